@@ -3,35 +3,33 @@
  *     mpicc -c zeroflow_mpi.c        beside zeroflow.h; link it with the rest
  *     mpirun -np 4 program
  *
- * What it shares with other communicators is in comm/; dist/zeroflow_mpi.c (`make dist`) is one
- * file.
+ * Code shared with other communicators is in comm/; dist/zeroflow_mpi.c (`make dist`) is one file.
  *
- * A collective is made of messages between any two ranks, none of them longer than a piece, so that
- * neither the length of a buffer nor the memory for it is bounded by MPI. They go through staging
- * memory of a fixed size; in round k piece k of what each rank has for each other:
+ * A collective consists of messages between any two ranks. No message is longer than a piece, so
+ * MPI limits neither the length of a buffer nor its memory. Messages go through staging memory of a
+ * fixed size. Round k sends piece k of each rank's data for each other rank:
  *
  *     in --copy--> staging ====> staging of rank 1 --copy, or add in the order of ranks--> out
  *                          ====> staging of rank 2 --'
  *
- * While the pieces of one round are added, those of the next are under way. MPI sees none of the
- * caller's memory: after a failure the caller may free its own, whatever MPI has not finished.
+ * While the pieces of one round are added, those of the next are in flight. MPI never sees the
+ * caller's memory, so after a failure the caller may free it, even if MPI has not finished.
  *
- * A group's call is the same between its ranks alone: they need no communicator of their own, since
- * any two ranks have one order of calls on a channel, of whatever groups.
+ * The call of a group is the same between its ranks alone. Groups need no communicator of their
+ * own, since any two ranks have one order of calls on a channel, over all groups.
  *
- * A message says at its head which call it belongs to, and every two ranks exchange at least one in
- * each call, be it empty: ranks that ask for different things find out there. A rank that fails
- * tells the others, by a notice that who waits looks out for. So does one that has waited for half
- * of the deadline: then those that wait in vain themselves are not taken for the one that is lost.
+ * The head of a message names its call, and in each call every two ranks exchange at least one
+ * message, possibly empty: so ranks that make different calls find out. A rank that fails sends the
+ * others a notice; ranks that wait check for notices. A rank that has waited for half of the
+ * deadline sends a heartbeat, so that waiting ranks are not taken for the lost one.
  *
- * A reduction sends each rank its part, which that rank adds up; all_reduce then gathers the sums.
- * What is small, or is shared by two, is sent whole and added by each.
+ * In a reduction each rank receives its shard from all and adds it; all_reduce then gathers the
+ * sums. Small operands, and those of two ranks, are sent whole and added by each rank.
  *
  * mpirun ends all ranks when a process dies, unless it was started with --enable-recovery. Then the
- * others get their error; but between hosts Open MPI 4.1 may not come back from a call to it once a
+ * other ranks get an error. But between hosts, a call to Open MPI 4.1 may not return once a
  * connection has broken, unless OMPI_MCA_btl_tcp_progress_thread=1 is set. After an error, end with
- * MPI_Abort: MPI_Finalize may wait for who is gone.
- */
+ * MPI_Abort, since MPI_Finalize may wait for lost ranks. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif
@@ -43,11 +41,11 @@
 #include <signal.h>
 
 enum {
-    /* Rounds under way: while a link sends one, the next ones agree with their receivers, for which
-     * a message waits behind all that goes the same way */
+    /* Rounds in flight: while a link sends one, the next ones already match their receivers, and a
+     * message waits behind all others on its way */
     ZFI_MPI_DEPTH = 8,
-    ZFI_MPI_STAGING = 8 << 20,     /* bytes of a channel that pieces are cut to fit */
-    ZFI_MPI_LEAST_PIECE = 4 << 10, /* however many ranks there are */
+    ZFI_MPI_STAGING = 8 << 20,     /* bytes of a channel's staging; pieces are made to fit */
+    ZFI_MPI_LEAST_PIECE = 4 << 10, /* minimum of bytes, for any number of ranks */
     ZFI_MPI_MOST_PIECE = 256 << 10,
     ZFI_MPI_NOTICE = ZFI_CHANNELS /* the tag of notices; those of messages are the channels */
 };
@@ -62,10 +60,10 @@ typedef struct zfi_mpi_head {
 
 enum { ZFI_MPI_HEAD = sizeof(zfi_mpi_head) };
 
-/* What a rank tells the others, and where MPI reads it while it is on its way. */
+/* A notice to another rank, in memory that MPI reads while it is in flight. */
 typedef struct zfi_mpi_notice {
-    int32_t channel; /* where the rank waits like others; -1: it has given up */
-    char text[508];  /* why */
+    int32_t channel; /* the channel where the rank waits; -1: it has failed */
+    char text[508];  /* the reason */
 } zfi_mpi_notice;
 
 typedef struct zfi_mpi_mail {
@@ -73,30 +71,30 @@ typedef struct zfi_mpi_mail {
     MPI_Request *requests; /* [world] */
 } zfi_mpi_mail;
 
-/* Of every round under way, what comes from each rank and what goes to each: requests and slots of
- * staging are numbered alike (zfi_mpi_index). */
+/* The messages from and to each rank in every round in flight. Requests and slots of staging have
+ * the same numbers (zfi_mpi_index). */
 typedef struct zfi_mpi_channel {
-    bool left; /* MPI has not finished with the staging of a call that failed */
+    bool left; /* MPI still uses the staging of a call that failed */
     char *staging;
     MPI_Request *requests;
-    MPI_Status *statuses; /* [world], with indices: what MPI_Testsome tells */
+    MPI_Status *statuses; /* [world], with indices: results of MPI_Testsome */
     int *indices;
-    const void **parts; /* [world], to add */
+    const void **parts; /* [world], the terms of a sum */
     zfi_mpi_mail mail;
 } zfi_mpi_channel;
 
 typedef struct zfi_mpi {
     zfi_process p;
     MPI_Comm mpi;
-    size_t piece, slot; /* bytes: payload of a message at most; with its head */
-    bool *lost;         /* [world], those that the error is about, until they are told of it */
+    size_t piece, slot; /* bytes: maximum payload of a message; the same with its head */
+    bool *lost;         /* [world], the ranks that the error names, until they are told */
     zfi_mpi_mail mail;
     zfi_mpi_channel channels[ZFI_CHANNELS];
 } zfi_mpi;
 
 /* ------------------------------------------------------------------------------------- failing */
 
-/* Starts to send the notice to another rank. */
+/* Starts sending the notice to another rank. */
 static void zfi_mpi_post(zfi_mpi *m, zfi_mpi_mail *mail, int32_t rank)
 {
     MPI_Request *request = &mail->requests[rank];
@@ -105,7 +103,7 @@ static void zfi_mpi_post(zfi_mpi *m, zfi_mpi_mail *mail, int32_t rank)
         *request = MPI_REQUEST_NULL;
 }
 
-/* Ends `count` requests, those to receive by cancelling; true if MPI has not finished with some. */
+/* Ends `count` requests; receives are cancelled. True if MPI has not finished with some. */
 static bool zfi_mpi_drop(MPI_Request *requests, size_t count, bool receive)
 {
     bool left = false;
@@ -121,8 +119,8 @@ static bool zfi_mpi_drop(MPI_Request *requests, size_t count, bool receive)
     return left;
 }
 
-/* Tells the others why this rank gives up, but for those that are lost. What cannot be sent within
- * a second is left to MPI. */
+/* Tells the other ranks, except the lost ones, why this rank fails. Notices that cannot be sent
+ * within a second are left to MPI. */
 static void zfi_mpi_on_failure(void *self, const char *notice)
 {
     zfi_mpi *m = self;
@@ -140,9 +138,9 @@ static void zfi_mpi_on_failure(void *self, const char *notice)
     }
 }
 
-/* Tells those that are lost as well, should they only be late. Open MPI may not come back from a
- * message to a process that is gone, when it tries to connect anew: so this is done last, and not
- * looked at again. */
+/* Also tells the lost ranks, which may only be late. Open MPI may not return from sending to a
+ * process that is gone, when it tries to connect again: so this is done last, and its result is not
+ * checked. */
 static void zfi_mpi_tell_lost(zfi_mpi *m)
 {
     pthread_mutex_lock(&m->p.mutex);
@@ -152,7 +150,7 @@ static void zfi_mpi_tell_lost(zfi_mpi *m)
     pthread_mutex_unlock(&m->p.mutex);
 }
 
-/* Fails for an error of MPI, in what goes to or comes from a rank; -1: in anything. */
+/* Fails with an error of MPI, in a message from or to a rank; -1: in any. */
 static bool zfi_mpi_find_code(zfi_mpi *m, const zf_collective *c, int32_t rank, int code)
 {
     char name[64], who[64] = "", text[MPI_MAX_ERROR_STRING] = "";
@@ -170,8 +168,8 @@ static void zfi_mpi_give_up(zfi_mpi *m, int32_t rank, const char *reason, const 
     zfi_process_fail(&m->p, &error, notice);
 }
 
-/* MPI writes to sockets whose other end may be gone: SIGPIPE, which would end the process, is kept
- * from this thread. True if it was not blocked before. */
+/* Blocks SIGPIPE for this thread: MPI writes to sockets whose other end may be gone, and the signal
+ * would end the process. True if it was not blocked before. */
 static bool zfi_mpi_block_pipe(sigset_t *pipe)
 {
     sigset_t before;
@@ -180,7 +178,7 @@ static bool zfi_mpi_block_pipe(sigset_t *pipe)
     return !pthread_sigmask(SIG_BLOCK, pipe, &before) && !sigismember(&before, SIGPIPE);
 }
 
-/* Takes back what zfi_mpi_block_pipe did, and with it the signal that may have come. */
+/* Undoes zfi_mpi_block_pipe, and removes a pending signal. */
 static void zfi_mpi_unblock_pipe(const sigset_t *pipe)
 {
     sigtimedwait(pipe, NULL, &(struct timespec){0, 0});
@@ -197,7 +195,7 @@ static void zfi_mpi_abort(void *self, const char *reason)
     if (unblock) zfi_mpi_unblock_pipe(&pipe);
 }
 
-/* Takes the notices of other ranks, if there are any. */
+/* Receives notices of other ranks, if there are any. */
 static void zfi_mpi_listen(zfi_mpi *m)
 {
     while (!atomic_load(&m->p.failed)) {
@@ -222,9 +220,9 @@ static void zfi_mpi_listen(zfi_mpi *m)
 
 /* -------------------------------------------------------------------------------------- rounds */
 
-/* What each rank sends each other, one segment of `total` elements or all of them, and what becomes
- * of it. Segment r is the elements [r * segment, (r + 1) * segment), as far as there are that
- * many. */
+/* What each rank sends to each other: one segment of `total` elements, or all of them; and what is
+ * done with it. Segment r is the elements [r * segment, (r + 1) * segment), as far as they
+ * exist. */
 typedef struct zfi_mpi_phase {
     zfi_mpi *m;
     zfi_mpi_channel *channel;
@@ -235,11 +233,11 @@ typedef struct zfi_mpi_phase {
     const char *in;
     char *out;
     int64_t total, segment;
-    bool by_target; /* rank r is sent segment r of in; else what all are sent is at `in` */
-    bool by_source; /* rank r's goes to segment r of out; else to `out` */
-    bool sum;       /* the ranks' are added up; else they are copied */
-    int32_t root;   /* the only rank that sends more than a head; -1: all do */
-    int32_t number; /* of the phase */
+    bool by_target; /* segment r of in is for rank r; else all ranks get the data at `in` */
+    bool by_source; /* rank r's data go to segment r of out; else to `out` */
+    bool sum;       /* the ranks' data are added; else they are copied */
+    int32_t root;   /* the only rank that sends data, others only heads; -1: all do */
+    int32_t number; /* number of the phase */
 } zfi_mpi_phase;
 
 static int32_t zfi_mpi_rank(const zfi_mpi_phase *p, int32_t number)
@@ -252,7 +250,7 @@ static int64_t zfi_mpi_clamp(int64_t x, int64_t least, int64_t most)
     return x < least ? least : x > most ? most : x;
 }
 
-/* Elements that rank `from` has for rank `to` */
+/* The number of elements that rank `from` has for rank `to` */
 static int64_t zfi_mpi_elements(const zfi_mpi_phase *p, int32_t from, int32_t to)
 {
     int64_t r = p->by_target ? to : from;
@@ -261,11 +259,11 @@ static int64_t zfi_mpi_elements(const zfi_mpi_phase *p, int32_t from, int32_t to
     return zfi_mpi_clamp(p->total - r * p->segment, 0, p->segment);
 }
 
-/* Elements of a piece at most, and where that of a round begins. */
+/* The maximum of elements in a piece, and where the piece of a round begins. */
 static int64_t zfi_mpi_cut(const zfi_mpi_phase *p) { return (int64_t)(p->m->piece / p->size); }
 static int64_t zfi_mpi_at(const zfi_mpi_phase *p, int64_t round) { return round * zfi_mpi_cut(p); }
 
-/* Elements that pass from rank to rank in a round; -1: no message does. */
+/* The number of elements from rank to rank in a round; -1: there is no message. */
 static int64_t zfi_mpi_piece(const zfi_mpi_phase *p, int32_t from, int32_t to, int64_t round)
 {
     int64_t left = zfi_mpi_elements(p, from, to) - zfi_mpi_at(p, round);
@@ -279,7 +277,7 @@ static int64_t zfi_mpi_rounds(const zfi_mpi_phase *p)
     return most > cut ? (most - 1) / cut + 1 : 1;
 }
 
-/* The number of what comes from rank 0 in that round; what goes to rank 0 is `world` further. */
+/* The number of the message from rank 0 in this round; the one to rank 0 is `world` further. */
 static size_t zfi_mpi_index(const zfi_mpi_phase *p, int64_t round)
 {
     return (size_t)(round % ZFI_MPI_DEPTH) * 2 * (size_t)p->m->p.comm.world;
@@ -296,21 +294,21 @@ static zfi_mpi_head zfi_mpi_head_of(const zfi_mpi_phase *p, int64_t round)
         .call = zfi_call_of(p->call), .at = zfi_mpi_at(p, round), .phase = p->number};
 }
 
-/* Where this rank's piece for `to` is. */
+/* The address of this rank's piece for `to`. */
 static const char *zfi_mpi_source(const zfi_mpi_phase *p, int32_t to, int64_t round)
 {
     int64_t first = zfi_mpi_at(p, round) + (p->by_target ? to * p->segment : 0);
     return p->in + (size_t)first * p->size;
 }
 
-/* Starts what is received and sent in a round. */
+/* Starts the messages of a round. */
 static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
 {
     const int32_t world = p->group.count, rank = p->mine;
     const size_t from = zfi_mpi_index(p, round), to = from + (size_t)p->m->p.comm.world;
     MPI_Request *requests = p->channel->requests;
     const int tag = p->call->channel;
-    bool filled = false; /* the slot from which all are sent the same */
+    bool filled = false; /* the slot that is sent to all ranks */
     int code;
     for (int32_t r = 0; r < world; r++) {
         if (r == rank || zfi_mpi_piece(p, r, rank, round) < 0) continue;
@@ -319,7 +317,7 @@ static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
         if (code) return zfi_mpi_find_code(p->m, p->call, zfi_mpi_rank(p, r), code);
     }
     for (int32_t k = 1; k < world; k++) {
-        const int32_t r = (int32_t)(((int64_t)rank + k) % world); /* not all to one rank at once */
+        const int32_t r = (int32_t)(((int64_t)rank + k) % world); /* not all to one rank */
         const int64_t count = zfi_mpi_piece(p, rank, r, round);
         char *slot = zfi_mpi_slot(p, to + (size_t)(p->by_target ? r : rank));
         if (count < 0) continue;
@@ -337,7 +335,7 @@ static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
     return true;
 }
 
-/* Looks at what has come from a rank: fails when it belongs to another call than ours. */
+/* Checks a message from a rank: fails if it belongs to another call than this one. */
 static bool zfi_mpi_check_message(const zfi_mpi_phase *p, int64_t round, int32_t from,
                                   const MPI_Status *status)
 {
@@ -365,8 +363,8 @@ static bool zfi_mpi_check_message(const zfi_mpi_phase *p, int64_t round, int32_t
                             low, (int)second, high);
 }
 
-/* The deadline has passed: names the ranks of requests that are not done. Those that have told
- * after `since` that they wait as well are not meant, if there are others. */
+/* After the deadline: the error names the ranks of unfinished requests, except those that have sent
+ * a heartbeat after `since`, if there are others. */
 static bool zfi_mpi_missing(const zfi_mpi_phase *p, const MPI_Request *requests, const char *what,
                             double since)
 {
@@ -390,7 +388,7 @@ static bool zfi_mpi_missing(const zfi_mpi_phase *p, const MPI_Request *requests,
                             zfi_list_end(&list, m->p.comm.world), what, m->p.deadline);
 }
 
-/* All that rank `from` was to send so far has come. */
+/* All messages that rank `from` had to send so far have arrived. */
 static bool zfi_mpi_is_ahead(const zfi_mpi_phase *p, int32_t from)
 {
     for (int64_t k = 0; k < ZFI_MPI_DEPTH; k++) {
@@ -402,8 +400,9 @@ static bool zfi_mpi_is_ahead(const zfi_mpi_phase *p, int32_t from)
     return true;
 }
 
-/* Tells that this rank waits, unless what it told before is still on its way. Who waits for it is
- * further on, and has sent all that it can receive; others, who may be gone, are not told. */
+/* Sends a heartbeat, unless the one before is still in flight. Ranks that are further on, and have
+ * sent everything that this rank can receive, wait for it and are told; others may be gone and are
+ * not. */
 static void zfi_mpi_tell_waiting(const zfi_mpi_phase *p)
 {
     zfi_mpi_mail *mail = &p->channel->mail;
@@ -415,9 +414,9 @@ static void zfi_mpi_tell_waiting(const zfi_mpi_phase *p)
         if (zfi_mpi_is_ahead(p, k)) zfi_mpi_post(p->m, mail, zfi_mpi_rank(p, k));
 }
 
-/* Until all of the round has come, or has been sent. The deadline is for each message: who is slow,
- * but comes, is waited for. Time in which this process itself was stopped hardly counts: what came
- * meanwhile is looked at first. */
+/* Waits until all messages of the round have arrived, or have been sent. The deadline is for each
+ * message, so a slow rank that makes progress is waited for. Time in which this process itself was
+ * stopped hardly counts, since messages that arrived meanwhile are handled first. */
 static bool zfi_mpi_wait(const zfi_mpi_phase *p, int64_t round, bool sent)
 {
     zfi_mpi *m = p->m;
@@ -455,7 +454,7 @@ static bool zfi_mpi_wait(const zfi_mpi_phase *p, int64_t round, bool sent)
     }
 }
 
-/* Adds up, or puts where it belongs, what has come in a round and this rank's own piece. */
+/* Adds or copies the data that have arrived in a round, and this rank's own piece. */
 static void zfi_mpi_finish(const zfi_mpi_phase *p, int64_t round)
 {
     const int32_t world = p->group.count, rank = p->mine;
@@ -475,7 +474,7 @@ static void zfi_mpi_finish(const zfi_mpi_phase *p, int64_t round)
     }
 }
 
-/* After a failure: ends what is under way. */
+/* After a failure: cancels what is in flight. */
 static void zfi_mpi_cancel(zfi_mpi *m, zfi_mpi_channel *ch)
 {
     const size_t world = (size_t)m->p.comm.world;
@@ -499,8 +498,8 @@ static bool zfi_mpi_run_phase(const zfi_mpi_phase *p)
 
 /* --------------------------------------------------------------------------------- collectives */
 
-/* Each rank adds up its part of the sum, to what `out` holds, if to `add`, which then is the same
- * on all ranks; then all gather the parts. */
+/* Each rank adds its shard of the sum to `out` (with `add`, whose contents are then the same on all
+ * ranks); then all gather the shards. */
 static bool zfi_mpi_all_reduce(zfi_mpi_phase *p)
 {
     const int64_t world = p->group.count;
@@ -563,8 +562,8 @@ static zf_status zfi_mpi_run(void *self, const zf_collective *c, zf_error *error
 
 /* ---------------------------------------------------------------------------- the communicator */
 
-/* Frees it. Once something has failed, MPI is not called again, which might wait for ranks that are
- * gone: the communicator and the notices stay, and staging that is in use. */
+/* Frees it. After a failure MPI is not called again, since it might wait for lost ranks: the
+ * communicator, the notices and staging in use stay. */
 static void zfi_mpi_destroy(void *self)
 {
     zfi_mpi *m = self;
@@ -591,8 +590,8 @@ static void zfi_mpi_destroy(void *self)
     free(m);
 }
 
-/* Duplicates the communicator, with all ranks that come within the deadline. Where some do not, MPI
- * still has the request and where it is to write: then `m->p.failed` is set. */
+/* Duplicates the communicator with all ranks that come within the deadline. If some do not, MPI
+ * still has the request and its memory: then `m->p.failed` is set. */
 static zf_status zfi_mpi_duplicate(zfi_mpi *m, MPI_Comm parent, zf_error *error)
 {
     MPI_Request request;
@@ -633,7 +632,7 @@ static MPI_Request *zfi_mpi_requests(size_t count)
     return requests;
 }
 
-/* The memory for all calls, by the size of the world. */
+/* Allocates the memory for all calls, by the size of the world. */
 static bool zfi_mpi_allocate(zfi_mpi *m)
 {
     const size_t world = (size_t)m->p.comm.world, slots = 2 * ZFI_MPI_DEPTH * world;
@@ -660,7 +659,8 @@ static bool zfi_mpi_allocate(zfi_mpi *m)
     return true;
 }
 
-/* MPI runs, and serves many threads; the communicator is one whose ranks are all alike. */
+/* Checks that MPI runs and allows several threads, and that the communicator is an
+ * intracommunicator. */
 static zf_status zfi_mpi_check_desc(const zf_mpi_desc *d, zf_error *error)
 {
     int started = 0, ended = 0, threads = MPI_THREAD_SINGLE, inter = 0;

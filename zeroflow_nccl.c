@@ -2,43 +2,41 @@
  *
  *     cc -c zeroflow_nccl.c       beside zeroflow.h; link it with zeroflow_cuda.o, -lnccl, -lcudart
  *
- * What it shares with other communicators is in comm/; dist/zeroflow_nccl.c (`make dist`) is one
- * file.
+ * Code shared with other communicators is in comm/; dist/zeroflow_nccl.c (`make dist`) is one file.
  *
- * What only moves goes from buffer to buffer. NCCL's sums promise no order, so that here a sum is
- * an exchange of messages, in pieces, and an addition on the device, in the order of ranks; while
- * the pieces of one half of the staging memory are added, the next come into the other:
+ * Collectives that only move data go from buffer to buffer. NCCL's sums promise no order, so here a
+ * sum is an exchange of pieces, and an addition on the device in the order of ranks. While the
+ * pieces in one half of the staging memory are added, the next arrive in the other:
  *
  *     stream   in ====> half 0 ====> half 1 ====> half 0 (when it is added) ==== the last is added
  *     adding            '- add in order -> out    '- add -> out
  *
- * A rank receives its part of the sum from all, as many bytes as NCCL's reduce-scatter would move;
- * all_reduce then gathers the sums. What is small, or is shared by two, is sent whole and added by
- * each.
+ * A rank receives its shard of the sum from all, as many bytes as NCCL's reduce-scatter would move;
+ * all_reduce then gathers the sums. Small operands, and those of two ranks, are sent whole and
+ * added by each rank.
  *
- * The ranks of a group send and receive between any two on the communicator of all, in whose order
- * of calls they are; their sums keep the order of ranks also where those of all are `fast`.
+ * The ranks of a group exchange messages on the communicator of all ranks, in its order of calls.
+ * Their sums keep the order of ranks, even if sums over all ranks are `fast`.
  *
- * A call on a stream is work on that stream, whatever becomes of it: no memory is asked for,
- * nothing is waited for, and it may be captured. A call on no stream goes in pieces through memory
- * of the device, after all ranks have compared what they call: those who differ find out. (On a
- * stream they do not: there the ranks have compared their plans.)
+ * A call on a stream only puts work on that stream: it allocates nothing, waits for nothing, and
+ * can be captured. A call without a stream goes in pieces through device memory, after all ranks
+ * have compared their calls, so that a difference is an error. (Calls on streams are not compared:
+ * there the ranks have compared their plans.)
  *
- * Each channel has a communicator of NCCL's, so that channels overlap; their kernels are bounded,
- * for NCCL promises that none waits for ever only where all can run at once. They do not block:
- * whatever NCCL waits for, it is asked for it until the deadline, and then aborted. On a stream,
- * two kernels of one thread tell the host which call it is in; so a device that waits for long is
- * not taken for one that waits for another rank.
+ * Each channel has an NCCL communicator of its own, so that channels overlap. Their kernels are
+ * limited in size, since NCCL promises progress only if all of them can run at once. The
+ * communicators do not block: NCCL is queried until the deadline, and then aborted. On a stream,
+ * two one-thread kernels tell the host which call the stream is in, so that a device that is busy
+ * for long is not taken for one that waits for another rank.
  *
- * Beside NCCL, ranks tell one another when they give up, and (through rank 0) that they wait as
- * well, so that those that wait in vain are not taken for the one that is lost. Nobody listens but
- * who waits.
+ * Ranks also exchange notes beside NCCL: that they have failed, and (through rank 0) heartbeats
+ * while they wait, so that waiting ranks are not taken for the lost one. Only ranks that wait read
+ * them.
  *
- * NCCL frees a communicator when there is no graph any more that holds calls of it, and waits until
- * then, also in ncclCommAbort. So that nothing else waits for that, each channel has a thread that
- * sleeps until its communicator is to be freed or aborted: all channels are aborted at once, their
- * kernels end, and the graphs can be freed by whoever holds them.
- */
+ * NCCL frees a communicator only when no graph holds calls of it any more, and waits for this, in
+ * ncclCommAbort too. So that nothing else has to wait, each channel has a thread that sleeps until
+ * its communicator is to be freed or aborted. All channels are aborted at once, their kernels end,
+ * and the owners of the graphs can free them. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif
@@ -52,31 +50,31 @@
 enum {
     ZFI_NCCL_WORLD = 1 << 14,
     ZFI_NCCL_STAGING = 32 << 20,
-    ZFI_NCCL_PASSAGE = 1 << 20, /* bytes of a call on no stream at a time, in and out */
+    ZFI_NCCL_PASSAGE = 1 << 20, /* bytes of a piece of a call without a stream, in and out */
     ZFI_NCCL_CTAS = 16,
-    ZFI_NCCL_LINE = 16 /* bytes that pieces and parts of sums are multiples of */
+    ZFI_NCCL_LINE = 16 /* pieces and shards of sums are multiples of so many bytes */
 };
 
-/* What the thread of a channel does with NCCL's communicator. */
+/* What the thread of a channel does with its NCCL communicator. */
 typedef enum zfi_nccl_end { ZFI_NCCL_STAYS, ZFI_NCCL_DESTROY, ZFI_NCCL_ABORT } zfi_nccl_end;
 
 typedef struct zfi_nccl_channel {
     struct zfi_nccl *of;
-    ncclComm_t nccl;       /* by the mutex; NULL once it is aborted */
-    pthread_t thread;      /* which ends `ending`; by the mutex: */
-    bool has_thread, over; /* it was started; it has done its work */
+    ncclComm_t nccl;       /* guarded by the mutex; NULL once it is aborted */
+    pthread_t thread;      /* ends `ending`; guarded by the mutex: */
+    bool has_thread, over; /* the thread was started; it has finished */
     zfi_nccl_end end;
-    ncclComm_t ending;             /* what was `nccl` */
-    cudaStream_t stream;           /* of calls on no stream */
-    cudaStream_t adding;           /* sums of pieces */
-    cudaEvent_t came[2], added[2]; /* of either half */
-    bool left;                     /* the stream has not come to its end after a call that failed */
-    char *staging;                 /* two halves, then the passage in and the passage out */
-    zf_cuda_place *place;          /* where the stream is, as the host sees it, */
-    zf_cuda_place *tell;           /* and as the device does */
-    zf_cuda_place seen;            /* at the last look, which was at wait.before; */
-    zfi_wait wait;                 /* since when it is so */
-    zfi_call *calls;               /* [world], of a call on no stream: what ranks compare */
+    ncclComm_t ending;             /* the former `nccl` */
+    cudaStream_t stream;           /* of calls without a stream */
+    cudaStream_t adding;           /* the stream for sums of pieces */
+    cudaEvent_t came[2], added[2]; /* for each half */
+    bool left;                     /* the stream had not ended after a call that failed */
+    char *staging;                 /* two halves, then pieces of calls without a stream */
+    zf_cuda_place *place;          /* how far the stream has come, at the host's address, */
+    zf_cuda_place *tell;           /* and at the device's */
+    zf_cuda_place seen;            /* as last read, at the time wait.before; */
+    zfi_wait wait;                 /* since when it has not changed */
+    zfi_call *calls;               /* [world], for calls without a stream: what ranks compare */
 } zfi_nccl_channel;
 
 typedef struct zfi_nccl {
@@ -84,15 +82,15 @@ typedef struct zfi_nccl {
     zfi_rendezvous meet; /* with ids of NCCL, one for each channel */
     int device;
     bool fast;
-    int ctas;            /* of each channel */
+    int ctas;            /* blocks of each channel's kernels */
     size_t half;         /* bytes */
-    pthread_cond_t ends; /* some channel is to end, or is over; on the clock of comm/clock.c */
+    pthread_cond_t ends; /* some channel must end, or has ended; on the clock of comm/clock.c */
     zfi_nccl_channel channels[ZFI_CHANNELS];
 } zfi_nccl;
 
 /* ------------------------------------------------------------------------------------- failing */
 
-/* The threads of all channels end NCCL's communicators. The mutex is held. */
+/* Makes the threads of all channels end NCCL's communicators. The mutex is held. */
 static void zfi_nccl_end_all(zfi_nccl *m, zfi_nccl_end end)
 {
     for (int k = 0; k < ZFI_CHANNELS; k++) {
@@ -105,7 +103,7 @@ static void zfi_nccl_end_all(zfi_nccl *m, zfi_nccl_end end)
     pthread_cond_broadcast(&m->ends);
 }
 
-/* Soon nothing on a stream waits for other ranks. */
+/* After this, nothing on a stream waits for other ranks much longer. */
 static void zfi_nccl_on_failure(void *self, const char *notice)
 {
     zfi_nccl *m = self;
@@ -115,18 +113,18 @@ static void zfi_nccl_on_failure(void *self, const char *notice)
     pthread_mutex_unlock(&m->p.mutex);
 }
 
-/* Fails for an error of CUDA's. */
+/* Fails with an error of CUDA. */
 static bool zfi_nccl_find_cuda(zfi_nccl *m, const zf_collective *c, const char *what,
                                cudaError_t code)
 {
     char name[64];
-    (void)cudaGetLastError(); /* it is told here, and by no later call */
+    (void)cudaGetLastError(); /* so that no later call reports it again */
     return zfi_process_find(
         &m->p, code == cudaErrorMemoryAllocation ? ZF_ERR_NOMEM : ZF_ERR_BACKEND, "%s: %s: %s",
         zfi_process_call(&m->p, name, c), what, cudaGetErrorString(code));
 }
 
-/* The same for an error of NCCL's, of the channel's communicator. */
+/* Fails with an error of NCCL, in the channel's communicator. */
 static bool zfi_nccl_find_nccl(zfi_nccl *m, int channel, const zf_collective *c, ncclResult_t code)
 {
     char name[64], more[256] = "";
@@ -157,7 +155,7 @@ typedef struct zfi_nccl_wait {
     zfi_nccl *m;
     int channel;
     const zf_collective *call;
-    const char *what; /* the others have not done */
+    const char *what; /* what the others have not done */
     zfi_wait wait;
 } zfi_nccl_wait;
 
@@ -187,7 +185,7 @@ static bool zfi_nccl_missing(zfi_nccl *m, int channel, const zf_collective *c, c
                             m->meet.lines || group.count == 2 ? who : some, what, m->p.deadline);
 }
 
-/* What NCCL says of the channel; ncclInvalidUsage when it is aborted. */
+/* NCCL's state of the channel; ncclInvalidUsage if it is aborted. */
 static ncclResult_t zfi_nccl_state(zfi_nccl *m, int channel)
 {
     ncclResult_t code, state = ncclInvalidUsage;
@@ -200,7 +198,7 @@ static ncclResult_t zfi_nccl_state(zfi_nccl *m, int channel)
     return state;
 }
 
-/* Waits a little longer; false if there is nothing left to wait for: it has failed. */
+/* Waits a little longer; false if the communicator has failed. */
 static bool zfi_nccl_go_on(zfi_nccl_wait *w)
 {
     zfi_nccl *m = w->m;
@@ -213,7 +211,7 @@ static bool zfi_nccl_go_on(zfi_nccl_wait *w)
     return true;
 }
 
-/* Until NCCL is through with what it was asked to do on the channel. */
+/* Waits until NCCL has finished what it was asked to do on the channel. */
 static bool zfi_nccl_settle(zfi_nccl_wait *w)
 {
     for (;;) {
@@ -225,7 +223,7 @@ static bool zfi_nccl_settle(zfi_nccl_wait *w)
     }
 }
 
-/* Until the channel's own stream is through. */
+/* Waits until the channel's own stream has ended. */
 static bool zfi_nccl_drain(zfi_nccl_wait *w)
 {
     for (;;) {
@@ -243,7 +241,7 @@ static bool zfi_nccl_drain(zfi_nccl_wait *w)
     }
 }
 
-/* Asked by a device that waits for its streams: whether one of them has been in the same call for
+/* Called by a device that waits for its streams: whether one of them has been in the same call for
  * too long. */
 static zf_status zfi_nccl_check(void *self, double seconds, zf_error *error)
 {
@@ -294,9 +292,8 @@ static zfi_nccl_work zfi_nccl_work_of(zfi_nccl *m, const zf_collective *c, cudaS
         (m->p.comm.rank - group.first) / group.stride};
 }
 
-/* What NCCL is asked to do: `count` elements of `type`, as of zf_collective. Of an all_to_all, what
- * is for rank r lies at from + r * apart, and what it sends goes to to + r * beside, but for this
- * rank's own. */
+/* A request to NCCL: `count` elements of `type`, as in zf_collective. In an all_to_all, data for
+ * rank r are at from + r * apart, and its data go to to + r * beside, except this rank's own. */
 typedef struct zfi_nccl_move {
     zf_op op;
     const char *from;
@@ -352,8 +349,7 @@ static bool zfi_nccl_own(const zfi_nccl_work *w, const zfi_nccl_move *v)
     return code == cudaSuccess || zfi_nccl_find_cuda(w->m, w->call, "cudaMemcpyAsync", code);
 }
 
-/* Puts the move on the stream; NCCL may first have to connect to ranks, which must come for that.
- */
+/* Puts the request on the stream. NCCL may have to connect to ranks first, which must take part. */
 static bool zfi_nccl_put(const zfi_nccl_work *w, const zfi_nccl_move *v)
 {
     zfi_nccl *m = w->m;
@@ -372,7 +368,7 @@ static bool zfi_nccl_put(const zfi_nccl_work *w, const zfi_nccl_move *v)
     return !code || zfi_nccl_settle(&wait);
 }
 
-/* Elements that a half of the staging has room for from each rank. */
+/* The number of elements from each rank for which half of the staging has room. */
 static int64_t zfi_nccl_cut(const zfi_nccl_work *w)
 {
     const size_t each = w->m->half / (size_t)w->group.count;
@@ -381,7 +377,7 @@ static int64_t zfi_nccl_cut(const zfi_nccl_work *w)
 
 static int64_t zfi_nccl_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Adds up the ranks' elements [at, at + n), which are in the half. */
+/* Adds the ranks' elements [at, at + n), which are in the half. */
 static bool zfi_nccl_add_piece(const zfi_nccl_work *w, cudaStream_t stream, char *out,
                                const char *half, size_t stride, const char *own, int64_t n)
 {
@@ -394,14 +390,14 @@ static bool zfi_nccl_add_piece(const zfi_nccl_work *w, cudaStream_t stream, char
                             zfi_process_call(&w->m->p, name, w->call), error.text);
 }
 
-/* out[0..count) from the ranks' sums of in[0..count); where `apart` is not 0, of what lies that
- * many bytes on for each rank: rank r gets the sum of what is at in + r * apart. */
+/* out[0..count): the sums of the ranks' in[0..count). If `apart` is not 0: rank r gets the sums of
+ * the data at in + r * apart. */
 static bool zfi_nccl_sum(const zfi_nccl_work *w, const char *in, char *out, int64_t count,
                          size_t apart)
 {
     zfi_nccl_channel *ch = &w->m->channels[w->call->channel];
     const int64_t cut = zfi_nccl_cut(w);
-    const bool one = count <= cut; /* piece: none to add beside */
+    const bool one = count <= cut; /* one piece, so no addition overlaps */
     const char *own = apart ? in + (size_t)w->mine * apart : NULL;
     int last = 0;
     for (int64_t at = 0; at < count; at += cut, last = !last) {
@@ -436,8 +432,8 @@ static bool zfi_nccl_sum(const zfi_nccl_work *w, const char *in, char *out, int6
                                 cudaStreamWaitEvent(w->stream, ch->added[!last], 0));
 }
 
-/* The sums of parts of `out`, each in one rank; then all gather them. What is left over, and what
- * is small, all sum up. */
+/* Each rank sums one shard of `out`; then all gather them. A remainder, or a small operand, is
+ * summed by all. */
 static bool zfi_nccl_all_reduce(const zfi_nccl_work *w)
 {
     const int64_t world = w->group.count, line = (int64_t)(ZFI_NCCL_LINE / w->size);
@@ -453,7 +449,7 @@ static bool zfi_nccl_all_reduce(const zfi_nccl_work *w)
                         count - part * world, 0);
 }
 
-/* Each in its place; over `in`, when what was there has been sent. */
+/* Each part goes to its place; if that is `in`, after its data have been sent. */
 static bool zfi_nccl_all_to_all(const zfi_nccl_work *w)
 {
     const int64_t count = w->call->count, cut = zfi_nccl_cut(w);
@@ -484,7 +480,7 @@ static bool zfi_nccl_all_to_all(const zfi_nccl_work *w)
     return true;
 }
 
-/* The type in which NCCL adds to the same sums but for the order; false: there is none. */
+/* The type in which NCCL's sums differ from ours only in order; false: there is none. */
 static bool zfi_nccl_type(zf_dtype dtype, ncclDataType_t *type)
 {
     switch (dtype) {
@@ -521,7 +517,8 @@ static bool zfi_nccl_start(const zfi_nccl_work *w)
     }
 }
 
-/* The call on its stream, which tells the host when it comes to it and when it leaves it. */
+/* The call on its stream, which reports to the host when it reaches the call and when it leaves
+ * it. */
 static bool zfi_nccl_on_stream(zfi_nccl *m, const zf_collective *c)
 {
     const zfi_nccl_work w = zfi_nccl_work_of(m, c, c->stream);
@@ -536,7 +533,8 @@ static bool zfi_nccl_on_stream(zfi_nccl *m, const zf_collective *c)
 
 /* -------------------------------------------------------------------------------- on no stream */
 
-/* All ranks have come to the channel with `head`; false if one has come with another, or none. */
+/* Checks that all ranks have come to the channel with `head`; false if one has come with another
+ * call, or not at all. */
 static bool zfi_nccl_meet(zfi_nccl *m, const zf_collective *c, zfi_call head)
 {
     zfi_nccl_channel *ch = &m->channels[c->channel];
@@ -571,8 +569,8 @@ static bool zfi_nccl_meet(zfi_nccl *m, const zf_collective *c, zfi_call head)
     return true;
 }
 
-/* Of `parts` parts, elements [at, at + n) of each, to the device or from it, where they lie one
- * behind the other. */
+/* Copies elements [at, at + n) of each of `parts` parts, to the device or from it, where they are
+ * one after the other. */
 static bool zfi_nccl_pass(const zfi_nccl_work *w, bool in, int32_t parts, char *host, int64_t at,
                           char *device, int64_t n)
 {
@@ -588,7 +586,7 @@ static bool zfi_nccl_pass(const zfi_nccl_work *w, bool in, int32_t parts, char *
     return true;
 }
 
-/* The call in pieces, each of which is one on the channel's own stream. */
+/* The call in pieces; each piece is a call on the channel's own stream. */
 static bool zfi_nccl_through(zfi_nccl *m, const zf_collective *c)
 {
     zfi_nccl_channel *ch = &m->channels[c->channel];
@@ -622,7 +620,7 @@ static bool zfi_nccl_off_stream(zfi_nccl *m, const zf_collective *c)
     zfi_nccl_channel *ch = &m->channels[c->channel];
     double until;
     if (zfi_nccl_meet(m, c, head) && zfi_nccl_through(m, c)) return true;
-    /* Nothing waits now: copies from the caller's memory end. */
+    /* Nothing waits now, so copies from the caller's memory will end. */
     until = zfi_now() + 10;
     while (cudaStreamQuery(ch->stream) == cudaErrorNotReady && zfi_now() < until) zfi_back_off(1);
     ch->left = zfi_now() >= until;
@@ -649,7 +647,7 @@ static zf_status zfi_nccl_run(void *self, const zf_collective *c, zf_error *erro
 
 /* ---------------------------------------------------------------------------- the communicator */
 
-/* Until all ranks have the ids, or soon will: m->meet.ids. */
+/* Waits until all ranks have the ids, or soon will: m->meet.ids. */
 static zf_status zfi_nccl_find_others(zfi_nccl *m, const void *id, double start, zf_error *error)
 {
     zfi_note *ids = &m->meet.ids;
@@ -660,7 +658,7 @@ static zf_status zfi_nccl_find_others(zfi_nccl *m, const void *id, double start,
     return id || m->p.comm.world == 1 ? ZF_OK : zfi_meet_all(&m->meet, start, error);
 }
 
-/* What the thread of a channel runs. NCCL may wait in it, for as long as graphs hold its calls. */
+/* The thread of a channel. NCCL may wait in it as long as graphs hold its calls. */
 static void *zfi_nccl_thread(void *channel)
 {
     zfi_nccl_channel *ch = channel;
@@ -678,7 +676,8 @@ static void *zfi_nccl_thread(void *channel)
     return NULL;
 }
 
-/* Until the threads of all channels are over; false if they are not within so many seconds. */
+/* Waits until the threads of all channels have ended; false if they have not within so many
+ * seconds. */
 static bool zfi_nccl_join(zfi_nccl *m, double seconds)
 {
     const struct timespec until = zfi_time_in(seconds);
@@ -696,8 +695,8 @@ static bool zfi_nccl_join(zfi_nccl *m, double seconds)
     return over;
 }
 
-/* Frees it. NCCL ends what it still sends, and is not waited for much longer than the deadline:
- * what it still uses then stays where it is until the process ends. */
+/* Frees it. NCCL finishes sending, for which this waits not much longer than the deadline; memory
+ * that is then still in use stays until the process ends. */
 static void zfi_nccl_destroy(void *self)
 {
     zfi_nccl *m = self;
@@ -731,7 +730,7 @@ static void zfi_nccl_destroy(void *self)
     free(m);
 }
 
-/* The memory of the host. */
+/* Allocates host memory. */
 static bool zfi_nccl_allocate(zfi_nccl *m, const char *file)
 {
     if (!zfi_process_allocate(&m->p) || !zfi_meet_allocate(&m->meet, file)) return false;
@@ -743,7 +742,7 @@ static bool zfi_nccl_allocate(zfi_nccl *m, const char *file)
     return true;
 }
 
-/* Blocks of a channel's kernels: those of all channels take half of the multiprocessors at most. */
+/* Blocks of a channel's kernels: those of all channels take at most half of the multiprocessors. */
 static int zfi_nccl_ctas(int processors)
 {
     int ctas = ZFI_NCCL_CTAS;
@@ -751,7 +750,7 @@ static int zfi_nccl_ctas(int processors)
     return ctas;
 }
 
-/* Free memory of the device; 0 where that is not known. */
+/* Free device memory; 0 where that is not known. */
 static size_t zfi_nccl_free_bytes(void)
 {
     size_t left = 0, all = 0;
@@ -760,8 +759,8 @@ static size_t zfi_nccl_free_bytes(void)
     return 0;
 }
 
-/* The first calls of the channel, by which ranks compare what they are, and for which NCCL connects
- * them: its buffers are there then, and no step waits for that. */
+/* The first calls of the channel, in which ranks compare their settings and NCCL connects them: so
+ * its buffers exist, and no step waits for that. */
 static bool zfi_nccl_connect_all(zfi_nccl *m, int channel)
 {
     const zf_collective first = {.op = ZF_OP_none, .channel = channel};
@@ -775,11 +774,11 @@ static bool zfi_nccl_connect_all(zfi_nccl *m, int channel)
     return zfi_nccl_meet(m, &first, head) && zfi_nccl_put(&w, &move) && zfi_nccl_drain(&wait);
 }
 
-/* What a channel has of the device. */
+/* Makes a channel's streams, events and memory on the device. */
 static cudaError_t zfi_nccl_open_channel(const zfi_nccl *m, zfi_nccl_channel *ch)
 {
     const size_t bytes = 2 * m->half + 2 * ZFI_NCCL_PASSAGE;
-    int least = 0, first = 0; /* priorities: what communicates goes before what computes */
+    int least = 0, first = 0; /* streams that communicate have priority over those that compute */
     cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &first);
     if (!code) code = cudaStreamCreateWithPriority(&ch->stream, cudaStreamNonBlocking, first);
     if (!code) code = cudaStreamCreateWithPriority(&ch->adding, cudaStreamNonBlocking, first);
@@ -794,7 +793,7 @@ static cudaError_t zfi_nccl_open_channel(const zfi_nccl *m, zfi_nccl_channel *ch
     return cudaHostGetDevicePointer((void **)&ch->tell, ch->place, 0);
 }
 
-/* Makes the channels; the ranks have found one another. */
+/* Makes the channels, after the ranks have found one another. */
 static bool zfi_nccl_open(zfi_nccl *m, double start)
 {
     cudaError_t code = cudaSetDevice(m->device);

@@ -1,4 +1,4 @@
-/* Communicators: who takes part in a call, its name in messages, and whether it can be done. */
+/* Communicators: the ranks that take part in a call, its name in messages, and checks of calls. */
 
 ZF_API zf_group zf_collective_group(const zf_collective *c, const zf_comm *comm)
 {
@@ -38,7 +38,7 @@ ZF_API const char *zf_collective_text(char text[128], const zf_collective *c)
     return text;
 }
 
-/* Ranks of the communicator, its own among them. */
+/* The group consists of ranks of the communicator, including its own. */
 static bool zfi_is_group(const zf_group *group, const zf_comm *comm)
 {
     const int64_t from = (int64_t)comm->rank - group->first,

@@ -1,24 +1,22 @@
-/* Ranks within one process: each is a thread, and what they move lies in memory that all of them
- * see. A collective publishes where its data are, meets the others, and then each rank copies or
- * adds its own part straight out of their buffers.
+/* Ranks within one process: each is a thread, and their data are in memory that all can read. In a
+ * collective a rank publishes the addresses of its data, meets the others, and then copies or adds
+ * its shard directly from their buffers.
  *
  *     rank 0   call --.            .-- reads in[1], in[2] --.           .-- returns
  *     rank 1   call ---- meeting ----- reads in[0], in[2] ---- meeting --- returns
  *     rank 2   call --'            '-- reads in[0], in[1] --'           '-- returns
  *
  * The second meeting keeps a rank from returning while another reads its memory. all_reduce has one
- * more: each rank adds up its part of the sum, then they gather the parts. What is small is copied
- * to the meeting place beforehand, and every rank does all of its work from these copies: then one
- * meeting is enough.
+ * more: each rank adds its shard of the sum, then they gather the shards. Small operands are copied
+ * to the meeting place first, and every rank reads these copies: then one meeting is enough.
  *
- * The ranks of a group meet in a circle of their own, made when it is called first. Whatever fails
- * in one circle fails in all.
+ * Each group has a meeting place of its own (zfi_circle), made at its first call. A failure in one
+ * is a failure in all.
  *
- * A call fails at its first meeting or not at all. Once all have come, what is left is copying and
- * adding, which ends; so the later meetings know neither deadline nor failure, and nothing is given
- * back while it is read. The mutex orders the coming of ranks against failures: either a meeting
- * takes place for all of them, or for none.
- */
+ * A call fails at its first meeting or not at all. After that meeting there is only copying and
+ * adding, which always ends. So later meetings have neither deadline nor failure, and no memory is
+ * freed while another rank reads it. The mutex orders arrivals and failures: a meeting takes place
+ * for all ranks or for none. */
 enum {
     ZFI_LOCAL_WORLD = 4096,
     ZFI_LOCAL_SMALL = 1024, /* bytes of `in` that are copied to the meeting place */
@@ -28,21 +26,21 @@ enum {
 /* A rank of a group at a channel. */
 typedef struct zfi_seat {
     zf_collective call;
-    int64_t came; /* to how many meetings */
-    /* Of small calls, used in turns: who comes to a meeting has done with the copies of the one
-     * before. */
+    int64_t came; /* number of meetings to which it has come */
+    /* For small calls, used in turns: a rank that comes to a meeting has finished reading the
+     * copies of the one before. */
     double copies[2][ZFI_LOCAL_SMALL / sizeof(double)];
 } zfi_seat;
 
 typedef struct zfi_channel {
     pthread_cond_t changed;
-    _Atomic int64_t meetings; /* that have taken place */
+    _Atomic int64_t meetings; /* meetings that have taken place */
     int32_t here;             /* ranks that have come to the next one */
-    int32_t first;            /* of these */
+    int32_t first;            /* the first of these */
     zfi_seat *seats;          /* by their number in the group */
 } zfi_channel;
 
-/* Ranks that meet: all of them, or those that a call has named. */
+/* The meeting place of all ranks, or of those of a group. */
 typedef struct zfi_circle {
     struct zfi_circle *next;
     zf_group group;
@@ -60,17 +58,16 @@ struct zf_local {
     zfi_memory memory;
     int32_t world;
     double deadline;
-    pthread_mutex_t mutex; /* of all below but what is atomic; calls are read after a meeting */
-    zfi_circle *circles;   /* that of all ranks, and others since they were first called */
+    pthread_mutex_t mutex; /* guards all below except atomics; calls are read after a meeting */
+    zfi_circle *circles;   /* that of all ranks first, then those of groups that were called */
     _Atomic bool failed;
-    zf_error error; /* the first; it does not change once `failed` is set */
+    zf_error error; /* the first error; it does not change once `failed` is set */
     zfi_local_rank *ranks;
 };
 
 /* -------------------------------------------------------------------------------------- failing */
 
-/* Ends all calls that wait, and all later ones, with this reason or an earlier one. The mutex is
- * held. */
+/* Ends all waiting and later calls with this reason, or with an earlier one. The mutex is held. */
 ZFI_FAILS(2, 3)
 static void zfi_local_fail(zf_local *g, const char *format, ...)
 {
@@ -97,7 +94,8 @@ static void zfi_local_abort(void *self, const char *reason)
     pthread_mutex_unlock(&g->mutex);
 }
 
-/* The deadline has passed: names those who have not come to the meeting after `meeting`. */
+/* After the deadline: the error names the ranks that have not come to the meeting after
+ * `meeting`. */
 static void zfi_local_missing(zf_local *g, const zfi_channel *channel, const zf_group *group,
                               int64_t meeting, const zf_collective *c)
 {
@@ -118,8 +116,8 @@ static bool zfi_same_call(const zf_collective *a, const zf_collective *b)
            a->add == b->add && (a->op != ZF_OP_bcast || a->root == b->root);
 }
 
-/* Takes the place of number `rank` in the next meeting: false if the ranks have failed, or do so
- * here because the call is not that of the others. */
+/* Joins the next meeting as number `rank`: false if the ranks have failed, or fail here because
+ * this call differs from that of the others. */
 static bool zfi_local_come(zf_local *g, zfi_channel *channel, const zf_group *group, int32_t rank,
                            const zf_collective *c)
 {
@@ -140,7 +138,7 @@ static bool zfi_local_come(zf_local *g, zfi_channel *channel, const zf_group *gr
     return true;
 }
 
-/* Spins for about 30 microseconds at most, until the meeting after `meeting` has taken place; true
+/* Spins for at most about 30 microseconds, until the meeting after `meeting` has taken place; true
  * when it has. */
 static bool zfi_local_spin(const zf_local *g, const zfi_channel *channel, int64_t meeting)
 {
@@ -154,12 +152,12 @@ static bool zfi_local_spin(const zf_local *g, const zfi_channel *channel, int64_
     return false;
 }
 
-/* Waits for all ranks of the group to come to the channel. With `first`, the first meeting of that
- * call, it may fail, and then it takes place for no rank: false. */
+/* Waits for all ranks of the group to come to the channel. With `first`, the first meeting of the
+ * call, this may fail; then the meeting takes place for no rank: false. */
 static bool zfi_local_meet(zf_local *g, zfi_channel *channel, const zf_group *group, int32_t rank,
                            const zf_collective *first)
 {
-    /* None takes place without this rank. */
+    /* No meeting can take place without this rank. */
     const int64_t meeting = atomic_load(&channel->meetings);
     struct timespec until;
     bool met;
@@ -198,7 +196,7 @@ typedef struct zfi_local_work {
     const zf_group *group;
     zfi_channel *channel;
     int32_t rank; /* its number in the group */
-    int turn; /* of the copies to work from; -1: the inputs themselves */
+    int turn;     /* the copies to read; -1: the inputs themselves */
 } zfi_local_work;
 
 static const char *zfi_local_in(const zfi_local_work *w, int32_t rank)
@@ -223,15 +221,15 @@ static void zfi_local_add(const zfi_local_work *w, const zf_collective *c, int64
     zf_add_ranks(out, parts, w->group->count, count, c->dtype, c->add);
 }
 
-/* Where part r of count elements begins, when `world` ranks share them. */
+/* Where shard r of count elements begins, with `world` ranks. */
 static int64_t zfi_local_part(int64_t count, int32_t world, int32_t r)
 {
     int64_t more = count % world;
     return count / world * r + (r < more ? r : more);
 }
 
-/* Each rank adds up its part of the sum, where no other reads; then all gather the parts. To what
- * `out` holds, if to `add`, which then is the same on all ranks. */
+/* Each rank adds its shard of the sum, where no other reads; then all gather the shards. With `add`
+ * it adds to `out`, whose contents are then equal on all ranks. */
 static void zfi_local_all_reduce(const zfi_local_work *w, const zf_collective *c)
 {
     const int32_t world = w->group->count;
@@ -250,8 +248,8 @@ static void zfi_local_all_reduce(const zfi_local_work *w, const zf_collective *c
     }
 }
 
-/* Between two ranks, of which one or both may write over their input: to_a = from_b, to_b = from_a,
- * where to_a may be from_a and to_b from_b. */
+/* Exchanges between two ranks, of which one or both may write over their input: to_a = from_b, to_b
+ * = from_a, where to_a may be from_a and to_b from_b. */
 static void zfi_local_exchange(char *to_a, const char *from_a, char *to_b, const char *from_b,
                                size_t bytes)
 {
@@ -264,8 +262,8 @@ static void zfi_local_exchange(char *to_a, const char *from_a, char *to_b, const
     }
 }
 
-/* Two ranks share their exchange: the lower does its first half, in both directions, the other the
- * second. */
+/* Two ranks share their exchange: the lower one copies the first half, in both directions, the
+ * other one the second. */
 static void zfi_local_all_to_all(const zfi_local_work *w, const zf_collective *c)
 {
     const size_t bytes = (size_t)c->count * zf_dtype_size(c->dtype), mine = bytes * (size_t)w->rank;
@@ -291,7 +289,7 @@ static void zfi_local_do(const zfi_local_work *w, const zf_collective *c)
     switch (c->op) {
     case ZF_OP_all_gather:
         for (int32_t k = 0; k < world; k++) {
-            int32_t s = (w->rank + k) % world; /* not all at one rank's memory at once */
+            int32_t s = (w->rank + k) % world; /* not all from one rank's memory */
             zfi_local_copy(out + bytes * (size_t)s, zfi_local_in(w, s), bytes);
         }
         break;
@@ -316,7 +314,7 @@ static size_t zfi_local_in_bytes(const zf_collective *c, int32_t world)
     return (size_t)c->count * (parts ? (size_t)world : 1) * zf_dtype_size(c->dtype);
 }
 
-/* The call is one that can be done. */
+/* Checks that the call is possible. */
 static zf_status zfi_local_check(const zfi_local_rank *rank, const zf_collective *c,
                                  zf_error *error)
 {
@@ -329,7 +327,7 @@ static zf_status zfi_local_check(const zfi_local_rank *rank, const zf_collective
     return status;
 }
 
-/* The circle of the group, made here if it is new; NULL: out of memory. */
+/* The meeting place of the group, made here if it is new; NULL: out of memory. */
 static zfi_circle *zfi_local_circle(zf_local *g, const zf_group *group)
 {
     zfi_circle **at = &g->circles, *circle;

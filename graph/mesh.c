@@ -6,12 +6,11 @@
  *
  *     shards of a bucket, by the rank that has them    0 3 1 4 2 5
  *
- * What the ranks at one place of all nodes have is one piece of a bucket, so that a gather over
- * node gives the piece, and one over local all pieces, each in its place; sums go the other way.
- * One node, or nodes of one rank, are no mesh: then collectives are over all ranks.
- */
+ * The shards of the ranks at one place of all nodes are a contiguous piece of a bucket. So a gather
+ * over node gives this piece, and a gather over local all pieces, each at its place. Sums go the
+ * other way. One node, or nodes of one rank, are no mesh: then collectives are over all ranks. */
 
-/* Sets of axes: what a sum has been made over, or a value is sharded over. */
+/* Sets of axes, over which a sum has been made or a value is sharded. */
 enum { ZFI_AXIS_NODE = 1, ZFI_AXIS_LOCAL = 2, ZFI_AXES = 3 };
 
 typedef struct zfi_mesh {
@@ -20,10 +19,10 @@ typedef struct zfi_mesh {
 
 static bool zfi_is_mesh(zfi_mesh m) { return m.nodes > 1 && m.nodes < m.world; }
 
-/* Ranks in a node. */
+/* The number of ranks in a node. */
 static int32_t zfi_mesh_local(zfi_mesh m) { return m.world / m.nodes; }
 
-/* Ranks in a group. */
+/* The number of ranks in a group. */
 static int32_t zfi_mesh_size(zfi_mesh m, int64_t over)
 {
     if (over == ZF_OVER_NODE) return m.nodes;
@@ -36,7 +35,7 @@ static uint8_t zfi_mesh_axes(int64_t over)
     return over == ZF_OVER_LOCAL ? ZFI_AXIS_LOCAL : ZFI_AXES;
 }
 
-/* The group of a rank; count 0: it is all ranks. */
+/* The group of a rank; count 0: all ranks. */
 static zf_group zfi_mesh_group(zfi_mesh m, int64_t over, int32_t rank)
 {
     const int32_t local = zfi_mesh_local(m);
@@ -45,13 +44,14 @@ static zf_group zfi_mesh_group(zfi_mesh m, int64_t over, int32_t rank)
     return (zf_group){0, 0, 0};
 }
 
-/* How many ranks of a group are in other nodes than one of them. */
+/* For one rank of a group, how many others of it are in other nodes. */
 static int32_t zfi_mesh_far(zfi_mesh m, int64_t over)
 {
     return zfi_mesh_size(m, over) - (over == ZF_OVER_NODE ? 1 : zfi_mesh_local(m));
 }
 
-/* Which shard a rank has of what is sharded over all ranks, or over those of a node. */
+/* The number of a rank's shard of a value that is sharded over all ranks, or over those of a
+ * node. */
 static int32_t zfi_mesh_shard(zfi_mesh m, int64_t shards, int32_t rank)
 {
     const int32_t local = zfi_mesh_local(m);

@@ -1,15 +1,15 @@
-/* What values are to the ranks, checked from the nodes alone: every gradient is summed once over
- * the global batch, and nothing can make the parameters of two ranks differ.
+/* How values depend on ranks, checked from the nodes alone: every gradient is summed exactly once
+ * over the global batch, and parameters of two ranks cannot differ.
  *
- * Each value stands somewhere between the batch, of which every rank and micro-batch has its own
- * share, and the parameters, which are one for all:
+ * Each value has a set of properties, from the batch, of which every rank and micro-batch has its
+ * own part, to the parameters, which are equal on all:
  *
  *     OTHER     ranks have different values: it depends on the batch, or on dropout
- *     BATCH     it belongs to one micro-batch
- *     SHARD     it is this rank's shard of what all ranks have together
+ *     BATCH     it depends on one micro-batch
+ *     SHARD     it is this rank's shard of a value
  *     RANKS     its elements are sums over the ranks
  *     BATCHES   its elements are sums over the micro-batches
- *     KNOWN     it is made of constants alone
+ *     KNOWN     it depends on constants alone
  *
  *     stage 2, 4 ranks, 2 micro-batches     OTHER BATCH SHARD RANKS BATCHES
  *     input "x", not of one element           x     x
@@ -20,28 +20,28 @@
  *     all_gather, norm, ...
  *     mul of the sum and a norm                           x    x     x
  *
- * Inputs of one element (a learning rate, a loss weight) are the program's to give alike to all.
+ * The program must write equal inputs of one element (a learning rate, a loss weight) on all ranks.
  *
- * No rank waits for ever. All ranks run one list (their hashes are compared), and the groups of a
- * collective are a partition of the ranks (graph/mesh.c): so each group has one order of calls. Of
- * the calls in which ranks wait, take one that stands first in the list. Its members are in it, or
- * in front of it, where none of them waits: they come to it. So there is no cycle of groups. With
- * queues the same holds of each, since what they wait for stands above (queues.c).
+ * There is no deadlock. All ranks run one list of nodes (their hashes are compared), and the groups
+ * of a collective are a partition of the ranks (graph/mesh.c), so each group has one order of
+ * calls. Of the calls in which ranks wait, consider the first in the list. Each of its members is
+ * in it, or before it and not waiting, and so reaches it. Hence groups never wait in a cycle. The
+ * same is true for each queue, since every launch comes before its wait (queues.c).
  *
  *   - collectives come with zf_zero; the ranks they are for, and those for which buckets, shards
  *     and updates are cut, are the graph's; or one, which sums over micro-batches alone
  *   - where the ranks are a mesh, gathers and sums are over one axis after the other, in the order
  *     of graph/mesh.c
- *   - a sum takes what is whole and has not been summed over the same; in the micro section of
- *     several micro-batches it goes onto an accumulator, which nothing else reads or writes
- *   - an update reads a sum over all ranks and micro-batches of a pack of gradients that lie as
- *     their parameters do in the bucket, and of which no other bucket was updated; all else that it
- *     reads is one for all ranks, or cut as what it updates
- *   - a bucket that is whole and updated in shards is gathered before anything reads it, or the
- *     end; so is brought back a copy that is updated
- *   - floats of one element that the micro section computes and puts out are sums over the global
- *     batch, unless they depend on constants alone; nothing
- *     that is put out is a shard
+ *   - the operand of a sum is whole and has not been summed over the same; in the micro section of
+ *     several micro-batches the sum has an accumulator, which nothing else reads or writes
+ *   - an update reads a sum over all ranks and micro-batches of a pack of gradients, at the places
+ *     of their parameters in the bucket; no other bucket is updated by this sum; its other operands
+ *     are equal on all ranks, or sharded as the updated value is
+ *   - a whole bucket that is updated in shards is gathered before anything reads it, or the
+ *     section ends; likewise an updated copy is copied back
+ *   - outputs of the micro section that are floats of one element are sums over the global batch,
+ *     unless they depend on constants alone; no output
+ *     is a shard
  */
 
 enum {
@@ -59,18 +59,18 @@ typedef struct zfi_stand {
     uint8_t bits;
     uint8_t cut;  /* SHARD: the axes that it is sharded over, */
     uint8_t sums; /* and those that its elements are sums over: RANKS once these are all */
-    int32_t pack;  /* whose elements, or their sums, these are; 0: none, ZFI_MIXED: several */
-    int32_t sum;   /* the node that made the sum; the pack where there is nothing to be summed */
-    int32_t cause; /* of OTHER and BATCH: a node from which they come */
-    int32_t torn;  /* of a whole bucket: the update of this rank's shard, not gathered yet; 0 */
-    int32_t used;  /* of an accumulator, a sum: by this node, of this bucket */
-    bool varies;   /* it depends on a leaf that is no constant, or on dropout */
+    int32_t pack; /* the pack of its elements, or of their sums; 0, ZFI_MIXED */
+    int32_t sum;  /* the node that computed the sum; the pack where there is nothing to sum */
+    int32_t cause; /* OTHER and BATCH: a node that causes them */
+    int32_t torn;  /* of a whole bucket: an update of a shard, not gathered; 0 */
+    int32_t used;  /* an accumulator: the node that adds to it; a sum: the bucket that it updates */
+    bool varies;   /* it depends on dropout, or on a leaf that is no constant */
 } zfi_stand;
 
 typedef struct zfi_ranks {
     zf_graph *graph;
     zfi_stand *at;  /* by node */
-    uint8_t shares; /* what differs: OTHER with several ranks, BATCH with several micro-batches */
+    uint8_t shares; /* what can differ: OTHER, BATCH */
 } zfi_ranks;
 
 /* The axes of all ranks; none of one rank. */
@@ -92,7 +92,8 @@ static bool zfi_reduces(zf_op op) { return op == ZF_OP_all_reduce || op == ZF_OP
 
 /* ------------------------------------------------------------------- where values stand */
 
-/* The sums of two operands, added, scaled or the like, are one if they come from one. */
+/* Joins the sums of two operands that are added, scaled or the like: one sum, if both come from
+ * it. */
 static void zfi_join_sums(zfi_stand *s, const zfi_stand *x)
 {
     if (!x->pack && !(x->bits & ZFI_SUMMED)) return;
@@ -101,8 +102,8 @@ static void zfi_join_sums(zfi_stand *s, const zfi_stand *x)
     s->bits |= x->bits & ZFI_SUMMED;
 }
 
-/* What any operator makes of its operands: it differs where one of them does; shards stay shards
- * where all that has several elements is one. */
+/* The properties of the result of any operator. It differs if one operand does. It is a shard if
+ * all operands with several elements are. */
 static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
 {
     const zf_graph *g = r->graph;
@@ -128,7 +129,7 @@ static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
     return s;
 }
 
-/* Elements of operand 0. */
+/* The properties of a view of operand 0. */
 static zfi_stand zfi_stand_of_view(const zfi_ranks *r, const zfi_node *node)
 {
     zfi_stand s = r->at[node->args[0]];
@@ -205,7 +206,7 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
         }
         s.pack = s.sum = id;
         return s;
-    case ZFI_RANKS_BLOCKS: /* a shard is whole blocks */
+    case ZFI_RANKS_BLOCKS: /* a shard consists of whole blocks */
         s = zfi_stand_of_args(r, node);
         if (r->at[node->args[0]].bits & ZFI_SHARD) {
             s.bits = r->at[node->args[0]].bits & (ZFI_OTHER | ZFI_BATCH | ZFI_SHARD);
@@ -224,7 +225,7 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
 
 /* ----------------------------------------------------------------------------- collectives */
 
-/* Whom the node is for. */
+/* Checks the world of the node. */
 static void zfi_check_world(const zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
@@ -294,7 +295,7 @@ static void zfi_check_sum(zfi_ranks *r, int32_t id)
     if (onto) to->used = id;
 }
 
-/* Writes all of a bucket from the ranks' shards of it. */
+/* Checks a collective that writes a whole bucket from the ranks' shards. */
 static void zfi_check_fill(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
@@ -312,9 +313,9 @@ static void zfi_check_fill(zfi_ranks *r, int32_t id)
 
 /* --------------------------------------------------------------------------------- updates */
 
-/* `holder`, a bucket or a pack, has something at each of the ranges of blocks that are updated: one
- * operand of that range or, of a pack, one that covers it. Otherwise the first block of one that it
- * has not; -1: all there. */
+/* `holder`, a bucket or a pack, must have an operand for each of the updated ranges of blocks: with
+ * that range or, for a pack, covering it. Returns the first block of a range without one; -1: none
+ * is missing. */
 static int64_t zfi_missing_block(const zf_graph *g, int32_t holder, const zf_attribute *blocks)
 {
     const zfi_node *node = &g->nodes[holder];
@@ -334,8 +335,8 @@ static int64_t zfi_missing_block(const zf_graph *g, int32_t holder, const zf_att
     return -1;
 }
 
-/* Operand 1 of an update, or of a mark (`blocks` NULL), is the gradient of `bucket`, summed
- * once. */
+/* Checks that operand 1 of an update, or of a mark (`blocks` NULL), is the gradient of `bucket`,
+ * summed exactly once. */
 static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t bucket, const zf_attribute *blocks)
 {
     zf_graph *g = r->graph;
@@ -373,7 +374,7 @@ static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t bucket, const z
     *used = bucket;
 }
 
-/* Operand k is as whole, or as much a shard, as what is updated. */
+/* Checks that operand k is whole if the updated value is, and a shard if it is. */
 static void zfi_check_cut(zfi_ranks *r, int32_t id, int32_t k)
 {
     zf_graph *g = r->graph;
@@ -385,7 +386,8 @@ static void zfi_check_cut(zfi_ranks *r, int32_t id, int32_t k)
                     its ? "this rank's shard" : "whole");
 }
 
-/* Operand k, beside the gradient: a state cut as the parameters are, or one for all ranks. */
+/* Checks operand k, other than the gradient: a state that is sharded as the parameters are, or a
+ * value equal on all ranks. */
 static void zfi_check_beside(zfi_ranks *r, int32_t id, int32_t k, const zf_attribute *blocks)
 {
     zf_graph *g = r->graph;
@@ -413,7 +415,7 @@ static void zfi_check_beside(zfi_ranks *r, int32_t id, int32_t k, const zf_attri
                         (long long)block, (int)bucket, (int)arg);
 }
 
-/* The node is this rank's shard of a leaf that it has whole, or a copy of that. */
+/* The node is this rank's shard of a leaf that the rank has as a whole, or a copy of it. */
 static bool zfi_is_shard(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = zfi_copied(g, &g->nodes[id]);
@@ -446,7 +448,7 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
         r->at[bucket].torn = id;
 }
 
-/* Writes that go to copies, of which the originals know nothing until a copy back; and such. */
+/* Checks writes to copies, whose originals do not change before a copy back; and copies back. */
 static void zfi_check_copies(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
@@ -474,7 +476,7 @@ static void zfi_check_copies(zfi_ranks *r, int32_t id)
 
 /* ------------------------------------------------------------------------------------ nodes */
 
-/* What the node reads has a value on this rank. */
+/* Checks that the operands of the node have values on this rank. */
 static void zfi_check_operands(const zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
@@ -513,7 +515,7 @@ static void zfi_check_output(const zfi_ranks *r, int32_t id)
                         (int)node->args[0], (int)g->world, (long long)g->micro_batches);
 }
 
-/* What says whether states move on must be one for all ranks. */
+/* Checks that the operand that decides whether states change is equal on all ranks. */
 static void zfi_check_moves(const zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;

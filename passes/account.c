@@ -1,19 +1,18 @@
-/* Accounting: what a placed graph takes and moves, known before it runs.
+/* Accounting: the bytes that a placed graph takes and moves, known before it runs.
  *
  *     lifetimes      %4 |====|            in place: %9 takes over the bytes of %4
  *                    %9      |=======|
- *                    pack |==========|    with the operands that are made in it
- *     position       0  1  2  3  4  5     each is of one kind; the sums of a position, by kind
+ *                    pack |==========|    with the operands that are computed inside it
+ *     position       0  1  2  3  4  5     each has one kind; sums by position and kind
  *
- * A value lives as passes/memory.c says (zfi_find_uses); whose bytes it has is read off the places
- * alone, so that a plan that was parsed is accounted for as well. A value made over an operand
- * counts from then on as what it is itself.
- */
+ * Lifetimes are those of passes/memory.c (zfi_find_uses). Which values share bytes follows from the
+ * places alone, so that parsed plans can be accounted for too. A result placed over an operand
+ * counts with its own kind from then on. */
 
 typedef struct zfi_lifetime {
     int64_t bytes; /* aligned; 0: counted with the pack in which it lies */
     int32_t first, last;
-    int32_t before; /* the one whose bytes it took over, an index; -1: none */
+    int32_t before; /* the lifetime whose bytes it took over, an index; -1: none */
     uint8_t kind, space;
 } zfi_lifetime;
 
@@ -21,7 +20,7 @@ typedef struct zfi_account {
     zf_graph *graph;
     zfi_placement uses;  /* last_use and written are set */
     uint8_t *kind;       /* by node: zf_kind */
-    int32_t *life;       /* by node: of the bytes it has, an index; -1: none in this arena */
+    int32_t *life;       /* by node: the lifetime of its bytes, an index; -1: none in this arena */
     zfi_lifetime *lives; /* growing array */
 } zfi_account;
 
@@ -36,8 +35,7 @@ static zf_kind zfi_holding_of(const zf_graph *g, int32_t id)
     return node->update ? ZF_WORKSPACE : ZF_ACTIVATIONS;
 }
 
-/* The value, whose bytes may be those of what it is a view of, is of this kind. Leaves stay what
- * they are. */
+/* Sets the kind of a value, or of the root of its view. Leaves keep theirs. */
 static void zfi_set_kind(zfi_account *a, int32_t id, zf_kind kind)
 {
     const zf_graph *g = a->graph;
@@ -48,7 +46,7 @@ static void zfi_set_kind(zfi_account *a, int32_t id, zf_kind kind)
         a->kind[id] = (uint8_t)kind;
 }
 
-/* The same of what it is a cast or copy of, which it returns. */
+/* The same for the value of which it is a cast or copy; returns that value. */
 static int32_t zfi_set_casts(zfi_account *a, int32_t id, zf_kind kind)
 {
     zfi_set_kind(a, id, kind);
@@ -59,9 +57,9 @@ static int32_t zfi_set_casts(zfi_account *a, int32_t id, zf_kind kind)
     return id;
 }
 
-/* The value that passes have made of a parameter's or bucket's gradient, back to what the micro
- * section gives; and what that was reduced from: a gradient as well where it is whole until the
- * update, else on its way. */
+/* Sets the kinds for a gradient, from the value that an update reads back to the result of the
+ * micro section; and of the value from which that was reduced: a gradient too if it is whole until
+ * the update, else one that only passes through. */
 static void zfi_set_gradient(zfi_account *a, int32_t value)
 {
     const zf_graph *g = a->graph;
@@ -89,7 +87,7 @@ static void zfi_find_kinds(zfi_account *a)
 
 /* ------------------------------------------------------------------------------- lifetimes */
 
-/* The operand over which the node is made, -1: none. */
+/* The operand over which the node's result is placed; -1: none. */
 static int32_t zfi_made_over(const zfi_account *a, int32_t id, int32_t position)
 {
     const zf_graph *g = a->graph;
@@ -104,7 +102,7 @@ static int32_t zfi_made_over(const zfi_account *a, int32_t id, int32_t position)
     return -1;
 }
 
-/* Operands that lie in a pack are counted with it, from their beginning on. */
+/* Operands that lie in a pack are counted with it from their first definition on. */
 static void zfi_count_with_pack(zfi_account *a, int32_t id, int32_t position)
 {
     const zf_graph *g = a->graph;
@@ -217,7 +215,7 @@ static void zfi_account_memory(zf_graph *g, zf_plan *plan)
 
 /* --------------------------------------------------------------------------------- traffic */
 
-/* bytes + count * size * ranks * times; INT64_MAX where it is that or more. */
+/* bytes + count * size * ranks * times; INT64_MAX on overflow. */
 static size_t zfi_add_moved(size_t bytes, int64_t count, size_t size, int64_t ranks, int64_t times)
 {
     size_t more = (size_t)count, all;
@@ -226,8 +224,8 @@ static size_t zfi_add_moved(size_t bytes, int64_t count, size_t size, int64_t ra
     return fits && all < INT64_MAX ? all : INT64_MAX;
 }
 
-/* Adds `times` calls of a collective of `world` ranks, `far` of them in other nodes: `count`
- * elements as zf_collective counts them. Returns what it was added to. */
+/* Adds `times` calls of a collective of `world` ranks, `far` of them in other nodes, with `count`
+ * elements as in zf_collective. Returns the counter. */
 static zf_moved *zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_t count,
                                  int64_t world, int64_t far, int64_t times)
 {
@@ -238,7 +236,7 @@ static zf_moved *zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_
     case ZF_OP_all_gather: moved = &t->all_gather; break;
     case ZF_OP_reduce_scatter: moved = &t->reduce_scatter; break;
     case ZF_OP_all_to_all: moved = &t->all_to_all; break;
-    case ZF_OP_all_reduce: /* as a reduce_scatter and an all_gather of equal parts */
+    case ZF_OP_all_reduce: /* as a reduce_scatter and an all_gather of equal shards */
         moved = &t->all_reduce;
         count = count / world + (count % world != 0);
         size *= 2;
@@ -253,7 +251,7 @@ static zf_moved *zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_
     return moved;
 }
 
-/* Adds `times` copies of the node between spaces. Returns what they were added to. */
+/* Adds `times` copies of the node between spaces. Returns the counter. */
 static zf_moved *zfi_count_copies(zf_traffic *t, const zf_graph *g, const zfi_node *copy,
                                   int64_t times)
 {
@@ -264,7 +262,7 @@ static zf_moved *zfi_count_copies(zf_traffic *t, const zf_graph *g, const zfi_no
     return to;
 }
 
-/* Adds what the node moves, `times` times. Returns what it was added to; NULL: it moves nothing. */
+/* Adds the traffic of the node, `times` times. Returns the counter; NULL: it moves nothing. */
 static zf_moved *zfi_count_node(zf_traffic *t, const zf_graph *g, int32_t id, int64_t times)
 {
     const zfi_node *node = &g->nodes[id];
@@ -292,7 +290,8 @@ static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
 
 /* -------------------------------------------------------------------------------- the rest */
 
-/* The node makes a value again as zfi_invert does (passes/fuse.c), or stands for one. */
+/* The node recomputes a value as zfi_invert does (passes/fuse.c), or is a view or saved value of
+ * such a node. */
 static bool zfi_is_recomputed(const zf_graph *g, const zfi_node *node)
 {
     if (node->op == ZF_OP_saved) return zfi_record_of(g, node->args[0])->activates != 0;
@@ -315,7 +314,7 @@ static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
     }
 }
 
-/* What the device takes stands by itself as well. */
+/* Copies the device's sums to the plan's own members. */
 static void zfi_show_device(zf_plan *plan)
 {
     const zf_space_plan *device = &plan->spaces[ZF_DEVICE];
@@ -383,8 +382,8 @@ ZF_API const char *zf_kind_name(zf_kind kind)
 
 /* ------------------------------------------------------------------------------- the limit */
 
-/* What is there at the peak: what lies all the time, and what was made by then and is read there or
- * later. Views are left out: their bytes are those of their operands. */
+/* Marks what is live at the peak: leaves, and values that are computed by then and read there or
+ * later. Views are not marked, since their bytes are those of their operands. */
 static void zfi_mark_peak(const zf_graph *g, bool *there)
 {
     int32_t end = zfi_len(g->order), peak = end - 1, view, most = g->peaks[ZF_DEVICE].node;
@@ -408,8 +407,8 @@ static void zfi_mark_peak(const zf_graph *g, bool *there)
     }
 }
 
-/* A plan over the limit (0: none): says by how much, at which node, and which tensors make the
- * peak, as function `call`. */
+/* Checks a plan against the limit (0: none). The error, by function `call`, says by how much the
+ * limit is exceeded, at which node, and which tensors make the peak. */
 static zf_status zfi_check_limit(zf_graph *g, const char *call, size_t limit)
 {
     char largest[256] = "", where[64] = "";

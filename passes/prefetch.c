@@ -1,28 +1,28 @@
-/* prefetch: collectives and copies run beside the computation, on queues of their own.
+/* prefetch: collectives and copies run at the same time as computation, on queues of their own.
  *
  * requires: zf_zero
  * ensures:  numbers are unchanged to the last bit. What waits for a collective or a copy is a
  *           `wait` node; its operands and its result are its own from its line to there
  *
- *     gathers     of cut buckets are issued before their use, while at most `bytes` of gathered and
- *                 not yet used parameters lie ready
- *     fetches     of the micro section (copies to the device, reads of a disk) likewise, in front of
- *                 the gather, the copy or the use that they are for; what has been read lies ready
- *                 in at most `host_bytes`
- *     reductions  are waited for where their result is read, or when more than `bytes` of
- *                 gradients lie waiting to be reduced, or at the end of the section
- *     updated     parameters are gathered into their buckets while the next ones are updated
- *     small       gathers of the update section are joined to one
- *     copies      between device and host run beside the computation and are waited for where they
- *                 are read, or when more than `bytes` are on their way in one direction. A gradient
- *                 goes to the host where its reduction has been waited for
+ *     gathers     of sharded buckets are issued before their use, while at most `bytes` of gathered
+ *                 parameters are not yet used
+ *     fetches     of the micro section (copies to the device, reads of a disk) likewise, before the
+ *                 gather, the copy or the use that needs them; values read from the disk wait in
+ *                 at most `host_bytes`
+ *     reductions  are waited for where their result is read, when more than `bytes` of gradients
+ *                 are in flight, or at the end of the section
+ *     updated     parameters are gathered into their buckets during the next updates
+ *     small       gathers of the update section are joined into one
+ *     copies      between device and host overlap computation and are waited for where they are
+ *                 read, or when more than `bytes` are in flight in one direction. A gradient is
+ *                 copied to the host after the wait for its reduction
  *     ahead       copies to the host, of states for example, are issued before the updates that
  *                 read them, as many as have at most `bytes` in one direction
- *     beside      updates in host memory run beside the backward pass (beside.c)
- *     put off     what the last large reduction does not need is computed beside it, as far as no
- *                 more than `bytes` are kept for that
+ *     beside      updates in host memory run during the backward pass (beside.c)
+ *     put off     nodes that the last large reduction does not need are computed during it,
+ *                 while at most `bytes` are kept for them
  *     kept        with `keep_gathered`, buckets stay gathered from the forward to the backward
- *                 pass, as many as fit the exact plan; what is soonest needed again first
+ *                 pass, as many as fit the exact plan; those needed again soonest come first
  *
  * before:   %20 = all_gather %18 ...    %4 = matmul %1, %21     release %20
  *           %30 = all_gather %28 ...    %5 = matmul %4, %31     release %30
@@ -32,51 +32,52 @@
  */
 
 enum {
-    ZFI_SMALL_GATHER = 64 << 10, /* bytes of a result up to which gathers are joined */
-    ZFI_SMALL_COPY = 1 << 10     /* bytes from which copies have a queue */
+    ZFI_SMALL_GATHER = 64 << 10, /* bytes of the largest result of a gather that is joined */
+    ZFI_SMALL_COPY = 1 << 10     /* bytes of the smallest copy on a queue */
 };
 
-/* What brings a value to where it is used in the micro section, by link. */
+/* Links by which values are fetched for their use in the micro section. */
 enum { ZFI_GATHERS, ZFI_UPLOADS, ZFI_READS, ZFI_LINKS };
 
-/* A gather of a cut bucket, a copy to the device, or a read of a disk, in the micro section. */
+/* A fetch in the micro section: a gather of a sharded bucket, a copy to the device, or a read of a
+ * disk. */
 typedef struct zfi_ahead {
     int32_t node;
-    int32_t from;  /* position behind which its operand is there */
-    int32_t use;   /* position in front of which it must be issued: that of its first use, or that
-                    * in front of which what reads it is issued */
-    int32_t issue; /* position in front of which it is issued */
+    int32_t from;  /* position after which its operand is there */
+    int32_t use;   /* position before which it must be issued: its first use, or where the node that
+                    * reads it is issued */
+    int32_t issue; /* position before which it is issued */
     int64_t bytes;
-    double seconds; /* that it takes, by the cost table; 0: unknown */
-    bool chained;   /* what it reads comes over another link */
+    double seconds; /* of the fetch, by the cost table; 0: unknown */
+    bool chained;   /* its operand is fetched over another link */
 } zfi_ahead;
 
 /* Two runs of uses of a bucket that could be one. */
 typedef struct zfi_keepable {
-    int32_t first, second; /* what brings it */
+    int32_t first, second; /* fetches */
     int32_t release;       /* of the first */
-    int32_t gap;           /* positions between */
+    int32_t gap;           /* positions between them */
 } zfi_keepable;
 
 typedef struct zfi_prefetch {
     zf_graph *graph;
     size_t bytes; /* zf_prefetch_desc.bytes, */
     size_t host_bytes;
-    bool costed; /* gathers are issued no earlier than is of use by `cost` */
+    bool costed; /* gathers are not issued earlier than `cost` requires */
     zf_cost cost;
-    zfi_ahead *aheads[ZFI_LINKS]; /* growing arrays, by their use */
-    double *time;      /* by position of the micro section: seconds until then */
-    int32_t *order;    /* as it was */
-    int32_t *pending;  /* by node: the queued collective or copy that makes or writes it; 0: none */
-    int32_t *readers;  /* by node: copies under way that read its bytes */
-    int32_t *waiting;  /* those that have not been waited for, oldest first */
-    int32_t *deferred; /* copies of sums that have not been waited for */
-    int64_t moving[ZFI_QUEUES]; /* bytes of gradients that are reduced, and of copies */
+    zfi_ahead *aheads[ZFI_LINKS]; /* growing arrays, ordered by use */
+    double *time;                 /* by position of the micro section: seconds from its start */
+    int32_t *order;               /* the order before */
+    int32_t *pending;  /* by node: the collective or copy in flight that writes it; 0: none */
+    int32_t *readers;  /* by node: copies in flight that read its bytes */
+    int32_t *waiting;  /* those without a wait so far, oldest first */
+    int32_t *deferred; /* copies of sums that are still in flight */
+    int64_t moving[ZFI_QUEUES]; /* bytes in flight: of gradients, and of copies */
     zfi_beside beside;
-    int32_t next;       /* index in beside.due of what comes next, */
-    int32_t next_early; /* and of what may be put ahead of its turn; */
-    int64_t ahead[ZFI_QUEUES]; /* bytes of that which have not been used */
-    int32_t *born; /* by node: 0 until it is put, then 1 + how many gradients were complete */
+    int32_t next;              /* index in beside.due of the next node, */
+    int32_t next_early;        /* and of the next copy that may be issued early; */
+    int64_t ahead[ZFI_QUEUES]; /* bytes of early copies that have not been used */
+    int32_t *born; /* by node: 0 until it is put, then 1 + the number of complete gradients */
     int32_t complete;
     int32_t update; /* position of the first node below `update:` */
     size_t nodes;
@@ -84,7 +85,7 @@ typedef struct zfi_prefetch {
 
 /* -------------------------------------------------------------------------------- small gathers */
 
-/* A small gather of the update section, over all ranks, which may be joined with others. */
+/* A small gather of the update section, over all ranks, which can be joined with others. */
 static bool zfi_joinable(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
@@ -93,7 +94,7 @@ static bool zfi_joinable(const zf_graph *g, int32_t id)
            zfi_node_bytes(node) <= ZFI_SMALL_GATHER;
 }
 
-/* One gather for joined[0..count): what each would have given is cut out of its result. */
+/* Replaces joined[0..count) by one gather; slices of its result replace theirs. */
 static void zfi_join(zf_graph *g, const int32_t *joined, int32_t count)
 {
     int64_t world = ZF_INT(&g->nodes[joined[0]], all_gather, world), size = 0, *at;
@@ -127,7 +128,7 @@ static void zfi_join(zf_graph *g, const int32_t *joined, int32_t count)
 static void zfi_join_small(zf_graph *g)
 {
     int32_t *order = g->order, *joined = NULL, end = zfi_len(order);
-    size_t known = (size_t)zfi_len(g->nodes); /* those that are joined are among them */
+    size_t known = (size_t)zfi_len(g->nodes); /* joined gathers have ids below this */
     bool *open = zfi_calloc(&g->memory, known, sizeof *open);
     g->order = NULL;
     for (int32_t i = 0; i <= end && open && !g->memory.failed && !g->error.status; i++) {
@@ -160,9 +161,9 @@ static void zfi_join_small(zf_graph *g)
 
 /* -------------------------------------------------------------------------------------- put off
  *
- * The gradient of an embedding is complete where the backward pass ends, and nothing is left to do
- * while it is reduced, but for what can be put off: the last gradients of weights, of which only
- * their own reductions are made.
+ * The gradient of an embedding is complete at the end of the backward pass, and nothing is left to
+ * compute during its reduction, except what can be put off: the last gradients of weights, which
+ * only their own reductions read.
  *
  * before:   dx   dw1   reduce w1   dx   dw0   reduce w0   table   reduce table |
  * after:    dx   dw1   reduce w1   dx   table   reduce table   dw0   reduce w0 |
@@ -172,12 +173,12 @@ typedef struct zfi_put_off {
     const zf_graph *graph;
     const zf_cost *cost;
     int32_t end;   /* of the micro section */
-    int32_t begin; /* what is not needed from here on is put off; `end`: nothing is */
+    int32_t begin; /* nodes that are not needed from here on are put off; `end`: none */
     bool *needed;  /* by node */
-    bool *off;     /* by node: put off; kept for one that is */
+    bool *off;     /* by node: it is put off; it is kept for one that is */
 } zfi_put_off;
 
-/* Of its bytes alone: the latency is paid wherever it stands. */
+/* Seconds for its bytes alone, since the latency is the same at any place. */
 static double zfi_reduction_seconds(const zfi_put_off *o, int32_t id, size_t most)
 {
     const zfi_node *node = &o->graph->nodes[id];
@@ -189,8 +190,8 @@ static double zfi_reduction_seconds(const zfi_put_off *o, int32_t id, size_t mos
            (double)world / o->cost->link_bytes_per_s;
 }
 
-/* The position of the reduction that most lacks something to be done beside it, and for how many
- * seconds; `end` when none does. */
+/* The position of the reduction with the least computation during it, and the seconds that are
+ * missing; `end` when none is missing any. */
 static int32_t zfi_find_exposed(const zfi_put_off *o, size_t bytes, double *seconds)
 {
     const zf_graph *g = o->graph;
@@ -205,7 +206,7 @@ static int32_t zfi_find_exposed(const zfi_put_off *o, size_t bytes, double *seco
     return found;
 }
 
-/* Whether the node can stand at the end of the section, all that use it being there. */
+/* The node can be moved to the end of the section: all its users are there. */
 static bool zfi_can_wait(const zfi_put_off *o, int32_t id)
 {
     const zfi_node *node = &o->graph->nodes[id];
@@ -214,9 +215,9 @@ static bool zfi_can_wait(const zfi_put_off *o, int32_t id)
            !o->needed[node->args[1]];
 }
 
-/* Goes back from the reduction at position `bare` for what can be put off, as far as no more than
- * `bytes` are kept for it: for four times `seconds`, since the cost table is not exact, and too
- * much does no harm. A reduction that is put off must not be half as long itself. */
+/* Goes back from the reduction at position `bare`, collecting nodes that can be put off, while at
+ * most `bytes` are kept for them: for four times `seconds`, since the cost table is not exact, and
+ * more does no harm. A reduction that is put off must itself take less than half as long. */
 static void zfi_find_put_off(zfi_put_off *o, int32_t bare, double seconds, size_t bytes)
 {
     const zf_graph *g = o->graph;
@@ -244,7 +245,7 @@ static void zfi_find_put_off(zfi_put_off *o, int32_t bare, double seconds, size_
     }
 }
 
-/* Moves what is put off behind the last reduction of the section. */
+/* Moves the nodes that are put off after the last reduction of the section. */
 static void zfi_move_put_off(zf_graph *g, zfi_put_off *o)
 {
     int32_t *moved = NULL, kept = o->begin, last = o->end - 1;
@@ -256,7 +257,7 @@ static void zfi_move_put_off(zf_graph *g, zfi_put_off *o)
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
         bool off = zfi_can_wait(o, id);
-        /* What is not used by what is put off can go where it went. */
+        /* The release of a value that only put-off nodes use moves with them. */
         if (off && node->op == ZF_OP_release) off = o->off[zfi_bytes_of(g, node->args[0])];
         if (!off) {
             g->order[kept++] = id;
@@ -290,8 +291,8 @@ static void zfi_put_off_gradients(zf_graph *g, const zf_cost *cost, size_t bytes
 
 /* ------------------------------------------------------------------------- fetches ahead of use */
 
-/* The bucket of parameters that the node brings to the device for a run of uses: a gather, of all of
- * it or, in a mesh, of a part, or a copy of a whole one; 0: it brings none. */
+/* The bucket of parameters that the node fetches to the device for a run of uses: a gather of all
+ * of it or, in a mesh, of a piece, or a copy of a whole one; 0: none. */
 static int32_t zfi_brings_bucket(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id], *from = node;
@@ -305,7 +306,7 @@ static int32_t zfi_brings_bucket(const zf_graph *g, int32_t id)
     return (int32_t)(from - g->nodes);
 }
 
-/* The link by which a node of the micro section brings something to its use; -1: none. */
+/* The link of a fetch in the micro section; -1: the node is none. */
 static int zfi_link_of(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
@@ -337,7 +338,7 @@ static void zfi_find_aheads(zfi_prefetch *p)
     }
 }
 
-/* Behind the first computation from a position on. */
+/* The position after the first computation from `use` on. */
 static int32_t zfi_behind_use(const zfi_prefetch *p, int32_t use)
 {
     int32_t at = use;
@@ -347,20 +348,20 @@ static int32_t zfi_behind_use(const zfi_prefetch *p, int32_t use)
     return at;
 }
 
-/* Each as early as the budget lets it, in the order of uses; with a cost table not much earlier than
- * it takes. What waits for another link is issued where the one before it is used: that link has the
- * time until then. */
+/* Issues each fetch as early as the budget allows, in the order of uses; with a cost table, not
+ * much earlier than the time it takes. A fetch whose operand comes over another link is issued
+ * where the one before it is used: until then that link has time. */
 static void zfi_place_aheads(zfi_prefetch *p, zfi_ahead *aheads, size_t budget)
 {
     const zf_graph *g = p->graph;
-    int32_t start = 0, oldest = 0; /* of those issued and not used */
-    int64_t ready = 0;             /* bytes of them */
+    int32_t start = 0, oldest = 0; /* of the fetches issued and not yet used */
+    int64_t ready = 0;             /* their bytes */
     while (start < zfi_len(p->order) && zfi_has(g, p->order[start], ZF_OP_LEAF)) start++;
     for (int32_t k = 0; k < zfi_len(aheads); k++) {
         zfi_ahead *a = &aheads[k];
         int32_t at = k && aheads[k - 1].issue > start ? aheads[k - 1].issue : start;
         a->issue = a->use;
-        if (a->bytes > (int64_t)budget) { /* it does not fit: none may pass it either */
+        if (a->bytes > (int64_t)budget) { /* it does not fit, and no later one may pass it */
             oldest = k + 1, ready = 0;
             continue;
         }
@@ -388,13 +389,13 @@ static int zfi_by_use(const void *left, const void *right)
     return a->node < b->node ? -1 : a->node > b->node;
 }
 
-/* Gathers first, then the copies that they read, then the reads of these: each is issued in front
- * of what it is for. */
+/* Places gathers first, then the copies that they read, then the reads of these: each is issued
+ * before the node that needs it. */
 static void zfi_place_links(zfi_prefetch *p)
 {
     zf_graph *g = p->graph;
     const size_t nodes = (size_t)zfi_len(g->nodes);
-    /* by node: the position in front of which a reader of it is issued; where it stands */
+    /* by node: the position before which a reader of it is issued; its own position */
     int32_t *wanted = zfi_calloc(&g->memory, 2 * nodes, sizeof *wanted), *position = wanted;
     if (!wanted) return;
     position += nodes;
@@ -429,7 +430,7 @@ static void zfi_forget_pending(zfi_prefetch *p, int32_t id)
     }
 }
 
-/* Waits for a queued node. */
+/* Puts a wait for a node in flight. */
 static void zfi_put_wait(zfi_prefetch *p, int32_t id)
 {
     zf_graph *g = p->graph;
@@ -454,13 +455,13 @@ static void zfi_put_wait(zfi_prefetch *p, int32_t id)
     stbds_header(p->waiting)->length = (size_t)kept;
 }
 
-/* Bytes that may be on their way on a queue. */
+/* The maximum of bytes in flight on a queue. */
 static size_t zfi_budget_of(const zfi_prefetch *p, uint8_t queue)
 {
     return queue == ZFI_QUEUE_READ ? p->host_bytes : p->bytes;
 }
 
-/* Which queue a collective or copy goes to; compute where nothing is won. */
+/* The queue of a collective or copy; compute where a queue would gain nothing. */
 static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
 {
     const zf_graph *g = p->graph;
@@ -486,7 +487,7 @@ static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
     return ZFI_QUEUE_REDUCE;
 }
 
-/* Waits for copies under way of what the node writes. */
+/* Waits for copies in flight of the leaf that the node writes. */
 static void zfi_wait_for_readers(zfi_prefetch *p, int32_t id)
 {
     zf_graph *g = p->graph;
@@ -502,13 +503,13 @@ static void zfi_wait_for_readers(zfi_prefetch *p, int32_t id)
     }
 }
 
-/* Puts a node, behind the waits that it needs: none for what is under way on its own queue, which is
- * in order. */
+/* Puts a node, after the waits that it needs. Nodes in flight on its own queue need none, since a
+ * queue is in order. */
 static void zfi_put_node(zfi_prefetch *p, int32_t id)
 {
     zf_graph *g = p->graph;
     const uint8_t queue = zfi_queue_of(p, id);
-    const bool reads = g->nodes[id].op != ZF_OP_gradient; /* a mark, as queues.c has it */
+    const bool reads = g->nodes[id].op != ZF_OP_gradient; /* a mark does not read (ir/queues.c) */
     for (int32_t k = 0; k < g->nodes[id].arg_count && reads; k++) {
         int32_t leaf = zfi_written_leaf(g, g->nodes[id].args[k]),
                 made = p->pending[g->nodes[id].args[k]];
@@ -534,12 +535,12 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
     if (g->nodes[id].op == ZF_OP_copy) p->readers[zfi_bytes_of(g, g->nodes[id].args[0])]++;
     p->pending[id] = id;
     if (g->nodes[id].arg_count < 2) return;
-    /* What it writes into is its own as well. */
+    /* Until its wait, the leaf that it writes is in use too. */
     p->pending[g->nodes[id].args[1]] = id;
     p->pending[zfi_written_leaf(g, g->nodes[id].args[1])] = id;
 }
 
-/* Puts the copies whose sums have been waited for. */
+/* Puts the copies whose sums are complete. */
 static void zfi_put_deferred(zfi_prefetch *p)
 {
     for (int32_t k = 0; k < zfi_len(p->deferred) && !p->graph->memory.failed;) {
@@ -554,7 +555,7 @@ static void zfi_put_deferred(zfi_prefetch *p)
     }
 }
 
-/* The same; a copy of a sum that is under way waits until that has been waited for. */
+/* Puts a node; a copy of a sum in flight is deferred until that sum is complete. */
 static void zfi_put(zfi_prefetch *p, int32_t id)
 {
     const zf_graph *g = p->graph;
@@ -567,8 +568,8 @@ static void zfi_put(zfi_prefetch *p, int32_t id)
     zfi_put_deferred(p);
 }
 
-/* Waits for the oldest reduction, if it was issued before that many gradients were complete; false:
- * there is none. */
+/* Waits for the oldest reduction, if it was issued before `complete` gradients were complete;
+ * false: there is none. */
 static bool zfi_wait_for_sum(zfi_prefetch *p, int32_t complete)
 {
     const zf_graph *g = p->graph;
@@ -583,7 +584,7 @@ static bool zfi_wait_for_sum(zfi_prefetch *p, int32_t complete)
     return false;
 }
 
-/* The end of a section: nothing is under way. */
+/* Waits for everything, at the end of a section. */
 static void zfi_wait_all(zfi_prefetch *p)
 {
     while (zfi_len(p->waiting) && !p->graph->error.status && !p->graph->memory.failed) {
@@ -594,7 +595,7 @@ static void zfi_wait_all(zfi_prefetch *p)
 
 /* ------------------------------------------------------------------------------- update section */
 
-/* The node is a bucket's gradient, summed or on its way to the host. */
+/* The node is the summed gradient of a bucket, or its copy to the host. */
 static bool zfi_completes_gradient(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
@@ -603,8 +604,8 @@ static bool zfi_completes_gradient(const zf_graph *g, int32_t id)
                               !zfi_has(g, zfi_bytes_of(g, node->args[0]), ZF_OP_LEAF)));
 }
 
-/* All that the node of the update section reads is there; or has had the time until the next
- * gradient was complete, or comes from its own section. */
+/* The operands of a node of the update section are there; or they were in flight until the next
+ * gradient was complete; or they are from the update section itself. */
 static bool zfi_is_due(const zfi_prefetch *p, int32_t id, bool last)
 {
     const zf_graph *g = p->graph;
@@ -618,7 +619,7 @@ static bool zfi_is_due(const zfi_prefetch *p, int32_t id, bool last)
     return true;
 }
 
-/* Puts what is due, unless it has been put ahead of its turn. */
+/* Puts a node that is due, unless it was issued early. */
 static void zfi_put_one_due(zfi_prefetch *p, const zfi_due *due)
 {
     const zf_graph *g = p->graph;
@@ -628,7 +629,7 @@ static void zfi_put_one_due(zfi_prefetch *p, const zfi_due *due)
     zfi_put(p, due->node);
 }
 
-/* Puts what is to be copied, if it is a leaf; false: its own turn has yet to come. */
+/* Puts the operand of an early copy, if it is a leaf; false: it is not there yet. */
 static bool zfi_put_source(zfi_prefetch *p, int32_t id)
 {
     const zf_graph *g = p->graph;
@@ -640,7 +641,7 @@ static bool zfi_put_source(zfi_prefetch *p, int32_t id)
     return true;
 }
 
-/* Puts copies ahead of their turn, as far as `bytes` let it. */
+/* Issues copies early, while at most `bytes` are in flight. */
 static void zfi_put_early(zfi_prefetch *p)
 {
     for (; p->next_early < zfi_len(p->beside.due); p->next_early++) {
@@ -656,7 +657,7 @@ static void zfi_put_early(zfi_prefetch *p)
     }
 }
 
-/* Puts the nodes of the update section that may stand behind `position`; all of them if it is the
+/* Puts the nodes of the update section that may come after `position`; all of them if it is the
  * `last`. */
 static void zfi_put_due(zfi_prefetch *p, int32_t position, bool last)
 {
@@ -676,14 +677,14 @@ static void zfi_put_due(zfi_prefetch *p, int32_t position, bool last)
     }
 }
 
-/* A gradient is complete: sums that were issued before it have had their time. */
+/* A gradient is complete: reductions that were issued before it are waited for. */
 static void zfi_complete_gradient(zfi_prefetch *p)
 {
     while (zfi_wait_for_sum(p, p->complete)) {}
     p->complete++;
 }
 
-/* From here on nodes stand below `update:`. */
+/* From here on, nodes are below `update:`. */
 static void zfi_begin_update(zfi_prefetch *p)
 {
     zf_graph *g = p->graph;
@@ -694,7 +695,7 @@ static void zfi_begin_update(zfi_prefetch *p)
     g->in_update = true;
 }
 
-/* Tells which of the nodes below `update:` are of the micro section. */
+/* Marks the nodes below `update:` that belong to the micro section. */
 static void zfi_mark_below(zfi_prefetch *p)
 {
     zf_graph *g = p->graph;
@@ -705,7 +706,7 @@ static void zfi_mark_below(zfi_prefetch *p)
     }
 }
 
-/* Takes queues back where a wait stands right behind its collective. */
+/* Moves a collective or copy back to queue compute if its wait follows directly. */
 static void zfi_drop_idle_waits(zf_graph *g)
 {
     int32_t kept = 0;
@@ -736,7 +737,7 @@ static void zfi_run_prefetch(zfi_prefetch *p)
             for (const zfi_ahead *a = p->aheads[link];
                  ahead[link] < zfi_len(a) && a[ahead[link]].issue <= i; ahead[link]++)
                 if (!p->born[a[ahead[link]].node]) zfi_put(p, a[ahead[link]].node);
-        if (p->born[id]) continue; /* it was ahead, or stands above `update:` */
+        if (p->born[id]) continue; /* it was issued early, or is above `update:` */
         zfi_put(p, id);
         if (i < b->begin) continue;
         if (p->born[id] && zfi_completes_gradient(g, id)) zfi_complete_gradient(p);
@@ -758,7 +759,7 @@ static int zfi_by_gap(const void *left, const void *right)
     return a->first < b->first ? -1 : 1;
 }
 
-/* Gathers and copies of a bucket that is brought again, those with the least between them first. */
+/* Pairs of fetches of one bucket, those with the fewest positions between them first. */
 static zfi_keepable *zfi_find_keepable(zf_graph *g)
 {
     zfi_keepable *list = NULL;
@@ -783,7 +784,7 @@ static zfi_keepable *zfi_find_keepable(zf_graph *g)
     return list;
 }
 
-/* Makes one of two that bring a bucket, for keep[0..count). */
+/* Merges each of the pairs keep[0..count) into one fetch. */
 static void zfi_keep_gathered(zf_graph *g, const zfi_keepable *keep, int32_t count)
 {
     int32_t kept = 0;
@@ -814,7 +815,7 @@ static void zfi_keep_gathered(zf_graph *g, const zfi_keepable *keep, int32_t cou
     if (g->order) stbds_header(g->order)->length = (size_t)kept;
 }
 
-/* Lays communication beside computation. */
+/* Issues collectives and copies early, and waits for them late. */
 static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
 {
     zfi_prefetch p = {.graph = g,
@@ -828,7 +829,7 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
     if (p.bytes && !g->error.status) zfi_put_off_gradients(g, &p.cost, p.bytes);
     if (g->error.status) return g->error.status;
     positions = (size_t)zfi_len(g->order);
-    /* `wait` nodes are added as it goes: one for each collective at most */
+    /* plus at most one `wait` for each node */
     p.nodes = 2 * (size_t)zfi_len(g->nodes) + 1;
     p.time = zfi_calloc(&g->memory, positions, sizeof *p.time);
     p.pending = zfi_calloc(&g->memory, 3 * p.nodes, sizeof *p.pending);
@@ -849,7 +850,7 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
     return zfi_leave(g, ZFI_STAGE_OVERLAP);
 }
 
-/* *fits: there is a plan with the first `count` kept gathered, within the memory limit. */
+/* *fits: a plan with the first `count` pairs merged is within the memory limit. */
 static zf_status zfi_try_keeping(const zf_graph *g, const zf_training *t,
                                  const zfi_keepable *keep, int32_t count, bool *fits)
 {

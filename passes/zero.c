@@ -9,7 +9,7 @@
  *     stage 1   states and update on this rank's shard: reduce_scatter when all gradients are
  *               there, all_gather of the updated parameters
  *     stage 2   reduce_scatter as soon as complete; the full gradient ends there
- *     stage 3   parameters are shards too: all_gather before a run of uses, release behind it
+ *     stage 3   parameters are shards too: all_gather before a run of uses, release after it
  *
  * before:   %2 = param "w" : f32[8,32]   %4 = matmul %1, %2   ...   gradient %2, %9
  *           update:   adamw %2, %9, %10, %11, %3, %12 {weight_decay=0.01}
@@ -21,19 +21,18 @@
  *           %31 = reduce_scatter %30 {world=4} : f32[1024]     gradient %20, %31
  *           update:   adamw %20, %31, %32, %33, %3, %12 {world=4 blocks=[0,1] decays=[0.01]}
  *
- * Sums start at 0 and add slot 0, 1, 2, ... of the global batch: the ranks in their order within a
- * micro-batch, micro-batch after micro-batch, in every stage. That is why each micro-batch is
- * reduced, also in stage 0 and 1.
+ * In every stage, sums start at 0 and add slot 0, 1, 2, ... of the global batch: the ranks of a
+ * micro-batch in their order, micro-batch after micro-batch. Therefore each micro-batch is reduced,
+ * in stages 0 and 1 too.
  *
- * In the update section, a value with one element per element of a parameter is lifted to its
- * bucket: elementwise operators and updates run once for a bucket, on this rank's shard from stage
- * 1 on; block norms are gathered, and what is made of them is as before.
+ * In the update section, a value with one element for each element of a parameter is lifted to its
+ * bucket: elementwise operators and updates run once for a bucket, from stage 1 on only on this
+ * rank's shard. Block norms are gathered; nodes that read them do not change.
  *
- * Scalar float outputs that the micro section computes, and not of constants alone, are summed over
- * the global batch.
- */
+ * Scalar float outputs of the micro section that depend on more than constants are summed over the
+ * global batch. */
 
-/* The value that autograd made, behind what passes have made of it: they keep it as operand 0. */
+/* The value that autograd appended, before other passes changed it: they keep it as operand 0. */
 static int32_t zfi_raw_gradient(const zf_graph *g, int32_t id)
 {
     while (g->nodes[id].update && g->nodes[id].arg_count) id = g->nodes[id].args[0];
@@ -61,7 +60,7 @@ static void zfi_find_gradients(zfi_zero *z)
     }
 }
 
-/* An update is one by the gradient of its parameter. */
+/* Checks that each update reads the gradient of its parameter. */
 static void zfi_check_updates(zfi_zero *z)
 {
     const zf_graph *g = z->graph;
@@ -77,7 +76,7 @@ static void zfi_check_updates(zfi_zero *z)
     }
 }
 
-/* What is not in the new order is gone. */
+/* Forgets nodes that are not in the new order. */
 static void zfi_forget(zfi_zero *z)
 {
     zf_graph *g = z->graph;

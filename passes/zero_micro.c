@@ -1,67 +1,65 @@
-/* zero, the micro section: buckets, gathers and views of what they hold, sums of gradients. See
- * zero.c.
+/* zero, the micro section: buckets, gathers and views of them, sums of gradients (zero.c).
  *
- * What passes make of a parameter's uses: a run of uses of a cut bucket lies between its all_gather
- * and its release, and what shows parameters (view, reshape, leading rows, concat of neighbours) is
- * made anew in each run.
- */
+ * The uses of a parameter: a run of uses of a sharded bucket lies between its all_gather and its
+ * release. Views of parameters (view, reshape, leading rows, concat of neighbours) are appended
+ * anew in each run. */
 
-/* What a node is to the update section: a value of its own; elements of a parameter; the norms of
- * their blocks; the norm of these. */
+/* What a node is in the update section: no value of a bucket; elements of a parameter; the norms of
+ * their blocks; the global norm of these. */
 enum { ZFI_LIFT_NONE, ZFI_LIFT_ELEMENTS, ZFI_LIFT_BLOCKS, ZFI_LIFT_NORM };
 
 typedef struct zfi_lift {
     int32_t kind;
-    int32_t member; /* the parameter (of a value that several share, one of them), by member */
-    int32_t value;  /* of the bucket: all block norms, all norms, what an update gives; else 0 */
+    int32_t member; /* a member: the parameter (one of those that share the value) */
+    int32_t value;  /* all block norms, all norms, or an update's result; else 0 */
 } zfi_lift;
 
-/* A bucket as the pass goes along. */
+/* The state of a bucket during the pass. */
 typedef struct zfi_bucket_state {
     int32_t bucket;  /* nodes: the storage; */
-    int32_t shard;   /* what an update writes: the bucket, or this rank's shard of it; 0: not yet */
+    int32_t shard;   /* what an update writes: the bucket, or its shard; 0: not yet */
     int32_t pending; /* gradients that are still to come */
-    int32_t gradients; /* members that have one */
-    int32_t reduced;   /* its gradient, summed */
-    int32_t gathered;  /* stage 3: all of it, while it is there */
-    int32_t secondary; /* hpz: what the ranks at this place of all nodes have of it; 0: not yet */
+    int32_t gradients; /* members that have a gradient */
+    int32_t reduced;   /* its gradient after reduction */
+    int32_t gathered;  /* stage 3: the gathered bucket; 0 after its release */
+    int32_t secondary; /* hpz: the gathered piece of this place of all nodes; 0: not yet */
     int32_t updated;   /* members that have an update */
-    int32_t lifted;    /* the last of its lifted nodes, an index into `lifted` + 1 */
-    int32_t whole;     /* what the program reads, gathered from */
+    int32_t lifted;    /* its last lifted node, an index into `lifted` + 1 */
+    int32_t whole;     /* the whole value that the program reads, gathered from */
     int32_t whole_of;  /* this value */
     bool marked;       /* `gradient` has been put */
 } zfi_bucket_state;
 
-/* A node that an operator of the update section has become, for all parameters of a bucket. */
+/* A node of the update section that operates on a whole bucket. */
 typedef struct zfi_lifted {
-    int32_t node, before; /* the one before of that bucket, an index + 1 */
+    int32_t node, before; /* before: the bucket's lifted node before this one, an index + 1 */
 } zfi_lifted;
 
 typedef struct zfi_zero {
     zf_graph *graph;
     zf_zero_desc d;
-    bool sharded; /* optimizer states are: stage 1 and more, more than one rank; */
-    int64_t shards; /* in so many shards */
+    bool sharded;   /* stage 1 or more, and several ranks: optimizer states are sharded, */
+    int64_t shards; /* into so many shards */
     bool mesh;
     zfi_cutter cut;
     zfi_bucket_state *buckets; /* by bucket; growing arrays: */
     zfi_use *uses;
     zfi_lifted *lifted;
-    int32_t *outputs;    /* marks: scalars of the micro section to be summed */
-    int32_t *kept;       /* marks: gradients to be read */
-    int32_t *order;      /* as it was */
-    size_t nodes;        /* there were */
+    int32_t *outputs;    /* marks: scalars of the micro section to be summed over ranks */
+    int32_t *kept;       /* marks: outputs of gradients */
+    int32_t *order;      /* the order before */
+    size_t nodes;        /* the number of nodes before */
     zfi_lift *lift;      /* by node */
-    int32_t *bucket_of;  /* by node: of a parameter and of its views; -1 */
-    int32_t *member_of;  /* by node: of a parameter; -1 */
-    int32_t *seen_as;    /* by node that is a parameter or a view of one: its copy of now, 0 */
-    int32_t *seen_in;    /* by node: what that copy shows, the bucket or a gather of it */
-    int32_t *gradient;   /* by member: the value that autograd made, 0 */
-    int32_t *packed;     /* by member: that value, or a copy where it is a view of a parameter */
-    int32_t *next_same;  /* by member: another one with that value, -1 */
-    int32_t *first_same; /* by node: the first member with that gradient, -1 */
+    int32_t *bucket_of;  /* by node: the bucket of a parameter and of its views; -1 */
+    int32_t *member_of;  /* by node: the member of a parameter; -1 */
+    int32_t *seen_as;    /* by node, for a parameter or a view of one: its current view; 0 */
+    int32_t *seen_in;    /* by node: the bucket, or the gather of it, of that view */
+    int32_t *gradient;   /* by member: the gradient that autograd appended; 0 */
+    int32_t *packed;     /* by member: that gradient, or a copy if it is a view of a parameter */
+    int32_t *next_same;  /* by member: another member with the same gradient; -1 */
+    int32_t *first_same; /* by node: the first member with this gradient; -1 */
     bool *updated;       /* by member */
-    bool *varies;        /* by node: depends on a leaf that is no constant */
+    bool *varies;        /* by node: it depends on a leaf that is no constant */
 } zfi_zero;
 
 static int32_t zfi_zero_fail(zfi_zero *z, int32_t id, const char *why)
@@ -74,7 +72,7 @@ static int32_t zfi_zero_fail(zfi_zero *z, int32_t id, const char *why)
     return 0;
 }
 
-/* Puts a node of before into the new order. */
+/* Puts a node of the order before into the new order. */
 static void zfi_keep(zfi_zero *z, int32_t id)
 {
     if (!z->graph->memory.failed) zfi_push(&z->graph->memory, z->graph->order, id);
@@ -92,10 +90,11 @@ static int32_t zfi_cast_node(zf_graph *g, int32_t x, zf_dtype to)
     return zfi_append_nodes(g, cast, zfi_with({.i = to}), x);
 }
 
-/* Shards lie in several nodes. */
+/* Several nodes share the shards. */
 static bool zfi_spans_nodes(const zfi_zero *z) { return z->mesh && z->shards == z->d.world; }
 
-/* A collective over an axis of the mesh, or all ranks, into or onto a leaf, if it is not 0. */
+/* A collective over an axis of the mesh or all ranks; with a leaf, if it is not 0, as the bucket or
+ * accumulator. */
 static int32_t zfi_together(zfi_zero *z, zf_op op, int64_t over, int32_t x, int32_t leaf)
 {
     const zfi_mesh mesh = {z->d.world, z->d.nodes};
@@ -104,7 +103,7 @@ static int32_t zfi_together(zfi_zero *z, zf_op op, int64_t over, int32_t x, int3
                          zfi_with({.i = zfi_mesh_size(mesh, over)}, {.i = over}));
 }
 
-/* The last sum of a gradient over ranks: over all, or those of its kind in all nodes. */
+/* The last sum of a gradient over ranks: over all, or over those at one place of all nodes. */
 static int32_t zfi_sum_last(zfi_zero *z, zf_op op, int64_t over, int32_t x)
 {
     const int64_t parts = op == ZF_OP_reduce_scatter
@@ -117,9 +116,8 @@ static int32_t zfi_sum_last(zfi_zero *z, zf_op op, int64_t over, int32_t x)
         zfi_accumulate(z, dtype, zfi_node_count(&z->graph->nodes[x]) / parts));
 }
 
-/* A sum over ranks, and over micro-batches where there are several: then of f32 at least, so that
- * it is rounded once. In a mesh inside nodes first, and there in shards where there are as many
- * elements. */
+/* The sum over ranks, and with several micro-batches over these too; then in f32 at least, so that
+ * it is rounded once. In a mesh first inside nodes, in shards if there are as many elements. */
 static int32_t zfi_reduce_ranks(zfi_zero *z, int32_t x, bool scatter)
 {
     zf_graph *g = z->graph;
@@ -140,22 +138,22 @@ static int32_t zfi_reduce_ranks(zfi_zero *z, int32_t x, bool scatter)
     return zfi_cast_node(g, x, dtype);
 }
 
-/* What the last gather of shards is over. */
+/* The axes of the last gather of shards. */
 static int64_t zfi_last_axis(const zfi_zero *z) { return z->mesh ? ZF_OVER_LOCAL : ZF_OVER_ALL; }
 
-/* What the ranks at this place of all nodes have of a sharded value. */
+/* The piece of a sharded value that belongs to this place of all nodes. */
 static int32_t zfi_gather_nodes(zfi_zero *z, int32_t x)
 {
     return zfi_spans_nodes(z) ? zfi_together(z, ZF_OP_all_gather, ZF_OVER_NODE, x, 0) : x;
 }
 
-/* All of a value of which zfi_gather_nodes gave a part, into a bucket, if it is not 0. */
+/* The whole of a value of which zfi_gather_nodes gave a piece; into a bucket, if it is not 0. */
 static int32_t zfi_gather_rest(zfi_zero *z, int32_t x, int32_t bucket)
 {
     return zfi_together(z, ZF_OP_all_gather, zfi_last_axis(z), x, bucket);
 }
 
-/* All of a sharded value. */
+/* The whole of a sharded value. */
 static int32_t zfi_gather_parts(zfi_zero *z, int32_t x)
 {
     return zfi_gather_rest(z, zfi_gather_nodes(z, x), 0);
@@ -170,7 +168,7 @@ static int32_t zfi_view_node(zf_graph *g, int32_t of, int64_t at, zf_shape shape
 
 /* ------------------------------------------------------------------------------- buckets */
 
-/* Storage for members of a bucket: their leaves, given by node, those that are 0 left out. */
+/* A bucket for members: their leaves, by node; leaves that are 0 are left out. */
 static int32_t zfi_append_bucket(zfi_zero *z, const zfi_bucket *bucket, const int32_t *leaves,
                                  bool sharded)
 {
@@ -208,7 +206,7 @@ static void zfi_make_buckets(zfi_zero *z)
     }
 }
 
-/* The node is a concat of parameters that lie one behind the other in a bucket. */
+/* The node is a concat of parameters that are neighbours in a bucket. */
 static bool zfi_joins_members(const zfi_zero *z, const zfi_node *node)
 {
     if (node->op != ZF_OP_concat || ZF_INT(node, concat, axis) != 0) return false;
@@ -222,7 +220,7 @@ static bool zfi_joins_members(const zfi_zero *z, const zfi_node *node)
     return true;
 }
 
-/* A parameter, or a view of some, as the node that uses it now sees it. */
+/* The current view of a parameter, or of a view of parameters, for the node that now reads it. */
 static int32_t zfi_seen(zfi_zero *z, int32_t id)
 {
     zf_graph *g = z->graph;
@@ -254,8 +252,8 @@ static void zfi_close_run(zfi_zero *z, int32_t f)
     z->buckets[f].gathered = 0;
 }
 
-/* How many gradients of parameters that follow one another in a bucket, from m on, are slices that
- * follow one another in one value, the first being its first rows. */
+/* How many parameters from member m on, neighbours in a bucket, have gradients that are consecutive
+ * slices of one value, beginning with its first rows. */
 static int32_t zfi_pieces(const zfi_zero *z, int32_t m)
 {
     const zf_graph *g = z->graph;
@@ -274,7 +272,7 @@ static int32_t zfi_pieces(const zfi_zero *z, int32_t m)
     return count;
 }
 
-/* The value that gradients from member m on are all the slices of; 0: there is none. */
+/* The value of which the gradients from member m on are all the slices; 0: there is none. */
 static int32_t zfi_sliced(const zfi_zero *z, int32_t m)
 {
     const zf_graph *g = z->graph;
@@ -285,7 +283,7 @@ static int32_t zfi_sliced(const zfi_zero *z, int32_t m)
                : 0;
 }
 
-/* All gradients of a bucket, in their places. */
+/* The pack of all gradients of a bucket, at their places. */
 static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
 {
     zf_graph *g = z->graph;
@@ -309,14 +307,14 @@ static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
     return id;
 }
 
-/* Bucket f's gradient is complete on this rank. */
+/* Reduces bucket f's gradient, which is complete on this rank. */
 static void zfi_reduce_bucket(zfi_zero *z, int32_t f)
 {
     z->buckets[f].reduced = zfi_reduce_ranks(z, z->buckets[f].reduced, z->sharded);
 }
 
-/* The gradients that node id is: where one was the last of its bucket, packs it, and reduces it
- * unless that waits for all others. */
+/* Node id is a gradient of one or more members. After the last gradient of a bucket, packs them,
+ * and reduces the pack unless that waits for all buckets. */
 static void zfi_gradient_made(zfi_zero *z, int32_t id)
 {
     if ((size_t)id >= z->nodes) return;
@@ -333,7 +331,7 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     zf_graph *g = z->graph;
     bool output = g->nodes[id].op == ZF_OP_output;
     if (g->nodes[id].op == ZF_OP_param || g->nodes[id].op == ZF_OP_gradient) return;
-    if (z->bucket_of[id] >= 0) { /* a view of a parameter, made where it is used */
+    if (z->bucket_of[id] >= 0) { /* a view of a parameter is appended where it is used */
         int32_t copy = z->first_same[id] < 0 ? 0 : zfi_seen(z, id);
         if (copy) copy = zfi_append_nodes(g, scale, zfi_with({.f = 1}), copy);
         for (int32_t m = z->first_same[id]; m >= 0; m = z->next_same[m]) z->packed[m] = copy;
@@ -363,7 +361,7 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     zfi_gradient_made(z, id);
 }
 
-/* Sums the scalar outputs of one dtype, all of them by one collective. */
+/* Sums the scalar outputs of one dtype in one collective. */
 static void zfi_sum_outputs(zfi_zero *z, zf_dtype dtype)
 {
     zf_graph *g = z->graph;

@@ -1,8 +1,8 @@
-/* zero, the update section: values with one element per element of a parameter are lifted to its
- * bucket, so that elementwise operators and updates run once for a bucket, on this rank's shard
- * from stage 1 on. See zero.c.
+/* zero, the update section: values with one element for each element of a parameter are lifted to
+ * its bucket, so that elementwise operators and updates run once for a bucket, from stage 1 on only
+ * on this rank's shard (zero.c).
  *
- *     block_norms %9, block_norms %21     block_norms %31, all_gather: a view of it for each
+ *     block_norms %9, block_norms %21     block_norms %31, all_gather; a view for each
  *     mul %9, %27 / mul %21, %27          mul %31, %27
  *     adamw %2, ... / adamw %4, ...       adamw %20, ... {blocks=[0,1,1,3]}, by ranges of blocks
  */
@@ -12,7 +12,7 @@ static int32_t zfi_bucket_of_member(const zfi_zero *z, int32_t m)
     return z->bucket_of[z->cut.members[m].param];
 }
 
-/* What an update of bucket f writes. */
+/* The node that an update of bucket f writes. */
 static int32_t zfi_target(zfi_zero *z, int32_t f)
 {
     zfi_bucket_state *u = &z->buckets[f];
@@ -23,13 +23,14 @@ static int32_t zfi_target(zfi_zero *z, int32_t f)
     return u->shard;
 }
 
-/* A node of the micro section that shows parameters and is not one. */
+/* The node is in the micro section and is a view of parameters, but no parameter. */
 static bool zfi_shows_params(const zfi_zero *z, int32_t id)
 {
     return (size_t)id < z->nodes && z->bucket_of[id] >= 0 && z->member_of[id] < 0;
 }
 
-/* A node that is no elements, as an operand in the new graph: itself, or a view of its bucket's. */
+/* The operand in the new graph for a node that is not elements of a parameter: itself, or a view of
+ * its bucket's value. */
 static int32_t zfi_plain_arg(zfi_zero *z, int32_t id)
 {
     zf_graph *g = z->graph;
@@ -50,14 +51,14 @@ static int32_t zfi_plain_arg(zfi_zero *z, int32_t id)
     return real;
 }
 
-/* Element i of a bucket's value can be made of elements i of its operands. */
+/* Element i of a bucket's value depends only on elements i of its operands. */
 static bool zfi_can_lift(const zf_graph *g, const zfi_node *node)
 {
     uint32_t traits = g->records[node->op]->traits;
     return (traits & ZF_OP_ELEMENTWISE) && !(traits & ZF_OP_RANDOM) && zfi_is_float(node->dtype);
 }
 
-/* The node of bucket f over these operands that is there already, or a new one. */
+/* The node of bucket f over these operands: an existing one, or a new one. */
 static int32_t zfi_lifted_node(zfi_zero *z, int32_t f, zf_op op, const int32_t *args, int32_t count,
                                const zf_attribute *attributes)
 {
@@ -83,7 +84,7 @@ static int32_t zfi_lifted_gather(zfi_zero *z, int32_t f, int64_t over, int32_t x
     return zfi_lifted_node(z, f, ZF_OP_all_gather, &x, 1, zfi_with({.i = ranks}, {.i = over}));
 }
 
-/* The bucket's value for `id`, elements of the parameter `member`, as node `reader` reads it. */
+/* The bucket's value for `id`, elements of the parameter `member`, for the node `reader`. */
 static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
 {
     zf_graph *g = z->graph;
@@ -106,7 +107,7 @@ static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
     return zfi_lifted_node(z, f, node.op, args, node.arg_count, node.attributes);
 }
 
-/* Norms of blocks: those of all ranks. */
+/* Block norms: those of all ranks. */
 static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
 {
     int32_t value = zfi_pull(z, id, member, z->graph->nodes[id].args[0]), norms,
@@ -118,7 +119,8 @@ static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
     z->lift[id] = (zfi_lift){ZFI_LIFT_BLOCKS, member, norms};
 }
 
-/* The ranges of blocks of the members of bucket f that are updated, to be freed; *count numbers. */
+/* The ranges of blocks of the updated members of bucket f, which the caller frees; *count: the
+ * number of numbers. */
 static int64_t *zfi_updated_blocks(zfi_zero *z, int32_t f, int64_t *count)
 {
     const zfi_bucket *bucket = &z->cut.buckets[f];
@@ -152,8 +154,7 @@ static void zfi_lift_norm(zfi_zero *z, int32_t id)
     zfi_free_blocks(z, blocks, f);
 }
 
-/* A node of the same operator over another parameter of the bucket, in the update section of
- * before: the m-th member's. */
+/* The update of the m-th member by the same operator, in the update section before the pass. */
 static int32_t zfi_update_of(const zfi_zero *z, zf_op op, int32_t param, int32_t from)
 {
     const zf_graph *g = z->graph;
@@ -164,7 +165,7 @@ static int32_t zfi_update_of(const zfi_zero *z, zf_op op, int32_t param, int32_t
     return 0;
 }
 
-/* The bucket of the states that operand k is, of all updates of bucket f like the one at
+/* The bucket of the states that are operand k in all updates of bucket f like the one at
  * `position`, and their decays. */
 static int32_t zfi_states_bucket(zfi_zero *z, int32_t f, int32_t position, int32_t k)
 {
@@ -186,7 +187,8 @@ static int32_t zfi_states_bucket(zfi_zero *z, int32_t f, int32_t position, int32
     return id;
 }
 
-/* The first update of a bucket's parameters by this operator: the bucket's, for all of them. */
+/* At the first update of a bucket's parameters by this operator: appends one update for all of
+ * them. */
 static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
 {
     zf_graph *g = z->graph;
@@ -236,7 +238,7 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
     zfi_free(&g->memory, decays, (size_t)bucket->count * sizeof *decays);
 }
 
-/* The member whose elements one of the operands has; -1. */
+/* The member of whose elements one of the operands consists; -1: none. */
 static int32_t zfi_lifted_member(const zfi_zero *z, const zfi_node *node)
 {
     for (int32_t k = 0; k < node->arg_count; k++)
@@ -252,7 +254,8 @@ static void zfi_mark_gradient(zfi_zero *z, int32_t member, int32_t value)
     zfi_append_nodes(z->graph, gradient, NULL, u->bucket, value);
 }
 
-/* Elements of a parameter, whole: of a value of its bucket, of which each rank may have a shard. */
+/* The whole elements of a parameter, from a value of its bucket, of which each rank may have a
+ * shard. */
 static int32_t zfi_whole_value(zfi_zero *z, int32_t member, int32_t value)
 {
     const zfi_member *m = &z->cut.members[member];
@@ -295,15 +298,15 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
     }
 }
 
-/* What the program reads, whole: gradients as they were before clipping and views of parameters,
- * or, at the end, the parameters themselves. */
+/* Outputs that the program reads, as whole values: gradients before clipping and views of
+ * parameters, or, at the end, the parameters themselves. */
 static void zfi_keep_outputs(zfi_zero *z, bool params)
 {
     zf_graph *g = z->graph;
     for (int32_t i = 0; i < zfi_len(z->kept) && !g->error.status; i++) {
         int32_t mark = z->kept[i], x = g->nodes[mark].args[0], m, f;
         zfi_bucket_state *u;
-        if ((size_t)x >= z->nodes) continue; /* done */
+        if ((size_t)x >= z->nodes) continue; /* already done */
         m = z->member_of[x], f = z->bucket_of[x];
         if ((m >= 0) != params) continue;
         if (m < 0 && f < 0) m = z->first_same[x];
@@ -326,7 +329,7 @@ static void zfi_keep_outputs(zfi_zero *z, bool params)
     }
 }
 
-/* What shows parameters and is read in the update section, as the micro section saw it. */
+/* Views of parameters that the update section reads, with the values of the micro section. */
 static void zfi_keep_views(zfi_zero *z, int32_t first)
 {
     zf_graph *g = z->graph;
@@ -338,8 +341,7 @@ static void zfi_keep_views(zfi_zero *z, int32_t first)
             if (z->sharded && z->d.stage == 3 && !z->buckets[z->bucket_of[x]].gathered)
                 zfi_open_run(z, z->bucket_of[x]);
             (void)zfi_seen(z, x);
-            /* A bucket that ranks update in shards is written as a whole, beside the
-             * computation. */
+            /* A sharded update writes the gathered bucket while other nodes run. */
             if (z->sharded && z->d.stage < 3 && node.op != ZF_OP_output && z->seen_as[x] &&
                 g->nodes[z->seen_as[x]].op != ZF_OP_scale) {
                 int32_t copy = zfi_append_nodes(g, scale, zfi_with({.f = 1}), z->seen_as[x]);
@@ -365,10 +367,10 @@ static void zfi_update_section(zfi_zero *z)
     zfi_keep_views(z, first);
     for (int32_t i = first; i < end && !g->error.status && !g->memory.failed; i++) {
         g->scope = g->nodes[z->order[i]].scope;
-        if (!zfi_has(g, z->order[i], ZF_OP_LEAF)) zfi_update_node(z, i); /* leaves stand in front */
+        if (!zfi_has(g, z->order[i], ZF_OP_LEAF)) zfi_update_node(z, i); /* leaves come first */
     }
     g->scope = "";
-    /* Marks of the micro section: the sum is complete there, or in front of the updates. */
+    /* Marks of the micro section: the sum is complete there, or before the updates. */
     for (int32_t m = 0; m < zfi_len(z->cut.members) && !g->error.status; m++)
         if (z->gradient[m]) zfi_mark_gradient(z, m, z->buckets[zfi_bucket_of_member(z, m)].reduced);
     zfi_keep_outputs(z, true);

@@ -1,11 +1,11 @@
-/* zf-plan: what training a BERT or a GPT takes on each of N ranks, before there is one of them.
+/* zf-plan: the memory, traffic and time of training a BERT or GPT on each of N ranks, without
+ * running it.
  *
  *     build/zf-plan --model gpt --layers 36 --hidden 4096 --heads 32 --world 64 --zero 2 \
  *                   --precision bf16 --memory 32G
  *
- * Builds the graph of one training step, runs the passes over it that a rank would run, and prints
- * the plan: nothing is allocated but the graph.
- */
+ * Builds the graph of one training step, runs the passes of a rank over it, and prints the plan. It
+ * allocates only the graph. */
 #define _GNU_SOURCE /* getopt_long, clock_gettime */
 #include "../examples/bert/model.h"
 #include "../examples/common/settings.h"
@@ -28,14 +28,14 @@ typedef struct options {
     int64_t layers, hidden, heads, vocab, seq, batch, world, nodes, mics, zero, micro_batches;
     bool hpz;
     int64_t prefetch, memory, bucket, recompute;
-    zf_recompute_mode recomputes; /* within `recompute` bytes */
+    zf_recompute_mode recomputes; /* limited by `recompute` bytes */
     double clip;
     zf_dtype dtype;
     const char *no_fuse;   /* zf_fuse_desc.without, or all; NULL: nothing */
-    const char *cost_file; /* or NULL; */
-    zf_cost cost;          /* what is in it, or the default */
+    const char *cost_file; /* may be NULL */
+    zf_cost cost;          /* its contents, or the default */
     zf_offload_desc offload;
-    bool fit; /* the largest models within these bytes of each space; 0: none of it */
+    bool fit; /* finds the largest models within these bytes of each space; 0: none */
     int64_t within[ZF_SPACES];
 } options;
 
@@ -107,7 +107,7 @@ __attribute__((format(printf, 1, 2))) static int misuse(const char *format, ...)
     return MISUSED;
 }
 
-/* A whole number in [least, most], with `units` perhaps K, M, G or T behind it. */
+/* An integer in [least, most]; with `units` it may end in K, M, G or T. */
 static bool number(const char *name, const char *text, bool units, int64_t least, int64_t most,
                    int64_t *out)
 {
@@ -132,7 +132,7 @@ static bool number(const char *name, const char *text, bool units, int64_t least
     return true;
 }
 
-/* The index of `text` among the two names. */
+/* The index of `text` in the two names. */
 static bool choice(const char *name, const char *text, const char *first, const char *second,
                    bool *is_second)
 {
@@ -180,7 +180,7 @@ static bool recomputation(const char *text, options *o)
     return false;
 }
 
-/* What was not given, and differs with --fit and the model. */
+/* Sets defaults that depend on --fit and the model. */
 static void settle_defaults(options *o)
 {
     if (!o->batch) o->batch = o->fit ? 1 : 8;
@@ -190,7 +190,7 @@ static void settle_defaults(options *o)
     if (!o->fit && !o->seq) o->seq = o->gpt ? 1024 : 128;
 }
 
-/* 0 where they are good; a status + 1 where the program ends. */
+/* Returns 0 if the options are good; a status + 1 where the program ends. */
 static int read_options(int argc, char **argv, options *o)
 {
     static const struct option names[] = {
@@ -335,7 +335,7 @@ static zf_tensor build_bert(zf_graph *g, const options *o)
 /* ----------------------------------------------------------------------------------- the plan */
 
 typedef struct meter {
-    size_t bytes, peak; /* allocated now, at most */
+    size_t bytes, peak; /* bytes of the graph now, and at most */
 } meter;
 
 static void *metered(void *user, void *ptr, size_t old_size, size_t new_size)
@@ -351,7 +351,7 @@ static void *metered(void *user, void *ptr, size_t old_size, size_t new_size)
 
 typedef struct result {
     zf_plan plan;
-    zf_work work; /* of all operators */
+    zf_work work; /* sum over all operators */
     zf_estimate estimate;
     meter meter;
     double plan_ms;
@@ -364,7 +364,7 @@ static double now_ms(void)
     return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
 }
 
-/* From the loss to a plan that has been verified. */
+/* Runs the passes, from the loss to a verified plan. */
 static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, result *r)
 {
     double start = now_ms();
@@ -418,7 +418,7 @@ static zf_moved moved(const zf_plan *plan, int k)
 
 static const char *precision(const options *o) { return zf_dtype_name(o->dtype); }
 
-/* What NCCL takes of a rank's device beside the plan, at most: zeroflow.h, zf_nccl_desc.ctas, with
+/* Maximum of NCCL's memory on a rank's device, beside the plan: zeroflow.h, zf_nccl_desc.ctas, with
  * its defaults: 16 blocks, 32 MiB of staging, three channels. */
 static double nccl_bytes(const options *o)
 {
@@ -436,7 +436,7 @@ static const char *human(char text[32], double bytes)
     return text;
 }
 
-/* What a rank takes of a space. */
+/* Prints the bytes of a rank in a space. */
 static void print_space(const options *o, zf_space space, const zf_space_plan *plan)
 {
     char title[32], most[32], then[32];
@@ -510,7 +510,7 @@ static void put_bytes(zf_json_writer *w, const char *key, size_t bytes)
     zf_json_put_int(w, (int64_t)bytes);
 }
 
-/* Of each operator that does anything; all of it under "work". */
+/* Writes the work of each operator that has any; their sum is under "work". */
 static void put_work(zf_json_writer *w, zf_graph *g, const zf_work *all)
 {
     for (int op = -1; op < (int)ZF_OP_COUNT; op++) {
@@ -636,20 +636,20 @@ static int print_json(const options *o, zf_graph *g, const result *r)
 
 /* --------------------------------------------------------------------------- the largest models */
 
-/* A way to train: rows of the table. */
+/* A way to train: stage and offload of a row of the table. */
 typedef struct way {
     int64_t stage;
     zf_offload_desc offload;
 } way;
 
-/* A row: the largest model of a way, and its plan; layers 0: none fits. */
+/* A row: the largest model for a way, and its plan; layers 0: none fits. */
 typedef struct fitted {
     options o;
     result r;
-    char error[512]; /* of the smallest, where none fits */
+    char error[512]; /* the error of the smallest model, if none fits */
 } fitted;
 
-/* The graph of the options is planned; false with the graph's error. */
+/* Plans the graph of the options; false with the graph's error. */
 static bool plan_of(const options *o, result *r, char error[512])
 {
     zf_graph *g;
@@ -659,13 +659,13 @@ static bool plan_of(const options *o, result *r, char error[512])
     good = g && !run_passes(g, o->gpt ? build_gpt(g, o) : build_bert(g, o), o, r);
     snprintf(error, 512, "%s", g ? zf_graph_error(g) : "out of memory");
     zf_graph_free(g);
-    /* Names of a graph that is gone */
+    /* Names of a graph that is freed */
     for (int k = 0; k < ZF_SPACES; k++)
         r->plan.spaces[k].peak_op = r->plan.spaces[k].peak_scope = "";
     return good;
 }
 
-/* The largest share of a space that the plan takes: it fits where that is at most 1. */
+/* The largest share of a space that the plan takes: at most 1 where the plan fits. */
 static double share_of(const options *o, const zf_plan *plan)
 {
     double most = 0;
@@ -677,7 +677,8 @@ static double share_of(const options *o, const zf_plan *plan)
     return most;
 }
 
-/* Plans the model of so many layers and heads; the share, or INFINITY where there is no plan. */
+/* Plans the model with so many layers and heads; returns the share, INFINITY where there is no
+ * plan. */
 static double try_size(fitted *f, int64_t layers, int64_t heads)
 {
     fitted t = *f;
@@ -690,8 +691,8 @@ static double try_size(fitted *f, int64_t layers, int64_t heads)
     return share;
 }
 
-/* The largest n in [from, end) of which try(n) <= 1, where try(from - 1) is or nothing is known:
- * bisection, with guesses by bytes that grow with the `power` of n. */
+/* The largest n in [from, end) with try(n) <= 1, if try(from - 1) <= 1 or is unknown: bisection,
+ * guided by bytes that grow with the `power` of n. */
 static void search(fitted *f, int64_t heads, int64_t from, int64_t end, double power)
 {
     int64_t at = heads ? from : from + (end < 16 ? 0 : 15);
@@ -733,14 +734,14 @@ static const char *way_name(const options *o, const way *w, char text[96])
     return text;
 }
 
-/* The ways that the spaces allow; of one rank all stages are the same. */
+/* The ways that the spaces allow; with one rank all stages are the same. */
 static int list_ways(const options *o, way ways[24])
 {
     int count = 0;
     for (int64_t stage = 0; stage < (o->world > 1 ? 4 : 1); stage++)
         for (zf_space optimizer = ZF_DEVICE; optimizer < ZF_SPACES; optimizer++)
             for (zf_space parameters = ZF_DEVICE; parameters <= optimizer; parameters++) {
-                const bool whole = stage != 1 && stage != 2; /* what `parameters` can take */
+                const bool whole = stage != 1 && stage != 2; /* where `parameters` can lie */
                 if (parameters && (!whole || parameters != optimizer)) continue;
                 if ((optimizer && !o->within[ZF_HOST]) ||
                     (optimizer == ZF_DISK && !o->within[ZF_DISK]))
@@ -776,7 +777,7 @@ static void print_fitted(const fitted *f, const char *name)
            f->r.estimate.seconds);
 }
 
-/* A row for each model and way, each found when it is printed. */
+/* Prints a row for each model and way, each as soon as it is found. */
 static int print_fit(const options *o)
 {
     zf_json_writer *w = o->json ? zf_json_writer_new(2, NULL) : NULL;

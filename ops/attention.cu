@@ -34,9 +34,11 @@ enum {
  * t) * row + h * d of q, k or v. */
 typedef struct zfi_heads {
     const void *q, *k, *v, *bias; /* bias may be NULL */
-    int64_t row, bias_step[4];
+    int64_t row, kv_row; /* elements from one token to the next: of q; of k and v */
+    int64_t bias_step[4];
     int64_t count;      /* heads of all examples */
     int heads, m, n, d; /* m queries, n keys */
+    int group, window;  /* heads of q that read one of k and v; 0: no window */
     float scale;        /* the scale times log2 e */
     bool causal, well, bias_well;
     bool steady; /* rows are aligned and whole blocks of dropout, and all queries share one bias */
@@ -57,13 +59,11 @@ static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
     int count = l->arg_count - first;
     bool packed = count <= 2;
     size_t size = zf_dtype_size(x->dtype);
-    int64_t row = x->shape.dims[2], hidden = packed ? row / 3 : row, step = 1;
+    int64_t row = x->shape.dims[2], kv_heads = at[5].i ? at[5].i : at[2].i, step = 1;
+    int64_t hidden = packed ? row / (at[2].i + 2 * kv_heads) * at[2].i : row;
+    int64_t kv_hidden = packed ? (row - hidden) / 2 : x[1].shape.dims[2];
     int64_t m = x->shape.dims[1], n = packed ? m : x[1].shape.dims[1];
     memset(a, 0, sizeof *a);
-    if (at[5].i || at[6].i)
-        return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "%s %%%d: on CUDA there are neither kv_heads nor windows",
-                             zf_op_name(l->op), (int)l->node);
     if (m > ZFI_TOKENS || n > ZFI_TOKENS || hidden > ZFI_TOKENS || at[2].i > ZFI_TOKENS ||
         x->shape.dims[0] > ZFI_TOKENS / at[2].i)
         return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
@@ -72,13 +72,15 @@ static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
                              zf_op_name(l->op), (int)l->node);
     a->heads = (int)at[2].i, a->m = (int)m, a->n = (int)n, a->d = (int)(hidden / a->heads);
     a->count = x->shape.dims[0] * a->heads;
-    a->row = row;
+    a->row = row, a->kv_row = packed ? row : kv_hidden;
+    a->group = a->heads / (int)kv_heads, a->window = (int)min(at[6].i, n);
     a->q = x->data;
     a->k = packed ? zfi_behind(x->data, hidden, size) : x[1].data;
-    a->v = packed ? zfi_behind(x->data, 2 * hidden, size) : x[2].data;
+    a->v = packed ? zfi_behind(x->data, hidden + kv_hidden, size) : x[2].data;
     a->scale = (float)(at[3].f * 1.4426950408889634);
     a->causal = at[4].i != 0;
-    a->well = zfi_lies_well(row, size, a->q, a->k, a->v) && a->d * size % 16 == 0;
+    a->well = zfi_lies_well(row, size, a->q, a->k, a->v) && a->kv_row * size % 16 == 0 &&
+              a->d * size % 16 == 0;
     a->drop = zfi_dropout_of(l, at[0].f, at[1].i, a->count * m * n);
     a->steady = a->well && n % 8 == 0;
     if (count % 2) return ZF_OK;
@@ -118,6 +120,18 @@ __device__ __forceinline__ int zfi_sees(const zfi_heads &a, int m)
 {
     int seen = a.causal ? max(0, min(a.n, m + 1 + a.n - a.m)) : a.n;
     return m < a.m ? seen : 0;
+}
+
+/* The first key that query m sees. */
+__device__ __forceinline__ int zfi_first_seen(const zfi_heads &a, int m)
+{
+    return a.window ? max(0, zfi_sees(a, m) - a.window) : 0;
+}
+
+/* The element of k or v at which its token t begins. */
+__device__ __forceinline__ int64_t zfi_key_at(const zfi_heads &a, const zfi_one_head &head, int t)
+{
+    return ((int64_t)head.example * a.n + t) * a.kv_row + (int64_t)(head.nth / a.group) * a.d;
 }
 
 /* The bias of query m, from key 0 on. */
@@ -440,8 +454,8 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
                          zfi_chunk_at<D>(16 + pair + lane / 16 * 2, lane / 8 % 2) - 16 * D};
     const int v_at[2] = {zfi_chunk_at<D>(pair + lane / 8 % 2 * 2, lane / 16),
                          zfi_chunk_at<D>(16 + pair + lane / 8 % 2 * 2, lane / 16) - 16 * D};
-    const T *k = static_cast<const T *>(a.k) + zfi_token_at(a, head, a.n, 0, a.row);
-    const T *v = static_cast<const T *>(a.v) + zfi_token_at(a, head, a.n, 0, a.row);
+    const T *k = static_cast<const T *>(a.k) + zfi_key_at(a, head, 0);
+    const T *v = static_cast<const T *>(a.v) + zfi_key_at(a, head, 0);
     const zfi_dropper drop = zfi_dropper_of(a.drop);
     T *stage = q_tile + queries * D, *bias_stage = stage + 4 * keys * D;
     const T *bias_row = STEADY && a.bias ? zfi_bias_row<T>(a, head, 0) : NULL;
@@ -453,13 +467,13 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
 #pragma unroll
         for (int i = 0; i < 4; i++) o[c][i] = 0;
     const bool shares = STEADY && (blockDim.x == 128 || blockDim.x == 256);
-    const zfi_tile_share<D, keys, T> share(a.row, a.d);
+    const zfi_tile_share<D, keys, T> share(a.kv_row, a.d);
     if (end) {
         zfi_tile_in<D>(q_tile, queries,
                        static_cast<const T *>(a.q) + zfi_token_at(a, head, a.m, m0, a.row), a.row,
                        a.m - m0, a.d, a.well);
-        zfi_tile_in<D>(stage, keys, k, a.row, a.n, a.d, a.well);
-        zfi_tile_in<D>(stage + keys * D, keys, v, a.row, a.n, a.d, a.well);
+        zfi_tile_in<D>(stage, keys, k, a.kv_row, a.n, a.d, a.well);
+        zfi_tile_in<D>(stage + keys * D, keys, v, a.kv_row, a.n, a.d, a.well);
         if (bias_row) zfi_bias_in(bias_stage, a, bias_row, 0, keys);
     }
     for (int n = 0, now = 0; n < end; n += keys, now ^= 1) {
@@ -469,13 +483,14 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
         __syncthreads();
         if (n + keys < end) {
             T *next = stage + (now ^ 1) * 2 * keys * D;
-            int64_t at = (int64_t)(n + keys) * a.row;
+            int64_t at = (int64_t)(n + keys) * a.kv_row;
             if (shares) {
                 share.bring(next, k + at, a.n - n - keys);
                 share.bring(next + keys * D, v + at, a.n - n - keys);
             } else {
-                zfi_tile_in<D>(next, keys, k + at, a.row, a.n - n - keys, a.d, a.well);
-                zfi_tile_in<D>(next + keys * D, keys, v + at, a.row, a.n - n - keys, a.d, a.well);
+                zfi_tile_in<D>(next, keys, k + at, a.kv_row, a.n - n - keys, a.d, a.well);
+                zfi_tile_in<D>(next + keys * D, keys, v + at, a.kv_row, a.n - n - keys, a.d,
+                               a.well);
             }
             if (bias_row)
                 zfi_bias_in(bias_stage + (now ^ 1) * keys, a, bias_row, n + keys, keys);
@@ -527,6 +542,14 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
                     *x = fmaf(*x, a.scale, bias[i]);
                 }
             }
+        }
+        if (a.window) {
+#pragma unroll
+            for (int c = 0; c < 2 * groups; c++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (n + c / 2 * 16 + 4 * t + c % 2 * 2 + i % 2 < sees[i / 2] - a.window)
+                        s[c][i] = -INFINITY;
         }
         if (n + keys > least) {
 #pragma unroll
@@ -674,7 +697,9 @@ typedef struct zfi_heads_back {
     float *shift, *delta, *sums;
     int64_t sums_size; /* elements of one block's sums */
     void *dq, *dk, *dv;
-    int64_t row, hidden; /* elements from one token to the next: of the gradients, of dy */
+    void *whole_k, *whole_v; /* of groups: where the sums over heads of q go, */
+    int64_t whole_row;       /* and their rows; dk and dv are then each head's own */
+    int64_t row, kv_row, hidden; /* elements from one token to the next: of dq; of dk and dv; of dy */
     int key_tiles, query_tiles;
     int64_t tasks;
     bool apart, well, dy_well;
@@ -824,13 +849,14 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
             *to = prob * by[e];
         }
     }
-    if (w.n + w.own + 16 * blocks > zfi_sees(a, m) || m + 16 > a.m) { /* an edge of the scores */
+    if (w.n + w.own + 16 * blocks > zfi_sees(a, m) || m + 16 > a.m || a.window) { /* an edge */
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            int seen = zfi_sees(a, m + c / 2 * 8 + 2 * w.t + c % 2);
+            const int query = m + c / 2 * 8 + 2 * w.t + c % 2;
+            const int seen = zfi_sees(a, query), from = zfi_first_seen(a, query);
 #pragma unroll
             for (int e = 0; e < 2 * blocks; e++)
-                if (mine + e >= seen)
+                if (mine + e >= seen || mine + e < from)
                     s[e / 2][c / 2][e % 2 * 2 + c % 2] = dp[e / 2][c / 2][e % 2 * 2 + c % 2] = 0;
         }
     }
@@ -957,11 +983,11 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
             float dk[blocks][width / 8][4], dv[blocks][width / 8][4], bias[2 * blocks];
             if (first >= x.i1 && !x.dkv) break;
             w.n = j * keys;
-            const int64_t at = zfi_token_at(a, w.head, a.n, w.n, a.row);
+            const int64_t at = zfi_key_at(a, w.head, w.n);
             __syncthreads(); /* the tiles before have been read */
-            zfi_tile_in<D>(w.k, keys, static_cast<const T *>(a.k) + at, a.row, a.n - w.n, a.d,
+            zfi_tile_in<D>(w.k, keys, static_cast<const T *>(a.k) + at, a.kv_row, a.n - w.n, a.d,
                            a.well);
-            zfi_tile_in<D>(w.v, keys, static_cast<const T *>(a.v) + at, a.row, a.n - w.n, a.d,
+            zfi_tile_in<D>(w.v, keys, static_cast<const T *>(a.v) + at, a.kv_row, a.n - w.n, a.d,
                            a.well);
             if (first < x.i1) queries_in(first, 0);
 #pragma unroll
@@ -1036,11 +1062,11 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                 }
             }
             __syncwarp();
-            const int64_t to = zfi_token_at(a, w.head, a.n, w.n + w.own, b.row);
+            const int64_t to = zfi_token_at(a, w.head, a.n, w.n + w.own, b.kv_row);
             const int has = a.n - w.n - w.own;
-            zfi_tile_out<D, width>(static_cast<T *>(b.dk) + to, b.row, w.k, w.own, span, has,
+            zfi_tile_out<D, width>(static_cast<T *>(b.dk) + to, b.kv_row, w.k, w.own, span, has,
                                    w.column, a.d, b.well);
-            zfi_tile_out<D, width>(static_cast<T *>(b.dv) + to, b.row, w.v, w.own, span, has,
+            zfi_tile_out<D, width>(static_cast<T *>(b.dv) + to, b.kv_row, w.v, w.own, span, has,
                                    w.column, a.d, b.well);
         }
     }
@@ -1180,7 +1206,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     const int nth = (int)(blockIdx.x % (unsigned)tiles);
     const int m0 = (a.causal ? tiles - 1 - nth : nth) * tile;
     const int end = zfi_sees(a, min(m0 + tile, a.m) - 1), m = m0 + (int)threadIdx.x / 16 * each;
-    const int64_t keys_at = zfi_token_at(a, head, a.n, 0, a.row);
+    const int64_t keys_at = zfi_key_at(a, head, 0);
     const zfi_dropper drop = zfi_dropper_of(a.drop);
     float s[each][each], o[each][cut::columns], most[each], sum[each];
 #pragma unroll
@@ -1194,17 +1220,17 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                            a.row, a.m - m0, a.d, a.well);
     for (int n0 = 0; n0 < end; n0 += tile) {
         const int n = n0 + (int)threadIdx.x % 16 * each;
-        const int64_t at = keys_at + n0 * a.row;
+        const int64_t at = keys_at + n0 * a.kv_row;
         __syncthreads(); /* the keys before have been read */
-        zfi_plain_in<D, true>(k_tile, static_cast<const float *>(a.k) + at, a.row, a.n - n0, a.d,
-                              a.well);
-        zfi_plain_in<D, false>(v_tile, static_cast<const float *>(a.v) + at, a.row, a.n - n0, a.d,
-                               a.well);
+        zfi_plain_in<D, true>(k_tile, static_cast<const float *>(a.k) + at, a.kv_row, a.n - n0,
+                              a.d, a.well);
+        zfi_plain_in<D, false>(v_tile, static_cast<const float *>(a.v) + at, a.kv_row, a.n - n0,
+                               a.d, a.well);
         __syncthreads();
         zfi_plain_scores<D>(s, q_tile, k_tile);
 #pragma unroll
         for (int r = 0; r < each; r++) {
-            const int sees = zfi_sees(a, m + r);
+            const int sees = zfi_sees(a, m + r), from = zfi_first_seen(a, m + r);
             float bias[each] = {0}, high = most[r], shift, fix;
             uint32_t kept = ~0u;
             if (a.bias) zfi_bias_of<float, each>(a, zfi_bias_row<float>(a, head, m + r), n, bias);
@@ -1212,7 +1238,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                 kept = zfi_kept_from<each>(drop, zfi_score_number(a, head, m + r) + (unsigned)n);
 #pragma unroll
             for (int c = 0; c < each; c++) {
-                s[r][c] = n + c < sees ? fmaf(s[r][c], a.scale, bias[c]) : -INFINITY;
+                s[r][c] = n + c < sees && n + c >= from ? fmaf(s[r][c], a.scale, bias[c])
+                                                        : -INFINITY;
                 high = fmaxf(high, s[r][c]);
             }
 #pragma unroll
@@ -1271,14 +1298,14 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         for (int j = x.j0; j < x.j1; j++) {
             const int n0 = j * tile, n = n0 + column * each;
             const int first = zfi_first_queries(a, x, j, tile, tile);
-            const int64_t at = zfi_token_at(a, head, a.n, n0, a.row);
-            const int64_t to = zfi_token_at(a, head, a.n, n0, b.row);
+            const int64_t at = zfi_key_at(a, head, n0);
+            const int64_t to = zfi_token_at(a, head, a.n, n0, b.kv_row);
             float dk[each][columns], dv[each][columns];
             if (first >= x.i1 && !x.dkv) break;
             __syncthreads(); /* the tiles before have been read */
-            zfi_plain_in<D, true>(k_tile, static_cast<const float *>(a.k) + at, a.row, a.n - n0,
+            zfi_plain_in<D, true>(k_tile, static_cast<const float *>(a.k) + at, a.kv_row, a.n - n0,
                                   a.d, a.well);
-            zfi_plain_in<D, true>(v_tile, static_cast<const float *>(a.v) + at, a.row, a.n - n0,
+            zfi_plain_in<D, true>(v_tile, static_cast<const float *>(a.v) + at, a.kv_row, a.n - n0,
                                   a.d, a.well);
 #pragma unroll
             for (int r = 0; r < each; r++)
@@ -1299,7 +1326,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                 zfi_plain_scores<D>(dp, g_tile, v_tile);
 #pragma unroll
                 for (int r = 0; r < each; r++) {
-                    const int sees = zfi_sees(a, m + r);
+                    const int sees = zfi_sees(a, m + r), from = zfi_first_seen(a, m + r);
                     const int64_t of_row = (int64_t)head.number * a.m + min(m + r, a.m - 1);
                     const float shift = b.shift[of_row], less = b.delta[of_row];
                     float bias[each] = {0};
@@ -1313,7 +1340,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                     for (int c = 0; c < each; c++) {
                         float by = kept >> c & 1 ? keep : 0;
                         float prob = zfi_exp2(fmaf(s[r][c], a.scale, bias[c] - shift));
-                        bool there = n + c < sees;
+                        bool there = n + c < sees && n + c >= from;
                         dp[r][c] = there ? prob * fmaf(dp[r][c], by, -less) : 0;
                         s[r][c] = there ? prob * by : 0;
                     }
@@ -1354,9 +1381,9 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                         }
             }
             if (!x.dkv) continue;
-            zfi_plain_out<D>(static_cast<float *>(b.dk) + to, b.row, dk, a.n - n0, a.d, scale,
+            zfi_plain_out<D>(static_cast<float *>(b.dk) + to, b.kv_row, dk, a.n - n0, a.d, scale,
                              b.well);
-            zfi_plain_out<D>(static_cast<float *>(b.dv) + to, b.row, dv, a.n - n0, a.d, one,
+            zfi_plain_out<D>(static_cast<float *>(b.dv) + to, b.kv_row, dv, a.n - n0, a.d, one,
                              b.well);
         }
     }
@@ -1393,7 +1420,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         const zfi_one_head head = zfi_one_head_of(a, (int)(task / rows));
         const int row = (int)(task % rows);
         const int64_t q_at = zfi_token_at(a, head, a.m, 0, a.row);
-        const int64_t k_at = zfi_token_at(a, head, a.n, 0, a.row);
+        const int64_t k_at = zfi_key_at(a, head, 0);
         const T *q = static_cast<const T *>(a.q) + q_at, *k = static_cast<const T *>(a.k) + k_at;
         const T *v = static_cast<const T *>(a.v) + k_at, *dy = static_cast<const T *>(b.dy);
         if (dy) dy += zfi_token_at(a, head, a.m, 0, b.hidden);
@@ -1402,9 +1429,9 @@ __global__ void __launch_bounds__(ZFI_THREADS)
          * key. */
         auto score = [&](int m, int n) {
             float bias[1] = {0};
-            if (n >= zfi_sees(a, m)) return -INFINITY;
+            if (n >= zfi_sees(a, m) || n < zfi_first_seen(a, m)) return -INFINITY;
             if (a.bias) zfi_bias_of<T, 1>(a, zfi_bias_row<T>(a, head, m), n, bias);
-            return fmaf(zfi_wide_dot(q + m * a.row, k + n * a.row, a.d), a.scale, bias[0]);
+            return fmaf(zfi_wide_dot(q + m * a.row, k + n * a.kv_row, a.d), a.scale, bias[0]);
         };
         float shift = 0, by = 0;
         if (what == ZFI_ROW_OF_Y) { /* the row's maximum and sum: of each warp, then of all warps */
@@ -1445,21 +1472,21 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                         if (lane == 0) p[i] = kept ? zfi_exp2(x - shift) : 0;
                         continue;
                     }
-                    dp = zfi_wide_dot(dy + m * b.hidden, v + n * a.row, a.d);
+                    dp = zfi_wide_dot(dy + m * b.hidden, v + n * a.kv_row, a.d);
                     if (lane) continue;
                     prob = zfi_exp2(x - b.shift[of_row]);
-                    p[i] = kept && n < zfi_sees(a, m) ? prob * keep : 0;
-                    ds[i] =
-                        n < zfi_sees(a, m) ? prob * fmaf(dp, kept ? keep : 0, -b.delta[of_row]) : 0;
+                    const bool seen = n < zfi_sees(a, m) && n >= zfi_first_seen(a, m);
+                    p[i] = kept && seen ? prob * keep : 0;
+                    ds[i] = seen ? prob * fmaf(dp, kept ? keep : 0, -b.delta[of_row]) : 0;
                 }
                 __syncthreads();
                 for (int i = 0; i < count && column < a.d; i++) {
-                    const int64_t at = (first + i) * a.row + column;
+                    const int64_t at = (first + i) * a.kv_row + column;
                     if (what == ZFI_ROW_OF_Y) one = fmaf(p[i], zfi_to_f32(v[at]), one);
                     if (what == ZFI_ROW_OF_DQ) one = fmaf(ds[i], zfi_to_f32(k[at]), one);
                     if (what != ZFI_ROW_OF_DKV) continue;
                     one = fmaf(p[i], zfi_to_f32(dy[(first + i) * b.hidden + column]), one);
-                    two = fmaf(ds[i], zfi_to_f32(q[at]), two);
+                    two = fmaf(ds[i], zfi_to_f32(q[(first + i) * a.row + column]), two);
                 }
             }
             if (column >= a.d) continue;
@@ -1470,7 +1497,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                 static_cast<T *>(b.dq)[zfi_token_at(a, head, a.m, row, b.row) + column] =
                     zfi_from_f32<T>(one * scale);
             } else {
-                int64_t to = zfi_token_at(a, head, a.n, row, b.row) + column;
+                int64_t to = zfi_token_at(a, head, a.n, row, b.kv_row) + column;
                 static_cast<T *>(b.dk)[to] = zfi_from_f32<T>(two * scale);
                 static_cast<T *>(b.dv)[to] = zfi_from_f32<T>(one);
             }
@@ -1624,6 +1651,15 @@ static size_t zfi_delta_size(const zfi_heads *a)
     return (size_t)zfi_div_up(a->count * a->m, 16) * 16;
 }
 
+/* The floats of scratch in which each head of q has a dK and dV of its own, in the result's dtype,
+ * where several read one head of k and v. */
+static size_t zfi_parts_size(const zf_launch *l, const zfi_heads *a)
+{
+    const int64_t rows = a->count / a->heads * a->n;
+    const size_t bytes = 2 * (size_t)(rows * a->heads * a->d) * zf_dtype_size(l->out.dtype);
+    return a->group > 1 ? (bytes + 63) / 64 * 16 : 0;
+}
+
 /* The operands, results and scratch of a gradient, without the split into tasks. */
 static zfi_heads_back zfi_heads_back_of(const zf_launch *l, const zfi_heads *a)
 {
@@ -1632,18 +1668,56 @@ static zfi_heads_back zfi_heads_back_of(const zf_launch *l, const zfi_heads *a)
     const bool packed = l->arg_count <= 5;
     const int64_t hidden = (int64_t)a->heads * a->d, rows = a->count / a->heads;
     const int64_t of_q = packed ? hidden : rows * a->m * hidden;
-    const int64_t of_k = packed ? hidden : rows * a->n * hidden;
+    const int64_t of_k = packed ? hidden / a->group : rows * a->n * (hidden / a->group);
     char *out = static_cast<char *>(l->out.data);
     float *scratch = static_cast<float *>(l->scratch);
     memset(&b, 0, sizeof b);
     b.dy = l->args[0].data;
     b.delta = scratch, b.shift = scratch + zfi_delta_size(a);
-    b.sums = scratch + 2 * zfi_delta_size(a);
+    b.sums = scratch + 2 * zfi_delta_size(a) + zfi_parts_size(l, a);
     b.dq = out, b.dk = out + of_q * (int64_t)size, b.dv = out + (of_q + of_k) * (int64_t)size;
-    b.row = packed ? a->row : hidden, b.hidden = hidden;
-    b.well = zfi_lies_well(b.row, size, b.dq, b.dk, b.dv) && a->d * size % 16 == 0;
+    b.row = b.kv_row = packed ? a->row : hidden, b.hidden = hidden;
+    if (a->group > 1) {
+        b.whole_k = b.dk, b.whole_v = b.dv, b.whole_row = packed ? a->row : hidden / a->group;
+        b.dk = scratch + 2 * zfi_delta_size(a), b.kv_row = hidden;
+        b.dv = static_cast<char *>(b.dk) + rows * a->n * hidden * (int64_t)size;
+    }
+    b.well = zfi_lies_well(b.row, size, b.dq, b.dk, b.dv) && b.kv_row * size % 16 == 0 &&
+             a->d * size % 16 == 0;
     b.dy_well = zfi_lies_well(a->d, size, b.dy);
     return b;
+}
+
+/* whole[token, kv, i] = the sum of part[token, kv, g, i] over g: `token` of all examples, heads of k
+ * and v, heads of q that read one, its elements. */
+template <class T>
+__global__ void zfi_sum_groups(int64_t count, T *whole, const T *part, int64_t row, int d, int heads,
+                               int group)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t token = i / ((int64_t)heads * d);
+        const int head = (int)(i / d % heads), at = (int)(i % d);
+        const T *x = part + (token * heads + head) * group * d + at;
+        float sum = 0;
+        for (int g = 0; g < group; g++) sum += zfi_to_f32(x[(int64_t)g * d]);
+        whole[token * row + (int64_t)head * d + at] = zfi_from_f32<T>(sum);
+    }
+}
+
+/* dK and dV of heads that several heads of q read. */
+template <class T> static void zfi_add_groups(const zf_launch *l, const zfi_heads &a,
+                                              const zfi_heads_back &b)
+{
+    const int heads = a.heads / a.group;
+    const int64_t count = a.count / a.heads * a.n * heads * a.d;
+    if (!count) return;
+    ZF_LAUNCH(zfi_sum_groups<T>, zfi_grid(l, zfi_div_up(count, ZFI_THREADS)), ZFI_THREADS, 0,
+              zfi_stream(l), count, static_cast<T *>(b.whole_k), static_cast<const T *>(b.dk),
+              b.whole_row, a.d, heads, a.group);
+    ZF_LAUNCH(zfi_sum_groups<T>, zfi_grid(l, zfi_div_up(count, ZFI_THREADS)), ZFI_THREADS, 0,
+              zfi_stream(l), count, static_cast<T *>(b.whole_v), static_cast<const T *>(b.dv),
+              b.whole_row, a.d, heads, a.group);
 }
 
 /* delta and shift of all rows. */
@@ -1681,7 +1755,7 @@ static size_t zfi_scratch_of_gradient(const zf_launch *l, const zfi_heads *a)
     ZFI_FLOATS(l, l->out.dtype, T, {ZFI_HEAD_WIDTHS(T, a->d, of, {
         grid = zfi_cut_gradient(l, a, of::keys, of::queries, of::width, &b);
     })})
-    return 2 * zfi_delta_size(a) + grid * (size_t)b.sums_size;
+    return 2 * zfi_delta_size(a) + zfi_parts_size(l, a) + grid * (size_t)b.sums_size;
 }
 
 static zf_status zfi_general_attention_grad(const zf_launch *l, const zfi_heads &a)

@@ -263,9 +263,9 @@ __global__ void __launch_bounds__(256, 1)
                 a.m - m);
         zfi_fetch<4>(stats + q_half * 256 + self, from + of, m + of < a.m);
         if (!all) return;
-        const int64_t at = zfi_token_at(a, head, a.n, n, a.row);
-        tile_in(k + to_key, r, chunk, static_cast<const T *>(a.k) + at, a.row, a.n - n);
-        tile_in(k + cut::tile + to_key, r, chunk, static_cast<const T *>(a.v) + at, a.row, a.n - n);
+        const int64_t at = zfi_key_at(a, head, n);
+        tile_in(k + to_key, r, chunk, static_cast<const T *>(a.k) + at, a.kv_row, a.n - n);
+        tile_in(k + cut::tile + to_key, r, chunk, static_cast<const T *>(a.v) + at, a.kv_row, a.n - n);
         if (BIASED) {
             const T *bias = zfi_bias_row<T>(a, head, 0);
 #pragma unroll
@@ -443,10 +443,10 @@ __global__ void __launch_bounds__(256, 1)
             for (int c = 0; c < 32; c += 4) zfi_add_there(sum + c * cut::threads, &dq[c]);
         }
         if (ends) {
-            const int64_t at = zfi_token_at(a, x.head, a.n, n0 + own, b.row);
-            zfi_grad_out<T, true>(stage, dv, keep, static_cast<T *>(b.dv) + at, b.row,
+            const int64_t at = zfi_token_at(a, x.head, a.n, n0 + own, b.kv_row);
+            zfi_grad_out<T, true>(stage, dv, keep, static_cast<T *>(b.dv) + at, b.kv_row,
                                   a.n - n0 - own);
-            zfi_grad_out<T, true>(stage, dk, scale, static_cast<T *>(b.dk) + at, b.row,
+            zfi_grad_out<T, true>(stage, dk, scale, static_cast<T *>(b.dk) + at, b.kv_row,
                                   a.n - n0 - own);
         }
         dropped[0] = coming[0], dropped[1] = coming[1];
@@ -468,7 +468,7 @@ static bool zfi_grad90_takes(const zf_launch *l, const zfi_heads &a, const zfi_h
     return device->wgmma && (size_t)device->shared >= zfi_grad90_bytes<zfi_bf16>() &&
            l->out.dtype != ZF_F32 && a.d == zfi_grad90::width && a.n && a.m && a.well && b.well &&
            b.dy_well && a.bias_step[2] == 0 && (a.drop.none || a.n % 8 == 0) &&
-           (a.n <= zfi_grad90::keys || 6 * a.count >= device->processors);
+           !a.window && (a.n <= zfi_grad90::keys || 6 * a.count >= device->processors);
 }
 
 static unsigned zfi_grad90_cut(const zf_launch *l, const zfi_heads &a, zfi_heads_back *b)
@@ -518,7 +518,8 @@ static size_t zfi_cuda_scratch_attention_grad(const zf_launch *l)
     size_t most = zfi_scratch_of_gradient(&quiet, &a);
     if (a.d == zfi_grad90::width && zfi_device_of(l)->wgmma) {
         const unsigned grid = zfi_grad90_cut(l, a, &b);
-        most = max(most, 2 * zfi_delta_size(&a) + grid * (size_t)b.sums_size);
+        most = max(most, 2 * zfi_delta_size(&a) + zfi_parts_size(l, &a) +
+                             grid * (size_t)b.sums_size);
     }
     return sizeof(float) * most;
 }
@@ -533,6 +534,7 @@ static zf_status zfi_cuda_attention_grad(const zf_launch *l)
     if (of_sm90 && l->out.dtype == ZF_BF16) status = zfi_grad90_launch<zfi_bf16>(l, a, b);
     else if (of_sm90) status = zfi_grad90_launch<zfi_f16>(l, a, b);
     else status = zfi_general_attention_grad(l, a);
+    if (!status && a.group > 1) ZFI_FLOATS(l, l->out.dtype, T, zfi_add_groups<T>(l, a, b);)
     return status ? status : zfi_launched(l);
 }
 

@@ -93,10 +93,10 @@ __global__ void __launch_bounds__(ZFI_WARPGROUP, 4)
     const int row = (int)threadIdx.x / 8, chunk = (int)threadIdx.x % 8;
     const int first_key = row % 8 / 2 * 8 + row / 8 * 2 + row % 2;
     const int to = zfi_swizzled(row, chunk);
-    const int64_t of_head = zfi_token_at(a, head, a.n, 0, a.row);
+    const int64_t of_head = zfi_key_at(a, head, 0);
     const char *k = reinterpret_cast<const char *>(static_cast<const T *>(a.k) + of_head);
     const char *v = reinterpret_cast<const char *>(static_cast<const T *>(a.v) + of_head);
-    const uint32_t line = (uint32_t)a.row * 2, from = (uint32_t)first_key * line + 16 * chunk;
+    const uint32_t line = (uint32_t)a.kv_row * 2, from = (uint32_t)first_key * line + 16 * chunk;
     auto bring = [&](int n, T *at) { /* must be called for the tiles in order */
 #pragma unroll
                                      for (int i = 0; i < 4; i++) {
@@ -288,7 +288,7 @@ static bool zfi_sm90_takes(const zf_launch *l, const zfi_heads &a, bool y_well)
     return zfi_device_of(l)->wgmma && (size_t)zfi_device_of(l)->shared >= zfi_sm90_bytes &&
            zf_dtype_size(l->out.dtype) == 2 && a.d == ZFI_SM90_WIDTH && a.well && y_well &&
            a.scale > 0 && (a.drop.none || a.n % 8 == 0) && a.n > 0 && (!a.causal || a.n >= a.m) &&
-           a.row < 1 << 23 && a.heads < most && a.count / a.heads < most;
+           !a.window && a.row < 1 << 23 && a.heads < most && a.count / a.heads < most;
 }
 
 template <class T, int BIAS>

@@ -80,6 +80,15 @@ PACKED_GRAD(1, 300, 64, 192, 1, "scale=0.125 causal=true"),
 APART_GRAD(130, 72, 64, 1, 17536, "scale=0.2 p=0.2 stream=5"),
 APART_GRAD(70, 264, 64, 1, 38272, "scale=0.2 p=0.1 stream=5 causal=true"),
 APART_GRAD(270, 129, 64, 1, 33792, "scale=-0.1 causal=true"),
+/* Fewer heads of k and v; windows. */
+PACKED(1, 70, 64, 128, 4, "kv_heads=2 scale=0.25 causal=true window=20"),
+PACKED(1, 136, 256, 384, 4, "kv_heads=1 scale=0.125 p=0.1 stream=5"),
+PACKED(1, 20, 600, 1200, 2, "kv_heads=1 scale=0.05 causal=true window=9"),
+APART(130, 72, 128, 2, "scale=0.2 causal=true window=30"),
+PACKED_GRAD(1, 70, 64, 128, 4, "kv_heads=2 scale=0.25 causal=true window=20"),
+PACKED_GRAD(1, 72, 256, 384, 4, "kv_heads=1 scale=0.125 p=0.1 stream=5"),
+PACKED_GRAD(1, 20, 600, 1200, 2, "kv_heads=1 scale=0.05 causal=true window=9"),
+APART_GRAD(70, 129, 64, 2, 20992, "scale=0.1 p=0.2 stream=5 causal=true window=40"),
 #undef PACKED
 #undef PACKED_GRAD
 #undef APART

@@ -151,7 +151,8 @@ EMULATED      = build/emulated build/emulated/asan
 build/emulated/%:      private MODE = -DEMULATION -DWITH_CUDA $(if $(NCCL_SOURCE),-DWITH_NCCL)
 # Kernels over a few thousand elements do not overflow an integer, and the check is slow.
 build/emulated/asan/%: private MODE = -DEMULATION \
-    -fsanitize=address,alignment,bounds,shift,integer-divide-by-zero,bool,enum $(SANITIZED)
+    -fsanitize=address,alignment,bounds,shift,integer-divide-by-zero,bool,enum \
+    -DTEST_ONE_IN=3 $(SANITIZED)
 build/emulated/%:      private BLAS = -lstdc++
 build/cuda/tests:      private BLAS = $(if $(NCCL_SOURCE),-lnccl) $(CUDA_LIBS)
 build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,tests/main.c $(CUDA_TESTS) \

@@ -2498,7 +2498,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "io/ring.c"
 #include "io/offload.c"
 #include "io/disk.c"
-ZFI_PLANNING_BEGINS
+ZFI_PLAIN_BEGINS
 #include "io/json.c"
 #include "io/safetensors.c"
 #include "graph/graph.c"
@@ -2506,7 +2506,6 @@ ZFI_PLANNING_BEGINS
 #include "graph/own.c"
 #include "graph/new.c"
 #include "graph/copy.c"
-ZFI_PLANNING_ENDS
 #include "ops/kernel.c"
 #include "ops/leaf.c"
 #include "ops/binary.c"
@@ -2534,7 +2533,6 @@ ZFI_PLANNING_ENDS
 #include "ops/chain.c"
 #include "ops/saved.c"
 #include "ops/table.c"
-ZFI_PLANNING_BEGINS
 #include "ir/print.c"
 #include "ir/verify.c"
 #include "ir/queues.c"
@@ -2585,20 +2583,18 @@ ZFI_PLANNING_BEGINS
 #include "store/save.c"
 #include "store/load.c"
 #include "store/checkpoint.c"
-ZFI_PLANNING_ENDS
 #include "run/queue.c"
 #include "run/widen.c"
 #include "run/cpu.c"
 #include "run/init.c"
 #include "run/program.c"
 #include "run/cost.c"
-ZFI_PLANNING_BEGINS
 #include "comm/lockstep.c"
 #include "nn/schedule.c"
 #include "nn/layers.c"
 #include "nn/train.c"
 #include "nn/fit.c"
-ZFI_PLANNING_ENDS
+ZFI_PLAIN_ENDS
 #if defined(__clang__)
 #pragma clang diagnostic pop /* cpu/isa.c */
 #pragma STDC FP_CONTRACT DEFAULT

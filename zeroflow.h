@@ -784,7 +784,17 @@ typedef struct zf_offload_desc {
     /* Parameters: a bucket is brought to the device for each run of its uses and dropped behind it.
      * At stage 3 each rank brings its shard. Stages 1 and 2 of several ranks cannot */
     zf_space parameters;
-    size_t keep_bytes; /* of parameters: buckets of at most so many bytes stay on the device */
+    /* ZF_HOST: gradients go to host memory when they are summed. With several micro-batches on one
+     * rank their sums lie there, and are added there; on several ranks they stay on the device until
+     * they are complete */
+    zf_space gradients;
+    /* ZF_HOST: what the backward pass reads of the forward pass goes to host memory after its last
+     * use there, and comes back before its first use in the backward pass. With zf_recompute that is
+     * what enters each layer */
+    zf_space activations;
+    /* Of parameters and activations: buckets and values of at most so many bytes stay on the
+     * device */
+    size_t keep_bytes;
 } zf_offload_desc;
 ZF_API zf_status zf_offload(zf_graph *graph, const zf_offload_desc *desc);
 
@@ -2555,8 +2565,9 @@ ZFI_PLAIN_BEGINS
 #include "passes/zero.c"
 #include "passes/offload_copies.c"
 #include "passes/offload_parameters.c"
-#include "passes/offload_optimizer.c"
+#include "passes/offload_activations.c"
 #include "passes/offload_gradients.c"
+#include "passes/offload_optimizer.c"
 #include "passes/offload.c"
 #include "passes/fuse_update.c"
 #include "passes/fuse_chain.c"

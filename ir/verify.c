@@ -56,7 +56,7 @@ static zf_status zfi_verify_space(zf_graph *g, int32_t id)
             return zfi_verify_fail(g, id, "%%%d lies in the space %s, and %%%d in %s",
                                    (int)node->args[0], zf_space_name(space), (int)node->args[k],
                                    zf_space_name((zf_space)g->nodes[node->args[k]].space));
-    if (traits & ZF_OP_COLLECTIVE && space != ZF_DEVICE)
+    if (traits & ZF_OP_COLLECTIVE && space != ZF_DEVICE && ZF_INT(node, all_gather, world) > 1)
         return zfi_verify_fail(g, id,
                                "collectives take values on the device, and this one lies in %s",
                                zf_space_name(space));

@@ -6,10 +6,13 @@
  *           lie in host memory is computed there; `copy` nodes stand where a value is read in the
  *           other space
  *
- *     optimizer   states lie in host memory; or on the disk, from where they are copied to host
- *                 memory and back. A bucket's gradient goes to the host when it is summed, and all
- *                 that the update section computes of its elements is computed there. Parameters
- *                 stay on the device: the update writes a copy, which is copied back
+ *     optimizer     states lie in host memory; or on the disk, from where they are copied to host
+ *                   memory and back. A bucket's gradient goes to the host when it is summed, and all
+ *                   that the update section computes of its elements is computed there. The update
+ *                   writes a copy of the parameters, which is copied back to where they lie
+ *     parameters    offload_parameters.c
+ *     gradients     offload_gradients.c
+ *     activations   offload_activations.c
  *
  * before:   %31 = reduce_scatter %30 {world=4} : f32[1024]
  *           update:
@@ -28,21 +31,44 @@
  *
  * Source: Ren et al. 2021, sections 4 and 5. */
 
+/* Puts a node of the micro section: its operands that lie elsewhere are copied before it. */
+static void zfi_offload_micro_node(zfi_offloading *o, int32_t position, int32_t *read)
+{
+    zf_graph *g = o->graph;
+    const int32_t id = o->order[position], count = g->nodes[id].arg_count;
+    memcpy(read, g->nodes[id].args, (size_t)count * sizeof *read);
+    for (int32_t k = 0; k < count && zfi_reads_operands(&g->nodes[id]) && !g->error.status; k++) {
+        const int32_t f = (size_t)read[k] < o->nodes ? o->fetched_of[read[k]] : -1;
+        if (f < 0 || (o->fetched[f].activation && position <= o->turn)) continue;
+        const int32_t shown = zfi_shown(o, read[k]);
+        g->nodes[id].args[k] = shown;
+    }
+    zfi_sum_on_host(o, id);
+    zfi_keep_node(o, id);
+}
+
 /* Puts the micro section; returns the position of its end. */
 static int32_t zfi_offload_micro(zfi_offloading *o)
 {
     zf_graph *g = o->graph;
-    int32_t i = 0, use = 0;
+    int32_t i = 0, use = 0, most = 1, *read;
+    for (int32_t k = 0; k < zfi_len(o->order); k++)
+        if (g->nodes[o->order[k]].arg_count > most) most = g->nodes[o->order[k]].arg_count;
+    if (!(read = zfi_calloc(&g->memory, (size_t)most, sizeof *read))) return 0;
     for (; i < zfi_len(o->order) && !g->nodes[o->order[i]].update; i++) {
-        const int32_t id = o->order[i];
+        const int32_t id = o->order[i], count = g->nodes[id].arg_count;
         if (g->error.status || g->memory.failed) break;
-        if (zfi_is_shown_anew(o, id)) continue;
+        if (zfi_is_shown_anew(o, i)) continue;
         g->scope = g->nodes[id].scope;
-        zfi_bring_uses(o, i, use);
-        zfi_keep_node(o, id);
-        use = zfi_drop_uses(o, i, use);
+        zfi_fetch_parameters(o, i, use);
+        zfi_fetch_activations(o, i);
+        zfi_offload_micro_node(o, i, read);
+        use = zfi_drop_parameters(o, i, use);
+        zfi_drop_activations(o, i, read, count);
+        zfi_send_activations(o, i);
         zfi_offload_gradient(o, id);
     }
+    zfi_free(&g->memory, read, (size_t)most * sizeof *read);
     return i;
 }
 
@@ -53,20 +79,21 @@ static void zfi_run_offload(zfi_offloading *o)
     o->order = g->order;
     g->order = NULL;
     zfi_find_parameters(o);
+    zfi_find_activations(o);
     zfi_find_states(o);
     zfi_find_counts(o);
     zfi_find_moved(o);
+    if (g->memory.failed) return;
     end = zfi_offload_micro(o);
     g->in_update = end < zfi_len(o->order);
     for (int32_t i = 0; i < zfi_len(o->order) && !g->error.status && !g->memory.failed; i++) {
         const int32_t id = o->order[i];
-        if (i < end && !(zfi_is_shown_anew(o, id) && o->late[id])) continue;
+        if (i < end && !(zfi_is_shown_anew(o, i) && o->late[id])) continue;
         g->nodes[id].update = true;
         zfi_offload_update(o, id);
     }
     for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
-        if (zfi_is_shown_anew(o, o->order[i]) && !o->late[o->order[i]])
-            zfi_replace(g, o->order[i], 0);
+        if (zfi_is_shown_anew(o, i) && !o->late[o->order[i]]) zfi_replace(g, o->order[i], 0);
 }
 
 static zf_status zfi_check_offload(zf_graph *g, const zf_offload_desc *d)
@@ -74,12 +101,21 @@ static zf_status zfi_check_offload(zf_graph *g, const zf_offload_desc *d)
     const struct {
         const char *name;
         zf_space space;
-    } kinds[] = {{"optimizer", d->optimizer}, {"parameters", d->parameters}};
+    } kinds[] = {{"optimizer", d->optimizer},
+                 {"parameters", d->parameters},
+                 {"gradients", d->gradients},
+                 {"activations", d->activations}};
     for (int k = 0; k < ZFI_COUNT(kinds); k++)
         if ((unsigned)kinds[k].space >= ZF_SPACES)
             return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                             "zf_offload: %s is %d; it must be ZF_DEVICE, ZF_HOST or ZF_DISK",
                             kinds[k].name, (int)kinds[k].space);
+    for (int k = 2; k < ZFI_COUNT(kinds); k++)
+        if (kinds[k].space == ZF_DISK)
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                            "zf_offload: %s can lie on the device or in host memory; on a disk lie "
+                            "parameters and states, which outlive a step",
+                            kinds[k].name);
     if (d->parameters != ZF_DEVICE && g->world > 1 && (g->zero == 1 || g->zero == 2))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_offload: at stage %d each rank gathers all updated parameters on the "
@@ -105,7 +141,7 @@ ZF_API zf_status zf_offload(zf_graph *g, const zf_offload_desc *desc)
     o.version = zfi_calloc(&g->memory, 4 * nodes, sizeof *o.version);
     o.moved = zfi_calloc(&g->memory, 2 * nodes, sizeof *o.moved);
     if (o.copy && o.version && o.moved) {
-        o.copied = o.copy + nodes, o.bucket_of = o.version + nodes;
+        o.copied = o.copy + nodes, o.fetched_of = o.version + nodes;
         o.shown_as = o.version + 2 * nodes, o.shown_in = o.version + 3 * nodes;
         o.late = o.moved + nodes;
         zfi_run_offload(&o);
@@ -113,8 +149,7 @@ ZF_API zf_status zf_offload(zf_graph *g, const zf_offload_desc *desc)
     zfi_free(&g->memory, o.copy, 2 * nodes * sizeof *o.copy);
     zfi_free(&g->memory, o.version, 4 * nodes * sizeof *o.version);
     zfi_free(&g->memory, o.moved, 2 * nodes * sizeof *o.moved);
-    zfi_array_free(&g->memory, o.buckets);
-    zfi_array_free(&g->memory, o.brought);
+    zfi_array_free(&g->memory, o.fetched);
     zfi_array_free(&g->memory, o.uses);
     zfi_array_free(&g->memory, o.order);
     g->scope = scope;

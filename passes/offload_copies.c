@@ -7,6 +7,16 @@
  *                not used any more
  */
 
+/* A value that is copied to the device for its uses: a bucket of parameters or an activation. */
+typedef struct zfi_fetched {
+    int32_t node;
+    int32_t here;       /* its current copy on the device; 0: none */
+    bool activation;    /* a value of the forward pass, read by the backward pass: */
+    int32_t from;       /* its copy in host memory, */
+    int32_t leaves;     /* made after this position of the forward pass */
+    int32_t last;       /* the position of its last reader */
+} zfi_fetched;
+
 typedef struct zfi_offloading {
     zf_graph *graph;
     zf_offload_desc d;
@@ -16,14 +26,13 @@ typedef struct zfi_offloading {
     int32_t (*copied)[ZF_SPACES]; /* how often its bytes had been written when these were made; */
     int32_t *version;             /* and how often they have been written so far */
     bool *moved;                  /* a gradient that is read in host memory */
-    /* For parameters; growing arrays, by the number of an offloaded bucket: */
-    int32_t *buckets; /* nodes; */
-    int32_t *brought; /* its current copy on the device; 0: none */
-    zfi_use *uses;    /* uses of whole buckets */
-    int32_t *bucket_of; /* by node: the number of the offloaded bucket of which it is a view; -1 */
-    int32_t *shown_as;  /* by node, for such a view: the same view of the copy on the device; 0 */
-    int32_t *shown_in;  /* and of which copy it is a view */
-    bool *late;         /* by node, for such a view: the update section reads it */
+    zfi_fetched *fetched; /* growing array */
+    zfi_use *uses;        /* of whole buckets of parameters; growing array */
+    int32_t *fetched_of;  /* by node: the index of what it is or of which it is a view; -1 */
+    int32_t *shown_as;    /* by node, for such a view: the same view of the copy on the device; 0 */
+    int32_t *shown_in;    /* and of which copy it is a view */
+    bool *late;           /* by node, for such a view: the update section reads it */
+    int32_t turn;         /* the last position of the forward pass */
 } zfi_offloading;
 
 /* Sets the home of the leaf; for a bucket, also of all leaves in it. */
@@ -86,4 +95,27 @@ static void zfi_bring_back(zfi_offloading *o, int32_t id, zf_space space)
         from = between;
     }
     zfi_append_nodes(g, copy, zfi_with({.i = home}), from, id);
+}
+
+/* What has been copied to the device, or a view of it, on the device. */
+static int32_t zfi_shown(zfi_offloading *o, int32_t id)
+{
+    zf_graph *g = o->graph;
+    const zfi_fetched *f = &o->fetched[o->fetched_of[id]];
+    const zfi_node node = g->nodes[id]; /* appending moves the nodes */
+    int32_t x;
+    if (id == f->node) return f->here;
+    if (o->shown_in[id] == f->here) return o->shown_as[id];
+    x = zfi_shown(o, node.args[0]);
+    o->shown_in[id] = f->here;
+    return o->shown_as[id] = zfi_append_op(g, node.op, &x, 1, node.attributes);
+}
+
+/* The node at `position` of the micro section is a view that is made again from the copy on the
+ * device, where it is used. */
+static bool zfi_is_shown_anew(const zfi_offloading *o, int32_t position)
+{
+    const int32_t id = o->order[position], k = o->fetched_of[id];
+    const zfi_fetched *f = k < 0 ? NULL : &o->fetched[k];
+    return f && f->node != id && (!f->activation || position > o->turn);
 }

@@ -90,7 +90,7 @@ static void zfi_offload_update(zfi_offloading *o, int32_t id)
     space = zfi_space_of_update(o, id);
     g->scope = g->nodes[id].scope;
     for (int32_t k = 0; k < count && !g->error.status; k++) {
-        const int32_t x = g->nodes[id].args[k], there = zfi_value_in(o, x, space);
+        const int32_t x = g->nodes[id].args[k], there = zfi_operand_in(o, x, space);
         if (k < ZFI_COUNT(before)) before[k] = x;
         g->nodes[id].args[k] = there;
     }

@@ -33,82 +33,51 @@ static bool zfi_is_cut(const zf_graph *g, int32_t bucket)
 static void zfi_find_parameters(zfi_offloading *o)
 {
     zf_graph *g = o->graph;
-    for (size_t n = 0; n < o->nodes; n++) o->bucket_of[n] = -1;
+    for (size_t n = 0; n < o->nodes; n++) o->fetched_of[n] = -1;
     for (int32_t i = 0; i < zfi_len(o->order) && !g->memory.failed; i++) {
         const int32_t id = o->order[i];
         const zfi_node *node = &g->nodes[id];
         int64_t at;
         if (zfi_leaves(o, node)) {
-            o->bucket_of[id] = zfi_len(o->buckets);
+            o->fetched_of[id] = zfi_len(o->fetched);
             zfi_set_home(g, id, o->d.parameters);
-            zfi_push(&g->memory, o->buckets, id);
-            zfi_push(&g->memory, o->brought, 0);
+            zfi_push(&g->memory, o->fetched, (zfi_fetched){.node = id});
         }
-        if (!node->update && zfi_viewed(g, node, &at) == 0) o->bucket_of[id] = o->bucket_of[node->args[0]];
+        if (!node->update && zfi_viewed(g, node, &at) == 0)
+            o->fetched_of[id] = o->fetched_of[node->args[0]];
     }
     for (int32_t i = zfi_len(o->order) - 1; i >= 0; i--) {
         const zfi_node *node = &g->nodes[o->order[i]];
-        for (int32_t k = 0; k < node->arg_count; k++)
-            o->late[node->args[k]] |= node->update || o->late[o->order[i]];
+        const bool late =
+            node->update || (o->late[o->order[i]] && o->fetched_of[o->order[i]] >= 0);
+        for (int32_t k = 0; k < node->arg_count; k++) o->late[node->args[k]] |= late;
     }
-    o->uses = zfi_find_runs(g, o->order, o->bucket_of, NULL, zfi_len(o->buckets));
+    o->uses = zfi_find_runs(g, o->order, o->fetched_of, NULL, zfi_len(o->fetched));
 }
 
-/* Makes the bucket's copy on the device. */
-static void zfi_bring(zfi_offloading *o, int32_t f)
+/* Before the node at `position` of the micro section: copies the buckets that it uses to the
+ * device. */
+static void zfi_fetch_parameters(zfi_offloading *o, int32_t position, int32_t use)
 {
     zf_graph *g = o->graph;
-    int32_t x = o->buckets[f];
-    if (g->nodes[x].space == ZF_DISK) x = zfi_append_copy(g, x, ZF_HOST);
-    o->brought[f] = x ? zfi_append_copy(g, x, ZF_DEVICE) : 0;
-}
-
-/* The copy of an offloaded bucket on the device, or a view of it. */
-static int32_t zfi_shown(zfi_offloading *o, int32_t id)
-{
-    zf_graph *g = o->graph;
-    const int32_t f = o->bucket_of[id];
-    const zfi_node node = g->nodes[id]; /* appending moves the nodes */
-    int32_t x;
-    if (id == o->buckets[f]) return o->brought[f];
-    if (o->shown_in[id] == o->brought[f]) return o->shown_as[id];
-    x = zfi_shown(o, node.args[0]);
-    o->shown_in[id] = o->brought[f];
-    return o->shown_as[id] = zfi_append_op(g, node.op, &x, 1, node.attributes);
-}
-
-/* Before the node at `position` of the micro section: makes the copies of the buckets that it
- * uses. */
-static void zfi_bring_uses(zfi_offloading *o, int32_t position, int32_t use)
-{
-    zf_graph *g = o->graph;
-    const int32_t id = o->order[position];
-    for (int32_t u = use; u < zfi_len(o->uses) && o->uses[u].position == position; u++)
-        if (o->uses[u].opens || zfi_is_cut(g, o->buckets[o->uses[u].bucket]))
-            zfi_bring(o, o->uses[u].bucket);
-    for (int32_t k = 0; k < g->nodes[id].arg_count && !g->error.status; k++) {
-        const int32_t x = g->nodes[id].args[k];
-        if (o->bucket_of[x] < 0 || g->nodes[id].op == ZF_OP_gradient) continue;
-        const int32_t shown = zfi_shown(o, x);
-        g->nodes[id].args[k] = shown;
+    for (int32_t u = use; u < zfi_len(o->uses) && o->uses[u].position == position; u++) {
+        zfi_fetched *f = &o->fetched[o->uses[u].bucket];
+        int32_t x = f->node;
+        if (!o->uses[u].opens && !zfi_is_cut(g, x)) continue;
+        if (g->nodes[x].space == ZF_DISK) x = zfi_append_copy(g, x, ZF_HOST);
+        f->here = x ? zfi_append_copy(g, x, ZF_DEVICE) : 0;
     }
 }
 
-/* After it: releases copies that are not used again. A shard's copy is free after the wait for its
+/* After it: releases those that are not used again. A shard's place is free after the wait for its
  * all_gather. Returns the next use. */
-static int32_t zfi_drop_uses(zfi_offloading *o, int32_t position, int32_t use)
+static int32_t zfi_drop_parameters(zfi_offloading *o, int32_t position, int32_t use)
 {
     zf_graph *g = o->graph;
     for (; use < zfi_len(o->uses) && o->uses[use].position == position; use++) {
-        const int32_t f = o->uses[use].bucket;
-        if (o->uses[use].closes && !zfi_is_cut(g, o->buckets[f]) && o->brought[f])
-            zfi_append_nodes(g, release, NULL, o->brought[f]);
+        const zfi_fetched *f = &o->fetched[o->uses[use].bucket];
+        if (o->uses[use].closes && !zfi_is_cut(g, f->node) && f->here)
+            zfi_append_nodes(g, release, NULL, f->here);
     }
     return use;
-}
-
-/* The node is a view of an offloaded bucket, and is appended anew where it is used. */
-static bool zfi_is_shown_anew(const zfi_offloading *o, int32_t id)
-{
-    return o->bucket_of[id] >= 0 && o->buckets[o->bucket_of[id]] != id;
 }

@@ -181,7 +181,9 @@ typedef struct zfi_pass {
 
 static bool zfi_wants_offload(const zf_training *t)
 {
-    return t->offload.optimizer != ZF_DEVICE || t->offload.parameters != ZF_DEVICE;
+    const zf_offload_desc *d = &t->offload;
+    return d->optimizer != ZF_DEVICE || d->parameters != ZF_DEVICE || d->gradients != ZF_DEVICE ||
+           d->activations != ZF_DEVICE;
 }
 
 static bool zfi_wants_zero(const zf_training *t)

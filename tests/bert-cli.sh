@@ -55,7 +55,8 @@ check 'cost without prefetch' \
     pretrain --corpus c --vocab v --cost measure
 check 'offload of something' \
     misused \
-    "--offload is off, or optimizer or parameters, =host or =disk, with ',' between them" \
+    "--offload is off, or optimizer or parameters, =host or =disk, or gradients=host or \
+activations=host, with ',' between them" \
     pretrain --corpus c --vocab v --offload parameters=host,optimizer=tape
 check 'offload without a folder' \
     misused '--offload to disk and --offload-dir DIR, for its files, go together' \
@@ -661,8 +662,8 @@ offloads_to_disk() {
         [ "$(number disk_bytes)" -gt 0 ] && [ -z "$(ls "$work/offload")" ]
 }
 check 'optimizer in host memory: the same bits' offloads optimizer=host adamw --zero 2 --ranks 4
-check 'all in host memory, one rank: the same bits' offloads optimizer=host,parameters=host \
-    adamw --micro-batches 4 --prefetch 100000
+check 'all in host memory, one rank: the same bits' offloads \
+    optimizer=host,parameters=host,gradients=host,activations=host adamw --micro-batches 4 --prefetch 100000
 check 'LAMB on a disk: the same bits' offloads_to_disk optimizer=disk,parameters=disk \
     lamb --optimizer lamb --zero 3 --ranks 2 --micro-batches 2
 check 'optimizer on disks of four ranks, read ahead: the same bits' offloads_to_disk \

@@ -270,6 +270,8 @@ static zf_offload_desc take_offload(call *c)
 {
     return (zf_offload_desc){.optimizer = take_space(c, "optimizer"),
                              .parameters = take_space(c, "parameters"),
+                             .gradients = take_space(c, "gradients"),
+                             .activations = take_space(c, "activations"),
                              .keep_bytes = (size_t)take_number(c, "keep")};
 }
 
@@ -464,9 +466,11 @@ static const pass passes[] = {
     {"zero", "[stage=N] [world=N] [micro_batches=N] [nodes=N] [hpz] [mics] [bucket=BYTES]",
      "the step of each of `world` ranks, in so many nodes, at a ZeRO stage",
      run_zero},
-    {"offload", "[optimizer=host|disk] [parameters=host|disk] [keep=BYTES]",
-     "optimizer: its states lie in host memory or on a disk; updates are computed in host memory.\n"
-     "        Parameters: their buckets lie there, but for those of at most `keep` bytes",
+    {"offload",
+     "[optimizer=host|disk] [parameters=host|disk] [gradients=host] [activations=host] [keep=BYTES]",
+     "states of the optimizer, with their updates, and parameters, summed gradients and what the\n"
+     "        backward pass reads of the forward pass lie in host memory or on a disk; buckets and\n"
+     "        values of at most `keep` bytes stay on the device",
      run_offload},
     {"prefetch", "[bytes=N] [host=N] [memory=N] [cost=FLOPS,BYTES,LINK,LATENCY]",
      "collectives and copies at the same time as computation, gathers no earlier than rates and\n"

@@ -67,7 +67,8 @@ static void set_sharing(session *s, const session_desc *d)
     s->world = s->sharing.comm ? s->sharing.comm->world : 1;
     s->buckets = d->share ? d->share->buckets
                           : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1 ||
-                                d->offload.optimizer || d->offload.parameters;
+                                d->offload.optimizer || d->offload.parameters ||
+                                d->offload.gradients || d->offload.activations;
     if (d->share) s->cost = d->share->cost;
 }
 

@@ -136,7 +136,7 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "in the backward pass: inside each layer, or as much as a peak of BYTES requires"},
         {"offload", TEXT, "off|KIND=SPACE,...", &o->offload, 0, 0,
          "optimizer (its states, which the CPU updates) or parameters lie in SPACE, host or disk,\n"
-         "                                    and come to the device for their use"},
+         "                                    gradients or activations in host"},
         {"offload-dir", TEXT | OWN, "DIR", &o->offload_dir, 0, 0,
          "an existing folder for the files of --offload"},
         {"deadline", NUMBER | OWN, "SECONDS", &o->deadline, 0.001, 1e6,
@@ -224,7 +224,10 @@ bool settings_offload(const char *text, zf_offload_desc *offload)
     const struct {
         const char *name;
         zf_space *space;
-    } kinds[] = {{"optimizer=", &offload->optimizer}, {"parameters=", &offload->parameters}};
+    } kinds[] = {{"optimizer=", &offload->optimizer},
+                 {"parameters=", &offload->parameters},
+                 {"gradients=", &offload->gradients},
+                 {"activations=", &offload->activations}};
     const int count = (int)(sizeof kinds / sizeof *kinds);
     *offload = (zf_offload_desc){.optimizer = ZF_DEVICE};
     if (!text || !strcmp(text, "off")) return true;
@@ -241,7 +244,7 @@ bool settings_offload(const char *text, zf_offload_desc *offload)
                 !strncmp(text + strlen(kinds[k].name), name, strlen(name)))
                 break;
         }
-        if (space == ZF_SPACES) return false;
+        if (space == ZF_SPACES || (k > 1 && space == ZF_DISK)) return false;
         *kinds[k].space = space;
         if (!comma) return true;
         text = comma;
@@ -250,7 +253,8 @@ bool settings_offload(const char *text, zf_offload_desc *offload)
 
 bool settings_offloads(const zf_offload_desc *d, zf_space space)
 {
-    return d->optimizer == space || d->parameters == space;
+    return d->optimizer == space || d->parameters == space || d->gradients == space ||
+           d->activations == space;
 }
 
 bool settings_measures(const settings *o) { return o->cost && !strcmp(o->cost, "measure"); }

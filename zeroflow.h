@@ -322,9 +322,6 @@ ZF_API void zf_push(zf_graph *graph, const char *format, ...)
     ;
 ZF_API void zf_pop(zf_graph *graph);
 
-/* Says 0 in a field of which 0 means the default. */
-#define ZF_ZERO (-1e-300)
-
 /* ----------------------------------------------------------------------------------- 4 BUILDERS
  *
  * Every builder returns the new tensor, or the invalid tensor after recording the graph's first
@@ -510,8 +507,8 @@ typedef struct zf_residual_desc {
     double dropout; /* of x + bias */
     zf_tensor bias; /* [n], or ZF_NONE */
     double eps;     /* 0: 1e-5; ZF_ZERO: 0 */
-    /* Gets residual + dropout(x + bias) as a value of its own: what the next residual is, where
-     * norms stand in front of layers. NULL: not asked for */
+    /* Gets residual + dropout(x + bias) as a value of its own: the next residual in a pre-norm
+     * model. NULL: not needed */
     zf_tensor *sum;
 } zf_residual_desc;
 
@@ -674,8 +671,8 @@ typedef enum zf_invert {
  *
  *     linear     product, bias, activation
  *     swiglu     silu of one value times another
- *     qkv        projections of one input, as one product with weights that are neighbours in
- *     memory attention  products, mask, softmax and dropout, online: no matrix of tokens by tokens
+ *     qkv        projections of one input, as one product; the weights are neighbours in memory
+ *     attention  products, mask, softmax and dropout, online: no matrix of tokens by tokens
  *     softmax    scale, mask, softmax and dropout, where `attention` does not apply
  *     norm       bias, dropout, residual and LayerNorm or RMSNorm
  *     embedding  word, type and position embeddings, LayerNorm and dropout
@@ -765,24 +762,24 @@ typedef struct zf_zero_desc {
 } zf_zero_desc;
 ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
 
-/* ZeRO-Offload (Ren et al., ATC'21), ZeRO-Infinity (Rajbhandari et al., SC'21): what a step keeps
- * lies in host memory or on a disk, and is on the device while it is used there. Losses, gradients,
- * parameters and states stay the same, to the last bit where the device is a CPU. ZF_DISK: in a
- * file (zf_store_desc.offload_dir), from where values come by way of host memory. Requires:
- * zf_zero; before zf_prefetch. desc NULL: everything stays on the device.
+/* ZeRO-Offload (Ren et al., ATC'21), ZeRO-Infinity (Rajbhandari et al., SC'21): values that outlive
+ * a step lie in host memory or on a disk, and are copied to the device while it uses them. Losses,
+ * gradients, parameters and states stay the same, to the last bit where the device is a CPU.
+ * ZF_DISK: in a file (zf_store_desc.offload_dir), from which values are read by way of host memory.
+ * Requires: zf_zero; before zf_prefetch. desc NULL: everything stays on the device.
  *
- * With zf_prefetch, and one micro-batch, updates run beside the backward pass: what an update needs
- * is read while gradients are computed, and a bucket is updated as soon as its gradient is in host
- * memory. The update section then begins behind the forward pass, when all scalar outputs of the
- * micro section (the loss) have been checked; without such an output nothing runs beside. What
- * needs all gradients first, the norm of zf_clip and the check for a skipped step of f16, ends
- * with the backward pass; with these only reads run beside it. */
+ * With zf_prefetch and one micro-batch, updates run during the backward pass: states are read while
+ * gradients are computed, and a bucket is updated as soon as its gradient is in host memory. The
+ * update section then begins after the forward pass, when all scalar outputs of the micro section
+ * (the loss) have been checked; without such an output nothing overlaps. The norm of zf_clip, and
+ * the check for a skipped step of f16, need all gradients, so they end with the backward pass; with
+ * these only reads overlap it. */
 typedef struct zf_offload_desc {
     /* The states of the optimizer, master weights among them. Updates are computed in host memory:
      * gradients go there, and updated parameters come back */
     zf_space optimizer;
-    /* Parameters: a bucket is brought to the device for each run of its uses and dropped behind it.
-     * At stage 3 each rank brings its shard. Stages 1 and 2 of several ranks cannot */
+    /* Parameters: a bucket is copied to the device for each run of its uses, and released after it.
+     * At stage 3 each rank copies its shard. Not possible at stages 1 and 2 with several ranks */
     zf_space parameters;
     /* ZF_HOST: gradients go to host memory when they are summed. With several micro-batches on one
      * rank their sums lie there, and are added there; on several ranks they stay on the device until
@@ -1021,8 +1018,8 @@ enum { ZF_NCCL_ID_BYTES = 384 };
 typedef struct zf_nccl_desc {
     int32_t rank, world; /* world 0: 1, which needs none of the three */
     int32_t device;      /* as zf_cuda_desc.device: the one whose memory the calls are about */
-    /* That ranks wait for one another, also at creation; 0: 60. Of calls on a stream it is the time
-     * that the stream spends in one of them. */
+    /* Maximum time that ranks wait for one another, also at creation; 0: 60. For calls on a stream,
+     * the time that the stream spends in one call. */
     double deadline_seconds;
     /* NCCL's own reductions: reduce_scatter and all_reduce in f32, f64, bf16, f16, i32 and i64 add
      * in an order that may change from run to run, and 16-bit sums round at each addition. Other
@@ -1179,7 +1176,7 @@ typedef struct zf_memory_desc {
     /* Parameters and states that it has will be bound: they have no place in this plan; NULL:
      * none */
     const zf_store *store;
-    /* The same of what lies in host memory; NULL: `backend`, if its memory is the host's */
+    /* The same for values in host memory; NULL: `backend`, if its memory is the host's */
     zf_backend *host;
 } zf_memory_desc;
 
@@ -1267,7 +1264,7 @@ ZF_API zf_status zf_graph_plan(zf_graph *graph, zf_plan *plan);
  * at which node, and which values are alive there. Requires: zf_memory. */
 ZF_API zf_status zf_plan_fits(zf_graph *graph, size_t limit);
 
-/* What a step of one rank occupies. Each does one thing at a time, in the order of the plan. */
+/* The resources of a rank's step. Each does one thing at a time, in the order of the plan. */
 typedef enum zf_resource {
     ZF_RESOURCE_COMPUTE, /* the device */
     ZF_RESOURCE_HOST,    /* what computes in host memory */
@@ -1504,7 +1501,7 @@ typedef struct zf_nn_encoder_desc {
     double dropout, attention_dropout;
     double eps; /* of LayerNorm; 0: 1e-12 */
     double std; /* of the weights; 0: 0.02 */
-    /* LayerNorm in front of each half and not behind it; a model then ends with one of its own */
+    /* LayerNorm before each half and not after it; a model then ends with a LayerNorm of its own */
     bool pre_norm;
 } zf_nn_encoder_desc;
 

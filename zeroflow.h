@@ -726,11 +726,11 @@ ZF_API const char *zf_fuse_name(int32_t index);
  * of the global batch). Requires: where there are gradients, an optimizer; not run before. desc
  * NULL: one rank.
  *
- * Several nodes. With `nodes` the ranks are a mesh of two axes, node and local: rank r is place
- * r % local of node r / local. Collectives then run over one axis after the other, so that between
+ * Several nodes. With `nodes` the ranks are a mesh of two axes, node and local: rank r is place r %
+ * local of node r / local. Collectives then run over one axis after the other, so that between
  * nodes go world / nodes times fewer bytes than where each rank sends to each:
  *
- *     all_gather       over node, then over local     (rank r has shard (r % local) * nodes + r / local)
+ *     all_gather       over node, then over local   (rank r has shard r % local * nodes + r / local)
  *     reduce_scatter   over local, then over node
  *     all_reduce       reduce_scatter over local, all_reduce over node, all_gather over local
  *
@@ -782,12 +782,12 @@ typedef struct zf_offload_desc {
      * At stage 3 each rank copies its shard. Not possible at stages 1 and 2 with several ranks */
     zf_space parameters;
     /* ZF_HOST: gradients go to host memory when they are summed. With several micro-batches on one
-     * rank their sums lie there, and are added there; on several ranks they stay on the device until
-     * they are complete */
+     * rank their sums lie there, and are added there; on several ranks they stay on the device
+     * until they are complete */
     zf_space gradients;
     /* ZF_HOST: what the backward pass reads of the forward pass goes to host memory after its last
-     * use there, and comes back before its first use in the backward pass. With zf_recompute that is
-     * what enters each layer */
+     * use there, and comes back before its first use in the backward pass. With zf_recompute that
+     * is what enters each layer */
     zf_space activations;
     /* Of parameters and activations: buckets and values of at most so many bytes stay on the
      * device */
@@ -845,8 +845,8 @@ typedef struct zf_prefetch_desc {
      * on their way or read ahead; 0: no overlap */
     size_t bytes;
     size_t host_bytes; /* of host memory: what is read from a disk ahead; 0: as `bytes` */
-    /* Stage 3, and parameters that zf_offload brings: buckets stay on the device between forward and
-     * backward pass, which saves bringing them again, as far as the plan stays within
+    /* Stage 3, and parameters that zf_offload brings: buckets stay on the device between forward
+     * and backward pass, which saves bringing them again, as far as the plan stays within
      * zf_training.memory_limit */
     bool keep_gathered;
 } zf_prefetch_desc;
@@ -925,12 +925,12 @@ ZF_API zf_training zf_training_resolved(const zf_training *training);
  * zf_fuse, before zf_zero. training NULL: nothing. */
 ZF_API zf_status zf_recompute(zf_graph *graph, const zf_training *training);
 
-/* Overlaps communication with computation, on queues of their own: gathers, copies to the device and
- * reads of a disk are issued ahead of their use; reductions are waited for where their result is read; the last large reduction, mostly
- * an embedding's, is issued before the gradients that it does not need; small gathers are joined;
- * copies of zf_offload run beside the updates, and these beside the backward pass (zf_offload_desc).
- * Numbers do not change. Each but the fourth costs at most prefetch.bytes of memory. Requires:
- * zf_zero. training NULL: nothing overlaps. */
+/* Overlaps communication with computation, on queues of their own: gathers, copies to the device
+ * and reads of a disk are issued ahead of their use; reductions are waited for where their result
+ * is read; the last large reduction, mostly an embedding's, is issued before the gradients that it
+ * does not need; small gathers are joined; copies of zf_offload run beside the updates, and these
+ * beside the backward pass (zf_offload_desc). Numbers do not change. Each but the fourth costs at
+ * most prefetch.bytes of memory. Requires: zf_zero. training NULL: nothing overlaps. */
 ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_training *training);
 
 /* ----------------------------------------------------------------------------- 6 DEVICES, RANKS
@@ -1148,8 +1148,8 @@ typedef struct zf_store_info {
     size_t bytes;         /* of the backend, for tensors that programs name */
     size_t program_bytes; /* of the backend, for all else of all programs */
     size_t host_bytes;    /* of tensors that no program has named yet */
-    /* of host memory, for tensors that programs name and what reads and writes those on the disk, and
-     * for all else of all programs */
+    /* of host memory, for tensors that programs name and what reads and writes those on the disk,
+     * and for all else of all programs */
     size_t offloaded_bytes, host_program_bytes;
     size_t disk_bytes; /* of files, for tensors that programs name */
     int64_t param_count, state_count; /* elements */
@@ -1205,8 +1205,8 @@ ZF_API const char *zf_kind_name(zf_kind kind);
 /* Collectives of one step: how many, and the bytes that one rank of n sends for them, by a ring or
  * directly: for a part of b bytes, (n-1) b of all_gather, reduce_scatter (of its result's) and
  * all_to_all; 2 (n-1) b of all_reduce, b being 1/n of the buffer, rounded up to elements; the
- * buffer of bcast, which goes along a chain. In a group of ranks, n is theirs. INT64_MAX bytes stand
- * for that or more. */
+ * buffer of bcast, which goes along a chain. In a group of ranks, n is theirs. INT64_MAX bytes
+ * stand for that or more. */
 typedef struct zf_moved {
     int64_t calls;
     size_t bytes;
@@ -1228,9 +1228,9 @@ typedef enum zf_over {
     ZF_OVERS
 } zf_over;
 
-/* What a step of one rank takes of one space. What reads and writes the disk (5 MiB, and 8 bytes for
- * each MiB there) is workspace of host memory, and the first page of its file workspace of the disk;
- * the system's own memory for that, and stacks of threads, are not in the plan. */
+/* What a step of one rank takes of one space. What reads and writes the disk (5 MiB, and 8 bytes
+ * for each MiB there) is workspace of host memory, and the first page of its file workspace of the
+ * disk; the system's own memory for that, and stacks of threads, are not in the plan. */
 typedef struct zf_space_plan {
     size_t peak_bytes, live_bytes;
     int32_t peak_node;

@@ -65,6 +65,7 @@ typedef struct zfi_stand {
     int32_t torn;  /* of a whole bucket: an update of a shard, not gathered; 0 */
     int32_t used;  /* an accumulator: the node that adds to it; a sum: the bucket that it updates */
     bool varies;   /* it depends on dropout, or on a leaf that is no constant */
+    bool changed;  /* of a leaf: it has been updated */
 } zfi_stand;
 
 typedef struct zfi_ranks {
@@ -471,6 +472,7 @@ static void zfi_check_copies(zfi_ranks *r, int32_t id)
         zfi_verify_fail(g, id, "it writes %%%d in the micro section, which may run again",
                         (int)node->args[1]);
     r->at[node->args[0]].torn = 0;
+    r->at[zfi_bytes_of(g, node->args[1])].changed = true;
     if (!zfi_is_shard(g, node->args[1])) r->at[node->args[1]].torn = 0;
 }
 
@@ -486,8 +488,12 @@ static void zfi_check_operands(const zfi_ranks *r, int32_t id)
         if (g->nodes[arg].op == ZF_OP_accumulator && !(k == 1 && zfi_reduces(node->op)))
             zfi_verify_fail(g, id, "%%%d is an accumulator: its value is that of the sum onto it",
                             (int)arg);
-        else if (r->at[arg].torn && node->op != ZF_OP_shard && node->op != ZF_OP_gradient &&
-                 g->nodes[arg].op != ZF_OP_copy && !zfi_writes_into(g, id, k))
+        else if (node->below && r->at[zfi_bytes_of(g, arg)].changed)
+            zfi_verify_fail(g, id, "%%%d has been updated above; it must read what that was before",
+                            (int)arg);
+        else if (r->at[arg].torn && !node->below && node->op != ZF_OP_shard &&
+                 node->op != ZF_OP_gradient && g->nodes[arg].op != ZF_OP_copy &&
+                 !zfi_writes_into(g, id, k))
             zfi_verify_fail(g, id,
                             zfi_is_shard(g, g->nodes[r->at[arg].torn].args[0])
                                 ? "only this rank's shard of %%%d is updated: an all_gather into it "

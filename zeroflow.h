@@ -865,6 +865,34 @@ typedef struct zf_recompute_desc {
     size_t bytes;
 } zf_recompute_desc;
 
+/* What zf_passes has chosen by zf_training.fit. */
+typedef struct zf_choice {
+    zf_recompute_desc recompute;
+    zf_offload_desc offload;
+    size_t bytes[ZF_SPACES]; /* of the plan */
+    double seconds;          /* of a step, estimated; */
+    double free_seconds;     /* and of one without limits */
+    int32_t tried;           /* plans */
+} zf_choice;
+/* "optimizer=disk,parameters=disk, recompute" into text[0..size), terminated when size > 0; returns
+ * the length of the whole text. */
+ZF_API size_t zf_choice_text(const zf_choice *choice, char *text, size_t size);
+
+/* Limits within which zf_passes fits a step: it chooses what is recomputed (zf_recompute_desc) and
+ * what leaves the device (zf_offload_desc), by exact plans of copies of the graph and by their
+ * estimated time (zf_graph_estimate, by zf_training.cost): the fastest that fits. What
+ * zf_training.recompute and .offload ask for anyway is where it begins, and nothing comes back from
+ * there. Where nothing fits: ZF_ERR_LIMIT, by how much the nearest choice misses the limits. */
+typedef struct zf_fit_desc {
+    size_t memory; /* bytes of device and host memory together, which on a CPU are one; 0: any */
+    size_t device; /* of the device; 0: any. With `memory` and `device` 0 nothing is chosen */
+    /* Of host memory; 0: nothing leaves the device to stay there, but what is on its way to a disk
+     * passes it */
+    size_t host;
+    size_t disk; /* of a disk (zf_store_desc.offload_dir); 0: nothing goes there */
+    zf_choice *choice; /* NULL, or where to tell what was chosen */
+} zf_fit_desc;
+
 typedef enum zf_optimizer { ZF_ADAMW, ZF_LAMB, ZF_SGD, ZF_LION } zf_optimizer;
 /* "adamw", ...; NULL behind the last */
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
@@ -890,6 +918,7 @@ typedef struct zf_training {
     zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
     zf_offload_desc offload;   /* {0}: not run; else zf_zero is, also where `zero` is {0} */
     zf_prefetch_desc prefetch; /* {0}: not run */
+    zf_fit_desc fit; /* {0}: recompute and offload are as they stand here */
     /* zf_recompute and zf_prefetch choose between plans by these: */
     size_t memory_limit; /* bytes; 0: none */
     zf_backend *backend; /* its scratch is counted in plans; NULL: none */
@@ -2579,6 +2608,8 @@ ZFI_PLAIN_BEGINS
 #include "passes/recompute_alive.c"
 #include "passes/recompute_order.c"
 #include "passes/recompute.c"
+#include "passes/invert.c"
+#include "passes/fit.c"
 #include "passes/training.c"
 #include "comm/clock.c"
 #include "comm/ranks.c"

@@ -13,18 +13,6 @@ static bool zfi_wants_always(const zf_training *t)
     return true;
 }
 
-static bool zfi_wants_training(const zf_training *t) { return t->loss.graph || t->loss.id; }
-
-static bool zfi_wants_fuse(const zf_training *t)
-{
-    return !t->fuse.without || strcmp(t->fuse.without, "all") != 0;
-}
-
-static bool zfi_wants_fuse_again(const zf_training *t)
-{
-    return zfi_wants_training(t) && zfi_wants_fuse(t);
-}
-
 static bool zfi_wants_gradients(const zf_training *t)
 {
     return zfi_wants_training(t) && t->keep_gradients;
@@ -32,55 +20,12 @@ static bool zfi_wants_gradients(const zf_training *t)
 
 static bool zfi_wants_clip(const zf_training *t) { return zfi_wants_training(t) && t->clip != 0; }
 
-static bool zfi_wants_recompute(const zf_training *t)
-{
-    return zfi_wants_training(t) && t->recompute.mode != ZF_RECOMPUTE_OFF;
-}
-
 static bool zfi_wants_precision(const zf_training *t)
 {
     return t->precision.dtype != ZF_F32 || t->precision.scale != 0;
 }
 
 static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t) { return zf_fuse(g, &t->fuse); }
-
-/* Whether the plan stays within the limit without the rewrites of the list and without recomputing;
- * tried on a copy. */
-static bool zfi_fits_without(zf_graph *g, const zf_training *t, const char *without)
-{
-    size_t limit = t->memory_limit;
-    zf_graph *trial;
-    bool fits;
-    if (t->recompute.mode == ZF_RECOMPUTE_LAYERS) return false; /* it is to save memory */
-    if (t->recompute.bytes && (!limit || t->recompute.bytes < limit)) limit = t->recompute.bytes;
-    if (!limit) return true;
-    if (!(trial = zf_graph_copy(g))) {
-        zfi_graph_nomem(g);
-        return false;
-    }
-    trial->trial = true;
-    fits = !zf_fuse(trial, &(zf_fuse_desc){.without = without}) && !zfi_plan_trial(trial, t) &&
-           (size_t)trial->peaks[ZF_DEVICE].bytes <= limit;
-    if (trial->error.status == ZF_ERR_NOMEM) zfi_graph_nomem(g);
-    zf_graph_free(trial);
-    return fits;
-}
-
-/* After the optimizer. */
-static zf_status zfi_pass_fuse_again(zf_graph *g, const zf_training *t)
-{
-    const char *names = t->fuse.without ? t->fuse.without : "";
-    size_t size = strlen(names) + sizeof "invert,";
-    zf_fuse_desc d = t->fuse;
-    char *without;
-    if (d.invert != ZF_INVERT_AS_NEEDED || zfi_names(names, "invert")) return zf_fuse(g, &d);
-    if (!(without = zfi_calloc(&g->memory, size, 1))) return zfi_graph_nomem(g);
-    snprintf(without, size, "invert%s%s", *names ? "," : "", names);
-    if (zfi_fits_without(g, t, without)) d.without = without;
-    if (!g->error.status) zf_fuse(g, &d);
-    zfi_free(&g->memory, without, size);
-    return g->error.status;
-}
 
 static zf_status zfi_pass_precision(zf_graph *g, const zf_training *t)
 {
@@ -207,6 +152,7 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
     zfi_run_passes(g, &t, zfi_forward_passes, ZFI_COUNT(zfi_forward_passes));
     if (fixed) t.lr = zf_constant(g, ZF_F32, ZF_SCALAR, rate);
     if (zfi_wants_training(&t)) zfi_run_passes(g, &t, &zfi_optimizers[t.optimizer], 1);
+    if (zfi_wants_fit(&t) && !g->error.status && zfi_fit_training(g, &t)) return g->error.status;
     zfi_run_passes(g, &t, zfi_update_passes, ZFI_COUNT(zfi_update_passes));
     zfi_run_passes(g, &t, zfi_rank_passes, ZFI_COUNT(zfi_rank_passes));
     return g->error.status;

@@ -61,6 +61,9 @@ activations=host, with ',' between them" \
 check 'offload without a folder' \
     misused '--offload to disk and --offload-dir DIR, for its files, go together' \
     pretrain --corpus c --vocab v --offload optimizer=host,parameters=disk
+check 'a memory of no bytes' \
+    misused '--memory is a number of bytes, perhaps with K, M, G or T behind' \
+    pretrain --corpus c --vocab v --memory much
 check 'offload of parameters that ranks gather' \
     misused '--offload parameters is for --zero 3, where each rank has a shard, or --zero 0' \
     pretrain --corpus c --vocab v --offload parameters=host --zero 2
@@ -670,6 +673,13 @@ check 'optimizer on disks of four ranks, read ahead: the same bits' offloads_to_
     optimizer=disk adamw --zero 2 --ranks 4 --prefetch 100000
 check 'killed at any moment with its states on a disk, and resumed: the same bits' \
     sh "$(dirname "$0")/kill.sh" "$bert" 3
+# A byte less than the step takes: something is recomputed.
+fits_memory() {
+    like adamw --micro-batches 4 && limit=$(($(number predicted_peak_bytes) - 1)) &&
+        like adamw --micro-batches 4 --memory $limit &&
+        [ "$(number allocated_peak_bytes)" -le $limit ]
+}
+check 'fitted into less memory: the same bits' fits_memory
 check 'threads to share: the same bits' like adamw --zero 2 --ranks 4 --threads 8
 reports_ranks() {
     like adamw --zero 2 --ranks 2 --micro-batches 2 && [ "$(number ranks)" = 2 ] &&

@@ -460,3 +460,103 @@ TEST(passes_invert_as_needed)
     plan = plan_within(t, 1, "invert", ZF_INVERT_AS_NEEDED);
     CHECK(t, !plan.inverted);
 }
+
+/* ---------------------------------------------------------------------------------------- fit */
+
+/* The step of the deep model by a description, placed; the graph, or NULL after a failed check. */
+static zf_graph *deep_step(test *t, const zf_training *d, zf_plan *plan, zf_estimate *e)
+{
+    zf_graph *g = new_graph(t);
+    zf_training own = *d;
+    if (!g) return NULL;
+    own.loss = build_deep(g);
+    if (zf_passes(g, &own)) return g;
+    if (zf_memory(g, NULL) || zf_graph_plan(g, plan) || zf_graph_estimate(g, d->cost, e))
+        test_unwind(t, __FILE__, __LINE__, "deep_step", zf_graph_status(g), zf_graph_error(g));
+    return g;
+}
+
+/* Frees the graph made last. */
+static void drop(test *t, zf_graph *g)
+{
+    zf_graph_free(g);
+    t->deferred_count--;
+}
+
+static size_t memory_of(const zf_plan *plan)
+{
+    return plan->spaces[ZF_DEVICE].peak_bytes + plan->spaces[ZF_HOST].peak_bytes;
+}
+
+/* By limits of the device, from what it takes without any down to nothing: the choice is within
+ * them, is what the plan then is, and no placement that fits is faster, of those without
+ * recomputing; without that the graph is that of the choice asked for directly. */
+TEST_ONCE(passes_fit_a_step)
+{
+    zf_training d = {.clip = 1, .zero = {.world = 1, .bucket_bytes = 1 << 16}};
+    zf_plan plain, plan;
+    zf_estimate free_of, e;
+    zf_choice choice;
+    bool offloaded = false, recomputed = false;
+    if (!deep_step(t, &d, &plain, &free_of)) return;
+    d.fit = (zf_fit_desc){.host = 1 << 30, .disk = 1 << 30, .choice = &choice};
+    for (int k = 0; k < 5; k++) {
+        zf_graph *g, *again;
+        zf_training direct = d;
+        d.fit.device = plain.peak_bytes - (size_t)k * plain.peak_bytes / 11;
+        if (!(g = deep_step(t, &d, &plan, &e))) return;
+        OK(t, zf_graph_status(g), zf_graph_error(g));
+        CHECK(t, plan.peak_bytes <= d.fit.device && plan.peak_bytes == choice.bytes[ZF_DEVICE]);
+        CHECK(t, plan.spaces[ZF_HOST].peak_bytes == choice.bytes[ZF_HOST]);
+        CHECK(t, e.seconds == choice.seconds && choice.free_seconds == free_of.seconds);
+        CHECK(t, (choice.tried == 1) == (k == 0));
+        offloaded |= choice.offload.optimizer == ZF_HOST;
+        recomputed |= choice.recompute.mode != ZF_RECOMPUTE_OFF;
+        for (int n = 0; n < 9; n++) {
+            zf_training other = {.clip = 1,
+                                 .zero = d.zero,
+                                 .offload = {.optimizer = (zf_space)(n / 3),
+                                             .parameters = (zf_space)(n % 3)}};
+            if (!(again = deep_step(t, &other, &plan, &e))) return;
+            drop(t, again);
+            CHECK(t, plan.peak_bytes > d.fit.device || e.seconds >= choice.seconds);
+        }
+        direct.fit = (zf_fit_desc){.memory = 0};
+        direct.offload = choice.offload, direct.recompute = choice.recompute;
+        if (!(again = deep_step(t, &direct, &plan, &e))) return;
+        CHECK(t, zf_graph_hash(g) == zf_graph_hash(again));
+        drop(t, again);
+        drop(t, g);
+    }
+    CHECK(t, offloaded || recomputed);
+}
+
+/* Where device and host memory are one: only the disk helps, and recomputing. */
+TEST_ONCE(passes_fit_one_memory)
+{
+    zf_training d = {.clip = 1, .zero = {.world = 1, .bucket_bytes = 1 << 16}};
+    zf_plan plain, plan;
+    zf_estimate e;
+    zf_choice choice;
+    zf_graph *g;
+    char text[100];
+    if (!deep_step(t, &d, &plain, &e)) return;
+    d.fit = (zf_fit_desc){.memory = 1, .choice = &choice};
+    if (!(g = deep_step(t, &d, &plan, &e))) return;
+    GIVES(t, zf_graph_status(g), ZF_ERR_LIMIT, zf_graph_error(g));
+    CHECK(t, strstr(zf_graph_error(g), "zf_passes: nothing fits; what comes nearest (") &&
+                 strstr(zf_graph_error(g), " bytes of memory, ") &&
+                 strstr(zf_graph_error(g), " more than 1"));
+    d.fit.memory = memory_of(&plain) - 1, d.fit.disk = 1 << 30;
+    if (!(g = deep_step(t, &d, &plan, &e))) return;
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    CHECK(t, memory_of(&plan) <= d.fit.memory && choice.offload.optimizer != ZF_HOST &&
+                 choice.offload.parameters != ZF_HOST);
+    choice = (zf_choice){.offload = {.optimizer = ZF_DISK, .parameters = ZF_HOST},
+                         .recompute = {.mode = ZF_RECOMPUTE_LAYERS}};
+    CHECK(t, zf_choice_text(&choice, text, sizeof text) == strlen(text));
+    CHECK_TEXT(t, text, "optimizer=disk,parameters=host, recompute");
+    zf_choice_text(&(zf_choice){.seconds = 0}, text, sizeof text);
+    CHECK_TEXT(t, text, "all on the device, nothing recomputed");
+    CHECK(t, !zf_choice_text(NULL, text, sizeof text));
+}

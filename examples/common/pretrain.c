@@ -367,7 +367,20 @@ session_desc run_session(const run_job *job)
     /* settings_wrong has checked it. */
     settings_recompute(o->recompute, &d.recompute, &d.memory);
     settings_offload(o->offload, &d.offload);
+    if (o->memory) settings_bytes(o->memory, &d.fit);
     return d;
+}
+
+/* What --memory has chosen, and what it costs. */
+static void print_choice(const char *memory, const zf_choice *c)
+{
+    const double mib = 1 << 20;
+    char text[200];
+    zf_choice_text(c, text, sizeof text);
+    printf("--memory %s: %s; %.1f MiB of memory, %.1f of disk; a step is estimated at %.3g s, %.3g "
+           "without a limit\n",
+           memory, text, (double)(c->bytes[ZF_DEVICE] + c->bytes[ZF_HOST]) / mib,
+           (double)c->bytes[ZF_DISK] / mib, c->seconds, c->free_seconds);
 }
 
 /* Opens the session, with first or saved parameters. */
@@ -383,6 +396,7 @@ static bool begin(run *r)
      * flight. */
     if (!session_open(&r->session, &d, &r->error) && settings_measures(o)) return false;
     if (!run_agree(r)) return false;
+    if (o->memory && r->leads) print_choice(o->memory, &r->session.choice);
     if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))
         return false;
     if (o->init && !o->load) {

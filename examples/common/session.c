@@ -55,7 +55,13 @@ static void run_passes(session *s, const session_desc *d)
     /* One GPU is faster without `invert`; several ranks would have to agree on leaving it out. */
     if (s->world == 1 && !d->share && !d->no_fuse && (t.memory_limit = device_memory(&d->device)))
         t.fuse.invert = ZF_INVERT_AS_NEEDED;
-    zf_passes(s->graph, &t);
+    if (d->fit && d->purpose == SAMPLE_TRAIN) {
+        t.fit.choice = &s->choice;
+        if (s->own->host_memory) t.fit.memory = (size_t)d->fit;
+        else t.fit.device = (size_t)d->fit;
+        if (d->offload_dir) t.fit.disk = INT64_MAX;
+    }
+    if (!zf_passes(s->graph, &t) && t.fit.choice) s->offload = s->choice.offload;
 }
 
 /* Sets the sharing from the desc, or from the session whose parameters are shared. */
@@ -68,7 +74,7 @@ static void set_sharing(session *s, const session_desc *d)
     s->buckets = d->share ? d->share->buckets
                           : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1 ||
                                 d->offload.optimizer || d->offload.parameters ||
-                                d->offload.gradients || d->offload.activations;
+                                d->offload.gradients || d->offload.activations || d->fit;
     if (d->share) s->cost = d->share->cost;
 }
 

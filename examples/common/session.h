@@ -38,6 +38,7 @@ typedef struct session_desc {
     int64_t memory; /* limit of the plan's bytes, kept by recomputing; 0: none */
     zf_offload_desc offload;
     const char *offload_dir; /* for values on a disk */
+    int64_t fit; /* bytes into which a step is fitted (zf_training.fit); 0: any */
     zf_dtype dtype;      /* in which it computes */
     bool keep_gradients; /* as outputs "gradient/NAME" */
     /* The session whose parameters, dtype and sharing (except micro-batches) this one uses; not for
@@ -56,6 +57,7 @@ typedef struct session {
     int32_t rank, world;
     zf_cost cost; /* measured */
     zf_offload_desc offload;
+    zf_choice choice; /* of session_desc.fit */
     zf_dtype dtype;
     bool buckets;      /* parameters are in buckets: zf_zero was run */
     int32_t *labelled; /* room for positions and labels of the current part, [2, predictions] */

@@ -134,6 +134,10 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "                                    invert while its memory allows"},
         {"recompute", TEXT, "off|layers|BYTES", &o->recompute, 0, 0,
          "in the backward pass: inside each layer, or as much as a peak of BYTES requires"},
+        {"memory", TEXT, "BYTES", &o->memory, 0, 0,
+         "fit a step into these: what is recomputed, and with --offload-dir what goes to the disk,\n"
+         "                                    is chosen by the estimated time (--cost); of --device cuda\n"
+         "                                    the device's, and only recomputation is chosen"},
         {"offload", TEXT, "off|KIND=SPACE,...", &o->offload, 0, 0,
          "optimizer (its states, which the CPU updates) or parameters lie in SPACE, host or disk,\n"
          "                                    gradients or activations in host"},
@@ -199,24 +203,29 @@ void settings_look_into_folders(settings *o, const char *otherwise)
     if (!o->model) o->model = otherwise;
 }
 
-bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory)
+bool settings_bytes(const char *text, int64_t *bytes)
 {
     static const char suffixes[] = "KMGT";
     const char *suffix;
     char *end;
-    long long bytes;
+    long long value;
     int shift = 0;
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (*end && (suffix = strchr(suffixes, *end))) shift = 10 * (int)(suffix - suffixes + 1), end++;
+    if (end == text || *end || errno || value < 1 || value > INT64_MAX >> shift) return false;
+    *bytes = value << shift;
+    return true;
+}
+
+bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory)
+{
     *mode = ZF_RECOMPUTE_OFF, *memory = 0;
     if (!text || !strcmp(text, "off")) return true;
     *mode = ZF_RECOMPUTE_LAYERS;
     if (!strcmp(text, "layers")) return true;
     *mode = ZF_RECOMPUTE_AS_NEEDED;
-    errno = 0;
-    bytes = strtoll(text, &end, 10);
-    if (*end && (suffix = strchr(suffixes, *end))) shift = 10 * (int)(suffix - suffixes + 1), end++;
-    if (end == text || *end || errno || bytes < 1 || bytes > INT64_MAX >> shift) return false;
-    *memory = bytes << shift;
-    return true;
+    return settings_bytes(text, memory);
 }
 
 bool settings_offload(const char *text, zf_offload_desc *offload)
@@ -296,7 +305,10 @@ const char *settings_wrong(const settings *o)
         return SETTINGS_OFFLOAD;
     if (o->offload && strcmp(o->offload, "off") && o->device.kind == DEVICE_CUDA)
         return "--offload is for --device cpu so far";
-    if (settings_offloads(&offload, ZF_DISK) != (o->offload_dir != NULL))
+    if (o->memory && !settings_bytes(o->memory, &memory))
+        return "--memory is a number of bytes, perhaps with K, M, G or T behind";
+    if (o->memory ? settings_offloads(&offload, ZF_DISK) && !o->offload_dir
+                  : settings_offloads(&offload, ZF_DISK) != (o->offload_dir != NULL))
         return "--offload to disk and --offload-dir DIR, for its files, go together";
     if (offload.parameters && (o->zero == 1 || o->zero == 2))
         return "--offload parameters is for --zero 3, where each rank has a shard, or --zero 0";

@@ -13,7 +13,7 @@ struct sample_model;
 typedef struct settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
         *dump, *dump_grads, *no_fuse, *cost, *save_cost, *recompute, *rendezvous,
-        *offload, *offload_dir, *data, *tokenizer, *chat;
+        *offload, *offload_dir, *memory, *data, *tokenizer, *chat;
     int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
         save_every, compare_every, keep;
     int64_t ranks, nodes, ranks_per_node, zero, mics, micro_batches, bucket, prefetch;
@@ -42,6 +42,8 @@ void settings_look_into_folders(settings *o, const char *otherwise);
 /* Describes a mistake in the combination of options; NULL: none. */
 const char *settings_wrong(const settings *o);
 
+/* Reads a number of bytes from 1 on, perhaps with K, M, G or T behind it. */
+bool settings_bytes(const char *text, int64_t *bytes);
 /* Reads --recompute: "off" (or NULL), "layers", or the maximum of the plan's peak in bytes,
  * optionally with K, M, G or T; false: none of these. */
 bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory);

@@ -1,0 +1,202 @@
+/* fit: what leaves the device so that a step stays within given bytes (zf_training.fit).
+ *
+ *     optimizer    device   host   disk
+ *     parameters   device   host   disk
+ *     recompute    nothing         as much as is needed
+ *
+ * Each combination is planned on a copy of the graph, with the passes that follow, and its time is
+ * estimated. From the one that was asked for the search goes on to those that move one thing
+ * further, the one with the least time first; the first that fits is taken. So it is the fastest
+ * that fits, as long as moving a thing further never makes a step faster.
+ */
+
+enum { ZFI_FIT_STATES = ZF_SPACES * ZF_SPACES * 2 };
+
+/* A combination that was planned. */
+typedef struct zfi_fit_state {
+    bool planned; /* there is a plan, with */
+    bool open;    /* what lies further has not been tried */
+    zf_choice choice;
+    size_t miss; /* bytes over the limits; 0: it fits */
+} zfi_fit_state;
+
+typedef struct zfi_fitting {
+    zf_graph *graph;
+    const zf_training *training;
+    zfi_fit_state states[ZFI_FIT_STATES];
+    bool tried[ZFI_FIT_STATES];
+    int32_t count; /* of those tried */
+} zfi_fitting;
+
+static bool zfi_wants_fit(const zf_training *t) { return t->fit.device || t->fit.memory; }
+
+static int zfi_fit_index(const zf_choice *c)
+{
+    return ((int)c->offload.optimizer * ZF_SPACES + (int)c->offload.parameters) * 2 +
+           (c->recompute.mode != ZF_RECOMPUTE_OFF);
+}
+
+static size_t zfi_over(size_t bytes, size_t limit) { return bytes > limit ? bytes - limit : 0; }
+
+/* Bytes over the limits, all together. */
+static size_t zfi_miss_of(const zf_fit_desc *d, const size_t bytes[ZF_SPACES])
+{
+    size_t miss = zfi_over(bytes[ZF_DISK], d->disk);
+    if (d->device) miss += zfi_over(bytes[ZF_DEVICE], d->device);
+    if (d->host) miss += zfi_over(bytes[ZF_HOST], d->host);
+    if (d->memory) miss += zfi_over(bytes[ZF_DEVICE] + bytes[ZF_HOST], d->memory);
+    return miss;
+}
+
+/* The limit of the device where so many bytes of host memory are taken; 0: nothing is left. */
+static size_t zfi_device_limit(const zf_fit_desc *d, size_t host)
+{
+    size_t limit = d->device ? d->device : SIZE_MAX;
+    if (!d->memory) return limit;
+    if (host >= d->memory) return 0;
+    return limit < d->memory - host ? limit : d->memory - host;
+}
+
+/* Plans a copy by the choice; its bytes and seconds. The graph has an error only if memory is
+ * out. */
+static zf_status zfi_try_choice(zfi_fitting *f, zf_choice *c)
+{
+    zf_training t = *f->training;
+    zf_graph *trial = zf_graph_copy(f->graph);
+    zf_estimate estimate = {0};
+    zf_status status;
+    if (!trial) return zfi_graph_nomem(f->graph);
+    trial->trial = true;
+    t.offload = c->offload, t.recompute = c->recompute;
+    t.print = NULL, t.fuse.miss = NULL;
+    if (zfi_wants_fuse_again(&t)) zfi_pass_fuse_again(trial, &t);
+    if (zfi_wants_recompute(&t)) zf_recompute(trial, &t);
+    if (!trial->error.status) zfi_plan_trial(trial, &t);
+    if (!trial->error.status) zfi_estimate(trial, t.cost, &estimate);
+    status = trial->memory.failed ? ZF_ERR_NOMEM : trial->error.status;
+    for (int k = 0; k < ZF_SPACES; k++) c->bytes[k] = (size_t)trial->peaks[k].bytes;
+    c->seconds = estimate.seconds;
+    f->count++;
+    if (status == ZF_ERR_NOMEM) zfi_graph_nomem(f->graph);
+    zf_graph_free(trial);
+    return status;
+}
+
+/* Adds a combination, unless it was tried. */
+static void zfi_add_choice(zfi_fitting *f, zf_choice c)
+{
+    const int index = zfi_fit_index(&c);
+    zfi_fit_state *s = &f->states[index];
+    zf_status status;
+    if (f->tried[index]) return;
+    f->tried[index] = true;
+    status = zfi_try_choice(f, &c);
+    if (status == ZF_ERR_LIMIT && c.recompute.mode == ZF_RECOMPUTE_AS_NEEDED) {
+        /* It does not fit, but by how much is to be known. */
+        c.recompute = (zf_recompute_desc){.mode = ZF_RECOMPUTE_LAYERS};
+        status = zfi_try_choice(f, &c);
+    }
+    if (status) return;
+    s->choice = c;
+    s->miss = zfi_miss_of(&f->training->fit, c.bytes);
+    s->planned = s->open = true;
+}
+
+/* The kind goes on to the spaces behind its own that may hold it. */
+static void zfi_move_on(zfi_fitting *f, const zf_choice *from, bool parameters)
+{
+    const zf_fit_desc *d = &f->training->fit;
+    const zf_space at = parameters ? from->offload.parameters : from->offload.optimizer;
+    for (int space = (int)at + 1; space < ZF_SPACES; space++) {
+        zf_choice c = *from;
+        if (space == ZF_HOST ? !d->host : !d->disk) continue;
+        *(parameters ? &c.offload.parameters : &c.offload.optimizer) = (zf_space)space;
+        /* How much is to be recomputed is another question then */
+        c.recompute = f->training->recompute;
+        zfi_add_choice(f, c);
+    }
+}
+
+/* Tries what lies one move further. */
+static void zfi_expand(zfi_fitting *f, zfi_fit_state *s)
+{
+    zf_choice c = s->choice;
+    const size_t limit = zfi_device_limit(&f->training->fit, c.bytes[ZF_HOST]);
+    s->open = false;
+    zfi_move_on(f, &s->choice, false);
+    zfi_move_on(f, &s->choice, true);
+    if (c.recompute.mode != ZF_RECOMPUTE_OFF || !limit || limit == SIZE_MAX) return;
+    c.recompute = (zf_recompute_desc){ZF_RECOMPUTE_AS_NEEDED, limit};
+    zfi_add_choice(f, c);
+}
+
+ZF_API size_t zf_choice_text(const zf_choice *c, char *text, size_t size)
+{
+    static const char *const kinds[] = {"optimizer", "parameters"};
+    char all[160] = "";
+    size_t at = 0;
+    if (!c) return 0;
+    for (int k = 0; k < 2; k++) {
+        const zf_space space = k ? c->offload.parameters : c->offload.optimizer;
+        if (space)
+            at += (size_t)snprintf(all + at, sizeof all - at, "%s%s=%s", at ? "," : "", kinds[k],
+                                   zf_space_name(space));
+    }
+    if (c->recompute.mode != ZF_RECOMPUTE_OFF)
+        at += (size_t)snprintf(all + at, sizeof all - at, "%srecompute", at ? ", " : "");
+    if (!at) at = (size_t)snprintf(all, sizeof all, "all on the device, nothing recomputed");
+    if (size) snprintf(text, size, "%s", all);
+    return at;
+}
+
+static zf_status zfi_nothing_fits(zf_graph *g, const zf_fit_desc *d, const zfi_fit_state *best)
+{
+    static const char *const names[] = {"of the device", "of host memory", "of the disk",
+                                        "of memory"};
+    const size_t *bytes = best->choice.bytes;
+    const size_t takes[] = {bytes[ZF_DEVICE], bytes[ZF_HOST], bytes[ZF_DISK],
+                            bytes[ZF_DEVICE] + bytes[ZF_HOST]},
+                 limits[] = {d->device ? d->device : SIZE_MAX, d->host ? d->host : SIZE_MAX,
+                             d->disk, d->memory ? d->memory : SIZE_MAX};
+    char choice[160], over[300] = "";
+    size_t at = 0;
+    zf_choice_text(&best->choice, choice, sizeof choice);
+    for (int k = 0; k < 4; k++)
+        if (takes[k] > limits[k])
+            at += (size_t)snprintf(over + at, sizeof over - at, "%s%zu bytes %s, %zu more than %zu",
+                                   at ? ", and " : "", takes[k], names[k], takes[k] - limits[k],
+                                   limits[k]);
+    return zfi_fail(&g->error, ZF_ERR_LIMIT,
+                    "zf_passes: nothing fits; what comes nearest (%s) takes %s", choice, over);
+}
+
+/* Chooses t->offload and t->recompute, by the graph as it is in front of the last zf_fuse. */
+static zf_status zfi_fit_training(zf_graph *g, zf_training *t)
+{
+    zfi_fitting f = {.graph = g, .training = t};
+    zf_choice first = {.recompute = t->recompute, .offload = t->offload};
+    zfi_fit_state *best = NULL, *nearest = NULL;
+    if (t->cost && zfi_check_cost(g, "zf_passes", t->cost)) return g->error.status;
+    zfi_add_choice(&f, first);
+    /* What is wrong with the description itself is told by the passes. */
+    if (!f.states[zfi_fit_index(&first)].planned) return g->error.status;
+    first = f.states[zfi_fit_index(&first)].choice;
+    for (;;) {
+        best = NULL;
+        for (int k = 0; k < ZFI_FIT_STATES; k++)
+            if (f.states[k].open && (!best || f.states[k].choice.seconds < best->choice.seconds))
+                best = &f.states[k];
+        if (!best || !best->miss) break;
+        zfi_expand(&f, best);
+        if (g->error.status) return g->error.status;
+    }
+    for (int k = 0; k < ZFI_FIT_STATES && !best; k++)
+        if (f.states[k].planned && (!nearest || f.states[k].miss < nearest->miss))
+            nearest = &f.states[k];
+    if (!best) return zfi_nothing_fits(g, &t->fit, nearest);
+    best->choice.free_seconds = first.seconds;
+    best->choice.tried = f.count;
+    t->offload = best->choice.offload, t->recompute = best->choice.recompute;
+    if (t->fit.choice) *t->fit.choice = best->choice;
+    return ZF_OK;
+}

@@ -730,7 +730,7 @@ ZF_API const char *zf_fuse_name(int32_t index);
  * local of node r / local. Collectives then run over one axis after the other, so that between
  * nodes go world / nodes times fewer bytes than where each rank sends to each:
  *
- *     all_gather       over node, then over local   (rank r has shard r % local * nodes + r / local)
+ *     all_gather       over node, then over local   (rank r: shard r % local * nodes + r / local)
  *     reduce_scatter   over local, then over node
  *     all_reduce       reduce_scatter over local, all_reduce over node, all_gather over local
  *

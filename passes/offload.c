@@ -7,8 +7,8 @@
  *           other space
  *
  *     optimizer     states lie in host memory; or on the disk, from where they are copied to host
- *                   memory and back. A bucket's gradient goes to the host when it is summed, and all
- *                   that the update section computes of its elements is computed there. The update
+ *                   memory and back. A bucket's gradient is copied to the host when it is summed, and
+ *                   nodes of the update section that read its elements are computed there. The update
  *                   writes a copy of the parameters, which is copied back to where they lie
  *     parameters    offload_parameters.c
  *     gradients     offload_gradients.c
@@ -26,8 +26,9 @@
  *           sgd %41, %40, %42, %32 {momentum=0.9 world=4 blocks=[0,1] decays=[0]}
  *           %43 = copy %41, %20 : f32[1024]
  *
- * With several micro-batches, gradients go in front of the updates: only then are they complete.
- * What ranks exchange lies on the device: norms of blocks that were made in host memory are copied.
+ * With several micro-batches, gradients are copied before the updates, when they are complete.
+ * Ranks exchange values on the device, so block norms that were computed in host memory are copied
+ * there.
  *
  * Source: Ren et al. 2021, sections 4 and 5. */
 

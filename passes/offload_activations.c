@@ -1,22 +1,25 @@
-/* offload, activations: what the backward pass reads of the forward pass lies in host memory between
- * them (offload.c).
+/* offload, activations: values of the forward pass that the backward pass reads are in host memory
+ * between them (offload.c).
  *
  *     found      values of the forward pass on the device, of more than keep_bytes, that a node of
- *                the backward pass reads: with zf_recompute, what it keeps of each layer. Values
+ *                the backward pass reads: with zf_recompute, those that it keeps of each layer. Values
  *                that the program or the update section reads stay
  *     forward    a value is copied to the host after its last use there
  *     backward   it is copied back before its first use, and released after its last one; views of
- *                it are made again
+ *                it are appended again
  *
  * before:   %4 = tanh %3     %5 = matmul %4, %2     ...     %9 = tanh_grad %8, %4
  * after:    %4 = tanh %3     %5 = matmul %4, %2     %20 = copy %4 {to=host} : f32[4,8] host     ...
  *           %21 = copy %20 : f32[4,8]     %9 = tanh_grad %8, %21     release %21
  */
 
-enum { ZFI_SMALL_ACTIVATION = 1 << 10 }; /* bytes up to which one stays */
+enum {
+    ZFI_SMALL_ACTIVATION = 1 << 10
+}; /* largest activation, in bytes, that stays on the
+                                          * device */
 
-/* The last position of the forward pass: where the scalars that the micro section puts out are
- * complete, on this rank; -1: it puts out none. */
+/* The last position of the forward pass: where the scalar outputs of the micro section are complete
+ * on this rank; -1: there are none. */
 static int32_t zfi_find_turn(const zfi_offloading *o, const int32_t *position)
 {
     const zf_graph *g = o->graph;
@@ -42,7 +45,7 @@ static bool zfi_reads_operands(const zfi_node *node)
     return node->op != ZF_OP_saved && node->op != ZF_OP_gradient && node->op != ZF_OP_release;
 }
 
-/* The node makes a value of its own that can leave the device. */
+/* The node computes a value of its own that can be moved from the device. */
 static bool zfi_can_leave(const zfi_offloading *o, int32_t id)
 {
     const zf_graph *g = o->graph;
@@ -57,8 +60,7 @@ static void zfi_find_activations(zfi_offloading *o)
 {
     zf_graph *g = o->graph;
     const int32_t end = zfi_len(o->order);
-    /* by node: its position; of its readers, through views too: the last of the forward pass, the
-     * last of all */
+    /* by node: its position; its last reader (also of its views) in the forward pass, and in all */
     int32_t *position, *early, *last;
     if (o->d.activations == ZF_DEVICE) return;
     if (!(position = zfi_calloc(&g->memory, 3 * o->nodes, sizeof *position))) return;
@@ -93,7 +95,8 @@ static void zfi_find_activations(zfi_offloading *o)
     zfi_free(&g->memory, position, 3 * o->nodes * sizeof *position);
 }
 
-/* The activation, as long as that is in host memory, of which the node is or is a view; NULL. */
+/* The activation that the node is, or of which it is a view, while it is in host memory; NULL:
+ * none. */
 static zfi_fetched *zfi_activation_of(zfi_offloading *o, int32_t id)
 {
     zfi_fetched *f =
@@ -101,8 +104,8 @@ static zfi_fetched *zfi_activation_of(zfi_offloading *o, int32_t id)
     return f && f->activation ? f : NULL;
 }
 
-/* After the node at `position` of the forward pass: copies to the host what this pass does not read
- * any more. */
+/* After the node at `position` of the forward pass: copies to the host values that this pass does
+ * not read any more. */
 static void zfi_send_activations(zfi_offloading *o, int32_t position)
 {
     zf_graph *g = o->graph;
@@ -114,7 +117,7 @@ static void zfi_send_activations(zfi_offloading *o, int32_t position)
     }
 }
 
-/* Before the node at `position` of the backward pass: copies back what it reads. */
+/* Before the node at `position` of the backward pass: copies back the values that it reads. */
 static void zfi_fetch_activations(zfi_offloading *o, int32_t position)
 {
     zf_graph *g = o->graph;
@@ -126,7 +129,7 @@ static void zfi_fetch_activations(zfi_offloading *o, int32_t position)
     }
 }
 
-/* After it: releases what nothing reads any more. */
+/* After it: releases values that nothing reads any more. */
 static void zfi_drop_activations(zfi_offloading *o, int32_t position, const int32_t *read,
                                  int32_t count)
 {

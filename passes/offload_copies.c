@@ -28,7 +28,8 @@ typedef struct zfi_offloading {
     bool *moved;                  /* a gradient that is read in host memory */
     zfi_fetched *fetched; /* growing array */
     zfi_use *uses;        /* of whole buckets of parameters; growing array */
-    int32_t *fetched_of;  /* by node: the index of what it is or of which it is a view; -1 */
+    int32_t *fetched_of;  /* by node: the index of the value or of the value of which it is a view;
+                           * -1 */
     int32_t *shown_as;    /* by node, for such a view: the same view of the copy on the device; 0 */
     int32_t *shown_in;    /* and of which copy it is a view */
     bool *late;           /* by node, for such a view: the update section reads it */
@@ -97,7 +98,7 @@ static void zfi_bring_back(zfi_offloading *o, int32_t id, zf_space space)
     zfi_append_nodes(g, copy, zfi_with({.i = home}), from, id);
 }
 
-/* What has been copied to the device, or a view of it, on the device. */
+/* The copy of a value on the device, or the same view of it. */
 static int32_t zfi_shown(zfi_offloading *o, int32_t id)
 {
     zf_graph *g = o->graph;
@@ -111,7 +112,7 @@ static int32_t zfi_shown(zfi_offloading *o, int32_t id)
     return o->shown_as[id] = zfi_append_op(g, node.op, &x, 1, node.attributes);
 }
 
-/* The node at `position` of the micro section is a view that is made again from the copy on the
+/* The node at `position` of the micro section is a view that is appended again, of the copy on the
  * device, where it is used. */
 static bool zfi_is_shown_anew(const zfi_offloading *o, int32_t position)
 {

@@ -27,8 +27,8 @@ static void zfi_find_moved(zfi_offloading *o)
     }
 }
 
-/* Before a node of the micro section: a sum in host memory, and what is made of it, are computed
- * there. */
+/* Before a node of the micro section: computes in host memory a sum that lies there, and its
+ * operands. */
 static void zfi_sum_on_host(zfi_offloading *o, int32_t id)
 {
     zf_graph *g = o->graph;

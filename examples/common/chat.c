@@ -104,11 +104,6 @@ int chat_role_of(const char *word)
     return -1;
 }
 
-const char *chat_styles(void)
-{
-    return "chatml, llama2, llama3, mistral-v1, mistral-v3, mistral, zephyr";
-}
-
 /* ----------------------------------------------------------------------------- recognising */
 
 /* Texts in a template that are not output: roles, names of members and of filters. */
@@ -192,7 +187,7 @@ static bool unknown(const char *path, const char *why, zf_error *error)
     shown[n] = 0;
     return fail(error, ZF_ERR_FORMAT,
                 "%s: its chat_template is unknown%s%s%s: name the style that it is (%s)", path,
-                n ? ", it has the text \"" : "", shown, n ? "\"" : "", chat_styles());
+                n ? ", it has the text \"" : "", shown, n ? "\"" : "", CHAT_STYLES);
 }
 
 static bool recognise(chat_template *t, const char *jinja, const char *path, zf_error *error)
@@ -243,7 +238,7 @@ static const char *find_template(const char *folder, const zf_json *config, buff
     if (!access(file, F_OK)) return file_read(file, jinja, error) ? jinja->at : NULL;
     if (zf_json_type_of(v) <= ZF_JSON_NULL) return NULL;
     if (!zf_json_string(v, NULL))
-        zf_json_expected(v, error, "one template; name the style that it is (%s)", chat_styles());
+        zf_json_expected(v, error, "one template; name the style that it is (%s)", CHAT_STYLES);
     else zf_json_to_string(v, &text, error);
     return text;
 }
@@ -260,7 +255,7 @@ bool chat_template_load(chat_template *t, const char *folder, const char *name, 
         if (!strcmp(name, styles[k].name)) t->style = &styles[k];
     if (name && !t->style)
         return fail(error, ZF_ERR_ARGUMENT, "there is no style of chats %.40s, only %s", name,
-                    chat_styles());
+                    CHAT_STYLES);
     snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
     config = zf_json_read(path, NULL, &why);
     read_token(config, "bos_token", t->begin, &why);

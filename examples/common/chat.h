@@ -5,7 +5,7 @@
  *     assistant  A wren.              <|im_start|>assistant\nA wren.<|im_end|>\n
  *
  * Templates are Jinja programs, which are not interpreted here. Some styles are known by name
- * (chat_styles). A template is recognised if all of its text belongs to a style; one with a system
+ * (CHAT_STYLES). A template is recognised if all of its text belongs to a style; one with a system
  * message of its own, for example, is not. */
 #ifndef CHAT_H
 #define CHAT_H
@@ -31,8 +31,8 @@ typedef struct chat_template {
     char begin[CHAT_TOKEN], end[CHAT_TOKEN];
 } chat_template;
 
-/* The names of all styles, with commas between them. */
-const char *chat_styles(void);
+/* The names of all styles. */
+#define CHAT_STYLES "chatml, llama2, llama3, mistral-v1, mistral-v3, mistral, zephyr"
 
 /* The template of a model's folder: that of its chat_template.jinja or tokenizer_config.json, or
  * the style `name`, if it is not NULL. begin and end are bos_token and eos_token. False with

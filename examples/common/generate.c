@@ -269,7 +269,7 @@ static bool open_tokenizer(writer *w, const char *folder, const char *style, int
         return false;
     if (style && !w->chat.style)
         return fail(error, ZF_ERR_ARGUMENT, "%s has no chat_template: name a style, --chat %s",
-                    folder, chat_styles());
+                    folder, CHAT_STYLES);
     if (*w->chat.end) w->ends[1] = tokens_id(w->tokens, w->chat.end);
     if (w->framed) w->ends[2] = tokens_id(w->tokens, chat_end(&w->chat));
     return true;

@@ -1,4 +1,5 @@
 #include "settings.h"
+#include "chat.h"
 #include "folder.h"
 #include "sample.h"
 #include "training.h"
@@ -35,10 +36,6 @@ settings settings_defaults(void)
                       .dropout = -1,
                       .deadline = 60};
 }
-
-static const char chat_help[] =
-    "how messages are written: chatml, llama2, llama3, mistral-v1, mistral-v3, mistral, zephyr;\n"
-    "                                    else as the tokenizer's chat_template says";
 
 void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, const option_row *own,
                    settings *o)
@@ -178,7 +175,9 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
         {"tokenizer", TEXT | NAMES, "DIR", &o->tokenizer, 0, 0,
          "of --data: a folder with tokenizer.json and tokenizer_config.json; else that of\n"
          "                                    --load, --init or --model"},
-        {"chat", TEXT, "STYLE", &o->chat, 0, 0, chat_help},
+        {"chat", TEXT, "STYLE", &o->chat, 0, 0,
+         "how messages are written: " CHAT_STYLES ";\n"
+         "                                    else as the tokenizer's chat_template says"},
         {"alone", FLAG | NOTED, NULL, &o->alone, 0, 0,
          "each example of --data has a row of its own"},
         {NULL, FLAG, NULL, NULL, 0, 0, NULL},

@@ -135,7 +135,7 @@ static bool read_messages(reader *r, const zf_json *all)
     if (zf_json_type_of(all) != ZF_JSON_ARRAY || !zf_json_length(all))
         return zf_json_expected(all, r->error, "an array of messages"), false;
     if (!r->desc->style)
-        return zf_json_fail(all, r->error, "needs the style of its chats: %s", chat_styles()),
+        return zf_json_fail(all, r->error, "needs the style of its chats: %s", CHAT_STYLES),
                false;
     for (const zf_json *v = zf_json_first(all); v; v = zf_json_next(v), count++) {
         const zf_json *role = zf_json_require(v, "role", r->error);

@@ -259,7 +259,8 @@ $(eval $(call emulated,build/emulated,build/libparts.a build/libzeroflow.a))
 $(eval $(call emulated,build/emulated/asan,build/asan/obj/tests/inside.o \
                build/asan/obj/tests/disk.o build/asan/obj/tests/numbers.o build/asan/libparts.a))
 
--include $(shell find $(wildcard $(VARIANTS:%=%/obj) $(EMULATED:%=%/obj) build/blas/obj) /dev/null -name '*.d')
+-include $(shell find $(wildcard $(VARIANTS:%=%/obj) $(EMULATED:%=%/obj) build/blas/obj) \
+                      /dev/null -name '*.d')
 
 # Missing packages are checked once.
 build/.needs-%: tools/needs.sh

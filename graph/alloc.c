@@ -30,7 +30,7 @@
  * optimized for speed, gcc compiles them at -O1 with small functions inlined. That takes three
  * quarters of the time. Kernels among them ask for more themselves (cpu/isa.c). */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
-#define ZFI_PLAIN_BEGINS                                                                        \
+#define ZFI_PLAIN_BEGINS                                                                           \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\", \"inline-small-functions\")")
 #define ZFI_PLAIN_ENDS _Pragma("GCC pop_options")
 #else

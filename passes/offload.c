@@ -7,8 +7,8 @@
  *           other space
  *
  *     optimizer     states lie in host memory; or on the disk, from where they are copied to host
- *                   memory and back. A bucket's gradient is copied to the host when it is summed, and
- *                   nodes of the update section that read its elements are computed there. The update
+ *                   memory and back. A bucket's gradient is copied to the host when it is summed;
+ *                   nodes of the update section that read it are computed there. The update
  *                   writes a copy of the parameters, which is copied back to where they lie
  *     parameters    offload_parameters.c
  *     gradients     offload_gradients.c

@@ -2,7 +2,7 @@
  * between them (offload.c).
  *
  *     found      values of the forward pass on the device, of more than keep_bytes, that a node of
- *                the backward pass reads: with zf_recompute, those that it keeps of each layer. Values
+ *                the backward pass reads: with zf_recompute, those kept of each layer. Values
  *                that the program or the update section reads stay
  *     forward    a value is copied to the host after its last use there
  *     backward   it is copied back before its first use, and released after its last one; views of
@@ -13,10 +13,7 @@
  *           %21 = copy %20 : f32[4,8]     %9 = tanh_grad %8, %21     release %21
  */
 
-enum {
-    ZFI_SMALL_ACTIVATION = 1 << 10
-}; /* largest activation, in bytes, that stays on the
-                                          * device */
+enum { ZFI_SMALL_ACTIVATION = 1 << 10 }; /* bytes of the largest that stays */
 
 /* The last position of the forward pass: where the scalar outputs of the micro section are complete
  * on this rank; -1: there are none. */

@@ -28,8 +28,7 @@ typedef struct zfi_offloading {
     bool *moved;                  /* a gradient that is read in host memory */
     zfi_fetched *fetched; /* growing array */
     zfi_use *uses;        /* of whole buckets of parameters; growing array */
-    int32_t *fetched_of;  /* by node: the index of the value or of the value of which it is a view;
-                           * -1 */
+    int32_t *fetched_of;  /* by node: the index of the value, or of its view's root; -1 */
     int32_t *shown_as;    /* by node, for such a view: the same view of the copy on the device; 0 */
     int32_t *shown_in;    /* and of which copy it is a view */
     bool *late;           /* by node, for such a view: the update section reads it */

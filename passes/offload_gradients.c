@@ -27,8 +27,8 @@ static void zfi_find_moved(zfi_offloading *o)
     }
 }
 
-/* Before a node of the micro section: computes in host memory a sum that lies there, and its
- * operands. */
+/* Before a node of the micro section: a sum whose accumulator is in host memory is computed there,
+ * and so is a cast of it. */
 static void zfi_sum_on_host(zfi_offloading *o, int32_t id)
 {
     zf_graph *g = o->graph;

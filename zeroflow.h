@@ -730,15 +730,17 @@ ZF_API const char *zf_fuse_name(int32_t index);
  * local of node r / local. Collectives then run over one axis after the other, so that between
  * nodes go world / nodes times fewer bytes than where each rank sends to each:
  *
- *     all_gather       over node, then over local   (rank r: shard r % local * nodes + r / local)
+ *     all_gather       over node, then over local
  *     reduce_scatter   over local, then over node
  *     all_reduce       reduce_scatter over local, all_reduce over node, all_gather over local
  *
- * Sums have one order for each number of ranks in a node: in each micro-batch the ranks of a node
- * are added in their order, and these sums are added in the order of nodes to what the
- * micro-batches before left. Where there is one node, or one rank in each, that is the order of
- * ranks, and everything is as without `nodes`. So with several nodes the bits are those of any
- * other number of nodes and micro-batches of the same product, with as many ranks in a node. */
+ * Rank r has shard (r % local) * nodes + r / local, so that what each gather gives lies in one
+ * piece. Sums have one order for each number of ranks in a node: in each micro-batch the ranks of a
+ * node are added in their order, and these sums, rounded to the dtype of the gradients, are added in
+ * the order of nodes to what the micro-batches before left. Where there is one node, or one rank in
+ * each, the order is that of ranks, and everything is as without `nodes`. So with several nodes the
+ * bits are those of any other number of nodes and micro-batches of the same product, with as many
+ * ranks in a node. */
 typedef struct zf_store zf_store; /* section 7 */
 typedef struct zf_zero_desc {
     int32_t stage; /* 0, 1, 2 or 3 */
@@ -2334,11 +2336,10 @@ typedef struct zf_group {
 } zf_group;
 
 /* One collective of one rank. Elements of in and out, n ranks in its group: count and n count of
- * all_gather; n
- * count and count of reduce_scatter; n count each of all_to_all; count each of all_reduce and
- * bcast. out may be in where both have one length; they never overlap otherwise, except that in may
- * be this rank's own part of all_gather's out. With add, all_reduce's out is the same on all
- * ranks. */
+ * all_gather; n count and count of reduce_scatter; n count each of all_to_all; count each of
+ * all_reduce and bcast. out may be in where both have one length; they never overlap otherwise,
+ * except that in may be this rank's own part of all_gather's out. With add, all_reduce's out is the
+ * same on all ranks. */
 typedef struct zf_collective {
     zf_op op;
     int32_t node;    /* its id, for messages */

@@ -320,7 +320,8 @@ static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const 
         return ncclReduceScatter(v->from, v->to, v->count, v->type, ncclSum, nccl, w->stream);
     case ZF_OP_all_reduce:
         return ncclAllReduce(v->from, v->to, v->count, v->type, ncclSum, nccl, w->stream);
-    case ZF_OP_bcast: return ncclBroadcast(v->from, v->to, v->count, v->type, root, nccl, w->stream);
+    case ZF_OP_bcast:
+        return ncclBroadcast(v->from, v->to, v->count, v->type, root, nccl, w->stream);
     default: break; /* all_to_all, and all of a group */
     }
     if ((code = ncclGroupStart())) return code;

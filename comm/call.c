@@ -63,8 +63,8 @@ ZF_API zf_status zf_collective_check(const zf_collective *c, const zf_comm *comm
     group = zf_collective_group(c, comm), world = group.count;
     if (!zfi_is_group(&group, comm))
         return zfi_fail(error, ZF_ERR_ARGUMENT,
-                        "%s: the group {%d, %d, %d} (first, stride, count) must be of ranks 0 to %d, "
-                        "rank %d among them",
+                        "%s: the group {%d, %d, %d} (first, stride, count) must be of ranks 0 to "
+                        "%d, rank %d among them",
                         name, (int)group.first, (int)group.stride, (int)group.count,
                         (int)comm->world - 1, (int)comm->rank);
     if (c->channel < 0 || c->channel >= channels)

@@ -86,7 +86,7 @@ static zf_status zfi_open_products(zfi_cuda *c, const zf_cuda_desc *desc, zf_err
 static zf_status zfi_open(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error)
 {
     zfi_device *d = &c->device;
-    const zf_run none = {0, 0, 0, 0, 0, 1, false};
+    const zf_run none = {0, 0, 0, 0, 0, 1, 1, 0, false};
     zf_status status = zfi_enter(c, error);
     if (status) return status;
     ZFI_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, d->number));

@@ -38,7 +38,7 @@ static uint8_t zfi_mesh_axes(int64_t over)
 /* The group of a rank; count 0: all ranks. */
 static zf_group zfi_mesh_group(zfi_mesh m, int64_t over, int32_t rank)
 {
-    const int32_t local = zfi_mesh_local(m);
+    const int32_t local = over == ZF_OVER_ALL ? 1 : zfi_mesh_local(m);
     if (over == ZF_OVER_NODE) return (zf_group){rank % local, local, m.nodes};
     if (over == ZF_OVER_LOCAL) return (zf_group){rank / local * local, 1, local};
     return (zf_group){0, 0, 0};

@@ -140,9 +140,9 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
                         (int)d->nodes, (int)d->world);
     if ((d->hpz || d->mics) && !zfi_is_mesh((zfi_mesh){d->world, d->nodes}))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: %s needs several nodes of several ranks; of %d rank%s nodes is %d",
-                        d->mics ? "mics" : "hpz", (int)d->world, d->world > 1 ? "s" : "",
-                        (int)d->nodes);
+                        "zf_zero: %s needs several nodes of several ranks each; world is %d and "
+                        "nodes is %d",
+                        d->mics ? "mics" : "hpz", (int)d->world, (int)d->nodes);
     if (d->hpz && d->stage < 3)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_zero: hpz is for stage 3, where parameters are gathered; stage is %d",

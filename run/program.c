@@ -257,7 +257,7 @@ static zf_status zfi_bind_added(zf_program *p, int32_t id, int32_t *bucket_of)
     for (int32_t k = 0; k < zfi_len(p->store->buckets) && b.world > 1; k++)
         if (p->store->buckets[k].world > 1 && p->store->buckets[k].nodes != b.nodes)
             return zfi_fail(&g->error, ZF_ERR_MISMATCH,
-                            "zf_compile: what the ranks share in the store is cut for %d nodes; give "
+                            "zf_compile: shards in the store are those of ranks in %d nodes; give "
                             "zf_zero as many, and not %d (zf_zero_desc.nodes)",
                             (int)p->store->buckets[k].nodes, (int)b.nodes);
     for (int32_t k = 0; k < (flat ? node->arg_count : 1); k++) {

@@ -59,7 +59,8 @@ TEST(account_knows_every_kind)
     for (int32_t stage = 0; stage < 4; stage++) {
         enum { UNIT = 4 * 6144, ALL = 2 * UNIT, CLOCK = 64 };
         zf_plan plan;
-        zf_graph *g = make_graph(t, false, &(zf_zero_desc){.stage = stage, .world = 2, .bucket_bytes = 20000});
+        const zf_zero_desc zero = {.stage = stage, .world = 2, .bucket_bytes = 20000};
+        zf_graph *g = make_graph(t, false, &zero);
         NEED(t, g, NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g);
         OK(t, zf_memory(g, NULL), zf_graph_error(g));

@@ -50,6 +50,12 @@ check 'pretrain without a vocabulary' \
 check 'save-every without save' \
     misused '--save-every needs a place for its checkpoints: --save DIR' \
     pretrain --corpus c --vocab v --save-every 5
+check 'shards of nodes at stage 0' \
+    misused '--mics is for --zero 1, 2 or 3; stage 0 shards nothing' \
+    pretrain --corpus c --vocab v --ranks 4 --mics 2
+check 'parameters inside nodes at stage 2' \
+    misused '--zero-hpz is for --zero 3, where parameters are gathered' \
+    pretrain --corpus c --vocab v --zero 2 --zero-hpz
 check 'cost without prefetch' \
     misused '--cost decides when --prefetch gathers: --prefetch BYTES' \
     pretrain --corpus c --vocab v --cost measure
@@ -680,6 +686,19 @@ fits_memory() {
         [ "$(number allocated_peak_bytes)" -le $limit ]
 }
 check 'fitted into less memory: the same bits' fits_memory
+check 'two nodes of two ranks' ranked nodes --ranks 4 --nodes 2
+check 'which have other bits' eval '! cmp -s "$work/adamw.params" "$work/nodes.params"'
+check 'parameters kept inside nodes: the same bits' like nodes --zero 3 --ranks 4 \
+    --ranks-per-node 2 --zero-hpz --prefetch 100000
+check 'shards of a node: the same bits' like nodes --zero 2 --ranks 4 --mics 2
+check 'four nodes of two ranks' ranked eight --ranks 8 --nodes 4
+check 'two nodes with twice the micro-batches: the same bits' \
+    like eight --zero 1 --ranks 4 --nodes 2 --micro-batches 2
+check 'nodes that do not divide the ranks' \
+    spoils '--nodes 3 does not divide the 4 ranks' --ranks 4 --nodes 3
+check 'nodes of other sizes than said' \
+    spoils '--nodes 2 of --ranks-per-node 4 are not the 4 ranks there are' --ranks 4 --nodes 2 \
+    --ranks-per-node 4
 check 'threads to share: the same bits' like adamw --zero 2 --ranks 4 --threads 8
 reports_ranks() {
     like adamw --zero 2 --ranks 2 --micro-batches 2 && [ "$(number ranks)" = 2 ] &&
@@ -812,6 +831,24 @@ if [ -n "$mpi" ]; then
     for zero in 0 1 2 3; do
         check "stage $zero, four processes: the same bits" like adamw --zero $zero --prefetch 20000
     done
+    check 'two nodes of two processes: the same bits' \
+        like nodes --zero 3 --nodes 2 --zero-hpz --prefetch 20000
+    hosts() { # N: mpirun says that N processes are on each host
+        printf 'export OMPI_COMM_WORLD_LOCAL_SIZE=%s\n' "$1"
+        printf 'OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK %% %s))\n' "$1"
+        printf 'export OMPI_COMM_WORLD_LOCAL_RANK\nexec "$@"\n'
+    }
+    hosts 2 > "$work/hosts"
+    launch="mpirun -np 4 sh $(printf %s "$work/hosts" | sed 's/ /?/g')"
+    check 'nodes that mpirun tells: the same bits' like nodes --zero 1
+    hosts 3 > "$work/hosts"
+    uneven() {
+        pretrain --steps 1
+        [ $status = 1 ] && grep -q '^bert: rank 0: mpirun has 3 of the 4 ranks on this host, ' \
+            "$work/err"
+    }
+    check 'hosts that are no equal nodes' uneven
+    launch='mpirun -np 4'
     check 'stage 3, four processes, lamb: the same bits' like lamb --optimizer lamb --zero 3
     launch='mpirun -np 2'
     check 'stage 3, two processes x 2 micro-batches: the same bits' \

@@ -97,14 +97,19 @@ static bool team_new(test *t, team *m, const setup *s)
 }
 
 /* The number that all elements of x are on a slot: sums of such depend on the order. */
-static float slot_value(int64_t slot) { return (float)(slot % 3 + 1) * 1e-3f * (float)(slot * slot + 1); }
+static float slot_value(int64_t slot)
+{
+    return (float)(slot % 3 + 1) * 1e-3f * (float)(slot * slot + 1);
+}
 
 static zf_status feed(member *k, int32_t rank, int64_t micro)
 {
     const team *m = k->team;
     float x[ROWS * WIDTH], lr = 0.01f;
-    for (int i = 0; i < ROWS * WIDTH; i++) x[i] = slot_value(micro * m->s.world + rank) + (float)i / 64;
-    zf_status status = zf_write(k->program, zf_graph_find(k->graph, "x"), x, sizeof x);
+    zf_status status;
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        x[i] = slot_value(micro * m->s.world + rank) + (float)i / 64;
+    status = zf_write(k->program, zf_graph_find(k->graph, "x"), x, sizeof x);
     return status ? status : zf_write(k->program, zf_graph_find(k->graph, "lr"), &lr, sizeof lr);
 }
 
@@ -118,7 +123,8 @@ static void *member_main(void *object)
     for (int step = 0; step < STEPS && !k->status; step++)
         for (int64_t micro = 0; micro < m->s.micro_batches && !k->status; micro++)
             if (!(k->status = feed(k, rank, micro)))
-                k->status = micro + 1 < m->s.micro_batches ? zf_micro(k->program) : zf_step(k->program);
+                k->status =
+                    micro + 1 < m->s.micro_batches ? zf_micro(k->program) : zf_step(k->program);
     return NULL;
 }
 
@@ -160,7 +166,10 @@ static float loss_of(const team *m)
 
 static team teams[2];
 
-static float part_of(int64_t slot) { return ldexpf(1.0f / (float)(2 * slot + 3), (int)(slot * 7 % 5)) + 0.1f; }
+static float part_of(int64_t slot)
+{
+    return ldexpf(1.0f / (float)(2 * slot + 3), (int)(slot * 7 % 5)) + 0.1f;
+}
 
 /* By definition: in each micro-batch the ranks of a node in their order, then the nodes in theirs,
  * onto what the micro-batches before left. */
@@ -224,7 +233,8 @@ TEST_ONCE(groups_of_one_node_are_none)
 {
     for (int32_t stage = 0; stage < 4; stage++) {
         const setup s = {.world = 4, .stage = stage, .micro_batches = 2};
-        zf_graph *plain = build(&s, 0), *one = build(&s, 1), *all = build(&s, 4), *two = build(&s, 2);
+        zf_graph *plain = build(&s, 0), *one = build(&s, 1), *all = build(&s, 4),
+                 *two = build(&s, 2);
         CHECK(t, zf_graph_hash(plain) == zf_graph_hash(one));
         CHECK(t, zf_graph_hash(plain) == zf_graph_hash(all));
         CHECK(t, zf_graph_hash(plain) != zf_graph_hash(two));
@@ -273,8 +283,8 @@ static size_t between(const zf_traffic *t)
            t->all_to_all.between + t->bcast.between;
 }
 
-/* By hand, of a rank in 2 nodes of 2: buckets of 1600 elements, padded to 4096, in shards of b = 4 KiB.
- * Norms of blocks: 1 of a shard; the loss: 1. What was foretold is counted. */
+/* By hand, of a rank in 2 nodes of 2: buckets of 1600 elements, padded to 4096, in shards of b = 4
+ * KiB. Norms of blocks: 1 of a shard; the loss: 1. What was foretold is counted. */
 TEST_ONCE(groups_bytes_by_link)
 {
     enum { B = 4096, L = LAYERS };

@@ -343,7 +343,7 @@ run:
  * another case has left. */
 static void check_views(const session *s)
 {
-    static const zf_run run = {.seed = 5, .step = 1, .world = 1};
+    static const zf_run run = {.seed = 5, .step = 1, .world = 1, .nodes = 1};
     zf_array args[64];
     zf_launch l;
     for (int32_t i = 0; launch_at(s->graph, i, &l, args); i++) {
@@ -455,7 +455,13 @@ static void *run_member(void *object)
     memset(c, 0, sizeof *c);
     c->launch = *m->launch;
     c->launch.args = c->args;
-    c->run = (zf_run){.seed = 5, .step = 1, .micro = m->micro, .rank = m->rank, .world = WORLD};
+    c->run = (zf_run){.seed = 5,
+                      .step = 1,
+                      .micro = m->micro,
+                      .rank = m->rank,
+                      .world = WORLD,
+                      .nodes = 1,
+                      .shard = m->rank};
     c->launch.run = &c->run;
     c->launch.error = &m->error;
     c->launch.comm = m->comm, c->launch.backend = m->cpu->self;

@@ -380,9 +380,9 @@ static void goes_on(test *t, bool lamb)
 TEST_ONCE(shards_go_on_adamw) { goes_on(t, false); }
 TEST_ONCE(shards_go_on_lamb) { goes_on(t, true); }
 
-/* Two ranks in each node: every stage, number of nodes, hpz, mics and bucket has the bits of two nodes
- * at stage 0, and goes on from what the others saved. What nodes have of one another is saved once.
- * One node goes on from it as well. */
+/* Two ranks in each node: every stage, number of nodes, hpz, mics and bucket has the bits of two
+ * nodes at stage 0, and goes on from what the others saved. What nodes have of one another is saved
+ * once. One node goes on from it as well. */
 TEST_ONCE(shards_of_nodes)
 {
     enum { SAVED = 2, DONE = 3, CASES = 11 };

@@ -515,8 +515,8 @@ TEST(store_refuses_another_layout)
          "and "
          "in the store it is element 0 of a bucket of 6144, sharded over 2 ranks: give zf_zero the "
          "same "
-         "stage, world and nodes, and the store (zf_zero_desc.store), or zf_store_copy the values to a "
-         "store of another layout"},
+         "stage, world and nodes, and the store (zf_zero_desc.store), or zf_store_copy the values "
+         "to a store of another layout"},
         {{.stage = 3},
          {.stage = 3, .forward = true, .half = true},
          2,
@@ -524,8 +524,8 @@ TEST(store_refuses_another_layout)
          "and "
          "in the store it is element 0 of a bucket of 6144, sharded over 2 ranks: give zf_zero the "
          "same "
-         "stage, world and nodes, and the store (zf_zero_desc.store), or zf_store_copy the values to a "
-         "store of another layout"},
+         "stage, world and nodes, and the store (zf_zero_desc.store), or zf_store_copy the values "
+         "to a store of another layout"},
         {{.plain = true},
          {.stage = 0, .forward = true},
          1,

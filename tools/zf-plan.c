@@ -58,7 +58,7 @@ static void usage(FILE *out)
         "  --world=N              ranks (1)\n"
         "  --nodes=M              in which the ranks are, as many in each (1)\n"
         "  --zero=0|1|2|3         ZeRO stage (0)\n"
-        "  --zero-hpz             stage 3: the ranks of a node keep parameters for the backward pass\n"
+        "  --zero-hpz             stage 3: nodes keep parameters for the backward pass\n"
         "  --mics=Z               shard over the Z ranks of a node alone\n"
         "  --precision=f32|bf16|f16\n"
         "                         of parameters, activations and gradients (f32)\n"

@@ -109,7 +109,8 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
         {"nodes", COUNT, "M", &o->nodes, 0, 1024,
          "in which the ranks are, as many in each; sums are made inside nodes first.\n"
          "                                    0: by --ranks-per-node, or the launcher, else 1"},
-        {"ranks-per-node", COUNT, "Z", &o->ranks_per_node, 0, 1024, "the same, by the ranks in each"},
+        {"ranks-per-node", COUNT, "Z", &o->ranks_per_node, 0, 1024,
+         "the same, by the ranks in each"},
         {"zero-hpz", FLAG, NULL, &o->hpz, 0, 0,
          "--zero 3: the ranks of a node together keep parameters for the backward pass"},
         {"mics", COUNT, "Z", &o->mics, 0, 1024,

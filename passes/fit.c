@@ -1,8 +1,10 @@
 /* fit: what leaves the device so that a step stays within given bytes (zf_training.fit).
  *
- *     optimizer    device   host   disk
- *     parameters   device   host   disk
- *     recompute    nothing         as much as is needed
+ *     optimizer     device   host   disk
+ *     parameters    device   host   disk
+ *     gradients     device   host
+ *     activations   device   host
+ *     recompute     nothing         as much as is needed
  *
  * Each combination is planned on a copy of the graph, with the passes that follow, and its time is
  * estimated. From the one that was asked for the search goes on to those that move one thing
@@ -10,7 +12,22 @@
  * that fits, as long as moving a thing further never makes a step faster.
  */
 
-enum { ZFI_FIT_STATES = ZF_SPACES * ZF_SPACES * 2 };
+/* What can leave the device, and how far. */
+static const struct {
+    const char *name;
+    size_t at; /* in zf_offload_desc */
+    zf_space last;
+} zfi_fit_kinds[] = {{"optimizer", offsetof(zf_offload_desc, optimizer), ZF_DISK},
+                     {"parameters", offsetof(zf_offload_desc, parameters), ZF_DISK},
+                     {"gradients", offsetof(zf_offload_desc, gradients), ZF_HOST},
+                     {"activations", offsetof(zf_offload_desc, activations), ZF_HOST}};
+
+enum { ZFI_FIT_KINDS = ZFI_COUNT(zfi_fit_kinds), ZFI_FIT_STATES = 3 * 3 * 2 * 2 * 2 };
+
+static zf_space *zfi_space_of_kind(zf_offload_desc *d, int kind)
+{
+    return (zf_space *)(void *)((char *)d + zfi_fit_kinds[kind].at);
+}
 
 /* A combination that was planned. */
 typedef struct zfi_fit_state {
@@ -32,8 +49,11 @@ static bool zfi_wants_fit(const zf_training *t) { return t->fit.device || t->fit
 
 static int zfi_fit_index(const zf_choice *c)
 {
-    return ((int)c->offload.optimizer * ZF_SPACES + (int)c->offload.parameters) * 2 +
-           (c->recompute.mode != ZF_RECOMPUTE_OFF);
+    zf_offload_desc d = c->offload;
+    int index = c->recompute.mode != ZF_RECOMPUTE_OFF;
+    for (int k = 0; k < ZFI_FIT_KINDS; k++)
+        index = index * ((int)zfi_fit_kinds[k].last + 1) + (int)*zfi_space_of_kind(&d, k);
+    return index;
 }
 
 static size_t zfi_over(size_t bytes, size_t limit) { return bytes > limit ? bytes - limit : 0; }
@@ -103,15 +123,15 @@ static void zfi_add_choice(zfi_fitting *f, zf_choice c)
 }
 
 /* The kind goes on to the spaces behind its own that may hold it. */
-static void zfi_move_on(zfi_fitting *f, const zf_choice *from, bool parameters)
+static void zfi_move_on(zfi_fitting *f, const zf_choice *from, int kind)
 {
     const zf_fit_desc *d = &f->training->fit;
-    const zf_space at = parameters ? from->offload.parameters : from->offload.optimizer;
-    for (int space = (int)at + 1; space < ZF_SPACES; space++) {
-        zf_choice c = *from;
+    zf_choice c = *from;
+    const int at = (int)*zfi_space_of_kind(&c.offload, kind);
+    for (int space = at + 1; space <= (int)zfi_fit_kinds[kind].last; space++) {
         if (space == ZF_HOST ? !d->host : !d->disk) continue;
-        *(parameters ? &c.offload.parameters : &c.offload.optimizer) = (zf_space)space;
-        /* How much is to be recomputed is another question then */
+        *zfi_space_of_kind(&c.offload, kind) = (zf_space)space;
+        /* How much is to be recomputed is another question then. */
         c.recompute = f->training->recompute;
         zfi_add_choice(f, c);
     }
@@ -123,8 +143,7 @@ static void zfi_expand(zfi_fitting *f, zfi_fit_state *s)
     zf_choice c = s->choice;
     const size_t limit = zfi_device_limit(&f->training->fit, c.bytes[ZF_HOST]);
     s->open = false;
-    zfi_move_on(f, &s->choice, false);
-    zfi_move_on(f, &s->choice, true);
+    for (int k = 0; k < ZFI_FIT_KINDS; k++) zfi_move_on(f, &s->choice, k);
     if (c.recompute.mode != ZF_RECOMPUTE_OFF || !limit || limit == SIZE_MAX) return;
     c.recompute = (zf_recompute_desc){ZF_RECOMPUTE_AS_NEEDED, limit};
     zfi_add_choice(f, c);
@@ -132,16 +151,15 @@ static void zfi_expand(zfi_fitting *f, zfi_fit_state *s)
 
 ZF_API size_t zf_choice_text(const zf_choice *c, char *text, size_t size)
 {
-    static const char *const kinds[] = {"optimizer", "parameters"};
+    zf_offload_desc d = {.optimizer = ZF_DEVICE};
     char all[160] = "";
     size_t at = 0;
     if (!c) return 0;
-    for (int k = 0; k < 2; k++) {
-        const zf_space space = k ? c->offload.parameters : c->offload.optimizer;
-        if (space)
-            at += (size_t)snprintf(all + at, sizeof all - at, "%s%s=%s", at ? "," : "", kinds[k],
-                                   zf_space_name(space));
-    }
+    d = c->offload;
+    for (int k = 0; k < ZFI_FIT_KINDS; k++)
+        if (*zfi_space_of_kind(&d, k))
+            at += (size_t)snprintf(all + at, sizeof all - at, "%s%s=%s", at ? "," : "",
+                                   zfi_fit_kinds[k].name, zf_space_name(*zfi_space_of_kind(&d, k)));
     if (c->recompute.mode != ZF_RECOMPUTE_OFF)
         at += (size_t)snprintf(all + at, sizeof all - at, "%srecompute", at ? ", " : "");
     if (!at) at = (size_t)snprintf(all, sizeof all, "all on the device, nothing recomputed");

@@ -68,8 +68,8 @@ static void usage(FILE *out)
         "  --recompute=off|layers|BYTES  recompute values in the backward pass: those inside\n"
         "                         each layer, or as needed for a peak of BYTES (off)\n"
         "  --bucket=BYTES         size of the buckets in which parameters move (that of a block)\n"
-        "  --offload=KIND=SPACE,...  where values lie: optimizer or parameters, =host or =disk\n"
-        "                         (off)\n"
+        "  --offload=KIND=SPACE,...  where values lie: optimizer or parameters, =host or =disk,\n"
+        "                         or gradients=host or activations=host (off)\n"
         "  --prefetch=BYTES       in flight: of parameters gathered ahead, of gradients being\n"
         "                         reduced, and of copies between spaces\n"
         "  --cost=FILE            rates of a machine, its link and its disk (zf_cost_read), by\n"
@@ -636,6 +636,8 @@ static int print_json(const options *o, zf_graph *g, const result *r)
 
 /* --------------------------------------------------------------------------- the largest models */
 
+enum { MOST_WAYS = 4 * 7 };
+
 /* A way to train: stage and offload of a row of the table. */
 typedef struct way {
     int64_t stage;
@@ -720,34 +722,37 @@ static fitted largest(const options *o, bool gpt, const way *w)
 }
 
 /* "stage 3, optimizer=disk,parameters=disk" */
-static const char *way_name(const options *o, const way *w, char text[96])
+static const char *way_name(const options *o, const way *w, char text[128])
 {
-    static const char *const kinds[] = {"optimizer", "parameters"};
-    const zf_space spaces[] = {w->offload.optimizer, w->offload.parameters};
-    int at = o->world == 1 ? snprintf(text, 96, "plain memory")
-                           : snprintf(text, 96, "stage %lld", (long long)w->stage);
-    if (o->world == 1 && (spaces[0] || spaces[1])) at = snprintf(text, 96, "one rank");
-    for (int k = 0; k < 2; k++)
-        if (spaces[k])
-            at += snprintf(text + at, 96 - (size_t)at, "%s%s=%s", k && spaces[0] ? "," : ", ",
-                           kinds[k], zf_space_name(spaces[k]));
+    const zf_choice placed = {.offload = w->offload};
+    const bool plain = !w->offload.optimizer && !w->offload.parameters;
+    int at = o->world > 1 ? snprintf(text, 128, "stage %lld", (long long)w->stage)
+                          : snprintf(text, 128, plain ? "plain memory" : "one rank");
+    if (!plain) {
+        at += snprintf(text + at, 128 - (size_t)at, ", ");
+        zf_choice_text(&placed, text + at, 128 - (size_t)at);
+    }
     return text;
 }
 
-/* The ways that the spaces allow; with one rank all stages are the same. */
-static int list_ways(const options *o, way ways[24])
+/* The ways that the spaces allow; of one rank all stages are the same. */
+static int list_ways(const options *o, way ways[MOST_WAYS])
 {
     int count = 0;
-    for (int64_t stage = 0; stage < (o->world > 1 ? 4 : 1); stage++)
-        for (zf_space optimizer = ZF_DEVICE; optimizer < ZF_SPACES; optimizer++)
-            for (zf_space parameters = ZF_DEVICE; parameters <= optimizer; parameters++) {
-                const bool whole = stage != 1 && stage != 2; /* where `parameters` can lie */
-                if (parameters && (!whole || parameters != optimizer)) continue;
-                if ((optimizer && !o->within[ZF_HOST]) ||
-                    (optimizer == ZF_DISK && !o->within[ZF_DISK]))
-                    continue;
-                ways[count++] = (way){stage, {.optimizer = optimizer, .parameters = parameters}};
-            }
+    for (int64_t stage = 0; stage < (o->world > 1 ? 4 : 1); stage++) {
+        const bool whole = stage != 1 && stage != 2; /* else parameters stay on the device */
+        ways[count++] = (way){stage, {.optimizer = ZF_DEVICE}};
+        for (zf_space space = ZF_HOST; space <= ZF_DISK; space++) {
+            zf_offload_desc d = {.optimizer = space};
+            if (!o->within[ZF_HOST] || (space == ZF_DISK && !o->within[ZF_DISK])) continue;
+            ways[count++] = (way){stage, d};
+            if (!whole) continue;
+            d.parameters = space;
+            ways[count++] = (way){stage, d};
+            d.gradients = d.activations = ZF_HOST;
+            ways[count++] = (way){stage, d};
+        }
+    }
     return count;
 }
 
@@ -766,7 +771,7 @@ static void put_fitted(zf_json_writer *w, const fitted *f, const char *name)
 static void print_fitted(const fitted *f, const char *name)
 {
     char bytes[ZF_SPACES][32];
-    printf("%-4s  %-42s", f->o.gpt ? "GPT" : "BERT", name);
+    printf("%-4s  %-74s", f->o.gpt ? "GPT" : "BERT", name);
     if (!f->o.layers) {
         printf("none: %s\n", *f->error ? f->error : "the smallest does not fit");
         return;
@@ -783,16 +788,16 @@ static int print_fit(const options *o)
     zf_json_writer *w = o->json ? zf_json_writer_new(2, NULL) : NULL;
     zf_error error = {ZF_OK, ""};
     const char *text = "";
-    way ways[24];
+    way ways[MOST_WAYS];
     const int count = list_ways(o, ways);
     if (w) zf_json_begin_object(w), zf_json_put_key(w, "fit"), zf_json_begin_array(w);
     else
-        printf("%-4s  %-42s%11s%8s%8s%12s%12s%12s%11s\n", "", "", "parameters", "layers", "width",
+        printf("%-4s  %-74s%11s%8s%8s%12s%12s%12s%11s\n", "", "", "parameters", "layers", "width",
                "device", "host", "disk", "seconds");
     for (int n = 0; n < 2 * count; n++) {
         const way *v = &ways[n % count];
         const fitted f = largest(o, n < count, v);
-        char name[96];
+        char name[128];
         way_name(o, v, name);
         if (w) put_fitted(w, &f, name);
         else print_fitted(&f, name);

@@ -129,8 +129,8 @@ static bool read_more(void *config, const zf_json *json, zf_error *error)
                     "num_attention_heads (%lld)",
                     (long long)c->kv_heads, (long long)c->heads);
     return c->width % 2 == 0 ||
-           fail(error, ZF_ERR_MISMATCH, "config.json: heads are %lld wide; rope needs an even width",
-                (long long)c->width);
+           fail(error, ZF_ERR_MISMATCH,
+                "config.json: heads are %lld wide; rope needs an even width", (long long)c->width);
 }
 
 static void put(zf_json_writer *w, const char *key, double value)

@@ -242,7 +242,8 @@ TEST_ONCE(offload_leaves_room_on_the_device)
         long freed; /* bytes of the device, at least */
     } list[] = {
         {tall, "autograd loss; adamw lr; zero bucket=1", "activations=host", 2 * 65536},
-        {tall, "autograd loss; adamw lr; recompute layers; zero bucket=1", "activations=host", 60000},
+        {tall, "autograd loss; adamw lr; recompute layers; zero bucket=1", "activations=host",
+         60000},
         {model, "autograd loss; adamw lr; zero bucket=1 micro_batches=2", "gradients=host", 32768},
         {model, "autograd loss; adamw lr; zero bucket=1", "gradients=host optimizer=host", 65536},
         {model, "autograd loss; adamw lr; zero bucket=1", "parameters=host optimizer=host", 98304},
@@ -604,8 +605,8 @@ TEST_ONCE(offload_errors)
          "zf_offload: at stage 2 each rank gathers all updated parameters on the device; they can "
          "leave it at stage 3, where each rank brings its shard, or at stage 0"},
         {"autograd loss; adamw lr; zero; offload activations=disk",
-         "zf_offload: activations can lie on the device or in host memory; on a disk lie parameters "
-         "and states, which outlive a step"},
+         "zf_offload: activations can lie on the device or in host memory; on a disk lie "
+         "parameters and states, which outlive a step"},
         {"autograd loss; adamw lr; zero; offload optimizer=host; offload optimizer=host",
          "zf_offload: zf_offload has been run already"},
     };

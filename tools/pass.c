@@ -467,10 +467,11 @@ static const pass passes[] = {
      "the step of each of `world` ranks, in so many nodes, at a ZeRO stage",
      run_zero},
     {"offload",
-     "[optimizer=host|disk] [parameters=host|disk] [gradients=host] [activations=host] [keep=BYTES]",
-     "states of the optimizer, with their updates, and parameters, summed gradients and what the\n"
-     "        backward pass reads of the forward pass lie in host memory or on a disk; buckets and\n"
-     "        values of at most `keep` bytes stay on the device",
+     "[optimizer=host|disk] [parameters=host|disk] [gradients=host] [activations=host]\n"
+     "        [keep=BYTES]",
+     "states of the optimizer, with their updates, and parameters, summed gradients and values of\n"
+     "        the forward pass that the backward pass reads lie in host memory or on a disk;\n"
+     "        buckets and values of at most `keep` bytes stay on the device",
      run_offload},
     {"prefetch", "[bytes=N] [host=N] [memory=N] [cost=FLOPS,BYTES,LINK,LATENCY]",
      "collectives and copies at the same time as computation, gathers no earlier than rates and\n"

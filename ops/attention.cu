@@ -21,7 +21,11 @@
  * and a half (or a quarter) of a block of dropout, which neighbouring threads share. There are
  * separate kernels below for f32, all in f32, and for heads wider than 256, which are not
  * optimised. Heads of 64 elements in 16 bits use ops/attention_sm90.cu and
- * ops/attention_grad_sm90.cu on compute capability 9.0. */
+ * ops/attention_grad_sm90.cu on compute capability 9.0.
+ *
+ * Heads of q that share a head of k and v read it in place. Backward, each has a dK and dV of its own
+ * in scratch, in the result's dtype; zfi_sum_groups adds them in f32, in the order of the heads. A
+ * window is a mask: tiles of keys before a window are computed and not used. */
 
 /* ------------------------------------------------------------------------------- operands */
 
@@ -31,7 +35,7 @@ enum {
 };
 
 /* A launch taken apart, for kernels. Head h of token t of example b begins at element (b * tokens +
- * t) * row + h * d of q, k or v. */
+ * t) * row + h * d of q, and at zfi_key_at of k or v. */
 typedef struct zfi_heads {
     const void *q, *k, *v, *bias; /* bias may be NULL */
     int64_t row, kv_row; /* elements from one token to the next: of q; of k and v */

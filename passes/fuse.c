@@ -436,7 +436,7 @@ static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
         zfi_with({.f = p}, {.i = stream}, {.i = heads}, {.f = scale}, {.i = causal}));
 }
 
-/* The packed form of an attention over three thirds of one value. */
+/* The packed form of an attention whose q, k and v are all of one value, in this order. */
 static int32_t zfi_fuse_thirds(zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);

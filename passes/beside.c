@@ -136,9 +136,10 @@ static int zfi_by_after(const void *left, const void *right)
 
 /* Orders the update section; false without memory. `overlap`: during the backward pass, where
  * possible. */
-static bool zfi_beside_plan(zfi_beside *b, zf_graph *g, const int32_t *order, bool overlap)
+static bool zfi_beside_plan(zfi_beside *b, const int32_t *order, bool overlap)
 {
-    b->graph = g, b->order = order;
+    zf_graph *g = b->graph;
+    b->order = order;
     b->nodes = (size_t)zfi_len(g->nodes);
     b->above = zfi_calloc(&g->memory, 2 * b->nodes, sizeof *b->above);
     b->after = zfi_calloc(&g->memory, 4 * b->nodes, sizeof *b->after);

@@ -819,6 +819,7 @@ static void zfi_keep_gathered(zf_graph *g, const zfi_keepable *keep, int32_t cou
 static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
 {
     zfi_prefetch p = {.graph = g,
+                      .beside.graph = g,
                       .bytes = t->prefetch.bytes,
                       .host_bytes = t->prefetch.host_bytes ? t->prefetch.host_bytes
                                                            : t->prefetch.bytes,
@@ -833,7 +834,7 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
     p.nodes = 2 * (size_t)zfi_len(g->nodes) + 1;
     p.time = zfi_calloc(&g->memory, positions, sizeof *p.time);
     p.pending = zfi_calloc(&g->memory, 3 * p.nodes, sizeof *p.pending);
-    if (p.time && p.pending && zfi_beside_plan(&p.beside, g, g->order, p.bytes > 0)) {
+    if (p.time && p.pending && zfi_beside_plan(&p.beside, g->order, p.bytes > 0)) {
         p.born = p.pending + p.nodes, p.readers = p.pending + 2 * p.nodes;
         p.order = g->order;
         g->order = NULL;

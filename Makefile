@@ -70,7 +70,7 @@ build/coverage/%: private MODE = -O0 -g --coverage $(DOUBTFUL)
 
 # For Arm, run by qemu. It is the single header that is compiled: it needs no other.
 build/neon/%:     private override CC = aarch64-linux-gnu-gcc
-build/neon/%:     private MODE = -O1 -DZF_HEADER='"../dist/zeroflow.h"'
+build/neon/%:     private MODE = -O1 $(DOUBTFUL) -DZF_HEADER='"../dist/zeroflow.h"'
 build/neon/%:     private LDFLAGS = -static
 build/neon/obj/tests/inside.o: dist/zeroflow.h
 
@@ -220,7 +220,7 @@ $(foreach v,$(filter-out build/cuda,$(VARIANTS)),$(eval $(call tested,$v)))
 $(EXAMPLES:%=build/obj/examples/%.o): private MODE = -DZEROFLOW_IMPLEMENTED
 
 # The tests with an implementation that calls a BLAS. What only declares the library is as in build.
-build/blas/%: private MODE = -O1 -DZEROFLOW_CBLAS
+build/blas/%: private MODE = -O1 $(DOUBTFUL) -DZEROFLOW_CBLAS
 build/blas/%: private BLAS = -lopenblas
 build/blas/obj/%.o: %.c Makefile | build/.needs-test-all
 	$(COMPILE) -I. $<

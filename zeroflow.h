@@ -294,7 +294,8 @@ ZF_API size_t zf_graph_text(const zf_graph *graph, char *text, size_t size);
  * column. */
 ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_desc *desc,
                                 zf_error *error);
-/* A 64-bit hash of the text: equal graphs have equal hashes on every machine. */
+/* A 64-bit hash of the text, with nodes numbered by their place: equal graphs have equal hashes on
+ * every machine and with every compiler. */
 ZF_API uint64_t zf_graph_hash(const zf_graph *graph);
 
 /* The input, param, state or output of that name, or the invalid tensor, without making it an

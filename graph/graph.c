@@ -13,6 +13,7 @@ typedef struct zfi_node {
     zf_shape shape;
     int32_t *args; /* operands, by id */
     int32_t arg_count;
+    int32_t number; /* its place in the order, from 1 on, outside passes */
     bool update;   /* of the update section: runs once per step, not once per micro-batch */
     bool below;    /* of the micro section, but below `update:`; the step has one micro-batch */
     uint8_t queue; /* the queue on which it runs, an index into zfi_queue_names */
@@ -675,6 +676,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     if (id == zfi_len(g->nodes)) zfi_push(&g->memory, g->nodes, node);
     else g->nodes[id] = node;
     if (!g->memory.failed) zfi_push(&g->memory, g->order, id);
+    if (!g->memory.failed) g->nodes[id].number = (int32_t)zfi_len(g->order);
     if (n->op == ZF_OP_param && !g->memory.failed) zfi_push(&g->memory, g->params, id);
     if (n->op == ZF_OP_saved && !g->memory.failed)
         g->nodes[n->args[0]].saved[ZF_INT(n, saved, index)] = id;

@@ -67,5 +67,6 @@ static zf_status zfi_leave(zf_graph *g, uint32_t stages)
     g->file = NULL;
     g->stages |= stages;
     zfi_link_saved(g);
+    for (int32_t i = 0; i < zfi_len(g->order); i++) g->nodes[g->order[i]].number = i + 1;
     return g->trial ? g->error.status : zfi_verify(g);
 }

@@ -23,6 +23,7 @@ typedef struct zfi_writer {
     char *text;
     size_t size, length;
     uint64_t hash;
+    bool by_place; /* nodes are numbered by their place in the order, not by their ids */
     bool failed;
 } zfi_writer;
 
@@ -83,6 +84,11 @@ static bool zfi_attribute_absent(char kind, const zf_attribute *a)
     return kind == 'f' ? a->f == 0 && !signbit(a->f) : a->i == 0;
 }
 
+static int zfi_number_of(const zfi_writer *w, const zf_graph *g, int32_t id)
+{
+    return (int)(w->by_place ? g->nodes[id].number : id);
+}
+
 /* `width`: the width of ids. 0 prints only the node, for messages. */
 static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int width)
 {
@@ -92,11 +98,11 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
     char type[ZFI_TYPE_TEXT];
     zfi_field field;
 
-    if (!(record->traits & ZF_OP_EFFECT)) zfi_print(w, "%%%-*d = ", width, (int)id);
+    if (!(record->traits & ZF_OP_EFFECT)) zfi_print(w, "%%%-*d = ", width, zfi_number_of(w, g, id));
     else if (width) zfi_print(w, "%*s", width + 4, "");
     zfi_print(w, "%s", record->name);
     for (int32_t k = 0; k < node->arg_count; k++)
-        zfi_print(w, k ? ", %%%d" : " %%%d", (int)node->args[k]);
+        zfi_print(w, k ? ", %%%d" : " %%%d", zfi_number_of(w, g, node->args[k]));
     if (node->name) zfi_print(w, " \"%s\"", node->name);
     for (int k = 0; zfi_next_field(&fields, &field); k++) {
         if (zfi_attribute_absent(field.kind, &node->attributes[k])) continue;
@@ -121,11 +127,11 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
 static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
 {
     bool once = false;
-    int32_t last = 0; /* the largest id that is printed */
-    int width;
+    int last = 0, width; /* the largest id that is printed */
     for (int32_t i = 0; i < zfi_len(g->order); i++)
-        if (!zfi_has(g, g->order[i], ZF_OP_EFFECT) && g->order[i] > last) last = g->order[i];
-    width = snprintf(NULL, 0, "%d", (int)last);
+        if (!zfi_has(g, g->order[i], ZF_OP_EFFECT) && zfi_number_of(w, g, g->order[i]) > last)
+            last = zfi_number_of(w, g, g->order[i]);
+    width = snprintf(NULL, 0, "%d", last);
     if (g->stages & ZFI_STAGE_RANKS) {
         zfi_print(w, "zero stage=%d world=%d micro_batches=%lld", (int)g->zero, (int)g->world,
                   (long long)g->micro_batches);
@@ -145,7 +151,7 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
         const zfi_peak *peak = &g->peaks[space];
         if (space && !peak->bytes) continue;
         zfi_print(w, "peak %s%s%lld %%%d", space ? zf_space_name((zf_space)space) : "",
-                  space ? " " : "", (long long)peak->bytes, (int)peak->node);
+                  space ? " " : "", (long long)peak->bytes, zfi_number_of(w, g, peak->node));
         if (peak->live != peak->bytes) zfi_print(w, " live=%lld", (long long)peak->live);
         zfi_print(w, "\n");
     }
@@ -168,9 +174,12 @@ ZF_API size_t zf_graph_text(const zf_graph *g, char *text, size_t size)
     return w.length;
 }
 
+/* Ids follow the order in which a program calls the builders, which compilers choose for nested
+ * calls. So nodes are numbered by their place. */
 ZF_API uint64_t zf_graph_hash(const zf_graph *g)
 {
     zfi_writer w = zfi_writer_of(NULL, NULL, 0);
+    w.by_place = true;
     if (g) zfi_print_graph(&w, g);
     return w.hash;
 }

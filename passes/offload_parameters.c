@@ -52,6 +52,7 @@ static void zfi_find_parameters(zfi_offloading *o)
             node->update || (o->late[o->order[i]] && o->fetched_of[o->order[i]] >= 0);
         for (int32_t k = 0; k < node->arg_count; k++) o->late[node->args[k]] |= late;
     }
+    if (g->memory.failed) return; /* not all are in o->fetched */
     o->uses = zfi_find_runs(g, o->order, o->fetched_of, NULL, zfi_len(o->fetched));
 }
 

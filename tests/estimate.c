@@ -32,6 +32,9 @@ static bool is_estimated(test *t, const char *text, const zf_cost *cost, const e
     zf_estimate e = {0};
     double sum = 0;
     bool good = g && !zf_graph_estimate(g, cost, &e);
+    if (!good)
+        test_unwind(t, __FILE__, __LINE__, "zf_graph_estimate", g ? zf_graph_status(g) : error.status,
+                    g ? zf_graph_error(g) : error.text);
     for (int k = 0; k < ZF_RESOURCES && good; k++) {
         sum += want->exposed[k];
         good = near(e.busy[k], want->busy[k]) && near(e.exposed[k], want->exposed[k]);
@@ -39,7 +42,6 @@ static bool is_estimated(test *t, const char *text, const zf_cost *cost, const e
             printf("    %s: busy %g, exposed %g\n", zf_resource_name((zf_resource)k), e.busy[k],
                    e.exposed[k]);
     }
-    if (!g) printf("    %s\n", error.text);
     good = good && near(e.seconds, sum);
     zf_graph_free(g);
     return good;

@@ -65,7 +65,7 @@ TEST_ONCE(passes_make_what_the_calls_make)
         {.zero = {.world = 1}},
         {.zero = {.stage = 3, .world = 4, .bucket_bytes = 512}, .prefetch.bytes = 4096},
         {.zero = {.stage = 3, .world = 4, .bucket_bytes = 512},
-         .prefetch = {4096, true},
+         .prefetch = {.bytes = 4096, .keep_gathered = true},
          .memory_limit = 40000,
          .cost = &slow_link},
         {.recompute.mode = ZF_RECOMPUTE_AS_NEEDED,
@@ -434,10 +434,10 @@ static zf_plan plan_within(test *t, size_t limit, const char *without, zf_invert
     zf_graph *g = new_graph(t);
     zf_plan plan = {0};
     zf_training d = {.clip = 1, .memory_limit = limit, .fuse = {.without = without, .invert = invert}};
-    if (!g) return plan;
-    d.loss = build_deep(g);
-    if (zf_passes(g, &d) || zf_memory(g, NULL) || zf_graph_plan(g, &plan))
-        test_unwind(t, __FILE__, __LINE__, "plan_within", zf_graph_status(g), zf_graph_error(g));
+    if (g) d.loss = build_deep(g);
+    if (!g || zf_passes(g, &d) || zf_memory(g, NULL) || zf_graph_plan(g, &plan))
+        test_unwind(t, __FILE__, __LINE__, "plan_within", g ? zf_graph_status(g) : ZF_ERR_NOMEM,
+                    g ? zf_graph_error(g) : NULL);
     return plan;
 }
 

@@ -29,6 +29,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "nested: %s\n", p ? "one folder is needed" : zf_graph_error(g));
         return 1;
     }
+    printf("hash %016llx\n", (unsigned long long)zf_graph_hash(g));
     for (int step = 0; step < 4; step++) {
         for (int i = 0; i < 8 * 24; i++) values[i] = (float)((i * 5 + step) % 17 - 8) / 8;
         if (zf_write(p, x, values, sizeof values) || zf_write(p, lr, &rate, sizeof rate) ||

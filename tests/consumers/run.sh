@@ -34,7 +34,7 @@ with_mpi() {
         nm "$work/mpi.o" | grep -q ' T zf_mpi_comm'
 }
 
-# Nested expressions give the same losses, parameters and states with both.
+# Nested expressions give the same graph, losses, parameters and states with both.
 evaluates_in_any_order() {
     for cc in gcc clang; do
         $cc $strict -O0 "$include" $own $here/nested.c -o "$work/nested-$cc" $link &&

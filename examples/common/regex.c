@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef __has_include
+#if defined(__has_include) && !defined(WITHOUT_PCRE2)
 #if __has_include(<pcre2.h>)
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

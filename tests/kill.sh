@@ -56,10 +56,12 @@ while [ $killed -lt "$count" ]; do
     pid=
     [ $status -eq 137 ] || [ $status -eq 0 ] || { cat "$work/killed.out"; exit 1; }
     left=$((left + $(ls "$work/offload" | wc -l)))
-    [ "$(ls "$work/offload" | wc -l)" -le 1 ] || { ls "$work/offload"; exit 1; }
     [ $status -ne 0 ] || rm -rf "$work"/killed*
 done
 (run killed $(load)) || { cat "$work/killed.out"; exit 1; }
 cmp "$work/whole.p" "$work/killed.p" || exit 1
+# A process that is killed with requests in the kernel holds its lock a little longer than it lives.
+# The run after it may leave its file then; the next one removes it.
+[ -z "$(ls "$work/offload")" ] || (run again) || { cat "$work/again.out"; exit 1; }
 [ -z "$(ls "$work/offload")" ] || { ls "$work/offload"; exit 1; }
 echo "killed $killed times, $left files left behind and removed: the same bits"

@@ -33,8 +33,9 @@ run_all() {
         rm -f "$logs/$group.counts"
         targets="$targets test-$group"
     done
-    jobs=$(getconf _NPROCESSORS_ONLN)
-    echo "building and running $(echo "$list" | wc -w) groups of tests on $jobs cores; logs: $logs/"
+    cores=$(getconf _NPROCESSORS_ONLN)
+    jobs=$((cores + 1)) # ranks and threads often wait for each other
+    echo "building and running $(echo "$list" | wc -w) groups of tests on $cores cores; logs: $logs/"
     case ${MAKEFLAGS:-} in
     *jobserver*) jobs= ;; # make -j was asked for, and says how many
     *) jobs=-j$jobs ;;

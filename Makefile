@@ -61,8 +61,8 @@ build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_G
 build/ubsan/%:    private MODE = -O1 -g1 -fsanitize=undefined $(SANITIZED)
 build/ubsan/%:    private override CC = clang
 # ThreadSanitizer finds little in graphs that one thread runs, and is slow there.
-build/tsan/%:     private MODE = -O1 -g1 -fsanitize=thread -DRANDOM_GRAPHS=30 -DBERT_STEPS=5 \
-                             $(PORTABLE) $(SANITIZED)
+build/tsan/%:     private MODE = -O1 -g1 -fsanitize=thread -DRANDOM_GRAPHS=12 -DBERT_STEPS=3 \
+                             -DTEST_ONE_IN=3 $(PORTABLE) $(SANITIZED)
 build/fuzz/%:     private MODE = -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined $(PORTABLE) \
                              $(SANITIZED)
 build/fuzz/%:     private override CC = clang

@@ -21,7 +21,7 @@ mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
 groups_of_test='emulated unit mpi consumers bert gpt examples opt plan'
-groups_of_rest='tsan oom-asan emulated-asan cuda-check asan dist clang more-mpi blas neon
+groups_of_rest='tsan neon emulated-asan asan oom-asan cuda-check dist clang more-mpi blas
                 more-consumers fuzz'
 
 # run_all WHICH GROUPS: builds and runs these.

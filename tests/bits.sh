@@ -12,6 +12,7 @@ set -u
 export LC_ALL=C OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
 program=${1:-build/bert}
+. "$(dirname "$0")/text.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 passed=0
@@ -20,19 +21,7 @@ clip=0.5
 disk="optimizer=disk --offload-dir $work/offload"
 mkdir "$work/offload"
 
-# A text of its own, which is the same everywhere.
-awk 'BEGIN {
-    s = 1
-    for (d = 0; d < 60; d++) {
-        for (l = 0; l < 12; l++) {
-            line = ""
-            for (w = 0; w < 9; w++) { s = (s * 1103515245 + 12345) % 2147483648
-                                      line = line "w" int(s / 65536) % 300 " " }
-            print line "."
-        }
-        print ""
-    }
-}' > "$work/text"
+small_text 60 12 > "$work/text"
 "$program" vocab --corpus "$work/text" --vocab "$work/vocab" --size 600 > /dev/null || exit 1
 
 # run NAME COMMAND...: writes NAME.p, NAME.g and NAME.l

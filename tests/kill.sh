@@ -9,22 +9,12 @@ set -u
 export LC_ALL=C
 program=${1:-build/bert}
 count=${2:-100}
+. "$(dirname "$0")/text.sh"
 work=$(mktemp -d)
 pid=
 trap '[ -z "$pid" ] || kill -9 $pid 2> /dev/null; rm -rf "$work"' EXIT INT TERM
 mkdir "$work/offload"
-awk 'BEGIN {
-    s = 1
-    for (d = 0; d < 40; d++) {
-        for (l = 0; l < 9; l++) {
-            line = ""
-            for (w = 0; w < 9; w++) { s = (s * 1103515245 + 12345) % 2147483648
-                                      line = line "w" int(s / 65536) % 300 " " }
-            print line "."
-        }
-        print ""
-    }
-}' > "$work/text"
+small_text 40 9 > "$work/text"
 "$program" vocab --corpus "$work/text" --vocab "$work/vocab" --size 600 > /dev/null || exit 1
 
 # run NAME OPTIONS...: one that saves at every third step

@@ -2,6 +2,7 @@
 #include "fail.h"
 #include "file.h"
 #include "folder.h"
+#include "put.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -138,24 +139,6 @@ static bool put_json(const char *path, const char *name, zf_json_writer *json, z
     if (!json) fail(error, status, "out of memory");
     zf_json_writer_free(json);
     return !status;
-}
-
-static void put_text(zf_json_writer *w, const char *key, const char *value)
-{
-    zf_json_put_key(w, key);
-    zf_json_put_string(w, value);
-}
-
-static void put_bool(zf_json_writer *w, const char *key, bool value)
-{
-    zf_json_put_key(w, key);
-    zf_json_put_bool(w, value);
-}
-
-static void put_int(zf_json_writer *w, const char *key, int64_t value)
-{
-    zf_json_put_key(w, key);
-    zf_json_put_int(w, value);
 }
 
 static void begin(zf_json_writer *w, const char *key)

@@ -1,5 +1,6 @@
 #include "model.h"
 #include "../common/fail.h"
+#include "../common/put.h"
 
 #include <math.h>
 #include <string.h>
@@ -133,18 +134,6 @@ static bool read_more(void *config, const zf_json *json, zf_error *error)
                 "config.json: heads are %lld wide; rope needs an even width", (long long)c->width);
 }
 
-static void put(zf_json_writer *w, const char *key, double value)
-{
-    zf_json_put_key(w, key);
-    zf_json_put_double(w, value);
-}
-
-static void put_count(zf_json_writer *w, const char *key, int64_t value)
-{
-    zf_json_put_key(w, key);
-    zf_json_put_int(w, value);
-}
-
 static void write_rope(const llm_config *c, zf_json_writer *w)
 {
     bool llama3 = c->scaling == ZF_ROPE_LLAMA3;
@@ -154,12 +143,12 @@ static void write_rope(const llm_config *c, zf_json_writer *w)
         return;
     }
     zf_json_begin_object(w);
-    zf_json_put_key(w, "rope_type"), zf_json_put_string(w, llama3 ? "llama3" : "linear");
-    put(w, "factor", c->factor);
+    put_text(w, "rope_type", llama3 ? "llama3" : "linear");
+    put_double(w, "factor", c->factor);
     if (llama3) {
-        put(w, "low_freq_factor", c->low);
-        put(w, "high_freq_factor", c->high);
-        put_count(w, "original_max_position_embeddings", c->original);
+        put_double(w, "low_freq_factor", c->low);
+        put_double(w, "high_freq_factor", c->high);
+        put_int(w, "original_max_position_embeddings", c->original);
     }
     zf_json_end(w);
 }
@@ -174,8 +163,8 @@ static void write_more(const void *config, zf_json_writer *w)
         else zf_json_put_null(w);
     }
     if (is_qwen(c)) {
-        zf_json_put_key(w, "use_sliding_window"), zf_json_put_bool(w, c->window > 0);
-        put_count(w, "max_window_layers", c->window ? c->window_from : c->layers);
+        put_bool(w, "use_sliding_window", c->window > 0);
+        put_int(w, "max_window_layers", c->window ? c->window_from : c->layers);
     }
     zf_json_put_key(w, "eos_token_id");
     if (c->ends[1] >= 0) zf_json_begin_array(w);

@@ -361,6 +361,10 @@ ZF_API zf_tensor zf_param(zf_graph *graph, const char *name, zf_shape shape,
  * Starts as `value`. */
 ZF_API zf_tensor zf_state(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape,
                           double value);
+/* Memory of programs for the keys and values of earlier tokens, which zf_attention_desc.k_cache
+ * fills: float [batch, tokens, width], 0 at first. It is in no store and no checkpoint. Programs
+ * share caches of one name by zf_compile_desc.caches. */
+ZF_API zf_tensor zf_cache(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
 /* One value everywhere */
 ZF_API zf_tensor zf_constant(zf_graph *graph, zf_dtype dtype, zf_shape shape, double value);
 /* values[0..zf_shape_count(shape)) are copied. */
@@ -495,6 +499,13 @@ typedef struct zf_attention_desc {
     /* Broadcasts to [B, heads, M, N], and gets no gradient. bool or u8: a key that is 0 is not
      * seen; else it is of q's dtype and added to the scaled scores. ZF_NONE: none */
     zf_tensor mask;
+    /* Generation: two zf_cache [B, C, width of k], which hold keys and values of `past` earlier
+     * tokens of each example (i32 or i64 [B]). Of the M tokens of q, k and v the first `count` (the
+     * same) are new, and those behind padding, whose result is 0. New keys and values are added to
+     * the caches; then new query m sees the keys 0 to past + m of these. More than C tokens of an
+     * example are an error of the step. Causal; without mask, dropout and gradient. ZF_NONE: none
+     * of the four */
+    zf_tensor k_cache, v_cache, past, count;
 } zf_attention_desc;
 
 /* softmax(scale q k^T + mask) v of each head (Vaswani et al. 2017), of which no [M,N] matrix is
@@ -1210,6 +1221,9 @@ typedef struct zf_memory_desc {
     const zf_store *store;
     /* The same for values in host memory; NULL: `backend`, if its memory is the host's */
     zf_backend *host;
+    /* Caches that this graph has will lie in the memory of its program: they have no place in this
+     * plan; NULL: none */
+    const zf_graph *caches;
 } zf_memory_desc;
 
 /* Gives every value its offset in the arena: first the values that outlive a step (inputs,
@@ -1229,6 +1243,7 @@ typedef enum zf_kind {
     ZF_COMMUNICATION, /* what is gathered; at stages 2 and 3 also what gradients are summed from */
     ZF_WORKSPACE,     /* what else the update section makes, and scratch */
     ZF_INPUTS,        /* and constants */
+    ZF_CACHES,        /* zf_cache */
     ZF_KINDS
 } zf_kind;
 /* "parameters", ...; NULL behind the last */
@@ -1335,6 +1350,9 @@ typedef struct zf_compile_desc {
     /* bytes; 0: none. A larger plan is ZF_ERR_LIMIT; the error says by how much and where */
     size_t memory_limit;
     bool bound;           /* parameters and states that the store lacks are an error */
+    /* A program of this store whose caches (zf_cache) are also this one's, by name; it must outlive
+     * this program; NULL: none */
+    const zf_program *caches;
     bool evaluate;        /* dropout passes through */
     bool no_reuse;        /* as zf_memory_desc.no_reuse */
     bool poison;          /* fill values with NaN after their lifetime: finds late reads; slow */
@@ -1357,8 +1375,8 @@ ZF_API void zf_program_free(zf_program *program); /* NULL: nothing */
 /* The last call's error; "" when it succeeded. */
 ZF_API const char *zf_program_error(const zf_program *program);
 
-/* Copies `bytes` (exactly the tensor's) into an input, param or state; out of a param, state, input
- * or output. Of a sharded param or state a write keeps this rank's elements, so all ranks must
+/* Copies `bytes` (exactly the tensor's) into an input, param, state or cache; out of one of these or
+ * an output. Of a sharded param or state a write keeps this rank's elements, so all ranks must
  * write the same data, and a read is collective: all ranks must call it. Writing a parameter writes
  * its master weights as well. */
 ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
@@ -1396,6 +1414,7 @@ typedef struct zf_program_info {
     size_t store_bytes;     /* of these, what it has added to the store; the rest is its own */
     size_t bound_bytes;     /* of tensors that the store had before */
     size_t param_bytes, state_bytes, input_bytes, constant_bytes, work_bytes;
+    size_t cache_bytes; /* of zf_cache; those of zf_compile_desc.caches are not counted again */
     size_t live_bytes;      /* the largest sum of bytes alive at one time */
     int32_t peak_node;      /* where that is, as the text numbers nodes */
     int64_t param_count;    /* elements of parameters */
@@ -1866,6 +1885,7 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(param, 0, 0, A(param, init, e(zeros|ones|constant|normal|truncated|uniform))                 \
       A(param, a, f) A(param, b, f) A(param, frozen, b))                                           \
     X(state, 0, 1, A(state, value, f))                                                             \
+    X(cache, 0, 0, )                                                                               \
     X(constant, 0, 0, A(constant, values, v))                                                      \
     /* elementwise, broadcasting */                                                                \
     X(add, 2, 2, )                                                                                 \
@@ -1956,6 +1976,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(attention_grad, 4, 7, A(attention_grad, p, f) A(attention_grad, stream, i)                   \
       A(attention_grad, heads, i) A(attention_grad, scale, f) A(attention_grad, causal, b)         \
       A(attention_grad, kv_heads, i) A(attention_grad, window, i))                                 \
+    X(cached_attention, 7, 7, A(cached_attention, heads, i) A(cached_attention, scale, f)          \
+      A(cached_attention, kv_heads, i) A(cached_attention, window, i))                             \
     X(chain, 1, 8, A(chain, program, l) A(chain, values, v))                                       \
     /* ranks: made by zf_zero */                                                                   \
     X(bucket, 1, ZF_MAX_OPERANDS, A(bucket, at, l) A(bucket, size, i) A(bucket, world, i))         \
@@ -2511,6 +2533,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #undef zf_input
 #undef zf_param
 #undef zf_state
+#undef zf_cache
 #undef zf_constant
 #undef zf_values
 #undef zf_fail
@@ -2568,6 +2591,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/fused_norm.c"
 #include "ops/fused_softmax.c"
 #include "ops/attention.c"
+#include "ops/cache.c"
 #include "ops/chain.c"
 #include "ops/saved.c"
 #include "ops/table.c"
@@ -2707,6 +2731,7 @@ ZFI_PLAIN_ENDS
 #define zf_input(g, ...) zf_input(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_param(g, ...) zf_param(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_state(g, ...) zf_state(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_cache(g, ...) zf_cache(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_constant(g, ...) zf_constant(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_values(g, ...) zf_values(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_fail(x, ...) zf_fail(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)

@@ -172,6 +172,12 @@ ZF_API zf_tensor zf_state(zf_graph *g, const char *name, zf_dtype dtype, zf_shap
     return zfi_leaf(g, leaf, name ? name : "");
 }
 
+ZF_API zf_tensor zf_cache(zf_graph *g, const char *name, zf_dtype dtype, zf_shape shape)
+{
+    return zfi_leaf(g, (zfi_new){.op = ZF_OP_cache, .dtype = dtype, .shape = shape},
+                    name ? name : "");
+}
+
 ZF_API zf_tensor zf_constant(zf_graph *g, zf_dtype dtype, zf_shape shape, double value)
 {
     zfi_new leaf = {.op = ZF_OP_constant, .dtype = dtype, .shape = shape};
@@ -563,6 +569,17 @@ ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_at
     count = packed ? 1 : 3;
     if (zfi_is_operand(d.mask)) x[count++] = zfi_added_mask(d.mask, zf_tensor_dtype(q));
     if (d.scale == 0 && hidden) d.scale = 1 / sqrt((double)hidden / (double)heads);
+    if (zfi_is_operand(d.k_cache) || zfi_is_operand(d.v_cache) || zfi_is_operand(d.past) ||
+        zfi_is_operand(d.count)) {
+        if (packed || count > 3 || d.dropout > 0 || !d.causal)
+            return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention",
+                              "with caches it takes q, k and v, is causal, and has neither mask nor "
+                              "dropout");
+        return zfi_op(cached_attention,
+                      zfi_with({.i = heads}, {.f = d.scale}, {.i = kv_heads < heads ? kv_heads : 0},
+                               {.i = d.window}),
+                      q, k, v, d.past, d.count, d.k_cache, d.v_cache);
+    }
     return zfi_build(ZF_OP_attention, count, x,
                      zfi_with({.f = d.dropout}, {.i = d.dropout > 0 ? zfi_new_stream(q.graph) : 0},
                               {.i = heads}, {.f = d.scale}, {.i = d.causal},

@@ -52,6 +52,7 @@ typedef enum zfi_among_ranks {
 typedef enum zfi_lies {
     ZFI_NO_PLACE, /* no place, or one among the values of a step */
     ZFI_PLACE_OF_INPUTS,
+    ZFI_PLACE_OF_CACHES,
     ZFI_PLACE_OF_BUCKETS,
     ZFI_PLACE_OF_PARAMS,
     ZFI_PLACE_OF_STATES,
@@ -261,6 +262,15 @@ static uint32_t zfi_written_args(const zf_graph *g, const zfi_node *node)
 {
     const zfi_record *record = g->records[node->op];
     return record->writes ? record->writes(node) : 0;
+}
+
+/* The node writes, and nothing but caches. */
+static bool zfi_writes_only_caches(const zf_graph *g, const zfi_node *node)
+{
+    const uint32_t written = zfi_written_args(g, node);
+    for (int32_t k = 0; k < node->arg_count && k < 31; k++)
+        if (written >> k & 1 && g->nodes[node->args[k]].op != ZF_OP_cache) return false;
+    return written != 0;
 }
 
 /* The node updates a parameter, not only states. */

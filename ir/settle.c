@@ -280,14 +280,17 @@ static bool zfi_computes_in_order(const zf_graph *g, const int32_t *order)
     return true;
 }
 
-/* Settles the order, unless the graph has gradients or writes to its leaves. */
+/* Settles the order, unless the graph has gradients or writes to leaves other than caches. */
 static zf_status zfi_settle(zf_graph *g)
 {
     zfi_sink *sinks;
     int32_t *order = NULL, *under_way = NULL, *next;
     if (g->stages & ZFI_STAGE_GRADIENTS) return ZF_OK;
     for (int32_t i = 0; i < zfi_len(g->order); i++)
-        if (g->nodes[g->order[i]].update || zfi_has(g, g->order[i], ZF_OP_MUTATES)) return ZF_OK;
+        if (g->nodes[g->order[i]].update ||
+            (zfi_has(g, g->order[i], ZF_OP_MUTATES) &&
+             !zfi_writes_only_caches(g, &g->nodes[g->order[i]])))
+            return ZF_OK;
     sinks = zfi_sinks(g);
     next = zfi_calloc(&g->memory, (size_t)zfi_len(g->nodes), sizeof *next);
     for (int32_t k = 0; next && k < zfi_len(sinks) && !g->memory.failed; k++)

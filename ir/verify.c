@@ -4,7 +4,8 @@
  *   - dtype and shape are those that the operator infers
  *   - the micro section comes first, and uses no value of the update section; in a step of one
  *     micro-batch, what follows the losses may stand among the updates
- *   - operands that an operator writes are params or states, or copies of these
+ *   - operands that an operator writes are params, states or caches, or copies of these; a cache is
+ *     read by the node that writes it alone, and by outputs
  *   - operands and result lie in one space, except for copy; collectives are on the device
  *   - a parameter has at most one gradient; it and each of its states has at most one update; a
  *     gradient is no param or state, since an update could change it before it is read
@@ -82,7 +83,11 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
             status = zfi_verify_fail(g, id, "%%%d has no value", (int)arg);
         else if ((zfi_written_args(g, node) >> (k < 31 ? k : 31) & 1) &&
                  !zfi_has(g, zfi_updated_leaf(g, arg), ZF_OP_WRITABLE))
-            status = zfi_verify_fail(g, id, "it writes %%%d, which is neither param nor state",
+            status = zfi_verify_fail(g, id, "it writes %%%d, which is no param, state or cache",
+                                     (int)arg);
+        else if (g->nodes[arg].op == ZF_OP_cache && node->op != ZF_OP_output &&
+                 !(zfi_written_args(g, node) >> (k < 31 ? k : 31) & 1))
+            status = zfi_verify_fail(g, id, "%%%d is a cache, which only the node reads that writes it",
                                      (int)arg);
         else if (g->nodes[arg].held && node->op != ZF_OP_bucket && node->op != ZF_OP_state)
             status = zfi_verify_fail(g, id, "%%%d has no storage: it lies in the bucket %%%d",

@@ -53,6 +53,9 @@ typedef struct zfi_attention {
     int64_t row, kv_row;              /* elements from one token to the next: q; k and v */
     int64_t window;                   /* the keys that a query sees, at most; n: no window */
     const zf_array *q, *k, *v, *bias; /* bias may be NULL */
+    /* Of attention to a cache (cache.c): [batch], keys before the first query, and the queries of an
+     * example; NULL otherwise */
+    const zf_array *past, *count;
     int64_t q_at, k_at, v_at;
     zf_shape scores; /* [batch, heads, m, n] */
     int64_t bias_step[ZF_MAX_RANK];
@@ -253,15 +256,28 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     return o;
 }
 
-/* Query `m` sees keys zfi_attention_first to zfi_attention_seen - 1. */
-static int64_t zfi_attention_seen(const zfi_attention *a, int64_t m)
+/* The queries of example b. */
+static int64_t zfi_attention_queries(const zfi_attention *a, int64_t b)
 {
-    return a->causal ? zfi_max(0, zfi_min(a->n, m + 1 + a->n - a->m)) : a->n;
+    return a->count ? zfi_get_integer(a->count, b) : a->m;
 }
 
-static int64_t zfi_attention_first(const zfi_attention *a, int64_t m)
+/* Of causal attention: the place among the keys of example b's first query. */
+static int64_t zfi_attention_past(const zfi_attention *a, int64_t b)
 {
-    return zfi_max(0, zfi_attention_seen(a, m) - a->window);
+    return a->past ? zfi_get_integer(a->past, b) : a->n - a->m;
+}
+
+/* Query `m` of example b sees keys zfi_attention_first to zfi_attention_seen - 1. */
+static int64_t zfi_attention_seen(const zfi_attention *a, int64_t b, int64_t m)
+{
+    if (m >= zfi_attention_queries(a, b)) return 0;
+    return a->causal ? zfi_max(0, zfi_min(a->n, m + 1 + zfi_attention_past(a, b))) : a->n;
+}
+
+static int64_t zfi_attention_first(const zfi_attention *a, int64_t b, int64_t m)
+{
+    return zfi_max(0, zfi_attention_seen(a, b, m) - a->window);
 }
 
 /* The element of k or v (`at`) of key n that head `head` of q reads; `head` counts over the batch. */
@@ -305,8 +321,8 @@ static void zfi_attention_reference(void *context, int64_t row, int worker)
     const zfi_attention *a = &run->a;
     const zf_array *out = &run->launch->out, *lse = zfi_saved_out(run->launch, 0);
     double *p = (double *)run->launch->scratch + worker * a->n, most = -INFINITY, sum = 0;
-    int64_t head = row / a->m, m = row % a->m, seen = zfi_attention_seen(a, m);
-    int64_t b = head / a->heads, h = head % a->heads, first = zfi_attention_first(a, m);
+    int64_t head = row / a->m, m = row % a->m, b = head / a->heads, h = head % a->heads;
+    int64_t seen = zfi_attention_seen(a, b, m), first = zfi_attention_first(a, b, m);
     for (int64_t n = first; n < seen; n++) {
         p[n] = zfi_attention_score(a, head, m, n);
         if (p[n] > most) most = p[n];
@@ -350,8 +366,8 @@ static void zfi_attention_grad_head(const zfi_attention_run *run, int64_t head, 
     int64_t v_from = zfi_attention_kv(a, a->v_at, head, 0);
     double *ds = p + a->n;
     for (int64_t m = 0; m < a->m; m++) {
-        int64_t seen = zfi_attention_seen(a, m), row = ((b * a->m + m) * a->heads + h) * d;
-        int64_t q = a->q_at + (b * a->m + m) * a->row + h * d, first = zfi_attention_first(a, m);
+        int64_t seen = zfi_attention_seen(a, b, m), row = ((b * a->m + m) * a->heads + h) * d;
+        int64_t q = a->q_at + (b * a->m + m) * a->row + h * d, first = zfi_attention_first(a, b, m);
         double lse = zfi_get(&run->launch->args[2], head * a->m + m), delta = 0;
         for (int64_t i = 0; i < d; i++) delta += zfi_get(dy, row + i) * zfi_get(y, row + i);
         for (int64_t n = first; n < seen; n++) {
@@ -777,9 +793,9 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
         c->part[part + 1] = c->part[part] + (size[part] + 15) / 16 * 16;
 }
 
-static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, bool backward)
+static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, zfi_attention a, bool backward)
 {
-    zfi_attention_cut c = {.a = zfi_attention_of(l, backward ? 3 : 0), .launch = l};
+    zfi_attention_cut c = {.a = a, .launch = l};
     int64_t threads = zfi_pool_threads(zfi_cpu_of(l)->pool);
     int64_t heads = c.a.batch * (backward ? c.a.kv_heads : c.a.heads);
     int64_t m = c.a.m, n = c.a.n, most, wanted;
@@ -815,21 +831,23 @@ static bool zfi_attention_fast(const zf_launch *l, const zfi_attention *a)
     return zfi_fast_or_half(l) && a->d > 0 && a->m > 0 && a->n > 0;
 }
 
-static size_t zfi_attention_scratch(const zf_launch *l, bool backward)
+static size_t zfi_attention_scratch(const zf_launch *l, zfi_attention a, bool backward)
 {
-    zfi_attention a = zfi_attention_of(l, backward ? 3 : 0);
     size_t threads = (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool), n = (size_t)a.n;
     if (!a.batch) return 0;
     if (zfi_attention_fast(l, &a))
-        return threads * zfi_attention_cut_of(l, backward).part[ZFI_AT_END] * sizeof(float);
+        return threads * zfi_attention_cut_of(l, a, backward).part[ZFI_AT_END] * sizeof(float);
     return threads * (backward ? 2 * n + 2 * n * (size_t)a.d : n) * sizeof(double);
 }
 
-static size_t zfi_scratch_attention(const zf_launch *l) { return zfi_attention_scratch(l, false); }
+static size_t zfi_scratch_attention(const zf_launch *l)
+{
+    return zfi_attention_scratch(l, zfi_attention_of(l, 0), false);
+}
 
 static size_t zfi_scratch_attention_grad(const zf_launch *l)
 {
-    return zfi_attention_scratch(l, true);
+    return zfi_attention_scratch(l, zfi_attention_of(l, 3), true);
 }
 
 /* What a task knows: the blocks, its worker's scratch, and the rows to prefetch. */
@@ -919,12 +937,13 @@ typedef struct zfi_scores {
 static zfi_scores zfi_scores_of(const zfi_attention_cut *c, int64_t head, int64_t m, int64_t n)
 {
     const zfi_attention *a = &c->a;
+    int64_t b = head / a->heads;
     return (zfi_scores){head,
                         m,
-                        zfi_min(c->queries, a->m - m),
+                        zfi_min(c->queries, zfi_attention_queries(a, b) - m),
                         n,
                         zfi_min(c->keys, a->n - n),
-                        a->causal ? m + 1 + a->n - a->m - n : INT64_MAX / 4,
+                        a->causal ? m + 1 + zfi_attention_past(a, b) - n : INT64_MAX / 4,
                         a->window < a->n ? a->window : INT64_MAX / 2};
 }
 
@@ -1150,27 +1169,29 @@ static void zfi_attention_task(void *context, int64_t index, int worker)
     const zf_array *lse = zfi_saved_out(c->launch, 0), *out = &c->launch->out;
     zfi_attention_worker w = zfi_attention_worker_of(c, worker);
     int64_t head = index / c->query_blocks, m = index % c->query_blocks * c->queries;
-    int64_t hidden = a->heads * a->d, rows = zfi_min(c->queries, a->m - m);
-    int64_t first = zfi_attention_first(a, m) / c->keys * c->keys;
-    int64_t end = zfi_attention_seen(a, m + rows - 1);
+    int64_t b = head / a->heads, hidden = a->heads * a->d;
+    int64_t rows = zfi_min(c->queries, zfi_attention_queries(a, b) - m);
+    int64_t first = zfi_attention_first(a, b, m) / c->keys * c->keys;
+    int64_t end = zfi_attention_seen(a, b, m + rows - 1);
     int64_t out_at = zfi_attention_at(a, head, a->m, m, hidden);
     float *s = zfi_part_of(&w, ZFI_AT_S), *y = zfi_part_of(&w, ZFI_AT_Y);
     float *most = zfi_part_of(&w, ZFI_AT_MOST), *sum = zfi_part_of(&w, ZFI_AT_SUM);
     float *fix = zfi_part_of(&w, ZFI_AT_FIX);
     zfi_left q = zfi_left_of(&w, ZFI_AT_Q, a->q,
                              a->q_at + zfi_attention_at(a, head, a->m, m, a->row), a->row, rows);
+    if (rows <= 0) return;
     for (int64_t i = 0; i < rows; i++) most[i] = -INFINITY, sum[i] = 0;
     for (int64_t n = first; n < end; n += c->keys) {
-        zfi_scores b = zfi_scores_of(c, head, m, n);
+        zfi_scores block = zfi_scores_of(c, head, m, n);
         zfi_right kt = zfi_turned_of(&w, ZFI_AT_KT, a->k, zfi_attention_kv(a, a->k_at, head, n),
-                                     a->kv_row, b.keys);
+                                     a->kv_row, block.keys);
         zfi_right v = zfi_right_of(&w, ZFI_AT_K_RIGHT, a->v, zfi_attention_kv(a, a->v_at, head, n),
-                                   a->kv_row, b.keys);
-        zfi_attention_soon(&w, index, &b, end);
-        zfi_score_product(&w, &b, s, q, kt);
-        zfi_attend_block(&w, &b, s, NULL, most, sum, fix);
+                                   a->kv_row, block.keys);
+        zfi_attention_soon(&w, index, &block, end);
+        zfi_score_product(&w, &block, s, q, kt);
+        zfi_attend_block(&w, &block, s, NULL, most, sum, fix);
         if (n > first) zfi_scale_rows(c->isa, y, c->width, y, c->width, rows, c->width, fix, 1);
-        zfi_keys_product(&w, &b, y, c->width, s, ZFI_AT_P_HALF, v, n > first);
+        zfi_keys_product(&w, &block, y, c->width, s, ZFI_AT_P_HALF, v, n > first);
     }
     for (int64_t i = 0; i < rows; i++) {
         if (sum[i] == 0) memset(y + i * c->width, 0, (size_t)c->width * sizeof *y);
@@ -1197,7 +1218,7 @@ static zf_status zfi_cpu_attention(const zf_launch *l)
         zfi_pool_run(zfi_cpu_of(l)->pool, heads * plain.a.m, zfi_attention_reference, &plain);
         return ZF_OK;
     }
-    cut = zfi_attention_cut_of(l, false);
+    cut = zfi_attention_cut_of(l, plain.a, false);
     zfi_pool_run(zfi_cpu_of(l)->pool, heads * cut.query_blocks, zfi_attention_task, &cut);
     return ZF_OK;
 }
@@ -1332,7 +1353,8 @@ static void zfi_attention_grad_block(zfi_attention_worker *w, const zfi_attentio
         of->add = true;
     }
     if (x->dq) {
-        bool add = b->n > zfi_attention_first(a, b->m) / c->keys * c->keys;
+        int64_t first = zfi_attention_first(a, b->head / a->heads, b->m);
+        bool add = b->n > first / c->keys * c->keys;
         zfi_keys_product(w, b, dq.at, dq.row, ds, ZFI_AT_DS_HALF, of->k, add);
     }
 }
@@ -1361,7 +1383,7 @@ static void zfi_attention_grad_range(zfi_attention_worker *w, const zfi_attentio
         zfi_gradient_rows dq = zfi_dq_of(w, x, h, first, first, count);
         int64_t at = (h - x->h0) * count;
         zfi_row_sums(w, h, first, count, lse + at, delta + at);
-        for (int64_t m = first; m < last && x->dq && !zfi_attention_seen(a, m); m++)
+        for (int64_t m = first; m < last && x->dq && !zfi_attention_seen(a, h / a->heads, m); m++)
             memset(dq.at + (m - first) * dq.row, 0, (size_t)a->d * sizeof *dq.at); /* no keys */
     }
     for (int64_t j = x->j0; j < x->j1; j++) {
@@ -1427,7 +1449,7 @@ static zf_status zfi_cpu_attention_grad(const zf_launch *l)
         zfi_pool_run(zfi_cpu_of(l)->pool, heads, zfi_attention_grad_reference, &plain);
         return ZF_OK;
     }
-    cut = zfi_attention_cut_of(l, true);
+    cut = zfi_attention_cut_of(l, plain.a, true);
     zfi_pool_run(zfi_cpu_of(l)->pool, heads * zfi_attention_grad_parts(&cut),
                  zfi_attention_grad_task, &cut);
     return ZF_OK;

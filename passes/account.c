@@ -376,7 +376,7 @@ ZF_API const char *zf_kind_name(zf_kind kind)
 {
     static const char *const names[ZF_KINDS] = {"parameters",  "gradients",     "optimizer",
                                                 "activations", "communication", "workspace",
-                                                "inputs"};
+                                                "inputs",      "caches"};
     return (unsigned)kind < ZF_KINDS ? names[kind] : NULL;
 }
 

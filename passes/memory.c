@@ -31,7 +31,7 @@ typedef struct zfi_buffer {
     int32_t rank;         /* its index, to break ties */
     zf_space space;
     bool persistent, scratch, accumulates;
-    bool external; /* a parameter or state in a store: no place in this arena */
+    bool external; /* in a store, or a cache of another program: no place in this arena */
     int32_t host;  /* the buffer of a pack inside which it lies; -1: none */
     int64_t at;    /* its offset there */
     int32_t next;  /* of a param: the buffer that follows it in a concat; -1: none */
@@ -277,6 +277,13 @@ static bool zfi_has_stored(const zf_graph *g, int32_t id, const zf_store *store)
     return has;
 }
 
+/* The cache of that name in a graph, which may be NULL; 0: there is none. */
+static int32_t zfi_cache_in(const zf_graph *g, const char *name)
+{
+    int32_t id = g ? zfi_map_get(g->names, name, 0) : 0;
+    return id && g->nodes[id].op == ZF_OP_cache ? id : 0;
+}
+
 /* Assigns every value to its buffer, and asks the backend for scratch. */
 static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array *args)
 {
@@ -322,7 +329,9 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
                             .accumulates = node->op == ZF_OP_accumulator,
                             .host = -1,
                             .next = -1};
-            b.external = b.persistent && zfi_is_written(g, node->op) && zfi_has_stored(g, id, d->store);
+            b.external = b.persistent && zfi_is_written(g, node->op) &&
+                         (node->op == ZF_OP_cache ? zfi_cache_in(d->caches, node->name) > 0
+                                                  : zfi_has_stored(g, id, d->store));
             if (b.persistent) b.first = 0, b.last = end;
             if (b.accumulates) { /* the micro section runs again */
                 b.first = 0;

@@ -1,8 +1,8 @@
 /* precision: a graph of f32 computes in bf16 or f16; a loss scale keeps small gradients.
  *
  * requires: no gradients yet
- * ensures:  f32 parameters have the new dtype, so that optimizers keep f32 master weights beside
- *           them, and so have values computed from them; other values that the program writes and
+ * ensures:  f32 parameters and caches have the new dtype, so that optimizers keep f32 master weights
+ *           beside parameters, and so have values computed from them; other values that the program writes and
  *           reads keep their dtype; with a loss scale, its states and a mark
  * before:   %3 = matmul %1, %2 : f32[4,8]            of an input and a parameter
  *           %5 = cross_entropy %3, %4, %6 : f32[4]   %4 = logsumexp %3
@@ -193,10 +193,10 @@ static void zfi_retype_leaf(zfi_retype *r, int32_t id)
 {
     zfi_node *node = &r->graph->nodes[id];
     if (node->dtype != ZF_F32) return;
-    r->held[id] = node->op == ZF_OP_param      ? ZFI_HELD_NARROW
-                  : node->op == ZF_OP_constant ? ZFI_HELD_CONSTANT
-                                               : ZFI_HELD_DATA;
-    if (node->op == ZF_OP_param) node->dtype = r->to, r->narrow[id] = id;
+    r->held[id] = node->op == ZF_OP_param || node->op == ZF_OP_cache ? ZFI_HELD_NARROW
+                  : node->op == ZF_OP_constant                       ? ZFI_HELD_CONSTANT
+                                                                     : ZFI_HELD_DATA;
+    if (r->held[id] == ZFI_HELD_NARROW) node->dtype = r->to, r->narrow[id] = id;
     else r->wide[id] = id;
 }
 
@@ -285,7 +285,7 @@ static void zfi_retype_graph(zf_graph *g, zf_dtype to)
                 r.kept[g->nodes[r.order[i]].args[0]] = true;
         for (int32_t i = 0; i < zfi_len(r.order) && !g->error.status && !g->memory.failed; i++) {
             int32_t id = r.order[i];
-            if (zfi_has(g, id, ZF_OP_MUTATES)) {
+            if (zfi_has(g, id, ZF_OP_MUTATES) && !zfi_writes_only_caches(g, &g->nodes[id])) {
                 zfi_fail(&g->error, ZF_ERR_STAGE,
                          "zf_precision: must come before what changes parameters and states: %s",
                          zfi_record_of(g, id)->name);

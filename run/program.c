@@ -88,7 +88,7 @@ typedef struct zfi_fill_room {
 /* The node's storage belongs to the store: a bucket, or a parameter or state outside buckets. */
 static bool zfi_is_stored(const zf_graph *g, const zfi_node *node)
 {
-    return zfi_is_persistent(g, node) && zfi_is_written(g, node->op);
+    return zfi_is_persistent(g, node) && zfi_is_written(g, node->op) && node->op != ZF_OP_cache;
 }
 
 /* The address of a place of the plan. An empty value may have any address. */
@@ -325,8 +325,9 @@ static zf_status zfi_bind_store(zf_program *p, bool bound, int32_t *bucket_of)
 }
 
 /* Sets the address of each node's value: its place; the store; inside its operand, for a view;
- * inside its bucket, if that is not sharded. A leaf of a sharded bucket has no address. */
-static zf_status zfi_bind(zf_program *p)
+ * inside its bucket, if that is not sharded; of a cache perhaps that of the program `caches`. A leaf
+ * of a sharded bucket has no address. */
+static zf_status zfi_bind(zf_program *p, const zf_program *caches)
 {
     zf_graph *g = p->graph;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
@@ -338,6 +339,11 @@ static zf_status zfi_bind(zf_program *p)
                 p->data[node->args[k]] =
                     zfi_stored_data(p->store, &p->store->tensors[p->tensor_of[node->args[k]]]);
         } else if (node->placed) {
+            if (node->op == ZF_OP_cache && caches && zfi_cache_in(caches->graph, node->name))
+                return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                                "zf_compile: zf_memory gave the cache \"%s\" a place of its own "
+                                "(zf_memory_desc.caches), and zf_compile_desc.caches has it",
+                                node->name);
             p->data[id] = zfi_address(p, node->space, node->offset);
         } else if (zfi_is_joined(g, node)) {
             p->data[id] = p->data[node->args[0]];
@@ -348,6 +354,13 @@ static zf_status zfi_bind(zf_program *p)
                                     "zf_compile: zf_memory found operands of %%%d concat side by "
                                     "side in the store (zf_memory_desc.store), which they are not",
                                     (int)id);
+        } else if (node->op == ZF_OP_cache) {
+            if (!caches || !(k = zfi_cache_in(caches->graph, node->name)))
+                return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                                "zf_compile: zf_memory found the cache \"%s\" in another graph "
+                                "(zf_memory_desc.caches), and zf_compile_desc.caches lacks it",
+                                node->name);
+            p->data[id] = caches->data[k];
         } else if ((k = zfi_viewed(g, node, &at)) >= 0) {
             p->data[id] = (char *)p->data[node->args[k]] +
                           (at < 0 ? (int64_t)zfi_node_bytes(node) * p->run.shard : at);
@@ -814,7 +827,7 @@ static zf_status zfi_allocate(zf_program *p, zf_space space)
 }
 
 /* Binds every node to its memory. */
-static zf_status zfi_bind_all(zf_program *p, bool bound)
+static zf_status zfi_bind_all(zf_program *p, bool bound, const zf_program *caches)
 {
     zf_graph *g = p->graph;
     int32_t *bucket_of = zfi_calloc(&p->memory, p->nodes, sizeof *bucket_of);
@@ -824,7 +837,7 @@ static zf_status zfi_bind_all(zf_program *p, bool bound)
     if (p->memory.failed) status = zfi_graph_nomem(g);
     else {
         for (size_t n = 0; n < p->nodes; n++) bucket_of[n] = p->tensor_of[n] = -1;
-        if (!(status = zfi_bind_store(p, bound, bucket_of))) status = zfi_bind(p);
+        if (!(status = zfi_bind_store(p, bound, bucket_of))) status = zfi_bind(p, caches);
     }
     zfi_free(&p->memory, bucket_of, p->nodes * sizeof *bucket_of);
     return status;
@@ -843,11 +856,37 @@ static bool zfi_trains(const zf_graph *g)
     return false;
 }
 
+/* Checks that the caches of the program that lends them are like those of this graph. */
+static zf_status zfi_check_caches(const zf_program *p, const zf_program *caches)
+{
+    zf_graph *g = p->graph;
+    char here[ZFI_TYPE_TEXT], there[ZFI_TYPE_TEXT];
+    if (caches && caches->store->backend != p->store->backend)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_compile: caches is a program on another backend; it must be one of the "
+                        "same store");
+    for (int32_t i = 0; i < zfi_len(g->order) && caches; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]], *other;
+        if (node->op != ZF_OP_cache) continue;
+        other = &caches->graph->nodes[zfi_cache_in(caches->graph, node->name)];
+        if (other->op == ZF_OP_none ||
+            (other->dtype == node->dtype && zfi_same_shape(&other->shape, &node->shape)))
+            continue;
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: the cache \"%s\" is %s here and %s in the program that lends "
+                        "it (zf_compile_desc.caches)",
+                        node->name, zfi_type_text(here, node->dtype, &node->shape),
+                        zfi_type_text(there, other->dtype, &other->shape));
+    }
+    return ZF_OK;
+}
+
 static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
 {
     zf_graph *g = p->graph;
-    zf_status status = ZF_OK;
+    zf_status status = zfi_check_caches(p, d->caches);
     int32_t *launch_of;
+    if (status) return status;
     p->backend = p->store->backend;
     p->comm = p->store->comm;
     p->run.rank = p->store->rank;
@@ -857,7 +896,8 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
         status = zf_memory(g, &(zf_memory_desc){.backend = p->backend,
                                                 .host = p->store->host,
                                                 .no_reuse = d->no_reuse,
-                                                .store = p->store});
+                                                .store = p->store,
+                                                .caches = d->caches ? d->caches->graph : NULL});
     if (!status && d->verify && !(status = zfi_verify(g))) status = zfi_verify_plan(g);
     if (status || (status = zfi_check_limit(g, "zf_compile", d->memory_limit))) return status;
     if ((status = zfi_check_store_limit(p))) return status;
@@ -871,7 +911,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
                                     (int32_t)zfi_max(ZFI_CHANNELS, zfi_queue_count(g)), &g->error);
     if (status) return status;
     p->nodes = (size_t)zfi_len(g->nodes);
-    if ((status = zfi_bind_all(p, d->bound))) return status;
+    if ((status = zfi_bind_all(p, d->bound, d->caches))) return status;
     launch_of = zfi_calloc(&p->memory, p->nodes, sizeof *launch_of);
     if (!launch_of) return zfi_graph_nomem(g);
     status = zfi_make_launches(p, launch_of);
@@ -965,7 +1005,7 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
         known = g->nodes[g->order[i]].op == ZF_OP_output && g->nodes[g->order[i]].args[0] == id;
     if (!known)
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
-                        writing ? "%s: %%%d %s is no input, param or state"
+                        writing ? "%s: %%%d %s is no input, param, state or cache"
                                 : "%s: %%%d %s is not kept; zf_output keeps a value",
                         call, (int)id, g->records[node->op]->name),
                0;
@@ -1464,6 +1504,7 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
         if (leaf->op == ZF_OP_param) info.param_bytes += bytes;
         if (leaf->op == ZF_OP_state) info.state_bytes += bytes;
         if (node->op == ZF_OP_input) info.input_bytes += bytes;
+        if (node->op == ZF_OP_cache) info.cache_bytes += bytes;
         if (node->op == ZF_OP_constant) info.constant_bytes += bytes;
         if (zfi_is_persistent(g, node)) persistent += (int64_t)bytes;
     }

@@ -4,7 +4,9 @@
 
 #include "../examples/common/causal_batch.h"
 #include "../examples/common/command.h"
+#include "../examples/common/decoder.h"
 #include "../examples/common/frame.h"
+#include "../examples/common/sampling.h"
 #include "../examples/llm/model.h"
 
 #define GOLDEN "tests/golden/llm/"
@@ -140,6 +142,73 @@ TEST_ONCE(llm_mistral_is_that_of_transformers) { check_case(t, 3, NULL); }
 TEST_ONCE(llm_qwen2_is_that_of_transformers) { check_case(t, 4, NULL); }
 TEST_ONCE(llm_qwen2_without_fusion) { check_case(t, 4, "all"); }
 TEST_ONCE(llm_qwen3_is_that_of_transformers) { check_case(t, 5, NULL); }
+
+/* -------------------------------------------------------------------------------- generation */
+
+enum { PROMPTS = 3, LONGEST = 9, GENERATED = 200 };
+
+static void close_decoder(void *d) { decoder_close(d); }
+
+/* The most likely tokens after three prompts of different lengths, which go on together, a prompt in
+ * pieces of `chunk` tokens. */
+static void check_generated(test *t, int k, int64_t chunk, double penalty)
+{
+    static decoder d; /* outlive what the test defers */
+    static sampler s;
+    llm_config config;
+    session_desc desc = {.sample = &llm_sample, .config = &config, .threads = 1};
+    decoder_desc room = {PROMPTS, LONGEST + GENERATED - 1, chunk};
+    zf_safetensors *golden = open_file(t, GOLDEN "generated.safetensors");
+    zf_error error = {ZF_OK, ""};
+    int32_t ids[PROMPTS][LONGEST + GENERATED];
+    const int32_t *next[PROMPTS];
+    int64_t count[PROMPTS] = {0}, length[PROMPTS] = {0}, size;
+    double *prompts, *expected;
+    CHECK(t, golden && llm_config_load(folder_of(k), &config, &error));
+    config.positions = 4 * config.positions; /* rope goes on */
+    if (!decoder_open(&d, &room, &desc, folder_of(k), 0, &error) ||
+        !sampler_open(&s, &(sampling){.top_p = 1, .repetition = penalty}, config.vocab)) {
+        test_fail(t, __FILE__, __LINE__, cases[k].name, error.text);
+        return;
+    }
+    test_defer(t, close_decoder, &d);
+    test_defer(t, (test_cleanup *)sampler_close, &s);
+    prompts = values_of(golden, "prompts", &size);
+    CHECK(t, prompts && size == PROMPTS * LONGEST);
+    test_defer(t, free, prompts);
+    expected = values_of(golden, cases[k].name, &size);
+    CHECK(t, expected && size == PROMPTS * GENERATED);
+    test_defer(t, free, expected);
+    for (int b = 0; b < PROMPTS; b++) {
+        while (length[b] < LONGEST && prompts[b * LONGEST + length[b]] >= 0)
+            ids[b][length[b]] = (int32_t)prompts[b * LONGEST + length[b]], length[b]++;
+        next[b] = ids[b], count[b] = length[b];
+    }
+    for (int n = 0; n < GENERATED; n++) {
+        if (!decoder_add(&d, next, count, &error)) {
+            test_fail(t, __FILE__, __LINE__, cases[k].name, error.text);
+            return;
+        }
+        for (int b = 0; b < PROMPTS; b++) {
+            int32_t id = sampler_draw(&s, d.logits + b * d.vocab, ids[b], length[b], 1);
+            CHECK_NEAR(t, id, expected[b * GENERATED + n], 0);
+            next[b] = &ids[b][length[b]], count[b] = 1;
+            ids[b][length[b]++] = id;
+        }
+    }
+    CHECK(t, !decoder_add(&d, next, (int64_t[PROMPTS]){0, 0, 2}, &error));
+    CHECK_TEXT(t, error.text,
+               "a text of 208 tokens and 2 more is too long for a context of 208");
+    decoder_close(&d);
+    sampler_close(&s);
+}
+
+TEST_ONCE(llm_llama2_generates_as_transformers) { check_generated(t, 0, 0, 1); }
+TEST_ONCE(llm_llama3_generates_as_transformers) { check_generated(t, 1, 4, 1.2); }
+TEST_ONCE(llm_linear_generates_as_transformers) { check_generated(t, 2, 2, 1.3); }
+TEST_ONCE(llm_mistral_generates_as_transformers) { check_generated(t, 3, 7, 1); }
+TEST_ONCE(llm_qwen2_generates_as_transformers) { check_generated(t, 4, 0, 1.3); }
+TEST_ONCE(llm_qwen3_generates_as_transformers) { check_generated(t, 5, 1, 1.4); }
 
 /* What was read goes out as it was: the weights to the bit, the configuration to one that reads
  * alike. */

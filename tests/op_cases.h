@@ -10,6 +10,7 @@
  *     q  -1, -0.5, 0, 0.5, 1    b  bool          k  u8             i  i32        j  i64, 62 bits
  *     x  i32 row of N           y  i64 row of N  l  i64 class of N or -100
  *     w  a param                m  a state g     v  a state g, 0.5..2            t  a state i64, 3
+ *     c  a cache                r  i32 0..R      o  i32 0 or 1
  */
 #ifndef OP_CASES_H
 #define OP_CASES_H
@@ -30,7 +31,7 @@ enum scale {
 enum flags {
     NO_GRADIENT = 1, /* the result is no float, or has a gradient of 0 everywhere */
     REFUSED = 2,     /* a row that gradients are made of: autograd says so */
-    MUTATES = 4,     /* operands w, m, v change */
+    MUTATES = 4,     /* operands w, m, v, c change */
     RANDOM = 8,      /* another mask every step */
     NEEDS_N = 16,    /* N = 0 has no meaning */
     NEEDS_R = 32,
@@ -350,6 +351,20 @@ static const op_case cases[] = {
     {"saved", "f[R,N] f[R,N] v[R] f[N]",
      "residual_norm_grad %1, %2, %3, %4 {p=0.25 stream=7} : f[R,N]\nsaved %5 {index=3} : f[N]",
      NORM, 160, 'R', REFUSED | RANDOM},
+    {"cache", "", "cache \"c\" : f[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"cached_attention", "f[2,R,12] f[2,R,6] f[2,R,6] x[2] r[2] c[2,J,6] c[2,J,6]",
+     "cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=4 scale=0.5 kv_heads=2} : f[2,R,12]", NORM,
+     128, 'J', MUTATES | NEEDS_N},
+    {"cached_attention", "f[2,R,70] f[2,R,70] f[2,R,70] x[2] r[2] c[2,J,70] c[2,J,70]",
+     "cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=1 scale=0.1 window=5} : f[2,R,70]", NORM,
+     128, 'J', MUTATES | NEEDS_N},
+    {"cached_attention", "f[3,1,210] f[3,1,70] f[3,1,70] x[3] o[3] c[3,U,70] c[3,U,70]",
+     "cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=3 scale=0.1 kv_heads=1} : f[3,1,210]",
+     NORM, 128, 'N', MUTATES | NEEDS_N},
+    {"cached_attention", "f[3,1,12] f[3,1,6] f[3,1,6] x[3] o[3] c[3,U,6] c[3,U,6]",
+     "cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=4 scale=0.5 kv_heads=2 window=70} : "
+     "f[3,1,12]",
+     NORM, 128, 'N', MUTATES | NEEDS_N},
     {"affine", "f[R,N] f[N] f[N]", "affine %1, %2, %3 : f[R,N]", TERMS, 2, 0, 0},
     {"affine", "f[R,N] f[N]", "affine %1, %2 : f[R,N]", TERMS, 1, 0, 0},
 
@@ -455,6 +470,7 @@ static int64_t size_of(char letter, const sizes *z)
     case 'T': return 2 * z->R + 2;
     case 'U': return z->N + 1;
     case 'V': return z->R + 5;
+    case 'J': return z->R + z->N;
     case 'W': return 3 * z->N;
     default: return 0;
     }
@@ -492,6 +508,8 @@ static const char *operand_type(char kind, zf_dtype dtype)
     case 'b': return "bool";
     case 'k': return "u8";
     case 'i':
+    case 'r':
+    case 'o':
     case 'x': return "i32";
     case 'j':
     case 'y':
@@ -503,8 +521,8 @@ static const char *operand_type(char kind, zf_dtype dtype)
     }
 }
 
-static bool is_float_kind(char kind) { return strchr("fpushqw", kind) != NULL; }
-static bool is_mutable(char kind) { return strchr("wmvt", kind) != NULL; }
+static bool is_float_kind(char kind) { return strchr("fpushqwc", kind) != NULL; }
+static bool is_mutable(char kind) { return strchr("wmvtc", kind) != NULL; }
 
 /* The letter of operand k, 0 behind the last. */
 static char kind_of(const op_case *c, int k)
@@ -536,9 +554,10 @@ static int case_text(char *to, const op_case *c, const sizes *z, zf_dtype dtype,
     for (; id < count; id++) {
         char kind = *type;
         int length = (int)strcspn(type, " ");
-        const char *leaf = kind == 'w' || (trained && is_float_kind(kind)) ? "param"
-                           : is_mutable(kind)                              ? "state"
-                                                                           : "input";
+        const char *leaf = kind == 'c'                                       ? "cache"
+                           : kind == 'w' || (trained && is_float_kind(kind)) ? "param"
+                           : is_mutable(kind)                                ? "state"
+                                                                             : "input";
         at +=
             sprintf(to + at, "%%%d = %s \"x%d\" : %s", id + 1, leaf, id, operand_type(kind, dtype));
         at += expand(to + at, type + 1, length - 1, z, dtype);
@@ -593,6 +612,7 @@ static double value_of(char kind, uint64_t bits, int64_t n)
     switch (kind) {
     case 'f':
     case 'w':
+    case 'c':
     case 'm': return sign * (0.02 + 1.98 * u);
     case 'p':
     case 'v': return 0.5 + 1.5 * u;
@@ -600,10 +620,12 @@ static double value_of(char kind, uint64_t bits, int64_t n)
     case 's': return u;
     case 'h': return sign * 300 * u;
     case 'q': return (double)(bits % 5) * 0.5 - 1;
+    case 'o':
     case 'b': return (double)(bits & 1);
     case 'k': return (double)(bits % 3);
     case 'i': return (double)(bits % 7) - 3;
     case 'j': return floor(sign * 0x1p62 * u);
+    case 'r':
     case 'x':
     case 'y': return n ? (double)(bits % (uint64_t)n) : 0;
     case 'l': return n && bits >> 62 ? (double)(bits % (uint64_t)n) : -100;
@@ -712,7 +734,8 @@ static void fill(const op_case *c, const sizes *z, zf_dtype dtype, bool magnitud
         zf_dtype of = state && dtype != ZF_F64 ? ZF_F32 : dtype;
         int64_t count = elements_of(type, z);
         for (int64_t i = 0; i < count; i++) {
-            double x = value_of(kind, mix((uint64_t)k << 40 | (uint64_t)i), z->N);
+            double x = value_of(kind, mix((uint64_t)k << 40 | (uint64_t)i),
+                                kind == 'r' ? z->R + 1 : z->N);
             if (is_float) x = rounded(x, of);
             operand[k][i] = magnitudes && is_float ? fabs(x) : x;
         }

@@ -442,7 +442,7 @@ TEST_ONCE(plan_gradients_are_summed_once)
         {accumulating,
          {{"%66 = shard %42 {", "%66 = shard %49 {"}},
          "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
-         "blocks=[0,1] decays=[0]}: it writes %66, which is neither param nor state"},
+         "blocks=[0,1] decays=[0]}: it writes %66, which is no param, state or cache"},
         {whole,
          {{"sgd %42, %48", "sgd %42, %46"}},
          "verify: sgd %42, %46, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}: %46 is a gradient "

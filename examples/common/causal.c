@@ -17,11 +17,18 @@ causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose pu
                         .positions = {g, 0},
                         .labels = {g, 0},
                         .loss_weight = {g, 0},
-                        .last = {g, 0}};
-    if (purpose == SAMPLE_ANSWER) {
+                        .last = {g, 0},
+                        .past = {g, 0},
+                        .count = {g, 0}};
+    if (purpose == SAMPLE_ANSWER || purpose == SAMPLE_GENERATE)
         in.last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch));
-        return in;
+    if (purpose == SAMPLE_GENERATE) {
+        in.positions = zf_input(g, "positions", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+        in.past = zf_input(g, "past", ZF_I32, ZF_SHAPE(s->batch));
+        in.count = zf_input(g, "count", ZF_I32, ZF_SHAPE(s->batch));
+        in.context = s->predictions;
     }
+    if (zf_valid(in.last)) return in;
     in.labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
     in.loss_weight = zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR);
     zf_input(g, "lr", ZF_F32, ZF_SCALAR);
@@ -45,6 +52,17 @@ zf_tensor causal_padding(const causal_inputs *in, const sample_shape *s)
     keys = zf_reshape(in->attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
     return zf_where(keys, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
                     zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
+}
+
+void causal_caches(zf_attention_desc *attention, const causal_inputs *in, int64_t width)
+{
+    zf_graph *g = in->past.graph;
+    zf_shape shape = ZF_SHAPE(zf_tensor_shape(in->past).dims[0], in->context, width);
+    if (!zf_valid(in->past)) return;
+    attention->k_cache = zf_cache(g, "k_cache", ZF_F32, shape);
+    attention->v_cache = zf_cache(g, "v_cache", ZF_F32, shape);
+    attention->past = in->past, attention->count = in->count;
+    attention->dropout = 0;
 }
 
 static zf_tensor head(zf_tensor x, zf_tensor words)

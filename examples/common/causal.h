@@ -21,6 +21,10 @@ typedef struct causal_inputs {
     zf_tensor loss_weight; /* f32 []: 1 / labels of the global batch */
     /* For an answer: */
     zf_tensor last; /* i32 [B], b * T + t of the token before the answer */
+    /* For generation, with `positions`: i32 [B], tokens in the caches, which have room for `context`
+     * of them, and new ones */
+    zf_tensor past, count;
+    int64_t context;
 } causal_inputs;
 
 causal_inputs causal_begin(zf_graph *g, const sample_shape *shape, sample_purpose purpose);
@@ -33,6 +37,10 @@ zf_tensor causal_padding(const causal_inputs *in, const sample_shape *shape);
 /* The output "loss", or for an answer "logits", [B, vocab], of the token after each sequence. x [B
  * T, H]: from the last layer; words [vocab, H]: the head's weight. */
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in);
+
+/* Gives the attention of a layer, whose keys are `width` wide, its caches if the graph is for
+ * generation. */
+void causal_caches(zf_attention_desc *attention, const causal_inputs *in, int64_t width);
 
 extern const objective causal_objective;
 

@@ -1,9 +1,9 @@
-/* The command generate: continues texts, or answers. Each token is computed from all tokens before
- * it, for all texts at once. */
+/* The command generate: continues texts, or answers. All texts go on at once. */
 #include "../bert/corpus.h"
 #include "causal.h"
 #include "chat.h"
 #include "command.h"
+#include "decoder.h"
 #include "fail.h"
 #include "folder.h"
 #include "sampling.h"
@@ -26,19 +26,16 @@ typedef struct row {
 } row;
 
 typedef struct writer {
-    session session;
+    decoder decoder;
     bert_vocab *words; /* one of these two */
     tokens *tokens;
     chat_template chat;
     const char *stop;   /* a text that ends the answer; NULL: none */
-    int64_t window;     /* tokens that the model is shown */
+    int64_t context;    /* tokens of a text for which there is room */
     int32_t ends[ENDS]; /* tokens that end a text; -1: none */
     int32_t begin;      /* of words: the token before a text */
     row rows[PROMPTS];
     int64_t count; /* rows */
-    int32_t *ids;  /* [count, window] */
-    int32_t *last; /* [count] */
-    float *logits;
     sampler sampler;
     bool framed; /* prompts are messages of a chat */
 } writer;
@@ -163,42 +160,38 @@ static void show(const writer *w, row *r)
 
 /* ------------------------------------------------------------------------------------- steps */
 
-/* The logits of the token after each row, from the last `window` of its tokens. These fill the
- * beginning of the window; a causal model does not see the rest. */
-static bool run(writer *w, zf_error *error)
+/* Adds the last `count[k]` tokens of each row. Where there is no room for them, which happens to
+ * texts of words alone, goes on with the last half of the context. */
+static bool add(writer *w, int64_t *count, zf_error *error)
 {
-    session *s = &w->session;
-    size_t cells = (size_t)(w->count * w->window);
-    zf_tensor logits = zf_graph_find(s->graph, "logits");
-    zf_status status;
+    const int32_t *ids[PROMPTS];
     for (int64_t k = 0; k < w->count; k++) {
         const id_list *l = &w->rows[k].ids;
-        size_t window = (size_t)w->window, first = l->count > window ? l->count - window : 0;
-        memcpy(w->ids + k * w->window, l->at + first, (l->count - first) * sizeof *l->at);
-        w->last[k] = (int32_t)(k * w->window + (int64_t)(l->count - first) - 1);
+        if (w->decoder.past[k] + count[k] > w->context) {
+            decoder_rewind(&w->decoder, k, 0);
+            count[k] = (w->context + 1) / 2;
+        }
+        ids[k] = l->at + l->count - count[k];
     }
-    status = session_write(s, "input_ids", w->ids, cells * sizeof *w->ids);
-    if (!status) status = session_write(s, "last", w->last, (size_t)w->count * sizeof *w->last);
-    if (!status) status = zf_step(s->program);
-    if (!status) status = zf_read(s->program, logits, w->logits, zf_tensor_bytes(logits));
-    return !status || fail(error, status, "%s", zf_program_error(s->program));
+    return decoder_add(&w->decoder, ids, count, error);
 }
 
-/* Computes token `number` of all rows. */
-static bool step(writer *w, int64_t number, uint64_t seed, zf_error *error)
+/* Draws token `number` of all rows, and sets how many tokens the model is to see next. False where
+ * no row goes on, or with *error. */
+static bool step(writer *w, int64_t number, uint64_t seed, int64_t *count, zf_error *error)
 {
-    int64_t width = zf_tensor_shape(zf_graph_find(w->session.graph, "logits")).dims[1];
     bool going = false;
-    if (!run(w, error)) return false;
     for (int64_t k = 0; k < w->count; k++) {
         row *r = &w->rows[k];
         uint64_t place = (uint64_t)(r->given + (size_t)number) + ((uint64_t)k << 40);
         int32_t id;
+        count[k] = 0;
         if (r->done) continue;
-        id = sampler_draw(&w->sampler, w->logits + k * width, r->ids.at, (int64_t)r->ids.count,
-                          bert_mix(seed + bert_mix(place)));
+        id = sampler_draw(&w->sampler, w->decoder.logits + k * w->decoder.vocab, r->ids.at,
+                          (int64_t)r->ids.count, bert_mix(seed + bert_mix(place)));
         if (!put(w, r, id, error)) return false;
         if (w->count == 1) show(w, r);
+        count[k] = !r->done;
         going = going || !r->done;
     }
     return going;
@@ -206,15 +199,13 @@ static bool step(writer *w, int64_t number, uint64_t seed, zf_error *error)
 
 static bool write_all(writer *w, int64_t most, uint64_t seed, const sampling *how, zf_error *error)
 {
-    size_t bytes = zf_tensor_bytes(zf_graph_find(w->session.graph, "logits"));
-    w->ids = calloc((size_t)(w->count * w->window), sizeof *w->ids);
-    w->last = calloc((size_t)w->count, sizeof *w->last);
-    w->logits = malloc(bytes);
-    if (!w->ids || !w->last || !w->logits || !sampler_open(&w->sampler, how, vocabulary(w)))
+    int64_t count[PROMPTS];
+    for (int64_t k = 0; k < w->count; k++) count[k] = (int64_t)w->rows[k].ids.count;
+    if (!sampler_open(&w->sampler, how, vocabulary(w)))
         return fail(error, ZF_ERR_NOMEM, "out of memory");
     if (w->count == 1) show(w, &w->rows[0]);
-    for (int64_t n = 0; n < most; n++)
-        if (!step(w, n, seed, error)) break;
+    for (int64_t n = 0; n < most && !error->status; n++)
+        if (!add(w, count, error) || !step(w, n, seed, count, error)) break;
     for (int64_t k = 0; k < w->count && !error->status; k++) {
         row *r = &w->rows[k];
         if (!r->done && !put(w, r, -1, error)) break;
@@ -227,25 +218,25 @@ static bool write_all(writer *w, int64_t most, uint64_t seed, const sampling *ho
 
 /* --------------------------------------------------------------------------------- beginning */
 
-/* The number of tokens that the model is shown. Positions after the sequence length of a
+/* The number of tokens for which there is to be room. Positions after the sequence length of a
  * checkpoint's run have not been trained. */
-static bool window_of(const char *load, int64_t positions, int64_t most, writer *w, zf_error *error)
+static bool context_of(const char *load, int64_t positions, int64_t most, writer *w, zf_error *error)
 {
     char sequence[40];
     int64_t longest = 0;
     for (int64_t k = 0; k < w->count; k++)
         if ((int64_t)w->rows[k].given > longest) longest = (int64_t)w->rows[k].given;
-    w->window = positions;
+    w->context = positions;
     if (folder_is_checkpoint(load)) {
         if (zf_checkpoint_note(load, "seq", sequence, sizeof sequence, error)) return false;
-        w->window = strtoll(sequence, NULL, 10);
+        w->context = strtoll(sequence, NULL, 10);
     }
-    if (w->tokens && longest + most > w->window)
+    if (w->tokens && longest + most > w->context)
         return fail(error, ZF_ERR_ARGUMENT,
                     "a prompt of %lld tokens and %lld more are too long for a context of %lld: "
                     "shorten it, or give fewer --tokens",
-                    (long long)longest, (long long)most, (long long)w->window);
-    if (longest + most < w->window) w->window = longest + most;
+                    (long long)longest, (long long)most, (long long)w->context);
+    if (longest + most < w->context) w->context = longest + most;
     return true;
 }
 
@@ -304,9 +295,6 @@ static void close_writer(writer *w)
 {
     for (int64_t k = 0; k < w->count; k++) end_row(&w->rows[k]);
     sampler_close(&w->sampler);
-    free(w->ids);
-    free(w->last);
-    free(w->logits);
     bert_vocab_free(w->words);
     tokens_free(w->tokens);
     free(w);
@@ -342,7 +330,7 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     };
     config_any config = {{0}};
     const config_facts facts = config_facts_of(sample->config, &config);
-    session_desc d = {.sample = sample, .purpose = SAMPLE_ANSWER, .config = &config};
+    session_desc d = {.sample = sample, .config = &config};
     writer *w;
     zf_error error = {ZF_OK, ""};
     int status;
@@ -357,12 +345,13 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     good = session_config(sample, load, &config, &error) &&
            open_tokenizer(w, tokenizer ? tokenizer : load, chat, (int32_t)*facts.end, &error) &&
            begin_rows(w, prompt, path, &error) &&
-           window_of(load, *facts.positions, most, w, &error);
+           context_of(load, *facts.positions, most, w, &error);
     if (good) {
-        d.shape = (sample_shape){.batch = w->count, .sequence = w->window}, d.threads = threads;
-        good = session_open_folder(&w->session, load, &d, dtype, &error);
+        decoder_desc room = {.texts = w->count, .context = w->context};
+        d.threads = threads;
+        good = decoder_open(&w->decoder, &room, &d, load, dtype, &error);
         good = good && write_all(w, most, (uint64_t)seed, &how, &error);
-        session_close(&w->session);
+        decoder_close(&w->decoder);
     }
     close_writer(w);
     return good ? EXIT_GOOD : command_error("%s", error.text);

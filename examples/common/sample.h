@@ -32,12 +32,20 @@ typedef enum sample_rows { SAMPLE_FULL, SAMPLE_PADDED, SAMPLE_PACKED } sample_ro
 /* The shape of a graph's inputs. */
 typedef struct sample_shape {
     int64_t batch, sequence;
-    int64_t predictions; /* labelled positions of a batch, at most; 0: all have a label */
+    /* Labelled positions of a batch, at most; 0: all have a label. For SAMPLE_GENERATE the tokens of an
+     * example for which caches have room */
+    int64_t predictions;
     sample_rows rows;
 } sample_shape;
 
-/* SAMPLE_ANSWER: has an output of logits, from which the model's answer is read. */
-typedef enum sample_purpose { SAMPLE_TRAIN, SAMPLE_EVALUATE, SAMPLE_ANSWER } sample_purpose;
+/* SAMPLE_ANSWER: has an output of logits, from which the model's answer is read. SAMPLE_GENERATE: the
+ * same, of tokens that continue those of earlier steps, whose keys and values are in caches. */
+typedef enum sample_purpose {
+    SAMPLE_TRAIN,
+    SAMPLE_EVALUATE,
+    SAMPLE_ANSWER,
+    SAMPLE_GENERATE
+} sample_purpose;
 
 struct session;
 

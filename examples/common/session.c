@@ -48,7 +48,8 @@ static void run_passes(session *s, const session_desc *d)
                                 .hpz = shared->hpz,
                                 .mics = shared->mics,
                                 .micro_batches = shared->micro_batches,
-                                .bucket_bytes = (size_t)shared->bucket};
+                                .bucket_bytes = (size_t)shared->bucket,
+                                .store = d->share ? zf_program_store(d->share->program) : NULL};
     if (shared->prefetch > 0) t.prefetch.bytes = (size_t)shared->prefetch;
     t.cost = shared->measure ? &s->cost : shared->cost;
     t.backend = s->own;
@@ -125,6 +126,7 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
                                                     .seed = store ? 0 : d->seed,
                                                     .store = store,
                                                     .bound = store != NULL,
+                                                    .caches = d->share ? d->share->program : NULL,
                                                     .comm = s->sharing.comm,
                                                     .offload_dir = store ? NULL : d->offload_dir,
                                                     .evaluate = d->purpose != SAMPLE_TRAIN});

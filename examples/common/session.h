@@ -41,8 +41,8 @@ typedef struct session_desc {
     int64_t fit; /* bytes into which a step is fitted (zf_training.fit); 0: any */
     zf_dtype dtype;      /* in which it computes */
     bool keep_gradients; /* as outputs "gradient/NAME" */
-    /* The session whose parameters, dtype and sharing (except micro-batches) this one uses; not for
-     * training. */
+    /* The session whose parameters, dtype and sharing (except micro-batches) this one uses, and
+     * whose caches, if it has any; not for training. */
     struct session *share;
 } session_desc;
 

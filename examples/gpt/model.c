@@ -71,20 +71,24 @@ bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
 
 /* Layer `number`, from 1 on: x [B, T, H] -> the same shape. First values of what is added to x are
  * smaller in a model of more layers. */
-static zf_tensor block(zf_tensor x, zf_tensor mask, const gpt_config *c, int64_t number)
+static zf_tensor block(zf_tensor x, zf_tensor mask, const causal_inputs *in, const gpt_config *c,
+                       int64_t number)
 {
-    zf_nn_linear_desc in = {.std = c->std}, out = {.std = c->std / sqrt(2.0 * (double)c->layers)};
+    zf_nn_linear_desc into = {.std = c->std}, out = {.std = c->std / sqrt(2.0 * (double)c->layers)};
     zf_attention_desc attention = {
         .heads = c->heads, .dropout = c->attention_dropout, .causal = true, .mask = mask};
-    zf_tensor y;
+    zf_tensor y, part[3] = {ZF_NONE, ZF_NONE, ZF_NONE};
     if (c->inverse_layer)
         attention.scale = 1 / (sqrt((double)(c->hidden / c->heads)) * (double)number);
-    y = zf_nn_linear(zf_nn_layer_norm(x, "ln_1", c->eps), "attn.c_attn", 3 * c->hidden, &in);
-    y = zf_attention(y, ZF_NONE, ZF_NONE, &attention);
+    y = zf_nn_linear(zf_nn_layer_norm(x, "ln_1", c->eps), "attn.c_attn", 3 * c->hidden, &into);
+    causal_caches(&attention, in, c->hidden);
+    for (int k = 0; k < 3 && zf_valid(in->past); k++)
+        part[k] = zf_slice(y, 2, k * c->hidden, (k + 1) * c->hidden);
+    y = zf_attention(zf_valid(in->past) ? part[0] : y, part[1], part[2], &attention);
     y = zf_nn_linear(y, "attn.c_proj", c->hidden, &out);
     x = zf_add(x, zf_dropout(y, c->residual_dropout));
 
-    y = zf_nn_linear(zf_nn_layer_norm(x, "ln_2", c->eps), "mlp.c_fc", c->intermediate, &in);
+    y = zf_nn_linear(zf_nn_layer_norm(x, "ln_2", c->eps), "mlp.c_fc", c->intermediate, &into);
     y = zf_nn_linear(zf_nn_activation(y, (zf_activation)c->activation), "mlp.c_proj", c->hidden,
                      &out);
     return zf_add(x, zf_dropout(y, c->residual_dropout));
@@ -105,7 +109,7 @@ static zf_tensor body(zf_graph *g, const gpt_config *c, const sample_shape *s,
     x = zf_dropout(zf_add(x, positions), c->embedding_dropout);
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "h.%lld", (long long)i);
-        x = block(x, mask, c, i + 1);
+        x = block(x, mask, in, c, i + 1);
         zf_pop(g);
     }
     x = zf_nn_layer_norm(x, "ln_f", c->eps);

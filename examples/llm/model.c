@@ -266,11 +266,11 @@ static zf_tensor head_norm(zf_tensor x, const char *name, const llm_config *c)
     return zf_reshape(zf_nn_rms_norm(y, name, c->eps), s);
 }
 
-static zf_tensor attend(zf_tensor x, zf_tensor mask, zf_tensor positions, const llm_config *c,
+static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, const llm_config *c,
                         int64_t layer)
 {
     bool bias = c->attention_bias || c->family == LLM_QWEN2;
-    zf_nn_linear_desc in = {.std = c->std, .no_bias = !bias},
+    zf_nn_linear_desc into = {.std = c->std, .no_bias = !bias},
                       out = {.std = c->std, .no_bias = !c->attention_bias};
     zf_rope_desc rope = {.theta = c->theta,
                          .scaling = (zf_rope_scaling)c->scaling,
@@ -278,7 +278,7 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, zf_tensor positions, const 
                          .low_factor = c->low,
                          .high_factor = c->high,
                          .original = c->original,
-                         .positions = positions};
+                         .positions = zf_valid(in->positions) ? in->positions : ZF_NONE};
     zf_attention_desc attention = {.heads = c->heads,
                                    .kv_heads = c->kv_heads,
                                    .dropout = c->attention_dropout,
@@ -286,8 +286,10 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, zf_tensor positions, const 
                                    .window = layer < c->window_from ? 0 : c->window,
                                    .mask = mask};
     int64_t of_k = c->kv_heads * c->width;
-    zf_tensor q = zf_nn_linear(x, "q_proj", c->heads * c->width, &in),
-              k = zf_nn_linear(x, "k_proj", of_k, &in), v = zf_nn_linear(x, "v_proj", of_k, &in);
+    zf_tensor q = zf_nn_linear(x, "q_proj", c->heads * c->width, &into),
+              k = zf_nn_linear(x, "k_proj", of_k, &into),
+              v = zf_nn_linear(x, "v_proj", of_k, &into);
+    causal_caches(&attention, in, of_k);
     if (c->family == LLM_QWEN3) q = head_norm(q, "q_norm", c), k = head_norm(k, "k_norm", c);
     rope.heads = c->heads, q = zf_rope(q, &rope);
     rope.heads = c->kv_heads, k = zf_rope(k, &rope);
@@ -309,7 +311,6 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
     zf_nn_embedding_desc table = {.std = c->std};
-    zf_tensor positions = zf_valid(in->positions) ? in->positions : ZF_NONE;
     zf_tensor mask = causal_padding(in, s), x, y = ZF_NONE;
     zf_push(g, "model");
     *words = zf_nn_embedding_table(g, "embed_tokens", c->vocab, c->hidden, &table);
@@ -319,7 +320,7 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
         zf_push(g, "layers.%lld", (long long)i);
         y = i ? norm(&x, y, "input_layernorm", c) : zf_nn_rms_norm(x, "input_layernorm", c->eps);
         zf_push(g, "self_attn");
-        y = attend(y, mask, positions, c, i);
+        y = attend(y, mask, in, c, i);
         zf_pop(g);
         y = norm(&x, y, "post_attention_layernorm", c);
         zf_push(g, "mlp");

@@ -60,7 +60,7 @@ TEST(verify_finds_what_passes_could_break)
         {verify_unlinked_saved,
          "verify: %6 = saved %5 : f32[4,8]: %5 does not list it as a saved node"},
         {verify_writes_a_value,
-         "verify: sgd %2, %9, %4: it writes %2, which is neither param nor state"},
+         "verify: sgd %2, %9, %4: it writes %2, which is no param, state or cache"},
     };
     for (size_t k = 0; k < sizeof mistakes / sizeof *mistakes; k++) {
         zf_error error = {ZF_OK, ""};

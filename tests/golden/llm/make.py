@@ -3,6 +3,7 @@ and the gradients that it computes of them in float64.
 
     pip install torch transformers safetensors numpy
     python make.py                   # writes the folders and the batches
+    python make.py generated         # writes generated.safetensors alone, from the folders
     python make.py check FOLDER      # loads what `build/llm export --load NAME FOLDER/NAME` wrote
 
     NAME/config.json, model*.safetensors    a model; its weights are f32, bf16 or f16
@@ -10,6 +11,10 @@ and the gradients that it computes of them in float64.
                                  parameter under its name
     batch.safetensors            I64 input_ids and labels [1,B,T], as batch files have them
     batch-masked.safetensors     the same with attention_mask: padding within and behind
+    generated.safetensors        I32 "prompts" [P,9], -1 behind their ends, and of each model NAME
+                                 [P,200], the most likely tokens that follow, by generate in f64 with
+                                 a repetition penalty (PENALTY); they and the second ones are at
+                                 least 5e-5 apart in their logits
 
 Half of the configurations are as transformers 5 writes them (rope_parameters), the others as older
 ones do (rope_theta, rope_scaling). Norms, the cosines of rope and softmax are computed in f32 by
@@ -119,6 +124,32 @@ def make_case(name):
     print(f"{name}: loss {loss.item():.6f}, {sum(p.numel() for p in model.parameters())} weights")
 
 
+PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4}
+
+
+def make_generated():
+    prompts = [[5, 11, 3, 28, 30], [7], [1, 2, 35, 4, 36, 6, 21, 8, 9]]
+    tensors = {"prompts": torch.tensor([p + [-1] * (9 - len(p)) for p in prompts],
+                                       dtype=torch.int32)}
+    for name in CASES:
+        model = AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float64,
+                                                     attn_implementation="eager")
+        rows, least = [], np.inf
+        for prompt in prompts:
+            ids = torch.tensor([prompt])
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                                 max_new_tokens=200, use_cache=True, eos_token_id=None,
+                                 pad_token_id=0, repetition_penalty=PENALTY[name],
+                                 return_dict_in_generate=True, output_scores=True)
+            best = torch.cat(out.scores).topk(2).values
+            least = min(least, (best[:, 0] - best[:, 1]).min().item())
+            rows.append(out.sequences[0, len(prompt):].int())
+        print(f"{name}: {[len(set(r.tolist())) for r in rows]} different tokens, apart {least:.2g}")
+        assert least > 5e-5
+        tensors[name] = torch.stack(rows)
+    save_file(tensors, HERE / "generated.safetensors")
+
+
 def check(exported):
     batch = make_batch(False)
     for name in CASES:
@@ -139,7 +170,9 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    if len(sys.argv) > 2:
+    if sys.argv[1:] == ["generated"]:
+        make_generated()
+    elif len(sys.argv) > 2:
         check(pathlib.Path(sys.argv[2]))
     else:
         for masked in (False, True):
@@ -147,3 +180,4 @@ if __name__ == "__main__":
                       HERE / ("batch-masked.safetensors" if masked else "batch.safetensors"))
         for each in CASES:
             make_case(each)
+        make_generated()

@@ -1,0 +1,348 @@
+/* Caches of keys and values: attention to them through several steps and two programs, what they are
+ * in a plan and in a store, and mistakes. */
+#include "test.h"
+
+enum { BATCH = 3, CONTEXT = 80, CHUNK = 8, LONGEST = 77, MOST_WIDTH = 3 * 70 };
+
+typedef struct form {
+    int64_t heads, kv_heads, d, window;
+    zf_dtype dtype;
+    double bound;
+    bool reference;
+} form;
+
+static const form forms[] = {
+    {4, 2, 5, 0, ZF_F64, 1e-12, false},   {3, 1, 70, 0, ZF_F32, 2e-6, false},
+    {2, 2, 64, 0, ZF_F32, 2e-6, false},   {4, 2, 5, 6, ZF_F32, 2e-6, true},
+    {4, 4, 8, 70, ZF_F32, 2e-6, false},   {3, 1, 33, 9, ZF_BF16, 0x1p-7, false},
+    {2, 1, 64, 0, ZF_F16, 0x1p-9, false},
+};
+
+/* Tokens of each example, of which the first go as a prompt. */
+static const int64_t lengths[BATCH] = {LONGEST, 9, 24}, prompts[BATCH] = {70, 3, 24};
+
+static double number_of(int k, int64_t b, int64_t t, int64_t i)
+{
+    return sin((double)(k * 7919 + b * 104729 + t * 1299 + i * 17)) * (k == 2 ? 1 : 1.5);
+}
+
+/* A program of `tokens` new tokens, over the caches of another one. */
+typedef struct part {
+    zf_graph *graph;
+    zf_program *program;
+    zf_tensor x[3], past, count, y;
+} part;
+
+static void free_part(void *object)
+{
+    part *p = object;
+    zf_program_free(p->program);
+    zf_graph_free(p->graph);
+    *p = (part){.graph = NULL};
+}
+
+static void build_part(test *t, part *p, const form *f, int64_t tokens)
+{
+    static const char *const names[] = {"q", "k", "v"};
+    zf_shape kv = ZF_SHAPE(BATCH, tokens, f->kv_heads * f->d);
+    zf_shape rows = ZF_SHAPE(BATCH, CONTEXT, f->kv_heads * f->d);
+    zf_graph *g = p->graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    for (int k = 0; k < 3; k++)
+        p->x[k] = zf_input(g, names[k], f->dtype,
+                           k ? kv : ZF_SHAPE(BATCH, tokens, f->heads * f->d));
+    p->past = zf_input(g, "past", ZF_I32, ZF_SHAPE(BATCH));
+    p->count = zf_input(g, "count", ZF_I32, ZF_SHAPE(BATCH));
+    p->y = zf_output(zf_attention(p->x[0], p->x[1], p->x[2],
+                                  &(zf_attention_desc){.heads = f->heads,
+                                                       .kv_heads = f->kv_heads,
+                                                       .causal = true,
+                                                       .window = f->window,
+                                                       .k_cache = zf_cache(g, "k_cache", f->dtype, rows),
+                                                       .v_cache = zf_cache(g, "v_cache", f->dtype, rows),
+                                                       .past = p->past,
+                                                       .count = p->count}),
+                     "y");
+}
+
+/* What x of that kind holds after rounding. */
+static double rounded(const form *f, double x)
+{
+    char room[8];
+    double y;
+    zf_convert(room, f->dtype, &x, ZF_F64, 1);
+    zf_convert(&y, ZF_F64, room, f->dtype, 1);
+    return y;
+}
+
+/* The result y[0..d) of one head of query m of an example, by definition. */
+static void expected(const form *f, int64_t b, int64_t m, int64_t head, double *y)
+{
+    int64_t kv = head / (f->heads / f->kv_heads) * f->d;
+    int64_t first = f->window && m + 1 > f->window ? m + 1 - f->window : 0;
+    double p[LONGEST], q[MOST_WIDTH], most = -INFINITY, sum = 0;
+    for (int64_t e = 0; e < f->d; e++) q[e] = rounded(f, number_of(0, b, m, head * f->d + e)), y[e] = 0;
+    for (int64_t n = first; n <= m; n++) {
+        p[n] = 0;
+        for (int64_t e = 0; e < f->d; e++) p[n] += q[e] * rounded(f, number_of(1, b, n, kv + e));
+        p[n] /= sqrt((double)f->d);
+        most = fmax(most, p[n]);
+    }
+    for (int64_t n = first; n <= m; n++) sum += p[n] = exp(p[n] - most);
+    for (int64_t n = first; n <= m; n++)
+        for (int64_t e = 0; e < f->d; e++)
+            y[e] += p[n] / sum * rounded(f, number_of(2, b, n, kv + e));
+}
+
+static zf_status write_part(part *p, const form *f, int64_t tokens, const int32_t *past,
+                            const int32_t *count)
+{
+    static double x[BATCH * CHUNK * MOST_WIDTH];
+    static char raw[sizeof x];
+    zf_status status = zf_write(p->program, p->past, past, BATCH * sizeof *past);
+    for (int k = 0; k < 3 && !status; k++) {
+        int64_t width = (k ? f->kv_heads : f->heads) * f->d, n = BATCH * tokens * width;
+        for (int64_t at = 0; at < n; at++) {
+            int64_t b = at / width / tokens, m = at / width % tokens;
+            /* Padding must not matter. */
+            x[at] = m < count[b] ? number_of(k, b, past[b] + m, at % width) : NAN;
+        }
+        zf_convert(raw, f->dtype, x, ZF_F64, (size_t)n);
+        status = zf_write(p->program, p->x[k], raw, (size_t)n * zf_dtype_size(f->dtype));
+    }
+    return status ? status : zf_write(p->program, p->count, count, BATCH * sizeof *count);
+}
+
+/* One step: each example gets the tokens that are left of `until`, at most `tokens`. */
+static bool advance(test *t, part *p, const form *f, int64_t tokens, int32_t *past,
+                    const int64_t *until)
+{
+    static double y[BATCH * CHUNK * MOST_WIDTH];
+    static char raw[sizeof y];
+    int64_t width = f->heads * f->d, n = BATCH * tokens * width;
+    double head[MOST_WIDTH];
+    int32_t count[BATCH];
+    zf_status status;
+    for (int b = 0; b < BATCH; b++)
+        count[b] = (int32_t)(until[b] - past[b] < tokens ? until[b] - past[b] : tokens);
+    status = write_part(p, f, tokens, past, count);
+    if (!status) status = zf_step(p->program);
+    if (!status) status = zf_read(p->program, p->y, raw, (size_t)n * zf_dtype_size(f->dtype));
+    if (status) {
+        test_fail(t, __FILE__, __LINE__, "a step", zf_program_error(p->program));
+        return false;
+    }
+    zf_convert(y, ZF_F64, raw, f->dtype, (size_t)n);
+    for (int64_t at = 0; at < n; at++) {
+        int64_t b = at / width / tokens, m = at / width % tokens, e = at % width;
+        double exact;
+        char text[120];
+        if (e % f->d == 0 && m < count[b]) expected(f, b, past[b] + m, e / f->d, head);
+        exact = m < count[b] ? head[e % f->d] : 0;
+        if (fabs(y[at] - exact) <= f->bound * (m < count[b])) continue;
+        snprintf(text, sizeof text, "example %d, token %d, element %d: %.9g, not %.9g", (int)b,
+                 (int)(past[b] + m), (int)e, y[at], exact);
+        test_fail(t, __FILE__, __LINE__, "attention to a cache", text);
+        return false;
+    }
+    for (int b = 0; b < BATCH; b++) past[b] += count[b];
+    return true;
+}
+
+/* Prompts in chunks, then tokens one by one, examples of different lengths. */
+static void check_form(test *t, const form *f)
+{
+    static part many, one; /* outlive what the test defers */
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cpu =
+        zf_cpu_backend(&(zf_cpu_desc){.threads = 2, .reference = f->reference}, &error);
+    int32_t past[BATCH] = {0};
+    NEED(t, cpu, &error);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    build_part(t, &many, f, CHUNK);
+    test_defer(t, free_part, &many);
+    many.program = zf_compile(many.graph, &(zf_compile_desc){.backend = cpu, .verify = true});
+    OK(t, zf_graph_status(many.graph), zf_graph_error(many.graph));
+    build_part(t, &one, f, 1);
+    test_defer(t, free_part, &one);
+    one.program = zf_compile(one.graph, &(zf_compile_desc){.store = zf_program_store(many.program),
+                                                           .bound = true,
+                                                           .caches = many.program,
+                                                           .verify = true});
+    OK(t, zf_graph_status(one.graph), zf_graph_error(one.graph));
+    while (past[0] < prompts[0])
+        if (!advance(t, &many, f, CHUNK, past, prompts)) return;
+    while (past[0] < lengths[0])
+        if (!advance(t, &one, f, 1, past, lengths)) return;
+    free_part(&one);
+    free_part(&many);
+}
+
+TEST_ONCE(cache_holds_what_attention_sees)
+{
+    for (size_t k = 0; k < sizeof forms / sizeof *forms && !t->failed; k++) check_form(t, &forms[k]);
+}
+
+/* ------------------------------------------------------------------------------- mistakes */
+
+static const form plain = {2, 1, 4, 0, ZF_F32, 0, false};
+
+static void check_error(test *t, zf_graph *g, const char *text)
+{
+    CHECK_TEXT(t, zf_graph_error(g), text);
+}
+
+/* More tokens than there is room for, negative numbers: errors of the step, which leave the caches
+ * as they were. */
+TEST(cache_overflows)
+{
+    static const int32_t cases[][2] = {{CONTEXT - 1, 2}, {-1, 1}, {0, CHUNK + 1}, {0, -1}};
+    static const char *const texts[] = {
+        "cached_attention %8: example 1 has 79 tokens in the cache and 2 new ones, more than "
+        "the 80 for which the cache has room",
+        "cached_attention %8: example 1 has -1 tokens in the cache and 1 new ones of 8: they "
+        "must not be negative, nor more than that",
+        "cached_attention %8: example 1 has 0 tokens in the cache and 9 new ones of 8: they "
+        "must not be negative, nor more than that",
+        "cached_attention %8: example 1 has 0 tokens in the cache and -1 new ones of 8: they "
+        "must not be negative, nor more than that"};
+    static const char zeros[BATCH * CHUNK * 8 * 4];
+    float rows[BATCH * CONTEXT * 4];
+    part p;
+    build_part(t, &p, &plain, CHUNK);
+    NEED(t, p.graph, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, p.graph);
+    p.program = zf_compile(p.graph, NULL);
+    OK(t, zf_graph_status(p.graph), zf_graph_error(p.graph));
+    test_defer(t, (test_cleanup *)zf_program_free, p.program);
+    for (int k = 0; k < 3; k++)
+        OK(t, zf_write(p.program, p.x[k], zeros, zf_tensor_bytes(p.x[k])),
+           zf_program_error(p.program));
+    for (int k = 0; k < 4; k++) {
+        int32_t past[BATCH] = {0, cases[k][0], 0}, count[BATCH] = {1, cases[k][1], 1};
+        OK(t, zf_write(p.program, p.past, past, sizeof past), zf_program_error(p.program));
+        OK(t, zf_write(p.program, p.count, count, sizeof count), zf_program_error(p.program));
+        GIVES(t, zf_step(p.program), ZF_ERR_ARGUMENT, zf_program_error(p.program));
+        CHECK_TEXT(t, zf_program_error(p.program), texts[k]);
+    }
+    OK(t, zf_read(p.program, zf_graph_find(p.graph, "k_cache"), rows, sizeof rows),
+       zf_program_error(p.program));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) CHECK(t, rows[i] == 0);
+}
+
+/* Operands that do not fit. */
+TEST(cache_operands)
+{
+    static const struct {
+        const char *line, *error;
+    } cases[] = {
+        {"%8 = cached_attention %1, %2, %3, %4, %5, %2, %7 {heads=2 scale=1 kv_heads=1} : f32[2,3,8]",
+         "8: cached_attention: operand 5 must be a cache"},
+        {"%8 = cached_attention %1, %2, %3, %4, %5, %6, %6 {heads=2 scale=1 kv_heads=1} : f32[2,3,8]",
+         "8: cached_attention: operands 5 and 6 must be two caches"},
+        {"%8 = cached_attention %1, %2, %3, %1, %5, %6, %7 {heads=2 scale=1 kv_heads=1} : f32[2,3,8]",
+         "8: cached_attention: operand 3, tokens in the caches, must be i32 or i64 [2]"},
+        {"%8 = cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=2 scale=1} : f32[2,3,8]",
+         "8: cached_attention: operands 1 and 2 must be [2, 3, 8]: 2 heads as wide as those of "
+         "operand 0, of its tokens"},
+        {"%8 = cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=2 scale=1 kv_heads=3} : f32[2,3,8]",
+         "8: cached_attention: heads = 2 must be 1 or more, and a multiple of kv_heads = 3"},
+        {"%8 = add %6, %7 : f32[2,9,4]\noutput %8 \"y\"",
+         "verify: %8 = add %6, %7 : f32[2,9,4]: %6 is a cache, which only the node reads that writes "
+         "it"},
+    };
+    static const char leaves[] = "%1 = input \"q\" : f32[2,3,8]\n"
+                                 "%2 = input \"k\" : f32[2,3,4]\n"
+                                 "%3 = input \"v\" : f32[2,3,4]\n"
+                                 "%4 = input \"past\" : i32[2]\n"
+                                 "%5 = input \"count\" : i64[2]\n"
+                                 "%6 = cache \"k_cache\" : f32[2,9,4]\n"
+                                 "%7 = cache \"v_cache\" : f32[2,9,4]\n";
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char text[1024];
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g;
+        snprintf(text, sizeof text, "%s%s\n", leaves, cases[k].line);
+        g = zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
+        if (g) zf_graph_free(g);
+        CHECK(t, !g);
+        error.text[strcspn(error.text, ";")] = '\0'; /* the operands */
+        CHECK_TEXT(t, error.text, cases[k].error);
+    }
+}
+
+/* The builder takes all of the four or none, and neither mask nor dropout; a cache is not trained
+ * through. */
+TEST(cache_builders)
+{
+    for (int k = 0; k < 4; k++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        zf_tensor x, past;
+        zf_attention_desc d = {.causal = true};
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        x = zf_param(g, "x", ZF_SHAPE(1, 2, 6), NULL);
+        past = zf_input(g, "past", ZF_I32, ZF_SHAPE(1));
+        d.k_cache = zf_cache(g, "k", ZF_F32, ZF_SHAPE(1, 9, 6));
+        d.v_cache = zf_cache(g, "v", ZF_F32, ZF_SHAPE(1, 9, 6));
+        d.past = past, d.count = k == 0 ? ZF_NONE : zf_input(g, "count", ZF_I32, ZF_SHAPE(1));
+        d.dropout = k == 1 ? 0.5 : 0;
+        x = zf_attention(x, k == 2 ? ZF_NONE : x, k == 2 ? ZF_NONE : x, &d);
+        if (k == 3) (void)zf_autograd(g, zf_sum(x));
+        if (t->refused) continue;
+        CHECK(t, zf_graph_status(g));
+        if (!strstr(zf_graph_error(g), k == 0   ? "operand 4 is missing (ZF_NONE)"
+                                       : k == 3 ? "cached_attention"
+                                                : "with caches it takes q, k and v, is causal"))
+            test_fail(t, __FILE__, __LINE__, "what is wrong", zf_graph_error(g));
+    }
+}
+
+/* ---------------------------------------------------------------------- plans and stores */
+
+/* A cache has its bytes in the plan of the program that has it, in no store, and is another
+ * program's only where it is alike. */
+TEST(cache_is_of_a_program)
+{
+    const size_t each = (BATCH * CONTEXT * 4 * sizeof(float) + 63) / 64 * 64;
+    form wide = plain;
+    part p, other, wrong;
+    zf_program_info info;
+    zf_program *never;
+    build_part(t, &p, &plain, CHUNK);
+    NEED(t, p.graph, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, p.graph);
+    (void)zf_param(p.graph, "w", ZF_SHAPE(5), NULL);
+    p.program = zf_compile(p.graph, NULL);
+    OK(t, zf_graph_status(p.graph), zf_graph_error(p.graph));
+    test_defer(t, (test_cleanup *)zf_program_free, p.program);
+    info = zf_program_info_of(p.program);
+    CHECK(t, info.cache_bytes == 2 * each);
+    CHECK(t, info.plan.most[ZF_CACHES] == 2 * each && info.plan.at_peak[ZF_CACHES] == 2 * each);
+    CHECK(t, info.peak_bytes == info.allocated_bytes && info.state_bytes == 0);
+    CHECK(t, info.store_bytes == 64);
+    CHECK(t, zf_store_count(STORE(p.program)) == 1);
+    CHECK_TEXT(t, zf_kind_name(ZF_CACHES), "caches");
+
+    build_part(t, &other, &plain, 1);
+    NEED(t, other.graph, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, other.graph);
+    other.program = zf_compile(other.graph, &(zf_compile_desc){.store = STORE(p.program),
+                                                               .bound = true,
+                                                               .caches = p.program});
+    OK(t, zf_graph_status(other.graph), zf_graph_error(other.graph));
+    test_defer(t, (test_cleanup *)zf_program_free, other.program);
+    info = zf_program_info_of(other.program);
+    CHECK(t, info.cache_bytes == 0 && info.plan.most[ZF_CACHES] == 0);
+    CHECK(t, info.peak_bytes == info.allocated_bytes && info.peak_bytes < each);
+
+    wide.kv_heads = 2;
+    build_part(t, &wrong, &wide, 1);
+    NEED(t, wrong.graph, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, wrong.graph);
+    never = zf_compile(wrong.graph,
+                       &(zf_compile_desc){.store = STORE(p.program), .caches = p.program});
+    CHECK(t, !never);
+    check_error(t, wrong.graph,
+                "zf_compile: the cache \"k_cache\" is f32[3,80,8] here and f32[3,80,4] in the program "
+                "that lends it (zf_compile_desc.caches)");
+}

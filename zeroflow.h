@@ -63,8 +63,8 @@
  *
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
- * Rewrite. Passes in their order: zf_fuse; zf_precision; zf_autograd; zf_simplify; zf_clip; one of
- * zf_adamw, zf_lamb, zf_sgd, zf_lion; zf_fuse again; zf_recompute; zf_zero; zf_offload;
+ * Rewrite. Passes in their order: zf_lora; zf_fuse; zf_precision; zf_autograd; zf_simplify; zf_clip;
+ * one of zf_adamw, zf_lamb, zf_sgd, zf_lion; zf_fuse again; zf_recompute; zf_zero; zf_offload;
  * zf_prefetch. zf_passes runs them all by one description (zf_training). zf_graph_print shows the
  * graph between any two of them, one node per line:
  *
@@ -579,6 +579,34 @@ ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);
  * A pass checks that it is called in its order, rewrites the graph, and verifies the result. Node
  * ids are never renumbered. All return ZF_OK or the graph's first error. */
 
+/* LoRA (Hu et al. 2021): the parameters that are there are frozen, and products with the weights of
+ * target modules get a trained product of low rank beside them: with a weight [out, in] of module M,
+ * x weight^T becomes
+ *
+ *     x weight^T + alpha / rank (dropout(x) A^T) B^T
+ *
+ * A is the parameter M.lora_A.weight [rank, in], uniform within 1 / sqrt(in); B is M.lora_B.weight
+ * [out, rank], zeros, so that training begins with the results of the base. The module of a
+ * parameter "M.weight" is M; of any other parameter it is the whole name. A weight may also be [in,
+ * out] (zf_matmul). A bias stays with its product. Frozen parameters have no gradients and no states,
+ * and are not reduced; zf_zero and zf_offload shard, gather and move them as others.
+ *
+ * A program that evaluates, or generates, runs the same pass over its graph, or has the products
+ * added to the weights (zf_lora_merge).
+ *
+ * Requires: the forward graph, before zf_fuse. desc NULL: defaults. */
+typedef struct zf_lora_desc {
+    int64_t rank; /* 0: 8 */
+    double alpha; /* 0: rank */
+    bool rslora;  /* alpha / sqrt(rank) instead (Kalajdzievski 2023) */
+    double dropout;
+    /* Modules, by their whole names or by what stands behind a dot in them, with commas between;
+     * each must be found. NULL, or "all-linear": all that are weights of products, but not those of
+     * the last product, which only losses and outputs read */
+    const char *targets;
+} zf_lora_desc;
+ZF_API zf_status zf_lora(zf_graph *graph, const zf_lora_desc *desc);
+
 /* Mixed precision (Micikevicius et al. 2018): a graph of f32 computes in bf16 or f16. Parameters
  * and activations get that dtype, and the optimizers update f32 master weights beside it. Losses
  * and their weights, statistics, and what the program writes and reads besides parameters stay f32.
@@ -918,6 +946,7 @@ typedef struct zf_training {
      * passes make a step that evaluates */
     zf_tensor loss;
     zf_tensor lr; /* a scalar f32; ZF_NONE: the input "lr", which is made where there is none */
+    zf_lora_desc lora; /* {0}: not run */
     zf_fuse_desc fuse;
     zf_precision_desc precision;
     bool keep_gradients; /* each is an output "gradient/PARAM", as it is before zf_clip */
@@ -950,8 +979,8 @@ typedef struct zf_training {
 
 /* Runs the passes of a training step, each as it is described, in their order:
  *
- *     fuse, precision, autograd, simplify, clip, an optimizer, fuse, recompute, zero, offload,
- *     prefetch
+ *     lora, fuse, precision, autograd, simplify, clip, an optimizer, fuse, recompute, zero,
+ *     offload, prefetch
  *
  * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
  * {0}. */
@@ -1208,6 +1237,13 @@ ZF_API zf_status zf_store_write(zf_store *store, const char *name, const void *d
  * before anything is changed, where they differ in kind, dtype or shape. Both stores have the same
  * ranks, all of which must call. The error is kept in `to`. */
 ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from);
+
+/* Adds what zf_lora has put beside weights to them: weight += scale B A, for each parameter
+ * NAME.lora_A.weight of the store; B becomes zeros, so that programs with the adapter compute what
+ * they did, but for the rounding of the weight. Of the desc alpha and rslora count, and rank, where
+ * it is not 0, must be that of all. A square weight is [out, in]. Master weights become those of
+ * the rounded weight. All ranks must call it where tensors are sharded. desc NULL: defaults. */
+ZF_API zf_status zf_lora_merge(zf_store *store, const zf_lora_desc *desc);
 
 /* ---------------------------------------------------------------------------- 8 PLANS, PROGRAMS */
 
@@ -2624,6 +2660,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/fuse_update.c"
 #include "passes/fuse_chain.c"
 #include "passes/fuse_miss.c"
+#include "passes/lora.c"
 #include "passes/fuse.c"
 #include "passes/memory.c"
 #include "passes/cost.c"
@@ -2644,6 +2681,7 @@ ZFI_PLAIN_BEGINS
 #include "comm/agree.c"
 #include "store/same.c"
 #include "store/store.c"
+#include "store/lora.c"
 #include "store/manifest.c"
 #include "store/save.c"
 #include "store/load.c"

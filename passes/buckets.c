@@ -4,7 +4,7 @@
  * bytes is an atom; so is a single tensor of any size. Neighbouring atoms are joined while they fit
  * into a bucket. Only names, shapes and dtypes count, in the settled order (ir/settle.c), so graphs
  * that read the same parameters in one order have the same buckets. Frozen and trained parameters
- * have separate buckets.
+ * have separate buckets, each as if the others were not there.
  *
  * Parameters that are in buckets of a store (zf_zero_desc.store) get the same buckets here.
  *
@@ -46,10 +46,12 @@ static int64_t zfi_members_bytes(const zfi_cutter *c, int32_t from, int32_t unti
     return bytes;
 }
 
-/* The two parameters may be in one bucket. */
-static bool zfi_same_kind(const zfi_node *a, const zfi_node *b)
+static bool zfi_is_frozen(const zfi_node *param) { return ZF_INT(param, param, frozen) != 0; }
+
+/* Parameters of one kind may be in one bucket. */
+static uint32_t zfi_kind_of_param(const zfi_node *param)
 {
-    return a->dtype == b->dtype && !ZF_INT(a, param, frozen) == !ZF_INT(b, param, frozen);
+    return 2 * (uint32_t)param->dtype + zfi_is_frozen(param);
 }
 
 /* Splits members [from, until), which share their first `depth` components, into atoms. */
@@ -79,7 +81,7 @@ static void zfi_join_atoms(zfi_cutter *c, int32_t until)
     for (int32_t a = 0, next; a < atoms; a = next) {
         const zfi_node *node = zfi_member_node(c, c->atoms[a]);
         zfi_bucket bucket = {
-            .first = c->atoms[a], .dtype = node->dtype, .frozen = ZF_INT(node, param, frozen) != 0};
+            .first = c->atoms[a], .dtype = node->dtype, .frozen = zfi_is_frozen(node)};
         int32_t end = until;
         for (next = a + 1; next < atoms; next++) {
             end = next + 1 < atoms ? c->atoms[next + 1] : until;
@@ -140,15 +142,15 @@ static size_t zfi_numbered(const char *name)
     return 0;
 }
 
-/* The bytes of the largest run of parameters under one number ("layer.7."), at least 1 MiB and at
- * most 256 MiB. */
-static int64_t zfi_default_bucket_bytes(const zfi_cutter *c)
+/* The bytes of the largest run of members [from, until) under one number ("layer.7."), at least 1
+ * MiB and at most 256 MiB. */
+static int64_t zfi_default_bucket_bytes(const zfi_cutter *c, int32_t from, int32_t until)
 {
     enum { LEAST = 1 << 20, MOST = 256 << 20 };
     int64_t largest = LEAST, run = 0;
     const char *last = NULL;
     size_t last_length = 0;
-    for (int32_t m = 0; m < zfi_len(c->members); m++) {
+    for (int32_t m = from; m < until; m++) {
         const zfi_node *node = zfi_member_node(c, m);
         const char *name = node->name;
         size_t length = zfi_numbered(name);
@@ -200,7 +202,10 @@ static void zfi_take_buckets(zfi_cutter *c, const zf_store *store, int32_t world
         const zfi_stored_bucket *b = &store->buckets[t->bucket];
         if (!before || t->bucket != before->bucket)
             zfi_push(&g->memory, c->buckets,
-                     ((zfi_bucket){.first = m, .size = b->size, .dtype = b->dtype}));
+                     ((zfi_bucket){.first = m,
+                                   .size = b->size,
+                                   .dtype = b->dtype,
+                                   .frozen = zfi_is_frozen(zfi_member_node(c, m))}));
         if (!g->memory.failed) stbds_arrlast(c->buckets).count++;
         before = t;
     }
@@ -213,23 +218,29 @@ static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
 {
     zf_graph *g = c->graph;
     int64_t all = 0;
-    int32_t until, taken, taken_buckets;
+    uint32_t done = 0; /* kinds */
+    int32_t taken_buckets;
     zfi_take_buckets(c, store, world);
-    taken = zfi_len(c->members), taken_buckets = zfi_len(c->buckets);
+    taken_buckets = zfi_len(c->buckets);
     for (int32_t i = 0; i < zfi_len(g->params); i++) {
         all += zfi_node_count(&g->nodes[g->params[i]]); /* each below 2^60 */
         if (all >> 59) {
             zfi_fail(&g->error, ZF_ERR_LIMIT, "zf_zero: the parameters have 2^59 elements or more");
             return;
         }
-        if (zfi_taken(&g->nodes[g->params[i]], store, world) < 0)
-            zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[i]}));
     }
-    c->bucket_bytes = bucket_bytes ? bucket_bytes : zfi_default_bucket_bytes(c);
-    for (int32_t from = taken; from < zfi_len(c->members) && !g->memory.failed; from = until) {
-        const zfi_node *node = zfi_member_node(c, from);
-        for (until = from + 1; until < zfi_len(c->members); until++)
-            if (!zfi_same_kind(node, zfi_member_node(c, until))) break;
+    for (int32_t i = 0; i < zfi_len(g->params) && !g->memory.failed; i++) {
+        uint32_t kind = zfi_kind_of_param(&g->nodes[g->params[i]]);
+        int32_t from = zfi_len(c->members), until;
+        if (done >> kind & 1) continue;
+        done |= (uint32_t)1 << kind;
+        for (int32_t k = i; k < zfi_len(g->params); k++)
+            if (zfi_kind_of_param(&g->nodes[g->params[k]]) == kind &&
+                zfi_taken(&g->nodes[g->params[k]], store, world) < 0)
+                zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[k]}));
+        until = zfi_len(c->members);
+        if (from == until || g->memory.failed) continue;
+        c->bucket_bytes = bucket_bytes ? bucket_bytes : zfi_default_bucket_bytes(c, from, until);
         zfi_cut_atoms(c, from, until, 0);
         if (!g->memory.failed) zfi_join_atoms(c, until);
     }

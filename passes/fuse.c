@@ -230,28 +230,45 @@ static void zfi_find_ends(const zfi_fuser *f, zfi_ends *ends)
     }
 }
 
-/* Finds the siblings of every projection. The same losses must depend on them: otherwise a joined
- * weight on which the loss does not depend would get a gradient of zeros, and weight decay. */
+/* Projections of one input that can be joined. The same losses must depend on them: otherwise a
+ * joined weight on which the loss does not depend would get a gradient of zeros, and weight decay.
+ * Frozen and trained weights are in different buckets. */
+static bool zfi_are_siblings(const zfi_fuser *f, const zfi_ends *ends, int32_t a, int32_t b)
+{
+    const zfi_node *x = zfi_fuse_node(f, a), *y = zfi_fuse_node(f, b);
+    if (x->arg_count != y->arg_count || !(ends[a].all & ends[b].all) ||
+        ends[a].losses != ends[b].losses)
+        return false;
+    for (int32_t k = 1; k < x->arg_count; k++) {
+        const zfi_node *p = zfi_fuse_node(f, x->args[k]), *q = zfi_fuse_node(f, y->args[k]);
+        if (!zfi_same_shape(&p->shape, &q->shape) ||
+            !ZF_INT(p, param, frozen) != !ZF_INT(q, param, frozen))
+            return false;
+    }
+    return true;
+}
+
+/* Finds the siblings of every projection. */
 static void zfi_find_siblings(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
     zfi_ends *ends = zfi_calloc(&f->graph->memory, f->nodes, sizeof *ends);
-    if (!ends) return;
-    zfi_find_ends(f, ends);
-    for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        int32_t id = g->order[i], x, before;
-        const zfi_node *node = &g->nodes[id], *other;
-        if (!zfi_can_join(f, id)) continue;
-        x = node->args[0], before = f->last[x];
-        f->last[x] = id;
-        if (!before) continue;
-        other = &g->nodes[before];
-        if (other->arg_count == node->arg_count && (ends[before].all & ends[id].all) &&
-            ends[before].losses == ends[id].losses &&
-            zfi_same_shape(&g->nodes[other->args[1]].shape, &g->nodes[node->args[1]].shape))
-            f->sibling[before] = id;
+    /* Of a projection: the one before it of the same input; 0: none */
+    int32_t *earlier = zfi_calloc(&f->graph->memory, f->nodes, sizeof *earlier);
+    if (ends && earlier) {
+        zfi_find_ends(f, ends);
+        for (int32_t i = 0; i < zfi_len(g->order); i++) {
+            int32_t id = g->order[i], x, other;
+            if (!zfi_can_join(f, id)) continue;
+            x = g->nodes[id].args[0];
+            earlier[id] = f->last[x], f->last[x] = id;
+            for (other = earlier[id]; other; other = earlier[other])
+                if (!f->sibling[other] && zfi_are_siblings(f, ends, other, id)) break;
+            if (other) f->sibling[other] = id;
+        }
     }
     zfi_free(&f->graph->memory, ends, f->nodes * sizeof *ends);
+    zfi_free(&f->graph->memory, earlier, f->nodes * sizeof *earlier);
 }
 
 /* The concat of operand k of all siblings. Operands that are declared further down are moved up. */

@@ -33,6 +33,8 @@ static bool zfi_is_cut(const zf_graph *g, int32_t bucket)
 static void zfi_find_parameters(zfi_offloading *o)
 {
     zf_graph *g = o->graph;
+    bool *frozen;
+    size_t count;
     for (size_t n = 0; n < o->nodes; n++) o->fetched_of[n] = -1;
     for (int32_t i = 0; i < zfi_len(o->order) && !g->memory.failed; i++) {
         const int32_t id = o->order[i];
@@ -53,7 +55,12 @@ static void zfi_find_parameters(zfi_offloading *o)
         for (int32_t k = 0; k < node->arg_count; k++) o->late[node->args[k]] |= late;
     }
     if (g->memory.failed) return; /* not all are in o->fetched */
-    o->uses = zfi_find_runs(g, o->order, o->fetched_of, NULL, zfi_len(o->fetched));
+    count = (size_t)zfi_len(o->fetched);
+    if (!(frozen = zfi_calloc(&g->memory, count, sizeof *frozen))) return;
+    for (size_t k = 0; k < count; k++)
+        frozen[k] = zfi_is_frozen(&g->nodes[g->nodes[o->fetched[k].node].args[0]]);
+    o->uses = zfi_find_runs(g, o->order, o->fetched_of, NULL, frozen, (int32_t)count);
+    zfi_free(&g->memory, frozen, count * sizeof *frozen);
 }
 
 /* Before the node at `position` of the micro section: copies the buckets that it uses to the

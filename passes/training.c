@@ -1,8 +1,7 @@
 /* One description of a training step, and the list of the passes that make it.
  *
- *     fuse  precision  autograd  simplify  clip  OPTIMIZER  fuse  recompute  zero  offload  prefetch
- *     \_____________________________________________________________/        \_____________________/
- *       this file                                                     recompute.c, in trials too
+ *     lora  fuse  precision  autograd  simplify  clip  OPTIMIZER  fuse  recompute
+ *     zero  offload  prefetch        recompute.c has the list of these, which run in trials too
  *
  * A pass that the description does not ask for is not run. Without a loss, no pass for gradients is
  * run. */
@@ -24,6 +23,14 @@ static bool zfi_wants_precision(const zf_training *t)
 {
     return t->precision.dtype != ZF_F32 || t->precision.scale != 0;
 }
+
+static bool zfi_wants_lora(const zf_training *t)
+{
+    const zf_lora_desc *d = &t->lora;
+    return d->rank || d->alpha != 0 || d->rslora || d->dropout != 0 || d->targets;
+}
+
+static zf_status zfi_pass_lora(zf_graph *g, const zf_training *t) { return zf_lora(g, &t->lora); }
 
 static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t) { return zf_fuse(g, &t->fuse); }
 
@@ -95,6 +102,7 @@ ZF_API const char *zf_optimizer_name(zf_optimizer optimizer)
 /* ------------------------------------------------------------------------------------ the list */
 
 static const zfi_pass zfi_forward_passes[] = {
+    {"lora", zfi_wants_lora, zfi_pass_lora},
     {"fuse", zfi_wants_fuse, zfi_pass_fuse},
     {"precision", zfi_wants_precision, zfi_pass_precision},
     {"autograd", zfi_wants_training, zfi_pass_autograd},
@@ -161,6 +169,7 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
 ZF_API zf_training zf_training_resolved(const zf_training *training)
 {
     zf_training t = training ? *training : (zf_training){.loss = ZF_NONE};
+    if (zfi_wants_lora(&t)) t.lora = zfi_lora_resolved(&t.lora);
     t.precision = zfi_precision_resolved(&t.precision);
     t.adamw = zfi_adamw_resolved(&t.adamw);
     t.lamb = zfi_lamb_resolved(&t.lamb);

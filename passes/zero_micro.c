@@ -390,14 +390,26 @@ static void zfi_sum_outputs(zfi_zero *z, zf_dtype dtype)
     zfi_array_free(&g->memory, at);
 }
 
+/* Finds where buckets are gathered and released. */
+static void zfi_find_gathers(zfi_zero *z)
+{
+    zf_graph *g = z->graph;
+    const size_t count = (size_t)zfi_len(z->cut.buckets);
+    bool *frozen = zfi_calloc(&g->memory, count, sizeof *frozen);
+    if (!frozen) return;
+    for (size_t f = 0; f < count; f++) frozen[f] = z->cut.buckets[f].frozen;
+    z->uses =
+        zfi_find_runs(g, z->order, z->bucket_of, z->first_same, frozen, zfi_len(z->cut.buckets));
+    zfi_free(&g->memory, frozen, count * sizeof *frozen);
+}
+
 static void zfi_micro_section(zfi_zero *z)
 {
     zf_graph *g = z->graph;
     bool gathers = z->sharded && z->d.stage == 3;
     int32_t use = 0;
     zfi_make_buckets(z);
-    if (gathers)
-        z->uses = zfi_find_runs(g, z->order, z->bucket_of, z->first_same, zfi_len(z->cut.buckets));
+    if (gathers) zfi_find_gathers(z);
     for (int32_t i = 0; i < zfi_len(z->order) && !g->error.status && !g->memory.failed; i++) {
         int32_t id = z->order[i];
         if (g->nodes[id].update) break;

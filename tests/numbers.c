@@ -298,9 +298,11 @@ static bool one_step(ranks *r, const char *text, zf_error *error)
     return true;
 }
 
-static bool step_all(numbers *out, ranks *r, const char *text, int steps, zf_error *error)
+static bool step_all(numbers *out, ranks *r, const char *text, const numbers_desc *d,
+                     zf_error *error)
 {
-    for (int32_t k = 0; k < r->world; k++)
+    const int steps = d->steps ? d->steps : 1;
+    for (int32_t k = 0; k < r->world && !d->first_values; k++)
         if (!write_all(r, text, "param", k, 0, error)) return false;
     for (int step = 1; step <= steps; step++) {
         if (!one_step(r, text, error)) return false;
@@ -332,7 +334,7 @@ bool numbers_of(numbers *out, const char *text, const numbers_desc *desc, zf_err
     compile.store = zf_program_store(first);
     if (cpu && (!d->donor || first) && open_ranks(&r, text, d, &compile, error) &&
         (full = text_of(r.graphs[0])))
-        good = step_all(out, &r, full, d->steps ? d->steps : 1, error);
+        good = step_all(out, &r, full, d, error);
     if (!good && !error->status) error->status = ZF_ERR_NOMEM;
     free(full);
     close_ranks(&r);

@@ -26,6 +26,7 @@ typedef struct numbers_desc {
     const char *donor; /* text of a graph whose parameters and states are shared; NULL: none */
     bool evaluate, no_reuse, poison;
     bool no_gradients; /* do not add outputs for the gradients */
+    bool first_values; /* parameters keep their first values */
     /* Parts of the global batch: a graph that is not for ranks runs them as micro-batches */
     int64_t slots;
     uint64_t seed; /* of the lockstep run: when collectives of other queues are done */

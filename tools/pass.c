@@ -139,6 +139,21 @@ static bool ready(call *c)
 
 /* ------------------------------------------------------------------------------------ passes */
 
+static zf_lora_desc take_lora(call *c)
+{
+    return (zf_lora_desc){.rank = (int64_t)take_number(c, "rank"),
+                          .alpha = take_number(c, "alpha"),
+                          .rslora = take_flag(c, "rslora"),
+                          .dropout = take_number(c, "dropout"),
+                          .targets = take_value(c, "targets")};
+}
+
+static void run_lora(call *c)
+{
+    zf_lora_desc d = take_lora(c);
+    if (ready(c)) ran(c, zf_lora(c->graph, &d));
+}
+
 static void run_autograd(call *c)
 {
     zf_tensor loss = take_tensor(c, "the loss");
@@ -381,7 +396,8 @@ static zf_dtype take_precision(call *c)
 static void run_passes(call *c)
 {
     zf_cost cost;
-    zf_training t = {.fuse = {.without = take_value(c, "without"),
+    zf_training t = {.lora = take_lora(c),
+                     .fuse = {.without = take_value(c, "without"),
                               .miss = zf_fuse_miss_print,
                               .user = c->out},
                      .precision.dtype = take_precision(c),
@@ -444,6 +460,9 @@ static void run_hash(call *c)
 }
 
 static const pass passes[] = {
+    {"lora", "[rank=N] [alpha=X] [rslora] [dropout=P] [targets=NAME,...]",
+     "freeze the parameters, and put trained products of low rank beside those of the targets",
+     run_lora},
     {"autograd", "LOSS", "append the gradient of LOSS for every trained parameter", run_autograd},
     {"simplify", "", "remove unneeded nodes, merge equal nodes, fold constants", run_simplify},
     {"clip", "NORM", "scale all gradients so that their global norm is at most NORM", run_clip},
@@ -478,7 +497,8 @@ static const pass passes[] = {
      "        latency require; buckets kept on the device within a memory limit",
      run_prefetch},
     {"passes",
-     "LOSS|evaluate [print] [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE]\n"
+     "LOSS|evaluate [print] [rank=N] [alpha=X] [rslora] [dropout=P] [targets=NAME,...]\n"
+     "        [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE]\n"
      "        [recompute=layers|BYTES] [stage=N] [world=N] [micro_batches=N] [nodes=N]\n"
      "        [hpz] [mics] [bucket=BYTES] [prefetch=BYTES] [memory=BYTES]\n"
      "        [cost=FLOPS,BYTES,LINK,LATENCY]",

@@ -1,4 +1,5 @@
 #include "exchange.h"
+#include "adapter.h"
 #include "fail.h"
 
 #include <stdlib.h>
@@ -127,7 +128,9 @@ bool exchange_import(const exchange *x, zf_program *p, zf_graph *g, const char *
     for (int32_t i = 0; good && i < zf_param_count(g); i++) {
         zf_tensor param = zf_param_at(g, i);
         const char *name = zf_tensor_name(param);
-        int32_t at = find_param(x, w, name, tied, error);
+        int32_t at;
+        if (adapter_is_param(name)) continue;
+        at = find_param(x, w, name, tied, error);
         if (error->status) good = false;
         else if (at >= 0) good = import_param(x, p, w, at, param, error);
         else if (exchange_is_head(x, name)) weights_fresh(report, name);
@@ -244,6 +247,7 @@ bool exchange_copy(const exchange *x, zf_program *to, zf_graph *to_graph, zf_pro
         zf_tensor param = zf_param_at(to_graph, i);
         const char *name = zf_tensor_name(param);
         zf_tensor source = zf_graph_find(from_graph, name);
+        if (adapter_is_param(name)) continue;
         if (zf_valid(source)) good = copy_param(to, param, from, source, path, error);
         else if (exchange_is_head(x, name)) weights_fresh(report, name);
         else good = fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);

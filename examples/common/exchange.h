@@ -33,7 +33,7 @@ bool exchange_is_head(const exchange *x, const char *param);
 /* False where the files have a head that differs from the word embedding; also with *error. */
 bool exchange_is_tied(const exchange *x, weights *w, zf_error *error);
 
-/* Reads every parameter. It is an error if one is missing (except heads, which then keep their
+/* Reads every parameter but those of an adapter (adapter.h). It is an error if one is missing (except heads, which then keep their
  * first values) or has another shape, or if a tensor of the model's `inside` is unknown. Other
  * tensors of the files are reported. Parameters of bf16 or f16 are rounded, their master weights
  * are not. */
@@ -46,7 +46,8 @@ bool exchange_import(const exchange *x, zf_program *program, zf_graph *g, const 
 bool exchange_export(const exchange *x, zf_program *program, zf_graph *g, const char *path,
                      bool gradients, zf_dtype dtype, zf_error *error);
 
-/* Copies parameters of one program to another, by name; shapes must be equal. A parameter that
+/* Copies parameters of one program to another, by name, except those of an adapter; shapes must be
+ * equal. A parameter that
  * `from` lacks keeps its value if it belongs to a head, and is an error otherwise. So is one of
  * `from` that `to` lacks and that belongs to no head. Others are reported. `path` names `from` in
  * messages. */

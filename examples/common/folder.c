@@ -33,17 +33,24 @@ zf_dtype folder_precision(const char *path)
     return !strcmp(note, "bf16") ? ZF_BF16 : !strcmp(note, "f16") ? ZF_F16 : ZF_F32;
 }
 
-bool folder_load(zf_program *program, const char *path, bool masters, zf_error *error)
+bool folder_load(zf_program *program, const char *path, bool masters, bool merge, zf_error *error)
 {
     zf_store *store = zf_program_store(program);
     zf_status status =
-        zf_load(store, path, &(zf_load_desc){.params_only = true, .masters = masters});
+        zf_load(store, path,
+                &(zf_load_desc){.params_only = true, .masters = masters, .merge = merge});
     return !status || fail(error, status, "%s", zf_store_error(store));
 }
 
 bool folder_has_vocab(const char *path)
 {
     return has(path, "vocab.txt") || has(path, "tokenizer.json");
+}
+
+bool folder_has_weights(const char *path)
+{
+    return folder_is_checkpoint(path) || has(path, "model.safetensors") ||
+           has(path, "model.safetensors.index.json");
 }
 
 bool folder_has_bpe(const char *path)

@@ -18,10 +18,12 @@ bool folder_is_checkpoint(const char *path);
 /* The dtype in which a checkpoint was trained; f32 where it does not say. */
 zf_dtype folder_precision(const char *path);
 /* Loads the parameters of a checkpoint into a program; masters: the master weights of those trained
- * in 16 bits. False with *error. */
-bool folder_load(zf_program *program, const char *path, bool masters, zf_error *error);
+ * in 16 bits; merge: the program may have others. False with *error. */
+bool folder_load(zf_program *program, const char *path, bool masters, bool merge, zf_error *error);
 
 bool folder_has_vocab(const char *path);
+/* It is a checkpoint, or has model.safetensors or the index of several. */
+bool folder_has_weights(const char *path);
 /* The folder has a tokenizer.json with a BPE model (tokens.h), and no vocab.txt. */
 bool folder_has_bpe(const char *path);
 /* The files of a tokenizer with a BPE model: tokenizer.json, tokenizer_config.json and perhaps

@@ -88,6 +88,16 @@ static void put_scores(zf_json_writer *w, run *r)
     }
 }
 
+/* Elements of an adapter. */
+static int64_t trained_count(zf_graph *g)
+{
+    int64_t count = 0;
+    for (int32_t i = 0; i < zf_param_count(g); i++)
+        if (adapter_is_param(zf_tensor_name(zf_param_at(g, i))))
+            count += zf_shape_count(zf_tensor_shape(zf_param_at(g, i)));
+    return count;
+}
+
 static bool write_report(run *r)
 {
     const run_job *job = r->job;
@@ -101,6 +111,7 @@ static bool write_report(run *r)
     zf_json_begin_object(w);
     zf_json_put_key(w, "model"), zf_json_put_string(w, o->model);
     zf_json_put_key(w, "parameters"), zf_json_put_int(w, info.param_count);
+    if (o->lora) zf_json_put_key(w, "trained"), zf_json_put_int(w, trained_count(s->graph));
     zf_json_put_key(w, "batch"), zf_json_put_int(w, o->batch);
     zf_json_put_key(w, "sequence"), zf_json_put_int(w, o->seq);
     zf_json_put_key(w, "steps"), zf_json_put_int(w, zf_program_step(r->session.program));
@@ -261,7 +272,11 @@ static bool open_job(run_job *job, zf_error *error)
         !config_load(job->sample->config, o->model, &job->config, error) ||
         !dataset_open(&job->data, job->sample, o, &job->config, error) || !cut_batch(job, error))
         return false;
-    if (o->init && !o->load && !session_config_take(job->sample, &job->config, o->init, error))
+    if (o->init && (!o->load || o->lora) &&
+        !session_config_take(job->sample, &job->config, o->init, error))
+        return false;
+    adapter_options_read(o->lora, &job->lora); /* settings_wrong has checked it */
+    if (o->lora && o->init && (o->save || o->load) && !digest_path(o->init, &job->base, error))
         return false;
     set_dropouts(job);
     return choose_steps(job, error);
@@ -320,6 +335,9 @@ static void print_beginning(const run *r)
         printf("measured: %.3g GFLOP/s, memory %.3g GB/s, link %.3g GB/s after %.3g us\n",
                1e-9 * r->session.cost.flops_per_s, 1e-9 * r->session.cost.bytes_per_s,
                1e-9 * r->session.cost.link_bytes_per_s, 1e6 * r->session.cost.link_latency_s);
+    if (o->lora)
+        printf("LoRA: %.3g million of them are trained, of rank %lld\n",
+               1e-6 * (double)trained_count(r->session.graph), (long long)job->lora.desc.rank);
     device_print_remark(job->sample->program, r->session.program);
     if (o->data)
         printf("%s: %lld tokens in %lld examples, %lld of them held out\n", o->data,
@@ -360,6 +378,7 @@ session_desc run_session(const run_job *job)
                       .min_coeff = o->min_coeff,
                       .max_coeff = o->max_coeff,
                       .clip = o->clip,
+                      .lora = &job->lora.desc,
                       .no_fuse = o->no_fuse,
                       .offload_dir = o->offload_dir,
                       .dtype = (zf_dtype)o->precision,
@@ -399,12 +418,12 @@ static bool begin(run *r)
     if (o->memory && r->leads) print_choice(o->memory, &r->session.choice);
     if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))
         return false;
-    if (o->init && !o->load) {
+    if (o->init && (!o->load || o->lora)) {
         (void)session_take(&r->session, o->init, &report, &r->error);
         if (!run_agree(r)) return false;
         if (r->leads) weights_print(o->init, &report);
     }
-    if (!o->load && !o->init && sample->first &&
+    if (!o->load && !o->init && !o->lora && sample->first &&
         !sample->first(&r->session, o, &r->job->config, &r->job->data, &r->error))
         return false;
     if (o->load && !run_resume(r)) return false;
@@ -491,7 +510,8 @@ int pretrain_command(const sample_model *sample, const settings *defaults, const
                     &error))
         return command_error("%s", error.text);
     if (open_job(&job, &job.error)) compare_settings(&job, &job.error);
-    job.told.save = o->save, job.told.load = o->load, job.told.init = o->init;
+    job.told.save = o->save, job.told.load = o->load;
+    job.told.init = o->lora ? NULL : o->init; /* an adapter's base is read in any case */
     job.told.steps = o->steps;
     job.told.launcher = job.ranks.launcher, job.told.world = job.ranks.world;
     good = ranks_run(&job.ranks, run_rank, &job, &error);

@@ -9,7 +9,7 @@
 
 /* The first `equal` of these notes must be equal. After them come the number of parts of a global
  * batch, that of ranks in each of several nodes, and that of all steps, which may change. */
-enum { NOTES = SETTINGS_ROWS + 4 };
+enum { NOTES = SETTINGS_ROWS + 6 };
 typedef struct notes {
     int32_t count, equal;
     zf_note note[NOTES + TOKENIZING_NOTES];
@@ -29,13 +29,15 @@ static char *add(notes *n, const char *key, const option_row *row)
 static void make_notes(notes *n, const run_job *job)
 {
     const dataset *d = &job->data;
-    char *corpus;
+    char *corpus, lora[64];
     *n = (notes){.count = 0};
     for (const option_row *row = job->rows; row->name; row++)
         if (row->kind & OPTION_NOTED) option_text(add(n, row->name, row), row);
     corpus = add(n, "corpus", NULL);
     snprintf(corpus, OPTION_VALUE, "none");
     if (d->digest) snprintf(corpus, OPTION_VALUE, "%lld", (long long)d->tokens);
+    snprintf(add(n, "lora", NULL), OPTION_VALUE, "%s", adapter_options_text(lora, &job->lora));
+    snprintf(add(n, "base", NULL), OPTION_VALUE, "%016llx", (unsigned long long)job->base);
     n->equal = n->count;
     snprintf(add(n, "parts", NULL), OPTION_VALUE, "%lld", (long long)run_parts(job));
     snprintf(add(n, "node", NULL), OPTION_VALUE, "%d",
@@ -44,14 +46,31 @@ static void make_notes(notes *n, const run_job *job)
     tokenizing_note(&n->words, &job->o.words, d->vocab, d->digest);
 }
 
+/* What a checkpoint of an adapter has: all but the base, which has no states. */
+static bool is_trained(void *user, const zf_stored *tensor)
+{
+    (void)user;
+    return tensor->state || adapter_is_param(tensor->name);
+}
+
+static bool write_adapter(run *r, adapter_files *files)
+{
+    const run_job *job = r->job;
+    const adapter_about about = {.desc = &job->lora.desc,
+                                 .base = job->o.init,
+                                 .turned = job->sample->exchange.turned != NULL};
+    return adapter_write(files, r->session.program, r->session.graph, &about, &r->error);
+}
+
 bool run_save(run *r)
 {
     const run_job *job = r->job;
     const sample_model *sample = job->sample;
     const bert_vocab *vocab = job->data.vocab;
     zf_json_writer *config = config_json(sample->config, &job->config);
-    zf_attachment attachments[1 + FOLDER_FILES] = {{"config.json", NULL, 0}};
+    zf_attachment attachments[3 + FOLDER_FILES] = {{"config.json", NULL, 0}};
     folder_tokenizer tokenizer = {.json = NULL};
+    adapter_files files = {.config = {.at = NULL}};
     notes n;
     zf_save_desc d = {.attachments = attachments, .attachment_count = vocab ? 3 : 1};
     make_notes(&n, job);
@@ -67,8 +86,16 @@ bool run_save(run *r)
             attachments[d.attachment_count++] =
                 (zf_attachment){folder_files[k], text->at, text->count};
     }
+    if (job->o.lora && write_adapter(r, &files)) {
+        attachments[d.attachment_count++] =
+            (zf_attachment){"adapter_config.json", files.config.at, files.config.count};
+        attachments[d.attachment_count++] =
+            (zf_attachment){"adapter_model.safetensors", files.model.at, files.model.count};
+        d.select = is_trained;
+    }
     if (!r->error.status) saving_save(&job->saving, r->leads, r->session.program, &d, &r->error);
     folder_tokenizer_close(&tokenizer);
+    adapter_files_free(&files);
     zf_json_writer_free(config);
     return !r->error.status;
 }
@@ -101,6 +128,11 @@ static bool fits_notes(const notes *n, const char *load, zf_error *error)
             *error = none;
             return false;
         }
+        if (!is_same(note, n->row[i], saved) && !strcmp(note->key, "base"))
+            return fail(error, ZF_ERR_MISMATCH,
+                        "%s is an adapter of other weights than those of --init: name the folder "
+                        "of the base that it was trained with",
+                        load);
         if (!is_same(note, n->row[i], saved))
             return fail(error, ZF_ERR_MISMATCH,
                         "%s was trained with %s = %s%s, not %s: give the same --%s, or start anew "
@@ -156,6 +188,6 @@ bool run_resume(run *r)
     (void)fits(r->job, &n, &r->error);
     if (!run_agree(r)) return false;
     compare_parts(r, &n.note[n.equal], &n.note[n.equal + 1]);
-    status = zf_load(store, r->job->o.load, NULL);
+    status = zf_load(store, r->job->o.load, &(zf_load_desc){.merge = r->job->o.lora != NULL});
     return !status || fail(&r->error, status, "%s", zf_store_error(store));
 }

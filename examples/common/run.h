@@ -2,6 +2,7 @@
 #ifndef RUN_H
 #define RUN_H
 
+#include "adapter.h"
 #include "alike.h"
 #include "dataset.h"
 #include "ranks.h"
@@ -19,6 +20,8 @@ typedef struct run_job {
     config_any config;
     sample_shape shape; /* of one part of a global batch */
     dataset data;
+    adapter_options lora; /* of --lora */
+    uint64_t base;        /* with --lora: the digest of --init, where there is --save or --load */
     zf_cost cost;  /* of --cost FILE */
     saving saving; /* in the process of rank 0 */
     training told;

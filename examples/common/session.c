@@ -1,4 +1,5 @@
 #include "session.h"
+#include "adapter.h"
 #include "fail.h"
 
 #include <math.h>
@@ -41,6 +42,7 @@ static void run_passes(session *s, const session_desc *d)
     const sharing *shared = &s->sharing;
     zf_training t = session_training(s->graph, d);
     t.precision.dtype = s->dtype;
+    t.lora = s->lora;
     if (s->buckets)
         t.zero = (zf_zero_desc){.stage = (int32_t)shared->stage,
                                 .world = s->world,
@@ -111,6 +113,8 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
         .shape = d->shape,
         .offload = d->offload,
         .dtype = d->share ? d->share->dtype : d->dtype};
+    if (d->share) s->lora = d->share->lora;
+    else if (d->lora) s->lora = *d->lora;
     set_sharing(s, d);
     if (!fits_positions(d, error)) return false;
     s->graph = zf_graph_new(NULL);
@@ -142,6 +146,7 @@ void session_close(session *s)
     zf_program_free(s->program);
     zf_backend_free(s->own);
     zf_graph_free(s->graph);
+    adapter_close(s->adapter);
     free(s->labelled);
     *s = (session){.graph = NULL};
 }

@@ -40,6 +40,10 @@ typedef struct session_desc {
     const char *offload_dir; /* for values on a disk */
     int64_t fit; /* bytes into which a step is fitted (zf_training.fit); 0: any */
     zf_dtype dtype;      /* in which it computes */
+    /* The base is frozen, and this adapter stands beside it; NULL, or rank 0: none. It must outlive
+     * the session */
+    const zf_lora_desc *lora;
+    const char *adapter; /* of session_open_folder: the folder of an adapter, or NULL */
     bool keep_gradients; /* as outputs "gradient/NAME" */
     /* The session whose parameters, dtype and sharing (except micro-batches) this one uses, and
      * whose caches, if it has any; not for training. */
@@ -58,6 +62,8 @@ typedef struct session {
     zf_cost cost; /* measured */
     zf_offload_desc offload;
     zf_choice choice; /* of session_desc.fit */
+    zf_lora_desc lora;
+    struct adapter *adapter; /* that of session_open_folder */
     zf_dtype dtype;
     bool buckets;      /* parameters are in buckets: zf_zero was run */
     int32_t *labelled; /* room for positions and labels of the current part, [2, predictions] */
@@ -104,8 +110,8 @@ bool session_config_take(const sample_model *sample, void *config, const char *p
 
 /* The model of a folder, according to its config.json and its weights. */
 bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error);
-/* A session with a folder's weights, from a desc with its configuration. dtype: of SESSION_DTYPES;
- * auto is the one the checkpoint was trained in, else f32. */
+/* A session with a folder's weights, and those of an adapter, from a desc with its configuration.
+ * dtype: of SESSION_DTYPES; auto is the one the checkpoint was trained in, else f32. */
 bool session_open_folder(session *s, const char *path, session_desc *d, int64_t dtype,
                          zf_error *error);
 

@@ -1,6 +1,10 @@
-/* Models of folders: checkpoints of zf_save, and those of Hugging Face. */
+/* Models of folders: checkpoints of zf_save, and those of Hugging Face, perhaps with an adapter. */
+#include "adapter.h"
+#include "fail.h"
 #include "folder.h"
 #include "session.h"
+
+#include <string.h>
 
 /* Reads a checkpoint, with a program of its own, in f32. */
 static bool take_checkpoint(session *s, const char *path, weights_report *report, zf_error *error)
@@ -15,7 +19,7 @@ static bool take_checkpoint(session *s, const char *path, weights_report *report
     bool good;
     if (!config_load(s->sample->config, path, &config, error) || !session_open(&from, &d, error))
         return false;
-    good = folder_load(from.program, path, true, error) &&
+    good = folder_load(from.program, path, true, false, error) &&
            exchange_copy(&s->sample->exchange, s->program, s->graph, from.program, from.graph, path,
                          report, error);
     session_close(&from);
@@ -64,11 +68,23 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
     bool checkpoint = folder_is_checkpoint(path), good;
     weights_report report;
     zf_dtype saved = checkpoint ? folder_precision(path) : ZF_F32;
+    const bool adapts = d->adapter != NULL;
+    struct adapter *beside = adapts ? adapter_open(d->adapter, error) : NULL;
+    if (adapts && !beside) return false;
+    if (beside) d->lora = adapter_desc(beside);
     d->dtype = dtype ? (zf_dtype)(dtype - 1) : saved;
-    if (!session_open(s, d, error)) return false;
+    if (!session_open(s, d, error)) {
+        const zf_error why = *error;
+        adapter_close(beside);
+        if (strncmp(why.text, "zf_lora: ", 9)) return false;
+        return fail(error, ZF_ERR_MISMATCH, "%.100s is an adapter of another model: %.370s",
+                    d->adapter, why.text);
+    }
+    s->adapter = beside;
     if (checkpoint && (d->dtype == saved || d->dtype == ZF_F32))
-        good = folder_load(s->program, path, d->dtype != saved, error);
+        good = folder_load(s->program, path, d->dtype != saved, adapts, error);
     else good = session_take(s, path, &report, error);
+    good = good && (!s->adapter || adapter_take(s->adapter, s->program, s->graph, error));
     if (!good) session_close(s);
     return good;
 }

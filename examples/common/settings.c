@@ -1,4 +1,5 @@
 #include "settings.h"
+#include "adapter.h"
 #include "chat.h"
 #include "folder.h"
 #include "sample.h"
@@ -145,6 +146,10 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "maximum time that ranks wait for one another"},
         {"init", TEXT | NAMES, "DIR|FILE", &o->init, 0, 0,
          "start from the weights of a checkpoint or a Hugging Face folder (not with --load)"},
+        {"lora", TEXT, "r=N,alpha=X,...", &o->lora, 0, 0,
+         "freeze the weights of --init, and train products of rank N beside those of targets=NAME,\n"
+         "                                    NAME,... (targets=all-linear); dropout=P, rslora. --save then\n"
+         "                                    is an adapter for PEFT as well"},
         {"save", TEXT | NAMES, "DIR", &o->save, 0, 0,
          "write a checkpoint at the end, and when interrupted"},
         {"save-every", COUNT, "N", &o->save_every, 0, 1e12, "and every N steps; 0: not"},
@@ -193,7 +198,9 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
 
 void settings_look_into_folders(settings *o, const char *otherwise)
 {
-    const char *const folders[] = {o->load, o->init, o->model};
+    /* A checkpoint of an adapter does not have the weights of its model. */
+    const char *const folders[] = {o->lora ? o->init : o->load, o->lora ? o->model : o->init,
+                                   o->lora ? o->load : o->model};
     for (int i = 0; i < 3; i++) {
         if (!folders[i] || !folder_is(folders[i])) continue;
         if (!o->model) o->model = folders[i];
@@ -201,6 +208,8 @@ void settings_look_into_folders(settings *o, const char *otherwise)
         if (!o->tokenizer && o->data && folder_has_vocab(folders[i])) o->tokenizer = folders[i];
     }
     if (!o->model) o->model = otherwise;
+    if (o->tunes && !o->init && (!o->load || o->lora) && folder_has_weights(o->model))
+        o->init = o->model;
 }
 
 bool settings_bytes(const char *text, int64_t *bytes)
@@ -272,6 +281,7 @@ const char *settings_wrong(const settings *o)
 {
     zf_recompute_mode mode;
     zf_offload_desc offload;
+    adapter_options lora;
     int64_t memory;
     if (!o->corpus && !o->batch_file && !o->data)
         return "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE";
@@ -286,6 +296,9 @@ const char *settings_wrong(const settings *o)
         return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
     if (o->seconds > 0 && (o->batch_file || o->data))
         return "--seconds measures steps on --corpus; with --batch-file or --data, say --steps";
+    if (!adapter_options_read(o->lora, &lora)) return ADAPTER_LORA;
+    if (o->lora && !o->init)
+        return "--lora adapts the weights of a folder: --init DIR, or of finetune, --model DIR";
     if (o->min_coeff > o->max_coeff) return "--min-ratio must not be above --max-ratio";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";

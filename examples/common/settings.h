@@ -13,7 +13,7 @@ struct sample_model;
 typedef struct settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
         *dump, *dump_grads, *no_fuse, *cost, *save_cost, *recompute, *rendezvous,
-        *offload, *offload_dir, *memory, *data, *tokenizer, *chat;
+        *offload, *offload_dir, *memory, *data, *tokenizer, *chat, *lora;
     int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
         save_every, compare_every, keep;
     int64_t ranks, nodes, ranks_per_node, zero, mics, micro_batches, bucket, prefetch;
@@ -23,6 +23,7 @@ typedef struct settings {
     device_desc device;
     tokenizing words;
     bool quiet, overwrite, alone, hpz;
+    bool tunes; /* a folder of --model has the first weights, too */
     const void *own; /* the sample's own, or NULL */
 } settings;
 
@@ -36,7 +37,7 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const struct sample_model *sa
                    const option_row *own, settings *o);
 
 /* Fills in the model and the vocabulary from a folder that other options name, if they are not
- * given; `otherwise` is the model if no folder has one. */
+ * given, and with `tunes` --init from the model; `otherwise` is the model if no folder has one. */
 void settings_look_into_folders(settings *o, const char *otherwise);
 
 /* Describes a mistake in the combination of options; NULL: none. */

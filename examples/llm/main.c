@@ -15,6 +15,7 @@ static int finetune(int argc, char **argv)
 {
     settings o = settings_defaults();
     o.batch = 8, o.schedule = ZF_COSINE, o.lr = 2e-5, o.seq = 1024, o.weight_decay = 0;
+    o.tunes = true;
     return pretrain_command(&llm_sample, &o, NULL, argc, argv);
 }
 

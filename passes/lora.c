@@ -1,0 +1,346 @@
+/* lora: freezes the parameters that are there, and puts trained products of low rank beside products
+ * with them (Hu et al. 2021).
+ *
+ * requires: the forward graph, before zf_fuse, which joins weights
+ * ensures:  each module that a target names has two trained parameters, lora_A.weight [rank, in] and
+ *           lora_B.weight [out, rank]; lora_B begins as zeros, so that results are what they were;
+ *           all other parameters are frozen. The sum has the id of the product (or of the bias
+ *           added to it), so that its readers do not change
+ * before:   %2 = param "q.weight" : f32[8,16]   %3 = linear %1, %2 : f32[4,8]
+ * after:    %2 = param "q.weight" {frozen=true} : f32[8,16]
+ *           %4 = linear %1, %2 : f32[4,8]
+ *           %5 = param "q.lora_A.weight" {init=uniform a=-0.25 b=0.25} : f32[2,16]
+ *           %6 = dropout %1 {p=0.1}           %7 = linear %6, %5 : f32[4,2]
+ *           %8 = scale %7 {by=2} : f32[4,2]   %9 = param "q.lora_B.weight" : f32[8,2]
+ *           %10 = matmul %8, %9 {transpose_b=true} : f32[4,8]
+ *           %3 = add %4, %10 : f32[4,8]
+ *
+ * The number alpha / rank scales the narrow product, which costs least. */
+
+static const char zfi_lora_a[] = ".lora_A.weight", zfi_lora_b[] = ".lora_B.weight";
+
+typedef struct zfi_lora {
+    zf_graph *graph;
+    zf_lora_desc d;
+    /* By node, of those that were there: */
+    int32_t *uses;    /* how often it is an operand */
+    int32_t *reader;  /* its last reader */
+    int32_t *product; /* of a parameter: the first product with it as a weight; 0: none */
+    int32_t *other;   /* of a parameter: the first other reader; 0: none */
+    bool *adapted;    /* of a parameter: a target names its module */
+    int32_t *a, *b;   /* of a parameter: lora_A and lora_B; 0: not made yet */
+} zfi_lora;
+
+static const zfi_node *zfi_lora_node(const zfi_lora *l, int32_t id) { return &l->graph->nodes[id]; }
+
+static bool zfi_ends_in(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+/* The length of the name of a parameter's module: "q" of "q.weight". */
+static size_t zfi_module_length(const char *name)
+{
+    static const char weight[] = ".weight";
+    return strlen(name) - (zfi_ends_in(name, weight) ? sizeof weight - 1 : 0);
+}
+
+/* The name's module is called target[0..length), or ends in it behind a dot. */
+static bool zfi_is_target(const char *name, const char *target, size_t length)
+{
+    size_t n = zfi_module_length(name);
+    return length && n >= length && !memcmp(name + n - length, target, length) &&
+           (n == length || name[n - length - 1] == '.');
+}
+
+/* ------------------------------------------------------------------------------- products */
+
+/* The parameter that is the weight of the product `id`; 0: it is no product with a matrix. */
+static int32_t zfi_weight_of(const zfi_lora *l, int32_t id)
+{
+    const zfi_node *node = zfi_lora_node(l, id), *w;
+    bool product = node->op == ZF_OP_linear || (node->op == ZF_OP_matmul && node->arg_count == 2 &&
+                                                !ZF_INT(node, matmul, transpose_a));
+    w = product ? zfi_lora_node(l, node->args[1]) : NULL;
+    return w && w->op == ZF_OP_param && w->shape.rank == 2 && node->args[0] != node->args[1]
+               ? node->args[1]
+               : 0;
+}
+
+/* The product of which node `id` is the result: itself, or one that nothing else reads and to which
+ * it adds a bias; 0: none. */
+static int32_t zfi_result_of(const zfi_lora *l, int32_t id)
+{
+    const zfi_node *node = zfi_lora_node(l, id);
+    for (int k = 0; k < 2 && node->op == ZF_OP_add; k++) {
+        const zfi_node *bias = zfi_lora_node(l, node->args[1 - k]);
+        if (bias->op == ZF_OP_param && bias->shape.rank == 1 && l->uses[node->args[k]] == 1 &&
+            zfi_weight_of(l, node->args[k]) &&
+            zfi_same_shape(&zfi_lora_node(l, node->args[k])->shape, &node->shape))
+            return node->args[k];
+    }
+    return zfi_weight_of(l, id) ? id : 0;
+}
+
+/* The node is a product to which a bias is added: the sum is its result. */
+static bool zfi_has_bias_behind(const zfi_lora *l, int32_t id)
+{
+    return l->uses[id] == 1 && zfi_result_of(l, l->reader[id]) == id;
+}
+
+/* The product is the model's head: only losses, guesses and the program read it. */
+static bool zfi_is_head(const zfi_lora *l, int32_t product)
+{
+    const zf_graph *g = l->graph;
+    int32_t result = zfi_has_bias_behind(l, product) ? l->reader[product] : product;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        bool reads = false;
+        for (int32_t k = 0; k < node->arg_count; k++) reads |= node->args[k] == result;
+        if (reads && node->op != ZF_OP_output && node->op != ZF_OP_cross_entropy &&
+            node->op != ZF_OP_logsumexp && node->op != ZF_OP_argmax && node->op != ZF_OP_softmax)
+            return false;
+    }
+    return true;
+}
+
+static void zfi_find_products(zfi_lora *l)
+{
+    const zf_graph *g = l->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count; k++) {
+            int32_t x = node->args[k];
+            bool weight = k == 1 && zfi_weight_of(l, g->order[i]) == x;
+            l->uses[x]++;
+            l->reader[x] = g->order[i];
+            if (weight && !l->product[x]) l->product[x] = g->order[i];
+            if (!weight && !l->other[x]) l->other[x] = g->order[i];
+        }
+    }
+}
+
+/* -------------------------------------------------------------------------------- targets */
+
+/* The last components of the modules of products, each once, with commas between. */
+static void zfi_list_modules(const zfi_lora *l, char *text, size_t size)
+{
+    const zf_graph *g = l->graph;
+    size_t at = 0;
+    *text = '\0';
+    for (int32_t i = 0; i < zfi_len(g->params); i++) {
+        const char *name = g->nodes[g->params[i]].name;
+        size_t end = zfi_module_length(name), begin = end, length;
+        if (!l->product[g->params[i]]) continue;
+        while (begin && name[begin - 1] != '.') begin--;
+        length = end - begin;
+        for (const char *was = text; was; was = strchr(was, ','), was = was ? was + 2 : NULL)
+            if (strcspn(was, ",") == length && !memcmp(was, name + begin, length)) length = 0;
+        if (!length) continue;
+        if (at + length + 8 > size) {
+            snprintf(text + at, size - at, ", ...");
+            return;
+        }
+        at += (size_t)snprintf(text + at, size - at, "%s%.*s", at ? ", " : "", (int)length,
+                               name + begin);
+    }
+}
+
+/* Marks the weights of one target. */
+static void zfi_mark_target(zfi_lora *l, const char *target, size_t length)
+{
+    zf_graph *g = l->graph;
+    char modules[200];
+    bool any = false;
+    for (int32_t i = 0; i < zfi_len(g->params) && !g->error.status; i++) {
+        int32_t id = g->params[i];
+        const char *name = g->nodes[id].name;
+        if (!zfi_is_target(name, target, length)) continue;
+        any = true;
+        if (l->other[id])
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_lora: \"%.100s\" is of the target \"%.*s\", but %%%d = %s reads it; only "
+                     "weights of products can be adapted%s",
+                     name, (int)length, target, (int)l->other[id],
+                     zfi_record_of(g, l->other[id])->name,
+                     g->nodes[l->other[id]].op == ZF_OP_concat ? ", and before zf_fuse" : "");
+        else if (!l->product[id])
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_lora: \"%.100s\" is of the target \"%.*s\", but nothing reads it", name,
+                     (int)length, target);
+        l->adapted[id] = true;
+    }
+    if (any || g->error.status) return;
+    zfi_list_modules(l, modules, sizeof modules);
+    zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+             "zf_lora: the target \"%.*s\" is no module of the graph, nor the end of one behind a "
+             "dot; products are in %s",
+             (int)(length < 100 ? length : 100), target, *modules ? modules : "none");
+}
+
+/* Marks all weights of products but those of heads. */
+static void zfi_mark_all(zfi_lora *l)
+{
+    zf_graph *g = l->graph;
+    bool any = false;
+    for (int32_t i = 0; i < zfi_len(g->params); i++) {
+        int32_t id = g->params[i];
+        if (!l->product[id] || l->other[id] || zfi_is_head(l, l->product[id])) continue;
+        l->adapted[id] = any = true;
+    }
+    if (!any)
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_lora: the graph has no product with a weight that is a parameter of its own");
+}
+
+static void zfi_mark_targets(zfi_lora *l)
+{
+    const char *list = l->d.targets;
+    size_t length;
+    if (!list || !strcmp(list, "all-linear")) {
+        zfi_mark_all(l);
+        return;
+    }
+    if (!*list)
+        zfi_fail(&l->graph->error, ZF_ERR_ARGUMENT,
+                 "zf_lora: no target is named; all-linear names all products");
+    for (const char *at; !l->graph->error.status && (at = zfi_next_name(&list, &length)) != NULL;)
+        zfi_mark_target(l, at, length);
+}
+
+/* ------------------------------------------------------------------------------- rewriting */
+
+/* A trained parameter MODULE.lora_A.weight or MODULE.lora_B.weight of weight w. */
+static int32_t zfi_lora_param(zfi_lora *l, int32_t w, const char *end, zf_shape shape, double bound)
+{
+    zf_graph *g = l->graph;
+    const zfi_node *weight = zfi_lora_node(l, w);
+    char name[600];
+    zfi_new n = {.op = ZF_OP_param, .dtype = weight->dtype, .shape = shape, .name = name};
+    snprintf(name, sizeof name, "%.*s%s", (int)zfi_module_length(weight->name), weight->name, end);
+    ZF_INT(&n, param, init) = bound > 0 ? ZF_UNIFORM : ZF_ZEROS;
+    ZF_FLOAT(&n, param, a) = bound > 0 ? -bound : 0;
+    ZF_FLOAT(&n, param, b) = bound;
+    return zfi_append(g, &n);
+}
+
+/* lora_A and lora_B of weight w, once for all products with it. lora_A is uniform as PyTorch's
+ * kaiming_uniform_ with a = sqrt(5) makes it: bound 1 / sqrt(in). */
+static void zfi_make_pair(zfi_lora *l, int32_t w, bool turned)
+{
+    zf_shape s = zfi_lora_node(l, w)->shape;
+    int64_t in = s.dims[turned ? 0 : 1], out = s.dims[turned ? 1 : 0];
+    if (l->a[w]) return;
+    l->a[w] = zfi_lora_param(l, w, zfi_lora_a, ZF_SHAPE(l->d.rank, in),
+                             1 / sqrt(in > 0 ? (double)in : 1));
+    l->b[w] = zfi_lora_param(l, w, zfi_lora_b, ZF_SHAPE(out, l->d.rank), 0);
+}
+
+/* Makes node `id`, the result of a product, the sum of what it was and of the product of low
+ * rank. */
+static void zfi_adapt(zfi_lora *l, int32_t id, int32_t product)
+{
+    zf_graph *g = l->graph;
+    const zfi_node node = g->nodes[id], of = g->nodes[product];
+    int32_t w = of.args[1];
+    bool turned = of.op == ZF_OP_matmul && !ZF_INT(&of, matmul, transpose_b);
+    zfi_new was = {.op = node.op, .args = node.args, .arg_count = node.arg_count};
+    zf_tensor h = {g, of.args[0]};
+    double scale = l->d.alpha / (l->d.rslora ? sqrt((double)l->d.rank) : (double)l->d.rank);
+    int32_t base;
+    if (of.op == ZF_OP_linear && ZF_INT(&of, linear, activation)) {
+        zfi_fail(&g->error, ZF_ERR_STAGE, "zf_lora: must come before zf_fuse, which has been run");
+        return;
+    }
+    g->scope = node.scope, g->file = node.file, g->line = node.line;
+    memcpy(was.attributes, node.attributes, sizeof was.attributes);
+    base = zfi_append(g, &was);
+    zfi_make_pair(l, w, turned);
+    h = zf_linear(zf_dropout(h, l->d.dropout), (zf_tensor){g, l->a[w]}, ZF_NONE);
+    if (scale != 1) h = zf_scale(h, scale);
+    /* zf_fuse adds a matmul to a sum without memory of its own. */
+    h = node.shape.rank < 2
+            ? zf_linear(h, (zf_tensor){g, l->b[w]}, ZF_NONE)
+            : zf_matmul_ex(h, (zf_tensor){g, l->b[w]}, &(zf_matmul_desc){.transpose_b = true});
+    if (g->error.status) return;
+    g->nodes[id].op = ZF_OP_add;
+    memset(g->nodes[id].attributes, 0, sizeof g->nodes[id].attributes);
+    g->nodes[id].args[0] = base, g->nodes[id].args[1] = h.id;
+    g->nodes[id].arg_count = 2;
+}
+
+static void zfi_lora_rewrite(zfi_lora *l)
+{
+    zf_graph *g = l->graph;
+    int32_t *order = g->order, params = zfi_len(g->params);
+    const char *scope = g->scope;
+    g->order = NULL;
+    for (int32_t i = 0; i < zfi_len(order) && !g->memory.failed; i++) {
+        int32_t id = order[i], product = zfi_result_of(l, id);
+        if (product && l->adapted[zfi_weight_of(l, product)] && !g->error.status &&
+            !(product == id && zfi_has_bias_behind(l, id)))
+            zfi_adapt(l, id, product);
+        zfi_push(&g->memory, g->order, id);
+    }
+    for (int32_t i = 0; i < params; i++) ZF_INT(&g->nodes[g->params[i]], param, frozen) = true;
+    zfi_array_free(&g->memory, order);
+    g->scope = scope;
+}
+
+/* ------------------------------------------------------------------------------- the pass */
+
+static zf_lora_desc zfi_lora_resolved(const zf_lora_desc *desc)
+{
+    zf_lora_desc d = desc ? *desc : (zf_lora_desc){.rank = 0};
+    if (!d.rank) d.rank = 8;
+    if (d.alpha == 0) d.alpha = (double)d.rank;
+    return d;
+}
+
+static zf_status zfi_lora_check(zf_graph *g, const zf_lora_desc *d)
+{
+    if (d->rank < 1 || d->rank > INT32_MAX)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_lora: the rank is %lld; it must be above 0",
+                        (long long)d->rank);
+    if (!isfinite(d->alpha))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_lora: alpha is %g; it must be finite",
+                        d->alpha);
+    if (!(d->dropout >= 0 && d->dropout < 1))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_lora: the dropout is %g; it must be from 0 to below 1", d->dropout);
+    for (int32_t i = 0; i < zfi_len(g->params); i++)
+        if (zfi_ends_in(g->nodes[g->params[i]].name, zfi_lora_a))
+            return zfi_fail(&g->error, ZF_ERR_STAGE,
+                            "zf_lora: \"%.200s\" is there already: it has been run",
+                            g->nodes[g->params[i]].name);
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (g->nodes[g->order[i]].update || zfi_has(g, g->order[i], ZF_OP_MUTATES))
+            return zfi_fail(&g->error, ZF_ERR_STAGE,
+                            "zf_lora: must come before what changes parameters and states: %s",
+                            zfi_record_of(g, g->order[i])->name);
+    return ZF_OK;
+}
+
+ZF_API zf_status zf_lora(zf_graph *g, const zf_lora_desc *desc)
+{
+    zf_status status = zfi_enter(g, "zf_lora", 0,
+                                 ZFI_STAGE_GRADIENTS | ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
+    zfi_lora l = {.graph = g, .d = zfi_lora_resolved(desc)};
+    size_t nodes;
+    if (status || (status = zfi_lora_check(g, &l.d)) || (status = zfi_settle(g))) return status;
+    nodes = (size_t)zfi_len(g->nodes);
+    l.uses = zfi_calloc(&g->memory, 6 * nodes, sizeof *l.uses);
+    l.adapted = zfi_calloc(&g->memory, nodes, sizeof *l.adapted);
+    if (l.uses && l.adapted) {
+        l.reader = l.uses + nodes, l.product = l.uses + 2 * nodes, l.other = l.uses + 3 * nodes;
+        l.a = l.uses + 4 * nodes, l.b = l.uses + 5 * nodes;
+        zfi_find_products(&l);
+        zfi_mark_targets(&l);
+        if (!g->error.status) zfi_lora_rewrite(&l);
+    }
+    zfi_free(&g->memory, l.uses, 6 * nodes * sizeof *l.uses);
+    zfi_free(&g->memory, l.adapted, nodes * sizeof *l.adapted);
+    if (g->memory.failed) return zfi_graph_nomem(g);
+    return g->error.status ? g->error.status : zfi_leave(g, 0);
+}

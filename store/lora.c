@@ -1,0 +1,140 @@
+/* Adapters of low rank (passes/lora.c) are added to their weights, one weight at a time:
+ *
+ *     M.weight [out, in] += scale  M.lora_B.weight [out, rank]  M.lora_A.weight [rank, in]
+ *
+ * and B becomes zeros. Products are computed in f64 and rounded once. */
+
+/* One adapter: its tensors, and the room that it needs. */
+typedef struct zfi_merged {
+    int32_t weight, a, b;
+    int64_t in, out, rank;
+    bool turned; /* the weight is [in, out] */
+    size_t bytes; /* of room: */
+    char *raw;    /* a whole tensor as it is stored, */
+    double *low[2], *row; /* A and B, and a row of the weight */
+} zfi_merged;
+
+/* The parameter NAME of which NAME.lora_A.weight is tensor k: NAME.weight, or NAME; -1. */
+static int32_t zfi_adapted(const zf_store *s, int32_t k, char *name, size_t size)
+{
+    size_t length = strlen(s->tensors[k].name) - (sizeof zfi_lora_a - 1);
+    int32_t at;
+    snprintf(name, size, "%.*s.weight", (int)length, s->tensors[k].name);
+    if ((at = zfi_store_find(s, name)) >= 0) return at;
+    name[length] = '\0';
+    return zfi_store_find(s, name);
+}
+
+/* Finds the tensors of the adapter whose A is tensor k, and checks their shapes. */
+static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d, zfi_merged *m)
+{
+    const zfi_stored *a = &s->tensors[k], *b, *w;
+    const zf_shape *sa = &a->shape, *sb, *sw;
+    char name[600];
+    *m = (zfi_merged){.a = k, .b = -1};
+    if ((m->weight = zfi_adapted(s, k, name, sizeof name)) < 0)
+        return zfi_fail(&s->error, ZF_ERR_MISMATCH,
+                        "zf_lora_merge: \"%.200s\" is of \"%.200s\", which the store does not have",
+                        a->name, name);
+    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(a->name) - (sizeof zfi_lora_a - 1)), a->name,
+             zfi_lora_b);
+    if ((m->b = zfi_store_find(s, name)) < 0)
+        return zfi_fail(&s->error, ZF_ERR_MISMATCH,
+                        "zf_lora_merge: there is \"%.200s\", and no \"%.200s\"", a->name, name);
+    w = &s->tensors[m->weight], b = &s->tensors[m->b];
+    sb = &b->shape, sw = &w->shape;
+    if (sa->rank == 2 && sb->rank == 2 && sw->rank == 2) {
+        m->rank = sa->dims[0], m->in = sa->dims[1], m->out = sb->dims[0];
+        m->turned = sw->dims[0] != m->out || sw->dims[1] != m->in;
+    }
+    if (!m->rank || sb->dims[1] != m->rank || (d->rank && d->rank != m->rank) ||
+        (m->turned && (sw->dims[0] != m->in || sw->dims[1] != m->out))) {
+        char type[3][ZFI_TYPE_TEXT];
+        return zfi_fail(&s->error, ZF_ERR_MISMATCH,
+                        "zf_lora_merge: %.120s is %s, A %s and B %s; they must be [out, in], [rank, "
+                        "in] and [out, rank]%s",
+                        w->name, zfi_type_text(type[0], w->dtype, sw),
+                        zfi_type_text(type[1], a->dtype, sa), zfi_type_text(type[2], b->dtype, sb),
+                        d->rank ? ", of the rank that is given" : "");
+    }
+    m->bytes = zfi_stored_bytes(w);
+    if (zfi_stored_bytes(a) > m->bytes) m->bytes = zfi_stored_bytes(a);
+    if (zfi_stored_bytes(b) > m->bytes) m->bytes = zfi_stored_bytes(b);
+    m->bytes = (m->bytes + sizeof(double) - 1) / sizeof(double) * sizeof(double);
+    m->bytes += (size_t)(m->rank * (m->in + m->out) + (m->turned ? m->out : m->in)) * sizeof(double);
+    return ZF_OK;
+}
+
+/* Adds the product to row i of the weight, in m->row. */
+static void zfi_merge_row(const zfi_merged *m, int64_t i, double scale)
+{
+    const double *a = m->low[0], *b = m->low[1];
+    int64_t n = m->turned ? m->out : m->in;
+    for (int64_t p = 0; p < m->rank; p++) {
+        double x = scale * (m->turned ? a[p * m->in + i] : b[i * m->rank + p]);
+        for (int64_t k = 0; k < n; k++)
+            m->row[k] += x * (m->turned ? b[k * m->rank + p] : a[p * m->in + k]);
+    }
+}
+
+static zf_status zfi_merge_one(zf_store *s, zfi_merged *m, double scale)
+{
+    const int32_t low[2] = {m->a, m->b};
+    const zfi_stored *w = &s->tensors[m->weight];
+    int64_t rows = w->shape.dims[0], n = w->shape.dims[1];
+    size_t size = zf_dtype_size(w->dtype);
+    zf_status status = ZF_OK;
+    for (int k = 0; k < 2 && !status; k++) {
+        const zfi_stored *t = &s->tensors[low[k]];
+        status = zfi_store_get(s, low[k], m->raw, 0, "zf_lora_merge", &s->error);
+        if (!status)
+            zf_convert(m->low[k], ZF_F64, m->raw, t->dtype, (size_t)zfi_stored_count(t));
+    }
+    if (!status) status = zfi_store_get(s, m->weight, m->raw, 0, "zf_lora_merge", &s->error);
+    if (status) return status;
+    for (int64_t i = 0; i < rows; i++) {
+        char *row = m->raw + (size_t)(i * n) * size;
+        zf_convert(m->row, ZF_F64, row, w->dtype, (size_t)n);
+        zfi_merge_row(m, i, scale);
+        zf_convert(row, w->dtype, m->row, ZF_F64, (size_t)n);
+    }
+    status = zfi_store_put(s, m->weight, m->raw, &s->error);
+    if (status) return status;
+    memset(m->raw, 0, zfi_stored_bytes(&s->tensors[m->b]));
+    return zfi_store_put(s, m->b, m->raw, &s->error);
+}
+
+ZF_API zf_status zf_lora_merge(zf_store *s, const zf_lora_desc *desc)
+{
+    zf_lora_desc d = desc ? *desc : (zf_lora_desc){.rank = 0};
+    size_t most = 0;
+    char *room = NULL;
+    zf_status status = ZF_OK;
+    if (!s) return ZF_ERR_ARGUMENT;
+    s->error = (zf_error){ZF_OK, ""};
+    for (int pass = 0; pass < 2 && !status; pass++) {
+        for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++) {
+            zfi_merged m;
+            double rank, alpha;
+            if (s->tensors[k].op != ZF_OP_param || !zfi_ends_in(s->tensors[k].name, zfi_lora_a) ||
+                (status = zfi_merge_look(s, k, &d, &m)))
+                continue;
+            if (m.bytes > most) most = m.bytes;
+            if (!pass) continue;
+            rank = (double)m.rank, alpha = d.alpha == 0 ? rank : d.alpha;
+            m.low[0] = (double *)(void *)room, m.low[1] = m.low[0] + m.rank * m.in;
+            m.row = m.low[1] + m.rank * m.out;
+            m.raw = (char *)(m.row + (m.turned ? m.out : m.in));
+            status = zfi_merge_one(s, &m, alpha / (d.rslora ? sqrt(rank) : rank));
+        }
+        if (pass || status) continue;
+        if (!most)
+            status = zfi_fail(&s->error, ZF_ERR_MISMATCH,
+                              "zf_lora_merge: the store has no parameter NAME%s", zfi_lora_a);
+        else if (!(room = zfi_realloc(&s->memory, NULL, 0, most))) status = zfi_nomem(&s->error);
+        else status = s->backend->synchronize(s->backend->self, &s->error);
+    }
+    s->memory.failed = false;
+    zfi_free(&s->memory, room, most);
+    return status;
+}

@@ -1,0 +1,261 @@
+#define _POSIX_C_SOURCE 200809L
+/* LoRA as a pass: equal bits at every stage, world, prefetch, offload and after an interruption; what
+ * frozen parameters cost; adapters that are merged. */
+#include "../tools/pass.h"
+#include "numbers.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Two layers of an attention's projections and of a norm: q [out, in], o [in, out] with a bias. */
+static const char model[] = "%1 = input \"x\" : f32[6,40]\n"
+                            "%2 = param \"layer.0.q.weight\" {init=normal b=0.3} : f32[40,40]\n"
+                            "%3 = param \"layer.0.v.weight\" {init=normal b=0.3} : f32[40,40]\n"
+                            "%4 = param \"layer.0.norm.weight\" {init=ones} : f32[40]\n"
+                            "%5 = param \"layer.1.o.weight\" {init=normal b=0.3} : f32[40,60]\n"
+                            "%6 = param \"layer.1.o.bias\" {init=normal b=0.3} : f32[60]\n"
+                            "%7 = param \"head.weight\" {init=normal b=0.3} : f32[8,60]\n"
+                            "%8 = input \"lr\" : f32[]\n"
+                            "%9 = linear %1, %2 : f32[6,40]\n"
+                            "%10 = linear %1, %3 : f32[6,40]\n"
+                            "%11 = mul %9, %10 : f32[6,40]\n"
+                            "%12 = mul %11, %4 : f32[6,40]\n"
+                            "%13 = matmul %12, %5 : f32[6,60]\n"
+                            "%14 = add %13, %6 : f32[6,60]\n"
+                            "%15 = tanh %14 : f32[6,60]\n"
+                            "%16 = linear %15, %7 : f32[6,8]\n"
+                            "%17 = mul %16, %16 : f32[6,8]\n"
+                            "%18 = reshape %17 {shape=[48]} : f32[48]\n"
+                            "%19 = sum %18 : f32[]\n"
+                            "      output %19 \"loss\"\n";
+
+/* The text behind the passes, to be freed; NULL after a failed check. */
+static char *made(test *t, const char *line)
+{
+    char message[600] = "", *out = NULL;
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = zf_graph_parse(model, strlen(model), NULL, &error);
+    if (g && !pass_run(g, line, NULL, message, sizeof message)) out = text_of(g);
+    else test_fail(t, __FILE__, __LINE__, line, g ? message : error.text);
+    zf_graph_free(g);
+    return out;
+}
+
+/* Parameters, states and losses after five steps by the passes `before`, and by `before` and
+ * `behind`, are equal. */
+static bool same_bits(test *t, const char *before, const char *behind)
+{
+    char line[800], why[600] = "";
+    numbers one = {0}, many = {0};
+    zf_error error = {ZF_OK, ""};
+    const char *folder = test_path("lora");
+    numbers_desc d = {
+        .steps = 5, .fast = true, .no_gradients = true, .seed = 7, .offload_dir = folder};
+    char *plain, *other;
+    bool good;
+    mkdir(folder, 0700);
+    snprintf(line, sizeof line, "%s; %s", before, behind);
+    plain = made(t, before);
+    other = plain ? made(t, line) : NULL;
+    d.slots = 4;
+    good = other && numbers_of(&one, plain, &d, &error) && numbers_of(&many, other, &d, &error) &&
+           numbers_compare(&one, &many, "", why, sizeof why) > 12;
+    if (!good)
+        test_fail(t, __FILE__, __LINE__, line, *why ? why : *error.text ? error.text : "too few");
+    numbers_free(&one);
+    numbers_free(&many);
+    free(plain);
+    free(other);
+    rmdir(folder); /* there are no files left in it */
+    return good;
+}
+
+/* One run in four micro-batches on one rank, and every stage on 1, 2 and 4 ranks with as many parts,
+ * with budgets of prefetch, offload, precision, clipping and recomputation in turn. */
+TEST_ONCE(lora_keeps_the_bits)
+{
+    static const char *const loras[] = {"lora rank=3 alpha=5 dropout=0.2 targets=q,v",
+                                        "lora rank=2", "lora rank=4 dropout=0.1 targets=layer.1.o"},
+                             *const precisions[] = {"", "precision bf16; ",
+                                                    "precision f16 scale=200000 hysteresis=1; "},
+                             *const kinds[] = {"", "offload parameters=host; ", "",
+                                               "offload optimizer=disk; ",
+                                               "offload parameters=disk optimizer=host; "};
+    int n = 0;
+    for (int world = 1; world <= 4; world *= 2)
+        for (int stage = 0; stage < 4; stage++, n++) {
+            const bool whole = world > 1 && (stage == 1 || stage == 2);
+            char before[300], behind[300];
+            snprintf(before, sizeof before, "%s; %sautograd loss; %sadamw lr weight_decay=0.1%s%s",
+                     loras[n % 3], precisions[n / 2 % 3], n % 3 == 1 ? "clip 0.5; " : "",
+                     n % 2 ? "; fuse" : "", n % 5 == 1 ? "; recompute layers" : "");
+            snprintf(behind, sizeof behind,
+                     "zero stage=%d world=%d micro_batches=%d bucket=%d; %sprefetch bytes=%d; "
+                     "memory threads=1; verify",
+                     stage, world, 4 / world, n % 3 ? 20000 : 1, kinds[whole ? n % 2 * 3 : n % 5],
+                     n % 4 * 5000);
+            CHECK(t, same_bits(t, before, behind));
+        }
+}
+
+/* Frozen parameters have no gradients, no states and no reduction; at stage 3 a rank holds its part
+ * of them. */
+TEST(lora_frozen_parameters_cost_nothing_else)
+{
+    enum { A = 2 * 40, B = 2 * 40, PAIRS = 2 };
+    zf_error error = {ZF_OK, ""};
+    zf_plan plan[2] = {{.nodes = 0}, {.nodes = 0}};
+    zf_graph *graphs[2];
+    for (int sharded = 0; sharded < 2; sharded++) {
+        zf_graph *g = graphs[sharded] = zf_graph_parse(
+            model, strlen(model), &(zf_graph_desc){.allocator = t->allocator}, &error);
+        zf_training training = {.lora = {.rank = 2, .targets = "q,v"},
+                                .zero = {.stage = sharded ? 3 : 0, .world = 2}};
+        NEED(t, g, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        training.loss = zf_graph_find(g, "loss");
+        OK(t, zf_passes(g, &training), zf_graph_error(g));
+        for (int32_t k = 0; k < zf_param_count(g); k++) {
+            zf_tensor param = zf_param_at(g, k);
+            char state[300];
+            bool trained = strstr(zf_tensor_name(param), ".lora_") != NULL;
+            snprintf(state, sizeof state, "adamw.m/%s", zf_tensor_name(param));
+            CHECK(t, zf_valid(zf_graph_find(g, state)) == trained);
+        }
+        OK(t, zf_memory(g, NULL), zf_graph_error(g));
+        OK(t, zf_graph_plan(g, &plan[sharded]), zf_graph_error(g));
+    }
+    /* One bucket of four tensors, each padded to a block of 1024, shared by two ranks */
+    CHECK(t, plan[0].traffic.all_reduce.calls == 1 + 1); /* and the loss */
+    CHECK(t, plan[0].traffic.all_reduce.bytes < 4 * 1024 * 4 + 100);
+    CHECK(t, plan[0].traffic.reduce_scatter.calls == 0 && plan[0].traffic.all_gather.calls == 0);
+    CHECK(t, plan[1].traffic.reduce_scatter.bytes < 4 * 1024 * 4);
+    CHECK(t, plan[1].traffic.all_gather.bytes > 2 * 40 * 40 * 4);
+    CHECK(t, plan[1].most[ZF_PARAMETERS] < plan[0].most[ZF_PARAMETERS] * 3 / 4);
+}
+
+typedef struct trial {
+    zf_graph *graph;
+    zf_program *program; /* NULL after a failed check */
+} trial;
+
+/* A program over the model; `adapts`: with adapters. */
+static trial trial_of(test *t, zf_store *store, bool adapts, bool trains)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = zf_graph_parse(model, strlen(model),
+                                 &(zf_graph_desc){.allocator = t->allocator}, &error);
+    zf_training training = {.optimizer = ZF_ADAMW};
+    zf_program *p;
+    if (!g) {
+        test_unwind(t, __FILE__, __LINE__, "a graph", error.status, error.text);
+        return (trial){NULL, NULL};
+    }
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    if (adapts) training.lora = (zf_lora_desc){.rank = 3, .alpha = 5, .targets = "v,layer.1.o"};
+    if (trains) training.loss = zf_graph_find(g, "loss");
+    zf_passes(g, &training);
+    p = zf_compile(g, &(zf_compile_desc){.store = store, .evaluate = !trains});
+    if (!p) test_unwind(t, __FILE__, __LINE__, "zf_compile", zf_graph_status(g), zf_graph_error(g));
+    else test_defer(t, (test_cleanup *)zf_program_free, p);
+    return (trial){g, p};
+}
+
+static zf_store *store_of(test *t)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_store *store = zf_store_new(&(zf_store_desc){.seed = 3, .allocator = t->allocator}, &error);
+    if (store) test_defer(t, (test_cleanup *)zf_store_free, store);
+    else test_unwind(t, __FILE__, __LINE__, "zf_store_new", error.status, error.text);
+    return store;
+}
+
+/* The loss of one step on fixed data; NAN after a failed check. */
+static float step(test *t, trial of, float rate)
+{
+    zf_graph *g = of.graph;
+    zf_program *p = of.program;
+    float x[6 * 40], loss = NAN;
+    for (int i = 0; i < 6 * 40; i++) x[i] = (float)(i * 7 % 31 - 15) / 23;
+    if (zf_write(p, zf_graph_find(g, "x"), x, sizeof x) ||
+        zf_write(p, zf_graph_find(g, "lr"), &rate, sizeof rate) || zf_step(p) ||
+        zf_read(p, zf_graph_find(g, "loss"), &loss, sizeof loss))
+        test_unwind(t, __FILE__, __LINE__, "a step", ZF_ERR_BACKEND, zf_program_error(p));
+    return loss;
+}
+
+static bool is_adapter(void *user, const zf_stored *tensor)
+{
+    (void)user;
+    return tensor->state || strstr(tensor->name, ".lora_");
+}
+
+/* The base in one checkpoint, the adapter with its states in another: training goes on with the same
+ * bits. */
+TEST_ONCE(lora_goes_on_with_the_same_bits)
+{
+    const char *base = test_path("lora-base"), *path = test_path("lora-adapter");
+    zf_store *stores[2] = {store_of(t), store_of(t)};
+    trial p[2];
+    float loss[2] = {0};
+    CHECK(t, stores[0] && stores[1] && trial_of(t, stores[0], false, false).program);
+    OK(t, zf_save(stores[0], base, NULL), zf_store_error(stores[0]));
+    CHECK(t, (p[0] = trial_of(t, stores[0], true, true)).program);
+    for (int k = 0; k < 3; k++) step(t, p[0], 0.01f);
+    OK(t, zf_save(stores[0], path, &(zf_save_desc){.select = is_adapter}),
+       zf_store_error(stores[0]));
+    OK(t, zf_load(stores[1], base, &(zf_load_desc){.params_only = true}),
+       zf_store_error(stores[1]));
+    CHECK(t, (p[1] = trial_of(t, stores[1], true, true)).program);
+    OK(t, zf_load(stores[1], path, &(zf_load_desc){.merge = true}), zf_store_error(stores[1]));
+    for (int r = 0; r < 2; r++)
+        for (int k = 0; k < 2; k++) loss[r] = step(t, p[r], 0.01f);
+    CHECK(t, zf_store_step(stores[0]) == 5 && zf_store_step(stores[1]) == 5);
+    CHECK(t, !memcmp(&loss[0], &loss[1], sizeof loss[0]));
+    for (int32_t k = 0; k < zf_param_count(p[0].graph); k++) {
+        const char *name = zf_tensor_name(zf_param_at(p[0].graph, k));
+        float x[2][2400];
+        size_t bytes = zf_tensor_bytes(zf_param_at(p[0].graph, k));
+        for (int r = 0; r < 2; r++)
+            OK(t, zf_store_read(stores[r], name, x[r], bytes), zf_store_error(stores[r]));
+        CHECK(t, !memcmp(x[0], x[1], bytes));
+    }
+}
+
+/* Merged, the base alone gives the loss that it gave with the adapter; so does the program with the
+ * adapter, whose B is zeros then. */
+TEST(lora_merged_gives_the_same)
+{
+    zf_store *store = store_of(t);
+    trial train, adapted, base;
+    float with, without, merged, still, b[60 * 3];
+    CHECK(t, store && (train = trial_of(t, store, true, true)).program);
+    CHECK(t, (adapted = trial_of(t, store, true, false)).program &&
+                 (base = trial_of(t, store, false, false)).program);
+    without = step(t, base, 0);
+    for (int k = 0; k < 5; k++) step(t, train, 0.03f);
+    with = step(t, adapted, 0);
+    CHECK(t, step(t, base, 0) == without && fabsf(with - without) > 0.05f * without);
+    OK(t, zf_lora_merge(store, &(zf_lora_desc){.rank = 3, .alpha = 5}), zf_store_error(store));
+    merged = step(t, base, 0), still = step(t, adapted, 0);
+    CHECK_NEAR(t, merged, with, 1e-5 * with);
+    CHECK_NEAR(t, still, with, 1e-5 * with);
+    OK(t, zf_store_read(store, "layer.1.o.lora_B.weight", b, sizeof b), zf_store_error(store));
+    for (int k = 0; k < 60 * 3; k++) CHECK(t, b[k] == 0);
+}
+
+TEST(lora_merge_that_fits_nothing)
+{
+    zf_store *store = store_of(t);
+    CHECK(t, store && trial_of(t, store, false, false).program);
+    GIVES(t, zf_lora_merge(store, NULL), ZF_ERR_MISMATCH, zf_store_error(store));
+    CHECK_TEXT(t, zf_store_error(store),
+               "zf_lora_merge: the store has no parameter NAME.lora_A.weight");
+    CHECK(t, trial_of(t, store, true, false).program);
+    GIVES(t, zf_lora_merge(store, &(zf_lora_desc){.rank = 4}), ZF_ERR_MISMATCH,
+          zf_store_error(store));
+    CHECK_TEXT(t, zf_store_error(store),
+               "zf_lora_merge: layer.0.v.weight is f32[40,40], A f32[3,40] and B f32[40,3]; they "
+               "must be [out, in], [rank, in] and [out, rank], of the rank that is given");
+    CHECK(t, zf_lora_merge(NULL, NULL) == ZF_ERR_ARGUMENT);
+}

@@ -2344,6 +2344,12 @@ typedef struct zf_section {
     const int32_t *waits_for;
     int32_t first, last;
     void *kept; /* what the backend keeps for the next time; NULL at first */
+    /* Where the backend has allocate_host, the section has launches in host memory too, and copies
+     * from and to a disk: those whose `backend` is host->self. The backend calls host->launch for
+     * them, and host->wait for a wait for one, in their order on one thread at a time, each when
+     * what stands above it and uses the same host memory is done. Their `error` is not that of
+     * other launches; after the first error none of them needs to run. NULL: there are none */
+    zf_backend *host;
 } zf_section;
 
 struct zf_backend {
@@ -2382,7 +2388,8 @@ struct zf_backend {
     /* Its memory is the host's: what lies in ZF_HOST can be computed here as well */
     bool host_memory;
     /* NULL (then it is that of the CPU backend), or: host memory that the device copies from and to
-     * without the host; as allocate and release */
+     * without the host; as allocate and release. Such a device runs sections with launches in host
+     * memory (zf_section.host) */
     void *(*allocate_host)(void *self, size_t bytes, zf_error *error);
     void (*release_host)(void *self, void *memory, size_t bytes);
 };

@@ -19,6 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include <type_traits>
 
@@ -40,6 +43,7 @@
 #include "ops/loss.cu"
 #include "ops/bucket.cu"
 #include "ops/collective.cu"
+#include "ops/copy.cu"
 #include "ops/scaler.cu"
 #include "ops/update.cu"
 #include "ops/lion.cu"
@@ -56,6 +60,7 @@
 #include "cuda/device.cu"
 #include "cuda/memory.cu"
 #include "cuda/queue.cu"
+#include "cuda/hosted.cu"
 #include "cuda/section.cu"
 #include "cuda/open.cu"
 
@@ -131,8 +136,8 @@ ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
                   zfi_cuda_remark,
                   NULL,
                   false,
-                  NULL,
-                  NULL};
+                  zfi_cuda_allocate_host,
+                  zfi_cuda_release_host};
     if (zfi_open(c, &d, error)) {
         zfi_cuda_destroy(c);
         return NULL;

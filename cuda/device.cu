@@ -6,18 +6,21 @@
  * it. Even its memory is not freed, since that would wait for the device. */
 
 enum {
-    ZFI_COPIES = ZFI_QUEUES, /* the number of the stream of copies to the device, for zfi_follow */
-    ZFI_MARKS = 64,          /* launches of a queue that can be waited for one by one */
+    /* Streams beside those of queues: of zf_backend.copy to the device, and of host functions */
+    ZFI_COPIES = ZFI_QUEUES,
+    ZFI_HOSTED,
+    ZFI_STREAMS,
+    ZFI_MARKS = 64, /* launches of a stream that can be waited for one by one */
     ZFI_STAGES = 4,          /* pieces of pinned memory, and the size of each */
     ZFI_STAGE = 1 << 20
 };
 
-/* A queue other than queue 0: its last launches, number n at n % ZFI_MARKS, and the events after
- * each. */
+/* A stream beside that of queue 0: its last launches, number n from 1 on at n % ZFI_MARKS, and the
+ * events after each. */
 typedef struct zfi_lane {
-    const zf_launch *launches[ZFI_MARKS];
+    const void *work[ZFI_MARKS]; /* zf_launch, or zfi_hosted */
     cudaEvent_t done[ZFI_MARKS];
-    int64_t count; /* launches since all queues were joined */
+    int64_t count; /* launches since all streams were joined */
 } zfi_lane;
 
 /* Pinned memory through which data are copied, and the event after which it is free again. */
@@ -33,9 +36,10 @@ typedef struct zfi_cuda {
     bool no_graphs;
     double deadline;                     /* zf_cuda_desc.deadline_seconds */
     bool lost;                           /* work did not end within the deadline */
-    zfi_lane lanes[ZFI_QUEUES];          /* [0] is not used */
-    cudaStream_t copies;                 /* to the device */
-    cudaEvent_t reached[ZFI_QUEUES + 1]; /* by stream: recorded and waited for at once */
+    cudaStream_t copies;              /* to the device */
+    cudaStream_t hosted;              /* made with the first section that needs it */
+    zfi_lane lanes[ZFI_STREAMS];      /* those of queue 0 and of `copies` are not used */
+    cudaEvent_t reached[ZFI_STREAMS]; /* by stream: recorded and waited for at once */
     zfi_stage stages[ZFI_STAGES];
     int64_t staged;      /* pieces that were copied so far */
     zf_run run;          /* the values that device.run holds */

@@ -17,7 +17,9 @@
 #endif
 
 enum {
-    ZFI_QUEUES = 3,    /* queues of plans: 0 computes, the others communicate */
+    /* Queues of plans: 0 computes, 1 and 2 communicate, 3 and 4 copy to and from host memory. Those
+     * of disks are behind them, and the host's (cuda/hosted.cu) */
+    ZFI_QUEUES = 5,
     ZFI_THREADS = 256, /* threads of a block, unless a kernel says otherwise */
     ZFI_WARP = 32
 };

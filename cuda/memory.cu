@@ -1,4 +1,5 @@
-/* Memory of a device, and copies to and from it.
+/* Memory of a device, host memory that it copies from and to by itself, and copies of other host
+ * memory.
  *
  *     host memory  ->  a stage (pinned)  ->  the arena     on a stream of its own, after queue 0
  *     the arena    ->  a stage (pinned)  ->  host memory   on queue 0
@@ -30,19 +31,68 @@ static void zfi_cuda_release(void *self, void *memory, size_t bytes)
     if (!c->lost) (void)cudaFree(memory); /* cudaFree waits for the device */
 }
 
-static cudaStream_t zfi_stream_of(const zfi_cuda *c, int queue)
+enum { ZFI_PAGE = 4096 };
+
+/* Whole pages from the allocator, which are then pinned. In front of them is the address of what was
+ * allocated. Pages of 2 MiB, which are asked for, make updates in host memory faster. */
+static void *zfi_cuda_allocate_host(void *self, size_t bytes, zf_error *error)
 {
-    return queue == ZFI_COPIES ? c->copies : c->device.streams[queue];
+    zfi_cuda *c = zfi_cuda_of(self);
+    const size_t pages = (bytes + ZFI_PAGE - 1) / ZFI_PAGE * ZFI_PAGE;
+    const size_t all = pages + ZFI_PAGE + sizeof(char *);
+    char *block, *memory;
+    cudaError_t code;
+    if (zfi_enter(c, error)) return NULL;
+    block = pages < bytes || all < pages
+                ? NULL
+                : static_cast<char *>(zfi_host_memory(&c->allocator, NULL, 0, all));
+    if (!block) {
+        zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory: %zu bytes of host memory", bytes);
+        return NULL;
+    }
+    memory = block + sizeof block;
+    memory += (ZFI_PAGE - (uintptr_t)memory % ZFI_PAGE) % ZFI_PAGE;
+    memcpy(memory - sizeof block, &block, sizeof block);
+#if defined(__linux__)
+    (void)madvise(memory, pages, MADV_HUGEPAGE);
+#endif
+    code = cudaHostRegister(memory, pages, cudaHostRegisterPortable);
+    if (code == cudaSuccess) return memory;
+    (void)cudaGetLastError();
+    zfi_cuda_fail(error, code == cudaErrorMemoryAllocation ? ZF_ERR_NOMEM : ZF_ERR_BACKEND,
+                  "%zu bytes of host memory cannot be pinned (cudaHostRegister): %s", bytes,
+                  cudaGetErrorString(code));
+    (void)zfi_host_memory(&c->allocator, block, all, 0);
+    return NULL;
 }
 
-/* Records c->reached[queue] at the current end of the queue's stream. */
-static zf_status zfi_mark(zfi_cuda *c, int queue, zf_error *error)
+static void zfi_cuda_release_host(void *self, void *memory, size_t bytes)
+{
+    zfi_cuda *c = zfi_cuda_of(self);
+    const size_t pages = (bytes + ZFI_PAGE - 1) / ZFI_PAGE * ZFI_PAGE;
+    char *block;
+    if (!memory) return;
+    (void)zfi_enter(c, NULL);
+    if (c->lost) return; /* the device may still copy from and to it */
+    (void)cudaHostUnregister(memory);
+    memcpy(&block, static_cast<char *>(memory) - sizeof block, sizeof block);
+    (void)zfi_host_memory(&c->allocator, block, pages + ZFI_PAGE + sizeof block, 0);
+}
+
+static cudaStream_t zfi_stream_of(const zfi_cuda *c, int stream)
+{
+    if (stream == ZFI_HOSTED) return c->hosted;
+    return stream == ZFI_COPIES ? c->copies : c->device.streams[stream];
+}
+
+/* Records c->reached[stream] at the current end of the stream. */
+static zf_status zfi_mark(zfi_cuda *c, int stream, zf_error *error)
 {
     return zfi_cuda_failed(error, "cudaEventRecord",
-                           cudaEventRecord(c->reached[queue], zfi_stream_of(c, queue)));
+                           cudaEventRecord(c->reached[stream], zfi_stream_of(c, stream)));
 }
 
-/* Makes queue `later` wait for what queue `earlier` has been given so far. */
+/* Makes stream `later` wait for what stream `earlier` has been given so far. */
 static zf_status zfi_follow(zfi_cuda *c, int later, int earlier, zf_error *error)
 {
     zf_status status = zfi_mark(c, earlier, error);

@@ -100,7 +100,7 @@ static zf_status zfi_open(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error
                              d->processors - 1);
     ZFI_TRY(cudaStreamCreateWithFlags(&d->streams[0], cudaStreamNonBlocking));
     ZFI_TRY(cudaStreamCreateWithFlags(&c->copies, cudaStreamNonBlocking));
-    for (int q = 0; q <= ZFI_COPIES; q++)
+    for (int q = 0; q < ZFI_STREAMS; q++)
         ZFI_TRY(cudaEventCreateWithFlags(&c->reached[q], cudaEventDisableTiming));
     for (int i = 0; i < ZFI_STAGES; i++) {
         ZFI_TRY(cudaEventCreateWithFlags(&c->stages[i].left, cudaEventDisableTiming));
@@ -125,14 +125,12 @@ static void zfi_cuda_destroy(void *self)
     zfi_device *d = &c->device;
     const bool lost = c->lost; /* freeing would wait for the device */
     (void)zfi_enter(c, NULL);
-    for (int q = 0; q < ZFI_QUEUES; q++) {
+    for (int q = 0; q < ZFI_STREAMS; q++) {
         for (int i = 0; i < ZFI_MARKS; i++)
             if (c->lanes[q].done[i]) (void)cudaEventDestroy(c->lanes[q].done[i]);
-        if (d->streams[q]) (void)cudaStreamDestroy(d->streams[q]);
-    }
-    if (c->copies) (void)cudaStreamDestroy(c->copies);
-    for (int q = 0; q <= ZFI_COPIES; q++)
+        if (zfi_stream_of(c, q)) (void)cudaStreamDestroy(zfi_stream_of(c, q));
         if (c->reached[q]) (void)cudaEventDestroy(c->reached[q]);
+    }
     for (int i = 0; i < ZFI_STAGES; i++) {
         if (c->stages[i].left) (void)cudaEventDestroy(c->stages[i].left);
         if (c->stages[i].memory && !lost) (void)cudaFreeHost(c->stages[i].memory);

@@ -30,27 +30,55 @@ static zf_status zfi_tell_run(zfi_cuda *c, const zf_run *run, zf_error *error)
 
 /* ------------------------------------------------------------------------------- queues */
 
+/* Makes a stream beside that of queue 0, with its events. */
+static zf_status zfi_open_lane(zfi_cuda *c, int stream, zf_error *error)
+{
+    zfi_lane *lane = &c->lanes[stream];
+    cudaStream_t *at = stream == ZFI_HOSTED ? &c->hosted : &c->device.streams[stream];
+    int least = 0, first = 0; /* it has priority over the stream that computes */
+    zf_status status = zfi_enter(c, error);
+    if (!status && !*at)
+        status = zfi_cuda_failed(error, "cudaDeviceGetStreamPriorityRange",
+                                 cudaDeviceGetStreamPriorityRange(&least, &first));
+    for (int i = 0; i < ZFI_MARKS && !status; i++)
+        if (!lane->done[i])
+            status = zfi_cuda_failed(
+                error, "cudaEventCreate",
+                cudaEventCreateWithFlags(&lane->done[i], cudaEventDisableTiming));
+    if (!status && !*at)
+        status = zfi_cuda_failed(error, "cudaStreamCreate",
+                                 cudaStreamCreateWithPriority(at, cudaStreamNonBlocking, first));
+    return status;
+}
+
 static zf_status zfi_cuda_queues(void *self, int32_t count, zf_error *error)
 {
     zfi_cuda *c = zfi_cuda_of(self);
-    int least = 0, first = 0; /* streams that communicate have priority over those that compute */
-    zf_status status = zfi_enter(c, error);
-    if (!status)
-        status = zfi_cuda_failed(error, "cudaDeviceGetStreamPriorityRange",
-                                 cudaDeviceGetStreamPriorityRange(&least, &first));
-    for (int32_t q = 1; q < count && q < ZFI_QUEUES && !status; q++) {
-        zfi_lane *lane = &c->lanes[q];
-        for (int i = 0; i < ZFI_MARKS && !status; i++)
-            if (!lane->done[i])
-                status = zfi_cuda_failed(
-                    error, "cudaEventCreate",
-                    cudaEventCreateWithFlags(&lane->done[i], cudaEventDisableTiming));
-        if (!status && !c->device.streams[q])
-            status = zfi_cuda_failed(
-                error, "cudaStreamCreate",
-                cudaStreamCreateWithPriority(&c->device.streams[q], cudaStreamNonBlocking, first));
-    }
+    zf_status status = ZF_OK;
+    for (int32_t q = 1; q < count && q < ZFI_QUEUES && !status; q++)
+        status = zfi_open_lane(c, q, error);
     return status;
+}
+
+/* Work number n of the lane, from 1 on: one of its last ZFI_MARKS. */
+static const void *zfi_at(const zfi_lane *lane, int64_t n) { return lane->work[n % ZFI_MARKS]; }
+
+/* Counts what was just put on the stream, and records the event after it. */
+static zf_status zfi_pass(zfi_cuda *c, int stream, const void *work, zf_error *error)
+{
+    zfi_lane *lane = &c->lanes[stream];
+    const int at = (int)(++lane->count % ZFI_MARKS);
+    lane->work[at] = work;
+    return zfi_cuda_failed(error, "cudaEventRecord",
+                           cudaEventRecord(lane->done[at], zfi_stream_of(c, stream)));
+}
+
+/* Makes stream `later` wait for work number n of stream `earlier`. */
+static zf_status zfi_wait_for(zfi_cuda *c, int later, int earlier, int64_t n, zf_error *error)
+{
+    return zfi_cuda_failed(error, "cudaStreamWaitEvent",
+                           cudaStreamWaitEvent(zfi_stream_of(c, later),
+                                               c->lanes[earlier].done[n % ZFI_MARKS], 0));
 }
 
 /* The queue of the launch; NULL: queue 0. */
@@ -72,40 +100,35 @@ static zf_status zfi_no_kernel(const zf_launch *l)
 /* Puts the node's kernels on the stream of its queue. */
 static zf_status zfi_put(zfi_cuda *c, const zf_launch *l)
 {
-    zfi_lane *lane = zfi_lane_of(c, l);
+    const zfi_lane *lane = zfi_lane_of(c, l);
     const zfi_kernel *kernel = zfi_kernel_for(l);
     zf_status status = kernel ? ZF_OK : zfi_no_kernel(l);
-    int at = lane ? (int)(lane->count % ZFI_MARKS) : 0;
     if (lane && !status) status = zfi_follow(c, l->queue, 0, l->error);
     if (zfi_is_among_ranks(l)) c->comm = l->comm;
     if (!status) status = kernel->run(l);
-    if (!lane || status) return status;
-    lane->launches[at] = l;
-    lane->count++;
-    return zfi_cuda_failed(l->error, "cudaEventRecord",
-                           cudaEventRecord(lane->done[at], c->device.streams[l->queue]));
+    return lane && !status ? zfi_pass(c, l->queue, l, l->error) : status;
 }
 
-/* Makes queue 0 wait for a launch of another queue. If that launch is too old to have an event of
- * its own, waits for the queue's last launch, which is later. */
-static zf_status zfi_put_wait(zfi_cuda *c, const zf_launch *l)
+/* Makes queue 0 wait for a launch of another queue; `hosted`: host functions too. If that launch is
+ * too old to have an event of its own, waits for the queue's last launch, which is later. */
+static zf_status zfi_put_wait(zfi_cuda *c, const zf_launch *l, bool hosted)
 {
-    zfi_lane *lane = zfi_lane_of(c, l);
+    const zfi_lane *lane = zfi_lane_of(c, l);
     int64_t n = lane ? lane->count : 0, first = n > ZFI_MARKS ? n - ZFI_MARKS : 0;
+    zf_status status;
     if (!n) return ZF_OK; /* joined since then */
-    while (n > first && lane->launches[(n - 1) % ZFI_MARKS] != l) n--;
+    while (n > first && zfi_at(lane, n) != l) n--;
     if (n == first && !first) return ZF_OK;
     if (n == first) n = lane->count;
-    return zfi_cuda_failed(
-        l->error, "cudaStreamWaitEvent",
-        cudaStreamWaitEvent(c->device.streams[0], lane->done[(n - 1) % ZFI_MARKS], 0));
+    status = zfi_wait_for(c, 0, l->queue, n, l->error);
+    return hosted && !status ? zfi_wait_for(c, ZFI_HOSTED, l->queue, n, l->error) : status;
 }
 
-/* Makes queue 0 wait for everything that was launched on other queues. */
+/* Makes queue 0 wait for everything that was put on other streams. */
 static zf_status zfi_join(zfi_cuda *c, zf_error *error)
 {
     zf_status status = ZF_OK;
-    for (int q = 1; q < ZFI_QUEUES && !status; q++) {
+    for (int q = 1; q < ZFI_STREAMS && !status; q++) {
         if (!c->lanes[q].count) continue;
         status = zfi_follow(c, 0, q, error);
         c->lanes[q].count = 0;
@@ -125,7 +148,7 @@ static zf_status zfi_cuda_wait(void *self, const zf_launch *l)
 {
     zfi_cuda *c = zfi_cuda_of(self);
     zf_status status = zfi_enter(c, l->error);
-    return status ? status : zfi_put_wait(c, l);
+    return status ? status : zfi_put_wait(c, l, false);
 }
 
 static zf_status zfi_cuda_synchronize(void *self, zf_error *error)

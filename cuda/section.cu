@@ -14,6 +14,8 @@ typedef struct zfi_replay {
     cudaGraphExec_t graphs[ZFI_STATES];
     bool ran[ZFI_STATES];
     const zf_comm *comm; /* of the section's collectives; NULL: it has none */
+    zfi_hosted *hosted;  /* what the host does of it; NULL: nothing */
+    int32_t hosted_count;
 } zfi_replay;
 
 /* The number of launches from n on that are of one operator, on queue 0, and without a wait before
@@ -22,31 +24,50 @@ static int zfi_alike(const zf_section *s, int32_t n)
 {
     int count = 0;
     for (int32_t i = n; i < s->last && s->waits_for[i] < 0 && s->launches[i].queue == 0 &&
-                        s->launches[i].op == s->launches[n].op;
+                        s->launches[i].op == s->launches[n].op && !zfi_is_hosted(s, i);
          i++)
         count++;
     return count;
 }
 
-static zf_status zfi_put_section(zfi_cuda *c, const zf_section *s)
+/* Puts launch n, or waits for one, in a section that has host functions if `hosted`. */
+static zf_status zfi_put_next(zfi_cuda *c, const zf_section *s, int32_t n, bool hosted)
 {
+    const zf_launch *l = &s->launches[n];
+    const bool copies = hosted && l->op == ZF_OP_copy;
     zf_status status = ZF_OK;
+    if (s->waits_for[n] >= 0) return zfi_put_wait(c, &s->launches[s->waits_for[n]], hosted);
+    if (copies) status = zfi_follow_hosted(c, l);
+    if (!status) status = zfi_put(c, l);
+    return copies && !l->queue && !status ? zfi_follow(c, ZFI_HOSTED, 0, l->error) : status;
+}
+
+static zf_status zfi_put_section(zfi_cuda *c, const zf_section *s, const zfi_replay *kept,
+                                 zf_error *error)
+{
+    zfi_hosted *next = kept->hosted;
+    zf_status status = next ? zfi_follow(c, ZFI_HOSTED, 0, error) : ZF_OK;
     for (int32_t n = s->first, taken; n < s->last && !status; n += taken ? taken : 1) {
         const zf_launch *l = &s->launches[n];
-        const zfi_kernel *kernel = s->waits_for[n] < 0 ? zfi_kernel_for(l) : NULL;
+        const bool hosted = zfi_is_hosted(s, n);
+        const zfi_kernel *kernel = hosted || s->waits_for[n] >= 0 ? NULL : zfi_kernel_for(l);
         const int count = kernel && kernel->together ? zfi_alike(s, n) : 0;
         taken = 0;
+        if (hosted) {
+            taken = next->more + 1;
+            status = zfi_put_hosted(c, next, error);
+            next += taken;
+        }
         if (count > 1) status = kernel->together(l, count, &taken);
-        if (taken || status) continue;
-        status = s->waits_for[n] >= 0 ? zfi_put_wait(c, &s->launches[s->waits_for[n]])
-                                      : zfi_put(c, l);
+        if (!taken && !status) status = zfi_put_next(c, s, n, next != NULL);
     }
     return status;
 }
 
 /* Captures the section as a graph; NULL with *error on failure. Streams of other queues fork from
  * queue 0's inside the capture and join it again; nothing launched before is waited for inside. */
-static cudaGraphExec_t zfi_capture(zfi_cuda *c, const zf_section *s, zf_error *error)
+static cudaGraphExec_t zfi_capture(zfi_cuda *c, const zf_section *s, const zfi_replay *replay,
+                                   zf_error *error)
 {
     cudaStream_t stream = c->device.streams[0];
     cudaGraph_t graph = NULL;
@@ -54,12 +75,11 @@ static cudaGraphExec_t zfi_capture(zfi_cuda *c, const zf_section *s, zf_error *e
     cudaError_t code;
     zf_error of = {ZF_OK, ""};
     /* Relaxed: launchers may set attributes of kernels, and other threads may allocate */
-    if (zfi_join(c, error) ||
-        zfi_cuda_failed(error, "cudaStreamBeginCapture",
+    if (zfi_cuda_failed(error, "cudaStreamBeginCapture",
                         cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed)))
         return NULL;
-    if (!(of.status = zfi_put_section(c, s))) (void)zfi_join(c, &of);
-    for (int q = 1; q < ZFI_QUEUES; q++) c->lanes[q].count = 0;
+    if (!(of.status = zfi_put_section(c, s, replay, &of))) (void)zfi_join(c, &of);
+    for (int q = 1; q < ZFI_STREAMS; q++) c->lanes[q].count = 0;
     code = cudaStreamEndCapture(stream, &graph);
     if (!of.status && code == cudaSuccess) code = cudaGraphInstantiate(&kept, graph, 0);
     if (graph) (void)cudaGraphDestroy(graph);
@@ -80,13 +100,22 @@ static cudaGraphExec_t zfi_capture(zfi_cuda *c, const zf_section *s, zf_error *e
 static zfi_replay *zfi_keep(zfi_cuda *c, zf_section *s, zf_error *error)
 {
     zfi_replay *kept = static_cast<zfi_replay *>(s->kept);
+    int32_t count;
     if (kept || zfi_products_save(&c->products, error)) return kept;
+    count = zfi_count_hosted(s);
+    if (count && zfi_open_lane(c, ZFI_HOSTED, error)) return NULL;
     kept = static_cast<zfi_replay *>(zfi_host_memory(&c->allocator, NULL, 0, sizeof *kept));
-    if (!kept) {
+    if (kept) memset(kept, 0, sizeof *kept);
+    if (kept && count)
+        kept->hosted = static_cast<zfi_hosted *>(
+            zfi_host_memory(&c->allocator, NULL, 0, (size_t)count * sizeof *kept->hosted));
+    if (!kept || (count && !kept->hosted)) {
+        if (kept) (void)zfi_host_memory(&c->allocator, kept, sizeof *kept, 0);
         zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory");
         return NULL;
     }
-    memset(kept, 0, sizeof *kept);
+    kept->hosted_count = count;
+    zfi_list_hosted(s, kept->hosted, count);
     for (int32_t n = s->first; n < s->last; n++)
         if (zfi_is_among_ranks(&s->launches[n])) kept->comm = s->launches[n].comm;
     s->kept = kept;
@@ -103,16 +132,16 @@ static zf_status zfi_cuda_run(void *self, zf_section *s, zf_error *error)
     /* A graph contains calls of the communicator, which must not run once it has failed. */
     if (!status && kept->comm) status = kept->comm->check(kept->comm->self, 0, error);
     if (!status) status = zfi_tell_run(c, run, error);
+    if (!status) status = zfi_join(c, error); /* within a section nothing before it is waited for */
     if (status) return status;
     if (kept->comm) c->comm = kept->comm;
     if (c->no_graphs || !kept->ran[state]) {
-        status = zfi_put_section(c, s);
+        status = zfi_put_section(c, s, kept, error);
         kept->ran[state] = !status;
         return status;
     }
-    if (!kept->graphs[state] && !(kept->graphs[state] = zfi_capture(c, s, error)))
+    if (!kept->graphs[state] && !(kept->graphs[state] = zfi_capture(c, s, kept, error)))
         return ZF_ERR_BACKEND;
-    if ((status = zfi_join(c, error))) return status;
     return zfi_cuda_failed(error, "cudaGraphLaunch",
                            cudaGraphLaunch(kept->graphs[state], c->device.streams[0]));
 }
@@ -124,6 +153,13 @@ static void zfi_cuda_forget(void *self, zf_section *s)
     (void)zfi_cuda_synchronize(self, NULL);
     for (int i = 0; i < ZFI_STATES; i++)
         if (kept->graphs[i]) (void)cudaGraphExecDestroy(kept->graphs[i]);
+    if (c->lost) { /* the list stays, for host functions that may still come */
+        for (int32_t k = 0; k < kept->hosted_count; k++)
+            __atomic_store_n(&kept->hosted[k].off, true, __ATOMIC_RELAXED);
+    } else if (kept->hosted) {
+        (void)zfi_host_memory(&c->allocator, kept->hosted,
+                              (size_t)kept->hosted_count * sizeof *kept->hosted, 0);
+    }
     (void)zfi_host_memory(&c->allocator, kept, sizeof *kept, 0);
     s->kept = NULL;
 }

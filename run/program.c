@@ -58,6 +58,7 @@ struct zf_program {
     bool poison, allow_nan;
     bool nonfinite; /* this rank's terms of these sums in this step were not all finite */
     zf_error error;
+    zf_error host_error; /* of launches in host memory beside a device, until the next wait for it */
 };
 
 ZF_API const char *zf_program_error(const zf_program *p)
@@ -71,7 +72,10 @@ ZF_API int64_t zf_program_step(const zf_program *p)
     return !p ? 0 : p->trains ? p->store->step : p->runs;
 }
 
-static void zfi_clear_error(zf_program *p) { p->error = (zf_error){ZF_OK, ""}; }
+static void zfi_clear_error(zf_program *p)
+{
+    p->error = p->host_error = (zf_error){ZF_OK, ""};
+}
 
 /* First values are computed in pieces: at most ZFI_FILL_PIECE elements at a time, ZFI_FILL_TASK of
  * them per task. */
@@ -394,18 +398,27 @@ static void zfi_mark_sums(zf_program *p, const int32_t *launch_of)
     }
 }
 
-/* The backend that runs a launch: the device for copies; for all else the backend that computes in
- * the space of its operands. */
+/* The backend that runs a launch: the one that computes in the space of its operands; for copies
+ * the device, or beside a device with memory of its own the host, if they are from or to a disk. */
 static zf_backend *zfi_runner(const zf_program *p, const zf_launch *l)
 {
-    return l->space == ZF_HOST && l->op != ZF_OP_copy ? p->store->host : p->backend;
+    const bool host = l->op == ZF_OP_copy ? l->disk && !p->backend->host_memory
+                                          : l->space == ZF_HOST;
+    return host ? p->store->host : p->backend;
+}
+
+/* The device runs sections with launches in host memory. */
+static bool zfi_runs_mixed(const zf_program *p)
+{
+    return p->backend->run && p->backend->allocate_host;
 }
 
 /* The launch ends a section, which a backend runs at once. */
 static bool zfi_ends_section(const zf_program *p, int32_t n)
 {
     return n == p->micro_end || p->sums_outputs[n] ||
-           zfi_runner(p, &p->launches[n]) != zfi_runner(p, &p->launches[n - 1]);
+           (!zfi_runs_mixed(p) &&
+            zfi_runner(p, &p->launches[n]) != zfi_runner(p, &p->launches[n - 1]));
 }
 
 /* Splits the launches into sections. */
@@ -417,7 +430,11 @@ static zf_status zfi_make_sections(zf_program *p)
     if (!p->sections) return zfi_graph_nomem(p->graph);
     for (int32_t n = 0; n < p->launch_count; n++) {
         if (!n || zfi_ends_section(p, n))
-            p->sections[p->section_count++] = (zf_section){p->launches, p->waits_for, n, n, NULL};
+            p->sections[p->section_count++] =
+                (zf_section){.launches = p->launches,
+                             .waits_for = p->waits_for,
+                             .first = n,
+                             .host = zfi_runs_mixed(p) ? p->store->host : NULL};
         p->sections[p->section_count - 1].last = n + 1;
     }
     return ZF_OK;
@@ -444,6 +461,8 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         if (!zfi_runs(g, p, id)) continue;
         l = zfi_launch_of(g, id, args);
         l.space = (zf_space)g->nodes[id].space;
+        if (l.op == ZF_OP_copy && !(l.disk = zfi_store_disk(p->store, p->data[id])))
+            l.disk = zfi_store_disk(p->store, p->data[g->nodes[id].args[0]]);
         runs = zfi_runner(p, &l);
         l.backend = runs->self;
         l.error = &g->error;
@@ -460,8 +479,6 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         for (int32_t k = 0; k < l.arg_count; k++) args[k].data = p->data[g->nodes[id].args[k]];
         args += l.arg_count;
         l.out.data = p->data[id];
-        if (l.op == ZF_OP_copy && !(l.disk = zfi_store_disk(p->store, l.out.data)))
-            l.disk = zfi_store_disk(p->store, l.args[0].data);
         for (int k = 0; l.saved && k < ZF_MAX_SAVED; k++, args++)
             if (g->nodes[id].saved[k]) args->data = p->data[g->nodes[id].saved[k]];
         l.scratch =
@@ -469,7 +486,7 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
                 ? zfi_address(p, g->nodes[id].space, g->nodes[id].scratch_offset)
                 : NULL;
         l.run = &p->run;
-        l.error = &p->error;
+        l.error = runs == p->backend ? &p->error : &p->host_error;
         l.queue = g->nodes[id].queue;
         p->waits_for[p->launch_count] = l.op == ZF_OP_wait ? launch_of[g->nodes[id].args[0]] : -1;
         launch_of[id] = p->launch_count;
@@ -503,8 +520,9 @@ static void zfi_make_piece(const zf_program *p, const zfi_node *node, int64_t fi
 {
     zfi_filling f = {p, node, room, first, count};
     int64_t tasks = (count + ZFI_FILL_TASK - 1) / ZFI_FILL_TASK;
-    if (tasks > 1 && p->backend->share) {
-        p->backend->share(p->backend->self, tasks, zfi_fill_task, &f);
+    const zf_backend *shares = p->backend->share ? p->backend : p->store->host;
+    if (tasks > 1 && shares && shares->share) {
+        shares->share(shares->self, tasks, zfi_fill_task, &f);
         return;
     }
     for (int64_t k = 0; k < tasks; k++) zfi_fill_task(&f, k);
@@ -785,10 +803,6 @@ static zf_status zfi_allocate_disk(zf_program *p, size_t stored)
                         "zf_compile: only parameters and states can lie on the disk, and %%%d is "
                         "none",
                         (int)g->peaks[ZF_DISK].node);
-    if (!zfi_host_backend(p->backend, NULL))
-        return zfi_fail(&g->error, ZF_ERR_BACKEND,
-                        "zf_compile: %s copies nothing from or to a disk; the CPU backend does",
-                        p->backend->name);
     values = zfi_calloc(&p->memory, room, sizeof *values);
     if (!values) return zfi_graph_nomem(g);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
@@ -881,6 +895,26 @@ static zf_status zfi_check_caches(const zf_program *p, const zf_program *caches)
     return ZF_OK;
 }
 
+/* Some value lies in host memory or on a disk. */
+static bool zfi_uses_host(const zf_graph *g)
+{
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (g->nodes[g->order[i]].space != ZF_DEVICE) return true;
+    return false;
+}
+
+/* Makes the queues of the plan ready, on the device and in host memory. */
+static zf_status zfi_open_queues(const zf_program *p)
+{
+    zf_graph *g = p->graph;
+    zf_backend *host = p->store->host;
+    const int32_t count = (int32_t)zfi_max(ZFI_CHANNELS, zfi_queue_count(g));
+    zf_status status = p->backend->queues(p->backend->self, count, &g->error);
+    if (!status && host && host != p->backend)
+        status = host->queues(host->self, count, &g->error);
+    return status;
+}
+
 static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
 {
     zf_graph *g = p->graph;
@@ -892,6 +926,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     p->run.rank = p->store->rank;
     p->run.shard = zfi_mesh_shard(zfi_mesh_of(g), g->shards, p->run.rank);
     p->first_added = zfi_len(p->store->tensors);
+    if (zfi_uses_host(g) && !zfi_store_host(p->store, &g->error)) return g->error.status;
     if (!(g->stages & ZFI_STAGE_PLACED))
         status = zf_memory(g, &(zf_memory_desc){.backend = p->backend,
                                                 .host = p->store->host,
@@ -904,11 +939,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     status = zf_graph_plan(g, &p->plan);
     for (int space = 0; space < ZF_SPACES && !status; space++)
         if (g->peaks[space].bytes) status = zfi_allocate(p, (zf_space)space);
-    if (!status && g->peaks[ZF_HOST].bytes && !zfi_store_host(p->store, &g->error))
-        status = g->error.status;
-    if (!status && g->stages & ZFI_STAGE_OVERLAP)
-        status = p->backend->queues(p->backend->self,
-                                    (int32_t)zfi_max(ZFI_CHANNELS, zfi_queue_count(g)), &g->error);
+    if (!status && g->stages & ZFI_STAGE_OVERLAP) status = zfi_open_queues(p);
     if (status) return status;
     p->nodes = (size_t)zfi_len(g->nodes);
     if ((status = zfi_bind_all(p, d->bound, d->caches))) return status;
@@ -1164,15 +1195,36 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
     return ZF_OK;
 }
 
-/* Launches on the backend that runs it. A launch in host memory beside another device waits for
- * that device first. */
-static zf_status zfi_launch_there(zf_program *p, const zf_launch *l)
+/* Makes the first error of launches in host memory the program's. */
+static zf_status zfi_take_host_error(zf_program *p)
+{
+    if (p->host_error.status) zfi_fail(&p->error, p->host_error.status, "%s", p->host_error.text);
+    return p->error.status;
+}
+
+/* Waits for everything in flight, on the device and in host memory. */
+static zf_status zfi_synchronize(zf_program *p)
+{
+    zf_backend *host = p->store->host;
+    zf_error device = {ZF_OK, ""};
+    p->backend->synchronize(p->backend->self, &device);
+    if (host && host != p->backend) host->synchronize(host->self, &p->host_error);
+    /* An error in host memory may be the cause of one on the device. */
+    zfi_take_host_error(p);
+    if (device.status) zfi_fail(&p->error, device.status, "%s", device.text);
+    return p->error.status;
+}
+
+/* Launches on the backend that runs it, or waits there for a launch. Before a launch in host memory
+ * beside a device, waits for the device. */
+static zf_status zfi_launch_there(zf_program *p, const zf_launch *l, bool wait)
 {
     zf_backend *runs = zfi_runner(p, l);
-    if (runs != p->backend && !p->backend->host_memory &&
-        p->backend->synchronize(p->backend->self, &p->error))
-        return p->error.status;
-    return runs->launch(runs->self, l);
+    zf_status status = ZF_OK;
+    if (runs != p->backend && !p->backend->host_memory && !wait)
+        status = p->backend->synchronize(p->backend->self, &p->error);
+    if (!status) status = wait ? runs->wait(runs->self, l) : runs->launch(runs->self, l);
+    return status ? (zfi_take_host_error(p), status) : ZF_OK;
 }
 
 /* Launches n, or waits for the launch of a `wait`. */
@@ -1182,10 +1234,10 @@ static zf_status zfi_launch(zf_program *p, int32_t n)
     zf_status status;
     if (l->op == ZF_OP_wait) {
         n = p->waits_for[n];
-        status = p->backend->wait(p->backend->self, &p->launches[n]);
+        status = zfi_launch_there(p, &p->launches[n], true);
     } else {
         if ((status = zfi_note_launch(p, n))) return status;
-        status = zfi_launch_there(p, l);
+        status = zfi_launch_there(p, l, false);
         if (l->queue) return status; /* its operands are needed until its wait */
     }
     if (!status && p->poison) zfi_poison(p, n);
@@ -1203,7 +1255,7 @@ static zf_status zfi_run_launches(zf_program *p, int32_t first, int32_t last)
     for (int32_t k = 0; k < p->section_count && !status; k++) {
         zf_section *s = &p->sections[k];
         if (s->first < first || s->last > last) continue;
-        if (zfi_runner(p, &s->launches[s->first]) != p->backend) {
+        if (!s->host && zfi_runner(p, &s->launches[s->first]) != p->backend) {
             for (int32_t n = s->first; n < s->last && !status; n++) status = zfi_launch(p, n);
             continue;
         }
@@ -1273,8 +1325,7 @@ static zf_status zfi_check_outputs(zf_program *p)
     const zfi_node *bad;
     zf_status status;
     if (!(p->graph->stages & ZFI_STAGE_UPDATES)) return ZF_OK;
-    if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
-    if ((status = zfi_check_rates(p))) return status;
+    if ((status = zfi_synchronize(p)) || (status = zfi_check_rates(p))) return status;
     if (p->allow_nan) return ZF_OK;
     bad = zfi_bad_output(p);
     if (!bad || p->error.status) return p->error.status;
@@ -1303,7 +1354,7 @@ static zf_status zfi_step_failed(zf_program *p, zf_status status)
         status != ZF_ERR_MISMATCH)
         p->comm->abort(p->comm->self, p->error.text);
     /* Ends what is in flight on other queues, so that its memory can be freed. */
-    p->backend->synchronize(p->backend->self, NULL);
+    zfi_synchronize(p);
     return p->error.status;
 }
 
@@ -1449,7 +1500,7 @@ ZF_API zf_status zf_micro(zf_program *p)
     if (!p) return ZF_ERR_ARGUMENT;
     if ((status = zfi_check_micro(p, "zf_micro", false))) return status;
     status = zfi_run_micro(p);
-    if (!status) status = p->backend->synchronize(p->backend->self, &p->error);
+    if (!status) status = zfi_synchronize(p);
     if (status) return zfi_step_failed(p, status);
     p->micro++;
     return ZF_OK;
@@ -1465,7 +1516,7 @@ ZF_API zf_status zf_step(zf_program *p)
         status = zfi_name_nonfinite_rank(p);
     if (!status) zfi_mark_changed(p);
     if (!status) status = zfi_run_launches(p, p->micro_end, p->launch_count);
-    if (!status) status = p->backend->synchronize(p->backend->self, &p->error);
+    if (!status) status = zfi_synchronize(p);
     if (status) return zfi_step_failed(p, status);
     zfi_count_step(p);
     return ZF_OK;

@@ -46,6 +46,23 @@ shared() {
 }
 check 'a checkpoint of two ranks with GPUs goes on on the CPU' shared
 
+offloaded() { # to what the bits are equal; OPTIONS of offload...
+    as=$1
+    shift
+    trains offloaded --device cuda --prefetch 100000 "$@" && cmp "$work/$as" "$work/offloaded"
+}
+check 'parameters and activations in host memory: the same bits' offloaded parts \
+    --ranks 2 --zero 3 --offload parameters=host,activations=host
+mkdir "$work/disk"
+unclipped() { trains unclipped --device cuda --clip 0; }
+check 'without clipping' unclipped
+check 'all in host memory and on a disk: the same bits' offloaded unclipped --clip 0 \
+    --offload optimizer=disk,parameters=disk,gradients=host --offload-dir "$work/disk"
+fitted() {
+    trains fitted --device cuda --memory 2M && grep -q '^within 2M: .*=host' "$work/out"
+}
+check 'what leaves the device is chosen' fitted
+
 batches="--model $golden/config.json --batch-file $golden/batch.safetensors"
 # shellcheck disable=SC2086
 {

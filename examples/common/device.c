@@ -1,4 +1,7 @@
+#define _POSIX_C_SOURCE 200809L
 #include "device.h"
+
+#include <unistd.h>
 
 #ifdef WITH_CUDA
 #include <cuda_runtime_api.h>
@@ -14,6 +17,15 @@ size_t device_memory(const device_desc *d)
         return left > SPARE ? left - SPARE : 1;
 #endif
     (void)d;
+    return 0;
+}
+
+size_t device_host_memory(void)
+{
+#ifdef _SC_PHYS_PAGES
+    const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && bytes > 0) return (size_t)pages * (size_t)bytes;
+#endif
     return 0;
 }
 

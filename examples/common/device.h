@@ -23,6 +23,9 @@ zf_backend *device_open(const device_desc *desc, int64_t threads, zf_error *erro
 /* Free bytes of the device for a plan; 0: not known. */
 size_t device_memory(const device_desc *desc);
 
+/* Bytes of the machine's memory; 0: not known. */
+size_t device_host_memory(void);
+
 /* Prints zf_program_info.remark, if there is one, to stderr: what the backend does slowly. */
 void device_print_remark(const char *command, const zf_program *program);
 

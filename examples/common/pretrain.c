@@ -338,6 +338,13 @@ static void print_beginning(const run *r)
     if (o->lora)
         printf("LoRA: %.3g million of them are trained, of rank %lld\n",
                1e-6 * (double)trained_count(r->session.graph), (long long)job->lora.desc.rank);
+    if (o->memory) {
+        const zf_choice *c = &r->session.choice;
+        char choice[200];
+        zf_choice_text(c, choice, sizeof choice);
+        printf("within %s: %s; %.3g times the time of a step without a limit, by estimate\n",
+               o->memory, choice, c->free_seconds > 0 ? c->seconds / c->free_seconds : 1);
+    }
     device_print_remark(job->sample->program, r->session.program);
     if (o->data)
         printf("%s: %lld tokens in %lld examples, %lld of them held out\n", o->data,

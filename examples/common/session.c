@@ -61,7 +61,7 @@ static void run_passes(session *s, const session_desc *d)
     if (d->fit && d->purpose == SAMPLE_TRAIN) {
         t.fit.choice = &s->choice;
         if (s->own->host_memory) t.fit.memory = (size_t)d->fit;
-        else t.fit.device = (size_t)d->fit;
+        else t.fit.device = (size_t)d->fit, t.fit.host = device_host_memory();
         if (d->offload_dir) t.fit.disk = INT64_MAX;
     }
     if (!zf_passes(s->graph, &t) && t.fit.choice) s->offload = s->choice.offload;
@@ -83,14 +83,18 @@ static void set_sharing(session *s, const session_desc *d)
 
 static bool open_backend(session *s, const session_desc *d, zf_error *error)
 {
+    const device_desc cpu = {.kind = DEVICE_CPU};
     if (d->share) {
         s->backend = d->share->backend;
         return true;
     }
     s->backend = s->own = device_open(&d->device, d->threads, error);
+    if (s->own && !s->own->host_memory && !(s->host = device_open(&cpu, d->threads, error)))
+        return false;
     return s->own &&
            (!d->sharing.measure ||
             !zf_calibrate(&(zf_calibrate_desc){.backend = s->own,
+                                               .host = s->host,
                                                .comm = s->sharing.comm,
                                                .offload_dir = d->offload_dir},
                           &s->cost, error));
@@ -127,6 +131,7 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
         s->lr = zf_graph_find(s->graph, "lr");
         s->program =
             zf_compile(s->graph, &(zf_compile_desc){.backend = s->backend,
+                                                    .host = s->host,
                                                     .seed = store ? 0 : d->seed,
                                                     .store = store,
                                                     .bound = store != NULL,
@@ -145,6 +150,7 @@ void session_close(session *s)
 {
     zf_program_free(s->program);
     zf_backend_free(s->own);
+    zf_backend_free(s->host);
     zf_graph_free(s->graph);
     adapter_close(s->adapter);
     free(s->labelled);

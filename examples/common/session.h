@@ -54,6 +54,7 @@ typedef struct session {
     const sample_model *sample;
     zf_graph *graph;
     zf_backend *backend, *own; /* own: NULL when it belongs to another session */
+    zf_backend *host; /* beside a device: what computes in host memory; NULL: `backend` */
     zf_program *program;
     zf_tensor lr; /* an input; invalid unless the session trains */
     sample_shape shape;

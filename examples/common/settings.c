@@ -136,7 +136,7 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
         {"memory", TEXT, "BYTES", &o->memory, 0, 0,
          "fit a step into these: what is recomputed, and with --offload-dir what goes to the disk,\n"
          "                                    is chosen by the estimated time (--cost); of --device cuda\n"
-         "                                    the device's, and only recomputation is chosen"},
+         "                                    the device's: what leaves it goes to host memory as well"},
         {"offload", TEXT, "off|KIND=SPACE,...", &o->offload, 0, 0,
          "optimizer (its states, which the CPU updates) or parameters lie in SPACE, host or disk,\n"
          "                                    gradients or activations in host"},
@@ -316,8 +316,6 @@ const char *settings_wrong(const settings *o)
         return "--recompute is off, layers or a number of bytes, perhaps with K, M, G or T behind";
     if (!settings_offload(o->offload, &offload))
         return SETTINGS_OFFLOAD;
-    if (o->offload && strcmp(o->offload, "off") && o->device.kind == DEVICE_CUDA)
-        return "--offload is for --device cpu so far";
     if (o->memory && !settings_bytes(o->memory, &memory))
         return "--memory is a number of bytes, perhaps with K, M, G or T behind";
     if (o->memory ? settings_offloads(&offload, ZF_DISK) && !o->offload_dir

@@ -26,12 +26,13 @@ static zf_backend *cuda_of(test *t, const zf_cuda_desc *desc, zf_error *error)
 }
 
 /* A training step with most parts of a transformer: `micro_batches`, buckets, and optionally
- * communication on other queues. */
+ * communication on other queues, and updates in host memory. */
 typedef struct setup {
     int32_t stage;
     int64_t micro_batches;
     bool prefetch;
     zf_dtype dtype;
+    bool offload;
 } setup;
 
 static zf_graph *build(test *t, const setup *s)
@@ -58,6 +59,7 @@ static zf_graph *build(test *t, const setup *s)
                                    .world = 1,
                                    .micro_batches = s->micro_batches,
                                    .bucket_bytes = 256});
+    if (s->offload) zf_offload(g, &(zf_offload_desc){.optimizer = ZF_HOST});
     if (s->prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     return g;
 }
@@ -145,9 +147,9 @@ static bool same(const image *a, const image *b)
  * near the CPU's. */
 TEST_ONCE(cuda_steps_as_graphs)
 {
-    static const setup setups[] = {{0, 1, false, ZF_F32}, {0, 1, false, ZF_BF16},
-                                   {0, 1, false, ZF_F16}, {1, 3, false, ZF_F32},
-                                   {2, 2, true, ZF_F32},  {3, 2, true, ZF_BF16}};
+    static const setup setups[] = {{0, 1, false, ZF_F32, false}, {0, 1, false, ZF_BF16, false},
+                                   {0, 1, false, ZF_F16, false}, {1, 3, false, ZF_F32, false},
+                                   {2, 2, true, ZF_F32, false},  {3, 2, true, ZF_BF16, false}};
     static image expected, got;
     for (size_t k = 0; k < sizeof setups / sizeof setups[0]; k++) {
         const setup *s = &setups[k];
@@ -329,7 +331,7 @@ TEST_ONCE(cuda_runs_own_operators)
 /* A program that shares another's parameters goes between its steps: each has its own zf_run. */
 TEST_ONCE(cuda_programs_share_a_backend)
 {
-    const setup s = {0, 1, false, ZF_F32};
+    const setup s = {0, 1, false, ZF_F32, false};
     zf_error error = {ZF_OK, ""};
     zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
     static image expected, got;
@@ -370,7 +372,7 @@ TEST_ONCE(cuda_programs_share_a_backend)
  * work, the search for products among it. */
 TEST_ONCE(cuda_devices_in_turn)
 {
-    const setup s = {0, 1, false, ZF_F32};
+    const setup s = {0, 1, false, ZF_F32, false};
     char files[2][256];
     zf_backend *cuda[2];
     static image made[2];
@@ -451,8 +453,8 @@ static void queued_fill(queued *q)
                                      .queue = of[n].queue,
                                      .error = &q->error};
     }
-    q->sections[0] = (zf_section){q->launches, q->waits_for, 0, Q_CUT, NULL};
-    q->sections[1] = (zf_section){q->launches, q->waits_for, Q_CUT, Q_LAUNCHES, NULL};
+    q->sections[0] = (zf_section){q->launches, q->waits_for, 0, Q_CUT, NULL, NULL};
+    q->sections[1] = (zf_section){q->launches, q->waits_for, Q_CUT, Q_LAUNCHES, NULL, NULL};
 }
 
 /* Once, with x full of `value`; the result is in h. */
@@ -538,7 +540,7 @@ TEST_ONCE(cuda_copies)
  * succeeds. */
 TEST_ONCE(cuda_faults_in_the_cpus_words)
 {
-    const setup s = {0, 1, false, ZF_F32};
+    const setup s = {0, 1, false, ZF_F32, false};
     char words[2][512];
     for (int spoil = 1; spoil <= 2; spoil++) {
         for (int k = 0; k < 2; k++) {
@@ -694,6 +696,8 @@ TEST_ONCE(cuda_every_call_may_fail)
                                         "cudaStreamCreateWithPriority",
                                         "cudaEventCreateWithFlags",
                                         "cudaHostAlloc",
+                                        "cudaHostRegister",
+                                        "cudaLaunchHostFunc",
                                         "cudaHostGetDevicePointer",
                                         "cudaMalloc",
                                         "cudaMemcpyAsync",
@@ -705,7 +709,7 @@ TEST_ONCE(cuda_every_call_may_fail)
                                         "cudaGraphInstantiate",
                                         "cudaGraphLaunch",
                                         "cublasLtCreate"};
-    const setup s = {2, 2, true, ZF_F32};
+    const setup s = {2, 2, true, ZF_F32, true};
     static image unused;
     for (size_t k = 0; k < sizeof calls / sizeof calls[0]; k++) {
         bool failed = true;
@@ -887,7 +891,7 @@ TEST_ONCE(cuda_remarks_plain_products)
 TEST_ONCE(cuda_spares_processors)
 {
     const char *file = test_path("products");
-    const setup s = {0, 1, false, ZF_F32};
+    const setup s = {0, 1, false, ZF_F32, false};
     static image made[3];
     zf_error error = {ZF_OK, ""};
     for (int k = 0; k < 3; k++) {

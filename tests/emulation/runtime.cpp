@@ -85,7 +85,7 @@ static struct {
 enum space { DEVICE, PINNED };
 
 struct block_of_memory {
-    char *base; /* as it was allocated */
+    char *base; /* as it was allocated, with guards around it; NULL: the application's own, pinned */
     size_t bytes;
     space where;
     int device;
@@ -227,7 +227,7 @@ bool on_device(const void *at, size_t bytes)
 static void check_guard(uintptr_t at, const block_of_memory *m, const char *after)
 {
     const unsigned char *bytes = (const unsigned char *)at;
-    for (int i = 0; i < GUARD_BYTES && !WITH_ASAN; i++)
+    for (int i = 0; i < GUARD_BYTES && m->base && !WITH_ASAN; i++)
         if (bytes[m->bytes + (size_t)i] != 0xff || bytes[-1 - i] != 0xff) {
             bool behind = bytes[m->bytes + (size_t)i] != 0xff;
             found("%s: %d bytes %s an allocation of %zu bytes were written", after, i + !behind,
@@ -698,7 +698,8 @@ static cudaError_t release(void *at, space where, std::unique_lock<std::mutex> &
     device *d = &devices[the_device];
     if (!at) return cudaSuccess;
     if (breaks_capture()) return cudaErrorStreamCaptureUnsupported;
-    if (m == memory.end() || m->second.where != where) return cudaErrorInvalidValue;
+    if (m == memory.end() || m->second.where != where || !m->second.base)
+        return cudaErrorInvalidValue;
     if (where == DEVICE) d = &devices[m->second.device];
     run_until(d, held, [d]() { return is_idle(d); });
     m = memory.find((uintptr_t)at);
@@ -740,6 +741,31 @@ cudaError_t cudaFreeHost(void *at)
 {
     CALL(cudaFreeHost);
     GIVE(release(at, PINNED, held));
+}
+
+cudaError_t cudaHostRegister(void *at, size_t bytes, unsigned)
+{
+    CALL(cudaHostRegister);
+    auto next = memory.lower_bound((uintptr_t)at);
+    uintptr_t start;
+    if (!at || !bytes) GIVE(cudaErrorInvalidValue);
+    if (breaks_capture()) GIVE(cudaErrorStreamCaptureUnsupported);
+    if (block_at(at, 1, &start) || (next != memory.end() && next->first < (uintptr_t)at + bytes))
+        GIVE(cudaErrorHostMemoryAlreadyRegistered);
+    memory[(uintptr_t)at] = {NULL, bytes, PINNED, the_device};
+    live++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *at)
+{
+    CALL(cudaHostUnregister);
+    auto m = memory.find((uintptr_t)at);
+    if (m == memory.end() || m->second.base) GIVE(cudaErrorHostMemoryNotRegistered);
+    if (breaks_capture()) GIVE(cudaErrorStreamCaptureUnsupported);
+    memory.erase(m);
+    live--;
+    return cudaSuccess;
 }
 
 cudaError_t cudaHostGetDevicePointer(void **to, void *at, unsigned)

@@ -8,6 +8,8 @@
 # build/mutants gets them, compiled without optimization. A mistake passes when its test fails. The
 # last line is "N passed, N failed".
 #
+# Tests of CUDA (cuda_...) are those of build/emulated; without CUDA's headers they are left out.
+#
 # What `test` names is split into words on purpose.
 # shellcheck disable=SC2086
 set -u
@@ -63,9 +65,16 @@ files | while read -r file; do
 done
 (cd $tree && files) | while read -r file; do [ -e "$file" ] || rm "$tree/$file"; done
 
+# The program that has the test.
+program() { case $test in cuda_*) echo build/emulated/tests ;; *) echo build/tests ;; esac; }
 builds() {
     make -s --no-print-directory -C $tree QUIET=yes CC=clang CFLAGS=-O0 WERROR= MPICC= \
-        -j"$(getconf _NPROCESSORS_ONLN)" build/tests > build/mutants.log 2>&1
+        -j"$(getconf _NPROCESSORS_ONLN)" "$(program)" > build/mutants.log 2>&1
+}
+# The mistake that was read is wanted, and its test can be built.
+asked() {
+    case "$test $file" in *"$word"*) ;; *) return 1 ;; esac
+    [ "$(program)" = build/tests ] || [ -f "${CUDA_HEADER:-/usr/local/cuda/include/cuda_runtime.h}" ]
 }
 
 # survives WHY: the mistake that was read.
@@ -78,13 +87,13 @@ survives() {
 
 # Plants the mistake that was read, and takes it back.
 plant() {
-    case "$test $file" in *"$word"*) ;; *) return ;; esac
+    asked || return
     if ! changed > "$tree/$file"; then
         survives 'the line is not there, or more than once'
     elif ! builds; then
         survives 'it does not compile with it'
         tail -n 5 build/mutants.log
-    elif (cd $tree && timeout 300 build/tests $test) > build/mutants.log 2>&1; then
+    elif (cd $tree && timeout 300 "$(program)" $test) > build/mutants.log 2>&1; then
         survives "$test does not notice"
     else
         passed=$((passed + 1))
@@ -95,18 +104,18 @@ plant() {
 
 # Without mistakes every test passes, and there is one of that name.
 named() {
-    case "$test $file" in *"$word"*) ;; *) return ;; esac
-    (cd $tree && build/tests $test) 2>&1 | tail -n 1 | grep -q '^[1-9][0-9]* passed, 0 failed' &&
+    asked || return
+    if ! builds; then
+        cat build/mutants.log
+        failed=$((failed + 1))
+        return
+    fi
+    (cd $tree && "$(program)" $test) 2>&1 | tail -n 1 | grep -q '^[1-9][0-9]* passed, 0 failed' &&
         return
     failed=$((failed + 1))
     echo "FAILED $test without a mistake"
 }
-if builds; then
-    each named
-    [ $failed != 0 ] || each plant
-else
-    cat build/mutants.log
-    failed=1
-fi
+each named
+[ $failed != 0 ] || each plant
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

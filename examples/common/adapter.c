@@ -86,12 +86,11 @@ const char *adapter_options_text(char text[64], const adapter_options *o)
 
 /* ------------------------------------------------------------------------------------------ in */
 
-struct adapter {
+struct adapter_reader {
     zf_json *config;
     weights *weights;
     zf_lora_desc desc;
     buffer targets;
-    const char *base;
     char path[FOLDER_PATH]; /* of the tensors */
 };
 
@@ -130,7 +129,7 @@ static bool check_unknown(const zf_json *config, zf_error *error)
     return true;
 }
 
-static bool read_config(adapter *a, zf_error *error)
+static bool read_config(adapter_reader *a, zf_error *error)
 {
     const zf_json *c = a->config;
     if (!check_unknown(c, error)) return false;
@@ -138,7 +137,6 @@ static bool read_config(adapter *a, zf_error *error)
     zf_json_to_int(zf_json_require(c, "r", error), 1, INT32_MAX, &a->desc.rank, error);
     zf_json_to_double(zf_json_member(c, "lora_alpha"), -1e9, 1e9, &a->desc.alpha, error);
     zf_json_to_bool(zf_json_member(c, "use_rslora"), &a->desc.rslora, error);
-    a->base = zf_json_string(zf_json_member(c, "base_model_name_or_path"), NULL);
     return !error->status;
 }
 
@@ -152,7 +150,7 @@ static const char *module_of(const char *name, size_t *length)
 }
 
 /* The tensors' modules become the targets. */
-static bool read_modules(adapter *a, zf_error *error)
+static bool read_modules(adapter_reader *a, zf_error *error)
 {
     for (int32_t i = 0; i < weights_count(a->weights); i++) {
         const char *name = weights_name(a->weights, i);
@@ -173,12 +171,19 @@ static bool read_modules(adapter *a, zf_error *error)
     return true;
 }
 
-adapter *adapter_open(const char *path, zf_error *error)
+bool adapter_is_at(const char *path)
 {
-    adapter *a = calloc(1, sizeof *a);
+    char file[FOLDER_PATH];
+    snprintf(file, sizeof file, "%s/adapter_config.json", path);
+    return !access(file, F_OK);
+}
+
+adapter_reader *adapter_open(const char *path, zf_error *error)
+{
+    adapter_reader *a = calloc(1, sizeof *a);
     if (!a) return fail(error, ZF_ERR_NOMEM, "out of memory"), NULL;
     snprintf(a->path, sizeof a->path, "%s/adapter_config.json", path);
-    if (access(a->path, F_OK)) {
+    if (!adapter_is_at(path)) {
         fail(error, ZF_ERR_IO, "%s is no adapter: it has no adapter_config.json", path);
     } else if ((a->config = zf_json_read(a->path, NULL, error)) && read_config(a, error)) {
         snprintf(a->path, sizeof a->path, "%s/adapter_model.safetensors", path);
@@ -188,7 +193,7 @@ adapter *adapter_open(const char *path, zf_error *error)
     return NULL;
 }
 
-void adapter_close(adapter *a)
+void adapter_close(adapter_reader *a)
 {
     if (!a) return;
     zf_json_free(a->config);
@@ -197,11 +202,10 @@ void adapter_close(adapter *a)
     free(a);
 }
 
-const zf_lora_desc *adapter_desc(const adapter *a) { return &a->desc; }
-const char *adapter_base(const adapter *a) { return a->base; }
+const zf_lora_desc *adapter_desc(const adapter_reader *a) { return &a->desc; }
 
 /* The tensor of a parameter; -1. */
-static int32_t find(const adapter *a, const char *param)
+static int32_t find(const adapter_reader *a, const char *param)
 {
     char name[600];
     int32_t at;
@@ -210,7 +214,7 @@ static int32_t find(const adapter *a, const char *param)
     return at < 0 ? weights_find(a->weights, param) : at;
 }
 
-bool adapter_take(adapter *a, zf_program *p, zf_graph *g, zf_error *error)
+bool adapter_take(adapter_reader *a, zf_program *p, zf_graph *g, zf_error *error)
 {
     bool good = true;
     for (int32_t i = 0; i < zf_param_count(g) && good; i++) {

@@ -30,17 +30,17 @@ const char *adapter_options_text(char text[64], const adapter_options *options);
 bool adapter_is_param(const char *name); /* NAME.lora_A.weight or NAME.lora_B.weight */
 
 /* An adapter's files. */
-typedef struct adapter adapter;
+typedef struct adapter_reader adapter_reader;
 
+bool adapter_is_at(const char *path); /* a folder with an adapter_config.json */
 /* NULL with *error: no adapter is there, it is of another kind, or has what zf_lora does not do. */
-adapter *adapter_open(const char *path, zf_error *error);
-void adapter_close(adapter *a); /* NULL: nothing */
+adapter_reader *adapter_open(const char *path, zf_error *error);
+void adapter_close(adapter_reader *a); /* NULL: nothing */
 /* Its modules by their whole names. Lives as long as the adapter. */
-const zf_lora_desc *adapter_desc(const adapter *a);
-const char *adapter_base(const adapter *a); /* base_model_name_or_path; NULL: it does not say */
+const zf_lora_desc *adapter_desc(const adapter_reader *a);
 /* Writes its values into a program whose graph zf_lora has adapted. False with *error, which names
  * what does not fit: then it is of another model. */
-bool adapter_take(adapter *a, zf_program *program, zf_graph *g, zf_error *error);
+bool adapter_take(adapter_reader *a, zf_program *program, zf_graph *g, zf_error *error);
 
 /* The two files of a program's adapter, in memory. */
 typedef struct adapter_files {

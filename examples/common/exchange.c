@@ -149,6 +149,7 @@ bool exchange_import(const exchange *x, zf_program *p, zf_graph *g, const char *
 static zf_tensor exported(zf_graph *g, zf_tensor param, bool gradients)
 {
     char name[300];
+    if (!gradients && adapter_is_param(zf_tensor_name(param))) return ZF_NONE;
     snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(param));
     return gradients ? zf_graph_find(g, name) : param;
 }

@@ -40,7 +40,7 @@ bool exchange_is_tied(const exchange *x, weights *w, zf_error *error);
 bool exchange_import(const exchange *x, zf_program *program, zf_graph *g, const char *path,
                      weights_report *report, zf_error *error);
 
-/* Writes parameters: their master weights, if any, rounded to `dtype`. gradients: instead, the
+/* Writes parameters but those of an adapter: their master weights, if any, rounded to `dtype`. gradients: instead, the
  * gradients that outputs "gradient/NAME" keep, in their own dtype. All ranks must call it; path
  * NULL: another rank writes. */
 bool exchange_export(const exchange *x, zf_program *program, zf_graph *g, const char *path,

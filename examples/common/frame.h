@@ -11,7 +11,9 @@ int pretrain_command(const sample_model *sample, const settings *defaults, const
                      int argc, char **argv);
 /* Losses of a checkpoint on the held-out part of a text. */
 int evaluate_command(const sample_model *sample, int argc, char **argv);
-/* Writes the weights of a checkpoint as transformers reads them. */
+/* Writes the weights of a checkpoint as transformers reads them; merge_command, with those of an
+ * adapter added to them. */
 int export_command(const sample_model *sample, int argc, char **argv);
+int merge_command(const sample_model *sample, int argc, char **argv);
 
 #endif

@@ -302,11 +302,14 @@ static void close_writer(writer *w)
 
 int causal_generate(const sample_model *sample, int argc, char **argv)
 {
-    const char *load = NULL, *prompt, *tokenizer = NULL, *chat = NULL, *stop = NULL, *path = NULL;
+    const char *load = NULL, *prompt, *tokenizer = NULL, *chat = NULL, *stop = NULL, *path = NULL,
+               *adapter = NULL;
     int64_t most = 64, seed = 1, threads = 1, dtype = 0;
     sampling how = {.temperature = 0.8, .top_p = 1, .repetition = 1};
     const option_row rows[] = {
         {"load", OPTION_TEXT, "DIR", &load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
+        {"model", OPTION_TEXT, "DIR", &load, 0, 0, "the same"},
+        {"adapter", OPTION_TEXT, "DIR", &adapter, 0, 0, "an adapter of its weights (--lora, PEFT)"},
         {"tokenizer", OPTION_TEXT, "DIR", &tokenizer, 0, 0,
          "a folder with the tokenizer; else that of --load"},
         {"prompts", OPTION_TEXT, "FILE", &path, 0, 0, "prompts, one a line, that go on together"},
@@ -348,7 +351,7 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
            context_of(load, *facts.positions, most, w, &error);
     if (good) {
         decoder_desc room = {.texts = w->count, .context = w->context};
-        d.threads = threads;
+        d.threads = threads, d.adapter = adapter;
         good = decoder_open(&w->decoder, &room, &d, load, dtype, &error);
         good = good && write_all(w, most, (uint64_t)seed, &how, &error);
         decoder_close(&w->decoder);

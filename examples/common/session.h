@@ -64,7 +64,7 @@ typedef struct session {
     zf_offload_desc offload;
     zf_choice choice; /* of session_desc.fit */
     zf_lora_desc lora;
-    struct adapter *adapter; /* that of session_open_folder */
+    struct adapter_reader *adapter; /* that of session_open_folder */
     zf_dtype dtype;
     bool buckets;      /* parameters are in buckets: zf_zero was run */
     int32_t *labelled; /* room for positions and labels of the current part, [2, predictions] */

@@ -58,6 +58,11 @@ bool session_config_take(const sample_model *sample, void *config, const char *p
 
 bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error)
 {
+    if (adapter_is_at(path))
+        return fail(error, ZF_ERR_MISMATCH,
+                    "%s is an adapter, without its base: name the base's folder, and this one with "
+                    "--adapter",
+                    path);
     return config_load(sample->config, path, config, error) &&
            (folder_is_checkpoint(path) || fit(sample, config, path, true, error));
 }
@@ -69,7 +74,7 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
     weights_report report;
     zf_dtype saved = checkpoint ? folder_precision(path) : ZF_F32;
     const bool adapts = d->adapter != NULL;
-    struct adapter *beside = adapts ? adapter_open(d->adapter, error) : NULL;
+    struct adapter_reader *beside = adapts ? adapter_open(d->adapter, error) : NULL;
     if (adapts && !beside) return false;
     if (beside) d->lora = adapter_desc(beside);
     d->dtype = dtype ? (zf_dtype)(dtype - 1) : saved;

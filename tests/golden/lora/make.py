@@ -1,0 +1,135 @@
+"""Fine-tuning of the models of ../llm by PEFT and torch in float64: twenty steps of AdamW on one batch,
+of an adapter and of all parameters.
+
+    pip install torch transformers peft safetensors numpy
+    python make.py                   # writes the folders
+    python make.py check FOLDER      # loads adapters and merged models that build/llm wrote (below)
+
+    NAME/adapter_config.json, adapter_model.safetensors
+                             the adapter before the first step, as PEFT saves it; lora_B is random
+    NAME/trained.safetensors F32 of f64: the adapter after the last step, under PEFT's names; and
+                             "losses" [21], before each step and after the last
+    full-MODEL.safetensors   the same of all parameters of a model
+
+AdamW: lr 1e-2 for adapters and 1e-3 for models, betas 0.9 and 0.999, eps 1e-8, weight decay 0.1 on
+tensors of rank 2, the norm clipped at 1.
+
+The gradient of k_proj.bias is zero: it adds the same number to all scores of a query. AdamW makes
+steps out of its rounding, so leave it out of a comparison.
+
+check: FOLDER/NAME is an adapter that build/llm has trained, FOLDER/NAME-merged the model that
+build/llm merge has made of it; their logits must be equal.
+"""
+import pathlib
+import sys
+
+import numpy as np
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+HERE = pathlib.Path(__file__).parent
+MODELS = HERE.parent / "llm"
+STEPS = 20
+
+# name: model, masked batch, the rest
+CASES = {
+    "qv": ("llama3", True, dict(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj"])),
+    "all": ("qwen2", False, dict(r=2, lora_alpha=4, target_modules="all-linear", use_rslora=True)),
+}
+
+
+def load_model(name):
+    return AutoModelForCausalLM.from_pretrained(MODELS / name, dtype=torch.float64,
+                                                attn_implementation="eager")
+
+
+def loss_of(model, masked):
+    batch = load_file(MODELS / ("batch-masked.safetensors" if masked else "batch.safetensors"))
+    batch = {k: v[0] for k, v in batch.items()}
+    labels = batch.pop("labels")
+    return torch.nn.functional.cross_entropy(model(**batch).logits[:, :-1].flatten(0, 1),
+                                             labels[:, 1:].flatten())
+
+
+def train(model, masked, lr):
+    """The losses, and the trained parameters by name."""
+    params = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    groups = [{"params": [p for p in params.values() if (p.dim() >= 2) == decayed],
+               "weight_decay": 0.1 if decayed else 0.0} for decayed in (True, False)]
+    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999), eps=1e-8, foreach=False)
+    losses = []
+    for _ in range(STEPS):
+        loss = loss_of(model, masked)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(params.values(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    with torch.no_grad():
+        losses.append(loss_of(model, masked).item())
+    return losses, {n: p.detach() for n, p in params.items()}
+
+
+def save(path, losses, params):
+    save_file({**{n: p.float().contiguous() for n, p in params.items()},
+               "losses": torch.tensor(losses, dtype=torch.float64)}, path)
+
+
+def make_case(name):
+    model, masked, options = CASES[name]
+    peft = get_peft_model(load_model(model), LoraConfig(task_type="CAUSAL_LM", **options),
+                          autocast_adapter_dtype=False)
+    rng = np.random.default_rng(5)
+    with torch.no_grad():
+        for n, p in peft.named_parameters():
+            if p.requires_grad:    # exact in f32, so that both begin with the same
+                x = 0.25 * rng.standard_normal(tuple(p.shape))
+                p.copy_(torch.from_numpy(x.astype(np.float32)))
+    peft.float().save_pretrained(HERE / name)
+    (HERE / name / "README.md").unlink(missing_ok=True)
+    config = HERE / name / "adapter_config.json"
+    config.write_text(config.read_text().replace(str(MODELS), "tests/golden/llm"))
+    losses, params = train(peft.double(), masked, 1e-2)
+    save(HERE / name / "trained.safetensors", losses,
+         {n.replace(".default", ""): p for n, p in params.items()})
+    print(f"{name}: {losses[0]:.6f} to {losses[-1]:.6f}")
+
+
+def make_full(name, masked):
+    losses, params = train(load_model(name), masked, 1e-3)
+    save(HERE / f"full-{name}.safetensors", losses, params)
+    print(f"{name}, all parameters: {losses[0]:.6f} to {losses[-1]:.6f}")
+
+
+def check(folder):
+    ids = load_file(MODELS / "batch.safetensors")["input_ids"][0]
+    for name, (model, _, options) in CASES.items():
+        base = load_model(model).float()
+        peft = PeftModel.from_pretrained(base, folder / name)
+        assert peft.peft_config["default"].r == options["r"]
+        merged, info = AutoModelForCausalLM.from_pretrained(
+            folder / f"{name}-merged", dtype=torch.float32, attn_implementation="eager",
+            output_loading_info=True)
+        assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+        with torch.no_grad():
+            with peft.disable_adapter():
+                before = peft(input_ids=ids).logits
+            x, y = peft(input_ids=ids).logits, merged(input_ids=ids).logits
+        off = ((x - y).abs().max() / x.abs().max()).item()
+        assert off < 1e-5 < ((x - before).abs().max() / x.abs().max()).item(), off
+        print(f"{name}: the merged model is off by {off:.1e}")
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    if len(sys.argv) > 2:
+        check(pathlib.Path(sys.argv[2]))
+    else:
+        for each in CASES:
+            make_case(each)
+        make_full("llama3", True)
+        make_full("qwen2", False)

@@ -14,6 +14,7 @@
 #     compile     the same by torch.compile
 #     tests       the tests of CUDA, on the device
 #     losses      twenty steps of BERT-tiny: CPU against GPU, and two runs on the GPU
+#     offload     a GPT with parameters and optimizer in host memory, and the largest that trains so
 #     sanitizer   memcheck and racecheck over the tests of some operators
 #
 # The table is written anew after each part, so that a run that is stopped leaves what it has found.
@@ -24,6 +25,8 @@
 # that is installed. Programs that were built on another machine for the same GPU run as well: build
 # there, bring build/gpu, and use `run`. Nothing is fetched.
 #
+# OFFLOAD: the GPT of `offload`, LAYERS:WIDTH:HEADS:BATCH:TOKENS[:VOCABULARY] (24:2048:16:16:1024,
+# quick: 12:768:12:8:512). OFFLOAD_DIR: a folder on a fast disk, for states and parameters there as well.
 # PYTHON, CC, NVCC: other ones. ARCHS: compute capabilities to build for, "90" or "80 90"; without,
 # that of the GPU here. SECONDS_LEFT: of 540 in all (quick: 180); a part that does not fit is left out.
 set -u
@@ -40,7 +43,7 @@ for word in "$@"; do
     *) result=$word ;;
     esac
 done
-parts='matmul steps eager compile tests losses sanitizer'
+parts='matmul steps eager compile tests losses offload sanitizer'
 for part in $only; do
     case " $parts " in
     *" $part "*) ;;
@@ -86,7 +89,9 @@ build_plainly() {
     common="$(objects_of $(echo "$sources" | tr ' ' '\n' | grep -v '^bench/'))
             $objects/zeroflow_cuda.o $objects/zeroflow.o"
     libraries="-L$cuda/lib64 -Wl,-rpath,$cuda/lib64 -lcublasLt -lcudart -lstdc++ -lm -lpthread"
-    $cc -o $programs/step $(objects_of bench/step.c) $common $libraries &&
+    $cc -std=c11 -O2 -I. -c tools/zf-plan.c -o $objects/tools-zf-plan.o &&
+        $cc -o $programs/zf-plan $objects/tools-zf-plan.o $common $libraries &&
+        $cc -o $programs/step $(objects_of bench/step.c) $common $libraries &&
         $cc -o $programs/gpt $(objects_of bench/gpt.c) $common $libraries &&
         $cc -o $programs/bert $(objects_of examples/bert/main.c) $common $libraries &&
         $cc -o $programs/tests $(objects_of $tests) $common ${nccl:+-lnccl} $libraries &&
@@ -116,9 +121,9 @@ build() {
     # shellcheck disable=SC2086
     make -k -j "$(getconf _NPROCESSORS_ONLN)" NVCC="$nvcc" CC="$cc" CUDA_ARCHS="$archs" MPICC= \
         WERROR= $([ "$nccl" ] || echo NCCL_HEADER=) build/cuda/tests build/cuda/bench/step build/cuda/bench/gpt \
-        build/cuda/matmul build/cuda/bert || return 1
+        build/cuda/matmul build/cuda/bert build/zf-plan || return 1
     cp build/cuda/tests build/cuda/bench/step build/cuda/bench/gpt build/cuda/matmul \
-        build/cuda/bert $programs
+        build/cuda/bert build/zf-plan $programs
 }
 
 gpu=$(nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader \
@@ -263,6 +268,53 @@ do_losses() {
     losses cpu --device cpu
     losses cuda --device cuda
     losses again --device cuda
+}
+
+# gpt_config NAME LAYERS WIDTH HEADS TOKENS VOCAB
+gpt_config() {
+    printf '{"n_layer": %d, "n_embd": %d, "n_head": %d, "n_positions": %d, "vocab_size": %d}\n' \
+        "$2" "$3" "$4" "$5" "$6" > "$out/$1.config.json"
+}
+# offload NAME SECONDS CONFIG BATCH TOKENS WAY: steps of a GPT; WAY is as in --offload.
+offload() {
+    where=
+    case $6 in *=disk*) where="--offload-dir $OFFLOAD_DIR" ;; esac
+    # shellcheck disable=SC2086
+    run "offload-$1" "$2" $programs/gpt --device cuda --precision bf16 --json --steps 3 --clip 0 \
+        --recompute layers --prefetch 1000000000 --threads "$(getconf _NPROCESSORS_ONLN)" \
+        --tuning "$out/tuning" --model "$out/$3.config.json" --batch "$4" --seq "$5" --offload "$6" \
+        $where
+}
+# The largest GPTs, by their plans, within nine tenths of the memory that is free.
+do_largest() {
+    device=$(nvidia-smi --query-gpu=memory.free --format=csv,noheader,nounits | head -n 1)
+    host=$(awk '$1 == "MemAvailable:" { print $2 }' /proc/meminfo)
+    disk=$([ "${OFFLOAD_DIR:-}" ] && df -Pk "$OFFLOAD_DIR" | awk 'NR == 2 { print $4 }')
+    run largest 60 $programs/zf-plan --fit --seq 1024 --device $((device * 9 / 10))M \
+        --host $((host * 9 / 10))K ${disk:+--disk $((disk * 9 / 10))K} || return
+    for way in optimizer=host optimizer=host,parameters=host \
+        ${disk:+optimizer=disk,parameters=disk}; do
+        # shellcheck disable=SC2046 # words of a row: layers and width
+        set -- $(awk -v way="$way" '$1 == "GPT" && $4 == way && $5 != "none:" { print $6, $7 }' \
+            "$out/largest.log")
+        [ $# = 2 ] || continue
+        gpt_config "largest-$way" "$1" "$2" $(($2 / 128)) 1024 50257
+        offload "largest-$way" 150 "largest-$way" 1 1024 "$way"
+    done
+}
+do_offload() {
+    IFS=: read -r layers width heads batch tokens vocab <<END
+${OFFLOAD:-$([ "$quick" ] && echo 12:768:12:8:512 || echo 24:2048:16:16:1024)}
+END
+    gpt_config offload "$layers" "$width" "$heads" "$tokens" "${vocab:-50257}"
+    offload plain 60 offload "$batch" "$tokens" off
+    offload optimizer 60 offload "$batch" "$tokens" optimizer=host
+    offload both 60 offload "$batch" "$tokens" optimizer=host,parameters=host
+    offload all 60 offload "$batch" "$tokens" \
+        optimizer=host,parameters=host,gradients=host,activations=host
+    [ ! "${OFFLOAD_DIR:-}" ] || offload disk 90 offload "$batch" "$tokens" \
+        optimizer=disk,parameters=disk
+    [ "$quick" ] || do_largest
 }
 
 do_sanitizer() {

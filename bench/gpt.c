@@ -3,18 +3,20 @@
  *
  *     build/bench/gpt --model small|124m --batch 8 --seq 128 --threads 2 --steps 30 [--dropout P]
  *                     [--precision f32|bf16|f16] [--no-fuse NAME,...] [--profile] [--json]
+ *                     [--offload KIND=SPACE,... [--offload-dir DIR]] [--prefetch BYTES]
+ *                     [--recompute layers] [--clip NORM]
  *
  * The loss of every position counts; AdamW. Without dropout, as bench/peers/llmc.c has none. Times
  * are medians. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/common/options.h"
 #include "../examples/common/causal_batch.h"
+#include "../examples/common/settings.h"
 #include "../examples/gpt/model.h"
 #include "profile.h"
 
 int main(int argc, char **argv)
 {
-    const char *model = "small", *rest;
+    const char *model = "small", *offload = NULL, *recompute = NULL, *rest;
     int64_t steps = 30, precision = ZF_F32;
     double dropout = 0;
     double roof[2] = {0, 0};
@@ -39,6 +41,11 @@ int main(int argc, char **argv)
         {"dropout", OPTION_NUMBER, "P", &dropout, 0, 0.999, "everywhere"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
         {"no-fuse", OPTION_TEXT, "NAME,...", &d.no_fuse, 0, 0, "rewrites left out, or all"},
+        {"offload", OPTION_TEXT, "KIND=SPACE,...", &offload, 0, 0, "as gpt pretrain"},
+        {"offload-dir", OPTION_TEXT, "DIR", &d.offload_dir, 0, 0, "for values on a disk"},
+        {"prefetch", OPTION_COUNT, "BYTES", &d.sharing.prefetch, 0, 1e15, "on their way at a time"},
+        {"recompute", OPTION_TEXT, "off|layers|BYTES", &recompute, 0, 0, "as gpt pretrain"},
+        {"clip", OPTION_NUMBER, "NORM", &d.clip, 0, 1e9, "of gradients; 0: they are not clipped"},
         {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator, beside its floor"},
         {"roof-gflops", OPTION_NUMBER, "X", &roof[0], 0, 1e9, "of the floor; 0: it is measured"},
         {"roof-gbytes", OPTION_NUMBER, "X", &roof[1], 0, 1e9, "the same of memory, GB/s"},
@@ -59,6 +66,9 @@ int main(int argc, char **argv)
         return result == OPTIONS_HELP ? 0 : 2;
     }
     d.dtype = (zf_dtype)precision;
+    if (!settings_offload(offload, &d.offload) ||
+        !settings_recompute(recompute, &d.recompute, &d.memory))
+        return fprintf(stderr, "gpt: --offload or --recompute is none of what gpt pretrain has\n"), 2;
     if (!gpt_config_load(model, &config, &error))
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
     config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
@@ -88,9 +98,13 @@ int main(int argc, char **argv)
     info = zf_program_info_of(s.program);
     if (json) {
         printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, "
-               "\"gflops\": %.1f, \"step_ms\": %.3f, \"peak_bytes\": %zu, \"peak_rss_bytes\": %.0f",
+               "\"gflops\": %.1f, \"step_ms\": %.3f, \"peak_bytes\": %zu, \"peak_rss_bytes\": %.0f, "
+               "\"parameters\": %.0f, \"host_bytes\": %zu, \"disk_bytes\": %zu, "
+               "\"up_bytes\": %.0f, \"down_bytes\": %.0f",
                model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
-               info.peak_bytes, bench_most_resident());
+               info.peak_bytes, bench_most_resident(), (double)info.param_count,
+               info.allocated[ZF_HOST], info.allocated[ZF_DISK],
+               (double)info.counted.upload.bytes, (double)info.counted.download.bytes);
         profile_print_members(&info.plan, steps);
         puts("}");
     } else {

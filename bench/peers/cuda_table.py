@@ -128,6 +128,24 @@ def others():
         print("\nTFLOP/s count causal attention in full.\n")
 
 
+def offload():
+    rows = [(p.stem.removeprefix("offload-"), json.loads(p.read_text()))
+            for p in sorted(FOLDER.glob("offload-*.json"))]
+    if not rows:
+        return
+    print("## Offload: GPT, bf16, layers recomputed, no dropout, not clipped\n")
+    print("Host memory is pinned, and the CPU updates. TFLOP/s are the model's products without what "
+          "is recomputed. `largest` are the largest that fit by their plans, with a batch of 1.\n")
+    print("| what leaves the GPU | parameters, 1e9 | tokens/s | TFLOP/s | ms | GPU GiB | host GiB | "
+          "disk GiB | up, down GB a step |\n|---|---|---|---|---|---|---|---|---|")
+    for name, r in rows:
+        print(f"| {name} | {r['parameters'] / 1e9:.2f} | {r['tokens_per_s']:.0f} | "
+              f"{r['gflops'] / 1e3:.0f} | {r['step_ms']:.0f} | {gib(r['peak_bytes'])} | "
+              f"{gib(r['host_bytes'])} | {gib(r['disk_bytes'])} | "
+              f"{r['up_bytes'] / 1e9:.1f}, {r['down_bytes'] / 1e9:.1f} |")
+    print()
+
+
 def kernels():
     for name, title in (("profile-128", "BERT-large, 128 tokens"),
                         ("profile-512", "BERT-large, 512 tokens"), ("gpt-profile", "GPT-2 124M")):
@@ -153,6 +171,7 @@ def main():
     rate = rates()
     large(rate)
     others()
+    offload()
     tests()
     kernels()
     failed = sorted(p.stem for p in FOLDER.glob("*.failed"))

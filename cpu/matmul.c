@@ -18,6 +18,9 @@
  * block of k at a time, into its own core's cache: another core's cache would cost more to read.
  * Neighbouring tasks, which go to one thread, share rows.
  *
+ * One row of A times rows of B that lie along k (a token times a weight) is bound by reading B: each
+ * element of C is one sum over k, in the lanes of zfi_vdot, without tiles.
+ *
  * Blocks of k are counted in words (tile.c). A C of 16 bits is summed in f32 aside, all of a task's
  * rows where there are several blocks of k, and rounded when its last block is done.
  */
@@ -294,6 +297,70 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
     }
 }
 
+/* ----------------------------------------------------------------------------------- one row */
+
+/* zfi_vdot where y is bf16, or f16. */
+ZFI_BODY float zfi_vdot_bf16_body(zfi_isa isa, const float *x, const uint16_t *y, int64_t n)
+{
+    float lane[ZFI_LANES] = {0};
+    int64_t i = 0;
+    for (; i + ZFI_LANES <= n; i += ZFI_LANES)
+        for (int l = 0; l < ZFI_LANES; l++)
+            lane[l] = zfi_fma(isa, x[i + l], zfi_bf16_to_f32(y[i + l]), lane[l]);
+    for (int l = 0; l < n % ZFI_LANES; l++)
+        lane[l] = zfi_fma(isa, x[i + l], zfi_bf16_to_f32(y[i + l]), lane[l]);
+    return zfi_fold_sum(lane);
+}
+ZFI_KERNEL_OF(float, zfi_vdot_bf16, (const float *x, const uint16_t *y, int64_t n), (x, y, n))
+
+ZFI_BODY float zfi_vdot_f16_body(zfi_isa isa, const float *x, const uint16_t *y, int64_t n)
+{
+    float lane[ZFI_LANES] = {0};
+    int64_t i = 0;
+    for (; i + ZFI_LANES <= n; i += ZFI_LANES)
+        for (int l = 0; l < ZFI_LANES; l++)
+            lane[l] = zfi_fma(isa, x[i + l], zfi_f16_to_f32(y[i + l]), lane[l]);
+    for (int l = 0; l < n % ZFI_LANES; l++)
+        lane[l] = zfi_fma(isa, x[i + l], zfi_f16_to_f32(y[i + l]), lane[l]);
+    return zfi_fold_sum(lane);
+}
+ZFI_KERNEL_OF(float, zfi_vdot_f16, (const float *x, const uint16_t *y, int64_t n), (x, y, n))
+
+/* The product is one row of neighbours times rows of B along k. */
+static bool zfi_matmul_is_row(const zfi_matmul_desc *d)
+{
+    return d->m == 1 && zfi_matmul_count(d) == 1 && d->b_row == 1 && (d->a_col == 1 || d->k == 1);
+}
+
+/* Elements of C of a task: about 64 KiB of B. */
+static int64_t zfi_matmul_row_grain(const zfi_matmul_desc *d)
+{
+    return zfi_max(16, zfi_min(ZFI_SPAN, (1 << 15) / zfi_max(d->k, 1)));
+}
+
+/* Elements of a task: sums of x, the row in f32, with rows of B. */
+static void zfi_matmul_row_task(void *context, int64_t index, int worker)
+{
+    const zfi_matmul_run *run = context;
+    const zfi_matmul_desc *d = run->d;
+    const zfi_isa isa = run->plan.isa;
+    int64_t grain = zfi_matmul_row_grain(d), n0 = index * grain, n = zfi_min(grain, d->n - n0);
+    const float *x = run->scratch ? run->scratch : d->a;
+    void *c = zfi_element_of(d->c, d->c_dtype, n0);
+    float aside[ZFI_SPAN], *sums = d->c_dtype == ZF_F32 ? c : aside;
+    (void)worker;
+    if (d->accumulate && sums == aside) zfi_widen(isa, sums, d->c_dtype, c, n);
+    for (int64_t i = 0; i < n; i++) {
+        const void *row = zfi_element(d->b, d->dtype, (n0 + i) * d->b_col);
+        float sum = d->dtype == ZF_BF16  ? zfi_vdot_bf16(isa, x, row, d->k)
+                    : d->dtype == ZF_F16 ? zfi_vdot_f16(isa, x, row, d->k)
+                                         : zfi_vdot(isa, x, row, d->k);
+        sums[i] = d->accumulate ? sums[i] + sum : sum;
+    }
+    if (d->epilogue) d->epilogue(d->epilogue_context, sums, d->c_row, 0, n0, 1, n);
+    if (sums == aside) zfi_narrow(isa, c, d->c_dtype, sums, n);
+}
+
 /* k is 0: each sum is empty; a row and a span at a time. */
 static void zfi_matmul_nothing_task(void *context, int64_t index, int worker)
 {
@@ -337,6 +404,8 @@ ZFI_UNUSED static size_t zfi_matmul_tiled_scratch(zfi_isa isa, int threads,
 {
     zfi_matmul_desc turned = zfi_matmul_turned(d);
     if (!d->m || !d->n || !d->k || !zfi_matmul_count(d)) return 0;
+    if (zfi_matmul_is_row(&turned))
+        return d->dtype == ZF_F32 ? 0 : (size_t)d->k * sizeof(float);
     return zfi_matmul_plan_of(isa, threads, &turned).bytes;
 }
 
@@ -347,17 +416,25 @@ ZFI_UNUSED static void zfi_matmul_tiled(zfi_isa isa, zfi_pool *pool, const zfi_m
 {
     const zfi_matmul_desc turned = zfi_matmul_turned(d);
     int64_t matrices = zfi_matmul_count(d), tasks;
+    int threads = zfi_pool_threads(pool);
     zfi_matmul_run run = {.plan = {.isa = isa}, .d = &turned, .scratch = scratch};
     if (!d->m || !d->n || !matrices) return;
     if (!d->k) {
         zfi_pool_run(pool, matrices, zfi_matmul_nothing_task, &run);
         return;
     }
-    run.plan = zfi_matmul_plan_of(isa, zfi_pool_threads(pool), &turned);
-    tasks =
-        matrices * zfi_div_up(turned.n, run.plan.span) * zfi_div_up(run.plan.panels, run.plan.task);
     if ((double)matrices * (double)d->m * (double)d->n * (double)d->k < 0x1p17)
         pool = NULL; /* less work than it takes to wake a thread */
+    if (zfi_matmul_is_row(&turned)) {
+        if (d->dtype == ZF_F32) run.scratch = NULL;
+        else zfi_widen(isa, run.scratch, d->dtype, turned.a, d->k);
+        zfi_pool_run(pool, zfi_div_up(turned.n, zfi_matmul_row_grain(&turned)), zfi_matmul_row_task,
+                     &run);
+        return;
+    }
+    run.plan = zfi_matmul_plan_of(isa, threads, &turned);
+    tasks =
+        matrices * zfi_div_up(turned.n, run.plan.span) * zfi_div_up(run.plan.panels, run.plan.task);
     for (run.chunk = 0; run.chunk < d->k; run.chunk += run.plan.chunk)
         zfi_pool_run(pool, tasks, zfi_matmul_task, &run);
 }

@@ -121,6 +121,7 @@
  *                   are the global batch of one step
  *     bucket        parameters that lie side by side in memory; collectives move whole buckets
  *     shard         the elements of a bucket that one rank holds: 1 of `world` equal ranges
+ *     piece         elements of a bucket or shard that are updated at one time (zf_offload)
  *     queue         nodes that run in order, beside other queues: compute, gather, reduce
  *     lifetime      the nodes from the first that writes a value to the last that reads it
  *     peak          the bytes that a program and its store allocate together
@@ -834,6 +835,10 @@ typedef struct zf_offload_desc {
     /* Of parameters and activations: buckets and values of at most so many bytes stay on the
      * device */
     size_t keep_bytes;
+    /* Updates of buckets with copies of parameters or states run in pieces: a copy has at most so
+     * many bytes as f32, but at least 4096. 0: 16 MiB. With zf_prefetch pieces are read and written
+     * while others are updated, within its budgets */
+    size_t piece_bytes;
 } zf_offload_desc;
 ZF_API zf_status zf_offload(zf_graph *graph, const zf_offload_desc *desc);
 
@@ -2020,6 +2025,7 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(accumulator, 0, 0, )                                                                         \
     X(view, 1, 1, A(view, at, i) A(view, shape, l))                                                \
     X(shard, 1, 1, A(shard, world, i))                                                             \
+    X(piece, 1, 1, A(piece, at, i) A(piece, size, i))                                              \
     X(pack, 1, ZF_MAX_OPERANDS, A(pack, at, l) A(pack, size, i))                                   \
     X(norms, 1, 1, A(norms, blocks, l))                                                            \
     X(all_gather, 1, 2, A(all_gather, world, i) A(all_gather, over, e(all|node|local)))            \
@@ -2041,20 +2047,21 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
       A(loss_scale_update, consecutive, b))                                                        \
     X(advance, 1, 2, )                                                                             \
     X(sgd, 3, 6, A(sgd, momentum, f) A(sgd, nesterov, b) A(sgd, weight_decay, f)                   \
-      A(sgd, world, i) A(sgd, blocks, l) A(sgd, decays, v) A(sgd, scaled, b))                      \
+      A(sgd, piece, l) A(sgd, world, i) A(sgd, blocks, l) A(sgd, decays, v) A(sgd, scaled, b))     \
     X(adamw, 6, 8, A(adamw, beta1, f) A(adamw, beta2, f) A(adamw, eps, f)                          \
-      A(adamw, weight_decay, f) A(adamw, world, i) A(adamw, blocks, l) A(adamw, decays, v)         \
-      A(adamw, scaled, b))                                                                         \
+      A(adamw, weight_decay, f) A(adamw, piece, l) A(adamw, world, i) A(adamw, blocks, l)          \
+      A(adamw, decays, v) A(adamw, scaled, b))                                                     \
     X(lamb_update, 5, 7, A(lamb_update, beta1, f) A(lamb_update, beta2, f)                         \
-      A(lamb_update, eps, f) A(lamb_update, weight_decay, f) A(lamb_update, world, i)              \
-      A(lamb_update, blocks, l) A(lamb_update, decays, v) A(lamb_update, scaled, b))               \
-    X(lamb_apply, 5, 6, A(lamb_apply, least, f) A(lamb_apply, most, f) A(lamb_apply, world, i)     \
-      A(lamb_apply, blocks, l))                                                                    \
-    X(lion, 4, 6, A(lion, beta1, f) A(lion, beta2, f) A(lion, weight_decay, f) A(lion, world, i)   \
-      A(lion, blocks, l) A(lion, decays, v) A(lion, scaled, b))
+      A(lamb_update, eps, f) A(lamb_update, weight_decay, f) A(lamb_update, piece, l)              \
+      A(lamb_update, world, i) A(lamb_update, blocks, l) A(lamb_update, decays, v)                 \
+      A(lamb_update, scaled, b))                                                                   \
+    X(lamb_apply, 5, 6, A(lamb_apply, least, f) A(lamb_apply, most, f) A(lamb_apply, piece, l)     \
+      A(lamb_apply, world, i) A(lamb_apply, blocks, l))                                            \
+    X(lion, 4, 6, A(lion, beta1, f) A(lion, beta2, f) A(lion, weight_decay, f) A(lion, piece, l)   \
+      A(lion, world, i) A(lion, blocks, l) A(lion, decays, v) A(lion, scaled, b))
 
 #define ZF_MAX_OPERANDS   65535
-#define ZF_MAX_ATTRIBUTES 8
+#define ZF_MAX_ATTRIBUTES 9
 #define ZF_MAX_SAVED      4 /* values that a node leaves for its gradient, beside its result */
 
 typedef enum zf_op {
@@ -2663,6 +2670,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/offload_activations.c"
 #include "passes/offload_gradients.c"
 #include "passes/offload_optimizer.c"
+#include "passes/offload_pieces.c"
 #include "passes/offload.c"
 #include "passes/fuse_update.c"
 #include "passes/fuse_chain.c"

@@ -43,6 +43,7 @@ typedef enum zfi_among_ranks {
     ZFI_RANKS_BUCKET,   /* this rank's shard, where the bucket is sharded */
     ZFI_RANKS_VIEW,     /* elements of operand 0 */
     ZFI_RANKS_SHARD,    /* this rank's shard of operand 0 */
+    ZFI_RANKS_PIECE,    /* as its operand, of which it has some elements */
     ZFI_RANKS_PACK,     /* the operands, side by side */
     ZFI_RANKS_BLOCKS,   /* sums over blocks: a shard if the operand is a shard */
     ZFI_RANKS_GRADIENT  /* as operand 1, the gradient */
@@ -310,6 +311,25 @@ static int32_t zfi_bytes_of(const zf_graph *g, int32_t id)
     return id;
 }
 
+/* The piece of a value to which the bytes of the node belong; 0: it may have all of them. Pieces of
+ * a value are disjoint. */
+static int32_t zfi_piece_of(const zf_graph *g, int32_t id)
+{
+    int64_t at;
+    while (g->nodes[id].op != ZF_OP_piece) {
+        const int32_t k = zfi_viewed(g, &g->nodes[id], &at);
+        if (k < 0) return 0;
+        id = g->nodes[id].args[k];
+    }
+    return id;
+}
+
+/* The node is a part of a leaf, through which it is written: a shard or a piece. */
+static bool zfi_is_part(const zfi_node *node)
+{
+    return node->op == ZF_OP_shard || node->op == ZF_OP_piece;
+}
+
 /* The node stands below `update:`. */
 static bool zfi_runs_once(const zfi_node *node) { return node->update || node->below; }
 
@@ -317,6 +337,13 @@ static bool zfi_runs_once(const zfi_node *node) { return node->update || node->b
 static const zfi_node *zfi_copied(const zf_graph *g, const zfi_node *node)
 {
     while (node->op == ZF_OP_copy) node = &g->nodes[node->args[0]];
+    return node;
+}
+
+/* The same, also seen through pieces. */
+static const zfi_node *zfi_home_of(const zf_graph *g, const zfi_node *node)
+{
+    while (node->op == ZF_OP_copy || node->op == ZF_OP_piece) node = &g->nodes[node->args[0]];
     return node;
 }
 

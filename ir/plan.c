@@ -23,7 +23,7 @@
  *
  * These have no place in the plan: params, states and their buckets that lie in a store; views of
  * them; a concat of neighbours in the store; and a shard, which begins at a place that depends on
- * the rank. */
+ * the rank, with pieces of it. */
 
 enum { ZFI_ALIGN = 64 }; /* of every place, except views and places on a disk */
 
@@ -91,6 +91,8 @@ typedef struct zfi_play {
     int32_t *owner;
     /* By node: the position of the node that made the value; for a leaf, of its last writer */
     int32_t *made;
+    /* By leaf: the position of the last node that wrote it otherwise than through a piece */
+    int32_t *whole;
     /* By node: the node whose place contains its bytes, itself or the root of its view */
     int32_t *place;
     int32_t queues; /* in use */
@@ -149,7 +151,7 @@ static void zfi_play_place(zf_graph *g, int32_t id)
         zfi_verify_fail(g, id, "its place must be that of %%%d, into which it writes",
                         (int)node->args[1]);
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
-        if ((zfi_written_args(g, node) >> k & 1) && g->nodes[node->args[k]].op == ZF_OP_shard &&
+        if ((zfi_written_args(g, node) >> k & 1) && zfi_is_part(&g->nodes[node->args[k]]) &&
             !zfi_lies_in_operand(g, &g->nodes[node->args[k]]))
             zfi_verify_fail(g, id, "it writes %%%d, which is a copy and no view of %%%d",
                             (int)node->args[k], (int)g->nodes[node->args[k]].args[0]);
@@ -174,6 +176,15 @@ static void zfi_play_leaf(zfi_play *p, int32_t id)
     else
         p->maps[node->space] = zfi_own(&g->memory, p->maps[node->space], node->offset,
                                        node->offset + node->bytes, id);
+}
+
+/* The position of the last node that wrote to the leaf of which the node is a view, where the two
+ * have bytes in common. */
+static int32_t zfi_last_write(const zfi_play *p, int32_t id)
+{
+    const int32_t owner = p->owner[id], piece = zfi_piece_of(p->graph, id);
+    if (!piece) return p->made[owner];
+    return p->made[piece] > p->whole[owner] ? p->made[piece] : p->whole[owner];
 }
 
 /* Checks that the operands of a node, or the value of an output, own their bytes; for a concat that
@@ -201,8 +212,8 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
             zfi_verify_fail(
                 g, id, found ? "the bytes of %%%d belong to %%%d" : "the bytes of %%%d are gone",
                 (int)arg, (int)found);
-        if (owner != arg && x->op != ZF_OP_shard && zfi_is_written(g, g->nodes[owner].op) &&
-            p->made[owner] > p->made[arg])
+        if (owner != arg && !zfi_is_part(x) && zfi_is_written(g, g->nodes[owner].op) &&
+            zfi_last_write(p, arg) > p->made[arg])
             zfi_verify_fail(g, id, "%%%d is a view of %%%d, which has been written since", (int)arg,
                             (int)owner);
     }
@@ -318,8 +329,11 @@ static void zfi_play_node(zfi_play *p, int32_t position)
     zfi_claim(p, id, node->space, node->scratch_offset, node->scratch_bytes, 0);
     if (g->memory.failed) return;
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
-        if (zfi_written_args(g, node) >> k & 1)
-            p->made[node->args[k]] = p->made[zfi_written_leaf(g, node->args[k])] = position;
+        if (zfi_written_args(g, node) >> k & 1) {
+            const int32_t leaf = zfi_written_leaf(g, node->args[k]);
+            p->made[node->args[k]] = p->made[leaf] = position;
+            if (!zfi_piece_of(g, node->args[k])) p->whole[leaf] = position;
+        }
     zfi_play_reads(p, id);
     if (zfi_has(g, id, ZF_OP_LEAF | ZF_OP_EFFECT)) return;
     p->owner[id] = view ? p->owner[node->args[zfi_viewed(g, node, &at)]] : id;
@@ -338,15 +352,16 @@ static void zfi_play_node(zfi_play *p, int32_t position)
 static zf_status zfi_verify_plan(zf_graph *g)
 {
     const int32_t queues = zfi_queue_count(g);
-    size_t count = (size_t)zfi_len(g->nodes), all = (3 + (size_t)queues) * count;
+    size_t count = (size_t)zfi_len(g->nodes), all = (4 + (size_t)queues) * count;
     int32_t end = zfi_len(g->order), *arrays = zfi_calloc(&g->memory, all, sizeof *arrays);
     zfi_play p = {.graph = g, .owner = arrays, .queues = queues};
     for (int space = 0; space < ZF_SPACES && arrays; space++)
         zfi_push(&g->memory, p.maps[space], ((zfi_segment){0, 0}));
     if (arrays && !g->memory.failed) {
-        p.made = arrays + count, p.place = arrays + 2 * count;
-        for (int q = 0; q < queues; q++) p.held[q] = arrays + (size_t)(3 + q) * count;
-        for (size_t n = 0; n < count; n++) p.made[n] = -1, p.place[n] = (int32_t)n;
+        p.made = arrays + count, p.place = arrays + 2 * count, p.whole = arrays + 3 * count;
+        for (int q = 0; q < queues; q++) p.held[q] = arrays + (size_t)(4 + q) * count;
+        for (size_t n = 0; n < count; n++)
+            p.made[n] = p.whole[n] = -1, p.place[n] = (int32_t)n;
         for (int32_t i = 0; i < end && !g->error.status; i++) zfi_play_place(g, g->order[i]);
         for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
             zfi_play_leaf(&p, g->order[i]);

@@ -10,13 +10,16 @@
  *     each has one wait, below it, in the same section, which may run again
  *   - a released value was computed in the step, is complete, and is no output
  *
- * A value and its views count as one value, since reading a view reads the value's bytes. A queue
- * runs in order. So of the collectives on a queue that read (or write) one value, only the last
- * needs to be remembered: when it is complete, all are. */
+ * A value and its views count as one value, since reading a view reads the value's bytes. A piece
+ * counts as a value of its own: a use of it is in the way of a use of the whole, but not of other
+ * pieces. A queue runs in order. So of the collectives on a queue that read (or write) one value,
+ * only the last needs to be remembered: when it is complete, all are. */
 
 typedef struct zfi_lane {
-    int32_t root;                                  /* the value of which it is a view; itself */
+    int32_t root;  /* the value of which it is a view; itself */
+    int32_t whole; /* of a piece: the root of what it is a piece of; else 0 */
     int32_t read[ZFI_QUEUES], written[ZFI_QUEUES]; /* of a root: the last in flight; 0: none */
+    int32_t piece_read[ZFI_QUEUES], piece_written[ZFI_QUEUES]; /* of pieces of it */
     int32_t queues;                                /* of [0]: queues in use */
     bool waited;                                   /* of a collective or copy */
     bool released, kept;                           /* of a root; kept: it is an output */
@@ -31,33 +34,52 @@ static int32_t zfi_queue_count(const zf_graph *g)
     return count;
 }
 
+/* The node in flight on queue q that is in the way of a use: it writes the value, or reads it where
+ * the use writes it; 0: none. */
+static int32_t zfi_in_flight(const int32_t *read, const int32_t *written, int q, bool writes)
+{
+    return written[q] ? written[q] : writes ? read[q] : 0;
+}
+
 /* Node `id` uses %arg: an error if a node in flight on another queue uses it. */
 static void zfi_check_way(zf_graph *g, const zfi_lane *t, int32_t id, int32_t arg, const char *verb,
                           bool writes)
 {
-    const zfi_lane *root = &t[t[arg].root];
+    const zfi_lane *root = &t[t[arg].root], *whole = &t[root->whole];
     for (int q = 1; q < t->queues; q++) {
-        int32_t other = root->written[q] ? root->written[q] : writes ? root->read[q] : 0;
+        int32_t other = zfi_in_flight(root->read, root->written, q, writes);
+        if (!other && root->whole) other = zfi_in_flight(whole->read, whole->written, q, writes);
+        if (!other && !root->whole)
+            other = zfi_in_flight(root->piece_read, root->piece_written, q, writes);
         if (!other || q == g->nodes[id].queue) continue;
         zfi_verify_fail(g, id,
                         "it %s %%%d while %s %%%d on queue %s %s it; wait %%%d must be above", verb,
                         (int)arg, zfi_record_of(g, other)->name, (int)other, zfi_queue_names[q],
-                        root->written[q] ? "writes" : "reads", (int)other);
+                        root->written[q] == other || whole->written[q] == other ||
+                                root->piece_written[q] == other
+                            ? "writes"
+                            : "reads",
+                        (int)other);
         return;
     }
+}
+
+static void zfi_mark_last(int32_t *last, int32_t id, bool under_way)
+{
+    if (under_way) *last = id;
+    else if (*last == id) *last = 0;
 }
 
 /* Marks a node as in flight (`under_way`), or as complete. */
 static void zfi_mark_way(const zf_graph *g, zfi_lane *t, int32_t id, bool under_way)
 {
     const zfi_node *node = &g->nodes[id];
-    int32_t *way = &t[t[id].root].written[node->queue];
-    if (under_way) *way = id;
-    else if (*way == id) *way = 0;
-    for (int32_t k = 0; k < node->arg_count; k++) {
-        way = &t[t[node->args[k]].root].read[node->queue];
-        if (under_way) *way = id;
-        else if (*way == id) *way = 0;
+    for (int32_t k = -1; k < node->arg_count; k++) {
+        zfi_lane *root = &t[t[k < 0 ? id : node->args[k]].root], *whole = &t[root->whole];
+        zfi_mark_last(&(k < 0 ? root->written : root->read)[node->queue], id, under_way);
+        if (root->whole)
+            zfi_mark_last(&(k < 0 ? whole->piece_written : whole->piece_read)[node->queue], id,
+                          under_way);
     }
 }
 
@@ -74,7 +96,10 @@ static void zfi_check_wait(zf_graph *g, zfi_lane *t, int32_t id)
 static void zfi_check_release(zf_graph *g, zfi_lane *t, int32_t id)
 {
     int32_t arg = g->nodes[id].args[0], root = t[arg].root;
-    if (zfi_has(g, root, ZF_OP_LEAF))
+    if (t[root].whole)
+        zfi_verify_fail(g, id, "%%%d is a piece, which is released with %%%d", (int)arg,
+                        (int)t[root].whole);
+    else if (zfi_has(g, root, ZF_OP_LEAF))
         zfi_verify_fail(g, id, "%%%d is a %s, which stays", (int)root,
                         zfi_record_of(g, root)->name);
     else if (t[root].released) zfi_verify_fail(g, id, "%%%d has been released", (int)root);
@@ -106,7 +131,11 @@ static void zfi_check_queue(zf_graph *g, zfi_lane *t, int32_t id)
     const zfi_node *node = &g->nodes[id];
     int64_t at;
     int32_t viewed = zfi_viewed(g, node, &at);
-    t[id].root = viewed < 0 ? id : t[node->args[viewed]].root;
+    t[id].root = viewed < 0 || node->op == ZF_OP_piece ? id : t[node->args[viewed]].root;
+    if (node->op == ZF_OP_piece) {
+        const int32_t of = t[node->args[0]].root;
+        t[id].whole = t[of].whole ? t[of].whole : of;
+    }
     if (node->queue && !zfi_may_run_on(g, id, node->queue))
         zfi_verify_fail(g, id, "on queue %s there are %s alone", zfi_queue_names[node->queue],
                         node->queue < ZFI_QUEUE_DOWNLOAD ? "collectives of several ranks"
@@ -115,14 +144,17 @@ static void zfi_check_queue(zf_graph *g, zfi_lane *t, int32_t id)
     if (node->op == ZF_OP_release) zfi_check_release(g, t, id);
     if (node->op == ZF_OP_wait || node->op == ZF_OP_release) return;
     /* these do not read their operands */
-    if (node->op == ZF_OP_bucket || node->op == ZF_OP_gradient || node->op == ZF_OP_saved) return;
+    if (node->op == ZF_OP_bucket || node->op == ZF_OP_gradient || node->op == ZF_OP_saved ||
+        node->op == ZF_OP_piece)
+        return;
     for (int32_t k = 0; k < node->arg_count; k++) {
         bool writes = k < 31 && zfi_written_args(g, node) >> k & 1;
         int32_t root = t[node->args[k]].root;
-        if (t[root].released)
+        if (t[root].released || (t[root].whole && t[t[root].whole].released))
             zfi_verify_fail(g, id, "it reads %%%d, whose bytes have been released",
                             (int)node->args[k]);
-        if (node->op == ZF_OP_output) t[root].kept = true; /* it is read after the step */
+        if (node->op == ZF_OP_output) /* it is read after the step */
+            t[t[root].whole ? t[root].whole : root].kept = true;
         else zfi_check_way(g, t, id, node->args[k], writes ? "writes" : "reads", writes);
     }
     if (node->queue) zfi_mark_way(g, t, id, true);

@@ -38,7 +38,9 @@
  *     of their parameters in the bucket; no other bucket is updated by this sum; its other operands
  *     are equal on all ranks, or sharded as the updated value is
  *   - a whole bucket that is updated in shards is gathered before anything reads it, or the
- *     section ends; likewise an updated copy is copied back
+ *     section ends; likewise an updated copy is copied back, and all pieces of it
+ *   - the updates of the pieces of a bucket differ in nothing else, and have the same pieces of all
+ *     operands
  *   - outputs of the micro section that are floats of one element are sums over the global batch,
  *     unless they depend on constants alone; no output
  *     is a shard
@@ -63,6 +65,9 @@ typedef struct zfi_stand {
     int32_t sum;  /* the node that computed the sum; the pack where there is nothing to sum */
     int32_t cause; /* OTHER and BATCH: a node that causes them */
     int32_t torn;  /* of a whole bucket: an update of a shard, not gathered; 0 */
+    int64_t at, of; /* it is a piece of a value of `of` elements, from `at` on; of 0: it is none */
+    int64_t back;   /* elements of its pieces that were updated and are back in their place */
+    int32_t pieced; /* of a leaf: the first update of a piece; 0 */
     int32_t used;  /* an accumulator: the node that adds to it; a sum: the bucket that it updates */
     bool varies;   /* it depends on dropout, or on a leaf that is no constant */
     bool changed;  /* of a leaf: it has been updated */
@@ -130,14 +135,52 @@ static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
     return s;
 }
 
+/* Those of the value with the same elements. */
+static zfi_stand zfi_stand_like(const zfi_ranks *r, int32_t id)
+{
+    zfi_stand s = r->at[id];
+    s.torn = s.used = s.pieced = 0;
+    s.back = 0;
+    return s;
+}
+
 /* The properties of a view of operand 0. */
 static zfi_stand zfi_stand_of_view(const zfi_ranks *r, const zfi_node *node)
 {
-    zfi_stand s = r->at[node->args[0]];
-    s.torn = s.used = 0;
-    if ((s.bits & ZFI_SHARD) &&
-        zfi_node_count(node) != zfi_node_count(&r->graph->nodes[node->args[0]]))
-        s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER), s.cut = 0;
+    zfi_stand s = zfi_stand_like(r, node->args[0]);
+    if (zfi_node_count(node) == zfi_node_count(&r->graph->nodes[node->args[0]])) return s;
+    s.at = s.of = 0;
+    if (s.bits & ZFI_SHARD) s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER), s.cut = 0;
+    return s;
+}
+
+static zfi_stand zfi_stand_of_piece(const zfi_ranks *r, const zfi_node *node)
+{
+    zfi_stand s = zfi_stand_like(r, node->args[0]);
+    s.at = ZF_INT(node, piece, at);
+    s.of = zfi_node_count(&r->graph->nodes[node->args[0]]);
+    return s;
+}
+
+/* A pack of all pieces of a value, in their order, is sharded as the value is. */
+static zfi_stand zfi_stand_of_pack(const zfi_ranks *r, int32_t id)
+{
+    const zfi_node *node = &r->graph->nodes[id];
+    const int64_t *at = ZF_LIST(node, pack, at).data;
+    const zfi_stand *first = &r->at[node->args[0]];
+    zfi_stand s = zfi_stand_of_args(r, node);
+    bool all = first->of == ZF_INT(node, pack, size);
+    int64_t end = 0;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_stand *x = &r->at[node->args[k]];
+        s.bits |= x->bits & ZFI_SUMMED;
+        s.sums |= x->sums;
+        all = all && x->of == first->of && x->at == end && at[k] == end && x->cut == first->cut &&
+              x->bits == first->bits;
+        end += zfi_node_count(&r->graph->nodes[node->args[k]]);
+    }
+    if (all && end == first->of) s.bits = first->bits, s.cut = first->cut;
+    s.pack = s.sum = id;
     return s;
 }
 
@@ -145,8 +188,8 @@ static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
 {
     const zfi_node *node = &r->graph->nodes[id];
     const uint8_t axes = zfi_axes_of(node), all = zfi_all_axes(r->graph);
-    zfi_stand s = r->at[node->args[0]];
-    s.torn = s.used = 0;
+    zfi_stand s = zfi_stand_like(r, node->args[0]);
+    if (axes) s.at = s.of = 0;
     if (axes && node->op == ZF_OP_all_gather) {
         if (!(s.bits & ZFI_SHARD)) s.pack = 0, s.bits &= ZFI_OTHER | ZFI_BATCH;
         if (axes == all) s.bits &= (uint8_t)~ZFI_OTHER;
@@ -193,31 +236,23 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
     case ZFI_RANKS_ALIKE: return s;
     case ZFI_RANKS_VIEW: return zfi_stand_of_view(r, node);
     case ZFI_RANKS_SHARD:
-        s = r->at[node->args[0]];
-        s.torn = s.used = 0;
+        s = zfi_stand_like(r, node->args[0]);
         if (ZF_INT(node, shard, world) <= 1) return s;
         if (s.bits & ZFI_SHARD) s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER), s.cut = 0;
         else if (own) s.bits |= ZFI_SHARD, s.cut = zfi_shard_axes(g);
         return s;
-    case ZFI_RANKS_PACK:
+    case ZFI_RANKS_PIECE: return zfi_stand_of_piece(r, node);
+    case ZFI_RANKS_PACK: return zfi_stand_of_pack(r, id);
+    case ZFI_RANKS_BLOCKS: /* a shard consists of whole blocks, and so does a piece */
         s = zfi_stand_of_args(r, node);
-        for (int32_t k = 0; k < node->arg_count; k++) {
-            s.bits |= r->at[node->args[k]].bits & ZFI_SUMMED;
-            s.sums |= r->at[node->args[k]].sums;
-        }
-        s.pack = s.sum = id;
-        return s;
-    case ZFI_RANKS_BLOCKS: /* a shard consists of whole blocks */
-        s = zfi_stand_of_args(r, node);
+        s.at = r->at[node->args[0]].at / ZFI_NORM_BLOCK;
+        s.of = zfi_whole_blocks(r->at[node->args[0]].of);
         if (r->at[node->args[0]].bits & ZFI_SHARD) {
             s.bits = r->at[node->args[0]].bits & (ZFI_OTHER | ZFI_BATCH | ZFI_SHARD);
             s.cut = r->at[node->args[0]].cut;
         }
         return s;
-    case ZFI_RANKS_GRADIENT:
-        s = r->at[node->args[1]];
-        s.used = 0;
-        return s;
+    case ZFI_RANKS_GRADIENT: return zfi_stand_like(r, node->args[1]);
     default:
         return zfi_has(g, id, ZF_OP_COLLECTIVE) ? zfi_stand_of_collective(r, id)
                                                 : zfi_stand_of_args(r, node);
@@ -392,7 +427,7 @@ static void zfi_check_cut(zfi_ranks *r, int32_t id, int32_t k)
 static void zfi_check_beside(zfi_ranks *r, int32_t id, int32_t k, const zf_attribute *blocks)
 {
     zf_graph *g = r->graph;
-    const zfi_node *node = &g->nodes[id], *home = zfi_copied(g, &g->nodes[node->args[k]]);
+    const zfi_node *node = &g->nodes[id], *home = zfi_home_of(g, &g->nodes[node->args[k]]);
     int32_t arg = node->args[k], bucket = zfi_updated_leaf(g, node->args[0]);
     const zfi_stand *x = &r->at[arg];
     int64_t block;
@@ -416,11 +451,71 @@ static void zfi_check_beside(zfi_ranks *r, int32_t id, int32_t k, const zf_attri
                         (long long)block, (int)bucket, (int)arg);
 }
 
-/* The node is this rank's shard of a leaf that the rank has as a whole, or a copy of it. */
+/* The node is this rank's shard of a leaf that the rank has as a whole, or a copy or piece of
+ * it. */
 static bool zfi_is_shard(const zf_graph *g, int32_t id)
 {
-    const zfi_node *node = zfi_copied(g, &g->nodes[id]);
+    const zfi_node *node = zfi_home_of(g, &g->nodes[id]);
     return node->op == ZF_OP_shard && ZF_INT(node, shard, world) > 1;
+}
+
+/* The attributes are equal, apart from `piece`. */
+static bool zfi_alike_but_piece(const zfi_record *record, const zf_attribute *a,
+                                const zf_attribute *b)
+{
+    const char *fields = record->attributes;
+    const int piece = zfi_attribute_index(record, "piece");
+    zfi_field field;
+    for (int k = 0; zfi_next_field(&fields, &field); k++) {
+        const bool list = field.kind == 'l' || field.kind == 'v';
+        if (k == piece) continue;
+        if (list && (a[k].list.count != b[k].list.count ||
+                     memcmp(a[k].list.data, b[k].list.data, (size_t)a[k].list.count * 8)))
+            return false;
+        if (!list && a[k].i != b[k].i) return false;
+    }
+    return true;
+}
+
+/* Checks that operands of the size of the updated value are its pieces at one place; and that the
+ * update is that of the other pieces. */
+static void zfi_check_pieces(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const zf_attribute *piece = zfi_attribute_of(g, node, "piece");
+    const zfi_stand *p = &r->at[node->args[0]];
+    const int64_t *place = piece && piece->list.count ? piece->list.data : NULL;
+    const uint32_t written = zfi_written_args(g, node);
+    const int32_t target = zfi_updated_leaf(g, node->args[written & 1 ? 0 : 2]);
+    int32_t *first = &r->at[target].pieced;
+    if (p->of ? !place || place[0] != p->at || place[1] != p->of : place != NULL) {
+        zfi_verify_fail(g, id,
+                        p->of ? "%%%d is a piece: piece must be [%lld,%lld]"
+                              : "%%%d is no piece: piece must not be given",
+                        (int)node->args[0], (long long)p->at, (long long)p->of);
+        return;
+    }
+    if (!p->of) return;
+    if (!*first) *first = id;
+    if (g->nodes[*first].op != node->op || g->nodes[*first].arg_count != node->arg_count ||
+        !zfi_alike_but_piece(g->records[node->op], g->nodes[*first].attributes, node->attributes))
+        zfi_verify_fail(g, id, "pieces of %%%d are updated in two ways, here and by %s %%%d",
+                        (int)target, g->records[g->nodes[*first].op]->name,
+                        (int)g->nodes[*first].args[0]);
+    for (int32_t k = 0; k < node->arg_count && !g->error.status; k++) {
+        const int32_t arg = node->args[k], other = g->nodes[*first].args[k];
+        const zfi_stand *x = &r->at[arg];
+        const bool cut = k == 1 || k == zfi_master_arg(g, node) || (k < 31 && written >> k & 1);
+        if (cut && (x->at != p->at || x->of != p->of))
+            zfi_verify_fail(g, id, "%%%d is no piece of %lld elements from element %lld of %lld on",
+                            (int)arg, (long long)zfi_node_count(&g->nodes[node->args[0]]),
+                            (long long)p->at, (long long)p->of);
+        else if (k == 1 ? x->sum != r->at[other].sum
+                        : zfi_home_of(g, &g->nodes[arg]) != zfi_home_of(g, &g->nodes[other]))
+            zfi_verify_fail(g, id, "%%%d and %%%d, for another piece, are not of one value",
+                            (int)arg, (int)other);
+    }
 }
 
 static void zfi_check_update(zfi_ranks *r, int32_t id)
@@ -445,8 +540,34 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
     zfi_check_gradient(r, id, bucket, blocks);
     zfi_check_cut(r, id, 1);
     for (int32_t k = 2; k < node->arg_count; k++) zfi_check_beside(r, id, k, blocks);
-    if (zfi_updates_param(g, node) && shard && zfi_is_shard(g, node->args[0]))
-        r->at[bucket].torn = id;
+    if (!g->error.status) zfi_check_pieces(r, id);
+}
+
+/* The node has been written elsewhere, or a part of it: until that is in its place, neither it nor
+ * what it is a part of may be read. */
+static void zfi_tear(zfi_ranks *r, int32_t id, int32_t by)
+{
+    const zf_graph *g = r->graph;
+    for (;; id = g->nodes[id].args[0]) {
+        if (!r->at[id].torn) r->at[id].torn = by;
+        if (!zfi_is_part(&g->nodes[id])) return;
+    }
+}
+
+/* What was written to the node is in its place; a bucket of which this rank has updated its shard
+ * must still be gathered. */
+static void zfi_mend(zfi_ranks *r, int32_t id)
+{
+    const zf_graph *g = r->graph;
+    for (;; id = g->nodes[id].args[0]) {
+        const int32_t of = zfi_is_part(&g->nodes[id]) ? g->nodes[id].args[0] : 0;
+        r->at[id].torn = 0;
+        if (!of || (g->nodes[id].op == ZF_OP_shard && zfi_is_shard(g, id))) return;
+        if (g->nodes[id].op != ZF_OP_piece) continue;
+        r->at[of].back += zfi_node_count(&g->nodes[id]);
+        if (r->at[of].back < zfi_node_count(&g->nodes[of])) return;
+        r->at[of].back = 0;
+    }
 }
 
 /* Checks writes to copies, whose originals do not change before a copy back; and copies back. */
@@ -455,13 +576,19 @@ static void zfi_check_copies(zfi_ranks *r, int32_t id)
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
     for (int32_t k = 0; k < node->arg_count && k < 31; k++) {
-        int32_t copy = node->args[k], leaf = zfi_updated_leaf(g, copy);
-        if (!(zfi_written_args(g, node) >> k & 1) || g->nodes[copy].op != ZF_OP_copy) continue;
-        if (g->nodes[copy].arg_count > 1)
-            zfi_verify_fail(g, id, "it writes %%%d, which is %%%d, and not that", (int)copy,
-                            (int)g->nodes[copy].args[1]);
-        r->at[copy].torn = id;
-        if (!r->at[leaf].torn) r->at[leaf].torn = id;
+        const int32_t x = node->args[k];
+        const bool copy = g->nodes[x].op == ZF_OP_copy;
+        if (!(zfi_written_args(g, node) >> k & 1) || (!copy && zfi_writes_into(g, id, k))) continue;
+        if (copy && g->nodes[x].arg_count > 1)
+            zfi_verify_fail(g, id, "it writes %%%d, which is %%%d, and not that", (int)x,
+                            (int)g->nodes[x].args[1]);
+        if (copy) {
+            r->at[x].torn = id;
+            zfi_tear(r, (int32_t)(zfi_copied(g, &g->nodes[x]) - g->nodes), id);
+        } else if (zfi_is_part(&g->nodes[x])) {
+            zfi_tear(r, x, id);
+            zfi_mend(r, x);
+        }
     }
     if (node->op != ZF_OP_copy || node->arg_count < 2) return;
     if (g->nodes[node->args[0]].op != ZF_OP_copy ||
@@ -473,7 +600,19 @@ static void zfi_check_copies(zfi_ranks *r, int32_t id)
                         (int)node->args[1]);
     r->at[node->args[0]].torn = 0;
     r->at[zfi_bytes_of(g, node->args[1])].changed = true;
-    if (!zfi_is_shard(g, node->args[1])) r->at[node->args[1]].torn = 0;
+    if (g->nodes[node->args[1]].op != ZF_OP_copy) zfi_mend(r, node->args[1]);
+}
+
+/* Why operand `arg` must not be read: an update of a part of it, or of a copy, is not complete. */
+static const char *zfi_torn_text(const zfi_ranks *r, int32_t arg)
+{
+    const zf_graph *g = r->graph;
+    const int32_t written = g->nodes[r->at[arg].torn].args[0];
+    if (zfi_has(g, arg, ZF_OP_LEAF) && zfi_is_shard(g, written))
+        return "only this rank's shard of %%%d is updated: an all_gather into it must be above";
+    if (r->at[written].of)
+        return "pieces of %%%d are updated: all of them must be in their place above";
+    return "a copy of %%%d is updated: a copy back must be above";
 }
 
 /* ------------------------------------------------------------------------------------ nodes */
@@ -491,15 +630,10 @@ static void zfi_check_operands(const zfi_ranks *r, int32_t id)
         else if (node->below && r->at[zfi_bytes_of(g, arg)].changed)
             zfi_verify_fail(g, id, "%%%d has been updated above; it must read what that was before",
                             (int)arg);
-        else if (r->at[arg].torn && !node->below && node->op != ZF_OP_shard &&
+        else if (r->at[arg].torn && !node->below && !zfi_is_part(node) &&
                  node->op != ZF_OP_gradient && g->nodes[arg].op != ZF_OP_copy &&
                  !zfi_writes_into(g, id, k))
-            zfi_verify_fail(g, id,
-                            zfi_is_shard(g, g->nodes[r->at[arg].torn].args[0])
-                                ? "only this rank's shard of %%%d is updated: an all_gather into it "
-                                  "must be above"
-                                : "a copy of %%%d is updated: a copy back must be above",
-                            (int)arg);
+            zfi_verify_fail(g, id, zfi_torn_text(r, arg), (int)arg);
     }
 }
 

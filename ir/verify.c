@@ -9,6 +9,7 @@
  *   - operands and result lie in one space, except for copy; collectives are on the device
  *   - a parameter has at most one gradient; it and each of its states has at most one update; a
  *     gradient is no param or state, since an update could change it before it is read
+ *   - the pieces of a value do not overlap and are all of it; if one has an update, all have
  */
 
 ZFI_FAILS(3, 4)
@@ -25,20 +26,27 @@ static zf_status zfi_verify_fail(zf_graph *g, int32_t id, const char *format, ..
     return zfi_fail(&g->error, ZF_ERR_VERIFY, "verify: %s: %s", line, message);
 }
 
-/* The leaf that is written through a node: the node itself, or the bucket of which it is a
- * shard. */
+/* The leaf that is written through a node: the node itself, or the bucket of which it is a shard or
+ * a piece. */
 static int32_t zfi_written_leaf(const zf_graph *g, int32_t id)
 {
-    return g->nodes[id].op == ZF_OP_shard ? g->nodes[id].args[0] : id;
+    while (zfi_is_part(&g->nodes[id])) id = g->nodes[id].args[0];
+    return id;
 }
 
 /* The leaf whose value in the end changes when the node is written: for a copy, the leaf of which
  * it is a copy. */
 static int32_t zfi_updated_leaf(const zf_graph *g, int32_t id)
 {
-    while (g->nodes[id].op == ZF_OP_shard || g->nodes[id].op == ZF_OP_copy)
-        id = g->nodes[id].args[0];
+    while (zfi_is_part(&g->nodes[id]) || g->nodes[id].op == ZF_OP_copy) id = g->nodes[id].args[0];
     return id;
+}
+
+/* The piece that is written through a node, or through a copy of it; 0: none. */
+static int32_t zfi_updated_piece(const zf_graph *g, int32_t id)
+{
+    while (g->nodes[id].op == ZF_OP_copy) id = g->nodes[id].args[0];
+    return g->nodes[id].op == ZF_OP_piece ? id : 0;
 }
 
 /* Checks that the node runs in the space of its operands, and can run there. */
@@ -114,19 +122,81 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
     return status;
 }
 
+enum { ZFI_DEFINED = 1, ZFI_MARKED = 2, ZFI_UPDATED = 4, ZFI_UPDATED_PIECES = 8 };
+
+/* Notes what a gradient mark or an update does to its operand k: not for the second time. */
+static void zfi_note_update(zf_graph *g, int32_t id, int32_t k, uint8_t *seen)
+{
+    const zfi_node *node = &g->nodes[id];
+    const bool marks = node->op == ZF_OP_gradient;
+    const int32_t leaf = zfi_updated_leaf(g, node->args[k]),
+                  piece = marks ? 0 : zfi_updated_piece(g, node->args[k]);
+    const uint8_t mark = marks ? ZFI_MARKED : ZFI_UPDATED;
+    if (seen[leaf] & mark || (piece && seen[piece] & mark) ||
+        (!marks && !piece && seen[leaf] & ZFI_UPDATED_PIECES))
+        zfi_verify_fail(g, id, "%%%d has %s already", (int)(piece ? piece : leaf),
+                        marks ? "a gradient" : "an update");
+    seen[piece ? piece : leaf] |= mark;
+    if (piece) seen[leaf] |= ZFI_UPDATED_PIECES;
+}
+
+typedef struct zfi_piece_place {
+    int32_t node, of; /* a piece, and the value of which it is one */
+    int64_t at, size;
+} zfi_piece_place;
+
+static int zfi_by_cut(const void *left, const void *right)
+{
+    const zfi_piece_place *a = left, *b = right;
+    if (a->of != b->of) return a->of < b->of ? -1 : 1;
+    if (a->at != b->at) return a->at < b->at ? -1 : 1;
+    return a->node < b->node ? -1 : a->node > b->node;
+}
+
+/* Checks that the pieces of each value are all of it, and that all or none of them are updated. */
+static void zfi_verify_pieces(zf_graph *g, const uint8_t *seen)
+{
+    zfi_piece_place *cuts = NULL;
+    for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op == ZF_OP_piece)
+            zfi_push(&g->memory, cuts,
+                     ((zfi_piece_place){g->order[i], node->args[0], ZF_INT(node, piece, at),
+                                ZF_INT(node, piece, size)}));
+    }
+    if (cuts && !g->memory.failed) qsort(cuts, stbds_arrlenu(cuts), sizeof *cuts, zfi_by_cut);
+    for (int32_t k = 0; k < zfi_len(cuts) && !g->memory.failed && !g->error.status; k++) {
+        const zfi_piece_place *cut = &cuts[k];
+        const bool first = k == 0 || cuts[k - 1].of != cut->of,
+                   last = k + 1 == zfi_len(cuts) || cuts[k + 1].of != cut->of;
+        const int64_t end = first ? 0 : cuts[k - 1].at + cuts[k - 1].size;
+        if (cut->at != end)
+            zfi_verify_fail(g, cut->node, "the piece of %%%d before it ends at %lld", (int)cut->of,
+                            (long long)end);
+        else if (last && cut->at + cut->size != zfi_node_count(&g->nodes[cut->of]))
+            zfi_verify_fail(g, cut->node, "the pieces of %%%d end here, and it has %lld elements",
+                            (int)cut->of, (long long)zfi_node_count(&g->nodes[cut->of]));
+        else if (seen[zfi_updated_leaf(g, cut->node)] & ZFI_UPDATED_PIECES &&
+                 !(seen[cut->node] & ZFI_UPDATED))
+            zfi_verify_fail(g, cut->node, "it has no update, and other pieces of %%%d have one",
+                            (int)cut->of);
+    }
+    zfi_array_free(&g->memory, cuts);
+    if (g->memory.failed) zfi_graph_nomem(g);
+}
+
 /* Checks all nodes; the first broken rule becomes the graph's error. */
 static zf_status zfi_verify_nodes(zf_graph *g)
 {
-    enum { DEFINED = 1, HAS_GRADIENT = 2, IS_UPDATED = 4 };
     size_t count = (size_t)zfi_len(g->nodes);
     uint8_t *seen;
-    bool once = false;
+    bool once = false, pieces = false;
     seen = zfi_calloc(&g->memory, count, 1);
     if (!seen) return zfi_graph_nomem(g);
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        if (seen[id] & DEFINED) zfi_verify_fail(g, id, "it stands twice in the order");
+        if (seen[id] & ZFI_DEFINED) zfi_verify_fail(g, id, "it stands twice in the order");
         if (once && !zfi_runs_once(node))
             zfi_verify_fail(g, id, "it belongs to the micro section but stands below 'update:'");
         if (node->below && g->micro_batches > 1)
@@ -136,18 +206,15 @@ static zf_status zfi_verify_nodes(zf_graph *g)
             zfi_verify_fail(g, id, "a loss is looked at before updates; it must be above 'update:'");
         once |= zfi_runs_once(node);
         if (g->error.status || zfi_verify_node(g, id, seen)) break;
-        seen[id] |= DEFINED;
+        seen[id] |= ZFI_DEFINED;
+        pieces |= node->op == ZF_OP_piece;
         for (int32_t k = 0; k < node->arg_count && k < 31; k++) {
-            uint8_t mark = node->op == ZF_OP_gradient ? HAS_GRADIENT : IS_UPDATED;
-            int32_t leaf = zfi_updated_leaf(g, node->args[k]);
             if (node->op == ZF_OP_gradient ? k > 0 : !(zfi_written_args(g, node) >> k & 1)) continue;
             if (node->op == ZF_OP_advance || zfi_writes_into(g, id, k)) continue;
-            if (seen[leaf] & mark)
-                zfi_verify_fail(g, id, "%%%d has %s already", (int)leaf,
-                                mark == HAS_GRADIENT ? "a gradient" : "an update");
-            seen[leaf] |= mark;
+            zfi_note_update(g, id, k, seen);
         }
     }
+    if (pieces && !g->error.status) zfi_verify_pieces(g, seen);
     zfi_free(&g->memory, seen, count);
     return g->error.status;
 }

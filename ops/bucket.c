@@ -9,6 +9,9 @@
  *                                      before the first one
  *     %9 = view %7 {at=1024 shape=[8,32]} : f32[8,32]    elements [1024, 1280) of %7, taken flat
  *     %10 = shard %7 {world=4} : f32[256]                 this rank's quarter of %7
+ *     %13 = piece %7 {at=1024 size=2048} : f32[2048]     elements [1024, 3072) of %7; an update may
+ *                                      write there. Pieces of a value follow each other and are all
+ *                                      of it
  *     %11 = pack %5, %6 {at=[0,1024] size=4096} : f32[4096]   y[at[k] + i] = x[k][i], else 0
  *     %12 = norms %3 {blocks=[0,2,2,5]} : f32[2]         y[k] = the norm of x[b], blocks[2k] <= b <
  *                                                        blocks[2k+1], as `total` adds
@@ -103,6 +106,20 @@ static zf_status zfi_infer_shard(zfi_infer *c)
     return status;
 }
 
+static zf_status zfi_infer_piece(zfi_infer *c)
+{
+    const int64_t at = ZF_INT(c, piece, at), size = ZF_INT(c, piece, size),
+                  all = zfi_node_count(c->args[0]);
+    c->dtype = c->args[0]->dtype;
+    c->shape = ZF_SHAPE(size);
+    if (at >= 0 && size > 0 && at % ZFI_NORM_BLOCK == 0 && size <= all && at <= all - size)
+        return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                          "%lld elements from %lld on are no piece of %lld; pieces begin at "
+                          "multiples of %d",
+                          (long long)size, (long long)at, (long long)all, ZFI_NORM_BLOCK);
+}
+
 static zf_status zfi_infer_pack(zfi_infer *c)
 {
     zf_status status = zfi_infer_dtypes(c, true);
@@ -168,6 +185,7 @@ static void zfi_move_bytes(const zf_launch *l, void *to, const void *from, int64
                  &m);
 }
 
+/* view and piece */
 static zf_status zfi_cpu_view(const zf_launch *l)
 {
     const char *from = l->args[0].data;
@@ -210,6 +228,7 @@ static zf_status zfi_cpu_norms(const zf_launch *l)
 
 /* -------------------------------------------------------------------------------- views */
 
+/* view and piece */
 static int32_t zfi_views_view(const zf_graph *g, const zfi_node *node, int64_t *at)
 {
     (void)g;
@@ -228,6 +247,7 @@ static int32_t zfi_views_shard(const zf_graph *g, const zfi_node *node, int64_t 
 
 ZFI_SAME_ATTRIBUTE(pack, bucket, at)
 ZFI_SAME_ATTRIBUTE(pack, bucket, size)
+ZFI_SAME_ATTRIBUTE(piece, view, at)
 ZFI_OPERATOR(bucket, .infer = zfi_infer_bucket, .grad = zfi_grad_none,
              .place = ZFI_PLACE_OF_BUCKETS, .ranks = ZFI_RANKS_BUCKET,
              .traits = ZF_OP_LEAF | ZF_OP_WRITABLE)
@@ -238,6 +258,8 @@ ZFI_OPERATOR(view, .infer = zfi_infer_view, .cpu = zfi_cpu_view, .views = zfi_vi
              .ranks = ZFI_RANKS_VIEW, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(shard, .infer = zfi_infer_shard, .cpu = zfi_cpu_shard, .views = zfi_views_shard,
              .ranks = ZFI_RANKS_SHARD, .traits = ZF_OP_VIEW)
+ZFI_OPERATOR(piece, .infer = zfi_infer_piece, .cpu = zfi_cpu_view, .views = zfi_views_view,
+             .ranks = ZFI_RANKS_PIECE, .traits = ZF_OP_VIEW | ZF_OP_ANYWHERE)
 ZFI_OPERATOR(pack, .infer = zfi_infer_pack, .cpu = zfi_cpu_pack, .ranks = ZFI_RANKS_PACK,
              .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(norms, .infer = zfi_infer_norms, .cpu = zfi_cpu_norms, .traits = ZF_OP_READS_HALF)

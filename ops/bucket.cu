@@ -1,6 +1,7 @@
-/* Buckets: view, shard and pack, which move bytes; and norms, which adds the squares of each range
- * in the order of `total` (reduce.cu). bucket and accumulator are memory and have no kernel. */
+/* Buckets: view, shard, piece and pack, which move bytes; and norms, which adds the squares of each
+ * range in the order of `total` (reduce.cu). bucket and accumulator are memory and have no kernel. */
 
+/* view and piece */
 static zf_status zfi_cuda_view(const zf_launch *l)
 {
     const char *from = static_cast<const char *>(l->args[0].data);
@@ -76,5 +77,6 @@ static zf_status zfi_cuda_norms(const zf_launch *l)
 
 ZFI_KERNEL(view, zfi_cuda_view, NULL)
 ZFI_KERNEL(shard, zfi_cuda_shard, NULL)
+ZFI_KERNEL(piece, zfi_cuda_view, NULL)
 ZFI_KERNEL(pack, zfi_cuda_pack, NULL)
 ZFI_KERNEL(norms, zfi_cuda_norms, NULL)

@@ -33,19 +33,43 @@
  * lamb_apply, its own element of np and nu. With world=n the operands are this rank's shard, one of
  * n. Elements outside the ranges do not change; u is 0 there.
  *
+ * With piece=[at,size] the operands are pieces of a bucket or shard of `size` elements, from
+ * element `at` on. The list of ranges is that of the whole bucket.
+ *
  * Numbers that all elements share (corrections, rates) are computed in double and rounded once.
  * Otherwise no element depends on another, so a tensor can be split anywhere. */
 
 /* ------------------------------------------------------------------------------- infer */
 
-/* Checks that operand 0 is a parameter, or a bucket or a shard of one. `first` is the number of the
- * attribute world; blocks and, where there are any, decays follow it. */
+/* Element 0 of the operands is element *at of *size: by the attribute piece, which stands before
+ * `world`. */
+static void zfi_piece_at(const zf_attribute *world, int64_t count, int64_t *at, int64_t *size)
+{
+    const zf_attribute *piece = world - 1;
+    const int64_t *list = piece->list.data;
+    *at = piece->list.count ? list[0] : 0;
+    *size = piece->list.count ? list[1] : count;
+}
+
+/* Checks that operand 0 is a parameter, or a bucket or a shard of one, or a piece of these. `first`
+ * is the number of the attribute world; piece stands before it; blocks and, where there are any,
+ * decays follow it. */
 static zf_status zfi_infer_target(zfi_infer *c, int first)
 {
     const zf_attribute *world = c->attributes + first, *blocks = world + 1, *decays = blocks + 1;
-    zf_op op = zfi_copied(c->graph, c->args[0])->op;
-    int64_t count = zfi_node_count(c->args[0]), shards = world->i > 0 ? world->i : 1;
+    zf_op op = zfi_home_of(c->graph, c->args[0])->op;
+    int64_t count = zfi_node_count(c->args[0]), shards = world->i > 0 ? world->i : 1, at, size;
     zf_status status;
+    if ((world - 1)->list.count != 0 && (world - 1)->list.count != 2)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "piece must be two numbers, its place and the "
+                                                  "size of what it is a piece of");
+    zfi_piece_at(world, count, &at, &size);
+    if (at < 0 || at % ZFI_NORM_BLOCK || count > size || at > size - count)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "%lld elements from %lld on are no piece of %lld; pieces begin at "
+                              "multiples of %d",
+                              (long long)count, (long long)at, (long long)size, ZFI_NORM_BLOCK);
+    count = size;
     if (op != ZF_OP_param && op != ZF_OP_bucket && op != ZF_OP_shard)
         return zfi_infer_fail(
             c, ZF_ERR_ARGUMENT,
@@ -72,7 +96,7 @@ static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *wha
 {
     char type[ZFI_TYPE_TEXT];
     const zfi_node *x = c->args[k];
-    const zf_op op = zfi_copied(c->graph, x)->op;
+    const zf_op op = zfi_home_of(c->graph, x)->op;
     bool stateless = state && op != ZF_OP_state && op != ZF_OP_bucket;
     zf_status status = stateless           ? ZF_ERR_ARGUMENT
                        : x->dtype != dtype ? ZF_ERR_DTYPE
@@ -250,8 +274,9 @@ static bool zfi_next_stretch(const zf_launch *l, int at, double decay, zfi_stret
 {
     const zf_attribute *world = l->attributes + at, *blocks = world + 1, *decays = blocks + 1;
     const int64_t *ends = blocks->list.data;
-    int64_t base = world->i > 1 ? l->run->shard * zfi_count(&l->args[0]) : 0,
-            count = blocks->list.count / 2;
+    int64_t base, size, count = blocks->list.count / 2;
+    zfi_piece_at(world, zfi_count(&l->args[0]), &base, &size);
+    if (world->i > 1) base += l->run->shard * size;
     if (!count) {
         s->first = s->from, s->last = s->until, s->decay = decay;
         return s->next++ == 0 && s->from < s->until;

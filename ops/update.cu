@@ -313,9 +313,14 @@ static bool zfi_next_ranges(zfi_update_list *s, zfi_update_ranges *r)
     const int64_t *ends = static_cast<const int64_t *>(blocks->list.data);
     const double *decay = NULL;
     int64_t count = zfi_count(&l->args[0]), ranges = blocks->list.count / 2,
-            base = world->i > 1 ? l->run->shard * count : 0, tiles = 0;
+            size = count, base = 0, tiles = 0;
     if (ranges && l->op != ZF_OP_lamb_apply)
         decay = static_cast<const double *>(decays->list.data);
+    if ((world - 1)->list.count) { /* the operands are a piece */
+        const int64_t *piece = static_cast<const int64_t *>((world - 1)->list.data);
+        base = piece[0], size = piece[1];
+    }
+    if (world->i > 1) base += l->run->shard * size;
     r->count = 0;
     while (s->end < count && r->count + 2 <= ZFI_RANGES_MOST) {
         zfi_update_range own = {0, count, 0, (float)s->decay, 0};

@@ -15,6 +15,9 @@
  * decides whether a step of f16 is skipped) are computed after the backward pass, and so are nodes
  * that depend on them: then only reads run ahead.
  *
+ * A value that needs no gradient, such as the norm of a parameter, is computed with the update that
+ * reads it, so that its operands need not stay in memory until then.
+ *
  * A sum over ranks, or a copy of a gradient to the host, is waited for when the next bucket's
  * gradient is complete. */
 
@@ -32,9 +35,12 @@ typedef struct zfi_beside {
     bool *above;    /* by node: it is after `begin`, and moves above `update:`; */
     bool *early;    /* or it copies to the host a value that this step has not written before */
     int32_t *after; /* by node: its position; for the update section, that of zfi_due */
-    int32_t *used;  /* by owner of bytes: the last position of a reader; */
-    int32_t *wrote; /* and of a writer */
-    int32_t *until; /* by node: the index in `due` of its last reader */
+    int32_t *used;  /* by owner of bytes, or piece: the last position of a reader; */
+    int32_t *wrote; /* and of a writer; */
+    int32_t *used_pieces, *wrote_pieces; /* by owner: the same of its pieces */
+    int32_t *until; /* by node: the index in `due` of its last reader; before, the first position
+                     * after which a reader comes */
+    int32_t *limit, *limit_pieces; /* as wrote, for the writers that follow: the first position */
     zfi_due *due;   /* growing array: the update section, in its new order */
     size_t nodes;
 } zfi_beside;
@@ -89,18 +95,35 @@ static void zfi_find_begin(zfi_beside *b)
     }
 }
 
+static void zfi_raise(int32_t *to, int32_t value)
+{
+    if (value > *to) *to = value;
+}
+
 /* Notes what the node, which comes after position `after`, reads and writes. */
 static void zfi_note_use(zfi_beside *b, int32_t id, int32_t after)
 {
     const zf_graph *g = b->graph;
     const zfi_node *node = &g->nodes[id];
     b->after[id] = after;
-    for (int32_t k = 0; k < node->arg_count; k++) {
-        const int32_t bytes = zfi_bytes_of(g, node->args[k]);
-        if (after > b->used[bytes]) b->used[bytes] = after;
-        if (k < 31 && zfi_written_args(g, node) >> k & 1 && after > b->wrote[bytes])
-            b->wrote[bytes] = after;
+    for (int32_t k = 0; k < node->arg_count && node->op != ZF_OP_piece; k++) {
+        const int32_t bytes = zfi_bytes_of(g, node->args[k]),
+                      piece = zfi_piece_of(g, node->args[k]);
+        zfi_raise(&b->used[piece ? piece : bytes], after);
+        if (piece) zfi_raise(&b->used_pieces[bytes], after);
+        if (k >= 31 || !(zfi_written_args(g, node) >> k & 1)) continue;
+        zfi_raise(&b->wrote[piece ? piece : bytes], after);
+        if (piece) zfi_raise(&b->wrote_pieces[bytes], after);
     }
+}
+
+/* The last position of a writer (of a reader: `used`) of bytes of the value. */
+static int32_t zfi_last_of(const zfi_beside *b, int32_t id, bool used)
+{
+    const int32_t bytes = zfi_bytes_of(b->graph, id), piece = zfi_piece_of(b->graph, id);
+    const int32_t *all = used ? b->used : b->wrote;
+    const int32_t other = piece ? all[piece] : (used ? b->used_pieces : b->wrote_pieces)[bytes];
+    return all[bytes] > other ? all[bytes] : other;
 }
 
 /* The position after which a node of the update section may come: its operands are computed, what
@@ -109,13 +132,15 @@ static int32_t zfi_may_follow(const zfi_beside *b, int32_t id)
 {
     const zf_graph *g = b->graph;
     const zfi_node *node = &g->nodes[id];
-    int64_t after = b->begin - 1;
+    int32_t after = b->begin - 1;
     for (int32_t k = 0; k < node->arg_count; k++) {
-        const int32_t bytes = zfi_bytes_of(g, node->args[k]);
-        after = zfi_max(after, zfi_max(b->after[node->args[k]], b->wrote[bytes]));
-        if (k < 31 && zfi_written_args(g, node) >> k & 1) after = zfi_max(after, b->used[bytes]);
+        zfi_raise(&after, b->after[node->args[k]]);
+        if (node->op == ZF_OP_piece) continue; /* it does not read */
+        zfi_raise(&after, zfi_last_of(b, node->args[k], false));
+        if (k < 31 && zfi_written_args(g, node) >> k & 1)
+            zfi_raise(&after, zfi_last_of(b, node->args[k], true));
     }
-    return (int32_t)after;
+    return after;
 }
 
 /* The node copies to the host a value from elsewhere that this step has not written. */
@@ -124,7 +149,48 @@ static bool zfi_can_be_early(const zfi_beside *b, int32_t id)
     const zfi_node *node = &b->graph->nodes[id];
     const int32_t bytes = node->op == ZF_OP_copy ? zfi_bytes_of(b->graph, node->args[0]) : 0;
     return bytes && node->arg_count == 1 && node->space == ZF_HOST &&
-           zfi_has(b->graph, bytes, ZF_OP_LEAF) && b->wrote[bytes] < 0;
+           zfi_has(b->graph, bytes, ZF_OP_LEAF) && zfi_last_of(b, node->args[0], false) < 0;
+}
+
+/* The first position after which a node that follows writes bytes of the value. */
+static int32_t zfi_first_writer(const zfi_beside *b, int32_t id)
+{
+    const int32_t bytes = zfi_bytes_of(b->graph, id), piece = zfi_piece_of(b->graph, id);
+    const int32_t other = piece ? b->limit[piece] : b->limit_pieces[bytes];
+    return b->limit[bytes] < other ? b->limit[bytes] : other;
+}
+
+static void zfi_lower(int32_t *to, int32_t value)
+{
+    if (value < *to) *to = value;
+}
+
+/* Moves nodes of the update section that compute a value, and write nothing else, to the first of
+ * their readers, unless what they read is written before. */
+static void zfi_put_late(zfi_beside *b)
+{
+    zf_graph *g = b->graph;
+    for (size_t n = 0; n < b->nodes; n++)
+        b->until[n] = b->limit[n] = b->limit_pieces[n] = INT32_MAX;
+    for (int32_t i = zfi_len(b->due) - 1; i >= 0; i--) {
+        const int32_t id = b->due[i].node;
+        const zfi_node *node = &g->nodes[id];
+        const uint32_t written = zfi_written_args(g, node);
+        int32_t late = b->until[id];
+        for (int32_t k = 0; k < node->arg_count; k++)
+            zfi_lower(&late, zfi_first_writer(b, node->args[k]));
+        if (!written && b->until[id] < INT32_MAX && zfi_bytes_of(g, id) == id &&
+            !zfi_has(g, id, ZF_OP_LEAF))
+            zfi_raise(&b->due[i].after, late);
+        for (int32_t k = 0; k < node->arg_count; k++) {
+            const int32_t bytes = zfi_bytes_of(g, node->args[k]),
+                          piece = zfi_piece_of(g, node->args[k]);
+            zfi_lower(&b->until[node->args[k]], b->due[i].after);
+            if (k >= 31 || !(written >> k & 1)) continue;
+            zfi_lower(&b->limit[piece ? piece : bytes], b->due[i].after);
+            if (piece) zfi_lower(&b->limit_pieces[bytes], b->due[i].after);
+        }
+    }
 }
 
 static int zfi_by_after(const void *left, const void *right)
@@ -142,32 +208,27 @@ static bool zfi_beside_plan(zfi_beside *b, const int32_t *order, bool overlap)
     b->order = order;
     b->nodes = (size_t)zfi_len(g->nodes);
     b->above = zfi_calloc(&g->memory, 2 * b->nodes, sizeof *b->above);
-    b->after = zfi_calloc(&g->memory, 4 * b->nodes, sizeof *b->after);
+    b->after = zfi_calloc(&g->memory, 8 * b->nodes, sizeof *b->after);
     if (!b->above || !b->after) return false;
     b->early = b->above + b->nodes;
     b->used = b->after + b->nodes, b->wrote = b->after + 2 * b->nodes;
     b->until = b->after + 3 * b->nodes;
-    for (size_t n = 0; n < b->nodes; n++) b->used[n] = b->wrote[n] = -1;
+    b->used_pieces = b->after + 4 * b->nodes, b->wrote_pieces = b->after + 5 * b->nodes;
+    b->limit = b->after + 6 * b->nodes, b->limit_pieces = b->after + 7 * b->nodes;
+    for (size_t n = 0; n < b->nodes; n++)
+        b->used[n] = b->wrote[n] = b->used_pieces[n] = b->wrote_pieces[n] = -1;
     while (b->end < zfi_len(order) && !g->nodes[order[b->end]].update) b->end++;
     for (int32_t i = 0; i < b->end; i++) zfi_note_use(b, order[i], i);
     b->begin = b->end;
     if (overlap) zfi_find_begin(b);
     for (int32_t i = b->end; i < zfi_len(order) && !g->memory.failed; i++) {
-        const zfi_node *node = &g->nodes[order[i]];
-        const bool early = overlap && zfi_can_be_early(b, order[i]);
         const int32_t after = zfi_may_follow(b, order[i]);
-        for (int32_t k = 0; k < node->arg_count; k++) { /* an early copy is due with its reader */
-            const int32_t index = b->until[node->args[k]];
-            zfi_due *made = index < zfi_len(b->due) ? &b->due[index] : NULL;
-            if (made && made->node == node->args[k] && b->early[made->node] && made->after > after)
-                made->after = after;
-        }
+        b->early[order[i]] = overlap && zfi_can_be_early(b, order[i]);
         zfi_note_use(b, order[i], after);
-        b->until[order[i]] = zfi_len(b->due);
-        b->early[order[i]] = early;
-        zfi_push(&g->memory, b->due, ((zfi_due){order[i], early ? INT32_MAX : after, i}));
+        zfi_push(&g->memory, b->due, ((zfi_due){order[i], after, i}));
     }
     if (g->memory.failed) return false;
+    if (overlap) zfi_put_late(b);
     if (b->due) qsort(b->due, stbds_arrlenu(b->due), sizeof *b->due, zfi_by_after);
     for (int32_t i = 0; i < zfi_len(b->due); i++) {
         const zfi_node *node = &g->nodes[b->due[i].node];
@@ -180,6 +241,6 @@ static void zfi_beside_free(zfi_beside *b)
 {
     zfi_memory *memory = &b->graph->memory;
     zfi_free(memory, b->above, 2 * b->nodes * sizeof *b->above);
-    zfi_free(memory, b->after, 4 * b->nodes * sizeof *b->after);
+    zfi_free(memory, b->after, 8 * b->nodes * sizeof *b->after);
     zfi_array_free(memory, b->due);
 }

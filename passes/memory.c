@@ -192,7 +192,7 @@ static bool zfi_shares_operand(zfi_placement *p, int32_t id, int32_t position, b
     *k = viewed;
     if (!no_reuse && zfi_joins_params(p, id, position)) return *k = 0, true;
     if (viewed < 0) return false;
-    if (g->nodes[id].op == ZF_OP_shard || zfi_writes_into(g, id, viewed)) return true;
+    if (zfi_is_part(&g->nodes[id]) || zfi_writes_into(g, id, viewed)) return true;
     buffer = p->buffer_of[g->nodes[id].args[viewed]];
     if (no_reuse || p->inside[g->nodes[id].args[viewed]] < 0) return false;
     if (buffer < 0) return true;
@@ -316,7 +316,8 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
         if (zfi_has(g, id, ZF_OP_EFFECT)) continue;
         if (view) {
             p->buffer_of[id] = p->buffer_of[node->args[k]];
-            p->inside[id] = at < 0 ? -1 : p->inside[node->args[k]] + at;
+            p->inside[id] = p->inside[node->args[k]];
+            p->inside[id] = at < 0 || p->inside[id] < 0 ? -1 : p->inside[id] + at;
         } else if ((over = d->no_reuse ? -1 : zfi_overwrites(p, id, i)) >= 0) {
             p->buffer_of[id] = p->buffer_of[node->args[over]];
             p->buffers[p->buffer_of[id]].last = p->last_use[id];

@@ -10,6 +10,7 @@
  *                   memory and back. A bucket's gradient is copied to the host when it is summed;
  *                   nodes of the update section that read it are computed there. The update
  *                   writes a copy of the parameters, which is copied back to where they lie
+ *     pieces        offload_pieces.c
  *     parameters    offload_parameters.c
  *     gradients     offload_gradients.c
  *     activations   offload_activations.c
@@ -84,14 +85,17 @@ static void zfi_run_offload(zfi_offloading *o)
     zfi_find_states(o);
     zfi_find_counts(o);
     zfi_find_moved(o);
+    zfi_find_whole(o);
     if (g->memory.failed) return;
     end = zfi_offload_micro(o);
     g->in_update = end < zfi_len(o->order);
     for (int32_t i = 0; i < zfi_len(o->order) && !g->error.status && !g->memory.failed; i++) {
         const int32_t id = o->order[i];
         if (i < end && !(zfi_is_shown_anew(o, i) && o->late[id])) continue;
+        if (o->taken[id]) continue;
         g->nodes[id].update = true;
-        zfi_offload_update(o, id);
+        if (zfi_has(g, id, ZF_OP_UPDATE) && zfi_is_cut_up(o, id)) zfi_offload_cut(o, i);
+        else zfi_offload_update(o, id);
     }
     for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
         if (zfi_is_shown_anew(o, i) && !o->late[o->order[i]]) zfi_replace(g, o->order[i], 0);
@@ -139,19 +143,21 @@ ZF_API zf_status zf_offload(zf_graph *g, const zf_offload_desc *desc)
     scope = g->scope;
     nodes = o.nodes = (size_t)zfi_len(g->nodes);
     o.copy = zfi_calloc(&g->memory, 2 * nodes, sizeof *o.copy);
-    o.version = zfi_calloc(&g->memory, 4 * nodes, sizeof *o.version);
-    o.moved = zfi_calloc(&g->memory, 2 * nodes, sizeof *o.moved);
+    o.version = zfi_calloc(&g->memory, 5 * nodes, sizeof *o.version);
+    o.moved = zfi_calloc(&g->memory, 4 * nodes, sizeof *o.moved);
     if (o.copy && o.version && o.moved) {
         o.copied = o.copy + nodes, o.fetched_of = o.version + nodes;
         o.shown_as = o.version + 2 * nodes, o.shown_in = o.version + 3 * nodes;
-        o.late = o.moved + nodes;
+        o.cut_as = o.version + 4 * nodes;
+        o.late = o.moved + nodes, o.whole = o.moved + 2 * nodes, o.taken = o.moved + 3 * nodes;
         zfi_run_offload(&o);
     }
     zfi_free(&g->memory, o.copy, 2 * nodes * sizeof *o.copy);
-    zfi_free(&g->memory, o.version, 4 * nodes * sizeof *o.version);
-    zfi_free(&g->memory, o.moved, 2 * nodes * sizeof *o.moved);
+    zfi_free(&g->memory, o.version, 5 * nodes * sizeof *o.version);
+    zfi_free(&g->memory, o.moved, 4 * nodes * sizeof *o.moved);
     zfi_array_free(&g->memory, o.fetched);
     zfi_array_free(&g->memory, o.uses);
+    zfi_array_free(&g->memory, o.pieces);
     zfi_array_free(&g->memory, o.order);
     g->scope = scope;
     if (g->memory.failed) return zfi_graph_nomem(g);

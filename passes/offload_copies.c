@@ -26,6 +26,10 @@ typedef struct zfi_offloading {
     int32_t (*copied)[ZF_SPACES]; /* how often its bytes had been written when these were made; */
     int32_t *version;             /* and how often they have been written so far */
     bool *moved;                  /* a gradient that is read in host memory */
+    bool *whole;                  /* the result of an update, read otherwise than by pieces */
+    bool *taken;                  /* it has been put together with another node */
+    int32_t *cut_as;              /* its first piece, as an index in `pieces` + 1; 0: it has none */
+    int32_t *pieces;              /* growing array */
     zfi_fetched *fetched; /* growing array */
     zfi_use *uses;        /* of whole buckets of parameters; growing array */
     int32_t *fetched_of;  /* by node: the index of the value, or of its view's root; -1 */

@@ -69,6 +69,7 @@ typedef struct zfi_prefetch {
     double *time;                 /* by position of the micro section: seconds from its start */
     int32_t *order;               /* the order before */
     int32_t *pending;  /* by node: the collective or copy in flight that writes it; 0: none */
+    int32_t *pieces;   /* by leaf: the number of copies in flight that write pieces of it */
     int32_t *readers;  /* by node: copies in flight that read its bytes */
     int32_t *waiting;  /* those without a wait so far, oldest first */
     int32_t *deferred; /* copies of sums that are still in flight */
@@ -419,6 +420,15 @@ static void zfi_place_links(zfi_prefetch *p)
 
 /* --------------------------------------------------------------------------------------- waits */
 
+/* The leaf of which the node writes a piece, as operand 1; 0: none. */
+static int32_t zfi_fills_piece(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    return node->arg_count > 1 && zfi_piece_of(g, node->args[1])
+               ? zfi_written_leaf(g, node->args[1])
+               : 0;
+}
+
 static void zfi_forget_pending(zfi_prefetch *p, int32_t id)
 {
     const zfi_node *node = &p->graph->nodes[id];
@@ -428,6 +438,7 @@ static void zfi_forget_pending(zfi_prefetch *p, int32_t id)
         if (p->pending[node->args[k]] == id) p->pending[node->args[k]] = 0;
         if (p->pending[leaf] == id) p->pending[leaf] = 0;
     }
+    if (zfi_fills_piece(p->graph, id)) p->pieces[zfi_fills_piece(p->graph, id)]--;
 }
 
 /* Puts a wait for a node in flight. */
@@ -487,20 +498,37 @@ static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
     return ZFI_QUEUE_REDUCE;
 }
 
-/* Waits for copies in flight of the leaf that the node writes. */
+/* Two values have bytes in common: one is a view of the other, or both are of a third; two pieces
+ * have none. */
+static bool zfi_has_bytes_of(const zf_graph *g, int32_t a, int32_t b)
+{
+    const int32_t piece = zfi_piece_of(g, a), other = zfi_piece_of(g, b);
+    return zfi_bytes_of(g, a) == zfi_bytes_of(g, b) && (!piece || !other || piece == other);
+}
+
+/* Waits for copies in flight of what the node writes. */
 static void zfi_wait_for_readers(zfi_prefetch *p, int32_t id)
 {
     zf_graph *g = p->graph;
     const uint32_t written = zfi_written_args(g, &g->nodes[id]);
     for (int32_t k = 0; k < g->nodes[id].arg_count && k < 31; k++) {
-        const int32_t bytes = written >> k & 1 ? zfi_bytes_of(g, g->nodes[id].args[k]) : 0;
+        const int32_t x = g->nodes[id].args[k],
+                      bytes = written >> k & 1 ? zfi_bytes_of(g, x) : 0;
         for (int32_t n = 0; bytes && p->readers[bytes] && n < zfi_len(p->waiting);) {
             const zfi_node *other = &g->nodes[p->waiting[n]];
-            if (other->op == ZF_OP_copy && zfi_bytes_of(g, other->args[0]) == bytes)
+            if (other->op == ZF_OP_copy && zfi_has_bytes_of(g, other->args[0], x))
                 zfi_put_wait(p, p->waiting[n]);
             else n++;
         }
     }
+}
+
+/* Waits for copies in flight that write pieces of the leaf. */
+static void zfi_wait_for_pieces(zfi_prefetch *p, int32_t leaf)
+{
+    for (int32_t n = 0; p->pieces[leaf] && n < zfi_len(p->waiting);)
+        if (zfi_fills_piece(p->graph, p->waiting[n]) == leaf) zfi_put_wait(p, p->waiting[n]);
+        else n++;
 }
 
 /* Puts a node, after the waits that it needs. Nodes in flight on its own queue need none, since a
@@ -509,7 +537,9 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
 {
     zf_graph *g = p->graph;
     const uint8_t queue = zfi_queue_of(p, id);
-    const bool reads = g->nodes[id].op != ZF_OP_gradient; /* a mark does not read (ir/queues.c) */
+    int32_t into;
+    /* a mark does not read, and neither does what only says where a piece lies (ir/queues.c) */
+    const bool reads = g->nodes[id].op != ZF_OP_gradient && g->nodes[id].op != ZF_OP_piece;
     for (int32_t k = 0; k < g->nodes[id].arg_count && reads; k++) {
         int32_t leaf = zfi_written_leaf(g, g->nodes[id].args[k]),
                 made = p->pending[g->nodes[id].args[k]];
@@ -517,6 +547,8 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
             zfi_put_wait(p, made);
         else if (made) continue;
         if (p->pending[leaf]) zfi_put_wait(p, p->pending[leaf]);
+        if (p->pieces[leaf] && !zfi_piece_of(g, g->nodes[id].args[k]))
+            zfi_wait_for_pieces(p, leaf);
     }
     zfi_wait_for_readers(p, id);
     if (queue && queue != ZFI_QUEUE_GATHER) {
@@ -536,8 +568,10 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
     p->pending[id] = id;
     if (g->nodes[id].arg_count < 2) return;
     /* Until its wait, the leaf that it writes is in use too. */
-    p->pending[g->nodes[id].args[1]] = id;
-    p->pending[zfi_written_leaf(g, g->nodes[id].args[1])] = id;
+    into = g->nodes[id].args[1];
+    p->pending[into] = id;
+    if (zfi_fills_piece(g, id)) p->pieces[zfi_fills_piece(g, id)]++;
+    else p->pending[zfi_written_leaf(g, into)] = id;
 }
 
 /* Puts the copies whose sums are complete. */
@@ -629,14 +663,17 @@ static void zfi_put_one_due(zfi_prefetch *p, const zfi_due *due)
     zfi_put(p, due->node);
 }
 
-/* Puts the operand of an early copy, if it is a leaf; false: it is not there yet. */
+/* Puts the operand of an early copy, if it is a leaf or a piece of one; false: it is not there
+ * yet. */
 static bool zfi_put_source(zfi_prefetch *p, int32_t id)
 {
     const zf_graph *g = p->graph;
+    const int32_t of = g->nodes[id].op == ZF_OP_piece ? g->nodes[id].args[0] : 0;
     if (p->born[id]) return true;
+    if (of && !p->born[of] && zfi_has(g, of, ZF_OP_LEAF)) zfi_put_source(p, of);
     for (int32_t k = 0; k < g->nodes[id].arg_count; k++)
         if (!p->born[g->nodes[id].args[k]]) return false;
-    if (!zfi_has(g, id, ZF_OP_LEAF)) return false;
+    if (!of && !zfi_has(g, id, ZF_OP_LEAF)) return false;
     zfi_put(p, id);
     return true;
 }
@@ -833,16 +870,17 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
     /* plus at most one `wait` for each node */
     p.nodes = 2 * (size_t)zfi_len(g->nodes) + 1;
     p.time = zfi_calloc(&g->memory, positions, sizeof *p.time);
-    p.pending = zfi_calloc(&g->memory, 3 * p.nodes, sizeof *p.pending);
+    p.pending = zfi_calloc(&g->memory, 4 * p.nodes, sizeof *p.pending);
     if (p.time && p.pending && zfi_beside_plan(&p.beside, g->order, p.bytes > 0)) {
         p.born = p.pending + p.nodes, p.readers = p.pending + 2 * p.nodes;
+        p.pieces = p.pending + 3 * p.nodes;
         p.order = g->order;
         g->order = NULL;
         zfi_run_prefetch(&p);
     }
     zfi_beside_free(&p.beside);
     zfi_free(&g->memory, p.time, positions * sizeof *p.time);
-    zfi_free(&g->memory, p.pending, 3 * p.nodes * sizeof *p.pending);
+    zfi_free(&g->memory, p.pending, 4 * p.nodes * sizeof *p.pending);
     for (int link = 0; link < ZFI_LINKS; link++) zfi_array_free(&g->memory, p.aheads[link]);
     zfi_array_free(&g->memory, p.waiting);
     zfi_array_free(&g->memory, p.deferred);

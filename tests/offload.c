@@ -93,12 +93,13 @@ TEST_ONCE(offload_keeps_the_bits)
                                       "activations=host optimizer=host gradients=host",
                                       "activations=host parameters=disk gradients=host"},
                              *const states[] = {"optimizer=host gradients=host",
-                                                "optimizer=disk activations=host"};
+                                                "optimizer=disk activations=host"},
+                             *const pieces[] = {"", " piece=4096", " piece=12288"};
     int n = 0;
     for (int world = 1; world <= 4; world *= 2)
         for (int stage = 0; stage < 4; stage++)
             for (int o = 0; o < 4; o++, n++) {
-                char before[300], behind[100];
+                char before[300], behind[100], kinds[100];
                 const char *precision = precisions[n % 3];
                 const bool whole = world > 1 && (stage == 1 || stage == 2);
                 snprintf(before, sizeof before,
@@ -110,8 +111,9 @@ TEST_ONCE(offload_keeps_the_bits)
                 snprintf(behind, sizeof behind, "prefetch bytes=%d host=%d memory=%d; memory "
                          "threads=1; verify",
                          prefetches[n / 2 % 3], prefetches[n / 4 % 3], n % 4 == 2 ? 1 << 17 : 0);
-                if (whole) CHECK(t, same_bits(t, states[n % 2], before, behind));
-                else CHECK(t, same_bits(t, all[(n + o) % 8], before, behind));
+                snprintf(kinds, sizeof kinds, "%s%s", whole ? states[n % 2] : all[(n + o) % 8],
+                         pieces[(n / 4 + o) % 3]);
+                CHECK(t, same_bits(t, kinds, before, behind));
             }
 }
 
@@ -258,6 +260,50 @@ TEST_ONCE(offload_leaves_room_on_the_device)
         host = peak_of(t, list[k].text, line, "\npeak host ");
         snprintf(why, sizeof why, "device %ld, then %ld; host %ld", plain, device, host);
         if (plain - device < list[k].freed || !host)
+            test_fail(t, __FILE__, __LINE__, line, why);
+    }
+}
+
+/* Of the parameters and states of a bucket only a piece is in host memory; a bucket that is no
+ * larger than a piece is updated at once. */
+TEST_ONCE(offload_updates_in_pieces)
+{
+    static const char wide[] = "%1 = input \"x\" : f32[2,64]\n"
+                               "%2 = param \"w\" {init=normal b=0.3} : f32[64,256]\n"
+                               "%3 = input \"lr\" : f32[]\n"
+                               "%4 = matmul %1, %2 : f32[2,256]\n"
+                               "%5 = reshape %4 {shape=[512]} : f32[512]\n"
+                               "%6 = sum %5 : f32[]\n"
+                               "      output %6 \"loss\"\n";
+    static const struct {
+        const char *before, *piece;
+        int updates;
+        long saved; /* bytes of host memory */
+    } list[] = {
+        {"autograd loss; adamw lr; zero", "", 1, 0},
+        {"autograd loss; adamw lr; zero", " piece=65536", 1, 0},
+        {"autograd loss; adamw lr; zero", " piece=65535", 2, 3 * 32768},
+        {"autograd loss; adamw lr; zero", " piece=1", 16, 3 * (65536 - 4096)},
+        {"autograd loss; adamw lr; zero", " piece=25000", 3, 3 * (65536 - 24576)},
+        {"precision bf16; autograd loss; adamw lr; zero", " piece=8192", 8, 7 * (65536 - 8192) / 2},
+        {"autograd loss; lion lr; zero", " piece=8192", 8, 2 * (65536 - 8192)},
+        {"autograd loss; sgd lr momentum=0.9; zero", " piece=8192", 8, 2 * (65536 - 8192)},
+        {"autograd loss; lamb lr; zero", " piece=8192", 16, 3 * (65536 - 8192) - 1024},
+        {"autograd loss; adamw lr; zero stage=1 world=2", " piece=8192", 4, 3 * (32768 - 8192)},
+    };
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        char line[200], why[100], *out;
+        long whole, host;
+        int updates;
+        snprintf(line, sizeof line, "%s; offload optimizer=disk; memory", list[k].before);
+        whole = peak_of(t, wide, line, "\npeak host ");
+        snprintf(strstr(line, "; memory"), 100, "%s; memory", list[k].piece);
+        NEED(t, out = made(t, wide, line), NULL);
+        updates = occurrences(out, " decays=[0]}") + occurrences(out, " most=10 ");
+        host = strtol(strstr(out, "\npeak host ") + 11, NULL, 10);
+        free(out);
+        snprintf(why, sizeof why, "%d updates; host %ld, then %ld", updates, whole, host);
+        if (updates != list[k].updates || whole - host < list[k].saved)
             test_fail(t, __FILE__, __LINE__, line, why);
     }
 }
@@ -500,6 +546,23 @@ TEST(offload_text_is_good)
     CHECK(t, strstr(text, "\npeak 8512 %46\npeak host 12352 %49\n"));
 }
 
+/* The text with `to` in place of `from` is refused with this error; NULL: it is good. */
+static void check_mistake(test *t, const char *good, const char *from, const char *to,
+                          const char *error_text)
+{
+    const char *const at = strstr(good, from);
+    zf_error error = {ZF_OK, ""};
+    char text[4000];
+    zf_graph *g;
+    CHECK(t, at);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, to, at + strlen(from));
+    g = zf_graph_parse(text, strlen(text), NULL, &error);
+    zf_graph_free(g);
+    if (!error_text) CHECK_TEXT(t, error.text, "");
+    else if (g || !strstr(error.text, error_text))
+        test_fail(t, __FILE__, __LINE__, error_text, g ? "no error" : error.text);
+}
+
 /* A parameter that is brought for each of two runs of uses; with a queue. */
 static const char brought[] = "zero stage=0 world=1 micro_batches=1\n"
                               "%2  = param \"w\" : f32[8,8] host\n"
@@ -573,22 +636,81 @@ TEST_ONCE(offload_mistakes_are_found)
          "operand 0 lies in the space device already"},
     };
     for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
-        const char *const good = list[k].error && strstr(placed, list[k].from) ? placed : brought,
-                          *const at = strstr(good, list[k].from);
-        zf_error error = {ZF_OK, ""};
-        char text[4000];
-        zf_graph *g;
-        CHECK(t, at);
-        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, list[k].to,
-                 at + strlen(list[k].from));
-        g = zf_graph_parse(text, strlen(text), NULL, &error);
-        zf_graph_free(g);
-        if (!list[k].error) {
-            CHECK_TEXT(t, error.text, "");
-            continue;
-        }
-        if (g || !strstr(error.text, list[k].error))
-            test_fail(t, __FILE__, __LINE__, list[k].error, g ? "no error" : error.text);
+        const bool in_placed = list[k].error && strstr(placed, list[k].from);
+        check_mistake(t, in_placed ? placed : brought, list[k].from, list[k].to, list[k].error);
+    }
+}
+
+/* An update in pieces, with queues. */
+static const char cut[] = "zero stage=0 world=1 micro_batches=1\n"
+                          "%2  = param \"w\" : f32[8,256] host\n"
+                          "%42 = bucket %2 {at=[0] size=2048} : f32[2048] host\n"
+                          "%1  = input \"x\" : f32[8,256]\n"
+                          "%4  = input \"lr\" : f32[]\n"
+                          "%46 = pack %1 {at=[0] size=2048} : f32[2048]\n"
+                          "%47 = copy %46 {to=host} : f32[2048] host queue=download\n"
+                          "      wait %47\n"
+                          "update:\n"
+                          "%5  = state \"sgd.momentum/w\" : f32[8,256] disk\n"
+                          "%43 = bucket %5 {at=[0] size=2048} : f32[2048] disk\n"
+                          "%49 = copy %4 {to=host} : f32[] host\n"
+                          "%10 = piece %42 {size=1024} : f32[1024] host\n"
+                          "%11 = piece %42 {at=1024 size=1024} : f32[1024] host\n"
+                          "%12 = piece %47 {size=1024} : f32[1024] host\n"
+                          "%13 = piece %47 {at=1024 size=1024} : f32[1024] host\n"
+                          "%14 = piece %43 {size=1024} : f32[1024] disk\n"
+                          "%15 = piece %43 {at=1024 size=1024} : f32[1024] disk\n"
+                          "%16 = copy %14 {to=host} : f32[1024] host queue=read\n"
+                          "%17 = copy %15 {to=host} : f32[1024] host queue=read\n"
+                          "      wait %16\n"
+                          "      sgd %10, %12, %49, %16 {momentum=0.9 piece=[0,2048] blocks=[0,2] "
+                          "decays=[0]}\n"
+                          "%18 = copy %16, %14 {to=disk} : f32[1024] disk queue=write\n"
+                          "      wait %17\n"
+                          "      sgd %11, %13, %49, %17 {momentum=0.9 piece=[1024,2048] "
+                          "blocks=[0,2] decays=[0]}\n"
+                          "      wait %18\n"
+                          "%19 = copy %17, %15 {to=disk} : f32[1024] disk\n";
+
+TEST_ONCE(offload_mistakes_in_pieces_are_found)
+{
+    static const struct {
+        const char *from, *to, *error; /* error NULL: it is none */
+    } list[] = {
+        {"", "", NULL},
+        {"%15 = piece %43 {at=1024 size=1024}", "%15 = piece %43 {size=1024}",
+         "the piece of %43 before it ends at 1024"},
+        {"      wait %16\n", "%20 = piece %46 {size=1024} : f32[1024]\n      wait %16\n",
+         "the pieces of %46 end here, and it has 2048 elements"},
+        {"%11 = piece %42 {at=1024", "%11 = piece %42 {at=1000", "pieces begin at multiples of 1024"},
+        {"sgd %11, %13, %49, %17 {momentum=0.9 piece=[1024,2048]",
+         "sgd %11, %12, %49, %17 {momentum=0.9 piece=[1024,2048]",
+         "%12 is no piece of 1024 elements from element 1024 of 2048 on"},
+        {"sgd %11, %13, %49, %17 {momentum=0.9 piece=[1024,2048]",
+         "sgd %11, %13, %49, %16 {momentum=0.9 piece=[1024,2048]", "%14 has an update already"},
+        {"piece=[1024,2048]", "piece=[0,2048]", "%11 is a piece: piece must be [1024,2048]"},
+        {" piece=[1024,2048]", "", "ascending, within the 1 blocks"},
+        {"momentum=0.9 piece=[1024,2048]", "momentum=0.8 piece=[1024,2048]",
+         "pieces of %42 are updated in two ways"},
+        {"      sgd %11, %13, %49, %17 {momentum=0.9 piece=[1024,2048] blocks=[0,2] decays=[0]}\n",
+         "", "it has no update, and other pieces of %42 have one"},
+        {"      wait %18\n", "", "nothing waits for it before the end of the update section"},
+        {"%19 = copy %17, %15", "%19 = copy %17, %14", "operand 0 must be a copy of %14"},
+        {"      wait %18\n", "%20 = copy %14 {to=host} : f32[1024] host\n      wait %18\n",
+         "it reads %14 while copy %18 on queue write writes it"},
+        {"      wait %18\n", "%20 = copy %43 {to=host} : f32[2048] host\n      wait %18\n",
+         "it reads %43 while copy %18 on queue write writes it"},
+        {"      wait %18\n", "      wait %18\n%20 = copy %43 {to=host} : f32[2048] host\n",
+         "pieces of %43 are updated: all of them must be in their place above"},
+        {"%19 = copy %17, %15 {to=disk} : f32[1024] disk\n", "", "nothing copies it back"},
+        {"      wait %18\n", "      wait %18\n      release %12\n",
+         "%12 is a piece, which is released with %47"},
+        {"      wait %16\n", "%20 = add %42, %42 : f32[2048] host\n      wait %16\n", NULL},
+        {"      wait %17\n", "%20 = add %42, %42 : f32[2048] host\n      wait %17\n",
+         "pieces of %42 are updated: all of them must be in their place above"},
+    };
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        check_mistake(t, cut, list[k].from, list[k].to, list[k].error);
     }
 }
 

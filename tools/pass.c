@@ -287,7 +287,8 @@ static zf_offload_desc take_offload(call *c)
                              .parameters = take_space(c, "parameters"),
                              .gradients = take_space(c, "gradients"),
                              .activations = take_space(c, "activations"),
-                             .keep_bytes = (size_t)take_number(c, "keep")};
+                             .keep_bytes = (size_t)take_number(c, "keep"),
+                             .piece_bytes = (size_t)take_number(c, "piece")};
 }
 
 static void run_offload(call *c)

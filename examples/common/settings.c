@@ -139,7 +139,8 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "                                    the device's: what leaves it goes to host memory as well"},
         {"offload", TEXT, "off|KIND=SPACE,...", &o->offload, 0, 0,
          "optimizer (its states, which the CPU updates) or parameters lie in SPACE, host or disk,\n"
-         "                                    gradients or activations in host"},
+         "                                    gradients or activations in host; piece=BYTES: of a copy\n"
+         "                                    of states while they are updated (16M)"},
         {"offload-dir", TEXT | OWN, "DIR", &o->offload_dir, 0, 0,
          "an existing folder for the files of --offload"},
         {"deadline", NUMBER | OWN, "SECONDS", &o->deadline, 0.001, 1e6,
@@ -254,6 +255,18 @@ bool settings_offload(const char *text, zf_offload_desc *offload)
         const size_t length = comma ? (size_t)(comma - text) : strlen(text);
         int k = 0;
         zf_space space = ZF_HOST;
+        if (!strncmp(text, "piece=", 6)) {
+            char number[32];
+            int64_t bytes;
+            snprintf(number, sizeof number, "%.*s", (int)(length - 6), text + 6);
+            if (offload->piece_bytes || length > 6 + sizeof number ||
+                !settings_bytes(number, &bytes))
+                return false;
+            offload->piece_bytes = (size_t)bytes;
+            if (!comma) return true;
+            text = comma;
+            continue;
+        }
         while (k < count && strncmp(text, kinds[k].name, strlen(kinds[k].name))) k++;
         if (k == count || *kinds[k].space) return false;
         for (; space < ZF_SPACES; space++) {

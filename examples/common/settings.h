@@ -48,11 +48,11 @@ bool settings_bytes(const char *text, int64_t *bytes);
 /* Reads --recompute: "off" (or NULL), "layers", or the maximum of the plan's peak in bytes,
  * optionally with K, M, G or T; false: none of these. */
 bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory);
-/* Reads --offload: "off" (or NULL), or KIND=SPACE,... of kinds of zf_offload_desc, each once;
- * false, with SETTINGS_OFFLOAD as the message, for anything else. */
+/* Reads --offload: "off" (or NULL), or KIND=SPACE,... of kinds of zf_offload_desc, each once, and
+ * piece=BYTES; false, with SETTINGS_OFFLOAD as the message, for anything else. */
 #define SETTINGS_OFFLOAD                                                                           \
-    "--offload is off, or optimizer or parameters, =host or =disk, or gradients=host or "            \
-    "activations=host, with ',' between them"
+    "--offload is off, or optimizer or parameters, =host or =disk, or gradients=host or "          \
+    "activations=host, or piece=BYTES, with ',' between them"
 bool settings_offload(const char *text, zf_offload_desc *offload);
 /* Some kind lies in this space. */
 bool settings_offloads(const zf_offload_desc *d, zf_space space);

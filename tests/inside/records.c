@@ -39,6 +39,9 @@ TEST_ONCE(records_are_complete)
         if ((traits & ZF_OP_UPDATE) && (!r->master || zfi_attribute_index(r, "world") < 0 ||
                                         zfi_attribute_index(r, "blocks") < 0))
             wrong = "an UPDATE has master, world and blocks";
+        if (zfi_attribute_index(r, "piece") >= 0 &&
+            zfi_attribute_index(r, "world") != zfi_attribute_index(r, "piece") + 1)
+            wrong = "piece stands before world";
         if ((traits & ZF_OP_PRODUCT) && !r->flops) wrong = "a PRODUCT has flops";
         if ((traits & ZF_OP_ELEMENTWISE) && (traits & ZF_OP_BY_ROWS))
             wrong = "it is ELEMENTWISE or BY_ROWS";

@@ -38,11 +38,12 @@ static zf_graph *make_graph(test *t, bool lamb, const zf_zero_desc *zero)
 {
     zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
     zf_tensor lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
-    zf_autograd(g, two_layers(g));
-    zf_clip(g, 1);
-    if (lamb) zf_lamb(g, lr, NULL);
-    else zf_adamw(g, lr, NULL);
-    if (zero) zf_zero(g, zero);
+    zf_passes(g, &(zf_training){.loss = two_layers(g),
+                                .lr = lr,
+                                .fuse.without = "all",
+                                .clip = 1,
+                                .optimizer = lamb ? ZF_LAMB : ZF_ADAMW,
+                                .zero = zero ? *zero : (zf_zero_desc){0}});
     return g;
 }
 

@@ -84,15 +84,18 @@ static zf_graph *build(const setup *s, int32_t rank)
     loss = zf_scale(zf_mean(zf_mul(h, h)), 1.0 / (double)(RANKS * s->micro_batches));
     zf_output(loss, "loss");
     zf_output(zf_scale(extra, 0.5), "sum");
-    zf_autograd(g, loss);
-    if (!s->offload) zf_clip(g, 1);
-    zf_adamw(g, lr, NULL);
-    zf_zero(g, &(zf_zero_desc){.stage = rank == 1 && s->odd_stage ? s->odd_stage : s->stage,
-                               .world = RANKS,
-                               .micro_batches = s->micro_batches,
-                               .bucket_bytes = rank == 1 && s->odd_bucket ? s->odd_bucket : 4096});
-    if (s->offload) zf_offload(g, &(zf_offload_desc){.optimizer = s->offload});
-    if (s->prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
+    zf_passes(g,
+              &(zf_training){
+                  .loss = loss,
+                  .lr = lr,
+                  .fuse.without = "all",
+                  .clip = s->offload ? 0 : 1,
+                  .zero = {.stage = rank == 1 && s->odd_stage ? s->odd_stage : s->stage,
+                           .world = RANKS,
+                           .micro_batches = s->micro_batches,
+                           .bucket_bytes = rank == 1 && s->odd_bucket ? s->odd_bucket : 4096},
+                  .offload.optimizer = s->offload,
+                  .prefetch.bytes = s->prefetch ? 1 << 20 : 0});
     return g;
 }
 

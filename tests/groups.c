@@ -56,17 +56,18 @@ static zf_graph *build(const setup *s, int32_t nodes)
     }
     loss = zf_sum(h);
     zf_output(loss, "loss");
-    zf_autograd(g, loss);
-    zf_clip(g, 1);
-    zf_adamw(g, lr, NULL);
-    zf_zero(g, &(zf_zero_desc){.stage = s->stage,
-                               .world = s->world,
-                               .micro_batches = s->micro_batches,
-                               .nodes = nodes,
-                               .hpz = s->hpz,
-                               .mics = s->mics,
-                               .bucket_bytes = 4 * WIDTH * WIDTH});
-    if (s->prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
+    zf_passes(g, &(zf_training){.loss = loss,
+                                .lr = lr,
+                                .fuse.without = "all",
+                                .clip = 1,
+                                .zero = {.stage = s->stage,
+                                         .world = s->world,
+                                         .micro_batches = s->micro_batches,
+                                         .nodes = nodes,
+                                         .hpz = s->hpz,
+                                         .mics = s->mics,
+                                         .bucket_bytes = 4 * WIDTH * WIDTH},
+                                .prefetch.bytes = s->prefetch ? 1 << 20 : 0});
     return g;
 }
 

@@ -462,6 +462,7 @@ typedef enum update_rule {
     RULES
 } update_rule;
 
+static const zf_optimizer optimizers[RULES] = {ZF_SGD, ZF_SGD, ZF_ADAMW, ZF_LAMB, ZF_LION};
 static const char *const master_of[RULES] = {"sgd.master", "sgd.master", "adamw.master",
                                              "lamb.master", "lion.master"};
 
@@ -498,12 +499,15 @@ static zf_graph *masters_graph(test *t, zf_dtype dtype, update_rule by, const zf
                   x = zf_input(g, k ? "x.b" : "x.w", dtype, shape), sum = zf_sum(zf_mul(p, x));
         loss = k ? zf_add(loss, sum) : sum;
     }
-    zf_autograd(g, loss);
-    if (by == BY_LAMB) zf_lamb(g, lr, &(zf_lamb_desc){.weight_decay = 0.1});
-    else if (by == BY_LION) zf_lion(g, lr, &(zf_lion_desc){.weight_decay = 0.1});
-    else if (by == BY_ADAMW) zf_adamw(g, lr, &(zf_adamw_desc){.weight_decay = 0.1});
-    else zf_sgd(g, lr, &(zf_sgd_desc){by == BY_MOMENTUM ? 0.9 : 0, .weight_decay = 0.1});
-    if (zero) zf_zero(g, zero);
+    zf_passes(g, &(zf_training){.loss = loss,
+                                .lr = lr,
+                                .fuse.without = "all",
+                                .optimizer = optimizers[by],
+                                .adamw.weight_decay = 0.1,
+                                .lamb.weight_decay = 0.1,
+                                .lion.weight_decay = 0.1,
+                                .sgd = {by == BY_MOMENTUM ? 0.9 : 0, .weight_decay = 0.1},
+                                .zero = zero ? *zero : (zf_zero_desc){0}});
     return g;
 }
 

@@ -243,12 +243,10 @@ enum {
     CLASSES = 5
 };
 
-typedef enum optimizer { SGD, ADAMW, LAMB } optimizer;
-
 typedef struct job {
     zf_precision_desc precision;
-    optimizer optimizer;
-    double clip; /* NaN: no zf_clip */
+    zf_optimizer optimizer;
+    double clip; /* 0: none */
     int32_t stage, world;
     bool fuse;
 } job;
@@ -291,19 +289,19 @@ static void model_build(zf_graph *g, const job *j)
     h = zf_layer_norm(h, gamma, beta, 1e-12);
     h = zf_matmul_ex(h, table, &(zf_matmul_desc){.transpose_b = true});
     loss = zf_output(zf_cross_entropy(h, labels, weight), "loss");
-    if (j->fuse) zf_fuse(g, NULL);
-    zf_precision(g, &j->precision);
-    zf_autograd(g, loss);
-    zf_simplify(g);
-    if (!isnan(j->clip)) zf_clip(g, j->clip);
-    if (j->optimizer == SGD) zf_sgd(g, lr, &(zf_sgd_desc){.momentum = 0.9, .weight_decay = 0.01});
-    if (j->optimizer == ADAMW) zf_adamw(g, lr, &(zf_adamw_desc){.weight_decay = 0.01});
-    if (j->optimizer == LAMB) zf_lamb(g, lr, &(zf_lamb_desc){.weight_decay = 0.01});
-    if (j->fuse) zf_fuse(g, NULL);
-    zf_zero(g, &(zf_zero_desc){.stage = j->stage,
-                               .world = j->world,
-                               .micro_batches = SLOTS / j->world,
-                               .bucket_bytes = 3000});
+    zf_passes(g, &(zf_training){.loss = loss,
+                                .lr = lr,
+                                .fuse.without = j->fuse ? NULL : "all",
+                                .precision = j->precision,
+                                .clip = j->clip,
+                                .optimizer = j->optimizer,
+                                .adamw.weight_decay = 0.01,
+                                .lamb.weight_decay = 0.01,
+                                .sgd = {.momentum = 0.9, .weight_decay = 0.01},
+                                .zero = {.stage = j->stage,
+                                         .world = j->world,
+                                         .micro_batches = SLOTS / j->world,
+                                         .bucket_bytes = 3000}});
 }
 
 static zf_status model_open(test *t, model *m, const job *j)
@@ -422,7 +420,7 @@ TEST(precision_skips_steps_that_overflow)
     static model m;
     static unsigned char before[IMAGE], after[IMAGE];
     const job j = {.precision = {.dtype = ZF_F16, .scale = 0x1p21, .hysteresis = 1, .window = 3},
-                   .optimizer = ADAMW,
+                   .optimizer = ZF_ADAMW,
                    .clip = 0.5,
                    .world = 1};
     double scale = 0x1p21, skipped = 0;
@@ -458,8 +456,8 @@ TEST_ONCE(precision_scale_leaves_no_trace_in_f32)
     static model plain, scaled;
     static unsigned char want[IMAGE], got[IMAGE];
     for (int k = 0; k < 3 * 3; k++) {
-        static const double clips[] = {(double)NAN, 0.05, 100};
-        job j = {.optimizer = (optimizer)(k % 3), .clip = clips[k / 3], .world = 2, .stage = 2};
+        static const double clips[] = {0, 0.05, 100};
+        job j = {.optimizer = (zf_optimizer)(k % 3), .clip = clips[k / 3], .world = 2, .stage = 2};
         size_t bytes;
         test_defer(t, model_close, &plain);
         OK(t, model_open(t, &plain, &j), plain.error.text);
@@ -470,8 +468,7 @@ TEST_ONCE(precision_scale_leaves_no_trace_in_f32)
             OK(t, train_step(&plain, step), plain.error.text);
             OK(t, train_step(&scaled, step), scaled.error.text);
             CHECK(t, number_of(&plain, "loss") == number_of(&scaled, "loss"));
-            CHECK(t, isnan(j.clip) ||
-                         number_of(&plain, "grad_norm") == number_of(&scaled, "grad_norm"));
+            CHECK(t, !j.clip || number_of(&plain, "grad_norm") == number_of(&scaled, "grad_norm"));
         }
         bytes = image_of(&plain, false, want);
         CHECK(t, bytes && image_of(&scaled, false, got) == bytes && !memcmp(want, got, bytes));
@@ -514,21 +511,21 @@ static void check_stages(test *t, const job *base, bool skips)
 
 TEST_ONCE(precision_bf16_is_the_same_at_every_stage)
 {
-    job j = {.precision = {.dtype = ZF_BF16}, .optimizer = ADAMW, .clip = 0.5};
+    job j = {.precision = {.dtype = ZF_BF16}, .optimizer = ZF_ADAMW, .clip = 0.5};
     check_stages(t, &j, false);
-    j.optimizer = LAMB, j.precision.scale = 1024, j.fuse = true;
+    j.optimizer = ZF_LAMB, j.precision.scale = 1024, j.fuse = true;
     check_stages(t, &j, false);
 }
 
 TEST_ONCE(precision_f16_is_the_same_at_every_stage)
 {
     job j = {.precision = {.dtype = ZF_F16, .scale = 0x1p20, .hysteresis = 1, .window = 2},
-             .optimizer = ADAMW,
+             .optimizer = ZF_ADAMW,
              .clip = 0.5};
     check_stages(t, &j, true);
-    j.optimizer = LAMB, j.clip = (double)NAN;
+    j.optimizer = ZF_LAMB, j.clip = 0;
     check_stages(t, &j, true);
-    j.optimizer = SGD, j.fuse = true;
+    j.optimizer = ZF_SGD, j.fuse = true;
     check_stages(t, &j, true);
 }
 
@@ -538,8 +535,8 @@ TEST(precision_least_scale_is_an_error)
     static model m;
     static unsigned char before[IMAGE], after[IMAGE];
     const job j = {.precision = {.dtype = ZF_F16, .scale = 0x1p23, .min_scale = 0x1p22},
-                   .optimizer = ADAMW,
-                   .clip = (double)NAN,
+                   .optimizer = ZF_ADAMW,
+                   .clip = 0,
                    .world = 2,
                    .stage = 3};
     size_t bytes;
@@ -563,7 +560,7 @@ TEST(precision_master_weights)
     static model m;
     static float master[HIDDEN * IN];
     static uint16_t param[HIDDEN * IN], rounded[HIDDEN * IN];
-    const job j = {.precision = {.dtype = ZF_BF16}, .optimizer = LAMB, .clip = 1, .world = 1};
+    const job j = {.precision = {.dtype = ZF_BF16}, .optimizer = ZF_LAMB, .clip = 1, .world = 1};
     test_defer(t, model_close, &m);
     OK(t, model_open(t, &m, &j), m.error.text);
     for (int step = 0; step < 2; step++) {

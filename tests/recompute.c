@@ -206,11 +206,7 @@ static zf_graph *training_graph(test *t, bool fused)
 {
     zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
     zf_tensor loss = build_bert(g, 0.1, 16, 32);
-    if (fused) zf_fuse(g, NULL);
-    zf_autograd(g, loss);
-    zf_simplify(g);
-    zf_adamw(g, zf_graph_find(g, "lr"), NULL);
-    if (fused) zf_fuse(g, NULL);
+    zf_passes(g, &(zf_training){.loss = loss, .fuse.without = fused ? NULL : "all"});
     return g;
 }
 

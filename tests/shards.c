@@ -91,20 +91,21 @@ static zf_status model_new(test *t, model *m, const model_desc *d, zf_error *err
         h = zf_sub(zf_mul(h, zf_param(g, "out.scale", ZF_SCALAR, &normal)), y);
         loss = zf_scale(zf_mean(zf_cast(zf_mul(h, h), ZF_F32)), 1.0 / SLOTS);
         zf_output(loss, "error");
-        if (!d->forward) {
-            zf_autograd(g, loss);
-            zf_clip(g, 0.1);
-            if (d->lamb) zf_lamb(g, lr, &(zf_lamb_desc){.weight_decay = 0.01});
-            else zf_adamw(g, lr, &(zf_adamw_desc){.weight_decay = 0.01});
-        }
-        zf_zero(g, &(zf_zero_desc){.stage = d->stage,
-                                   .world = d->world,
-                                   .nodes = d->nodes,
-                                   .hpz = d->hpz,
-                                   .mics = d->mics,
-                                   .micro_batches = d->forward ? 1 : SLOTS / d->world,
-                                   .bucket_bytes = d->bucket});
-        if (d->offload) zf_offload(g, &(zf_offload_desc){.optimizer = d->offload});
+        zf_passes(g, &(zf_training){.loss = d->forward ? (zf_tensor){0} : loss,
+                                    .lr = lr,
+                                    .fuse.without = "all",
+                                    .clip = 0.1,
+                                    .optimizer = d->lamb ? ZF_LAMB : ZF_ADAMW,
+                                    .adamw.weight_decay = 0.01,
+                                    .lamb.weight_decay = 0.01,
+                                    .zero = {.stage = d->stage,
+                                             .world = d->world,
+                                             .nodes = d->nodes,
+                                             .hpz = d->hpz,
+                                             .mics = d->mics,
+                                             .micro_batches = d->forward ? 1 : SLOTS / d->world,
+                                             .bucket_bytes = d->bucket},
+                                    .offload.optimizer = d->offload});
         m->comms[r] = (zf_comm){.rank = r, .world = d->world};
         comm = d->group ? zf_local_comm(d->group, r) : d->world > 1 ? &m->comms[r] : NULL;
         if (last && d->last) comm = d->last;

@@ -55,6 +55,7 @@
 #include "ops/attention.cu"
 #include "ops/attention_sm90.cu"
 #include "ops/attention_grad_sm90.cu"
+#include "ops/cache.cu"
 #include "ops/chain.cu"
 #include "ops/table.cu"
 #include "cuda/device.cu"

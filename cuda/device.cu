@@ -162,6 +162,17 @@ static zf_status zfi_take_fault(zfi_cuda *c, zf_error *error)
                              "%s: the step, operand %lld, is %lld; it counts updates from 1, so it "
                              "must be advanced before",
                              name, f.element, f.value);
+    case ZFI_FAULT_CACHE:
+        if (f.value < 0 || f.ignored < 0 || f.ignored > (long long)f.least)
+            return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+                                 "%s %%%d: example %lld has %lld tokens in the cache and %lld new "
+                                 "ones of %lld: they must not be negative, nor more than that",
+                                 name, (int)f.node, f.element, f.value, f.ignored,
+                                 (long long)f.least);
+        return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+                             "%s %%%d: example %lld has %lld tokens in the cache and %lld new ones, "
+                             "more than the %lld for which the cache has room",
+                             name, (int)f.node, f.element, f.value, f.ignored, f.limit);
     default:
         return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
                              "%s%s %%%d: element %lld of the index is %lld; it must be at least 0 "

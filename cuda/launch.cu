@@ -31,6 +31,8 @@ typedef enum zfi_fault_kind {
     ZFI_FAULT_TYPES, /* the same for embed_norm's second index */
     ZFI_FAULT_LABEL, /* label `value` of row `element`: outside [0, limit), not `ignored` */
     ZFI_FAULT_COUNT, /* the count of updates, operand `element`, is `value` */
+    /* Example `element` has `value` tokens in caches of `limit`, and `ignored` new ones of `least` */
+    ZFI_FAULT_CACHE,
     ZFI_FAULT_SCALE  /* gradients are non-finite at the loss scale `least` */
 } zfi_fault_kind;
 

@@ -278,6 +278,33 @@ check 'prompts of different lengths go on together' together
 check 'a context that is too long' fails 1 "gpt: a prompt of 20 tokens and 30 more are too long for \
 a context of 40: shorten it, or give fewer --tokens" "$gpt" generate --load "$work/tuned" \
     --tokenizer "$work/tokenizer" --tokens 30 'xxxxxxxxxxxxxxxxxx'
+# chats LINES OPTIONS...: what it answers to lines, in $work/out.
+chats() {
+    printf "$1" > "$work/lines"
+    shift
+    "$gpt" chat --load "$work/tuned" --tokenizer "$work/tokenizer" --temperature 0 "$@" \
+        < "$work/lines" > "$work/out" 2> "$work/err"
+}
+says() { [ "$(tr '\n' '|' < "$work/out")" = "$1" ]; }
+check 'a chat' eval 'chats "the bird\n/new\nthe fish\n" --tokens 9 && says ">  sings|> >  swims|> |"'
+longer_chat() { # the second one finds a part of its text in the caches, and answers alike
+    chats 'the bird\nthe\n' --tokens 5 && first=$(tr '\n' '|' < "$work/out") &&
+        chats 'the bird\nthe\n/new\nthe bird\nthe\n' --tokens 5 && says "${first%|}$first" &&
+        [ "$(printf '%s' "$first" | tr -cd '>')" = '>>>' ]
+}
+check 'a chat of several messages' longer_chat
+check 'a chat longer than the context' eval 'chats "the bird\n" --tokens 38 && says "> > |" &&
+grep -q "^this chat has [0-9]* tokens, and with 38 for the answer there are more than the context of \
+40: /new begins another one$" "$work/err"'
+tests_itself() {
+    ends 0 "$gpt" selftest --load "$work/tuned" --tokenizer "$work/tokenizer" --text "$work/prompts" \
+        --tokens 5 &&
+        grep -q '^text: [0-9]* tokens, loss [0-9]*\.[0-9]*, perplexity [0-9.]*$' "$work/out" &&
+        grep -q '^speed: prompt [0-9.]* tokens/s, generation [0-9.]* tokens/s, f32, 1 threads$' \
+            "$work/out" &&
+        grep -q '^memory: weights [0-9.]* MiB, caches for [0-9]* tokens 0\.[0-9], .* MiB$' "$work/out"
+}
+check 'tests itself' tests_itself
 other_examples() {
     tail -n 50 "$work/examples" > "$work/fewer"
     ! tune --data "$work/fewer" --steps 120 --load "$work/begun" --eval-batches 0 &&

@@ -9,6 +9,8 @@
 #include "../examples/common/sampling.h"
 #include "../examples/llm/model.h"
 
+#include <pthread.h>
+
 #define GOLDEN "tests/golden/llm/"
 
 enum { VOCAB = 37, BATCH = 2, TOKENS = 11 };
@@ -157,7 +159,7 @@ static void check_generated(test *t, int k, int64_t chunk, double penalty)
     static sampler s;
     llm_config config;
     session_desc desc = {.sample = &llm_sample, .config = &config, .threads = 1};
-    decoder_desc room = {PROMPTS, LONGEST + GENERATED - 1, chunk};
+    decoder_desc room = {PROMPTS, LONGEST + GENERATED - 1, chunk, false};
     zf_safetensors *golden = open_file(t, GOLDEN "generated.safetensors");
     zf_error error = {ZF_OK, ""};
     int32_t ids[PROMPTS][LONGEST + GENERATED];
@@ -209,6 +211,115 @@ TEST_ONCE(llm_linear_generates_as_transformers) { check_generated(t, 2, 2, 1.3);
 TEST_ONCE(llm_mistral_generates_as_transformers) { check_generated(t, 3, 7, 1); }
 TEST_ONCE(llm_qwen2_generates_as_transformers) { check_generated(t, 4, 0, 1.3); }
 TEST_ONCE(llm_qwen3_generates_as_transformers) { check_generated(t, 5, 1, 1.4); }
+
+/* Ranks that train at stage 3, and generate in between. */
+enum { RANKS = 2, ANSWER = 6, ROOM = 1 << 13 };
+
+typedef struct trainer {
+    zf_comm *comm;
+    enum { NOTHING, GATHERED, WHOLE } how; /* generation between the first step and the others */
+    float params[ROOM];
+    int64_t count;
+    float logits[2][ANSWER][VOCAB];
+    zf_error error;
+} trainer;
+
+static bool train(session *s, const causal_batch_file *f, int64_t steps, zf_error *error)
+{
+    const float lr = 1e-2f;
+    for (int64_t k = 0; k < steps && !error->status; k++) {
+        zf_status status = session_feed(s, &f->batch[0], false);
+        if (!status) status = zf_write(s->program, s->lr, &lr, sizeof lr);
+        if (!status) status = zf_step(s->program);
+        if (!status) continue;
+        error->status = status;
+        snprintf(error->text, sizeof error->text, "%s", zf_program_error(s->program));
+    }
+    return !error->status;
+}
+
+/* Continues two texts with given tokens, and keeps the logits. */
+static bool answer(trainer *r, session *s, const llm_config *config)
+{
+    static const int32_t texts[2][ANSWER + 2] = {{5, 11, 3, 28, 30, 1, 2, 7}, {7, 1, 2, 35, 4, 36, 6, 9}};
+    session_desc d = {.sample = &llm_sample, .config = config, .threads = 1, .share = s};
+    decoder_desc room = {2, ANSWER + 2, 2, r->how == WHOLE};
+    const int32_t *next[2] = {texts[0], texts[1]};
+    int64_t count[2] = {3, 2};
+    decoder generates;
+    bool good = decoder_open(&generates, &room, &d, NULL, 0, &r->error);
+    for (int n = 0; n < ANSWER && good; n++) {
+        good = decoder_add(&generates, next, count, &r->error);
+        for (int b = 0; b < 2 && good; b++) {
+            memcpy(r->logits[b][n], generates.logits + b * VOCAB, sizeof r->logits[b][n]);
+            next[b] += count[b], count[b] = 1;
+        }
+    }
+    if (r->error.status) return false;
+    decoder_close(&generates);
+    return true;
+}
+
+static void *train_rank(void *object)
+{
+    trainer *r = object;
+    llm_config config;
+    causal_batch_file f = {0};
+    weights_report report;
+    session s;
+    session_desc d = {.sample = &llm_sample,
+                      .purpose = SAMPLE_TRAIN,
+                      .config = &config,
+                      .threads = 1,
+                      .shape = {.batch = BATCH / RANKS, .sequence = TOKENS},
+                      .sharing = {.comm = r->comm, .stage = 3, .bucket = 1}};
+    bool good = llm_config_load(folder_of(0), &config, &r->error) &&
+                causal_batch_file_load(&f, GOLDEN "batch.safetensors", VOCAB, &r->error);
+    if (!good || !session_open(&s, &d, &r->error)) return NULL;
+    good = session_take(&s, folder_of(0), &report, &r->error) && train(&s, &f, 1, &r->error) &&
+           (r->how == NOTHING || answer(r, &s, &config)) && train(&s, &f, 2, &r->error);
+    for (int32_t k = 0; k < zf_param_count(s.graph) && good; k++) {
+        zf_tensor x = zf_param_at(s.graph, k);
+        good = r->count + zf_shape_count(zf_tensor_shape(x)) <= ROOM &&
+               !zf_read(s.program, x, r->params + r->count, zf_tensor_bytes(x));
+        r->count += zf_shape_count(zf_tensor_shape(x));
+    }
+    if (!good && !r->error.status)
+        r->error = (zf_error){ZF_ERR_ARGUMENT, "the parameters cannot be read"};
+    session_close(&s);
+    causal_batch_file_free(&f);
+    return NULL;
+}
+
+/* A run with answers between its steps has the bits of one without; answers do not depend on where
+ * the parameters are gathered. */
+TEST_ONCE(llm_generates_between_steps_at_stage_3)
+{
+    static trainer ranks[3][RANKS];
+    memset(ranks, 0, sizeof ranks);
+    for (int how = 0; how < 3; how++) {
+        zf_local *group = zf_local_new(&(zf_local_desc){.world = RANKS}, NULL);
+        pthread_t threads[RANKS];
+        NEED(t, group, NULL);
+        for (int r = 0; r < RANKS; r++) {
+            ranks[how][r].comm = zf_local_comm(group, r), ranks[how][r].how = how;
+            if (pthread_create(&threads[r], NULL, train_rank, &ranks[how][r])) abort();
+        }
+        for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
+        zf_local_free(group);
+        for (int r = 0; r < RANKS; r++) OK(t, ranks[how][r].error.status, ranks[how][r].error.text);
+        for (int r = 0; r < RANKS; r++) {
+            CHECK(t, ranks[how][r].count > 1000 && ranks[how][r].count == ranks[0][0].count);
+            CHECK(t, !memcmp(ranks[how][r].params, ranks[0][0].params, sizeof ranks[0][0].params));
+        }
+    }
+    for (int r = 0; r < RANKS; r++) {
+        CHECK(t, ranks[GATHERED][r].logits[0][0][0] != 0);
+        for (int how = GATHERED; how <= WHOLE; how++)
+            CHECK(t, !memcmp(ranks[how][r].logits, ranks[GATHERED][0].logits,
+                             sizeof ranks[0][0].logits));
+    }
+}
 
 /* What was read goes out as it was: the weights to the bit, the configuration to one that reads
  * alike. */

@@ -46,5 +46,8 @@ extern const objective causal_objective;
 
 /* A command: the whole command line; it reads its own options, returns an exit status. */
 int causal_generate(const sample_model *sample, int argc, char **argv);
+int causal_chat(const sample_model *sample, int argc, char **argv);
+/* Prints how well and how fast a model predicts a text, and the memory that it takes. */
+int causal_selftest(const sample_model *sample, int argc, char **argv);
 
 #endif

@@ -6,14 +6,30 @@
 
 enum { CHUNK = 256 }; /* tokens of a step, by default */
 
-static bool open_programs(decoder *d, session_desc *s, const char *load, int64_t dtype,
+/* A session with a copy of the parameters of s->share, whole on each rank. */
+static bool open_copy(session *copy, session_desc *s, zf_error *error)
+{
+    session *from = s->share;
+    s->dtype = from->dtype, s->sharing = from->sharing;
+    s->sharing.stage = 0, s->sharing.micro_batches = 1, s->sharing.hpz = s->sharing.mics = false;
+    s->share = NULL;
+    if (!session_open(copy, s, error)) return false;
+    if (!zf_store_copy(zf_program_store(copy->program), zf_program_store(from->program)))
+        return true;
+    fail(error, ZF_ERR_BACKEND, "%s", zf_store_error(zf_program_store(copy->program)));
+    session_close(copy);
+    return false;
+}
+
+static bool open_programs(decoder *d, bool whole, session_desc *s, const char *load, int64_t dtype,
                           zf_error *error)
 {
     s->purpose = SAMPLE_GENERATE;
     s->shape = (sample_shape){
         .batch = d->texts, .sequence = d->chunk, .predictions = d->context, .rows = SAMPLE_FULL};
-    if (s->share ? !session_open(&d->prompt, s, error)
-                 : !session_open_folder(&d->prompt, load, s, dtype, error))
+    if (!s->share ? !session_open_folder(&d->prompt, load, s, dtype, error)
+        : whole   ? !open_copy(&d->prompt, s, error)
+                  : !session_open(&d->prompt, s, error))
         return false;
     s->shape.sequence = 1, s->share = &d->prompt;
     return session_open(&d->token, s, error);
@@ -30,7 +46,7 @@ bool decoder_open(decoder *d, const decoder_desc *desc, session_desc *s, const c
         return fail(error, ZF_ERR_ARGUMENT,
                     "a context of %lld tokens is too long for the model's %lld positions",
                     (long long)d->context, (long long)positions);
-    if (open_programs(d, s, load, dtype, error)) {
+    if (open_programs(d, desc->whole, s, load, dtype, error)) {
         d->vocab = zf_tensor_shape(zf_graph_find(d->token.graph, "logits")).dims[1];
         d->past = calloc((size_t)texts, sizeof *d->past);
         d->logits = calloc((size_t)(texts * d->vocab), sizeof *d->logits);

@@ -15,6 +15,9 @@ typedef struct decoder_desc {
     int64_t texts;   /* that go on together */
     int64_t context; /* tokens of a text, at most */
     int64_t chunk;   /* tokens of a text that a step takes, at most; 0: 256 for all texts together */
+    /* Of shared parameters that are sharded over ranks: all ranks gather them when the decoder is
+     * opened, and each has a copy of all until it is closed. Else each step gathers them */
+    bool whole;
 } decoder_desc;
 
 typedef struct decoder {
@@ -27,8 +30,9 @@ typedef struct decoder {
 } decoder;
 
 /* Opens both programs. d: a desc with sample and config; its shape is set. With d->share the
- * parameters are those of that session, else those of the folder `load`, in the dtype of
- * session_open_folder. False with *error, and then there is nothing to close. */
+ * parameters are those of that session, all ranks of which must call this and decoder_add; else those
+ * of the folder `load`, in the dtype of session_open_folder. False with *error, and then there is
+ * nothing to close. */
 bool decoder_open(decoder *, const decoder_desc *, session_desc *d, const char *load, int64_t dtype,
                   zf_error *error);
 void decoder_close(decoder *);

@@ -1,4 +1,4 @@
-/* The command generate: continues texts, or answers. All texts go on at once. */
+/* The commands generate, which continues texts or answers, all texts at once, and chat. */
 #include "../bert/corpus.h"
 #include "causal.h"
 #include "chat.h"
@@ -300,40 +300,67 @@ static void close_writer(writer *w)
     free(w);
 }
 
+/* ------------------------------------------------------------------------------ commands */
+
+/* What both commands are asked for. */
+typedef struct request {
+    const char *load, *adapter, *tokenizer, *chat, *stop;
+    int64_t most, seed, threads, dtype;
+    sampling how;
+} request;
+
+#define REQUEST                                                                                    \
+    {                                                                                              \
+        .most = 64, .seed = 1, .threads = 1,                                                       \
+        .how = {.temperature = 0.8, .top_p = 1, .repetition = 1 }                                  \
+    }
+
+#define REQUEST_ROWS(q)                                                                            \
+    {"load", OPTION_TEXT, "DIR", &(q).load, 0, 0, "a checkpoint, or a folder of Hugging Face"},    \
+        {"model", OPTION_TEXT, "DIR", &(q).load, 0, 0, "the same"},                                \
+        {"adapter", OPTION_TEXT, "DIR", &(q).adapter, 0, 0,                                        \
+         "an adapter of its weights (--lora, PEFT)"},                                              \
+        {"tokenizer", OPTION_TEXT, "DIR", &(q).tokenizer, 0, 0,                                    \
+         "a folder with the tokenizer; else that of --load"},                                      \
+        {"tokens", OPTION_COUNT, "N", &(q).most, 1, 1e6, "maximum number of tokens to write"},     \
+        {"stop", OPTION_TEXT, "TEXT", &(q).stop, 0, 0, "ends before this text"},                   \
+        {"temperature", OPTION_NUMBER, "X", &(q).how.temperature, 0, 100,                          \
+         "0: always the most likely token"},                                                       \
+        {"top-k", OPTION_COUNT, "K", &(q).how.top_k, 0, 1e9,                                       \
+         "of the K most likely tokens; 0: of all"},                                                \
+        {"top-p", OPTION_NUMBER, "P", &(q).how.top_p, 0, 1,                                        \
+         "of the most likely tokens whose probabilities add up to P"},                             \
+        {"repetition-penalty", OPTION_NUMBER, "X", &(q).how.repetition, 0.01, 100,                 \
+         "above 1, tokens that were there are less likely"},                                       \
+        {"seed", OPTION_COUNT, "K", &(q).seed, 0, 9e15, "another seed gives another text"},        \
+        {"dtype", OPTION_CHOICE, SESSION_DTYPES, &(q).dtype, 0, 0,                                 \
+         "of the computation; auto: as the checkpoint was trained, else f32"},                     \
+        {"threads", OPTION_COUNT, "N", &(q).threads, 1, 1024, "workers"}
+
+/* Opens the decoder for the writer's rows and context. */
+static bool open_decoder(writer *w, const request *q, const sample_model *sample,
+                         const config_any *config, int64_t chunk, zf_error *error)
+{
+    session_desc d = {
+        .sample = sample, .config = config, .threads = q->threads, .adapter = q->adapter};
+    decoder_desc room = {.texts = w->count, .context = w->context, .chunk = chunk};
+    return decoder_open(&w->decoder, &room, &d, q->load, q->dtype, error);
+}
+
 int causal_generate(const sample_model *sample, int argc, char **argv)
 {
-    const char *load = NULL, *prompt, *tokenizer = NULL, *chat = NULL, *stop = NULL, *path = NULL,
-               *adapter = NULL;
-    int64_t most = 64, seed = 1, threads = 1, dtype = 0;
-    sampling how = {.temperature = 0.8, .top_p = 1, .repetition = 1};
+    request q = REQUEST;
+    const char *prompt, *path = NULL;
     const option_row rows[] = {
-        {"load", OPTION_TEXT, "DIR", &load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
-        {"model", OPTION_TEXT, "DIR", &load, 0, 0, "the same"},
-        {"adapter", OPTION_TEXT, "DIR", &adapter, 0, 0, "an adapter of its weights (--lora, PEFT)"},
-        {"tokenizer", OPTION_TEXT, "DIR", &tokenizer, 0, 0,
-         "a folder with the tokenizer; else that of --load"},
+        REQUEST_ROWS(q),
         {"prompts", OPTION_TEXT, "FILE", &path, 0, 0, "prompts, one a line, that go on together"},
-        {"chat", OPTION_TEXT, "STYLE|auto", &chat, 0, 0,
+        {"chat", OPTION_TEXT, "STYLE|auto", &q.chat, 0, 0,
          "the prompt is a user's message, written in this style, or as the tokenizer's\n"
          "                                    chat_template says"},
-        {"tokens", OPTION_COUNT, "N", &most, 1, 1e6, "maximum number of tokens to write"},
-        {"stop", OPTION_TEXT, "TEXT", &stop, 0, 0, "ends before this text"},
-        {"temperature", OPTION_NUMBER, "X", &how.temperature, 0, 100,
-         "0: always the most likely token"},
-        {"top-k", OPTION_COUNT, "K", &how.top_k, 0, 1e9, "of the K most likely tokens; 0: of all"},
-        {"top-p", OPTION_NUMBER, "P", &how.top_p, 0, 1,
-         "of the most likely tokens whose probabilities add up to P"},
-        {"repetition-penalty", OPTION_NUMBER, "X", &how.repetition, 0.01, 100,
-         "above 1, tokens that were there are less likely"},
-        {"seed", OPTION_COUNT, "K", &seed, 0, 9e15, "another seed gives another text"},
-        {"dtype", OPTION_CHOICE, SESSION_DTYPES, &dtype, 0, 0,
-         "of the computation; auto: as the checkpoint was trained, else f32"},
-        {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     config_any config = {{0}};
     const config_facts facts = config_facts_of(sample->config, &config);
-    session_desc d = {.sample = sample, .config = &config};
     writer *w;
     zf_error error = {ZF_OK, ""};
     int status;
@@ -341,21 +368,172 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     if (!command_options(argc, argv, "generate --load DIR [OPTIONS] \"The bird\"", rows, &prompt,
                          &status))
         return status;
-    if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!q.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (prompt && path) return command_usage_error(argv, "--prompts is instead of a prompt");
     if (!(w = calloc(1, sizeof *w))) return command_error("out of memory");
-    w->stop = stop;
-    good = session_config(sample, load, &config, &error) &&
-           open_tokenizer(w, tokenizer ? tokenizer : load, chat, (int32_t)*facts.end, &error) &&
+    w->stop = q.stop;
+    good = session_config(sample, q.load, &config, &error) &&
+           open_tokenizer(w, q.tokenizer ? q.tokenizer : q.load, q.chat, (int32_t)*facts.end,
+                          &error) &&
            begin_rows(w, prompt, path, &error) &&
-           context_of(load, *facts.positions, most, w, &error);
+           context_of(q.load, *facts.positions, q.most, w, &error);
     if (good) {
-        decoder_desc room = {.texts = w->count, .context = w->context};
-        d.threads = threads, d.adapter = adapter;
-        good = decoder_open(&w->decoder, &room, &d, load, dtype, &error);
-        good = good && write_all(w, most, (uint64_t)seed, &how, &error);
+        good = open_decoder(w, &q, sample, &config, 0, &error) &&
+               write_all(w, q.most, (uint64_t)q.seed, &q.how, &error);
         decoder_close(&w->decoder);
     }
+    close_writer(w);
+    return good ? EXIT_GOOD : command_error("%s", error.text);
+}
+
+/* ---------------------------------------------------------------------------------- chat */
+
+enum { MESSAGES = 256, CHAT_CHUNK = 64 };
+
+typedef struct talk {
+    writer *w;
+    request q;
+    chat_message messages[MESSAGES]; /* texts of their own */
+    size_t count;
+    id_list seen; /* the tokens in the caches */
+    int64_t turn;
+} talk;
+
+static void forget(talk *c, size_t from)
+{
+    while (c->count > from) free((void *)(uintptr_t)c->messages[--c->count].text);
+}
+
+static bool say(talk *c, chat_role role, const char *text, size_t bytes, zf_error *error)
+{
+    char *copy = malloc(bytes + 1);
+    if (!copy) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    memcpy(copy, text, bytes), copy[bytes] = 0;
+    c->messages[c->count++] = (chat_message){role, copy, bytes};
+    return true;
+}
+
+/* Begins the answer's row: the chat as tokens. */
+static bool begin_answer(talk *c, row *r, zf_error *error)
+{
+    writer *w = c->w;
+    buffer text = {.at = NULL};
+    bool good = chat_text(&w->chat, c->messages, c->count, true, &text, NULL, error) &&
+                tokens_encode(w->tokens, text.at, text.count, 0, &r->ids, error);
+    buffer_free(&text);
+    r->given = r->ids.count;
+    if (good && (int64_t)r->ids.count + c->q.most > w->context)
+        good = fail(error, ZF_ERR_LIMIT,
+                    "this chat has %lld tokens, and with %lld for the answer there are more than "
+                    "the context of %lld: /new begins another one",
+                    (long long)r->ids.count, (long long)c->q.most, (long long)w->context);
+    return good &&
+           token_stream_open(&r->stream, w->tokens, TOKENS_NO_SPECIAL, r->ids.at, r->ids.count, error);
+}
+
+/* Writes the answer to the messages so far. What the caches have of them is not computed again. */
+static bool answer(talk *c, row *r, zf_error *error)
+{
+    writer *w = c->w;
+    size_t same = 0;
+    if (!begin_answer(c, r, error)) return false;
+    while (same < c->seen.count && same + 1 < r->ids.count && c->seen.at[same] == r->ids.at[same])
+        same++;
+    decoder_rewind(&w->decoder, 0, (int64_t)same);
+    c->seen.count = same;
+    c->turn++;
+    for (int64_t n = 0; n < c->q.most && !r->done; n++) {
+        const int32_t *next = r->ids.at + c->seen.count;
+        const int64_t count = (int64_t)(r->ids.count - c->seen.count);
+        uint64_t dice = bert_mix((uint64_t)c->q.seed + bert_mix((uint64_t)(n + (c->turn << 24))));
+        if (!decoder_add(&w->decoder, &next, &count, error)) return false;
+        while (c->seen.count < r->ids.count) id_list_add(&c->seen, r->ids.at[c->seen.count]);
+        if (c->seen.failed) return fail(error, ZF_ERR_NOMEM, "out of memory");
+        if (!put(w, r, sampler_draw(&w->sampler, w->decoder.logits, r->ids.at, (int64_t)r->ids.count,
+                                    dice),
+                 error))
+            return false;
+        show(w, r);
+    }
+    if (!r->done && !put(w, r, -1, error)) return false;
+    r->done = true;
+    show(w, r);
+    printf("\n");
+    return say(c, CHAT_ASSISTANT, r->text.at ? r->text.at : "", r->text.count, error);
+}
+
+/* Reads messages, a line each, and answers them, until there are no more. A chat that does not go on
+ * is told, and its last message forgotten. */
+static bool converse(talk *c, const char *system, zf_error *error)
+{
+    char line[1 << 14];
+    if (system && !say(c, CHAT_SYSTEM, system, strlen(system), error)) return false;
+    while (printf("> "), fflush(stdout), fgets(line, sizeof line, stdin)) {
+        size_t n = strcspn(line, "\r\n"), before = c->count;
+        row r = {.ids = {NULL, 0, 0, false}};
+        zf_error here = {ZF_OK, ""};
+        bool good;
+        if (!line[n] && !feof(stdin))
+            return fail(error, ZF_ERR_FORMAT, "a line has %zu bytes or more", sizeof line - 1);
+        line[n] = 0;
+        if (!strcmp(line, "/new")) forget(c, system ? 1 : 0);
+        if (!n || !strcmp(line, "/new")) continue;
+        if (c->count + 2 > MESSAGES) good = fail(&here, ZF_ERR_LIMIT, "a chat has at most %d messages: "
+                                                 "/new begins another one", MESSAGES);
+        else good = say(c, CHAT_USER, line, n, &here) && answer(c, &r, &here);
+        end_row(&r);
+        if (good) continue;
+        forget(c, before);
+        if (here.status != ZF_ERR_LIMIT) {
+            *error = here;
+            return false;
+        }
+        fprintf(stderr, "%s\n", here.text);
+    }
+    printf("\n");
+    return true;
+}
+
+int causal_chat(const sample_model *sample, int argc, char **argv)
+{
+    talk c = {.q = REQUEST};
+    const char *system = NULL;
+    int64_t context = 2048;
+    const option_row rows[] = {
+        REQUEST_ROWS(c.q),
+        {"chat", OPTION_TEXT, "STYLE|auto", &c.q.chat, 0, 0,
+         "how messages are written; auto: as the tokenizer's chat_template says"},
+        {"system", OPTION_TEXT, "TEXT", &system, 0, 0, "a message of the system before all others"},
+        {"context", OPTION_COUNT, "N", &context, 2, 1e8,
+         "tokens of a chat, at most; no more than the model's positions"},
+        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    };
+    config_any config = {{0}};
+    const config_facts facts = config_facts_of(sample->config, &config);
+    writer *w;
+    zf_error error = {ZF_OK, ""};
+    int status;
+    bool good;
+    c.q.chat = "auto", c.q.most = 256;
+    if (!command_options(argc, argv, "chat --load DIR [OPTIONS]", rows, NULL, &status))
+        return status;
+    if (!c.q.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!(w = c.w = calloc(1, sizeof *w))) return command_error("out of memory");
+    w->stop = c.q.stop, w->count = 1;
+    good = session_config(sample, c.q.load, &config, &error) &&
+           open_tokenizer(w, c.q.tokenizer ? c.q.tokenizer : c.q.load, c.q.chat,
+                          (int32_t)*facts.end, &error);
+    w->context = context < *facts.positions ? context : *facts.positions;
+    if (good) {
+        good = open_decoder(w, &c.q, sample, &config, CHAT_CHUNK, &error) &&
+               (sampler_open(&w->sampler, &c.q.how, vocabulary(w)) ||
+                fail(&error, ZF_ERR_NOMEM, "out of memory")) &&
+               converse(&c, system, &error);
+        decoder_close(&w->decoder);
+    }
+    forget(&c, 0);
+    id_list_free(&c.seen);
+    w->count = 0;
     close_writer(w);
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }

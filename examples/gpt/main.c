@@ -12,6 +12,8 @@ static int pretrain(int argc, char **argv)
 
 static int eval(int argc, char **argv) { return evaluate_command(&gpt_sample, argc, argv); }
 static int generate(int argc, char **argv) { return causal_generate(&gpt_sample, argc, argv); }
+static int chat(int argc, char **argv) { return causal_chat(&gpt_sample, argc, argv); }
+static int selftest(int argc, char **argv) { return causal_selftest(&gpt_sample, argc, argv); }
 static int merge(int argc, char **argv) { return merge_command(&gpt_sample, argc, argv); }
 static int export(int argc, char **argv) { return export_command(&gpt_sample, argc, argv); }
 
@@ -19,6 +21,8 @@ static const command commands[] = {
     {"pretrain", "train on the next token", pretrain},
     {"eval", "the loss of a checkpoint on the held-out part of a text", eval},
     {"generate", "continue a text", generate},
+    {"chat", "answer messages", chat},
+    {"selftest", "how well and how fast it predicts a text, and its memory", selftest},
     {"merge", "export the weights with an adapter added to them", merge},
     {"export", "write a checkpoint's weights as GPT-2's files have them", export},
     {NULL, NULL, NULL},

@@ -21,6 +21,8 @@ static int finetune(int argc, char **argv)
 
 static int eval(int argc, char **argv) { return evaluate_command(&llm_sample, argc, argv); }
 static int generate(int argc, char **argv) { return causal_generate(&llm_sample, argc, argv); }
+static int chat(int argc, char **argv) { return causal_chat(&llm_sample, argc, argv); }
+static int selftest(int argc, char **argv) { return causal_selftest(&llm_sample, argc, argv); }
 static int merge(int argc, char **argv) { return merge_command(&llm_sample, argc, argv); }
 static int export(int argc, char **argv) { return export_command(&llm_sample, argc, argv); }
 
@@ -29,6 +31,8 @@ static const command commands[] = {
     {"finetune", "the same with defaults for --init DIR and --data FILE", finetune},
     {"eval", "the loss of a checkpoint on the held-out part of a text", eval},
     {"generate", "continue a text", generate},
+    {"chat", "answer messages", chat},
+    {"selftest", "how well and how fast it predicts a text, and its memory", selftest},
     {"merge", "export the weights with an adapter added to them", merge},
     {"export", "write a checkpoint's weights as Hugging Face's files have them", export},
     {NULL, NULL, NULL},

@@ -816,7 +816,10 @@ ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
  * update section then begins after the forward pass, when all scalar outputs of the micro section
  * (the loss) have been checked; without such an output nothing overlaps. The norm of zf_clip, and
  * the check for a skipped step of f16, need all gradients, so they end with the backward pass; with
- * these only reads overlap it. */
+ * these only reads overlap it.
+ *
+ * On CUDA the host memory is pinned, and zf_store_desc.host updates while the device goes on: both
+ * in the step's CUDA graphs, as many as without offload. */
 typedef struct zf_offload_desc {
     /* The states of the optimizer, master weights among them. Updates are computed in host memory:
      * gradients go there, and updated parameters come back */

@@ -26,7 +26,7 @@
 # there, bring build/gpu, and use `run`. Nothing is fetched.
 #
 # OFFLOAD: the GPT of `offload`, LAYERS:WIDTH:HEADS:BATCH:TOKENS[:VOCABULARY] (24:2048:16:16:1024,
-# quick: 12:768:12:8:512). OFFLOAD_DIR: a folder on a fast disk, for states and parameters there as well.
+# quick: 12:768:12:8:512). OFFLOAD_DIR: a folder on a fast disk, for states and parameters there.
 # PYTHON, CC, NVCC: other ones. ARCHS: compute capabilities to build for, "90" or "80 90"; without,
 # that of the GPU here. SECONDS_LEFT: of 540 in all (quick: 180); a part that does not fit is left out.
 set -u

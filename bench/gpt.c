@@ -68,7 +68,7 @@ int main(int argc, char **argv)
     d.dtype = (zf_dtype)precision;
     if (!settings_offload(offload, &d.offload) ||
         !settings_recompute(recompute, &d.recompute, &d.memory))
-        return fprintf(stderr, "gpt: --offload or --recompute is none of what gpt pretrain has\n"), 2;
+        return fprintf(stderr, "gpt: --offload or --recompute is not as of gpt pretrain\n"), 2;
     if (!gpt_config_load(model, &config, &error))
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
     config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
@@ -98,9 +98,9 @@ int main(int argc, char **argv)
     info = zf_program_info_of(s.program);
     if (json) {
         printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, "
-               "\"gflops\": %.1f, \"step_ms\": %.3f, \"peak_bytes\": %zu, \"peak_rss_bytes\": %.0f, "
-               "\"parameters\": %.0f, \"host_bytes\": %zu, \"disk_bytes\": %zu, "
-               "\"up_bytes\": %.0f, \"down_bytes\": %.0f",
+               "\"gflops\": %.1f, \"step_ms\": %.3f, \"peak_bytes\": %zu, "
+               "\"peak_rss_bytes\": %.0f, \"parameters\": %.0f, \"host_bytes\": %zu, "
+               "\"disk_bytes\": %zu, \"up_bytes\": %.0f, \"down_bytes\": %.0f",
                model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
                info.peak_bytes, bench_most_resident(), (double)info.param_count,
                info.allocated[ZF_HOST], info.allocated[ZF_DISK],

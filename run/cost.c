@@ -138,46 +138,60 @@ static zf_status zfi_measure_link(const zf_comm *comm, const void *in, void *out
     return status;
 }
 
-/* Seconds of copies from the device to host memory, or back. */
-static zf_status zfi_time_copies(zf_backend *backend, void *device, void *host, zf_copy kind,
+/* Seconds of a copy from the device to host memory, or back, launched as in a step. */
+static zf_status zfi_time_copies(zf_backend *backend, void *device, void *host, bool up,
                                  size_t bytes, int runs, double *seconds, zf_error *error)
 {
-    void *to = kind == ZF_DEVICE_TO_HOST ? host : device, *from = to == host ? device : host;
-    double times[ZFI_COST_LATENCIES];
-    zf_status status = backend->copy(backend->self, to, from, bytes, kind, error);
-    for (int k = 0; k < runs && !status; k++) {
+    const zf_run run = {.world = 1, .nodes = 1};
+    const zf_shape shape = {1, {(int64_t)bytes}};
+    const zf_array from = {up ? host : device, ZF_U8, shape}, to = {up ? device : host, ZF_U8, shape};
+    const zf_launch copy = {.op = ZF_OP_copy,
+                            .arg_count = 1,
+                            .args = &from,
+                            .out = to,
+                            .space = up ? ZF_DEVICE : ZF_HOST,
+                            .run = &run,
+                            .backend = backend->self,
+                            .queue = up ? ZFI_QUEUE_UPLOAD : ZFI_QUEUE_DOWNLOAD,
+                            .error = error};
+    double times[ZFI_COST_LATENCIES + 1];
+    zf_status status = ZF_OK;
+    for (int k = 0; k <= runs && !status; k++) { /* the first one warms up */
         const double start = zfi_now();
-        status = backend->copy(backend->self, to, from, bytes, kind, error);
+        status = backend->launch(backend->self, &copy);
+        if (!status) status = backend->wait(backend->self, &copy);
         if (!status) status = backend->synchronize(backend->self, error);
         times[k] = zfi_now() - start;
     }
-    if (!status) *seconds = zfi_median(times, runs);
+    if (!status) *seconds = zfi_median(times + 1, runs);
     return status;
 }
 
-/* Measures copies that the backend makes between its memory and the host's. */
+/* Measures copies between the backend's memory and that of the host, pinned where it has such. */
 static zf_status zfi_measure_copies(zf_backend *backend, zf_cost *cost, zf_error *error)
 {
     zfi_memory memory = zfi_memory_of(NULL);
-    void *host = zfi_calloc(&memory, ZFI_COST_COPY, 1);
+    const bool pinned = backend->allocate_host != NULL;
+    void *host = pinned ? backend->allocate_host(backend->self, ZFI_COST_COPY, error)
+                        : zfi_calloc(&memory, ZFI_COST_COPY, 1);
     void *device = host ? backend->allocate(backend->self, ZFI_COST_COPY, error) : NULL;
-    zf_status status = ZF_OK;
+    zf_status status = backend->queues(backend->self, ZFI_QUEUES, error);
     for (int up = 0; up < 2 && device && !status; up++) {
-        const zf_copy kind = up ? ZF_HOST_TO_DEVICE : ZF_DEVICE_TO_HOST;
         double large = 0, small = 0;
-        status = zfi_time_copies(backend, device, host, kind, ZFI_COST_COPY, ZFI_COST_RUNS, &large,
+        status = zfi_time_copies(backend, device, host, up, ZFI_COST_COPY, ZFI_COST_RUNS, &large,
                                  error);
         if (!status)
-            status = zfi_time_copies(backend, device, host, kind, sizeof(float), ZFI_COST_LATENCIES,
+            status = zfi_time_copies(backend, device, host, up, sizeof(float), ZFI_COST_LATENCIES,
                                      &small, error);
         *(up ? &cost->upload_bytes_per_s : &cost->download_bytes_per_s) =
             ZFI_COST_COPY / (large > 2 * small ? large - small : large);
         *(up ? &cost->upload_latency_s : &cost->download_latency_s) = small;
     }
-    if (!host) status = zfi_nomem(error);
-    if (host && !device) status = error->status;
+    if (!host && !pinned) zfi_nomem(error);
+    if (!host || !device) status = error->status;
     if (device) backend->release(backend->self, device, ZFI_COST_COPY);
-    zfi_free(&memory, host, ZFI_COST_COPY);
+    if (host && pinned) backend->release_host(backend->self, host, ZFI_COST_COPY);
+    else zfi_free(&memory, host, ZFI_COST_COPY);
     return status;
 }
 

@@ -324,6 +324,21 @@ TEST_ONCE(cuda_offload_keeps_the_bits)
     }
 }
 
+/* Rates of copies between pinned memory and the device are measured, and of updates. */
+TEST_ONCE(cuda_offload_is_measured)
+{
+    const zf_cost plain = zf_cost_default();
+    zf_cost cost = plain;
+    zf_error error = {ZF_OK, ""};
+    if (!open_all(t, 1)) return;
+    OK(t, zf_calibrate(&(zf_calibrate_desc){.backend = cuda, .host = &host.backend}, &cost, &error),
+       error.text);
+    CHECK(t, cost.upload_bytes_per_s > 0 && cost.upload_bytes_per_s != plain.upload_bytes_per_s);
+    CHECK(t, cost.download_latency_s > 0 && cost.download_latency_s != plain.download_latency_s);
+    CHECK(t, cost.host_bytes_per_s > 0 && cost.host_bytes_per_s != plain.host_bytes_per_s);
+    CHECK_TEXT(t, emulation_report(), "");
+}
+
 /* A copy from or to the disk fails, in a step that is launched, captured or replayed, and in either
  * section: the step fails with its error, and the next one runs. */
 TEST_ONCE(cuda_offload_ends_with_an_error_of_the_disk)

@@ -63,9 +63,9 @@
  *
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
- * Rewrite. Passes in their order: zf_lora; zf_fuse; zf_precision; zf_autograd; zf_simplify; zf_clip;
- * one of zf_adamw, zf_lamb, zf_sgd, zf_lion; zf_fuse again; zf_recompute; zf_zero; zf_offload;
- * zf_prefetch. zf_passes runs them all by one description (zf_training). zf_graph_print shows the
+ * Rewrite. Passes in their order: zf_lora; zf_fuse; zf_precision; zf_tile; zf_autograd;
+ * zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion; zf_fuse again; zf_recompute;
+ * zf_zero; zf_offload; zf_prefetch. zf_passes runs them all by one description (zf_training). zf_graph_print shows the
  * graph between any two of them, one node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
@@ -634,6 +634,27 @@ typedef struct zf_precision_desc {
 } zf_precision_desc;
 ZF_API zf_status zf_precision(zf_graph *graph, const zf_precision_desc *desc);
 
+/* Tiling of large operators (ZeRO-Infinity, Rajbhandari et al., SC'21, section 5.1.3): a linear layer
+ * whose weight takes more than `bytes` becomes several over ranges of its output features, forward
+ * and backward. Each range of the weight's rows is a piece, with a gradient, states and a bucket of
+ * its own, so that zf_zero (stage 3) and zf_offload bring one piece at a time. Weights are [features,
+ * inputs], as zf_linear, zf_nn_linear and zf_matmul_ex with transpose_b take them; one that anything
+ * else reads (a tied embedding) stays whole. Pieces have a multiple of 1024 elements, whatever the
+ * limit.
+ *
+ * The gradient with respect to the layer's input is added in another order; in 16 bits it is rounded
+ * once for each piece. On the CPU no other bits change, and those of a tiled graph are the same at
+ * every stage and with every offload. passes/tile.c derives it.
+ *
+ * The weight keeps its name for zf_graph_find, zf_param_at, zf_read, zf_write and stores; checkpoints
+ * with and without tiling are the same. In the text its pieces are "NAME[FIRST:LAST]", by rows.
+ * zf_gradient has no gradient of a weight in pieces. All programs over one store must be tiled
+ * alike. Requires: zf_autograd not run yet; after zf_fuse and zf_precision. desc NULL: nothing. */
+typedef struct zf_tile_desc {
+    size_t bytes; /* of a weight, or a piece, at most; 0: nothing is tiled */
+} zf_tile_desc;
+ZF_API zf_status zf_tile(zf_graph *graph, const zf_tile_desc *desc);
+
 /* Appends the gradient of `loss` (a scalar) with respect to every parameter that is not frozen and
  * that it depends on, one `gradient param, value` node each, and an output "loss". Requires: not
  * run before. */
@@ -957,6 +978,7 @@ typedef struct zf_training {
     zf_lora_desc lora; /* {0}: not run */
     zf_fuse_desc fuse;
     zf_precision_desc precision;
+    zf_tile_desc tile;   /* {0}: not run */
     bool keep_gradients; /* each is an output "gradient/PARAM", as it is before zf_clip */
     /* As in zf_clip, INFINITY: the output "grad_norm" alone; 0: zf_clip is not run */
     double clip;
@@ -987,7 +1009,7 @@ typedef struct zf_training {
 
 /* Runs the passes of a training step, each as it is described, in their order:
  *
- *     lora, fuse, precision, autograd, simplify, clip, an optimizer, fuse, recompute, zero,
+ *     lora, fuse, precision, tile, autograd, simplify, clip, an optimizer, fuse, recompute, zero,
  *     offload, prefetch
  *
  * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
@@ -1215,6 +1237,10 @@ typedef struct zf_stored {
     int64_t at, bucket_size; /* elements, with padding */
     int32_t world;           /* ranks that share the bucket; 1: each has all of it */
     int64_t first, count;    /* elements of the tensor that this rank has */
+    /* A piece of a tensor that zf_tile has cut: that tensor, and the piece's first element there.
+     * The tensor itself is listed too, with bucket -1 and count 0. NULL: it is no piece */
+    const char *piece_of;
+    int64_t from;
 } zf_stored;
 
 /* The tensors in the order in which programs added them: 0 <= index < zf_store_count. The name is
@@ -1927,8 +1953,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     /* leaves */                                                                                   \
     X(input, 0, 0, )                                                                               \
     X(param, 0, 0, A(param, init, e(zeros|ones|constant|normal|truncated|uniform))                 \
-      A(param, a, f) A(param, b, f) A(param, frozen, b))                                           \
-    X(state, 0, 1, A(state, value, f))                                                             \
+      A(param, a, f) A(param, b, f) A(param, frozen, b) A(param, row, i) A(param, rows, i))        \
+    X(state, 0, 1, A(state, value, f) A(state, row, i) A(state, rows, i))                          \
     X(cache, 0, 0, )                                                                               \
     X(constant, 0, 0, A(constant, values, v))                                                      \
     /* elementwise, broadcasting */                                                                \
@@ -2663,6 +2689,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/clip.c"
 #include "passes/optimizer.c"
 #include "passes/precision.c"
+#include "passes/tile.c"
 #include "passes/buckets.c"
 #include "passes/runs.c"
 #include "passes/zero_micro.c"

@@ -363,6 +363,23 @@ ZF_API zf_status zf_lockstep_micro(const zf_lockstep_desc *desc, zf_error *error
     return zfi_lockstep_run(desc, "zf_lockstep_micro", false, error);
 }
 
+/* What a rank has of a tensor, or of its pieces, to its place in `data`. */
+static zf_status zfi_lockstep_get(const zf_program *p, int32_t k, char *data, zf_error *error)
+{
+    const zf_store *s = p->store;
+    const zfi_stored *t = &s->tensors[k];
+    const zfi_portion has = zfi_portion_of(s, k);
+    const size_t size = zf_dtype_size(t->dtype);
+    zf_status status = ZF_OK;
+    if (!zfi_is_tiled(t) && !has.cut && s->rank) return ZF_OK; /* rank 0 has it */
+    if (!zfi_is_tiled(t))
+        return zfi_stored_get(s, t, data + (size_t)has.first * size, has.data,
+                              (size_t)has.count * size, error);
+    for (k = t->next; k >= 0 && !status; k = s->tensors[k].next)
+        status = zfi_lockstep_get(p, k, data + (size_t)s->tensors[k].from * size, error);
+    return status;
+}
+
 ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name, void *data,
                                   size_t bytes, zf_error *error)
 {
@@ -375,19 +392,11 @@ ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name
     id = zfi_accessible(first, (zf_tensor){first->graph, id}, bytes, "zf_lockstep_read", false);
     if (!id) return zfi_fail(error, first->error.status, "%s", first->error.text);
     if (!data && bytes) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_lockstep_read: data is NULL");
-    for (int32_t r = 0; r < desc->count && !status; r++) {
-        zf_program *p = desc->programs[r];
-        const zfi_stored *t = p->tensor_of[id] < 0 ? NULL : &p->store->tensors[p->tensor_of[id]];
-        zfi_portion has;
-        size_t size = t ? zf_dtype_size(t->dtype) : 0;
-        if (!t)
-            return zfi_get_bytes(p->store, (zf_space)p->graph->nodes[id].space, data, p->data[id],
-                                 bytes, error);
-        has = zfi_portion_of(p->store, p->tensor_of[id]);
-        status = zfi_stored_get(p->store, t, (char *)data + (size_t)has.first * size, has.data,
-                                (size_t)has.count * size, error);
-        if (!has.cut) break;
-    }
+    if (first->tensor_of[id] < 0)
+        return zfi_get_bytes(first->store, (zf_space)first->graph->nodes[id].space, data,
+                             first->data[id], bytes, error);
+    for (int32_t r = 0; r < desc->count && !status; r++)
+        status = zfi_lockstep_get(desc->programs[r], desc->programs[r]->tensor_of[id], data, error);
     return status;
 }
 

@@ -48,11 +48,17 @@ ZF_API zf_tensor zf_graph_find(zf_graph *g, const char *name)
     return (zf_tensor){g, id};
 }
 
-ZF_API int32_t zf_param_count(const zf_graph *g) { return g ? zfi_len(g->params) : 0; }
+/* The parameters without the pieces of zf_tile. */
+static const int32_t *zfi_whole_params(const zf_graph *g)
+{
+    return g->declared ? g->declared : g->params;
+}
+
+ZF_API int32_t zf_param_count(const zf_graph *g) { return g ? zfi_len(zfi_whole_params(g)) : 0; }
 
 ZF_API zf_tensor zf_param_at(zf_graph *g, int32_t index)
 {
-    return (zf_tensor){g, index >= 0 && index < zf_param_count(g) ? g->params[index] : 0};
+    return (zf_tensor){g, index >= 0 && index < zf_param_count(g) ? zfi_whole_params(g)[index] : 0};
 }
 
 /* The result of a builder that had no graph to record its error in. It is invalid, but not ZF_NONE,

@@ -2,7 +2,8 @@
  *
  *     nodes[id]   the node; id 0 is invalid; an id is never used again for another node
  *     order[i]    ids in the order of execution; nodes marked `update` come last
- *     params[i]   the parameters, as declared; later in the order of ir/settle.c
+ *     params[i]   the parameters, as declared; later in the order of ir/settle.c; behind zf_tile
+ *                 pieces instead of those that it has cut, which then are not in `order`
  *     names       input, param, state and output names -> id
  *
  * Text, operands and lists are in the graph's text arena; they never move. */
@@ -203,6 +204,7 @@ struct zf_graph {
     zfi_text text;
     zfi_node *nodes;
     int32_t *order, *params;
+    int32_t *declared; /* with zf_tile: the parameters before it, whole ones; NULL: `params` */
     zfi_name *names;
     const char *scope;
     const char **scopes; /* the enclosing scopes */
@@ -390,6 +392,49 @@ static void zfi_replace(zf_graph *g, int32_t id, int32_t by)
 {
     g->nodes[id].op = ZF_OP_none;
     g->nodes[id].same_as = by;
+}
+
+/* ----------------------------------------------------------------------------- pieces */
+
+enum { ZFI_NORM_BLOCK = 1024 }; /* elements of a block of norms (ops/reduce.c) */
+
+/* Rows [row, row + its own) of a tensor that zf_tile has cut: a param, or a state of one, with the
+ * tensor's `rows`. Its name is the tensor's with these rows behind it: "w[0:1024]". */
+typedef struct zfi_cut_rows {
+    int64_t row, rows; /* rows 0: the leaf is no piece */
+} zfi_cut_rows;
+
+static zfi_cut_rows zfi_cut_rows_of(const zfi_node *leaf)
+{
+    if (leaf->op == ZF_OP_param)
+        return (zfi_cut_rows){ZF_INT(leaf, param, row), ZF_INT(leaf, param, rows)};
+    if (leaf->op == ZF_OP_state)
+        return (zfi_cut_rows){ZF_INT(leaf, state, row), ZF_INT(leaf, state, rows)};
+    return (zfi_cut_rows){0, 0};
+}
+
+enum { ZFI_PIECE_NAME = 320 }; /* more than a name has */
+
+static const char *zfi_piece_name(char out[ZFI_PIECE_NAME], const char *whole, int64_t row,
+                                  int64_t rows)
+{
+    snprintf(out, ZFI_PIECE_NAME, "%.255s[%lld:%lld]", whole, (long long)row,
+             (long long)(row + rows));
+    return out;
+}
+
+/* The length of the whole tensor's name in that of a piece. */
+static size_t zfi_whole_name(const char *piece)
+{
+    const char *mark = strrchr(piece, '[');
+    return mark ? (size_t)(mark - piece) : strlen(piece);
+}
+
+/* The elements of the whole tensor before the leaf's first. */
+static int64_t zfi_elements_before(const zfi_node *leaf)
+{
+    const zfi_cut_rows cut = zfi_cut_rows_of(leaf);
+    return cut.row ? cut.row * (zfi_node_count(leaf) / leaf->shape.dims[0]) : 0;
 }
 
 /* ----------------------------------------------------------------------------- errors */

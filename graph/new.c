@@ -8,6 +8,7 @@ ZF_API void zf_graph_free(zf_graph *g)
     zfi_array_free(&memory, g->nodes);
     zfi_array_free(&memory, g->order);
     zfi_array_free(&memory, g->params);
+    zfi_array_free(&memory, g->declared);
     zfi_array_free(&memory, g->streams);
     zfi_array_free(&memory, g->scopes);
     zfi_map_free(&memory, g->names);

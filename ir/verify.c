@@ -1,7 +1,7 @@
 /* The rules that every node keeps, checked from the nodes alone.
  *
  *   - operands are defined above their use; effects are never operands; each node runs once
- *   - dtype and shape are those that the operator infers
+ *   - dtype and shape are those that the operator infers; the name of a piece (zf_tile) has its rows
  *   - the micro section comes first, and uses no value of the update section; in a step of one
  *     micro-batch, what follows the losses may stand among the updates
  *   - operands that an operator writes are params, states or caches, or copies of these; a cache is
@@ -74,6 +74,15 @@ static zf_status zfi_verify_space(zf_graph *g, int32_t id)
     return ZF_OK;
 }
 
+/* The name of a piece says which rows it has (graph/graph.c). */
+static bool zfi_is_named_as_piece(const zfi_node *leaf)
+{
+    const zfi_cut_rows cut = zfi_cut_rows_of(leaf);
+    const size_t whole = zfi_whole_name(leaf->name);
+    char rows[ZFI_PIECE_NAME];
+    return !strcmp(leaf->name + whole, zfi_piece_name(rows, "", cut.row, leaf->shape.dims[0]));
+}
+
 static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined)
 {
     const zfi_node *node = &g->nodes[id];
@@ -107,6 +116,10 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
             zfi_verify_fail(g, id, "%%%d does not list it as a saved node", (int)node->args[0]);
     if (!status && node->op == ZF_OP_saved && args[0]->update != node->update)
         status = zfi_verify_fail(g, id, "%%%d is in the other section", (int)node->args[0]);
+    if (!status && zfi_cut_rows_of(node).rows && !zfi_is_named_as_piece(node))
+        status = zfi_verify_fail(g, id, "its name does not end with its rows, [%lld:%lld]",
+                                 (long long)zfi_cut_rows_of(node).row,
+                                 (long long)(zfi_cut_rows_of(node).row + node->shape.dims[0]));
     if (!status && node->op == ZF_OP_gradient && zfi_has(g, node->args[1], ZF_OP_WRITABLE))
         status = zfi_verify_fail(g, id, "%%%d is a %s, which updates change", (int)node->args[1],
                                  g->records[args[1]->op]->name);

@@ -3,6 +3,7 @@
  *     %1 = input "x" : f32[4,8]               written before a step (zf_write)
  *     %2 = param "w" {init=normal b=0.02} : f32[8,8]
  *     %3 = state "adamw.step" : i64[]         changed by steps, saved in checkpoints
+ *     %5 = param "w[4:8]" {row=4 rows=8} : f32[4,8]   rows 4 to 8 of "w" (zf_tile)
  *     %9 = state %2 "adamw.master/w" : f32[8,8]   starts with the values of the parameter %2
  *     %4 = constant {values=[1]} : f32[4]     one value for all elements, or one for each
  *          output %9 "loss"                       %9 can be read after a step
@@ -40,12 +41,29 @@ static double zfi_largest_first(zf_dtype dtype, int64_t init)
                                                  : FLT_MAX;
 }
 
+/* A piece is rows of its tensor, and has a multiple of ZFI_NORM_BLOCK elements unless it is the
+ * last, so that blocks of norms are those of the tensor. */
+static zf_status zfi_infer_cut(const zfi_infer *c, int64_t row, int64_t rows)
+{
+    const int64_t count = c->shape.rank ? c->shape.dims[0] : 0;
+    if (!row && !rows) return ZF_OK;
+    if (count > 0 && row >= 0 && row <= rows - count &&
+        (row + count == rows || zf_shape_count(c->shape) % ZFI_NORM_BLOCK == 0) &&
+        (row == 0 || row * (zf_shape_count(c->shape) / count) % ZFI_NORM_BLOCK == 0))
+        return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                          "%lld rows from %lld on are no piece of %lld rows: it lies within them, "
+                          "and begins and ends at a multiple of %d elements, or ends at the end",
+                          (long long)count, (long long)row, (long long)rows, ZFI_NORM_BLOCK);
+}
+
 static zf_status zfi_infer_input(zfi_infer *c) { return zfi_infer_leaf(c); }
 
 static zf_status zfi_infer_state(zfi_infer *c)
 {
     zf_status status = zfi_infer_leaf(c);
     if (!status) status = zfi_infer_value(c, ZF_FLOAT(c, state, value));
+    if (!status) status = zfi_infer_cut(c, ZF_INT(c, state, row), ZF_INT(c, state, rows));
     if (status || !c->arg_count ||
         (c->args[0]->op == ZF_OP_param && zfi_is_float(c->dtype) &&
          zfi_same_shape(&c->args[0]->shape, &c->shape)))
@@ -72,7 +90,7 @@ static zf_status zfi_infer_param(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "init needs finite values (of %s at most %g), std >= 0 and low <= high",
                               zf_dtype_name(c->dtype), most);
-    return ZF_OK;
+    return zfi_infer_cut(c, ZF_INT(c, param, row), ZF_INT(c, param, rows));
 }
 
 static zf_status zfi_infer_constant(zfi_infer *c)

@@ -42,8 +42,6 @@ static zf_status zfi_infer_argmax(zfi_infer *c)
     return status;
 }
 
-enum { ZFI_NORM_BLOCK = 1024 };
-
 static zf_status zfi_infer_block_norms(zfi_infer *c)
 {
     zf_status status = zfi_infer_dtypes(c, true);

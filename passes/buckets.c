@@ -10,6 +10,8 @@
  *
  *     embeddings.word | embeddings.position + .type + .LayerNorm | layer.0 | layer.1 | pooler + cls
  *
+ * A piece of a parameter (zf_tile) is a bucket of its own, so that it is gathered alone.
+ *
  * Within a bucket, siblings of one shape are side by side (query.weight, key.weight, value.weight),
  * so that a product with all of them is a product with one matrix. */
 
@@ -45,6 +47,8 @@ static int64_t zfi_members_bytes(const zfi_cutter *c, int32_t from, int32_t unti
     for (int32_t m = from; m < until; m++) bytes += (int64_t)zfi_node_bytes(zfi_member_node(c, m));
     return bytes;
 }
+
+static bool zfi_is_piece(const zfi_node *leaf) { return zfi_cut_rows_of(leaf).rows != 0; }
 
 static bool zfi_is_frozen(const zfi_node *param) { return ZF_INT(param, param, frozen) != 0; }
 
@@ -211,6 +215,22 @@ static void zfi_take_buckets(zfi_cutter *c, const zf_store *store, int32_t world
     }
 }
 
+/* Gives every piece a bucket of its own. */
+static void zfi_cut_pieces(zfi_cutter *c, int32_t world, const zf_store *store)
+{
+    zf_graph *g = c->graph;
+    for (int32_t i = 0; i < zfi_len(g->params) && !g->memory.failed; i++) {
+        const zfi_node *node = &g->nodes[g->params[i]];
+        const zfi_bucket bucket = {.first = zfi_len(c->members),
+                                   .count = 1,
+                                   .dtype = node->dtype,
+                                   .frozen = zfi_is_frozen(node)};
+        if (!zfi_is_piece(node) || zfi_taken(node, store, world) >= 0) continue;
+        zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[i]}));
+        if (!g->memory.failed) zfi_push(&g->memory, c->buckets, bucket);
+    }
+}
+
 /* Assigns all parameters to buckets for `world` ranks; bucket_bytes 0: the default. The caller
  * frees the arrays. On failure the graph has the error. */
 static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
@@ -232,10 +252,11 @@ static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
     for (int32_t i = 0; i < zfi_len(g->params) && !g->memory.failed; i++) {
         uint32_t kind = zfi_kind_of_param(&g->nodes[g->params[i]]);
         int32_t from = zfi_len(c->members), until;
-        if (done >> kind & 1) continue;
+        if (done >> kind & 1 || zfi_is_piece(&g->nodes[g->params[i]])) continue;
         done |= (uint32_t)1 << kind;
         for (int32_t k = i; k < zfi_len(g->params); k++)
             if (zfi_kind_of_param(&g->nodes[g->params[k]]) == kind &&
+                !zfi_is_piece(&g->nodes[g->params[k]]) &&
                 zfi_taken(&g->nodes[g->params[k]], store, world) < 0)
                 zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[k]}));
         until = zfi_len(c->members);
@@ -244,6 +265,7 @@ static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
         zfi_cut_atoms(c, from, until, 0);
         if (!g->memory.failed) zfi_join_atoms(c, until);
     }
+    zfi_cut_pieces(c, world, store);
     for (int32_t f = taken_buckets; f < zfi_len(c->buckets) && !g->memory.failed; f++)
         zfi_lay_out(c, &c->buckets[f], world);
     if (g->memory.failed) zfi_graph_nomem(g);

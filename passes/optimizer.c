@@ -15,6 +15,12 @@
  *           adamw %2, %9, %31, %32, %7, %30, %29 {beta1=0.9 beta2=0.999 eps=1e-08 scaled=true}
  */
 
+/* What LAMB will apply to a parameter, or a piece of one, when the norms of all its pieces are
+ * known. */
+typedef struct zfi_lamb_piece {
+    zf_tensor param, update, master;
+} zfi_lamb_piece;
+
 typedef struct zfi_optimizer {
     const char *name;
     /* step: counts updates; ZF_NONE if the optimizer does not need it. scale: the factor for
@@ -25,32 +31,38 @@ typedef struct zfi_optimizer {
     const void *desc;
     void (*update)(zf_graph *, const struct zfi_optimizer *, zf_tensor param, zf_tensor gradient,
                    double decay);
+    zfi_lamb_piece **pieces; /* LAMB: a growing array of those of the current parameter */
 } zfi_optimizer;
+
+/* A new state for a parameter: of zeros, or as `from` if that is not 0. */
+static zf_tensor zfi_state_for(zf_graph *g, const char *kind, zf_tensor param, zf_dtype dtype,
+                               int32_t from)
+{
+    const zfi_cut_rows cut = zfi_cut_rows_of(&g->nodes[param.id]);
+    zfi_new state = {.op = ZF_OP_state,
+                     .args = &from,
+                     .arg_count = from != 0,
+                     .dtype = dtype,
+                     .shape = zf_tensor_shape(param)};
+    char name[400];
+    ZF_INT(&state, state, row) = cut.row, ZF_INT(&state, state, rows) = cut.rows;
+    snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
+    return zfi_leaf(g, state, name);
+}
 
 /* A new state of zeros for a parameter: f32, or f64 for an f64 parameter. */
 static zf_tensor zfi_moment(zf_graph *g, const char *kind, zf_tensor param)
 {
-    char name[400];
-    zf_dtype dtype = zf_tensor_dtype(param) == ZF_F64 ? ZF_F64 : ZF_F32;
-    snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
-    return zf_state(g, name, dtype, zf_tensor_shape(param), 0);
+    return zfi_state_for(g, kind, param, zf_tensor_dtype(param) == ZF_F64 ? ZF_F64 : ZF_F32, 0);
 }
 
 /* New master weights for a bf16 or f16 parameter, which start with its values; ZF_NONE for
  * others. */
 static zf_tensor zfi_master(zf_graph *g, const char *kind, zf_tensor param)
 {
-    char name[400];
-    zf_dtype dtype = zf_tensor_dtype(param);
+    const zf_dtype dtype = zf_tensor_dtype(param);
     if (dtype != ZF_BF16 && dtype != ZF_F16) return ZF_NONE;
-    snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
-    return zfi_leaf(g,
-                    (zfi_new){.op = ZF_OP_state,
-                              .args = &param.id,
-                              .arg_count = 1,
-                              .dtype = ZF_F32,
-                              .shape = zf_tensor_shape(param)},
-                    name);
+    return zfi_state_for(g, kind, param, ZF_F32, param.id);
 }
 
 /* Appends `op` over those of x[0..count) that are not ZF_NONE. */
@@ -140,7 +152,7 @@ ZF_API zf_status zf_sgd(zf_graph *g, zf_tensor lr, const zf_sgd_desc *desc)
 {
     zf_sgd_desc d = desc ? *desc : (zf_sgd_desc){.momentum = 0};
     zfi_optimizer o = {"zf_sgd",       lr,          ZF_NONE, ZF_NONE,
-                       d.weight_decay, d.decay_all, &d,      zfi_update_sgd};
+                       d.weight_decay, d.decay_all, &d,      zfi_update_sgd, NULL};
     if (!zfi_in_range(g, o.name, "momentum", d.momentum, 0, 1) ||
         !zfi_in_range(g, o.name, "weight_decay", d.weight_decay, 0, INFINITY))
         return g->error.status;
@@ -181,10 +193,28 @@ ZF_API zf_status zf_adamw(zf_graph *g, zf_tensor lr, const zf_adamw_desc *desc)
 {
     const zf_adamw_desc d = zfi_adamw_resolved(desc);
     zfi_optimizer o = {"zf_adamw",     lr,          ZF_NONE, ZF_NONE,
-                       d.weight_decay, d.decay_all, &d,      zfi_update_adamw};
+                       d.weight_decay, d.decay_all, &d,      zfi_update_adamw, NULL};
     if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay))
         return g->error.status;
     return zfi_optimize(g, &o, true);
+}
+
+/* The norm of all pieces of a parameter, or of their updates. */
+static zf_tensor zfi_lamb_norm(zf_graph *g, const zfi_lamb_piece *pieces, bool of_update)
+{
+    const int32_t count = zfi_len(pieces);
+    zf_tensor *norms = zfi_calloc(&g->memory, (size_t)count, sizeof *norms), norm = {g, 0};
+    if (!norms) return zfi_graph_nomem(g), norm;
+    for (int32_t k = 0; k < count; k++) {
+        const zfi_lamb_piece *piece = &pieces[k];
+        const zf_tensor x = of_update              ? piece->update
+                            : piece->master.graph ? piece->master
+                                                  : piece->param;
+        norms[k] = zfi_op(block_norms, NULL, x);
+    }
+    norm = zfi_build(ZF_OP_norm, count, norms, NULL);
+    zfi_free(&g->memory, norms, (size_t)count * sizeof *norms);
+    return norm;
 }
 
 static void zfi_update_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
@@ -192,15 +222,23 @@ static void zfi_update_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf
 {
     const zf_lamb_desc *d = o->desc;
     zf_tensor m = zfi_moment(g, "lamb.m", p), v = zfi_moment(g, "lamb.v", p);
-    zf_tensor w = zfi_master(g, "lamb.master", p);
+    zf_tensor w = zfi_master(g, "lamb.master", p), of_p, of_u;
+    const zfi_cut_rows cut = zfi_cut_rows_of(&g->nodes[p.id]);
     zf_tensor u = zfi_build_update(
         ZF_OP_lamb_update, 7, (zf_tensor[]){p, dp, m, v, o->step, w, o->scale},
         zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
                  {.f = decay}, [ZF_AT_lamb_update_scaled] = {.i = o->scale.graph != NULL}));
-    zf_tensor of_p = zfi_op(norm, NULL, zfi_op(block_norms, NULL, w.graph ? w : p));
-    zf_tensor of_u = zfi_op(norm, NULL, zfi_op(block_norms, NULL, u));
-    (void)zfi_build_update(ZF_OP_lamb_apply, 6, (zf_tensor[]){p, u, o->lr, of_p, of_u, w},
-                           zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}));
+    zfi_push(&g->memory, *o->pieces, ((zfi_lamb_piece){p, u, w}));
+    if (g->memory.failed || cut.row + zf_tensor_shape(p).dims[0] < cut.rows) return;
+    of_p = zfi_lamb_norm(g, *o->pieces, false), of_u = zfi_lamb_norm(g, *o->pieces, true);
+    for (int32_t k = 0; k < zfi_len(*o->pieces); k++) {
+        const zfi_lamb_piece *piece = &(*o->pieces)[k];
+        (void)zfi_build_update(
+            ZF_OP_lamb_apply, 6,
+            (zf_tensor[]){piece->param, piece->update, o->lr, of_p, of_u, piece->master},
+            zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}));
+    }
+    if (*o->pieces) stbds_header(*o->pieces)->length = 0;
 }
 
 static zf_lamb_desc zfi_lamb_resolved(const zf_lamb_desc *desc)
@@ -214,8 +252,10 @@ static zf_lamb_desc zfi_lamb_resolved(const zf_lamb_desc *desc)
 ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)
 {
     const zf_lamb_desc d = zfi_lamb_resolved(desc);
-    zfi_optimizer o = {"zf_lamb",      lr,          ZF_NONE, ZF_NONE,
-                       d.weight_decay, d.decay_all, &d,      zfi_update_lamb};
+    zfi_lamb_piece *pieces = NULL;
+    zfi_optimizer o = {"zf_lamb",   lr, ZF_NONE, ZF_NONE, d.weight_decay,
+                       d.decay_all, &d, zfi_update_lamb, &pieces};
+    zf_status status;
     if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||
         !zfi_in_range(g, o.name, "min_coeff", d.min_coeff, 0, INFINITY) ||
         !zfi_in_range(g, o.name, "max_coeff", d.max_coeff, 0, INFINITY))
@@ -223,7 +263,9 @@ ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)
     if (g && d.min_coeff > d.max_coeff)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_lamb: min_coeff is %g, above max_coeff, %g",
                         d.min_coeff, d.max_coeff);
-    return zfi_optimize(g, &o, true);
+    status = zfi_optimize(g, &o, true);
+    if (g) zfi_array_free(&g->memory, pieces);
+    return status;
 }
 
 static void zfi_update_lion(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
@@ -248,7 +290,7 @@ ZF_API zf_status zf_lion(zf_graph *g, zf_tensor lr, const zf_lion_desc *desc)
 {
     const zf_lion_desc d = zfi_lion_resolved(desc);
     zfi_optimizer o = {"zf_lion",      lr,          ZF_NONE, ZF_NONE,
-                       d.weight_decay, d.decay_all, &d,      zfi_update_lion};
+                       d.weight_decay, d.decay_all, &d,      zfi_update_lion, NULL};
     if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, 0, d.weight_decay))
         return g->error.status;
     return zfi_optimize(g, &o, false);

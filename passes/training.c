@@ -1,6 +1,6 @@
 /* One description of a training step, and the list of the passes that make it.
  *
- *     lora  fuse  precision  autograd  simplify  clip  OPTIMIZER  fuse  recompute
+ *     lora  fuse  precision  tile  autograd  simplify  clip  OPTIMIZER  fuse  recompute
  *     zero  offload  prefetch        recompute.c has the list of these, which run in trials too
  *
  * A pass that the description does not ask for is not run. Without a loss, no pass for gradients is
@@ -39,6 +39,10 @@ static zf_status zfi_pass_precision(zf_graph *g, const zf_training *t)
     return zf_precision(g, &t->precision);
 }
 
+static bool zfi_wants_tile(const zf_training *t) { return t->tile.bytes != 0; }
+
+static zf_status zfi_pass_tile(zf_graph *g, const zf_training *t) { return zf_tile(g, &t->tile); }
+
 static zf_status zfi_pass_autograd(zf_graph *g, const zf_training *t)
 {
     return zf_autograd(g, t->loss);
@@ -50,16 +54,27 @@ static zf_status zfi_pass_simplify(zf_graph *g, const zf_training *t)
     return zf_simplify(g);
 }
 
+/* Of a parameter in pieces, the gradients of its pieces are joined. */
 static zf_status zfi_pass_gradients(zf_graph *g, const zf_training *t)
 {
+    zf_tensor *pieces = NULL;
     (void)t;
-    for (int32_t k = 0; k < zf_param_count(g); k++) {
+    for (int32_t k = 0; k < zfi_len(g->params) && !g->error.status && !g->memory.failed; k++) {
+        const zfi_node *param = &g->nodes[g->params[k]];
+        const zfi_cut_rows cut = zfi_cut_rows_of(param);
+        const int whole = (int)(cut.rows ? zfi_whole_name(param->name) : strlen(param->name));
+        zf_tensor gradient = zf_gradient(g, (zf_tensor){g, g->params[k]});
         char name[300];
-        zf_tensor param = zf_param_at(g, k), gradient = zf_gradient(g, param);
-        snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(param));
-        if (zf_valid(gradient)) zf_output(gradient, name);
+        if (!zf_valid(gradient)) continue;
+        zfi_push(&g->memory, pieces, gradient);
+        if (g->memory.failed || cut.row + (cut.rows ? param->shape.dims[0] : 0) < cut.rows) continue;
+        snprintf(name, sizeof name, "gradient/%.*s", whole, param->name);
+        if (zfi_len(pieces) > 1) gradient = zf_concat(pieces, zfi_len(pieces), 0);
+        zf_output(gradient, name);
+        stbds_header(pieces)->length = 0;
     }
-    return zf_graph_status(g);
+    zfi_array_free(&g->memory, pieces);
+    return g->memory.failed ? zfi_graph_nomem(g) : zf_graph_status(g);
 }
 
 static zf_status zfi_pass_clip(zf_graph *g, const zf_training *t) { return zf_clip(g, t->clip); }
@@ -105,6 +120,7 @@ static const zfi_pass zfi_forward_passes[] = {
     {"lora", zfi_wants_lora, zfi_pass_lora},
     {"fuse", zfi_wants_fuse, zfi_pass_fuse},
     {"precision", zfi_wants_precision, zfi_pass_precision},
+    {"tile", zfi_wants_tile, zfi_pass_tile},
     {"autograd", zfi_wants_training, zfi_pass_autograd},
     {"simplify", zfi_wants_always, zfi_pass_simplify},
     {"gradients", zfi_wants_gradients, zfi_pass_gradients},

@@ -326,11 +326,28 @@ static void zfi_gradient_made(zfi_zero *z, int32_t id)
     }
 }
 
+/* The node is a concat of gradients that outputs alone read: that of a parameter in pieces. */
+static bool zfi_joins_gradients(const zfi_zero *z, int32_t id)
+{
+    const zf_graph *g = z->graph;
+    const zfi_node *node = &g->nodes[id];
+    if (node->op != ZF_OP_concat || ZF_INT(node, concat, axis) != 0) return false;
+    for (int32_t k = 0; k < node->arg_count; k++)
+        if ((size_t)node->args[k] >= z->nodes || z->first_same[node->args[k]] < 0) return false;
+    for (int32_t i = 0; i < zfi_len(z->order); i++) {
+        const zfi_node *reader = &g->nodes[z->order[i]];
+        for (int32_t k = 0; k < reader->arg_count; k++)
+            if (reader->args[k] == id && reader->op != ZF_OP_output) return false;
+    }
+    return true;
+}
+
 static void zfi_micro_node(zfi_zero *z, int32_t id)
 {
     zf_graph *g = z->graph;
     bool output = g->nodes[id].op == ZF_OP_output;
     if (g->nodes[id].op == ZF_OP_param || g->nodes[id].op == ZF_OP_gradient) return;
+    if (zfi_joins_gradients(z, id)) return; /* zfi_keep_outputs joins what is summed */
     if (z->bucket_of[id] >= 0) { /* a view of a parameter is appended where it is used */
         int32_t copy = z->first_same[id] < 0 ? 0 : zfi_seen(z, id);
         if (copy) copy = zfi_append_nodes(g, scale, zfi_with({.f = 1}), copy);
@@ -341,7 +358,7 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     if (output) {
         int32_t x = g->nodes[id].args[0];
         const zfi_node *value = &g->nodes[x];
-        if (z->bucket_of[x] >= 0 || z->first_same[x] >= 0) {
+        if (z->bucket_of[x] >= 0 || z->first_same[x] >= 0 || zfi_joins_gradients(z, x)) {
             zfi_push(&g->memory, z->kept, id);
             return;
         }

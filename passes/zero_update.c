@@ -298,6 +298,36 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
     }
 }
 
+/* The whole value of a member's gradient before clipping, or of the parameter itself. */
+static int32_t zfi_kept_value(zfi_zero *z, int32_t member, bool param)
+{
+    zfi_bucket_state *u = &z->buckets[zfi_bucket_of_member(z, member)];
+    const zfi_member *m = &z->cut.members[member];
+    const int32_t value = param ? u->bucket : u->reduced;
+    if (u->whole_of != value) {
+        bool cut = z->sharded && (!param || z->d.stage == 3);
+        u->whole_of = value;
+        u->whole = cut ? zfi_gather_parts(z, value) : value;
+    }
+    return u->whole ? zfi_view_node(z->graph, u->whole, m->at, z->graph->nodes[m->param].shape) : 0;
+}
+
+/* The concat of the whole gradients that are joined by node x. */
+static int32_t zfi_kept_pieces(zfi_zero *z, int32_t x)
+{
+    zf_graph *g = z->graph;
+    const zfi_node node = g->nodes[x];
+    int32_t *pieces = NULL, joined = 0;
+    for (int32_t k = 0; k < node.arg_count && !g->memory.failed; k++) {
+        const int32_t piece = zfi_kept_value(z, z->first_same[node.args[k]], false);
+        zfi_push(&g->memory, pieces, piece);
+    }
+    if (!g->memory.failed)
+        joined = zfi_append_op(g, node.op, pieces, zfi_len(pieces), node.attributes);
+    zfi_array_free(&g->memory, pieces);
+    return joined;
+}
+
 /* Outputs that the program reads, as whole values: gradients before clipping and views of
  * parameters, or, at the end, the parameters themselves. */
 static void zfi_keep_outputs(zfi_zero *z, bool params)
@@ -305,23 +335,16 @@ static void zfi_keep_outputs(zfi_zero *z, bool params)
     zf_graph *g = z->graph;
     for (int32_t i = 0; i < zfi_len(z->kept) && !g->error.status; i++) {
         int32_t mark = z->kept[i], x = g->nodes[mark].args[0], m, f;
-        zfi_bucket_state *u;
         if ((size_t)x >= z->nodes) continue; /* already done */
         m = z->member_of[x], f = z->bucket_of[x];
         if ((m >= 0) != params) continue;
-        if (m < 0 && f < 0) m = z->first_same[x];
-        u = &z->buckets[m < 0 ? f : zfi_bucket_of_member(z, m)];
-        if (m < 0) {
-            if (z->sharded && z->d.stage == 3 && !u->gathered) zfi_open_run(z, f);
+        if (m < 0 && f >= 0) {
+            if (z->sharded && z->d.stage == 3 && !z->buckets[f].gathered) zfi_open_run(z, f);
             x = zfi_seen(z, x);
+        } else if (m < 0 && z->first_same[x] < 0) {
+            x = zfi_kept_pieces(z, x);
         } else {
-            int32_t value = params ? u->bucket : u->reduced;
-            if (u->whole_of != value) {
-                bool cut = z->sharded && (!params || z->d.stage == 3);
-                u->whole_of = value;
-                u->whole = cut ? zfi_gather_parts(z, value) : value;
-            }
-            x = u->whole ? zfi_view_node(g, u->whole, z->cut.members[m].at, g->nodes[x].shape) : 0;
+            x = zfi_kept_value(z, m < 0 ? z->first_same[x] : m, params);
         }
         g->nodes[mark].args[0] = x;
         g->nodes[mark].update = true;

@@ -3,10 +3,17 @@
 
 /* The random stream of a name. It differs from those of dropout by the step, which is 0 here and
  * never 0 there. */
-static uint32_t zfi_stream_of(const char *name)
+static uint32_t zfi_stream_of(const char *name, size_t length)
 {
-    uint64_t hash = zfi_hash_bytes(ZFI_HASH_START, name, strlen(name));
+    uint64_t hash = zfi_hash_bytes(ZFI_HASH_START, name, length);
     return (uint32_t)(hash ^ hash >> 32);
+}
+
+/* The same of a param; a piece has that of the whole. */
+static uint32_t zfi_stream_of_param(const zfi_node *param)
+{
+    const bool piece = zfi_cut_rows_of(param).rows != 0;
+    return zfi_stream_of(param->name, piece ? zfi_whole_name(param->name) : strlen(param->name));
 }
 
 /* Computes elements [first, first + n) of a param, state or constant, in its dtype, into out[0..n).
@@ -18,6 +25,7 @@ static void zfi_first_values(const zf_graph *g, const zfi_node *node, uint64_t s
     const zf_attribute *a;
     double value = 0;
     if (node->op == ZF_OP_state && node->arg_count) node = &g->nodes[node->args[0]];
+    if (node->op == ZF_OP_param) first += zfi_elements_before(node);
     a = node->attributes;
     if (node->op == ZF_OP_constant) {
         const double *values = a[0].list.data;
@@ -27,12 +35,12 @@ static void zfi_first_values(const zf_graph *g, const zfi_node *node, uint64_t s
     }
     if (node->op == ZF_OP_param && (a[0].i == ZF_NORMAL || a[0].i == ZF_TRUNCATED_NORMAL)) {
         zfi_random_normal(zfi_isa_best(), work, (uint64_t)first, n, (float)a[1].f, (float)a[2].f,
-                          a[0].i == ZF_TRUNCATED_NORMAL, zfi_stream_of(node->name), 0, seed);
+                          a[0].i == ZF_TRUNCATED_NORMAL, zfi_stream_of_param(node), 0, seed);
         for (int64_t i = 0; i < n; i++) zfi_set(&to, i, work[i]);
         return;
     }
     if (node->op == ZF_OP_param && a[0].i == ZF_UNIFORM) {
-        zfi_random_uniform(zfi_isa_best(), work, (uint64_t)first, n, zfi_stream_of(node->name), 0,
+        zfi_random_uniform(zfi_isa_best(), work, (uint64_t)first, n, zfi_stream_of_param(node), 0,
                            seed);
         for (int64_t i = 0; i < n; i++) zfi_set(&to, i, a[1].f + (a[2].f - a[1].f) * work[i]);
         return;

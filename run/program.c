@@ -147,6 +147,65 @@ static const char *zfi_layout_text(char text[128], bool flat, int64_t at, int64_
     return text;
 }
 
+/* The store's tensor of which the leaf is a piece; -1: none, or it is no piece. */
+static int32_t zfi_whole_stored(const zf_store *s, const zfi_node *leaf)
+{
+    char name[ZFI_PIECE_NAME];
+    if (!zfi_cut_rows_of(leaf).rows) return -1;
+    snprintf(name, sizeof name, "%.*s", (int)zfi_whole_name(leaf->name), leaf->name);
+    return zfi_store_find(s, name);
+}
+
+/* Makes the tensor of the leaf a piece of its whole, which is added if the store lacks it. */
+static zf_status zfi_link_piece(zf_program *p, const zfi_node *leaf, int32_t index)
+{
+    zf_graph *g = p->graph;
+    zf_store *s = p->store;
+    const zfi_cut_rows cut = zfi_cut_rows_of(leaf);
+    int32_t whole = zfi_whole_stored(s, leaf);
+    char name[ZFI_PIECE_NAME], here[ZFI_TYPE_TEXT], there[ZFI_TYPE_TEXT];
+    zf_shape shape = leaf->shape;
+    shape.dims[0] = cut.rows;
+    snprintf(name, sizeof name, "%.*s", (int)zfi_whole_name(leaf->name), leaf->name);
+    if (whole < 0)
+        whole = zfi_store_add(s, (zfi_stored){.name = name,
+                                              .op = leaf->op,
+                                              .dtype = leaf->dtype,
+                                              .shape = shape,
+                                              .of = -1,
+                                              .bucket = -1});
+    if (whole < 0) return zfi_graph_nomem(g);
+    if (s->tensors[whole].op != leaf->op || s->tensors[whole].dtype != leaf->dtype ||
+        !zfi_same_shape(&s->tensors[whole].shape, &shape))
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: \"%s\" is a piece of a %s %s, and the store has a %s %s",
+                        leaf->name, g->records[leaf->op]->name,
+                        zfi_type_text(here, leaf->dtype, &shape),
+                        zfi_stored_kind(&s->tensors[whole]),
+                        zfi_type_text(there, s->tensors[whole].dtype, &s->tensors[whole].shape));
+    zfi_store_link(s, whole, index, zfi_elements_before(leaf));
+    if (s->tensors[whole].host) s->tensors[index].fresh = false;
+    return ZF_OK;
+}
+
+/* The pieces of all tensors that were added are there. */
+static zf_status zfi_check_tiled(const zf_program *p)
+{
+    const zf_store *s = p->store;
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
+        const zfi_stored *t = &s->tensors[k];
+        int64_t upto = 0;
+        if (!zfi_is_tiled(t)) continue;
+        for (int32_t n = t->next; n >= 0 && s->tensors[n].from == upto; n = s->tensors[n].next)
+            upto += zfi_stored_count(&s->tensors[n]);
+        if (upto != zfi_stored_count(t))
+            return zfi_fail(&p->graph->error, ZF_ERR_MISMATCH,
+                            "zf_compile: of \"%s\" there is no piece that begins at element %lld",
+                            t->name, (long long)upto);
+    }
+    return ZF_OK;
+}
+
 /* Checks a leaf that the store holds for kind, dtype and shape. *index is its tensor; -1: the store
  * does not hold it, which is an error if it must be `bound`. */
 static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool bound, int32_t *index)
@@ -156,12 +215,24 @@ static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool bound, int3
     const zfi_stored *t;
     char here[ZFI_TYPE_TEXT], there[ZFI_TYPE_TEXT];
     if ((*index = zfi_store_find(p->store, node->name)) < 0) {
+        const int32_t whole = zfi_whole_stored(p->store, node);
+        t = whole < 0 ? NULL : &p->store->tensors[whole];
+        if (t && (t->bucket >= 0 || zfi_is_tiled(t)))
+            return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                            "zf_compile: the store has \"%s\" %s, and here is \"%s\": give zf_tile "
+                            "the same bytes for all programs over one store",
+                            t->name, zfi_is_tiled(t) ? "in other pieces" : "whole", node->name);
         if (!bound) return ZF_OK;
         return zfi_fail(&g->error, ZF_ERR_MISMATCH,
                         "zf_compile: the store has no %s \"%s\" (zf_compile_desc.bound)",
                         g->records[node->op]->name, node->name);
     }
     t = &p->store->tensors[*index];
+    if (zfi_is_tiled(t))
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: the store has \"%s\" in pieces, and here it is whole: give "
+                        "zf_tile the same bytes for all programs over one store",
+                        node->name);
     if (t->op == node->op && t->dtype == node->dtype && zfi_same_shape(&t->shape, &node->shape))
         return ZF_OK;
     return zfi_fail(&g->error, ZF_ERR_MISMATCH,
@@ -296,6 +367,7 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
     if (index < 0) return zfi_graph_nomem(g);
     p->tensor_of[id] = index;
     if (s->tensors[index].bucket >= 0) return ZF_OK; /* others are added beside it */
+    if (zfi_cut_rows_of(node).rows && zfi_link_piece(p, node, index)) return g->error.status;
     s->tensors[index].bucket = bucket;
     s->tensors[index].at = home ? ((const int64_t *)ZF_LIST(home, bucket, at).data)[k] : 0;
     return ZF_OK;
@@ -325,7 +397,9 @@ static zf_status zfi_bind_store(zf_program *p, bool bound, int32_t *bucket_of)
         if (!status && node->op == ZF_OP_state && node->arg_count)
             p->store->tensors[p->tensor_of[id]].of = p->tensor_of[node->args[0]];
     }
-    return status;
+    for (int32_t i = 0; i < zfi_len(g->declared) && !status; i++) /* those that are in pieces */
+        p->tensor_of[g->declared[i]] = zfi_store_find(p->store, g->nodes[g->declared[i]].name);
+    return status ? status : zfi_check_tiled(p);
 }
 
 /* Sets the address of each node's value: its place; the store; inside its operand, for a view;
@@ -534,7 +608,7 @@ static int32_t zfi_source_of(const zf_program *p, int32_t id)
 {
     const zf_store *s = p->store;
     int32_t of = p->tensor_of[id] < 0 ? -1 : s->tensors[p->tensor_of[id]].of;
-    return of >= 0 && (!s->tensors[of].fresh || s->tensors[of].host) ? of : -1;
+    return of >= 0 && (!s->tensors[of].fresh || zfi_loose_values(s, of)) ? of : -1;
 }
 
 /* Copies elements [first, first + count) of master weights into the room, from this rank's part of
@@ -546,13 +620,14 @@ static zf_status zfi_make_master(const zf_program *p, int32_t of, zf_dtype dtype
     const zfi_stored *t = &s->tensors[of];
     const zfi_portion have = zfi_portion_of(s, of);
     const size_t size = zf_dtype_size(t->dtype);
+    const char *loose = zfi_loose_values(s, of);
     zf_status status;
     if (first < have.first || first + count > have.first + have.count)
         return zfi_fail(&p->graph->error, ZF_ERR_MISMATCH,
                         "zf_compile: master weights of \"%s\" are cut otherwise than the parameter "
                         "in the store",
                         t->name);
-    if (t->host) memcpy(room->work, t->host + (size_t)first * size, (size_t)count * size);
+    if (loose) memcpy(room->work, loose + (size_t)first * size, (size_t)count * size);
     else if ((status = zfi_get_bytes(s, zfi_stored_space(s, t), room->work,
                                      have.data + (size_t)(first - have.first) * size,
                                      (size_t)count * size, &p->graph->error)))
@@ -567,7 +642,7 @@ static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t
                                zfi_fill_room *r)
 {
     const zfi_node *node = &p->graph->nodes[id];
-    const char *host = p->tensor_of[id] < 0 ? NULL : p->store->tensors[p->tensor_of[id]].host;
+    const char *host = zfi_loose_values(p->store, p->tensor_of[id]);
     int64_t size = (int64_t)zf_dtype_size(node->dtype);
     int32_t source = zfi_source_of(p, id);
     zf_status status = ZF_OK;
@@ -620,7 +695,7 @@ static zf_status zfi_fill_added(zf_program *p, int32_t id, zfi_fill_room *room)
     for (int32_t k = 0; k < node->arg_count && !status; k++) {
         int32_t index = p->tensor_of[node->args[k]];
         zfi_portion has = zfi_portion_of(p->store, index);
-        if (has.count > 0 && (index >= p->first_added || p->store->tensors[index].host))
+        if (has.count > 0 && (index >= p->first_added || zfi_loose_values(p->store, index)))
             status = zfi_fill_leaf(p, node->args[k], has.first, has.count, has.data, room);
     }
     return status;
@@ -659,7 +734,7 @@ static void zfi_drop_loose(zf_store *s)
 {
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         zfi_stored *t = &s->tensors[k];
-        if (t->bucket < 0) continue;
+        if (t->bucket < 0 && !zfi_is_tiled(t)) continue;
         zfi_free(&s->memory, t->host, zfi_stored_bytes(t));
         t->host = NULL;
     }

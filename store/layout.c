@@ -10,6 +10,10 @@
  *
  * A tensor that was loaded before any program named it is loose: it lies in host memory, whole on
  * each rank, and in no bucket until a program is compiled that names it.
+ *
+ * A tensor that zf_tile has cut is listed, and so is each of its pieces, which alone have values:
+ *
+ *     "w"  -->  "w[0:1024]"  -->  "w[1024:2048]"      by `next`; "w" is in no bucket
  */
 
 typedef struct zfi_stored_bucket {
@@ -33,6 +37,9 @@ typedef struct zfi_stored {
     int64_t at;     /* its first element in the bucket */
     char *host;     /* the values of a loose tensor */
     bool fresh;     /* its first values have not been changed */
+    int32_t whole;  /* a piece: the tensor of which it is one; -1: it is none */
+    int64_t from;   /* and its first element there */
+    int32_t next;   /* of a tensor in pieces: the first; of a piece: the next; -1: none */
     uint32_t sum;   /* a checksum for zf_compare_ranks (same.c) */
 } zfi_stored;
 
@@ -91,6 +98,26 @@ static int32_t zfi_store_find(const zf_store *s, const char *name)
     return k >= 0 && k < zfi_len(s->tensors) && !strcmp(s->tensors[k].name, name) ? k : -1;
 }
 
+/* The tensor is in pieces. */
+static bool zfi_is_tiled(const zfi_stored *t) { return t->whole < 0 && t->next >= 0; }
+
+/* The tensor that has the values of tensor k from *at on, *at elements of k being passed over: k
+ * itself, or one of its pieces. *at becomes the element there; *count, the elements that are
+ * wanted, is reduced to those that it has. */
+static int32_t zfi_piece_with(const zf_store *s, int32_t k, int64_t *at, int64_t *count)
+{
+    if (!zfi_is_tiled(&s->tensors[k])) return k;
+    for (k = s->tensors[k].next; k >= 0; k = s->tensors[k].next) {
+        const zfi_stored *t = &s->tensors[k];
+        const int64_t has = t->from + zfi_stored_count(t) - *at;
+        if (has <= 0) continue;
+        if (*count > has) *count = has;
+        *at -= t->from;
+        break;
+    }
+    return k;
+}
+
 /* The same for a tensor in a bucket. */
 static int32_t zfi_store_placed(const zf_store *s, const char *name)
 {
@@ -106,6 +133,15 @@ static char *zfi_stored_data(const zf_store *s, const zfi_stored *t)
     return b->world > 1 ? NULL : b->data + (size_t)t->at * zf_dtype_size(t->dtype);
 }
 
+/* The values of a tensor that is loose, or of a piece whose whole is; NULL: it is not, or k is
+ * -1. */
+static const char *zfi_loose_values(const zf_store *s, int32_t k)
+{
+    const zfi_stored *t = k < 0 ? NULL : &s->tensors[k];
+    const zfi_stored *of = !t || t->whole < 0 ? t : &s->tensors[t->whole];
+    return of && of->host ? of->host + (size_t)t->from * zf_dtype_size(t->dtype) : NULL;
+}
+
 /* A rank's part of a tensor: elements [first, first + count), at `data`; all of it, or those in the
  * rank's shard. */
 typedef struct zfi_portion {
@@ -119,6 +155,7 @@ static zfi_portion zfi_portion_of_rank(const zf_store *s, const zfi_stored *t, i
     zfi_portion all = {.count = zfi_stored_count(t), .data = zfi_stored_data(s, t)}, mine;
     const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
     int64_t part, begin, from, until;
+    if (zfi_is_tiled(t)) return (zfi_portion){0};
     if (!all.count || !b || b->world < 2) return all;
     part = b->size / b->world;
     begin = part * zfi_mesh_shard((zfi_mesh){s->world, b->nodes}, b->world, rank);

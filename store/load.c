@@ -10,10 +10,16 @@
  *     held      | rank 0 of 3        | rank 1 of 3        | rank 2 of 3      |
  */
 
+/* Elements [begin, upto) of a tensor: those of a piece (zf_tile) that the lists have so far. */
+typedef struct zfi_extent {
+    int64_t begin, upto;
+    int32_t next; /* behind it, an index into zfi_loading.extents; -1: none */
+} zfi_extent;
+
 /* What the checkpoint has of a tensor. */
 typedef struct zfi_found {
     bool there;
-    int64_t upto; /* its first elements, so far */
+    int32_t first; /* of its extents */
 } zfi_found;
 
 /* Elements [first, first + count) of a tensor, some of which this rank needs. */
@@ -40,8 +46,9 @@ typedef struct zfi_loading {
     const zf_json *headers;
     zf_safetensors *files[2]; /* by kind; NULL: not opened */
     int32_t listed[2];        /* tensors, by kind */
-    zfi_found *found;         /* by tensor; a growing array */
-    zfi_part *parts;          /* growing arrays */
+    zfi_found *found;         /* by tensor; growing arrays: */
+    zfi_extent *extents;
+    zfi_part *parts;
     uint32_t *sums;
     char *piece;
     int64_t step;
@@ -174,23 +181,39 @@ static zf_status zfi_load_look(zfi_loading *l, const zfi_entry *entry, uint64_t 
                     who, zfi_type_text(type, entry->dtype, &shape));
 }
 
-/* The entry's elements follow those that are there. */
-static zf_status zfi_load_follows(zfi_found *found, const zfi_entry *entry, zf_error *error)
+/* The entry's elements follow those of tensor k that are there. The first rank has the beginnings of
+ * all pieces. */
+static zf_status zfi_load_follows(zfi_loading *l, int32_t k, const zfi_entry *entry)
 {
+    zf_error *error = &l->store->error;
+    zfi_found *found = &l->found[k];
+    const int64_t end = entry->first + entry->count;
+    int32_t at = -1, next = found->there ? found->first : -1;
+    int64_t upto, limit;
     if (!entry->first_json && found->there)
         return zf_json_fail(entry->json, error, "lists \"%s\" again", entry->name);
-    if (entry->first < found->upto)
+    while (next >= 0 && l->extents[next].begin <= entry->first)
+        at = next, next = l->extents[next].next;
+    upto = at < 0 ? 0 : l->extents[at].upto;
+    limit = next < 0 ? INT64_MAX : l->extents[next].begin;
+    if (entry->first < upto || end > limit)
         return zf_json_fail(entry->first_json, error,
                             "is %lld, but the parts before end at element %lld of \"%s\": they "
                             "overlap",
-                            (long long)entry->first, (long long)found->upto, entry->name);
-    if (entry->first > found->upto)
+                            (long long)entry->first, (long long)upto, entry->name);
+    if (entry->first > upto && (at < 0 || l->rank))
         return zf_json_fail(entry->first_json, error,
                             "is %lld, but the parts before end at element %lld of \"%s\": what is "
                             "between is missing",
-                            (long long)entry->first, (long long)found->upto, entry->name);
+                            (long long)entry->first, (long long)upto, entry->name);
+    if (at >= 0 && entry->first == upto) {
+        l->extents[at].upto = end;
+        return ZF_OK;
+    }
+    if (!zfi_push(&l->memory, l->extents, ((zfi_extent){entry->first, end, next})))
+        return zfi_nomem(error);
+    *(at < 0 ? &found->first : &l->extents[at].next) = zfi_len(l->extents) - 1;
     found->there = true;
-    found->upto = entry->first + entry->count;
     return ZF_OK;
 }
 
@@ -218,6 +241,7 @@ static int32_t zfi_load_tensor(const zfi_loading *l, const zfi_entry *entry)
     const zf_store *s = l->store;
     const char *master = l->d.masters ? strstr(entry->name, of) : NULL;
     int32_t k = zfi_store_find(s, entry->name);
+    if (k >= 0 && s->tensors[k].whole >= 0) return -1; /* files name whole tensors */
     if (!l->d.masters) return k;
     if (!entry->kind)
         return k >= 0 && zfi_is_half(entry->dtype) && s->tensors[k].dtype == ZF_F32 ? -1 : k;
@@ -236,7 +260,7 @@ static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
                                               .shape = entry->shape,
                                               .of = -1,
                                               .bucket = -1});
-    if (k >= 0 && zfi_push(&l->memory, l->found, ((zfi_found){.there = false}))) return k;
+    if (k >= 0 && zfi_push(&l->memory, l->found, ((zfi_found){.first = -1}))) return k;
     s->memory.failed = false;
     zfi_nomem(&s->error);
     return -1;
@@ -272,13 +296,19 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
                         zfi_path_tail(path), entry->name,
                         zfi_type_text(type, entry->dtype, &entry->shape),
                         zfi_type_text(other, t->dtype, &t->shape));
-    if ((status = zfi_load_follows(&l->found[k], entry, &s->error))) return status;
-    portion = zfi_portion_of(s, k);
-    if (portion.first >= entry->first + entry->count ||
-        entry->first >= portion.first + portion.count)
-        return ZF_OK;
-    if (l->rank >= 0 && (status = zfi_load_look(l, entry, &at))) return status;
-    return zfi_load_later(l, k, entry, at);
+    if ((status = zfi_load_follows(l, k, entry))) return status;
+    if (zfi_is_tiled(t)) k = t->next;
+    for (bool looked = l->rank < 0; k >= 0 && !status; k = s->tensors[k].next) {
+        const int64_t from = s->tensors[k].from;
+        portion = zfi_portion_of(s, k);
+        if (from + portion.first >= entry->first + entry->count ||
+            entry->first >= from + portion.first + portion.count)
+            continue;
+        if (!looked && (status = zfi_load_look(l, entry, &at))) return status;
+        looked = true;
+        status = zfi_load_later(l, k, entry, at);
+    }
+    return status;
 }
 
 /* ----------------------------------------------------------------------------------- lists */
@@ -394,18 +424,21 @@ static zf_status zfi_load_complete(const zfi_loading *l)
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         const zfi_stored *t = &s->tensors[k];
         const zfi_found *found = &l->found[k];
-        int kind = zfi_kind_of(t);
-        if (kind && l->d.params_only) continue;
+        const int kind = zfi_kind_of(t);
+        int64_t upto = 0;
+        if ((kind && l->d.params_only) || t->whole >= 0) continue;
         if (!found->there && l->d.merge) continue;
         if (!found->there)
             return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                             "%s: the checkpoint lacks the %s \"%s\": it is of another model%s",
                             zfi_path_tail(l->path), zfi_kinds[kind].name, t->name,
                             kind ? " or optimizer" : "");
-        if (found->upto < zfi_stored_count(t))
+        for (int32_t n = found->first; n >= 0 && l->extents[n].begin == upto;)
+            upto = l->extents[n].upto, n = l->extents[n].next;
+        if (upto < zfi_stored_count(t))
             return zfi_fail(&s->error, ZF_ERR_FORMAT,
                             "%s: the ranks' parts of \"%s\" end at element %lld of %lld",
-                            zfi_path_tail(l->path), t->name, (long long)found->upto,
+                            zfi_path_tail(l->path), t->name, (long long)upto,
                             (long long)zfi_stored_count(t));
     }
     return ZF_OK;
@@ -470,7 +503,8 @@ static zf_status zfi_load_put(zfi_loading *l, int32_t k, const zfi_portion *port
     status = zfi_stored_put(s, t, portion->data + (size_t)(from - portion->first) * size, data,
                             (size_t)(until - from) * size, &s->error);
     for (int32_t m = 0; m < zfi_len(s->tensors) && !status; m++) /* master weights start anew */
-        if (s->tensors[m].of == k && !l->found[m].there)
+        if (s->tensors[m].of == k &&
+            !l->found[s->tensors[m].whole < 0 ? m : s->tensors[m].whole].there)
             status = zfi_store_put_master(s, m, from, until, data, &s->error);
     return status ? zfi_fail(&s->error, status, "zf_load: %s cannot be written", t->name) : ZF_OK;
 }
@@ -484,21 +518,22 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
     const zfi_stored *t = &l->store->tensors[part->tensor];
     const zfi_portion portion = zfi_portion_of(l->store, part->tensor);
     const int64_t size = (int64_t)zf_dtype_size(t->dtype), begin = portion.first,
-                  end = begin + portion.count;
+                  end = begin + portion.count,
+                  part_first = part->first - t->from; /* before the piece: below 0 */
     /* Bytes of the part: all, those under one checksum, the first and the last that are needed */
     const size_t bytes = (size_t)(part->count * size),
                  span = l->manifest.format == 1 ? bytes : ZFI_PIECE,
-                 from = begin > part->first ? (size_t)((begin - part->first) * size) : 0,
+                 from = begin > part_first ? (size_t)((begin - part_first) * size) : 0,
                  until =
-                     end < part->first + part->count ? (size_t)((end - part->first) * size) : bytes;
+                     end < part_first + part->count ? (size_t)((end - part_first) * size) : bytes;
     char name[ZFI_PART_NAME], list[ZFI_FILE_NAME];
     const char *who = part->rank < 0 ? zfi_the_manifest : zfi_rank_file(list, part->rank, l->world);
     uint32_t crc = 0;
     size_t n;
-    zfi_part_name(name, t->name, part->rank, part->first, part->count);
+    zfi_part_name(name, zfi_named_tensor(l->store, t)->name, part->rank, part->first, part->count);
     for (size_t at = from / span * span; at < until || (at < bytes && at % span); at += n) {
         const uint32_t expected = l->sums[part->sums + at / span];
-        int64_t low = part->first + (int64_t)at / size, high;
+        int64_t low = part_first + (int64_t)at / size, high;
         n = bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE;
         high = low + (int64_t)n / size;
         if (at % span == 0) crc = 0;
@@ -558,7 +593,7 @@ static zf_status zfi_load_check(zfi_loading *l)
     if (status) return status;
     l->piece = zfi_realloc(&l->memory, NULL, 0, ZFI_PIECE);
     for (int32_t k = 0; k < zfi_len(s->tensors) && !l->memory.failed; k++)
-        zfi_push(&l->memory, l->found, ((zfi_found){.there = false}));
+        zfi_push(&l->memory, l->found, ((zfi_found){.first = -1}));
     if (l->memory.failed) return zfi_nomem(&s->error);
     if ((status = zfi_load_manifest(l))) return status;
     if (!s->rank && (status = zfi_load_attachments(l))) return status;
@@ -596,6 +631,7 @@ static void zfi_load_end(zfi_loading *l, zf_status status)
         s->seed = l->seed;
     }
     zfi_array_free(&l->memory, l->found);
+    zfi_array_free(&l->memory, l->extents);
     zfi_free(&l->memory, l->piece, ZFI_PIECE);
     zfi_array_free(&l->memory, l->parts);
     zfi_array_free(&l->memory, l->sums);

@@ -80,12 +80,24 @@ static zf_status zfi_check_save(const zf_save_desc *d, zf_error *error)
 
 /* --------------------------------------------------------------------------------- tensors */
 
-/* The list has something of tensor k; *portion is what. */
+/* The tensor that is named in files: the whole one of a piece. */
+static const zfi_stored *zfi_named_tensor(const zf_store *s, const zfi_stored *t)
+{
+    return t->whole < 0 ? t : &s->tensors[t->whole];
+}
+
+/* The list has something of tensor k; *portion is what. One in pieces that are whole on each rank
+ * is listed itself; of pieces that are sharded, each. */
 static bool zfi_list_has(const zfi_saving *s, const zfi_list *list, int kind, int32_t k,
                          zfi_portion *portion)
 {
-    if (zfi_kind_of(&s->store->tensors[k]) != kind) return false;
-    *portion = zfi_portion_of(s->store, k);
+    const zfi_stored *t = &s->store->tensors[k];
+    if (zfi_kind_of(t) != kind) return false;
+    *portion = zfi_portion_of(s->store, zfi_is_tiled(t) ? t->next : k);
+    if (t->whole >= 0 && !portion->cut) return false;
+    if (zfi_is_tiled(t) && portion->cut) return false;
+    if (zfi_is_tiled(t)) portion->count = zfi_stored_count(t);
+    portion->first += t->from;
     return portion->cut == (list->rank >= 0) && (portion->count || !portion->cut) &&
            !zfi_is_replica(s->store, &s->store->tensors[k], s->store->rank) && s->wanted[k];
 }
@@ -107,6 +119,27 @@ static bool zfi_is_finite(zf_dtype dtype, const void *data, size_t bytes)
     return !bad;
 }
 
+/* Bytes [at, at + bytes) of the portion, to s->piece. */
+static zf_status zfi_save_get(zfi_saving *s, const zfi_stored *t, const zfi_portion *portion,
+                              size_t at, size_t bytes)
+{
+    const zf_store *store = s->store;
+    const size_t size = zf_dtype_size(t->dtype);
+    zf_status status = ZF_OK;
+    if (!zfi_is_tiled(t))
+        return zfi_stored_get(store, t, s->piece, portion->data + at, bytes, &s->store->error);
+    for (size_t done = 0; done < bytes && !status;) {
+        int64_t from = (int64_t)((at + done) / size), count = (int64_t)((bytes - done) / size);
+        const zfi_stored *piece =
+            &store->tensors[zfi_piece_with(store, (int32_t)(t - store->tensors), &from, &count)];
+        status = zfi_stored_get(store, piece, s->piece + done,
+                                zfi_stored_data(store, piece) + (size_t)from * size,
+                                (size_t)count * size, &s->store->error);
+        done += (size_t)count * size;
+    }
+    return status;
+}
+
 static zf_status zfi_save_tensor(zfi_saving *s, zfi_list *list, zf_safetensors_writer *file,
                                  int32_t index, const zfi_stored *t, const zfi_portion *portion)
 {
@@ -115,7 +148,7 @@ static zf_status zfi_save_tensor(zfi_saving *s, zfi_list *list, zf_safetensors_w
     zf_status status;
     for (size_t at = 0; at < bytes; at += n) {
         n = bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE;
-        status = zfi_stored_get(s->store, t, s->piece, portion->data + at, n, error);
+        status = zfi_save_get(s, t, portion, at, n);
         if (status) return zfi_fail(error, status, "zf_save: %s cannot be read", t->name);
         if (s->d.finite && !zfi_is_finite(t->dtype, s->piece, n))
             return zfi_fail(error, ZF_ERR_NAN,
@@ -151,7 +184,8 @@ static zf_status zfi_save_file(zfi_saving *s, zfi_list *list, int kind)
     for (int32_t i = 0; i < zfi_len(store->tensors); i++) {
         const zfi_stored *t = &store->tensors[i];
         if (!zfi_list_has(s, list, kind, i, &portion)) continue;
-        zfi_part_name(part, t->name, list->rank, portion.first, portion.count);
+        zfi_part_name(part, zfi_named_tensor(store, t)->name, list->rank, portion.first,
+                      portion.count);
         zf_safetensors_declare(file, part, t->dtype,
                                portion.cut ? ZF_SHAPE(portion.count) : t->shape);
     }
@@ -229,7 +263,8 @@ static void zfi_put_list(const zfi_saving *s, const zfi_list *list, zf_json_writ
         zfi_tensor_file(file, kind, list->rank, s->store->world);
         for (int32_t i = 0; i < zfi_len(store->tensors); i++)
             if (zfi_list_has(s, list, kind, i, &portion))
-                sums += zfi_put_tensor(json, &store->tensors[i], &portion, kind, file, sums);
+                sums += zfi_put_tensor(json, zfi_named_tensor(store, &store->tensors[i]), &portion,
+                                       kind, file, sums);
     }
     zf_json_end(json);
 }
@@ -359,7 +394,8 @@ static zf_status zfi_save_begin(zfi_saving *s)
     s->wanted = zfi_calloc(&s->memory, (size_t)zfi_len(store->tensors), sizeof *s->wanted);
     if (!s->piece || !s->wanted) return zfi_nomem(&store->error);
     for (int32_t k = 0; k < zfi_len(store->tensors); k++) {
-        zf_stored about = zf_store_at(store, k);
+        zf_stored about = zf_store_at(
+            store, (int32_t)(zfi_named_tensor(store, &store->tensors[k]) - store->tensors));
         s->wanted[k] = !s->d.select || s->d.select(s->d.user, &about);
         s->cut |= s->wanted[k] && zfi_portion_of(store, k).cut;
     }

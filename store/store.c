@@ -157,7 +157,9 @@ ZF_API zf_stored zf_store_at(const zf_store *s, int32_t index)
                       .bucket_size = b ? b->size : zfi_stored_count(t),
                       .world = b ? b->world : 1,
                       .first = portion.first,
-                      .count = portion.count};
+                      .count = portion.count,
+                      .piece_of = t->whole < 0 ? NULL : s->tensors[t->whole].name,
+                      .from = t->from};
     return out;
 }
 
@@ -172,6 +174,7 @@ ZF_API zf_store_info zf_store_info_of(const zf_store *s)
     info.disk_bytes = s->bytes[ZF_DISK];
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         const zfi_stored *t = &s->tensors[k];
+        if (zfi_is_tiled(t)) continue;
         if (t->bucket < 0) info.host_bytes += zfi_stored_bytes(t);
         *(t->op == ZF_OP_param ? &info.param_count : &info.state_count) += zfi_stored_count(t);
     }
@@ -193,6 +196,9 @@ static zfi_store_mark zfi_store_mark_of(const zf_store *s)
 /* Takes away what was added since. What was loose is so again. */
 static void zfi_store_go_back(zf_store *s, zfi_store_mark mark)
 {
+    for (int32_t k = 0; k < mark.tensors; k++)
+        while (s->tensors[k].next >= mark.tensors)
+            s->tensors[k].next = s->tensors[s->tensors[k].next].next;
     while (zfi_len(s->tensors) > mark.tensors) {
         zfi_stored *t = &stbds_arrlast(s->tensors);
         zfi_free(&s->memory, t->host, zfi_stored_bytes(t));
@@ -219,10 +225,21 @@ static int32_t zfi_store_add(zf_store *s, zfi_stored t)
 {
     int32_t index = zfi_len(s->tensors);
     t.name = zfi_text_copy(&s->memory, &s->text, t.name, strlen(t.name));
+    t.whole = t.next = -1;
     if (!t.name) return -1;
     s->names = zfi_map_put(&s->memory, s->names, t.name, index + 1);
     if (s->memory.failed || !zfi_push(&s->memory, s->tensors, t)) return -1;
     return index;
+}
+
+/* Makes a tensor a piece of another, which has no values of its own then. */
+static void zfi_store_link(zf_store *s, int32_t whole, int32_t piece, int64_t from)
+{
+    int32_t *at = &s->tensors[whole].next;
+    while (*at >= 0 && s->tensors[*at].from < from) at = &s->tensors[*at].next;
+    s->tensors[piece].whole = whole, s->tensors[piece].from = from;
+    s->tensors[piece].next = *at;
+    *at = piece;
 }
 
 /* The first page that begins in memory. */
@@ -336,8 +353,12 @@ static zf_status zfi_store_put(zf_store *s, int32_t index, const char *from, zf_
     zfi_stored *t = &s->tensors[index];
     zfi_portion portion = zfi_portion_of(s, index);
     size_t size = zf_dtype_size(t->dtype);
-    zf_status status = zfi_stored_put(s, t, portion.data, from + (size_t)portion.first * size,
-                                      (size_t)portion.count * size, error);
+    zf_status status = ZF_OK;
+    for (int32_t k = zfi_is_tiled(t) ? t->next : -1; k >= 0 && !status; k = s->tensors[k].next)
+        status = zfi_store_put(s, k, from + (size_t)s->tensors[k].from * size, error);
+    if (zfi_is_tiled(t)) return status;
+    status = zfi_stored_put(s, t, portion.data, from + (size_t)portion.first * size,
+                            (size_t)portion.count * size, error);
     t->fresh = false;
     if (portion.cut) t->sum = zfi_crc32c(0, from, zfi_stored_bytes(t));
     for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++)
@@ -352,6 +373,11 @@ static zf_status zfi_store_get(const zf_store *s, int32_t index, char *out, int3
 {
     const zfi_stored *t = &s->tensors[index];
     zfi_portion mine = zfi_portion_of(s, index);
+    zf_status status = ZF_OK;
+    for (int32_t k = zfi_is_tiled(t) ? t->next : -1; k >= 0 && !status; k = s->tensors[k].next)
+        status = zfi_store_get(s, k, out + (size_t)s->tensors[k].from * zf_dtype_size(t->dtype),
+                               node, call, error);
+    if (zfi_is_tiled(t)) return status;
     if (!mine.cut) return zfi_stored_get(s, t, out, mine.data, zfi_stored_bytes(t), error);
     if (!s->comm->run)
         return zfi_fail(error, ZF_ERR_ARGUMENT,
@@ -427,7 +453,7 @@ static zf_status zfi_store_check_copy(zf_store *to, const zf_store *from, size_t
     for (int32_t k = 0; k < zfi_len(to->tensors); k++) {
         const zfi_stored *t = &to->tensors[k], *x;
         int32_t other = zfi_store_find(from, t->name);
-        if (other < 0) continue;
+        if (other < 0 || t->whole >= 0) continue; /* pieces are copied with their tensor */
         x = &from->tensors[other];
         if (t->op != x->op || t->dtype != x->dtype || !zfi_same_shape(&t->shape, &x->shape))
             return zfi_fail(&to->error, ZF_ERR_MISMATCH,
@@ -459,7 +485,7 @@ ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from)
     for (int n = 0; n < 2; n++)
         for (int32_t k = 0; k < zfi_len(to->tensors) && !status; k++) {
             int32_t other = zfi_store_find(from, to->tensors[k].name);
-            if (other < 0 || to->tensors[k].op != kinds[n]) continue;
+            if (other < 0 || to->tensors[k].whole >= 0 || to->tensors[k].op != kinds[n]) continue;
             status = zfi_store_get(from, other, room, 0, "zf_store_copy", &to->error);
             if (!status) status = zfi_store_put(to, k, room, &to->error);
         }

@@ -679,6 +679,12 @@ check 'optimizer on disks of four ranks, read ahead: the same bits' offloads_to_
     optimizer=disk adamw --zero 2 --ranks 4 --prefetch 100000
 check 'killed at any moment with its states on a disk, and resumed: the same bits' \
     sh "$(dirname "$0")/kill.sh" "$bert" 3
+check 'weights in pieces' ranked tiled --ranks 4 --tile 5K
+check 'which have other bits' eval '! cmp -s "$work/adamw.params" "$work/tiled.params"'
+check 'pieces gathered at stage 3: the same bits' like tiled --zero 3 --ranks 2 --micro-batches 2 \
+    --tile 5K --prefetch 100000
+check 'pieces on a disk: the same bits' offloads_to_disk optimizer=disk,parameters=disk tiled \
+    --micro-batches 4 --tile 5K
 # A byte less than the step takes: something is recomputed.
 fits_memory() {
     like adamw --micro-batches 4 && limit=$(($(number predicted_peak_bytes) - 1)) &&

@@ -87,17 +87,31 @@ static double value_of(const char *name, zf_dtype dtype, int64_t i)
     return floor((x + 1) * 1.5);
 }
 
-/* The seeded values of one slot of the global batch. */
+/* The first row of a piece of a tensor (zf_tile), "w[32:64]"; *length: that of the whole's name. */
+static int64_t piece_row(const char *name, size_t *length)
+{
+    const char *mark = strrchr(name, '[');
+    long long row = 0, end = 0;
+    *length = strlen(name);
+    if (!mark || sscanf(mark, "[%lld:%lld]", &row, &end) != 2) return 0;
+    *length = (size_t)(mark - name);
+    return row;
+}
+
+/* The seeded values of one slot of the global batch; of a piece, those that its whole has there. */
 static zf_status write_slot(zf_program *program, zf_tensor x, int64_t slot)
 {
-    size_t bytes = zf_tensor_bytes(x);
+    char name[256];
+    size_t bytes = zf_tensor_bytes(x), length;
+    const int64_t row = piece_row(zf_tensor_name(x), &length);
     unsigned char *data = malloc(bytes + 1);
     int64_t count = (int64_t)(bytes / zf_dtype_size(zf_tensor_dtype(x)));
     zf_status status;
+    int64_t at = row ? row * (count / zf_tensor_shape(x).dims[0]) : slot * count;
     if (!data) return ZF_ERR_NOMEM;
+    snprintf(name, sizeof name, "%.*s", (int)length, zf_tensor_name(x));
     for (int64_t i = 0; i < count; i++)
-        set(data, zf_tensor_dtype(x), i,
-            value_of(zf_tensor_name(x), zf_tensor_dtype(x), slot * count + i));
+        set(data, zf_tensor_dtype(x), i, value_of(name, zf_tensor_dtype(x), at + i));
     status = zf_write(program, x, data, bytes);
     free(data);
     return status;
@@ -229,24 +243,34 @@ static bool open_ranks(ranks *r, const char *text, const numbers_desc *d,
     return true;
 }
 
+/* Keeps the value called `name` as `kept`. Pieces of one tensor follow each other in one number. */
 static bool keep(numbers *out, ranks *r, int step, const char *kind, const char *name,
                  const char *kept, zf_error *error)
 {
     zf_tensor x = zf_graph_find(r->graphs[0], name);
-    number *list = realloc(out->list, (size_t)(out->count + 1) * sizeof *list), *n;
+    number *list = realloc(out->list, (size_t)(out->count + 1) * sizeof *list), *n = NULL;
+    size_t bytes = zf_tensor_bytes(x), length;
+    const int64_t row = piece_row(kept, &length);
+    unsigned char *data;
+    char full[300];
     if (!list) return error->status = ZF_ERR_NOMEM, false;
     out->list = list;
-    n = &list[out->count++];
-    *n = (number){.dtype = zf_tensor_dtype(x), .bytes = zf_tensor_bytes(x)};
-    snprintf(n->name, sizeof n->name, "%d %s %.255s", step, kind, kept);
-    n->data = malloc(n->bytes + 1);
-    if (!n->data) return error->status = ZF_ERR_NOMEM, false;
+    snprintf(full, sizeof full, "%d %s %.*s", step, kind, (int)length, kept);
+    for (int k = 0; row && k < out->count; k++)
+        if (!strcmp(list[k].name, full)) n = &list[k];
+    if (!n) {
+        n = &list[out->count++];
+        *n = (number){.dtype = zf_tensor_dtype(x)};
+        memcpy(n->name, full, sizeof full);
+    }
+    if (!(data = realloc(n->data, n->bytes + bytes + 1))) return error->status = ZF_ERR_NOMEM, false;
+    n->data = data, data += n->bytes, n->bytes += bytes;
     if (strcmp(kind, "param") && strcmp(kind, "state")) {
-        error->status = zf_read(r->programs[0], x, n->data, n->bytes);
+        error->status = zf_read(r->programs[0], x, data, bytes);
         if (error->status)
             snprintf(error->text, sizeof error->text, "%s", zf_program_error(r->programs[0]));
     } else {
-        zf_lockstep_read(&r->lockstep, name, n->data, n->bytes, error);
+        zf_lockstep_read(&r->lockstep, name, data, bytes, error);
     }
     return !error->status;
 }

@@ -240,6 +240,15 @@ is 'offload: in the table' "$(grep -Ec '^(bytes of (a rank|host|disk)|download|u
 misused "--offload is off, or optimizer or parameters, =host or =disk, or gradients=host or \
 activations=host, with ',' between them" --offload optimizer=moon
 
+# Of a GPT-2 whose parameters are brought for their uses: the pieces save the larger part of the
+# largest weight, 3072 x 768 of f32, in its bucket; the parameters are as many.
+planned --model gpt --vocab 512 --batch 1 --seq 64 --offload parameters=host,gradients=host
+plain=$(space device peak) count=$(of parameter_count)
+planned --model gpt --vocab 512 --batch 1 --seq 64 --offload parameters=host,gradients=host \
+    --tile 300K
+is 'tile: as many parameters' "$(of parameter_count)" "$count"
+holds 'tile: saves bytes of the device' "$plain - $(space device peak) > 3072 * 768 * 4"
+
 # ------------------------------------------------------------------------------------------- fit
 
 "$plan" --fit --device 1G --host 2G --disk 8G --world 2 --json > "$work/fit"

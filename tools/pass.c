@@ -237,6 +237,12 @@ static void run_precision(call *c)
     if (ready(c)) ran(c, zf_precision(c->graph, &d));
 }
 
+static void run_tile(call *c)
+{
+    zf_tile_desc d = {.bytes = (size_t)number_of(c, "the bytes", take_word(c, "the bytes"))};
+    if (ready(c)) ran(c, zf_tile(c->graph, &d));
+}
+
 static void run_fuse(call *c)
 {
     zf_fuse_desc d = {
@@ -402,6 +408,7 @@ static void run_passes(call *c)
                               .miss = zf_fuse_miss_print,
                               .user = c->out},
                      .precision.dtype = take_precision(c),
+                     .tile.bytes = (size_t)take_number(c, "tile"),
                      .clip = take_number(c, "clip"),
                      .optimizer = take_optimizer(c),
                      .recompute = take_recompute(c),
@@ -480,6 +487,9 @@ static const pass passes[] = {
      "compute in bf16 or f16, over f32 master weights; a loss scale", run_precision},
     {"fuse", "[without=NAME,...]",
      "merge nodes into fused ones; near misses are printed as comments", run_fuse},
+    {"tile", "BYTES",
+     "linear layers whose weight takes more bytes become several, over ranges of its rows",
+     run_tile},
     {"recompute", "[layers] [memory=N]",
      "recompute values in the backward pass: in every layer, or to stay within a memory limit",
      run_recompute},
@@ -499,7 +509,7 @@ static const pass passes[] = {
      run_prefetch},
     {"passes",
      "LOSS|evaluate [print] [rank=N] [alpha=X] [rslora] [dropout=P] [targets=NAME,...]\n"
-     "        [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE]\n"
+     "        [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE] [tile=BYTES]\n"
      "        [recompute=layers|BYTES] [stage=N] [world=N] [micro_batches=N] [nodes=N]\n"
      "        [hpz] [mics] [bucket=BYTES] [prefetch=BYTES] [memory=BYTES]\n"
      "        [cost=FLOPS,BYTES,LINK,LATENCY]",

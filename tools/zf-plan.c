@@ -27,7 +27,7 @@ typedef struct options {
     zf_optimizer optimizer;
     int64_t layers, hidden, heads, vocab, seq, batch, world, nodes, mics, zero, micro_batches;
     bool hpz;
-    int64_t prefetch, memory, bucket, recompute;
+    int64_t prefetch, memory, bucket, recompute, tile;
     zf_recompute_mode recomputes; /* limited by `recompute` bytes */
     double clip;
     zf_dtype dtype;
@@ -68,6 +68,7 @@ static void usage(FILE *out)
         "  --recompute=off|layers|BYTES  recompute values in the backward pass: those inside\n"
         "                         each layer, or as needed for a peak of BYTES (off)\n"
         "  --bucket=BYTES         size of the buckets in which parameters move (that of a block)\n"
+        "  --tile=BYTES           linear layers whose weights take more run in pieces (off)\n"
         "  --offload=KIND=SPACE,...  where values lie: optimizer or parameters, =host or =disk,\n"
         "                         or gradients=host or activations=host; and piece=BYTES of a\n"
         "                         copy of states while they are updated (off, piece=16M)\n"
@@ -214,6 +215,7 @@ static int read_options(int argc, char **argv, options *o)
         {"no-fuse", required_argument, NULL, 'F'},
         {"recompute", required_argument, NULL, 'r'},
         {"bucket", required_argument, NULL, 'u'},
+        {"tile", required_argument, NULL, 'x'},
         {"offload", required_argument, NULL, 'w'},
         {"prefetch", required_argument, NULL, 'f'},
         {"memory", required_argument, NULL, 'y'},
@@ -256,6 +258,7 @@ static int read_options(int argc, char **argv, options *o)
         case 'p': good = precision_of(text, &o->dtype); break;
         case 'o': good = optimizer_of(text, &o->optimizer); break;
         case 'c': good = norm(text, &o->clip); break;
+        case 'x': good = number(name, text, true, 1, INT64_MAX / 2, &o->tile); break;
         case 'u': good = number(name, text, true, 1, INT64_MAX / 2, &o->bucket); break;
         case 'f':
             good = o->prefetches = number(name, text, true, 0, INT64_MAX / 2, &o->prefetch);
@@ -372,6 +375,7 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
     zf_passes(g, &(zf_training){.loss = loss,
                                 .fuse.without = o->no_fuse,
                                 .precision.dtype = o->dtype,
+                                .tile.bytes = (size_t)o->tile,
                                 .clip = o->clip,
                                 .optimizer = o->optimizer,
                                 .recompute = {o->recomputes, (size_t)o->recompute},

@@ -394,6 +394,7 @@ session_desc run_session(const run_job *job)
     settings_recompute(o->recompute, &d.recompute, &d.memory);
     settings_offload(o->offload, &d.offload);
     if (o->memory) settings_bytes(o->memory, &d.fit);
+    if (o->tile) settings_bytes(o->tile, &d.sharing.tile);
     return d;
 }
 

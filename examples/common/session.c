@@ -52,6 +52,7 @@ static void run_passes(session *s, const session_desc *d)
                                 .micro_batches = shared->micro_batches,
                                 .bucket_bytes = (size_t)shared->bucket,
                                 .store = d->share ? zf_program_store(d->share->program) : NULL};
+    t.tile.bytes = (size_t)shared->tile;
     if (shared->prefetch > 0) t.prefetch.bytes = (size_t)shared->prefetch;
     t.cost = shared->measure ? &s->cost : shared->cost;
     t.backend = s->own;

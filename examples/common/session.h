@@ -14,6 +14,7 @@ typedef struct sharing {
     int32_t nodes;         /* in which the ranks are; 0: 1 */
     bool hpz, mics;        /* of zf_zero_desc */
     int64_t bucket;        /* bytes of a bucket of parameters; 0: the default */
+    int64_t tile;          /* bytes of a weight that is not cut (zf_tile); 0: none is */
     int64_t prefetch;      /* bytes gathered ahead of their use; 0 or less: none */
     const zf_cost *cost;   /* rates that decide when; NULL: as early as these bytes allow */
     bool measure;          /* measures rates of its own */

@@ -120,6 +120,9 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "of a step on each rank; the batch is split into ranks times N parts"},
         {"bucket", COUNT, "BYTES", &o->bucket, 0, 1e12,
          "maximum bytes of parameters in one bucket; 0: those of a layer"},
+        {"tile", TEXT, "BYTES", &o->tile, 0, 0,
+         "linear layers whose weights take more run in pieces, so that --zero 3 and --offload\n"
+         "                                    parameters bring one piece at a time; bits differ"},
         {"prefetch", COUNT, "BYTES", &o->prefetch, -1, 1e15,
          "maximum bytes of parameters gathered, and of states read, ahead of their use; -1: no "
          "overlap"},
@@ -327,6 +330,8 @@ const char *settings_wrong(const settings *o)
         return "--cost decides when --prefetch gathers: --prefetch BYTES";
     if (!settings_recompute(o->recompute, &mode, &memory))
         return "--recompute is off, layers or a number of bytes, perhaps with K, M, G or T behind";
+    if (o->tile && !settings_bytes(o->tile, &memory))
+        return "--tile is a number of bytes, perhaps with K, M, G or T behind";
     if (!settings_offload(o->offload, &offload))
         return SETTINGS_OFFLOAD;
     if (o->memory && !settings_bytes(o->memory, &memory))

@@ -1,0 +1,277 @@
+/* tile: a linear layer whose weight exceeds a limit becomes several, over ranges of its output
+ * features, each with its rows of the weight. ("Memory-centric tiling" of ZeRO-Infinity,
+ * Rajbhandari et al. 2021, section 5.1.3.)
+ *
+ * requires: no gradients yet
+ * ensures:  a param of more bytes than the limit that only products read as weights [n,k] is
+ *           replaced by params of ranges of its rows; each has a bucket of its own (buckets.c), so
+ *           that zero and offload bring one at a time
+ * before:   %2 = param "w" : f32[64,32]   %3 = param "b" : f32[64]
+ *           %4 = linear %1, %2, %3 {activation=gelu} : f32[8,64]
+ * after:    %5 = param "w[0:32]" {rows=64} : f32[32,32]
+ *           %6 = param "w[32:64]" {row=32 rows=64} : f32[32,32]   %3 = param "b" : f32[64]
+ *           %7 = slice %3 {stop=32}             %8 = linear %1, %5, %7 {activation=gelu}
+ *           %9 = slice %3 {start=32 stop=64}    %10 = linear %1, %6, %9 {activation=gelu}
+ *           %11 = concat %8, %10 {axis=1} : f32[8,64]
+ *
+ * The weight may also be a concat of params (the rewrite qkv of zf_fuse); the ranges are then those
+ * of each param. A bias is small, and stays whole; of a concat of biases, each product takes its
+ * part.
+ *
+ * Bits, on the CPU, with y = x w^T + b over k inputs and n features, and M rows of x:
+ *
+ *     y, u      equal: an element is a sum over k, whose order depends on k alone (cpu/matmul.c)
+ *     dw        equal: an element is a sum over the M rows, for the same reason
+ *     db        equal: a column sum of du; what the other pieces add to it is 0
+ *     dx        rounding: a sum over n becomes sums over the n of each piece, the last piece first,
+ *               which are added in the dtype of x. In f32 both are sums of n terms in some order:
+ *               each is within (n - 1) 2^-24 sum over n of |du w| of the exact one. In 16 bits dx is
+ *               rounded once for each piece, not once
+ *     norms     equal: pieces begin at multiples of 1024 elements, so blocks are the same, and they
+ *               are added in the same order
+ *
+ * On CUDA the algorithm of a product may depend on n, and its bits with it. */
+
+typedef struct zfi_tiler {
+    zf_graph *graph;
+    int64_t limit;     /* bytes */
+    int32_t *order;    /* the order before; by node: */
+    bool *stays;       /* something but a product reads it */
+    int32_t *pieces;   /* a param that is cut: how many pieces it has, */
+    int32_t *first;    /* and the first of them; the ids of the others follow */
+} zfi_tiler;
+
+/* The node is a concat of rows of params. */
+static bool zfi_is_joined_leaf(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    if (node->op != ZF_OP_concat || ZF_INT(node, concat, axis) != 0) return false;
+    for (int32_t k = 0; k < node->arg_count; k++)
+        if (g->nodes[node->args[k]].op != ZF_OP_param) return false;
+    return true;
+}
+
+/* The bias is no concat, or one whose parts belong to the parts of the weight. */
+static bool zfi_fits_bias(const zf_graph *g, int32_t weight, int32_t bias)
+{
+    const zfi_node *w = &g->nodes[weight], *b = &g->nodes[bias];
+    if (!zfi_is_joined_leaf(g, bias)) return true;
+    if (!zfi_is_joined_leaf(g, weight) || w->arg_count != b->arg_count) return false;
+    for (int32_t k = 0; k < w->arg_count; k++)
+        if (g->nodes[w->args[k]].shape.dims[0] != g->nodes[b->args[k]].shape.dims[0]) return false;
+    return true;
+}
+
+/* Operand 1 of the node is a weight [n,k], and operand 0 has rows of k. */
+static bool zfi_takes_weight(const zf_graph *g, const zfi_node *node)
+{
+    if (node->op == ZF_OP_matmul &&
+        (node->arg_count > 2 || ZF_INT(node, matmul, transpose_a) ||
+         !ZF_INT(node, matmul, transpose_b)))
+        return false;
+    return (node->op == ZF_OP_linear || node->op == ZF_OP_matmul) &&
+           g->nodes[node->args[1]].shape.rank == 2 && g->nodes[node->args[0]].shape.rank > 0 &&
+           (node->arg_count < 3 || zfi_fits_bias(g, node->args[1], node->args[2]));
+}
+
+/* Finds what products alone read, as weights; readers stand below. */
+static void zfi_find_weights(zfi_tiler *t)
+{
+    const zf_graph *g = t->graph;
+    for (int32_t i = zfi_len(t->order) - 1; i >= 0; i--) {
+        const zfi_node *node = &g->nodes[t->order[i]];
+        const bool weight = zfi_takes_weight(g, node);
+        const bool joins = zfi_is_joined_leaf(g, t->order[i]) && !t->stays[t->order[i]];
+        for (int32_t k = 0; k < node->arg_count; k++)
+            if (!joins && !(weight && k == 1)) t->stays[node->args[k]] = true;
+        for (int k = 0; k < ZF_MAX_SAVED && weight; k++)
+            if (node->saved[k]) t->stays[node->args[1]] = true;
+    }
+}
+
+static int64_t zfi_common_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        const int64_t rest = a % b;
+        a = b, b = rest;
+    }
+    return a;
+}
+
+/* The rows of each piece of the param but the last, which may have fewer; 0: it stays whole. */
+static int64_t zfi_piece_rows(const zfi_tiler *t, int32_t id)
+{
+    const zfi_node *w = &t->graph->nodes[id];
+    int64_t n, row, unit, most;
+    if (w->op != ZF_OP_param || t->stays[id] || w->shape.rank != 2 || zfi_cut_rows_of(w).rows ||
+        (int64_t)zfi_node_bytes(w) <= t->limit)
+        return 0;
+    n = w->shape.dims[0], row = w->shape.dims[1];
+    unit = ZFI_NORM_BLOCK / zfi_common_divisor(ZFI_NORM_BLOCK, row);
+    most = t->limit / (row * (int64_t)zf_dtype_size(w->dtype)) / unit * unit;
+    if (most < unit) most = unit;
+    if (most >= n) return 0;
+    return (zfi_div_up(n, zfi_div_up(n, most)) + unit - 1) / unit * unit; /* of nearly one size */
+}
+
+/* Puts the pieces of a param in its place. */
+static void zfi_cut_param(zfi_tiler *t, int32_t id, int64_t each)
+{
+    zf_graph *g = t->graph;
+    const zfi_node whole = g->nodes[id]; /* appending moves the nodes */
+    const int64_t rows = whole.shape.dims[0];
+    for (int64_t row = 0; row < rows && !g->error.status; row += each) {
+        char name[ZFI_PIECE_NAME];
+        const int64_t count = zfi_min(each, rows - row);
+        zfi_new n = {.op = ZF_OP_param,
+                     .name = zfi_piece_name(name, whole.name, row, count),
+                     .dtype = whole.dtype,
+                     .shape = ZF_SHAPE(count, whole.shape.dims[1]),
+                     .space = (zf_space)whole.space};
+        int32_t piece;
+        memcpy(n.attributes, whole.attributes, sizeof n.attributes);
+        ZF_INT(&n, param, row) = row, ZF_INT(&n, param, rows) = rows;
+        piece = zfi_append(g, &n);
+        if (!t->pieces[id]++) t->first[id] = piece;
+    }
+}
+
+/* Appends the product with rows of a param, and with elements of the bias, if it is not 0, from `at`
+ * on; 0 with the graph's error. */
+static int32_t zfi_tile_product(zf_graph *g, int32_t id, int32_t weight, int32_t bias, int64_t at)
+{
+    const zfi_node node = g->nodes[id]; /* appending moves the nodes */
+    const int64_t count = g->nodes[weight].shape.dims[0];
+    int32_t args[3] = {node.args[0], weight, bias};
+    if (bias && g->nodes[bias].shape.dims[0] != count)
+        args[2] =
+            zfi_append_nodes(g, slice, zfi_with({.i = 0}, {.i = at}, {.i = at + count}), bias);
+    return zfi_append_op(g, node.op, args, node.arg_count, node.attributes);
+}
+
+/* The params of a weight; *count of them, at least 1. */
+static const int32_t *zfi_weight_params(const zf_graph *g, const int32_t *weight, int32_t *count)
+{
+    const zfi_node *node = &g->nodes[*weight];
+    const bool joined = node->op == ZF_OP_concat;
+    *count = joined ? node->arg_count : 1;
+    return joined ? node->args : weight;
+}
+
+/* A part of the weight is cut. */
+static bool zfi_is_cut_weight(const zfi_tiler *t, int32_t weight)
+{
+    int32_t count;
+    const int32_t *params = zfi_weight_params(t->graph, &weight, &count);
+    for (int32_t k = 0; k < count; k++)
+        if (t->pieces[params[k]]) return true;
+    return false;
+}
+
+/* The concat of the products with all pieces of the node's weight; 0 with the graph's error. */
+static int32_t zfi_tile_node(zfi_tiler *t, int32_t id)
+{
+    zf_graph *g = t->graph;
+    const int32_t weight = g->nodes[id].args[1], axis = g->nodes[id].shape.rank - 1;
+    int32_t *all = NULL, joined = 0, count;
+    const int32_t *params = zfi_weight_params(g, &weight, &count);
+    const int32_t bias = g->nodes[id].arg_count > 2 ? g->nodes[id].args[2] : 0;
+    const bool joined_bias = bias && zfi_is_joined_leaf(g, bias);
+    int64_t at = 0;
+    for (int32_t k = 0; k < count; k++) {
+        const int32_t pieces = t->pieces[params[k]];
+        const int32_t its_bias = joined_bias ? g->nodes[bias].args[k] : bias;
+        if (joined_bias) at = 0;
+        for (int32_t n = 0; n < (pieces ? pieces : 1) && !g->error.status; n++) {
+            const int32_t part = pieces ? t->first[params[k]] + n : params[k];
+            const int32_t made = zfi_tile_product(g, id, part, its_bias, at);
+            at += g->nodes[part].shape.dims[0];
+            if (made) zfi_push(&g->memory, all, made);
+        }
+    }
+    if (!g->memory.failed && !g->error.status)
+        joined = zfi_append_op(g, ZF_OP_concat, all, zfi_len(all), zfi_with({.i = axis}));
+    zfi_array_free(&g->memory, all);
+    return joined;
+}
+
+/* Puts the nodes into the new order. */
+static void zfi_tile_nodes(zfi_tiler *t)
+{
+    zf_graph *g = t->graph;
+    for (int32_t i = 0; i < zfi_len(t->order) && !g->error.status && !g->memory.failed; i++) {
+        const int32_t id = t->order[i];
+        const int64_t rows = zfi_piece_rows(t, id);
+        zfi_node *node = &g->nodes[id];
+        int32_t by = 0;
+        for (int32_t k = 0; k < node->arg_count; k++)
+            if (!t->pieces[node->args[k]]) node->args[k] = zfi_resolve(g, node->args[k]);
+        g->scope = node->scope, g->file = node->file, g->line = node->line;
+        if (rows) {
+            zfi_cut_param(t, id, rows);
+        } else if (zfi_takes_weight(g, node) && zfi_is_cut_weight(t, node->args[1])) {
+            if ((by = zfi_tile_node(t, id))) zfi_replace(g, id, by);
+        } else if (node->op == ZF_OP_concat && zfi_is_cut_weight(t, id)) {
+            t->pieces[id] = -1; /* its readers take its operands */
+        } else {
+            zfi_push(&g->memory, g->order, id);
+        }
+    }
+    for (int32_t i = 0; i < zfi_len(t->order) && !g->error.status; i++)
+        if (t->pieces[t->order[i]] < 0) zfi_replace(g, t->order[i], 0);
+}
+
+/* In the list of parameters pieces take the place of their whole, which the program goes on to
+ * see. */
+static void zfi_list_pieces(zfi_tiler *t, int32_t before)
+{
+    zf_graph *g = t->graph;
+    int32_t *old = g->params;
+    bool cut = false;
+    g->params = NULL;
+    for (int32_t i = 0; i < before && !g->memory.failed; i++) {
+        const int32_t id = old[i], count = t->pieces[id];
+        cut |= count > 0;
+        for (int32_t k = 0; k < (count ? count : 1); k++)
+            zfi_push(&g->memory, g->params, count ? t->first[id] + k : id);
+    }
+    g->settled = zfi_len(g->params);
+    if (!cut || g->declared) {
+        zfi_array_free(&g->memory, old);
+        return;
+    }
+    if (old) stbds_header(old)->length = (size_t)before;
+    g->declared = old;
+}
+
+ZF_API zf_status zf_tile(zf_graph *g, const zf_tile_desc *desc)
+{
+    zfi_tiler t = {.graph = g, .limit = INT64_MAX};
+    const int32_t params = g ? zfi_len(g->params) : 0;
+    const char *scope;
+    size_t nodes;
+    zf_status status = zfi_enter(g, "zf_tile", 0,
+                                 ZFI_STAGE_GRADIENTS | ZFI_STAGE_UPDATES | ZFI_STAGE_RANKS |
+                                     ZFI_STAGE_PLACED);
+    if (status || !desc || !desc->bytes) return status;
+    if ((status = zfi_settle(g))) return status;
+    if (desc->bytes < INT64_MAX) t.limit = (int64_t)desc->bytes;
+    scope = g->scope;
+    nodes = (size_t)zfi_len(g->nodes);
+    t.stays = zfi_calloc(&g->memory, nodes, sizeof *t.stays);
+    t.pieces = zfi_calloc(&g->memory, 2 * nodes, sizeof *t.pieces);
+    if (t.stays && t.pieces) {
+        t.first = t.pieces + nodes;
+        t.order = g->order;
+        g->order = NULL;
+        zfi_find_weights(&t);
+        zfi_tile_nodes(&t);
+        if (!g->error.status && !g->memory.failed) zfi_list_pieces(&t, params);
+    }
+    g->scope = scope;
+    zfi_free(&g->memory, t.stays, nodes * sizeof *t.stays);
+    zfi_free(&g->memory, t.pieces, 2 * nodes * sizeof *t.pieces);
+    zfi_array_free(&g->memory, t.order);
+    if (g->memory.failed) return zfi_graph_nomem(g);
+    return zfi_leave(g, 0);
+}

@@ -549,6 +549,9 @@ ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias)
 static zf_tensor zfi_added_mask(zf_tensor mask, zf_dtype dtype)
 {
     if (!zf_valid(mask) || zfi_is_float(zf_tensor_dtype(mask))) return mask;
+    if (zfi_is_integer(zf_tensor_dtype(mask)))
+        return zfi_misuse(mask, ZF_ERR_DTYPE, "attention", "the mask is %s; it must be bool, u8 or %s",
+                          zf_dtype_name(zf_tensor_dtype(mask)), zf_dtype_name(dtype));
     return zf_where(mask, zf_constant(mask.graph, dtype, ZF_SCALAR, 0),
                     zf_constant(mask.graph, dtype, ZF_SCALAR, -INFINITY));
 }
@@ -581,6 +584,10 @@ ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_at
             return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention",
                               "with caches it takes q, k and v, is causal, and has neither mask nor "
                               "dropout");
+        if (!zfi_is_operand(d.k_cache) || !zfi_is_operand(d.v_cache) || !zfi_is_operand(d.past) ||
+            !zfi_is_operand(d.count))
+            return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention",
+                              "k_cache, v_cache, past and count must be given together");
         return zfi_op(cached_attention,
                       zfi_with({.i = heads}, {.f = d.scale}, {.i = kv_heads < heads ? kv_heads : 0},
                                {.i = d.window}),

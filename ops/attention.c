@@ -105,9 +105,11 @@ static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q,
                               "kv_heads = %lld must be a divisor of the %lld heads",
                               (long long)kv_heads, (long long)heads);
     if (!kv_heads) kv_heads = heads;
-    if (window < 0 || (window && !ZF_INT(c, attention, causal)))
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                              "window = %lld must be positive, and causal attention's",
+    if (window < 0)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "window = %lld must not be negative",
+                              (long long)window);
+    if (window && !ZF_INT(c, attention, causal))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "a window of %lld keys needs causal attention",
                               (long long)window);
     if (!isfinite(scale))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "scale = %g must be finite", scale);

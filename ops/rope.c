@@ -78,9 +78,10 @@ static zf_status zfi_infer_rope(zfi_infer *c)
                               (long long)width, 2 * ZFI_ROPE_FREQUENCIES);
     if (d.scaling < ZF_ROPE_PLAIN || d.scaling > ZF_ROPE_LLAMA3)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "there is no scaling %d", (int)d.scaling);
-    if (!zfi_is_positive(d.theta) || (d.scaling && !zfi_is_positive(d.factor)))
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "theta = %g and factor = %g must be positive",
-                              d.theta, d.factor);
+    if (!zfi_is_positive(d.theta))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "theta = %g must be positive", d.theta);
+    if (d.scaling && !zfi_is_positive(d.factor))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "factor = %g must be positive", d.factor);
     if (d.scaling == ZF_ROPE_LLAMA3 &&
         !(zfi_is_positive(d.low_factor) && d.high_factor > d.low_factor &&
           isfinite(d.high_factor) && d.original > 0))

@@ -517,9 +517,9 @@ static const struct {
     {"f32[2,3,12]", "heads=3 kv_heads=2",
      "attention: kv_heads = 2 must be a divisor of the 3 heads; %1 = f32[2,3,12]"},
     {"f32[2,3,12]", "heads=2 window=3",
-     "attention: window = 3 must be positive, and causal attention's; %1 = f32[2,3,12]"},
+     "attention: a window of 3 keys needs causal attention; %1 = f32[2,3,12]"},
     {"f32[2,3,12]", "heads=2 window=-1 causal=true",
-     "attention: window = -1 must be positive, and causal attention's; %1 = f32[2,3,12]"},
+     "attention: window = -1 must not be negative; %1 = f32[2,3,12]"},
     {"f32[2,12]", "heads=2",
      "attention: operand 0 must be [batch, tokens, q, k and v], the last a multiple of their 6 "
      "heads; "

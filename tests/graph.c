@@ -420,6 +420,100 @@ TEST(graph_refuses_bad_rows)
     SAYS("cross_entropy in net: operand 0 is missing (ZF_NONE)");
 }
 
+TEST(graph_refuses_bad_layers)
+{
+    const zf_residual_desc dropped = {.dropout = 1};
+    TRY(zf_linear(n.x, n.m, ZF_NONE));
+    SAYS("linear in net (graph.c:LINE): x [..., k] and w [n, k] are needed; %1 = f32[2,3], %3 = "
+         "f32[3,4]");
+    TRY(zf_linear(n.x, n.x, n.v));
+    SAYS("linear in net (graph.c:LINE): the bias must be [2]; %1 = f32[2,3], %1 = f32[2,3], %2 = "
+         "f32[3]");
+    TRY(zf_linear(n.x, n.d, ZF_NONE));
+    SAYS("linear in net (graph.c:LINE): the operands must have one dtype (zf_cast converts); %1 = "
+         "f32[2,3], %8 = f64[2,3]");
+    TRY(zf_linear(n.x, ZF_NONE, n.v));
+    SAYS("linear in net (graph.c:LINE): operand 1 is missing (ZF_NONE)");
+    TRY(zf_linear(n.x, n.i, ZF_NONE));
+    SAYS("linear in net (graph.c:LINE): the operands must have one dtype (zf_cast converts); %1 = "
+         "f32[2,3], %4 = i32[2]");
+    TRY(zf_swiglu(n.x, n.m));
+    SAYS("swiglu in net (graph.c:LINE): gate and up must have one shape; %1 = f32[2,3], %3 = "
+         "f32[3,4]");
+    TRY(zf_swiglu(n.x, ZF_NONE));
+    SAYS("swiglu in net (graph.c:LINE): one operand holds gate and up: its last dimension must be "
+         "even; %1 = f32[2,3]");
+    TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.heads = 3}));
+    SAYS("attention in net (graph.c:LINE): operand 0 must be [batch, tokens, hidden], hidden a "
+         "multiple of the 3 heads; %9 = f32[2,3,4], %9 = f32[2,3,4], %9 = f32[2,3,4]");
+    TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.heads = 4, .kv_heads = 3}));
+    SAYS("attention in net (graph.c:LINE): 4 heads of q must be a multiple of the 3 kv_heads");
+    TRY(zf_attention(n.q, n.q, ZF_NONE, NULL));
+    SAYS("attention in net (graph.c:LINE): operand 2 is missing (ZF_NONE)");
+    TRY(zf_attention(n.q, ZF_NONE, ZF_NONE, &(zf_attention_desc){.heads = 2}));
+    SAYS("attention in net (graph.c:LINE): q holds q, k and v: its last dimension, 4, must be a "
+         "multiple of their 6 heads");
+    TRY(zf_attention(n.x, n.x, n.x, NULL));
+    SAYS("attention in net (graph.c:LINE): operand 0 must be [batch, tokens, hidden], hidden a "
+         "multiple of the 1 heads; %1 = f32[2,3], %1 = f32[2,3], %1 = f32[2,3]");
+    TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.mask = n.i}));
+    SAYS("attention in net (graph.c:LINE): the mask is i32; it must be bool, u8 or f32");
+    TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.window = 2}));
+    SAYS("attention in net (graph.c:LINE): a window of 2 keys needs causal attention; %9 = "
+         "f32[2,3,4], %9 = f32[2,3,4], %9 = f32[2,3,4]");
+    TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.causal = true, .window = -1}));
+    SAYS("attention in net (graph.c:LINE): window = -1 must not be negative; %9 = f32[2,3,4], %9 ="
+         " f32[2,3,4], %9 = f32[2,3,4]");
+    TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.dropout = -0.5}));
+    SAYS("attention in net (graph.c:LINE): p = -0.5 must be at least 0 and below 1; %9 = "
+         "f32[2,3,4], %9 = f32[2,3,4], %9 = f32[2,3,4]");
+    TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.causal = true, .past = n.i}));
+    SAYS("attention in net (graph.c:LINE): k_cache, v_cache, past and count must be given together");
+    TRY(zf_attention(n.q, n.q, n.q, &(zf_attention_desc){.past = n.i}));
+    SAYS("attention in net (graph.c:LINE): with caches it takes q, k and v, is causal, and has "
+         "neither mask nor dropout");
+    TRY(zf_residual_layer_norm(n.x, n.v, n.v, n.v, NULL));
+    SAYS("residual_norm in net (graph.c:LINE): operand 1 must have the shape of operand 0; %1 = "
+         "f32[2,3], %2 = f32[3], %2 = f32[3], %2 = f32[3]");
+    TRY(zf_residual_layer_norm(n.x, n.x, n.m, n.v, NULL));
+    SAYS("residual_norm in net (graph.c:LINE): gamma must be f32[3]; %1 = f32[2,3], %1 = f32[2,3],"
+         " %3 = f32[3,4], %2 = f32[3]");
+    TRY(zf_residual_layer_norm(n.x, n.x, n.v, ZF_NONE, NULL));
+    SAYS("residual_norm in net (graph.c:LINE): operand 3 is missing (ZF_NONE)");
+    TRY(zf_residual_layer_norm(n.x, n.x, n.v, n.v, &dropped));
+    SAYS("residual_norm in net (graph.c:LINE): p = 1 must be at least 0 and below 1; %1 = "
+         "f32[2,3], %1 = f32[2,3], %2 = f32[3], %2 = f32[3]");
+    TRY(zf_residual_rms_norm(n.x, n.x, n.v, &(zf_residual_desc){.eps = -1}));
+    SAYS("residual_norm in net (graph.c:LINE): eps = -1 must be finite and not negative; %1 = "
+         "f32[2,3], %1 = f32[2,3], %2 = f32[3]");
+    TRY(zf_residual_rms_norm(n.x, n.x, n.v, &(zf_residual_desc){.bias = n.m}));
+    SAYS("residual_norm in net (graph.c:LINE): the bias must be f32[3]; %1 = f32[2,3], %1 = "
+         "f32[2,3], %2 = f32[3], %3 = f32[3,4]");
+    TRY(zf_residual_rms_norm(ZF_NONE, n.x, n.v, NULL));
+    SAYS("");
+    TRY(zf_rope(n.x, &(zf_rope_desc){.heads = 2}));
+    SAYS("rope in net (graph.c:LINE): the operand must be [..., tokens, hidden], hidden a multiple"
+         " of 2 * 2, twice the heads; %1 = f32[2,3]");
+    TRY(zf_rope(n.v, NULL));
+    SAYS("rope in net (graph.c:LINE): the operand must be [..., tokens, hidden], hidden a multiple"
+         " of 2 * 1, twice the heads; %2 = f32[3]");
+    TRY(zf_rope(n.q, &(zf_rope_desc){.heads = -1}));
+    SAYS("rope in net (graph.c:LINE): heads = -1 must be 1 or more; %9 = f32[2,3,4]");
+    TRY(zf_rope(n.q, &(zf_rope_desc){.theta = -10000}));
+    SAYS("rope in net (graph.c:LINE): theta = -10000 must be positive; %9 = f32[2,3,4]");
+    TRY(zf_rope(n.q, &(zf_rope_desc){.scaling = (zf_rope_scaling)9}));
+    SAYS("rope in net (graph.c:LINE): there is no scaling 9; %9 = f32[2,3,4]");
+    TRY(zf_rope(n.q, &(zf_rope_desc){.scaling = ZF_ROPE_LLAMA3, .low_factor = 4, .high_factor = 1}));
+    SAYS("rope in net (graph.c:LINE): low = 4, high = 1 and original = 8192 must be positive, and "
+         "high above low; %9 = f32[2,3,4]");
+    TRY(zf_rope(n.q, &(zf_rope_desc){.positions = n.x}));
+    SAYS("rope in net (graph.c:LINE): the positions must be i32 or i64 and one for each token: the"
+         " operand's shape without hidden, or [3]; %9 = f32[2,3,4], %1 = f32[2,3]");
+    TRY(zf_rope(n.q, &(zf_rope_desc){.positions = n.i}));
+    SAYS("rope in net (graph.c:LINE): the positions must be i32 or i64 and one for each token: the"
+         " operand's shape without hidden, or [3]; %9 = f32[2,3,4], %4 = i32[2]");
+}
+
 TEST(graph_refuses_what_is_no_tensor)
 {
     TRY(zf_add(n.x, ZF_NONE));

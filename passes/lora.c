@@ -315,9 +315,8 @@ static zf_status zfi_lora_check(zf_graph *g, const zf_lora_desc *d)
                             "zf_lora: \"%.200s\" is there already: it has been run",
                             g->nodes[g->params[i]].name);
     for (int32_t i = 0; i < zfi_len(g->order); i++)
-        if (g->nodes[g->order[i]].update || zfi_has(g, g->order[i], ZF_OP_MUTATES))
-            return zfi_fail(&g->error, ZF_ERR_STAGE,
-                            "zf_lora: must come before what changes parameters and states: %s",
+        if (g->nodes[g->order[i]].update || zfi_updates_param(g, &g->nodes[g->order[i]]))
+            return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_lora: must come before updates: %s",
                             zfi_record_of(g, g->order[i])->name);
     return ZF_OK;
 }

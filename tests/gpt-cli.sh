@@ -243,6 +243,32 @@ tuned_on() {
 }
 check 'examples go on with the same bits' tuned_on
 
+evaluated_on() { # all of them
+    ends 0 "$gpt" eval --load "$work/tuned" --data "$work/examples" --tokenizer "$work/tokenizer" \
+        --batch 5 && grep -q '^loss 0\.[01][0-9]*, perplexity 1\.[0-9]$' "$work/out" &&
+        cp "$work/out" "$work/whole" &&
+        ends 0 "$gpt" eval --model "$work/tuned" --data "$work/examples" --alone \
+            --tokenizer "$work/tokenizer" && cmp -s "$work/whole" "$work/out"
+}
+check 'examples are evaluated, packed and alone' evaluated_on
+# best DIR OPTIONS...: the checkpoint with the lowest held-out loss, which the report has.
+best() {
+    dir=$1
+    shift
+    tune --eval-every 4 --save "$dir" --report "$work/report.json" "$@" && [ -d "$dir.best" ] &&
+        grep -q '"best_step": [0-9]*' "$work/report.json"
+}
+kept_best() {
+    best "$work/whole-run" --steps 16 &&
+        [ "$(grep -c '^held out after step' "$work/out")" = 4 ] &&
+        best "$work/parts" --steps 8 && best "$work/parts" --steps 16 --load "$work/parts" &&
+        cmp -s "$work/whole-run.best/params.safetensors" "$work/parts.best/params.safetensors" &&
+        ! tune --eval-every 4 --save "$work/new" --overwrite --steps 4 --batch-file x &&
+        mv "$work/parts.best" "$work/other.best" && ! best "$work/other" --steps 4 &&
+        grep -q 'other.best: it holds the checkpoint of another run' "$work/err"
+}
+check 'the best checkpoint is kept' kept_best
+
 # answers TEXT OPTIONS...: what it writes, most likely tokens first.
 answers() {
     text=$1
@@ -262,6 +288,29 @@ answers_itself() { # by the checkpoint's own tokenizer, or that of its export
     cmp "$work/tokenizer/tokenizer.json" "$work/exported/tokenizer.json"
 }
 check 'answers by the tokenizer that it has kept' answers_itself
+# An adapter learns other answers; the model that it adapts stays what it was.
+sed 's/bird/x/; s/fish/bird/; s/x/fish/' "$work/examples" > "$work/others"
+adapted() {
+    tune --init "$work/tuned" --data "$work/others" --lora r=4,alpha=8,targets=c_attn,c_fc,c_proj \
+        --lr 1e-2 --steps 40 --save "$work/adapter" --eval-batches 0 &&
+        grep -q '^LoRA: 0.0[0-9]* million of them are trained, of rank 4$' "$work/out" &&
+        answers ' swims' --chat auto --adapter "$work/adapter" 'the bird' &&
+        answers ' sings' --chat auto 'the bird' &&
+        ends 0 "$gpt" merge --load "$work/tuned" --adapter "$work/adapter" "$work/merged" &&
+        answers ' swims' --chat auto --load "$work/merged" 'the bird'
+}
+check 'an adapter answers otherwise, and can be merged' adapted
+check 'an adapter is no model' fails 1 "gpt: $work/adapter is an adapter, without its base: name \
+the base's folder, and this one with --adapter" "$gpt" export --load "$work/adapter" "$work/x"
+other_base() {
+    ! tune --init "$work/begun" --data "$work/others" --lora r=4,alpha=8,targets=c_attn,c_fc,c_proj \
+        --lr 1e-2 --steps 50 --load "$work/adapter" --eval-batches 0 &&
+        grep -q "^gpt: $work/adapter is an adapter of other weights than those of --init: " "$work/err"
+}
+check 'an adapter of other weights' other_base
+check 'an adapter without weights to adapt' fails 2 "gpt: pretrain: --lora adapts the weights of a \
+folder: --init DIR, or of finetune, --model DIR; $list" "$gpt" pretrain --data d --tokenizer t \
+    --lora r=4
 check 'stops before a text' answers ' si' --chat auto --stop ng 'the bird'
 check 'a text that may begin to stop is written' answers ' sings' --chat auto --stop ngz 'the bird'
 printf 'the bird\nthe fish\nthe\n' > "$work/prompts"

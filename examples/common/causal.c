@@ -161,7 +161,10 @@ static bool load_examples(dataset *d, const settings *o, const tokens *tokenizer
 {
     causal_data *data = d->own;
     chat_template chat;
-    tuning_desc desc = {.tokens = tokenizer, .sequence = o->seq, .alone = o->alone};
+    tuning_desc desc = {.tokens = tokenizer,
+                        .sequence = o->seq,
+                        .alone = o->alone,
+                        .evaluates = o->evaluates};
     if (!chat_template_load(&chat, o->tokenizer, o->chat, error)) return false;
     desc.style = chat.style ? &chat : NULL;
     desc.end = *chat.end ? tokens_id(tokenizer, chat.end) : -1;
@@ -206,6 +209,13 @@ static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample
     shape->rows = data->tuning.examples ? SAMPLE_PACKED
                   : data->file.masked   ? SAMPLE_PADDED
                                         : SAMPLE_FULL;
+}
+
+static int64_t batches(const dataset *d, int64_t examples)
+{
+    const causal_data *data = d->own;
+    const int64_t rows = data->tuning.test.count;
+    return data->file.entries ? data->file.entries : (rows + examples - 1) / examples;
 }
 
 typedef struct reader {
@@ -294,6 +304,7 @@ const objective causal_objective = {
     .open_text = open_text,
     .close = close_data,
     .fit_shape = fit_shape,
+    .batches = batches,
     .start = start,
     .read = read_batch,
     .stop = stop,

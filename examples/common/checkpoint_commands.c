@@ -72,42 +72,68 @@ int merge_command(const sample_model *sample, int argc, char **argv)
     return write_model(sample, true, argc, argv);
 }
 
+/* What the options of eval leave open; NULL, or a mistake in them. */
+static const char *complete(settings *o, int64_t *batches, int64_t positions)
+{
+    if (!o->corpus && !o->data && !o->batch_file)
+        return "a text, examples or batches are needed: --corpus, --data or --batch-file";
+    if ((o->corpus != NULL) + (o->data != NULL) + (o->batch_file != NULL) > 1)
+        return "--corpus, --data and --batch-file exclude one another";
+    if ((o->tokenizer || o->chat || o->alone) && !o->data)
+        return "--tokenizer, --chat and --alone are for --data";
+    if (!o->seq) o->seq = o->corpus ? 128 : positions < 1024 ? positions : 1024;
+    if (!*batches) *batches = o->corpus ? 16 : INT64_MAX;
+    if (!o->tokenizer) o->tokenizer = o->load;
+    o->vocab = o->load;
+    return NULL;
+}
+
 int evaluate_command(const sample_model *sample, int argc, char **argv)
 {
     const objective *of = sample->objective;
-    settings o = {.seq = 128, .batch = 16, .threads = 1, .model = "."};
-    int64_t batches = 16, dtype = 0;
+    settings o = {.batch = 16, .threads = 1, .model = ".", .evaluates = true};
+    int64_t batches = 0, dtype = 0;
     config_any config = {{0}};
     session_desc d = {.sample = sample, .purpose = SAMPLE_EVALUATE, .config = &config};
-    const option_row rows[] = {
+    const option_row all[] = {
         {"load", OPTION_TEXT, "DIR", &o.load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
         {"model", OPTION_TEXT, "DIR", &o.load, 0, 0, "the same"},
         {"adapter", OPTION_TEXT, "DIR", &d.adapter, 0, 0, "an adapter of its weights (--lora, PEFT)"},
         {"corpus", OPTION_TEXT, "FILE", &o.corpus, 0, 0, "the text, whose held-out part is used"},
-        {"seq", OPTION_COUNT, "T", &o.seq, (double)of->least_sequence, 65536,
-         "tokens of an example"},
+        {"seq", OPTION_COUNT, "T", &o.seq, 0, 65536,
+         "tokens of an example; 0: 128 of --corpus, 1024 of --data, or the model's if it has fewer"},
         {"batch", OPTION_COUNT, "B", &o.batch, 1, 1 << 20, "examples at a time"},
-        {"batches", OPTION_COUNT, "N", &batches, 1, 1e6, "how many of them"},
+        {"batches", OPTION_COUNT, "N", &batches, 0, 1e6,
+         "how many of them, at most; 0: 16 of --corpus, else all"},
         {"dtype", OPTION_CHOICE, SESSION_DTYPES, &dtype, 0, 0,
          "it computes in; auto: as the checkpoint was trained, else f32"},
         {"threads", OPTION_COUNT, "N", &o.threads, 1, 1024, "workers"},
+        {of->open_data ? "data" : NULL, OPTION_TEXT, "FILE", &o.data, 0, 0,
+         "examples instead, JSON Lines, all of which are used"},
+        {"tokenizer", OPTION_TEXT, "DIR", &o.tokenizer, 0, 0, "of --data; else that of --load"},
+        {"chat", OPTION_TEXT, "STYLE", &o.chat, 0, 0,
+         "how messages are written; else as the tokenizer's chat_template says"},
+        {"alone", OPTION_FLAG, NULL, &o.alone, 0, 0, "each example of --data has a row of its own"},
+        {"batch-file", OPTION_TEXT, "FILE", &o.batch_file, 0, 0, "batches instead (safetensors)"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     dataset data;
     session s;
     sample_score score;
     zf_error error = {ZF_OK, ""};
+    const char *wrong;
     int status;
     bool good;
-    if (!command_options(argc, argv, "eval --load DIR --corpus FILE [OPTIONS]", rows, NULL,
-                         &status))
+    if (!command_options(argc, argv, "eval --load DIR --corpus FILE [OPTIONS]", all, NULL, &status))
         return status;
     if (!o.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    if (!o.corpus) return command_usage_error(argv, "a text is needed: --corpus FILE");
-    o.vocab = o.model = o.load;
-    if (!session_config(sample, o.load, &config, &error) ||
-        !dataset_open(&data, sample, &o, &config, &error))
+    if (!o.corpus && !of->open_data)
+        return command_usage_error(argv, "a text is needed: --corpus FILE");
+    if (!session_config(sample, o.load, &config, &error))
         return command_error("%s", error.text);
+    if ((wrong = complete(&o, &batches, config_positions(sample->config, &config))))
+        return command_usage_error(argv, wrong);
+    if (!dataset_open(&data, sample, &o, &config, &error)) return command_error("%s", error.text);
     d.shape = (sample_shape){.batch = o.batch, .sequence = o.seq}, d.threads = o.threads;
     of->fit_shape(&data, &o, 1, &d.shape);
     good = session_open_folder(&s, o.load, &d, dtype, &error);

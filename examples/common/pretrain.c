@@ -27,35 +27,6 @@ static double step_flops(const run *r)
 
 /* ------------------------------------------------------------------------------------ the end */
 
-/* Losses without dropout and updates: of held-out batches, or of the batch that would come next in
- * a file. A session over the run's parameters computes them in the same parts. */
-static bool evaluate(run *r)
-{
-    const run_job *job = r->job;
-    session_desc d = {.sample = job->sample,
-                      .purpose = SAMPLE_EVALUATE,
-                      .config = &job->config,
-                      .shape = job->shape,
-                      .sharing = {.micro_batches = job->o.micro_batches},
-                      .no_fuse = job->o.no_fuse,
-                      .share = &r->session};
-    int64_t step = zf_program_step(r->session.program);
-    session s;
-    bool good;
-    if (!session_open(&s, &d, &r->error)) return false;
-    if (!job->o.batch_file)
-        good = session_score(&s, &job->data, job->o.eval_batches, &r->score, &r->error);
-    else good = session_score_step(&s, &job->data, step, &r->score, &r->error);
-    for (int k = 0; good && r->leads && job->o.batch_file && k < SAMPLE_LOSSES; k++) {
-        const char *name = job->sample->objective->losses[k];
-        if (!name) break;
-        printf("%s%s %.9g", k ? "  " : "", name, session_scalar(&s, name));
-    }
-    if (good && r->leads && job->o.batch_file) printf("\n");
-    session_close(&s);
-    return good;
-}
-
 /* Evaluates the held-out text, and prints some answers of the model; for a batch file, only if
  * there were no steps. */
 static bool conclude(run *r)
@@ -63,9 +34,10 @@ static bool conclude(run *r)
     const run_job *job = r->job;
     const objective *of = job->sample->objective;
     bool exact = !job->o.steps;
-    if (job->o.batch_file) return !exact || evaluate(r);
+    if (job->o.batch_file) return !exact || run_evaluate(r);
     if (!job->o.eval_batches) return true;
-    if (!evaluate(r)) return false;
+    if ((exact || r->judged != zf_program_step(r->session.program)) && !run_evaluate(r))
+        return false;
     if (r->leads) {
         printf("held out: ");
         of->print(&r->score, &job->config, job->data.unigram_nats, exact);
@@ -138,6 +110,10 @@ static bool write_report(run *r)
     zf_json_put_key(w, "tokens_per_s"), zf_json_put_double(w, run_speed(r));
     zf_json_put_key(w, "loss"), zf_json_put_double(w, last ? last->losses[0] : r->score.loss);
     put_scores(w, r);
+    if (r->best_step) {
+        zf_json_put_key(w, "best_held_out_loss"), zf_json_put_double(w, r->best);
+        zf_json_put_key(w, "best_step"), zf_json_put_int(w, r->best_step);
+    }
     if (job->data.vocab)
         zf_json_put_key(w, "unigram_entropy"), zf_json_put_double(w, job->data.unigram_nats);
     if (r->reader && of->waits)
@@ -203,6 +179,18 @@ static bool cut_batch(run_job *job, zf_error *error)
     return true;
 }
 
+/* The place of the best checkpoint, DIR.best: it belongs to the run that DIR belongs to. */
+static bool open_best(run_job *job, const saving_desc *newest, zf_error *error)
+{
+    char path[1200];
+    saving_desc d = *newest;
+    job->resumes = saving_resumes(&job->saving, newest->load);
+    snprintf(path, sizeof path, "%s.best", job->saving.path);
+    d.path = path, d.load = NULL, d.keep = 1;
+    d.overwrite = newest->overwrite || job->resumes;
+    return saving_open(&job->best, &d, error);
+}
+
 /* Tries all outputs before the run, so that a run does not end with an error that they cannot be
  * written. Rank 0 writes; others write their parts of a checkpoint. */
 static bool open_outputs(run_job *job, zf_error *error)
@@ -219,7 +207,8 @@ static bool open_outputs(run_job *job, zf_error *error)
                            .follows = job->ranks.first > 0,
                            .keep = o->keep};
     if (!d.follows && !output_try(outputs, sizeof outputs / sizeof *outputs, error)) return false;
-    return !o->save || saving_open(&job->saving, &d, error);
+    return !o->save ||
+           (saving_open(&job->saving, &d, error) && (!o->eval_every || open_best(job, &d, error)));
 }
 
 /* A number that was chosen when a checkpoint's run began. */
@@ -313,6 +302,7 @@ static bool compare_settings(run_job *job, zf_error *error)
 static void close_job(run_job *job)
 {
     saving_close(&job->saving);
+    saving_close(&job->best);
     dataset_close(&job->data, job->sample);
 }
 
@@ -435,6 +425,7 @@ static bool begin(run *r)
         !sample->first(&r->session, o, &r->job->config, &r->job->data, &r->error))
         return false;
     if (o->load && !run_resume(r)) return false;
+    run_judge_begin(r);
     if (r->leads) {
         print_beginning(r);
         training_tell_beginning(&r->job->told, zf_program_step(r->session.program));
@@ -447,6 +438,7 @@ static void end(run *r)
     zf_error lost = {ZF_OK, ""};
     if (!step_log_close(&r->log, &lost) && !r->error.status) r->error = lost;
     r->job->sample->objective->stop(r->reader);
+    session_close(&r->judge);
     session_close(&r->session);
 }
 

@@ -12,7 +12,7 @@
 enum { NOTES = SETTINGS_ROWS + 6 };
 typedef struct notes {
     int32_t count, equal;
-    zf_note note[NOTES + TOKENIZING_NOTES];
+    zf_note note[NOTES + TOKENIZING_NOTES + 1];
     const option_row *row[NOTES]; /* NULL: not an option */
     char text[NOTES][OPTION_VALUE];
     tokenizing_notes words;
@@ -62,7 +62,9 @@ static bool write_adapter(run *r, adapter_files *files)
     return adapter_write(files, r->session.program, r->session.graph, &about, &r->error);
 }
 
-bool run_save(run *r)
+bool run_save(run *r) { return run_save_to(r, &r->job->saving, NULL); }
+
+bool run_save_to(run *r, const saving *where, const char *held_out)
 {
     const run_job *job = r->job;
     const sample_model *sample = job->sample;
@@ -76,6 +78,7 @@ bool run_save(run *r)
     make_notes(&n, job);
     memcpy(n.note + n.count, n.words.note, sizeof n.words.note);
     d.notes = n.note, d.note_count = n.count + TOKENIZING_NOTES;
+    if (held_out) n.note[d.note_count++] = (zf_note){"held-out", held_out};
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
     if (vocab && folder_tokenizer_open(&tokenizer, vocab, sample->objective->frame,
                                        config_positions(sample->config, &job->config), &r->error))
@@ -93,7 +96,7 @@ bool run_save(run *r)
             (zf_attachment){"adapter_model.safetensors", files.model.at, files.model.count};
         d.select = is_trained;
     }
-    if (!r->error.status) saving_save(&job->saving, r->leads, r->session.program, &d, &r->error);
+    if (!r->error.status) saving_save(where, r->leads, r->session.program, &d, &r->error);
     folder_tokenizer_close(&tokenizer);
     adapter_files_free(&files);
     zf_json_writer_free(config);

@@ -24,6 +24,8 @@ typedef struct run_job {
     uint64_t base;        /* with --lora: the digest of --init, where there is --save or --load */
     zf_cost cost;  /* of --cost FILE */
     saving saving; /* in the process of rank 0 */
+    saving best;   /* with --eval-every: the checkpoint with the lowest held-out loss */
+    bool resumes;  /* --save is the place of --load, and so is that of the best one */
     training told;
     alike alike;      /* what must be equal in other processes */
     zf_error error;   /* of this process, before its ranks begin */
@@ -37,6 +39,9 @@ typedef struct run {
     const zf_comm *comm; /* NULL: one rank */
     bool leads;
     session session;
+    session judge; /* evaluates over its parameters, from the first evaluation on */
+    double best;   /* the lowest loss of run_judge, and after which step of this part of the run */
+    int64_t best_step, judged; /* judged: after which step it was called last; 0: not yet */
     void *reader;
     step_log log; /* of rank 0 */
     zf_error error;
@@ -74,8 +79,15 @@ double run_speed(const run *r);
 double run_peak_mib(void); /* of memory that the process has used */
 double run_now(void);      /* seconds of a clock */
 
-/* Writes a checkpoint to --save. */
+/* Writes a checkpoint to --save; to another place, with the loss that the note "held-out" says. */
 bool run_save(run *r);
+bool run_save_to(run *r, const saving *where, const char *held_out);
+/* Losses without dropout and updates, in r->score: of held-out batches, or, printed, of the batch
+ * that would come next in a file. */
+bool run_evaluate(run *r);
+/* The same during a run, printed; saves the checkpoint if it is the best so far. */
+bool run_judge(run *r);
+void run_judge_begin(run *r); /* finds out what was the best before, in a run that is resumed */
 /* Restores the checkpoint of --load, after checking that it belongs to this run. */
 bool run_resume(run *r);
 

@@ -101,6 +101,9 @@ typedef struct objective {
     /* Sets sample_shape.predictions and .rows, for a batch that is split into `parts` parts. */
     void (*fit_shape)(const dataset *d, const settings *o, int64_t parts, sample_shape *shape);
 
+    /* How many global batches of `examples` examples have held-out ones, or those of a file; NULL,
+     * or 0: any number has. */
+    int64_t (*batches)(const dataset *d, int64_t examples);
     /* A rank's reader of global batches of `examples` examples: of training, in order from step
      * `first` on, or held out. NULL with *error. */
     void *(*start)(const dataset *d, bool held_out, int64_t examples, int64_t first,

@@ -119,16 +119,21 @@ static bool try_previous(const saving *s, const saving_desc *d, zf_error *error)
     return true;
 }
 
+bool saving_resumes(const saving *s, const char *load)
+{
+    char older[ROOM];
+    if (load && is_same(load, s->path)) return true;
+    for (int64_t n = 1; load && n < s->keep; n++) {
+        previous(older, s, n);
+        if (is_same(load, older)) return true;
+    }
+    return false;
+}
+
 /* An existing checkpoint belongs to this run, or may be replaced. */
 static bool may_replace(const saving *s, const saving_desc *d, zf_error *error)
 {
-    char older[ROOM];
-    if (!is_checkpoint(s->path) || d->overwrite) return true;
-    if (d->load && is_same(d->load, s->path)) return true;
-    for (int64_t n = 1; d->load && n < s->keep; n++) {
-        previous(older, s, n);
-        if (is_same(d->load, older)) return true;
-    }
+    if (!is_checkpoint(s->path) || d->overwrite || saving_resumes(s, d->load)) return true;
     return fail(error, ZF_ERR_IO,
                 "--save %.150s: it holds the checkpoint of another run: go on with --load %.150s, "
                 "replace it with --overwrite, or name another place",

@@ -34,6 +34,8 @@ typedef struct saving {
  *   - another process saves there. */
 bool saving_open(saving *s, const saving_desc *desc, zf_error *error);
 void saving_close(saving *s); /* all zero: it was not opened */
+/* The checkpoint `load` (NULL: none) is the one there, or one before it. */
+bool saving_resumes(const saving *s, const char *load);
 
 /* Saves; all ranks must call it. `leads`: this is rank 0, which renames earlier ones. Non-finite
  * parameters and states are refused (ZF_ERR_NAN). False with *error, and then nothing has

@@ -240,10 +240,14 @@ static bool finish_scores(const objective *of, sample_score *score, const batch_
 bool session_score(session *s, const dataset *d, int64_t batches, sample_score *out,
                    zf_error *error)
 {
+    const objective *of = s->sample->objective;
+    const int64_t most =
+        of->batches ? of->batches(d, s->shape.batch * s->world * s->sharing.micro_batches) : 0;
     batch_counts counts = {0, 0};
     *out = (sample_score){.labelled = 0};
+    if (most && batches > most) batches = most;
     return add_batches(s, d, true, 0, batches, out, &counts, error) &&
-           (finish_scores(s->sample->objective, out, &counts, false) ||
+           (finish_scores(of, out, &counts, false) ||
             fail(error, ZF_ERR_NAN, "held out: the loss is not a finite number"));
 }
 

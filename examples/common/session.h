@@ -88,7 +88,7 @@ zf_status session_feed(session *s, const void *batch, bool sums);
 /* A scalar output after a step; 0 for one that the model does not have. */
 double session_scalar(session *s, const char *output);
 
-/* Losses of held-out batches 0, 1, ...: means over all labels and pairs, the same on all ranks. */
+/* Losses of held-out batches 0, 1, ..., at most as many as there are: means over all labels and pairs, the same on all ranks. */
 bool session_score(session *s, const dataset *d, int64_t batches, sample_score *score,
                    zf_error *error);
 /* The losses of the batch of a step. */

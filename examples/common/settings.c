@@ -166,6 +166,8 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
         {"load", TEXT | NAMES, "DIR", &o->load, 0, 0, "resume from a checkpoint"},
         {"eval-batches", COUNT, "N", &o->eval_batches, 0, 1e6,
          "held-out batches that are evaluated at the end"},
+        {"eval-every", COUNT, "N", &o->eval_every, 0, 1e12,
+         "and every N steps; the checkpoint with the lowest loss stays in DIR.best (--save)"},
         {"log", TEXT | OWN, "FILE", &o->log, 0, 0, "CSV of the steps"},
         {"svg", TEXT | OWN, "FILE", &o->svg, 0, 0, "the loss curve"},
         {"report", TEXT | OWN, "FILE", &o->report, 0, 0, "JSON: memory, speed, losses"},
@@ -316,6 +318,8 @@ const char *settings_wrong(const settings *o)
     if (o->lora && !o->init)
         return "--lora adapts the weights of a folder: --init DIR, or of finetune, --model DIR";
     if (o->min_coeff > o->max_coeff) return "--min-ratio must not be above --max-ratio";
+    if (o->eval_every && (o->batch_file || !o->eval_batches))
+        return "--eval-every evaluates what --corpus or --data holds out, in --eval-batches";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";
     if (o->hpz && o->zero != 3)

@@ -14,8 +14,8 @@ typedef struct settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
         *dump, *dump_grads, *no_fuse, *cost, *save_cost, *recompute, *rendezvous,
         *offload, *offload_dir, *memory, *tile, *data, *tokenizer, *chat, *lora;
-    int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
-        save_every, compare_every, keep;
+    int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads,
+        eval_batches, eval_every, save_every, compare_every, keep;
     int64_t ranks, nodes, ranks_per_node, zero, mics, micro_batches, bucket, prefetch;
     int64_t first_rate; /* 0: the schedule's first step has the rate of step 0 */
     double lr, end_lr, weight_decay, clip, dropout, beta1, beta2, eps, momentum, min_coeff,
@@ -23,6 +23,7 @@ typedef struct settings {
     device_desc device;
     tokenizing words;
     bool quiet, overwrite, alone, hpz;
+    bool evaluates; /* nothing is trained: all of --data is held out */
     bool tunes; /* a folder of --model has the first weights, too */
     const void *own; /* the sample's own, or NULL */
 } settings;

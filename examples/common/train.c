@@ -119,9 +119,13 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
         if (status) return fail(&r->error, status, "%s", zf_program_error(program));
         r->last_step = run_now();
     }
+    if (o->eval_every && done % o->eval_every == 0) {
+        if (!run_judge(r)) return false;
+        r->last_step = run_now(); /* the time of the next step begins here */
+    }
     if (!o->save || !o->save_every || done % o->save_every || done == o->steps) return true;
     if (!run_save(r)) return false;
-    r->last_step = run_now(); /* the time of the next step begins here */
+    r->last_step = run_now();
     return true;
 }
 

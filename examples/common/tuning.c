@@ -243,17 +243,19 @@ static bool pack(const tuning *t, item *items, int64_t count, bool alone, tuning
     return true;
 }
 
-/* Holds out every twentieth example, in an order that is independent of theirs. */
-static bool divide(tuning *t, bool alone, zf_error *error)
+/* Holds out every twentieth example, or all, in an order that is independent of theirs. */
+static bool divide(tuning *t, const tuning_desc *d, zf_error *error)
 {
     item *items = malloc((size_t)(t->examples + 1) * sizeof *items);
     bool good;
-    t->held_out = t->examples / HELD_OUT ? t->examples / HELD_OUT : 1;
+    t->held_out = d->evaluates                ? t->examples
+                  : t->examples / HELD_OUT ? t->examples / HELD_OUT
+                                           : 1;
     if (!items) return out_of_memory(error);
     for (int64_t e = 0; e < t->examples; e++) items[e] = (item){e, bert_mix((uint64_t)e + 0x7475)};
     qsort(items, (size_t)t->examples, sizeof *items, by_key);
-    good = pack(t, items, t->held_out, alone, &t->test, error) &&
-           pack(t, items + t->held_out, t->examples - t->held_out, alone, &t->train, error);
+    good = pack(t, items, t->held_out, d->alone, &t->test, error) &&
+           pack(t, items + t->held_out, t->examples - t->held_out, d->alone, &t->train, error);
     free(items);
     return good;
 }
@@ -273,12 +275,13 @@ bool tuning_load(tuning *t, const char *path, const tuning_desc *d, zf_error *er
     id_list_free(&r.whole);
     id_list_free(&r.part);
     buffer_free(&r.text);
-    if (good && t->examples < 2)
+    if (good && t->examples < (d->evaluates ? 1 : 2))
         good = fail(error, ZF_ERR_FORMAT,
-                    "%s: %lld examples, besides %lld without a response within %lld tokens: one to "
-                    "train on and one to be held out are needed",
-                    path, (long long)t->examples, (long long)t->left_out, (long long)d->sequence);
-    good = good && divide(t, d->alone, error);
+                    "%s: %lld examples, besides %lld without a response within %lld tokens: %s",
+                    path, (long long)t->examples, (long long)t->left_out, (long long)d->sequence,
+                    d->evaluates ? "there is nothing to evaluate"
+                                 : "one to train on and one to be held out are needed");
+    good = good && divide(t, d, error);
     if (!good) tuning_free(t);
     return good;
 }
@@ -316,10 +319,12 @@ static int64_t shuffled(int64_t at, int64_t count, uint64_t key)
     return (int64_t)x;
 }
 
+/* Row `row` of the batch becomes row r of `rows`; empty where there is none. */
 static void fill(const tuning *t, causal_batch *b, int64_t row, const tuning_rows *rows, int64_t r)
 {
     int64_t to = row * b->sequence, end = to + b->sequence;
-    for (int64_t k = rows->first[r]; k < rows->first[r + 1]; k++) {
+    for (int64_t k = r < rows->count ? rows->first[r] : 0;
+         r < rows->count && k < rows->first[r + 1]; k++) {
         int64_t e = rows->example[k], from = t->at[e], count = length_of(t, e);
         for (int64_t i = 0; i < count; i++, to++) {
             bool labelled = i + 1 < count && t->labelled[from + i + 1];
@@ -339,8 +344,8 @@ void tuning_read(const tuning *t, causal_batch *b, bool held_out, uint64_t seed,
     const tuning_rows *rows = held_out ? &t->test : &t->train;
     b->labelled = 0;
     for (int64_t row = 0; row < b->examples; row++) {
-        int64_t at = (first + row) % rows->count, epoch = (first + row) / rows->count;
-        if (!held_out) at = shuffled(at, rows->count, bert_mix(seed) + (uint64_t)epoch);
+        int64_t at = first + row, epoch = at / rows->count;
+        if (!held_out) at = shuffled(at % rows->count, rows->count, bert_mix(seed) + (uint64_t)epoch);
         fill(t, b, row, rows, at);
     }
 }

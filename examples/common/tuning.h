@@ -44,6 +44,7 @@ typedef struct tuning_desc {
     int32_t end; /* -1: none */
     int64_t sequence; /* tokens of a row; longer examples are truncated */
     bool alone;       /* each example has a row of its own */
+    bool evaluates;   /* all examples are held out */
 } tuning_desc;
 
 /* False with *error, which names the line, for an invalid example, or fewer than two. A twentieth
@@ -52,7 +53,7 @@ bool tuning_load(tuning *, const char *path, const tuning_desc *, zf_error *erro
 void tuning_free(tuning *);
 
 /* Reads rows first, first + 1, ... of training: each epoch has all of them, in an order drawn by
- * seed; or of the held-out ones in their order, repeatedly. The batch is a packed one. */
+ * seed; or of the held-out ones in their order, and then empty ones. The batch is a packed one. */
 void tuning_read(const tuning *, causal_batch *b, bool held_out, uint64_t seed, int64_t first);
 
 #endif

@@ -28,8 +28,8 @@ static int export(int argc, char **argv) { return export_command(&llm_sample, ar
 
 static const command commands[] = {
     {"pretrain", "train on the next token", pretrain},
-    {"finetune", "the same with defaults for --init DIR and --data FILE", finetune},
-    {"eval", "the loss of a checkpoint on the held-out part of a text", eval},
+    {"finetune", "fine-tune --model DIR on --data FILE, or an adapter of it (--lora)", finetune},
+    {"eval", "the loss of a checkpoint on a text, on examples or on batches", eval},
     {"generate", "continue a text", generate},
     {"chat", "answer messages", chat},
     {"selftest", "how well and how fast it predicts a text, and its memory", selftest},

@@ -400,6 +400,21 @@ ZF_API zf_tensor zf_silu(zf_tensor x);      /* x sigmoid(x) */
 ZF_API zf_tensor zf_softplus(zf_tensor x);  /* log(1 + e^x) */
 /* Any to any; rounds to nearest even, float to integer truncates */
 ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to);
+
+/* Symmetric quantisation: along the last dimension, each `block` elements become a record of u8: a
+ * scale s = max |x| / 127 (4 bits: 7), and integers x / s, to nearest even. A block that has a
+ * non-finite number becomes NaN. ops/quantize.c has the layout and the bound of the error. Neither
+ * has a gradient. */
+typedef struct zf_quantize_desc {
+    int32_t bits;   /* 8 or 4; 0: 8 */
+    int64_t block;  /* a multiple of 64, at most 2048; 0: 256 */
+    zf_dtype scale; /* of the scales: ZF_F32 or ZF_BF16 */
+} zf_quantize_desc;
+/* x [..., n], n a multiple of the block -> u8 [..., n / block * (bytes of a scale + block bits /
+ * 8)] */
+ZF_API zf_tensor zf_quantize(zf_tensor x, const zf_quantize_desc *desc);
+/* The same way back, of what has been quantised by the same desc; `to` is a float dtype. */
+ZF_API zf_tensor zf_dequantize(zf_tensor x, zf_dtype to, const zf_quantize_desc *desc);
 /* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). Both use p
  * rounded to a multiple of 2^-16 (if p > 0, from 2^-16 to 1 - 2^-16), so that the expectation is x.
  * The mask is a function of seed, step, the scope, the number of this dropout in it, and the
@@ -818,6 +833,17 @@ typedef struct zf_zero_desc {
      * node, and each node has all of it. Gathers stay inside the node; of sums each rank sends its
      * shard to other nodes. No bit changes */
     bool mics;
+    /* Stage 3 (ZeRO++, qwZ): parameters are gathered as integers of 8 bits (zf_quantize_desc), 1 /
+     * 2 of the bytes of bf16. Each rank quantises its shards at the beginning of a micro-batch, so
+     * that forward and backward pass use the same values; what the optimizer updates is not
+     * rounded */
+    bool quantized_weights;
+    /* Stages 1 to 3, without mics (ZeRO++, qgZ): gradients are sent as integers of 4 bits, 1 / 4 of
+     * the bytes of bf16, and added in f32 in the order of ranks: inside a node, then, quantised
+     * again, between nodes. The loss and other scalars are not quantised */
+    bool quantized_gradients;
+    int32_t quantized_block;  /* as zf_quantize_desc.block; shards are padded to it; 0: 256 */
+    zf_dtype quantized_scale; /* as zf_quantize_desc.scale */
     /* Maximum bytes of a bucket, which ends where a scope ends; 0: the size of the largest numbered
      * scope ("layer.7"), from 1 to 256 MiB */
     size_t bucket_bytes;
@@ -874,8 +900,10 @@ typedef struct zf_comm zf_comm;       /* section 6 */
 typedef struct zf_cost {
     double flops_per_s;      /* of matrix products, on one rank */
     double bytes_per_s;      /* of memory, by everything else */
-    double link_bytes_per_s; /* that a rank sends */
-    double link_latency_s;   /* of a collective */
+    double link_bytes_per_s; /* that a rank sends, */
+    double link_latency_s;   /* of a collective: inside a node, or where there is only one */
+    /* The same between nodes; where bytes per second are 0, both are those of the link */
+    double between_bytes_per_s, between_latency_s;
     /* Of zf_offload: bytes read and written by updates in host memory; copies from the device to
      * host memory and back, from the disk to host memory and back. Where bytes per second are 0,
      * they and the latency are those of zf_cost_default */
@@ -893,6 +921,7 @@ typedef struct zf_calibrate_desc {
     zf_backend *backend; /* NULL: a CPU backend of one thread */
     zf_backend *host;    /* what updates in host memory run on; NULL: as in zf_store_desc.host */
     const zf_comm *comm; /* NULL: the link is the default */
+    int32_t nodes;       /* as zf_zero_desc.nodes: with several, both links are measured */
     const char *offload_dir; /* a folder on the disk; NULL: the disk is the default */
 } zf_calibrate_desc;
 /* Measures it, in a fraction of a second, and about a second more for a disk: products and sums of
@@ -1988,6 +2017,9 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(swiglu, 1, 2, )                                                                              \
     X(swiglu_grad, 2, 3, )                                                                         \
     X(cast, 1, 1, A(cast, to, d))                                                                  \
+    X(quantize, 1, 1, A(quantize, bits, i) A(quantize, block, i) A(quantize, scale, d))            \
+    X(dequantize, 1, 1, A(dequantize, bits, i) A(dequantize, block, i) A(dequantize, scale, d)     \
+      A(dequantize, to, d))                                                                        \
     X(dropout, 1, 1, A(dropout, p, f) A(dropout, stream, i))                                       \
     /* shape */                                                                                    \
     X(reshape, 1, 1, A(reshape, shape, l))                                                         \
@@ -2063,6 +2095,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(all_reduce, 1, 2, A(all_reduce, world, i) A(all_reduce, over, e(all|node|local)))            \
     X(all_to_all, 1, 1, A(all_to_all, world, i) A(all_to_all, over, e(all|node|local)))            \
     X(bcast, 1, 1, A(bcast, world, i) A(bcast, over, e(all|node|local)) A(bcast, root, i))         \
+    X(dequantize_sum, 1, 2, A(dequantize_sum, bits, i) A(dequantize_sum, block, i)                 \
+      A(dequantize_sum, scale, d) A(dequantize_sum, to, d) A(dequantize_sum, parts, i))            \
     /* effects */                                                                                  \
     X(output, 1, 1, )                                                                              \
     X(gradient, 2, 2, )                                                                            \
@@ -2581,6 +2615,8 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #undef zf_where
 #undef zf_scale
 #undef zf_cast
+#undef zf_quantize
+#undef zf_dequantize
 #undef zf_dropout
 #undef zf_reshape
 #undef zf_transpose
@@ -2661,6 +2697,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/loss.c"
 #include "ops/bucket.c"
 #include "ops/collective.c"
+#include "ops/quantize.c"
 #include "ops/copy.c"
 #include "ops/scaler.c"
 #include "ops/update.c"
@@ -2781,6 +2818,8 @@ ZFI_PLAIN_ENDS
 #define zf_where(x, ...) zf_where(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_scale(x, ...) zf_scale(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_cast(x, ...) zf_cast(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_quantize(x, ...) zf_quantize(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_dequantize(x, ...) zf_dequantize(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_dropout(x, ...) zf_dropout(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_reshape(x, ...) zf_reshape(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_transpose(x, ...) zf_transpose(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)

@@ -44,6 +44,7 @@
 #include "ops/bucket.cu"
 #include "ops/collective.cu"
 #include "ops/copy.cu"
+#include "ops/quantize.cu"
 #include "ops/scaler.cu"
 #include "ops/update.cu"
 #include "ops/lion.cu"

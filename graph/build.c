@@ -317,6 +317,27 @@ ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to)
     return zfi_op(cast, zfi_with({.i = to}), x);
 }
 
+static zf_quantize_desc zfi_quantize_resolved(const zf_quantize_desc *desc)
+{
+    zf_quantize_desc d = desc ? *desc : (zf_quantize_desc){.bits = 0};
+    if (!d.bits) d.bits = 8;
+    if (!d.block) d.block = 256;
+    return d;
+}
+
+ZF_API zf_tensor zf_quantize(zf_tensor x, const zf_quantize_desc *desc)
+{
+    const zf_quantize_desc d = zfi_quantize_resolved(desc);
+    return zfi_op(quantize, zfi_with({.i = d.bits}, {.i = d.block}, {.i = d.scale}), x);
+}
+
+ZF_API zf_tensor zf_dequantize(zf_tensor x, zf_dtype to, const zf_quantize_desc *desc)
+{
+    const zf_quantize_desc d = zfi_quantize_resolved(desc);
+    return zfi_op(dequantize, zfi_with({.i = d.bits}, {.i = d.block}, {.i = d.scale}, {.i = to}),
+                  x);
+}
+
 /* The stream of a new dropout: the first of its scope that no node uses. */
 static int64_t zfi_new_stream(zf_graph *g)
 {

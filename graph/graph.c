@@ -43,6 +43,8 @@ typedef enum zfi_among_ranks {
     ZFI_RANKS_BATCH,    /* this rank's part of the batch, unless it is one element */
     ZFI_RANKS_BUCKET,   /* this rank's shard, where the bucket is sharded */
     ZFI_RANKS_VIEW,     /* elements of operand 0 */
+    ZFI_RANKS_FORM,     /* all elements of operand 0 in another form */
+    ZFI_RANKS_SUM,      /* their sum over the ranks with which parts were exchanged */
     ZFI_RANKS_SHARD,    /* this rank's shard of operand 0 */
     ZFI_RANKS_PIECE,    /* as its operand, of which it has some elements */
     ZFI_RANKS_PACK,     /* the operands, side by side */
@@ -112,8 +114,8 @@ typedef struct zfi_record {
     int32_t (*same)(zf_graph *, int32_t id, bool written);
     /* The space of its result; NULL: that of its operands */
     zf_space (*space)(const zf_attribute *);
-    zf_kind holds;         /* a leaf: the kind of its bytes in accounts, */
-    zfi_lies place;        /* and where they are placed */
+    zf_kind holds;         /* the kind of its bytes in accounts, if not by where it is computed */
+    zfi_lies place;        /* a leaf: where they are placed */
     zfi_among_ranks ranks; /* how its value depends on the rank */
     /* BY_ROWS: a mask of the operands that all rows share, and the operand that has the rows */
     uint32_t whole;

@@ -756,7 +756,7 @@ static const char *zfi_json_show(const zf_json *value, char out[ZFI_QUOTE])
 static zf_status zfi_json_report(const zf_json *value, zf_error *error, const char *before,
                                  const char *format, va_list args, const char *after)
 {
-    char text[256], path[ZFI_JSON_PATH];
+    char text[400], path[ZFI_JSON_PATH];
     const char *name;
     vsnprintf(text, sizeof text, format ? format : "not be so", args);
     if (!value)

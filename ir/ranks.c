@@ -32,6 +32,7 @@
  *     and updates are cut, are the graph's; or one, which sums over micro-batches alone
  *   - where the ranks are a mesh, gathers and sums are over one axis after the other, in the order
  *     of graph/mesh.c
+ *   - a sum of parts adds one part from each rank of the group in which they were exchanged
  *   - the operand of a sum is whole and has not been summed over the same; in the micro section of
  *     several micro-batches the sum has an accumulator, which nothing else reads or writes
  *   - an update reads a sum over all ranks and micro-batches of a pack of gradients, at the places
@@ -61,6 +62,7 @@ typedef struct zfi_stand {
     uint8_t bits;
     uint8_t cut;  /* SHARD: the axes that it is sharded over, */
     uint8_t sums; /* and those that its elements are sums over: RANKS once these are all */
+    uint8_t parts; /* its equal parts come from the ranks along these axes, by an all_to_all */
     int32_t pack; /* the pack of its elements, or of their sums; 0, ZFI_MIXED */
     int32_t sum;  /* the node that computed the sum; the pack where there is nothing to sum */
     int32_t cause; /* OTHER and BATCH: a node that causes them */
@@ -95,6 +97,18 @@ static uint8_t zfi_shard_axes(const zf_graph *g)
 }
 
 static bool zfi_reduces(zf_op op) { return op == ZF_OP_all_reduce || op == ZF_OP_reduce_scatter; }
+
+/* The node is a sum over ranks: a collective, or one of parts that have been exchanged. */
+static bool zfi_is_sum(const zfi_node *node)
+{
+    return zfi_reduces(node->op) || node->op == ZF_OP_dequantize_sum;
+}
+
+/* The axes that a collective, or a sum of exchanged parts, is over. */
+static uint8_t zfi_axes_at(const zfi_ranks *r, const zfi_node *node)
+{
+    return node->op == ZF_OP_dequantize_sum ? r->at[node->args[0]].parts : zfi_axes_of(node);
+}
 
 /* ------------------------------------------------------------------- where values stand */
 
@@ -150,6 +164,7 @@ static zfi_stand zfi_stand_of_view(const zfi_ranks *r, const zfi_node *node)
     zfi_stand s = zfi_stand_like(r, node->args[0]);
     if (zfi_node_count(node) == zfi_node_count(&r->graph->nodes[node->args[0]])) return s;
     s.at = s.of = 0;
+    s.parts = 0;
     if (s.bits & ZFI_SHARD) s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER), s.cut = 0;
     return s;
 }
@@ -159,6 +174,7 @@ static zfi_stand zfi_stand_of_piece(const zfi_ranks *r, const zfi_node *node)
     zfi_stand s = zfi_stand_like(r, node->args[0]);
     s.at = ZF_INT(node, piece, at);
     s.of = zfi_node_count(&r->graph->nodes[node->args[0]]);
+    s.parts = 0;
     return s;
 }
 
@@ -184,29 +200,35 @@ static zfi_stand zfi_stand_of_pack(const zfi_ranks *r, int32_t id)
     return s;
 }
 
+/* The properties of a collective or of a sum of exchanged parts. */
 static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
 {
     const zfi_node *node = &r->graph->nodes[id];
-    const uint8_t axes = zfi_axes_of(node), all = zfi_all_axes(r->graph);
+    const uint8_t axes = zfi_axes_at(r, node), all = zfi_all_axes(r->graph);
     zfi_stand s = zfi_stand_like(r, node->args[0]);
+    s.parts = 0;
     if (axes) s.at = s.of = 0;
     if (axes && node->op == ZF_OP_all_gather) {
         if (!(s.bits & ZFI_SHARD)) s.pack = 0, s.bits &= ZFI_OTHER | ZFI_BATCH;
         if (axes == all) s.bits &= (uint8_t)~ZFI_OTHER;
         s.cut &= (uint8_t)~axes;
         if (!s.cut) s.bits &= (uint8_t)~ZFI_SHARD;
-    } else if (axes && zfi_reduces(node->op)) {
+    } else if (axes && zfi_is_sum(node)) {
         s.sums |= axes;
         if (s.sums == all) s.bits = (uint8_t)((s.bits & ~ZFI_OTHER) | ZFI_RANKS);
-        if (node->op == ZF_OP_reduce_scatter) s.bits |= ZFI_SHARD, s.cut |= axes;
+        if (node->op != ZF_OP_all_reduce) s.bits |= ZFI_SHARD, s.cut |= axes;
         s.sum = id;
-    } else if (axes) { /* all_to_all, bcast */
-        const bool other = node->op == ZF_OP_all_to_all || axes != all;
-        s = (zfi_stand){.bits = (uint8_t)((s.bits & ZFI_BATCH) | (other ? ZFI_OTHER : 0)),
+    } else if (axes && node->op == ZF_OP_all_to_all) { /* of what is not cut over these ranks */
+        if (s.cut & axes) s = (zfi_stand){.bits = s.bits & ZFI_BATCH, .sum = s.sum};
+        else s.parts = axes;
+        s.bits = (uint8_t)((s.bits & (ZFI_BATCH | ZFI_SHARD)) | ZFI_OTHER);
+        s.cause = id;
+    } else if (axes) { /* bcast */
+        s = (zfi_stand){.bits = (uint8_t)((s.bits & ZFI_BATCH) | (axes != all ? ZFI_OTHER : 0)),
                         .sum = s.sum,
                         .cause = id};
     }
-    if (zfi_reduces(node->op) && node->arg_count > 1) {
+    if (zfi_is_sum(node) && node->arg_count > 1) {
         s.bits = (uint8_t)((s.bits & ~ZFI_BATCH) | ZFI_BATCHES);
         s.sum = id;
     }
@@ -235,6 +257,8 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
     case ZFI_RANKS_KNOWN: s.bits = ZFI_KNOWN; return s;
     case ZFI_RANKS_ALIKE: return s;
     case ZFI_RANKS_VIEW: return zfi_stand_of_view(r, node);
+    case ZFI_RANKS_FORM: return zfi_stand_like(r, node->args[0]);
+    case ZFI_RANKS_SUM: return zfi_stand_of_collective(r, id);
     case ZFI_RANKS_SHARD:
         s = zfi_stand_like(r, node->args[0]);
         if (ZF_INT(node, shard, world) <= 1) return s;
@@ -289,16 +313,37 @@ static void zfi_check_turn(const zfi_ranks *r, int32_t id)
     const zfi_node *node = &g->nodes[id];
     const zfi_stand *x = &r->at[node->args[0]];
     const int arg = (int)node->args[0];
-    const uint8_t axes = zfi_axes_of(node);
+    const uint8_t axes = zfi_axes_at(r, node);
     if (!zfi_is_mesh(zfi_mesh_of(g)) || !axes) return;
     if (node->op == ZF_OP_all_gather && x->cut == ZFI_AXES && axes != ZFI_AXIS_NODE)
         zfi_verify_fail(g, id, "%%%d is a shard of all ranks: it is gathered over node first", arg);
     else if (node->op == ZF_OP_all_gather && x->cut && !(x->cut & axes))
         zfi_verify_fail(g, id, "%%%d is the same on all ranks of a group", arg);
-    else if (zfi_reduces(node->op) && axes == ZFI_AXIS_NODE && !(x->sums & ZFI_AXIS_LOCAL))
+    else if (zfi_is_sum(node) && axes == ZFI_AXES)
+        zfi_verify_fail(g, id, "the ranks are a mesh: sums are made over one axis after the other");
+    else if (zfi_is_sum(node) && axes == ZFI_AXIS_NODE && !(x->sums & ZFI_AXIS_LOCAL))
         zfi_verify_fail(g, id, "%%%d is no sum over a node: sums are made over local first", arg);
-    else if (node->op == ZF_OP_reduce_scatter && axes == ZFI_AXIS_NODE && !x->cut)
+    else if (zfi_is_sum(node) && node->op != ZF_OP_all_reduce && axes == ZFI_AXIS_NODE && !x->cut)
         zfi_verify_fail(g, id, "%%%d is whole: shards are made over local first", arg);
+}
+
+/* A sum of parts: one from each rank with which they were exchanged. */
+static void zfi_check_parts(const zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const uint8_t axes = r->at[node->args[0]].parts;
+    const int64_t parts = ZF_INT(node, dequantize_sum, parts),
+                  over = axes == ZFI_AXIS_NODE ? ZF_OVER_NODE
+                         : axes == ZFI_AXIS_LOCAL ? ZF_OVER_LOCAL
+                                                  : ZF_OVER_ALL;
+    if (!axes)
+        zfi_verify_fail(g, id, "%%%d has no parts of other ranks: an all_to_all must be above",
+                        (int)node->args[0]);
+    else if (parts != zfi_mesh_size(zfi_mesh_of(g), over))
+        zfi_verify_fail(g, id, "it adds %lld parts, and %%%d has those of %d ranks",
+                        (long long)parts, (int)node->args[0],
+                        (int)zfi_mesh_size(zfi_mesh_of(g), over));
 }
 
 static void zfi_check_sum(zfi_ranks *r, int32_t id)
@@ -307,7 +352,7 @@ static void zfi_check_sum(zfi_ranks *r, int32_t id)
     const zfi_node *node = &g->nodes[id];
     const zfi_stand *x = &r->at[node->args[0]];
     int32_t arg = node->args[0];
-    const uint8_t axes = zfi_axes_of(node);
+    const uint8_t axes = zfi_axes_at(r, node);
     bool onto = node->arg_count > 1, part = axes && (x->sums | axes) != zfi_all_axes(g);
     zfi_stand *to = onto ? &r->at[node->args[1]] : NULL;
     if (x->bits & ZFI_SHARD && (!axes || x->cut & axes))
@@ -624,7 +669,7 @@ static void zfi_check_operands(const zfi_ranks *r, int32_t id)
     const zfi_node *node = &g->nodes[id];
     for (int32_t k = 0; k < node->arg_count; k++) {
         int32_t arg = node->args[k];
-        if (g->nodes[arg].op == ZF_OP_accumulator && !(k == 1 && zfi_reduces(node->op)))
+        if (g->nodes[arg].op == ZF_OP_accumulator && !(k == 1 && zfi_is_sum(node)))
             zfi_verify_fail(g, id, "%%%d is an accumulator: its value is that of the sum onto it",
                             (int)arg);
         else if (node->below && r->at[zfi_bytes_of(g, arg)].changed)
@@ -673,8 +718,9 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
     zfi_check_operands(r, id);
-    if (zfi_has(g, id, ZF_OP_COLLECTIVE)) zfi_check_turn(r, id);
-    if (zfi_reduces(node->op)) zfi_check_sum(r, id);
+    if (node->op == ZF_OP_dequantize_sum) zfi_check_parts(r, id);
+    if (zfi_has(g, id, ZF_OP_COLLECTIVE) || zfi_is_sum(node)) zfi_check_turn(r, id);
+    if (zfi_is_sum(node)) zfi_check_sum(r, id);
     if (node->op == ZF_OP_all_gather && node->arg_count > 1) zfi_check_fill(r, id);
     if (zfi_has(g, id, ZF_OP_UPDATE)) zfi_check_update(r, id);
     zfi_check_copies(r, id);

@@ -30,7 +30,8 @@ static zf_kind zfi_holding_of(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     if (node->op == ZF_OP_bucket) return zfi_holding_of(g, node->args[0]);
-    if (zfi_has(g, id, ZF_OP_LEAF)) return zfi_record_of(g, id)->holds;
+    if (zfi_has(g, id, ZF_OP_LEAF) || zfi_record_of(g, id)->holds)
+        return zfi_record_of(g, id)->holds;
     if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return ZF_COMMUNICATION;
     return node->update ? ZF_WORKSPACE : ZF_ACTIVATIONS;
 }
@@ -57,6 +58,13 @@ static int32_t zfi_set_casts(zfi_account *a, int32_t id, zf_kind kind)
     return id;
 }
 
+/* The node moves a gradient, or is on the way there. */
+static bool zfi_brings_gradient(const zf_graph *g, int32_t id)
+{
+    const zf_op op = g->nodes[id].op;
+    return zfi_has(g, id, ZF_OP_COLLECTIVE) || op == ZF_OP_quantize || op == ZF_OP_dequantize_sum;
+}
+
 /* Sets the kinds for a gradient, from the value that an update reads back to the result of the
  * micro section; and of the value from which that was reduced: a gradient too if it is whole until
  * the update, else one that only passes through. */
@@ -66,8 +74,8 @@ static void zfi_set_gradient(zfi_account *a, int32_t value)
     zf_kind from = g->zero < 2 ? ZF_GRADIENTS : ZF_COMMUNICATION;
     const zfi_node *node;
     value = zfi_set_casts(a, zfi_raw_gradient(g, value), ZF_GRADIENTS);
-    if (!zfi_has(g, value, ZF_OP_COLLECTIVE)) from = ZF_GRADIENTS;
-    while (zfi_has(g, value, ZF_OP_COLLECTIVE))
+    if (!zfi_brings_gradient(g, value)) from = ZF_GRADIENTS;
+    while (zfi_brings_gradient(g, value))
         value = zfi_set_casts(a, g->nodes[value].args[0], from);
     node = &g->nodes[value];
     for (int32_t k = 0; node->op == ZF_OP_pack && k < node->arg_count; k++)

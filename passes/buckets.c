@@ -31,6 +31,7 @@ typedef struct zfi_bucket {
 typedef struct zfi_cutter {
     zf_graph *graph;
     int64_t bucket_bytes;
+    int64_t unit; /* a parameter's place and a shard are multiples of so many elements */
     zfi_member *members; /* growing arrays */
     zfi_bucket *buckets;
     int32_t *atoms; /* where each atom begins, an index into members */
@@ -114,7 +115,7 @@ static bool zfi_siblings(const zfi_node *a, const zfi_node *b)
 static void zfi_lay_out(zfi_cutter *c, zfi_bucket *bucket, int32_t world)
 {
     zfi_member *m = c->members + bucket->first;
-    int64_t at = 0, shard = (int64_t)ZFI_NORM_BLOCK * world;
+    int64_t at = 0, shard = c->unit * world;
     for (int32_t i = 0; i + 1 < bucket->count; i++) {
         int32_t behind = i + 1;
         for (int32_t k = i + 1; k < bucket->count; k++) {
@@ -129,7 +130,7 @@ static void zfi_lay_out(zfi_cutter *c, zfi_bucket *bucket, int32_t world)
     for (int32_t i = 0; i < bucket->count; i++) {
         m[i].at = at;
         m[i].count = zfi_node_count(&c->graph->nodes[m[i].param]);
-        at += zfi_whole_blocks(m[i].count) * ZFI_NORM_BLOCK;
+        at += (m[i].count + c->unit - 1) / c->unit * c->unit;
     }
     bucket->size = (at + shard - 1) / shard * shard;
 }
@@ -168,7 +169,8 @@ static int64_t zfi_default_bucket_bytes(const zfi_cutter *c, int32_t from, int32
 
 /* The store's tensor of the parameter, in a bucket that `world` ranks can share; -1: there is
  * none. */
-static int32_t zfi_taken(const zfi_node *param, const zf_store *store, int32_t world)
+static int32_t zfi_taken(const zfi_cutter *c, const zfi_node *param, const zf_store *store,
+                         int32_t world)
 {
     int32_t k = zfi_store_placed(store, param->name);
     const zfi_stored *t = k < 0 ? NULL : &store->tensors[k];
@@ -176,7 +178,7 @@ static int32_t zfi_taken(const zfi_node *param, const zf_store *store, int32_t w
     if (!b || !b->flat || t->op != ZF_OP_param || t->dtype != param->dtype ||
         !zfi_same_shape(&t->shape, &param->shape))
         return -1;
-    return b->size % ((int64_t)ZFI_NORM_BLOCK * world) ? -1 : k;
+    return b->size % (c->unit * world) ? -1 : k;
 }
 
 /* Takes over the buckets of the store, with the places of their parameters. */
@@ -186,14 +188,14 @@ static void zfi_take_buckets(zfi_cutter *c, const zf_store *store, int32_t world
     const zfi_stored *before = NULL;
     for (int32_t i = 0; store && i < zfi_len(g->params) && !g->memory.failed; i++) {
         const zfi_node *node = &g->nodes[g->params[i]];
-        int32_t k = zfi_taken(node, store, world), m = zfi_len(c->members);
+        int32_t k = zfi_taken(c, node, store, world), m = zfi_len(c->members);
         const zfi_stored *t = k < 0 ? NULL : &store->tensors[k];
         if (!t || !zfi_push(&g->memory, c->members,
                                ((zfi_member){g->params[i], t->at, zfi_node_count(node)})))
             continue;
         for (; m > 0; m--) { /* by bucket and place; they are nearly in this order */
             const zfi_member last = c->members[m - 1];
-            int32_t other = zfi_taken(&g->nodes[last.param], store, world);
+            int32_t other = zfi_taken(c, &g->nodes[last.param], store, world);
             if (store->tensors[other].bucket < t->bucket ||
                 (store->tensors[other].bucket == t->bucket && last.at < t->at))
                 break;
@@ -202,7 +204,7 @@ static void zfi_take_buckets(zfi_cutter *c, const zf_store *store, int32_t world
     }
     for (int32_t m = 0; m < zfi_len(c->members) && !g->memory.failed; m++) {
         const zfi_stored *t =
-            &store->tensors[zfi_taken(zfi_member_node(c, m), store, world)];
+            &store->tensors[zfi_taken(c, zfi_member_node(c, m), store, world)];
         const zfi_stored_bucket *b = &store->buckets[t->bucket];
         if (!before || t->bucket != before->bucket)
             zfi_push(&g->memory, c->buckets,
@@ -225,7 +227,7 @@ static void zfi_cut_pieces(zfi_cutter *c, int32_t world, const zf_store *store)
                                    .count = 1,
                                    .dtype = node->dtype,
                                    .frozen = zfi_is_frozen(node)};
-        if (!zfi_is_piece(node) || zfi_taken(node, store, world) >= 0) continue;
+        if (!zfi_is_piece(node) || zfi_taken(c, node, store, world) >= 0) continue;
         zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[i]}));
         if (!g->memory.failed) zfi_push(&g->memory, c->buckets, bucket);
     }
@@ -257,7 +259,7 @@ static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
         for (int32_t k = i; k < zfi_len(g->params); k++)
             if (zfi_kind_of_param(&g->nodes[g->params[k]]) == kind &&
                 !zfi_is_piece(&g->nodes[g->params[k]]) &&
-                zfi_taken(&g->nodes[g->params[k]], store, world) < 0)
+                zfi_taken(c, &g->nodes[g->params[k]], store, world) < 0)
                 zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[k]}));
         until = zfi_len(c->members);
         if (from == until || g->memory.failed) continue;

@@ -2,7 +2,8 @@
  *
  *     matmul  linear  attention ...  FLOPs / flops_per_s + bytes / bytes_per_s
  *     an update in host memory       bytes / host_bytes_per_s
- *     a collective                   latency + bytes that a rank sends / link_bytes_per_s
+ *     a collective                   latency + bytes that a rank sends inside its node /
+ *                                    link_bytes_per_s + to other nodes / between_bytes_per_s
  *     a copy between spaces          latency + bytes / the rate of its direction
  */
 
@@ -24,6 +25,7 @@ static const struct {
     }
     ZFI_RATE(flops_per_s, false),        ZFI_RATE(bytes_per_s, false),
     ZFI_RATE(link_bytes_per_s, false),   ZFI_DELAY(link_latency_s, false),
+    ZFI_RATE(between_bytes_per_s, true), ZFI_DELAY(between_latency_s, true),
     ZFI_RATE(host_bytes_per_s, true),    ZFI_RATE(download_bytes_per_s, true),
     ZFI_DELAY(download_latency_s, true), ZFI_RATE(upload_bytes_per_s, true),
     ZFI_DELAY(upload_latency_s, true),   ZFI_RATE(read_bytes_per_s, true),
@@ -46,6 +48,8 @@ ZF_API zf_cost zf_cost_default(void)
                      .bytes_per_s = 1e10,
                      .link_bytes_per_s = 1e9,
                      .link_latency_s = 2e-5,
+                     .between_bytes_per_s = 1e9,
+                     .between_latency_s = 2e-5,
                      .host_bytes_per_s = 1e10,
                      .download_bytes_per_s = 1e10,
                      .download_latency_s = 1e-5,
@@ -57,11 +61,12 @@ ZF_API zf_cost zf_cost_default(void)
                      .write_latency_s = 1e-4};
 }
 
-/* The table with defaults for optional rates that are 0, and for their latencies; NULL: the default
- * table. */
+/* The table with defaults for optional rates that are 0, and for their latencies: for the link
+ * between nodes the link's own. NULL: the default table. */
 static zf_cost zfi_cost_resolved(const zf_cost *cost)
 {
     zf_cost all = zf_cost_default(), mine = cost ? *cost : all;
+    all.between_bytes_per_s = mine.link_bytes_per_s, all.between_latency_s = mine.link_latency_s;
     for (int k = 0; k < ZFI_COST_MEMBERS; k++) {
         const bool rate = zfi_cost_members[k].least > 0;
         if (!zfi_cost_members[k].optional || !rate || *zfi_cost_member(&mine, k) != 0) continue;
@@ -128,11 +133,6 @@ static double zfi_node_seconds(const zf_graph *g, const zf_cost *cost, int32_t i
     flops = zfi_node_work(g, node, &bytes);
     return flops / cost->flops_per_s +
            bytes / (node->space == ZF_HOST ? cost->host_bytes_per_s : cost->bytes_per_s);
-}
-
-static double zfi_gather_seconds(const zf_cost *cost, int64_t bytes, int32_t world)
-{
-    return cost->link_latency_s + (double)bytes * (world - 1) / world / cost->link_bytes_per_s;
 }
 
 /* Seconds of a copy of so many bytes on its queue. */

@@ -38,6 +38,13 @@ static zf_resource zfi_resource_of(const zf_graph *g, int32_t id)
     return node->space == ZF_HOST ? ZF_RESOURCE_HOST : ZF_RESOURCE_COMPUTE;
 }
 
+/* Seconds for the bytes of a collective alone. */
+static double zfi_link_seconds(const zf_cost *cost, const zf_moved *moved)
+{
+    return (double)(moved->bytes - moved->between) / cost->link_bytes_per_s +
+           (double)moved->between / cost->between_bytes_per_s;
+}
+
 /* Seconds of any node, on the resource that runs it. */
 static double zfi_seconds_of(const zf_graph *g, const zf_cost *cost, int32_t id)
 {
@@ -48,7 +55,8 @@ static double zfi_seconds_of(const zf_graph *g, const zf_cost *cost, int32_t id)
     if (node->op == ZF_OP_copy)
         return zfi_copy_seconds(cost, zfi_queue_of_copy(g, node), (int64_t)moved->bytes);
     if (ZF_INT(node, all_gather, world) <= 1) return 0;
-    return cost->link_latency_s + (double)moved->bytes / cost->link_bytes_per_s;
+    return (moved->between ? cost->between_latency_s : cost->link_latency_s) +
+           zfi_link_seconds(cost, moved);
 }
 
 /* Moves queue compute to the time `end`; until then it waits for the resource. */

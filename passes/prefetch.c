@@ -11,6 +11,8 @@
  *                 at most `host_bytes`
  *     reductions  are waited for where their result is read, when more than `bytes` of gradients
  *                 are in flight, or at the end of the section
+ *     exchanges   of quantised gradients are waited for when the next one is issued; then their
+ *                 parts are added, quantised again and sent to other nodes
  *     updated     parameters are gathered into their buckets during the next updates
  *     small       gathers of the update section are joined into one
  *     copies      between device and host overlap computation and are waited for where they are
@@ -72,7 +74,7 @@ typedef struct zfi_prefetch {
     int32_t *pieces;   /* by leaf: the number of copies in flight that write pieces of it */
     int32_t *readers;  /* by node: copies in flight that read its bytes */
     int32_t *waiting;  /* those without a wait so far, oldest first */
-    int32_t *deferred; /* copies of sums that are still in flight */
+    int32_t *deferred; /* what follows sums that are still in flight */
     int64_t moving[ZFI_QUEUES]; /* bytes in flight: of gradients, and of copies */
     zfi_beside beside;
     int32_t next;              /* index in beside.due of the next node, */
@@ -183,12 +185,11 @@ typedef struct zfi_put_off {
 static double zfi_reduction_seconds(const zfi_put_off *o, int32_t id, size_t most)
 {
     const zfi_node *node = &o->graph->nodes[id];
-    int64_t bytes, world = ZF_INT(node, all_gather, world);
-    if ((node->op != ZF_OP_reduce_scatter && node->op != ZF_OP_all_reduce) || world <= 1) return 0;
-    bytes = (int64_t)zfi_node_bytes(&o->graph->nodes[node->args[0]]);
-    if ((uint64_t)bytes > most) return 0;
-    return (double)(node->op == ZF_OP_all_reduce ? 2 * bytes : bytes) * (double)(world - 1) /
-           (double)world / o->cost->link_bytes_per_s;
+    zf_traffic traffic = {.all_gather = {0}};
+    if (!zfi_reduces(node->op) || ZF_INT(node, all_gather, world) <= 1 ||
+        zfi_node_bytes(&o->graph->nodes[node->args[0]]) > most)
+        return 0;
+    return zfi_link_seconds(o->cost, zfi_count_node(&traffic, o->graph, id, 1));
 }
 
 /* The position of the reduction with the least computation during it, and the seconds that are
@@ -293,14 +294,17 @@ static void zfi_put_off_gradients(zf_graph *g, const zf_cost *cost, size_t bytes
 /* ------------------------------------------------------------------------- fetches ahead of use */
 
 /* The bucket of parameters that the node fetches to the device for a run of uses: a gather of all
- * of it or, in a mesh, of a piece, or a copy of a whole one; 0: none. */
+ * of it or, in a mesh, of a piece, what that is dequantised to, or a copy of a whole one; 0:
+ * none. */
 static int32_t zfi_brings_bucket(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id], *from = node;
     bool gathers;
     if (node->update) return 0;
+    if (from->op == ZF_OP_dequantize) from = &g->nodes[from->args[0]];
     while (from->op == ZF_OP_all_gather && from->arg_count == 1) from = &g->nodes[from->args[0]];
     gathers = from != node;
+    if (gathers && from->op == ZF_OP_quantize) from = &g->nodes[from->args[0]];
     from = zfi_copied(g, from);
     if (!gathers && (from == node || node->arg_count > 1 || node->space != ZF_DEVICE)) return 0;
     if (from->op != ZF_OP_bucket || (!gathers && ZF_INT(from, bucket, world) > 1)) return 0;
@@ -333,8 +337,7 @@ static void zfi_find_aheads(zfi_prefetch *p)
         }
         a.bytes = (int64_t)zfi_node_bytes(&g->nodes[id]);
         if (link == ZFI_GATHERS)
-            a.seconds = zfi_gather_seconds(&p->cost, a.bytes,
-                                           (int32_t)ZF_INT(&g->nodes[id], all_gather, world));
+            a.seconds = zfi_seconds_of(g, &p->cost, id);
         zfi_push(&g->memory, p->aheads[link], a);
     }
 }
@@ -492,7 +495,7 @@ static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
         return ZFI_QUEUE_GATHER;
     }
     bytes = (int64_t)zfi_node_bytes(&g->nodes[node->args[0]]);
-    if ((node->op != ZF_OP_reduce_scatter && node->op != ZF_OP_all_reduce) || node->update ||
+    if ((!zfi_reduces(node->op) && node->op != ZF_OP_all_to_all) || node->update ||
         bytes > (int64_t)p->bytes)
         return ZFI_QUEUE_COMPUTE;
     return ZFI_QUEUE_REDUCE;
@@ -574,12 +577,27 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
     else p->pending[zfi_written_leaf(g, into)] = id;
 }
 
-/* Puts the copies whose sums are complete. */
+/* The node follows a sum that is in flight, or a node that is deferred: a copy of the sum, or the
+ * next step of quantised gradients. It can wait. */
+static bool zfi_is_deferred(const zfi_prefetch *p, int32_t id)
+{
+    const zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    const int32_t x = node->arg_count ? node->args[0] : 0, sum = x ? p->pending[x] : 0;
+    if (node->update || !x) return false;
+    if (sum && g->nodes[sum].queue == ZFI_QUEUE_REDUCE)
+        return node->op == ZF_OP_copy || node->op == ZF_OP_dequantize_sum;
+    return !p->born[x] && !zfi_has(g, x, ZF_OP_LEAF) &&
+           (node->op == ZF_OP_quantize || node->op == ZF_OP_all_to_all ||
+            node->op == ZF_OP_dequantize_sum || node->op == ZF_OP_cast || node->op == ZF_OP_copy);
+}
+
+/* Puts what was deferred and need not be any more. */
 static void zfi_put_deferred(zfi_prefetch *p)
 {
     for (int32_t k = 0; k < zfi_len(p->deferred) && !p->graph->memory.failed;) {
         const int32_t id = p->deferred[k];
-        if (p->pending[p->graph->nodes[id].args[0]]) {
+        if (zfi_is_deferred(p, id)) {
             k++;
             continue;
         }
@@ -589,16 +607,27 @@ static void zfi_put_deferred(zfi_prefetch *p)
     }
 }
 
-/* Puts a node; a copy of a sum in flight is deferred until that sum is complete. */
+/* Waits for the exchanges that were issued before `last`. */
+static void zfi_wait_for_exchanges(zfi_prefetch *p, int32_t last)
+{
+    for (int32_t k = 0; k < zfi_len(p->waiting);) {
+        const int32_t id = p->waiting[k];
+        const zfi_node *node = &p->graph->nodes[id];
+        if (id != last && node->op == ZF_OP_all_to_all && node->queue == ZFI_QUEUE_REDUCE)
+            zfi_put_wait(p, id);
+        else k++;
+    }
+}
+
+/* Puts a node, or defers it. */
 static void zfi_put(zfi_prefetch *p, int32_t id)
 {
-    const zf_graph *g = p->graph;
-    const int32_t sum = g->nodes[id].op == ZF_OP_copy ? p->pending[g->nodes[id].args[0]] : 0;
-    if (sum && g->nodes[sum].queue == ZFI_QUEUE_REDUCE && !g->nodes[id].update) {
+    if (zfi_is_deferred(p, id)) {
         zfi_push(&p->graph->memory, p->deferred, id);
         return;
     }
     zfi_put_node(p, id);
+    if (p->graph->nodes[id].op == ZF_OP_all_to_all) zfi_wait_for_exchanges(p, id);
     zfi_put_deferred(p);
 }
 
@@ -826,13 +855,13 @@ static void zfi_keep_gathered(zf_graph *g, const zfi_keepable *keep, int32_t cou
 {
     int32_t kept = 0;
     for (int32_t k = 0; k < count; k++) {
-        int32_t x = g->nodes[keep[k].second].args[0];
-        const int32_t part = g->nodes[keep[k].first].args[0];
+        int32_t x = g->nodes[keep[k].second].args[0], part = g->nodes[keep[k].first].args[0];
         zfi_replace(g, keep[k].second, keep[k].first);
-        if (g->nodes[x].op == ZF_OP_all_gather && x != part) { /* so is the part in a mesh */
-            const int32_t shard = g->nodes[x].args[0];
+        /* So are the parts in a mesh, and what is dequantised. */
+        while (g->nodes[x].op == ZF_OP_all_gather && x != part) {
+            const int32_t shard = g->nodes[x].args[0], other = g->nodes[part].args[0];
             zfi_replace(g, x, part);
-            x = shard;
+            x = shard, part = other;
         }
         for (int32_t next; g->nodes[x].op == ZF_OP_copy; x = next) { /* on its way alone */
             next = g->nodes[x].args[0];

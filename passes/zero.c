@@ -21,6 +21,15 @@
  *           %31 = reduce_scatter %30 {world=4} : f32[1024]     gradient %20, %31
  *           update:   adamw %20, %31, %32, %33, %3, %12 {world=4 blocks=[0,1] decays=[0.01]}
  *
+ * With quantized_weights a rank quantises its shards, gathers go over the quantised ones, and what
+ * they give is dequantised. With quantized_gradients a reduce_scatter is an exchange of quantised
+ * parts and their sum in f32:
+ *
+ *           %21 = quantize %20 {bits=8 block=256} : u8[1040]   %22 = all_gather %21 ...
+ *           %23 = dequantize %22 {bits=8 block=256} : f32[4096]
+ *           %31 = quantize %30 {bits=4 block=256} : u8[2112]   %32 = all_to_all %31 ...
+ *           %33 = dequantize_sum %32 {bits=4 block=256 parts=4} : f32[1024]
+ *
  * In every stage, sums start at 0 and add slot 0, 1, 2, ... of the global batch: the ranks of a
  * micro-batch in their order, micro-batch after micro-batch. Therefore each micro-batch is reduced,
  * in stages 0 and 1 too.
@@ -153,6 +162,32 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
     if (d->mics && d->hpz)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_zero: with mics all gathers stay inside a node; leave out hpz");
+    if ((d->quantized_weights || d->quantized_gradients) && d->world < 2)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: %s needs several ranks, which send less; world is %d",
+                        d->quantized_weights ? "quantized_weights" : "quantized_gradients",
+                        (int)d->world);
+    if (d->quantized_weights && d->stage < 3)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: quantized_weights is for stage 3, where parameters are gathered; "
+                        "stage is %d",
+                        (int)d->stage);
+    if (d->quantized_gradients && !d->stage)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: quantized_gradients is for stages 1 to 3, where each rank sums "
+                        "its shard; at stage 0 each has the whole sum");
+    if (d->quantized_gradients && d->mics)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: with mics each node has the whole sum; leave out "
+                        "quantized_gradients");
+    if (d->quantized_block < ZFI_BLOCK_LEAST || d->quantized_block > ZFI_BLOCK_MOST ||
+        d->quantized_block % ZFI_BLOCK_LEAST)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: quantized_block is %d; it must be a multiple of %d, at most %d",
+                        (int)d->quantized_block, ZFI_BLOCK_LEAST, ZFI_BLOCK_MOST);
+    if (d->quantized_scale != ZF_F32 && d->quantized_scale != ZF_BF16)
+        return zfi_fail(&g->error, ZF_ERR_DTYPE,
+                        "zf_zero: quantized_scale must be ZF_F32 or ZF_BF16");
     if ((g->stages & ZFI_STAGE_GRADIENTS) && !(g->stages & ZFI_STAGE_UPDATES))
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_zero: needs %s before it",
                         zfi_stage_advice(ZFI_STAGE_UPDATES));
@@ -168,7 +203,18 @@ static zf_zero_desc zfi_zero_resolved(const zf_zero_desc *desc)
     if (!d.world) d.world = 1;
     if (!d.micro_batches) d.micro_batches = 1;
     if (!d.nodes) d.nodes = 1;
+    if (!d.quantized_block) d.quantized_block = 256;
     return d;
+}
+
+/* Shards and the places of parameters are multiples of this: of blocks of norms and, where they are
+ * quantised, of blocks with a scale. So bits do not depend on how buckets are cut. */
+static int64_t zfi_shard_unit(const zf_zero_desc *d)
+{
+    int64_t unit = ZFI_NORM_BLOCK;
+    if (!d->quantized_weights && !d->quantized_gradients) return unit;
+    while (unit % d->quantized_block) unit += ZFI_NORM_BLOCK;
+    return unit;
 }
 
 ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
@@ -186,6 +232,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     z.mesh = zfi_is_mesh((zfi_mesh){z.d.world, z.d.nodes});
     z.shards = z.d.mics ? z.d.world / z.d.nodes : z.d.world;
     z.nodes = (size_t)zfi_len(g->nodes);
+    z.cut.unit = zfi_shard_unit(&z.d);
     zfi_cut_buckets(&z.cut, (int64_t)z.d.bucket_bytes, (int32_t)z.shards, z.d.store);
     members = (size_t)zfi_len(z.cut.members);
     buckets = (size_t)zfi_len(z.cut.buckets);

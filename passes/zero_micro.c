@@ -23,6 +23,7 @@ typedef struct zfi_bucket_state {
     int32_t reduced;   /* its gradient after reduction */
     int32_t gathered;  /* stage 3: the gathered bucket; 0 after its release */
     int32_t secondary; /* hpz: the gathered piece of this place of all nodes; 0: not yet */
+    int32_t quantized; /* what is gathered instead of the bucket; 0: the bucket itself */
     int32_t updated;   /* members that have an update */
     int32_t lifted;    /* its last lifted node, an index into `lifted` + 1 */
     int32_t whole;     /* the whole value that the program reads, gathered from */
@@ -114,6 +115,41 @@ static int32_t zfi_sum_last(zfi_zero *z, zf_op op, int64_t over, int32_t x)
     return zfi_together(
         z, op, over, x,
         zfi_accumulate(z, dtype, zfi_node_count(&z->graph->nodes[x]) / parts));
+}
+
+/* The integers and scales of a float value. */
+static int32_t zfi_quantize_node(zfi_zero *z, int32_t x, int bits)
+{
+    if (!x) return 0;
+    return zfi_append_nodes(
+        z->graph, quantize,
+        zfi_with({.i = bits}, {.i = z->d.quantized_block}, {.i = z->d.quantized_scale}), x);
+}
+
+/* The sum over an axis of the mesh or all ranks of what they have quantised, as shards: as a
+ * reduce_scatter, onto an accumulator if there is one. */
+static int32_t zfi_exchange(zfi_zero *z, int64_t over, int32_t x, int32_t onto, zf_dtype to)
+{
+    const int32_t ranks = zfi_mesh_size((zfi_mesh){z->d.world, z->d.nodes}, over);
+    x = zfi_together(z, ZF_OP_all_to_all, over, zfi_quantize_node(z, x, 4), 0);
+    if (!x) return 0;
+    return zfi_append_op(z->graph, ZF_OP_dequantize_sum, (int32_t[]){x, onto}, onto ? 2 : 1,
+                         zfi_with({.i = 4}, {.i = z->d.quantized_block},
+                                  {.i = z->d.quantized_scale}, {.i = to}, {.i = ranks}));
+}
+
+/* The sum of a gradient over ranks and micro-batches, sent in 4 bits: first inside nodes, each
+ * sum in f32 at least. */
+static int32_t zfi_reduce_quantized(zfi_zero *z, int32_t x)
+{
+    zf_graph *g = z->graph;
+    const zf_dtype dtype = g->nodes[x].dtype, wide = zfi_wide(dtype);
+    const int64_t count = zfi_node_count(&g->nodes[x]);
+    int32_t onto = 0;
+    if (z->mesh) x = zfi_exchange(z, ZF_OVER_LOCAL, x, 0, wide);
+    if (z->d.micro_batches > 1) onto = zfi_accumulate(z, wide, count / z->d.world);
+    x = zfi_exchange(z, z->mesh ? ZF_OVER_NODE : ZF_OVER_ALL, x, onto, wide);
+    return zfi_cast_node(g, x, dtype);
 }
 
 /* The sum over ranks, and with several micro-batches over these too; then in f32 at least, so that
@@ -239,11 +275,27 @@ static int32_t zfi_seen(zfi_zero *z, int32_t id)
     return z->seen_as[id] = x;
 }
 
+/* What is gathered of bucket f. */
+static int32_t zfi_sent_of(zfi_zero *z, int32_t f)
+{
+    zfi_bucket_state *u = &z->buckets[f];
+    if (!z->d.quantized_weights) return u->bucket;
+    if (!u->quantized) u->quantized = zfi_quantize_node(z, u->bucket, 8);
+    return u->quantized;
+}
+
 static void zfi_open_run(zfi_zero *z, int32_t f)
 {
     zfi_bucket_state *u = &z->buckets[f];
-    if (!z->d.hpz || !u->secondary) u->secondary = zfi_gather_nodes(z, u->bucket);
+    const int32_t x = zfi_sent_of(z, f);
+    if (!z->d.hpz || !u->secondary) u->secondary = zfi_gather_nodes(z, x);
     u->gathered = zfi_gather_rest(z, u->secondary, 0);
+    if (u->quantized && u->gathered)
+        u->gathered = zfi_append_nodes(
+            z->graph, dequantize,
+            zfi_with({.i = 8}, {.i = z->d.quantized_block}, {.i = z->d.quantized_scale},
+                     {.i = z->cut.buckets[f].dtype}),
+            u->gathered);
 }
 
 static void zfi_close_run(zfi_zero *z, int32_t f)
@@ -310,7 +362,10 @@ static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
 /* Reduces bucket f's gradient, which is complete on this rank. */
 static void zfi_reduce_bucket(zfi_zero *z, int32_t f)
 {
-    z->buckets[f].reduced = zfi_reduce_ranks(z, z->buckets[f].reduced, z->sharded);
+    const int32_t x = z->buckets[f].reduced;
+    z->buckets[f].reduced = !x                         ? 0
+                            : z->d.quantized_gradients ? zfi_reduce_quantized(z, x)
+                                                       : zfi_reduce_ranks(z, x, z->sharded);
 }
 
 /* Node id is a gradient of one or more members. After the last gradient of a bucket, packs them,
@@ -427,6 +482,7 @@ static void zfi_micro_section(zfi_zero *z)
     int32_t use = 0;
     zfi_make_buckets(z);
     if (gathers) zfi_find_gathers(z);
+    for (int32_t u = 0; u < zfi_len(z->uses); u++) (void)zfi_sent_of(z, z->uses[u].bucket);
     for (int32_t i = 0; i < zfi_len(z->order) && !g->error.status && !g->memory.failed; i++) {
         int32_t id = z->order[i];
         if (g->nodes[id].update) break;

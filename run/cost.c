@@ -99,13 +99,17 @@ static zf_status zfi_measure_memory(zf_backend *backend, zf_cost *cost, zf_error
     return status;
 }
 
-/* Seconds of an all_gather of `count` elements per rank, measured by rank 0 and equal on all
- * ranks. */
-static zf_status zfi_time_gather(const zf_comm *comm, const void *in, void *out, int64_t count,
-                                 int runs, double *seconds, zf_error *error)
+/* Seconds of an all_gather of `count` elements per rank in each group, measured by rank 0 and equal
+ * on all ranks. */
+static zf_status zfi_time_gather(const zf_comm *comm, zf_group group, const void *in, void *out,
+                                 int64_t count, int runs, double *seconds, zf_error *error)
 {
-    const zf_collective gather = {
-        .op = ZF_OP_all_gather, .dtype = ZF_F32, .count = count, .in = in, .out = out};
+    const zf_collective gather = {.op = ZF_OP_all_gather,
+                                  .dtype = ZF_F32,
+                                  .count = count,
+                                  .in = in,
+                                  .out = out,
+                                  .group = group};
     const zf_collective tell = {
         .op = ZF_OP_bcast, .dtype = ZF_F64, .count = 1, .in = seconds, .out = seconds};
     double times[ZFI_COST_LATENCIES];
@@ -120,22 +124,41 @@ static zf_status zfi_time_gather(const zf_comm *comm, const void *in, void *out,
     return comm->run(comm->self, &tell, error);
 }
 
-/* in, out: memory of the backend for the largest all_gather. */
-static zf_status zfi_measure_link(const zf_comm *comm, const void *in, void *out, zf_cost *cost,
-                                  zf_error *error)
+/* Measures the link of groups that call at the same time. in, out: memory of the backend for the
+ * largest all_gather. */
+static zf_status zfi_measure_groups(const zf_comm *comm, zf_group group, const void *in, void *out,
+                                    double *bytes_per_s, double *latency, zf_error *error)
 {
-    double seconds = 0, latency = 0, moving;
-    zf_status status = zfi_time_gather(comm, in, out, 1, ZFI_COST_LATENCIES, &latency, error);
+    const int32_t ranks = group.count ? group.count : comm->world;
+    double seconds = 0, moving;
+    zf_status status =
+        zfi_time_gather(comm, group, in, out, 1, ZFI_COST_LATENCIES, latency, error);
     for (int64_t bytes = ZFI_COST_LINK;
          bytes <= ZFI_COST_MOST_LINK && !status && seconds < zfi_cost_enough; bytes *= 4) {
-        int64_t count = bytes / (int64_t)sizeof(float) / comm->world + 1;
-        status = zfi_time_gather(comm, in, out, count, 3, &seconds, error);
+        int64_t count = bytes / (int64_t)sizeof(float) / ranks + 1;
+        status = zfi_time_gather(comm, group, in, out, count, 3, &seconds, error);
         /* If most of the time is latency, the rest cannot be measured. */
-        moving = seconds > 2 * latency ? seconds - latency : seconds;
-        cost->link_bytes_per_s = (double)count * sizeof(float) * (double)(comm->world - 1) / moving;
+        moving = seconds > 2 * *latency ? seconds - *latency : seconds;
+        *bytes_per_s = (double)count * sizeof(float) * (double)(ranks - 1) / moving;
     }
-    cost->link_latency_s = latency;
     return status;
+}
+
+/* The link inside nodes and the one between them; in one node, or nodes of one rank, they are the
+ * same. */
+static zf_status zfi_measure_link(const zf_comm *comm, zfi_mesh mesh, const void *in, void *out,
+                                  zf_cost *cost, zf_error *error)
+{
+    const bool is_mesh = zfi_is_mesh(mesh);
+    const zf_group near =
+        zfi_mesh_group(mesh, is_mesh ? ZF_OVER_LOCAL : ZF_OVER_ALL, comm->rank);
+    zf_status status = zfi_measure_groups(comm, near, in, out, &cost->link_bytes_per_s,
+                                          &cost->link_latency_s, error);
+    cost->between_bytes_per_s = cost->link_bytes_per_s;
+    cost->between_latency_s = cost->link_latency_s;
+    if (status || !is_mesh) return status;
+    return zfi_measure_groups(comm, zfi_mesh_group(mesh, ZF_OVER_NODE, comm->rank), in, out,
+                              &cost->between_bytes_per_s, &cost->between_latency_s, error);
 }
 
 /* Seconds of a copy from the device to host memory, or back, launched as in a step. */
@@ -369,6 +392,11 @@ ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_e
     zf_cost measured = zf_cost_default();
     void *out = NULL, *in = NULL;
     if (d.comm && d.comm->world < 2) d.comm = NULL;
+    if (!d.nodes) d.nodes = 1;
+    if (d.comm && (d.nodes < 1 || d.comm->world % d.nodes))
+        zfi_fail(&mine, ZF_ERR_ARGUMENT,
+                 "zf_calibrate: nodes is %d; it must divide the world of %d", (int)d.nodes,
+                 (int)d.comm->world);
     if (!cost) zfi_fail(&mine, ZF_ERR_ARGUMENT, "zf_calibrate: cost is NULL");
     if (!mine.status && d.comm) {
         out = backend->allocate(backend->self, bytes, &mine);
@@ -380,7 +408,8 @@ ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_e
         zfi_measure_rank(&d, backend, &measured, &mine);
         zfi_comm_agree(d.comm, &mine);
     }
-    if (!mine.status && d.comm) zfi_measure_link(d.comm, in, out, &measured, &mine);
+    if (!mine.status && d.comm)
+        zfi_measure_link(d.comm, (zfi_mesh){d.comm->world, d.nodes}, in, out, &measured, &mine);
     if (!mine.status && d.comm) zfi_share_cost(d.comm, &measured, &mine);
     if (in) backend->release(backend->self, in, bytes);
     if (out) backend->release(backend->self, out, bytes);
@@ -412,6 +441,7 @@ ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocato
     zf_error mine = {ZF_OK, ""};
     zf_json *file = path && cost ? zf_json_read(path, allocator, &mine) : NULL;
     zf_cost read = zf_cost_default();
+    read.between_bytes_per_s = 0; /* then it is the link's */
     if (!path || !cost)
         return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_cost_read: %s is NULL", path ? "cost" : "path");
     if (file && zf_json_type_of(file) != ZF_JSON_OBJECT)
@@ -429,7 +459,7 @@ ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocato
     }
     zf_json_free(file);
     if (mine.status) return zfi_fail(error, mine.status, "%s", mine.text);
-    *cost = read;
+    *cost = zfi_cost_resolved(&read);
     return ZF_OK;
 }
 

@@ -56,6 +56,12 @@ check 'shards of nodes at stage 0' \
 check 'parameters inside nodes at stage 2' \
     misused '--zero-hpz is for --zero 3, where parameters are gathered' \
     pretrain --corpus c --vocab v --zero 2 --zero-hpz
+check 'quantised gathers at stage 2' \
+    misused '--zero-quantized-weights is for --zero 3, where parameters are gathered' \
+    pretrain --corpus c --vocab v --zero 2 --zero-quantized-weights
+check 'quantised gradients at stage 0' \
+    misused '--zero-quantized-gradients is for --zero 1, 2 or 3, where each rank sums its shard' \
+    pretrain --corpus c --vocab v --zero-quantized-gradients
 check 'cost without prefetch' \
     misused '--cost decides when --prefetch gathers: --prefetch BYTES' \
     pretrain --corpus c --vocab v --cost measure
@@ -696,6 +702,13 @@ check 'two nodes of two ranks' ranked nodes --ranks 4 --nodes 2
 check 'which have other bits' eval '! cmp -s "$work/adamw.params" "$work/nodes.params"'
 check 'parameters kept inside nodes: the same bits' like nodes --zero 3 --ranks 4 \
     --ranks-per-node 2 --zero-hpz --prefetch 100000
+quantized='--zero 3 --zero-quantized-weights --zero-quantized-gradients'
+# shellcheck disable=SC2086 # a list of options
+check 'quantised' ranked quantized --ranks 4 --nodes 2 $quantized
+check 'which have other bits' eval '! cmp -s "$work/nodes.params" "$work/quantized.params"'
+# shellcheck disable=SC2086
+check 'quantised, kept inside nodes, ahead: the same bits' like quantized --ranks 4 \
+    --ranks-per-node 2 --zero-hpz --prefetch 100000 $quantized
 check 'shards of a node: the same bits' like nodes --zero 2 --ranks 4 --mics 2
 check 'four nodes of two ranks' ranked eight --ranks 8 --nodes 4
 check 'two nodes with twice the micro-batches: the same bits' \
@@ -839,6 +852,9 @@ if [ -n "$mpi" ]; then
     done
     check 'two nodes of two processes: the same bits' \
         like nodes --zero 3 --nodes 2 --zero-hpz --prefetch 20000
+    # shellcheck disable=SC2086
+    check 'quantised, four processes: the same bits' \
+        like quantized --nodes 2 --prefetch 20000 $quantized
     hosts() { # N: mpirun says that N processes are on each host
         printf 'export OMPI_COMM_WORLD_LOCAL_SIZE=%s\n' "$1"
         printf 'OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK %% %s))\n' "$1"

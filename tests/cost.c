@@ -15,7 +15,7 @@
      .link_bytes_per_s = (link),                                                                   \
      .link_latency_s = (latency)}
 
-enum { RANKS = 3 };
+enum { RANKS = 4 };
 
 enum { MEMBERS = sizeof(zf_cost) / sizeof(double) };
 
@@ -52,8 +52,8 @@ TEST_ONCE(cost_alone)
                         &cost, &error),
            error.text);
         CHECK(t, is_table(&cost));
-        for (int n = 0; n < MEMBERS; n++) { /* the link, and without a folder the disk */
-            const bool left = n == 2 || n == 3 || (!k && n >= MEMBERS - 4);
+        for (int n = 0; n < MEMBERS; n++) { /* links, and without a folder the disk */
+            const bool left = (n >= 2 && n < 6) || (!k && n >= MEMBERS - 4);
             CHECK(t, (member_of(&cost, n) == member_of(&plain, n)) == left);
         }
     }
@@ -74,6 +74,7 @@ typedef struct member {
     const zf_comm *comm;
     zf_backend *backend;
     bool none; /* it has no room for the answer */
+    int32_t nodes;
     zf_cost cost;
     zf_error error;
     zf_status status;
@@ -83,8 +84,9 @@ typedef struct member {
 static void *member_main(void *object)
 {
     member *m = object;
-    m->status = zf_calibrate(&(zf_calibrate_desc){.backend = m->backend, .comm = m->comm},
-                             m->none ? NULL : &m->cost, &m->error);
+    m->status = zf_calibrate(
+        &(zf_calibrate_desc){.backend = m->backend, .comm = m->comm, .nodes = m->nodes},
+        m->none ? NULL : &m->cost, &m->error);
     return NULL;
 }
 
@@ -108,12 +110,24 @@ TEST_ONCE(cost_of_ranks)
     zf_local *group = zf_local_new(&(zf_local_desc){.world = RANKS}, &error);
     NEED(t, group, &error);
     test_defer(t, (test_cleanup *)zf_local_free, group);
+    for (int nodes = 1; nodes < 3; nodes++) {
+        for (int r = 0; r < RANKS; r++) members[r].nodes = nodes;
+        CHECK(t, run(group, members));
+        for (int r = 0; r < RANKS; r++) {
+            const zf_cost *c = &members[r].cost;
+            CHECK(t, !members[r].status && is_table(c));
+            CHECK(t, same(c, &members[0].cost));
+            for (int n = 0; n < MEMBERS - 4; n++)
+                CHECK(t, member_of(c, n) != member_of(&plain, n));
+            CHECK(t, (c->between_bytes_per_s == c->link_bytes_per_s) == (nodes == 1));
+        }
+    }
+    for (int r = 0; r < RANKS; r++) members[r].nodes = 3;
     CHECK(t, run(group, members));
     for (int r = 0; r < RANKS; r++) {
-        CHECK(t, !members[r].status && is_table(&members[r].cost));
-        CHECK(t, same(&members[r].cost, &members[0].cost));
-        for (int n = 0; n < MEMBERS - 4; n++)
-            CHECK(t, member_of(&members[r].cost, n) != member_of(&plain, n));
+        CHECK(t, members[r].status == ZF_ERR_ARGUMENT);
+        CHECK(t, strstr(members[r].error.text,
+                        "zf_calibrate: nodes is 3; it must divide the world of 4"));
     }
 }
 
@@ -179,9 +193,9 @@ TEST(cost_files)
     const char *path = test_path("cost.json");
     const zf_cost tables[] = {
         zf_cost_default(),
-        {1, 1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0},
-        {1e24, 1e24, 1e24, 1e6, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6},
-        {123456789.125, 1.0 / 3 + 1, 0x1.23456789abcdep40, 0x1p-60, 5, 6, 7, 8, 9, 10, 11, 12, 13}};
+        {1, 1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0},
+        {1e24, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6},
+        {123456789.125, 1.0 / 3 + 1, 0x1.23456789abcdep40, 0x1p-60, 14, 15, 5, 6, 7, 8, 9, 10, 11, 12, 13}};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++) {
         zf_error error = {ZF_OK, ""};
         zf_cost cost = {0};
@@ -196,6 +210,7 @@ TEST(cost_files)
         zf_cost cost = {0}, want = zf_cost_default();
         want.flops_per_s = 2e9, want.bytes_per_s = 4, want.link_bytes_per_s = 3;
         want.link_latency_s = 0, want.read_bytes_per_s = 7;
+        want.between_bytes_per_s = 3, want.between_latency_s = 0;
         OK(t, zf_cost_read(path, &cost, &t->allocator, &error), error.text);
         CHECK(t, same(&cost, &want));
     }
@@ -206,6 +221,7 @@ TEST(cost_files)
                 want = zf_cost_default();
         want.flops_per_s = 1, want.bytes_per_s = 2, want.link_bytes_per_s = 3;
         want.link_latency_s = 0, want.read_bytes_per_s = 8, want.read_latency_s = 0;
+        want.between_bytes_per_s = 3, want.between_latency_s = 0;
         OK(t, zf_cost_save(&cost, path, &t->allocator, &error), error.text);
         OK(t, zf_cost_read(path, &cost, &t->allocator, &error), error.text);
         CHECK(t, same(&cost, &want));
@@ -233,7 +249,7 @@ TEST_ONCE(cost_bad_files)
          "text"},
         {"{" ALL ",\n \"flops\": 1}",
          ":2:11: flops is no rate; there are flops_per_s, bytes_per_s, link_bytes_per_s, "
-         "link_latency_s, host_bytes_per_s, download_bytes_per_s, download_latency_s, "
+         "link_latency_s, between_bytes_per_s, between_latency_s, host_bytes_per_s, download_bytes_per_s, download_latency_s, "
          "upload_bytes_per_s, upload_latency_s, read_bytes_per_s, read_latency_s, "
          "write_bytes_per_s and write_latency_s"},
         {"{" ALL ", \"flops_per_s\": 2}",

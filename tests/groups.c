@@ -1,6 +1,6 @@
 /* Ranks in several nodes: the order of sums, ranks that are threads against lockstep, what hpz and
- * mics take and send, and what is refused. tests/shards.c compares stages and checkpoints,
- * tests/comm.c the calls of groups, tests/passes the text. */
+ * mics take and send, quantised gathers and sums, and what is refused. tests/shards.c compares
+ * stages and checkpoints, tests/comm.c the calls of groups, tests/passes the text. */
 #include "test.h"
 
 #include <pthread.h>
@@ -10,7 +10,9 @@ enum { RANKS = 6, ROWS = 2, WIDTH = 40, LAYERS = 3 };
 typedef struct setup {
     int32_t world, nodes, stage;
     int64_t micro_batches;
-    bool hpz, mics, prefetch, threads;
+    bool hpz, mics, prefetch, threads, half, weights, gradients;
+    int32_t block;  /* of quantised weights and gradients */
+    size_t bucket;  /* bytes; 0: one layer */
     int32_t odd_nodes; /* of the last rank, if it is not 0 */
 } setup;
 
@@ -60,13 +62,19 @@ static zf_graph *build(const setup *s, int32_t nodes)
                                 .lr = lr,
                                 .fuse.without = "all",
                                 .clip = 1,
+                                .precision.dtype = s->half ? ZF_BF16 : ZF_F32,
                                 .zero = {.stage = s->stage,
                                          .world = s->world,
                                          .micro_batches = s->micro_batches,
                                          .nodes = nodes,
                                          .hpz = s->hpz,
                                          .mics = s->mics,
-                                         .bucket_bytes = 4 * WIDTH * WIDTH},
+                                         .quantized_weights = s->weights,
+                                         .quantized_gradients = s->gradients,
+                                         .quantized_block = s->block,
+                                         .bucket_bytes = s->bucket
+                                                             ? s->bucket
+                                                             : (s->half ? 2 : 4) * WIDTH * WIDTH},
                                 .prefetch.bytes = s->prefetch ? 1 << 20 : 0});
     return g;
 }
@@ -270,6 +278,47 @@ TEST_ONCE(groups_of_threads)
     }
 }
 
+/* ----------------------------------------------------------------------------------- quantised */
+
+/* Threads, queues and the cut of buckets change no bit of quantised steps either, and forward and
+ * backward pass read the same values, with hpz or kept gathered. */
+TEST_ONCE(groups_quantized_bits)
+{
+    static const setup rows[] = {
+        {.world = 4, .stage = 3, .micro_batches = 2, .weights = true},
+        {.world = 4, .nodes = 2, .stage = 3, .micro_batches = 1, .weights = true,
+         .gradients = true},
+        {.world = 6, .nodes = 3, .stage = 3, .micro_batches = 2, .hpz = true, .weights = true,
+         .gradients = true, .block = 192},
+        {.world = 4, .nodes = 2, .stage = 3, .micro_batches = 1, .mics = true, .weights = true,
+         .block = 2048},
+        {.world = 3, .stage = 2, .micro_batches = 2, .gradients = true, .block = 2048},
+        {.world = 4, .nodes = 2, .stage = 1, .micro_batches = 1, .gradients = true, .half = true},
+        {.world = 4, .nodes = 2, .stage = 3, .micro_batches = 2, .weights = true, .gradients = true,
+         .half = true}};
+    test_defer(t, team_free, &teams[0]);
+    test_defer(t, team_free, &teams[1]);
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        setup s = rows[n];
+        zf_error error = {ZF_OK, ""};
+        float plain;
+        if (!team_new(t, &teams[0], &s)) return;
+        OK(t, run(&teams[0], &error), error.text);
+        s.threads = true, s.prefetch = true;
+        if (s.stage == 3 && !s.mics) s.hpz = s.nodes && !s.hpz;
+        s.bucket = n % 2 ? 1 : 9 * WIDTH * WIDTH;
+        if (!team_new(t, &teams[1], &s)) return;
+        OK(t, run(&teams[1], &error), error.text);
+        CHECK(t, loss_of(&teams[0]) == loss_of(&teams[1]));
+        plain = loss_of(&teams[0]);
+        s = rows[n], s.weights = s.gradients = false;
+        if (!team_new(t, &teams[1], &s)) return;
+        OK(t, run(&teams[1], &error), error.text);
+        CHECK(t, loss_of(&teams[1]) != plain &&
+                     fabsf(loss_of(&teams[1]) - plain) < 0.05f * fabsf(plain));
+    }
+}
+
 /* ------------------------------------------------------------------------------ bytes and links */
 
 static size_t bytes_of(const zf_traffic *t)
@@ -330,6 +379,46 @@ TEST_ONCE(groups_bytes_by_link)
             CHECK(t, local->all_reduce.bytes == 8);
             CHECK(t, bytes_of(&info.plan.traffic) == bytes_of(node) + bytes_of(local));
             CHECK(t, between(&info.plan.traffic) == bytes_of(node) && !between(local));
+            CHECK(t, info.plan.peak_bytes == info.allocated_bytes);
+        }
+    }
+}
+
+/* Plain stage 3 sends a bucket's 16 bits between nodes for the forward pass, for the backward pass,
+ * and its gradient: 3 M. With hpz and both quantised it is 8 bits once and 4 bits: 0.75 M, and a
+ * scale for each block. Of 2 nodes of 2; shards of B elements; the gradient of one layer of three
+ * needs its weights again. */
+TEST_ONCE(groups_bytes_of_quantized)
+{
+    enum { B = 1024, L = LAYERS, BLOCK = 256, SCALES = B / BLOCK * 4, OTHERS = 4 * L + 8 };
+    test_defer(t, team_free, &teams[0]);
+    for (int quantized = 0; quantized < 2; quantized++) {
+        const setup s = {.world = 4,
+                         .nodes = 2,
+                         .stage = 3,
+                         .micro_batches = 1,
+                         .half = true,
+                         .hpz = quantized,
+                         .weights = quantized,
+                         .gradients = quantized};
+        const size_t gathers = quantized ? L * (B + SCALES) : (L + 1) * 2 * B,
+                     sums = quantized ? L * (B / 2 + SCALES) : L * 2 * B,
+                     again = quantized ? (L + 1) * 2 * (B + SCALES) : (L + 1) * 4 * B;
+        zf_error error = {ZF_OK, ""};
+        zf_program_info info;
+        const zf_traffic *node, *local;
+        if (!team_new(t, &teams[0], &s)) return;
+        OK(t, run(&teams[0], &error), error.text);
+        for (int r = 0; r < 4; r++) {
+            info = zf_program_info_of(teams[0].programs[r]);
+            node = &info.plan.traffic_over[ZF_OVER_NODE];
+            local = &info.plan.traffic_over[ZF_OVER_LOCAL];
+            CHECK(t, !memcmp(&info.counted, &info.plan.traffic, sizeof info.counted));
+            CHECK(t, !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over));
+            CHECK(t, between(&info.plan.traffic) == gathers + sums + OTHERS);
+            CHECK(t, node->all_to_all.bytes == (quantized ? sums : 0));
+            CHECK(t, local->all_to_all.bytes == (quantized ? 2 * sums : 0));
+            CHECK(t, local->all_gather.bytes == again + 8 * L);
             CHECK(t, info.plan.peak_bytes == info.allocated_bytes);
         }
     }

@@ -135,6 +135,25 @@ static const op_case cases[] = {
     {"cast", "j[R,N]", "cast %1 {to=i32} : i32[R,N]", EXACT, 0, 0, NO_GRADIENT},
     {"cast", "i[R,N]", "cast %1 {to=i64} : i64[R,N]", EXACT, 0, 0, NO_GRADIENT},
     {"cast", "b[R,N]", "cast %1 {to=bf16} : bf16[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"quantize", "f[R,128]", "quantize %1 {bits=8 block=64} : u8[R,136]", EXACT, 0, 0, NO_GRADIENT},
+    {"quantize", "f[R,256]", "quantize %1 {bits=4 block=128 scale=bf16} : u8[R,132]", EXACT, 0, 0,
+     NO_GRADIENT},
+    {"dequantize", "f[R,192]",
+     "quantize %1 {bits=8 block=192 scale=bf16} : u8[R,194]\n"
+     "dequantize %2 {bits=8 block=192 scale=bf16} : f32[R,192]",
+     EXACT, 0, 0, NO_GRADIENT},
+    {"dequantize", "f[R,128]",
+     "quantize %1 {bits=4 block=64} : u8[R,72]\n"
+     "dequantize %2 {bits=4 block=64 to=bf16} : bf16[R,128]",
+     EXACT, 0, 0, NO_GRADIENT},
+    {"dequantize_sum", "f[3,R,64]",
+     "quantize %1 {bits=8 block=64} : u8[3,R,68]\n"
+     "dequantize_sum %2 {bits=8 block=64 parts=3} : f32[X]",
+     EXACT, 0, 0, NO_GRADIENT | MUTATES},
+    {"dequantize_sum", "f[2,R,128]",
+     "quantize %1 {bits=4 block=128 scale=bf16} : u8[2,R,66]\n"
+     "dequantize_sum %2 {bits=4 block=128 scale=bf16 to=f16 parts=2} : f16[Y]",
+     EXACT, 0, 0, NO_GRADIENT | MUTATES},
     {"dropout", "f[R,N]", "dropout %1 {p=0.25 stream=7} : f[R,N]", RELATIVE, 2, 0, RANDOM},
 
     {"reshape", "f[R,N]", "reshape %1 {shape=[S]} : f[S]", EXACT, 0, 0, 0},
@@ -472,6 +491,8 @@ static int64_t size_of(char letter, const sizes *z)
     case 'V': return z->R + 5;
     case 'J': return z->R + z->N;
     case 'W': return 3 * z->N;
+    case 'X': return 64 * z->R;
+    case 'Y': return 128 * z->R;
     default: return 0;
     }
 }

@@ -133,6 +133,27 @@ static const char updating[] =
     "      wait %7\n"
     "peak 20864 %48\n";
 
+/* Stage 2, two nodes of two ranks: a gradient that is quantised. */
+static const char exchanged[] =
+    "zero stage=2 world=4 micro_batches=1 nodes=2\n"
+    "%2  = param \"w\" {init=normal b=0.3} : f32[8,8]\n"
+    "%42 = bucket %2 {at=[0] size=4096} : f32[4096]\n"
+    "%1  = input \"x\" : f32[8,8]\n"
+    "%4  = input \"lr\" : f32[]\n"
+    "%46 = pack %1 {at=[0] size=4096} : f32[4096]\n"
+    "%47 = quantize %46 {bits=4 block=64} : u8[2304]\n"
+    "%48 = all_to_all %47 {world=2 over=local} : u8[2304]\n"
+    "%49 = dequantize_sum %48 {bits=4 block=64 parts=2} : f32[2048]\n"
+    "%50 = quantize %49 {bits=4 block=64} : u8[1152]\n"
+    "%51 = all_to_all %50 {world=2 over=node} : u8[1152]\n"
+    "%52 = dequantize_sum %51 {bits=4 block=64 parts=2} : f32[1024]\n"
+    "update:\n"
+    "%6  = shard %42 {world=4} : f32[1024]\n"
+    "      sgd %6, %52, %4 {world=4 blocks=[0,1] decays=[0]}\n"
+    "%7  = all_gather %6 {world=2 over=node} : f32[2048]\n"
+    "%8  = all_gather %7, %42 {world=2 over=local} : f32[4096]\n"
+    "      gradient %42, %52\n";
+
 /* Stage 0, one rank, two micro-batches: a bucket that is updated whole. */
 static const char whole[] = "zero stage=0 world=1 micro_batches=2\n"
                             "%2  = param \"w\" {init=normal b=0.3} : f32[8,8]\n"
@@ -314,6 +335,53 @@ TEST_ONCE(plan_gradients_are_summed_once)
          {{"reduce_scatter %49, %50 {", "reduce_scatter %49, %47 {"}},
          "verify: %51 = reduce_scatter %49, %47 {world=2} : f32[1024]: %47 accumulates %48 "
          "already"},
+        {exchanged, /* between nodes first */
+         {{"over=local", "over=node"}},
+         "verify: %49 = dequantize_sum %48 {bits=4 block=64 parts=2} : f32[2048]: %48 is no sum "
+         "over a node: sums are made over local first"},
+        {exchanged, /* inside nodes twice */
+         {{"%51 = all_to_all %50 {world=2 over=node}", "%51 = all_to_all %50 {world=2 over=local}"}},
+         "verify: %52 = dequantize_sum %51 {bits=4 block=64 parts=2} : f32[1024]: %51 has no parts "
+         "of other ranks: an all_to_all must be above"},
+        {exchanged, /* over all ranks at once */
+         {{"%47 = quantize %46 {bits=4 block=64} : u8[2304]\n"
+           "%48 = all_to_all %47 {world=2 over=local} : u8[2304]\n"
+           "%49 = dequantize_sum %48 {bits=4 block=64 parts=2} : f32[2048]\n"
+           "%50 = quantize %49 {bits=4 block=64} : u8[1152]\n"
+           "%51 = all_to_all %50 {world=2 over=node} : u8[1152]\n"
+           "%52 = dequantize_sum %51 {bits=4 block=64 parts=2}",
+           "%50 = quantize %46 {bits=4 block=64} : u8[2304]\n"
+           "%51 = all_to_all %50 {world=4} : u8[2304]\n"
+           "%52 = dequantize_sum %51 {bits=4 block=64 parts=4}"}},
+         "verify: %52 = dequantize_sum %51 {bits=4 block=64 parts=4} : f32[1024]: the ranks are a "
+         "mesh: sums are made over one axis after the other"},
+        {exchanged, /* between nodes not at all */
+         {{"sgd %6, %52", "sgd %6, %9"},
+          {"update:\n", "%9 = view %49 {shape=[1024]} : f32[1024]\nupdate:\n"}},
+         "verify: sgd %6, %9, %4 {world=4 blocks=[0,1] decays=[0]}: %9 is a gradient that was not "
+         "summed over the 4 ranks"},
+        {accumulating, /* parts that were not exchanged */
+         {{"%51 = reduce_scatter %49, %50 {world=2}",
+           "%80 = quantize %49 {bits=4 block=64} : u8[1152]\n"
+           "%51 = dequantize_sum %80, %50 {bits=4 block=64 parts=2}"}},
+         "verify: %51 = dequantize_sum %80, %50 {bits=4 block=64 parts=2} : f32[1024]: %80 has no "
+         "parts of other ranks: an all_to_all must be above"},
+        {accumulating, /* another number of them */
+         {{"%50 = accumulator : f32[1024]", "%50 = accumulator : f32[2048]"},
+          {"%51 = reduce_scatter %49, %50 {world=2} : f32[1024]",
+           "%80 = quantize %49 {bits=4 block=64} : u8[1152]\n"
+           "%81 = all_to_all %80 {world=2} : u8[1152]\n"
+           "%82 = dequantize_sum %81, %50 {bits=4 block=64 parts=1} : f32[2048]\n"
+           "%51 = shard %82 {world=2} : f32[1024]"}},
+         "verify: %82 = dequantize_sum %81, %50 {bits=4 block=64 parts=1} : f32[2048]: it adds 1 "
+         "parts, and %81 has those of 2 ranks"},
+        {accumulating, /* the parts, not their sum */
+         {{"%51 = reduce_scatter %49, %50 {world=2}",
+           "%80 = quantize %49 {bits=4 block=64} : u8[1152]\n"
+           "%81 = all_to_all %80 {world=2} : u8[1152]\n"
+           "%82 = dequantize %81 {bits=4 block=64} : f32[2048]\n"
+           "%51 = shard %82 {world=2}"}},
+         "verify: gradient %42, %62: %62 is a gradient that was not summed over the 2 ranks"},
         {accumulating,
          {{"mul %51, %29", "mul %50, %29"}},
          "verify: %62 = mul %50, %29 : f32[1024]: %50 is an accumulator: its value is that of the "

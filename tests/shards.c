@@ -28,7 +28,7 @@ enum {
 typedef struct model_desc {
     int32_t stage, world;
     int32_t nodes; /* in which the ranks are; 0: 1 */
-    bool hpz, mics;
+    bool hpz, mics, weights, gradients; /* the last two: quantised */
     bool lamb;
     bool tiny; /* a few elements, so that every byte of a checkpoint can be tried */
     size_t bucket;
@@ -103,6 +103,8 @@ static zf_status model_new(test *t, model *m, const model_desc *d, zf_error *err
                                              .nodes = d->nodes,
                                              .hpz = d->hpz,
                                              .mics = d->mics,
+                                             .quantized_weights = d->weights,
+                                             .quantized_gradients = d->gradients,
                                              .micro_batches = d->forward ? 1 : SLOTS / d->world,
                                              .bucket_bytes = d->bucket},
                                     .offload.optimizer = d->offload});
@@ -433,6 +435,48 @@ TEST_ONCE(shards_of_nodes)
             CHECK(t, !memcmp(losses + SAVED, others + SAVED, (DONE - SAVED) * sizeof *losses));
             CHECK(t, same_image(&first, &loaded));
         }
+    }
+}
+
+/* Quantised gradients: stages 1 to 3, with states on the host too, have the same bits, and go on
+ * from what the others saved. Quantised weights: a run that was interrupted has the bits of one
+ * that was not; what is saved is not rounded. */
+TEST_ONCE(shards_of_quantized)
+{
+    enum { SAVED = 2, DONE = 3, ALIKE = 4, CASES = 6 };
+    static const model_desc cases[CASES] = {
+        {.stage = 2, .world = 4, .nodes = 2, .gradients = true},
+        {.stage = 1, .world = 4, .nodes = 2, .gradients = true, .bucket = 3000},
+        {.stage = 3, .world = 4, .nodes = 2, .gradients = true, .hpz = true},
+        {.stage = 3, .world = 4, .nodes = 2, .gradients = true, .offload = ZF_HOST},
+        {.stage = 3, .world = 4, .nodes = 2, .gradients = true, .weights = true, .hpz = true},
+        {.stage = 3, .world = 3, .weights = true, .bucket = 3000, .offload = ZF_HOST},
+    };
+    static model first, saved, loaded;
+    const char *path = test_path("quantized");
+    float losses[DONE], others[DONE];
+    zf_error error = {ZF_OK, ""};
+    test_defer(t, model_free, &first);
+    test_defer(t, model_free, &saved);
+    test_defer(t, model_free, &loaded);
+    for (int k = 0; k < CASES; k++) {
+        model_desc d = cases[k];
+        d.seed = 5;
+        if (!k || k >= ALIKE) {
+            OK(t, model_new(t, &first, &d, &error), error.text);
+            OK(t, train(&first, DONE, losses, &error), error.text);
+        }
+        OK(t, model_new(t, &saved, &d, &error), error.text);
+        OK(t, train(&saved, SAVED, others, &error), error.text);
+        CHECK(t, !memcmp(losses, others, SAVED * sizeof *losses));
+        OK(t, zf_lockstep_save(&saved.lockstep, path, NULL, &error), error.text);
+        d = cases[k < ALIKE ? (k + 1) % ALIKE : k], d.seed = 7;
+        OK(t, model_new(t, &loaded, &d, &error), error.text);
+        OK(t, zf_lockstep_load(&loaded.lockstep, path, NULL, &error), error.text);
+        CHECK(t, same_image(&saved, &loaded));
+        OK(t, train(&loaded, DONE, others, &error), error.text);
+        CHECK(t, !memcmp(losses + SAVED, others + SAVED, (DONE - SAVED) * sizeof *losses));
+        CHECK(t, same_image(&first, &loaded));
     }
 }
 

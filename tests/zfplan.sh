@@ -163,6 +163,13 @@ misused "--memory must be a whole number from 1 to $most, in bytes, not '4194304
     --memory 4194304T
 misused "--recompute must be off, layers or a number of bytes, not 'all'" --recompute all
 misused "--recompute must be a whole number from 1 to $most, in bytes, not '1X'" --recompute 1X
+misused "--mics does not divide the 8 ranks into nodes of as many" --world 8 --mics 3
+misused "--ranks-per-node does not divide the 8 ranks into nodes of as many" \
+    --world 8 --ranks-per-node 3
+misused "--nodes does not divide the 8 ranks into nodes of as many" --world 8 --nodes 3
+misused '--nodes and --ranks-per-node exclude each other' --world 8 --nodes 2 --ranks-per-node 4
+misused '--mics Z shards over the ranks of a node: --ranks-per-node must be Z as well' \
+    --world 8 --ranks-per-node 2 --mics 4
 misused "'more' is no option" more
 fails 2 "$plan: unrecognized option '--nonesuch'" --nonesuch
 
@@ -188,6 +195,38 @@ is 'estimate: the step is what is exposed' \
 "$plan" --world 4 --zero 2 --cost "$work/cost" > "$work/table"
 is 'estimate: in the table' "$(grep -Ec "^seconds .* by $work/cost|^(compute|link) |^a step " \
     "$work/table")" 4
+
+# Two links: between nodes 1 kB/s without latency, inside nodes so fast that nothing remains.
+echo '{"flops_per_s": 1e24, "bytes_per_s": 1e24, "link_bytes_per_s": 1e24, "link_latency_s": 0,
+    "between_bytes_per_s": 1e3, "between_latency_s": 0}' > "$work/cost"
+far() { sed -n "/\"between_nodes\"/,/}/s/^    \"$1\": \([0-9]*\),*\$/\1/p" "$work/json"; }
+all_far() { for k in all_gather reduce_scatter all_reduce all_to_all; do far $k; done; }
+between() { all_far | awk '{ s += $1 } END { printf "%d", s }'; }
+spent() { sed -n 's/^    "seconds": \([0-9.e+]*\),$/\1/p' "$work/json" | whole; }
+less='--zero-hpz --zero-quantized-weights --zero-quantized-gradients'
+small="--layers 2 --hidden 128 --heads 2 --vocab 1000 --precision bf16 --world 8 --zero 3
+    --cost $work/cost"
+# shellcheck disable=SC2086 # a list of options
+planned $small --ranks-per-node 4
+plain=$(between) plain_spent=$(spent)
+is 'two links: seconds are those of bytes between nodes' "$plain_spent" $((plain * 1000))
+# shellcheck disable=SC2086
+planned $small --nodes 2
+is 'two links: --nodes 2 is --ranks-per-node 4 of 8' "$(between)" "$plain"
+# shellcheck disable=SC2086
+planned $small --nodes 2 $less
+is 'ZeRO++: seconds are those of fewer bytes' "$(spent)" $(($(between) * 1000))
+holds 'ZeRO++: about a quarter of the bytes between nodes' \
+    "$(between) * 100 < $plain * 30 && $(between) * 100 > $plain * 20"
+is 'ZeRO++: the plain step beside it' \
+    "$(sed -n 's/^  "plain_seconds": \([0-9.e+]*\),$/\1/p' "$work/json" | whole)" "$plain_spent"
+# shellcheck disable=SC2086
+"$plan" $small --nodes 2 $less > "$work/table"
+is 'ZeRO++: in the table' "$(grep -Ec '^plain ZeRO .* s \([0-9.]+%\) are saved$|inside nodes between' \
+    "$work/table")" 2
+fails 1 'zf-plan: zf_zero: quantized_weights is for stage 3, where parameters are gathered; stage is 2' \
+    --world 4 --zero 2 --zero-quantized-weights
+
 echo '{"flops_per_s": 1}' > "$work/cost"
 fails 1 "zf-plan: $work/cost:1:1: the top value lacks \"bytes_per_s\"" --cost "$work/cost"
 fails 1 "zf-plan: cannot open $work/none: No such file or directory" --cost "$work/none"

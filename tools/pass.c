@@ -266,6 +266,10 @@ static zf_zero_desc take_zero(call *c)
                           .nodes = (int32_t)take_number(c, "nodes"),
                           .hpz = take_flag(c, "hpz"),
                           .mics = take_flag(c, "mics"),
+                          .quantized_weights = take_flag(c, "quantized_weights"),
+                          .quantized_gradients = take_flag(c, "quantized_gradients"),
+                          .quantized_block = (int32_t)take_number(c, "block"),
+                          .quantized_scale = take_flag(c, "bf16_scales") ? ZF_BF16 : ZF_F32,
                           .bucket_bytes = (size_t)take_number(c, "bucket")};
 }
 
@@ -493,8 +497,11 @@ static const pass passes[] = {
     {"recompute", "[layers] [memory=N]",
      "recompute values in the backward pass: in every layer, or to stay within a memory limit",
      run_recompute},
-    {"zero", "[stage=N] [world=N] [micro_batches=N] [nodes=N] [hpz] [mics] [bucket=BYTES]",
-     "the step of each of `world` ranks, in so many nodes, at a ZeRO stage",
+    {"zero",
+     "[stage=N] [world=N] [micro_batches=N] [nodes=N] [hpz] [mics] [bucket=BYTES]\n"
+     "        [quantized_weights] [quantized_gradients] [block=N] [bf16_scales]",
+     "the step of each of `world` ranks, in so many nodes, at a ZeRO stage; quantised gathers and\n"
+     "        sums, in blocks with one scale",
      run_zero},
     {"offload",
      "[optimizer=host|disk] [parameters=host|disk] [gradients=host] [activations=host]\n"
@@ -511,7 +518,8 @@ static const pass passes[] = {
      "LOSS|evaluate [print] [rank=N] [alpha=X] [rslora] [dropout=P] [targets=NAME,...]\n"
      "        [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE] [tile=BYTES]\n"
      "        [recompute=layers|BYTES] [stage=N] [world=N] [micro_batches=N] [nodes=N]\n"
-     "        [hpz] [mics] [bucket=BYTES] [prefetch=BYTES] [memory=BYTES]\n"
+     "        [hpz] [mics] [quantized_weights] [quantized_gradients] [block=N] [bf16_scales]\n"
+     "        [bucket=BYTES] [prefetch=BYTES] [memory=BYTES]\n"
      "        [cost=FLOPS,BYTES,LINK,LATENCY]",
      "all passes of a training step of LOSS, in order, with an input \"lr\"; print: the graph\n"
      "        after each",

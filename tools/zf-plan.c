@@ -26,7 +26,9 @@ typedef struct options {
     bool gpt, json, prefetches;
     zf_optimizer optimizer;
     int64_t layers, hidden, heads, vocab, seq, batch, world, nodes, mics, zero, micro_batches;
-    bool hpz;
+    int64_t ranks_per_node; /* the same as nodes; 0: not given */
+    bool hpz, quantized_weights, quantized_gradients;
+    int64_t quantized_block;
     int64_t prefetch, memory, bucket, recompute, tile;
     zf_recompute_mode recomputes; /* limited by `recompute` bytes */
     double clip;
@@ -57,8 +59,12 @@ static void usage(FILE *out)
         "  --micro-batches=N      of a step on each rank (1)\n"
         "  --world=N              ranks (1)\n"
         "  --nodes=M              in which the ranks are, as many in each (1)\n"
+        "  --ranks-per-node=Z     the same, by the ranks in each\n"
         "  --zero=0|1|2|3         ZeRO stage (0)\n"
         "  --zero-hpz             stage 3: nodes keep parameters for the backward pass\n"
+        "  --zero-quantized-weights    stage 3: ranks send parameters as integers of 8 bits\n"
+        "  --zero-quantized-gradients  stages 1 to 3: and gradients as integers of 4 bits\n"
+        "  --quantized-block=N    of these integers that share a scale (256)\n"
         "  --mics=Z               shard over the Z ranks of a node alone\n"
         "  --precision=f32|bf16|f16\n"
         "                         of parameters, activations and gradients (f32)\n"
@@ -206,7 +212,11 @@ static int read_options(int argc, char **argv, options *o)
         {"micro-batches", required_argument, NULL, 'k'},
         {"nodes", required_argument, NULL, 'N'},
         {"mics", required_argument, NULL, 'M'},
+        {"ranks-per-node", required_argument, NULL, 'R'},
         {"zero-hpz", no_argument, NULL, 'H'},
+        {"zero-quantized-weights", no_argument, NULL, 'W'},
+        {"zero-quantized-gradients", no_argument, NULL, 'G'},
+        {"quantized-block", required_argument, NULL, 'Q'},
         {"world", required_argument, NULL, 'n'},
         {"zero", required_argument, NULL, 'z'},
         {"precision", required_argument, NULL, 'p'},
@@ -253,7 +263,11 @@ static int read_options(int argc, char **argv, options *o)
         case 'n': good = number(name, text, false, 1, MANY, &o->world); break;
         case 'N': good = number(name, text, false, 1, MANY, &o->nodes); break;
         case 'M': good = number(name, text, false, 1, MANY, &o->mics); break;
+        case 'R': good = number(name, text, false, 1, MANY, &o->ranks_per_node); break;
         case 'H': o->hpz = true; break;
+        case 'W': o->quantized_weights = true; break;
+        case 'G': o->quantized_gradients = true; break;
+        case 'Q': good = number(name, text, false, 64, 2048, &o->quantized_block); break;
         case 'z': good = number(name, text, false, 0, 3, &o->zero); break;
         case 'p': good = precision_of(text, &o->dtype); break;
         case 'o': good = optimizer_of(text, &o->optimizer); break;
@@ -288,10 +302,21 @@ static int read_options(int argc, char **argv, options *o)
         return misuse("--heads must divide --hidden, %lld, not be %lld", (long long)o->hidden,
                       (long long)o->heads) +
                1;
-    if (!o->nodes) o->nodes = o->mics ? o->world / o->mics : 1;
-    if (o->nodes < 1 || o->world % o->nodes || (o->mics && o->mics * o->nodes != o->world))
+    if (o->nodes && o->ranks_per_node)
+        return misuse("--nodes and --ranks-per-node exclude each other") + 1;
+    if (o->mics && o->ranks_per_node && o->mics != o->ranks_per_node)
+        return misuse("--mics Z shards over the ranks of a node: --ranks-per-node must be Z as "
+                      "well") +
+               1;
+    if (!o->ranks_per_node) o->ranks_per_node = o->mics;
+    if (!o->nodes) o->nodes = o->ranks_per_node ? o->world / o->ranks_per_node : 1;
+    if (o->nodes < 1 || o->world % o->nodes ||
+        (o->ranks_per_node && o->ranks_per_node * o->nodes != o->world))
         return misuse("--%s does not divide the %lld ranks into nodes of as many",
-                      o->mics ? "mics" : "nodes", (long long)o->world) +
+                      o->mics             ? "mics"
+                      : o->ranks_per_node ? "ranks-per-node"
+                                          : "nodes",
+                      (long long)o->world) +
                1;
     return 0;
 }
@@ -357,6 +382,7 @@ typedef struct result {
     zf_plan plan;
     zf_work work; /* sum over all operators */
     zf_estimate estimate;
+    double plain_seconds; /* of a step of plain_of, estimated; 0: it is the same */
     meter meter;
     double plan_ms;
 } result;
@@ -384,6 +410,9 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
                                          .nodes = (int32_t)o->nodes,
                                          .hpz = o->hpz,
                                          .mics = o->mics != 0,
+                                         .quantized_weights = o->quantized_weights,
+                                         .quantized_gradients = o->quantized_gradients,
+                                         .quantized_block = (int32_t)o->quantized_block,
                                          .micro_batches = o->micro_batches,
                                          .bucket_bytes = (size_t)o->bucket},
                                 .offload = o->offload,
@@ -395,6 +424,30 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
     if (zf_graph_work(g, ZF_OP_none, &r->work) || zf_graph_estimate(g, &o->cost, &r->estimate))
         return zf_graph_status(g);
     return zf_graph_plan(g, &r->plan);
+}
+
+/* Plans the graph of the options; false with the graph's error. */
+static bool plan_of(const options *o, result *r, char error[512])
+{
+    zf_graph *g;
+    bool good;
+    *r = (result){.plan_ms = 0};
+    g = zf_graph_new(&(zf_graph_desc){.allocator = {metered, &r->meter}});
+    good = g && !run_passes(g, o->gpt ? build_gpt(g, o) : build_bert(g, o), o, r);
+    snprintf(error, 512, "%s", g ? zf_graph_error(g) : "out of memory");
+    zf_graph_free(g);
+    /* Names of a graph that is freed */
+    for (int k = 0; k < ZF_SPACES; k++)
+        r->plan.spaces[k].peak_op = r->plan.spaces[k].peak_scope = "";
+    return good;
+}
+
+/* The options with all that makes ranks send less left out; false: they have none of it. */
+static bool plain_of(const options *o, options *plain)
+{
+    *plain = *o;
+    plain->mics = 0, plain->hpz = plain->quantized_weights = plain->quantized_gradients = false;
+    return o->mics || o->hpz || o->quantized_weights || o->quantized_gradients;
 }
 
 /* ----------------------------------------------------------------------------------- printing */
@@ -462,8 +515,9 @@ static void print_space(const options *o, zf_space space, const zf_space_plan *p
                human(most, nccl_bytes(o)));
 }
 
-static void print_estimate(const options *o, const zf_estimate *e)
+static void print_estimate(const options *o, const result *r)
 {
+    const zf_estimate *e = &r->estimate;
     printf("\n%-16s%14s%14s   by %s%s\n", "seconds", "busy", "exposed",
            o->cost_file ? o->cost_file : "the default cost table",
            o->cost_file ? "" : " (--cost FILE)");
@@ -472,6 +526,10 @@ static void print_estimate(const options *o, const zf_estimate *e)
             printf("%-16s%14.4g%14.4g\n", zf_resource_name((zf_resource)k), e->busy[k],
                    e->exposed[k]);
     printf("%-16s%14s%14.4g\n", "a step", "", e->seconds);
+    if (r->plain_seconds > 0)
+        printf("%-16s%14s%14.4g   without hpz, mics and quantisation; %.4g s (%.1f%%) are saved\n",
+               "plain ZeRO", "", r->plain_seconds, r->plain_seconds - e->seconds,
+               100 * (1 - e->seconds / r->plain_seconds));
 }
 
 static void print_table(const options *o, const result *r)
@@ -490,16 +548,19 @@ static void print_table(const options *o, const result *r)
     for (int space = 0; space < ZF_SPACES; space++)
         print_space(o, (zf_space)space, &plan->spaces[space]);
     printf("\n%-16s%14s%14s%s\n", "moved in a step", "calls", "bytes",
-           o->nodes > 1 ? " between nodes" : "");
+           o->nodes > 1 ? "  inside nodes between nodes" : "");
     for (int k = 0; k < MOVEMENTS; k++) {
         zf_moved m = moved(plan, k);
         if (!m.calls) continue;
         printf("%-16s%14lld%14s", movements[k].name, (long long)m.calls,
                human(most, (double)m.bytes));
-        if (o->nodes > 1) printf("%14s", human(most, (double)m.between));
+        if (o->nodes > 1) {
+            printf("%14s", human(most, (double)(m.bytes - m.between)));
+            printf("%14s", human(most, (double)m.between));
+        }
         printf("\n");
     }
-    print_estimate(o, &r->estimate);
+    print_estimate(o, r);
     printf("\n%s read and written in a step, by %lld launches; %.4g FLOPs",
            human(most, r->work.bytes), (long long)r->work.launches, plan->flops);
     if (o->recomputes)
@@ -627,6 +688,8 @@ static int print_json(const options *o, zf_graph *g, const result *r)
     zf_json_put_key(w, "flops"), zf_json_put_double(w, plan->flops);
     zf_json_put_key(w, "recomputed_flops"), zf_json_put_double(w, plan->recomputed_flops);
     put_estimate(w, &r->estimate);
+    if (r->plain_seconds > 0)
+        zf_json_put_key(w, "plain_seconds"), zf_json_put_double(w, r->plain_seconds);
     zf_json_put_key(w, "parameter_count"), zf_json_put_int(w, plan->parameter_count);
     zf_json_put_key(w, "padded_count"), zf_json_put_int(w, plan->padded_count);
     zf_json_put_key(w, "nodes"), zf_json_put_int(w, plan->nodes);
@@ -655,22 +718,6 @@ typedef struct fitted {
     result r;
     char error[512]; /* the error of the smallest model, if none fits */
 } fitted;
-
-/* Plans the graph of the options; false with the graph's error. */
-static bool plan_of(const options *o, result *r, char error[512])
-{
-    zf_graph *g;
-    bool good;
-    *r = (result){.plan_ms = 0};
-    g = zf_graph_new(&(zf_graph_desc){.allocator = {metered, &r->meter}});
-    good = g && !run_passes(g, o->gpt ? build_gpt(g, o) : build_bert(g, o), o, r);
-    snprintf(error, 512, "%s", g ? zf_graph_error(g) : "out of memory");
-    zf_graph_free(g);
-    /* Names of a graph that is freed */
-    for (int k = 0; k < ZF_SPACES; k++)
-        r->plan.spaces[k].peak_op = r->plan.spaces[k].peak_scope = "";
-    return good;
-}
 
 /* The largest share of a space that the plan takes: at most 1 where the plan fits. */
 static double share_of(const options *o, const zf_plan *plan)
@@ -837,6 +884,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "zf-plan: %s\n", g ? zf_graph_error(g) : "out of memory");
         end = BAD;
     } else {
+        options plain;
+        result other;
+        if (plain_of(&o, &plain) && plan_of(&plain, &other, error.text))
+            r.plain_seconds = other.estimate.seconds;
         if (o.json) end = print_json(&o, g, &r);
         else print_table(&o, &r);
         if (zf_plan_fits(g, (size_t)o.memory)) {

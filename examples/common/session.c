@@ -49,6 +49,9 @@ static void run_passes(session *s, const session_desc *d)
                                 .nodes = shared->nodes,
                                 .hpz = shared->hpz,
                                 .mics = shared->mics,
+                                .quantized_weights = shared->quantized_weights,
+                                .quantized_gradients = shared->quantized_gradients,
+                                .quantized_block = (int32_t)shared->quantized_block,
                                 .micro_batches = shared->micro_batches,
                                 .bucket_bytes = (size_t)shared->bucket,
                                 .store = d->share ? zf_program_store(d->share->program) : NULL};
@@ -95,6 +98,7 @@ static bool open_backend(session *s, const session_desc *d, zf_error *error)
     return s->own &&
            (!d->sharing.measure ||
             !zf_calibrate(&(zf_calibrate_desc){.backend = s->own,
+                                               .nodes = d->sharing.nodes,
                                                .host = s->host,
                                                .comm = s->sharing.comm,
                                                .offload_dir = d->offload_dir},

@@ -30,6 +30,7 @@ settings settings_defaults(void)
                       .beta1 = 0.9,
                       .beta2 = 0.999,
                       .momentum = 0.9,
+                      .quantized_block = 256,
                       .min_coeff = 0.01,
                       .max_coeff = 10,
                       .first_rate = 1,
@@ -114,6 +115,12 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "the same, by the ranks in each"},
         {"zero-hpz", FLAG, NULL, &o->hpz, 0, 0,
          "--zero 3: the ranks of a node together keep parameters for the backward pass"},
+        {"zero-quantized-weights", FLAG | NOTED, NULL, &o->quantized_weights, 0, 0,
+         "--zero 3: ranks send parameters as integers of 8 bits (ZeRO++)"},
+        {"zero-quantized-gradients", FLAG | NOTED, NULL, &o->quantized_gradients, 0, 0,
+         "--zero 1 to 3: ranks send gradients as integers of 4 bits"},
+        {"quantized-block", COUNT | NOTED, "N", &o->quantized_block, 64, 2048,
+         "of these integers that share a scale, a multiple of 64"},
         {"mics", COUNT, "Z", &o->mics, 0, 1024,
          "shard over the Z ranks of a node alone; each node has all shards"},
         {"micro-batches", COUNT, "N", &o->micro_batches, 1, 1 << 20,
@@ -324,6 +331,14 @@ const char *settings_wrong(const settings *o)
         return "--save-every needs a place for its checkpoints: --save DIR";
     if (o->hpz && o->zero != 3)
         return "--zero-hpz is for --zero 3, where parameters are gathered";
+    if (o->quantized_weights && o->zero != 3)
+        return "--zero-quantized-weights is for --zero 3, where parameters are gathered";
+    if (o->quantized_gradients && !o->zero)
+        return "--zero-quantized-gradients is for --zero 1, 2 or 3, where each rank sums its shard";
+    if (o->quantized_gradients && o->mics)
+        return "--zero-quantized-gradients and --mics exclude each other: with --mics each node has "
+               "the whole sum";
+    if (o->quantized_block % 64) return "--quantized-block must be a multiple of 64";
     if (o->mics && !o->zero) return "--mics is for --zero 1, 2 or 3; stage 0 shards nothing";
     if (o->mics && o->hpz) return "--mics gathers inside nodes already; leave out --zero-hpz";
     if (o->mics && o->ranks_per_node && o->mics != o->ranks_per_node)

@@ -16,13 +16,14 @@ typedef struct settings {
         *offload, *offload_dir, *memory, *tile, *data, *tokenizer, *chat, *lora;
     int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads,
         eval_batches, eval_every, save_every, compare_every, keep;
-    int64_t ranks, nodes, ranks_per_node, zero, mics, micro_batches, bucket, prefetch;
+    int64_t ranks, nodes, ranks_per_node, zero, mics, micro_batches, bucket, prefetch,
+        quantized_block;
     int64_t first_rate; /* 0: the schedule's first step has the rate of step 0 */
     double lr, end_lr, weight_decay, clip, dropout, beta1, beta2, eps, momentum, min_coeff,
         max_coeff, seconds, deadline;
     device_desc device;
     tokenizing words;
-    bool quiet, overwrite, alone, hpz;
+    bool quiet, overwrite, alone, hpz, quantized_weights, quantized_gradients;
     bool evaluates; /* nothing is trained: all of --data is held out */
     bool tunes; /* a folder of --model has the first weights, too */
     const void *own; /* the sample's own, or NULL */

@@ -405,11 +405,19 @@ static void missing_rank(void)
     close_comm(comm);
 }
 
+/* The rank's group in call n: all ranks, or every second one. */
+static zf_group group_of_call(int n)
+{
+    const zf_group all = {0, 0, 0}, half = {rank % 2, 2, (world - rank % 2 + 1) / 2};
+    return n % 2 ? half : all;
+}
+
 /* Calls until one fails. */
 typedef struct runner {
     zf_comm *comm;
     zf_error error;
     zf_status status;
+    bool groups; /* every second call is of a group */
 } runner;
 
 static void *run_long(void *argument)
@@ -417,8 +425,10 @@ static void *run_long(void *argument)
     runner *r = argument;
     zf_collective c = {
         .op = ZF_OP_all_gather, .node = 12, .channel = 1, .dtype = ZF_U8, .count = 3 << 20};
-    do r->status = call(r->comm, c, &r->error);
-    while (!r->status);
+    for (int n = 0; !r->status; n++) {
+        if (r->groups) c.group = group_of_call(n);
+        r->status = call(r->comm, c, &r->error);
+    }
     return NULL;
 }
 
@@ -430,11 +440,12 @@ static void *stop_soon(void *argument)
     return NULL;
 }
 
-/* The last rank stops in the middle of a collective, until the others have failed and freed their
- * memory. Then it continues, and gets the error. */
+/* The last rank stops in the middle of a collective, of all ranks or of a group, until the others
+ * have failed and freed their memory, those of other groups too. Then it continues, and gets the
+ * error. */
 static void stopped_rank(void)
 {
-    runner r = {open_comm(2), {ZF_OK, ""}, ZF_OK};
+    runner r = {open_comm(2), {ZF_OK, ""}, ZF_OK, true};
     pid_t process = getpid();
     MPI_Request all;
     int done = 0;
@@ -455,7 +466,7 @@ static void stopped_rank(void)
 static void rank_gives_up(void)
 {
     zf_comm *comm = open_comm(0);
-    runner s = {comm, {ZF_OK, ""}, ZF_OK};
+    runner s = {comm, {ZF_OK, ""}, ZF_OK, false};
     zf_collective c = {.op = ZF_OP_reduce_scatter, .node = 13, .dtype = ZF_F64, .count = 5};
     zf_error error = {ZF_OK, ""};
     zf_status status;
@@ -550,7 +561,8 @@ static void *killer(void *argument)
     return NULL;
 }
 
-/* The last rank is killed in the middle of a collective. The others report their results to rank 0
+/* The last rank is killed in the middle of a collective, of all ranks or of a group. The others,
+ * also those of other groups, report their results to rank 0
  * in shared memory, since MPI is no longer reliable. */
 static void killed(void)
 {
@@ -560,7 +572,7 @@ static void killed(void)
     MPI_Win window;
     MPI_Aint bytes;
     _Atomic int *fares; /* by rank: 1 well, 2 not; 0: it is not known yet */
-    int unit;
+    int unit, n = 0;
     pthread_t thread;
     MPI_Win_allocate_shared(rank ? 0 : world * (MPI_Aint)sizeof *fares, sizeof *fares,
                             MPI_INFO_NULL, MPI_COMM_WORLD, &fares, &window);
@@ -568,8 +580,8 @@ static void killed(void)
     atomic_store(&fares[rank], 0);
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == last && pthread_create(&thread, NULL, killer, NULL)) MPI_Abort(MPI_COMM_WORLD, 1);
-    while (!call(comm, c, &error)) {
-    }
+    do c.group = group_of_call(n++);
+    while (!call(comm, c, &error));
     zf_comm_free(comm);
     if (names_last(error.text, "reduce_scatter %21: rank")) {
         atomic_store(&fares[rank], 1);

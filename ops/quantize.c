@@ -1,0 +1,411 @@
+/* Numbers in 8 or 4 bits, in blocks that share a scale: what ranks send in place of floats
+ * (zf_zero_desc.quantized_weights), and a format of weights.
+ *
+ *     %8 = quantize %7 {bits=8 block=256} : u8[1040]            of f32[1024]: 4 records
+ *     %9 = dequantize %8 {bits=8 block=256} : f32[1024]
+ *     %9 = dequantize %8 {bits=8 block=256 to=bf16} : bf16[1024]
+ *     %9 = dequantize_sum %8 {bits=8 block=256 parts=4} : f32[256]    the sum of 4 parts of %8
+ *     %9 = dequantize_sum %8, %7 {bits=8 block=256 parts=4} : f32[256]    added to the accumulator
+ *
+ * Along the last dimension, each `block` elements x become one record: their scale s, in f32 or
+ * with scale=bf16 in bf16, then integers q of 8 or 4 bits in two's complement. A record means the
+ * same at any place, so records can be gathered, cut and exchanged as bytes.
+ *
+ *     bits=8   s  q[0] q[1] q[2] ...                  most = 127
+ *     bits=4   s  q[0] + 16 q[h] , q[1] + 16 q[h + 1] ...     h = block / 2     most = 7
+ *
+ *     s = max |x| / most      q = x (1 / s) to the nearest integer, ties to even, within -most
+ *                             .. most; 0 where s is 0
+ *     y = s q                 of parts: y = ((s q of part 0) + (s q of part 1)) + ..., in f32
+ *
+ * A block in which a number is infinite or NaN has the scale NaN, and all of it becomes NaN.
+ *
+ * Error: s is max |x| / most, rounded by at most 2^-8 of it, so |x / s| rounds to no more than
+ * `most`. q is x times 1 / s, so it differs from x / s by 1/2 and two roundings, which are together
+ * below 2^-16; s q is rounded by less than 2^-17 s. A subnormal scale is rounded by up to u / 2,
+ * where u is the smallest number of its dtype (f32 2^-149, bf16 2^-133), and q is then clamped.
+ * Hence, in f32,
+ *
+ *     |y - x| <= s (1/2 + 2^-15) + most u / 2
+ *
+ * (Symmetric quantisation in blocks: Dettmers et al. 2022; as ranks use it: Wang et al. 2023.) */
+
+typedef struct zfi_blocks {
+    int bits;
+    int64_t block;   /* elements of a record, */
+    int64_t record;  /* and its bytes */
+    zf_dtype scale;
+    float most;
+} zfi_blocks;
+
+enum { ZFI_BLOCK_LEAST = 64, ZFI_BLOCK_MOST = 2048 };
+
+/* Of the attributes of quantize, dequantize and dequantize_sum. */
+static zfi_blocks zfi_blocks_of(const zf_attribute *attributes)
+{
+    zfi_blocks b = {.bits = (int)attributes[ZF_AT_quantize_bits].i,
+                    .block = attributes[ZF_AT_quantize_block].i,
+                    .scale = (zf_dtype)attributes[ZF_AT_quantize_scale].i};
+    b.record = (int64_t)zf_dtype_size(b.scale) + b.block * b.bits / 8;
+    b.most = b.bits == 8 ? 127.0f : 7.0f;
+    return b;
+}
+
+static zf_status zfi_infer_block(const zfi_infer *c)
+{
+    const int64_t bits = ZF_INT(c, quantize, bits), block = ZF_INT(c, quantize, block),
+                  scale = ZF_INT(c, quantize, scale);
+    if (bits != 8 && bits != 4)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "bits is %lld; it must be 8 or 4",
+                              (long long)bits);
+    if (block < ZFI_BLOCK_LEAST || block > ZFI_BLOCK_MOST || block % ZFI_BLOCK_LEAST)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "block is %lld; it must be a multiple of %d, at most %d",
+                              (long long)block, ZFI_BLOCK_LEAST, ZFI_BLOCK_MOST);
+    if (scale != ZF_F32 && scale != ZF_BF16)
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "scale must be f32 or bf16");
+    return ZF_OK;
+}
+
+/* The result has `to` elements along the last dimension for each `from` of the operand. */
+static zf_status zfi_infer_records(zfi_infer *c, int64_t from, int64_t to, const char *unit)
+{
+    const zf_shape *x = &c->args[0]->shape;
+    const int64_t last = x->rank ? x->dims[x->rank - 1] : 1;
+    if (last % from)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "the last dimension of the operand is %lld; it must be a multiple of "
+                              "%lld, the %s",
+                              (long long)last, (long long)from, unit);
+    if (last > INT64_MAX / 4 / to)
+        return zfi_infer_fail(c, ZF_ERR_LIMIT, "the result has too many elements");
+    c->shape = *x;
+    c->shape.dims[x->rank - 1] = last / from * to;
+    return ZF_OK;
+}
+
+static zf_status zfi_infer_quantize(zfi_infer *c)
+{
+    zfi_blocks b;
+    zf_status status = zfi_infer_dtypes(c, true);
+    if (!status) status = zfi_infer_block(c);
+    if (status) return status;
+    b = zfi_blocks_of(c->attributes);
+    c->dtype = ZF_U8;
+    return zfi_infer_records(c, b.block, b.record, "elements of a block");
+}
+
+static zf_status zfi_infer_dequantize(zfi_infer *c)
+{
+    const int64_t to = ZF_INT(c, dequantize, to);
+    zfi_blocks b;
+    zf_status status = zfi_infer_block(c);
+    if (status) return status;
+    b = zfi_blocks_of(c->attributes);
+    if (c->args[0]->dtype != ZF_U8)
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0 must be u8, the result of a quantize");
+    if (to < 0 || to > INT_MAX || !zfi_is_float((zf_dtype)to))
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "to must be f32, bf16, f16 or f64");
+    c->dtype = (zf_dtype)to;
+    return zfi_infer_records(c, b.record, b.block, "bytes of a record");
+}
+
+static zf_status zfi_infer_dequantize_sum(zfi_infer *c)
+{
+    const int64_t parts = ZF_INT(c, dequantize_sum, parts);
+    int64_t count, records;
+    zf_status status = zfi_infer_dequantize(c);
+    if (status) return status;
+    count = zf_shape_count(c->shape), records = count / ZF_INT(c, quantize, block);
+    if (parts < 1 || parts > INT32_MAX || records % parts)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "parts is %lld; it must be 1 or more and divide the %lld records",
+                              (long long)parts, (long long)records);
+    c->shape = ZF_SHAPE(count / parts);
+    return zfi_infer_into(c, ZF_OP_accumulator);
+}
+
+/* ------------------------------------------------------------------------------ kernels */
+
+/* Bits of which the lowest are those of x times `by`, rounded to an integer: added to 1.5 * 2^23,
+ * where floats are integers. */
+ZFI_BODY uint32_t zfi_nearest_bits(zfi_isa isa, float x, float up, float by, float most)
+{
+    return (uint32_t)zfi_bits_of(zfi_clamp(isa, x * up * by, -most, most) + 0x1.8p23f);
+}
+
+/* Of f32 or bf16:
+ * zfi_largest: the bits of the largest |x|; those of infinity and NaN have the largest exponent
+ * zfi_quantize8, zfi_quantize4: q = x * up * by to the nearest integer */
+#define ZFI_QUANTIZE(suffix, type, integer, without_sign, widen)                                   \
+    ZFI_BODY int32_t zfi_largest_##suffix##_body(zfi_isa isa, const type *x, int64_t n)            \
+    {                                                                                              \
+        integer most = 0;                                                                          \
+        (void)isa;                                                                                 \
+        ZFI_VECTOR                                                                                 \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            integer bits = without_sign;                                                           \
+            most = bits > most ? bits : most;                                                      \
+        }                                                                                          \
+        return most;                                                                               \
+    }                                                                                              \
+    ZFI_KERNEL_OF(int32_t, zfi_largest_##suffix, (const type *x, int64_t n), (x, n))               \
+    ZFI_BODY void zfi_quantize8_##suffix##_body(zfi_isa isa, uint8_t *q, const type *x, float up,  \
+                                                float by, int64_t n)                               \
+    {                                                                                              \
+        ZFI_VECTOR                                                                                 \
+        for (int64_t i = 0; i < n; i++)                                                            \
+            q[i] = (uint8_t)zfi_nearest_bits(isa, widen(x[i]), up, by, 127.0f);                    \
+    }                                                                                              \
+    ZFI_KERNEL(zfi_quantize8_##suffix,                                                             \
+               (uint8_t * q, const type *x, float up, float by, int64_t n), (q, x, up, by, n))     \
+    ZFI_BODY void zfi_quantize4_##suffix##_body(zfi_isa isa, uint8_t *q, const type *x, float up,  \
+                                                float by, int64_t n)                               \
+    {                                                                                              \
+        const type *high = x + n / 2;                                                              \
+        ZFI_VECTOR                                                                                 \
+        for (int64_t i = 0; i < n / 2; i++)                                                        \
+            q[i] = (uint8_t)((zfi_nearest_bits(isa, widen(x[i]), up, by, 7.0f) & 15) |             \
+                             zfi_nearest_bits(isa, widen(high[i]), up, by, 7.0f) << 4);            \
+    }                                                                                              \
+    ZFI_KERNEL(zfi_quantize4_##suffix,                                                             \
+               (uint8_t * q, const type *x, float up, float by, int64_t n), (q, x, up, by, n))
+
+ZFI_QUANTIZE(f32, float, int32_t, zfi_bits_of(x[i]) & INT32_MAX, )
+ZFI_QUANTIZE(bf16, uint16_t, int16_t, (int16_t)(x[i] & INT16_MAX), zfi_bf16_to_f32)
+
+/* The integer in the lowest 4 bits. */
+ZFI_BODY int32_t zfi_low_integer(int32_t q) { return ((q & 15) ^ 8) - 8; }
+
+#define ZFI_DEQUANTIZE(suffix, type, assign, narrow)                                               \
+    ZFI_BODY void zfi_dequantize8_##suffix##_body(zfi_isa isa, type *y, const uint8_t *q,          \
+                                                  float scale, int64_t n)                          \
+    {                                                                                              \
+        (void)isa;                                                                                 \
+        ZFI_VECTOR                                                                                 \
+        for (int64_t i = 0; i < n; i++) y[i] assign narrow((float)(int8_t)q[i] * scale);           \
+    }                                                                                              \
+    ZFI_KERNEL(zfi_dequantize8_##suffix, (type * y, const uint8_t *q, float scale, int64_t n),     \
+               (y, q, scale, n))                                                                   \
+    ZFI_BODY void zfi_dequantize4_##suffix##_body(zfi_isa isa, type *y, const uint8_t *q,          \
+                                                  float scale, int64_t n)                          \
+    {                                                                                              \
+        type *high = y + n / 2;                                                                    \
+        (void)isa;                                                                                 \
+        ZFI_VECTOR                                                                                 \
+        for (int64_t i = 0; i < n / 2; i++) {                                                      \
+            y[i] assign narrow((float)zfi_low_integer(q[i]) * scale);                              \
+            high[i] assign narrow((float)zfi_low_integer(q[i] >> 4) * scale);                      \
+        }                                                                                          \
+    }                                                                                              \
+    ZFI_KERNEL(zfi_dequantize4_##suffix, (type * y, const uint8_t *q, float scale, int64_t n),     \
+               (y, q, scale, n))
+
+ZFI_DEQUANTIZE(f32, float, =, )
+ZFI_DEQUANTIZE(add, float, +=, )
+ZFI_DEQUANTIZE(bf16, uint16_t, =, zfi_f32_to_bf16)
+
+/* The scale of a block by the largest |x| of it; NaN where that is no number. */
+static float zfi_block_scale(const zfi_blocks *b, float largest)
+{
+    float scale = isfinite(largest) ? largest / b->most : NAN;
+    if (b->scale == ZF_BF16 && isfinite(largest)) scale = zfi_bf16_to_f32(zfi_f32_to_bf16(scale));
+    return scale;
+}
+
+static void zfi_put_scale(const zfi_blocks *b, uint8_t *record, float scale)
+{
+    const uint16_t half = isnan(scale) ? 0x7fc0 : zfi_f32_to_bf16(scale);
+    const uint32_t nan = 0x7fc00000;
+    if (b->scale == ZF_BF16) memcpy(record, &half, sizeof half);
+    else if (isnan(scale)) memcpy(record, &nan, sizeof nan);
+    else memcpy(record, &scale, sizeof scale);
+}
+
+/* The scale of a record; *q: its integers. */
+static float zfi_get_scale(const zfi_blocks *b, const uint8_t *record, const uint8_t **q)
+{
+    uint16_t half;
+    float scale;
+    *q = record + zf_dtype_size(b->scale);
+    if (b->scale == ZF_F32) return memcpy(&scale, record, sizeof scale), scale;
+    memcpy(&half, record, sizeof half);
+    return zfi_bf16_to_f32(half);
+}
+
+/* q = x * up * by, where up is a power of 2 with which 1 / scale does not overflow. */
+static float zfi_inverse_scale(float scale, float *up)
+{
+    *up = scale < 0x1p-126f ? 0x1p64f : 1;
+    return 1 / (scale * *up);
+}
+
+/* One record of f32 or bf16. */
+static void zfi_quantize_block(zfi_isa isa, const zfi_blocks *b, uint8_t *record, zf_dtype dtype,
+                               const void *x)
+{
+    const bool half = dtype == ZF_BF16;
+    uint8_t *q = record + zf_dtype_size(b->scale);
+    const int32_t largest = half ? zfi_largest_bf16(isa, x, b->block) * 65536
+                                 : zfi_largest_f32(isa, x, b->block);
+    const float scale = zfi_block_scale(b, zfi_float_of(largest));
+    float up, by;
+    zfi_put_scale(b, record, scale);
+    if (!(scale > 0)) {
+        memset(q, 0, (size_t)(b->block * b->bits / 8));
+        return;
+    }
+    by = zfi_inverse_scale(scale, &up);
+    if (half && b->bits == 8) zfi_quantize8_bf16(isa, q, x, up, by, b->block);
+    else if (half) zfi_quantize4_bf16(isa, q, x, up, by, b->block);
+    else if (b->bits == 8) zfi_quantize8_f32(isa, q, x, up, by, b->block);
+    else zfi_quantize4_f32(isa, q, x, up, by, b->block);
+}
+
+/* y[0..block), of f32 or bf16, = what the record says; with `add`, for f32 alone, += it. */
+static void zfi_dequantize_block(zfi_isa isa, const zfi_blocks *b, zf_dtype dtype, void *y,
+                                 const uint8_t *record, bool add)
+{
+    const uint8_t *q;
+    const float scale = zfi_get_scale(b, record, &q);
+    if (add && b->bits == 8) zfi_dequantize8_add(isa, y, q, scale, b->block);
+    else if (add) zfi_dequantize4_add(isa, y, q, scale, b->block);
+    else if (dtype == ZF_BF16 && b->bits == 8) zfi_dequantize8_bf16(isa, y, q, scale, b->block);
+    else if (dtype == ZF_BF16) zfi_dequantize4_bf16(isa, y, q, scale, b->block);
+    else if (b->bits == 8) zfi_dequantize8_f32(isa, y, q, scale, b->block);
+    else zfi_dequantize4_f32(isa, y, q, scale, b->block);
+}
+
+/* The same as zfi_quantize_block, an element at a time, of any dtype. */
+static void zfi_quantize_plain(const zfi_blocks *b, uint8_t *record, const zf_array *x,
+                               int64_t first)
+{
+    const int64_t half = b->block / 2;
+    uint8_t *q = record + zf_dtype_size(b->scale);
+    double largest = 0;
+    float scale, up, factor;
+    for (int64_t i = first; i < first + b->block; i++) {
+        const double size = fabs(zfi_get(x, i));
+        if (size > largest || isnan(size)) largest = size;
+    }
+    scale = zfi_block_scale(b, (float)largest);
+    zfi_put_scale(b, record, scale);
+    memset(q, 0, (size_t)(b->block * b->bits / 8));
+    factor = zfi_inverse_scale(scale, &up);
+    for (int64_t i = 0; i < b->block && scale > 0; i++) {
+        const float by = (float)(zfi_get(x, first + i) * (double)up * (double)factor);
+        const int value = (int)nearbyintf(by < -b->most ? -b->most : by > b->most ? b->most : by);
+        if (b->bits == 8) q[i] = (uint8_t)value;
+        else q[i % half] |= (uint8_t)((value & 15) << (i < half ? 0 : 4));
+    }
+}
+
+/* Element i of a record. */
+static double zfi_dequantize_plain(const zfi_blocks *b, const uint8_t *record, int64_t i)
+{
+    const int64_t half = b->block / 2;
+    const uint8_t *q;
+    const double scale = (double)zfi_get_scale(b, record, &q);
+    if (b->bits == 8) return scale * (int8_t)q[i];
+    return scale * zfi_low_integer(q[i % half] >> (i < half ? 0 : 4));
+}
+
+static void zfi_quantize_records(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zfi_blocks b = zfi_blocks_of(l->attributes);
+    const zfi_isa isa = zfi_cpu_of(l)->isa;
+    const zf_array *x = &l->args[0];
+    float wide[ZFI_BLOCK_MOST];
+    for (int64_t k = first; k < last; k++) {
+        uint8_t *record = (uint8_t *)l->out.data + k * b.record;
+        const void *from;
+        if (!zfi_fast_or_half(l)) {
+            zfi_quantize_plain(&b, record, x, k * b.block);
+            continue;
+        }
+        from = zfi_element(x->data, x->dtype, k * b.block);
+        if (x->dtype == ZF_F16) zfi_widen(isa, wide, x->dtype, from, b.block);
+        if (x->dtype == ZF_F16) zfi_quantize_block(isa, &b, record, ZF_F32, wide);
+        else zfi_quantize_block(isa, &b, record, x->dtype, from);
+    }
+}
+
+/* The number of parts that are added. */
+static int64_t zfi_parts_of(const zf_launch *l)
+{
+    return l->op == ZF_OP_dequantize_sum ? ZF_INT(l, dequantize_sum, parts) : 1;
+}
+
+/* Element i of record k of the result, by the reference. */
+static void zfi_dequantize_element(const zf_launch *l, const zfi_blocks *b, int64_t k, int64_t i,
+                                   bool add)
+{
+    const int64_t parts = zfi_parts_of(l), at = k * b->block + i,
+                  each = zfi_count(&l->out) / b->block;
+    double sum = add ? zfi_get(&l->out, at) : 0;
+    for (int64_t p = 0; p < parts; p++) {
+        const uint8_t *record = (const uint8_t *)l->args[0].data + (p * each + k) * b->record;
+        const double y = zfi_dequantize_plain(b, record, i);
+        if (l->out.dtype == ZF_F64) sum += y;
+        else sum = add || p ? (float)sum + (float)y : (float)y;
+    }
+    zfi_set(&l->out, at, sum);
+}
+
+static void zfi_dequantize_records(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zfi_blocks b = zfi_blocks_of(l->attributes);
+    const zfi_isa isa = zfi_cpu_of(l)->isa;
+    const bool add = l->arg_count > 1 && l->run->micro > 0;
+    const int64_t parts = zfi_parts_of(l), each = zfi_count(&l->out) / b.block;
+    /* Where the result is f32, or is written at once. */
+    const bool direct =
+        l->out.dtype == ZF_F32 || (l->out.dtype == ZF_BF16 && parts == 1 && !add);
+    float wide[ZFI_BLOCK_MOST];
+    for (int64_t k = first; k < last; k++) {
+        void *to = zfi_element_of(l->out.data, l->out.dtype, k * b.block);
+        if (!zfi_fast_or_half(l)) {
+            for (int64_t i = 0; i < b.block; i++) zfi_dequantize_element(l, &b, k, i, add);
+            continue;
+        }
+        if (add && !direct) zfi_widen(isa, wide, l->out.dtype, to, b.block);
+        for (int64_t p = 0; p < parts; p++)
+            zfi_dequantize_block(isa, &b, direct ? l->out.dtype : ZF_F32, direct ? to : wide,
+                                 (const uint8_t *)l->args[0].data + (p * each + k) * b.record,
+                                 add || p);
+        if (!direct) zfi_narrow(isa, to, l->out.dtype, wide, b.block);
+    }
+}
+
+static zf_status zfi_cpu_quantize(const zf_launch *l)
+{
+    const int64_t block = ZF_INT(l, quantize, block);
+    zfi_split(l, zfi_count(&l->args[0]) / block, zfi_row_grain(block), zfi_quantize_records);
+    return ZF_OK;
+}
+
+static zf_status zfi_cpu_dequantize(const zf_launch *l)
+{
+    const int64_t block = ZF_INT(l, quantize, block);
+    zfi_split(l, zfi_count(&l->out) / block, zfi_row_grain(block), zfi_dequantize_records);
+    return ZF_OK;
+}
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_SAME_ATTRIBUTE(dequantize, quantize, bits)
+ZFI_SAME_ATTRIBUTE(dequantize, quantize, block)
+ZFI_SAME_ATTRIBUTE(dequantize, quantize, scale)
+ZFI_SAME_ATTRIBUTE(dequantize_sum, quantize, bits)
+ZFI_SAME_ATTRIBUTE(dequantize_sum, quantize, block)
+ZFI_SAME_ATTRIBUTE(dequantize_sum, quantize, scale)
+ZFI_SAME_ATTRIBUTE(dequantize_sum, dequantize, to)
+ZFI_OPERATOR(quantize, .infer = zfi_infer_quantize, .grad = zfi_grad_none, .cpu = zfi_cpu_quantize,
+             .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_FORM, .traits = ZF_OP_READS_HALF)
+ZFI_OPERATOR(dequantize, .infer = zfi_infer_dequantize, .grad = zfi_grad_none,
+             .cpu = zfi_cpu_dequantize, .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_FORM,
+             .traits = ZF_OP_READS_HALF)
+ZFI_OPERATOR(dequantize_sum, .infer = zfi_infer_dequantize_sum, .grad = zfi_grad_none,
+             .cpu = zfi_cpu_dequantize, .views = zfi_views_into, .writes = zfi_writes_into_1,
+             .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_SUM,
+             .traits = ZF_OP_MUTATES | ZF_OP_READS_HALF)

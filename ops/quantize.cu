@@ -1,0 +1,167 @@
+/* quantize, dequantize and dequantize_sum on CUDA (ops/quantize.c), with the bits of the CPU's
+ * kernels; a NaN may be another one. A warp does one record: each lane four integers of 8 bits at a
+ * time, or eight of 4 bits, so that it moves 4 bytes of the record. */
+
+typedef struct zfi_blocks {
+    int bits, block, record, head; /* head: bytes of a scale */
+    float most;
+} zfi_blocks;
+
+static zfi_blocks zfi_blocks_of(const zf_launch *l)
+{
+    zfi_blocks b;
+    b.bits = (int)ZF_INT(l, quantize, bits), b.block = (int)ZF_INT(l, quantize, block);
+    b.head = (int)zf_dtype_size((zf_dtype)ZF_INT(l, quantize, scale));
+    b.record = b.head + b.block * b.bits / 8;
+    b.most = b.bits == 8 ? 127.0f : 7.0f;
+    return b;
+}
+
+/* 4 bytes of a record, which are aligned to 2 bytes after a scale of bf16. */
+__device__ __forceinline__ void zfi_put_word(unsigned char *to, bool aligned, uint32_t word)
+{
+    if (aligned) {
+        *reinterpret_cast<uint32_t *>(to) = word;
+        return;
+    }
+    reinterpret_cast<uint16_t *>(to)[0] = (uint16_t)word;
+    reinterpret_cast<uint16_t *>(to)[1] = (uint16_t)(word >> 16);
+}
+
+__device__ __forceinline__ uint32_t zfi_get_word(const unsigned char *from, bool aligned)
+{
+    const uint16_t *halves = reinterpret_cast<const uint16_t *>(from);
+    if (aligned) return *reinterpret_cast<const uint32_t *>(from);
+    return halves[0] | (uint32_t)halves[1] << 16;
+}
+
+__device__ __forceinline__ uint32_t zfi_integer_of(float x, float up, float by, float most)
+{
+    const float q = __fmul_rn(__fmul_rn(x, up), by);
+    return (uint32_t)(int)rintf(fminf(fmaxf(q, -most), most));
+}
+
+template <class T>
+__global__ void __launch_bounds__(ZFI_THREADS)
+    zfi_quantize_kernel(unsigned char *out, const T *in, int64_t records, const zfi_blocks b)
+{
+    const int lane = (int)threadIdx.x % ZFI_WARP, half = b.block / 2;
+    const int64_t step = (int64_t)gridDim.x * blockDim.x / ZFI_WARP;
+    for (int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / ZFI_WARP; k < records;
+         k += step) {
+        const T *x = in + k * b.block;
+        unsigned char *record = out + k * b.record, *q = record + b.head;
+        float largest = 0, nan = 0, scale, up, by;
+        for (int i = lane * 4; i < b.block; i += ZFI_WARP * 4) {
+            float at[4];
+            zfi_load(at, x + i);
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                largest = fmaxf(largest, fabsf(at[n]));
+                nan = fabsf(at[n]) < INFINITY ? nan : 1;
+            }
+        }
+        largest = zfi_warp_max(largest);
+        scale = zfi_warp_max(nan) > 0 ? NAN : __fdiv_rn(largest, b.most);
+        if (b.head == 2) scale = __bfloat162float(__float2bfloat16_rn(scale));
+        up = scale < 0x1p-126f ? 0x1p64f : 1; /* 1 / scale must not overflow */
+        by = __fdiv_rn(1, scale * up);
+        if (lane == 0 && b.head == 2)
+            *reinterpret_cast<uint16_t *>(record) =
+                scale != scale ? (uint16_t)0x7fc0
+                               : (uint16_t)(__float_as_uint(scale) >> 16);
+        if (lane == 0 && b.head == 4)
+            *reinterpret_cast<uint32_t *>(record) =
+                scale != scale ? 0x7fc00000u : __float_as_uint(scale);
+        for (int i = lane * 4; i < b.block * b.bits / 8; i += ZFI_WARP * 4) {
+            uint32_t word = 0;
+            if (scale > 0) {
+                float low[4], high[4];
+                zfi_load(low, x + i);
+                if (b.bits == 4) zfi_load(high, x + half + i);
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    uint32_t byte = zfi_integer_of(low[n], up, by, b.most);
+                    if (b.bits == 4)
+                        byte = (byte & 15) | zfi_integer_of(high[n], up, by, b.most) << 4;
+                    word |= (byte & 255) << (8 * n);
+                }
+            }
+            zfi_put_word(q + i, b.head == 4, word);
+        }
+    }
+}
+
+/* y[i] = s q of `parts` records that are `apart` bytes apart, added in their order; onto what y is,
+ * with `add`. */
+template <class T>
+__global__ void __launch_bounds__(ZFI_THREADS)
+    zfi_dequantize_kernel(T *out, const unsigned char *in, int64_t records, const zfi_blocks b,
+                          int parts, bool add)
+{
+    const int lane = (int)threadIdx.x % ZFI_WARP, half = b.block / 2;
+    const int64_t step = (int64_t)gridDim.x * blockDim.x / ZFI_WARP, apart = records * b.record;
+    for (int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / ZFI_WARP; k < records;
+         k += step) {
+        T *y = out + k * b.block;
+        for (int i = lane * 4; i < b.block * b.bits / 8; i += ZFI_WARP * 4) {
+            float low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
+            if (add) zfi_load(low, y + i);
+            if (add && b.bits == 4) zfi_load(high, y + half + i);
+            for (int p = 0; p < parts; p++) {
+                const unsigned char *record = in + p * apart + k * b.record;
+                const uint32_t word = zfi_get_word(record + b.head + i, b.head == 4);
+                const float scale =
+                    b.head == 4 ? *reinterpret_cast<const float *>(record)
+                                : __uint_as_float(
+                                      (uint32_t)*reinterpret_cast<const uint16_t *>(record) << 16);
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    const int byte = (int)(word >> (8 * n) & 255);
+                    const int q = b.bits == 8 ? (byte ^ 128) - 128 : ((byte & 15) ^ 8) - 8;
+                    low[n] = __fadd_rn(low[n], __fmul_rn((float)q, scale));
+                    high[n] = __fadd_rn(high[n],
+                                        __fmul_rn((float)(((byte >> 4) ^ 8) - 8), scale));
+                }
+            }
+            zfi_store(y + i, low);
+            if (b.bits == 4) zfi_store(y + half + i, high);
+        }
+    }
+}
+
+static unsigned zfi_record_grid(const zf_launch *l, int64_t records)
+{
+    return zfi_grid(l, zfi_div_up(records, ZFI_THREADS / ZFI_WARP));
+}
+
+static zf_status zfi_cuda_quantize(const zf_launch *l)
+{
+    const zfi_blocks b = zfi_blocks_of(l);
+    const int64_t records = zfi_count(&l->args[0]) / b.block;
+    if (!records) return ZF_OK;
+    ZFI_FLOATS(l, l->args[0].dtype, T,
+               ZF_LAUNCH(zfi_quantize_kernel<T>, zfi_record_grid(l, records), ZFI_THREADS, 0,
+                         zfi_stream(l), static_cast<unsigned char *>(l->out.data),
+                         static_cast<const T *>(l->args[0].data), records, b);)
+    return zfi_launched(l);
+}
+
+static zf_status zfi_cuda_dequantize(const zf_launch *l)
+{
+    const zfi_blocks b = zfi_blocks_of(l);
+    const bool sum = l->op == ZF_OP_dequantize_sum;
+    const int64_t records = zfi_count(&l->out) / b.block;
+    const int parts = sum ? (int)ZF_INT(l, dequantize_sum, parts) : 1;
+    if (!records) return ZF_OK;
+    ZFI_FLOATS(l, l->out.dtype, T,
+               ZF_LAUNCH(zfi_dequantize_kernel<T>, zfi_record_grid(l, records), ZFI_THREADS, 0,
+                         zfi_stream(l), static_cast<T *>(l->out.data),
+                         static_cast<const unsigned char *>(l->args[0].data), records, b, parts,
+                         sum && l->arg_count > 1 && l->run->micro > 0);)
+    return zfi_launched(l);
+}
+
+ZFI_KERNEL(quantize, zfi_cuda_quantize, NULL)
+ZFI_KERNEL(dequantize, zfi_cuda_dequantize, NULL)
+ZFI_KERNEL(dequantize_sum, zfi_cuda_dequantize, NULL)

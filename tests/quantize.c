@@ -1,0 +1,267 @@
+/* quantize and dequantize (ops/quantize.c): the scale and the bound of the error against f64, equal
+ * bits of all instruction sets and the reference, numbers that are none. */
+#include "test.h"
+
+#include <float.h>
+
+enum { PATTERN = 2048, PATTERNS = 10, COUNT = PATTERN * PATTERNS, BYTES = COUNT + COUNT / 16 };
+
+static float values[COUNT];
+static uint8_t records[5][BYTES];
+static float back[5][COUNT];
+
+/* Blocks of every size lie within one pattern. */
+static void fill(float most)
+{
+    uint32_t state = 7;
+    for (int i = 0; i < COUNT; i++) {
+        const int pattern = i / PATTERN, at = i % PATTERN;
+        float random;
+        state = state * 1664525u + 1013904223u;
+        random = (float)(int32_t)state * 0x1p-31f;
+        values[i] = pattern == 0   ? 0
+                    : pattern == 1 ? -0.7f                               /* all equal */
+                    : pattern == 2 ? random
+                    : pattern == 3 ? (at % 64 ? (float)(at % 13) - 6.5f : most) /* ties: scale 1 */
+                    : pattern == 4 ? random * 0x1p-126f                  /* subnormal, */
+                    : pattern == 5 ? (float)(int)(random * 9) * 0x1p-149f /* and their last bits */
+                    : pattern == 6 ? random * FLT_MAX
+                    : pattern == 7 ? random * random * random * 1e-20f
+                    : pattern == 8 ? (at % 64 == 17 ? INFINITY : random)
+                                   : (at % 64 == 63 ? NAN : random);
+    }
+}
+
+typedef struct session {
+    zf_backend *cpu;
+    zf_graph *graph;
+    zf_program *program;
+} session;
+
+static void session_free(void *object)
+{
+    session *s = object;
+    zf_program_free(s->program);
+    zf_graph_free(s->graph);
+    zf_backend_free(s->cpu);
+    *s = (session){NULL, NULL, NULL};
+}
+
+static session s;
+
+/* Quantises `values`, and back; false after an error. */
+static bool run(test *t, const zf_quantize_desc *d, const zf_cpu_desc *cpu, int k)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_tensor x, q, y;
+    zf_status status;
+    s.cpu = zf_cpu_backend(cpu, &error);
+    s.graph = zf_graph_new(NULL);
+    if (!s.cpu || !s.graph) return test_unwind(t, __FILE__, __LINE__, "run", ZF_ERR_NOMEM, NULL);
+    x = zf_input(s.graph, "x", ZF_F32, ZF_SHAPE(COUNT));
+    q = zf_quantize(x, d);
+    y = zf_dequantize(q, ZF_F32, d);
+    zf_output(q, "q"), zf_output(y, "y");
+    s.program = zf_compile(s.graph, &(zf_compile_desc){.backend = s.cpu});
+    status = s.program ? zf_write(s.program, x, values, sizeof values) : zf_graph_status(s.graph);
+    if (!status) status = zf_step(s.program);
+    if (!status) status = zf_read(s.program, q, records[k], zf_tensor_bytes(q));
+    if (!status) status = zf_read(s.program, y, back[k], sizeof values);
+    if (status) test_unwind(t, __FILE__, __LINE__, "run", status, zf_graph_error(s.graph));
+    session_free(&s);
+    return !status;
+}
+
+/* The bound that ops/quantize.c derives, and the scale by definition. */
+static void check_block(test *t, const zf_quantize_desc *d, int64_t first, const uint8_t *record,
+                        const float *y)
+{
+    const double most = d->bits == 8 ? 127 : 7, unit = d->scale == ZF_F32 ? 0x1p-149 : 0x1p-133;
+    double largest = 0, bound;
+    float scale = 0, want;
+    bool finite = true;
+    uint16_t half;
+    for (int64_t i = first; i < first + d->block; i++) {
+        finite &= isfinite(values[i]) != 0;
+        largest = fmax(largest, fabs((double)values[i]));
+    }
+    want = (float)(largest / most);
+    if (d->scale == ZF_BF16) {
+        memcpy(&half, record, sizeof half);
+        zf_convert(&scale, ZF_F32, &half, ZF_BF16, 1);
+        zf_convert(&half, ZF_BF16, &want, ZF_F32, 1);
+        zf_convert(&want, ZF_F32, &half, ZF_BF16, 1);
+    } else {
+        memcpy(&scale, record, sizeof scale);
+    }
+    CHECK(t, finite ? scale == want : isnan(scale));
+    bound = (double)scale * (0.5 + 0x1p-15) + most * unit / 2;
+    for (int64_t i = 0; i < d->block; i++) {
+        const double x = values[first + i], off = fabs((double)y[i] - x);
+        if (finite ? off <= bound : isnan(y[i]) != 0) continue;
+        CHECK(t, off <= bound);
+        return;
+    }
+}
+
+/* Ties: at the scale 1, halves go to even integers. */
+static void check_ties(test *t, const zf_quantize_desc *d, const float *y)
+{
+    for (int i = 3 * PATTERN; i < 4 * PATTERN; i++)
+        if (d->scale == ZF_F32) CHECK(t, y[i] == nearbyintf(values[i]));
+}
+
+TEST_ONCE(quantize_keeps_its_bound)
+{
+    static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
+    static const int64_t blocks[] = {64, 128, 256, 2048};
+    test_defer(t, session_free, &s);
+    for (int n = 0; n < 16; n++) {
+        const zf_quantize_desc d = {.bits = n & 1 ? 4 : 8,
+                                    .block = blocks[n / 4],
+                                    .scale = n & 2 ? ZF_BF16 : ZF_F32};
+        const size_t record = zf_dtype_size(d.scale) + (size_t)(d.block * d.bits / 8);
+        const int64_t count = COUNT / d.block;
+        fill(d.bits == 8 ? 127 : 7);
+        if (!run(t, &d, &(zf_cpu_desc){.reference = true}, 4)) return;
+        for (int64_t k = 0; k < count; k++)
+            check_block(t, &d, k * d.block, records[4] + (size_t)k * record,
+                        back[4] + k * d.block);
+        check_ties(t, &d, back[4]);
+        for (int k = 0; k < 4; k++) {
+            if (!test_has_isa(t, isas[k])) continue;
+            if (!run(t, &d, &(zf_cpu_desc){.threads = 2, .isa = isas[k]}, k)) return;
+            CHECK(t, !memcmp(records[k], records[4], (size_t)count * record));
+            CHECK(t, !memcmp(back[k], back[4], sizeof back[k]));
+        }
+    }
+}
+
+TEST(quantize_explains_mistakes)
+{
+    static const struct {
+        zf_quantize_desc d;
+        const char *says;
+    } rows[] = {{{.bits = 7}, "bits is 7; it must be 8 or 4"},
+                {{.block = 32}, "block is 32; it must be a multiple of 64, at most 2048"},
+                {{.block = 4096}, "block is 4096; it must be a multiple of 64, at most 2048"},
+                {{.scale = ZF_F16}, "scale must be f32 or bf16"},
+                {{.block = 64}, "the last dimension of the operand is 96; it must be a multiple of "
+                                "64, the elements of a block"}};
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        zf_quantize(zf_input(g, "x", ZF_F32, ZF_SHAPE(2, 96)), &rows[n].d);
+        if (zf_graph_status(g) == ZF_ERR_NOMEM || !g) {
+            zf_graph_free(g);
+            OK(t, ZF_ERR_NOMEM, "");
+        }
+        if (!strstr(zf_graph_error(g), rows[n].says))
+            test_fail(t, __FILE__, __LINE__, rows[n].says, zf_graph_error(g));
+        zf_graph_free(g);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------- ranks */
+
+enum { RANKS = 4, WIDTH = 3 * 1024, SLOTS = 8 };
+
+static session ranks[RANKS];
+static zf_comm comms[RANKS];
+
+static void ranks_free(void *object)
+{
+    (void)object;
+    for (int r = 0; r < RANKS; r++) session_free(&ranks[r]);
+}
+
+static float weight_at(int64_t i) { return sinf((float)i * 0.37f) * (float)(i % 7 + 1); }
+
+static float part_at(int64_t slot, int64_t i)
+{
+    return cosf((float)(i * (slot + 3)) * 0.11f) * (float)(slot * slot + 1);
+}
+
+/* What x is after it has been sent: by definition, in blocks of 256. */
+static void send(float *x, int64_t n, float most)
+{
+    for (int64_t first = 0; first < n; first += 256) {
+        float scale = 0;
+        for (int64_t i = first; i < first + 256; i++) scale = fmaxf(scale, fabsf(x[i]));
+        scale /= most;
+        for (int64_t i = first; i < first + 256; i++)
+            x[i] = scale > 0 ? nearbyintf(x[i] * (1 / scale)) * scale : 0;
+    }
+}
+
+/* sum = what `count` ranks send, added in their order; parts[k] may change. */
+static void send_all(float *sum, float (*parts)[WIDTH], int count, bool onto)
+{
+    for (int k = 0; k < count; k++) {
+        send(parts[k], WIDTH, 7);
+        for (int64_t i = 0; i < WIDTH; i++) sum[i] = onto || k ? sum[i] + parts[k][i] : parts[k][i];
+    }
+}
+
+/* By definition: the sums of quantised gradients, inside nodes and then between them, micro-batch
+ * after micro-batch; and the loss, of quantised weights. The gradient of sum(w x) is x, so that an
+ * update by sgd at the rate 1 shows it, on weights that are not rounded. */
+TEST_ONCE(quantize_sums_by_definition)
+{
+    static float sum[WIDTH], parts[RANKS][WIDTH], nodes[RANKS][WIDTH], w[WIDTH], x[WIDTH],
+        got[WIDTH];
+    test_defer(t, ranks_free, NULL);
+    for (int n = 0; n < 4; n++) {
+        const int32_t in = n % 2 ? 2 : 1, local = RANKS / in;
+        const int64_t micro_batches = n / 2 ? 2 : 1;
+        zf_program *programs[RANKS];
+        const zf_lockstep_desc lockstep = {programs, RANKS, 0};
+        zf_error error = {ZF_OK, ""};
+        ranks_free(NULL);
+        for (int32_t r = 0; r < RANKS; r++) {
+            zf_graph *g = ranks[r].graph = zf_graph_new(NULL);
+            zf_tensor p = zf_param(g, "w", ZF_SHAPE(WIDTH), NULL),
+                      lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR), loss;
+            float one = 1;
+            loss = zf_sum(zf_mul(p, zf_input(g, "x", ZF_F32, ZF_SHAPE(WIDTH))));
+            zf_autograd(g, loss);
+            zf_sgd(g, lr, NULL);
+            zf_zero(g, &(zf_zero_desc){.stage = 3,
+                                       .world = RANKS,
+                                       .nodes = in,
+                                       .micro_batches = micro_batches,
+                                       .quantized_weights = true,
+                                       .quantized_gradients = true});
+            comms[r] = (zf_comm){.rank = r, .world = RANKS};
+            programs[r] = ranks[r].program =
+                zf_compile(g, &(zf_compile_desc){.comm = &comms[r], .verify = true});
+            OK(t, zf_graph_status(g), zf_graph_error(g));
+            OK(t, zf_write(programs[r], lr, &one, sizeof one), zf_program_error(programs[r]));
+            for (int64_t i = 0; i < WIDTH; i++) w[i] = weight_at(i);
+            OK(t, zf_write(programs[r], p, w, sizeof w), zf_program_error(programs[r]));
+        }
+        for (int64_t m = 0; m < micro_batches; m++) {
+            for (int32_t r = 0; r < RANKS; r++) {
+                for (int64_t i = 0; i < WIDTH; i++)
+                    x[i] = parts[r][i] = part_at(m * RANKS + r, i);
+                OK(t,
+                   zf_write(programs[r], zf_graph_find(ranks[r].graph, "x"), x, sizeof x),
+                   zf_program_error(programs[r]));
+            }
+            if (in == 1) {
+                send_all(sum, parts, RANKS, m > 0);
+            } else {
+                for (int k = 0; k < in; k++) send_all(nodes[k], parts + k * local, local, false);
+                send_all(sum, nodes, in, m > 0);
+            }
+            OK(t,
+               m + 1 < micro_batches ? zf_lockstep_micro(&lockstep, &error)
+                                     : zf_lockstep_step(&lockstep, &error),
+               error.text);
+        }
+        OK(t, zf_lockstep_read(&lockstep, "w", got, sizeof got, &error), error.text);
+        for (int64_t i = 0; i < WIDTH; i++)
+            if (got[i] != w[i] - sum[i]) {
+                CHECK_NEAR(t, (double)got[i], (double)(w[i] - sum[i]), 0);
+            }
+    }
+}

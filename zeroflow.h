@@ -64,9 +64,9 @@
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
  * Rewrite. Passes in their order: zf_lora; zf_fuse; zf_precision; zf_tile; zf_autograd;
- * zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion; zf_fuse again; zf_recompute;
- * zf_zero; zf_offload; zf_prefetch. zf_passes runs them all by one description (zf_training). zf_graph_print shows the
- * graph between any two of them, one node per line:
+ * zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion; zf_delay; zf_fuse again;
+ * zf_recompute; zf_zero; zf_offload; zf_prefetch. zf_passes runs them all by one description
+ * (zf_training). zf_graph_print shows the graph between any two of them, one node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -734,6 +734,14 @@ typedef struct zf_lion_desc {
 } zf_lion_desc;
 ZF_API zf_status zf_lion(zf_graph *graph, zf_tensor lr, const zf_lion_desc *desc);
 
+/* Delayed updates (ZeRO-Offload, Ren et al., ATC'21): from the program's second step on, a step
+ * updates by the gradients of the step before, which states "delay.gradient/PARAM" keep, with its
+ * own learning rate; its first step makes no update. So updates need not wait for gradients, and run
+ * beside the computation of the next ones (zf_offload, zf_prefetch). This changes what is learned,
+ * but with zf_offload and without it in the same way, to the last bit. The gradients of the last
+ * step are left unused. Requires: an optimizer of this library; before zf_zero. */
+ZF_API zf_status zf_delay(zf_graph *graph);
+
 /* When the rewrite `invert` is applied. */
 typedef enum zf_invert {
     ZF_INVERT_ALWAYS,
@@ -1016,6 +1024,7 @@ typedef struct zf_training {
     zf_lamb_desc lamb;
     zf_sgd_desc sgd;
     zf_lion_desc lion;
+    bool delay; /* zf_delay is run */
     zf_recompute_desc recompute;
     zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
     zf_offload_desc offload;   /* {0}: not run; else zf_zero is, also where `zero` is {0} */
@@ -1038,8 +1047,8 @@ typedef struct zf_training {
 
 /* Runs the passes of a training step, each as it is described, in their order:
  *
- *     lora, fuse, precision, tile, autograd, simplify, clip, an optimizer, fuse, recompute, zero,
- *     offload, prefetch
+ *     lora, fuse, precision, tile, autograd, simplify, clip, an optimizer, delay, fuse,
+ *     recompute, zero, offload, prefetch
  *
  * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
  * {0}. */
@@ -2109,6 +2118,7 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
       A(loss_scale_update, hysteresis, i) A(loss_scale_update, least, f)                           \
       A(loss_scale_update, consecutive, b))                                                        \
     X(advance, 1, 2, )                                                                             \
+    X(delay, 2, 2, )                                                                               \
     X(sgd, 3, 6, A(sgd, momentum, f) A(sgd, nesterov, b) A(sgd, weight_decay, f)                   \
       A(sgd, piece, l) A(sgd, world, i) A(sgd, blocks, l) A(sgd, decays, v) A(sgd, scaled, b))     \
     X(adamw, 6, 8, A(adamw, beta1, f) A(adamw, beta2, f) A(adamw, eps, f)                          \
@@ -2710,6 +2720,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/cache.c"
 #include "ops/chain.c"
 #include "ops/saved.c"
+#include "ops/delay.c"
 #include "ops/table.c"
 #include "ir/print.c"
 #include "ir/verify.c"
@@ -2725,6 +2736,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/simplify.c"
 #include "passes/clip.c"
 #include "passes/optimizer.c"
+#include "passes/delay.c"
 #include "passes/precision.c"
 #include "passes/tile.c"
 #include "passes/buckets.c"

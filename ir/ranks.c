@@ -38,6 +38,7 @@
  *   - an update reads a sum over all ranks and micro-batches of a pack of gradients, at the places
  *     of their parameters in the bucket; no other bucket is updated by this sum; its other operands
  *     are equal on all ranks, or sharded as the updated value is
+ *   - an update may read its gradient from states, if `delay` sets these to a sum as above
  *   - a whole bucket that is updated in shards is gathered before anything reads it, or the
  *     section ends; likewise an updated copy is copied back, and all pieces of it
  *   - the updates of the pieces of a bucket differ in nothing else, and have the same pieces of all
@@ -70,6 +71,9 @@ typedef struct zfi_stand {
     int64_t at, of; /* it is a piece of a value of `of` elements, from `at` on; of 0: it is none */
     int64_t back;   /* elements of its pieces that were updated and are back in their place */
     int32_t pieced; /* of a leaf: the first update of a piece; 0 */
+    int32_t late;   /* an update has computed it from this leaf, its gradient; 0 */
+    int32_t reader; /* of a leaf: the first update that reads it as its gradient; 0 */
+    bool delayed;   /* of a leaf: `delay` sets it */
     int32_t used;  /* an accumulator: the node that adds to it; a sum: the bucket that it updates */
     bool varies;   /* it depends on dropout, or on a leaf that is no constant */
     bool changed;  /* of a leaf: it has been updated */
@@ -153,8 +157,8 @@ static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
 static zfi_stand zfi_stand_like(const zfi_ranks *r, int32_t id)
 {
     zfi_stand s = r->at[id];
-    s.torn = s.used = s.pieced = 0;
-    s.back = 0;
+    s.torn = s.used = s.pieced = s.reader = 0;
+    s.back = 0, s.delayed = false;
     return s;
 }
 
@@ -167,6 +171,15 @@ static zfi_stand zfi_stand_of_view(const zfi_ranks *r, const zfi_node *node)
     s.parts = 0;
     if (s.bits & ZFI_SHARD) s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER), s.cut = 0;
     return s;
+}
+
+/* The leaf that holds a gradient of the step before, of which the value consists, or from which an
+ * update has computed it; 0: none. */
+static int32_t zfi_late_gradient(const zfi_ranks *r, int32_t id)
+{
+    const zf_graph *g = r->graph;
+    const int32_t home = (int32_t)(zfi_home_of(g, &g->nodes[id]) - g->nodes);
+    return zfi_has(g, home, ZF_OP_LEAF) ? home : r->at[id].late;
 }
 
 static zfi_stand zfi_stand_of_piece(const zfi_ranks *r, const zfi_node *node)
@@ -276,7 +289,10 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
             s.cut = r->at[node->args[0]].cut;
         }
         return s;
-    case ZFI_RANKS_GRADIENT: return zfi_stand_like(r, node->args[1]);
+    case ZFI_RANKS_GRADIENT:
+        s = zfi_stand_like(r, node->args[1]);
+        s.late = zfi_late_gradient(r, node->args[1]);
+        return s;
     default:
         return zfi_has(g, id, ZF_OP_COLLECTIVE) ? zfi_stand_of_collective(r, id)
                                                 : zfi_stand_of_args(r, node);
@@ -556,11 +572,60 @@ static void zfi_check_pieces(zfi_ranks *r, int32_t id)
             zfi_verify_fail(g, id, "%%%d is no piece of %lld elements from element %lld of %lld on",
                             (int)arg, (long long)zfi_node_count(&g->nodes[node->args[0]]),
                             (long long)p->at, (long long)p->of);
-        else if (k == 1 ? x->sum != r->at[other].sum
-                        : zfi_home_of(g, &g->nodes[arg]) != zfi_home_of(g, &g->nodes[other]))
+        else if (k == 1 && (x->sum || x->late)
+                     ? x->sum != r->at[other].sum || x->late != r->at[other].late
+                     : zfi_home_of(g, &g->nodes[arg]) != zfi_home_of(g, &g->nodes[other]))
             zfi_verify_fail(g, id, "%%%d and %%%d, for another piece, are not of one value",
                             (int)arg, (int)other);
     }
+}
+
+/* Checks that the operand that decides whether states change is equal on all ranks. */
+static void zfi_check_moves(const zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_stand *x = &r->at[node->args[k]];
+        if (x->bits & (ZFI_OTHER | ZFI_BATCH))
+            zfi_verify_fail(g, id, "%%%d depends on %%%d, so states of ranks would differ",
+                            (int)node->args[k], (int)x->cause);
+    }
+}
+
+/* The update reads its gradient from states; then notes it, to check what they are set to. */
+static bool zfi_reads_delayed(zfi_ranks *r, int32_t id, int32_t bucket, const zf_attribute *blocks)
+{
+    zf_graph *g = r->graph;
+    const int32_t leaf = zfi_late_gradient(r, g->nodes[id].args[1]);
+    int32_t *reader = &r->at[leaf].reader;
+    const zf_attribute *its;
+    if (!leaf) return false;
+    if (!*reader) *reader = id;
+    its = zfi_attribute_of(g, &g->nodes[*reader], "blocks");
+    if (zfi_updated_leaf(g, g->nodes[*reader].args[0]) != bucket ||
+        its->list.count != blocks->list.count ||
+        memcmp(its->list.data, blocks->list.data, (size_t)its->list.count * sizeof(int64_t)))
+        zfi_verify_fail(g, id, "%%%d has the gradients of other parameters, updated above",
+                        (int)leaf);
+    return true;
+}
+
+/* Checks that states are set to what the update that reads them may read; or, where none reads them
+ * as its gradient, to a value equal on all ranks. */
+static void zfi_check_delay(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const int32_t reader = r->at[node->args[0]].reader;
+    r->at[node->args[0]].delayed = true;
+    if (!node->update)
+        zfi_verify_fail(g, id, "it sets states in the micro section, which may run again");
+    zfi_check_cut(r, id, 1);
+    if (reader)
+        zfi_check_gradient(r, id, zfi_updated_leaf(g, g->nodes[reader].args[0]),
+                           zfi_attribute_of(g, &g->nodes[reader], "blocks"));
+    else zfi_check_moves(r, id);
 }
 
 static void zfi_check_update(zfi_ranks *r, int32_t id)
@@ -582,7 +647,7 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
                         shard ? "%%%d is this rank's shard: world must be %d"
                               : "%%%d is whole: world must not be given",
                         (int)node->args[0], (int)g->shards);
-    zfi_check_gradient(r, id, bucket, blocks);
+    if (!zfi_reads_delayed(r, id, bucket, blocks)) zfi_check_gradient(r, id, bucket, blocks);
     zfi_check_cut(r, id, 1);
     for (int32_t k = 2; k < node->arg_count; k++) zfi_check_beside(r, id, k, blocks);
     if (!g->error.status) zfi_check_pieces(r, id);
@@ -700,19 +765,6 @@ static void zfi_check_output(const zfi_ranks *r, int32_t id)
                         (int)node->args[0], (int)g->world, (long long)g->micro_batches);
 }
 
-/* Checks that the operand that decides whether states change is equal on all ranks. */
-static void zfi_check_moves(const zfi_ranks *r, int32_t id)
-{
-    zf_graph *g = r->graph;
-    const zfi_node *node = &g->nodes[id];
-    for (int32_t k = 0; k < node->arg_count; k++) {
-        const zfi_stand *x = &r->at[node->args[k]];
-        if (x->bits & (ZFI_OTHER | ZFI_BATCH))
-            zfi_verify_fail(g, id, "%%%d depends on %%%d, so states of ranks would differ",
-                            (int)node->args[k], (int)x->cause);
-    }
-}
-
 static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
@@ -723,6 +775,7 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     if (zfi_is_sum(node)) zfi_check_sum(r, id);
     if (node->op == ZF_OP_all_gather && node->arg_count > 1) zfi_check_fill(r, id);
     if (zfi_has(g, id, ZF_OP_UPDATE)) zfi_check_update(r, id);
+    if (node->op == ZF_OP_delay) zfi_check_delay(r, id);
     zfi_check_copies(r, id);
     if (node->op == ZF_OP_advance || node->op == ZF_OP_loss_scale_update) zfi_check_moves(r, id);
     if (node->op == ZF_OP_gradient) zfi_check_gradient(r, id, node->args[0], NULL);
@@ -746,6 +799,11 @@ static zf_status zfi_verify_ranks(zf_graph *g)
     r.shares = (uint8_t)((g->world > 1 ? ZFI_OTHER : 0) | (g->micro_batches > 1 ? ZFI_BATCH : 0));
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
         zfi_check_rank_node(&r, g->order[i]);
+    for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
+        if (r.at[g->order[i]].reader && !r.at[g->order[i]].delayed)
+            zfi_verify_fail(g, r.at[g->order[i]].reader,
+                            "%%%d, its gradient, is a state that no delay sets",
+                            (int)g->order[i]);
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
         if (r.at[g->order[i]].torn)
             zfi_verify_fail(g, r.at[g->order[i]].torn,

@@ -75,8 +75,15 @@ static zf_status zfi_cuda_norms(const zf_launch *l)
     return zfi_launched(l);
 }
 
+/* delay (ops/delay.c) */
+static zf_status zfi_cuda_delay(const zf_launch *l)
+{
+    return zfi_move_bytes(l, l->args[0].data, l->args[1].data, (int64_t)zfi_bytes(&l->args[1]));
+}
+
 ZFI_KERNEL(view, zfi_cuda_view, NULL)
 ZFI_KERNEL(shard, zfi_cuda_shard, NULL)
+ZFI_KERNEL(delay, zfi_cuda_delay, NULL)
 ZFI_KERNEL(piece, zfi_cuda_view, NULL)
 ZFI_KERNEL(pack, zfi_cuda_pack, NULL)
 ZFI_KERNEL(norms, zfi_cuda_norms, NULL)

@@ -127,7 +127,8 @@ static int32_t zfi_last_of(const zfi_beside *b, int32_t id, bool used)
 }
 
 /* The position after which a node of the update section may come: its operands are computed, what
- * it reads is written, and what it writes has been read. */
+ * it reads is written, and what it writes has been read, also where it writes a copy, which would
+ * have to be kept until it can be copied back. */
 static int32_t zfi_may_follow(const zfi_beside *b, int32_t id)
 {
     const zf_graph *g = b->graph;
@@ -137,8 +138,9 @@ static int32_t zfi_may_follow(const zfi_beside *b, int32_t id)
         zfi_raise(&after, b->after[node->args[k]]);
         if (node->op == ZF_OP_piece) continue; /* it does not read */
         zfi_raise(&after, zfi_last_of(b, node->args[k], false));
-        if (k < 31 && zfi_written_args(g, node) >> k & 1)
-            zfi_raise(&after, zfi_last_of(b, node->args[k], true));
+        if (k >= 31 || !(zfi_written_args(g, node) >> k & 1)) continue;
+        zfi_raise(&after, zfi_last_of(b, node->args[k], true));
+        zfi_raise(&after, zfi_last_of(b, zfi_updated_leaf(g, node->args[k]), true));
     }
     return after;
 }

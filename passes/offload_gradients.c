@@ -1,7 +1,8 @@
 /* offload, gradients: summed gradients are copied to host memory (offload.c).
  *
- *     found      the value that an update reads as its gradient, after clipping and loss scale:
- *                where updates are computed in host memory, or gradients are to lie there
+ *     found      the value that an update reads as its gradient, after clipping and loss scale, or
+ *                that is kept for the next step's: where updates are computed in host memory, or
+ *                gradients are to lie there
  *     once       with one micro-batch a gradient is complete where it is reduced, and its copy
  *                follows there; what an update on the device reads is copied back for it
  *     sums       with several micro-batches on one rank, each micro-batch's gradient is copied, and
@@ -16,7 +17,7 @@ static void zfi_find_moved(zfi_offloading *o)
     for (int32_t i = 0; i < zfi_len(o->order); i++) {
         const zfi_node *node = &g->nodes[o->order[i]];
         int32_t gradient;
-        if (!zfi_has(g, o->order[i], ZF_OP_UPDATE)) continue;
+        if (!zfi_has(g, o->order[i], ZF_OP_UPDATE) && node->op != ZF_OP_delay) continue;
         gradient = zfi_raw_gradient(g, node->args[1]);
         if (!zfi_has(g, gradient, ZF_OP_LEAF)) o->moved[gradient] = true;
         while (g->nodes[gradient].op == ZF_OP_cast) gradient = g->nodes[gradient].args[0];

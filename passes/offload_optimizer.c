@@ -1,7 +1,8 @@
 /* offload, the optimizer: states lie in host memory or on the disk, and the update section is
  * computed where its operands lie (offload.c).
  *
- *     found      states that updates write, master weights, and the count of steps
+ *     found      states that updates write, master weights, and the count of steps. Gradients of
+ *                the step before (delay.c) lie in host memory
  *     update     updates run in host memory, and so do nodes that read a value there; a copy that
  *                they have written is then copied back
  */
@@ -18,6 +19,7 @@ static void zfi_find_states(zfi_offloading *o)
             if ((zfi_written_args(g, node) >> (k < 31 ? k : 31) & 1) ||
                 k == zfi_master_arg(g, node))
                 zfi_set_home(g, node->args[k], o->d.optimizer);
+        if (zfi_has(g, node->args[1], ZF_OP_LEAF)) zfi_set_home(g, node->args[1], ZF_HOST);
     }
 }
 

@@ -1,6 +1,6 @@
 /* One description of a training step, and the list of the passes that make it.
  *
- *     lora  fuse  precision  tile  autograd  simplify  clip  OPTIMIZER  fuse  recompute
+ *     lora  fuse  precision  tile  autograd  simplify  clip  OPTIMIZER  delay  fuse  recompute
  *     zero  offload  prefetch        recompute.c has the list of these, which run in trials too
  *
  * A pass that the description does not ask for is not run. Without a loss, no pass for gradients is
@@ -114,7 +114,17 @@ ZF_API const char *zf_optimizer_name(zf_optimizer optimizer)
                : NULL;
 }
 
+static bool zfi_wants_delay(const zf_training *t) { return zfi_wants_training(t) && t->delay; }
+
+static zf_status zfi_pass_delay(zf_graph *g, const zf_training *t)
+{
+    (void)t;
+    return zf_delay(g);
+}
+
 /* ------------------------------------------------------------------------------------ the list */
+
+static const zfi_pass zfi_delay_pass = {"delay", zfi_wants_delay, zfi_pass_delay};
 
 static const zfi_pass zfi_forward_passes[] = {
     {"lora", zfi_wants_lora, zfi_pass_lora},
@@ -176,6 +186,7 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
     zfi_run_passes(g, &t, zfi_forward_passes, ZFI_COUNT(zfi_forward_passes));
     if (fixed) t.lr = zf_constant(g, ZF_F32, ZF_SCALAR, rate);
     if (zfi_wants_training(&t)) zfi_run_passes(g, &t, &zfi_optimizers[t.optimizer], 1);
+    zfi_run_passes(g, &t, &zfi_delay_pass, 1);
     if (zfi_wants_fit(&t) && !g->error.status && zfi_fit_training(g, &t)) return g->error.status;
     zfi_run_passes(g, &t, zfi_update_passes, ZFI_COUNT(zfi_update_passes));
     zfi_run_passes(g, &t, zfi_rank_passes, ZFI_COUNT(zfi_rank_passes));

@@ -206,7 +206,8 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
         if (lift->kind == ZFI_LIFT_NORM) args[k] = lift->value;
         else if (lift->kind == ZFI_LIFT_ELEMENTS) args[k] = zfi_pull(z, id, member, arg);
         else if (g->nodes[arg].op == ZF_OP_state &&
-                 ((zfi_written_args(g, &node) >> k & 1) || k == zfi_master_arg(g, &node)))
+                 ((zfi_written_args(g, &node) >> k & 1) || k == 1 ||
+                  k == zfi_master_arg(g, &node)))
             args[k] = zfi_states_bucket(z, f, position, k);
         else args[k] = zfi_plain_arg(z, arg);
     }
@@ -236,6 +237,21 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
     }
     zfi_free_blocks(z, blocks, f);
     zfi_free(&g->memory, decays, (size_t)bucket->count * sizeof *decays);
+}
+
+/* At the first of a bucket: appends one `delay` for all its states. */
+static void zfi_lift_delay(zfi_zero *z, int32_t id, int32_t member)
+{
+    const zf_graph *g = z->graph;
+    const int32_t f = zfi_bucket_of_member(z, member);
+    int32_t args[2] = {zfi_pull(z, id, member, g->nodes[id].args[0])};
+    for (int32_t i = z->buckets[f].lifted; i; i = z->lifted[i - 1].before) {
+        const zfi_node *node = &g->nodes[z->lifted[i - 1].node];
+        if (node->op == ZF_OP_delay && node->args[0] == args[0]) return;
+    }
+    args[1] = zfi_pull(z, id, member, g->nodes[id].args[1]);
+    if (args[0] && args[1])
+        zfi_lifted_node(z, f, ZF_OP_delay, args, 2, g->nodes[id].attributes);
 }
 
 /* The member of whose elements one of the operands consists; -1: none. */
@@ -274,6 +290,8 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
         if (member >= 0) zfi_mark_gradient(z, member, zfi_pull(z, id, member, node.args[1]));
     } else if (member >= 0 && zfi_has(g, id, ZF_OP_UPDATE)) {
         if (z->lift[id].kind == ZFI_LIFT_NONE) zfi_lift_update(z, position, member);
+    } else if (member >= 0 && node.op == ZF_OP_delay) {
+        zfi_lift_delay(z, id, member);
     } else if (member >= 0 && zfi_can_lift(g, &node)) {
         z->lift[id] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, 0};
     } else if (member >= 0 && node.op == ZF_OP_block_norms) {

@@ -103,9 +103,10 @@ TEST_ONCE(offload_keeps_the_bits)
                 const char *precision = precisions[n % 3];
                 const bool whole = world > 1 && (stage == 1 || stage == 2);
                 snprintf(before, sizeof before,
-                         "%sautograd loss; %s%s; %s%szero stage=%d world=%d micro_batches=%d "
+                         "%sautograd loss; %s%s; %s%s%szero stage=%d world=%d micro_batches=%d "
                          "bucket=%d",
-                         precision, clips[(n / 3 + o) % 3], optimizers[o], n % 2 ? "fuse; " : "",
+                         precision, clips[(n / 3 + o) % 3], optimizers[o],
+                         n % 7 == 3 ? "delay; " : "", n % 2 ? "fuse; " : "",
                          n % 5 == 1 ? "recompute layers; " : "", stage, world, n % 4 == 3 ? 4 : 1,
                          n % 7 ? 20000 : 1);
                 snprintf(behind, sizeof behind, "prefetch bytes=%d host=%d memory=%d; memory "

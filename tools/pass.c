@@ -205,6 +205,11 @@ static void run_lamb(call *c)
     if (ready(c)) ran(c, zf_lamb(c->graph, lr, &d));
 }
 
+static void run_delay(call *c)
+{
+    if (ready(c)) ran(c, zf_delay(c->graph));
+}
+
 static void run_lion(call *c)
 {
     zf_tensor lr = take_tensor(c, "the learning rate");
@@ -486,6 +491,7 @@ static const pass passes[] = {
      "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [min_coeff=X] [max_coeff=X] [decay_all]",
      "the same, LAMB", run_lamb},
     {"lion", "LR [beta1=X] [beta2=X] [weight_decay=X] [decay_all]", "the same, Lion", run_lion},
+    {"delay", "", "updates use the gradients of the step before", run_delay},
     {"precision",
      "DTYPE [scale=X] [factor=X] [window=N] [hysteresis=N] [min_scale=X] [consecutive_hysteresis]",
      "compute in bf16 or f16, over f32 master weights; a loss scale", run_precision},

@@ -167,7 +167,8 @@ static zf_status zfi_time_copies(zf_backend *backend, void *device, void *host, 
 {
     const zf_run run = {.world = 1, .nodes = 1};
     const zf_shape shape = {1, {(int64_t)bytes}};
-    const zf_array from = {up ? host : device, ZF_U8, shape}, to = {up ? device : host, ZF_U8, shape};
+    const zf_array from = {up ? host : device, ZF_U8, shape};
+    const zf_array to = {up ? device : host, ZF_U8, shape};
     const zf_launch copy = {.op = ZF_OP_copy,
                             .arg_count = 1,
                             .args = &from,

@@ -1216,6 +1216,8 @@ static void zfi_poison(zf_program *p, int32_t n)
 {
     unsigned char nan[4096];
     memset(nan, 0xff, sizeof nan);
+    /* A copy on the device may still read host memory. */
+    if (!p->backend->host_memory) p->backend->synchronize(p->backend->self, &p->error);
     for (int32_t k = 0; k < p->launches[n].arg_count; k++) {
         const zf_array *x = &p->launches[n].args[k];
         const zfi_node *node = &p->graph->nodes[p->launches[n].node];

@@ -1,7 +1,7 @@
 /* Offload on CUDA: values in pinned host memory and on a disk, updates by the CPU backend while the
- * device goes on. The numbers are the same in every order in which the device takes its work and the
- * disk does its own; a step is two graphs; each space takes what its plan says; and an error of the
- * disk ends the step. Without EMULATION it runs on a GPU. */
+ * device goes on. The numbers are the same in every order in which the device takes its work and
+ * the disk does its own; a step is two graphs; each space takes what its plan says; and an error of
+ * the disk ends the step. Without EMULATION it runs on a GPU. */
 #define _POSIX_C_SOURCE 200809L
 #include "../../tools/pass.h"
 #include "../test.h"
@@ -154,8 +154,9 @@ typedef struct image {
 typedef struct setup {
     const char *passes;
     int64_t micro_batches;
-    bool alone; /* launch by launch: each is done when the next begins */
+    bool alone; /* launch by launch: the host's are done when the next begins; */
     uint64_t seed;
+    bool poison; /* and what is no longer needed is filled with NaN */
 } setup;
 
 static zf_graph *graph_of(test *t, const char *passes)
@@ -214,6 +215,7 @@ static zf_program *program_of(test *t, const setup *s, zf_graph *g, const char *
                                          .host = &host.backend,
                                          .offload_dir = folder,
                                          .seed = 3,
+                                         .poison = s->poison,
                                          .verify = true});
     if (!p) test_fail(t, __FILE__, __LINE__, s->passes, zf_graph_error(g));
     return p;
@@ -305,7 +307,7 @@ TEST_ONCE(cuda_offload_keeps_the_bits)
     if (!open_all(t, 1)) return;
     for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
         char line[600];
-        setup s = {line, list[k].micro_batches, true, 1};
+        setup s = {line, list[k].micro_batches, true, 1, false};
         const bool norms = strstr(list[k].before, "clip") || strstr(list[k].before, "lamb"),
                    plain = !norms || !strstr(list[k].offload, "optimizer");
         snprintf(line, sizeof line, "%s; %s", list[k].before, list[k].behind);
@@ -313,8 +315,8 @@ TEST_ONCE(cuda_offload_keeps_the_bits)
         snprintf(line, sizeof line, "%s; offload %s; %s", list[k].before, list[k].offload,
                  list[k].behind);
         if (!plain && !train(t, &s, &expected)) return;
-        for (s.seed = 1; s.seed < 5; s.seed++) {
-            s.alone = s.seed == 1;
+        for (s.seed = 1; s.seed < 6; s.seed++) {
+            s.alone = s.seed < 3, s.poison = s.seed == 1;
             if (!train(t, &s, &got)) return;
             if (!same(&expected, &got)) {
                 test_fail(t, __FILE__, __LINE__, line, "other bits");
@@ -345,7 +347,7 @@ TEST_ONCE(cuda_offload_ends_with_an_error_of_the_disk)
 {
     static const setup s = {"autograd loss; adamw lr; zero bucket=1; offload optimizer=disk "
                             "parameters=disk; prefetch bytes=30000",
-                            1, false, 1};
+                            1, false, 1, false};
     const char *folder = test_path("offload");
     int in_a_step = 0;
     if (!open_all(t, 1)) return;
@@ -394,7 +396,7 @@ static int only_file(const char *folder)
 TEST_ONCE(cuda_offload_names_what_is_damaged)
 {
     static const setup s = {"autograd loss; adamw lr; zero bucket=1; offload optimizer=disk", 1,
-                            false, 1};
+                            false, 1, false};
     const char *folder = test_path("offload");
     zf_graph *g;
     zf_program *p;

@@ -587,8 +587,8 @@ TEST(program_refuses_bad_access)
     BAD(zf_write(p, x, values, 12), "zf_write: %1 x is f32[4], 16 bytes, not 12");
     BAD(zf_read(p, w, values, 20), "zf_read: %2 w is f32[4], 16 bytes, not 20");
     BAD(zf_read(p, s, values, 4), "zf_read: %3 s is i64[], 8 bytes, not 4");
-    BAD(zf_write(p, c, values, 16), "zf_write: %4 constant is no input, param or state");
-    BAD(zf_write(p, z, values, 16), "zf_write: %7 exp is no input, param or state");
+    BAD(zf_write(p, c, values, 16), "zf_write: %4 constant is no input, param, state or cache");
+    BAD(zf_write(p, z, values, 16), "zf_write: %7 exp is no input, param, state or cache");
     BAD(zf_read(p, y, values, 16), "zf_read: %6 add is not kept; zf_output keeps a value");
     BAD(zf_write(p, x, NULL, 16), "zf_write: data is NULL");
     BAD(zf_read(p, x, NULL, 16), "zf_read: data is NULL");

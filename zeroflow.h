@@ -64,9 +64,10 @@
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
  * Rewrite. Passes in their order: zf_lora; zf_fuse; zf_precision; zf_tile; zf_autograd;
- * zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion; zf_delay; zf_fuse again;
- * zf_recompute; zf_zero; zf_offload; zf_prefetch. zf_passes runs them all by one description
- * (zf_training). zf_graph_print shows the graph between any two of them, one node per line:
+ * zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion, zf_onebit_adam; zf_delay;
+ * zf_fuse again; zf_recompute; zf_zero; zf_offload; zf_prefetch. zf_passes runs them all by one
+ * description (zf_training). zf_graph_print shows the graph between any two of them, one node per
+ * line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -734,6 +735,44 @@ typedef struct zf_lion_desc {
 } zf_lion_desc;
 ZF_API zf_status zf_lion(zf_graph *graph, zf_tensor lr, const zf_lion_desc *desc);
 
+/* 1-bit Adam (Tang et al. 2021). Steps up to freeze_step, the warm-up, are AdamW's to the last bit.
+ * Behind it the variance v stays as it is, and instead of gradients the ranks average momentum, as
+ * signs. With g_r, the gradient of rank r's part of the batch, on each rank, and for the shard of
+ * which it is the server:
+ *
+ *     c = beta1 m + (1 - beta1) g_r + e       q = sign(c), s = |c| / sqrt(n); e = c - s q
+ *     C = mean of s q over the ranks + E      Q = sign(C), S = |C| / sqrt(n); E = C - S Q
+ *     m = S Q of all servers                  p -= lr (m^ / (sqrt(v^) + eps) + wd p)
+ *
+ * There is one scale s for each block of 1024 elements of a tensor, n of them in its last block, so
+ * that a block is sent in 132 bytes, and bits depend neither on buckets nor on the stage. sign(0)
+ * is 1. m^ = m / (1 - beta1^t) and v^ = v / (1 - beta2^freeze_step) are AdamW's corrections; the
+ * paper's formulas have none. Of w ranks each sends 2 (w - 1) / w * 132 / 1024 bytes an element, at
+ * stages 1 and 2 updated parameters as well, and in the warm-up m, which each rank has whole. Bits
+ * depend on the number of ranks, and on which examples each has.
+ *
+ * The errors are states: e of each rank, and E in shards at every stage. A checkpoint that is loaded
+ * by another number of ranks: each begins with the mean of all e, which keeps their mean, and E is
+ * cut anew. Behind the warm-up zf_clip clips the gradient of each rank by its own norm, times w as
+ * if all had it; so "grad_norm" is that of the rank. ZeRO stages 0 to 2 in one node, without
+ * zf_offload and loss scale: all else is an error.
+ *
+ * DeepSpeed's implementation differs: it has no corrections, one scale for all of a tensor that a
+ * rank or server has, padding counted; it forgets errors in checkpoints, and refuses ZeRO. */
+typedef struct zf_onebit_adam_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-8 */
+    double weight_decay; /* 0 */
+    bool decay_all;
+    /* The last step of the warm-up, for example a fifth of all; 0: 100000 */
+    int64_t freeze_step;
+    /* Which of the two steps the pass appends (zf_variant_count): 0 that of the warm-up, 1 the
+     * compressed one */
+    int32_t variant;
+} zf_onebit_adam_desc;
+ZF_API zf_status zf_onebit_adam(zf_graph *graph, zf_tensor lr, const zf_onebit_adam_desc *desc);
+
 /* Delayed updates (ZeRO-Offload, Ren et al., ATC'21): from the program's second step on, a step
  * updates by the gradients of the step before, which states "delay.gradient/PARAM" keep, with its
  * own learning rate; its first step makes no update. So updates need not wait for gradients, and run
@@ -1001,7 +1040,7 @@ typedef struct zf_fit_desc {
     zf_choice *choice; /* NULL, or where to tell what was chosen */
 } zf_fit_desc;
 
-typedef enum zf_optimizer { ZF_ADAMW, ZF_LAMB, ZF_SGD, ZF_LION } zf_optimizer;
+typedef enum zf_optimizer { ZF_ADAMW, ZF_LAMB, ZF_SGD, ZF_LION, ZF_ONEBIT_ADAM } zf_optimizer;
 /* "adamw", ...; NULL behind the last */
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
 
@@ -1024,6 +1063,8 @@ typedef struct zf_training {
     zf_lamb_desc lamb;
     zf_sgd_desc sgd;
     zf_lion_desc lion;
+    zf_onebit_adam_desc onebit_adam; /* but its variant, which is: */
+    int32_t variant; /* of the step: which of its programs this is (zf_variant_count) */
     bool delay; /* zf_delay is run */
     zf_recompute_desc recompute;
     zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
@@ -1056,6 +1097,27 @@ ZF_API zf_status zf_passes(zf_graph *graph, const zf_training *training);
 /* The same with defaults filled in, where they are known without a graph: all but
  * zero.bucket_bytes. To be read, and not to be passed on: a 0 in it is 0. */
 ZF_API zf_training zf_training_resolved(const zf_training *training);
+
+/* Variants of a step. A step of some optimizers is one of several, by its number: 1-bit Adam has
+ * steps of a warm-up, then compressed ones. Each variant is a graph of its own, built and compiled
+ * like any other, and all their programs work over one store, which counts their steps:
+ *
+ *     for (t.variant = 0; t.variant < zf_variant_count(&t); t.variant++) {
+ *         zf_graph *g = zf_graph_new(NULL);
+ *         t.loss = build(g), t.zero.store = store, zf_passes(g, &t);
+ *         p[t.variant] = zf_compile(g, &(zf_compile_desc){.store = store});
+ *         store = zf_program_store(p[0]);
+ *     }
+ *     zf_program *now = p[zf_variant_at(&t, zf_store_step(store) + 1)];
+ *
+ * Compile all before zf_load: a checkpoint has the states of all variants. The number of the step
+ * decides, so that a run goes on from a checkpoint as it would have without it, and all ranks take
+ * the same. Optimizers without variants have one; so has a description without a loss. */
+ZF_API int32_t zf_variant_count(const zf_training *training);
+/* "warm-up", "compressed"; NULL for a number outside */
+ZF_API const char *zf_variant_name(const zf_training *training, int32_t variant);
+/* That of step 1, 2, ... */
+ZF_API int32_t zf_variant_at(const zf_training *training, int64_t step);
 
 /* Activation checkpointing (Chen et al. 2016): the backward pass recomputes values of the forward
  * pass instead of keeping them. Numbers do not change, to the last bit. Recomputed nodes are marked
@@ -1701,6 +1763,9 @@ typedef struct zf_nn_train_desc {
     zf_tensor lr;  /* written before each step; ZF_NONE: not */
     zf_schedule schedule;
     void *user;
+    /* The program of the next step, when `done` have been made, with its lr in *lr: one of several
+     * variants over the store of `program` (zf_variant_at). NULL: always `program` and `lr` */
+    zf_program *(*turn)(void *user, int64_t done, zf_tensor *lr);
     /* Writes the inputs of step `step` (0, 1, ...); may be NULL. A bad status ends the training
      * with it. */
     zf_status (*feed)(void *user, zf_program *program, int64_t step);
@@ -1992,7 +2057,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(input, 0, 0, )                                                                               \
     X(param, 0, 0, A(param, init, e(zeros|ones|constant|normal|truncated|uniform))                 \
       A(param, a, f) A(param, b, f) A(param, frozen, b) A(param, row, i) A(param, rows, i))        \
-    X(state, 0, 1, A(state, value, f) A(state, row, i) A(state, rows, i))                          \
+    X(state, 0, 1, A(state, value, f) A(state, row, i) A(state, rows, i)                           \
+      A(state, ranks, e(stage|whole|each|cut)))                                                    \
     X(cache, 0, 0, )                                                                               \
     X(constant, 0, 0, A(constant, values, v))                                                      \
     /* elementwise, broadcasting */                                                                \
@@ -2091,7 +2157,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
       A(cached_attention, kv_heads, i) A(cached_attention, window, i))                             \
     X(chain, 1, 8, A(chain, program, l) A(chain, values, v))                                       \
     /* ranks: made by zf_zero */                                                                   \
-    X(bucket, 1, ZF_MAX_OPERANDS, A(bucket, at, l) A(bucket, size, i) A(bucket, world, i))         \
+    X(bucket, 1, ZF_MAX_OPERANDS, A(bucket, at, l) A(bucket, size, i) A(bucket, world, i)          \
+      A(bucket, each, b))                                                                          \
     X(accumulator, 0, 0, )                                                                         \
     X(view, 1, 1, A(view, at, i) A(view, shape, l))                                                \
     X(shard, 1, 1, A(shard, world, i))                                                             \
@@ -2131,7 +2198,16 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(lamb_apply, 5, 6, A(lamb_apply, least, f) A(lamb_apply, most, f) A(lamb_apply, piece, l)     \
       A(lamb_apply, world, i) A(lamb_apply, blocks, l))                                            \
     X(lion, 4, 6, A(lion, beta1, f) A(lion, beta2, f) A(lion, weight_decay, f) A(lion, piece, l)   \
-      A(lion, world, i) A(lion, blocks, l) A(lion, decays, v) A(lion, scaled, b))
+      A(lion, world, i) A(lion, blocks, l) A(lion, decays, v) A(lion, scaled, b))                  \
+    X(adam_apply, 6, 7, A(adam_apply, beta1, f) A(adam_apply, beta2, f) A(adam_apply, eps, f)      \
+      A(adam_apply, weight_decay, f) A(adam_apply, piece, l) A(adam_apply, world, i)               \
+      A(adam_apply, blocks, l) A(adam_apply, decays, v))                                           \
+    /* 1-bit optimizers */                                                                         \
+    X(sign_compress, 2, 2, A(sign_compress, at, l) A(sign_compress, count, l)                      \
+      A(sign_compress, world, i) A(sign_compress, server, b))                                      \
+    X(sign_expand, 1, 1, A(sign_expand, at, l) A(sign_expand, count, l) A(sign_expand, world, i)   \
+      A(sign_expand, parts, i) A(sign_expand, shape, l))                                           \
+    X(assign, 2, 2, )
 
 #define ZF_MAX_OPERANDS   65535
 #define ZF_MAX_ATTRIBUTES 9
@@ -2712,6 +2788,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/scaler.c"
 #include "ops/update.c"
 #include "ops/lion.c"
+#include "ops/sign.c"
 #include "ops/linear.c"
 #include "ops/head.c"
 #include "ops/fused_norm.c"
@@ -2736,6 +2813,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/simplify.c"
 #include "passes/clip.c"
 #include "passes/optimizer.c"
+#include "passes/onebit.c"
 #include "passes/delay.c"
 #include "passes/precision.c"
 #include "passes/tile.c"

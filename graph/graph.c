@@ -49,7 +49,8 @@ typedef enum zfi_among_ranks {
     ZFI_RANKS_PIECE,    /* as its operand, of which it has some elements */
     ZFI_RANKS_PACK,     /* the operands, side by side */
     ZFI_RANKS_BLOCKS,   /* sums over blocks: a shard if the operand is a shard */
-    ZFI_RANKS_GRADIENT  /* as operand 1, the gradient */
+    ZFI_RANKS_GRADIENT, /* as operand 1, the gradient */
+    ZFI_RANKS_SIGNS     /* as operand 0; a sum over the ranks where it adds parts */
 } zfi_among_ranks;
 
 /* Kinds of leaves that outlive a step, in the order of their places in a plan. */
@@ -108,6 +109,9 @@ typedef struct zfi_record {
      * none) */
     int32_t (*master)(const zfi_node *);
     int32_t rate;
+    /* An update: a mask of the operands that it only reads, and that have an element for each of the
+     * parameter */
+    uint32_t beside;
     /* The last random stream that it draws from; NULL: the attribute `stream` */
     int64_t (*stream)(const zfi_node *);
     /* A node above with the same value, or `id`; `written` as in zfi_identity. NULL: id */

@@ -83,6 +83,7 @@ typedef struct zfi_ranks {
     zf_graph *graph;
     zfi_stand *at;  /* by node */
     uint8_t shares; /* what can differ: OTHER, BATCH */
+    bool local;     /* gradients are this rank's, and their momentum is averaged as signs */
 } zfi_ranks;
 
 /* The axes of all ranks; none of one rank. */
@@ -234,7 +235,7 @@ static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
     } else if (axes && node->op == ZF_OP_all_to_all) { /* of what is not cut over these ranks */
         if (s.cut & axes) s = (zfi_stand){.bits = s.bits & ZFI_BATCH, .sum = s.sum};
         else s.parts = axes;
-        s.bits = (uint8_t)((s.bits & (ZFI_BATCH | ZFI_SHARD)) | ZFI_OTHER);
+        s.bits = (uint8_t)((s.bits & (ZFI_BATCH | ZFI_BATCHES | ZFI_SHARD)) | ZFI_OTHER);
         s.cause = id;
     } else if (axes) { /* bcast */
         s = (zfi_stand){.bits = (uint8_t)((s.bits & ZFI_BATCH) | (axes != all ? ZFI_OTHER : 0)),
@@ -266,6 +267,7 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
         return s;
     case ZFI_RANKS_BUCKET:
         if (ZF_INT(node, bucket, world) > 1) s.bits = ZFI_SHARD, s.cut = zfi_shard_axes(g);
+        if (ZF_INT(node, bucket, each)) s.bits = r->shares & ZFI_OTHER;
         return s;
     case ZFI_RANKS_KNOWN: s.bits = ZFI_KNOWN; return s;
     case ZFI_RANKS_ALIKE: return s;
@@ -292,6 +294,14 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
     case ZFI_RANKS_GRADIENT:
         s = zfi_stand_like(r, node->args[1]);
         s.late = zfi_late_gradient(r, node->args[1]);
+        return s;
+    case ZFI_RANKS_SIGNS: /* the parts of all ranks, side by side, are those of this rank's shard */
+        s = zfi_stand_like(r, node->args[0]);
+        if (node->op != ZF_OP_sign_expand || ZF_INT(node, sign_expand, parts) < 2) return s;
+        if (s.parts && s.parts == zfi_all_axes(g))
+            s.bits = (uint8_t)((s.bits & ~ZFI_OTHER) | ZFI_SHARD | ZFI_RANKS),
+            s.cut = s.sums = s.parts, s.sum = id;
+        s.parts = 0;
         return s;
     default:
         return zfi_has(g, id, ZF_OP_COLLECTIVE) ? zfi_stand_of_collective(r, id)
@@ -444,13 +454,13 @@ static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t bucket, const z
     int32_t *used;
     if (x->pack == ZFI_MIXED)
         zfi_verify_fail(g, id, "%%%d mixes gradients of several sums", (int)arg);
-    else if (r->shares & ZFI_OTHER && !(x->bits & ZFI_RANKS))
+    else if (r->shares & ZFI_OTHER && !(x->bits & ZFI_RANKS) && !(r->local && !blocks))
         zfi_verify_fail(g, id, "%%%d is a gradient that was not summed over the %d ranks", (int)arg,
                         (int)g->world);
     else if (r->shares & ZFI_BATCH && !(x->bits & ZFI_BATCHES))
         zfi_verify_fail(g, id, "%%%d is a gradient that was not summed over the %lld micro-batches",
                         (int)arg, (long long)g->micro_batches);
-    else if (x->bits & (ZFI_OTHER | ZFI_BATCH))
+    else if (x->bits & (r->local && !blocks ? ZFI_BATCH : ZFI_OTHER | ZFI_BATCH))
         zfi_verify_fail(g, id, "%%%d depends on %%%d, which is this rank's and micro-batch's alone",
                         (int)arg, (int)x->cause);
     if (g->nodes[bucket].op != ZF_OP_bucket || g->error.status) return;
@@ -488,11 +498,12 @@ static void zfi_check_cut(zfi_ranks *r, int32_t id, int32_t k)
 static void zfi_check_beside(zfi_ranks *r, int32_t id, int32_t k, const zf_attribute *blocks)
 {
     zf_graph *g = r->graph;
-    const zfi_node *node = &g->nodes[id], *home = zfi_home_of(g, &g->nodes[node->args[k]]);
+    const zfi_node *node = &g->nodes[id], *home = &g->nodes[zfi_updated_leaf(g, node->args[k])];
     int32_t arg = node->args[k], bucket = zfi_updated_leaf(g, node->args[0]);
+    const uint32_t beside = zfi_written_args(g, node) | g->records[node->op]->beside;
     const zfi_stand *x = &r->at[arg];
     int64_t block;
-    if (!(k < 31 && zfi_written_args(g, node) >> k & 1) && k != zfi_master_arg(g, node)) {
+    if (!(k < 31 && beside >> k & 1) && k != zfi_master_arg(g, node)) {
         if (x->bits & (ZFI_OTHER | ZFI_BATCH))
             zfi_verify_fail(g, id, "%%%d depends on %%%d, so ranks would update differently",
                             (int)arg, (int)x->cause);
@@ -653,6 +664,41 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
     if (!g->error.status) zfi_check_pieces(r, id);
 }
 
+/* Checks that a state takes a value that stands as the state does: its own on each rank, or the
+ * same. */
+static void zfi_check_assign(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const bool each = g->nodes[node->args[0]].op == ZF_OP_bucket &&
+                      ZF_INT(&g->nodes[node->args[0]], bucket, each);
+    const zfi_stand *x = &r->at[node->args[1]];
+    if (!node->update)
+        zfi_verify_fail(g, id, "it writes %%%d in the micro section, which may run again",
+                        (int)node->args[0]);
+    else if (!each && x->bits & (ZFI_OTHER | ZFI_BATCH))
+        zfi_verify_fail(g, id, "%%%d depends on %%%d, so states of ranks would differ",
+                        (int)node->args[1], (int)x->cause);
+    zfi_check_cut(r, id, 1);
+}
+
+/* Checks that what is compressed, and the errors that remain, are both of this rank's whole value,
+ * or both of its shard. */
+static void zfi_check_signs(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const zfi_node *errors = &g->nodes[node->args[1]];
+    const bool each = errors->op == ZF_OP_bucket && ZF_INT(errors, bucket, each);
+    if (!node->update)
+        zfi_verify_fail(g, id, "it writes %%%d in the micro section, which may run again",
+                        (int)node->args[1]);
+    else if (r->at[node->args[0]].bits & ZFI_OTHER && !each)
+        zfi_verify_fail(g, id, "%%%d is this rank's alone, and the errors %%%d are not",
+                        (int)node->args[0], (int)node->args[1]);
+    zfi_check_cut(r, id, 1);
+}
+
 /* The node has been written elsewhere, or a part of it: until that is in its place, neither it nor
  * what it is a part of may be read. */
 static void zfi_tear(zfi_ranks *r, int32_t id, int32_t by)
@@ -776,6 +822,8 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     if (node->op == ZF_OP_all_gather && node->arg_count > 1) zfi_check_fill(r, id);
     if (zfi_has(g, id, ZF_OP_UPDATE)) zfi_check_update(r, id);
     if (node->op == ZF_OP_delay) zfi_check_delay(r, id);
+    if (node->op == ZF_OP_assign) zfi_check_assign(r, id);
+    if (node->op == ZF_OP_sign_compress) zfi_check_signs(r, id);
     zfi_check_copies(r, id);
     if (node->op == ZF_OP_advance || node->op == ZF_OP_loss_scale_update) zfi_check_moves(r, id);
     if (node->op == ZF_OP_gradient) zfi_check_gradient(r, id, node->args[0], NULL);
@@ -797,6 +845,8 @@ static zf_status zfi_verify_ranks(zf_graph *g)
     if (g->error.status || !(g->stages & ZFI_STAGE_RANKS)) return g->error.status;
     if (!(r.at = zfi_calloc(&g->memory, count, sizeof *r.at))) return zfi_graph_nomem(g);
     r.shares = (uint8_t)((g->world > 1 ? ZFI_OTHER : 0) | (g->micro_batches > 1 ? ZFI_BATCH : 0));
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        r.local |= g->nodes[g->order[i]].op == ZF_OP_sign_compress;
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
         zfi_check_rank_node(&r, g->order[i]);
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)

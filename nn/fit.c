@@ -215,6 +215,7 @@ static zf_status zfi_fit_train(zfi_fitter *f)
 static zf_status zfi_fit_check(zfi_fitter *f)
 {
     const zf_nn_fit_desc *d = f->d;
+    zf_training t = d->training;
     if (!f->store) return zfi_fit_fail(f, ZF_ERR_ARGUMENT, "zf_nn_fit: a store is needed");
     if (!d->build)
         return zfi_fit_fail(f, ZF_ERR_ARGUMENT, "zf_nn_fit: build, which makes the model, is NULL");
@@ -231,6 +232,11 @@ static zf_status zfi_fit_check(zfi_fitter *f)
         return zfi_fit_fail(
             f, ZF_ERR_ARGUMENT,
             "zf_nn_fit: training.zero is for several parts of a batch; it feeds one");
+    t.loss = (zf_tensor){NULL, 1};
+    if (zf_variant_count(&t) > 1)
+        return zfi_fit_fail(f, ZF_ERR_ARGUMENT,
+                            "zf_nn_fit: %s is for several ranks: a step of it has several variants",
+                            zf_optimizer_name(t.optimizer));
     for (int k = 0; k < ZF_NN_FIELDS && d->fields[k].input; k++)
         if (!d->fields[k].data)
             return zfi_fit_fail(f, ZF_ERR_ARGUMENT, "zf_nn_fit: the data of \"%.100s\" are NULL",

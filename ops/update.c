@@ -97,7 +97,7 @@ static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *wha
     char type[ZFI_TYPE_TEXT];
     const zfi_node *x = c->args[k];
     const zf_op op = zfi_home_of(c->graph, x)->op;
-    bool stateless = state && op != ZF_OP_state && op != ZF_OP_bucket;
+    bool stateless = state && op != ZF_OP_state && op != ZF_OP_bucket && op != ZF_OP_shard;
     zf_status status = stateless           ? ZF_ERR_ARGUMENT
                        : x->dtype != dtype ? ZF_ERR_DTYPE
                                            : ZF_ERR_SHAPE;

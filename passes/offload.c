@@ -115,6 +115,14 @@ static zf_status zfi_check_offload(zf_graph *g, const zf_offload_desc *d)
             return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                             "zf_offload: %s is %d; it must be ZF_DEVICE, ZF_HOST or ZF_DISK",
                             kinds[k].name, (int)kinds[k].space);
+    for (int k = 0; k < ZFI_COUNT(kinds); k++)
+        for (int32_t i = 0; i < zfi_len(g->order) && kinds[k].space != ZF_DEVICE; i++)
+            if (g->nodes[g->order[i]].op == ZF_OP_state &&
+                ZF_INT(&g->nodes[g->order[i]], state, ranks))
+                return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                                "zf_offload: with a 1-bit optimizer everything stays on the device; "
+                                "%s is %s",
+                                kinds[k].name, zf_space_name(kinds[k].space));
     for (int k = 2; k < ZFI_COUNT(kinds); k++)
         if (kinds[k].space == ZF_DISK)
             return zfi_fail(&g->error, ZF_ERR_ARGUMENT,

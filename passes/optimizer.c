@@ -29,6 +29,9 @@ typedef struct zfi_optimizer {
     double weight_decay;
     bool decay_all;
     const void *desc;
+    /* Counts updates of the variance, where these are fewer: made by `begin`; NULL: none */
+    zf_tensor variance_step;
+    void (*begin)(zf_graph *, struct zfi_optimizer *);
     void (*update)(zf_graph *, const struct zfi_optimizer *, zf_tensor param, zf_tensor gradient,
                    double decay);
     zfi_lamb_piece **pieces; /* LAMB: a growing array of those of the current parameter */
@@ -115,6 +118,7 @@ static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, bool counts)
         o->step = zf_state(g, name, ZF_I64, ZF_SCALAR, 0);
         (void)zfi_build_update(ZF_OP_advance, 2, (zf_tensor[]){o->step, o->scale}, NULL);
     }
+    if (o->begin) o->begin(g, o);
     for (int32_t k = 0; k < zfi_len(marks) && !g->error.status; k++) {
         zf_tensor param = {g, g->nodes[marks[k]].args[0]},
                   gradient = {g, g->nodes[marks[k]].args[1]};
@@ -151,8 +155,12 @@ static void zfi_update_sgd(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_
 ZF_API zf_status zf_sgd(zf_graph *g, zf_tensor lr, const zf_sgd_desc *desc)
 {
     zf_sgd_desc d = desc ? *desc : (zf_sgd_desc){.momentum = 0};
-    zfi_optimizer o = {"zf_sgd",       lr,          ZF_NONE, ZF_NONE,
-                       d.weight_decay, d.decay_all, &d,      zfi_update_sgd, NULL};
+    zfi_optimizer o = {.name = "zf_sgd",
+                       .lr = lr,
+                       .weight_decay = d.weight_decay,
+                       .decay_all = d.decay_all,
+                       .desc = &d,
+                       .update = zfi_update_sgd};
     if (!zfi_in_range(g, o.name, "momentum", d.momentum, 0, 1) ||
         !zfi_in_range(g, o.name, "weight_decay", d.weight_decay, 0, INFINITY))
         return g->error.status;
@@ -192,8 +200,12 @@ static zf_adamw_desc zfi_adamw_resolved(const zf_adamw_desc *desc)
 ZF_API zf_status zf_adamw(zf_graph *g, zf_tensor lr, const zf_adamw_desc *desc)
 {
     const zf_adamw_desc d = zfi_adamw_resolved(desc);
-    zfi_optimizer o = {"zf_adamw",     lr,          ZF_NONE, ZF_NONE,
-                       d.weight_decay, d.decay_all, &d,      zfi_update_adamw, NULL};
+    zfi_optimizer o = {.name = "zf_adamw",
+                       .lr = lr,
+                       .weight_decay = d.weight_decay,
+                       .decay_all = d.decay_all,
+                       .desc = &d,
+                       .update = zfi_update_adamw};
     if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay))
         return g->error.status;
     return zfi_optimize(g, &o, true);
@@ -253,8 +265,13 @@ ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)
 {
     const zf_lamb_desc d = zfi_lamb_resolved(desc);
     zfi_lamb_piece *pieces = NULL;
-    zfi_optimizer o = {"zf_lamb",   lr, ZF_NONE, ZF_NONE, d.weight_decay,
-                       d.decay_all, &d, zfi_update_lamb, &pieces};
+    zfi_optimizer o = {.name = "zf_lamb",
+                       .lr = lr,
+                       .weight_decay = d.weight_decay,
+                       .decay_all = d.decay_all,
+                       .desc = &d,
+                       .update = zfi_update_lamb,
+                       .pieces = &pieces};
     zf_status status;
     if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||
         !zfi_in_range(g, o.name, "min_coeff", d.min_coeff, 0, INFINITY) ||
@@ -289,8 +306,12 @@ static zf_lion_desc zfi_lion_resolved(const zf_lion_desc *desc)
 ZF_API zf_status zf_lion(zf_graph *g, zf_tensor lr, const zf_lion_desc *desc)
 {
     const zf_lion_desc d = zfi_lion_resolved(desc);
-    zfi_optimizer o = {"zf_lion",      lr,          ZF_NONE, ZF_NONE,
-                       d.weight_decay, d.decay_all, &d,      zfi_update_lion, NULL};
+    zfi_optimizer o = {.name = "zf_lion",
+                       .lr = lr,
+                       .weight_decay = d.weight_decay,
+                       .decay_all = d.decay_all,
+                       .desc = &d,
+                       .update = zfi_update_lion};
     if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, 0, d.weight_decay))
         return g->error.status;
     return zfi_optimize(g, &o, false);

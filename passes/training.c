@@ -101,11 +101,19 @@ static zf_status zfi_pass_lion(zf_graph *g, const zf_training *t)
     return zf_lion(g, t->lr, &t->lion);
 }
 
+static zf_status zfi_pass_onebit_adam(zf_graph *g, const zf_training *t)
+{
+    zf_onebit_adam_desc d = t->onebit_adam;
+    d.variant = t->variant;
+    return zf_onebit_adam(g, t->lr, &d);
+}
+
 /* By zf_optimizer. */
 static const zfi_pass zfi_optimizers[] = {{"adamw", zfi_wants_always, zfi_pass_adamw},
                                           {"lamb", zfi_wants_always, zfi_pass_lamb},
                                           {"sgd", zfi_wants_always, zfi_pass_sgd},
-                                          {"lion", zfi_wants_always, zfi_pass_lion}};
+                                          {"lion", zfi_wants_always, zfi_pass_lion},
+                                          {"onebit_adam", zfi_wants_always, zfi_pass_onebit_adam}};
 
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer)
 {
@@ -120,6 +128,50 @@ static zf_status zfi_pass_delay(zf_graph *g, const zf_training *t)
 {
     (void)t;
     return zf_delay(g);
+}
+
+/* ------------------------------------------------------------------------------------ variants */
+
+static int32_t zfi_onebit_adam_at(const zf_training *t, int64_t step)
+{
+    return step <= zfi_onebit_adam_resolved(&t->onebit_adam).freeze_step ? ZFI_WARM_UP
+                                                                         : ZFI_COMPRESSED;
+}
+
+/* Optimizers whose steps differ. */
+static const struct zfi_varying {
+    zf_optimizer optimizer;
+    const char *names[4];
+    int32_t (*at)(const zf_training *, int64_t step);
+} zfi_varying[] = {{ZF_ONEBIT_ADAM, {"warm-up", "compressed"}, zfi_onebit_adam_at}};
+
+/* What is known of the variants of a description's step; NULL: there is one. */
+static const struct zfi_varying *zfi_varying_of(const zf_training *t)
+{
+    for (int k = 0; t && zfi_wants_training(t) && k < ZFI_COUNT(zfi_varying); k++)
+        if (zfi_varying[k].optimizer == t->optimizer) return &zfi_varying[k];
+    return NULL;
+}
+
+ZF_API int32_t zf_variant_count(const zf_training *t)
+{
+    const struct zfi_varying *v = zfi_varying_of(t);
+    int32_t count = v == NULL;
+    while (v && count < ZFI_COUNT(v->names) && v->names[count]) count++;
+    return count;
+}
+
+ZF_API const char *zf_variant_name(const zf_training *t, int32_t variant)
+{
+    const struct zfi_varying *v = zfi_varying_of(t);
+    if (variant < 0 || variant >= zf_variant_count(t)) return NULL;
+    return v ? v->names[variant] : "step";
+}
+
+ZF_API int32_t zf_variant_at(const zf_training *t, int64_t step)
+{
+    const struct zfi_varying *v = zfi_varying_of(t);
+    return v && step > 0 ? v->at(t, step) : 0;
 }
 
 /* ------------------------------------------------------------------------------------ the list */
@@ -181,6 +233,15 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: there is no optimizer %d; the last one is %d", (int)t.optimizer,
                         (int)ZFI_COUNT(zfi_optimizers) - 1);
+    if (t.variant < 0 || t.variant >= zf_variant_count(&t))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_passes: there is no variant %d; a step of this description has %d "
+                        "(zf_variant_count)",
+                        (int)t.variant, (int)zf_variant_count(&t));
+    if (t.delay && zf_variant_count(&t) > 1)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_passes: delay has no meaning for %s, whose steps differ",
+                        zf_optimizer_name(t.optimizer));
     if (t.print && !t.fuse.miss) t.fuse.miss = zf_fuse_miss_print, t.fuse.user = t.print;
     if (zfi_wants_training(&t)) t.lr = zfi_rate(g, t.lr, &fixed, &rate);
     zfi_run_passes(g, &t, zfi_forward_passes, ZFI_COUNT(zfi_forward_passes));
@@ -201,6 +262,7 @@ ZF_API zf_training zf_training_resolved(const zf_training *training)
     t.adamw = zfi_adamw_resolved(&t.adamw);
     t.lamb = zfi_lamb_resolved(&t.lamb);
     t.lion = zfi_lion_resolved(&t.lion);
+    t.onebit_adam = zfi_onebit_adam_resolved(&t.onebit_adam);
     t.recompute = zfi_recompute_resolved(&t);
     t.zero = zfi_zero_resolved(&t.zero);
     return t;

@@ -85,6 +85,26 @@ static void zfi_check_updates(zfi_zero *z)
     }
 }
 
+/* Checks that a step whose momentum is compressed can be laid out as the desc says. */
+static void zfi_check_local(zfi_zero *z)
+{
+    zf_graph *g = z->graph;
+    if (!z->local || g->error.status) return;
+    if (z->d.stage == 3)
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_zero: 1-bit optimizers are for stages 0, 1 and 2: each rank compresses the whole "
+                 "gradient; stage is 3");
+    else if (z->d.quantized_gradients)
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_zero: a 1-bit optimizer sends signs of its momentum; quantized_gradients has no "
+                 "meaning there");
+    else if (z->mesh)
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_zero: 1-bit optimizers exchange signs between all ranks alike; nodes must be 1, "
+                 "not %d",
+                 (int)z->d.nodes);
+}
+
 /* Forgets nodes that are not in the new order. */
 static void zfi_forget(zfi_zero *z)
 {
@@ -122,8 +142,11 @@ static void zfi_run_zero(zfi_zero *z)
         for (int32_t k = 0; k < node->arg_count; k++)
             z->varies[z->order[i]] |= z->varies[node->args[k]];
     }
+    for (int32_t i = 0; i < zfi_len(z->order); i++)
+        z->local |= g->nodes[z->order[i]].op == ZF_OP_sign_compress;
     zfi_find_gradients(z);
     zfi_check_updates(z);
+    zfi_check_local(z);
     if (!g->error.status) zfi_micro_section(z);
     if (!g->error.status && !g->memory.failed) zfi_update_section(z);
     zfi_forget(z);

@@ -5,8 +5,8 @@
  * anew in each run. */
 
 /* What a node is in the update section: no value of a bucket; elements of a parameter; the norms of
- * their blocks; the global norm of these. */
-enum { ZFI_LIFT_NONE, ZFI_LIFT_ELEMENTS, ZFI_LIFT_BLOCKS, ZFI_LIFT_NORM };
+ * their blocks; the global norm of these; elements that are compressed to signs. */
+enum { ZFI_LIFT_NONE, ZFI_LIFT_ELEMENTS, ZFI_LIFT_BLOCKS, ZFI_LIFT_NORM, ZFI_LIFT_SIGNS };
 
 typedef struct zfi_lift {
     int32_t kind;
@@ -42,6 +42,7 @@ typedef struct zfi_zero {
     bool sharded;   /* stage 1 or more, and several ranks: optimizer states are sharded, */
     int64_t shards; /* into so many shards */
     bool mesh;
+    bool local; /* gradients are not summed over ranks: momentum is, in compressed form */
     zfi_cutter cut;
     zfi_bucket_state *buckets; /* by bucket; growing arrays: */
     zfi_use *uses;
@@ -204,9 +205,10 @@ static int32_t zfi_view_node(zf_graph *g, int32_t of, int64_t at, zf_shape shape
 
 /* ------------------------------------------------------------------------------- buckets */
 
-/* A bucket for members: their leaves, by node; leaves that are 0 are left out. */
+/* A bucket for members: their leaves, by node; leaves that are 0 are left out. each: every rank has
+ * its own. */
 static int32_t zfi_append_bucket(zfi_zero *z, const zfi_bucket *bucket, const int32_t *leaves,
-                                 bool sharded)
+                                 bool sharded, bool each)
 {
     zf_graph *g = z->graph;
     size_t room = (size_t)bucket->count;
@@ -218,7 +220,8 @@ static int32_t zfi_append_bucket(zfi_zero *z, const zfi_bucket *bucket, const in
                 args[count] = leaves[k], at[count++] = z->cut.members[bucket->first + k].at;
         id = zfi_append_op(
             g, ZF_OP_bucket, args, count,
-            zfi_with(zfi_listed(at, count), {.i = bucket->size}, {.i = sharded ? z->shards : 0}));
+            zfi_with(zfi_listed(at, count), {.i = bucket->size}, {.i = sharded ? z->shards : 0},
+                     {.i = each}));
     }
     zfi_free(&g->memory, args, room * sizeof *args);
     zfi_free(&g->memory, at, room * sizeof *at);
@@ -237,7 +240,7 @@ static void zfi_make_buckets(zfi_zero *z)
             leaves[k] = z->cut.members[bucket->first + k].param;
         if (leaves)
             z->buckets[f].bucket =
-                zfi_append_bucket(z, bucket, leaves, z->sharded && z->d.stage == 3);
+                zfi_append_bucket(z, bucket, leaves, z->sharded && z->d.stage == 3, false);
         zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
     }
 }
@@ -359,11 +362,29 @@ static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
     return id;
 }
 
+/* The sum over this rank's micro-batches, times the number of ranks: what the gradient of the global
+ * batch would be if all ranks had this one's. */
+static int32_t zfi_reduce_alone(zfi_zero *z, int32_t x)
+{
+    zf_graph *g = z->graph;
+    const zf_dtype dtype = g->nodes[x].dtype;
+    if (z->d.micro_batches > 1) {
+        x = zfi_cast_node(g, x, zfi_wide(dtype));
+        x = zfi_append_op(
+            g, ZF_OP_all_reduce,
+            (int32_t[]){x, zfi_accumulate(z, g->nodes[x].dtype, zfi_node_count(&g->nodes[x]))}, 2,
+            zfi_with({.i = 1}));
+    }
+    if (x && z->d.world > 1) x = zfi_append_nodes(g, scale, zfi_with({.f = z->d.world}), x);
+    return zfi_cast_node(g, x, dtype);
+}
+
 /* Reduces bucket f's gradient, which is complete on this rank. */
 static void zfi_reduce_bucket(zfi_zero *z, int32_t f)
 {
     const int32_t x = z->buckets[f].reduced;
     z->buckets[f].reduced = !x                         ? 0
+                            : z->local                 ? zfi_reduce_alone(z, x)
                             : z->d.quantized_gradients ? zfi_reduce_quantized(z, x)
                                                        : zfi_reduce_ranks(z, x, z->sharded);
 }

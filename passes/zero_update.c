@@ -68,7 +68,8 @@ static int32_t zfi_lifted_node(zfi_zero *z, int32_t f, zf_op op, const int32_t *
         const zfi_node *node = &g->nodes[z->lifted[i - 1].node];
         if (node->op == op && node->arg_count == count &&
             !memcmp(node->args, args, (size_t)count * sizeof *args) &&
-            (op == ZF_OP_norms || !memcmp(node->attributes, attributes, sizeof node->attributes)))
+            (op == ZF_OP_norms || op == ZF_OP_sign_compress || op == ZF_OP_sign_expand ||
+             !memcmp(node->attributes, attributes, sizeof node->attributes)))
             return z->lifted[i - 1].node;
     }
     made.node = zfi_append_op(g, op, args, count, attributes);
@@ -84,6 +85,60 @@ static int32_t zfi_lifted_gather(zfi_zero *z, int32_t f, int64_t over, int32_t x
     return zfi_lifted_node(z, f, ZF_OP_all_gather, &x, 1, zfi_with({.i = ranks}, {.i = over}));
 }
 
+/* The state of a member that is called like `state`, which is another member's: "KIND/PARAM"; 0:
+ * there is none. */
+static int32_t zfi_state_like(const zfi_zero *z, int32_t state, int32_t member)
+{
+    const zf_graph *g = z->graph;
+    const zfi_node *param = &g->nodes[z->cut.members[member].param], *node;
+    char name[400];
+    int32_t id;
+    snprintf(name, sizeof name, "%.*s/%s", (int)strcspn(g->nodes[state].name, "/"),
+             g->nodes[state].name, param->name);
+    id = zfi_map_get(g->names, name, 0);
+    node = &g->nodes[id];
+    return id && node->op == ZF_OP_state && zfi_same_shape(&node->shape, &param->shape) ? id : 0;
+}
+
+/* The member whose state this is, by its name; -1: none. */
+static int32_t zfi_member_of_state(const zfi_zero *z, int32_t id)
+{
+    const zf_graph *g = z->graph;
+    const char *of = strchr(g->nodes[id].name, '/');
+    const int32_t param = of ? zfi_map_get(g->names, of + 1, 0) : 0;
+    return param && z->member_of[param] >= 0 &&
+                   zfi_same_shape(&g->nodes[param].shape, &g->nodes[id].shape)
+               ? z->member_of[param]
+               : -1;
+}
+
+/* The bucket of a member's state and of those like it. */
+static int32_t zfi_bucket_of_states(zfi_zero *z, int32_t member, int32_t state)
+{
+    enum { STAGE, WHOLE, EACH, CUT };
+    zf_graph *g = z->graph;
+    const zfi_bucket *bucket = &z->cut.buckets[zfi_bucket_of_member(z, member)];
+    const int64_t ranks = ZF_INT(&g->nodes[state], state, ranks);
+    int32_t *leaves = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *leaves), id;
+    if (!leaves) return zfi_graph_nomem(g), 0;
+    for (int32_t m = 0; m < bucket->count; m++)
+        if (z->updated[bucket->first + m]) leaves[m] = zfi_state_like(z, state, bucket->first + m);
+    id = zfi_append_bucket(z, bucket, leaves, ranks == CUT || (ranks == STAGE && z->sharded),
+                           ranks == EACH);
+    for (int32_t m = 0; m < bucket->count; m++)
+        if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};
+    zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
+    return id;
+}
+
+/* This rank's shard of a value that is whole on each rank, where `like` is a shard. */
+static int32_t zfi_cut_like(zfi_zero *z, int32_t f, int32_t x, int32_t like)
+{
+    const zf_graph *g = z->graph;
+    if (!x || zfi_node_count(&g->nodes[x]) == zfi_node_count(&g->nodes[like])) return x;
+    return zfi_lifted_node(z, f, ZF_OP_shard, &x, 1, zfi_with({.i = z->shards}));
+}
+
 /* The bucket's value for `id`, elements of the parameter `member`, for the node `reader`. */
 static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
 {
@@ -94,6 +149,7 @@ static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
     if (z->cut.members[member].param == id) return zfi_target(z, f);
     if (z->gradient[member] == id) return z->buckets[f].reduced;
     if (lift->value && lift->member == member) return lift->value;
+    if (node.op == ZF_OP_state) return zfi_bucket_of_states(z, member, id);
     if (!node.update || !zfi_can_lift(g, &node) || node.arg_count > ZFI_COUNT(args))
         return zfi_zero_fail(z, reader,
                              "it mixes elements of two parameters, which may lie on two ranks");
@@ -112,10 +168,12 @@ static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
 {
     int32_t value = zfi_pull(z, id, member, z->graph->nodes[id].args[0]), norms,
             f = zfi_bucket_of_member(z, member);
+    bool cut; /* this rank has a shard of the value */
     if (!value) return;
+    cut = zfi_node_count(&z->graph->nodes[value]) != z->cut.buckets[f].size;
     norms = zfi_lifted_node(z, f, ZF_OP_block_norms, &value, 1, z->graph->nodes[id].attributes);
-    if (z->sharded && zfi_spans_nodes(z)) norms = zfi_lifted_gather(z, f, ZF_OVER_NODE, norms);
-    if (z->sharded) norms = zfi_lifted_gather(z, f, zfi_last_axis(z), norms);
+    if (cut && zfi_spans_nodes(z)) norms = zfi_lifted_gather(z, f, ZF_OVER_NODE, norms);
+    if (cut) norms = zfi_lifted_gather(z, f, zfi_last_axis(z), norms);
     z->lift[id] = (zfi_lift){ZFI_LIFT_BLOCKS, member, norms};
 }
 
@@ -180,7 +238,7 @@ static int32_t zfi_states_bucket(zfi_zero *z, int32_t f, int32_t position, int32
                                             z->cut.members[bucket->first + m].param, position);
         leaves[m] = other ? g->nodes[other].args[k] : 0;
     }
-    id = zfi_append_bucket(z, bucket, leaves, z->sharded);
+    id = zfi_append_bucket(z, bucket, leaves, z->sharded, false);
     for (int32_t m = 0; m < bucket->count; m++)
         if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};
     zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
@@ -204,9 +262,10 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
         int32_t arg = node.args[k];
         const zfi_lift *lift = &z->lift[arg];
         if (lift->kind == ZFI_LIFT_NORM) args[k] = lift->value;
-        else if (lift->kind == ZFI_LIFT_ELEMENTS) args[k] = zfi_pull(z, id, member, arg);
+        else if (lift->kind == ZFI_LIFT_ELEMENTS)
+            args[k] = zfi_cut_like(z, f, zfi_pull(z, id, member, arg), zfi_target(z, f));
         else if (g->nodes[arg].op == ZF_OP_state &&
-                 ((zfi_written_args(g, &node) >> k & 1) || k == 1 ||
+                 ((zfi_written_args(g, &node) >> k & 1) || k == 1 || record->beside >> k & 1 ||
                   k == zfi_master_arg(g, &node)))
             args[k] = zfi_states_bucket(z, f, position, k);
         else args[k] = zfi_plain_arg(z, arg);
@@ -234,6 +293,9 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
         }
         if (made && zfi_updates_param(g, &node) && z->sharded && z->d.stage < 3)
             zfi_gather_rest(z, zfi_gather_nodes(z, zfi_target(z, f)), z->buckets[f].bucket);
+        for (int32_t k = 1; made && k < node.arg_count; k++) /* states that are whole on each rank */
+            if ((zfi_written_args(g, &node) >> k & 1) && g->nodes[args[k]].op == ZF_OP_shard)
+                zfi_gather_rest(z, zfi_gather_nodes(z, args[k]), g->nodes[args[k]].args[0]);
     }
     zfi_free_blocks(z, blocks, f);
     zfi_free(&g->memory, decays, (size_t)bucket->count * sizeof *decays);
@@ -252,6 +314,84 @@ static void zfi_lift_delay(zfi_zero *z, int32_t id, int32_t member)
     args[1] = zfi_pull(z, id, member, g->nodes[id].args[1]);
     if (args[0] && args[1])
         zfi_lifted_node(z, f, ZF_OP_delay, args, 2, g->nodes[id].attributes);
+}
+
+/* Where the updated tensors of a bucket lie: places and counts in two lists, which the caller
+ * frees. */
+static int64_t *zfi_updated_places(zfi_zero *z, int32_t f, int64_t *count)
+{
+    const zfi_bucket *bucket = &z->cut.buckets[f];
+    int64_t *places = zfi_calloc(&z->graph->memory, 2 * (size_t)bucket->count, sizeof *places);
+    *count = 0;
+    for (int32_t m = 0; places && m < bucket->count; m++) {
+        const zfi_member *member = &z->cut.members[bucket->first + m];
+        if (!z->updated[bucket->first + m]) continue;
+        places[*count] = member->at;
+        places[bucket->count + (*count)++] = member->count;
+    }
+    if (!places) zfi_graph_nomem(z->graph);
+    return places;
+}
+
+/* Compression of a parameter's elements: at its first parameter, that of the bucket. What each rank
+ * compresses of the whole bucket goes to the ranks whose shards it is; what they compress of their
+ * average goes to all. */
+static void zfi_lift_signs(zfi_zero *z, int32_t id, int32_t member)
+{
+    zf_graph *g = z->graph;
+    const zfi_node node = g->nodes[id];
+    const bool server = ZF_INT(&node, sign_compress, server) != 0;
+    const int32_t f = zfi_bucket_of_member(z, member);
+    const size_t room = (size_t)z->cut.buckets[f].count;
+    const int64_t shards = server && z->d.world > 1 ? z->d.world : 0;
+    int32_t args[2], made;
+    int64_t count, *places;
+    args[0] = zfi_pull(z, id, member, node.args[0]);
+    args[1] = args[0] ? zfi_pull(z, id, member, node.args[1]) : 0;
+    if (!args[1] || !(places = zfi_updated_places(z, f, &count))) return;
+    made = zfi_lifted_node(z, f, ZF_OP_sign_compress, args, 2,
+                           zfi_with(zfi_listed(places, count), zfi_listed(places + room, count),
+                                    {.i = shards}, {.i = server}));
+    if (made && z->d.world > 1)
+        made = zfi_lifted_node(z, f, server ? ZF_OP_all_gather : ZF_OP_all_to_all, &made, 1,
+                               zfi_with({.i = z->d.world}));
+    z->lift[id] = (zfi_lift){ZFI_LIFT_SIGNS, member, made};
+    zfi_free(&g->memory, places, 2 * room * sizeof *places);
+}
+
+/* What compressed elements stand for: the average of all ranks' for this rank's shard, or what all
+ * have of the servers. */
+static void zfi_lift_expansion(zfi_zero *z, int32_t id)
+{
+    zf_graph *g = z->graph;
+    const int32_t signs = g->nodes[id].args[0], member = z->lift[signs].member,
+                  f = zfi_bucket_of_member(z, member);
+    const bool server = ZF_INT(&g->nodes[signs], sign_compress, server) != 0;
+    const int64_t world = z->d.world, parts = server ? 1 : world,
+                  size = z->cut.buckets[f].size / parts;
+    const size_t room = (size_t)z->cut.buckets[f].count;
+    int32_t from = z->lift[signs].value, made;
+    int64_t count, *places;
+    if (!from || !(places = zfi_updated_places(z, f, &count))) return;
+    made = zfi_lifted_node(z, f, ZF_OP_sign_expand, &from, 1,
+                           zfi_with(zfi_listed(places, count), zfi_listed(places + room, count),
+                                    {.i = parts > 1 ? world : 0}, {.i = parts},
+                                    zfi_listed(&size, 1)));
+    z->lift[id] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, made};
+    zfi_free(&g->memory, places, 2 * room * sizeof *places);
+}
+
+/* A state takes a value. */
+static void zfi_lift_assign(zfi_zero *z, int32_t id, int32_t member)
+{
+    const int32_t *of = z->graph->nodes[id].args, f = zfi_bucket_of_member(z, member);
+    const int32_t value = of[1];
+    int32_t args[2] = {zfi_pull(z, id, member, of[0]), 0}, made;
+    args[1] = args[0] ? zfi_pull(z, id, member, value) : 0;
+    if (!args[1]) return;
+    args[1] = zfi_cut_like(z, f, args[1], args[0]);
+    made = args[1] ? zfi_lifted_node(z, f, ZF_OP_assign, args, 2, zfi_with({.i = 0})) : 0;
+    z->lift[id] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, made};
 }
 
 /* The member of whose elements one of the operands consists; -1: none. */
@@ -288,6 +428,12 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
     if (node.op == ZF_OP_gradient) {
         member = z->member_of[node.args[0]];
         if (member >= 0) zfi_mark_gradient(z, member, zfi_pull(z, id, member, node.args[1]));
+    } else if (node.op == ZF_OP_sign_compress && member >= 0) {
+        zfi_lift_signs(z, id, member);
+    } else if (node.op == ZF_OP_sign_expand && z->lift[node.args[0]].kind == ZFI_LIFT_SIGNS) {
+        zfi_lift_expansion(z, id);
+    } else if (node.op == ZF_OP_assign && member >= 0) {
+        zfi_lift_assign(z, id, member);
     } else if (member >= 0 && zfi_has(g, id, ZF_OP_UPDATE)) {
         if (z->lift[id].kind == ZFI_LIFT_NONE) zfi_lift_update(z, position, member);
     } else if (member >= 0 && node.op == ZF_OP_delay) {
@@ -392,6 +538,24 @@ static void zfi_keep_views(zfi_zero *z, int32_t first)
     }
 }
 
+/* States of members that nodes other than updates read, or that are laid out in a way of their own,
+ * are elements of their parameters. */
+static void zfi_lift_states(zfi_zero *z, int32_t first)
+{
+    const zf_graph *g = z->graph;
+    for (int32_t i = first; i < zfi_len(z->order); i++) {
+        const zfi_node *node = &g->nodes[z->order[i]];
+        for (int32_t k = 0; k < node->arg_count; k++) {
+            const zfi_node *state = &g->nodes[node->args[k]];
+            int32_t member;
+            const bool update = zfi_has(g, z->order[i], ZF_OP_UPDATE) || node->op == ZF_OP_delay;
+            if (state->op != ZF_OP_state || (update && !ZF_INT(state, state, ranks))) continue;
+            member = zfi_member_of_state(z, node->args[k]);
+            if (member >= 0) z->lift[node->args[k]] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, 0};
+        }
+    }
+}
+
 static void zfi_update_section(zfi_zero *z)
 {
     zf_graph *g = z->graph;
@@ -402,6 +566,7 @@ static void zfi_update_section(zfi_zero *z)
         z->lift[z->cut.members[m].param] = (zfi_lift){ZFI_LIFT_ELEMENTS, m, 0};
         if (z->gradient[m]) z->lift[z->gradient[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, m, 0};
     }
+    zfi_lift_states(z, first);
     for (int32_t i = first; i < end; i++)
         if (zfi_has(g, z->order[i], ZF_OP_LEAF)) zfi_keep(z, z->order[i]);
     zfi_keep_outputs(z, false);

@@ -206,12 +206,22 @@ static zf_status zfi_check_tiled(const zf_program *p)
     return ZF_OK;
 }
 
+/* Each rank has a state, or a bucket of states, of its own. */
+static bool zfi_is_each(const zfi_node *node)
+{
+    enum { EACH = 2 };
+    return node->op == ZF_OP_bucket ? ZF_INT(node, bucket, each) != 0
+                                    : node->op == ZF_OP_state &&
+                                          ZF_INT(node, state, ranks) == EACH;
+}
+
 /* Checks a leaf that the store holds for kind, dtype and shape. *index is its tensor; -1: the store
  * does not hold it, which is an error if it must be `bound`. */
 static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool bound, int32_t *index)
 {
     zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
+    const zf_shape shape = zfi_stored_shape(p->store, node->shape, zfi_is_each(node));
     const zfi_stored *t;
     char here[ZFI_TYPE_TEXT], there[ZFI_TYPE_TEXT];
     if ((*index = zfi_store_find(p->store, node->name)) < 0) {
@@ -233,11 +243,11 @@ static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool bound, int3
                         "zf_compile: the store has \"%s\" in pieces, and here it is whole: give "
                         "zf_tile the same bytes for all programs over one store",
                         node->name);
-    if (t->op == node->op && t->dtype == node->dtype && zfi_same_shape(&t->shape, &node->shape))
+    if (t->op == node->op && t->dtype == node->dtype && zfi_same_shape(&t->shape, &shape))
         return ZF_OK;
     return zfi_fail(&g->error, ZF_ERR_MISMATCH,
                     "zf_compile: \"%s\" is a %s %s here and a %s %s in the store", node->name,
-                    g->records[node->op]->name, zfi_type_text(here, node->dtype, &node->shape),
+                    g->records[node->op]->name, zfi_type_text(here, node->dtype, &shape),
                     zfi_stored_kind(t), zfi_type_text(there, t->dtype, &t->shape));
 }
 
@@ -246,7 +256,7 @@ static bool zfi_is_free(const zf_store *s, int32_t bucket, int64_t at, int64_t c
 {
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         const zfi_stored *t = &s->tensors[k];
-        if (t->bucket == bucket && t->at < at + count && at < t->at + zfi_stored_count(t))
+        if (t->bucket == bucket && t->at < at + count && at < t->at + zfi_stored_room(s, t))
             return false;
     }
     return true;
@@ -288,6 +298,7 @@ static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
         const zfi_stored_bucket *b = &s->buckets[its_bucket];
         char mine[128], its[128];
         bool good = its_bucket == bucket && b->world == world && (!flat || b->size == size) &&
+                    b->each == zfi_is_each(node) &&
                     (world == 1 || b->nodes == g->mesh_nodes);
         if (has) good = good && (!flat || s->tensors[index].at == at[k]);
         else good = good && b->flat && zfi_is_free(s, bucket, at[k], zfi_node_count(leaf));
@@ -328,7 +339,8 @@ static zf_status zfi_bind_added(zf_program *p, int32_t id, int32_t *bucket_of)
         .size = flat ? ZF_INT(node, bucket, size) : zfi_node_count(node),
         .world = flat && ZF_INT(node, bucket, world) > 1 ? (int32_t)ZF_INT(node, bucket, world) : 1,
         .nodes = g->mesh_nodes,
-        .flat = flat};
+        .flat = flat,
+        .each = zfi_is_each(node)};
     for (int32_t k = 0; k < zfi_len(p->store->buckets) && b.world > 1; k++)
         if (p->store->buckets[k].world > 1 && p->store->buckets[k].nodes != b.nodes)
             return zfi_fail(&g->error, ZF_ERR_MISMATCH,
@@ -360,7 +372,8 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
         index = zfi_store_add(s, (zfi_stored){.name = node->name,
                                               .op = node->op,
                                               .dtype = node->dtype,
-                                              .shape = node->shape,
+                                              .shape = zfi_stored_shape(s, node->shape,
+                                                                        zfi_is_each(node)),
                                               .of = -1,
                                               .bucket = -1,
                                               .fresh = true});
@@ -1099,6 +1112,8 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
     int32_t id = x.graph == g ? zfi_resolve(g, x.id) : 0;
     const zfi_node *node = &g->nodes[id];
     char type[ZFI_TYPE_TEXT];
+    zf_shape shape;
+    size_t all;
     bool known;
     zfi_clear_error(p);
     if (!id)
@@ -1115,11 +1130,12 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
                                 : "%s: %%%d %s is not kept; zf_output keeps a value",
                         call, (int)id, g->records[node->op]->name),
                0;
-    if (bytes != zfi_node_bytes(node))
+    shape = zfi_stored_shape(p->store, node->shape, zfi_is_each(node));
+    all = (size_t)zf_shape_count(shape) * zf_dtype_size(node->dtype);
+    if (bytes != all)
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "%s: %%%d %s is %s, %zu bytes, not %zu", call,
                         (int)id, node->name ? node->name : g->records[node->op]->name,
-                        zfi_type_text(type, node->dtype, &node->shape), zfi_node_bytes(node),
-                        bytes),
+                        zfi_type_text(type, node->dtype, &shape), all, bytes),
                0;
     return id;
 }

@@ -24,6 +24,7 @@ typedef struct zfi_stored_bucket {
     int32_t nodes; /* in which the ranks are (graph/mesh.c); which have all shards each, if those
                     * are fewer than the ranks */
     bool flat;     /* it was made by zf_zero; else it holds exactly one tensor */
+    bool each;     /* every rank has values of its own: a tensor of n elements is one of [ranks, n] */
     zf_space space;
 } zfi_stored_bucket;
 
@@ -125,12 +126,26 @@ static int32_t zfi_store_placed(const zf_store *s, const char *name)
     return k >= 0 && s->tensors[k].bucket >= 0 ? k : -1;
 }
 
-/* Where the whole tensor begins; NULL: it is sharded. */
+/* The shape under which the store has a state of `shape`. */
+static zf_shape zfi_stored_shape(const zf_store *s, zf_shape shape, bool each)
+{
+    return each ? ZF_SHAPE(s->world, zf_shape_count(shape)) : shape;
+}
+
+/* The elements of a tensor in its bucket, of all shards. */
+static int64_t zfi_stored_room(const zf_store *s, const zfi_stored *t)
+{
+    const bool each = t->bucket >= 0 && s->buckets[t->bucket].each;
+    return each ? t->shape.dims[1] : zfi_stored_count(t);
+}
+
+/* Where the whole tensor begins; NULL: ranks have parts of it. */
 static char *zfi_stored_data(const zf_store *s, const zfi_stored *t)
 {
     const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
     if (!b) return t->host;
-    return b->world > 1 ? NULL : b->data + (size_t)t->at * zf_dtype_size(t->dtype);
+    if (b->world > 1 || (b->each && s->world > 1)) return NULL;
+    return b->data + (size_t)t->at * zf_dtype_size(t->dtype);
 }
 
 /* The values of a tensor that is loose, or of a piece whose whole is; NULL: it is not, or k is
@@ -142,8 +157,8 @@ static const char *zfi_loose_values(const zf_store *s, int32_t k)
     return of && of->host ? of->host + (size_t)t->from * zf_dtype_size(t->dtype) : NULL;
 }
 
-/* A rank's part of a tensor: elements [first, first + count), at `data`; all of it, or those in the
- * rank's shard. */
+/* A rank's part of a tensor: elements [first, first + count), at `data`; all of it, those in the
+ * rank's shard, or the rank's own. */
 typedef struct zfi_portion {
     int64_t first, count;
     bool cut;
@@ -156,6 +171,11 @@ static zfi_portion zfi_portion_of_rank(const zf_store *s, const zfi_stored *t, i
     const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
     int64_t part, begin, from, until;
     if (zfi_is_tiled(t)) return (zfi_portion){0};
+    if (all.count && b && b->each && s->world > 1)
+        return (zfi_portion){.first = rank * t->shape.dims[1],
+                             .count = t->shape.dims[1],
+                             .cut = true,
+                             .data = b->data + (size_t)t->at * zf_dtype_size(t->dtype)};
     if (!all.count || !b || b->world < 2) return all;
     part = b->size / b->world;
     begin = part * zfi_mesh_shard((zfi_mesh){s->world, b->nodes}, b->world, rank);

@@ -20,6 +20,9 @@ typedef struct zfi_extent {
 typedef struct zfi_found {
     bool there;
     int32_t first; /* of its extents */
+    /* Of a state of which each rank has its own, if the checkpoint is of another number of ranks:
+     * that number; else 0 */
+    int64_t rows;
 } zfi_found;
 
 /* Elements [first, first + count) of a tensor, some of which this rank needs. */
@@ -266,6 +269,15 @@ static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
     return -1;
 }
 
+/* Each rank has its own values of the tensor, and the checkpoint is of another number of ranks: each
+ * begins with the mean of the old ranks' values, which keeps the mean over ranks. */
+static bool zfi_load_means(const zf_store *s, const zfi_stored *t, const zfi_entry *entry)
+{
+    return t->bucket >= 0 && s->buckets[t->bucket].each && t->dtype == ZF_F32 &&
+           entry->dtype == ZF_F32 && entry->shape.rank == 2 && entry->shape.dims[0] > 0 &&
+           entry->shape.dims[0] != t->shape.dims[0] && entry->shape.dims[1] == t->shape.dims[1];
+}
+
 /* The store has the tensor, with that dtype and shape, and so has the file. */
 static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
 {
@@ -291,7 +303,8 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
                         entry->kind ? " or optimizer" : "");
     }
     t = &s->tensors[k];
-    if (t->dtype != entry->dtype || !zfi_same_shape(&t->shape, &entry->shape))
+    if (zfi_load_means(s, t, entry)) l->found[k].rows = entry->shape.dims[0];
+    else if (t->dtype != entry->dtype || !zfi_same_shape(&t->shape, &entry->shape))
         return zfi_fail(&s->error, ZF_ERR_MISMATCH, "%s: %s is %s, but %s in the store",
                         zfi_path_tail(path), entry->name,
                         zfi_type_text(type, entry->dtype, &entry->shape),
@@ -301,8 +314,9 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
     for (bool looked = l->rank < 0; k >= 0 && !status; k = s->tensors[k].next) {
         const int64_t from = s->tensors[k].from;
         portion = zfi_portion_of(s, k);
-        if (from + portion.first >= entry->first + entry->count ||
-            entry->first >= from + portion.first + portion.count)
+        if (!l->found[k].rows &&
+            (from + portion.first >= entry->first + entry->count ||
+             entry->first >= from + portion.first + portion.count))
             continue;
         if (!looked && (status = zfi_load_look(l, entry, &at))) return status;
         looked = true;
@@ -425,7 +439,7 @@ static zf_status zfi_load_complete(const zfi_loading *l)
         const zfi_stored *t = &s->tensors[k];
         const zfi_found *found = &l->found[k];
         const int kind = zfi_kind_of(t);
-        int64_t upto = 0;
+        int64_t upto = 0, all;
         if ((kind && l->d.params_only) || t->whole >= 0) continue;
         if (!found->there && l->d.merge) continue;
         if (!found->there)
@@ -435,11 +449,11 @@ static zf_status zfi_load_complete(const zfi_loading *l)
                             kind ? " or optimizer" : "");
         for (int32_t n = found->first; n >= 0 && l->extents[n].begin == upto;)
             upto = l->extents[n].upto, n = l->extents[n].next;
-        if (upto < zfi_stored_count(t))
+        all = found->rows ? found->rows * t->shape.dims[1] : zfi_stored_count(t);
+        if (upto < all)
             return zfi_fail(&s->error, ZF_ERR_FORMAT,
                             "%s: the ranks' parts of \"%s\" end at element %lld of %lld",
-                            zfi_path_tail(l->path), t->name, (long long)upto,
-                            (long long)zfi_stored_count(t));
+                            zfi_path_tail(l->path), t->name, (long long)upto, (long long)all);
     }
     return ZF_OK;
 }
@@ -509,6 +523,35 @@ static zf_status zfi_load_put(zfi_loading *l, int32_t k, const zfi_portion *port
     return status ? zfi_fail(&s->error, status, "zf_load: %s cannot be written", t->name) : ZF_OK;
 }
 
+/* Adds elements [from, until) of [ranks, n], at `data`, to the means of n elements, in the order of
+ * ranks; the last rank's are followed by the division. */
+static zf_status zfi_load_add_rows(zfi_loading *l, int32_t k, int64_t from, int64_t until,
+                                   const char *data)
+{
+    enum { ROOM = 4096 };
+    float sum[ROOM], more[ROOM];
+    zf_store *s = l->store;
+    zfi_stored *t = &s->tensors[k];
+    const zfi_portion mine = zfi_portion_of(s, k);
+    const int64_t count = t->shape.dims[1], rows = l->found[k].rows;
+    zf_status status = ZF_OK;
+    t->fresh = false;
+    for (int64_t at = from, n; at < until && !status; at += n) {
+        const int64_t row = at / count, i = at % count;
+        char *to = mine.data + (size_t)i * sizeof *sum;
+        n = zfi_min(zfi_min(until - at, count - i), ROOM);
+        memcpy(more, data + (size_t)(at - from) * sizeof *more, (size_t)n * sizeof *more);
+        memset(sum, 0, sizeof sum);
+        if (row) status = zfi_stored_get(s, t, sum, to, (size_t)n * sizeof *sum, &s->error);
+        for (int64_t j = 0; j < n; j++) {
+            sum[j] += more[j];
+            if (row == rows - 1) sum[j] /= (float)rows;
+        }
+        if (!status) status = zfi_stored_put(s, t, to, sum, (size_t)n * sizeof *sum, &s->error);
+    }
+    return status ? zfi_fail(&s->error, status, "zf_load: %s cannot be written", t->name) : ZF_OK;
+}
+
 /* Reads and checks the pieces of a part that this rank needs; writes them into the store or not.
  * Allocates nothing. */
 static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, const char *path,
@@ -517,8 +560,10 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
     zf_error *error = &l->store->error;
     const zfi_stored *t = &l->store->tensors[part->tensor];
     const zfi_portion portion = zfi_portion_of(l->store, part->tensor);
-    const int64_t size = (int64_t)zf_dtype_size(t->dtype), begin = portion.first,
-                  end = begin + portion.count,
+    const bool means = l->found[part->tensor].rows > 0; /* of all ranks' parts */
+    const int64_t size = (int64_t)zf_dtype_size(t->dtype),
+                  begin = means ? part->first : portion.first,
+                  end = means ? part->first + part->count : begin + portion.count,
                   part_first = part->first - t->from; /* before the piece: below 0 */
     /* Bytes of the part: all, those under one checksum, the first and the last that are needed */
     const size_t bytes = (size_t)(part->count * size),
@@ -541,8 +586,10 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
             return error->status;
         if (write) {
             int64_t first = low > begin ? low : begin, last = high < end ? high : end;
-            zf_status status = zfi_load_put(l, part->tensor, &portion, first, last,
-                                            l->piece + (first - low) * size);
+            const char *data = l->piece + (first - low) * size;
+            zf_status status = means
+                                   ? zfi_load_add_rows(l, part->tensor, first, last, data)
+                                   : zfi_load_put(l, part->tensor, &portion, first, last, data);
             if (status) return status;
         }
         if (crc == expected || (at + n < bytes && (at + n) % span)) continue;

@@ -448,6 +448,19 @@ static const op_case cases[] = {
      "update:\nlion %1, %2, %3, %4 {beta1=0.9 beta2=0.99 weight_decay=0.1}", NORM, 16, 0, MUTATES},
     {"lion", "w[R,N] f[R,N] m[R,N] p[] p[]",
      "update:\nlion %1, %2, %3, %4, %5 {beta1=0.5 beta2=0.9 scaled=true}", NORM, 16, 0, MUTATES},
+    {"adam_apply", "w[R,N] m[R,N] v[R,N] p[] t[] t[]",
+     "update:\nadam_apply %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-08 weight_decay=0.1}",
+     NORM, 64, 0, MUTATES},
+    {"assign", "m[R,N] m[R,N]", "update:\nassign %1, %2 : g[R,N]", EXACT, 0,
+     0, MUTATES},
+    {"sign_compress", "",
+     "constant {values=[1,-1,-7,7]} : f32[4]\nstate \"e\" : f32[4]\nupdate:\n"
+     "sign_compress %1, %2 : u8[1,132]",
+     EXACT, 0, 0, MUTATES},
+    {"sign_expand", "",
+     "constant {values=[1,-1,-7,7]} : f32[4]\nstate \"e\" : f32[4]\nupdate:\n"
+     "sign_compress %1, %2 : u8[1,132]\nsign_expand %3 {parts=1 shape=[4]} : f32[4]",
+     EXACT, 0, 0, MUTATES},
     {"lamb_update", "w[R,N] f[R,N] m[R,N] v[R,N] t[] p[]",
      "update:\nlamb_update %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-06 "
      "weight_decay=0.1 scaled=true} : g[R,N]",

@@ -327,7 +327,7 @@ static zf_status watched_launch(void *self, const zf_launch *l)
         check_random(l, &first, traits);
         if (traits & ZF_OP_ELEMENTWISE && !random) check_elementwise(l, &first);
         if (traits & ZF_OP_BY_ROWS) check_rows(l, &of, &first);
-        if (of.views >= 0 && of.at >= 0) check_view(l, &of, &first);
+        if (of.views >= 0 && of.at >= 0 && !(of.writes >> of.views & 1)) check_view(l, &of, &first);
         if (traits & ZF_OP_FOLDABLE) check_folded(watch.t, l, &first);
         if (l->op == ZF_OP_matmul ||
             (l->op == ZF_OP_linear && l->arg_count == 2 && !ZF_INT(l, linear, activation)))

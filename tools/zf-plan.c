@@ -25,6 +25,7 @@ enum { GOOD, BAD, MISUSED }; /* exit status */
 typedef struct options {
     bool gpt, json, prefetches;
     zf_optimizer optimizer;
+    int32_t variant, variants; /* of the step */
     int64_t layers, hidden, heads, vocab, seq, batch, world, nodes, mics, zero, micro_batches;
     int64_t ranks_per_node; /* the same as nodes; 0: not given */
     bool hpz, quantized_weights, quantized_gradients;
@@ -68,7 +69,8 @@ static void usage(FILE *out)
         "  --mics=Z               shard over the Z ranks of a node alone\n"
         "  --precision=f32|bf16|f16\n"
         "                         of parameters, activations and gradients (f32)\n"
-        "  --optimizer=NAME       adamw, lamb, sgd or lion (adamw)\n"
+        "  --optimizer=NAME       adamw, lamb, sgd, lion or onebit_adam (adamw); where a step has several\n"
+        "                         variants, each has a plan\n"
         "  --clip=NORM            clip gradients by their global norm\n"
         "  --no-fuse=NAME,...     rewrites of zf_fuse that are left out, or all\n"
         "  --recompute=off|layers|BYTES  recompute values in the backward pass: those inside\n"
@@ -399,6 +401,7 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
 {
     double start = now_ms();
     zf_passes(g, &(zf_training){.loss = loss,
+                                .variant = o->variant,
                                 .fuse.without = o->no_fuse,
                                 .precision.dtype = o->dtype,
                                 .tile.bytes = (size_t)o->tile,
@@ -594,6 +597,12 @@ static void put_work(zf_json_writer *w, zf_graph *g, const zf_work *all)
     zf_json_end(w);
 }
 
+/* The description by which a step has variants. */
+static zf_training varying(const options *o)
+{
+    return (zf_training){.loss = {NULL, 1}, .optimizer = o->optimizer};
+}
+
 static void put_options(zf_json_writer *w, const options *o)
 {
     const struct {
@@ -607,6 +616,10 @@ static void put_options(zf_json_writer *w, const options *o)
         zf_json_put_key(w, rows[k].key), zf_json_put_int(w, rows[k].value);
     zf_json_put_key(w, "precision"), zf_json_put_string(w, precision(o));
     zf_json_put_key(w, "optimizer"), zf_json_put_string(w, zf_optimizer_name(o->optimizer));
+    if (o->variants > 1) {
+        const zf_training t = varying(o);
+        zf_json_put_key(w, "variant"), zf_json_put_string(w, zf_variant_name(&t, o->variant));
+    }
 }
 
 /* The bytes at the peak of a space, and where it is. */
@@ -864,39 +877,56 @@ static int print_fit(const options *o)
     return text ? GOOD : BAD;
 }
 
-int main(int argc, char **argv)
+/* The plan of one variant of the step. */
+static int print_variant(const options *o)
 {
-    options o;
     result r = {.plan_ms = 0};
-    zf_graph *g;
-    zf_tensor loss;
-    zf_error error = {ZF_OK, ""};
-    int end = read_options(argc, argv, &o);
-    if (end) return end - 1;
-    if (o.cost_file && zf_cost_read(o.cost_file, &o.cost, NULL, &error)) {
-        fprintf(stderr, "zf-plan: %s\n", error.text);
-        return BAD;
-    }
-    if (o.fit) return print_fit(&o);
-    g = zf_graph_new(&(zf_graph_desc){.allocator = {metered, &r.meter}});
-    loss = o.gpt ? build_gpt(g, &o) : build_bert(g, &o);
-    if (!g || run_passes(g, loss, &o, &r)) {
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = {metered, &r.meter}});
+    zf_tensor loss = o->gpt ? build_gpt(g, o) : build_bert(g, o);
+    int end = GOOD;
+    if (!g || run_passes(g, loss, o, &r)) {
         fprintf(stderr, "zf-plan: %s\n", g ? zf_graph_error(g) : "out of memory");
         end = BAD;
     } else {
         options plain;
         result other;
-        if (plain_of(&o, &plain) && plan_of(&plain, &other, error.text))
+        char why[512];
+        if (plain_of(o, &plain) && plan_of(&plain, &other, why))
             r.plain_seconds = other.estimate.seconds;
-        if (o.json) end = print_json(&o, g, &r);
-        else print_table(&o, &r);
-        if (zf_plan_fits(g, (size_t)o.memory)) {
+        if (o->json) end = print_json(o, g, &r);
+        else print_table(o, &r);
+        if (zf_plan_fits(g, (size_t)o->memory)) {
             fflush(stdout);
             fprintf(stderr, "zf-plan: %s\n", zf_graph_error(g));
             end = BAD;
         }
     }
     zf_graph_free(g);
+    return end;
+}
+
+int main(int argc, char **argv)
+{
+    options o;
+    zf_training t;
+    zf_error error = {ZF_OK, ""};
+    int end = read_options(argc, argv, &o);
+    if (end) return end - 1;
+    t = varying(&o);
+    o.variant = 0, o.variants = zf_variant_count(&t);
+    if (o.cost_file && zf_cost_read(o.cost_file, &o.cost, NULL, &error)) {
+        fprintf(stderr, "zf-plan: %s\n", error.text);
+        return BAD;
+    }
+    if (o.fit) return print_fit(&o);
+    for (; o.variant < o.variants && !end; o.variant++) {
+        if (o.json && o.variants > 1) puts(o.variant ? "," : "[");
+        else if (o.variants > 1)
+            printf("%svariant %d of %d: %s\n", o.variant ? "\n" : "", (int)o.variant + 1,
+                   (int)o.variants, zf_variant_name(&t, o.variant));
+        end = print_variant(&o);
+    }
+    if (o.json && o.variants > 1 && !end) puts("]");
     if (fclose(stdout) && !end) {
         fprintf(stderr, "zf-plan: cannot write: %s\n", strerror(errno));
         end = BAD;

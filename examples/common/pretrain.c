@@ -25,6 +25,18 @@ static double step_flops(const run *r)
     return zf_program_info_of(r->session.program).flops * (double)r->job->ranks.world;
 }
 
+/* What is known of the step in progress, with the bytes of all its variants. */
+static zf_program_info step_info(const session *s)
+{
+    zf_program_info info = zf_program_info_of(s->program);
+    for (int32_t k = 0; k < s->variants; k++) {
+        const zf_program_info other = zf_program_info_of(s->programs[k]);
+        if (s->programs[k] == s->program) continue;
+        info.peak_bytes += other.peak_bytes, info.allocated_bytes += other.allocated_bytes;
+    }
+    return info;
+}
+
 /* ------------------------------------------------------------------------------------ the end */
 
 /* Evaluates the held-out text, and prints some answers of the model; for a batch file, only if
@@ -76,7 +88,7 @@ static bool write_report(run *r)
     const settings *o = &job->o;
     const objective *of = job->sample->objective;
     session *s = &r->session;
-    zf_program_info info = zf_program_info_of(s->program);
+    zf_program_info info = step_info(s);
     const step_log_row *last = r->log.count ? &r->log.rows[r->log.count - 1] : NULL;
     zf_json_writer *w = zf_json_writer_new(2, NULL);
     zf_status status;
@@ -311,7 +323,7 @@ static void print_beginning(const run *r)
     const run_job *job = r->job;
     const settings *o = &job->o;
     const dataset *d = &job->data;
-    zf_program_info info = zf_program_info_of(r->session.program);
+    zf_program_info info = step_info(&r->session);
     printf("%s %s: %.3g million parameters, batch %lld x %lld tokens", job->sample->title, o->model,
            1e-6 * (double)info.param_count, (long long)o->batch, (long long)o->seq);
     if (run_parts(job) > 1) printf(" in %lld parts", (long long)run_parts(job));
@@ -377,6 +389,7 @@ session_desc run_session(const run_job *job)
                       .momentum = o->momentum,
                       .min_coeff = o->min_coeff,
                       .max_coeff = o->max_coeff,
+                      .freeze_step = o->freeze_step,
                       .clip = o->clip,
                       .lora = &job->lora.desc,
                       .no_fuse = o->no_fuse,

@@ -27,6 +27,11 @@ zf_training session_training(zf_graph *g, const session_desc *d)
                      .lion = {.beta1 = d->beta1,
                               .beta2 = d->beta2,
                               .weight_decay = d->weight_decay},
+                     .onebit_adam = {.beta1 = d->beta1,
+                                     .beta2 = d->beta2,
+                                     .eps = d->eps,
+                                     .weight_decay = d->weight_decay,
+                                     .freeze_step = d->freeze_step},
                      .recompute = {d->recompute, (size_t)d->memory}};
     if (d->purpose == SAMPLE_TRAIN) {
         t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
@@ -36,11 +41,13 @@ zf_training session_training(zf_graph *g, const session_desc *d)
     return t;
 }
 
-/* Makes the step of one rank; with ZeRO, that of each rank. */
-static void run_passes(session *s, const session_desc *d)
+/* Makes a variant of the step of one rank; with ZeRO, that of each rank. store: of the session that
+ * this one shares parameters with, or of the first variant; NULL: none. */
+static void run_passes(session *s, const session_desc *d, int32_t variant, const zf_store *store)
 {
     const sharing *shared = &s->sharing;
     zf_training t = session_training(s->graph, d);
+    t.variant = variant;
     t.precision.dtype = s->dtype;
     t.lora = s->lora;
     if (s->buckets)
@@ -54,7 +61,7 @@ static void run_passes(session *s, const session_desc *d)
                                 .quantized_block = (int32_t)shared->quantized_block,
                                 .micro_batches = shared->micro_batches,
                                 .bucket_bytes = (size_t)shared->bucket,
-                                .store = d->share ? zf_program_store(d->share->program) : NULL};
+                                .store = store};
     t.tile.bytes = (size_t)shared->tile;
     if (shared->prefetch > 0) t.prefetch.bytes = (size_t)shared->prefetch;
     t.cost = shared->measure ? &s->cost : shared->cost;
@@ -68,6 +75,7 @@ static void run_passes(session *s, const session_desc *d)
         else t.fit.device = (size_t)d->fit, t.fit.host = device_host_memory();
         if (d->offload_dir) t.fit.disk = INT64_MAX;
     }
+    s->training = t;
     if (!zf_passes(s->graph, &t) && t.fit.choice) s->offload = s->choice.offload;
 }
 
@@ -114,6 +122,29 @@ static bool fits_positions(const session_desc *d, zf_error *error)
                 (long long)d->shape.sequence, (long long)positions);
 }
 
+/* Builds and compiles the next variant of the step, over the store, if there is one. */
+static bool open_variant(session *s, const session_desc *d, zf_store *store, zf_error *error)
+{
+    const int32_t k = s->variants;
+    s->graph = s->graphs[k] = zf_graph_new(NULL);
+    if (!s->graph) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    d->sample->build(s->graph, d->config, &d->shape, d->purpose);
+    run_passes(s, d, k, store);
+    s->lr = zf_graph_find(s->graph, "lr");
+    s->program = s->programs[k] =
+        zf_compile(s->graph, &(zf_compile_desc){.backend = s->backend,
+                                                .host = s->host,
+                                                .seed = store ? 0 : d->seed,
+                                                .store = store,
+                                                .bound = d->share != NULL,
+                                                .caches = d->share ? d->share->program : NULL,
+                                                .comm = s->sharing.comm,
+                                                .offload_dir = store ? NULL : d->offload_dir,
+                                                .evaluate = d->purpose != SAMPLE_TRAIN});
+    s->variants++;
+    return s->program || fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
+}
+
 bool session_open(session *s, const session_desc *d, zf_error *error)
 {
     zf_store *store = d->share ? zf_program_store(d->share->program) : NULL;
@@ -126,37 +157,35 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
     else if (d->lora) s->lora = *d->lora;
     set_sharing(s, d);
     if (!fits_positions(d, error)) return false;
-    s->graph = zf_graph_new(NULL);
     s->labelled = malloc((size_t)(2 * d->shape.predictions) * sizeof *s->labelled + 1);
-    if (!s->graph || !s->labelled) {
+    if (!s->labelled) {
         fail(error, ZF_ERR_NOMEM, "out of memory");
     } else if (open_backend(s, d, error)) {
-        d->sample->build(s->graph, d->config, &d->shape, d->purpose);
-        run_passes(s, d);
-        s->lr = zf_graph_find(s->graph, "lr");
-        s->program =
-            zf_compile(s->graph, &(zf_compile_desc){.backend = s->backend,
-                                                    .host = s->host,
-                                                    .seed = store ? 0 : d->seed,
-                                                    .store = store,
-                                                    .bound = store != NULL,
-                                                    .caches = d->share ? d->share->program : NULL,
-                                                    .comm = s->sharing.comm,
-                                                    .offload_dir = store ? NULL : d->offload_dir,
-                                                    .evaluate = d->purpose != SAMPLE_TRAIN});
-        if (s->program) return true;
-        fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
+        bool good = open_variant(s, d, store, error);
+        if (good && !store) store = zf_program_store(s->program);
+        while (good && s->variants < zf_variant_count(&s->training))
+            good = open_variant(s, d, store, error);
+        if (good) session_turn(s, zf_program_step(s->program));
+        if (good) return true;
     }
     session_close(s);
     return false;
 }
 
+void session_turn(session *s, int64_t done)
+{
+    const int32_t k = zf_variant_at(&s->training, done + 1);
+    if (s->variants < 2) return;
+    s->graph = s->graphs[k], s->program = s->programs[k];
+    s->lr = zf_graph_find(s->graph, "lr");
+}
+
 void session_close(session *s)
 {
-    zf_program_free(s->program);
+    for (int32_t k = 0; k < SESSION_VARIANTS; k++) zf_program_free(s->programs[k]);
     zf_backend_free(s->own);
     zf_backend_free(s->host);
-    zf_graph_free(s->graph);
+    for (int32_t k = 0; k < SESSION_VARIANTS; k++) zf_graph_free(s->graphs[k]);
     adapter_close(s->adapter);
     free(s->labelled);
     *s = (session){.graph = NULL};

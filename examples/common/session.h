@@ -35,6 +35,7 @@ typedef struct session_desc {
     double beta1, beta2, eps;    /* of AdamW, LAMB, Lion; 0: the optimizer's own */
     double momentum;             /* of SGD */
     double min_coeff, max_coeff; /* of LAMB; 0: its own */
+    int64_t freeze_step;         /* of 1-bit Adam */
     const char *no_fuse;         /* zf_fuse_desc.without */
     zf_recompute_mode recompute;
     int64_t memory; /* limit of the plan's bytes, kept by recomputing; 0: none */
@@ -52,9 +53,15 @@ typedef struct session_desc {
     struct session *share;
 } session_desc;
 
+enum { SESSION_VARIANTS = 4 };
+
 typedef struct session {
     const sample_model *sample;
-    zf_graph *graph;
+    zf_graph *graphs[SESSION_VARIANTS]; /* of all variants of the step, and their programs: */
+    zf_program *programs[SESSION_VARIANTS];
+    int32_t variants;
+    zf_training training; /* the description of the last one, which says when it is whose turn */
+    zf_graph *graph; /* those of the step in progress */
     zf_backend *backend, *own; /* own: NULL when it belongs to another session */
     zf_backend *host; /* beside a device: what computes in host memory; NULL: `backend` */
     zf_program *program;
@@ -78,6 +85,8 @@ zf_training session_training(zf_graph *g, const session_desc *d);
 /* False with *error, and then there is nothing to close. */
 bool session_open(session *s, const session_desc *d, zf_error *error);
 void session_close(session *s);
+/* When `done` steps have been made: takes the variant of the next one. */
+void session_turn(session *s, int64_t done);
 
 /* Writes an input; ignores one that the model does not have. */
 zf_status session_write(session *s, const char *input, const void *data, size_t bytes);

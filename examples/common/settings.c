@@ -90,6 +90,8 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "minimum of LAMB's trust ratio"},
         {"max-ratio", NUMBER | NOTED, "X", &o->max_coeff, 1e-9, 1e9,
          "maximum of LAMB's trust ratio"},
+        {"freeze-step", COUNT | NOTED, "N", &o->freeze_step, 0, 1e12,
+         "of onebit_adam: the last step of its warm-up"},
         {"weight-decay", NUMBER | NOTED, "X", &o->weight_decay, 0, 1e3,
          "not on biases and LayerNorm"},
         {"clip", NUMBER | NOTED, "X", &o->clip, 0, INFINITY, "maximum gradient norm; 0: none"},
@@ -327,6 +329,11 @@ const char *settings_wrong(const settings *o)
     if (o->min_coeff > o->max_coeff) return "--min-ratio must not be above --max-ratio";
     if (o->eval_every && (o->batch_file || !o->eval_batches))
         return "--eval-every evaluates what --corpus or --data holds out, in --eval-batches";
+    if (o->optimizer == ZF_ONEBIT_ADAM && !o->freeze_step)
+        return "--optimizer onebit_adam needs --freeze-step N, the last step of its warm-up: 15 to "
+               "25% of all";
+    if (o->freeze_step && o->optimizer != ZF_ONEBIT_ADAM)
+        return "--freeze-step is for --optimizer onebit_adam";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";
     if (o->hpz && o->zero != 3)

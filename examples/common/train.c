@@ -57,6 +57,14 @@ static void show(run *r, int64_t done)
 
 /* ------------------------------------------------------------------------------------ steps */
 
+static zf_program *turn(void *user, int64_t done, zf_tensor *lr)
+{
+    run *r = user;
+    session_turn(&r->session, done);
+    *lr = r->session.lr;
+    return r->session.program;
+}
+
 static zf_status feed(void *user, zf_program *program, int64_t step)
 {
     run *r = user;
@@ -170,6 +178,7 @@ bool run_train(run *r)
                           .steps = o->steps,
                           .lr = s->lr,
                           .user = r,
+                          .turn = turn,
                           .feed = feed,
                           .report = report,
                           .schedule = {.kind = (zf_schedule_kind)o->schedule,

@@ -1,0 +1,126 @@
+/* onebit_adam: an optimizer whose momentum is averaged over the ranks as signs (Tang et al. 2021).
+ *
+ * requires, ensures: as passes/optimizer.c; after zf_autograd, before zf_zero at stage 0, 1 or 2
+ * before:   gradient %2, %9
+ * after (compressed):
+ *           update:
+ *           advance %30
+ *           %34 = add of beta1 m and (1 - beta1) g                       the momentum of one rank
+ *           %35 = sign_compress %34, %31      %36 = sign_expand %35      its average over the ranks
+ *           %37 = sign_compress %36, %32 {server=true}  %38 = sign_expand %37
+ *           %39 = assign %m, %38
+ *           adam_apply %2, %39, %v, %lr, %30, %k {...}
+ *
+ * zf_zero puts the exchanges between these: all_to_all behind the first sign_compress, all_gather
+ * behind the second (zero_update.c). Which of the variants is built is the desc's: the warm-up is
+ * AdamW over the same states. */
+
+/* How zf_zero lays a state out: the attribute `ranks` of state. */
+enum { ZFI_STATE_STAGE, ZFI_STATE_WHOLE, ZFI_STATE_EACH, ZFI_STATE_CUT };
+
+/* A new f32 state of zeros for a parameter, laid out over the ranks as `ranks` says. */
+static zf_tensor zfi_moment_over(zf_graph *g, const char *kind, zf_tensor param, int64_t ranks)
+{
+    char name[400];
+    zfi_new leaf = {.op = ZF_OP_state, .dtype = ZF_F32, .shape = zf_tensor_shape(param)};
+    snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
+    ZF_INT(&leaf, state, ranks) = ranks;
+    return zfi_leaf(g, leaf, name);
+}
+
+/* x averaged over the ranks as signs; errors stay in the states worker and server. */
+static zf_tensor zfi_sign_mean(zf_tensor x, zf_tensor worker, zf_tensor server)
+{
+    const zf_shape shape = zf_tensor_shape(x);
+    const zf_attribute none = zfi_listed(NULL, 0), dims = zfi_listed(shape.dims, shape.rank);
+    x = zfi_op(sign_compress, zfi_with(none), x, worker);
+    x = zfi_op(sign_expand, zfi_with(none, none, {.i = 0}, {.i = 1}, dims), x);
+    x = zfi_op(sign_compress, zfi_with(none, none, {.i = 0}, {.i = 1}), x, server);
+    return zfi_op(sign_expand, zfi_with(none, none, {.i = 0}, {.i = 1}, dims), x);
+}
+
+/* 1-bit optimizers: parameters are no f64, and there is no loss scale. */
+static zf_status zfi_check_onebit(zf_graph *g, const char *pass)
+{
+    if (!g || g->error.status) return g ? g->error.status : ZF_ERR_ARGUMENT;
+    if (zfi_scaler_node(g, ZF_OP_loss_scale))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "%s: it has no steps that a loss scale skips, since each rank's gradients "
+                        "stay its own; use bf16 or f32",
+                        pass);
+    for (int32_t k = 0; k < zf_param_count(g); k++)
+        if (zfi_cut_rows_of(&g->nodes[zf_param_at(g, k).id]).rows)
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                            "%s: \"%s\" is a piece of a parameter; leave out zf_tile", pass,
+                            zf_tensor_name(zf_param_at(g, k)));
+    for (int32_t k = 0; k < zf_param_count(g); k++)
+        if (zf_tensor_dtype(zf_param_at(g, k)) == ZF_F64)
+            return zfi_fail(&g->error, ZF_ERR_DTYPE, "%s: the parameter \"%s\" is f64; signs are "
+                            "those of f32", pass, zf_tensor_name(zf_param_at(g, k)));
+    return ZF_OK;
+}
+
+static zf_onebit_adam_desc zfi_onebit_adam_resolved(const zf_onebit_adam_desc *desc)
+{
+    zf_onebit_adam_desc d = desc ? *desc : (zf_onebit_adam_desc){.beta1 = 0};
+    d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-8);
+    if (!d.freeze_step) d.freeze_step = 100000;
+    return d;
+}
+
+enum { ZFI_WARM_UP, ZFI_COMPRESSED };
+
+static void zfi_update_onebit_adam(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
+                                   double decay)
+{
+    const zf_onebit_adam_desc *d = o->desc;
+    zf_tensor m = zfi_moment_over(g, "onebit_adam.m", p, ZFI_STATE_WHOLE);
+    zf_tensor v = zfi_moment(g, "onebit_adam.v", p), w = zfi_master(g, "onebit_adam.master", p);
+    zf_tensor worker, server, x;
+    if (d->variant == ZFI_WARM_UP) {
+        (void)zfi_build_update(ZF_OP_adamw, 7, (zf_tensor[]){p, dp, m, v, o->lr, o->step, w},
+                               zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
+                                        {.f = decay}));
+        return;
+    }
+    worker = zfi_moment_over(g, "onebit_adam.worker", p, ZFI_STATE_EACH);
+    server = zfi_moment_over(g, "onebit_adam.server", p, ZFI_STATE_CUT);
+    x = zf_add(zf_scale(m, d->beta1), zf_scale(zf_cast(dp, ZF_F32), 1 - d->beta1));
+    x = zfi_op(assign, NULL, m, zfi_sign_mean(x, worker, server));
+    (void)zfi_build_update(
+        ZF_OP_adam_apply, 7, (zf_tensor[]){p, x, v, o->lr, o->step, o->variance_step, w},
+        zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}));
+}
+
+/* Counts updates of the variance, apart from those of the momentum. */
+static void zfi_begin_onebit_adam(zf_graph *g, zfi_optimizer *o)
+{
+    const zf_onebit_adam_desc *d = o->desc;
+    o->variance_step = zf_state(g, "onebit_adam.variance_step", ZF_I64, ZF_SCALAR, 0);
+    if (d->variant == ZFI_WARM_UP)
+        (void)zfi_build_update(ZF_OP_advance, 1, &o->variance_step, NULL);
+}
+
+ZF_API zf_status zf_onebit_adam(zf_graph *g, zf_tensor lr, const zf_onebit_adam_desc *desc)
+{
+    const zf_onebit_adam_desc d = zfi_onebit_adam_resolved(desc);
+    zfi_optimizer o = {.name = "zf_onebit_adam",
+                       .lr = lr,
+                       .weight_decay = d.weight_decay,
+                       .decay_all = d.decay_all,
+                       .desc = &d,
+                       .begin = zfi_begin_onebit_adam,
+                       .update = zfi_update_onebit_adam};
+    if (zfi_check_onebit(g, o.name) ||
+        !zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay))
+        return g ? g->error.status : ZF_ERR_ARGUMENT;
+    if (d.freeze_step < 1)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_onebit_adam: freeze_step is %lld; it must be 1 or more",
+                        (long long)d.freeze_step);
+    if (d.variant < 0 || d.variant > ZFI_COMPRESSED)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_onebit_adam: there is no variant %d; 0 is the warm-up, 1 compressed",
+                        (int)d.variant);
+    return zfi_optimize(g, &o, true);
+}

@@ -1,0 +1,655 @@
+/* 1-bit optimizers: compression to signs against its definition, whole runs against references in
+ * f64, equal bits of stages, buckets, threads, prefetch and after checkpoints, bytes, and what is
+ * refused. */
+#include "test.h"
+
+#include <pthread.h>
+
+enum { RANKS = 4, MOST_VARIANTS = 4, ROWS = 3, IN = 60, OUT = 40, WEIGHTS = IN * OUT,
+       PARAMS = WEIGHTS + OUT, BLOCK = 1024 };
+
+typedef struct setup {
+    zf_optimizer optimizer;
+    int32_t world, stage;
+    int64_t micro_batches, freeze_step;
+    size_t bucket_bytes;
+    zf_dtype dtype;
+    bool prefetch, threads;
+    double clip;
+} setup;
+
+typedef struct team team;
+
+typedef struct member {
+    team *team;
+    zf_graph *graphs[MOST_VARIANTS];
+    zf_program *programs[MOST_VARIANTS];
+    pthread_t thread;
+    zf_status status;
+} member;
+
+struct team {
+    setup s;
+    zf_training training;
+    zf_local *group;
+    zf_comm comms[RANKS];
+    member members[RANKS];
+    int64_t until; /* steps that threads run to */
+};
+
+static team teams[2];
+
+static void team_free(void *object)
+{
+    team *m = object;
+    for (int r = 0; r < RANKS; r++)
+        for (int v = 0; v < MOST_VARIANTS; v++) {
+            zf_program_free(m->members[r].programs[v]);
+            zf_graph_free(m->members[r].graphs[v]);
+        }
+    zf_local_free(m->group);
+    *m = (team){.group = NULL};
+}
+
+/* A layer and the mean of its squared errors. */
+static zf_tensor build(zf_graph *g)
+{
+    const zf_param_desc normal = {.init = ZF_NORMAL, .std = 0.2};
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(ROWS, IN)),
+              y = zf_input(g, "y", ZF_F32, ZF_SHAPE(ROWS, OUT)),
+              weight = zf_input(g, "weight", ZF_F32, ZF_SCALAR), h;
+    h = zf_matmul(x, zf_param(g, "layer.0.w", ZF_SHAPE(IN, OUT), &normal));
+    h = zf_sub(zf_add(h, zf_param(g, "layer.1.b", ZF_SHAPE(OUT), NULL)), y);
+    return zf_mul(zf_sum(zf_mul(h, h)), weight);
+}
+
+static zf_training training_of(const setup *s)
+{
+    zf_training t = {.optimizer = s->optimizer,
+                     .precision.dtype = s->dtype,
+                     .clip = s->clip,
+                     .adamw.weight_decay = 0.1,
+                     .onebit_adam = {.weight_decay = 0.1, .freeze_step = s->freeze_step},
+                     .zero = {.stage = s->stage,
+                              .world = s->world,
+                              .micro_batches = s->micro_batches,
+                              .bucket_bytes = s->bucket_bytes}};
+    if (s->prefetch) t.prefetch.bytes = 1 << 20;
+    return t;
+}
+
+static bool team_new(test *t, team *m, const setup *s)
+{
+    zf_error error = {ZF_OK, ""};
+    team_free(m);
+    m->s = *s;
+    m->training = training_of(s);
+    if (s->threads)
+        m->group =
+            zf_local_new(&(zf_local_desc){.world = s->world, .deadline_seconds = 30}, &error);
+    for (int32_t r = 0; r < s->world; r++) {
+        member *k = &m->members[r];
+        zf_training d = m->training;
+        m->comms[r] = (zf_comm){.rank = r, .world = s->world};
+        k->team = m;
+        d.loss = (zf_tensor){NULL, 1};
+        for (int32_t v = 0, count = zf_variant_count(&d); v < count; v++) {
+            zf_graph *g = k->graphs[v] = zf_graph_new(NULL);
+            d.variant = v;
+            d.loss = build(g);
+            d.zero.store = v ? zf_program_store(k->programs[0]) : NULL;
+            zf_passes(g, &d);
+            k->programs[v] =
+                zf_compile(g, &(zf_compile_desc){.store = (zf_store *)(uintptr_t)d.zero.store,
+                                                 .seed = v ? 0 : 3,
+                                                 .verify = true,
+                                                 .comm = s->threads ? zf_local_comm(m->group, r)
+                                                                    : &m->comms[r]});
+            if (k->programs[v]) continue;
+            test_fail(t, __FILE__, __LINE__, "zf_compile", zf_graph_error(g));
+            return false;
+        }
+    }
+    m->training.loss = (zf_tensor){NULL, 1};
+    return true;
+}
+
+static int64_t steps_done(const team *m)
+{
+    return zf_store_step(zf_program_store(m->members[0].programs[0]));
+}
+
+/* The variant of the next step. */
+static int32_t next_variant(const team *m, const member *k)
+{
+    return zf_variant_at(&m->training,
+                         zf_store_step(zf_program_store(k->programs[0])) + 1);
+}
+
+/* A number in [-1, 1) of the step, the part of its batch, and an index. */
+static float number(int64_t step, int64_t slot, int64_t index)
+{
+    uint64_t x = (uint64_t)(step * 1000003 + slot * 7919 + index + 1) * 0x9e3779b97f4a7c15u;
+    x ^= x >> 29, x *= 0xbf58476d1ce4e5b9u, x ^= x >> 32;
+    return (float)(x >> 40) * 0x1p-23f - 1;
+}
+
+static double rate(int64_t step) { return 0.01 / (double)(1 + step % 3); }
+
+static void batch_of(int64_t step, int64_t slot, float *x, float *y)
+{
+    for (int i = 0; i < ROWS * IN; i++) x[i] = number(step, slot, i);
+    for (int i = 0; i < ROWS * OUT; i++) y[i] = number(step, slot, 100000 + i);
+}
+
+static float weight_of(const setup *s)
+{
+    return 1 / (float)(ROWS * OUT * s->world * s->micro_batches);
+}
+
+static zf_status feed(const team *m, const member *k, int32_t variant, int64_t micro)
+{
+    const int32_t rank = (int32_t)(k - m->members);
+    zf_program *p = k->programs[variant];
+    zf_graph *g = k->graphs[variant];
+    const int64_t step = zf_store_step(zf_program_store(p));
+    float x[ROWS * IN], y[ROWS * OUT], lr = (float)rate(step), weight = weight_of(&m->s);
+    zf_status status;
+    batch_of(step, micro * m->s.world + rank, x, y);
+    status = zf_write(p, zf_graph_find(g, "x"), x, sizeof x);
+    if (!status) status = zf_write(p, zf_graph_find(g, "y"), y, sizeof y);
+    if (!status) status = zf_write(p, zf_graph_find(g, "lr"), &lr, sizeof lr);
+    return status ? status
+                  : zf_write(p, zf_graph_find(g, "weight"), &weight, sizeof weight);
+}
+
+static void *member_main(void *object)
+{
+    member *k = object;
+    const team *m = k->team;
+    while (!k->status && zf_store_step(zf_program_store(k->programs[0])) < m->until) {
+        const int32_t v = next_variant(m, k);
+        for (int64_t micro = 0; micro < m->s.micro_batches && !k->status; micro++)
+            if (!(k->status = feed(m, k, v, micro)))
+                k->status = micro + 1 < m->s.micro_batches ? zf_micro(k->programs[v])
+                                                           : zf_step(k->programs[v]);
+    }
+    return NULL;
+}
+
+/* Steps of all ranks until `until` are done. */
+static bool run(test *t, team *m, int64_t until)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_status status = ZF_OK;
+    m->until = until;
+    if (m->s.threads) {
+        for (int r = 0; r < m->s.world; r++)
+            if (pthread_create(&m->members[r].thread, NULL, member_main, &m->members[r])) abort();
+        for (int r = 0; r < m->s.world; r++) pthread_join(m->members[r].thread, NULL);
+        for (int r = 0; r < m->s.world && !status; r++) status = m->members[r].status;
+    }
+    while (!m->s.threads && !status && steps_done(m) < until) {
+        const int32_t v = next_variant(m, &m->members[0]);
+        zf_program *programs[RANKS];
+        const zf_lockstep_desc lockstep = {programs, m->s.world, 0};
+        for (int r = 0; r < m->s.world; r++) programs[r] = m->members[r].programs[v];
+        for (int64_t micro = 0; micro < m->s.micro_batches && !status; micro++) {
+            for (int32_t r = 0; r < m->s.world && !status; r++)
+                status = feed(m, &m->members[r], v, micro);
+            if (!status)
+                status = micro + 1 < m->s.micro_batches ? zf_lockstep_micro(&lockstep, &error)
+                                                        : zf_lockstep_step(&lockstep, &error);
+        }
+    }
+    if (status) test_fail(t, __FILE__, __LINE__, "run", error.text);
+    return !status;
+}
+
+/* The parameters of a rank as f32. */
+static void params_of(const team *m, int32_t rank, float *p)
+{
+    zf_program *program = m->members[rank].programs[0];
+    static const char *const names[] = {"layer.0.w", "layer.1.b"};
+    const size_t counts[] = {WEIGHTS, OUT};
+    uint16_t half[WEIGHTS];
+    for (int k = 0; k < 2; p += counts[k++])
+        if (m->s.dtype == ZF_F32) {
+            zf_store_read(zf_program_store(program), names[k], p, counts[k] * sizeof *p);
+        } else {
+            zf_store_read(zf_program_store(program), names[k], half, counts[k] * sizeof *half);
+            zf_convert(p, ZF_F32, half, m->s.dtype, counts[k]);
+        }
+}
+
+/* ----------------------------------------------------------------------------------- compression */
+
+/* One block of `count` elements through sign_compress, twice where a part of another tensor stands
+ * before it. */
+static bool compress(test *t, const float *x, float *e, int64_t count, unsigned char *row)
+{
+    char text[400];
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g;
+    zf_program *p;
+    bool good;
+    snprintf(text, sizeof text,
+             "%%1 = input \"x\" : f32[%lld]\n%%2 = state \"e\" : f32[%lld]\nupdate:\n"
+             "%%3 = sign_compress %%1, %%2 : u8[%lld,132]\noutput %%3 \"signs\"\n",
+             (long long)count, (long long)count, (long long)(count + BLOCK - 1) / BLOCK);
+    g = zf_graph_parse(text, strlen(text), NULL, &error);
+    p = g ? zf_compile(g, NULL) : NULL;
+    good = p && !zf_write(p, zf_graph_find(g, "x"), x, (size_t)count * sizeof *x) &&
+           !zf_write(p, zf_graph_find(g, "e"), e, (size_t)count * sizeof *e) && !zf_step(p) &&
+           !zf_read(p, zf_graph_find(g, "e"), e, (size_t)count * sizeof *e) &&
+           !zf_read(p, zf_graph_find(g, "signs"), row, (size_t)(count + BLOCK - 1) / BLOCK * 132);
+    if (!good)
+        test_fail(t, __FILE__, __LINE__, "sign_compress",
+                  p ? zf_program_error(p) : g ? zf_graph_error(g) : error.text);
+    zf_program_free(p);
+    zf_graph_free(g);
+    return good;
+}
+
+/* What is sent and what is kept: m + e_old = s q + e_new, each in f32; s the root of the mean square
+ * of the block, q the sign, + for 0. */
+TEST_ONCE(onebit_compression_by_definition)
+{
+    enum { COUNT = 2 * BLOCK + 37 };
+    static float x[COUNT], e[COUNT], before[COUNT];
+    unsigned char rows[3 * 132];
+    for (int kind = 0; kind < 4; kind++) {
+        for (int i = 0; i < COUNT; i++) {
+            x[i] = kind == 1 ? 0 : kind == 2 ? (i % 3 ? 0.25f : -0.25f) : number(1, kind, i);
+            if (kind == 3) x[i] *= 0x1p-130f; /* denormal */
+            before[i] = e[i] = kind == 0 ? number(2, kind, i) * 0.5f : 0;
+        }
+        if (kind == 0) x[5] = -0.0f, before[5] = e[5] = 0;
+        if (!compress(t, x, e, COUNT, rows)) return;
+        for (int b = 0; b < 3; b++) {
+            const int n = b < 2 ? BLOCK : 37;
+            double sum = 0;
+            float s;
+            memcpy(&s, rows + 132 * b, sizeof s);
+            for (int i = b * BLOCK; i < b * BLOCK + n; i++) {
+                const float c = x[i] + before[i];
+                const bool negative = rows[132 * b + 4 + (i % BLOCK) / 8] >> i % 8 & 1;
+                const float kept = c - (negative ? -s : s);
+                CHECK(t, negative == (c < 0));
+                CHECK(t, !memcmp(&kept, &e[i], sizeof kept));
+                sum += (double)c * c;
+                if (kind == 1 || kind == 2) CHECK(t, e[i] == 0);
+            }
+            for (int i = n; i < BLOCK; i++) CHECK(t, !(rows[132 * b + 4 + i / 8] >> i % 8 & 1));
+            CHECK_NEAR(t, s, sqrt(sum / n), 1e-6 * sqrt(sum / n));
+        }
+    }
+    x[BLOCK + 3] = NAN; /* its block becomes NaN, and no other */
+    if (!compress(t, x, e, COUNT, rows)) return;
+    for (int b = 0; b < 3; b++) {
+        float s;
+        memcpy(&s, rows + 132 * b, sizeof s);
+        CHECK(t, isnan(s) == (b == 1) && isnan(e[b * BLOCK]) == (b == 1));
+    }
+}
+
+/* --------------------------------------------------------------------------------------- 1-bit Adam */
+
+/* A reference in f64, element by element, as the papers define it. */
+typedef struct reference {
+    double p[PARAMS], m[PARAMS], v[PARAMS], worker[RANKS][PARAMS], server[PARAMS];
+    double g[RANKS][PARAMS]; /* of each rank's part, times the number of ranks */
+} reference;
+
+static reference ref;
+
+/* The gradients of a step, by the rules of calculus. */
+static void reference_gradients(const setup *s, int64_t step)
+{
+    memset(ref.g, 0, sizeof ref.g);
+    for (int64_t slot = 0; slot < s->world * s->micro_batches; slot++) {
+        float x[ROWS * IN], y[ROWS * OUT];
+        double *g = ref.g[slot % s->world];
+        batch_of(step, slot, x, y);
+        for (int row = 0; row < ROWS; row++)
+            for (int o = 0; o < OUT; o++) {
+                double h = ref.p[WEIGHTS + o] - (double)y[row * OUT + o];
+                for (int i = 0; i < IN; i++) h += (double)x[row * IN + i] * ref.p[i * OUT + o];
+                h *= 2 * (double)weight_of(s) * s->world;
+                for (int i = 0; i < IN; i++) g[i * OUT + o] += h * (double)x[row * IN + i];
+                g[WEIGHTS + o] += h;
+            }
+    }
+}
+
+/* The tensor of an element begins and ends here. */
+static int tensor_begin(int i) { return i < WEIGHTS ? 0 : WEIGHTS; }
+static int tensor_end(int i) { return i < WEIGHTS ? WEIGHTS : PARAMS; }
+
+/* c = s q + error for every block of every tensor; s q replaces c. */
+static void reference_compress(double *c, double *error)
+{
+    for (int begin = 0, end; begin < PARAMS; begin = end) {
+        const int first = tensor_begin(begin);
+        double sum = 0, s;
+        end = first + (begin - first) / BLOCK * BLOCK + BLOCK;
+        if (end > tensor_end(begin)) end = tensor_end(begin);
+        for (int i = begin; i < end; i++) c[i] += error[i], sum += c[i] * c[i];
+        s = sqrt(sum / (end - begin));
+        for (int i = begin; i < end; i++) {
+            const double q = c[i] < 0 ? -s : s;
+            error[i] = c[i] - q;
+            c[i] = q;
+        }
+    }
+}
+
+/* The average over ranks of what each compresses, itself compressed. */
+static void reference_mean(int32_t world, double parts[RANKS][PARAMS], double *mean)
+{
+    memset(mean, 0, sizeof ref.p);
+    for (int r = 0; r < world; r++) {
+        reference_compress(parts[r], ref.worker[r]);
+        for (int i = 0; i < PARAMS; i++) mean[i] += parts[r][i] / world;
+    }
+    reference_compress(mean, ref.server);
+}
+
+static void reference_onebit_adam(const setup *s, int64_t step)
+{
+    static double parts[RANKS][PARAMS];
+    const double beta1 = 0.9, beta2 = 0.999, lr = (double)(float)rate(step);
+    const int64_t t = step + 1, k = t < s->freeze_step ? t : s->freeze_step;
+    reference_gradients(s, step);
+    for (int i = 0; i < PARAMS; i++) {
+        double g = 0;
+        for (int r = 0; r < s->world; r++) g += ref.g[r][i] / s->world;
+        for (int r = 0; r < s->world; r++)
+            parts[r][i] = beta1 * ref.m[i] + (1 - beta1) * ref.g[r][i];
+        ref.m[i] = beta1 * ref.m[i] + (1 - beta1) * g;
+        if (t <= s->freeze_step) ref.v[i] = beta2 * ref.v[i] + (1 - beta2) * g * g;
+    }
+    if (t > s->freeze_step) reference_mean(s->world, parts, ref.m);
+    for (int i = 0; i < PARAMS; i++) {
+        const double m = ref.m[i] / (1 - pow(beta1, (double)t)),
+                     v = ref.v[i] / (1 - pow(beta2, (double)k));
+        ref.p[i] -= lr * (i < WEIGHTS ? 0.1 : 0) * ref.p[i];
+        ref.p[i] -= lr * m / (sqrt(v) + 1e-8);
+    }
+}
+
+static void reference_begin(const team *m)
+{
+    float p[PARAMS];
+    params_of(m, 0, p);
+    memset(&ref, 0, sizeof ref);
+    for (int i = 0; i < PARAMS; i++) ref.p[i] = (double)p[i];
+}
+
+/* The largest difference between a rank's parameters and the reference's. */
+static double reference_distance(const team *m, int32_t rank)
+{
+    float p[PARAMS];
+    double most = 0;
+    params_of(m, rank, p);
+    for (int i = 0; i < PARAMS; i++) most = fmax(most, fabs((double)p[i] - ref.p[i]));
+    return most;
+}
+
+/* The warm-up is long enough for every variance: an element that has hardly had a gradient before
+ * makes large steps, in which the rounding of f32 shows. */
+TEST_ONCE(onebit_adam_is_the_reference)
+{
+    static const setup rows[] = {
+        {ZF_ONEBIT_ADAM, .world = 2, .stage = 0, .micro_batches = 1, .freeze_step = 4},
+        {ZF_ONEBIT_ADAM, .world = 4, .stage = 1, .micro_batches = 2, .freeze_step = 3},
+        {ZF_ONEBIT_ADAM, .world = 4, .stage = 0, .micro_batches = 1, .freeze_step = 3,
+         .bucket_bytes = 4 * WEIGHTS},
+        {ZF_ONEBIT_ADAM, .world = 1, .stage = 0, .micro_batches = 1, .freeze_step = 4}};
+    test_defer(t, team_free, &teams[0]);
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        if (!team_new(t, &teams[0], &rows[n])) return;
+        reference_begin(&teams[0]);
+        for (int64_t step = 0; step < 8; step++) {
+            if (!run(t, &teams[0], step + 1)) return;
+            reference_onebit_adam(&rows[n], step);
+            for (int r = 0; r < rows[n].world; r++)
+                CHECK_NEAR(t, reference_distance(&teams[0], r), 0, 1e-6);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------- same bits */
+
+static bool same_params(const team *a, const team *b)
+{
+    static float p[PARAMS], q[PARAMS];
+    params_of(a, 0, p);
+    for (int r = 0; r < b->s.world; r++) {
+        params_of(b, r, q);
+        if (memcmp(p, q, sizeof p)) return false;
+    }
+    return true;
+}
+
+/* Stages, sizes of buckets, threads and queues change no bit. */
+TEST_ONCE(onebit_same_bits)
+{
+    static const setup base[] = {
+        {ZF_ONEBIT_ADAM, .world = 4, .micro_batches = 2, .freeze_step = 2, .clip = 0.5},
+        {ZF_ONEBIT_ADAM, .world = 3, .micro_batches = 1, .freeze_step = 2, .dtype = ZF_BF16}};
+    test_defer(t, team_free, &teams[0]);
+    test_defer(t, team_free, &teams[1]);
+    for (size_t n = 0; n < sizeof base / sizeof *base; n++) {
+        if (!team_new(t, &teams[0], &base[n]) || !run(t, &teams[0], 5)) return;
+        for (int way = 0; way < 4; way++) {
+            setup s = base[n];
+            s.stage = way < 3 ? way : 1;
+            s.bucket_bytes = way == 1 ? 0 : 1;
+            s.prefetch = way != 2;
+            s.threads = way > 1;
+            if (!team_new(t, &teams[1], &s) || !run(t, &teams[1], 5)) return;
+            CHECK(t, same_params(&teams[0], &teams[1]));
+        }
+    }
+}
+
+/* The warm-up is AdamW. */
+TEST_ONCE(onebit_warm_up_is_adamw)
+{
+    setup s = {ZF_ONEBIT_ADAM, .world = 2, .stage = 1, .micro_batches = 2, .freeze_step = 3,
+               .clip = 0.5};
+    test_defer(t, team_free, &teams[0]);
+    test_defer(t, team_free, &teams[1]);
+    if (!team_new(t, &teams[0], &s) || !run(t, &teams[0], 3)) return;
+    s.optimizer = ZF_ADAMW, s.stage = 0;
+    if (!team_new(t, &teams[1], &s) || !run(t, &teams[1], 3)) return;
+    CHECK(t, same_params(&teams[0], &teams[1]));
+    if (!run(t, &teams[0], 4) || !run(t, &teams[1], 4)) return;
+    CHECK(t, !same_params(&teams[0], &teams[1]));
+}
+
+/* ---------------------------------------------------------------------------------------- bytes */
+
+/* By hand: a bucket of b blocks is cut into shards of b / n. Each rank sends n - 1 of them, 132 bytes
+ * a block, to their owners, and its own to all others; at stage 1 updated parameters as well. The
+ * loss is one f32, all-reduced. What was foretold is counted. */
+TEST_ONCE(onebit_bytes)
+{
+    enum { W = 4, ROW = 132 };
+    test_defer(t, team_free, &teams[0]);
+    for (int stage = 0; stage < 3; stage++) {
+        const setup s = {ZF_ONEBIT_ADAM, .world = W, .stage = stage, .micro_batches = 2,
+                         .freeze_step = 1, .bucket_bytes = 1};
+        /* 3 blocks of weights and 1 of biases, in buckets of their own: each is padded to 4 */
+        const size_t blocks = 8, shard = blocks / W, params = stage ? 4 * BLOCK * shard : 0;
+        if (!team_new(t, &teams[0], &s)) return;
+        for (int32_t v = 0; v < 2; v++) {
+            if (!run(t, &teams[0], v + 1)) return;
+            for (int r = 0; r < W; r++) {
+                const zf_program_info info =
+                    zf_program_info_of(teams[0].members[r].programs[v]);
+                const zf_traffic *p = &info.plan.traffic;
+                CHECK(t, !memcmp(&info.counted, p, sizeof *p));
+                CHECK(t, info.plan.peak_bytes == info.allocated_bytes);
+                if (!v) continue;
+                CHECK(t, p->all_to_all.bytes == (W - 1) * shard * ROW && p->all_to_all.calls == 2);
+                CHECK(t, p->all_gather.bytes == (W - 1) * (shard * ROW + params));
+                CHECK(t, p->reduce_scatter.bytes == 0);
+                CHECK(t, p->all_reduce.bytes == 2 * (W - 1) * sizeof(float) * 2);
+            }
+        }
+    }
+}
+
+/* ---------------------------------------------------------------------------------- checkpoints */
+
+static bool save(test *t, const team *m, const char *path)
+{
+    zf_program *programs[RANKS];
+    zf_error error = {ZF_OK, ""};
+    for (int r = 0; r < m->s.world; r++) programs[r] = m->members[r].programs[0];
+    if (!zf_lockstep_save(&(zf_lockstep_desc){programs, m->s.world, 0}, path, NULL, &error))
+        return true;
+    test_fail(t, __FILE__, __LINE__, "zf_lockstep_save", error.text);
+    return false;
+}
+
+static bool load(test *t, const team *m, const char *path)
+{
+    zf_program *programs[RANKS];
+    zf_error error = {ZF_OK, ""};
+    for (int r = 0; r < m->s.world; r++) programs[r] = m->members[r].programs[0];
+    if (!zf_lockstep_load(&(zf_lockstep_desc){programs, m->s.world, 0}, path, NULL, &error))
+        return true;
+    test_fail(t, __FILE__, __LINE__, "zf_lockstep_load", error.text);
+    return false;
+}
+
+/* The errors of the workers, [world, WEIGHTS]. */
+static bool workers_of(test *t, const team *m, float *errors)
+{
+    zf_program *programs[RANKS];
+    zf_error error = {ZF_OK, ""};
+    for (int r = 0; r < m->s.world; r++) programs[r] = m->members[r].programs[1];
+    if (!zf_lockstep_read(&(zf_lockstep_desc){programs, m->s.world, 0},
+                          "onebit_adam.worker/layer.0.w", errors,
+                          (size_t)m->s.world * WEIGHTS * sizeof *errors, &error))
+        return true;
+    test_fail(t, __FILE__, __LINE__, "zf_lockstep_read", error.text);
+    return false;
+}
+
+/* A run goes on from a checkpoint with the same bits, whether that is of the warm-up or not, and at
+ * another stage. */
+TEST_ONCE(onebit_resumes)
+{
+    const char *path = test_path("onebit");
+    test_defer(t, team_free, &teams[0]);
+    test_defer(t, team_free, &teams[1]);
+    for (int64_t at = 1; at < 4; at += 2) {
+        setup s = {ZF_ONEBIT_ADAM, .world = 4, .stage = 1, .micro_batches = 1, .freeze_step = 2};
+        if (!team_new(t, &teams[0], &s) || !run(t, &teams[0], at) ||
+            !save(t, &teams[0], path) || !run(t, &teams[0], 5))
+            return;
+        s.stage = at == 1 ? 2 : 0;
+        if (!team_new(t, &teams[1], &s) || !load(t, &teams[1], path)) return;
+        CHECK(t, steps_done(&teams[1]) == at);
+        if (!run(t, &teams[1], 5)) return;
+        CHECK(t, same_params(&teams[0], &teams[1]));
+    }
+}
+
+/* In another world each rank begins with the mean of the errors that the old ranks had, in their
+ * order. */
+TEST_ONCE(onebit_errors_of_another_world)
+{
+    static float before[RANKS * WEIGHTS], after[RANKS * WEIGHTS];
+    const char *path = test_path("onebit");
+    test_defer(t, team_free, &teams[0]);
+    test_defer(t, team_free, &teams[1]);
+    for (int from = 1; from <= 4; from += 3) {
+        setup s = {ZF_ONEBIT_ADAM, .world = from, .stage = 1, .micro_batches = 1,
+                   .freeze_step = 2};
+        if (!team_new(t, &teams[0], &s) || !run(t, &teams[0], 4) || !save(t, &teams[0], path) ||
+            !workers_of(t, &teams[0], before))
+            return;
+        s.world = 3;
+        if (!team_new(t, &teams[1], &s) || !load(t, &teams[1], path) ||
+            !workers_of(t, &teams[1], after))
+            return;
+        for (int i = 0; i < WEIGHTS; i++) {
+            float sum = 0;
+            for (int r = 0; r < from; r++) sum += before[r * WEIGHTS + i];
+            for (int r = 0; r < 3; r++) CHECK(t, after[r * WEIGHTS + i] == sum / (float)from);
+        }
+        CHECK(t, same_params(&teams[0], &teams[1]));
+        if (!run(t, &teams[1], 6)) return;
+    }
+}
+
+/* ----------------------------------------------------------------------------------------- text */
+
+/* The exchange in the text of a compressed step, in its order. */
+TEST_ONCE(onebit_in_the_text)
+{
+    static const char *const words[] = {
+        "update:", "sign_compress", "all_to_all", "{world=4}", "sign_expand",   "parts=4",
+        "sign_compress", "server=true", "all_gather", "sign_expand", "parts=1", "assign",
+        "adam_apply", "world=4", "all_gather"};
+    static char text[1 << 15];
+    const setup s = {ZF_ONEBIT_ADAM, .world = 4, .stage = 2, .micro_batches = 1};
+    zf_training d = training_of(&s);
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = zf_graph_new(NULL), *again;
+    const char *at = text;
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    d.loss = build(g), d.variant = 1;
+    OK(t, zf_passes(g, &d), zf_graph_error(g));
+    CHECK(t, zf_graph_text(g, text, sizeof text) < sizeof text);
+    for (size_t k = 0; k < sizeof words / sizeof *words; k++) {
+        at = strstr(at, words[k]);
+        CHECK(t, at);
+        at++;
+    }
+    again = zf_graph_parse(text, strlen(text), NULL, &error);
+    NEED(t, again, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, again);
+    CHECK(t, zf_graph_hash(again) == zf_graph_hash(g));
+    CHECK(t, strstr(text, "ranks=each") && strstr(text, "each=true") && strstr(text, "ranks=cut"));
+}
+
+/* --------------------------------------------------------------------------------------- misuse */
+
+TEST_ONCE(onebit_misuse)
+{
+    static const struct {
+        const char *said;
+        zf_training t;
+    } rows[] = {
+        {"zf_zero: 1-bit optimizers are for stages 0, 1 and 2: each rank compresses the whole "
+         "gradient; stage is 3",
+         {.zero = {.stage = 3, .world = 2}}},
+        {"zf_zero: 1-bit optimizers exchange signs between all ranks alike; nodes must be 1, not 2",
+         {.zero = {.stage = 1, .world = 4, .nodes = 2}}},
+        {"zf_onebit_adam: it has no steps that a loss scale skips, since each rank's gradients stay "
+         "its own; use bf16 or f32",
+         {.precision.dtype = ZF_F16}},
+        {"zf_onebit_adam: freeze_step is -1; it must be 1 or more",
+         {.onebit_adam.freeze_step = -1}},
+        {"zf_onebit_adam: beta2 is 1; it must be in [0, 1)", {.onebit_adam.beta2 = 1}}};
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        zf_graph *g = zf_graph_new(NULL);
+        zf_training d = rows[n].t;
+        d.optimizer = ZF_ONEBIT_ADAM, d.variant = 1;
+        d.loss = build(g);
+        CHECK(t, zf_passes(g, &d));
+        CHECK_TEXT(t, zf_graph_error(g), rows[n].said);
+        zf_graph_free(g);
+    }
+    for (int variant = -1; variant < 2; variant++) {
+        zf_graph *g = zf_graph_new(NULL);
+        CHECK(t, !zf_passes(g, &(zf_training){.loss = build(g), .variant = variant}) == !variant);
+        zf_graph_free(g);
+    }
+}

@@ -1520,6 +1520,12 @@ typedef struct zf_compile_desc {
     /* bytes; 0: none. A larger plan is ZF_ERR_LIMIT; the error says by how much and where */
     size_t memory_limit;
     bool bound;           /* parameters and states that the store lacks are an error */
+    /* A program of this store that never runs at the same time, evaluation beside training: where the
+     * values of a step fit into its memory for them, they lie there. So of several programs the
+     * largest is compiled first. What zf_output keeps of one can be read until another has run, and
+     * micro-batches of one step do not enclose a step of another: ZF_ERR_STAGE. It need not outlive
+     * this one. NULL: all memory is the program's own */
+    const struct zf_program *beside;
     /* A program of this store whose caches (zf_cache) are also this one's, by name; it must outlive
      * this program; NULL: none */
     const zf_program *caches;
@@ -1581,6 +1587,8 @@ typedef struct zf_program_info {
     size_t peak_bytes;      /* predicted: all that is allocated of the device; plan.spaces has all */
     size_t allocated_bytes; /* what the backend was asked for */
     size_t allocated[ZF_SPACES]; /* the same of each space; [ZF_DEVICE] is allocated_bytes */
+    size_t shared[ZF_SPACES]; /* predicted bytes that lie in memory of zf_compile_desc.beside: of each
+                               * space, both are the predicted bytes together */
     size_t store_bytes;     /* of these, what it has added to the store; the rest is its own */
     size_t bound_bytes;     /* of tensors that the store had before */
     size_t param_bytes, state_bytes, input_bytes, constant_bytes, work_bytes;

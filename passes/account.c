@@ -33,6 +33,8 @@ static zf_kind zfi_holding_of(const zf_graph *g, int32_t id)
     if (zfi_has(g, id, ZF_OP_LEAF) || zfi_record_of(g, id)->holds)
         return zfi_record_of(g, id)->holds;
     if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return ZF_COMMUNICATION;
+    if (node->op == ZF_OP_copy && zfi_holding_of(g, node->args[0]) == ZF_PARAMETERS)
+        return ZF_PARAMETERS; /* brought for their use, or on their way */
     return node->update ? ZF_WORKSPACE : ZF_ACTIVATIONS;
 }
 

@@ -1,21 +1,35 @@
 /* Programs: a placed graph bound to memory, and the step that runs it.
  *
  * Compiling turns every node into a zf_launch with final pointers, so that a step is a loop over
- * launches and allocates nothing. Each space has two allocations: one for the parameters and states
- * that the store did not have, which the store then owns, and one for all else.
+ * launches and allocates nothing. Each space has three allocations: one for the parameters and states
+ * that the store did not have, which the store then owns; one for what else outlives a step; one for
+ * the values of a step, which programs that run in turns share (zf_compile_desc.beside).
  *
  *     plan      | inputs | buckets, parameters, states | constants | values of a step |
  *                        stored_at                   stored_end
  *     store              |===========================|
- *     arena     |========|                           |==============================|
+ *     arena     |========|                           |===========|
+ *     work                                                       |==================|
+ *                                                                work_at
  *
  *     launches | micro section, once per micro-batch | update section, once per step |
  *              0                                 micro_end                    launch_count
  */
 
-typedef struct zfi_arena {
+/* Memory for the values of a step. */
+typedef struct zfi_work {
     void *memory;
     size_t bytes;
+    int32_t owners;         /* programs */
+    const zf_program *last; /* whose values are there; NULL: no one's */
+} zfi_work;
+
+typedef struct zfi_arena {
+    void *memory;
+    size_t bytes; /* that the program asked for, those of `work` included, */
+    zfi_work *work;
+    size_t shared;   /* and those of its values that lie in the work of another */
+    int64_t work_at; /* where the values of a step begin in the plan */
     char *stored;                  /* memory of tensors that the program has added to the store */
     int64_t stored_at, stored_end; /* their place in the plan */
 } zfi_arena;
@@ -101,9 +115,49 @@ static void *zfi_address(const zf_program *p, uint8_t space, int64_t offset)
     const zfi_arena *a = &p->arenas[space];
     if (offset >= a->stored_at && offset < a->stored_end)
         return a->stored + (offset - a->stored_at);
+    if (a->work && offset >= a->work_at) return (char *)a->work->memory + (offset - a->work_at);
     if (!a->memory) return (void *)p;
     return (char *)a->memory +
            (offset < a->stored_at ? offset : offset - (a->stored_end - a->stored_at));
+}
+
+/* Finds where the values of a step begin in the plan of a space: behind all that outlives it. In a
+ * plan with another order, that has been parsed, at its end. */
+static void zfi_find_work(zf_program *p, zf_space space)
+{
+    const zf_graph *g = p->graph;
+    const int64_t end = g->peaks[space].bytes - zfi_overhead_of(g, space);
+    zfi_arena *a = &p->arenas[space];
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        const int64_t until = zfi_min(node->offset + zfi_room_of(node->space, node->bytes), end);
+        if ((zf_space)node->space == space && node->placed && zfi_is_persistent(g, node) &&
+            until > a->work_at)
+            a->work_at = until;
+    }
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        if ((zf_space)node->space != space) continue;
+        if ((node->placed && node->bytes && node->offset < a->work_at && !zfi_is_joined(g, node) &&
+             !zfi_is_persistent(g, &g->nodes[zfi_bytes_of(g, id)])) ||
+            (node->scratch_bytes && node->scratch_offset < a->work_at))
+            a->work_at = end;
+    }
+}
+
+/* Bytes of the values of a step. */
+static size_t zfi_work_bytes(const zf_program *p, zf_space space)
+{
+    const zf_graph *g = p->graph;
+    return (size_t)(g->peaks[space].bytes - zfi_overhead_of(g, space) - p->arenas[space].work_at);
+}
+
+/* The memory of another program in which the values of a step have room; NULL: none. */
+static zfi_work *zfi_work_beside(const zf_program *p, const zf_program *beside, zf_space space)
+{
+    zfi_work *work = beside ? beside->arenas[space].work : NULL;
+    return work && zfi_work_bytes(p, space) <= work->bytes ? work : NULL;
 }
 
 /* Finds where parameters and states, which are contiguous, lie in the plan of a space. */
@@ -858,10 +912,12 @@ static zf_status zfi_open_store(zf_program *p, const zf_compile_desc *d)
 }
 
 /* Checks the bytes of the store and all its programs against the store's limit. */
-static zf_status zfi_check_store_limit(const zf_program *p)
+static zf_status zfi_check_store_limit(const zf_program *p, const zf_program *beside)
 {
     const zf_store *s = p->store;
-    const int64_t peak = p->graph->peaks[ZF_DEVICE].bytes;
+    const bool shares = zfi_work_beside(p, beside, ZF_DEVICE) != NULL;
+    const int64_t peak = p->graph->peaks[ZF_DEVICE].bytes -
+                         (shares ? (int64_t)zfi_work_bytes(p, ZF_DEVICE) : 0);
     const size_t bytes = s->bytes[ZF_DEVICE], programs = s->program_bytes[ZF_DEVICE],
                  all = bytes + programs + (size_t)peak;
     if (!s->memory_limit || all <= s->memory_limit) return ZF_OK;
@@ -909,23 +965,55 @@ static zf_status zfi_allocate_disk(zf_program *p, size_t stored)
     return g->error.status;
 }
 
-/* Allocates memory for what is added to the store, and for all else. */
-static zf_status zfi_allocate(zf_program *p, zf_space space)
+/* Memory for the values of a step, or that of another program. */
+static zf_status zfi_allocate_work(zf_program *p, zf_space space, const zf_program *beside)
+{
+    zf_store *s = p->store;
+    zfi_arena *a = &p->arenas[space];
+    const size_t bytes = zfi_work_bytes(p, space);
+    if (!bytes) return ZF_OK;
+    if ((a->work = zfi_work_beside(p, beside, space))) {
+        a->work->owners++, a->shared = bytes;
+        return ZF_OK;
+    }
+    if (!(a->work = zfi_calloc(&s->memory, 1, sizeof *a->work))) return zfi_graph_nomem(p->graph);
+    a->work->owners = 1;
+    a->work->memory = zfi_allocate_in(s, space, bytes, &p->graph->error);
+    if (!a->work->memory) return p->graph->error.status;
+    a->work->bytes = bytes;
+    a->bytes += bytes;
+    s->program_bytes[space] += bytes;
+    return ZF_OK;
+}
+
+static void zfi_release_work(zf_program *p, zf_space space)
+{
+    zf_store *s = p->store;
+    zfi_work *work = p->arenas[space].work;
+    if (!work) return;
+    if (work->last == p) work->last = NULL;
+    if (--work->owners) return;
+    if (work->memory) zfi_release_in(s, space, work->memory, work->bytes);
+    s->program_bytes[space] -= work->bytes;
+    zfi_free(&s->memory, work, sizeof *work);
+}
+
+/* Allocates memory for what is added to the store, for what else outlives a step, and for all
+ * else. */
+static zf_status zfi_allocate(zf_program *p, zf_space space, const zf_program *beside)
 {
     zf_graph *g = p->graph;
     zfi_arena *a = &p->arenas[space];
-    zf_status status = zfi_find_stored(p, space);
-    size_t stored = (size_t)(a->stored_end - a->stored_at);
-    if (status) return status;
+    size_t stored = (size_t)(a->stored_end - a->stored_at), kept;
     if (space == ZF_DISK) return zfi_allocate_disk(p, stored);
     if (stored && !(a->stored = zfi_store_add_piece(p->store, space, stored, &g->error)))
         return g->error.status;
-    a->bytes = (size_t)g->peaks[space].bytes - stored - (size_t)zfi_overhead_of(g, space);
-    if (!a->bytes) return ZF_OK;
-    a->memory = zfi_allocate_in(p->store, space, a->bytes, &g->error);
-    if (!a->memory) return g->error.status;
-    p->store->program_bytes[space] += a->bytes;
-    return ZF_OK;
+    kept = (size_t)a->work_at - stored;
+    if (kept && !(a->memory = zfi_allocate_in(p->store, space, kept, &g->error)))
+        return g->error.status;
+    a->bytes = kept;
+    p->store->program_bytes[space] += kept;
+    return zfi_allocate_work(p, space, beside);
 }
 
 /* Binds every node to its memory. */
@@ -1023,10 +1111,16 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
                                                 .caches = d->caches ? d->caches->graph : NULL});
     if (!status && d->verify && !(status = zfi_verify(g))) status = zfi_verify_plan(g);
     if (status || (status = zfi_check_limit(g, "zf_compile", d->memory_limit))) return status;
-    if ((status = zfi_check_store_limit(p))) return status;
+    if (d->beside && d->beside->store != p->store)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_compile: beside is a program over another store");
+    for (int space = 0; space < ZF_SPACES && !status; space++)
+        if (g->peaks[space].bytes && !(status = zfi_find_stored(p, (zf_space)space)))
+            zfi_find_work(p, (zf_space)space);
+    if (status || (status = zfi_check_store_limit(p, d->beside))) return status;
     status = zf_graph_plan(g, &p->plan);
     for (int space = 0; space < ZF_SPACES && !status; space++)
-        if (g->peaks[space].bytes) status = zfi_allocate(p, (zf_space)space);
+        if (g->peaks[space].bytes) status = zfi_allocate(p, (zf_space)space, d->beside);
     if (!status && g->stages & ZFI_STAGE_OVERLAP) status = zfi_open_queues(p);
     if (status) return status;
     p->nodes = (size_t)zfi_len(g->nodes);
@@ -1083,9 +1177,12 @@ ZF_API void zf_program_free(zf_program *p)
     for (int32_t k = 0; k < p->section_count; k++)
         if (p->sections[k].kept) p->backend->forget(p->backend->self, &p->sections[k]);
     for (int k = 0; k < ZF_SPACES; k++) {
+        const size_t kept = (size_t)p->arenas[k].work_at -
+                            (size_t)(p->arenas[k].stored_end - p->arenas[k].stored_at);
+        if (p->store) zfi_release_work(p, (zf_space)k);
         if (!p->arenas[k].memory) continue;
-        zfi_release_in(p->store, (zf_space)k, p->arenas[k].memory, p->arenas[k].bytes);
-        p->store->program_bytes[k] -= p->arenas[k].bytes;
+        zfi_release_in(p->store, (zf_space)k, p->arenas[k].memory, kept);
+        p->store->program_bytes[k] -= kept;
     }
     zfi_free(&memory, p->sections, (size_t)p->section_room * sizeof *p->sections);
     zfi_free(&memory, p->data, p->nodes * sizeof *p->data);
@@ -1100,6 +1197,13 @@ ZF_API void zf_program_free(zf_program *p)
     zfi_free(&memory, p->args, (size_t)p->arg_count * sizeof *p->args);
     zf_store_free(p->store);
     zfi_free(&memory, p, sizeof *p);
+}
+
+/* Another program has run in the memory of this one's values since this one did. */
+static bool zfi_was_overrun(const zf_program *p, zf_space space)
+{
+    const zfi_work *work = p->arenas[space].work;
+    return work && work->last && work->last != p;
 }
 
 /* --------------------------------------------------------------------- reading, writing */
@@ -1169,6 +1273,12 @@ ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
     if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
     if (p->tensor_of[id] >= 0)
         return zfi_store_get(p->store, p->tensor_of[id], data, id, "zf_read", &p->error);
+    if (!zfi_is_persistent(p->graph, &p->graph->nodes[id]) &&
+        zfi_was_overrun(p, (zf_space)p->graph->nodes[id].space))
+        return zfi_fail(&p->error, ZF_ERR_STAGE,
+                        "zf_read: %%%d was overwritten by another program, which has run in the "
+                        "same memory since (zf_compile_desc.beside)",
+                        (int)id);
     return zfi_get_bytes(p->store, (zf_space)p->graph->nodes[id].space, data, p->data[id], bytes,
                          &p->error);
 }
@@ -1519,6 +1629,8 @@ ZF_API zf_status zf_compare_ranks(zf_program *p)
 static zf_status zfi_run_micro(zf_program *p)
 {
     zf_status status = zfi_agree(p);
+    for (int space = 0; space < ZF_SPACES; space++)
+        if (p->arenas[space].work) p->arenas[space].work->last = p;
     if (!status && !p->compared) status = zfi_compare(p);
     zfi_begin_micro(p);
     return status ? status : zfi_run_launches(p, 0, p->micro_end);
@@ -1573,6 +1685,15 @@ static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
                         "micro-batch; the step starts anew",
                         call);
     }
+    for (int space = 0; space < ZF_SPACES && p->micro; space++)
+        if (zfi_was_overrun(p, (zf_space)space)) {
+            p->micro = 0;
+            return zfi_fail(&p->error, ZF_ERR_STAGE,
+                            "%s: another program has run in the same memory "
+                            "(zf_compile_desc.beside) since the step's first micro-batch; the step "
+                            "starts anew",
+                            call);
+        }
     if (zfi_len(p->unwritten))
         return zfi_fail(&p->error, ZF_ERR_STAGE,
                         "%s: the input \"%.200s\" has not been written (zf_write)%s", call,
@@ -1627,6 +1748,7 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
     for (int k = 0; k < ZF_SPACES; k++) {
         const size_t stored = (size_t)(p->arenas[k].stored_end - p->arenas[k].stored_at);
         info.allocated[k] = p->arenas[k].bytes + stored + p->overhead[k];
+        info.shared[k] = p->arenas[k].shared;
         all += g->peaks[k].bytes;
         if (k == ZF_DEVICE) info.store_bytes = stored;
     }

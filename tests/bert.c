@@ -309,7 +309,7 @@ static void check_plan(test *t, const char *model, int64_t batch, bool fuse)
     if (!p) return;
     test_defer(t, free_program, p);
     info = zf_program_info_of(p);
-    CHECK(t, asked_times == 2 && info.allocated_bytes == asked_bytes &&
+    CHECK(t, asked_times == 3 && info.allocated_bytes == asked_bytes &&
                  info.peak_bytes == asked_bytes);
     printf("BERT-%s, batch %d, %s: arena %.4f of the largest sum of live bytes\n", model, (int)batch,
            fuse ? "fused" : "plain", (double)info.peak_bytes / (double)info.live_bytes);

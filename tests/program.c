@@ -340,7 +340,7 @@ TEST(program_allocates_what_it_predicts)
             if (zf_step(p)) info.peak_bytes = 1;
         if (t->allocations != before) info.peak_bytes = 2;
         zf_program_free(p);
-        CHECK(t, c.allocations == 2 && c.allocated == c.released);
+        CHECK(t, c.allocations == 3 && c.allocated == c.released);
         CHECK(t, info.peak_bytes == c.allocated && info.allocated_bytes == c.allocated);
         CHECK(t, info.live_bytes <= info.peak_bytes && info.live_bytes > 0);
         CHECK(t, info.param_bytes + info.state_bytes + info.input_bytes + info.constant_bytes +
@@ -680,7 +680,7 @@ TEST(program_backend_fails)
         if (!status) status = zf_step(p);
         snprintf(text, sizeof text, "%s", p ? zf_program_error(p) : zf_graph_error(m.g));
         zf_program_free(p);
-        CHECK(t, c.allocated == c.released && c.allocations == (run > 0 ? 2 : 0));
+        CHECK(t, c.allocated == c.released && c.allocations == (run > 0 ? 3 : 0));
         CHECK(t, status == (run < 4 ? ZF_ERR_BACKEND : ZF_OK));
         CHECK_TEXT(t, text, texts[run]);
     }

@@ -137,6 +137,7 @@ static bool open_variant(session *s, const session_desc *d, zf_store *store, zf_
                                                 .seed = store ? 0 : d->seed,
                                                 .store = store,
                                                 .bound = d->share != NULL,
+                                                .beside = d->share ? d->share->program : NULL,
                                                 .caches = d->share ? d->share->program : NULL,
                                                 .comm = s->sharing.comm,
                                                 .offload_dir = store ? NULL : d->offload_dir,

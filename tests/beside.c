@@ -1,0 +1,186 @@
+/* Programs that run in turns in the same memory (zf_compile_desc.beside). */
+#include "numbers.h"
+
+/* Two layers over `batch` rows; with a loss they are trained, over two micro-batches. */
+static zf_graph *build(test *t, int64_t batch, bool trains)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(batch, 24));
+    zf_tensor h = zf_tanh(zf_nn_linear(x, "a", 40, NULL));
+    zf_tensor y = zf_output(zf_nn_linear(h, "b", 24, NULL), "y");
+    zf_tensor loss = zf_mean(zf_reshape(zf_mul(y, y), ZF_SHAPE(batch * 24)));
+    if (!trains) zf_output(loss, "loss");
+    zf_passes(g, &(zf_training){.loss = trains ? loss : ZF_NONE,
+                                .zero = {.micro_batches = trains ? 2 : 1}});
+    return g;
+}
+
+typedef struct pair {
+    zf_graph *graphs[2];
+    zf_program *train, *eval;
+} pair;
+
+static void close_pair(void *self)
+{
+    pair *p = self;
+    zf_program_free(p->train);
+    zf_program_free(p->eval);
+    zf_graph_free(p->graphs[0]);
+    zf_graph_free(p->graphs[1]);
+}
+
+/* A program that trains on 8 rows, and one that evaluates `rows`, beside it or not. */
+static bool open_pair(test *t, pair *p, int64_t rows, bool beside)
+{
+    *p = (pair){{build(t, 8, true), build(t, rows, false)}, NULL, NULL};
+    p->train = zf_compile(p->graphs[0], &(zf_compile_desc){.seed = 4});
+    if (p->train)
+        p->eval = zf_compile(p->graphs[1], &(zf_compile_desc){.store = zf_program_store(p->train),
+                                                              .bound = true,
+                                                              .evaluate = true,
+                                                              .beside = beside ? p->train : NULL});
+    if (p->eval) return true;
+    for (int k = 0; k < 2; k++)
+        if (!p->graphs[k] || zf_graph_status(p->graphs[k])) {
+            const zf_status status = p->graphs[k] ? zf_graph_status(p->graphs[k]) : ZF_ERR_NOMEM;
+            test_unwind(t, __FILE__, __LINE__, "pair", status, zf_status_name(status));
+            break;
+        }
+    close_pair(p);
+    return false;
+}
+
+static zf_status give(zf_program *p, zf_graph *g)
+{
+    zf_tensor lr = zf_graph_find(g, "lr");
+    zf_status status = write_seeded(p, zf_graph_find(g, "x"));
+    return status || !zf_valid(lr) ? status : write_seeded(p, lr);
+}
+
+/* One step of training between two evaluations; the losses. */
+static bool run_pair(test *t, pair *p, float losses[3])
+{
+    zf_status status = give(p->train, p->graphs[0]);
+    if (!status) status = give(p->eval, p->graphs[1]);
+    if (!status) status = zf_step(p->eval);
+    if (!status)
+        status = zf_read(p->eval, zf_graph_find(p->graphs[1], "loss"), losses, sizeof *losses);
+    if (!status) status = zf_micro(p->train);
+    if (!status) status = zf_step(p->train);
+    if (!status)
+        status = zf_read(p->train, zf_graph_find(p->graphs[0], "loss"), losses + 1, sizeof *losses);
+    if (!status) status = zf_step(p->eval);
+    if (!status)
+        status = zf_read(p->eval, zf_graph_find(p->graphs[1], "loss"), losses + 2, sizeof *losses);
+    if (status)
+        test_fail(t, __FILE__, __LINE__, zf_program_error(p->train), zf_program_error(p->eval));
+    return !status;
+}
+
+/* The same bits as apart; what is predicted is what is allocated, or shared. */
+TEST(beside_shares_the_memory_of_a_step)
+{
+    static pair with, without; /* they outlive the body */
+    float a[3] = {0}, b[3] = {0};
+    zf_program_info train, eval;
+    zf_store_info store;
+    if (!open_pair(t, &without, 4, false)) return;
+    test_defer(t, close_pair, &without);
+    if (!open_pair(t, &with, 4, true)) return;
+    test_defer(t, close_pair, &with);
+    if (!run_pair(t, &without, a) || !run_pair(t, &with, b)) return;
+    CHECK(t, !memcmp(a, b, sizeof a) && a[0] != a[2]);
+    train = zf_program_info_of(with.train), eval = zf_program_info_of(with.eval);
+    store = zf_store_info_of(zf_program_store(with.train));
+    CHECK(t, !train.shared[ZF_DEVICE] && train.allocated_bytes == train.peak_bytes);
+    CHECK(t, eval.shared[ZF_DEVICE] == eval.work_bytes && eval.work_bytes);
+    CHECK(t, eval.allocated_bytes + eval.shared[ZF_DEVICE] == eval.peak_bytes);
+    CHECK(t, eval.allocated_bytes == eval.input_bytes + eval.constant_bytes);
+    CHECK(t, store.program_bytes + store.bytes == train.allocated_bytes + eval.allocated_bytes);
+    CHECK(t, zf_program_info_of(without.eval).allocated_bytes ==
+                 eval.allocated_bytes + eval.shared[ZF_DEVICE]);
+}
+
+/* A program whose values need more has memory of its own; the first may be freed before it. */
+TEST(beside_has_room)
+{
+    static pair p;
+    float losses[3];
+    zf_program_info eval;
+    if (!open_pair(t, &p, 4000, true)) return;
+    test_defer(t, close_pair, &p);
+    eval = zf_program_info_of(p.eval);
+    CHECK(t, !eval.shared[ZF_DEVICE] && eval.allocated_bytes == eval.peak_bytes);
+    CHECK(t, run_pair(t, &p, losses));
+}
+
+TEST(beside_outlives_the_first)
+{
+    static pair p;
+    float losses[3], again;
+    if (!open_pair(t, &p, 4, true)) return;
+    test_defer(t, close_pair, &p);
+    CHECK(t, run_pair(t, &p, losses));
+    zf_program_free(p.train);
+    p.train = NULL;
+    CHECK(t, !zf_step(p.eval));
+    CHECK(t, !zf_read(p.eval, zf_graph_find(p.graphs[1], "loss"), &again, sizeof again));
+    CHECK(t, again == losses[2]);
+}
+
+/* What another program has overwritten cannot be read, nor can a step go on from it. */
+TEST(beside_tells_what_is_gone)
+{
+    static pair p;
+    float loss;
+    zf_graph *other;
+    zf_program *none;
+    if (!open_pair(t, &p, 4, true)) return;
+    test_defer(t, close_pair, &p);
+    CHECK(t, !give(p.train, p.graphs[0]) && !give(p.eval, p.graphs[1]));
+    CHECK(t, !zf_micro(p.train) && !zf_step(p.eval));
+    CHECK(t, zf_step(p.train) == ZF_ERR_STAGE);
+    CHECK(t, strstr(zf_program_error(p.train), "another program has run in the same memory"));
+    CHECK(t, !zf_micro(p.train) && !zf_step(p.train) && !zf_step(p.eval));
+    CHECK(t, zf_read(p.train, zf_graph_find(p.graphs[0], "loss"), &loss, sizeof loss) ==
+                 ZF_ERR_STAGE);
+    CHECK(t, strstr(zf_program_error(p.train), "was overwritten by another program"));
+    CHECK(t, !zf_read(p.train, zf_graph_find(p.graphs[0], "lr"), &loss, sizeof loss));
+    NEED(t, other = build(t, 4, false), NULL);
+    none = zf_compile(other, &(zf_compile_desc){.beside = p.train});
+    CHECK(t, !none && strstr(zf_graph_error(other), "beside is a program over another store"));
+    zf_graph_free(other);
+}
+
+/* A store's limit holds for what is shared once. */
+TEST(beside_is_within_the_limit)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = build(t, 8, true), *h = build(t, 4, false), *again = build(t, 4, false);
+    zf_program *probe = zf_compile(g, &(zf_compile_desc){.seed = 4}), *p = NULL, *q = NULL;
+    zf_store *store = NULL;
+    size_t peak = zf_program_info_of(probe).peak_bytes;
+    zf_program_free(probe);
+    zf_graph_free(g);
+    g = build(t, 8, true);
+    store = zf_store_new(&(zf_store_desc){.seed = 4, .memory_limit = peak + 4 * 24 * 4 + 4096,
+                                          .allocator = t->allocator},
+                         &error);
+    if (store) p = zf_compile(g, &(zf_compile_desc){.store = store});
+    if (p) q = zf_compile(h, &(zf_compile_desc){.store = store, .evaluate = true});
+    if (p && (q || zf_graph_status(h) != ZF_ERR_LIMIT))
+        test_unwind(t, __FILE__, __LINE__, "apart", zf_graph_status(h), zf_graph_error(h));
+    zf_program_free(q);
+    q = p ? zf_compile(again, &(zf_compile_desc){.store = store, .evaluate = true, .beside = p})
+          : NULL;
+    if (!q)
+        test_unwind(t, __FILE__, __LINE__, "beside",
+                    p ? zf_graph_status(again) : store ? zf_graph_status(g) : error.status,
+                    p ? zf_graph_error(again) : store ? zf_graph_error(g) : error.text);
+    zf_program_free(q);
+    zf_program_free(p);
+    zf_store_free(store);
+    zf_graph_free(g);
+    zf_graph_free(h);
+    zf_graph_free(again);
+}

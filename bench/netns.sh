@@ -81,17 +81,16 @@ shape() {
     done
 }
 
-# on_both RANKS COMMAND...: so many processes in each namespace.
+# on_both RANKS COMMAND...: so many processes in each namespace; inside one, TCP is not slowed.
 on_both() {
     each=$1
     shift
     ip netns exec "$one" mpirun --allow-run-as-root --bind-to none -np $((2 * each)) \
         --host 10.77.0.1:"$each",10.77.0.2:"$each" --map-by ppr:"$each":node \
         --mca plm_rsh_agent "$scratch/agent" --mca oob_tcp_if_include 10.77.0.0/24 \
-        --mca btl "$transports" --mca btl_tcp_if_include 10.77.0.0/24 --mca pml ob1 \
+        --mca btl tcp,self --mca btl_tcp_if_include 10.77.0.0/24 --mca pml ob1 \
         -x LC_ALL "$@" < /dev/null
 }
-transports=tcp,self
 
 # overlap OPTIONS...: runs it on both.
 overlap() { on_both 1 "$program" --real --json "$@"; }
@@ -149,7 +148,6 @@ method() {
 
 methods() {
     METHOD_OPTIONS=${METHOD_OPTIONS:-}
-    transports=tcp,self,vader # shared memory inside a node
     tokens=$((8 * 32))
     awk 'BEGIN { srand(1); for (i = 0; i < 4000; i++) { n = 6 + int(rand() * 10)
         for (k = 0; k < n; k++) printf "%s%c%c%c", k ? " " : "", 97 + int(rand() * 26),

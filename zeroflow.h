@@ -497,6 +497,11 @@ ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor 
  * ZF_NONE. zf_fuse joins projections of one x, and takes an activation behind it into the node. */
 ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias);
 
+/* The same with a frozen weight that is the result of zf_quantize of [out, in] by the same desc: u8.
+ * Only a tile of it at a time is floats. Its gradient is that of x and of the bias. */
+ZF_API zf_tensor zf_quantized_linear(zf_tensor x, zf_tensor weight, zf_tensor bias,
+                                     const zf_quantize_desc *desc);
+
 /* silu(gate) * up (Shazeer 2020), of one shape. up ZF_NONE: the rows of gate [..., 2 n] hold both,
  * gate first; the result is [..., n]. Saved: gate and up. */
 ZF_API zf_tensor zf_swiglu(zf_tensor gate, zf_tensor up);
@@ -2143,6 +2148,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     /* fused */                                                                                    \
     X(saved, 1, 1, A(saved, index, i))                                                             \
     X(linear, 2, 3, A(linear, activation, e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)))          \
+    X(quantized_linear, 2, 3, A(quantized_linear, bits, i) A(quantized_linear, block, i)           \
+      A(quantized_linear, scale, d) A(quantized_linear, transposed, b))                            \
     X(head_loss, 4, 5, A(head_loss, ignore, i))                                                    \
     X(residual_norm, 3, 5, A(residual_norm, p, f) A(residual_norm, stream, i)                      \
       A(residual_norm, eps, f) A(residual_norm, form, e(layer|rms)))                               \
@@ -2731,6 +2738,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #undef zf_embedding
 #undef zf_embedding_ex
 #undef zf_cross_entropy
+#undef zf_quantized_linear
 #undef zf_linear
 #undef zf_swiglu
 #undef zf_attention
@@ -2798,6 +2806,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/lion.c"
 #include "ops/sign.c"
 #include "ops/linear.c"
+#include "ops/quantized_linear.c"
 #include "ops/head.c"
 #include "ops/fused_norm.c"
 #include "ops/fused_softmax.c"
@@ -2938,6 +2947,7 @@ ZFI_PLAIN_ENDS
 #define zf_embedding(x, ...) zf_embedding(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_embedding_ex(x, ...) zf_embedding_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_cross_entropy(x, ...) zf_cross_entropy(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_quantized_linear(x, ...) zf_quantized_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_linear(x, ...) zf_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_swiglu(x, ...) zf_swiglu(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_attention(q, ...) zf_attention(zf_at((q), __FILE__, __LINE__), __VA_ARGS__)

@@ -50,6 +50,7 @@
 #include "ops/lion.cu"
 #include "ops/matmul.cu"
 #include "ops/linear.cu"
+#include "ops/quantized_linear.cu"
 #include "ops/head.cu"
 #include "ops/fused_norm.cu"
 #include "ops/fused_softmax.cu"

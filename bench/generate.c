@@ -2,7 +2,7 @@
  * bytes of weights and caches that a token reads per second, beside what this machine's memory gives.
  *
  *     build/bench/generate --model 160m|15m|... --prompt 256 --tokens 64 --threads 2
- *                          [--precision f32|bf16|f16] [--streams 1] [--json]
+ *                          [--precision f32|bf16|f16] [--weights int8|int4] [--streams 1] [--json]
  *
  * Times are medians of the steps. Memory is read by as many threads, 512 MiB of 2 MiB pages where the
  * system gives them. */
@@ -83,8 +83,10 @@ static double read_rate(int64_t threads)
 static double weight_bytes(const session *s, const llm_config *c)
 {
     double bytes = 0, table = (double)(c->vocab * c->hidden) * (s->dtype == ZF_F32 ? 4 : 2);
-    for (int32_t k = 0; k < zf_param_count(s->graph); k++)
-        bytes += (double)zf_tensor_bytes(zf_param_at(s->graph, k));
+    for (int32_t k = 0; k < zf_store_count(zf_program_store(s->program)); k++) {
+        zf_stored of = zf_store_at(zf_program_store(s->program), k);
+        bytes += (double)zf_shape_count(of.shape) * (double)zf_dtype_size(of.dtype);
+    }
     return c->tied ? bytes : bytes - table;
 }
 
@@ -103,11 +105,12 @@ static double add(decoder *d, int64_t count, zf_error *error)
 int main(int argc, char **argv)
 {
     const char *model = "160m", *rest;
-    int64_t prompt = 256, tokens = 64, precision = ZF_F32, streams = 1, threads = 2;
+    int64_t prompt = 256, tokens = 64, precision = ZF_F32, streams = 1, threads = 2, few = 0;
     bool json = false;
     llm_config config;
     session base;
     decoder d;
+    decoder_desc room;
     session_desc b = {.sample = &llm_sample,
                       .config = &config,
                       .purpose = SAMPLE_EVALUATE,
@@ -120,6 +123,7 @@ int main(int argc, char **argv)
         {"streams", OPTION_COUNT, "N", &streams, 1, PEAK_THREADS, "texts that go on together"},
         {"threads", OPTION_COUNT, "N", &threads, 1, PEAK_THREADS, "workers"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
+        {"weights", OPTION_CHOICE, DECODER_WEIGHTS, &few, 0, 0, "of products"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
@@ -138,9 +142,11 @@ int main(int argc, char **argv)
         return fprintf(stderr, "generate: %s\n", error.text), 1;
     if (config.positions < prompt + tokens) config.positions = prompt + tokens;
     b.dtype = (zf_dtype)precision, b.threads = threads, b.seed = 1;
-    s.share = &base;
+    s.share = &base, s.threads = threads;
+    room = (decoder_desc){
+        .texts = streams, .context = prompt + tokens, .bits = decoder_bits(few)};
     if (!session_open(&base, &b, &error) ||
-        !decoder_open(&d, &(decoder_desc){streams, prompt + tokens, 0}, &s, NULL, 0, &error))
+        !decoder_open(&d, &room, &s, NULL, 0, &error))
         return fprintf(stderr, "generate: %s\n", error.text), 1;
     if (!(times = calloc((size_t)tokens, sizeof *times))) return 1;
     if (add(&d, prompt, &error) < 0) return fprintf(stderr, "generate: %s\n", error.text), 1;

@@ -566,6 +566,15 @@ ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias)
                      NULL);
 }
 
+ZF_API zf_tensor zf_quantized_linear(zf_tensor x, zf_tensor weight, zf_tensor bias,
+                                     const zf_quantize_desc *desc)
+{
+    const zf_quantize_desc d = zfi_quantize_resolved(desc);
+    return zfi_build(ZF_OP_quantized_linear, zfi_is_operand(bias) ? 3 : 2,
+                     (zf_tensor[]){x, weight, bias},
+                     zfi_with({.i = d.bits}, {.i = d.block}, {.i = d.scale}));
+}
+
 /* 0 where a key is seen, else -inf. */
 static zf_tensor zfi_added_mask(zf_tensor mask, zf_dtype dtype)
 {

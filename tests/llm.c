@@ -159,7 +159,7 @@ static void check_generated(test *t, int k, int64_t chunk, double penalty)
     static sampler s;
     llm_config config;
     session_desc desc = {.sample = &llm_sample, .config = &config, .threads = 1};
-    decoder_desc room = {PROMPTS, LONGEST + GENERATED - 1, chunk, false};
+    decoder_desc room = {.texts = PROMPTS, .context = LONGEST + GENERATED - 1, .chunk = chunk};
     zf_safetensors *golden = open_file(t, GOLDEN "generated.safetensors");
     zf_error error = {ZF_OK, ""};
     int32_t ids[PROMPTS][LONGEST + GENERATED];
@@ -212,6 +212,86 @@ TEST_ONCE(llm_mistral_generates_as_transformers) { check_generated(t, 3, 7, 1); 
 TEST_ONCE(llm_qwen2_generates_as_transformers) { check_generated(t, 4, 0, 1.3); }
 TEST_ONCE(llm_qwen3_generates_as_transformers) { check_generated(t, 5, 1, 1.4); }
 
+/* Rounds the weights of all products of a session to so many bits, in blocks of 64. */
+static bool round_weights(session *s, int64_t bits)
+{
+    const zf_quantize_desc blocks = causal_blocks(bits);
+    bool good = true;
+    for (int32_t k = 0; k < zf_param_count(s->graph) && good; k++) {
+        zf_tensor w = zf_param_at(s->graph, k), x, y;
+        zf_shape shape = zf_tensor_shape(w);
+        zf_graph *g;
+        zf_program *p;
+        float *data;
+        if (shape.rank != 2 || strstr(zf_tensor_name(w), "embed_tokens")) continue;
+        g = zf_graph_new(NULL);
+        x = zf_input(g, "x", ZF_F32, shape);
+        y = zf_output(zf_dequantize(zf_quantize(x, &blocks), ZF_F32, &blocks), "y");
+        p = zf_compile(g, NULL);
+        data = malloc(zf_tensor_bytes(w));
+        good = p && data && !zf_read(s->program, w, data, zf_tensor_bytes(w)) &&
+               !zf_write(p, x, data, zf_tensor_bytes(w)) && !zf_step(p) &&
+               !zf_read(p, y, data, zf_tensor_bytes(w)) &&
+               !zf_write(s->program, w, data, zf_tensor_bytes(w));
+        free(data);
+        zf_program_free(p);
+        zf_graph_free(g);
+    }
+    return good;
+}
+
+/* Weights of 8 and of 4 bits: the logits are those of a model whose weights have been rounded, for a
+ * prompt and token by token. */
+static void check_few_bits(test *t, int64_t bits, bool tied)
+{
+    static const int32_t text[] = {5, 11, 3, 28, 30, 7};
+    static session floats; /* outlive what the test defers */
+    static decoder few, many;
+    llm_config config;
+    zf_error error = {ZF_OK, ""};
+    session_desc d = {.sample = &llm_sample,
+                      .config = &config,
+                      .purpose = SAMPLE_EVALUATE,
+                      .shape = {.batch = 1, .sequence = 1},
+                      .threads = 2,
+                      .seed = 3},
+                 of_few = {.sample = &llm_sample, .config = &config, .share = &floats, .threads = 2},
+                 of_many = of_few;
+    decoder_desc room = {.texts = 1, .context = 6, .chunk = 4};
+    const int32_t *next = text;
+    int64_t count = 4;
+    CHECK(t, llm_config_load(folder_of(0), &config, &error));
+    config.hidden = 64, config.width = 32, config.heads = 4, config.kv_heads = 2;
+    config.intermediate = 192, config.tied = tied, config.std = 0.2;
+    if (!session_open(&floats, &d, &error)) goto failed;
+    test_defer(t, close_session, &floats);
+    room.bits = bits;
+    if (!decoder_open(&few, &room, &of_few, NULL, 0, &error)) goto failed;
+    test_defer(t, close_decoder, &few);
+    CHECK(t, round_weights(&floats, bits));
+    room.bits = 0;
+    if (!decoder_open(&many, &room, &of_many, NULL, 0, &error)) goto failed;
+    test_defer(t, close_decoder, &many);
+    for (int turn = 0; turn < 3; turn++, count = 1) {
+        double most = 0;
+        if (!decoder_add(&few, &next, &count, &error) || !decoder_add(&many, &next, &count, &error))
+            goto failed;
+        next += count;
+        for (int v = 0; v < VOCAB; v++) most = fmax(most, fabs((double)many.logits[v]));
+        CHECK(t, most > 0.1);
+        for (int v = 0; v < VOCAB; v++)
+            CHECK_NEAR(t, few.logits[v], many.logits[v], 1e-5 * most);
+    }
+    CHECK(t, zf_store_info_of(zf_program_store(few.token.program)).bytes <
+                 (tied ? 3 : 2) * zf_store_info_of(zf_program_store(floats.program)).bytes / 6);
+    return;
+failed:
+    if (!test_unwind(t, __FILE__, __LINE__, "weights of few bits", error.status, error.text)) return;
+}
+
+TEST_ONCE(llm_weights_of_8_bits) { check_few_bits(t, 8, false); }
+TEST_ONCE(llm_weights_of_4_bits) { check_few_bits(t, 4, true); }
+
 /* Ranks that train at stage 3, and generate in between. */
 enum { RANKS = 2, ANSWER = 6, ROOM = 1 << 13 };
 
@@ -243,7 +323,7 @@ static bool answer(trainer *r, session *s, const llm_config *config)
 {
     static const int32_t texts[2][ANSWER + 2] = {{5, 11, 3, 28, 30, 1, 2, 7}, {7, 1, 2, 35, 4, 36, 6, 9}};
     session_desc d = {.sample = &llm_sample, .config = config, .threads = 1, .share = s};
-    decoder_desc room = {2, ANSWER + 2, 2, r->how == WHOLE};
+    decoder_desc room = {.texts = 2, .context = ANSWER + 2, .chunk = 2, .whole = r->how == WHOLE};
     const int32_t *next[2] = {texts[0], texts[1]};
     int64_t count[2] = {3, 2};
     decoder generates;

@@ -370,6 +370,26 @@ static const op_case cases[] = {
     {"saved", "f[R,N] f[R,N] v[R] f[N]",
      "residual_norm_grad %1, %2, %3, %4 {p=0.25 stream=7} : f[R,N]\nsaved %5 {index=3} : f[N]",
      NORM, 160, 'R', REFUSED | RANDOM},
+    {"quantized_linear", "f[R,128] f[N,128] f[N]",
+     "quantize %2 {bits=8 block=64} : u8[N,136]\n"
+     "quantized_linear %1, %4, %3 {bits=8 block=64} : f[R,N]",
+     NORM, 300, 0, NO_GRADIENT},
+    {"quantized_linear", "f[R,256] f[N,256]",
+     "quantize %2 {bits=4 block=128 scale=bf16} : u8[N,132]\n"
+     "quantized_linear %1, %3 {bits=4 block=128 scale=bf16} : f[R,N]",
+     NORM, 600, 0, NO_GRADIENT},
+    {"quantized_linear", "f[1,256] f[N,256] f[N]",
+     "quantize %2 {bits=4 block=64} : u8[N,144]\n"
+     "quantized_linear %1, %4, %3 {bits=4 block=64} : f[1,N]",
+     NORM, 600, 0, NO_GRADIENT},
+    {"quantized_linear", "f[1,128] f[N,128]",
+     "quantize %2 {bits=8 block=128 scale=bf16} : u8[N,130]\n"
+     "quantized_linear %1, %3 {bits=8 block=128 scale=bf16} : f[1,N]",
+     NORM, 300, 0, NO_GRADIENT},
+    {"quantized_linear", "f[R,N] f[N,128]",
+     "quantize %2 {bits=8 block=64} : u8[N,136]\n"
+     "quantized_linear %1, %3 {bits=8 block=64 transposed=true} : f[R,128]",
+     TERMS, 20, 'N', NO_GRADIENT},
     {"cache", "", "cache \"c\" : f[R,N]", EXACT, 0, 0, NO_GRADIENT},
     {"cached_attention", "f[2,R,12] f[2,R,6] f[2,R,6] x[2] r[2] c[2,J,6] c[2,J,6]",
      "cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=4 scale=0.5 kv_heads=2} : f[2,R,12]", NORM,

@@ -17,7 +17,8 @@ config_facts config_facts_of(const config_table *t, void *config)
                       .positions = integer_at(config, t->positions),
                       .tied = integer_at(config, t->tied),
                       .end = t->end ? integer_at(config, t->end) : NULL,
-                      .pad = t->pad ? integer_at(config, t->pad) : NULL};
+                      .pad = t->pad ? integer_at(config, t->pad) : NULL,
+                      .bits = t->bits ? integer_at(config, t->bits) : NULL};
     for (int k = 0; k < CONFIG_DROPOUTS && t->dropouts[k]; k++)
         f.dropouts[k] = number_at(config, t->dropouts[k]);
     return f;

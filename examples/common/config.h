@@ -65,6 +65,7 @@ typedef struct config_table {
     size_t end, pad; /* ids of [SEP] and [PAD] */
     size_t width;    /* of a head, whose row is before that of heads; the value 0: hidden / heads */
     size_t dropouts[CONFIG_DROPOUTS]; /* the first is noted in checkpoints */
+    size_t bits;     /* of weights (config_facts); 0: no such member */
     const char *architecture; /* of transformers */
     /* With several architectures: that of a configuration, and a phrase about it. Else NULL. */
     const char *(*architecture_of)(const void *config);
@@ -94,6 +95,9 @@ typedef struct config_facts {
     int64_t *tied;      /* 0: the head has a weight of its own, not tied to the word embedding */
     int64_t *end, *pad; /* NULL: there is none */
     double *dropouts[CONFIG_DROPOUTS]; /* NULL behind the last */
+    /* 8 or 4: weights of products are of so many bits (causal_linear), which no file says; NULL: they
+     * cannot be */
+    int64_t *bits;
 } config_facts;
 config_facts config_facts_of(const config_table *table, void *config);
 int64_t config_positions(const config_table *table, const void *config);

@@ -305,7 +305,7 @@ static void close_writer(writer *w)
 /* What both commands are asked for. */
 typedef struct request {
     const char *load, *adapter, *tokenizer, *chat, *stop;
-    int64_t most, seed, threads, dtype;
+    int64_t most, seed, threads, dtype, weights;
     sampling how;
 } request;
 
@@ -335,6 +335,8 @@ typedef struct request {
         {"seed", OPTION_COUNT, "K", &(q).seed, 0, 9e15, "another seed gives another text"},        \
         {"dtype", OPTION_CHOICE, SESSION_DTYPES, &(q).dtype, 0, 0,                                 \
          "of the computation; auto: as the checkpoint was trained, else f32"},                     \
+        {"weights", OPTION_CHOICE, DECODER_WEIGHTS, &(q).weights, 0, 0,                            \
+         "int8, int4: of products, rounded in blocks of 64"},                                      \
         {"threads", OPTION_COUNT, "N", &(q).threads, 1, 1024, "workers"}
 
 /* Opens the decoder for the writer's rows and context. */
@@ -343,7 +345,10 @@ static bool open_decoder(writer *w, const request *q, const sample_model *sample
 {
     session_desc d = {
         .sample = sample, .config = config, .threads = q->threads, .adapter = q->adapter};
-    decoder_desc room = {.texts = w->count, .context = w->context, .chunk = chunk};
+    decoder_desc room = {.texts = w->count,
+                         .context = w->context,
+                         .chunk = chunk,
+                         .bits = decoder_bits(q->weights)};
     return decoder_open(&w->decoder, &room, &d, q->load, q->dtype, error);
 }
 

@@ -24,7 +24,7 @@ static const char own_text[] =
 
 typedef struct probe {
     const char *load, *tokenizer, *path;
-    int64_t threads, dtype, tokens, most;
+    int64_t threads, dtype, tokens, most, weights;
     config_any config;
     session scores; /* has the parameters */
     decoder writes;
@@ -115,13 +115,14 @@ static void print_memory(const probe *p)
     const zf_program_info prompt = zf_program_info_of(p->writes.prompt.program),
                           token = zf_program_info_of(p->writes.token.program);
     const double mib = 1048576,
-                 params = (double)zf_store_info_of(zf_program_store(p->scores.program)).bytes;
+                 params =
+                     (double)zf_store_info_of(zf_program_store(p->writes.token.program)).bytes;
     printf("memory: weights %.1f MiB, caches for %lld tokens %.1f, prompts of %lld tokens %.1f, one "
            "token %.1f: %.1f MiB\n",
            params / mib, (long long)p->writes.context, (double)prompt.cache_bytes / mib,
-           (long long)p->writes.chunk, (double)(prompt.peak_bytes - prompt.cache_bytes) / mib,
+           (long long)p->writes.chunk, (double)(prompt.peak_bytes - prompt.store_bytes - prompt.cache_bytes) / mib,
            (double)token.peak_bytes / mib,
-           (params + (double)(prompt.peak_bytes + token.peak_bytes)) / mib);
+           (params + (double)(prompt.peak_bytes - prompt.store_bytes + token.peak_bytes)) / mib);
 }
 
 static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
@@ -131,7 +132,7 @@ static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
                             .purpose = SAMPLE_EVALUATE,
                             .threads = p->threads},
                  of_writer = {.sample = sample, .config = &p->config, .share = &p->scores};
-    decoder_desc room = {.texts = 1};
+    decoder_desc room = {.texts = 1, .bits = decoder_bits(p->weights)};
     double loss = 0, prompt = 1, each = 1;
     bool good;
     p->most = *config_facts_of(sample->config, &p->config).positions - p->tokens;
@@ -168,6 +169,8 @@ int causal_selftest(const sample_model *sample, int argc, char **argv)
         {"tokens", OPTION_COUNT, "N", &p.tokens, 1, 1e6, "number of tokens to write"},
         {"dtype", OPTION_CHOICE, SESSION_DTYPES, &p.dtype, 0, 0,
          "of the computation; auto: as the checkpoint was trained, else f32"},
+        {"weights", OPTION_CHOICE, DECODER_WEIGHTS, &p.weights, 0, 0,
+         "int8, int4: of products, in generation, rounded in blocks of 64"},
         {"threads", OPTION_COUNT, "N", &p.threads, 1, 1024, "workers"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };

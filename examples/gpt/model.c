@@ -59,6 +59,7 @@ static const config_table members = {
     .intermediate = AT(intermediate),
     .tied = AT(tied),
     .end = AT(end),
+    .bits = AT(bits),
     .dropouts = {AT(residual_dropout), AT(embedding_dropout), AT(attention_dropout)},
 };
 
@@ -80,17 +81,19 @@ static zf_tensor block(zf_tensor x, zf_tensor mask, const causal_inputs *in, con
     zf_tensor y, part[3] = {ZF_NONE, ZF_NONE, ZF_NONE};
     if (c->inverse_layer)
         attention.scale = 1 / (sqrt((double)(c->hidden / c->heads)) * (double)number);
-    y = zf_nn_linear(zf_nn_layer_norm(x, "ln_1", c->eps), "attn.c_attn", 3 * c->hidden, &into);
+    y = causal_linear(zf_nn_layer_norm(x, "ln_1", c->eps), "attn.c_attn", 3 * c->hidden, &into,
+                      c->bits);
     causal_caches(&attention, in, c->hidden);
     for (int k = 0; k < 3 && zf_valid(in->past); k++)
         part[k] = zf_slice(y, 2, k * c->hidden, (k + 1) * c->hidden);
     y = zf_attention(zf_valid(in->past) ? part[0] : y, part[1], part[2], &attention);
-    y = zf_nn_linear(y, "attn.c_proj", c->hidden, &out);
+    y = causal_linear(y, "attn.c_proj", c->hidden, &out, c->bits);
     x = zf_add(x, zf_dropout(y, c->residual_dropout));
 
-    y = zf_nn_linear(zf_nn_layer_norm(x, "ln_2", c->eps), "mlp.c_fc", c->intermediate, &into);
-    y = zf_nn_linear(zf_nn_activation(y, (zf_activation)c->activation), "mlp.c_proj", c->hidden,
-                     &out);
+    y = causal_linear(zf_nn_layer_norm(x, "ln_2", c->eps), "mlp.c_fc", c->intermediate, &into,
+                      c->bits);
+    y = causal_linear(zf_nn_activation(y, (zf_activation)c->activation), "mlp.c_proj",
+                      c->hidden, &out, c->bits);
     return zf_add(x, zf_dropout(y, c->residual_dropout));
 }
 

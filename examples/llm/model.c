@@ -230,6 +230,7 @@ static const config_table members = {
     .pad = AT(pad),
     .width = AT(width),
     .dropouts = {AT(attention_dropout)},
+    .bits = AT(bits),
     .architecture_of = architecture_of,
     .read_more = read_more,
     .write_more = write_more,
@@ -286,24 +287,24 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
                                    .window = layer < c->window_from ? 0 : c->window,
                                    .mask = mask};
     int64_t of_k = c->kv_heads * c->width;
-    zf_tensor q = zf_nn_linear(x, "q_proj", c->heads * c->width, &into),
-              k = zf_nn_linear(x, "k_proj", of_k, &into),
-              v = zf_nn_linear(x, "v_proj", of_k, &into);
+    zf_tensor q = causal_linear(x, "q_proj", c->heads * c->width, &into, c->bits),
+              k = causal_linear(x, "k_proj", of_k, &into, c->bits),
+              v = causal_linear(x, "v_proj", of_k, &into, c->bits);
     causal_caches(&attention, in, of_k);
     if (c->family == LLM_QWEN3) q = head_norm(q, "q_norm", c), k = head_norm(k, "k_norm", c);
     rope.heads = c->heads, q = zf_rope(q, &rope);
     rope.heads = c->kv_heads, k = zf_rope(k, &rope);
-    return zf_nn_linear(zf_attention(q, k, v, &attention), "o_proj", c->hidden, &out);
+    return causal_linear(zf_attention(q, k, v, &attention), "o_proj", c->hidden, &out, c->bits);
 }
 
 static zf_tensor feed_forward(zf_tensor x, const llm_config *c)
 {
     zf_nn_linear_desc linear = {.std = c->std, .no_bias = !c->mlp_bias};
-    zf_tensor gate = zf_nn_linear(x, "gate_proj", c->intermediate, &linear),
-              up = zf_nn_linear(x, "up_proj", c->intermediate, &linear);
+    zf_tensor gate = causal_linear(x, "gate_proj", c->intermediate, &linear, c->bits),
+              up = causal_linear(x, "up_proj", c->intermediate, &linear, c->bits);
     if (c->activation == ZF_ACTIVATION_SILU) gate = zf_swiglu(gate, up);
     else gate = zf_mul(zf_nn_activation(gate, (zf_activation)c->activation), up);
-    return zf_nn_linear(gate, "down_proj", c->hidden, &linear);
+    return causal_linear(gate, "down_proj", c->hidden, &linear, c->bits);
 }
 
 /* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied. */
@@ -330,7 +331,11 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
     }
     x = norm(&x, y, "norm", c);
     zf_pop(g);
-    if (!c->tied) *words = zf_nn_embedding_table(g, "lm_head", c->vocab, c->hidden, &table);
+    if (!c->tied) {
+        *words = causal_weight(g, "lm_head.weight", c->vocab, c->hidden, c->bits);
+        if (!zf_valid(*words))
+            *words = zf_nn_embedding_table(g, "lm_head", c->vocab, c->hidden, &table);
+    }
     return zf_reshape(x, ZF_SHAPE(s->batch * s->sequence, c->hidden));
 }
 

@@ -1,0 +1,337 @@
+/* quantized_linear: a product with a weight of 8 or 4 bits, in the blocks of quantize.c, of which only
+ * a tile at a time is ever floats.
+ *
+ *     %4 = quantized_linear %1, %2 {bits=8 block=64} : f32[4,8,32]
+ *     %4 = quantized_linear %1, %2, %3 {bits=8 block=64} : f32[4,8,32]
+ *
+ *          y = x w^T + b        x [...,k], w u8 [n, records of a row of k numbers], b [n] or none
+ *
+ *     %5 = quantized_linear %4, %2 {bits=8 block=64 transposed=true} : f32[4,8,128]
+ *
+ *          y = x w              x [...,n]; the gradient of one form is the other
+ *
+ * w has no gradient: it is frozen. Saved: nothing.
+ *
+ * One row of x is bound by reading w: each element of y is one sum along a row of w, in f32, scaled
+ * block by block. Of more rows, a task dequantises some rows (transposed: columns) of w into its own
+ * cache, in x's dtype, and multiplies by them. */
+
+enum { ZFI_QUANTIZED_ROWS = 64 /* of w, that a task dequantises at a time */ };
+
+static zf_status zfi_infer_quantized_linear(zfi_infer *c)
+{
+    const zf_shape *x = &c->args[0]->shape, *w = &c->args[1]->shape;
+    const bool transposed = ZF_INT(c, quantized_linear, transposed) != 0;
+    zf_status status = zfi_infer_block(c);
+    zfi_blocks b;
+    int64_t k;
+    if (status) return status;
+    b = zfi_blocks_of(c->attributes);
+    if (!zfi_is_float(c->args[0]->dtype))
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0 must be float: f32, bf16, f16 or f64");
+    if (c->args[1]->dtype != ZF_U8 || w->rank != 2 || w->dims[1] % b.record)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "operand 1 must be u8 [n, bytes], whole records of %lld bytes: the "
+                              "result of quantize",
+                              (long long)b.record);
+    k = w->dims[1] / b.record * b.block;
+    if (x->rank < 1 || zfi_last(x) != (transposed ? w->dims[0] : k))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "the last dimension of operand 0 must be %lld, as the weight is "
+                              "[%lld, %lld]",
+                              (long long)(transposed ? w->dims[0] : k), (long long)w->dims[0],
+                              (long long)k);
+    if (c->arg_count > 2 &&
+        (transposed || c->args[2]->dtype != c->args[0]->dtype || c->args[2]->shape.rank != 1 ||
+         c->args[2]->shape.dims[0] != w->dims[0]))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "operand 2, the bias, must be %s [%lld], and the product not "
+                              "transposed",
+                              zf_dtype_name(c->args[0]->dtype), (long long)w->dims[0]);
+    c->dtype = c->args[0]->dtype;
+    c->shape = *x;
+    c->shape.dims[x->rank - 1] = transposed ? k : w->dims[0];
+    return ZF_OK;
+}
+
+static void zfi_grad_quantized_linear(zf_grad *c)
+{
+    zf_attribute turned[ZF_MAX_ATTRIBUTES];
+    memcpy(turned, c->attributes, sizeof turned);
+    turned[ZF_AT_quantized_linear_transposed].i = !turned[ZF_AT_quantized_linear_transposed].i;
+    if (c->need[0])
+        c->dx[0] = zfi_build(ZF_OP_quantized_linear, 2, (zf_tensor[]){c->dy, c->x[1]}, turned);
+    if (c->count > 2 && c->need[2]) c->dx[2] = zfi_sum_like(c->dy, c->x[2]);
+}
+
+/* A launch taken apart: m rows of x, and a weight of n rows of k numbers. */
+typedef struct zfi_quantized {
+    const zf_launch *l;
+    zfi_blocks b;
+    zfi_isa isa;
+    int64_t m, n, k, bytes; /* bytes: of a row of the weight */
+    bool transposed, aside; /* aside: sums are made in f32 in scratch */
+    zf_dtype dtype;      /* of a dequantised tile and of x beside it: f32 or bf16 */
+    int64_t span;        /* columns of y of a task */
+    float *row;          /* x in f32, where it is one row of 16 bits; else NULL */
+    size_t tile, product; /* a worker's scratch, in bytes: the tile; what its product needs */
+    size_t wide, all;    /* f16: x in f32; transposed: sums in f32. All of it */
+} zfi_quantized;
+
+static const uint8_t *zfi_quantized_at(const zfi_quantized *q, int64_t n, int64_t k)
+{
+    return (const uint8_t *)q->l->args[1].data + n * q->bytes + k / q->b.block * q->b.record;
+}
+
+/* Element [n,k] of the weight, by definition. */
+static double zfi_quantized_get(const zfi_quantized *q, int64_t n, int64_t k)
+{
+    return zfi_dequantize_plain(&q->b, zfi_quantized_at(q, n, k), k % q->b.block);
+}
+
+/* The product of a task: rows of x with a tile, [n of the tile][k of the tile]. */
+static zfi_matmul_desc zfi_quantized_product(const zfi_quantized *q, int64_t rows, int64_t columns)
+{
+    zfi_matmul_desc d = {.m = q->m,
+                         .n = q->transposed ? columns : rows,
+                         .k = q->transposed ? rows : columns,
+                         .batch = 1,
+                         .a_row = q->transposed ? q->n : q->k,
+                         .a_col = 1,
+                         .b_row = q->transposed ? columns : 1,
+                         .b_col = q->transposed ? 1 : columns,
+                         .dtype = q->dtype,
+                         .c_dtype = ZF_F32};
+    d.c_row = q->aside ? d.n : q->n;
+    return d;
+}
+
+static size_t zfi_round_bytes(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+static zfi_quantized zfi_quantized_of(const zf_launch *l)
+{
+    zfi_quantized q = {.l = l,
+                       .b = zfi_blocks_of(l->attributes),
+                       .isa = zfi_cpu_of(l)->isa,
+                       .n = l->args[1].shape.dims[0],
+                       .bytes = l->args[1].shape.dims[1],
+                       .transposed = ZF_INT(l, quantized_linear, transposed) != 0,
+                       .aside = ZF_INT(l, quantized_linear, transposed) || l->out.dtype != ZF_F32,
+                       .dtype = l->out.dtype == ZF_BF16 ? ZF_BF16 : ZF_F32};
+    zfi_matmul_desc d, rest;
+    int64_t last = zfi_last(&l->args[0].shape), left;
+    q.k = q.bytes / q.b.record * q.b.block;
+    q.m = last ? zfi_count(&l->args[0]) / last : 0;
+    q.span = q.transposed ? q.b.block : ZFI_QUANTIZED_ROWS;
+    if (!q.transposed && q.m == 1) {
+        q.all = l->out.dtype == ZF_F32 ? 0 : zfi_round_bytes((size_t)q.k * sizeof(float));
+        return q;
+    }
+    if (l->out.dtype == ZF_F16) q.wide = zfi_round_bytes((size_t)zfi_count(&l->args[0]) * 4);
+    q.tile = zfi_round_bytes((size_t)(ZFI_QUANTIZED_ROWS * (q.transposed ? q.b.block : q.k)) *
+                             zf_dtype_size(q.dtype));
+    left = q.n % ZFI_QUANTIZED_ROWS;
+    d = zfi_quantized_product(&q, ZFI_QUANTIZED_ROWS, q.transposed ? q.b.block : q.k);
+    rest = zfi_quantized_product(&q, left, q.transposed ? q.b.block : q.k);
+    d.accumulate = rest.accumulate = q.transposed;
+    q.product = zfi_matmul_tiled_scratch(q.isa, 1, &d);
+    if (left && zfi_matmul_tiled_scratch(q.isa, 1, &rest) > q.product)
+        q.product = zfi_matmul_tiled_scratch(q.isa, 1, &rest);
+    q.product = zfi_round_bytes(q.product);
+    if (q.aside)
+        q.product += zfi_round_bytes((size_t)(q.m * q.span) * sizeof(float));
+    q.all = q.wide + (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool) * (q.tile + q.product);
+    return q;
+}
+
+/* ------------------------------------------------------------------------------ kernels */
+
+/* Elements first..last-1 of the result. */
+static void zfi_quantized_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zfi_quantized q = zfi_quantized_of(l);
+    const int64_t columns = q.transposed ? q.k : q.n, inner = q.transposed ? q.n : q.k;
+    for (int64_t i = first; i < last; i++) {
+        const int64_t row = i / columns, col = i % columns;
+        double sum = 0;
+        for (int64_t p = 0; p < inner; p++)
+            sum += zfi_get(&l->args[0], row * inner + p) *
+                   (q.transposed ? zfi_quantized_get(&q, p, col) : zfi_quantized_get(&q, col, p));
+        if (l->arg_count > 2) sum += zfi_get(&l->args[2], col);
+        zfi_set(&l->out, i, sum);
+    }
+}
+
+/* sums[l] += scale * the sum of the integers' products with x in lane l. */
+ZFI_BODY void zfi_dot_block8_body(zfi_isa isa, float *sums, const float *x, const uint8_t *q,
+                                  float scale, int64_t n)
+{
+    float lane[ZFI_LANES] = {0};
+    for (int64_t i = 0; i < n; i += ZFI_LANES)
+        for (int l = 0; l < ZFI_LANES; l++)
+            lane[l] = zfi_fma(isa, (float)(int8_t)q[i + l], x[i + l], lane[l]);
+    for (int l = 0; l < ZFI_LANES; l++) sums[l] = zfi_fma(isa, scale, lane[l], sums[l]);
+}
+
+ZFI_BODY void zfi_dot_block4_body(zfi_isa isa, float *sums, const float *x, const uint8_t *q,
+                                  float scale, int64_t n)
+{
+    float low[ZFI_LANES] = {0}, high[ZFI_LANES] = {0};
+    const float *upper = x + n / 2;
+    for (int64_t i = 0; i < n / 2; i += ZFI_LANES / 2)
+        for (int l = 0; l < ZFI_LANES / 2; l++) {
+            low[l] = zfi_fma(isa, (float)zfi_low_integer(q[i + l]), x[i + l], low[l]);
+            high[l] = zfi_fma(isa, (float)zfi_low_integer(q[i + l] >> 4), upper[i + l], high[l]);
+        }
+    for (int l = 0; l < ZFI_LANES / 2; l++)
+        sums[l] = zfi_fma(isa, scale, low[l] + high[l], sums[l]);
+}
+
+/* The product of x, f32, with a row of `records` records, each of `block` numbers. */
+ZFI_BODY float zfi_dot_records8_body(zfi_isa isa, const float *x, const uint8_t *row,
+                                     int64_t records, int64_t block, bool wide)
+{
+    float sums[ZFI_LANES] = {0};
+    const int64_t head = wide ? 4 : 2;
+    for (int64_t r = 0; r < records; r++, row += head + block, x += block) {
+        uint32_t bits = (uint32_t)row[0] << 16 | (uint32_t)row[1] << 24;
+        if (wide) memcpy(&bits, row, sizeof bits);
+        zfi_dot_block8_body(isa, sums, x, row + head, zfi_float_of((int32_t)bits), block);
+    }
+    return zfi_fold_sum(sums);
+}
+ZFI_KERNEL_OF(float, zfi_dot_records8,
+              (const float *x, const uint8_t *row, int64_t records, int64_t block, bool wide),
+              (x, row, records, block, wide))
+
+ZFI_BODY float zfi_dot_records4_body(zfi_isa isa, const float *x, const uint8_t *row,
+                                     int64_t records, int64_t block, bool wide)
+{
+    float sums[ZFI_LANES] = {0};
+    const int64_t head = wide ? 4 : 2;
+    for (int64_t r = 0; r < records; r++, row += head + block / 2, x += block) {
+        uint32_t bits = (uint32_t)row[0] << 16 | (uint32_t)row[1] << 24;
+        if (wide) memcpy(&bits, row, sizeof bits);
+        zfi_dot_block4_body(isa, sums, x, row + head, zfi_float_of((int32_t)bits), block);
+    }
+    return zfi_fold_sum(sums);
+}
+ZFI_KERNEL_OF(float, zfi_dot_records4,
+              (const float *x, const uint8_t *row, int64_t records, int64_t block, bool wide),
+              (x, row, records, block, wide))
+
+/* Bias of columns first.. of a block of f32, and its way into the result. */
+static void zfi_quantized_finish(const zfi_quantized *q, float *sums, int64_t at, int64_t first,
+                                 int64_t n)
+{
+    const zf_array *out = &q->l->out;
+    float bias[ZFI_SPAN];
+    if (q->l->arg_count > 2) {
+        zfi_widen(q->isa, bias, out->dtype,
+                  zfi_element(q->l->args[2].data, out->dtype, first), n);
+        zfi_add_run(q->isa, sums, bias, n);
+    }
+    zfi_narrow(q->isa, zfi_element_of(out->data, out->dtype, at), out->dtype, sums, n);
+}
+
+/* Elements of one row of y. */
+static void zfi_quantized_row_task(void *context, int64_t index, int worker)
+{
+    const zfi_quantized *q = context;
+    const int64_t n0 = index * q->span, n = zfi_min(q->span, q->n - n0);
+    const float *x = q->row ? q->row : q->l->args[0].data;
+    float sums[ZFI_QUANTIZED_ROWS];
+    (void)worker;
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t *row = zfi_quantized_at(q, n0 + i, 0);
+        const int64_t records = q->k / q->b.block;
+        const bool wide = q->b.scale == ZF_F32;
+        sums[i] = q->b.bits == 8 ? zfi_dot_records8(q->isa, x, row, records, q->b.block, wide)
+                                 : zfi_dot_records4(q->isa, x, row, records, q->b.block, wide);
+    }
+    zfi_quantized_finish(q, sums, n0, n0, n);
+}
+
+/* Dequantises columns k0..k0+columns-1 of rows n0..n0+rows-1. */
+static void zfi_quantized_tile(const zfi_quantized *q, void *tile, int64_t n0, int64_t rows,
+                               int64_t k0, int64_t columns)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = 0; k < columns; k += q->b.block)
+            zfi_dequantize_block(q->isa, &q->b, q->dtype,
+                                 zfi_element_of(tile, q->dtype, i * columns + k),
+                                 zfi_quantized_at(q, n0 + i, k0 + k), false);
+}
+
+/* Some columns of all rows of y. */
+static void zfi_quantized_task(void *context, int64_t index, int worker)
+{
+    const zfi_quantized *q = context;
+    const zf_array *out = &q->l->out;
+    char *scratch = (char *)q->l->scratch + q->wide + (size_t)worker * (q->tile + q->product);
+    const void *x = q->wide ? q->l->scratch : q->l->args[0].data;
+    const int64_t columns = q->transposed ? q->k : q->n, first = index * q->span,
+                  span = zfi_min(q->span, columns - first);
+    const size_t sums_bytes = q->aside ? zfi_round_bytes((size_t)(q->m * q->span) * sizeof(float)) : 0;
+    float *sums = (float *)(void *)(scratch + q->tile);
+    void *room = scratch + q->tile + sums_bytes;
+    for (int64_t n0 = q->transposed ? 0 : first; n0 < (q->transposed ? q->n : first + span);
+         n0 += ZFI_QUANTIZED_ROWS) {
+        const int64_t rows = zfi_min(ZFI_QUANTIZED_ROWS, q->n - n0);
+        zfi_matmul_desc d = zfi_quantized_product(q, rows, q->transposed ? span : q->k);
+        zfi_quantized_tile(q, scratch, n0, rows, q->transposed ? first : 0,
+                           q->transposed ? span : q->k);
+        d.a = q->transposed ? zfi_element(x, q->dtype, n0) : x;
+        d.b = scratch;
+        d.c = q->aside ? (void *)sums : zfi_element_of(out->data, out->dtype, first);
+        d.accumulate = q->transposed && n0 > 0;
+        zfi_matmul_tiled(q->isa, NULL, &d, room);
+    }
+    for (int64_t m = 0; m < q->m; m++) {
+        const int64_t at = m * columns + first;
+        if (q->aside || q->l->arg_count > 2)
+            zfi_quantized_finish(q, q->aside ? sums + m * span : (float *)out->data + at, at, first,
+                                 span);
+    }
+}
+
+static size_t zfi_scratch_quantized_linear(const zf_launch *l)
+{
+    return zfi_by_tiles(l) && zfi_count(&l->out) ? zfi_quantized_of(l).all : 0;
+}
+
+static zf_status zfi_cpu_quantized_linear(const zf_launch *l)
+{
+    zfi_pool *pool = zfi_cpu_of(l)->pool;
+    const zf_array *x = &l->args[0];
+    zfi_quantized q;
+    if (!zfi_count(&l->out)) return ZF_OK;
+    q = zfi_quantized_of(l);
+    if (!zfi_by_tiles(l) || !q.n || !q.k) {
+        zfi_split(l, zfi_count(&l->out), 1, zfi_quantized_reference);
+        return ZF_OK;
+    }
+    if (!q.transposed && q.m == 1) {
+        if (x->dtype != ZF_F32) zfi_widen(q.isa, q.row = l->scratch, x->dtype, x->data, q.k);
+        zfi_pool_run(pool, zfi_div_up(q.n, q.span), zfi_quantized_row_task, &q);
+        return ZF_OK;
+    }
+    if (q.wide) zfi_widen(q.isa, l->scratch, x->dtype, x->data, zfi_count(x));
+    zfi_pool_run(pool, zfi_div_up(q.transposed ? q.k : q.n, q.span), zfi_quantized_task, &q);
+    return ZF_OK;
+}
+
+static double zfi_flops_quantized_linear(const zf_launch *l)
+{
+    return 2.0 * (double)zfi_count(&l->out) * (double)zfi_last(&l->args[0].shape);
+}
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_SAME_ATTRIBUTE(quantized_linear, quantize, bits)
+ZFI_SAME_ATTRIBUTE(quantized_linear, quantize, block)
+ZFI_SAME_ATTRIBUTE(quantized_linear, quantize, scale)
+ZFI_OPERATOR(quantized_linear, .infer = zfi_infer_quantized_linear,
+             .grad = zfi_grad_quantized_linear, .cpu = zfi_cpu_quantized_linear,
+             .scratch = zfi_scratch_quantized_linear, .flops = zfi_flops_quantized_linear,
+             .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

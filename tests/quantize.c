@@ -265,3 +265,68 @@ TEST_ONCE(quantize_sums_by_definition)
             }
     }
 }
+
+/* A loss of a product with a quantised weight, or with what that weight says; its gradients of x and
+ * of the bias, in *out. */
+static bool run_product(test *t, const zf_quantize_desc *d, zf_dtype dtype, bool fused, float *out)
+{
+    enum { ROWS = 3, IN = 128, OUT = 70 };
+    const zf_param_desc normal = {.dtype = dtype, .init = ZF_NORMAL, .std = 0.5};
+    static float weight[OUT * IN];
+    zf_error error = {ZF_OK, ""};
+    zf_tensor x, w, q, y, bias, c, lost;
+    zf_status status;
+    for (int i = 0; i < OUT * IN; i++) weight[i] = values[2 * PATTERN + i * 7 % PATTERN];
+    s.cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = 2}, &error);
+    s.graph = zf_graph_new(NULL);
+    if (!s.cpu || !s.graph) return test_unwind(t, __FILE__, __LINE__, "run", ZF_ERR_NOMEM, NULL);
+    w = zf_input(s.graph, "w", ZF_F32, ZF_SHAPE(OUT, IN));
+    x = zf_param(s.graph, "x", ZF_SHAPE(ROWS, IN), &normal);
+    bias = zf_param(s.graph, "bias", ZF_SHAPE(OUT), &normal);
+    c = zf_param(s.graph, "c", ZF_SHAPE(ROWS, OUT),
+                 &(zf_param_desc){.dtype = dtype, .init = ZF_NORMAL, .std = 1, .frozen = true});
+    q = zf_quantize(w, d);
+    y = fused ? zf_quantized_linear(x, q, bias, d)
+              : zf_linear(x, zf_dequantize(q, dtype, d), bias);
+    lost = zf_cast(zf_sum(zf_mul(y, c)), ZF_F32);
+    zf_autograd(s.graph, lost);
+    (void)zf_output(zf_gradient(s.graph, x), "dx"), (void)zf_output(zf_gradient(s.graph, bias), "db");
+    s.program = zf_compile(s.graph, &(zf_compile_desc){.backend = s.cpu, .seed = 3});
+    status = zf_graph_status(s.graph);
+    if (!status) status = zf_write(s.program, w, weight, sizeof weight);
+    if (!status) status = zf_step(s.program);
+    for (int k = 0; k < 2 && !status; k++) {
+        char raw[ROWS * IN * 8];
+        zf_tensor of = zf_graph_find(s.graph, k ? "db" : "dx");
+        status = zf_read(s.program, of, raw, zf_tensor_bytes(of));
+        zf_convert(out + k * ROWS * IN, ZF_F32, raw, dtype,
+                   (size_t)zf_shape_count(zf_tensor_shape(of)));
+    }
+    if (status)
+        test_unwind(t, __FILE__, __LINE__, "run", status,
+                    s.program ? zf_program_error(s.program) : zf_graph_error(s.graph));
+    session_free(&s);
+    return !status;
+}
+
+/* The gradient of x goes through the weight, dequantised tile by tile. */
+TEST_ONCE(quantized_linear_has_gradients)
+{
+    enum { GRADIENTS = 3 * 128 + 70 };
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
+    const zf_quantize_desc descs[] = {{.block = 64}, {.bits = 4, .block = 128, .scale = ZF_BF16}};
+    static float fused[GRADIENTS], plain[GRADIENTS];
+    test_defer(t, session_free, &s);
+    fill(1);
+    for (int n = 0; n < 6; n++) {
+        const zf_dtype dtype = dtypes[n % 3];
+        const double unit = dtype == ZF_F32 ? 1e-6 : dtype == ZF_BF16 ? 0x1p-8 : 0x1p-10;
+        double most = 0;
+        if (!run_product(t, &descs[n / 3], dtype, true, fused) ||
+            !run_product(t, &descs[n / 3], dtype, false, plain))
+            return;
+        for (int i = 0; i < GRADIENTS; i++) most = fmax(most, fabs((double)plain[i]));
+        CHECK(t, most > 0.5);
+        for (int i = 0; i < GRADIENTS; i++) CHECK_NEAR(t, fused[i], plain[i], 2 * unit * most);
+    }
+}

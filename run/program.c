@@ -21,7 +21,7 @@ typedef struct zfi_work {
     void *memory;
     size_t bytes;
     int32_t owners;         /* programs */
-    const zf_program *last; /* whose values are there; NULL: no one's */
+    const void *last; /* the program whose values are there; NULL: none has run; this: it is freed */
 } zfi_work;
 
 typedef struct zfi_arena {
@@ -991,7 +991,7 @@ static void zfi_release_work(zf_program *p, zf_space space)
     zf_store *s = p->store;
     zfi_work *work = p->arenas[space].work;
     if (!work) return;
-    if (work->last == p) work->last = NULL;
+    if (work->last == p) work->last = work;
     if (--work->owners) return;
     if (work->memory) zfi_release_in(s, space, work->memory, work->bytes);
     s->program_bytes[space] -= work->bytes;

@@ -146,6 +146,10 @@ TEST(beside_tells_what_is_gone)
                  ZF_ERR_STAGE);
     CHECK(t, strstr(zf_program_error(p.train), "was overwritten by another program"));
     CHECK(t, !zf_read(p.train, zf_graph_find(p.graphs[0], "lr"), &loss, sizeof loss));
+    zf_program_free(p.eval);
+    p.eval = NULL;
+    CHECK(t, zf_read(p.train, zf_graph_find(p.graphs[0], "loss"), &loss, sizeof loss) ==
+                 ZF_ERR_STAGE);
     NEED(t, other = build(t, 4, false), NULL);
     none = zf_compile(other, &(zf_compile_desc){.beside = p.train});
     CHECK(t, !none && strstr(zf_graph_error(other), "beside is a program over another store"));

@@ -137,7 +137,9 @@ static bool open_variant(session *s, const session_desc *d, zf_store *store, zf_
                                                 .seed = store ? 0 : d->seed,
                                                 .store = store,
                                                 .bound = d->share != NULL,
-                                                .beside = d->share ? d->share->program : NULL,
+                                                .beside = d->share && !d->share->keeps
+                                                              ? d->share->program
+                                                              : NULL,
                                                 .caches = d->share ? d->share->program : NULL,
                                                 .comm = s->sharing.comm,
                                                 .offload_dir = store ? NULL : d->offload_dir,
@@ -153,6 +155,7 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
         .sample = d->sample,
         .shape = d->shape,
         .offload = d->offload,
+        .keeps = d->keep_gradients,
         .dtype = d->share ? d->share->dtype : d->dtype};
     if (d->share) s->lora = d->share->lora;
     else if (d->lora) s->lora = *d->lora;

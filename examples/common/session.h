@@ -76,6 +76,7 @@ typedef struct session {
     struct adapter_reader *adapter; /* that of session_open_folder */
     zf_dtype dtype;
     bool buckets;      /* parameters are in buckets: zf_zero was run */
+    bool keeps;        /* gradients, which are read after others that share its parameters ran */
     int32_t *labelled; /* room for positions and labels of the current part, [2, predictions] */
 } session;
 

@@ -11,7 +11,7 @@ enum {
     ZFI_HOSTED,
     ZFI_STREAMS,
     ZFI_MARKS = 64, /* launches of a stream that can be waited for one by one */
-    ZFI_STAGES = 4,          /* pieces of pinned memory, and the size of each */
+    ZFI_STAGES = 4, /* pieces of pinned memory, and the size of each */
     ZFI_STAGE = 1 << 20
 };
 
@@ -34,8 +34,8 @@ typedef struct zfi_cuda {
     zf_backend backend;
     zf_allocator allocator;
     bool no_graphs;
-    double deadline;                     /* zf_cuda_desc.deadline_seconds */
-    bool lost;                           /* work did not end within the deadline */
+    double deadline;                  /* zf_cuda_desc.deadline_seconds */
+    bool lost;                        /* work did not end within the deadline */
     cudaStream_t copies;              /* to the device */
     cudaStream_t hosted;              /* made with the first section that needs it */
     zfi_lane lanes[ZFI_STREAMS];      /* those of queue 0 and of `copies` are not used */

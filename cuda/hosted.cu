@@ -51,10 +51,9 @@ static void zfi_list_hosted(const zf_section *s, zfi_hosted *list, int32_t count
         const bool computes = !wait && l->op != ZF_OP_copy;
         const bool joined = !computes && n + 1 < s->last && zfi_is_hosted(s, n + 1);
         if (!zfi_is_hosted(s, n)) continue;
-        list[count - 1] = {
-            s->host, l,    s->host->scratch(s->host->self, l), joined ? list[count].more + 1 : 0,
-            wait,    false};
-        count--;
+        const size_t scratch = s->host->scratch(s->host->self, l);
+        const int32_t more = joined ? list[count].more + 1 : 0;
+        list[--count] = {s->host, l, scratch, more, wait, false};
     }
 }
 

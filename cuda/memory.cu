@@ -33,8 +33,8 @@ static void zfi_cuda_release(void *self, void *memory, size_t bytes)
 
 enum { ZFI_PAGE = 4096 };
 
-/* Whole pages from the allocator, which are then pinned. In front of them is the address of what was
- * allocated. Pages of 2 MiB, which are asked for, make updates in host memory faster. */
+/* Whole pages from the allocator, which are then pinned. In front of them is the address of what
+ * was allocated. Pages of 2 MiB, which are asked for, make updates in host memory faster. */
 static void *zfi_cuda_allocate_host(void *self, size_t bytes, zf_error *error)
 {
     zfi_cuda *c = zfi_cuda_of(self);

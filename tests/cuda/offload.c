@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #else
 #define emulation_seed(seed) ((void)(seed))
 #define emulation_report()   ""
+#define emulation_kernels()  0L
 #endif
 
 enum { X = 6 * 48, IMAGE = 1 << 18, HELD = 64, STEPS = 5 };
@@ -59,6 +61,8 @@ static struct {
     int copies, fail_at;
     size_t pinned; /* bytes that the device was asked for, and has pinned */
     int sections;  /* that the device has run */
+    int shared;    /* tasks that its threads were given */
+    long kernels;  /* those that the device had run at the first AdamW; 0: there was none */
 } host;
 
 static bool at_random(void)
@@ -90,6 +94,7 @@ static zf_status do_held(const zf_launch *last)
 
 static zf_status host_launch(void *self, const zf_launch *l)
 {
+    if (l->op == ZF_OP_adamw && !host.kernels) host.kernels = emulation_kernels();
     if (!l->disk) return host.cpu->launch(self, l);
     if (host.count == HELD) (void)do_held(NULL);
     host.held[host.count++] = l;
@@ -110,6 +115,12 @@ static zf_status host_synchronize(void *self, zf_error *error)
     return host.cpu->synchronize(self, error);
 }
 
+static void host_share(void *self, int64_t count, void (*task)(void *, int64_t), void *context)
+{
+    host.shared += (int)count;
+    host.cpu->share(self, count, task, context);
+}
+
 /* NULL out of memory. */
 static zf_backend *open_host(test *t, uint64_t random)
 {
@@ -121,6 +132,7 @@ static zf_backend *open_host(test *t, uint64_t random)
     host.backend.launch = host_launch;
     host.backend.wait = host_wait;
     host.backend.synchronize = host_synchronize;
+    host.backend.share = host_share;
     host.random = random;
     return &host.backend;
 }
@@ -326,6 +338,36 @@ TEST_ONCE(cuda_offload_keeps_the_bits)
     }
 }
 
+#ifdef EMULATION
+/* The device does not wait for updates beside the backward pass: when the first one begins, it is
+ * further in some orders than in others. */
+TEST_ONCE(cuda_offload_does_not_stall)
+{
+    static const setup s = {"autograd loss; adamw lr; zero bucket=1; offload optimizer=host; "
+                            "prefetch bytes=100000",
+                            1, false, 1, false};
+    long least = LONG_MAX, most = 0;
+    zf_graph *g;
+    zf_program *p;
+    if (!open_all(t, 1)) return;
+    NEED(t, g = graph_of(t, s.passes), NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    NEED(t, p = program_of(t, &s, g, NULL), NULL);
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    for (int64_t n = 0; n < 12; n++) {
+        const long before = emulation_kernels();
+        emulation_seed((uint64_t)n);
+        host.kernels = 0;
+        OK(t, step(p, g, &s, n), zf_program_error(p));
+        if (n < 2) continue; /* launched, and captured: by then they are graphs */
+        if (host.kernels - before < least) least = host.kernels - before;
+        if (host.kernels - before > most) most = host.kernels - before;
+    }
+    CHECK(t, least > 0 && most > least);
+    CHECK_TEXT(t, emulation_report(), "");
+}
+#endif
+
 /* Rates of copies between pinned memory and the device are measured, and of updates. */
 TEST_ONCE(cuda_offload_is_measured)
 {
@@ -413,4 +455,26 @@ TEST_ONCE(cuda_offload_names_what_is_damaged)
     CHECK(t, strstr(zf_program_error(p), "the file ends: it has 8192 bytes"));
     zf_program_free(p);
     CHECK(t, !rmdir(folder));
+}
+
+/* First values are made by the workers of the host, also where nothing leaves the device. */
+TEST_ONCE(cuda_first_values_by_workers)
+{
+    static float made[2][40000];
+    if (!open_all(t, 1)) return;
+    for (int k = 0; k < 2; k++) {
+        zf_graph *g = zf_graph_new(NULL);
+        zf_tensor w =
+            zf_param(g, "w", ZF_SHAPE(40000), &(zf_param_desc){.init = ZF_NORMAL, .std = 0.2});
+        zf_program *p;
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        zf_output(zf_sum(w), "sum");
+        NEED(t,
+             p = zf_compile(g, &(zf_compile_desc){.backend = k ? cuda : NULL,
+                                                  .host = k ? &host.backend : NULL}),
+             NULL);
+        OK(t, zf_read(p, w, made[k], sizeof made[k]), zf_program_error(p));
+        zf_program_free(p);
+    }
+    CHECK(t, host.shared == 3 && !memcmp(made[0], made[1], sizeof made[0]));
 }

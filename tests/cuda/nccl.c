@@ -867,6 +867,7 @@ typedef struct course {
     int32_t stage;
     zf_dtype dtype;
     bool cpu, fast;
+    bool gradients, weights; /* quantised, of two nodes */
     int steps, stops; /* steps that the last rank makes, if fewer */
     int spoiled;      /* steps before the one in which the last rank has an invalid label */
     float values[MOST][NUMBERS];
@@ -977,8 +978,14 @@ static void course_body(member *m)
     zf_adamw(g, b.lr, &(zf_adamw_desc){.weight_decay = 0.01f});
     zf_fuse(g, NULL);
     zf_zero(
-        g, &(zf_zero_desc){
-               .stage = c->stage, .world = m->world, .micro_batches = MICRO, .bucket_bytes = 4096});
+        g, &(zf_zero_desc){.stage = c->stage,
+                           .world = m->world,
+                           .nodes = c->gradients ? 2 : 1,
+                           .hpz = c->weights,
+                           .quantized_weights = c->weights,
+                           .quantized_gradients = c->gradients,
+                           .micro_batches = MICRO,
+                           .bucket_bytes = 4096});
     zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     b.loss = zf_graph_find(g, "loss"); /* of the global batch */
     if (backend)
@@ -1038,6 +1045,22 @@ static void same_at_every_stage(test *t, zf_dtype dtype)
 
 TEST_ONCE(nccl_stages_have_the_same_bits) { same_at_every_stage(t, ZF_F32); }
 TEST_ONCE(nccl_stages_have_the_same_bits_in_bf16) { same_at_every_stage(t, ZF_BF16); }
+
+/* With quantised gradients too, and near the CPU with quantised parameters. */
+TEST_ONCE(nccl_quantized_has_the_same_bits)
+{
+    static course first, other;
+    if (ranks(t, MOST) < MOST) return;
+    first = (course){.stage = 1, .dtype = ZF_F32, .steps = 2, .gradients = true};
+    other = first, other.stage = 3;
+    if (!run_course(t, &first) || !run_course(t, &other)) return;
+    CHECK(t, first.count[0] > 1000 && first.count[0] == other.count[0]);
+    CHECK(t, !memcmp(first.values[0], other.values[0], first.count[0] * sizeof *first.values[0]));
+    CHECK(t, first.loss[0] == other.loss[0]);
+    first = other, first.weights = other.weights = other.cpu = true;
+    if (!run_course(t, &first) || !run_course(t, &other)) return;
+    CHECK_NEAR(t, first.loss[0], other.loss[0], 2e-2 * other.loss[0]);
+}
 
 /* A rank stops while the others run graphs: they end with an error that names the call, and remain
  * failed. */

@@ -778,6 +778,38 @@ typedef struct zf_onebit_adam_desc {
 } zf_onebit_adam_desc;
 ZF_API zf_status zf_onebit_adam(zf_graph *graph, zf_tensor lr, const zf_onebit_adam_desc *desc);
 
+/* 0/1 Adam (Lu et al. 2022), at ZeRO stage 0. It has no warm-up. A step is one of three variants:
+ *
+ *     refresh   g is averaged in full; m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2
+ *     sync      each rank adds lr m_r, m_r of its own gradient, to u_r; the u_r are averaged as signs
+ *               (zf_onebit_adam), p -= u / (sqrt(v) + eps), m = u / (sum of these lr), u_r = 0
+ *     local     each rank adds to u_r; nothing is sent but the losses
+ *
+ * The first step is a refresh; the distance to the next is 1, var_update_scaler times, then as often
+ * 2, 4, ..., until var_freeze_step. Between these are syncs, and behind it every interval of
+ * steps ends with one: local_step_scaler steps of intervals of 1, as many of 2, 4, ... up to
+ * local_step_clipper. In an interval each rank computes with p - u_r / (sqrt(v) + eps), a value of
+ * the step; p itself, m and v stay equal on all ranks, and are what checkpoints and evaluation have.
+ * Weight decay is that of p, with the sum of the interval's rates, at its end. As in the paper m and
+ * v are not corrected; its eps is inside the root. What zf_onebit_adam says of scales, errors, clip,
+ * other worlds and what is refused is true here.
+ *
+ * DeepSpeed's implementation differs: it refreshes at steps that the distance divides, begins errors
+ * anew at var_freeze_step, and brings p back by adding what was subtracted, with rounding. */
+typedef struct zf_zero_one_adam_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-8 */
+    double weight_decay; /* 0 */
+    bool decay_all;
+    int64_t var_freeze_step;    /* 0: 100000 */
+    int64_t var_update_scaler;  /* 0: 16 */
+    int64_t local_step_scaler;  /* 0: 32768 */
+    int64_t local_step_clipper; /* 0: 16; 1: no local steps */
+    int32_t variant; /* which step the pass appends: 0 refresh, 1 sync, 2 local (zf_variant_count) */
+} zf_zero_one_adam_desc;
+ZF_API zf_status zf_zero_one_adam(zf_graph *graph, zf_tensor lr, const zf_zero_one_adam_desc *desc);
+
 /* Delayed updates (ZeRO-Offload, Ren et al., ATC'21): from the program's second step on, a step
  * updates by the gradients of the step before, which states "delay.gradient/PARAM" keep, with its
  * own learning rate; its first step makes no update. So updates need not wait for gradients, and run
@@ -1045,7 +1077,7 @@ typedef struct zf_fit_desc {
     zf_choice *choice; /* NULL, or where to tell what was chosen */
 } zf_fit_desc;
 
-typedef enum zf_optimizer { ZF_ADAMW, ZF_LAMB, ZF_SGD, ZF_LION, ZF_ONEBIT_ADAM } zf_optimizer;
+typedef enum zf_optimizer { ZF_ADAMW, ZF_LAMB, ZF_SGD, ZF_LION, ZF_ONEBIT_ADAM, ZF_ZERO_ONE_ADAM } zf_optimizer;
 /* "adamw", ...; NULL behind the last */
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
 
@@ -1068,7 +1100,8 @@ typedef struct zf_training {
     zf_lamb_desc lamb;
     zf_sgd_desc sgd;
     zf_lion_desc lion;
-    zf_onebit_adam_desc onebit_adam; /* but its variant, which is: */
+    zf_onebit_adam_desc onebit_adam; /* but its variant, as that of the next, which is: */
+    zf_zero_one_adam_desc zero_one_adam;
     int32_t variant; /* of the step: which of its programs this is (zf_variant_count) */
     bool delay; /* zf_delay is run */
     zf_recompute_desc recompute;
@@ -1110,7 +1143,7 @@ ZF_API zf_training zf_training_resolved(const zf_training *training);
  *     for (t.variant = 0; t.variant < zf_variant_count(&t); t.variant++) {
  *         zf_graph *g = zf_graph_new(NULL);
  *         t.loss = build(g), t.zero.store = store, zf_passes(g, &t);
- *         p[t.variant] = zf_compile(g, &(zf_compile_desc){.store = store});
+ *         p[t.variant] = zf_compile(g, &(zf_compile_desc){.store = store, .beside = p[0]});
  *         store = zf_program_store(p[0]);
  *     }
  *     zf_program *now = p[zf_variant_at(&t, zf_store_step(store) + 1)];
@@ -2222,7 +2255,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
       A(sign_compress, world, i) A(sign_compress, server, b))                                      \
     X(sign_expand, 1, 1, A(sign_expand, at, l) A(sign_expand, count, l) A(sign_expand, world, i)   \
       A(sign_expand, parts, i) A(sign_expand, shape, l))                                           \
-    X(assign, 2, 2, )
+    X(assign, 2, 2, )                                                                              \
+    X(adam_drift, 3, 4, A(adam_drift, eps, f))
 
 #define ZF_MAX_OPERANDS   65535
 #define ZF_MAX_ATTRIBUTES 9
@@ -2831,6 +2865,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/clip.c"
 #include "passes/optimizer.c"
 #include "passes/onebit.c"
+#include "passes/zero_one.c"
 #include "passes/delay.c"
 #include "passes/precision.c"
 #include "passes/tile.c"

@@ -45,11 +45,13 @@ value() { sed -n "s/^ *\"$2\": *\([-0-9.e+]*\).*/\1/p" "$out/$1.json" | head -n 
 
 learn adamw --optimizer adamw
 learn onebit_adam --optimizer onebit_adam --freeze-step "$freeze"
+learn zero_one_adam --optimizer zero_one_adam --freeze-step "$freeze" --local-step-scaler "$freeze" \
+    --local-step-clipper 4
 
 base=$(value adamw held_out_mlm_loss)
 {
     echo "$model, $steps steps on $ranks ranks, warm-up $freeze, seed $seed"
-    for name in adamw onebit_adam; do
+    for name in adamw onebit_adam zero_one_adam; do
         loss=$(value $name held_out_mlm_loss)
         awk -v n="$name" -v l="$loss" -v b="$base" \
             'BEGIN { printf "%-14s held-out loss %.4f  %+.2f%%\n", n, l, 100 * (l - b) / b }'

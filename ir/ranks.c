@@ -846,7 +846,8 @@ static zf_status zfi_verify_ranks(zf_graph *g)
     if (!(r.at = zfi_calloc(&g->memory, count, sizeof *r.at))) return zfi_graph_nomem(g);
     r.shares = (uint8_t)((g->world > 1 ? ZFI_OTHER : 0) | (g->micro_batches > 1 ? ZFI_BATCH : 0));
     for (int32_t i = 0; i < zfi_len(g->order); i++)
-        r.local |= g->nodes[g->order[i]].op == ZF_OP_sign_compress;
+        r.local |= g->nodes[g->order[i]].op == ZF_OP_sign_compress ||
+                   g->nodes[g->order[i]].op == ZF_OP_adam_drift;
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
         zfi_check_rank_node(&r, g->order[i]);
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)

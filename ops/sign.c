@@ -1,5 +1,5 @@
 /* Compression to signs, with error feedback: sign_compress, sign_expand; and what 1-bit optimizers
- * need beside it: assign, adam_apply.
+ * need beside it: assign, adam_apply, adam_drift.
  *
  *     %3 = sign_compress %1, %2 {at=[0,2048] count=[1500,7]} : u8[3,132]
  *         of each block of 1024 elements: c = x + e, s = |c| / sqrt(n), q = sign(c), sign(0) = +1;
@@ -10,6 +10,8 @@
  *     adam_apply %p, %m, %v, %lr, %t, %k {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01}
  *         p -= lr wd p, p -= lr m^ / (sqrt(v^) + eps), m^ = m / (1 - beta1^t), v^ = v / (1 -
  *         beta2^k)
+ *
+ *     %9 = adam_drift %p, %u, %v {eps=1e-08} : f32[8]     %9 = p - u / (sqrt(v) + eps)
  *
  *     a row of sign_compress:   | s, f32 | 1024 bits, the first element in the lowest; 1: negative |
  *
@@ -22,7 +24,11 @@
  *
  * adam_apply is the second half of adamw (update.c): m and v are given. m is f32, a value of any
  * kind; v is a state, which does not change. The last operand may be master weights. world, blocks
- * and decays are as for adamw. t and k are states i64[] that count updates of m and of v, from 1. */
+ * and decays are as for adamw. t and k are states i64[] that count updates of m and of v, from 1.
+ *
+ * adam_drift is where this rank's parameters are between two averages (passes/zero_one.c): u and v
+ * are f32 states; the last operand may be master weights of a bf16 or f16 parameter, which are read
+ * instead of p, and the result is rounded. */
 
 enum {
     ZFI_SIGN_BYTES = ZFI_NORM_BLOCK / 8,
@@ -390,6 +396,39 @@ static uint32_t zfi_writes_adam_apply(const zfi_node *node)
     return 1 | (zfi_master_adam_apply(node) > 0 ? 1 << ZFI_APPLY_MASTER : 0);
 }
 
+/* --------------------------------------------------------------------------- adam_drift */
+
+static zf_status zfi_infer_adam_drift(zfi_infer *c)
+{
+    const zf_op op = c->args[0]->op;
+    zf_status status = ZF_OK;
+    if (op != ZF_OP_param && op != ZF_OP_bucket)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "operand 0 must be a param or a bucket, not the result of %s",
+                              c->graph->records[op]->name);
+    status = zfi_infer_beside(c, 1, "the sum of updates", ZF_F32, true);
+    if (!status) status = zfi_infer_beside(c, 2, "the variance", ZF_F32, true);
+    if (!status) status = zfi_infer_master(c, 3);
+    if (!status) status = zfi_infer_below(c, "eps", ZF_FLOAT(c, adam_drift, eps), INFINITY);
+    return status ? status : zfi_infer_like(c, 0);
+}
+
+/* Elements [first, last), in f32 by both kernels. */
+static void zfi_drift_elements(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zf_array *p = zfi_weights(l, 3);
+    const float *u = l->args[1].data, *v = l->args[2].data;
+    const float eps = (float)ZF_FLOAT(l, adam_drift, eps);
+    for (int64_t i = first; i < last; i++)
+        zfi_set(&l->out, i, (float)zfi_get(p, i) - u[i] / (sqrtf(v[i]) + eps));
+}
+
+static zf_status zfi_cpu_adam_drift(const zf_launch *l)
+{
+    zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_drift_elements);
+    return ZF_OK;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(sign_expand, sign_compress, at)
@@ -406,3 +445,5 @@ ZFI_OPERATOR(adam_apply, .infer = zfi_infer_adam_apply, .grad = zfi_grad_none,
              .cpu = zfi_cpu_adam_apply, .writes = zfi_writes_adam_apply,
              .master = zfi_master_adam_apply, .bytes = zfi_bytes_update, .rate = 3, .beside = 4,
              .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)
+ZFI_OPERATOR(adam_drift, .infer = zfi_infer_adam_drift, .grad = zfi_grad_none,
+             .cpu = zfi_cpu_adam_drift, .traits = ZF_OP_READS_HALF)

@@ -108,12 +108,21 @@ static zf_status zfi_pass_onebit_adam(zf_graph *g, const zf_training *t)
     return zf_onebit_adam(g, t->lr, &d);
 }
 
+static zf_status zfi_pass_zero_one_adam(zf_graph *g, const zf_training *t)
+{
+    zf_zero_one_adam_desc d = t->zero_one_adam;
+    d.variant = t->variant;
+    return zf_zero_one_adam(g, t->lr, &d);
+}
+
 /* By zf_optimizer. */
 static const zfi_pass zfi_optimizers[] = {{"adamw", zfi_wants_always, zfi_pass_adamw},
                                           {"lamb", zfi_wants_always, zfi_pass_lamb},
                                           {"sgd", zfi_wants_always, zfi_pass_sgd},
                                           {"lion", zfi_wants_always, zfi_pass_lion},
-                                          {"onebit_adam", zfi_wants_always, zfi_pass_onebit_adam}};
+                                          {"onebit_adam", zfi_wants_always, zfi_pass_onebit_adam},
+                                          {"zero_one_adam", zfi_wants_always,
+                                           zfi_pass_zero_one_adam}};
 
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer)
 {
@@ -138,12 +147,18 @@ static int32_t zfi_onebit_adam_at(const zf_training *t, int64_t step)
                                                                          : ZFI_COMPRESSED;
 }
 
+static int32_t zfi_zero_one_at(const zf_training *t, int64_t step)
+{
+    return zfi_zero_one_adam_at(&t->zero_one_adam, step);
+}
+
 /* Optimizers whose steps differ. */
 static const struct zfi_varying {
     zf_optimizer optimizer;
     const char *names[4];
     int32_t (*at)(const zf_training *, int64_t step);
-} zfi_varying[] = {{ZF_ONEBIT_ADAM, {"warm-up", "compressed"}, zfi_onebit_adam_at}};
+} zfi_varying[] = {{ZF_ONEBIT_ADAM, {"warm-up", "compressed"}, zfi_onebit_adam_at},
+                   {ZF_ZERO_ONE_ADAM, {"refresh", "sync", "local"}, zfi_zero_one_at}};
 
 /* What is known of the variants of a description's step; NULL: there is one. */
 static const struct zfi_varying *zfi_varying_of(const zf_training *t)
@@ -263,6 +278,7 @@ ZF_API zf_training zf_training_resolved(const zf_training *training)
     t.lamb = zfi_lamb_resolved(&t.lamb);
     t.lion = zfi_lion_resolved(&t.lion);
     t.onebit_adam = zfi_onebit_adam_resolved(&t.onebit_adam);
+    t.zero_one_adam = zfi_zero_one_adam_resolved(&t.zero_one_adam);
     t.recompute = zfi_recompute_resolved(&t);
     t.zero = zfi_zero_resolved(&t.zero);
     return t;

@@ -89,6 +89,15 @@ static void zfi_check_updates(zfi_zero *z)
 static void zfi_check_local(zfi_zero *z)
 {
     zf_graph *g = z->graph;
+    for (int32_t i = 0; i < zfi_len(z->order) && z->sharded; i++)
+        if (g->nodes[z->order[i]].op == ZF_OP_state &&
+            !strncmp(g->nodes[z->order[i]].name, "zero_one_adam.", 14)) {
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_zero: zf_zero_one_adam is for stage 0: in local steps each rank changes all "
+                     "parameters, by the whole variance; stage is %d",
+                     (int)z->d.stage);
+            return;
+        }
     if (!z->local || g->error.status) return;
     if (z->d.stage == 3)
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
@@ -136,6 +145,10 @@ static void zfi_run_zero(zfi_zero *z)
         if (!node->update && (zfi_viewed(g, node, &at) == 0 || zfi_joins_members(z, node)) &&
             z->bucket_of[node->args[0]] >= 0)
             z->bucket_of[z->order[i]] = z->bucket_of[node->args[0]];
+        if (!node->update && node->op == ZF_OP_adam_drift) {
+            z->bucket_of[z->order[i]] = z->bucket_of[node->args[0]];
+            z->member_of[z->order[i]] = z->member_of[node->args[0]];
+        }
         z->varies[z->order[i]] =
             zfi_draws(g, z->order[i]) ||
             (zfi_has(g, z->order[i], ZF_OP_LEAF) && node->op != ZF_OP_constant);
@@ -143,7 +156,8 @@ static void zfi_run_zero(zfi_zero *z)
             z->varies[z->order[i]] |= z->varies[node->args[k]];
     }
     for (int32_t i = 0; i < zfi_len(z->order); i++)
-        z->local |= g->nodes[z->order[i]].op == ZF_OP_sign_compress;
+        z->local |= g->nodes[z->order[i]].op == ZF_OP_sign_compress ||
+                    g->nodes[z->order[i]].op == ZF_OP_adam_drift;
     zfi_find_gradients(z);
     zfi_check_updates(z);
     zfi_check_local(z);

@@ -229,6 +229,47 @@ static int32_t zfi_append_bucket(zfi_zero *z, const zfi_bucket *bucket, const in
     return id;
 }
 
+static int32_t zfi_bucket_of_member(const zfi_zero *z, int32_t m)
+{
+    return z->bucket_of[z->cut.members[m].param];
+}
+
+/* The state of a member that is called like `state`, which is another member's: "KIND/PARAM"; 0:
+ * there is none. */
+static int32_t zfi_state_like(const zfi_zero *z, int32_t state, int32_t member)
+{
+    const zf_graph *g = z->graph;
+    const zfi_node *param = &g->nodes[z->cut.members[member].param], *node;
+    char name[400];
+    int32_t id;
+    snprintf(name, sizeof name, "%.*s/%s", (int)strcspn(g->nodes[state].name, "/"),
+             g->nodes[state].name, param->name);
+    id = zfi_map_get(g->names, name, 0);
+    node = &g->nodes[id];
+    return id && node->op == ZF_OP_state && zfi_same_shape(&node->shape, &param->shape) ? id : 0;
+}
+
+/* The bucket of a member's state and of those like it. */
+static int32_t zfi_bucket_of_states(zfi_zero *z, int32_t member, int32_t state)
+{
+    enum { STAGE, WHOLE, EACH, CUT };
+    zf_graph *g = z->graph;
+    const zfi_bucket *bucket = &z->cut.buckets[zfi_bucket_of_member(z, member)];
+    const int64_t ranks = ZF_INT(&g->nodes[state], state, ranks);
+    int32_t *leaves = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *leaves), id;
+    if (!leaves) return zfi_graph_nomem(g), 0;
+    for (int32_t m = 0; m < bucket->count; m++) {
+        leaves[m] = zfi_state_like(z, state, bucket->first + m);
+        if (leaves[m] && !g->nodes[leaves[m]].update) zfi_keep(z, leaves[m]);
+    }
+    id = zfi_append_bucket(z, bucket, leaves, ranks == CUT || (ranks == STAGE && z->sharded),
+                           ranks == EACH);
+    for (int32_t m = 0; m < bucket->count; m++)
+        if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};
+    zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
+    return id;
+}
+
 static void zfi_make_buckets(zfi_zero *z)
 {
     zf_graph *g = z->graph;
@@ -423,6 +464,7 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     zf_graph *g = z->graph;
     bool output = g->nodes[id].op == ZF_OP_output;
     if (g->nodes[id].op == ZF_OP_param || g->nodes[id].op == ZF_OP_gradient) return;
+    if (g->nodes[id].op == ZF_OP_state && z->lift[id].value) return; /* in a bucket already */
     if (zfi_joins_gradients(z, id)) return; /* zfi_keep_outputs joins what is summed */
     if (z->bucket_of[id] >= 0) { /* a view of a parameter is appended where it is used */
         int32_t copy = z->first_same[id] < 0 ? 0 : zfi_seen(z, id);
@@ -496,12 +538,31 @@ static void zfi_find_gathers(zfi_zero *z)
     zfi_free(&g->memory, frozen, count * sizeof *frozen);
 }
 
+/* Where parameters have drifted on this rank, a value of each bucket takes its place in the micro
+ * section. */
+static void zfi_drift_buckets(zfi_zero *z)
+{
+    zf_graph *g = z->graph;
+    for (int32_t i = 0; i < zfi_len(z->order) && !g->error.status; i++) {
+        const int32_t id = z->order[i], member = z->member_of[id];
+        const zfi_node node = g->nodes[id];
+        zfi_bucket_state *u = z->bucket_of[id] < 0 ? NULL : &z->buckets[z->bucket_of[id]];
+        int32_t args[4];
+        if (node.op != ZF_OP_adam_drift || u->gathered) continue;
+        args[0] = u->bucket;
+        for (int32_t k = 1; k < node.arg_count; k++)
+            args[k] = zfi_bucket_of_states(z, member, node.args[k]);
+        u->gathered = zfi_append_op(g, ZF_OP_adam_drift, args, node.arg_count, node.attributes);
+    }
+}
+
 static void zfi_micro_section(zfi_zero *z)
 {
     zf_graph *g = z->graph;
     bool gathers = z->sharded && z->d.stage == 3;
     int32_t use = 0;
     zfi_make_buckets(z);
+    zfi_drift_buckets(z);
     if (gathers) zfi_find_gathers(z);
     for (int32_t u = 0; u < zfi_len(z->uses); u++) (void)zfi_sent_of(z, z->uses[u].bucket);
     for (int32_t i = 0; i < zfi_len(z->order) && !g->error.status && !g->memory.failed; i++) {

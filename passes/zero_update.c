@@ -7,11 +7,6 @@
  *     adamw %2, ... / adamw %4, ...       adamw %20, ... {blocks=[0,1,1,3]}, by ranges of blocks
  */
 
-static int32_t zfi_bucket_of_member(const zfi_zero *z, int32_t m)
-{
-    return z->bucket_of[z->cut.members[m].param];
-}
-
 /* The node that an update of bucket f writes. */
 static int32_t zfi_target(zfi_zero *z, int32_t f)
 {
@@ -68,7 +63,7 @@ static int32_t zfi_lifted_node(zfi_zero *z, int32_t f, zf_op op, const int32_t *
         const zfi_node *node = &g->nodes[z->lifted[i - 1].node];
         if (node->op == op && node->arg_count == count &&
             !memcmp(node->args, args, (size_t)count * sizeof *args) &&
-            (op == ZF_OP_norms || op == ZF_OP_sign_compress || op == ZF_OP_sign_expand ||
+            (op == ZF_OP_norms || op == ZF_OP_sign_expand ||
              !memcmp(node->attributes, attributes, sizeof node->attributes)))
             return z->lifted[i - 1].node;
     }
@@ -85,21 +80,6 @@ static int32_t zfi_lifted_gather(zfi_zero *z, int32_t f, int64_t over, int32_t x
     return zfi_lifted_node(z, f, ZF_OP_all_gather, &x, 1, zfi_with({.i = ranks}, {.i = over}));
 }
 
-/* The state of a member that is called like `state`, which is another member's: "KIND/PARAM"; 0:
- * there is none. */
-static int32_t zfi_state_like(const zfi_zero *z, int32_t state, int32_t member)
-{
-    const zf_graph *g = z->graph;
-    const zfi_node *param = &g->nodes[z->cut.members[member].param], *node;
-    char name[400];
-    int32_t id;
-    snprintf(name, sizeof name, "%.*s/%s", (int)strcspn(g->nodes[state].name, "/"),
-             g->nodes[state].name, param->name);
-    id = zfi_map_get(g->names, name, 0);
-    node = &g->nodes[id];
-    return id && node->op == ZF_OP_state && zfi_same_shape(&node->shape, &param->shape) ? id : 0;
-}
-
 /* The member whose state this is, by its name; -1: none. */
 static int32_t zfi_member_of_state(const zfi_zero *z, int32_t id)
 {
@@ -110,25 +90,6 @@ static int32_t zfi_member_of_state(const zfi_zero *z, int32_t id)
                    zfi_same_shape(&g->nodes[param].shape, &g->nodes[id].shape)
                ? z->member_of[param]
                : -1;
-}
-
-/* The bucket of a member's state and of those like it. */
-static int32_t zfi_bucket_of_states(zfi_zero *z, int32_t member, int32_t state)
-{
-    enum { STAGE, WHOLE, EACH, CUT };
-    zf_graph *g = z->graph;
-    const zfi_bucket *bucket = &z->cut.buckets[zfi_bucket_of_member(z, member)];
-    const int64_t ranks = ZF_INT(&g->nodes[state], state, ranks);
-    int32_t *leaves = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *leaves), id;
-    if (!leaves) return zfi_graph_nomem(g), 0;
-    for (int32_t m = 0; m < bucket->count; m++)
-        if (z->updated[bucket->first + m]) leaves[m] = zfi_state_like(z, state, bucket->first + m);
-    id = zfi_append_bucket(z, bucket, leaves, ranks == CUT || (ranks == STAGE && z->sharded),
-                           ranks == EACH);
-    for (int32_t m = 0; m < bucket->count; m++)
-        if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};
-    zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
-    return id;
 }
 
 /* This rank's shard of a value that is whole on each rank, where `like` is a shard. */
@@ -333,6 +294,16 @@ static int64_t *zfi_updated_places(zfi_zero *z, int32_t f, int64_t *count)
     return places;
 }
 
+/* The node of bucket f that writes the leaf, its operand k; 0: there is none yet. */
+static int32_t zfi_lifted_onto(const zfi_zero *z, int32_t f, zf_op op, int32_t k, int32_t leaf)
+{
+    for (int32_t i = z->buckets[f].lifted; i; i = z->lifted[i - 1].before) {
+        const zfi_node *node = &z->graph->nodes[z->lifted[i - 1].node];
+        if (node->op == op && node->args[k] == leaf) return z->lifted[i - 1].node;
+    }
+    return 0;
+}
+
 /* Compression of a parameter's elements: at its first parameter, that of the bucket. What each rank
  * compresses of the whole bucket goes to the ranks whose shards it is; what they compress of their
  * average goes to all. */
@@ -346,12 +317,14 @@ static void zfi_lift_signs(zfi_zero *z, int32_t id, int32_t member)
     const int64_t shards = server && z->d.world > 1 ? z->d.world : 0;
     int32_t args[2], made;
     int64_t count, *places;
-    args[0] = zfi_pull(z, id, member, node.args[0]);
-    args[1] = args[0] ? zfi_pull(z, id, member, node.args[1]) : 0;
-    if (!args[1] || !(places = zfi_updated_places(z, f, &count))) return;
-    made = zfi_lifted_node(z, f, ZF_OP_sign_compress, args, 2,
-                           zfi_with(zfi_listed(places, count), zfi_listed(places + room, count),
-                                    {.i = shards}, {.i = server}));
+    args[1] = zfi_pull(z, id, member, node.args[1]);
+    made = zfi_lifted_onto(z, f, ZF_OP_sign_compress, 1, args[1]);
+    args[0] = made ? g->nodes[made].args[0] : zfi_pull(z, id, member, node.args[0]);
+    if (!args[0] || !args[1] || !(places = zfi_updated_places(z, f, &count))) return;
+    if (!made)
+        made = zfi_lifted_node(z, f, ZF_OP_sign_compress, args, 2,
+                               zfi_with(zfi_listed(places, count), zfi_listed(places + room, count),
+                                        {.i = shards}, {.i = server}));
     if (made && z->d.world > 1)
         made = zfi_lifted_node(z, f, server ? ZF_OP_all_gather : ZF_OP_all_to_all, &made, 1,
                                zfi_with({.i = z->d.world}));
@@ -386,11 +359,11 @@ static void zfi_lift_assign(zfi_zero *z, int32_t id, int32_t member)
 {
     const int32_t *of = z->graph->nodes[id].args, f = zfi_bucket_of_member(z, member);
     const int32_t value = of[1];
-    int32_t args[2] = {zfi_pull(z, id, member, of[0]), 0}, made;
-    args[1] = args[0] ? zfi_pull(z, id, member, value) : 0;
-    if (!args[1]) return;
-    args[1] = zfi_cut_like(z, f, args[1], args[0]);
-    made = args[1] ? zfi_lifted_node(z, f, ZF_OP_assign, args, 2, zfi_with({.i = 0})) : 0;
+    int32_t args[2] = {zfi_pull(z, id, member, of[0]), 0};
+    int32_t made = zfi_lifted_onto(z, f, ZF_OP_assign, 0, args[0]);
+    if (!made && args[0]) args[1] = zfi_pull(z, id, member, value);
+    if (args[1]) args[1] = zfi_cut_like(z, f, args[1], args[0]);
+    if (args[1]) made = zfi_lifted_node(z, f, ZF_OP_assign, args, 2, zfi_with({.i = 0}));
     z->lift[id] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, made};
 }
 
@@ -551,7 +524,7 @@ static void zfi_lift_states(zfi_zero *z, int32_t first)
             const bool update = zfi_has(g, z->order[i], ZF_OP_UPDATE) || node->op == ZF_OP_delay;
             if (state->op != ZF_OP_state || (update && !ZF_INT(state, state, ranks))) continue;
             member = zfi_member_of_state(z, node->args[k]);
-            if (member >= 0) z->lift[node->args[k]] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, 0};
+            if (member >= 0 && !z->lift[node->args[k]].value) z->lift[node->args[k]] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, 0};
         }
     }
 }

@@ -27,7 +27,7 @@ check 'unknown command' \
 check 'unknown option' misused "there is no option '--learning-rate=1'" pretrain --learning-rate=1
 check 'ambiguous option' misused "'--se' is ambiguous: --seq or --seconds" pretrain --se 1
 check 'bad number' misused "--seq takes a whole number from 8 to 65536, not '7'" pretrain --seq 7
-check 'bad choice' misused "--optimizer is one of adamw|lamb|sgd|lion|onebit_adam, not 'adam'" \
+check 'bad choice' misused "--optimizer is one of adamw|lamb|sgd|lion|onebit_adam|zero_one_adam, not 'adam'" \
     pretrain --optimizer adam
 check 'no value' misused '--corpus needs a value: --corpus FILE' eval --corpus
 check 'stray argument' misused "'text' is one argument too many" pretrain text

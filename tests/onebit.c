@@ -16,6 +16,7 @@ typedef struct setup {
     zf_dtype dtype;
     bool prefetch, threads;
     double clip;
+    zf_zero_one_adam_desc zero_one;
 } setup;
 
 typedef struct team team;
@@ -70,6 +71,7 @@ static zf_training training_of(const setup *s)
                      .clip = s->clip,
                      .adamw.weight_decay = 0.1,
                      .onebit_adam = {.weight_decay = 0.1, .freeze_step = s->freeze_step},
+                     .zero_one_adam = s->zero_one,
                      .zero = {.stage = s->stage,
                               .world = s->world,
                               .micro_batches = s->micro_batches,
@@ -222,6 +224,39 @@ static void params_of(const team *m, int32_t rank, float *p)
         }
 }
 
+static bool same_params(const team *a, const team *b)
+{
+    static float p[PARAMS], q[PARAMS];
+    params_of(a, 0, p);
+    for (int r = 0; r < b->s.world; r++) {
+        params_of(b, r, q);
+        if (memcmp(p, q, sizeof p)) return false;
+    }
+    return true;
+}
+
+static bool save(test *t, const team *m, const char *path)
+{
+    zf_program *programs[RANKS];
+    zf_error error = {ZF_OK, ""};
+    for (int r = 0; r < m->s.world; r++) programs[r] = m->members[r].programs[0];
+    if (!zf_lockstep_save(&(zf_lockstep_desc){programs, m->s.world, 0}, path, NULL, &error))
+        return true;
+    test_fail(t, __FILE__, __LINE__, "zf_lockstep_save", error.text);
+    return false;
+}
+
+static bool load(test *t, const team *m, const char *path)
+{
+    zf_program *programs[RANKS];
+    zf_error error = {ZF_OK, ""};
+    for (int r = 0; r < m->s.world; r++) programs[r] = m->members[r].programs[0];
+    if (!zf_lockstep_load(&(zf_lockstep_desc){programs, m->s.world, 0}, path, NULL, &error))
+        return true;
+    test_fail(t, __FILE__, __LINE__, "zf_lockstep_load", error.text);
+    return false;
+}
+
 /* ----------------------------------------------------------------------------------- compression */
 
 /* One block of `count` elements through sign_compress, twice where a part of another tensor stands
@@ -299,6 +334,8 @@ TEST_ONCE(onebit_compression_by_definition)
 typedef struct reference {
     double p[PARAMS], m[PARAMS], v[PARAMS], worker[RANKS][PARAMS], server[PARAMS];
     double g[RANKS][PARAMS]; /* of each rank's part, times the number of ranks */
+    double at[RANKS][PARAMS]; /* where each rank computes */
+    double u[RANKS][PARAMS], own[RANKS][PARAMS], rate; /* of 0/1 Adam */
 } reference;
 
 static reference ref;
@@ -310,11 +347,12 @@ static void reference_gradients(const setup *s, int64_t step)
     for (int64_t slot = 0; slot < s->world * s->micro_batches; slot++) {
         float x[ROWS * IN], y[ROWS * OUT];
         double *g = ref.g[slot % s->world];
+        const double *p = ref.at[slot % s->world];
         batch_of(step, slot, x, y);
         for (int row = 0; row < ROWS; row++)
             for (int o = 0; o < OUT; o++) {
-                double h = ref.p[WEIGHTS + o] - (double)y[row * OUT + o];
-                for (int i = 0; i < IN; i++) h += (double)x[row * IN + i] * ref.p[i * OUT + o];
+                double h = p[WEIGHTS + o] - (double)y[row * OUT + o];
+                for (int i = 0; i < IN; i++) h += (double)x[row * IN + i] * p[i * OUT + o];
                 h *= 2 * (double)weight_of(s) * s->world;
                 for (int i = 0; i < IN; i++) g[i * OUT + o] += h * (double)x[row * IN + i];
                 g[WEIGHTS + o] += h;
@@ -360,6 +398,7 @@ static void reference_onebit_adam(const setup *s, int64_t step)
     static double parts[RANKS][PARAMS];
     const double beta1 = 0.9, beta2 = 0.999, lr = (double)(float)rate(step);
     const int64_t t = step + 1, k = t < s->freeze_step ? t : s->freeze_step;
+    for (int r = 0; r < s->world; r++) memcpy(ref.at[r], ref.p, sizeof ref.p);
     reference_gradients(s, step);
     for (int i = 0; i < PARAMS; i++) {
         double g = 0;
@@ -419,32 +458,126 @@ TEST_ONCE(onebit_adam_is_the_reference)
     }
 }
 
-/* ------------------------------------------------------------------------------------- same bits */
+/* ---------------------------------------------------------------------------------------- 0/1 Adam */
 
-static bool same_params(const team *a, const team *b)
+/* The steps, by their letters: R refresh, S sync, l local. */
+static const setup zero_one = {
+    ZF_ZERO_ONE_ADAM,
+    .world = 2,
+    .micro_batches = 1,
+    .zero_one = {.weight_decay = 0.1, .var_freeze_step = 8, .var_update_scaler = 3,
+                 .local_step_scaler = 4, .local_step_clipper = 3}};
+static const char zero_one_steps[] = "RRRRSRSR" "SSSS" "lSlS" "llSS" "llSS";
+
+TEST(zero_one_adam_has_its_schedule)
 {
-    static float p[PARAMS], q[PARAMS];
-    params_of(a, 0, p);
-    for (int r = 0; r < b->s.world; r++) {
-        params_of(b, r, q);
-        if (memcmp(p, q, sizeof p)) return false;
-    }
-    return true;
+    zf_training d = training_of(&zero_one);
+    d.loss = (zf_tensor){NULL, 1};
+    CHECK(t, zf_variant_count(&d) == 3);
+    for (int step = 1; step <= (int)sizeof zero_one_steps - 1; step++)
+        CHECK(t, zf_variant_at(&d, step) == (int)(strchr("RSl", zero_one_steps[step - 1]) - "RSl"));
+    d.zero_one_adam = (zf_zero_one_adam_desc){.var_freeze_step = 0};
+    CHECK(t, zf_variant_at(&d, 16) == 0 && zf_variant_at(&d, 17) == 0 && zf_variant_at(&d, 18) == 1);
+    CHECK(t, zf_variant_at(&d, 100001) == 1 && zf_variant_at(&d, 132769) == 2);
+    CHECK_TEXT(t, zf_variant_name(&d, 2), "local");
 }
+
+static void reference_zero_one(const setup *s, int64_t step)
+{
+    static double parts[RANKS][PARAMS], mean[PARAMS];
+    const double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, lr = (double)(float)rate(step);
+    const char letter = zero_one_steps[step];
+    for (int r = 0; r < s->world; r++)
+        for (int i = 0; i < PARAMS; i++)
+            ref.at[r][i] = ref.u[r][i] == 0 ? ref.p[i]
+                                            : ref.p[i] - ref.u[r][i] / (sqrt(ref.v[i]) + eps);
+    reference_gradients(s, step);
+    if (letter == 'R') {
+        for (int i = 0; i < PARAMS; i++) {
+            double g = 0;
+            for (int r = 0; r < s->world; r++) g += ref.g[r][i] / s->world;
+            ref.m[i] = beta1 * ref.m[i] + (1 - beta1) * g;
+            ref.v[i] = beta2 * ref.v[i] + (1 - beta2) * g * g;
+            for (int r = 0; r < s->world; r++) ref.own[r][i] = ref.m[i];
+            ref.p[i] -= lr * (i < WEIGHTS ? 0.1 : 0) * ref.p[i];
+            ref.p[i] -= lr * ref.m[i] / (sqrt(ref.v[i]) + eps);
+        }
+        return;
+    }
+    ref.rate += lr;
+    for (int r = 0; r < s->world; r++)
+        for (int i = 0; i < PARAMS; i++) {
+            ref.own[r][i] = beta1 * ref.own[r][i] + (1 - beta1) * ref.g[r][i];
+            ref.u[r][i] += lr * ref.own[r][i];
+            parts[r][i] = ref.u[r][i];
+        }
+    if (letter == 'l') return;
+    reference_mean(s->world, parts, mean);
+    for (int i = 0; i < PARAMS; i++) {
+        ref.p[i] -= ref.rate * (i < WEIGHTS ? 0.1 : 0) * ref.p[i];
+        ref.p[i] -= mean[i] / (sqrt(ref.v[i]) + eps);
+        ref.m[i] = mean[i] / ref.rate;
+        for (int r = 0; r < s->world; r++) ref.own[r][i] = ref.m[i], ref.u[r][i] = 0;
+    }
+    ref.rate = 0;
+}
+
+TEST_ONCE(zero_one_adam_is_the_reference)
+{
+    test_defer(t, team_free, &teams[0]);
+    for (int n = 0; n < 2; n++) {
+        setup s = zero_one;
+        if (n) s.world = 4, s.micro_batches = 2, s.bucket_bytes = 1;
+        if (!team_new(t, &teams[0], &s)) return;
+        reference_begin(&teams[0]);
+        for (int64_t step = 0; step < (int)sizeof zero_one_steps - 1; step++) {
+            if (!run(t, &teams[0], step + 1)) return;
+            reference_zero_one(&s, step);
+            for (int r = 0; r < s.world; r++)
+                CHECK_NEAR(t, reference_distance(&teams[0], r), 0, 1e-5);
+        }
+    }
+}
+
+/* Local steps send losses alone, and a run goes on in the middle of an interval. */
+TEST_ONCE(zero_one_adam_in_an_interval)
+{
+    const char *path = test_path("zero_one");
+    zf_program_info info;
+    test_defer(t, team_free, &teams[0]);
+    test_defer(t, team_free, &teams[1]);
+    if (!team_new(t, &teams[0], &zero_one) || !run(t, &teams[0], 17) ||
+        !save(t, &teams[0], path))
+        return;
+    info = zf_program_info_of(teams[0].members[0].programs[2]);
+    CHECK(t, !memcmp(&info.counted, &info.plan.traffic, sizeof info.counted));
+    CHECK(t, info.counted.all_reduce.bytes == sizeof(float) * 2 && !info.counted.all_gather.calls &&
+                 !info.counted.all_to_all.calls && !info.counted.reduce_scatter.calls);
+    if (!run(t, &teams[0], 20)) return;
+    if (!team_new(t, &teams[1], &zero_one) || !load(t, &teams[1], path) ||
+        !run(t, &teams[1], 20))
+        return;
+    CHECK(t, same_params(&teams[0], &teams[1]));
+}
+
+/* ------------------------------------------------------------------------------------- same bits */
 
 /* Stages, sizes of buckets, threads and queues change no bit. */
 TEST_ONCE(onebit_same_bits)
 {
     static const setup base[] = {
         {ZF_ONEBIT_ADAM, .world = 4, .micro_batches = 2, .freeze_step = 2, .clip = 0.5},
-        {ZF_ONEBIT_ADAM, .world = 3, .micro_batches = 1, .freeze_step = 2, .dtype = ZF_BF16}};
+        {ZF_ONEBIT_ADAM, .world = 3, .micro_batches = 1, .freeze_step = 2, .dtype = ZF_BF16,
+         .clip = 0.5},
+        {ZF_ZERO_ONE_ADAM, .world = 3, .micro_batches = 2, .dtype = ZF_BF16, .clip = 0.5,
+         .zero_one = {.var_freeze_step = 1, .local_step_scaler = 2, .local_step_clipper = 2}}};
     test_defer(t, team_free, &teams[0]);
     test_defer(t, team_free, &teams[1]);
     for (size_t n = 0; n < sizeof base / sizeof *base; n++) {
         if (!team_new(t, &teams[0], &base[n]) || !run(t, &teams[0], 5)) return;
         for (int way = 0; way < 4; way++) {
             setup s = base[n];
-            s.stage = way < 3 ? way : 1;
+            s.stage = n == 2 ? 0 : way < 3 ? way : 1;
             s.bucket_bytes = way == 1 ? 0 : 1;
             s.prefetch = way != 2;
             s.threads = way > 1;
@@ -503,28 +636,6 @@ TEST_ONCE(onebit_bytes)
 }
 
 /* ---------------------------------------------------------------------------------- checkpoints */
-
-static bool save(test *t, const team *m, const char *path)
-{
-    zf_program *programs[RANKS];
-    zf_error error = {ZF_OK, ""};
-    for (int r = 0; r < m->s.world; r++) programs[r] = m->members[r].programs[0];
-    if (!zf_lockstep_save(&(zf_lockstep_desc){programs, m->s.world, 0}, path, NULL, &error))
-        return true;
-    test_fail(t, __FILE__, __LINE__, "zf_lockstep_save", error.text);
-    return false;
-}
-
-static bool load(test *t, const team *m, const char *path)
-{
-    zf_program *programs[RANKS];
-    zf_error error = {ZF_OK, ""};
-    for (int r = 0; r < m->s.world; r++) programs[r] = m->members[r].programs[0];
-    if (!zf_lockstep_load(&(zf_lockstep_desc){programs, m->s.world, 0}, path, NULL, &error))
-        return true;
-    test_fail(t, __FILE__, __LINE__, "zf_lockstep_load", error.text);
-    return false;
-}
 
 /* The errors of the workers, [world, WEIGHTS]. */
 static bool workers_of(test *t, const team *m, float *errors)
@@ -635,13 +746,17 @@ TEST_ONCE(onebit_misuse)
         {"zf_onebit_adam: it has no steps that a loss scale skips, since each rank's gradients stay "
          "its own; use bf16 or f32",
          {.precision.dtype = ZF_F16}},
+        {"zf_zero: zf_zero_one_adam is for stage 0: in local steps each rank changes all parameters, "
+         "by the whole variance; stage is 2",
+         {.optimizer = ZF_ZERO_ONE_ADAM, .zero = {.stage = 2, .world = 2}}},
         {"zf_onebit_adam: freeze_step is -1; it must be 1 or more",
          {.onebit_adam.freeze_step = -1}},
         {"zf_onebit_adam: beta2 is 1; it must be in [0, 1)", {.onebit_adam.beta2 = 1}}};
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         zf_graph *g = zf_graph_new(NULL);
         zf_training d = rows[n].t;
-        d.optimizer = ZF_ONEBIT_ADAM, d.variant = 1;
+        if (!d.optimizer) d.optimizer = ZF_ONEBIT_ADAM;
+        d.variant = 1;
         d.loss = build(g);
         CHECK(t, zf_passes(g, &d));
         CHECK_TEXT(t, zf_graph_error(g), rows[n].said);

@@ -32,6 +32,14 @@ zf_training session_training(zf_graph *g, const session_desc *d)
                                      .eps = d->eps,
                                      .weight_decay = d->weight_decay,
                                      .freeze_step = d->freeze_step},
+                     .zero_one_adam = {.beta1 = d->beta1,
+                                       .beta2 = d->beta2,
+                                       .eps = d->eps,
+                                       .weight_decay = d->weight_decay,
+                                       .var_freeze_step = d->freeze_step,
+                                       .var_update_scaler = d->var_update_scaler,
+                                       .local_step_scaler = d->local_step_scaler,
+                                       .local_step_clipper = d->local_step_clipper},
                      .recompute = {d->recompute, (size_t)d->memory}};
     if (d->purpose == SAMPLE_TRAIN) {
         t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
@@ -137,9 +145,9 @@ static bool open_variant(session *s, const session_desc *d, zf_store *store, zf_
                                                 .seed = store ? 0 : d->seed,
                                                 .store = store,
                                                 .bound = d->share != NULL,
-                                                .beside = d->share && !d->share->keeps
-                                                              ? d->share->program
-                                                              : NULL,
+                                                .beside = !d->share         ? s->programs[0]
+                                                          : d->share->keeps ? NULL
+                                                                            : d->share->program,
                                                 .caches = d->share ? d->share->program : NULL,
                                                 .comm = s->sharing.comm,
                                                 .offload_dir = store ? NULL : d->offload_dir,

@@ -91,7 +91,14 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
         {"max-ratio", NUMBER | NOTED, "X", &o->max_coeff, 1e-9, 1e9,
          "maximum of LAMB's trust ratio"},
         {"freeze-step", COUNT | NOTED, "N", &o->freeze_step, 0, 1e12,
-         "of onebit_adam: the last step of its warm-up"},
+         "of onebit_adam: the last step of its warm-up; of zero_one_adam: the last that may refresh\n"
+         "                                    the variance"},
+        {"var-update-scaler", COUNT | NOTED, "N", &o->var_update_scaler, 0, 1e12,
+         "of zero_one_adam: refreshes until their distance doubles; 0: 16"},
+        {"local-step-scaler", COUNT | NOTED, "N", &o->local_step_scaler, 0, 1e12,
+         "of zero_one_adam: steps until the interval of averages doubles; 0: 32768"},
+        {"local-step-clipper", COUNT | NOTED, "N", &o->local_step_clipper, 0, 1e12,
+         "of zero_one_adam: the longest interval; 0: 16"},
         {"weight-decay", NUMBER | NOTED, "X", &o->weight_decay, 0, 1e3,
          "not on biases and LayerNorm"},
         {"clip", NUMBER | NOTED, "X", &o->clip, 0, INFINITY, "maximum gradient norm; 0: none"},
@@ -332,8 +339,17 @@ const char *settings_wrong(const settings *o)
     if (o->optimizer == ZF_ONEBIT_ADAM && !o->freeze_step)
         return "--optimizer onebit_adam needs --freeze-step N, the last step of its warm-up: 15 to "
                "25% of all";
-    if (o->freeze_step && o->optimizer != ZF_ONEBIT_ADAM)
-        return "--freeze-step is for --optimizer onebit_adam";
+    if (o->optimizer == ZF_ZERO_ONE_ADAM && !o->freeze_step)
+        return "--optimizer zero_one_adam needs --freeze-step N, the last step that may refresh the "
+               "variance";
+    if (o->freeze_step && o->optimizer != ZF_ONEBIT_ADAM && o->optimizer != ZF_ZERO_ONE_ADAM)
+        return "--freeze-step is for --optimizer onebit_adam or zero_one_adam";
+    if ((o->var_update_scaler || o->local_step_scaler || o->local_step_clipper) &&
+        o->optimizer != ZF_ZERO_ONE_ADAM)
+        return "--var-update-scaler, --local-step-scaler and --local-step-clipper are for --optimizer "
+               "zero_one_adam";
+    if (o->optimizer == ZF_ZERO_ONE_ADAM && o->zero)
+        return "--optimizer zero_one_adam is for --zero 0: its local steps change all parameters";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";
     if (o->hpz && o->zero != 3)

@@ -18,7 +18,8 @@ typedef struct settings {
         eval_batches, eval_every, save_every, compare_every, keep;
     int64_t ranks, nodes, ranks_per_node, zero, mics, micro_batches, bucket, prefetch,
         quantized_block;
-    int64_t freeze_step; /* of 1-bit optimizers */
+    int64_t freeze_step, var_update_scaler, local_step_scaler,
+        local_step_clipper; /* of 1-bit optimizers */
     int64_t first_rate; /* 0: the schedule's first step has the rate of step 0 */
     double lr, end_lr, weight_decay, clip, dropout, beta1, beta2, eps, momentum, min_coeff,
         max_coeff, seconds, deadline;

@@ -1,0 +1,185 @@
+/* zero_one_adam: 1-bit Adam without a warm-up, whose ranks also make steps of their own (Lu et al.
+ * 2022).
+ *
+ * requires, ensures: as passes/optimizer.c; after zf_autograd, before zf_zero at stage 0
+ *
+ *     refresh   the gradient is averaged, and m and v are updated by it; p -= lr m / (sqrt(v) + eps)
+ *     local     m_r = beta1 m_r + (1 - beta1) g_r, u_r += lr m_r; nothing is exchanged
+ *     sync      the same; then u, the average of all u_r by signs; p -= u / (sqrt(v) + eps),
+ *               m = u / (sum of lr), m_r = m, u_r = 0
+ *
+ * p, m and v are the same on all ranks at all times. What a rank computes with, in steps local and
+ * sync, is p - u_r / (sqrt(v) + eps), a value of the micro section that takes the place of p:
+ *
+ *     %40 = adam_drift %2, %u, %v {eps=1e-08} : f32[8,32]     %4 = matmul %1, %40 */
+
+enum { ZFI_REFRESH, ZFI_SYNC, ZFI_LOCAL };
+
+static zf_zero_one_adam_desc zfi_zero_one_adam_resolved(const zf_zero_one_adam_desc *desc)
+{
+    zf_zero_one_adam_desc d = desc ? *desc : (zf_zero_one_adam_desc){.beta1 = 0};
+    d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-8);
+    if (!d.var_freeze_step) d.var_freeze_step = 100000;
+    if (!d.var_update_scaler) d.var_update_scaler = 16;
+    if (!d.local_step_scaler) d.local_step_scaler = 32768;
+    if (!d.local_step_clipper) d.local_step_clipper = 16;
+    return d;
+}
+
+/* Refreshes come with distances 1, var_update_scaler times, then 2, 4, ..., up to var_freeze_step.
+ * Behind it, local_step_scaler steps have intervals of 1, as many of 2, 4, ... local_step_clipper;
+ * each interval ends with an average. */
+static int32_t zfi_zero_one_adam_at(const zf_zero_one_adam_desc *desc, int64_t step)
+{
+    const zf_zero_one_adam_desc d = zfi_zero_one_adam_resolved(desc);
+    int64_t at = 1, distance = 1, segment, offset, interval = 1;
+    if (step <= d.var_freeze_step) {
+        while (step - at >= distance * d.var_update_scaler)
+            at += distance * d.var_update_scaler, distance *= 2;
+        return (step - at) % distance ? ZFI_SYNC : ZFI_REFRESH;
+    }
+    segment = (step - d.var_freeze_step - 1) / d.local_step_scaler;
+    offset = (step - d.var_freeze_step - 1) % d.local_step_scaler;
+    for (int64_t k = 0; k < segment && interval < d.local_step_clipper; k++) interval *= 2;
+    if (interval > d.local_step_clipper) interval = d.local_step_clipper;
+    return (offset + 1) % interval && offset + 1 < d.local_step_scaler ? ZFI_LOCAL : ZFI_SYNC;
+}
+
+/* The state of that name, which is made if there is none. */
+static zf_tensor zfi_state_over(zf_graph *g, const char *kind, zf_tensor param, int64_t ranks)
+{
+    char name[400];
+    int32_t id;
+    snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
+    id = zfi_map_get(g->names, name, 0);
+    return id ? (zf_tensor){g, id} : zfi_moment_over(g, kind, param, ranks);
+}
+
+/* Puts in place of the trained parameters, where the micro section reads them, where this rank has
+ * taken them. */
+static void zfi_drift_params(zf_graph *g, double eps)
+{
+    const size_t nodes = (size_t)zfi_len(g->nodes);
+    int32_t *marks = zfi_gradient_nodes(g), *drift = zfi_calloc(&g->memory, nodes, sizeof *drift),
+            *order = NULL, known = zfi_len(g->order), added = known;
+    for (int32_t k = 0; drift && k < zfi_len(marks) && !g->error.status; k++) {
+        const zf_tensor p = {g, g->nodes[marks[k]].args[0]};
+        zf_tensor args[4] = {p};
+        args[1] = zfi_moment_over(g, "zero_one_adam.u", p, ZFI_STATE_EACH);
+        args[2] = zfi_moment_over(g, "zero_one_adam.v", p, ZFI_STATE_STAGE);
+        args[3] = zfi_master(g, "zero_one_adam.master", p);
+        drift[p.id] = zfi_build_update(ZF_OP_adam_drift, 4, args, zfi_with({.f = eps})).id;
+    }
+    if (drift && !g->error.status && !g->memory.failed) {
+        for (int32_t i = 0; i < known; i++) {
+            const int32_t id = g->order[i];
+            zfi_node *node = &g->nodes[id];
+            zfi_push(&g->memory, order, id);
+            for (int32_t k = 0; k < node->arg_count && !node->update && !g->memory.failed; k++)
+                if (node->op != ZF_OP_gradient && drift[node->args[k]])
+                    node->args[k] = drift[node->args[k]];
+            if (node->op != ZF_OP_param || !drift[id]) continue;
+            do {
+                g->nodes[g->order[added]].update = false;
+                zfi_push(&g->memory, order, g->order[added]);
+            } while (!g->memory.failed && g->order[added++] != drift[id]);
+        }
+    }
+    if (order && !g->memory.failed && !g->error.status) {
+        zfi_array_free(&g->memory, g->order);
+        g->order = order;
+    } else {
+        zfi_array_free(&g->memory, order);
+    }
+    zfi_free(&g->memory, drift, nodes * sizeof *drift);
+    zfi_array_free(&g->memory, marks);
+    if (g->memory.failed) zfi_graph_nomem(g);
+}
+
+static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
+                                     double decay)
+{
+    const zf_zero_one_adam_desc *d = o->desc;
+    const zf_attribute *rates = zfi_with({.f = 0}, {.f = 0}, {.f = d->eps}, {.f = decay});
+    const zf_tensor m = zfi_moment_over(g, "zero_one_adam.m", p, ZFI_STATE_WHOLE),
+                    own = zfi_moment_over(g, "zero_one_adam.own_m", p, ZFI_STATE_EACH),
+                    v = zfi_state_over(g, "zero_one_adam.v", p, ZFI_STATE_STAGE);
+    zf_tensor u, w, mean, sum, gradient = zf_cast(dp, ZF_F32);
+    char name[400];
+    snprintf(name, sizeof name, "zero_one_adam.master/%s", zf_tensor_name(p));
+    w = zf_graph_find(g, name);
+    if (!zf_valid(w)) w = zfi_master(g, "zero_one_adam.master", p);
+    if (d->variant == ZFI_REFRESH) {
+        mean = zf_add(zf_scale(m, d->beta1), zf_scale(gradient, 1 - d->beta1));
+        mean = zfi_op(assign, NULL, m, mean);
+        (void)zfi_op(assign, NULL, own, mean);
+        (void)zfi_op(assign, NULL, v,
+                     zf_add(zf_scale(v, d->beta2),
+                            zf_scale(zf_mul(gradient, gradient), 1 - d->beta2)));
+        (void)zfi_build_update(ZF_OP_adam_apply, 7,
+                               (zf_tensor[]){p, mean, v, o->lr, o->step, o->variance_step, w}, rates);
+        return;
+    }
+    u = zfi_state_over(g, "zero_one_adam.u", p, ZFI_STATE_EACH);
+    mean = zf_add(zf_scale(own, d->beta1), zf_scale(gradient, 1 - d->beta1));
+    sum = zf_add(u, zf_mul(mean, o->lr));
+    if (d->variant == ZFI_LOCAL) {
+        (void)zfi_op(assign, NULL, own, mean);
+        (void)zfi_op(assign, NULL, u, sum);
+        return;
+    }
+    sum = zfi_sign_mean(sum, zfi_moment_over(g, "zero_one_adam.worker", p, ZFI_STATE_EACH),
+                        zfi_moment_over(g, "zero_one_adam.server", p, ZFI_STATE_CUT));
+    mean = zf_where(o->moved, zf_div(sum, o->total), m);
+    mean = zfi_op(assign, NULL, m, mean);
+    (void)zfi_op(assign, NULL, own, mean);
+    (void)zfi_op(assign, NULL, u, zf_scale(mean, 0));
+    (void)zfi_build_update(ZF_OP_adam_apply, 7,
+                           (zf_tensor[]){p, mean, v, o->total, o->step, o->variance_step, w}, rates);
+}
+
+/* Counts updates of the variance, and sums the rates since the last average. */
+static void zfi_begin_zero_one_adam(zf_graph *g, zfi_optimizer *o)
+{
+    const zf_zero_one_adam_desc *d = o->desc;
+    zf_tensor rate;
+    o->variance_step = zf_state(g, "zero_one_adam.variance_step", ZF_I64, ZF_SCALAR, 0);
+    if (d->variant == ZFI_REFRESH) {
+        (void)zfi_build_update(ZF_OP_advance, 1, &o->variance_step, NULL);
+        return;
+    }
+    rate = zf_state(g, "zero_one_adam.rate", ZF_F32, ZF_SCALAR, 0);
+    o->total = zf_add(rate, o->lr);
+    o->moved = zf_less(zf_constant(g, ZF_F32, ZF_SCALAR, 0), o->total);
+    (void)zfi_op(assign, NULL, rate, d->variant == ZFI_LOCAL ? o->total : zf_scale(o->total, 0));
+}
+
+ZF_API zf_status zf_zero_one_adam(zf_graph *g, zf_tensor lr, const zf_zero_one_adam_desc *desc)
+{
+    const zf_zero_one_adam_desc d = zfi_zero_one_adam_resolved(desc);
+    zfi_optimizer o = {.name = "zf_zero_one_adam",
+                       .lr = lr,
+                       .weight_decay = d.weight_decay,
+                       .decay_all = d.decay_all,
+                       .desc = &d,
+                       .begin = zfi_begin_zero_one_adam,
+                       .update = zfi_update_zero_one_adam};
+    if (zfi_check_onebit(g, o.name) ||
+        !zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay))
+        return g ? g->error.status : ZF_ERR_ARGUMENT;
+    if (d.var_freeze_step < 1 || d.var_update_scaler < 1 || d.local_step_scaler < 1 ||
+        d.local_step_clipper < 1)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero_one_adam: var_freeze_step, var_update_scaler, local_step_scaler and "
+                        "local_step_clipper must be 1 or more; they are %lld, %lld, %lld and %lld",
+                        (long long)d.var_freeze_step, (long long)d.var_update_scaler,
+                        (long long)d.local_step_scaler, (long long)d.local_step_clipper);
+    if (d.variant < 0 || d.variant > ZFI_LOCAL)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero_one_adam: there is no variant %d; 0 is refresh, 1 sync, 2 local",
+                        (int)d.variant);
+    if (d.variant != ZFI_REFRESH && (g->stages & ZFI_STAGE_GRADIENTS) &&
+        !(g->stages & (ZFI_STAGE_UPDATES | ZFI_STAGE_PLACED)))
+        zfi_drift_params(g, d.eps);
+    return zfi_optimize(g, &o, true);
+}

@@ -1103,7 +1103,8 @@ typedef struct zf_training {
     zf_onebit_adam_desc onebit_adam; /* but its variant, as that of the next, which is: */
     zf_zero_one_adam_desc zero_one_adam;
     int32_t variant; /* of the step: which of its programs this is (zf_variant_count) */
-    bool delay; /* zf_delay is run */
+    bool delay; /* zf_delay is run, */
+    int64_t delay_from; /* from the step after this one on; above 0 the step has two variants */
     zf_recompute_desc recompute;
     zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
     zf_offload_desc offload;   /* {0}: not run; else zf_zero is, also where `zero` is {0} */
@@ -1150,9 +1151,10 @@ ZF_API zf_training zf_training_resolved(const zf_training *training);
  *
  * Compile all before zf_load: a checkpoint has the states of all variants. The number of the step
  * decides, so that a run goes on from a checkpoint as it would have without it, and all ranks take
- * the same. Optimizers without variants have one; so has a description without a loss. */
+ * the same. Updates that are delayed from some step on (delay_from) make two variants too. Other
+ * descriptions have one. */
 ZF_API int32_t zf_variant_count(const zf_training *training);
-/* "warm-up", "compressed"; NULL for a number outside */
+/* "warm-up", "compressed"; "direct", "delayed"; NULL for a number outside */
 ZF_API const char *zf_variant_name(const zf_training *training, int32_t variant);
 /* That of step 1, 2, ... */
 ZF_API int32_t zf_variant_at(const zf_training *training, int64_t step);

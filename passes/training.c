@@ -131,7 +131,10 @@ ZF_API const char *zf_optimizer_name(zf_optimizer optimizer)
                : NULL;
 }
 
-static bool zfi_wants_delay(const zf_training *t) { return zfi_wants_training(t) && t->delay; }
+static bool zfi_wants_delay(const zf_training *t)
+{
+    return zfi_wants_training(t) && t->delay && (t->delay_from == 0 || t->variant > 0);
+}
 
 static zf_status zfi_pass_delay(zf_graph *g, const zf_training *t)
 {
@@ -160,12 +163,25 @@ static const struct zfi_varying {
 } zfi_varying[] = {{ZF_ONEBIT_ADAM, {"warm-up", "compressed"}, zfi_onebit_adam_at},
                    {ZF_ZERO_ONE_ADAM, {"refresh", "sync", "local"}, zfi_zero_one_at}};
 
+static int32_t zfi_delay_at(const zf_training *t, int64_t step) { return step > t->delay_from; }
+
+/* Of all other optimizers, where updates are delayed from some step on. */
+static const struct zfi_varying zfi_delaying_later = {
+    ZF_ADAMW, {"direct", "delayed"}, zfi_delay_at};
+
+/* The optimizer's steps differ. */
+static const struct zfi_varying *zfi_varies(const zf_training *t)
+{
+    for (int k = 0; k < ZFI_COUNT(zfi_varying); k++)
+        if (zfi_varying[k].optimizer == t->optimizer) return &zfi_varying[k];
+    return NULL;
+}
+
 /* What is known of the variants of a description's step; NULL: there is one. */
 static const struct zfi_varying *zfi_varying_of(const zf_training *t)
 {
-    for (int k = 0; t && zfi_wants_training(t) && k < ZFI_COUNT(zfi_varying); k++)
-        if (zfi_varying[k].optimizer == t->optimizer) return &zfi_varying[k];
-    return NULL;
+    if (!t || !zfi_wants_training(t)) return NULL;
+    return t->delay && t->delay_from > 0 && !zfi_varies(t) ? &zfi_delaying_later : zfi_varies(t);
 }
 
 ZF_API int32_t zf_variant_count(const zf_training *t)
@@ -253,7 +269,11 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
                         "zf_passes: there is no variant %d; a step of this description has %d "
                         "(zf_variant_count)",
                         (int)t.variant, (int)zf_variant_count(&t));
-    if (t.delay && zf_variant_count(&t) > 1)
+    if (t.delay && t.delay_from < 0)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_passes: delay_from is %lld; it must be the number of a step, or 0",
+                        (long long)t.delay_from);
+    if (t.delay && zfi_varies(&t))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: delay has no meaning for %s, whose steps differ",
                         zf_optimizer_name(t.optimizer));

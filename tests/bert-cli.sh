@@ -68,7 +68,7 @@ check 'cost without prefetch' \
 check 'offload of something' \
     misused \
     "--offload is off, or optimizer or parameters, =host or =disk, or gradients=host or \
-activations=host, with ',' between them" \
+activations=host, or piece=BYTES, with ',' between them" \
     pretrain --corpus c --vocab v --offload parameters=host,optimizer=tape
 check 'offload without a folder' \
     misused '--offload to disk and --offload-dir DIR, for its files, go together' \
@@ -683,6 +683,18 @@ check 'LAMB on a disk: the same bits' offloads_to_disk optimizer=disk,parameters
     lamb --optimizer lamb --zero 3 --ranks 2 --micro-batches 2
 check 'optimizer on disks of four ranks, read ahead: the same bits' offloads_to_disk \
     optimizer=disk adamw --zero 2 --ranks 4 --prefetch 100000
+check 'updates delayed from the third step on' ranked delayed --ranks 2 --delay-update 3 \
+    --save "$work/late" --save-every 3 --keep 3
+check 'which learns otherwise' eval '! cmp -s "$work/adamw.params" "$work/delayed.params"'
+check 'delayed, with states on a disk in pieces: the same bits' offloads_to_disk \
+    optimizer=disk,piece=16K delayed --micro-batches 2 --prefetch 100000 --delay-update 3
+goes_on_delayed() { # after the third step and the sixth
+    for saved in "$work/late.previous-2" "$work/late.previous-1"; do
+        ranked other --zero 1 --ranks 2 --delay-update 3 --offload optimizer=host \
+            --load "$saved" && cmp "$work/delayed.params" "$work/other.params" || return
+    done
+}
+check 'resumed before and behind that, elsewhere: the same bits' goes_on_delayed
 check 'killed at any moment with its states on a disk, and resumed: the same bits' \
     sh "$(dirname "$0")/kill.sh" "$bert" 3
 check 'weights in pieces' ranked tiled --ranks 4 --tile 5K

@@ -125,6 +125,24 @@ TEST_ONCE(delay_begins_later)
     CHECK(t, zf_program_step(other.program) == 4);
 }
 
+/* From some step on: two variants of a description's step. */
+TEST(delay_makes_variants)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor w = zf_param(g, "w", ZF_SHAPE(4), NULL);
+    zf_training d = {.loss = zf_sum(zf_mul(w, w)), .delay = true};
+    bool good;
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    NEED(t, g && zf_valid(d.loss), NULL);
+    good = zf_variant_count(&d) == 1;
+    d.delay_from = 3;
+    good &= zf_variant_count(&d) == 2 && !strcmp(zf_variant_name(&d, 1), "delayed") &&
+            zf_variant_at(&d, 3) == 0 && zf_variant_at(&d, 4) == 1;
+    CHECK(t, good);
+    d.optimizer = ZF_ONEBIT_ADAM;
+    CHECK(t, zf_passes(g, &d) != ZF_OK);
+}
+
 /* Where the pass can run, and what the verifier asks of a state that an update reads as its
  * gradient. */
 TEST_ONCE(delay_mistakes_are_found)

@@ -33,6 +33,8 @@ static zf_program_info step_info(const session *s)
         const zf_program_info other = zf_program_info_of(s->programs[k]);
         if (s->programs[k] == s->program) continue;
         info.peak_bytes += other.peak_bytes, info.allocated_bytes += other.allocated_bytes;
+        for (int space = 0; space < ZF_SPACES; space++)
+            info.allocated[space] += other.allocated[space];
     }
     return info;
 }
@@ -396,6 +398,8 @@ session_desc run_session(const run_job *job)
                       .clip = o->clip,
                       .lora = &job->lora.desc,
                       .no_fuse = o->no_fuse,
+                      .delay = o->delay_update >= 0,
+                      .delay_from = o->delay_update > 0 ? o->delay_update : 0,
                       .offload_dir = o->offload_dir,
                       .dtype = (zf_dtype)o->precision,
                       .keep_gradients = o->dump_grads != NULL};

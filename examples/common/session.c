@@ -44,6 +44,7 @@ zf_training session_training(zf_graph *g, const session_desc *d)
     if (d->purpose == SAMPLE_TRAIN) {
         t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
         t.offload = d->offload;
+        t.delay = d->delay, t.delay_from = d->delay_from;
     }
     if (d->share) t.offload = (zf_offload_desc){.parameters = d->share->offload.parameters};
     return t;

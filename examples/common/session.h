@@ -41,6 +41,8 @@ typedef struct session_desc {
     zf_recompute_mode recompute;
     int64_t memory; /* limit of the plan's bytes, kept by recomputing; 0: none */
     zf_offload_desc offload;
+    bool delay;         /* updates are delayed (zf_delay), */
+    int64_t delay_from; /* from the step after this one on */
     const char *offload_dir; /* for values on a disk */
     int64_t fit; /* bytes into which a step is fitted (zf_training.fit); 0: any */
     zf_dtype dtype;      /* in which it computes */

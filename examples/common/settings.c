@@ -25,6 +25,7 @@ settings settings_defaults(void)
                       .compare_every = 1000,
                       .micro_batches = 1,
                       .prefetch = -1,
+                      .delay_update = -1,
                       .lr = 1e-3,
                       .weight_decay = 0.01,
                       .beta1 = 0.9,
@@ -162,6 +163,9 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "                                    of states while they are updated (16M)"},
         {"offload-dir", TEXT | OWN, "DIR", &o->offload_dir, 0, 0,
          "an existing folder for the files of --offload"},
+        {"delay-update", COUNT | NOTED, "STEP", &o->delay_update, -1, 1e12,
+         "after this step, update by the gradients of the step before, which lets updates overlap\n"
+         "                                    (ZeRO-Offload) and changes what is learned; -1: never"},
         {"deadline", NUMBER | OWN, "SECONDS", &o->deadline, 0.001, 1e6,
          "maximum time that ranks wait for one another"},
         {"init", TEXT | NAMES, "DIR|FILE", &o->init, 0, 0,
@@ -350,6 +354,12 @@ const char *settings_wrong(const settings *o)
                "zero_one_adam";
     if (o->optimizer == ZF_ZERO_ONE_ADAM && o->zero)
         return "--optimizer zero_one_adam is for --zero 0: its local steps change all parameters";
+    if (o->delay_update >= 0 &&
+        (o->optimizer == ZF_ONEBIT_ADAM || o->optimizer == ZF_ZERO_ONE_ADAM))
+        return "--delay-update is not for onebit_adam and zero_one_adam, whose steps differ";
+    if (o->delay_update > 0 && o->memory)
+        return "--memory chooses for one kind of step: with --delay-update above 0, say --offload "
+               "and --recompute";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";
     if (o->hpz && o->zero != 3)

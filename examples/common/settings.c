@@ -126,7 +126,7 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
         {"zero-hpz", FLAG, NULL, &o->hpz, 0, 0,
          "--zero 3: the ranks of a node together keep parameters for the backward pass"},
         {"zero-quantized-weights", FLAG | NOTED, NULL, &o->quantized_weights, 0, 0,
-         "--zero 3: ranks send parameters as integers of 8 bits (ZeRO++)"},
+         "--zero 3: ranks send parameters as integers of 8 bits (ZeRO++), in evaluations too"},
         {"zero-quantized-gradients", FLAG | NOTED, NULL, &o->quantized_gradients, 0, 0,
          "--zero 1 to 3: ranks send gradients as integers of 4 bits"},
         {"quantized-block", COUNT | NOTED, "N", &o->quantized_block, 64, 2048,

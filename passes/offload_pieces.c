@@ -34,7 +34,8 @@ static int64_t zfi_piece_size(const zfi_offloading *o, int64_t count)
     const int64_t most = bytes / 4 < INT64_MAX / 2 ? (int64_t)(bytes / 4) : INT64_MAX / 2,
                   grain = most >= ZFI_PIECE_GRAIN ? ZFI_PIECE_GRAIN : ZFI_NORM_BLOCK,
                   largest = most < grain ? grain : most / grain * grain,
-                  pieces = (count + largest - 1) / largest, even = (count + pieces - 1) / pieces;
+                  pieces = count > largest ? (count + largest - 1) / largest : 1,
+                  even = (count + pieces - 1) / pieces;
     return (even + grain - 1) / grain * grain;
 }
 

@@ -79,6 +79,29 @@ TEST_ONCE(tile_changes_only_the_order_of_dx)
     }
 }
 
+/* LAMB's ratio is that of the whole weight: where the gradient is the same, so is the update. */
+TEST_ONCE(tile_has_one_trust_ratio)
+{
+    static const char *const same[] = {"param layer.1.w", "state lamb.v/layer.1.w"};
+    static const char *const precisions[] = {"", "precision bf16; "};
+    for (size_t k = 0; k < sizeof precisions / sizeof *precisions; k++) {
+        const numbers_desc d = {.fast = true, .no_gradients = true};
+        numbers with = {0}, without = {0};
+        char line[200], why[300] = "";
+        bool good;
+        snprintf(line, sizeof line, "%sautograd loss; lamb lr weight_decay=0.1", precisions[k]);
+        good = numbers_behind(t, &without, line, &d);
+        snprintf(line, sizeof line, "%stile 4096; autograd loss; lamb lr weight_decay=0.1",
+                 precisions[k]);
+        good = good && numbers_behind(t, &with, line, &d);
+        for (size_t n = 0; n < sizeof same / sizeof *same && good; n++)
+            if (numbers_compare(&without, &with, same[n], why, sizeof why) != 1)
+                test_fail(t, __FILE__, __LINE__, line, why);
+        numbers_free(&with);
+        numbers_free(&without);
+    }
+}
+
 /* Every optimizer, dtype, stage and number of ranks and micro-batches, offloaded or not, recomputed
  * or not, fused or not: the bits of the tiled graph on one rank. */
 TEST_ONCE(tile_has_one_result)
@@ -108,7 +131,7 @@ TEST_ONCE(tile_has_one_result)
             if (whole && strstr(offload, "parameters")) offload = "optimizer=disk";
             mkdir(folder, 0700);
             snprintf(before, sizeof before, "fuse; %stile 4096; autograd loss; %s%s; %s%s",
-                     precisions[n / 2 % 3], n % 2 ? "clip 0.5; " : "", optimizers[(n + stage) % 4],
+                     precisions[n / 2 % 3], n % 2 ? "clip 0.5; " : "", optimizers[(n + n / 4) % 4],
                      n % 4 ? "fuse; " : "", n % 3 ? "" : "recompute layers; ");
             snprintf(line, sizeof line,
                      "%szero stage=%d world=%d micro_batches=%d; %s%s%sprefetch bytes=%d; memory "

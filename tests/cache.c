@@ -156,6 +156,7 @@ static void check_form(test *t, const form *f)
     zf_backend *cpu =
         zf_cpu_backend(&(zf_cpu_desc){.threads = 2, .reference = f->reference}, &error);
     int32_t past[BATCH] = {0};
+    free_part(&one), free_part(&many); /* of a form that ended early */
     NEED(t, cpu, &error);
     test_defer(t, (test_cleanup *)zf_backend_free, cpu);
     build_part(t, &many, f, CHUNK);

@@ -327,7 +327,7 @@ static bool answer(trainer *r, session *s, const llm_config *config)
     const int32_t *next[2] = {texts[0], texts[1]};
     int64_t count[2] = {3, 2};
     decoder generates;
-    bool good = decoder_open(&generates, &room, &d, NULL, 0, &r->error);
+    bool open = decoder_open(&generates, &room, &d, NULL, 0, &r->error), good = open;
     for (int n = 0; n < ANSWER && good; n++) {
         good = decoder_add(&generates, next, count, &r->error);
         for (int b = 0; b < 2 && good; b++) {
@@ -335,14 +335,12 @@ static bool answer(trainer *r, session *s, const llm_config *config)
             next[b] += count[b], count[b] = 1;
         }
     }
-    if (r->error.status) return false;
-    decoder_close(&generates);
-    return true;
+    if (open) decoder_close(&generates);
+    return good;
 }
 
-static void *train_rank(void *object)
+static void train_and_answer(trainer *r)
 {
-    trainer *r = object;
     llm_config config;
     causal_batch_file f = {0};
     weights_report report;
@@ -355,7 +353,10 @@ static void *train_rank(void *object)
                       .sharing = {.comm = r->comm, .stage = 3, .bucket = 1}};
     bool good = llm_config_load(folder_of(0), &config, &r->error) &&
                 causal_batch_file_load(&f, GOLDEN "batch.safetensors", VOCAB, &r->error);
-    if (!good || !session_open(&s, &d, &r->error)) return NULL;
+    if (!good || !session_open(&s, &d, &r->error)) {
+        causal_batch_file_free(&f);
+        return;
+    }
     good = session_take(&s, folder_of(0), &report, &r->error) && train(&s, &f, 1, &r->error) &&
            (r->how == NOTHING || answer(r, &s, &config)) && train(&s, &f, 2, &r->error);
     for (int32_t k = 0; k < zf_param_count(s.graph) && good; k++) {
@@ -368,6 +369,13 @@ static void *train_rank(void *object)
         r->error = (zf_error){ZF_ERR_ARGUMENT, "the parameters cannot be read"};
     session_close(&s);
     causal_batch_file_free(&f);
+}
+
+static void *train_rank(void *object)
+{
+    trainer *r = object;
+    train_and_answer(r);
+    if (r->error.status) r->comm->abort(r->comm->self, r->error.text); /* the others wait */
     return NULL;
 }
 

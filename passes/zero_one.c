@@ -60,11 +60,13 @@ static zf_tensor zfi_state_over(zf_graph *g, const char *kind, zf_tensor param, 
 static void zfi_drift_params(zf_graph *g, double eps)
 {
     const size_t nodes = (size_t)zfi_len(g->nodes);
-    int32_t *marks = zfi_gradient_nodes(g), *drift = zfi_calloc(&g->memory, nodes, sizeof *drift),
-            *order = NULL, known = zfi_len(g->order), added = known;
+    int32_t *marks = zfi_gradient_nodes(g), *order = NULL, known = zfi_len(g->order);
+    /* By parameter: what takes its place, and where that and its states begin in the order */
+    int32_t *drift = zfi_calloc(&g->memory, 2 * nodes, sizeof *drift), *begins = drift ? drift + nodes : NULL;
     for (int32_t k = 0; drift && k < zfi_len(marks) && !g->error.status; k++) {
         const zf_tensor p = {g, g->nodes[marks[k]].args[0]};
         zf_tensor args[4] = {p};
+        begins[p.id] = zfi_len(g->order);
         args[1] = zfi_moment_over(g, "zero_one_adam.u", p, ZFI_STATE_EACH);
         args[2] = zfi_moment_over(g, "zero_one_adam.v", p, ZFI_STATE_STAGE);
         args[3] = zfi_master(g, "zero_one_adam.master", p);
@@ -79,10 +81,11 @@ static void zfi_drift_params(zf_graph *g, double eps)
                 if (node->op != ZF_OP_gradient && drift[node->args[k]])
                     node->args[k] = drift[node->args[k]];
             if (node->op != ZF_OP_param || !drift[id]) continue;
-            do {
-                g->nodes[g->order[added]].update = false;
-                zfi_push(&g->memory, order, g->order[added]);
-            } while (!g->memory.failed && g->order[added++] != drift[id]);
+            for (int32_t n = begins[id]; !g->memory.failed; n++) {
+                g->nodes[g->order[n]].update = false;
+                zfi_push(&g->memory, order, g->order[n]);
+                if (g->order[n] == drift[id]) break;
+            }
         }
     }
     if (order && !g->memory.failed && !g->error.status) {
@@ -91,7 +94,7 @@ static void zfi_drift_params(zf_graph *g, double eps)
     } else {
         zfi_array_free(&g->memory, order);
     }
-    zfi_free(&g->memory, drift, nodes * sizeof *drift);
+    zfi_free(&g->memory, drift, 2 * nodes * sizeof *drift);
     zfi_array_free(&g->memory, marks);
     if (g->memory.failed) zfi_graph_nomem(g);
 }

@@ -52,15 +52,17 @@ static void team_free(void *object)
     *m = (team){.group = NULL};
 }
 
-/* A layer and the mean of its squared errors. */
+/* A layer and the mean of its squared errors. Parameters are not declared in the order of their
+ * use. */
 static zf_tensor build(zf_graph *g)
 {
     const zf_param_desc normal = {.init = ZF_NORMAL, .std = 0.2};
+    zf_tensor b = zf_param(g, "layer.1.b", ZF_SHAPE(OUT), NULL);
     zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(ROWS, IN)),
               y = zf_input(g, "y", ZF_F32, ZF_SHAPE(ROWS, OUT)),
               weight = zf_input(g, "weight", ZF_F32, ZF_SCALAR), h;
     h = zf_matmul(x, zf_param(g, "layer.0.w", ZF_SHAPE(IN, OUT), &normal));
-    h = zf_sub(zf_add(h, zf_param(g, "layer.1.b", ZF_SHAPE(OUT), NULL)), y);
+    h = zf_sub(zf_add(h, b), y);
     return zf_mul(zf_sum(zf_mul(h, h)), weight);
 }
 

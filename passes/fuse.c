@@ -18,7 +18,7 @@
  *
  *   qkv        products of one input with several weights of one shape. The weights become
  *              neighbours in memory (passes/memory.c, passes/buckets.c), so that their concat is a
- *              view; parameters and checkpoints do not change.
+ *              view; parameters and checkpoints do not change. Not frozen ones with an adapter.
  *              bits: equal forward; gradients of the input are summed within the product
  *     before:  %5 = linear %1, %2   %6 = linear %1, %3   %7 = linear %1, %4
  *     after:   %8 = concat %2, %3, %4   %9 = linear %1, %8   %10 = slice %9 {axis=1 stop=8}  ...
@@ -230,6 +230,19 @@ static void zfi_find_ends(const zfi_fuser *f, zfi_ends *ends)
     }
 }
 
+/* The projection is frozen, and a product with a trained weight (passes/lora.c) is added to it: of a
+ * joined product its part would have to be copied first. */
+static bool zfi_has_beside(const zfi_fuser *f, int32_t id, const int32_t *reader)
+{
+    const zfi_node *sum = zfi_fuse_node(f, reader[id]), *other;
+    if (!zfi_is_frozen(zfi_fuse_node(f, zfi_fuse_node(f, id)->args[1])) || f->uses[id] != 1 ||
+        sum->op != ZF_OP_add)
+        return false;
+    other = zfi_fuse_node(f, sum->args[sum->args[0] == id]);
+    return other->op == ZF_OP_matmul && zfi_fuse_node(f, other->args[1])->op == ZF_OP_param &&
+           !zfi_is_frozen(zfi_fuse_node(f, other->args[1]));
+}
+
 /* Projections of one input that can be joined. The same losses must depend on them: otherwise a
  * joined weight on which the loss does not depend would get a gradient of zeros, and weight decay.
  * Frozen and trained weights are in different buckets. */
@@ -242,7 +255,7 @@ static bool zfi_are_siblings(const zfi_fuser *f, const zfi_ends *ends, int32_t a
     for (int32_t k = 1; k < x->arg_count; k++) {
         const zfi_node *p = zfi_fuse_node(f, x->args[k]), *q = zfi_fuse_node(f, y->args[k]);
         if (!zfi_same_shape(&p->shape, &q->shape) ||
-            !ZF_INT(p, param, frozen) != !ZF_INT(q, param, frozen))
+            zfi_is_frozen(p) != zfi_is_frozen(q))
             return false;
     }
     return true;
@@ -253,13 +266,17 @@ static void zfi_find_siblings(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
     zfi_ends *ends = zfi_calloc(&f->graph->memory, f->nodes, sizeof *ends);
-    /* Of a projection: the one before it of the same input; 0: none */
-    int32_t *earlier = zfi_calloc(&f->graph->memory, f->nodes, sizeof *earlier);
+    /* Of a projection: the one before it of the same input; 0: none. Of a node: its last reader */
+    int32_t *earlier = zfi_calloc(&f->graph->memory, 2 * f->nodes, sizeof *earlier), *reader;
     if (ends && earlier) {
+        reader = earlier + f->nodes;
         zfi_find_ends(f, ends);
+        for (int32_t i = 0; i < zfi_len(g->order); i++)
+            for (int32_t k = 0; k < g->nodes[g->order[i]].arg_count; k++)
+                reader[g->nodes[g->order[i]].args[k]] = g->order[i];
         for (int32_t i = 0; i < zfi_len(g->order); i++) {
             int32_t id = g->order[i], x, other;
-            if (!zfi_can_join(f, id)) continue;
+            if (!zfi_can_join(f, id) || zfi_has_beside(f, id, reader)) continue;
             x = g->nodes[id].args[0];
             earlier[id] = f->last[x], f->last[x] = id;
             for (other = earlier[id]; other; other = earlier[other])
@@ -268,7 +285,7 @@ static void zfi_find_siblings(zfi_fuser *f)
         }
     }
     zfi_free(&f->graph->memory, ends, f->nodes * sizeof *ends);
-    zfi_free(&f->graph->memory, earlier, f->nodes * sizeof *earlier);
+    zfi_free(&f->graph->memory, earlier, 2 * f->nodes * sizeof *earlier);
 }
 
 /* The concat of operand k of all siblings. Operands that are declared further down are moved up. */

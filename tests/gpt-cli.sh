@@ -354,6 +354,14 @@ tests_itself() {
         grep -q '^memory: weights [0-9.]* MiB, caches for [0-9]* tokens 0\.[0-9], .* MiB$' "$work/out"
 }
 check 'tests itself' tests_itself
+by_words() { # with a WordPiece vocabulary, which the checkpoint keeps
+    sed 's/the /The /; s/"}/ in the garden ."}/' "$work/examples" > "$work/sentences" &&
+        ends 0 "$gpt" pretrain --init "$work/learned" --data "$work/sentences" --seq 32 --batch 4 \
+            --steps 3 --quiet --save "$work/by-words" && [ -s "$work/by-words/vocab.txt" ] &&
+        grep -q ', 3 of them held out$' "$work/out" &&
+        ends 0 "$gpt" eval --load "$work/by-words" --data "$work/sentences" --seq 32
+}
+check 'examples of a WordPiece vocabulary' by_words
 other_examples() {
     tail -n 50 "$work/examples" > "$work/fewer"
     ! tune --data "$work/fewer" --steps 120 --load "$work/begun" --eval-batches 0 &&

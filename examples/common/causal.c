@@ -178,11 +178,11 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
     return true;
 }
 
-/* A model of a size becomes one of this tokenizer; that of a folder must have ids for it. */
-static bool adopt(const tokens *tokenizer, const settings *o, const config_facts *facts,
-                  int32_t end, zf_error *error)
+/* A model of a size becomes one of a tokenizer of `size` tokens; that of a folder must have ids for
+ * them. */
+static bool adopt(int64_t size, const settings *o, const config_facts *facts, int32_t end,
+                  zf_error *error)
 {
-    int64_t size = tokens_size(tokenizer);
     if (!config_is_path(o->model)) *facts->vocab = size;
     if (!config_is_path(o->model) && facts->end) *facts->end = end;
     return size <= *facts->vocab ||
@@ -190,19 +190,26 @@ static bool adopt(const tokens *tokenizer, const settings *o, const config_facts
                 o->model, (long long)*facts->vocab, o->tokenizer, (long long)size);
 }
 
+/* tokenizer NULL: d->vocab is that of the examples. */
 static bool load_examples(dataset *d, const settings *o, const tokens *tokenizer,
                           const config_facts *facts, zf_error *error)
 {
     causal_data *data = d->own;
-    chat_template chat;
+    chat_template chat = {.style = NULL};
     tuning_desc desc = {.tokens = tokenizer,
+                        .words = d->vocab,
                         .sequence = o->seq,
                         .alone = o->alone,
                         .evaluates = o->evaluates};
-    if (!chat_template_load(&chat, o->tokenizer, o->chat, error)) return false;
+    if (tokenizer && !chat_template_load(&chat, o->tokenizer, o->chat, error)) return false;
+    if (!tokenizer && o->chat)
+        return fail(error, ZF_ERR_ARGUMENT, "--chat needs a tokenizer with a BPE model; %s has none",
+                    o->tokenizer);
     desc.style = chat.style ? &chat : NULL;
     desc.end = *chat.end ? tokens_id(tokenizer, chat.end) : -1;
-    if (!adopt(tokenizer, o, facts, desc.end, error) ||
+    if (!tokenizer) desc.end = bert_vocab_id(d->vocab, "[SEP]");
+    if (!adopt(tokenizer ? tokens_size(tokenizer) : bert_vocab_size(d->vocab), o, facts, desc.end,
+               error) ||
         !tuning_load(&data->tuning, o->data, &desc, error))
         return false;
     data->seed = (uint64_t)o->seed, data->sequence = o->seq;
@@ -215,10 +222,15 @@ static bool load_examples(dataset *d, const settings *o, const tokens *tokenizer
 static bool open_data(dataset *d, const settings *o, const config_facts *facts, void *config,
                       zf_error *error)
 {
+    bert_tokenizer_options options = tokenizing_options(&o->words);
     tokens *tokenizer;
     bool good;
     (void)config;
-    if (!new_data(d, error) || !(tokenizer = tokens_load(o->tokenizer, error))) return false;
+    if (!new_data(d, error)) return false;
+    if (folder_is(o->tokenizer) && !folder_has_bpe(o->tokenizer))
+        return (d->vocab = folder_vocab(o->tokenizer, &options, error)) &&
+               load_examples(d, o, NULL, facts, error);
+    if (!(tokenizer = tokens_load(o->tokenizer, error))) return false;
     good = load_examples(d, o, tokenizer, facts, error) &&
            folder_texts_read(&d->texts, o->tokenizer, error);
     tokens_free(tokenizer);

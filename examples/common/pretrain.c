@@ -128,7 +128,7 @@ static bool write_report(run *r)
         zf_json_put_key(w, "best_held_out_loss"), zf_json_put_double(w, r->best);
         zf_json_put_key(w, "best_step"), zf_json_put_int(w, r->best_step);
     }
-    if (job->data.vocab)
+    if (o->corpus)
         zf_json_put_key(w, "unigram_entropy"), zf_json_put_double(w, job->data.unigram_nats);
     if (r->reader && of->waits)
         zf_json_put_key(w, "feeder_waits"), zf_json_put_int(w, of->waits(r->reader));
@@ -353,7 +353,7 @@ static void print_beginning(const run *r)
     if (o->data)
         printf("%s: %lld tokens in %lld examples, %lld of them held out\n", o->data,
                (long long)d->tokens, (long long)d->documents, (long long)d->held_out);
-    if (d->vocab)
+    if (o->corpus)
         printf(
             "%s: %lld tokens in %lld documents, %lld of them held out; unigram entropy %.4f nats\n",
             o->corpus, (long long)d->tokens, (long long)d->documents, (long long)d->held_out,

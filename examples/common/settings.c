@@ -205,7 +205,7 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "train on examples instead, JSON Lines of prompt and response, or of messages; labels\n"
          "                                    are what the assistant has written"},
         {"tokenizer", TEXT | NAMES, "DIR", &o->tokenizer, 0, 0,
-         "of --data: a folder with tokenizer.json and tokenizer_config.json; else that of\n"
+         "of --data: a folder with tokenizer.json and tokenizer_config.json, or vocab.txt; else that of\n"
          "                                    --load, --init or --model"},
         {"chat", TEXT, "STYLE", &o->chat, 0, 0,
          "how messages are written: " CHAT_STYLES ";\n"

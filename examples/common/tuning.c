@@ -1,5 +1,6 @@
 #include "tuning.h"
 #include "../bert/corpus.h"
+#include "../bert/tokenizer.h"
 #include "fail.h"
 #include "file.h"
 
@@ -21,12 +22,27 @@ typedef struct reader {
 
 static bool out_of_memory(zf_error *error) { return fail(error, ZF_ERR_NOMEM, "out of memory"); }
 
+/* Appends the ids of a text. */
+static bool encode(reader *r, const char *text, size_t bytes, unsigned flags, id_list *out)
+{
+    const tuning_desc *d = r->desc;
+    int64_t count = d->words ? bert_encode(d->words, text, bytes, 0, NULL, 0) : 0;
+    int32_t *ids = d->words ? malloc((size_t)(count + 1) * sizeof *ids) : NULL;
+    if (d->tokens) return tokens_encode(d->tokens, text, bytes, flags, out, r->error);
+    if (!ids) return out_of_memory(r->error);
+    bert_encode(d->words, text, bytes, 0, ids, count);
+    if (flags & TOKENS_FRAME) id_list_add(out, d->end);
+    for (int64_t i = 0; i < count; i++) id_list_add(out, ids[i]);
+    free(ids);
+    return !out->failed || out_of_memory(r->error);
+}
+
 /* How many ids of the whole text come before byte `at`: those that its beginning has too. */
 static bool ids_before(reader *r, size_t at, unsigned flags, size_t *count)
 {
     size_t n = 0;
     r->part.count = 0;
-    if (!tokens_encode(r->desc->tokens, r->text.at, at, flags, &r->part, r->error)) return false;
+    if (!encode(r, r->text.at, at, flags, &r->part)) return false;
     while (n < r->part.count && n < r->whole.count && r->part.at[n] == r->whole.at[n]) n++;
     *count = n;
     return true;
@@ -70,8 +86,7 @@ static bool take_text(reader *r, const chat_span *spans, size_t count, unsigned 
 {
     bool good, *labelled;
     r->whole.count = 0;
-    if (!tokens_encode(r->desc->tokens, r->text.at, r->text.count, flags, &r->whole, r->error))
-        return false;
+    if (!encode(r, r->text.at, r->text.count, flags, &r->whole)) return false;
     labelled = calloc(r->whole.count + 2, sizeof *labelled);
     good = labelled || out_of_memory(r->error);
     for (size_t s = 0; s < count && good; s++) {

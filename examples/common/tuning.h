@@ -38,6 +38,8 @@ typedef struct tuning {
 
 typedef struct tuning_desc {
     const tokens *tokens;
+    /* A WordPiece vocabulary instead, or NULL: `end`, the prompt, the response and `end` */
+    const struct bert_vocab *words;
     /* The format of chats. NULL: a prompt is followed by its response, with the special tokens of a
      * text around both, and then `end`; chats are an error. */
     const chat_template *style;

@@ -1,0 +1,114 @@
+#!/bin/sh
+# Pretrains a small Llama on the default corpus, fine-tunes it with LoRA on questions made from the
+# dictionary (a word, its definition), and prints as Markdown what it answers to words that are held
+# out, before and after: sh bench/finetune.sh [OUT.md]
+#
+# From the environment: SECONDS_OF_PRETRAINING (1800) or PRETRAIN_STEPS, TUNE_STEPS (1500), MODEL
+# (15m), SEQ (128), THREADS, PRECISION (bf16 where the processor multiplies it, else f32), LORA
+# (r=16,alpha=32), WORK (build/finetune). A second call goes on with what WORK has.
+set -eu
+export LC_ALL=C
+
+work=${WORK:-build/finetune}
+out=${1:-$work/results.md}
+llm=build/llm
+threads=${THREADS:-$(getconf _NPROCESSORS_ONLN)}
+lora=${LORA:-r=16,alpha=32}
+precision=f32
+if grep -qw avx512_bf16 /proc/cpuinfo 2> /dev/null; then precision=bf16; fi
+precision=${PRECISION:-$precision}
+steps=${PRETRAIN_STEPS:+--steps $PRETRAIN_STEPS}
+
+say() { echo "finetune: $*" >&2; }
+
+mkdir -p "$work"
+sh examples/bert/corpus.sh "$work/corpus.txt" "$work/package"
+[ -s "$work/vocab.txt" ] ||
+    build/bert vocab --corpus "$work/corpus.txt" --vocab "$work/vocab.txt" --size 8192
+
+# Entries as "Lark \Lark\ (l[aum]rk), n. ..." and their first sense, up to its first stop. Kept are
+# definitions of 4 to 20 plain words of words of at least four letters, the first of each word; of
+# these every hundredth word is held out.
+if [ ! -s "$work/pairs.jsonl" ]; then
+    deb=$(ls "$work"/package/dict-gcide_*.deb)
+    dpkg-deb --fsys-tarfile "$deb" | tar -xO ./usr/share/dictd/gcide.dict.dz | zcat | awk '
+        function finish(   n, plain) {
+            sub(/^ *1\. /, "", text)
+            sub(/^ *\([A-Za-z. ,&]*\) */, "", text)
+            gsub(/[{}]/, "", text)
+            sub(/[.;:].*/, "", text)
+            sub(/ *--.*/, "", text)
+            gsub(/  */, " ", text)
+            sub(/^ /, "", text)
+            sub(/ $/, "", text)
+            n = split(text, plain, " ")
+            if (word != "" && !(word in seen) && n >= 4 && n <= 20 && text ~ /^[A-Z][A-Za-z, -]*$/) {
+                seen[word] = 1
+                printf "{\"prompt\": \"what is %s ?\", \"response\": \" %s .\"}\n", word,
+                    tolower(text)
+            }
+            word = text = ""
+        }
+        /^[A-Z][a-z][a-z][a-z]+ \\/ { finish(); word = tolower($1); header = 1; next }
+        /^[^ ]/ { finish(); next }
+        word == "" { next }
+        /^ *$/ || /^ *\[/ { finish(); next }
+        header && /^   [^ ]/ && (/^   1\. / || /^   [A-Z(]/) { header = 0; text = $0; next }
+        !header { sub(/^ */, " "); text = text $0 }
+        END { finish() }' > "$work/pairs.jsonl.part"
+    awk -v held="$work/held.jsonl" -v tune="$work/tune.jsonl" \
+        '{ print > (NR % 100 ? tune : held) }' "$work/pairs.jsonl.part"
+    mv "$work/pairs.jsonl.part" "$work/pairs.jsonl"
+fi
+say "$(wc -l < "$work/tune.jsonl") pairs, and $(wc -l < "$work/held.jsonl") held out"
+# Twelve of these, spread over the alphabet
+awk -v all="$(wc -l < "$work/held.jsonl")" 'BEGIN { every = int(all / 12); if (!every) every = 1 }
+    NR % every == 0 && n++ < 12' "$work/held.jsonl" > "$work/asked.jsonl"
+sed 's/^{"prompt": "\([^"]*\)".*/\1/' "$work/asked.jsonl" > "$work/asked"
+
+if [ ! -d "$work/base" ]; then
+    # shellcheck disable=SC2086 # words
+    $llm pretrain --model "${MODEL:-15m}" --corpus "$work/corpus.txt" --vocab "$work/vocab.txt" \
+        --seq "${SEQ:-128}" --batch 16 --lr 1e-3 --precision "$precision" --threads "$threads" \
+        ${steps:---steps 1000000 --seconds "${SECONDS_OF_PRETRAINING:-1800}"} \
+        --save "$work/base" --svg "$work/pretraining.svg" --report "$work/pretraining.json"
+fi
+rm -rf "$work"/adapter "$work"/adapter.*
+$llm finetune --model "$work/base" --data "$work/tune.jsonl" --lora "$lora" --lr 1e-3 \
+    --seq "${SEQ:-128}" --batch 16 --steps "${TUNE_STEPS:-1500}" --precision "$precision" \
+    --eval-every "$(( (${TUNE_STEPS:-1500} + 9) / 10 ))" --threads "$threads" --save "$work/adapter" --report "$work/tuning.json"
+
+# asks DIR [OPTIONS]: its answers to the twelve questions, one a line.
+asks() {
+    $llm generate --load "$work/base" --prompts "$work/asked" --temperature 0 --tokens 24 \
+        --repetition-penalty 1.2 --threads "$threads" "$@" | sed 's/^[^?]*? *//'
+}
+held_out() {
+    $llm eval --load "$work/base" --data "$work/held.jsonl" --seq "${SEQ:-128}" \
+        --threads "$threads" "$@"
+}
+value() { sed -n "s/^ *\"$2\": \([^,]*\),*$/\1/p" "$work/$1.json"; }
+sed 's/.*"response": " \(.*\)"}$/\1/' "$work/asked.jsonl" > "$work/truth"
+asks > "$work/before"
+asks --adapter "$work/adapter.best" > "$work/after"
+{
+    echo "# A small Llama learns to define words"
+    echo
+    echo "\`sh bench/finetune.sh\`, $(date -u +%Y-%m-%d), $(sed -n 's/^model name.*: //p' /proc/cpuinfo |
+        head -n 1), $threads threads, $precision."
+    echo
+    echo "- Pretraining: $(value pretraining parameters) parameters, $(value pretraining steps) steps of 16 x ${SEQ:-128} tokens" \
+        "($(sed -n '1p' "$work/corpus.txt.source" 2> /dev/null || echo corpus)), held-out loss" \
+        "$(value pretraining held_out_loss), $(value pretraining tokens_per_s) tokens/s."
+    echo "- LoRA ($lora on all products): $(value tuning trained) parameters trained on $(wc -l < "$work/tune.jsonl")" \
+        "questions in $(value tuning steps) steps, $(value tuning tokens_per_s) tokens/s; lowest held-out loss" \
+        "$(value tuning best_held_out_loss) after step $(value tuning best_step)."
+    echo "- $(wc -l < "$work/held.jsonl") words that are in no question of the training: before, $(held_out);" \
+        "after, $(held_out --adapter "$work/adapter.best")."
+    echo
+    echo "| question | before | after | dictionary |"
+    echo "|---|---|---|---|"
+    paste -d '|' "$work/asked" "$work/before" "$work/after" "$work/truth" |
+        sed 's/|/ | /g; s/^/| /; s/$/ |/'
+} > "$out"
+cat "$out"

@@ -11,7 +11,7 @@ of an adapter and of all parameters.
                              "losses" [21], before each step and after the last
     full-MODEL.safetensors   the same of all parameters of a model
 
-AdamW: lr 1e-2 for adapters and 1e-3 for models, betas 0.9 and 0.999, eps 1e-8, weight decay 0.1 on
+AdamW: lr 1e-3 for models and as below for adapters, betas 0.9 and 0.999, eps 1e-8, weight decay 0.1 on
 tensors of rank 2, the norm clipped at 1.
 
 The gradient of k_proj.bias is zero: it adds the same number to all scores of a query. AdamW makes
@@ -33,10 +33,11 @@ HERE = pathlib.Path(__file__).parent
 MODELS = HERE.parent / "llm"
 STEPS = 20
 
-# name: model, masked batch, the rest
+# name: model, masked batch, learning rate, the rest. Rounding grows with the rate: the losses of "all"
+# in f32 PyTorch are off by 4e-5 at 1e-2, and by 7e-7 at 3e-3.
 CASES = {
-    "qv": ("llama3", True, dict(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj"])),
-    "all": ("qwen2", False, dict(r=2, lora_alpha=4, target_modules="all-linear", use_rslora=True)),
+    "qv": ("llama3", True, 1e-2, dict(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj"])),
+    "all": ("qwen2", False, 3e-3, dict(r=2, lora_alpha=4, target_modules="all-linear", use_rslora=True)),
 }
 
 
@@ -78,7 +79,7 @@ def save(path, losses, params):
 
 
 def make_case(name):
-    model, masked, options = CASES[name]
+    model, masked, lr, options = CASES[name]
     peft = get_peft_model(load_model(model), LoraConfig(task_type="CAUSAL_LM", **options),
                           autocast_adapter_dtype=False)
     rng = np.random.default_rng(5)
@@ -91,7 +92,7 @@ def make_case(name):
     (HERE / name / "README.md").unlink(missing_ok=True)
     config = HERE / name / "adapter_config.json"
     config.write_text(config.read_text().replace(str(MODELS), "tests/golden/llm"))
-    losses, params = train(peft.double(), masked, 1e-2)
+    losses, params = train(peft.double(), masked, lr)
     save(HERE / name / "trained.safetensors", losses,
          {n.replace(".default", ""): p for n, p in params.items()})
     print(f"{name}: {losses[0]:.6f} to {losses[-1]:.6f}")
@@ -105,7 +106,7 @@ def make_full(name, masked):
 
 def check(folder):
     ids = load_file(MODELS / "batch.safetensors")["input_ids"][0]
-    for name, (model, _, options) in CASES.items():
+    for name, (model, _, _, options) in CASES.items():
         base = load_model(model).float()
         peft = PeftModel.from_pretrained(base, folder / name)
         assert peft.peft_config["default"].r == options["r"]

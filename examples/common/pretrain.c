@@ -25,14 +25,16 @@ static double step_flops(const run *r)
     return zf_program_info_of(r->session.program).flops * (double)r->job->ranks.world;
 }
 
-/* What is known of the step in progress, with the bytes of all its variants. */
+/* What is known of the step in progress, with the bytes of all its variants, which may share some. */
 static zf_program_info step_info(const session *s)
 {
     zf_program_info info = zf_program_info_of(s->program);
+    info.peak_bytes -= info.shared[ZF_DEVICE];
     for (int32_t k = 0; k < s->variants; k++) {
         const zf_program_info other = zf_program_info_of(s->programs[k]);
         if (s->programs[k] == s->program) continue;
-        info.peak_bytes += other.peak_bytes, info.allocated_bytes += other.allocated_bytes;
+        info.peak_bytes += other.peak_bytes - other.shared[ZF_DEVICE];
+        info.allocated_bytes += other.allocated_bytes;
         for (int space = 0; space < ZF_SPACES; space++)
             info.allocated[space] += other.allocated[space];
     }

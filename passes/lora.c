@@ -1,5 +1,5 @@
-/* lora: freezes the parameters that are there, and puts trained products of low rank beside products
- * with them (Hu et al. 2021).
+/* lora: freezes the parameters that are there, and puts trained products of low rank beside
+ * products with them (Hu et al. 2021).
  *
  * requires: the forward graph, before zf_fuse, which joins weights
  * ensures:  each module that a target names has two trained parameters, lora_A.weight [rank, in] and

@@ -69,7 +69,8 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
 }
 
 /* Parameter values are near the golden ones: within 1e-8 of normalised squared error. */
-static void check_param(test *t, const tuned *of, session *s, zf_tensor param, zf_safetensors *golden)
+static void check_param(test *t, const tuned *of, session *s, zf_tensor param,
+                        zf_safetensors *golden)
 {
     char name[300], why[500];
     int64_t count;
@@ -172,6 +173,8 @@ static int run_line(const char *line)
     "finetune --model " MODELS "llama3 --batch-file " MODELS                                       \
     "batch-masked.safetensors --lr 0.01 --schedule constant --quiet --overwrite "
 
+#define ADAPT "--lora r=3,alpha=5,dropout=0.2 "
+
 /* The logits of a session over the golden batch, which follow from all parameters. */
 static bool logits_of(const char *folder, const char *adapter, float out[BATCH * VOCAB])
 {
@@ -217,14 +220,14 @@ TEST_ONCE(adapter_is_saved_resumed_and_merged)
     snprintf(once, sizeof once, "%s", test_path("adapter-once"));
     snprintf(twice, sizeof twice, "%s", test_path("adapter-twice"));
     snprintf(merged, sizeof merged, "%s", test_path("adapter-merged"));
-    snprintf(line, sizeof line, TUNE "--lora r=3,alpha=5,dropout=0.2 --micro-batches 2 --steps 6 --save %s",
+    snprintf(line, sizeof line, TUNE ADAPT "--micro-batches 2 --steps 6 --save %s",
              once);
     CHECK(t, run_line(line) == EXIT_GOOD);
-    snprintf(line, sizeof line, TUNE "--lora r=3,alpha=5,dropout=0.2 --ranks 2 --zero 3 --steps 4 --save %s",
+    snprintf(line, sizeof line, TUNE ADAPT "--ranks 2 --zero 3 --steps 4 --save %s",
              twice);
     CHECK(t, run_line(line) == EXIT_GOOD);
     snprintf(line, sizeof line,
-             TUNE "--lora r=3,alpha=5,dropout=0.2 --ranks 2 --zero 1 --steps 6 --save %s --load %s", twice,
+             TUNE ADAPT "--ranks 2 --zero 1 --steps 6 --save %s --load %s", twice,
              twice);
     CHECK(t, run_line(line) == EXIT_GOOD);
     for (int k = 0; k < 2; k++) {
@@ -312,7 +315,8 @@ TEST_ONCE(adapter_that_does_not_fit_is_refused)
     CHECK(t, strstr(refusal("llama3", GOLDEN "all"),
                     "all is an adapter of another model: ") ||
                  strstr(refusal("llama3", GOLDEN "all"), "model's is"));
-    CHECK(t, strstr(refusal("mistral", GOLDEN "qv"), "lora_A.weight is [3,18], the model's is [3,16]"));
+    CHECK(t, strstr(refusal("mistral", GOLDEN "qv"),
+                    "lora_A.weight is [3,18], the model's is [3,16]"));
     CHECK_TEXT(t, refusal("llama3", MODELS "llama3"),
                MODELS "llama3 is no adapter: it has no adapter_config.json");
     CHECK_TEXT(t, refusal("../lora/qv", NULL),

@@ -1,6 +1,6 @@
 #define _POSIX_C_SOURCE 200809L
-/* LoRA as a pass: equal bits at every stage, world, prefetch, offload and after an interruption; what
- * frozen parameters cost; adapters that are merged. */
+/* LoRA as a pass: equal bits at every stage, world, prefetch, offload and after an interruption;
+ * what frozen parameters cost; adapters that are merged. */
 #include "../tools/pass.h"
 #include "numbers.h"
 
@@ -70,8 +70,8 @@ static bool same_bits(test *t, const char *before, const char *behind)
     return good;
 }
 
-/* One run in four micro-batches on one rank, and every stage on 1, 2 and 4 ranks with as many parts,
- * with budgets of prefetch, offload, precision, clipping and recomputation in turn. */
+/* One run in four micro-batches on one rank, and every stage on 1, 2 and 4 ranks with as many
+ * parts, with budgets of prefetch, offload, precision, clipping and recomputation in turn. */
 TEST_ONCE(lora_keeps_the_bits)
 {
     static const char *const loras[] = {"lora rank=3 alpha=5 dropout=0.2 targets=q,v",
@@ -190,8 +190,8 @@ static bool is_adapter(void *user, const zf_stored *tensor)
     return tensor->state || strstr(tensor->name, ".lora_");
 }
 
-/* The base in one checkpoint, the adapter with its states in another: training goes on with the same
- * bits. */
+/* The base in one checkpoint, the adapter with its states in another: training goes on with the
+ * same bits. */
 TEST_ONCE(lora_goes_on_with_the_same_bits)
 {
     const char *base = test_path("lora-base"), *path = test_path("lora-adapter");

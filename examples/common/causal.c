@@ -203,8 +203,8 @@ static bool load_examples(dataset *d, const settings *o, const tokens *tokenizer
                         .evaluates = o->evaluates};
     if (tokenizer && !chat_template_load(&chat, o->tokenizer, o->chat, error)) return false;
     if (!tokenizer && o->chat)
-        return fail(error, ZF_ERR_ARGUMENT, "--chat needs a tokenizer with a BPE model; %s has none",
-                    o->tokenizer);
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--chat needs a tokenizer with a BPE model; %s has none", o->tokenizer);
     desc.style = chat.style ? &chat : NULL;
     desc.end = *chat.end ? tokens_id(tokenizer, chat.end) : -1;
     if (!tokenizer) desc.end = bert_vocab_id(d->vocab, "[SEP]");

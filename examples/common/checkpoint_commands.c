@@ -46,7 +46,8 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
                          rows, &out, &status))
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    if (merges && !d.adapter) return command_usage_error(argv, "an adapter is needed: --adapter DIR");
+    if (merges && !d.adapter)
+        return command_usage_error(argv, "an adapter is needed: --adapter DIR");
     if (!out) return command_usage_error(argv, "a folder or a file to write is needed");
     good = session_config(sample, load, &config, &error) &&
            session_open_folder(&s, load, &d, 1 + ZF_F32, &error);
@@ -98,10 +99,11 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
     const option_row all[] = {
         {"load", OPTION_TEXT, "DIR", &o.load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
         {"model", OPTION_TEXT, "DIR", &o.load, 0, 0, "the same"},
-        {"adapter", OPTION_TEXT, "DIR", &d.adapter, 0, 0, "an adapter of its weights (--lora, PEFT)"},
+        {"adapter", OPTION_TEXT, "DIR", &d.adapter, 0, 0,
+         "an adapter of its weights (--lora, PEFT)"},
         {"corpus", OPTION_TEXT, "FILE", &o.corpus, 0, 0, "the text, whose held-out part is used"},
         {"seq", OPTION_COUNT, "T", &o.seq, 0, 65536,
-         "tokens of an example; 0: 128 of --corpus, 1024 of --data, or the model's if it has fewer"},
+         "tokens of an example; 0: 128 of --corpus, 1024 of --data, or the model's if fewer"},
         {"batch", OPTION_COUNT, "B", &o.batch, 1, 1 << 20, "examples at a time"},
         {"batches", OPTION_COUNT, "N", &batches, 0, 1e6,
          "how many of them, at most; 0: 16 of --corpus, else all"},

@@ -9,7 +9,6 @@
 #include <cuda_runtime_api.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,7 +17,6 @@
 #else
 #define emulation_seed(seed) ((void)(seed))
 #define emulation_report()   ""
-#define emulation_kernels()  0L
 #endif
 
 enum { X = 6 * 48, IMAGE = 1 << 18, HELD = 64, STEPS = 5 };
@@ -62,7 +60,6 @@ static struct {
     size_t pinned; /* bytes that the device was asked for, and has pinned */
     int sections;  /* that the device has run */
     int shared;    /* tasks that its threads were given */
-    long kernels;  /* those that the device had run at the first AdamW; 0: there was none */
 } host;
 
 static bool at_random(void)
@@ -94,7 +91,6 @@ static zf_status do_held(const zf_launch *last)
 
 static zf_status host_launch(void *self, const zf_launch *l)
 {
-    if (l->op == ZF_OP_adamw && !host.kernels) host.kernels = emulation_kernels();
     if (!l->disk) return host.cpu->launch(self, l);
     if (host.count == HELD) (void)do_held(NULL);
     host.held[host.count++] = l;
@@ -337,36 +333,6 @@ TEST_ONCE(cuda_offload_keeps_the_bits)
         }
     }
 }
-
-#ifdef EMULATION
-/* The device does not wait for updates beside the backward pass: when the first one begins, it is
- * further in some orders than in others. */
-TEST_ONCE(cuda_offload_does_not_stall)
-{
-    static const setup s = {"autograd loss; adamw lr; zero bucket=1; offload optimizer=host; "
-                            "prefetch bytes=100000",
-                            1, false, 1, false};
-    long least = LONG_MAX, most = 0;
-    zf_graph *g;
-    zf_program *p;
-    if (!open_all(t, 1)) return;
-    NEED(t, g = graph_of(t, s.passes), NULL);
-    test_defer(t, (test_cleanup *)zf_graph_free, g);
-    NEED(t, p = program_of(t, &s, g, NULL), NULL);
-    test_defer(t, (test_cleanup *)zf_program_free, p);
-    for (int64_t n = 0; n < 12; n++) {
-        const long before = emulation_kernels();
-        emulation_seed((uint64_t)n);
-        host.kernels = 0;
-        OK(t, step(p, g, &s, n), zf_program_error(p));
-        if (n < 2) continue; /* launched, and captured: by then they are graphs */
-        if (host.kernels - before < least) least = host.kernels - before;
-        if (host.kernels - before > most) most = host.kernels - before;
-    }
-    CHECK(t, least > 0 && most > least);
-    CHECK_TEXT(t, emulation_report(), "");
-}
-#endif
 
 /* Rates of copies between pinned memory and the device are measured, and of updates. */
 TEST_ONCE(cuda_offload_is_measured)

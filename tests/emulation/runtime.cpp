@@ -20,7 +20,6 @@
 #include <string.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <map>
@@ -69,7 +68,7 @@ struct device {
 static device devices[DEVICES];
 static int device_count = 2;
 static uint64_t tickets;
-static std::atomic<long> kernels; /* host functions ask, too */
+static long kernels;
 static int live;
 static std::string report;
 static std::vector<capture *> captures;
@@ -477,7 +476,11 @@ extern "C" void emulation_refuse(const char *function, int after, int code)
     refusal = {function ? function : "", after, code};
 }
 
-extern "C" long emulation_kernels(void) { return kernels; }
+extern "C" long emulation_kernels(void)
+{
+    std::unique_lock<std::mutex> held(lock);
+    return kernels;
+}
 
 /* -------------------------------------------------------------------------------- devices */
 

@@ -131,7 +131,7 @@ static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
             f = zfi_bucket_of_member(z, member);
     bool cut; /* this rank has a shard of the value */
     if (!value) return;
-    cut = zfi_node_count(&z->graph->nodes[value]) != z->cut.buckets[f].size;
+    cut = z->local ? zfi_node_count(&z->graph->nodes[value]) != z->cut.buckets[f].size : z->sharded;
     norms = zfi_lifted_node(z, f, ZF_OP_block_norms, &value, 1, z->graph->nodes[id].attributes);
     if (cut && zfi_spans_nodes(z)) norms = zfi_lifted_gather(z, f, ZF_OVER_NODE, norms);
     if (cut) norms = zfi_lifted_gather(z, f, zfi_last_axis(z), norms);

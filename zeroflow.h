@@ -38,8 +38,9 @@
  *
  * It runs on the CPU, in f32, bf16 and f16 (f64 by slow reference kernels), and on one GPU
  * (zeroflow_cuda.cu; f32, bf16, f16). Ranks by NCCL (zeroflow_nccl.c) are tested on the CPU; they
- * have not been run on several GPUs. There are no convolutions, no dynamic shapes, and no control
- * flow in a graph: another shape is another graph over the same parameters (zf_store).
+ * have not been run on several GPUs. 1-bit optimizers have no kernels for a GPU. There are no
+ * convolutions, no dynamic shapes, and no control flow in a graph: another shape is another graph
+ * over the same parameters (zf_store).
  *
  * CONTENTS
  *
@@ -64,10 +65,10 @@
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
  * Rewrite. Passes in their order: zf_lora; zf_fuse; zf_precision; zf_tile; zf_autograd;
- * zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion, zf_onebit_adam; zf_delay;
- * zf_fuse again; zf_recompute; zf_zero; zf_offload; zf_prefetch. zf_passes runs them all by one
- * description (zf_training). zf_graph_print shows the graph between any two of them, one node per
- * line:
+ * zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion, zf_onebit_adam,
+ * zf_zero_one_adam; zf_delay; zf_fuse again; zf_recompute; zf_zero; zf_offload; zf_prefetch.
+ * zf_passes runs them all by one description (zf_training). zf_graph_print shows the graph between
+ * any two of them, one node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -1077,7 +1078,14 @@ typedef struct zf_fit_desc {
     zf_choice *choice; /* NULL, or where to tell what was chosen */
 } zf_fit_desc;
 
-typedef enum zf_optimizer { ZF_ADAMW, ZF_LAMB, ZF_SGD, ZF_LION, ZF_ONEBIT_ADAM, ZF_ZERO_ONE_ADAM } zf_optimizer;
+typedef enum zf_optimizer {
+    ZF_ADAMW,
+    ZF_LAMB,
+    ZF_SGD,
+    ZF_LION,
+    ZF_ONEBIT_ADAM,
+    ZF_ZERO_ONE_ADAM
+} zf_optimizer;
 /* "adamw", ...; NULL behind the last */
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
 

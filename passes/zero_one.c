@@ -62,7 +62,8 @@ static void zfi_drift_params(zf_graph *g, double eps)
     const size_t nodes = (size_t)zfi_len(g->nodes);
     int32_t *marks = zfi_gradient_nodes(g), *order = NULL, known = zfi_len(g->order);
     /* By parameter: what takes its place, and where that and its states begin in the order */
-    int32_t *drift = zfi_calloc(&g->memory, 2 * nodes, sizeof *drift), *begins = drift ? drift + nodes : NULL;
+    int32_t *drift = zfi_calloc(&g->memory, 2 * nodes, sizeof *drift);
+    int32_t *begins = drift ? drift + nodes : NULL;
     for (int32_t k = 0; drift && k < zfi_len(marks) && !g->error.status; k++) {
         const zf_tensor p = {g, g->nodes[marks[k]].args[0]};
         zf_tensor args[4] = {p};

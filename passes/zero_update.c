@@ -524,7 +524,8 @@ static void zfi_lift_states(zfi_zero *z, int32_t first)
             const bool update = zfi_has(g, z->order[i], ZF_OP_UPDATE) || node->op == ZF_OP_delay;
             if (state->op != ZF_OP_state || (update && !ZF_INT(state, state, ranks))) continue;
             member = zfi_member_of_state(z, node->args[k]);
-            if (member >= 0 && !z->lift[node->args[k]].value) z->lift[node->args[k]] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, 0};
+            if (member >= 0 && !z->lift[node->args[k]].value)
+                z->lift[node->args[k]] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, 0};
         }
     }
 }

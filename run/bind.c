@@ -1,0 +1,427 @@
+/* Where the leaves of a program lie: in the store's memory, in a cache of another program, or in
+ * memory of its own.
+ *
+ * Parameters and states are looked up in the store by name. Those that it does not have are added,
+ * side by side, as the plan lays them out. */
+
+/* The node's storage belongs to the store: a bucket, or a parameter or state outside buckets. */
+static bool zfi_is_stored(const zf_graph *g, const zfi_node *node)
+{
+    return zfi_is_persistent(g, node) && zfi_is_written(g, node->op) && node->op != ZF_OP_cache;
+}
+
+/* The address of a place of the plan. An empty value may have any address. */
+static void *zfi_address(const zf_program *p, uint8_t space, int64_t offset)
+{
+    const zfi_arena *a = &p->arenas[space];
+    if (offset >= a->stored_at && offset < a->stored_end)
+        return a->stored + (offset - a->stored_at);
+    if (a->work && offset >= a->work_at) return (char *)a->work->memory + (offset - a->work_at);
+    if (!a->memory) return (void *)p;
+    return (char *)a->memory +
+           (offset < a->stored_at ? offset : offset - (a->stored_end - a->stored_at));
+}
+
+/* Finds where the values of a step begin in the plan of a space: behind all that outlives it. In a
+ * plan with another order, that has been parsed, at its end. */
+static void zfi_find_work(zf_program *p, zf_space space)
+{
+    const zf_graph *g = p->graph;
+    const int64_t end = g->peaks[space].bytes - zfi_overhead_of(g, space);
+    zfi_arena *a = &p->arenas[space];
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        const int64_t until = zfi_min(node->offset + zfi_room_of(node->space, node->bytes), end);
+        if ((zf_space)node->space == space && node->placed && zfi_is_persistent(g, node) &&
+            until > a->work_at)
+            a->work_at = until;
+    }
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        if ((zf_space)node->space != space) continue;
+        if ((node->placed && node->bytes && node->offset < a->work_at && !zfi_is_joined(g, node) &&
+             !zfi_is_persistent(g, &g->nodes[zfi_bytes_of(g, id)])) ||
+            (node->scratch_bytes && node->scratch_offset < a->work_at))
+            a->work_at = end;
+    }
+}
+
+/* Bytes of the values of a step. */
+static size_t zfi_work_bytes(const zf_program *p, zf_space space)
+{
+    const zf_graph *g = p->graph;
+    return (size_t)(g->peaks[space].bytes - zfi_overhead_of(g, space) - p->arenas[space].work_at);
+}
+
+/* The memory of another program in which the values of a step have room; NULL: none. */
+static zfi_work *zfi_work_beside(const zf_program *p, const zf_program *beside, zf_space space)
+{
+    zfi_work *work = beside ? beside->arenas[space].work : NULL;
+    return work && zfi_work_bytes(p, space) <= work->bytes ? work : NULL;
+}
+
+/* Finds where parameters and states, which are contiguous, lie in the plan of a space. */
+static zf_status zfi_find_stored(zf_program *p, zf_space space)
+{
+    zf_graph *g = p->graph;
+    zfi_arena *a = &p->arenas[space];
+    bool some = false;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        int64_t end = node->offset + zfi_room_of(node->space, node->bytes);
+        if ((zf_space)node->space != space || !zfi_is_stored(g, node) || !node->placed) continue;
+        if (!some || node->offset < a->stored_at) a->stored_at = node->offset;
+        if (!some || end > a->stored_end) a->stored_end = zfi_min(end, g->peaks[space].bytes);
+        some = true;
+    }
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if ((zf_space)node->space == space && zfi_is_persistent(g, node) &&
+            !zfi_is_stored(g, node) && node->bytes && node->offset >= a->stored_at &&
+            node->offset < a->stored_end)
+            return zfi_fail(&g->error, ZF_ERR_VERIFY,
+                            "zf_compile: the plan has %%%d %s among parameters and states, which "
+                            "are one piece of memory",
+                            (int)g->order[i], g->records[node->op]->name);
+    }
+    return ZF_OK;
+}
+
+/* "whole" or "element 1024 of a bucket of 4096, sharded over 4 ranks" */
+static const char *zfi_layout_text(char text[128], bool flat, int64_t at, int64_t size,
+                                   int64_t world, int32_t nodes)
+{
+    char cut[72] = ", whole on each rank", mesh[24] = "";
+    if (nodes > 1) snprintf(mesh, sizeof mesh, " of %d nodes", (int)nodes);
+    if (world > 1) snprintf(cut, sizeof cut, ", sharded over %lld ranks%s", (long long)world, mesh);
+    if (flat)
+        snprintf(text, 128, "element %lld of a bucket of %lld%s", (long long)at, (long long)size,
+                 cut);
+    else snprintf(text, 128, "apart%s", cut);
+    return text;
+}
+
+/* The store's tensor of which the leaf is a piece; -1: none, or it is no piece. */
+static int32_t zfi_whole_stored(const zf_store *s, const zfi_node *leaf)
+{
+    char name[ZFI_PIECE_NAME];
+    if (!zfi_cut_rows_of(leaf).rows) return -1;
+    snprintf(name, sizeof name, "%.*s", (int)zfi_whole_name(leaf->name), leaf->name);
+    return zfi_store_find(s, name);
+}
+
+/* Makes the tensor of the leaf a piece of its whole, which is added if the store lacks it. */
+static zf_status zfi_link_piece(zf_program *p, const zfi_node *leaf, int32_t index)
+{
+    zf_graph *g = p->graph;
+    zf_store *s = p->store;
+    const zfi_cut_rows cut = zfi_cut_rows_of(leaf);
+    int32_t whole = zfi_whole_stored(s, leaf);
+    char name[ZFI_PIECE_NAME], here[ZFI_TYPE_TEXT], there[ZFI_TYPE_TEXT];
+    zf_shape shape = leaf->shape;
+    shape.dims[0] = cut.rows;
+    snprintf(name, sizeof name, "%.*s", (int)zfi_whole_name(leaf->name), leaf->name);
+    if (whole < 0)
+        whole = zfi_store_add(s, (zfi_stored){.name = name,
+                                              .op = leaf->op,
+                                              .dtype = leaf->dtype,
+                                              .shape = shape,
+                                              .of = -1,
+                                              .bucket = -1});
+    if (whole < 0) return zfi_graph_nomem(g);
+    if (s->tensors[whole].op != leaf->op || s->tensors[whole].dtype != leaf->dtype ||
+        !zfi_same_shape(&s->tensors[whole].shape, &shape))
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: \"%s\" is a piece of a %s %s, and the store has a %s %s",
+                        leaf->name, g->records[leaf->op]->name,
+                        zfi_type_text(here, leaf->dtype, &shape),
+                        zfi_stored_kind(&s->tensors[whole]),
+                        zfi_type_text(there, s->tensors[whole].dtype, &s->tensors[whole].shape));
+    zfi_store_link(s, whole, index, zfi_elements_before(leaf));
+    if (s->tensors[whole].host) s->tensors[index].fresh = false;
+    return ZF_OK;
+}
+
+/* The pieces of all tensors that were added are there. */
+static zf_status zfi_check_tiled(const zf_program *p)
+{
+    const zf_store *s = p->store;
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
+        const zfi_stored *t = &s->tensors[k];
+        int64_t upto = 0;
+        if (!zfi_is_tiled(t)) continue;
+        for (int32_t n = t->next; n >= 0 && s->tensors[n].from == upto; n = s->tensors[n].next)
+            upto += zfi_stored_count(&s->tensors[n]);
+        if (upto != zfi_stored_count(t))
+            return zfi_fail(&p->graph->error, ZF_ERR_MISMATCH,
+                            "zf_compile: of \"%s\" there is no piece that begins at element %lld",
+                            t->name, (long long)upto);
+    }
+    return ZF_OK;
+}
+
+/* Each rank has a state, or a bucket of states, of its own. */
+static bool zfi_is_each(const zfi_node *node)
+{
+    enum { EACH = 2 };
+    return node->op == ZF_OP_bucket ? ZF_INT(node, bucket, each) != 0
+                                    : node->op == ZF_OP_state &&
+                                          ZF_INT(node, state, ranks) == EACH;
+}
+
+/* Checks a leaf that the store holds for kind, dtype and shape. *index is its tensor; -1: the store
+ * does not hold it, which is an error if it must be `bound`. */
+static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool bound, int32_t *index)
+{
+    zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    const zf_shape shape = zfi_stored_shape(p->store, node->shape, zfi_is_each(node));
+    const zfi_stored *t;
+    char here[ZFI_TYPE_TEXT], there[ZFI_TYPE_TEXT];
+    if ((*index = zfi_store_find(p->store, node->name)) < 0) {
+        const int32_t whole = zfi_whole_stored(p->store, node);
+        t = whole < 0 ? NULL : &p->store->tensors[whole];
+        if (t && (t->bucket >= 0 || zfi_is_tiled(t)))
+            return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                            "zf_compile: the store has \"%s\" %s, and here is \"%s\": give zf_tile "
+                            "the same bytes for all programs over one store",
+                            t->name, zfi_is_tiled(t) ? "in other pieces" : "whole", node->name);
+        if (!bound) return ZF_OK;
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: the store has no %s \"%s\" (zf_compile_desc.bound)",
+                        g->records[node->op]->name, node->name);
+    }
+    t = &p->store->tensors[*index];
+    if (zfi_is_tiled(t))
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: the store has \"%s\" in pieces, and here it is whole: give "
+                        "zf_tile the same bytes for all programs over one store",
+                        node->name);
+    if (t->op == node->op && t->dtype == node->dtype && zfi_same_shape(&t->shape, &shape))
+        return ZF_OK;
+    return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                    "zf_compile: \"%s\" is a %s %s here and a %s %s in the store", node->name,
+                    g->records[node->op]->name, zfi_type_text(here, node->dtype, &shape),
+                    zfi_stored_kind(t), zfi_type_text(there, t->dtype, &t->shape));
+}
+
+/* No tensor has elements [at, at + count) of a bucket. */
+static bool zfi_is_free(const zf_store *s, int32_t bucket, int64_t at, int64_t count)
+{
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
+        const zfi_stored *t = &s->tensors[k];
+        if (t->bucket == bucket && t->at < at + count && at < t->at + zfi_stored_room(s, t))
+            return false;
+    }
+    return true;
+}
+
+/* For a bucket, or a leaf outside buckets, without a place in the plan: it must be in the store,
+ * all leaves at the same places of one bucket. Leaves of the bucket that the store lacks will be
+ * added there, if their places are free. */
+static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
+{
+    zf_graph *g = p->graph;
+    const zf_store *s = p->store;
+    const zfi_node *node = &g->nodes[id];
+    const bool flat = node->op == ZF_OP_bucket;
+    const int64_t *at = ZF_LIST(node, bucket, at).data;
+    const int64_t world = flat && ZF_INT(node, bucket, world) > 1 ? ZF_INT(node, bucket, world) : 1,
+                  size = flat ? ZF_INT(node, bucket, size) : zfi_node_count(node);
+    const int32_t *leaves = flat ? node->args : &id, count = flat ? node->arg_count : 1;
+    int32_t bucket = -1;
+    for (int32_t k = 0; k < count && bucket < 0; k++)
+        if (p->tensor_of[leaves[k]] >= 0) bucket = s->tensors[p->tensor_of[leaves[k]]].bucket;
+    if (bucket < 0)
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: the store has no \"%s\"; zf_memory found it in another "
+                        "(zf_memory_desc.store)",
+                        g->nodes[*leaves].name);
+    if (s->buckets[bucket].space != (zf_space)node->space)
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: \"%s\" is to lie in the space %s, and the store has it in %s: "
+                        "give zf_offload the same placement, or zf_store_copy the values to a store "
+                        "of another one",
+                        g->nodes[*leaves].name, zf_space_name((zf_space)node->space),
+                        zf_space_name(s->buckets[bucket].space));
+    for (int32_t k = 0; k < count; k++) {
+        const zfi_node *leaf = &g->nodes[leaves[k]];
+        const int32_t index = p->tensor_of[leaves[k]];
+        const bool has = index >= 0 && s->tensors[index].bucket >= 0;
+        const int32_t its_bucket = has ? s->tensors[index].bucket : bucket;
+        const zfi_stored_bucket *b = &s->buckets[its_bucket];
+        char mine[128], its[128];
+        bool good = its_bucket == bucket && b->world == world && (!flat || b->size == size) &&
+                    b->each == zfi_is_each(node) &&
+                    (world == 1 || b->nodes == g->mesh_nodes);
+        if (has) good = good && (!flat || s->tensors[index].at == at[k]);
+        else good = good && b->flat && zfi_is_free(s, bucket, at[k], zfi_node_count(leaf));
+        if (good) {
+            if (!has) bucket_of[id] = bucket;
+            else
+                p->bound_bytes +=
+                    (size_t)zfi_portion_of(s, index).count * zf_dtype_size(leaf->dtype);
+            continue;
+        }
+        zfi_layout_text(mine, flat, flat ? at[k] : 0, size, world, g->mesh_nodes);
+        if (has) zfi_layout_text(its, b->flat, s->tensors[index].at, b->size, b->world, b->nodes);
+        else snprintf(its, sizeof its, "not there");
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: \"%s\" is to be %s, and in the store it is %s%s: give zf_zero "
+                        "the same stage, world and nodes, and the store (zf_zero_desc.store), or "
+                        "zf_store_copy the values to a store of another layout",
+                        leaf->name, mine, its,
+                        its_bucket == bucket ? "" : ", apart from others of its bucket");
+    }
+    p->data[id] =
+        flat ? s->buckets[bucket].data : zfi_stored_data(s, &s->tensors[p->tensor_of[id]]);
+    return ZF_OK;
+}
+
+/* For a bucket, or a leaf outside buckets, with a place in the plan: it becomes a bucket of the
+ * store. Leaves of it that the store holds outside buckets will move there. */
+static zf_status zfi_bind_added(zf_program *p, int32_t id, int32_t *bucket_of)
+{
+    zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    const bool flat = node->op == ZF_OP_bucket;
+    const zfi_arena *a = &p->arenas[node->space];
+    zfi_stored_bucket b = {
+        .data = a->stored ? a->stored + (node->offset - a->stored_at) : (char *)p->store,
+        .space = (zf_space)node->space,
+        .dtype = node->dtype,
+        .size = flat ? ZF_INT(node, bucket, size) : zfi_node_count(node),
+        .world = flat && ZF_INT(node, bucket, world) > 1 ? (int32_t)ZF_INT(node, bucket, world) : 1,
+        .nodes = g->mesh_nodes,
+        .flat = flat,
+        .each = zfi_is_each(node)};
+    for (int32_t k = 0; k < zfi_len(p->store->buckets) && b.world > 1; k++)
+        if (p->store->buckets[k].world > 1 && p->store->buckets[k].nodes != b.nodes)
+            return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                            "zf_compile: shards in the store are those of ranks in %d nodes; give "
+                            "zf_zero as many, and not %d (zf_zero_desc.nodes)",
+                            (int)p->store->buckets[k].nodes, (int)b.nodes);
+    for (int32_t k = 0; k < (flat ? node->arg_count : 1); k++) {
+        int32_t leaf = flat ? node->args[k] : id, index = p->tensor_of[leaf];
+        if (index >= 0 && p->store->tensors[index].bucket >= 0)
+            return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                            "zf_compile: zf_memory gave %%%d \"%s\" a place of its own, but the "
+                            "store has it (zf_memory_desc.store)",
+                            (int)id, g->nodes[leaf].name);
+    }
+    bucket_of[id] = zfi_len(p->store->buckets);
+    p->data[id] = b.data;
+    return zfi_push(&p->store->memory, p->store->buckets, b) ? ZF_OK : zfi_graph_nomem(g);
+}
+
+/* Makes the leaf a tensor of the bucket. */
+static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_of)
+{
+    zf_graph *g = p->graph;
+    zf_store *s = p->store;
+    const zfi_node *node = &g->nodes[id], *home = node->held ? &g->nodes[node->held] : NULL;
+    int32_t index = p->tensor_of[id], bucket = bucket_of[node->held ? node->held : id], k = 0;
+    while (home && home->args[k] != id) k++;
+    if (index < 0)
+        index = zfi_store_add(s, (zfi_stored){.name = node->name,
+                                              .op = node->op,
+                                              .dtype = node->dtype,
+                                              .shape = zfi_stored_shape(s, node->shape,
+                                                                        zfi_is_each(node)),
+                                              .of = -1,
+                                              .bucket = -1,
+                                              .fresh = true});
+    if (index < 0) return zfi_graph_nomem(g);
+    p->tensor_of[id] = index;
+    if (s->tensors[index].bucket >= 0) return ZF_OK; /* others are added beside it */
+    if (zfi_cut_rows_of(node).rows && zfi_link_piece(p, node, index)) return g->error.status;
+    s->tensors[index].bucket = bucket;
+    s->tensors[index].at = home ? ((const int64_t *)ZF_LIST(home, bucket, at).data)[k] : 0;
+    return ZF_OK;
+}
+
+/* Finds in the store what the graph names, or adds it there. */
+static zf_status zfi_bind_store(zf_program *p, bool bound, int32_t *bucket_of)
+{
+    zf_graph *g = p->graph;
+    zf_status status = ZF_OK;
+    for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op == ZF_OP_param || node->op == ZF_OP_state)
+            status = zfi_bind_leaf(p, g->order[i], bound, &p->tensor_of[g->order[i]]);
+    }
+    for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (zfi_is_stored(g, node))
+            status = node->placed ? zfi_bind_added(p, g->order[i], bucket_of)
+                                  : zfi_bind_stored(p, g->order[i], bucket_of);
+    }
+    for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
+        int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        if (node->op != ZF_OP_param && node->op != ZF_OP_state) continue;
+        if (bucket_of[node->held ? node->held : id] >= 0) status = zfi_add_leaf(p, id, bucket_of);
+        if (!status && node->op == ZF_OP_state && node->arg_count)
+            p->store->tensors[p->tensor_of[id]].of = p->tensor_of[node->args[0]];
+    }
+    for (int32_t i = 0; i < zfi_len(g->declared) && !status; i++) /* those that are in pieces */
+        p->tensor_of[g->declared[i]] = zfi_store_find(p->store, g->nodes[g->declared[i]].name);
+    return status ? status : zfi_check_tiled(p);
+}
+
+/* Sets the address of each node's value: its place; the store; inside its operand, for a view;
+ * inside its bucket, if that is not sharded; of a cache perhaps that of the program `caches`. A leaf
+ * of a sharded bucket has no address. */
+static zf_status zfi_bind(zf_program *p, const zf_program *caches)
+{
+    zf_graph *g = p->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i], k;
+        const zfi_node *node = &g->nodes[id];
+        int64_t at;
+        if (zfi_is_stored(g, node)) {
+            for (k = 0; node->op == ZF_OP_bucket && k < node->arg_count; k++)
+                p->data[node->args[k]] =
+                    zfi_stored_data(p->store, &p->store->tensors[p->tensor_of[node->args[k]]]);
+        } else if (node->placed) {
+            if (node->op == ZF_OP_cache && caches && zfi_cache_in(caches->graph, node->name))
+                return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                                "zf_compile: zf_memory gave the cache \"%s\" a place of its own "
+                                "(zf_memory_desc.caches), and zf_compile_desc.caches has it",
+                                node->name);
+            p->data[id] = zfi_address(p, node->space, node->offset);
+        } else if (zfi_is_joined(g, node)) {
+            p->data[id] = p->data[node->args[0]];
+            for (k = 0; k + 1 < node->arg_count; k++)
+                if ((char *)p->data[node->args[k]] + zfi_node_bytes(&g->nodes[node->args[k]]) !=
+                    p->data[node->args[k + 1]])
+                    return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                                    "zf_compile: zf_memory found operands of %%%d concat side by "
+                                    "side in the store (zf_memory_desc.store), which they are not",
+                                    (int)id);
+        } else if (node->op == ZF_OP_cache) {
+            if (!caches || !(k = zfi_cache_in(caches->graph, node->name)))
+                return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                                "zf_compile: zf_memory found the cache \"%s\" in another graph "
+                                "(zf_memory_desc.caches), and zf_compile_desc.caches lacks it",
+                                node->name);
+            p->data[id] = caches->data[k];
+        } else if ((k = zfi_viewed(g, node, &at)) >= 0) {
+            p->data[id] = (char *)p->data[node->args[k]] +
+                          (at < 0 ? (int64_t)zfi_node_bytes(node) * p->run.shard : at);
+        }
+    }
+    return ZF_OK;
+}
+
+/* Frees the host memory of tensors that have moved into a bucket. */
+static void zfi_drop_loose(zf_store *s)
+{
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
+        zfi_stored *t = &s->tensors[k];
+        if (t->bucket < 0 && !zfi_is_tiled(t)) continue;
+        zfi_free(&s->memory, t->host, zfi_stored_bytes(t));
+        t->host = NULL;
+    }
+}

@@ -1,0 +1,125 @@
+/* The launches of a step, with final pointers, in sections that a backend runs at once. */
+
+/* The node has a launch of its own. */
+static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    int64_t at;
+    int32_t k;
+    if (!zfi_record_of(g, id)->cpu || zfi_is_joined(g, node)) return false;
+    k = zfi_viewed(g, node, &at);
+    if (k < 0 || zfi_has(g, id, ZF_OP_COLLECTIVE) || zfi_writes_into(g, id, k)) return true;
+    if (at < 0) at = (int64_t)zfi_node_bytes(node) * p->run.shard;
+    return (char *)p->data[node->args[k]] + at != (char *)p->data[id];
+}
+
+/* Finds the launches that sum losses over the ranks. */
+static void zfi_mark_sums(zf_program *p, const int32_t *launch_of)
+{
+    const zf_graph *g = p->graph;
+    if (p->allow_nan || !(g->stages & ZFI_STAGE_UPDATES) || g->world < 2) return;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *mark = &g->nodes[g->order[i]];
+        int32_t sum = zfi_marks_loss(g, mark) ? zfi_sum_behind(g, mark->args[0]) : 0;
+        if (sum) p->sums_outputs[launch_of[sum]] = true;
+    }
+}
+
+/* The backend that runs a launch: the one that computes in the space of its operands; for copies
+ * the device, or beside a device with memory of its own the host, if they are from or to a disk. */
+static zf_backend *zfi_runner(const zf_program *p, const zf_launch *l)
+{
+    const bool host = l->op == ZF_OP_copy ? l->disk && !p->backend->host_memory
+                                          : l->space == ZF_HOST;
+    return host ? p->store->host : p->backend;
+}
+
+/* The device runs sections with launches in host memory. */
+static bool zfi_runs_mixed(const zf_program *p)
+{
+    return p->backend->run && p->backend->allocate_host;
+}
+
+/* The launch ends a section, which a backend runs at once. */
+static bool zfi_ends_section(const zf_program *p, int32_t n)
+{
+    return n == p->micro_end || p->sums_outputs[n] ||
+           (!zfi_runs_mixed(p) &&
+            zfi_runner(p, &p->launches[n]) != zfi_runner(p, &p->launches[n - 1]));
+}
+
+/* Splits the launches into sections. */
+static zf_status zfi_make_sections(zf_program *p)
+{
+    p->section_room = 1;
+    for (int32_t n = 1; n < p->launch_count; n++) p->section_room += zfi_ends_section(p, n);
+    p->sections = zfi_calloc(&p->memory, (size_t)p->section_room, sizeof *p->sections);
+    if (!p->sections) return zfi_graph_nomem(p->graph);
+    for (int32_t n = 0; n < p->launch_count; n++) {
+        if (!n || zfi_ends_section(p, n))
+            p->sections[p->section_count++] =
+                (zf_section){.launches = p->launches,
+                             .waits_for = p->waits_for,
+                             .first = n,
+                             .host = zfi_runs_mixed(p) ? p->store->host : NULL};
+        p->sections[p->section_count - 1].last = n + 1;
+    }
+    return ZF_OK;
+}
+
+static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
+{
+    zf_graph *g = p->graph;
+    zf_array *args;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        p->arg_count += g->nodes[g->order[i]].arg_count +
+                        (zfi_saves(&g->nodes[g->order[i]]) ? ZF_MAX_SAVED : 0);
+    p->launch_room = zfi_len(g->order);
+    p->launches = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->launches);
+    p->waits_for = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->waits_for);
+    p->sums_outputs = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->sums_outputs);
+    args = p->args = zfi_calloc(&p->memory, (size_t)p->arg_count, sizeof *p->args);
+    if (!p->launches || !args || !p->waits_for || !p->sums_outputs) return zfi_graph_nomem(g);
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i];
+        const zf_backend *runs;
+        zf_launch l;
+        size_t scratch;
+        if (!zfi_runs(g, p, id)) continue;
+        l = zfi_launch_of(g, id, args);
+        l.space = (zf_space)g->nodes[id].space;
+        if (l.op == ZF_OP_copy && !(l.disk = zfi_store_disk(p->store, p->data[id])))
+            l.disk = zfi_store_disk(p->store, p->data[g->nodes[id].args[0]]);
+        runs = zfi_runner(p, &l);
+        l.backend = runs->self;
+        l.error = &g->error;
+        l.comm = p->comm;
+        if (runs->check && runs->check(runs->self, &l)) return g->error.status;
+        scratch = runs->scratch(runs->self, &l);
+        if (scratch > (size_t)g->nodes[id].scratch_bytes)
+            return zfi_fail(&g->error, ZF_ERR_STAGE,
+                            "zf_compile: %%%d %s needs %zu bytes of scratch on this backend, and "
+                            "zf_memory gave it %lld "
+                            "(zf_memory_desc.backend)",
+                            (int)id, g->records[l.op]->name, scratch,
+                            (long long)g->nodes[id].scratch_bytes);
+        for (int32_t k = 0; k < l.arg_count; k++) args[k].data = p->data[g->nodes[id].args[k]];
+        args += l.arg_count;
+        l.out.data = p->data[id];
+        for (int k = 0; l.saved && k < ZF_MAX_SAVED; k++, args++)
+            if (g->nodes[id].saved[k]) args->data = p->data[g->nodes[id].saved[k]];
+        l.scratch =
+            g->nodes[id].scratch_bytes
+                ? zfi_address(p, g->nodes[id].space, g->nodes[id].scratch_offset)
+                : NULL;
+        l.run = &p->run;
+        l.error = runs == p->backend ? &p->error : &p->host_error;
+        l.queue = g->nodes[id].queue;
+        p->waits_for[p->launch_count] = l.op == ZF_OP_wait ? launch_of[g->nodes[id].args[0]] : -1;
+        launch_of[id] = p->launch_count;
+        if (!zfi_runs_once(&g->nodes[id])) p->micro_end = p->launch_count + 1;
+        p->launches[p->launch_count++] = l;
+    }
+    zfi_mark_sums(p, launch_of);
+    return zfi_make_sections(p);
+}

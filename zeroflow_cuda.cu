@@ -48,6 +48,7 @@
 #include "ops/scaler.cu"
 #include "ops/update.cu"
 #include "ops/lion.cu"
+#include "ops/sign.cu"
 #include "ops/matmul.cu"
 #include "ops/linear.cu"
 #include "ops/quantized_linear.cu"

@@ -55,7 +55,7 @@ typedef struct zfi_update_job {
     float *u;             /* of lamb_update; NULL: adamw */
     zfi_number lr, scale; /* scale.data NULL: 1 */
     zfi_number norm_p, norm_u;
-    const int64_t *step;
+    const int64_t *step, *variance_step; /* the second of adam_apply */
     double beta1, beta2;
     float eps; /* sgd: momentum */
     float least, most;

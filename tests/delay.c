@@ -58,8 +58,8 @@ TEST_ONCE(delay_is_one_step_behind)
 {
     static const char *const lines[] = {
         "autograd loss; adamw lr weight_decay=0.1; %szero",
-        "autograd loss; clip 0.5; lamb lr weight_decay=0.1; %szero; "
-        "offload optimizer=host piece=4096",
+        ("autograd loss; clip 0.5; lamb lr weight_decay=0.1; %szero; "
+         "offload optimizer=host piece=4096"),
         "autograd loss; sgd lr momentum=0.9; %s",
         "autograd loss; lion lr; %szero; offload optimizer=host; prefetch bytes=100000",
         "precision bf16; autograd loss; adamw lr; %szero",

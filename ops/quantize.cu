@@ -17,22 +17,52 @@ static zfi_blocks zfi_blocks_of(const zf_launch *l)
     return b;
 }
 
-/* 4 bytes of a record, which are aligned to 2 bytes after a scale of bf16. */
-__device__ __forceinline__ void zfi_put_word(unsigned char *to, bool aligned, uint32_t word)
+/* 4 bytes of a record, at any address. */
+__device__ __forceinline__ void zfi_put_word(unsigned char *to, uint32_t word)
 {
-    if (aligned) {
+    if (reinterpret_cast<uintptr_t>(to) % 4 == 0) {
         *reinterpret_cast<uint32_t *>(to) = word;
         return;
     }
-    reinterpret_cast<uint16_t *>(to)[0] = (uint16_t)word;
-    reinterpret_cast<uint16_t *>(to)[1] = (uint16_t)(word >> 16);
+#pragma unroll
+    for (int i = 0; i < 4; i++) to[i] = (unsigned char)(word >> (8 * i));
 }
 
-__device__ __forceinline__ uint32_t zfi_get_word(const unsigned char *from, bool aligned)
+__device__ __forceinline__ uint32_t zfi_get_word(const unsigned char *from)
 {
-    const uint16_t *halves = reinterpret_cast<const uint16_t *>(from);
-    if (aligned) return *reinterpret_cast<const uint32_t *>(from);
-    return halves[0] | (uint32_t)halves[1] << 16;
+    if (reinterpret_cast<uintptr_t>(from) % 4 == 0)
+        return *reinterpret_cast<const uint32_t *>(from);
+    return from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
+}
+
+/* The scale of a record, f32 or bf16. */
+__device__ __forceinline__ float zfi_get_scale(const unsigned char *record, int head)
+{
+    if (head == 4) return __uint_as_float(zfi_get_word(record));
+    return __uint_as_float((uint32_t)record[0] << 16 | (uint32_t)record[1] << 24);
+}
+
+/* 4 floats, which only need the alignment of one. */
+template <class T>
+__device__ __forceinline__ void zfi_get_four(float (&y)[4], const T *x)
+{
+    if (reinterpret_cast<uintptr_t>(x) % (4 * sizeof(T)) == 0) {
+        zfi_load(y, x);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) y[i] = zfi_to_f32(x[i]);
+}
+
+template <class T>
+__device__ __forceinline__ void zfi_put_four(T *y, const float (&x)[4])
+{
+    if (reinterpret_cast<uintptr_t>(y) % (4 * sizeof(T)) == 0) {
+        zfi_store(y, x);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) y[i] = zfi_from_f32<T>(x[i]);
 }
 
 __device__ __forceinline__ uint32_t zfi_integer_of(float x, float up, float by, float most)
@@ -54,7 +84,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         float largest = 0, nan = 0, scale, up, by;
         for (int i = lane * 4; i < b.block; i += ZFI_WARP * 4) {
             float at[4];
-            zfi_load(at, x + i);
+            zfi_get_four(at, x + i);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 largest = fmaxf(largest, fabsf(at[n]));
@@ -66,19 +96,17 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         if (b.head == 2) scale = __bfloat162float(__float2bfloat16_rn(scale));
         up = scale < 0x1p-126f ? 0x1p64f : 1; /* 1 / scale must not overflow */
         by = __fdiv_rn(1, scale * up);
-        if (lane == 0 && b.head == 2)
-            *reinterpret_cast<uint16_t *>(record) =
-                scale != scale ? (uint16_t)0x7fc0
-                               : (uint16_t)(__float_as_uint(scale) >> 16);
-        if (lane == 0 && b.head == 4)
-            *reinterpret_cast<uint32_t *>(record) =
-                scale != scale ? 0x7fc00000u : __float_as_uint(scale);
+        if (lane == 0) {
+            const uint32_t bits = scale != scale ? 0x7fc00000u : __float_as_uint(scale);
+            if (b.head == 4) zfi_put_word(record, bits);
+            else record[0] = (unsigned char)(bits >> 16), record[1] = (unsigned char)(bits >> 24);
+        }
         for (int i = lane * 4; i < b.block * b.bits / 8; i += ZFI_WARP * 4) {
             uint32_t word = 0;
             if (scale > 0) {
                 float low[4], high[4];
-                zfi_load(low, x + i);
-                if (b.bits == 4) zfi_load(high, x + half + i);
+                zfi_get_four(low, x + i);
+                if (b.bits == 4) zfi_get_four(high, x + half + i);
 #pragma unroll
                 for (int n = 0; n < 4; n++) {
                     uint32_t byte = zfi_integer_of(low[n], up, by, b.most);
@@ -87,7 +115,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                     word |= (byte & 255) << (8 * n);
                 }
             }
-            zfi_put_word(q + i, b.head == 4, word);
+            zfi_put_word(q + i, word);
         }
     }
 }
@@ -106,15 +134,12 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         T *y = out + k * b.block;
         for (int i = lane * 4; i < b.block * b.bits / 8; i += ZFI_WARP * 4) {
             float low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
-            if (add) zfi_load(low, y + i);
-            if (add && b.bits == 4) zfi_load(high, y + half + i);
+            if (add) zfi_get_four(low, y + i);
+            if (add && b.bits == 4) zfi_get_four(high, y + half + i);
             for (int p = 0; p < parts; p++) {
                 const unsigned char *record = in + p * apart + k * b.record;
-                const uint32_t word = zfi_get_word(record + b.head + i, b.head == 4);
-                const float scale =
-                    b.head == 4 ? *reinterpret_cast<const float *>(record)
-                                : __uint_as_float(
-                                      (uint32_t)*reinterpret_cast<const uint16_t *>(record) << 16);
+                const uint32_t word = zfi_get_word(record + b.head + i);
+                const float scale = zfi_get_scale(record, b.head);
 #pragma unroll
                 for (int n = 0; n < 4; n++) {
                     const int byte = (int)(word >> (8 * n) & 255);
@@ -124,8 +149,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                                         __fmul_rn((float)(((byte >> 4) ^ 8) - 8), scale));
                 }
             }
-            zfi_store(y + i, low);
-            if (b.bits == 4) zfi_store(y + half + i, high);
+            zfi_put_four(y + i, low);
+            if (b.bits == 4) zfi_put_four(y + half + i, high);
         }
     }
 }

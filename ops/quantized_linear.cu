@@ -10,12 +10,6 @@ typedef struct zfi_quantized {
     int64_t n, k, bytes;
 } zfi_quantized;
 
-__device__ __forceinline__ float zfi_record_scale(const zfi_blocks &b, const unsigned char *record)
-{
-    if (b.head == 4) return *reinterpret_cast<const float *>(record);
-    return __uint_as_float((uint32_t)*reinterpret_cast<const uint16_t *>(record) << 16);
-}
-
 __device__ __forceinline__ float zfi_low_integer(int byte) { return (float)(((byte & 15) ^ 8) - 8); }
 
 template <class T>
@@ -30,10 +24,10 @@ __global__ void __launch_bounds__(ZFI_THREADS) zfi_quantized_kernel(const zfi_qu
         float sum = 0;
         for (int64_t r = 0; r < q.k / q.b.block; r++, x += q.b.block) {
             const unsigned char *record = q.w + n * q.bytes + r * q.b.record;
-            const float scale = zfi_record_scale(q.b, record);
+            const float scale = zfi_get_scale(record, q.b.head);
             float part = 0;
             for (int at = lane * 4; at < q.b.block * q.b.bits / 8; at += ZFI_WARP * 4) {
-                const uint32_t word = zfi_get_word(record + q.b.head + at, q.b.head == 4);
+                const uint32_t word = zfi_get_word(record + q.b.head + at);
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const int byte = (int)(word >> (8 * e) & 255);
@@ -69,7 +63,7 @@ __global__ void __launch_bounds__(ZFI_THREADS) zfi_quantized_turned_kernel(const
             const unsigned char *byte = record + q.b.head + (q.b.bits == 8 ? at : at % half);
             const float value = q.b.bits == 8 ? (float)(((int)*byte ^ 128) - 128)
                                               : zfi_low_integer(*byte >> (at < half ? 0 : 4));
-            sum = fmaf(zfi_to_f32(x[n]), zfi_record_scale(q.b, record) * value, sum);
+            sum = fmaf(zfi_to_f32(x[n]), zfi_get_scale(record, q.b.head) * value, sum);
         }
         static_cast<T *>(q.y)[i] = zfi_from_f32<T>(sum);
     }

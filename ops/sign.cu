@@ -97,7 +97,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
          b < parts.at[parts.count - 1].blocks; b += (int64_t)gridDim.x * ZFI_SUM_WARPS) {
         const int n = zfi_sign_elements(parts, b, &part);
         const float *x = value + b * ZFI_NORM_BLOCK;
-        uint32_t *row = reinterpret_cast<uint32_t *>(out + b * ZFI_SIGN_ROW), signs = 0;
+        unsigned char *row = out + b * ZFI_SIGN_ROW;
+        uint32_t signs = 0;
         float c[ZFI_SIGN_WORDS], *e = errors + b * ZFI_NORM_BLOCK, s;
 #pragma unroll
         for (int w = 0; w < ZFI_SIGN_WORDS; w++) {
@@ -112,8 +113,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
             const int i = w * ZFI_WARP + lane;
             if (i < n) e[i] = c[w] - (c[w] < 0 ? -s : s);
         }
-        if (lane == 0) row[0] = __float_as_uint(s);
-        row[1 + lane] = signs;
+        if (lane == 0) zfi_put_word(row, __float_as_uint(s));
+        zfi_put_word(row + 4 + 4 * lane, signs);
     }
 }
 
@@ -129,9 +130,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         const int n = zfi_sign_elements(parts, b, &part);
         float y[ZFI_SIGN_WORDS] = {};
         for (int r = 0; r < count; r++) {
-            const uint32_t *row =
-                reinterpret_cast<const uint32_t *>(in + r * apart + b * ZFI_SIGN_ROW);
-            const uint32_t s = row[0], signs = row[1 + lane];
+            const unsigned char *row = in + r * apart + b * ZFI_SIGN_ROW;
+            const uint32_t s = zfi_get_word(row), signs = zfi_get_word(row + 4 + 4 * lane);
 #pragma unroll
             for (int w = 0; w < ZFI_SIGN_WORDS; w++) {
                 const uint32_t word = __shfl_sync(0xffffffffu, signs, w);

@@ -134,7 +134,6 @@ TEST(beside_tells_what_is_gone)
     static pair p;
     float loss;
     zf_graph *other;
-    zf_program *none;
     if (!open_pair(t, &p, 4, true)) return;
     test_defer(t, close_pair, &p);
     CHECK(t, !give(p.train, p.graphs[0]) && !give(p.eval, p.graphs[1]));
@@ -151,10 +150,13 @@ TEST(beside_tells_what_is_gone)
     CHECK(t, zf_read(p.train, zf_graph_find(p.graphs[0], "loss"), &loss, sizeof loss) ==
                  ZF_ERR_STAGE);
     NEED(t, other = build(t, 4, false), NULL);
-    none = zf_compile(other, &(zf_compile_desc){.beside = p.train});
-    CHECK(t, !none && strstr(zf_graph_error(other), "beside is a program over another store"));
-    zf_graph_free(other);
+    test_defer(t, (test_cleanup *)zf_graph_free, other);
+    zf_program_free(zf_compile(other, &(zf_compile_desc){.beside = p.train}));
+    GIVES(t, zf_graph_status(other), ZF_ERR_ARGUMENT, zf_graph_error(other));
+    CHECK(t, strstr(zf_graph_error(other), "beside is a program over another store"));
 }
+
+static zf_status status_of(const zf_graph *g) { return g ? zf_graph_status(g) : ZF_ERR_NOMEM; }
 
 /* A store's limit holds for what is shared once. */
 TEST(beside_is_within_the_limit)
@@ -164,6 +166,14 @@ TEST(beside_is_within_the_limit)
     zf_program *probe = zf_compile(g, &(zf_compile_desc){.seed = 4}), *p = NULL, *q = NULL;
     zf_store *store = NULL;
     size_t peak = zf_program_info_of(probe).peak_bytes;
+    if (!probe) {
+        test_unwind(t, __FILE__, __LINE__, "alone", status_of(g),
+                    zf_graph_error(g));
+        zf_graph_free(g);
+        zf_graph_free(h);
+        zf_graph_free(again);
+        return;
+    }
     zf_program_free(probe);
     zf_graph_free(g);
     g = build(t, 8, true);
@@ -172,14 +182,14 @@ TEST(beside_is_within_the_limit)
                          &error);
     if (store) p = zf_compile(g, &(zf_compile_desc){.store = store});
     if (p) q = zf_compile(h, &(zf_compile_desc){.store = store, .evaluate = true});
-    if (p && (q || zf_graph_status(h) != ZF_ERR_LIMIT))
-        test_unwind(t, __FILE__, __LINE__, "apart", zf_graph_status(h), zf_graph_error(h));
+    if (p && (q || status_of(h) != ZF_ERR_LIMIT))
+        test_unwind(t, __FILE__, __LINE__, "apart", status_of(h), zf_graph_error(h));
     zf_program_free(q);
     q = p ? zf_compile(again, &(zf_compile_desc){.store = store, .evaluate = true, .beside = p})
           : NULL;
     if (!q)
         test_unwind(t, __FILE__, __LINE__, "beside",
-                    p ? zf_graph_status(again) : store ? zf_graph_status(g) : error.status,
+                    p ? status_of(again) : store ? status_of(g) : error.status,
                     p ? zf_graph_error(again) : store ? zf_graph_error(g) : error.text);
     zf_program_free(q);
     zf_program_free(p);

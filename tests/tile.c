@@ -335,7 +335,7 @@ TEST_ONCE(tile_keeps_whole_gradients)
 
 /* A checkpoint of a tiled run, sharded or not, loads into one that is whole, or cut otherwise, on
  * another number of ranks, and back; training then goes on with the same bits. */
-TEST(tile_checkpoints_are_whole)
+TEST_ONCE(tile_checkpoints_are_whole)
 {
     static const struct {
         int32_t from, to;

@@ -125,8 +125,10 @@ TEST_ONCE(operators_agree_with_f64)
     static session s;
     test_defer(t, session_end, &s);
     for (int n = 0; n < CASES; n++)
-        for (size_t z = 0; z < sizeof some / sizeof some[0]; z++)
+        for (size_t z = 0; z < sizeof some / sizeof some[0]; z++) {
+            if (z > 4 && (z + (size_t)n) % TEST_ONE_IN) continue; /* the large ones */
             if (fits(&cases[n], &some[z])) check_values(t, &s, &cases[n], &some[z]);
+        }
 }
 
 /* Pieces of work are cut alike for any number of threads, so every instruction set has one result
@@ -141,6 +143,7 @@ TEST_ONCE(operators_do_not_depend_on_threads)
             for (int threads = 1; threads <= 3 && test_has_isa(t, isas[k]); threads++) {
                 const op_case *c = &cases[n];
                 const sizes *z = n % 2 ? &big : &tall;
+                if ((n + k) % TEST_ONE_IN) continue;
                 result r = {.values = kept[0], .raw = kept_raw[threads > 1]};
                 if (threads == 1) fill(c, z, ZF_F32, false);
                 if (run_case(t, &s, c, z, ZF_F32, (zf_cpu_desc){.threads = threads, .isa = isas[k]},

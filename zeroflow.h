@@ -970,8 +970,9 @@ typedef struct zf_offload_desc {
      * device */
     size_t keep_bytes;
     /* Updates of buckets with copies of parameters or states run in pieces: a copy has at most so
-     * many bytes as f32, but at least 4096. 0: 16 MiB. With zf_prefetch pieces are read and written
-     * while others are updated, within its budgets */
+     * many bytes as f32, but at least 4096. 0: 16 MiB where states or parameters lie on a disk, else
+     * no pieces. With zf_prefetch pieces are read and written while others are updated, within its
+     * budgets */
     size_t piece_bytes;
 } zf_offload_desc;
 ZF_API zf_status zf_offload(zf_graph *graph, const zf_offload_desc *desc);

@@ -23,14 +23,15 @@
  */
 
 enum {
-    ZFI_PIECE_BYTES = 16 << 20,          /* default of piece_bytes */
+    ZFI_PIECE_BYTES = 16 << 20,          /* default of piece_bytes where a disk is used */
     ZFI_PIECE_GRAIN = ZFI_DISK_BLOCK / 2 /* elements of 16 bits in a block of the disk */
 };
 
 /* Elements of the pieces of a value of `count` elements, but for the last. */
 static int64_t zfi_piece_size(const zfi_offloading *o, int64_t count)
 {
-    const size_t bytes = o->d.piece_bytes ? o->d.piece_bytes : ZFI_PIECE_BYTES;
+    const bool disk = o->d.optimizer == ZF_DISK || o->d.parameters == ZF_DISK;
+    const size_t bytes = o->d.piece_bytes ? o->d.piece_bytes : disk ? ZFI_PIECE_BYTES : SIZE_MAX;
     const int64_t most = bytes / 4 < INT64_MAX / 2 ? (int64_t)(bytes / 4) : INT64_MAX / 2,
                   grain = most >= ZFI_PIECE_GRAIN ? ZFI_PIECE_GRAIN : ZFI_NORM_BLOCK,
                   largest = most < grain ? grain : most / grain * grain,

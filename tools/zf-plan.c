@@ -79,7 +79,7 @@ static void usage(FILE *out)
         "  --tile=BYTES           linear layers whose weights take more run in pieces (off)\n"
         "  --offload=KIND=SPACE,...  where values lie: optimizer or parameters, =host or =disk,\n"
         "                         or gradients=host or activations=host; and piece=BYTES of a\n"
-        "                         copy of states while they are updated (off, piece=16M)\n"
+        "                         copy of states while they are updated (off, piece=16M of a disk)\n"
         "  --prefetch=BYTES       in flight: of parameters gathered ahead, of gradients being\n"
         "                         reduced, and of copies between spaces\n"
         "  --cost=FILE            rates of a machine, its link and its disk (zf_cost_read), by\n"

@@ -160,7 +160,7 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
         {"offload", TEXT, "off|KIND=SPACE,...", &o->offload, 0, 0,
          "optimizer (its states, which the CPU updates) or parameters lie in SPACE, host or disk,\n"
          "                                    gradients or activations in host; piece=BYTES: of a copy\n"
-         "                                    of states while they are updated (16M)"},
+         "                                    of states while they are updated (of a disk 16M)"},
         {"offload-dir", TEXT | OWN, "DIR", &o->offload_dir, 0, 0,
          "an existing folder for the files of --offload"},
         {"delay-update", COUNT | NOTED, "STEP", &o->delay_update, -1, 1e12,

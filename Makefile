@@ -63,7 +63,7 @@ build/ubsan/%:    private MODE = -O1 -g1 -fsanitize=undefined $(SANITIZED)
 build/ubsan/%:    private override CC = clang
 # ThreadSanitizer finds little in graphs that one thread runs, and is slow there.
 build/tsan/%:     private MODE = -O1 -g1 -fsanitize=thread -DRANDOM_GRAPHS=12 -DBERT_STEPS=3 \
-                             -DTEST_ONE_IN=3 $(PORTABLE) $(SANITIZED)
+                             -DTEST_ONE_IN=6 $(PORTABLE) $(SANITIZED)
 build/fuzz/%:     private MODE = -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined $(PORTABLE) \
                              $(SANITIZED)
 build/fuzz/%:     private override CC = clang
@@ -71,7 +71,7 @@ build/coverage/%: private MODE = -O0 -g --coverage $(DOUBTFUL)
 
 # For Arm, run by qemu. It is the single header that is compiled: it needs no other.
 build/neon/%:     private override CC = aarch64-linux-gnu-gcc
-build/neon/%:     private MODE = -O1 $(DOUBTFUL) -DWITHOUT_PCRE2 -DTEST_ONE_IN=4 \
+build/neon/%:     private MODE = -O1 $(DOUBTFUL) -DWITHOUT_PCRE2 -DTEST_ONE_IN=6 \
                                  -DZF_HEADER='"../dist/zeroflow.h"'
 build/neon/%:     private LDFLAGS = -static
 build/neon/%:     private PCRE2 =

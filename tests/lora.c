@@ -1,7 +1,6 @@
 #define _POSIX_C_SOURCE 200809L
 /* LoRA as a pass: equal bits at every stage, world, prefetch, offload and after an interruption;
  * what frozen parameters cost; adapters that are merged. */
-#include "../tools/pass.h"
 #include "numbers.h"
 
 #include <sys/stat.h>
@@ -29,18 +28,6 @@ static const char model[] = "%1 = input \"x\" : f32[6,40]\n"
                             "%19 = sum %18 : f32[]\n"
                             "      output %19 \"loss\"\n";
 
-/* The text behind the passes, to be freed; NULL after a failed check. */
-static char *made(test *t, const char *line)
-{
-    char message[600] = "", *out = NULL;
-    zf_error error = {ZF_OK, ""};
-    zf_graph *g = zf_graph_parse(model, strlen(model), NULL, &error);
-    if (g && !pass_run(g, line, NULL, message, sizeof message)) out = text_of(g);
-    else test_fail(t, __FILE__, __LINE__, line, g ? message : error.text);
-    zf_graph_free(g);
-    return out;
-}
-
 /* Parameters, states and losses after five steps by the passes `before`, and by `before` and
  * `behind`, are equal. */
 static bool same_bits(test *t, const char *before, const char *behind)
@@ -55,8 +42,8 @@ static bool same_bits(test *t, const char *before, const char *behind)
     bool good;
     mkdir(folder, 0700);
     snprintf(line, sizeof line, "%s; %s", before, behind);
-    plain = made(t, before);
-    other = plain ? made(t, line) : NULL;
+    plain = text_behind(t, model, before);
+    other = plain ? text_behind(t, model, line) : NULL;
     d.slots = 4;
     good = other && numbers_of(&one, plain, &d, &error) && numbers_of(&many, other, &d, &error) &&
            numbers_compare(&one, &many, "", why, sizeof why) > 12;

@@ -127,6 +127,17 @@ char *text_of(const zf_graph *graph)
     return text;
 }
 
+char *text_behind(test *t, const char *graph, const char *passes)
+{
+    char message[600] = "", *out = NULL;
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = zf_graph_parse(graph, strlen(graph), NULL, &error);
+    if (g && !pass_run(g, passes, NULL, message, sizeof message)) out = text_of(g);
+    else test_fail(t, __FILE__, __LINE__, passes, g ? message : error.text);
+    zf_graph_free(g);
+    return out;
+}
+
 /* Also in "cast %1 : f32[4]", which leaves {to=f32} out. */
 char *text_in_f64(const char *graph)
 {

@@ -33,18 +33,6 @@ static const char model[] = "%1 = input \"x\" : f32[8,40]\n"
                             "%19 = sum %18 : f32[]\n"
                             "      output %19 \"loss\"\n";
 
-/* The text behind the passes, to be freed; NULL after a failed check. */
-static char *made(test *t, const char *text, const char *line)
-{
-    char message[600] = "", *out = NULL;
-    zf_error error = {ZF_OK, ""};
-    zf_graph *g = zf_graph_parse(text, strlen(text), NULL, &error);
-    if (g && !pass_run(g, line, NULL, message, sizeof message)) out = text_of(g);
-    else test_fail(t, __FILE__, __LINE__, line, g ? message : error.text);
-    zf_graph_free(g);
-    return out;
-}
-
 /* With kinds offloaded and without, by the passes `before` and `behind`. */
 static bool same_bits(test *t, const char *kinds, const char *before, const char *behind)
 {
@@ -58,9 +46,9 @@ static bool same_bits(test *t, const char *kinds, const char *before, const char
     bool good;
     mkdir(folder, 0700);
     snprintf(line, sizeof line, "%s; %s", before, behind);
-    plain = made(t, model, line);
+    plain = text_behind(t, model, line);
     snprintf(line, sizeof line, "%s; offload %s; %s", before, kinds, behind);
-    other = plain ? made(t, model, line) : NULL;
+    other = plain ? text_behind(t, model, line) : NULL;
     good = other && strstr(other, " host @") &&
            (!strstr(kinds, "disk") || strstr(other, " disk @") || strstr(before, "sgd lr;")) &&
            numbers_of(&without, plain, &d, &error) && numbers_of(&with, other, &d, &error) &&
@@ -154,7 +142,7 @@ TEST_ONCE(offload_beside_the_backward_pass)
         int reads = 0, updates;
         snprintf(line, sizeof line, "%s; offload optimizer=disk; prefetch bytes=%s", list[k].before,
                  list[k].prefetch);
-        CHECK(t, text = made(t, model, line));
+        CHECK(t, text = text_behind(t, model, line));
         update = strstr(text, " adamw %");
         for (read = text; (read = strstr(read, "queue=read")) && read < update; read++) reads++;
         updates = updates_beside(text);
@@ -199,7 +187,7 @@ TEST_ONCE(offload_brings_once_for_a_run)
         int reads, ahead = 0;
         snprintf(line, sizeof line, "zero bucket=1; offload parameters=disk; prefetch %s",
                  list[k].prefetch);
-        NEED(t, out = made(t, text, line), NULL);
+        NEED(t, out = text_behind(t, text, line), NULL);
         reads = occurrences(out, "{to=host}");
         *strstr(out, " = matmul ") = '\0';
         ahead = occurrences(out, "{to=host}");
@@ -214,7 +202,7 @@ TEST_ONCE(offload_brings_once_for_a_run)
 /* Bytes of the plan of a space, behind "peak " or "peak host " of the text that the passes make. */
 static long peak_of(test *t, const char *text, const char *line, const char *peak)
 {
-    char *out = made(t, text, line), *at = out ? strstr(out, peak) : NULL;
+    char *out = text_behind(t, text, line), *at = out ? strstr(out, peak) : NULL;
     const long bytes = at ? strtol(at + strlen(peak), NULL, 10) : 0;
     free(out);
     return bytes;
@@ -299,7 +287,7 @@ TEST_ONCE(offload_updates_in_pieces)
         snprintf(line, sizeof line, "%s; offload optimizer=disk; memory", list[k].before);
         whole = peak_of(t, wide, line, "\npeak host ");
         snprintf(strstr(line, "; memory"), 100, "%s; memory", list[k].piece);
-        NEED(t, out = made(t, wide, line), NULL);
+        NEED(t, out = text_behind(t, wide, line), NULL);
         updates = occurrences(out, " decays=[0]}") + occurrences(out, " most=10 ");
         host = strtol(strstr(out, "\npeak host ") + 11, NULL, 10);
         free(out);
@@ -312,7 +300,7 @@ TEST_ONCE(offload_updates_in_pieces)
 /* The update section copies no parameters but those that updates write. */
 TEST_ONCE(offload_copies_no_views_for_updates)
 {
-    char *out = made(t, model, "autograd loss; clip 1; adamw lr; zero bucket=1; "
+    char *out = text_behind(t, model, "autograd loss; clip 1; adamw lr; zero bucket=1; "
                                "offload parameters=disk optimizer=disk; memory");
     CHECK(t, out);
     CHECK(t, strstr(out, "f32[40,60] disk") && !strstr(out, "f32[40,60] host"));

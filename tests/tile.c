@@ -1,6 +1,5 @@
 /* Tiling: the bits that passes/tile.c says stay equal do; a tiled graph has one result at every
  * stage, with every offload; pieces bound what is on the device; names and checkpoints stay whole. */
-#include "../tools/pass.h"
 #include "numbers.h"
 
 #include <sys/stat.h>
@@ -26,22 +25,10 @@ static const char model[] = "%1 = input \"x\" : f32[6,32]\n"
                             "      output %11 \"y\"\n"
                             "      output %16 \"loss\"\n";
 
-/* The text behind the passes, to be freed; NULL after a failed check. */
-static char *made(test *t, const char *line)
-{
-    char message[600] = "", *out = NULL;
-    zf_error error = {ZF_OK, ""};
-    zf_graph *g = zf_graph_parse(model, strlen(model), NULL, &error);
-    if (g && !pass_run(g, line, NULL, message, sizeof message)) out = text_of(g);
-    else test_fail(t, __FILE__, __LINE__, line, g ? message : error.text);
-    zf_graph_free(g);
-    return out;
-}
-
 static bool numbers_behind(test *t, numbers *out, const char *line, const numbers_desc *d)
 {
     zf_error error = {ZF_OK, ""};
-    char *text = made(t, line);
+    char *text = text_behind(t, model, line);
     const bool good = text && numbers_of(out, text, d, &error);
     if (text && !good) test_fail(t, __FILE__, __LINE__, line, error.text);
     free(text);
@@ -151,7 +138,7 @@ TEST_ONCE(tile_has_one_result)
 /* Bytes behind "peak " of the plan. */
 static long peak_of(test *t, const char *line)
 {
-    char *out = made(t, line), *at = out ? strstr(out, "\npeak ") : NULL;
+    char *out = text_behind(t, model, line), *at = out ? strstr(out, "\npeak ") : NULL;
     const long bytes = at ? strtol(at + 6, NULL, 10) : 0;
     free(out);
     return bytes;

@@ -466,7 +466,7 @@ static void zfi_put_wait(zfi_prefetch *p, int32_t id)
                 (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
         zfi_forget_pending(p, id);
     }
-    stbds_header(p->waiting)->length = (size_t)kept;
+    if (p->waiting) stbds_header(p->waiting)->length = (size_t)kept; /* NULL: out of memory */
 }
 
 /* The maximum of bytes in flight on a queue. */

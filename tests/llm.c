@@ -27,7 +27,7 @@ static void free_batches(void *f) { causal_batch_file_free(f); }
 
 static const char *folder_of(int k)
 {
-    static char path[100];
+    static _Thread_local char path[100];
     snprintf(path, sizeof path, GOLDEN "%s", cases[k].name);
     return path;
 }

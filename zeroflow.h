@@ -346,6 +346,15 @@ typedef enum zf_init {
     ZF_UNIFORM
 } zf_init;
 
+/* Symmetric quantisation: along the last dimension, each `block` elements become a record of u8: a
+ * scale s = max |x| / 127 (4 bits: 7), and integers x / s, to nearest even. A block that has a
+ * non-finite number becomes NaN. ops/quantize.c has the layout and the bound of the error. */
+typedef struct zf_quantize_desc {
+    int32_t bits;   /* 8 or 4; 0: 8 */
+    int64_t block;  /* a multiple of 64, at most 2048; 0: 256 */
+    zf_dtype scale; /* of the scales: ZF_F32 or ZF_BF16 */
+} zf_quantize_desc;
+
 typedef struct zf_param_desc {
     zf_dtype dtype; /* float */
     zf_init init;
@@ -353,12 +362,25 @@ typedef struct zf_param_desc {
     double low, high; /* ZF_UNIFORM: [low, high) */
     double value;     /* ZF_FILL */
     bool frozen;      /* no gradient, no update */
+    /* bits 8 or 4: it holds such records instead, of dtype u8, and is frozen: a weight of
+     * zf_quantized_linear. `shape` is that of the numbers. bits 0: floats */
+    zf_quantize_desc quantized;
 } zf_param_desc;
 
 /* A trained tensor. Its first value depends on seed, name and the element's index alone, so that it
  * is the same however the tensor is cut. desc NULL: f32 zeros. */
 ZF_API zf_tensor zf_param(zf_graph *graph, const char *name, zf_shape shape,
                           const zf_param_desc *desc);
+/* How the numbers of such a parameter are quantised; bits 0: it has floats. */
+ZF_API zf_quantize_desc zf_param_blocks(zf_tensor param);
+/* The shape of a parameter's numbers. */
+ZF_API zf_shape zf_param_shape(zf_tensor param);
+/* Numbers to records, as zf_quantize makes them, and back; they are written and read as any values of
+ * the parameter. ZF_ERR_ARGUMENT where count is no multiple of the block. */
+ZF_API zf_status zf_quantize_values(void *records, const float *values, size_t count,
+                                    const zf_quantize_desc *desc);
+ZF_API zf_status zf_dequantize_values(float *values, const void *records, size_t count,
+                                      const zf_quantize_desc *desc);
 /* A tensor that steps change and checkpoints hold, but that is not trained: counters, moments.
  * Starts as `value`. */
 ZF_API zf_tensor zf_state(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape,
@@ -402,17 +424,8 @@ ZF_API zf_tensor zf_softplus(zf_tensor x);  /* log(1 + e^x) */
 /* Any to any; rounds to nearest even, float to integer truncates */
 ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to);
 
-/* Symmetric quantisation: along the last dimension, each `block` elements become a record of u8: a
- * scale s = max |x| / 127 (4 bits: 7), and integers x / s, to nearest even. A block that has a
- * non-finite number becomes NaN. ops/quantize.c has the layout and the bound of the error. Neither
- * has a gradient. */
-typedef struct zf_quantize_desc {
-    int32_t bits;   /* 8 or 4; 0: 8 */
-    int64_t block;  /* a multiple of 64, at most 2048; 0: 256 */
-    zf_dtype scale; /* of the scales: ZF_F32 or ZF_BF16 */
-} zf_quantize_desc;
-/* x [..., n], n a multiple of the block -> u8 [..., n / block * (bytes of a scale + block bits /
- * 8)] */
+/* Symmetric quantisation, and the way back; neither has a gradient. x [..., n], n a multiple of the
+ * block -> u8 [..., n / block * (bytes of a scale + block bits / 8)] */
 ZF_API zf_tensor zf_quantize(zf_tensor x, const zf_quantize_desc *desc);
 /* The same way back, of what has been quantised by the same desc; `to` is a float dtype. */
 ZF_API zf_tensor zf_dequantize(zf_tensor x, zf_dtype to, const zf_quantize_desc *desc);
@@ -613,8 +626,11 @@ ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);
  * out] (zf_matmul). A bias stays with its product. Frozen parameters have no gradients and no states,
  * and are not reduced; zf_zero and zf_offload shard, gather and move them as others.
  *
+ * A weight may be one of records (zf_param_desc.quantized), of zf_quantized_linear (QLoRA, Dettmers
+ * et al. 2023): of such, a tile at a time is floats, forward and backward.
+ *
  * A program that evaluates, or generates, runs the same pass over its graph, or has the products
- * added to the weights (zf_lora_merge).
+ * added to the weights (zf_lora_merge), if these are floats.
  *
  * Requires: the forward graph, before zf_fuse. desc NULL: defaults. */
 typedef struct zf_lora_desc {
@@ -2112,7 +2128,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     /* leaves */                                                                                   \
     X(input, 0, 0, )                                                                               \
     X(param, 0, 0, A(param, init, e(zeros|ones|constant|normal|truncated|uniform))                 \
-      A(param, a, f) A(param, b, f) A(param, frozen, b) A(param, row, i) A(param, rows, i))        \
+      A(param, a, f) A(param, b, f) A(param, frozen, b) A(param, row, i) A(param, rows, i)         \
+      A(param, bits, i) A(param, block, i) A(param, scale, d))                                     \
     X(state, 0, 1, A(state, value, f) A(state, row, i) A(state, rows, i)                           \
       A(state, ranks, e(stage|whole|each|cut)))                                                    \
     X(cache, 0, 0, )                                                                               \
@@ -2806,6 +2823,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "graph/number.c"
 #include "graph/shape.c"
 #include "graph/mesh.c"
+#include "graph/blocks.c"
 #include "cpu/isa.c"
 #include "cpu/threads.c"
 #include "cpu/random.c"
@@ -2850,6 +2868,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/lion.c"
 #include "ops/sign.c"
 #include "ops/linear.c"
+#include "ops/quantized_dot.c"
 #include "ops/quantized_linear.c"
 #include "ops/head.c"
 #include "ops/fused_norm.c"

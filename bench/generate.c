@@ -1,11 +1,13 @@
 /* Generation by a Llama of made-up weights: tokens per second of the prompt and of one stream, the
- * bytes of weights and caches that a token reads per second, beside what this machine's memory gives.
+ * products of the prompt per second beside the peak of this machine's registers, and the bytes of
+ * weights and caches that a token reads per second beside what its memory gives.
  *
- *     build/bench/generate --model 160m|15m|... --prompt 256 --tokens 64 --threads 2
+ *     build/bench/generate --model 160m|15m|... --prompt 256 --tokens 64 --threads 2 [--rounds 5]
  *                          [--precision f32|bf16|f16] [--weights int8|int4] [--streams 1] [--json]
  *
- * Times are medians of the steps. Memory is read by as many threads, 512 MiB of 2 MiB pages where the
- * system gives them. */
+ * Each round measures the peak, the prompt, the memory and the tokens, in turns; figures are medians
+ * over the rounds, of a round's tokens the median as well. Memory is read by as many threads, 512 MiB
+ * of 2 MiB pages where the system gives them. */
 #define _GNU_SOURCE
 #include "../examples/common/causal_batch.h"
 #include "../examples/common/decoder.h"
@@ -20,7 +22,7 @@
 
 /* ------------------------------------------------------------------------------- memory */
 
-enum { READ_BYTES = 512 << 20, READ_TURNS = 5 };
+enum { READ_BYTES = 512 << 20, ROUNDS = 64 };
 
 typedef unsigned long long words __attribute__((vector_size(64)));
 
@@ -51,18 +53,24 @@ static void *read_part(void *object)
     return NULL;
 }
 
-/* Bytes per second that `threads` threads read, the best of several turns; 0 where it cannot be
- * measured. */
-static double read_rate(int64_t threads)
+/* Memory to be read; NULL where there is none. */
+static void *read_open(void)
 {
     void *memory = mmap(NULL, READ_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return NULL;
+    madvise(memory, READ_BYTES, MADV_HUGEPAGE);
+    memset(memory, 1, READ_BYTES);
+    return memory;
+}
+
+/* Bytes per second that `threads` threads read, the best of two turns; 0 where it cannot be
+ * measured. */
+static double read_rate(void *memory, int64_t threads)
+{
     reading parts[PEAK_THREADS];
     pthread_t ids[PEAK_THREADS];
     double best = 0;
-    if (memory == MAP_FAILED) return 0;
-    madvise(memory, READ_BYTES, MADV_HUGEPAGE);
-    memset(memory, 1, READ_BYTES);
-    for (int turn = 0; turn < READ_TURNS; turn++) {
+    for (int turn = 0; turn < 2 && memory; turn++) {
         double start = bench_now();
         for (int64_t k = 0; k < threads; k++) {
             size_t all = READ_BYTES / sizeof(words), each = all / (size_t)threads;
@@ -73,7 +81,6 @@ static double read_rate(int64_t threads)
         start = READ_BYTES / (bench_now() - start);
         best = start > best ? start : best;
     }
-    munmap(memory, READ_BYTES);
     return best;
 }
 
@@ -102,10 +109,36 @@ static double add(decoder *d, int64_t count, zf_error *error)
     return decoder_add(d, from, counts, error) ? bench_now() - start : -1;
 }
 
+/* What a round has measured: seconds of the prompt and of a token; rates. */
+typedef struct round_figures {
+    double prompt[ROUNDS], token[ROUNDS], peak[ROUNDS], read[ROUNDS];
+} round_figures;
+
+static bool measure(decoder *d, int64_t prompt, int64_t tokens, int64_t threads, zf_dtype dtype,
+                    int64_t rounds, round_figures *r, zf_error *error)
+{
+    double *times = calloc((size_t)tokens, sizeof *times);
+    void *memory = read_open();
+    bool good = times && add(d, prompt, error) >= 0; /* the first one meets a cold memory */
+    for (int64_t k = 0; k < rounds && good; k++) {
+        for (int64_t text = 0; text < d->texts; text++) decoder_rewind(d, text, 0);
+        r->peak[k] = peak_rate(peak_best(dtype == ZF_BF16), (int)threads);
+        good = (r->prompt[k] = add(d, prompt, error)) >= 0;
+        r->read[k] = read_rate(memory, threads);
+        for (int64_t n = 0; n < tokens && good; n++)
+            good = (times[n] = add(d, 1, error)) >= 0;
+        r->token[k] = bench_median(times, tokens);
+    }
+    if (memory) munmap(memory, READ_BYTES);
+    free(times);
+    return good;
+}
+
 int main(int argc, char **argv)
 {
     const char *model = "160m", *rest;
-    int64_t prompt = 256, tokens = 64, precision = ZF_F32, streams = 1, threads = 2, few = 0;
+    int64_t prompt = 256, tokens = 64, precision = ZF_F32, streams = 1, threads = 2, few = 0,
+            rounds = 5;
     bool json = false;
     llm_config config;
     session base;
@@ -122,8 +155,9 @@ int main(int argc, char **argv)
         {"tokens", OPTION_COUNT, "N", &tokens, 1, 1 << 16, "tokens that are generated"},
         {"streams", OPTION_COUNT, "N", &streams, 1, PEAK_THREADS, "texts that go on together"},
         {"threads", OPTION_COUNT, "N", &threads, 1, PEAK_THREADS, "workers"},
+        {"rounds", OPTION_COUNT, "N", &rounds, 1, ROUNDS, "of all measurements"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
-        {"weights", OPTION_CHOICE, DECODER_WEIGHTS, &few, 0, 0, "of products"},
+        {"weights", OPTION_CHOICE, CONFIG_WEIGHTS, &few, 0, 0, "of products"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
@@ -131,47 +165,42 @@ int main(int argc, char **argv)
     int count;
     zf_error error = {ZF_OK, ""};
     zf_program_info info;
-    double *times, first, each, bytes, cache, read, flops;
+    round_figures r;
+    double first, each, bytes, flops, read, peak;
     options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
     if (result != OPTIONS_GOOD || count) {
         if (result == OPTIONS_BAD) fprintf(stderr, "generate: %s\n", text);
         options_print(stdout, rows);
         return result == OPTIONS_HELP ? 0 : 2;
     }
-    if (!llm_config_load(model, &config, &error))
+    if (!llm_config_load(model, &config, &error) ||
+        !config_set_weights(llm_sample.config, &config, few, &error))
         return fprintf(stderr, "generate: %s\n", error.text), 1;
     if (config.positions < prompt + tokens) config.positions = prompt + tokens;
     b.dtype = (zf_dtype)precision, b.threads = threads, b.seed = 1;
     s.share = &base, s.threads = threads;
-    room = (decoder_desc){
-        .texts = streams, .context = prompt + tokens, .bits = decoder_bits(few)};
-    if (!session_open(&base, &b, &error) ||
-        !decoder_open(&d, &room, &s, NULL, 0, &error))
+    room = (decoder_desc){.texts = streams, .context = prompt + tokens};
+    if (!session_open(&base, &b, &error) || !decoder_open(&d, &room, &s, NULL, 0, &error) ||
+        !measure(&d, prompt, tokens, threads, b.dtype, rounds, &r, &error))
         return fprintf(stderr, "generate: %s\n", error.text), 1;
-    if (!(times = calloc((size_t)tokens, sizeof *times))) return 1;
-    if (add(&d, prompt, &error) < 0) return fprintf(stderr, "generate: %s\n", error.text), 1;
-    for (int64_t k = 0; k < streams; k++) decoder_rewind(&d, k, 0);
-    if ((first = add(&d, prompt, &error)) < 0)
-        return fprintf(stderr, "generate: %s\n", error.text), 1;
-    for (int64_t n = 0; n < tokens; n++)
-        if ((times[n] = add(&d, 1, &error)) < 0)
-            return fprintf(stderr, "generate: %s\n", error.text), 1;
-    each = bench_median(times, tokens);
     info = zf_program_info_of(d.prompt.program);
-    bytes = weight_bytes(&d.token, &config);
-    cache = (double)info.cache_bytes * (double)(prompt + tokens / 2) / (double)(prompt + tokens);
-    flops = info.flops / (double)(d.prompt.shape.batch * d.prompt.shape.sequence);
-    read = read_rate(threads);
+    bytes = weight_bytes(&d.token, &config) + (double)info.cache_bytes *
+                                                  (double)(prompt + tokens / 2) /
+                                                  (double)(prompt + tokens);
+    flops = info.flops / (double)(d.prompt.shape.batch * d.prompt.shape.sequence) *
+            (double)(prompt * streams);
+    first = bench_median(r.prompt, rounds), each = bench_median(r.token, rounds);
+    read = bench_median(r.read, rounds), peak = bench_median(r.peak, rounds);
     printf(json ? "{\"model\": \"%s\", \"prompt_tokens_per_s\": %.1f, \"prompt_gflops\": %.1f, "
-                  "\"tokens_per_s\": %.2f, \"read_gbytes_per_s\": %.2f, \"memory_gbytes_per_s\": "
-                  "%.2f, \"cache_bytes\": %zu}\n"
-                : "%s: prompt %.0f tokens/s, %.1f GFLOP/s; generation %.2f tokens/s, %.2f GB/s read "
-                  "of %.2f that memory gives; caches %zu bytes\n",
-           model, (double)(prompt * streams) / first,
-           1e-9 * flops * (double)(prompt * streams) / first, (double)streams / each,
-           1e-9 * (bytes + cache) / each, 1e-9 * read, info.cache_bytes);
+                  "\"peak_gflops\": %.1f, \"prompt_of_peak\": %.3f, \"tokens_per_s\": %.2f, "
+                  "\"read_gbytes_per_s\": %.2f, \"memory_gbytes_per_s\": %.2f, "
+                  "\"read_of_memory\": %.3f, \"cache_bytes\": %zu}\n"
+                : "%s: prompt %.0f tokens/s, %.1f GFLOP/s of a peak of %.1f (%.2f); generation %.2f "
+                  "tokens/s, %.2f GB/s read of %.2f that memory gives (%.2f); caches %zu bytes\n",
+           model, (double)(prompt * streams) / first, 1e-9 * flops / first, 1e-9 * peak,
+           flops / first / peak, (double)streams / each, 1e-9 * bytes / each, 1e-9 * read,
+           bytes / each / read, info.cache_bytes);
     decoder_close(&d);
     session_close(&base);
-    free(times);
     return 0;
 }

@@ -159,6 +159,24 @@ ZF_API zf_tensor zf_input(zf_graph *g, const char *name, zf_dtype dtype, zf_shap
                     name ? name : "");
 }
 
+/* Makes the leaf one of records. What is wrong with them is found by its infer: a last dimension that
+ * is no multiple of the block gives one that is no multiple of the record. */
+static void zfi_quantize_leaf(zfi_new *leaf, const zf_quantize_desc *desc)
+{
+    const zf_quantize_desc d = zfi_quantize_resolved(desc);
+    int64_t *last = &leaf->shape.dims[leaf->shape.rank > 0 ? leaf->shape.rank - 1 : 0];
+    ZF_INT(leaf, param, frozen) = true;
+    ZF_INT(leaf, param, bits) = d.bits;
+    ZF_INT(leaf, param, block) = d.block;
+    ZF_INT(leaf, param, scale) = d.scale;
+    leaf->dtype = ZF_U8;
+    if (zfi_are_blocks(d.bits, d.block, d.scale) && leaf->shape.rank > 0 &&
+        *last < INT64_MAX / 8) {
+        const zfi_blocks b = zfi_blocks_by(d.bits, d.block, d.scale);
+        *last = *last % b.block ? 1 : *last / b.block * b.record;
+    }
+}
+
 ZF_API zf_tensor zf_param(zf_graph *g, const char *name, zf_shape shape, const zf_param_desc *desc)
 {
     zf_param_desc d = desc ? *desc : (zf_param_desc){.dtype = ZF_F32};
@@ -167,7 +185,28 @@ ZF_API zf_tensor zf_param(zf_graph *g, const char *name, zf_shape shape, const z
     ZF_FLOAT(&leaf, param, a) = d.init == ZF_UNIFORM ? d.low : d.init == ZF_FILL ? d.value : d.mean;
     ZF_FLOAT(&leaf, param, b) = d.init == ZF_UNIFORM ? d.high : d.std;
     ZF_INT(&leaf, param, frozen) = d.frozen;
+    if (d.quantized.bits) zfi_quantize_leaf(&leaf, &d.quantized);
     return zfi_leaf(g, leaf, name ? name : "");
+}
+
+ZF_API zf_quantize_desc zf_param_blocks(zf_tensor param)
+{
+    const zfi_node *node = zf_valid(param) ? &param.graph->nodes[param.id] : NULL;
+    if (!node || node->op != ZF_OP_param || !ZF_INT(node, param, bits))
+        return (zf_quantize_desc){.bits = 0};
+    return (zf_quantize_desc){.bits = (int32_t)ZF_INT(node, param, bits),
+                              .block = ZF_INT(node, param, block),
+                              .scale = (zf_dtype)ZF_INT(node, param, scale)};
+}
+
+ZF_API zf_shape zf_param_shape(zf_tensor param)
+{
+    zf_shape shape = zf_tensor_shape(param);
+    const zf_quantize_desc d = zf_param_blocks(param);
+    if (d.bits)
+        shape.dims[shape.rank - 1] = shape.dims[shape.rank - 1] /
+                                     zfi_blocks_by(d.bits, d.block, d.scale).record * d.block;
+    return shape;
 }
 
 ZF_API zf_tensor zf_state(zf_graph *g, const char *name, zf_dtype dtype, zf_shape shape,
@@ -315,14 +354,6 @@ ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to)
 {
     if (zf_valid(x) && zf_tensor_dtype(x) == to) return x;
     return zfi_op(cast, zfi_with({.i = to}), x);
-}
-
-static zf_quantize_desc zfi_quantize_resolved(const zf_quantize_desc *desc)
-{
-    zf_quantize_desc d = desc ? *desc : (zf_quantize_desc){.bits = 0};
-    if (!d.bits) d.bits = 8;
-    if (!d.block) d.block = 256;
-    return d;
 }
 
 ZF_API zf_tensor zf_quantize(zf_tensor x, const zf_quantize_desc *desc)

@@ -4,7 +4,8 @@
  *     %7 = bucket %2, %4 {at=[0,1024] size=4096 world=4} : f32[1024]
  *         storage of the leaves %2 and %4, which have no other: element i of %4 is
  *         element 1024 + i of the bucket; padding is 0. With `world`, each rank holds one of
- *         `world` equal shards, rank r shard r; without it, the whole bucket.
+ *         `world` equal shards, rank r shard r; without it, the whole bucket. Leaves are float, or
+ *         params of records (leaf.c), whose elements are bytes.
  *     %8 = accumulator : f32[1024]     a sum over the micro-batches of a step; it counts as 0
  *                                      before the first one
  *     %9 = view %7 {at=1024 shape=[8,32]} : f32[8,32]    elements [1024, 1280) of %7, taken flat
@@ -55,7 +56,8 @@ static zf_status zfi_infer_bucket(zfi_infer *c)
 {
     int64_t size = ZF_INT(c, bucket, size), world = ZF_INT(c, bucket, world),
             shards = world > 0 ? world : 1;
-    zf_status status = zfi_infer_dtypes(c, true);
+    const bool records = c->args[0]->op == ZF_OP_param && c->args[0]->dtype == ZF_U8;
+    zf_status status = zfi_infer_dtypes(c, !records);
     if (!status) status = zfi_infer_layout(c, ZFI_NORM_BLOCK);
     for (int32_t k = 0; k < c->arg_count && !status; k++)
         if (c->args[k]->op != c->args[0]->op ||

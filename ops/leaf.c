@@ -4,6 +4,9 @@
  *     %2 = param "w" {init=normal b=0.02} : f32[8,8]
  *     %3 = state "adamw.step" : i64[]         changed by steps, saved in checkpoints
  *     %5 = param "w[4:8]" {row=4 rows=8} : f32[4,8]   rows 4 to 8 of "w" (zf_tile)
+ *     %6 = param "w" {init=normal b=0.02 frozen=true bits=8 block=64 scale=bf16} : u8[8,132]
+ *                                             8 x 128 numbers in records (quantize.c); first values
+ *                                             are those of floats, quantised
  *     %9 = state %2 "adamw.master/w" : f32[8,8]   starts with the values of the parameter %2
  *     %4 = constant {values=[1]} : f32[4]     one value for all elements, or one for each
  *          output %9 "loss"                       %9 can be read after a step
@@ -72,18 +75,54 @@ static zf_status zfi_infer_state(zfi_infer *c)
                           "it can start as a param of its shape does, and must be float then");
 }
 
+/* Checks how numbers are quantised. */
+static zf_status zfi_infer_quantized(const zfi_infer *c, int64_t bits, int64_t block, int64_t scale)
+{
+    if (zfi_are_blocks(bits, block, scale)) return ZF_OK;
+    if (bits != 8 && bits != 4)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "bits is %lld; it must be 8 or 4",
+                              (long long)bits);
+    if (scale != ZF_F32 && scale != ZF_BF16)
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "scale must be f32 or bf16");
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                          "block is %lld; it must be a multiple of %d, at most %d",
+                          (long long)block, ZFI_BLOCK_LEAST, ZFI_BLOCK_MOST);
+}
+
+/* A parameter of records is frozen and whole. */
+static zf_status zfi_infer_records_of(const zfi_infer *c)
+{
+    const int64_t bits = ZF_INT(c, param, bits), block = ZF_INT(c, param, block),
+                  scale = ZF_INT(c, param, scale);
+    const int64_t last = c->shape.rank > 0 ? c->shape.dims[c->shape.rank - 1] : 1;
+    zf_status status = zfi_infer_quantized(c, bits, block, scale);
+    if (status) return status;
+    if (last % zfi_blocks_by(bits, block, scale).record)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "the last dimension must be whole blocks of %lld numbers",
+                              (long long)block);
+    if (!ZF_INT(c, param, frozen) || ZF_INT(c, param, rows))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "a parameter of %lld bits is frozen, and no piece of another",
+                              (long long)bits);
+    return ZF_OK;
+}
+
 static zf_status zfi_infer_param(zfi_infer *c)
 {
     int64_t init = ZF_INT(c, param, init);
     double a = ZF_FLOAT(c, param, a), b = ZF_FLOAT(c, param, b), most;
+    const bool records = ZF_INT(c, param, bits) != 0;
     zf_status status = zfi_infer_leaf(c);
+    if (!status && records) status = zfi_infer_records_of(c);
     if (status) return status;
-    if (!zfi_is_float(c->dtype))
-        return zfi_infer_fail(c, ZF_ERR_DTYPE, "a parameter is f32, bf16, f16 or f64, not %s",
+    if (records ? c->dtype != ZF_U8 : !zfi_is_float(c->dtype))
+        return zfi_infer_fail(c, ZF_ERR_DTYPE,
+                              "a parameter is f32, bf16, f16 or f64, or with bits u8, not %s",
                               zf_dtype_name(c->dtype));
     if (init < ZF_ZEROS || init > ZF_UNIFORM)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "init %lld is none of zf_init", (long long)init);
-    most = init > ZF_ONES ? zfi_largest_first(c->dtype, init) : DBL_MAX;
+    most = init > ZF_ONES ? zfi_largest_first(records ? ZF_F32 : c->dtype, init) : DBL_MAX;
     if (!(fabs(a) <= most) || !(fabs(b) <= most) ||
         ((init == ZF_NORMAL || init == ZF_TRUNCATED_NORMAL) && b < 0) ||
         (init == ZF_UNIFORM && a > b))

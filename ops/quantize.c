@@ -30,41 +30,17 @@
  *
  * (Symmetric quantisation in blocks: Dettmers et al. 2022; as ranks use it: Wang et al. 2023.) */
 
-typedef struct zfi_blocks {
-    int bits;
-    int64_t block;   /* elements of a record, */
-    int64_t record;  /* and its bytes */
-    zf_dtype scale;
-    float most;
-} zfi_blocks;
-
-enum { ZFI_BLOCK_LEAST = 64, ZFI_BLOCK_MOST = 2048 };
-
 /* Of the attributes of quantize, dequantize and dequantize_sum. */
 static zfi_blocks zfi_blocks_of(const zf_attribute *attributes)
 {
-    zfi_blocks b = {.bits = (int)attributes[ZF_AT_quantize_bits].i,
-                    .block = attributes[ZF_AT_quantize_block].i,
-                    .scale = (zf_dtype)attributes[ZF_AT_quantize_scale].i};
-    b.record = (int64_t)zf_dtype_size(b.scale) + b.block * b.bits / 8;
-    b.most = b.bits == 8 ? 127.0f : 7.0f;
-    return b;
+    return zfi_blocks_by(attributes[ZF_AT_quantize_bits].i, attributes[ZF_AT_quantize_block].i,
+                         attributes[ZF_AT_quantize_scale].i);
 }
 
 static zf_status zfi_infer_block(const zfi_infer *c)
 {
-    const int64_t bits = ZF_INT(c, quantize, bits), block = ZF_INT(c, quantize, block),
-                  scale = ZF_INT(c, quantize, scale);
-    if (bits != 8 && bits != 4)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "bits is %lld; it must be 8 or 4",
-                              (long long)bits);
-    if (block < ZFI_BLOCK_LEAST || block > ZFI_BLOCK_MOST || block % ZFI_BLOCK_LEAST)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                              "block is %lld; it must be a multiple of %d, at most %d",
-                              (long long)block, ZFI_BLOCK_LEAST, ZFI_BLOCK_MOST);
-    if (scale != ZF_F32 && scale != ZF_BF16)
-        return zfi_infer_fail(c, ZF_ERR_DTYPE, "scale must be f32 or bf16");
-    return ZF_OK;
+    return zfi_infer_quantized(c, ZF_INT(c, quantize, bits), ZF_INT(c, quantize, block),
+                               ZF_INT(c, quantize, scale));
 }
 
 /* The result has `to` elements along the last dimension for each `from` of the operand. */
@@ -388,6 +364,41 @@ static zf_status zfi_cpu_dequantize(const zf_launch *l)
 {
     const int64_t block = ZF_INT(l, quantize, block);
     zfi_split(l, zfi_count(&l->out) / block, zfi_row_grain(block), zfi_dequantize_records);
+    return ZF_OK;
+}
+
+/* --------------------------------------------------------------------- without a graph */
+
+/* The number of records of `count` numbers; -1: they are no whole blocks. */
+static int64_t zfi_records_of(const zf_quantize_desc *desc, size_t count, zfi_blocks *b)
+{
+    const zf_quantize_desc d = zfi_quantize_resolved(desc);
+    if (!zfi_are_blocks(d.bits, d.block, d.scale) || count % (size_t)d.block) return -1;
+    *b = zfi_blocks_by(d.bits, d.block, d.scale);
+    return (int64_t)(count / (size_t)d.block);
+}
+
+ZF_API zf_status zf_quantize_values(void *records, const float *values, size_t count,
+                                    const zf_quantize_desc *desc)
+{
+    zfi_blocks b;
+    const int64_t n = zfi_records_of(desc, count, &b);
+    if (n < 0) return ZF_ERR_ARGUMENT;
+    for (int64_t k = 0; k < n; k++)
+        zfi_quantize_block(zfi_isa_best(), &b, (uint8_t *)records + k * b.record, ZF_F32,
+                           values + k * b.block);
+    return ZF_OK;
+}
+
+ZF_API zf_status zf_dequantize_values(float *values, const void *records, size_t count,
+                                      const zf_quantize_desc *desc)
+{
+    zfi_blocks b;
+    const int64_t n = zfi_records_of(desc, count, &b);
+    if (n < 0) return ZF_ERR_ARGUMENT;
+    for (int64_t k = 0; k < n; k++)
+        zfi_dequantize_block(zfi_isa_best(), &b, ZF_F32, values + k * b.block,
+                             (const uint8_t *)records + k * b.record, false);
     return ZF_OK;
 }
 

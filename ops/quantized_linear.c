@@ -27,6 +27,12 @@ static zf_status zfi_infer_quantized_linear(zfi_infer *c)
     int64_t k;
     if (status) return status;
     b = zfi_blocks_of(c->attributes);
+    if (c->args[1]->op == ZF_OP_param &&
+        (ZF_INT(c->args[1], param, bits) != b.bits || ZF_INT(c->args[1], param, block) != b.block ||
+         ZF_INT(c->args[1], param, scale) != b.scale))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "the weight is a parameter that is not quantised like this "
+                              "(zf_param_desc.quantized)");
     if (!zfi_is_float(c->args[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0 must be float: f32, bf16, f16 or f64");
     if (c->args[1]->dtype != ZF_U8 || w->rank != 2 || w->dims[1] % b.record)
@@ -162,64 +168,6 @@ static void zfi_quantized_reference(const zf_launch *l, int64_t first, int64_t l
     }
 }
 
-/* sums[l] += scale * the sum of the integers' products with x in lane l. */
-ZFI_BODY void zfi_dot_block8_body(zfi_isa isa, float *sums, const float *x, const uint8_t *q,
-                                  float scale, int64_t n)
-{
-    float lane[ZFI_LANES] = {0};
-    for (int64_t i = 0; i < n; i += ZFI_LANES)
-        for (int l = 0; l < ZFI_LANES; l++)
-            lane[l] = zfi_fma(isa, (float)(int8_t)q[i + l], x[i + l], lane[l]);
-    for (int l = 0; l < ZFI_LANES; l++) sums[l] = zfi_fma(isa, scale, lane[l], sums[l]);
-}
-
-ZFI_BODY void zfi_dot_block4_body(zfi_isa isa, float *sums, const float *x, const uint8_t *q,
-                                  float scale, int64_t n)
-{
-    float low[ZFI_LANES] = {0}, high[ZFI_LANES] = {0};
-    const float *upper = x + n / 2;
-    for (int64_t i = 0; i < n / 2; i += ZFI_LANES / 2)
-        for (int l = 0; l < ZFI_LANES / 2; l++) {
-            low[l] = zfi_fma(isa, (float)zfi_low_integer(q[i + l]), x[i + l], low[l]);
-            high[l] = zfi_fma(isa, (float)zfi_low_integer(q[i + l] >> 4), upper[i + l], high[l]);
-        }
-    for (int l = 0; l < ZFI_LANES / 2; l++)
-        sums[l] = zfi_fma(isa, scale, low[l] + high[l], sums[l]);
-}
-
-/* The product of x, f32, with a row of `records` records, each of `block` numbers. */
-ZFI_BODY float zfi_dot_records8_body(zfi_isa isa, const float *x, const uint8_t *row,
-                                     int64_t records, int64_t block, bool wide)
-{
-    float sums[ZFI_LANES] = {0};
-    const int64_t head = wide ? 4 : 2;
-    for (int64_t r = 0; r < records; r++, row += head + block, x += block) {
-        uint32_t bits = (uint32_t)row[0] << 16 | (uint32_t)row[1] << 24;
-        if (wide) memcpy(&bits, row, sizeof bits);
-        zfi_dot_block8_body(isa, sums, x, row + head, zfi_float_of((int32_t)bits), block);
-    }
-    return zfi_fold_sum(sums);
-}
-ZFI_KERNEL_OF(float, zfi_dot_records8,
-              (const float *x, const uint8_t *row, int64_t records, int64_t block, bool wide),
-              (x, row, records, block, wide))
-
-ZFI_BODY float zfi_dot_records4_body(zfi_isa isa, const float *x, const uint8_t *row,
-                                     int64_t records, int64_t block, bool wide)
-{
-    float sums[ZFI_LANES] = {0};
-    const int64_t head = wide ? 4 : 2;
-    for (int64_t r = 0; r < records; r++, row += head + block / 2, x += block) {
-        uint32_t bits = (uint32_t)row[0] << 16 | (uint32_t)row[1] << 24;
-        if (wide) memcpy(&bits, row, sizeof bits);
-        zfi_dot_block4_body(isa, sums, x, row + head, zfi_float_of((int32_t)bits), block);
-    }
-    return zfi_fold_sum(sums);
-}
-ZFI_KERNEL_OF(float, zfi_dot_records4,
-              (const float *x, const uint8_t *row, int64_t records, int64_t block, bool wide),
-              (x, row, records, block, wide))
-
 /* Bias of columns first.. of a block of f32, and its way into the result. */
 static void zfi_quantized_finish(const zfi_quantized *q, float *sums, int64_t at, int64_t first,
                                  int64_t n)
@@ -242,13 +190,7 @@ static void zfi_quantized_row_task(void *context, int64_t index, int worker)
     const float *x = q->row ? q->row : q->l->args[0].data;
     float sums[ZFI_QUANTIZED_ROWS];
     (void)worker;
-    for (int64_t i = 0; i < n; i++) {
-        const uint8_t *row = zfi_quantized_at(q, n0 + i, 0);
-        const int64_t records = q->k / q->b.block;
-        const bool wide = q->b.scale == ZF_F32;
-        sums[i] = q->b.bits == 8 ? zfi_dot_records8(q->isa, x, row, records, q->b.block, wide)
-                                 : zfi_dot_records4(q->isa, x, row, records, q->b.block, wide);
-    }
+    zfi_dot_rows(q->isa, &q->b, x, zfi_quantized_at(q, n0, 0), q->bytes, q->k / q->b.block, n, sums);
     zfi_quantized_finish(q, sums, n0, n0, n);
 }
 

@@ -308,6 +308,15 @@ static bool zfi_is_recomputed(const zf_graph *g, const zfi_node *node)
     return zfi_remade_of(g, node, false) != 0;
 }
 
+/* A parameter of records has more numbers than bytes, or fewer. */
+static int64_t zfi_numbers_of_param(const zfi_node *param)
+{
+    const int64_t count = zfi_node_count(param), bits = ZF_INT(param, param, bits),
+                  block = ZF_INT(param, param, block);
+    if (!bits) return count;
+    return count / zfi_blocks_by(bits, block, ZF_INT(param, param, scale)).record * block;
+}
+
 static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
 {
     plan->nodes = zfi_len(g->order);
@@ -319,7 +328,7 @@ static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
         if (node->op == ZF_OP_bucket && g->nodes[node->args[0]].op == ZF_OP_param)
             plan->padded_count += ZF_INT(node, bucket, size);
         if (node->op != ZF_OP_param) continue;
-        plan->parameter_count += zfi_node_count(node);
+        plan->parameter_count += zfi_numbers_of_param(node);
         if (!node->held) plan->padded_count += zfi_node_count(node);
     }
 }

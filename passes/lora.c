@@ -15,7 +15,9 @@
  *           %10 = matmul %8, %9 {transpose_b=true} : f32[4,8]
  *           %3 = add %4, %10 : f32[4,8]
  *
- * The number alpha / rank scales the narrow product, which costs least. */
+ * The number alpha / rank scales the narrow product, which costs least. The frozen weight may be one
+ * of records, of a quantized_linear: of the sum only its part reads these (QLoRA, Dettmers et al.
+ * 2023). */
 
 static const char zfi_lora_a[] = ".lora_A.weight", zfi_lora_b[] = ".lora_B.weight";
 
@@ -60,8 +62,9 @@ static bool zfi_is_target(const char *name, const char *target, size_t length)
 static int32_t zfi_weight_of(const zfi_lora *l, int32_t id)
 {
     const zfi_node *node = zfi_lora_node(l, id), *w;
-    bool product = node->op == ZF_OP_linear || (node->op == ZF_OP_matmul && node->arg_count == 2 &&
-                                                !ZF_INT(node, matmul, transpose_a));
+    bool product = node->op == ZF_OP_linear || node->op == ZF_OP_quantized_linear ||
+                   (node->op == ZF_OP_matmul && node->arg_count == 2 &&
+                    !ZF_INT(node, matmul, transpose_a));
     w = product ? zfi_lora_node(l, node->args[1]) : NULL;
     return w && w->op == ZF_OP_param && w->shape.rank == 2 && node->args[0] != node->args[1]
                ? node->args[1]
@@ -215,9 +218,9 @@ static void zfi_mark_targets(zfi_lora *l)
 static int32_t zfi_lora_param(zfi_lora *l, int32_t w, const char *end, zf_shape shape, double bound)
 {
     zf_graph *g = l->graph;
-    const zfi_node *weight = zfi_lora_node(l, w);
+    const zfi_node *weight = zfi_lora_node(l, w), *product = zfi_lora_node(l, l->product[w]);
     char name[600];
-    zfi_new n = {.op = ZF_OP_param, .dtype = weight->dtype, .shape = shape, .name = name};
+    zfi_new n = {.op = ZF_OP_param, .dtype = product->dtype, .shape = shape, .name = name};
     snprintf(name, sizeof name, "%.*s%s", (int)zfi_module_length(weight->name), weight->name, end);
     ZF_INT(&n, param, init) = bound > 0 ? ZF_UNIFORM : ZF_ZEROS;
     ZF_FLOAT(&n, param, a) = bound > 0 ? -bound : 0;
@@ -229,7 +232,7 @@ static int32_t zfi_lora_param(zfi_lora *l, int32_t w, const char *end, zf_shape 
  * kaiming_uniform_ with a = sqrt(5) makes it: bound 1 / sqrt(in). */
 static void zfi_make_pair(zfi_lora *l, int32_t w, bool turned)
 {
-    zf_shape s = zfi_lora_node(l, w)->shape;
+    zf_shape s = zf_param_shape((zf_tensor){l->graph, w});
     int64_t in = s.dims[turned ? 0 : 1], out = s.dims[turned ? 1 : 0];
     if (l->a[w]) return;
     l->a[w] = zfi_lora_param(l, w, zfi_lora_a, ZF_SHAPE(l->d.rank, in),

@@ -323,7 +323,7 @@ static int32_t zfi_seen(zfi_zero *z, int32_t id)
 static int32_t zfi_sent_of(zfi_zero *z, int32_t f)
 {
     zfi_bucket_state *u = &z->buckets[f];
-    if (!z->d.quantized_weights) return u->bucket;
+    if (!z->d.quantized_weights || !zfi_is_float(z->cut.buckets[f].dtype)) return u->bucket;
     if (!u->quantized) u->quantized = zfi_quantize_node(z, u->bucket, 8);
     return u->quantized;
 }

@@ -18,7 +18,7 @@ static uint32_t zfi_stream_of_param(const zfi_node *param)
 
 /* Computes elements [first, first + n) of a param, state or constant, in its dtype, into out[0..n).
  * work: n floats. */
-static void zfi_first_values(const zf_graph *g, const zfi_node *node, uint64_t seed, int64_t first,
+static void zfi_first_numbers(const zf_graph *g, const zfi_node *node, uint64_t seed, int64_t first,
                              int64_t n, float *work, void *out)
 {
     zf_array to = {out, node->dtype, {1, {n}}};
@@ -48,4 +48,32 @@ static void zfi_first_values(const zf_graph *g, const zfi_node *node, uint64_t s
     if (node->op == ZF_OP_state) value = a[0].f;
     if (node->op == ZF_OP_param) value = a[0].i == ZF_ONES ? 1 : a[0].i == ZF_FILL ? a[1].f : 0;
     for (int64_t i = 0; i < n; i++) zfi_set(&to, i, value);
+}
+
+/* The same of a param of records, whose elements are bytes. */
+static void zfi_first_records(const zf_graph *g, const zfi_node *node, uint64_t seed, int64_t first,
+                              int64_t n, uint8_t *out)
+{
+    const zfi_blocks b = zfi_blocks_by(ZF_INT(node, param, bits), ZF_INT(node, param, block),
+                                       ZF_INT(node, param, scale));
+    float work[ZFI_BLOCK_MOST], numbers[ZFI_BLOCK_MOST];
+    uint8_t record[sizeof(float) + ZFI_BLOCK_MOST];
+    zfi_node floats = *node;
+    floats.dtype = ZF_F32;
+    for (int64_t at = first, count; at < first + n; at += count) {
+        const int64_t from = at % b.record;
+        count = zfi_min(b.record - from, first + n - at);
+        zfi_first_numbers(g, &floats, seed, at / b.record * b.block, b.block, work, numbers);
+        zfi_quantize_block(zfi_isa_best(), &b, record, ZF_F32, numbers);
+        memcpy(out + (at - first), record + from, (size_t)count);
+    }
+}
+
+/* The same of any of them. */
+static void zfi_first_values(const zf_graph *g, const zfi_node *node, uint64_t seed, int64_t first,
+                             int64_t n, float *work, void *out)
+{
+    if (node->op == ZF_OP_param && ZF_INT(node, param, bits))
+        zfi_first_records(g, node, seed, first, n, out);
+    else zfi_first_numbers(g, node, seed, first, n, work, out);
 }

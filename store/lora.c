@@ -43,6 +43,11 @@ static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d, z
                         "zf_lora_merge: there is \"%.200s\", and no \"%.200s\"", a->name, name);
     w = &s->tensors[m->weight], b = &s->tensors[m->b];
     sb = &b->shape, sw = &w->shape;
+    if (w->dtype == ZF_U8)
+        return zfi_fail(&s->error, ZF_ERR_DTYPE,
+                        "zf_lora_merge: \"%.200s\" is quantised: merge into a store that has it as "
+                        "floats",
+                        w->name);
     if (sa->rank == 2 && sb->rank == 2 && sw->rank == 2) {
         m->rank = sa->dims[0], m->in = sa->dims[1], m->out = sb->dims[0];
         m->turned = sw->dims[0] != m->out || sw->dims[1] != m->in;

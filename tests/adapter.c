@@ -23,7 +23,74 @@ typedef struct tuned {
     bool masked;
     double lr;
     const char *no_fuse;
+    int64_t weights; /* of CONFIG_WEIGHTS; not 0: the model is that of make_wide */
 } tuned;
+
+/* A tensor of the model that lora/make.py calls "wide". */
+static float wide_value(const char *name, int64_t i)
+{
+    uint32_t x = 0;
+    for (; *name; name++) x += (unsigned char)*name;
+    x = x * 100003u + (uint32_t)i;
+    x = x * 2654435761u, x ^= x >> 15;
+    x = x * 2246822519u, x ^= x >> 13;
+    return ((float)(x % 4001) - 2000) / 16384;
+}
+
+enum { WIDE_HIDDEN = 64, WIDE_KEYS = 32, WIDE_INSIDE = 128 };
+
+/* Writes a folder with a Llama whose rows have whole blocks. */
+static bool make_wide(const char *folder)
+{
+    static const char config[] =
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 37,\n"
+        " \"hidden_size\": 64, \"intermediate_size\": 128, \"num_hidden_layers\": 1,\n"
+        " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 64,\n"
+        " \"rms_norm_eps\": 1e-5, \"hidden_act\": \"silu\", \"tie_word_embeddings\": false}\n";
+    static const struct {
+        const char *name;
+        int64_t rows, columns; /* columns 0: a vector, of a norm */
+    } tensors[] = {{"model.embed_tokens.weight", VOCAB, WIDE_HIDDEN},
+                   {"model.layers.0.input_layernorm.weight", WIDE_HIDDEN, 0},
+                   {"model.layers.0.self_attn.q_proj.weight", WIDE_HIDDEN, WIDE_HIDDEN},
+                   {"model.layers.0.self_attn.k_proj.weight", WIDE_KEYS, WIDE_HIDDEN},
+                   {"model.layers.0.self_attn.v_proj.weight", WIDE_KEYS, WIDE_HIDDEN},
+                   {"model.layers.0.self_attn.o_proj.weight", WIDE_HIDDEN, WIDE_HIDDEN},
+                   {"model.layers.0.post_attention_layernorm.weight", WIDE_HIDDEN, 0},
+                   {"model.layers.0.mlp.gate_proj.weight", WIDE_INSIDE, WIDE_HIDDEN},
+                   {"model.layers.0.mlp.up_proj.weight", WIDE_INSIDE, WIDE_HIDDEN},
+                   {"model.layers.0.mlp.down_proj.weight", WIDE_HIDDEN, WIDE_INSIDE},
+                   {"model.norm.weight", WIDE_HIDDEN, 0},
+                   {"lm_head.weight", VOCAB, WIDE_HIDDEN}};
+    enum { TENSORS = sizeof tensors / sizeof *tensors };
+    static float x[WIDE_HIDDEN * WIDE_INSIDE];
+    char path[400];
+    zf_error error = {ZF_OK, ""};
+    zf_safetensors_writer *w;
+    FILE *file;
+    bool good;
+    mkdir(folder, 0777);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    if (!(file = fopen(path, "wb"))) return false;
+    good = fputs(config, file) >= 0;
+    good = !fclose(file) && good;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    w = zf_safetensors_writer_new(path, NULL, &error);
+    for (int k = 0; k < TENSORS && w; k++)
+        zf_safetensors_declare(w, tensors[k].name, ZF_F32,
+                               tensors[k].columns ? ZF_SHAPE(tensors[k].rows, tensors[k].columns)
+                                                  : ZF_SHAPE(tensors[k].rows));
+    for (int32_t k = 0; k < TENSORS && w && good; k++) {
+        const bool norm = !tensors[k].columns;
+        const int64_t count = tensors[k].rows * (norm ? 1 : tensors[k].columns);
+        for (int64_t i = 0; i < count; i++)
+            x[i] = (norm ? 1.0f : 0.0f) + wide_value(tensors[k].name, i);
+        good = !zf_safetensors_write(w, k, x, (size_t)count * sizeof *x);
+    }
+    good = w && good && !zf_safetensors_finish(w, &error);
+    zf_safetensors_writer_free(w);
+    return good;
+}
 
 static void close_session(void *s) { session_close(s); }
 static void free_batches(void *f) { causal_batch_file_free(f); }
@@ -32,7 +99,7 @@ static void free_batches(void *f) { causal_batch_file_free(f); }
 static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *f)
 {
     static llm_config config; /* outlives what the test defers */
-    char base[100], path[100];
+    char base[300], path[100];
     zf_error error = {ZF_OK, ""};
     weights_report report;
     session_desc d = {.sample = &llm_sample,
@@ -47,8 +114,11 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
     struct adapter_reader *a = NULL;
     bool good;
     snprintf(base, sizeof base, MODELS "%s", of->model);
+    if (of->weights) snprintf(base, sizeof base, "%s", test_path("adapter-wide"));
     snprintf(path, sizeof path, GOLDEN "%s", of->name ? of->name : "");
-    good = session_config(&llm_sample, base, &config, &error) &&
+    good = (!of->weights || make_wide(base)) &&
+           session_config(&llm_sample, base, &config, &error) &&
+           config_set_weights(llm_sample.config, &config, of->weights, &error) &&
            causal_batch_file_load(f, of->masked ? MODELS "batch-masked.safetensors"
                                                 : MODELS "batch.safetensors",
                                   VOCAB, &error);
@@ -129,19 +199,30 @@ static void check_tuned(test *t, const tuned *of)
 
 TEST_ONCE(adapter_of_some_products_trains_as_by_peft)
 {
-    check_tuned(t, &(tuned){"qv", "llama3", true, 1e-2, NULL});
+    check_tuned(t, &(tuned){"qv", "llama3", true, 1e-2, NULL, 0});
 }
 
 TEST_ONCE(adapter_of_all_products_trains_as_by_peft)
 {
-    check_tuned(t, &(tuned){"all", "qwen2", false, 3e-3, NULL});
-    if (!t->failed) check_tuned(t, &(tuned){"all", "qwen2", false, 3e-3, "all"});
+    check_tuned(t, &(tuned){"all", "qwen2", false, 3e-3, NULL, 0});
+    if (!t->failed) check_tuned(t, &(tuned){"all", "qwen2", false, 3e-3, "all", 0});
+}
+
+/* Beside weights of few bits, as PEFT trains beside the floats that these stand for. */
+TEST_ONCE(adapter_over_8_bits_trains_as_by_peft)
+{
+    check_tuned(t, &(tuned){"int8", "wide", true, 3e-3, NULL, 1});
+}
+
+TEST_ONCE(adapter_over_4_bits_trains_as_by_peft)
+{
+    check_tuned(t, &(tuned){"int4", "wide", false, 3e-3, NULL, 2});
 }
 
 TEST_ONCE(full_tuning_is_that_of_torch)
 {
-    check_tuned(t, &(tuned){NULL, "llama3", true, 1e-3, NULL});
-    if (!t->failed) check_tuned(t, &(tuned){NULL, "qwen2", false, 1e-3, NULL});
+    check_tuned(t, &(tuned){NULL, "llama3", true, 1e-3, NULL, 0});
+    if (!t->failed) check_tuned(t, &(tuned){NULL, "qwen2", false, 1e-3, NULL, 0});
 }
 
 /* --------------------------------------------------------------------------------- commands */
@@ -170,13 +251,15 @@ static int run_line(const char *line)
 }
 
 #define TUNE                                                                                       \
-    "finetune --model " MODELS "llama3 --batch-file " MODELS                                       \
+    "finetune --batch-file " MODELS                                                                \
     "batch-masked.safetensors --lr 0.01 --schedule constant --quiet --overwrite "
 
 #define ADAPT "--lora r=3,alpha=5,dropout=0.2 "
 
-/* The logits of a session over the golden batch, which follow from all parameters. */
-static bool logits_of(const char *folder, const char *adapter, float out[BATCH * VOCAB])
+/* The logits of a session over the golden batch, which follow from all parameters. rounding: of
+ * CONFIG_WEIGHTS. */
+static bool logits_of(const char *folder, const char *adapter, int64_t rounding,
+                      float out[BATCH * VOCAB])
 {
     llm_config config;
     session_desc d = {.sample = &llm_sample,
@@ -191,6 +274,7 @@ static bool logits_of(const char *folder, const char *adapter, float out[BATCH *
     bool good;
     for (int i = 0; i < BATCH * TOKENS; i++) ids[i] = 5 * i % VOCAB;
     if (!session_config(&llm_sample, folder, &config, &error) ||
+        !config_set_weights(llm_sample.config, &config, rounding, &error) ||
         !session_open_folder(&s, folder, &d, 1 + ZF_F32, &error)) {
         printf("    %s\n", error.text);
         return false;
@@ -211,23 +295,22 @@ static double most_off(const float *a, const float *b)
 }
 
 /* A run's --save is an adapter: with it the base answers as the merged model does. Interrupted and
- * resumed, on other ranks, it ends with the same files. */
-TEST_ONCE(adapter_is_saved_resumed_and_merged)
+ * resumed, on other ranks, it ends with the same files. rounding: of CONFIG_WEIGHTS. */
+static void check_saved(test *t, const char *model, int64_t rounding)
 {
-    static const char *const files[] = {"adapter_model.safetensors", "adapter_config.json"};
-    char once[300], twice[300], merged[300], line[1200];
+    static const char *const files[] = {"adapter_model.safetensors", "adapter_config.json"},
+                             *const names[] = {"float", "int8", "int4"};
+    char once[300], twice[300], merged[300], first[800], line[1600];
     float base[BATCH * VOCAB], with[BATCH * VOCAB], of_merged[BATCH * VOCAB];
     snprintf(once, sizeof once, "%s", test_path("adapter-once"));
     snprintf(twice, sizeof twice, "%s", test_path("adapter-twice"));
     snprintf(merged, sizeof merged, "%s", test_path("adapter-merged"));
-    snprintf(line, sizeof line, TUNE ADAPT "--micro-batches 2 --steps 6 --save %s",
-             once);
+    snprintf(first, sizeof first, TUNE ADAPT "--model %s --weights %s", model, names[rounding]);
+    snprintf(line, sizeof line, "%s --micro-batches 2 --threads 2 --steps 6 --save %s", first, once);
     CHECK(t, run_line(line) == EXIT_GOOD);
-    snprintf(line, sizeof line, TUNE ADAPT "--ranks 2 --zero 3 --steps 4 --save %s",
-             twice);
+    snprintf(line, sizeof line, "%s --ranks 2 --zero 3 --steps 4 --save %s", first, twice);
     CHECK(t, run_line(line) == EXIT_GOOD);
-    snprintf(line, sizeof line,
-             TUNE ADAPT "--ranks 2 --zero 1 --steps 6 --save %s --load %s", twice,
+    snprintf(line, sizeof line, "%s --ranks 2 --zero 1 --steps 6 --save %s --load %s", first, twice,
              twice);
     CHECK(t, run_line(line) == EXIT_GOOD);
     for (int k = 0; k < 2; k++) {
@@ -236,11 +319,43 @@ TEST_ONCE(adapter_is_saved_resumed_and_merged)
         snprintf(b, sizeof b, "%s/%s", twice, files[k]);
         CHECK(t, same_files(a, b));
     }
-    snprintf(line, sizeof line, "merge --model " MODELS "llama3 --adapter %s %s", once, merged);
+    snprintf(line, sizeof line, "merge --model %s --adapter %s --weights %s %s", model, once,
+             names[rounding], merged);
     CHECK(t, run_line(line) == EXIT_GOOD);
-    CHECK(t, logits_of(MODELS "llama3", NULL, base) && logits_of(MODELS "llama3", once, with) &&
-                 logits_of(merged, NULL, of_merged));
+    CHECK(t, logits_of(model, NULL, rounding, base) && logits_of(model, once, rounding, with) &&
+                 logits_of(merged, NULL, 0, of_merged));
     CHECK(t, most_off(base, with) > 1e-2 && most_off(with, of_merged) < 1e-5);
+    CHECK(t, !rounding || (logits_of(model, once, 0, base) && most_off(base, with) > 1e-4));
+}
+
+TEST_ONCE(adapter_is_saved_resumed_and_merged) { check_saved(t, MODELS "llama3", 0); }
+
+TEST_ONCE(adapter_over_few_bits_is_saved_resumed_and_merged)
+{
+    char model[300];
+    snprintf(model, sizeof model, "%s", test_path("adapter-wide"));
+    CHECK(t, make_wide(model));
+    check_saved(t, model, 1);
+    if (!t->failed) check_saved(t, model, 2);
+}
+
+/* No row of the model is a block. */
+TEST_ONCE(adapter_over_few_bits_of_narrow_rows)
+{
+    llm_config config;
+    session_desc d = {.sample = &llm_sample,
+                      .config = &config,
+                      .purpose = SAMPLE_EVALUATE,
+                      .shape = {.batch = 1, .sequence = 2},
+                      .threads = 1};
+    session s;
+    zf_error error = {ZF_OK, ""};
+    CHECK(t, session_config(&llm_sample, MODELS "llama3", &config, &error));
+    CHECK(t, config_set_weights(llm_sample.config, &config, 1, &error));
+    CHECK(t, !session_open(&s, &d, &error));
+    CHECK_TEXT(t, error.text,
+               "weights of few bits are in blocks of 64 numbers, and no product of this model has "
+               "rows of a multiple of 64");
 }
 
 /* Writes a copy of an adapter's config with `from` replaced by `to`, beside its tensors. */

@@ -24,6 +24,7 @@
 #include "inside/files.c"
 #include "inside/disk.c"
 #include "inside/vmath.c"
+#include "inside/quantized.c"
 #include "inside/random.c"
 #include "inside/fuse_update.c"
 #include "inside/verify.c"

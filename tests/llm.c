@@ -215,7 +215,7 @@ TEST_ONCE(llm_qwen3_generates_as_transformers) { check_generated(t, 5, 1, 1.4); 
 /* Rounds the weights of all products of a session to so many bits, in blocks of 64. */
 static bool round_weights(session *s, int64_t bits)
 {
-    const zf_quantize_desc blocks = causal_blocks(bits);
+    const zf_quantize_desc blocks = {.bits = (int32_t)bits, .block = 64, .scale = ZF_BF16};
     bool good = true;
     for (int32_t k = 0; k < zf_param_count(s->graph) && good; k++) {
         zf_tensor w = zf_param_at(s->graph, k), x, y;
@@ -245,9 +245,10 @@ static bool round_weights(session *s, int64_t bits)
 static void check_few_bits(test *t, int64_t bits, bool tied)
 {
     static const int32_t text[] = {5, 11, 3, 28, 30, 7};
-    static session floats; /* outlive what the test defers */
+    static session floats, rounded; /* outlive what the test defers */
     static decoder few, many;
-    llm_config config;
+    static llm_config config, of_bits;
+    weights_report report;
     zf_error error = {ZF_OK, ""};
     session_desc d = {.sample = &llm_sample,
                       .config = &config,
@@ -255,8 +256,8 @@ static void check_few_bits(test *t, int64_t bits, bool tied)
                       .shape = {.batch = 1, .sequence = 1},
                       .threads = 2,
                       .seed = 3},
-                 of_few = {.sample = &llm_sample, .config = &config, .share = &floats, .threads = 2},
-                 of_many = of_few;
+                 of_few = {.sample = &llm_sample, .config = &of_bits, .share = &rounded, .threads = 2},
+                 of_many = {.sample = &llm_sample, .config = &config, .share = &floats, .threads = 2};
     decoder_desc room = {.texts = 1, .context = 6, .chunk = 4};
     const int32_t *next = text;
     int64_t count = 4;
@@ -265,11 +266,15 @@ static void check_few_bits(test *t, int64_t bits, bool tied)
     config.intermediate = 192, config.tied = tied, config.std = 0.2;
     if (!session_open(&floats, &d, &error)) goto failed;
     test_defer(t, close_session, &floats);
-    room.bits = bits;
-    if (!decoder_open(&few, &room, &of_few, NULL, 0, &error)) goto failed;
+    of_bits = config, of_bits.bits = bits, d.config = &of_bits;
+    if (!session_open(&rounded, &d, &error)) goto failed;
+    test_defer(t, close_session, &rounded);
+    if (!exchange_copy(&llm_sample.exchange, rounded.program, rounded.graph, floats.program,
+                       floats.graph, "floats", &report, &error) ||
+        !decoder_open(&few, &room, &of_few, NULL, 0, &error))
+        goto failed;
     test_defer(t, close_decoder, &few);
     CHECK(t, round_weights(&floats, bits));
-    room.bits = 0;
     if (!decoder_open(&many, &room, &of_many, NULL, 0, &error)) goto failed;
     test_defer(t, close_decoder, &many);
     for (int turn = 0; turn < 3; turn++, count = 1) {

@@ -28,9 +28,48 @@ static const char model[] = "%1 = input \"x\" : f32[6,40]\n"
                             "%19 = sum %18 : f32[]\n"
                             "      output %19 \"loss\"\n";
 
+/* The same kind of model over weights of 8 and 4 bits, and over floats. */
+#define BEFORE_WEIGHTS                                                                             \
+    "%1 = input \"x\" : f32[6,64]\n"                                                               \
+    "%4 = param \"layer.0.norm.weight\" {init=ones} : f32[64]\n"                                  \
+    "%6 = param \"layer.1.o.bias\" {init=normal b=0.3} : f32[128]\n"                              \
+    "%8 = input \"lr\" : f32[]\n"
+#define BEHIND_PRODUCTS                                                                            \
+    "%17 = mul %16, %16 : f32[6,8]\n"                                                              \
+    "%18 = reshape %17 {shape=[48]} : f32[48]\n"                                                   \
+    "%19 = sum %18 : f32[]\n"                                                                      \
+    "      output %19 \"loss\"\n"
+
+static const char
+    quantised[] = BEFORE_WEIGHTS
+    "%2 = param \"layer.0.q.weight\" {init=normal b=0.2 frozen=true bits=8 block=64} : u8[64,68]\n"
+    "%3 = param \"layer.0.v.weight\" {init=normal b=0.2 frozen=true bits=4 block=64 scale=bf16} : "
+    "u8[64,34]\n"
+    "%5 = param \"layer.1.o.weight\" {init=normal b=0.2 frozen=true bits=8 block=64 scale=bf16} : "
+    "u8[128,66]\n"
+    "%7 = param \"head.weight\" {init=uniform a=-0.3 b=0.3 frozen=true bits=4 block=128} : u8[8,68]\n"
+    "%9 = quantized_linear %1, %2 {bits=8 block=64} : f32[6,64]\n"
+    "%10 = quantized_linear %1, %3 {bits=4 block=64 scale=bf16} : f32[6,64]\n"
+    "%11 = mul %9, %10 : f32[6,64]\n"
+    "%12 = mul %11, %4 : f32[6,64]\n"
+    "%14 = quantized_linear %12, %5, %6 {bits=8 block=64 scale=bf16} : f32[6,128]\n"
+    "%15 = tanh %14 : f32[6,128]\n"
+    "%16 = quantized_linear %15, %7 {bits=4 block=128} : f32[6,8]\n" BEHIND_PRODUCTS,
+    floats[] = BEFORE_WEIGHTS "%2 = param \"layer.0.q.weight\" : f32[64,64]\n"
+                              "%3 = param \"layer.0.v.weight\" : f32[64,64]\n"
+                              "%5 = param \"layer.1.o.weight\" : f32[128,64]\n"
+                              "%7 = param \"head.weight\" : f32[8,128]\n"
+                              "%9 = linear %1, %2 : f32[6,64]\n"
+                              "%10 = linear %1, %3 : f32[6,64]\n"
+                              "%11 = mul %9, %10 : f32[6,64]\n"
+                              "%12 = mul %11, %4 : f32[6,64]\n"
+                              "%14 = linear %12, %5, %6 : f32[6,128]\n"
+                              "%15 = tanh %14 : f32[6,128]\n"
+                              "%16 = linear %15, %7 : f32[6,8]\n" BEHIND_PRODUCTS;
+
 /* Parameters, states and losses after five steps by the passes `before`, and by `before` and
  * `behind`, are equal. */
-static bool same_bits(test *t, const char *before, const char *behind)
+static bool same_bits(test *t, const char *text, const char *before, const char *behind)
 {
     char line[800], why[600] = "";
     numbers one = {0}, many = {0};
@@ -42,8 +81,8 @@ static bool same_bits(test *t, const char *before, const char *behind)
     bool good;
     mkdir(folder, 0700);
     snprintf(line, sizeof line, "%s; %s", before, behind);
-    plain = text_behind(t, model, before);
-    other = plain ? text_behind(t, model, line) : NULL;
+    plain = text_behind(t, text, before);
+    other = plain ? text_behind(t, text, line) : NULL;
     d.slots = 4;
     good = other && numbers_of(&one, plain, &d, &error) && numbers_of(&many, other, &d, &error) &&
            numbers_compare(&one, &many, "", why, sizeof why) > 12;
@@ -81,8 +120,45 @@ TEST_ONCE(lora_keeps_the_bits)
                      "memory threads=1; verify",
                      stage, world, 4 / world, n % 3 ? 20000 : 1, kinds[whole ? n % 2 * 3 : n % 5],
                      n % 4 * 5000);
-            CHECK(t, same_bits(t, before, behind));
+            CHECK(t, same_bits(t, model, before, behind));
         }
+}
+
+/* The same over weights of few bits. */
+TEST_ONCE(lora_over_records_keeps_the_bits)
+{
+    static const char *const before[] = {"lora rank=3 dropout=0.2 targets=q,v; autograd loss; "
+                                         "clip 0.5; adamw lr; fuse",
+                                         "lora rank=2; precision bf16; autograd loss; adamw lr",
+                                         "lora rank=2; autograd loss; adamw lr; recompute layers"},
+                             *const behind[] = {
+                                 "zero stage=3 world=2 micro_batches=2; prefetch bytes=5000",
+                                 "zero stage=3 world=4 micro_batches=1 bucket=1; offload "
+                                 "parameters=disk optimizer=host; prefetch bytes=5000",
+                                 "zero stage=2 world=2 micro_batches=2 bucket=20000",
+                                 "zero stage=1 world=4 micro_batches=1; offload optimizer=disk",
+                                 "zero stage=0 world=2 micro_batches=2; offload parameters=host",
+                                 "zero stage=3 world=1 micro_batches=4"};
+    for (int n = 0; n < 6; n++) {
+        char line[300];
+        snprintf(line, sizeof line, "%s; memory threads=%d; verify", behind[n], 1 + n % 2);
+        CHECK(t, same_bits(t, quantised, before[n % 3], line));
+    }
+}
+
+/* Parameters that ranks send as integers of 8 bits: those of records are sent as they are. */
+TEST(lora_over_records_sends_them_as_they_are)
+{
+    char *text = text_behind(t, quantised,
+                             "lora rank=2; autograd loss; adamw lr; zero stage=3 world=2 "
+                             "quantized_weights; memory");
+    const char *at = text;
+    int gathers = 0, dequantised = 0;
+    CHECK(t, text);
+    for (; (at = strstr(at, "= all_gather ")); at++) gathers++;
+    for (at = text; (at = strstr(at, "= dequantize ")); at++) dequantised++;
+    free(text);
+    CHECK(t, gathers > dequantised && dequantised > 0);
 }
 
 /* Frozen parameters have no gradients, no states and no reduction; at stage 3 a rank holds its part
@@ -126,13 +202,13 @@ typedef struct trial {
     zf_program *program; /* NULL after a failed check */
 } trial;
 
-/* A program over the model; `adapts`: with adapters. */
-static trial trial_of(test *t, zf_store *store, bool adapts, bool trains)
+/* A program over a model; `adapts`: with adapters. */
+static trial trial_over(test *t, const char *text, zf_store *store, bool adapts, bool trains)
 {
     zf_error error = {ZF_OK, ""};
-    zf_graph *g = zf_graph_parse(model, strlen(model),
+    zf_graph *g = zf_graph_parse(text, strlen(text),
                                  &(zf_graph_desc){.allocator = t->allocator}, &error);
-    zf_training training = {.optimizer = ZF_ADAMW};
+    zf_training training = {.optimizer = ZF_ADAMW, .keep_gradients = true};
     zf_program *p;
     if (!g) {
         test_unwind(t, __FILE__, __LINE__, "a graph", error.status, error.text);
@@ -146,6 +222,11 @@ static trial trial_of(test *t, zf_store *store, bool adapts, bool trains)
     if (!p) test_unwind(t, __FILE__, __LINE__, "zf_compile", zf_graph_status(g), zf_graph_error(g));
     else test_defer(t, (test_cleanup *)zf_program_free, p);
     return (trial){g, p};
+}
+
+static trial trial_of(test *t, zf_store *store, bool adapts, bool trains)
+{
+    return trial_over(t, model, store, adapts, trains);
 }
 
 static zf_store *store_of(test *t)
@@ -231,6 +312,88 @@ TEST(lora_merged_gives_the_same)
     for (int k = 0; k < 60 * 3; k++) CHECK(t, b[k] == 0);
 }
 
+/* Gives the floats of `to`, f64, the numbers that the parameters of `from` have. */
+static bool take_numbers(zf_store *to, zf_store *from, zf_graph *g)
+{
+    bool good = true;
+    for (int32_t k = 0; k < zf_param_count(g) && good; k++) {
+        zf_tensor param = zf_param_at(g, k);
+        const zf_quantize_desc blocks = zf_param_blocks(param);
+        static unsigned char bytes[1 << 16];
+        static float x[1 << 14];
+        static double wide[1 << 14];
+        const size_t count = (size_t)zf_shape_count(zf_param_shape(param));
+        good = !zf_store_read(from, zf_tensor_name(param), bytes, zf_tensor_bytes(param));
+        if (blocks.bits) good = good && !zf_dequantize_values(x, bytes, count, &blocks);
+        else memcpy(x, bytes, count * sizeof *x);
+        for (size_t i = 0; i < count; i++) wide[i] = x[i];
+        good = good && !zf_store_write(to, zf_tensor_name(param), wide, count * sizeof *wide);
+    }
+    return good;
+}
+
+/* A step of fixed data; the loss of an f64 graph, or of one of f32. */
+static double step_over(test *t, trial of)
+{
+    zf_graph *g = of.graph;
+    zf_program *p = of.program;
+    const bool wide = zf_tensor_dtype(zf_graph_find(g, "x")) == ZF_F64;
+    double x[6 * 64], rate = 0.01, loss = NAN;
+    float narrow[6 * 64], narrow_rate = 0.01f, narrow_loss = NAN;
+    for (int i = 0; i < 6 * 64; i++) x[i] = narrow[i] = (float)(i * 7 % 31 - 15) / 32;
+    rate = narrow_rate;
+    if (zf_write(p, zf_graph_find(g, "x"), wide ? (void *)x : narrow,
+                 wide ? sizeof x : sizeof narrow) ||
+        zf_write(p, zf_graph_find(g, "lr"), wide ? (void *)&rate : &narrow_rate,
+                 wide ? sizeof rate : sizeof narrow_rate) ||
+        zf_step(p) ||
+        zf_read(p, zf_graph_find(g, "loss"), wide ? (void *)&loss : &narrow_loss,
+                wide ? sizeof loss : sizeof narrow_loss))
+        test_unwind(t, __FILE__, __LINE__, "a step", ZF_ERR_BACKEND, zf_program_error(p));
+    return wide ? loss : narrow_loss;
+}
+
+/* How far a value of the f32 program is from that of the f64 one: normalised squared error. */
+static double value_off(trial narrow, trial wide, const char *name)
+{
+    static float x[1 << 14];
+    static double y[1 << 14];
+    double off = 0, all = 0;
+    zf_tensor of = zf_graph_find(narrow.graph, name), to = zf_graph_find(wide.graph, name);
+    const int64_t count = zf_shape_count(zf_tensor_shape(of));
+    if (zf_read(narrow.program, of, x, zf_tensor_bytes(of)) ||
+        zf_read(wide.program, to, y, zf_tensor_bytes(to)))
+        return INFINITY;
+    for (int64_t i = 0; i < count; i++) off += (x[i] - y[i]) * (x[i] - y[i]), all += y[i] * y[i];
+    return all > 0 ? off / all : INFINITY;
+}
+
+/* Adapters over weights of few bits are trained as over the floats that these stand for, in f64:
+ * gradients, and twenty steps. */
+TEST_ONCE(lora_over_records_is_that_over_their_numbers)
+{
+    char *text = text_in_f64(floats), name[300];
+    zf_store *stores[2] = {store_of(t), store_of(t)};
+    trial narrow, wide;
+    CHECK(t, text);
+    test_defer(t, free, text);
+    CHECK(t, stores[0] && stores[1] &&
+                 (narrow = trial_over(t, quantised, stores[0], true, true)).program &&
+                 (wide = trial_over(t, text, stores[1], true, true)).program);
+    CHECK(t, take_numbers(stores[1], stores[0], narrow.graph));
+    for (int k = 0; k < 20; k++) {
+        const double loss = step_over(t, narrow), truth = step_over(t, wide);
+        CHECK_NEAR(t, loss, truth, 1e-5 * truth);
+        for (int32_t i = 0; i < zf_param_count(narrow.graph) && (k == 1 || k == 19); i++) {
+            const char *param = zf_tensor_name(zf_param_at(narrow.graph, i));
+            if (!strstr(param, ".lora_")) continue;
+            snprintf(name, sizeof name, "gradient/%s", param);
+            CHECK(t, value_off(narrow, wide, name) < 1e-8);
+            CHECK(t, value_off(narrow, wide, param) < 1e-8);
+        }
+    }
+}
+
 TEST(lora_merge_that_fits_nothing)
 {
     zf_store *store = store_of(t);
@@ -245,4 +408,9 @@ TEST(lora_merge_that_fits_nothing)
                "zf_lora_merge: layer.0.v.weight is f32[40,40], A f32[3,40] and B f32[40,3]; they "
                "must be [out, in], [rank, in] and [out, rank], of the rank that is given");
     CHECK(t, zf_lora_merge(NULL, NULL) == ZF_ERR_ARGUMENT);
+    CHECK(t, (store = store_of(t)) && trial_over(t, quantised, store, true, false).program);
+    GIVES(t, zf_lora_merge(store, NULL), ZF_ERR_DTYPE, zf_store_error(store));
+    CHECK_TEXT(t, zf_store_error(store),
+               "zf_lora_merge: \"layer.0.v.weight\" is quantised: merge into a store that has it as "
+               "floats");
 }

@@ -54,6 +54,25 @@ TEST(misuse_of_builders)
     SAYS(t, zf_nn_embedding_table(g, NULL, 4, 4, NULL), "a scope's whole name");
 }
 
+/* A parameter of few bits, [rows, columns]. */
+static zf_tensor of_bits(zf_graph *g, int32_t bits, int64_t block, zf_dtype scale, int64_t columns)
+{
+    return zf_param(g, "q", ZF_SHAPE(3, columns),
+                    &(zf_param_desc){.quantized = {bits, block, scale}});
+}
+
+TEST(misuse_of_few_bits)
+{
+    SAYS(t, of_bits(g, 5, 64, ZF_F32, 128), "bits is 5; it must be 8 or 4");
+    SAYS(t, of_bits(g, 8, 65, ZF_F32, 130), "block is 65; it must be a multiple of 64, at most 2048");
+    SAYS(t, of_bits(g, 4, 64, ZF_F16, 128), "scale must be f32 or bf16");
+    SAYS(t, of_bits(g, 4, 64, ZF_F32, 130),
+         "the last dimension must be whole blocks of 64 numbers");
+    SAYS(t, zf_quantized_linear(x, of_bits(g, 8, 64, ZF_F32, 64), ZF_NONE,
+                                &(zf_quantize_desc){.bits = 4, .block = 64}),
+         "the weight is a parameter that is not quantised like this (zf_param_desc.quantized)");
+}
+
 TEST(misuse_of_weights_and_values)
 {
 #define LABELS zf_input(g, "y", ZF_I32, ZF_SHAPE(4))

@@ -307,8 +307,10 @@ static bool write_all(ranks *r, const char *text, const char *kind, int32_t k, i
     char name[256];
     bool input = !strcmp(kind, "input");
     for (const char *at = text; next_name(&at, kind, name);) {
-        zf_status status = write_slot(r->programs[k], zf_graph_find(r->graphs[k], name),
-                                      input ? m * r->world + k : 0);
+        const zf_tensor x = zf_graph_find(r->graphs[k], name);
+        zf_status status = ZF_OK;
+        if (zf_param_blocks(x).bits) continue; /* arbitrary bytes are no records */
+        status = write_slot(r->programs[k], x, input ? m * r->world + k : 0);
         if (status) return failed(error, status, zf_program_error(r->programs[k]));
     }
     return true;

@@ -34,7 +34,7 @@ typedef struct numbers_desc {
 
 /* Runs the graph, on as many ranks as it is for. Inputs and parameters get values that depend on
  * their names: floats in [-1, 1], "lr" 0.01, integers 0, 1 or 2, where "label" is in the name
- * sometimes -100. False with *error. */
+ * sometimes -100. Parameters of records keep their first values. False with *error. */
 bool numbers_of(numbers *out, const char *text, const numbers_desc *desc, zf_error *error);
 void numbers_free(numbers *numbers);
 const number *numbers_find(const numbers *numbers, const char *name);

@@ -199,6 +199,12 @@ TEST_ONCE(settings_are_those_of_the_frame_and_of_the_sample)
     CHECK_TEXT(t, settings_wrong(&o), "--save-every needs a place for its checkpoints: --save DIR");
     o.save = "s";
     CHECK(t, !settings_wrong(&o));
+    o.weights = 1;
+    CHECK_TEXT(t, settings_wrong(&o),
+               "--weights int8 and int4 are for weights that are frozen: with --lora; without it all "
+               "are trained, and must be floats");
+    o.lora = "r=2", o.init = "i";
+    CHECK(t, !settings_wrong(&o));
 }
 
 /* As few digits as read back the same. */

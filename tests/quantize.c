@@ -309,6 +309,53 @@ static bool run_product(test *t, const zf_quantize_desc *d, zf_dtype dtype, bool
     return !status;
 }
 
+/* Reads what a new program gives for a tensor of its graph. */
+static bool read_step(test *t, zf_graph *g, zf_tensor of, void *data, zf_tensor also, void *more)
+{
+    zf_status status;
+    s.graph = g;
+    s.program = zf_compile(g, &(zf_compile_desc){.seed = 9});
+    status = s.program ? zf_step(s.program) : zf_graph_status(g);
+    if (!status) status = zf_read(s.program, of, data, zf_tensor_bytes(of));
+    if (!status) status = zf_read(s.program, also, more, zf_tensor_bytes(also));
+    if (status) test_unwind(t, __FILE__, __LINE__, "a step", status, zf_graph_error(g));
+    session_free(&s);
+    return !status;
+}
+
+/* A parameter begins with the records of the floats that it would begin with; numbers are made
+ * records as by the operator, and back. */
+TEST_ONCE(quantized_parameters)
+{
+    enum { ROWS = 37, IN = 192, NUMBERS = ROWS * IN };
+    const zf_quantize_desc descs[] = {{8, 64, ZF_BF16}, {4, 192, ZF_F32}};
+    static float floats[NUMBERS], wide[NUMBERS], numbers[NUMBERS];
+    static uint8_t first[2 * NUMBERS], made[2 * NUMBERS], by_hand[2 * NUMBERS];
+    test_defer(t, session_free, &s);
+    for (int k = 0; k < 2; k++) {
+        const zf_quantize_desc *d = &descs[k];
+        zf_param_desc desc = {.init = ZF_NORMAL, .std = 0.5};
+        zf_graph *g = zf_graph_new(NULL);
+        zf_tensor w = zf_param(g, "w", ZF_SHAPE(ROWS, IN), &desc);
+        CHECK(t, read_step(t, g, zf_output(zf_quantize(w, d), "q"), made, w, floats));
+        desc.quantized = *d;
+        g = zf_graph_new(NULL);
+        w = zf_param(g, "w", ZF_SHAPE(ROWS, IN), &desc);
+        CHECK(t, zf_valid(w) && zf_tensor_dtype(w) == ZF_U8 && zf_param_blocks(w).bits == d->bits);
+        CHECK(t, zf_param_shape(w).dims[0] == ROWS && zf_param_shape(w).dims[1] == IN);
+        const size_t bytes = zf_tensor_bytes(w);
+        CHECK(t, bytes == (k ? 37 * (4 + 96) : 37 * 3 * (2 + 64)));
+        CHECK(t, read_step(t, g, w, first, zf_output(zf_dequantize(w, ZF_F32, d), "y"), wide));
+        OK(t, zf_quantize_values(by_hand, floats, NUMBERS, d), "");
+        OK(t, zf_dequantize_values(numbers, by_hand, NUMBERS, d), "");
+        CHECK(t, !memcmp(first, made, bytes) && !memcmp(first, by_hand, bytes));
+        CHECK(t, !memcmp(numbers, wide, sizeof wide) && memcmp(numbers, floats, sizeof floats));
+        CHECK(t, zf_quantize_values(by_hand, floats, 65, d) == ZF_ERR_ARGUMENT);
+        CHECK(t, zf_dequantize_values(numbers, by_hand, 64, &(zf_quantize_desc){.bits = 3}) ==
+                     ZF_ERR_ARGUMENT);
+    }
+}
+
 /* The gradient of x goes through the weight, dequantised tile by tile. */
 TEST_ONCE(quantized_linear_has_gradients)
 {

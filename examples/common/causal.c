@@ -65,42 +65,42 @@ void causal_caches(zf_attention_desc *attention, const causal_inputs *in, int64_
     attention->dropout = 0;
 }
 
-zf_quantize_desc causal_blocks(int64_t bits)
+zf_tensor causal_weight(zf_graph *g, const char *name, int64_t out, int64_t in, double std,
+                        int64_t bits)
 {
-    return (zf_quantize_desc){.bits = (int32_t)bits, .block = 64, .scale = ZF_BF16};
+    const zf_param_desc d = {
+        .init = ZF_TRUNCATED_NORMAL,
+        .std = std > 0 ? std : 0.02,
+        .quantized = {.bits = (int32_t)bits, .block = 64, .scale = ZF_BF16}};
+    return bits && in % d.quantized.block == 0 ? zf_param(g, name, ZF_SHAPE(out, in), &d)
+                                               : (zf_tensor){g, 0};
 }
 
-zf_tensor causal_weight(zf_graph *g, const char *name, int64_t out, int64_t in, int64_t bits)
+/* x weight^T + bias, of such a weight. */
+static zf_tensor quantized(zf_tensor x, zf_tensor weight, zf_tensor bias)
 {
-    int64_t record = 2 + 64 * bits / 8;
-    return bits && in % 64 == 0
-               ? zf_state(g, name, ZF_U8, ZF_SHAPE(out, in / 64 * record), 0)
-               : (zf_tensor){g, 0};
+    const zf_quantize_desc blocks = zf_param_blocks(weight);
+    return zf_quantized_linear(x, weight, bias, &blocks);
 }
 
 zf_tensor causal_linear(zf_tensor x, const char *name, int64_t out, const zf_nn_linear_desc *desc,
                         int64_t bits)
 {
-    zf_shape shape = zf_tensor_shape(x);
+    const zf_shape shape = zf_tensor_shape(x);
+    const int64_t in = shape.rank > 0 ? shape.dims[shape.rank - 1] : 1;
     zf_tensor weight, bias = ZF_NONE, y;
-    zf_quantize_desc blocks = causal_blocks(bits);
-    if (!zf_valid(x) || shape.rank < 1 || !bits || shape.dims[shape.rank - 1] % 64)
-        return zf_nn_linear(x, name, out, desc);
+    if (!zf_valid(x) || !bits || in % 64) return zf_nn_linear(x, name, out, desc);
     zf_push(x.graph, "%s", name);
-    weight = causal_weight(x.graph, "weight", out, shape.dims[shape.rank - 1], bits);
+    weight = causal_weight(x.graph, "weight", out, in, desc ? desc->std : 0, bits);
     if (!desc || !desc->no_bias) bias = zf_param(x.graph, "bias", ZF_SHAPE(out), NULL);
-    y = zf_quantized_linear(x, weight, bias, &blocks);
+    y = quantized(x, weight, bias);
     zf_pop(x.graph);
     return y;
 }
 
 static zf_tensor head(zf_tensor x, zf_tensor words)
 {
-    zf_shape s = zf_tensor_shape(words), of_x = zf_tensor_shape(x);
-    if (zf_tensor_dtype(words) == ZF_U8) { /* blocks of 64 numbers in 66 or 34 bytes */
-        zf_quantize_desc blocks = causal_blocks((s.dims[1] / (of_x.dims[1] / 64) - 2) / 8);
-        return zf_quantized_linear(x, words, ZF_NONE, &blocks);
-    }
+    if (zf_param_blocks(words).bits) return quantized(x, words, ZF_NONE);
     return zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
 }
 

@@ -38,13 +38,13 @@ zf_tensor causal_padding(const causal_inputs *in, const sample_shape *shape);
  * T, H]: from the last layer; words [vocab, H]: the head's weight. */
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in);
 
-/* zf_nn_linear, or with `bits` (8 or 4) the same with a weight in blocks of 64 numbers of so many bits
- * (zf_quantize): a state of the same name, which is not trained. Rows of other lengths stay floats. */
+/* zf_nn_linear, or with `bits` (8 or 4) the same with a frozen weight in blocks of 64 numbers of so many
+ * bits (zf_param_desc.quantized), of the same name. Rows of other lengths stay floats. */
 zf_tensor causal_linear(zf_tensor x, const char *name, int64_t out, const zf_nn_linear_desc *desc,
                         int64_t bits);
-/* The state of such a weight, `name` [out, in]; invalid where it stays float. */
-zf_tensor causal_weight(zf_graph *g, const char *name, int64_t out, int64_t in, int64_t bits);
-zf_quantize_desc causal_blocks(int64_t bits);
+/* Such a weight, `name` [out, in]; invalid where it stays float. std: of first values; 0: 0.02 */
+zf_tensor causal_weight(zf_graph *g, const char *name, int64_t out, int64_t in, double std,
+                        int64_t bits);
 
 /* Gives the attention of a layer, whose keys are `width` wide, its caches if the graph is for
  * generation. */

@@ -6,6 +6,31 @@
 #include "frame.h"
 #include "session.h"
 
+#include <string.h>
+
+/* Gives an open session the weights of the folder as an adapter over few bits has met them: rounded
+ * to these, and floats again. */
+static bool round_weights(session *s, const session_desc *desc, const char *load, int64_t rounding,
+                          zf_error *error)
+{
+    const sample_model *sample = s->sample;
+    config_any config;
+    session_desc d = *desc;
+    session rounded;
+    weights_report report;
+    bool good;
+    if (!rounding) return true;
+    memcpy(&config, desc->config, sample->config->bytes);
+    d.config = &config, d.lora = NULL, d.adapter = NULL;
+    if (!config_set_weights(sample->config, &config, rounding, error) ||
+        !session_open_folder(&rounded, load, &d, 1 + ZF_F32, error))
+        return false;
+    good = exchange_copy(&sample->exchange, s->program, s->graph, rounded.program, rounded.graph,
+                         load, &report, error);
+    session_close(&rounded);
+    return good;
+}
+
 /* Adds the adapter to the weights of an open session. */
 static bool merge(session *s, zf_error *error)
 {
@@ -19,7 +44,7 @@ static bool merge(session *s, zf_error *error)
 static int write_model(const sample_model *sample, bool merges, int argc, char **argv)
 {
     const char *load = NULL, *out;
-    int64_t dtype = ZF_F32;
+    int64_t dtype = ZF_F32, rounding = 0;
     config_any config = {{0}};
     session_desc d = {.sample = sample,
                       .purpose = SAMPLE_EVALUATE,
@@ -33,6 +58,10 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
          "of the weights that are written; f32 are the master weights of runs in 16 bits"},
         {merges ? "adapter" : NULL, OPTION_TEXT, "DIR", &d.adapter, 0, 0,
          "an adapter of its weights (--lora, PEFT)"},
+        {merges && sample->config->bits ? "weights" : NULL, OPTION_CHOICE, CONFIG_WEIGHTS, &rounding,
+         0, 0,
+         "int8, int4: those of products are rounded first, as the adapter was trained beside;\n"
+         "                                    float: it is added to the folder's own"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     session s;
@@ -53,7 +82,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
            session_open_folder(&s, load, &d, 1 + ZF_F32, &error);
     if (good) {
         good =
-            (!merges || merge(&s, &error)) &&
+            (!merges || (round_weights(&s, &d, load, rounding, &error) && merge(&s, &error))) &&
             folder_export(out, load, config_json(sample->config, &config), sample->objective->frame,
                           config_positions(sample->config, &config), file, &error) &&
             exchange_export(&sample->exchange, s.program, s.graph, file, false, (zf_dtype)dtype,
@@ -93,7 +122,7 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
 {
     const objective *of = sample->objective;
     settings o = {.batch = 16, .threads = 1, .model = ".", .evaluates = true};
-    int64_t batches = 0, dtype = 0;
+    int64_t batches = 0, dtype = 0, rounding = 0;
     config_any config = {{0}};
     session_desc d = {.sample = sample, .purpose = SAMPLE_EVALUATE, .config = &config};
     const option_row all[] = {
@@ -117,6 +146,8 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
          "how messages are written; else as the tokenizer's chat_template says"},
         {"alone", OPTION_FLAG, NULL, &o.alone, 0, 0, "each example of --data has a row of its own"},
         {"batch-file", OPTION_TEXT, "FILE", &o.batch_file, 0, 0, "batches instead (safetensors)"},
+        {sample->config->bits ? "weights" : NULL, OPTION_CHOICE, CONFIG_WEIGHTS, &rounding, 0, 0,
+         "int8, int4: of products, rounded in blocks of 64"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     dataset data;
@@ -131,7 +162,8 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
     if (!o.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!o.corpus && !of->open_data)
         return command_usage_error(argv, "a text is needed: --corpus FILE");
-    if (!session_config(sample, o.load, &config, &error))
+    if (!session_config(sample, o.load, &config, &error) ||
+        !config_set_weights(sample->config, &config, rounding, &error))
         return command_error("%s", error.text);
     if ((wrong = complete(&o, &batches, config_positions(sample->config, &config))))
         return command_usage_error(argv, wrong);

@@ -31,6 +31,21 @@ int64_t config_positions(const config_table *t, const void *config)
     return positions;
 }
 
+bool config_set_weights(const config_table *t, void *config, int64_t choice, zf_error *error)
+{
+    int64_t *bits = config_facts_of(t, config).bits;
+    if (bits) *bits = choice == 1 ? 8 : choice == 2 ? 4 : 0;
+    return bits || !choice ||
+           fail(error, ZF_ERR_ARGUMENT, "weights of this kind of model stay floats");
+}
+
+int64_t config_bits(const config_table *t, const void *config)
+{
+    int64_t bits = 0;
+    if (t->bits) memcpy(&bits, (const char *)config + t->bits, sizeof bits);
+    return bits;
+}
+
 static const struct {
     const char *name;
     zf_activation activation;

@@ -102,6 +102,13 @@ typedef struct config_facts {
 config_facts config_facts_of(const config_table *table, void *config);
 int64_t config_positions(const config_table *table, const void *config);
 
+/* Weights of products, as options of commands name them; the choice sets *config_facts.bits. False
+ * with *error, where they cannot be. */
+#define CONFIG_WEIGHTS "float|int8|int4"
+bool config_set_weights(const config_table *table, void *config, int64_t choice, zf_error *error);
+/* 8 or 4; 0: they are floats. */
+int64_t config_bits(const config_table *table, const void *config);
+
 /* The value of a key; NULL where it is absent or null, so that the default applies. */
 const zf_json *config_member(const zf_json *json, const char *key);
 

@@ -1,13 +1,10 @@
 #include "decoder.h"
-#include "causal.h"
 #include "fail.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { CHUNK = 256 }; /* tokens of a step, by default */
-
-int64_t decoder_bits(int64_t choice) { return choice == 1 ? 8 : choice == 2 ? 4 : 0; }
 
 /* A session with a copy of the parameters of s->share, whole on each rank. */
 static bool open_copy(session *copy, session_desc *s, zf_error *error)
@@ -24,94 +21,15 @@ static bool open_copy(session *copy, session_desc *s, zf_error *error)
     return false;
 }
 
-/* Quantises data [n, k] of a float dtype into a state of the store. */
-static bool quantize(zf_store *to, zf_backend *cpu, const zf_stored *state, const zf_stored *from,
-                     const void *data, int64_t bits, zf_error *error)
-{
-    const zf_quantize_desc blocks = causal_blocks(bits);
-    zf_graph *g = zf_graph_new(NULL);
-    zf_tensor x = zf_input(g, "x", from->dtype, from->shape),
-              y = zf_output(zf_quantize(x, &blocks), "y");
-    zf_program *p = g ? zf_compile(g, &(zf_compile_desc){.backend = cpu}) : NULL;
-    size_t bytes = zf_tensor_bytes(y);
-    void *records = malloc(bytes);
-    zf_status status = !g || !records ? ZF_ERR_NOMEM : zf_graph_status(g);
-    const char *why = status == ZF_ERR_NOMEM ? "out of memory" : zf_graph_error(g);
-    if (!status && (status = zf_write(p, x, data, zf_tensor_bytes(x)))) why = zf_program_error(p);
-    if (!status && (status = zf_step(p))) why = zf_program_error(p);
-    if (!status && (status = zf_read(p, y, records, bytes))) why = zf_program_error(p);
-    if (!status && (status = zf_store_write(to, state->name, records, bytes))) why = zf_store_error(to);
-    if (status) fail(error, status, "%s: %s", state->name, why);
-    free(records);
-    zf_program_free(p);
-    zf_graph_free(g);
-    return !status;
-}
-
-/* Copies all that `to` has from another store, which has its weights as floats. */
-static bool take_weights(session *to, const session *from, int64_t bits, zf_error *error)
-{
-    zf_store *mine = zf_program_store(to->program), *theirs = zf_program_store(from->program);
-    bool good = true;
-    for (int32_t k = 0; k < zf_store_count(mine) && good; k++) {
-        zf_stored a = zf_store_at(mine, k);
-        int32_t index = zf_store_find(theirs, a.name);
-        zf_stored b = zf_store_at(theirs, index);
-        size_t bytes = index < 0 ? 0 : (size_t)zf_shape_count(b.shape) * zf_dtype_size(b.dtype);
-        void *data = malloc(bytes + 1);
-        good = (data || fail(error, ZF_ERR_NOMEM, "out of memory")) &&
-               (index >= 0 || fail(error, ZF_ERR_MISMATCH, "there is no weight %s", a.name)) &&
-               (!zf_store_read(theirs, b.name, data, bytes) ||
-                fail(error, ZF_ERR_BACKEND, "%s", zf_store_error(theirs)));
-        if (good && a.state) good = quantize(mine, to->backend, &a, &b, data, bits, error);
-        else if (good && zf_store_write(mine, a.name, data, bytes))
-            good = fail(error, ZF_ERR_BACKEND, "%s", zf_store_error(mine));
-        free(data);
-    }
-    return good;
-}
-
-/* A session whose weights have few bits, by those of s->share or of the folder. *config becomes its
- * configuration. */
-static bool open_quantized(session *q, session_desc *s, config_any *config, int64_t bits,
-                           const char *load, int64_t dtype, zf_error *error)
-{
-    const config_table *table = s->sample->config;
-    session floats;
-    session_desc whole = *s;
-    bool good;
-    memcpy(config, s->config, table->bytes);
-    if (!config_facts_of(table, config).bits)
-        return fail(error, ZF_ERR_ARGUMENT, "weights of a %s stay floats", s->sample->title);
-    if (s->adapter || (s->share && s->share->world > 1))
-        return fail(error, ZF_ERR_ARGUMENT,
-                    "weights of few bits are made on one rank, of a model without an adapter: merge "
-                    "it before");
-    *config_facts_of(table, config).bits = bits;
-    whole.purpose = SAMPLE_EVALUATE, whole.shape = (sample_shape){.batch = 1, .sequence = 1};
-    if (!s->share && !session_open_folder(&floats, load, &whole, dtype, error)) return false;
-    s->config = config, s->dtype = s->share ? s->share->dtype : floats.dtype;
-    whole.share = s->share, s->share = NULL;
-    good = session_open(q, s, error);
-    if (good && !take_weights(q, whole.share ? whole.share : &floats, bits, error)) {
-        session_close(q);
-        good = false;
-    }
-    if (!whole.share) session_close(&floats);
-    return good;
-}
-
 static bool open_programs(decoder *d, const decoder_desc *desc, session_desc *s, const char *load,
                           int64_t dtype, zf_error *error)
 {
-    config_any config;
     s->purpose = SAMPLE_GENERATE;
     s->shape = (sample_shape){
         .batch = d->texts, .sequence = d->chunk, .predictions = d->context, .rows = SAMPLE_FULL};
-    if (desc->bits     ? !open_quantized(&d->prompt, s, &config, desc->bits, load, dtype, error)
-        : !s->share    ? !session_open_folder(&d->prompt, load, s, dtype, error)
-        : desc->whole  ? !open_copy(&d->prompt, s, error)
-                       : !session_open(&d->prompt, s, error))
+    if (!s->share     ? !session_open_folder(&d->prompt, load, s, dtype, error)
+        : desc->whole ? !open_copy(&d->prompt, s, error)
+                      : !session_open(&d->prompt, s, error))
         return false;
     s->shape.sequence = 1, s->share = &d->prompt;
     return session_open(&d->token, s, error);

@@ -18,14 +18,7 @@ typedef struct decoder_desc {
     /* Of shared parameters that are sharded over ranks: all ranks gather them when the decoder is
      * opened, and each has a copy of all until it is closed. Else each step gathers them */
     bool whole;
-    /* 8 or 4: weights are rounded to so many bits when the decoder is opened (causal_linear), in a store
-     * of its own; 0: they stay as they are */
-    int64_t bits;
 } decoder_desc;
-
-/* Weights of commands, and decoder_desc.bits of the index of a choice. */
-#define DECODER_WEIGHTS "float|int8|int4"
-int64_t decoder_bits(int64_t choice);
 
 typedef struct decoder {
     session prompt, token;

@@ -70,7 +70,7 @@ static bool is_turned(const exchange *x, zf_tensor param) { return x->turned && 
 /* A tensor's shape in files. */
 static zf_shape file_shape(const exchange *x, zf_tensor param)
 {
-    zf_shape s = zf_tensor_shape(param);
+    zf_shape s = zf_param_shape(param);
     return is_turned(x, param) ? ZF_SHAPE(s.dims[1], s.dims[0]) : s;
 }
 
@@ -180,7 +180,7 @@ static bool export_tensor(const exchange *x, zf_program *p, zf_safetensors_write
                           zf_error *error)
 {
     bool gradient = from.id != param.id, turned = is_turned(x, param);
-    size_t count = (size_t)zf_shape_count(zf_tensor_shape(param)),
+    size_t count = (size_t)zf_shape_count(zf_param_shape(param)),
            size = zf_dtype_size(gradient ? zf_tensor_dtype(from) : dtype), bytes = count * size;
     float *values = malloc(count * sizeof *values + 1);
     char *data = malloc(count * sizeof(double) + 1), *other = turned ? malloc(bytes + 1) : NULL;
@@ -193,7 +193,7 @@ static bool export_tensor(const exchange *x, zf_program *p, zf_safetensors_write
     } else if (!(status = weights_get(p, param, values, error))) {
         zf_convert(data, dtype, values, ZF_F32, count);
     }
-    if (!status && turned) turn(other, data, zf_tensor_shape(param), size);
+    if (!status && turned) turn(other, data, zf_param_shape(param), size);
     for (int copy = 0; copy < 1 + is_twice(x, param, gradient) && !status && w; copy++)
         status = zf_safetensors_write(w, (*index)++, turned ? other : data, bytes);
     free(values);
@@ -224,11 +224,11 @@ bool exchange_export(const exchange *x, zf_program *p, zf_graph *g, const char *
 static bool copy_param(zf_program *to, zf_tensor param, zf_program *from, zf_tensor source,
                        const char *path, zf_error *error)
 {
-    zf_shape shape = zf_tensor_shape(param);
+    zf_shape shape = zf_param_shape(param);
     char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
     float *values;
     bool good;
-    if (strcmp(shape_text(here, zf_tensor_shape(source)), shape_text(wanted, shape)))
+    if (strcmp(shape_text(here, zf_param_shape(source)), shape_text(wanted, shape)))
         return fail(error, ZF_ERR_MISMATCH,
                     "%s: %s is %s, the model's is %s; do the sizes of --model fit?", path,
                     zf_tensor_name(param), here, wanted);

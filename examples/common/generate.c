@@ -335,7 +335,7 @@ typedef struct request {
         {"seed", OPTION_COUNT, "K", &(q).seed, 0, 9e15, "another seed gives another text"},        \
         {"dtype", OPTION_CHOICE, SESSION_DTYPES, &(q).dtype, 0, 0,                                 \
          "of the computation; auto: as the checkpoint was trained, else f32"},                     \
-        {"weights", OPTION_CHOICE, DECODER_WEIGHTS, &(q).weights, 0, 0,                            \
+        {"weights", OPTION_CHOICE, CONFIG_WEIGHTS, &(q).weights, 0, 0,                             \
          "int8, int4: of products, rounded in blocks of 64"},                                      \
         {"threads", OPTION_COUNT, "N", &(q).threads, 1, 1024, "workers"}
 
@@ -345,10 +345,7 @@ static bool open_decoder(writer *w, const request *q, const sample_model *sample
 {
     session_desc d = {
         .sample = sample, .config = config, .threads = q->threads, .adapter = q->adapter};
-    decoder_desc room = {.texts = w->count,
-                         .context = w->context,
-                         .chunk = chunk,
-                         .bits = decoder_bits(q->weights)};
+    decoder_desc room = {.texts = w->count, .context = w->context, .chunk = chunk};
     return decoder_open(&w->decoder, &room, &d, q->load, q->dtype, error);
 }
 
@@ -378,6 +375,7 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     if (!(w = calloc(1, sizeof *w))) return command_error("out of memory");
     w->stop = q.stop;
     good = session_config(sample, q.load, &config, &error) &&
+           config_set_weights(sample->config, &config, q.weights, &error) &&
            open_tokenizer(w, q.tokenizer ? q.tokenizer : q.load, q.chat, (int32_t)*facts.end,
                           &error) &&
            begin_rows(w, prompt, path, &error) &&
@@ -526,6 +524,7 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
     if (!(w = c.w = calloc(1, sizeof *w))) return command_error("out of memory");
     w->stop = c.q.stop, w->count = 1;
     good = session_config(sample, c.q.load, &config, &error) &&
+           config_set_weights(sample->config, &config, c.q.weights, &error) &&
            open_tokenizer(w, c.q.tokenizer ? c.q.tokenizer : c.q.load, c.q.chat,
                           (int32_t)*facts.end, &error);
     w->context = context < *facts.positions ? context : *facts.positions;

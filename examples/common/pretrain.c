@@ -275,6 +275,7 @@ static bool open_job(run_job *job, zf_error *error)
         return false;
     if (!open_outputs(job, error) ||
         !config_load(job->sample->config, o->model, &job->config, error) ||
+        !config_set_weights(job->sample->config, &job->config, o->weights, error) ||
         !dataset_open(&job->data, job->sample, o, &job->config, error) || !cut_batch(job, error))
         return false;
     if (o->init && (!o->load || o->lora) &&
@@ -342,8 +343,11 @@ static void print_beginning(const run *r)
                1e-9 * r->session.cost.flops_per_s, 1e-9 * r->session.cost.bytes_per_s,
                1e-9 * r->session.cost.link_bytes_per_s, 1e6 * r->session.cost.link_latency_s);
     if (o->lora)
-        printf("LoRA: %.3g million of them are trained, of rank %lld\n",
-               1e-6 * (double)trained_count(r->session.graph), (long long)job->lora.desc.rank);
+        printf("LoRA: %.3g million of them are trained, of rank %lld%s\n",
+               1e-6 * (double)trained_count(r->session.graph), (long long)job->lora.desc.rank,
+               o->weights == 1   ? ", over weights of 8 bits"
+               : o->weights == 2 ? ", over weights of 4 bits"
+                                 : "");
     if (o->memory) {
         const zf_choice *c = &r->session.choice;
         char choice[200];

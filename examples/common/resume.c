@@ -158,7 +158,9 @@ static bool fits(const run_job *job, const notes *n, zf_error *error)
         !fits_notes(n, o->load, error))
         return false;
     snprintf(path, sizeof path, "%s/config.json", o->load);
-    if (!config_load(job->sample->config, path, &config, error)) return false;
+    if (!config_load(job->sample->config, path, &config, error) ||
+        !config_set_weights(job->sample->config, &config, o->weights, error))
+        return false;
     return !memcmp(&config, &job->config, job->sample->config->bytes) ||
            fail(error, ZF_ERR_MISMATCH,
                 "%s was trained with another model than --model %s: give the same", o->load,

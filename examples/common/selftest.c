@@ -132,7 +132,7 @@ static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
                             .purpose = SAMPLE_EVALUATE,
                             .threads = p->threads},
                  of_writer = {.sample = sample, .config = &p->config, .share = &p->scores};
-    decoder_desc room = {.texts = 1, .bits = decoder_bits(p->weights)};
+    decoder_desc room = {.texts = 1};
     double loss = 0, prompt = 1, each = 1;
     bool good;
     p->most = *config_facts_of(sample->config, &p->config).positions - p->tokens;
@@ -169,8 +169,8 @@ int causal_selftest(const sample_model *sample, int argc, char **argv)
         {"tokens", OPTION_COUNT, "N", &p.tokens, 1, 1e6, "number of tokens to write"},
         {"dtype", OPTION_CHOICE, SESSION_DTYPES, &p.dtype, 0, 0,
          "of the computation; auto: as the checkpoint was trained, else f32"},
-        {"weights", OPTION_CHOICE, DECODER_WEIGHTS, &p.weights, 0, 0,
-         "int8, int4: of products, in generation, rounded in blocks of 64"},
+        {"weights", OPTION_CHOICE, CONFIG_WEIGHTS, &p.weights, 0, 0,
+         "int8, int4: of products, rounded in blocks of 64"},
         {"threads", OPTION_COUNT, "N", &p.threads, 1, 1024, "workers"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
@@ -180,7 +180,9 @@ int causal_selftest(const sample_model *sample, int argc, char **argv)
     if (!command_options(argc, argv, "selftest --load DIR [OPTIONS]", rows, NULL, &status))
         return status;
     if (!p.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    good = session_config(sample, p.load, &p.config, &error) && probe_all(&p, sample, &error);
+    good = session_config(sample, p.load, &p.config, &error) &&
+           config_set_weights(sample->config, &p.config, p.weights, &error) &&
+           probe_all(&p, sample, &error);
     id_list_free(&p.ids);
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }

@@ -86,7 +86,8 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
                     d->adapter, why.text);
     }
     s->adapter = beside;
-    if (checkpoint && (d->dtype == saved || d->dtype == ZF_F32))
+    if (checkpoint && !config_bits(d->sample->config, d->config) &&
+        (d->dtype == saved || d->dtype == ZF_F32))
         good = folder_load(s->program, path, d->dtype != saved, adapts, error);
     else good = session_take(s, path, &report, error);
     good = good && (!s->adapter || adapter_take(s->adapter, s->program, s->graph, error));

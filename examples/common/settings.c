@@ -212,6 +212,8 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "                                    else as the tokenizer's chat_template says"},
         {"alone", FLAG | NOTED, NULL, &o->alone, 0, 0,
          "each example of --data has a row of its own"},
+        {"weights", CHOICE | NOTED, CONFIG_WEIGHTS, &o->weights, 0, 0,
+         "int8, int4: with --lora, the frozen weights of products, rounded in blocks of 64 (QLoRA)"},
         {NULL, FLAG, NULL, NULL, 0, 0, NULL},
     };
     const option_row *const all[] = {text, sample->objective->open_data ? tuned : NULL, own, run};
@@ -337,6 +339,9 @@ const char *settings_wrong(const settings *o)
     if (!adapter_options_read(o->lora, &lora)) return ADAPTER_LORA;
     if (o->lora && !o->init)
         return "--lora adapts the weights of a folder: --init DIR, or of finetune, --model DIR";
+    if (o->weights && !o->lora)
+        return "--weights int8 and int4 are for weights that are frozen: with --lora; without it all "
+               "are trained, and must be floats";
     if (o->min_coeff > o->max_coeff) return "--min-ratio must not be above --max-ratio";
     if (o->eval_every && (o->batch_file || !o->eval_batches))
         return "--eval-every evaluates what --corpus or --data holds out, in --eval-batches";

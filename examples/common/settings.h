@@ -20,6 +20,7 @@ typedef struct settings {
         quantized_block;
     int64_t freeze_step, var_update_scaler, local_step_scaler,
         local_step_clipper; /* of 1-bit optimizers */
+    int64_t weights; /* of CONFIG_WEIGHTS */
     int64_t first_rate; /* 0: the schedule's first step has the rate of step 0 */
     int64_t delay_update; /* the step after which updates are delayed; -1: none is */
     double lr, end_lr, weight_decay, clip, dropout, beta1, beta2, eps, momentum, min_coeff,

@@ -329,11 +329,13 @@ static zf_tensor master_of(zf_tensor param)
 zf_status weights_put(zf_program *p, zf_tensor param, const float *values, zf_error *error)
 {
     zf_tensor master = master_of(param);
+    const zf_quantize_desc blocks = zf_param_blocks(param);
+    const size_t count = (size_t)zf_shape_count(zf_param_shape(param));
     void *rounded = malloc(zf_tensor_bytes(param) + 1);
     zf_status status;
     if (!rounded) return no_memory(error);
-    zf_convert(rounded, zf_tensor_dtype(param), values, ZF_F32,
-               (size_t)zf_shape_count(zf_tensor_shape(param)));
+    if (blocks.bits) zf_quantize_values(rounded, values, count, &blocks);
+    else zf_convert(rounded, zf_tensor_dtype(param), values, ZF_F32, count);
     status = zf_write(p, param, rounded, zf_tensor_bytes(param));
     if (!status && zf_valid(master)) status = zf_write(p, master, values, zf_tensor_bytes(master));
     free(rounded);
@@ -343,13 +345,14 @@ zf_status weights_put(zf_program *p, zf_tensor param, const float *values, zf_er
 zf_status weights_get(zf_program *p, zf_tensor param, float *values, zf_error *error)
 {
     zf_tensor from = zf_valid(master_of(param)) ? master_of(param) : param;
+    const zf_quantize_desc blocks = zf_param_blocks(from);
+    const size_t count = (size_t)zf_shape_count(zf_param_shape(from));
     void *data = malloc(zf_tensor_bytes(from) + 1);
     zf_status status;
     if (!data) return no_memory(error);
     status = zf_read(p, from, data, zf_tensor_bytes(from));
-    if (!status)
-        zf_convert(values, ZF_F32, data, zf_tensor_dtype(from),
-                   (size_t)zf_shape_count(zf_tensor_shape(from)));
+    if (!status && blocks.bits) zf_dequantize_values(values, data, count, &blocks);
+    else if (!status) zf_convert(values, ZF_F32, data, zf_tensor_dtype(from), count);
     free(data);
     return status ? fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;
 }

@@ -43,7 +43,8 @@ void weights_fresh(weights_report *report, const char *name);
 void weights_unused(weights_report *report, const char *name);
 void weights_print(const char *path, const weights_report *report);
 
-/* Sets the parameter to `values`, rounded to its dtype; its master weights are not rounded. */
+/* Sets the parameter to `values`, rounded to its dtype, or to its few bits; its master weights are not
+ * rounded. */
 zf_status weights_put(zf_program *program, zf_tensor param, const float *values, zf_error *error);
 /* The values that training continues from: the master weights, if there are any. All ranks must
  * call it. */

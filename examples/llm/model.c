@@ -332,7 +332,7 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
     x = norm(&x, y, "norm", c);
     zf_pop(g);
     if (!c->tied) {
-        *words = causal_weight(g, "lm_head.weight", c->vocab, c->hidden, c->bits);
+        *words = causal_weight(g, "lm_head.weight", c->vocab, c->hidden, c->std, c->bits);
         if (!zf_valid(*words))
             *words = zf_nn_embedding_table(g, "lm_head", c->vocab, c->hidden, &table);
     }

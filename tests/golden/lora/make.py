@@ -11,6 +11,9 @@ of an adapter and of all parameters.
                              "losses" [21], before each step and after the last
     full-MODEL.safetensors   the same of all parameters of a model
 
+int8 and int4 stand beside a Llama called "wide", which no file has: its weights follow from their names
+(wide_value). Those of products were rounded to 8 and 4 bits in blocks of 64, as ops/quantize.c says.
+
 AdamW: lr 1e-3 for models and as below for adapters, betas 0.9 and 0.999, eps 1e-8, weight decay 0.1 on
 tensors of rank 2, the norm clipped at 1.
 
@@ -27,7 +30,7 @@ import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 HERE = pathlib.Path(__file__).parent
 MODELS = HERE.parent / "llm"
@@ -38,10 +41,49 @@ STEPS = 20
 CASES = {
     "qv": ("llama3", True, 1e-2, dict(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj"])),
     "all": ("qwen2", False, 3e-3, dict(r=2, lora_alpha=4, target_modules="all-linear", use_rslora=True)),
+    "int8": ("wide8", True, 3e-3, dict(r=2, lora_alpha=3, target_modules=["q_proj", "down_proj"])),
+    "int4": ("wide4", False, 3e-3, dict(r=2, lora_alpha=4, target_modules=["v_proj", "up_proj"])),
 }
 
 
+def wide_value(name, count):
+    i = np.arange(count, dtype=np.uint64) + np.uint64(sum(name.encode()) * 100003)
+    mask = np.uint64(0xffffffff)
+    x = i * np.uint64(2654435761) & mask
+    x ^= x >> np.uint64(15)
+    x = x * np.uint64(2246822519) & mask
+    x ^= x >> np.uint64(13)
+    return ((x % np.uint64(4001)).astype(np.float64) - 2000) / 16384
+
+
+def rounded(weight, bits):
+    """The numbers that blocks of 64 of so many bits, with scales in bf16, stand for."""
+    most = np.float32(127 if bits == 8 else 7)
+    x = weight.astype(np.float32).reshape(-1, 64)
+    scale = torch.from_numpy(np.abs(x).max(axis=1, keepdims=True) / most).bfloat16().float().numpy()
+    q = np.rint(np.clip(x * (np.float32(1) / scale), -most, most))
+    return (scale * q).astype(np.float64).reshape(weight.shape)
+
+
+def wide_model(bits):
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=37, hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, hidden_act="silu",
+        tie_word_embeddings=False, attn_implementation="eager")).double()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            x = wide_value(name, p.numel()).reshape(tuple(p.shape))
+            if p.dim() == 1:
+                x = 1 + x
+            elif "embed" not in name:
+                x = rounded(x, bits)
+            p.copy_(torch.from_numpy(x))
+    return model
+
+
 def load_model(name):
+    if name.startswith("wide"):
+        return wide_model(int(name[4:]))
     return AutoModelForCausalLM.from_pretrained(MODELS / name, dtype=torch.float64,
                                                 attn_implementation="eager")
 
@@ -107,6 +149,8 @@ def make_full(name, masked):
 def check(folder):
     ids = load_file(MODELS / "batch.safetensors")["input_ids"][0]
     for name, (model, _, _, options) in CASES.items():
+        if model.startswith("wide"):
+            continue
         base = load_model(model).float()
         peft = PeftModel.from_pretrained(base, folder / name)
         assert peft.peft_config["default"].r == options["r"]

@@ -64,7 +64,7 @@
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
  * Rewrite. Passes in their order: zf_lora; zf_fuse; zf_precision; zf_tile; zf_autograd;
- * zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion, zf_onebit_adam,
+ * zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion, zf_onebit_adam, zf_onebit_lamb,
  * zf_zero_one_adam; zf_delay; zf_fuse again; zf_recompute; zf_zero; zf_offload; zf_prefetch.
  * zf_passes runs them all by one description (zf_training). zf_graph_print shows the graph between
  * any two of them, one node per line:
@@ -778,8 +778,13 @@ ZF_API zf_status zf_lion(zf_graph *graph, zf_tensor lr, const zf_lion_desc *desc
  * if all had it; so "grad_norm" is that of the rank. ZeRO stages 0 to 2 in one node, without
  * zf_offload and loss scale: all else is an error.
  *
- * DeepSpeed's implementation differs: it has no corrections, one scale for all of a tensor that a
- * rank or server has, padding counted; it forgets errors in checkpoints, and refuses ZeRO. */
+ * An element whose variance is 0 had no gradient in the warm-up. Its m is a sign and a scale all
+ * the same, which eps alone would divide; it is not updated, but for weight decay.
+ *
+ * DeepSpeed's implementation (0.19) has no corrections, as the paper, one scale for all of a tensor
+ * that a rank or server has, padding counted, and refuses ZeRO. It differs from the paper: its
+ * first step makes no update; errors are 0 after a checkpoint is loaded; elements without variance
+ * are moved by s / eps, unless the program gives a mask of them. */
 typedef struct zf_onebit_adam_desc {
     double beta1; /* 0.9 */
     double beta2; /* 0.999 */
@@ -793,6 +798,48 @@ typedef struct zf_onebit_adam_desc {
     int32_t variant;
 } zf_onebit_adam_desc;
 ZF_API zf_status zf_onebit_adam(zf_graph *graph, zf_tensor lr, const zf_onebit_adam_desc *desc);
+
+/* 1-bit LAMB (Li et al. 2021). Steps up to freeze_step, the warm-up, are LAMB's to the last bit.
+ * They also average the ratio r of each tensor: c = coeff_beta c + (1 - coeff_beta) r. Behind it
+ * momentum is averaged as signs, as by zf_onebit_adam; v and c stay as they are, and c is scaled by
+ * the change of the variance since then:
+ *
+ *     g = (m - beta1 m_before) / (1 - beta1)   the gradient of which the averaged momentum is made
+ *     f = beta2 f + (1 - beta2) g^2            the fresh variance, which begins as v
+ *     k = max of (sqrt(v^) + eps) / (sqrt(f^) + eps) over the tensor's elements, within
+ *         [min_factor, max_factor], and within (1 - factor_change) and (1 + factor_change) times
+ *         the k of the step before, which begins as 1
+ *     p -= lr c^ k (m^ / (sqrt(v^) + eps) + wd p)
+ *
+ * c^ is c without the 0 from which it begins: c / (1 - coeff_beta^freeze_step). v^, f^ and m^ are
+ * corrected as AdamW's are; the paper's formulas have no corrections. The paper sends all tensors
+ * as one with one scale, and so multiplies the momentum of each, before compression, by the
+ * tensors' mean RMS / its own RMS, and divides it afterwards. Here each block of 1024 elements has
+ * a scale of its own, and no block belongs to two tensors, so that this factor would cancel: it is
+ * left out. What zf_onebit_adam says of bytes, errors, clip, other worlds, elements without
+ * variance and what is refused is true here.
+ *
+ * DeepSpeed's implementation (0.19) differs from the paper as that of 1-bit Adam does, and: a ratio
+ * that is exactly 1 is not averaged; a checkpoint that is loaded in the warm-up begins the averages
+ * anew; k of tensors with weight decay is moved towards 1, by the share of the decay in the
+ * update's norm; a tensor whose momentum is 0 at the end of the warm-up gets an infinite factor
+ * before compression. */
+typedef struct zf_onebit_lamb_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-6 */
+    double weight_decay; /* 0 */
+    double min_coeff; /* 0.01 */
+    double max_coeff; /* 10 */
+    bool decay_all;
+    double coeff_beta; /* 0.9 */
+    double min_factor; /* 0.5 */
+    double max_factor; /* 4 */
+    double factor_change; /* 0.1 */
+    int64_t freeze_step; /* as in zf_onebit_adam_desc */
+    int32_t variant;     /* likewise */
+} zf_onebit_lamb_desc;
+ZF_API zf_status zf_onebit_lamb(zf_graph *graph, zf_tensor lr, const zf_onebit_lamb_desc *desc);
 
 /* 0/1 Adam (Lu et al. 2022), at ZeRO stage 0. It has no warm-up. A step is one of three variants:
  *
@@ -808,10 +855,20 @@ ZF_API zf_status zf_onebit_adam(zf_graph *graph, zf_tensor lr, const zf_onebit_a
  * the step; p itself, m and v stay equal on all ranks, and are what checkpoints and evaluation have.
  * Weight decay is that of p, with the sum of the interval's rates, at its end. As in the paper m and
  * v are not corrected; its eps is inside the root. What zf_onebit_adam says of scales, errors, clip,
- * other worlds and what is refused is true here.
+ * other worlds, elements without variance and what is refused is true here.
  *
- * DeepSpeed's implementation differs: it refreshes at steps that the distance divides, begins errors
- * anew at var_freeze_step, and brings p back by adding what was subtracted, with rounding. */
+ * ZeRO stages 1 and 2 are an error. They shard what is equal on all ranks and read by the update
+ * alone. Here each rank computes with p - u_r / (sqrt(v) + eps), and so reads all of p (or of its
+ * master weights) and of v in every micro-batch; u_r, m_r and its errors are its own. Only m would
+ * be left to shard.
+ *
+ * DeepSpeed's implementation (0.19) refuses ZeRO, and differs from the paper: its first step makes
+ * no update; it refreshes at steps that the distance divides; between refreshes it averages
+ * gradients as signs, and not sums of updates; at var_freeze_step errors begin anew, since they
+ * were those of gradients; averages come at steps that the interval divides; weight decay is in the
+ * sums that are averaged, and so in the momentum made of them; p is brought back by adding what was
+ * subtracted, with rounding; a checkpoint that is loaded loses errors and the sums of an open
+ * interval. */
 typedef struct zf_zero_one_adam_desc {
     double beta1; /* 0.9 */
     double beta2; /* 0.999 */
@@ -1100,7 +1157,8 @@ typedef enum zf_optimizer {
     ZF_SGD,
     ZF_LION,
     ZF_ONEBIT_ADAM,
-    ZF_ZERO_ONE_ADAM
+    ZF_ZERO_ONE_ADAM,
+    ZF_ONEBIT_LAMB
 } zf_optimizer;
 /* "adamw", ...; NULL behind the last */
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
@@ -1124,8 +1182,9 @@ typedef struct zf_training {
     zf_lamb_desc lamb;
     zf_sgd_desc sgd;
     zf_lion_desc lion;
-    zf_onebit_adam_desc onebit_adam; /* but its variant, as that of the next, which is: */
+    zf_onebit_adam_desc onebit_adam; /* but its variant, as that of the next two, which is: */
     zf_zero_one_adam_desc zero_one_adam;
+    zf_onebit_lamb_desc onebit_lamb;
     int32_t variant; /* of the step: which of its programs this is (zf_variant_count) */
     bool delay; /* zf_delay is run, */
     int64_t delay_from; /* from the step after this one on; above 0 the step has two variants */
@@ -2283,7 +2342,11 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(sign_expand, 1, 1, A(sign_expand, at, l) A(sign_expand, count, l) A(sign_expand, world, i)   \
       A(sign_expand, parts, i) A(sign_expand, shape, l))                                           \
     X(assign, 2, 2, )                                                                              \
-    X(adam_drift, 3, 4, A(adam_drift, eps, f))
+    X(adam_drift, 3, 4, A(adam_drift, eps, f))                                                     \
+    X(variance_ratio, 6, 6, A(variance_ratio, at, l) A(variance_ratio, count, l)                   \
+      A(variance_ratio, world, i) A(variance_ratio, beta1, f) A(variance_ratio, beta2, f)          \
+      A(variance_ratio, eps, f))                                                                   \
+    X(maxima, 1, 1, A(maxima, blocks, l))
 
 #define ZF_MAX_OPERANDS   65535
 #define ZF_MAX_ATTRIBUTES 9
@@ -2867,6 +2930,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/update.c"
 #include "ops/lion.c"
 #include "ops/sign.c"
+#include "ops/variance.c"
 #include "ops/linear.c"
 #include "ops/quantized_dot.c"
 #include "ops/quantized_linear.c"
@@ -2894,6 +2958,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/clip.c"
 #include "passes/optimizer.c"
 #include "passes/onebit.c"
+#include "passes/onebit_lamb.c"
 #include "passes/zero_one.c"
 #include "passes/delay.c"
 #include "passes/precision.c"

@@ -49,6 +49,7 @@
 #include "ops/update.cu"
 #include "ops/lion.cu"
 #include "ops/sign.cu"
+#include "ops/variance.cu"
 #include "ops/matmul.cu"
 #include "ops/linear.cu"
 #include "ops/quantized_linear.cu"

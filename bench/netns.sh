@@ -6,14 +6,19 @@
 #
 # The time of a step of BERT-mini in bf16, for each method of sending less and each RATE of the link
 # (1gbit 100mbit): two nodes of two ranks. Beside it, what zf-plan foretells by the rates that the
-# ranks measure, its bytes between nodes, and the time against plain stage 3. STEPS (12) are taken,
-# and the median counts. Options for all methods are in METHOD_OPTIONS ("--model tiny --batch 8").
+# ranks measure, its bytes between nodes, and how many times as fast it is as plain stage 3 and
+# stage 1 (of LAMB for 1-bit LAMB). STEPS (14) are taken. The median counts, without the first two;
+# of 0/1 Adam, where three of four steps are local, the mean of the last eight. Of 1-bit optimizers
+# compressed steps count. They exchange signs between all ranks alike, so that two of the three
+# ranks to which a rank sends are in the other node. Options for all methods are in METHOD_OPTIONS
+# ("--model tiny --batch 8"), and names of methods, where not all are wanted, in METHODS.
 #
 #     make build/bench/overlap && sudo sh bench/netns.sh [ROUNDS [overlap's options...]]
 #
-# How much of the communication is hidden, of one process in each. A round takes the step on the fast pair (compute), sets the rate at which the plan's bytes take
-# half of that, and takes the steps on the slow pair without and with prefetch. Medians of rounds.
-# Needs root, ip and tc (Debian: iproute2) and Open MPI.
+# How much of the communication is hidden, of one process in each. A round takes the step on the
+# fast pair (compute), sets the rate at which the plan's bytes take half of that, and takes the
+# steps on the slow pair without and with prefetch. Medians of rounds. Needs root, ip and tc
+# (Debian: iproute2) and Open MPI.
 set -eu
 export LC_ALL=C
 
@@ -21,7 +26,7 @@ mode=overlap
 [ "${1:-}" != methods ] || mode=methods
 [ $mode = overlap ] || shift
 rounds=${1:-5}
-steps=${1:-12}
+steps=${1:-14}
 [ $# -eq 0 ] || shift
 program=$PWD/build/bench/overlap
 [ $mode = overlap ] || program=$PWD/build/bert
@@ -102,11 +107,15 @@ field() {
 
 # ---------------------------------------------------------------------------------- methods
 
-# step_ms FILE: the median of the steps of a log, without the first two.
+# step_ms FILE: the median of the steps of a log, without the first two; with local steps in turns
+# of four, the mean of the last eight.
 step_ms() {
     awk -F, -v tokens="$tokens" 'NR == 1 { for (k = 1; k <= NF; k++) if ($k == "tokens_per_s") at = k }
-        NR > 3 { print 1000 * tokens / $at }' "$1" | sort -n | awk '{ x[NR] = $1 }
-        END { print x[int((NR + 1) / 2)] }'
+        NR > 3 { print 1000 * tokens / $at }' "$1" > "$scratch/steps"
+    case $1 in
+        */zero_one_adam.csv) tail -n 8 "$scratch/steps" | awk '{ s += $1 } END { print s / NR }' ;;
+        *) sort -n "$scratch/steps" | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }' ;;
+    esac
 }
 
 # train NAME OPTIONS...: the log of a run on both.
@@ -115,35 +124,71 @@ train() {
     shift
     # shellcheck disable=SC2086 # lists of options
     on_both 2 "$program" pretrain --corpus "$scratch/text" --vocab "$scratch/vocab.txt" --quiet \
-        --eval-batches 1 --precision bf16 --seq 32 --batch 8 --ranks-per-node 2 --steps "$steps" \
+        --eval-batches 1 --precision bf16 --seq 32 --batch 8 --steps "$steps" \
         --model mini --prefetch 67108864 $METHOD_OPTIONS --log "$log" "$@" > "$scratch/out" 2>&1 ||
         stop "$(tail -3 "$scratch/out")"
 }
 
-# plan KEY OPTIONS...: of zf-plan's JSON; BERT-mini is 4 layers of 256.
+# plan OPTIONS...: zf-plan's JSON of each variant of the step; BERT-mini is 4 layers of 256.
 plan() {
-    key=$1
-    shift
     "$PWD/build/zf-plan" --json --layers 4 --hidden 256 --heads 4 --seq 32 --batch 2 --world 4 \
-        --vocab "$(wc -l < "$scratch/vocab.txt")" --precision bf16 --clip 1 --ranks-per-node 2 \
-        --prefetch 64M --cost "$scratch/cost" "$@" > "$scratch/plan" || exit 1
-    case $key in
-        ms) sed -n 's/^    "seconds": \([0-9.e+-]*\),$/\1/p' "$scratch/plan" |
-            awk '{ print 1000 * $1 }' ;;
-        *) sed -n '/"between_nodes"/,/}/s/^    "[a-z_]*": \([0-9]*\),*$/\1/p' "$scratch/plan" |
-            awk '{ s += $1 } END { printf "%d", s }' ;;
+        --vocab "$(wc -l < "$scratch/vocab.txt")" --precision bf16 --clip 1 \
+        --prefetch 64M "$@" > "$scratch/plan" || exit 1
+}
+
+# flat FILE: measured rates for ranks that are one node to the plan: all send over the link between
+# nodes, two thirds of their bytes.
+flat() {
+    awk '{ key = $1; gsub(/[":]/, "", key); value = $2; sub(/,/, "", value); end = $2 ~ /,/ ? "," : "" }
+        NR == FNR { rates[key] = value; next }
+        key == "link_bytes_per_s" { print "  \"" key "\": " 1.5 * rates["between_bytes_per_s"] end; next }
+        key == "link_latency_s" { print "  \"" key "\": " rates["between_latency_s"] end; next }
+        { print }' "$1" "$1"
+}
+
+# turns NAME: how often each variant of its step comes, of the numbers that are read.
+turns() {
+    case $1 in
+        zero_one_adam) awk 'NR > 1 { s += $1 * (NR == 2 ? 1 : 3) } END { print s / 4 }' ;;
+        *) awk '{ last = $1 } END { print last }' ;;
     esac
 }
 
-# method NAME OPTIONS...: a row of the table.
+foretold_ms() {
+    sed -n 's/^    "seconds": \([0-9.e+-]*\),$/\1/p' "$scratch/plan" | awk '{ print 1000 * $1 }' |
+        turns "$1"
+}
+
+# foretold_bytes NAME OBJECT SHARE: of the bytes that stand in this object of the plan.
+foretold_bytes() {
+    sed -n "/^  \"$2\": {/,/^  }/p" "$scratch/plan" | awk -v share="$3" '
+        /}/ { print s * share; s = 0 }
+        /: [0-9]+,*$/ { gsub(/[^0-9]/, ""); s += $0 }' | turns "$1" | awk '{ printf "%d", $1 }'
+}
+
+# method NAME STAGE1 SCHEDULE OPTIONS...: a row of the table, if it is wanted. STAGE1: the row of
+# plain stage 1 with which it is compared. SCHEDULE: options that say which steps are of which kind.
 method() {
     name=$1
-    shift
-    train "$name" "$@"
+    base=$2
+    schedule=$3
+    shift 3
+    case " ${METHODS:-$name} " in *" $name "*) ;; *) return 0 ;; esac
+    nodes='--ranks-per-node 2' cost=$scratch/cost object=between_nodes share=1
+    case $name in
+        onebit_* | zero_one_*) nodes='--nodes 1' cost=$scratch/flat object=traffic share=0.6666667 ;;
+    esac
+    # shellcheck disable=SC2086
+    train "$name" $nodes $schedule "$@"
     ms=$(step_ms "$scratch/$name.csv")
-    [ "$name" != stage3 ] || plain=$ms
-    echo "$rate $name $ms $(plan ms "$@") $(plan bytes "$@") ${plain:-$ms}" | awk '
-        { printf "%-10s%-20s%12.1f%12.1f%16d%9.2f\n", $1, $2, $3, $4, $5, $6 / $3 }'
+    echo "$ms" > "$scratch/$name.ms"
+    # shellcheck disable=SC2086
+    plan $nodes --cost "$cost" "$@"
+    echo "$rate $name $ms $(foretold_ms "$name") $(foretold_bytes "$name" $object $share)" \
+        "$(cat "$scratch/stage3.ms" 2> "$scratch/error" || echo 0)" \
+        "$(cat "$scratch/$base.ms" 2> "$scratch/error" || echo 0)" | awk '
+        function times(ms) { return ms ? sprintf("%10.2f", ms / $3) : sprintf("%10s", "-") }
+        { printf "%-10s%-18s%12.1f%12.1f%16d%s%s\n", $1, $2, $3, $4, $5, times($6), times($7) }'
 }
 
 methods() {
@@ -155,17 +200,26 @@ methods() {
         print ""; if (i % 12 == 11) print "" } }' > "$scratch/text"
     "$program" vocab --corpus "$scratch/text" --vocab "$scratch/vocab.txt" --size 2000 > "$scratch/out" 2>&1 ||
         stop "$(tail -3 "$scratch/out")"
-    printf '%-10s%-20s%12s%12s%16s%9s\n' link method 'ms a step' 'foretold' 'between nodes' 'times'
+    printf '%-10s%-18s%12s%12s%16s%10s%10s\n' link method 'ms a step' 'foretold' 'between nodes' \
+        '/ stage3' '/ stage1'
     for rate in "$@"; do
+        rm -f "$scratch"/*.ms
         shape "$rate"
-        train measure --zero 3 --cost measure --save-cost "$scratch/cost"
-        plain=
-        method stage3 --zero 3
-        method stage1 --zero 1
-        method hpz --zero 3 --zero-hpz
-        method qwz --zero 3 --zero-quantized-weights
-        method qgz --zero 3 --zero-quantized-gradients
-        method zero++ --zero 3 --zero-hpz --zero-quantized-weights --zero-quantized-gradients
+        train measure --ranks-per-node 2 --zero 3 --cost measure --save-cost "$scratch/cost"
+        flat "$scratch/cost" > "$scratch/flat"
+        method stage3 stage1 '' --zero 3
+        method stage1 stage1 '' --zero 1
+        method hpz stage1 '' --zero 3 --zero-hpz
+        method qwz stage1 '' --zero 3 --zero-quantized-weights
+        method qgz stage1 '' --zero 3 --zero-quantized-gradients
+        method zero++ stage1 '' --zero 3 --zero-hpz --zero-quantized-weights \
+            --zero-quantized-gradients
+        method onebit_adam stage1 '--freeze-step 2' --zero 0 --optimizer onebit_adam
+        method zero_one_adam stage1 \
+            '--freeze-step 1 --local-step-scaler 1 --local-step-clipper 4' \
+            --zero 0 --optimizer zero_one_adam
+        method lamb lamb '' --zero 1 --optimizer lamb
+        method onebit_lamb lamb '--freeze-step 2' --zero 0 --optimizer onebit_lamb
     done
 }
 

@@ -1,59 +1,102 @@
 #!/bin/sh
-# What 1-bit optimizers learn: BERT-mini on 4 ranks, each method from the same first values and on the
-# same examples as the optimizer that it approximates, AdamW.
+# What methods of sending less learn: BERT-mini on 4 ranks, each method from the same first values
+# and on the same examples as the optimizer that it approximates.
 #
-#     make build/bert && sh bench/onebit.sh [STEPS [MODEL]]          2000 mini
+#     make build/bert && sh bench/onebit.sh [STEPS [MODEL [METHOD...]]]          2000 mini, all methods
 #
-# It writes build/onebit/: a log and a report of each run, and table.txt, the held-out losses with
-# their distance from AdamW's. Taken from the environment: CORPUS (one sentence a line, a blank line
-# between documents; else that of make pretrain), SEED, RANKS (4), SEQ (64), BATCH (64), LR (1e-3),
-# FREEZE (steps of the warm-up; a fifth of all). A run of 2000 steps of BERT-mini takes about 20
-# minutes on two idle cores.
+#     adamw            onebit_adam zero_one_adam zero++     two nodes of two ranks: stage 3, hpZ, qwZ, qgZ
+#     lamb             onebit_lamb
+#
+# It writes build/onebit/: a log and a report of each run, and table.txt, the held-out losses of all
+# reports that are there, with their distance from AdamW's or LAMB's. So methods can be run one at a
+# time, with the same settings: STEPS, MODEL and, taken from the environment, CORPUS (one sentence a
+# line, a blank line between documents; else that of make pretrain), SEED, RANKS (4), SEQ (64),
+# BATCH (64), LR (1e-3), LAMB_LR (1e-2), FREEZE (steps of the warm-up; a fifth of all). A run of
+# 2000 steps of BERT-mini takes about 20 minutes on two idle cores.
 set -eu
+export LC_ALL=C
 
 steps=${1:-2000}
 model=${2:-mini}
+[ $# -lt 2 ] || shift
+[ $# -lt 1 ] || shift
 bert=build/bert
 out=build/onebit
 corpus=${CORPUS:-build/pretrain/corpus.txt}
 seed=${SEED:-1}
 ranks=${RANKS:-4}
 freeze=${FREEZE:-$(((steps + 4) / 5))}
+all='adamw onebit_adam zero_one_adam zero++ lamb onebit_lamb'
+[ $# -gt 0 ] || eval "set -- $all"
 
+stop() {
+    echo "onebit.sh: $*" >&2
+    exit 1
+}
+
+for method in "$@"; do
+    case " $all " in *" $method "*) ;; *) stop "there is no method $method; methods are $all" ;; esac
+done
 mkdir -p "$out"
 if [ ! -s "$corpus" ]; then
     mkdir -p build/pretrain
     sh examples/bert/corpus.sh "$corpus" build/pretrain/work
 fi
-if [ ! -s "$out/vocab.txt" ] || [ "$(cat "$out/vocab.from" 2> /dev/null)" != "$(cksum < "$corpus")" ]; then
-    $bert vocab --corpus "$corpus" --vocab "$out/vocab.txt" --size 8192
-    cksum < "$corpus" > "$out/vocab.from"
+settings="$model, $steps steps of ${BATCH:-64} x ${SEQ:-64} tokens on $ranks ranks, warm-up $freeze, \
+rate ${LR:-1e-3}, of LAMB ${LAMB_LR:-1e-2}, seed $seed, corpus $(cksum < "$corpus")"
+if [ -e "$out/settings" ] && [ "$(cat "$out/settings")" != "$settings" ]; then
+    stop "$out has runs with other settings ($(cat "$out/settings")): move it away"
 fi
+echo "$settings" > "$out/settings"
+[ -s "$out/vocab.txt" ] || $bert vocab --corpus "$corpus" --vocab "$out/vocab.txt" --size 8192
 
-# NAME OPTIONS...
+# learn NAME OPTIONS...: a run. Its report stands for the whole of it.
 learn() {
     name=$1
     shift
+    rm -f "$out/$name.json"
     $bert pretrain --model "$model" --corpus "$corpus" --vocab "$out/vocab.txt" \
         --ranks "$ranks" --threads "$(getconf _NPROCESSORS_ONLN)" --steps "$steps" \
         --seq "${SEQ:-64}" --batch "${BATCH:-64}" --lr "${LR:-1e-3}" --seed "$seed" \
         --log "$out/$name.csv" --report "$out/$name.json" --quiet "$@"
 }
 
-# The first number under the key of a report.
-value() { sed -n "s/^ *\"$2\": *\([-0-9.e+]*\).*/\1/p" "$out/$1.json" | head -n 1; }
+# run METHOD
+run() {
+    case $1 in
+        adamw) learn adamw --optimizer adamw ;;
+        onebit_adam) learn onebit_adam --optimizer onebit_adam --freeze-step "$freeze" ;;
+        zero_one_adam)
+            learn zero_one_adam --optimizer zero_one_adam --freeze-step "$freeze" \
+                --local-step-scaler "$freeze" --local-step-clipper 4
+            ;;
+        zero++)
+            learn zero++ --optimizer adamw --zero 3 --nodes 2 --zero-hpz --zero-quantized-weights \
+                --zero-quantized-gradients
+            ;;
+        lamb) learn lamb --optimizer lamb --lr "${LAMB_LR:-1e-2}" ;;
+        onebit_lamb)
+            learn onebit_lamb --optimizer onebit_lamb --freeze-step "$freeze" \
+                --lr "${LAMB_LR:-1e-2}"
+            ;;
+    esac
+}
 
-learn adamw --optimizer adamw
-learn onebit_adam --optimizer onebit_adam --freeze-step "$freeze"
-learn zero_one_adam --optimizer zero_one_adam --freeze-step "$freeze" --local-step-scaler "$freeze" \
-    --local-step-clipper 4
+# loss NAME: the held-out loss of a report, or nothing.
+loss() {
+    [ ! -s "$out/$1.json" ] ||
+        sed -n 's/^ *"held_out_mlm_loss": *\([-0-9.e+]*\).*/\1/p' "$out/$1.json" | head -n 1
+}
 
-base=$(value adamw held_out_mlm_loss)
+for method in "$@"; do run "$method"; done
 {
-    echo "$model, $steps steps on $ranks ranks, warm-up $freeze, seed $seed"
-    for name in adamw onebit_adam zero_one_adam; do
-        loss=$(value $name held_out_mlm_loss)
-        awk -v n="$name" -v l="$loss" -v b="$base" \
-            'BEGIN { printf "%-14s held-out loss %.4f  %+.2f%%\n", n, l, 100 * (l - b) / b }'
+    echo "$settings"
+    for name in $all; do
+        case $name in *lamb) base=lamb ;; *) base=adamw ;; esac
+        [ -z "$(loss "$name")" ] ||
+            echo "$name $(loss "$name") $(loss $base)" | awk '{
+                printf "%-14s held-out loss %.4f", $1, $2
+                if ($3) printf "  %+.2f%%", 100 * ($2 - $3) / $3
+                print "" }'
     done
 } | tee "$out/table.txt"

@@ -699,6 +699,17 @@ static void zfi_check_signs(zfi_ranks *r, int32_t id)
     zfi_check_cut(r, id, 1);
 }
 
+/* Checks that a state of variances is set by values that stand as it does, equal on all ranks. */
+static void zfi_check_variances(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    if (!g->nodes[id].update)
+        zfi_verify_fail(g, id, "it writes %%%d in the micro section, which may run again",
+                        (int)g->nodes[id].args[0]);
+    zfi_check_moves(r, id);
+    for (int32_t k = 1; k < 4; k++) zfi_check_cut(r, id, k);
+}
+
 /* The node has been written elsewhere, or a part of it: until that is in its place, neither it nor
  * what it is a part of may be read. */
 static void zfi_tear(zfi_ranks *r, int32_t id, int32_t by)
@@ -824,6 +835,7 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     if (node->op == ZF_OP_delay) zfi_check_delay(r, id);
     if (node->op == ZF_OP_assign) zfi_check_assign(r, id);
     if (node->op == ZF_OP_sign_compress) zfi_check_signs(r, id);
+    if (node->op == ZF_OP_variance_ratio) zfi_check_variances(r, id);
     zfi_check_copies(r, id);
     if (node->op == ZF_OP_advance || node->op == ZF_OP_loss_scale_update) zfi_check_moves(r, id);
     if (node->op == ZF_OP_gradient) zfi_check_gradient(r, id, node->args[0], NULL);

@@ -112,6 +112,12 @@ static zf_status zfi_cuda_max(const zf_launch *l)
 
 enum { ZFI_NORM_BLOCK = 1024 };
 
+/* The sum of squares has neither underflowed nor overflowed in f32; a NaN is one, too. */
+__device__ __forceinline__ bool zfi_is_sum_of_squares(float sum)
+{
+    return (sum >= 0x1p-80f && sum < INFINITY) || sum != sum;
+}
+
 /* sqrt(sum of x[i]^2), 0 <= i < n, for a block of one warp whose squares underflow or overflow in
  * f32: computed from x times a power of two. */
 template <class T> __device__ float zfi_scaled_norm(const T *x, int n)
@@ -173,7 +179,7 @@ template <class T> __global__ void zfi_block_norms_kernel(const zfi_normed_list 
                 }
         }
         sum = zfi_warp_sum(sum);
-        if ((sum >= 0x1p-80f && sum < INFINITY) || sum != sum) sum = sqrtf(sum);
+        if (zfi_is_sum_of_squares(sum)) sum = sqrtf(sum);
         else sum = zfi_scaled_norm(x, rest < n ? (int)rest : n);
         if (lane == 0) list.at[of].out[own] = sum;
     }

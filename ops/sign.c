@@ -24,7 +24,11 @@
  *
  * adam_apply is the second half of adamw (update.c): m and v are given. m is f32, a value of any
  * kind; v is a state, which does not change. The last operand may be master weights. world, blocks
- * and decays are as for adamw. t and k are states i64[] that count updates of m and of v, from 1.
+ * and decays are as for adamw; lr is one float, or one for each of the ranges that blocks lists. t
+ * and k are states i64[] that count updates of m and of v, from 1.
+ *
+ * Where v is 0, an element has had no gradient, and only the step's weight decay changes it: m
+ * there is a sign and a scale all the same, which eps alone would divide.
  *
  * adam_drift is where this rank's parameters are between two averages (passes/zero_one.c): u and v
  * are f32 states; the last operand may be master weights of a bf16 or f16 parameter, which are read
@@ -296,7 +300,11 @@ static zf_status zfi_infer_adam_apply(zfi_infer *c)
     zf_status status = zfi_infer_target(c, ZF_AT_adam_apply_world);
     if (!status) status = zfi_infer_beside(c, 1, "the mean", wide, false);
     if (!status) status = zfi_infer_beside(c, 2, "the variance", wide, true);
-    if (!status) status = zfi_infer_number(c, 3, "the learning rate");
+    if (!status && zfi_node_count(c->args[3]) == 1)
+        status = zfi_infer_number(c, 3, "the learning rate");
+    else if (!status)
+        status = zfi_infer_numbers(c, 3, "the rates of the ranges of blocks",
+                                   ZF_LIST(c, adam_apply, blocks).count / 2);
     if (!status) status = zfi_infer_count(c, 4);
     if (!status) status = zfi_infer_count(c, 5);
     if (!status) status = zfi_infer_master(c, ZFI_APPLY_MASTER);
@@ -309,6 +317,12 @@ static zf_status zfi_infer_adam_apply(zfi_infer *c)
     return status;
 }
 
+/* The learning rate of a range of blocks. */
+static double zfi_apply_rate(const zf_launch *l, int64_t index)
+{
+    return zfi_get(&l->args[3], zfi_count(&l->args[3]) > 1 ? index : 0);
+}
+
 /* m^ = m of_m, sqrt(v^) = sqrt(v) of_root */
 static void zfi_apply_corrections(const zf_launch *l, double *of_m, double *of_root)
 {
@@ -319,26 +333,29 @@ static void zfi_apply_corrections(const zf_launch *l, double *of_m, double *of_r
 static void zfi_adam_apply_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *p = zfi_weights(l, ZFI_APPLY_MASTER), *m = &l->args[1], *v = &l->args[2];
-    const double lr = zfi_get(&l->args[3], 0), eps = ZF_FLOAT(l, adam_apply, eps);
+    const double eps = ZF_FLOAT(l, adam_apply, eps);
     double of_m, of_root;
     zfi_stretch s = zfi_stretch_over(first, last);
     zfi_apply_corrections(l, &of_m, &of_root);
-    while (zfi_next_stretch(l, ZF_AT_adam_apply_world, ZF_FLOAT(l, adam_apply, weight_decay), &s))
+    while (zfi_next_stretch(l, ZF_AT_adam_apply_world, ZF_FLOAT(l, adam_apply, weight_decay), &s)) {
+        const double lr = zfi_apply_rate(l, s.index);
         for (int64_t i = s.first; i < s.last; i++) {
-            const double old = zfi_get(p, i);
-            zfi_set_weight(l, p, i,
-                           old - lr * s.decay * old -
-                               lr * zfi_get(m, i) * of_m / (sqrt(zfi_get(v, i)) * of_root + eps));
+            const double old = zfi_get(p, i), root = sqrt(zfi_get(v, i)) * of_root;
+            const double by = root == 0 ? 0 : zfi_get(m, i) * of_m / (root + eps);
+            zfi_set_weight(l, p, i, old - lr * s.decay * old - lr * by);
         }
+    }
 }
 
-/* p = keep p - rate m / (sqrt(v) of_root + eps) */
+/* p = keep p - rate m / (sqrt(v) of_root + eps), or keep p where v is 0 */
 ZFI_BODY void zfi_apply_run_body(zfi_isa isa, float *p, const float *m, const float *v,
                                  float of_root, float eps, float keep, float rate, int64_t n)
 {
     ZFI_VECTOR
-    for (int64_t i = 0; i < n; i++)
-        p[i] = zfi_fma(isa, keep, p[i], -rate * (m[i] / zfi_fma(isa, sqrtf(v[i]), of_root, eps)));
+    for (int64_t i = 0; i < n; i++) {
+        const float by = m[i] / zfi_fma(isa, sqrtf(v[i]), of_root, eps);
+        p[i] = zfi_fma(isa, keep, p[i], -rate * zfi_pick(isa, v[i] == 0, 0, by));
+    }
 }
 ZFI_KERNEL(zfi_apply_run,
            (float *p, const float *m, const float *v, float of_root, float eps, float keep,
@@ -349,11 +366,11 @@ static void zfi_adam_apply_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     const int32_t weights = (int32_t)(zfi_weights(l, ZFI_APPLY_MASTER) - l->args);
     const float *m = l->args[1].data, *v = l->args[2].data;
-    const double lr = zfi_get(&l->args[3], 0);
     double of_m, of_root;
     zfi_stretch s = zfi_stretch_over(first, last);
     zfi_apply_corrections(l, &of_m, &of_root);
-    while (zfi_next_stretch(l, ZF_AT_adam_apply_world, ZF_FLOAT(l, adam_apply, weight_decay), &s))
+    while (zfi_next_stretch(l, ZF_AT_adam_apply_world, ZF_FLOAT(l, adam_apply, weight_decay), &s)) {
+        const double lr = zfi_apply_rate(l, s.index);
         for (int64_t at = s.first, n; at < s.last; at += n) {
             float of_p[ZFI_CONVERT_RUN], *p;
             n = zfi_update_run(l, s.last - at);
@@ -363,23 +380,24 @@ static void zfi_adam_apply_fast(const zf_launch *l, int64_t first, int64_t last)
                           (float)(lr * of_m), n);
             zfi_update_parameter(l, at, n, p);
         }
+    }
 }
 
 /* An error unless the operand has counted an update. */
-static zf_status zfi_check_count(const zf_launch *l, int32_t k)
+static zf_status zfi_check_count(const zf_launch *l, const char *name, int32_t k)
 {
     const int64_t count = zfi_get_integer(&l->args[k], 0);
     if (count >= 1) return ZF_OK;
     return zfi_fail(l->error, ZF_ERR_ARGUMENT,
-                    "adam_apply: operand %d is %lld; it counts updates from 1, so compressed steps "
-                    "come after steps that update the variance",
-                    (int)k, (long long)count);
+                    "%s: operand %d is %lld; it counts updates from 1, so compressed steps come "
+                    "after steps that update the variance",
+                    name, (int)k, (long long)count);
 }
 
 static zf_status zfi_cpu_adam_apply(const zf_launch *l)
 {
-    zf_status status = zfi_check_count(l, 4);
-    if (!status) status = zfi_check_count(l, 5);
+    zf_status status = zfi_check_count(l, "adam_apply", 4);
+    if (!status) status = zfi_check_count(l, "adam_apply", 5);
     if (status) return status;
     zfi_split(l, zfi_count(&l->args[0]), ZFI_GRAIN,
               zfi_fast_or_half(l) ? zfi_adam_apply_fast : zfi_adam_apply_reference);
@@ -419,8 +437,10 @@ static void zfi_drift_elements(const zf_launch *l, int64_t first, int64_t last)
     const zf_array *p = zfi_weights(l, 3);
     const float *u = l->args[1].data, *v = l->args[2].data;
     const float eps = (float)ZF_FLOAT(l, adam_drift, eps);
-    for (int64_t i = first; i < last; i++)
-        zfi_set(&l->out, i, (float)zfi_get(p, i) - u[i] / (sqrtf(v[i]) + eps));
+    for (int64_t i = first; i < last; i++) {
+        const float by = v[i] == 0 ? 0 : u[i] / (sqrtf(v[i]) + eps);
+        zfi_set(&l->out, i, (float)zfi_get(p, i) - by);
+    }
 }
 
 static zf_status zfi_cpu_adam_drift(const zf_launch *l)

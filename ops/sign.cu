@@ -65,28 +65,6 @@ __device__ __forceinline__ int zfi_sign_elements(const zfi_sign_parts &parts, in
     return n <= 0 ? 0 : n < ZFI_NORM_BLOCK ? (int)n : ZFI_NORM_BLOCK;
 }
 
-/* sqrt(sum of c[w]^2) over a warp. Where squares underflow or overflow, from c times a power of
- * two. */
-__device__ float zfi_sign_norm(const float (&c)[ZFI_SIGN_WORDS])
-{
-    float sum = 0, most = 0, by = 1;
-    int exponent;
-#pragma unroll
-    for (int w = 0; w < ZFI_SIGN_WORDS; w++) sum = fmaf(c[w], c[w], sum);
-    sum = zfi_warp_sum(sum);
-    if ((sum >= 0x1p-80f && sum < INFINITY) || sum != sum) return sqrtf(sum);
-#pragma unroll
-    for (int w = 0; w < ZFI_SIGN_WORDS; w++) most = fmaxf(most, fabsf(c[w]));
-    most = zfi_warp_max(most);
-    if (most == 0 || isinf(most)) return most;
-    (void)frexpf(most, &exponent);
-    by = ldexpf(1, exponent < -100 ? 100 : exponent > 100 ? -100 : -exponent);
-    sum = 0;
-#pragma unroll
-    for (int w = 0; w < ZFI_SIGN_WORDS; w++) sum = fmaf(by * c[w], by * c[w], sum);
-    return sqrtf(zfi_warp_sum(sum)) / by;
-}
-
 __global__ void __launch_bounds__(ZFI_THREADS)
     zfi_sign_compress_kernel(const zfi_sign_parts parts, unsigned char *out, const float *value,
                              float *errors)
@@ -99,15 +77,24 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         const float *x = value + b * ZFI_NORM_BLOCK;
         unsigned char *row = out + b * ZFI_SIGN_ROW;
         uint32_t signs = 0;
-        float c[ZFI_SIGN_WORDS], *e = errors + b * ZFI_NORM_BLOCK, s;
+        float c[ZFI_SIGN_WORDS], *e = errors + b * ZFI_NORM_BLOCK, s = 0;
 #pragma unroll
         for (int w = 0; w < ZFI_SIGN_WORDS; w++) {
             const int i = w * ZFI_WARP + lane;
             c[w] = i < n ? x[i] + e[i] : 0;
+            s = fmaf(c[w], c[w], s);
             const uint32_t word = __ballot_sync(0xffffffffu, c[w] < 0);
             if (lane == w) signs = word;
         }
-        s = n ? zfi_sign_norm(c) / sqrtf((float)n) : 0;
+        s = zfi_warp_sum(s);
+        if (zfi_is_sum_of_squares(s)) {
+            s = sqrtf(s);
+        } else { /* each lane reads what it writes here */
+            for (int w = 0; w < ZFI_SIGN_WORDS; w++)
+                if (w * ZFI_WARP + lane < n) e[w * ZFI_WARP + lane] = c[w];
+            s = zfi_scaled_norm(e, n);
+        }
+        if (n) s /= sqrtf((float)n);
 #pragma unroll
         for (int w = 0; w < ZFI_SIGN_WORDS; w++) {
             const int i = w * ZFI_WARP + lane;
@@ -204,23 +191,29 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     ZF_SHARED(zfi_adam, shared);
     if (threadIdx.x == 0) {
         shared->state = zfi_has_counted(j, j.step, 4) && zfi_has_counted(j, j.variance_step, 5);
-        shared->lr = zfi_number_at(j.lr, 0);
+        shared->lr = 1 / (1 - pow(j.beta1, (double)*j.step)); /* times a range's rate */
         shared->of_root = (float)(1 / sqrt(1 - pow(j.beta2, (double)*j.variance_step)));
-        shared->rate = (float)(shared->lr / (1 - pow(j.beta1, (double)*j.step)));
     }
     __syncthreads();
     const zfi_adam a = *shared;
+    float keep = 1, rate = 0;
+    int32_t of = -1; /* the range to which they belong */
     if (!a.state) return;
     zfi_each_update(r, j.wide, [&](const zfi_update_range &range, const zfi_update_pack &pack) {
-        const float keep = (float)(1 - a.lr * (double)range.decay);
         float p[ZFI_TILE_PACK], m[ZFI_TILE_PACK], v[ZFI_TILE_PACK];
         if (range.index < 0) return;
+        if (range.index != of) {
+            const double lr = zfi_number_at(j.lr, j.rates ? range.index : 0);
+            keep = (float)(1 - lr * (double)range.decay), rate = (float)(lr * a.lr);
+            of = range.index;
+        }
         zfi_get_weights<T>(p, j, pack);
         zfi_update_get(m, j.m, pack);
         zfi_update_get(v, j.v, pack);
 #pragma unroll
         for (int i = 0; i < ZFI_TILE_PACK; i++)
-            p[i] = fmaf(keep, p[i], -a.rate * (m[i] / fmaf(sqrtf(v[i]), a.of_root, j.eps)));
+            p[i] = fmaf(keep, p[i],
+                        v[i] == 0 ? 0 : -rate * (m[i] / fmaf(sqrtf(v[i]), a.of_root, j.eps)));
         zfi_put_weights<T>(j, pack, p);
     });
 }
@@ -230,7 +223,7 @@ static zf_status zfi_cuda_adam_apply(const zf_launch *l)
     int32_t end;
     zfi_update_job j = zfi_update_job_of(l, -1, &end);
     j.m = zfi_floats(&l->args[1]), j.v = zfi_floats(&l->args[2]);
-    j.lr = zfi_number_of(&l->args[3]);
+    j.lr = zfi_number_of(&l->args[3]), j.rates = zfi_count(&l->args[3]) > 1;
     j.step = static_cast<const int64_t *>(l->args[4].data);
     j.variance_step = static_cast<const int64_t *>(l->args[5].data);
     if (end > 6) j.master = zfi_floats(&l->args[6]);
@@ -252,7 +245,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * blockDim.x) {
         const float x = master ? master[i] : zfi_to_f32(p[i]);
-        out[i] = zfi_from_f32<T>(x - u[i] / (sqrtf(v[i]) + eps));
+        out[i] = zfi_from_f32<T>(v[i] == 0 ? x : x - u[i] / (sqrtf(v[i]) + eps));
     }
 }
 

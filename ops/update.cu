@@ -60,6 +60,7 @@ typedef struct zfi_update_job {
     float eps; /* sgd: momentum */
     float least, most;
     bool nesterov, wide;
+    bool rates; /* lr has a number for each range */
     zfi_fault fault; /* the error to report where the step's number is below 1 */
     zfi_fault *report;
 } zfi_update_job;

@@ -60,6 +60,22 @@ static zf_status zfi_check_onebit(zf_graph *g, const char *pass)
     return ZF_OK;
 }
 
+enum { ZFI_WARM_UP, ZFI_COMPRESSED };
+
+/* The end of the warm-up, and which of the two steps is built. */
+static zf_status zfi_check_freeze(zf_graph *g, const char *pass, int64_t freeze_step,
+                                  int32_t variant)
+{
+    if (freeze_step < 1)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "%s: freeze_step is %lld; it must be 1 or more",
+                        pass, (long long)freeze_step);
+    if (variant < 0 || variant > ZFI_COMPRESSED)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "%s: there is no variant %d; 0 is the warm-up, 1 compressed", pass,
+                        (int)variant);
+    return ZF_OK;
+}
+
 static zf_onebit_adam_desc zfi_onebit_adam_resolved(const zf_onebit_adam_desc *desc)
 {
     zf_onebit_adam_desc d = desc ? *desc : (zf_onebit_adam_desc){.beta1 = 0};
@@ -67,8 +83,6 @@ static zf_onebit_adam_desc zfi_onebit_adam_resolved(const zf_onebit_adam_desc *d
     if (!d.freeze_step) d.freeze_step = 100000;
     return d;
 }
-
-enum { ZFI_WARM_UP, ZFI_COMPRESSED };
 
 static void zfi_update_onebit_adam(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
                                    double decay)
@@ -112,15 +126,8 @@ ZF_API zf_status zf_onebit_adam(zf_graph *g, zf_tensor lr, const zf_onebit_adam_
                        .begin = zfi_begin_onebit_adam,
                        .update = zfi_update_onebit_adam};
     if (zfi_check_onebit(g, o.name) ||
-        !zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay))
+        !zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||
+        zfi_check_freeze(g, o.name, d.freeze_step, d.variant))
         return g ? g->error.status : ZF_ERR_ARGUMENT;
-    if (d.freeze_step < 1)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_onebit_adam: freeze_step is %lld; it must be 1 or more",
-                        (long long)d.freeze_step);
-    if (d.variant < 0 || d.variant > ZFI_COMPRESSED)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_onebit_adam: there is no variant %d; 0 is the warm-up, 1 compressed",
-                        (int)d.variant);
     return zfi_optimize(g, &o, true);
 }

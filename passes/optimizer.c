@@ -35,7 +35,8 @@ typedef struct zfi_optimizer {
     void (*begin)(zf_graph *, struct zfi_optimizer *);
     void (*update)(zf_graph *, const struct zfi_optimizer *, zf_tensor param, zf_tensor gradient,
                    double decay);
-    zfi_lamb_piece **pieces; /* LAMB: a growing array of those of the current parameter */
+    void (*finish)(zf_graph *, const struct zfi_optimizer *); /* after all updates; NULL: nothing */
+    void *work; /* what `update` collects, of the optimizer's own type */
 } zfi_optimizer;
 
 /* A new state for a parameter: of zeros, or as `from` if that is not 0. */
@@ -126,6 +127,7 @@ static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, bool counts)
         bool decays = o->decay_all || zf_tensor_shape(param).rank >= 2;
         o->update(g, o, param, gradient, decays ? o->weight_decay : 0);
     }
+    if (o->finish && !g->error.status && !g->memory.failed) o->finish(g, o);
     g->scope = scope;
     zfi_array_free(&g->memory, marks);
     return zfi_leave(g, ZFI_STAGE_UPDATES);
@@ -213,9 +215,9 @@ ZF_API zf_status zf_adamw(zf_graph *g, zf_tensor lr, const zf_adamw_desc *desc)
 }
 
 /* The norm of all pieces of a parameter, or of their updates. */
-static zf_tensor zfi_lamb_norm(zf_graph *g, const zfi_lamb_piece *pieces, bool of_update)
+static zf_tensor zfi_lamb_norm(zf_graph *g, const zfi_lamb_piece *pieces, int32_t count,
+                               bool of_update)
 {
-    const int32_t count = zfi_len(pieces);
     zf_tensor *norms = zfi_calloc(&g->memory, (size_t)count, sizeof *norms), norm = {g, 0};
     if (!norms) return zfi_graph_nomem(g), norm;
     for (int32_t k = 0; k < count; k++) {
@@ -230,28 +232,49 @@ static zf_tensor zfi_lamb_norm(zf_graph *g, const zfi_lamb_piece *pieces, bool o
     return norm;
 }
 
+/* Applies the updates of all pieces of a parameter. norms: those of the parameter and of its
+ * update. */
+static void zfi_apply_lamb(zf_graph *g, const zfi_lamb_piece *pieces, int32_t count, zf_tensor lr,
+                           double least, double most, zf_tensor norms[2])
+{
+    norms[0] = zfi_lamb_norm(g, pieces, count, false);
+    norms[1] = zfi_lamb_norm(g, pieces, count, true);
+    for (int32_t k = 0; k < count; k++)
+        (void)zfi_build_update(ZF_OP_lamb_apply, 6,
+                               (zf_tensor[]){pieces[k].param, pieces[k].update, lr, norms[0],
+                                             norms[1], pieces[k].master},
+                               zfi_with({.f = least}, {.f = most}));
+}
+
 static void zfi_update_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
                             double decay)
 {
     const zf_lamb_desc *d = o->desc;
     zf_tensor m = zfi_moment(g, "lamb.m", p), v = zfi_moment(g, "lamb.v", p);
-    zf_tensor w = zfi_master(g, "lamb.master", p), of_p, of_u;
+    zf_tensor w = zfi_master(g, "lamb.master", p), norms[2];
+    zfi_lamb_piece **pieces = o->work; /* a growing array of those of this parameter */
     const zfi_cut_rows cut = zfi_cut_rows_of(&g->nodes[p.id]);
     zf_tensor u = zfi_build_update(
         ZF_OP_lamb_update, 7, (zf_tensor[]){p, dp, m, v, o->step, w, o->scale},
         zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
                  {.f = decay}, [ZF_AT_lamb_update_scaled] = {.i = o->scale.graph != NULL}));
-    zfi_push(&g->memory, *o->pieces, ((zfi_lamb_piece){p, u, w}));
+    zfi_push(&g->memory, *pieces, ((zfi_lamb_piece){p, u, w}));
     if (g->memory.failed || cut.row + zf_tensor_shape(p).dims[0] < cut.rows) return;
-    of_p = zfi_lamb_norm(g, *o->pieces, false), of_u = zfi_lamb_norm(g, *o->pieces, true);
-    for (int32_t k = 0; k < zfi_len(*o->pieces); k++) {
-        const zfi_lamb_piece *piece = &(*o->pieces)[k];
-        (void)zfi_build_update(
-            ZF_OP_lamb_apply, 6,
-            (zf_tensor[]){piece->param, piece->update, o->lr, of_p, of_u, piece->master},
-            zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}));
-    }
-    if (*o->pieces) stbds_header(*o->pieces)->length = 0;
+    zfi_apply_lamb(g, *pieces, zfi_len(*pieces), o->lr, d->min_coeff, d->max_coeff, norms);
+    if (*pieces) stbds_header(*pieces)->length = 0;
+}
+
+/* False, after recording an error, where two bounds of a ratio are none. */
+static bool zfi_bounds_in_range(zf_graph *g, const char *pass, const char *least_field,
+                                double least, const char *most_field, double most)
+{
+    if (!zfi_in_range(g, pass, least_field, least, 0, INFINITY) ||
+        !zfi_in_range(g, pass, most_field, most, 0, INFINITY))
+        return false;
+    if (!g || least <= most) return true;
+    zfi_fail(&g->error, ZF_ERR_ARGUMENT, "%s: %s is %g, above %s, %g", pass, least_field, least,
+             most_field, most);
+    return false;
 }
 
 static zf_lamb_desc zfi_lamb_resolved(const zf_lamb_desc *desc)
@@ -272,15 +295,11 @@ ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)
                        .decay_all = d.decay_all,
                        .desc = &d,
                        .update = zfi_update_lamb,
-                       .pieces = &pieces};
+                       .work = &pieces};
     zf_status status;
     if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||
-        !zfi_in_range(g, o.name, "min_coeff", d.min_coeff, 0, INFINITY) ||
-        !zfi_in_range(g, o.name, "max_coeff", d.max_coeff, 0, INFINITY))
+        !zfi_bounds_in_range(g, o.name, "min_coeff", d.min_coeff, "max_coeff", d.max_coeff))
         return g->error.status;
-    if (g && d.min_coeff > d.max_coeff)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_lamb: min_coeff is %g, above max_coeff, %g",
-                        d.min_coeff, d.max_coeff);
     status = zfi_optimize(g, &o, true);
     if (g) zfi_array_free(&g->memory, pieces);
     return status;

@@ -108,6 +108,13 @@ static zf_status zfi_pass_onebit_adam(zf_graph *g, const zf_training *t)
     return zf_onebit_adam(g, t->lr, &d);
 }
 
+static zf_status zfi_pass_onebit_lamb(zf_graph *g, const zf_training *t)
+{
+    zf_onebit_lamb_desc d = t->onebit_lamb;
+    d.variant = t->variant;
+    return zf_onebit_lamb(g, t->lr, &d);
+}
+
 static zf_status zfi_pass_zero_one_adam(zf_graph *g, const zf_training *t)
 {
     zf_zero_one_adam_desc d = t->zero_one_adam;
@@ -122,7 +129,8 @@ static const zfi_pass zfi_optimizers[] = {{"adamw", zfi_wants_always, zfi_pass_a
                                           {"lion", zfi_wants_always, zfi_pass_lion},
                                           {"onebit_adam", zfi_wants_always, zfi_pass_onebit_adam},
                                           {"zero_one_adam", zfi_wants_always,
-                                           zfi_pass_zero_one_adam}};
+                                           zfi_pass_zero_one_adam},
+                                          {"onebit_lamb", zfi_wants_always, zfi_pass_onebit_lamb}};
 
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer)
 {
@@ -150,6 +158,12 @@ static int32_t zfi_onebit_adam_at(const zf_training *t, int64_t step)
                                                                          : ZFI_COMPRESSED;
 }
 
+static int32_t zfi_onebit_lamb_at(const zf_training *t, int64_t step)
+{
+    return step <= zfi_onebit_lamb_resolved(&t->onebit_lamb).freeze_step ? ZFI_WARM_UP
+                                                                         : ZFI_COMPRESSED;
+}
+
 static int32_t zfi_zero_one_at(const zf_training *t, int64_t step)
 {
     return zfi_zero_one_adam_at(&t->zero_one_adam, step);
@@ -161,6 +175,7 @@ static const struct zfi_varying {
     const char *names[4];
     int32_t (*at)(const zf_training *, int64_t step);
 } zfi_varying[] = {{ZF_ONEBIT_ADAM, {"warm-up", "compressed"}, zfi_onebit_adam_at},
+                   {ZF_ONEBIT_LAMB, {"warm-up", "compressed"}, zfi_onebit_lamb_at},
                    {ZF_ZERO_ONE_ADAM, {"refresh", "sync", "local"}, zfi_zero_one_at}};
 
 static int32_t zfi_delay_at(const zf_training *t, int64_t step) { return step > t->delay_from; }
@@ -299,6 +314,7 @@ ZF_API zf_training zf_training_resolved(const zf_training *training)
     t.lion = zfi_lion_resolved(&t.lion);
     t.onebit_adam = zfi_onebit_adam_resolved(&t.onebit_adam);
     t.zero_one_adam = zfi_zero_one_adam_resolved(&t.zero_one_adam);
+    t.onebit_lamb = zfi_onebit_lamb_resolved(&t.onebit_lamb);
     t.recompute = zfi_recompute_resolved(&t);
     t.zero = zfi_zero_resolved(&t.zero);
     return t;

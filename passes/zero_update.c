@@ -63,7 +63,7 @@ static int32_t zfi_lifted_node(zfi_zero *z, int32_t f, zf_op op, const int32_t *
         const zfi_node *node = &g->nodes[z->lifted[i - 1].node];
         if (node->op == op && node->arg_count == count &&
             !memcmp(node->args, args, (size_t)count * sizeof *args) &&
-            (op == ZF_OP_norms || op == ZF_OP_sign_expand ||
+            (op == ZF_OP_norms || op == ZF_OP_maxima || op == ZF_OP_sign_expand ||
              !memcmp(node->attributes, attributes, sizeof node->attributes)))
             return z->lifted[i - 1].node;
     }
@@ -124,7 +124,16 @@ static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
     return zfi_lifted_node(z, f, node.op, args, node.arg_count, node.attributes);
 }
 
-/* Block norms: those of all ranks. */
+/* A number for each block of the bucket: `made`, or those of all ranks, where each has made those
+ * of its shard. */
+static void zfi_lift_numbers(zfi_zero *z, int32_t id, int32_t member, int32_t made, bool cut)
+{
+    const int32_t f = zfi_bucket_of_member(z, member);
+    if (cut && zfi_spans_nodes(z)) made = zfi_lifted_gather(z, f, ZF_OVER_NODE, made);
+    if (cut) made = zfi_lifted_gather(z, f, zfi_last_axis(z), made);
+    z->lift[id] = (zfi_lift){ZFI_LIFT_BLOCKS, member, made};
+}
+
 static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
 {
     int32_t value = zfi_pull(z, id, member, z->graph->nodes[id].args[0]), norms,
@@ -133,9 +142,7 @@ static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
     if (!value) return;
     cut = z->local ? zfi_node_count(&z->graph->nodes[value]) != z->cut.buckets[f].size : z->sharded;
     norms = zfi_lifted_node(z, f, ZF_OP_block_norms, &value, 1, z->graph->nodes[id].attributes);
-    if (cut && zfi_spans_nodes(z)) norms = zfi_lifted_gather(z, f, ZF_OVER_NODE, norms);
-    if (cut) norms = zfi_lifted_gather(z, f, zfi_last_axis(z), norms);
-    z->lift[id] = (zfi_lift){ZFI_LIFT_BLOCKS, member, norms};
+    zfi_lift_numbers(z, id, member, norms, cut);
 }
 
 /* The ranges of blocks of the updated members of bucket f, which the caller frees; *count: the
@@ -160,14 +167,15 @@ static void zfi_free_blocks(zfi_zero *z, int64_t *blocks, int32_t f)
     zfi_free(&z->graph->memory, blocks, 2 * (size_t)z->cut.buckets[f].count * sizeof *blocks);
 }
 
-/* The norm of one parameter's blocks: an element of its bucket's norms. */
+/* The norm or the maximum of one parameter's blocks: an element of its bucket's. */
 static void zfi_lift_norm(zfi_zero *z, int32_t id)
 {
     zfi_lift from = z->lift[z->graph->nodes[id].args[0]];
     int32_t f = zfi_bucket_of_member(z, from.member);
     int64_t count, *blocks = zfi_updated_blocks(z, f, &count);
+    const zf_op op = z->graph->nodes[id].op == ZF_OP_norm ? ZF_OP_norms : ZF_OP_maxima;
     if (blocks)
-        from.value = zfi_lifted_node(z, f, ZF_OP_norms, &from.value, 1,
+        from.value = zfi_lifted_node(z, f, op, &from.value, 1,
                                      zfi_with(zfi_listed(blocks, count)));
     z->lift[id] = (zfi_lift){ZFI_LIFT_NORM, from.member, from.value};
     zfi_free_blocks(z, blocks, f);
@@ -184,26 +192,43 @@ static int32_t zfi_update_of(const zfi_zero *z, zf_op op, int32_t param, int32_t
     return 0;
 }
 
-/* The bucket of the states that are operand k in all updates of bucket f like the one at
- * `position`, and their decays. */
-static int32_t zfi_states_bucket(zfi_zero *z, int32_t f, int32_t position, int32_t k)
+/* The bucket of the states that are operand k of the updates of bucket f, by its members. */
+static int32_t zfi_states_bucket(zfi_zero *z, int32_t f, const int32_t *updates, int32_t k)
 {
     zf_graph *g = z->graph;
     const zfi_bucket *bucket = &z->cut.buckets[f];
     int32_t *leaves = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *leaves), id = 0;
     if (!leaves) return zfi_graph_nomem(g), 0;
-    for (int32_t m = 0; m < bucket->count; m++) {
-        int32_t other = !z->updated[bucket->first + m]
-                            ? 0
-                            : zfi_update_of(z, g->nodes[z->order[position]].op,
-                                            z->cut.members[bucket->first + m].param, position);
-        leaves[m] = other ? g->nodes[other].args[k] : 0;
-    }
+    for (int32_t m = 0; m < bucket->count; m++)
+        leaves[m] = updates[m] ? g->nodes[updates[m]].args[k] : 0;
     id = zfi_append_bucket(z, bucket, leaves, z->sharded, false);
     for (int32_t m = 0; m < bucket->count; m++)
         if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};
     zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
     return id;
+}
+
+/* Operand k of the updates of bucket f, a number: if they have one each, these in a tensor. */
+static int32_t zfi_update_numbers(zfi_zero *z, int32_t f, const int32_t *updates, int32_t k,
+                                  int32_t own)
+{
+    zf_graph *g = z->graph;
+    const int64_t one = 1;
+    int32_t *numbers = NULL, all;
+    bool differ = false;
+    for (int32_t m = 0; m < z->cut.buckets[f].count; m++)
+        differ |= updates[m] && g->nodes[updates[m]].args[k] != own;
+    all = differ ? 0 : zfi_plain_arg(z, own);
+    for (int32_t m = 0; m < z->cut.buckets[f].count && differ && !g->memory.failed; m++) {
+        int32_t number = updates[m] ? zfi_plain_arg(z, g->nodes[updates[m]].args[k]) : 0;
+        if (!number) continue;
+        number = zfi_append_nodes(g, reshape, zfi_with(zfi_listed(&one, 1)), number);
+        zfi_push(&g->memory, numbers, number);
+    }
+    if (numbers && !g->memory.failed)
+        all = zfi_append_op(g, ZF_OP_concat, numbers, zfi_len(numbers), zfi_with({.i = 0}));
+    zfi_array_free(&g->memory, numbers);
+    return all;
 }
 
 /* At the first update of a bucket's parameters by this operator: appends one update for all of
@@ -219,7 +244,13 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     int64_t count = 0, *blocks = zfi_updated_blocks(z, f, &count);
     double *decays = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *decays);
-    for (int32_t k = 0; blocks && decays && k < node.arg_count && !g->error.status; k++) {
+    int32_t *updates = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *updates);
+    for (int32_t m = 0; updates && m < bucket->count; m++)
+        if (z->updated[bucket->first + m])
+            updates[m] =
+                zfi_update_of(z, node.op, z->cut.members[bucket->first + m].param, position);
+    for (int32_t k = 0; blocks && decays && updates && k < node.arg_count && !g->error.status;
+         k++) {
         int32_t arg = node.args[k];
         const zfi_lift *lift = &z->lift[arg];
         if (lift->kind == ZFI_LIFT_NORM) args[k] = lift->value;
@@ -228,15 +259,13 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
         else if (g->nodes[arg].op == ZF_OP_state &&
                  ((zfi_written_args(g, &node) >> k & 1) || k == 1 || record->beside >> k & 1 ||
                   k == zfi_master_arg(g, &node)))
-            args[k] = zfi_states_bucket(z, f, position, k);
-        else args[k] = zfi_plain_arg(z, arg);
+            args[k] = zfi_states_bucket(z, f, updates, k);
+        else args[k] = zfi_update_numbers(z, f, updates, k, arg);
     }
-    if (blocks && decays && !g->error.status) {
-        for (int32_t m = bucket->first, n = 0; decaying && m < bucket->first + bucket->count; m++) {
-            int32_t other =
-                z->updated[m] ? zfi_update_of(z, node.op, z->cut.members[m].param, position) : 0;
-            if (other) decays[n++] = zfi_attribute_of(g, &g->nodes[other], "weight_decay")->f;
-        }
+    if (blocks && decays && updates && !g->error.status) {
+        for (int32_t m = 0, n = 0; decaying && m < bucket->count; m++)
+            if (updates[m])
+                decays[n++] = zfi_attribute_of(g, &g->nodes[updates[m]], "weight_decay")->f;
         memcpy(attributes, node.attributes, sizeof attributes);
         zfi_attribute_in(record, attributes, "world")->i = z->sharded ? z->shards : 0;
         *zfi_attribute_in(record, attributes, "blocks") = (zf_attribute)zfi_listed(blocks, count);
@@ -246,12 +275,9 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
                 (zf_attribute)zfi_listed(decays, count / 2);
         }
         made = zfi_append_op(g, node.op, args, node.arg_count, attributes);
-        for (int32_t m = bucket->first; made && m < bucket->first + bucket->count; m++) {
-            int32_t other =
-                z->updated[m] ? zfi_update_of(z, node.op, z->cut.members[m].param, position) : 0;
-            if (!other) continue;
-            z->lift[other] = (zfi_lift){ZFI_LIFT_ELEMENTS, m, made};
-        }
+        for (int32_t m = 0; made && m < bucket->count; m++)
+            if (updates[m])
+                z->lift[updates[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, made};
         if (made && zfi_updates_param(g, &node) && z->sharded && z->d.stage < 3)
             zfi_gather_rest(z, zfi_gather_nodes(z, zfi_target(z, f)), z->buckets[f].bucket);
         for (int32_t k = 1; made && k < node.arg_count; k++) /* states that are whole on each rank */
@@ -260,6 +286,7 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
     }
     zfi_free_blocks(z, blocks, f);
     zfi_free(&g->memory, decays, (size_t)bucket->count * sizeof *decays);
+    zfi_free(&g->memory, updates, (size_t)bucket->count * sizeof *updates);
 }
 
 /* At the first of a bucket: appends one `delay` for all its states. */
@@ -354,6 +381,35 @@ static void zfi_lift_expansion(zfi_zero *z, int32_t id)
     zfi_free(&g->memory, places, 2 * room * sizeof *places);
 }
 
+/* The ratio of two variances: at the first parameter of a bucket, that of the bucket, of which each
+ * rank updates its shard. */
+static void zfi_lift_ratio(zfi_zero *z, int32_t id, int32_t member)
+{
+    enum { VALUES = 4, ALL = 6 };
+    zf_graph *g = z->graph;
+    const zfi_node node = g->nodes[id];
+    const int32_t f = zfi_bucket_of_member(z, member);
+    const size_t room = (size_t)z->cut.buckets[f].count;
+    int32_t args[ALL], made;
+    int64_t count, *places;
+    args[0] = zfi_pull(z, id, member, node.args[0]);
+    made = zfi_lifted_onto(z, f, node.op, 0, args[0]);
+    for (int32_t k = 1; k < ALL && !made && args[0]; k++)
+        args[k] = k < VALUES
+                      ? zfi_cut_like(z, f, zfi_pull(z, id, member, node.args[k]), args[0])
+                      : zfi_plain_arg(z, node.args[k]);
+    if (!args[0] || g->error.status || !(places = zfi_updated_places(z, f, &count))) return;
+    if (!made)
+        made = zfi_lifted_node(
+            z, f, node.op, args, ALL,
+            zfi_with(zfi_listed(places, count), zfi_listed(places + room, count),
+                     {.i = z->sharded ? z->shards : 0}, {.f = ZF_FLOAT(&node, variance_ratio, beta1)},
+                     {.f = ZF_FLOAT(&node, variance_ratio, beta2)},
+                     {.f = ZF_FLOAT(&node, variance_ratio, eps)}));
+    zfi_free(&g->memory, places, 2 * room * sizeof *places);
+    if (made) zfi_lift_numbers(z, id, member, made, z->sharded);
+}
+
 /* A state takes a value. */
 static void zfi_lift_assign(zfi_zero *z, int32_t id, int32_t member)
 {
@@ -405,6 +461,8 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
         zfi_lift_signs(z, id, member);
     } else if (node.op == ZF_OP_sign_expand && z->lift[node.args[0]].kind == ZFI_LIFT_SIGNS) {
         zfi_lift_expansion(z, id);
+    } else if (node.op == ZF_OP_variance_ratio && member >= 0) {
+        zfi_lift_ratio(z, id, member);
     } else if (node.op == ZF_OP_assign && member >= 0) {
         zfi_lift_assign(z, id, member);
     } else if (member >= 0 && zfi_has(g, id, ZF_OP_UPDATE)) {
@@ -422,7 +480,7 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
         zfi_zero_fail(z, id,
                       "it reads the elements of a parameter or gradient in a way that "
                       "cannot be cut over ranks");
-    } else if (node.op == ZF_OP_norm && node.arg_count == 1 &&
+    } else if ((node.op == ZF_OP_norm || node.op == ZF_OP_max) && node.arg_count == 1 &&
                z->lift[node.args[0]].kind == ZFI_LIFT_BLOCKS &&
                z->updated[z->lift[node.args[0]].member]) {
         zfi_lift_norm(z, id);

@@ -27,7 +27,7 @@ check 'unknown command' \
 check 'unknown option' misused "there is no option '--learning-rate=1'" pretrain --learning-rate=1
 check 'ambiguous option' misused "'--se' is ambiguous: --seq or --seconds" pretrain --se 1
 check 'bad number' misused "--seq takes a whole number from 8 to 65536, not '7'" pretrain --seq 7
-check 'bad choice' misused "--optimizer is one of adamw|lamb|sgd|lion|onebit_adam|zero_one_adam, not 'adam'" \
+check 'bad choice' misused "--optimizer is one of adamw|lamb|sgd|lion|onebit_adam|zero_one_adam|onebit_lamb, not 'adam'" \
     pretrain --optimizer adam
 check 'no value' misused '--corpus needs a value: --corpus FILE' eval --corpus
 check 'stray argument' misused "'text' is one argument too many" pretrain text
@@ -62,6 +62,28 @@ check 'quantised gathers at stage 2' \
 check 'quantised gradients at stage 0' \
     misused '--zero-quantized-gradients is for --zero 1, 2 or 3, where each rank sums its shard' \
     pretrain --corpus c --vocab v --zero-quantized-gradients
+for optimizer in onebit_adam onebit_lamb; do
+    check "$optimizer without a warm-up" misused "--optimizer onebit_adam and onebit_lamb need \
+--freeze-step N, the last step of the warm-up: 15 to 25% of all" \
+        pretrain --corpus c --vocab v --optimizer $optimizer
+    check "$optimizer at stage 3" misused "--optimizer onebit_adam and onebit_lamb are for \
+--zero 0, 1 and 2: each rank compresses the whole gradient" \
+        pretrain --corpus c --vocab v --optimizer $optimizer --freeze-step 5 --zero 3
+done
+check '0/1 Adam without a last refresh' misused "--optimizer zero_one_adam needs --freeze-step N, \
+the last step that may refresh the variance" pretrain --corpus c --vocab v --optimizer zero_one_adam
+check '0/1 Adam at stage 1' misused "--optimizer zero_one_adam is for --zero 0: in its local steps \
+each rank reads all of what the stages shard" \
+    pretrain --corpus c --vocab v --optimizer zero_one_adam --freeze-step 5 --zero 1
+check 'a warm-up of LAMB' \
+    misused '--freeze-step is for --optimizer onebit_adam, onebit_lamb or zero_one_adam' \
+    pretrain --corpus c --vocab v --optimizer lamb --freeze-step 5
+check 'intervals of 1-bit Adam' misused "--var-update-scaler, --local-step-scaler and \
+--local-step-clipper are for --optimizer zero_one_adam" \
+    pretrain --corpus c --vocab v --optimizer onebit_adam --freeze-step 5 --local-step-clipper 2
+check '1-bit LAMB delayed' misused "--delay-update is not for onebit_adam, onebit_lamb and \
+zero_one_adam, whose steps differ" \
+    pretrain --corpus c --vocab v --optimizer onebit_lamb --freeze-step 5 --delay-update 0
 check 'cost without prefetch' \
     misused '--cost decides when --prefetch gathers: --prefetch BYTES' \
     pretrain --corpus c --vocab v --cost measure
@@ -695,6 +717,22 @@ goes_on_delayed() { # after the third step and the sixth
     done
 }
 check 'resumed before and behind that, elsewhere: the same bits' goes_on_delayed
+# signs RUN OPTIONS...: 1-bit LAMB, with four steps of each variant.
+signs() {
+    leaves=$1
+    shift
+    pretrain --batch 8 --steps 8 --dropout 0.2 --clip 0.5 --bucket 20000 --eval-batches 1 \
+        --optimizer onebit_lamb --freeze-step 4 --dump "$work/$leaves.params" "$@"
+    [ $status = 0 ] && [ ! -s "$work/err" ]
+}
+same_signs() { signs other "$@" && cmp "$work/signs.params" "$work/other.params"; }
+check '1-bit LAMB, four ranks' signs signs --ranks 4 --save "$work/signs" --save-every 3 --keep 3
+check '1-bit LAMB, stage 2, ahead: the same bits' same_signs --ranks 4 --zero 2 --prefetch 100000
+goes_on_with_signs() { # after the third step and the sixth
+    same_signs --ranks 4 --zero 1 --load "$work/signs.previous-2" &&
+        same_signs --ranks 4 --load "$work/signs.previous-1"
+}
+check '1-bit LAMB resumed in each variant: the same bits' goes_on_with_signs
 check 'killed at any moment with its states on a disk, and resumed: the same bits' \
     sh "$(dirname "$0")/kill.sh" "$bert" 3
 check 'weights in pieces' ranked tiled --ranks 4 --tile 5K
@@ -884,6 +922,7 @@ if [ -n "$mpi" ]; then
     check 'hosts that are no equal nodes' uneven
     launch='mpirun -np 4'
     check 'stage 3, four processes, lamb: the same bits' like lamb --optimizer lamb --zero 3
+    check '1-bit LAMB, four processes: the same bits' same_signs --zero 1
     launch='mpirun -np 2'
     check 'stage 3, two processes x 2 micro-batches: the same bits' \
         like adamw --zero 3 --micro-batches 2

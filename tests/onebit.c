@@ -17,6 +17,7 @@ typedef struct setup {
     bool prefetch, threads;
     double clip;
     zf_zero_one_adam_desc zero_one;
+    zf_onebit_lamb_desc lamb;
 } setup;
 
 typedef struct team team;
@@ -74,10 +75,14 @@ static zf_training training_of(const setup *s)
                      .adamw.weight_decay = 0.1,
                      .onebit_adam = {.weight_decay = 0.1, .freeze_step = s->freeze_step},
                      .zero_one_adam = s->zero_one,
+                     .lamb.weight_decay = 0.1,
+                     .onebit_lamb = s->lamb,
                      .zero = {.stage = s->stage,
                               .world = s->world,
                               .micro_batches = s->micro_batches,
                               .bucket_bytes = s->bucket_bytes}};
+    t.onebit_lamb.weight_decay = 0.1;
+    if (s->freeze_step) t.onebit_lamb.freeze_step = s->freeze_step;
     if (s->prefetch) t.prefetch.bytes = 1 << 20;
     return t;
 }
@@ -140,9 +145,10 @@ static float number(int64_t step, int64_t slot, int64_t index)
 
 static double rate(int64_t step) { return 0.01 / (double)(1 + step % 3); }
 
+/* One feature is always 0: its weights never have a gradient. */
 static void batch_of(int64_t step, int64_t slot, float *x, float *y)
 {
-    for (int i = 0; i < ROWS * IN; i++) x[i] = number(step, slot, i);
+    for (int i = 0; i < ROWS * IN; i++) x[i] = i % IN == 7 ? 0 : number(step, slot, i);
     for (int i = 0; i < ROWS * OUT; i++) y[i] = number(step, slot, 100000 + i);
 }
 
@@ -338,6 +344,9 @@ typedef struct reference {
     double g[RANKS][PARAMS]; /* of each rank's part, times the number of ranks */
     double at[RANKS][PARAMS]; /* where each rank computes */
     double u[RANKS][PARAMS], own[RANKS][PARAMS], rate; /* of 0/1 Adam */
+    double fresh[PARAMS]; /* of 1-bit LAMB; and of its two tensors: */
+    double coefficient[2], factor[2], rms[2];
+    int bounds; /* which bounds of ratios and factors were met, as bits */
 } reference;
 
 static reference ref;
@@ -395,6 +404,9 @@ static void reference_mean(int32_t world, double parts[RANKS][PARAMS], double *m
     reference_compress(mean, ref.server);
 }
 
+/* m / (sqrt(v) + eps), but an element without variance is not moved. */
+static double moved(double m, double v, double eps) { return v == 0 ? 0 : m / (sqrt(v) + eps); }
+
 static void reference_onebit_adam(const setup *s, int64_t step)
 {
     static double parts[RANKS][PARAMS];
@@ -415,7 +427,7 @@ static void reference_onebit_adam(const setup *s, int64_t step)
         const double m = ref.m[i] / (1 - pow(beta1, (double)t)),
                      v = ref.v[i] / (1 - pow(beta2, (double)k));
         ref.p[i] -= lr * (i < WEIGHTS ? 0.1 : 0) * ref.p[i];
-        ref.p[i] -= lr * m / (sqrt(v) + 1e-8);
+        ref.p[i] -= lr * moved(m, v, 1e-8);
     }
 }
 
@@ -460,6 +472,105 @@ TEST_ONCE(onebit_adam_is_the_reference)
     }
 }
 
+/* --------------------------------------------------------------------------------------- 1-bit LAMB */
+
+/* x within [least, most]; notes which bounds it met, as bit `bit` and the next. */
+static double bounded(double x, double least, double most, int bit)
+{
+    if (x < least) ref.bounds |= 1 << bit;
+    if (x > most) ref.bounds |= 2 << bit;
+    return fmin(fmax(x, least), most);
+}
+
+/* The paper's, with AdamW's corrections: momenta are multiplied by the mean RMS of all tensors /
+ * their own before compression, and divided behind it. */
+static void reference_onebit_lamb(const setup *s, const zf_onebit_lamb_desc *d, int64_t step)
+{
+    static double parts[RANKS][PARAMS], before[PARAMS], u[PARAMS];
+    const double beta1 = 0.9, beta2 = 0.999, eps = 1e-6, lr = (double)(float)rate(step);
+    const int64_t t = step + 1, k = t < s->freeze_step ? t : s->freeze_step;
+    const double of_m = 1 / (1 - pow(beta1, (double)t)), of_v = 1 / (1 - pow(beta2, (double)k)),
+                 of_f = 1 / (1 - pow(beta2, (double)t));
+    for (int r = 0; r < s->world; r++) memcpy(ref.at[r], ref.p, sizeof ref.p);
+    reference_gradients(s, step);
+    memcpy(before, ref.m, sizeof before);
+    for (int i = 0; i < PARAMS; i++) {
+        const double scale = (ref.rms[0] + ref.rms[1]) / 2 / ref.rms[i >= WEIGHTS];
+        double g = 0;
+        for (int r = 0; r < s->world; r++) g += ref.g[r][i] / s->world;
+        for (int r = 0; r < s->world; r++)
+            parts[r][i] = scale * (beta1 * ref.m[i] + (1 - beta1) * ref.g[r][i]);
+        ref.m[i] = beta1 * ref.m[i] + (1 - beta1) * g;
+        if (t <= s->freeze_step) ref.v[i] = ref.fresh[i] = beta2 * ref.v[i] + (1 - beta2) * g * g;
+    }
+    if (t > s->freeze_step) reference_mean(s->world, parts, ref.m);
+    for (int tensor = 0; tensor < 2; tensor++) {
+        const int begin = tensor ? WEIGHTS : 0, end = tensor ? PARAMS : WEIGHTS;
+        const double decay = tensor ? 0 : 0.1;
+        double of_p = 0, of_u = 0, of_momentum = 0, ratio = 0, by;
+        for (int i = begin; i < end; i++) {
+            double g;
+            if (t > s->freeze_step) {
+                ref.m[i] /= (ref.rms[0] + ref.rms[1]) / 2 / ref.rms[tensor];
+                g = (ref.m[i] - beta1 * before[i]) / (1 - beta1);
+                ref.fresh[i] = beta2 * ref.fresh[i] + (1 - beta2) * g * g;
+            }
+            u[i] = moved(ref.m[i] * of_m, ref.v[i] * of_v, eps) + decay * ref.p[i];
+            of_p += ref.p[i] * ref.p[i], of_u += u[i] * u[i], of_momentum += ref.m[i] * ref.m[i];
+            if (ref.v[i] != 0)
+                ratio = fmax(ratio, (sqrt(ref.v[i] * of_v) + eps) / (sqrt(ref.fresh[i] * of_f) + eps));
+        }
+        if (t <= s->freeze_step) {
+            by = of_p == 0 || of_u == 0
+                     ? 1
+                     : bounded(sqrt(of_p / of_u), d->min_coeff, d->max_coeff, 0);
+            ref.coefficient[tensor] =
+                d->coeff_beta * ref.coefficient[tensor] + (1 - d->coeff_beta) * by;
+            ref.rms[tensor] = sqrt(of_momentum / (end - begin));
+            ref.factor[tensor] = 1;
+        } else {
+            const double last = ref.factor[tensor];
+            ratio = bounded(ratio, d->min_factor, d->max_factor, 2);
+            ratio = bounded(ratio, (1 - d->factor_change) * last, (1 + d->factor_change) * last, 4);
+            ref.factor[tensor] = ratio;
+            by = ratio * ref.coefficient[tensor] / (1 - pow(d->coeff_beta, (double)k));
+        }
+        for (int i = begin; i < end; i++) ref.p[i] -= lr * by * u[i];
+    }
+}
+
+/* The defaults, and bounds that are met. */
+TEST_ONCE(onebit_lamb_is_the_reference)
+{
+    static const setup rows[] = {
+        {ZF_ONEBIT_LAMB, .world = 2, .stage = 0, .micro_batches = 1, .freeze_step = 4},
+        {ZF_ONEBIT_LAMB, .world = 4, .stage = 1, .micro_batches = 2, .freeze_step = 3,
+         .lamb = {.min_coeff = 0.05, .max_coeff = 0.1, .coeff_beta = 0.5, .min_factor = 0.97,
+                  .max_factor = 1.01, .factor_change = 0.005}},
+        {ZF_ONEBIT_LAMB, .world = 3, .stage = 2, .micro_batches = 1, .freeze_step = 3,
+         .bucket_bytes = 1,
+         .lamb = {.min_coeff = 0.6, .max_coeff = 10, .coeff_beta = 0.8, .min_factor = 3,
+                  .max_factor = 4, .factor_change = 0.01}},
+        {ZF_ONEBIT_LAMB, .world = 1, .stage = 0, .micro_batches = 1, .freeze_step = 4,
+         .lamb = {.max_factor = 0.9, .factor_change = 0.02}}};
+    int bounds = 0;
+    test_defer(t, team_free, &teams[0]);
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        const zf_training d = training_of(&rows[n]), all = zf_training_resolved(&d);
+        if (!team_new(t, &teams[0], &rows[n])) return;
+        reference_begin(&teams[0]);
+        ref.rms[0] = ref.rms[1] = 1;
+        for (int64_t step = 0; step < 9; step++) {
+            if (!run(t, &teams[0], step + 1)) return;
+            reference_onebit_lamb(&rows[n], &all.onebit_lamb, step);
+            for (int r = 0; r < rows[n].world; r++)
+                CHECK_NEAR(t, reference_distance(&teams[0], r), 0, 2e-6);
+        }
+        bounds |= ref.bounds;
+    }
+    CHECK_NEAR(t, bounds, 63, 0);
+}
+
 /* ---------------------------------------------------------------------------------------- 0/1 Adam */
 
 /* The steps, by their letters: R refresh, S sync, l local. */
@@ -491,8 +602,7 @@ static void reference_zero_one(const setup *s, int64_t step)
     const char letter = zero_one_steps[step];
     for (int r = 0; r < s->world; r++)
         for (int i = 0; i < PARAMS; i++)
-            ref.at[r][i] = ref.u[r][i] == 0 ? ref.p[i]
-                                            : ref.p[i] - ref.u[r][i] / (sqrt(ref.v[i]) + eps);
+            ref.at[r][i] = ref.p[i] - moved(ref.u[r][i], ref.v[i], eps);
     reference_gradients(s, step);
     if (letter == 'R') {
         for (int i = 0; i < PARAMS; i++) {
@@ -502,7 +612,7 @@ static void reference_zero_one(const setup *s, int64_t step)
             ref.v[i] = beta2 * ref.v[i] + (1 - beta2) * g * g;
             for (int r = 0; r < s->world; r++) ref.own[r][i] = ref.m[i];
             ref.p[i] -= lr * (i < WEIGHTS ? 0.1 : 0) * ref.p[i];
-            ref.p[i] -= lr * ref.m[i] / (sqrt(ref.v[i]) + eps);
+            ref.p[i] -= lr * moved(ref.m[i], ref.v[i], eps);
         }
         return;
     }
@@ -517,7 +627,7 @@ static void reference_zero_one(const setup *s, int64_t step)
     reference_mean(s->world, parts, mean);
     for (int i = 0; i < PARAMS; i++) {
         ref.p[i] -= ref.rate * (i < WEIGHTS ? 0.1 : 0) * ref.p[i];
-        ref.p[i] -= mean[i] / (sqrt(ref.v[i]) + eps);
+        ref.p[i] -= moved(mean[i], ref.v[i], eps);
         ref.m[i] = mean[i] / ref.rate;
         for (int r = 0; r < s->world; r++) ref.own[r][i] = ref.m[i], ref.u[r][i] = 0;
     }
@@ -572,7 +682,9 @@ TEST_ONCE(onebit_same_bits)
         {ZF_ONEBIT_ADAM, .world = 3, .micro_batches = 1, .freeze_step = 2, .dtype = ZF_BF16,
          .clip = 0.5},
         {ZF_ZERO_ONE_ADAM, .world = 3, .micro_batches = 2, .dtype = ZF_BF16, .clip = 0.5,
-         .zero_one = {.var_freeze_step = 1, .local_step_scaler = 2, .local_step_clipper = 2}}};
+         .zero_one = {.var_freeze_step = 1, .local_step_scaler = 2, .local_step_clipper = 2}},
+        {ZF_ONEBIT_LAMB, .world = 4, .micro_batches = 2, .freeze_step = 2, .clip = 0.5},
+        {ZF_ONEBIT_LAMB, .world = 3, .micro_batches = 1, .freeze_step = 2, .dtype = ZF_BF16}};
     test_defer(t, team_free, &teams[0]);
     test_defer(t, team_free, &teams[1]);
     for (size_t n = 0; n < sizeof base / sizeof *base; n++) {
@@ -589,35 +701,40 @@ TEST_ONCE(onebit_same_bits)
     }
 }
 
-/* The warm-up is AdamW. */
-TEST_ONCE(onebit_warm_up_is_adamw)
+/* The warm-up is AdamW, or LAMB. */
+TEST_ONCE(onebit_warm_up_is_the_optimizer)
 {
-    setup s = {ZF_ONEBIT_ADAM, .world = 2, .stage = 1, .micro_batches = 2, .freeze_step = 3,
-               .clip = 0.5};
     test_defer(t, team_free, &teams[0]);
     test_defer(t, team_free, &teams[1]);
-    if (!team_new(t, &teams[0], &s) || !run(t, &teams[0], 3)) return;
-    s.optimizer = ZF_ADAMW, s.stage = 0;
-    if (!team_new(t, &teams[1], &s) || !run(t, &teams[1], 3)) return;
-    CHECK(t, same_params(&teams[0], &teams[1]));
-    if (!run(t, &teams[0], 4) || !run(t, &teams[1], 4)) return;
-    CHECK(t, !same_params(&teams[0], &teams[1]));
+    for (int lamb = 0; lamb < 2; lamb++) {
+        setup s = {lamb ? ZF_ONEBIT_LAMB : ZF_ONEBIT_ADAM, .world = 2, .stage = 1 + lamb,
+                   .micro_batches = 2, .freeze_step = 3, .clip = 0.5};
+        if (!team_new(t, &teams[0], &s) || !run(t, &teams[0], 3)) return;
+        s.optimizer = lamb ? ZF_LAMB : ZF_ADAMW, s.stage = 0;
+        if (!team_new(t, &teams[1], &s) || !run(t, &teams[1], 3)) return;
+        CHECK(t, same_params(&teams[0], &teams[1]));
+        if (!run(t, &teams[0], 4) || !run(t, &teams[1], 4)) return;
+        CHECK(t, !same_params(&teams[0], &teams[1]));
+    }
 }
 
 /* ---------------------------------------------------------------------------------------- bytes */
 
-/* By hand: a bucket of b blocks is cut into shards of b / n. Each rank sends n - 1 of them, 132 bytes
- * a block, to their owners, and its own to all others; at stage 1 updated parameters as well. The
- * loss is one f32, all-reduced. What was foretold is counted. */
+/* By hand: a bucket of b blocks is cut into shards of b / n. Each rank sends n - 1 of them, 132
+ * bytes a block, to their owners, and its own to all others; at stage 1 updated parameters as well,
+ * and, of LAMB, a ratio for each block. The loss is one f32, all-reduced. What was foretold is
+ * counted. */
 TEST_ONCE(onebit_bytes)
 {
     enum { W = 4, ROW = 132 };
     test_defer(t, team_free, &teams[0]);
-    for (int stage = 0; stage < 3; stage++) {
-        const setup s = {ZF_ONEBIT_ADAM, .world = W, .stage = stage, .micro_batches = 2,
-                         .freeze_step = 1, .bucket_bytes = 1};
+    for (int way = 0; way < 6; way++) {
+        const int stage = way % 3;
+        const setup s = {way < 3 ? ZF_ONEBIT_ADAM : ZF_ONEBIT_LAMB, .world = W, .stage = stage,
+                         .micro_batches = 2, .freeze_step = 1, .bucket_bytes = 1};
         /* 3 blocks of weights and 1 of biases, in buckets of their own: each is padded to 4 */
-        const size_t blocks = 8, shard = blocks / W, params = stage ? 4 * BLOCK * shard : 0;
+        const size_t blocks = 8, shard = blocks / W,
+                     params = stage ? (4 * BLOCK + (way < 3 ? 0 : 4)) * shard : 0;
         if (!team_new(t, &teams[0], &s)) return;
         for (int32_t v = 0; v < 2; v++) {
             if (!run(t, &teams[0], v + 1)) return;
@@ -635,6 +752,64 @@ TEST_ONCE(onebit_bytes)
             }
         }
     }
+}
+
+/* All bytes that a rank has sent in the steps until `until`; of each step, in bytes[], if that is
+ * not NULL. */
+static size_t sent(test *t, team *m, int64_t until, size_t *bytes)
+{
+    size_t all = 0;
+    for (int64_t step = steps_done(m); step < until; step++) {
+        const int32_t v = next_variant(m, &m->members[0]);
+        zf_traffic c;
+        size_t of_step;
+        if (!run(t, m, step + 1)) return 0;
+        c = zf_program_info_of(m->members[0].programs[v]).counted;
+        of_step = c.all_gather.bytes + c.reduce_scatter.bytes + c.all_reduce.bytes +
+                  c.all_to_all.bytes;
+        if (bytes) bytes[step] = of_step;
+        all += of_step;
+    }
+    return all;
+}
+
+/* Over a run with a warm-up of w of its steps, 1 / (w + (1 - w) r) of the bytes of Adam, where r is
+ * 132 bytes for 1024 elements of 16 bits: nearly 1/16. */
+TEST_ONCE(onebit_share_of_a_run)
+{
+    enum { STEPS = 10, WARM_UP = 2 };
+    setup s = {ZF_ONEBIT_ADAM, .world = 4, .stage = 0, .micro_batches = 1, .freeze_step = WARM_UP,
+               .dtype = ZF_BF16};
+    const size_t losses = STEPS * 2 * 3 * sizeof(float);
+    size_t onebit, adam;
+    test_defer(t, team_free, &teams[0]);
+    test_defer(t, team_free, &teams[1]);
+    if (!team_new(t, &teams[0], &s) || !(onebit = sent(t, &teams[0], STEPS, NULL))) return;
+    s.optimizer = ZF_ADAMW;
+    if (!team_new(t, &teams[1], &s) || !(adam = sent(t, &teams[1], STEPS, NULL))) return;
+    onebit -= losses, adam -= losses;
+    CHECK(t, adam == STEPS * 2 * 3 * (4 * BLOCK / 4) * sizeof(uint16_t));
+    CHECK(t, onebit * STEPS * 2048 == adam * (WARM_UP * 2048 + (STEPS - WARM_UP) * 132));
+    CHECK_NEAR(t, (double)adam / (double)onebit, 1 / (0.2 + 0.8 / 16), 0.03);
+}
+
+/* 0/1 Adam's rounds: gradients in full at refreshes, signs at syncs, and of local steps losses
+ * alone. */
+TEST_ONCE(zero_one_adam_has_its_rounds)
+{
+    enum { STEPS = sizeof zero_one_steps - 1 };
+    const size_t losses = 2 * sizeof(float), blocks = 4,
+                 full = 2 * (blocks / 2) * BLOCK * sizeof(float), signs = 2 * (blocks / 2) * 132;
+    size_t bytes[STEPS] = {0}, all, rounds[3] = {0};
+    test_defer(t, team_free, &teams[0]);
+    if (!team_new(t, &teams[0], &zero_one) || !(all = sent(t, &teams[0], STEPS, bytes))) return;
+    for (int step = 0; step < STEPS; step++) {
+        const int kind = (int)(strchr("RSl", zero_one_steps[step]) - "RSl");
+        CHECK(t, bytes[step] == losses + (kind == 0 ? full : kind == 1 ? signs : 0));
+        rounds[kind]++;
+    }
+    CHECK(t, rounds[0] == 6 && rounds[1] == 12 && rounds[2] == 6);
+    CHECK(t, all == STEPS * losses + rounds[0] * full + rounds[1] * signs);
 }
 
 /* ---------------------------------------------------------------------------------- checkpoints */
@@ -660,8 +835,10 @@ TEST_ONCE(onebit_resumes)
     const char *path = test_path("onebit");
     test_defer(t, team_free, &teams[0]);
     test_defer(t, team_free, &teams[1]);
-    for (int64_t at = 1; at < 4; at += 2) {
-        setup s = {ZF_ONEBIT_ADAM, .world = 4, .stage = 1, .micro_batches = 1, .freeze_step = 2};
+    for (int way = 0; way < 4; way++) {
+        const int64_t at = 1 + way % 2 * 2;
+        setup s = {way < 2 ? ZF_ONEBIT_ADAM : ZF_ONEBIT_LAMB, .world = 4, .stage = 1,
+                   .micro_batches = 1, .freeze_step = 2};
         if (!team_new(t, &teams[0], &s) || !run(t, &teams[0], at) ||
             !save(t, &teams[0], path) || !run(t, &teams[0], 5))
             return;
@@ -753,7 +930,21 @@ TEST_ONCE(onebit_misuse)
          {.optimizer = ZF_ZERO_ONE_ADAM, .zero = {.stage = 2, .world = 2}}},
         {"zf_onebit_adam: freeze_step is -1; it must be 1 or more",
          {.onebit_adam.freeze_step = -1}},
-        {"zf_onebit_adam: beta2 is 1; it must be in [0, 1)", {.onebit_adam.beta2 = 1}}};
+        {"zf_onebit_adam: beta2 is 1; it must be in [0, 1)", {.onebit_adam.beta2 = 1}},
+        {"zf_onebit_lamb: freeze_step is -3; it must be 1 or more",
+         {.optimizer = ZF_ONEBIT_LAMB, .onebit_lamb.freeze_step = -3}},
+        {"zf_onebit_lamb: min_factor is 5, above max_factor, 4",
+         {.optimizer = ZF_ONEBIT_LAMB, .onebit_lamb.min_factor = 5}},
+        {"zf_onebit_lamb: factor_change is 1; it must be in [0, 1)",
+         {.optimizer = ZF_ONEBIT_LAMB, .onebit_lamb.factor_change = 1}},
+        {"zf_onebit_lamb: coeff_beta is -0.1; it must be in [0, 1)",
+         {.optimizer = ZF_ONEBIT_LAMB, .onebit_lamb.coeff_beta = -0.1}},
+        {"zf_zero: 1-bit optimizers are for stages 0, 1 and 2: each rank compresses the whole "
+         "gradient; stage is 3",
+         {.optimizer = ZF_ONEBIT_LAMB, .zero = {.stage = 3, .world = 2}}},
+        {"zf_offload: with a 1-bit optimizer everything stays on the device; optimizer is host",
+         {.optimizer = ZF_ONEBIT_LAMB, .zero = {.stage = 1, .world = 2},
+          .offload.optimizer = ZF_HOST}}};
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         zf_graph *g = zf_graph_new(NULL);
         zf_training d = rows[n].t;

@@ -288,6 +288,7 @@ static const op_case cases[] = {
     {"block_norms", "f[R,N]", "block_norms %1 : g[Q]", RELATIVE, 24, 0, REFUSED},
     {"norm", "f[R,N] f[7]", "norm %1, %2 : f[]", RELATIVE, 1, 0, REFUSED},
     {"norms", "f[7]", "norms %1 {blocks=[0,1,2,7]} : f[2]", RELATIVE, 1, 0, REFUSED},
+    {"maxima", "f[7]", "maxima %1 {blocks=[0,1,2,7]} : f[2]", EXACT, 0, 0, REFUSED},
     {"total", "f[R,N] f[N] f[]", "total %1, %2, %3 : f[]", TERMS, 1, 0, 0},
 
     {"softmax", "f[R,N]", "softmax %1 : f[R,N]", RELATIVE, 37, 0, 0},
@@ -484,6 +485,11 @@ static const op_case cases[] = {
      "constant {values=[1,-1,-7,7]} : f32[4]\nstate \"e\" : f32[4]\nupdate:\n"
      "sign_compress %1, %2 : u8[1,132]\nsign_expand %3 {parts=1 shape=[4]} : f32[4]",
      EXACT, 0, 0, MUTATES},
+    {"variance_ratio", "t[] t[]",
+     "state \"f\" {value=0.25} : f32[5]\nstate \"m\" {value=0.5} : f32[5]\n"
+     "constant {values=[1,-2,0.5,3,0.1]} : f32[5]\nstate \"v\" {value=4} : f32[5]\nupdate:\n"
+     "variance_ratio %3, %4, %5, %6, %1, %2 {beta1=0.9 beta2=0.99 eps=1e-06} : f32[1]",
+     RELATIVE, 32, 0, MUTATES},
     {"lamb_update", "w[R,N] f[R,N] m[R,N] v[R,N] t[] p[]",
      "update:\nlamb_update %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-06 "
      "weight_decay=0.1 scaled=true} : g[R,N]",

@@ -269,7 +269,7 @@ run_emulated() {
 run_emulated_asan() {
     has_emulation build/emulated/asan/tests &&
         suite_again build/emulated/asan/tests --times tests/cuda tests/emulation \
-            -nccl_stages_have_the_same_bits_in_bf16 -nccl_quantized -nccl_rank_stops \
+            -nccl_stages_have_the_same_bits_in_bf16 -nccl_quantized -nccl_onebit -nccl_rank_stops \
             -nccl_rank_has_a_bad_label -cuda_saved
 }
 has_emulation() {
@@ -355,7 +355,7 @@ run_opt() {
                     prefetch bytes=99')"
     check 'and the graph after each' gives 0 '^# after adamw$' \
         build/zf-opt 'passes %3 print' "$work/step.zf"
-    check 'an unknown optimizer' gives 2 "optimizer is one of adamw\\|lamb\\|sgd\\|lion\\|onebit_adam\\|zero_one_adam, not 'adam'" \
+    check 'an unknown optimizer' gives 2 "optimizer is one of adamw\\|lamb\\|sgd\\|lion\\|onebit_adam\\|zero_one_adam\\|onebit_lamb, not 'adam'" \
         build/zf-opt 'passes %3 optimizer=adam' "$work/step.zf"
     check '0 can be said' gives 0 'adamw .*{beta2=0.999' build/zf-opt 'autograd %3; adamw %4 beta1=0' \
         "$work/step.zf"

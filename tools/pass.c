@@ -193,6 +193,20 @@ static void run_onebit_adam(call *c)
     if (ready(c)) ran(c, zf_onebit_adam(c->graph, lr, &d));
 }
 
+static void run_onebit_lamb(call *c)
+{
+    zf_tensor lr = take_tensor(c, "the learning rate");
+    zf_onebit_lamb_desc d = {.beta1 = take_default(c, "beta1"),
+                             .beta2 = take_default(c, "beta2"),
+                             .eps = take_default(c, "eps"),
+                             .weight_decay = take_number(c, "weight_decay"),
+                             .min_coeff = take_default(c, "min_coeff"),
+                             .max_coeff = take_default(c, "max_coeff"),
+                             .variant = (int32_t)take_number(c, "variant")};
+    d.decay_all = take_flag(c, "decay_all");
+    if (ready(c)) ran(c, zf_onebit_lamb(c->graph, lr, &d));
+}
+
 static void run_zero_one_adam(call *c)
 {
     zf_tensor lr = take_tensor(c, "the learning rate");
@@ -519,6 +533,11 @@ static const pass passes[] = {
     {"onebit_adam", "LR [variant=N] [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [decay_all]",
      "the same, 1-bit Adam: a step of the warm-up (variant 0) or a compressed one (1)",
      run_onebit_adam},
+    {"onebit_lamb",
+     "LR [variant=N] [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [decay_all] [min_coeff=X] "
+     "[max_coeff=X]",
+     "the same, 1-bit LAMB: a step of the warm-up (variant 0) or a compressed one (1)",
+     run_onebit_lamb},
     {"zero_one_adam", "LR [variant=N] [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [decay_all]",
      "the same, 0/1 Adam: a step that refreshes the variance (variant 0), averages (1) or is local (2)",
      run_zero_one_adam},

@@ -32,6 +32,13 @@ zf_training session_training(zf_graph *g, const session_desc *d)
                                      .eps = d->eps,
                                      .weight_decay = d->weight_decay,
                                      .freeze_step = d->freeze_step},
+                     .onebit_lamb = {.beta1 = d->beta1,
+                                     .beta2 = d->beta2,
+                                     .eps = d->eps,
+                                     .weight_decay = d->weight_decay,
+                                     .min_coeff = d->min_coeff,
+                                     .max_coeff = d->max_coeff,
+                                     .freeze_step = d->freeze_step},
                      .zero_one_adam = {.beta1 = d->beta1,
                                        .beta2 = d->beta2,
                                        .eps = d->eps,
@@ -139,10 +146,11 @@ static bool lacks_blocks(zf_graph *g, const session_desc *d)
     return config_bits(d->sample->config, d->config) != 0;
 }
 
-/* Builds and compiles the next variant of the step, over the store, if there is one. */
-static bool open_variant(session *s, const session_desc *d, zf_store *store, zf_error *error)
+/* Builds and compiles variant k of the step, over the store, if there is one. `beside`: a variant
+ * that has been compiled, or NULL. */
+static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store *store,
+                         const zf_program *beside, zf_error *error)
 {
-    const int32_t k = s->variants;
     s->graph = s->graphs[k] = zf_graph_new(NULL);
     if (!s->graph) return fail(error, ZF_ERR_NOMEM, "out of memory");
     d->sample->build(s->graph, d->config, &d->shape, d->purpose);
@@ -158,20 +166,62 @@ static bool open_variant(session *s, const session_desc *d, zf_store *store, zf_
                                                 .seed = store ? 0 : d->seed,
                                                 .store = store,
                                                 .bound = d->share != NULL,
-                                                .beside = !d->share         ? s->programs[0]
+                                                .beside = !d->share         ? beside
                                                           : d->share->keeps ? NULL
                                                                             : d->share->program,
                                                 .caches = d->share ? d->share->program : NULL,
                                                 .comm = s->sharing.comm,
                                                 .offload_dir = store ? NULL : d->offload_dir,
                                                 .evaluate = d->purpose != SAMPLE_TRAIN});
-    s->variants++;
     return s->program || fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
+}
+
+static void close_variants(session *s)
+{
+    for (int32_t k = 0; k < SESSION_VARIANTS; k++) {
+        zf_program_free(s->programs[k]), zf_graph_free(s->graphs[k]);
+        s->programs[k] = NULL, s->graphs[k] = NULL;
+    }
+    s->program = NULL, s->graph = NULL;
+}
+
+/* Compiles all variants of the step, `first` before the others, which lie in its memory if they
+ * have room there. */
+static bool open_variants(session *s, const session_desc *d, int32_t first, zf_error *error)
+{
+    zf_store *store = d->share ? zf_program_store(d->share->program) : NULL;
+    bool good = open_variant(s, d, first, store, NULL, error);
+    if (good && !store) store = zf_program_store(s->program);
+    s->variants = good ? zf_variant_count(&s->training) : 0;
+    for (int32_t k = 0; k < s->variants && good; k++)
+        if (k != first) good = open_variant(s, d, k, store, s->programs[first], error);
+    return good;
+}
+
+/* The variant whose values of a step take most memory of the device. */
+static int32_t largest_variant(const session *s)
+{
+    int32_t largest = 0;
+    for (int32_t k = 1; k < s->variants; k++)
+        if (zf_program_info_of(s->programs[k]).work_bytes >
+            zf_program_info_of(s->programs[largest]).work_bytes)
+            largest = k;
+    return largest;
+}
+
+/* All variants share the memory of the largest, which is known when all have been compiled: if that
+ * is not the first, they are compiled again. */
+static bool open_step(session *s, const session_desc *d, zf_error *error)
+{
+    int32_t largest;
+    if (!open_variants(s, d, 0, error)) return false;
+    largest = largest_variant(s);
+    if (largest) close_variants(s);
+    return !largest || open_variants(s, d, largest, error);
 }
 
 bool session_open(session *s, const session_desc *d, zf_error *error)
 {
-    zf_store *store = d->share ? zf_program_store(d->share->program) : NULL;
     *s = (session){
         .sample = d->sample,
         .shape = d->shape,
@@ -186,10 +236,7 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
     if (!s->labelled) {
         fail(error, ZF_ERR_NOMEM, "out of memory");
     } else if (open_backend(s, d, error)) {
-        bool good = open_variant(s, d, store, error);
-        if (good && !store) store = zf_program_store(s->program);
-        while (good && s->variants < zf_variant_count(&s->training))
-            good = open_variant(s, d, store, error);
+        const bool good = open_step(s, d, error);
         if (good) session_turn(s, zf_program_step(s->program));
         if (good) return true;
     }
@@ -207,10 +254,9 @@ void session_turn(session *s, int64_t done)
 
 void session_close(session *s)
 {
-    for (int32_t k = 0; k < SESSION_VARIANTS; k++) zf_program_free(s->programs[k]);
+    close_variants(s);
     zf_backend_free(s->own);
     zf_backend_free(s->host);
-    for (int32_t k = 0; k < SESSION_VARIANTS; k++) zf_graph_free(s->graphs[k]);
     adapter_close(s->adapter);
     free(s->labelled);
     *s = (session){.graph = NULL};

@@ -35,7 +35,7 @@ typedef struct session_desc {
     double beta1, beta2, eps;    /* of AdamW, LAMB, Lion; 0: the optimizer's own */
     double momentum;             /* of SGD */
     double min_coeff, max_coeff; /* of LAMB; 0: its own */
-    int64_t freeze_step;         /* of 1-bit Adam, and of 0/1 Adam, which has these as well: */
+    int64_t freeze_step;         /* of 1-bit optimizers; 0/1 Adam has these as well: */
     int64_t var_update_scaler, local_step_scaler, local_step_clipper; /* 0: its own */
     const char *no_fuse;         /* zf_fuse_desc.without */
     zf_recompute_mode recompute;

@@ -92,8 +92,8 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
         {"max-ratio", NUMBER | NOTED, "X", &o->max_coeff, 1e-9, 1e9,
          "maximum of LAMB's trust ratio"},
         {"freeze-step", COUNT | NOTED, "N", &o->freeze_step, 0, 1e12,
-         "of onebit_adam: the last step of its warm-up; of zero_one_adam: the last that may refresh\n"
-         "                                    the variance"},
+         "of onebit_adam and onebit_lamb: the last step of the warm-up; of zero_one_adam: the last\n"
+         "                                    that may refresh the variance"},
         {"var-update-scaler", COUNT | NOTED, "N", &o->var_update_scaler, 0, 1e12,
          "of zero_one_adam: refreshes until their distance doubles; 0: 16"},
         {"local-step-scaler", COUNT | NOTED, "N", &o->local_step_scaler, 0, 1e12,
@@ -322,6 +322,8 @@ const char *settings_wrong(const settings *o)
     zf_recompute_mode mode;
     zf_offload_desc offload;
     adapter_options lora;
+    const bool onebit = o->optimizer == ZF_ONEBIT_ADAM || o->optimizer == ZF_ONEBIT_LAMB ||
+                        o->optimizer == ZF_ZERO_ONE_ADAM;
     int64_t memory;
     if (!o->corpus && !o->batch_file && !o->data)
         return "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE";
@@ -345,23 +347,27 @@ const char *settings_wrong(const settings *o)
     if (o->min_coeff > o->max_coeff) return "--min-ratio must not be above --max-ratio";
     if (o->eval_every && (o->batch_file || !o->eval_batches))
         return "--eval-every evaluates what --corpus or --data holds out, in --eval-batches";
-    if (o->optimizer == ZF_ONEBIT_ADAM && !o->freeze_step)
-        return "--optimizer onebit_adam needs --freeze-step N, the last step of its warm-up: 15 to "
-               "25% of all";
+    if ((o->optimizer == ZF_ONEBIT_ADAM || o->optimizer == ZF_ONEBIT_LAMB) && !o->freeze_step)
+        return "--optimizer onebit_adam and onebit_lamb need --freeze-step N, the last step of the "
+               "warm-up: 15 to 25% of all";
     if (o->optimizer == ZF_ZERO_ONE_ADAM && !o->freeze_step)
         return "--optimizer zero_one_adam needs --freeze-step N, the last step that may refresh the "
                "variance";
-    if (o->freeze_step && o->optimizer != ZF_ONEBIT_ADAM && o->optimizer != ZF_ZERO_ONE_ADAM)
-        return "--freeze-step is for --optimizer onebit_adam or zero_one_adam";
+    if (o->freeze_step && !onebit)
+        return "--freeze-step is for --optimizer onebit_adam, onebit_lamb or zero_one_adam";
     if ((o->var_update_scaler || o->local_step_scaler || o->local_step_clipper) &&
         o->optimizer != ZF_ZERO_ONE_ADAM)
         return "--var-update-scaler, --local-step-scaler and --local-step-clipper are for --optimizer "
                "zero_one_adam";
     if (o->optimizer == ZF_ZERO_ONE_ADAM && o->zero)
-        return "--optimizer zero_one_adam is for --zero 0: its local steps change all parameters";
-    if (o->delay_update >= 0 &&
-        (o->optimizer == ZF_ONEBIT_ADAM || o->optimizer == ZF_ZERO_ONE_ADAM))
-        return "--delay-update is not for onebit_adam and zero_one_adam, whose steps differ";
+        return "--optimizer zero_one_adam is for --zero 0: in its local steps each rank reads all of "
+               "what the stages shard";
+    if (onebit && o->zero == 3)
+        return "--optimizer onebit_adam and onebit_lamb are for --zero 0, 1 and 2: each rank "
+               "compresses the whole gradient";
+    if (o->delay_update >= 0 && onebit)
+        return "--delay-update is not for onebit_adam, onebit_lamb and zero_one_adam, whose steps "
+               "differ";
     if (o->delay_update > 0 && o->memory)
         return "--memory chooses for one kind of step: with --delay-update above 0, say --offload "
                "and --recompute";

@@ -866,7 +866,7 @@ enum { SEQUENCE = 8, LABELS = 2, MICRO = 2, VOCABULARY = 37, NUMBERS = 1 << 14 }
 typedef struct course {
     int32_t stage;
     zf_dtype dtype;
-    bool cpu, fast;
+    bool cpu, fast, onebit;
     bool gradients, weights; /* quantised, of two nodes */
     int steps, stops; /* steps that the last rank makes, if fewer */
     int spoiled;      /* steps before the one in which the last rank has an invalid label */
@@ -949,9 +949,10 @@ static void keep(member *m, zf_graph *g, zf_program *p, const bert_model *b, cou
     c->loss[m->rank] = loss;
 }
 
-static void course_body(member *m)
+/* The graph of a variant of the step, and the model in it. */
+static zf_graph *course_graph(const member *m, const course *c, int32_t variant,
+                              const zf_store *store, bert_model *model)
 {
-    course *c = m->context;
     const bert_config config = {.vocab = VOCABULARY,
                                 .hidden = 16,
                                 .layers = 2,
@@ -966,16 +967,15 @@ static void course_body(member *m)
                                 .pad = -1,
                                 .tied = 1,
                                 .nsp = 1};
-    zf_backend *backend = c->cpu ? zf_cpu_backend(NULL, &m->error)
-                                 : zf_cuda_backend(&(zf_cuda_desc){.device = m->rank}, &m->error);
     zf_graph *g = zf_graph_new(NULL);
     bert_model b = bert_build(g, &config, &(sample_shape){1, SEQUENCE, LABELS, false}, false);
-    zf_program *p = NULL;
     zf_fuse(g, NULL);
     zf_precision(g, &(zf_precision_desc){.dtype = c->dtype});
     zf_autograd(g, b.loss);
     zf_clip(g, 1);
-    zf_adamw(g, b.lr, &(zf_adamw_desc){.weight_decay = 0.01f});
+    if (c->onebit)
+        zf_onebit_lamb(g, b.lr, &(zf_onebit_lamb_desc){.weight_decay = 0.01, .variant = variant});
+    else zf_adamw(g, b.lr, &(zf_adamw_desc){.weight_decay = 0.01f});
     zf_fuse(g, NULL);
     zf_zero(
         g, &(zf_zero_desc){.stage = c->stage,
@@ -985,21 +985,45 @@ static void course_body(member *m)
                            .quantized_weights = c->weights,
                            .quantized_gradients = c->gradients,
                            .micro_batches = MICRO,
-                           .bucket_bytes = 4096});
+                           .bucket_bytes = 4096,
+                           .store = store});
     zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     b.loss = zf_graph_find(g, "loss"); /* of the global batch */
+    *model = b;
+    return g;
+}
+
+/* The steps of 1-bit LAMB's warm-up, and then as many compressed ones. */
+static void course_body(member *m)
+{
+    course *c = m->context;
+    bert_model b, compressed;
+    zf_graph *g = course_graph(m, c, 0, NULL, &b), *other = NULL;
+    zf_backend *backend = c->cpu ? zf_cpu_backend(NULL, &m->error)
+                                 : zf_cuda_backend(&(zf_cuda_desc){.device = m->rank}, &m->error);
+    zf_program *p = NULL, *then = NULL;
     if (backend)
         p = zf_compile(g, &(zf_compile_desc){.backend = backend,
                                              .seed = 11,
                                              .comm = c->cpu ? m->local : m->comm,
                                              .verify = true});
     if (!p) well(m, zf_graph_status(g), zf_graph_error(g));
-    if (p && train(m, p, &b, c) && !c->stops) keep(m, g, p, &b, c);
+    if (p && c->onebit) {
+        other = course_graph(m, c, 1, zf_program_store(p), &compressed);
+        then = zf_compile(other, &(zf_compile_desc){.store = zf_program_store(p),
+                                                    .comm = c->cpu ? m->local : m->comm,
+                                                    .verify = true});
+        if (!then) well(m, zf_graph_status(other), zf_graph_error(other));
+    }
+    if (p && train(m, p, &b, c) && (!then || train(m, then, &compressed, c)) && !c->stops)
+        keep(m, then ? other : g, then ? then : p, then ? &compressed : &b, c);
     if (c->stops && m->error.status && (!zf_micro(p) || strcmp(zf_program_error(p), m->error.text)))
         snprintf(m->said, sizeof m->said, "then: %s", zf_program_error(p));
     if (p && zf_program_info_of(p).comm_bytes != (c->cpu ? 0 : m->comm->memory))
         snprintf(m->said, sizeof m->said, "the communicator's bytes are not those of the program");
+    zf_program_free(then);
     zf_program_free(p);
+    zf_graph_free(other);
     zf_graph_free(g);
     zf_backend_free(backend);
 }
@@ -1060,6 +1084,22 @@ TEST_ONCE(nccl_quantized_has_the_same_bits)
     first = other, first.weights = other.weights = other.cpu = true;
     if (!run_course(t, &first) || !run_course(t, &other)) return;
     CHECK_NEAR(t, first.loss[0], other.loss[0], 2e-2 * other.loss[0]);
+}
+
+/* 1-bit LAMB, its warm-up and compressed steps. */
+TEST_ONCE(nccl_onebit_has_the_same_bits)
+{
+    static course first, other;
+    if (ranks(t, MOST) < MOST) return;
+    first = (course){.stage = 0, .dtype = ZF_F32, .steps = 2, .onebit = true};
+    other = first, other.stage = 2;
+    if (!run_course(t, &first) || !run_course(t, &other)) return;
+    CHECK(t, first.count[0] > 1000 && first.count[0] == other.count[0]);
+    CHECK(t, !memcmp(first.values[0], other.values[0], first.count[0] * sizeof *first.values[0]));
+    CHECK(t, first.loss[0] == other.loss[0]);
+    other.cpu = true;
+    if (!run_course(t, &other)) return;
+    CHECK_NEAR(t, first.loss[0], other.loss[0], 1e-3 * other.loss[0]);
 }
 
 /* A rank stops while the others run graphs: they end with an error that names the call, and remain

@@ -1020,7 +1020,7 @@ ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
  * update section then begins after the forward pass, when all scalar outputs of the micro section
  * (the loss) have been checked; without such an output nothing overlaps. The norm of zf_clip, and
  * the check for a skipped step of f16, need all gradients, so they end with the backward pass; with
- * these only reads overlap it.
+ * these only reads overlap it. The norm is computed where gradients are summed.
  *
  * On CUDA the host memory is pinned, and zf_store_desc.host updates while the device goes on: both
  * in the step's CUDA graphs, as many as without offload. */
@@ -1031,9 +1031,9 @@ typedef struct zf_offload_desc {
     /* Parameters: a bucket is copied to the device for each run of its uses, and released after it.
      * At stage 3 each rank copies its shard. Not possible at stages 1 and 2 with several ranks */
     zf_space parameters;
-    /* ZF_HOST: gradients go to host memory when they are summed. With several micro-batches on one
-     * rank their sums lie there, and are added there; on several ranks they stay on the device
-     * until they are complete */
+    /* ZF_HOST: gradients go to host memory when they are summed. With several micro-batches their
+     * sums lie there: of each bucket what the stage leaves to this rank, its shard or the whole. On
+     * one rank they are added there; on several a sum is on the device while the ranks add to it */
     zf_space gradients;
     /* ZF_HOST: what the backward pass reads of the forward pass goes to host memory after its last
      * use there, and comes back before its first use in the backward pass. With zf_recompute that

@@ -34,7 +34,8 @@
  *     of graph/mesh.c
  *   - a sum of parts adds one part from each rank of the group in which they were exchanged
  *   - the operand of a sum is whole and has not been summed over the same; in the micro section of
- *     several micro-batches the sum has an accumulator, which nothing else reads or writes
+ *     several micro-batches the sum has an accumulator, which nothing else reads or writes; one in
+ *     host memory is copied to the device before the sum and back after it
  *   - an update reads a sum over all ranks and micro-batches of a pack of gradients, at the places
  *     of their parameters in the bucket; no other bucket is updated by this sum; its other operands
  *     are equal on all ranks, or sharded as the updated value is
@@ -372,6 +373,13 @@ static void zfi_check_parts(const zfi_ranks *r, int32_t id)
                         (int)zfi_mesh_size(zfi_mesh_of(g), over));
 }
 
+/* The accumulator that the node is, or of which it is a copy; 0: neither. */
+static int32_t zfi_accumulator_of(const zf_graph *g, int32_t id)
+{
+    while (g->nodes[id].op == ZF_OP_copy && g->nodes[id].arg_count == 1) id = g->nodes[id].args[0];
+    return g->nodes[id].op == ZF_OP_accumulator ? id : 0;
+}
+
 static void zfi_check_sum(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
@@ -380,7 +388,7 @@ static void zfi_check_sum(zfi_ranks *r, int32_t id)
     int32_t arg = node->args[0];
     const uint8_t axes = zfi_axes_at(r, node);
     bool onto = node->arg_count > 1, part = axes && (x->sums | axes) != zfi_all_axes(g);
-    zfi_stand *to = onto ? &r->at[node->args[1]] : NULL;
+    zfi_stand *to = onto ? &r->at[zfi_accumulator_of(g, node->args[1])] : NULL;
     if (x->bits & ZFI_SHARD && (!axes || x->cut & axes))
         zfi_verify_fail(g, id, "%%%d is this rank's shard: ranks would add different elements",
                         (int)arg);
@@ -742,6 +750,8 @@ static void zfi_check_copies(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
+    int32_t from;
+    bool sum;
     for (int32_t k = 0; k < node->arg_count && k < 31; k++) {
         const int32_t x = node->args[k];
         const bool copy = g->nodes[x].op == ZF_OP_copy;
@@ -758,14 +768,19 @@ static void zfi_check_copies(zfi_ranks *r, int32_t id)
         }
     }
     if (node->op != ZF_OP_copy || node->arg_count < 2) return;
-    if (g->nodes[node->args[0]].op != ZF_OP_copy ||
-        g->nodes[node->args[0]].args[0] != node->args[1])
-        zfi_verify_fail(g, id, "operand 0 must be a copy of %%%d, which it brings back",
+    sum = g->nodes[node->args[1]].op == ZF_OP_accumulator;
+    from = node->args[0];
+    if (sum && zfi_is_sum(&g->nodes[from]) && g->nodes[from].arg_count > 1)
+        from = g->nodes[from].args[1];
+    if (g->nodes[from].op != ZF_OP_copy || g->nodes[from].args[0] != node->args[1])
+        zfi_verify_fail(g, id,
+                        sum ? "operand 0 must be a sum onto a copy of %%%d, which it brings back"
+                            : "operand 0 must be a copy of %%%d, which it brings back",
                         (int)node->args[1]);
-    else if (!node->update)
+    else if (!node->update && !sum)
         zfi_verify_fail(g, id, "it writes %%%d in the micro section, which may run again",
                         (int)node->args[1]);
-    r->at[node->args[0]].torn = 0;
+    r->at[from].torn = 0;
     r->at[zfi_bytes_of(g, node->args[1])].changed = true;
     if (g->nodes[node->args[1]].op != ZF_OP_copy) zfi_mend(r, node->args[1]);
 }
@@ -791,7 +806,8 @@ static void zfi_check_operands(const zfi_ranks *r, int32_t id)
     const zfi_node *node = &g->nodes[id];
     for (int32_t k = 0; k < node->arg_count; k++) {
         int32_t arg = node->args[k];
-        if (g->nodes[arg].op == ZF_OP_accumulator && !(k == 1 && zfi_is_sum(node)))
+        if (zfi_accumulator_of(g, arg) && node->op != ZF_OP_wait && !(k == 1 && zfi_is_sum(node)) &&
+            !(node->op == ZF_OP_copy && (k == 1) == (node->arg_count > 1)))
             zfi_verify_fail(g, id, "%%%d is an accumulator: its value is that of the sum onto it",
                             (int)arg);
         else if (node->below && r->at[zfi_bytes_of(g, arg)].changed)

@@ -23,12 +23,16 @@ static zf_status zfi_infer_collective(const zfi_infer *c)
     return zfi_infer_parts(c, zfi_node_count(c->args[0]), ZF_INT(c, all_gather, world));
 }
 
-/* Checks that operand 1 is an `op` into which the result, c->dtype and c->shape, fits. */
+/* Checks that operand 1 is an `op` into which the result, c->dtype and c->shape, fits. Instead of an
+ * accumulator in host memory it is a copy of that. */
 static zf_status zfi_infer_into(const zfi_infer *c, zf_op op)
 {
     char type[ZFI_TYPE_TEXT];
-    if (c->arg_count < 2 || (c->args[1]->op == op && c->args[1]->dtype == c->dtype &&
-                             zfi_same_shape(&c->args[1]->shape, &c->shape)))
+    const zfi_node *into = c->arg_count < 2             ? NULL
+                           : op == ZF_OP_accumulator ? zfi_copied(c->graph, c->args[1])
+                                                        : c->args[1];
+    if (!into || (into->op == op && c->args[1]->dtype == c->dtype &&
+                  zfi_same_shape(&c->args[1]->shape, &c->shape)))
         return ZF_OK;
     return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 1 must be an %s of type %s",
                           c->graph->records[op]->name, zfi_type_text(type, c->dtype, &c->shape));

@@ -45,8 +45,7 @@ static void zfi_offload_micro_node(zfi_offloading *o, int32_t position, int32_t 
         const int32_t shown = zfi_shown(o, read[k]);
         g->nodes[id].args[k] = shown;
     }
-    zfi_sum_on_host(o, id);
-    zfi_keep_node(o, id);
+    zfi_keep_micro_node(o, id);
 }
 
 /* Puts the micro section; returns the position of its end. */
@@ -151,17 +150,17 @@ ZF_API zf_status zf_offload(zf_graph *g, const zf_offload_desc *desc)
     scope = g->scope;
     nodes = o.nodes = (size_t)zfi_len(g->nodes);
     o.copy = zfi_calloc(&g->memory, 2 * nodes, sizeof *o.copy);
-    o.version = zfi_calloc(&g->memory, 5 * nodes, sizeof *o.version);
+    o.version = zfi_calloc(&g->memory, 6 * nodes, sizeof *o.version);
     o.moved = zfi_calloc(&g->memory, 4 * nodes, sizeof *o.moved);
     if (o.copy && o.version && o.moved) {
         o.copied = o.copy + nodes, o.fetched_of = o.version + nodes;
         o.shown_as = o.version + 2 * nodes, o.shown_in = o.version + 3 * nodes;
-        o.cut_as = o.version + 4 * nodes;
+        o.cut_as = o.version + 4 * nodes, o.norms_of = o.version + 5 * nodes;
         o.late = o.moved + nodes, o.whole = o.moved + 2 * nodes, o.taken = o.moved + 3 * nodes;
         zfi_run_offload(&o);
     }
     zfi_free(&g->memory, o.copy, 2 * nodes * sizeof *o.copy);
-    zfi_free(&g->memory, o.version, 5 * nodes * sizeof *o.version);
+    zfi_free(&g->memory, o.version, 6 * nodes * sizeof *o.version);
     zfi_free(&g->memory, o.moved, 4 * nodes * sizeof *o.moved);
     zfi_array_free(&g->memory, o.fetched);
     zfi_array_free(&g->memory, o.uses);

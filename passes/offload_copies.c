@@ -28,6 +28,7 @@ typedef struct zfi_offloading {
     bool *moved;                  /* a gradient that is read in host memory */
     bool *whole;                  /* the result of an update, read otherwise than by pieces */
     bool *taken;                  /* it has been put together with another node */
+    int32_t *norms_of;            /* its block norms, of a gradient that is moved; 0: none */
     int32_t *cut_as;              /* its first piece, as an index in `pieces` + 1; 0: it has none */
     int32_t *pieces;              /* growing array */
     zfi_fetched *fetched; /* growing array */

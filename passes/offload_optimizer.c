@@ -52,6 +52,8 @@ static zf_space zfi_space_of_update(const zfi_offloading *o, int32_t id)
     zf_space space = ZF_DEVICE;
     if (zfi_has(g, id, ZF_OP_UPDATE)) return o->d.optimizer == ZF_DEVICE ? ZF_DEVICE : ZF_HOST;
     if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return ZF_DEVICE;
+    if (node->op == ZF_OP_block_norms && o->norms_of[node->args[0]])
+        return (zf_space)g->nodes[node->args[0]].space;
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
         if (written >> k & 1)
             return g->nodes[node->args[k]].space == ZF_DEVICE ? ZF_DEVICE : ZF_HOST;

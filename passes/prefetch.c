@@ -577,8 +577,8 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
     else p->pending[zfi_written_leaf(g, into)] = id;
 }
 
-/* The node follows a sum that is in flight, or a node that is deferred: a copy of the sum, or the
- * next step of quantised gradients. It can wait. */
+/* The node follows a sum that is in flight, or a node that is deferred: a copy of the sum, its block
+ * norms, or the next step of quantised gradients. It can wait. */
 static bool zfi_is_deferred(const zfi_prefetch *p, int32_t id)
 {
     const zf_graph *g = p->graph;
@@ -586,10 +586,12 @@ static bool zfi_is_deferred(const zfi_prefetch *p, int32_t id)
     const int32_t x = node->arg_count ? node->args[0] : 0, sum = x ? p->pending[x] : 0;
     if (node->update || !x) return false;
     if (sum && g->nodes[sum].queue == ZFI_QUEUE_REDUCE)
-        return node->op == ZF_OP_copy || node->op == ZF_OP_dequantize_sum;
+        return node->op == ZF_OP_copy || node->op == ZF_OP_block_norms ||
+               node->op == ZF_OP_dequantize_sum;
     return !p->born[x] && !zfi_has(g, x, ZF_OP_LEAF) &&
            (node->op == ZF_OP_quantize || node->op == ZF_OP_all_to_all ||
-            node->op == ZF_OP_dequantize_sum || node->op == ZF_OP_cast || node->op == ZF_OP_copy);
+            node->op == ZF_OP_dequantize_sum || node->op == ZF_OP_cast ||
+            node->op == ZF_OP_block_norms || node->op == ZF_OP_copy);
 }
 
 /* Puts what was deferred and need not be any more. */

@@ -5,7 +5,7 @@
 # in bf16: four parts of the global batch on one, two and four ranks, at every ZeRO stage, with five
 # bucket sizes, with and without prefetch, as threads and, where the program has MPI, as processes;
 # with the optimizer's states in host memory and on a disk, beside the backward pass where nothing is
-# clipped.
+# clipped; of tiny with every kind of offload, with delayed updates, and in f16 with skipped steps.
 # Parameters after the last step, its gradients and the log's losses are compared byte for byte with
 # one rank's.
 set -u
@@ -18,7 +18,9 @@ trap 'rm -rf "$work"' EXIT INT TERM
 passed=0
 failed=0
 clip=0.5
-disk="optimizer=disk --offload-dir $work/offload"
+grads=yes
+dir="--offload-dir $work/offload"
+disk="optimizer=disk $dir"
 mkdir "$work/offload"
 
 small_text 60 12 > "$work/text"
@@ -29,15 +31,16 @@ run() {
     name=$work/$1
     shift
     "$@" --corpus "$work/text" --vocab "$work/vocab" --seq 32 --batch 8 --steps 20 --clip $clip \
-        --eval-batches 0 --quiet --dump "$name.p" --dump-grads "$name.g" --log "$name.csv" \
-        > "$name.out" 2>&1 || { cat "$name.out"; return 1; }
+        --eval-batches 0 --quiet --dump "$name.p" ${grads:+--dump-grads "$name.g"} \
+        --log "$name.csv" > "$name.out" 2>&1 || { cat "$name.out"; return 1; }
     cut -d, -f1-6 "$name.csv" > "$name.l"
 }
 
 same() {
     what="$*"
     if run other "$@" && cmp -s "$work/one.p" "$work/other.p" &&
-        cmp -s "$work/one.g" "$work/other.g" && cmp -s "$work/one.l" "$work/other.l"; then
+        { [ -z "$grads" ] || cmp -s "$work/one.g" "$work/other.g"; } &&
+        cmp -s "$work/one.l" "$work/other.l"; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
@@ -84,6 +87,49 @@ for precision in f32 bf16; do
             same $base --ranks 4 --zero $stage --prefetch $prefetch --offload $disk
         done
     done
+done
+
+# Each kind of offload, alone and together, on one rank, on two with two micro-batches, and on four.
+# At stages 1 and 2 parameters stay on the device.
+offloaded() {
+    for stage in 0 1 2 3; do
+        kinds="gradients=host activations=host optimizer=host,gradients=host"
+        case $stage in
+        0 | 3) kinds="$kinds parameters=host parameters=disk
+                   optimizer=disk,parameters=disk,gradients=host,activations=host" ;;
+        *) kinds="$kinds optimizer=disk,gradients=host,activations=host" ;;
+        esac
+        for kind in $kinds; do
+            case $kind in *disk*) at=$dir ;; *) at= ;; esac
+            same "$@" --ranks 2 --micro-batches 2 --zero $stage --offload $kind $at
+            same "$@" --ranks 4 --zero $stage --prefetch 2000000 --offload $kind $at
+            [ $stage != 0 ] || same "$@" --micro-batches 4 --offload $kind $at
+        done
+    done
+}
+for clip in 0 0.5; do
+    base="$program pretrain --model tiny --recompute layers"
+    [ $clip = 0 ] || base="$program pretrain --model tiny --optimizer lamb --precision bf16"
+    run one $base --micro-batches 4 || exit 1
+    offloaded $base
+done
+echo "kinds of offload: $passed passed, $failed failed so far"
+for base in "$program pretrain --model tiny --delay-update 3" \
+    "$program pretrain --model tiny --delay-update 0 --precision bf16"; do
+    run one $base --micro-batches 4 || exit 1
+    for stage in 0 1 2 3; do
+        same $base --ranks 4 --zero $stage --prefetch 2000000 --offload optimizer=host,gradients=host
+        same $base --ranks 2 --micro-batches 2 --zero $stage --offload $disk
+    done
+done
+grads=
+base="$program pretrain --model tiny --precision f16 --report $work/report.json"
+run one $base --micro-batches 4 || exit 1
+grep -q '"skipped_steps": *[1-9]' "$work/report.json" || { echo "no step was skipped"; exit 1; }
+for stage in 0 1 2 3; do
+    same $base --ranks 4 --zero $stage --prefetch 2000000
+    same $base --ranks 4 --zero $stage --prefetch 2000000 --offload optimizer=host
+    same $base --ranks 2 --micro-batches 2 --zero $stage --offload optimizer=disk,gradients=host $dir
 done
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

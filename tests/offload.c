@@ -106,13 +106,52 @@ TEST_ONCE(offload_keeps_the_bits)
             }
 }
 
-/* How many updates of the text stand above its last node of the micro section; -1: it has no such
- * node below `update:`. */
+/* Sums over ranks and micro-batches that lie in host memory: whole, in shards, in a mesh, of
+ * quantised gradients; with updates there and on the device. */
+TEST_ONCE(offload_sums_gradients_of_ranks)
+{
+    static const struct {
+        const char *before, *zero, *kinds, *prefetch;
+    } list[] = {
+        {"autograd loss; adamw lr", "stage=0 world=2 micro_batches=2", "gradients=host", "0"},
+        {"autograd loss; clip 0.5; lamb lr", "stage=1 world=2 micro_batches=3",
+         "gradients=host optimizer=disk piece=4096", "5000"},
+        {"precision bf16; autograd loss; clip 0.5; adamw lr; fuse",
+         "stage=2 world=4 micro_batches=2 bucket=1", "gradients=host", "100000"},
+        {"precision f16 scale=200000 hysteresis=1; autograd loss; lion lr",
+         "stage=3 world=2 micro_batches=4", "gradients=host optimizer=host parameters=disk",
+         "20000"},
+        {"autograd loss; clip 0.5; adamw lr; delay", "stage=2 world=2 micro_batches=2 bucket=1",
+         "gradients=host optimizer=host", "20000"},
+        {"precision bf16; autograd loss; clip 0.5; adamw lr; fuse",
+         "stage=0 world=4 nodes=2 micro_batches=2", "gradients=host optimizer=host", "100000"},
+        {"autograd loss; clip 0.5; adamw lr", "stage=2 world=4 nodes=2 micro_batches=2",
+         "gradients=host optimizer=host", "0"},
+        {"autograd loss; lamb lr", "stage=3 world=4 nodes=2 mics micro_batches=2",
+         "gradients=host", "9000"},
+        {"autograd loss; clip 0.5; adamw lr",
+         "stage=2 world=2 quantized_gradients micro_batches=2", "gradients=host", "9000"},
+        {"precision bf16; autograd loss; clip 0.5; adamw lr; fuse",
+         "stage=2 world=2 quantized_gradients bucket=1", "optimizer=host", "9000"},
+        {"autograd loss; clip 0.5; adamw lr; fuse", "stage=2 world=2 bucket=1",
+         "gradients=host optimizer=host", "20000"},
+    };
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        char before[300], behind[100];
+        snprintf(before, sizeof before, "%s; zero %s", list[k].before, list[k].zero);
+        snprintf(behind, sizeof behind, "prefetch bytes=%s; memory threads=1; verify",
+                 list[k].prefetch);
+        CHECK(t, same_bits(t, list[k].kinds, before, behind));
+    }
+}
+
+/* How many updates of the text stand above its last pack of gradients; -1: it has none below
+ * `update:`. */
 static int updates_beside(const char *text)
 {
     const char *last = NULL, *at = strstr(text, "\nupdate:\n");
     int count = 0;
-    for (const char *to = at; to && (to = strstr(to, " micro\n")); to++) last = to;
+    for (const char *to = at; to && (to = strstr(to, " = pack ")); to++) last = to;
     while (last && at && (at = strstr(at, " adamw ")) && at < last) at++, count++;
     return last ? count : -1;
 }
@@ -236,6 +275,15 @@ TEST_ONCE(offload_leaves_room_on_the_device)
         {tall, "autograd loss; adamw lr; recompute layers; zero bucket=1", "activations=host",
          60000},
         {model, "autograd loss; adamw lr; zero bucket=1 micro_batches=2", "gradients=host", 32768},
+        {model, "autograd loss; adamw lr; zero bucket=1 stage=0 world=2 micro_batches=2",
+         "gradients=host", 24576},
+        {model, "autograd loss; adamw lr; zero bucket=1 stage=2 world=2 micro_batches=2",
+         "gradients=host", 12288},
+        {model, "autograd loss; adamw lr; zero bucket=1 stage=3 world=2 micro_batches=2",
+         "gradients=host", 12288},
+        {model, "autograd loss; adamw lr; zero bucket=1 stage=0 world=4 nodes=2 micro_batches=2",
+         "gradients=host", 24576},
+        {model, "autograd loss; clip 1; adamw lr; zero bucket=1", "gradients=host", 12288},
         {model, "autograd loss; adamw lr; zero bucket=1", "gradients=host optimizer=host", 65536},
         {model, "autograd loss; adamw lr; zero bucket=1", "parameters=host optimizer=host", 98304},
     };
@@ -701,6 +749,55 @@ TEST_ONCE(offload_mistakes_in_pieces_are_found)
     for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
         check_mistake(t, cut, list[k].from, list[k].to, list[k].error);
     }
+}
+
+/* A sum over ranks onto an accumulator in host memory, with queues. */
+static const char summed[] = "zero stage=2 world=2 micro_batches=2\n"
+                             "%2  = param \"w\" : f32[8,8]\n"
+                             "%42 = bucket %2 {at=[0] size=2048} : f32[2048]\n"
+                             "%1  = input \"x\" : f32[8,8]\n"
+                             "%4  = input \"lr\" : f32[]\n"
+                             "%46 = pack %1 {at=[0] size=2048} : f32[2048]\n"
+                             "%47 = accumulator : f32[1024] host\n"
+                             "%48 = copy %47 : f32[1024] queue=upload\n"
+                             "      wait %48\n"
+                             "%49 = reduce_scatter %46, %48 {world=2} : f32[1024]\n"
+                             "%50 = copy %49, %47 {to=host} : f32[1024] host queue=download\n"
+                             "      wait %50\n"
+                             "update:\n"
+                             "%43 = shard %42 {world=2} : f32[1024]\n"
+                             "%51 = copy %50 : f32[1024]\n"
+                             "      sgd %43, %51, %4 {world=2 blocks=[0,1] decays=[0]}\n"
+                             "%52 = all_gather %43, %42 {world=2} : f32[2048]\n";
+
+TEST_ONCE(offload_mistakes_of_sums_are_found)
+{
+    static const struct {
+        const char *from, *to, *error; /* error NULL: it is none */
+    } list[] = {
+        {"", "", NULL},
+        {"reduce_scatter %46, %48", "reduce_scatter %46, %47",
+         "%46 lies in the space device, and %47 in host"},
+        {"      wait %48\n", "", "%48 while copy %48 on queue upload writes it"},
+        {"      wait %50\n", "", "nothing waits for it before the end of the micro section"},
+        {"%50 = copy %49, %47 {to=host} : f32[1024] host queue=download\n      wait %50\n",
+         "%50 = copy %49 {to=host} : f32[1024] host\n",
+         "it updates a copy of %47, and nothing copies it back"},
+        {"copy %49, %47", "copy %48, %47",
+         "%48 is an accumulator: its value is that of the sum onto it"},
+        {"copy %50 : f32", "copy %47 : f32",
+         "%51 is an accumulator: its value is that of the sum onto it"},
+        {"sgd %43, %51", "sgd %43, %48",
+         "%48 is an accumulator: its value is that of the sum onto it"},
+        {"%50 = copy %49, %47", "%55 = accumulator : f32[1024] host\n%50 = copy %49, %55",
+         "operand 0 must be a sum onto a copy of %55, which it brings back"},
+        {"update:\n",
+         "%55 = copy %47 : f32[1024]\n%56 = reduce_scatter %46, %55 {world=2} : f32[1024]\n"
+         "%57 = copy %56, %47 {to=host} : f32[1024] host\nupdate:\n",
+         "%55 accumulates %49 already"},
+    };
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++)
+        check_mistake(t, summed, list[k].from, list[k].to, list[k].error);
 }
 
 /* Passes out of order, and invalid descriptions. */

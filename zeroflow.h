@@ -995,10 +995,30 @@ typedef struct zf_zero_desc {
      * that forward and backward pass use the same values; what the optimizer updates is not
      * rounded */
     bool quantized_weights;
-    /* Stages 1 to 3, without mics (ZeRO++, qgZ): gradients are sent as integers of 4 bits, 1 / 4 of
-     * the bytes of bf16, and added in f32 in the order of ranks: inside a node, then, quantised
-     * again, between nodes. The loss and other scalars are not quantised */
+    /* Stages 1 to 3 (ZeRO++, qgZ): gradients are sent as integers of 4 bits, 1 / 4 of the bytes of
+     * bf16, and added in f32 in the order of ranks: inside a node, then, quantised again, between
+     * nodes. With mics the nodes add a part of each shard each, and once in a step send each other
+     * the sums in 8 bits. The loss and other scalars are not quantised */
     bool quantized_gradients;
+    /* With quantized_gradients (LoCo, Xie et al. 2024): what a rank rounds off a gradient it adds to
+     * its next gradient, that of the next micro-batch or step. For each exchange h = gradient + e is
+     * quantised, r is what that rounds off h, and e = loco_beta e + (1 - loco_beta) r. e is a state,
+     * "loco.error/w", f32 of each rank for all elements of a parameter; with several nodes also
+     * "loco.between/w", for the exchange between them, of each node, sharded over its ranks. A block
+     * with a non-finite number keeps its e. Before step 1 and every loco_reset steps, and after a
+     * step that failed or began anew, e is 0. A checkpoint of another number of ranks or nodes gives
+     * each an equal part of the sum of e; e is 0 where it has none, and is left out where the new
+     * run has none. So bits depend on how a batch is split into ranks and micro-batches. Not with a
+     * loss scale or zf_tile.
+     *
+     * The paper keeps e in 8 bits, where this is r to the last bit, and writes beta for 1 -
+     * loco_beta. DeepSpeed (0.16; later releases have removed it) keeps e in 8 bits as well, and
+     * computes it in f16; only for stage 3 on several nodes; sends gradients of one dimension, and
+     * those whose elements 2 x ranks does not divide, as they are; and counts tensors instead of
+     * steps for the reset, which is then that of one tensor */
+    bool loco;
+    double loco_beta;   /* in [0, 1); 0: 0.8; ZF_ZERO: 0, which loses nothing */
+    int64_t loco_reset; /* 0: 1024; -1: never */
     int32_t quantized_block;  /* as zf_quantize_desc.block; shards are padded to it; 0: 256 */
     zf_dtype quantized_scale; /* as zf_quantize_desc.scale */
     /* Maximum bytes of a bucket, which ends where a scope ends; 0: the size of the largest numbered
@@ -1590,6 +1610,10 @@ typedef struct zf_plan {
     size_t at_peak[ZF_KINDS]; /* of each kind, the bytes alive at the peak: in sum live_bytes */
     zf_traffic traffic; /* of all collectives, and of each kind of group: */
     zf_traffic traffic_over[ZF_OVERS];
+    /* Of the bytes to other ranks: scales of quantised values; and of the others, padding of buckets,
+     * on average over the ranks */
+    zf_moved scales, padding;
+    size_t loco_bytes; /* of ZF_OPTIMIZER: what quantised gradients have left to send */
     double flops; /* of the matrix products of a step, a multiply-add being two; the model's: */
     double recomputed_flops; /* without the products of zf_recompute, which are these */
     int32_t nodes;
@@ -2190,7 +2214,7 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
       A(param, a, f) A(param, b, f) A(param, frozen, b) A(param, row, i) A(param, rows, i)         \
       A(param, bits, i) A(param, block, i) A(param, scale, d))                                     \
     X(state, 0, 1, A(state, value, f) A(state, row, i) A(state, rows, i)                           \
-      A(state, ranks, e(stage|whole|each|cut)))                                                    \
+      A(state, ranks, e(stage|whole|each|cut|node)))                                               \
     X(cache, 0, 0, )                                                                               \
     X(constant, 0, 0, A(constant, values, v))                                                      \
     /* elementwise, broadcasting */                                                                \
@@ -2305,6 +2329,9 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(all_reduce, 1, 2, A(all_reduce, world, i) A(all_reduce, over, e(all|node|local)))            \
     X(all_to_all, 1, 1, A(all_to_all, world, i) A(all_to_all, over, e(all|node|local)))            \
     X(bcast, 1, 1, A(bcast, world, i) A(bcast, over, e(all|node|local)) A(bcast, root, i))         \
+    X(quantize_feedback, 2, 2, A(quantize_feedback, bits, i) A(quantize_feedback, block, i)        \
+      A(quantize_feedback, scale, d) A(quantize_feedback, beta, f)                                 \
+      A(quantize_feedback, reset, i))                                                              \
     X(dequantize_sum, 1, 2, A(dequantize_sum, bits, i) A(dequantize_sum, block, i)                 \
       A(dequantize_sum, scale, d) A(dequantize_sum, to, d) A(dequantize_sum, parts, i))            \
     /* effects */                                                                                  \

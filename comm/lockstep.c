@@ -343,9 +343,9 @@ static zf_status zfi_lockstep_run(const zf_lockstep_desc *d, const char *call, b
     if (last && !status) status = zfi_lockstep_range(&s, first->micro_end, first->launch_count);
     for (int32_t r = 0; r < d->count; r++) {
         zf_program *p = d->programs[r];
-        p->micro = status || last ? 0 : p->micro + 1;
+        p->micro = last ? 0 : p->micro + 1;
         if (!status && last) zfi_count_step(p);
-        if (status) zfi_fail(&p->error, status, "%s", error->text);
+        if (status) zfi_forget_micro(p), zfi_fail(&p->error, status, "%s", error->text);
     }
     zfi_free(&s.memory, s.sum, s.sum_bytes);
     zfi_free(&s.memory, s.calls, 2 * world * sizeof *s.calls);

@@ -17,6 +17,11 @@ typedef struct zfi_mesh {
     int32_t world, nodes;
 } zfi_mesh;
 
+/* How a state of a parameter is laid out over the ranks, the attribute `ranks` of state: sharded
+ * from stage 1 on; whole on each rank, the same everywhere; each rank has one of its own; sharded
+ * at all stages; each node has one of its own, sharded over its ranks. */
+enum { ZFI_STATE_STAGE, ZFI_STATE_WHOLE, ZFI_STATE_EACH, ZFI_STATE_CUT, ZFI_STATE_NODE };
+
 static bool zfi_is_mesh(zfi_mesh m) { return m.nodes > 1 && m.nodes < m.world; }
 
 /* The number of ranks in a node. */

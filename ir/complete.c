@@ -16,7 +16,7 @@ static int32_t zfi_pack_behind(const zf_graph *g, int32_t id)
         if (node->op == ZF_OP_reduce_scatter) count *= ZF_INT(node, reduce_scatter, world);
         if (node->op == ZF_OP_all_gather) count /= ZF_INT(node, all_gather, world);
         id = 0;
-        if (node->op == ZF_OP_quantize || node->op == ZF_OP_dequantize_sum) id = node->args[0];
+        if (zfi_reforms(node->op)) id = node->args[0];
         for (int32_t k = 0; k < node->arg_count && !id; k++)
             if (zfi_node_count(&g->nodes[node->args[k]]) == count) id = node->args[k];
     }

@@ -267,8 +267,10 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
         if (zfi_node_count(node) != 1) s.bits = r->shares;
         return s;
     case ZFI_RANKS_BUCKET:
-        if (ZF_INT(node, bucket, world) > 1) s.bits = ZFI_SHARD, s.cut = zfi_shard_axes(g);
-        if (ZF_INT(node, bucket, each)) s.bits = r->shares & ZFI_OTHER;
+        if (ZF_INT(node, bucket, world) > 1)
+            s.bits = ZFI_SHARD,
+            s.cut = ZF_INT(node, bucket, each) ? ZFI_AXIS_LOCAL : zfi_shard_axes(g);
+        if (ZF_INT(node, bucket, each)) s.bits |= r->shares & ZFI_OTHER;
         return s;
     case ZFI_RANKS_KNOWN: s.bits = ZFI_KNOWN; return s;
     case ZFI_RANKS_ALIKE: return s;
@@ -319,8 +321,11 @@ static void zfi_check_world(const zfi_ranks *r, int32_t id)
     const zf_attribute *world = zfi_attribute_of(g, &g->nodes[id], "world");
     const bool together = zfi_has(g, id, ZF_OP_COLLECTIVE), mesh = zfi_is_mesh(zfi_mesh_of(g));
     const int64_t over = together ? ZF_INT(&g->nodes[id], all_gather, over) : ZF_OVER_ALL;
-    const int32_t ranks = together ? zfi_mesh_size(zfi_mesh_of(g), over) : g->shards;
     const zf_op op = g->nodes[id].op;
+    const bool of_node = op == ZF_OP_bucket && ZF_INT(&g->nodes[id], bucket, each);
+    const int32_t ranks = together  ? zfi_mesh_size(zfi_mesh_of(g), over)
+                          : of_node ? zfi_mesh_local(zfi_mesh_of(g))
+                                    : g->shards;
     if (together && !(g->stages & ZFI_STAGE_RANKS))
         zfi_verify_fail(g, id, "a collective comes with zf_zero, which has not been run");
     else if (over && !mesh)
@@ -691,14 +696,14 @@ static void zfi_check_assign(zfi_ranks *r, int32_t id)
 }
 
 /* Checks that what is compressed, and the errors that remain, are both of this rank's whole value,
- * or both of its shard. */
-static void zfi_check_signs(zfi_ranks *r, int32_t id)
+ * or both of its shard. Errors of quantised gradients change in each micro-batch. */
+static void zfi_check_errors(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
     const zfi_node *errors = &g->nodes[node->args[1]];
     const bool each = errors->op == ZF_OP_bucket && ZF_INT(errors, bucket, each);
-    if (!node->update)
+    if (!node->update && node->op == ZF_OP_sign_compress)
         zfi_verify_fail(g, id, "it writes %%%d in the micro section, which may run again",
                         (int)node->args[1]);
     else if (r->at[node->args[0]].bits & ZFI_OTHER && !each)
@@ -850,7 +855,8 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     if (zfi_has(g, id, ZF_OP_UPDATE)) zfi_check_update(r, id);
     if (node->op == ZF_OP_delay) zfi_check_delay(r, id);
     if (node->op == ZF_OP_assign) zfi_check_assign(r, id);
-    if (node->op == ZF_OP_sign_compress) zfi_check_signs(r, id);
+    if (node->op == ZF_OP_sign_compress || node->op == ZF_OP_quantize_feedback)
+        zfi_check_errors(r, id);
     if (node->op == ZF_OP_variance_ratio) zfi_check_variances(r, id);
     zfi_check_copies(r, id);
     if (node->op == ZF_OP_advance || node->op == ZF_OP_loss_scale_update) zfi_check_moves(r, id);

@@ -6,6 +6,7 @@
  *     %9 = dequantize %8 {bits=8 block=256 to=bf16} : bf16[1024]
  *     %9 = dequantize_sum %8 {bits=8 block=256 parts=4} : f32[256]    the sum of 4 parts of %8
  *     %9 = dequantize_sum %8, %7 {bits=8 block=256 parts=4} : f32[256]    added to the accumulator
+ *     %8 = quantize_feedback %7, %6 {bits=4 block=256 beta=0.8 reset=1024} : u8[528]
  *
  * Along the last dimension, each `block` elements x become one record: their scale s, in f32 or
  * with scale=bf16 in bf16, then integers q of 8 or 4 bits in two's complement. A record means the
@@ -28,7 +29,17 @@
  *
  *     |y - x| <= s (1/2 + 2^-15) + most u / 2
  *
- * (Symmetric quantisation in blocks: Dettmers et al. 2022; as ranks use it: Wang et al. 2023.) */
+ * (Symmetric quantisation in blocks: Dettmers et al. 2022; as ranks use it: Wang et al. 2023.)
+ *
+ * quantize_feedback adds the errors e, a state of f32, to x, and keeps in e what the records do not
+ * say (LoCo, Xie et al. 2024):
+ *
+ *     h = x + e      records of h      r = h - s q      e = beta e + (1 - beta) r
+ *
+ * r is exact: where q is not 0, s q is within a factor of 2 of h. So with beta=0 nothing is lost:
+ * x + e_old = s q + e_new, x + e_old being rounded to f32. Errors of a block with a non-finite
+ * number do not change. They count as 0 in the first micro-batch of the steps 1, 1 + reset, 1 + 2
+ * reset, ...; reset=0: in none. */
 
 /* Of the attributes of quantize, dequantize and dequantize_sum. */
 static zfi_blocks zfi_blocks_of(const zf_attribute *attributes)
@@ -41,6 +52,18 @@ static zf_status zfi_infer_block(const zfi_infer *c)
 {
     return zfi_infer_quantized(c, ZF_INT(c, quantize, bits), ZF_INT(c, quantize, block),
                                ZF_INT(c, quantize, scale));
+}
+
+/* The operator makes records: quantize, with or without errors. */
+static bool zfi_quantizes(zf_op op)
+{
+    return op == ZF_OP_quantize || op == ZF_OP_quantize_feedback;
+}
+
+/* The operator's result says what its operand says, or the sum of its parts, in another form. */
+static bool zfi_reforms(zf_op op)
+{
+    return zfi_quantizes(op) || op == ZF_OP_dequantize || op == ZF_OP_dequantize_sum;
 }
 
 /* The result has `to` elements along the last dimension for each `from` of the operand. */
@@ -63,12 +86,32 @@ static zf_status zfi_infer_records(zfi_infer *c, int64_t from, int64_t to, const
 static zf_status zfi_infer_quantize(zfi_infer *c)
 {
     zfi_blocks b;
-    zf_status status = zfi_infer_dtypes(c, true);
+    zf_status status = ZF_OK;
+    if (!zfi_is_float(c->args[0]->dtype))
+        status =
+            zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0 must be float: f32, bf16, f16 or f64");
     if (!status) status = zfi_infer_block(c);
     if (status) return status;
     b = zfi_blocks_of(c->attributes);
     c->dtype = ZF_U8;
     return zfi_infer_records(c, b.block, b.record, "elements of a block");
+}
+
+static zf_status zfi_infer_quantize_feedback(zfi_infer *c)
+{
+    const zf_op errors = c->args[1]->op;
+    const double beta = ZF_FLOAT(c, quantize_feedback, beta);
+    if (c->args[1]->dtype != ZF_F32 || (errors != ZF_OP_state && errors != ZF_OP_bucket) ||
+        zfi_node_count(c->args[1]) != zfi_node_count(c->args[0]))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "operand 1, the errors, must be a state f32 of %lld elements",
+                              (long long)zfi_node_count(c->args[0]));
+    if (!(beta >= 0 && beta < 1))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "beta is %g; it must be in [0, 1)", beta);
+    if (ZF_INT(c, quantize_feedback, reset) < 0)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "reset is %lld; it must be 0 or more",
+                              (long long)ZF_INT(c, quantize_feedback, reset));
+    return zfi_infer_quantize(c);
 }
 
 static zf_status zfi_infer_dequantize(zfi_infer *c)
@@ -176,6 +219,30 @@ ZFI_BODY int32_t zfi_low_integer(int32_t q) { return ((q & 15) ^ 8) - 8; }
     }                                                                                              \
     ZFI_KERNEL(zfi_dequantize4_##suffix, (type * y, const uint8_t *q, float scale, int64_t n),     \
                (y, q, scale, n))
+
+/* h = x + e */
+ZFI_BODY void zfi_feedback_sum_body(zfi_isa isa, float *h, const float *e, int64_t n)
+{
+    (void)isa;
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n; i++) h[i] += e[i];
+}
+ZFI_KERNEL(zfi_feedback_sum, (float *h, const float *e, int64_t n), (h, e, n))
+
+/* e = beta e + (1 - beta) (h - y). Not by zfi_fma, which rounds otherwise on some sets. */
+ZFI_BODY void zfi_feedback_error_body(zfi_isa isa, float *e, const float *h, const float *y,
+                                      float beta, float rest, int64_t n)
+{
+    (void)isa;
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n; i++) {
+        const float kept = beta * e[i], r = h[i] - y[i];
+        e[i] = kept + rest * r;
+    }
+}
+ZFI_KERNEL(zfi_feedback_error,
+           (float *e, const float *h, const float *y, float beta, float rest, int64_t n),
+           (e, h, y, beta, rest, n))
 
 ZFI_DEQUANTIZE(f32, float, =, )
 ZFI_DEQUANTIZE(add, float, +=, )
@@ -306,6 +373,39 @@ static void zfi_quantize_records(const zf_launch *l, int64_t first, int64_t last
     }
 }
 
+/* The errors count as 0. */
+static bool zfi_begins_errors(const zf_launch *l)
+{
+    const int64_t reset = ZF_INT(l, quantize_feedback, reset);
+    return reset && !l->run->micro && (l->run->step - 1) % reset == 0;
+}
+
+/* Both kernels, the reference too, compute in f32: what is kept is exactly what was not sent. */
+static void zfi_feedback_records(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zfi_blocks b = zfi_blocks_of(l->attributes);
+    const zfi_isa isa = zfi_cpu_of(l)->isa;
+    const zf_array *x = &l->args[0];
+    const double beta = ZF_FLOAT(l, quantize_feedback, beta);
+    float h[ZFI_BLOCK_MOST], y[ZFI_BLOCK_MOST];
+    const zf_array sum = {h, ZF_F32, ZF_SHAPE(b.block)};
+    for (int64_t k = first; k < last; k++) {
+        uint8_t *record = (uint8_t *)l->out.data + k * b.record;
+        float *e = (float *)l->args[1].data + k * b.block;
+        const uint8_t *q;
+        if (zfi_begins_errors(l)) memset(e, 0, (size_t)b.block * sizeof *e);
+        if (x->dtype == ZF_F64)
+            for (int64_t i = 0; i < b.block; i++) h[i] = (float)zfi_get(x, k * b.block + i);
+        else zfi_widen(isa, h, x->dtype, zfi_element(x->data, x->dtype, k * b.block), b.block);
+        zfi_feedback_sum(isa, h, e, b.block);
+        if (zfi_cpu_of(l)->reference) zfi_quantize_plain(&b, record, &sum, 0);
+        else zfi_quantize_block(isa, &b, record, ZF_F32, h);
+        if (isnan(zfi_get_scale(&b, record, &q))) continue;
+        zfi_dequantize_block(isa, &b, ZF_F32, y, record, false);
+        zfi_feedback_error(isa, e, h, y, (float)beta, (float)(1 - beta), b.block);
+    }
+}
+
 /* The number of parts that are added. */
 static int64_t zfi_parts_of(const zf_launch *l)
 {
@@ -360,6 +460,26 @@ static zf_status zfi_cpu_quantize(const zf_launch *l)
     return ZF_OK;
 }
 
+static zf_status zfi_cpu_quantize_feedback(const zf_launch *l)
+{
+    const int64_t block = ZF_INT(l, quantize, block);
+    zfi_split(l, zfi_count(&l->args[0]) / block, zfi_row_grain(block), zfi_feedback_records);
+    return ZF_OK;
+}
+
+/* Of x, records, and errors that it reads and writes. */
+static double zfi_bytes_with_errors(const zf_launch *l)
+{
+    return (double)zfi_array_bytes(&l->args[0]) + 2 * (double)zfi_array_bytes(&l->args[1]) +
+           (double)zfi_array_bytes(&l->out);
+}
+
+static uint32_t zfi_writes_errors(const zfi_node *node)
+{
+    (void)node;
+    return 2;
+}
+
 static zf_status zfi_cpu_dequantize(const zf_launch *l)
 {
     const int64_t block = ZF_INT(l, quantize, block);
@@ -404,6 +524,9 @@ ZF_API zf_status zf_dequantize_values(float *values, const void *records, size_t
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(quantize_feedback, quantize, bits)
+ZFI_SAME_ATTRIBUTE(quantize_feedback, quantize, block)
+ZFI_SAME_ATTRIBUTE(quantize_feedback, quantize, scale)
 ZFI_SAME_ATTRIBUTE(dequantize, quantize, bits)
 ZFI_SAME_ATTRIBUTE(dequantize, quantize, block)
 ZFI_SAME_ATTRIBUTE(dequantize, quantize, scale)
@@ -413,6 +536,10 @@ ZFI_SAME_ATTRIBUTE(dequantize_sum, quantize, scale)
 ZFI_SAME_ATTRIBUTE(dequantize_sum, dequantize, to)
 ZFI_OPERATOR(quantize, .infer = zfi_infer_quantize, .grad = zfi_grad_none, .cpu = zfi_cpu_quantize,
              .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_FORM, .traits = ZF_OP_READS_HALF)
+ZFI_OPERATOR(quantize_feedback, .infer = zfi_infer_quantize_feedback, .grad = zfi_grad_none,
+             .cpu = zfi_cpu_quantize_feedback, .writes = zfi_writes_errors,
+             .bytes = zfi_bytes_with_errors, .holds = ZF_COMMUNICATION,
+             .ranks = ZFI_RANKS_FORM, .traits = ZF_OP_MUTATES | ZF_OP_READS_HALF)
 ZFI_OPERATOR(dequantize, .infer = zfi_infer_dequantize, .grad = zfi_grad_none,
              .cpu = zfi_cpu_dequantize, .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_FORM,
              .traits = ZF_OP_READS_HALF)

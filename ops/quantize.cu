@@ -1,5 +1,5 @@
-/* quantize, dequantize and dequantize_sum on CUDA (ops/quantize.c), with the bits of the CPU's
- * kernels; a NaN may be another one. A warp does one record: each lane four integers of 8 bits at a
+/* quantize, quantize_feedback, dequantize and dequantize_sum on CUDA (ops/quantize.c), with the bits
+ * of the CPU's kernels; a NaN may be another one. A warp does one record: each lane four integers of 8 bits at a
  * time, or eight of 4 bits, so that it moves 4 bytes of the record. */
 
 typedef struct zfi_blocks {
@@ -71,20 +71,66 @@ __device__ __forceinline__ uint32_t zfi_integer_of(float x, float up, float by, 
     return (uint32_t)(int)rintf(fminf(fmaxf(q, -most), most));
 }
 
+/* What quantize_feedback adds, and keeps what the records do not say in; errors NULL: quantize. */
+typedef struct zfi_feedback {
+    float *errors, beta, rest;
+    int64_t reset;
+    const zf_run *run; /* in device memory */
+} zfi_feedback;
+
+/* The errors count as 0. */
+__device__ __forceinline__ bool zfi_begins_errors(const zfi_feedback &f)
+{
+    return f.errors && f.reset && !f.run->micro && (f.run->step - 1) % f.reset == 0;
+}
+
+/* What remains of h = x + e after its integers in the low or high half of the bytes of `word`. */
+__device__ __forceinline__ void zfi_keep_errors(const zfi_feedback &f, float *errors,
+                                                const float (&e)[4], const float (&h)[4],
+                                                uint32_t word, int bits, bool high, float scale)
+{
+    float kept[4];
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const int byte = (int)(word >> (8 * n) & 255);
+        const int q = bits == 8 ? (byte ^ 128) - 128 : (((high ? byte >> 4 : byte & 15)) ^ 8) - 8;
+        const float r = __fsub_rn(h[n], __fmul_rn((float)q, scale));
+        kept[n] = __fadd_rn(__fmul_rn(f.beta, e[n]), __fmul_rn(f.rest, r));
+    }
+    zfi_put_four(errors, kept);
+}
+
+/* 4 elements x, with errors h = x + e, which are put into e. */
+template <class T>
+__device__ __forceinline__ void zfi_get_sums(float (&h)[4], float (&e)[4], const T *x,
+                                             const float *errors, bool begins)
+{
+    zfi_get_four(h, x);
+    if (!errors) return;
+#pragma unroll
+    for (int n = 0; n < 4; n++) e[n] = 0;
+    if (!begins) zfi_get_four(e, errors);
+#pragma unroll
+    for (int n = 0; n < 4; n++) h[n] = __fadd_rn(h[n], e[n]);
+}
+
 template <class T>
 __global__ void __launch_bounds__(ZFI_THREADS)
-    zfi_quantize_kernel(unsigned char *out, const T *in, int64_t records, const zfi_blocks b)
+    zfi_quantize_kernel(unsigned char *out, const T *in, int64_t records, const zfi_blocks b,
+                        const zfi_feedback f)
 {
     const int lane = (int)threadIdx.x % ZFI_WARP, half = b.block / 2;
+    const bool begins = zfi_begins_errors(f);
     const int64_t step = (int64_t)gridDim.x * blockDim.x / ZFI_WARP;
     for (int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / ZFI_WARP; k < records;
          k += step) {
         const T *x = in + k * b.block;
+        float *errors = f.errors ? f.errors + k * b.block : NULL;
         unsigned char *record = out + k * b.record, *q = record + b.head;
         float largest = 0, nan = 0, scale, up, by;
         for (int i = lane * 4; i < b.block; i += ZFI_WARP * 4) {
-            float at[4];
-            zfi_get_four(at, x + i);
+            float at[4], e[4] = {};
+            zfi_get_sums(at, e, x + i, errors ? errors + i : NULL, begins);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 largest = fmaxf(largest, fabsf(at[n]));
@@ -103,10 +149,14 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         }
         for (int i = lane * 4; i < b.block * b.bits / 8; i += ZFI_WARP * 4) {
             uint32_t word = 0;
+            float low[4] = {}, high[4] = {}, low_e[4] = {}, high_e[4] = {};
+            if (scale > 0 || errors) {
+                zfi_get_sums(low, low_e, x + i, errors ? errors + i : NULL, begins);
+                if (b.bits == 4)
+                    zfi_get_sums(high, high_e, x + half + i, errors ? errors + half + i : NULL,
+                                 begins);
+            }
             if (scale > 0) {
-                float low[4], high[4];
-                zfi_get_four(low, x + i);
-                if (b.bits == 4) zfi_get_four(high, x + half + i);
 #pragma unroll
                 for (int n = 0; n < 4; n++) {
                     uint32_t byte = zfi_integer_of(low[n], up, by, b.most);
@@ -116,6 +166,16 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                 }
             }
             zfi_put_word(q + i, word);
+            if (!errors) continue;
+            /* Errors of a block with a non-finite number do not change, unless they begin. */
+            if (scale == scale) {
+                zfi_keep_errors(f, errors + i, low_e, low, word, b.bits, false, scale);
+                if (b.bits == 4)
+                    zfi_keep_errors(f, errors + half + i, high_e, high, word, 4, true, scale);
+            } else if (begins) {
+                zfi_put_four(errors + i, low_e);
+                if (b.bits == 4) zfi_put_four(errors + half + i, high_e);
+            }
         }
     }
 }
@@ -160,15 +220,23 @@ static unsigned zfi_record_grid(const zf_launch *l, int64_t records)
     return zfi_grid(l, zfi_div_up(records, ZFI_THREADS / ZFI_WARP));
 }
 
+/* quantize and quantize_feedback */
 static zf_status zfi_cuda_quantize(const zf_launch *l)
 {
     const zfi_blocks b = zfi_blocks_of(l);
+    zfi_feedback f = {NULL, 0, 0, 0, zfi_device_of(l)->run};
     const int64_t records = zfi_count(&l->args[0]) / b.block;
     if (!records) return ZF_OK;
+    if (l->op == ZF_OP_quantize_feedback) {
+        const double beta = ZF_FLOAT(l, quantize_feedback, beta);
+        f.errors = static_cast<float *>(l->args[1].data);
+        f.beta = (float)beta, f.rest = (float)(1 - beta);
+        f.reset = ZF_INT(l, quantize_feedback, reset);
+    }
     ZFI_FLOATS(l, l->args[0].dtype, T,
                ZF_LAUNCH(zfi_quantize_kernel<T>, zfi_record_grid(l, records), ZFI_THREADS, 0,
                          zfi_stream(l), static_cast<unsigned char *>(l->out.data),
-                         static_cast<const T *>(l->args[0].data), records, b);)
+                         static_cast<const T *>(l->args[0].data), records, b, f);)
     return zfi_launched(l);
 }
 
@@ -188,5 +256,6 @@ static zf_status zfi_cuda_dequantize(const zf_launch *l)
 }
 
 ZFI_KERNEL(quantize, zfi_cuda_quantize, NULL)
+ZFI_KERNEL(quantize_feedback, zfi_cuda_quantize, NULL)
 ZFI_KERNEL(dequantize, zfi_cuda_dequantize, NULL)
 ZFI_KERNEL(dequantize_sum, zfi_cuda_dequantize, NULL)

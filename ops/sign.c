@@ -164,18 +164,6 @@ static zf_status zfi_cpu_sign_compress(const zf_launch *l)
     return ZF_OK;
 }
 
-static uint32_t zfi_writes_errors(const zfi_node *node)
-{
-    (void)node;
-    return 2;
-}
-
-static double zfi_bytes_sign_compress(const zf_launch *l)
-{
-    return (double)zfi_array_bytes(&l->args[0]) + 2 * (double)zfi_array_bytes(&l->args[1]) +
-           (double)zfi_array_bytes(&l->out);
-}
-
 /* -------------------------------------------------------------------------- sign_expand */
 
 static zf_status zfi_infer_sign_expand(zfi_infer *c)
@@ -455,7 +443,7 @@ ZFI_SAME_ATTRIBUTE(sign_expand, sign_compress, at)
 ZFI_SAME_ATTRIBUTE(sign_expand, sign_compress, count)
 ZFI_SAME_ATTRIBUTE(sign_expand, sign_compress, world)
 ZFI_OPERATOR(sign_compress, .infer = zfi_infer_sign_compress, .cpu = zfi_cpu_sign_compress,
-             .writes = zfi_writes_errors, .bytes = zfi_bytes_sign_compress,
+             .writes = zfi_writes_errors, .bytes = zfi_bytes_with_errors,
              .ranks = ZFI_RANKS_SIGNS, .traits = ZF_OP_MUTATES)
 ZFI_OPERATOR(sign_expand, .infer = zfi_infer_sign_expand, .cpu = zfi_cpu_sign_expand,
              .ranks = ZFI_RANKS_SIGNS)

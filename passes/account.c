@@ -64,7 +64,7 @@ static int32_t zfi_set_casts(zfi_account *a, int32_t id, zf_kind kind)
 static bool zfi_brings_gradient(const zf_graph *g, int32_t id)
 {
     const zf_op op = g->nodes[id].op;
-    return zfi_has(g, id, ZF_OP_COLLECTIVE) || op == ZF_OP_quantize || op == ZF_OP_dequantize_sum;
+    return zfi_has(g, id, ZF_OP_COLLECTIVE) || zfi_reforms(op);
 }
 
 /* Sets the kinds for a gradient, from the value that an update reads back to the result of the
@@ -286,6 +286,43 @@ static zf_moved *zfi_count_node(zf_traffic *t, const zf_graph *g, int32_t id, in
     return zfi_count_calls(t, node->op, node->dtype, count, world, far, times);
 }
 
+/* Adds what of the bytes that a collective has `moved` are scales, and what padding of buckets. */
+static void zfi_count_overhead(zf_plan *plan, const zf_graph *g, int32_t id, const zf_moved *moved)
+{
+    size_t *const scales[] = {&plan->scales.bytes, &plan->scales.between},
+                  *const padding[] = {&plan->padding.bytes, &plan->padding.between};
+    const size_t bytes[] = {moved->bytes, moved->between};
+    int64_t head = 0, record = 1, used = 0;
+    bool formed = false; /* it is known what is sent: floats, or records */
+    for (const zfi_node *node;; id = node->args[0]) {
+        node = &g->nodes[id];
+        if (node->op == ZF_OP_bucket || node->op == ZF_OP_pack) break;
+        if (!zfi_reforms(node->op) && !zfi_has(g, id, ZF_OP_COLLECTIVE) &&
+            node->op != ZF_OP_cast && node->op != ZF_OP_shard && node->op != ZF_OP_copy)
+            return;
+        if (zfi_quantizes(node->op) && !formed) {
+            const zfi_blocks b = zfi_blocks_of(node->attributes);
+            head = (int64_t)zf_dtype_size(b.scale), record = b.record;
+        }
+        formed |= zfi_reforms(node->op);
+    }
+    for (int32_t k = 0; k < g->nodes[id].arg_count; k++)
+        used += zfi_node_count(&g->nodes[g->nodes[id].args[k]]);
+    for (int k = 0; k < 2; k++) {
+        const size_t of_scales = bytes[k] / (size_t)record * (size_t)head;
+        *scales[k] += of_scales;
+        *padding[k] += (size_t)((double)(bytes[k] - of_scales) *
+                                (1 - (double)used / (double)ZF_INT(&g->nodes[id], bucket, size)));
+    }
+}
+
+/* The node is a bucket of what quantised gradients have left to send. */
+static bool zfi_holds_left(const zf_graph *g, const zfi_node *node)
+{
+    const zfi_node *leaf = &g->nodes[node->arg_count ? node->args[0] : 0];
+    return node->op == ZF_OP_bucket && zfi_is_left(leaf->op, leaf->name);
+}
+
 static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
@@ -293,8 +330,12 @@ static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
         const zfi_node *node = &g->nodes[id];
         const int64_t times = node->update ? 1 : g->micro_batches;
         zfi_count_node(&plan->traffic, g, id, times);
-        if (zfi_has(g, id, ZF_OP_COLLECTIVE))
+        if (zfi_holds_left(g, node)) plan->loco_bytes += zfi_node_bytes(node);
+        if (zfi_has(g, id, ZF_OP_COLLECTIVE)) {
+            zf_traffic own = {.bcast.calls = 0};
             zfi_count_node(&plan->traffic_over[ZF_INT(node, all_gather, over)], g, id, times);
+            zfi_count_overhead(plan, g, id, zfi_count_node(&own, g, id, times));
+        }
     }
 }
 

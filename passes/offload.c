@@ -117,7 +117,8 @@ static zf_status zfi_check_offload(zf_graph *g, const zf_offload_desc *d)
     for (int k = 0; k < ZFI_COUNT(kinds); k++)
         for (int32_t i = 0; i < zfi_len(g->order) && kinds[k].space != ZF_DEVICE; i++)
             if (g->nodes[g->order[i]].op == ZF_OP_state &&
-                ZF_INT(&g->nodes[g->order[i]], state, ranks))
+                ZF_INT(&g->nodes[g->order[i]], state, ranks) &&
+                !zfi_is_left(ZF_OP_state, g->nodes[g->order[i]].name))
                 return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                                 "zf_offload: with a 1-bit optimizer everything stays on the device; "
                                 "%s is %s",

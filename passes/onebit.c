@@ -15,19 +15,6 @@
  * behind the second (zero_update.c). Which of the variants is built is the desc's: the warm-up is
  * AdamW over the same states. */
 
-/* How zf_zero lays a state out: the attribute `ranks` of state. */
-enum { ZFI_STATE_STAGE, ZFI_STATE_WHOLE, ZFI_STATE_EACH, ZFI_STATE_CUT };
-
-/* A new f32 state of zeros for a parameter, laid out over the ranks as `ranks` says. */
-static zf_tensor zfi_moment_over(zf_graph *g, const char *kind, zf_tensor param, int64_t ranks)
-{
-    char name[400];
-    zfi_new leaf = {.op = ZF_OP_state, .dtype = ZF_F32, .shape = zf_tensor_shape(param)};
-    snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
-    ZF_INT(&leaf, state, ranks) = ranks;
-    return zfi_leaf(g, leaf, name);
-}
-
 /* x averaged over the ranks as signs; errors stay in the states worker and server. */
 static zf_tensor zfi_sign_mean(zf_tensor x, zf_tensor worker, zf_tensor server)
 {

@@ -589,7 +589,7 @@ static bool zfi_is_deferred(const zfi_prefetch *p, int32_t id)
         return node->op == ZF_OP_copy || node->op == ZF_OP_block_norms ||
                node->op == ZF_OP_dequantize_sum;
     return !p->born[x] && !zfi_has(g, x, ZF_OP_LEAF) &&
-           (node->op == ZF_OP_quantize || node->op == ZF_OP_all_to_all ||
+           (zfi_quantizes(node->op) || node->op == ZF_OP_all_to_all ||
             node->op == ZF_OP_dequantize_sum || node->op == ZF_OP_cast ||
             node->op == ZF_OP_block_norms || node->op == ZF_OP_copy);
 }

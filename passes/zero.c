@@ -30,6 +30,13 @@
  *           %31 = quantize %30 {bits=4 block=256} : u8[2112]   %32 = all_to_all %31 ...
  *           %33 = dequantize_sum %32 {bits=4 block=256 parts=4} : f32[1024]
  *
+ * With loco what a quantisation has rounded off stays in states, whole on each rank, and in a mesh,
+ * for the exchange between nodes, of the part of a node's sum that a rank sends:
+ *
+ *           %34 = state "loco.error/w" {ranks=each} : f32[8,32]
+ *           %35 = bucket %34 {at=[0] size=4096 each=true} : f32[4096]
+ *           %31 = quantize_feedback %30, %35 {bits=4 block=256 beta=0.8 reset=1024} : u8[2112]
+ *
  * In every stage, sums start at 0 and add slot 0, 1, 2, ... of the global batch: the ranks of a
  * micro-batch in their order, micro-batch after micro-batch. Therefore each micro-batch is reduced,
  * in stages 0 and 1 too.
@@ -213,10 +220,25 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_zero: quantized_gradients is for stages 1 to 3, where each rank sums "
                         "its shard; at stage 0 each has the whole sum");
-    if (d->quantized_gradients && d->mics)
+    if (d->loco && !d->quantized_gradients)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: with mics each node has the whole sum; leave out "
-                        "quantized_gradients");
+                        "zf_zero: loco keeps the errors of quantized_gradients; it needs these");
+    if (d->loco && !(d->loco_beta >= 0 && d->loco_beta < 1))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: loco_beta is %g; it must be in [0, 1)", d->loco_beta);
+    if (d->loco && d->loco_reset < -1)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: loco_reset is %lld; it must be 1 or more, or -1 for never",
+                        (long long)d->loco_reset);
+    if (d->loco && zfi_scaler_node(g, ZF_OP_loss_scale))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: loco keeps errors of gradients, which change with a loss scale; "
+                        "use bf16 or f32");
+    for (int32_t k = 0; d->loco && k < zf_param_count(g); k++)
+        if (zfi_cut_rows_of(&g->nodes[zf_param_at(g, k).id]).rows)
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                            "zf_zero: loco: \"%s\" is a piece of a parameter; leave out zf_tile",
+                            zf_tensor_name(zf_param_at(g, k)));
     if (d->quantized_block < ZFI_BLOCK_LEAST || d->quantized_block > ZFI_BLOCK_MOST ||
         d->quantized_block % ZFI_BLOCK_LEAST)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
@@ -241,6 +263,8 @@ static zf_zero_desc zfi_zero_resolved(const zf_zero_desc *desc)
     if (!d.micro_batches) d.micro_batches = 1;
     if (!d.nodes) d.nodes = 1;
     if (!d.quantized_block) d.quantized_block = 256;
+    d.loco_beta = zfi_or(d.loco_beta, 0.8);
+    if (!d.loco_reset) d.loco_reset = 1024;
     return d;
 }
 
@@ -270,7 +294,9 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     z.shards = z.d.mics ? z.d.world / z.d.nodes : z.d.world;
     z.nodes = (size_t)zfi_len(g->nodes);
     z.cut.unit = zfi_shard_unit(&z.d);
-    zfi_cut_buckets(&z.cut, (int64_t)z.d.bucket_bytes, (int32_t)z.shards, z.d.store);
+    /* Nodes exchange parts of shards. */
+    zfi_cut_buckets(&z.cut, (int64_t)z.d.bucket_bytes,
+                    z.d.quantized_gradients ? z.d.world : (int32_t)z.shards, z.d.store);
     members = (size_t)zfi_len(z.cut.members);
     buckets = (size_t)zfi_len(z.cut.buckets);
     z.buckets = zfi_calloc(&g->memory, buckets, sizeof *z.buckets);

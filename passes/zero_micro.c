@@ -24,6 +24,7 @@ typedef struct zfi_bucket_state {
     int32_t gathered;  /* stage 3: the gathered bucket; 0 after its release */
     int32_t secondary; /* hpz: the gathered piece of this place of all nodes; 0: not yet */
     int32_t quantized; /* what is gathered instead of the bucket; 0: the bucket itself */
+    int32_t left[2]; /* loco: buckets of what the first and second exchange have left to send */
     int32_t updated;   /* members that have an update */
     int32_t lifted;    /* its last lifted node, an index into `lifted` + 1 */
     int32_t whole;     /* the whole value that the program reads, gathered from */
@@ -118,39 +119,65 @@ static int32_t zfi_sum_last(zfi_zero *z, zf_op op, int64_t over, int32_t x)
         zfi_accumulate(z, dtype, zfi_node_count(&z->graph->nodes[x]) / parts));
 }
 
-/* The integers and scales of a float value. */
-static int32_t zfi_quantize_node(zfi_zero *z, int32_t x, int bits)
+/* The integers and scales of a float value; with error feedback if there are errors. */
+static int32_t zfi_quantize_node(zfi_zero *z, int32_t x, int32_t errors, int bits)
+{
+    const int64_t block = z->d.quantized_block, scale = z->d.quantized_scale;
+    if (!x) return 0;
+    if (!errors)
+        return zfi_append_nodes(z->graph, quantize,
+                                zfi_with({.i = bits}, {.i = block}, {.i = scale}), x);
+    return zfi_append_nodes(z->graph, quantize_feedback,
+                            zfi_with({.i = bits}, {.i = block}, {.i = scale},
+                                     {.f = z->d.loco_beta}, {.i = zfi_max(z->d.loco_reset, 0)}),
+                            x, errors);
+}
+
+/* The floats of integers of 8 bits. */
+static int32_t zfi_dequantize_node(zfi_zero *z, int32_t x, zf_dtype to)
 {
     if (!x) return 0;
-    return zfi_append_nodes(
-        z->graph, quantize,
-        zfi_with({.i = bits}, {.i = z->d.quantized_block}, {.i = z->d.quantized_scale}), x);
+    return zfi_append_nodes(z->graph, dequantize,
+                            zfi_with({.i = 8}, {.i = z->d.quantized_block},
+                                     {.i = z->d.quantized_scale}, {.i = to}),
+                            x);
 }
 
 /* The sum over an axis of the mesh or all ranks of what they have quantised, as shards: as a
  * reduce_scatter, onto an accumulator if there is one. */
-static int32_t zfi_exchange(zfi_zero *z, int64_t over, int32_t x, int32_t onto, zf_dtype to)
+static int32_t zfi_exchange(zfi_zero *z, int64_t over, int32_t x, int32_t errors, int32_t onto,
+                            zf_dtype to)
 {
     const int32_t ranks = zfi_mesh_size((zfi_mesh){z->d.world, z->d.nodes}, over);
-    x = zfi_together(z, ZF_OP_all_to_all, over, zfi_quantize_node(z, x, 4), 0);
+    x = zfi_together(z, ZF_OP_all_to_all, over, zfi_quantize_node(z, x, errors, 4), 0);
     if (!x) return 0;
     return zfi_append_op(z->graph, ZF_OP_dequantize_sum, (int32_t[]){x, onto}, onto ? 2 : 1,
                          zfi_with({.i = 4}, {.i = z->d.quantized_block},
                                   {.i = z->d.quantized_scale}, {.i = to}, {.i = ranks}));
 }
 
-/* The sum of a gradient over ranks and micro-batches, sent in 4 bits: first inside nodes, each
- * sum in f32 at least. */
-static int32_t zfi_reduce_quantized(zfi_zero *z, int32_t x)
+/* The sum of bucket f's gradient over ranks and micro-batches, sent in 4 bits: first inside nodes,
+ * each sum in f32 at least. */
+static int32_t zfi_reduce_quantized(zfi_zero *z, int32_t f, int32_t x)
 {
+    const int32_t *left = z->buckets[f].left;
     zf_graph *g = z->graph;
     const zf_dtype dtype = g->nodes[x].dtype, wide = zfi_wide(dtype);
     const int64_t count = zfi_node_count(&g->nodes[x]);
     int32_t onto = 0;
-    if (z->mesh) x = zfi_exchange(z, ZF_OVER_LOCAL, x, 0, wide);
+    if (z->mesh) x = zfi_exchange(z, ZF_OVER_LOCAL, x, left[0], 0, wide);
     if (z->d.micro_batches > 1) onto = zfi_accumulate(z, wide, count / z->d.world);
-    x = zfi_exchange(z, z->mesh ? ZF_OVER_NODE : ZF_OVER_ALL, x, onto, wide);
-    return zfi_cast_node(g, x, dtype);
+    x = zfi_exchange(z, z->mesh ? ZF_OVER_NODE : ZF_OVER_ALL, x, left[z->mesh], onto, wide);
+    return z->d.mics ? x : zfi_cast_node(g, x, dtype);
+}
+
+/* mics: once in a step, the sums that the nodes have made of a shard, one part each, sent in 8
+ * bits. */
+static int32_t zfi_share_sums(zfi_zero *z, int32_t f)
+{
+    int32_t x = zfi_quantize_node(z, z->buckets[f].reduced, 0, 8);
+    x = zfi_together(z, ZF_OP_all_gather, ZF_OVER_NODE, x, 0);
+    return zfi_dequantize_node(z, x, z->cut.buckets[f].dtype);
 }
 
 /* The sum over ranks, and with several micro-batches over these too; then in f32 at least, so that
@@ -205,10 +232,10 @@ static int32_t zfi_view_node(zf_graph *g, int32_t of, int64_t at, zf_shape shape
 
 /* ------------------------------------------------------------------------------- buckets */
 
-/* A bucket for members: their leaves, by node; leaves that are 0 are left out. each: every rank has
- * its own. */
+/* A bucket for members, in so many shards, or whole if that is 0: their leaves, by node; leaves that
+ * are 0 are left out. each: every rank has its own, or every node. */
 static int32_t zfi_append_bucket(zfi_zero *z, const zfi_bucket *bucket, const int32_t *leaves,
-                                 bool sharded, bool each)
+                                 int64_t shards, bool each)
 {
     zf_graph *g = z->graph;
     size_t room = (size_t)bucket->count;
@@ -220,8 +247,7 @@ static int32_t zfi_append_bucket(zfi_zero *z, const zfi_bucket *bucket, const in
                 args[count] = leaves[k], at[count++] = z->cut.members[bucket->first + k].at;
         id = zfi_append_op(
             g, ZF_OP_bucket, args, count,
-            zfi_with(zfi_listed(at, count), {.i = bucket->size}, {.i = sharded ? z->shards : 0},
-                     {.i = each}));
+            zfi_with(zfi_listed(at, count), {.i = bucket->size}, {.i = shards}, {.i = each}));
     }
     zfi_free(&g->memory, args, room * sizeof *args);
     zfi_free(&g->memory, at, room * sizeof *at);
@@ -252,18 +278,17 @@ static int32_t zfi_state_like(const zfi_zero *z, int32_t state, int32_t member)
 /* The bucket of a member's state and of those like it. */
 static int32_t zfi_bucket_of_states(zfi_zero *z, int32_t member, int32_t state)
 {
-    enum { STAGE, WHOLE, EACH, CUT };
     zf_graph *g = z->graph;
     const zfi_bucket *bucket = &z->cut.buckets[zfi_bucket_of_member(z, member)];
     const int64_t ranks = ZF_INT(&g->nodes[state], state, ranks);
+    const bool cut = ranks == ZFI_STATE_CUT || (ranks == ZFI_STATE_STAGE && z->sharded);
     int32_t *leaves = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *leaves), id;
     if (!leaves) return zfi_graph_nomem(g), 0;
     for (int32_t m = 0; m < bucket->count; m++) {
         leaves[m] = zfi_state_like(z, state, bucket->first + m);
         if (leaves[m] && !g->nodes[leaves[m]].update) zfi_keep(z, leaves[m]);
     }
-    id = zfi_append_bucket(z, bucket, leaves, ranks == CUT || (ranks == STAGE && z->sharded),
-                           ranks == EACH);
+    id = zfi_append_bucket(z, bucket, leaves, cut ? z->shards : 0, ranks == ZFI_STATE_EACH);
     for (int32_t m = 0; m < bucket->count; m++)
         if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};
     zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
@@ -281,9 +306,38 @@ static void zfi_make_buckets(zfi_zero *z)
             leaves[k] = z->cut.members[bucket->first + k].param;
         if (leaves)
             z->buckets[f].bucket =
-                zfi_append_bucket(z, bucket, leaves, z->sharded && z->d.stage == 3, false);
+                zfi_append_bucket(z, bucket, leaves,
+                                  z->sharded && z->d.stage == 3 ? z->shards : 0, false);
         zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
     }
+}
+
+/* A bucket of new states for the gradients of bucket f: what an exchange has left to send. */
+static int32_t zfi_append_left(zfi_zero *z, int32_t f, bool second)
+{
+    zf_graph *g = z->graph;
+    const zfi_bucket *bucket = &z->cut.buckets[f];
+    int32_t *leaves = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *leaves), id = 0;
+    if (!leaves) return zfi_graph_nomem(g), 0;
+    for (int32_t k = 0; k < bucket->count && !g->error.status; k++) {
+        const int32_t m = bucket->first + k;
+        if (z->gradient[m])
+            leaves[k] = zfi_moment_over(g, second ? "loco.between" : "loco.error",
+                                        (zf_tensor){g, z->cut.members[m].param},
+                                        second ? ZFI_STATE_NODE : ZFI_STATE_EACH)
+                            .id;
+    }
+    if (!g->error.status)
+        id = zfi_append_bucket(z, bucket, leaves, second ? z->d.world / z->d.nodes : 0, true);
+    zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
+    return id;
+}
+
+static void zfi_make_left(zfi_zero *z)
+{
+    for (int32_t f = 0; f < zfi_len(z->cut.buckets) && !z->graph->error.status; f++)
+        for (int second = 0; second <= z->mesh && z->buckets[f].gradients; second++)
+            z->buckets[f].left[second] = zfi_append_left(z, f, second);
 }
 
 /* The node is a concat of parameters that are neighbours in a bucket. */
@@ -324,7 +378,7 @@ static int32_t zfi_sent_of(zfi_zero *z, int32_t f)
 {
     zfi_bucket_state *u = &z->buckets[f];
     if (!z->d.quantized_weights || !zfi_is_float(z->cut.buckets[f].dtype)) return u->bucket;
-    if (!u->quantized) u->quantized = zfi_quantize_node(z, u->bucket, 8);
+    if (!u->quantized) u->quantized = zfi_quantize_node(z, u->bucket, 0, 8);
     return u->quantized;
 }
 
@@ -334,12 +388,7 @@ static void zfi_open_run(zfi_zero *z, int32_t f)
     const int32_t x = zfi_sent_of(z, f);
     if (!z->d.hpz || !u->secondary) u->secondary = zfi_gather_nodes(z, x);
     u->gathered = zfi_gather_rest(z, u->secondary, 0);
-    if (u->quantized && u->gathered)
-        u->gathered = zfi_append_nodes(
-            z->graph, dequantize,
-            zfi_with({.i = 8}, {.i = z->d.quantized_block}, {.i = z->d.quantized_scale},
-                     {.i = z->cut.buckets[f].dtype}),
-            u->gathered);
+    if (u->quantized) u->gathered = zfi_dequantize_node(z, u->gathered, z->cut.buckets[f].dtype);
 }
 
 static void zfi_close_run(zfi_zero *z, int32_t f)
@@ -426,7 +475,7 @@ static void zfi_reduce_bucket(zfi_zero *z, int32_t f)
     const int32_t x = z->buckets[f].reduced;
     z->buckets[f].reduced = !x                         ? 0
                             : z->local                 ? zfi_reduce_alone(z, x)
-                            : z->d.quantized_gradients ? zfi_reduce_quantized(z, x)
+                            : z->d.quantized_gradients ? zfi_reduce_quantized(z, f, x)
                                                        : zfi_reduce_ranks(z, x, z->sharded);
 }
 
@@ -562,6 +611,7 @@ static void zfi_micro_section(zfi_zero *z)
     bool gathers = z->sharded && z->d.stage == 3;
     int32_t use = 0;
     zfi_make_buckets(z);
+    if (z->d.loco) zfi_make_left(z);
     zfi_drift_buckets(z);
     if (gathers) zfi_find_gathers(z);
     for (int32_t u = 0; u < zfi_len(z->uses); u++) (void)zfi_sent_of(z, z->uses[u].bucket);

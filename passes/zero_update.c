@@ -201,7 +201,7 @@ static int32_t zfi_states_bucket(zfi_zero *z, int32_t f, const int32_t *updates,
     if (!leaves) return zfi_graph_nomem(g), 0;
     for (int32_t m = 0; m < bucket->count; m++)
         leaves[m] = updates[m] ? g->nodes[updates[m]].args[k] : 0;
-    id = zfi_append_bucket(z, bucket, leaves, z->sharded, false);
+    id = zfi_append_bucket(z, bucket, leaves, z->sharded ? z->shards : 0, false);
     for (int32_t m = 0; m < bucket->count; m++)
         if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};
     zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
@@ -601,6 +601,8 @@ static void zfi_update_section(zfi_zero *z)
     zfi_lift_states(z, first);
     for (int32_t i = first; i < end; i++)
         if (zfi_has(g, z->order[i], ZF_OP_LEAF)) zfi_keep(z, z->order[i]);
+    for (int32_t f = 0; f < zfi_len(z->cut.buckets) && z->d.mics && z->d.quantized_gradients; f++)
+        if (z->buckets[f].reduced) z->buckets[f].reduced = zfi_share_sums(z, f);
     zfi_keep_outputs(z, false);
     zfi_keep_views(z, first);
     for (int32_t i = first; i < end && !g->error.status && !g->memory.failed; i++) {

@@ -33,7 +33,7 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
                                 : "%s: %%%d %s is not kept; zf_output keeps a value",
                         call, (int)id, g->records[node->op]->name),
                0;
-    shape = zfi_stored_shape(p->store, node->shape, zfi_is_each(node));
+    shape = zfi_stored_shape(node->shape, zfi_copies_of(p, node));
     all = (size_t)zf_shape_count(shape) * zf_dtype_size(node->dtype);
     if (bytes != all)
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "%s: %%%d %s is %s, %zu bytes, not %zu", call,

@@ -161,13 +161,18 @@ static zf_status zfi_check_tiled(const zf_program *p)
     return ZF_OK;
 }
 
-/* Each rank has a state, or a bucket of states, of its own. */
-static bool zfi_is_each(const zfi_node *node)
+/* How many copies of a state have values of their own; 0: it is one for all ranks. */
+static int32_t zfi_copies_of(const zf_program *p, const zfi_node *node)
 {
-    enum { EACH = 2 };
-    return node->op == ZF_OP_bucket ? ZF_INT(node, bucket, each) != 0
-                                    : node->op == ZF_OP_state &&
-                                          ZF_INT(node, state, ranks) == EACH;
+    const int64_t ranks = node->op == ZF_OP_state ? ZF_INT(node, state, ranks) : ZFI_STATE_STAGE;
+    if (ranks == ZFI_STATE_NODE) return p->graph->mesh_nodes;
+    return ranks == ZFI_STATE_EACH ? p->store->world : 0;
+}
+
+/* Each rank, or each node, has a state or a bucket of states of its own. */
+static bool zfi_is_each(const zf_program *p, const zfi_node *node)
+{
+    return node->op == ZF_OP_bucket ? ZF_INT(node, bucket, each) != 0 : zfi_copies_of(p, node) > 0;
 }
 
 /* Checks a leaf that the store holds for kind, dtype and shape. *index is its tensor; -1: the store
@@ -176,7 +181,7 @@ static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool bound, int3
 {
     zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
-    const zf_shape shape = zfi_stored_shape(p->store, node->shape, zfi_is_each(node));
+    const zf_shape shape = zfi_stored_shape(node->shape, zfi_copies_of(p, node));
     const zfi_stored *t;
     char here[ZFI_TYPE_TEXT], there[ZFI_TYPE_TEXT];
     if ((*index = zfi_store_find(p->store, node->name)) < 0) {
@@ -253,7 +258,7 @@ static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
         const zfi_stored_bucket *b = &s->buckets[its_bucket];
         char mine[128], its[128];
         bool good = its_bucket == bucket && b->world == world && (!flat || b->size == size) &&
-                    b->each == zfi_is_each(node) &&
+                    b->each == zfi_is_each(p, node) &&
                     (world == 1 || b->nodes == g->mesh_nodes);
         if (has) good = good && (!flat || s->tensors[index].at == at[k]);
         else good = good && b->flat && zfi_is_free(s, bucket, at[k], zfi_node_count(leaf));
@@ -295,7 +300,7 @@ static zf_status zfi_bind_added(zf_program *p, int32_t id, int32_t *bucket_of)
         .world = flat && ZF_INT(node, bucket, world) > 1 ? (int32_t)ZF_INT(node, bucket, world) : 1,
         .nodes = g->mesh_nodes,
         .flat = flat,
-        .each = zfi_is_each(node)};
+        .each = zfi_is_each(p, node)};
     for (int32_t k = 0; k < zfi_len(p->store->buckets) && b.world > 1; k++)
         if (p->store->buckets[k].world > 1 && p->store->buckets[k].nodes != b.nodes)
             return zfi_fail(&g->error, ZF_ERR_MISMATCH,
@@ -327,8 +332,8 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
         index = zfi_store_add(s, (zfi_stored){.name = node->name,
                                               .op = node->op,
                                               .dtype = node->dtype,
-                                              .shape = zfi_stored_shape(s, node->shape,
-                                                                        zfi_is_each(node)),
+                                              .shape = zfi_stored_shape(node->shape,
+                                                                        zfi_copies_of(p, node)),
                                               .of = -1,
                                               .bucket = -1,
                                               .fresh = true});

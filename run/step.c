@@ -263,17 +263,36 @@ static zf_status zfi_name_nonfinite_rank(zf_program *p)
     return p->error.status;
 }
 
+/* The step is not completed: states that its micro-batches have changed, which are what quantised
+ * gradients have left to send, are 0 again. Errors of the backend come again in the next step. */
+static void zfi_forget_micro(zf_program *p)
+{
+    static const char zeros[1 << 14];
+    const zf_graph *g = p->graph;
+    zf_error error = {ZF_OK, ""};
+    p->micro = 0;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]], *e;
+        if (node->op != ZF_OP_quantize_feedback) continue;
+        e = &g->nodes[node->args[1]];
+        for (size_t at = 0, bytes = zfi_node_bytes(e); at < bytes; at += sizeof zeros)
+            if (zfi_put_bytes(p->store, (zf_space)e->space, (char *)p->data[node->args[1]] + at,
+                              zeros, bytes - at < sizeof zeros ? bytes - at : sizeof zeros, &error))
+                return;
+    }
+}
+
 /* Tells the other ranks that the step failed on this one, unless they know, so that it fails on
  * all. */
 static zf_status zfi_step_failed(zf_program *p, zf_status status)
 {
-    p->micro = 0;
     zfi_fail(&p->error, status, "the step failed");
     if (p->comm && p->comm->abort && status != ZF_ERR_NAN && status != ZF_ERR_COMM &&
         status != ZF_ERR_MISMATCH)
         p->comm->abort(p->comm->self, p->error.text);
     /* Ends what is in flight on other queues, so that its memory can be freed. */
     zfi_synchronize(p);
+    zfi_forget_micro(p);
     return p->error.status;
 }
 
@@ -395,7 +414,7 @@ static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
     zfi_clear_error(p);
     zfi_see_load(p);
     if (p->micro && p->micro_step != p->store->step) {
-        p->micro = 0;
+        zfi_forget_micro(p);
         return zfi_fail(&p->error, ZF_ERR_STAGE,
                         "%s: another program has trained the store since the step's first "
                         "micro-batch; the step starts anew",
@@ -403,7 +422,7 @@ static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
     }
     for (int space = 0; space < ZF_SPACES && p->micro; space++)
         if (zfi_was_overrun(p, (zf_space)space)) {
-            p->micro = 0;
+            zfi_forget_micro(p);
             return zfi_fail(&p->error, ZF_ERR_STAGE,
                             "%s: another program has run in the same memory "
                             "(zf_compile_desc.beside) since the step's first micro-batch; the step "

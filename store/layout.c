@@ -24,7 +24,9 @@ typedef struct zfi_stored_bucket {
     int32_t nodes; /* in which the ranks are (graph/mesh.c); which have all shards each, if those
                     * are fewer than the ranks */
     bool flat;     /* it was made by zf_zero; else it holds exactly one tensor */
-    bool each;     /* every rank has values of its own: a tensor of n elements is one of [ranks, n] */
+    /* Every rank has values of its own, or every `world` ranks that share them: a tensor of n
+     * elements is one of [ranks / world, n] */
+    bool each;
     zf_space space;
 } zfi_stored_bucket;
 
@@ -126,10 +128,17 @@ static int32_t zfi_store_placed(const zf_store *s, const char *name)
     return k >= 0 && s->tensors[k].bucket >= 0 ? k : -1;
 }
 
-/* The shape under which the store has a state of `shape`. */
-static zf_shape zfi_stored_shape(const zf_store *s, zf_shape shape, bool each)
+/* The tensor is what quantised gradients have left to send (zf_zero_desc.loco). */
+static bool zfi_is_left(zf_op op, const char *name)
 {
-    return each ? ZF_SHAPE(s->world, zf_shape_count(shape)) : shape;
+    return op == ZF_OP_state && !strncmp(name, "loco.", 5);
+}
+
+/* The shape under which the store has a state of `shape`, of which there are so many copies, each
+ * with values of its own; 0: it is one for all. */
+static zf_shape zfi_stored_shape(zf_shape shape, int32_t copies)
+{
+    return copies ? ZF_SHAPE(copies, zf_shape_count(shape)) : shape;
 }
 
 /* The elements of a tensor in its bucket, of all shards. */
@@ -169,21 +178,19 @@ static zfi_portion zfi_portion_of_rank(const zf_store *s, const zfi_stored *t, i
 {
     zfi_portion all = {.count = zfi_stored_count(t), .data = zfi_stored_data(s, t)}, mine;
     const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
-    int64_t part, begin, from, until;
+    int64_t part, begin, from, until, room;
     if (zfi_is_tiled(t)) return (zfi_portion){0};
-    if (all.count && b && b->each && s->world > 1)
-        return (zfi_portion){.first = rank * t->shape.dims[1],
-                             .count = t->shape.dims[1],
-                             .cut = true,
-                             .data = b->data + (size_t)t->at * zf_dtype_size(t->dtype)};
-    if (!all.count || !b || b->world < 2) return all;
+    if (!all.count || !b || (b->world < 2 && (!b->each || s->world < 2))) return all;
+    room = zfi_stored_room(s, t);
     part = b->size / b->world;
-    begin = part * zfi_mesh_shard((zfi_mesh){s->world, b->nodes}, b->world, rank);
+    begin = b->world < 2
+                ? 0
+                : part * zfi_mesh_shard((zfi_mesh){s->world, b->nodes}, b->world, rank);
     from = t->at > begin ? t->at : begin;
-    until = t->at + all.count < begin + part ? t->at + all.count : begin + part;
+    until = t->at + room < begin + part ? t->at + room : begin + part;
     mine = (zfi_portion){.cut = true};
     if (until <= from) return mine;
-    mine.first = from - t->at;
+    mine.first = from - t->at + (b->each ? rank / b->world * room : 0);
     mine.count = until - from;
     mine.data = b->data + (size_t)(from - begin) * zf_dtype_size(t->dtype);
     return mine;
@@ -201,7 +208,7 @@ static int32_t zfi_store_nodes(const zf_store *s)
 static bool zfi_is_replica(const zf_store *s, const zfi_stored *t, int32_t rank)
 {
     const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
-    return b && b->world > 1 && rank >= b->world;
+    return b && !b->each && b->world > 1 && rank >= b->world;
 }
 
 static zfi_portion zfi_portion_of(const zf_store *s, int32_t k)

@@ -20,8 +20,8 @@ typedef struct zfi_extent {
 typedef struct zfi_found {
     bool there;
     int32_t first; /* of its extents */
-    /* Of a state of which each rank has its own, if the checkpoint is of another number of ranks:
-     * that number; else 0 */
+    /* Of a state of which each rank or node has its own, if the checkpoint is of another number of
+     * them: that number; else 0 */
     int64_t rows;
 } zfi_found;
 
@@ -185,7 +185,7 @@ static zf_status zfi_load_look(zfi_loading *l, const zfi_entry *entry, uint64_t 
 }
 
 /* The entry's elements follow those of tensor k that are there. The first rank has the beginnings of
- * all pieces. */
+ * all pieces. In a mesh, values that each rank has of its own come in another order (store/save.c). */
 static zf_status zfi_load_follows(zfi_loading *l, int32_t k, const zfi_entry *entry)
 {
     zf_error *error = &l->store->error;
@@ -204,7 +204,8 @@ static zf_status zfi_load_follows(zfi_loading *l, int32_t k, const zfi_entry *en
                             "is %lld, but the parts before end at element %lld of \"%s\": they "
                             "overlap",
                             (long long)entry->first, (long long)upto, entry->name);
-    if (entry->first > upto && (at < 0 || l->rank))
+    if (entry->first > upto && (at < 0 || l->rank) &&
+        !zfi_is_left(l->store->tensors[k].op, entry->name))
         return zf_json_fail(entry->first_json, error,
                             "is %lld, but the parts before end at element %lld of \"%s\": what is "
                             "between is missing",
@@ -269,8 +270,9 @@ static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
     return -1;
 }
 
-/* Each rank has its own values of the tensor, and the checkpoint is of another number of ranks: each
- * begins with the mean of the old ranks' values, which keeps the mean over ranks. */
+/* Each rank (or node) has its own values of the tensor, and the checkpoint is of another number of
+ * them. Each begins with the mean of the old values, which keeps the mean over ranks. What quantised
+ * gradients have left to send is a sum: each begins with an equal part of it. */
 static bool zfi_load_means(const zf_store *s, const zfi_stored *t, const zfi_entry *entry)
 {
     return t->bucket >= 0 && s->buckets[t->bucket].each && t->dtype == ZF_F32 &&
@@ -296,7 +298,9 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
         (k = zfi_load_add(l, entry)) < 0)
         return s->error.status;
     if (k < 0 || (zfi_kind_of(&s->tensors[k]) != entry->kind && !l->d.masters)) {
-        if (l->d.params_only) return ZF_OK;
+        if (l->d.params_only ||
+            zfi_is_left(entry->kind ? ZF_OP_state : ZF_OP_param, entry->name))
+            return ZF_OK;
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                         "%s: the store has no %s \"%s\": the checkpoint is of another model%s",
                         zfi_path_tail(path), zfi_kinds[entry->kind].name, entry->name,
@@ -441,7 +445,7 @@ static zf_status zfi_load_complete(const zfi_loading *l)
         const int kind = zfi_kind_of(t);
         int64_t upto = 0, all;
         if ((kind && l->d.params_only) || t->whole >= 0) continue;
-        if (!found->there && l->d.merge) continue;
+        if (!found->there && (l->d.merge || zfi_is_left(t->op, t->name))) continue;
         if (!found->there)
             return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                             "%s: the checkpoint lacks the %s \"%s\": it is of another model%s",
@@ -523,8 +527,8 @@ static zf_status zfi_load_put(zfi_loading *l, int32_t k, const zfi_portion *port
     return status ? zfi_fail(&s->error, status, "zf_load: %s cannot be written", t->name) : ZF_OK;
 }
 
-/* Adds elements [from, until) of [ranks, n], at `data`, to the means of n elements, in the order of
- * ranks; the last rank's are followed by the division. */
+/* Adds those of elements [from, until) of [ranks, n], at `data`, that this rank holds, in the order
+ * of ranks; the last rank's are followed by the division. */
 static zf_status zfi_load_add_rows(zfi_loading *l, int32_t k, int64_t from, int64_t until,
                                    const char *data)
 {
@@ -533,19 +537,24 @@ static zf_status zfi_load_add_rows(zfi_loading *l, int32_t k, int64_t from, int6
     zf_store *s = l->store;
     zfi_stored *t = &s->tensors[k];
     const zfi_portion mine = zfi_portion_of(s, k);
-    const int64_t count = t->shape.dims[1], rows = l->found[k].rows;
+    const int64_t count = t->shape.dims[1], rows = l->found[k].rows,
+                  parts = zfi_is_left(t->op, t->name) ? t->shape.dims[0] : rows,
+                  first = mine.first % count, last = first + mine.count;
     zf_status status = ZF_OK;
     t->fresh = false;
     for (int64_t at = from, n; at < until && !status; at += n) {
         const int64_t row = at / count, i = at % count;
-        char *to = mine.data + (size_t)i * sizeof *sum;
+        char *to = mine.data + (size_t)(i - first) * sizeof *sum;
         n = zfi_min(zfi_min(until - at, count - i), ROOM);
+        if (i < first) n = zfi_min(n, first - i);
+        else if (i < last) n = zfi_min(n, last - i);
+        if (i < first || i >= last) continue; /* another rank's */
         memcpy(more, data + (size_t)(at - from) * sizeof *more, (size_t)n * sizeof *more);
         memset(sum, 0, sizeof sum);
         if (row) status = zfi_stored_get(s, t, sum, to, (size_t)n * sizeof *sum, &s->error);
         for (int64_t j = 0; j < n; j++) {
             sum[j] += more[j];
-            if (row == rows - 1) sum[j] /= (float)rows;
+            if (row == rows - 1) sum[j] /= (float)parts;
         }
         if (!status) status = zfi_stored_put(s, t, to, sum, (size_t)n * sizeof *sum, &s->error);
     }
@@ -653,10 +662,30 @@ static zf_status zfi_load_check(zfi_loading *l)
     return status;
 }
 
+/* What quantised gradients have left to send is 0 where the checkpoint says nothing of it. */
+static zf_status zfi_load_nothing_left(zfi_loading *l)
+{
+    zf_store *s = l->store;
+    zf_status status = ZF_OK;
+    memset(l->piece, 0, ZFI_PIECE);
+    if (l->d.params_only || l->d.merge) return ZF_OK;
+    for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++) {
+        const zfi_stored *t = &s->tensors[k];
+        const zfi_portion mine = zfi_portion_of(s, k);
+        const size_t bytes = (size_t)mine.count * zf_dtype_size(t->dtype);
+        if (l->found[k].there || !zfi_is_left(t->op, t->name)) continue;
+        for (size_t at = 0; at < bytes && !status; at += ZFI_PIECE)
+            status = zfi_stored_put(s, t, mine.data + at, l->piece,
+                                    bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE, &s->error);
+    }
+    return status;
+}
+
 static zf_status zfi_load_write(zfi_loading *l)
 {
     zf_store *s = l->store;
     zf_status status = zfi_load_parts(l, true);
+    if (!status) status = zfi_load_nothing_left(l);
     if (!status) status = s->backend->synchronize(s->backend->self, &s->error);
     if (!status) return ZF_OK;
     zfi_fail(&s->error, status, "zf_load: the backend failed");

@@ -84,6 +84,9 @@ check 'intervals of 1-bit Adam' misused "--var-update-scaler, --local-step-scale
 check '1-bit LAMB delayed' misused "--delay-update is not for onebit_adam, onebit_lamb and \
 zero_one_adam, whose steps differ" \
     pretrain --corpus c --vocab v --optimizer onebit_lamb --freeze-step 5 --delay-update 0
+check 'error feedback of nothing' \
+    misused '--zero-loco keeps the errors of --zero-quantized-gradients: give that too' \
+    pretrain --corpus c --vocab v --ranks 2 --zero 2 --zero-loco
 check 'cost without prefetch' \
     misused '--cost decides when --prefetch gathers: --prefetch BYTES' \
     pretrain --corpus c --vocab v --cost measure
@@ -759,6 +762,13 @@ check 'which have other bits' eval '! cmp -s "$work/nodes.params" "$work/quantiz
 # shellcheck disable=SC2086
 check 'quantised, kept inside nodes, ahead: the same bits' like quantized --ranks 4 \
     --ranks-per-node 2 --zero-hpz --prefetch 100000 $quantized
+loco='--zero-quantized-gradients --zero-loco --loco-reset 4'
+# shellcheck disable=SC2086
+check 'quantised, with error feedback' ranked loco --zero 3 --ranks 4 --nodes 2 $loco
+check 'which have other bits' eval '! cmp -s "$work/nodes.params" "$work/loco.params"'
+# shellcheck disable=SC2086
+check 'stage 1, ahead, states on the host: the same bits' like loco --zero 1 --ranks 4 --nodes 2 \
+    --prefetch 100000 --offload optimizer=host $loco
 check 'shards of a node: the same bits' like nodes --zero 2 --ranks 4 --mics 2
 check 'four nodes of two ranks' ranked eight --ranks 8 --nodes 4
 check 'two nodes with twice the micro-batches: the same bits' \
@@ -905,6 +915,9 @@ if [ -n "$mpi" ]; then
     # shellcheck disable=SC2086
     check 'quantised, four processes: the same bits' \
         like quantized --nodes 2 --prefetch 20000 $quantized
+    # shellcheck disable=SC2086
+    check 'error feedback, four processes: the same bits' \
+        like loco --zero 2 --nodes 2 --prefetch 20000 $loco
     hosts() { # N: mpirun says that N processes are on each host
         printf 'export OMPI_COMM_WORLD_LOCAL_SIZE=%s\n' "$1"
         printf 'OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK %% %s))\n' "$1"
@@ -956,6 +969,11 @@ if [ -n "$mpi" ]; then
         --schedule cosine
     check 'other steps, and so another warm-up' \
         unlike "--steps is 30 on rank 1 and 3 on rank 0: $other" --steps 30
+    check 'another mesh' unlike "--nodes is 3 on rank 1 and 0 on rank 0: $other" --nodes 3
+    common='--ranks-per-node 2'
+    check 'nodes that do not divide the processes' \
+        unlike '--ranks-per-node 2 does not divide the 3 ranks'
+    common=
     check 'a place to save on one rank' \
         unlike "--save is given on rank 1 and not given on rank 0: $other" --save "$work/unlike"
     digest='[0-9a-f]{16} on rank 1 and [0-9a-f]{16} on rank 0'

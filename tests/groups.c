@@ -10,7 +10,7 @@ enum { RANKS = 6, ROWS = 2, WIDTH = 40, LAYERS = 3 };
 typedef struct setup {
     int32_t world, nodes, stage;
     int64_t micro_batches;
-    bool hpz, mics, prefetch, threads, half, weights, gradients;
+    bool hpz, mics, prefetch, threads, half, weights, gradients, loco;
     int32_t block;  /* of quantised weights and gradients */
     size_t bucket;  /* bytes; 0: one layer */
     int32_t odd_nodes; /* of the last rank, if it is not 0 */
@@ -71,6 +71,7 @@ static zf_graph *build(const setup *s, int32_t nodes)
                                          .mics = s->mics,
                                          .quantized_weights = s->weights,
                                          .quantized_gradients = s->gradients,
+                                         .loco = s->loco,
                                          .quantized_block = s->block,
                                          .bucket_bytes = s->bucket
                                                              ? s->bucket
@@ -295,7 +296,11 @@ TEST_ONCE(groups_quantized_bits)
         {.world = 3, .stage = 2, .micro_batches = 2, .gradients = true, .block = 2048},
         {.world = 4, .nodes = 2, .stage = 1, .micro_batches = 1, .gradients = true, .half = true},
         {.world = 4, .nodes = 2, .stage = 3, .micro_batches = 2, .weights = true, .gradients = true,
-         .half = true}};
+         .half = true},
+        {.world = 4, .nodes = 2, .stage = 3, .micro_batches = 1, .gradients = true, .loco = true,
+         .half = true},
+        {.world = 6, .nodes = 3, .stage = 2, .micro_batches = 2, .gradients = true, .loco = true},
+        {.world = 3, .stage = 1, .micro_batches = 2, .gradients = true, .loco = true}};
     test_defer(t, team_free, &teams[0]);
     test_defer(t, team_free, &teams[1]);
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
@@ -311,7 +316,7 @@ TEST_ONCE(groups_quantized_bits)
         OK(t, run(&teams[1], &error), error.text);
         CHECK(t, loss_of(&teams[0]) == loss_of(&teams[1]));
         plain = loss_of(&teams[0]);
-        s = rows[n], s.weights = s.gradients = false;
+        s = rows[n], s.weights = s.gradients = s.loco = false;
         if (!team_new(t, &teams[1], &s)) return;
         OK(t, run(&teams[1], &error), error.text);
         CHECK(t, loss_of(&teams[1]) != plain &&
@@ -333,8 +338,29 @@ static size_t between(const zf_traffic *t)
            t->all_to_all.between + t->bcast.between;
 }
 
+/* Runs steps; on each rank what was foretold is counted. *plan is that of all ranks. */
+static bool foretold(test *t, const setup *s, zf_plan *plan)
+{
+    zf_error error = {ZF_OK, ""};
+    bool same = true;
+    if (!team_new(t, &teams[0], s)) return false;
+    if (run(&teams[0], &error)) {
+        test_fail(t, __FILE__, __LINE__, "run", error.text);
+        return false;
+    }
+    for (int r = 0; r < s->world; r++) {
+        const zf_program_info info = zf_program_info_of(teams[0].programs[r]);
+        same = same && info.plan.peak_bytes == info.allocated_bytes &&
+               !memcmp(&info.counted, &info.plan.traffic, sizeof info.counted) &&
+               !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over);
+        if (!r) *plan = info.plan;
+    }
+    if (!same) test_fail(t, __FILE__, __LINE__, "what was foretold is counted", "");
+    return same;
+}
+
 /* By hand, of a rank in 2 nodes of 2: buckets of 1600 elements, padded to 4096, in shards of b = 4
- * KiB. Norms of blocks: 1 of a shard; the loss: 1. What was foretold is counted. */
+ * KiB. Norms of blocks: 1 of a shard; the loss: 1. */
 TEST_ONCE(groups_bytes_by_link)
 {
     enum { B = 4096, L = LAYERS };
@@ -361,38 +387,33 @@ TEST_ONCE(groups_bytes_by_link)
                          .hpz = rows[n].hpz,
                          .mics = rows[n].mics};
         const size_t norms_near = (rows[n].mics ? 4 : 8) * L, norms_far = rows[n].mics ? 0 : 4 * L;
-        zf_error error = {ZF_OK, ""};
-        zf_program_info info;
-        const zf_traffic *node, *local;
-        if (!team_new(t, &teams[0], &s)) return;
-        OK(t, run(&teams[0], &error), error.text);
-        for (int r = 0; r < 4; r++) {
-            info = zf_program_info_of(teams[0].programs[r]);
-            node = &info.plan.traffic_over[ZF_OVER_NODE];
-            local = &info.plan.traffic_over[ZF_OVER_LOCAL];
-            CHECK(t, !memcmp(&info.counted, &info.plan.traffic, sizeof info.counted));
-            CHECK(t, !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over));
-            CHECK(t, local->all_gather.bytes == rows[n].gather_near + norms_near);
-            CHECK(t, node->all_gather.bytes == rows[n].gather_far + norms_far);
-            CHECK(t, local->reduce_scatter.bytes == rows[n].reduce_near);
-            CHECK(t, node->reduce_scatter.bytes + node->all_reduce.bytes == rows[n].reduce_far + 8);
-            CHECK(t, local->all_reduce.bytes == 8);
-            CHECK(t, bytes_of(&info.plan.traffic) == bytes_of(node) + bytes_of(local));
-            CHECK(t, between(&info.plan.traffic) == bytes_of(node) && !between(local));
-            CHECK(t, info.plan.peak_bytes == info.allocated_bytes);
-        }
+        zf_plan plan;
+        const zf_traffic *node = &plan.traffic_over[ZF_OVER_NODE],
+                         *local = &plan.traffic_over[ZF_OVER_LOCAL];
+        if (!foretold(t, &s, &plan)) return;
+        CHECK(t, local->all_gather.bytes == rows[n].gather_near + norms_near);
+        CHECK(t, node->all_gather.bytes == rows[n].gather_far + norms_far);
+        CHECK(t, local->reduce_scatter.bytes == rows[n].reduce_near);
+        CHECK(t, node->reduce_scatter.bytes + node->all_reduce.bytes == rows[n].reduce_far + 8);
+        CHECK(t, local->all_reduce.bytes == 8);
+        CHECK(t, bytes_of(&plan.traffic) == bytes_of(node) + bytes_of(local));
+        CHECK(t, between(&plan.traffic) == bytes_of(node) && !between(local));
+        CHECK(t, !plan.scales.bytes);
     }
 }
 
 /* Plain stage 3 sends a bucket's 16 bits between nodes for the forward pass, for the backward pass,
  * and its gradient: 3 M. With hpz and both quantised it is 8 bits once and 4 bits: 0.75 M, and a
- * scale for each block. Of 2 nodes of 2; shards of B elements; the gradient of one layer of three
- * needs its weights again. */
+ * scale for each block. Error feedback sends nothing more: it has two states of f32, of all elements
+ * of a bucket, and of a node's sum that is sharded over its ranks. Of 2 nodes of 2; shards of B
+ * elements; the gradient of one layer of three needs its weights again. */
 TEST_ONCE(groups_bytes_of_quantized)
 {
     enum { B = 1024, L = LAYERS, BLOCK = 256, SCALES = B / BLOCK * 4, OTHERS = 4 * L + 8 };
+    size_t states = 0;
     test_defer(t, team_free, &teams[0]);
-    for (int quantized = 0; quantized < 2; quantized++) {
+    for (int way = 0; way < 3; way++) {
+        const bool quantized = way > 0;
         const setup s = {.world = 4,
                          .nodes = 2,
                          .stage = 3,
@@ -400,28 +421,115 @@ TEST_ONCE(groups_bytes_of_quantized)
                          .half = true,
                          .hpz = quantized,
                          .weights = quantized,
-                         .gradients = quantized};
+                         .gradients = quantized,
+                         .loco = way == 2};
         const size_t gathers = quantized ? L * (B + SCALES) : (L + 1) * 2 * B,
                      sums = quantized ? L * (B / 2 + SCALES) : L * 2 * B,
-                     again = quantized ? (L + 1) * 2 * (B + SCALES) : (L + 1) * 4 * B;
+                     again = quantized ? (L + 1) * 2 * (B + SCALES) : (L + 1) * 4 * B,
+                     scales = quantized ? 2 * L * SCALES : 0;
+        zf_plan plan;
+        const zf_traffic *node = &plan.traffic_over[ZF_OVER_NODE],
+                         *local = &plan.traffic_over[ZF_OVER_LOCAL];
+        if (!foretold(t, &s, &plan)) return;
+        CHECK(t, between(&plan.traffic) == gathers + sums + OTHERS);
+        CHECK(t, node->all_to_all.bytes == (quantized ? sums : 0));
+        CHECK(t, local->all_to_all.bytes == (quantized ? 2 * sums : 0));
+        CHECK(t, local->all_gather.bytes == again + 8 * L);
+        CHECK(t, plan.scales.between == scales);
+        /* 1600 of 4096 elements are a layer's */
+        CHECK_NEAR(t, (double)plan.padding.between,
+                   (double)(gathers + sums - scales) * (1 - 1600.0 / 4096), 2 * L);
+        CHECK(t, plan.loco_bytes == (way < 2 ? 0 : (size_t)L * (4 + 2) * B * sizeof(float)));
+        CHECK(t, plan.most[ZF_OPTIMIZER] == (way < 2 ? plan.most[ZF_OPTIMIZER]
+                                                     : states + plan.loco_bytes));
+        states = plan.most[ZF_OPTIMIZER];
+    }
+}
+
+/* Quantised gradients with mics: each rank sends an exchange of its node 1 / 4 of the bytes of 16
+ * bits; then of its shard, of 2 B elements, half to the other node, in 4 bits in each micro-batch,
+ * and once what it has summed, in 8. */
+TEST_ONCE(groups_bytes_of_quantized_mics)
+{
+    enum { B = 1024, L = LAYERS, BLOCK = 256, SCALES = B / BLOCK * 4, MICRO = 2 };
+    const setup s = {.world = 4,
+                     .nodes = 2,
+                     .stage = 2,
+                     .micro_batches = MICRO,
+                     .half = true,
+                     .mics = true,
+                     .gradients = true};
+    zf_plan plan;
+    const zf_traffic *node = &plan.traffic_over[ZF_OVER_NODE],
+                     *local = &plan.traffic_over[ZF_OVER_LOCAL];
+    test_defer(t, team_free, &teams[0]);
+    if (!foretold(t, &s, &plan)) return;
+    CHECK(t, local->all_to_all.bytes == MICRO * L * 2 * (B / 2 + SCALES));
+    CHECK(t, node->all_to_all.bytes == MICRO * L * (B / 2 + SCALES));
+    CHECK(t, node->all_gather.bytes == L * (B + SCALES));
+    CHECK(t, node->reduce_scatter.bytes == 0 && node->all_reduce.bytes == MICRO * 8);
+    CHECK(t, plan.scales.between == (MICRO + 1) * L * SCALES);
+}
+
+/* -------------------------------------------------------------------------------- combinations */
+
+/* The way in which a setup has no meaning, as the error says it; NULL: it has one. */
+static const char *no_meaning(const setup *s)
+{
+    const bool mesh = s->nodes > 1 && s->nodes < s->world;
+    if ((s->hpz || s->mics) && !mesh) return "needs several nodes of several ranks each";
+    if (s->hpz && s->stage < 3) return "hpz is for stage 3";
+    if (s->mics && !s->stage) return "mics is for stages 1 to 3";
+    if (s->mics && s->hpz) return "leave out hpz";
+    if ((s->weights || s->gradients) && s->world < 2) return "needs several ranks";
+    if (s->weights && s->stage < 3) return "quantized_weights is for stage 3";
+    if (s->gradients && !s->stage) return "quantized_gradients is for stages 1 to 3";
+    return s->loco && !s->gradients ? "loco keeps the errors of quantized_gradients" : NULL;
+}
+
+/* All combinations of stages, meshes, hpz, mics and quantisation: each is a graph whose rules hold,
+ * or an error that says why it has no meaning. A sample of them runs: neither hpz nor mics nor the
+ * stage changes a bit where gradients are not rounded once more. */
+TEST_ONCE(groups_combinations)
+{
+    static const struct {
+        int32_t world, nodes;
+    } meshes[] = {{4, 2}, {1, 1}, {3, 1}, {6, 3}, {4, 4}, {6, 2}};
+    int made = 0, ran = 0, refused = 0;
+    test_defer(t, team_free, &teams[0]);
+    test_defer(t, team_free, &teams[1]);
+    for (int n = 0; n < 4 * 6 * 32; n++) {
+        const int ways = n / 24;
+        setup s = {.stage = n % 4,
+                   .world = meshes[n / 4 % 6].world,
+                   .nodes = meshes[n / 4 % 6].nodes,
+                   .micro_batches = 1 + n % 5 / 4,
+                   .hpz = ways & 1,
+                   .mics = ways & 2,
+                   .weights = ways & 4,
+                   .gradients = ways & 8,
+                   .loco = ways & 16};
+        const char *why = no_meaning(&s);
+        zf_graph *g = build(&s, s.nodes);
         zf_error error = {ZF_OK, ""};
-        zf_program_info info;
-        const zf_traffic *node, *local;
+        if (why ? !strstr(zf_graph_error(g), why) : zf_graph_status(g))
+            test_fail(t, __FILE__, __LINE__, why ? why : "it has a meaning", zf_graph_error(g));
+        zf_graph_free(g);
+        if (t->failed) return;
+        made += !why, refused += why != NULL;
+        if (why || s.world == 1 || made % 9) continue;
         if (!team_new(t, &teams[0], &s)) return;
         OK(t, run(&teams[0], &error), error.text);
-        for (int r = 0; r < 4; r++) {
-            info = zf_program_info_of(teams[0].programs[r]);
-            node = &info.plan.traffic_over[ZF_OVER_NODE];
-            local = &info.plan.traffic_over[ZF_OVER_LOCAL];
-            CHECK(t, !memcmp(&info.counted, &info.plan.traffic, sizeof info.counted));
-            CHECK(t, !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over));
-            CHECK(t, between(&info.plan.traffic) == gathers + sums + OTHERS);
-            CHECK(t, node->all_to_all.bytes == (quantized ? sums : 0));
-            CHECK(t, local->all_to_all.bytes == (quantized ? 2 * sums : 0));
-            CHECK(t, local->all_gather.bytes == again + 8 * L);
-            CHECK(t, info.plan.peak_bytes == info.allocated_bytes);
-        }
+        s.hpz = s.stage == 3 && s.nodes > 1 && s.nodes < s.world && !s.hpz && !s.mics;
+        if (!s.gradients) s.mics = false;
+        if (!s.weights) s.stage = s.hpz ? 3 : 1 + s.stage % 3;
+        s.bucket = 1;
+        if (!team_new(t, &teams[1], &s)) return;
+        OK(t, run(&teams[1], &error), error.text);
+        CHECK(t, loss_of(&teams[0]) == loss_of(&teams[1]));
+        ran++;
     }
+    CHECK(t, made > 100 && refused > 300 && ran > 10);
 }
 
 /* hpz keeps half of each layer that the backward pass gathers again, and no more. */

@@ -293,6 +293,7 @@ static bool keep_all(numbers *out, ranks *r, const char *text, int step, zf_erro
     for (int k = 0; k < 3; k++)
         for (const char *at = text; next_name(&at, kinds[k], name);) {
             bool gradient = !strncmp(name, "gradient:", 9);
+            if (!strncmp(name, "loco.", 5)) continue; /* each rank has its own */
             if (!keep(out, r, step, gradient ? "gradient" : kinds[k], name,
                       gradient ? name + 9 : name, error))
                 return false;

@@ -138,6 +138,14 @@ static const op_case cases[] = {
     {"quantize", "f[R,128]", "quantize %1 {bits=8 block=64} : u8[R,136]", EXACT, 0, 0, NO_GRADIENT},
     {"quantize", "f[R,256]", "quantize %1 {bits=4 block=128 scale=bf16} : u8[R,132]", EXACT, 0, 0,
      NO_GRADIENT},
+    {"quantize_feedback", "f[R,128]",
+     "state \"e\" {value=0.25} : f32[R,128]\n"
+     "quantize_feedback %1, %2 {bits=8 block=64 beta=0.75} : u8[R,136]",
+     EXACT, 0, 0, NO_GRADIENT | MUTATES},
+    {"quantize_feedback", "f[R,256]",
+     "state \"e\" {value=-0.5} : f32[R,256]\n"
+     "quantize_feedback %1, %2 {bits=4 block=128 scale=bf16} : u8[R,132]",
+     EXACT, 0, 0, NO_GRADIENT | MUTATES},
     {"dequantize", "f[R,192]",
      "quantize %1 {bits=8 block=192 scale=bf16} : u8[R,194]\n"
      "dequantize %2 {bits=8 block=192 scale=bf16} : f32[R,192]",

@@ -355,6 +355,12 @@ TEST_ONCE(plan_gradients_are_summed_once)
            "%52 = dequantize_sum %51 {bits=4 block=64 parts=4}"}},
          "verify: %52 = dequantize_sum %51 {bits=4 block=64 parts=4} : f32[1024]: the ranks are a "
          "mesh: sums are made over one axis after the other"},
+        {exchanged, /* errors that are not those of each rank */
+         {{"%46 = pack", "%70 = state \"e\" : f32[8,8]\n"
+                         "%71 = bucket %70 {at=[0] size=4096} : f32[4096]\n%46 = pack"},
+          {"%47 = quantize %46 {", "%47 = quantize_feedback %46, %71 {"}},
+         "verify: %47 = quantize_feedback %46, %71 {bits=4 block=64} : u8[2304]: %46 is this rank's "
+         "alone, and the errors %71 are not"},
         {exchanged, /* between nodes not at all */
          {{"sgd %6, %52", "sgd %6, %9"},
           {"update:\n", "%9 = view %49 {shape=[1024]} : f32[1024]\nupdate:\n"}},

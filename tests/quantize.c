@@ -163,7 +163,9 @@ TEST(quantize_explains_mistakes)
 
 /* ---------------------------------------------------------------------------------------- ranks */
 
-enum { RANKS = 4, WIDTH = 3 * 1024, SLOTS = 8 };
+enum { RANKS = 4, WIDTH = 3 * 1024, SLOTS = 8, STEPS = 3, RESET = 2 };
+
+#define BETA 0.75f
 
 static session ranks[RANKS];
 static zf_comm comms[RANKS];
@@ -181,9 +183,12 @@ static float part_at(int64_t slot, int64_t i)
     return cosf((float)(i * (slot + 3)) * 0.11f) * (float)(slot * slot + 1);
 }
 
-/* What x is after it has been sent: by definition, in blocks of 256. */
-static void send(float *x, int64_t n, float most)
+/* What x is after it has been sent: by definition, in blocks of 256. errors: what is kept for the
+ * next time, with the average of LoCo; NULL: nothing is. */
+static void send(float *x, float *errors, int64_t n, float most)
 {
+    static float h[WIDTH];
+    for (int64_t i = 0; i < n && errors; i++) h[i] = x[i] += errors[i];
     for (int64_t first = 0; first < n; first += 256) {
         float scale = 0;
         for (int64_t i = first; i < first + 256; i++) scale = fmaxf(scale, fabsf(x[i]));
@@ -191,55 +196,92 @@ static void send(float *x, int64_t n, float most)
         for (int64_t i = first; i < first + 256; i++)
             x[i] = scale > 0 ? nearbyintf(x[i] * (1 / scale)) * scale : 0;
     }
+    for (int64_t i = 0; i < n && errors; i++) {
+        const float kept = BETA * errors[i], rest = (float)(1 - (double)BETA) * (h[i] - x[i]);
+        errors[i] = kept + rest;
+    }
 }
 
-/* sum = what `count` ranks send, added in their order; parts[k] may change. */
-static void send_all(float *sum, float (*parts)[WIDTH], int count, bool onto)
+/* sum = what `count` ranks send, added in their order; parts[k] may change. errors: theirs, or
+ * NULL. */
+static void send_all(float *sum, float (*parts)[WIDTH], float (*errors)[WIDTH], int count,
+                     bool onto)
 {
     for (int k = 0; k < count; k++) {
-        send(parts[k], WIDTH, 7);
+        send(parts[k], errors ? errors[k] : NULL, WIDTH, 7);
         for (int64_t i = 0; i < WIDTH; i++) sum[i] = onto || k ? sum[i] + parts[k][i] : parts[k][i];
     }
 }
 
+/* The ranks of a step; micro-batches and nodes as given. */
+static bool ranks_new(test *t, zf_program **programs, int32_t nodes, int64_t micro_batches,
+                      bool loco, const float *w)
+{
+    ranks_free(NULL);
+    for (int32_t r = 0; r < RANKS; r++) {
+        zf_graph *g = ranks[r].graph = zf_graph_new(NULL);
+        zf_tensor p = zf_param(g, "w", ZF_SHAPE(WIDTH), NULL),
+                  lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR), loss;
+        float one = 1;
+        loss = zf_sum(zf_mul(p, zf_input(g, "x", ZF_F32, ZF_SHAPE(WIDTH))));
+        zf_autograd(g, loss);
+        zf_sgd(g, lr, NULL);
+        zf_zero(g, &(zf_zero_desc){.stage = 3,
+                                   .world = RANKS,
+                                   .nodes = nodes,
+                                   .micro_batches = micro_batches,
+                                   .quantized_weights = true,
+                                   .quantized_gradients = true,
+                                   .loco = loco,
+                                   .loco_beta = (double)BETA,
+                                   .loco_reset = RESET});
+        comms[r] = (zf_comm){.rank = r, .world = RANKS};
+        programs[r] = ranks[r].program =
+            zf_compile(g, &(zf_compile_desc){.comm = &comms[r], .verify = true});
+        if (zf_graph_status(g) || zf_write(programs[r], lr, &one, sizeof one) ||
+            zf_write(programs[r], p, w, WIDTH * sizeof *w)) {
+            test_fail(t, __FILE__, __LINE__, "ranks_new", zf_graph_error(g));
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The tensor of `count` floats is what it should be, to the last bit but for the sign of 0. */
+static void is_tensor(test *t, const zf_lockstep_desc *d, const char *name, const float *want,
+                      int64_t count)
+{
+    static float got[RANKS * WIDTH];
+    zf_error error = {ZF_OK, ""};
+    OK(t, zf_lockstep_read(d, name, got, (size_t)count * sizeof *got, &error), error.text);
+    for (int64_t i = 0; i < count; i++)
+        if (got[i] != want[i]) {
+            CHECK_NEAR(t, (double)got[i], (double)want[i], 0);
+        }
+}
+
 /* By definition: the sums of quantised gradients, inside nodes and then between them, micro-batch
- * after micro-batch; and the loss, of quantised weights. The gradient of sum(w x) is x, so that an
- * update by sgd at the rate 1 shows it, on weights that are not rounded. */
+ * after micro-batch, with and without error feedback; and the loss, of quantised weights. The
+ * gradient of sum(w x) is x, so that an update by sgd at the rate 1 shows it, on weights that are
+ * not rounded. */
 TEST_ONCE(quantize_sums_by_definition)
 {
     static float sum[WIDTH], parts[RANKS][WIDTH], nodes[RANKS][WIDTH], w[WIDTH], x[WIDTH],
-        got[WIDTH];
+        errors[RANKS][WIDTH], between[RANKS][WIDTH];
     test_defer(t, ranks_free, NULL);
-    for (int n = 0; n < 4; n++) {
+    for (int n = 0; n < 8; n++) {
         const int32_t in = n % 2 ? 2 : 1, local = RANKS / in;
-        const int64_t micro_batches = n / 2 ? 2 : 1;
+        const int64_t micro_batches = n / 2 % 2 ? 2 : 1;
+        const bool loco = n >= 4;
         zf_program *programs[RANKS];
         const zf_lockstep_desc lockstep = {programs, RANKS, 0};
         zf_error error = {ZF_OK, ""};
-        ranks_free(NULL);
-        for (int32_t r = 0; r < RANKS; r++) {
-            zf_graph *g = ranks[r].graph = zf_graph_new(NULL);
-            zf_tensor p = zf_param(g, "w", ZF_SHAPE(WIDTH), NULL),
-                      lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR), loss;
-            float one = 1;
-            loss = zf_sum(zf_mul(p, zf_input(g, "x", ZF_F32, ZF_SHAPE(WIDTH))));
-            zf_autograd(g, loss);
-            zf_sgd(g, lr, NULL);
-            zf_zero(g, &(zf_zero_desc){.stage = 3,
-                                       .world = RANKS,
-                                       .nodes = in,
-                                       .micro_batches = micro_batches,
-                                       .quantized_weights = true,
-                                       .quantized_gradients = true});
-            comms[r] = (zf_comm){.rank = r, .world = RANKS};
-            programs[r] = ranks[r].program =
-                zf_compile(g, &(zf_compile_desc){.comm = &comms[r], .verify = true});
-            OK(t, zf_graph_status(g), zf_graph_error(g));
-            OK(t, zf_write(programs[r], lr, &one, sizeof one), zf_program_error(programs[r]));
-            for (int64_t i = 0; i < WIDTH; i++) w[i] = weight_at(i);
-            OK(t, zf_write(programs[r], p, w, sizeof w), zf_program_error(programs[r]));
-        }
-        for (int64_t m = 0; m < micro_batches; m++) {
+        for (int64_t i = 0; i < WIDTH; i++) w[i] = weight_at(i);
+        if (!ranks_new(t, programs, in, micro_batches, loco, w)) return;
+        for (int64_t m = 0; m < (loco ? STEPS : 1) * micro_batches; m++) {
+            const int64_t step = m / micro_batches, micro = m % micro_batches;
+            if (!micro && step % RESET == 0)
+                memset(errors, 0, sizeof errors), memset(between, 0, sizeof between);
             for (int32_t r = 0; r < RANKS; r++) {
                 for (int64_t i = 0; i < WIDTH; i++)
                     x[i] = parts[r][i] = part_at(m * RANKS + r, i);
@@ -248,21 +290,23 @@ TEST_ONCE(quantize_sums_by_definition)
                    zf_program_error(programs[r]));
             }
             if (in == 1) {
-                send_all(sum, parts, RANKS, m > 0);
+                send_all(sum, parts, loco ? errors : NULL, RANKS, micro > 0);
             } else {
-                for (int k = 0; k < in; k++) send_all(nodes[k], parts + k * local, local, false);
-                send_all(sum, nodes, in, m > 0);
+                for (int k = 0; k < in; k++)
+                    send_all(nodes[k], parts + k * local, loco ? errors + k * local : NULL, local,
+                             false);
+                send_all(sum, nodes, loco ? between : NULL, in, micro > 0);
             }
             OK(t,
-               m + 1 < micro_batches ? zf_lockstep_micro(&lockstep, &error)
-                                     : zf_lockstep_step(&lockstep, &error),
+               micro + 1 < micro_batches ? zf_lockstep_micro(&lockstep, &error)
+                                         : zf_lockstep_step(&lockstep, &error),
                error.text);
+            if (micro + 1 < micro_batches) continue;
+            for (int64_t i = 0; i < WIDTH; i++) w[i] -= sum[i];
+            is_tensor(t, &lockstep, "w", w, WIDTH);
         }
-        OK(t, zf_lockstep_read(&lockstep, "w", got, sizeof got, &error), error.text);
-        for (int64_t i = 0; i < WIDTH; i++)
-            if (got[i] != w[i] - sum[i]) {
-                CHECK_NEAR(t, (double)got[i], (double)(w[i] - sum[i]), 0);
-            }
+        if (loco) is_tensor(t, &lockstep, "loco.error/w", errors[0], RANKS * WIDTH);
+        if (loco && in > 1) is_tensor(t, &lockstep, "loco.between/w", between[0], in * WIDTH);
     }
 }
 

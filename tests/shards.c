@@ -28,7 +28,7 @@ enum {
 typedef struct model_desc {
     int32_t stage, world;
     int32_t nodes; /* in which the ranks are; 0: 1 */
-    bool hpz, mics, weights, gradients; /* the last two: quantised */
+    bool hpz, mics, weights, gradients, loco; /* weights and gradients: quantised */
     bool lamb;
     bool tiny; /* a few elements, so that every byte of a checkpoint can be tried */
     size_t bucket;
@@ -105,6 +105,7 @@ static zf_status model_new(test *t, model *m, const model_desc *d, zf_error *err
                                              .mics = d->mics,
                                              .quantized_weights = d->weights,
                                              .quantized_gradients = d->gradients,
+                                             .loco = d->loco,
                                              .micro_batches = d->forward ? 1 : SLOTS / d->world,
                                              .bucket_bytes = d->bucket},
                                     .offload.optimizer = d->offload});
@@ -438,18 +439,21 @@ TEST_ONCE(shards_of_nodes)
     }
 }
 
-/* Quantised gradients: stages 1 to 3, with states on the host too, have the same bits, and go on
- * from what the others saved. Quantised weights: a run that was interrupted has the bits of one
+/* Quantised gradients, with error feedback too: stages 1 to 3, with states on the host too, have the
+ * same bits, and go on from what the others saved. Quantised weights: a run that was interrupted has the bits of one
  * that was not; what is saved is not rounded. */
 TEST_ONCE(shards_of_quantized)
 {
-    enum { SAVED = 2, DONE = 3, ALIKE = 4, CASES = 6 };
+    enum { SAVED = 2, DONE = 3, ALIKE = 4, CASES = 9 };
     static const model_desc cases[CASES] = {
         {.stage = 2, .world = 4, .nodes = 2, .gradients = true},
         {.stage = 1, .world = 4, .nodes = 2, .gradients = true, .bucket = 3000},
         {.stage = 3, .world = 4, .nodes = 2, .gradients = true, .hpz = true},
         {.stage = 3, .world = 4, .nodes = 2, .gradients = true, .offload = ZF_HOST},
         {.stage = 3, .world = 4, .nodes = 2, .gradients = true, .weights = true, .hpz = true},
+        {.stage = 3, .world = 4, .nodes = 2, .gradients = true, .weights = true, .loco = true},
+        {.stage = 2, .world = 6, .nodes = 3, .gradients = true, .loco = true, .offload = ZF_HOST},
+        {.stage = 1, .world = 3, .gradients = true, .loco = true, .bucket = 3000},
         {.stage = 3, .world = 3, .weights = true, .bucket = 3000, .offload = ZF_HOST},
     };
     static model first, saved, loaded;

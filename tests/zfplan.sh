@@ -224,6 +224,21 @@ is 'ZeRO++: the plain step beside it' \
 "$plan" $small --nodes 2 $less > "$work/table"
 is 'ZeRO++: in the table' "$(grep -Ec '^plain ZeRO .* s \([0-9.]+%\) are saved$|inside nodes between' \
     "$work/table")" 2
+# In blocks of 256, records of 8 bits have 4 of 260 bytes for a scale, and those of 4 bits 4 of 132.
+# shellcheck disable=SC2086
+planned $small --nodes 2 $less
+is 'ZeRO++: scales between nodes' "$(of scales_between_nodes)" \
+    $(($(far all_gather) / 65 + $(far all_to_all) / 33))
+sends=$(between)
+# shellcheck disable=SC2086
+planned $small --nodes 2 $less --zero-loco
+is 'LoCo: it sends nothing more' "$(between)" "$sends"
+is 'LoCo: errors of all elements, and between nodes of a quarter, in f32' "$(of loco)" \
+    $(($(of padded_count) * 5))
+# shellcheck disable=SC2086
+"$plan" $small --nodes 2 $less --zero-loco > "$work/table"
+is 'LoCo: scales, padding and errors in the table' \
+    "$(grep -Ec '^(of it scales|of it padding|loco) ' "$work/table")" 3
 fails 1 'zf-plan: zf_zero: quantized_weights is for stage 3, where parameters are gathered; stage is 2' \
     --world 4 --zero 2 --zero-quantized-weights
 

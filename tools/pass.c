@@ -311,6 +311,9 @@ static zf_zero_desc take_zero(call *c)
                           .mics = take_flag(c, "mics"),
                           .quantized_weights = take_flag(c, "quantized_weights"),
                           .quantized_gradients = take_flag(c, "quantized_gradients"),
+                          .loco = take_flag(c, "loco"),
+                          .loco_beta = take_default(c, "loco_beta"),
+                          .loco_reset = (int64_t)take_number(c, "loco_reset"),
                           .quantized_block = (int32_t)take_number(c, "block"),
                           .quantized_scale = take_flag(c, "bf16_scales") ? ZF_BF16 : ZF_F32,
                           .bucket_bytes = (size_t)take_number(c, "bucket")};
@@ -554,7 +557,8 @@ static const pass passes[] = {
      run_recompute},
     {"zero",
      "[stage=N] [world=N] [micro_batches=N] [nodes=N] [hpz] [mics] [bucket=BYTES]\n"
-     "        [quantized_weights] [quantized_gradients] [block=N] [bf16_scales]",
+     "        [quantized_weights] [quantized_gradients] [loco] [loco_beta=X] [loco_reset=N]\n"
+     "        [block=N] [bf16_scales]",
      "the step of each of `world` ranks, in so many nodes, at a ZeRO stage; quantised gathers and\n"
      "        sums, in blocks with one scale",
      run_zero},
@@ -573,9 +577,9 @@ static const pass passes[] = {
      "LOSS|evaluate [print] [rank=N] [alpha=X] [rslora] [dropout=P] [targets=NAME,...]\n"
      "        [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE] [tile=BYTES]\n"
      "        [recompute=layers|BYTES] [stage=N] [world=N] [micro_batches=N] [nodes=N]\n"
-     "        [hpz] [mics] [quantized_weights] [quantized_gradients] [block=N] [bf16_scales]\n"
-     "        [bucket=BYTES] [prefetch=BYTES] [memory=BYTES]\n"
-     "        [cost=FLOPS,BYTES,LINK,LATENCY]",
+     "        [hpz] [mics] [quantized_weights] [quantized_gradients] [loco] [loco_beta=X]\n"
+     "        [loco_reset=N] [block=N] [bf16_scales] [bucket=BYTES] [prefetch=BYTES]\n"
+     "        [memory=BYTES] [cost=FLOPS,BYTES,LINK,LATENCY]",
      "all passes of a training step of LOSS, in order, with an input \"lr\"; print: the graph\n"
      "        after each",
      run_passes},

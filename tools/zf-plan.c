@@ -28,7 +28,7 @@ typedef struct options {
     int32_t variant, variants; /* of the step */
     int64_t layers, hidden, heads, vocab, seq, batch, world, nodes, mics, zero, micro_batches;
     int64_t ranks_per_node; /* the same as nodes; 0: not given */
-    bool hpz, quantized_weights, quantized_gradients;
+    bool hpz, quantized_weights, quantized_gradients, loco;
     int64_t quantized_block;
     int64_t prefetch, memory, bucket, recompute, tile;
     zf_recompute_mode recomputes; /* limited by `recompute` bytes */
@@ -65,6 +65,7 @@ static void usage(FILE *out)
         "  --zero-hpz             stage 3: nodes keep parameters for the backward pass\n"
         "  --zero-quantized-weights    stage 3: ranks send parameters as integers of 8 bits\n"
         "  --zero-quantized-gradients  stages 1 to 3: and gradients as integers of 4 bits\n"
+        "  --zero-loco            and what this rounds off is kept for the next gradient\n"
         "  --quantized-block=N    of these integers that share a scale (256)\n"
         "  --mics=Z               shard over the Z ranks of a node alone\n"
         "  --precision=f32|bf16|f16\n"
@@ -218,6 +219,7 @@ static int read_options(int argc, char **argv, options *o)
         {"zero-hpz", no_argument, NULL, 'H'},
         {"zero-quantized-weights", no_argument, NULL, 'W'},
         {"zero-quantized-gradients", no_argument, NULL, 'G'},
+        {"zero-loco", no_argument, NULL, 'L'},
         {"quantized-block", required_argument, NULL, 'Q'},
         {"world", required_argument, NULL, 'n'},
         {"zero", required_argument, NULL, 'z'},
@@ -269,6 +271,7 @@ static int read_options(int argc, char **argv, options *o)
         case 'H': o->hpz = true; break;
         case 'W': o->quantized_weights = true; break;
         case 'G': o->quantized_gradients = true; break;
+        case 'L': o->loco = true; break;
         case 'Q': good = number(name, text, false, 64, 2048, &o->quantized_block); break;
         case 'z': good = number(name, text, false, 0, 3, &o->zero); break;
         case 'p': good = precision_of(text, &o->dtype); break;
@@ -415,6 +418,7 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
                                          .mics = o->mics != 0,
                                          .quantized_weights = o->quantized_weights,
                                          .quantized_gradients = o->quantized_gradients,
+                                         .loco = o->loco,
                                          .quantized_block = (int32_t)o->quantized_block,
                                          .micro_batches = o->micro_batches,
                                          .bucket_bytes = (size_t)o->bucket},
@@ -450,6 +454,7 @@ static bool plain_of(const options *o, options *plain)
 {
     *plain = *o;
     plain->mics = 0, plain->hpz = plain->quantized_weights = plain->quantized_gradients = false;
+    plain->loco = false;
     return o->mics || o->hpz || o->quantized_weights || o->quantized_gradients;
 }
 
@@ -535,6 +540,19 @@ static void print_estimate(const options *o, const result *r)
                100 * (1 - e->seconds / r->plain_seconds));
 }
 
+/* Prints what of the bytes to other ranks is no number of a parameter or gradient. */
+static void print_overhead(const options *o, const char *name, const zf_moved *of)
+{
+    char text[32];
+    if (!of->bytes) return;
+    printf("%-16s%14s%14s", name, "", human(text, (double)of->bytes));
+    if (o->nodes > 1) {
+        printf("%14s", human(text, (double)(of->bytes - of->between)));
+        printf("%14s", human(text, (double)of->between));
+    }
+    printf("\n");
+}
+
 static void print_table(const options *o, const result *r)
 {
     const zf_plan *plan = &r->plan;
@@ -550,6 +568,9 @@ static void print_table(const options *o, const result *r)
     printf(", %lld micro-batches\n\n", (long long)o->micro_batches);
     for (int space = 0; space < ZF_SPACES; space++)
         print_space(o, (zf_space)space, &plan->spaces[space]);
+    if (plan->loco_bytes)
+        printf("%-16s%14s                 of optimizer: errors of quantised gradients\n", "loco",
+               human(most, (double)plan->loco_bytes));
     printf("\n%-16s%14s%14s%s\n", "moved in a step", "calls", "bytes",
            o->nodes > 1 ? "  inside nodes between nodes" : "");
     for (int k = 0; k < MOVEMENTS; k++) {
@@ -563,6 +584,8 @@ static void print_table(const options *o, const result *r)
         }
         printf("\n");
     }
+    print_overhead(o, "of it scales", &plan->scales);
+    print_overhead(o, "of it padding", &plan->padding);
     print_estimate(o, r);
     printf("\n%s read and written in a step, by %lld launches; %.4g FLOPs",
            human(most, r->work.bytes), (long long)r->work.launches, plan->flops);
@@ -697,6 +720,11 @@ static int print_json(const options *o, zf_graph *g, const result *r)
             put_bytes(w, movements[k].name, moved(plan, k).between);
         zf_json_end(w);
     }
+    put_bytes(w, "scales", plan->scales.bytes);
+    put_bytes(w, "padding", plan->padding.bytes);
+    put_bytes(w, "scales_between_nodes", plan->scales.between);
+    put_bytes(w, "padding_between_nodes", plan->padding.between);
+    put_bytes(w, "loco", plan->loco_bytes);
     put_work(w, g, &r->work);
     zf_json_put_key(w, "flops"), zf_json_put_double(w, plan->flops);
     zf_json_put_key(w, "recomputed_flops"), zf_json_put_double(w, plan->recomputed_flops);

@@ -32,6 +32,8 @@ settings settings_defaults(void)
                       .beta2 = 0.999,
                       .momentum = 0.9,
                       .quantized_block = 256,
+                      .loco_beta = 0.8,
+                      .loco_reset = 1024,
                       .min_coeff = 0.01,
                       .max_coeff = 10,
                       .first_rate = 1,
@@ -129,6 +131,13 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "--zero 3: ranks send parameters as integers of 8 bits (ZeRO++), in evaluations too"},
         {"zero-quantized-gradients", FLAG | NOTED, NULL, &o->quantized_gradients, 0, 0,
          "--zero 1 to 3: ranks send gradients as integers of 4 bits"},
+        {"zero-loco", FLAG | NOTED, NULL, &o->loco, 0, 0,
+         "--zero-quantized-gradients with error feedback (LoCo): what a rank rounds off a\n"
+         "                                    gradient it adds to its next one"},
+        {"loco-beta", NUMBER | NOTED, "X", &o->loco_beta, 0, 0.9999999,
+         "of the moving average of these errors: the share of the old ones"},
+        {"loco-reset", COUNT | NOTED, "N", &o->loco_reset, -1, 1e15,
+         "steps after which they are 0 again; -1: never"},
         {"quantized-block", COUNT | NOTED, "N", &o->quantized_block, 64, 2048,
          "of these integers that share a scale, a multiple of 64"},
         {"mics", COUNT, "Z", &o->mics, 0, 1024,
@@ -379,9 +388,12 @@ const char *settings_wrong(const settings *o)
         return "--zero-quantized-weights is for --zero 3, where parameters are gathered";
     if (o->quantized_gradients && !o->zero)
         return "--zero-quantized-gradients is for --zero 1, 2 or 3, where each rank sums its shard";
-    if (o->quantized_gradients && o->mics)
-        return "--zero-quantized-gradients and --mics exclude each other: with --mics each node has "
-               "the whole sum";
+    if (o->loco && !o->quantized_gradients)
+        return "--zero-loco keeps the errors of --zero-quantized-gradients: give that too";
+    if (o->loco && o->precision == ZF_F16)
+        return "--zero-loco is for --precision f32 or bf16: with f16 gradients have a loss scale that "
+               "changes";
+    if (o->loco && o->tile) return "--zero-loco and --tile exclude each other";
     if (o->quantized_block % 64) return "--quantized-block must be a multiple of 64";
     if (o->mics && !o->zero) return "--mics is for --zero 1, 2 or 3; stage 0 shards nothing";
     if (o->mics && o->hpz) return "--mics gathers inside nodes already; leave out --zero-hpz";

@@ -17,17 +17,17 @@ typedef struct settings {
     int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads,
         eval_batches, eval_every, save_every, compare_every, keep;
     int64_t ranks, nodes, ranks_per_node, zero, mics, micro_batches, bucket, prefetch,
-        quantized_block;
+        quantized_block, loco_reset;
     int64_t freeze_step, var_update_scaler, local_step_scaler,
         local_step_clipper; /* of 1-bit optimizers */
     int64_t weights; /* of CONFIG_WEIGHTS */
     int64_t first_rate; /* 0: the schedule's first step has the rate of step 0 */
     int64_t delay_update; /* the step after which updates are delayed; -1: none is */
     double lr, end_lr, weight_decay, clip, dropout, beta1, beta2, eps, momentum, min_coeff,
-        max_coeff, seconds, deadline;
+        max_coeff, loco_beta, seconds, deadline;
     device_desc device;
     tokenizing words;
-    bool quiet, overwrite, alone, hpz, quantized_weights, quantized_gradients;
+    bool quiet, overwrite, alone, hpz, quantized_weights, quantized_gradients, loco;
     bool evaluates; /* nothing is trained: all of --data is held out */
     bool tunes; /* a folder of --model has the first weights, too */
     const void *own; /* the sample's own, or NULL */

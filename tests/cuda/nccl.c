@@ -868,6 +868,7 @@ typedef struct course {
     zf_dtype dtype;
     bool cpu, fast, onebit;
     bool gradients, weights; /* quantised, of two nodes */
+    bool loco;               /* gradients with error feedback */
     int steps, stops; /* steps that the last rank makes, if fewer */
     int spoiled;      /* steps before the one in which the last rank has an invalid label */
     float values[MOST][NUMBERS];
@@ -984,6 +985,7 @@ static zf_graph *course_graph(const member *m, const course *c, int32_t variant,
                            .hpz = c->weights,
                            .quantized_weights = c->weights,
                            .quantized_gradients = c->gradients,
+                           .loco = c->loco,
                            .micro_batches = MICRO,
                            .bucket_bytes = 4096,
                            .store = store});
@@ -1070,12 +1072,13 @@ static void same_at_every_stage(test *t, zf_dtype dtype)
 TEST_ONCE(nccl_stages_have_the_same_bits) { same_at_every_stage(t, ZF_F32); }
 TEST_ONCE(nccl_stages_have_the_same_bits_in_bf16) { same_at_every_stage(t, ZF_BF16); }
 
-/* With quantised gradients too, and near the CPU with quantised parameters. */
+/* With quantised gradients and error feedback too, and near the CPU with quantised parameters. */
 TEST_ONCE(nccl_quantized_has_the_same_bits)
 {
     static course first, other;
     if (ranks(t, MOST) < MOST) return;
-    first = (course){.stage = 1, .dtype = ZF_F32, .steps = 2, .gradients = true};
+    first = (course){
+        .stage = 1, .dtype = ZF_F32, .steps = 2, .gradients = true, .loco = true};
     other = first, other.stage = 3;
     if (!run_course(t, &first) || !run_course(t, &other)) return;
     CHECK(t, first.count[0] > 1000 && first.count[0] == other.count[0]);

@@ -224,6 +224,7 @@ run_mpi() {
     suite mpirun -np 3 build/mpi/comm < /dev/null
     suite mpirun --enable-recovery -np 3 build/mpi/comm killed < /dev/null
     suite mpirun -np 2 build/mpi/faults < /dev/null
+    suite mpirun -np 4 build/mpi/faults meshes < /dev/null
     suite mpirun --enable-recovery -np 2 build/mpi/faults killed 1 < /dev/null
 }
 run_more_mpi() {

@@ -1,5 +1,6 @@
 /* Faults of programs over zf_mpi_comm. make test-mpi runs
  *
+ *     mpirun -np 4 build/mpi/faults meshes                      ranks that believe in other nodes
  *     mpirun -np 3 build/mpi/faults                             another plan, another seed, a rank
  *                                                               that does not come, fails on its
  *                                                               own, has a NaN, drifts
@@ -37,6 +38,8 @@ typedef struct setup {
     size_t bucket;
     double deadline;
     uint64_t seed; /* 0: 3 */
+    int32_t nodes; /* 0: 1 */
+    bool mics;
 } setup;
 
 typedef struct runner {
@@ -67,6 +70,8 @@ static runner open_runner(const setup *s)
     zf_zero(g, &(zf_zero_desc){.stage = s->stage,
                                .world = world,
                                .micro_batches = s->micro_batches,
+                               .nodes = s->nodes,
+                               .mics = s->mics,
                                .bucket_bytes = s->bucket ? s->bucket : 4096});
     if (s->prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     k.comm = zf_mpi_comm(&(zf_mpi_desc){.deadline_seconds = s->deadline}, &error);
@@ -155,6 +160,29 @@ static void another_plan(int32_t stage)
              rank == last ? 0 : last);
     check_text(&k, one_step(&k, 0, 0, 0), ZF_ERR_MISMATCH, text, "another plan");
     close_runner(&k);
+}
+
+/* The ranks are in nodes of two, and the last one believes in one node; or, at stages 1 to 3, that
+ * each node has all shards. All ranks say so before the first sum. */
+static void another_mesh(int32_t stage)
+{
+    for (int mics = 0; mics < (stage ? 2 : 1); mics++) {
+        setup s = {.stage = stage, .micro_batches = 1, .prefetch = stage & 1, .nodes = world / 2};
+        const int32_t other = rank == last ? 0 : last;
+        runner k;
+        char text[120];
+        if (rank == last) s.nodes = mics ? world / 2 : 1, s.mics = mics;
+        k = open_runner(&s);
+        if (mics)
+            snprintf(text, sizeof text, "the plans of ranks %d and %d differ (...", rank, other);
+        else
+            snprintf(text, sizeof text,
+                     "rank %d is one of %d in %d nodes, rank %d of as many in %d "
+                     "(zf_zero_desc.nodes)",
+                     rank, world, (int)s.nodes, other, rank == last ? world / 2 : 1);
+        check_text(&k, one_step(&k, 0, 0, 0), ZF_ERR_MISMATCH, text, "another mesh");
+        close_runner(&k);
+    }
 }
 
 static void another_seed(int32_t stage)
@@ -303,6 +331,14 @@ int main(int argc, char **argv)
         killed(argc > 2 ? atoi(argv[2]) : 3);
         ends("a rank is killed");
         _exit(total()); /* MPI_Finalize may wait for who is gone */
+    }
+    if (world > 2 && world % 2 == 0) {
+        for (int32_t stage = 0; stage < 4; stage++) another_mesh(stage);
+        ends("another mesh");
+    }
+    if (argc > 1 && !strcmp(argv[1], "meshes")) {
+        MPI_Finalize();
+        return total();
     }
     for (int32_t stage = 0; stage < 4; stage++) another_plan(stage);
     ends("another plan");

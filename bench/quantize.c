@@ -1,10 +1,10 @@
-/* Gigabytes per second of quantize, dequantize and dequantize_sum: the bytes that they read and
- * write, and their share of the rate of a copy of 64 MiB of floats.
+/* Gigabytes per second of quantize, with and without errors, dequantize and dequantize_sum: the
+ * bytes that they read and write, and their share of the rate of a copy of 64 MiB of floats.
  *
- *     build/bench/quantize [--threads N] [--rounds N] [--block N]
+ *     build/bench/quantize [--threads N] [--rounds N] [--block N] [--isa NAME]
  *
  * Of 64 MiB of f32 or 32 MiB of bf16, which no cache holds; the best of the rounds, each with the
- * best instruction set. On a busy machine run it under `chrt -f 1`. */
+ * best instruction set or --isa. On a busy machine run it under `chrt -f 1`. */
 #define _POSIX_C_SOURCE 200809L
 #define ZEROFLOW_IMPLEMENTATION
 #include "../zeroflow.h"
@@ -21,6 +21,8 @@ static const struct row {
             {"quantize 8, bf16", ZF_OP_quantize, 8, ZF_BF16},
             {"quantize 4, f32", ZF_OP_quantize, 4, ZF_F32},
             {"quantize 4, bf16", ZF_OP_quantize, 4, ZF_BF16},
+            {"with errors 4, f32", ZF_OP_quantize_feedback, 4, ZF_F32},
+            {"with errors 4, bf16", ZF_OP_quantize_feedback, 4, ZF_BF16},
             {"dequantize 8, f32", ZF_OP_dequantize, 8, ZF_F32},
             {"dequantize 8, bf16", ZF_OP_dequantize, 8, ZF_BF16},
             {"dequantize 4, f32", ZF_OP_dequantize, 4, ZF_F32},
@@ -47,20 +49,23 @@ static double copy_rate(zf_backend *cpu, int rounds, void *to, const void *from)
     return 8.0 * COUNT / least;
 }
 
-/* The launch of a row: floats and records are the arrays of its operand and its result. */
+/* The launch of a row: floats, perhaps errors, and records are the arrays of its operands and its
+ * result. */
 static double rate(const struct row *row, zf_backend *cpu, int rounds, int64_t block, void *floats,
-                   void *quantised)
+                   float *errors, void *quantised)
 {
-    const bool forth = row->op == ZF_OP_quantize, sum = row->op == ZF_OP_dequantize_sum;
+    const bool kept = row->op == ZF_OP_quantize_feedback, forth = kept || row->op == ZF_OP_quantize,
+               sum = row->op == ZF_OP_dequantize_sum;
     const zf_attribute attributes[ZF_MAX_ATTRIBUTES] = {
-        {.i = row->bits}, {.i = block}, {.i = ZF_F32}, {.i = row->floats}, {.i = PARTS}};
+        {.i = row->bits}, {.i = block}, {.i = ZF_F32}, {.i = kept ? 0 : row->floats}, {.i = PARTS}};
     const zfi_blocks b = zfi_blocks_of(attributes);
     const zf_run run = {.world = 1};
     const zf_array wide = {floats, row->floats, ZF_SHAPE(sum ? COUNT / PARTS : COUNT)},
-                   narrow = {quantised, ZF_U8, ZF_SHAPE(COUNT / block * b.record)};
+                   narrow = {quantised, ZF_U8, ZF_SHAPE(COUNT / block * b.record)},
+                   args[2] = {forth ? wide : narrow, {errors, ZF_F32, ZF_SHAPE(COUNT)}};
     zf_launch l = {.op = row->op,
-                   .arg_count = 1,
-                   .args = forth ? &wide : &narrow,
+                   .arg_count = 1 + kept,
+                   .args = args,
                    .out = forth ? narrow : wide,
                    .attributes = attributes,
                    .run = &run,
@@ -69,11 +74,16 @@ static double rate(const struct row *row, zf_backend *cpu, int rounds, int64_t b
     for (int r = 0; r < rounds; r++) {
         const double start = bench_now();
         double time;
-        if (forth ? zfi_cpu_quantize(&l) : zfi_cpu_dequantize(&l)) return 0;
+        if (kept    ? zfi_cpu_quantize_feedback(&l)
+            : forth ? zfi_cpu_quantize(&l)
+                    : zfi_cpu_dequantize(&l))
+            return 0;
         time = bench_now() - start;
         if (time < least) least = time;
     }
-    return (double)(zfi_array_bytes(&wide) + zfi_array_bytes(&narrow)) / least;
+    return (double)(zfi_array_bytes(&wide) + zfi_array_bytes(&narrow) +
+                    kept * 2 * zfi_array_bytes(&args[1])) /
+           least;
 }
 
 int main(int argc, char **argv)
@@ -81,17 +91,20 @@ int main(int argc, char **argv)
     int threads = 2, rounds = 10;
     int64_t block = 256;
     zf_error error = {ZF_OK, ""};
+    const char *isa = NULL;
     zf_backend *cpu;
-    float *floats = malloc(4 * (size_t)COUNT), *copy = malloc(4 * (size_t)COUNT);
+    float *floats = malloc(4 * (size_t)COUNT), *copy = malloc(4 * (size_t)COUNT),
+          *errors = calloc(COUNT, sizeof *errors);
     double whole;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--threads")) threads = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--rounds")) rounds = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--block")) block = atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--isa")) isa = argv[i + 1];
     }
     if (block < 64 || block > 2048 || 2048 % block) block = 256;
-    cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = threads}, &error);
-    if (!cpu || !floats || !copy) {
+    cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = threads, .isa = isa}, &error);
+    if (!cpu || !floats || !copy || !errors) {
         fprintf(stderr, "quantize: %s\n", cpu ? "out of memory" : error.text);
         return 1;
     }
@@ -102,10 +115,10 @@ int main(int argc, char **argv)
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         double bytes;
         fill(rows[n].floats, floats, copy);
-        bytes = rate(&rows[n], cpu, rounds, block, floats, copy);
+        bytes = rate(&rows[n], cpu, rounds, block, floats, errors, copy);
         printf("%-20s %6.2f GB/s  %5.1f%%\n", rows[n].name, 1e-9 * bytes, 100 * bytes / whole);
     }
-    free(floats), free(copy);
+    free(floats), free(copy), free(errors);
     zf_backend_free(cpu);
     return 0;
 }

@@ -55,8 +55,8 @@ VARIANTS = build build/clang build/asan build/ubsan build/tsan build/fuzz build/
            build/cuda build/neon
 
 build/clang/%:    private override CC = clang
-build/clang/%:    private MODE = -DRANDOM_GRAPHS=60 -DTEST_ONE_IN=3
-build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=60 \
+build/clang/%:    private MODE = -DRANDOM_GRAPHS=60 -DMUTANTS=70 -DTEST_ONE_IN=3
+build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=60 -DMUTANTS=70 \
                              -DTEST_ONE_IN=3 -DOOM_REFUSALS=25 -DOOM_SPARSE=0 $(SCALAR) \
                              $(SANITIZED)
 build/ubsan/%:    private MODE = -O1 -g1 -fsanitize=undefined $(SANITIZED)

@@ -203,7 +203,7 @@ static bool run(const test_case *c, long refuse_at, test *t)
 }
 
 #ifndef OOM_REFUSALS
-#define OOM_REFUSALS 100
+#define OOM_REFUSALS 60
 #endif
 /* Of TEST_ONCE; 0: they are left out. */
 #ifndef OOM_SPARSE

@@ -541,6 +541,9 @@ typedef struct zf_attention_desc {
      * example are an error of the step. Causal; without mask, dropout and gradient. ZF_NONE: none
      * of the four */
     zf_tensor k_cache, v_cache, past, count;
+    /* Of caches with a window W: token t of an example is in their row t mod C, so that texts may be
+     * longer than C, a multiple of 64 and at least W - 1 + M */
+    bool ring;
 } zf_attention_desc;
 
 /* softmax(scale q k^T + mask) v of each head (Vaswani et al. 2017), of which no [M,N] matrix is
@@ -2312,7 +2315,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
       A(attention_grad, heads, i) A(attention_grad, scale, f) A(attention_grad, causal, b)         \
       A(attention_grad, kv_heads, i) A(attention_grad, window, i))                                 \
     X(cached_attention, 7, 7, A(cached_attention, heads, i) A(cached_attention, scale, f)          \
-      A(cached_attention, kv_heads, i) A(cached_attention, window, i))                             \
+      A(cached_attention, kv_heads, i) A(cached_attention, window, i)                              \
+      A(cached_attention, ring, b))                                                                \
     X(chain, 1, 8, A(chain, program, l) A(chain, values, v))                                       \
     /* ranks: made by zf_zero */                                                                   \
     X(bucket, 1, ZF_MAX_OPERANDS, A(bucket, at, l) A(bucket, size, i) A(bucket, world, i)          \

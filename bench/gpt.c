@@ -29,7 +29,7 @@ int main(int argc, char **argv)
                       .clip = 1,
                       .seed = 1,
                       .threads = 2,
-                      .shape = {8, 128, 0, false}};
+                      .shape = {8, 128, 0, false, 0}};
     const option_row rows[] = {
         {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as gpt pretrain"},
         {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},

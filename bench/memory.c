@@ -140,7 +140,7 @@ int main(int argc, char **argv)
                                .clip = 1,
                                .seed = 1,
                                .threads = 1,
-                               .shape = {1, 128, 0, false}}};
+                               .shape = {1, 128, 0, false, 0}}};
     int64_t vocab = 0;
     double memory = 12;
     const option_row rows[] = {

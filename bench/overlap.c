@@ -367,7 +367,7 @@ int main(int argc, char **argv)
                                .clip = 1,
                                .seed = 1,
                                .threads = 1,
-                               .shape = {8, 128, 0, false},
+                               .shape = {8, 128, 0, false, 0},
                                .sharing = {.prefetch = 32 << 20}}};
     int64_t vocab = 8192;
     const option_row rows[] = {

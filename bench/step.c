@@ -29,7 +29,7 @@ int main(int argc, char **argv)
                       .weight_decay = 0.01,
                       .clip = 1,
                       .seed = 1,
-                      .shape = {16, 128, 0, false}};
+                      .shape = {16, 128, 0, false, 0}};
     const option_row rows[] = {
         {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as bert pretrain"},
         {"vocab", OPTION_COUNT, "N", &vocab, 8, 1e9, "tokens of the vocabulary"},

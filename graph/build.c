@@ -651,9 +651,11 @@ ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_at
                               "k_cache, v_cache, past and count must be given together");
         return zfi_op(cached_attention,
                       zfi_with({.i = heads}, {.f = d.scale}, {.i = kv_heads < heads ? kv_heads : 0},
-                               {.i = d.window}),
+                               {.i = d.window}, {.i = d.ring}),
                       q, k, v, d.past, d.count, d.k_cache, d.v_cache);
     }
+    if (d.ring)
+        return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention", "only caches can be a ring");
     return zfi_build(ZF_OP_attention, count, x,
                      zfi_with({.f = d.dropout}, {.i = d.dropout > 0 ? zfi_new_stream(q.graph) : 0},
                               {.i = heads}, {.f = d.scale}, {.i = d.causal},

@@ -49,6 +49,7 @@
  * + t) * row + h * d of its array. */
 typedef struct zfi_attention {
     int64_t batch, heads, m, n, d;    /* m queries, n keys */
+    int64_t kept;                     /* keys in memory, key i in row i mod kept; n: all of them */
     int64_t kv_heads, group;          /* group = heads / kv_heads */
     int64_t row, kv_row;              /* elements from one token to the next: q; k and v */
     int64_t window;                   /* the keys that a query sees, at most; n: no window */
@@ -236,7 +237,7 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     if (!o.kv_heads) o.kv_heads = o.heads;
     o.group = o.heads / o.kv_heads;
     zfi_attention_shapes(&x->shape, packed ? NULL : &x[1].shape, o.heads, o.kv_heads, &q, &k);
-    o.batch = q.dims[0], o.m = q.dims[1], o.n = k.dims[1];
+    o.batch = q.dims[0], o.m = q.dims[1], o.n = o.kept = k.dims[1];
     o.d = q.dims[2] / o.heads;
     o.row = x->shape.dims[2], o.kv_row = packed ? o.row : k.dims[2];
     if (packed) o.k_at = q.dims[2], o.v_at = q.dims[2] + k.dims[2];
@@ -285,7 +286,8 @@ static int64_t zfi_attention_first(const zfi_attention *a, int64_t b, int64_t m)
 /* The element of k or v (`at`) of key n that head `head` of q reads; `head` counts over the batch. */
 static int64_t zfi_attention_kv(const zfi_attention *a, int64_t at, int64_t head, int64_t n)
 {
-    return at + (head / a->heads * a->n + n) * a->kv_row + head % a->heads / a->group * a->d;
+    if (a->kept < a->n) n %= a->kept;
+    return at + (head / a->heads * a->kept + n) * a->kv_row + head % a->heads / a->group * a->d;
 }
 
 /* ------------------------------------------------------------------------------ reference */
@@ -316,29 +318,29 @@ typedef struct zfi_attention_run {
     const zf_launch *launch;
 } zfi_attention_run;
 
-/* One row of y. Scratch: n doubles. */
+/* One row of y. Scratch: `kept` doubles, from the first key that is seen on. */
 static void zfi_attention_reference(void *context, int64_t row, int worker)
 {
     const zfi_attention_run *run = context;
     const zfi_attention *a = &run->a;
     const zf_array *out = &run->launch->out, *lse = zfi_saved_out(run->launch, 0);
-    double *p = (double *)run->launch->scratch + worker * a->n, most = -INFINITY, sum = 0;
+    double *p = (double *)run->launch->scratch + worker * a->kept, most = -INFINITY, sum = 0;
     int64_t head = row / a->m, m = row % a->m, b = head / a->heads, h = head % a->heads;
     int64_t seen = zfi_attention_seen(a, b, m), first = zfi_attention_first(a, b, m);
     for (int64_t n = first; n < seen; n++) {
-        p[n] = zfi_attention_score(a, head, m, n);
-        if (p[n] > most) most = p[n];
+        p[n - first] = zfi_attention_score(a, head, m, n);
+        if (p[n - first] > most) most = p[n - first];
     }
     for (int64_t n = first; n < seen; n++) {
-        p[n] = exp(p[n] - (most == -INFINITY ? 0 : most));
-        sum += p[n];
-        p[n] *= zfi_attention_kept(a, head, m, n);
+        p[n - first] = exp(p[n - first] - (most == -INFINITY ? 0 : most));
+        sum += p[n - first];
+        p[n - first] *= zfi_attention_kept(a, head, m, n);
     }
     if (lse) zfi_set(lse, row, most + log(sum));
     for (int64_t i = 0; i < a->d; i++) { /* y[b,m,h,i] */
         double y = 0;
-        int64_t v = zfi_attention_kv(a, a->v_at, head, 0) + i;
-        for (int64_t n = first; n < seen; n++) y += p[n] * zfi_get(a->v, v + n * a->kv_row);
+        for (int64_t n = first; n < seen; n++)
+            y += p[n - first] * zfi_get(a->v, zfi_attention_kv(a, a->v_at, head, n) + i);
         zfi_set(out, ((b * a->m + m) * a->heads + h) * a->d + i, sum == 0 ? 0 : y / sum);
     }
 }
@@ -700,6 +702,7 @@ static void zfi_store_rows(zfi_isa isa, const zf_array *y, int64_t at, int64_t r
 enum {
     ZFI_SCORE_BLOCK = 128,            /* elements of a block of q, k or v, about */
     ZFI_HEAD_BLOCK = 128 * 128,       /* from so many queries on, keys are packed */
+    ZFI_RING_BLOCK = 64,              /* keys of a block where they are in a ring, at most */
     ZFI_QUERIES_APART = 32,           /* elements of a head's dQ in scratch, at most */
     ZFI_GRADIENT_IN_SCRATCH = 1 << 22 /* maximum number of elements of a head's dQ that stay in
                                        * scratch */
@@ -800,7 +803,7 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, zfi_attention 
     zfi_attention_cut c = {.a = a, .launch = l};
     int64_t threads = zfi_pool_threads(zfi_cpu_of(l)->pool);
     int64_t heads = c.a.batch * (backward ? c.a.kv_heads : c.a.heads);
-    int64_t m = c.a.m, n = c.a.n, most, wanted;
+    int64_t m = c.a.m, n = c.a.kept, most, wanted;
     c.isa = zfi_cpu_of(l)->isa;
     c.dtype = c.a.q->dtype;
     c.tile = zfi_tile_for(c.isa, c.dtype);
@@ -810,6 +813,7 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, zfi_attention 
     c.rows = zfi_div_up(m, zfi_div_up(m, c.tile->rows));
     most = zfi_max(32, zfi_min(ZFI_SCORE_BLOCK, ZFI_HEAD_BLOCK / c.a.d));
     c.keys = zfi_attention_block(n, most, ZFI_SCORE_LANES);
+    if (n < c.a.n) c.keys = zfi_min(most, ZFI_RING_BLOCK) / 32 * 32; /* no block crosses the end */
     c.key_rows = zfi_div_up(c.keys, zfi_div_up(c.keys, c.tile->rows));
     c.queries = zfi_attention_block(m, most, c.rows);
     if (!backward && threads > 1) { /* a row has the same bits in every block of queries */
@@ -835,7 +839,7 @@ static bool zfi_attention_fast(const zf_launch *l, const zfi_attention *a)
 
 static size_t zfi_attention_scratch(const zf_launch *l, zfi_attention a, bool backward)
 {
-    size_t threads = (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool), n = (size_t)a.n;
+    size_t threads = (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool), n = (size_t)a.kept;
     if (!a.batch) return 0;
     if (zfi_attention_fast(l, &a))
         return threads * zfi_attention_cut_of(l, a, backward).part[ZFI_AT_END] * sizeof(float);

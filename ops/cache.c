@@ -19,11 +19,19 @@
  * softmax(scale q k^T) v of each head, as in attention (attention.c, also for kv_heads). y is 0 for
  * padding. past[b] + count[b] above C is an error of the step. No gradient. Saved: nothing.
  *
+ * With `ring`, token t is in row t mod C, over the token t - C, which no query of the step sees:
+ * C >= window - 1 + M. C is a multiple of 64, so that blocks of keys do not cross its end.
+ *
+ *     rows of a ring     past[b] mod C .... C - 1     0 ....
+ *                        | new rows of k, v      |    | more of them | older tokens |
+ *
  * Several tokens at once (a prompt) use attention's kernel of blocks. One token is bound by reading
  * the caches: a task has one head of k and v, and goes once along its rows, 64 at a time, for all
  * heads of q that read it. */
 
 enum { ZFI_CACHED_PAST = 3, ZFI_CACHED_COUNT, ZFI_CACHED_K, ZFI_CACHED_V, ZFI_CACHED_OPERANDS };
+
+static const int64_t zfi_cached_longest = (int64_t)1 << 40; /* tokens of a text in a ring */
 
 /* A launch as attention of q to the caches. */
 static zfi_attention zfi_cached_of(const zf_launch *l)
@@ -42,11 +50,12 @@ static zfi_attention zfi_cached_of(const zf_launch *l)
                        .causal = true};
     if (!a.kv_heads) a.kv_heads = a.heads;
     a.group = a.heads / a.kv_heads;
-    a.batch = q->dims[0], a.m = q->dims[1], a.n = k->dims[1];
+    a.batch = q->dims[0], a.m = q->dims[1], a.kept = k->dims[1];
+    a.n = ZF_INT(l, cached_attention, ring) ? zfi_cached_longest : a.kept;
     a.row = q->dims[2], a.kv_row = k->dims[2];
     a.d = a.row / a.heads;
     a.window = window ? zfi_min(window, a.n) : a.n;
-    a.scores = (zf_shape){4, {a.batch, a.heads, a.m, a.n}};
+    a.scores = (zf_shape){4, {a.batch, a.heads, a.m, a.kept}};
     return a;
 }
 
@@ -81,6 +90,22 @@ static zf_status zfi_infer_is_cache(const zfi_infer *c, int32_t k)
     return zfi_infer_fail(c, ZF_ERR_SHAPE,
                           "operand %d must be a cache [%lld, tokens, %lld], and both of one shape",
                           (int)k, (long long)rows->dims[0], (long long)rows->dims[2]);
+}
+
+/* Checks that what a query sees is in a ring when its step has written the new rows. */
+static zf_status zfi_infer_ring(const zfi_infer *c)
+{
+    int64_t window = ZF_INT(c, cached_attention, window), tokens = c->args[1]->shape.dims[1];
+    int64_t rows = c->args[ZFI_CACHED_K]->shape.dims[1];
+    if (!window)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "a ring needs a window, which is what it keeps");
+    if (rows % ZFI_RING_BLOCK || rows < tokens || window > rows - tokens + 1)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "a ring of %lld tokens must be a multiple of %d, and have room for "
+                              "the window of %lld and for the %lld new tokens less 1",
+                              (long long)rows, (int)ZFI_RING_BLOCK, (long long)window,
+                              (long long)tokens);
+    return ZF_OK;
 }
 
 static zf_status zfi_infer_cached_attention(zfi_infer *c)
@@ -126,6 +151,7 @@ static zf_status zfi_infer_cached_attention(zfi_infer *c)
         status = zfi_infer_is_cache(c, i);
     if (!status && x[ZFI_CACHED_K] == x[ZFI_CACHED_V])
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operands 5 and 6 must be two caches");
+    if (!status && ZF_INT(c, cached_attention, ring)) status = zfi_infer_ring(c);
     return status ? status : zfi_infer_like(c, 0);
 }
 
@@ -157,11 +183,13 @@ static void zfi_cached_store(const zf_launch *l, const zfi_attention *a)
     for (int64_t b = 0; b < a->batch; b++) {
         int64_t past = zfi_get_integer(a->past, b), count = zfi_get_integer(a->count, b);
         for (int32_t k = 0; k < 2; k++) {
-            char *to = l->args[ZFI_CACHED_K + k].data;
-            const char *from = l->args[1 + k].data;
-            if (count)
-                memcpy(to + (size_t)(b * a->n + past) * row, from + (size_t)(b * a->m) * row,
-                       (size_t)count * row);
+            char *to = (char *)l->args[ZFI_CACHED_K + k].data + (size_t)(b * a->kept) * row;
+            const char *from = (const char *)l->args[1 + k].data + (size_t)(b * a->m) * row;
+            for (int64_t i = 0, n; i < count; i += n) { /* up to the end of a ring, and from 0 on */
+                int64_t at = (past + i) % a->kept;
+                n = zfi_min(count - i, a->kept - at);
+                memcpy(to + (size_t)at * row, from + (size_t)i * row, (size_t)n * row);
+            }
         }
         memset((char *)l->out.data + (size_t)((b * a->m + count) * a->row) * size, 0,
                (size_t)((a->m - count) * a->row) * size);
@@ -299,9 +327,11 @@ static void zfi_cached_task(void *context, int64_t index, int worker)
     zfi_load_rows(r->isa, q, r->width, a->q, at, a->d, a->group, a->d);
     memset(y, 0, (size_t)(a->group * r->width) * sizeof *y);
     for (int64_t g = 0; g < a->group; g++) most[g] = -INFINITY, sum[g] = 0;
-    for (int64_t n = first; n < seen; n += ZFI_LANES) {
-        int64_t keys = zfi_min(ZFI_LANES, seen - n), from = zfi_attention_kv(a, 0, head, n);
-        const float *x = zfi_cached_rows(r, aside, a->k, from, keys, &row);
+    for (int64_t n = first, keys; n < seen; n += keys) {
+        int64_t from = zfi_attention_kv(a, 0, head, n);
+        const float *x;
+        keys = zfi_min(zfi_min(ZFI_LANES, seen - n), a->kept - n % a->kept);
+        x = zfi_cached_rows(r, aside, a->k, from, keys, &row);
         zfi_cached_scores(r->isa, s, q, a->group, r->width, x, row, keys, a->d, (float)a->scale);
         zfi_cached_softmax(r->isa, s, y, a->group, r->width, most, sum);
         x = zfi_cached_rows(r, aside, a->v, from, keys, &row);

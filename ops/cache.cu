@@ -12,7 +12,7 @@ typedef struct zfi_cached {
     const void *q, *k, *v, *past, *count;
     void *caches[2], *y;
     bool past_wide, count_wide; /* they are i64 */
-    int64_t m, n;               /* tokens of q; rows of a cache */
+    int64_t m, n, most;         /* tokens of q; rows of a cache; tokens of a text, at most */
     int64_t heads, group, d, window;
     int64_t row, kv_row; /* elements of a token: of q; of k and v */
     int64_t rows;        /* elements of k */
@@ -26,7 +26,8 @@ __device__ __forceinline__ bool zfi_cached_range(const zfi_cached &c, int64_t b,
                                                  int64_t *count)
 {
     *past = zfi_index_at(c.past, c.past_wide, b), *count = zfi_index_at(c.count, c.count_wide, b);
-    return *past >= 0 && *count >= 0 && *count <= c.m && *past <= c.n && *count <= c.n - *past;
+    return *past >= 0 && *count >= 0 && *count <= c.m && *past <= c.most &&
+           *count <= c.most - *past;
 }
 
 template <class T> __global__ void zfi_cached_store_kernel(const zfi_cached c)
@@ -36,10 +37,10 @@ template <class T> __global__ void zfi_cached_store_kernel(const zfi_cached c)
         const int64_t token = n / c.kv_row, b = token / c.m, t = token % c.m;
         int64_t past, count;
         if (!zfi_cached_range(c, b, &past, &count)) {
-            zfi_fault what = {ZFI_FAULT_CACHE, c.op, c.node, b, past, c.n, (double)c.m, count};
+            zfi_fault what = {ZFI_FAULT_CACHE, c.op, c.node, b, past, c.most, (double)c.m, count};
             if (n == token * c.kv_row && t == 0) zfi_report(c.fault, what);
         } else if (t < count) {
-            const int64_t to = (b * c.n + past + t) * c.kv_row + n % c.kv_row;
+            const int64_t to = (b * c.n + (past + t) % c.n) * c.kv_row + n % c.kv_row;
             static_cast<T *>(c.caches[0])[to] = static_cast<const T *>(c.k)[n];
             static_cast<T *>(c.caches[1])[to] = static_cast<const T *>(c.v)[n];
         }
@@ -70,16 +71,17 @@ template <class T> __global__ void zfi_cached_kernel(const zfi_cached c)
     for (int64_t i = lane; i < c.d; i += ZFI_WARP) y[i] = 0;
     __syncthreads();
     for (int64_t n = first + warp; n < seen; n += ZFI_CACHED_WARPS) {
+        const int64_t from = n % c.n * c.kv_row;
         float score = 0, before = most, base, fix, p;
         for (int64_t i = lane; i < c.d; i += ZFI_WARP)
-            score = fmaf(shared[i], zfi_to_f32(keys[n * c.kv_row + i]), score);
+            score = fmaf(shared[i], zfi_to_f32(keys[from + i]), score);
         score = c.scale * zfi_warp_sum(score);
         most = fmaxf(most, score);
         base = most == -INFINITY ? 0 : most;
         fix = expf(before - base), p = expf(score - base);
         sum = fmaf(sum, fix, p);
         for (int64_t i = lane; i < c.d; i += ZFI_WARP)
-            y[i] = fmaf(p, zfi_to_f32(values[n * c.kv_row + i]), y[i] * fix);
+            y[i] = fmaf(p, zfi_to_f32(values[from + i]), y[i] * fix);
     }
     if (lane == 0) most_of[warp] = most, sum_of[warp] = sum;
     __syncthreads();
@@ -108,6 +110,7 @@ static zf_status zfi_cuda_cached_attention(const zf_launch *l)
     c.m = x[0].shape.dims[1], c.n = x[5].shape.dims[1];
     c.heads = ZF_INT(l, cached_attention, heads), c.group = kv_heads ? c.heads / kv_heads : 1;
     c.row = x[0].shape.dims[2], c.kv_row = x[1].shape.dims[2], c.d = c.row / c.heads;
+    c.most = ZF_INT(l, cached_attention, ring) ? (int64_t)1 << 40 : c.n;
     c.window = window ? window : c.n, c.rows = zfi_count(&x[1]);
     c.scale = (float)ZF_FLOAT(l, cached_attention, scale);
     c.op = l->op, c.node = l->node, c.fault = zfi_device_of(l)->fault;

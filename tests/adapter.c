@@ -105,7 +105,7 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
     session_desc d = {.sample = &llm_sample,
                       .purpose = SAMPLE_TRAIN,
                       .config = &config,
-                      .shape = {BATCH, TOKENS, 0, of->masked},
+                      .shape = {BATCH, TOKENS, 0, of->masked, 0},
                       .threads = 1,
                       .weight_decay = 0.1,
                       .eps = 1e-8,
@@ -256,26 +256,32 @@ static int run_line(const char *line)
 
 #define ADAPT "--lora r=3,alpha=5,dropout=0.2 "
 
-/* The logits of a session over the golden batch, which follow from all parameters. rounding: of
- * CONFIG_WEIGHTS. */
-static bool logits_of(const char *folder, const char *adapter, int64_t rounding,
-                      float out[BATCH * VOCAB])
+/* Opens a session of a folder's model with an adapter, or none. rounding: of CONFIG_WEIGHTS. */
+static bool open_adapted(session *s, const char *folder, const char *adapter, int64_t rounding,
+                         zf_error *error)
 {
     llm_config config;
     session_desc d = {.sample = &llm_sample,
                       .purpose = SAMPLE_ANSWER,
                       .config = &config,
-                      .shape = {BATCH, TOKENS, 0, false},
+                      .shape = {BATCH, TOKENS, 0, false, 0},
                       .threads = 1,
                       .adapter = adapter};
+    return session_config(&llm_sample, folder, &config, error) &&
+           config_set_weights(llm_sample.config, &config, rounding, error) &&
+           session_open_folder(s, folder, &d, 1 + ZF_F32, error);
+}
+
+/* The logits of a session over the golden batch, which follow from all parameters. */
+static bool logits_of(const char *folder, const char *adapter, int64_t rounding,
+                      float out[BATCH * VOCAB])
+{
     int32_t ids[BATCH * TOKENS], last[BATCH] = {TOKENS - 1, 2 * TOKENS - 1};
     zf_error error = {ZF_OK, ""};
     session s;
     bool good;
     for (int i = 0; i < BATCH * TOKENS; i++) ids[i] = 5 * i % VOCAB;
-    if (!session_config(&llm_sample, folder, &config, &error) ||
-        !config_set_weights(llm_sample.config, &config, rounding, &error) ||
-        !session_open_folder(&s, folder, &d, 1 + ZF_F32, &error)) {
+    if (!open_adapted(&s, folder, adapter, rounding, &error)) {
         printf("    %s\n", error.text);
         return false;
     }
@@ -390,19 +396,10 @@ static const char *refusal(const char *model, const char *adapter)
 {
     static zf_error error;
     char base[100];
-    llm_config config;
-    session_desc d = {.sample = &llm_sample,
-                      .purpose = SAMPLE_ANSWER,
-                      .config = &config,
-                      .shape = {BATCH, TOKENS, 0, false},
-                      .threads = 1,
-                      .adapter = adapter};
     session s;
     error = (zf_error){ZF_OK, ""};
     snprintf(base, sizeof base, MODELS "%s", model);
-    if (session_config(&llm_sample, base, &config, &error) &&
-        session_open_folder(&s, base, &d, 1 + ZF_F32, &error))
-        session_close(&s);
+    if (open_adapted(&s, base, adapter, 0, &error)) session_close(&s);
     return error.text;
 }
 

@@ -57,7 +57,8 @@ static bool open_session(test *t, session *s, const bert_batch_file *batches, co
     bert_config config;
     session_desc d = {.sample = &bert_sample,
                       .config = &config,
-                      .shape = {batches->examples, batches->sequence, batches->predictions, false},
+                      .shape = {batches->examples, batches->sequence, batches->predictions, false,
+                                0},
                       .threads = threads,
                       .seed = seed,
                       .optimizer = r->optimizer,
@@ -289,7 +290,7 @@ static void check_plan(test *t, const char *model, int64_t batch, bool fuse)
 {
     static zf_backend counting; /* outlives what the test defers */
     zf_backend *cpu = zf_cpu_backend(NULL, NULL);
-    sample_shape shape = {batch, 128, batch * 19, false};
+    sample_shape shape = {batch, 128, batch * 19, false, 0};
     zf_error error = {ZF_OK, ""};
     bert_config config;
     bert_model m;
@@ -335,7 +336,7 @@ PLAN(base, 8)
 static bool run_plainly(test *t, const bert_batch_file *batches, const zf_compile_desc *d,
                         double *loss, uint64_t *sum)
 {
-    session s = {.shape = {batches->examples, batches->sequence, batches->predictions, false}};
+    session s = {.shape = {batches->examples, batches->sequence, batches->predictions, false, 0}};
     zf_error error = {ZF_OK, ""};
     zf_status status = ZF_OK;
     bert_config config;
@@ -521,7 +522,7 @@ static void check_import(test *t, const variant *v, int expected_fresh, const ch
     session_desc d = {.sample = &bert_sample,
                       .config = &config,
                       .purpose = SAMPLE_EVALUATE,
-                      .shape = {1, 8, 1, false},
+                      .shape = {1, 8, 1, false, 0},
                       .threads = 1,
                       .seed = 5};
     zf_safetensors *init, *before;
@@ -900,7 +901,7 @@ TEST_ONCE(bert_sessions_that_cannot_be)
 {
     bert_config config;
     session_desc d = {
-        .sample = &bert_sample, .config = &config, .shape = {1, 65, 1, false}, .threads = 1};
+        .sample = &bert_sample, .config = &config, .shape = {1, 65, 1, false, 0}, .threads = 1};
     zf_error error = {ZF_OK, ""};
     session s;
     CHECK(t, bert_config_load(GOLDEN "config.json", &config, &error));

@@ -2,20 +2,23 @@
  * in a plan and in a store, and mistakes. */
 #include "test.h"
 
-enum { BATCH = 3, CONTEXT = 80, CHUNK = 8, LONGEST = 77, MOST_WIDTH = 3 * 70 };
+enum { BATCH = 3, CONTEXT = 80, RING = 64, CHUNK = 8, LONGEST = 77, MOST_WIDTH = 300 };
 
 typedef struct form {
     int64_t heads, kv_heads, d, window;
     zf_dtype dtype;
     double bound;
-    bool reference;
+    bool reference, ring;
 } form;
 
 static const form forms[] = {
-    {4, 2, 5, 0, ZF_F64, 1e-12, false},   {3, 1, 70, 0, ZF_F32, 2e-6, false},
-    {2, 2, 64, 0, ZF_F32, 2e-6, false},   {4, 2, 5, 6, ZF_F32, 2e-6, true},
-    {4, 4, 8, 70, ZF_F32, 2e-6, false},   {3, 1, 33, 9, ZF_BF16, 0x1p-7, false},
-    {2, 1, 64, 0, ZF_F16, 0x1p-9, false},
+    {4, 2, 5, 0, ZF_F64, 1e-12, false, false}, {3, 1, 70, 0, ZF_F32, 2e-6, false, false},
+    {2, 2, 64, 0, ZF_F32, 2e-6, false, false}, {4, 2, 5, 6, ZF_F32, 2e-6, true, false},
+    {4, 4, 8, 70, ZF_F32, 2e-6, false, false}, {3, 1, 33, 9, ZF_BF16, 0x1p-7, false, false},
+    {2, 1, 64, 0, ZF_F16, 0x1p-9, false, false},
+    /* The longest text goes round the ring, a prompt and single tokens; one needs all of its rows. */
+    {4, 2, 5, 6, ZF_F32, 2e-6, true, true},    {4, 4, 8, 57, ZF_F32, 2e-6, false, true},
+    {2, 1, 33, 9, ZF_BF16, 0x1p-7, false, true}, {1, 1, 300, 40, ZF_F32, 5e-6, false, true},
 };
 
 /* Tokens of each example, of which the first go as a prompt. */
@@ -45,7 +48,7 @@ static void build_part(test *t, part *p, const form *f, int64_t tokens)
 {
     static const char *const names[] = {"q", "k", "v"};
     zf_shape kv = ZF_SHAPE(BATCH, tokens, f->kv_heads * f->d);
-    zf_shape rows = ZF_SHAPE(BATCH, CONTEXT, f->kv_heads * f->d);
+    zf_shape rows = ZF_SHAPE(BATCH, f->ring ? RING : CONTEXT, f->kv_heads * f->d);
     zf_graph *g = p->graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
     for (int k = 0; k < 3; k++)
         p->x[k] = zf_input(g, names[k], f->dtype,
@@ -57,6 +60,7 @@ static void build_part(test *t, part *p, const form *f, int64_t tokens)
                                                        .kv_heads = f->kv_heads,
                                                        .causal = true,
                                                        .window = f->window,
+                                                       .ring = f->ring,
                                                        .k_cache = zf_cache(g, "k_cache", f->dtype, rows),
                                                        .v_cache = zf_cache(g, "v_cache", f->dtype, rows),
                                                        .past = p->past,
@@ -180,12 +184,19 @@ static void check_form(test *t, const form *f)
 
 TEST_ONCE(cache_holds_what_attention_sees)
 {
-    for (size_t k = 0; k < sizeof forms / sizeof *forms && !t->failed; k++) check_form(t, &forms[k]);
+    for (size_t k = 0; k < sizeof forms / sizeof *forms && !t->failed; k++)
+        if (!forms[k].ring) check_form(t, &forms[k]);
+}
+
+TEST_ONCE(cache_rings_hold_what_attention_sees)
+{
+    for (size_t k = 0; k < sizeof forms / sizeof *forms && !t->failed; k++)
+        if (forms[k].ring) check_form(t, &forms[k]);
 }
 
 /* ------------------------------------------------------------------------------- mistakes */
 
-static const form plain = {2, 1, 4, 0, ZF_F32, 0, false};
+static const form plain = {2, 1, 4, 0, ZF_F32, 0, false, false};
 
 static void check_error(test *t, zf_graph *g, const char *text)
 {
@@ -247,6 +258,17 @@ TEST(cache_operands)
          "operand 0, of its tokens"},
         {"%8 = cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=2 scale=1 kv_heads=3} : f32[2,3,8]",
          "8: cached_attention: heads = 2 must be 1 or more, and a multiple of kv_heads = 3"},
+        {"%8 = cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=2 scale=1 kv_heads=1 ring=true} : "
+         "f32[2,3,8]",
+         "8: cached_attention: a ring needs a window, which is what it keeps"},
+        {"%8 = cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=2 scale=1 kv_heads=1 window=3 "
+         "ring=true} : f32[2,3,8]",
+         "8: cached_attention: a ring of 9 tokens must be a multiple of 64, and have room for the "
+         "window of 3 and for the 3 new tokens less 1"},
+        {"%8 = cache \"a\" : f32[2,64,4]\n%9 = cache \"b\" : f32[2,64,4]\n%10 = cached_attention "
+         "%1, %2, %3, %4, %5, %8, %9 {heads=2 scale=1 kv_heads=1 window=63 ring=true} : f32[2,3,8]",
+         "10: cached_attention: a ring of 64 tokens must be a multiple of 64, and have room for the "
+         "window of 63 and for the 3 new tokens less 1"},
         {"%8 = add %6, %7 : f32[2,9,4]\noutput %8 \"y\"",
          "verify: %8 = add %6, %7 : f32[2,9,4]: %6 is a cache, which only the node reads that writes "
          "it"},
@@ -272,20 +294,22 @@ TEST(cache_operands)
 }
 
 /* The builder takes all of the four or none, and neither mask nor dropout; a cache is not trained
- * through. */
+ * through; a ring needs caches. */
 TEST(cache_builders)
 {
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 5; k++) {
         zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
         zf_tensor x, past;
-        zf_attention_desc d = {.causal = true};
+        zf_attention_desc d = {.causal = true, .ring = k == 4};
         NEED(t, g, NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g);
         x = zf_param(g, "x", ZF_SHAPE(1, 2, 6), NULL);
         past = zf_input(g, "past", ZF_I32, ZF_SHAPE(1));
-        d.k_cache = zf_cache(g, "k", ZF_F32, ZF_SHAPE(1, 9, 6));
-        d.v_cache = zf_cache(g, "v", ZF_F32, ZF_SHAPE(1, 9, 6));
-        d.past = past, d.count = k == 0 ? ZF_NONE : zf_input(g, "count", ZF_I32, ZF_SHAPE(1));
+        if (k < 4) {
+            d.k_cache = zf_cache(g, "k", ZF_F32, ZF_SHAPE(1, 9, 6));
+            d.v_cache = zf_cache(g, "v", ZF_F32, ZF_SHAPE(1, 9, 6));
+            d.past = past, d.count = k == 0 ? ZF_NONE : zf_input(g, "count", ZF_I32, ZF_SHAPE(1));
+        }
         d.dropout = k == 1 ? 0.5 : 0;
         x = zf_attention(x, k == 2 ? ZF_NONE : x, k == 2 ? ZF_NONE : x, &d);
         if (k == 3) (void)zf_autograd(g, zf_sum(x));
@@ -293,6 +317,7 @@ TEST(cache_builders)
         CHECK(t, zf_graph_status(g));
         if (!strstr(zf_graph_error(g), k == 0   ? "k_cache, v_cache, past and count must be given together"
                                        : k == 3 ? "cached_attention"
+                                       : k == 4 ? "only caches can be a ring"
                                                 : "with caches it takes q, k and v, is causal"))
             test_fail(t, __FILE__, __LINE__, "what is wrong", zf_graph_error(g));
     }

@@ -23,7 +23,7 @@ static bool open_session(test *t, session *s, bert_config *config, zf_dtype dtyp
 {
     session_desc d = {.sample = &bert_sample,
                       .config = config,
-                      .shape = {2, POSITIONS, 4, false},
+                      .shape = {2, POSITIONS, 4, false, 0},
                       .threads = 1,
                       .dtype = dtype};
     zf_error error = {ZF_OK, ""};

@@ -42,7 +42,7 @@ static char *bert_text(double dropout)
                           .tied = 1,
                           .nsp = 1};
     char *text;
-    bert_build(g, &config, &(sample_shape){BATCH, TOKENS, PREDICTIONS, false}, false);
+    bert_build(g, &config, &(sample_shape){BATCH, TOKENS, PREDICTIONS, false, 0}, false);
     text = text_of(g);
     zf_graph_free(g);
     return text;

@@ -1,5 +1,6 @@
 /* GPT-2 against PyTorch (tests/golden/gpt/make.py says how the files are made), its weights as
  * Hugging Face files, and the sample's other commands. */
+#include "generated.h"
 #include "golden.h"
 
 #include "../examples/common/causal_batch.h"
@@ -31,7 +32,7 @@ static session_desc recipe(sample_purpose purpose)
                       .clip = 1};
     zf_error error = {ZF_OK, ""};
     (void)gpt_config_load(GOLDEN "config.json", &config, &error);
-    d.shape = (sample_shape){3, 24, 0, false};
+    d.shape = (sample_shape){3, 24, 0, false, 0};
     return d;
 }
 
@@ -224,7 +225,7 @@ TEST_ONCE(gpt_layers_that_add_to_the_residual_start_smaller)
     session_desc d = {.sample = &gpt_sample,
                       .purpose = SAMPLE_EVALUATE,
                       .config = &config,
-                      .shape = {1, 4, 0, false},
+                      .shape = {1, 4, 0, false, 0},
                       .threads = 1,
                       .seed = 1};
     zf_error error = {ZF_OK, ""};
@@ -399,6 +400,16 @@ static void check_import(test *t, const variant *v, const char *problem)
     CHECK(t, own);
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++)
         CHECK(t, error_of(own, golden, zf_safetensors_at(golden, i)->name) == 0);
+}
+
+TEST_ONCE(gpt_generates_as_transformers)
+{
+    check_generated(t, &(generated_case){.sample = &gpt_sample,
+                                         .folder = GOLDEN "generated",
+                                         .file = GOLDEN "generated/tokens.safetensors",
+                                         .name = "tokens",
+                                         .chunk = 4,
+                                         .penalty = 1.3});
 }
 
 TEST_ONCE(gpt_import_without_prefix) { check_import(t, &(variant){.bare = true}, NULL); }

@@ -53,7 +53,7 @@ static bool open_bert(test *t, const bert_case *c, session *s, const bert_batch 
     if (f) test_defer(t, free_bert_batches, f);
     if (good && !f->next_sentences) config.nsp = 0;
     if (good && c->activation >= 0) config.activation = c->activation;
-    if (good) d.shape = (sample_shape){f->examples, f->sequence, f->predictions, false};
+    if (good) d.shape = (sample_shape){f->examples, f->sequence, f->predictions, false, 0};
     good = good && session_open(s, &d, &error);
     if (good) {
         test_defer(t, close_bert, s);
@@ -110,7 +110,7 @@ static void check_gpt(test *t, const char *name, const gpt_config *change)
     config.inverse_layer = change->inverse_layer, config.upcast = change->upcast;
     CHECK(t, causal_batch_file_load(&f, GOLDEN "gpt-batch.safetensors", config.vocab, &error));
     test_defer(t, free_gpt_batches, &f);
-    d.shape = (sample_shape){f.batch[0].examples, f.batch[0].sequence, 0, f.masked};
+    d.shape = (sample_shape){f.batch[0].examples, f.batch[0].sequence, 0, f.masked, 0};
     CHECK(t, f.masked && session_open(&s, &d, &error));
     test_defer(t, close_gpt, &s);
     CHECK(t,
@@ -179,7 +179,7 @@ static const char *take(test *t, const bert_config *config, const char *path,
     session_desc d = {.sample = &bert_sample,
                       .config = config,
                       .purpose = SAMPLE_EVALUATE,
-                      .shape = {1, 8, 1, false},
+                      .shape = {1, 8, 1, false, 0},
                       .threads = 1};
     error = (zf_error){ZF_OK, ""};
     if (!session_open(&s, &d, &error)) test_fail(t, __FILE__, __LINE__, "open", error.text);

@@ -1,12 +1,12 @@
 /* Llama and its relatives against transformers (tests/golden/llm/make.py says how the folders are
  * made), and their configurations. */
+#include "generated.h"
 #include "golden.h"
 
 #include "../examples/common/causal_batch.h"
 #include "../examples/common/command.h"
 #include "../examples/common/decoder.h"
 #include "../examples/common/frame.h"
-#include "../examples/common/sampling.h"
 #include "../examples/llm/model.h"
 
 #include <pthread.h>
@@ -19,7 +19,9 @@ static const struct {
     const char *name;
     bool masked, shards;
 } cases[] = {{"llama2", false, false}, {"llama3", true, false}, {"linear", false, false},
-             {"mistral", true, false}, {"qwen2", false, true},  {"qwen3", false, false}};
+             {"mistral", true, false}, {"qwen2", false, true},  {"qwen3", false, false},
+             /* Layers with a window between others: a Qwen3, and a Ministral. */
+             {"alternating", false, false}, {"ministral", true, false}};
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static void close_session(void *s) { session_close(s); }
@@ -51,7 +53,7 @@ static bool open_case(test *t, int k, session *s, causal_batch_file *f, session_
                                        VOCAB, &error);
     if (good) test_defer(t, free_batches, f);
     d->sample = &llm_sample, d->config = &config, d->threads = 1;
-    d->shape = (sample_shape){BATCH, TOKENS, 0, cases[k].masked};
+    d->shape = (sample_shape){BATCH, TOKENS, 0, cases[k].masked, 0};
     good = good && session_open(s, d, &error);
     if (good) {
         test_defer(t, close_session, s);
@@ -144,73 +146,103 @@ TEST_ONCE(llm_mistral_is_that_of_transformers) { check_case(t, 3, NULL); }
 TEST_ONCE(llm_qwen2_is_that_of_transformers) { check_case(t, 4, NULL); }
 TEST_ONCE(llm_qwen2_without_fusion) { check_case(t, 4, "all"); }
 TEST_ONCE(llm_qwen3_is_that_of_transformers) { check_case(t, 5, NULL); }
+TEST_ONCE(llm_alternating_is_that_of_transformers) { check_case(t, 6, NULL); }
+TEST_ONCE(llm_ministral_is_that_of_transformers) { check_case(t, 7, NULL); }
 
 /* -------------------------------------------------------------------------------- generation */
 
-enum { PROMPTS = 3, LONGEST = 9, GENERATED = 200 };
-
 static void close_decoder(void *d) { decoder_close(d); }
 
-/* The most likely tokens after three prompts of different lengths, which go on together, a prompt in
- * pieces of `chunk` tokens. */
-static void check_generated(test *t, int k, int64_t chunk, double penalty)
+/* The most likely tokens of a case, a prompt in pieces of `chunk` tokens. */
+static void check_case_generated(test *t, int k, int64_t chunk, double penalty)
 {
-    static decoder d; /* outlive what the test defers */
-    static sampler s;
-    llm_config config;
-    session_desc desc = {.sample = &llm_sample, .config = &config, .threads = 1};
-    decoder_desc room = {.texts = PROMPTS, .context = LONGEST + GENERATED - 1, .chunk = chunk};
-    zf_safetensors *golden = open_file(t, GOLDEN "generated.safetensors");
-    zf_error error = {ZF_OK, ""};
-    int32_t ids[PROMPTS][LONGEST + GENERATED];
-    const int32_t *next[PROMPTS];
-    int64_t count[PROMPTS] = {0}, length[PROMPTS] = {0}, size;
-    double *prompts, *expected;
-    CHECK(t, golden && llm_config_load(folder_of(k), &config, &error));
-    config.positions = 4 * config.positions; /* rope goes on */
-    if (!decoder_open(&d, &room, &desc, folder_of(k), 0, &error) ||
-        !sampler_open(&s, &(sampling){.top_p = 1, .repetition = penalty}, config.vocab)) {
-        test_fail(t, __FILE__, __LINE__, cases[k].name, error.text);
-        return;
-    }
-    test_defer(t, close_decoder, &d);
-    test_defer(t, (test_cleanup *)sampler_close, &s);
-    prompts = values_of(golden, "prompts", &size);
-    CHECK(t, prompts && size == PROMPTS * LONGEST);
-    test_defer(t, free, prompts);
-    expected = values_of(golden, cases[k].name, &size);
-    CHECK(t, expected && size == PROMPTS * GENERATED);
-    test_defer(t, free, expected);
-    for (int b = 0; b < PROMPTS; b++) {
-        while (length[b] < LONGEST && prompts[b * LONGEST + length[b]] >= 0)
-            ids[b][length[b]] = (int32_t)prompts[b * LONGEST + length[b]], length[b]++;
-        next[b] = ids[b], count[b] = length[b];
-    }
-    for (int n = 0; n < GENERATED; n++) {
-        if (!decoder_add(&d, next, count, &error)) {
-            test_fail(t, __FILE__, __LINE__, cases[k].name, error.text);
-            return;
-        }
-        for (int b = 0; b < PROMPTS; b++) {
-            int32_t id = sampler_draw(&s, d.logits + b * d.vocab, ids[b], length[b], 1);
-            CHECK_NEAR(t, id, expected[b * GENERATED + n], 0);
-            next[b] = &ids[b][length[b]], count[b] = 1;
-            ids[b][length[b]++] = id;
-        }
-    }
-    CHECK(t, !decoder_add(&d, next, (int64_t[PROMPTS]){0, 0, 2}, &error));
-    CHECK_TEXT(t, error.text,
-               "a text of 208 tokens and 2 more is too long for a context of 208");
-    decoder_close(&d);
-    sampler_close(&s);
+    check_generated(t, &(generated_case){.sample = &llm_sample,
+                                         .folder = folder_of(k),
+                                         .file = GOLDEN "generated.safetensors",
+                                         .name = cases[k].name,
+                                         .chunk = chunk,
+                                         .penalty = penalty});
 }
 
-TEST_ONCE(llm_llama2_generates_as_transformers) { check_generated(t, 0, 0, 1); }
-TEST_ONCE(llm_llama3_generates_as_transformers) { check_generated(t, 1, 4, 1.2); }
-TEST_ONCE(llm_linear_generates_as_transformers) { check_generated(t, 2, 2, 1.3); }
-TEST_ONCE(llm_mistral_generates_as_transformers) { check_generated(t, 3, 7, 1); }
-TEST_ONCE(llm_qwen2_generates_as_transformers) { check_generated(t, 4, 0, 1.3); }
-TEST_ONCE(llm_qwen3_generates_as_transformers) { check_generated(t, 5, 1, 1.4); }
+TEST_ONCE(llm_llama2_generates_as_transformers) { check_case_generated(t, 0, 0, 1); }
+TEST_ONCE(llm_llama3_generates_as_transformers) { check_case_generated(t, 1, 4, 1.2); }
+TEST_ONCE(llm_linear_generates_as_transformers) { check_case_generated(t, 2, 2, 1.3); }
+TEST_ONCE(llm_mistral_generates_as_transformers) { check_case_generated(t, 3, 7, 1); }
+TEST_ONCE(llm_qwen2_generates_as_transformers) { check_case_generated(t, 4, 0, 1.3); }
+TEST_ONCE(llm_qwen3_generates_as_transformers) { check_case_generated(t, 5, 1, 1.4); }
+TEST_ONCE(llm_alternating_generates_as_transformers) { check_case_generated(t, 6, 5, 1.2); }
+TEST_ONCE(llm_ministral_generates_as_transformers) { check_case_generated(t, 7, 9, 1.3); }
+
+/* Caches of layers with a window have no more tokens than that and a step's, in whole blocks. All
+ * windows here fit into one. */
+TEST_ONCE(llm_caches_of_windows_are_rings)
+{
+    static const int with[] = {3, 4, 6, 7};
+    static decoder d; /* outlives what the test defers */
+    for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
+        llm_config c;
+        session_desc desc = {.sample = &llm_sample, .config = &c, .threads = 1};
+        decoder_desc room = {.texts = 3, .context = 200, .chunk = 61};
+        zf_error error = {ZF_OK, ""};
+        size_t bytes = 0;
+        CHECK(t, llm_config_load(folder_of(with[i]), &c, &error));
+        c.positions = 200;
+        for (int64_t k = 0; k < c.layers; k++) {
+            int64_t tokens = c.full[0] >> k & 1 ? 200 : 64;
+            bytes += 2 * ((size_t)(3 * tokens * c.kv_heads * c.width * 4 + 63) / 64 * 64);
+        }
+        if (decoder_open(&d, &room, &desc, folder_of(with[i]), 0, &error)) {
+            size_t planned = zf_program_info_of(d.prompt.program).cache_bytes;
+            decoder_close(&d);
+            CHECK(t, planned == bytes);
+        } else if (!test_unwind(t, __FILE__, __LINE__, "caches", error.status, error.text)) {
+            return;
+        }
+    }
+}
+
+/* A text goes back a few tokens in caches of windows; further back it begins anew. Its logits are those
+ * of a text that has seen the same tokens alone. */
+TEST_ONCE(llm_windows_go_back)
+{
+    static decoder all, d; /* outlive what the test defers */
+    static const int64_t backs[][2] = {{90, 86}, {86, 84}, {84, 0}, {100, 97}};
+    llm_config config;
+    session_desc desc = {.sample = &llm_sample, .config = &config, .threads = 1}, again = desc;
+    decoder_desc room = {.texts = 1, .context = 120, .chunk = 7};
+    zf_error error = {ZF_OK, ""};
+    int32_t ids[120];
+    const int32_t *next = ids;
+    int64_t count;
+    for (int i = 0; i < 120; i++) ids[i] = (7 * i * i + 3 * i) % VOCAB;
+    CHECK(t, llm_config_load(folder_of(6), &config, &error));
+    config.positions = 120;
+    if (!decoder_open(&d, &room, &desc, folder_of(6), 0, &error)) goto failed;
+    test_defer(t, close_decoder, &d);
+    if (!decoder_open(&all, &room, &again, folder_of(6), 0, &error)) goto failed;
+    test_defer(t, close_decoder, &all);
+    CHECK(t, d.rings);
+    for (size_t k = 0; k < sizeof backs / sizeof *backs; k++) {
+        int64_t to = backs[k][1] ? backs[k][1] : 83;
+        next = ids + d.past[0], count = backs[k][0] - d.past[0];
+        if (!decoder_add(&d, &next, &count, &error)) goto failed;
+        CHECK_NEAR(t, decoder_rewind(&d, 0, to), backs[k][1], 0);
+        /* Other tokens take the places of those that were left. */
+        ids[to] = (ids[to] + 1) % VOCAB;
+        next = ids + d.past[0], count = to + 1 - d.past[0];
+        if (!decoder_add(&d, &next, &count, &error)) goto failed;
+        CHECK(t, decoder_rewind(&all, 0, 0) == 0);
+        next = ids, count = to + 1;
+        if (!decoder_add(&all, &next, &count, &error)) goto failed;
+        for (int v = 0; v < VOCAB; v++) CHECK_NEAR(t, d.logits[v], all.logits[v], 1e-4);
+        decoder_rewind(&d, 0, to);
+    }
+    decoder_close(&d);
+    decoder_close(&all);
+    return;
+failed:
+    if (!test_unwind(t, __FILE__, __LINE__, "caches of windows", error.status, error.text)) return;
+}
 
 /* Rounds the weights of all products of a session to so many bits, in blocks of 64. */
 static bool round_weights(session *s, int64_t bits)
@@ -431,7 +463,6 @@ TEST_ONCE(llm_export_is_what_was_read)
         snprintf(to, sizeof to, "%s", test_path(cases[k].name));
         CHECK(t, command_main(&(command_program){"llm", commands}, 7, argv) == EXIT_GOOD);
         CHECK(t, llm_config_load(from, &config, &error) && llm_config_load(to, &again, &error));
-        if (!config.window) config.window_from = again.window_from = 0;
         CHECK(t, !memcmp(&config, &again, sizeof config));
         snprintf(from, sizeof from, "%s/model.safetensors", folder_of(k));
         snprintf(to, sizeof to, "%s/model.safetensors", test_path(cases[k].name));
@@ -502,7 +533,7 @@ TEST_ONCE(llm_configurations)
     /* What is left out and what is null differ. */
     CHECK(t, load_config(SIZES "\"model_type\": \"mistral\", \"num_key_value_heads\": null}", &c,
                          &error));
-    CHECK(t, c.kv_heads == 6 && c.window == 4096 && !c.window_from);
+    CHECK(t, c.kv_heads == 6 && c.window == 4096 && !c.full[0]);
     CHECK(t, load_config(SIZES "\"model_type\": \"mistral\", \"num_key_value_heads\": 2, "
                                "\"sliding_window\": null, \"attention_bias\": true}",
                          &c, &error));
@@ -517,12 +548,26 @@ TEST_ONCE(llm_configurations)
                                "\"sliding_attention\"], \"max_window_layers\": 1, "
                                "\"eos_token_id\": [7, 5], \"pad_token_id\": 3}",
                          &c, &error));
-    CHECK(t, c.window == 9 && c.window_from == 2 && c.ends[1] == 5 && c.ends[2] == -1);
+    CHECK(t, c.window == 9 && c.full[0] == 3 && c.ends[1] == 5 && c.ends[2] == -1);
     CHECK(t, c.pad == 3);
     w = config_json(llm_sample.config, &c);
     test_defer(t, (test_cleanup *)zf_json_writer_free, w);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));
+    /* Layers that alternate make a Mistral a Ministral; without a sliding one there is no window. */
+    CHECK(t, load_config(SIZES "\"model_type\": \"mistral\", \"num_key_value_heads\": 2, "
+                               "\"layer_types\": [\"sliding_attention\", \"full_attention\", "
+                               "\"sliding_attention\"]}",
+                         &c, &error));
+    CHECK(t, c.family == LLM_MINISTRAL && c.window == 4096 && c.full[0] == 2);
+    CHECK(t, load_config(SIZES "\"model_type\": \"qwen3\", \"num_key_value_heads\": 3, "
+                               "\"use_sliding_window\": true, \"layer_types\": [\"full_attention\", "
+                               "\"full_attention\", \"full_attention\"]}",
+                         &c, &error));
+    CHECK(t, !c.window && !c.full[0]);
+    CHECK(t, load_config(SIZES "\"layer_types\": [\"full_attention\", \"full_attention\", "
+                               "\"full_attention\"]}",
+                         &c, &error));
 }
 
 TEST_ONCE(llm_configurations_that_are_refused)
@@ -531,8 +576,8 @@ TEST_ONCE(llm_configurations_that_are_refused)
         const char *text, *problem;
     } bad[] = {
         {SIZES "\"model_type\": \"gemma2\"}",
-         ":2:15: model_type must be \"llama\", \"mistral\", \"qwen2\" or \"qwen3\", not "
-         "\"gemma2\""},
+         ":2:15: model_type must be \"llama\", \"mistral\", \"ministral\", \"qwen2\" or "
+         "\"qwen3\", not \"gemma2\""},
         {SIZES "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}}",
          ":2:26: rope_scaling.type must be default, linear or llama3, not \"yarn\""},
         {SIZES "\"rope_scaling\": {\"rope_type\": \"linear\"}}",
@@ -549,9 +594,18 @@ TEST_ONCE(llm_configurations_that_are_refused)
                                                "are quantised, which is not read"},
         {SIZES "\"model_type\": \"qwen2\", \"num_key_value_heads\": 3, "
                "\"use_sliding_window\": true, \"layer_types\": [\"sliding_attention\", "
-               "\"full_attention\", \"full_attention\"]}",
-         ":2:115: layer_types[1] must be sliding_attention, as of a layer before it, not "
-         "\"full_attention\""},
+               "\"chunked_attention\", \"full_attention\"]}",
+         ":2:115: layer_types[1] must be full_attention or sliding_attention, not "
+         "\"chunked_attention\""},
+        {SIZES "\"model_type\": \"qwen3\", \"num_key_value_heads\": 3, \"layer_types\": "
+               "[\"sliding_attention\", \"full_attention\", \"full_attention\"]}",
+         ":2:65: layer_types names sliding layers, and there is no sliding_window"},
+        {SIZES "\"layer_types\": [\"sliding_attention\", \"full_attention\", "
+               "\"full_attention\"]}",
+         ":2:16: layer_types names sliding layers, and there is no sliding_window in a llama"},
+        {SIZES "\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"layer_types\": "
+               "[\"full_attention\"]}",
+         ":2:67: layer_types must be a list of num_hidden_layers (3), not an array"},
         {SIZES "\"eos_token_id\": [5, 99]}",
          ":2:21: eos_token_id[1] must be an integer from 0 to 98, not 99"},
     };

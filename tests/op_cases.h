@@ -413,6 +413,14 @@ static const op_case cases[] = {
      "cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=4 scale=0.5 kv_heads=2 window=70} : "
      "f[3,1,12]",
      NORM, 128, 'N', MUTATES | NEEDS_N},
+    {"cached_attention", "f[2,33,70] f[2,33,70] f[2,33,70] x[2] o[2] c[2,64,70] c[2,64,70]",
+     "cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=1 scale=0.1 window=5 ring=true} : "
+     "f[2,33,70]",
+     NORM, 128, 'N', MUTATES | NEEDS_N},
+    {"cached_attention", "f[3,1,12] f[3,1,6] f[3,1,6] x[3] o[3] c[3,64,6] c[3,64,6]",
+     "cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=4 scale=0.5 kv_heads=2 window=20 "
+     "ring=true} : f[3,1,12]",
+     NORM, 128, 'N', MUTATES | NEEDS_N},
     {"affine", "f[R,N] f[N] f[N]", "affine %1, %2, %3 : f[R,N]", TERMS, 2, 0, 0},
     {"affine", "f[R,N] f[N]", "affine %1, %2 : f[R,N]", TERMS, 1, 0, 0},
 

@@ -162,7 +162,7 @@ static bool prepare(test *t, run_job *job)
     job->o.batch = f->examples, job->o.seq = f->sequence;
     job->o.threads = job->o.seed = 1, job->o.prefetch = -1;
     job->shape =
-        (sample_shape){job->o.batch / 2, job->o.seq, bert_batch_file_predictions(f, 2), false};
+        (sample_shape){job->o.batch / 2, job->o.seq, bert_batch_file_predictions(f, 2), false, 0};
     return true;
 }
 
@@ -308,7 +308,7 @@ static const char *goes_on(test *t, const settings *o, const zf_note *notes, int
     session_desc of;
     bool good;
     snprintf(path, sizeof path, "%s", test_path("older"));
-    job = (run_job){.sample = &gpt_sample, .o = *o, .rows = rows, .shape = {1, 8, 0, false}};
+    job = (run_job){.sample = &gpt_sample, .o = *o, .rows = rows, .shape = {1, 8, 0, false, 0}};
     job.o.load = path, job.ranks.world = job.ranks.here = 1;
     r = (run){.job = &job, .leads = true};
     settings_rows(rows, &gpt_sample, NULL, &job.o);

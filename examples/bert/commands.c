@@ -76,7 +76,7 @@ int bert_command_fill(int argc, char **argv)
     session_desc d = {.sample = &bert_sample,
                       .purpose = SAMPLE_EVALUATE,
                       .config = &config,
-                      .shape = {1, 1, 1, false}};
+                      .shape = {1, 1, 1, false, 0}};
     session s;
     bert_vocab *vocab;
     zf_error error = {ZF_OK, ""};

@@ -64,7 +64,7 @@ bool masked_fill_text(session *with, const void *config, const bert_vocab *vocab
     session_desc d = {.sample = with->sample,
                       .purpose = SAMPLE_ANSWER,
                       .config = config,
-                      .shape = {1, sequence, MASKS, false},
+                      .shape = {1, sequence, MASKS, false, 0},
                       .share = with};
     masked_guess guesses[MASKS];
     session s;

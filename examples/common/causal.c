@@ -26,7 +26,7 @@ causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose pu
         in.positions = zf_input(g, "positions", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
         in.past = zf_input(g, "past", ZF_I32, ZF_SHAPE(s->batch));
         in.count = zf_input(g, "count", ZF_I32, ZF_SHAPE(s->batch));
-        in.context = s->predictions;
+        in.context = s->predictions, in.chunk = s->chunk;
     }
     if (zf_valid(in.last)) return in;
     in.labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
@@ -54,11 +54,19 @@ zf_tensor causal_padding(const causal_inputs *in, const sample_shape *s)
                     zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
 }
 
+int64_t causal_ring(int64_t window, int64_t context, int64_t chunk)
+{
+    const int64_t rows = (window - 1 + chunk + 63) / 64 * 64;
+    return window && rows < context ? rows : 0;
+}
+
 void causal_caches(zf_attention_desc *attention, const causal_inputs *in, int64_t width)
 {
     zf_graph *g = in->past.graph;
-    zf_shape shape = ZF_SHAPE(zf_tensor_shape(in->past).dims[0], in->context, width);
+    const int64_t ring = causal_ring(attention->window, in->context, in->chunk);
+    zf_shape shape = ZF_SHAPE(zf_tensor_shape(in->past).dims[0], ring ? ring : in->context, width);
     if (!zf_valid(in->past)) return;
+    attention->ring = ring > 0;
     attention->k_cache = zf_cache(g, "k_cache", ZF_F32, shape);
     attention->v_cache = zf_cache(g, "v_cache", ZF_F32, shape);
     attention->past = in->past, attention->count = in->count;

@@ -24,7 +24,7 @@ typedef struct causal_inputs {
     /* For generation, with `positions`: i32 [B], tokens in the caches, which have room for `context`
      * of them, and new ones */
     zf_tensor past, count;
-    int64_t context;
+    int64_t context, chunk; /* chunk: new tokens of a step, at most */
 } causal_inputs;
 
 causal_inputs causal_begin(zf_graph *g, const sample_shape *shape, sample_purpose purpose);
@@ -46,8 +46,12 @@ zf_tensor causal_linear(zf_tensor x, const char *name, int64_t out, const zf_nn_
 zf_tensor causal_weight(zf_graph *g, const char *name, int64_t out, int64_t in, double std,
                         int64_t bits);
 
+/* The tokens of a cache that a window needs with steps of `chunk` tokens, where they are fewer than the
+ * context: it is a ring then. 0: it is none. */
+int64_t causal_ring(int64_t window, int64_t context, int64_t chunk);
+
 /* Gives the attention of a layer, whose keys are `width` wide, its caches if the graph is for
- * generation. */
+ * generation: a ring where it has a window. */
 void causal_caches(zf_attention_desc *attention, const causal_inputs *in, int64_t width);
 
 extern const objective causal_objective;

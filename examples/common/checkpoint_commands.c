@@ -49,7 +49,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
     session_desc d = {.sample = sample,
                       .purpose = SAMPLE_EVALUATE,
                       .config = &config,
-                      .shape = {1, 1, 1, false},
+                      .shape = {1, 1, 1, false, 0},
                       .threads = 1};
     const option_row rows[] = {
         {"load", OPTION_TEXT, "DIR", &load, 0, 0, "a checkpoint, or a folder of Hugging Face"},

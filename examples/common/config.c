@@ -24,11 +24,21 @@ config_facts config_facts_of(const config_table *t, void *config)
     return f;
 }
 
+static int64_t value_of(const void *config, size_t at)
+{
+    int64_t value;
+    memcpy(&value, (const char *)config + at, sizeof value);
+    return value;
+}
+
 int64_t config_positions(const config_table *t, const void *config)
 {
-    int64_t positions;
-    memcpy(&positions, (const char *)config + t->positions, sizeof positions);
-    return positions;
+    return value_of(config, t->positions);
+}
+
+int64_t config_window(const config_table *t, const void *config)
+{
+    return t->window ? value_of(config, t->window) : 0;
 }
 
 bool config_set_weights(const config_table *t, void *config, int64_t choice, zf_error *error)

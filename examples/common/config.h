@@ -66,6 +66,7 @@ typedef struct config_table {
     size_t width;    /* of a head, whose row is before that of heads; the value 0: hidden / heads */
     size_t dropouts[CONFIG_DROPOUTS]; /* the first is noted in checkpoints */
     size_t bits;     /* of weights (config_facts); 0: no such member */
+    size_t window;   /* tokens that a token sees in some layers; 0: no such member */
     const char *architecture; /* of transformers */
     /* With several architectures: that of a configuration, and a phrase about it. Else NULL. */
     const char *(*architecture_of)(const void *config);
@@ -101,6 +102,8 @@ typedef struct config_facts {
 } config_facts;
 config_facts config_facts_of(const config_table *table, void *config);
 int64_t config_positions(const config_table *table, const void *config);
+/* Tokens that a token sees, at most, in some layers; 0: all. */
+int64_t config_window(const config_table *table, const void *config);
 
 /* Weights of products, as options of commands name them; the choice sets *config_facts.bits. False
  * with *error, where they cannot be. */

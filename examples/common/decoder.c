@@ -1,4 +1,5 @@
 #include "decoder.h"
+#include "causal.h"
 #include "fail.h"
 
 #include <stdlib.h>
@@ -26,7 +27,8 @@ static bool open_programs(decoder *d, const decoder_desc *desc, session_desc *s,
 {
     s->purpose = SAMPLE_GENERATE;
     s->shape = (sample_shape){
-        .batch = d->texts, .sequence = d->chunk, .predictions = d->context, .rows = SAMPLE_FULL};
+        .batch = d->texts, .sequence = d->chunk, .predictions = d->context, .rows = SAMPLE_FULL,
+        .chunk = d->chunk};
     if (!s->share     ? !session_open_folder(&d->prompt, load, s, dtype, error)
         : desc->whole ? !open_copy(&d->prompt, s, error)
                       : !session_open(&d->prompt, s, error))
@@ -39,9 +41,11 @@ bool decoder_open(decoder *d, const decoder_desc *desc, session_desc *s, const c
                   int64_t dtype, zf_error *error)
 {
     int64_t positions = config_positions(s->sample->config, s->config), texts = desc->texts;
+    int64_t window = config_window(s->sample->config, s->config);
     *d = (decoder){.texts = texts, .context = desc->context, .chunk = desc->chunk};
     if (!d->chunk) d->chunk = CHUNK / texts > 0 ? CHUNK / texts : 1;
     if (d->chunk > d->context) d->chunk = d->context;
+    d->rings = causal_ring(window, d->context, d->chunk) > 0;
     if (d->context > positions)
         return fail(error, ZF_ERR_ARGUMENT,
                     "a context of %lld tokens is too long for the model's %lld positions",
@@ -49,12 +53,13 @@ bool decoder_open(decoder *d, const decoder_desc *desc, session_desc *s, const c
     if (open_programs(d, desc, s, load, dtype, error)) {
         d->vocab = zf_tensor_shape(zf_graph_find(d->token.graph, "logits")).dims[1];
         d->past = calloc((size_t)texts, sizeof *d->past);
+        d->most = calloc((size_t)texts, sizeof *d->most);
         d->logits = calloc((size_t)(texts * d->vocab), sizeof *d->logits);
         d->row = malloc((size_t)(texts * d->vocab) * sizeof *d->row);
         d->ids = malloc((size_t)(texts * d->chunk) * sizeof *d->ids);
         d->at = malloc((size_t)(texts * d->chunk) * sizeof *d->at);
         d->counts = malloc((size_t)(2 * texts) * sizeof *d->counts);
-        if (d->past && d->logits && d->row && d->ids && d->at && d->counts) return true;
+        if (d->past && d->most && d->logits && d->row && d->ids && d->at && d->counts) return true;
         fail(error, ZF_ERR_NOMEM, "out of memory");
     }
     decoder_close(d);
@@ -66,6 +71,7 @@ void decoder_close(decoder *d)
     session_close(&d->token);
     session_close(&d->prompt);
     free(d->past);
+    free(d->most);
     free(d->logits);
     free(d->row);
     free(d->ids);
@@ -122,6 +128,7 @@ bool decoder_add(decoder *d, const int32_t *const *ids, const int64_t *count, zf
         most = 0;
         for (int64_t k = 0; k < d->texts && !status; k++) {
             done[k] += d->counts[k], d->past[k] += d->counts[k];
+            if (d->past[k] > d->most[k]) d->most[k] = d->past[k];
             if (count[k] - done[k] > most) most = count[k] - done[k];
             if (d->counts[k] && done[k] == count[k])
                 memcpy(d->logits + k * d->vocab, d->row + k * d->vocab,
@@ -132,7 +139,10 @@ bool decoder_add(decoder *d, const int32_t *const *ids, const int64_t *count, zf
     return !status || fail(error, status, "%s", zf_program_error(s->program));
 }
 
-void decoder_rewind(decoder *d, int64_t text, int64_t past)
+int64_t decoder_rewind(decoder *d, int64_t text, int64_t past)
 {
-    if (past < d->past[text]) d->past[text] = (int32_t)past;
+    if (past > d->past[text]) past = d->past[text];
+    /* A ring has, beside the window, as many tokens as a step adds; of a new text none are needed. */
+    if (d->rings && d->most[text] - past >= d->chunk) past = d->most[text] = 0;
+    return d->past[text] = (int32_t)past;
 }

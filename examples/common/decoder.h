@@ -1,6 +1,7 @@
 /* Generation: a model that continues texts token by token. Keys and values of tokens that it has seen
  * are in caches, so that each token is computed once. Two programs over the same parameters and
- * caches: one takes many tokens of each text (a prompt), the other one.
+ * caches: one takes many tokens of each text (a prompt), the other one. The cache of a layer with a
+ * window has room for the window and the tokens of a step, not for the context.
  *
  *     text 0   | past            | new tokens | room ...      |
  *     text 1   | past    | new tokens    | room ...           |
@@ -23,7 +24,8 @@ typedef struct decoder_desc {
 typedef struct decoder {
     session prompt, token;
     int64_t texts, context, chunk, vocab;
-    int32_t *past;              /* [texts]: tokens in the caches */
+    bool rings;                 /* caches of windows have fewer tokens than the context */
+    int32_t *past, *most;       /* [texts]: tokens in the caches; and at most since the text began */
     float *logits;              /* [texts, vocab], of the token after each text */
     int32_t *ids, *at, *counts; /* room for a step: [texts, chunk] twice, [texts] */
     float *row;                 /* [texts, vocab] */
@@ -40,7 +42,8 @@ void decoder_close(decoder *);
 /* Adds count[k] tokens to each text k, and sets its logits if there are any. More tokens than the
  * context are an error. */
 bool decoder_add(decoder *, const int32_t *const *ids, const int64_t *count, zf_error *error);
-/* Goes back to the first `past` tokens of a text. */
-void decoder_rewind(decoder *, int64_t text, int64_t past);
+/* Goes back to the first `past` tokens of a text, or to its beginning where the cache of a window no
+ * longer has what these need. Returns the number of tokens that are left. */
+int64_t decoder_rewind(decoder *, int64_t text, int64_t past);
 
 #endif

@@ -442,8 +442,7 @@ static bool answer(talk *c, row *r, zf_error *error)
     if (!begin_answer(c, r, error)) return false;
     while (same < c->seen.count && same + 1 < r->ids.count && c->seen.at[same] == r->ids.at[same])
         same++;
-    decoder_rewind(&w->decoder, 0, (int64_t)same);
-    c->seen.count = same;
+    c->seen.count = (size_t)decoder_rewind(&w->decoder, 0, (int64_t)same);
     c->turn++;
     for (int64_t n = 0; n < c->q.most && !r->done; n++) {
         const int32_t *next = r->ids.at + c->seen.count;

@@ -13,7 +13,7 @@ static bool take_checkpoint(session *s, const char *path, weights_report *report
     session_desc d = {.sample = s->sample,
                       .purpose = SAMPLE_EVALUATE,
                       .config = &config,
-                      .shape = {1, 1, 1, false},
+                      .shape = {1, 1, 1, false, 0},
                       .threads = 1};
     session from;
     bool good;

@@ -13,11 +13,17 @@ static const struct {
 } families[] = {
     [LLM_LLAMA] = {"LlamaForCausalLM", 0, 0, 0},
     [LLM_MISTRAL] = {"MistralForCausalLM", 8, 0, 4096},
+    [LLM_MINISTRAL] = {"MinistralForCausalLM", 8, 0, 4096},
     [LLM_QWEN2] = {"Qwen2ForCausalLM", 32, 0, 4096},
     [LLM_QWEN3] = {"Qwen3ForCausalLM", 32, 128, 4096},
 };
 
 static bool is_qwen(const llm_config *c) { return c->family >= LLM_QWEN2; }
+
+static bool is_full(const llm_config *c, int64_t layer)
+{
+    return !c->window || (uint64_t)c->full[layer / 64] >> layer % 64 & 1;
+}
 
 /* A count: from the file, or `empty` for null, or `absent` if it is missing. */
 static void read_count(const zf_json *json, const char *key, int64_t absent, int64_t empty,
@@ -62,37 +68,54 @@ static void read_rope(llm_config *c, const zf_json *json, zf_error *error)
                          "above low_freq_factor (%g)", c->low);
 }
 
+static void set_full(llm_config *c, int64_t layer)
+{
+    if (layer < LLM_LAYERS) c->full[layer / 64] |= (int64_t)((uint64_t)1 << layer % 64);
+}
+
+/* The kind of each layer. */
+static void read_types(llm_config *c, const zf_json *types, zf_error *error)
+{
+    int64_t layer = 0, sliding = 0;
+    for (const zf_json *v = zf_json_first(types); v && !error->status; v = zf_json_next(v)) {
+        const char *text = "";
+        bool full;
+        zf_json_to_string(v, &text, error);
+        full = !strcmp(text, "full_attention");
+        if (!error->status && !full && strcmp(text, "sliding_attention"))
+            zf_json_expected(v, error, "full_attention or sliding_attention");
+        if (full) set_full(c, layer);
+        sliding += !full, layer++;
+    }
+    if (error->status) return;
+    if (layer != c->layers)
+        zf_json_expected(types, error, "a list of num_hidden_layers (%lld)", (long long)c->layers);
+    else if (sliding && !c->window)
+        zf_json_fail(types, error, "names sliding layers, and there is no sliding_window%s",
+                     c->family == LLM_LLAMA ? " in a llama" : "");
+    if (!sliding) c->window = 0;
+}
+
 /* Which layers have a window. */
 static void read_windows(llm_config *c, const zf_json *json, zf_error *error)
 {
-    const zf_json *types = config_member(json, "layer_types"), *v;
-    int64_t layer = 0;
-    bool used = !is_qwen(c), sliding = false;
-    if (c->family == LLM_LLAMA) return;
-    read_count(json, "sliding_window", families[c->family].window, 0, &c->window, error);
-    if (!is_qwen(c)) return;
-    zf_json_to_bool(config_member(json, "use_sliding_window"), &used, error);
-    if (!used) c->window = 0;
-    c->window_from = 28;
-    zf_json_to_int(config_member(json, "max_window_layers"), 0, INT32_MAX, &c->window_from, error);
-    if (!types) return;
-    for (v = zf_json_first(types); v && !error->status; v = zf_json_next(v), layer++) {
-        const char *text = "";
-        bool slides;
-        zf_json_to_string(v, &text, error);
-        slides = !strcmp(text, "sliding_attention");
-        if (!error->status && !slides && strcmp(text, "full_attention"))
-            zf_json_expected(v, error, "full_attention or sliding_attention");
-        if (sliding && !slides)
-            zf_json_expected(v, error, "sliding_attention, as of a layer before it");
-        if (slides && !sliding) c->window_from = layer;
-        sliding = sliding || slides;
+    const zf_json *types = config_member(json, "layer_types");
+    int64_t from = 0;
+    bool used = c->family != LLM_LLAMA;
+    if (used) read_count(json, "sliding_window", families[c->family].window, 0, &c->window, error);
+    if (is_qwen(c)) {
+        used = false, from = 28;
+        zf_json_to_bool(config_member(json, "use_sliding_window"), &used, error);
+        zf_json_to_int(config_member(json, "max_window_layers"), 0, INT32_MAX, &from, error);
     }
-    if (layer != c->layers && !error->status)
-        zf_json_expected(types, error, "a list of num_hidden_layers (%lld)", (long long)c->layers);
-    if (!sliding) c->window = 0;
-    else if (!c->window && !error->status)
-        zf_json_fail(types, error, "names sliding layers, and there is no sliding_window");
+    if (!used || (!types && from >= c->layers)) c->window = 0;
+    if (c->window && c->layers > LLM_LAYERS)
+        zf_json_expected(zf_json_member(json, "num_hidden_layers"), error,
+                         "at most %d in a model with a sliding_window", LLM_LAYERS);
+    if (types && c->family == LLM_MISTRAL) c->family = LLM_MINISTRAL;
+    if (types) read_types(c, types, error);
+    for (int64_t k = 0; !types && c->window && k < from; k++) set_full(c, k);
+    if (!c->window) memset(c->full, 0, sizeof c->full);
 }
 
 /* One id or several. */
@@ -118,7 +141,7 @@ static bool read_more(void *config, const zf_json *json, zf_error *error)
         read_rope(c, json, error);
         read_windows(c, json, error);
         read_ends(c, json, error);
-        if (c->family == LLM_MISTRAL || c->family == LLM_QWEN2) c->attention_bias = 0;
+        if (c->family != LLM_LLAMA && c->family != LLM_QWEN3) c->attention_bias = 0;
         if (c->family != LLM_LLAMA) c->mlp_bias = 0;
     }
     if (!c->kv_heads) c->kv_heads = c->heads;
@@ -153,6 +176,24 @@ static void write_rope(const llm_config *c, zf_json_writer *w)
     zf_json_end(w);
 }
 
+/* Which layers have the window: from one on (of Qwen), or a list. */
+static void write_windows(const llm_config *c, zf_json_writer *w)
+{
+    int64_t from = 0, full = 0;
+    while (from < c->layers && is_full(c, from)) from++;
+    for (int64_t k = from; k < c->layers; k++) full += is_full(c, k);
+    if (is_qwen(c)) {
+        put_bool(w, "use_sliding_window", c->window > 0);
+        put_int(w, "max_window_layers", from);
+    }
+    if (!full && c->family != LLM_MINISTRAL) return;
+    zf_json_put_key(w, "layer_types");
+    zf_json_begin_array(w);
+    for (int64_t k = 0; k < c->layers; k++)
+        zf_json_put_string(w, is_full(c, k) ? "full_attention" : "sliding_attention");
+    zf_json_end(w);
+}
+
 static void write_more(const void *config, zf_json_writer *w)
 {
     const llm_config *c = config;
@@ -162,10 +203,7 @@ static void write_more(const void *config, zf_json_writer *w)
         if (c->window) zf_json_put_int(w, c->window);
         else zf_json_put_null(w);
     }
-    if (is_qwen(c)) {
-        put_bool(w, "use_sliding_window", c->window > 0);
-        put_int(w, "max_window_layers", c->window ? c->window_from : c->layers);
-    }
+    write_windows(c, w);
     zf_json_put_key(w, "eos_token_id");
     if (c->ends[1] >= 0) zf_json_begin_array(w);
     for (int k = 0; k < LLM_ENDS && c->ends[k] >= 0; k++) zf_json_put_int(w, c->ends[k]);
@@ -180,7 +218,7 @@ static const char *architecture_of(const void *config)
 
 #define AT(member) offsetof(llm_config, member)
 static const config_table members = {
-    .types = {"llama", "mistral", "qwen2", "qwen3"},
+    .types = {"llama", "mistral", "ministral", "qwen2", "qwen3"},
     .type = AT(family),
     .bytes = sizeof(llm_config),
     .defaults = &(const llm_config){.vocab = 32000,
@@ -231,6 +269,7 @@ static const config_table members = {
     .width = AT(width),
     .dropouts = {AT(attention_dropout)},
     .bits = AT(bits),
+    .window = AT(window),
     .architecture_of = architecture_of,
     .read_more = read_more,
     .write_more = write_more,
@@ -284,7 +323,7 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
                                    .kv_heads = c->kv_heads,
                                    .dropout = c->attention_dropout,
                                    .causal = true,
-                                   .window = layer < c->window_from ? 0 : c->window,
+                                   .window = is_full(c, layer) ? 0 : c->window,
                                    .mask = mask};
     int64_t of_k = c->kv_heads * c->width;
     zf_tensor q = causal_linear(x, "q_proj", c->heads * c->width, &into, c->bits),

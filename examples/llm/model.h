@@ -6,9 +6,15 @@
 #include "../common/causal.h"
 
 /* model_type. */
-typedef enum llm_family { LLM_LLAMA, LLM_MISTRAL, LLM_QWEN2, LLM_QWEN3 } llm_family;
+typedef enum llm_family {
+    LLM_LLAMA,
+    LLM_MISTRAL,
+    LLM_MINISTRAL, /* a Mistral whose layers differ: its config.json may say mistral */
+    LLM_QWEN2,
+    LLM_QWEN3
+} llm_family;
 
-enum { LLM_ENDS = 8 };
+enum { LLM_ENDS = 8, LLM_LAYERS = 1024 /* of a model with windows, at most */ };
 
 typedef struct llm_config {
     int64_t vocab, positions, hidden, layers, intermediate;
@@ -20,7 +26,8 @@ typedef struct llm_config {
     int64_t activation;              /* a zf_activation */
     int64_t attention_bias;          /* of q, k, v and o; Qwen2 always has those of q, k and v */
     int64_t mlp_bias;
-    int64_t window, window_from;     /* tokens that a token sees, from that layer on; 0: all */
+    int64_t window;                  /* tokens that a token sees, but in these layers; 0: all */
+    int64_t full[LLM_LAYERS / 64];   /* a bit each */
     int64_t tied;                    /* 0: the head has its own weight */
     int64_t begin, pad;              /* ids; -1: not known. pad: its embedding is not trained */
     int64_t ends[LLM_ENDS];          /* ids that end a text; -1 after the last */

@@ -2,6 +2,7 @@
 
     pip install torch transformers safetensors numpy
     python make.py            # writes the files below, prints how far f32 PyTorch is from f64
+    python make.py generated  # writes the folder generated/ alone
 
 2 layers, hidden 32, 2 heads, vocabulary 97, positions 40, T = 24, B = 3, no dropout. The truth is
 the f64 run of the same model (attention "eager": scores + mask, softmax); the f32 run tells how much
@@ -18,6 +19,11 @@ of a difference is rounding.
                              (before clipping), each also as *_f32; loss_after: entry 0 after the
                              last update
     adamw10_params.safetensors  F32 (of the f64 run): parameters after the last update
+    generated/               a smaller model with more positions: config.json, model.safetensors
+                             (BF16), and tokens.safetensors: I32 "prompts" [P,9], -1 behind their
+                             ends, and "tokens" [P,200], the most likely tokens that follow, by
+                             generate in f64 with a repetition penalty of 1.3; they and the second
+                             ones are at least 5e-5 apart in their logits
 
 Rule of a step: g /= max(1, (||g|| + 1e-6) / clip), ||g|| over all parameters (the tied weight
 once); then the update, with weight decay on tensors of rank 2 only.
@@ -28,6 +34,7 @@ out of a comparison of parameters.
 """
 import json
 import pathlib
+import sys
 
 import numpy as np
 import torch
@@ -164,5 +171,37 @@ def main():
     print_far("parameter", params_f32, params)
 
 
+def make_generated():
+    folder = HERE / "generated"
+    rng = np.random.default_rng(4)
+    model = GPT2LMHeadModel(GPT2Config(**{**CONFIG, "vocab_size": 37, "n_positions": 224, "n_embd": 16}))
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            x = torch.from_numpy(rng.standard_normal(tuple(p.shape)))
+            p.copy_(1 + 0.2 * x if ".ln_" in name and name.endswith("weight") else 0.3 * x)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
+    model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
+    prompts = [[5, 11, 3, 28, 30], [7], [1, 2, 35, 4, 36, 6, 21, 8, 9]]
+    rows, least = [], np.inf
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                             max_new_tokens=200, eos_token_id=None, pad_token_id=0,
+                             repetition_penalty=1.3, return_dict_in_generate=True,
+                             output_scores=True)
+        best = torch.cat(out.scores).topk(2).values
+        least = min(least, (best[:, 0] - best[:, 1]).min().item())
+        rows.append(out.sequences[0, len(prompt):].int().numpy())
+    print(f"generated: {[len(set(r.tolist())) for r in rows]} different tokens, apart {least:.2g}")
+    assert least > 5e-5
+    save_file({"prompts": np.array([p + [-1] * (9 - len(p)) for p in prompts], np.int32),
+               "tokens": np.stack(rows)}, folder / "tokens.safetensors")
+
+
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["generated"]:
+        make_generated()
+    else:
+        main()
+        make_generated()

@@ -4,6 +4,7 @@ and the gradients that it computes of them in float64.
     pip install torch transformers safetensors numpy
     python make.py                   # writes the folders and the batches
     python make.py generated         # writes generated.safetensors alone, from the folders
+    python make.py only NAME         # writes the folder of one model, and its tokens into that file
     python make.py check FOLDER      # loads what `build/llm export --load NAME FOLDER/NAME` wrote
 
     NAME/config.json, model*.safetensors    a model; its weights are f32, bf16 or f16
@@ -26,7 +27,7 @@ import sys
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 HERE = pathlib.Path(__file__).parent
@@ -60,6 +61,16 @@ CASES = {
               dict(hidden_size=12, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
                    intermediate_size=15, rope_parameters=dict(rope_type="default",
                                                               rope_theta=1000.0))),
+    "alternating": ("qwen3", False, torch.bfloat16, False, None,
+                    dict(hidden_size=16, num_attention_heads=2, num_key_value_heads=1, head_dim=6,
+                         intermediate_size=15, num_hidden_layers=4, use_sliding_window=True,
+                         sliding_window=4,
+                         layer_types=["sliding_attention", "full_attention", "full_attention",
+                                      "sliding_attention"])),
+    "ministral": ("ministral", True, torch.bfloat16, False, None,
+                  dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+                       intermediate_size=12, sliding_window=4,
+                       layer_types=["full_attention", "sliding_attention"])),
 }
 
 
@@ -124,14 +135,17 @@ def make_case(name):
     print(f"{name}: loss {loss.item():.6f}, {sum(p.numel() for p in model.parameters())} weights")
 
 
-PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4}
+PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
+           "alternating": 1.2, "ministral": 1.3}
 
 
-def make_generated():
+def make_generated(names):
     prompts = [[5, 11, 3, 28, 30], [7], [1, 2, 35, 4, 36, 6, 21, 8, 9]]
     tensors = {"prompts": torch.tensor([p + [-1] * (9 - len(p)) for p in prompts],
                                        dtype=torch.int32)}
-    for name in CASES:
+    if len(names) < len(CASES):
+        tensors = load_file(HERE / "generated.safetensors")
+    for name in names:
         model = AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float64,
                                                      attn_implementation="eager")
         rows, least = [], np.inf
@@ -171,7 +185,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     if sys.argv[1:] == ["generated"]:
-        make_generated()
+        make_generated(CASES)
+    elif sys.argv[1:2] == ["only"]:
+        make_case(sys.argv[2])
+        make_generated(sys.argv[2:])
     elif len(sys.argv) > 2:
         check(pathlib.Path(sys.argv[2]))
     else:
@@ -180,4 +197,4 @@ if __name__ == "__main__":
                       HERE / ("batch-masked.safetensors" if masked else "batch.safetensors"))
         for each in CASES:
             make_case(each)
-        make_generated()
+        make_generated(CASES)

@@ -1,9 +1,11 @@
-/* Chats as texts, against templates that jinja2 has run (tests/golden/chat/make.py); templates that
- * are not known. */
+/* Chats as texts, against templates that jinja2 and transformers have run (make.py and published.py in
+ * tests/golden/chat); templates that are not known. */
 #include "../examples/common/chat.h"
 #include "test.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
 
 #define GOLDEN "tests/golden/chat/"
 
@@ -63,20 +65,100 @@ TEST_ONCE(chat_templates_are_recognised)
     }
 }
 
+/* Each style by name, and by the digests of published templates. */
+TEST_ONCE(chat_templates_that_are_published)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_json *styles = zf_json_read(GOLDEN "published.json", NULL, &error);
+    char names[sizeof CHAT_STYLES];
+    NEED(t, styles, &error);
+    test_defer(t, free_json, styles);
+    strcpy(names, CHAT_STYLES);
+    for (char *name = strtok(names, ", "); name && !t->failed; name = strtok(NULL, ", ")) {
+        const zf_json *v = zf_json_member(styles, name), *digests = zf_json_member(v, "digests");
+        chat_template style;
+        buffer out = {.at = NULL};
+        if (!zf_json_first(digests)) test_fail(t, __FILE__, __LINE__, "has no golden", name);
+        if (!chat_template_load(&style, GOLDEN "chatml", name, &error))
+            OK(t, error.status, error.text);
+        for (const zf_json *d = zf_json_first(digests); d; d = zf_json_next(d))
+            CHECK(t, chat_style_published(strtoull(zf_json_string(d, NULL), NULL, 16)) ==
+                         style.style);
+        for (const zf_json *c = zf_json_first(zf_json_member(v, "chats")); c; c = zf_json_next(c))
+            compare(t, &style, name, c, &out);
+        buffer_free(&out);
+    }
+    CHECK(t, !chat_style_published(1));
+    CHECK(t, chat_digest("{{ '\303\251\\n' }}\n\n") == UINT64_C(0xcd269300d6d8573d));
+}
+
+/* Dates: always the same, of the day, or given. */
+TEST_ONCE(chat_templates_with_dates)
+{
+    static const struct {
+        const char *style, *date, *shown;
+        bool answers;
+    } cases[] = {{"llama3.1", NULL, CHAT_DATE, true},
+                 {"llama3.2", NULL, CHAT_DATE, false},
+                 {"llama3.2", NULL, NULL, true},
+                 {"llama3.1", "1 May 2030", "1 May 2030", false}};
+    const chat_message m = {CHAT_USER, "a", 1};
+    zf_error error = {ZF_OK, ""};
+    chat_template style;
+    char day[32], want[64], again[32];
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const char *shown = cases[k].shown ? cases[k].shown : day;
+        buffer out = {.at = NULL};
+        bool good = chat_template_load(&style, GOLDEN "chatml", cases[k].style, &error);
+        time_t now = time(NULL);
+        strftime(day, sizeof day, "%d %b %Y", localtime(&now));
+        good = good && chat_template_date(&style, cases[k].date, cases[k].answers, &error) &&
+               chat_text(&style, &m, 1, true, &out, NULL, &error);
+        now = time(NULL);
+        strftime(again, sizeof again, "%d %b %Y", localtime(&now));
+        snprintf(want, sizeof want, "\nToday Date: %s\n\n<|eot_id|>", shown);
+        if (good && !strstr(out.at, want) && !strcmp(day, again)) /* else it was midnight */
+            CHECK_TEXT(t, out.at, want);
+        buffer_free(&out);
+        OK(t, error.status, error.text);
+    }
+    CHECK(t, !chat_template_date(&style, "a date that is longer than any date", true, &error));
+    CHECK_TEXT(t, error.text, "--date is a text of at most 31 bytes, as \"26 Jul 2024\"");
+    if (!chat_template_load(&style, GOLDEN "chatml", "qwen3", &error))
+        OK(t, error.status, error.text);
+    CHECK(t, !chat_template_date(&style, "1 May 2030", true, &error));
+    CHECK_TEXT(t, error.text,
+               "--date is for chats in the styles llama3.1 and llama3.2, not for qwen3");
+}
+
 TEST_ONCE(chat_templates_that_are_not_known)
 {
     zf_error error = {ZF_OK, ""};
-    chat_template style;
+    chat_template style, named;
     CHECK(t, !chat_template_load(&style, GOLDEN "unknown", NULL, &error));
     CHECK_TEXT(t, error.text,
                GOLDEN
                "unknown/tokenizer_config.json: its chat_template is unknown, it has the text "
-               "\"<|im_start|>system Be kind.<|im_end|> \": name the style that it is "
-               "(chatml, llama2, llama3, mistral-v1, mistral-v3, mistral, zephyr)");
+               "\"<|im_start|>system Be kind.<|im_end|> \": name the style that it is with --chat "
+               "(" CHAT_STYLES ")");
+    CHECK(t, !chat_template_load(&style, GOLDEN "begins", NULL, &error));
+    if (!strstr(error.text, "it has the text \"bos_token\"") && error.status != ZF_ERR_NOMEM)
+        CHECK_TEXT(t, error.text, "a token that chatml does not have");
+    CHECK(t, !chat_template_load(&style, GOLDEN "trims", NULL, &error));
+    if (!strstr(error.text, ": its chat_template is unknown: name the style") &&
+        error.status != ZF_ERR_NOMEM)
+        CHECK_TEXT(t, error.text, "messages are trimmed, which chatml does not do");
+    if (!chat_template_load(&style, GOLDEN "several", NULL, &error) ||
+        !chat_template_load(&named, GOLDEN "several", "chatml", &error))
+        OK(t, error.status, error.text);
+    CHECK(t, style.style && style.style == named.style);
+    /* Without a chat the template does not matter. */
+    if (!chat_template_load(&style, GOLDEN "unknown", "none", &error))
+        OK(t, error.status, error.text);
+    CHECK(t, !style.style && !strcmp(style.begin, "<s>"));
     CHECK(t, !chat_template_load(&style, GOLDEN "unknown", "alpaca", &error));
     CHECK_TEXT(t, error.text,
-               "there is no style of chats alpaca, only chatml, llama2, llama3, mistral-v1, "
-               "mistral-v3, mistral, zephyr");
+               "there is no style of chats alpaca, only none, " CHAT_STYLES);
     CHECK(t, !chat_template_load(&style, "tests/golden/tokens", NULL, &error));
     CHECK(t, strstr(error.text, "tests/golden/tokens/tokenizer_config.json") ||
                  error.status == ZF_ERR_NOMEM);
@@ -85,13 +167,14 @@ TEST_ONCE(chat_templates_that_are_not_known)
 /* What an answer is trained on: its text and the token that ends it. */
 TEST_ONCE(chat_answers_have_their_place)
 {
-    static const char *const names[] = {"chatml",     "llama2",  "llama3", "mistral-v1",
-                                        "mistral-v3", "mistral", "zephyr"};
-    static const char *const ends[] = {"b<|im_end|>", "b </s>", "b<|eot_id|>", "b</s>",
-                                       "b</s>",       "b</s>",  "b</s>"};
+    static const char *const names[] = {"chatml",  "llama2", "llama3", "mistral-v1", "mistral-v3",
+                                        "mistral", "zephyr", "gemma3", "phi3.5",     "qwen3"};
+    static const char *const ends[] = {"b<|im_end|>",      "b </s>", "b<|eot_id|>", "b</s>", "b</s>",
+                                       "b</s>",            "b</s>",  "b<end_of_turn>",
+                                       "b<|end|>", "<think>\n\n</think>\n\nb<|im_end|>"};
     const chat_message m[] = {{CHAT_USER, "a", 1}, {CHAT_ASSISTANT, "b", 1}};
     zf_error error = {ZF_OK, ""};
-    for (int k = 0; k < 7; k++) {
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         char got[64] = "";
         chat_template style;
         chat_span spans[2];

@@ -369,7 +369,8 @@ other_examples() {
 }
 check 'other examples' other_examples
 check 'a style of chats that is not there' fails 1 "gpt: there is no style of chats alpaca, only \
-chatml, llama2, llama3, mistral-v1, mistral-v3, mistral, zephyr" "$gpt" pretrain \
+none, chatml, gemma, gemma3, llama2, llama3, llama3.1, llama3.2, mistral-v1, mistral-v2, mistral-v3, \
+mistral-nemo, mistral, phi3, phi3.5, qwen2, qwen2.5, qwen3, smollm2, zephyr" "$gpt" pretrain \
     --model "$work/tuned.json" --data "$work/examples" --tokenizer "$work/tokenizer" --chat alpaca
 check 'examples without a tokenizer' fails 2 "gpt: pretrain: --data needs a tokenizer: --tokenizer \
 DIR, a folder with a tokenizer.json; $list" "$gpt" pretrain --data d
@@ -394,9 +395,54 @@ given() {
         --init $golden/init.safetensors --steps 0 && grep -q '^loss 4\.9685[0-9]*$' "$work/out"
 }
 check 'the loss of given batches' given
+given_again() { # of a checkpoint and of a folder, the first of them and all
+    ends 0 "$gpt" pretrain --model $golden/config.json --batch-file $golden/batch.safetensors \
+        --init $golden/init.safetensors --steps 0 --save "$work/given" &&
+        ends 0 "$gpt" export --load "$work/given" "$work/given-folder" || return 1
+    for from in "$work/given" "$work/given-folder"; do
+        ends 0 "$gpt" eval --load "$from" --batch-file $golden/batch.safetensors --batches 1 &&
+            grep -q '^loss 4\.968[56], perplexity 143\.8$' "$work/out" &&
+            ends 0 "$gpt" eval --load "$from" --batch-file $golden/batch.safetensors &&
+            ! grep -q '^loss 4\.968[56]' "$work/out" && cat "$work/out" >> "$work/all batches" ||
+            return 1
+    done
+    [ "$(sort -u "$work/all batches" | wc -l)" = 1 ]
+}
+check 'batches are evaluated' given_again
+check 'two things to evaluate' fails 2 "gpt: eval: --corpus, --data and --batch-file exclude one \
+another; 'gpt eval --help' lists the options" "$gpt" eval --load "$work/learned" --corpus c \
+    --batch-file b
 sed 's/"n_layer": 2/"n_layer": 1/' $golden/config.json > "$work/one.json"
 check 'weights of another model' fails 1 "gpt: $golden/init.safetensors: the model has no tensor \
 transformer.h.1.attn.c_attn.bias; do the sizes of --model fit?" "$gpt" pretrain \
     --model "$work/one.json" --batch-file $golden/batch.safetensors --init $golden/init.safetensors
+
+# ------------------------------------------------------------------------ weights of few bits: llm
+
+llm=$(dirname "$gpt")/llm
+cat > "$work/llama.json" << 'END'
+{"model_type": "llama", "vocab_size": 24, "hidden_size": 64, "num_hidden_layers": 1,
+ "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 1024,
+ "max_position_embeddings": 40}
+END
+learns_llama() {
+    ends 0 "$llm" pretrain --model "$work/llama.json" --corpus "$work/text" --vocab \
+        "$work/vocab.txt" --seq 32 --batch 4 --lr 3e-3 --quiet --steps 150 --eval-batches 0 \
+        --save "$work/llama"
+}
+check 'a llama learns the language' learns_llama
+few_bits() { # the same text, from fewer bytes
+    before=99
+    for bits in float int8 int4; do
+        ends 0 "$llm" generate --load "$work/llama" --weights $bits --temperature 0 --tokens 4 \
+            'The bird' && [ "$(cat "$work/out")" = 'The bird sings in the river' ] &&
+            ends 0 "$llm" selftest --load "$work/llama" --weights $bits --text "$work/prompts" \
+                --tokens 2 || return 1
+        now=$(sed -n 's/^memory: weights \([0-9.]*\) MiB.*/\1/p' "$work/out")
+        awk -v before="$before" -v now="$now" 'BEGIN { exit !(now > 0 && now < before) }' || return 1
+        before=$now
+    done
+}
+check 'weights of few bits write it too' few_bits
 
 total

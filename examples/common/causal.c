@@ -213,6 +213,7 @@ static bool load_examples(dataset *d, const settings *o, const tokens *tokenizer
     if (!tokenizer && o->chat)
         return fail(error, ZF_ERR_ARGUMENT,
                     "--chat needs a tokenizer with a BPE model; %s has none", o->tokenizer);
+    if (!chat_template_date(&chat, o->date, false, error)) return false;
     desc.style = chat.style ? &chat : NULL;
     desc.end = *chat.end ? tokens_id(tokenizer, chat.end) : -1;
     if (!tokenizer) desc.end = bert_vocab_id(d->vocab, "[SEP]");

@@ -1,99 +1,8 @@
-#define _POSIX_C_SOURCE 200809L
-#include "chat.h"
+#include "chat_inside.h"
 #include "../bert/tokenizer.h"
 #include "fail.h"
-#include "file.h"
-#include "folder.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-enum { LITERALS = 10 };
-
-/* In texts, \1 is the token that begins a text, and \2 the one that ends it. */
-struct chat_style {
-    const char *name;
-    const char *first;              /* before the whole text */
-    const char *before[CHAT_ROLES]; /* NULL: no message of this role */
-    const char *behind[CHAT_ROLES];
-    const char *answer;
-    const char *end; /* after the assistant's message: the beginning of `behind` */
-    bool trimmed;    /* white space around messages is removed */
-    bool joined;     /* the system message becomes the beginning of the user's first one */
-    bool alternates; /* users and assistants must alternate */
-    /* How a template is recognised: it contains `part`, without spaces, if that is not NULL; and
-     * all of its texts are among these, including the first of them. */
-    const char *part;
-    const char *literals[LITERALS];
-};
-
-#define HEADER(role)  "<|start_header_id|>" role "<|end_header_id|>\n\n"
-#define INST_LITERALS "[INST] ", " [/INST]", "[INST]", "[/INST]", " "
-
-static const chat_style styles[] = {
-    {.name = "chatml",
-     .first = "",
-     .before = {"<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n"},
-     .behind = {"<|im_end|>\n", "<|im_end|>\n", "<|im_end|>\n"},
-     .answer = "<|im_start|>assistant\n",
-     .end = "<|im_end|>",
-     .literals = {"<|im_start|>", "<|im_end|>\n", "<|im_end|>", "\n", "<|im_start|>assistant\n",
-                  "<|im_start|>user\n", "<|im_start|>system\n"}},
-    {.name = "llama2",
-     .first = "",
-     .before = {"<<SYS>>\n", "\1[INST] ", " "},
-     .behind = {"\n<</SYS>>\n\n", " [/INST]", " \2"},
-     .answer = "",
-     .end = " \2",
-     .trimmed = true,
-     .joined = true,
-     .alternates = true,
-     .literals = {"<<SYS>>\n", "\n<</SYS>>\n\n", INST_LITERALS, "\n<</SYS>>\n"}},
-    {.name = "llama3",
-     .first = "\1",
-     .before = {HEADER("system"), HEADER("user"), HEADER("assistant")},
-     .behind = {"<|eot_id|>", "<|eot_id|>", "<|eot_id|>"},
-     .answer = HEADER("assistant"),
-     .end = "<|eot_id|>",
-     .trimmed = true,
-     .literals = {"<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>",
-                  HEADER("assistant")}},
-    {.name = "mistral-v1",
-     .first = "\1",
-     .before = {NULL, "[INST] ", ""},
-     .behind = {NULL, " [/INST]", "\2 "},
-     .answer = "",
-     .end = "\2",
-     .alternates = true,
-     .part = "eos_token+' '",
-     .literals = {INST_LITERALS}},
-    {.name = "mistral-v3",
-     .first = "\1",
-     .before = {NULL, "[INST] ", " "},
-     .behind = {NULL, " [/INST]", "\2"},
-     .answer = "",
-     .end = "\2",
-     .alternates = true,
-     .part = "' '+message",
-     .literals = {INST_LITERALS}},
-    {.name = "mistral",
-     .first = "\1",
-     .before = {NULL, "[INST] ", ""},
-     .behind = {NULL, " [/INST]", "\2"},
-     .answer = "",
-     .end = "\2",
-     .alternates = true,
-     .literals = {"[INST] ", " [/INST]"}},
-    {.name = "zephyr",
-     .first = "",
-     .before = {"<|system|>\n", "<|user|>\n", "<|assistant|>\n"},
-     .behind = {"\2\n", "\2\n", "\2\n"},
-     .answer = "<|assistant|>\n",
-     .end = "\2",
-     .literals = {"<|user|>\n", "<|system|>\n", "<|assistant|>\n", "<|assistant|>"}},
-};
-enum { STYLES = sizeof styles / sizeof styles[0] };
 
 static const char *const roles[CHAT_ROLES] = {"system", "user", "assistant"};
 
@@ -104,177 +13,12 @@ int chat_role_of(const char *word)
     return -1;
 }
 
-/* ----------------------------------------------------------------------------- recognising */
-
-/* Texts in a template that are not output: roles, names of members and of filters. */
-static bool is_word(const char *text, size_t bytes)
-{
-    static const char *const words[] = {"system",  "user",     "assistant", "role",
-                                        "content", "messages", ""};
-    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++)
-        if (strlen(words[k]) == bytes && !memcmp(words[k], text, bytes)) return true;
-    return false;
-}
-
-static bool is_literal(const chat_style *s, const char *text, size_t bytes)
-{
-    for (int k = 0; k < LITERALS && s->literals[k]; k++)
-        if (strlen(s->literals[k]) == bytes && !memcmp(s->literals[k], text, bytes)) return true;
-    return false;
-}
-
-/* Finds the texts of a template, each followed by a 0 byte: those in quotation marks, except in
- * raise_exception, and those outside tags that are not only white space; and the template without
- * spaces outside quotation marks. */
-static void read_template(const char *at, buffer *texts, buffer *dense)
-{
-    while (*at) {
-        const char *tag = strchr(at, '{'), *end;
-        while (tag && tag[1] != '{' && tag[1] != '%' && tag[1] != '#') tag = strchr(tag + 1, '{');
-        end = tag ? tag : at + strlen(at);
-        if (strspn(at, " \t\r\n-") < (size_t)(end - at)) {
-            buffer_add(texts, at, (size_t)(end - at));
-            buffer_add(texts, "", 1);
-        }
-        if (!tag) return;
-        if (tag[1] == '#') {
-            end = strstr(tag + 2, "#}");
-            at = end ? end + 2 : tag + strlen(tag);
-            continue;
-        }
-        for (at = tag + 2; *at && !((*at == '}' || *at == '%') && at[1] == '}'); at++) {
-            bool raised = dense->count >= 16 &&
-                          !memcmp(dense->at + dense->count - 16, "raise_exception(", 16);
-            char quote = *at;
-            const char *from = at;
-            if (quote != '\'' && quote != '"') {
-                if (!strchr(" \t\r\n", quote)) buffer_add(dense, at, 1);
-                continue;
-            }
-            for (at++; *at && *at != quote; at++) {
-                bool line = *at == '\\' && at[1] == 'n';
-                if (*at == '\\' && at[1]) at++;
-                if (!raised) buffer_add(texts, line ? "\n" : at, 1);
-            }
-            if (!raised) buffer_add(texts, "", 1);
-            buffer_add(dense, "'", 1);
-            buffer_add(dense, from + 1, (size_t)(at - from) - 1);
-            buffer_add(dense, "'", 1);
-            if (!*at) break;
-        }
-        at += *at ? 2 : 0;
-    }
-}
-
-/* The first text of a template that does not belong to the style; NULL: all do, and `part` is
- * there. */
-static const char *what_is_other(const chat_style *s, const buffer *texts, const buffer *dense)
-{
-    bool marked = false;
-    for (const char *p = texts->at; p < texts->at + texts->count; p += strlen(p) + 1) {
-        if (is_word(p, strlen(p))) continue;
-        if (!is_literal(s, p, strlen(p))) return p;
-        marked = marked || !strcmp(p, s->literals[0]);
-    }
-    return marked && (!s->part || strstr(dense->at, s->part)) ? NULL : "";
-}
-
-static bool unknown(const char *path, const char *why, zf_error *error)
-{
-    char shown[64];
-    size_t n = 0;
-    for (; *why && n < 60; why++, n++) shown[n] = *why == '\n' ? ' ' : *why;
-    shown[n] = 0;
-    return fail(error, ZF_ERR_FORMAT,
-                "%s: its chat_template is unknown%s%s%s: name the style that it is (%s)", path,
-                n ? ", it has the text \"" : "", shown, n ? "\"" : "", CHAT_STYLES);
-}
-
-static bool recognise(chat_template *t, const char *jinja, const char *path, zf_error *error)
-{
-    buffer texts = {.at = NULL}, dense = {.at = NULL};
-    const char *other, *why = "";
-    bool good;
-    buffer_add(&texts, "", 0);
-    buffer_add(&dense, "", 0);
-    read_template(jinja, &texts, &dense);
-    good = !texts.failed && !dense.failed;
-    for (int k = 0; good && k < STYLES && !t->style; k++) {
-        other = what_is_other(&styles[k], &texts, &dense);
-        if (!other) t->style = &styles[k];
-        /* The most similar style is the one that was meant. */
-        else if (*other && (!*why || other > why)) why = other;
-    }
-    if (!good) fail(error, ZF_ERR_NOMEM, "out of memory");
-    else if (!t->style) good = unknown(path, why, error);
-    buffer_free(&texts);
-    buffer_free(&dense);
-    return good;
-}
-
-/* The text of bos_token or eos_token: a string, or an object with one. */
-static void read_token(const zf_json *config, const char *key, char out[CHAT_TOKEN],
-                       zf_error *error)
-{
-    const zf_json *v = zf_json_member(config, key);
-    const char *text = "";
-    out[0] = 0;
-    if (zf_json_type_of(v) == ZF_JSON_NULL) return;
-    if (zf_json_type_of(v) == ZF_JSON_OBJECT) v = zf_json_require(v, "content", error);
-    zf_json_to_string(v, &text, error);
-    if (strlen(text) >= CHAT_TOKEN)
-        zf_json_expected(v, error, "a token of at most %d bytes", CHAT_TOKEN - 1);
-    else strcpy(out, text);
-}
-
-/* The template of a folder: in *jinja or in the config; NULL: there is none, or *error. */
-static const char *find_template(const char *folder, const zf_json *config, buffer *jinja,
-                                 zf_error *error)
-{
-    char file[FOLDER_PATH];
-    const zf_json *v = zf_json_member(config, "chat_template");
-    const char *text = NULL;
-    snprintf(file, sizeof file, "%s/chat_template.jinja", folder);
-    if (!access(file, F_OK)) return file_read(file, jinja, error) ? jinja->at : NULL;
-    if (zf_json_type_of(v) <= ZF_JSON_NULL) return NULL;
-    if (!zf_json_string(v, NULL))
-        zf_json_expected(v, error, "one template; name the style that it is (%s)", CHAT_STYLES);
-    else zf_json_to_string(v, &text, error);
-    return text;
-}
-
-bool chat_template_load(chat_template *t, const char *folder, const char *name, zf_error *error)
-{
-    char path[FOLDER_PATH];
-    buffer jinja = {.at = NULL};
-    const char *text;
-    zf_error why = {ZF_OK, ""};
-    zf_json *config;
-    *t = (chat_template){.style = NULL};
-    for (int k = 0; k < STYLES && name; k++)
-        if (!strcmp(name, styles[k].name)) t->style = &styles[k];
-    if (name && !t->style)
-        return fail(error, ZF_ERR_ARGUMENT, "there is no style of chats %.40s, only %s", name,
-                    CHAT_STYLES);
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
-    config = zf_json_read(path, NULL, &why);
-    read_token(config, "bos_token", t->begin, &why);
-    read_token(config, "eos_token", t->end, &why);
-    if (!why.status && !t->style && (text = find_template(folder, config, &jinja, &why)))
-        (void)recognise(t, text, path, &why);
-    buffer_free(&jinja);
-    zf_json_free(config);
-    if (why.status) *error = why;
-    return !why.status;
-}
-
-/* --------------------------------------------------------------------------------- writing */
-
 static void put(const chat_template *t, const char *text, buffer *out)
 {
     for (; *text; text++) {
         if (*text == '\1') buffer_add_text(out, t->begin);
         else if (*text == '\2') buffer_add_text(out, t->end);
+        else if (*text == '\3') buffer_add_text(out, t->date);
         else buffer_add(out, text, 1);
     }
 }
@@ -315,37 +59,134 @@ static bool check(const chat_style *s, const chat_message *m, size_t count, zf_e
     return true;
 }
 
+/* ---------------------------------------------------------------------------------- thoughts */
+
+/* The first (or last) place of `mark` in m; NULL: there is none. */
+static const char *find(chat_message m, const char *mark, bool last)
+{
+    const size_t n = strlen(mark);
+    const char *found = NULL;
+    for (size_t at = 0; at + n <= m.bytes && (last || !found); at++)
+        if (!memcmp(m.text + at, mark, n)) found = m.text + at;
+    return found;
+}
+
+/* A message without line feeds at its ends. */
+static chat_message stripped(chat_message m, bool begin, bool end)
+{
+    while (begin && m.bytes && *m.text == '\n') m.text++, m.bytes--;
+    while (end && m.bytes && m.text[m.bytes - 1] == '\n') m.bytes--;
+    return m;
+}
+
+/* Takes the thoughts out of a message: what is between <think> and </think>. */
+static chat_message take_thoughts(chat_message *m)
+{
+    static const char opens[] = "<think>", closes[] = "</think>";
+    const char *first = find(*m, closes, false), *last = find(*m, closes, true), *open,
+               *end = m->text + m->bytes;
+    chat_message thoughts = {m->role, m->text, first ? (size_t)(first - m->text) : 0};
+    if (!first) return thoughts;
+    if ((open = find(thoughts, opens, true)))
+        thoughts.text = open + strlen(opens), thoughts.bytes = (size_t)(first - thoughts.text);
+    last += strlen(closes);
+    *m = stripped((chat_message){m->role, last, (size_t)(end - last)}, true, false);
+    return stripped(thoughts, true, true);
+}
+
+/* The place of the last question, whose answer has its thoughts: of the last user's message that is
+ * not the result of a tool; of the last message if there is none. */
+static size_t last_question(const chat_message *m, size_t count)
+{
+    static const char opens[] = "<tool_response>", closes[] = "</tool_response>";
+    const size_t a = strlen(opens), b = strlen(closes);
+    for (size_t i = count; i-- > 0;) {
+        bool result = m[i].bytes >= b && !memcmp(m[i].text, opens, a) &&
+                      !memcmp(m[i].text + m[i].bytes - b, closes, b);
+        if (m[i].role == CHAT_USER && !result) return i;
+    }
+    return count ? count - 1 : 0;
+}
+
+/* Writes an assistant's message of a style that thinks: `asked`, after the last question. */
+static void put_thinking(chat_message m, bool asked, bool last, buffer *out)
+{
+    chat_message thoughts = take_thoughts(&m);
+    if (asked && (last || thoughts.bytes)) {
+        buffer_add_text(out, "<think>\n");
+        buffer_add(out, thoughts.text, thoughts.bytes);
+        buffer_add_text(out, "\n</think>\n\n");
+        m = stripped(m, true, false);
+    }
+    buffer_add(out, m.text, m.bytes);
+}
+
+/* --------------------------------------------------------------------------------- writing */
+
+/* Writes the user's message with that of the system before it. */
+static void put_joined(const chat_template *t, const chat_message *system, chat_message m,
+                       buffer *out)
+{
+    const chat_style *s = t->style;
+    buffer all = {.at = NULL};
+    put(t, s->before[CHAT_SYSTEM], &all);
+    buffer_add(&all, system->text, system->bytes);
+    put(t, s->behind[CHAT_SYSTEM], &all);
+    buffer_add(&all, m.text, m.bytes);
+    m.text = all.at ? all.at : "", m.bytes = all.count;
+    if (s->whole_trimmed) m = trimmed(m);
+    buffer_add(out, m.text, m.bytes);
+    out->failed |= all.failed;
+    buffer_free(&all);
+}
+
+/* Writes message i of a chat, and sets its span. */
+static void put_message(const chat_template *t, const chat_message *all, size_t count, size_t i,
+                        size_t asked, chat_span *span, buffer *out)
+{
+    const chat_style *s = t->style;
+    const bool with = s->joined && all[0].role == CHAT_SYSTEM,
+               takes = with && all[i].role == CHAT_USER &&
+                       i == (s->joined == CHAT_TO_FIRST ? 1 : count - 1);
+    chat_message m = all[i];
+    if (s->trimmed[m.role] && !(takes && s->whole_trimmed)) m = trimmed(m);
+    *span = (chat_span){out->count, out->count};
+    if ((with && !i) || (m.role == CHAT_SYSTEM && s->skips_empty && !m.bytes)) return;
+    put(t, s->before[m.role], out);
+    span->begin = out->count;
+    if (s->head && !i && m.role == CHAT_SYSTEM) put(t, s->head, out);
+    if (takes) put_joined(t, &all[0], m, out);
+    else if (s->thinks && m.role == CHAT_ASSISTANT)
+        put_thinking(m, i > asked, i + 1 == count, out);
+    else buffer_add(out, m.text, m.bytes);
+    span->end = out->count;
+    put(t, s->behind[m.role], out);
+}
+
 bool chat_text(const chat_template *t, const chat_message *messages, size_t count, bool answer,
                buffer *out, chat_span *spans, zf_error *error)
 {
     const chat_style *s = t->style;
+    const size_t asked = last_question(messages, count);
+    const chat_message system = {CHAT_SYSTEM, s->system, s->system ? strlen(s->system) : 0};
+    chat_span span;
     if (!check(s, messages, count, error)) return false;
     put(t, s->first, out);
+    if (s->system && !(count && messages[0].role == CHAT_SYSTEM))
+        put_message(t, &system, 1, 0, 0, &span, out);
     for (size_t i = 0; i < count; i++) {
-        bool first = s->joined && messages[i].role == CHAT_SYSTEM,
-             joins = s->joined && i == 1 && messages[0].role == CHAT_SYSTEM;
-        chat_message m = s->trimmed && !first ? trimmed(messages[i]) : messages[i];
-        size_t begin;
-        if (first) put(t, s->before[CHAT_USER], out);
-        if (joins) { /* trimmed as a whole: white space between both parts stays */
-            m.bytes += (size_t)(m.text - messages[i].text);
-            m.text = messages[i].text;
-        } else {
-            put(t, s->before[m.role], out);
-        }
-        begin = out->count;
-        buffer_add(out, m.text, m.bytes);
-        if (spans) spans[i] = (chat_span){begin, out->count};
-        put(t, s->behind[m.role], out);
-        if (spans && m.role == CHAT_ASSISTANT) {
+        put_message(t, messages, count, i, asked, &span, out);
+        if (messages[i].role == CHAT_ASSISTANT) { /* with the token that ends it */
             buffer end = {.at = NULL};
             put(t, s->end, &end);
-            spans[i].end += end.count;
+            span.end += end.count;
             out->failed |= end.failed;
             buffer_free(&end);
         }
+        if (spans) spans[i] = span;
     }
     if (answer) put(t, s->answer, out);
+    else if (s->close) put(t, s->close, out);
     return !out->failed || fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 

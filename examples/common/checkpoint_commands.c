@@ -1,5 +1,6 @@
 /* The commands eval, export and merge, which read a checkpoint. */
 #include "adapter.h"
+#include "chat.h"
 #include "command.h"
 #include "dataset.h"
 #include "fail.h"
@@ -109,8 +110,8 @@ static const char *complete(settings *o, int64_t *batches, int64_t positions)
         return "a text, examples or batches are needed: --corpus, --data or --batch-file";
     if ((o->corpus != NULL) + (o->data != NULL) + (o->batch_file != NULL) > 1)
         return "--corpus, --data and --batch-file exclude one another";
-    if ((o->tokenizer || o->chat || o->alone) && !o->data)
-        return "--tokenizer, --chat and --alone are for --data";
+    if ((o->tokenizer || o->chat || o->date || o->alone) && !o->data)
+        return "--tokenizer, --chat, --date and --alone are for --data";
     if (!o->seq) o->seq = o->corpus ? 128 : positions < 1024 ? positions : 1024;
     if (!*batches) *batches = o->corpus ? 16 : INT64_MAX;
     if (!o->tokenizer) o->tokenizer = o->load;
@@ -144,6 +145,8 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
         {"tokenizer", OPTION_TEXT, "DIR", &o.tokenizer, 0, 0, "of --data; else that of --load"},
         {"chat", OPTION_TEXT, "STYLE", &o.chat, 0, 0,
          "how messages are written; else as the tokenizer's chat_template says"},
+        {"date", OPTION_TEXT, "TEXT", &o.date, 0, 0,
+         "today, in styles that show it; else \"" CHAT_DATE "\""},
         {"alone", OPTION_FLAG, NULL, &o.alone, 0, 0, "each example of --data has a row of its own"},
         {"batch-file", OPTION_TEXT, "FILE", &o.batch_file, 0, 0, "batches instead (safetensors)"},
         {sample->config->bits ? "weights" : NULL, OPTION_CHOICE, CONFIG_WEIGHTS, &rounding, 0, 0,

@@ -241,14 +241,15 @@ static bool context_of(const char *load, int64_t positions, int64_t most, writer
 }
 
 /* The tokenizer of a folder, and the tokens that end a text. */
-static bool open_tokenizer(writer *w, const char *folder, const char *style, int32_t end,
-                           zf_error *error)
+static bool open_tokenizer(writer *w, const char *folder, const char *style, const char *date,
+                           int32_t end, zf_error *error)
 {
     for (int k = 0; k < ENDS; k++) w->ends[k] = -1;
     w->ends[0] = end;
-    w->framed = style != NULL;
+    if (!style) style = "none";
+    w->framed = strcmp(style, "none");
     if (!folder_has_bpe(folder)) {
-        if (style)
+        if (w->framed)
             return fail(error, ZF_ERR_ARGUMENT,
                         "--chat needs a tokenizer with a BPE model; %s has none", folder);
         if (!(w->words = folder_vocab(folder, NULL, error))) return false;
@@ -256,9 +257,10 @@ static bool open_tokenizer(writer *w, const char *folder, const char *style, int
         return true;
     }
     if (!(w->tokens = tokens_load(folder, error))) return false;
-    if (!chat_template_load(&w->chat, folder, style && strcmp(style, "auto") ? style : NULL, error))
+    if (!chat_template_load(&w->chat, folder, strcmp(style, "auto") ? style : NULL, error) ||
+        !chat_template_date(&w->chat, date, true, error))
         return false;
-    if (style && !w->chat.style)
+    if (w->framed && !w->chat.style)
         return fail(error, ZF_ERR_ARGUMENT, "%s has no chat_template: name a style, --chat %s",
                     folder, CHAT_STYLES);
     if (*w->chat.end) w->ends[1] = tokens_id(w->tokens, w->chat.end);
@@ -304,7 +306,7 @@ static void close_writer(writer *w)
 
 /* What both commands are asked for. */
 typedef struct request {
-    const char *load, *adapter, *tokenizer, *chat, *stop;
+    const char *load, *adapter, *tokenizer, *chat, *date, *stop;
     int64_t most, seed, threads, dtype, weights;
     sampling how;
 } request;
@@ -323,6 +325,8 @@ typedef struct request {
         {"tokenizer", OPTION_TEXT, "DIR", &(q).tokenizer, 0, 0,                                    \
          "a folder with the tokenizer; else that of --load"},                                      \
         {"tokens", OPTION_COUNT, "N", &(q).most, 1, 1e6, "maximum number of tokens to write"},     \
+        {"date", OPTION_TEXT, "TEXT", &(q).date, 0, 0,                                             \
+         "today, in styles of --chat that show it; else \"" CHAT_DATE "\", in llama3.2 today"},    \
         {"stop", OPTION_TEXT, "TEXT", &(q).stop, 0, 0, "ends before this text"},                   \
         {"temperature", OPTION_NUMBER, "X", &(q).how.temperature, 0, 100,                          \
          "0: always the most likely token"},                                                       \
@@ -376,8 +380,8 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     w->stop = q.stop;
     good = session_config(sample, q.load, &config, &error) &&
            config_set_weights(sample->config, &config, q.weights, &error) &&
-           open_tokenizer(w, q.tokenizer ? q.tokenizer : q.load, q.chat, (int32_t)*facts.end,
-                          &error) &&
+           open_tokenizer(w, q.tokenizer ? q.tokenizer : q.load, q.chat, q.date,
+                          (int32_t)*facts.end, &error) &&
            begin_rows(w, prompt, path, &error) &&
            context_of(q.load, *facts.positions, q.most, w, &error);
     if (good) {
@@ -520,11 +524,13 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
     if (!command_options(argc, argv, "chat --load DIR [OPTIONS]", rows, NULL, &status))
         return status;
     if (!c.q.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!strcmp(c.q.chat, "none"))
+        return command_usage_error(argv, "messages need a style: --chat auto, or its name");
     if (!(w = c.w = calloc(1, sizeof *w))) return command_error("out of memory");
     w->stop = c.q.stop, w->count = 1;
     good = session_config(sample, c.q.load, &config, &error) &&
            config_set_weights(sample->config, &config, c.q.weights, &error) &&
-           open_tokenizer(w, c.q.tokenizer ? c.q.tokenizer : c.q.load, c.q.chat,
+           open_tokenizer(w, c.q.tokenizer ? c.q.tokenizer : c.q.load, c.q.chat, c.q.date,
                           (int32_t)*facts.end, &error);
     w->context = context < *facts.positions ? context : *facts.positions;
     if (good) {

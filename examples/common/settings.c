@@ -217,8 +217,12 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "of --data: a folder with tokenizer.json and tokenizer_config.json, or vocab.txt; else that of\n"
          "                                    --load, --init or --model"},
         {"chat", TEXT, "STYLE", &o->chat, 0, 0,
-         "how messages are written: " CHAT_STYLES ";\n"
-         "                                    else as the tokenizer's chat_template says"},
+         "how messages are written: " CHAT_STYLES_1 "\n"
+         "                                    " CHAT_STYLES_2 ";\n"
+         "                                    none: prompts and responses as they are; else as the\n"
+         "                                    tokenizer's chat_template says"},
+        {"date", TEXT, "TEXT", &o->date, 0, 0,
+         "today, in styles that show it; else \"" CHAT_DATE "\""},
         {"alone", FLAG | NOTED, NULL, &o->alone, 0, 0,
          "each example of --data has a row of its own"},
         {"weights", CHOICE | NOTED, CONFIG_WEIGHTS, &o->weights, 0, 0,
@@ -341,8 +345,8 @@ const char *settings_wrong(const settings *o)
         return "--data is instead of --corpus and of --batch-file";
     if (o->data && !o->tokenizer)
         return "--data needs a tokenizer: --tokenizer DIR, a folder with a tokenizer.json";
-    if ((o->tokenizer || o->chat || o->alone) && !o->data)
-        return "--tokenizer, --chat and --alone are for --data";
+    if ((o->tokenizer || o->chat || o->date || o->alone) && !o->data)
+        return "--tokenizer, --chat, --date and --alone are for --data";
     if (o->corpus && !o->vocab)
         return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
     if (o->seconds > 0 && (o->batch_file || o->data))

@@ -13,7 +13,8 @@ struct sample_model;
 typedef struct settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
         *dump, *dump_grads, *no_fuse, *cost, *save_cost, *recompute, *rendezvous,
-        *offload, *offload_dir, *memory, *tile, *data, *tokenizer, *chat, *lora;
+        *offload, *offload_dir, *memory, *tile, *data, *tokenizer, *chat, *date,
+        *lora;
     int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads,
         eval_batches, eval_every, save_every, compare_every, keep;
     int64_t ranks, nodes, ranks_per_node, zero, mics, micro_batches, bucket, prefetch,

@@ -217,7 +217,11 @@ TEST_ONCE(emulation_has_ranks)
     CHECK(t, planted_ranks(x, 2) != 0);
     CHECK_FOUND(t, "collective 0: rank 0 calls ncclAllReduce of 32 elements, rank 2 ncclAllReduce "
                    "of 31");
-    CHECK(t, planted_ranks(x, 3) == 0);
+    for (int mistake = 3; mistake <= 5; mistake++) {
+        x[0] = x[1] = x[2] = 0;
+        CHECK(t, planted_ranks(x, mistake) == 0);
+        CHECK(t, x[0] == -1 && x[1] == -1 && x[2] == (mistake > 3 ? -1 : 0));
+    }
     CHECK(t, emulation_live() == live);
 }
 

@@ -252,6 +252,21 @@ void post(member *of, const posted &what)
     all->meetings.erase(number);
 }
 
+/* Takes back what the rank has posted and nobody has met: its memory may be freed from now on. */
+void withdraw(member *of)
+{
+    clique *all = of->all.get();
+    for (auto &m : all->meetings) {
+        posted &mine = m.second.parts[(size_t)of->rank];
+        if (mine) m.second.count--;
+        mine = nullptr;
+    }
+    for (int other = 0; other < all->world; other++) {
+        all->sends[(size_t)(of->rank * all->world + other)].clear();
+        all->receives[(size_t)(other * all->world + of->rank)].clear();
+    }
+}
+
 /* Before its first call a communicator has no buffers. */
 void connect(member *of)
 {
@@ -434,6 +449,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     CALL(ncclCommAbort);
     if (!comm) return ncclSuccess;
     comm->of->aborted = true;
+    withdraw(comm->of.get());
     changed.notify_all();
     return end(comm, "ncclCommAbort", held);
 }

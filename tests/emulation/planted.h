@@ -40,8 +40,9 @@ int planted_operations(float *out, int x, int y);
 int planted_warpgroup(float *wrong, int n, int way, int f16, int mistake);
 /* Three ranks, threads, each with a device. out[0..3): 6, the sum over ranks of 1, 2, 3, as each
  * has it; out[3..6): 1, 2, 3, gathered. Mistakes: 1 the sum does not wait for what is summed, 2 a
- * rank sums fewer elements, 3 a rank does not come: the others give up. Returns the most that a
- * rank returns; -1: there is no nccl.h. */
+ * rank sums fewer elements, 3 a rank does not come, 4 it gives up a sum, and frees its memory, before
+ * the others come, 5 the same of what is gathered. Of 3 to 5, out[0..3) is -1 for ranks that gave up.
+ * Returns the most that a rank returns; -1: there is no nccl.h. */
 int planted_ranks(float *out, int mistake);
 
 #ifdef __cplusplus

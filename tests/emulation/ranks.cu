@@ -5,6 +5,7 @@
 #include <nccl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 enum { WORLD = 3, COUNT = 32 };
@@ -19,7 +20,7 @@ static int look(cudaStream_t stream, int looks)
     return code;
 }
 
-static int one_rank(float *out, int rank, ncclUniqueId id, int mistake)
+static int one_rank(float *out, int rank, ncclUniqueId id, int mistake, std::atomic<bool> *gone)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t comm = NULL;
@@ -27,7 +28,8 @@ static int one_rank(float *out, int rank, ncclUniqueId id, int mistake)
     cudaStream_t fills, sums;
     cudaEvent_t filled;
     float *x, *sum, *all;
-    int code, count = mistake == 2 && rank == WORLD - 1 ? COUNT - 1 : COUNT;
+    const bool last = rank == WORLD - 1;
+    int code, count = mistake == 2 && last ? COUNT - 1 : COUNT;
     config.blocking = 0;
     cudaSetDevice(rank);
     cudaMalloc(&x, COUNT * sizeof *x), cudaMalloc(&sum, COUNT * sizeof *x);
@@ -40,8 +42,10 @@ static int one_rank(float *out, int rank, ncclUniqueId id, int mistake)
     ZF_LAUNCH(fill_rank, 1, COUNT, 0, fills, x, (float)(rank + 1));
     cudaEventRecord(filled, fills);
     if (mistake != 1) cudaStreamWaitEvent(sums, filled, 0);
-    if (mistake != 3 || rank < WORLD - 1) {
+    while (mistake >= 4 && !last && !*gone) usleep(100);
+    if (mistake != 5 && (mistake != 3 || !last))
         ncclAllReduce(x, sum, (size_t)count, ncclFloat32, ncclSum, comm, sums);
+    if (mistake != 4 && (mistake != 3 || !last)) {
         ncclGroupStart();
         for (int r = 0; r < WORLD; r++) {
             ncclSend(x, COUNT, ncclFloat32, r, comm, sums);
@@ -50,12 +54,13 @@ static int one_rank(float *out, int rank, ncclUniqueId id, int mistake)
         ncclGroupEnd();
     }
     cudaStreamSynchronize(fills);
-    code = look(sums, mistake == 3 ? 50 : 100000);
+    code = look(sums, mistake >= 3 ? 50 : 100000);
     if (code == cudaErrorNotReady) {
+        out[rank] = -1;
         ncclCommAbort(comm); /* then nothing waits for it */
         comm = NULL;
         code = cudaStreamSynchronize(sums);
-    } else if (!code && mistake != 3) {
+    } else if (!code && mistake < 3) {
         code = cudaMemcpy(&out[rank], sum, sizeof *out, cudaMemcpyDeviceToHost);
         if (rank == 0)
             for (int r = 0; r < WORLD; r++)
@@ -65,6 +70,7 @@ static int one_rank(float *out, int rank, ncclUniqueId id, int mistake)
     cudaEventDestroy(filled);
     cudaStreamDestroy(fills), cudaStreamDestroy(sums);
     cudaFree(x), cudaFree(sum), cudaFree(all);
+    if (last) *gone = true;
     return code;
 }
 
@@ -73,9 +79,10 @@ extern "C" int planted_ranks(float *out, int mistake)
     std::thread threads[WORLD];
     int codes[WORLD], most = 0;
     ncclUniqueId id;
+    std::atomic<bool> gone(false);
     ncclGetUniqueId(&id);
     for (int r = 0; r < WORLD; r++)
-        threads[r] = std::thread([&, r]() { codes[r] = one_rank(out, r, id, mistake); });
+        threads[r] = std::thread([&, r]() { codes[r] = one_rank(out, r, id, mistake, &gone); });
     for (int r = 0; r < WORLD; r++) threads[r].join();
     for (int r = 0; r < WORLD; r++) most = codes[r] > most ? codes[r] : most;
     return most;

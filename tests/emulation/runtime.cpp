@@ -1021,7 +1021,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     CALL(cudaEventQuery);
-    event_state *e = event->state.get();
+    std::shared_ptr<event_state> e = event->state;
     if (event->taken) GIVE(cudaErrorCapturedEvent);
     if (breaks_capture()) GIVE(cudaErrorStreamCaptureUnsupported);
     uint64_t version = e->recorded;
@@ -1031,7 +1031,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     CALL(cudaEventSynchronize);
-    event_state *e = event->state.get();
+    std::shared_ptr<event_state> e = event->state;
     if (event->taken) GIVE(cudaErrorCapturedEvent);
     if (breaks_capture()) GIVE(cudaErrorStreamCaptureUnsupported);
     uint64_t version = e->recorded;

@@ -2278,10 +2278,10 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(softmax_grad, 2, 2, )                                                                        \
     X(moments, 1, 1, A(moments, eps, f))                                                           \
     X(layer_norm, 4, 4, )                                                                          \
-    X(layer_norm_grad, 4, 4, )                                                                     \
+    X(layer_norm_grad, 4, 5, )                                                                     \
     X(rms, 1, 1, A(rms, eps, f))                                                                   \
     X(rms_norm, 3, 3, )                                                                            \
-    X(rms_norm_grad, 4, 4, )                                                                       \
+    X(rms_norm_grad, 4, 5, )                                                                       \
     X(norm_gamma_grad, 3, 3, )                                                                     \
     X(gather_rows, 2, 2, A(gather_rows, padded, b) A(gather_rows, padding, i))                     \
     X(scatter_rows, 2, 2, A(scatter_rows, rows, i) A(scatter_rows, padded, b)                      \
@@ -2293,7 +2293,7 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
       A(rope, inverse, b))                                                                         \
     /* fused */                                                                                    \
     X(saved, 1, 1, A(saved, index, i))                                                             \
-    X(linear, 2, 3, A(linear, activation, e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)))          \
+    X(linear, 2, 4, A(linear, activation, e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)))          \
     X(quantized_linear, 2, 3, A(quantized_linear, bits, i) A(quantized_linear, block, i)           \
       A(quantized_linear, scale, d) A(quantized_linear, transposed, b))                            \
     X(head_loss, 4, 5, A(head_loss, ignore, i))                                                    \

@@ -151,10 +151,7 @@ static zf_status zfi_infer_residual_norm_grad(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "rstd must be %s",
                               zfi_type_text(type, zfi_wide(c->args[0]->dtype), &rows));
     status = zfi_infer_vector(c, 3, "gamma");
-    if (!status && c->arg_count > 4 && (c->args[4]->dtype != c->args[0]->dtype ||
-                                        !zfi_same_shape(&c->args[4]->shape, &c->args[0]->shape)))
-        status = zfi_infer_fail(c, ZF_ERR_SHAPE, "the gradient of the sum must be %s",
-                                zfi_type_text(type, c->args[0]->dtype, &c->args[0]->shape));
+    if (!status && c->arg_count > 4) status = zfi_infer_as_first(c, 4, "the gradient of the sum");
     if (!status) status = zfi_infer_form(c, ZF_INT(c, residual_norm_grad, form));
     if (!status) status = zfi_infer_mask(c);
     return status ? status : zfi_infer_like(c, 0);

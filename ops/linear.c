@@ -2,9 +2,9 @@
  *
  *     %4 = linear %1, %2, %3 {activation=gelu} : f32[4,8,32]
  *
- *     u = x w^T + b         x [...,k], w [n,k], b [n] or none
- *     y = activation(u)
- *     du = dy activation'   dx = du w   dw = du^T x   db = sum over rows of du
+ *     u = x w^T + b + c     x [...,k], w [n,k], b [n] or none; c like u, only without activation
+ *     y = activation(u)     and after b, or none
+ *     du = dy activation'   dx = du w   dw = du^T x   db = sum over rows of du   dc = du
  *
  * saved 0: u, for gelu and silu, whose derivative is not a function of y. The other activations
  * save y alone.
@@ -26,6 +26,7 @@ static zf_status zfi_infer_linear(zfi_infer *c)
 {
     zf_status status = zfi_infer_dtypes(c, true);
     const zf_shape *x = &c->args[0]->shape, *w = &c->args[1]->shape;
+    char type[ZFI_TYPE_TEXT];
     if (status) return status;
     if (x->rank < 1 || w->rank != 2 || zfi_last(x) != w->dims[1])
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "x [..., k] and w [n, k] are needed");
@@ -38,6 +39,11 @@ static zf_status zfi_infer_linear(zfi_infer *c)
     c->dtype = c->args[0]->dtype;
     c->shape = *x;
     c->shape.dims[x->rank - 1] = w->dims[0];
+    if (c->arg_count > 3 && ZF_INT(c, linear, activation) != ZFI_NO_ACTIVATION)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "there is no activation of a sum (operand 3)");
+    if (c->arg_count > 3 && !zfi_same_shape(&c->args[3]->shape, &c->shape))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "what is added must be %s",
+                              zfi_type_text(type, c->dtype, &c->shape));
     return ZF_OK;
 }
 
@@ -71,6 +77,7 @@ static void zfi_grad_linear(zf_grad *c)
     if (c->need[1]) /* after dx: zf_fuse takes x from a node that reads dx */
         c->dx[1] = zfi_matmul_of(du, true, zf_reshape(c->x[0], ZF_SHAPE(rows, w.dims[1])), false);
     if (c->count > 2 && c->need[2]) c->dx[2] = zfi_sum_like(du, c->x[2]);
+    if (c->count > 3 && c->need[3]) c->dx[3] = c->dy;
 }
 
 /* ------------------------------------------------------------------------------ kernels */
@@ -97,6 +104,7 @@ static void zfi_linear_reference(const zf_launch *l, int64_t first, int64_t last
         double sum = 0;
         for (int64_t p = 0; p < k; p++) sum += zfi_get(x, row * k + p) * zfi_get(w, col * k + p);
         if (l->arg_count > 2) sum += zfi_get(&l->args[2], col);
+        if (l->arg_count > 3) sum += zfi_get(&l->args[3], i);
         if (u) zfi_set(u, i, sum);
         zfi_set(&l->out, i, zfi_activate_f64(ZF_INT(l, linear, activation), sum));
     }
@@ -124,8 +132,17 @@ ZFI_BODY void zfi_add_run_body(zfi_isa isa, float *y, const float *x, int64_t n)
 }
 ZFI_KERNEL(zfi_add_run, (float *y, const float *x, int64_t n), (y, x, n))
 
-/* Applies bias and activation to a block of the product, and writes u if it is saved. A block of 16
- * bits has at most ZFI_SPAN columns. */
+/* `count` elements of x from `first` on, as floats: of 16 bits in `room`. */
+static const float *zfi_linear_floats(zfi_isa isa, const zf_array *x, int64_t first, int64_t count,
+                                      float *room)
+{
+    if (x->dtype == ZF_F32) return (const float *)x->data + first;
+    zfi_widen(isa, room, x->dtype, zfi_element(x->data, x->dtype, first), count);
+    return room;
+}
+
+/* Applies bias, what is added, and activation to a block of the product, and writes u if it is
+ * saved. A block of 16 bits has at most ZFI_SPAN columns. */
 static void zfi_linear_epilogue(void *context, float *c, int64_t c_row_stride, int64_t row,
                                 int64_t col, int64_t rows, int64_t cols)
 {
@@ -134,15 +151,15 @@ static void zfi_linear_epilogue(void *context, float *c, int64_t c_row_stride, i
     zfi_isa isa = zfi_cpu_of(l)->isa;
     int64_t n = zfi_last(&l->out.shape);
     const float *bias = NULL;
-    float aside[ZFI_SPAN];
-    if (l->arg_count > 2 && l->out.dtype == ZF_F32) bias = (const float *)l->args[2].data + col;
-    else if (l->arg_count > 2) {
-        zfi_widen(isa, aside, l->out.dtype, zfi_element(l->args[2].data, l->out.dtype, col), cols);
-        bias = aside;
-    }
+    float room[2][ZFI_SPAN];
+    if (l->arg_count > 2) bias = zfi_linear_floats(isa, &l->args[2], col, cols, room[0]);
     for (int64_t i = 0; i < rows; i++) {
         float *y = c + i * c_row_stride;
         if (bias) zfi_add_run(isa, y, bias, cols);
+        if (l->arg_count > 3)
+            zfi_add_run(isa, y,
+                        zfi_linear_floats(isa, &l->args[3], (row + i) * n + col, cols, room[1]),
+                        cols);
         if (u)
             zfi_narrow(isa, zfi_element_of(u->data, u->dtype, (row + i) * n + col), u->dtype, y,
                        cols);

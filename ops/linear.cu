@@ -45,12 +45,13 @@ __device__ __forceinline__ void zfi_activate(int activation, float (&y)[N])
     }
 }
 
-/* u[row,col] = product[row,col] + bias[col], y[row,col] = activation(u[row,col]). bias and u may be
- * NULL; product may be u or y. A thread has N columns and loops over the rows; `width` threads are
- * side by side. */
+/* u[row,col] = product[row,col] + bias[col] + added[row,col], y[row,col] = activation(u[row,col]).
+ * bias, added and u may be NULL; product may be u or y. A thread has N columns and loops over the
+ * rows; `width` threads are side by side. */
 template <class T, int N>
-static __global__ void zfi_linear_finish(const float *product, const T *bias, T *u, T *y,
-                                         int64_t rows, int64_t cols, int activation, int width)
+static __global__ void zfi_linear_finish(const float *product, const T *bias, const T *added, T *u,
+                                         T *y, int64_t rows, int64_t cols, int activation,
+                                         int width)
 {
     const int64_t first = blockIdx.x * (int64_t)(blockDim.x / width) + threadIdx.x / width;
     const int64_t down = gridDim.x * (int64_t)(blockDim.x / width);
@@ -64,6 +65,12 @@ static __global__ void zfi_linear_finish(const float *product, const T *bias, T 
             if (bias)
 #pragma unroll
                 for (int i = 0; i < N; i++) x[i] += b[i];
+            if (added) {
+                float more[N];
+                zfi_load(more, added + at);
+#pragma unroll
+                for (int i = 0; i < N; i++) x[i] += more[i];
+            }
             if (u) zfi_store(u + at, x);
             zfi_activate<T>(activation, x);
             zfi_store(y + at, x);
@@ -86,8 +93,8 @@ static __global__ void zfi_linear_activate(int64_t first, int64_t count, const T
 }
 
 template <class T, int N>
-static void zfi_linear_launch(const zf_launch *l, const float *product, const T *bias, T *u, T *y,
-                              int64_t rows, int64_t cols)
+static void zfi_linear_launch(const zf_launch *l, const float *product, const T *bias,
+                              const T *added, T *u, T *y, int64_t rows, int64_t cols)
 {
     int width = ZFI_WARP;
     unsigned across, down;
@@ -97,7 +104,7 @@ static void zfi_linear_launch(const zf_launch *l, const float *product, const T 
     down = zfi_grid(l, zfi_div_up(rows, ZFI_THREADS / width));
     down = (unsigned)zfi_div_up(down, across < 16 ? across : 16); /* rows share a bias */
     ZF_LAUNCH((zfi_linear_finish<T, N>), dim3(down, across), ZFI_THREADS, 0, zfi_stream(l),
-              product, bias, u, y, rows, cols, (int)ZF_INT(l, linear, activation), width);
+              product, bias, added, u, y, rows, cols, (int)ZF_INT(l, linear, activation), width);
 }
 
 /* How the work is split: one product, or tiles in f32 in scratch. */
@@ -147,6 +154,7 @@ static zf_status zfi_cuda_linear(const zf_launch *l)
 {
     const zf_array *saved = zfi_saved_out(l, 0);
     const void *bias = l->arg_count > 2 ? l->args[2].data : NULL;
+    const void *added = l->arg_count > 3 ? l->args[3].data : NULL;
     zfi_linear p;
     unsigned char *product = static_cast<unsigned char *>(l->scratch);
     zf_status status = ZF_OK;
@@ -154,7 +162,7 @@ static zf_status zfi_cuda_linear(const zf_launch *l)
     p = zfi_linear_of(l);
     if (p.direct) {
         void *to = p.activate && saved ? saved->data : l->out.data;
-        status = zfi_gemm_run(l, p.gemm, l->args[0].data, l->args[1].data, to, NULL, bias, 1,
+        status = zfi_gemm_run(l, p.gemm, l->args[0].data, l->args[1].data, to, added, bias, 1,
                               l->scratch);
         if (status || !p.activate) return status;
         ZFI_FLOATS(l, l->out.dtype, T, {
@@ -171,6 +179,7 @@ static zf_status zfi_cuda_linear(const zf_launch *l)
         ZFI_FLOATS(l, l->out.dtype, T, {
             const T *x = static_cast<const T *>(l->args[0].data) + row * p.gemm.k;
             const T *b = static_cast<const T *>(bias);
+            const T *more = added ? static_cast<const T *>(added) + row * p.cols : NULL;
             T *y = static_cast<T *>(l->out.data) + row * p.cols, *u = NULL;
             void *to = product;
             if (saved) u = static_cast<T *>(saved->data) + row * p.cols;
@@ -178,11 +187,12 @@ static zf_status zfi_cuda_linear(const zf_launch *l)
             status = zfi_gemm_run(l, p.gemm, x, l->args[1].data, to, NULL, NULL, 1,
                                   product + p.product);
             if (status) return status;
-            if (zfi_lies_well(p.cols, sizeof(T), y, u, b))
-                zfi_linear_launch<T, zfi_wide<T>::count>(l, static_cast<float *>(to), b, u, y,
+            if (zfi_lies_well(p.cols, sizeof(T), y, u, b) && zfi_lies_well(0, 1, more))
+                zfi_linear_launch<T, zfi_wide<T>::count>(l, static_cast<float *>(to), b, more, u, y,
                                                          p.gemm.m, p.cols);
             else
-                zfi_linear_launch<T, 1>(l, static_cast<float *>(to), b, u, y, p.gemm.m, p.cols);
+                zfi_linear_launch<T, 1>(l, static_cast<float *>(to), b, more, u, y, p.gemm.m,
+                                        p.cols);
         })
         status = zfi_launched(l);
     }

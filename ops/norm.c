@@ -9,14 +9,14 @@
  *          mean, rstd = 1 / sqrt(mean (x - mean)^2 + eps)
  *     %5 = layer_norm %1, %2, %3, %4 : f32[4,8]
  *          y = gamma xhat + beta, xhat = (x - mean) rstd; saved: x, moments
- *     %7 = layer_norm_grad %6, %1, %2, %3 : f32[4,8]
- *          dx = rstd (g - mean g - xhat mean(g xhat)), g = dy gamma
+ *     %7 = layer_norm_grad %6, %1, %2, %3, %more : f32[4,8]
+ *          dx = more + rstd (g - mean g - xhat mean(g xhat)), g = dy gamma; more or none
  *     %2 = rms %1 {eps=1e-06} : f32[4,2]
  *          0, 1 / sqrt(mean x^2 + eps): as moments, with the mean 0
  *     %4 = rms_norm %1, %2, %3 : f32[4,8]
  *          y = gamma xhat; saved: x, rms
- *     %6 = rms_norm_grad %5, %1, %2, %3 : f32[4,8]
- *          dx = rstd (g - xhat mean(g xhat)), g = dy gamma
+ *     %6 = rms_norm_grad %5, %1, %2, %3, %more : f32[4,8]
+ *          dx = more + rstd (g - xhat mean(g xhat)), g = dy gamma; more or none
  *     %8 = norm_gamma_grad %6, %1, %2 : f32[8]
  *          dgamma = sum over rows of dy xhat, of either norm
  *
@@ -24,7 +24,8 @@
  * gives NaN.
  *
  * Moments are f32, f64 for an f64 x. dx is the whole gradient: it includes the gradient through the
- * moments, so the operand moments gets none. dbeta is sum_to(dy).
+ * moments, so the operand moments gets none. In f32 and f64 the sum with `more` has the bits of a
+ * node add; in 16 bits it is rounded once. dbeta is sum_to(dy).
  *
  * norm_gamma_grad adds over blocks of ZFI_GAMMA_ROWS rows, then over the blocks, both in order of
  * the rows. */
@@ -61,6 +62,17 @@ static zf_status zfi_infer_moments_of(const zfi_infer *c, int32_t k)
         return ZF_OK;
     return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d must be the moments, %s", (int)k,
                           zfi_type_text(type, zfi_wide(c->args[0]->dtype), &shape));
+}
+
+/* Checks that operand k, called `what` in messages, has the type of operand 0. */
+static zf_status zfi_infer_as_first(const zfi_infer *c, int32_t k, const char *what)
+{
+    char type[ZFI_TYPE_TEXT];
+    if (c->args[k]->dtype == c->args[0]->dtype &&
+        zfi_same_shape(&c->args[k]->shape, &c->args[0]->shape))
+        return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_SHAPE, "%s must be %s", what,
+                          zfi_type_text(type, c->args[0]->dtype, &c->args[0]->shape));
 }
 
 /* Checks that operand k, called `what` in messages, is a vector as long as the rows of operand
@@ -118,6 +130,7 @@ static zf_status zfi_infer_layer_norm_grad(zfi_infer *c)
     zf_status status = zfi_infer_rows(c, 1);
     if (!status) status = zfi_infer_moments_of(c, 2);
     if (!status) status = zfi_infer_vector(c, 3, "gamma");
+    if (!status && c->arg_count > 4) status = zfi_infer_as_first(c, 4, "the value to add to");
     return status ? status : zfi_infer_like(c, 0);
 }
 
@@ -362,7 +375,7 @@ static zf_status zfi_cpu_layer_norm(const zf_launch *l)
 static void zfi_norm_grad_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *dy = &l->args[0], *x = &l->args[1], *moments = &l->args[2],
-                   *gamma = &l->args[3];
+                   *gamma = &l->args[3], *more = l->arg_count > 4 ? &l->args[4] : NULL;
     int64_t n = zfi_last(&x->shape);
     for (int64_t r = first; r < last; r++) {
         double mean = zfi_get(moments, 2 * r), rstd = zfi_get(moments, 2 * r + 1), mean_g = 0,
@@ -375,15 +388,17 @@ static void zfi_norm_grad_reference(const zf_launch *l, int64_t first, int64_t l
         for (int64_t i = 0; i < n; i++) {
             double g = zfi_get(dy, r * n + i) * zfi_get(gamma, i),
                    xhat = (zfi_get(x, r * n + i) - mean) * rstd;
-            zfi_set(&l->out, r * n + i, rstd * (g - mean_g - xhat * mean_gx));
+            g = rstd * (g - mean_g - xhat * mean_gx);
+            zfi_set(&l->out, r * n + i, more ? zfi_get(more, r * n + i) + g : g);
         }
     }
 }
 
-/* centred: for layer_norm, whose gradient has the term mean g; else for rms_norm. */
+/* centred: for layer_norm, whose gradient has the term mean g; else for rms_norm. more may be
+ * NULL. */
 ZFI_BODY void zfi_norm_grad_rows_body(zfi_isa isa, float *dx, const float *dy, const float *x,
-                                      const float *moments, const float *gamma, bool centred,
-                                      int64_t rows, int64_t n)
+                                      const float *moments, const float *gamma, const float *more,
+                                      bool centred, int64_t rows, int64_t n)
 {
     float count = n ? (float)n : 1;
     for (; rows > 0; rows--, dx += n, dy += n, x += n, moments += 2) {
@@ -396,6 +411,15 @@ ZFI_BODY void zfi_norm_grad_rows_body(zfi_isa isa, float *dx, const float *dy, c
         });
         if (centred) mean_g = zfi_fold_sum(sum_g) / count;
         mean_gx = zfi_fold_sum(sum_gx) / count;
+        if (more) {
+            ZFI_VECTOR
+            for (int64_t i = 0; i < n; i++) {
+                float g = dy[i] * gamma[i], xhat = (x[i] - mean) * rstd;
+                dx[i] = more[i] + rstd * (g - zfi_fma(isa, xhat, mean_gx, mean_g));
+            }
+            more += n;
+            continue;
+        }
         ZFI_VECTOR
         for (int64_t i = 0; i < n; i++) {
             float g = dy[i] * gamma[i], xhat = (x[i] - mean) * rstd;
@@ -405,17 +429,17 @@ ZFI_BODY void zfi_norm_grad_rows_body(zfi_isa isa, float *dx, const float *dy, c
 }
 ZFI_KERNEL(zfi_norm_grad_rows,
            (float *dx, const float *dy, const float *x, const float *moments, const float *gamma,
-            bool centred, int64_t rows, int64_t n),
-           (dx, dy, x, moments, gamma, centred, rows, n))
+            const float *more, bool centred, int64_t rows, int64_t n),
+           (dx, dy, x, moments, gamma, more, centred, rows, n))
 
 static void zfi_norm_grad_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     int64_t n = zfi_last(&l->out.shape);
     const float *dy = l->args[0].data, *x = l->args[1].data, *moments = l->args[2].data,
-                *gamma = l->args[3].data;
+                *gamma = l->args[3].data, *more = l->arg_count > 4 ? l->args[4].data : NULL;
     zfi_norm_grad_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + first * n, dy + first * n,
-                       x + first * n, moments + 2 * first, gamma, l->op == ZF_OP_layer_norm_grad,
-                       last - first, n);
+                       x + first * n, moments + 2 * first, gamma, more ? more + first * n : NULL,
+                       l->op == ZF_OP_layer_norm_grad, last - first, n);
 }
 
 static zf_status zfi_cpu_layer_norm_grad(const zf_launch *l)

@@ -644,6 +644,7 @@ static zf_status zfi_cuda_layer_norm_grad(const zf_launch *l)
     j.dy = l->args[0].data, j.x = l->args[1].data, j.gamma = l->args[3].data;
     j.moments = static_cast<const float *>(l->args[2].data);
     j.dx = l->out.data;
+    if (l->arg_count > 4) j.more = l->args[4].data;
     j.centred = l->op == ZF_OP_layer_norm_grad;
     j.drop = zfi_dropout_of(l, 0, 0, 0);
     return zfi_norm_grad_launch(l, &j);

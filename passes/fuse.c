@@ -67,8 +67,10 @@
  *     before:  %6 = saved %5 {index=0}   %7 = sum_to %6 {shape=[8]}
  *     after:   %8 = saved %5 {index=3}
  *
- *   accumulate a product that is added to a value computed before it starts from that value
- *              rounding: the product is not rounded before the sum; f32 adds blocks of k to it
+ *   accumulate a product that is added to a value computed before it starts from that value. A
+ *              linear layer without activation, and the gradient of a norm, add it at their end.
+ *              rounding: the product is not rounded before the sum; f32 adds blocks of k to it.
+ *              The others are equal in f32 and f64, and in 16 bits are not rounded before the sum
  *     before:  %6 = matmul %1, %2   %7 = add %5, %6
  *     after:   %8 = matmul %1, %2, %5
  *
@@ -118,8 +120,9 @@ static bool zfi_used_once(const zfi_fuser *f, int32_t id, zf_op op)
 static bool zfi_is_projection(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
-    return zfi_used_once(f, id, ZF_OP_matmul) && !ZF_INT(node, matmul, transpose_a) &&
-           ZF_INT(node, matmul, transpose_b) && zfi_fuse_node(f, node->args[1])->shape.rank == 2;
+    return zfi_used_once(f, id, ZF_OP_matmul) && node->arg_count == 2 &&
+           !ZF_INT(node, matmul, transpose_a) && ZF_INT(node, matmul, transpose_b) &&
+           zfi_fuse_node(f, node->args[1])->shape.rank == 2;
 }
 
 /* --------------------------------------------------------------------------------- linear */
@@ -154,7 +157,7 @@ static int32_t zfi_fuse_activation(zfi_fuser *f, int32_t id)
     }
     if (!zfi_used_once(f, node->args[0], ZF_OP_linear)) return 0;
     linear = zfi_fuse_node(f, node->args[0]);
-    if (ZF_INT(linear, linear, activation)) return 0;
+    if (ZF_INT(linear, linear, activation) || linear->arg_count > 3) return 0;
     return zfi_append_op(f->graph, ZF_OP_linear, linear->args, linear->arg_count,
                          zfi_with({.i = activation}));
 }
@@ -199,7 +202,8 @@ static int32_t zfi_fuse_halves(zfi_fuser *f, int32_t id)
 static bool zfi_can_join(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
-    if (node->op != ZF_OP_linear || ZF_INT(node, linear, activation)) return false;
+    if (node->op != ZF_OP_linear || ZF_INT(node, linear, activation) || node->arg_count > 3)
+        return false;
     for (int32_t k = 1; k < node->arg_count; k++)
         if (!zfi_used_once(f, node->args[k], ZF_OP_param)) return false;
     return true;
@@ -709,8 +713,9 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
     product = zfi_fuse_node(f, of);
     if (product->op != ZF_OP_linear && product->op != ZF_OP_matmul) return 0;
     if (product->op == ZF_OP_linear
-            ? ZF_INT(product, linear, activation) != 0
-            : ZF_INT(product, matmul, transpose_a) || !ZF_INT(product, matmul, transpose_b))
+            ? ZF_INT(product, linear, activation) != 0 || product->arg_count > 3
+            : ZF_INT(product, matmul, transpose_a) || !ZF_INT(product, matmul, transpose_b) ||
+                  product->arg_count > 2)
         return 0;
     if (product->shape.rank != 2 || zfi_fuse_node(f, args[3])->shape.rank ||
         zfi_fuse_node(f, args[3])->dtype != zfi_wide(product->dtype))
@@ -755,15 +760,25 @@ static int32_t zfi_fuse_sums(zfi_fuser *f, int32_t id)
 
 /* ----------------------------------------------------------------------------- accumulate */
 
-/* The product that the node is, or of which it is a reshape, if nothing else reads it; 0: there is
- * none. */
-static int32_t zfi_product_of_sum(const zfi_fuser *f, int32_t id)
+/* The node, or the node of which it is a reshape, if it takes a value to add as one more operand and
+ * nothing else reads it; 0: there is none. */
+static int32_t zfi_takes_sum(const zfi_fuser *f, int32_t id)
 {
+    const zfi_node *node;
+    int32_t count = 0; /* of operands without that value */
     while (zfi_used_once(f, id, ZF_OP_reshape)) id = zfi_fuse_node(f, id)->args[0];
-    return zfi_used_once(f, id, ZF_OP_matmul) && zfi_fuse_node(f, id)->arg_count == 2 ? id : 0;
+    node = zfi_fuse_node(f, id);
+    switch (node->op) {
+    case ZF_OP_matmul: count = 2; break;
+    case ZF_OP_linear: count = ZF_INT(node, linear, activation) == ZFI_NO_ACTIVATION ? 3 : 0; break;
+    case ZF_OP_layer_norm_grad:
+    case ZF_OP_rms_norm_grad: count = 4; break;
+    default: break;
+    }
+    return count && node->arg_count == count && zfi_used_once(f, id, node->op) ? id : 0;
 }
 
-/* last[]: for a product, the sum to which it is added. */
+/* last[]: for a node that takes a value to add, the sum of both. */
 static void zfi_find_accumulated(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
@@ -773,26 +788,27 @@ static void zfi_find_accumulated(zfi_fuser *f)
             !zfi_same_shape(&g->nodes[node->args[0]].shape, &g->nodes[node->args[1]].shape))
             continue;
         for (int k = 0; k < 2; k++) {
-            int32_t product = zfi_product_of_sum(f, node->args[k]);
-            if (product) f->last[product] = g->order[i];
+            int32_t of = zfi_takes_sum(f, node->args[k]);
+            if (of) f->last[of] = g->order[i];
         }
     }
 }
 
-/* Computes the sum at the place of the product, if the other operand is computed by then. */
+/* Computes the sum at the place of its operand, if the other operand is computed by then. */
 static int32_t zfi_fuse_accumulate(zfi_fuser *f, int32_t id)
 {
     zf_graph *g = f->graph;
     const zfi_node *node = zfi_fuse_node(f, id), *sum;
-    int32_t args[3], x;
+    int32_t args[5], count = node->arg_count, x;
     if (f->becomes[id]) return f->becomes[id];
-    if (node->op != ZF_OP_matmul || !f->last[id]) return 0;
+    if (!f->last[id] || zfi_takes_sum(f, id) != id) return 0;
     sum = zfi_fuse_node(f, f->last[id]);
-    x = sum->args[zfi_product_of_sum(f, sum->args[0]) == id];
+    x = sum->args[zfi_takes_sum(f, sum->args[0]) == id];
     if (f->becomes[f->last[id]] || !f->placed[x]) return 0;
-    args[0] = node->args[0], args[1] = node->args[1];
-    args[2] = zf_reshape((zf_tensor){g, zfi_resolve(g, x)}, node->shape).id;
-    x = zfi_append_op(g, ZF_OP_matmul, args, 3, zfi_fuse_node(f, id)->attributes);
+    memcpy(args, node->args, (size_t)count * sizeof *args);
+    args[count++] = zf_reshape((zf_tensor){g, zfi_resolve(g, x)}, node->shape).id;
+    node = zfi_fuse_node(f, id);
+    x = zfi_append_op(g, node->op, args, count, node->attributes);
     if (x) x = zf_reshape((zf_tensor){g, x}, zfi_fuse_node(f, f->last[id])->shape).id;
     f->becomes[f->last[id]] = x;
     return 0;

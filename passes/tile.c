@@ -69,7 +69,7 @@ static bool zfi_takes_weight(const zf_graph *g, const zfi_node *node)
         (node->arg_count > 2 || ZF_INT(node, matmul, transpose_a) ||
          !ZF_INT(node, matmul, transpose_b)))
         return false;
-    return (node->op == ZF_OP_linear || node->op == ZF_OP_matmul) &&
+    return (node->op == ZF_OP_linear || node->op == ZF_OP_matmul) && node->arg_count < 4 &&
            g->nodes[node->args[1]].shape.rank == 2 && g->nodes[node->args[0]].shape.rank > 0 &&
            (node->arg_count < 3 || zfi_fits_bias(g, node->args[1], node->args[2]));
 }

@@ -951,6 +951,12 @@ static const struct {
     {"f[]", "max %1 : f[]", "2: max: a scalar has no axis; %1 = f32[]"},
     {"f[2,0]", "argmax %1 {axis=1} : i32[2]",
      "2: argmax: the axis has 0 elements; 1 to 2^31 - 1 is possible; %1 = f32[2,0]"},
+    {"f[2,3] f[4,3] f[4] f[2,4]", "linear %1, %2, %3, %4 {activation=relu} : f[2,4]",
+     "5: linear: there is no activation of a sum (operand 3); %1 = f32[2,3], %2 = f32[4,3], %3 = "
+     "f32[4], %4 = f32[2,4]"},
+    {"f[2,3] f[4,3] f[4] f[4]", "linear %1, %2, %3, %4 : f[2,4]",
+     "5: linear: what is added must be f32[2,4]; %1 = f32[2,3], %2 = f32[4,3], %3 = f32[4], %4 = "
+     "f32[4]"},
     {"f[2] i[2]", "total %1, %2 : f[]",
      "3: total: the operands must have one dtype (zf_cast converts); %1 = f32[2], %2 = i32[2]"},
 };

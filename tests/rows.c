@@ -120,6 +120,8 @@ static const char *const mistakes[][2] = {
     {"rms_norm %1, %4, %5 : f32[2,3]", "gamma must be f32[3]"},
     {"rms_norm_grad %1, %6, %4, %3 : f32[2,3]",
      "operand 1 must be f32, as operand 0 (zf_cast converts)"},
+    {"layer_norm_grad %1, %1, %4, %3, %3 : f32[2,3]", "the value to add to must be f32[2,3]"},
+    {"rms_norm_grad %1, %1, %4, %3, %6 : f32[2,3]", "the value to add to must be f32[2,3]"},
     {"norm_gamma_grad %1, %1, %3 : f32[3]", "operand 2 must be the moments, f32[2,2]"},
     {"gather_rows %1, %3 : f32[3,3]", "the index must be i32 or i64"},
     {"gather_rows %5, %5 : i32[3]", "the table must be float: f32, bf16, f16 or f64"},

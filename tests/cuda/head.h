@@ -30,6 +30,13 @@
   "linear %1, %2, %3 {activation=gelu} : f[R,M]\nsaved %4 {index=0} : f[R,M]", TERMS, 2, 'N',
   REFUSED},
  {33, 16, 64}},
+{{"linear", "f[R,N] f[M,N] f[M] f[R,M]", "linear %1, %2, %3, %4 : f[R,M]", TERMS, 3, 'N', 0},
+ {37, 16, 24}},
+{{"quantized_linear", "f[R,128] f[N,128] f[N]",
+  "quantize %2 {bits=8 block=64} : u8[N,136]\n"
+  "quantized_linear %1, %4, %3 {bits=8 block=64} : f[R,N]",
+  NORM, 300, 0, NO_GRADIENT},
+ {37, 24, 0}},
 {{"matmul", "f[R,N] f[M,N]", "matmul %1, %2 {transpose_b=true} : f[R,M]", TERMS, 1, 'N', 0},
  {40, 33, 70}},
 {{"matmul", "f[2,3,N,R] f[2,1,N,M]", "matmul %1, %2 {transpose_a=true} : f[2,3,R,M]", TERMS, 1, 'N',

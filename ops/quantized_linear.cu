@@ -1,95 +1,150 @@
-/* quantized_linear on CUDA (ops/quantized_linear.c). A warp computes one element of y along a row of the
- * weight; transposed, a thread one along a column. In f32. */
+/* quantized_linear on CUDA (ops/quantized_linear.c). A product with few rows of x is bound by reading
+ * the weight: a warp computes one element of y of several rows of x, and reads a row of the weight
+ * once. A lane has 4 bytes of a record at a time, so that a short record is one for some of the lanes:
+ *
+ *     lanes     0 ... 15        16 ... 31        integers of 8 bits, blocks of 64
+ *     records   scale q q ...   scale q q ...
+ *
+ * With more rows, and for the transposed product, the weight is dequantised into scratch, in x's
+ * dtype, and cuBLASLt multiplies by it. */
+
+enum { ZFI_QUANTIZED_FEW = 16 /* rows of x */ };
 
 typedef struct zfi_quantized {
     zfi_blocks b;
     const void *x, *bias; /* bias may be NULL */
     const unsigned char *w;
     void *y;
-    int64_t count; /* of y */
-    int64_t n, k, bytes;
+    int64_t m, n, k, bytes; /* rows of x; w is [n,k], in rows of so many bytes */
 } zfi_quantized;
 
-__device__ __forceinline__ float zfi_low_integer(int byte) { return (float)(((byte & 15) ^ 8) - 8); }
+/* The integers of 4 bytes of a record: of 8 bits, or the low ones of 4 and the high ones. */
+__device__ __forceinline__ void zfi_integers_of(uint32_t word, int bits, float (&low)[4],
+                                                float (&high)[4])
+{
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const int byte = (int)(word >> (8 * e) & 255);
+        low[e] = (float)(bits == 8 ? (byte ^ 128) - 128 : ((byte & 15) ^ 8) - 8);
+        high[e] = (float)((byte >> 4 ^ 8) - 8);
+    }
+}
 
-template <class T>
+/* Rows of x are taken ROWS at a time. */
+template <class T, int ROWS>
 __global__ void __launch_bounds__(ZFI_THREADS) zfi_quantized_kernel(const zfi_quantized q)
 {
     const int lane = (int)threadIdx.x % ZFI_WARP, half = q.b.block / 2;
-    const int64_t step = (int64_t)gridDim.x * blockDim.x / ZFI_WARP;
-    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / ZFI_WARP; i < q.count;
-         i += step) {
-        const int64_t m = i / q.n, n = i % q.n;
-        const T *x = static_cast<const T *>(q.x) + m * q.k;
-        float sum = 0;
-        for (int64_t r = 0; r < q.k / q.b.block; r++, x += q.b.block) {
-            const unsigned char *record = q.w + n * q.bytes + r * q.b.record;
-            const float scale = zfi_get_scale(record, q.b.head);
-            float part = 0;
-            for (int at = lane * 4; at < q.b.block * q.b.bits / 8; at += ZFI_WARP * 4) {
-                const uint32_t word = zfi_get_word(record + q.b.head + at);
+    const int bytes = q.b.record - q.b.head;
+    const int64_t step = (int64_t)gridDim.x * blockDim.x / ZFI_WARP, records = q.k / q.b.block;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / ZFI_WARP;
+         i < q.n * ((q.m + ROWS - 1) / ROWS); i += step) {
+        const int64_t n = i % q.n, first = i / q.n * ROWS;
+        const int rows = q.m - first < ROWS ? (int)(q.m - first) : ROWS;
+        const T *x = static_cast<const T *>(q.x) + first * q.k;
+        const unsigned char *record = q.w + n * q.bytes;
+        float sum[ROWS] = {};
+        int in = lane * 4;
+        for (int64_t r = 0;; in += ZFI_WARP * 4) {
+            float low[4], high[4], scale;
+            for (; in >= bytes; in -= bytes, r++) record += q.b.record, x += q.b.block;
+            if (r >= records) break;
+            scale = zfi_get_scale(record, q.b.head);
+            zfi_integers_of(zfi_get_word(record + q.b.head + in), q.b.bits, low, high);
 #pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const int byte = (int)(word >> (8 * e) & 255);
-                    const float a = zfi_to_f32(x[at + e]);
-                    if (q.b.bits == 8) {
-                        part = fmaf((float)((byte ^ 128) - 128), a, part);
-                    } else {
-                        part = fmaf(zfi_low_integer(byte), a, part);
-                        part = fmaf(zfi_low_integer(byte >> 4), zfi_to_f32(x[half + at + e]), part);
-                    }
+            for (int row = 0; row < ROWS; row++) {
+                float a[4], part = 0;
+                if (row >= rows) break;
+                zfi_get_four(a, x + row * q.k + in);
+#pragma unroll
+                for (int e = 0; e < 4; e++) part = fmaf(low[e], a[e], part);
+                if (q.b.bits == 4) {
+                    zfi_get_four(a, x + row * q.k + half + in);
+#pragma unroll
+                    for (int e = 0; e < 4; e++) part = fmaf(high[e], a[e], part);
                 }
+                sum[row] = fmaf(scale, part, sum[row]);
             }
-            sum = fmaf(scale, part, sum);
         }
-        sum = zfi_warp_sum(sum);
-        if (q.bias) sum += zfi_to_f32(static_cast<const T *>(q.bias)[n]);
-        if (lane == 0) static_cast<T *>(q.y)[i] = zfi_from_f32<T>(sum);
+#pragma unroll
+        for (int row = 0; row < ROWS; row++) {
+            float y = zfi_warp_sum(sum[row]);
+            if (q.bias) y += zfi_to_f32(static_cast<const T *>(q.bias)[n]);
+            if (lane == 0 && row < rows)
+                static_cast<T *>(q.y)[(first + row) * q.n + n] = zfi_from_f32<T>(y);
+        }
     }
 }
 
-template <class T>
-__global__ void __launch_bounds__(ZFI_THREADS) zfi_quantized_turned_kernel(const zfi_quantized q)
+static zfi_quantized zfi_quantized_of(const zf_launch *l)
 {
-    const int half = q.b.block / 2;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < q.count;
-         i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t m = i / q.k, k = i % q.k;
-        const int at = (int)(k % q.b.block);
-        const T *x = static_cast<const T *>(q.x) + m * q.n;
-        float sum = 0;
-        for (int64_t n = 0; n < q.n; n++) {
-            const unsigned char *record = q.w + n * q.bytes + k / q.b.block * q.b.record;
-            const unsigned char *byte = record + q.b.head + (q.b.bits == 8 ? at : at % half);
-            const float value = q.b.bits == 8 ? (float)(((int)*byte ^ 128) - 128)
-                                              : zfi_low_integer(*byte >> (at < half ? 0 : 4));
-            sum = fmaf(zfi_to_f32(x[n]), zfi_get_scale(record, q.b.head) * value, sum);
-        }
-        static_cast<T *>(q.y)[i] = zfi_from_f32<T>(sum);
-    }
-}
-
-static zf_status zfi_cuda_quantized_linear(const zf_launch *l)
-{
-    const bool transposed = ZF_INT(l, quantized_linear, transposed) != 0;
     zfi_quantized q = {};
     q.b = zfi_blocks_of(l);
     q.x = l->args[0].data, q.w = static_cast<const unsigned char *>(l->args[1].data);
     q.bias = l->arg_count > 2 ? l->args[2].data : NULL;
-    q.y = l->out.data, q.count = zfi_count(&l->out);
+    q.y = l->out.data;
     q.n = l->args[1].shape.dims[0], q.bytes = l->args[1].shape.dims[1];
     q.k = q.bytes / q.b.record * q.b.block;
-    if (!q.count) return ZF_OK;
-    ZFI_FLOATS(l, l->out.dtype, T, {
-        if (transposed)
-            ZF_LAUNCH(zfi_quantized_turned_kernel<T>,
-                      zfi_grid(l, zfi_div_up(q.count, ZFI_THREADS)), ZFI_THREADS, 0, zfi_stream(l),
-                      q);
-        else
-            ZF_LAUNCH(zfi_quantized_kernel<T>, zfi_record_grid(l, q.count), ZFI_THREADS, 0,
-                      zfi_stream(l), q);
-    })
-    return zfi_launched(l);
+    q.m = zfi_row_count(&l->args[0]);
+    return q;
 }
 
-ZFI_KERNEL(quantized_linear, zfi_cuda_quantized_linear, NULL)
+/* The product with the dequantised weight. *multiplies: false if the kernel above computes it.
+ * cuBLASLt may round before the bias if n is no multiple of 8. */
+static zfi_gemm zfi_quantized_product(const zf_launch *l, const zfi_quantized *q, bool *multiplies)
+{
+    const bool transposed = ZF_INT(l, quantized_linear, transposed) != 0,
+               bias = l->arg_count > 2;
+    zfi_gemm g = transposed ? zfi_gemm_of(l, q->m, q->k, q->n, false, false)
+                            : zfi_gemm_of(l, q->m, q->n, q->k, false, true);
+    g.bias = bias;
+    *multiplies = transposed || (q->m > ZFI_QUANTIZED_FEW && (!bias || q->n % 8 == 0));
+    return g;
+}
+
+/* Bytes of the dequantised weight, which the workspace of the product follows. */
+static size_t zfi_quantized_weight(const zf_launch *l, const zfi_quantized *q)
+{
+    const size_t bytes = (size_t)(q->n * q->k) * zf_dtype_size(l->out.dtype);
+    return (bytes + ZFI_WORK_LIES - 1) / ZFI_WORK_LIES * ZFI_WORK_LIES;
+}
+
+static size_t zfi_cuda_scratch_quantized_linear(const zf_launch *l)
+{
+    bool multiplies;
+    const zfi_quantized q = zfi_quantized_of(l);
+    const zfi_gemm g = zfi_quantized_product(l, &q, &multiplies);
+    if (!zfi_count(&l->out) || !multiplies) return 0;
+    return zfi_quantized_weight(l, &q) + zfi_gemm_scratch(l, g);
+}
+
+template <class T, int ROWS>
+static void zfi_quantized_launch(const zf_launch *l, const zfi_quantized &q)
+{
+    ZF_LAUNCH((zfi_quantized_kernel<T, ROWS>), zfi_record_grid(l, q.n * zfi_div_up(q.m, ROWS)),
+              ZFI_THREADS, 0, zfi_stream(l), q);
+}
+
+static zf_status zfi_cuda_quantized_linear(const zf_launch *l)
+{
+    bool multiplies;
+    const zfi_quantized q = zfi_quantized_of(l);
+    const zfi_gemm g = zfi_quantized_product(l, &q, &multiplies);
+    unsigned char *scratch = static_cast<unsigned char *>(l->scratch);
+    zf_status status;
+    if (!zfi_count(&l->out)) return ZF_OK;
+    ZFI_FLOATS(l, l->out.dtype, T, {
+        const int64_t records = q.n * (q.k / q.b.block);
+        if (multiplies)
+            ZF_LAUNCH(zfi_dequantize_kernel<T>, zfi_record_grid(l, records), ZFI_THREADS, 0,
+                      zfi_stream(l), reinterpret_cast<T *>(scratch), q.w, records, q.b, 1, false);
+        else if (q.m == 1) zfi_quantized_launch<T, 1>(l, q);
+        else if (q.m <= 4) zfi_quantized_launch<T, 4>(l, q);
+        else zfi_quantized_launch<T, 8>(l, q);
+    })
+    if ((status = zfi_launched(l)) || !multiplies) return status;
+    return zfi_gemm_run(l, g, q.x, scratch, q.y, NULL, q.bias, 1,
+                        scratch + zfi_quantized_weight(l, &q));
+}
+
+ZFI_KERNEL(quantized_linear, zfi_cuda_quantized_linear, zfi_cuda_scratch_quantized_linear)

@@ -97,16 +97,17 @@ __global__ void __launch_bounds__(ZFI_WARPGROUP, 4)
     const char *k = reinterpret_cast<const char *>(static_cast<const T *>(a.k) + of_head);
     const char *v = reinterpret_cast<const char *>(static_cast<const T *>(a.v) + of_head);
     const uint32_t line = (uint32_t)a.kv_row * 2, from = (uint32_t)first_key * line + 16 * chunk;
-    auto bring = [&](int n, T *at) { /* must be called for the tiles in order */
+    /* Must be called for the tiles in order. */
+    auto bring = [&](int n, T *at) {
 #pragma unroll
-                                     for (int i = 0; i < 4; i++) {
-                                         const int below = i / 2 * 32 + i % 2 * 4;
-                                         const bool there = n + first_key + below < a.n;
-                                         const uint32_t down = there ? from + below * line : 0;
-                                         zfi_fetch<16>(at + to + 16 * i * D, k + down, there);
-                                         zfi_fetch<16>(at + to + 16 * i * D + tile, v + down, there);
-                                     }
-                                     k += keys * line, v += keys * line;
+        for (int i = 0; i < 4; i++) {
+            const int below = i / 2 * 32 + i % 2 * 4;
+            const bool there = n + first_key + below < a.n;
+            const uint32_t down = there ? from + below * line : 0;
+            zfi_fetch<16>(at + to + 16 * i * D, k + down, there);
+            zfi_fetch<16>(at + to + 16 * i * D + tile, v + down, there);
+        }
+        k += keys * line, v += keys * line;
     };
     const zfi_dropper drop = zfi_dropper_of(a.drop);
     const uint32_t kept = drop.off ? UINT32_MAX : (drop.threshold << 16) - 1; /* at most */

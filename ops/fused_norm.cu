@@ -123,17 +123,18 @@ __global__ void __launch_bounds__(zfi_norm_bound<WHOLE>::threads, zfi_norm_bound
             type = zfi_named_row<T>(j, j.types, j.type_ids, j.type_count, row, ZFI_FAULT_TYPES);
             position = static_cast<const T *>(j.positions) + token * j.set.n;
         }
-        t.each([&](int k, index i) { /* s is 0 outside the row */
-                                     if (K && !j.words) {
-                                         float more[V];
-                                         zfi_unpack<T>(more, residual[k]);
-                                         finish(s[k], more, i);
-                                     } else {
-                                         look(s[k], i);
-                                     }
+        /* s is 0 outside the row. */
+        t.each([&](int k, index i) {
+            if (K && !j.words) {
+                float more[V];
+                zfi_unpack<T>(more, residual[k]);
+                finish(s[k], more, i);
+            } else {
+                look(s[k], i);
+            }
 #pragma unroll
-                                     for (int v = 0; v < V; v++) mean += s[k][v];
-                                     if (K && j.sum) t.put(static_cast<T *>(j.sum), i, s[k]);
+            for (int v = 0; v < V; v++) mean += s[k][v];
+            if (K && j.sum) t.put(static_cast<T *>(j.sum), i, s[k]);
         });
         mean = j.beta ? zfi_team_sum(mean, shared) / (float)j.set.n : 0;
         t.each([&](int k, index i) {

@@ -256,9 +256,13 @@ $1/tests: $(patsubst %,$1/obj/%.o,$(basename tests/main.c $(CUDA_TESTS) \
               $(EMULATION) zeroflow_cuda.cu $(NCCL_SOURCE))) $2
 	$$(LINK)
 endef
-build/emulated/bert: $(patsubst %,build/emulated/obj/%.o,$(basename examples/bert/main.c \
-                         examples/common/nccl.c examples/common/device.c $(MACHINE) zeroflow_cuda.cu \
-                         $(NCCL_SOURCE))) build/libparts.a build/libzeroflow.a
+# Programs on the emulated device: BERT for its test; benchmarks, to try bench/cuda.sh with small models.
+ON_EMULATED = $(patsubst %,build/emulated/obj/%.o,$(basename examples/common/nccl.c \
+                  examples/common/device.c $(MACHINE) zeroflow_cuda.cu $(NCCL_SOURCE))) \
+              build/libparts.a build/libzeroflow.a
+build/emulated/bert: build/emulated/obj/examples/bert/main.o $(ON_EMULATED)
+	$(LINK)
+$(BENCHES:%=build/emulated/%): build/emulated/%: build/emulated/obj/%.o $(ON_EMULATED)
 	$(LINK)
 $(eval $(call emulated,build/emulated,build/libparts.a build/libzeroflow.a))
 $(eval $(call emulated,build/emulated/asan,build/asan/obj/tests/inside.o \

@@ -1,6 +1,7 @@
 #!/bin/sh
-# What a machine with a GPU has to show: the rate of matrix products, training steps beside PyTorch's,
-# the tests on the device, compute-sanitizer; and a table of it all.
+# What a machine with a GPU has to show: the tests on the device, the rate of matrix products,
+# training steps beside PyTorch's, generation, single operators, offload, compute-sanitizer; and a
+# table of it all.
 #
 #     sh bench/cuda.sh [only=PART,...] [quick] [FILE]      FILE: bench/results/DATE-GPU.md
 #     sh bench/cuda.sh build                               only builds, into build/gpu
@@ -8,24 +9,30 @@
 #
 # The parts, in the order in which they run:
 #
+#     tests       the tests of CUDA, on the device, several processes at once
 #     matmul      the products of BERT-large by every algorithm of cuBLASLt
 #     steps       steps of BERT-large, BERT-mini and GPT-2 124M; time by operator
-#     eager       PyTorch on BERT-large and GPT-2, which needs python3 with torch and transformers
-#     compile     the same by torch.compile
-#     tests       the tests of CUDA, on the device
+#     llama       steps of a Llama of 160 million parameters, all trained, and LoRA
+#     generate    prompts and generation of that Llama, with weights of 16, 8 and 4 bits
+#     ops         single operators beside a copy: quantised blocks, signs, caches, rope, ...
 #     losses      twenty steps of BERT-tiny: CPU against GPU, and two runs on the GPU
-#     offload     a GPT with parameters and optimizer in host memory, and the largest that trains so
-#     sanitizer   memcheck and racecheck over the tests of some operators
+#     eager       PyTorch on BERT-large, GPT-2 and the Llama, which needs python3 with torch,
+#                 transformers and (for LoRA) peft
+#     offload     a GPT with parameters and optimizer in host memory
+#     sanitizer   memcheck and racecheck over tests, several processes at once
+#     compile     as `eager` by torch.compile: last, since compiling takes the longest
+#     largest     the largest GPT that trains with each kind of offload; only if it is named
 #
 # The table is written anew after each part, so that a run that is stopped leaves what it has found.
-# With OUT in the environment the table, the logs and the JSON of each program lie in that folder;
-# without, the logs lie in build/cuda/bench-out. A part that fails or takes too long is named.
+# With OUT in the environment the table lies in that folder, and all logs and the JSON of each
+# program in OUT/logs.tar.gz; without, the logs lie in build/cuda/bench-out. A part that fails or
+# takes too long is named.
 #
 # Building needs nvcc, a C compiler, and stb_ds (libstb-dev) or dist/zeroflow.h. It uses make where
 # that is installed. Programs that were built on another machine for the same GPU run as well: build
 # there, bring build/gpu, and use `run`. Nothing is fetched.
 #
-# OFFLOAD: the GPT of `offload`, LAYERS:WIDTH:HEADS:BATCH:TOKENS[:VOCABULARY] (24:2048:16:16:1024,
+# OFFLOAD: the GPT of `offload`, LAYERS:WIDTH:HEADS:BATCH:TOKENS[:VOCABULARY] (12:2048:16:16:1024,
 # quick: 12:768:12:8:512). OFFLOAD_DIR: a folder on a fast disk, for states and parameters there.
 # PYTHON, CC, NVCC: other ones. ARCHS: compute capabilities to build for, "90" or "80 90"; without,
 # that of the GPU here. SECONDS_LEFT: of 540 in all (quick: 180); a part that does not fit is left out.
@@ -43,11 +50,11 @@ for word in "$@"; do
     *) result=$word ;;
     esac
 done
-parts='matmul steps eager compile tests losses offload sanitizer'
+parts='tests matmul steps llama generate ops losses eager offload sanitizer compile'
 for part in $only; do
-    case " $parts " in
+    case " $parts largest " in
     *" $part "*) ;;
-    *) echo "bench/cuda.sh: there is no part '$part'; there are: $parts" >&2; exit 2 ;;
+    *) echo "bench/cuda.sh: there is no part '$part'; there are: $parts largest" >&2; exit 2 ;;
     esac
 done
 
@@ -56,7 +63,8 @@ nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 cc=${CC:-gcc}
 cuda=$(dirname "$(dirname "$(readlink -f "$nvcc" 2> /dev/null || echo "$nvcc")")")
 programs=build/gpu
-out=${OUT:-build/cuda/bench-out}
+benches='step gpt generate ops'
+out=build/cuda/bench-out
 begin=$(date +%s)
 limit=${SECONDS_LEFT:-$([ "$quick" ] && echo 180 || echo 540)}
 
@@ -70,8 +78,9 @@ say() { printf '%4d s  %s\n' $(($(date +%s) - begin)) "$*"; }
 build_plainly() {
     objects=$programs/obj
     library=zeroflow.h
-    sources="$(ls examples/bert/*.c examples/gpt/*.c examples/common/*.c tools/pass.c |
-        grep -Ev '/(main|sentences)\.c$') bench/step.c bench/gpt.c"
+    sources="$(ls examples/bert/*.c examples/gpt/*.c examples/llm/*.c examples/common/*.c \
+        tools/pass.c | grep -Ev '/(main|sentences)\.c$')"
+    for name in $benches; do sources="$sources bench/$name.c"; done
     [ "$nccl" ] && tests=$(ls tests/main.c tests/cuda.c tests/cuda/*.c zeroflow_nccl.c) ||
         tests=$(ls tests/main.c tests/cuda.c tests/cuda/*.c | grep -v nccl)
     mkdir -p $objects
@@ -80,7 +89,7 @@ build_plainly() {
     {
         echo "$nvcc -std=c++17 -O3 -I. $codes -c zeroflow_cuda.cu -o $objects/zeroflow_cuda.o"
         echo "$cc -std=c11 -O2 -DZEROFLOW_IMPLEMENTATION -x c -c $library -o $objects/zeroflow.o"
-        for source in $sources $tests examples/bert/main.c; do
+        for source in $sources $tests; do
             echo "$cc -std=c11 -O2 -DWITH_CUDA -isystem $cuda/include -I. -c $source" \
                 "-o $objects/$(echo "${source%.c}" | tr / -).o"
         done
@@ -88,12 +97,13 @@ build_plainly() {
     objects_of() { for source in "$@"; do echo "$objects/$(echo "${source%.c}" | tr / -).o"; done; }
     common="$(objects_of $(echo "$sources" | tr ' ' '\n' | grep -v '^bench/'))
             $objects/zeroflow_cuda.o $objects/zeroflow.o"
-    libraries="-L$cuda/lib64 -Wl,-rpath,$cuda/lib64 -lcublasLt -lcudart -lstdc++ -lm -lpthread"
+    libraries="-L$cuda/lib64 -Wl,-rpath,$cuda/lib64 -lcublasLt -lcudart -lstdc++ $pcre2"
+    libraries="$libraries -lm -lpthread"
     $cc -std=c11 -O2 -I. -c tools/zf-plan.c -o $objects/tools-zf-plan.o &&
         $cc -o $programs/zf-plan $objects/tools-zf-plan.o $common $libraries &&
-        $cc -o $programs/step $(objects_of bench/step.c) $common $libraries &&
-        $cc -o $programs/gpt $(objects_of bench/gpt.c) $common $libraries &&
-        $cc -o $programs/bert $(objects_of examples/bert/main.c) $common $libraries &&
+        for name in $benches; do
+            $cc -o $programs/$name $(objects_of bench/$name.c) $common $libraries || return 1
+        done &&
         $cc -o $programs/tests $(objects_of $tests) $common ${nccl:+-lnccl} $libraries &&
         $cc -O2 -isystem "$cuda/include" bench/cuda/matmul.c -o $programs/matmul $libraries
 }
@@ -105,6 +115,12 @@ build() {
     nccl=
     echo 'int main(void) { return 0; }' | $cc -x c - -o $programs/linked -L"$cuda/lib64" -lnccl \
         2> /dev/null && nccl=yes
+    # The machine with the GPU may lack PCRE2, which tokenizers use: its archive, if there is one.
+    pcre2=
+    for flag in -lpcre2-8 -l:libpcre2-8.a; do
+        echo 'int main(void) { return 0; }' | $cc -x c - -o $programs/linked $flag 2> /dev/null &&
+            pcre2=$flag
+    done
     rm -f $programs/linked
     codes=
     for a in $archs; do
@@ -120,10 +136,11 @@ build() {
     touch build/.needs-build build/.needs-test
     # shellcheck disable=SC2086
     make -k -j "$(getconf _NPROCESSORS_ONLN)" NVCC="$nvcc" CC="$cc" CUDA_ARCHS="$archs" MPICC= \
-        WERROR= $([ "$nccl" ] || echo NCCL_HEADER=) build/cuda/tests build/cuda/bench/step build/cuda/bench/gpt \
-        build/cuda/matmul build/cuda/bert build/zf-plan || return 1
-    cp build/cuda/tests build/cuda/bench/step build/cuda/bench/gpt build/cuda/matmul \
-        build/cuda/bert build/zf-plan $programs
+        WERROR= PCRE2="$pcre2" $([ "$nccl" ] || echo NCCL_HEADER=) \
+        build/cuda/tests build/cuda/matmul build/zf-plan \
+        $(for name in $benches; do echo "build/cuda/bench/$name"; done) || return 1
+    cp build/cuda/tests build/cuda/matmul build/zf-plan \
+        $(for name in $benches; do echo "build/cuda/bench/$name"; done) $programs
 }
 
 gpu=$(nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader \
@@ -149,7 +166,7 @@ fi
 name=$(echo "$gpu" | cut -d , -f 1)
 file=$(date +%Y-%m-%d)-$(echo "$name" | tr 'A-Z ' 'a-z-').md
 if [ "${OUT:-}" ]; then result=$OUT/${result:-$file}; else result=${result:-bench/results/$file}; fi
-[ "${OUT:-}" ] || rm -rf "$out"
+rm -rf "$out"
 mkdir -p "$out" "$(dirname "$result")"
 echo "$gpu" > "$out/gpu"
 {
@@ -196,12 +213,31 @@ run() {
 table() {
     "$python" bench/peers/cuda_table.py "$out" "$asked" > "$out/table.part" &&
         mv "$out/table.part" "$result"
+    [ ! "${OUT:-}" ] || tar -czf "$OUT/logs.tar.gz" -C "$out" .
 }
 
 # ------------------------------------------------------------------------------------- the parts
 
 lengths='128:256 512:64'
 [ "$quick" ] && lengths=128:256
+
+# Their processor's time is most of what they take. The last line of tests.log is that of all.
+do_tests() {
+    some=
+    [ "$quick" ] && some='cuda/backend cuda_layer_norm cuda_attention cuda_adamw'
+    processes=8
+    for k in $(seq $processes); do
+        # shellcheck disable=SC2086
+        (run "tests-$k" 200 $programs/tests --part="$k/$processes" $some) &
+    done
+    wait
+    cat "$out"/tests-*.log > "$out/tests.log"
+    sed -nE 's/^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$/\1 \2 \4/p' "$out/tests.log" |
+        awk -v of=$processes '{ p += $1; f += $2; s += $3 } END {
+            printf "%d passed, %d failed%s%s\n", p, f, s ? ", " s " skipped" : "",
+                NR < of ? "; of " of " processes " of - NR " did not end" : "" }' >> "$out/tests.log"
+    tail -n 1 "$out/tests.log"
+}
 
 do_matmul() { run matmul 40 $programs/matmul --rounds 5; }
 
@@ -213,8 +249,13 @@ step() {
     run "$label" 75 "$programs/$program" --device cuda --precision bf16 --json --threads 8 \
         --tuning "$out/tuning" "$@"
 }
-do_steps() {
+# The best rate of any product, for the floors of a profile.
+best_rate() {
     rate=$(awk '$1 == "most" { print 1000 * $2 }' "$out/matmul.log" 2> /dev/null)
+    echo "${rate:-0}"
+}
+do_steps() {
+    rate=$(best_rate)
     for at in $lengths; do
         large="--model large --vocab 30522 --seq ${at%:*} --batch ${at#*:}"
         # Memory is ample: nothing is computed again in the backward pass to save it.
@@ -224,7 +265,7 @@ do_steps() {
             step "invert-${at%:*}" step $large --steps 10 --no-fuse ""
             step "launches-${at%:*}" step $large --steps 10 --no-fuse invert --no-graphs
             step "profile-${at%:*}" step $large --steps 5 --no-fuse invert --profile \
-                --roof-gflops "${rate:-0}"
+                --roof-gflops "$rate"
         }
     done
     [ "$quick" ] && return
@@ -233,10 +274,35 @@ do_steps() {
     step small-launches step --model mini --vocab 8192 --batch 16 --seq 128 --steps 200 --no-graphs
     step gpt gpt --model 124m --batch 32 --seq 1024 --steps 10 --no-fuse invert
     step gpt-profile gpt --model 124m --batch 32 --seq 1024 --steps 4 --no-fuse invert --profile \
-        --roof-gflops "${rate:-0}"
+        --roof-gflops "$rate"
 }
 
-# torch MODE SECONDS: BERT-large as in the table.
+# Adapters of rank 16 on all products, beside training of all parameters.
+do_llama() {
+    llama='--llama --model 160m --batch 32 --seq 1024 --no-fuse invert'
+    # shellcheck disable=SC2086 # a list of options
+    {
+        step llama gpt $llama --steps 10
+        step llama-lora gpt $llama --lora 16 --steps 10
+        step llama-profile gpt $llama --steps 4 --profile --roof-gflops "$(best_rate)"
+        step llama-lora-profile gpt $llama --lora 16 --steps 4 --profile --roof-gflops "$(best_rate)"
+    }
+}
+
+# Prompts of 1024 tokens; then the texts go on together, a token each at a time.
+do_generate() {
+    for weights in float int8 int4; do
+        for streams in 1 32; do
+            run "generate-$weights-$streams" 45 $programs/generate --device cuda --precision bf16 \
+                --model 160m --prompt 1024 --tokens 64 --streams $streams --weights $weights \
+                --threads 8 --tuning "$out/tuning" --json
+        done
+    done
+}
+
+do_ops() { run ops 90 $programs/ops --device cuda --threads "$(getconf _NPROCESSORS_ONLN)" --json; }
+
+# torch MODE SECONDS: BERT-large as in the table, GPT-2, the Llama.
 torch() {
     if ! "$python" -c 'import torch, transformers' 2> /dev/null; then
         say 'no PyTorch with transformers here: nothing to compare with'
@@ -246,16 +312,14 @@ torch() {
         run "torch-$1-${at%:*}" "$2" "$python" bench/peers/torch_bert.py --device cuda --model large \
             --dtype bf16 --seq "${at%:*}" --batch "${at#*:}" --steps 10 --mode "$1"
     done
-    [ "$quick" ] || run "torch-gpt-$1" "$2" "$python" bench/peers/torch_gpt.py --mode "$1"
+    [ "$quick" ] && return
+    run "torch-gpt-$1" "$2" "$python" bench/peers/torch_gpt.py --mode "$1"
+    run "torch-llama-$1" "$2" "$python" bench/peers/torch_gpt.py --mode "$1" --llama
+    "$python" -c 'import peft' 2> /dev/null || return
+    run "torch-llama-lora-$1" "$2" "$python" bench/peers/torch_gpt.py --mode "$1" --llama --lora 16
 }
-do_eager() { torch eager 90; }
+do_eager() { torch eager 60; }
 do_compile() { torch compile 150; }
-
-do_tests() {
-    if [ "$quick" ]; then
-        run tests 60 $programs/tests cuda/backend cuda_layer_norm cuda_attention cuda_adamw
-    else run tests 200 $programs/tests; fi
-}
 
 # losses WHERE OPTIONS...: of twenty steps of BERT-tiny in f32.
 losses() {
@@ -304,7 +368,7 @@ do_largest() {
 }
 do_offload() {
     IFS=: read -r layers width heads batch tokens vocab <<END
-${OFFLOAD:-$([ "$quick" ] && echo 12:768:12:8:512 || echo 24:2048:16:16:1024)}
+${OFFLOAD:-$([ "$quick" ] && echo 12:768:12:8:512 || echo 12:2048:16:16:1024)}
 END
     gpt_config offload "$layers" "$width" "$heads" "$tokens" "${vocab:-50257}"
     offload plain 60 offload "$batch" "$tokens" off
@@ -314,20 +378,28 @@ END
         optimizer=host,parameters=host,gradients=host,activations=host
     [ ! "${OFFLOAD_DIR:-}" ] || offload disk 90 offload "$batch" "$tokens" \
         optimizer=disk,parameters=disk
-    [ "$quick" ] || do_largest
 }
 
+# sanitize NAME TOOL TEST...
+sanitize() {
+    label=$1
+    tool=$2
+    shift 2
+    run "sanitizer-$label" 110 "$sanitizer" --tool "$tool" --error-exitcode 9 $programs/tests "$@"
+}
 do_sanitizer() {
     sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-sanitizer")
     [ -x "$sanitizer" ] || { say 'no compute-sanitizer here'; return; }
     # Attention has the only asynchronous copies and tensor-core instructions of the library's own.
     # racecheck takes long: it has few cases at a time.
-    run sanitizer-memcheck 60 "$sanitizer" --tool memcheck --error-exitcode 9 $programs/tests \
-        cuda_attention cuda_residual_norm cuda_masked_softmax cuda_cross_entropy cuda_adamw
-    run sanitizer-racecheck 60 "$sanitizer" --tool racecheck --error-exitcode 9 $programs/tests \
-        cuda_masked_softmax cuda_cross_entropy
-    run sanitizer-racecheck-attention 60 "$sanitizer" --tool racecheck --error-exitcode 9 \
-        $programs/tests cuda_attention_with_little_shared_memory
+    (sanitize memcheck memcheck cuda_attention cuda_residual_norm cuda_masked_softmax \
+        cuda_cross_entropy cuda_adamw) &
+    (sanitize memcheck-new memcheck quantize rope swiglu cuda_sign cuda_lion cuda_adam_ \
+        cuda_cached_attention cuda_delay cuda_assign) &
+    (sanitize memcheck-offload memcheck cuda_offload_keeps_the_bits cuda_steps_as_graphs) &
+    (sanitize racecheck racecheck cuda_masked_softmax cuda_cross_entropy cuda_cached_attention) &
+    (sanitize racecheck-attention racecheck cuda_attention_with_little_shared_memory) &
+    wait
 }
 
 [ "$only" ] || only=$parts

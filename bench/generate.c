@@ -4,10 +4,12 @@
  *
  *     build/bench/generate --model 160m|15m|... --prompt 256 --tokens 64 --threads 2 [--rounds 5]
  *                          [--precision f32|bf16|f16] [--weights int8|int4] [--streams 1] [--json]
+ *                          [--device cuda [--tuning FILE]]
  *
  * Each round measures the peak, the prompt, the memory and the tokens, in turns; figures are medians
  * over the rounds, of a round's tokens the median as well. Memory is read by as many threads, 512 MiB
- * of 2 MiB pages where the system gives them. */
+ * of 2 MiB pages where the system gives them. On a GPU both rates are zf_calibrate's, once, and the
+ * peak is that of products of f32. */
 #define _GNU_SOURCE
 #include "../examples/common/causal_batch.h"
 #include "../examples/common/decoder.h"
@@ -114,17 +116,22 @@ typedef struct round_figures {
     double prompt[ROUNDS], token[ROUNDS], peak[ROUNDS], read[ROUNDS];
 } round_figures;
 
+/* device: a GPU's backend, or NULL. */
 static bool measure(decoder *d, int64_t prompt, int64_t tokens, int64_t threads, zf_dtype dtype,
-                    int64_t rounds, round_figures *r, zf_error *error)
+                    int64_t rounds, zf_backend *device, round_figures *r, zf_error *error)
 {
     double *times = calloc((size_t)tokens, sizeof *times);
-    void *memory = read_open();
+    zf_cost cost = zf_cost_default();
+    void *memory = device ? NULL : read_open();
     bool good = times && add(d, prompt, error) >= 0; /* the first one meets a cold memory */
+    if (good && device)
+        good = !zf_calibrate(&(zf_calibrate_desc){.backend = device}, &cost, error);
     for (int64_t k = 0; k < rounds && good; k++) {
         for (int64_t text = 0; text < d->texts; text++) decoder_rewind(d, text, 0);
-        r->peak[k] = peak_rate(peak_best(dtype == ZF_BF16), (int)threads);
+        r->peak[k] = device ? cost.flops_per_s
+                            : peak_rate(peak_best(dtype == ZF_BF16), (int)threads);
         good = (r->prompt[k] = add(d, prompt, error)) >= 0;
-        r->read[k] = read_rate(memory, threads);
+        r->read[k] = device ? cost.bytes_per_s : read_rate(memory, threads);
         for (int64_t n = 0; n < tokens && good; n++)
             good = (times[n] = add(d, 1, error)) >= 0;
         r->token[k] = bench_median(times, tokens);
@@ -158,6 +165,8 @@ int main(int argc, char **argv)
         {"rounds", OPTION_COUNT, "N", &rounds, 1, ROUNDS, "of all measurements"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
         {"weights", OPTION_CHOICE, CONFIG_WEIGHTS, &few, 0, 0, "of products"},
+        {"device", OPTION_CHOICE, DEVICE_KINDS, &b.device.kind, 0, 0, "it computes on"},
+        {"tuning", OPTION_TEXT, "FILE", &b.device.tuning, 0, 0, "of CUDA's algorithms"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
@@ -181,7 +190,8 @@ int main(int argc, char **argv)
     s.share = &base, s.threads = threads;
     room = (decoder_desc){.texts = streams, .context = prompt + tokens};
     if (!session_open(&base, &b, &error) || !decoder_open(&d, &room, &s, NULL, 0, &error) ||
-        !measure(&d, prompt, tokens, threads, b.dtype, rounds, &r, &error))
+        !measure(&d, prompt, tokens, threads, b.dtype, rounds,
+                 b.device.kind == DEVICE_CPU ? NULL : base.backend, &r, &error))
         return fprintf(stderr, "generate: %s\n", error.text), 1;
     info = zf_program_info_of(d.prompt.program);
     bytes = weight_bytes(&d.token, &config) + (double)info.cache_bytes *

@@ -1,10 +1,11 @@
-/* One training step of GPT-2 on made-up tokens: tokens per second, GFLOP/s, bytes by kind, and
- * where the time goes.
+/* One training step of GPT-2, or of a Llama, on made-up tokens: tokens per second, GFLOP/s, bytes by
+ * kind, and where the time goes.
  *
  *     build/bench/gpt --model small|124m --batch 8 --seq 128 --threads 2 --steps 30 [--dropout P]
  *                     [--precision f32|bf16|f16] [--no-fuse NAME,...] [--profile] [--json]
  *                     [--offload KIND=SPACE,... [--offload-dir DIR]] [--prefetch BYTES]
  *                     [--recompute layers] [--clip NORM]
+ *     build/bench/gpt --llama [--lora RANK] --model 160m ...
  *
  * The loss of every position counts; AdamW. Without dropout, as bench/peers/llmc.c has none. Times
  * are medians. */
@@ -12,18 +13,22 @@
 #include "../examples/common/causal_batch.h"
 #include "../examples/common/settings.h"
 #include "../examples/gpt/model.h"
+#include "../examples/llm/model.h"
 #include "profile.h"
 
 int main(int argc, char **argv)
 {
     const char *model = "small", *offload = NULL, *recompute = NULL, *rest;
-    int64_t steps = 30, precision = ZF_F32;
+    int64_t steps = 30, precision = ZF_F32, vocab;
     double dropout = 0;
     double roof[2] = {0, 0};
-    bool profile = false, json = false;
+    bool profile = false, json = false, llama = false, loaded;
     gpt_config config;
+    llm_config llama_config;
+    zf_lora_desc lora = {.rank = 0};
     session_desc d = {.sample = &gpt_sample,
                       .config = &config,
+                      .lora = &lora,
                       .purpose = SAMPLE_TRAIN,
                       .weight_decay = 0.1,
                       .clip = 1,
@@ -31,7 +36,9 @@ int main(int argc, char **argv)
                       .threads = 2,
                       .shape = {8, 128, 0, false, 0}};
     const option_row rows[] = {
-        {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as gpt pretrain"},
+        {"llama", OPTION_FLAG, NULL, &llama, 0, 0, "a model of llm, not of gpt"},
+        {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as gpt pretrain, or llm pretrain"},
+        {"lora", OPTION_COUNT, "RANK", &lora.rank, 0, 4096, "of an adapter; 0: all are trained"},
         {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},
         {"seq", OPTION_COUNT, "T", &d.shape.sequence, 1, 65536, "tokens of an example"},
         {"device", OPTION_CHOICE, DEVICE_KINDS, &d.device.kind, 0, 0, "it computes on"},
@@ -69,16 +76,20 @@ int main(int argc, char **argv)
     if (!settings_offload(offload, &d.offload) ||
         !settings_recompute(recompute, &d.recompute, &d.memory))
         return fprintf(stderr, "gpt: --offload or --recompute is not as of gpt pretrain\n"), 2;
-    if (!gpt_config_load(model, &config, &error))
-        return fprintf(stderr, "gpt: %s\n", error.text), 1;
+    if (llama) d.sample = &llm_sample, d.config = &llama_config;
+    loaded = llama ? llm_config_load(model, &llama_config, &error)
+                   : gpt_config_load(model, &config, &error);
+    if (!loaded) return fprintf(stderr, "gpt: %s\n", error.text), 1;
+    vocab = llama ? llama_config.vocab : config.vocab;
+    if (llama) llama_config.attention_dropout = dropout;
     config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
     if (!session_open(&s, &d, &error) ||
         !causal_batch_new(&batch, d.shape.batch, d.shape.sequence, false, &error))
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
     batch.labelled = batch.examples * batch.sequence;
     for (int64_t i = 0; i < batch.labelled; i++) {
-        batch.ids[i] = (int32_t)(bert_mix((uint64_t)i) % (uint64_t)config.vocab);
-        batch.labels[i] = (int32_t)(bert_mix((uint64_t)i + 1) % (uint64_t)config.vocab);
+        batch.ids[i] = (int32_t)(bert_mix((uint64_t)i) % (uint64_t)vocab);
+        batch.labels[i] = (int32_t)(bert_mix((uint64_t)i + 1) % (uint64_t)vocab);
     }
     times = calloc((size_t)steps, sizeof *times);
     if (!times) return 1;
@@ -109,9 +120,9 @@ int main(int argc, char **argv)
         puts("}");
     } else {
         printf(
-            "GPT-2 %s, batch %lld x %lld, %lld threads: %.0f tokens/s (best %.0f), %.1f GFLOP/s, "
+            "%s %s, batch %lld x %lld, %lld threads: %.0f tokens/s (best %.0f), %.1f GFLOP/s, "
             "%.2f ms, %.1f GFLOP a step, %.1f MiB\n",
-            model, (long long)batch.examples, (long long)batch.sequence, (long long)d.threads,
+            llama ? "Llama" : "GPT-2", model, (long long)batch.examples, (long long)batch.sequence, (long long)d.threads,
             tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
             1e-9 * info.flops, (double)info.peak_bytes / 1048576);
         if (profile) profile_print(steps);

@@ -1,7 +1,7 @@
-/* The runner: build/tests [--oom[=all]] [--bless] [--list] [--times] [SUBSTRING ...] [-SUBSTRING
- * ...]. It runs the tests whose name or file contains one of the first and none of the second. Its
- * last line is "N passed, N failed", followed by ", N skipped" if tests left out what this machine
- * lacks. */
+/* The runner: build/tests [--oom[=all]] [--bless] [--list] [--times] [--part=K/N] [SUBSTRING ...]
+ * [-SUBSTRING ...]. It runs the tests whose name or file contains one of the first and none of the
+ * second; of these, with --part, numbers K, K + N, K + 2 N, ... from 1 on. Its last line is "N
+ * passed, N failed", followed by ", N skipped" if tests left out what this machine lacks. */
 #define _XOPEN_SOURCE 700
 #include "test.h"
 
@@ -263,7 +263,7 @@ int main(int argc, char **argv)
 {
     bool list = false, times = false;
     long most = OOM_REFUSALS;
-    int passed = 0, failed = 0, skipped = 0, filters = 0;
+    int passed = 0, failed = 0, skipped = 0, filters = 0, part = 1, parts = 1, number = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--oom")) out_of_memory = true;
@@ -271,6 +271,8 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--bless")) test_bless = true;
         else if (!strcmp(argv[i], "--list")) list = true;
         else if (!strcmp(argv[i], "--times")) times = true;
+        else if (sscanf(argv[i], "--part=%d/%d", &part, &parts) == 2 && part >= 1 && part <= parts)
+            continue;
         else argv[1 + filters++] = argv[i];
     }
     for (const test_case *c = cases; c; c = c->next) {
@@ -281,7 +283,7 @@ int main(int argc, char **argv)
             if (strstr(c->name, argv[i] + (*argv[i] == '-')) ||
                 strstr(c->file, argv[i] + (*argv[i] == '-')))
                 wanted = *argv[i] != '-';
-        if (!wanted) continue;
+        if (!wanted || number++ % parts != part - 1) continue;
         if (out_of_memory && c->once && (!OOM_SPARSE || is_not_run(c))) {
             refused.left_out++;
             continue;

@@ -11,12 +11,14 @@ import sys
 FOLDER = pathlib.Path(sys.argv[1])
 
 
-# Dense bf16 TFLOP/s by the datasheet, by a word of the device's name; the first that fits counts.
-DATASHEET = (("H100 PCIe", 756), ("H100", 989), ("H200", 989), ("A100", 312), ("B200", 2250))
+# Dense bf16 TFLOP/s and GB/s of memory by the datasheet, by a word of the device's name; the first
+# that fits counts.
+DATASHEET = (("H100 PCIe", 756, 2000), ("H100 NVL", 835, 3900), ("H100", 989, 3350),
+             ("H200", 989, 4800), ("A100", 312, 2039), ("B200", 2250, 8000))
 
 
-def datasheet():
-    return next((rate for word, rate in DATASHEET if word in text("gpu")), None)
+def datasheet(which=0):
+    return next((rates[which] for word, *rates in DATASHEET if word in text("gpu")), None)
 
 
 def load(name):
@@ -38,6 +40,10 @@ def gib(x):
     return f"{x / 2**30:.1f}" if x else ""
 
 
+def tflops(r):
+    return f"{r['gflops'] / 1e3:.0f}" if r["gflops"] else ""
+
+
 def losses(name):
     return [float(line) for line in text(f"{name}.losses").split()]
 
@@ -51,10 +57,10 @@ def tests():
         print(f"- BERT-tiny, {len(cuda)} steps in f32, dropout 0.1: losses within {off:.2g} of the CPU's "
               f"(wanted: 1e-4: {'yes' if off <= 1e-4 and len(cpu) == len(cuda) else 'NO'}); two "
               f"runs: {'the same bits' if cuda == again else 'OTHER BITS'}")
-    for tool in "memcheck", "racecheck", "racecheck-attention":
-        if text(f"sanitizer-{tool}.log"):
-            said = re.findall(r"(?:ERROR|RACECHECK) SUMMARY.*", text(f"sanitizer-{tool}.log"))
-            print(f"- compute-sanitizer, {tool}: {said[-1] if said else 'did not end'}")
+    for log in sorted(FOLDER.glob("sanitizer-*.log")):
+        said = re.findall(r"(?:ERROR|RACECHECK) SUMMARY.*", log.read_text())
+        print(f"- compute-sanitizer, {log.stem.removeprefix('sanitizer-')}: "
+              f"{said[-1] if said else 'did not end'}")
     print()
 
 
@@ -64,6 +70,8 @@ def rates():
 
 
 def large(rate):
+    if not any(FOLDER.glob("step-*.json")) and not any(FOLDER.glob("torch-*-*.json")):
+        return
     print("## BERT-large, bf16, one training step (AdamW, dropout 0.1, 15% labelled)\n")
     if "most" in rate:
         print(f"The matrix rate in this run (`build/cuda/matmul`): {rate['step']:.0f} TFLOP/s over the "
@@ -128,6 +136,52 @@ def others():
         print("\nTFLOP/s count causal attention in full.\n")
 
 
+def llama():
+    rows = []
+    for more, lora in ((", all parameters", ""), (", LoRA of rank 16", "-lora")):
+        rows.append(("zeroflow" + more, load("llama" + lora)))
+        for mode in "eager", "compile":
+            rows.append((f"PyTorch {mode}{more}", load(f"torch-llama{lora}-{mode}")))
+    rows = [(name, r) for name, r in rows if r]
+    if not rows:
+        return
+    print("## Llama of 160 million parameters, bf16, 32 x 1024 tokens, no dropout\n\n"
+          "| system | tokens/s | TFLOP/s | ms | peak GiB |\n|---|---|---|---|---|")
+    for name, r in rows:
+        print(f"| {name} | {r['tokens_per_s']:.0f} | {tflops(r)} | "
+              f"{32768e3 / r['tokens_per_s']:.1f} | {gib(r['peak_bytes'])} |")
+    print()
+
+
+def generation():
+    rows = [(weights, streams, load(f"generate-{weights}-{streams}"))
+            for streams in (1, 32) for weights in ("float", "int8", "int4")]
+    if not any(r for _, _, r in rows):
+        return
+    print("## Generation by that Llama, bf16, prompts of 1024 tokens, 64 tokens each\n\n"
+          "GB/s: weights and caches that a token reads, of what memory gives.\n\n"
+          "| weights | texts | prompt, tokens/s | tokens/s | GB/s | of |\n|---|---|---|---|---|---|")
+    for weights, streams, r in rows:
+        if r:
+            print(f"| {weights} | {streams} | {r['prompt_tokens_per_s']:.0f} | "
+                  f"{r['tokens_per_s']:.0f} | {r['read_gbytes_per_s']:.0f} | "
+                  f"{r['memory_gbytes_per_s']:.0f} |")
+    print()
+
+
+def operators():
+    found = load("ops")
+    if not found:
+        return
+    sheet = datasheet(1)
+    print("## Single operators" + (f" (memory by the datasheet: {sheet} GB/s)" if sheet else "") +
+          "\n\n| operator | ms | GB/s | of a copy | TFLOP/s |\n|---|---|---|---|---|")
+    for name, r in found.items():
+        print(f"| {name} | {r['ms']:.3f} | {r['gbytes_per_s']:.0f} | {r['of_copy']:.1%} | "
+              f"{r['gflops'] / 1e3:.1f} |")
+    print()
+
+
 def offload():
     rows = [(p.stem.removeprefix("offload-"), json.loads(p.read_text()))
             for p in sorted(FOLDER.glob("offload-*.json"))]
@@ -148,7 +202,9 @@ def offload():
 
 def kernels():
     for name, title in (("profile-128", "BERT-large, 128 tokens"),
-                        ("profile-512", "BERT-large, 512 tokens"), ("gpt-profile", "GPT-2 124M")):
+                        ("profile-512", "BERT-large, 512 tokens"), ("gpt-profile", "GPT-2 124M"),
+                        ("llama-profile", "Llama, all parameters"),
+                        ("llama-lora-profile", "Llama, LoRA of rank 16")):
         r = load(name)
         if not r:
             continue
@@ -171,6 +227,9 @@ def main():
     rate = rates()
     large(rate)
     others()
+    llama()
+    generation()
+    operators()
     offload()
     tests()
     kernels()

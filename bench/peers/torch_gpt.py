@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""One training step of GPT-2 124M (AdamW, clipping, no dropout) in PyTorch + transformers on a GPU.
+"""One training step of GPT-2 124M, or of a Llama of 160 million parameters, in PyTorch + transformers
+on a GPU (AdamW, clipping, no dropout).
 
-    python torch_gpt.py --batch 32 --seq 1024 --steps 10 --mode compile
+    python torch_gpt.py --batch 32 --seq 1024 --steps 10 --mode compile [--llama [--lora RANK]]
 
 Prints one JSON object. The work is that of bench/gpt: every position counts, bf16 (autocast over f32
-parameters), SDPA, fused AdamW. flops_per_step counts matrix products as torch_bert.py does, causal
-attention in full.
+parameters; with --lora, of PEFT, a base in bf16), SDPA, fused AdamW. flops_per_step counts matrix
+products as torch_bert.py does, causal attention in full; not for --lora.
 """
 import argparse
 import json
@@ -22,15 +23,26 @@ def main():
     a.add_argument("--seq", type=int, default=1024)
     a.add_argument("--steps", type=int, default=10)
     a.add_argument("--mode", choices=("eager", "compile"), default="eager")
+    a.add_argument("--llama", action="store_true")
+    a.add_argument("--lora", type=int, default=0, metavar="RANK")
     args = a.parse_args()
     torch.set_float32_matmul_precision("high")
     transformers.logging.set_verbosity_error()
     torch.manual_seed(1)
 
-    config = transformers.GPT2Config(embd_pdrop=0, attn_pdrop=0, resid_pdrop=0)
+    if args.llama:
+        config = transformers.LlamaConfig(
+            vocab_size=32000, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
+            intermediate_size=3072, max_position_embeddings=max(2048, args.seq))
+    else:
+        config = transformers.GPT2Config(embd_pdrop=0, attn_pdrop=0, resid_pdrop=0)
     config._attn_implementation = "sdpa"
-    model = transformers.GPT2LMHeadModel(config).train().cuda()
-    params = list(model.parameters())
+    model = transformers.AutoModelForCausalLM.from_config(config).train().cuda()
+    if args.lora:
+        import peft
+        model = peft.get_peft_model(model.to(torch.bfloat16), peft.LoraConfig(
+            task_type="CAUSAL_LM", r=args.lora, lora_alpha=args.lora, target_modules="all-linear"))
+    params = [p for p in model.parameters() if p.requires_grad]
     groups = [{"params": [p for p in params if p.dim() >= 2], "weight_decay": 0.1},
               {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
@@ -54,9 +66,10 @@ def main():
         seconds.append(time.perf_counter() - start)
 
     median = statistics.median(seconds[3:])
-    h, layers, tokens = config.n_embd, config.n_layer, args.batch * args.seq
-    work = 6 * tokens * (layers * 12 * h * h + h * config.vocab_size)
-    work += 12 * layers * tokens * args.seq * h
+    h, layers, tokens = config.hidden_size, config.num_hidden_layers, args.batch * args.seq
+    of_layer = 4 * h * h + 3 * h * config.intermediate_size if args.llama else 12 * h * h
+    work = 6 * tokens * (layers * of_layer + h * config.vocab_size)
+    work = 0 if args.lora else work + 12 * layers * tokens * args.seq * h
     left, everything = torch.cuda.mem_get_info()
     print(json.dumps({
         "system": f"torch {torch.__version__}, transformers {transformers.__version__}",

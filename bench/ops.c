@@ -1,0 +1,203 @@
+/* The time of single operators, beside that of a copy: milliseconds, GB/s of the bytes that they
+ * read and write, and GFLOP/s of products.
+ *
+ *     build/bench/ops [--rows 65536] [--rounds 10] [--threads 2] [--device cpu|cuda] [--json]
+ *                     [NAME...]
+ *
+ * NAME: only operators whose line contains one of these. With --rows 65536 an operand has 64 Mi
+ * elements, which no cache holds. Times are medians; on CUDA between events. */
+#define _POSIX_C_SOURCE 200809L
+#include "../examples/common/device.h"
+#include "../examples/common/options.h"
+#include "profile.h"
+
+/* Operands are parameters, states and caches, with their first values. In texts @
+ * is the option --rows, & 256 times, $ a quarter and # an eighth of it. */
+#define X "%1 = param \"x\" {init=normal b=1} : bf16[@,1024]\n"
+#define W "%2 = param \"w\" {init=normal b=0.02} : f32[@,1024]\n"
+#define ONE "%1 = param \"x\" {init=normal b=1} : bf16[1,1024]\n"
+#define MANY "%1 = param \"x\" {init=normal b=1} : bf16[256,1024]\n"
+#define FEW "%2 = param \"w\" {init=normal b=0.02} : f32[#,1024]\n"
+#define HEADS                                                                                      \
+    "%1 = param \"q\" {init=normal b=1} : bf16[4,#,2048]\n"                                        \
+    "%2 = param \"k\" {init=normal b=1} : bf16[4,#,512]\n"                                         \
+    "%3 = param \"v\" {init=normal b=1} : bf16[4,#,512]\n"
+#define SIGNS                                                                                      \
+    "%1 = param \"x\" {init=normal b=1} : f32[&]\n%2 = state \"e\" : f32[&]\nupdate:\n"            \
+    "%3 = sign_compress %1, %2 : u8[$,132]\n"
+#define UPDATED                                                                                    \
+    "%1 = param \"w\" {init=normal b=1} : f32[@,1024]\n"                                           \
+    "%2 = param \"g\" {init=normal b=1} : f32[@,1024]\n%3 = state \"m\" : f32[@,1024]\n"           \
+    "%4 = constant {values=[0.001]} : f32[]\nupdate:\n"
+
+static const struct row {
+    const char *name;
+    zf_op op;
+    const char *text;
+} rows[] = {
+    {"copy (neg)", ZF_OP_neg, X "%2 = neg %1 : bf16[@,1024]\n output %2 \"y\"\n"},
+    {"quantize, 8 bits", ZF_OP_quantize,
+     X "%2 = quantize %1 {bits=8 block=256} : u8[@,1040]\n output %2 \"y\"\n"},
+    {"quantize, 4 bits", ZF_OP_quantize,
+     X "%2 = quantize %1 {bits=4 block=256} : u8[@,528]\n output %2 \"y\"\n"},
+    {"dequantize, 8 bits", ZF_OP_dequantize,
+     X "%2 = quantize %1 {bits=8 block=256} : u8[@,1040]\n"
+       "%3 = dequantize %2 {bits=8 block=256 to=bf16} : bf16[@,1024]\n output %3 \"y\"\n"},
+    {"dequantize, 4 bits", ZF_OP_dequantize,
+     X "%2 = quantize %1 {bits=4 block=256} : u8[@,528]\n"
+       "%3 = dequantize %2 {bits=4 block=256 to=bf16} : bf16[@,1024]\n output %3 \"y\"\n"},
+    {"sum of 4 parts, 4 bits", ZF_OP_dequantize_sum,
+     "%1 = param \"x\" {init=normal b=1} : bf16[4,@,256]\n"
+     "%2 = quantize %1 {bits=4 block=256} : u8[4,@,132]\n"
+     "%3 = dequantize_sum %2 {bits=4 block=256 to=f32 parts=4} : f32[&]\n output %3 \"y\"\n"},
+    {"product of one row, bf16", ZF_OP_matmul,
+     ONE "%2 = param \"w\" {init=normal b=0.02} : bf16[@,1024]\n"
+         "%3 = matmul %1, %2 {transpose_b=true} : bf16[1,@]\n output %3 \"y\"\n"},
+    {"product of one row, int8", ZF_OP_quantized_linear,
+     ONE W "%3 = quantize %2 {bits=8 block=64} : u8[@,1088]\n"
+           "%4 = quantized_linear %1, %3 {bits=8 block=64} : bf16[1,@]\n output %4 \"y\"\n"},
+    {"product of one row, int4", ZF_OP_quantized_linear,
+     ONE W "%3 = quantize %2 {bits=4 block=64} : u8[@,576]\n"
+           "%4 = quantized_linear %1, %3 {bits=4 block=64} : bf16[1,@]\n output %4 \"y\"\n"},
+    {"product of 256 rows, int8", ZF_OP_quantized_linear,
+     MANY FEW "%3 = quantize %2 {bits=8 block=64} : u8[#,1088]\n"
+              "%4 = quantized_linear %1, %3 {bits=8 block=64} : bf16[256,#]\n output %4 \"y\"\n"},
+    {"rope", ZF_OP_rope,
+     "%1 = param \"x\" {init=normal b=1} : bf16[8,#,1024]\n"
+     "%2 = rope %1 {heads=16 theta=500000} : bf16[8,#,1024]\n output %2 \"y\"\n"},
+    {"swiglu", ZF_OP_swiglu,
+     "%1 = param \"x\" {init=normal b=1} : bf16[@,2048]\n"
+     "%2 = swiglu %1 : bf16[@,1024]\n output %2 \"y\"\n"},
+    {"swiglu_grad", ZF_OP_swiglu_grad,
+     X "%2 = param \"g\" {init=normal b=1} : bf16[@,2048]\n"
+       "%3 = swiglu_grad %1, %2 : bf16[@,2048]\n output %3 \"y\"\n"},
+    {"attention, grouped, causal", ZF_OP_attention,
+     HEADS "%4 = attention %1, %2, %3 {heads=32 kv_heads=8 scale=0.125 causal=true} : "
+           "bf16[4,#,2048]\n output %4 \"y\"\n"},
+    {"attention, window of 512", ZF_OP_attention,
+     HEADS "%4 = attention %1, %2, %3 {heads=32 kv_heads=8 scale=0.125 causal=true window=512} : "
+           "bf16[4,#,2048]\n output %4 \"y\"\n"},
+    {"attention with a cache", ZF_OP_cached_attention,
+     "%1 = param \"q\" {init=normal b=1} : bf16[32,1,2048]\n"
+     "%2 = param \"k\" {init=normal b=1} : bf16[32,1,512]\n"
+     "%3 = param \"v\" {init=normal b=1} : bf16[32,1,512]\n"
+     "%4 = input \"past\" : i32[32]\n%5 = input \"count\" : i32[32]\n"
+     "%6 = cache \"keys\" : bf16[32,#,512]\n%7 = cache \"values\" : bf16[32,#,512]\n"
+     "%8 = cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=32 kv_heads=8 scale=0.125} : "
+     "bf16[32,1,2048]\n output %8 \"y\"\n"},
+    {"sign_compress", ZF_OP_sign_compress, SIGNS},
+    {"sign_expand", ZF_OP_sign_expand, SIGNS "%4 = sign_expand %3 {parts=1 shape=[&]} : f32[&]\n"},
+    {"lion", ZF_OP_lion, UPDATED "lion %1, %2, %3, %4 {beta1=0.9 beta2=0.99 weight_decay=0.1}\n"},
+    {"sgd", ZF_OP_sgd, UPDATED "sgd %1, %2, %4, %3 {momentum=0.9}\n"},
+};
+
+/* The text for so many rows; it is valid until the next call. */
+static const char *text_of(const struct row *row, int64_t count)
+{
+    static char text[2048];
+    size_t at = 0;
+    for (const char *c = row->text; *c && at + 32 < sizeof text; c++) {
+        static const char marks[] = "@&$#";
+        const int64_t numbers[] = {count, 256 * count, count / 4, count / 8};
+        const char *mark = strchr(marks, *c);
+        if (mark) at += (size_t)sprintf(text + at, "%lld", (long long)numbers[mark - marks]);
+        else text[at++] = *c;
+    }
+    text[at] = '\0';
+    return text;
+}
+
+/* Fills the inputs, tokens in caches and new ones: all but the last place is taken. */
+static zf_status fill(zf_program *p, zf_graph *g, int64_t count)
+{
+    static const char *const names[] = {"past", "count"};
+    zf_status status = ZF_OK;
+    for (int k = 0; k < 2 && !status; k++) {
+        zf_tensor x = zf_graph_find(g, names[k]);
+        int32_t values[32];
+        for (int i = 0; i < 32; i++) values[i] = k ? 1 : (int32_t)(count / 8 - 1);
+        if (zf_valid(x)) status = zf_write(p, x, values, sizeof values);
+    }
+    return status;
+}
+
+/* The times of the row's operator, its bytes and FLOPs; false: an error was printed. */
+static bool measure(const struct row *row, zf_backend *backend, int64_t count, int64_t rounds,
+                    double *times, double *bytes, double *flops)
+{
+    zf_error error = {ZF_OK, ""};
+    const char *text = text_of(row, count);
+    zf_graph *g = zf_graph_parse(text, strlen(text), NULL, &error);
+    zf_program *p = g ? zf_compile(g, &(zf_compile_desc){.backend = backend, .seed = 1}) : NULL;
+    bool good = p && !fill(p, g, count);
+    for (int64_t n = -2; n < rounds && good; n++) {
+        profile_reset();
+        good = !zf_step(p);
+        profile_step();
+        if (n >= 0) times[n] = profiled.seconds[row->op];
+    }
+    *bytes = profiled.bytes[row->op], *flops = profiled.flops[row->op];
+    if (!good)
+        fprintf(stderr, "ops: %s: %s\n", row->name,
+                p ? zf_program_error(p) : g ? zf_graph_error(g) : error.text);
+    zf_program_free(p);
+    zf_graph_free(g);
+    return good;
+}
+
+int main(int argc, char **argv)
+{
+    enum { NAMES = 32 };
+    int64_t count = 65536, rounds = 10, threads = 2;
+    bool json = false, good = true;
+    device_desc device = {0};
+    const option_row options[] = {
+        {"rows", OPTION_COUNT, "N", &count, 64, 1 << 24, "of operands, a multiple of 64"},
+        {"rounds", OPTION_COUNT, "N", &rounds, 1, 1e6, "steps that are timed, after two others"},
+        {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
+        {"device", OPTION_CHOICE, DEVICE_KINDS, &device.kind, 0, 0, "it computes on"},
+        {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
+        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    };
+    char text[512];
+    const char *names[NAMES];
+    int some, printed = 0;
+    double *times, copy = 0;
+    zf_error error = {ZF_OK, ""};
+    zf_backend *backend;
+    options_result result =
+        options_parse(argc, argv, options, names, NAMES, &some, text, sizeof text);
+    if (result != OPTIONS_GOOD) {
+        if (result == OPTIONS_BAD) fprintf(stderr, "ops: %s\n", text);
+        options_print(stdout, options);
+        return result == OPTIONS_HELP ? 0 : 2;
+    }
+    count -= count % 64;
+    times = calloc((size_t)rounds, sizeof *times);
+    backend = device_open(&device, threads, &error);
+    if (!backend || !times) return fprintf(stderr, "ops: %s\n", error.text), 1;
+    profile_begin(backend, 1, 1);
+    if (!json) printf("%-28s %10s %10s %10s %8s\n", "operator", "ms", "GB/s", "GFLOP/s", "of copy");
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        double seconds, bytes, flops;
+        bool wanted = !some || !n; /* the copy is what others are compared with */
+        for (int k = 0; k < some && !wanted; k++) wanted = strstr(rows[n].name, names[k]) != NULL;
+        if (!wanted) continue;
+        if (!measure(&rows[n], backend, count, rounds, times, &bytes, &flops)) {
+            good = false;
+            continue;
+        }
+        seconds = bench_median(times, rounds);
+        if (!n) copy = bytes / seconds;
+        printf(json ? "%s\"%s\": {\"ms\": %.4f, \"gbytes_per_s\": %.1f, \"gflops\": %.1f, "
+                      "\"of_copy\": %.3f}"
+                    : "%s%-28s %10.4f %10.1f %10.1f %8.3f\n",
+               !json ? "" : printed++ ? ", " : "{", rows[n].name, 1e3 * seconds,
+               1e-9 * bytes / seconds, 1e-9 * flops / seconds, bytes / seconds / copy);
+        fflush(stdout);
+    }
+    if (json) puts(printed ? "}" : "{}");
+    zf_backend_free(backend);
+    free(times);
+    return good ? 0 : 1;
+}

@@ -69,6 +69,7 @@ typedef struct zfi_disk_info {
     int32_t depth, threads;
     int64_t file_bytes, memory_align;
     int64_t reads, writes, bytes_read, bytes_written; /* so far */
+    int64_t staged; /* pieces that went through a staging block */
 } zfi_disk_info;
 
 typedef struct zfi_disk_check {
@@ -517,7 +518,7 @@ static zfi_disk_slot *zfi_disk_take(zfi_disk *d, bool write, int64_t at, int64_t
             if (!d->staged[k]) block = k;
         if (found && !wait && (!staged || block >= 0)) {
             *found = (zfi_disk_slot){.write = write, .staging = block, .at = at, .span = span};
-            if (staged) d->staged[block] = true;
+            if (staged) d->staged[block] = true, d->info.staged++;
             return found;
         }
         zfi_disk_pass(d);

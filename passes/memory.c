@@ -21,7 +21,8 @@
  * is a copy instead.
  *
  * Placing buffers is packing rectangles (lifetime x size). Two greedy orders are tried - by size,
- * after Pisarchyk & Lee 2020, and by time with the best fit - and the smaller arena is used. */
+ * after Pisarchyk & Lee 2020, and by time with the best fit - and the smaller arena is used. In host
+ * memory, buffers of a page or more have whole pages, and lie before the others. */
 
 typedef struct zfi_buffer {
     int64_t bytes;        /* of the value for which it was made */
@@ -65,10 +66,16 @@ static int64_t zfi_aligned(int64_t bytes)
     return (bytes + ZFI_ALIGN - 1) / ZFI_ALIGN * ZFI_ALIGN;
 }
 
+/* The value takes whole pages, so that a disk can read and write it where it lies (io/disk.c). */
+static bool zfi_is_paged(uint8_t space, int64_t bytes)
+{
+    return space == ZF_DISK || (space == ZF_HOST && bytes >= ZFI_DISK_ALIGN);
+}
+
 /* The bytes that a value takes in a space, rounded up. */
 static int64_t zfi_room_of(uint8_t space, int64_t bytes)
 {
-    const int64_t align = zfi_align_of(space);
+    const int64_t align = zfi_is_paged(space, bytes) ? ZFI_DISK_ALIGN : ZFI_ALIGN;
     return (bytes + align - 1) / align * align;
 }
 
@@ -558,9 +565,10 @@ static int64_t zfi_pack_apart(zfi_buffer *buffers, int32_t count)
 /* Up to so many buffers, packing by size, which is quadratic, is tried too */
 enum { ZFI_QUADRATIC = 1024 };
 
-/* Packs the buffers of a space that live within a step; returns the size of their part of its
- * arena. */
-static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d, zf_space space)
+/* Packs the buffers of a space that live within a step, those of whole pages or the others, from
+ * `at` on; returns the size of their part of its arena. */
+static int64_t zfi_pack_some(zfi_placement *p, const zf_memory_desc *d, zf_space space, bool paged,
+                             int64_t at)
 {
     zfi_memory *memory = &p->graph->memory;
     int32_t count = 0, all = zfi_len(p->buffers), positions = zfi_len(p->graph->order) + 1;
@@ -572,9 +580,12 @@ static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d, zf_space
     zfi_block *blocks = zfi_calloc(memory, 2 * room, sizeof *blocks);
     int64_t arena = 0;
     if (work && again && list && ending && blocks) {
-        for (int32_t n = 0; n < all; n++)
-            if (!p->buffers[n].persistent && p->buffers[n].host < 0 && p->buffers[n].space == space)
-                work[count++] = p->buffers[n];
+        for (int32_t n = 0; n < all; n++) {
+            const zfi_buffer *b = &p->buffers[n];
+            if (!b->persistent && b->host < 0 && b->space == space &&
+                zfi_is_paged((uint8_t)space, b->bytes) == paged)
+                work[count++] = *b;
+        }
         qsort(work, (size_t)count, sizeof *work, zfi_by_first);
         arena = d->no_reuse ? zfi_pack_apart(work, count)
                             : zfi_pack_by_time(work, count, positions, ending, blocks);
@@ -588,7 +599,7 @@ static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d, zf_space
                 memcpy(work, again, (size_t)count * sizeof *again);
             }
         }
-        for (int32_t n = 0; n < count; n++) p->buffers[work[n].rank].offset = work[n].offset;
+        for (int32_t n = 0; n < count; n++) p->buffers[work[n].rank].offset = at + work[n].offset;
     }
     zfi_free(memory, work, room * sizeof *work);
     zfi_free(memory, again, room * sizeof *again);
@@ -596,6 +607,14 @@ static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d, zf_space
     zfi_free(memory, ending, numbers * sizeof *ending);
     zfi_free(memory, blocks, 2 * room * sizeof *blocks);
     return arena;
+}
+
+/* Packs all buffers of a space that live within a step: in host memory those of whole pages first,
+ * so that each of them begins at a page. */
+static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d, zf_space space)
+{
+    const int64_t paged = space == ZF_DEVICE ? 0 : zfi_pack_some(p, d, space, true, 0);
+    return paged + (space == ZF_DISK ? 0 : zfi_pack_some(p, d, space, false, paged));
 }
 
 /* The largest sum of live work bytes of a space, and the node at whose position it occurs; for an

@@ -20,18 +20,25 @@ static void zfi_want_huge_pages(char *memory, size_t bytes)
 #endif
 }
 
+/* Memory of a page or more begins at a page, so that a disk can read and write it (io/disk.c). */
+static size_t zfi_cpu_align(size_t bytes)
+{
+    return bytes >= ZFI_DISK_ALIGN ? ZFI_DISK_ALIGN : ZFI_ALIGN;
+}
+
 static void *zfi_cpu_allocate(void *self, size_t bytes, zf_error *error)
 {
     zfi_cpu *cpu = self;
+    const size_t align = zfi_cpu_align(bytes);
     size_t total;
     char *block, *aligned;
-    if (!zfi_add_size(bytes, ZFI_ALIGN + sizeof block, &total) ||
+    if (!zfi_add_size(bytes, align + sizeof block, &total) ||
         !(block = zfi_realloc(&cpu->memory, NULL, 0, total))) {
         zfi_fail(error, ZF_ERR_NOMEM, "out of memory: the arena takes %zu bytes", bytes);
         return NULL;
     }
     aligned = block + sizeof block;
-    aligned += (ZFI_ALIGN - (uintptr_t)aligned % ZFI_ALIGN) % ZFI_ALIGN;
+    aligned += (align - (uintptr_t)aligned % align) % align;
     zfi_want_huge_pages(aligned, bytes);
     /* The block's start is stored before the address that is returned */
     memcpy(aligned - sizeof block, &block, sizeof block);
@@ -43,7 +50,7 @@ static void zfi_cpu_give_back(void *self, void *memory, size_t bytes)
     char *block;
     if (!memory) return;
     memcpy(&block, (char *)memory - sizeof block, sizeof block);
-    zfi_free(&((zfi_cpu *)self)->memory, block, bytes + ZFI_ALIGN + sizeof block);
+    zfi_free(&((zfi_cpu *)self)->memory, block, bytes + zfi_cpu_align(bytes) + sizeof block);
 }
 
 static zf_status zfi_cpu_copy(void *self, void *to, const void *from, size_t bytes, zf_copy kind,

@@ -897,6 +897,26 @@ static bool trained_look(trained *r)
     return true;
 }
 
+/* A step's plan and memory are aligned so that the disk moves its values without staging. */
+TEST_ONCE(disk_needs_no_staging_in_a_step)
+{
+    static trained r;
+    static setup s;
+    zfi_disk *disk = NULL;
+    zfi_disk_info before, after;
+    setup_new(t, &s);
+    setup_close(&s);
+    test_defer(t, trained_free, &r);
+    NEED(t, trained_new(&r, &s, ZF_DISK), &s.error);
+    for (int n = 0; n < zfi_len(r.store->pieces); n++)
+        if (r.store->pieces[n].disk) disk = r.store->pieces[n].disk;
+    before = zfi_disk_info_of(disk);
+    OK(t, zf_step(r.program), zf_program_error(r.program));
+    after = zfi_disk_info_of(disk);
+    CHECK(t, after.reads == before.reads + 4 && after.writes == before.writes + 4);
+    CHECK(t, after.staged == before.staged);
+}
+
 /* Requests are cut short, delayed and refused for a moment: the same bits. The disk fails in a
  * step: ZF_ERR_IO, which names the state, its byte, and the file; after zf_load the same program
  * goes on with the same bits. */

@@ -1079,7 +1079,8 @@ typedef struct zf_comm zf_comm;       /* section 6 */
 /* The speeds of a machine, by which passes choose between plans, and zf_graph_estimate foretells
  * the time of a step. */
 typedef struct zf_cost {
-    double flops_per_s;      /* of matrix products, on one rank */
+    double flops_per_s;      /* of matrix products, on one rank; */
+    double half_flops_per_s; /* where operands have 16 bits; 0: the same */
     double bytes_per_s;      /* of memory, by everything else */
     double link_bytes_per_s; /* that a rank sends, */
     double link_latency_s;   /* of a collective: inside a node, or where there is only one */
@@ -1093,6 +1094,9 @@ typedef struct zf_cost {
     double upload_bytes_per_s, upload_latency_s;     /* host to device */
     double read_bytes_per_s, read_latency_s;         /* disk to host */
     double write_bytes_per_s, write_latency_s;       /* host to disk */
+    /* The part of computing on the device, 0 to 1, that is lost while such a copy runs beside it: on
+     * a CPU they share processors and memory. Between device and host memory, and of the disk */
+    double copy_load, disk_load;
 } zf_cost;
 /* Of a small CPU, a 10 Gbit/s network, copies at 10 GB/s, and an SSD that reads 2 and writes 1
  * GB/s */
@@ -1105,9 +1109,9 @@ typedef struct zf_calibrate_desc {
     int32_t nodes;       /* as zf_zero_desc.nodes: with several, both links are measured */
     const char *offload_dir; /* a folder on the disk; NULL: the disk is the default */
 } zf_calibrate_desc;
-/* Measures it, in a fraction of a second, and about a second more for a disk: products and sums of
- * f32, copies between the spaces, an update in host memory, all_gathers, and a file of 256 MiB in
- * the folder, which it removes. All ranks must call, and all get rank 0's values, so that their
+/* Measures it, in a fraction of a second, and about a second more for a disk: products of f32 and
+ * bf16, sums, copies between the spaces, alone and beside products, an update in host memory,
+ * all_gathers, and a file of 256 MiB in the folder, which it removes. All ranks must call, and all get rank 0's values, so that their
  * plans are the same. On an error *cost does not change; an error on one rank is the error on all.
  * desc NULL: defaults. */
 ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_error *error);
@@ -1655,7 +1659,8 @@ typedef struct zf_estimate {
 
 /* Plays the step on its queues: a node on queue compute begins where the one before it ends, one on
  * another queue where it is issued, each when its resource is free, and a wait ends with what it
- * waits for. Nodes take what the table says of their FLOPs and bytes. Without zf_prefetch all is on
+ * waits for. Of the time of a copy that is hidden, the part that it takes from computing (copy_load,
+ * disk_load) counts as exposed. Nodes take what the table says of their FLOPs and bytes. Without zf_prefetch all is on
  * queue compute, and everything is exposed. Requires: nothing, but the plan is final behind
  * zf_memory. cost NULL: the default. ZF_ERR_ARGUMENT for rates that are not above 0. */
 ZF_API zf_status zf_graph_estimate(zf_graph *graph, const zf_cost *cost, zf_estimate *estimate);

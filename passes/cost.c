@@ -1,6 +1,7 @@
 /* Times by a cost table: seconds of a computation, a collective or a copy.
  *
- *     matmul  linear  attention ...  FLOPs / flops_per_s + bytes / bytes_per_s
+ *     matmul  linear  attention ...  FLOPs / flops_per_s + bytes / bytes_per_s; of 16-bit values
+ *                                    FLOPs / half_flops_per_s
  *     an update in host memory       bytes / host_bytes_per_s
  *     a collective                   latency + bytes that a rank sends inside its node /
  *                                    link_bytes_per_s + to other nodes / between_bytes_per_s
@@ -23,16 +24,22 @@ static const struct {
     {                                                                                              \
 #name, offsetof(zf_cost, name), 0, 1e6, optional                                           \
     }
-    ZFI_RATE(flops_per_s, false),        ZFI_RATE(bytes_per_s, false),
-    ZFI_RATE(link_bytes_per_s, false),   ZFI_DELAY(link_latency_s, false),
+#define ZFI_PART(name)                                                                             \
+    {                                                                                              \
+#name, offsetof(zf_cost, name), 0, 1, true                                                 \
+    }
+    ZFI_RATE(flops_per_s, false),        ZFI_RATE(half_flops_per_s, true),
+    ZFI_RATE(bytes_per_s, false),        ZFI_RATE(link_bytes_per_s, false),   ZFI_DELAY(link_latency_s, false),
     ZFI_RATE(between_bytes_per_s, true), ZFI_DELAY(between_latency_s, true),
     ZFI_RATE(host_bytes_per_s, true),    ZFI_RATE(download_bytes_per_s, true),
     ZFI_DELAY(download_latency_s, true), ZFI_RATE(upload_bytes_per_s, true),
     ZFI_DELAY(upload_latency_s, true),   ZFI_RATE(read_bytes_per_s, true),
     ZFI_DELAY(read_latency_s, true),     ZFI_RATE(write_bytes_per_s, true),
-    ZFI_DELAY(write_latency_s, true),
+    ZFI_DELAY(write_latency_s, true),    ZFI_PART(copy_load),
+    ZFI_PART(disk_load),
 #undef ZFI_RATE
 #undef ZFI_DELAY
+#undef ZFI_PART
 };
 
 enum { ZFI_COST_MEMBERS = ZFI_COUNT(zfi_cost_members) };
@@ -45,6 +52,7 @@ static double *zfi_cost_member(zf_cost *cost, int k)
 ZF_API zf_cost zf_cost_default(void)
 {
     return (zf_cost){.flops_per_s = 1e11,
+                     .half_flops_per_s = 1e11,
                      .bytes_per_s = 1e10,
                      .link_bytes_per_s = 1e9,
                      .link_latency_s = 2e-5,
@@ -61,11 +69,13 @@ ZF_API zf_cost zf_cost_default(void)
                      .write_latency_s = 1e-4};
 }
 
-/* The table with defaults for optional rates that are 0, and for their latencies: for the link
- * between nodes the link's own. NULL: the default table. */
+/* The table with defaults for optional rates that are 0, and for their latencies: for products of
+ * 16-bit values those of others, for the link between nodes the link's own. NULL: the default
+ * table. */
 static zf_cost zfi_cost_resolved(const zf_cost *cost)
 {
     zf_cost all = zf_cost_default(), mine = cost ? *cost : all;
+    all.half_flops_per_s = mine.flops_per_s;
     all.between_bytes_per_s = mine.link_bytes_per_s, all.between_latency_s = mine.link_latency_s;
     for (int k = 0; k < ZFI_COST_MEMBERS; k++) {
         const bool rate = zfi_cost_members[k].least > 0;
@@ -77,16 +87,19 @@ static zf_cost zfi_cost_resolved(const zf_cost *cost)
     return mine;
 }
 
-/* Checks that rates are above 0 and latencies at least 0. */
+/* Checks that rates are above 0, latencies at least 0, and parts from 0 to 1. */
 static zf_status zfi_check_cost(zf_graph *g, const char *call, const zf_cost *cost)
 {
     zf_cost all = zfi_cost_resolved(cost);
     for (int k = 0; k < ZFI_COST_MEMBERS; k++) {
         const double x = *zfi_cost_member(&all, k);
-        if (zfi_cost_members[k].least > 0 ? x > 0 : x >= 0) continue;
+        const bool part = zfi_cost_members[k].most <= 1;
+        if (zfi_cost_members[k].least > 0 ? x > 0 : x >= 0 && (!part || x <= 1)) continue;
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "%s: %s of the cost table is %g; it must be %s",
                         call, zfi_cost_members[k].name, x,
-                        zfi_cost_members[k].least > 0 ? "above 0" : "0 or more");
+                        zfi_cost_members[k].least > 0 ? "above 0"
+                        : part                        ? "from 0 to 1"
+                                                      : "0 or more");
     }
     return ZF_OK;
 }
@@ -129,9 +142,11 @@ static double zfi_node_seconds(const zf_graph *g, const zf_cost *cost, int32_t i
 {
     const zfi_node *node = &g->nodes[id];
     double bytes, flops;
+    bool half;
     if (!zfi_works(g, id) || zfi_has(g, id, ZF_OP_COLLECTIVE) || node->op == ZF_OP_copy) return 0;
     flops = zfi_node_work(g, node, &bytes);
-    return flops / cost->flops_per_s +
+    half = node->arg_count && zf_dtype_size(g->nodes[node->args[0]].dtype) == 2;
+    return flops / (half ? cost->half_flops_per_s : cost->flops_per_s) +
            bytes / (node->space == ZF_HOST ? cost->host_bytes_per_s : cost->bytes_per_s);
 }
 

@@ -5,7 +5,8 @@
  *     read      | copy | copy |                         ^
  *
  *     ::::  exposed: queue compute waits for another resource. The time of queue compute itself
- *           counts as exposed too, so that all exposed times add up to the time of the step
+ *           counts as exposed too, so that all exposed times add up to the time of the step. So
+ *           does the part of hidden copies that slows computation down
  *
  * A resource does one thing at a time, in the order in which nodes are issued: gathers and
  * reductions share one link, though they have two queues. Everything on a queue is waited for
@@ -84,6 +85,14 @@ static void zfi_play_seconds(zfi_simulation *s, int32_t id)
     else zfi_expose(s, resource, end);
 }
 
+/* Adds the time that hidden copies take from computing. */
+static void zfi_add_loads(zf_estimate *e, const zf_cost *cost)
+{
+    for (int k = ZF_RESOURCE_DOWNLOAD; k <= ZF_RESOURCE_WRITE; k++)
+        e->exposed[k] += (e->busy[k] - e->exposed[k]) *
+                         (k < ZF_RESOURCE_READ ? cost->copy_load : cost->disk_load);
+}
+
 /* The estimate of a graph, with a table that has been checked. */
 static zf_status zfi_estimate(zf_graph *g, const zf_cost *cost, zf_estimate *e)
 {
@@ -97,6 +106,7 @@ static zf_status zfi_estimate(zf_graph *g, const zf_cost *cost, zf_estimate *e)
         if (g->nodes[g->order[i]].update && !update) update = true, s.times = 1;
         zfi_play_seconds(&s, g->order[i]);
     }
+    zfi_add_loads(e, &s.cost);
     for (int k = 0; k < ZF_RESOURCES; k++) e->seconds += e->exposed[k];
     zfi_free(&g->memory, s.done, nodes * sizeof *s.done);
     return ZF_OK;

@@ -8,7 +8,8 @@
  *     }
  *
  * Rates are measured with the operations of real steps: products and memory with small programs on
- * the backend, on all ranks at the same time; the link with collectives; the disk with its engine.
+ * the backend, on all ranks at the same time; the link with collectives; the disk with its engine;
+ * what copies take from computing, with products beside them.
  * Each size runs once to warm up; then the median of several runs counts. If a size takes too
  * little time to measure, a larger one is tried. All ranks use rank 0's values, so that their plans
  * are the same. */
@@ -25,8 +26,8 @@ enum {
     ZFI_COST_COPY = 16 << 20 /* bytes of a large copy or transfer */
 };
 
-static const double zfi_cost_enough = 2e-3; /* seconds of a run that is long enough */
-static const double zfi_cost_budget = 2e-2; /* seconds of all runs of one size */
+static const double zfi_cost_enough = 1e-2; /* seconds of a run that is long enough */
+static const double zfi_cost_budget = 5e-2; /* seconds of all runs of one size */
 static const double zfi_cost_disk = 0.3;    /* seconds of a round of transfers */
 
 /* --------------------------------------------------------------------------------- measuring */
@@ -66,18 +67,27 @@ static zf_status zfi_time_graph(zf_graph *g, zf_backend *backend, double *second
     return status;
 }
 
-static zf_status zfi_measure_products(zf_backend *backend, zf_cost *cost, zf_error *error)
+/* A product of two squares; NULL without memory. */
+static zf_graph *zfi_product_graph(int64_t width, zf_dtype dtype)
+{
+    const zf_param_desc of = {.dtype = dtype};
+    zf_graph *g = zf_graph_new(NULL);
+    zf_tensor a = zf_param(g, "a", ZF_SHAPE(width, width), &of),
+              b = zf_param(g, "b", ZF_SHAPE(width, width), &of);
+    zf_output(zf_matmul(a, b), "c");
+    return g;
+}
+
+/* Measures products of values of this dtype. */
+static zf_status zfi_measure_products(zf_backend *backend, zf_dtype dtype, double *flops_per_s,
+                                      zf_error *error)
 {
     zf_status status = ZF_OK;
     double seconds = 0;
     for (int64_t n = ZFI_COST_WIDTH;
          n <= ZFI_COST_MOST_WIDTH && !status && seconds < zfi_cost_enough; n *= 2) {
-        zf_graph *g = zf_graph_new(NULL);
-        zf_tensor a = zf_param(g, "a", ZF_SHAPE(n, n), NULL),
-                  b = zf_param(g, "b", ZF_SHAPE(n, n), NULL);
-        zf_output(zf_matmul(a, b), "c");
-        status = zfi_time_graph(g, backend, &seconds, error);
-        if (!status) cost->flops_per_s = 2.0 * (double)n * (double)n * (double)n / seconds;
+        status = zfi_time_graph(zfi_product_graph(n, dtype), backend, &seconds, error);
+        if (!status) *flops_per_s = 2.0 * (double)n * (double)n * (double)n / seconds;
     }
     return status;
 }
@@ -161,29 +171,84 @@ static zf_status zfi_measure_link(const zf_comm *comm, zfi_mesh mesh, const void
                               &cost->between_bytes_per_s, &cost->between_latency_s, error);
 }
 
-/* Seconds of a copy from the device to host memory, or back, launched as in a step. */
+/* A copy, launched as in a step. */
+typedef struct zfi_copying {
+    zf_run run;
+    zf_array from, to;
+    zf_launch launch;
+} zfi_copying;
+
+/* disk: NULL, or that of one of the two addresses. */
+static void zfi_make_copy(zfi_copying *c, const zf_backend *backend, void *to, void *from,
+                          size_t bytes, uint8_t queue, void *disk, zf_error *error)
+{
+    const zf_shape shape = {1, {(int64_t)bytes}};
+    *c = (zfi_copying){.run = {.world = 1, .nodes = 1},
+                       .from = {from, ZF_U8, shape},
+                       .to = {to, ZF_U8, shape}};
+    c->launch = (zf_launch){.op = ZF_OP_copy,
+                            .arg_count = 1,
+                            .args = &c->from,
+                            .out = c->to,
+                            .disk = disk,
+                            .space = queue == ZFI_QUEUE_UPLOAD ? ZF_DEVICE : ZF_HOST,
+                            .run = &c->run,
+                            .backend = backend->self,
+                            .queue = queue,
+                            .error = error};
+}
+
+/* Seconds of running the launches of a program on the CPU so many times. */
+static double zfi_time_launches(const zf_program *p, int times)
+{
+    const double start = zfi_now();
+    for (int k = 0; k < times; k++)
+        for (int32_t n = 0; n < p->launch_count; n++)
+            if (p->backend->launch(p->backend->self, &p->launches[n])) return 0;
+    return zfi_now() - start;
+}
+
+/* The part of computing that is lost while a copy runs beside it: products take longer then. A
+ * device with memory of its own loses nothing. */
+static zf_status zfi_measure_load(zf_backend *backend, const zf_launch *copy, double *load,
+                                  zf_error *error)
+{
+    enum { PRODUCTS = 8, COPIES = 8, WIDTH = 2 * ZFI_COST_WIDTH };
+    zf_graph *g;
+    zf_program *p;
+    zf_status status = ZF_OK;
+    double times[ZFI_COST_RUNS];
+    if (!backend->host_memory) return ZF_OK;
+    if (!(g = zfi_product_graph(WIDTH, ZF_F32))) return zfi_nomem(error);
+    p = zf_compile(g, &(zf_compile_desc){.backend = backend});
+    if (!p) status = zfi_fail(error, zf_graph_status(g), "%s", zf_graph_error(g));
+    for (int run = 0; run < ZFI_COST_RUNS && !status; run++) {
+        const double alone = zfi_time_launches(p, PRODUCTS);
+        double beside;
+        for (int k = 0; k < COPIES && !status; k++) status = backend->launch(backend->self, copy);
+        beside = zfi_time_launches(p, PRODUCTS);
+        if (!status) status = backend->wait(backend->self, copy);
+        times[run] = beside > alone ? 1 - alone / beside : 0;
+    }
+    if (!status) *load = zfi_median(times, ZFI_COST_RUNS);
+    zf_program_free(p);
+    zf_graph_free(g);
+    return status;
+}
+
+/* Seconds of a copy from the device to host memory, or back. */
 static zf_status zfi_time_copies(zf_backend *backend, void *device, void *host, bool up,
                                  size_t bytes, int runs, double *seconds, zf_error *error)
 {
-    const zf_run run = {.world = 1, .nodes = 1};
-    const zf_shape shape = {1, {(int64_t)bytes}};
-    const zf_array from = {up ? host : device, ZF_U8, shape};
-    const zf_array to = {up ? device : host, ZF_U8, shape};
-    const zf_launch copy = {.op = ZF_OP_copy,
-                            .arg_count = 1,
-                            .args = &from,
-                            .out = to,
-                            .space = up ? ZF_DEVICE : ZF_HOST,
-                            .run = &run,
-                            .backend = backend->self,
-                            .queue = up ? ZFI_QUEUE_UPLOAD : ZFI_QUEUE_DOWNLOAD,
-                            .error = error};
     double times[ZFI_COST_LATENCIES + 1];
     zf_status status = ZF_OK;
+    zfi_copying copy;
+    zfi_make_copy(&copy, backend, up ? device : host, up ? host : device, bytes,
+                  up ? ZFI_QUEUE_UPLOAD : ZFI_QUEUE_DOWNLOAD, NULL, error);
     for (int k = 0; k <= runs && !status; k++) { /* the first one warms up */
         const double start = zfi_now();
-        status = backend->launch(backend->self, &copy);
-        if (!status) status = backend->wait(backend->self, &copy);
+        status = backend->launch(backend->self, &copy.launch);
+        if (!status) status = backend->wait(backend->self, &copy.launch);
         if (!status) status = backend->synchronize(backend->self, error);
         times[k] = zfi_now() - start;
     }
@@ -210,6 +275,11 @@ static zf_status zfi_measure_copies(zf_backend *backend, zf_cost *cost, zf_error
         *(up ? &cost->upload_bytes_per_s : &cost->download_bytes_per_s) =
             ZFI_COST_COPY / (large > 2 * small ? large - small : large);
         *(up ? &cost->upload_latency_s : &cost->download_latency_s) = small;
+    }
+    if (device && !status) {
+        zfi_copying copy;
+        zfi_make_copy(&copy, backend, device, host, ZFI_COST_COPY, ZFI_QUEUE_UPLOAD, NULL, error);
+        status = zfi_measure_load(backend, &copy.launch, &cost->copy_load, error);
     }
     if (!host && !pinned) zfi_nomem(error);
     if (!host || !device) status = error->status;
@@ -308,8 +378,8 @@ static double zfi_time_pages(const zfi_disk_trial *t, bool write, zf_error *erro
 /* Measures a rank's offload file in `folder`, which is removed afterwards. It is written once
  * before, since the first write may take longer, and a step writes the same places again and
  * again. */
-static zf_status zfi_measure_disk(const char *folder, int32_t rank, int32_t world, zf_cost *cost,
-                                  zf_error *error)
+static zf_status zfi_measure_disk(zf_backend *backend, const char *folder, int32_t rank,
+                                  int32_t world, zf_cost *cost, zf_error *error)
 {
     const int64_t all = (int64_t)ZFI_DISK_CHUNKS * ZFI_COST_COPY;
     const size_t room = 2 * ZFI_COST_COPY + ZFI_DISK_ALIGN;
@@ -340,6 +410,12 @@ static zf_status zfi_measure_disk(const char *folder, int32_t rank, int32_t worl
         cost->write_latency_s = zfi_time_pages(&t, true, error);
         cost->read_latency_s = zfi_time_pages(&t, false, error);
     }
+    if (t.disk && !error->status) {
+        zfi_copying copy;
+        zfi_make_copy(&copy, backend, t.data, t.disk->base, ZFI_COST_COPY, ZFI_QUEUE_READ, t.disk,
+                      error);
+        zfi_measure_load(backend, &copy.launch, &cost->disk_load, error);
+    }
     zfi_disk_close(t.disk);
     zfi_free(&memory, memory_at, room);
     return error->status;
@@ -353,7 +429,7 @@ static zf_status zfi_measure_spaces(const zf_calibrate_desc *d, zf_backend *back
     if (!host) host = own = zf_cpu_backend(NULL, error);
     if (host && !zfi_measure_copies(backend, cost, error) &&
         !zfi_measure_updates(host, cost, error) && d->offload_dir)
-        zfi_measure_disk(d->offload_dir, d->comm ? d->comm->rank : 0, d->comm ? d->comm->world : 1,
+        zfi_measure_disk(backend, d->offload_dir, d->comm ? d->comm->rank : 0, d->comm ? d->comm->world : 1,
                          cost, error);
     zf_backend_free(own);
     return error->status;
@@ -377,7 +453,8 @@ static zf_status zfi_measure_rank(const zf_calibrate_desc *d, zf_backend *backen
                                   zf_error *error)
 {
     zf_error mine = {ZF_OK, ""};
-    zf_status status = zfi_measure_products(backend, cost, &mine);
+    zf_status status = zfi_measure_products(backend, ZF_F32, &cost->flops_per_s, &mine);
+    if (!status) status = zfi_measure_products(backend, ZF_BF16, &cost->half_flops_per_s, &mine);
     if (!status) status = zfi_measure_memory(backend, cost, &mine);
     if (!status) status = zfi_measure_spaces(d, backend, cost, &mine);
     return status ? zfi_fail(error, status, "zf_calibrate: %s", mine.text) : ZF_OK;
@@ -442,7 +519,7 @@ ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocato
     zf_error mine = {ZF_OK, ""};
     zf_json *file = path && cost ? zf_json_read(path, allocator, &mine) : NULL;
     zf_cost read = zf_cost_default();
-    read.between_bytes_per_s = 0; /* then it is the link's */
+    read.half_flops_per_s = read.between_bytes_per_s = 0; /* then they are others of the table */
     if (!path || !cost)
         return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_cost_read: %s is NULL", path ? "cost" : "path");
     if (file && zf_json_type_of(file) != ZF_JSON_OBJECT)

@@ -17,7 +17,7 @@
 
 enum { RANKS = 4 };
 
-enum { MEMBERS = sizeof(zf_cost) / sizeof(double) };
+enum { MEMBERS = sizeof(zf_cost) / sizeof(double), RATES = MEMBERS - 2 /* and their latencies */ };
 
 /* Member k in the order of the declaration. */
 static double member_of(const zf_cost *c, int k)
@@ -30,8 +30,8 @@ static double member_of(const zf_cost *c, int k)
 static bool is_table(const zf_cost *c)
 {
     bool good = true;
-    for (int k = 0; k < MEMBERS; k++) good &= member_of(c, k) > 0 && member_of(c, k) < DBL_MAX;
-    return good;
+    for (int k = 0; k < RATES; k++) good &= member_of(c, k) > 0 && member_of(c, k) < DBL_MAX;
+    return good && c->copy_load >= 0 && c->copy_load <= 1 && c->disk_load >= 0 && c->disk_load <= 1;
 }
 
 static bool same(const zf_cost *a, const zf_cost *b) { return !memcmp(a, b, sizeof *a); }
@@ -52,8 +52,8 @@ TEST_ONCE(cost_alone)
                         &cost, &error),
            error.text);
         CHECK(t, is_table(&cost));
-        for (int n = 0; n < MEMBERS; n++) { /* links, and without a folder the disk */
-            const bool left = (n >= 2 && n < 6) || (!k && n >= MEMBERS - 4);
+        for (int n = 0; n < RATES; n++) { /* links, and without a folder the disk */
+            const bool left = (n >= 3 && n < 7) || (!k && n >= RATES - 4);
             CHECK(t, (member_of(&cost, n) == member_of(&plain, n)) == left);
         }
     }
@@ -116,7 +116,7 @@ TEST_ONCE(cost_of_ranks)
         const zf_cost *c = &members[r].cost;
         CHECK(t, !members[r].status && is_table(c));
         CHECK(t, same(c, &members[0].cost));
-        for (int n = 0; n < MEMBERS - 4; n++) CHECK(t, member_of(c, n) != member_of(&plain, n));
+        for (int n = 0; n < RATES - 4; n++) CHECK(t, member_of(c, n) != member_of(&plain, n));
         CHECK(t, c->between_bytes_per_s != c->link_bytes_per_s);
     }
     for (int r = 0; r < RANKS; r++) members[r].nodes = 3;
@@ -190,9 +190,10 @@ TEST(cost_files)
     const char *path = test_path("cost.json");
     const zf_cost tables[] = {
         zf_cost_default(),
-        {1, 1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0},
-        {1e24, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6},
-        {123456789.125, 1.0 / 3 + 1, 0x1.23456789abcdep40, 0x1p-60, 14, 15, 5, 6, 7, 8, 9, 10, 11, 12, 13}};
+        {1, 1, 1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0, 0, 1},
+        {1e24, 1e24, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1, 0},
+        {123456789.125, 16, 1.0 / 3 + 1, 0x1.23456789abcdep40, 0x1p-60, 14, 15, 5, 6, 7, 8, 9, 10, 11, 12, 13,
+         0.25, 0.5}};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++) {
         zf_error error = {ZF_OK, ""};
         zf_cost cost = {0};
@@ -205,7 +206,7 @@ TEST(cost_files)
     { /* what lies between spaces has defaults */
         zf_error error = {ZF_OK, ""};
         zf_cost cost = {0}, want = zf_cost_default();
-        want.flops_per_s = 2e9, want.bytes_per_s = 4, want.link_bytes_per_s = 3;
+        want.flops_per_s = want.half_flops_per_s = 2e9, want.bytes_per_s = 4, want.link_bytes_per_s = 3;
         want.link_latency_s = 0, want.read_bytes_per_s = 7;
         want.between_bytes_per_s = 3, want.between_latency_s = 0;
         OK(t, zf_cost_read(path, &cost, &t->allocator, &error), error.text);
@@ -216,7 +217,7 @@ TEST(cost_files)
         zf_cost cost = {.flops_per_s = 1, .bytes_per_s = 2, .link_bytes_per_s = 3,
                         .read_bytes_per_s = 8, .write_latency_s = 5},
                 want = zf_cost_default();
-        want.flops_per_s = 1, want.bytes_per_s = 2, want.link_bytes_per_s = 3;
+        want.flops_per_s = want.half_flops_per_s = 1, want.bytes_per_s = 2, want.link_bytes_per_s = 3;
         want.link_latency_s = 0, want.read_bytes_per_s = 8, want.read_latency_s = 0;
         want.between_bytes_per_s = 3, want.between_latency_s = 0;
         OK(t, zf_cost_save(&cost, path, &t->allocator, &error), error.text);
@@ -245,10 +246,10 @@ TEST_ONCE(cost_bad_files)
          ":1:73: expected ',' or '}' in the object that began on line 1, found the end of the "
          "text"},
         {"{" ALL ",\n \"flops\": 1}",
-         ":2:11: flops is no rate; there are flops_per_s, bytes_per_s, link_bytes_per_s, "
+         ":2:11: flops is no rate; there are flops_per_s, half_flops_per_s, bytes_per_s, link_bytes_per_s, "
          "link_latency_s, between_bytes_per_s, between_latency_s, host_bytes_per_s, download_bytes_per_s, download_latency_s, "
          "upload_bytes_per_s, upload_latency_s, read_bytes_per_s, read_latency_s, "
-         "write_bytes_per_s and write_latency_s"},
+         "write_bytes_per_s, write_latency_s, copy_load and disk_load"},
         {"{" ALL ", \"flops_per_s\": 2}",
          ":1:75: the key \"flops_per_s\" is already there, on line 1"},
         {"{}", ":1:1: the top value lacks \"flops_per_s\""},
@@ -260,6 +261,8 @@ TEST_ONCE(cost_bad_files)
          ":1:32: bytes_per_s must be a number from 1.0 to 1e24, not 0"},
         {"{\"flops_per_s\":1,\"bytes_per_s\":1,\"link_bytes_per_s\":1e25,\"link_latency_s\":1}",
          ":1:53: link_bytes_per_s must be a number from 1.0 to 1e24, not 1e25"},
+        {"{" ALL ",\n \"disk_load\": 1.5}",
+         ":2:15: disk_load must be a number from 0.0 to 1.0, not 1.5"},
         {"{" ALL ",\n \"write_bytes_per_s\": 0}",
          ":2:23: write_bytes_per_s must be a number from 1.0 to 1e24, not 0"},
         {"{\"flops_per_s\":1,\"bytes_per_s\":1,\"link_bytes_per_s\":1,\"link_latency_s\":-1}",

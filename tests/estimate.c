@@ -90,7 +90,15 @@ TEST(estimate_of_copies)
                     [ZF_RESOURCE_DOWNLOAD] = copy - 512 + copy + rate,
                     [ZF_RESOURCE_UPLOAD] = upload - write, /* the write began at the same time */
                     [ZF_RESOURCE_WRITE] = write}};
+    zf_cost loaded = hand;
+    expected more = want;
     CHECK(t, is_estimated(t, text, &hand, &want));
+    /* of what is hidden, a quarter or a half slows computing down */
+    loaded.copy_load = 0.25, loaded.disk_load = 0.5;
+    for (int k = ZF_RESOURCE_DOWNLOAD; k <= ZF_RESOURCE_WRITE; k++)
+        more.exposed[k] += (want.busy[k] - want.exposed[k]) * (k < ZF_RESOURCE_READ ? 0.25 : 0.5);
+    CHECK(t, more.exposed[ZF_RESOURCE_READ] == 0.5 * read);
+    CHECK(t, is_estimated(t, text, &loaded, &more));
 }
 
 /* Gathers and reductions have queues of their own, and one link. A rank of two

@@ -323,6 +323,29 @@ static void close_job(run_job *job)
     dataset_close(&job->data, job->sample);
 }
 
+/* The rates that were measured, and the time of a step by those of --cost. */
+static void print_estimate(const run *r)
+{
+    const settings *o = &r->job->o;
+    const zf_cost *cost = settings_measures(o) ? &r->session.cost : &r->job->cost;
+    zf_estimate e;
+    if (settings_measures(o)) {
+        printf("measured: %.3g GFLOP/s, memory %.3g GB/s, link %.3g GB/s after %.3g us",
+               1e-9 * cost->flops_per_s, 1e-9 * cost->bytes_per_s, 1e-9 * cost->link_bytes_per_s,
+               1e6 * cost->link_latency_s);
+        if (o->offload_dir)
+            printf(", disk %.3g and %.3g GB/s", 1e-9 * cost->read_bytes_per_s,
+                   1e-9 * cost->write_bytes_per_s);
+        printf("\n");
+    }
+    if (zf_graph_estimate(r->session.graph, cost, &e)) return;
+    printf("a step is estimated at %.3g s", e.seconds);
+    for (int k = ZF_RESOURCE_LINK; k < ZF_RESOURCES; k++)
+        if (e.exposed[k] > 0.005 * e.seconds)
+            printf(", %.2g of them wait for %s", e.exposed[k], zf_resource_name((zf_resource)k));
+    printf("\n");
+}
+
 static void print_beginning(const run *r)
 {
     const run_job *job = r->job;
@@ -338,10 +361,7 @@ static void print_beginning(const run *r)
     if (job->ranks.world > 1)
         printf(" on each of %d ranks (ZeRO stage %d)", (int)job->ranks.world, (int)o->zero);
     printf("\n");
-    if (settings_measures(o))
-        printf("measured: %.3g GFLOP/s, memory %.3g GB/s, link %.3g GB/s after %.3g us\n",
-               1e-9 * r->session.cost.flops_per_s, 1e-9 * r->session.cost.bytes_per_s,
-               1e-9 * r->session.cost.link_bytes_per_s, 1e6 * r->session.cost.link_latency_s);
+    if (o->cost) print_estimate(r);
     if (o->lora)
         printf("LoRA: %.3g million of them are trained, of rank %lld%s\n",
                1e-6 * (double)trained_count(r->session.graph), (long long)job->lora.desc.rank,

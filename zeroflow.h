@@ -1039,7 +1039,8 @@ ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
  * Requires: zf_zero; before zf_prefetch. desc NULL: everything stays on the device.
  *
  * With zf_prefetch and one micro-batch, updates run during the backward pass: states are read while
- * gradients are computed, and a bucket is updated as soon as its gradient is in host memory. The
+ * gradients are computed, and a bucket is updated as soon as its gradient is in host memory;
+ * parameters that the backward pass has read from a disk are not read again for that. The
  * update section then begins after the forward pass, when all scalar outputs of the micro section
  * (the loss) have been checked; without such an output nothing overlaps. The norm of zf_clip, and
  * the check for a skipped step of f16, need all gradients, so they end with the backward pass; with
@@ -1127,9 +1128,11 @@ ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_al
 typedef struct zf_prefetch_desc {
     /* The maximum bytes of parameters gathered ahead, of gradients that wait to be reduced, of
      * operands kept for gradients that are computed later, and of copies in one direction that are
-     * on their way or read ahead; 0: no overlap */
+     * on their way or made ahead; 0: no overlap */
     size_t bytes;
-    size_t host_bytes; /* of host memory: what is read from a disk ahead; 0: as `bytes` */
+    /* Of host memory: what is read from a disk ahead for the device, and as much for updates; 0: as
+     * `bytes` */
+    size_t host_bytes;
     /* Stage 3, and parameters that zf_offload brings: buckets stay on the device between forward
      * and backward pass, which saves bringing them again, as far as the plan stays within
      * zf_training.memory_limit */
@@ -1223,8 +1226,8 @@ typedef struct zf_training {
     /* zf_recompute and zf_prefetch choose between plans by these: */
     size_t memory_limit; /* bytes; 0: none */
     zf_backend *backend; /* its scratch is counted in plans; NULL: none */
-    /* NULL: gathers are issued as early as prefetch.bytes allow; else only as early as needed to
-     * hide their time */
+    /* NULL: gathers and copies of zf_offload are issued as early as prefetch.bytes allow; else only
+     * as early as needed to hide their time */
     const zf_cost *cost;
     /* NULL: nothing is printed; else the graph after each pass that changes it, under "# after
      * PASS" */
@@ -3021,6 +3024,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/account.c"
 #include "passes/estimate.c"
 #include "passes/beside.c"
+#include "passes/reuse.c"
 #include "passes/prefetch.c"
 #include "passes/recompute_alive.c"
 #include "passes/recompute_order.c"

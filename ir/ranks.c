@@ -750,6 +750,23 @@ static void zfi_mend(zfi_ranks *r, int32_t id)
     }
 }
 
+/* The node that is a copy: this one, or what it is a piece of; 0: neither is. */
+static int32_t zfi_copy_at(const zf_graph *g, int32_t id)
+{
+    if (g->nodes[id].op == ZF_OP_piece) id = g->nodes[id].args[0];
+    return g->nodes[id].op == ZF_OP_copy ? id : 0;
+}
+
+/* The node is a copy of `of`; or both are the same piece, of a copy and of its original. */
+static bool zfi_is_copy_of(const zfi_ranks *r, int32_t id, int32_t of)
+{
+    const zfi_node *node = &r->graph->nodes[id], *original = &r->graph->nodes[of];
+    if (node->op == ZF_OP_copy) return node->args[0] == of;
+    return node->op == ZF_OP_piece && original->op == ZF_OP_piece &&
+           zfi_copy_at(r->graph, id) && r->at[id].at == r->at[of].at &&
+           r->graph->nodes[node->args[0]].args[0] == original->args[0];
+}
+
 /* Checks writes to copies, whose originals do not change before a copy back; and copies back. */
 static void zfi_check_copies(zfi_ranks *r, int32_t id)
 {
@@ -758,15 +775,15 @@ static void zfi_check_copies(zfi_ranks *r, int32_t id)
     int32_t from;
     bool sum;
     for (int32_t k = 0; k < node->arg_count && k < 31; k++) {
-        const int32_t x = node->args[k];
-        const bool copy = g->nodes[x].op == ZF_OP_copy;
+        const int32_t x = node->args[k], copy = zfi_copy_at(g, x);
         if (!(zfi_written_args(g, node) >> k & 1) || (!copy && zfi_writes_into(g, id, k))) continue;
-        if (copy && g->nodes[x].arg_count > 1)
-            zfi_verify_fail(g, id, "it writes %%%d, which is %%%d, and not that", (int)x,
-                            (int)g->nodes[x].args[1]);
+        if (copy && g->nodes[copy].arg_count > 1)
+            zfi_verify_fail(g, id, "it writes %%%d, which is %%%d, and not that", (int)copy,
+                            (int)g->nodes[copy].args[1]);
         if (copy) {
             r->at[x].torn = id;
-            zfi_tear(r, (int32_t)(zfi_copied(g, &g->nodes[x]) - g->nodes), id);
+            r->at[copy].changed = true;
+            zfi_tear(r, (int32_t)(zfi_copied(g, &g->nodes[copy]) - g->nodes), id);
         } else if (zfi_is_part(&g->nodes[x])) {
             zfi_tear(r, x, id);
             zfi_mend(r, x);
@@ -777,7 +794,7 @@ static void zfi_check_copies(zfi_ranks *r, int32_t id)
     from = node->args[0];
     if (sum && zfi_is_sum(&g->nodes[from]) && g->nodes[from].arg_count > 1)
         from = g->nodes[from].args[1];
-    if (g->nodes[from].op != ZF_OP_copy || g->nodes[from].args[0] != node->args[1])
+    if (!zfi_is_copy_of(r, from, node->args[1]))
         zfi_verify_fail(g, id,
                         sum ? "operand 0 must be a sum onto a copy of %%%d, which it brings back"
                             : "operand 0 must be a copy of %%%d, which it brings back",
@@ -819,7 +836,7 @@ static void zfi_check_operands(const zfi_ranks *r, int32_t id)
             zfi_verify_fail(g, id, "%%%d has been updated above; it must read what that was before",
                             (int)arg);
         else if (r->at[arg].torn && !node->below && !zfi_is_part(node) &&
-                 node->op != ZF_OP_gradient && g->nodes[arg].op != ZF_OP_copy &&
+                 node->op != ZF_OP_gradient && !zfi_copy_at(g, arg) &&
                  !zfi_writes_into(g, id, k))
             zfi_verify_fail(g, id, zfi_torn_text(r, arg), (int)arg);
     }

@@ -135,7 +135,7 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
     return status;
 }
 
-enum { ZFI_DEFINED = 1, ZFI_MARKED = 2, ZFI_UPDATED = 4, ZFI_UPDATED_PIECES = 8 };
+enum { ZFI_DEFINED = 1, ZFI_MARKED = 2, ZFI_UPDATED = 4, ZFI_UPDATED_PIECES = 8, ZFI_CUT = 16 };
 
 /* Notes what a gradient mark or an update does to its operand k: not for the second time. */
 static void zfi_note_update(zf_graph *g, int32_t id, int32_t k, uint8_t *seen)
@@ -143,14 +143,15 @@ static void zfi_note_update(zf_graph *g, int32_t id, int32_t k, uint8_t *seen)
     const zfi_node *node = &g->nodes[id];
     const bool marks = node->op == ZF_OP_gradient;
     const int32_t leaf = zfi_updated_leaf(g, node->args[k]),
-                  piece = marks ? 0 : zfi_updated_piece(g, node->args[k]);
+                  piece = marks ? 0 : zfi_updated_piece(g, node->args[k]),
+                  cut = piece ? g->nodes[piece].args[0] : 0;
     const uint8_t mark = marks ? ZFI_MARKED : ZFI_UPDATED;
     if (seen[leaf] & mark || (piece && seen[piece] & mark) ||
-        (!marks && !piece && seen[leaf] & ZFI_UPDATED_PIECES))
+        (!marks && seen[leaf] & ZFI_UPDATED_PIECES && !(seen[cut] & ZFI_CUT)))
         zfi_verify_fail(g, id, "%%%d has %s already", (int)(piece ? piece : leaf),
                         marks ? "a gradient" : "an update");
     seen[piece ? piece : leaf] |= mark;
-    if (piece) seen[leaf] |= ZFI_UPDATED_PIECES;
+    if (piece) seen[leaf] |= ZFI_UPDATED_PIECES, seen[cut] |= ZFI_CUT;
 }
 
 typedef struct zfi_piece_place {
@@ -189,8 +190,7 @@ static void zfi_verify_pieces(zf_graph *g, const uint8_t *seen)
         else if (last && cut->at + cut->size != zfi_node_count(&g->nodes[cut->of]))
             zfi_verify_fail(g, cut->node, "the pieces of %%%d end here, and it has %lld elements",
                             (int)cut->of, (long long)zfi_node_count(&g->nodes[cut->of]));
-        else if (seen[zfi_updated_leaf(g, cut->node)] & ZFI_UPDATED_PIECES &&
-                 !(seen[cut->node] & ZFI_UPDATED))
+        else if (seen[cut->of] & ZFI_CUT && !(seen[cut->node] & ZFI_UPDATED))
             zfi_verify_fail(g, cut->node, "it has no update, and other pieces of %%%d have one",
                             (int)cut->of);
     }

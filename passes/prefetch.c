@@ -9,6 +9,8 @@
  *     fetches     of the micro section (copies to the device, reads of a disk) likewise, before the
  *                 gather, the copy or the use that needs them; values read from the disk wait in
  *                 at most `host_bytes`
+ *     timed       with a cost table, gathers, fetches and copies ahead are issued as late as their
+ *                 queue can still be done with them, and twice their time before their use
  *     reductions  are waited for where their result is read, when more than `bytes` of gradients
  *                 are in flight, or at the end of the section
  *     exchanges   of quantised gradients are waited for when the next one is issued; then their
@@ -20,7 +22,8 @@
  *                 copied to the host after the wait for its reduction
  *     ahead       copies to the host, of states for example, are issued before the updates that
  *                 read them, as many as have at most `bytes` in one direction
- *     beside      updates in host memory run during the backward pass (beside.c)
+ *     beside      updates in host memory run during the backward pass (beside.c); parameters that
+ *                 this has read from a disk are not read again for them (reuse.c)
  *     put off     nodes that the last large reduction does not need are computed during it,
  *                 while at most `bytes` are kept for them
  *     kept        with `keep_gathered`, buckets stay gathered from the forward to the backward
@@ -50,7 +53,6 @@ typedef struct zfi_ahead {
                     * reads it is issued */
     int32_t issue; /* position before which it is issued */
     int64_t bytes;
-    double seconds; /* of the fetch, by the cost table; 0: unknown */
     bool chained;   /* its operand is fetched over another link */
 } zfi_ahead;
 
@@ -65,10 +67,12 @@ typedef struct zfi_prefetch {
     zf_graph *graph;
     size_t bytes; /* zf_prefetch_desc.bytes, */
     size_t host_bytes;
-    bool costed; /* gathers are not issued earlier than `cost` requires */
+    bool costed; /* fetches are not issued earlier than `cost` requires */
     zf_cost cost;
     zfi_ahead *aheads[ZFI_LINKS]; /* growing arrays, ordered by use */
-    double *time;                 /* by position of the micro section: seconds from its start */
+    double *time;  /* by position: seconds of computation from the start of the micro section */
+    double *start; /* by node: the time at which a fetch must be issued so that it is hidden */
+    double now;    /* the time behind what has been put */
     int32_t *order;               /* the order before */
     int32_t *pending;  /* by node: the collective or copy in flight that writes it; 0: none */
     int32_t *pieces;   /* by leaf: the number of copies in flight that write pieces of it */
@@ -336,10 +340,9 @@ static void zfi_find_aheads(zfi_prefetch *p)
             continue;
         }
         a.bytes = (int64_t)zfi_node_bytes(&g->nodes[id]);
-        if (link == ZFI_GATHERS)
-            a.seconds = zfi_seconds_of(g, &p->cost, id);
         zfi_push(&g->memory, p->aheads[link], a);
     }
+    for (int32_t i = p->beside.end; i < zfi_len(p->order); i++) p->time[i] = seconds;
 }
 
 /* The position after the first computation from `use` on. */
@@ -352,8 +355,32 @@ static int32_t zfi_behind_use(const zfi_prefetch *p, int32_t use)
     return at;
 }
 
+/* Finds when the fetches on a queue must be issued so that computation hides them: each takes its
+ * time before the next one, and is issued twice its time before its use, since the cost table is not
+ * exact; all twice as early for a disk, whose rate varies most. To the fetches of the micro section
+ * come copies that are issued ahead of their updates. */
+static void zfi_time_fetches(zfi_prefetch *p, const zfi_ahead *aheads, uint8_t queue)
+{
+    const zf_graph *g = p->graph;
+    const zfi_due *due = p->beside.due;
+    double next = INFINITY;
+    for (int32_t k = zfi_len(aheads), n = zfi_len(due); k > 0 || n > 0;) {
+        const bool updates = n > 0 && (!k || due[n - 1].after >= aheads[k - 1].use);
+        const int32_t id = updates ? due[n - 1].node : aheads[k - 1].node,
+                      use = updates ? due[n - 1].after + 1 : aheads[k - 1].use;
+        double seconds;
+        updates ? n-- : k--;
+        if (updates && (!p->beside.early[id] || zfi_queue_of_copy(g, &g->nodes[id]) != queue))
+            continue;
+        seconds = zfi_seconds_of(g, &p->cost, id) * (queue == ZFI_QUEUE_READ ? 2 : 1);
+        next -= seconds;
+        if (next > p->time[use] - 2 * seconds) next = p->time[use] - 2 * seconds;
+        p->start[id] = next;
+    }
+}
+
 /* Issues each fetch as early as the budget allows, in the order of uses; with a cost table, not
- * much earlier than the time it takes. A fetch whose operand comes over another link is issued
+ * much earlier than it must be. Without one, a fetch whose operand comes over another link is issued
  * where the one before it is used: until then that link has time. */
 static void zfi_place_aheads(zfi_prefetch *p, zfi_ahead *aheads, size_t budget)
 {
@@ -375,12 +402,11 @@ static void zfi_place_aheads(zfi_prefetch *p, zfi_ahead *aheads, size_t budget)
             ready -= aheads[oldest++].bytes;
         }
         if (a->from > at) at = a->from;
-        if (k && a->chained) {
+        if (k && a->chained && !p->costed) {
             const int32_t behind = zfi_behind_use(p, aheads[k - 1].use);
             if (behind > at) at = behind;
         }
-        if (p->costed && a->seconds > 0)
-            while (at < a->use && p->time[a->use] - p->time[at] > 2 * a->seconds) at++;
+        while (p->costed && at < a->use && p->time[at + 1] <= p->start[a->node]) at++;
         a->issue = at < a->use ? at : a->use;
         ready += a->bytes;
     }
@@ -405,6 +431,7 @@ static void zfi_place_links(zfi_prefetch *p)
     position += nodes;
     for (int32_t i = 0; i < zfi_len(p->order); i++) position[p->order[i]] = i;
     for (int link = 0; link < ZFI_LINKS; link++) {
+        static const uint8_t queues[] = {ZFI_QUEUE_GATHER, ZFI_QUEUE_UPLOAD, ZFI_QUEUE_READ};
         zfi_ahead *aheads = p->aheads[link];
         for (int32_t k = 0; k < zfi_len(aheads); k++) {
             const int32_t x = g->nodes[aheads[k].node].args[0];
@@ -414,10 +441,12 @@ static void zfi_place_links(zfi_prefetch *p)
             if (before < 0) aheads[k].from = position[x] + 1;
         }
         if (aheads) qsort(aheads, stbds_arrlenu(aheads), sizeof *aheads, zfi_by_use);
+        if (p->costed) zfi_time_fetches(p, aheads, queues[link]);
         zfi_place_aheads(p, aheads, link == ZFI_READS ? p->host_bytes : p->bytes);
         for (int32_t k = 0; k < zfi_len(aheads); k++)
             wanted[g->nodes[aheads[k].node].args[0]] = aheads[k].issue;
     }
+    if (p->costed) zfi_time_fetches(p, NULL, ZFI_QUEUE_DOWNLOAD);
     zfi_free(&g->memory, wanted, 2 * nodes * sizeof *wanted);
 }
 
@@ -444,6 +473,14 @@ static void zfi_forget_pending(zfi_prefetch *p, int32_t id)
     if (zfi_fills_piece(p->graph, id)) p->pieces[zfi_fills_piece(p->graph, id)]--;
 }
 
+/* The bytes of the node, which is on a queue, are limited while it is in flight; those of fetches
+ * and of early copies are until they have been used. */
+static bool zfi_is_moving(const zfi_prefetch *p, int32_t id)
+{
+    return p->graph->nodes[id].queue != ZFI_QUEUE_GATHER && zfi_link_of(p->graph, id) < 0 &&
+           !((size_t)id < p->beside.nodes && p->beside.early[id]);
+}
+
 /* Puts a wait for a node in flight. */
 static void zfi_put_wait(zfi_prefetch *p, int32_t id)
 {
@@ -461,7 +498,7 @@ static void zfi_put_wait(zfi_prefetch *p, int32_t id)
         }
         zfi_append_nodes(g, wait, NULL, id);
         if (g->nodes[id].op == ZF_OP_copy) p->readers[zfi_bytes_of(g, g->nodes[id].args[0])]--;
-        if (g->nodes[id].queue != ZFI_QUEUE_GATHER)
+        if (zfi_is_moving(p, id))
             p->moving[g->nodes[id].queue] -=
                 (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
         zfi_forget_pending(p, id);
@@ -534,6 +571,14 @@ static void zfi_wait_for_pieces(zfi_prefetch *p, int32_t leaf)
         else n++;
 }
 
+/* The node is a fetch of parameters to host memory that stays there to be updated (reuse.c). */
+static bool zfi_stays(const zfi_prefetch *p, int32_t id)
+{
+    const zfi_node *node = &p->graph->nodes[id];
+    return (size_t)id < p->beside.nodes && node->op == ZF_OP_copy && !node->update &&
+           (p->beside.wrote[id] >= 0 || p->beside.wrote_pieces[id] >= 0);
+}
+
 /* Puts a node, after the waits that it needs. Nodes in flight on its own queue need none, since a
  * queue is in order. */
 static void zfi_put_node(zfi_prefetch *p, int32_t id)
@@ -554,7 +599,8 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
             zfi_wait_for_pieces(p, leaf);
     }
     zfi_wait_for_readers(p, id);
-    if (queue && queue != ZFI_QUEUE_GATHER) {
+    g->nodes[id].queue = queue;
+    if (queue && zfi_is_moving(p, id)) {
         int64_t bytes = (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
         const int64_t most = (int64_t)zfi_budget_of(p, queue);
         for (int32_t k = 0; p->moving[queue] + bytes > most && k < zfi_len(p->waiting);)
@@ -563,7 +609,8 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
         p->moving[queue] += bytes;
     }
     if (!g->memory.failed) zfi_push(&g->memory, g->order, id);
-    g->nodes[id].queue = queue;
+    if (g->nodes[id].op == ZF_OP_copy && !g->nodes[id].update && zfi_stays(p, g->nodes[id].args[0]))
+        p->ahead[ZFI_QUEUE_READ] += (int64_t)zfi_node_bytes(&g->nodes[id]);
     p->born[id] = 1 + p->complete;
     if (!queue || g->memory.failed) return;
     zfi_push(&g->memory, p->waiting, id);
@@ -709,7 +756,8 @@ static bool zfi_put_source(zfi_prefetch *p, int32_t id)
     return true;
 }
 
-/* Issues copies early, while at most `bytes` are in flight. */
+/* Issues copies early, while at most `bytes` of them have not been used; with a cost table, when it
+ * is time. */
 static void zfi_put_early(zfi_prefetch *p)
 {
     for (; p->next_early < zfi_len(p->beside.due); p->next_early++) {
@@ -717,11 +765,24 @@ static void zfi_put_early(zfi_prefetch *p)
         const int64_t bytes = (int64_t)zfi_node_bytes(&p->graph->nodes[due->node]);
         const uint8_t queue = p->beside.early[due->node] ? zfi_queue_of(p, due->node) : 0;
         if (!queue || p->born[due->node]) continue;
+        if (p->costed && p->now < p->start[due->node]) return;
         if (!zfi_put_source(p, p->graph->nodes[due->node].args[0])) return;
-        if (zfi_max(p->moving[queue], p->ahead[queue]) + bytes >
-            (int64_t)zfi_budget_of(p, queue))
-            return;
+        if (p->ahead[queue] + bytes > (int64_t)zfi_budget_of(p, queue)) return;
         zfi_put_one_due(p, due);
+    }
+}
+
+/* The node of the update section has been put: early copies that it reads as the last, and fetches
+ * that stay, are not ahead any more. */
+static void zfi_count_used(zfi_prefetch *p, int32_t id)
+{
+    const zf_graph *g = p->graph;
+    for (int32_t k = 0; k < g->nodes[id].arg_count && g->nodes[id].op != ZF_OP_piece; k++) {
+        const int32_t x = g->nodes[id].args[k];
+        const bool stays = zfi_stays(p, zfi_bytes_of(g, x));
+        if (p->beside.until[x] == p->next && (p->beside.early[x] || stays))
+            p->ahead[stays ? ZFI_QUEUE_READ : zfi_queue_of(p, x)] -=
+                (int64_t)zfi_node_bytes(&g->nodes[x]);
     }
 }
 
@@ -730,17 +791,14 @@ static void zfi_put_early(zfi_prefetch *p)
 static void zfi_put_due(zfi_prefetch *p, int32_t position, bool last)
 {
     const zf_graph *g = p->graph;
+    p->now = last ? INFINITY : p->time[position + 1];
     zfi_put_early(p);
     for (; p->next < zfi_len(p->beside.due) && !g->memory.failed && !g->error.status; p->next++) {
         const zfi_due *due = &p->beside.due[p->next];
         if (!last && (due->after > position || !zfi_is_due(p, due->node, false))) return;
         while (!zfi_is_due(p, due->node, true) && zfi_wait_for_sum(p, INT32_MAX)) {}
         zfi_put_one_due(p, due);
-        for (int32_t k = 0; k < g->nodes[due->node].arg_count; k++) {
-            const int32_t x = g->nodes[due->node].args[k];
-            if (p->beside.until[x] == p->next && p->beside.early[x])
-                p->ahead[zfi_queue_of(p, x)] -= (int64_t)zfi_node_bytes(&g->nodes[x]);
-        }
+        zfi_count_used(p, due->node);
         zfi_put_early(p);
     }
 }
@@ -896,21 +954,23 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
     size_t positions;
     if (p.bytes) zfi_join_small(g);
     if (p.bytes && !g->error.status) zfi_put_off_gradients(g, &p.cost, p.bytes);
+    if (p.bytes && !g->error.status) zfi_reuse_fetches(g, p.host_bytes);
     if (g->error.status) return g->error.status;
     positions = (size_t)zfi_len(g->order);
     /* plus at most one `wait` for each node */
     p.nodes = 2 * (size_t)zfi_len(g->nodes) + 1;
-    p.time = zfi_calloc(&g->memory, positions, sizeof *p.time);
+    p.time = zfi_calloc(&g->memory, positions + p.nodes, sizeof *p.time);
     p.pending = zfi_calloc(&g->memory, 4 * p.nodes, sizeof *p.pending);
     if (p.time && p.pending && zfi_beside_plan(&p.beside, g->order, p.bytes > 0)) {
         p.born = p.pending + p.nodes, p.readers = p.pending + 2 * p.nodes;
         p.pieces = p.pending + 3 * p.nodes;
+        p.start = p.time + positions;
         p.order = g->order;
         g->order = NULL;
         zfi_run_prefetch(&p);
     }
     zfi_beside_free(&p.beside);
-    zfi_free(&g->memory, p.time, positions * sizeof *p.time);
+    zfi_free(&g->memory, p.time, (positions + p.nodes) * sizeof *p.time);
     zfi_free(&g->memory, p.pending, 4 * p.nodes * sizeof *p.pending);
     for (int link = 0; link < ZFI_LINKS; link++) zfi_array_free(&g->memory, p.aheads[link]);
     zfi_array_free(&g->memory, p.waiting);

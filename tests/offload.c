@@ -238,6 +238,152 @@ TEST_ONCE(offload_brings_once_for_a_run)
     }
 }
 
+/* A step of eight layers by a cost table, behind a prefetch that knows it or not. */
+typedef struct timed {
+    zf_estimate estimate;
+    long host, device; /* bytes of the plan */
+} timed;
+
+static bool plan_timed(const zf_cost *cost, bool knows, const char *kinds, timed *result)
+{
+    char text[2000] = "%1 = input \"x\" : f32[4,64]\n%2 = input \"lr\" : f32[]\n", message[600] = "",
+         line[200];
+    const zf_training t = {.prefetch.bytes = 1 << 20, .cost = knows ? cost : NULL};
+    zf_graph *g;
+    zf_plan plan;
+    bool good = false;
+    for (int k = 0; k < 8; k++) {
+        const size_t at = strlen(text);
+        snprintf(text + at, sizeof text - at,
+                 "%%%d = param \"layer.%d.w\" : f32[64,64]\n%%%d = matmul %%%d, %%%d : f32[4,64]\n",
+                 10 + k, k, 20 + k, k ? 19 + k : 1, 10 + k);
+    }
+    strcat(text, "%30 = reshape %27 {shape=[256]} : f32[256]\n%31 = sum %30 : f32[]\n"
+                 "      output %31 \"loss\"\n");
+    snprintf(line, sizeof line, "autograd loss; adamw lr; zero bucket=1; offload %s", kinds);
+    g = zf_graph_parse(text, strlen(text), NULL, NULL);
+    if (g && !pass_run(g, line, NULL, message, sizeof message) && !zf_prefetch(g, &t) &&
+        !zf_memory(g, NULL))
+        good = !zf_graph_plan(g, &plan) && !zf_graph_estimate(g, cost, &result->estimate);
+    if (!good) printf("    %s\n", *message || !g ? message : zf_graph_error(g));
+    result->host = good ? (long)plan.spaces[ZF_HOST].most[ZF_PARAMETERS] : 0;
+    result->device = good ? (long)plan.peak_bytes : 0;
+    zf_graph_free(g);
+    return good;
+}
+
+/* Links that are faster than computing are used as late as they hide behind it: less memory, and
+ * not a second more than as early as possible. Where links are slower, that is as early as
+ * possible. */
+TEST_ONCE(offload_fetches_in_time)
+{
+    /* a layer takes 0.05 s to compute, 0.1 s in the backward pass; 16 KiB take */
+    static const struct {
+        const char *kinds;
+        double read, upload; /* seconds */
+        double host, device; /* of the bytes without a table, at most */
+    } list[] = {
+        {"parameters=disk optimizer=disk", 0.005, 0.002, 0.6, 1},
+        {"parameters=disk optimizer=disk", 0.1, 0.002, 1, 1},
+        {"parameters=host optimizer=host", 1, 0.005, 1, 0.6},
+        {"parameters=disk", 0.005, 0.005, 0.6, 1},
+        {"parameters=host", 1, 0.2, 1, 1},
+    };
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        const zf_cost cost = {.flops_per_s = 1e6,
+                              .bytes_per_s = 1e6,
+                              .link_bytes_per_s = 1,
+                              .host_bytes_per_s = 1e9,
+                              .download_bytes_per_s = 1e9,
+                              .upload_bytes_per_s = 16384 / list[k].upload,
+                              .read_bytes_per_s = 16384 / list[k].read,
+                              .write_bytes_per_s = 1e9};
+        timed early = {.host = 0}, in_time = {.host = 0};
+        char why[200];
+        CHECK(t, plan_timed(&cost, false, list[k].kinds, &early));
+        CHECK(t, plan_timed(&cost, true, list[k].kinds, &in_time));
+        snprintf(why, sizeof why, "%g s, early %g; host %ld of %ld, device %ld of %ld",
+                 in_time.estimate.seconds, early.estimate.seconds, in_time.host, early.host,
+                 in_time.device, early.device);
+        if (in_time.estimate.seconds > 1.000001 * early.estimate.seconds ||
+            (double)in_time.host > list[k].host * (double)early.host ||
+            (double)in_time.device > list[k].device * (double)early.device)
+            test_fail(t, __FILE__, __LINE__, list[k].kinds, why);
+    }
+}
+
+/* Bytes that a step of four layers reads from the disk, behind the passes; -1: they fail. */
+static int64_t bytes_read(test *t, const char *line)
+{
+    static const char layers[] = "%1 = input \"x\" : f32[4,64]\n"
+                                 "%2 = param \"layer.0.w\" : f32[64,64]\n"
+                                 "%3 = param \"layer.1.w\" : f32[64,64]\n"
+                                 "%4 = param \"layer.2.w\" : f32[64,64]\n"
+                                 "%5 = param \"layer.3.w\" : f32[64,64]\n"
+                                 "%6 = input \"lr\" : f32[]\n"
+                                 "%7 = matmul %1, %2 : f32[4,64]\n"
+                                 "%8 = matmul %7, %3 : f32[4,64]\n"
+                                 "%9 = matmul %8, %4 : f32[4,64]\n"
+                                 "%10 = matmul %9, %5 : f32[4,64]\n"
+                                 "%11 = mul %10, %10 : f32[4,64]\n"
+                                 "%12 = reshape %11 {shape=[256]} : f32[256]\n"
+                                 "%13 = sum %12 : f32[]\n"
+                                 "      output %13 \"loss\"\n";
+    zf_graph *g = zf_graph_parse(layers, strlen(layers), NULL, NULL);
+    char message[600] = "";
+    zf_plan plan;
+    int64_t bytes = -1;
+    if (g && !pass_run(g, line, NULL, message, sizeof message) && !zf_graph_plan(g, &plan))
+        bytes = (int64_t)plan.traffic.read.bytes;
+    if (bytes < 0) test_fail(t, __FILE__, __LINE__, line, message);
+    zf_graph_free(g);
+    return bytes;
+}
+
+/* Each layer's parameters are read for the forward pass and for the backward pass, but those of the
+ * first, which the backward pass does not need, and of the last, which stay until then. Updates
+ * read those two and their states; those between only their states, if they come beside the
+ * backward pass, and the budget of host memory has room for what stays. */
+TEST_ONCE(offload_reads_parameters_once_for_the_update)
+{
+    enum { LAYER = 64 * 64 * 4 };
+    static const struct {
+        const char *before, *behind;
+        int reads; /* of a layer's bytes */
+    } list[] = {
+        {"zero bucket=1", "prefetch bytes=1000000", 6 + 2},
+        {"zero bucket=1", "prefetch bytes=1000000 host=16384", 6 + 2},
+        {"zero bucket=1", "prefetch bytes=1000000 host=16383", 6 + 4},
+        {"zero bucket=1", "prefetch bytes=0", 6 + 4},
+        {"zero bucket=1", "", 6 + 4},
+        {"zero bucket=1 micro_batches=2", "prefetch bytes=1000000", 2 * 6 + 4},
+        {"clip 1; zero bucket=1", "prefetch bytes=1000000", 6 + 2},
+        {"clip 1; zero bucket=1", "prefetch bytes=1000000 host=20000", 6 + 3},
+        {"zero bucket=1 stage=3 world=2", "prefetch bytes=1000000", (6 + 2) / 2},
+    };
+    static const char *const optimizers[] = {"sgd lr", "sgd lr", "adamw lr", "lamb lr"},
+                            *const kinds[] = {"optimizer=host", "optimizer=host piece=4096",
+                                              "optimizer=disk piece=8192", "optimizer=disk"};
+    for (size_t n = 0; n < 4 * sizeof list / sizeof *list; n++) {
+        const size_t k = n / 4;
+        const bool clips = !strncmp(list[k].before, "clip", 4);
+        const int shards = strstr(list[k].before, "world") ? 2 : 1,
+                  states = n % 4 < 2 ? 0 : 2 * 4 / shards;
+        char line[300];
+        int64_t bytes;
+        snprintf(line, sizeof line, "autograd loss; %s%s; %s; offload parameters=disk %s; %s",
+                 clips ? "clip 1; " : "", optimizers[n % 4], list[k].before + (clips ? 8 : 0),
+                 kinds[n % 4], list[k].behind);
+        bytes = bytes_read(t, line);
+        if (bytes != (int64_t)(list[k].reads + states) * LAYER) {
+            char why[100];
+            snprintf(why, sizeof why, "%g layers, not %d", (double)bytes / LAYER,
+                     list[k].reads + states);
+            test_fail(t, __FILE__, __LINE__, line, why);
+        }
+    }
+}
+
 /* Bytes of the plan of a space, behind "peak " or "peak host " of the text that the passes make. */
 static long peak_of(test *t, const char *text, const char *line, const char *peak)
 {
@@ -798,6 +944,54 @@ TEST_ONCE(offload_mistakes_of_sums_are_found)
     };
     for (size_t k = 0; k < sizeof list / sizeof *list; k++)
         check_mistake(t, summed, list[k].from, list[k].to, list[k].error);
+}
+
+/* Pieces of a fetch for the backward pass are updated, and copied back to those of the bucket. */
+static const char stays[] = "zero stage=0 world=1 micro_batches=1\n"
+                            "%2  = param \"w\" : f32[8,256] disk\n"
+                            "%42 = bucket %2 {at=[0] size=2048} : f32[2048] disk\n"
+                            "%1  = input \"x\" : f32[8,256]\n"
+                            "%4  = input \"lr\" : f32[]\n"
+                            "%46 = pack %1 {at=[0] size=2048} : f32[2048]\n"
+                            "%47 = copy %46 {to=host} : f32[2048] host\n"
+                            "update:\n"
+                            "%30 = copy %42 {to=host} : f32[2048] host micro\n"
+                            "%31 = copy %30 : f32[2048] queue=upload micro\n"
+                            "%49 = copy %4 {to=host} : f32[] host\n"
+                            "%10 = piece %42 {size=1024} : f32[1024] disk\n"
+                            "%11 = piece %42 {at=1024 size=1024} : f32[1024] disk\n"
+                            "%12 = piece %47 {size=1024} : f32[1024] host\n"
+                            "%13 = piece %47 {at=1024 size=1024} : f32[1024] host\n"
+                            "%16 = piece %30 {size=1024} : f32[1024] host\n"
+                            "%17 = piece %30 {at=1024 size=1024} : f32[1024] host\n"
+                            "      wait %31 micro\n"
+                            "      sgd %16, %12, %49 {piece=[0,2048] blocks=[0,2] decays=[0]}\n"
+                            "%18 = copy %16, %10 {to=disk} : f32[1024] disk\n"
+                            "      sgd %17, %13, %49 {piece=[1024,2048] blocks=[0,2] decays=[0]}\n"
+                            "%19 = copy %17, %11 {to=disk} : f32[1024] disk\n";
+
+TEST_ONCE(offload_mistakes_in_fetches_that_stay_are_found)
+{
+    static const struct {
+        const char *from, *to, *error; /* error NULL: it is none */
+    } list[] = {
+        {"", "", NULL},
+        {"%19 = copy %17, %11", "%19 = copy %16, %11", "operand 0 must be a copy of %11"},
+        {"%19 = copy %17, %11 {to=disk} : f32[1024] disk\n", "", "nothing copies it back"},
+        {"      sgd %17, %13", "%32 = copy %30 : f32[2048] micro\n      sgd %17, %13",
+         "%30 has been updated above; it must read what that was before"},
+        {"      sgd %17, %13", "%32 = copy %42 {to=host} : f32[2048] host\n      sgd %17, %13",
+         "pieces of %42 are updated: all of them must be in their place above"},
+        {"      sgd %17,", "%33 = copy %11 {to=host} : f32[1024] host\n      sgd %33,",
+         "%11 has an update already"},
+        {"      sgd %17, %13, %49 {piece=[1024,2048] blocks=[0,2] decays=[0]}\n", "",
+         "it has no update, and other pieces of %30 have one"},
+        {"      wait %31 micro\n      sgd %16, %12, %49 {piece=[0,2048] blocks=[0,2] decays=[0]}\n",
+         "      sgd %16, %12, %49 {piece=[0,2048] blocks=[0,2] decays=[0]}\n      wait %31 micro\n",
+         "it writes %16 while copy %31 on queue upload reads it"},
+    };
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++)
+        check_mistake(t, stays, list[k].from, list[k].to, list[k].error);
 }
 
 /* Passes out of order, and invalid descriptions. */

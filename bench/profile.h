@@ -1,6 +1,6 @@
 /* The time of a step by operator: wraps a backend's launch with a clock, and computes the minimum
  * time of each launch, from the bytes that it must move or the FLOPs that it must compute,
- * whichever takes longer. On CUDA the clock is the device's, between events before and after a
+ * whichever takes longer. Waits for other queues are timed by queue. On CUDA the clock is the device's, between events before and after a
  * launch's work on its stream; the step then runs launch by launch, not as a graph. */
 #ifndef PROFILE_H
 #define PROFILE_H
@@ -18,11 +18,15 @@ typedef struct profile_mark {
 } profile_mark;
 #endif
 
+enum { PROFILE_QUEUES = 8 };
+
 typedef struct bench_profile {
     double seconds[ZF_OP_COUNT], flops[ZF_OP_COUNT], bytes[ZF_OP_COUNT], floor[ZF_OP_COUNT];
     int64_t launches[ZF_OP_COUNT];
     double flops_per_s, bytes_per_s; /* the roof */
     zf_status (*launch)(void *self, const zf_launch *launch);
+    zf_status (*wait)(void *self, const zf_launch *launch);
+    double waited[PROFILE_QUEUES]; /* by the queue that was waited for */
 #ifdef WITH_CUDA
     const zf_backend *cuda; /* NULL: it is the CPU's */
     profile_mark marks[PROFILE_MARKS];
@@ -50,6 +54,14 @@ static inline zf_status profile_launch(void *self, const zf_launch *launch)
     zf_status status = profiled.launch(self, launch);
     profiled.seconds[launch->op] += bench_now() - start;
     profile_add(launch);
+    return status;
+}
+
+static inline zf_status profile_wait(void *self, const zf_launch *launch)
+{
+    double start = bench_now();
+    zf_status status = profiled.wait(self, launch);
+    profiled.waited[launch->queue % PROFILE_QUEUES] += bench_now() - start;
     return status;
 }
 
@@ -91,8 +103,9 @@ static inline void profile_begin(zf_backend *backend, double gflops, double gbyt
         zf_calibrate(&(zf_calibrate_desc){.backend = backend}, &cost, NULL);
     profiled.flops_per_s = gflops == 0 ? cost.flops_per_s : 1e9 * gflops;
     profiled.bytes_per_s = gbytes == 0 ? cost.bytes_per_s : 1e9 * gbytes;
-    profiled.launch = backend->launch;
+    profiled.launch = backend->launch, profiled.wait = backend->wait;
     backend->launch = profile_launch;
+    if (backend->wait) backend->wait = profile_wait;
     backend->run = NULL;
 #ifdef WITH_CUDA
     if (strcmp(backend->name, "cuda")) return;
@@ -133,11 +146,14 @@ static inline void profile_reset(void)
         profiled.seconds[op] = profiled.flops[op] = profiled.bytes[op] = profiled.floor[op] = 0;
         profiled.launches[op] = 0;
     }
+    for (int q = 0; q < PROFILE_QUEUES; q++) profiled.waited[q] = 0;
 }
 
 /* A line for each operator that takes a thousandth or more, the slowest first. */
 static inline void profile_print(int64_t steps)
 {
+    static const char *const queues[PROFILE_QUEUES] = {"",       "gather", "reduce", "download",
+                                                       "upload", "read",   "write",  "other"};
     bool told[ZF_OP_COUNT] = {false};
     double total = 0, floor = 0, each = 1 / (double)steps;
     for (int op = 0; op < ZF_OP_COUNT; op++)
@@ -159,6 +175,10 @@ static inline void profile_print(int64_t steps)
                1e-6 * profiled.bytes[most] * each, 1e3 * profiled.floor[most] * each,
                profiled.floor[most] / profiled.seconds[most]);
     }
+    for (int q = 1; q < PROFILE_QUEUES; q++)
+        if (profiled.waited[q] > 0)
+            printf("wait for %-11s %8s %5s %8.3f\n", queues[q], "", "",
+                   1e3 * profiled.waited[q] * each);
     printf("%-20s %8s %5s %8.3f %8s %8s %8s %8.3f %6.2f\n", "all", "", "", 1e3 * total * each, "",
            "", "", 1e3 * floor * each, floor / total);
 }

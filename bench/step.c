@@ -3,6 +3,7 @@
  *
  *     build/bench/step --model mini --vocab 8192 --batch 16 --seq 128 --threads 2 --steps 30
  *                      [--precision f32|bf16|f16] [--no-fuse NAME,...] [--profile] [--json]
+ *                      [--offload KIND=SPACE,... --offload-dir DIR --prefetch BYTES] [--estimate]
  *     build/cuda/bench/step --device cuda [--tuning FILE] [--no-graphs] ...
  *
  * The shapes and counts are those of bench/peers/torch_bert.py: 19 labelled positions in each 128
@@ -10,19 +11,51 @@
  * and adds up by operator; the floor of each is what its bytes or FLOPs take at the roof's rates
  * (of the FMA peak, say). --peak measures that peak before and after every step (peak.h), for the
  * share of it that a step's products make, with the machine at the same pace. --losses writes the
- * loss of every step, from the first. */
+ * loss of every step, from the first. --estimate measures the machine's rates before the steps, and
+ * prints the time that they foretell; --timed plans the overlap by them too. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/options.h"
+#include "../examples/common/settings.h"
 #include "../examples/common/training.h"
 #include "peak.h"
 #include "profile.h"
 
+/* The time of a step by rates that are measured now. */
+static bool foretell(session *s, const char *folder, zf_estimate *e, zf_error *error)
+{
+    zf_cost cost;
+    if (zf_calibrate(&(zf_calibrate_desc){.backend = s->backend, .host = s->host,
+                                          .offload_dir = folder},
+                     &cost, error))
+        return false;
+    if (zf_graph_estimate(s->graph, &cost, e))
+        return snprintf(error->text, sizeof error->text, "%s", zf_graph_error(s->graph)), false;
+    printf("%.1f GFLOP/s, of 16 bits %.1f; GB/s: memory %.1f, updates %.1f, download %.1f, upload "
+           "%.1f, read %.2f, write %.2f\n",
+           1e-9 * cost.flops_per_s, 1e-9 * cost.half_flops_per_s, 1e-9 * cost.bytes_per_s,
+           1e-9 * cost.host_bytes_per_s, 1e-9 * cost.download_bytes_per_s,
+           1e-9 * cost.upload_bytes_per_s, 1e-9 * cost.read_bytes_per_s,
+           1e-9 * cost.write_bytes_per_s);
+    return true;
+}
+
+static void print_foretold(const zf_estimate *e, double seconds)
+{
+    printf("estimated %.2f ms, %.3f of the time measured; ms busy (exposed):", 1e3 * e->seconds,
+           e->seconds / seconds);
+    for (int k = 0; k < ZF_RESOURCES; k++)
+        if (e->busy[k] > 0)
+            printf(" %s %.1f (%.1f)", zf_resource_name((zf_resource)k), 1e3 * e->busy[k],
+                   1e3 * e->exposed[k]);
+    puts("");
+}
+
 int main(int argc, char **argv)
 {
-    const char *model = "mini", *losses = NULL, *rest;
+    const char *model = "mini", *losses = NULL, *offload = NULL, *rest;
     int64_t vocab = 8192, threads = 2, steps = 30, optimizer = ZF_ADAMW, precision = ZF_F32;
     double roof[2] = {0, 0};
-    bool profile = false, json = false, fusions = false, with_peak = false;
+    bool profile = false, json = false, fusions = false, with_peak = false, estimate = false;
     bert_config config;
     session_desc d = {.sample = &bert_sample,
                       .config = &config,
@@ -44,6 +77,12 @@ int main(int argc, char **argv)
         {"zero", OPTION_COUNT, "STAGE", &d.sharing.stage, 0, 3, "ZeRO stage, on one rank: buckets"},
         {"no-fuse", OPTION_TEXT, "NAME,...", &d.no_fuse, 0, 0, "rewrites left out, or all"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
+        {"clip", OPTION_NUMBER, "X", &d.clip, 0, 1e30, "maximum gradient norm; 0: none"},
+        {"offload", OPTION_TEXT, "KIND=SPACE,...", &offload, 0, 0, "as bert pretrain"},
+        {"offload-dir", OPTION_TEXT, "DIR", &d.offload_dir, 0, 0, "for values on a disk"},
+        {"prefetch", OPTION_COUNT, "BYTES", &d.sharing.prefetch, 0, 1e15, "as bert pretrain"},
+        {"estimate", OPTION_FLAG, NULL, &estimate, 0, 0, "print what measured rates foretell"},
+        {"timed", OPTION_FLAG, NULL, &d.sharing.measure, 0, 0, "plan the overlap by such rates"},
         {"fusions", OPTION_FLAG, NULL, &fusions, 0, 0, "print the names of the rewrites"},
         {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator, beside its floor"},
         {"roof-gflops", OPTION_NUMBER, "X", &roof[0], 0, 1e9, "of the floor; 0: it is measured"},
@@ -56,6 +95,7 @@ int main(int argc, char **argv)
     char text[512];
     int count;
     zf_error error = {ZF_OK, ""};
+    zf_estimate foretold = {0};
     zf_program_info info;
     peak_kind kind;
     session s;
@@ -73,6 +113,8 @@ int main(int argc, char **argv)
     d.optimizer = (zf_optimizer)optimizer;
     d.dtype = (zf_dtype)precision;
     d.threads = threads;
+    if (!settings_offload(offload, &d.offload))
+        return fprintf(stderr, "step: --offload %s\n", offload), 2;
     d.shape.predictions = bench_predictions(d.shape.batch, d.shape.sequence);
     if (bert_config_load(model, &config, &error)) config.vocab = vocab;
     if (error.status || !session_open(&s, &d, &error))
@@ -85,6 +127,8 @@ int main(int argc, char **argv)
     peaks = times + steps, shares = peaks + steps;
     info = zf_program_info_of(s.program);
     kind = peak_best(d.dtype == ZF_BF16);
+    if (estimate && !foretell(&s, d.offload_dir, &foretold, &error))
+        return fprintf(stderr, "step: %s\n", error.text), 1;
     if (profile) profile_begin(s.backend, roof[0], roof[1]);
     for (int64_t n = -3; n < steps; n++) {
         float lr = 1e-4f;
@@ -129,6 +173,7 @@ int main(int argc, char **argv)
         printf("the peak: %.1f GFLOP/s (median); of it in a step: %.3f (median), %.3f (best)\n",
                1e-9 * peak, share, shares[steps - 1]);
     if (profile && !json) profile_print(steps);
+    if (estimate && !json) print_foretold(&foretold, median);
     session_close(&s);
     if (told && fclose(told)) return fprintf(stderr, "step: %s cannot be written\n", losses), 1;
     return 0;

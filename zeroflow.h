@@ -1014,11 +1014,10 @@ typedef struct zf_zero_desc {
      * run has none. So bits depend on how a batch is split into ranks and micro-batches. Not with a
      * loss scale or zf_tile.
      *
-     * The paper keeps e in 8 bits, where this is r to the last bit, and writes beta for 1 -
-     * loco_beta. DeepSpeed (0.16; later releases have removed it) keeps e in 8 bits as well, and
-     * computes it in f16; only for stage 3 on several nodes; sends gradients of one dimension, and
-     * those whose elements 2 x ranks does not divide, as they are; and counts tensors instead of
-     * steps for the reset, which is then that of one tensor */
+     * The paper keeps e in 8 bits. DeepSpeed (0.16; later releases have removed it) does so too, and
+     * computes it in f16; it has it for stage 3 on several nodes alone; it sends gradients of one
+     * dimension, and those whose elements 2 x ranks does not divide, as they are; and for the reset
+     * it counts tensors instead of steps, and resets one of them */
     bool loco;
     double loco_beta;   /* in [0, 1); 0: 0.8; ZF_ZERO: 0, which loses nothing */
     int64_t loco_reset; /* 0: 1024; -1: never */

@@ -1,6 +1,6 @@
-/* quantize, quantize_feedback, dequantize and dequantize_sum on CUDA (ops/quantize.c), with the bits
- * of the CPU's kernels; a NaN may be another one. A warp does one record: each lane four integers of 8 bits at a
- * time, or eight of 4 bits, so that it moves 4 bytes of the record. */
+/* quantize, quantize_feedback, dequantize and dequantize_sum on CUDA (ops/quantize.c), with the
+ * bits of the CPU's kernels; a NaN may be another one. A warp does one record: each lane four
+ * integers of 8 bits at a time, or eight of 4 bits, so that it moves 4 bytes of the record. */
 
 typedef struct zfi_blocks {
     int bits, block, record, head; /* head: bytes of a scale */

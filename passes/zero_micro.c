@@ -232,8 +232,8 @@ static int32_t zfi_view_node(zf_graph *g, int32_t of, int64_t at, zf_shape shape
 
 /* ------------------------------------------------------------------------------- buckets */
 
-/* A bucket for members, in so many shards, or whole if that is 0: their leaves, by node; leaves that
- * are 0 are left out. each: every rank has its own, or every node. */
+/* A bucket for members, in so many shards, or whole if that is 0: their leaves, by node; leaves
+ * that are 0 are left out. each: every rank has its own, or every node. */
 static int32_t zfi_append_bucket(zfi_zero *z, const zfi_bucket *bucket, const int32_t *leaves,
                                  int64_t shards, bool each)
 {

@@ -184,8 +184,9 @@ static zf_status zfi_load_look(zfi_loading *l, const zfi_entry *entry, uint64_t 
                     who, zfi_type_text(type, entry->dtype, &shape));
 }
 
-/* The entry's elements follow those of tensor k that are there. The first rank has the beginnings of
- * all pieces. In a mesh, values that each rank has of its own come in another order (store/save.c). */
+/* The entry's elements follow those of tensor k that are there. The first rank has the beginnings
+ * of all pieces. In a mesh, values that each rank has of its own come in another order
+ * (store/manifest.c). */
 static zf_status zfi_load_follows(zfi_loading *l, int32_t k, const zfi_entry *entry)
 {
     zf_error *error = &l->store->error;

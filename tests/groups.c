@@ -300,7 +300,9 @@ TEST_ONCE(groups_quantized_bits)
         {.world = 4, .nodes = 2, .stage = 3, .micro_batches = 1, .gradients = true, .loco = true,
          .half = true},
         {.world = 6, .nodes = 3, .stage = 2, .micro_batches = 2, .gradients = true, .loco = true},
-        {.world = 3, .stage = 1, .micro_batches = 2, .gradients = true, .loco = true}};
+        {.world = 3, .stage = 1, .micro_batches = 2, .gradients = true, .loco = true},
+        {.world = 6, .nodes = 3, .stage = 3, .micro_batches = 2, .mics = true, .weights = true,
+         .gradients = true, .loco = true}};
     test_defer(t, team_free, &teams[0]);
     test_defer(t, team_free, &teams[1]);
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {

@@ -444,7 +444,7 @@ TEST_ONCE(shards_of_nodes)
  * that was not; what is saved is not rounded. */
 TEST_ONCE(shards_of_quantized)
 {
-    enum { SAVED = 2, DONE = 3, ALIKE = 4, CASES = 9 };
+    enum { SAVED = 2, DONE = 3, ALIKE = 4, CASES = 10 };
     static const model_desc cases[CASES] = {
         {.stage = 2, .world = 4, .nodes = 2, .gradients = true},
         {.stage = 1, .world = 4, .nodes = 2, .gradients = true, .bucket = 3000},
@@ -454,6 +454,7 @@ TEST_ONCE(shards_of_quantized)
         {.stage = 3, .world = 4, .nodes = 2, .gradients = true, .weights = true, .loco = true},
         {.stage = 2, .world = 6, .nodes = 3, .gradients = true, .loco = true, .offload = ZF_HOST},
         {.stage = 1, .world = 3, .gradients = true, .loco = true, .bucket = 3000},
+        {.stage = 3, .world = 6, .nodes = 2, .gradients = true, .loco = true, .mics = true},
         {.stage = 3, .world = 3, .weights = true, .bucket = 3000, .offload = ZF_HOST},
     };
     static model first, saved, loaded;

@@ -1,11 +1,12 @@
 /* Compression to signs, with error feedback: sign_compress, sign_expand; and what 1-bit optimizers
- * need beside it: assign, adam_apply, adam_drift.
+ * need beside it: momentum, assign, adam_apply, adam_drift.
  *
  *     %3 = sign_compress %1, %2 {at=[0,2048] count=[1500,7]} : u8[3,132]
  *         of each block of 1024 elements: c = x + e, s = |c| / sqrt(n), q = sign(c), sign(0) = +1;
  *         e = c - s q. x and e are f32, e a state
  *     %5 = sign_expand %4 {shape=[3072] parts=2 at=[0,2048] count=[1500,7]} : f32[3072]
  *         y = (s q of part 0 + s q of part 1 + ...) / parts, added in this order
+ *     %2 = momentum %m, %g {beta=0.9} : f32[3072]      %2 = beta m + (1 - beta) g; m and %2 are f32
  *     %7 = assign %6, %5 : f32[3072]           the state %6 = %5; the result is its new value
  *     adam_apply %p, %m, %v, %lr, %t, %k {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01}
  *         p -= lr wd p, p -= lr m^ / (sqrt(v^) + eps), m^ = m / (1 - beta1^t), v^ = v / (1 -
@@ -242,6 +243,69 @@ static zf_status zfi_cpu_sign_expand(const zf_launch *l)
     return ZF_OK;
 }
 
+/* ----------------------------------------------------------------------------- momentum */
+
+/* scaled: as for adamw (update.c), a factor of the gradient, here of any sign */
+static zf_status zfi_infer_momentum(zfi_infer *c)
+{
+    zf_status status = zfi_infer_scaled(c, ZF_AT_momentum_scaled, 2);
+    if (!status && c->arg_count > 2)
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
+                                (int)c->arg_count);
+    if (!status && !zfi_is_float(c->args[1]->dtype))
+        status = zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 1, the gradient, must be float");
+    if (!status && c->args[0]->dtype != zfi_wide(c->args[1]->dtype))
+        status = zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0, the momentum, must be %s",
+                                zf_dtype_name(zfi_wide(c->args[1]->dtype)));
+    if (!status && !zfi_same_shape(&c->args[0]->shape, &c->args[1]->shape))
+        status = zfi_infer_fail(c, ZF_ERR_SHAPE, "momentum and gradient must have one shape");
+    if (!status) status = zfi_infer_below(c, "beta", ZF_FLOAT(c, momentum, beta), 1);
+    return status ? status : zfi_infer_like(c, 0);
+}
+
+static void zfi_momentum_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    const double beta = ZF_FLOAT(l, momentum, beta),
+                 scale = zfi_gradient_scale(l, ZF_AT_momentum_scaled);
+    for (int64_t i = first; i < last; i++)
+        zfi_set(&l->out, i,
+                beta * zfi_get(&l->args[0], i) + (1 - beta) * scale * zfi_get(&l->args[1], i));
+}
+
+/* y = beta m + rest g */
+ZFI_BODY void zfi_momentum_run_body(zfi_isa isa, float *y, const float *m, const float *g,
+                                    float beta, float scale, float rest, int64_t n)
+{
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n; i++) y[i] = zfi_fma(isa, beta, m[i], rest * (scale * g[i]));
+}
+ZFI_KERNEL(zfi_momentum_run,
+           (float *y, const float *m, const float *g, float beta, float scale, float rest,
+            int64_t n),
+           (y, m, g, beta, scale, rest, n))
+
+static void zfi_momentum_fast(const zf_launch *l, int64_t first, int64_t last)
+{
+    const double beta = ZF_FLOAT(l, momentum, beta);
+    const float scale = (float)zfi_gradient_scale(l, ZF_AT_momentum_scaled);
+    const int64_t most = l->args[1].dtype == ZF_F32 ? last - first : ZFI_CONVERT_RUN;
+    for (int64_t at = first, n; at < last; at += n) {
+        float of_g[ZFI_CONVERT_RUN];
+        n = zfi_min(most, last - at);
+        zfi_momentum_run(zfi_cpu_of(l)->isa, (float *)l->out.data + at,
+                         (const float *)l->args[0].data + at, zfi_update_floats(l, 1, at, n, of_g),
+                         (float)beta, scale, (float)(1 - beta), n);
+    }
+}
+
+static zf_status zfi_cpu_momentum(const zf_launch *l)
+{
+    const zf_launch own = zfi_without_scale(l, ZF_AT_momentum_scaled);
+    zfi_split(&own, zfi_count(&l->out), ZFI_GRAIN,
+              zfi_fast_or_half(l) ? zfi_momentum_fast : zfi_momentum_reference);
+    return ZF_OK;
+}
+
 /* ------------------------------------------------------------------------------- assign */
 
 static zf_status zfi_infer_assign(zfi_infer *c)
@@ -447,6 +511,8 @@ ZFI_OPERATOR(sign_compress, .infer = zfi_infer_sign_compress, .cpu = zfi_cpu_sig
              .ranks = ZFI_RANKS_SIGNS, .traits = ZF_OP_MUTATES)
 ZFI_OPERATOR(sign_expand, .infer = zfi_infer_sign_expand, .cpu = zfi_cpu_sign_expand,
              .ranks = ZFI_RANKS_SIGNS)
+ZFI_OPERATOR(momentum, .infer = zfi_infer_momentum, .cpu = zfi_cpu_momentum,
+             .traits = ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(assign, .infer = zfi_infer_assign, .cpu = zfi_cpu_assign, .views = zfi_views_first,
              .writes = zfi_writes_first, .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES)
 ZFI_OPERATOR(adam_apply, .infer = zfi_infer_adam_apply, .grad = zfi_grad_none,

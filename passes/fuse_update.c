@@ -15,7 +15,7 @@
 /* For each node: */
 typedef struct zfi_scaling {
     int32_t uses, marks, lost; /* uses as an operand, in gradient marks, in removed nodes */
-    int32_t update;            /* an update that has it as its gradient, without scale; 0: none */
+    int32_t update; /* an update, or a momentum, that has it as its gradient, unscaled; 0: none */
     int32_t value; /* of a product that the update now computes: its other operand; 0: none */
 } zfi_scaling;
 
@@ -60,8 +60,7 @@ static void zfi_find_scalings(const zf_graph *g, zfi_scaling *of)
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        const zf_attribute *scaled =
-            zfi_has(g, id, ZF_OP_UPDATE) ? zfi_attribute_of(g, node, "scaled") : NULL;
+        const zf_attribute *scaled = node->update ? zfi_attribute_of(g, node, "scaled") : NULL;
         for (int32_t k = 0; k < node->arg_count; k++) {
             zfi_scaling *x = &of[node->args[k]];
             x->uses++;

@@ -5,7 +5,7 @@
  * after (compressed):
  *           update:
  *           advance %30
- *           %34 = add of beta1 m and (1 - beta1) g                       the momentum of one rank
+ *           %34 = momentum %m, %9 {beta=0.9}                             the momentum of one rank
  *           %35 = sign_compress %34, %31      %36 = sign_expand %35      its average over the ranks
  *           %37 = sign_compress %36, %32 {server=true}  %38 = sign_expand %37
  *           %39 = assign %m, %38
@@ -86,7 +86,7 @@ static void zfi_update_onebit_adam(zf_graph *g, const zfi_optimizer *o, zf_tenso
     }
     worker = zfi_moment_over(g, "onebit_adam.worker", p, ZFI_STATE_EACH);
     server = zfi_moment_over(g, "onebit_adam.server", p, ZFI_STATE_CUT);
-    x = zf_add(zf_scale(m, d->beta1), zf_scale(zf_cast(dp, ZF_F32), 1 - d->beta1));
+    x = zfi_op(momentum, zfi_with({.f = d->beta1}), m, dp);
     x = zfi_op(assign, NULL, m, zfi_sign_mean(x, worker, server));
     (void)zfi_build_update(
         ZF_OP_adam_apply, 7, (zf_tensor[]){p, x, v, o->lr, o->step, o->variance_step, w},

@@ -55,7 +55,7 @@ static void zfi_update_onebit_lamb(zf_graph *g, const zfi_optimizer *o, zf_tenso
         worker = zfi_moment_over(g, "onebit_lamb.worker", p, ZFI_STATE_EACH);
         server = zfi_moment_over(g, "onebit_lamb.server", p, ZFI_STATE_CUT);
         fresh = zfi_moment(g, "onebit_lamb.fresh", p);
-        x = zf_add(zf_scale(m, d->beta1), zf_scale(zf_cast(dp, ZF_F32), 1 - d->beta1));
+        x = zfi_op(momentum, zfi_with({.f = d->beta1}), m, dp);
         x = zfi_sign_mean(x, worker, server);
         made.numbers[0] = zf_max_ex(
             zfi_op(variance_ratio,

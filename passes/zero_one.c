@@ -108,24 +108,24 @@ static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_ten
     const zf_tensor m = zfi_moment_over(g, "zero_one_adam.m", p, ZFI_STATE_WHOLE),
                     own = zfi_moment_over(g, "zero_one_adam.own_m", p, ZFI_STATE_EACH),
                     v = zfi_state_over(g, "zero_one_adam.v", p, ZFI_STATE_STAGE);
-    zf_tensor u, w, mean, sum, gradient = zf_cast(dp, ZF_F32);
+    zf_tensor u, w, mean, sum;
     char name[400];
     snprintf(name, sizeof name, "zero_one_adam.master/%s", zf_tensor_name(p));
     w = zf_graph_find(g, name);
     if (!zf_valid(w)) w = zfi_master(g, "zero_one_adam.master", p);
     if (d->variant == ZFI_REFRESH) {
-        mean = zf_add(zf_scale(m, d->beta1), zf_scale(gradient, 1 - d->beta1));
+        mean = zfi_op(momentum, zfi_with({.f = d->beta1}), m, dp);
         mean = zfi_op(assign, NULL, m, mean);
         (void)zfi_op(assign, NULL, own, mean);
+        dp = zf_cast(dp, ZF_F32);
         (void)zfi_op(assign, NULL, v,
-                     zf_add(zf_scale(v, d->beta2),
-                            zf_scale(zf_mul(gradient, gradient), 1 - d->beta2)));
+                     zfi_op(momentum, zfi_with({.f = d->beta2}), v, zf_mul(dp, dp)));
         (void)zfi_build_update(ZF_OP_adam_apply, 7,
                                (zf_tensor[]){p, mean, v, o->lr, o->step, o->variance_step, w}, rates);
         return;
     }
     u = zfi_state_over(g, "zero_one_adam.u", p, ZFI_STATE_EACH);
-    mean = zf_add(zf_scale(own, d->beta1), zf_scale(gradient, 1 - d->beta1));
+    mean = zfi_op(momentum, zfi_with({.f = d->beta1}), own, dp);
     sum = zf_add(u, zf_mul(mean, o->lr));
     if (d->variant == ZFI_LOCAL) {
         (void)zfi_op(assign, NULL, own, mean);

@@ -1,6 +1,8 @@
 /* 1-bit optimizers: compression to signs against its definition, whole runs against references in
  * f64, equal bits of stages, buckets, threads, prefetch and after checkpoints, bytes, and what is
  * refused. */
+#include "../examples/bert/model.h"
+#include "../examples/common/session.h"
 #include "test.h"
 
 #include <pthread.h>
@@ -812,6 +814,52 @@ TEST_ONCE(zero_one_adam_has_its_rounds)
     CHECK(t, all == STEPS * losses + rounds[0] * full + rounds[1] * signs);
 }
 
+/* ------------------------------------------------------------------------------------- memory */
+
+static void close_session(void *s) { session_close(s); }
+
+/* The samples compile the variant with the largest values of a step first; the others lie in its
+ * memory. It is not always that of the first step. */
+TEST_ONCE(onebit_variants_share_the_largest)
+{
+    static const zf_optimizer optimizers[] = {ZF_ONEBIT_ADAM, ZF_ONEBIT_LAMB, ZF_ZERO_ONE_ADAM};
+    static session s;
+    int later = 0;
+    for (int n = 0; n < 3; n++) {
+        bert_config config;
+        const session_desc d = {.sample = &bert_sample,
+                                .config = &config,
+                                .purpose = SAMPLE_TRAIN,
+                                .shape = {1, 8, 2, false},
+                                .threads = 1,
+                                .sharing.micro_batches = 2,
+                                .optimizer = optimizers[n],
+                                .freeze_step = 1,
+                                .clip = 1};
+        zf_error error = {ZF_OK, ""};
+        int32_t owner = -1;
+        OK(t, bert_config_load("tiny", &config, &error) ? ZF_OK : error.status, error.text);
+        config.vocab = 50, config.hidden = 8, config.positions = 8, config.intermediate = 16;
+        OK(t, session_open(&s, &d, &error) ? ZF_OK : error.status, error.text);
+        test_defer(t, close_session, &s);
+        CHECK(t, s.variants == (n < 2 ? 2 : 3));
+        for (int32_t k = 0; k < s.variants; k++) {
+            const zf_program_info info = zf_program_info_of(s.programs[k]);
+            if (info.shared[ZF_DEVICE]) CHECK(t, info.shared[ZF_DEVICE] == info.work_bytes);
+            else CHECK(t, owner < 0);
+            if (!info.shared[ZF_DEVICE]) owner = k;
+        }
+        CHECK(t, owner >= 0);
+        for (int32_t k = 0; k < s.variants; k++)
+            CHECK(t, zf_program_info_of(s.programs[k]).work_bytes <=
+                         zf_program_info_of(s.programs[owner]).work_bytes);
+        CHECK(t, s.program == s.programs[0]);
+        later += owner > 0;
+        session_close(&s);
+    }
+    CHECK(t, later > 0);
+}
+
 /* ---------------------------------------------------------------------------------- checkpoints */
 
 /* The errors of the workers, [world, WEIGHTS]. */
@@ -884,7 +932,7 @@ TEST_ONCE(onebit_errors_of_another_world)
 TEST_ONCE(onebit_in_the_text)
 {
     static const char *const words[] = {
-        "update:", "sign_compress", "all_to_all", "{world=4}", "sign_expand",   "parts=4",
+        "update:", "momentum", "sign_compress", "all_to_all", "{world=4}", "sign_expand",   "parts=4",
         "sign_compress", "server=true", "all_gather", "sign_expand", "parts=1", "assign",
         "adam_apply", "world=4", "all_gather"};
     static char text[1 << 15];

@@ -498,6 +498,9 @@ static const op_case cases[] = {
     {"adam_drift", "", "param \"w\" {init=constant a=3} : f32[5]\nstate \"u\" {value=0.5} : f32[5]\n"
      "state \"v\" {value=4} : f32[5]\nupdate:\nadam_drift %1, %2, %3 : f32[5]",
      EXACT, 0, 0, MUTATES},
+    {"momentum", "m[R,N] f[R,N]", "momentum %1, %2 {beta=0.9} : g[R,N]", NORM, 8, 0, REFUSED},
+    {"momentum", "m[R,N] f[R,N] p[]", "momentum %1, %2, %3 {beta=0.9 scaled=true} : g[R,N]", NORM, 8,
+     0, REFUSED},
     {"assign", "m[R,N] m[R,N]", "update:\nassign %1, %2 : g[R,N]", EXACT, 0,
      0, MUTATES},
     {"sign_compress", "",

@@ -76,7 +76,7 @@ say() { printf '%4d s  %s\n' $(($(date +%s) - begin)) "$*"; }
 # The same programs as the Makefile's, without make: one object per file, as many at once as there
 # are cores.
 build_plainly() {
-    objects=$programs/obj
+    objects=build/cuda/plain
     library=zeroflow.h
     sources="$(ls examples/bert/*.c examples/gpt/*.c examples/llm/*.c examples/common/*.c \
         tools/pass.c | grep -Ev '/(main|sentences)\.c$')"
@@ -108,8 +108,10 @@ build_plainly() {
         $cc -O2 -isystem "$cuda/include" bench/cuda/matmul.c -o $programs/matmul $libraries
 }
 
-# Warnings of other compilers stop nothing, and no package is looked for.
+# Warnings of other compilers stop nothing, and no package is looked for. Kernels are compressed:
+# without, five programs take 50 MB, which is too much for some ways to the machine with the GPU.
 build() {
+    export NVCC_APPEND_FLAGS="-Xfatbin=-compress-all ${NVCC_APPEND_FLAGS:-}"
     mkdir -p $programs
     rm -f $programs/* 2> /dev/null
     nccl=
@@ -150,7 +152,9 @@ if [ $mode != run ]; then
     [ "$archs" ] || { echo 'bench/cuda.sh: no GPU is seen here; ARCHS=90 says for which to build' >&2; exit 1; }
     [ -x "$nvcc" ] || { echo "bench/cuda.sh: there is no $nvcc (CUDA Toolkit); NVCC=... names one" >&2; exit 1; }
     mkdir -p build/cuda
-    if build > build/cuda/build.log 2>&1; then say "built, for compute capability $archs"
+    if build > build/cuda/build.log 2>&1; then
+        size=$(du -sk $programs | cut -f 1)
+        say "built, for compute capability $archs: $((size / 1024)) MiB in $programs"
     else
         tail -n 20 build/cuda/build.log >&2
         say 'the build failed: build/cuda/build.log'

@@ -12,7 +12,8 @@
 #     tests       the tests of CUDA, on the device, several processes at once
 #     matmul      the products of BERT-large by every algorithm of cuBLASLt
 #     steps       steps of BERT-large, BERT-mini and GPT-2 124M; time by operator
-#     llama       steps of a Llama of 160 million parameters, all trained, and LoRA
+#     llama       steps of a Llama of 160 million parameters, all trained, LoRA, and LoRA over weights
+#                 of 4 bits
 #     generate    prompts and generation of that Llama, with weights of 16, 8 and 4 bits
 #     ops         single operators beside a copy: quantised blocks, signs, caches, rope, ...
 #     losses      twenty steps of BERT-tiny: CPU against GPU, and two runs on the GPU
@@ -288,6 +289,8 @@ do_llama() {
     {
         step llama gpt $llama --steps 10
         step llama-lora gpt $llama --lora 16 --steps 10
+        step llama-qlora gpt $llama --lora 16 --weights int4 --steps 10
+        [ "$quick" ] && return
         step llama-profile gpt $llama --steps 4 --profile --roof-gflops "$(best_rate)"
         step llama-lora-profile gpt $llama --lora 16 --steps 4 --profile --roof-gflops "$(best_rate)"
     }
@@ -296,7 +299,7 @@ do_llama() {
 # Prompts of 1024 tokens; then the texts go on together, a token each at a time.
 do_generate() {
     for weights in float int8 int4; do
-        for streams in 1 32; do
+        for streams in $([ "$quick" ] && echo 1 || echo 1 32); do
             run "generate-$weights-$streams" 45 $programs/generate --device cuda --precision bf16 \
                 --model 160m --prompt 1024 --tokens 64 --streams $streams --weights $weights \
                 --threads 8 --tuning "$out/tuning" --json

@@ -1,11 +1,11 @@
-/* One training step of GPT-2, or of a Llama, on made-up tokens: tokens per second, GFLOP/s, bytes by
- * kind, and where the time goes.
+/* One training step of GPT-2, or of a Llama, on made-up tokens: tokens per second, GFLOP/s, bytes
+ * by kind, and where the time goes.
  *
  *     build/bench/gpt --model small|124m --batch 8 --seq 128 --threads 2 --steps 30 [--dropout P]
  *                     [--precision f32|bf16|f16] [--no-fuse NAME,...] [--profile] [--json]
  *                     [--offload KIND=SPACE,... [--offload-dir DIR]] [--prefetch BYTES]
  *                     [--recompute layers] [--clip NORM]
- *     build/bench/gpt --llama [--lora RANK] --model 160m ...
+ *     build/bench/gpt --llama [--lora RANK [--weights int8|int4]] --model 160m ...
  *
  * The loss of every position counts; AdamW. Without dropout, as bench/peers/llmc.c has none. Times
  * are medians. */
@@ -19,7 +19,7 @@
 int main(int argc, char **argv)
 {
     const char *model = "small", *offload = NULL, *recompute = NULL, *rest;
-    int64_t steps = 30, precision = ZF_F32, vocab;
+    int64_t steps = 30, precision = ZF_F32, bits = 0, vocab;
     double dropout = 0;
     double roof[2] = {0, 0};
     bool profile = false, json = false, llama = false, loaded;
@@ -39,6 +39,7 @@ int main(int argc, char **argv)
         {"llama", OPTION_FLAG, NULL, &llama, 0, 0, "a model of llm, not of gpt"},
         {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as gpt pretrain, or llm pretrain"},
         {"lora", OPTION_COUNT, "RANK", &lora.rank, 0, 4096, "of an adapter; 0: all are trained"},
+        {"weights", OPTION_CHOICE, CONFIG_WEIGHTS, &bits, 0, 0, "of products, under an adapter"},
         {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},
         {"seq", OPTION_COUNT, "T", &d.shape.sequence, 1, 65536, "tokens of an example"},
         {"device", OPTION_CHOICE, DEVICE_KINDS, &d.device.kind, 0, 0, "it computes on"},
@@ -79,6 +80,8 @@ int main(int argc, char **argv)
     if (llama) d.sample = &llm_sample, d.config = &llama_config;
     loaded = llama ? llm_config_load(model, &llama_config, &error)
                    : gpt_config_load(model, &config, &error);
+    loaded = loaded && (llama ? config_set_weights(llm_sample.config, &llama_config, bits, &error)
+                              : config_set_weights(gpt_sample.config, &config, bits, &error));
     if (!loaded) return fprintf(stderr, "gpt: %s\n", error.text), 1;
     vocab = llama ? llama_config.vocab : config.vocab;
     if (llama) llama_config.attention_dropout = dropout;
@@ -122,7 +125,8 @@ int main(int argc, char **argv)
         printf(
             "%s %s, batch %lld x %lld, %lld threads: %.0f tokens/s (best %.0f), %.1f GFLOP/s, "
             "%.2f ms, %.1f GFLOP a step, %.1f MiB\n",
-            llama ? "Llama" : "GPT-2", model, (long long)batch.examples, (long long)batch.sequence, (long long)d.threads,
+            llama ? "Llama" : "GPT-2", model, (long long)batch.examples,
+            (long long)batch.sequence, (long long)d.threads,
             tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
             1e-9 * info.flops, (double)info.peak_bytes / 1048576);
         if (profile) profile_print(steps);

@@ -138,7 +138,8 @@ def others():
 
 def llama():
     rows = []
-    for more, lora in ((", all parameters", ""), (", LoRA of rank 16", "-lora")):
+    for more, lora in ((", all parameters", ""), (", LoRA of rank 16", "-lora"),
+                       (", the same over 4 bits", "-qlora")):
         rows.append(("zeroflow" + more, load("llama" + lora)))
         for mode in "eager", "compile":
             rows.append((f"PyTorch {mode}{more}", load(f"torch-llama{lora}-{mode}")))

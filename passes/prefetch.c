@@ -21,7 +21,8 @@
  *                 read, or when more than `bytes` are in flight in one direction. A gradient is
  *                 copied to the host after the wait for its reduction
  *     ahead       copies to the host, of states for example, are issued before the updates that
- *                 read them, as many as have at most `bytes` in one direction
+ *                 read them, as many as have at most `bytes` in one direction; of a disk at most
+ *                 `host_bytes`, twice that behind the last fetch
  *     beside      updates in host memory run during the backward pass (beside.c); parameters that
  *                 this has read from a disk are not read again for them (reuse.c)
  *     put off     nodes that the last large reduction does not need are computed during it,
@@ -84,6 +85,8 @@ typedef struct zfi_prefetch {
     int32_t next;              /* index in beside.due of the next node, */
     int32_t next_early;        /* and of the next copy that may be issued early; */
     int64_t ahead[ZFI_QUEUES]; /* bytes of early copies that have not been used */
+    int32_t issued[ZFI_LINKS]; /* fetches; */
+    int64_t fetched;           /* and bytes of those from the disk that have not been used */
     int32_t *born; /* by node: 0 until it is put, then 1 + the number of complete gradients */
     int32_t complete;
     int32_t update; /* position of the first node below `update:` */
@@ -579,6 +582,18 @@ static bool zfi_stays(const zfi_prefetch *p, int32_t id)
            (p->beside.wrote[id] >= 0 || p->beside.wrote_pieces[id] >= 0);
 }
 
+/* Counts what a fetch reads from the disk, or what it uses of that. */
+static void zfi_count_fetch(zfi_prefetch *p, int32_t id)
+{
+    const zf_graph *g = p->graph;
+    const int32_t x = g->nodes[id].arg_count ? g->nodes[id].args[0] : 0;
+    const int64_t bytes = (int64_t)zfi_node_bytes(&g->nodes[id]);
+    if (zfi_link_of(g, id) == ZFI_READS) p->fetched += bytes;
+    if (zfi_link_of(g, id) != ZFI_UPLOADS || zfi_link_of(g, x) != ZFI_READS) return;
+    p->fetched -= bytes;
+    if (zfi_stays(p, x)) p->ahead[ZFI_QUEUE_READ] += bytes;
+}
+
 /* Puts a node, after the waits that it needs. Nodes in flight on its own queue need none, since a
  * queue is in order. */
 static void zfi_put_node(zfi_prefetch *p, int32_t id)
@@ -609,8 +624,7 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
         p->moving[queue] += bytes;
     }
     if (!g->memory.failed) zfi_push(&g->memory, g->order, id);
-    if (g->nodes[id].op == ZF_OP_copy && !g->nodes[id].update && zfi_stays(p, g->nodes[id].args[0]))
-        p->ahead[ZFI_QUEUE_READ] += (int64_t)zfi_node_bytes(&g->nodes[id]);
+    zfi_count_fetch(p, id);
     p->born[id] = 1 + p->complete;
     if (!queue || g->memory.failed) return;
     zfi_push(&g->memory, p->waiting, id);
@@ -756,6 +770,15 @@ static bool zfi_put_source(zfi_prefetch *p, int32_t id)
     return true;
 }
 
+/* The maximum of bytes of early copies on a queue. Behind the last fetch from the disk they have
+ * its share too. */
+static int64_t zfi_early_budget(const zfi_prefetch *p, uint8_t queue)
+{
+    const int64_t most = (int64_t)zfi_budget_of(p, queue);
+    if (queue != ZFI_QUEUE_READ || p->issued[ZFI_READS] < zfi_len(p->aheads[ZFI_READS])) return most;
+    return most + zfi_max(most - p->fetched, 0);
+}
+
 /* Issues copies early, while at most `bytes` of them have not been used; with a cost table, when it
  * is time. */
 static void zfi_put_early(zfi_prefetch *p)
@@ -767,7 +790,7 @@ static void zfi_put_early(zfi_prefetch *p)
         if (!queue || p->born[due->node]) continue;
         if (p->costed && p->now < p->start[due->node]) return;
         if (!zfi_put_source(p, p->graph->nodes[due->node].args[0])) return;
-        if (p->ahead[queue] + bytes > (int64_t)zfi_budget_of(p, queue)) return;
+        if (p->ahead[queue] + bytes > zfi_early_budget(p, queue)) return;
         zfi_put_one_due(p, due);
     }
 }
@@ -852,7 +875,6 @@ static void zfi_run_prefetch(zfi_prefetch *p)
 {
     zf_graph *g = p->graph;
     const zfi_beside *b = &p->beside;
-    int32_t ahead[ZFI_LINKS] = {0};
     zfi_find_aheads(p);
     if (!g->memory.failed && p->bytes) zfi_place_links(p);
     g->in_update = false;
@@ -861,8 +883,8 @@ static void zfi_run_prefetch(zfi_prefetch *p)
         if (i == b->begin) zfi_begin_update(p);
         for (int link = ZFI_LINKS; link-- > 0;)
             for (const zfi_ahead *a = p->aheads[link];
-                 ahead[link] < zfi_len(a) && a[ahead[link]].issue <= i; ahead[link]++)
-                if (!p->born[a[ahead[link]].node]) zfi_put(p, a[ahead[link]].node);
+                 p->issued[link] < zfi_len(a) && a[p->issued[link]].issue <= i; p->issued[link]++)
+                if (!p->born[a[p->issued[link]].node]) zfi_put(p, a[p->issued[link]].node);
         if (p->born[id]) continue; /* it was issued early, or is above `update:` */
         zfi_put(p, id);
         if (i < b->begin) continue;

@@ -312,23 +312,58 @@ TEST_ONCE(offload_fetches_in_time)
     }
 }
 
+/* Four layers. */
+static const char layers[] = "%1 = input \"x\" : f32[4,64]\n"
+                             "%2 = param \"layer.0.w\" : f32[64,64]\n"
+                             "%3 = param \"layer.1.w\" : f32[64,64]\n"
+                             "%4 = param \"layer.2.w\" : f32[64,64]\n"
+                             "%5 = param \"layer.3.w\" : f32[64,64]\n"
+                             "%6 = input \"lr\" : f32[]\n"
+                             "%7 = matmul %1, %2 : f32[4,64]\n"
+                             "%8 = matmul %7, %3 : f32[4,64]\n"
+                             "%9 = matmul %8, %4 : f32[4,64]\n"
+                             "%10 = matmul %9, %5 : f32[4,64]\n"
+                             "%11 = mul %10, %10 : f32[4,64]\n"
+                             "%12 = reshape %11 {shape=[256]} : f32[256]\n"
+                             "%13 = sum %12 : f32[]\n"
+                             "      output %13 \"loss\"\n";
+
+/* Reads of the text that are in flight, or not used, when the last gradient is complete. */
+static int reads_over_the_end(const char *text)
+{
+    const char *end = text, *at = text;
+    int count = 0;
+    for (const char *next = text; (next = strstr(next, " = pack ")); next++) end = next;
+    for (; (at = strstr(at, " queue=read")) && at < end; at++) {
+        char wait[40];
+        const char *line = at;
+        while (line > text && line[-1] != '\n') line--;
+        snprintf(wait, sizeof wait, "wait %%%d\n", atoi(line + 1));
+        count += strstr(end, wait) != NULL;
+    }
+    return count;
+}
+
+/* Reads for updates have a budget of their own beside that of fetches, and behind the last fetch
+ * also its part. */
+TEST_ONCE(offload_reads_ahead_of_the_last_updates)
+{
+    enum { READ = 64 * 64 * 4 };
+    for (int own = 2; own <= 3; own++) {
+        char line[200], *text;
+        int reads;
+        snprintf(line, sizeof line, "autograd loss; adamw lr; zero bucket=1; offload "
+                 "parameters=disk optimizer=disk; prefetch bytes=1000000 host=%d", own * READ);
+        CHECK(t, text = text_behind(t, layers, line));
+        reads = reads_over_the_end(text);
+        free(text);
+        CHECK(t, reads > own && reads <= 2 * own);
+    }
+}
+
 /* Bytes that a step of four layers reads from the disk, behind the passes; -1: they fail. */
 static int64_t bytes_read(test *t, const char *line)
 {
-    static const char layers[] = "%1 = input \"x\" : f32[4,64]\n"
-                                 "%2 = param \"layer.0.w\" : f32[64,64]\n"
-                                 "%3 = param \"layer.1.w\" : f32[64,64]\n"
-                                 "%4 = param \"layer.2.w\" : f32[64,64]\n"
-                                 "%5 = param \"layer.3.w\" : f32[64,64]\n"
-                                 "%6 = input \"lr\" : f32[]\n"
-                                 "%7 = matmul %1, %2 : f32[4,64]\n"
-                                 "%8 = matmul %7, %3 : f32[4,64]\n"
-                                 "%9 = matmul %8, %4 : f32[4,64]\n"
-                                 "%10 = matmul %9, %5 : f32[4,64]\n"
-                                 "%11 = mul %10, %10 : f32[4,64]\n"
-                                 "%12 = reshape %11 {shape=[256]} : f32[256]\n"
-                                 "%13 = sum %12 : f32[]\n"
-                                 "      output %13 \"loss\"\n";
     zf_graph *g = zf_graph_parse(layers, strlen(layers), NULL, NULL);
     char message[600] = "";
     zf_plan plan;

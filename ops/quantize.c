@@ -221,13 +221,14 @@ ZFI_BODY int32_t zfi_low_integer(int32_t q) { return ((q & 15) ^ 8) - 8; }
                (y, q, scale, n))
 
 /* h = x + e */
-ZFI_BODY void zfi_feedback_sum_body(zfi_isa isa, float *h, const float *e, int64_t n)
+ZFI_BODY void zfi_feedback_sum_body(zfi_isa isa, float *h, const float *x, const float *e,
+                                    int64_t n)
 {
     (void)isa;
     ZFI_VECTOR
-    for (int64_t i = 0; i < n; i++) h[i] += e[i];
+    for (int64_t i = 0; i < n; i++) h[i] = x[i] + e[i];
 }
-ZFI_KERNEL(zfi_feedback_sum, (float *h, const float *e, int64_t n), (h, e, n))
+ZFI_KERNEL(zfi_feedback_sum, (float *h, const float *x, const float *e, int64_t n), (h, x, e, n))
 
 /* e = beta e + (1 - beta) (h - y). Not by zfi_fma, which rounds otherwise on some sets. */
 ZFI_BODY void zfi_feedback_error_body(zfi_isa isa, float *e, const float *h, const float *y,
@@ -392,12 +393,13 @@ static void zfi_feedback_records(const zf_launch *l, int64_t first, int64_t last
     for (int64_t k = first; k < last; k++) {
         uint8_t *record = (uint8_t *)l->out.data + k * b.record;
         float *e = (float *)l->args[1].data + k * b.block;
+        const void *from = zfi_element(x->data, x->dtype, k * b.block);
         const uint8_t *q;
         if (zfi_begins_errors(l)) memset(e, 0, (size_t)b.block * sizeof *e);
         if (x->dtype == ZF_F64)
             for (int64_t i = 0; i < b.block; i++) h[i] = (float)zfi_get(x, k * b.block + i);
-        else zfi_widen(isa, h, x->dtype, zfi_element(x->data, x->dtype, k * b.block), b.block);
-        zfi_feedback_sum(isa, h, e, b.block);
+        else if (x->dtype != ZF_F32) zfi_widen(isa, h, x->dtype, from, b.block);
+        zfi_feedback_sum(isa, h, x->dtype == ZF_F32 ? from : h, e, b.block);
         if (zfi_cpu_of(l)->reference) zfi_quantize_plain(&b, record, &sum, 0);
         else zfi_quantize_block(isa, &b, record, ZF_F32, h);
         if (isnan(zfi_get_scale(&b, record, &q))) continue;

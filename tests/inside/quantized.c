@@ -24,7 +24,7 @@ static float quantized_product(const zfi_blocks *b, const float *x, const uint8_
     return (c[0] + c[2]) + (c[1] + c[3]);
 }
 
-/* Every integer, odd addresses, and all numbers of rows. */
+/* Every integer, at odd addresses. */
 TEST(quantized_rows_have_the_bits_of_their_definition)
 {
     static const zfi_blocks blocks[] = {{8, 64, 66, ZF_BF16, 127},   {4, 64, 34, ZF_BF16, 7},
@@ -40,17 +40,16 @@ TEST(quantized_rows_have_the_bits_of_their_definition)
             records[1 + i] = (uint8_t)((i * 2654435761u) >> 13);
         for (int64_t r = 0; r < QUANTIZED_ROWS * QUANTIZED_BLOCKS; r++)
             zfi_put_scale(b, records + 1 + r * b->record, zfi_bf16_to_f32((uint16_t)(0x3c00 + r)));
-        for (int isa = 0; isa <= (int)zfi_isa_best(); isa++)
-            for (int64_t rows = 1; rows <= QUANTIZED_ROWS; rows++) {
-                float out[QUANTIZED_ROWS];
-                if (isa == ZFI_ISA_AVX2 && zfi_isa_best() == ZFI_ISA_NEON) continue;
-                if (isa == ZFI_ISA_AVX512 && zfi_isa_best() == ZFI_ISA_NEON) continue;
-                zfi_dot_rows((zfi_isa)isa, b, x, records + 1, stride, QUANTIZED_BLOCKS, rows, out);
-                for (int64_t n = 0; n < rows; n++) {
-                    const float truth = quantized_product(b, x, records + 1 + n * stride);
-                    if (isa == ZFI_ISA_PORTABLE) CHECK_NEAR(t, out[n], truth, 1e-4);
-                    else CHECK(t, out[n] == truth);
-                }
+        for (int isa = 0; isa <= (int)zfi_isa_best(); isa++) {
+            float out[QUANTIZED_ROWS];
+            if (isa && isa < (int)zfi_isa_best() && zfi_isa_best() == ZFI_ISA_NEON) continue;
+            zfi_dot_rows((zfi_isa)isa, b, x, records + 1, stride, QUANTIZED_BLOCKS, QUANTIZED_ROWS,
+                         out);
+            for (int64_t n = 0; n < QUANTIZED_ROWS; n++) {
+                const float truth = quantized_product(b, x, records + 1 + n * stride);
+                if (isa == ZFI_ISA_PORTABLE) CHECK_NEAR(t, out[n], truth, 1e-4);
+                else CHECK(t, out[n] == truth);
             }
+        }
     }
 }

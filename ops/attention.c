@@ -678,12 +678,17 @@ static void *zfi_array_at(const zf_array *x, int64_t at)
     return (char *)x->data + at * (int64_t)zf_dtype_size(x->dtype);
 }
 
+enum { ZFI_ROWS_TO_FETCH = 8 }; /* ahead: of a head they are too far apart for the processor to do it */
+
 /* y[0..rows)[0..d) = rows of x from element `at` on, `row` apart. Rows of y are `width` apart, and
  * filled with 0 behind d. */
 static void zfi_load_rows(zfi_isa isa, float *y, int64_t width, const zf_array *x, int64_t at,
                           int64_t row, int64_t rows, int64_t d)
 {
+    const int64_t line = 64 / (int64_t)zf_dtype_size(x->dtype), ahead = ZFI_ROWS_TO_FETCH * row;
     for (int64_t r = 0; r < rows; r++, y += width, at += row) {
+        for (int64_t i = 0; i < d; i += line)
+            ZFI_PREFETCH(zfi_element(x->data, x->dtype, at + ahead + i));
         zfi_widen(isa, y, x->dtype, zfi_array_at(x, at), d);
         if (d < width) memset(y + d, 0, (size_t)(width - d) * sizeof *y);
     }

@@ -16,7 +16,15 @@
  * block by block. Of more rows, a task dequantises some rows (transposed: columns) of w into its own
  * cache, in x's dtype, and multiplies by them. */
 
-enum { ZFI_QUANTIZED_ROWS = 64 /* of w, that a task dequantises at a time */ };
+/* Rows of w that a task dequantises at a time: as many as a cache takes, since x is read once for
+ * them. Of one row of x, rows of a task. Transposed, k of a product, whose sums are read and written
+ * once for them. */
+enum {
+    ZFI_QUANTIZED_ROWS = 64,
+    ZFI_QUANTIZED_MORE = 128,
+    ZFI_QUANTIZED_TILE = 1 << 18, /* bytes of a tile of so many more */
+    ZFI_QUANTIZED_DEEP = 256
+};
 
 static zf_status zfi_infer_quantized_linear(zfi_infer *c)
 {
@@ -78,6 +86,7 @@ typedef struct zfi_quantized {
     int64_t m, n, k, bytes; /* bytes: of a row of the weight */
     bool transposed, aside; /* aside: sums are made in f32 in scratch */
     zf_dtype dtype;      /* of a dequantised tile and of x beside it: f32 or bf16 */
+    int64_t rows;        /* of w, of a tile */
     int64_t span;        /* columns of y of a task */
     float *row;          /* x in f32, where it is one row of 16 bits; else NULL */
     size_t tile, product; /* a worker's scratch, in bytes: the tile; what its product needs */
@@ -128,16 +137,21 @@ static zfi_quantized zfi_quantized_of(const zf_launch *l)
     int64_t last = zfi_last(&l->args[0].shape), left;
     q.k = q.bytes / q.b.record * q.b.block;
     q.m = last ? zfi_count(&l->args[0]) / last : 0;
-    q.span = q.transposed ? q.b.block : ZFI_QUANTIZED_ROWS;
+    q.rows = q.transposed ? ZFI_QUANTIZED_DEEP
+             : q.m > 1 && q.k * ZFI_QUANTIZED_MORE * (int64_t)zf_dtype_size(q.dtype) <=
+                              ZFI_QUANTIZED_TILE
+                 ? ZFI_QUANTIZED_MORE
+                 : ZFI_QUANTIZED_ROWS;
+    q.span = q.transposed ? q.b.block : q.rows;
     if (!q.transposed && q.m == 1) {
         q.all = l->out.dtype == ZF_F32 ? 0 : zfi_round_bytes((size_t)q.k * sizeof(float));
         return q;
     }
     if (l->out.dtype == ZF_F16) q.wide = zfi_round_bytes((size_t)zfi_count(&l->args[0]) * 4);
-    q.tile = zfi_round_bytes((size_t)(ZFI_QUANTIZED_ROWS * (q.transposed ? q.b.block : q.k)) *
+    q.tile = zfi_round_bytes((size_t)(q.rows * (q.transposed ? q.b.block : q.k)) *
                              zf_dtype_size(q.dtype));
-    left = q.n % ZFI_QUANTIZED_ROWS;
-    d = zfi_quantized_product(&q, ZFI_QUANTIZED_ROWS, q.transposed ? q.b.block : q.k);
+    left = q.n % q.rows;
+    d = zfi_quantized_product(&q, q.rows, q.transposed ? q.b.block : q.k);
     rest = zfi_quantized_product(&q, left, q.transposed ? q.b.block : q.k);
     d.accumulate = rest.accumulate = q.transposed;
     q.product = zfi_matmul_tiled_scratch(q.isa, 1, &d);
@@ -218,8 +232,8 @@ static void zfi_quantized_task(void *context, int64_t index, int worker)
     float *sums = (float *)(void *)(scratch + q->tile);
     void *room = scratch + q->tile + sums_bytes;
     for (int64_t n0 = q->transposed ? 0 : first; n0 < (q->transposed ? q->n : first + span);
-         n0 += ZFI_QUANTIZED_ROWS) {
-        const int64_t rows = zfi_min(ZFI_QUANTIZED_ROWS, q->n - n0);
+         n0 += q->rows) {
+        const int64_t rows = zfi_min(q->rows, q->n - n0);
         zfi_matmul_desc d = zfi_quantized_product(q, rows, q->transposed ? span : q->k);
         zfi_quantized_tile(q, scratch, n0, rows, q->transposed ? first : 0,
                            q->transposed ? span : q->k);

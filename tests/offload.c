@@ -419,6 +419,35 @@ TEST_ONCE(offload_reads_parameters_once_for_the_update)
     }
 }
 
+/* In host memory all values of a page or more lie at pages, seen from where values of a step begin:
+ * a disk reads and writes them without staging. */
+TEST_ONCE(offload_places_by_pages)
+{
+    static const char *const optimizers[] = {"adamw lr", "lamb lr"};
+    for (int k = 0; k < 2; k++) {
+        char line[200], *text;
+        long offset, bytes, first = -1;
+        int pages = 0, small = 0;
+        snprintf(line, sizeof line, "autograd loss; clip 1; %s; zero bucket=1; offload "
+                 "parameters=disk optimizer=disk piece=4096; prefetch bytes=100000; memory no_reuse",
+                 optimizers[k]);
+        CHECK(t, text = text_behind(t, model, line));
+        for (const char *at = text; (at = strstr(at, " host @")); at++) {
+            const char *const plus = strchr(at, '+');
+            offset = strtol(at + 7, NULL, 10), bytes = strtol(plus + 1, NULL, 10);
+            if (bytes < 4096) {
+                small++;
+                continue;
+            }
+            if (first < 0) first = offset % 4096;
+            pages += offset % 4096 == first;
+            if (offset % 4096 != first) test_fail(t, __FILE__, __LINE__, line, at);
+        }
+        free(text);
+        CHECK(t, pages > 10 && small > 2);
+    }
+}
+
 /* Bytes of the plan of a space, behind "peak " or "peak host " of the text that the passes make. */
 static long peak_of(test *t, const char *text, const char *line, const char *peak)
 {

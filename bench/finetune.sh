@@ -5,7 +5,8 @@
 #
 # From the environment: SECONDS_OF_PRETRAINING (1800) or PRETRAIN_STEPS, TUNE_STEPS (1500), MODEL
 # (15m), VOCAB (16384 tokens), BATCH (16), SEQ (128), THREADS, PRECISION (bf16 where the processor
-# multiplies it, else f32), LORA (r=16,alpha=32), WORK (build/finetune). A second call goes on with what WORK has.
+# multiplies it, else f32), LORA (r=16,alpha=32), WORK (build/finetune). A second call goes on with
+# what WORK has.
 set -eu
 export LC_ALL=C
 
@@ -14,6 +15,9 @@ out=${1:-$work/results.md}
 llm=build/llm
 threads=${THREADS:-$(getconf _NPROCESSORS_ONLN)}
 lora=${LORA:-r=16,alpha=32}
+batch=${BATCH:-16}
+seq=${SEQ:-128}
+tune_steps=${TUNE_STEPS:-1500}
 precision=f32
 if grep -qw avx512_bf16 /proc/cpuinfo 2> /dev/null; then precision=bf16; fi
 precision=${PRECISION:-$precision}
@@ -28,8 +32,8 @@ sh examples/bert/corpus.sh "$work/corpus.txt" "$work/package"
         --size "${VOCAB:-16384}"
 
 # Entries as "Lark \Lark\ (l[aum]rk), n. ..." and their first sense, up to its first stop. Kept are
-# definitions of 4 to 20 plain words of words of at least four letters, the first of each word, unless
-# they end in the middle of a phrase; of these every hundredth word is held out.
+# definitions of 4 to 20 plain words of words of at least four letters, the first of each word,
+# unless they end in the middle of a phrase; of these every hundredth word is held out.
 if [ ! -s "$work/pairs.jsonl" ]; then
     deb=$(ls "$work"/package/dict-gcide_*.deb)
     dpkg-deb --fsys-tarfile "$deb" | tar -xO ./usr/share/dictd/gcide.dict.dz | zcat | awk '
@@ -43,7 +47,8 @@ if [ ! -s "$work/pairs.jsonl" ]; then
             sub(/^ /, "", text)
             sub(/ $/, "", text)
             n = split(text, plain, " ")
-            if (word != "" && !(word in seen) && n >= 4 && n <= 20 && text ~ /^[A-Z][A-Za-z, -]*$/ &&
+            if (word != "" && !(word in seen) && n >= 4 && n <= 20 &&
+                text ~ /^[A-Z][A-Za-z, -]*$/ &&
                 text !~ / (esp|etc|cf|viz|as|of|to|the|a|an|or|and)$/) {
                 seen[word] = 1
                 printf "{\"prompt\": \"what is %s ?\", \"response\": \" %s .\"}\n", word,
@@ -71,14 +76,15 @@ sed 's/^{"prompt": "\([^"]*\)".*/\1/' "$work/asked.jsonl" > "$work/asked"
 if [ ! -d "$work/base" ]; then
     # shellcheck disable=SC2086 # words
     $llm pretrain --model "${MODEL:-15m}" --corpus "$work/corpus.txt" --vocab "$work/vocab.txt" \
-        --seq "${SEQ:-128}" --batch "${BATCH:-16}" --lr 1e-3 --precision "$precision" --threads "$threads" \
+        --seq "$seq" --batch "$batch" --lr 1e-3 --precision "$precision" --threads "$threads" \
         ${steps:---steps 1000000 --seconds "${SECONDS_OF_PRETRAINING:-1800}"} \
         --save "$work/base" --svg "$work/pretraining.svg" --report "$work/pretraining.json"
 fi
 rm -rf "$work"/adapter "$work"/adapter.*
 $llm finetune --model "$work/base" --data "$work/tune.jsonl" --lora "$lora" --lr 1e-3 \
-    --seq "${SEQ:-128}" --batch "${BATCH:-16}" --steps "${TUNE_STEPS:-1500}" --precision "$precision" \
-    --eval-every "$(( (${TUNE_STEPS:-1500} + 9) / 10 ))" --threads "$threads" --save "$work/adapter" --report "$work/tuning.json"
+    --seq "$seq" --batch "$batch" --steps "$tune_steps" --precision "$precision" \
+    --eval-every "$(( (tune_steps + 9) / 10 ))" --threads "$threads" --save "$work/adapter" \
+    --svg "$work/tuning.svg" --report "$work/tuning.json"
 
 # asks DIR [OPTIONS]: its answers to the twelve questions, one a line.
 asks() {
@@ -86,7 +92,7 @@ asks() {
         --repetition-penalty 1.2 --threads "$threads" "$@" | sed 's/^[^?]*? *//'
 }
 held_out() {
-    $llm eval --load "$work/base" --data "$work/held.jsonl" --seq "${SEQ:-128}" \
+    $llm eval --load "$work/base" --data "$work/held.jsonl" --seq "$seq" \
         --threads "$threads" "$@"
 }
 value() { sed -n "s/^ *\"$2\": \([^,]*\),*$/\1/p" "$work/$1.json"; }
@@ -99,7 +105,8 @@ asks --adapter "$work/adapter.best" > "$work/after"
     echo "\`sh bench/finetune.sh\`, $(date -u +%Y-%m-%d), $(sed -n 's/^model name.*: //p' /proc/cpuinfo |
         head -n 1), $threads threads, $precision."
     echo
-    echo "- Pretraining: $(value pretraining parameters) parameters, $(value pretraining steps) steps of ${BATCH:-16} x ${SEQ:-128} tokens" \
+    echo "- Pretraining: $(value pretraining parameters) parameters, $(value pretraining steps) steps" \
+        "of $batch x $seq tokens" \
         "($(sed -n '1p' "$work/corpus.txt.source" 2> /dev/null || echo corpus)), held-out loss" \
         "$(value pretraining held_out_loss), $(value pretraining tokens_per_s) tokens/s."
     echo "- LoRA ($lora on all products): $(value tuning trained) parameters trained on $(wc -l < "$work/tune.jsonl")" \

@@ -412,6 +412,32 @@ taken() {
     done
 }
 check 'a checkpoint of weights without a step' taken
+# adapt STEPS DIR OPTIONS...: trains an adapter of the folder.
+adapt() {
+    steps=$1
+    to=$2
+    shift 2
+    ends 0 "$bert" pretrain --init "$work/folder" --corpus "$corpus" --seq 32 --batch 4 --lr 0.05 \
+        --schedule constant --warmup 0 --lora r=2,alpha=4,targets=query,value --steps "$steps" \
+        --save "$to" "$@"
+}
+adapted() { # resumed with the same bits; with the base, it has the loss that the run printed
+    adapt 6 "$work/adapter" --micro-batches 2 && grep -q '^LoRA: .*, of rank 2$' "$work/out" &&
+        [ ! -e "$work/adapter/model.safetensors" ] &&
+        grep -q '"task_type": null' "$work/adapter/adapter_config.json" &&
+        sed -n 's/^held out: //p' "$work/out" > "$work/adapted" &&
+        adapt 3 "$work/halves" --micro-batches 2 --eval-batches 0 &&
+        adapt 6 "$work/halves" --load "$work/halves" --eval-batches 0 --zero 3 --ranks 2 &&
+        cmp "$work/adapter/adapter_model.safetensors" "$work/halves/adapter_model.safetensors" &&
+        ends 0 "$bert" eval --load "$work/folder" --adapter "$work/adapter" --corpus "$corpus" \
+            --seq 32 --batch 4 && cmp "$work/out" "$work/adapted" && ! cmp -s "$work/out" \
+            "$work/held out"
+}
+check 'an adapter' adapted
+check 'an adapter of products that are not there' fails 1 'bert: zf_lora: the target "q_proj" is no '\
+'module of the graph, nor the end of one behind a dot; products are in word_embeddings, query, key, '\
+'value, dense, seq_relationship' "$bert" pretrain --init "$work/folder" --corpus "$corpus" --seq 32 \
+    --lora r=2,targets=q_proj --steps 1
 
 # narrow PRECISION: trains in it, prints it, ends near the run in f32, can be resumed and evaluated.
 narrow() {

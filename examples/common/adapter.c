@@ -278,7 +278,7 @@ static bool write_config(buffer *out, zf_graph *g, const adapter_about *about, z
     size_t bytes;
     zf_json_begin_object(w);
     put_text(w, "peft_type", "LORA");
-    put_text(w, "task_type", "CAUSAL_LM");
+    put_text(w, "task_type", about->causal ? "CAUSAL_LM" : NULL);
     put_text(w, "base_model_name_or_path", about->base);
     put_int(w, "r", about->desc->rank);
     if (alpha == floor(alpha) && fabs(alpha) < 1e15) put_int(w, "lora_alpha", (int64_t)alpha);

@@ -51,6 +51,7 @@ typedef struct adapter_about {
     const zf_lora_desc *desc;
     const char *base; /* the folder of the base; NULL: not known */
     bool turned;      /* transformers has the weights as [in, out] (GPT-2) */
+    bool causal;      /* the model predicts the next token */
 } adapter_about;
 /* All ranks must call it. False with *error. To be freed all the same. */
 bool adapter_write(adapter_files *files, zf_program *program, zf_graph *g,

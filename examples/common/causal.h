@@ -46,8 +46,8 @@ zf_tensor causal_linear(zf_tensor x, const char *name, int64_t out, const zf_nn_
 zf_tensor causal_weight(zf_graph *g, const char *name, int64_t out, int64_t in, double std,
                         int64_t bits);
 
-/* The tokens of a cache that a window needs with steps of `chunk` tokens, where they are fewer than the
- * context: it is a ring then. 0: it is none. */
+/* The tokens of a cache that a window needs with steps of `chunk` tokens, where they are fewer than
+ * the context: it is a ring then. 0: it is none. */
 int64_t causal_ring(int64_t window, int64_t context, int64_t chunk);
 
 /* Gives the attention of a layer, whose keys are `width` wide, its caches if the graph is for

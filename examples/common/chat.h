@@ -5,9 +5,9 @@
  *     assistant  A wren.              <|im_start|>assistant\nA wren.<|im_end|>\n
  *
  * Templates are Jinja programs, which are not interpreted here. Some styles are known by name
- * (CHAT_STYLES). A template is recognised if it is that of a published model, by its digest, or if all
- * of its text belongs to a style; one with a system message of its own, for example, is not. Chats
- * with tools are not written. */
+ * (CHAT_STYLES). A template is recognised if it is that of a published model, by its digest, or if
+ * all of its text belongs to a style; one with a system message of its own, for example, is not.
+ * Chats with tools are not written. */
 #ifndef CHAT_H
 #define CHAT_H
 
@@ -48,8 +48,8 @@ typedef struct chat_template {
  * *error: it is unknown. Where a folder has no template, and for the name "none", style is NULL. */
 bool chat_template_load(chat_template *, const char *folder, const char *name, zf_error *error);
 /* Sets the date of a style that shows one: `date`; for NULL, what the template shows by default: of
- * llama3.2 the day of the answer if one is to be written (`answers`), else CHAT_DATE, so that examples
- * are the same on every day. False with *error: `date` is too long, or of another style. */
+ * llama3.2 the day of the answer if one is to be written (`answers`), else CHAT_DATE, so that
+ * examples are the same on every day. False with *error: `date` is too long, or of another style. */
 bool chat_template_date(chat_template *, const char *date, bool answers, zf_error *error);
 
 /* The digest of a template, without line feeds at its end; "\n" in its texts is a line feed. */

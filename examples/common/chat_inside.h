@@ -23,8 +23,8 @@ struct chat_style {
     bool today;
     bool trimmed[CHAT_ROLES]; /* white space around messages is removed */
     bool whole_trimmed;       /* and around a user's message together with the system's */
-    /* Where the text of a system message that begins a chat goes: to the first message, or to the last
-     * one if it is the user's. */
+    /* Where the text of a system message that begins a chat goes: to the first message, or to the
+     * last one if it is the user's. */
     enum { CHAT_APART, CHAT_TO_FIRST, CHAT_TO_LAST } joined;
     bool alternates;   /* users and assistants must alternate */
     bool thinks;       /* the assistant's thoughts are in <think> and </think> */

@@ -138,7 +138,7 @@ static const struct {
     const char *style;
 } published[] = {
     {UINT64_C(0x88bf4138d5c826f0), "chatml"},       /* teknium/OpenHermes-2.5-Mistral-7B */
-    {UINT64_C(0x773d13e188afc917), "chatml"},       /* cognitivecomputations/dolphin-2.5-mixtral-8x7b */
+    {UINT64_C(0x773d13e188afc917), "chatml"},       /* dolphin-2.5-mixtral-8x7b */
     {UINT64_C(0x5c10ee65212d93b3), "gemma"},        /* google/gemma-2-2b-it */
     {UINT64_C(0xd19b6ff3a49deea5), "gemma3"},       /* google/gemma-3-270m-it */
     {UINT64_C(0x4d1512049817743d), "llama2"},       /* meta-llama/Llama-2-7b-chat-hf */
@@ -281,7 +281,8 @@ static bool unknown(const char *path, const char *why, zf_error *error)
     for (; *token && n < 60; token++, n++) shown[n] = *token == '\n' ? ' ' : *token;
     shown[n] = 0;
     return fail(error, ZF_ERR_FORMAT,
-                "%s: its chat_template is unknown%s%s%s: name the style that it is with --chat (%s)",
+                "%s: its chat_template is unknown%s%s%s: name the style that it is with --chat "
+                "(%s)",
                 path, n ? ", it has the text \"" : "", shown, n ? "\"" : "", CHAT_STYLES);
 }
 
@@ -300,7 +301,7 @@ static bool recognise(chat_template *t, const char *jinja, const char *path, zf_
         if (!styles[k].literals[0]) continue;
         d = differs(&styles[k], &texts, &dense);
         if (!d.count) t->style = &styles[k];
-        else if (d.count < least.count) least = d; /* the most similar style is the one that was meant */
+        else if (d.count < least.count) least = d; /* the most similar one was meant */
     }
     if (!good) fail(error, ZF_ERR_NOMEM, "out of memory");
     else if (!t->style) good = unknown(path, least.first, error);

@@ -142,7 +142,7 @@ bool decoder_add(decoder *d, const int32_t *const *ids, const int64_t *count, zf
 int64_t decoder_rewind(decoder *d, int64_t text, int64_t past)
 {
     if (past > d->past[text]) past = d->past[text];
-    /* A ring has, beside the window, as many tokens as a step adds; of a new text none are needed. */
+    /* A ring has as many tokens beside the window as a step adds. A new text needs none of them. */
     if (d->rings && d->most[text] - past >= d->chunk) past = d->most[text] = 0;
     return d->past[text] = (int32_t)past;
 }

@@ -42,8 +42,8 @@ void decoder_close(decoder *);
 /* Adds count[k] tokens to each text k, and sets its logits if there are any. More tokens than the
  * context are an error. */
 bool decoder_add(decoder *, const int32_t *const *ids, const int64_t *count, zf_error *error);
-/* Goes back to the first `past` tokens of a text, or to its beginning where the cache of a window no
- * longer has what these need. Returns the number of tokens that are left. */
+/* Goes back to the first `past` tokens of a text, or to its beginning where the cache of a window
+ * no longer has what these need. Returns the number of tokens that are left. */
 int64_t decoder_rewind(decoder *, int64_t text, int64_t past);
 
 #endif

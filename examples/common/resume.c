@@ -58,7 +58,8 @@ static bool write_adapter(run *r, adapter_files *files)
     const run_job *job = r->job;
     const adapter_about about = {.desc = &job->lora.desc,
                                  .base = job->o.init,
-                                 .turned = job->sample->exchange.turned != NULL};
+                                 .turned = job->sample->exchange.turned != NULL,
+                                 .causal = job->sample->objective->frame == FOLDER_GPT};
     return adapter_write(files, r->session.program, r->session.graph, &about, &r->error);
 }
 

@@ -36,7 +36,7 @@ typedef struct sample_shape {
      * example for which caches have room */
     int64_t predictions;
     sample_rows rows;
-    int64_t chunk; /* of SAMPLE_GENERATE: new tokens of an example in any program over the caches, at most */
+    int64_t chunk; /* of SAMPLE_GENERATE: new tokens of an example in any of its programs, at most */
 } sample_shape;
 
 /* SAMPLE_ANSWER: has an output of logits, from which the model's answer is read. SAMPLE_GENERATE: the

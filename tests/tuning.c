@@ -209,6 +209,41 @@ TEST_ONCE(tuning_packs_all_examples)
     }
 }
 
+/* The first rows that are held out are a sample of all, not those with the longest examples. */
+TEST_ONCE(tuning_held_out_rows_are_mixed)
+{
+    static char lines[4000];
+    const char *path = test_path("tuning.jsonl");
+    zf_error error = {ZF_OK, ""};
+    tokens *tokenizer = letters(&error);
+    tuning_desc d = {
+        .tokens = tokenizer, .end = 1, .sequence = 16, .alone = true, .evaluates = true};
+    tuning all;
+    causal_batch b = {.ids = NULL};
+    int64_t least = 16;
+    size_t n = 0;
+    NEED(t, tokenizer, &error);
+    test_defer(t, free_tokens, tokenizer);
+    for (int e = 0; e < 40; e++)
+        n += (size_t)snprintf(lines + n, sizeof lines - n,
+                              "{\"prompt\": \"q\", \"response\": \"%.*s\"}\n", e < 20 ? 12 : 2,
+                              "zzzzzzzzzzzzzzzz");
+    CHECK(t, write_lines(path, lines));
+    if (!tuning_load(&all, path, &d, &error)) OK(t, error.status, error.text);
+    if (causal_batch_new(&b, 1, 16, true, &error)) {
+        for (int64_t at = 0; at < 20; at++) {
+            int64_t length = 0;
+            tuning_read(&all, &b, true, 1, at);
+            while (length < 16 && b.segments[length]) length++;
+            if (length < least) least = length;
+        }
+        causal_batch_free(&b);
+    }
+    tuning_free(&all);
+    OK(t, error.status, error.text);
+    CHECK(t, least < 10);
+}
+
 /* ------------------------------------------------------------------------------------ steps */
 
 /* Three texts, in a row each, or all in the first. */

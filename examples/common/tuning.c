@@ -361,6 +361,8 @@ void tuning_read(const tuning *t, causal_batch *b, bool held_out, uint64_t seed,
     for (int64_t row = 0; row < b->examples; row++) {
         int64_t at = first + row, epoch = at / rows->count;
         if (!held_out) at = shuffled(at % rows->count, rows->count, bert_mix(seed) + (uint64_t)epoch);
+        /* Rows with long examples come first, so that the first ones are no sample of all. */
+        else if (at < rows->count) at = shuffled(at, rows->count, bert_mix(HELD_OUT));
         fill(t, b, row, rows, at);
     }
 }

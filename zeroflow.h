@@ -1109,7 +1109,7 @@ typedef struct zf_calibrate_desc {
     int32_t nodes;       /* as zf_zero_desc.nodes: with several, both links are measured */
     const char *offload_dir; /* a folder on the disk; NULL: the disk is the default */
 } zf_calibrate_desc;
-/* Measures it, in a fraction of a second, and about a second more for a disk: products of f32 and
+/* Measures it, in about a second, and one or two more for a disk: products of f32 and
  * bf16, sums, copies between the spaces, alone and beside products, an update in host memory,
  * all_gathers, and a file of 256 MiB in the folder, which it removes. All ranks must call, and all get rank 0's values, so that their
  * plans are the same. On an error *cost does not change; an error on one rank is the error on all.

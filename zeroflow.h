@@ -1097,6 +1097,9 @@ typedef struct zf_cost {
     /* The part of computing on the device, 0 to 1, that is lost while such a copy runs beside it: on
      * a CPU they share processors and memory. Between device and host memory, and of the disk */
     double copy_load, disk_load;
+    /* 1: what computes in host memory has processors of its own, as beside a GPU; 0: updates there
+     * take the device's time */
+    double host_apart;
 } zf_cost;
 /* Of a small CPU, a 10 Gbit/s network, copies at 10 GB/s, and an SSD that reads 2 and writes 1
  * GB/s */
@@ -1661,10 +1664,12 @@ typedef struct zf_estimate {
 
 /* Plays the step on its queues: a node on queue compute begins where the one before it ends, one on
  * another queue where it is issued, each when its resource is free, and a wait ends with what it
- * waits for. Of the time of a copy that is hidden, the part that it takes from computing (copy_load,
- * disk_load) counts as exposed. Nodes take what the table says of their FLOPs and bytes. Without zf_prefetch all is on
- * queue compute, and everything is exposed. Requires: nothing, but the plan is final behind
- * zf_memory. cost NULL: the default. ZF_ERR_ARGUMENT for rates that are not above 0. */
+ * waits for. With zf_cost.host_apart, updates in host memory run beside queue compute, which waits
+ * for them only where it needs what they give. Of the time of a copy that is hidden, the part that
+ * it takes from computing (copy_load, disk_load) counts as exposed. Nodes take what the table says
+ * of their FLOPs and bytes. Without zf_prefetch all but these updates is on queue compute, and
+ * exposed. Requires: nothing, but the plan is final behind zf_memory. cost NULL: the default.
+ * ZF_ERR_ARGUMENT for rates that are not above 0. */
 ZF_API zf_status zf_graph_estimate(zf_graph *graph, const zf_cost *cost, zf_estimate *estimate);
 
 typedef struct zf_compile_desc {

@@ -10,15 +10,35 @@
  *
  * A resource does one thing at a time, in the order in which nodes are issued: gathers and
  * reductions share one link, though they have two queues. Everything on a queue is waited for
- * within its section, so each run of the micro section takes as long as the first. */
+ * within its section, so each run of the micro section takes as long as the first.
+ *
+ * Where host memory has processors of its own (zf_cost.host_apart), what is computed there runs
+ * beside queue compute, in order, as cuda/hosted.cu says: it begins when what it waits for is done,
+ * and queue compute waits for it only where it waits for a copy of its result, and at the end of a
+ * section. A wait for a copy from or to a disk is then one of the host.
+ *
+ *     compute   | backward | backward | backward |::::::::|
+ *     download      | copy |                             ^ end of the section
+ *     host                 |  adamw   |    adamw     |
+ */
+
+/* Until `end`, the host computes or waits for a disk. */
+typedef struct zfi_busy_host {
+    zf_resource resource;
+    double end;
+} zfi_busy_host;
 
 typedef struct zfi_simulation {
-    const zf_graph *graph;
+    zf_graph *graph;
     zf_cost cost;
     zf_estimate *estimate;
-    double *done; /* by node on a queue: the time at which it is done */
+    double *done;   /* by node on a queue: the time at which it is done */
+    double *hosted; /* by owner of bytes in host memory: when the host is done with them; */
     double now;   /* the time on queue compute */
+    double after; /* and the time after which the host may go on */
     double free[ZF_RESOURCES];
+    zfi_busy_host *spans; /* what the host does, in its order; growing array */
+    int32_t span;         /* the first that ends after `now` */
     double times; /* number of runs of the section */
 } zfi_simulation;
 
@@ -68,21 +88,109 @@ static void zfi_expose(zfi_simulation *s, zf_resource resource, double end)
     s->now = end;
 }
 
+static void zfi_raise_to(double *time, double least)
+{
+    if (*time < least) *time = least;
+}
+
+/* Moves queue compute to the time `end`; until then it waits for the host. */
+static void zfi_expose_host(zfi_simulation *s, double end)
+{
+    for (; s->span < zfi_len(s->spans); s->span++) {
+        const zfi_busy_host *at = &s->spans[s->span];
+        zfi_expose(s, at->resource, at->end < end ? at->end : end);
+        if (at->end > end) return;
+    }
+    zfi_expose(s, ZF_RESOURCE_HOST, end);
+}
+
+/* The host is busy until `end` with work of the resource. */
+static void zfi_keep_host(zfi_simulation *s, zf_resource resource, double end)
+{
+    if (end <= s->free[ZF_RESOURCE_HOST]) return;
+    zfi_push(&s->graph->memory, s->spans, ((zfi_busy_host){resource, end}));
+    s->free[ZF_RESOURCE_HOST] = end;
+}
+
+/* When the host is done with the bytes of a value in host memory. */
+static double *zfi_hosted_at(zfi_simulation *s, int32_t id)
+{
+    return &s->hosted[zfi_bytes_of(s->graph, id)];
+}
+
+/* The host is done with the value, and with what the node reads of host memory, at this time. */
+static void zfi_note_hosted(zfi_simulation *s, int32_t id, double end)
+{
+    const zfi_node *node = &s->graph->nodes[id];
+    zfi_raise_to(zfi_hosted_at(s, id), end);
+    for (int32_t k = 0; k < node->arg_count; k++)
+        zfi_raise_to(zfi_hosted_at(s, node->args[k]), end);
+}
+
+/* A node that the host computes beside the device, or a copy from or to a disk. */
+static void zfi_play_host(zfi_simulation *s, int32_t id, zf_resource resource, double seconds)
+{
+    double end = s->free[ZF_RESOURCE_HOST];
+    zfi_raise_to(&end, s->after);
+    zfi_raise_to(&end, s->free[resource]);
+    end += seconds;
+    s->estimate->busy[resource] += s->times * seconds;
+    if (s->graph->nodes[id].queue) {
+        s->done[id] = s->free[resource] = end;
+        return;
+    }
+    zfi_keep_host(s, resource, end);
+    s->free[resource] = end;
+    zfi_note_hosted(s, id, end);
+}
+
+/* The value in host memory of a copy between it and the device. */
+static int32_t zfi_host_side(const zf_graph *g, int32_t id)
+{
+    return g->nodes[id].space == ZF_DEVICE ? g->nodes[id].args[0] : id;
+}
+
+/* A wait on queue compute; for a copy from or to a disk, on the host that is beside it. */
+static void zfi_play_wait(zfi_simulation *s, int32_t id)
+{
+    const zf_resource resource = zfi_resource_of(s->graph, id);
+    const bool copies = s->cost.host_apart > 0 && s->graph->nodes[id].op == ZF_OP_copy;
+    if (copies && resource >= ZF_RESOURCE_READ) {
+        zfi_keep_host(s, resource, s->done[id]);
+        zfi_note_hosted(s, id, s->free[ZF_RESOURCE_HOST]);
+        return;
+    }
+    if (copies) zfi_expose_host(s, *zfi_hosted_at(s, zfi_host_side(s->graph, id)));
+    zfi_expose(s, resource, s->done[id]);
+    zfi_raise_to(&s->after, s->now);
+}
+
 static void zfi_play_seconds(zfi_simulation *s, int32_t id)
 {
     const zfi_node *node = &s->graph->nodes[id];
-    zf_resource resource = zfi_resource_of(s->graph, id);
+    const zf_resource resource = zfi_resource_of(s->graph, id);
+    const bool apart = s->cost.host_apart > 0,
+               crosses = apart && (resource == ZF_RESOURCE_DOWNLOAD || resource == ZF_RESOURCE_UPLOAD);
     double seconds, end;
     if (node->op == ZF_OP_wait) {
-        zfi_expose(s, zfi_resource_of(s->graph, node->args[0]), s->done[node->args[0]]);
+        zfi_play_wait(s, node->args[0]);
         return;
     }
     if ((seconds = zfi_seconds_of(s->graph, &s->cost, id)) <= 0) return;
-    end = (s->free[resource] > s->now ? s->free[resource] : s->now) + seconds;
+    if (apart && (resource == ZF_RESOURCE_HOST || resource >= ZF_RESOURCE_READ)) {
+        zfi_play_host(s, id, resource, seconds);
+        return;
+    }
+    end = crosses ? *zfi_hosted_at(s, zfi_host_side(s->graph, id)) : 0;
+    if (crosses && !node->queue) zfi_expose_host(s, end);
+    zfi_raise_to(&end, s->now);
+    zfi_raise_to(&end, s->free[resource]);
+    end += seconds;
     s->estimate->busy[resource] += s->times * seconds;
     s->free[resource] = end;
     if (node->queue) s->done[id] = end;
     else zfi_expose(s, resource, end);
+    if (crosses && !node->queue) zfi_raise_to(&s->after, s->now);
 }
 
 /* Adds the time that hidden copies take from computing. */
@@ -100,16 +208,22 @@ static zf_status zfi_estimate(zf_graph *g, const zf_cost *cost, zf_estimate *e)
     zfi_simulation s = {.graph = g, .cost = zfi_cost_resolved(cost), .estimate = e};
     bool update = false;
     *e = (zf_estimate){0};
-    if (!(s.done = zfi_calloc(&g->memory, nodes, sizeof *s.done))) return zfi_graph_nomem(g);
+    if (!(s.done = zfi_calloc(&g->memory, 2 * nodes, sizeof *s.done))) return zfi_graph_nomem(g);
+    s.hosted = s.done + nodes;
     s.times = (double)g->micro_batches;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        if (g->nodes[g->order[i]].update && !update) update = true, s.times = 1;
+        if (g->nodes[g->order[i]].update && !update) {
+            zfi_expose_host(&s, s.free[ZF_RESOURCE_HOST]); /* losses are checked between sections */
+            update = true, s.times = 1;
+        }
         zfi_play_seconds(&s, g->order[i]);
     }
+    zfi_expose_host(&s, s.free[ZF_RESOURCE_HOST]);
     zfi_add_loads(e, &s.cost);
     for (int k = 0; k < ZF_RESOURCES; k++) e->seconds += e->exposed[k];
-    zfi_free(&g->memory, s.done, nodes * sizeof *s.done);
-    return ZF_OK;
+    zfi_free(&g->memory, s.done, 2 * nodes * sizeof *s.done);
+    zfi_array_free(&g->memory, s.spans);
+    return g->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
 }
 
 ZF_API zf_status zf_graph_estimate(zf_graph *g, const zf_cost *cost, zf_estimate *estimate)

@@ -10,6 +10,10 @@
  * estimated. From the one that was asked for the search goes on to those that move one thing
  * further, the one with the least time first; the first that fits is taken. So it is the fastest
  * that fits, as long as moving a thing further never makes a step faster.
+ *
+ * Where updates are delayed from some step on, there are two kinds of steps over one store, whose
+ * values share the memory of the one that takes more of the device (zf_compile_desc.beside). Both
+ * are planned, and the time is that of delayed steps.
  */
 
 /* What can leave the device, and how far. */
@@ -34,8 +38,15 @@ typedef struct zfi_fit_state {
     bool planned; /* there is a plan, with */
     bool open;    /* what lies further has not been tried */
     zf_choice choice;
+    size_t both; /* bytes of the device that two kinds of steps take more than the first; */
     size_t miss; /* bytes over the limits; 0: it fits */
 } zfi_fit_state;
+
+/* Bytes that a plan takes of a space: all; those of its leaves, and of these those of a store; those
+ * of values of a step. */
+typedef struct zfi_fit_bytes {
+    int64_t all, leaves, stored, step;
+} zfi_fit_bytes;
 
 typedef struct zfi_fitting {
     zf_graph *graph;
@@ -77,28 +88,65 @@ static size_t zfi_device_limit(const zf_fit_desc *d, size_t host)
     return limit < d->memory - host ? limit : d->memory - host;
 }
 
-/* Plans a copy by the choice; its bytes and seconds. The graph has an error only if memory is
- * out. */
-static zf_status zfi_try_choice(zfi_fitting *f, zf_choice *c)
+static zfi_fit_bytes zfi_fit_bytes_of(const zf_graph *g, int space)
+{
+    zfi_fit_bytes taken = {.all = g->peaks[space].bytes};
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        const int64_t bytes = node->placed ? zfi_room_of(node->space, node->bytes) : 0;
+        if (node->space != space || !zfi_is_persistent(g, node)) continue;
+        taken.leaves += bytes;
+        if (zfi_is_written(g, node->op)) taken.stored += bytes;
+    }
+    taken.step = taken.all - taken.leaves - zfi_overhead_of(g, (zf_space)space);
+    return taken;
+}
+
+/* Plans a copy by the choice, as a delayed step or not; its bytes and seconds. The graph has an
+ * error only if memory is out. */
+static zf_status zfi_try_step(zfi_fitting *f, zf_choice *c, bool delayed, zfi_fit_bytes *taken)
 {
     zf_training t = *f->training;
     zf_graph *trial = zf_graph_copy(f->graph);
+    zf_cost cost = zfi_cost_resolved(t.cost);
     zf_estimate estimate = {0};
     zf_status status;
     if (!trial) return zfi_graph_nomem(f->graph);
     trial->trial = true;
     t.offload = c->offload, t.recompute = c->recompute;
     t.print = NULL, t.fuse.miss = NULL;
+    if (delayed) zf_delay(trial);
     if (zfi_wants_fuse_again(&t)) zfi_pass_fuse_again(trial, &t);
     if (zfi_wants_recompute(&t)) zf_recompute(trial, &t);
     if (!trial->error.status) zfi_plan_trial(trial, &t);
-    if (!trial->error.status) zfi_estimate(trial, t.cost, &estimate);
+    if (t.backend && !t.backend->host_memory) cost.host_apart = 1;
+    if (!trial->error.status) zfi_estimate(trial, &cost, &estimate);
     status = trial->memory.failed ? ZF_ERR_NOMEM : trial->error.status;
-    for (int k = 0; k < ZF_SPACES; k++) c->bytes[k] = (size_t)trial->peaks[k].bytes;
+    for (int k = 0; k < ZF_SPACES; k++) taken[k] = zfi_fit_bytes_of(trial, k);
     c->seconds = estimate.seconds;
     f->count++;
     if (status == ZF_ERR_NOMEM) zfi_graph_nomem(f->graph);
     zf_graph_free(trial);
+    return status;
+}
+
+/* Plans all kinds of steps by the choice. *more: bytes of the device that both take more than the
+ * first. */
+static zf_status zfi_try_choice(zfi_fitting *f, zf_choice *c, size_t *more)
+{
+    const zf_training *t = f->training;
+    const bool both = t->delay && t->delay_from > 0;
+    zfi_fit_bytes taken[ZF_SPACES], late[ZF_SPACES];
+    zf_status status = zfi_try_step(f, c, t->delay && !both, taken);
+    if (both && !status) status = zfi_try_step(f, c, true, late);
+    for (int k = 0; k < ZF_SPACES && !status; k++) {
+        const zfi_fit_bytes *a = &taken[k], *b = both ? &late[k] : a;
+        const bool second = both && late[ZF_DEVICE].step > taken[ZF_DEVICE].step;
+        const int64_t large = second ? b->step : a->step, small = second ? a->step : b->step,
+                      apart = small > large ? small : 0; /* it has no room there */
+        c->bytes[k] = (size_t)(a->all + (both ? b->leaves - a->stored + large + apart - a->step : 0));
+    }
+    *more = status ? 0 : c->bytes[ZF_DEVICE] - (size_t)taken[ZF_DEVICE].all;
     return status;
 }
 
@@ -110,11 +158,11 @@ static void zfi_add_choice(zfi_fitting *f, zf_choice c)
     zf_status status;
     if (f->tried[index]) return;
     f->tried[index] = true;
-    status = zfi_try_choice(f, &c);
+    status = zfi_try_choice(f, &c, &s->both);
     if (status == ZF_ERR_LIMIT && c.recompute.mode == ZF_RECOMPUTE_AS_NEEDED) {
         /* It does not fit, but by how much is to be known. */
         c.recompute = (zf_recompute_desc){.mode = ZF_RECOMPUTE_LAYERS};
-        status = zfi_try_choice(f, &c);
+        status = zfi_try_choice(f, &c, &s->both);
     }
     if (status) return;
     s->choice = c;
@@ -141,7 +189,8 @@ static void zfi_move_on(zfi_fitting *f, const zf_choice *from, int kind)
 static void zfi_expand(zfi_fitting *f, zfi_fit_state *s)
 {
     zf_choice c = s->choice;
-    const size_t limit = zfi_device_limit(&f->training->fit, c.bytes[ZF_HOST]);
+    size_t limit = zfi_device_limit(&f->training->fit, c.bytes[ZF_HOST]);
+    if (limit != SIZE_MAX) limit = zfi_over(limit, s->both);
     s->open = false;
     for (int k = 0; k < ZFI_FIT_KINDS; k++) zfi_move_on(f, &s->choice, k);
     if (c.recompute.mode != ZF_RECOMPUTE_OFF || !limit || limit == SIZE_MAX) return;
@@ -188,7 +237,7 @@ static zf_status zfi_nothing_fits(zf_graph *g, const zf_fit_desc *d, const zfi_f
                     "zf_passes: nothing fits; what comes nearest (%s) takes %s", choice, over);
 }
 
-/* Chooses t->offload and t->recompute, by the graph as it is in front of the last zf_fuse. */
+/* Chooses t->offload and t->recompute, by the graph as it is in front of zf_delay. */
 static zf_status zfi_fit_training(zf_graph *g, zf_training *t)
 {
     zfi_fitting f = {.graph = g, .training = t};

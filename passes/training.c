@@ -297,8 +297,8 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
     zfi_run_passes(g, &t, zfi_forward_passes, ZFI_COUNT(zfi_forward_passes));
     if (fixed) t.lr = zf_constant(g, ZF_F32, ZF_SCALAR, rate);
     if (zfi_wants_training(&t)) zfi_run_passes(g, &t, &zfi_optimizers[t.optimizer], 1);
-    zfi_run_passes(g, &t, &zfi_delay_pass, 1);
     if (zfi_wants_fit(&t) && !g->error.status && zfi_fit_training(g, &t)) return g->error.status;
+    zfi_run_passes(g, &t, &zfi_delay_pass, 1);
     zfi_run_passes(g, &t, zfi_update_passes, ZFI_COUNT(zfi_update_passes));
     zfi_run_passes(g, &t, zfi_rank_passes, ZFI_COUNT(zfi_rank_passes));
     return g->error.status;

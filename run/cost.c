@@ -469,6 +469,7 @@ ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_e
     zf_backend *backend = d.backend ? d.backend : own;
     zf_cost measured = zf_cost_default();
     void *out = NULL, *in = NULL;
+    measured.host_apart = backend && !backend->host_memory;
     if (d.comm && d.comm->world < 2) d.comm = NULL;
     if (!d.nodes) d.nodes = 1;
     if (d.comm && (d.nodes < 1 || d.comm->world % d.nodes))

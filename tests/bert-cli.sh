@@ -772,11 +772,13 @@ check 'pieces on a disk: the same bits' offloads_to_disk optimizer=disk,paramete
     --micro-batches 4 --tile 5K
 # A byte less than the step takes: something is recomputed.
 fits_memory() {
-    like adamw --micro-batches 4 && limit=$(($(number predicted_peak_bytes) - 1)) &&
-        like adamw --micro-batches 4 --memory $limit &&
+    like "$@" --micro-batches 4 && limit=$(($(number predicted_peak_bytes) - 1)) &&
+        like "$@" --micro-batches 4 --memory $limit &&
         [ "$(number allocated_peak_bytes)" -le $limit ]
 }
-check 'fitted into less memory: the same bits' fits_memory
+check 'fitted into less memory: the same bits' fits_memory adamw
+check 'both kinds of steps of delayed updates fitted: the same bits' fits_memory delayed \
+    --delay-update 3
 check 'two nodes of two ranks' ranked nodes --ranks 4 --nodes 2
 check 'which have other bits' eval '! cmp -s "$work/adamw.params" "$work/nodes.params"'
 check 'parameters kept inside nodes: the same bits' like nodes --zero 3 --ranks 4 \

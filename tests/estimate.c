@@ -101,6 +101,58 @@ TEST(estimate_of_copies)
     CHECK(t, is_estimated(t, text, &loaded, &more));
 }
 
+/* The same where the host has processors of its own: what the device does behind the update runs
+ * beside it, and the write is waited for by the host. Where the parameters come back on queue compute,
+ * that waits for the update as well. */
+TEST(estimate_of_a_host_apart)
+{
+    static const char text[] =
+        "zero stage=0 world=1 micro_batches=1\n"
+        "%2  = param \"w\" {init=normal b=0.3} : f32[8,8]\n"
+        "%42 = bucket %2 {at=[0] size=1024} : f32[1024]\n"
+        "%1  = input \"x\" : f32[8,8]\n"
+        "%4  = input \"lr\" : f32[]\n"
+        "%46 = pack %1 {at=[0] size=1024} : f32[1024]\n"
+        "%47 = copy %46 {to=host} : f32[1024] host\n"
+        "update:\n"
+        "%5  = state \"sgd.momentum/w\" : f32[8,8] disk\n"
+        "%43 = bucket %5 {at=[0] size=1024} : f32[1024] disk\n"
+        "%49 = copy %4 {to=host} : f32[] host\n"
+        "%44 = copy %43 {to=host} : f32[1024] host queue=read\n"
+        "%48 = copy %42 {to=host} : f32[1024] host\n"
+        "      wait %44\n"
+        "      sgd %48, %47, %49, %44 {momentum=0.9 blocks=[0,1] decays=[0]}\n"
+        "%50 = copy %44, %43 {to=disk} : f32[1024] disk queue=write\n"
+        "%9  = tanh %1 : f32[8,8]\n"
+        "      output %9 \"y\"\n"
+        "%51 = copy %48, %42 : f32[1024]\n"
+        "      wait %50\n";
+    const double copy = 10 + 4096 / 4.0, rate = 10 + 4 / 4.0, read = 30 + 4096 / 32.0,
+                 write = 40 + 4096 / 64.0, upload = 20 + 4096 / 8.0,
+                 update = (2 * 4096 + 4096 + 4 + 2 * 4096) / 2.0;
+    zf_cost cost = hand;
+    expected want = {.busy = {[ZF_RESOURCE_COMPUTE] = 256 + 4096 + 512,
+                              [ZF_RESOURCE_HOST] = update,
+                              [ZF_RESOURCE_DOWNLOAD] = copy + rate + copy,
+                              [ZF_RESOURCE_UPLOAD] = upload,
+                              [ZF_RESOURCE_READ] = read,
+                              [ZF_RESOURCE_WRITE] = write},
+                     .exposed = {[ZF_RESOURCE_COMPUTE] = 256 + 4096 + 512,
+                                 [ZF_RESOURCE_HOST] = update - 512,
+                                 [ZF_RESOURCE_DOWNLOAD] = copy + rate + copy,
+                                 [ZF_RESOURCE_UPLOAD] = upload}};
+    cost.host_apart = 1;
+    CHECK(t, is_estimated(t, text, &cost, &want));
+    cost.write_bytes_per_s = 1; /* the step ends with the write, which began with the upload */
+    want.busy[ZF_RESOURCE_WRITE] = 40 + 4096;
+    want.exposed[ZF_RESOURCE_WRITE] = 40 + 4096 - upload;
+    CHECK(t, is_estimated(t, text, &cost, &want));
+    cost.host_apart = 0;
+    want.exposed[ZF_RESOURCE_HOST] = update;
+    want.exposed[ZF_RESOURCE_WRITE] = 40 + 4096 - 512 - upload;
+    CHECK(t, is_estimated(t, text, &cost, &want));
+}
+
 /* Gathers and reductions have queues of their own, and one link. A rank of two
  * sends 4096 bytes of what is reduced, and 2048 for the gather. */
 TEST(estimate_of_one_link)

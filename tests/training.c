@@ -560,3 +560,36 @@ TEST_ONCE(passes_fit_one_memory)
     CHECK_TEXT(t, text, "all on the device, nothing recomputed");
     CHECK(t, !zf_choice_text(NULL, text, sizeof text));
 }
+
+/* Updates that are delayed from some step on: one choice for both kinds of steps, within the limit
+ * with the memory of both. */
+TEST_ONCE(passes_fit_delayed_steps)
+{
+    zf_training d = {.clip = 1,
+                     .delay = true,
+                     .delay_from = 3,
+                     .zero = {.world = 1, .bucket_bytes = 1 << 16}};
+    zf_plan plans[2], plan;
+    zf_estimate e;
+    zf_choice choices[2];
+    for (int k = 0; k < 2; k++) {
+        d.variant = k;
+        if (!deep_step(t, &d, &plans[k], &e)) return;
+    }
+    d.fit = (zf_fit_desc){.host = 1 << 30, .device = plans[1].peak_bytes};
+    for (int k = 0; k < 2; k++) {
+        zf_graph *g;
+        d.variant = k, d.fit.choice = &choices[k];
+        if (!(g = deep_step(t, &d, &plan, &e))) return;
+        OK(t, zf_graph_status(g), zf_graph_error(g));
+        CHECK(t, plan.peak_bytes <= choices[k].bytes[ZF_DEVICE] &&
+                     choices[k].bytes[ZF_DEVICE] <= d.fit.device);
+        CHECK(t, !k || e.seconds == choices[k].seconds);
+        CHECK(t, (zf_graph_find(g, "delay.scale").id != 0) == (k == 1));
+        drop(t, g);
+    }
+    CHECK(t, !memcmp(&choices[0].offload, &choices[1].offload, sizeof choices[0].offload));
+    CHECK(t, choices[0].recompute.mode == choices[1].recompute.mode &&
+                 choices[0].recompute.bytes == choices[1].recompute.bytes);
+    CHECK(t, choices[0].seconds == choices[1].seconds);
+}

@@ -381,9 +381,6 @@ const char *settings_wrong(const settings *o)
     if (o->delay_update >= 0 && onebit)
         return "--delay-update is not for onebit_adam, onebit_lamb and zero_one_adam, whose steps "
                "differ";
-    if (o->delay_update > 0 && o->memory)
-        return "--memory chooses for one kind of step: with --delay-update above 0, say --offload "
-               "and --recompute";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";
     if (o->hpz && o->zero != 3)

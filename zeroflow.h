@@ -678,9 +678,12 @@ ZF_API zf_status zf_precision(zf_graph *graph, const zf_precision_desc *desc);
  * whose weight takes more than `bytes` becomes several over ranges of its output features, forward
  * and backward. Each range of the weight's rows is a piece, with a gradient, states and a bucket of
  * its own, so that zf_zero (stage 3) and zf_offload bring one piece at a time. Weights are [features,
- * inputs], as zf_linear, zf_nn_linear and zf_matmul_ex with transpose_b take them; one that anything
- * else reads (a tied embedding) stays whole. Pieces have a multiple of 1024 elements, whatever the
- * limit.
+ * inputs], as zf_linear, zf_nn_linear and zf_matmul_ex with transpose_b take them. The table of an
+ * embedding is cut too, also where the output layer uses it again; what anything else reads stays
+ * whole. Pieces have a multiple of 1024 elements, whatever the limit.
+ *
+ * A layer of logits in pieces keeps all logits of a micro-batch, and their gradient, which
+ * the fused loss does not: tiling it pays where a micro-batch has fewer labels than half the width.
  *
  * The gradient with respect to the layer's input is added in another order; in 16 bits it is rounded
  * once for each piece. On the CPU no other bits change, and those of a tiled graph are the same at
@@ -939,6 +942,9 @@ typedef struct zf_fuse_desc {
     /* Names of rewrites to leave out, separated by commas; "all": every one; NULL: none */
     const char *without;
     zf_invert invert;
+    /* Embeddings and output layers with tables and weights of more bytes are left as they are, so
+     * that zf_tile can cut these; 0: all are fused. By zf_passes, if it is 0, zf_tile_desc.bytes */
+    size_t tile_bytes;
     /* Called for each near miss; it must not touch the graph. NULL: not; by zf_passes with
      * zf_training.print, zf_fuse_miss_print */
     void (*miss)(void *user, const zf_fuse_miss *miss);
@@ -2295,9 +2301,10 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(rms_norm, 3, 3, )                                                                            \
     X(rms_norm_grad, 4, 5, )                                                                       \
     X(norm_gamma_grad, 3, 3, )                                                                     \
-    X(gather_rows, 2, 2, A(gather_rows, padded, b) A(gather_rows, padding, i))                     \
+    X(gather_rows, 2, 2, A(gather_rows, padded, b) A(gather_rows, padding, i)                      \
+      A(gather_rows, first, i) A(gather_rows, of, i))                                              \
     X(scatter_rows, 2, 2, A(scatter_rows, rows, i) A(scatter_rows, padded, b)                      \
-      A(scatter_rows, padding, i))                                                                 \
+      A(scatter_rows, padding, i) A(scatter_rows, first, i) A(scatter_rows, of, i))                \
     X(cross_entropy, 3, 3, A(cross_entropy, ignore, i))                                            \
     X(cross_entropy_grad, 4, 4, A(cross_entropy_grad, ignore, i))                                  \
     X(rope, 1, 2, A(rope, heads, i) A(rope, theta, f) A(rope, scaling, e(none|linear|llama3))      \

@@ -13,6 +13,12 @@
  *     %5 = scatter_rows %4, %2 {rows=1000 padded=true padding=3} : f32[1000,256]
  *          out[3,:] = 0
  *
+ * With of=n, the table has the rows from `first` on of one of n rows (passes/tile.c): others are
+ * read as 0, and get no gradient. `rows` and padding count from `first`.
+ *
+ *     %3 = gather_rows %1, %2 {first=4 of=12} : f32[6,256]     %1 has rows 4 to 7 of 12, say
+ *     %5 = scatter_rows %4, %2 {rows=4 first=4 of=12} : f32[4,256]
+ *
  * An index outside the table is an error of the step. scatter_rows adds in the order of the index,
  * starting from 0, with any number of threads, since threads split the columns and not the rows:
  *
@@ -42,12 +48,24 @@ static zf_status zfi_infer_padding(const zfi_infer *c, int first, int64_t rows)
                           (long long)padding, (long long)rows);
 }
 
+/* Checks the attributes first, which is number `at`, and of: `rows` rows from `first` on are rows
+ * of a table of `of`. */
+static zf_status zfi_infer_part(const zfi_infer *c, int at, int64_t rows)
+{
+    const int64_t first = (c->attributes + at)->i, of = (c->attributes + at + 1)->i;
+    if (of ? first >= 0 && rows <= of && first <= of - rows : !first) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%lld rows from row %lld on are not in %lld",
+                          (long long)rows, (long long)first, (long long)of);
+}
+
 static zf_status zfi_infer_gather_rows(zfi_infer *c)
 {
     const zf_shape *table = &c->args[0]->shape;
     zf_status status = zfi_infer_index(c);
     if (!status && table->rank)
         status = zfi_infer_padding(c, ZF_AT_gather_rows_padded, table->dims[0]);
+    if (!status && table->rank)
+        status = zfi_infer_part(c, ZF_AT_gather_rows_first, table->dims[0]);
     if (status) return status;
     if (!zfi_is_float(c->args[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "the table must be float: f32, bf16, f16 or f64");
@@ -81,8 +99,10 @@ static zf_status zfi_infer_scatter_rows(zfi_infer *c)
     if (ZF_INT(c, scatter_rows, rows) < 0)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "rows = %lld must not be negative",
                               (long long)ZF_INT(c, scatter_rows, rows));
-    if ((status = zfi_infer_padding(c, ZF_AT_scatter_rows_padded, ZF_INT(c, scatter_rows, rows))))
-        return status;
+    status = zfi_infer_padding(c, ZF_AT_scatter_rows_padded, ZF_INT(c, scatter_rows, rows));
+    if (!status)
+        status = zfi_infer_part(c, ZF_AT_scatter_rows_first, ZF_INT(c, scatter_rows, rows));
+    if (status) return status;
     c->dtype = c->args[0]->dtype;
     c->shape = (zf_shape){1, {ZF_INT(c, scatter_rows, rows)}};
     for (int axis = index->rank; axis < dy->rank; axis++)
@@ -96,7 +116,9 @@ static void zfi_grad_gather_rows(zf_grad *c)
     if (c->need[0])
         c->dx[0] = zfi_op(scatter_rows,
                           zfi_with({.i = rows}, ZF_ATTRIBUTE(c, gather_rows, padded),
-                                   ZF_ATTRIBUTE(c, gather_rows, padding)),
+                                   ZF_ATTRIBUTE(c, gather_rows, padding),
+                                   ZF_ATTRIBUTE(c, gather_rows, first),
+                                   ZF_ATTRIBUTE(c, gather_rows, of)),
                           c->dy, c->x[1]);
 }
 
@@ -105,10 +127,14 @@ static void zfi_grad_scatter_rows(zf_grad *c)
     zf_shape shape = zf_tensor_shape(c->x[1]);
     zf_tensor padding, dx;
     if (!c->need[0]) return;
-    dx = zf_gather_rows(c->dy, c->x[1]);
+    dx = zfi_op(gather_rows,
+                zfi_with({.i = false}, {.i = 0}, ZF_ATTRIBUTE(c, scatter_rows, first),
+                         ZF_ATTRIBUTE(c, scatter_rows, of)),
+                c->dy, c->x[1]);
     if (ZF_INT(c, scatter_rows, padded)) { /* dy of the padding row was not added */
-        padding = zf_constant(c->graph, zf_tensor_dtype(c->x[1]), ZF_SCALAR,
-                              (double)ZF_INT(c, scatter_rows, padding));
+        padding = zf_constant(
+            c->graph, zf_tensor_dtype(c->x[1]), ZF_SCALAR,
+            (double)(ZF_INT(c, scatter_rows, first) + ZF_INT(c, scatter_rows, padding)));
         padding = zf_equal(c->x[1], padding);
         while (shape.rank < zf_tensor_shape(dx).rank) shape.dims[shape.rank++] = 1;
         dx = zf_where(zf_reshape(padding, shape),
@@ -117,11 +143,10 @@ static void zfi_grad_scatter_rows(zf_grad *c)
     c->dx[0] = dx;
 }
 
-/* Checks that every element of operand 1 is a row of `table`. */
-static zf_status zfi_check_index(const zf_launch *l, const char *name, const zf_array *table)
+/* Checks that every element of operand 1 is one of so many rows. */
+static zf_status zfi_check_rows(const zf_launch *l, const char *name, int64_t rows)
 {
     const zf_array *index = &l->args[1];
-    int64_t rows = table->shape.dims[0];
     for (int64_t i = 0, count = zfi_count(index); i < count; i++) {
         int64_t row = zfi_get_integer(index, i);
         if (row < 0 || row >= rows)
@@ -132,6 +157,12 @@ static zf_status zfi_check_index(const zf_launch *l, const char *name, const zf_
                             name, (int)l->node, (long long)i, (long long)row, (long long)rows);
     }
     return ZF_OK;
+}
+
+/* The same for the rows of a table. */
+static zf_status zfi_check_index(const zf_launch *l, const char *name, const zf_array *table)
+{
+    return zfi_check_rows(l, name, table->shape.dims[0]);
 }
 
 /* The number of elements in a row of a table. */
@@ -146,14 +177,17 @@ static void zfi_gather_range(const zf_launch *l, int64_t first, int64_t last)
     const char *table = l->args[0].data;
     char *out = l->out.data;
     size_t bytes = (size_t)zfi_row_width(&l->args[0]) * zf_dtype_size(l->out.dtype);
-    for (int64_t i = first; i < last; i++)
-        memcpy(out + (size_t)i * bytes, table + (size_t)zfi_get_integer(&l->args[1], i) * bytes,
-               bytes);
+    for (int64_t i = first; i < last; i++) {
+        const int64_t row = zfi_get_integer(&l->args[1], i) - ZF_INT(l, gather_rows, first);
+        if (row < 0 || row >= l->args[0].shape.dims[0]) memset(out + (size_t)i * bytes, 0, bytes);
+        else memcpy(out + (size_t)i * bytes, table + (size_t)row * bytes, bytes);
+    }
 }
 
 static zf_status zfi_cpu_gather_rows(const zf_launch *l)
 {
-    zf_status status = zfi_check_index(l, "gather_rows", &l->args[0]);
+    const int64_t of = ZF_INT(l, gather_rows, of);
+    zf_status status = zfi_check_rows(l, "gather_rows", of ? of : l->args[0].shape.dims[0]);
     int64_t width = zfi_row_width(&l->args[0]);
     if (!status && width)
         zfi_split(l, zfi_count(&l->args[1]), zfi_row_grain(width), zfi_gather_range);
@@ -167,26 +201,28 @@ static void zfi_zero_range(const zf_launch *l, int64_t first, int64_t last)
     memset((char *)l->out.data + first, 0, (size_t)(last - first));
 }
 
-/* The row to which scatter_rows adds nothing; -1: there is none. */
-static int64_t zfi_scatter_padding(const zf_launch *l)
+/* The row to which scatter_rows adds term i; -1: none. */
+static int64_t zfi_scatter_row(const zf_launch *l, int64_t i)
 {
-    return ZF_INT(l, scatter_rows, padded) ? ZF_INT(l, scatter_rows, padding) : -1;
+    const int64_t row = zfi_get_integer(&l->args[1], i) - ZF_INT(l, scatter_rows, first);
+    if (row < 0 || row >= ZF_INT(l, scatter_rows, rows)) return -1;
+    return ZF_INT(l, scatter_rows, padded) && row == ZF_INT(l, scatter_rows, padding) ? -1 : row;
 }
 
 /* Columns [first, last), at most ZFI_SCATTER_GRAIN: each row is summed in double and rounded
  * once. */
 static void zfi_scatter_reference(const zf_launch *l, int64_t first, int64_t last)
 {
-    const zf_array *dy = &l->args[0], *index = &l->args[1];
-    int64_t count = zfi_count(index), width = zfi_row_width(&l->out);
+    const zf_array *dy = &l->args[0];
+    int64_t count = zfi_count(&l->args[1]), width = zfi_row_width(&l->out);
     for (int64_t i = 0; i < count; i++) {
         double sum[ZFI_SCATTER_GRAIN] = {0};
-        int64_t row = zfi_get_integer(index, i), j = 0;
-        if (row == zfi_scatter_padding(l)) continue;
-        while (j < i && zfi_get_integer(index, j) != row) j++;
+        int64_t row = zfi_scatter_row(l, i), j = 0;
+        if (row < 0) continue;
+        while (j < i && zfi_scatter_row(l, j) != row) j++;
         if (j < i) continue; /* this row was summed before */
         for (; j < count; j++)
-            for (int64_t k = first; k < last && zfi_get_integer(index, j) == row; k++)
+            for (int64_t k = first; k < last && zfi_scatter_row(l, j) == row; k++)
                 sum[k - first] += zfi_get(dy, j * width + k);
         for (int64_t k = first; k < last; k++) zfi_set(&l->out, row * width + k, sum[k - first]);
     }
@@ -196,12 +232,11 @@ static void zfi_scatter_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     const float *dy = l->args[0].data;
     float *out = l->out.data;
-    int64_t count = zfi_count(&l->args[1]), width = zfi_row_width(&l->out),
-            padding = zfi_scatter_padding(l);
+    int64_t count = zfi_count(&l->args[1]), width = zfi_row_width(&l->out);
     for (int64_t i = 0; i < count; i++) {
-        int64_t row = zfi_get_integer(&l->args[1], i);
-        float *to = out + row * width + first;
-        if (row == padding) continue;
+        const int64_t row = zfi_scatter_row(l, i);
+        float *to = out + (row < 0 ? 0 : row) * width + first;
+        if (row < 0) continue;
         zfi_binary_run(zfi_cpu_of(l)->isa, ZF_OP_add, to, to, dy + i * width + first, true, true,
                        last - first);
     }
@@ -228,8 +263,8 @@ static void zfi_scatter_lists(const zf_launch *l)
     int64_t *first = l->scratch, *next = first + ZF_INT(l, scatter_rows, rows);
     for (int64_t row = 0; row < ZF_INT(l, scatter_rows, rows); row++) first[row] = -1;
     for (int64_t i = zfi_count(&l->args[1]) - 1; i >= 0; i--) {
-        int64_t row = zfi_get_integer(&l->args[1], i);
-        if (row == zfi_scatter_padding(l)) continue;
+        const int64_t row = zfi_scatter_row(l, i);
+        if (row < 0) continue;
         next[i] = first[row];
         first[row] = i;
     }
@@ -255,7 +290,8 @@ static void zfi_scatter_half(const zf_launch *l, int64_t first, int64_t last)
 
 static zf_status zfi_cpu_scatter_rows(const zf_launch *l)
 {
-    zf_status status = zfi_check_index(l, "scatter_rows", &l->out);
+    const int64_t of = ZF_INT(l, scatter_rows, of);
+    zf_status status = zfi_check_rows(l, "scatter_rows", of ? of : l->out.shape.dims[0]);
     int64_t width = zfi_row_width(&l->out);
     if (status || !zfi_count(&l->out)) return status;
     zfi_split(l, zfi_count(&l->out) * (int64_t)zf_dtype_size(l->out.dtype), ZFI_ZERO_GRAIN,

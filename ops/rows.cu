@@ -1,7 +1,8 @@
 /* Rows of a table by index: gather_rows reads them, scatter_rows adds to them.
  *
  * An index outside the table is reported as an error. Its row is read as zeros, and nothing is
- * added for it, nor for the row `padding`.
+ * added for it, nor for the row `padding`. A table that has some rows of another one does the same
+ * for rows that it does not have, which are no error.
  *
  * scatter_rows sorts the positions by their index with a stable radix sort (8 bits at a time, tiles
  * of 2048 positions). Then each block adds the rows of one chunk of sorted positions. Where an
@@ -22,26 +23,32 @@ __device__ __forceinline__ int64_t zfi_index_at(const void *index, bool wide, in
 typedef struct zfi_index {
     const void *at;
     bool wide;
-    int64_t rows;
+    int64_t first, rows, of; /* rows from `first` on, of so many */
     int32_t op, node;
     zfi_fault *fault;
 } zfi_index;
 
-static zfi_index zfi_index_of(const zf_launch *l, int64_t rows)
+static zfi_index zfi_index_of(const zf_launch *l, int64_t rows, int64_t first, int64_t of)
 {
-    zfi_index x = {l->args[1].data, l->args[1].dtype == ZF_I64, rows, l->op,
-                   l->node,         zfi_device_of(l)->fault};
+    zfi_index x = {l->args[1].data, l->args[1].dtype == ZF_I64, first,  rows,
+                   of ? of : rows,  l->op,                      l->node, zfi_device_of(l)->fault};
     return x;
 }
 
 __device__ __forceinline__ bool zfi_index_good(const zfi_index &x, int64_t row)
 {
-    return row >= 0 && row < x.rows;
+    return row >= 0 && row < x.of;
+}
+
+/* The table has the row. */
+__device__ __forceinline__ bool zfi_index_here(const zfi_index &x, int64_t row)
+{
+    return row >= x.first && row < x.first + x.rows;
 }
 
 __device__ __forceinline__ void zfi_index_report(const zfi_index &x, int64_t i, int64_t row)
 {
-    zfi_fault what = {ZFI_FAULT_INDEX, x.op, x.node, i, row, x.rows, 0, 0};
+    zfi_fault what = {ZFI_FAULT_INDEX, x.op, x.node, i, row, x.of, 0, 0};
     zfi_report(x.fault, what);
 }
 
@@ -56,9 +63,8 @@ __global__ void zfi_gather_kernel(int64_t count, zfi_divisor pieces, zfi_index i
          n += (int64_t)gridDim.x * blockDim.x) {
         int64_t i = zfi_divide(n, pieces), piece = n - i * pieces.by;
         int64_t row = zfi_index_at(index.at, index.wide, i);
-        bool good = zfi_index_good(index, row);
-        if (!good && !piece) zfi_index_report(index, i, row);
-        out[n] = good ? table[row * pieces.by + piece] : T();
+        if (!piece && !zfi_index_good(index, row)) zfi_index_report(index, i, row);
+        out[n] = zfi_index_here(index, row) ? table[(row - index.first) * pieces.by + piece] : T();
     }
 }
 
@@ -67,7 +73,9 @@ template <class T> static void zfi_gather_launch(const zf_launch *l, int64_t byt
     int64_t pieces = bytes / (int64_t)sizeof(T), count = zfi_count(&l->args[1]) * pieces;
     ZF_LAUNCH(zfi_gather_kernel<T>, zfi_grid(l, zfi_div_up(count, ZFI_THREADS)), ZFI_THREADS, 0,
               zfi_stream(l), count, zfi_divisor_of(pieces, count),
-              zfi_index_of(l, l->args[0].shape.dims[0]), static_cast<T *>(l->out.data),
+              zfi_index_of(l, l->args[0].shape.dims[0], ZF_INT(l, gather_rows, first),
+                           ZF_INT(l, gather_rows, of)),
+              static_cast<T *>(l->out.data),
               static_cast<const T *>(l->args[0].data));
 }
 
@@ -112,10 +120,10 @@ __device__ __forceinline__ uint32_t zfi_sort_key(const zfi_sort &s, int i, bool 
     int64_t row;
     if (s.keys_in) return s.keys_in[i];
     row = zfi_index_at(s.index.at, s.index.wide, i);
-    if (row == s.padding) return (uint32_t)s.index.rows;
-    if (zfi_index_good(s.index, row)) return (uint32_t)row;
-    if (report) zfi_index_report(s.index, i, row);
-    return (uint32_t)s.index.rows;
+    if (report && !zfi_index_good(s.index, row)) zfi_index_report(s.index, i, row);
+    if (!zfi_index_here(s.index, row) || row - s.index.first == s.padding)
+        return (uint32_t)s.index.rows;
+    return (uint32_t)(row - s.index.first);
 }
 
 __device__ __forceinline__ int zfi_sort_digit(const zfi_sort &s, uint32_t key)
@@ -332,7 +340,8 @@ static int zfi_scatter_sort(const zf_launch *l, const zfi_scatter *s)
     zfi_sort pass;
     int to = 0;
     memset(&pass, 0, sizeof pass);
-    pass.index = zfi_index_of(l, s->rows);
+    pass.index = zfi_index_of(l, s->rows, ZF_INT(l, scatter_rows, first),
+                              ZF_INT(l, scatter_rows, of));
     pass.padding = ZF_INT(l, scatter_rows, padded) ? ZF_INT(l, scatter_rows, padding) : -1;
     pass.starts = s->starts, pass.count = s->count, pass.tiles = s->tiles;
     for (pass.shift = 0; pass.shift == 0 || s->rows >> pass.shift; pass.shift += ZFI_SORT_BITS) {

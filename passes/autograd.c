@@ -11,7 +11,10 @@
  * Reverse accumulation: nodes are visited from the loss upwards. Each adds gradients for its
  * operands (grad of its record). Gradients of a node with several uses are added in the order of
  * these visits, so the order of sums follows from the graph. Only nodes between a trained parameter
- * and the loss are visited. */
+ * and the loss are visited.
+ *
+ * Where several nodes read a piece of a param (tile.c), all its gradients are computed at the visit
+ * of the first reader, the last visit, in the same order: until then none of them is in memory. */
 
 /* needs[id]: node id depends on a trained parameter. */
 static void zfi_mark_trained(const zf_graph *g, bool *needs)
@@ -63,9 +66,21 @@ static void zfi_start_gradient(zf_graph *g, int32_t id, int32_t *gradients)
             gradients[id] = zf_constant(g, g->nodes[id].dtype, g->nodes[id].shape, 0).id;
 }
 
-/* Adds the gradients for the operands of node id, whose gradient is dy. */
-static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_t *gradients)
+typedef struct zfi_backward {
+    zf_graph *graph;
+    bool *needs;        /* by node: it depends on a trained parameter; */
+    int32_t *gradients; /* its gradient; 0: none so far; */
+    int32_t *first;     /* of a piece of a param: its first reader */
+    int32_t *late;      /* growing array: a node and an operand that were put off, ... */
+} zfi_backward;
+
+/* Adds the gradients for the operands of node id, whose gradient is dy: that of operand `only`, or
+ * of all (-1) that are not put off. */
+static void zfi_differentiate(zfi_backward *b, int32_t id, int32_t only)
 {
+    zf_graph *g = b->graph;
+    const bool *needs = b->needs;
+    int32_t *gradients = b->gradients;
     const zfi_node node = g->nodes[id]; /* a copy: appending moves the nodes */
     size_t n = (size_t)node.arg_count;
     zf_tensor *x = zfi_calloc(&g->memory, n, sizeof *x),
@@ -76,7 +91,12 @@ static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_
     if (x && dx && need) {
         for (size_t k = 0; k < n; k++) {
             x[k] = (zf_tensor){g, node.args[k]};
-            need[k] = needs[node.args[k]];
+            need[k] = needs[node.args[k]] && (only < 0 || (int32_t)k == only);
+            if (!need[k] || only >= 0 || !b->first[node.args[k]] || b->first[node.args[k]] == id)
+                continue;
+            need[k] = false;
+            zfi_push(&g->memory, b->late, id);
+            zfi_push(&g->memory, b->late, (int32_t)k);
         }
         for (int k = 0; k < ZF_MAX_SAVED; k++) {
             int32_t dsaved = zfi_gradient_of_saved(g, id, k, gradients);
@@ -101,6 +121,32 @@ static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_
     zfi_free(&g->memory, need, n * sizeof *need);
 }
 
+/* Finds the first readers of pieces of params. */
+static void zfi_find_first_readers(zfi_backward *b)
+{
+    const zf_graph *g = b->graph;
+    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count; k++)
+            if (zfi_cut_rows_of(&g->nodes[node->args[k]]).rows)
+                b->first[node->args[k]] = g->order[i];
+    }
+}
+
+/* At the visit of node id: adds gradients that were put off until then. */
+static void zfi_differentiate_late(zfi_backward *b, int32_t id)
+{
+    zf_graph *g = b->graph;
+    int32_t kept = 0;
+    const int32_t count = zfi_len(b->late);
+    for (int32_t i = 0; i + 1 < count && !g->memory.failed; i += 2) {
+        const int32_t reader = b->late[i], k = b->late[i + 1];
+        if (b->first[g->nodes[reader].args[k]] == id) zfi_differentiate(b, reader, k);
+        else b->late[kept++] = reader, b->late[kept++] = k;
+    }
+    if (b->late && !g->memory.failed) stbds_header(b->late)->length = (size_t)kept;
+}
+
 /* The gradient with which the backward pass begins: 1, or the current loss scale. */
 static zf_tensor zfi_loss_gradient(zf_graph *g, zf_tensor loss)
 {
@@ -118,9 +164,9 @@ static zf_tensor zfi_loss_gradient(zf_graph *g, zf_tensor loss)
 ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
 {
     zf_status status = zfi_enter(g, "zf_autograd", 0, ZFI_STAGE_GRADIENTS | ZFI_STAGE_PLACED);
+    zfi_backward b = {.graph = g};
     const char *scope;
-    int32_t *gradients, count;
-    bool *needs;
+    int32_t count;
     if (status || (status = zfi_settle(g))) return status;
     if (loss.graph == g && loss.id > 0 && loss.id < zfi_len(g->nodes) && !zf_valid(loss))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
@@ -142,24 +188,28 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
             (int)loss.id, type);
     }
     scope = g->scope;
-    gradients = zfi_calloc(&g->memory, (size_t)count, sizeof *gradients);
-    needs = zfi_calloc(&g->memory, (size_t)count, sizeof *needs);
-    if (gradients && needs) {
+    b.gradients = zfi_calloc(&g->memory, 2 * (size_t)count, sizeof *b.gradients);
+    b.needs = zfi_calloc(&g->memory, (size_t)count, sizeof *b.needs);
+    if (b.gradients && b.needs) {
         int32_t last = zfi_len(g->order);
-        zfi_mark_trained(g, needs);
-        if (!needs[loss.id])
+        b.first = b.gradients + count;
+        zfi_mark_trained(g, b.needs);
+        zfi_find_first_readers(&b);
+        if (!b.needs[loss.id])
             zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                      "zf_autograd: the loss %%%d depends on no trained parameter", (int)loss.id);
-        gradients[loss.id] = zfi_loss_gradient(g, loss).id;
+        b.gradients[loss.id] = zfi_loss_gradient(g, loss).id;
         for (int32_t i = last - 1; i >= 0 && !g->error.status; i--) {
-            if (!needs[g->order[i]] || !g->nodes[g->order[i]].arg_count) continue;
-            zfi_start_gradient(g, g->order[i], gradients);
-            if (gradients[g->order[i]]) zfi_differentiate(g, g->order[i], needs, gradients);
+            const int32_t id = g->order[i];
+            zfi_differentiate_late(&b, id);
+            if (!b.needs[id] || !g->nodes[id].arg_count) continue;
+            zfi_start_gradient(g, id, b.gradients);
+            if (b.gradients[id]) zfi_differentiate(&b, id, -1);
         }
         g->scope = scope, g->file = NULL;
         for (int32_t i = 0; i < zfi_len(g->params) && !g->error.status; i++) {
-            int32_t pair[2] = {g->params[i], gradients[g->params[i]]};
-            if (pair[1] && needs[pair[0]])
+            int32_t pair[2] = {g->params[i], b.gradients[g->params[i]]};
+            if (pair[1] && b.needs[pair[0]])
                 zfi_append(g, &(zfi_new){.op = ZF_OP_gradient, .args = pair, .arg_count = 2});
         }
         if (!zfi_map_get(g->names, "loss", 0)) zf_output(loss, "loss");
@@ -167,8 +217,9 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
         zfi_graph_nomem(g);
     }
     g->scope = scope;
-    zfi_free(&g->memory, gradients, (size_t)count * sizeof *gradients);
-    zfi_free(&g->memory, needs, (size_t)count * sizeof *needs);
+    zfi_free(&g->memory, b.gradients, 2 * (size_t)count * sizeof *b.gradients);
+    zfi_free(&g->memory, b.needs, (size_t)count * sizeof *b.needs);
+    zfi_array_free(&g->memory, b.late);
     return zfi_leave(g, ZFI_STAGE_GRADIENTS);
 }
 

@@ -169,8 +169,8 @@ static void zfi_play_seconds(zfi_simulation *s, int32_t id)
 {
     const zfi_node *node = &s->graph->nodes[id];
     const zf_resource resource = zfi_resource_of(s->graph, id);
-    const bool apart = s->cost.host_apart > 0,
-               crosses = apart && (resource == ZF_RESOURCE_DOWNLOAD || resource == ZF_RESOURCE_UPLOAD);
+    const bool apart = s->cost.host_apart > 0, crosses = apart && node->op == ZF_OP_copy &&
+                                                         resource < ZF_RESOURCE_READ;
     double seconds, end;
     if (node->op == ZF_OP_wait) {
         zfi_play_wait(s, node->args[0]);

@@ -42,8 +42,8 @@ typedef struct zfi_fit_state {
     size_t miss; /* bytes over the limits; 0: it fits */
 } zfi_fit_state;
 
-/* Bytes that a plan takes of a space: all; those of its leaves, and of these those of a store; those
- * of values of a step. */
+/* Bytes that a plan takes of a space: all; those of its leaves, and of these those of a store;
+ * those of values of a step. */
 typedef struct zfi_fit_bytes {
     int64_t all, leaves, stored, step;
 } zfi_fit_bytes;
@@ -144,7 +144,8 @@ static zf_status zfi_try_choice(zfi_fitting *f, zf_choice *c, size_t *more)
         const bool second = both && late[ZF_DEVICE].step > taken[ZF_DEVICE].step;
         const int64_t large = second ? b->step : a->step, small = second ? a->step : b->step,
                       apart = small > large ? small : 0; /* it has no room there */
-        c->bytes[k] = (size_t)(a->all + (both ? b->leaves - a->stored + large + apart - a->step : 0));
+        c->bytes[k] = (size_t)a->all;
+        if (both) c->bytes[k] += (size_t)(b->leaves - a->stored + large + apart - a->step);
     }
     *more = status ? 0 : c->bytes[ZF_DEVICE] - (size_t)taken[ZF_DEVICE].all;
     return status;

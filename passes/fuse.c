@@ -99,6 +99,7 @@ typedef struct zfi_fuser {
      * it */
     int32_t *last;
     bool *forward; /* the loss depends on it; or it depends on a trained parameter */
+    size_t most;   /* bytes of tables and weights that are not to be tiled; 0: any */
 } zfi_fuser;
 
 /* Appends the nodes that replace the root of a pattern and returns the new root; 0: the pattern
@@ -619,11 +620,19 @@ static int32_t zfi_fuse_norm(zfi_fuser *f, int32_t id)
     return norm;
 }
 
+/* The node is a param that is to be tiled (zf_fuse_desc.tile_bytes). */
+static bool zfi_will_be_tiled(const zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id);
+    return f->most && node->op == ZF_OP_param && zfi_node_bytes(node) > f->most;
+}
+
 /* The node is gather_rows of a table by ids [B,T]. */
 static bool zfi_is_lookup(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
     return zfi_used_once(f, id, ZF_OP_gather_rows) && node->shape.rank == 3 &&
+           !ZF_INT(node, gather_rows, of) && !zfi_will_be_tiled(f, node->args[0]) &&
            zfi_fuse_node(f, node->args[0])->shape.rank == 2;
 }
 
@@ -717,6 +726,7 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
             : ZF_INT(product, matmul, transpose_a) || !ZF_INT(product, matmul, transpose_b) ||
                   product->arg_count > 2)
         return 0;
+    if (zfi_will_be_tiled(f, product->args[1])) return 0;
     if (product->shape.rank != 2 || zfi_fuse_node(f, args[3])->shape.rank ||
         zfi_fuse_node(f, args[3])->dtype != zfi_wide(product->dtype))
         return 0;
@@ -1004,9 +1014,9 @@ static void zfi_fuse_nodes(zfi_fuser *f, const struct zfi_fusion *fusion)
     if (changed && !g->memory.failed) zfi_drop_unused(f);
 }
 
-static void zfi_fuse_sweep(zf_graph *g, const struct zfi_fusion *fusion)
+static void zfi_fuse_sweep(zf_graph *g, const struct zfi_fusion *fusion, size_t most)
 {
-    zfi_fuser f = {.graph = g, .nodes = (size_t)zfi_len(g->nodes)};
+    zfi_fuser f = {.graph = g, .nodes = (size_t)zfi_len(g->nodes), .most = most};
     f.uses = zfi_calloc(&g->memory, 4 * f.nodes, sizeof *f.uses);
     f.placed = zfi_calloc(&g->memory, 2 * f.nodes, sizeof *f.placed);
     if (f.uses && f.placed) {
@@ -1032,7 +1042,9 @@ ZF_API zf_status zf_fuse(zf_graph *g, const zf_fuse_desc *desc)
     phase = g->stages & ZFI_STAGE_GRADIENTS ? ZFI_BACKWARD : ZFI_FORWARD;
     for (int32_t k = 0; k < ZFI_COUNT(zfi_fusions) && !g->error.status && !g->memory.failed; k++)
         if ((zfi_fusions[k].phases & phase) && !zfi_names(without, zfi_fusions[k].name))
-            zfi_fusions[k].whole ? zfi_fusions[k].whole(g) : zfi_fuse_sweep(g, &zfi_fusions[k]);
+            zfi_fusions[k].whole
+                ? zfi_fusions[k].whole(g)
+                : zfi_fuse_sweep(g, &zfi_fusions[k], desc ? desc->tile_bytes : 0);
     g->scope = scope;
     if (phase == ZFI_FORWARD && desc && desc->miss && !g->error.status && !g->memory.failed)
         zfi_report_misses(g, desc);

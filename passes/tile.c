@@ -1,11 +1,11 @@
 /* tile: a linear layer whose weight exceeds a limit becomes several, over ranges of its output
- * features, each with its rows of the weight. ("Memory-centric tiling" of ZeRO-Infinity,
- * Rajbhandari et al. 2021, section 5.1.3.)
+ * features, each with its rows of the weight; a lookup in such a table becomes a sum of lookups.
+ * ("Memory-centric tiling" of ZeRO-Infinity, Rajbhandari et al. 2021, section 5.1.3.)
  *
  * requires: no gradients yet
- * ensures:  a param of more bytes than the limit that only products read as weights [n,k] is
- *           replaced by params of ranges of its rows; each has a bucket of its own (buckets.c), so
- *           that zero and offload bring one at a time
+ * ensures:  a param of more bytes than the limit that only products, as a weight [n,k], and lookups
+ *           read is replaced by params of ranges of its rows; each has a bucket of its own
+ *           (buckets.c), so that zero and offload bring one at a time
  * before:   %2 = param "w" : f32[64,32]   %3 = param "b" : f32[64]
  *           %4 = linear %1, %2, %3 {activation=gelu} : f32[8,64]
  * after:    %5 = param "w[0:32]" {rows=64} : f32[32,32]
@@ -13,6 +13,16 @@
  *           %7 = slice %3 {stop=32}             %8 = linear %1, %5, %7 {activation=gelu}
  *           %9 = slice %3 {start=32 stop=64}    %10 = linear %1, %6, %9 {activation=gelu}
  *           %11 = concat %8, %10 {axis=1} : f32[8,64]
+ *
+ *           %3 = gather_rows %2, %1 : f32[8,32]      of %2 as above
+ *           %7 = gather_rows %5, %1 {of=64}          %8 = gather_rows %6, %1 {first=32 of=64}
+ *           %9 = add %7, %8 : f32[8,32]
+ *
+ * A table that is also the weight of the output layer is cut once for both. Then zf_autograd
+ * computes a piece's gradient as a weight where it computes that as a table, at the end of the
+ * backward pass, so that one piece is there at a time. What it keeps until then is the gradient of
+ * the logits. zf_fuse must have left the lookup and the loss as they were
+ * (zf_fuse_desc.tile_bytes).
  *
  * The weight may also be a concat of params (the rewrite qkv of zf_fuse); the ranges are then those
  * of each param. A bias is small, and stays whole; of a concat of biases, each product takes its
@@ -27,6 +37,7 @@
  *               which are added in the dtype of x. In f32 both are sums of n terms in some order:
  *               each is within (n - 1) 2^-24 sum over n of |du w| of the exact one. In 16 bits dx is
  *               rounded once for each piece, not once
+ *     lookups   equal, but that a sum with 0 makes 0 of -0; the table's gradient equal
  *     norms     equal: pieces begin at multiples of 1024 elements, so blocks are the same, and they
  *               are added in the same order
  *
@@ -74,7 +85,14 @@ static bool zfi_takes_weight(const zf_graph *g, const zfi_node *node)
            (node->arg_count < 3 || zfi_fits_bias(g, node->args[1], node->args[2]));
 }
 
-/* Finds what products alone read, as weights; readers stand below. */
+/* The node looks up rows of a table [n,k]. */
+static bool zfi_looks_up(const zf_graph *g, const zfi_node *node)
+{
+    return node->op == ZF_OP_gather_rows && !ZF_INT(node, gather_rows, of) &&
+           g->nodes[node->args[0]].shape.rank == 2;
+}
+
+/* Finds what products alone read, as weights, and lookups; readers stand below. */
 static void zfi_find_weights(zfi_tiler *t)
 {
     const zf_graph *g = t->graph;
@@ -83,7 +101,8 @@ static void zfi_find_weights(zfi_tiler *t)
         const bool weight = zfi_takes_weight(g, node);
         const bool joins = zfi_is_joined_leaf(g, t->order[i]) && !t->stays[t->order[i]];
         for (int32_t k = 0; k < node->arg_count; k++)
-            if (!joins && !(weight && k == 1)) t->stays[node->args[k]] = true;
+            if (!joins && !(weight && k == 1) && !(k == 0 && zfi_looks_up(g, node)))
+                t->stays[node->args[k]] = true;
         for (int k = 0; k < ZF_MAX_SAVED && weight; k++)
             if (node->saved[k]) t->stays[node->args[1]] = true;
     }
@@ -195,6 +214,30 @@ static int32_t zfi_tile_node(zfi_tiler *t, int32_t id)
     return joined;
 }
 
+/* The sum of lookups in all pieces of the node's table; 0 with the graph's error. */
+static int32_t zfi_tile_lookup(zfi_tiler *t, int32_t id)
+{
+    zf_graph *g = t->graph;
+    const zfi_node node = g->nodes[id]; /* appending moves the nodes */
+    const int64_t of = g->nodes[node.args[0]].shape.dims[0];
+    const bool padded = ZF_INT(&node, gather_rows, padded) != 0;
+    int64_t first = 0;
+    int32_t sum = 0;
+    for (int32_t n = 0; n < t->pieces[node.args[0]] && !g->error.status; n++) {
+        const int32_t part = t->first[node.args[0]] + n;
+        const int64_t rows = g->nodes[part].shape.dims[0],
+                      padding = ZF_INT(&node, gather_rows, padding) - first;
+        const bool here = padded && padding >= 0 && padding < rows;
+        const int32_t found = zfi_append_nodes(
+            g, gather_rows,
+            zfi_with({.i = here}, {.i = here ? padding : 0}, {.i = first}, {.i = of}), part,
+            node.args[1]);
+        sum = sum && found ? zfi_append_nodes(g, add, NULL, sum, found) : found;
+        first += rows;
+    }
+    return sum;
+}
+
 /* Puts the nodes into the new order. */
 static void zfi_tile_nodes(zfi_tiler *t)
 {
@@ -211,6 +254,8 @@ static void zfi_tile_nodes(zfi_tiler *t)
             zfi_cut_param(t, id, rows);
         } else if (zfi_takes_weight(g, node) && zfi_is_cut_weight(t, node->args[1])) {
             if ((by = zfi_tile_node(t, id))) zfi_replace(g, id, by);
+        } else if (zfi_looks_up(g, node) && t->pieces[node->args[0]] > 0) {
+            if ((by = zfi_tile_lookup(t, id))) zfi_replace(g, id, by);
         } else if (node->op == ZF_OP_concat && zfi_is_cut_weight(t, id)) {
             t->pieces[id] = -1; /* its readers take its operands */
         } else {

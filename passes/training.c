@@ -32,7 +32,12 @@ static bool zfi_wants_lora(const zf_training *t)
 
 static zf_status zfi_pass_lora(zf_graph *g, const zf_training *t) { return zf_lora(g, &t->lora); }
 
-static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t) { return zf_fuse(g, &t->fuse); }
+static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t)
+{
+    zf_fuse_desc d = t->fuse;
+    if (!d.tile_bytes) d.tile_bytes = t->tile.bytes;
+    return zf_fuse(g, &d);
+}
 
 static zf_status zfi_pass_precision(zf_graph *g, const zf_training *t)
 {

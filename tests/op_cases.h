@@ -460,7 +460,12 @@ static const op_case cases[] = {
 
     {"gather_rows", "f[N,M] x[R]", "gather_rows %1, %2 : f[R,M]", EXACT, 0, 0, NEEDS_N},
     {"gather_rows", "f[N,M] y[R,2]", "gather_rows %1, %2 : f[R,2,M]", EXACT, 0, 0, NEEDS_N},
+    {"gather_rows", "f[N,M] x[R]", "gather_rows %1, %2 {first=2 of=100000} : f[R,M]", EXACT, 0, 0,
+     NEEDS_N},
     {"scatter_rows", "f[R,M] x[R]", "scatter_rows %1, %2 {rows=N} : f[N,M]", TERMS, 0, 'R',
+     NEEDS_N},
+    {"scatter_rows", "f[R,M] x[R]",
+     "scatter_rows %1, %2 {rows=N padded=true padding=0 first=2 of=100000} : f[N,M]", TERMS, 0, 'R',
      NEEDS_N},
     {"scatter_rows", "f[R,M] x[R]", "scatter_rows %1, %2 {rows=N padded=true padding=0} : f[N,M]",
      TERMS, 0, 'R', NEEDS_N},

@@ -25,14 +25,43 @@ static const char model[] = "%1 = input \"x\" : f32[6,32]\n"
                             "      output %11 \"y\"\n"
                             "      output %16 \"loss\"\n";
 
-static bool numbers_behind(test *t, numbers *out, const char *line, const numbers_desc *d)
+/* An embedding with padding, and an output layer of the same width. */
+#define WORDS(more, head)                                                                          \
+    "%1 = constant {values=[0,17,999,1,64,17,63,640,3,511]} : i32[2,5]\n"                          \
+    "%2 = param \"words\" {init=normal b=0.3} : f32[1000,64]\n" more                               \
+    "%3 = param \"layer.0.w\" {init=normal b=0.1} : f32[64,64]\n"                                  \
+    "%4 = input \"labels\" : i32[10]\n"                                                            \
+    "%5 = input \"lr\" : f32[]\n"                                                                  \
+    "%6 = gather_rows %2, %1 {padded=true padding=640} : f32[2,5,64]\n"                            \
+    "%7 = reshape %6 {shape=[10,64]} : f32[10,64]\n"                                               \
+    "%8 = matmul %7, %3 : f32[10,64]\n"                                                            \
+    "%9 = tanh %8 : f32[10,64]\n"                                                                  \
+    "%10 = matmul %9, " head " {transpose_b=true} : f32[10,1000]\n"                                \
+    "%11 = logsumexp %10 : f32[10]\n"                                                              \
+    "%12 = cross_entropy %10, %11, %4 {ignore=-100} : f32[10]\n"                                   \
+    "%13 = sum %12 : f32[]\n"                                                                      \
+    "%14 = constant {values=[0.1]} : f32[]\n"                                                      \
+    "%15 = mul %13, %14 : f32[]\n"                                                                 \
+    "      output %15 \"loss\"\n"
+
+/* The table is the weight of the output layer as well; or that is another one. */
+static const char tied[] = WORDS("", "%2"),
+                  apart[] = WORDS("%16 = param \"head\" {init=normal b=0.3} : f32[1000,64]\n", "%16");
+
+static bool numbers_of_text(test *t, numbers *out, const char *of, const char *line,
+                            const numbers_desc *d)
 {
     zf_error error = {ZF_OK, ""};
-    char *text = text_behind(t, model, line);
+    char *text = text_behind(t, of, line);
     const bool good = text && numbers_of(out, text, d, &error);
     if (text && !good) test_fail(t, __FILE__, __LINE__, line, error.text);
     free(text);
     return good;
+}
+
+static bool numbers_behind(test *t, numbers *out, const char *line, const numbers_desc *d)
+{
+    return numbers_of_text(t, out, model, line, d);
 }
 
 /* Forward, and the gradients of the last tiled layer, to the last bit, in each dtype; of what is
@@ -135,10 +164,75 @@ TEST_ONCE(tile_has_one_result)
         }
 }
 
-/* Bytes behind "peak " of the plan. */
-static long peak_of(test *t, const char *line)
+/* A table in pieces, also where it is the output layer's weight: the loss and the gradient of the
+ * weights above it to the last bit, of the others within rounding. */
+TEST_ONCE(tile_cuts_tables)
 {
-    char *out = text_behind(t, model, line), *at = out ? strstr(out, "\npeak ") : NULL;
+    static const struct {
+        const char *precision;
+        double within;
+    } list[] = {{"", 1e-6}, {"precision bf16; ", 0x1p-5}, {"precision f16 scale=1; ", 0x1p-8}};
+    for (size_t k = 0; k < 2 * sizeof list / sizeof *list; k++) {
+        const char *text = k % 2 ? apart : tied, *precision = list[k / 2].precision;
+        const numbers_desc d = {.fast = true};
+        numbers with = {0}, without = {0};
+        char line[200], why[300] = "";
+        snprintf(line, sizeof line, "%sautograd loss", precision);
+        if (numbers_of_text(t, &without, text, line, &d)) {
+            snprintf(line, sizeof line, "%stile 16384; autograd loss", precision);
+            if (!numbers_of_text(t, &with, text, line, &d) ||
+                numbers_compare(&without, &with, "output loss", why, sizeof why) != 1 ||
+                (k % 2 &&
+                 numbers_compare(&without, &with, "gradient head", why, sizeof why) != 1) ||
+                numbers_compare_within(&without, &with, "gradient", list[k / 2].within, why,
+                                       sizeof why) != 2 + (int)(k % 2))
+                test_fail(t, __FILE__, __LINE__, line, why);
+        }
+        numbers_free(&with);
+        numbers_free(&without);
+    }
+}
+
+/* The bits of a tied table in pieces are the same on ranks, and with everything offloaded; and so
+ * are those of a step that zf_fuse has left unfused for it. */
+TEST_ONCE(tile_of_a_table_has_one_result)
+{
+    static const char *const lines[] = {
+        "zero stage=3 world=2 micro_batches=2; prefetch bytes=50000",
+        "zero stage=2 world=4; offload optimizer=disk gradients=host",
+        "recompute layers; zero micro_batches=4; offload parameters=host gradients=host "
+        "optimizer=host activations=host",
+        "zero micro_batches=4; offload parameters=disk optimizer=disk; prefetch bytes=50000"};
+    static const char before[] = "fuse tile=16384; %stile 16384; autograd loss; clip 0.5; adamw lr; "
+                                 "fuse";
+    for (size_t k = 0; k < sizeof lines / sizeof *lines; k++) {
+        const char *folder = test_path("tile");
+        const numbers_desc d = {.steps = 3,
+                                .fast = true,
+                                .no_gradients = true,
+                                .slots = 4,
+                                .seed = 3,
+                                .offload_dir = folder};
+        numbers one = {0}, all = {0};
+        char line[400], start[200], why[300] = "";
+        mkdir(folder, 0700);
+        snprintf(start, sizeof start, before, k % 2 ? "precision bf16; " : "");
+        snprintf(line, sizeof line, "%s; %s; memory threads=1; verify", start, lines[k]);
+        if (numbers_of_text(t, &one, tied, start, &d) &&
+            numbers_of_text(t, &all, tied, line, &d) &&
+            (numbers_compare(&one, &all, "output loss", why, sizeof why) < 2 ||
+             numbers_compare(&one, &all, "param", why, sizeof why) < 2 ||
+             numbers_compare(&one, &all, "state", why, sizeof why) < 4))
+            test_fail(t, __FILE__, __LINE__, line, why);
+        numbers_free(&one);
+        numbers_free(&all);
+    }
+}
+
+/* Bytes behind "peak " of the plan. */
+static long peak_of(test *t, const char *text, const char *line)
+{
+    char *out = text_behind(t, text, line), *at = out ? strstr(out, "\npeak ") : NULL;
     const long bytes = at ? strtol(at + 6, NULL, 10) : 0;
     free(out);
     return bytes;
@@ -154,11 +248,18 @@ TEST(tile_brings_a_piece_at_a_time)
         "gradients=host; memory"};
     for (size_t k = 0; k < sizeof lines / sizeof *lines; k++) {
         char line[300], why[100];
-        long whole = peak_of(t, lines[k]), tiled;
+        long whole = peak_of(t, model, lines[k]), tiled;
         snprintf(line, sizeof line, "tile 8192; %s", lines[k]);
-        tiled = peak_of(t, line);
+        tiled = peak_of(t, model, line);
         snprintf(why, sizeof why, "%ld, tiled %ld", whole, tiled);
         if (tiled > whole - 73728 / 2) test_fail(t, __FILE__, __LINE__, line, why);
+        /* A table and its gradient, or the table where the shards' sums stay; the logits' gradient
+         * (40000 bytes) stays a while. */
+        whole = peak_of(t, tied, lines[k]);
+        snprintf(line, sizeof line, "tile 16384; %s", lines[k]);
+        tiled = peak_of(t, tied, line);
+        snprintf(why, sizeof why, "%ld, tiled %ld", whole, tiled);
+        if (tiled > whole - 256000 * 5 / 4) test_fail(t, __FILE__, __LINE__, line, why);
     }
 }
 

@@ -288,8 +288,10 @@ static void run_tile(call *c)
 
 static void run_fuse(call *c)
 {
-    zf_fuse_desc d = {
-        .without = take_value(c, "without"), .miss = zf_fuse_miss_print, .user = c->out};
+    zf_fuse_desc d = {.without = take_value(c, "without"),
+                      .tile_bytes = (size_t)take_number(c, "tile"),
+                      .miss = zf_fuse_miss_print,
+                      .user = c->out};
     if (ready(c)) ran(c, zf_fuse(c->graph, &d));
 }
 
@@ -547,7 +549,7 @@ static const pass passes[] = {
     {"precision",
      "DTYPE [scale=X] [factor=X] [window=N] [hysteresis=N] [min_scale=X] [consecutive_hysteresis]",
      "compute in bf16 or f16, over f32 master weights; a loss scale", run_precision},
-    {"fuse", "[without=NAME,...]",
+    {"fuse", "[without=NAME,...] [tile=BYTES]",
      "merge nodes into fused ones; near misses are printed as comments", run_fuse},
     {"tile", "BYTES",
      "linear layers whose weight takes more bytes become several, over ranges of its rows",

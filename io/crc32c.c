@@ -1,10 +1,10 @@
 /* CRC-32C (Castagnoli: polynomial 0x1edc6f41, reflected 0x82f63b78), the checksum of stored
  * tensors.
  *
- * There are four algorithms with one result: the processor's instruction; the same for three streams
- * at a time, since it can begin three times as often as it ends; eight bytes at a time by tables,
- * for long data; and four bits at a time, for short data and for computing these tables, which are
- * on the stack. */
+ * There are four algorithms with one result: the processor's instruction; the same for three
+ * streams at a time, since it can begin three times as often as it ends; eight bytes at a time by
+ * tables, for long data; and four bits at a time, for short data and for computing these tables,
+ * which are on the stack. */
 #if defined(__ARM_FEATURE_CRC32)
 #include <arm_acle.h>
 #endif

@@ -29,7 +29,8 @@ static const struct {
 #name, offsetof(zf_cost, name), 0, 1, true                                                 \
     }
     ZFI_RATE(flops_per_s, false),        ZFI_RATE(half_flops_per_s, true),
-    ZFI_RATE(bytes_per_s, false),        ZFI_RATE(link_bytes_per_s, false),   ZFI_DELAY(link_latency_s, false),
+    ZFI_RATE(bytes_per_s, false),
+    ZFI_RATE(link_bytes_per_s, false),   ZFI_DELAY(link_latency_s, false),
     ZFI_RATE(between_bytes_per_s, true), ZFI_DELAY(between_latency_s, true),
     ZFI_RATE(host_bytes_per_s, true),    ZFI_RATE(download_bytes_per_s, true),
     ZFI_DELAY(download_latency_s, true), ZFI_RATE(upload_bytes_per_s, true),

@@ -359,9 +359,9 @@ static int32_t zfi_behind_use(const zfi_prefetch *p, int32_t use)
 }
 
 /* Finds when the fetches on a queue must be issued so that computation hides them: each takes its
- * time before the next one, and is issued twice its time before its use, since the cost table is not
- * exact; all twice as early for a disk, whose rate varies most. To the fetches of the micro section
- * come copies that are issued ahead of their updates. */
+ * time before the next one, and is issued twice its time before its use, since the cost table is
+ * not exact; all twice as early for a disk, whose rate varies most. To the fetches of the micro
+ * section come copies that are issued ahead of their updates. */
 static void zfi_time_fetches(zfi_prefetch *p, const zfi_ahead *aheads, uint8_t queue)
 {
     const zf_graph *g = p->graph;
@@ -383,8 +383,8 @@ static void zfi_time_fetches(zfi_prefetch *p, const zfi_ahead *aheads, uint8_t q
 }
 
 /* Issues each fetch as early as the budget allows, in the order of uses; with a cost table, not
- * much earlier than it must be. Without one, a fetch whose operand comes over another link is issued
- * where the one before it is used: until then that link has time. */
+ * much earlier than it must be. Without one, a fetch whose operand comes over another link is
+ * issued where the one before it is used: until then that link has time. */
 static void zfi_place_aheads(zfi_prefetch *p, zfi_ahead *aheads, size_t budget)
 {
     const zf_graph *g = p->graph;
@@ -775,7 +775,8 @@ static bool zfi_put_source(zfi_prefetch *p, int32_t id)
 static int64_t zfi_early_budget(const zfi_prefetch *p, uint8_t queue)
 {
     const int64_t most = (int64_t)zfi_budget_of(p, queue);
-    if (queue != ZFI_QUEUE_READ || p->issued[ZFI_READS] < zfi_len(p->aheads[ZFI_READS])) return most;
+    if (queue != ZFI_QUEUE_READ) return most;
+    if (p->issued[ZFI_READS] < zfi_len(p->aheads[ZFI_READS])) return most;
     return most + zfi_max(most - p->fetched, 0);
 }
 

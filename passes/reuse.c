@@ -5,11 +5,11 @@
  * writes this copy instead of one that it reads again. At most `bytes` stay for that at one time.
  *
  * before:   %40 = copy %20 {to=host}     %41 = copy %40     ... %41 ...
- *         update:
- *           %50 = piece %20 {size=1024}  %60 = copy %50 {to=host}     adamw %60 ...     copy %60, %50
+ *           %50 = piece %20 {size=1024}  %60 = copy %50 {to=host}
+ *           adamw %60 ...                copy %60, %50
  * after:    %40 = copy %20 {to=host}     %41 = copy %40     ... %41 ...
- *         update:
- *           %50 = piece %20 {size=1024}  %60 = piece %40 {size=1024}  adamw %60 ...     copy %60, %50
+ *           %50 = piece %20 {size=1024}  %60 = piece %40 {size=1024}
+ *           adamw %60 ...                copy %60, %50
  */
 
 /* By bucket: */

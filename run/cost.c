@@ -429,8 +429,8 @@ static zf_status zfi_measure_spaces(const zf_calibrate_desc *d, zf_backend *back
     if (!host) host = own = zf_cpu_backend(NULL, error);
     if (host && !zfi_measure_copies(backend, cost, error) &&
         !zfi_measure_updates(host, cost, error) && d->offload_dir)
-        zfi_measure_disk(backend, d->offload_dir, d->comm ? d->comm->rank : 0, d->comm ? d->comm->world : 1,
-                         cost, error);
+        zfi_measure_disk(backend, d->offload_dir, d->comm ? d->comm->rank : 0,
+                         d->comm ? d->comm->world : 1, cost, error);
     zf_backend_free(own);
     return error->status;
 }

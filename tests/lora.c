@@ -127,18 +127,21 @@ TEST_ONCE(lora_keeps_the_bits)
 /* The same over weights of few bits. */
 TEST_ONCE(lora_over_records_keeps_the_bits)
 {
-    static const char *const before[] = {"lora rank=3 dropout=0.2 targets=q,v; autograd loss; "
-                                         "clip 0.5; adamw lr; fuse",
-                                         "lora rank=2; precision bf16; autograd loss; adamw lr",
-                                         "lora rank=2; autograd loss; adamw lr; recompute layers"},
-                             *const behind[] = {
-                                 "zero stage=3 world=2 micro_batches=2; prefetch bytes=5000",
-                                 "zero stage=3 world=4 micro_batches=1 bucket=1; offload "
-                                 "parameters=disk optimizer=host; prefetch bytes=5000",
-                                 "zero stage=2 world=2 micro_batches=2 bucket=20000",
-                                 "zero stage=1 world=4 micro_batches=1; offload optimizer=disk",
-                                 "zero stage=0 world=2 micro_batches=2; offload parameters=host",
-                                 "zero stage=3 world=1 micro_batches=4"};
+    static const char *const before[] = {
+        "lora rank=3 dropout=0.2 targets=q,v; autograd loss; clip 0.5; adamw lr; fuse",
+        "lora rank=2; precision bf16; autograd loss; adamw lr",
+        "lora rank=2; autograd loss; adamw lr; recompute layers",
+    };
+    static const char offloaded[] = "zero stage=3 world=4 micro_batches=1 bucket=1; "
+                                    "offload parameters=disk optimizer=host; prefetch bytes=5000";
+    static const char *const behind[] = {
+        "zero stage=3 world=2 micro_batches=2; prefetch bytes=5000",
+        offloaded,
+        "zero stage=2 world=2 micro_batches=2 bucket=20000",
+        "zero stage=1 world=4 micro_batches=1; offload optimizer=disk",
+        "zero stage=0 world=2 micro_batches=2; offload parameters=host",
+        "zero stage=3 world=1 micro_batches=4",
+    };
     for (int n = 0; n < 6; n++) {
         char line[300];
         snprintf(line, sizeof line, "%s; memory threads=%d; verify", behind[n], 1 + n % 2);

@@ -830,7 +830,7 @@ TEST_ONCE(onebit_variants_share_the_largest)
         const session_desc d = {.sample = &bert_sample,
                                 .config = &config,
                                 .purpose = SAMPLE_TRAIN,
-                                .shape = {1, 8, 2, false},
+                                .shape = {1, 8, 2, false, 0},
                                 .threads = 1,
                                 .sharing.micro_batches = 2,
                                 .optimizer = optimizers[n],

@@ -193,16 +193,16 @@ TEST_ONCE(tile_cuts_tables)
     }
 }
 
-#define ALL_ON_HOST "parameters=host gradients=host optimizer=host activations=host"
-
 /* The bits of a tied table in pieces are the same on ranks, and with everything offloaded; and so
  * are those of a step that zf_fuse has left unfused for it. */
 TEST_ONCE(tile_of_a_table_has_one_result)
 {
+    static const char on_host[] = "recompute layers; zero micro_batches=4; offload parameters=host "
+                                  "gradients=host optimizer=host activations=host";
     static const char *const lines[] = {
         "zero stage=3 world=2 micro_batches=2; prefetch bytes=50000",
         "zero stage=2 world=4; offload optimizer=disk gradients=host",
-        "recompute layers; zero micro_batches=4; offload " ALL_ON_HOST,
+        on_host,
         "zero micro_batches=4; offload parameters=disk optimizer=disk; prefetch bytes=50000"};
     static const char before[] = "fuse tile=16384; %stile 16384; autograd loss; clip 0.5; adamw lr; "
                                  "fuse";

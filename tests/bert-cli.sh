@@ -772,13 +772,20 @@ check 'pieces on a disk: the same bits' offloads_to_disk optimizer=disk,paramete
     --micro-batches 4 --tile 5K
 # A byte less than the step takes: something is recomputed.
 fits_memory() {
-    like "$@" --micro-batches 4 && limit=$(($(number predicted_peak_bytes) - 1)) &&
-        like "$@" --micro-batches 4 --memory $limit &&
+    like "$@" && limit=$(($(number predicted_peak_bytes) - 1)) && like "$@" --memory $limit &&
         [ "$(number allocated_peak_bytes)" -le $limit ]
 }
-check 'fitted into less memory: the same bits' fits_memory adamw
-check 'both kinds of steps of delayed updates fitted: the same bits' fits_memory delayed \
-    --delay-update 3
+check 'fitted into less memory: the same bits' fits_memory adamw --micro-batches 4
+# The limit is of the kind of step that takes more.
+fits_both() {
+    like delayed --micro-batches 2 --delay-update 3 && limit=$(number predicted_peak_bytes) &&
+        like delayed --micro-batches 2 --delay-update 3 --memory "$limit" &&
+        [ "$(number allocated_peak_bytes)" = "$limit" ] || return
+    pretrain --batch 8 --steps 8 --dropout 0.2 --clip 0.5 --bucket 20000 --micro-batches 2 \
+        --delay-update 3 --memory $((limit - 1))
+    [ $status = 1 ] && grep -q "takes $limit bytes of memory, 1 more than" "$work/err"
+}
+check 'both kinds of steps of delayed updates fitted: the same bits' fits_both
 check 'two nodes of two ranks' ranked nodes --ranks 4 --nodes 2
 check 'which have other bits' eval '! cmp -s "$work/adamw.params" "$work/nodes.params"'
 check 'parameters kept inside nodes: the same bits' like nodes --zero 3 --ranks 4 \

@@ -116,7 +116,7 @@ TEST(graph_refuses_bad_leaves)
     SAYS("input in net (graph.c:LINE): the result has a negative dimension, or 2^60 elements or "
          "more");
     TRY(zf_param(n.g, "p", ZF_SHAPE(2), &(zf_param_desc){.dtype = ZF_I32}));
-    SAYS("param in net (graph.c:LINE): a parameter is f32, bf16, f16 or f64, not i32");
+    SAYS("param in net (graph.c:LINE): a parameter is f32, bf16, f16 or f64, or with bits u8, not i32");
     TRY(zf_param(n.g, "p", ZF_SHAPE(2), &(zf_param_desc){.init = (zf_init)6}));
     SAYS("param in net (graph.c:LINE): init 6 is none of zf_init");
     TRY(zf_param(n.g, "p", ZF_SHAPE(2), &(zf_param_desc){.init = ZF_NORMAL, .std = -1}));

@@ -144,7 +144,7 @@ TEST(ir_refuses_bad_text)
         {"%1 = param \"w\" {init=normal b=inf} : f32[4]",
          "1: param: init needs finite values (of f32 at most 3.40282e+38), std >= 0 and low <= "
          "high"},
-        {"%1 = param \"w\" : i32[4]", "1: param: a parameter is f32, bf16, f16 or f64, not i32"},
+        {"%1 = param \"w\" : i32[4]", "1: param: a parameter is f32, bf16, f16 or f64, or with bits u8, not i32"},
         {"update", "1:1: 'update' is no operator"},
         {"update: %1 = input \"x\" : f32[4]", "1:9: expected the end of the line"},
         {"nonsense", "1:1: 'nonsense' is no operator"},

@@ -380,11 +380,14 @@ TEST_ONCE(quantized_parameters)
         const zf_quantize_desc *d = &descs[k];
         zf_param_desc desc = {.init = ZF_NORMAL, .std = 0.5};
         zf_graph *g = zf_graph_new(NULL);
-        zf_tensor w = zf_param(g, "w", ZF_SHAPE(ROWS, IN), &desc);
+        zf_tensor w;
+        NEED(t, s.graph = g, NULL);
+        w = zf_param(g, "w", ZF_SHAPE(ROWS, IN), &desc);
         CHECK(t, read_step(t, g, zf_output(zf_quantize(w, d), "q"), made, w, floats));
         desc.quantized = *d;
-        g = zf_graph_new(NULL);
+        NEED(t, s.graph = g = zf_graph_new(NULL), NULL);
         w = zf_param(g, "w", ZF_SHAPE(ROWS, IN), &desc);
+        OK(t, zf_graph_status(g), zf_graph_error(g));
         CHECK(t, zf_valid(w) && zf_tensor_dtype(w) == ZF_U8 && zf_param_blocks(w).bits == d->bits);
         CHECK(t, zf_param_shape(w).dims[0] == ROWS && zf_param_shape(w).dims[1] == IN);
         const size_t bytes = zf_tensor_bytes(w);

@@ -93,13 +93,17 @@ static void zfi_update_onebit_adam(zf_graph *g, const zfi_optimizer *o, zf_tenso
         zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}));
 }
 
-/* Counts updates of the variance, apart from those of the momentum. */
+/* Counts updates of the variance, apart from those of the momentum: only the warm-up has any. */
+static void zfi_count_variance(zf_graph *g, zfi_optimizer *o, const char *state, int32_t variant)
+{
+    o->variance_step = zf_state(g, state, ZF_I64, ZF_SCALAR, 0);
+    if (variant == ZFI_WARM_UP) (void)zfi_build_update(ZF_OP_advance, 1, &o->variance_step, NULL);
+}
+
 static void zfi_begin_onebit_adam(zf_graph *g, zfi_optimizer *o)
 {
     const zf_onebit_adam_desc *d = o->desc;
-    o->variance_step = zf_state(g, "onebit_adam.variance_step", ZF_I64, ZF_SCALAR, 0);
-    if (d->variant == ZFI_WARM_UP)
-        (void)zfi_build_update(ZF_OP_advance, 1, &o->variance_step, NULL);
+    zfi_count_variance(g, o, "onebit_adam.variance_step", d->variant);
 }
 
 ZF_API zf_status zf_onebit_adam(zf_graph *g, zf_tensor lr, const zf_onebit_adam_desc *desc)

@@ -154,13 +154,10 @@ static void zfi_finish_onebit_lamb(zf_graph *g, const zfi_optimizer *o)
     else zfi_apply_compressed(g, o, tensors, c, weight);
 }
 
-/* Counts updates of the variance, apart from those of the momentum. */
 static void zfi_begin_onebit_lamb(zf_graph *g, zfi_optimizer *o)
 {
     const zf_onebit_lamb_desc *d = o->desc;
-    o->variance_step = zf_state(g, "onebit_lamb.variance_step", ZF_I64, ZF_SCALAR, 0);
-    if (d->variant == ZFI_WARM_UP)
-        (void)zfi_build_update(ZF_OP_advance, 1, &o->variance_step, NULL);
+    zfi_count_variance(g, o, "onebit_lamb.variance_step", d->variant);
 }
 
 ZF_API zf_status zf_onebit_lamb(zf_graph *g, zf_tensor lr, const zf_onebit_lamb_desc *desc)

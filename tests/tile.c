@@ -545,7 +545,8 @@ TEST(tile_errors)
                                         .zero = {.store = zf_program_store(a.programs[0])}});
             p = zf_compile(g, &(zf_compile_desc){.store = zf_program_store(a.programs[0])});
             if (p || !strstr(zf_graph_error(g), list[k].text))
-                test_fail(t, __FILE__, __LINE__, list[k].text, zf_graph_error(g));
+                test_unwind(t, __FILE__, __LINE__, list[k].text, zf_graph_status(g),
+                            zf_graph_error(g));
             zf_program_free(p);
             zf_graph_free(g);
         }

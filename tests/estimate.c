@@ -47,18 +47,22 @@ static bool is_estimated(test *t, const char *text, const zf_cost *cost, const e
     return good;
 }
 
+/* The beginning of a step: a parameter in a bucket, and %46 in the place of its gradient. */
+#define PACKED                                                                                     \
+    "zero stage=0 world=1 micro_batches=1\n"                                                       \
+    "%2  = param \"w\" {init=normal b=0.3} : f32[8,8]\n"                                           \
+    "%42 = bucket %2 {at=[0] size=1024} : f32[1024]\n"                                             \
+    "%1  = input \"x\" : f32[8,8]\n"                                                               \
+    "%4  = input \"lr\" : f32[]\n"                                                                 \
+    "%46 = pack %1 {at=[0] size=1024} : f32[1024]\n"
+
 /* An optimizer in host memory. The micro section: pack reads 256 bytes and
  * writes 4096; while its result goes to the host, tanh reads and writes 256; the section then waits
  * for the copy. The learning rate's copy, on queue compute, comes behind that of the parameters. */
 TEST(estimate_of_copies)
 {
     static const char text[] =
-        "zero stage=0 world=1 micro_batches=1\n"
-        "%2  = param \"w\" {init=normal b=0.3} : f32[8,8]\n"
-        "%42 = bucket %2 {at=[0] size=1024} : f32[1024]\n"
-        "%1  = input \"x\" : f32[8,8]\n"
-        "%4  = input \"lr\" : f32[]\n"
-        "%46 = pack %1 {at=[0] size=1024} : f32[1024]\n"
+        PACKED
         "%47 = copy %46 {to=host} : f32[1024] host queue=download\n"
         "%9  = tanh %1 : f32[8,8]\n"
         "      wait %47\n"
@@ -107,12 +111,7 @@ TEST(estimate_of_copies)
 TEST(estimate_of_a_host_apart)
 {
     static const char text[] =
-        "zero stage=0 world=1 micro_batches=1\n"
-        "%2  = param \"w\" {init=normal b=0.3} : f32[8,8]\n"
-        "%42 = bucket %2 {at=[0] size=1024} : f32[1024]\n"
-        "%1  = input \"x\" : f32[8,8]\n"
-        "%4  = input \"lr\" : f32[]\n"
-        "%46 = pack %1 {at=[0] size=1024} : f32[1024]\n"
+        PACKED
         "%47 = copy %46 {to=host} : f32[1024] host\n"
         "update:\n"
         "%5  = state \"sgd.momentum/w\" : f32[8,8] disk\n"

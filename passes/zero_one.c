@@ -105,7 +105,9 @@ static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_ten
 {
     const zf_zero_one_adam_desc *d = o->desc;
     const zf_attribute *rates = zfi_with({.f = 0}, {.f = 0}, {.f = d->eps}, {.f = decay});
-    const zf_tensor m = zfi_moment_over(g, "zero_one_adam.m", p, ZFI_STATE_WHOLE),
+    const bool local = d->variant == ZFI_LOCAL; /* m and v are not updated */
+    const zf_tensor m = local ? (zf_tensor){NULL, 0}
+                              : zfi_moment_over(g, "zero_one_adam.m", p, ZFI_STATE_WHOLE),
                     own = zfi_moment_over(g, "zero_one_adam.own_m", p, ZFI_STATE_EACH),
                     v = zfi_state_over(g, "zero_one_adam.v", p, ZFI_STATE_STAGE);
     zf_tensor u, w, mean, sum;
@@ -127,7 +129,7 @@ static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_ten
     u = zfi_state_over(g, "zero_one_adam.u", p, ZFI_STATE_EACH);
     mean = zfi_op(momentum, zfi_with({.f = d->beta1}), own, dp);
     sum = zf_add(u, zf_mul(mean, o->lr));
-    if (d->variant == ZFI_LOCAL) {
+    if (local) {
         (void)zfi_op(assign, NULL, own, mean);
         (void)zfi_op(assign, NULL, u, sum);
         return;

@@ -385,6 +385,7 @@ static void zfi_count_step(zf_program *p)
 {
     zf_store *s = p->store;
     p->micro = 0;
+    s->undefined = false;
     *(p->trains ? &s->step : &p->runs) += 1;
 }
 
@@ -406,13 +407,16 @@ static void zfi_mark_changed(zf_program *p)
         }
     }
     p->changed = true;
+    p->store->undefined = p->trains; /* until the step has ended */
 }
 
 static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
 {
     int64_t all = p->graph->micro_batches;
+    zf_status status;
     zfi_clear_error(p);
     zfi_see_load(p);
+    if ((status = zfi_check_defined(p->store, call, &p->error))) return status;
     if (p->micro && p->micro_step != p->store->step) {
         zfi_forget_micro(p);
         return zfi_fail(&p->error, ZF_ERR_STAGE,

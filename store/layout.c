@@ -69,6 +69,7 @@ struct zf_store {
     uint64_t seed;
     int64_t step;  /* training steps done */
     int64_t loads; /* how many zf_load there were: a program then begins its step anew */
+    bool undefined; /* an update or a load has failed half way: the values belong to no step */
     int32_t owners; /* references: that of the maker, and of programs */
     zfi_stored *tensors; /* growing arrays */
     zfi_stored_bucket *buckets;
@@ -80,6 +81,16 @@ struct zf_store {
     char *room;           /* ZFI_SAME_PIECE bytes, and records of all ranks; NULL: one rank */
     int64_t *records;
 };
+
+/* Refuses a call that needs the values of the store, while they are undefined. */
+static zf_status zfi_check_defined(const zf_store *s, const char *call, zf_error *error)
+{
+    if (!s->undefined) return ZF_OK;
+    return zfi_fail(error, ZF_ERR_STAGE,
+                    "%s: parameters and states are undefined, since an update or zf_load has "
+                    "failed half way; zf_load restores them from a checkpoint",
+                    call);
+}
 
 static int64_t zfi_stored_count(const zfi_stored *t) { return zf_shape_count(t->shape); }
 

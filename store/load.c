@@ -40,6 +40,7 @@ typedef struct zfi_loading {
     const char *path;
     zf_load_desc d;
     bool adds; /* tensors that the store lacks */
+    bool writes; /* values are being changed */
     zfi_store_mark mark;
     zfi_memory memory;
     zfi_manifest manifest;
@@ -685,7 +686,9 @@ static zf_status zfi_load_nothing_left(zfi_loading *l)
 static zf_status zfi_load_write(zfi_loading *l)
 {
     zf_store *s = l->store;
-    zf_status status = zfi_load_parts(l, true);
+    zf_status status;
+    l->writes = true;
+    status = zfi_load_parts(l, true);
     if (!status) status = zfi_load_nothing_left(l);
     if (!status) status = s->backend->synchronize(s->backend->self, &s->error);
     if (!status) return ZF_OK;
@@ -700,6 +703,8 @@ static void zfi_load_end(zfi_loading *l, zf_status status)
 {
     zf_store *s = l->store;
     if (status) zfi_store_go_back(s, l->mark);
+    if (status) s->undefined |= l->writes;
+    else if (!l->d.params_only && !l->d.merge) s->undefined = false;
     for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++)
         s->tensors[k].sum = 0; /* of what is cut, and has not been written since */
     if (!status) s->loads++;

@@ -472,9 +472,11 @@ ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from)
     size_t most = 1;
     zf_status status;
     char *room;
+    bool all = true; /* of the tensors are copied */
     if (!to) return ZF_ERR_ARGUMENT;
     to->error = (zf_error){ZF_OK, ""};
     if (!from) return zfi_fail(&to->error, ZF_ERR_ARGUMENT, "zf_store_copy: no store to copy from");
+    if ((status = zfi_check_defined(from, "zf_store_copy", &to->error))) return status;
     if ((status = zfi_store_check_copy(to, from, &most))) return status;
     if ((status = to->backend->synchronize(to->backend->self, &to->error))) return status;
     if ((status = from->backend->synchronize(from->backend->self, &to->error))) return status;
@@ -485,10 +487,12 @@ ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from)
     for (int n = 0; n < 2; n++)
         for (int32_t k = 0; k < zfi_len(to->tensors) && !status; k++) {
             int32_t other = zfi_store_find(from, to->tensors[k].name);
+            all &= other >= 0 || to->tensors[k].whole >= 0;
             if (other < 0 || to->tensors[k].whole >= 0 || to->tensors[k].op != kinds[n]) continue;
             status = zfi_store_get(from, other, room, 0, "zf_store_copy", &to->error);
             if (!status) status = zfi_store_put(to, k, room, &to->error);
         }
     zfi_free(&to->memory, room, most);
+    to->undefined = status || (to->undefined && !all);
     return status;
 }

@@ -1037,10 +1037,10 @@ typedef struct zf_zero_desc {
 } zf_zero_desc;
 ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
 
-/* ZeRO-Offload (Ren et al., ATC'21), ZeRO-Infinity (Rajbhandari et al., SC'21): values that outlive
- * a step lie in host memory or on a disk, and are copied to the device while it uses them. Losses,
- * gradients, parameters and states stay the same, to the last bit where the device is a CPU.
- * ZF_DISK: in a file (zf_store_desc.offload_dir), from which values are read by way of host memory.
+/* ZeRO-Offload (Ren et al., ATC'21), ZeRO-Infinity (Rajbhandari et al., SC'21): parameters, states,
+ * gradients and values of the forward pass lie in host memory or on a disk, and are copied to the
+ * device while it uses them. Losses, gradients, parameters and states stay the same, to the last
+ * bit where the device is a CPU. ZF_DISK: in a file (zf_store_desc.offload_dir), from which values are read by way of host memory.
  * Requires: zf_zero; before zf_prefetch. desc NULL: everything stays on the device.
  *
  * With zf_prefetch and one micro-batch, updates run during the backward pass: states are read while
@@ -1064,9 +1064,10 @@ typedef struct zf_offload_desc {
      * sums lie there: of each bucket what the stage leaves to this rank, its shard or the whole. On
      * one rank they are added there; on several a sum is on the device while the ranks add to it */
     zf_space gradients;
-    /* ZF_HOST: what the backward pass reads of the forward pass goes to host memory after its last
-     * use there, and comes back before its first use in the backward pass. With zf_recompute that
-     * is what enters each layer */
+    /* What the backward pass reads of the forward pass: it goes to host memory, and from there to the
+     * disk, after its last use in the forward pass, and comes back before its first use in the
+     * backward pass. With zf_recompute that is what enters each layer. The disk space that a program
+     * takes for that is the store's until this is freed */
     zf_space activations;
     /* Of parameters and activations: buckets and values of at most so many bytes stay on the
      * device */
@@ -1518,7 +1519,7 @@ typedef struct zf_store_info {
     /* of host memory, for tensors that programs name and what reads and writes those on the disk,
      * and for all else of all programs */
     size_t offloaded_bytes, host_program_bytes;
-    size_t disk_bytes; /* of files, for tensors that programs name */
+    size_t disk_bytes; /* of files, for tensors that programs name and values of their steps */
     int64_t param_count, state_count; /* elements */
 } zf_store_info;
 ZF_API zf_store_info zf_store_info_of(const zf_store *store);
@@ -1729,10 +1730,12 @@ ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size
 /* Runs the graph once: one training step where it has an optimizer. A non-finite learning rate is
  * ZF_ERR_ARGUMENT. After an error (such as an index out of range) the values of this step are
  * undefined; parameters and states do not change if it arose before the update section (below
- * `update:` in the text). Where there
- * is an optimizer, a non-finite scalar float output of the micro section (a loss) is such an error,
- * ZF_ERR_NAN. With several ranks an error on one rank is an error on all, which names that rank;
- * after ZF_ERR_NAN training can go on. */
+ * `update:` in the text). Where there is an optimizer, a non-finite scalar float output of the
+ * micro section (a loss) is such an error, ZF_ERR_NAN. After an error in the update section (a disk
+ * fails, a rank is lost) parameters and states are undefined: steps, zf_save, and zf_store_copy
+ * from this store are ZF_ERR_STAGE until zf_load has restored all of them. With several ranks an
+ * error on one rank is an error on all, which names that rank; after ZF_ERR_NAN training can go
+ * on. */
 ZF_API zf_status zf_step(zf_program *program);
 
 /* Runs one micro-batch of a step of several (zf_zero_desc.micro_batches): for each but the last,

@@ -698,7 +698,8 @@ static bool zfi_disk_has(const zfi_disk *d, const void *at)
 }
 
 /* Copies between memory and the disk: either `to` or `from` is an address in the disk space, and
- * the bytes belong to one value. Waits; other threads can copy at the same time. */
+ * the bytes belong to one value; they are all of it where others begin at its place. Waits; other
+ * threads can copy at the same time. */
 static zf_status zfi_disk_copy(zfi_disk *d, void *to, const void *from, size_t bytes,
                                           zf_error *error)
 {
@@ -710,6 +711,10 @@ static zf_status zfi_disk_copy(zfi_disk *d, void *to, const void *from, size_t b
         if (d->values[middle].offset <= at) low = middle;
         else high = middle;
     }
+    /* of those that share a place, the one that is copied whole */
+    while (low > 0 && d->values[low].bytes != (int64_t)bytes &&
+           d->values[low - 1].offset == d->values[low].offset)
+        low--;
     if (!bytes) return ZF_OK;
     if (low == d->count || (!put && !zfi_disk_has(d, from)))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "offload: a copy of what does not lie on the disk");

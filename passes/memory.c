@@ -659,18 +659,24 @@ static int64_t zfi_place_persistent(zfi_placement *p, zf_space space)
     return at;
 }
 
-/* What a space takes beside the values in it, for those on the disk that a program adds to a store:
- * of host memory what reads and writes them, of the disk the file's first page. */
+/* The node has bytes of its own in the plan of the disk. */
+static bool zfi_is_on_disk(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    return node->space == ZF_DISK && node->placed && node->bytes &&
+           (zfi_is_persistent(g, node) || zfi_bytes_of(g, id) == id);
+}
+
+/* What a space takes beside the values in it, for those on the disk: of host memory what reads and
+ * writes them, of the disk the file's first page. */
 static int64_t zfi_overhead_of(const zf_graph *g, zf_space space)
 {
     int64_t blocks = 0;
     int32_t values = 0;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        const zfi_node *node = &g->nodes[g->order[i]];
-        if (node->space != ZF_DISK || !node->placed || !node->bytes || !zfi_is_persistent(g, node))
-            continue;
+        if (!zfi_is_on_disk(g, g->order[i])) continue;
         values++;
-        blocks += zfi_disk_blocks(node->bytes, ZFI_DISK_BLOCK);
+        blocks += zfi_disk_blocks(g->nodes[g->order[i]].bytes, ZFI_DISK_BLOCK);
     }
     if (!values || space == ZF_DEVICE) return 0;
     if (space == ZF_DISK) return zfi_disk_file_bytes(0);

@@ -123,12 +123,10 @@ static zf_status zfi_check_offload(zf_graph *g, const zf_offload_desc *d)
                                 "zf_offload: with a 1-bit optimizer everything stays on the device; "
                                 "%s is %s",
                                 kinds[k].name, zf_space_name(kinds[k].space));
-    for (int k = 2; k < ZFI_COUNT(kinds); k++)
-        if (kinds[k].space == ZF_DISK)
-            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                            "zf_offload: %s can lie on the device or in host memory; on a disk lie "
-                            "parameters and states, which outlive a step",
-                            kinds[k].name);
+    if (d->gradients == ZF_DISK)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_offload: gradients can lie on the device or in host memory, where they "
+                        "are added; parameters, states and activations can lie on a disk");
     if (d->parameters != ZF_DEVICE && g->world > 1 && (g->zero == 1 || g->zero == 2))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_offload: at stage %d each rank gathers all updated parameters on the "
@@ -140,7 +138,7 @@ static zf_status zfi_check_offload(zf_graph *g, const zf_offload_desc *d)
 
 ZF_API zf_status zf_offload(zf_graph *g, const zf_offload_desc *desc)
 {
-    zfi_offloading o = {.graph = g};
+    zfi_offloading o = {.graph = g, .left = -1};
     const char *scope;
     size_t nodes;
     zf_status status = zfi_enter(g, "zf_offload", ZFI_STAGE_RANKS,

@@ -1,10 +1,11 @@
 /* offload, activations: values of the forward pass that the backward pass reads are in host memory
- * between them (offload.c).
+ * or on a disk between them (offload.c).
  *
  *     found      values of the forward pass on the device, of more than keep_bytes, that a node of
  *                the backward pass reads: with zf_recompute, those kept of each layer. Values
  *                that the program or the update section reads stay
- *     forward    a value is copied to the host after its last use there
+ *     forward    a value is copied to the host after its last use there; from there to the disk
+ *                when the next one leaves, so that the device need not wait for the first copy
  *     backward   it is copied back before its first use, and released after its last one; views of
  *                it are appended again
  *
@@ -101,6 +102,14 @@ static zfi_fetched *zfi_activation_of(zfi_offloading *o, int32_t id)
     return f && f->activation ? f : NULL;
 }
 
+/* Copies to the disk the last value that has left the device. */
+static void zfi_store_activation(zfi_offloading *o)
+{
+    zfi_fetched *f = o->left < 0 ? NULL : &o->fetched[o->left];
+    if (f) f->from = zfi_append_copy(o->graph, f->from, ZF_DISK);
+    o->left = -1;
+}
+
 /* After the node at `position` of the forward pass: copies to the host values that this pass does
  * not read any more. */
 static void zfi_send_activations(zfi_offloading *o, int32_t position)
@@ -109,8 +118,10 @@ static void zfi_send_activations(zfi_offloading *o, int32_t position)
     const int32_t id = o->order[position], count = g->nodes[id].arg_count;
     for (int32_t k = -1; k < count && position <= o->turn && !g->error.status; k++) {
         zfi_fetched *f = zfi_activation_of(o, k < 0 ? id : g->nodes[id].args[k]);
-        if (f && f->leaves == position && !f->from)
-            f->from = zfi_append_copy(g, f->node, ZF_HOST);
+        if (!f || f->leaves != position || f->from) continue;
+        zfi_store_activation(o);
+        f->from = zfi_append_copy(g, f->node, ZF_HOST);
+        if (o->d.activations == ZF_DISK) o->left = (int32_t)(f - o->fetched);
     }
 }
 
@@ -122,7 +133,12 @@ static void zfi_fetch_activations(zfi_offloading *o, int32_t position)
     if (position <= o->turn || !zfi_reads_operands(&g->nodes[id])) return;
     for (int32_t k = 0; k < g->nodes[id].arg_count && !g->error.status; k++) {
         zfi_fetched *f = zfi_activation_of(o, g->nodes[id].args[k]);
-        if (f && !f->here) f->here = zfi_append_copy(g, f->from, ZF_DEVICE);
+        int32_t from;
+        if (!f || f->here) continue;
+        zfi_store_activation(o);
+        from = f->from;
+        if (g->nodes[from].space == ZF_DISK) from = zfi_append_copy(g, from, ZF_HOST);
+        f->here = zfi_append_copy(g, from, ZF_DEVICE);
     }
 }
 

@@ -12,7 +12,7 @@ typedef struct zfi_fetched {
     int32_t node;
     int32_t here;       /* its current copy on the device; 0: none */
     bool activation;    /* a value of the forward pass, read by the backward pass: */
-    int32_t from;       /* its copy in host memory, */
+    int32_t from;       /* its copy in host memory or on a disk, */
     int32_t leaves;     /* made after this position of the forward pass */
     int32_t last;       /* the position of its last reader */
 } zfi_fetched;
@@ -38,6 +38,8 @@ typedef struct zfi_offloading {
     int32_t *shown_in;    /* and of which copy it is a view */
     bool *late;           /* by node, for such a view: the update section reads it */
     int32_t turn;         /* the last position of the forward pass */
+    int32_t left;         /* the last activation that left the device, if it is to be copied to a
+                           * disk, as an index in `fetched`; -1: none */
 } zfi_offloading;
 
 /* Sets the home of the leaf; for a bucket, also of all leaves in it. */

@@ -127,33 +127,36 @@ static int zfi_by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Makes a file for what is added to the store on the disk. */
-static zf_status zfi_allocate_disk(zf_program *p, size_t stored)
+/* What messages call a value on the disk. One of a step has the name of its scope. */
+static const char *zfi_disk_name(const zf_graph *g, const zfi_node *node)
+{
+    const zfi_node *leaf = node->op == ZF_OP_bucket ? &g->nodes[node->args[0]] : node;
+    if (leaf->name) return leaf->name;
+    return node->scope && *node->scope ? node->scope : "a value of the step";
+}
+
+/* Makes a file of the store for all values on the disk: for those that are added to the store, and
+ * behind them those of a step. */
+static zf_status zfi_allocate_disk(zf_program *p)
 {
     zf_graph *g = p->graph;
     zfi_arena *a = &p->arenas[ZF_DISK];
     const size_t room = (size_t)zfi_len(g->order);
-    zfi_disk_value *values;
+    zfi_disk_value *values = zfi_calloc(&p->memory, room, sizeof *values);
     int32_t count = 0;
-    if (stored + (size_t)zfi_overhead_of(g, ZF_DISK) < (size_t)g->peaks[ZF_DISK].bytes)
-        return zfi_fail(&g->error, ZF_ERR_STAGE,
-                        "zf_compile: only parameters and states can lie on the disk, and %%%d is "
-                        "none",
-                        (int)g->peaks[ZF_DISK].node);
-    values = zfi_calloc(&p->memory, room, sizeof *values);
     if (!values) return zfi_graph_nomem(g);
-    for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        const zfi_node *node = &g->nodes[g->order[i]];
-        const zfi_node *leaf = node->op == ZF_OP_bucket ? &g->nodes[node->args[0]] : node;
-        if (node->space == ZF_DISK && zfi_is_stored(g, node) && node->placed && node->bytes)
-            values[count++] =
-                (zfi_disk_value){leaf->name, node->offset - a->stored_at, node->bytes};
-    }
-    qsort(values, (size_t)count, sizeof *values, zfi_by_place);
     p->overhead[ZF_DISK] = (size_t)zfi_overhead_of(g, ZF_DISK);
     p->overhead[ZF_HOST] = (size_t)zfi_overhead_of(g, ZF_HOST);
-    a->stored =
-        zfi_store_add_disk(p->store, values, count, stored, p->overhead[ZF_HOST], &g->error);
+    a->stored_at = 0;
+    a->stored_end = g->peaks[ZF_DISK].bytes - (int64_t)p->overhead[ZF_DISK];
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (zfi_is_on_disk(g, g->order[i]))
+            values[count++] = (zfi_disk_value){zfi_disk_name(g, node), node->offset, node->bytes};
+    }
+    qsort(values, (size_t)count, sizeof *values, zfi_by_place);
+    a->stored = zfi_store_add_disk(p->store, values, count, (size_t)a->stored_end,
+                                   p->overhead[ZF_HOST], &g->error);
     zfi_free(&p->memory, values, room * sizeof *values);
     return g->error.status;
 }
@@ -198,7 +201,7 @@ static zf_status zfi_allocate(zf_program *p, zf_space space, const zf_program *b
     zf_graph *g = p->graph;
     zfi_arena *a = &p->arenas[space];
     size_t stored = (size_t)(a->stored_end - a->stored_at), kept;
-    if (space == ZF_DISK) return zfi_allocate_disk(p, stored);
+    if (space == ZF_DISK) return zfi_allocate_disk(p);
     if (stored && !(a->stored = zfi_store_add_piece(p->store, space, stored, &g->error)))
         return g->error.status;
     kept = (size_t)a->work_at - stored;

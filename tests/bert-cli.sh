@@ -92,8 +92,8 @@ check 'cost without prefetch' \
     pretrain --corpus c --vocab v --cost measure
 check 'offload of something' \
     misused \
-    "--offload is off, or optimizer or parameters, =host or =disk, or gradients=host or \
-activations=host, or piece=BYTES, with ',' between them" \
+    "--offload is off, or optimizer, parameters or activations, =host or =disk, or \
+gradients=host, or piece=BYTES, with ',' between them" \
     pretrain --corpus c --vocab v --offload parameters=host,optimizer=tape
 check 'offload without a folder' \
     misused '--offload to disk and --offload-dir DIR, for its files, go together' \
@@ -734,6 +734,16 @@ check 'LAMB on a disk: the same bits' offloads_to_disk optimizer=disk,parameters
     lamb --optimizer lamb --zero 3 --ranks 2 --micro-batches 2
 check 'optimizer on disks of four ranks, read ahead: the same bits' offloads_to_disk \
     optimizer=disk adamw --zero 2 --ranks 4 --prefetch 100000
+printf 'ulimit -f 32\nexec "$@"\n' > "$top/limited" # files of at most 16 or 32 KiB
+full_disk() {
+    mkdir -p "$work/offload"
+    launch="sh $top/limited"
+    pretrain --steps 2 --ranks 2 --offload optimizer=disk --offload-dir "$work/offload"
+    launch=
+    [ $status = 1 ] && [ "$(grep -c ^bert: "$work/err")" = 1 ] && [ -z "$(ls "$work/offload")" ] &&
+        grep -Eq '^bert: rank 0: .* needs [0-9]+ bytes of disk space: File too large$' "$work/err"
+}
+check 'no room for offload: an error of all ranks, and no files' full_disk
 check 'updates delayed from the third step on' ranked delayed --ranks 2 --delay-update 3 \
     --save "$work/late" --save-every 3 --keep 3
 check 'which learns otherwise' eval '! cmp -s "$work/adamw.params" "$work/delayed.params"'
@@ -945,6 +955,8 @@ if [ -n "$mpi" ]; then
     for zero in 0 1 2 3; do
         check "stage $zero, four processes: the same bits" like adamw --zero $zero --prefetch 20000
     done
+    check 'all offloaded, four processes: the same bits' offloads_to_disk \
+        optimizer=disk,parameters=disk,gradients=host,activations=host adamw --zero 3 --prefetch 100000
     check 'two nodes of two processes: the same bits' \
         like nodes --zero 3 --nodes 2 --zero-hpz --prefetch 20000
     # shellcheck disable=SC2086
@@ -1008,6 +1020,10 @@ if [ -n "$mpi" ]; then
     common='--ranks-per-node 2'
     check 'nodes that do not divide the processes' \
         unlike '--ranks-per-node 2 does not divide the 3 ranks'
+    mkdir "$top/offload"
+    common="--offload optimizer=disk --offload-dir $top/offload"
+    check 'a folder for offload that one rank does not have' \
+        unlike "rank 1: cannot open $top/none: No such file or directory" --offload-dir "$top/none"
     common=
     check 'a place to save on one rank' \
         unlike "--save is given on rank 1 and not given on rank 0: $other" --save "$work/unlike"

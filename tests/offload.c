@@ -79,9 +79,9 @@ TEST_ONCE(offload_keeps_the_bits)
                                       "parameters=disk", "optimizer=disk parameters=disk",
                                       "parameters=host keep=4096", "gradients=host",
                                       "activations=host optimizer=host gradients=host",
-                                      "activations=host parameters=disk gradients=host"},
+                                      "activations=disk parameters=disk gradients=host"},
                              *const states[] = {"optimizer=host gradients=host",
-                                                "optimizer=disk activations=host"},
+                                                "optimizer=disk activations=disk"},
                              *const pieces[] = {"", " piece=4096", " piece=12288"};
     int n = 0;
     for (int world = 1; world <= 4; world *= 2)
@@ -238,6 +238,22 @@ TEST_ONCE(offload_brings_once_for_a_run)
     }
 }
 
+/* The text of eight layers and a loss. */
+static void write_eight_layers(char text[2000], int rows, int width)
+{
+    int at = snprintf(text, 2000, "%%1 = input \"x\" : f32[%d,%d]\n%%2 = input \"lr\" : f32[]\n", rows,
+                      width);
+    for (int k = 0; k < 8; k++)
+        at += snprintf(text + at, 2000 - (size_t)at,
+                       "%%%d = param \"layer.%d.w\" : f32[%d,%d]\n"
+                       "%%%d = matmul %%%d, %%%d : f32[%d,%d]\n",
+                       10 + k, k, width, width, 20 + k, k ? 19 + k : 1, 10 + k, rows, width);
+    snprintf(text + at, 2000 - (size_t)at,
+             "%%30 = reshape %%27 {shape=[%d]} : f32[%d]\n%%31 = sum %%30 : f32[]\n"
+             "      output %%31 \"loss\"\n",
+             rows * width, rows * width);
+}
+
 /* A step of eight layers by a cost table, behind a prefetch that knows it or not. */
 typedef struct timed {
     zf_estimate estimate;
@@ -246,20 +262,12 @@ typedef struct timed {
 
 static bool plan_timed(const zf_cost *cost, bool knows, const char *kinds, timed *result)
 {
-    char text[2000] = "%1 = input \"x\" : f32[4,64]\n%2 = input \"lr\" : f32[]\n", message[600] = "",
-         line[200];
+    char text[2000], message[600] = "", line[200];
     const zf_training t = {.prefetch.bytes = 1 << 20, .cost = knows ? cost : NULL};
     zf_graph *g;
     zf_plan plan;
     bool good = false;
-    for (int k = 0; k < 8; k++) {
-        const size_t at = strlen(text);
-        snprintf(text + at, sizeof text - at,
-                 "%%%d = param \"layer.%d.w\" : f32[64,64]\n%%%d = matmul %%%d, %%%d : f32[4,64]\n",
-                 10 + k, k, 20 + k, k ? 19 + k : 1, 10 + k);
-    }
-    strcat(text, "%30 = reshape %27 {shape=[256]} : f32[256]\n%31 = sum %30 : f32[]\n"
-                 "      output %31 \"loss\"\n");
+    write_eight_layers(text, 4, 64);
     snprintf(line, sizeof line, "autograd loss; adamw lr; zero bucket=1; offload %s", kinds);
     g = zf_graph_parse(text, strlen(text), NULL, NULL);
     if (g && !pass_run(g, line, NULL, message, sizeof message) && !zf_prefetch(g, &t) &&
@@ -511,6 +519,34 @@ TEST_ONCE(offload_leaves_room_on_the_device)
     }
 }
 
+/* Activations on a disk: there lie all of a step, and each is written and read once. In host memory
+ * are those on their way: one where nothing overlaps, else as many as the budget has room for. */
+TEST_ONCE(offload_puts_activations_on_a_disk)
+{
+    enum { ALL = 7, BYTES = 256 * 64 * 4 }; /* the products of eight layers but the last */
+    static const struct {
+        const char *prefetch;
+        size_t host; /* at most so many of them */
+    } list[] = {{"bytes=0", 1}, {"bytes=66000", 2}, {"bytes=1000000", ALL}};
+    static char text[2000];
+    write_eight_layers(text, 256, 64);
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        char line[200], message[600] = "";
+        zf_graph *g = zf_graph_parse(text, strlen(text), NULL, NULL);
+        zf_plan plan = {.nodes = 0};
+        snprintf(line, sizeof line, "autograd loss; sgd lr; zero bucket=1; offload activations=disk; "
+                 "prefetch %s; memory; verify", list[k].prefetch);
+        if (!g || pass_run(g, line, NULL, message, sizeof message) || zf_graph_plan(g, &plan))
+            test_fail(t, __FILE__, __LINE__, line, message);
+        zf_graph_free(g);
+        CHECK(t, plan.spaces[ZF_DISK].most[ZF_ACTIVATIONS] == ALL * BYTES);
+        CHECK(t, plan.spaces[ZF_DISK].peak_bytes == ALL * BYTES + 4096); /* the file's first page */
+        CHECK(t, plan.traffic.write.bytes == ALL * BYTES && plan.traffic.read.bytes == ALL * BYTES);
+        CHECK(t, plan.spaces[ZF_HOST].most[ZF_ACTIVATIONS] <= list[k].host * BYTES);
+        CHECK(t, plan.spaces[ZF_DEVICE].most[ZF_ACTIVATIONS] < 4 * BYTES);
+    }
+}
+
 /* Of the parameters and states of a bucket only a piece is in host memory; a bucket that is no
  * larger than a piece is updated at once. */
 TEST_ONCE(offload_updates_in_pieces)
@@ -702,6 +738,41 @@ TEST_ONCE(offload_goes_on_elsewhere)
     }
     CHECK(t, rmdir(folder) == 0);
     disk_remove(saved);
+}
+
+/* Making first values, saving and loading take a few MiB beside the plan, less than the parameters,
+ * also where these lie on the disk. */
+TEST_ONCE(offload_streams)
+{
+    enum { PARAMETERS = 8 * 512 * 512 * 4 };
+    static const char line[] = "autograd loss; adamw lr; zero bucket=1; offload parameters=disk "
+                               "optimizer=disk piece=65536";
+    char text[2000], message[600] = "", folder[512], saved[512];
+    zf_error error = {ZF_OK, ""};
+    zf_program_info info;
+    zf_program *p;
+    zf_graph *g;
+    long before, planned;
+    snprintf(folder, sizeof folder, "%s", test_path("offload"));
+    snprintf(saved, sizeof saved, "%s", test_path("saved"));
+    mkdir(folder, 0700);
+    write_eight_layers(text, 1, 512);
+    g = zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    if (pass_run(g, line, NULL, message, sizeof message))
+        test_fail(t, __FILE__, __LINE__, line, message);
+    before = t->peak_bytes = t->live_bytes;
+    NEED(t, p = zf_compile(g, &(zf_compile_desc){.offload_dir = folder, .seed = 3}), NULL);
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    OK(t, zf_save(STORE(p), saved, NULL), STORE_ERROR(p));
+    OK(t, zf_load(STORE(p), saved, NULL), STORE_ERROR(p));
+    disk_remove(saved);
+    info = zf_program_info_of(p);
+    CHECK(t, info.plan.spaces[ZF_DISK].peak_bytes > 3 * PARAMETERS);
+    planned = (long)(info.allocated[ZF_HOST] + info.allocated[ZF_DEVICE]);
+    CHECK(t, t->peak_bytes - before > planned);
+    CHECK(t, t->peak_bytes - before < planned + PARAMETERS * 3 / 4);
 }
 
 /* No folder, and one that does not exist. */
@@ -1070,9 +1141,9 @@ TEST_ONCE(offload_errors)
         {"autograd loss; adamw lr; zero stage=2 world=2; offload parameters=host",
          "zf_offload: at stage 2 each rank gathers all updated parameters on the device; they can "
          "leave it at stage 3, where each rank brings its shard, or at stage 0"},
-        {"autograd loss; adamw lr; zero; offload activations=disk",
-         "zf_offload: activations can lie on the device or in host memory; on a disk lie "
-         "parameters and states, which outlive a step"},
+        {"autograd loss; adamw lr; zero; offload gradients=disk",
+         "zf_offload: gradients can lie on the device or in host memory, where they are added; "
+         "parameters, states and activations can lie on a disk"},
         {"autograd loss; adamw lr; zero; offload optimizer=host; offload optimizer=host",
          "zf_offload: zf_offload has been run already"},
     };

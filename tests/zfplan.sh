@@ -291,8 +291,8 @@ is 'offload: copies of disk and memory take time' "$(for k in download upload re
 "$plan" --offload optimizer=disk > "$work/table"
 is 'offload: in the table' "$(grep -Ec '^(bytes of (a rank|host|disk)|download|upload|read|write) ' \
     "$work/table")" 11
-misused "--offload is off, or optimizer or parameters, =host or =disk, or gradients=host or \
-activations=host, or piece=BYTES, with ',' between them" --offload optimizer=moon
+misused "--offload is off, or optimizer, parameters or activations, =host or =disk, or \
+gradients=host, or piece=BYTES, with ',' between them" --offload optimizer=moon
 
 # Of a GPT-2 whose parameters are brought for their uses: the pieces save the larger part of the
 # largest weight, 3072 x 768 of f32, in its bucket; the parameters are as many.
@@ -309,7 +309,7 @@ holds 'tile: saves bytes of the device' "$plain - $(space device peak) > 3072 * 
 row() { awk -v n="$1" -v key="\"$2\":" '/"way"/ { k++ } k == n && $1 == key { gsub(/[",]/, "", $2)
     print $2 }' "$work/fit"; }
 rows=$(grep -c '"way"' "$work/fit")
-is 'fit: rows' "$rows" 40
+is 'fit: rows' "$rows" 48
 # refit ROW LAYERS: the plan of a row, of so many layers
 refit() {
     offload=$(sed -n 's/^ *"way": "stage [0-9],* *\(.*\)",$/\1/p' "$work/fit" | sed -n "$1p")
@@ -317,7 +317,7 @@ refit() {
         "$(row "$1" heads)" --seq "$(row "$1" seq)" --batch 1 --precision bf16 --recompute layers \
         --world 2 --zero "$(row "$1" zero)" --offload "${offload:-off}"
 }
-for n in 1 8 20 37; do
+for n in 1 15 24 45; do
     layers=$(row $n layers)
     refit $n "$layers"
     is "fit: row $n is a plan" "$(of parameter_count) $(space device peak) $(space host peak)" \
@@ -332,7 +332,9 @@ for n in 1 8 20 37; do
     is "fit: row $n is of the family" "$width" "$([ "$(row $n model)" = gpt ] && echo 128 || echo 64)"
 done
 holds 'fit: shards make room' "$(row 1 parameters) < $(row 8 parameters) &&
-    $(row 8 parameters) < $(row 14 parameters)"
+    $(row 8 parameters) < $(row 18 parameters)"
+is 'fit: gradients and activations leave the device at stage 2 too' \
+    "$(grep -c '"way": "stage 2, optimizer=host,gradients=host,activations=host"' "$work/fit")" 2
 is 'fit: in a table' "$("$plan" --fit --device 1G | grep -Ec '^(GPT |BERT)  plain memory .*B  ')" 2
 misused '--fit needs the bytes of a device, --device, which is for --fit alone' --fit
 

@@ -78,8 +78,8 @@ static void usage(FILE *out)
         "                         each layer, or as needed for a peak of BYTES (off)\n"
         "  --bucket=BYTES         size of the buckets in which parameters move (that of a block)\n"
         "  --tile=BYTES           linear layers whose weights take more run in pieces (off)\n"
-        "  --offload=KIND=SPACE,...  where values lie: optimizer or parameters, =host or =disk,\n"
-        "                         or gradients=host or activations=host; and piece=BYTES of a\n"
+        "  --offload=KIND=SPACE,...  where values lie: optimizer, parameters or activations, =host\n"
+        "                         or =disk, or gradients=host; and piece=BYTES of a\n"
         "                         copy of states while they are updated (off, piece=16M of a disk)\n"
         "  --prefetch=BYTES       in flight: of parameters gathered ahead, of gradients being\n"
         "                         reduced, and of copies between spaces\n"
@@ -839,10 +839,8 @@ static int list_ways(const options *o, way ways[MOST_WAYS])
             zf_offload_desc d = {.optimizer = space};
             if (!o->within[ZF_HOST] || (space == ZF_DISK && !o->within[ZF_DISK])) continue;
             ways[count++] = (way){stage, d};
-            if (!whole) continue;
-            d.parameters = space;
-            ways[count++] = (way){stage, d};
-            d.gradients = d.activations = ZF_HOST;
+            if (whole) d.parameters = space, ways[count++] = (way){stage, d};
+            d.gradients = ZF_HOST, d.activations = space;
             ways[count++] = (way){stage, d};
         }
     }

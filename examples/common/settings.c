@@ -167,8 +167,8 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "                                    is chosen by the estimated time (--cost); of --device cuda\n"
          "                                    the device's: what leaves it goes to host memory as well"},
         {"offload", TEXT, "off|KIND=SPACE,...", &o->offload, 0, 0,
-         "optimizer (its states, which the CPU updates) or parameters lie in SPACE, host or disk,\n"
-         "                                    gradients or activations in host; piece=BYTES: of a copy\n"
+         "optimizer (its states, which the CPU updates), parameters or activations lie in SPACE,\n"
+         "                                    host or disk, gradients in host; piece=BYTES: of a copy\n"
          "                                    of states while they are updated (of a disk 16M)"},
         {"offload-dir", TEXT | OWN, "DIR", &o->offload_dir, 0, 0,
          "an existing folder for the files of --offload"},
@@ -315,7 +315,7 @@ bool settings_offload(const char *text, zf_offload_desc *offload)
                 !strncmp(text + strlen(kinds[k].name), name, strlen(name)))
                 break;
         }
-        if (space == ZF_SPACES || (k > 1 && space == ZF_DISK)) return false;
+        if (space == ZF_SPACES || (kinds[k].space == &offload->gradients && space == ZF_DISK)) return false;
         *kinds[k].space = space;
         if (!comma) return true;
         text = comma;

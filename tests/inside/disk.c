@@ -406,6 +406,33 @@ TEST_ONCE(disk_moves_any_bytes)
     GIVES(t, zfi_disk_put(s.d, VALUES, 0, s.back, 1, &s.error), ZF_ERR_ARGUMENT, s.error.text);
 }
 
+/* Of values that begin at one place, a copy is of the one of its size, whose checksums it uses. */
+TEST_ONCE(disk_copies_at_shared_places)
+{
+    static const zfi_disk_value sharing[] = {{"before", 0, 4096},
+                                             {"small", 4096, 100},
+                                             {"all", 4096, 3 * BLOCK},
+                                             {"some", 4096, BLOCK + 700},
+                                             {"behind", 4096 + 3 * BLOCK, 4096}};
+    static setup s;
+    setup_new(t, &s);
+    s.desc.values = sharing, s.desc.count = ZFI_COUNT(sharing);
+    NEED(t, setup_open(&s), &s.error);
+    OK(t, zfi_disk_copy(s.d, s.d->base, s.data, 4096, &s.error), s.error.text);
+    for (int k = 1; k < 4; k++) {
+        char *at = s.d->base + sharing[k].offset;
+        const size_t bytes = (size_t)sharing[k].bytes;
+        OK(t, zfi_disk_copy(s.d, at, s.data + k, bytes, &s.error), s.error.text);
+        memset(s.back, 0, sizeof s.back);
+        OK(t, zfi_disk_copy(s.d, s.back, at, bytes, &s.error), s.error.text);
+        CHECK(t, !memcmp(s.data + k, s.back, bytes));
+        for (int n = 1; n < ZFI_COUNT(sharing); n++)
+            CHECK(t, s.d->checks[s.d->first[n]].written == (n <= k));
+    }
+    OK(t, zfi_disk_copy(s.d, s.back, s.d->base, 4096, &s.error), s.error.text);
+    CHECK(t, !memcmp(s.data, s.back, 4096));
+}
+
 /* The disk allocates nothing besides the memory that it was given. */
 TEST_ONCE(disk_in_given_memory)
 {
@@ -678,6 +705,8 @@ TEST_ONCE(disk_full_is_found_when_it_is_opened)
                            "test.rank-00001-of-00004.zf-offload needs 167936 bytes "
                            "of disk space: "));
     CHECK(t, strstr(s.error.text, " GiB are free") && files_in(s.folder) == 0);
+    s.f.allocate_with = EDQUOT;
+    CHECK(t, setup_refused(&s, ZF_ERR_LIMIT, strerror(EDQUOT)) && files_in(s.folder) == 0);
     /* a file system that cannot allocate: it is written, and full */
     s.f.allocate_with = EOPNOTSUPP, s.f.space = SPACE / 2;
     CHECK(t, setup_refused(&s, ZF_ERR_LIMIT, " bytes of disk space: "));
@@ -842,7 +871,7 @@ typedef struct trained {
 static const char *const trained_names[] = {"first",        "second",         "adamw.m/first",
                                             "adamw.m/second", "adamw.v/first", "adamw.v/second"};
 
-static zf_graph *trained_graph(zf_space space)
+static zf_graph *trained_graph(zf_space space, const zf_zero_desc *zero)
 {
     const zf_param_desc normal = {.init = ZF_NORMAL, .std = 0.3};
     zf_graph *g = zf_graph_new(NULL);
@@ -853,7 +882,7 @@ static zf_graph *trained_graph(zf_space space)
     loss = zf_output(zf_mean(zf_mul(h, h)), "loss");
     zf_autograd(g, loss);
     zf_adamw(g, lr, NULL);
-    zf_zero(g, &(zf_zero_desc){.bucket_bytes = 4096});
+    zf_zero(g, zero);
     zf_offload(g, &(zf_offload_desc){.optimizer = space});
     zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     return g;
@@ -868,20 +897,30 @@ static void trained_free(void *object)
     r->program = NULL, r->graph = NULL, r->store = NULL;
 }
 
-static bool trained_new(trained *r, setup *s, zf_space space)
+/* A rank of a stage; comm NULL: there is one. Its disk is of the fake system, of several ranks only
+ * that of rank 1. */
+static bool trained_by(trained *r, setup *s, zf_space space, int32_t stage, const zf_comm *comm)
 {
     const float lr = 0.01f;
     float x[4 * 40];
     for (int i = 0; i < 160; i++) x[i] = (float)(i * 7 % 31 - 15) / 16;
-    r->graph = trained_graph(space);
-    r->store = zf_store_new(&(zf_store_desc){.offload_dir = s->folder, .seed = 3}, &s->error);
+    r->graph = trained_graph(space, &(zf_zero_desc){.stage = stage,
+                                                    .world = comm ? comm->world : 1,
+                                                    .bucket_bytes = 4096});
+    r->store = zf_store_new(
+        &(zf_store_desc){.offload_dir = s->folder, .seed = 3, .comm = comm}, &s->error);
     if (!r->store) return false;
-    r->store->system = &s->f.system;
+    if (!comm || comm->rank) r->store->system = &s->f.system;
     r->program = zf_compile(r->graph, &(zf_compile_desc){.store = r->store, .verify = true});
     if (!r->program) zfi_fail(&s->error, ZF_ERR_ARGUMENT, "%s", zf_graph_error(r->graph));
     if (!r->program) return false;
     return !zf_write(r->program, zf_graph_find(r->graph, "x"), x, sizeof x) &&
            !zf_write(r->program, zf_graph_find(r->graph, "lr"), &lr, sizeof lr);
+}
+
+static bool trained_new(trained *r, setup *s, zf_space space)
+{
+    return trained_by(r, s, space, 0, NULL);
 }
 
 /* Takes what there is. */
@@ -953,9 +992,12 @@ TEST_ONCE(disk_fails_in_a_step)
         CHECK(t, strstr(zf_program_error(r.program), "adamw.") &&
                      strstr(zf_program_error(r.program), ", byte 0 of ") &&
                      strstr(zf_program_error(r.program), ".zf-offload, byte "));
-        CHECK(t, zf_step(r.program) == ZF_ERR_IO || writes); /* of what was not written: _STAGE */
-        CHECK(t, *zf_program_error(r.program));
+        /* the disk is well again, but some updates have been made and others have not */
         s.f.fail_to = 0;
+        GIVES(t, zf_step(r.program), ZF_ERR_STAGE, zf_program_error(r.program));
+        GIVES(t, zf_save(r.store, saved, NULL), ZF_ERR_STAGE, zf_store_error(r.store));
+        GIVES(t, zf_store_copy(plain.store, r.store), ZF_ERR_STAGE, zf_store_error(plain.store));
+        CHECK(t, strstr(zf_program_error(r.program), "parameters and states are undefined"));
         OK(t, zf_load(r.store, saved, NULL), zf_store_error(r.store));
         for (int n = 0; n < 2; n++) OK(t, zf_step(r.program), zf_program_error(r.program));
         CHECK(t, trained_look(&r) && !memcmp(r.image, plain.image, sizeof r.image));
@@ -963,4 +1005,86 @@ TEST_ONCE(disk_fails_in_a_step)
         CHECK(t, files_in(s.folder) == 0);
     }
     disk_remove(saved);
+}
+
+/* The disk is full when a program is compiled: the error says how much it needs, no file stays, and
+ * the store takes the next program. */
+TEST_ONCE(disk_is_full_for_a_program)
+{
+    static trained r;
+    static setup s;
+    zf_graph *g;
+    setup_new(t, &s);
+    test_defer(t, trained_free, &r);
+    s.f.allocate_with = ENOSPC;
+    CHECK(t, !trained_new(&r, &s, ZF_DISK) && r.store && s.error.status == ZF_ERR_ARGUMENT);
+    CHECK(t, zf_graph_status(r.graph) == ZF_ERR_LIMIT);
+    CHECK(t, strstr(s.error.text, " bytes of disk space: ") && strstr(s.error.text, " are free"));
+    CHECK(t, files_in(s.folder) == 0 && !zf_store_count(r.store));
+    CHECK(t, !zf_store_info_of(r.store).disk_bytes && !zf_store_info_of(r.store).offloaded_bytes);
+    s.f.allocate_with = 0;
+    NEED(t, g = trained_graph(ZF_DISK, &(zf_zero_desc){.bucket_bytes = 4096}), NULL);
+    zf_graph_free(r.graph);
+    r.graph = g;
+    CHECK(t, r.program = zf_compile(g, &(zf_compile_desc){.store = r.store}));
+    CHECK(t, files_in(s.folder) == 1 && zf_store_count(r.store) > 4);
+}
+
+/* One of two ranks, as a thread. */
+typedef struct trained_rank {
+    trained r;
+    int steps; /* at most */
+    zf_status status;
+} trained_rank;
+
+static void *trained_run(void *argument)
+{
+    trained_rank *k = argument;
+    for (int n = 0; n < k->steps && !k->status; n++) k->status = zf_step(k->r.program);
+    return NULL;
+}
+
+/* Steps of both ranks until one fails. */
+static bool trained_together(trained_rank ranks[2], int steps)
+{
+    pthread_t threads[2];
+    int begun = 0;
+    for (; begun < 2; begun++) {
+        ranks[begun].steps = steps;
+        if (pthread_create(&threads[begun], NULL, trained_run, &ranks[begun])) break;
+    }
+    for (int k = 0; k < begun; k++) pthread_join(threads[k], NULL);
+    return begun == 2;
+}
+
+/* The disk of one rank fails in a step: there it is ZF_ERR_IO, and on the other rank an error that
+ * says so; no rank hangs. One whose last collective is behind it learns of it in the next step. */
+TEST_ONCE(disk_of_one_rank_fails)
+{
+    static trained_rank ranks[2];
+    static setup s;
+    setup_new(t, &s);
+    for (int k = 0; k < 2; k++) test_defer(t, trained_free, &ranks[k].r);
+    for (int32_t stage = 0; stage < 4; stage++) {
+        zf_local *group =
+            zf_local_new(&(zf_local_desc){.world = 2, .deadline_seconds = 30}, &s.error);
+        char text[600];
+        NEED(t, group, &s.error);
+        s.f.fail_from = s.f.fail_to = 0, s.f.setup_with = stage % 2 ? EPERM : 0;
+        for (int32_t k = 0; k < 2; k++) {
+            ranks[k].status = ZF_OK;
+            NEED(t, trained_by(&ranks[k].r, &s, ZF_DISK, stage, zf_local_comm(group, k)), &s.error);
+        }
+        CHECK(t, trained_together(ranks, 1) && !ranks[0].status && !ranks[1].status);
+        s.f.fail_with = EIO, s.f.fail_reads = stage < 2, s.f.fail_writes = stage >= 2;
+        s.f.fail_from = s.f.moved + 1, s.f.fail_to = INT64_MAX;
+        CHECK(t, trained_together(ranks, 2));
+        CHECK(t, ranks[1].status == ZF_ERR_IO && ranks[0].status == ZF_ERR_COMM);
+        CHECK(t, strstr(zf_program_error(ranks[1].r.program), strerror(EIO)));
+        snprintf(text, sizeof text, "rank 1 gave up: %s", zf_program_error(ranks[1].r.program));
+        CHECK_TEXT(t, zf_program_error(ranks[0].r.program), text);
+        for (int k = 0; k < 2; k++) trained_free(&ranks[k].r);
+        zf_local_free(group);
+        CHECK(t, files_in(s.folder) == 0);
+    }
 }

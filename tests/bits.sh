@@ -5,7 +5,8 @@
 # in bf16: four parts of the global batch on one, two and four ranks, at every ZeRO stage, with five
 # bucket sizes, with and without prefetch, as threads and, where the program has MPI, as processes;
 # with the optimizer's states in host memory and on a disk, beside the backward pass where nothing is
-# clipped; of tiny with every kind of offload, with delayed updates, and in f16 with skipped steps.
+# clipped; of tiny with every kind of offload, also of a batch in one part, with delayed updates, and
+# in f16 with skipped steps.
 # Parameters after the last step, its gradients and the log's losses are compared byte for byte with
 # one rank's.
 set -u
@@ -48,6 +49,9 @@ same() {
     fi
 }
 
+processes= # a command that starts four
+[ -z "$(command -v mpirun)" ] || ! ldd "$program" | grep -q libmpi || processes='mpirun -np 4'
+
 for model in tiny mini; do
     for optimizer in adamw lamb; do
         base="$program pretrain --model $model --optimizer $optimizer"
@@ -61,9 +65,9 @@ for model in tiny mini; do
                 done
             done
             same $base --ranks 2 --micro-batches 2 --zero $stage --prefetch 2000000
-            if [ -n "$(command -v mpirun)" ] && ldd "$program" | grep -q libmpi; then
-                same mpirun -np 4 $base --zero $stage --prefetch 2000000
-                same mpirun -np 4 $base --zero $stage --prefetch 2000000 --offload $disk
+            if [ "$processes" ]; then
+                same $processes $base --zero $stage --prefetch 2000000
+                same $processes $base --zero $stage --prefetch 2000000 --offload $disk
             fi
             same $base --ranks 4 --zero $stage --prefetch 2000000 --offload optimizer=host
             same $base --ranks 2 --micro-batches 2 --zero $stage --offload $disk
@@ -89,22 +93,26 @@ for precision in f32 bf16; do
     done
 done
 
+all=optimizer=disk,parameters=disk,gradients=host,activations=disk
+# at_of KINDS: the folder, where it is needed
+at_of() { case $1 in *disk*) echo "$dir" ;; esac; }
+
 # Each kind of offload, alone and together, on one rank, on two with two micro-batches, and on four.
 # At stages 1 and 2 parameters stay on the device.
 offloaded() {
     for stage in 0 1 2 3; do
         kinds="gradients=host activations=host optimizer=host,gradients=host"
         case $stage in
-        0 | 3) kinds="$kinds parameters=host parameters=disk
-                   optimizer=disk,parameters=disk,gradients=host,activations=host" ;;
-        *) kinds="$kinds optimizer=disk,gradients=host,activations=host" ;;
+        0 | 3) kinds="$kinds parameters=host parameters=disk $all" ;;
+        *) kinds="$kinds optimizer=disk,gradients=host,activations=disk" ;;
         esac
         for kind in $kinds; do
-            case $kind in *disk*) at=$dir ;; *) at= ;; esac
+            at=$(at_of $kind)
             same "$@" --ranks 2 --micro-batches 2 --zero $stage --offload $kind $at
             same "$@" --ranks 4 --zero $stage --prefetch 2000000 --offload $kind $at
             [ $stage != 0 ] || same "$@" --micro-batches 4 --offload $kind $at
         done
+        [ -z "$processes" ] || same $processes "$@" --zero $stage --offload $kind $at
     done
 }
 for clip in 0 0.5; do
@@ -112,6 +120,11 @@ for clip in 0 0.5; do
     [ $clip = 0 ] || base="$program pretrain --model tiny --optimizer lamb --precision bf16"
     run one $base --micro-batches 4 || exit 1
     offloaded $base
+done
+base="$program pretrain --model tiny --precision bf16"
+run one $base || exit 1
+for kind in $all optimizer=disk parameters=disk activations=host; do
+    for prefetch in 0 10000000; do same $base --prefetch $prefetch --offload $kind $(at_of $kind); done
 done
 echo "kinds of offload: $passed passed, $failed failed so far"
 for base in "$program pretrain --model tiny --delay-update 3" \
@@ -131,6 +144,7 @@ for stage in 0 1 2 3; do
     same $base --ranks 4 --zero $stage --prefetch 2000000
     same $base --ranks 4 --zero $stage --prefetch 2000000 --offload optimizer=host
     same $base --ranks 2 --micro-batches 2 --zero $stage --offload optimizer=disk,gradients=host $dir
+    case $stage in 0 | 3) same $base --ranks 4 --zero $stage --prefetch 2000000 --offload $all $dir ;; esac
 done
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

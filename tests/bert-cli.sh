@@ -1021,10 +1021,10 @@ if [ -n "$mpi" ]; then
     check 'nodes that do not divide the processes' \
         unlike '--ranks-per-node 2 does not divide the 3 ranks'
     mkdir "$top/offload"
-    common="--offload optimizer=disk --offload-dir $top/offload"
+    common="--offload optimizer=disk --offload-dir $top/offload" tellers=2
     check 'a folder for offload that one rank does not have' \
         unlike "rank 1: cannot open $top/none: No such file or directory" --offload-dir "$top/none"
-    common=
+    common= tellers=
     check 'a place to save on one rank' \
         unlike "--save is given on rank 1 and not given on rank 0: $other" --save "$work/unlike"
     digest='[0-9a-f]{16} on rank 1 and [0-9a-f]{16} on rank 0'

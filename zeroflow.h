@@ -511,7 +511,8 @@ ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor 
 ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias);
 
 /* The same with a frozen weight that is the result of zf_quantize of [out, in] by the same desc: u8.
- * Only a tile of it at a time is floats. Its gradient is that of x and of the bias. */
+ * Only a tile of it at a time is floats. Its gradient is that of x and of the bias. zf_fuse takes
+ * it, as the head of a model, together with the loss. */
 ZF_API zf_tensor zf_quantized_linear(zf_tensor x, zf_tensor weight, zf_tensor bias,
                                      const zf_quantize_desc *desc);
 
@@ -2318,7 +2319,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(linear, 2, 4, A(linear, activation, e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)))          \
     X(quantized_linear, 2, 3, A(quantized_linear, bits, i) A(quantized_linear, block, i)           \
       A(quantized_linear, scale, d) A(quantized_linear, transposed, b))                            \
-    X(head_loss, 4, 5, A(head_loss, ignore, i))                                                    \
+    X(head_loss, 4, 5, A(head_loss, ignore, i) A(head_loss, bits, i) A(head_loss, block, i)        \
+      A(head_loss, scale, d))                                                                      \
     X(residual_norm, 3, 5, A(residual_norm, p, f) A(residual_norm, stream, i)                      \
       A(residual_norm, eps, f) A(residual_norm, form, e(layer|rms)))                               \
     X(embed_norm, 7, 7, A(embed_norm, p, f) A(embed_norm, stream, i) A(embed_norm, eps, f)         \

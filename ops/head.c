@@ -2,6 +2,7 @@
  * tile are in memory, and their gradient replaces them.
  *
  *     %6 = head_loss %1, %2, %3, %4, %5 {ignore=-100} : f32[]
+ *     %6 = head_loss %1, %2, %3, %4 {ignore=-100 bits=8 block=64} : f32[]
  *
  *     z[r,:] = w x[r,:] + b                 x [P,H], w [V,H], b [V] or none
  *     y = weight * sum over r of (log sum over v of exp z[r,v]) - z[r,label[r]]
@@ -39,7 +40,11 @@
  *
  * dx is summed within groups of neighbouring chunks, then over the groups. Tiles, chunks and groups
  * depend on the shape alone. Each tile reads all of w and dw once: with too few rows in a tile,
- * memory bandwidth is the limit. */
+ * memory bandwidth is the limit.
+ *
+ * With bits (8 or 4), w is u8 [V, records of a row of H numbers] in the blocks of quantize.c, and
+ * frozen: it has no gradient. A chunk of it is dequantised for each product, into a worker's scratch,
+ * in the dtype of products. */
 
 enum {
     ZFI_HEAD_TILE = 160,  /* rows of a tile, at most; two vectors or a multiple, but in the last */
@@ -50,20 +55,35 @@ enum {
     ZFI_HEAD_ALIGN = 64
 };
 
+/* How w is quantised; bits 0: it is floats. */
+static zfi_blocks zfi_head_blocks(const zf_attribute *attributes)
+{
+    return zfi_blocks_by(attributes[ZF_AT_head_loss_bits].i, attributes[ZF_AT_head_loss_block].i,
+                         attributes[ZF_AT_head_loss_scale].i);
+}
+
 static zf_status zfi_infer_head_loss(zfi_infer *c)
 {
     const zfi_node *x = c->args[0], *w = c->args[1], *labels = c->args[2], *weight = c->args[3];
+    const zfi_blocks b = zfi_head_blocks(c->attributes);
     zf_dtype wide = zfi_wide(x->dtype);
+    zf_status status = ZF_OK;
+    int64_t width;
     if (!zfi_is_float(x->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "x must be float: f32, bf16, f16 or f64");
-    if (x->shape.rank != 2 || w->shape.rank != 2 || x->shape.dims[1] != w->shape.dims[1])
+    if (b.bits) status = zfi_infer_quantized(c, b.bits, b.block, b.scale);
+    if (b.bits && !status) status = zfi_infer_weight_of(c, &b);
+    if (status) return status;
+    width = w->shape.rank == 2 ? w->shape.dims[1] : -1;
+    if (b.bits) width = width / b.record * b.block;
+    if (x->shape.rank != 2 || x->shape.dims[1] != width)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "x [p, k] and w [n, k] are needed");
-    if (w->shape.dims[0] < 1 || w->shape.dims[0] > INT32_MAX || w->shape.dims[1] > INT32_MAX)
+    if (w->shape.dims[0] < 1 || w->shape.dims[0] > INT32_MAX || width > INT32_MAX)
         return zfi_infer_fail(c, ZF_ERR_SHAPE,
                               "%lld classes of %lld features; 1 to 2^31 - 1 of up to 2^31 - 1 are "
                               "possible",
-                              (long long)w->shape.dims[0], (long long)w->shape.dims[1]);
-    if (w->dtype != x->dtype || (c->arg_count > 4 && c->args[4]->dtype != x->dtype))
+                              (long long)w->shape.dims[0], (long long)width);
+    if ((!b.bits && w->dtype != x->dtype) || (c->arg_count > 4 && c->args[4]->dtype != x->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "x, w and the bias must have one dtype");
     if (labels->shape.rank != 1 || labels->shape.dims[0] != x->shape.dims[0])
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "the labels must be [%lld], one for each row of x",
@@ -96,6 +116,7 @@ static bool zfi_saved_head_loss(const zf_graph *g, const zfi_node *node, int64_t
         [ZFI_HEAD_DX] = 0, [ZFI_HEAD_DW] = 1, [ZFI_HEAD_DB] = 4, [ZFI_HEAD_BEST] = 2};
     const zfi_node *x = &g->nodes[node->args[0]];
     if (index < 0 || index >= ZFI_COUNT(operand) || operand[index] >= node->arg_count) return false;
+    if (index == ZFI_HEAD_DW && ZF_INT(node, head_loss, bits)) return false;
     *dtype = index == ZFI_HEAD_BEST ? ZF_I32 : zfi_head_saved_dtype(x->dtype, x->shape.dims[0]);
     *shape = g->nodes[node->args[operand[index]]].shape;
     return true;
@@ -122,6 +143,7 @@ static void zfi_grad_head_loss(zf_grad *c)
 /* Scratch: lse of every row, and for each worker one row of classes or one column of rows. */
 typedef struct zfi_head_plain {
     const zf_launch *launch;
+    zfi_blocks blocks; /* bits 0: w is floats */
     int64_t rows, width, classes, room;
     double weight;
     double *lse, *loss, *work;
@@ -130,6 +152,7 @@ typedef struct zfi_head_plain {
 static zfi_head_plain zfi_head_plain_of(const zf_launch *l)
 {
     zfi_head_plain h = {.launch = l,
+                        .blocks = zfi_head_blocks(l->attributes),
                         .rows = l->args[0].shape.dims[0],
                         .width = l->args[0].shape.dims[1],
                         .classes = l->args[1].shape.dims[0]};
@@ -140,12 +163,23 @@ static zfi_head_plain zfi_head_plain_of(const zf_launch *l)
     return h;
 }
 
+/* w[class,i] */
+static double zfi_head_weight(const zfi_head_plain *h, int64_t class, int64_t i)
+{
+    const zf_array *w = &h->launch->args[1];
+    const zfi_blocks *b = &h->blocks;
+    const int64_t at = class * h->width + i;
+    if (!b->bits) return zfi_get(w, at);
+    return zfi_dequantize_plain(b, (const uint8_t *)w->data + at / b->block * b->record,
+                                at % b->block);
+}
+
 static double zfi_head_logit(const zfi_head_plain *h, int64_t row, int64_t class)
 {
     const zf_array *args = h->launch->args;
     double sum = 0;
     for (int64_t i = 0; i < h->width; i++)
-        sum += zfi_get(&args[0], row * h->width + i) * zfi_get(&args[1], class * h->width + i);
+        sum += zfi_get(&args[0], row * h->width + i) * zfi_head_weight(h, class, i);
     return h->launch->arg_count > 4 ? sum + zfi_get(&args[4], class) : sum;
 }
 
@@ -177,8 +211,7 @@ static void zfi_head_plain_row(void *context, int64_t row, int worker)
     for (int64_t v = 0; v < h->classes && dx; v++) z[v] = zfi_head_slope(h, row, v, z[v]);
     for (int64_t i = 0; i < h->width && dx; i++) { /* dx[row,i] */
         sum = 0;
-        for (int64_t v = 0; v < h->classes; v++)
-            sum += z[v] * zfi_get(&l->args[1], v * h->width + i);
+        for (int64_t v = 0; v < h->classes; v++) sum += z[v] * zfi_head_weight(h, v, i);
         zfi_set(dx, row * h->width + i, sum);
     }
 }
@@ -343,6 +376,7 @@ typedef struct zfi_head {
     const zf_launch *launch;
     zfi_isa isa;
     zf_dtype dtype, product; /* dtype: of x, w and the bias; product: of the operands of products */
+    zfi_blocks blocks;       /* of w; bits 0: it is floats */
     int64_t rows, width, classes;
     int64_t tile, chunks, groups; /* rows of a tile but the last; chunks; groups of chunks */
     int64_t first, count, lanes;  /* the current tile: first row, rows, these rounded up */
@@ -359,9 +393,8 @@ typedef struct zfi_head {
     float *z;                  /* [classes, lanes] */
     float *part;               /* [groups, tile, width]: sums of dx */
     float *wide;               /* f16: [tile, width]: the tile's rows of x in f32 */
-    char *own;                 /* for each worker: converted operands, then the product's scratch */
-    size_t aside_bytes, own_bytes, bytes; /* bytes: `own` without the product's, `own`, all
-                                           * scratch */
+    char *own; /* for each worker: dz and w of a chunk if they are converted, the product's scratch */
+    size_t dz_bytes, w_bytes, own_bytes, bytes; /* of these two, of `own`, of all scratch */
 } zfi_head;
 
 enum { ZFI_HEAD_LOGITS, ZFI_HEAD_TO_W, ZFI_HEAD_TO_X, ZFI_HEAD_PRODUCTS };
@@ -409,6 +442,7 @@ static zfi_head zfi_head_of(const zf_launch *l)
                   .isa = zfi_cpu_of(l)->isa,
                   .dtype = l->args[0].dtype,
                   .product = l->args[0].dtype == ZF_BF16 ? ZF_BF16 : ZF_F32,
+                  .blocks = zfi_head_blocks(l->attributes),
                   .made = zfi_head_saved_dtype(l->args[0].dtype, l->args[0].shape.dims[0]),
                   .rows = l->args[0].shape.dims[0],
                   .width = l->args[0].shape.dims[1],
@@ -430,9 +464,11 @@ static zfi_head zfi_head_of(const zf_launch *l)
         if (bytes > h.own_bytes) h.own_bytes = bytes;
     }
     zfi_head_rows(&h, h.tile);
-    if (h.dtype == ZF_F16) h.aside_bytes = ZFI_HEAD_CHUNK * (size_t)h.width * sizeof(float);
-    if (h.dtype == ZF_BF16) h.aside_bytes = ZFI_HEAD_CHUNK * (size_t)h.lanes * sizeof(uint16_t);
-    h.own_bytes = (size_t)zfi_round_up((int64_t)(h.aside_bytes + h.own_bytes), ZFI_HEAD_ALIGN);
+    if (h.dtype == ZF_BF16) h.dz_bytes = ZFI_HEAD_CHUNK * (size_t)h.lanes * sizeof(uint16_t);
+    if (h.dtype == ZF_F16 || h.blocks.bits)
+        h.w_bytes = ZFI_HEAD_CHUNK * (size_t)h.width * zf_dtype_size(h.product);
+    h.own_bytes = (size_t)zfi_round_up((int64_t)(h.dz_bytes + h.w_bytes + h.own_bytes),
+                                       ZFI_HEAD_ALIGN);
     h.label = zfi_head_take(&h, h.lanes, sizeof *h.label);
     h.lse = zfi_head_take(&h, h.lanes, sizeof *h.lse);
     h.of_label = zfi_head_take(&h, h.lanes, sizeof *h.of_label);
@@ -456,31 +492,41 @@ static size_t zfi_scratch_head_loss(const zf_launch *l)
            sizeof(double);
 }
 
-static void *zfi_head_aside(const zfi_head *h, int worker)
+static char *zfi_head_own(const zfi_head *h, int worker)
 {
     return h->own + (size_t)worker * h->own_bytes;
 }
 
 static void zfi_head_multiply(const zfi_head *h, const zfi_matmul_desc *d, int worker)
 {
-    zfi_matmul_tiled(h->isa, NULL, d, (char *)zfi_head_aside(h, worker) + h->aside_bytes);
+    zfi_matmul_tiled(h->isa, NULL, d, zfi_head_own(h, worker) + h->dz_bytes + h->w_bytes);
 }
 
 /* Rows [first, first + count) of w, in the dtype of products. */
 static const void *zfi_head_weights(const zfi_head *h, int64_t first, int64_t count, int worker)
 {
-    const void *w = zfi_element(h->w, h->dtype, first * h->width);
-    if (h->dtype != ZF_F16) return w;
-    zfi_widen(h->isa, zfi_head_aside(h, worker), ZF_F16, w, count * h->width);
-    return zfi_head_aside(h, worker);
+    const zfi_blocks *b = &h->blocks;
+    char *to = zfi_head_own(h, worker) + h->dz_bytes;
+    if (b->bits) {
+        const int64_t records = h->width / b->block;
+        const uint8_t *from = (const uint8_t *)h->w + first * records * b->record;
+        for (int64_t r = 0; r < count * records; r++)
+            zfi_dequantize_block(h->isa, b, h->product, zfi_element_of(to, h->product, r * b->block),
+                                 from + r * b->record, false);
+        return to;
+    }
+    if (h->dtype != ZF_F16) return zfi_element(h->w, h->dtype, first * h->width);
+    zfi_widen(h->isa, (float *)(void *)to, ZF_F16, zfi_element(h->w, ZF_F16, first * h->width),
+              count * h->width);
+    return to;
 }
 
 /* dz of a chunk, in the dtype of products. */
 static const void *zfi_head_slopes(const zfi_head *h, const float *z, int64_t classes, int worker)
 {
     if (h->product == ZF_F32) return z;
-    zfi_narrow(h->isa, zfi_head_aside(h, worker), h->product, z, classes * h->lanes);
-    return zfi_head_aside(h, worker);
+    zfi_narrow(h->isa, zfi_head_own(h, worker), h->product, z, classes * h->lanes);
+    return zfi_head_own(h, worker);
 }
 
 /* The number of classes in a chunk. */

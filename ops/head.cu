@@ -9,7 +9,8 @@
  *     dx tile      dw +=        db +=           5. dx = dz w, dw += dz^T x             cuBLASLt
  *
  * Each tile reads and writes all of dw once, and products with more rows are faster, so z may take
- * a 256th of the device's memory. dz in f16 is 2^14 (exp(z - lse) - (v = label)), which its range
+ * a 256th of the device's memory. A weight of records is dequantised into scratch, as a whole and
+ * once, in x's dtype, and has no gradient. dz in f16 is 2^14 (exp(z - lse) - (v = label)), which its range
  * can hold; the weight is multiplied last. */
 
 enum {
@@ -262,6 +263,8 @@ typedef struct zfi_head {
     int64_t ld;         /* elements from one row of z or dz to the next */
     size_t size, bytes; /* size: of an element of x; bytes: scratch without the workspace */
     zf_dtype made;      /* the dtype of gradients */
+    zfi_blocks blocks;  /* of w; bits 0: it is floats */
+    const void *w;      /* as floats */
     float *z, *loss, *pieces;
     void *dz;
     zfi_head_row *of_rows;
@@ -303,6 +306,9 @@ static zfi_head zfi_head_of(const zf_launch *l)
         zfi_head_take(&h, l, zfi_div_up(h.tile, ZFI_HEAD_PIECE) * h.ld, sizeof(float)));
     h.z = static_cast<float *>(zfi_head_take(&h, l, h.tile * h.ld, sizeof(float)));
     h.dz = dtype == ZF_F32 ? h.z : zfi_head_take(&h, l, h.tile * h.ld, h.size);
+    h.blocks = zfi_blocks_by(ZF_INT(l, head_loss, bits), ZF_INT(l, head_loss, block),
+                             ZF_INT(l, head_loss, scale));
+    h.w = h.blocks.bits ? zfi_head_take(&h, l, h.classes * h.width, h.size) : l->args[1].data;
     h.work = zfi_head_take(&h, l, 0, 1);
     return h;
 }
@@ -362,8 +368,7 @@ static zf_status zfi_head_multiply(const zf_launch *l, const zfi_head *h, int wh
     for (int64_t from = 0; from < h->classes && !status; from = from ? h->classes : h->whole) {
         const int64_t count = from ? h->classes - h->whole : h->whole;
         const zfi_gemm g = zfi_head_product(l, h, which, rows, count);
-        const char *w = static_cast<const char *>(l->args[1].data) +
-                        (size_t)(from * h->width) * h->size;
+        const char *w = static_cast<const char *>(h->w) + (size_t)(from * h->width) * h->size;
         const char *dz = static_cast<const char *>(h->dz) + (size_t)from * h->size;
         char *dx = static_cast<char *>(zfi_head_saved(l, ZFI_HEAD_DX)) +
                    (size_t)(first * h->width) * made;
@@ -416,6 +421,15 @@ static void zfi_head_middle(const zf_launch *l, const zfi_head *h, int64_t first
                   h->classes, first > 0);
 }
 
+/* Dequantises w into scratch. */
+template <class T> static void zfi_head_dequantize(const zf_launch *l, const zfi_head *h)
+{
+    const int64_t records = h->classes * (h->width / h->blocks.block);
+    ZF_LAUNCH(zfi_dequantize_kernel<T>, zfi_record_grid(l, records), ZFI_THREADS, 0, zfi_stream(l),
+              static_cast<T *>(const_cast<void *>(h->w)),
+              static_cast<const unsigned char *>(l->args[1].data), records, h->blocks, 1, false);
+}
+
 static zf_status zfi_cuda_head_loss(const zf_launch *l)
 {
     const zfi_head h = zfi_head_of(l);
@@ -427,6 +441,8 @@ static zf_status zfi_cuda_head_loss(const zf_launch *l)
     zf_status status = ZF_OK;
     if (!h.rows && dw) cudaMemsetAsync(dw, 0, zfi_bytes(&l->saved[ZFI_HEAD_DW]), zfi_stream(l));
     if (!h.rows && db) cudaMemsetAsync(db, 0, zfi_bytes(&l->saved[ZFI_HEAD_DB]), zfi_stream(l));
+    if (h.blocks.bits && h.width)
+        ZFI_FLOATS(l, l->args[0].dtype, T, { zfi_head_dequantize<T>(l, &h); })
     for (int64_t first = 0; first < h.rows && !status; first += h.tile) {
         const int64_t rows = first + h.tile < h.rows ? h.tile : h.rest;
         status = zfi_head_multiply(l, &h, ZFI_HEAD_LOGITS, first, rows, 1);

@@ -7,14 +7,20 @@ typedef struct zfi_blocks {
     float most;
 } zfi_blocks;
 
-static zfi_blocks zfi_blocks_of(const zf_launch *l)
+static zfi_blocks zfi_blocks_by(int64_t bits, int64_t block, int64_t scale)
 {
     zfi_blocks b;
-    b.bits = (int)ZF_INT(l, quantize, bits), b.block = (int)ZF_INT(l, quantize, block);
-    b.head = (int)zf_dtype_size((zf_dtype)ZF_INT(l, quantize, scale));
+    b.bits = (int)bits, b.block = (int)block;
+    b.head = (int)zf_dtype_size((zf_dtype)scale);
     b.record = b.head + b.block * b.bits / 8;
     b.most = b.bits == 8 ? 127.0f : 7.0f;
     return b;
+}
+
+static zfi_blocks zfi_blocks_of(const zf_launch *l)
+{
+    return zfi_blocks_by(ZF_INT(l, quantize, bits), ZF_INT(l, quantize, block),
+                         ZF_INT(l, quantize, scale));
 }
 
 /* 4 bytes of a record, at any address. */

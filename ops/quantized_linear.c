@@ -26,6 +26,24 @@ enum {
     ZFI_QUANTIZED_DEEP = 256
 };
 
+/* Checks that operand 1 is a weight [n, k] in such records. */
+static zf_status zfi_infer_weight_of(const zfi_infer *c, const zfi_blocks *b)
+{
+    const zfi_node *w = c->args[1];
+    if (w->op == ZF_OP_param &&
+        (ZF_INT(w, param, bits) != b->bits || ZF_INT(w, param, block) != b->block ||
+         ZF_INT(w, param, scale) != b->scale))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "the weight is a parameter that is not quantised like this "
+                              "(zf_param_desc.quantized)");
+    if (w->dtype != ZF_U8 || w->shape.rank != 2 || w->shape.dims[1] % b->record)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "operand 1 must be u8 [n, bytes], whole records of %lld bytes: the "
+                              "result of quantize",
+                              (long long)b->record);
+    return ZF_OK;
+}
+
 static zf_status zfi_infer_quantized_linear(zfi_infer *c)
 {
     const zf_shape *x = &c->args[0]->shape, *w = &c->args[1]->shape;
@@ -35,19 +53,9 @@ static zf_status zfi_infer_quantized_linear(zfi_infer *c)
     int64_t k;
     if (status) return status;
     b = zfi_blocks_of(c->attributes);
-    if (c->args[1]->op == ZF_OP_param &&
-        (ZF_INT(c->args[1], param, bits) != b.bits || ZF_INT(c->args[1], param, block) != b.block ||
-         ZF_INT(c->args[1], param, scale) != b.scale))
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                              "the weight is a parameter that is not quantised like this "
-                              "(zf_param_desc.quantized)");
     if (!zfi_is_float(c->args[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0 must be float: f32, bf16, f16 or f64");
-    if (c->args[1]->dtype != ZF_U8 || w->rank != 2 || w->dims[1] % b.record)
-        return zfi_infer_fail(c, ZF_ERR_SHAPE,
-                              "operand 1 must be u8 [n, bytes], whole records of %lld bytes: the "
-                              "result of quantize",
-                              (long long)b.record);
+    if ((status = zfi_infer_weight_of(c, &b))) return status;
     k = w->dims[1] / b.record * b.block;
     if (x->rank < 1 || zfi_last(x) != (transposed ? w->dims[0] : k))
         return zfi_infer_fail(c, ZF_ERR_SHAPE,

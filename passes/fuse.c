@@ -55,7 +55,8 @@
  *
  *   head       logits, their cross-entropy and argmax, in tiles: neither the logits nor their
  *              gradient, which is computed with the loss, are in memory as a whole (ops/head.c).
- *              Not if anything else reads the logits.
+ *              Not if anything else reads the logits. The weight may be one of records
+ *              (quantized_linear).
  *              rounding: sums over the classes are added in another order
  *     before:  %5 = linear %1, %2, %3   %6 = logsumexp %5   %7 = cross_entropy %5, %6, %4
  *              %8 = sum %7   %10 = mul %8, %9   %11 = argmax %5
@@ -696,8 +697,22 @@ static void zfi_find_guesses(zfi_fuser *f)
         if (zfi_is_best(f, g->order[i])) f->last[g->nodes[g->order[i]].args[0]]++;
 }
 
+/* The product of x with a weight [n, k], and perhaps a bias. */
+static bool zfi_is_head_product(const zfi_node *node)
+{
+    switch (node->op) {
+    case ZF_OP_linear: return !ZF_INT(node, linear, activation) && node->arg_count <= 3;
+    case ZF_OP_quantized_linear: return !ZF_INT(node, quantized_linear, transposed);
+    case ZF_OP_matmul:
+        return !ZF_INT(node, matmul, transpose_a) && ZF_INT(node, matmul, transpose_b) &&
+               node->arg_count == 2;
+    default: return false;
+    }
+}
+
 static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
 {
+    zf_attribute attributes[ZF_MAX_ATTRIBUTES] = {{.i = 0}};
     zf_graph *g = f->graph;
     const zfi_node *node = zfi_fuse_node(f, id), *rows, *product;
     int32_t args[5], count = 4, k, logits, of, loss;
@@ -720,20 +735,19 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
         if ((size_t)of >= f->nodes || f->uses[of] != 1) return 0;
     }
     product = zfi_fuse_node(f, of);
-    if (product->op != ZF_OP_linear && product->op != ZF_OP_matmul) return 0;
-    if (product->op == ZF_OP_linear
-            ? ZF_INT(product, linear, activation) != 0 || product->arg_count > 3
-            : ZF_INT(product, matmul, transpose_a) || !ZF_INT(product, matmul, transpose_b) ||
-                  product->arg_count > 2)
-        return 0;
-    if (zfi_will_be_tiled(f, product->args[1])) return 0;
+    if (!zfi_is_head_product(product) || zfi_will_be_tiled(f, product->args[1])) return 0;
     if (product->shape.rank != 2 || zfi_fuse_node(f, args[3])->shape.rank ||
         zfi_fuse_node(f, args[3])->dtype != zfi_wide(product->dtype))
         return 0;
     args[0] = product->args[0], args[1] = product->args[1], args[2] = rows->args[2];
     if (product->arg_count > 2) args[4] = product->args[2], count = 5;
-    loss = zfi_append_op(g, ZF_OP_head_loss, args, count,
-                         zfi_with(ZF_ATTRIBUTE(rows, cross_entropy, ignore)));
+    attributes[ZF_AT_head_loss_ignore] = ZF_ATTRIBUTE(rows, cross_entropy, ignore);
+    if (product->op == ZF_OP_quantized_linear) {
+        attributes[ZF_AT_head_loss_bits] = ZF_ATTRIBUTE(product, quantized_linear, bits);
+        attributes[ZF_AT_head_loss_block] = ZF_ATTRIBUTE(product, quantized_linear, block);
+        attributes[ZF_AT_head_loss_scale] = ZF_ATTRIBUTE(product, quantized_linear, scale);
+    }
+    loss = zfi_append_op(g, ZF_OP_head_loss, args, count, attributes);
     f->becomes[logits] = loss;
     return loss;
 }

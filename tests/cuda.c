@@ -251,10 +251,11 @@ static int roundings(const op_case *c)
 
 /* Attention's probabilities, and what they and their gradients are multiplied by, are rounded to 16
  * bits for the products (ops/attention.c); and u, of which linear's activation makes y
- * (ops/linear.cu); and a dequantised weight. */
+ * (ops/linear.cu); a dequantised weight; and dz of a head. */
 static int inner_roundings(const op_case *c)
 {
     if (strstr(c->text, "quantized_linear ")) return 1;
+    if (strstr(c->text, "head_loss ") && strstr(c->text, "bits=")) return 2;
     if (strstr(c->text, "linear ") && strstr(c->text, "activation=")) return 1;
     return strstr(c->text, "attention_grad") ? 3 : strstr(c->text, "attention ") ? 1 : 0;
 }

@@ -11,6 +11,7 @@ typedef struct head {
     /* Replaces the bias of this class (0: of all), where it is not 0 */
     double odd;
     int64_t odd_class;
+    zf_quantize_desc records; /* bits 8 or 4: w is such records, and has no gradient */
 } head;
 
 /* All results of a head, as doubles. */
@@ -48,25 +49,41 @@ static zf_status failed(session *s, zf_status status, const char *text)
     return status;
 }
 
-/* The graph as text; `fused`: by head_loss. */
-static void head_text(char *to, const head *h, bool fused)
+/* The graph as text; `fused`: by head_loss; else w's records become numbers of dtype `of_w`. */
+static void head_text(char *to, const head *h, bool fused, zf_dtype of_w)
 {
     const char *type = zf_dtype_name(h->dtype), *wide = h->dtype == ZF_F64 ? "f64" : "f32";
     long long p = h->rows, v = h->classes, k = h->width;
+    int w = 2;
+    char records[60] = "";
     to += sprintf(to,
-                  "%%1 = param \"x\" : %s[%lld,%lld]\n%%2 = param \"w\" : %s[%lld,%lld]\n"
+                  "%%1 = param \"x\" : %s[%lld,%lld]\n%%2 = %s \"w\" : %s[%lld,%lld]\n"
                   "%%3 = input \"labels\" : i32[%lld]\n%%4 = input \"weight\" : %s[]\n",
-                  type, p, k, type, v, k, p, wide);
+                  type, p, k, h->records.bits ? "input" : "param", type, v, k, p, wide);
     if (!h->no_bias) to += sprintf(to, "%%5 = param \"b\" : %s[%lld]\n", type, v);
+    if (h->records.bits) {
+        const zf_quantize_desc *d = &h->records;
+        const long long bytes = k / d->block * (d->block * d->bits / 8 + (d->scale ? 2 : 4));
+        sprintf(records, "bits=%d block=%lld%s", (int)d->bits, (long long)d->block,
+                d->scale ? " scale=bf16" : "");
+        to += sprintf(to, "%%12 = quantize %%2 {%s} : u8[%lld,%lld]\n", records, v, bytes);
+        w = 12;
+    }
+    if (h->records.bits && !fused) {
+        to += sprintf(to, "%%13 = dequantize %%12 {%s to=%s} : %s[%lld,%lld]\n", records,
+                      zf_dtype_name(of_w), zf_dtype_name(of_w), v, k);
+        to += sprintf(to, "%%14 = cast %%13 {to=%s} : %s[%lld,%lld]\n", type, type, v, k);
+        w = 14;
+    }
     if (fused) {
         sprintf(to,
-                "%%20 = head_loss %%1, %%2, %%3, %%4%s {ignore=-100} : %s[]\n"
+                "%%20 = head_loss %%1, %%%d, %%3, %%4%s {ignore=-100 %s} : %s[]\n"
                 "%%21 = saved %%20 {index=3} : i32[%lld]\n"
                 "output %%20 \"y\"\noutput %%21 \"best\"\n",
-                h->no_bias ? "" : ", %5", wide, p);
+                w, h->no_bias ? "" : ", %5", records, wide, p);
         return;
     }
-    to += sprintf(to, "%%6 = matmul %%1, %%2 {transpose_b=true} : %s[%lld,%lld]\n", type, p, v);
+    to += sprintf(to, "%%6 = matmul %%1, %%%d {transpose_b=true} : %s[%lld,%lld]\n", w, type, p, v);
     if (!h->no_bias) to += sprintf(to, "%%7 = add %%6, %%5 : %s[%lld,%lld]\n", type, p, v);
     to += sprintf(to, "%%8 = cast %%%d {to=%s} : %s[%lld,%lld]\n", h->no_bias ? 6 : 7, wide, wide,
                   p, v);
@@ -167,14 +184,15 @@ static zf_status read_all(session *s, const head *h)
 }
 
 /* Builds, differentiates, runs and reads; s->graph stays as it ran. */
-static zf_status run(test *t, session *s, const head *h, bool fused, zf_cpu_desc cpu)
+static zf_status run_as(test *t, session *s, const head *h, bool fused, zf_dtype of_w,
+                        zf_cpu_desc cpu)
 {
     static const char *const params[] = {"x", "w", "b"}, *const outputs[] = {"dx", "dw", "db"};
     char text[1024];
     zf_tensor loss;
     zf_status status;
     *s = (session){.graph = NULL};
-    head_text(text, h, fused);
+    head_text(text, h, fused, of_w);
     s->graph =
         zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &s->error);
     if (!s->graph) return s->error.status;
@@ -183,7 +201,7 @@ static zf_status run(test *t, session *s, const head *h, bool fused, zf_cpu_desc
         loss = zf_mul(loss, zf_constant(s->graph, zf_tensor_dtype(loss), ZF_SCALAR, h->scale));
     zf_autograd(s->graph, loss);
     for (int k = 0; k < (h->no_bias ? 2 : 3); k++)
-        zf_output(zf_gradient(s->graph, zf_graph_find(s->graph, params[k])), outputs[k]);
+        if (k != 1 || !h->records.bits) zf_output(zf_gradient(s->graph, zf_graph_find(s->graph, params[k])), outputs[k]);
     zf_simplify(s->graph);
     cpu.allocator = t->allocator;
     s->cpu = zf_cpu_backend(&cpu, &s->error);
@@ -194,6 +212,11 @@ static zf_status run(test *t, session *s, const head *h, bool fused, zf_cpu_desc
     if ((status = write_all(s, h))) return failed(s, status, zf_program_error(s->program));
     if ((status = zf_step(s->program))) return failed(s, status, zf_program_error(s->program));
     return read_all(s, h);
+}
+
+static zf_status run(test *t, session *s, const head *h, bool fused, zf_cpu_desc cpu)
+{
+    return run_as(t, s, h, fused, ZF_F64, cpu);
 }
 
 /* ------------------------------------------------------------------------------- bounds */
@@ -319,6 +342,50 @@ TEST_ONCE(head_loss_in_f32_is_near_the_plain_graph_in_f64)
             session_close(&fused);
         }
         session_close(&plain);
+    }
+}
+
+/* A weight of records is what they say: the exact graph over these numbers, which are rounded to bf16
+ * for products in bf16. Its gradient is not there. */
+TEST_ONCE(head_loss_over_records_is_that_over_their_numbers)
+{
+    static const head over[] = {
+        {7, 513, 64, .ignored = 3, .wide = true, .records = {8, 64, ZF_F32}},
+        {129, 257, 128, .ignored = 2, .no_bias = true, .records = {4, 128, ZF_BF16}},
+        {300, 300, 192, .ignored = 7, .scale = 2, .records = {4, 64, ZF_F32}},
+        {3, 9, 128, .ignored = 4, .records = {8, 64, ZF_BF16}}};
+    static const zf_dtype dtypes[] = {ZF_F64, ZF_F32, ZF_BF16, ZF_F16};
+    static session plain, fused;
+    test_defer(t, session_close, &plain);
+    test_defer(t, session_close, &fused);
+    for (int n = 0; n < 16; n++) {
+        const zf_dtype dtype = dtypes[n % 4];
+        const double unit = dtype == ZF_BF16 ? 0x1p-8 : dtype == ZF_F16 ? 0x1p-11 : 0;
+        zf_cpu_desc cpu = {.threads = 2, .reference = n == 5,
+                           .isa = test_has_isa(t, isas[n / 4]) ? isas[n / 4] : NULL};
+        head h = over[n / 4];
+        bounds b;
+        h.dtype = ZF_F64;
+        OK(t, run_as(t, &plain, &h, false, dtype == ZF_BF16 ? ZF_BF16 : ZF_F64, cpu),
+           plain.error.text);
+        h.dtype = dtype;
+        OK(t, run(t, &fused, &h, true, cpu), fused.error.text);
+        CHECK(t, !fused.answer.counts[DW] && fused.answer.counts[DX] == h.rows * h.width);
+        if (!unit) {
+            const double u = dtype == ZF_F64 ? 0x1p-53 : 0x1p-23; /* and that of a number */
+            compare(t, __LINE__, &h, &fused.answer, &plain.answer, u);
+        } else {
+            const double by = h.scale != 0 ? h.scale : 1, dz = dtype == ZF_BF16 ? unit * weight : 0;
+            b = bounds_of(&h, 0x1p-23, plain.answer.values[LOSS][0]);
+            CHECK_NEAR(t, fused.answer.values[LOSS][0], plain.answer.values[LOSS][0], b.loss);
+            for (int64_t i = 0; i < fused.answer.counts[DX]; i++) {
+                const double x = plain.answer.values[DX][i];
+                CHECK_NEAR(t, fused.answer.values[DX][i], x,
+                           1.01 * by * (b.dx + 2 * dz) + 1.01 * unit * fabs(x) + 0x1p-24);
+            }
+        }
+        session_close(&plain);
+        session_close(&fused);
     }
 }
 
@@ -506,6 +573,13 @@ TEST(head_loss_explains_mistakes)
         {"bf16[4,8] bf16[9,8] i32[4] bf16[] bf16[9]", "6: head_loss: the weight must be f32[]; "},
         {"f64[4,8] f64[9,8] i32[4] f64[1] f64[9]", "6: head_loss: the weight must be f64[]; "},
         {"f32[4,8] f32[9,8] i32[4] f32[] f32[8]", "6: head_loss: the bias must be [9]; "},
+        {"f32[4,64] f32[9,64] i32[4] f32[] f32[9] bits=8 block=64",
+         "6: head_loss: operand 1 must be u8 [n, bytes], whole records of 68 bytes: the result of "
+         "quantize; "},
+        {"f32[4,64] u8[9,136] i32[4] f32[] f32[9] bits=8 block=64",
+         "6: head_loss: x [p, k] and w [n, k] are needed; "},
+        {"f32[4,64] u8[9,68] i32[4] f32[] f32[9] bits=3 block=64",
+         "6: head_loss: bits is 3; it must be 8 or 4; "},
     };
     for (size_t n = 0; n < sizeof mistakes / sizeof mistakes[0]; n++) {
         char text[512], *to = text;
@@ -517,7 +591,7 @@ TEST(head_loss_explains_mistakes)
             to += sprintf(to, "%%%d = input \"x%d\" : %.*s\n", k, k, length, type);
             type += length + (type[length] == ' ');
         }
-        sprintf(to, "%%6 = head_loss %%1, %%2, %%3, %%4, %%5 {ignore=-100} : f32[]\n");
+        sprintf(to, "%%6 = head_loss %%1, %%2, %%3, %%4, %%5 {ignore=-100 %s} : f32[]\n", type);
         g = zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
         zf_graph_free(g);
         if (error.status == ZF_ERR_NOMEM) OK(t, error.status, error.text);

@@ -249,6 +249,10 @@ static const op_case cases[] = {
      NORM, 160, 0, NEEDS_N},
     {"head_loss", "f[R,M] f[N,M] l[R] p[]",
      "scale %4 {by=1} : f[]\nhead_loss %1, %2, %3, %5 {ignore=-100} : f[]", NORM, 160, 0, NEEDS_N},
+    {"head_loss", "f[R,128] f[N,128] l[R] v[] f[N]",
+     "quantize %2 {bits=8 block=64} : u8[N,136]\n"
+     "head_loss %1, %6, %3, %4, %5 {ignore=-100 bits=8 block=64} : g[]",
+     NORM, 400, 0, NEEDS_N | NO_GRADIENT},
     {"saved", "f[R,N] f[M,N] f[M]",
      "linear %1, %2, %3 {activation=gelu} : f[R,M]\nsaved %4 {index=0} : f[R,M]", TERMS, 2, 'N',
      REFUSED},

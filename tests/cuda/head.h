@@ -4,9 +4,18 @@
 #define HEAD       "head_loss %1, %2, %3, %4, %5 {ignore=-100} : g[]"
 #define HEAD_SAVED                                                                                 \
     "scale %1 {by=1} : f[R,M]\nhead_loss %6, %2, %3, %4, %5 {ignore=-100} : g[]\nsaved %7 "
+#define HEAD_RECORDS_TYPES "f[R,128] f[N,128] l[R] v[] f[N]"
+#define HEAD_RECORDS                                                                               \
+    "quantize %2 {bits=4 block=64} : u8[N,72]\n"                                                   \
+    "head_loss %1, %6, %3, %4, %5 {ignore=-100 bits=4 block=64} : g[]"
 {{"head_loss", HEAD_TYPES, HEAD, NORM, 160, 0, NEEDS_N}, {170, 40, 16}},
 {{"head_loss", HEAD_TYPES, HEAD, NORM, 160, 0, NEEDS_N}, {23, 131, 9}},
 {{"head_loss", HEAD_TYPES, HEAD, NORM, 160, 0, NEEDS_N}, {5, 4500, 3}},
+{{"head_loss", HEAD_RECORDS_TYPES, HEAD_RECORDS, NORM, 400, 0, NEEDS_N | NO_GRADIENT},
+ {23, 40, 0}},
+{{"saved", HEAD_RECORDS_TYPES, HEAD_RECORDS "\nsaved %7 {index=0} : g[R,128]", NORM, 400, 0,
+  NEEDS_N | REFUSED},
+ {170, 19, 0}},
 {{"saved", HEAD_TYPES, HEAD_SAVED "{index=0} : g[R,M]", NORM, 160, 0, NEEDS_N | REFUSED},
  {170, 40, 16}},
 {{"saved", HEAD_TYPES, HEAD_SAVED "{index=1} : g[N,M]", NORM, 160, 0, NEEDS_N | REFUSED},
@@ -20,6 +29,8 @@
 #undef HEAD_TYPES
 #undef HEAD
 #undef HEAD_SAVED
+#undef HEAD_RECORDS_TYPES
+#undef HEAD_RECORDS
 {{"linear", "f[R,N] f[M,N] f[M]", "linear %1, %2, %3 {activation=gelu} : f[R,M]", TERMS, 8, 'N', 0},
  {33, 16, 64}},
 {{"linear", "f[R,N] f[M,N] f[M]", "linear %1, %2, %3 {activation=silu} : f[R,M]", TERMS, 8, 'N', 0},

@@ -25,6 +25,12 @@ typedef struct zfi_remaker {
     bool *placed;     /* it is in the new order */
 } zfi_remaker;
 
+/* The trace takes a node's saved values too, which an inverse does not leave. */
+static bool zfi_is_whole(const zfi_recompute *r, int32_t id)
+{
+    return r->of[id].whole == r->stamp;
+}
+
 /* The operand to use for `id` in a node that is recomputed in a layer. */
 static int32_t zfi_remade(const zfi_remaker *m, int32_t id, int32_t layer)
 {
@@ -66,7 +72,8 @@ static int32_t zfi_remake_node(zfi_remaker *m, int32_t id, int32_t layer)
             .id;
     if (zfi_viewed(g, &node, &at) >= 0 && zfi_remade(m, node.args[0], layer) == node.args[0])
         return id;
-    if (zfi_makes_result(m->r, id)) return zfi_remake_inverse(m, id, layer);
+    if (zfi_makes_result(m->r, id) && !zfi_is_whole(m->r, id))
+        return zfi_remake_inverse(m, id, layer);
     args = zfi_calloc(&g->memory, count, sizeof *args);
     for (size_t k = 0; args && k < count; k++) args[k] = zfi_remade(m, node.args[k], layer);
     if (args) made = zfi_append_op(g, node.op, args, node.arg_count, node.attributes);
@@ -106,7 +113,9 @@ static int32_t zfi_remake(zfi_remaker *m, int32_t id, int32_t layer)
     zfi_sort_list(r);
     for (int32_t k = 0; k < zfi_len(r->list) && !g->error.status && !g->memory.failed; k++) {
         int32_t v = r->list[k], before = zfi_len(g->nodes), made;
-        if (m->copy[v] && m->copy_in[v] == layer) continue;
+        if (m->copy[v] && m->copy_in[v] == layer &&
+            (!zfi_is_whole(r, v) || g->nodes[m->copy[v]].op == g->nodes[v].op))
+            continue;
         g->scope = g->nodes[v].scope, g->file = g->nodes[v].file, g->line = g->nodes[v].line;
         made = zfi_remake_node(m, v, layer);
         m->copy[v] = made, m->copy_in[v] = layer;

@@ -42,6 +42,7 @@ typedef struct zfi_again {
     int32_t inverse;     /* the backward node that computes it from its saved value; 0 */
     int32_t candidate;   /* the first candidate that gives it up; they are neighbours */
     int32_t stamp;
+    int32_t whole; /* of the trace that takes its saved values too, not its result alone */
 } zfi_again;
 
 typedef struct zfi_layer {
@@ -172,13 +173,20 @@ static void zfi_trace(zfi_recompute *r, int32_t id, int32_t layer)
         }
         if (node->op == ZF_OP_saved) {
             /* A saved value is recomputed together with its operand. */
-            zfi_push(&g->memory, r->list, v);
-            if (r->of[node->args[0]].stamp != r->stamp) {
-                r->of[node->args[0]].stamp = r->stamp;
-                zfi_push(&g->memory, r->list, node->args[0]);
-                node = &g->nodes[node->args[0]];
-                for (int32_t k = 0; k < node->arg_count; k++) zfi_visit_later(r, node->args[k]);
+            const int32_t maker = node->args[0];
+            if (r->of[maker].layer != layer && !r->of[maker].cheap) {
+                zfi_push(&g->memory, r->there, v);
+                continue;
             }
+            zfi_push(&g->memory, r->list, v);
+            if (r->of[maker].whole == r->stamp) continue;
+            r->of[maker].whole = r->stamp;
+            if (r->of[maker].stamp != r->stamp) {
+                r->of[maker].stamp = r->stamp;
+                zfi_push(&g->memory, r->list, maker);
+            }
+            node = &g->nodes[maker];
+            for (int32_t k = 0; k < node->arg_count; k++) zfi_visit_later(r, node->args[k]);
             continue;
         }
         left = zfi_makes_result(r, v);

@@ -336,6 +336,30 @@ static void check_saved(test *t, const char *model, int64_t rounding)
 
 TEST_ONCE(adapter_is_saved_resumed_and_merged) { check_saved(t, MODELS "llama3", 0); }
 
+/* All parameters of a model with windows, grouped heads and a tied head: ranks, stages, prefetch,
+ * offload, recomputing and an interruption leave the same bits. */
+TEST_ONCE(full_tuning_keeps_the_bits)
+{
+    static const char *const ways[] = {
+        "--micro-batches 2", "--ranks 2 --zero 3 --prefetch 3000 --bucket 1000",
+        "--micro-batches 2 --recompute layers --offload optimizer=host,parameters=host",
+        "--ranks 2 --zero 2 --steps 2", "--ranks 2 --zero 1 --prefetch 3000"};
+    char line[1000], first[300], dump[300], saved[300];
+    snprintf(first, sizeof first, "%s", test_path("tuned-first.safetensors"));
+    snprintf(dump, sizeof dump, "%s", test_path("tuned.safetensors"));
+    snprintf(saved, sizeof saved, "%s", test_path("tuned"));
+    for (int k = 0; k < 5; k++) {
+        const bool half = k == 3, resumes = k == 4;
+        int n = snprintf(line, sizeof line, TUNE "--model " MODELS "qwen2 --steps 4 %s ", ways[k]);
+        if (half || resumes) n += snprintf(line + n, sizeof line - (size_t)n, "--save %s ", saved);
+        if (resumes) n += snprintf(line + n, sizeof line - (size_t)n, "--load %s ", saved);
+        if (!half) snprintf(line + n, sizeof line - (size_t)n, "--dump %s", k ? dump : first);
+        CHECK(t, run_line(line) == EXIT_GOOD);
+        if (k && !half && !same_files(first, dump))
+            test_fail(t, __FILE__, __LINE__, "the same parameters", ways[k]);
+    }
+}
+
 TEST_ONCE(adapter_over_few_bits_is_saved_resumed_and_merged)
 {
     char model[300];

@@ -3,13 +3,14 @@
 
     make && pip install torch transformers peft safetensors
     python bench/peers/tuning.py                    # a Llama of 160 million parameters: a few minutes
+    python bench/peers/tuning.py --kinds lora --dtypes bf16          # one row of its table
     python bench/peers/tuning.py --layers 2 --hidden 64 --rounds 1 --steps 3     # that it runs
 
-Each round runs build/llm finetune on a batch file, then PyTorch on the same tokens: AdamW (fused),
-scaled dot-product attention, no cache; bf16 is autocast over f32 parameters in full tuning, and a
-base in bf16 with adapters in f32 in LoRA. Printed are medians over the rounds of the tokens/s of
-the median step, the ratio, and peak resident bytes. Figures are only fair on a quiet machine: the
-load average is printed too.
+Each round runs build/llm finetune on a batch file, then PyTorch tuned (tuned.py) on the same tokens:
+AdamW (fused), scaled dot-product attention, no cache; bf16 is autocast over f32 parameters in full
+tuning, and a base in bf16 with adapters in f32 in LoRA. Printed are the tokens/s of the median step
+of each round, then for each row medians over the rounds of these, of their ratio, and of peak
+resident bytes. Figures are only fair on a quiet machine: the load average is printed too.
 """
 import argparse
 import json
@@ -22,7 +23,9 @@ import sys
 import tempfile
 import time
 
-KINDS = ("full", "lora")
+import tuned
+
+KINDS, DTYPES = ("full", "lora"), ("f32", "bf16")
 
 
 def make_model(o, folder):
@@ -39,6 +42,7 @@ def make_model(o, folder):
 
 def torch_steps(o, folder, kind, dtype):
     """Prints the median step's tokens/s and the peak; a process of its own."""
+    tuned.restart(o.threads, o.malloc, o.mkl)
     import torch
     from peft import LoraConfig, get_peft_model
     from safetensors.torch import load_file
@@ -85,6 +89,20 @@ def our_steps(o, folder, kind, dtype):
     return found["tokens_per_s"], found["resident_peak_bytes"]
 
 
+def measure(o, folder, kind, dtype):
+    sizes = [f"--{k}={getattr(o, k)}" for k in ("batch", "seq", "threads", "steps", "malloc", "mkl")]
+    rounds = []
+    for n in range(o.rounds):
+        ours = our_steps(o, folder, kind, dtype)
+        theirs = json.loads(output([sys.executable, __file__, *sizes, "--torch", folder, kind,
+                                    dtype]).splitlines()[-1])
+        rounds.append((ours[0], theirs[0], ours[0] / theirs[0], ours[1] / 2**20, theirs[1] / 2**20))
+        print(f"  {kind} {dtype}, round {n + 1}: {ours[0]:.0f} tokens/s, PyTorch {theirs[0]:.0f}; load "
+              f"{os.getloadavg()[0]:.1f}", flush=True)
+    print("{} {}: {:.0f} tokens/s, PyTorch {:.0f}: {:.2f}; {:.0f} MiB, PyTorch {:.0f}".format(
+        kind, dtype, *map(statistics.median, zip(*rounds))), flush=True)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--layers", type=int, default=12)
@@ -94,6 +112,10 @@ def main():
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--steps", type=int, default=8)
     p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--kinds", default=",".join(KINDS))
+    p.add_argument("--dtypes", default=",".join(DTYPES))
+    p.add_argument("--malloc", choices=tuned.MALLOC, default="auto")
+    p.add_argument("--mkl", choices=tuned.MKL, default="auto")
     p.add_argument("--llm", default="build/llm")
     p.add_argument("--make", help=argparse.SUPPRESS)
     p.add_argument("--torch", nargs=3, help=argparse.SUPPRESS)
@@ -102,24 +124,19 @@ def main():
         return make_model(o, pathlib.Path(o.make))
     if o.torch:
         return torch_steps(o, pathlib.Path(o.torch[0]), *o.torch[1:])
+    rows = [(kind, dtype) for kind in o.kinds.split(",") for dtype in o.dtypes.split(",")]
+    for kind, dtype in rows:
+        if kind not in KINDS or dtype not in DTYPES:
+            p.error(f"--kinds are of {','.join(KINDS)}, --dtypes of {','.join(DTYPES)}: not {kind} {dtype}")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         # A process begins with the peak of the one that starts it: this one stays small.
         output([sys.executable, __file__, *[f"--{k}={getattr(o, k)}" for k in
                                             ("layers", "hidden", "batch", "seq")], "--make", folder])
-        sizes = [f"--{k}={getattr(o, k)}" for k in ("batch", "seq", "threads", "steps")]
         print(f"{o.layers} layers of {o.hidden}, {o.batch} x {o.seq} tokens, {o.threads} threads; "
-              f"load {os.getloadavg()[0]:.1f}")
-        for kind in KINDS:
-            for dtype in ("f32", "bf16"):
-                ours, theirs = [], []
-                for _ in range(o.rounds):
-                    ours.append(our_steps(o, folder, kind, dtype))
-                    theirs.append(json.loads(output([sys.executable, __file__, *sizes, "--torch",
-                                                     folder, kind, dtype]).splitlines()[-1]))
-                a, b = ([statistics.median(x) for x in zip(*rows)] for rows in (ours, theirs))
-                print(f"{kind} {dtype}: {a[0]:.0f} tokens/s, PyTorch {b[0]:.0f}: {a[0] / b[0]:.2f}; "
-                      f"{a[1] / 2**20:.0f} MiB, PyTorch {b[1] / 2**20:.0f}")
+              f"load {os.getloadavg()[0]:.1f}", flush=True)
+        for kind, dtype in rows:
+            measure(o, folder, kind, dtype)
 
 
 if __name__ == "__main__":

@@ -277,7 +277,9 @@ answers() {
         --tokens 9 "$@" && [ "$(cat "$work/out")" = "$text" ]
 }
 check 'answers' answers ' sings' --chat auto 'the bird'
-check 'answers in a style by name' answers ' sings' --chat mistral-v3 'the bird'
+check 'answers in a style by name' answers ' sings' --chat mistral-v3 --prompt 'the bird'
+check 'two prompts' fails 2 "gpt: generate: a prompt, --prompt and --prompts exclude one another; 'gpt \
+generate --help' lists the options" "$gpt" generate --load "$work/tuned" --prompt a b
 answers_itself() { # by the checkpoint's own tokenizer, or that of its export
     for from in "$work/tuned" "$work/exported"; do
         ends 0 "$gpt" generate --load "$from" --temperature 0 --tokens 9 --chat auto 'the bird' &&
@@ -313,6 +315,8 @@ folder: --init DIR, or of finetune, --model DIR; $list" "$gpt" pretrain --data d
     --lora r=4
 check 'stops before a text' answers ' si' --chat auto --stop ng 'the bird'
 check 'a text that may begin to stop is written' answers ' sings' --chat auto --stop ngz 'the bird'
+check 'stops before the first of several texts' answers ' s' --chat auto --stop ng --stop x --stop i \
+    'the bird'
 printf 'the bird\nthe fish\nthe\n' > "$work/prompts"
 together() {
     : > "$work/each"
@@ -324,6 +328,13 @@ together() {
     answers "$(cat "$work/each")" --chat auto --prompts "$work/prompts"
 }
 check 'prompts of different lengths go on together' together
+mkdir "$work/unigram"
+sed 's/"type":"BPE"/"type":"Unigram"/' "$work/tokenizer/tokenizer.json" > "$work/unigram/tokenizer.json"
+another_kind() {
+    ! "$gpt" generate --load "$work/tuned" --tokenizer "$work/unigram" a 2> "$work/err" &&
+        grep -q 'unigram/tokenizer.json:.*: model.type must be one of BPE, not "Unigram"$' "$work/err"
+}
+check 'a tokenizer of another kind' another_kind
 check 'a context that is too long' fails 1 "gpt: a prompt of 20 tokens and 30 more are too long for \
 a context of 40: shorten it, or give fewer --tokens" "$gpt" generate --load "$work/tuned" \
     --tokenizer "$work/tokenizer" --tokens 30 'xxxxxxxxxxxxxxxxxx'
@@ -444,5 +455,16 @@ few_bits() { # the same text, from fewer bytes
     done
 }
 check 'weights of few bits write it too' few_bits
+ends_early() { # at a word that generation_config.json, or a list in config.json, calls an end
+    ends 0 "$llm" export --load "$work/llama" "$work/ends" || return 1
+    echo '{"eos_token_id": [8, 6]}' > "$work/ends/generation_config.json"
+    ends 0 "$llm" generate --load "$work/ends" --temperature 0 --tokens 4 'The bird' &&
+        [ "$(cat "$work/out")" = 'The bird sings' ] && rm "$work/ends/generation_config.json" &&
+        sed 's/"eos_token_id": 3/"eos_token_id": [3, 5]/' "$work/ends/config.json" > "$work/listed" &&
+        mv "$work/listed" "$work/ends/config.json" &&
+        ends 0 "$llm" generate --load "$work/ends" --temperature 0 --tokens 4 'The bird' &&
+        [ "$(cat "$work/out")" = 'The bird sings in' ]
+}
+check 'a text ends as the files of its model say' ends_early
 
 total

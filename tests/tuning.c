@@ -119,18 +119,32 @@ TEST_ONCE(tuning_labels_responses)
 TEST_ONCE(tuning_files_that_are_wrong)
 {
     static const struct {
-        const char *line, *says;
+        const char *line, *says, *style;
     } cases[] = {
-        {"{\"prompt\": \"a\"}", "line 1: 1:1: the top value lacks \"response\""},
-        {"{\"prompt\": \"a\", \"response\": 3}", "line 1: 1:29: response must be a string, not 3"},
-        {"{\"text\": \"a\"}", "line 1: 1:1: the top value has neither messages nor a prompt"},
-        {"[]", "line 1: 1:1: the top value must be an object, not an array"},
-        {"{\"prompt\": \"a\"", "line 1: 1:15: "},
-        {"{\"messages\": []}", "line 1: 1:14: messages must be an array of messages"},
+        {"{\"prompt\": \"a\"}", "line 1: 1:1: the top value lacks \"response\"", NULL},
+        {"{\"prompt\": \"a\", \"response\": 3}", "line 1: 1:29: response must be a string, not 3", NULL},
+        {"{\"text\": \"a\"}", "line 1: 1:1: the top value has neither messages nor a prompt", NULL},
+        {"[]", "line 1: 1:1: the top value must be an object, not an array", NULL},
+        {"{\"prompt\": \"a\"", "line 1: 1:15: ", NULL},
+        {"{\"messages\": []}", "line 1: 1:14: messages must be an array of messages", NULL},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
-         "line 1: 1:14: messages needs the style of its chats: chatml, "},
+         "line 1: 1:14: messages needs the style of its chats: chatml, ", NULL},
         {"{\"prompt\": \"abcdefghij\", \"response\": \"a\"}",
-         "0 examples, besides 2 without a response within 8 tokens"},
+         "0 examples, besides 2 without a response within 8 tokens", NULL},
+        {"{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}",
+         "role must be system, user or assistant (tools are not supported), not \"tool\"", "qwen3"},
+        {"{\"tools\": [{\"name\": \"f\"}], \"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
+         "line 1: 1:11: tools is not supported: chats are written without tools, ", "qwen3"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{}]}]}",
+         "messages[0].tool_calls is not supported: ", "qwen3"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"reasoning_content\": \"a\"}]}",
+         "messages[0].reasoning_content is not supported: ", "qwen3"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"chat_template_kwargs\": "
+         "{\"enable_thinking\": false}}",
+         "chat_template_kwargs is not supported: ", "qwen3"},
+        /* Nothing is in these. */
+        {"{\"tools\": [], \"messages\": [{\"role\": \"user\", \"content\": \"a\", \"tool_calls\": null}]}",
+         "0 examples, besides 2 without a response within 8 tokens", "qwen3"},
     };
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
@@ -138,9 +152,14 @@ TEST_ONCE(tuning_files_that_are_wrong)
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-        const tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = 8};
+        tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = 8};
+        chat_template chat;
         char lines[400];
         tuning all;
+        if (cases[k].style &&
+            !chat_template_load(&chat, "tests/golden/chat/chatml", cases[k].style, &error))
+            OK(t, error.status, error.text);
+        if (cases[k].style) d.style = &chat;
         snprintf(lines, sizeof lines, "%s\n%s\n", cases[k].line, cases[k].line);
         CHECK(t, write_lines(path, lines));
         CHECK(t, !tuning_load(&all, path, &d, &error));

@@ -17,6 +17,7 @@ config_facts config_facts_of(const config_table *t, void *config)
                       .positions = integer_at(config, t->positions),
                       .tied = integer_at(config, t->tied),
                       .end = t->end ? integer_at(config, t->end) : NULL,
+                      .ends = !t->end ? 0 : t->ends ? t->ends : 1,
                       .pad = t->pad ? integer_at(config, t->pad) : NULL,
                       .bits = t->bits ? integer_at(config, t->bits) : NULL};
     for (int k = 0; k < CONFIG_DROPOUTS && t->dropouts[k]; k++)

@@ -50,6 +50,7 @@ enum {
     CONFIG_SIZES = 8,
     CONFIG_TYPES = 6,
     CONFIG_DROPOUTS = 4,
+    CONFIG_ENDS = 8,
     CONFIG_BYTES = 512
 };
 
@@ -63,6 +64,7 @@ typedef struct config_table {
     /* Offsets of members. Those of the second and third line may be 0: no such member. */
     size_t vocab, positions, layers, hidden, heads, intermediate, tied;
     size_t end, pad; /* ids of [SEP] and [PAD] */
+    int64_t ends;    /* of `end` and behind it, at most CONFIG_ENDS; -1: none; 0: 1 */
     size_t width;    /* of a head, whose row is before that of heads; the value 0: hidden / heads */
     size_t dropouts[CONFIG_DROPOUTS]; /* the first is noted in checkpoints */
     size_t bits;     /* of weights (config_facts); 0: no such member */
@@ -95,6 +97,7 @@ typedef struct config_facts {
     int64_t *vocab, *positions;
     int64_t *tied;      /* 0: the head has a weight of its own, not tied to the word embedding */
     int64_t *end, *pad; /* NULL: there is none */
+    int64_t ends;       /* ids that end a text from *end on, -1 where there are fewer */
     double *dropouts[CONFIG_DROPOUTS]; /* NULL behind the last */
     /* 8 or 4: weights of products are of so many bits (causal_linear), which no file says; NULL: they
      * cannot be */

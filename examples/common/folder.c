@@ -65,7 +65,7 @@ bool folder_has_bpe(const char *path)
     json = zf_json_read(file, NULL, &(zf_error){ZF_OK, ""});
     model = zf_json_member(json, "model");
     type = zf_json_string(zf_json_member(model, "type"), NULL);
-    is = type ? !strcmp(type, "BPE") : zf_json_member(model, "merges") != NULL;
+    is = type ? strcmp(type, "WordPiece") != 0 : zf_json_member(model, "merges") != NULL;
     zf_json_free(json);
     return is;
 }
@@ -126,6 +126,27 @@ bool folder_texts_write(const folder_texts *t, const char *folder, zf_error *err
 void folder_texts_free(folder_texts *t)
 {
     for (int k = 0; k < FOLDER_FILES; k++) buffer_free(&t->text[k]);
+}
+
+bool folder_generation_ends(const char *folder, int32_t *ids, int room, zf_error *error)
+{
+    char file[FOLDER_PATH];
+    zf_json *json;
+    const zf_json *ends, *v;
+    bool list;
+    snprintf(file, sizeof file, "%s/generation_config.json", folder);
+    if (access(file, F_OK)) return true;
+    if (!(json = zf_json_read(file, NULL, error))) return false;
+    ends = zf_json_member(json, "eos_token_id");
+    list = zf_json_type_of(ends) == ZF_JSON_ARRAY;
+    v = list ? zf_json_first(ends) : zf_json_type_of(ends) > ZF_JSON_NULL ? ends : NULL;
+    for (int k = 0; v && !error->status; v = list ? zf_json_next(v) : NULL, k++) {
+        int64_t id = -1;
+        if (k == room) zf_json_fail(ends, error, "has more than %d ids", room);
+        else if (!zf_json_to_int(v, 0, INT32_MAX, &id, error)) ids[k] = (int32_t)id;
+    }
+    zf_json_free(json);
+    return !error->status;
 }
 
 /* ---------------------------------------------------------------------------------- writing */

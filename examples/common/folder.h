@@ -24,7 +24,8 @@ bool folder_load(zf_program *program, const char *path, bool masters, bool merge
 bool folder_has_vocab(const char *path);
 /* It is a checkpoint, or has model.safetensors or the index of several. */
 bool folder_has_weights(const char *path);
-/* The folder has a tokenizer.json with a BPE model (tokens.h), and no vocab.txt. */
+/* The folder has a tokenizer.json, and no vocab.txt; its model is for tokens.h: BPE, or a kind that is
+ * refused there. */
 bool folder_has_bpe(const char *path);
 /* The files of a tokenizer with a BPE model: tokenizer.json, tokenizer_config.json and perhaps
  * chat_template.jinja. at NULL: a file that is not there. */
@@ -40,6 +41,10 @@ bool folder_texts_write(const folder_texts *, const char *folder, zf_error *erro
 void folder_texts_free(folder_texts *);
 
 bool folder_make(const char *path, zf_error *error); /* if it does not exist */
+
+/* The ids that end a text by the folder's generation_config.json, at most `room`; none where it has
+ * none. False with *error. */
+bool folder_generation_ends(const char *folder, int32_t *ids, int room, zf_error *error);
 
 /* The vocabulary of a folder of either kind, or of a file (bert_vocab_load). `options` override its
  * own; may be NULL. NULL with *error. */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENDS = 4, PROMPTS = 256 };
+enum { ENDS = 2 * CONFIG_ENDS + 2, PROMPTS = 256 };
 
 /* A text that is being generated. */
 typedef struct row {
@@ -30,7 +30,7 @@ typedef struct writer {
     bert_vocab *words; /* one of these two */
     tokens *tokens;
     chat_template chat;
-    const char *stop;   /* a text that ends the answer; NULL: none */
+    option_texts stops; /* texts that end the answer */
     int64_t context;    /* tokens of a text for which there is room */
     int32_t ends[ENDS]; /* tokens that end a text; -1: none */
     int32_t begin;      /* of words: the token before a text */
@@ -112,17 +112,37 @@ static void add_word(const bert_vocab *vocab, row *r, int32_t id)
     buffer_add_text(&r->text, token + 2 * on);
 }
 
-/* Looks for the stop text in the text, which is new from `from` on; removes it and what follows. */
+/* Looks for the first of the stop texts in the text, which is new from `from` on; removes it and what
+ * follows. */
 static void look_for_stop(const writer *w, row *r, size_t from)
 {
-    size_t n = w->stop ? strlen(w->stop) : 0;
-    char *found;
-    if (!n || !r->text.at) return;
-    from = from - r->prompt > n - 1 ? from - (n - 1) : r->prompt;
-    if (!(found = strstr(r->text.at + from, w->stop))) return;
-    r->text.count = (size_t)(found - r->text.at);
-    *found = 0;
+    char *first = NULL;
+    for (int32_t k = 0; k < w->stops.count && r->text.at; k++) {
+        const char *stop = w->stops.at[k];
+        size_t n = strlen(stop);
+        char *found;
+        if (!n) continue;
+        found = strstr(r->text.at + (from - r->prompt > n - 1 ? from - (n - 1) : r->prompt), stop);
+        if (found && (!first || found < first)) first = found;
+    }
+    if (!first) return;
+    r->text.count = (size_t)(first - r->text.at);
+    *first = 0;
     r->done = true;
+}
+
+/* The bytes at the text's end with which a stop text may begin. */
+static size_t may_stop(const writer *w, const row *r)
+{
+    size_t most = 0;
+    for (int32_t s = 0; s < w->stops.count; s++) {
+        size_t n = strlen(w->stops.at[s]);
+        for (size_t k = n ? n - 1 : 0; k > most; k--)
+            if (k <= r->text.count - r->prompt &&
+                !memcmp(r->text.at + r->text.count - k, w->stops.at[s], k))
+                most = k;
+    }
+    return most;
 }
 
 /* Gives a row its next token; a negative `id` ends it. */
@@ -144,15 +164,10 @@ static bool put(writer *w, row *r, int32_t id, zf_error *error)
     return !(r->text.failed || r->ids.failed) || fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
-/* Prints new text, except an end that could become the stop text. */
+/* Prints new text, except an end that could become a stop text. */
 static void show(const writer *w, row *r)
 {
-    size_t n = w->stop ? strlen(w->stop) : 0, end = r->text.count;
-    for (size_t k = n ? n - 1 : 0; k && !r->done; k--) {
-        if (k > end || memcmp(r->text.at + end - k, w->stop, k)) continue;
-        end -= k;
-        break;
-    }
+    size_t end = r->text.count - (r->done ? 0 : may_stop(w, r));
     if (end > r->shown) fwrite(r->text.at + r->shown, 1, end - r->shown, stdout);
     if (end > r->shown) r->shown = end;
     fflush(stdout);
@@ -240,12 +255,18 @@ static bool context_of(const char *load, int64_t positions, int64_t most, writer
     return true;
 }
 
-/* The tokenizer of a folder, and the tokens that end a text. */
-static bool open_tokenizer(writer *w, const char *folder, const char *style, const char *date,
-                           int32_t end, zf_error *error)
+/* The tokens that end a text, as the model's config.json and generation_config.json say. */
+static bool read_ends(writer *w, const config_facts *facts, const char *load, zf_error *error)
 {
     for (int k = 0; k < ENDS; k++) w->ends[k] = -1;
-    w->ends[0] = end;
+    for (int64_t k = 0; k < facts->ends; k++) w->ends[k] = (int32_t)facts->end[k];
+    return folder_generation_ends(load, w->ends + CONFIG_ENDS, CONFIG_ENDS, error);
+}
+
+/* The tokenizer of a folder, and the tokens by which it ends a text. */
+static bool open_tokenizer(writer *w, const char *folder, const char *style, const char *date,
+                           zf_error *error)
+{
     if (!style) style = "none";
     w->framed = strcmp(style, "none");
     if (!folder_has_bpe(folder)) {
@@ -253,7 +274,8 @@ static bool open_tokenizer(writer *w, const char *folder, const char *style, con
             return fail(error, ZF_ERR_ARGUMENT,
                         "--chat needs a tokenizer with a BPE model; %s has none", folder);
         if (!(w->words = folder_vocab(folder, NULL, error))) return false;
-        w->begin = w->ends[0] = end >= 0 ? end : bert_vocab_id(w->words, "[SEP]");
+        if (w->ends[0] < 0) w->ends[0] = bert_vocab_id(w->words, "[SEP]");
+        w->begin = w->ends[0];
         return true;
     }
     if (!(w->tokens = tokens_load(folder, error))) return false;
@@ -263,8 +285,8 @@ static bool open_tokenizer(writer *w, const char *folder, const char *style, con
     if (w->framed && !w->chat.style)
         return fail(error, ZF_ERR_ARGUMENT, "%s has no chat_template: name a style, --chat %s",
                     folder, CHAT_STYLES);
-    if (*w->chat.end) w->ends[1] = tokens_id(w->tokens, w->chat.end);
-    if (w->framed) w->ends[2] = tokens_id(w->tokens, chat_end(&w->chat));
+    if (*w->chat.end) w->ends[ENDS - 1] = tokens_id(w->tokens, w->chat.end);
+    if (w->framed) w->ends[ENDS - 2] = tokens_id(w->tokens, chat_end(&w->chat));
     return true;
 }
 
@@ -306,7 +328,8 @@ static void close_writer(writer *w)
 
 /* What both commands are asked for. */
 typedef struct request {
-    const char *load, *adapter, *tokenizer, *chat, *date, *stop;
+    const char *load, *adapter, *tokenizer, *chat, *date;
+    option_texts stops;
     int64_t most, seed, threads, dtype, weights;
     sampling how;
 } request;
@@ -327,7 +350,8 @@ typedef struct request {
         {"tokens", OPTION_COUNT, "N", &(q).most, 1, 1e6, "maximum number of tokens to write"},     \
         {"date", OPTION_TEXT, "TEXT", &(q).date, 0, 0,                                             \
          "today, in styles of --chat that show it; else \"" CHAT_DATE "\", in llama3.2 today"},    \
-        {"stop", OPTION_TEXT, "TEXT", &(q).stop, 0, 0, "ends before this text"},                   \
+        {"stop", OPTION_TEXTS, "TEXT", &(q).stops, 0, 0,                                           \
+         "ends before this text, or the first of several: --stop A --stop B"},                     \
         {"temperature", OPTION_NUMBER, "X", &(q).how.temperature, 0, 100,                          \
          "0: always the most likely token"},                                                       \
         {"top-k", OPTION_COUNT, "K", &(q).how.top_k, 0, 1e9,                                       \
@@ -356,9 +380,10 @@ static bool open_decoder(writer *w, const request *q, const sample_model *sample
 int causal_generate(const sample_model *sample, int argc, char **argv)
 {
     request q = REQUEST;
-    const char *prompt, *path = NULL;
+    const char *prompt, *path = NULL, *named = NULL;
     const option_row rows[] = {
         REQUEST_ROWS(q),
+        {"prompt", OPTION_TEXT, "TEXT", &named, 0, 0, "the text to continue, as without --prompt"},
         {"prompts", OPTION_TEXT, "FILE", &path, 0, 0, "prompts, one a line, that go on together"},
         {"chat", OPTION_TEXT, "STYLE|auto", &q.chat, 0, 0,
          "the prompt is a user's message, written in this style, or as the tokenizer's\n"
@@ -375,13 +400,15 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
                          &status))
         return status;
     if (!q.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    if (prompt && path) return command_usage_error(argv, "--prompts is instead of a prompt");
+    if ((prompt != NULL) + (named != NULL) + (path != NULL) > 1)
+        return command_usage_error(argv, "a prompt, --prompt and --prompts exclude one another");
+    if (named) prompt = named;
     if (!(w = calloc(1, sizeof *w))) return command_error("out of memory");
-    w->stop = q.stop;
+    w->stops = q.stops;
     good = session_config(sample, q.load, &config, &error) &&
            config_set_weights(sample->config, &config, q.weights, &error) &&
-           open_tokenizer(w, q.tokenizer ? q.tokenizer : q.load, q.chat, q.date,
-                          (int32_t)*facts.end, &error) &&
+           read_ends(w, &facts, q.load, &error) &&
+           open_tokenizer(w, q.tokenizer ? q.tokenizer : q.load, q.chat, q.date, &error) &&
            begin_rows(w, prompt, path, &error) &&
            context_of(q.load, *facts.positions, q.most, w, &error);
     if (good) {
@@ -527,11 +554,11 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
     if (!strcmp(c.q.chat, "none"))
         return command_usage_error(argv, "messages need a style: --chat auto, or its name");
     if (!(w = c.w = calloc(1, sizeof *w))) return command_error("out of memory");
-    w->stop = c.q.stop, w->count = 1;
+    w->stops = c.q.stops, w->count = 1;
     good = session_config(sample, c.q.load, &config, &error) &&
            config_set_weights(sample->config, &config, c.q.weights, &error) &&
-           open_tokenizer(w, c.q.tokenizer ? c.q.tokenizer : c.q.load, c.q.chat, c.q.date,
-                          (int32_t)*facts.end, &error);
+           read_ends(w, &facts, c.q.load, &error) &&
+           open_tokenizer(w, c.q.tokenizer ? c.q.tokenizer : c.q.load, c.q.chat, c.q.date, &error);
     w->context = context < *facts.positions ? context : *facts.positions;
     if (good) {
         good = open_decoder(w, &c.q, sample, &config, CHAT_CHUNK, &error) &&

@@ -45,6 +45,12 @@ static bool set(const option_row *row, const char *text, char *error, int size)
         *(const char **)row->to = text;
         return true;
     }
+    if (option_kind_of(row) == OPTION_TEXTS) {
+        option_texts *all = row->to;
+        if (all->count < OPTION_TIMES) return all->at[all->count++] = text, true;
+        snprintf(error, (size_t)size, "--%s is given more than %d times", row->name, OPTION_TIMES);
+        return false;
+    }
     if (option_kind_of(row) == OPTION_CHOICE) {
         int64_t index = choice(row->value, text);
         if (index >= 0) *(int64_t *)row->to = index;
@@ -135,6 +141,9 @@ const char *option_text(char text[OPTION_VALUE], const option_row *row)
         said = *(const char **)row->to;
         snprintf(text, OPTION_VALUE, "%s", said ? said : "not given");
         break;
+    case OPTION_TEXTS:
+        snprintf(text, OPTION_VALUE, "%d", (int)((const option_texts *)row->to)->count);
+        break;
     case OPTION_FLAG:
         snprintf(text, OPTION_VALUE, "%s", *(bool *)row->to ? "given" : "not given");
         break;
@@ -162,7 +171,8 @@ void options_print(FILE *out, const option_row *rows)
                 strlen(left) > 33 ? "\n                                    " : "", rows->help);
         if (option_kind_of(rows) == OPTION_TEXT && *(const char **)rows->to)
             fprintf(out, " [%s]", *(const char **)rows->to);
-        if (option_kind_of(rows) != OPTION_TEXT && option_kind_of(rows) != OPTION_FLAG)
+        if (option_kind_of(rows) != OPTION_TEXT && option_kind_of(rows) != OPTION_FLAG &&
+            option_kind_of(rows) != OPTION_TEXTS)
             fprintf(out, " [%s]", option_text(value, rows));
         fprintf(out, "\n");
     }

@@ -11,8 +11,16 @@ typedef enum option_kind {
     OPTION_COUNT,
     OPTION_NUMBER,
     OPTION_FLAG,
-    OPTION_CHOICE
+    OPTION_CHOICE,
+    OPTION_TEXTS /* may be given several times */
 } option_kind;
+
+/* The values of an option that may be given several times. */
+enum { OPTION_TIMES = 16 };
+typedef struct option_texts {
+    const char *at[OPTION_TIMES];
+    int32_t count;
+} option_texts;
 
 /* What a run of training does with an option, combined with its kind by |. */
 enum {
@@ -27,7 +35,8 @@ typedef struct option_row {
     const char *name; /* without dashes */
     int kind;         /* an option_kind, and what a run does with it */
     const char *value; /* the value's name in --help; for a choice: "a|b|c" */
-    void *to;          /* const char *, int64_t, double, bool; for a choice int64_t, the index */
+    /* const char *, int64_t, double, bool, option_texts; for a choice int64_t, the index */
+    void *to;
     double least, most;
     const char *help;
 } option_row;

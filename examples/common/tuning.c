@@ -117,6 +117,22 @@ static bool take_chat(reader *r, const chat_message *m, size_t count)
     return take_text(r, spans, answers, 0, -1);
 }
 
+/* Checks that a chat, or a message of it, has no member that templates write and styles do not. */
+static bool check_members(reader *r, const zf_json *object)
+{
+    static const char *const names[] = {"tools",     "functions",     "documents",
+                                        "tool_calls", "function_call", "reasoning_content",
+                                        "chat_template_kwargs"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        const zf_json *v = zf_json_member(object, names[k]);
+        if (zf_json_type_of(v) < ZF_JSON_STRING || !zf_json_length(v)) continue;
+        zf_json_fail(v, r->error, "is not supported: chats are written without tools, documents and "
+                                  "options of their template, and thoughts are a part of content");
+        return false;
+    }
+    return true;
+}
+
 static const char *text_of(reader *r, const zf_json *object, const char *key, size_t *bytes)
 {
     const zf_json *v = zf_json_require(object, key, r->error);
@@ -160,7 +176,9 @@ static bool read_messages(reader *r, const zf_json *all)
             return zf_json_fail(all, r->error, "has more than %d messages", MESSAGES), false;
         if (zf_json_to_string(role, &word, r->error) || !word) return false;
         if ((k = chat_role_of(word)) < 0)
-            return zf_json_expected(role, r->error, "system, user or assistant"), false;
+            return zf_json_expected(role, r->error, "system, user or assistant (tools are not "
+                                                    "supported)"), false;
+        if (!check_members(r, v)) return false;
         m[count].role = (chat_role)k;
         m[count].text = text_of(r, v, "content", &m[count].bytes);
         if (r->error->status) return false;
@@ -177,7 +195,8 @@ static bool read_line(reader *r, const char *line, size_t bytes)
         good = (zf_json_expected(v, r->error, "an object"), false);
     else if (good && !messages && !zf_json_member(v, "prompt"))
         good = (zf_json_fail(v, r->error, "has neither messages nor a prompt"), false);
-    else if (good) good = messages ? read_messages(r, messages) : read_pair(r, v);
+    else if (good && messages) good = check_members(r, v) && read_messages(r, messages);
+    else if (good) good = read_pair(r, v);
     zf_json_free(v);
     return good;
 }

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PATH = 1024 };
+enum { PATH = 1024, SPAN = 4096 /* values that are read at a time */ };
 
 /* An open file. */
 typedef struct shard {
@@ -222,28 +222,39 @@ static const zf_safetensors_entry *entry_of(const weights *w, int32_t index)
     return zf_safetensors_at(w->shards[x->shard].file, x->at);
 }
 
-/* All values as f32, which the caller frees; NULL with *error. */
-static float *read_values(weights *w, int32_t index, zf_error *error)
+/* Values first..first + count - 1, at most SPAN, as f32. */
+static bool read_span(weights *w, int32_t index, size_t first, size_t count, float *values,
+                      zf_error *error)
 {
     const zf_safetensors_entry *e = entry_of(w, index);
     const shard *from = &w->shards[w->items[index].shard];
-    size_t count = (size_t)zf_shape_count(e->shape);
-    void *data;
-    float *values;
+    double data[SPAN]; /* wide enough for each dtype */
+    size_t size;
     if (!e->readable || e->dtype > ZF_F64) {
         fail_with(error, ZF_ERR_DTYPE, "%s: %s is %s; F32, F64, BF16 or F16 is needed", from->path,
                   e->name, e->dtype_name);
+        return false;
+    }
+    size = zf_dtype_size(e->dtype);
+    if (zf_safetensors_read_range(from->file, w->items[index].at, first * size, data, count * size,
+                                  error))
+        return false;
+    zf_convert(values, ZF_F32, data, e->dtype, count);
+    return true;
+}
+
+/* All values as f32, which the caller frees; NULL with *error. */
+static float *read_values(weights *w, int32_t index, zf_error *error)
+{
+    size_t count = (size_t)zf_shape_count(entry_of(w, index)->shape), at = 0;
+    float *values = malloc((count + 1) * sizeof *values);
+    if (!values) {
+        no_memory(error);
         return NULL;
     }
-    data = malloc(e->bytes + 1);
-    values = malloc((count + 1) * sizeof *values);
-    if (!data || !values) no_memory(error);
-    else if (!zf_safetensors_read(from->file, w->items[index].at, data, e->bytes, error)) {
-        zf_convert(values, ZF_F32, data, e->dtype, count);
-        free(data);
-        return values;
-    }
-    free(data);
+    for (; at < count; at += SPAN)
+        if (!read_span(w, index, at, count - at < SPAN ? count - at : SPAN, values + at, error)) break;
+    if (at >= count) return values;
     free(values);
     return NULL;
 }
@@ -264,17 +275,20 @@ float *weights_take(weights *w, int32_t index, zf_shape shape, zf_error *error)
 bool weights_equal(weights *w, int32_t a, int32_t b, zf_error *error)
 {
     const zf_safetensors_entry *x, *y;
-    float *left = NULL, *right = NULL;
-    bool equal;
+    float left[SPAN], right[SPAN];
+    size_t count;
+    bool equal = true;
     if (a < 0 || b < 0) return true;
     x = entry_of(w, a), y = entry_of(w, b);
     if (x->shape.rank != y->shape.rank ||
         memcmp(x->shape.dims, y->shape.dims, (size_t)x->shape.rank * sizeof *x->shape.dims))
         return false;
-    equal = (left = read_values(w, a, error)) != NULL && (right = read_values(w, b, error)) != NULL;
-    equal = equal && !memcmp(left, right, (size_t)zf_shape_count(x->shape) * sizeof *left);
-    free(left);
-    free(right);
+    count = (size_t)zf_shape_count(x->shape);
+    for (size_t at = 0; at < count && equal; at += SPAN) {
+        const size_t n = count - at < SPAN ? count - at : SPAN;
+        equal = read_span(w, a, at, n, left, error) && read_span(w, b, at, n, right, error) &&
+                !memcmp(left, right, n * sizeof *left);
+    }
     return equal;
 }
 
@@ -331,12 +345,13 @@ zf_status weights_put(zf_program *p, zf_tensor param, const float *values, zf_er
     zf_tensor master = master_of(param);
     const zf_quantize_desc blocks = zf_param_blocks(param);
     const size_t count = (size_t)zf_shape_count(zf_param_shape(param));
-    void *rounded = malloc(zf_tensor_bytes(param) + 1);
+    const bool as_it_is = zf_tensor_dtype(param) == ZF_F32;
+    void *rounded = as_it_is ? NULL : malloc(zf_tensor_bytes(param) + 1);
     zf_status status;
-    if (!rounded) return no_memory(error);
+    if (!as_it_is && !rounded) return no_memory(error);
     if (blocks.bits) zf_quantize_values(rounded, values, count, &blocks);
-    else zf_convert(rounded, zf_tensor_dtype(param), values, ZF_F32, count);
-    status = zf_write(p, param, rounded, zf_tensor_bytes(param));
+    else if (!as_it_is) zf_convert(rounded, zf_tensor_dtype(param), values, ZF_F32, count);
+    status = zf_write(p, param, as_it_is ? values : rounded, zf_tensor_bytes(param));
     if (!status && zf_valid(master)) status = zf_write(p, master, values, zf_tensor_bytes(master));
     free(rounded);
     return status ? fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;

@@ -265,6 +265,7 @@ static const config_table members = {
     .intermediate = AT(intermediate),
     .tied = AT(tied),
     .end = AT(ends),
+    .ends = LLM_ENDS,
     .pad = AT(pad),
     .width = AT(width),
     .dropouts = {AT(attention_dropout)},

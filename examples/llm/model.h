@@ -14,7 +14,7 @@ typedef enum llm_family {
     LLM_QWEN3
 } llm_family;
 
-enum { LLM_ENDS = 8, LLM_LAYERS = 1024 /* of a model with windows, at most */ };
+enum { LLM_ENDS = CONFIG_ENDS, LLM_LAYERS = 1024 /* of a model with windows, at most */ };
 
 typedef struct llm_config {
     int64_t vocab, positions, hidden, layers, intermediate;

@@ -24,9 +24,9 @@ static const struct {
 } zfi_fit_kinds[] = {{"optimizer", offsetof(zf_offload_desc, optimizer), ZF_DISK},
                      {"parameters", offsetof(zf_offload_desc, parameters), ZF_DISK},
                      {"gradients", offsetof(zf_offload_desc, gradients), ZF_HOST},
-                     {"activations", offsetof(zf_offload_desc, activations), ZF_HOST}};
+                     {"activations", offsetof(zf_offload_desc, activations), ZF_DISK}};
 
-enum { ZFI_FIT_KINDS = ZFI_COUNT(zfi_fit_kinds), ZFI_FIT_STATES = 3 * 3 * 2 * 2 * 2 };
+enum { ZFI_FIT_KINDS = ZFI_COUNT(zfi_fit_kinds), ZFI_FIT_STATES = 3 * 3 * 2 * 3 * 2 };
 
 static zf_space *zfi_space_of_kind(zf_offload_desc *d, int kind)
 {

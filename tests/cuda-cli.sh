@@ -57,7 +57,7 @@ mkdir "$work/disk"
 unclipped() { trains unclipped --device cuda --clip 0; }
 check 'without clipping' unclipped
 check 'all in host memory and on a disk: the same bits' offloaded unclipped --clip 0 \
-    --offload optimizer=disk,parameters=disk,gradients=host --offload-dir "$work/disk"
+    --offload optimizer=disk,parameters=disk,gradients=host,activations=disk --offload-dir "$work/disk"
 fitted() {
     trains fitted --device cuda --memory 2M && grep -q '^within 2M: .*=host' "$work/out"
 }

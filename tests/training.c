@@ -552,6 +552,13 @@ TEST_ONCE(passes_fit_one_memory)
     OK(t, zf_graph_status(g), zf_graph_error(g));
     CHECK(t, memory_of(&plan) <= d.fit.memory && choice.offload.optimizer != ZF_HOST &&
                  choice.offload.parameters != ZF_HOST);
+    d.offload = (zf_offload_desc){.optimizer = ZF_DISK, .parameters = ZF_DISK, .activations = ZF_DISK};
+    d.fit.memory = 1 << 30;
+    if (!(g = deep_step(t, &d, &plan, &e))) return;
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    CHECK(t, choice.tried == 1 && choice.bytes[ZF_DISK] == plan.spaces[ZF_DISK].peak_bytes);
+    zf_choice_text(&choice, text, sizeof text);
+    CHECK_TEXT(t, text, "optimizer=disk,parameters=disk,activations=disk");
     choice = (zf_choice){.offload = {.optimizer = ZF_DISK, .parameters = ZF_HOST},
                          .recompute = {.mode = ZF_RECOMPUTE_LAYERS}};
     CHECK(t, zf_choice_text(&choice, text, sizeof text) == strlen(text));

@@ -329,6 +329,9 @@ static zf_status zfi_cpu_assign(const zf_launch *l)
     return ZF_OK;
 }
 
+/* Of the value that is read, and of the state that is written. */
+static double zfi_bytes_assign(const zf_launch *l) { return 2 * (double)zfi_array_bytes(&l->args[1]); }
+
 static int32_t zfi_views_first(const zf_graph *g, const zfi_node *node, int64_t *at)
 {
     (void)g, (void)node, (void)at;
@@ -476,6 +479,8 @@ static zf_status zfi_infer_adam_drift(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "operand 0 must be a param or a bucket, not the result of %s",
                               c->graph->records[op]->name);
+    if (c->args[0]->dtype == ZF_F64)
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0 must be f32, bf16 or f16");
     status = zfi_infer_beside(c, 1, "the sum of updates", ZF_F32, true);
     if (!status) status = zfi_infer_beside(c, 2, "the variance", ZF_F32, true);
     if (!status) status = zfi_infer_master(c, 3);
@@ -483,15 +488,33 @@ static zf_status zfi_infer_adam_drift(zfi_infer *c)
     return status ? status : zfi_infer_like(c, 0);
 }
 
+/* y = p - u / (sqrt(v) + eps), or p where v is 0 */
+ZFI_BODY void zfi_drift_run_body(zfi_isa isa, float *y, const float *p, const float *u,
+                                 const float *v, float eps, int64_t n)
+{
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n; i++)
+        y[i] = p[i] - zfi_pick(isa, v[i] == 0, 0, u[i] / (sqrtf(v[i]) + eps));
+}
+ZFI_KERNEL(zfi_drift_run,
+           (float *y, const float *p, const float *u, const float *v, float eps, int64_t n),
+           (y, p, u, v, eps, n))
+
 /* Elements [first, last), in f32 by both kernels. */
 static void zfi_drift_elements(const zf_launch *l, int64_t first, int64_t last)
 {
-    const zf_array *p = zfi_weights(l, 3);
-    const float *u = l->args[1].data, *v = l->args[2].data;
-    const float eps = (float)ZF_FLOAT(l, adam_drift, eps);
-    for (int64_t i = first; i < last; i++) {
-        const float by = v[i] == 0 ? 0 : u[i] / (sqrtf(v[i]) + eps);
-        zfi_set(&l->out, i, (float)zfi_get(p, i) - by);
+    const int32_t weights = (int32_t)(zfi_weights(l, 3) - l->args);
+    const zfi_isa isa = zfi_cpu_of(l)->isa;
+    for (int64_t at = first, n; at < last; at += n) {
+        const bool direct = l->out.dtype == ZF_F32;
+        float of_p[ZFI_CONVERT_RUN], of_y[ZFI_CONVERT_RUN],
+            *y = direct ? (float *)l->out.data + at : of_y;
+        n = zfi_min(last - at, ZFI_CONVERT_RUN);
+        zfi_drift_run(isa, y, zfi_update_floats(l, weights, at, n, of_p),
+                      (const float *)l->args[1].data + at, (const float *)l->args[2].data + at,
+                      (float)ZF_FLOAT(l, adam_drift, eps), n);
+        if (!direct)
+            zfi_narrow(isa, zfi_element_of(l->out.data, l->out.dtype, at), l->out.dtype, y, n);
     }
 }
 
@@ -514,7 +537,7 @@ ZFI_OPERATOR(sign_expand, .infer = zfi_infer_sign_expand, .cpu = zfi_cpu_sign_ex
 ZFI_OPERATOR(momentum, .infer = zfi_infer_momentum, .cpu = zfi_cpu_momentum,
              .traits = ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(assign, .infer = zfi_infer_assign, .cpu = zfi_cpu_assign, .views = zfi_views_first,
-             .writes = zfi_writes_first, .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES)
+             .writes = zfi_writes_first, .bytes = zfi_bytes_assign, .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES)
 ZFI_OPERATOR(adam_apply, .infer = zfi_infer_adam_apply, .grad = zfi_grad_none,
              .cpu = zfi_cpu_adam_apply, .writes = zfi_writes_adam_apply,
              .master = zfi_master_adam_apply, .bytes = zfi_bytes_update, .rate = 3, .beside = 4,

@@ -110,9 +110,9 @@ static bool zfi_works(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     if (zfi_has(g, id, ZF_OP_LEAF) || node->op == ZF_OP_saved || node->held) return false;
-    if (zfi_has(g, id, ZF_OP_EFFECT)) return zfi_has(g, id, ZF_OP_MUTATES);
-    return zfi_has(g, id, ZF_OP_COLLECTIVE) || node->op == ZF_OP_copy ||
-           !(zfi_lies_in_operand(g, node) || zfi_is_joined(g, node));
+    if (zfi_has(g, id, ZF_OP_MUTATES | ZF_OP_COLLECTIVE)) return true; /* into an operand, too */
+    return !zfi_has(g, id, ZF_OP_EFFECT) && !zfi_lies_in_operand(g, node) &&
+           !zfi_is_joined(g, node);
 }
 
 /* FLOPs of the products of a node (a multiply-add is two), and the bytes that it reads and

@@ -27,22 +27,26 @@ static zf_zero_one_adam_desc zfi_zero_one_adam_resolved(const zf_zero_one_adam_d
 }
 
 /* Refreshes come with distances 1, var_update_scaler times, then 2, 4, ..., up to var_freeze_step.
- * Behind it, local_step_scaler steps have intervals of 1, as many of 2, 4, ... local_step_clipper;
- * each interval ends with an average. */
+ * Behind it come intervals, each of which ends with an average: of 1 step in the first
+ * local_step_scaler steps, of 2 in as many, of 4, ... local_step_clipper. An interval has the length
+ * that holds where it begins. */
 static int32_t zfi_zero_one_adam_at(const zf_zero_one_adam_desc *desc, int64_t step)
 {
     const zf_zero_one_adam_desc d = zfi_zero_one_adam_resolved(desc);
-    int64_t at = 1, distance = 1, segment, offset, interval = 1;
+    int64_t at = 1, distance = 1, offset, begin = 0, end, interval = 1;
     if (step <= d.var_freeze_step) {
         while (step - at >= distance * d.var_update_scaler)
             at += distance * d.var_update_scaler, distance *= 2;
         return (step - at) % distance ? ZFI_SYNC : ZFI_REFRESH;
     }
-    segment = (step - d.var_freeze_step - 1) / d.local_step_scaler;
-    offset = (step - d.var_freeze_step - 1) % d.local_step_scaler;
-    for (int64_t k = 0; k < segment && interval < d.local_step_clipper; k++) interval *= 2;
-    if (interval > d.local_step_clipper) interval = d.local_step_clipper;
-    return (offset + 1) % interval && offset + 1 < d.local_step_scaler ? ZFI_LOCAL : ZFI_SYNC;
+    offset = step - d.var_freeze_step - 1;
+    for (int64_t k = 1; interval < d.local_step_clipper; k++) {
+        const int64_t after = zfi_max(k * d.local_step_scaler - begin, 0);
+        end = begin + (after + interval - 1) / interval * interval;
+        if (offset < end) break;
+        begin = end, interval = zfi_min(2 * interval, d.local_step_clipper);
+    }
+    return (offset - begin + 1) % interval ? ZFI_LOCAL : ZFI_SYNC;
 }
 
 /* The state of that name, which is made if there is none. */

@@ -179,6 +179,24 @@ TEST(estimate_of_one_link)
     CHECK(t, is_estimated(t, text, &fast, &want));
 }
 
+/* What is written into a state or a sum takes time, though the result is no value of its own: a state
+ * takes 4096 bytes that are read; 136 bytes are added to a sum of 256, which is read and written. */
+TEST(estimate_of_what_is_written)
+{
+    static const char text[] = "%1 = state \"m\" : f32[1024]\n"
+                               "%2 = input \"x\" : f32[1024]\n"
+                               "%3 = input \"q\" : u8[136]\n"
+                               "%4 = accumulator : f32[64]\n"
+                               "%5 = dequantize_sum %3, %4 {bits=8 block=64 parts=2} : f32[64]\n"
+                               "     output %5 \"y\"\n"
+                               "     update:\n"
+                               "%6 = assign %1, %2 : f32[1024]\n";
+    const double bytes = 2 * 4096 + 136 + 256 + 256;
+    const expected want = {.busy = {[ZF_RESOURCE_COMPUTE] = bytes},
+                           .exposed = {[ZF_RESOURCE_COMPUTE] = bytes}};
+    CHECK(t, is_estimated(t, text, &hand, &want));
+}
+
 /* Every stage with and without prefetch and offload: the sum of what is exposed is the step, nothing
  * is more exposed than it is busy, all of it without prefetch; what links move takes what the
  * table says. */

@@ -857,7 +857,7 @@ ZF_API zf_status zf_onebit_lamb(zf_graph *graph, zf_tensor lr, const zf_onebit_l
  *
  * The first step is a refresh; the distance to the next is 1, var_update_scaler times, then as often
  * 2, 4, ..., until var_freeze_step. Between these are syncs, and behind it every interval of
- * steps ends with one: local_step_scaler steps of intervals of 1, as many of 2, 4, ... up to
+ * steps ends with one: those that begin in local_step_scaler steps have 1, in as many 2, 4, ... up to
  * local_step_clipper. In an interval each rank computes with p - u_r / (sqrt(v) + eps), a value of
  * the step; p itself, m and v stay equal on all ranks, and are what checkpoints and evaluation have.
  * Weight decay is that of p, with the sum of the interval's rates, at its end. As in the paper m and
@@ -1018,8 +1018,13 @@ typedef struct zf_zero_desc {
      * with a non-finite number keeps its e. Before step 1 and every loco_reset steps, and after a
      * step that failed or began anew, e is 0. A checkpoint of another number of ranks or nodes gives
      * each an equal part of the sum of e; e is 0 where it has none, and is left out where the new
-     * run has none. So bits depend on how a batch is split into ranks and micro-batches. Not with a
-     * loss scale or zf_tile.
+     * run has none. So bits depend on how a batch is split into ranks and micro-batches. With a loss
+     * scale e is that of gradients without it, and is 0 behind a step that was skipped. Not with
+     * zf_tile.
+     *
+     * With loco_bits=8 e is kept in records of 8 bits (zf_quantize_desc), in blocks as the gradients
+     * and with scales of f32: a byte of each element and a scale of each block. e is then 0 after a
+     * checkpoint of another number of ranks or nodes, of another quantized_block or other bits.
      *
      * The paper keeps e in 8 bits. DeepSpeed (0.16; later releases have removed it) does so too, and
      * computes it in f16; it has it for stage 3 on several nodes alone; it sends gradients of one
@@ -1028,6 +1033,7 @@ typedef struct zf_zero_desc {
     bool loco;
     double loco_beta;   /* in [0, 1); 0: 0.8; ZF_ZERO: 0, which loses nothing */
     int64_t loco_reset; /* 0: 1024; -1: never */
+    int32_t loco_bits;  /* 32 or 8, of an element of e; 0: 32 */
     int32_t quantized_block;  /* as zf_quantize_desc.block; shards are padded to it; 0: 256 */
     zf_dtype quantized_scale; /* as zf_quantize_desc.scale */
     /* Maximum bytes of a bucket, which ends where a scope ends; 0: the size of the largest numbered
@@ -2357,7 +2363,7 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(all_reduce, 1, 2, A(all_reduce, world, i) A(all_reduce, over, e(all|node|local)))            \
     X(all_to_all, 1, 1, A(all_to_all, world, i) A(all_to_all, over, e(all|node|local)))            \
     X(bcast, 1, 1, A(bcast, world, i) A(bcast, over, e(all|node|local)) A(bcast, root, i))         \
-    X(quantize_feedback, 2, 2, A(quantize_feedback, bits, i) A(quantize_feedback, block, i)        \
+    X(quantize_feedback, 2, 5, A(quantize_feedback, bits, i) A(quantize_feedback, block, i)        \
       A(quantize_feedback, scale, d) A(quantize_feedback, beta, f)                                 \
       A(quantize_feedback, reset, i))                                                              \
     X(dequantize_sum, 1, 2, A(dequantize_sum, bits, i) A(dequantize_sum, block, i)                 \
@@ -2980,9 +2986,9 @@ ZFI_PLAIN_BEGINS
 #include "ops/loss.c"
 #include "ops/bucket.c"
 #include "ops/collective.c"
+#include "ops/scaler.c"
 #include "ops/quantize.c"
 #include "ops/copy.c"
-#include "ops/scaler.c"
 #include "ops/update.c"
 #include "ops/lion.c"
 #include "ops/sign.c"

@@ -3,31 +3,36 @@
  *
  *     build/bench/quantize [--threads N] [--rounds N] [--block N] [--isa NAME]
  *
- * Of 64 MiB of f32 or 32 MiB of bf16, which no cache holds; the best of the rounds, each with the
- * best instruction set or --isa. On a busy machine run it under `chrt -f 1`. */
+ * Of 64 MiB of f32 or 32 MiB of bf16, which no cache holds, each with the best instruction set or
+ * --isa. A round runs the operator once between two copies; rates and shares are medians of the
+ * rounds. On a busy machine run it under `chrt -f 1`. */
 #define _POSIX_C_SOURCE 200809L
 #define ZEROFLOW_IMPLEMENTATION
 #include "../zeroflow.h"
 #include "figures.h"
 
-enum { COUNT = 16 << 20, PARTS = 4 };
+enum { COUNT = 16 << 20, PARTS = 4, ROUNDS = 1000 };
+
+static float *spare[2];
 
 static const struct row {
     const char *name;
     zf_op op;
     int bits;
     zf_dtype floats;
-} rows[] = {{"quantize 8, f32", ZF_OP_quantize, 8, ZF_F32},
-            {"quantize 8, bf16", ZF_OP_quantize, 8, ZF_BF16},
-            {"quantize 4, f32", ZF_OP_quantize, 4, ZF_F32},
-            {"quantize 4, bf16", ZF_OP_quantize, 4, ZF_BF16},
-            {"with errors 4, f32", ZF_OP_quantize_feedback, 4, ZF_F32},
-            {"with errors 4, bf16", ZF_OP_quantize_feedback, 4, ZF_BF16},
-            {"dequantize 8, f32", ZF_OP_dequantize, 8, ZF_F32},
-            {"dequantize 8, bf16", ZF_OP_dequantize, 8, ZF_BF16},
-            {"dequantize 4, f32", ZF_OP_dequantize, 4, ZF_F32},
-            {"dequantize 4, bf16", ZF_OP_dequantize, 4, ZF_BF16},
-            {"sum of 4 parts, f32", ZF_OP_dequantize_sum, 4, ZF_F32}};
+    bool kept8; /* errors are records of 8 bits */
+} rows[] = {{"quantize 8, f32", ZF_OP_quantize, 8, ZF_F32, false},
+            {"quantize 8, bf16", ZF_OP_quantize, 8, ZF_BF16, false},
+            {"quantize 4, f32", ZF_OP_quantize, 4, ZF_F32, false},
+            {"quantize 4, bf16", ZF_OP_quantize, 4, ZF_BF16, false},
+            {"with errors 4, f32", ZF_OP_quantize_feedback, 4, ZF_F32, false},
+            {"with errors 4, bf16", ZF_OP_quantize_feedback, 4, ZF_BF16, false},
+            {"of 8 bits, 4, bf16", ZF_OP_quantize_feedback, 4, ZF_BF16, true},
+            {"dequantize 8, f32", ZF_OP_dequantize, 8, ZF_F32, false},
+            {"dequantize 8, bf16", ZF_OP_dequantize, 8, ZF_BF16, false},
+            {"dequantize 4, f32", ZF_OP_dequantize, 4, ZF_F32, false},
+            {"dequantize 4, bf16", ZF_OP_dequantize, 4, ZF_BF16, false},
+            {"sum of 4 parts, f32", ZF_OP_dequantize_sum, 4, ZF_F32, false}};
 
 static void fill(zf_dtype dtype, void *floats, float *aside)
 {
@@ -35,24 +40,18 @@ static void fill(zf_dtype dtype, void *floats, float *aside)
     zfi_narrow(zfi_isa_best(), floats, dtype, aside, COUNT);
 }
 
-static double copy_rate(zf_backend *cpu, int rounds, void *to, const void *from)
+static double seconds_of_copy(zf_backend *cpu, void *to, const void *from)
 {
-    double least = 1e9;
-    zf_launch l = {.op = ZF_OP_pack, .backend = cpu->self};
-    for (int r = 0; r < rounds; r++) {
-        const double start = bench_now();
-        double time;
-        zfi_move_bytes(&l, to, from, 4 * (int64_t)COUNT);
-        time = bench_now() - start;
-        if (time < least) least = time;
-    }
-    return 8.0 * COUNT / least;
+    const zf_launch l = {.op = ZF_OP_pack, .backend = cpu->self};
+    const double start = bench_now();
+    zfi_move_bytes(&l, to, from, 4 * (int64_t)COUNT);
+    return bench_now() - start;
 }
 
 /* The launch of a row: floats, perhaps errors, and records are the arrays of its operands and its
- * result. */
+ * result. *share: of the copy's rate. */
 static double rate(const struct row *row, zf_backend *cpu, int rounds, int64_t block, void *floats,
-                   float *errors, void *quantised)
+                   float *errors, void *quantised, double *share)
 {
     const bool kept = row->op == ZF_OP_quantize_feedback, forth = kept || row->op == ZF_OP_quantize,
                sum = row->op == ZF_OP_dequantize_sum;
@@ -60,9 +59,12 @@ static double rate(const struct row *row, zf_backend *cpu, int rounds, int64_t b
         {.i = row->bits}, {.i = block}, {.i = ZF_F32}, {.i = kept ? 0 : row->floats}, {.i = PARTS}};
     const zfi_blocks b = zfi_blocks_of(attributes);
     const zf_run run = {.world = 1};
+    const zf_dtype of_errors = row->kept8 ? ZF_U8 : ZF_F32;
     const zf_array wide = {floats, row->floats, ZF_SHAPE(sum ? COUNT / PARTS : COUNT)},
                    narrow = {quantised, ZF_U8, ZF_SHAPE(COUNT / block * b.record)},
-                   args[2] = {forth ? wide : narrow, {errors, ZF_F32, ZF_SHAPE(COUNT)}};
+                   args[2] = {forth ? wide : narrow,
+                              {errors, of_errors,
+                               ZF_SHAPE(zfi_errors_count(of_errors, COUNT, block))}};
     zf_launch l = {.op = row->op,
                    .arg_count = 1 + kept,
                    .args = args,
@@ -70,20 +72,25 @@ static double rate(const struct row *row, zf_backend *cpu, int rounds, int64_t b
                    .attributes = attributes,
                    .run = &run,
                    .backend = cpu->self};
-    double least = 1e9;
-    for (int r = 0; r < rounds; r++) {
-        const double start = bench_now();
-        double time;
+    const double bytes = (double)(zfi_array_bytes(&wide) + zfi_array_bytes(&narrow) +
+                                  kept * 2 * zfi_array_bytes(&args[1]));
+    double rates[ROUNDS], shares[ROUNDS], copy, time;
+    memset(errors, 0, 4 * (size_t)COUNT);
+    for (int r = -1; r < rounds; r++) { /* the first one warms up */
+        copy = seconds_of_copy(cpu, spare[0], spare[1]);
+        time = bench_now();
         if (kept    ? zfi_cpu_quantize_feedback(&l)
             : forth ? zfi_cpu_quantize(&l)
                     : zfi_cpu_dequantize(&l))
             return 0;
-        time = bench_now() - start;
-        if (time < least) least = time;
+        time = bench_now() - time;
+        copy = (copy + seconds_of_copy(cpu, spare[0], spare[1])) / 2;
+        if (r < 0) continue;
+        rates[r] = bytes / time;
+        shares[r] = rates[r] / (8.0 * COUNT / copy);
     }
-    return (double)(zfi_array_bytes(&wide) + zfi_array_bytes(&narrow) +
-                    kept * 2 * zfi_array_bytes(&args[1])) /
-           least;
+    *share = bench_median(shares, rounds);
+    return bench_median(rates, rounds);
 }
 
 int main(int argc, char **argv)
@@ -95,30 +102,32 @@ int main(int argc, char **argv)
     zf_backend *cpu;
     float *floats = malloc(4 * (size_t)COUNT), *copy = malloc(4 * (size_t)COUNT),
           *errors = calloc(COUNT, sizeof *errors);
-    double whole;
+    double times[ROUNDS];
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--threads")) threads = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--rounds")) rounds = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--block")) block = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--isa")) isa = argv[i + 1];
     }
+    if (rounds < 1 || rounds > ROUNDS) rounds = 10;
+    for (int k = 0; k < 2; k++) spare[k] = calloc(COUNT, sizeof *spare[k]);
     if (block < 64 || block > 2048 || 2048 % block) block = 256;
     cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = threads, .isa = isa}, &error);
-    if (!cpu || !floats || !copy || !errors) {
+    if (!cpu || !floats || !copy || !errors || !spare[0] || !spare[1]) {
         fprintf(stderr, "quantize: %s\n", cpu ? "out of memory" : error.text);
         return 1;
     }
     fill(ZF_F32, floats, copy);
-    whole = copy_rate(cpu, rounds, copy, floats);
+    for (int r = 0; r < rounds; r++) times[r] = seconds_of_copy(cpu, spare[0], spare[1]);
     printf("%d threads, blocks of %d, scales of f32\n%-20s %6.2f GB/s\n", threads, (int)block,
-           "copy", 1e-9 * whole);
+           "copy", 8e-9 * COUNT / bench_median(times, rounds));
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
-        double bytes;
+        double bytes, share = 0;
         fill(rows[n].floats, floats, copy);
-        bytes = rate(&rows[n], cpu, rounds, block, floats, errors, copy);
-        printf("%-20s %6.2f GB/s  %5.1f%%\n", rows[n].name, 1e-9 * bytes, 100 * bytes / whole);
+        bytes = rate(&rows[n], cpu, rounds, block, floats, errors, copy, &share);
+        printf("%-20s %6.2f GB/s  %5.1f%%\n", rows[n].name, 1e-9 * bytes, 100 * share);
     }
-    free(floats), free(copy), free(errors);
+    free(floats), free(copy), free(errors), free(spare[0]), free(spare[1]);
     zf_backend_free(cpu);
     return 0;
 }

@@ -5,7 +5,7 @@
  *         storage of the leaves %2 and %4, which have no other: element i of %4 is
  *         element 1024 + i of the bucket; padding is 0. With `world`, each rank holds one of
  *         `world` equal shards, rank r shard r; without it, the whole bucket. Leaves are float, or
- *         params of records (leaf.c), whose elements are bytes.
+ *         of records (leaf.c, quantize.c), whose elements are bytes.
  *     %8 = accumulator : f32[1024]     a sum over the micro-batches of a step; it counts as 0
  *                                      before the first one
  *     %9 = view %7 {at=1024 shape=[8,32]} : f32[8,32]    elements [1024, 1280) of %7, taken flat
@@ -22,7 +22,7 @@
  *
  * Every leaf starts at a multiple of 1024, and the size of a shard is a multiple of 1024. So the
  * blocks of block_norms are the same for a whole bucket and for its shards, and no block belongs to
- * two leaves. */
+ * two leaves. States of records (quantize_feedback) have no such blocks; they lie anywhere. */
 
 static int64_t zfi_whole_blocks(int64_t count)
 {
@@ -56,9 +56,10 @@ static zf_status zfi_infer_bucket(zfi_infer *c)
 {
     int64_t size = ZF_INT(c, bucket, size), world = ZF_INT(c, bucket, world),
             shards = world > 0 ? world : 1;
-    const bool records = c->args[0]->op == ZF_OP_param && c->args[0]->dtype == ZF_U8;
+    const bool records = c->args[0]->dtype == ZF_U8;
+    const int64_t unit = records && c->args[0]->op == ZF_OP_state ? 1 : ZFI_NORM_BLOCK;
     zf_status status = zfi_infer_dtypes(c, !records);
-    if (!status) status = zfi_infer_layout(c, ZFI_NORM_BLOCK);
+    if (!status) status = zfi_infer_layout(c, unit);
     for (int32_t k = 0; k < c->arg_count && !status; k++)
         if (c->args[k]->op != c->args[0]->op ||
             (c->args[k]->op != ZF_OP_param && c->args[k]->op != ZF_OP_state))
@@ -66,10 +67,10 @@ static zf_status zfi_infer_bucket(zfi_infer *c)
                                     "operand %d is a %s; a bucket holds params or states", (int)k,
                                     c->graph->records[c->args[k]->op]->name);
     if (status) return status;
-    if (world < 0 || size % ZFI_NORM_BLOCK || size / ZFI_NORM_BLOCK % shards)
+    if (world < 0 || size % unit || size / unit % shards)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                              "size %lld must be a multiple of %d for each of world %lld ranks",
-                              (long long)size, ZFI_NORM_BLOCK, (long long)world);
+                              "size %lld must be a multiple of %lld for each of world %lld ranks",
+                              (long long)size, (long long)unit, (long long)world);
     c->dtype = c->args[0]->dtype;
     c->shape = ZF_SHAPE(size / shards);
     return ZF_OK;

@@ -31,15 +31,21 @@
  *
  * (Symmetric quantisation in blocks: Dettmers et al. 2022; as ranks use it: Wang et al. 2023.)
  *
- * quantize_feedback adds the errors e, a state of f32, to x, and keeps in e what the records do not
- * say (LoCo, Xie et al. 2024):
+ * quantize_feedback adds the errors e, a state, to x, and keeps in e what the records do not say
+ * (LoCo, Xie et al. 2024):
  *
  *     h = x + e      records of h      r = h - s q      e = beta e + (1 - beta) r
  *
- * r is exact: where q is not 0, s q is within a factor of 2 of h. So with beta=0 nothing is lost:
- * x + e_old = s q + e_new, x + e_old being rounded to f32. Errors of a block with a non-finite
- * number do not change. They count as 0 in the first micro-batch of the steps 1, 1 + reset, 1 + 2
- * reset, ...; reset=0: in none. */
+ * r is exact: where q is not 0, s q is within a factor of 2 of h. So with errors of f32 and beta=0
+ * nothing is lost: x + e_old = s q + e_new, x + e_old being rounded to f32. Errors of u8 are records
+ * of 8 bits with scales of f32, in blocks as those of x; e is then rounded to them. Errors of a block
+ * with a non-finite number do not change. They count as 0 in the first micro-batch of the steps 1, 1
+ * + reset, 1 + 2 reset, ...; reset=0: in none.
+ *
+ *     %8 = quantize_feedback %7, %6, %3, %4, %5 {...}        %3 to %5: states of a loss scale
+ *
+ * With a loss scale S (scaler.c) e is that of gradients without it: h = x + S e, r = (h - s q) / S.
+ * Errors then count as 0 behind a step that was skipped, too. */
 
 /* Of the attributes of quantize, dequantize and dequantize_sum. */
 static zfi_blocks zfi_blocks_of(const zf_attribute *attributes)
@@ -97,15 +103,44 @@ static zf_status zfi_infer_quantize(zfi_infer *c)
     return zfi_infer_records(c, b.block, b.record, "elements of a block");
 }
 
-static zf_status zfi_infer_quantize_feedback(zfi_infer *c)
+/* The operands of quantize_feedback behind the errors: those of a loss scale. */
+enum { ZFI_FEEDBACK_SCALE = 2, ZFI_FEEDBACK_ITERATION, ZFI_FEEDBACK_OVERFLOW, ZFI_FEEDBACK_ALL };
+
+/* The elements of the errors of so many numbers, which are f32, or bytes of records. */
+static int64_t zfi_errors_count(zf_dtype dtype, int64_t count, int64_t block)
+{
+    return dtype == ZF_U8 ? count / block * zfi_blocks_by(8, block, ZF_F32).record : count;
+}
+
+/* Checks the errors and what is known of a loss scale. */
+static zf_status zfi_infer_feedback(const zfi_infer *c)
 {
     const zf_op errors = c->args[1]->op;
+    const zf_dtype dtype = c->args[1]->dtype;
+    const int64_t count = zfi_node_count(c->args[0]), block = ZF_INT(c, quantize_feedback, block);
+    if ((dtype != ZF_F32 && dtype != ZF_U8) || (errors != ZF_OP_state && errors != ZF_OP_bucket) ||
+        zfi_node_count(c->args[1]) != zfi_errors_count(dtype, count, block))
+        return zfi_infer_fail(
+            c, ZF_ERR_ARGUMENT,
+            "operand 1, the errors, must be a state f32 of %lld elements, or one u8 of their records, "
+            "%lld bytes",
+            (long long)count, (long long)zfi_errors_count(ZF_U8, count, block));
+    if (c->arg_count == 2) return ZF_OK;
+    for (int32_t k = ZFI_FEEDBACK_SCALE; k < ZFI_FEEDBACK_ALL; k++)
+        if (c->arg_count != ZFI_FEEDBACK_ALL || c->args[k]->op != ZF_OP_state ||
+            c->args[k]->shape.rank ||
+            c->args[k]->dtype != (k == ZFI_FEEDBACK_SCALE ? ZF_F32 : ZF_I64))
+            return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                                  "operands 2 to 4, of a loss scale, must be its states: the scale "
+                                  "f32[], the iteration and the last overflow, i64[]");
+    return ZF_OK;
+}
+
+static zf_status zfi_infer_quantize_feedback(zfi_infer *c)
+{
     const double beta = ZF_FLOAT(c, quantize_feedback, beta);
-    if (c->args[1]->dtype != ZF_F32 || (errors != ZF_OP_state && errors != ZF_OP_bucket) ||
-        zfi_node_count(c->args[1]) != zfi_node_count(c->args[0]))
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                              "operand 1, the errors, must be a state f32 of %lld elements",
-                              (long long)zfi_node_count(c->args[0]));
+    zf_status status = zfi_infer_block(c);
+    if (status || (status = zfi_infer_feedback(c))) return status;
     if (!(beta >= 0 && beta < 1))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "beta is %g; it must be in [0, 1)", beta);
     if (ZF_INT(c, quantize_feedback, reset) < 0)
@@ -146,11 +181,24 @@ static zf_status zfi_infer_dequantize_sum(zfi_infer *c)
 
 /* ------------------------------------------------------------------------------ kernels */
 
-/* Bits of which the lowest are those of x times `by`, rounded to an integer: added to 1.5 * 2^23,
- * where floats are integers. */
-ZFI_BODY uint32_t zfi_nearest_bits(zfi_isa isa, float x, float up, float by, float most)
+/* x up by, rounded to an integer within -most .. most, as the bits of a float: the integer is added
+ * to 1.5 * 2^23, where floats are integers. */
+enum { ZFI_INTEGER_0 = 0x4b400000 };
+
+ZFI_BODY int32_t zfi_nearest_bits(float x, float up, float by, int32_t most)
 {
-    return (uint32_t)zfi_bits_of(zfi_clamp(isa, x * up * by, -most, most) + 0x1.8p23f);
+    int32_t bits = zfi_bits_of(x * up * by + 0x1.8p23f);
+    bits = bits > ZFI_INTEGER_0 + most ? ZFI_INTEGER_0 + most : bits;
+    return bits < ZFI_INTEGER_0 - most ? ZFI_INTEGER_0 - most : bits;
+}
+
+/* The integer of these bits. */
+ZFI_BODY float zfi_integer_of(int32_t bits) { return zfi_float_of(bits) - 0x1.8p23f; }
+
+/* Two integers of 4 bits in a byte. */
+ZFI_BODY uint8_t zfi_pair_of(int32_t low, int32_t high)
+{
+    return (uint8_t)((low & 15) | (int32_t)((uint32_t)high << 4));
 }
 
 /* Of f32 or bf16:
@@ -172,9 +220,10 @@ ZFI_BODY uint32_t zfi_nearest_bits(zfi_isa isa, float x, float up, float by, flo
     ZFI_BODY void zfi_quantize8_##suffix##_body(zfi_isa isa, uint8_t *q, const type *x, float up,  \
                                                 float by, int64_t n)                               \
     {                                                                                              \
+        (void)isa;                                                                                 \
         ZFI_VECTOR                                                                                 \
         for (int64_t i = 0; i < n; i++)                                                            \
-            q[i] = (uint8_t)zfi_nearest_bits(isa, widen(x[i]), up, by, 127.0f);                    \
+            q[i] = (uint8_t)zfi_nearest_bits(widen(x[i]), up, by, 127);                            \
     }                                                                                              \
     ZFI_KERNEL(zfi_quantize8_##suffix,                                                             \
                (uint8_t * q, const type *x, float up, float by, int64_t n), (q, x, up, by, n))     \
@@ -182,10 +231,11 @@ ZFI_BODY uint32_t zfi_nearest_bits(zfi_isa isa, float x, float up, float by, flo
                                                 float by, int64_t n)                               \
     {                                                                                              \
         const type *high = x + n / 2;                                                              \
+        (void)isa;                                                                                 \
         ZFI_VECTOR                                                                                 \
         for (int64_t i = 0; i < n / 2; i++)                                                        \
-            q[i] = (uint8_t)((zfi_nearest_bits(isa, widen(x[i]), up, by, 7.0f) & 15) |             \
-                             zfi_nearest_bits(isa, widen(high[i]), up, by, 7.0f) << 4);            \
+            q[i] = zfi_pair_of(zfi_nearest_bits(widen(x[i]), up, by, 7),                           \
+                               zfi_nearest_bits(widen(high[i]), up, by, 7));                       \
     }                                                                                              \
     ZFI_KERNEL(zfi_quantize4_##suffix,                                                             \
                (uint8_t * q, const type *x, float up, float by, int64_t n), (q, x, up, by, n))
@@ -220,34 +270,100 @@ ZFI_BODY int32_t zfi_low_integer(int32_t q) { return ((q & 15) ^ 8) - 8; }
     ZFI_KERNEL(zfi_dequantize4_##suffix, (type * y, const uint8_t *q, float scale, int64_t n),     \
                (y, q, scale, n))
 
-/* h = x + e */
-ZFI_BODY void zfi_feedback_sum_body(zfi_isa isa, float *h, const float *x, const float *e,
-                                    int64_t n)
+/* A float, which is no NaN but that of IEEE operations, rounded to bf16. */
+ZFI_BODY uint16_t zfi_near_bf16(float x)
 {
-    (void)isa;
-    ZFI_VECTOR
-    for (int64_t i = 0; i < n; i++) h[i] = x[i] + e[i];
+    const uint32_t bits = (uint32_t)zfi_bits_of(x);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
-ZFI_KERNEL(zfi_feedback_sum, (float *h, const float *x, const float *e, int64_t n), (h, x, e, n))
-
-/* e = beta e + (1 - beta) (h - y). Not by zfi_fma, which rounds otherwise on some sets. */
-ZFI_BODY void zfi_feedback_error_body(zfi_isa isa, float *e, const float *h, const float *y,
-                                      float beta, float rest, int64_t n)
-{
-    (void)isa;
-    ZFI_VECTOR
-    for (int64_t i = 0; i < n; i++) {
-        const float kept = beta * e[i], r = h[i] - y[i];
-        e[i] = kept + rest * r;
-    }
-}
-ZFI_KERNEL(zfi_feedback_error,
-           (float *e, const float *h, const float *y, float beta, float rest, int64_t n),
-           (e, h, y, beta, rest, n))
 
 ZFI_DEQUANTIZE(f32, float, =, )
 ZFI_DEQUANTIZE(add, float, +=, )
-ZFI_DEQUANTIZE(bf16, uint16_t, =, zfi_f32_to_bf16)
+ZFI_DEQUANTIZE(bf16, uint16_t, =, zfi_near_bf16)
+
+/* Of f32 or bf16: h = x + S e; the bits of the largest |h|. */
+#define ZFI_FEEDBACK_SUM(suffix, type, widen)                                                      \
+    ZFI_BODY int32_t zfi_feedback_sum_##suffix##_body(zfi_isa isa, float *h, const type *x,        \
+                                                      const float *e, float scale, int64_t n)      \
+    {                                                                                              \
+        int32_t most = 0;                                                                          \
+        (void)isa;                                                                                 \
+        ZFI_VECTOR                                                                                 \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            const float more = scale * e[i], sum = widen(x[i]) + more;                             \
+            const int32_t bits = zfi_bits_of(sum) & INT32_MAX;                                     \
+            h[i] = sum;                                                                            \
+            most = bits > most ? bits : most;                                                      \
+        }                                                                                          \
+        return most;                                                                               \
+    }                                                                                              \
+    ZFI_KERNEL_OF(int32_t, zfi_feedback_sum_##suffix,                                              \
+                  (float *h, const type *x, const float *e, float scale, int64_t n),               \
+                  (h, x, e, scale, n))
+
+ZFI_FEEDBACK_SUM(f32, float, )
+ZFI_FEEDBACK_SUM(bf16, uint16_t, zfi_bf16_to_f32)
+
+/* Numbers that all elements of a block share. */
+typedef struct zfi_feedback {
+    float up, by, scale;       /* as for zfi_quantize_block */
+    float beta, rest, inverse; /* 1 - beta, 1 / S */
+} zfi_feedback;
+
+/* e = beta e + rest (h - y) / S. Not by zfi_fma, which rounds otherwise on some sets. */
+ZFI_BODY float zfi_kept_error(const zfi_feedback *f, float e, float h, float y)
+{
+    const float r = h - y, kept = f->beta * e, more = f->rest * (r * f->inverse);
+    return kept + more;
+}
+
+/* q, and the errors that are kept, in one pass. */
+ZFI_BODY void zfi_feedback8_body(zfi_isa isa, uint8_t *q, float *e, const float *h,
+                                 const zfi_feedback *of, int64_t n)
+{
+    const zfi_feedback f = *of;
+    (void)isa;
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t bits = zfi_nearest_bits(h[i], f.up, f.by, 127);
+        q[i] = (uint8_t)bits;
+        e[i] = zfi_kept_error(&f, e[i], h[i], zfi_integer_of(bits) * f.scale);
+    }
+}
+ZFI_KERNEL(zfi_feedback8, (uint8_t * q, float *e, const float *h, const zfi_feedback *of, int64_t n),
+           (q, e, h, of, n))
+
+ZFI_BODY void zfi_feedback4_body(zfi_isa isa, uint8_t *q, float *e, const float *h,
+                                 const zfi_feedback *of, int64_t n)
+{
+    const zfi_feedback f = *of;
+    const float *high = h + n / 2;
+    float *above = e + n / 2;
+    (void)isa;
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n / 2; i++) {
+        const int32_t a = zfi_nearest_bits(h[i], f.up, f.by, 7),
+                      b = zfi_nearest_bits(high[i], f.up, f.by, 7);
+        q[i] = zfi_pair_of(a, b);
+        e[i] = zfi_kept_error(&f, e[i], h[i], zfi_integer_of(a) * f.scale);
+        above[i] = zfi_kept_error(&f, above[i], high[i], zfi_integer_of(b) * f.scale);
+    }
+}
+ZFI_KERNEL(zfi_feedback4, (uint8_t * q, float *e, const float *h, const zfi_feedback *of, int64_t n),
+           (q, e, h, of, n))
+
+/* The same errors, of what the records are known to say. */
+ZFI_BODY void zfi_feedback_error_body(zfi_isa isa, float *e, const float *h, const float *y,
+                                      const zfi_feedback *of, int64_t n)
+{
+    const zfi_feedback f = *of;
+    (void)isa;
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n; i++) e[i] = zfi_kept_error(&f, e[i], h[i], y[i]);
+}
+ZFI_KERNEL(zfi_feedback_error,
+           (float *e, const float *h, const float *y, const zfi_feedback *of, int64_t n),
+           (e, h, y, of, n))
 
 /* The scale of a block by the largest |x| of it; NaN where that is no number. */
 static float zfi_block_scale(const zfi_blocks *b, float largest)
@@ -266,15 +382,19 @@ static void zfi_put_scale(const zfi_blocks *b, uint8_t *record, float scale)
     else memcpy(record, &scale, sizeof scale);
 }
 
-/* The scale of a record; *q: its integers. */
+/* The scale of a record, one NaN where it is any; *q: its integers. */
 static float zfi_get_scale(const zfi_blocks *b, const uint8_t *record, const uint8_t **q)
 {
     uint16_t half;
     float scale;
     *q = record + zf_dtype_size(b->scale);
-    if (b->scale == ZF_F32) return memcpy(&scale, record, sizeof scale), scale;
-    memcpy(&half, record, sizeof half);
-    return zfi_bf16_to_f32(half);
+    if (b->scale == ZF_F32) {
+        memcpy(&scale, record, sizeof scale);
+    } else {
+        memcpy(&half, record, sizeof half);
+        scale = zfi_bf16_to_f32(half);
+    }
+    return isnan(scale) ? zfi_float_of(0x7fc00000) : scale;
 }
 
 /* q = x * up * by, where up is a power of 2 with which 1 / scale does not overflow. */
@@ -374,37 +494,71 @@ static void zfi_quantize_records(const zf_launch *l, int64_t first, int64_t last
     }
 }
 
-/* The errors count as 0. */
+/* The errors count as 0: after so many steps, or behind a step that a loss scale has skipped. */
 static bool zfi_begins_errors(const zf_launch *l)
 {
     const int64_t reset = ZF_INT(l, quantize_feedback, reset);
-    return reset && !l->run->micro && (l->run->step - 1) % reset == 0;
+    if (l->run->micro) return false;
+    if (reset && (l->run->step - 1) % reset == 0) return true;
+    return l->arg_count > ZFI_FEEDBACK_SCALE &&
+           zfi_wrapped_sum(zfi_get_integer(&l->args[ZFI_FEEDBACK_ITERATION], 0),
+                           ~zfi_get_integer(&l->args[ZFI_FEEDBACK_OVERFLOW], 0)) == 0;
+}
+
+/* The record of h, and e; largest: the bits of the largest |h|. */
+static void zfi_feedback_block(const zf_launch *l, const zfi_blocks *b, uint8_t *record, float *e,
+                               const float *h, int32_t largest, zfi_feedback *f)
+{
+    const zfi_isa isa = zfi_cpu_of(l)->isa;
+    const zf_array all = {(void *)(uintptr_t)h, ZF_F32, ZF_SHAPE(b->block)};
+    uint8_t *q = record + zf_dtype_size(b->scale);
+    f->scale = zfi_block_scale(b, zfi_float_of(largest));
+    f->up = 1, f->by = 0;
+    if (f->scale > 0) f->by = zfi_inverse_scale(f->scale, &f->up);
+    if (isnan(f->scale) || zfi_cpu_of(l)->reference) {
+        zfi_quantize_plain(b, record, &all, 0);
+    } else {
+        zfi_put_scale(b, record, f->scale);
+        if (b->bits == 8) zfi_feedback8(isa, q, e, h, f, b->block);
+        else zfi_feedback4(isa, q, e, h, f, b->block);
+    }
+    if (!isnan(f->scale) && zfi_cpu_of(l)->reference) {
+        float y[ZFI_BLOCK_MOST];
+        zfi_dequantize_block(isa, b, ZF_F32, y, record, false);
+        zfi_feedback_error(isa, e, h, y, f, b->block);
+    }
 }
 
 /* Both kernels, the reference too, compute in f32: what is kept is exactly what was not sent. */
 static void zfi_feedback_records(const zf_launch *l, int64_t first, int64_t last)
 {
-    const zfi_blocks b = zfi_blocks_of(l->attributes);
+    const zfi_blocks b = zfi_blocks_of(l->attributes), kept = zfi_blocks_by(8, b.block, ZF_F32);
     const zfi_isa isa = zfi_cpu_of(l)->isa;
     const zf_array *x = &l->args[0];
+    const bool short_errors = l->args[1].dtype == ZF_U8, begins = zfi_begins_errors(l);
+    const int64_t each = short_errors ? kept.record : b.block * (int64_t)sizeof(float);
     const double beta = ZF_FLOAT(l, quantize_feedback, beta);
-    float h[ZFI_BLOCK_MOST], y[ZFI_BLOCK_MOST];
-    const zf_array sum = {h, ZF_F32, ZF_SHAPE(b.block)};
+    const float scale = l->arg_count > ZFI_FEEDBACK_SCALE
+                            ? (float)zfi_get(&l->args[ZFI_FEEDBACK_SCALE], 0)
+                            : 1;
+    zfi_feedback f = {.beta = (float)beta, .rest = (float)(1 - beta), .inverse = 1 / scale};
+    float h[ZFI_BLOCK_MOST], wide[ZFI_BLOCK_MOST];
     for (int64_t k = first; k < last; k++) {
-        uint8_t *record = (uint8_t *)l->out.data + k * b.record;
-        float *e = (float *)l->args[1].data + k * b.block;
+        uint8_t *record = (uint8_t *)l->out.data + k * b.record,
+                *errors = (uint8_t *)l->args[1].data + k * each;
+        float *e = short_errors ? wide : (float *)(void *)errors;
         const void *from = zfi_element(x->data, x->dtype, k * b.block);
-        const uint8_t *q;
-        if (zfi_begins_errors(l)) memset(e, 0, (size_t)b.block * sizeof *e);
+        int32_t largest;
+        if (begins) memset(errors, 0, (size_t)each);
+        if (short_errors) zfi_dequantize_block(isa, &kept, ZF_F32, e, errors, false);
         if (x->dtype == ZF_F64)
             for (int64_t i = 0; i < b.block; i++) h[i] = (float)zfi_get(x, k * b.block + i);
-        else if (x->dtype != ZF_F32) zfi_widen(isa, h, x->dtype, from, b.block);
-        zfi_feedback_sum(isa, h, x->dtype == ZF_F32 ? from : h, e, b.block);
-        if (zfi_cpu_of(l)->reference) zfi_quantize_plain(&b, record, &sum, 0);
-        else zfi_quantize_block(isa, &b, record, ZF_F32, h);
-        if (isnan(zfi_get_scale(&b, record, &q))) continue;
-        zfi_dequantize_block(isa, &b, ZF_F32, y, record, false);
-        zfi_feedback_error(isa, e, h, y, (float)beta, (float)(1 - beta), b.block);
+        else if (x->dtype == ZF_F16) zfi_widen(isa, h, x->dtype, from, b.block);
+        largest = x->dtype == ZF_BF16 ? zfi_feedback_sum_bf16(isa, h, from, e, scale, b.block)
+                                      : zfi_feedback_sum_f32(isa, h, x->dtype == ZF_F32 ? from : h,
+                                                             e, scale, b.block);
+        zfi_feedback_block(l, &b, record, e, h, largest, &f);
+        if (short_errors && !isnan(f.scale)) zfi_quantize_block(isa, &kept, errors, ZF_F32, e);
     }
 }
 
@@ -436,23 +590,27 @@ static void zfi_dequantize_records(const zf_launch *l, int64_t first, int64_t la
     const zfi_isa isa = zfi_cpu_of(l)->isa;
     const bool add = l->arg_count > 1 && l->run->micro > 0;
     const int64_t parts = zfi_parts_of(l), each = zfi_count(&l->out) / b.block;
-    /* Where the result is f32, or is written at once. */
+    /* Where the result is f32, or is rounded at once. */
     const bool direct =
         l->out.dtype == ZF_F32 || (l->out.dtype == ZF_BF16 && parts == 1 && !add);
+    const bool streams = direct && !add && zfi_streams(&l->out);
     float wide[ZFI_BLOCK_MOST];
     for (int64_t k = first; k < last; k++) {
-        void *to = zfi_element_of(l->out.data, l->out.dtype, k * b.block);
+        void *to = zfi_element_of(l->out.data, l->out.dtype, k * b.block),
+             *aside = direct && !streams ? to : wide;
         if (!zfi_fast_or_half(l)) {
             for (int64_t i = 0; i < b.block; i++) zfi_dequantize_element(l, &b, k, i, add);
             continue;
         }
         if (add && !direct) zfi_widen(isa, wide, l->out.dtype, to, b.block);
         for (int64_t p = 0; p < parts; p++)
-            zfi_dequantize_block(isa, &b, direct ? l->out.dtype : ZF_F32, direct ? to : wide,
+            zfi_dequantize_block(isa, &b, direct ? l->out.dtype : ZF_F32, aside,
                                  (const uint8_t *)l->args[0].data + (p * each + k) * b.record,
                                  add || p);
-        if (!direct) zfi_narrow(isa, to, l->out.dtype, wide, b.block);
+        if (streams) zfi_stream(to, wide, (size_t)b.block * zf_dtype_size(l->out.dtype));
+        else if (!direct) zfi_narrow(isa, to, l->out.dtype, wide, b.block);
     }
+    if (streams) zfi_end_stream();
 }
 
 static zf_status zfi_cpu_quantize(const zf_launch *l)

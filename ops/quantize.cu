@@ -77,47 +77,116 @@ __device__ __forceinline__ uint32_t zfi_integer_of(float x, float up, float by, 
     return (uint32_t)(int)rintf(fminf(fmaxf(q, -most), most));
 }
 
-/* What quantize_feedback adds, and keeps what the records do not say in; errors NULL: quantize. */
+/* What quantize_feedback adds, and keeps what the records do not say in: the errors of a block are
+ * `each` bytes, floats or a record of 8 bits; NULL: quantize. */
 typedef struct zfi_feedback {
-    float *errors, beta, rest;
-    int64_t reset;
+    unsigned char *errors;
+    int64_t each, reset;
+    bool records;
+    float beta, rest;
+    const float *scale; /* of the loss, with its counts; NULL: there is none */
+    const int64_t *iteration, *overflow;
     const zf_run *run; /* in device memory */
 } zfi_feedback;
 
 /* The errors count as 0. */
 __device__ __forceinline__ bool zfi_begins_errors(const zfi_feedback &f)
 {
-    return f.errors && f.reset && !f.run->micro && (f.run->step - 1) % f.reset == 0;
+    if (!f.errors || f.run->micro) return false;
+    return (f.reset && (f.run->step - 1) % f.reset == 0) ||
+           (f.scale && (uint64_t)*f.iteration == (uint64_t)*f.overflow + 1);
 }
 
-/* What remains of h = x + e after its integers in the low or high half of the bytes of `word`. */
-__device__ __forceinline__ void zfi_keep_errors(const zfi_feedback &f, float *errors,
-                                                const float (&e)[4], const float (&h)[4],
-                                                uint32_t word, int bits, bool high, float scale)
+/* The errors of one block. */
+typedef struct zfi_errors {
+    unsigned char *at; /* NULL: there are none */
+    bool records, begin;
+    float scale; /* of their record, before it changes */
+} zfi_errors;
+
+__device__ __forceinline__ zfi_errors zfi_errors_of(const zfi_feedback &f, int64_t k, bool begins)
 {
-    float kept[4];
+    zfi_errors e = {f.errors ? f.errors + k * f.each : NULL, f.records, begins, 0};
+    if (e.at && e.records) e.scale = zfi_get_scale(e.at, 4);
+    return e;
+}
+
+/* Errors i to i + 3 of the block. */
+__device__ __forceinline__ void zfi_get_errors(float (&e)[4], const zfi_errors &of, int i)
+{
+#pragma unroll
+    for (int n = 0; n < 4; n++) e[n] = 0;
+    if (of.begin) return;
+    if (!of.records) {
+        zfi_get_four(e, reinterpret_cast<const float *>(of.at) + i);
+        return;
+    }
+    const uint32_t word = zfi_get_word(of.at + 4 + i);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+        e[n] = __fmul_rn((float)(((int)(word >> (8 * n) & 255) ^ 128) - 128), of.scale);
+}
+
+/* What remains of h = x + S e after its integers in the low or high half of the bytes of `word`. */
+__device__ __forceinline__ void zfi_kept_errors(float (&kept)[4], const zfi_feedback &f,
+                                                float inverse, const float (&e)[4],
+                                                const float (&h)[4], uint32_t word, int bits,
+                                                bool high, float scale)
+{
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         const int byte = (int)(word >> (8 * n) & 255);
         const int q = bits == 8 ? (byte ^ 128) - 128 : (((high ? byte >> 4 : byte & 15)) ^ 8) - 8;
         const float r = __fsub_rn(h[n], __fmul_rn((float)q, scale));
-        kept[n] = __fadd_rn(__fmul_rn(f.beta, e[n]), __fmul_rn(f.rest, r));
+        kept[n] = __fadd_rn(__fmul_rn(f.beta, e[n]), __fmul_rn(f.rest, __fmul_rn(r, inverse)));
     }
-    zfi_put_four(errors, kept);
 }
 
-/* 4 elements x, with errors h = x + e, which are put into e. */
+/* 4 elements h = x + S e; e: the errors. */
 template <class T>
-__device__ __forceinline__ void zfi_get_sums(float (&h)[4], float (&e)[4], const T *x,
-                                             const float *errors, bool begins)
+__device__ __forceinline__ void zfi_get_sums(float (&h)[4], float (&e)[4], const T *x, int i,
+                                             const zfi_errors &errors, float by)
 {
-    zfi_get_four(h, x);
-    if (!errors) return;
+    zfi_get_four(h, x + i);
+    if (!errors.at) return;
+    zfi_get_errors(e, errors, i);
 #pragma unroll
-    for (int n = 0; n < 4; n++) e[n] = 0;
-    if (!begins) zfi_get_four(e, errors);
+    for (int n = 0; n < 4; n++) h[n] = __fadd_rn(h[n], __fmul_rn(by, e[n]));
+}
+
+/* The factor 1 / (scale up), where `up` keeps it from overflow. */
+__device__ __forceinline__ float zfi_inverse_scale(float scale, float *up)
+{
+    *up = scale < 0x1p-126f ? 0x1p64f : 1;
+    return __fdiv_rn(1, scale * *up);
+}
+
+/* Puts the errors of a block into their record: those kept of its elements, whose integers are in
+ * the bytes q. All lanes of a warp call it; `most`: the largest that this lane has. */
+template <class T>
+__device__ __forceinline__ void zfi_put_errors(const zfi_feedback &f, const zfi_errors &errors,
+                                               const T *x, const zfi_blocks &b,
+                                               const unsigned char *q, float scale, float by,
+                                               float most)
+{
+    const int lane = (int)threadIdx.x % ZFI_WARP, half = b.block / 2;
+    const float own = __fdiv_rn(zfi_warp_max(most), 127.0f);
+    float up, inverse = zfi_inverse_scale(own, &up);
+    if (lane == 0) zfi_put_word(errors.at, __float_as_uint(own));
+    for (int i = lane * 4; i < b.block * b.bits / 8; i += ZFI_WARP * 4)
+        for (int high = 0; high <= (b.bits == 4); high++) {
+            const int at = i + (high ? half : 0);
+            float h[4], e[4] = {}, kept[4];
+            uint32_t word = 0;
+            zfi_get_sums(h, e, x, at, errors, by);
+            zfi_kept_errors(kept, f, __fdiv_rn(1, by), e, h, zfi_get_word(q + i), b.bits, high,
+                            scale);
 #pragma unroll
-    for (int n = 0; n < 4; n++) h[n] = __fadd_rn(h[n], e[n]);
+            for (int n = 0; n < 4; n++)
+                if (own > 0)
+                    word |= (zfi_integer_of(kept[n], up, inverse, 127.0f) & 255) << (8 * n);
+            zfi_put_word(errors.at + 4 + at, word);
+        }
 }
 
 template <class T>
@@ -127,16 +196,17 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 {
     const int lane = (int)threadIdx.x % ZFI_WARP, half = b.block / 2;
     const bool begins = zfi_begins_errors(f);
+    const float by_loss = f.scale ? *f.scale : 1, inverse = __fdiv_rn(1, by_loss);
     const int64_t step = (int64_t)gridDim.x * blockDim.x / ZFI_WARP;
     for (int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / ZFI_WARP; k < records;
          k += step) {
         const T *x = in + k * b.block;
-        float *errors = f.errors ? f.errors + k * b.block : NULL;
+        const zfi_errors errors = zfi_errors_of(f, k, begins);
         unsigned char *record = out + k * b.record, *q = record + b.head;
-        float largest = 0, nan = 0, scale, up, by;
+        float largest = 0, nan = 0, most = 0, scale, up, by;
         for (int i = lane * 4; i < b.block; i += ZFI_WARP * 4) {
             float at[4], e[4] = {};
-            zfi_get_sums(at, e, x + i, errors ? errors + i : NULL, begins);
+            zfi_get_sums(at, e, x, i, errors, by_loss);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 largest = fmaxf(largest, fabsf(at[n]));
@@ -146,8 +216,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         largest = zfi_warp_max(largest);
         scale = zfi_warp_max(nan) > 0 ? NAN : __fdiv_rn(largest, b.most);
         if (b.head == 2) scale = __bfloat162float(__float2bfloat16_rn(scale));
-        up = scale < 0x1p-126f ? 0x1p64f : 1; /* 1 / scale must not overflow */
-        by = __fdiv_rn(1, scale * up);
+        by = zfi_inverse_scale(scale, &up);
         if (lane == 0) {
             const uint32_t bits = scale != scale ? 0x7fc00000u : __float_as_uint(scale);
             if (b.head == 4) zfi_put_word(record, bits);
@@ -155,34 +224,38 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         }
         for (int i = lane * 4; i < b.block * b.bits / 8; i += ZFI_WARP * 4) {
             uint32_t word = 0;
-            float low[4] = {}, high[4] = {}, low_e[4] = {}, high_e[4] = {};
-            if (scale > 0 || errors) {
-                zfi_get_sums(low, low_e, x + i, errors ? errors + i : NULL, begins);
-                if (b.bits == 4)
-                    zfi_get_sums(high, high_e, x + half + i, errors ? errors + half + i : NULL,
-                                 begins);
-            }
+            float x_of[2][4] = {}, e_of[2][4] = {};
+#pragma unroll
+            for (int high = 0; high < 2; high++)
+                if ((scale > 0 || errors.at) && high <= (b.bits == 4))
+                    zfi_get_sums(x_of[high], e_of[high], x, i + (high ? half : 0), errors, by_loss);
             if (scale > 0) {
 #pragma unroll
                 for (int n = 0; n < 4; n++) {
-                    uint32_t byte = zfi_integer_of(low[n], up, by, b.most);
+                    uint32_t byte = zfi_integer_of(x_of[0][n], up, by, b.most);
                     if (b.bits == 4)
-                        byte = (byte & 15) | zfi_integer_of(high[n], up, by, b.most) << 4;
+                        byte = (byte & 15) | zfi_integer_of(x_of[1][n], up, by, b.most) << 4;
                     word |= (byte & 255) << (8 * n);
                 }
             }
             zfi_put_word(q + i, word);
-            if (!errors) continue;
-            /* Errors of a block with a non-finite number do not change, unless they begin. */
-            if (scale == scale) {
-                zfi_keep_errors(f, errors + i, low_e, low, word, b.bits, false, scale);
-                if (b.bits == 4)
-                    zfi_keep_errors(f, errors + half + i, high_e, high, word, 4, true, scale);
-            } else if (begins) {
-                zfi_put_four(errors + i, low_e);
-                if (b.bits == 4) zfi_put_four(errors + half + i, high_e);
+#pragma unroll
+            for (int high = 0; high < 2; high++) {
+                /* Errors of a block with a non-finite number do not change, unless they begin. */
+                float kept[4] = {};
+                if (!errors.at || (scale != scale && !begins) || high > (b.bits == 4)) continue;
+                if (scale == scale)
+                    zfi_kept_errors(kept, f, inverse, e_of[high], x_of[high], word, b.bits, high,
+                                    scale);
+#pragma unroll
+                for (int n = 0; n < 4; n++) most = fmaxf(most, fabsf(kept[n]));
+                if (!errors.records)
+                    zfi_put_four(reinterpret_cast<float *>(errors.at) + i + (high ? half : 0),
+                                 kept);
             }
         }
+        if (errors.at && errors.records && (scale == scale || begins))
+            zfi_put_errors(f, errors, x, b, q, scale, by_loss, most);
     }
 }
 
@@ -230,14 +303,22 @@ static unsigned zfi_record_grid(const zf_launch *l, int64_t records)
 static zf_status zfi_cuda_quantize(const zf_launch *l)
 {
     const zfi_blocks b = zfi_blocks_of(l);
-    zfi_feedback f = {NULL, 0, 0, 0, zfi_device_of(l)->run};
+    zfi_feedback f = {};
     const int64_t records = zfi_count(&l->args[0]) / b.block;
     if (!records) return ZF_OK;
+    f.run = zfi_device_of(l)->run;
     if (l->op == ZF_OP_quantize_feedback) {
         const double beta = ZF_FLOAT(l, quantize_feedback, beta);
-        f.errors = static_cast<float *>(l->args[1].data);
+        f.errors = static_cast<unsigned char *>(l->args[1].data);
+        f.records = l->args[1].dtype == ZF_U8;
+        f.each = f.records ? 4 + b.block : b.block * (int64_t)sizeof(float);
         f.beta = (float)beta, f.rest = (float)(1 - beta);
         f.reset = ZF_INT(l, quantize_feedback, reset);
+        if (l->arg_count > 2) {
+            f.scale = static_cast<const float *>(l->args[2].data);
+            f.iteration = static_cast<const int64_t *>(l->args[3].data);
+            f.overflow = static_cast<const int64_t *>(l->args[4].data);
+        }
     }
     ZFI_FLOATS(l, l->args[0].dtype, T,
                ZF_LAUNCH(zfi_quantize_kernel<T>, zfi_record_grid(l, records), ZFI_THREADS, 0,

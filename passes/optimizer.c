@@ -42,14 +42,14 @@ typedef struct zfi_optimizer {
 /* A new state for a parameter, laid out over the ranks as `ranks` says (graph/mesh.c): of zeros, or
  * as `from` if that is not 0. */
 static zf_tensor zfi_state_for(zf_graph *g, const char *kind, zf_tensor param, zf_dtype dtype,
-                               int32_t from, int64_t ranks)
+                               zf_shape shape, int32_t from, int64_t ranks)
 {
     const zfi_cut_rows cut = zfi_cut_rows_of(&g->nodes[param.id]);
     zfi_new state = {.op = ZF_OP_state,
                      .args = &from,
                      .arg_count = from != 0,
                      .dtype = dtype,
-                     .shape = zf_tensor_shape(param)};
+                     .shape = shape};
     char name[400];
     ZF_INT(&state, state, row) = cut.row, ZF_INT(&state, state, rows) = cut.rows;
     ZF_INT(&state, state, ranks) = ranks;
@@ -60,14 +60,14 @@ static zf_tensor zfi_state_for(zf_graph *g, const char *kind, zf_tensor param, z
 /* A new state of zeros for a parameter: f32, or f64 for an f64 parameter. */
 static zf_tensor zfi_moment(zf_graph *g, const char *kind, zf_tensor param)
 {
-    return zfi_state_for(g, kind, param, zf_tensor_dtype(param) == ZF_F64 ? ZF_F64 : ZF_F32, 0,
-                         ZFI_STATE_STAGE);
+    return zfi_state_for(g, kind, param, zf_tensor_dtype(param) == ZF_F64 ? ZF_F64 : ZF_F32,
+                         zf_tensor_shape(param), 0, ZFI_STATE_STAGE);
 }
 
 /* A new f32 state of zeros for a parameter, laid out as `ranks` says. */
 static zf_tensor zfi_moment_over(zf_graph *g, const char *kind, zf_tensor param, int64_t ranks)
 {
-    return zfi_state_for(g, kind, param, ZF_F32, 0, ranks);
+    return zfi_state_for(g, kind, param, ZF_F32, zf_tensor_shape(param), 0, ranks);
 }
 
 /* New master weights for a bf16 or f16 parameter, which start with its values; ZF_NONE for
@@ -76,7 +76,8 @@ static zf_tensor zfi_master(zf_graph *g, const char *kind, zf_tensor param)
 {
     const zf_dtype dtype = zf_tensor_dtype(param);
     if (dtype != ZF_BF16 && dtype != ZF_F16) return ZF_NONE;
-    return zfi_state_for(g, kind, param, ZF_F32, param.id, ZFI_STATE_STAGE);
+    return zfi_state_for(g, kind, param, ZF_F32, zf_tensor_shape(param), param.id,
+                         ZFI_STATE_STAGE);
 }
 
 /* Appends `op` over those of x[0..count) that are not ZF_NONE. */

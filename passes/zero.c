@@ -230,10 +230,9 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_zero: loco_reset is %lld; it must be 1 or more, or -1 for never",
                         (long long)d->loco_reset);
-    if (d->loco && zfi_scaler_node(g, ZF_OP_loss_scale))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: loco keeps errors of gradients, which change with a loss scale; "
-                        "use bf16 or f32");
+    if (d->loco && d->loco_bits != 32 && d->loco_bits != 8)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_zero: loco_bits is %d; it must be 32 or 8",
+                        (int)d->loco_bits);
     for (int32_t k = 0; d->loco && k < zf_param_count(g); k++)
         if (zfi_cut_rows_of(&g->nodes[zf_param_at(g, k).id]).rows)
             return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
@@ -265,6 +264,7 @@ static zf_zero_desc zfi_zero_resolved(const zf_zero_desc *desc)
     if (!d.quantized_block) d.quantized_block = 256;
     d.loco_beta = zfi_or(d.loco_beta, 0.8);
     if (!d.loco_reset) d.loco_reset = 1024;
+    if (!d.loco_bits) d.loco_bits = 32;
     return d;
 }
 
@@ -292,6 +292,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     z.sharded = z.d.world > 1 && z.d.stage > 0;
     z.mesh = zfi_is_mesh((zfi_mesh){z.d.world, z.d.nodes});
     z.shards = z.d.mics ? z.d.world / z.d.nodes : z.d.world;
+    z.scaler = zfi_scaler_node(g, ZF_OP_loss_scale);
     z.nodes = (size_t)zfi_len(g->nodes);
     z.cut.unit = zfi_shard_unit(&z.d);
     /* Nodes exchange parts of shards. */

@@ -44,6 +44,7 @@ typedef struct zfi_zero {
     int64_t shards; /* into so many shards */
     bool mesh;
     bool local; /* gradients are not summed over ranks: momentum is, in compressed form */
+    int32_t scaler; /* the mark of the loss scale; 0: there is none */
     zfi_cutter cut;
     zfi_bucket_state *buckets; /* by bucket; growing arrays: */
     zfi_use *uses;
@@ -123,14 +124,20 @@ static int32_t zfi_sum_last(zfi_zero *z, zf_op op, int64_t over, int32_t x)
 static int32_t zfi_quantize_node(zfi_zero *z, int32_t x, int32_t errors, int bits)
 {
     const int64_t block = z->d.quantized_block, scale = z->d.quantized_scale;
+    int32_t args[ZFI_FEEDBACK_ALL] = {x, errors};
     if (!x) return 0;
     if (!errors)
         return zfi_append_nodes(z->graph, quantize,
                                 zfi_with({.i = bits}, {.i = block}, {.i = scale}), x);
-    return zfi_append_nodes(z->graph, quantize_feedback,
-                            zfi_with({.i = bits}, {.i = block}, {.i = scale},
-                                     {.f = z->d.loco_beta}, {.i = zfi_max(z->d.loco_reset, 0)}),
-                            x, errors);
+    if (z->scaler) {
+        const int32_t *states = z->graph->nodes[z->scaler].args;
+        args[ZFI_FEEDBACK_SCALE] = states[0];
+        args[ZFI_FEEDBACK_ITERATION] = states[2], args[ZFI_FEEDBACK_OVERFLOW] = states[3];
+    }
+    return zfi_append_op(z->graph, ZF_OP_quantize_feedback, args,
+                         z->scaler ? ZFI_FEEDBACK_ALL : ZFI_FEEDBACK_SCALE,
+                         zfi_with({.i = bits}, {.i = block}, {.i = scale},
+                                  {.f = z->d.loco_beta}, {.i = zfi_max(z->d.loco_reset, 0)}));
 }
 
 /* The floats of integers of 8 bits. */
@@ -238,6 +245,8 @@ static int32_t zfi_append_bucket(zfi_zero *z, const zfi_bucket *bucket, const in
                                  int64_t shards, bool each)
 {
     zf_graph *g = z->graph;
+    const int64_t block = z->d.quantized_block;
+    zf_dtype dtype = ZF_F32; /* of errors, whose records are no elements of the bucket */
     size_t room = (size_t)bucket->count;
     int32_t *args = zfi_calloc(&g->memory, room, sizeof *args), count = 0, id = 0;
     int64_t *at = zfi_calloc(&g->memory, room, sizeof *at);
@@ -245,9 +254,12 @@ static int32_t zfi_append_bucket(zfi_zero *z, const zfi_bucket *bucket, const in
         for (int32_t k = 0; k < bucket->count; k++)
             if (leaves[k])
                 args[count] = leaves[k], at[count++] = z->cut.members[bucket->first + k].at;
-        id = zfi_append_op(
-            g, ZF_OP_bucket, args, count,
-            zfi_with(zfi_listed(at, count), {.i = bucket->size}, {.i = shards}, {.i = each}));
+        if (count && each) dtype = g->nodes[args[0]].dtype;
+        for (int32_t k = 0; k < count; k++) at[k] = zfi_errors_count(dtype, at[k], block);
+        id = zfi_append_op(g, ZF_OP_bucket, args, count,
+                           zfi_with(zfi_listed(at, count),
+                                    {.i = zfi_errors_count(dtype, bucket->size, block)},
+                                    {.i = shards}, {.i = each}));
     }
     zfi_free(&g->memory, args, room * sizeof *args);
     zfi_free(&g->memory, at, room * sizeof *at);
@@ -312,6 +324,20 @@ static void zfi_make_buckets(zfi_zero *z)
     }
 }
 
+/* A new state for what an exchange has left to send of a parameter's gradient. */
+static int32_t zfi_append_errors(zfi_zero *z, int32_t param, bool second)
+{
+    const char *kind = second ? "loco.between" : "loco.error";
+    const int64_t ranks = second ? ZFI_STATE_NODE : ZFI_STATE_EACH, block = z->d.quantized_block;
+    const zfi_node *p = &z->graph->nodes[param];
+    const zf_dtype dtype = z->d.loco_bits == 8 ? ZF_U8 : ZF_F32;
+    const int64_t blocks = (zfi_node_count(p) + block - 1) / block;
+    const zf_shape shape = dtype == ZF_F32
+                               ? p->shape
+                               : ZF_SHAPE(zfi_errors_count(dtype, blocks * block, block));
+    return zfi_state_for(z->graph, kind, (zf_tensor){z->graph, param}, dtype, shape, 0, ranks).id;
+}
+
 /* A bucket of new states for the gradients of bucket f: what an exchange has left to send. */
 static int32_t zfi_append_left(zfi_zero *z, int32_t f, bool second)
 {
@@ -321,11 +347,7 @@ static int32_t zfi_append_left(zfi_zero *z, int32_t f, bool second)
     if (!leaves) return zfi_graph_nomem(g), 0;
     for (int32_t k = 0; k < bucket->count && !g->error.status; k++) {
         const int32_t m = bucket->first + k;
-        if (z->gradient[m])
-            leaves[k] = zfi_moment_over(g, second ? "loco.between" : "loco.error",
-                                        (zf_tensor){g, z->cut.members[m].param},
-                                        second ? ZFI_STATE_NODE : ZFI_STATE_EACH)
-                            .id;
+        if (z->gradient[m]) leaves[k] = zfi_append_errors(z, z->cut.members[m].param, second);
     }
     if (!g->error.status)
         id = zfi_append_bucket(z, bucket, leaves, second ? z->d.world / z->d.nodes : 0, true);

@@ -282,6 +282,15 @@ static bool zfi_load_means(const zf_store *s, const zfi_stored *t, const zfi_ent
            entry->shape.dims[0] != t->shape.dims[0] && entry->shape.dims[1] == t->shape.dims[1];
 }
 
+/* Records of what quantised gradients have left to send, here or in the file, which are not those of
+ * the other: the store's begin with 0. */
+static bool zfi_load_drops(const zfi_stored *t, const zfi_entry *entry)
+{
+    return t->bucket >= 0 && zfi_is_left(t->op, t->name) &&
+           (t->dtype == ZF_U8 || entry->dtype == ZF_U8) &&
+           (t->dtype != entry->dtype || !zfi_same_shape(&t->shape, &entry->shape));
+}
+
 /* The store has the tensor, with that dtype and shape, and so has the file. */
 static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
 {
@@ -309,6 +318,7 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
                         entry->kind ? " or optimizer" : "");
     }
     t = &s->tensors[k];
+    if (zfi_load_drops(t, entry)) return ZF_OK;
     if (zfi_load_means(s, t, entry)) l->found[k].rows = entry->shape.dims[0];
     else if (t->dtype != entry->dtype || !zfi_same_shape(&t->shape, &entry->shape))
         return zfi_fail(&s->error, ZF_ERR_MISMATCH, "%s: %s is %s, but %s in the store",

@@ -87,6 +87,8 @@ zero_one_adam, whose steps differ" \
 check 'error feedback of nothing' \
     misused '--zero-loco keeps the errors of --zero-quantized-gradients: give that too' \
     pretrain --corpus c --vocab v --ranks 2 --zero 2 --zero-loco
+check 'errors of 16 bits' misused '--loco-bits must be 8 or 32' pretrain --corpus c --vocab v \
+    --loco-bits 16
 check 'cost without prefetch' \
     misused '--cost decides when --prefetch gathers: --prefetch BYTES' \
     pretrain --corpus c --vocab v --cost measure
@@ -814,6 +816,9 @@ check 'which have other bits' eval '! cmp -s "$work/nodes.params" "$work/loco.pa
 # shellcheck disable=SC2086
 check 'stage 1, ahead, states on the host: the same bits' like loco --zero 1 --ranks 4 --nodes 2 \
     --prefetch 100000 --offload optimizer=host $loco
+# shellcheck disable=SC2086
+check 'errors in 8 bits' ranked loco8 --zero 2 --ranks 4 --nodes 2 --loco-bits 8 $loco
+check 'which have other bits' eval '! cmp -s "$work/loco.params" "$work/loco8.params"'
 check 'shards of a node: the same bits' like nodes --zero 2 --ranks 4 --mics 2
 check 'four nodes of two ranks' ranked eight --ranks 8 --nodes 4
 check 'two nodes with twice the micro-batches: the same bits' \

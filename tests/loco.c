@@ -39,29 +39,56 @@ static void fill(void)
     }
 }
 
+/* How errors are kept: in records, beside a loss scale (0: there is none), and whether they begin. */
+typedef struct keeping {
+    const char *attributes;
+    double beta;
+    bool begins, records, skipped;
+    float scale;
+} keeping;
+
+enum { KEPT = COUNT / BLOCK * (4 + BLOCK) };
+
+static uint8_t records_before[KEPT], records_after[KEPT];
+
 /* One step of quantize_feedback, and what its records say; false after an error. */
-static bool step_of(test *t, const char *attributes, const zf_cpu_desc *cpu)
+static bool step_of(test *t, const keeping *w, const zf_cpu_desc *cpu)
 {
-    char text[600];
+    const zf_quantize_desc kept = {.block = BLOCK};
+    char text[900], errors[40], scaler[300] = "";
     zf_error error = {ZF_OK, ""};
     zf_backend *backend = zf_cpu_backend(cpu, &error);
-    const int bits = strstr(attributes, "bits=8") ? 8 : 4,
-              bytes = (strstr(attributes, "bf16") ? 2 : 4) + BLOCK * bits / 8;
+    const int bits = strstr(w->attributes, "bits=8") ? 8 : 4,
+              bytes = (strstr(w->attributes, "bf16") ? 2 : 4) + BLOCK * bits / 8;
     zf_graph *g;
     zf_program *p;
-    bool good;
+    bool good = true;
+    snprintf(errors, sizeof errors, w->records ? "u8[%d]" : "f32[%d]", w->records ? KEPT : COUNT);
+    if (w->scale > 0)
+        snprintf(scaler, sizeof scaler,
+                 "%%3 = state \"s\" {value=%g} : f32[]\n%%4 = state \"i\" {value=5} : i64[]\n"
+                 "%%5 = state \"o\" {value=%d} : i64[]\n",
+                 (double)w->scale, w->skipped ? 4 : 3);
     snprintf(text, sizeof text,
-             "%%1 = input \"x\" : f32[%d]\n%%2 = state \"e\" : f32[%d]\n"
-             "%%3 = quantize_feedback %%1, %%2 {%s} : u8[%d]\n"
-             "%%4 = dequantize %%3 {bits=%d block=%d%s} : f32[%d]\noutput %%4 \"y\"\n",
-             COUNT, COUNT, attributes, COUNT / BLOCK * bytes, bits, BLOCK,
-             strstr(attributes, "bf16") ? " scale=bf16" : "", COUNT);
+             "%%1 = input \"x\" : f32[%d]\n%%2 = state \"e\" : %s\n%s"
+             "%%6 = quantize_feedback %%1, %%2%s {%s} : u8[%d]\n"
+             "%%7 = dequantize %%6 {bits=%d block=%d%s} : f32[%d]\noutput %%7 \"y\"\n",
+             COUNT, errors, scaler, w->scale > 0 ? ", %3, %4, %5" : "", w->attributes,
+             COUNT / BLOCK * bytes, bits, BLOCK, strstr(w->attributes, "bf16") ? " scale=bf16" : "",
+             COUNT);
+    if (w->records)
+        good = !zf_quantize_values(records_before, before, COUNT, &kept) &&
+               !zf_dequantize_values(before, records_before, COUNT, &kept);
     g = zf_graph_parse(text, strlen(text), NULL, &error);
     p = g && backend ? zf_compile(g, &(zf_compile_desc){.backend = backend}) : NULL;
-    good = p && !zf_write(p, zf_graph_find(g, "x"), x, sizeof x) &&
-           !zf_write(p, zf_graph_find(g, "e"), before, sizeof before) && !zf_step(p) &&
-           !zf_read(p, zf_graph_find(g, "e"), after, sizeof after) &&
+    good = good && p && !zf_write(p, zf_graph_find(g, "x"), x, sizeof x) &&
+           !zf_write(p, zf_graph_find(g, "e"), w->records ? (void *)records_before : before,
+                     w->records ? sizeof records_before : sizeof before) &&
+           !zf_step(p) &&
+           !zf_read(p, zf_graph_find(g, "e"), w->records ? (void *)records_after : after,
+                    w->records ? sizeof records_after : sizeof after) &&
            !zf_read(p, zf_graph_find(g, "y"), said, sizeof said);
+    if (good && w->records) good = !zf_dequantize_values(after, records_after, COUNT, &kept);
     if (!good)
         test_fail(t, __FILE__, __LINE__, "quantize_feedback",
                   p ? zf_program_error(p) : g ? zf_graph_error(g) : error.text);
@@ -71,38 +98,54 @@ static bool step_of(test *t, const char *attributes, const zf_cpu_desc *cpu)
     return good;
 }
 
-/* Without an average nothing is lost: x + e_old = s q + e_new to the last bit, in f32 and in f64.
- * With it e_new is the average of e_old and of that. Every instruction set and the reference have
- * the same bits. */
+/* Without an average nothing is lost: x + S e_old = s q + S e_new to the last bit, in f32 and in f64.
+ * With it e_new is the average of e_old and of that; in records, that average as they say it. Every
+ * instruction set and the reference have the same bits. */
 TEST_ONCE(loco_keeps_what_is_not_sent)
 {
-    static const char *const attributes[] = {"bits=4 block=64", "bits=8 block=64 beta=0.75",
-                                             "bits=4 block=64 scale=bf16",
-                                             "bits=4 block=64 beta=0.8 reset=3"};
-    static float first[2][COUNT];
-    fill();
-    for (int n = 0; n < 4; n++) {
-        const double average = n == 1 ? 0.75 : n == 3 ? 0.8 : 0;
-        const float beta = (float)average, rest = (float)(1 - average);
+    static const keeping ways[] = {
+        {"bits=4 block=64", .beta = 0},
+        {"bits=8 block=64 beta=0.75", .beta = 0.75},
+        {"bits=4 block=64 scale=bf16", .beta = 0},
+        {"bits=4 block=64 beta=0.8 reset=3", .beta = 0.8, .begins = true},
+        {"bits=4 block=64", .scale = 8},
+        {"bits=8 block=64 beta=0.5 scale=bf16", .beta = 0.5, .scale = 0.25, .records = true},
+        {"bits=4 block=64 beta=0.8", .beta = 0.8, .records = true},
+        {"bits=4 block=64 beta=0.8", .beta = 0.8, .records = true, .scale = 4, .skipped = true,
+         .begins = true}};
+    static float first[2][COUNT], kept[COUNT];
+    static uint8_t records[KEPT];
+    for (int n = 0; n < (int)(sizeof ways / sizeof *ways); n++) {
+        const keeping *w = &ways[n];
+        const float beta = (float)w->beta, rest = (float)(1 - w->beta),
+                    scale = w->scale > 0 ? w->scale : 1;
+        fill();
         for (int k = 0; k < 5; k++) {
             static const char *const isas[] = {"portable", "avx2", "avx512", "neon", NULL};
             const zf_cpu_desc cpu = {.isa = isas[k], .reference = k == 4, .threads = 1 + k % 2};
             if (k < 4 && !test_has_isa(t, isas[k])) continue;
-            if (!step_of(t, attributes[n], &cpu)) return;
+            if (!step_of(t, w, &cpu)) return;
             if (!k) memcpy(first[0], after, sizeof after), memcpy(first[1], said, sizeof said);
             CHECK(t, !memcmp(first[0], after, sizeof after));
             CHECK(t, !memcmp(first[1], said, sizeof said));
         }
         for (int i = 0; i < COUNT; i++) {
-            const float e = n == 3 ? 0 : before[i], h = x[i] + e, r = h - said[i];
-            const float kept = beta * e, more = rest * r;
+            const float e = w->begins ? 0 : before[i], h = x[i] + scale * e, r = h - said[i];
+            const float old = beta * e, more = rest * (r / scale);
             if (i / BLOCK == 7 || i / BLOCK == 8) {
                 CHECK(t, isnan(said[i]) && after[i] == e);
+                kept[i] = e;
                 continue;
             }
             CHECK(t, (double)said[i] + (double)r == (double)h);
-            CHECK(t, after[i] == kept + more);
+            kept[i] = old + more;
+            CHECK(t, w->records || after[i] == kept[i]);
         }
+        if (!w->records) continue;
+        OK(t, zf_quantize_values(records, kept, COUNT, &(zf_quantize_desc){.block = BLOCK}), "");
+        for (int k = 0; k < KEPT; k++)
+            if (k / (4 + BLOCK) < 7 || k / (4 + BLOCK) > 8)
+                CHECK(t, records[k] == records_after[k]);
     }
 }
 
@@ -113,6 +156,8 @@ typedef struct setup {
     bool plain;  /* without error feedback, */
     bool floats; /* without quantisation */
     bool f64;
+    int32_t bits; /* of errors; 0: 32 */
+    float scale;  /* of the loss; 0: none. It doubles after every other step */
 } setup;
 
 typedef struct team {
@@ -146,13 +191,18 @@ static bool team_new(test *t, team *m, const setup *s)
         h = zf_add(w, zf_constant(g, zeros.dtype, ZF_SCALAR, -1));
         loss = zf_add(zf_sum(zf_scale(zf_mul(h, h), 0.5 / s->world)), zf_sum(zf_mul(w, noise)));
         zf_output(loss, "loss");
+        zf_precision(g, &(zf_precision_desc){.dtype = ZF_F32,
+                                             .scale = s->scale > 0 ? (double)s->scale : ZF_ZERO,
+                                             .window = 2,
+                                             .hysteresis = 1});
         zf_autograd(g, loss);
         zf_sgd(g, lr, NULL);
         zf_zero(g, &(zf_zero_desc){.stage = s->stage,
                                    .world = s->world,
                                    .nodes = s->nodes,
                                    .quantized_gradients = !s->floats,
-                                   .loco = !s->floats && !s->plain});
+                                   .loco = !s->floats && !s->plain,
+                                   .loco_bits = s->bits});
         m->comms[r] = (zf_comm){.rank = r, .world = s->world};
         m->programs[r] = zf_compile(g, &(zf_compile_desc){.comm = &m->comms[r], .verify = true});
         if (m->programs[r]) continue;
@@ -225,6 +275,7 @@ TEST_ONCE(loco_learns_what_quantisation_loses)
 {
     static const setup rows[] = {{.world = 2, .stage = 1},
                                  {.world = 4, .nodes = 2, .stage = 3},
+                                 {.world = 4, .nodes = 2, .stage = 1, .bits = 8},
                                  {.world = 4, .nodes = 2, .stage = 2, .f64 = true}};
     test_defer(t, team_free, &teams[0]);
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
@@ -241,7 +292,70 @@ TEST_ONCE(loco_learns_what_quantisation_loses)
     }
 }
 
+/* ----------------------------------------------------------------------------------- loss scale */
+
+/* Writes a number to a state of all ranks. */
+static void write_all(test *t, team *m, const char *name, float value)
+{
+    for (int32_t r = 0; r < m->s.world; r++)
+        OK(t, zf_write(m->programs[r], zf_graph_find(m->graphs[r], name), &value, sizeof value),
+           zf_program_error(m->programs[r]));
+}
+
+static void same_tensor(test *t, const char *name, size_t bytes)
+{
+    static char values[2][RANKS * WIDTH * 4];
+    for (int k = 0; k < 2; k++)
+        if (!read_of(t, &teams[k], name, values[k], bytes)) return;
+    CHECK(t, !memcmp(values[0], values[1], bytes));
+}
+
+/* Errors are those of gradients without the scale: a power of 2, which grows on the way, changes no
+ * bit of them nor of parameters. Behind steps that overflow, which change no parameter, they begin
+ * with 0. The gradients of five steps repeat. */
+TEST_ONCE(loco_with_a_loss_scale)
+{
+    enum { WORLD = 4, RECORDS = (WIDTH + 255) / 256 * 260 };
+    test_defer(t, team_free, &teams[0]);
+    test_defer(t, team_free, &teams[1]);
+    for (int way = 0; way < 2; way++) {
+        setup s = {.world = WORLD, .nodes = 2, .stage = 2 + way, .bits = way ? 8 : 0};
+        const size_t bytes = way ? RECORDS : WIDTH * sizeof(float);
+        zf_error error = {ZF_OK, ""};
+        if (!team_new(t, &teams[0], &s)) return;
+        s.scale = 8;
+        if (!team_new(t, &teams[1], &s) || !steps(t, &teams[0], 7) || !steps(t, &teams[1], 7))
+            return;
+        same_tensor(t, "w", WIDTH * sizeof(float));
+        same_tensor(t, "loco.error/w", WORLD * bytes);
+        same_tensor(t, "loco.between/w", 2 * bytes);
+        for (int k = 0; k < 5; k++) {
+            write_all(t, &teams[1], "scaler.scale", 0x1p127f);
+            if (!steps(t, &teams[1], 1)) return;
+        }
+        same_tensor(t, "w", WIDTH * sizeof(float));
+        write_all(t, &teams[1], "scaler.scale", 4);
+        CHECK(t, step(&teams[0], 1, &error) == ZF_ERR_NAN); /* its errors are 0 */
+        if (!steps(t, &teams[0], 3) || !steps(t, &teams[1], 3)) return;
+        same_tensor(t, "w", WIDTH * sizeof(float));
+        same_tensor(t, "loco.error/w", WORLD * bytes);
+    }
+}
+
 /* -------------------------------------------------------------------------------- another world */
+
+/* The same of records, which are as before, or 0 where they were others or none. */
+static void is_kept(test *t, const char *name, int olds, int news)
+{
+    enum { RECORDS = (WIDTH + 255) / 256 * 260 };
+    static uint8_t old[RANKS * RECORDS], now[RANKS * WIDTH * sizeof(float)];
+    const bool same = teams[0].s.bits == teams[1].s.bits && olds == news;
+    const size_t bytes = (size_t)news * (teams[1].s.bits ? RECORDS : WIDTH * sizeof(float));
+    if (!news || (same && !read_of(t, &teams[0], name, old, bytes)) ||
+        !read_of(t, &teams[1], name, now, bytes))
+        return;
+    for (size_t i = 0; i < bytes; i++) CHECK(t, now[i] == (same ? old[i] : 0));
+}
 
 /* Of a tensor with values for each of `olds` ranks or nodes, each of `news` has an equal part of the
  * sum, which is made in the order of shards; the same where they are as many. 0 olds: all are 0. */
@@ -249,6 +363,10 @@ static void is_shared(test *t, const char *name, int olds, int news)
 {
     const int nodes = olds == teams[0].s.world && teams[0].s.nodes ? teams[0].s.nodes : 1;
     static float old[RANKS * WIDTH], now[RANKS * WIDTH];
+    if (teams[0].s.bits || teams[1].s.bits) {
+        is_kept(t, name, olds, news);
+        return;
+    }
     memset(old, 0, sizeof old);
     if (!news || (olds && !read_of(t, &teams[0], name, old, (size_t)olds * WIDTH * sizeof *old)) ||
         !read_of(t, &teams[1], name, now, (size_t)news * WIDTH * sizeof *now))
@@ -265,7 +383,7 @@ static void is_shared(test *t, const char *name, int olds, int news)
 
 /* Each rank begins with an equal part of the sum of the errors that the old ranks had, and so does
  * each node with those between nodes; these are left out where there is one node, and 0 where there
- * was one. */
+ * was one. Errors in records are 0 in another world, or where they were floats. */
 TEST_ONCE(loco_errors_of_another_world)
 {
     static const setup rows[] = {{.world = 4, .nodes = 2, .stage = 3},
@@ -275,7 +393,11 @@ TEST_ONCE(loco_errors_of_another_world)
                                  {.world = 4, .nodes = 2, .stage = 3},
                                  {.world = 6, .nodes = 2, .stage = 3},
                                  {.world = 4, .nodes = 2, .stage = 3, .plain = true},
-                                 {.world = 4, .nodes = 2, .stage = 2}};
+                                 {.world = 4, .nodes = 2, .stage = 2},
+                                 {.world = 4, .nodes = 2, .stage = 3, .bits = 8},
+                                 {.world = 4, .nodes = 2, .stage = 1, .bits = 8},
+                                 {.world = 2, .stage = 1, .bits = 8},
+                                 {.world = 2, .stage = 2}};
     const char *path = test_path("loco");
     zf_error error = {ZF_OK, ""};
     test_defer(t, team_free, &teams[0]);

@@ -146,6 +146,11 @@ static const op_case cases[] = {
      "state \"e\" {value=-0.5} : f32[R,256]\n"
      "quantize_feedback %1, %2 {bits=4 block=128 scale=bf16} : u8[R,132]",
      EXACT, 0, 0, NO_GRADIENT | MUTATES},
+    {"quantize_feedback", "f[R,128]",
+     "state \"e\" : u8[R,136]\nstate \"s\" {value=8} : f32[]\nstate \"i\" {value=2} : i64[]\n"
+     "state \"o\" : i64[]\n"
+     "quantize_feedback %1, %2, %3, %4, %5 {bits=4 block=64 beta=0.5} : u8[R,72]",
+     EXACT, 0, 0, NO_GRADIENT | MUTATES},
     {"dequantize", "f[R,192]",
      "quantize %1 {bits=8 block=192 scale=bf16} : u8[R,194]\n"
      "dequantize %2 {bits=8 block=192 scale=bf16} : f32[R,192]",

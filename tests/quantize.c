@@ -137,6 +137,42 @@ TEST_ONCE(quantize_keeps_its_bound)
     }
 }
 
+/* A result that is larger than caches, which is written past them, and one of bf16: what
+ * zf_dequantize_values gives, and that rounded. */
+TEST_ONCE(dequantize_much)
+{
+    enum { MUCH = 1 << 22 };
+    const zf_quantize_desc d = {.bits = 8};
+    zf_error error = {ZF_OK, ""};
+    float *x = malloc(2 * MUCH * sizeof *x), *want = x + MUCH;
+    uint8_t *q = malloc(MUCH / 256 * 260);
+    uint16_t *narrow = malloc(2 * MUCH * sizeof *narrow);
+    zf_tensor in, y[2];
+    test_defer(t, free, x), test_defer(t, free, q), test_defer(t, free, narrow);
+    test_defer(t, session_free, &s);
+    CHECK(t, x && q && narrow);
+    for (uint32_t i = 0; i < MUCH; i++)
+        x[i] = i == 5000 ? INFINITY : (float)(int32_t)(i * 2654435761u) * 0x1p-31f;
+    OK(t, zf_quantize_values(q, x, MUCH, &d), "");
+    OK(t, zf_dequantize_values(want, q, MUCH, &d), "");
+    zf_convert(narrow, ZF_BF16, want, ZF_F32, MUCH);
+    s.cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = 2}, &error);
+    NEED(t, s.cpu, &error);
+    s.graph = zf_graph_new(NULL);
+    in = zf_input(s.graph, "q", ZF_U8, ZF_SHAPE(MUCH / 256 * 260));
+    for (int k = 0; k < 2; k++)
+        y[k] = zf_output(zf_dequantize(in, k ? ZF_BF16 : ZF_F32, &d), k ? "bf16" : "f32");
+    s.program = zf_compile(s.graph, &(zf_compile_desc){.backend = s.cpu});
+    OK(t, zf_graph_status(s.graph), zf_graph_error(s.graph));
+    OK(t, zf_write(s.program, in, q, MUCH / 256 * 260), zf_program_error(s.program));
+    OK(t, zf_step(s.program), zf_program_error(s.program));
+    OK(t, zf_read(s.program, y[0], x, MUCH * sizeof *x), zf_program_error(s.program));
+    OK(t, zf_read(s.program, y[1], narrow + MUCH, MUCH * sizeof *narrow),
+       zf_program_error(s.program));
+    CHECK(t, isnan(x[5000]) && !memcmp(x, want, MUCH * sizeof *x));
+    CHECK(t, !memcmp(narrow, narrow + MUCH, MUCH * sizeof *narrow));
+}
+
 TEST(quantize_explains_mistakes)
 {
     static const struct {

@@ -236,6 +236,10 @@ is 'LoCo: it sends nothing more' "$(between)" "$sends"
 is 'LoCo: errors of all elements, and between nodes of a quarter, in f32' "$(of loco)" \
     $(($(of padded_count) * 5))
 # shellcheck disable=SC2086
+planned $small --nodes 2 $less --zero-loco --loco-bits 8
+is 'LoCo: errors in records of 260 bytes for 256 elements' "$(of loco)" \
+    $(($(of padded_count) * 5 / 4 * 260 / 256))
+# shellcheck disable=SC2086
 "$plan" $small --nodes 2 $less --zero-loco > "$work/table"
 is 'LoCo: scales, padding and errors in the table' \
     "$(grep -Ec '^(of it scales|of it padding|loco) ' "$work/table")" 3

@@ -316,6 +316,7 @@ static zf_zero_desc take_zero(call *c)
                           .loco = take_flag(c, "loco"),
                           .loco_beta = take_default(c, "loco_beta"),
                           .loco_reset = (int64_t)take_number(c, "loco_reset"),
+                          .loco_bits = (int32_t)take_number(c, "loco_bits"),
                           .quantized_block = (int32_t)take_number(c, "block"),
                           .quantized_scale = take_flag(c, "bf16_scales") ? ZF_BF16 : ZF_F32,
                           .bucket_bytes = (size_t)take_number(c, "bucket")};
@@ -560,7 +561,7 @@ static const pass passes[] = {
     {"zero",
      "[stage=N] [world=N] [micro_batches=N] [nodes=N] [hpz] [mics] [bucket=BYTES]\n"
      "        [quantized_weights] [quantized_gradients] [loco] [loco_beta=X] [loco_reset=N]\n"
-     "        [block=N] [bf16_scales]",
+     "        [loco_bits=N] [block=N] [bf16_scales]",
      "the step of each of `world` ranks, in so many nodes, at a ZeRO stage; quantised gathers and\n"
      "        sums, in blocks with one scale",
      run_zero},
@@ -580,8 +581,8 @@ static const pass passes[] = {
      "        [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE] [tile=BYTES]\n"
      "        [recompute=layers|BYTES] [stage=N] [world=N] [micro_batches=N] [nodes=N]\n"
      "        [hpz] [mics] [quantized_weights] [quantized_gradients] [loco] [loco_beta=X]\n"
-     "        [loco_reset=N] [block=N] [bf16_scales] [bucket=BYTES] [prefetch=BYTES]\n"
-     "        [memory=BYTES] [cost=FLOPS,BYTES,LINK,LATENCY]",
+     "        [loco_reset=N] [loco_bits=N] [block=N] [bf16_scales] [bucket=BYTES]\n"
+     "        [prefetch=BYTES] [memory=BYTES] [cost=FLOPS,BYTES,LINK,LATENCY]",
      "all passes of a training step of LOSS, in order, with an input \"lr\"; print: the graph\n"
      "        after each",
      run_passes},

@@ -29,7 +29,7 @@ typedef struct options {
     int64_t layers, hidden, heads, vocab, seq, batch, world, nodes, mics, zero, micro_batches;
     int64_t ranks_per_node; /* the same as nodes; 0: not given */
     bool hpz, quantized_weights, quantized_gradients, loco;
-    int64_t quantized_block;
+    int64_t quantized_block, loco_bits;
     int64_t prefetch, memory, bucket, recompute, tile;
     zf_recompute_mode recomputes; /* limited by `recompute` bytes */
     double clip;
@@ -66,6 +66,7 @@ static void usage(FILE *out)
         "  --zero-quantized-weights    stage 3: ranks send parameters as integers of 8 bits\n"
         "  --zero-quantized-gradients  stages 1 to 3: and gradients as integers of 4 bits\n"
         "  --zero-loco            and what this rounds off is kept for the next gradient\n"
+        "  --loco-bits=8|32       of what is kept (32)\n"
         "  --quantized-block=N    of these integers that share a scale (256)\n"
         "  --mics=Z               shard over the Z ranks of a node alone\n"
         "  --precision=f32|bf16|f16\n"
@@ -220,6 +221,7 @@ static int read_options(int argc, char **argv, options *o)
         {"zero-quantized-weights", no_argument, NULL, 'W'},
         {"zero-quantized-gradients", no_argument, NULL, 'G'},
         {"zero-loco", no_argument, NULL, 'L'},
+        {"loco-bits", required_argument, NULL, 'B'},
         {"quantized-block", required_argument, NULL, 'Q'},
         {"world", required_argument, NULL, 'n'},
         {"zero", required_argument, NULL, 'z'},
@@ -272,6 +274,7 @@ static int read_options(int argc, char **argv, options *o)
         case 'W': o->quantized_weights = true; break;
         case 'G': o->quantized_gradients = true; break;
         case 'L': o->loco = true; break;
+        case 'B': good = number(name, text, false, 8, 32, &o->loco_bits); break;
         case 'Q': good = number(name, text, false, 64, 2048, &o->quantized_block); break;
         case 'z': good = number(name, text, false, 0, 3, &o->zero); break;
         case 'p': good = precision_of(text, &o->dtype); break;
@@ -419,6 +422,7 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
                                          .quantized_weights = o->quantized_weights,
                                          .quantized_gradients = o->quantized_gradients,
                                          .loco = o->loco,
+                                         .loco_bits = (int32_t)o->loco_bits,
                                          .quantized_block = (int32_t)o->quantized_block,
                                          .micro_batches = o->micro_batches,
                                          .bucket_bytes = (size_t)o->bucket},

@@ -404,6 +404,7 @@ session_desc run_session(const run_job *job)
                                   .loco = o->loco,
                                   .loco_beta = o->loco_beta,
                                   .loco_reset = o->loco_reset,
+                                  .loco_bits = o->loco_bits,
                                   .quantized_block = o->quantized_block,
                                   .bucket = o->bucket,
                                   .prefetch = o->prefetch,

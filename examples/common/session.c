@@ -77,6 +77,7 @@ static void run_passes(session *s, const session_desc *d, int32_t variant, const
                                 .loco = shared->loco,
                                 .loco_beta = shared->loco_beta > 0 ? shared->loco_beta : ZF_ZERO,
                                 .loco_reset = shared->loco_reset,
+                                .loco_bits = (int32_t)shared->loco_bits,
                                 .quantized_block = (int32_t)shared->quantized_block,
                                 .micro_batches = shared->micro_batches,
                                 .bucket_bytes = (size_t)shared->bucket,

@@ -14,7 +14,7 @@ typedef struct sharing {
     int32_t nodes;         /* in which the ranks are; 0: 1 */
     bool hpz, mics, quantized_weights, quantized_gradients, loco; /* of zf_zero_desc */
     double loco_beta; /* 0: 0 */
-    int64_t loco_reset, quantized_block;
+    int64_t loco_reset, loco_bits, quantized_block;
     int64_t bucket;        /* bytes of a bucket of parameters; 0: the default */
     int64_t tile;          /* bytes of a weight that is not cut (zf_tile); 0: none is */
     int64_t prefetch;      /* bytes gathered ahead of their use; 0 or less: none */

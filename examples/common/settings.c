@@ -34,6 +34,7 @@ settings settings_defaults(void)
                       .quantized_block = 256,
                       .loco_beta = 0.8,
                       .loco_reset = 1024,
+                      .loco_bits = 32,
                       .min_coeff = 0.01,
                       .max_coeff = 10,
                       .first_rate = 1,
@@ -138,6 +139,8 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "of the moving average of these errors: the share of the old ones"},
         {"loco-reset", COUNT | NOTED, "N", &o->loco_reset, -1, 1e15,
          "steps after which they are 0 again; -1: never"},
+        {"loco-bits", COUNT | NOTED, "N", &o->loco_bits, 8, 32,
+         "of an error: 32, or 8 with a scale for each block"},
         {"quantized-block", COUNT | NOTED, "N", &o->quantized_block, 64, 2048,
          "of these integers that share a scale, a multiple of 64"},
         {"mics", COUNT, "Z", &o->mics, 0, 1024,
@@ -391,9 +394,7 @@ const char *settings_wrong(const settings *o)
         return "--zero-quantized-gradients is for --zero 1, 2 or 3, where each rank sums its shard";
     if (o->loco && !o->quantized_gradients)
         return "--zero-loco keeps the errors of --zero-quantized-gradients: give that too";
-    if (o->loco && o->precision == ZF_F16)
-        return "--zero-loco is for --precision f32 or bf16: with f16 gradients have a loss scale that "
-               "changes";
+    if (o->loco_bits != 8 && o->loco_bits != 32) return "--loco-bits must be 8 or 32";
     if (o->loco && o->tile) return "--zero-loco and --tile exclude each other";
     if (o->quantized_block % 64) return "--quantized-block must be a multiple of 64";
     if (o->mics && !o->zero) return "--mics is for --zero 1, 2 or 3; stage 0 shards nothing";

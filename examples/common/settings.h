@@ -18,7 +18,7 @@ typedef struct settings {
     int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads,
         eval_batches, eval_every, save_every, compare_every, keep;
     int64_t ranks, nodes, ranks_per_node, zero, mics, micro_batches, bucket, prefetch,
-        quantized_block, loco_reset;
+        quantized_block, loco_reset, loco_bits;
     int64_t freeze_step, var_update_scaler, local_step_scaler,
         local_step_clipper; /* of 1-bit optimizers */
     int64_t weights; /* of CONFIG_WEIGHTS */

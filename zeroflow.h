@@ -1146,7 +1146,8 @@ typedef struct zf_prefetch_desc {
      * operands kept for gradients that are computed later, and of copies in one direction that are
      * on their way or made ahead; 0: no overlap */
     size_t bytes;
-    /* Of host memory: what is read from a disk ahead for the device, and as much for updates; 0: as
+    /* Of host memory: what is read from a disk ahead for the device, and as much for updates; and
+     * the largest gradient that is kept longer so that its update can wait for the disk; 0: as
      * `bytes` */
     size_t host_bytes;
     /* Stage 3, and parameters that zf_offload brings: buckets stay on the device between forward

@@ -25,6 +25,10 @@
  *                 `host_bytes`, twice that behind the last fetch
  *     beside      updates in host memory run during the backward pass (beside.c); parameters that
  *                 this has read from a disk are not read again for them (reuse.c)
+ *     spread      an update waits until the disk has given what it reads, by the cost table, while
+ *                 gradients of the next buckets are computed; so its pieces lie apart. Of host
+ *                 memory this takes one gradient more, of at most `host_bytes`, and the parameters
+ *                 that are updated with it
  *     put off     nodes that the last large reduction does not need are computed during it,
  *                 while at most `bytes` are kept for them (prefetch_put_off.c)
  *     kept        with `keep_gathered`, buckets stay gathered from the forward to the backward
@@ -62,6 +66,7 @@ static void zfi_run_prefetch(zfi_prefetch *p)
     g->in_update = false;
     for (int32_t i = 0; i < b->end && !g->memory.failed && !g->error.status; i++) {
         const int32_t id = p->order[i];
+        p->now = p->time[i];
         if (i == b->begin) zfi_begin_update(p);
         for (int link = ZFI_LINKS; link-- > 0;)
             for (const zfi_ahead *a = p->aheads[link];
@@ -70,7 +75,7 @@ static void zfi_run_prefetch(zfi_prefetch *p)
         if (p->born[id]) continue; /* it was issued early, or is above `update:` */
         zfi_put(p, id);
         if (i < b->begin) continue;
-        if (p->born[id] && zfi_completes_gradient(g, id)) zfi_complete_gradient(p);
+        if (p->born[id] && zfi_completes_gradient(g, id)) zfi_complete_gradient(p, i);
         zfi_put_due(p, i, false);
     }
     if (b->begin == b->end && zfi_len(b->due)) zfi_begin_update(p);
@@ -157,6 +162,7 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
 {
     zfi_prefetch p = {.graph = g,
                       .beside.graph = g,
+                      .completed = {-1, -1, -1},
                       .bytes = t->prefetch.bytes,
                       .host_bytes = t->prefetch.host_bytes ? t->prefetch.host_bytes
                                                            : t->prefetch.bytes,
@@ -170,18 +176,18 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
     positions = (size_t)zfi_len(g->order);
     /* plus at most one `wait` for each node */
     p.nodes = 2 * (size_t)zfi_len(g->nodes) + 1;
-    p.time = zfi_calloc(&g->memory, positions + p.nodes, sizeof *p.time);
+    p.time = zfi_calloc(&g->memory, positions + 2 * p.nodes, sizeof *p.time);
     p.pending = zfi_calloc(&g->memory, 4 * p.nodes, sizeof *p.pending);
     if (p.time && p.pending && zfi_beside_plan(&p.beside, g->order, p.bytes > 0)) {
         p.born = p.pending + p.nodes, p.readers = p.pending + 2 * p.nodes;
         p.pieces = p.pending + 3 * p.nodes;
-        p.start = p.time + positions;
+        p.start = p.time + positions, p.ready = p.start + p.nodes;
         p.order = g->order;
         g->order = NULL;
         zfi_run_prefetch(&p);
     }
     zfi_beside_free(&p.beside);
-    zfi_free(&g->memory, p.time, (positions + p.nodes) * sizeof *p.time);
+    zfi_free(&g->memory, p.time, (positions + 2 * p.nodes) * sizeof *p.time);
     zfi_free(&g->memory, p.pending, 4 * p.nodes * sizeof *p.pending);
     for (int link = 0; link < ZFI_LINKS; link++) zfi_array_free(&g->memory, p.aheads[link]);
     zfi_array_free(&g->memory, p.waiting);

@@ -35,7 +35,10 @@ typedef struct zfi_prefetch {
     zfi_ahead *aheads[ZFI_LINKS]; /* growing arrays, ordered by use */
     double *time;  /* by position: seconds of computation from the start of the micro section */
     double *start; /* by node: the time at which a fetch must be issued so that it is hidden */
-    double now;    /* the time behind what has been put */
+    double *ready; /* by node: the time at which a read is done, waits included */
+    double now;    /* the time behind what has been put; */
+    double late;   /* by so much it is later with updates, and waits for the disk; */
+    double read;   /* and the time at which the disk is done with all reads so far */
     int32_t *order;               /* the order before */
     int32_t *pending;  /* by node: the collective or copy in flight that writes it; 0: none */
     int32_t *pieces;   /* by leaf: the number of copies in flight that write pieces of it */
@@ -51,6 +54,7 @@ typedef struct zfi_prefetch {
     int64_t fetched;           /* and bytes of those from the disk that have not been used */
     int32_t *born; /* by node: 0 until it is put, then 1 + the number of complete gradients */
     int32_t complete;
+    int32_t completed[3]; /* positions of the last complete gradients, oldest first; -1 */
     int32_t update; /* position of the first node below `update:` */
     size_t nodes;
 } zfi_prefetch;

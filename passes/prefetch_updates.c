@@ -1,5 +1,17 @@
 /* prefetch, updates: puts the update section, beside the backward pass where beside.c allows it
- * (prefetch.c). */
+ * (prefetch.c).
+ *
+ *     ahead       copies to the host are issued in the order of updates, as far as their budget
+ *                 allows
+ *     due         an update is put when its gradient has arrived: when the next one is complete,
+ *                 since a reduction or a copy is in flight until then
+ *     spread      an update of which the disk has not given the states, by the cost table, comes
+ *                 later: while gradients of the next buckets are computed, its bucket's states are
+ *                 read piece by piece
+ *
+ *     compute     gradient A | gradient B |  A0  | gradient C, A1 | gradient C, A2 |  B0  | ...
+ *     reads       A0 | A1    .            | A2   | A3             |
+ */
 
 /* The node is the summed gradient of a bucket, or its copy to the host. */
 static bool zfi_completes_gradient(const zf_graph *g, int32_t id)
@@ -90,26 +102,52 @@ static void zfi_count_used(zfi_prefetch *p, int32_t id)
     }
 }
 
+/* The update comes later, since the disk has not given what it reads. It does not wait any more when
+ * two gradients have been completed since its own has been on its way and its parameters have been
+ * read, so that one gradient more is kept than otherwise. */
+static bool zfi_waits_for_disk(const zfi_prefetch *p, const zfi_due *due)
+{
+    const zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[due->node];
+    int32_t gradient = due->node;
+    if (!zfi_has(g, due->node, ZF_OP_UPDATE)) return false;
+    while (zfi_has(g, gradient, ZF_OP_UPDATE)) /* lamb has two for a parameter */
+        gradient = zfi_bytes_of(g, g->nodes[gradient].args[1]);
+    if (zfi_node_bytes(&g->nodes[gradient]) > p->host_bytes) return false;
+    if (due->after <= p->completed[0] && p->born[gradient] + 2 <= p->complete) return false;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const int32_t read = p->pending[node->args[k]];
+        if (read && p->ready[read] > p->now + p->late) return true;
+    }
+    return false;
+}
+
 /* Puts the nodes of the update section that may come after `position`; all of them if it is the
  * `last`. */
 static void zfi_put_due(zfi_prefetch *p, int32_t position, bool last)
 {
     const zf_graph *g = p->graph;
-    p->now = last ? INFINITY : p->time[position + 1];
+    p->now = p->time[last ? p->beside.end : position + 1];
     zfi_put_early(p);
     for (; p->next < zfi_len(p->beside.due) && !g->memory.failed && !g->error.status; p->next++) {
         const zfi_due *due = &p->beside.due[p->next];
-        if (!last && (due->after > position || !zfi_is_due(p, due->node, false))) return;
+        if (!last && (due->after > position || !zfi_is_due(p, due->node, false) ||
+                      zfi_waits_for_disk(p, due)))
+            return;
         while (!zfi_is_due(p, due->node, true) && zfi_wait_for_sum(p, INT32_MAX)) {}
         zfi_put_one_due(p, due);
+        p->late += zfi_node_seconds(g, &p->cost, due->node);
         zfi_count_used(p, due->node);
         zfi_put_early(p);
     }
 }
 
-/* A gradient is complete: reductions that were issued before it are waited for. */
-static void zfi_complete_gradient(zfi_prefetch *p)
+/* The node at `position` completes a gradient: reductions that were issued before it are waited
+ * for. */
+static void zfi_complete_gradient(zfi_prefetch *p, int32_t position)
 {
+    p->completed[0] = p->completed[1], p->completed[1] = p->completed[2];
+    p->completed[2] = position;
     while (zfi_wait_for_sum(p, p->complete)) {}
     p->complete++;
 }

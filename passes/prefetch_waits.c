@@ -37,6 +37,19 @@ static bool zfi_is_moving(const zfi_prefetch *p, int32_t id)
            !((size_t)id < p->beside.nodes && p->beside.early[id]);
 }
 
+/* A read is issued: the disk is done with it after those before it. */
+static void zfi_time_read(zfi_prefetch *p, int32_t id)
+{
+    if (p->read < p->now + p->late) p->read = p->now + p->late;
+    p->ready[id] = p->read += zfi_seconds_of(p->graph, &p->cost, id);
+}
+
+/* A read is waited for. */
+static void zfi_time_wait(zfi_prefetch *p, int32_t id)
+{
+    if (p->ready[id] > p->now + p->late) p->late = p->ready[id] - p->now;
+}
+
 /* Puts a wait for a node in flight. */
 static void zfi_put_wait(zfi_prefetch *p, int32_t id)
 {
@@ -53,6 +66,7 @@ static void zfi_put_wait(zfi_prefetch *p, int32_t id)
             continue;
         }
         zfi_append_nodes(g, wait, NULL, id);
+        zfi_time_wait(p, id);
         if (g->nodes[id].op == ZF_OP_copy) p->readers[zfi_bytes_of(g, g->nodes[id].args[0])]--;
         if (zfi_is_moving(p, id))
             p->moving[g->nodes[id].queue] -=
@@ -179,6 +193,11 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
     if (!g->memory.failed) zfi_push(&g->memory, g->order, id);
     zfi_count_fetch(p, id);
     p->born[id] = 1 + p->complete;
+    if (g->nodes[id].op == ZF_OP_copy &&
+        zfi_queue_of_copy(g, &g->nodes[id]) == ZFI_QUEUE_READ) {
+        zfi_time_read(p, id);
+        if (!queue) zfi_time_wait(p, id);
+    }
     if (!queue || g->memory.failed) return;
     zfi_push(&g->memory, p->waiting, id);
     if (g->nodes[id].op == ZF_OP_copy) p->readers[zfi_bytes_of(g, g->nodes[id].args[0])]++;

@@ -33,8 +33,44 @@ static const char model[] = "%1 = input \"x\" : f32[8,40]\n"
                             "%19 = sum %18 : f32[]\n"
                             "      output %19 \"loss\"\n";
 
+/* Four layers over some rows; a few, or so many that they take longer to compute than a layer's
+ * states to read, by the default costs. */
+#define LAYERS(rows, all)                                                                          \
+    "%1 = input \"x\" : f32[" rows ",64]\n"                                                        \
+    "%2 = param \"layer.0.w\" {init=normal b=0.1} : f32[64,64]\n"                                 \
+    "%3 = param \"layer.1.w\" {init=normal b=0.1} : f32[64,64]\n"                                 \
+    "%4 = param \"layer.2.w\" {init=normal b=0.1} : f32[64,64]\n"                                 \
+    "%5 = param \"layer.3.w\" {init=normal b=0.1} : f32[64,64]\n"                                 \
+    "%6 = input \"lr\" : f32[]\n"                                                                 \
+    "%7 = matmul %1, %2 : f32[" rows ",64]\n"                                                      \
+    "%8 = matmul %7, %3 : f32[" rows ",64]\n"                                                      \
+    "%9 = matmul %8, %4 : f32[" rows ",64]\n"                                                      \
+    "%10 = matmul %9, %5 : f32[" rows ",64]\n"                                                     \
+    "%11 = mul %10, %10 : f32[" rows ",64]\n"                                                      \
+    "%12 = reshape %11 {shape=[" all "]} : f32[" all "]\n"                                         \
+    "%13 = sum %12 : f32[]\n"                                                                      \
+    "      output %13 \"loss\"\n"
+static const char layers[] = LAYERS("4", "256"), tall_layers[] = LAYERS("4096", "262144");
+
+/* The text of eight layers and a loss. */
+static void write_eight_layers(char text[2000], int rows, int width)
+{
+    int at = snprintf(text, 2000, "%%1 = input \"x\" : f32[%d,%d]\n%%2 = input \"lr\" : f32[]\n", rows,
+                      width);
+    for (int k = 0; k < 8; k++)
+        at += snprintf(text + at, 2000 - (size_t)at,
+                       "%%%d = param \"layer.%d.w\" : f32[%d,%d]\n"
+                       "%%%d = matmul %%%d, %%%d : f32[%d,%d]\n",
+                       10 + k, k, width, width, 20 + k, k ? 19 + k : 1, 10 + k, rows, width);
+    snprintf(text + at, 2000 - (size_t)at,
+             "%%30 = reshape %%27 {shape=[%d]} : f32[%d]\n%%31 = sum %%30 : f32[]\n"
+             "      output %%31 \"loss\"\n",
+             rows * width, rows * width);
+}
+
 /* With kinds offloaded and without, by the passes `before` and `behind`. */
-static bool same_bits(test *t, const char *kinds, const char *before, const char *behind)
+static bool same_bits(test *t, const char *text, const char *kinds, const char *before,
+                      const char *behind)
 {
     char line[800], why[600] = "";
     numbers with = {0}, without = {0};
@@ -46,9 +82,9 @@ static bool same_bits(test *t, const char *kinds, const char *before, const char
     bool good;
     mkdir(folder, 0700);
     snprintf(line, sizeof line, "%s; %s", before, behind);
-    plain = text_behind(t, model, line);
+    plain = text_behind(t, text, line);
     snprintf(line, sizeof line, "%s; offload %s; %s", before, kinds, behind);
-    other = plain ? text_behind(t, model, line) : NULL;
+    other = plain ? text_behind(t, text, line) : NULL;
     good = other && strstr(other, " host @") &&
            (!strstr(kinds, "disk") || strstr(other, " disk @") || strstr(before, "sgd lr;")) &&
            numbers_of(&without, plain, &d, &error) && numbers_of(&with, other, &d, &error) &&
@@ -102,8 +138,83 @@ TEST_ONCE(offload_keeps_the_bits)
                          prefetches[n / 2 % 3], prefetches[n / 4 % 3], n % 4 == 2 ? 1 << 17 : 0);
                 snprintf(kinds, sizeof kinds, "%s%s", whole ? states[n % 2] : all[(n + o) % 8],
                          pieces[(n / 4 + o) % 3]);
-                CHECK(t, same_bits(t, kinds, before, behind));
+                CHECK(t, same_bits(t, model, kinds, before, behind));
             }
+}
+
+/* Updates in pieces of 1024 elements, as a text has them. */
+typedef struct spreading {
+    int apart; /* pieces that have a product of the backward pass between them and the one before */
+    bool late; /* one is put when the gradients of three buckets behind its own are complete */
+} spreading;
+
+/* phases: updates of each piece. Changes the text. */
+static spreading spreading_of(char *text, int phases)
+{
+    spreading s = {0, false};
+    char *line = strstr(text, "\nupdate:\n");
+    bool product = false;
+    int packs = 0, updates = 0;
+    long at, count = 0;
+    for (line = line ? strtok(line, "\n") : NULL; line; line = strtok(NULL, "\n")) {
+        const char *piece = strstr(line, " piece=[");
+        product |= strstr(line, " = matmul ") != NULL;
+        if (strstr(line, " = pack ") && strstr(line, " micro"))
+            s.late |= ++packs > 3 && updates * 1024 < (packs - 3) * phases * count;
+        if (!piece || sscanf(piece, " piece=[%ld,%ld]", &at, &count) != 2) continue;
+        s.apart += at > 0 && product;
+        product = false, updates++;
+    }
+    return s;
+}
+
+/* Pieces of a bucket on the disk are updated one by one while the backward pass goes on, as the
+ * disk gives them, by the cost table; they wait for it until two more gradients are complete, and
+ * only where host memory has room for a gradient that is kept for them. Bits are the same. */
+TEST_ONCE(offload_spreads_updates)
+{
+    /* A piece's states take 0.2 ms to read. A layer's backward pass takes 0.8 ms, half of that on
+     * two ranks, next to nothing, or 60 ms. */
+    static const char even[] = "cost=82000000,1e12,1e9,0", ranks[] = "cost=164000000,1e12,1e9,0",
+                      slow[] = "cost=1e12,1e12,1e9,0", fast[] = "cost=1000000,1e12,1e9,0";
+    static const struct {
+        const char *before, *optimizer, *zero, *kinds;
+        const char *prefetch, *cost;
+        int apart; /* pieces, at least; 0: none */
+    } list[] = {
+        {"", "adamw lr", "", "optimizer=disk", "host=16384", even, 6},
+        {"precision bf16; ", "adamw lr", "", "optimizer=disk", "host=8192", even, 3},
+        {"", "adamw lr", "", "optimizer=disk", "host=16383", even, 0},
+        {"precision bf16; ", "lion lr", "", "optimizer=disk", "host=32768", slow, 0},
+        {"", "adamw lr", "", "optimizer=disk", "host=16384", fast, 0},
+        {"", "adamw lr", "", "optimizer=disk parameters=disk", "host=20000", even, 6},
+        {"", "adamw lr", "micro_batches=2", "optimizer=disk", "host=16384", even, 0},
+        {"", "clip 1; adamw lr", "", "optimizer=disk", "host=16384", even, 0},
+        {"", "lamb lr", "", "optimizer=disk gradients=host", "host=16384", even, 6},
+        {"", "adamw lr", "stage=2 world=2", "optimizer=disk", "host=8192", ranks, 4},
+        {"", "adamw lr", "stage=3 world=2", "optimizer=disk parameters=disk", "host=8192", even, 2},
+        {"", "adamw lr", "stage=1 world=2", "optimizer=disk", "host=16384", ranks, 0},
+    };
+    char text[2000];
+    write_eight_layers(text, 4, 64);
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        char before[300], behind[200], kinds[100], line[700], why[100], *plan;
+        spreading s;
+        snprintf(before, sizeof before, "%sautograd loss; %s; zero bucket=1 %s", list[k].before,
+                 list[k].optimizer, list[k].zero);
+        snprintf(kinds, sizeof kinds, "%s piece=4096", list[k].kinds);
+        snprintf(behind, sizeof behind, "prefetch bytes=1000000 %s %s; memory threads=1; verify",
+                 list[k].prefetch, list[k].cost);
+        CHECK(t, same_bits(t, text, kinds, before, behind));
+        snprintf(line, sizeof line, "%s; offload %s; %s", before, kinds, behind);
+        CHECK(t, plan = text_behind(t, text, line));
+        s = spreading_of(plan, strncmp(list[k].optimizer, "lamb", 4) ? 1 : 2);
+        free(plan);
+        snprintf(why, sizeof why, "%d pieces apart%s", s.apart, s.late ? ", late" : "");
+        if ((s.late && !strstr(list[k].zero, "world")) || s.apart < list[k].apart ||
+            (s.apart && !list[k].apart))
+            test_fail(t, __FILE__, __LINE__, line, why);
+    }
 }
 
 /* Sums over ranks and micro-batches that lie in host memory: whole, in shards, in a mesh, of
@@ -141,7 +252,7 @@ TEST_ONCE(offload_sums_gradients_of_ranks)
         snprintf(before, sizeof before, "%s; zero %s", list[k].before, list[k].zero);
         snprintf(behind, sizeof behind, "prefetch bytes=%s; memory threads=1; verify",
                  list[k].prefetch);
-        CHECK(t, same_bits(t, list[k].kinds, before, behind));
+        CHECK(t, same_bits(t, model, list[k].kinds, before, behind));
     }
 }
 
@@ -181,7 +292,7 @@ TEST_ONCE(offload_beside_the_backward_pass)
         int reads = 0, updates;
         snprintf(line, sizeof line, "%s; offload optimizer=disk; prefetch bytes=%s", list[k].before,
                  list[k].prefetch);
-        CHECK(t, text = text_behind(t, model, line));
+        CHECK(t, text = text_behind(t, tall_layers, line));
         update = strstr(text, " adamw %");
         for (read = text; (read = strstr(read, "queue=read")) && read < update; read++) reads++;
         updates = updates_beside(text);
@@ -236,22 +347,6 @@ TEST_ONCE(offload_brings_once_for_a_run)
             test_fail(t, __FILE__, __LINE__, "reads", line);
         }
     }
-}
-
-/* The text of eight layers and a loss. */
-static void write_eight_layers(char text[2000], int rows, int width)
-{
-    int at = snprintf(text, 2000, "%%1 = input \"x\" : f32[%d,%d]\n%%2 = input \"lr\" : f32[]\n", rows,
-                      width);
-    for (int k = 0; k < 8; k++)
-        at += snprintf(text + at, 2000 - (size_t)at,
-                       "%%%d = param \"layer.%d.w\" : f32[%d,%d]\n"
-                       "%%%d = matmul %%%d, %%%d : f32[%d,%d]\n",
-                       10 + k, k, width, width, 20 + k, k ? 19 + k : 1, 10 + k, rows, width);
-    snprintf(text + at, 2000 - (size_t)at,
-             "%%30 = reshape %%27 {shape=[%d]} : f32[%d]\n%%31 = sum %%30 : f32[]\n"
-             "      output %%31 \"loss\"\n",
-             rows * width, rows * width);
 }
 
 /* A step of eight layers by a cost table, behind a prefetch that knows it or not. */
@@ -320,22 +415,6 @@ TEST_ONCE(offload_fetches_in_time)
     }
 }
 
-/* Four layers. */
-static const char layers[] = "%1 = input \"x\" : f32[4,64]\n"
-                             "%2 = param \"layer.0.w\" : f32[64,64]\n"
-                             "%3 = param \"layer.1.w\" : f32[64,64]\n"
-                             "%4 = param \"layer.2.w\" : f32[64,64]\n"
-                             "%5 = param \"layer.3.w\" : f32[64,64]\n"
-                             "%6 = input \"lr\" : f32[]\n"
-                             "%7 = matmul %1, %2 : f32[4,64]\n"
-                             "%8 = matmul %7, %3 : f32[4,64]\n"
-                             "%9 = matmul %8, %4 : f32[4,64]\n"
-                             "%10 = matmul %9, %5 : f32[4,64]\n"
-                             "%11 = mul %10, %10 : f32[4,64]\n"
-                             "%12 = reshape %11 {shape=[256]} : f32[256]\n"
-                             "%13 = sum %12 : f32[]\n"
-                             "      output %13 \"loss\"\n";
-
 /* Reads of the text that are in flight, or not used, when the last gradient is complete. */
 static int reads_over_the_end(const char *text)
 {
@@ -362,7 +441,7 @@ TEST_ONCE(offload_reads_ahead_of_the_last_updates)
         int reads;
         snprintf(line, sizeof line, "autograd loss; adamw lr; zero bucket=1; offload "
                  "parameters=disk optimizer=disk; prefetch bytes=1000000 host=%d", own * READ);
-        CHECK(t, text = text_behind(t, layers, line));
+        CHECK(t, text = text_behind(t, tall_layers, line));
         reads = reads_over_the_end(text);
         free(text);
         CHECK(t, reads > own && reads <= 2 * own);

@@ -2405,6 +2405,7 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
       A(sign_expand, parts, i) A(sign_expand, shape, l))                                           \
     X(assign, 2, 2, )                                                                              \
     X(momentum, 2, 3, A(momentum, beta, f) A(momentum, scaled, b))                                 \
+    X(local_sum, 4, 5, A(local_sum, beta, f) A(local_sum, scaled, b))                              \
     X(adam_drift, 3, 4, A(adam_drift, eps, f))                                                     \
     X(variance_ratio, 6, 6, A(variance_ratio, at, l) A(variance_ratio, count, l)                   \
       A(variance_ratio, world, i) A(variance_ratio, beta1, f) A(variance_ratio, beta2, f)          \

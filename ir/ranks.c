@@ -677,18 +677,18 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
     if (!g->error.status) zfi_check_pieces(r, id);
 }
 
-/* Checks that a state takes a value that stands as the state does: its own on each rank, or the
- * same. */
-static void zfi_check_assign(zfi_ranks *r, int32_t id)
+/* Checks that a state, operand k, takes a value that stands as the state does: its own on each rank,
+ * or the same. */
+static void zfi_check_assign(zfi_ranks *r, int32_t id, int32_t k)
 {
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
-    const bool each = g->nodes[node->args[0]].op == ZF_OP_bucket &&
-                      ZF_INT(&g->nodes[node->args[0]], bucket, each);
+    const bool each = g->nodes[node->args[k]].op == ZF_OP_bucket &&
+                      ZF_INT(&g->nodes[node->args[k]], bucket, each);
     const zfi_stand *x = &r->at[node->args[1]];
     if (!node->update)
         zfi_verify_fail(g, id, "it writes %%%d in the micro section, which may run again",
-                        (int)node->args[0]);
+                        (int)node->args[k]);
     else if (!each && x->bits & (ZFI_OTHER | ZFI_BATCH))
         zfi_verify_fail(g, id, "%%%d depends on %%%d, so states of ranks would differ",
                         (int)node->args[1], (int)x->cause);
@@ -871,7 +871,8 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     if (node->op == ZF_OP_all_gather && node->arg_count > 1) zfi_check_fill(r, id);
     if (zfi_has(g, id, ZF_OP_UPDATE)) zfi_check_update(r, id);
     if (node->op == ZF_OP_delay) zfi_check_delay(r, id);
-    if (node->op == ZF_OP_assign) zfi_check_assign(r, id);
+    if (node->op == ZF_OP_assign || node->op == ZF_OP_local_sum) zfi_check_assign(r, id, 0);
+    if (node->op == ZF_OP_local_sum) zfi_check_assign(r, id, 2);
     if (node->op == ZF_OP_sign_compress || node->op == ZF_OP_quantize_feedback)
         zfi_check_errors(r, id);
     if (node->op == ZF_OP_variance_ratio) zfi_check_variances(r, id);

@@ -1,5 +1,5 @@
 /* Compression to signs, with error feedback: sign_compress, sign_expand; and what 1-bit optimizers
- * need beside it: momentum, assign, adam_apply, adam_drift.
+ * need beside it: momentum, local_sum, assign, adam_apply, adam_drift.
  *
  *     %3 = sign_compress %1, %2 {at=[0,2048] count=[1500,7]} : u8[3,132]
  *         of each block of 1024 elements: c = x + e, s = |c| / sqrt(n), q = sign(c), sign(0) = +1;
@@ -7,6 +7,8 @@
  *     %5 = sign_expand %4 {shape=[3072] parts=2 at=[0,2048] count=[1500,7]} : f32[3072]
  *         y = (s q of part 0 + s q of part 1 + ...) / parts, added in this order
  *     %2 = momentum %m, %g {beta=0.9} : f32[3072]      %2 = beta m + (1 - beta) g; m and %2 are f32
+ *     %6 = local_sum %u, %g, %m, %lr {beta=0.9} : f32[3072]
+ *         m = beta m + (1 - beta) g, u += lr m, states of f32; the result is the new u
  *     %7 = assign %6, %5 : f32[3072]           the state %6 = %5; the result is its new value
  *     adam_apply %p, %m, %v, %lr, %t, %k {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01}
  *         p -= lr wd p, p -= lr m^ / (sqrt(v^) + eps), m^ = m / (1 - beta1^t), v^ = v / (1 -
@@ -306,6 +308,93 @@ static zf_status zfi_cpu_momentum(const zf_launch *l)
     return ZF_OK;
 }
 
+/* ---------------------------------------------------------------------------- local_sum */
+
+static zf_status zfi_infer_local_sum(zfi_infer *c)
+{
+    const zf_dtype wide = zfi_wide(c->args[1]->dtype);
+    char type[ZFI_TYPE_TEXT];
+    zf_status status = zfi_infer_scaled(c, ZF_AT_local_sum_scaled, 4);
+    if (!status && c->arg_count > 4)
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
+                                (int)c->arg_count);
+    if (!status && !zfi_is_float(c->args[1]->dtype))
+        status = zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 1, the gradient, must be float");
+    for (int32_t k = 0; k < 3 && !status; k += 2)
+        if ((c->args[k]->op != ZF_OP_state && c->args[k]->op != ZF_OP_bucket) ||
+            c->args[k]->dtype != wide ||
+            !zfi_same_shape(&c->args[k]->shape, &c->args[1]->shape) ||
+            (k && c->args[k] == c->args[0]))
+            status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                                    "operand %d, %s, must be a state %s of its own", (int)k,
+                                    k ? "the momentum" : "the sum",
+                                    zfi_type_text(type, wide, &c->args[1]->shape));
+    if (!status) status = zfi_infer_number(c, 3, "the learning rate");
+    if (!status) status = zfi_infer_below(c, "beta", ZF_FLOAT(c, local_sum, beta), 1);
+    return status ? status : zfi_infer_like(c, 0);
+}
+
+/* m = beta m + rest g, u += lr m; each as the operators momentum, mul and add do it. */
+ZFI_BODY void zfi_local_sum_run_body(zfi_isa isa, float *u, float *m, const float *g,
+                                     const float by[4], int64_t n)
+{
+    const float beta = by[0], scale = by[1], rest = by[2], lr = by[3];
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n; i++) {
+        const float mean = zfi_fma(isa, beta, m[i], rest * (scale * g[i])), more = mean * lr;
+        m[i] = mean;
+        u[i] += more;
+    }
+}
+ZFI_KERNEL(zfi_local_sum_run, (float *u, float *m, const float *g, const float by[4], int64_t n),
+           (u, m, g, by, n))
+
+static void zfi_local_sum_elements(const zf_launch *l, int64_t first, int64_t last)
+{
+    const double beta = ZF_FLOAT(l, local_sum, beta);
+    const float by[4] = {(float)beta, (float)zfi_gradient_scale(l, ZF_AT_local_sum_scaled),
+                         (float)(1 - beta), (float)zfi_get(&l->args[3], 0)};
+    for (int64_t at = first, n; at < last; at += n) {
+        float of_g[ZFI_CONVERT_RUN];
+        n = zfi_min(last - at, ZFI_CONVERT_RUN);
+        zfi_local_sum_run(zfi_cpu_of(l)->isa, (float *)l->args[0].data + at,
+                          (float *)l->args[2].data + at, zfi_update_floats(l, 1, at, n, of_g), by,
+                          n);
+    }
+}
+
+static void zfi_local_sum_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    const double beta = ZF_FLOAT(l, local_sum, beta), lr = zfi_get(&l->args[3], 0),
+                 scale = zfi_gradient_scale(l, ZF_AT_local_sum_scaled);
+    for (int64_t i = first; i < last; i++) {
+        zfi_set(&l->args[2], i,
+                beta * zfi_get(&l->args[2], i) + (1 - beta) * scale * zfi_get(&l->args[1], i));
+        zfi_set(&l->args[0], i, zfi_get(&l->args[0], i) + lr * zfi_get(&l->args[2], i));
+    }
+}
+
+static zf_status zfi_cpu_local_sum(const zf_launch *l)
+{
+    const zf_launch own = zfi_without_scale(l, ZF_AT_local_sum_scaled);
+    zfi_split(&own, zfi_count(&l->out), ZFI_GRAIN,
+              zfi_fast_or_half(l) ? zfi_local_sum_elements : zfi_local_sum_reference);
+    zfi_move_bytes(l, l->out.data, l->args[0].data, zfi_array_bytes(&l->out));
+    return ZF_OK;
+}
+
+static uint32_t zfi_writes_local_sum(const zfi_node *node)
+{
+    (void)node;
+    return 1 | 4;
+}
+
+/* Of the gradient, and of two states that are read and written. */
+static double zfi_bytes_local_sum(const zf_launch *l)
+{
+    return (double)zfi_array_bytes(&l->args[1]) + 4 * (double)zfi_array_bytes(&l->args[0]);
+}
+
 /* ------------------------------------------------------------------------------- assign */
 
 static zf_status zfi_infer_assign(zfi_infer *c)
@@ -536,6 +625,9 @@ ZFI_OPERATOR(sign_expand, .infer = zfi_infer_sign_expand, .cpu = zfi_cpu_sign_ex
              .ranks = ZFI_RANKS_SIGNS)
 ZFI_OPERATOR(momentum, .infer = zfi_infer_momentum, .cpu = zfi_cpu_momentum,
              .traits = ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
+ZFI_OPERATOR(local_sum, .infer = zfi_infer_local_sum, .cpu = zfi_cpu_local_sum,
+             .views = zfi_views_first, .writes = zfi_writes_local_sum,
+             .bytes = zfi_bytes_local_sum, .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES)
 ZFI_OPERATOR(assign, .infer = zfi_infer_assign, .cpu = zfi_cpu_assign, .views = zfi_views_first,
              .writes = zfi_writes_first, .bytes = zfi_bytes_assign, .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES)
 ZFI_OPERATOR(adam_apply, .infer = zfi_infer_adam_apply, .grad = zfi_grad_none,

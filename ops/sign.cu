@@ -1,5 +1,5 @@
-/* What 1-bit optimizers need, on CUDA (ops/sign.c): sign_compress, sign_expand, momentum, assign,
- * adam_apply, adam_drift.
+/* What 1-bit optimizers need, on CUDA (ops/sign.c): sign_compress, sign_expand, momentum, local_sum,
+ * assign, adam_apply, adam_drift.
  *
  * A warp has a block of 1024 elements: step w of 32 is elements 32 w to 32 w + 31, one for each
  * lane. So a vote of the warp is word w of the block's signs. */
@@ -191,6 +191,38 @@ static zf_status zfi_cuda_momentum(const zf_launch *l)
     return zfi_launched(l);
 }
 
+/* m = beta m + rest g, u += lr m */
+template <class T>
+__global__ void __launch_bounds__(ZFI_THREADS)
+    zfi_local_sum_kernel(float *u, float *m, const T *g, const zfi_number rate,
+                         const zfi_number factor, float beta, float rest, int64_t n)
+{
+    const float scale = factor.data ? (float)zfi_number_at(factor, 0) : 1,
+                lr = (float)zfi_number_at(rate, 0);
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        m[i] = fmaf(beta, m[i], rest * (scale * zfi_to_f32(g[i])));
+        u[i] = __fadd_rn(u[i], __fmul_rn(m[i], lr));
+    }
+}
+
+static zf_status zfi_cuda_local_sum(const zf_launch *l)
+{
+    const int64_t n = zfi_count(&l->out);
+    const double beta = ZF_FLOAT(l, local_sum, beta);
+    int32_t end;
+    const zfi_update_job j = zfi_update_job_of(l, ZF_AT_local_sum_scaled, &end);
+    if (!n) return ZF_OK;
+    ZFI_FLOATS(l, l->args[1].dtype, T,
+               ZF_LAUNCH(zfi_local_sum_kernel<T>, zfi_grid(l, zfi_div_up(n, ZFI_THREADS)),
+                         ZFI_THREADS, 0, zfi_stream(l), zfi_floats(&l->args[0]),
+                         zfi_floats(&l->args[2]), static_cast<const T *>(l->args[1].data),
+                         zfi_number_of(&l->args[3]), j.scale, (float)beta, (float)(1 - beta), n);)
+    zf_status status = zfi_launched(l);
+    return status ? status
+                  : zfi_move_bytes(l, l->out.data, l->args[0].data, (int64_t)zfi_bytes(&l->out));
+}
+
 static zf_status zfi_cuda_assign(const zf_launch *l)
 {
     const int64_t bytes = (int64_t)zfi_bytes(&l->out);
@@ -292,6 +324,7 @@ static zf_status zfi_cuda_adam_drift(const zf_launch *l)
 ZFI_KERNEL(sign_compress, zfi_cuda_sign_compress, NULL)
 ZFI_KERNEL(sign_expand, zfi_cuda_sign_expand, NULL)
 ZFI_KERNEL(momentum, zfi_cuda_momentum, NULL)
+ZFI_KERNEL(local_sum, zfi_cuda_local_sum, NULL)
 ZFI_KERNEL(assign, zfi_cuda_assign, NULL)
 ZFI_KERNEL(adam_apply, zfi_cuda_adam_apply, NULL)
 ZFI_KERNEL(adam_drift, zfi_cuda_adam_drift, NULL)

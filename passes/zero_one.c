@@ -4,7 +4,7 @@
  * requires, ensures: as passes/optimizer.c; after zf_autograd, before zf_zero at stage 0
  *
  *     refresh   the gradient is averaged, and m and v are updated by it; p -= lr m / (sqrt(v) + eps)
- *     local     m_r = beta1 m_r + (1 - beta1) g_r, u_r += lr m_r; nothing is exchanged
+ *     local     m_r = beta1 m_r + (1 - beta1) g_r, u_r += lr m_r (local_sum); nothing is exchanged
  *     sync      the same; then u, the average of all u_r by signs; p -= u / (sqrt(v) + eps),
  *               m = u / (sum of lr), m_r = m, u_r = 0
  *
@@ -131,13 +131,8 @@ static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_ten
         return;
     }
     u = zfi_state_over(g, "zero_one_adam.u", p, ZFI_STATE_EACH);
-    mean = zfi_op(momentum, zfi_with({.f = d->beta1}), own, dp);
-    sum = zf_add(u, zf_mul(mean, o->lr));
-    if (local) {
-        (void)zfi_op(assign, NULL, own, mean);
-        (void)zfi_op(assign, NULL, u, sum);
-        return;
-    }
+    sum = zfi_op(local_sum, zfi_with({.f = d->beta1}), u, dp, own, o->lr);
+    if (local) return;
     sum = zfi_sign_mean(sum, zfi_moment_over(g, "zero_one_adam.worker", p, ZFI_STATE_EACH),
                         zfi_moment_over(g, "zero_one_adam.server", p, ZFI_STATE_CUT));
     mean = zf_where(o->moved, zf_div(sum, o->total), m);

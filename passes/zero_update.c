@@ -423,6 +423,22 @@ static void zfi_lift_assign(zfi_zero *z, int32_t id, int32_t member)
     z->lift[id] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, made};
 }
 
+/* The sum of a rank's own updates: at the first parameter of a bucket, that of the bucket. */
+static void zfi_lift_local_sum(zfi_zero *z, int32_t id, int32_t member)
+{
+    enum { VALUES = 3, ALL = 5 };
+    const zfi_node node = z->graph->nodes[id];
+    const int32_t f = zfi_bucket_of_member(z, member);
+    int32_t args[ALL] = {zfi_pull(z, id, member, node.args[0])};
+    int32_t made = zfi_lifted_onto(z, f, node.op, 0, args[0]);
+    for (int32_t k = 1; k < node.arg_count && !made && args[0]; k++)
+        args[k] = k < VALUES ? zfi_pull(z, id, member, node.args[k])
+                             : zfi_plain_arg(z, node.args[k]);
+    if (!made && args[0] && !z->graph->error.status)
+        made = zfi_lifted_node(z, f, node.op, args, node.arg_count, node.attributes);
+    z->lift[id] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, made};
+}
+
 /* The member of whose elements one of the operands consists; -1: none. */
 static int32_t zfi_lifted_member(const zfi_zero *z, const zfi_node *node)
 {
@@ -463,6 +479,8 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
         zfi_lift_expansion(z, id);
     } else if (node.op == ZF_OP_variance_ratio && member >= 0) {
         zfi_lift_ratio(z, id, member);
+    } else if (node.op == ZF_OP_local_sum && member >= 0) {
+        zfi_lift_local_sum(z, id, member);
     } else if (node.op == ZF_OP_assign && member >= 0) {
         zfi_lift_assign(z, id, member);
     } else if (member >= 0 && zfi_has(g, id, ZF_OP_UPDATE)) {

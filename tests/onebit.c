@@ -659,11 +659,15 @@ TEST_ONCE(zero_one_adam_is_the_reference)
     }
 }
 
-/* Local steps send losses alone, and a run goes on in the middle of an interval. */
+/* Local steps send losses alone, and go over the states once: of an element they read a gradient, and
+ * read and write m_r and u_r. A run goes on in the middle of an interval. */
 TEST_ONCE(zero_one_adam_in_an_interval)
 {
+    enum { ELEMENTS = 4 * BLOCK };
     const char *path = test_path("zero_one");
     zf_program_info info;
+    zf_graph *g;
+    zf_work work;
     test_defer(t, team_free, &teams[0]);
     test_defer(t, team_free, &teams[1]);
     if (!team_new(t, &teams[0], &zero_one) || !run(t, &teams[0], 17) ||
@@ -673,6 +677,13 @@ TEST_ONCE(zero_one_adam_in_an_interval)
     CHECK(t, !memcmp(&info.counted, &info.plan.traffic, sizeof info.counted));
     CHECK(t, info.counted.all_reduce.bytes == sizeof(float) * 2 && !info.counted.all_gather.calls &&
                  !info.counted.all_to_all.calls && !info.counted.reduce_scatter.calls);
+    g = teams[0].members[0].graphs[2];
+    OK(t, zf_graph_work(g, ZF_OP_local_sum, &work), zf_graph_error(g));
+    CHECK(t, work.bytes == ELEMENTS * 5 * sizeof(float));
+    OK(t, zf_graph_work(g, ZF_OP_assign, &work), zf_graph_error(g));
+    CHECK(t, work.launches == 1 && work.bytes == 2 * sizeof(float)); /* the sum of the rates */
+    OK(t, zf_graph_work(g, ZF_OP_momentum, &work), zf_graph_error(g));
+    CHECK(t, work.launches == 0);
     if (!run(t, &teams[0], 20)) return;
     if (!team_new(t, &teams[1], &zero_one) || !load(t, &teams[1], path) ||
         !run(t, &teams[1], 20))

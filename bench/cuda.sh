@@ -169,6 +169,7 @@ fi
 # ------------------------------------------------------------------------------------- to run it
 
 name=$(echo "$gpu" | cut -d , -f 1)
+memory=$(echo "$gpu" | awk -F ', *' '{ print int($2) }') # MiB
 file=$(date +%Y-%m-%d)-$(echo "$name" | tr 'A-Z ' 'a-z-').md
 if [ "${OUT:-}" ]; then result=$OUT/${result:-$file}; else result=${result:-bench/results/$file}; fi
 rm -rf "$out"
@@ -309,20 +310,32 @@ do_generate() {
 
 do_ops() { run ops 90 $programs/ops --device cuda --threads "$(getconf _NPROCESSORS_ONLN)" --json; }
 
+# imports MODULE...: python has them. The first time this takes seconds.
+imports() { timeout -k 5 60 "$python" -c "import $(echo "$*" | tr ' ' ,)" > /dev/null 2>&1; }
+
 # torch MODE SECONDS: BERT-large as in the table, GPT-2, the Llama.
 torch() {
-    if ! "$python" -c 'import torch, transformers' 2> /dev/null; then
+    if [ "$(left)" -lt 30 ]; then
+        say "torch-$1: left out, for lack of time"
+        return
+    fi
+    if ! imports torch transformers; then
         say 'no PyTorch with transformers here: nothing to compare with'
         return
     fi
     for at in $lengths; do
+        # It takes 92 GiB for 512 tokens there, minutes after it has begun.
+        if [ "$1-${at%:*}" = compile-512 ] && [ "$memory" -lt 98304 ]; then
+            say "torch-$1-512: left out, for lack of memory"
+            continue
+        fi
         run "torch-$1-${at%:*}" "$2" "$python" bench/peers/torch_bert.py --device cuda --model large \
             --dtype bf16 --seq "${at%:*}" --batch "${at#*:}" --steps 10 --mode "$1"
     done
     [ "$quick" ] && return
     run "torch-gpt-$1" "$2" "$python" bench/peers/torch_gpt.py --mode "$1"
     run "torch-llama-$1" "$2" "$python" bench/peers/torch_gpt.py --mode "$1" --llama
-    "$python" -c 'import peft' 2> /dev/null || return
+    [ "$(left)" -gt 30 ] && imports peft || return
     run "torch-llama-lora-$1" "$2" "$python" bench/peers/torch_gpt.py --mode "$1" --llama --lora 16
 }
 do_eager() { torch eager 60; }

@@ -58,20 +58,32 @@ __global__ void zfi_norms_kernel(zfi_ranges ranges, void *out, zf_dtype to, cons
         zfi_put_float(out, to, ranges.first + blockIdx.x, zfi_total_of<true>(kept));
 }
 
+/* A kernel whose block b has range b of x. */
+template <class T>
+using zfi_ranges_kernel = void(zfi_ranges ranges, void *out, zf_dtype to, const T *x);
+
+/* Launches the kernel over the ranges of operand 0 that `at` lists by begin and end, one for each
+ * element of the result, as many at a time as fit into a launch. */
+template <class T>
+static void zfi_over_ranges(const zf_launch *l, const int64_t *at, zfi_ranges_kernel<T> *kernel,
+                            size_t shared)
+{
+    const int64_t count = zfi_count(&l->out), most = ZFI_TOTALLED;
+    zfi_ranges ranges;
+    for (int64_t k = 0, n; k < count; k += n) {
+        n = count - k < most ? count - k : most;
+        ranges.first = k;
+        memcpy(ranges.at, at + 2 * k, (size_t)n * sizeof ranges.at[0]);
+        ZF_LAUNCH(kernel, (unsigned)n, ZFI_THREADS, shared, zfi_stream(l), ranges, l->out.data,
+                  l->out.dtype, static_cast<const T *>(l->args[0].data));
+    }
+}
+
 static zf_status zfi_cuda_norms(const zf_launch *l)
 {
     const int64_t *at = static_cast<const int64_t *>(ZF_LIST(l, norms, blocks).data);
-    int64_t count = zfi_count(&l->out);
-    for (int64_t k = 0; k < count; k += ZFI_TOTALLED) {
-        int64_t most = ZFI_TOTALLED, n = count - k < most ? count - k : most;
-        zfi_ranges ranges;
-        ranges.first = k;
-        memcpy(ranges.at, at + 2 * k, (size_t)n * sizeof ranges.at[0]);
-        ZFI_FLOATS(l, l->out.dtype, T,
-                   ZF_LAUNCH(zfi_norms_kernel<T>, (unsigned)n, ZFI_THREADS,
-                             ZFI_THREADS * sizeof(double), zfi_stream(l), ranges, l->out.data,
-                             l->out.dtype, static_cast<const T *>(l->args[0].data));)
-    }
+    ZFI_FLOATS(l, l->out.dtype, T,
+               zfi_over_ranges<T>(l, at, zfi_norms_kernel<T>, ZFI_THREADS * sizeof(double));)
     return zfi_launched(l);
 }
 

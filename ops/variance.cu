@@ -101,17 +101,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 static zf_status zfi_cuda_maxima(const zf_launch *l)
 {
     const int64_t *at = static_cast<const int64_t *>(ZF_LIST(l, maxima, blocks).data);
-    const int64_t count = zfi_count(&l->out);
-    for (int64_t k = 0; k < count; k += ZFI_TOTALLED) {
-        const int64_t most = ZFI_TOTALLED, n = count - k < most ? count - k : most;
-        zfi_ranges ranges;
-        ranges.first = k;
-        memcpy(ranges.at, at + 2 * k, (size_t)n * sizeof ranges.at[0]);
-        ZFI_FLOATS(l, l->out.dtype, T,
-                   ZF_LAUNCH(zfi_maxima_kernel<T>, (unsigned)n, ZFI_THREADS,
-                             ZFI_SUM_WARPS * sizeof(zfi_most), zfi_stream(l), ranges, l->out.data,
-                             l->out.dtype, static_cast<const T *>(l->args[0].data));)
-    }
+    ZFI_FLOATS(l, l->out.dtype, T,
+               zfi_over_ranges<T>(l, at, zfi_maxima_kernel<T>, ZFI_SUM_WARPS * sizeof(zfi_most));)
     return zfi_launched(l);
 }
 

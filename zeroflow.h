@@ -918,8 +918,9 @@ typedef enum zf_invert {
  *     norm       bias, dropout, residual and LayerNorm or RMSNorm
  *     embedding  word, type and position embeddings, LayerNorm and dropout
  *     head       logits, cross-entropy and argmax, in tiles: the whole logits are never in memory
- *     sums       gradients of biases before `norm`, computed by its gradient
  *     accumulate a product that is added to a value starts from that value
+ *     sums       gradients of biases before `norm`, gelu, silu and packed attention, computed by
+ *                the gradients of these
  *     invert     the backward pass recomputes activations and inputs of LayerNorm from results
  *     update     clipping and update
  *     chain      elementwise nodes one after the other, as one loop
@@ -2980,6 +2981,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/softplus.c"
 #include "ops/swiglu.c"
 #include "ops/move.c"
+#include "ops/activation_grad.c"
 #include "ops/matmul.c"
 #include "ops/reduce.c"
 #include "ops/rows.c"

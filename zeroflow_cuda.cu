@@ -36,6 +36,7 @@
 #include "ops/softplus.cu"
 #include "ops/swiglu.cu"
 #include "ops/move.cu"
+#include "ops/activation_grad.cu"
 #include "ops/reduce.cu"
 #include "ops/rows.cu"
 #include "ops/norm.cu"

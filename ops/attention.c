@@ -29,6 +29,12 @@
  * and v in one flat tensor, in this order. The bias gets no gradient. Saved: y and lse. lse is f64
  * for f64, else f32.
  *
+ *     %10 = saved %9 {index=0} : f32[768]       of the packed form: the sums of the result's rows, the
+ *                                               gradient of biases that were added to q, k and v
+ *
+ * They have the bits that sum_to makes of the result; on CUDA, where products of warpgroups compute
+ * it, they are sums of blocks of 16 rows, which are then added (attention_grad_sm90.cu).
+ *
  * Sources: Milakov & Gimelshein 2018 (online softmax); Dao et al. 2022 and Dao 2023
  * (FlashAttention: the backward pass).
  *
@@ -162,6 +168,8 @@ static zf_shape zfi_attention_lse(const zf_shape *scores)
     return (zf_shape){3, {scores->dims[0], scores->dims[1], scores->dims[2]}};
 }
 
+enum { ZFI_QKV_SUMS }; /* the saved value of attention_grad */
+
 static bool zfi_saved_attention(const zf_graph *g, const zfi_node *node, int64_t index,
                                 zf_dtype *dtype, zf_shape *shape)
 {
@@ -196,6 +204,16 @@ static zf_status zfi_infer_attention_grad(zfi_infer *c)
         c->shape = (zf_shape){1, {of_q + 2 * of_k}};
     }
     return ZF_OK;
+}
+
+/* The packed form alone has rows whose sums are gradients of biases. */
+static bool zfi_saved_attention_grad(const zf_graph *g, const zfi_node *node, int64_t index,
+                                     zf_dtype *dtype, zf_shape *shape)
+{
+    (void)g;
+    *dtype = node->dtype;
+    *shape = ZF_SHAPE(zfi_last(&node->shape));
+    return index == ZFI_QKV_SUMS && node->arg_count <= 5;
 }
 
 static void zfi_grad_attention(zf_grad *c)
@@ -1455,14 +1473,15 @@ static zf_status zfi_cpu_attention_grad(const zf_launch *l)
     zfi_attention_run plain = {zfi_attention_of(l, 3), l};
     zfi_attention_cut cut;
     int64_t heads = plain.a.batch * plain.a.kv_heads;
-    if (!zfi_count(&l->out)) return ZF_OK;
-    if (!zfi_attention_fast(l, &plain.a)) {
+    if (zfi_count(&l->out) && !zfi_attention_fast(l, &plain.a)) {
         zfi_pool_run(zfi_cpu_of(l)->pool, heads, zfi_attention_grad_reference, &plain);
-        return ZF_OK;
+    } else if (zfi_count(&l->out)) {
+        cut = zfi_attention_cut_of(l, plain.a, true);
+        zfi_pool_run(zfi_cpu_of(l)->pool, heads * zfi_attention_grad_parts(&cut),
+                     zfi_attention_grad_task, &cut);
     }
-    cut = zfi_attention_cut_of(l, plain.a, true);
-    zfi_pool_run(zfi_cpu_of(l)->pool, heads * zfi_attention_grad_parts(&cut),
-                 zfi_attention_grad_task, &cut);
+    if (zfi_saved_out(l, ZFI_QKV_SUMS))
+        return zfi_cpu_sum_rows(l, &l->out, zfi_saved_out(l, ZFI_QKV_SUMS));
     return ZF_OK;
 }
 
@@ -1502,5 +1521,6 @@ ZFI_OPERATOR(attention, .infer = zfi_infer_attention, .grad = zfi_grad_attention
              .saved = zfi_saved_attention, .flops = zfi_flops_attention,
              .traits = ZF_OP_RANDOM | ZF_OP_PRODUCT | ZF_OP_READS_HALF)
 ZFI_OPERATOR(attention_grad, .infer = zfi_infer_attention_grad, .cpu = zfi_cpu_attention_grad,
-             .scratch = zfi_scratch_attention_grad, .flops = zfi_flops_attention_grad,
+             .saved = zfi_saved_attention_grad, .scratch = zfi_scratch_attention_grad,
+             .flops = zfi_flops_attention_grad,
              .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)

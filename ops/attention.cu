@@ -704,6 +704,9 @@ typedef struct zfi_heads_back {
     void *whole_k, *whole_v; /* of groups: where the sums over heads of q go, */
     int64_t whole_row;       /* and their rows; dk and dv are then each head's own */
     int64_t row, kv_row, hidden; /* elements from one token to the next: of dq; of dk and dv; of dy */
+    /* Of the packed form: where the sums of blocks of 16 rows of the result go, [examples, blocks,
+     * row]; NULL: they are not needed. Only attention_grad_sm90.cu writes them */
+    float *columns;
     int key_tiles, query_tiles;
     int64_t tasks;
     bool apart, well, dy_well;

@@ -150,10 +150,11 @@ __device__ __forceinline__ zfi_grad_place zfi_place_behind(const zfi_heads &a,
 }
 
 /* Stores a warp's 16 rows of a product times `by`, by way of shared memory: row r of the product is
- * row r of the result or, TURNED, zfi_key_of_row(r). The result has `has` of them. */
+ * row r of the result or, TURNED, zfi_key_of_row(r). The result has `has` of them. columns: where
+ * the sums of these rows go, as they are stored; may be NULL. */
 template <class T, bool TURNED>
 __device__ __forceinline__ void zfi_grad_out(T *stages, const float (&x)[32], float by, T *to,
-                                             int64_t row, int has)
+                                             int64_t row, int has, float *columns)
 {
     typedef zfi_tensor_core<T> core;
     const int self = zfi_anew((int)threadIdx.x), lane = self % ZFI_WARP, r = lane % 16;
@@ -170,12 +171,28 @@ __device__ __forceinline__ void zfi_grad_out(T *stages, const float (&x)[32], fl
     }
     __syncwarp();
     to += lane / 8 * row + lane % 8 * 8;
+    auto row_of = [&](int i) {
+        const T *y = stage + i * 64 + (lane % 8 ^ (TURNED ? i >> 1 & 7 : i & 7)) * 8;
+        return *reinterpret_cast<const zfi_pack<T, 8> *>(y);
+    };
 #pragma unroll
-    for (int i = 0; i < 16; i += 4, to += 4 * row) {
-        const int from = i + lane / 8;
-        const T *y = stage + from * 64 + (lane % 8 ^ (TURNED ? from >> 1 & 7 : from & 7)) * 8;
-        if (from < has)
-            *reinterpret_cast<zfi_pack<T, 8> *>(to) = *reinterpret_cast<const zfi_pack<T, 8> *>(y);
+    for (int i = 0; i < 16; i += 4, to += 4 * row)
+        if (i + lane / 8 < has) *reinterpret_cast<zfi_pack<T, 8> *>(to) = row_of(i + lane / 8);
+    if (columns && has > 0) { /* 4 rows, 4 apart, and then the 4 lanes with these columns */
+        float sum[8] = {};
+#pragma unroll
+        for (int i = 0; i < 16; i += 4) {
+            float y[8];
+            zfi_unpack(y, row_of(i + lane / 8));
+#pragma unroll
+            for (int k = 0; k < 8; k++) sum[k] += i + lane / 8 < has ? y[k] : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], 8);
+            sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], 16);
+        }
+        if (lane < 8) zfi_store(columns + lane * 8, sum);
     }
     __syncwarp();
 }
@@ -280,6 +297,11 @@ __global__ void __launch_bounds__(256, 1)
                          zfi_score_number(a, x.head, x.i * cut::queries) +
                              (unsigned)(x.j * cut::keys + own + g / 4 * 8),
                          a.n, bits);
+    };
+    /* Where the sums of 16 rows go: of part 0 to 2 (q, k, v) of the result, from `token` on. */
+    auto columns_of = [&](const zfi_one_head &head, int part, int token) {
+        const int64_t at = zfi_token_at(a, head, (a.n + 15) / 16, token / 16, b.row);
+        return b.columns ? b.columns + part * hidden + at : NULL;
     };
     float dk[32] = {}, dv[32] = {};
     zfi_grad_place x = {zfi_one_head_of(a, (int)blockIdx.x), 0, 0};
@@ -432,7 +454,7 @@ __global__ void __launch_bounds__(256, 1)
             zfi_grad_out<T, false>(stage, dq, scale,
                                    static_cast<T *>(b.dq) +
                                        zfi_token_at(a, x.head, a.m, m0 + own, b.row),
-                                   b.row, a.m - m0 - own);
+                                   b.row, a.m - m0 - own, columns_of(x.head, 0, m0 + own));
         } else if (x.j == 0) {
 #pragma unroll
             for (int c = 0; c < 32; c += 4)
@@ -445,9 +467,9 @@ __global__ void __launch_bounds__(256, 1)
         if (ends) {
             const int64_t at = zfi_token_at(a, x.head, a.n, n0 + own, b.kv_row);
             zfi_grad_out<T, true>(stage, dv, keep, static_cast<T *>(b.dv) + at, b.kv_row,
-                                  a.n - n0 - own);
+                                  a.n - n0 - own, columns_of(x.head, 2, n0 + own));
             zfi_grad_out<T, true>(stage, dk, scale, static_cast<T *>(b.dk) + at, b.kv_row,
-                                  a.n - n0 - own);
+                                  a.n - n0 - own, columns_of(x.head, 1, n0 + own));
         }
         dropped[0] = coming[0], dropped[1] = coming[1];
         fresh = ends, k_half ^= (int)ends, q_half ^= 1;
@@ -505,37 +527,77 @@ static zf_status zfi_grad90_launch(const zf_launch *l, const zfi_heads &a, zfi_h
     return zfi_cuda_failed(l->error, "attention_grad", code);
 }
 
-/* The larger of both kernels' needs: the choice depends on the alignment of operands, which is not
- * yet known. */
-static size_t zfi_cuda_scratch_attention_grad(const zf_launch *l)
+enum { ZFI_QKV_SUMS = 0 }; /* the saved value of attention_grad: sums over rows of the packed form */
+
+static bool zfi_sums_qkv(const zf_launch *l)
 {
-    zfi_heads a;
+    return l->saved && l->saved[ZFI_QKV_SUMS].shape.rank;
+}
+
+/* Rows of the result, and blocks of 16 of them that the kernel above sums. */
+static int64_t zfi_grad_rows(const zfi_heads &a) { return a.count / a.heads * a.n; }
+static int64_t zfi_grad_blocks(const zfi_heads &a)
+{
+    return a.count / a.heads * zfi_div_up(a.n, 16);
+}
+
+/* The floats of scratch of the kernels: the larger of both's needs, since the choice depends on the
+ * alignment of operands, which is not yet known. Afterwards sums of chunks of rows lie there. */
+static size_t zfi_grad_scratch(const zf_launch *l, const zfi_heads &a)
+{
+    size_t most = zfi_scratch_of_gradient(l, &a);
     zfi_heads_back b;
-    zf_launch quiet = *l;
-    quiet.error = NULL;
     memset(&b, 0, sizeof b);
-    if (zfi_heads_of(&quiet, 3, &a)) return 0;
-    size_t most = zfi_scratch_of_gradient(&quiet, &a);
     if (a.d == zfi_grad90::width && zfi_device_of(l)->wgmma) {
         const unsigned grid = zfi_grad90_cut(l, a, &b);
         most = max(most, 2 * zfi_delta_size(&a) + zfi_parts_size(l, &a) +
                              grid * (size_t)b.sums_size);
     }
-    return sizeof(float) * most;
+    if (zfi_sums_qkv(l)) {
+        const zfi_sums rows = zfi_sums_over_rows(zfi_grad_rows(a), a.row, l->out.dtype),
+                       blocks = zfi_sums_over_rows(zfi_grad_blocks(a), a.row, ZF_F32);
+        most = max(most, max(zfi_sums_bytes(&rows), zfi_sums_bytes(&blocks)) / sizeof(float));
+    }
+    return (most + 15) / 16 * 16;
+}
+
+/* The sums of blocks follow what zfi_grad_scratch counts. */
+static size_t zfi_cuda_scratch_attention_grad(const zf_launch *l)
+{
+    zfi_heads a;
+    zf_launch quiet = *l;
+    quiet.error = NULL;
+    if (zfi_heads_of(&quiet, 3, &a)) return 0;
+    const bool blocks = zfi_sums_qkv(l) && a.group == 1 && a.d == zfi_grad90::width &&
+                        zfi_device_of(l)->wgmma;
+    return sizeof(float) * (zfi_grad_scratch(&quiet, a) +
+                            (blocks ? (size_t)(zfi_grad_blocks(a) * a.row) : 0));
 }
 
 static zf_status zfi_cuda_attention_grad(const zf_launch *l)
 {
+    const zf_array *sums = zfi_saved_out(l, ZFI_QKV_SUMS);
     zfi_heads a;
     zf_status status = zfi_heads_of(l, 3, &a);
-    if (status || !a.count || !zfi_count(&l->out)) return status;
-    const zfi_heads_back b = zfi_heads_back_of(l, &a);
+    if (status) return status;
+    if (!a.count || !zfi_count(&l->out))
+        return sums ? zfi_move_bytes(l, sums->data, NULL, (int64_t)zfi_bytes(sums)) : ZF_OK;
+    zfi_heads_back b = zfi_heads_back_of(l, &a);
     const bool of_sm90 = zfi_grad90_takes(l, a, b);
+    if (sums && of_sm90 && a.group == 1)
+        b.columns = static_cast<float *>(l->scratch) + zfi_grad_scratch(l, a);
     if (of_sm90 && l->out.dtype == ZF_BF16) status = zfi_grad90_launch<zfi_bf16>(l, a, b);
     else if (of_sm90) status = zfi_grad90_launch<zfi_f16>(l, a, b);
     else status = zfi_general_attention_grad(l, a);
-    if (!status && a.group > 1) ZFI_FLOATS(l, l->out.dtype, T, zfi_add_groups<T>(l, a, b);)
-    return status ? status : zfi_launched(l);
+    if (status) return status;
+    ZFI_FLOATS(l, l->out.dtype, T, {
+        const T *rows = static_cast<const T *>(l->out.data);
+        if (a.group > 1) zfi_add_groups<T>(l, a, b);
+        if (b.columns)
+            zfi_sum_rows<float>(l, sums, b.columns, ZF_F32, zfi_grad_blocks(a));
+        else if (sums) zfi_sum_rows<T>(l, sums, rows, l->out.dtype, zfi_grad_rows(a));
+    })
+    return zfi_launched(l);
 }
 
 ZFI_KERNEL(attention_grad, zfi_cuda_attention_grad, zfi_cuda_scratch_attention_grad)

@@ -119,6 +119,30 @@ static int64_t zfi_array_bytes(const zf_array *a)
     return zfi_count(a) * (int64_t)zf_dtype_size(a->dtype);
 }
 
+/* `count` elements of x from `first` on, as f32: in place, or of 16 bits converted into `aside`. */
+static const float *zfi_read_floats(zfi_isa isa, float *aside, const zf_array *x, int64_t first,
+                                    int64_t count)
+{
+    const void *from = zfi_element(x->data, x->dtype, first);
+    if (x->dtype == ZF_F32) return from;
+    zfi_widen(isa, aside, x->dtype, from, count);
+    return aside;
+}
+
+/* Where to compute elements of `to` from `first` on: in place, or in `aside`, from which
+ * zfi_write_floats converts them. */
+static float *zfi_place_floats(float *aside, const zf_array *to, int64_t first)
+{
+    return to->dtype == ZF_F32 ? (float *)to->data + first : aside;
+}
+
+static void zfi_write_floats(zfi_isa isa, const zf_array *to, int64_t first, const float *x,
+                             int64_t count)
+{
+    if (to->dtype != ZF_F32)
+        zfi_narrow(isa, zfi_element_of(to->data, to->dtype, first), to->dtype, x, count);
+}
+
 /* The node `id` has the dtype and shape of `x`. */
 static bool zfi_same_type(const zf_graph *g, int32_t x, int32_t id)
 {

@@ -132,15 +132,6 @@ ZFI_BODY void zfi_add_run_body(zfi_isa isa, float *y, const float *x, int64_t n)
 }
 ZFI_KERNEL(zfi_add_run, (float *y, const float *x, int64_t n), (y, x, n))
 
-/* `count` elements of x from `first` on, as floats: of 16 bits in `room`. */
-static const float *zfi_linear_floats(zfi_isa isa, const zf_array *x, int64_t first, int64_t count,
-                                      float *room)
-{
-    if (x->dtype == ZF_F32) return (const float *)x->data + first;
-    zfi_widen(isa, room, x->dtype, zfi_element(x->data, x->dtype, first), count);
-    return room;
-}
-
 /* Applies bias, what is added, and activation to a block of the product, and writes u if it is
  * saved. A block of 16 bits has at most ZFI_SPAN columns. */
 static void zfi_linear_epilogue(void *context, float *c, int64_t c_row_stride, int64_t row,
@@ -152,13 +143,13 @@ static void zfi_linear_epilogue(void *context, float *c, int64_t c_row_stride, i
     int64_t n = zfi_last(&l->out.shape);
     const float *bias = NULL;
     float room[2][ZFI_SPAN];
-    if (l->arg_count > 2) bias = zfi_linear_floats(isa, &l->args[2], col, cols, room[0]);
+    if (l->arg_count > 2) bias = zfi_read_floats(isa, room[0], &l->args[2], col, cols);
     for (int64_t i = 0; i < rows; i++) {
         float *y = c + i * c_row_stride;
         if (bias) zfi_add_run(isa, y, bias, cols);
         if (l->arg_count > 3)
             zfi_add_run(isa, y,
-                        zfi_linear_floats(isa, &l->args[3], (row + i) * n + col, cols, room[1]),
+                        zfi_read_floats(isa, room[1], &l->args[3], (row + i) * n + col, cols),
                         cols);
         if (u)
             zfi_narrow(isa, zfi_element_of(u->data, u->dtype, (row + i) * n + col), u->dtype, y,

@@ -502,12 +502,22 @@ static void zfi_walk_push(zfi_walk *w, int64_t *count, int64_t n, int64_t step)
     *count *= n;
 }
 
+/* The columns of a task that sums over rows: at least sixteen tasks, none below 16 thousand
+ * elements, each a whole number of cache lines. */
+static int64_t zfi_sum_strip(int64_t rows, int64_t columns, zf_dtype dtype)
+{
+    int64_t line = (int64_t)(64 / zf_dtype_size(dtype)),
+            strip = zfi_row_grain(rows) > columns / 16 ? zfi_row_grain(rows) : columns / 16;
+    strip = (strip + line - 1) / line * line;
+    return strip < line ? line : strip < ZFI_STRIP ? strip : ZFI_STRIP;
+}
+
 /* The sums of a sum_to or sum. */
 static zfi_sums zfi_sums_of(const zf_launch *l)
 {
     const zf_shape *x = &l->args[0].shape, *out = &l->out.shape;
     zfi_sums s = {.columns = 1, .rows = 1, .kept_count = 1, .reduced_count = 1};
-    int64_t step = 1, n, strip, line;
+    int64_t step = 1, n;
     bool keep, inner = true, had_rows = false;
     for (int axis = x->rank - 1; axis >= 0;) {
         int64_t from = step;
@@ -531,12 +541,7 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
         else zfi_walk_push(&s.reduced, &s.reduced_count, n, from);
         inner = false;
     }
-    /* At least sixteen tasks, none below 16 thousand elements, each a whole number of cache
-     * lines. */
-    line = (int64_t)(64 / zf_dtype_size(l->args[0].dtype));
-    strip = zfi_row_grain(s.rows) > s.columns / 16 ? zfi_row_grain(s.rows) : s.columns / 16;
-    strip = (strip + line - 1) / line * line;
-    s.strip = strip < line ? line : strip < ZFI_STRIP ? strip : ZFI_STRIP;
+    s.strip = zfi_sum_strip(s.rows, s.columns, l->args[0].dtype);
     return s;
 }
 
@@ -610,6 +615,14 @@ static double zfi_sum_blocks(zfi_isa isa, double sum, const zf_array *x, int64_t
     return sum;
 }
 
+/* Elements [at, at + n), n <= ZFI_STRIP, of an array of f32, bf16 or f16 from their sums. */
+static void zfi_put_sums(zfi_isa isa, const zf_array *to, int64_t at, const double *sum, int64_t n)
+{
+    float y[ZFI_STRIP];
+    for (int64_t i = 0; i < n; i++) y[i] = (float)sum[i];
+    zfi_narrow(isa, zfi_element_of(to->data, to->dtype, at), to->dtype, y, n);
+}
+
 /* Tasks [first, last). The number of a task is kept * strips + strip. */
 static void zfi_sums_fast(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -620,7 +633,6 @@ static void zfi_sums_fast(const zf_launch *l, int64_t first, int64_t last)
         int64_t kept = task / strips, c = task % strips * s.strip,
                 n = s.columns - c < s.strip ? s.columns - c : s.strip;
         double sum[ZFI_STRIP];
-        float y[ZFI_STRIP];
         memset(sum, 0, (size_t)n * sizeof *sum);
         zfi_walk_seek(&s.kept, kept);
         if (s.reduced_count) zfi_walk_seek(&s.reduced, 0);
@@ -629,9 +641,7 @@ static void zfi_sums_fast(const zf_launch *l, int64_t first, int64_t last)
             if (s.row == 1) sum[0] = zfi_sum_blocks(isa, sum[0], &l->args[0], at, s.rows);
             else zfi_add_rows(isa, sum, &l->args[0], at, s.rows, s.row, n);
         }
-        for (int64_t i = 0; i < n; i++) y[i] = (float)sum[i];
-        zfi_narrow(isa, zfi_element_of(l->out.data, l->out.dtype, kept * s.columns + c),
-                   l->out.dtype, y, n);
+        zfi_put_sums(isa, &l->out, kept * s.columns + c, sum, n);
     }
 }
 
@@ -680,6 +690,16 @@ static zf_status zfi_cpu_sum_to(const zf_launch *l)
         zfi_split(l, count, zfi_row_grain(terms), zfi_sums_reference);
     }
     return ZF_OK;
+}
+
+/* sums = the sum_to of x, at the end of another operator's launch. */
+static zf_status zfi_cpu_sum_rows(const zf_launch *l, const zf_array *x, const zf_array *sums)
+{
+    zf_launch of = *l;
+    of.op = ZF_OP_sum_to;
+    of.args = x, of.arg_count = 1, of.out = *sums;
+    of.saved = NULL, of.scratch = NULL;
+    return zfi_cpu_sum_to(&of);
 }
 
 /* ----------------------------------------------------------------------------- simplify */

@@ -396,6 +396,7 @@ typedef struct zfi_sums {
 enum {
     ZFI_SUM_WARPS = ZFI_THREADS / ZFI_WARP,
     ZFI_SUM_TASKS = 1024, /* blocks to aim for, where there is enough work */
+    ZFI_SUM_AHEAD = 4,    /* rows that a thread reads at once */
     ZFI_SUM_LEAST = 64,   /* terms of a chunk of columns */
     ZFI_SUM_ROW = 4096,   /* terms of a chunk of rows */
     ZFI_SUM_BY_WARP = 2048
@@ -466,6 +467,18 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
     return s;
 }
 
+/* The sums of x [rows, n] over its rows, as sum_to makes them. */
+static zfi_sums zfi_sums_over_rows(int64_t rows, int64_t n, zf_dtype dtype)
+{
+    zfi_sums s;
+    memset(&s, 0, sizeof s);
+    s.kept_count = 1, s.term_count = rows, s.columns = n;
+    s.kept.rank = s.terms.rank = 1;
+    s.kept.dims[0] = 1, s.terms.dims[0] = rows, s.terms.strides[0][0] = n;
+    zfi_sums_cut(&s, 16 / (int)zf_dtype_size(dtype));
+    return s;
+}
+
 /* A second sum, which adds the sums of the chunks: rows of rows, or columns of columns. */
 static zfi_sums zfi_sums_of_chunks(const zfi_sums *of)
 {
@@ -526,20 +539,40 @@ __global__ void zfi_sum_rows_kernel(zfi_sums s, int lanes, void *out, zf_dtype t
     }
 }
 
-template <class T, int N>
-__device__ __forceinline__ void zfi_sum_more(float (&sum)[N], const T *from)
+/* Where a sum over rows has its terms from. `held` is what it has read of N of them. */
+template <class T> struct zfi_sum_array {
+    typedef T element;
+    template <int N> using held = zfi_pack<T, N>;
+    const T *x;
+
+    template <int N> __device__ __forceinline__ void fetch(held<N> &h, int64_t at) const
+    {
+        h = *reinterpret_cast<const held<N> *>(x + at);
+    }
+    template <int N>
+    __device__ __forceinline__ void terms(float (&y)[N], const held<N> &h, int64_t) const
+    {
+        zfi_unpack(y, h);
+    }
+};
+
+/* Not contracted with a product of which a term consists: sums are of rounded terms. */
+template <int N, class S>
+__device__ __forceinline__ void zfi_sum_more(float (&sum)[N], const S &from,
+                                             const typename S::template held<N> &h, int64_t at)
 {
     float y[N];
-    zfi_fetch(y, from, true);
+    from.template terms<N>(y, h, at);
 #pragma unroll
-    for (int k = 0; k < N; k++) sum[k] += y[k];
+    for (int k = 0; k < N; k++) sum[k] = __fadd_rn(sum[k], y[k]);
 }
 
-/* out[chunk,kept,c]; each block has a strip of 32 N columns. */
-template <class T>
-__global__ void zfi_sum_columns_kernel(zfi_sums s, void *out, zf_dtype to, const T *x)
+/* out[chunk,kept,c]; each block has a strip of 32 N columns. A thread reads ZFI_SUM_AHEAD rows
+ * before it adds them. */
+template <class S>
+__global__ void zfi_sum_columns_kernel(zfi_sums s, void *out, zf_dtype to, const S source)
 {
-    const int N = zfi_wide<T>::count;
+    const int N = zfi_wide<typename S::element>::count;
     ZF_SHARED(float, shared); /* [warp][32 N] */
     int lane = (int)threadIdx.x % ZFI_WARP, warp = (int)threadIdx.x / ZFI_WARP;
     for (int64_t task = blockIdx.x; task < s.kept_count * s.strips * s.chunks.by;
@@ -553,23 +586,35 @@ __global__ void zfi_sum_columns_kernel(zfi_sums s, void *out, zf_dtype to, const
         zfi_walk_to(s.kept, kept, base);
         base[0] += column;
         if (s.wide && column + lane * N < s.columns) {
-            int64_t t = first + warp, step = s.terms.strides[0][0];
-            const T *from = x + base[0] + lane * N;
-            if (s.terms.rank == 1) {
-#pragma unroll 4
-                for (; t < last; t += ZFI_SUM_WARPS) zfi_sum_more(sum, from + t * step);
+            int64_t t = first + warp, step = s.terms.strides[0][0], from = base[0] + lane * N;
+            typename S::template held<N> h[ZFI_SUM_AHEAD];
+            for (; s.terms.rank == 1 && t + (ZFI_SUM_AHEAD - 1) * ZFI_SUM_WARPS < last;
+                 t += ZFI_SUM_AHEAD * ZFI_SUM_WARPS) {
+#pragma unroll
+                for (int k = 0; k < ZFI_SUM_AHEAD; k++)
+                    source.template fetch<N>(h[k], from + (t + k * ZFI_SUM_WARPS) * step);
+#pragma unroll
+                for (int k = 0; k < ZFI_SUM_AHEAD; k++)
+                    zfi_sum_more<N>(sum, source, h[k], from + (t + k * ZFI_SUM_WARPS) * step);
             }
             for (; t < last; t += ZFI_SUM_WARPS) {
                 zfi_walk_to(s.terms, t, at);
-                zfi_sum_more(sum, from + at[0]);
+                source.template fetch<N>(h[0], from + at[0]);
+                zfi_sum_more<N>(sum, source, h[0], from + at[0]);
             }
         }
         for (int64_t t = first + warp; !s.wide && t < last; t += ZFI_SUM_WARPS) {
             zfi_walk_to(s.terms, t, at);
 #pragma unroll
             for (int k = 0; k < N; k++)
-                if (column + lane + k * ZFI_WARP < s.columns)
-                    sum[k] += zfi_to_f32(x[base[0] + at[0] + lane + k * ZFI_WARP]);
+                if (column + lane + k * ZFI_WARP < s.columns) {
+                    const int64_t from = base[0] + at[0] + lane + k * ZFI_WARP;
+                    typename S::template held<1> h;
+                    float one[1] = {sum[k]};
+                    source.template fetch<1>(h, from);
+                    zfi_sum_more<1>(one, source, h, from);
+                    sum[k] = one[0];
+                }
         }
         __syncthreads();
 #pragma unroll
@@ -586,10 +631,20 @@ __global__ void zfi_sum_columns_kernel(zfi_sums s, void *out, zf_dtype to, const
     }
 }
 
+/* s->wide says whether the source can read 16 bytes at once. */
+template <class S>
+static void zfi_sum_columns_launch(const zf_launch *l, const zfi_sums *s, void *out, zf_dtype to,
+                                   const S &source)
+{
+    const int n = zfi_wide<typename S::element>::count;
+    ZF_LAUNCH(zfi_sum_columns_kernel<S>, zfi_grid(l, s->kept_count * s->strips * s->chunks.by),
+              ZFI_THREADS, ZFI_THREADS * n * sizeof(float), zfi_stream(l), *s, out, to, source);
+}
+
 template <class T>
 static void zfi_sums_launch(const zf_launch *l, zfi_sums *s, void *out, zf_dtype to, const T *x)
 {
-    const int n = zfi_wide<T>::count;
+    const zfi_sum_array<T> source = {x};
     int64_t tasks = s->kept_count * s->strips * s->chunks.by;
     int lanes = s->chunk <= ZFI_SUM_BY_WARP ? ZFI_WARP : ZFI_THREADS;
     /* Every other step is a multiple of the last dimension, so if one row is aligned, all are. */
@@ -597,32 +652,52 @@ static void zfi_sums_launch(const zf_launch *l, zfi_sums *s, void *out, zf_dtype
     if (s->rows)
         ZF_LAUNCH(zfi_sum_rows_kernel<T>, zfi_grid(l, zfi_div_up(tasks * lanes, ZFI_THREADS)),
                   ZFI_THREADS, ZFI_WARP * sizeof(float), zfi_stream(l), *s, lanes, out, to, x);
-    else
-        ZF_LAUNCH(zfi_sum_columns_kernel<T>, zfi_grid(l, tasks), ZFI_THREADS,
-                  ZFI_THREADS * n * sizeof(float), zfi_stream(l), *s, out, to, x);
+    else zfi_sum_columns_launch(l, s, out, to, source);
+}
+
+/* The bytes of scratch for the sums of chunks. */
+static size_t zfi_sums_bytes(const zfi_sums *s)
+{
+    const int64_t sums = s->chunks.by * s->kept_count * s->columns;
+    return s->chunks.by > 1 ? (size_t)sums * sizeof(float) : 0;
+}
+
+/* Adds the sums of chunks, where there are several, which are in scratch. */
+static void zfi_sums_end(const zf_launch *l, const zfi_sums *s, void *out, zf_dtype to)
+{
+    if (s->chunks.by <= 1) return;
+    zfi_sums again = zfi_sums_of_chunks(s);
+    zfi_sums_launch(l, &again, out, to, static_cast<const float *>(l->scratch));
+}
+
+/* sums = those of x [rows, n] over its rows, as sum_to makes them. */
+template <class T>
+static void zfi_sum_rows(const zf_launch *l, const zf_array *sums, const T *x, zf_dtype dtype,
+                         int64_t rows)
+{
+    zfi_sums s = zfi_sums_over_rows(rows, zfi_count(sums), dtype);
+    if (s.chunks.by == 1) zfi_sums_launch(l, &s, sums->data, sums->dtype, x);
+    else zfi_sums_launch(l, &s, l->scratch, ZF_F32, x);
+    zfi_sums_end(l, &s, sums->data, sums->dtype);
 }
 
 static size_t zfi_cuda_scratch_sum_to(const zf_launch *l)
 {
     zfi_sums s = zfi_sums_of(l);
-    return s.chunks.by > 1 ? (size_t)(s.chunks.by * zfi_count(&l->out)) * sizeof(float) : 0;
+    return zfi_sums_bytes(&s);
 }
 
 static zf_status zfi_cuda_sum_to(const zf_launch *l)
 {
-    zfi_sums s = zfi_sums_of(l), again;
-    float *sums = static_cast<float *>(l->scratch);
+    zfi_sums s = zfi_sums_of(l);
     if (!zfi_count(&l->out)) return ZF_OK;
     if (!s.term_count) return zfi_move_bytes(l, l->out.data, NULL, (int64_t)zfi_bytes(&l->out));
     ZFI_FLOATS(l, l->args[0].dtype, T, {
         const T *x = static_cast<const T *>(l->args[0].data);
         if (s.chunks.by == 1) zfi_sums_launch(l, &s, l->out.data, l->out.dtype, x);
-        else zfi_sums_launch(l, &s, sums, ZF_F32, x);
+        else zfi_sums_launch(l, &s, l->scratch, ZF_F32, x);
     })
-    if (s.chunks.by > 1) {
-        again = zfi_sums_of_chunks(&s);
-        zfi_sums_launch(l, &again, l->out.data, l->out.dtype, static_cast<const float *>(sums));
-    }
+    zfi_sums_end(l, &s, l->out.data, l->out.dtype);
     return zfi_launched(l);
 }
 

@@ -114,29 +114,6 @@ ZFI_KERNEL(zfi_swiglu_back,
            (float *dg, float *du, const float *dy, const float *g, const float *u, int64_t n),
            (dg, du, dy, g, u, n))
 
-/* Elements of x from `at` on, as f32: in place, or converted into `aside`. */
-static const float *zfi_swiglu_load(zfi_isa isa, float *aside, const zf_array *x, int64_t at,
-                                    int64_t n)
-{
-    const void *from = zfi_element(x->data, x->dtype, at);
-    if (x->dtype == ZF_F32) return from;
-    zfi_widen(isa, aside, x->dtype, from, n);
-    return aside;
-}
-
-/* Where to compute elements of the result from `at` on: in place, or in `aside`, from which they
- * are stored. */
-static float *zfi_swiglu_place(const zf_launch *l, float *aside, int64_t at)
-{
-    return l->out.dtype == ZF_F32 ? (float *)l->out.data + at : aside;
-}
-
-static void zfi_swiglu_store(zfi_isa isa, const zf_launch *l, const float *x, int64_t at, int64_t n)
-{
-    zf_dtype dtype = l->out.dtype;
-    if (dtype != ZF_F32) zfi_narrow(isa, zfi_element_of(l->out.data, dtype, at), dtype, x, n);
-}
-
 static void zfi_swiglu_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     float aside[5][ZFI_CONVERT_RUN];
@@ -147,20 +124,20 @@ static void zfi_swiglu_fast(const zf_launch *l, int64_t first, int64_t last)
         const float *g, *u, *dy;
         float *y, *du;
         n = zfi_min(zfi_min(last - i, s.n - i % s.n), ZFI_CONVERT_RUN);
-        g = zfi_swiglu_load(isa, aside[0], s.gate, at, n);
-        u = zfi_swiglu_load(isa, aside[1], s.up, up_at, n);
+        g = zfi_read_floats(isa, aside[0], s.gate, at, n);
+        u = zfi_read_floats(isa, aside[1], s.up, up_at, n);
         if (!s.dy) {
-            y = zfi_swiglu_place(l, aside[2], i);
+            y = zfi_place_floats(aside[2], &l->out, i);
             zfi_swiglu_run(isa, y, g, u, n);
-            zfi_swiglu_store(isa, l, y, i, n);
+            zfi_write_floats(isa, &l->out, i, y, n);
             continue;
         }
-        dy = zfi_swiglu_load(isa, aside[2], s.dy, i, n);
-        y = zfi_swiglu_place(l, aside[3], at);
-        du = s.packed ? zfi_swiglu_place(l, aside[4], up_at) : aside[4];
+        dy = zfi_read_floats(isa, aside[2], s.dy, i, n);
+        y = zfi_place_floats(aside[3], &l->out, at);
+        du = s.packed ? zfi_place_floats(aside[4], &l->out, up_at) : aside[4];
         zfi_swiglu_back(isa, y, du, dy, g, u, n);
-        zfi_swiglu_store(isa, l, y, at, n);
-        if (s.packed) zfi_swiglu_store(isa, l, du, up_at, n);
+        zfi_write_floats(isa, &l->out, at, y, n);
+        if (s.packed) zfi_write_floats(isa, &l->out, up_at, du, n);
     }
 }
 

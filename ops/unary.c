@@ -1,6 +1,6 @@
 /* Elementwise over one operand: neg scale exp log sqrt rsqrt tanh sigmoid relu gelu silu cast
- * dropout; and gradients that are operators of their own: tanh_grad sigmoid_grad relu_grad
- * gelu_grad silu_grad.
+ * dropout; and gradients that are operators of their own: tanh_grad sigmoid_grad relu_grad. Those of
+ * gelu and silu have a file of their own (activation_grad.c).
  *
  *     %2 = neg %1 : f32[4,8]              y = -x                 dx = -dy
  *     %2 = scale %1 {by=0.5} : f32[4,8]   y = by x               dx = by dy
@@ -15,13 +15,11 @@
  *     %2 = gelu %1 {form=tanh} : f32[4,8] y = x (1 + tanh u) / 2, u = sqrt(2/pi) (x + 0.044715 x^3)
  *     %2 = silu %1 : f32[4,8]             y = x s, s = sigmoid x dx = dy s (1 + x (1 - s))
  *     %4 = tanh_grad %3, %2 : f32[4,8]    dx of tanh from (dy, y); so sigmoid_grad, relu_grad
- *     %4 = gelu_grad %3, %1 : f32[4,8]    dx of gelu from (dy, x); so silu_grad
  *     %2 = cast %1 {to=bf16} : bf16[4,8]  dx = dy cast back, between floats; none through integers
  *     %2 = dropout %1 {p=0.1 stream=3} : f32[4,8]   dx = dropout of dy, the same attributes; saved:
  *                                                   nothing
  *
- * gelu and silu save x (Hendrycks & Gimpel 2016). gelu_grad and silu_grad also compute y (saved 0),
- * where it is needed again: both share most of the work. All of them propagate NaN.
+ * gelu and silu save x (Hendrycks & Gimpel 2016). All of them propagate NaN.
  *
  * cast rounds floats to nearest even, truncates a float that becomes an integer, and saturates at
  * the ends of the new type's range (NaN becomes 0); bool is x != 0.
@@ -155,15 +153,9 @@ static double zfi_unary_value(const zf_launch *l, double x, double v)
 
 static void zfi_unary_reference(const zf_launch *l, int64_t first, int64_t last)
 {
-    const zf_array *x = &l->args[0], *v = &l->args[l->arg_count - 1], *z = zfi_saved_out(l, 0);
-    for (int64_t i = first; i < last; i++) {
-        double of = zfi_get(v, i), gradient = zfi_get(x, i);
-        bool silu = l->op == ZF_OP_silu_grad;
-        if (z)
-            zfi_set(z, i,
-                    silu ? of * zfi_sigmoid_f64(of) : zfi_gelu_f64(of, ZF_INT(l, gelu_grad, form)));
-        zfi_set(&l->out, i, zfi_unary_value(l, gradient, of));
-    }
+    const zf_array *x = &l->args[0], *v = &l->args[l->arg_count - 1];
+    for (int64_t i = first; i < last; i++)
+        zfi_set(&l->out, i, zfi_unary_value(l, zfi_get(x, i), zfi_get(v, i)));
 }
 
 /* An i64 as a double: the nearest, or, if it is converted to a narrower float next, rounded to odd,
@@ -243,6 +235,7 @@ ZFI_UNARY_RUN(tanh_grad,
 ZFI_UNARY_RUN(sigmoid_grad, x[i] * (v[i] * (1.0f - v[i])))
 ZFI_UNARY_RUN(relu_grad, v[i] <= 0 ? 0 : x[i])
 
+/* gelu_grad and silu_grad also compute the activation, where it is a saved value. */
 static void zfi_unary_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     zfi_isa isa = zfi_cpu_of(l)->isa;
@@ -358,18 +351,8 @@ static int32_t zfi_same_cast(zf_graph *g, int32_t id, bool written)
     return zfi_same_type(g, g->nodes[id].args[0], id) ? g->nodes[id].args[0] : id;
 }
 
-/* The saved value of gelu_grad and silu_grad is the result of gelu and silu. */
-static bool zfi_saved_activation(const zf_graph *g, const zfi_node *node, int64_t index,
-                                 zf_dtype *dtype, zf_shape *shape)
-{
-    (void)g;
-    *dtype = node->dtype, *shape = node->shape;
-    return index == 0;
-}
-
 /* ------------------------------------------------------------------------------- records */
 
-ZFI_SAME_ATTRIBUTE(gelu_grad, gelu, form)
 ZFI_OPERATOR(neg, .infer = zfi_infer_alike, .grad = zfi_grad_neg, .cpu = zfi_cpu_unary,
              .same = zfi_same_neg, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(scale, .infer = zfi_infer_alike, .grad = zfi_grad_scale, .cpu = zfi_cpu_unary,
@@ -396,13 +379,7 @@ ZFI_OPERATOR(relu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(gelu, .infer = zfi_infer_gelu, .grad = zfi_grad_gelu, .cpu = zfi_cpu_unary,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
-ZFI_OPERATOR(gelu_grad, .infer = zfi_infer_gelu, .cpu = zfi_cpu_unary,
-             .saved = zfi_saved_activation, .activates = 1,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(silu, .infer = zfi_infer_alike, .grad = zfi_grad_silu, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
-ZFI_OPERATOR(silu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary,
-             .saved = zfi_saved_activation, .activates = 1,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(cast, .infer = zfi_infer_cast, .grad = zfi_grad_cast, .cpu = zfi_cpu_cast,
              .same = zfi_same_cast, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)

@@ -85,6 +85,23 @@ typedef struct zfi_unary {
     float by;         /* scale */
 } zfi_unary;
 
+/* gelu_grad and silu_grad: y from (dy, x) = (a, b), and z, the activation at b. y and z may be a and
+ * b. */
+template <int N>
+__device__ __forceinline__ void zfi_activation_values(const zfi_unary &u, const float (&a)[N],
+                                                      const float (&b)[N], float (&y)[N],
+                                                      float (&z)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float value, slope;
+        if (u.op == ZF_OP_gelu_grad) zfi_gelu_both(b[i], u.way, value, slope);
+        else zfi_silu_both(b[i], value, slope);
+        y[i] = a[i] * slope;
+        z[i] = value;
+    }
+}
+
 /* y from x = a or, for gradients, from (dy, v) = (a, b). z: the activation at b, for gelu_grad and
  * silu_grad. y and z may be a and b. */
 template <int N>
@@ -107,16 +124,17 @@ __device__ __forceinline__ void zfi_unary_values(const zfi_unary &u, const float
     case ZF_OP_relu_grad: ZFI_EACH(q <= 0 ? 0 : p);
     case ZF_OP_gelu: ZFI_EACH(zfi_gelu(p, u.way));
     case ZF_OP_silu: ZFI_EACH(p * zfi_sigmoid(p));
-    default:
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            float value, slope;
-            if (u.op == ZF_OP_gelu_grad) zfi_gelu_both(b[i], u.way, value, slope);
-            else zfi_silu_both(b[i], value, slope);
-            y[i] = a[i] * slope;
-            z[i] = value;
-        }
+    default: zfi_activation_values(u, a, b, y, z);
     }
+}
+
+static zfi_unary zfi_unary_of(const zf_launch *l)
+{
+    zfi_unary u = {l->op, ZFI_GELU_BY_ERF, 0};
+    if (l->op == ZF_OP_scale) u.by = (float)ZF_FLOAT(l, scale, by);
+    if (l->op == ZF_OP_gelu || l->op == ZF_OP_gelu_grad)
+        u.way = zfi_gelu_way_of(ZF_INT(l, gelu, form) != 0, l->out.dtype);
+    return u;
 }
 
 /* Computes the packs of N elements from `first` on within `count`. */
@@ -152,14 +170,11 @@ __global__ void zfi_unary_kernel(int64_t first, int64_t count, zfi_unary u, T *o
 template <class T> static void zfi_unary_launch(const zf_launch *l)
 {
     const int n = zfi_wide<T>::count;
-    zfi_unary u = {l->op, ZFI_GELU_BY_ERF, 0};
+    zfi_unary u = zfi_unary_of(l);
     T *out = static_cast<T *>(l->out.data), *made = NULL;
     const T *x = static_cast<const T *>(l->args[0].data), *v = NULL;
     if (l->arg_count > 1) v = static_cast<const T *>(l->args[1].data);
     if (zfi_saved_out(l, 0)) made = static_cast<T *>(zfi_saved_out(l, 0)->data);
-    if (l->op == ZF_OP_scale) u.by = (float)ZF_FLOAT(l, scale, by);
-    if (l->op == ZF_OP_gelu || l->op == ZF_OP_gelu_grad) 
-        u.way = zfi_gelu_way_of(ZF_INT(l, gelu, form) != 0, l->out.dtype);
     ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, out, x, v, made),
              (zfi_unary_kernel<T, n>), (zfi_unary_kernel<T, 1>), u, out, x, v, made)
 }
@@ -337,8 +352,6 @@ ZFI_KERNEL(sigmoid_grad, zfi_cuda_unary, NULL)
 ZFI_KERNEL(relu, zfi_cuda_unary, NULL)
 ZFI_KERNEL(relu_grad, zfi_cuda_unary, NULL)
 ZFI_KERNEL(gelu, zfi_cuda_unary, NULL)
-ZFI_KERNEL(gelu_grad, zfi_cuda_unary, NULL)
 ZFI_KERNEL(silu, zfi_cuda_unary, NULL)
-ZFI_KERNEL(silu_grad, zfi_cuda_unary, NULL)
 ZFI_KERNEL(cast, zfi_cuda_cast, NULL)
 ZFI_KERNEL(dropout, zfi_cuda_dropout, NULL)

@@ -62,18 +62,22 @@
  *              %8 = sum %7   %10 = mul %8, %9   %11 = argmax %5
  *     after:   %12 = head_loss %1, %2, %4, %9, %3   %13 = saved %12 {index=3}
  *
- *   sums       the gradient of a bias before residual_norm: residual_norm_grad computes it together
- *              with the rows that are summed
- *              rounding: of the sums (ops/fused_norm.c); the rows are not rounded before
- *     before:  %6 = saved %5 {index=0}   %7 = sum_to %6 {shape=[8]}
- *     after:   %8 = saved %5 {index=3}
- *
  *   accumulate a product that is added to a value computed before it starts from that value. A
  *              linear layer without activation, and the gradient of a norm, add it at their end.
  *              rounding: the product is not rounded before the sum; f32 adds blocks of k to it.
  *              The others are equal in f32 and f64, and in 16 bits are not rounded before the sum
  *     before:  %6 = matmul %1, %2   %7 = add %5, %6
  *     after:   %8 = matmul %1, %2, %5
+ *
+ *   sums       the gradient of a bias before residual_norm, gelu, silu or packed attention: the
+ *              gradient of that node computes it together with the rows that are summed
+ *              residual_norm: rounding of the sums (ops/fused_norm.c); the rows are not rounded
+ *              before. The others: equal; on CUDA attention may add in another order
+ *              (ops/attention.c)
+ *     before:  %6 = saved %5 {index=0}   %7 = sum_to %6 {shape=[8]}
+ *     after:   %8 = saved %5 {index=3}
+ *     before:  %5 = gelu_grad %4, %1     %6 = sum_to %5 {shape=[8]}
+ *     after:   %5 = gelu_grad %4, %1     %7 = saved %5 {index=1}
  *
  *   update     clipping and update (passes/fuse_update.c)
  *
@@ -752,36 +756,6 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
     return loss;
 }
 
-/* ----------------------------------------------------------------------------------- sums */
-
-/* The value of whose rows `id` consists, before a reshape. */
-static int32_t zfi_rows_of(const zfi_fuser *f, int32_t id)
-{
-    for (const zfi_node *node; (node = zfi_fuse_node(f, id))->op == ZF_OP_reshape;
-         id = node->args[0]) {
-        const zf_shape *from = &zfi_fuse_node(f, node->args[0])->shape;
-        if (!from->rank || !node->shape.rank || zfi_last(from) != zfi_last(&node->shape)) break;
-    }
-    return id;
-}
-
-static int32_t zfi_fuse_sums(zfi_fuser *f, int32_t id)
-{
-    zf_graph *g = f->graph;
-    const zfi_node *node = zfi_fuse_node(f, id), *x;
-    int32_t of;
-    if (node->op != ZF_OP_sum_to || node->shape.rank != 1) return 0;
-    of = zfi_rows_of(f, node->args[0]);
-    x = zfi_fuse_node(f, of);
-    if (!x->shape.rank || zfi_last(&x->shape) != node->shape.dims[0]) return 0;
-    if (x->op == ZF_OP_residual_norm_grad && ZF_FLOAT(x, residual_norm_grad, p) == 0)
-        return zfi_saved((zf_tensor){g, of}, ZFI_DBIAS).id;
-    if (x->op == ZF_OP_saved && ZF_INT(x, saved, index) == ZFI_DX &&
-        zfi_fuse_node(f, x->args[0])->op == ZF_OP_residual_norm_grad)
-        return zfi_saved((zf_tensor){g, x->args[0]}, ZFI_DBIAS).id;
-    return 0;
-}
-
 /* ----------------------------------------------------------------------------- accumulate */
 
 /* The node, or the node of which it is a reshape, if it takes a value to add as one more operand and
@@ -835,6 +809,50 @@ static int32_t zfi_fuse_accumulate(zfi_fuser *f, int32_t id)
     x = zfi_append_op(g, node->op, args, count, node->attributes);
     if (x) x = zf_reshape((zf_tensor){g, x}, zfi_fuse_node(f, f->last[id])->shape).id;
     f->becomes[f->last[id]] = x;
+    return 0;
+}
+
+/* ----------------------------------------------------------------------------------- sums */
+
+/* The value of whose rows `id` consists, before a reshape. */
+static int32_t zfi_rows_of(const zfi_fuser *f, int32_t id)
+{
+    for (const zfi_node *node; (node = zfi_fuse_node(f, id))->op == ZF_OP_reshape;
+         id = node->args[0]) {
+        const zf_shape *from = &zfi_fuse_node(f, node->args[0])->shape;
+        if (!from->rank || !node->shape.rank || zfi_last(from) != zfi_last(&node->shape)) break;
+    }
+    return id;
+}
+
+/* Nothing but this node reads operand k, and it is elementwise: both can become a chain. */
+static bool zfi_may_chain(const zfi_fuser *f, const zfi_node *node, int32_t k)
+{
+    const zfi_node *x = zfi_fuse_node(f, node->args[k]);
+    return (f->graph->records[x->op]->traits & ZF_OP_ELEMENTWISE) &&
+           zfi_used_once(f, node->args[k], x->op);
+}
+
+/* The sum of one column is no sum over rows for sum_to, which adds it in another order. */
+static int32_t zfi_fuse_sums(zfi_fuser *f, int32_t id)
+{
+    zf_graph *g = f->graph;
+    const zfi_node *node = zfi_fuse_node(f, id), *x;
+    int32_t of;
+    if (node->op != ZF_OP_sum_to || node->shape.rank != 1) return 0;
+    of = zfi_rows_of(f, node->args[0]);
+    x = zfi_fuse_node(f, of);
+    if (!x->shape.rank || zfi_last(&x->shape) != node->shape.dims[0]) return 0;
+    if (x->op == ZF_OP_residual_norm_grad && ZF_FLOAT(x, residual_norm_grad, p) == 0)
+        return zfi_saved((zf_tensor){g, of}, ZFI_DBIAS).id;
+    if (x->op == ZF_OP_saved && ZF_INT(x, saved, index) == ZFI_DX &&
+        zfi_fuse_node(f, x->args[0])->op == ZF_OP_residual_norm_grad)
+        return zfi_saved((zf_tensor){g, x->args[0]}, ZFI_DBIAS).id;
+    if ((x->op == ZF_OP_gelu_grad || x->op == ZF_OP_silu_grad) && node->shape.dims[0] > 1 &&
+        !zfi_may_chain(f, x, 0))
+        return zfi_saved((zf_tensor){g, of}, ZFI_BIAS_SUMS).id;
+    if (x->op == ZF_OP_attention_grad && x->shape.rank == 3)
+        return zfi_saved((zf_tensor){g, of}, ZFI_QKV_SUMS).id;
     return 0;
 }
 
@@ -930,8 +948,8 @@ static const struct zfi_fusion {
     {"embedding", ZFI_FORWARD, zfi_fuse_embedding, NULL, NULL},
     {"embedding", ZFI_FORWARD, zfi_fuse_embedding_dropout, NULL, NULL},
     {"head", ZFI_FORWARD, zfi_fuse_head, zfi_find_guesses, NULL},
-    {"sums", ZFI_BACKWARD, zfi_fuse_sums, NULL, NULL},
     {"accumulate", ZFI_BACKWARD, zfi_fuse_accumulate, zfi_find_accumulated, NULL},
+    {"sums", ZFI_BACKWARD, zfi_fuse_sums, NULL, NULL},
     {"invert", ZFI_BACKWARD, zfi_invert, zfi_find_forward, NULL},
     {"update", ZFI_BACKWARD, NULL, NULL, zfi_fuse_updates},
     {"chain", ZFI_BACKWARD, NULL, NULL, zfi_fuse_chains},

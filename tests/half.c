@@ -199,6 +199,9 @@ static const struct {
     {"x0:T[70,300]", "%2 = gelu %1 : T[70,300]"},
     {"x0:T[70,300] x1:T[70,300]",
      "%3 = gelu_grad %1, %2 : T[70,300]\n%4 = saved %3 {index=0} : T[70,300]\noutput %4 \"z\""},
+    {"x0:T[70,300] x1:T[70,300]", /* sums of rounded elements */
+     "%3 = gelu_grad %1, %2 : T[70,300]\n%4 = saved %3 {index=1} : T[300]\n"
+     "%5 = sum_to %3 {shape=[300]} : T[300]\n%6 = sub %4, %5 : T[300]\noutput %6 \"z\""},
     {"x0:T[70,300]", "%2 = dropout %1 {p=0.3 stream=5} : T[70,300]"},
     {"x0:T[70,300]", "%2 = softmax %1 : T[70,300]"},
     {"x0:T[7,10,300] x1:T[7,10,300]", "%3 = softmax_grad %1, %2 : T[7,10,300]"},

@@ -29,7 +29,7 @@ enum scale {
 };
 
 enum flags {
-    NO_GRADIENT = 1, /* the result is no float, or has a gradient of 0 everywhere */
+    NO_GRADIENT = 1, /* the result is no float, or its gradient is 0 everywhere or refused on the way */
     REFUSED = 2,     /* a row that gradients are made of: autograd says so */
     MUTATES = 4,     /* operands w, m, v, c change */
     RANDOM = 8,      /* another mask every step */
@@ -125,6 +125,16 @@ static const op_case cases[] = {
     {"saved", "f[R,N] f[R,N]", "silu_grad %1, %2 : f[R,N]\nsaved %3 {index=0} : f[R,N]", NORM, 6, 0,
      REFUSED},
     {"silu_grad", "f[R,N] f[R,N]", "silu_grad %1, %2 : f[R,N]", GROWTH, 3.7, 0, REFUSED},
+    {"saved", "f[R,N] f[R,N]", "gelu_grad %1, %2 : f[R,N]\nsaved %3 {index=1} : f[N]", TERMS, 24,
+     'R', REFUSED},
+    {"saved", "f[R,3,N] f[R,3,N]",
+     "silu_grad %1, %2 : f[R,3,N]\nsaved %3 {index=0} : f[R,3,N]\nsaved %3 {index=1} : f[N]\n"
+     "sum_to %3 {shape=[N]} : f[N]\nsub %5, %6 : f[N]\nadd %4, %7 : f[R,3,N]",
+     NORM, 24, 0, NO_GRADIENT},
+    {"saved", "f[R,40] f[R,40]", /* the bits of sum_to */
+     "gelu_grad %1, %2 {form=tanh} : f[R,40]\nsaved %3 {index=1} : f[40]\n"
+     "sum_to %3 {shape=[40]} : f[40]\nsub %4, %5 : f[40]",
+     EXACT, 0, 0, NO_GRADIENT},
     {"cast", "f[R,N]", "cast %1 {to=f64} : f64[R,N]", EXACT, 0, 0, 0},
     {"cast", "f[R,N]", "cast %1 {to=bf16} : bf16[R,N]", EXACT, 0, 0, NO_GRADIENT},
     {"cast", "h[R,N]", "cast %1 {to=f16} : f16[R,N]", EXACT, 0, 0, NO_GRADIENT},
@@ -289,6 +299,16 @@ static const op_case cases[] = {
      "saved %4 {index=0} : g[1,4,R]\n"
      "attention_grad %1, %4, %5, %2, %3 {heads=4 scale=1 p=0.5 stream=3 causal=true} : f[1,R,12]",
      NORM, 320, 0, REFUSED | RANDOM},
+    {"saved", "f[2,R,8] f[2,R,24]", /* the bits of sum_to */
+     "attention %2 {heads=2 scale=0.5 causal=true} : f[2,R,8]\nsaved %3 {index=0} : g[2,2,R]\n"
+     "attention_grad %1, %3, %4, %2 {heads=2 scale=0.5 causal=true} : f[2,R,24]\n"
+     "saved %5 {index=0} : f[24]\nsum_to %5 {shape=[24]} : f[24]\nsub %6, %7 : f[24]",
+     EXACT, 0, 0, NO_GRADIENT},
+    {"saved", "f[2,R,8] f[2,R,16]",
+     "attention %2 {heads=4 kv_heads=2 scale=0.5} : f[2,R,8]\nsaved %3 {index=0} : g[2,4,R]\n"
+     "attention_grad %1, %3, %4, %2 {heads=4 kv_heads=2 scale=0.5} : f[2,R,16]\n"
+     "saved %5 {index=0} : f[16]",
+     NORM, 320, 'R', REFUSED},
 
     {"sum", "f[R,N]", "sum %1 {axis=1} : f[R]", TERMS, 23, 0, 0},
     {"sum", "f[R,N]", "sum %1 {axis=0 keep=true} : f[1,N]", TERMS, 1, 0, 0},

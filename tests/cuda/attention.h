@@ -13,6 +13,15 @@
       "attention_grad %1, %3, %4, %2 {heads=" #heads " " how "} : f[" #b "," #t "," #w "]",        \
       NORM, 0, 0, REFUSED},                                                                        \
      {1, 8000, 1}}
+/* The sums of the gradient's rows. */
+#define PACKED_SUMS(b, t, h, w, heads, how)                                                        \
+    {{"saved", "f[" #b "," #t "," #h "] f[" #b "," #t "," #w "]",                                  \
+      "attention %2 {heads=" #heads " " how "} : f[" #b "," #t "," #h "]\n"                        \
+      "saved %3 {index=0} : g[" #b "," #heads "," #t "]\n"                                         \
+      "attention_grad %1, %3, %4, %2 {heads=" #heads " " how "} : f[" #b "," #t "," #w "]\n"       \
+      "saved %5 {index=0} : f[" #w "]",                                                            \
+      NORM, 0, 0, REFUSED},                                                                        \
+     {1, 8000, 1}}
 /* Apart, with a bias: which rows and which keys are not to be seen. m queries, n keys; all:
  * hidden (m + 2 n). */
 #define APART(m, n, h, heads, how)                                                                 \
@@ -77,6 +86,9 @@ APART_GRAD(70, 129, 64, 2, 20992, "scale=0.1 p=0.2 stream=5 causal=true"),
 APART_GRAD(3, 18, 300, 1, 11700, "scale=0.1 p=0.2 stream=5 causal=true"),
 PACKED_GRAD(1, 264, 128, 384, 2, "scale=0.125 p=0.1 stream=5"),
 PACKED_GRAD(1, 300, 64, 192, 1, "scale=0.125 causal=true"),
+PACKED_SUMS(2, 136, 128, 384, 2, "scale=0.125 p=0.1 stream=5"),
+PACKED_SUMS(3, 23, 64, 192, 1, "scale=0.125 causal=true"),
+PACKED_SUMS(1, 24, 64, 128, 4, "kv_heads=2 scale=0.25"),
 APART_GRAD(130, 72, 64, 1, 17536, "scale=0.2 p=0.2 stream=5"),
 APART_GRAD(70, 264, 64, 1, 38272, "scale=0.2 p=0.1 stream=5 causal=true"),
 APART_GRAD(270, 129, 64, 1, 33792, "scale=-0.1 causal=true"),
@@ -91,6 +103,7 @@ PACKED_GRAD(1, 20, 600, 1200, 2, "kv_heads=1 scale=0.05 causal=true window=9"),
 APART_GRAD(70, 129, 64, 2, 20992, "scale=0.1 p=0.2 stream=5 causal=true window=40"),
 #undef PACKED
 #undef PACKED_GRAD
+#undef PACKED_SUMS
 #undef APART
 #undef APART_KEYS
 #undef APART_GRAD

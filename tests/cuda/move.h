@@ -16,6 +16,14 @@
  {240, 264, 1}},
 {{"sum_to", "f[R,N]", "sum_to %1 {shape=[N]} : f[N]", TERMS, 23, 0, 0}, {240, 264, 1}},
 {{"sum_to", "f[R,N]", "sum_to %1 {shape=[N]} : f[N]", TERMS, 23, 0, 0}, {240, 261, 1}},
+{{"saved", "f[R,N] f[R,N]",
+  "gelu_grad %1, %2 : f[R,N]\nsaved %3 {index=1} : f[N]\nsum_to %3 {shape=[N]} : f[N]\n"
+  "sub %4, %5 : f[N]", EXACT, 0, 0, REFUSED},
+ {330, 264, 1}},
+{{"saved", "f[R,N] f[R,N]",
+  "silu_grad %1, %2 : f[R,N]\nsaved %3 {index=0} : f[R,N]\nsaved %3 {index=1} : f[N]\n"
+  "sum_to %3 {shape=[N]} : f[N]\nsub %5, %6 : f[N]\nadd %4, %7 : f[R,N]", NORM, 24, 0, REFUSED},
+ {150, 261, 1}},
 {{"sum_to", "f[R,N]", "sum_to %1 : f[]", TERMS, 46, 0, 0}, {33, 1024, 1}},
 {{"sum_to", "f[R,N]", "sum_to %1 {shape=[R,1]} : f[R,1]", TERMS, 46, 0, 0}, {2, 20000, 1}},
 {{"sum_to", "f[R,N]", "sum_to %1 {shape=[R,1]} : f[R,1]", TERMS, 46, 0, 0}, {3, 9001, 1}},

@@ -44,6 +44,17 @@
 {{"maxima", "f[R,N]", "maxima %1 {blocks=[0,1,2,9000,9000,9000,9001,9010]} : f[4]", EXACT, 0, 0,
   REFUSED},
  {10, 1000, 1}},
+/* More ranges than a launch takes: 100 to 101, 101 to 102, ... */
+#define TEN(a, b)                                                                                  \
+    #a "0," #a "1," #a "1," #a "2," #a "2," #a "3," #a "3," #a "4," #a "4," #a "5," #a "5," #a     \
+       "6," #a "6," #a "7," #a "7," #a "8," #a "8," #a "9," #a "9," #b "0"
+{{"maxima", "f[R,N]",
+  "maxima %1 {blocks=[" TEN(10, 11) "," TEN(11, 12) "," TEN(12, 13) "," TEN(13, 14) "," TEN(
+      14, 15) "," TEN(15, 16) "," TEN(16, 17) "," TEN(17, 18) "," TEN(18, 19) "," TEN(19, 20)
+      "," TEN(20, 21) "," TEN(21, 22) "," TEN(22, 23) "]} : f[130]",
+  EXACT, 0, 0, REFUSED},
+ {3, 100, 1}},
+#undef TEN
 {{"gather_rows", "f[N,M] x[R]", "gather_rows %1, %2 : f[R,M]", EXACT, 0, 0, NEEDS_N},
  {300, 90, 40}},
 {{"gather_rows", "f[N,M] x[R]", "gather_rows %1, %2 {first=40 of=1000} : f[R,M]", EXACT, 0, 0,

@@ -4,12 +4,15 @@
  *
  *     build/bench/generate --model 160m|15m|... --prompt 256 --tokens 64 --threads 2 [--rounds 5]
  *                          [--precision f32|bf16|f16] [--weights int8|int4] [--streams 1] [--json]
- *                          [--device cuda [--tuning FILE]]
+ *                          [--device cuda [--tuning FILE]] [--profile]
+ *
+ * --profile prints the time of tokens by operator instead, and the time between launches.
  *
  * Each round measures the peak, the prompt, the memory and the tokens, in turns; figures are medians
- * over the rounds, of a round's tokens the median as well. Memory is read by as many threads, 512 MiB
- * of 2 MiB pages where the system gives them. On a GPU both rates are zf_calibrate's, once, and the
- * peak is that of products of f32. */
+ * over the rounds, of a round's tokens the median as well. Resident is what the process has taken
+ * until its first token is there, beside what is planned: weights, caches, and the values of steps.
+ * Memory is read by as many threads, 512 MiB of 2 MiB pages where the system gives them. On a GPU
+ * both rates are zf_calibrate's, once, and the peak is that of products of f32. */
 #define _GNU_SOURCE
 #include "../examples/common/causal_batch.h"
 #include "../examples/common/decoder.h"
@@ -17,6 +20,7 @@
 #include "../examples/llm/model.h"
 #include "figures.h"
 #include "peak.h"
+#include "profile.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -99,6 +103,14 @@ static double weight_bytes(const session *s, const llm_config *c)
     return c->tied ? bytes : bytes - table;
 }
 
+/* Bytes that the programs have of the device: weights, caches and the values of a step. */
+static double planned_bytes(const session *base, const decoder *d)
+{
+    return (double)zf_program_info_of(base->program).allocated_bytes +
+           (double)zf_program_info_of(d->prompt.program).allocated_bytes +
+           (double)zf_program_info_of(d->token.program).allocated_bytes;
+}
+
 /* Adds `count` tokens to each text; seconds, or a negative number with *error. */
 static double add(decoder *d, int64_t count, zf_error *error)
 {
@@ -114,6 +126,7 @@ static double add(decoder *d, int64_t count, zf_error *error)
 /* What a round has measured: seconds of the prompt and of a token; rates. */
 typedef struct round_figures {
     double prompt[ROUNDS], token[ROUNDS], peak[ROUNDS], read[ROUNDS];
+    double resident; /* bytes of the process at most, up to the first prompt and token */
 } round_figures;
 
 /* device: a GPU's backend, or NULL. */
@@ -122,8 +135,11 @@ static bool measure(decoder *d, int64_t prompt, int64_t tokens, int64_t threads,
 {
     double *times = calloc((size_t)tokens, sizeof *times);
     zf_cost cost = zf_cost_default();
-    void *memory = device ? NULL : read_open();
-    bool good = times && add(d, prompt, error) >= 0; /* the first one meets a cold memory */
+    void *memory;
+    /* The first ones meet a cold memory. */
+    bool good = times && add(d, prompt, error) >= 0 && add(d, 1, error) >= 0;
+    r->resident = bench_most_resident();
+    memory = device ? NULL : read_open();
     if (good && device)
         good = !zf_calibrate(&(zf_calibrate_desc){.backend = device}, &cost, error);
     for (int64_t k = 0; k < rounds && good; k++) {
@@ -141,12 +157,36 @@ static bool measure(decoder *d, int64_t prompt, int64_t tokens, int64_t threads,
     return good;
 }
 
+/* Prints the time of tokens behind a prompt by operator. */
+static bool profile(decoder *d, int64_t prompt, int64_t tokens, zf_backend *backend,
+                    zf_error *error)
+{
+    double *times = calloc((size_t)tokens, sizeof *times), launched = 0, all = 0;
+    bool good = times && add(d, prompt, error) >= 0 && add(d, 1, error) >= 0;
+    profile_begin(backend, 0, 0);
+    profile_reset();
+    for (int64_t n = 0; n < tokens && good; n++) {
+        good = (times[n] = add(d, 1, error)) >= 0;
+        profile_step();
+        all += times[n];
+    }
+    for (int op = 0; op < ZF_OP_COUNT; op++) launched += profiled.seconds[op];
+    if (good) {
+        profile_print(tokens);
+        printf("between launches %.3f ms of %.3f; median token %.3f ms\n",
+               1e3 * (all - launched) / (double)tokens, 1e3 * all / (double)tokens,
+               1e3 * bench_median(times, tokens));
+    }
+    free(times);
+    return good;
+}
+
 int main(int argc, char **argv)
 {
     const char *model = "160m", *rest;
     int64_t prompt = 256, tokens = 64, precision = ZF_F32, streams = 1, threads = 2, few = 0,
             rounds = 5;
-    bool json = false;
+    bool json = false, by_operator = false, good;
     llm_config config;
     session base;
     decoder d;
@@ -168,6 +208,7 @@ int main(int argc, char **argv)
         {"device", OPTION_CHOICE, DEVICE_KINDS, &b.device.kind, 0, 0, "it computes on"},
         {"tuning", OPTION_TEXT, "FILE", &b.device.tuning, 0, 0, "of CUDA's algorithms"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
+        {"profile", OPTION_FLAG, NULL, &by_operator, 0, 0, "time of a token by operator"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     char text[512];
@@ -185,11 +226,16 @@ int main(int argc, char **argv)
     if (!llm_config_load(model, &config, &error) ||
         !config_set_weights(llm_sample.config, &config, few, &error))
         return fprintf(stderr, "generate: %s\n", error.text), 1;
-    if (config.positions < prompt + tokens) config.positions = prompt + tokens;
+    room = (decoder_desc){.texts = streams, .context = prompt + tokens + by_operator};
+    if (config.positions < room.context) config.positions = room.context;
     b.dtype = (zf_dtype)precision, b.threads = threads, b.seed = 1;
     s.share = &base, s.threads = threads;
-    room = (decoder_desc){.texts = streams, .context = prompt + tokens};
-    if (!session_open(&base, &b, &error) || !decoder_open(&d, &room, &s, NULL, 0, &error) ||
+    good = session_open(&base, &b, &error) && decoder_open(&d, &room, &s, NULL, 0, &error);
+    if (good && by_operator) {
+        good = profile(&d, prompt, tokens, base.backend, &error);
+        if (good) return decoder_close(&d), session_close(&base), 0;
+    }
+    if (!good ||
         !measure(&d, prompt, tokens, threads, b.dtype, rounds,
                  b.device.kind == DEVICE_CPU ? NULL : base.backend, &r, &error))
         return fprintf(stderr, "generate: %s\n", error.text), 1;
@@ -204,12 +250,14 @@ int main(int argc, char **argv)
     printf(json ? "{\"model\": \"%s\", \"prompt_tokens_per_s\": %.1f, \"prompt_gflops\": %.1f, "
                   "\"peak_gflops\": %.1f, \"prompt_of_peak\": %.3f, \"tokens_per_s\": %.2f, "
                   "\"read_gbytes_per_s\": %.2f, \"memory_gbytes_per_s\": %.2f, "
-                  "\"read_of_memory\": %.3f, \"cache_bytes\": %zu}\n"
+                  "\"read_of_memory\": %.3f, \"cache_bytes\": %zu, \"planned_bytes\": %.0f, "
+                  "\"resident_bytes\": %.0f}\n"
                 : "%s: prompt %.0f tokens/s, %.1f GFLOP/s of a peak of %.1f (%.2f); generation %.2f "
-                  "tokens/s, %.2f GB/s read of %.2f that memory gives (%.2f); caches %zu bytes\n",
+                  "tokens/s, %.2f GB/s read of %.2f that memory gives (%.2f); caches %zu bytes; "
+                  "planned %.0f bytes, resident %.0f\n",
            model, (double)(prompt * streams) / first, 1e-9 * flops / first, 1e-9 * peak,
            flops / first / peak, (double)streams / each, 1e-9 * bytes / each, 1e-9 * read,
-           bytes / each / read, info.cache_bytes);
+           bytes / each / read, info.cache_bytes, planned_bytes(&base, &d), r.resident);
     decoder_close(&d);
     session_close(&base);
     return 0;

@@ -698,6 +698,14 @@ static void *zfi_array_at(const zf_array *x, int64_t at)
 
 enum { ZFI_ROWS_TO_FETCH = 8 }; /* ahead: of a head they are too far apart for the processor to do it */
 
+/* y[0..d) = a row of x from element `at` on; y is filled with 0 up to `width`. */
+static void zfi_load_row(zfi_isa isa, float *y, int64_t width, const zf_array *x, int64_t at,
+                         int64_t d)
+{
+    zfi_widen(isa, y, x->dtype, zfi_array_at(x, at), d);
+    if (d < width) memset(y + d, 0, (size_t)(width - d) * sizeof *y);
+}
+
 /* y[0..rows)[0..d) = rows of x from element `at` on, `row` apart. Rows of y are `width` apart, and
  * filled with 0 behind d. */
 static void zfi_load_rows(zfi_isa isa, float *y, int64_t width, const zf_array *x, int64_t at,
@@ -707,8 +715,7 @@ static void zfi_load_rows(zfi_isa isa, float *y, int64_t width, const zf_array *
     for (int64_t r = 0; r < rows; r++, y += width, at += row) {
         for (int64_t i = 0; i < d; i += line)
             ZFI_PREFETCH(zfi_element(x->data, x->dtype, at + ahead + i));
-        zfi_widen(isa, y, x->dtype, zfi_array_at(x, at), d);
-        if (d < width) memset(y + d, 0, (size_t)(width - d) * sizeof *y);
+        zfi_load_row(isa, y, width, x, at, d);
     }
 }
 

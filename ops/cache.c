@@ -302,14 +302,29 @@ static zfi_cached_run zfi_cached_run_of(const zf_launch *l, const zfi_attention 
     return r;
 }
 
-/* Rows of keys or values from element `at` on, as f32: in place, or converted into `aside`. */
-static const float *zfi_cached_rows(const zfi_cached_run *r, float *aside, const zf_array *x,
-                                    int64_t at, int64_t keys, int64_t *row)
+/* Fetches one row of a head, which the processor does not do by itself: rows are too far apart. Into
+ * the second-level cache: rows of a block may share few sets of the first. */
+static void zfi_cached_fetch(const zfi_cached_run *r, const zf_array *x, int64_t at)
 {
-    *row = x->dtype == ZF_F32 ? r->a.kv_row : r->width;
-    if (x->dtype == ZF_F32) return zfi_array_at(x, at);
-    zfi_load_rows(r->isa, aside, r->width, x, at, r->a.kv_row, keys, r->a.d);
-    return aside;
+    const int64_t line = 64 / (int64_t)zf_dtype_size(x->dtype);
+    for (int64_t i = 0; i < r->a.d; i += line)
+        ZFI_PREFETCH_NEAR(zfi_element(x->data, x->dtype, at + i));
+}
+
+/* `keys` rows of x, the keys or values, from element `at` on, as f32: in place, or converted into
+ * `aside`. Meanwhile fetches as many of `next` from element `next_at` on; NULL: nothing. */
+static const float *zfi_cached_rows(const zfi_cached_run *r, float *aside, const zf_array *x,
+                                    int64_t at, int64_t keys, int64_t *row, const zf_array *next,
+                                    int64_t next_at)
+{
+    const bool wide = x->dtype == ZF_F32;
+    *row = wide ? r->a.kv_row : r->width;
+    for (int64_t n = 0; n < keys; n++) {
+        if (next) zfi_cached_fetch(r, next, next_at + n * r->a.kv_row);
+        if (!wide)
+            zfi_load_row(r->isa, aside + n * r->width, r->width, x, at + n * r->a.kv_row, r->a.d);
+    }
+    return wide ? zfi_array_at(x, at) : aside;
 }
 
 /* A task: one head of k and v of one example, for all heads of q that read it. */
@@ -324,17 +339,22 @@ static void zfi_cached_task(void *context, int64_t index, int worker)
     int64_t seen = zfi_attention_seen(a, b, 0), first = zfi_attention_first(a, b, 0);
     int64_t at = b * a->row + head % a->heads * a->d;
     if (!seen) return;
+    for (int64_t n = first; n < zfi_min(seen, first + ZFI_LANES); n++)
+        zfi_cached_fetch(r, a->k, zfi_attention_kv(a, 0, head, n));
     zfi_load_rows(r->isa, q, r->width, a->q, at, a->d, a->group, a->d);
     memset(y, 0, (size_t)(a->group * r->width) * sizeof *y);
     for (int64_t g = 0; g < a->group; g++) most[g] = -INFINITY, sum[g] = 0;
     for (int64_t n = first, keys; n < seen; n += keys) {
-        int64_t from = zfi_attention_kv(a, 0, head, n);
+        const int64_t from = zfi_attention_kv(a, 0, head, n);
         const float *x;
+        bool last;
         keys = zfi_min(zfi_min(ZFI_LANES, seen - n), a->kept - n % a->kept);
-        x = zfi_cached_rows(r, aside, a->k, from, keys, &row);
+        last = n + keys >= seen;
+        x = zfi_cached_rows(r, aside, a->k, from, keys, &row, a->v, from);
         zfi_cached_scores(r->isa, s, q, a->group, r->width, x, row, keys, a->d, (float)a->scale);
         zfi_cached_softmax(r->isa, s, y, a->group, r->width, most, sum);
-        x = zfi_cached_rows(r, aside, a->v, from, keys, &row);
+        x = zfi_cached_rows(r, aside, a->v, from, keys, &row, last ? NULL : a->k,
+                            last ? 0 : zfi_attention_kv(a, 0, head, n + keys));
         zfi_cached_values(r->isa, y, s, a->group, r->width, x, row, keys, a->d);
     }
     for (int64_t g = 0; g < a->group; g++) most[g] = sum[g] == 0 ? 0 : 1 / sum[g];

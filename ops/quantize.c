@@ -365,6 +365,43 @@ ZFI_KERNEL(zfi_feedback_error,
            (float *e, const float *h, const float *y, const zfi_feedback *of, int64_t n),
            (e, h, y, of, n))
 
+#if ZFI_X86
+/* zfi_dequantize4_bf16 and _f32 with AVX-512: an integer of 4 bits is looked up among the 16 numbers
+ * that a block has; of bf16 by the lowest 5 bits of a word, the highest of which means nothing. */
+#define ZFI_INTEGERS_OF_4 _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1)
+
+ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_look_up4_f32(float *y, const uint8_t *q,
+                                                            float scale, int64_t n)
+{
+    const __m512 numbers = _mm512_mul_ps(ZFI_INTEGERS_OF_4, _mm512_set1_ps(scale));
+    for (int64_t i = 0; i < n / 2; i += 16) {
+        const __m512i both =
+            _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(q + i)));
+        _mm512_storeu_ps(y + i, _mm512_permutexvar_ps(both, numbers));
+        _mm512_storeu_ps(y + n / 2 + i,
+                         _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), numbers));
+    }
+}
+
+ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_look_up4_bf16(uint16_t *y, const uint8_t *q,
+                                                             float scale, int64_t n)
+{
+    const __m512 numbers = _mm512_mul_ps(ZFI_INTEGERS_OF_4, _mm512_set1_ps(scale));
+    const __m512i bits = _mm512_castps_si512(numbers), one = _mm512_set1_epi32(1),
+                  odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one),
+                  near = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __m512i table = _mm512_broadcast_i64x4(_mm512_cvtepi32_epi16(_mm512_srli_epi32(
+        isnan(scale) ? _mm512_set1_epi32(0x7fc00000) : near, 16)));
+    for (int64_t i = 0; i < n / 2; i += 32) {
+        const __m512i both =
+            _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(q + i)));
+        _mm512_storeu_si512(y + i, _mm512_permutexvar_epi16(both, table));
+        _mm512_storeu_si512(y + n / 2 + i,
+                            _mm512_permutexvar_epi16(_mm512_srli_epi16(both, 4), table));
+    }
+}
+#endif
+
 /* The scale of a block by the largest |x| of it; NaN where that is no number. */
 static float zfi_block_scale(const zfi_blocks *b, float largest)
 {
@@ -432,6 +469,13 @@ static void zfi_dequantize_block(zfi_isa isa, const zfi_blocks *b, zf_dtype dtyp
 {
     const uint8_t *q;
     const float scale = zfi_get_scale(b, record, &q);
+#if ZFI_X86
+    if (isa == ZFI_ISA_AVX512 && b->bits == 4 && !add) {
+        if (dtype == ZF_BF16) zfi_look_up4_bf16(y, q, scale, b->block);
+        else zfi_look_up4_f32(y, q, scale, b->block);
+        return;
+    }
+#endif
     if (add && b->bits == 8) zfi_dequantize8_add(isa, y, q, scale, b->block);
     else if (add) zfi_dequantize4_add(isa, y, q, scale, b->block);
     else if (dtype == ZF_BF16 && b->bits == 8) zfi_dequantize8_bf16(isa, y, q, scale, b->block);

@@ -12,8 +12,8 @@
  *
  * w has no gradient: it is frozen. Saved: nothing.
  *
- * One row of x is bound by reading w: each element of y is one sum along a row of w, in f32, scaled
- * block by block. Of more rows, a task dequantises some rows (transposed: columns) of w into its own
+ * One row of x is bound by reading w: each element of y is one sum along a row of w, of integers
+ * block by block (quantized_dot.c). Of more rows, a task dequantises some rows (transposed: columns) of w into its own
  * cache, in x's dtype, and multiplies by them. */
 
 /* Rows of w that a task dequantises at a time: as many as a cache takes, since x is read once for
@@ -96,7 +96,7 @@ typedef struct zfi_quantized {
     zf_dtype dtype;      /* of a dequantised tile and of x beside it: f32 or bf16 */
     int64_t rows;        /* of w, of a tile */
     int64_t span;        /* columns of y of a task */
-    float *row;          /* x in f32, where it is one row of 16 bits; else NULL */
+    zfi_dot_x row;       /* x, where it is one row */
     size_t tile, product; /* a worker's scratch, in bytes: the tile; what its product needs */
     size_t wide, all;    /* f16: x in f32; transposed: sums in f32. All of it */
 } zfi_quantized;
@@ -152,7 +152,7 @@ static zfi_quantized zfi_quantized_of(const zf_launch *l)
                  : ZFI_QUANTIZED_ROWS;
     q.span = q.transposed ? q.b.block : q.rows;
     if (!q.transposed && q.m == 1) {
-        q.all = l->out.dtype == ZF_F32 ? 0 : zfi_round_bytes((size_t)q.k * sizeof(float));
+        q.all = zfi_round_bytes(zfi_dot_bytes(&q.b, l->out.dtype, q.k));
         return q;
     }
     if (l->out.dtype == ZF_F16) q.wide = zfi_round_bytes((size_t)zfi_count(&l->args[0]) * 4);
@@ -209,10 +209,10 @@ static void zfi_quantized_row_task(void *context, int64_t index, int worker)
 {
     const zfi_quantized *q = context;
     const int64_t n0 = index * q->span, n = zfi_min(q->span, q->n - n0);
-    const float *x = q->row ? q->row : q->l->args[0].data;
     float sums[ZFI_QUANTIZED_ROWS];
     (void)worker;
-    zfi_dot_rows(q->isa, &q->b, x, zfi_quantized_at(q, n0, 0), q->bytes, q->k / q->b.block, n, sums);
+    zfi_dot_rows(q->isa, &q->b, &q->row, zfi_quantized_at(q, n0, 0), q->bytes, q->k / q->b.block, n,
+                 sums);
     zfi_quantized_finish(q, sums, n0, n0, n);
 }
 
@@ -276,7 +276,7 @@ static zf_status zfi_cpu_quantized_linear(const zf_launch *l)
         return ZF_OK;
     }
     if (!q.transposed && q.m == 1) {
-        if (x->dtype != ZF_F32) zfi_widen(q.isa, q.row = l->scratch, x->dtype, x->data, q.k);
+        q.row = zfi_dot_x_of(q.isa, &q.b, x->dtype, x->data, q.k, l->scratch);
         zfi_pool_run(pool, zfi_div_up(q.n, q.span), zfi_quantized_row_task, &q);
         return ZF_OK;
     }

@@ -20,6 +20,7 @@
  *              neighbours in memory (passes/memory.c, passes/buckets.c), so that their concat is a
  *              view; parameters and checkpoints do not change. Not frozen ones with an adapter.
  *              bits: equal forward; gradients of the input are summed within the product
+ *              Products with quantised weights (ops/quantized_linear.c) are joined likewise.
  *     before:  %5 = linear %1, %2   %6 = linear %1, %3   %7 = linear %1, %4
  *     after:   %8 = concat %2, %3, %4   %9 = linear %1, %8   %10 = slice %9 {axis=1 stop=8}  ...
  *
@@ -208,8 +209,14 @@ static int32_t zfi_fuse_halves(zfi_fuser *f, int32_t id)
 static bool zfi_can_join(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
-    if (node->op != ZF_OP_linear || ZF_INT(node, linear, activation) || node->arg_count > 3)
+    if (node->op == ZF_OP_quantized_linear) {
+        if (ZF_INT(node, quantized_linear, transposed) ||
+            zfi_node_bytes(zfi_fuse_node(f, node->args[1])) % ZFI_ALIGN)
+            return false; /* of such sizes the concat would be a copy */
+    } else if (node->op != ZF_OP_linear || ZF_INT(node, linear, activation) ||
+               node->arg_count > 3) {
         return false;
+    }
     for (int32_t k = 1; k < node->arg_count; k++)
         if (!zfi_used_once(f, node->args[k], ZF_OP_param)) return false;
     return true;
@@ -259,9 +266,11 @@ static bool zfi_has_beside(const zfi_fuser *f, int32_t id, const int32_t *reader
 static bool zfi_are_siblings(const zfi_fuser *f, const zfi_ends *ends, int32_t a, int32_t b)
 {
     const zfi_node *x = zfi_fuse_node(f, a), *y = zfi_fuse_node(f, b);
-    if (x->arg_count != y->arg_count || !(ends[a].all & ends[b].all) ||
+    if (x->op != y->op || x->arg_count != y->arg_count || !(ends[a].all & ends[b].all) ||
         ends[a].losses != ends[b].losses)
         return false;
+    for (int k = 0; k < ZF_MAX_ATTRIBUTES && x->op == ZF_OP_quantized_linear; k++)
+        if (x->attributes[k].i != y->attributes[k].i) return false;
     for (int32_t k = 1; k < x->arg_count; k++) {
         const zfi_node *p = zfi_fuse_node(f, x->args[k]), *q = zfi_fuse_node(f, y->args[k]);
         if (!zfi_same_shape(&p->shape, &q->shape) ||
@@ -328,7 +337,7 @@ static int32_t zfi_fuse_siblings(zfi_fuser *f, int32_t id)
     n = zfi_last(&g->nodes[id].shape);
     args[0] = g->nodes[id].args[0];
     for (int32_t k = 1; k < count; k++) args[k] = zfi_join_operands(f, id, k);
-    joined = zfi_append_op(g, ZF_OP_linear, args, count, NULL);
+    joined = zfi_append_op(g, g->nodes[id].op, args, count, g->nodes[id].attributes);
     for (int32_t one = id; one && joined; one = f->sibling[one], at += n)
         f->becomes[one] =
             zfi_append_nodes(g, slice, zfi_with({.i = axis}, {.i = at}, {.i = at + n}), joined);

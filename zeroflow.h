@@ -1735,6 +1735,10 @@ ZF_API const char *zf_program_error(const zf_program *program);
  * its master weights as well. */
 ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
 ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
+/* Writes `bytes` from byte `offset` of a param or state on: whole elements, one range behind the other
+ * from the first to the last, so that a file becomes a parameter without a copy of it in memory. */
+ZF_API zf_status zf_write_range(zf_program *program, zf_tensor tensor, size_t offset,
+                                const void *data, size_t bytes);
 
 /* Runs the graph once: one training step where it has an optimizer. A non-finite learning rate is
  * ZF_ERR_ARGUMENT. After an error (such as an index out of range) the values of this step are

@@ -7,16 +7,19 @@ static bool zfi_was_overrun(const zf_program *p, zf_space space)
     return work && work->last && work->last != p;
 }
 
-/* The node of `x`, after checking that a program may read or write its bytes. */
-static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const char *call,
-                              bool writing)
+/* The shape of what a program reads or writes of a node. */
+static zf_shape zfi_access_shape(const zf_program *p, int32_t id)
+{
+    const zfi_node *node = &p->graph->nodes[id];
+    return zfi_stored_shape(node->shape, zfi_copies_of(p, node));
+}
+
+/* The node of `x`, after checking that a program may read or write it. */
+static int32_t zfi_access_node(zf_program *p, zf_tensor x, const char *call, bool writing)
 {
     zf_graph *g = p->graph;
     int32_t id = x.graph == g ? zfi_resolve(g, x.id) : 0;
     const zfi_node *node = &g->nodes[id];
-    char type[ZFI_TYPE_TEXT];
-    zf_shape shape;
-    size_t all;
     bool known;
     zfi_clear_error(p);
     if (!id)
@@ -33,7 +36,21 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
                                 : "%s: %%%d %s is not kept; zf_output keeps a value",
                         call, (int)id, g->records[node->op]->name),
                0;
-    shape = zfi_stored_shape(node->shape, zfi_copies_of(p, node));
+    return id;
+}
+
+/* The same, and that it has so many bytes. */
+static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const char *call,
+                              bool writing)
+{
+    const zf_graph *g = p->graph;
+    const int32_t id = zfi_access_node(p, x, call, writing);
+    const zfi_node *node = &g->nodes[id];
+    char type[ZFI_TYPE_TEXT];
+    zf_shape shape;
+    size_t all;
+    if (!id) return 0;
+    shape = zfi_access_shape(p, id);
     all = (size_t)zf_shape_count(shape) * zf_dtype_size(node->dtype);
     if (bytes != all)
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "%s: %%%d %s is %s, %zu bytes, not %zu", call,
@@ -60,6 +77,35 @@ ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t b
             stbds_header(p->unwritten)->length--;
         }
     return status;
+}
+
+ZF_API zf_status zf_write_range(zf_program *p, zf_tensor x, size_t offset, const void *data,
+                                size_t bytes)
+{
+    char type[ZFI_TYPE_TEXT];
+    const zfi_node *node;
+    zf_shape shape;
+    int64_t count, size, first, until;
+    int32_t id;
+    if (!p) return ZF_ERR_ARGUMENT;
+    id = zfi_access_node(p, x, "zf_write_range", true);
+    if (!id) return p->error.status;
+    node = &p->graph->nodes[id], shape = zfi_access_shape(p, id);
+    if (p->tensor_of[id] < 0)
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        "zf_write_range: %%%d %s is no param or state; zf_write writes it", (int)id,
+                        node->name ? node->name : p->graph->records[node->op]->name);
+    if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write_range: data is NULL");
+    count = zf_shape_count(shape), size = (int64_t)zf_dtype_size(node->dtype);
+    first = (int64_t)(offset / (size_t)size), until = first + (int64_t)(bytes / (size_t)size);
+    if (offset % (size_t)size || bytes % (size_t)size || first > count || until > count ||
+        until < first)
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        "zf_write_range: %zu bytes from byte %zu of %%%d %s, which is %s, %lld bytes: "
+                        "they must be whole elements within it",
+                        bytes, offset, (int)id, node->name ? node->name : "",
+                        zfi_type_text(type, node->dtype, &shape), (long long)(count * size));
+    return zfi_store_put_range(p->store, p->tensor_of[id], first, until, data, &p->error);
 }
 
 ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)

@@ -348,23 +348,39 @@ static zf_status zfi_store_put_master(zf_store *s, int32_t k, int64_t from, int6
 }
 
 /* All of a tensor into what this rank has of it, and into its master weights. */
-static zf_status zfi_store_put(zf_store *s, int32_t index, const char *from, zf_error *error)
+static zf_status zfi_store_put_range(zf_store *s, int32_t index, int64_t first, int64_t until,
+                                     const char *from, zf_error *error)
 {
     zfi_stored *t = &s->tensors[index];
-    zfi_portion portion = zfi_portion_of(s, index);
-    size_t size = zf_dtype_size(t->dtype);
+    const zfi_portion portion = zfi_portion_of(s, index);
+    const size_t size = zf_dtype_size(t->dtype);
+    int64_t at = first > portion.first ? first : portion.first,
+            end = until < portion.first + portion.count ? until : portion.first + portion.count;
     zf_status status = ZF_OK;
-    for (int32_t k = zfi_is_tiled(t) ? t->next : -1; k >= 0 && !status; k = s->tensors[k].next)
-        status = zfi_store_put(s, k, from + (size_t)s->tensors[k].from * size, error);
+    for (int32_t k = zfi_is_tiled(t) ? t->next : -1; k >= 0 && !status; k = s->tensors[k].next) {
+        const int64_t begin = s->tensors[k].from, stop = begin + zfi_stored_count(&s->tensors[k]);
+        const int64_t a = first > begin ? first : begin, b = until < stop ? until : stop;
+        if (a < b)
+            status = zfi_store_put_range(s, k, a - begin, b - begin,
+                                         from + (size_t)(a - first) * size, error);
+    }
     if (zfi_is_tiled(t)) return status;
-    status = zfi_stored_put(s, t, portion.data, from + (size_t)portion.first * size,
-                            (size_t)portion.count * size, error);
+    if (at < end)
+        status = zfi_stored_put(s, t, portion.data + (size_t)(at - portion.first) * size,
+                                from + (size_t)(at - first) * size, (size_t)(end - at) * size, error);
     t->fresh = false;
-    if (portion.cut) t->sum = zfi_crc32c(0, from, zfi_stored_bytes(t));
+    if (portion.cut)
+        t->sum = zfi_crc32c(first ? t->sum : 0, from, (size_t)(until - first) * size);
     for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++)
         if (s->tensors[k].of == index)
-            status = zfi_store_put_master(s, k, 0, zfi_stored_count(t), from, error);
+            status = zfi_store_put_master(s, k, first, until, from, error);
     return status;
+}
+
+/* All elements. */
+static zf_status zfi_store_put(zf_store *s, int32_t index, const char *from, zf_error *error)
+{
+    return zfi_store_put_range(s, index, 0, zfi_stored_count(&s->tensors[index]), from, error);
 }
 
 /* All of a tensor. Collective where it is cut; node: its id, for messages of the communicator. */

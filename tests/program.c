@@ -591,8 +591,23 @@ TEST(program_refuses_bad_access)
     BAD(zf_write(p, z, values, 16), "zf_write: %7 exp is no input, param, state or cache");
     BAD(zf_read(p, y, values, 16), "zf_read: %6 add is not kept; zf_output keeps a value");
     BAD(zf_write(p, x, NULL, 16), "zf_write: data is NULL");
+    BAD(zf_write_range(p, x, 0, values, 8),
+        "zf_write_range: %1 x is no param or state; zf_write writes it");
+    BAD(zf_write_range(p, w, 0, NULL, 8), "zf_write_range: data is NULL");
+    BAD(zf_write_range(p, w, 8, values, 12),
+        "zf_write_range: 12 bytes from byte 8 of %2 w, which is f32[4], 16 bytes: they must be whole "
+        "elements within it");
+    BAD(zf_write_range(p, w, 2, values, 4),
+        "zf_write_range: 4 bytes from byte 2 of %2 w, which is f32[4], 16 bytes: they must be whole "
+        "elements within it");
     BAD(zf_read(p, x, NULL, 16), "zf_read: data is NULL");
 #undef BAD
+    for (int i = 0; i < 4; i++) values[i] = (float)(i + 1);
+    OK(t, zf_write_range(p, w, 0, values, 4), zf_program_error(p));
+    OK(t, zf_write_range(p, w, 4, values + 1, 12), zf_program_error(p));
+    memset(values, 0, sizeof values);
+    OK(t, zf_read(p, w, values, 16), zf_program_error(p));
+    CHECK(t, values[0] == 1 && values[1] == 2 && values[3] == 4);
     OK(t, zf_read(p, c, values, 16), zf_program_error(p));
     CHECK(t, values[0] == 5 && values[3] == 5);
     CHECK_TEXT(t, zf_program_error(p), ""); /* the last call was good */
@@ -601,6 +616,7 @@ TEST(program_refuses_bad_access)
 TEST(program_without_a_program)
 {
     CHECK(t, zf_write(NULL, ZF_NONE, "", 0) == ZF_ERR_ARGUMENT &&
+                 zf_write_range(NULL, ZF_NONE, 0, "", 0) == ZF_ERR_ARGUMENT &&
                  zf_read(NULL, ZF_NONE, NULL, 0) == ZF_ERR_ARGUMENT);
     CHECK(t, zf_step(NULL) == ZF_ERR_ARGUMENT && zf_program_step(NULL) == 0);
     CHECK_TEXT(t, zf_program_error(NULL), "there is no program");

@@ -89,14 +89,14 @@ static bool import_param(const exchange *x, zf_program *p, weights *w, int32_t a
                          zf_error *error)
 {
     zf_shape shape = file_shape(x, param);
-    float *values = weights_take(w, at, shape, error), *turned = NULL;
-    bool good = values != NULL;
-    if (good && is_turned(x, param)) {
-        good = (turned = malloc((size_t)zf_shape_count(shape) * sizeof *values + 1)) != NULL;
-        if (good) turn((char *)turned, (const char *)values, shape, sizeof *values);
-        else fail(error, ZF_ERR_NOMEM, "out of memory");
-    }
-    good = good && !weights_put(p, param, turned ? turned : values, error);
+    float *values, *turned;
+    bool good;
+    if (!is_turned(x, param)) return weights_move(w, at, p, param, error);
+    values = weights_take(w, at, shape, error);
+    turned = values ? malloc((size_t)zf_shape_count(shape) * sizeof *values + 1) : NULL;
+    if (turned) turn((char *)turned, (const char *)values, shape, sizeof *values);
+    else if (values) fail(error, ZF_ERR_NOMEM, "out of memory");
+    good = turned && !weights_put(p, param, turned, error);
     free(values);
     free(turned);
     return good;

@@ -8,7 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PATH = 1024, SPAN = 4096 /* values that are read at a time */ };
+/* SPAN: values that are read at a time, whole blocks of each quantisation. */
+enum { PATH = 1024, SPAN = 8192 };
 
 /* An open file. */
 typedef struct shard {
@@ -222,6 +223,8 @@ static const zf_safetensors_entry *entry_of(const weights *w, int32_t index)
     return zf_safetensors_at(w->shards[x->shard].file, x->at);
 }
 
+static size_t span_at(size_t at, size_t count) { return count - at < SPAN ? count - at : SPAN; }
+
 /* Values first..first + count - 1, at most SPAN, as f32. */
 static bool read_span(weights *w, int32_t index, size_t first, size_t count, float *values,
                       zf_error *error)
@@ -253,23 +256,27 @@ static float *read_values(weights *w, int32_t index, zf_error *error)
         return NULL;
     }
     for (; at < count; at += SPAN)
-        if (!read_span(w, index, at, count - at < SPAN ? count - at : SPAN, values + at, error)) break;
+        if (!read_span(w, index, at, span_at(at, count), values + at, error)) break;
     if (at >= count) return values;
     free(values);
     return NULL;
 }
 
-float *weights_take(weights *w, int32_t index, zf_shape shape, zf_error *error)
+/* Marks a tensor as taken; false with *error where it has another shape. */
+static bool begin_taking(weights *w, int32_t index, zf_shape shape, zf_error *error)
 {
     const zf_safetensors_entry *e = entry_of(w, index);
     char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
     w->items[index].taken = true;
-    if (!strcmp(shape_text(here, e->shape), shape_text(wanted, shape)))
-        return read_values(w, index, error);
-    fail_with(error, ZF_ERR_MISMATCH,
-              "%s: %s is %s, the model's is %s; do the sizes of --model fit?",
-              w->shards[w->items[index].shard].path, e->name, here, wanted);
-    return NULL;
+    return !strcmp(shape_text(here, e->shape), shape_text(wanted, shape)) ||
+           fail(error, ZF_ERR_MISMATCH,
+                "%s: %s is %s, the model's is %s; do the sizes of --model fit?",
+                w->shards[w->items[index].shard].path, e->name, here, wanted);
+}
+
+float *weights_take(weights *w, int32_t index, zf_shape shape, zf_error *error)
+{
+    return begin_taking(w, index, shape, error) ? read_values(w, index, error) : NULL;
 }
 
 bool weights_equal(weights *w, int32_t a, int32_t b, zf_error *error)
@@ -285,7 +292,7 @@ bool weights_equal(weights *w, int32_t a, int32_t b, zf_error *error)
         return false;
     count = (size_t)zf_shape_count(x->shape);
     for (size_t at = 0; at < count && equal; at += SPAN) {
-        const size_t n = count - at < SPAN ? count - at : SPAN;
+        const size_t n = span_at(at, count);
         equal = read_span(w, a, at, n, left, error) && read_span(w, b, at, n, right, error) &&
                 !memcmp(left, right, n * sizeof *left);
     }
@@ -340,21 +347,47 @@ static zf_tensor master_of(zf_tensor param)
     return master;
 }
 
+/* Values first..first + count - 1, at most SPAN and of whole blocks, into a parameter and its master
+ * weights. */
+static zf_status put_span(zf_program *p, zf_tensor param, zf_tensor master, size_t first, size_t count,
+                          const float *values, zf_error *error)
+{
+    const zf_quantize_desc blocks = zf_param_blocks(param);
+    const size_t unit = blocks.bits ? (size_t)blocks.block : 1,
+                 units = (size_t)zf_shape_count(zf_param_shape(param)) / unit,
+                 size = units ? zf_tensor_bytes(param) / units : 0;
+    double rounded[SPAN]; /* wide enough for each dtype */
+    zf_status status;
+    if (blocks.bits) zf_quantize_values(rounded, values, count, &blocks);
+    else zf_convert(rounded, zf_tensor_dtype(param), values, ZF_F32, count);
+    status = zf_write_range(p, param, first / unit * size, rounded, count / unit * size);
+    if (!status && zf_valid(master))
+        status = zf_write_range(p, master, first * sizeof *values, values, count * sizeof *values);
+    return status ? fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;
+}
+
 zf_status weights_put(zf_program *p, zf_tensor param, const float *values, zf_error *error)
 {
-    zf_tensor master = master_of(param);
-    const zf_quantize_desc blocks = zf_param_blocks(param);
+    const zf_tensor master = master_of(param);
     const size_t count = (size_t)zf_shape_count(zf_param_shape(param));
-    const bool as_it_is = zf_tensor_dtype(param) == ZF_F32;
-    void *rounded = as_it_is ? NULL : malloc(zf_tensor_bytes(param) + 1);
-    zf_status status;
-    if (!as_it_is && !rounded) return no_memory(error);
-    if (blocks.bits) zf_quantize_values(rounded, values, count, &blocks);
-    else if (!as_it_is) zf_convert(rounded, zf_tensor_dtype(param), values, ZF_F32, count);
-    status = zf_write(p, param, as_it_is ? values : rounded, zf_tensor_bytes(param));
-    if (!status && zf_valid(master)) status = zf_write(p, master, values, zf_tensor_bytes(master));
-    free(rounded);
-    return status ? fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;
+    zf_status status = ZF_OK;
+    for (size_t at = 0; at < count && !status; at += SPAN)
+        status = put_span(p, param, master, at, span_at(at, count), values + at, error);
+    return status;
+}
+
+bool weights_move(weights *w, int32_t index, zf_program *p, zf_tensor param, zf_error *error)
+{
+    const zf_tensor master = master_of(param);
+    const size_t count = (size_t)zf_shape_count(zf_param_shape(param));
+    float values[SPAN];
+    bool good = begin_taking(w, index, zf_param_shape(param), error);
+    for (size_t at = 0; at < count && good; at += SPAN) {
+        const size_t n = span_at(at, count);
+        good = read_span(w, index, at, n, values, error) &&
+               !put_span(p, param, master, at, n, values, error);
+    }
+    return good;
 }
 
 zf_status weights_get(zf_program *p, zf_tensor param, float *values, zf_error *error)

@@ -25,6 +25,8 @@ int32_t weights_find(const weights *w, const char *name); /* -1: none */
 /* The values, which the caller frees; marks the tensor as taken. NULL with *error where it has
  * another shape, or no float values. */
 float *weights_take(weights *w, int32_t index, zf_shape shape, zf_error *error);
+/* The same into a parameter of the file's shape (weights_put), a few values at a time. */
+bool weights_move(weights *w, int32_t index, zf_program *program, zf_tensor param, zf_error *error);
 /* Marks a tensor as taken without reading it. */
 void weights_pass(weights *w, int32_t index);
 bool weights_taken(const weights *w, int32_t index);

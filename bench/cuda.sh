@@ -138,7 +138,7 @@ build() {
     mkdir -p build
     touch build/.needs-build build/.needs-test
     # shellcheck disable=SC2086
-    make -k -j "$(getconf _NPROCESSORS_ONLN)" NVCC="$nvcc" CC="$cc" CUDA_ARCHS="$archs" MPICC= \
+    make -k -j "$(getconf _NPROCESSORS_ONLN)" NVCC="$nvcc" CC="$cc" CUDA_CODE="$codes" MPICC= \
         WERROR= PCRE2="$pcre2" $([ "$nccl" ] || echo NCCL_HEADER=) \
         build/cuda/tests build/cuda/matmul build/zf-plan \
         $(for name in $benches; do echo "build/cuda/bench/$name"; done) || return 1

@@ -16,7 +16,8 @@
  *            |  |    |       |
  *            |  v    |       |
  *            +-------+-------+
- *              sums                                                                            */
+ *              sums
+ */
 
 enum { ZFI_ACTIVATION, ZFI_BIAS_SUMS }; /* saved values */
 

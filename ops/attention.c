@@ -32,8 +32,9 @@
  *     %10 = saved %9 {index=0} : f32[768]       of the packed form: the sums of the result's rows, the
  *                                               gradient of biases that were added to q, k and v
  *
- * They have the bits that sum_to makes of the result; on CUDA, where products of warpgroups compute
- * it, they are sums of blocks of 16 rows, which are then added (attention_grad_sm90.cu).
+ * They have the bits that sum_to makes of the result, which is read again for them. On CUDA, where
+ * products of warpgroups compute it, blocks of 16 rows are summed as they are stored, and these sums
+ * are then added (attention_grad_sm90.cu).
  *
  * Sources: Milakov & Gimelshein 2018 (online softmax); Dao et al. 2022 and Dao 2023
  * (FlashAttention: the backward pass).

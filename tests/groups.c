@@ -12,6 +12,7 @@ typedef struct setup {
     int64_t micro_batches;
     bool hpz, mics, prefetch, threads, half, weights, gradients, loco;
     int32_t block;  /* of quantised weights and gradients */
+    int32_t bits;   /* of errors */
     size_t bucket;  /* bytes; 0: one layer */
     int32_t odd_nodes; /* of the last rank, if it is not 0 */
 } setup;
@@ -72,6 +73,7 @@ static zf_graph *build(const setup *s, int32_t nodes)
                                          .quantized_weights = s->weights,
                                          .quantized_gradients = s->gradients,
                                          .loco = s->loco,
+                                         .loco_bits = s->bits,
                                          .quantized_block = s->block,
                                          .bucket_bytes = s->bucket
                                                              ? s->bucket
@@ -299,10 +301,11 @@ TEST_ONCE(groups_quantized_bits)
          .half = true},
         {.world = 4, .nodes = 2, .stage = 3, .micro_batches = 1, .gradients = true, .loco = true,
          .half = true},
-        {.world = 6, .nodes = 3, .stage = 2, .micro_batches = 2, .gradients = true, .loco = true},
+        {.world = 6, .nodes = 3, .stage = 2, .micro_batches = 2, .gradients = true, .loco = true,
+         .block = 192, .bits = 8},
         {.world = 3, .stage = 1, .micro_batches = 2, .gradients = true, .loco = true},
         {.world = 6, .nodes = 3, .stage = 3, .micro_batches = 2, .mics = true, .weights = true,
-         .gradients = true, .loco = true}};
+         .gradients = true, .loco = true, .bits = 8}};
     test_defer(t, team_free, &teams[0]);
     test_defer(t, team_free, &teams[1]);
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
@@ -406,15 +409,15 @@ TEST_ONCE(groups_bytes_by_link)
 
 /* Plain stage 3 sends a bucket's 16 bits between nodes for the forward pass, for the backward pass,
  * and its gradient: 3 M. With hpz and both quantised it is 8 bits once and 4 bits: 0.75 M, and a
- * scale for each block. Error feedback sends nothing more: it has two states of f32, of all elements
- * of a bucket, and of a node's sum that is sharded over its ranks. Of 2 nodes of 2; shards of B
- * elements; the gradient of one layer of three needs its weights again. */
+ * scale for each block. Error feedback sends nothing more: it has two states, of f32 or of records of
+ * 8 bits, of all elements of a bucket, and of a node's sum that is sharded over its ranks. Of 2 nodes
+ * of 2; shards of B elements; the gradient of one layer of three needs its weights again. */
 TEST_ONCE(groups_bytes_of_quantized)
 {
     enum { B = 1024, L = LAYERS, BLOCK = 256, SCALES = B / BLOCK * 4, OTHERS = 4 * L + 8 };
     size_t states = 0;
     test_defer(t, team_free, &teams[0]);
-    for (int way = 0; way < 3; way++) {
+    for (int way = 0; way < 4; way++) {
         const bool quantized = way > 0;
         const setup s = {.world = 4,
                          .nodes = 2,
@@ -424,7 +427,8 @@ TEST_ONCE(groups_bytes_of_quantized)
                          .hpz = quantized,
                          .weights = quantized,
                          .gradients = quantized,
-                         .loco = way == 2};
+                         .loco = way > 1,
+                         .bits = way == 3 ? 8 : 0};
         const size_t gathers = quantized ? L * (B + SCALES) : (L + 1) * 2 * B,
                      sums = quantized ? L * (B / 2 + SCALES) : L * 2 * B,
                      again = quantized ? (L + 1) * 2 * (B + SCALES) : (L + 1) * 4 * B,
@@ -441,10 +445,15 @@ TEST_ONCE(groups_bytes_of_quantized)
         /* 1600 of 4096 elements are a layer's */
         CHECK_NEAR(t, (double)plan.padding.between,
                    (double)(gathers + sums - scales) * (1 - 1600.0 / 4096), 2 * L);
-        CHECK(t, plan.loco_bytes == (way < 2 ? 0 : (size_t)L * (4 + 2) * B * sizeof(float)));
-        CHECK(t, plan.most[ZF_OPTIMIZER] == (way < 2 ? plan.most[ZF_OPTIMIZER]
-                                                     : states + plan.loco_bytes));
-        states = plan.most[ZF_OPTIMIZER];
+        CHECK(t, plan.loco_bytes == (size_t)L * (4 + 2) *
+                                        (way < 2    ? 0
+                                         : way == 2 ? B * sizeof(float)
+                                                    : B / BLOCK * (BLOCK + 4)));
+        /* 2080 bytes of records have a place of 2112 */
+        CHECK(t, plan.most[ZF_OPTIMIZER] ==
+                     (way < 2 ? plan.most[ZF_OPTIMIZER]
+                              : states + plan.loco_bytes + (way == 3 ? L * 32 : 0)));
+        if (way < 2) states = plan.most[ZF_OPTIMIZER];
     }
 }
 

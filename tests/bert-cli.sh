@@ -788,6 +788,24 @@ fits_memory() {
         [ "$(number allocated_peak_bytes)" -le $limit ]
 }
 check 'fitted into less memory: the same bits' fits_memory adamw --micro-batches 4
+# One rank and one micro-batch: a step that is not fitted fits into what it takes; into a byte less
+# when something is recomputed.
+fits_alone() {
+    for leaves in alone fitted less; do
+        case $leaves in
+        alone) set -- ;;
+        fitted) limit=$(number predicted_peak_bytes) && set -- --memory "$limit" ;;
+        less) limit=$((limit - 1)) && set -- --memory $limit ;;
+        esac
+        pretrain --batch 8 --steps 2 --dropout 0.2 --eval-batches 1 --dump "$work/$leaves.params" \
+            --report "$work/report.json" "$@"
+        [ $status = 0 ] && cmp "$work/alone.params" "$work/$leaves.params" || return
+        [ $leaves = alone ] || [ "$(number allocated_peak_bytes)" -le "$limit" ] || return
+        [ $leaves != fitted ] || grep -q '^within .*: all on the device, nothing recomputed; ' \
+            "$work/out" || return
+    done
+}
+check 'one micro-batch fitted: the same bits' fits_alone
 # The limit is of the kind of step that takes more.
 fits_both() {
     like delayed --micro-batches 2 --delay-update 3 && limit=$(number predicted_peak_bytes) &&

@@ -57,6 +57,26 @@ zf_training session_training(zf_graph *g, const session_desc *d)
     return t;
 }
 
+/* Fits the step into memory: all its variants by the choice that was made for the first. With one
+ * rank and one micro-batch, parameters are in buckets only where values leave the device. */
+static void fit_step(session *s, const session_desc *d, zf_training *t)
+{
+    if (s->choice.tried) {
+        t->offload = s->choice.offload, t->recompute = s->choice.recompute;
+        return;
+    }
+    t->zero.bucket_bytes = (size_t)s->sharing.bucket;
+    t->fit.choice = &s->choice;
+    if (s->own->host_memory) t->fit.memory = (size_t)d->fit;
+    else t->fit.device = (size_t)d->fit, t->fit.host = device_host_memory();
+    if (d->offload_dir) t->fit.disk = INT64_MAX;
+}
+
+static bool leaves_device(const zf_offload_desc *d)
+{
+    return d->optimizer || d->parameters || d->gradients || d->activations;
+}
+
 /* Makes a variant of the step of one rank; with ZeRO, that of each rank. store: of the session that
  * this one shares parameters with, or of the first variant; NULL: none. */
 static void run_passes(session *s, const session_desc *d, int32_t variant, const zf_store *store)
@@ -89,14 +109,12 @@ static void run_passes(session *s, const session_desc *d, int32_t variant, const
     /* One GPU is faster without `invert`; several ranks would have to agree on leaving it out. */
     if (s->world == 1 && !d->share && !d->no_fuse && (t.memory_limit = device_memory(&d->device)))
         t.fuse.invert = ZF_INVERT_AS_NEEDED;
-    if (d->fit && d->purpose == SAMPLE_TRAIN) {
-        t.fit.choice = &s->choice;
-        if (s->own->host_memory) t.fit.memory = (size_t)d->fit;
-        else t.fit.device = (size_t)d->fit, t.fit.host = device_host_memory();
-        if (d->offload_dir) t.fit.disk = INT64_MAX;
-    }
+    if (d->fit && d->purpose == SAMPLE_TRAIN) fit_step(s, d, &t);
     s->training = t;
-    if (!zf_passes(s->graph, &t) && t.fit.choice) s->offload = s->choice.offload;
+    if (!zf_passes(s->graph, &t) && t.fit.choice) {
+        s->offload = s->choice.offload;
+        s->buckets |= leaves_device(&s->offload) || t.zero.bucket_bytes;
+    }
 }
 
 /* Sets the sharing from the desc, or from the session whose parameters are shared. */
@@ -108,8 +126,7 @@ static void set_sharing(session *s, const session_desc *d)
     s->world = s->sharing.comm ? s->sharing.comm->world : 1;
     s->buckets = d->share ? d->share->buckets
                           : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1 ||
-                                d->offload.optimizer || d->offload.parameters ||
-                                d->offload.gradients || d->offload.activations || d->fit;
+                                leaves_device(&d->offload);
     if (d->share) s->cost = d->share->cost;
 }
 

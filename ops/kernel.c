@@ -264,39 +264,6 @@ static int64_t zfi_row_grain(int64_t length)
 /* elements in a piece of an elementwise kernel */
 enum { ZFI_GRAIN = 16384 };
 
-/* ------------------------------------------------------------------------------------- streams */
-
-/* The value is larger than caches: what is written at its beginning is gone from them before its end
- * is. Then stores past the caches save the time in which these read what is overwritten. */
-static bool zfi_streams(const zf_array *a)
-{
-    enum { LEAST = 16 << 20 };
-    return ZFI_X86 && zfi_array_bytes(a) >= LEAST;
-}
-
-/* to[0..bytes) = from[0..bytes), past the caches where an address allows it. */
-static void zfi_stream(void *to, const void *from, size_t bytes)
-{
-#if ZFI_X86
-    __m128i *out = to;
-    const __m128i *in = from;
-    if ((uintptr_t)to % sizeof *out == 0 && bytes % sizeof *out == 0) {
-        for (size_t i = 0; i < bytes / sizeof *out; i++)
-            _mm_stream_si128(out + i, _mm_loadu_si128(in + i));
-        return;
-    }
-#endif
-    memcpy(to, from, bytes);
-}
-
-/* What was streamed is visible to others who see what is written next. */
-static void zfi_end_stream(void)
-{
-#if ZFI_X86
-    _mm_sfence();
-#endif
-}
-
 /* ----------------------------------------------------------------- what infer functions share */
 
 static zf_status zfi_infer_like(zfi_infer *c, int k)

@@ -634,27 +634,23 @@ static void zfi_dequantize_records(const zf_launch *l, int64_t first, int64_t la
     const zfi_isa isa = zfi_cpu_of(l)->isa;
     const bool add = l->arg_count > 1 && l->run->micro > 0;
     const int64_t parts = zfi_parts_of(l), each = zfi_count(&l->out) / b.block;
-    /* Where the result is f32, or is rounded at once. */
+    /* Where the result is f32, or is written at once. */
     const bool direct =
         l->out.dtype == ZF_F32 || (l->out.dtype == ZF_BF16 && parts == 1 && !add);
-    const bool streams = direct && !add && zfi_streams(&l->out);
     float wide[ZFI_BLOCK_MOST];
     for (int64_t k = first; k < last; k++) {
-        void *to = zfi_element_of(l->out.data, l->out.dtype, k * b.block),
-             *aside = direct && !streams ? to : wide;
+        void *to = zfi_element_of(l->out.data, l->out.dtype, k * b.block);
         if (!zfi_fast_or_half(l)) {
             for (int64_t i = 0; i < b.block; i++) zfi_dequantize_element(l, &b, k, i, add);
             continue;
         }
         if (add && !direct) zfi_widen(isa, wide, l->out.dtype, to, b.block);
         for (int64_t p = 0; p < parts; p++)
-            zfi_dequantize_block(isa, &b, direct ? l->out.dtype : ZF_F32, aside,
+            zfi_dequantize_block(isa, &b, direct ? l->out.dtype : ZF_F32, direct ? to : wide,
                                  (const uint8_t *)l->args[0].data + (p * each + k) * b.record,
                                  add || p);
-        if (streams) zfi_stream(to, wide, (size_t)b.block * zf_dtype_size(l->out.dtype));
-        else if (!direct) zfi_narrow(isa, to, l->out.dtype, wide, b.block);
+        if (!direct) zfi_narrow(isa, to, l->out.dtype, wide, b.block);
     }
-    if (streams) zfi_end_stream();
 }
 
 static zf_status zfi_cpu_quantize(const zf_launch *l)

@@ -137,11 +137,10 @@ TEST_ONCE(quantize_keeps_its_bound)
     }
 }
 
-/* A result that is larger than caches, which is written past them, and one of bf16: what
- * zf_dequantize_values gives, and that rounded. */
-TEST_ONCE(dequantize_much)
+/* A result of f32, and one of bf16: what zf_dequantize_values gives, and that rounded. */
+TEST_ONCE(dequantize_is_rounded)
 {
-    enum { MUCH = 1 << 22 };
+    enum { MUCH = 1 << 15 };
     const zf_quantize_desc d = {.bits = 8};
     zf_error error = {ZF_OK, ""};
     float *x = malloc(2 * MUCH * sizeof *x), *want = x + MUCH;

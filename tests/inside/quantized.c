@@ -53,7 +53,7 @@ TEST(quantized_rows_have_the_bits_of_their_definition)
     static float x[QUANTIZED_BLOCKS * 192];
     static uint16_t halves[ZFI_COUNT(x)];
     static uint8_t records[QUANTIZED_ROWS * QUANTIZED_BLOCKS * 196 + 1];
-    static char room[2 * sizeof x];
+    static float room[2 * ZFI_COUNT(x)];
     for (int k = 0; k < ZFI_COUNT(blocks) * 4; k++) {
         const zfi_blocks *b = &blocks[k / 4];
         const zf_dtype dtype = dtypes[k % 3];

@@ -110,7 +110,8 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--isa")) isa = argv[i + 1];
     }
     if (rounds < 1 || rounds > ROUNDS) rounds = 10;
-    for (int k = 0; k < 2; k++) spare[k] = calloc(COUNT, sizeof *spare[k]);
+    for (int k = 0; k < 2; k++) /* written, since pages of zeros are one */
+        if ((spare[k] = malloc(4 * (size_t)COUNT))) memset(spare[k], 1, 4 * (size_t)COUNT);
     if (block < 64 || block > 2048 || 2048 % block) block = 256;
     cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = threads, .isa = isa}, &error);
     if (!cpu || !floats || !copy || !errors || !spare[0] || !spare[1]) {

@@ -770,7 +770,8 @@ ZF_API zf_status zf_lion(zf_graph *graph, zf_tensor lr, const zf_lion_desc *desc
  *
  *     c = beta1 m + (1 - beta1) g_r + e       q = sign(c), s = |c| / sqrt(n); e = c - s q
  *     C = mean of s q over the ranks + E      Q = sign(C), S = |C| / sqrt(n); E = C - S Q
- *     m = S Q of all servers                  p -= lr (m^ / (sqrt(v^) + eps) + wd p)
+ *     m = S Q of all servers                  p -= lr (a + wd p)
+ *     a = m^ / (sqrt(v^) + eps), within [-limit, limit]
  *
  * There is one scale s for each block of 1024 elements of a tensor, n of them in its last block, so
  * that a block is sent in 132 bytes, and bits depend neither on buckets nor on the stage. sign(0)
@@ -785,11 +786,14 @@ ZF_API zf_status zf_lion(zf_graph *graph, zf_tensor lr, const zf_lion_desc *desc
  * if all had it; so "grad_norm" is that of the rank. ZeRO stages 0 to 2 in one node, without
  * zf_offload and loss scale: all else is an error.
  *
- * An element whose variance is 0 had no gradient in the warm-up. Its m is a sign and a scale all
- * the same, which eps alone would divide; it is not updated, but for weight decay.
+ * All elements of a block have one scale, and their variances differ: those of a word that is rare
+ * or has not been seen, beside one that is common. Without the limit, which the paper does not
+ * have, S / sqrt(v^) moves the first by many times lr, back and forth, and the loss rises. An
+ * element whose variance is 0 had no gradient in the warm-up; it is not updated, but for weight
+ * decay.
  *
- * DeepSpeed's implementation (0.19) has no corrections, as the paper, one scale for all of a tensor
- * that a rank or server has, padding counted, and refuses ZeRO. It differs from the paper: its
+ * DeepSpeed's implementation (0.19) has no corrections and no limit, as the paper, one scale for all
+ * of a tensor that a rank or server has, padding counted, and refuses ZeRO. It differs from the paper: its
  * first step makes no update; errors are 0 after a checkpoint is loaded; elements without variance
  * are moved by s / eps, unless the program gives a mask of them. */
 typedef struct zf_onebit_adam_desc {
@@ -800,6 +804,10 @@ typedef struct zf_onebit_adam_desc {
     bool decay_all;
     /* The last step of the warm-up, for example a fifth of all; 0: 100000 */
     int64_t freeze_step;
+    /* The most by which a compressed step moves an element, in multiples of lr. AdamW moves by 1
+     * where gradients are all equal, and by less elsewhere. 0: 1; INFINITY: no limit, as in the
+     * paper */
+    double limit;
     /* Which of the two steps the pass appends (zf_variant_count): 0 that of the warm-up, 1 the
      * compressed one */
     int32_t variant;
@@ -816,7 +824,7 @@ ZF_API zf_status zf_onebit_adam(zf_graph *graph, zf_tensor lr, const zf_onebit_a
  *     k = max of (sqrt(v^) + eps) / (sqrt(f^) + eps) over the tensor's elements, within
  *         [min_factor, max_factor], and within (1 - factor_change) and (1 + factor_change) times
  *         the k of the step before, which begins as 1
- *     p -= lr c^ k (m^ / (sqrt(v^) + eps) + wd p)
+ *     p -= lr c^ k (a + wd p), a as for zf_onebit_adam
  *
  * c^ is c without the 0 from which it begins: c / (1 - coeff_beta^freeze_step). v^, f^ and m^ are
  * corrected as AdamW's are; the paper's formulas have no corrections. The paper sends all tensors
@@ -844,6 +852,7 @@ typedef struct zf_onebit_lamb_desc {
     double max_factor; /* 4 */
     double factor_change; /* 0.1 */
     int64_t freeze_step; /* as in zf_onebit_adam_desc */
+    double limit;        /* likewise */
     int32_t variant;     /* likewise */
 } zf_onebit_lamb_desc;
 ZF_API zf_status zf_onebit_lamb(zf_graph *graph, zf_tensor lr, const zf_onebit_lamb_desc *desc);
@@ -852,7 +861,8 @@ ZF_API zf_status zf_onebit_lamb(zf_graph *graph, zf_tensor lr, const zf_onebit_l
  *
  *     refresh   g is averaged in full; m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2
  *     sync      each rank adds lr m_r, m_r of its own gradient, to u_r; the u_r are averaged as signs
- *               (zf_onebit_adam), p -= u / (sqrt(v) + eps), m = u / (sum of these lr), u_r = 0
+ *               (zf_onebit_adam) to u; m = u / (sum of these lr), within limit (sqrt(v) + eps);
+ *               p -= (sum of these lr) m / (sqrt(v) + eps), m_r = m, u_r = 0
  *     local     each rank adds to u_r; nothing is sent but the losses
  *
  * The first step is a refresh; the distance to the next is 1, var_update_scaler times, then as often
@@ -886,6 +896,7 @@ typedef struct zf_zero_one_adam_desc {
     int64_t var_update_scaler;  /* 0: 16 */
     int64_t local_step_scaler;  /* 0: 32768 */
     int64_t local_step_clipper; /* 0: 16; 1: no local steps */
+    double limit; /* as in zf_onebit_adam_desc */
     int32_t variant; /* which step the pass appends: 0 refresh, 1 sync, 2 local (zf_variant_count) */
 } zf_zero_one_adam_desc;
 ZF_API zf_status zf_zero_one_adam(zf_graph *graph, zf_tensor lr, const zf_zero_one_adam_desc *desc);
@@ -2401,8 +2412,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(lion, 4, 6, A(lion, beta1, f) A(lion, beta2, f) A(lion, weight_decay, f) A(lion, piece, l)   \
       A(lion, world, i) A(lion, blocks, l) A(lion, decays, v) A(lion, scaled, b))                  \
     X(adam_apply, 6, 7, A(adam_apply, beta1, f) A(adam_apply, beta2, f) A(adam_apply, eps, f)      \
-      A(adam_apply, weight_decay, f) A(adam_apply, piece, l) A(adam_apply, world, i)               \
-      A(adam_apply, blocks, l) A(adam_apply, decays, v))                                           \
+      A(adam_apply, weight_decay, f) A(adam_apply, limit, f) A(adam_apply, piece, l)               \
+      A(adam_apply, world, i) A(adam_apply, blocks, l) A(adam_apply, decays, v))                   \
     /* 1-bit optimizers */                                                                         \
     X(sign_compress, 2, 2, A(sign_compress, at, l) A(sign_compress, count, l)                      \
       A(sign_compress, world, i) A(sign_compress, server, b))                                      \

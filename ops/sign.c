@@ -10,9 +10,9 @@
  *     %6 = local_sum %u, %g, %m, %lr {beta=0.9} : f32[3072]
  *         m = beta m + (1 - beta) g, u += lr m, states of f32; the result is the new u
  *     %7 = assign %6, %5 : f32[3072]           the state %6 = %5; the result is its new value
- *     adam_apply %p, %m, %v, %lr, %t, %k {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01}
- *         p -= lr wd p, p -= lr m^ / (sqrt(v^) + eps), m^ = m / (1 - beta1^t), v^ = v / (1 -
- *         beta2^k)
+ *     adam_apply %p, %m, %v, %lr, %t, %k {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01 limit=1}
+ *         p -= lr wd p, p -= lr a, a = m^ / (sqrt(v^) + eps), within [-limit, limit] where there is
+ *         one; m^ = m / (1 - beta1^t), v^ = v / (1 - beta2^k)
  *
  *     %9 = adam_drift %p, %u, %v {eps=1e-08} : f32[8]     %9 = p - u / (sqrt(v) + eps)
  *
@@ -458,6 +458,7 @@ static zf_status zfi_infer_adam_apply(zfi_infer *c)
     if (!status)
         status =
             zfi_infer_below(c, "weight_decay", ZF_FLOAT(c, adam_apply, weight_decay), INFINITY);
+    if (!status) status = zfi_infer_below(c, "limit", ZF_FLOAT(c, adam_apply, limit), INFINITY);
     return status;
 }
 
@@ -474,10 +475,16 @@ static void zfi_apply_corrections(const zf_launch *l, double *of_m, double *of_r
     *of_root = 1 / sqrt(1 - pow(ZF_FLOAT(l, adam_apply, beta2), zfi_get(&l->args[5], 0)));
 }
 
+/* The most by which an element moves, in multiples of the rate. */
+static double zfi_apply_limit(const zf_launch *l)
+{
+    return ZF_FLOAT(l, adam_apply, limit) > 0 ? ZF_FLOAT(l, adam_apply, limit) : INFINITY;
+}
+
 static void zfi_adam_apply_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *p = zfi_weights(l, ZFI_APPLY_MASTER), *m = &l->args[1], *v = &l->args[2];
-    const double eps = ZF_FLOAT(l, adam_apply, eps);
+    const double eps = ZF_FLOAT(l, adam_apply, eps), limit = zfi_apply_limit(l);
     double of_m, of_root;
     zfi_stretch s = zfi_stretch_over(first, last);
     zfi_apply_corrections(l, &of_m, &of_root);
@@ -486,25 +493,29 @@ static void zfi_adam_apply_reference(const zf_launch *l, int64_t first, int64_t 
         for (int64_t i = s.first; i < s.last; i++) {
             const double old = zfi_get(p, i), root = sqrt(zfi_get(v, i)) * of_root;
             const double by = root == 0 ? 0 : zfi_get(m, i) * of_m / (root + eps);
-            zfi_set_weight(l, p, i, old - lr * s.decay * old - lr * by);
+            zfi_set_weight(l, p, i,
+                           old - lr * s.decay * old - lr * fmin(fmax(by, -limit), limit));
         }
     }
 }
 
-/* p = keep p - rate m / (sqrt(v) of_root + eps), or keep p where v is 0 */
+/* p = keep p - rate m / (sqrt(v) of_root + eps), this within [-limit, limit], or keep p where v is
+ * 0 */
 ZFI_BODY void zfi_apply_run_body(zfi_isa isa, float *p, const float *m, const float *v,
-                                 float of_root, float eps, float keep, float rate, int64_t n)
+                                 float of_root, float eps, float limit, float keep, float rate,
+                                 int64_t n)
 {
     ZFI_VECTOR
     for (int64_t i = 0; i < n; i++) {
-        const float by = m[i] / zfi_fma(isa, sqrtf(v[i]), of_root, eps);
+        float by = m[i] / zfi_fma(isa, sqrtf(v[i]), of_root, eps);
+        by = zfi_clamp(isa, by, -limit, limit);
         p[i] = zfi_fma(isa, keep, p[i], -rate * zfi_pick(isa, v[i] == 0, 0, by));
     }
 }
 ZFI_KERNEL(zfi_apply_run,
-           (float *p, const float *m, const float *v, float of_root, float eps, float keep,
-            float rate, int64_t n),
-           (p, m, v, of_root, eps, keep, rate, n))
+           (float *p, const float *m, const float *v, float of_root, float eps, float limit,
+            float keep, float rate, int64_t n),
+           (p, m, v, of_root, eps, limit, keep, rate, n))
 
 static void zfi_adam_apply_fast(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -520,8 +531,8 @@ static void zfi_adam_apply_fast(const zf_launch *l, int64_t first, int64_t last)
             n = zfi_update_run(l, s.last - at);
             p = zfi_update_floats(l, weights, at, n, of_p);
             zfi_apply_run(zfi_cpu_of(l)->isa, p, m + at, v + at, (float)of_root,
-                          (float)ZF_FLOAT(l, adam_apply, eps), (float)(1 - lr * s.decay),
-                          (float)(lr * of_m), n);
+                          (float)ZF_FLOAT(l, adam_apply, eps), (float)(zfi_apply_limit(l) / of_m),
+                          (float)(1 - lr * s.decay), (float)(lr * of_m), n);
             zfi_update_parameter(l, at, n, p);
         }
     }

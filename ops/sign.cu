@@ -242,6 +242,12 @@ __device__ __forceinline__ bool zfi_has_counted(const zfi_update_job &j, const i
     return false;
 }
 
+/* x within [-most, most]; NaN stays. */
+__device__ __forceinline__ float zfi_within(float x, float most)
+{
+    return x > most ? most : x < -most ? -most : x;
+}
+
 template <class T>
 __global__ void __launch_bounds__(ZFI_THREADS)
     zfi_adam_apply_kernel(const zfi_update_job j, const zfi_update_ranges r)
@@ -254,6 +260,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     }
     __syncthreads();
     const zfi_adam a = *shared;
+    const float most = (float)(j.most / a.lr);
     float keep = 1, rate = 0;
     int32_t of = -1; /* the range to which they belong */
     if (!a.state) return;
@@ -271,7 +278,9 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 #pragma unroll
         for (int i = 0; i < ZFI_TILE_PACK; i++)
             p[i] = fmaf(keep, p[i],
-                        v[i] == 0 ? 0 : -rate * (m[i] / fmaf(sqrtf(v[i]), a.of_root, j.eps)));
+                        v[i] == 0 ? 0
+                                  : -rate * zfi_within(m[i] / fmaf(sqrtf(v[i]), a.of_root, j.eps),
+                                                       most));
         zfi_put_weights<T>(j, pack, p);
     });
 }
@@ -287,6 +296,7 @@ static zf_status zfi_cuda_adam_apply(const zf_launch *l)
     if (end > 6) j.master = zfi_floats(&l->args[6]);
     j.beta1 = ZF_FLOAT(l, adam_apply, beta1), j.beta2 = ZF_FLOAT(l, adam_apply, beta2);
     j.eps = (float)ZF_FLOAT(l, adam_apply, eps);
+    j.most = ZF_FLOAT(l, adam_apply, limit) > 0 ? (float)ZF_FLOAT(l, adam_apply, limit) : INFINITY;
     j.fault.kind = ZFI_FAULT_COUNT, j.fault.op = l->op, j.fault.node = l->node;
     ZFI_FLOATS(l, l->args[0].dtype, T,
                return zfi_update_launch(l, zfi_adam_apply_kernel<T>, ZF_AT_adam_apply_world,

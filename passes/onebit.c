@@ -47,6 +47,14 @@ static zf_status zfi_check_onebit(zf_graph *g, const char *pass)
     return ZF_OK;
 }
 
+static bool zfi_limit_in_range(zf_graph *g, const char *pass, double limit)
+{
+    if (limit > 0) return true;
+    zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+             "%s: limit is %g; it must be above 0, or INFINITY for none", pass, limit);
+    return false;
+}
+
 enum { ZFI_WARM_UP, ZFI_COMPRESSED };
 
 /* The end of the warm-up, and which of the two steps is built. */
@@ -68,6 +76,7 @@ static zf_onebit_adam_desc zfi_onebit_adam_resolved(const zf_onebit_adam_desc *d
     zf_onebit_adam_desc d = desc ? *desc : (zf_onebit_adam_desc){.beta1 = 0};
     d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-8);
     if (!d.freeze_step) d.freeze_step = 100000;
+    d.limit = zfi_or(d.limit, 1);
     return d;
 }
 
@@ -90,7 +99,8 @@ static void zfi_update_onebit_adam(zf_graph *g, const zfi_optimizer *o, zf_tenso
     x = zfi_op(assign, NULL, m, zfi_sign_mean(x, worker, server));
     (void)zfi_build_update(
         ZF_OP_adam_apply, 7, (zf_tensor[]){p, x, v, o->lr, o->step, o->variance_step, w},
-        zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}));
+        zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay},
+                 {.f = isinf(d->limit) ? 0 : d->limit}));
 }
 
 /* Counts updates of the variance, apart from those of the momentum: only the warm-up has any. */
@@ -118,6 +128,7 @@ ZF_API zf_status zf_onebit_adam(zf_graph *g, zf_tensor lr, const zf_onebit_adam_
                        .update = zfi_update_onebit_adam};
     if (zfi_check_onebit(g, o.name) ||
         !zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||
+        !zfi_limit_in_range(g, o.name, d.limit) ||
         zfi_check_freeze(g, o.name, d.freeze_step, d.variant))
         return g ? g->error.status : ZF_ERR_ARGUMENT;
     return zfi_optimize(g, &o, true);

@@ -32,6 +32,7 @@ static zf_onebit_lamb_desc zfi_onebit_lamb_resolved(const zf_onebit_lamb_desc *d
     d.min_factor = zfi_or(d.min_factor, 0.5), d.max_factor = zfi_or(d.max_factor, 4);
     d.factor_change = zfi_or(d.factor_change, 0.1);
     if (!d.freeze_step) d.freeze_step = 100000;
+    d.limit = zfi_or(d.limit, 1);
     return d;
 }
 
@@ -134,7 +135,8 @@ static void zfi_apply_compressed(zf_graph *g, const zfi_optimizer *o,
             ZF_OP_adam_apply, 7,
             (zf_tensor[]){x->param, x->momentum, x->variance, own[k], o->step, o->variance_step,
                           x->master},
-            zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = x->decay}));
+            zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = x->decay},
+                     {.f = isinf(d->limit) ? 0 : d->limit}));
     }
     if (!own) zfi_graph_nomem(g);
     zfi_free(&g->memory, own, (size_t)count * sizeof *own);
@@ -180,6 +182,7 @@ ZF_API zf_status zf_onebit_lamb(zf_graph *g, zf_tensor lr, const zf_onebit_lamb_
         !zfi_bounds_in_range(g, o.name, "min_factor", d.min_factor, "max_factor", d.max_factor) ||
         !zfi_in_range(g, o.name, "coeff_beta", d.coeff_beta, 0, 1) ||
         !zfi_in_range(g, o.name, "factor_change", d.factor_change, 0, 1) ||
+        !zfi_limit_in_range(g, o.name, d.limit) ||
         zfi_check_freeze(g, o.name, d.freeze_step, d.variant))
         return g ? g->error.status : ZF_ERR_ARGUMENT;
     status = zfi_optimize(g, &o, true);

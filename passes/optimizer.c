@@ -31,7 +31,8 @@ typedef struct zfi_optimizer {
     const void *desc;
     /* Counts updates of the variance, where these are fewer: made by `begin`; NULL: none */
     zf_tensor variance_step;
-    zf_tensor total, moved; /* 0/1 Adam: the sum of the rates, and whether it is above 0 */
+    /* 0/1 Adam: the sum of the rates, whether it is above 0, and a constant */
+    zf_tensor total, moved, eps;
     void (*begin)(zf_graph *, struct zfi_optimizer *);
     void (*update)(zf_graph *, const struct zfi_optimizer *, zf_tensor param, zf_tensor gradient,
                    double decay);

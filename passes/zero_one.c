@@ -5,8 +5,8 @@
  *
  *     refresh   the gradient is averaged, and m and v are updated by it; p -= lr m / (sqrt(v) + eps)
  *     local     m_r = beta1 m_r + (1 - beta1) g_r, u_r += lr m_r (local_sum); nothing is exchanged
- *     sync      the same; then u, the average of all u_r by signs; p -= u / (sqrt(v) + eps),
- *               m = u / (sum of lr), m_r = m, u_r = 0
+ *     sync      the same; then u, the average of all u_r by signs, m = u / (sum of lr), within
+ *               limit (sqrt(v) + eps); p -= (sum of lr) m / (sqrt(v) + eps), m_r = m, u_r = 0
  *
  * p, m and v are the same on all ranks at all times. What a rank computes with, in steps local and
  * sync, is p - u_r / (sqrt(v) + eps), a value of the micro section that takes the place of p:
@@ -23,6 +23,7 @@ static zf_zero_one_adam_desc zfi_zero_one_adam_resolved(const zf_zero_one_adam_d
     if (!d.var_update_scaler) d.var_update_scaler = 16;
     if (!d.local_step_scaler) d.local_step_scaler = 32768;
     if (!d.local_step_clipper) d.local_step_clipper = 16;
+    d.limit = zfi_or(d.limit, 1);
     return d;
 }
 
@@ -136,6 +137,10 @@ static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_ten
     sum = zfi_sign_mean(sum, zfi_moment_over(g, "zero_one_adam.worker", p, ZFI_STATE_EACH),
                         zfi_moment_over(g, "zero_one_adam.server", p, ZFI_STATE_CUT));
     mean = zf_where(o->moved, zf_div(sum, o->total), m);
+    if (!isinf(d->limit)) {
+        const zf_tensor most = zf_scale(zf_add(zf_sqrt(v), o->eps), d->limit);
+        mean = zf_maximum(zf_minimum(mean, most), zf_scale(most, -1));
+    }
     mean = zfi_op(assign, NULL, m, mean);
     (void)zfi_op(assign, NULL, own, mean);
     (void)zfi_op(assign, NULL, u, zf_scale(mean, 0));
@@ -155,6 +160,7 @@ static void zfi_begin_zero_one_adam(zf_graph *g, zfi_optimizer *o)
     }
     rate = zf_state(g, "zero_one_adam.rate", ZF_F32, ZF_SCALAR, 0);
     o->total = zf_add(rate, o->lr);
+    o->eps = zf_constant(g, ZF_F32, ZF_SCALAR, d->eps);
     o->moved = zf_less(zf_constant(g, ZF_F32, ZF_SCALAR, 0), o->total);
     (void)zfi_op(assign, NULL, rate, d->variant == ZFI_LOCAL ? o->total : zf_scale(o->total, 0));
 }
@@ -170,7 +176,8 @@ ZF_API zf_status zf_zero_one_adam(zf_graph *g, zf_tensor lr, const zf_zero_one_a
                        .begin = zfi_begin_zero_one_adam,
                        .update = zfi_update_zero_one_adam};
     if (zfi_check_onebit(g, o.name) ||
-        !zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay))
+        !zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||
+        !zfi_limit_in_range(g, o.name, d.limit))
         return g ? g->error.status : ZF_ERR_ARGUMENT;
     if (d.var_freeze_step < 1 || d.var_update_scaler < 1 || d.local_step_scaler < 1 ||
         d.local_step_clipper < 1)

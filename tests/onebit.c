@@ -20,6 +20,7 @@ typedef struct setup {
     double clip;
     zf_zero_one_adam_desc zero_one;
     zf_onebit_lamb_desc lamb;
+    double limit; /* of all three */
     int32_t first; /* the variant that is compiled before the others, and makes the store */
 } setup;
 
@@ -76,7 +77,8 @@ static zf_training training_of(const setup *s)
                      .precision.dtype = s->dtype,
                      .clip = s->clip,
                      .adamw.weight_decay = 0.1,
-                     .onebit_adam = {.weight_decay = 0.1, .freeze_step = s->freeze_step},
+                     .onebit_adam = {.weight_decay = 0.1, .freeze_step = s->freeze_step,
+                                     .limit = s->limit},
                      .zero_one_adam = s->zero_one,
                      .lamb.weight_decay = 0.1,
                      .onebit_lamb = s->lamb,
@@ -85,6 +87,7 @@ static zf_training training_of(const setup *s)
                               .micro_batches = s->micro_batches,
                               .bucket_bytes = s->bucket_bytes}};
     t.onebit_lamb.weight_decay = 0.1;
+    if (s->limit != 0) t.onebit_lamb.limit = t.zero_one_adam.limit = s->limit;
     if (s->freeze_step) t.onebit_lamb.freeze_step = s->freeze_step;
     if (s->prefetch) t.prefetch.bytes = 1 << 20;
     return t;
@@ -350,6 +353,7 @@ typedef struct reference {
     double u[RANKS][PARAMS], own[RANKS][PARAMS], rate; /* of 0/1 Adam */
     double fresh[PARAMS]; /* of 1-bit LAMB; and of its two tensors: */
     double coefficient[2], factor[2], rms[2];
+    int limited; /* elements that a limit has held back */
     int bounds; /* which bounds of ratios and factors were met, as bits */
 } reference;
 
@@ -411,6 +415,16 @@ static void reference_mean(int32_t world, double parts[RANKS][PARAMS], double *m
 /* m / (sqrt(v) + eps), but an element without variance is not moved. */
 static double moved(double m, double v, double eps) { return v == 0 ? 0 : m / (sqrt(v) + eps); }
 
+static double limit_of(const setup *s) { return s->limit != 0 ? s->limit : 1; }
+
+/* The same within the limit, which counts. */
+static double limited(const setup *s, double m, double v, double eps)
+{
+    const double by = moved(m, v, eps), limit = limit_of(s);
+    ref.limited += fabs(by) > limit;
+    return fmin(fmax(by, -limit), limit);
+}
+
 static void reference_onebit_adam(const setup *s, int64_t step)
 {
     static double parts[RANKS][PARAMS];
@@ -431,7 +445,7 @@ static void reference_onebit_adam(const setup *s, int64_t step)
         const double m = ref.m[i] / (1 - pow(beta1, (double)t)),
                      v = ref.v[i] / (1 - pow(beta2, (double)k));
         ref.p[i] -= lr * (i < WEIGHTS ? 0.1 : 0) * ref.p[i];
-        ref.p[i] -= lr * moved(m, v, 1e-8);
+        ref.p[i] -= lr * (t > s->freeze_step ? limited(s, m, v, 1e-8) : moved(m, v, 1e-8));
     }
 }
 
@@ -461,8 +475,9 @@ TEST_ONCE(onebit_adam_is_the_reference)
         {ZF_ONEBIT_ADAM, .world = 2, .stage = 0, .micro_batches = 1, .freeze_step = 4},
         {ZF_ONEBIT_ADAM, .world = 4, .stage = 1, .micro_batches = 2, .freeze_step = 3},
         {ZF_ONEBIT_ADAM, .world = 4, .stage = 0, .micro_batches = 1, .freeze_step = 3,
-         .bucket_bytes = 4 * WEIGHTS},
-        {ZF_ONEBIT_ADAM, .world = 1, .stage = 0, .micro_batches = 1, .freeze_step = 4}};
+         .bucket_bytes = 4 * WEIGHTS, .limit = INFINITY},
+        {ZF_ONEBIT_ADAM, .world = 1, .stage = 0, .micro_batches = 1, .freeze_step = 4,
+         .limit = 0.5}};
     test_defer(t, team_free, &teams[0]);
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         if (!team_new(t, &teams[0], &rows[n])) return;
@@ -473,6 +488,7 @@ TEST_ONCE(onebit_adam_is_the_reference)
             for (int r = 0; r < rows[n].world; r++)
                 CHECK_NEAR(t, reference_distance(&teams[0], r), 0, 1e-6);
         }
+        CHECK(t, (ref.limited > 0) == !isinf(rows[n].limit));
     }
 }
 
@@ -519,7 +535,9 @@ static void reference_onebit_lamb(const setup *s, const zf_onebit_lamb_desc *d, 
                 g = (ref.m[i] - beta1 * before[i]) / (1 - beta1);
                 ref.fresh[i] = beta2 * ref.fresh[i] + (1 - beta2) * g * g;
             }
-            u[i] = moved(ref.m[i] * of_m, ref.v[i] * of_v, eps) + decay * ref.p[i];
+            u[i] = decay * ref.p[i] +
+                   (t > s->freeze_step ? limited(s, ref.m[i] * of_m, ref.v[i] * of_v, eps)
+                                       : moved(ref.m[i] * of_m, ref.v[i] * of_v, eps));
             of_p += ref.p[i] * ref.p[i], of_u += u[i] * u[i], of_momentum += ref.m[i] * ref.m[i];
             if (ref.v[i] != 0)
                 ratio = fmax(ratio, (sqrt(ref.v[i] * of_v) + eps) / (sqrt(ref.fresh[i] * of_f) + eps));
@@ -556,7 +574,7 @@ TEST_ONCE(onebit_lamb_is_the_reference)
          .lamb = {.min_coeff = 0.6, .max_coeff = 10, .coeff_beta = 0.8, .min_factor = 3,
                   .max_factor = 4, .factor_change = 0.01}},
         {ZF_ONEBIT_LAMB, .world = 1, .stage = 0, .micro_batches = 1, .freeze_step = 4,
-         .lamb = {.max_factor = 0.9, .factor_change = 0.02}}};
+         .lamb = {.max_factor = 0.9, .factor_change = 0.02}, .limit = INFINITY}};
     int bounds = 0;
     test_defer(t, team_free, &teams[0]);
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
@@ -570,6 +588,7 @@ TEST_ONCE(onebit_lamb_is_the_reference)
             for (int r = 0; r < rows[n].world; r++)
                 CHECK_NEAR(t, reference_distance(&teams[0], r), 0, 2e-6);
         }
+        CHECK(t, (ref.limited > 0) == !isinf(rows[n].limit));
         bounds |= ref.bounds;
     }
     CHECK_NEAR(t, bounds, 63, 0);
@@ -607,6 +626,7 @@ static void reference_zero_one(const setup *s, int64_t step)
 {
     static double parts[RANKS][PARAMS], mean[PARAMS];
     const double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, lr = (double)(float)rate(step);
+    double most;
     const char letter = zero_one_steps[step];
     for (int r = 0; r < s->world; r++)
         for (int i = 0; i < PARAMS; i++)
@@ -635,8 +655,10 @@ static void reference_zero_one(const setup *s, int64_t step)
     reference_mean(s->world, parts, mean);
     for (int i = 0; i < PARAMS; i++) {
         ref.p[i] -= ref.rate * (i < WEIGHTS ? 0.1 : 0) * ref.p[i];
-        ref.p[i] -= moved(mean[i], ref.v[i], eps);
-        ref.m[i] = mean[i] / ref.rate;
+        most = limit_of(s) * (sqrt(ref.v[i]) + eps);
+        ref.m[i] = fmin(fmax(mean[i] / ref.rate, -most), most);
+        ref.limited += fabs(mean[i] / ref.rate) > most;
+        ref.p[i] -= ref.rate * moved(ref.m[i], ref.v[i], eps);
         for (int r = 0; r < s->world; r++) ref.own[r][i] = ref.m[i], ref.u[r][i] = 0;
     }
     ref.rate = 0;
@@ -647,7 +669,7 @@ TEST_ONCE(zero_one_adam_is_the_reference)
     test_defer(t, team_free, &teams[0]);
     for (int n = 0; n < 2; n++) {
         setup s = zero_one;
-        if (n) s.world = 4, s.micro_batches = 2, s.bucket_bytes = 1;
+        if (n) s.world = 4, s.micro_batches = 2, s.bucket_bytes = 1, s.limit = INFINITY;
         if (!team_new(t, &teams[0], &s)) return;
         reference_begin(&teams[0]);
         for (int64_t step = 0; step < (int)sizeof zero_one_steps - 1; step++) {
@@ -656,6 +678,7 @@ TEST_ONCE(zero_one_adam_is_the_reference)
             for (int r = 0; r < s.world; r++)
                 CHECK_NEAR(t, reference_distance(&teams[0], r), 0, 1e-5);
         }
+        CHECK(t, (ref.limited > 0) == !n);
     }
 }
 
@@ -1003,6 +1026,10 @@ TEST_ONCE(onebit_misuse)
          {.optimizer = ZF_ONEBIT_LAMB, .onebit_lamb.min_factor = 5}},
         {"zf_onebit_lamb: factor_change is 1; it must be in [0, 1)",
          {.optimizer = ZF_ONEBIT_LAMB, .onebit_lamb.factor_change = 1}},
+        {"zf_onebit_adam: limit is -1; it must be above 0, or INFINITY for none",
+         {.onebit_adam.limit = -1}},
+        {"zf_zero_one_adam: limit is 0; it must be above 0, or INFINITY for none",
+         {.optimizer = ZF_ZERO_ONE_ADAM, .zero_one_adam.limit = ZF_ZERO}},
         {"zf_onebit_lamb: coeff_beta is -0.1; it must be in [0, 1)",
          {.optimizer = ZF_ONEBIT_LAMB, .onebit_lamb.coeff_beta = -0.1}},
         {"zf_zero: 1-bit optimizers are for stages 0, 1 and 2: each rank compresses the whole "

@@ -529,6 +529,9 @@ static const op_case cases[] = {
     {"adam_apply", "w[R,N] m[R,N] v[R,N] p[] t[] t[]",
      "update:\nadam_apply %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-08 weight_decay=0.1}",
      NORM, 64, 0, MUTATES},
+    {"adam_apply", "w[R,N] m[R,N] v[R,N] p[] t[] t[]",
+     "update:\nadam_apply %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-08 limit=0.2}", NORM,
+     64, 0, MUTATES},
     {"adam_drift", "", "param \"w\" {init=constant a=3} : f32[5]\nstate \"u\" {value=0.5} : f32[5]\n"
      "state \"v\" {value=4} : f32[5]\nupdate:\nadam_drift %1, %2, %3 : f32[5]",
      EXACT, 0, 0, MUTATES},

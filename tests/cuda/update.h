@@ -25,7 +25,7 @@
   MUTATES},
  {5, 1001, 0}},
 {{"adam_apply", "w[R,N] m[R,N] v[R,N] p[3] t[] t[]",
-  "update:\nadam_apply %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-08 "
+  "update:\nadam_apply %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-08 limit=0.2 "
   "blocks=[0,1,1,1,3,5] decays=[0.1,9,0.3]}",
   NORM, 64, 0, MUTATES},
  {5, 1001, 0}},

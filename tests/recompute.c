@@ -35,8 +35,8 @@ static zf_tensor build_pre_norm(zf_graph *g, double dropout)
                                       .attention_dropout = dropout,
                                       .eps = 1e-5,
                                       .pre_norm = true};
-    zf_tensor ids = zf_input(g, "ids", ZF_I32, ZF_SHAPE(2, 6)),
-              labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(12)),
+    zf_tensor ids = zf_input(g, "ids", ZF_I32, ZF_SHAPE(4, 6)),
+              labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(24)),
               weight = zf_input(g, "weight", ZF_F32, ZF_SCALAR);
     zf_tensor table = zf_nn_embedding_table(g, "table", 5, 8, NULL), x = zf_embedding(table, ids);
     zf_input(g, "lr", ZF_F32, ZF_SCALAR);
@@ -45,7 +45,7 @@ static zf_tensor build_pre_norm(zf_graph *g, double dropout)
         x = zf_nn_encoder_block(x, ZF_NONE, &block);
         zf_pop(g);
     }
-    x = zf_reshape(zf_nn_layer_norm(x, "ln_f", 1e-5), ZF_SHAPE(12, 8));
+    x = zf_reshape(zf_nn_layer_norm(x, "ln_f", 1e-5), ZF_SHAPE(24, 8));
     x = zf_matmul_ex(x, table, &(zf_matmul_desc){.transpose_b = true});
     return zf_output(zf_cross_entropy(x, labels, weight), "loss");
 }

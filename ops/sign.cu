@@ -243,7 +243,7 @@ __device__ __forceinline__ bool zfi_has_counted(const zfi_update_job &j, const i
 }
 
 /* x within [-most, most]; NaN stays. */
-__device__ __forceinline__ float zfi_within(float x, float most)
+__device__ __forceinline__ float zfi_limited(float x, float most)
 {
     return x > most ? most : x < -most ? -most : x;
 }
@@ -279,8 +279,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         for (int i = 0; i < ZFI_TILE_PACK; i++)
             p[i] = fmaf(keep, p[i],
                         v[i] == 0 ? 0
-                                  : -rate * zfi_within(m[i] / fmaf(sqrtf(v[i]), a.of_root, j.eps),
-                                                       most));
+                                  : -rate * zfi_limited(m[i] / fmaf(sqrtf(v[i]), a.of_root, j.eps),
+                                                        most));
         zfi_put_weights<T>(j, pack, p);
     });
 }

@@ -19,6 +19,7 @@ static bool zfi_completes_gradient(const zf_graph *g, int32_t id)
     const zfi_node *node = &g->nodes[id];
     return !node->update && (node->queue == ZFI_QUEUE_REDUCE ||
                              (node->op == ZF_OP_copy && node->space == ZF_HOST &&
+                              g->nodes[node->args[0]].space == ZF_DEVICE &&
                               !zfi_has(g, zfi_bytes_of(g, node->args[0]), ZF_OP_LEAF)));
 }
 

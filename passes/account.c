@@ -345,7 +345,8 @@ static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
  * such a node. */
 static bool zfi_is_recomputed(const zf_graph *g, const zfi_node *node)
 {
-    if (node->op == ZF_OP_saved) return zfi_record_of(g, node->args[0])->activates != 0;
+    if (node->op == ZF_OP_saved) /* the activation again; saved value 1 is sums */
+        return zfi_record_of(g, node->args[0])->activates && !ZF_INT(node, saved, index);
     return zfi_remade_of(g, node, false) != 0;
 }
 

@@ -382,6 +382,7 @@ static zf_status zfi_save_begin(zfi_saving *s)
     zf_store *store = s->store;
     zf_status status;
     if (!s->path) return zfi_fail(&store->error, ZF_ERR_ARGUMENT, "zf_save: no path");
+    if (!*s->path) return zfi_fail(&store->error, ZF_ERR_ARGUMENT, "an empty path");
     if ((status = zfi_check_defined(store, "zf_save", &store->error))) return status;
     if ((status = zfi_check_save(&s->d, &store->error))) return status;
     status = store->backend->synchronize(store->backend->self, &store->error);

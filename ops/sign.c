@@ -247,15 +247,22 @@ static zf_status zfi_cpu_sign_expand(const zf_launch *l)
 
 /* ----------------------------------------------------------------------------- momentum */
 
-/* scaled: as for adamw (update.c), a factor of the gradient, here of any sign */
-static zf_status zfi_infer_momentum(zfi_infer *c)
+/* Operand 1 is a gradient. With attribute `at`, scaled: one operand more than `operands`, as for
+ * adamw (update.c) a factor of the gradient, here of any sign. */
+static zf_status zfi_infer_scaled_gradient(zfi_infer *c, int at, int32_t operands)
 {
-    zf_status status = zfi_infer_scaled(c, ZF_AT_momentum_scaled, 2);
-    if (!status && c->arg_count > 2)
+    zf_status status = zfi_infer_scaled(c, at, operands);
+    if (!status && c->arg_count > operands)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
                                 (int)c->arg_count);
     if (!status && !zfi_is_float(c->args[1]->dtype))
         status = zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 1, the gradient, must be float");
+    return status;
+}
+
+static zf_status zfi_infer_momentum(zfi_infer *c)
+{
+    zf_status status = zfi_infer_scaled_gradient(c, ZF_AT_momentum_scaled, 2);
     if (!status && c->args[0]->dtype != zfi_wide(c->args[1]->dtype))
         status = zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0, the momentum, must be %s",
                                 zf_dtype_name(zfi_wide(c->args[1]->dtype)));
@@ -314,12 +321,7 @@ static zf_status zfi_infer_local_sum(zfi_infer *c)
 {
     const zf_dtype wide = zfi_wide(c->args[1]->dtype);
     char type[ZFI_TYPE_TEXT];
-    zf_status status = zfi_infer_scaled(c, ZF_AT_local_sum_scaled, 4);
-    if (!status && c->arg_count > 4)
-        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
-                                (int)c->arg_count);
-    if (!status && !zfi_is_float(c->args[1]->dtype))
-        status = zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 1, the gradient, must be float");
+    zf_status status = zfi_infer_scaled_gradient(c, ZF_AT_local_sum_scaled, 4);
     for (int32_t k = 0; k < 3 && !status; k += 2)
         if ((c->args[k]->op != ZF_OP_state && c->args[k]->op != ZF_OP_bucket) ||
             c->args[k]->dtype != wide ||

@@ -47,6 +47,17 @@ static zf_status zfi_check_onebit(zf_graph *g, const char *pass)
     return ZF_OK;
 }
 
+static zf_tensor zfi_within(zf_tensor x, zf_tensor least, zf_tensor most)
+{
+    return zf_minimum(zf_maximum(x, least), most);
+}
+
+/* The attribute of adam_apply. */
+static zf_attribute zfi_limit_attribute(double limit)
+{
+    return (zf_attribute){.f = isinf(limit) ? 0 : limit};
+}
+
 static bool zfi_limit_in_range(zf_graph *g, const char *pass, double limit)
 {
     if (limit > 0) return true;
@@ -100,7 +111,7 @@ static void zfi_update_onebit_adam(zf_graph *g, const zfi_optimizer *o, zf_tenso
     (void)zfi_build_update(
         ZF_OP_adam_apply, 7, (zf_tensor[]){p, x, v, o->lr, o->step, o->variance_step, w},
         zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay},
-                 {.f = isinf(d->limit) ? 0 : d->limit}));
+                 zfi_limit_attribute(d->limit)));
 }
 
 /* Counts updates of the variance, apart from those of the momentum: only the warm-up has any. */

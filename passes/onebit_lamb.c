@@ -87,11 +87,6 @@ static zf_tensor zfi_lamb_numbers(zf_graph *g, const zfi_lamb_tensor *tensors, i
     return all;
 }
 
-static zf_tensor zfi_within(zf_tensor x, zf_tensor least, zf_tensor most)
-{
-    return zf_minimum(zf_maximum(x, least), most);
-}
-
 static zf_tensor zfi_f32_number(zf_graph *g, double value)
 {
     return zf_constant(g, ZF_F32, ZF_SCALAR, value);
@@ -136,7 +131,7 @@ static void zfi_apply_compressed(zf_graph *g, const zfi_optimizer *o,
             (zf_tensor[]){x->param, x->momentum, x->variance, own[k], o->step, o->variance_step,
                           x->master},
             zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = x->decay},
-                     {.f = isinf(d->limit) ? 0 : d->limit}));
+                     zfi_limit_attribute(d->limit)));
     }
     if (!own) zfi_graph_nomem(g);
     zfi_free(&g->memory, own, (size_t)count * sizeof *own);

@@ -139,7 +139,7 @@ static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_ten
     mean = zf_where(o->moved, zf_div(sum, o->total), m);
     if (!isinf(d->limit)) {
         const zf_tensor most = zf_scale(zf_add(zf_sqrt(v), o->eps), d->limit);
-        mean = zf_maximum(zf_minimum(mean, most), zf_scale(most, -1));
+        mean = zfi_within(mean, zf_scale(most, -1), most);
     }
     mean = zfi_op(assign, NULL, m, mean);
     (void)zfi_op(assign, NULL, own, mean);

@@ -47,9 +47,10 @@ static zf_status zfi_check_onebit(zf_graph *g, const char *pass)
     return ZF_OK;
 }
 
+/* x between least and most; NaN stays NaN, as the second operand. */
 static zf_tensor zfi_within(zf_tensor x, zf_tensor least, zf_tensor most)
 {
-    return zf_minimum(zf_maximum(x, least), most);
+    return zf_minimum(most, zf_maximum(least, x));
 }
 
 /* The attribute of adam_apply. */

@@ -682,6 +682,27 @@ TEST_ONCE(zero_one_adam_is_the_reference)
     }
 }
 
+/* The limit does not turn NaN into a number. */
+TEST_ONCE(zero_one_adam_keeps_nan)
+{
+    static float m[2 * WEIGHTS]; /* of both ranks */
+    float p[PARAMS];
+    setup s = zero_one;
+    s.zero_one.var_freeze_step = 1;
+    for (int i = 0; i < 2 * WEIGHTS; i++) m[i] = NAN;
+    test_defer(t, team_free, &teams[0]);
+    if (!team_new(t, &teams[0], &s) || !run(t, &teams[0], 1)) return;
+    CHECK(t, next_variant(&teams[0], &teams[0].members[0]) == 1);
+    for (int r = 0; r < s.world; r++) {
+        const member *k = &teams[0].members[r];
+        OK(t, zf_write(k->programs[1], zf_graph_find(k->graphs[1], "zero_one_adam.own_m/layer.0.w"),
+                       m, sizeof m), zf_program_error(k->programs[1]));
+    }
+    if (!run(t, &teams[0], 2)) return;
+    params_of(&teams[0], 0, p);
+    CHECK(t, isnan(p[0]) && !isnan(p[WEIGHTS]));
+}
+
 /* Local steps send losses alone, and go over the states once: of an element they read a gradient, and
  * read and write m_r and u_r. A run goes on in the middle of an interval. */
 TEST_ONCE(zero_one_adam_in_an_interval)

@@ -199,30 +199,39 @@ ZFI_BODY float zfi_with_sign(float x, float sign)
 /* Running sums are kept in this many lanes: element i of a row goes to lane i % ZFI_LANES. */
 enum { ZFI_LANES = 64 };
 
+/* Folds in a fixed tree: lane l takes lane l + 8, then + 4, + 2, + 1. Here and below in vectors,
+ * since the compilers fold so few numbers one by one. */
+ZFI_BODY float zfi_fold_sixteen(const float lane[16])
+{
+#if defined(__GNUC__)
+    typedef float four __attribute__((vector_size(16)));
+    four v[4];
+    memcpy(v, lane, sizeof v);
+    v[0] = (v[0] + v[2]) + (v[1] + v[3]);
+    return (v[0][0] + v[0][2]) + (v[0][1] + v[0][3]);
+#else
+    float a[8], b[4];
+    for (int l = 0; l < 8; l++) a[l] = lane[l] + lane[l + 8];
+    for (int l = 0; l < 4; l++) b[l] = a[l] + a[l + 4];
+    return (b[0] + b[2]) + (b[1] + b[3]);
+#endif
+}
+
 /* Folds lanes in a fixed tree: lane l takes lane l + 32, then + 16, + 8, + 4, + 2, + 1. */
 ZFI_BODY float zfi_fold_sum(const float lane[ZFI_LANES])
 {
-#if defined(__GNUC__) /* vectors, since the compilers fold so few numbers one by one */
+    float sum[16];
+#if defined(__GNUC__)
     typedef float quarter __attribute__((vector_size(4 * ZFI_LANES / 4)));
-    typedef float eighth __attribute__((vector_size(4 * ZFI_LANES / 8)));
-    typedef float four __attribute__((vector_size(16)));
     quarter a[4];
-    eighth b[2];
-    four c[2];
     memcpy(a, lane, sizeof a);
     a[0] = (a[0] + a[2]) + (a[1] + a[3]);
-    memcpy(b, a, sizeof b);
-    b[0] += b[1];
-    memcpy(c, b, sizeof c);
-    c[0] += c[1];
-    return (c[0][0] + c[0][2]) + (c[0][1] + c[0][3]);
+    memcpy(sum, a, sizeof sum);
 #else
-    float sum[ZFI_LANES];
-    memcpy(sum, lane, sizeof sum);
-    for (int width = ZFI_LANES / 2; width > 2; width /= 2)
-        for (int l = 0; l < width; l++) sum[l] += sum[l + width];
-    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+    for (int l = 0; l < 16; l++)
+        sum[l] = (lane[l] + lane[l + 32]) + (lane[l + 16] + lane[l + 48]);
 #endif
+    return zfi_fold_sixteen(sum);
 }
 
 /* The greater of two; NaN when one is NaN. */

@@ -468,12 +468,19 @@ ZFI_BODY float zfi_fold_scores_max(zfi_isa isa, float lane[ZFI_SCORE_LANES])
     return zfi_pick(isa, lane[0] < lane[1], lane[1], lane[0]);
 }
 
-ZFI_BODY float zfi_fold_scores_sum(float lane[ZFI_SCORE_LANES])
+ZFI_BODY float zfi_fold_scores_sum(const float lane[ZFI_SCORE_LANES])
 {
-    for (int l = 0; l < 16; l++) lane[l] += lane[l + 16];
-    for (int l = 0; l < 8; l++) lane[l] += lane[l + 8];
-    for (int l = 0; l < 4; l++) lane[l] += lane[l + 4];
-    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+    float sum[16];
+#if defined(__GNUC__)
+    typedef float half __attribute__((vector_size(4 * ZFI_SCORE_LANES / 2)));
+    half a[2];
+    memcpy(a, lane, sizeof a);
+    a[0] += a[1];
+    memcpy(sum, a, sizeof sum);
+#else
+    for (int l = 0; l < 16; l++) sum[l] = lane[l] + lane[l + 16];
+#endif
+    return zfi_fold_sixteen(sum);
 }
 
 /* At most ZFI_SCORE_ROWS rows of a block of scores, and their values of the softmax. */

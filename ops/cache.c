@@ -26,8 +26,9 @@
  *                        | new rows of k, v      |    | more of them | older tokens |
  *
  * Several tokens at once (a prompt) use attention's kernel of blocks. One token is bound by reading
- * the caches: a task has one head of k and v, and goes once along its rows, 64 at a time, for all
- * heads of q that read it. */
+ * the caches, from end to end: a task has a piece of the keys, and goes once along it, 64 keys at a
+ * time, for all heads. With m, l and o the maximum, the sum and the values of a piece, and M the
+ * maximum of all pieces, y is the sum of e^(m - M) o over the pieces, by that of e^(m - M) l. */
 
 enum { ZFI_CACHED_PAST = 3, ZFI_CACHED_COUNT, ZFI_CACHED_K, ZFI_CACHED_V, ZFI_CACHED_OPERANDS };
 
@@ -198,32 +199,51 @@ static void zfi_cached_store(const zf_launch *l, const zfi_attention *a)
 
 /* ----------------------------------------------------------------------- one token, fast */
 
-/* s[r,0..ZFI_LANES) = scale q[r,:] k[n,:] of `keys` keys, -inf behind them. Rows of q and k begin
- * `width` and k_row elements apart. */
-ZFI_BODY void zfi_cached_scores_body(zfi_isa isa, float *s, const float *q, int64_t rows,
-                                     int64_t width, const float *k, int64_t k_row, int64_t keys,
-                                     int64_t d, float scale)
+/* Element i of x, f32 or bf16. */
+ZFI_BODY float zfi_cached_get(const void *x, bool half, int64_t i)
+{
+    return half ? zfi_float_of((int32_t)((uint32_t)((const uint16_t *)x)[i] << 16))
+                : ((const float *)x)[i];
+}
+
+/* s[r,n] = scale q[r,:] k[n,:] of `keys` keys. Rows of s, q and k begin ZFI_LANES, width and k_row
+ * elements apart. */
+ZFI_BODY void zfi_cached_scores_of(zfi_isa isa, float *s, const float *q, int64_t rows,
+                                   int64_t width, const void *k, bool half, int64_t k_row,
+                                   int64_t keys, int64_t d, float scale)
 {
     for (int64_t r = 0; r < rows; r++, s += ZFI_LANES, q += width)
-        for (int64_t n = 0; n < ZFI_LANES; n++) {
-            const float *key = k + n * k_row;
+        for (int64_t n = 0; n < keys; n++) {
+            const int64_t at = n * k_row;
             float lane[ZFI_SCORE_LANES] = {0};
             int64_t i = 0;
-            if (n >= keys) {
-                s[n] = -INFINITY;
-                continue;
-            }
             for (; i + ZFI_SCORE_LANES <= d; i += ZFI_SCORE_LANES)
                 for (int l = 0; l < ZFI_SCORE_LANES; l++)
-                    lane[l] = zfi_fma(isa, q[i + l], key[i + l], lane[l]);
-            for (int l = 0; i + l < d; l++) lane[l] = zfi_fma(isa, q[i + l], key[i + l], lane[l]);
+                    lane[l] = zfi_fma(isa, q[i + l], zfi_cached_get(k, half, at + i + l), lane[l]);
+            for (int l = 0; d % ZFI_SCORE_LANES && i + l < d; l++)
+                lane[l] = zfi_fma(isa, q[i + l], zfi_cached_get(k, half, at + i + l), lane[l]);
             s[n] = scale * zfi_fold_scores_sum(lane);
         }
 }
+
+/* Heads of 64 and 128, the most common ones, have loops of known length. */
+ZFI_BODY void zfi_cached_scores_body(zfi_isa isa, float *s, const float *q, int64_t rows,
+                                     int64_t width, const void *k, bool half, int64_t k_row,
+                                     int64_t keys, int64_t d, float scale)
+{
+    if (d == 64 && half)
+        zfi_cached_scores_of(isa, s, q, rows, width, k, true, k_row, keys, 64, scale);
+    else if (d == 128 && half)
+        zfi_cached_scores_of(isa, s, q, rows, width, k, true, k_row, keys, 128, scale);
+    else if (half)
+        zfi_cached_scores_of(isa, s, q, rows, width, k, true, k_row, keys, d, scale);
+    else
+        zfi_cached_scores_of(isa, s, q, rows, width, k, false, k_row, keys, d, scale);
+}
 ZFI_KERNEL(zfi_cached_scores,
-           (float *s, const float *q, int64_t rows, int64_t width, const float *k, int64_t k_row,
-            int64_t keys, int64_t d, float scale),
-           (s, q, rows, width, k, k_row, keys, d, scale))
+           (float *s, const float *q, int64_t rows, int64_t width, const void *k, bool half,
+            int64_t k_row, int64_t keys, int64_t d, float scale),
+           (s, q, rows, width, k, half, k_row, keys, d, scale))
 
 /* Turns scores into e^(score - most), with the maximum `most` and the sum of each row so far, and
  * multiplies y by what the maximum has grown. */
@@ -249,9 +269,9 @@ ZFI_KERNEL(zfi_cached_softmax,
            (s, y, rows, width, most, sum))
 
 /* y[r,:] += s[r,n] v[n,:], over `keys` keys in their order. */
-ZFI_BODY void zfi_cached_values_body(zfi_isa isa, float *y, const float *s, int64_t rows,
-                                     int64_t width, const float *v, int64_t v_row, int64_t keys,
-                                     int64_t d)
+ZFI_BODY void zfi_cached_values_of(zfi_isa isa, float *y, const float *s, int64_t rows,
+                                   int64_t width, const void *v, bool half, int64_t v_row,
+                                   int64_t keys, int64_t d)
 {
     for (int64_t r = 0; r < rows; r++, s += ZFI_LANES, y += width) {
         int64_t i = 0;
@@ -260,19 +280,55 @@ ZFI_BODY void zfi_cached_values_body(zfi_isa isa, float *y, const float *s, int6
             memcpy(lane, y + i, sizeof lane);
             for (int64_t n = 0; n < keys; n++)
                 for (int l = 0; l < ZFI_LANES; l++)
-                    lane[l] = zfi_fma(isa, s[n], v[n * v_row + i + l], lane[l]);
+                    lane[l] = zfi_fma(isa, s[n], zfi_cached_get(v, half, n * v_row + i + l), lane[l]);
             memcpy(y + i, lane, sizeof lane);
         }
         for (int64_t n = 0; n < keys && i < d; n++) {
             ZFI_VECTOR
-            for (int64_t j = i; j < d; j++) y[j] = zfi_fma(isa, s[n], v[n * v_row + j], y[j]);
+            for (int64_t j = i; j < d; j++)
+                y[j] = zfi_fma(isa, s[n], zfi_cached_get(v, half, n * v_row + j), y[j]);
         }
     }
 }
+
+ZFI_BODY void zfi_cached_values_body(zfi_isa isa, float *y, const float *s, int64_t rows,
+                                     int64_t width, const void *v, bool half, int64_t v_row,
+                                     int64_t keys, int64_t d)
+{
+    if (half)
+        zfi_cached_values_of(isa, y, s, rows, width, v, true, v_row, keys, d);
+    else
+        zfi_cached_values_of(isa, y, s, rows, width, v, false, v_row, keys, d);
+}
 ZFI_KERNEL(zfi_cached_values,
-           (float *y, const float *s, int64_t rows, int64_t width, const float *v, int64_t v_row,
-            int64_t keys, int64_t d),
-           (y, s, rows, width, v, v_row, keys, d))
+           (float *y, const float *s, int64_t rows, int64_t width, const void *v, bool half,
+            int64_t v_row, int64_t keys, int64_t d),
+           (y, s, rows, width, v, half, v_row, keys, d))
+
+/* y[0..width) = what the softmax gives over the keys of all pieces, from the maxima, the sums and
+ * the values of each, which are `step` elements apart. */
+ZFI_BODY void zfi_cached_join_body(zfi_isa isa, float *y, const float *most, const float *sum,
+                                   const float *of, int64_t step, int64_t pieces, int64_t width)
+{
+    float least = most[0], all = 0, by;
+    for (int64_t p = 1; p < pieces; p++)
+        least = zfi_pick(isa, least < most[p * step], most[p * step], least);
+    if (least == -INFINITY) least = 0;
+    memset(y, 0, (size_t)width * sizeof *y);
+    for (int64_t p = 0; p < pieces; p++) {
+        const float fix = zfi_exp_falling(isa, most[p * step] - least);
+        all = zfi_fma(isa, sum[p * step], fix, all);
+        ZFI_VECTOR
+        for (int64_t i = 0; i < width; i++) y[i] = zfi_fma(isa, of[p * step + i], fix, y[i]);
+    }
+    by = all == 0 ? 0 : 1 / all;
+    ZFI_VECTOR
+    for (int64_t i = 0; i < width; i++) y[i] *= by;
+}
+ZFI_KERNEL(zfi_cached_join,
+           (float *y, const float *most, const float *sum, const float *of, int64_t step,
+            int64_t pieces, int64_t width),
+           (y, most, sum, of, step, pieces, width))
 
 /* One token of each example, by the kernels above. */
 static bool zfi_cached_is_one(const zf_launch *l, const zfi_attention *a)
@@ -280,86 +336,147 @@ static bool zfi_cached_is_one(const zf_launch *l, const zfi_attention *a)
     return a->m == 1 && zfi_attention_fast(l, a);
 }
 
+enum {
+    ZFI_CACHED_PIECES = 16, /* of an example's keys, at most */
+    ZFI_CACHED_LEAST = 32,  /* keys of a piece, unless it is the only one */
+    ZFI_CACHED_ROWS = 8     /* keys that are used together, in the nearest cache */
+};
+
+/* Pieces of so many keys: a power of two, so that threads get equal parts. It depends on the keys
+ * alone, and so do bits. */
+static int64_t zfi_cached_cut(int64_t keys)
+{
+    int64_t pieces = 1;
+    while (pieces < ZFI_CACHED_PIECES && keys >= 2 * pieces * ZFI_CACHED_LEAST) pieces *= 2;
+    return pieces;
+}
+
+/* The same of an example; 0 where it has no query. */
+static int64_t zfi_cached_pieces(const zfi_attention *a, int64_t b)
+{
+    const int64_t seen = zfi_attention_seen(a, b, 0);
+    return seen ? zfi_cached_cut(seen - zfi_attention_first(a, b, 0)) : 0;
+}
+
 typedef struct zfi_cached_run {
     zfi_attention a;
     const zf_launch *launch;
     zfi_isa isa;
-    int64_t width;                          /* of a row of q and y in scratch */
-    size_t q, y, s, most, sum, rows, count; /* a worker's scratch, in elements */
+    int64_t width;               /* of a row of q and y in scratch */
+    int64_t most, pieces;        /* pieces of an example: that there is room for; in this launch */
+    size_t sum, y, piece;        /* of a piece: maxima, sums, values; all of it, in elements */
+    size_t workers, rows, count; /* behind the pieces: a worker's q and scores, rows of f16; all */
 } zfi_cached_run;
 
 static zfi_cached_run zfi_cached_run_of(const zf_launch *l, const zfi_attention *a)
 {
     zfi_cached_run r = {.a = *a, .launch = l, .isa = zfi_cpu_of(l)->isa};
-    size_t group = (size_t)a->group, room = (size_t)zfi_round_up(a->group, 16);
+    const size_t heads = (size_t)a->heads;
     r.width = zfi_round_up(a->d, 16);
-    r.y = group * (size_t)r.width;
-    r.s = 2 * r.y;
-    r.most = r.s + group * ZFI_LANES;
-    r.sum = r.most + room;
-    r.rows = r.sum + room;
-    r.count = r.rows + (a->k->dtype == ZF_F32 ? 0 : ZFI_LANES * (size_t)r.width);
+    r.sum = (size_t)zfi_round_up(a->heads, 16);
+    r.y = 2 * r.sum;
+    r.piece = r.y + heads * (size_t)r.width;
+    r.most = zfi_cached_cut(zfi_min(a->window, a->kept));
+    r.workers = (size_t)(a->batch * r.most) * r.piece;
+    r.rows = heads * (size_t)(r.width + ZFI_LANES);
+    r.count = r.rows + (a->k->dtype == ZF_F16 ? ZFI_CACHED_ROWS * (size_t)a->kv_row : 0);
+    r.count = (size_t)zfi_round_up((int64_t)r.count, 16);
     return r;
 }
 
-/* Fetches one row of a head, which the processor does not do by itself: rows are too far apart. Into
- * the second-level cache: rows of a block may share few sets of the first. */
-static void zfi_cached_fetch(const zfi_cached_run *r, const zf_array *x, int64_t at)
+/* Rows of keys or values, from element `at` on. */
+typedef struct zfi_cached_rows {
+    const zf_array *x;
+    int64_t at, rows;
+} zfi_cached_rows;
+
+/* Fetches part `part` of `parts` of some rows into the second-level cache. */
+static void zfi_cached_fetch(const zfi_cached_rows *of, int64_t row, int64_t part, int64_t parts)
 {
-    const int64_t line = 64 / (int64_t)zf_dtype_size(x->dtype);
-    for (int64_t i = 0; i < r->a.d; i += line)
-        ZFI_PREFETCH_NEAR(zfi_element(x->data, x->dtype, at + i));
+    const int64_t size = (int64_t)zf_dtype_size(of->x->dtype), bytes = of->rows * row * size;
+    const int64_t end = bytes * (part + 1) / parts;
+    for (int64_t i = bytes * part / parts; i < end; i += 64)
+        ZFI_PREFETCH_NEAR((const char *)of->x->data + of->at * size + i);
 }
 
-/* `keys` rows of x, the keys or values, from element `at` on, as f32: in place, or converted into
- * `aside`. Meanwhile fetches as many of `next` from element `next_at` on; NULL: nothing. */
-static const float *zfi_cached_rows(const zfi_cached_run *r, float *aside, const zf_array *x,
-                                    int64_t at, int64_t keys, int64_t *row, const zf_array *next,
-                                    int64_t next_at)
+/* Of a block of keys, the scores s of all heads, whose q is `with`; or of values, their sums by s,
+ * added to those in `with`. Some rows at a time, while the next ones, in the end those of `next`, are
+ * fetched. */
+static void zfi_cached_block(const zfi_cached_run *r, const zfi_cached_rows *block, bool values,
+                             float *s, float *with, float *aside, const zfi_cached_rows *next)
 {
-    const bool wide = x->dtype == ZF_F32;
-    *row = wide ? r->a.kv_row : r->width;
-    for (int64_t n = 0; n < keys; n++) {
-        if (next) zfi_cached_fetch(r, next, next_at + n * r->a.kv_row);
-        if (!wide)
-            zfi_load_row(r->isa, aside + n * r->width, r->width, x, at + n * r->a.kv_row, r->a.d);
+    const zfi_attention *a = &r->a;
+    const zf_array *x = block->x;
+    const bool half = x->dtype == ZF_BF16;
+    const int64_t head = a->d * (half ? 2 : 4), group = a->group;
+    for (int64_t i = 0, rows; i < block->rows; i += rows, s += rows) {
+        zfi_cached_rows soon = *next;
+        const char *of = zfi_array_at(x, block->at + i * a->kv_row);
+        rows = zfi_min(ZFI_CACHED_ROWS, block->rows - i);
+        if (i + rows < block->rows) {
+            soon.x = x, soon.at = block->at + (i + rows) * a->kv_row;
+            soon.rows = block->rows - i - rows;
+        }
+        soon.rows = zfi_min(ZFI_CACHED_ROWS, soon.rows);
+        if (x->dtype == ZF_F16) {
+            zfi_widen(r->isa, aside, x->dtype, of, rows * a->kv_row);
+            of = (const char *)aside;
+        }
+        for (int64_t h = 0; h < a->kv_heads; h++, of += head) {
+            float *scores = s + h * group * ZFI_LANES, *to = with + h * group * r->width;
+            zfi_cached_fetch(&soon, a->kv_row, h, a->kv_heads);
+            if (values)
+                zfi_cached_values(r->isa, to, scores, group, r->width, of, half, a->kv_row, rows,
+                                  a->d);
+            else
+                zfi_cached_scores(r->isa, scores, to, group, r->width, of, half, a->kv_row, rows,
+                                  a->d, (float)a->scale);
+        }
     }
-    return wide ? zfi_array_at(x, at) : aside;
 }
 
-/* A task: one head of k and v of one example, for all heads of q that read it. */
+/* A task: a piece of the keys of one example, for all heads. */
 static void zfi_cached_task(void *context, int64_t index, int worker)
 {
     const zfi_cached_run *r = context;
     const zfi_attention *a = &r->a;
-    float *scratch = (float *)r->launch->scratch + (size_t)worker * r->count;
-    float *q = scratch + r->q, *y = scratch + r->y, *s = scratch + r->s;
-    float *most = scratch + r->most, *sum = scratch + r->sum, *aside = scratch + r->rows;
-    int64_t b = index / a->kv_heads, head = index * a->group, row;
-    int64_t seen = zfi_attention_seen(a, b, 0), first = zfi_attention_first(a, b, 0);
-    int64_t at = b * a->row + head % a->heads * a->d;
-    if (!seen) return;
-    for (int64_t n = first; n < zfi_min(seen, first + ZFI_LANES); n++)
-        zfi_cached_fetch(r, a->k, zfi_attention_kv(a, 0, head, n));
-    zfi_load_rows(r->isa, q, r->width, a->q, at, a->d, a->group, a->d);
-    memset(y, 0, (size_t)(a->group * r->width) * sizeof *y);
-    for (int64_t g = 0; g < a->group; g++) most[g] = -INFINITY, sum[g] = 0;
-    for (int64_t n = first, keys; n < seen; n += keys) {
-        const int64_t from = zfi_attention_kv(a, 0, head, n);
-        const float *x;
-        bool last;
-        keys = zfi_min(zfi_min(ZFI_LANES, seen - n), a->kept - n % a->kept);
-        last = n + keys >= seen;
-        x = zfi_cached_rows(r, aside, a->k, from, keys, &row, a->v, from);
-        zfi_cached_scores(r->isa, s, q, a->group, r->width, x, row, keys, a->d, (float)a->scale);
-        zfi_cached_softmax(r->isa, s, y, a->group, r->width, most, sum);
-        x = zfi_cached_rows(r, aside, a->v, from, keys, &row, last ? NULL : a->k,
-                            last ? 0 : zfi_attention_kv(a, 0, head, n + keys));
-        zfi_cached_values(r->isa, y, s, a->group, r->width, x, row, keys, a->d);
+    const int64_t b = index / r->pieces, piece = index % r->pieces, pieces = zfi_cached_pieces(a, b);
+    const int64_t first = zfi_attention_first(a, b, 0), keys = zfi_attention_seen(a, b, 0) - first;
+    const int64_t end = first + keys * (piece + 1) / zfi_max(1, pieces);
+    float *most = (float *)r->launch->scratch + (size_t)(b * r->most + piece) * r->piece;
+    float *sum = most + r->sum, *y = most + r->y;
+    float *q = (float *)r->launch->scratch + r->workers + (size_t)worker * r->count;
+    float *s = q + a->heads * r->width, *aside = q + r->rows;
+    if (piece >= pieces) return;
+    zfi_load_rows(r->isa, q, r->width, a->q, b * a->row, a->d, a->heads, a->d);
+    memset(y, 0, (size_t)(a->heads * r->width) * sizeof *y);
+    for (int64_t h = 0; h < a->heads; h++) most[h] = -INFINITY, sum[h] = 0;
+    for (int64_t n = first + keys * piece / pieces, some; n < end; n += some) {
+        const int64_t at = zfi_attention_kv(a, 0, b * a->heads, n);
+        zfi_cached_rows k = {a->k, at, 0}, v = {a->v, at, 0}, next = {a->k, 0, 0};
+        some = k.rows = v.rows = zfi_min(zfi_min(ZFI_LANES, end - n), a->kept - n % a->kept);
+        next.rows = end - n - some;
+        if (next.rows) next.at = zfi_attention_kv(a, 0, b * a->heads, n + some);
+        for (int64_t i = 0; i < a->heads * ZFI_LANES; i++) s[i] = -INFINITY;
+        zfi_cached_block(r, &k, false, s, q, aside, &v);
+        zfi_cached_softmax(r->isa, s, y, a->heads, r->width, most, sum);
+        zfi_cached_block(r, &v, true, s, y, aside, &next);
     }
-    for (int64_t g = 0; g < a->group; g++) most[g] = sum[g] == 0 ? 0 : 1 / sum[g];
-    zfi_scale_rows(r->isa, y, r->width, y, r->width, a->group, r->width, most, 1);
-    zfi_store_rows(r->isa, &r->launch->out, at, a->d, y, r->width, a->group, a->d);
+}
+
+/* A task: the result of one example, from its pieces. */
+static void zfi_cached_join_task(void *context, int64_t b, int worker)
+{
+    const zfi_cached_run *r = context;
+    const zfi_attention *a = &r->a;
+    const int64_t pieces = zfi_cached_pieces(a, b);
+    const float *piece = (float *)r->launch->scratch + (size_t)(b * r->most) * r->piece;
+    float *y = (float *)r->launch->scratch + r->workers + (size_t)worker * r->count;
+    if (!pieces) return;
+    for (int64_t h = 0; h < a->heads; h++)
+        zfi_cached_join(r->isa, y + h * r->width, piece + h, piece + r->sum + h,
+                        piece + r->y + h * r->width, (int64_t)r->piece, pieces, r->width);
+    zfi_store_rows(r->isa, &r->launch->out, b * a->row, a->d, y, r->width, a->heads, a->d);
 }
 
 /* --------------------------------------------------------------------------------- launch */
@@ -367,9 +484,10 @@ static void zfi_cached_task(void *context, int64_t index, int worker)
 static size_t zfi_scratch_cached_attention(const zf_launch *l)
 {
     zfi_attention a = zfi_cached_of(l);
+    zfi_cached_run run;
     if (!a.batch || !zfi_cached_is_one(l, &a)) return zfi_attention_scratch(l, a, false);
-    return (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool) * zfi_cached_run_of(l, &a).count *
-           sizeof(float);
+    run = zfi_cached_run_of(l, &a);
+    return (run.workers + (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool) * run.count) * sizeof(float);
 }
 
 static zf_status zfi_cpu_cached_attention(const zf_launch *l)
@@ -381,7 +499,10 @@ static zf_status zfi_cpu_cached_attention(const zf_launch *l)
     zfi_cached_store(l, &a);
     if (zfi_cached_is_one(l, &a)) {
         zfi_cached_run run = zfi_cached_run_of(l, &a);
-        zfi_pool_run(pool, a.batch * a.kv_heads, zfi_cached_task, &run);
+        for (int64_t b = 0; b < a.batch; b++)
+            run.pieces = zfi_max(run.pieces, zfi_cached_pieces(&a, b));
+        zfi_pool_run(pool, a.batch * run.pieces, zfi_cached_task, &run);
+        zfi_pool_run(pool, a.batch, zfi_cached_join_task, &run);
     } else if (zfi_attention_fast(l, &a)) {
         zfi_attention_cut cut = zfi_attention_cut_of(l, a, false);
         zfi_pool_run(pool, a.batch * a.heads * cut.query_blocks, zfi_attention_task, &cut);

@@ -91,21 +91,6 @@ ZFI_INLINE float zfi_scale_at(const uint8_t *record, bool wide)
     return zfi_float_of((int32_t)(wide ? word : word << 16));
 }
 
-ZFI_INLINE float zfi_fold_sixteen(const float lane[ZFI_DOT_LANES])
-{
-#if defined(__GNUC__)
-    zfi_f4 v[4];
-    memcpy(v, lane, sizeof v);
-    v[0] = (v[0] + v[2]) + (v[1] + v[3]);
-    return (v[0][0] + v[0][2]) + (v[0][1] + v[0][3]);
-#else
-    float a[8], b[4];
-    for (int l = 0; l < 8; l++) a[l] = lane[l] + lane[l + 8];
-    for (int l = 0; l < 4; l++) b[l] = a[l] + a[l + 4];
-    return (b[0] + b[2]) + (b[1] + b[3]);
-#endif
-}
-
 /* Without vectors of integers; what is fused elsewhere is rounded twice. */
 static float zfi_dot_plain(int bits, const zfi_dot_x *x, const uint8_t *q, int64_t records,
                            int64_t block, bool wide)

@@ -5,6 +5,10 @@
     python bench/peers/llamacpp.py                   # 160 million parameters, f16 and q8_0: minutes
     python bench/peers/llamacpp.py --layers 2 --hidden 128 --rounds 1    # that it runs
 
+Where there is no wheel, its source package has llama.cpp in vendor/llama.cpp: build the target `llama`
+there with cmake (-DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON) into DIR, link DIR/bin/libggml.so into the
+package's llama_cpp/lib, and set PYTHONPATH to the package and LLAMA_CPP_LIB_PATH to DIR/bin.
+
 The model is written as GGUF in f16, and in q8_0: blocks of 32 integers of 8 bits with a scale in f16,
 8.5 bits a weight. zeroflow has bf16, and int8 (blocks of 64 with a scale in bf16, 8.25 bits). Both
 take a prompt in one batch, then one token at a time; keys and values are in caches. Printed are

@@ -18,8 +18,8 @@
  * A value that needs no gradient, such as the norm of a parameter, is computed with the update that
  * reads it, so that its operands need not stay in memory until then.
  *
- * A sum over ranks, or a copy of a gradient to the host, is waited for when the next bucket's
- * gradient is complete. */
+ * A sum over ranks is waited for when the next bucket's gradient is complete; a copy of a gradient
+ * to the host at the latest then. */
 
 typedef struct zfi_due {
     int32_t node;

@@ -35,10 +35,10 @@ typedef struct zfi_prefetch {
     zfi_ahead *aheads[ZFI_LINKS]; /* growing arrays, ordered by use */
     double *time;  /* by position: seconds of computation from the start of the micro section */
     double *start; /* by node: the time at which a fetch must be issued so that it is hidden */
-    double *ready; /* by node: the time at which a read is done, waits included */
+    double *ready; /* by node: the time at which a copy to the host is done, waits included */
     double now;    /* the time behind what has been put; */
-    double late;   /* by so much it is later with updates, and waits for the disk; */
-    double read;   /* and the time at which the disk is done with all reads so far */
+    double late;   /* by so much it is later with updates, and waits for copies; */
+    double busy[ZFI_QUEUES]; /* and until this time a queue has copies to the host */
     int32_t *order;               /* the order before */
     int32_t *pending;  /* by node: the collective or copy in flight that writes it; 0: none */
     int32_t *pieces;   /* by leaf: the number of copies in flight that write pieces of it */

@@ -3,8 +3,9 @@
  *
  *     ahead       copies to the host are issued in the order of updates, as far as their budget
  *                 allows
- *     due         an update is put when its gradient has arrived: when the next one is complete,
- *                 since a reduction or a copy is in flight until then
+ *     due         an update is put when its gradient has arrived: a copy of it to the host when it
+ *                 has had twice its time, by the cost table; a reduction, or a slower copy, when the
+ *                 next gradient is complete
  *     spread      an update of which the disk has not given the states, by the cost table, comes
  *                 later: while gradients of the next buckets are computed, its bucket's states are
  *                 read piece by piece
@@ -23,8 +24,17 @@ static bool zfi_completes_gradient(const zf_graph *g, int32_t id)
                               !zfi_has(g, zfi_bytes_of(g, node->args[0]), ZF_OP_LEAF)));
 }
 
-/* The operands of a node of the update section are there; or they were in flight until the next
- * gradient was complete; or they are from the update section itself. */
+/* The value is a copy to the host that has had twice its time, by the cost table. */
+static bool zfi_has_arrived(const zfi_prefetch *p, int32_t id)
+{
+    const zfi_node *node = &p->graph->nodes[id];
+    return node->op == ZF_OP_copy && node->space == ZF_HOST && p->pending[id] == id &&
+           p->ready[id] + zfi_seconds_of(p->graph, &p->cost, id) <= p->now + p->late;
+}
+
+/* The operands of a node of the update section are there; or they are in flight and have arrived by
+ * the cost table, or were in flight until the next gradient was complete; or they are from the
+ * update section itself. */
 static bool zfi_is_due(const zfi_prefetch *p, int32_t id, bool last)
 {
     const zf_graph *g = p->graph;
@@ -33,7 +43,8 @@ static bool zfi_is_due(const zfi_prefetch *p, int32_t id, bool last)
         const int32_t x = node->args[k];
         if (g->nodes[x].update) continue;
         if (!p->born[x]) return false;
-        if (!last && p->pending[x] && p->born[x] >= p->complete) return false;
+        if (!last && p->pending[x] && p->born[x] >= p->complete && !zfi_has_arrived(p, x))
+            return false;
     }
     return true;
 }

@@ -37,14 +37,15 @@ static bool zfi_is_moving(const zfi_prefetch *p, int32_t id)
            !((size_t)id < p->beside.nodes && p->beside.early[id]);
 }
 
-/* A read is issued: the disk is done with it after those before it. */
-static void zfi_time_read(zfi_prefetch *p, int32_t id)
+/* A copy to the host is issued, from the device or a disk: it is done after those before it. */
+static void zfi_time_copy(zfi_prefetch *p, int32_t id)
 {
-    if (p->read < p->now + p->late) p->read = p->now + p->late;
-    p->ready[id] = p->read += zfi_seconds_of(p->graph, &p->cost, id);
+    double *busy = &p->busy[zfi_queue_of_copy(p->graph, &p->graph->nodes[id])];
+    if (*busy < p->now + p->late) *busy = p->now + p->late;
+    p->ready[id] = *busy += zfi_seconds_of(p->graph, &p->cost, id);
 }
 
-/* A read is waited for. */
+/* A copy is waited for. */
 static void zfi_time_wait(zfi_prefetch *p, int32_t id)
 {
     if (p->ready[id] > p->now + p->late) p->late = p->ready[id] - p->now;
@@ -193,9 +194,8 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
     if (!g->memory.failed) zfi_push(&g->memory, g->order, id);
     zfi_count_fetch(p, id);
     p->born[id] = 1 + p->complete;
-    if (g->nodes[id].op == ZF_OP_copy &&
-        zfi_queue_of_copy(g, &g->nodes[id]) == ZFI_QUEUE_READ) {
-        zfi_time_read(p, id);
+    if (g->nodes[id].op == ZF_OP_copy && g->nodes[id].space == ZF_HOST) {
+        zfi_time_copy(p, id);
         if (!queue) zfi_time_wait(p, id);
     }
     if (!queue || g->memory.failed) return;

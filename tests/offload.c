@@ -397,7 +397,7 @@ TEST_ONCE(offload_fetches_in_time)
                               .bytes_per_s = 1e6,
                               .link_bytes_per_s = 1,
                               .host_bytes_per_s = 1e9,
-                              .download_bytes_per_s = 1e9,
+                              .download_bytes_per_s = 1e12,
                               .upload_bytes_per_s = 16384 / list[k].upload,
                               .read_bytes_per_s = 16384 / list[k].read,
                               .write_bytes_per_s = 1e9};
@@ -436,7 +436,7 @@ static int reads_over_the_end(const char *text)
 TEST_ONCE(offload_reads_ahead_of_the_last_updates)
 {
     enum { READ = 64 * 64 * 4 };
-    for (int own = 2; own <= 3; own++) {
+    for (int own = 1; own <= 2; own++) {
         char line[200], *text;
         int reads;
         snprintf(line, sizeof line, "autograd loss; adamw lr; zero bucket=1; offload "

@@ -37,6 +37,12 @@ TEST_ONCE(crc32c_every_way_is_the_same)
             CHECK(t, zfi_crc32c((uint32_t)from, data + from, bytes) == expected);
             CHECK(t, ~zfi_crc32c_short(~(uint32_t)from, data + from, bytes) == expected);
             CHECK(t, ~zfi_crc32c_long(~(uint32_t)from, data + from, bytes) == expected);
+#if ZFI_X86
+            if (!__builtin_cpu_supports("sse4.2")) continue;
+            CHECK(t, ~zfi_crc32c_sse(~(uint32_t)from, data + from, bytes) == expected);
+            if (!__builtin_cpu_supports("pclmul")) continue;
+            CHECK(t, ~zfi_crc32c_streams(~(uint32_t)from, data + from, bytes) == expected);
+#endif
         }
 }
 

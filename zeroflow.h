@@ -782,9 +782,13 @@ ZF_API zf_status zf_lion(zf_graph *graph, zf_tensor lr, const zf_lion_desc *desc
  *
  * The errors are states: e of each rank, and E in shards at every stage. A checkpoint that is loaded
  * by another number of ranks: each begins with the mean of all e, which keeps their mean, and E is
- * cut anew. Behind the warm-up zf_clip clips the gradient of each rank by its own norm, times w as
- * if all had it; so "grad_norm" is that of the rank. ZeRO stages 0 to 2 in one node, without
- * zf_offload and loss scale: all else is an error.
+ * cut anew. ZeRO stages 0 to 2 in one node, without zf_offload and loss scale: all else is an error.
+ *
+ * Behind the warm-up no rank has the mean of the gradients, so that zf_clip cannot have its norm.
+ * Each rank clips its own gradient, and takes |g_r| / sqrt(w) for the norm, which "grad_norm" is
+ * too: that of the mean if the g_r are orthogonal, as the noise of different examples is nearly. It
+ * is less where they agree: down to 1 / sqrt(w) of the norm. |g_r| itself would be up to sqrt(w)
+ * times the norm that v has been made with, and shorten all steps as much.
  *
  * All elements of a block have one scale, and their variances differ: those of a word that is rare
  * or has not been seen, beside one that is common. Without the limit, which the paper does not
@@ -859,7 +863,7 @@ ZF_API zf_status zf_onebit_lamb(zf_graph *graph, zf_tensor lr, const zf_onebit_l
 
 /* 0/1 Adam (Lu et al. 2022), at ZeRO stage 0. It has no warm-up. A step is one of three variants:
  *
- *     refresh   g is averaged in full; m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2
+ *     refresh   g is averaged in full, m = beta1 m + (1 - beta1) g, and v by g^2 likewise
  *     sync      each rank adds lr m_r, m_r of its own gradient, to u_r; the u_r are averaged as signs
  *               (zf_onebit_adam) to u; m = u / (sum of these lr), within limit (sqrt(v) + eps);
  *               p -= (sum of these lr) m / (sqrt(v) + eps), m_r = m, u_r = 0
@@ -870,8 +874,10 @@ ZF_API zf_status zf_onebit_lamb(zf_graph *graph, zf_tensor lr, const zf_onebit_l
  * steps ends with one: those that begin in local_step_scaler steps have 1, in as many 2, 4, ... up to
  * local_step_clipper. In an interval each rank computes with p - u_r / (sqrt(v) + eps), a value of
  * the step; p itself, m and v stay equal on all ranks, and are what checkpoints and evaluation have.
- * Weight decay is that of p, with the sum of the interval's rates, at its end. As in the paper m and
- * v are not corrected; its eps is inside the root. What zf_onebit_adam says of scales, errors, clip,
+ * Weight decay is that of p, with the sum of the interval's rates, at its end. v is corrected for the
+ * 0 from which it begins, as AdamW's is: v += (g^2 - v) (1 - beta2) / (1 - beta2^k) in refresh k. The
+ * paper's is not, so that steps are 1 / sqrt(1 - beta2^k) times as large, 3.6 after 80 refreshes. m
+ * is not corrected, and the paper's eps is inside the root. What zf_onebit_adam says of scales, errors, clip,
  * other worlds, elements without variance and what is refused is true here.
  *
  * ZeRO stages 1 and 2 are an error. They shard what is equal on all ranks and read by the update

@@ -31,8 +31,9 @@ typedef struct zfi_optimizer {
     const void *desc;
     /* Counts updates of the variance, where these are fewer: made by `begin`; NULL: none */
     zf_tensor variance_step;
-    /* 0/1 Adam: the sum of the rates, whether it is above 0, and a constant */
-    zf_tensor total, moved, eps;
+    /* 0/1 Adam: the sum of the rates, whether it is above 0, a constant, and the share of the newest
+     * gradient in the variance */
+    zf_tensor total, moved, eps, share;
     void (*begin)(zf_graph *, struct zfi_optimizer *);
     void (*update)(zf_graph *, const struct zfi_optimizer *, zf_tensor param, zf_tensor gradient,
                    double decay);

@@ -3,7 +3,8 @@
  *
  * requires, ensures: as passes/optimizer.c; after zf_autograd, before zf_zero at stage 0
  *
- *     refresh   the gradient is averaged, and m and v are updated by it; p -= lr m / (sqrt(v) + eps)
+ *     refresh   the gradient is averaged, and m and v are updated by it; p -= lr m / (sqrt(v) + eps);
+ *               v is corrected for its first value, 0: v += (g^2 - v) (1 - beta2) / (1 - beta2^k)
  *     local     m_r = beta1 m_r + (1 - beta1) g_r, u_r += lr m_r (local_sum); nothing is exchanged
  *     sync      the same; then u, the average of all u_r by signs, m = u / (sum of lr), within
  *               limit (sqrt(v) + eps); p -= (sum of lr) m / (sqrt(v) + eps), m_r = m, u_r = 0
@@ -126,7 +127,7 @@ static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_ten
         (void)zfi_op(assign, NULL, own, mean);
         dp = zf_cast(dp, ZF_F32);
         (void)zfi_op(assign, NULL, v,
-                     zfi_op(momentum, zfi_with({.f = d->beta2}), v, zf_mul(dp, dp)));
+                     zf_add(v, zf_mul(zf_sub(zf_mul(dp, dp), v), o->share)));
         (void)zfi_build_update(ZF_OP_adam_apply, 7,
                                (zf_tensor[]){p, mean, v, o->lr, o->step, o->variance_step, w}, rates);
         return;
@@ -148,14 +149,21 @@ static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_ten
                            (zf_tensor[]){p, mean, v, o->total, o->step, o->variance_step, w}, rates);
 }
 
-/* Counts updates of the variance, and sums the rates since the last average. */
+/* Counts updates of the variance, and sums the rates since the last average. The variance is the
+ * mean of squares in which one k refreshes ago weighs beta2^k: `weight` is the sum of these weights,
+ * times 1 - beta2, `share` that of the newest. */
 static void zfi_begin_zero_one_adam(zf_graph *g, zfi_optimizer *o)
 {
     const zf_zero_one_adam_desc *d = o->desc;
     zf_tensor rate;
     o->variance_step = zf_state(g, "zero_one_adam.variance_step", ZF_I64, ZF_SCALAR, 0);
     if (d->variant == ZFI_REFRESH) {
+        const zf_tensor weight = zf_state(g, "zero_one_adam.weight", ZF_F32, ZF_SCALAR, 0),
+                        new_share = zf_constant(g, ZF_F32, ZF_SCALAR, 1 - d->beta2),
+                        sum = zf_add(zf_scale(weight, d->beta2), new_share);
         (void)zfi_build_update(ZF_OP_advance, 1, &o->variance_step, NULL);
+        (void)zfi_op(assign, NULL, weight, sum);
+        o->share = zf_div(new_share, sum);
         return;
     }
     rate = zf_state(g, "zero_one_adam.rate", ZF_F32, ZF_SCALAR, 0);

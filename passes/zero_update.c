@@ -464,6 +464,32 @@ static int32_t zfi_whole_value(zfi_zero *z, int32_t member, int32_t value)
     return value ? zfi_view_node(z->graph, value, m->at, z->graph->nodes[m->param].shape) : 0;
 }
 
+/* The node is the norm of gradients that are this rank's alone. */
+static bool zfi_is_norm_of_rank(const zfi_zero *z, const zfi_node *node)
+{
+    if (!z->local || node->op != ZF_OP_norm) return false;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_lift *lift = &z->lift[node->args[k]];
+        if (lift->kind != ZFI_LIFT_BLOCKS || z->graph->nodes[lift->value].args[0] !=
+            z->buckets[zfi_bucket_of_member(z, lift->member)].reduced)
+            return false;
+    }
+    return true;
+}
+
+/* The norm of the ranks' mean gradient is not known, since it is not made. Were their gradients
+ * orthogonal, as noise of independent examples is, it would be this rank's norm / sqrt(world). */
+static void zfi_scale_norm_of_rank(zfi_zero *z, int32_t id)
+{
+    const zfi_node node = z->graph->nodes[id];
+    const zfi_new copy = {.op = ZF_OP_norm, .args = node.args, .arg_count = node.arg_count};
+    const int32_t norm = zfi_append(z->graph, &copy);
+    if (norm)
+        zfi_replace(z->graph, id,
+                    zfi_append_nodes(z->graph, scale,
+                                     zfi_with({.f = 1 / sqrt((double)z->d.world)}), norm));
+}
+
 static void zfi_update_node(zfi_zero *z, int32_t position)
 {
     zf_graph *g = z->graph;
@@ -503,11 +529,13 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
                z->updated[z->lift[node.args[0]].member]) {
         zfi_lift_norm(z, id);
     } else {
+        const bool of_rank = z->d.world > 1 && zfi_is_norm_of_rank(z, &node);
         for (int32_t k = 0; k < node.arg_count && !g->error.status; k++) {
             int32_t arg = zfi_plain_arg(z, node.args[k]);
             g->nodes[id].args[k] = arg;
         }
-        zfi_keep(z, id);
+        if (of_rank) zfi_scale_norm_of_rank(z, id);
+        else zfi_keep(z, id);
     }
 }
 

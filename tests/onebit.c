@@ -350,10 +350,11 @@ typedef struct reference {
     double p[PARAMS], m[PARAMS], v[PARAMS], worker[RANKS][PARAMS], server[PARAMS];
     double g[RANKS][PARAMS]; /* of each rank's part, times the number of ranks */
     double at[RANKS][PARAMS]; /* where each rank computes */
-    double u[RANKS][PARAMS], own[RANKS][PARAMS], rate; /* of 0/1 Adam */
+    double u[RANKS][PARAMS], own[RANKS][PARAMS], rate, weight; /* of 0/1 Adam */
     double fresh[PARAMS]; /* of 1-bit LAMB; and of its two tensors: */
     double coefficient[2], factor[2], rms[2];
     int limited; /* elements that a limit has held back */
+    int clipped; /* gradients that the norm has */
     int bounds; /* which bounds of ratios and factors were met, as bits */
 } reference;
 
@@ -376,6 +377,28 @@ static void reference_gradients(const setup *s, int64_t step)
                 for (int i = 0; i < IN; i++) g[i * OUT + o] += h * (double)x[row * IN + i];
                 g[WEIGHTS + o] += h;
             }
+    }
+}
+
+static double norm_of(const double *x)
+{
+    double sum = 0;
+    for (int i = 0; i < PARAMS; i++) sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+/* All gradients are scaled by the norm of their mean, or each by its own, which noise makes sqrt(world)
+ * times as large. */
+static void reference_clip(const setup *s, bool compressed)
+{
+    double mean[PARAMS] = {0};
+    for (int i = 0; i < PARAMS; i++)
+        for (int r = 0; r < s->world; r++) mean[i] += ref.g[r][i] / s->world;
+    for (int r = 0; r < s->world && s->clip > 0; r++) {
+        const double norm = compressed ? norm_of(ref.g[r]) / sqrt(s->world) : norm_of(mean),
+                     by = fmax(1, (norm + 1e-6) / s->clip);
+        ref.clipped += by > 1;
+        for (int i = 0; i < PARAMS; i++) ref.g[r][i] /= by;
     }
 }
 
@@ -432,6 +455,7 @@ static void reference_onebit_adam(const setup *s, int64_t step)
     const int64_t t = step + 1, k = t < s->freeze_step ? t : s->freeze_step;
     for (int r = 0; r < s->world; r++) memcpy(ref.at[r], ref.p, sizeof ref.p);
     reference_gradients(s, step);
+    reference_clip(s, t > s->freeze_step);
     for (int i = 0; i < PARAMS; i++) {
         double g = 0;
         for (int r = 0; r < s->world; r++) g += ref.g[r][i] / s->world;
@@ -473,7 +497,7 @@ TEST_ONCE(onebit_adam_is_the_reference)
 {
     static const setup rows[] = {
         {ZF_ONEBIT_ADAM, .world = 2, .stage = 0, .micro_batches = 1, .freeze_step = 4},
-        {ZF_ONEBIT_ADAM, .world = 4, .stage = 1, .micro_batches = 2, .freeze_step = 3},
+        {ZF_ONEBIT_ADAM, .world = 4, .stage = 1, .micro_batches = 2, .freeze_step = 3, .clip = 0.05},
         {ZF_ONEBIT_ADAM, .world = 4, .stage = 0, .micro_batches = 1, .freeze_step = 3,
          .bucket_bytes = 4 * WEIGHTS, .limit = INFINITY},
         {ZF_ONEBIT_ADAM, .world = 1, .stage = 0, .micro_batches = 1, .freeze_step = 4,
@@ -489,6 +513,7 @@ TEST_ONCE(onebit_adam_is_the_reference)
                 CHECK_NEAR(t, reference_distance(&teams[0], r), 0, 1e-6);
         }
         CHECK(t, (ref.limited > 0) == !isinf(rows[n].limit));
+        CHECK(t, (ref.clipped > 0) == (rows[n].clip > 0));
     }
 }
 
@@ -513,6 +538,7 @@ static void reference_onebit_lamb(const setup *s, const zf_onebit_lamb_desc *d, 
                  of_f = 1 / (1 - pow(beta2, (double)t));
     for (int r = 0; r < s->world; r++) memcpy(ref.at[r], ref.p, sizeof ref.p);
     reference_gradients(s, step);
+    reference_clip(s, t > s->freeze_step);
     memcpy(before, ref.m, sizeof before);
     for (int i = 0; i < PARAMS; i++) {
         const double scale = (ref.rms[0] + ref.rms[1]) / 2 / ref.rms[i >= WEIGHTS];
@@ -570,7 +596,7 @@ TEST_ONCE(onebit_lamb_is_the_reference)
          .lamb = {.min_coeff = 0.05, .max_coeff = 0.1, .coeff_beta = 0.5, .min_factor = 0.97,
                   .max_factor = 1.01, .factor_change = 0.005}},
         {ZF_ONEBIT_LAMB, .world = 3, .stage = 2, .micro_batches = 1, .freeze_step = 3,
-         .bucket_bytes = 1,
+         .bucket_bytes = 1, .clip = 0.05,
          .lamb = {.min_coeff = 0.6, .max_coeff = 10, .coeff_beta = 0.8, .min_factor = 3,
                   .max_factor = 4, .factor_change = 0.01}},
         {ZF_ONEBIT_LAMB, .world = 1, .stage = 0, .micro_batches = 1, .freeze_step = 4,
@@ -589,6 +615,7 @@ TEST_ONCE(onebit_lamb_is_the_reference)
                 CHECK_NEAR(t, reference_distance(&teams[0], r), 0, 2e-6);
         }
         CHECK(t, (ref.limited > 0) == !isinf(rows[n].limit));
+        CHECK(t, (ref.clipped > 0) == (rows[n].clip > 0));
         bounds |= ref.bounds;
     }
     CHECK_NEAR(t, bounds, 63, 0);
@@ -632,12 +659,14 @@ static void reference_zero_one(const setup *s, int64_t step)
         for (int i = 0; i < PARAMS; i++)
             ref.at[r][i] = ref.p[i] - moved(ref.u[r][i], ref.v[i], eps);
     reference_gradients(s, step);
+    reference_clip(s, letter != 'R');
     if (letter == 'R') {
+        ref.weight = beta2 * ref.weight + 1 - beta2;
         for (int i = 0; i < PARAMS; i++) {
             double g = 0;
             for (int r = 0; r < s->world; r++) g += ref.g[r][i] / s->world;
             ref.m[i] = beta1 * ref.m[i] + (1 - beta1) * g;
-            ref.v[i] = beta2 * ref.v[i] + (1 - beta2) * g * g;
+            ref.v[i] += (g * g - ref.v[i]) * (1 - beta2) / ref.weight;
             for (int r = 0; r < s->world; r++) ref.own[r][i] = ref.m[i];
             ref.p[i] -= lr * (i < WEIGHTS ? 0.1 : 0) * ref.p[i];
             ref.p[i] -= lr * moved(ref.m[i], ref.v[i], eps);
@@ -669,7 +698,7 @@ TEST_ONCE(zero_one_adam_is_the_reference)
     test_defer(t, team_free, &teams[0]);
     for (int n = 0; n < 2; n++) {
         setup s = zero_one;
-        if (n) s.world = 4, s.micro_batches = 2, s.bucket_bytes = 1, s.limit = INFINITY;
+        if (n) s.world = 4, s.micro_batches = 2, s.bucket_bytes = 1, s.limit = INFINITY, s.clip = 0.05;
         if (!team_new(t, &teams[0], &s)) return;
         reference_begin(&teams[0]);
         for (int64_t step = 0; step < (int)sizeof zero_one_steps - 1; step++) {
@@ -678,7 +707,7 @@ TEST_ONCE(zero_one_adam_is_the_reference)
             for (int r = 0; r < s.world; r++)
                 CHECK_NEAR(t, reference_distance(&teams[0], r), 0, 1e-5);
         }
-        CHECK(t, (ref.limited > 0) == !n);
+        CHECK(t, (ref.limited > 0) == !n && (ref.clipped > 0) == n);
     }
 }
 

@@ -3012,6 +3012,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/bucket.c"
 #include "ops/collective.c"
 #include "ops/scaler.c"
+#include "ops/quantize_block.c"
 #include "ops/quantize.c"
 #include "ops/copy.c"
 #include "ops/update.c"

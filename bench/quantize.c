@@ -100,8 +100,7 @@ int main(int argc, char **argv)
     zf_error error = {ZF_OK, ""};
     const char *isa = NULL;
     zf_backend *cpu;
-    float *floats = malloc(4 * (size_t)COUNT), *copy = malloc(4 * (size_t)COUNT),
-          *errors = calloc(COUNT, sizeof *errors);
+    float *arrays[5], *floats, *errors, *copy;
     double times[ROUNDS];
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--threads")) threads = atoi(argv[i + 1]);
@@ -110,14 +109,18 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--isa")) isa = argv[i + 1];
     }
     if (rounds < 1 || rounds > ROUNDS) rounds = 10;
-    for (int k = 0; k < 2; k++) /* written, since pages of zeros are one */
-        if ((spare[k] = malloc(4 * (size_t)COUNT))) memset(spare[k], 1, 4 * (size_t)COUNT);
     if (block < 64 || block > 2048 || 2048 % block) block = 256;
     cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = threads, .isa = isa}, &error);
-    if (!cpu || !floats || !copy || !errors || !spare[0] || !spare[1]) {
-        fprintf(stderr, "quantize: %s\n", cpu ? "out of memory" : error.text);
-        return 1;
+    for (int k = 0; k < 5; k++) { /* as a program's values are; written, since pages of zeros are one */
+        arrays[k] = cpu ? cpu->allocate(cpu->self, 4 * (size_t)COUNT, &error) : NULL;
+        if (!arrays[k]) {
+            fprintf(stderr, "quantize: %s\n", error.text);
+            return 1;
+        }
+        memset(arrays[k], 1, 4 * (size_t)COUNT);
     }
+    floats = arrays[0], copy = arrays[1], errors = arrays[2];
+    spare[0] = arrays[3], spare[1] = arrays[4];
     fill(ZF_F32, floats, copy);
     for (int r = 0; r < rounds; r++) times[r] = seconds_of_copy(cpu, spare[0], spare[1]);
     printf("%d threads, blocks of %d, scales of f32\n%-20s %6.2f GB/s\n", threads, (int)block,
@@ -128,7 +131,7 @@ int main(int argc, char **argv)
         bytes = rate(&rows[n], cpu, rounds, block, floats, errors, copy, &share);
         printf("%-20s %6.2f GB/s  %5.1f%%\n", rows[n].name, 1e-9 * bytes, 100 * share);
     }
-    free(floats), free(copy), free(errors), free(spare[0]), free(spare[1]);
+    for (int k = 0; k < 5; k++) cpu->release(cpu->self, arrays[k], 4 * (size_t)COUNT);
     zf_backend_free(cpu);
     return 0;
 }

@@ -181,360 +181,25 @@ static zf_status zfi_infer_dequantize_sum(zfi_infer *c)
 
 /* ------------------------------------------------------------------------------ kernels */
 
-/* x up by, rounded to an integer within -most .. most, as the bits of a float: the integer is added
- * to 1.5 * 2^23, where floats are integers. */
-enum { ZFI_INTEGER_0 = 0x4b400000 };
-
-ZFI_BODY int32_t zfi_nearest_bits(float x, float up, float by, int32_t most)
-{
-    int32_t bits = zfi_bits_of(x * up * by + 0x1.8p23f);
-    bits = bits > ZFI_INTEGER_0 + most ? ZFI_INTEGER_0 + most : bits;
-    return bits < ZFI_INTEGER_0 - most ? ZFI_INTEGER_0 - most : bits;
-}
-
-/* The integer of these bits. */
-ZFI_BODY float zfi_integer_of(int32_t bits) { return zfi_float_of(bits) - 0x1.8p23f; }
-
-/* Two integers of 4 bits in a byte. */
-ZFI_BODY uint8_t zfi_pair_of(int32_t low, int32_t high)
-{
-    return (uint8_t)((low & 15) | (int32_t)((uint32_t)high << 4));
-}
-
-/* Of f32 or bf16:
- * zfi_largest: the bits of the largest |x|; those of infinity and NaN have the largest exponent
- * zfi_quantize8, zfi_quantize4: q = x * up * by to the nearest integer */
-#define ZFI_QUANTIZE(suffix, type, integer, without_sign, widen)                                   \
-    ZFI_BODY int32_t zfi_largest_##suffix##_body(zfi_isa isa, const type *x, int64_t n)            \
-    {                                                                                              \
-        integer most = 0;                                                                          \
-        (void)isa;                                                                                 \
-        ZFI_VECTOR                                                                                 \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            integer bits = without_sign;                                                           \
-            most = bits > most ? bits : most;                                                      \
-        }                                                                                          \
-        return most;                                                                               \
-    }                                                                                              \
-    ZFI_KERNEL_OF(int32_t, zfi_largest_##suffix, (const type *x, int64_t n), (x, n))               \
-    ZFI_BODY void zfi_quantize8_##suffix##_body(zfi_isa isa, uint8_t *q, const type *x, float up,  \
-                                                float by, int64_t n)                               \
-    {                                                                                              \
-        (void)isa;                                                                                 \
-        ZFI_VECTOR                                                                                 \
-        for (int64_t i = 0; i < n; i++)                                                            \
-            q[i] = (uint8_t)zfi_nearest_bits(widen(x[i]), up, by, 127);                            \
-    }                                                                                              \
-    ZFI_KERNEL(zfi_quantize8_##suffix,                                                             \
-               (uint8_t * q, const type *x, float up, float by, int64_t n), (q, x, up, by, n))     \
-    ZFI_BODY void zfi_quantize4_##suffix##_body(zfi_isa isa, uint8_t *q, const type *x, float up,  \
-                                                float by, int64_t n)                               \
-    {                                                                                              \
-        const type *high = x + n / 2;                                                              \
-        (void)isa;                                                                                 \
-        ZFI_VECTOR                                                                                 \
-        for (int64_t i = 0; i < n / 2; i++)                                                        \
-            q[i] = zfi_pair_of(zfi_nearest_bits(widen(x[i]), up, by, 7),                           \
-                               zfi_nearest_bits(widen(high[i]), up, by, 7));                       \
-    }                                                                                              \
-    ZFI_KERNEL(zfi_quantize4_##suffix,                                                             \
-               (uint8_t * q, const type *x, float up, float by, int64_t n), (q, x, up, by, n))
-
-ZFI_QUANTIZE(f32, float, int32_t, zfi_bits_of(x[i]) & INT32_MAX, )
-ZFI_QUANTIZE(bf16, uint16_t, int16_t, (int16_t)(x[i] & INT16_MAX), zfi_bf16_to_f32)
-
-/* The integer in the lowest 4 bits. */
-ZFI_BODY int32_t zfi_low_integer(int32_t q) { return ((q & 15) ^ 8) - 8; }
-
-#define ZFI_DEQUANTIZE(suffix, type, assign, narrow)                                               \
-    ZFI_BODY void zfi_dequantize8_##suffix##_body(zfi_isa isa, type *y, const uint8_t *q,          \
-                                                  float scale, int64_t n)                          \
-    {                                                                                              \
-        (void)isa;                                                                                 \
-        ZFI_VECTOR                                                                                 \
-        for (int64_t i = 0; i < n; i++) y[i] assign narrow((float)(int8_t)q[i] * scale);           \
-    }                                                                                              \
-    ZFI_KERNEL(zfi_dequantize8_##suffix, (type * y, const uint8_t *q, float scale, int64_t n),     \
-               (y, q, scale, n))                                                                   \
-    ZFI_BODY void zfi_dequantize4_##suffix##_body(zfi_isa isa, type *y, const uint8_t *q,          \
-                                                  float scale, int64_t n)                          \
-    {                                                                                              \
-        type *high = y + n / 2;                                                                    \
-        (void)isa;                                                                                 \
-        ZFI_VECTOR                                                                                 \
-        for (int64_t i = 0; i < n / 2; i++) {                                                      \
-            y[i] assign narrow((float)zfi_low_integer(q[i]) * scale);                              \
-            high[i] assign narrow((float)zfi_low_integer(q[i] >> 4) * scale);                      \
-        }                                                                                          \
-    }                                                                                              \
-    ZFI_KERNEL(zfi_dequantize4_##suffix, (type * y, const uint8_t *q, float scale, int64_t n),     \
-               (y, q, scale, n))
-
-/* A float, which is no NaN but that of IEEE operations, rounded to bf16. */
-ZFI_BODY uint16_t zfi_near_bf16(float x)
-{
-    const uint32_t bits = (uint32_t)zfi_bits_of(x);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-ZFI_DEQUANTIZE(f32, float, =, )
-ZFI_DEQUANTIZE(add, float, +=, )
-ZFI_DEQUANTIZE(bf16, uint16_t, =, zfi_near_bf16)
-
-/* Of f32 or bf16: h = x + S e; the bits of the largest |h|. */
-#define ZFI_FEEDBACK_SUM(suffix, type, widen)                                                      \
-    ZFI_BODY int32_t zfi_feedback_sum_##suffix##_body(zfi_isa isa, float *h, const type *x,        \
-                                                      const float *e, float scale, int64_t n)      \
-    {                                                                                              \
-        int32_t most = 0;                                                                          \
-        (void)isa;                                                                                 \
-        ZFI_VECTOR                                                                                 \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            const float more = scale * e[i], sum = widen(x[i]) + more;                             \
-            const int32_t bits = zfi_bits_of(sum) & INT32_MAX;                                     \
-            h[i] = sum;                                                                            \
-            most = bits > most ? bits : most;                                                      \
-        }                                                                                          \
-        return most;                                                                               \
-    }                                                                                              \
-    ZFI_KERNEL_OF(int32_t, zfi_feedback_sum_##suffix,                                              \
-                  (float *h, const type *x, const float *e, float scale, int64_t n),               \
-                  (h, x, e, scale, n))
-
-ZFI_FEEDBACK_SUM(f32, float, )
-ZFI_FEEDBACK_SUM(bf16, uint16_t, zfi_bf16_to_f32)
-
-/* Numbers that all elements of a block share. */
-typedef struct zfi_feedback {
-    float up, by, scale;       /* as for zfi_quantize_block */
-    float beta, rest, inverse; /* 1 - beta, 1 / S */
-} zfi_feedback;
-
-/* e = beta e + rest (h - y) / S. Not by zfi_fma, which rounds otherwise on some sets. */
-ZFI_BODY float zfi_kept_error(const zfi_feedback *f, float e, float h, float y)
-{
-    const float r = h - y, kept = f->beta * e, more = f->rest * (r * f->inverse);
-    return kept + more;
-}
-
-/* q, and the errors that are kept, in one pass. */
-ZFI_BODY void zfi_feedback8_body(zfi_isa isa, uint8_t *q, float *e, const float *h,
-                                 const zfi_feedback *of, int64_t n)
-{
-    const zfi_feedback f = *of;
-    (void)isa;
-    ZFI_VECTOR
-    for (int64_t i = 0; i < n; i++) {
-        const int32_t bits = zfi_nearest_bits(h[i], f.up, f.by, 127);
-        q[i] = (uint8_t)bits;
-        e[i] = zfi_kept_error(&f, e[i], h[i], zfi_integer_of(bits) * f.scale);
-    }
-}
-ZFI_KERNEL(zfi_feedback8, (uint8_t * q, float *e, const float *h, const zfi_feedback *of, int64_t n),
-           (q, e, h, of, n))
-
-ZFI_BODY void zfi_feedback4_body(zfi_isa isa, uint8_t *q, float *e, const float *h,
-                                 const zfi_feedback *of, int64_t n)
-{
-    const zfi_feedback f = *of;
-    const float *high = h + n / 2;
-    float *above = e + n / 2;
-    (void)isa;
-    ZFI_VECTOR
-    for (int64_t i = 0; i < n / 2; i++) {
-        const int32_t a = zfi_nearest_bits(h[i], f.up, f.by, 7),
-                      b = zfi_nearest_bits(high[i], f.up, f.by, 7);
-        q[i] = zfi_pair_of(a, b);
-        e[i] = zfi_kept_error(&f, e[i], h[i], zfi_integer_of(a) * f.scale);
-        above[i] = zfi_kept_error(&f, above[i], high[i], zfi_integer_of(b) * f.scale);
-    }
-}
-ZFI_KERNEL(zfi_feedback4, (uint8_t * q, float *e, const float *h, const zfi_feedback *of, int64_t n),
-           (q, e, h, of, n))
-
-/* The same errors, of what the records are known to say. */
-ZFI_BODY void zfi_feedback_error_body(zfi_isa isa, float *e, const float *h, const float *y,
-                                      const zfi_feedback *of, int64_t n)
-{
-    const zfi_feedback f = *of;
-    (void)isa;
-    ZFI_VECTOR
-    for (int64_t i = 0; i < n; i++) e[i] = zfi_kept_error(&f, e[i], h[i], y[i]);
-}
-ZFI_KERNEL(zfi_feedback_error,
-           (float *e, const float *h, const float *y, const zfi_feedback *of, int64_t n),
-           (e, h, y, of, n))
-
-#if ZFI_X86
-/* zfi_dequantize4_bf16 and _f32 with AVX-512: an integer of 4 bits is looked up among the 16 numbers
- * that a block has; of bf16 by the lowest 5 bits of a word, the highest of which means nothing. */
-#define ZFI_INTEGERS_OF_4 _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1)
-
-ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_look_up4_f32(float *y, const uint8_t *q,
-                                                            float scale, int64_t n)
-{
-    const __m512 numbers = _mm512_mul_ps(ZFI_INTEGERS_OF_4, _mm512_set1_ps(scale));
-    for (int64_t i = 0; i < n / 2; i += 16) {
-        const __m512i both =
-            _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(q + i)));
-        _mm512_storeu_ps(y + i, _mm512_permutexvar_ps(both, numbers));
-        _mm512_storeu_ps(y + n / 2 + i,
-                         _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), numbers));
-    }
-}
-
-ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_look_up4_bf16(uint16_t *y, const uint8_t *q,
-                                                             float scale, int64_t n)
-{
-    const __m512 numbers = _mm512_mul_ps(ZFI_INTEGERS_OF_4, _mm512_set1_ps(scale));
-    const __m512i bits = _mm512_castps_si512(numbers), one = _mm512_set1_epi32(1),
-                  odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one),
-                  near = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-    const __m512i table = _mm512_broadcast_i64x4(_mm512_cvtepi32_epi16(_mm512_srli_epi32(
-        isnan(scale) ? _mm512_set1_epi32(0x7fc00000) : near, 16)));
-    for (int64_t i = 0; i < n / 2; i += 32) {
-        const __m512i both =
-            _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(q + i)));
-        _mm512_storeu_si512(y + i, _mm512_permutexvar_epi16(both, table));
-        _mm512_storeu_si512(y + n / 2 + i,
-                            _mm512_permutexvar_epi16(_mm512_srli_epi16(both, 4), table));
-    }
-}
-#endif
-
-/* The scale of a block by the largest |x| of it; NaN where that is no number. */
-static float zfi_block_scale(const zfi_blocks *b, float largest)
-{
-    float scale = isfinite(largest) ? largest / b->most : NAN;
-    if (b->scale == ZF_BF16 && isfinite(largest)) scale = zfi_bf16_to_f32(zfi_f32_to_bf16(scale));
-    return scale;
-}
-
-static void zfi_put_scale(const zfi_blocks *b, uint8_t *record, float scale)
-{
-    const uint16_t half = isnan(scale) ? 0x7fc0 : zfi_f32_to_bf16(scale);
-    const uint32_t nan = 0x7fc00000;
-    if (b->scale == ZF_BF16) memcpy(record, &half, sizeof half);
-    else if (isnan(scale)) memcpy(record, &nan, sizeof nan);
-    else memcpy(record, &scale, sizeof scale);
-}
-
-/* The scale of a record, one NaN where it is any; *q: its integers. */
-static float zfi_get_scale(const zfi_blocks *b, const uint8_t *record, const uint8_t **q)
-{
-    uint16_t half;
-    float scale;
-    *q = record + zf_dtype_size(b->scale);
-    if (b->scale == ZF_F32) {
-        memcpy(&scale, record, sizeof scale);
-    } else {
-        memcpy(&half, record, sizeof half);
-        scale = zfi_bf16_to_f32(half);
-    }
-    return isnan(scale) ? zfi_float_of(0x7fc00000) : scale;
-}
-
-/* q = x * up * by, where up is a power of 2 with which 1 / scale does not overflow. */
-static float zfi_inverse_scale(float scale, float *up)
-{
-    *up = scale < 0x1p-126f ? 0x1p64f : 1;
-    return 1 / (scale * *up);
-}
-
-/* One record of f32 or bf16. */
-static void zfi_quantize_block(zfi_isa isa, const zfi_blocks *b, uint8_t *record, zf_dtype dtype,
-                               const void *x)
-{
-    const bool half = dtype == ZF_BF16;
-    uint8_t *q = record + zf_dtype_size(b->scale);
-    const int32_t largest = half ? zfi_largest_bf16(isa, x, b->block) * 65536
-                                 : zfi_largest_f32(isa, x, b->block);
-    const float scale = zfi_block_scale(b, zfi_float_of(largest));
-    float up, by;
-    zfi_put_scale(b, record, scale);
-    if (!(scale > 0)) {
-        memset(q, 0, (size_t)(b->block * b->bits / 8));
-        return;
-    }
-    by = zfi_inverse_scale(scale, &up);
-    if (half && b->bits == 8) zfi_quantize8_bf16(isa, q, x, up, by, b->block);
-    else if (half) zfi_quantize4_bf16(isa, q, x, up, by, b->block);
-    else if (b->bits == 8) zfi_quantize8_f32(isa, q, x, up, by, b->block);
-    else zfi_quantize4_f32(isa, q, x, up, by, b->block);
-}
-
-/* y[0..block), of f32 or bf16, = what the record says; with `add`, for f32 alone, += it. */
-static void zfi_dequantize_block(zfi_isa isa, const zfi_blocks *b, zf_dtype dtype, void *y,
-                                 const uint8_t *record, bool add)
-{
-    const uint8_t *q;
-    const float scale = zfi_get_scale(b, record, &q);
-#if ZFI_X86
-    if (isa == ZFI_ISA_AVX512 && b->bits == 4 && !add) {
-        if (dtype == ZF_BF16) zfi_look_up4_bf16(y, q, scale, b->block);
-        else zfi_look_up4_f32(y, q, scale, b->block);
-        return;
-    }
-#endif
-    if (add && b->bits == 8) zfi_dequantize8_add(isa, y, q, scale, b->block);
-    else if (add) zfi_dequantize4_add(isa, y, q, scale, b->block);
-    else if (dtype == ZF_BF16 && b->bits == 8) zfi_dequantize8_bf16(isa, y, q, scale, b->block);
-    else if (dtype == ZF_BF16) zfi_dequantize4_bf16(isa, y, q, scale, b->block);
-    else if (b->bits == 8) zfi_dequantize8_f32(isa, y, q, scale, b->block);
-    else zfi_dequantize4_f32(isa, y, q, scale, b->block);
-}
-
-/* The same as zfi_quantize_block, an element at a time, of any dtype. */
-static void zfi_quantize_plain(const zfi_blocks *b, uint8_t *record, const zf_array *x,
-                               int64_t first)
-{
-    const int64_t half = b->block / 2;
-    uint8_t *q = record + zf_dtype_size(b->scale);
-    double largest = 0;
-    float scale, up, factor;
-    for (int64_t i = first; i < first + b->block; i++) {
-        const double size = fabs(zfi_get(x, i));
-        if (size > largest || isnan(size)) largest = size;
-    }
-    scale = zfi_block_scale(b, (float)largest);
-    zfi_put_scale(b, record, scale);
-    memset(q, 0, (size_t)(b->block * b->bits / 8));
-    factor = zfi_inverse_scale(scale, &up);
-    for (int64_t i = 0; i < b->block && scale > 0; i++) {
-        const float by = (float)(zfi_get(x, first + i) * (double)up * (double)factor);
-        const int value = (int)nearbyintf(by < -b->most ? -b->most : by > b->most ? b->most : by);
-        if (b->bits == 8) q[i] = (uint8_t)value;
-        else q[i % half] |= (uint8_t)((value & 15) << (i < half ? 0 : 4));
-    }
-}
-
-/* Element i of a record. */
-static double zfi_dequantize_plain(const zfi_blocks *b, const uint8_t *record, int64_t i)
-{
-    const int64_t half = b->block / 2;
-    const uint8_t *q;
-    const double scale = (double)zfi_get_scale(b, record, &q);
-    if (b->bits == 8) return scale * (int8_t)q[i];
-    return scale * zfi_low_integer(q[i % half] >> (i < half ? 0 : 4));
-}
-
 static void zfi_quantize_records(const zf_launch *l, int64_t first, int64_t last)
 {
     const zfi_blocks b = zfi_blocks_of(l->attributes);
     const zfi_isa isa = zfi_cpu_of(l)->isa;
     const zf_array *x = &l->args[0];
     float wide[ZFI_BLOCK_MOST];
-    for (int64_t k = first; k < last; k++) {
-        uint8_t *record = (uint8_t *)l->out.data + k * b.record;
-        const void *from;
+    uint8_t *records = (uint8_t *)l->out.data + first * b.record;
+    if (zfi_fast_or_half(l) && x->dtype != ZF_F16) {
+        zfi_quantize_blocks(isa, &b, records, x->dtype,
+                            zfi_element(x->data, x->dtype, first * b.block), last - first);
+        return;
+    }
+    for (int64_t k = first; k < last; k++, records += b.record) {
         if (!zfi_fast_or_half(l)) {
-            zfi_quantize_plain(&b, record, x, k * b.block);
+            zfi_quantize_plain(&b, records, x, k * b.block);
             continue;
         }
-        from = zfi_element(x->data, x->dtype, k * b.block);
-        if (x->dtype == ZF_F16) zfi_widen(isa, wide, x->dtype, from, b.block);
-        if (x->dtype == ZF_F16) zfi_quantize_block(isa, &b, record, ZF_F32, wide);
-        else zfi_quantize_block(isa, &b, record, x->dtype, from);
+        zfi_widen(isa, wide, x->dtype, zfi_element(x->data, x->dtype, k * b.block), b.block);
+        zfi_quantize_blocks(isa, &b, records, ZF_F32, wide, 1);
     }
 }
 
@@ -549,60 +214,98 @@ static bool zfi_begins_errors(const zf_launch *l)
                            ~zfi_get_integer(&l->args[ZFI_FEEDBACK_OVERFLOW], 0)) == 0;
 }
 
-/* The record of h, and e; largest: the bits of the largest |h|. */
-static void zfi_feedback_block(const zf_launch *l, const zfi_blocks *b, uint8_t *record, float *e,
-                               const float *h, int32_t largest, zfi_feedback *f)
+/* What a run of blocks needs. */
+typedef struct zfi_feedback_run {
+    const zf_launch *launch;
+    zfi_blocks records, kept;      /* kept: those of errors in 8 bits, */
+    bool short_errors;             /* which are unpacked to e */
+    float loss;                    /* S */
+    zfi_feedback of[ZFI_RUN_MOST]; /* by block */
+    float h[ZFI_BLOCK_MOST], e[ZFI_BLOCK_MOST];
+} zfi_feedback_run;
+
+/* h = x + S e of block k, the n-th of the run, and the scale of h. */
+static void zfi_feedback_begin(zfi_feedback_run *r, int64_t n, int64_t k, uint8_t *errors)
 {
-    const zfi_isa isa = zfi_cpu_of(l)->isa;
-    const zf_array all = {(void *)(uintptr_t)h, ZF_F32, ZF_SHAPE(b->block)};
-    uint8_t *q = record + zf_dtype_size(b->scale);
-    f->scale = zfi_block_scale(b, zfi_float_of(largest));
-    f->up = 1, f->by = 0;
-    if (f->scale > 0) f->by = zfi_inverse_scale(f->scale, &f->up);
-    if (isnan(f->scale) || zfi_cpu_of(l)->reference) {
-        zfi_quantize_plain(b, record, &all, 0);
+    const zf_array *x = &r->launch->args[0];
+    const zfi_isa isa = zfi_cpu_of(r->launch)->isa;
+    const int64_t block = r->records.block;
+    const void *from = zfi_element(x->data, x->dtype, k * block);
+    const bool half = x->dtype == ZF_BF16;
+    const uint8_t *q;
+    float *h = r->h + n * block, *e = r->e + n * block, kept;
+    int32_t largest;
+    if (x->dtype == ZF_F64)
+        for (int64_t i = 0; i < block; i++) h[i] = (float)zfi_get(x, k * block + i);
+    else if (x->dtype == ZF_F16) zfi_widen(isa, h, x->dtype, from, block);
+    if (!half && x->dtype != ZF_F32) from = h;
+    if (r->short_errors) {
+        kept = zfi_get_scale(&r->kept, errors, &q);
+        largest = half ? zfi_feedback_sum8_bf16(isa, h, e, from, q, kept, r->loss, block)
+                       : zfi_feedback_sum8_f32(isa, h, e, from, q, kept, r->loss, block);
     } else {
-        zfi_put_scale(b, record, f->scale);
-        if (b->bits == 8) zfi_feedback8(isa, q, e, h, f, b->block);
-        else zfi_feedback4(isa, q, e, h, f, b->block);
+        e = (float *)(void *)errors;
+        largest = half ? zfi_feedback_sum_bf16(isa, h, from, e, r->loss, block)
+                       : zfi_feedback_sum_f32(isa, h, from, e, r->loss, block);
     }
-    if (!isnan(f->scale) && zfi_cpu_of(l)->reference) {
+    r->of[n].scale = zfi_block_scale(&r->records, zfi_float_of(largest));
+}
+
+/* The record of h, and the errors, of the n-th block. */
+static void zfi_feedback_end(zfi_feedback_run *r, int64_t n, uint8_t *record, uint8_t *errors)
+{
+    const zfi_isa isa = zfi_cpu_of(r->launch)->isa;
+    const zfi_blocks *b = &r->records;
+    const bool reference = zfi_cpu_of(r->launch)->reference;
+    float *h = r->h + n * b->block,
+          *e = r->short_errors ? r->e + n * b->block : (float *)(void *)errors;
+    uint8_t *q = record + zf_dtype_size(b->scale);
+    zfi_feedback *f = &r->of[n];
+    int32_t largest;
+    if (reference || isnan(f->scale) || (f->scale > 0 && f->scale < FLT_MIN)) {
+        const zf_array all = {h, ZF_F32, ZF_SHAPE(b->block)};
         float y[ZFI_BLOCK_MOST];
+        if (reference) zfi_quantize_plain(b, record, &all, 0);
+        else zfi_put_record(isa, b, record, ZF_F32, h, f->scale);
+        if (isnan(f->scale)) return;
         zfi_dequantize_block(isa, b, ZF_F32, y, record, false);
         zfi_feedback_error(isa, e, h, y, f, b->block);
+        largest = zfi_largest_f32(isa, e, b->block);
+    } else {
+        f->by = f->scale > 0 ? 1 / f->scale : 0;
+        zfi_put_scale(b, record, f->scale);
+        largest = b->bits == 8 ? zfi_feedback8(isa, q, e, h, f, b->block)
+                               : zfi_feedback4(isa, q, e, h, f, b->block);
     }
+    if (r->short_errors)
+        zfi_put_record(isa, &r->kept, errors, ZF_F32, e,
+                       zfi_block_scale(&r->kept, zfi_float_of(largest)));
 }
 
 /* Both kernels, the reference too, compute in f32: what is kept is exactly what was not sent. */
 static void zfi_feedback_records(const zf_launch *l, int64_t first, int64_t last)
 {
-    const zfi_blocks b = zfi_blocks_of(l->attributes), kept = zfi_blocks_by(8, b.block, ZF_F32);
-    const zfi_isa isa = zfi_cpu_of(l)->isa;
-    const zf_array *x = &l->args[0];
-    const bool short_errors = l->args[1].dtype == ZF_U8, begins = zfi_begins_errors(l);
-    const int64_t each = short_errors ? kept.record : b.block * (int64_t)sizeof(float);
+    const zfi_blocks b = zfi_blocks_of(l->attributes);
     const double beta = ZF_FLOAT(l, quantize_feedback, beta);
-    const float scale = l->arg_count > ZFI_FEEDBACK_SCALE
-                            ? (float)zfi_get(&l->args[ZFI_FEEDBACK_SCALE], 0)
-                            : 1;
-    zfi_feedback f = {.beta = (float)beta, .rest = (float)(1 - beta), .inverse = 1 / scale};
-    float h[ZFI_BLOCK_MOST], wide[ZFI_BLOCK_MOST];
-    for (int64_t k = first; k < last; k++) {
-        uint8_t *record = (uint8_t *)l->out.data + k * b.record,
-                *errors = (uint8_t *)l->args[1].data + k * each;
-        float *e = short_errors ? wide : (float *)(void *)errors;
-        const void *from = zfi_element(x->data, x->dtype, k * b.block);
-        int32_t largest;
-        if (begins) memset(errors, 0, (size_t)each);
-        if (short_errors) zfi_dequantize_block(isa, &kept, ZF_F32, e, errors, false);
-        if (x->dtype == ZF_F64)
-            for (int64_t i = 0; i < b.block; i++) h[i] = (float)zfi_get(x, k * b.block + i);
-        else if (x->dtype == ZF_F16) zfi_widen(isa, h, x->dtype, from, b.block);
-        largest = x->dtype == ZF_BF16 ? zfi_feedback_sum_bf16(isa, h, from, e, scale, b.block)
-                                      : zfi_feedback_sum_f32(isa, h, x->dtype == ZF_F32 ? from : h,
-                                                             e, scale, b.block);
-        zfi_feedback_block(l, &b, record, e, h, largest, &f);
-        if (short_errors && !isnan(f.scale)) zfi_quantize_block(isa, &kept, errors, ZF_F32, e);
+    const bool begins = zfi_begins_errors(l);
+    zfi_feedback_run r;
+    int64_t each;
+    r.launch = l, r.records = b, r.kept = zfi_blocks_by(8, b.block, ZF_F32);
+    r.short_errors = l->args[1].dtype == ZF_U8;
+    r.loss = l->arg_count > ZFI_FEEDBACK_SCALE ? (float)zfi_get(&l->args[ZFI_FEEDBACK_SCALE], 0) : 1;
+    each = r.short_errors ? r.kept.record : b.block * (int64_t)sizeof(float);
+    for (int64_t n = 0; n < zfi_run_of(&b, last - first); n++)
+        r.of[n] = (zfi_feedback){
+            .beta = (float)beta, .rest = (float)(1 - beta), .inverse = 1 / r.loss};
+    for (int64_t run; first < last; first += run) {
+        uint8_t *errors = (uint8_t *)l->args[1].data + first * each,
+                *records = (uint8_t *)l->out.data + first * b.record;
+        run = zfi_run_of(&b, last - first);
+        if (begins) memset(errors, 0, (size_t)(run * each));
+        for (int64_t n = 0; n < run; n++)
+            zfi_feedback_begin(&r, n, first + n, errors + n * each);
+        for (int64_t n = 0; n < run; n++)
+            zfi_feedback_end(&r, n, records + n * b.record, errors + n * each);
     }
 }
 
@@ -628,29 +331,39 @@ static void zfi_dequantize_element(const zf_launch *l, const zfi_blocks *b, int6
     zfi_set(&l->out, at, sum);
 }
 
+/* The result is larger than caches: what is written at its beginning is gone from them before its
+ * end is. */
+static bool zfi_streams(const zf_array *out)
+{
+    enum { LEAST = 16 << 20, LINE = 64 };
+    return zfi_array_bytes(out) >= LEAST && (uintptr_t)out->data % LINE == 0;
+}
+
 static void zfi_dequantize_records(const zf_launch *l, int64_t first, int64_t last)
 {
     const zfi_blocks b = zfi_blocks_of(l->attributes);
     const zfi_isa isa = zfi_cpu_of(l)->isa;
     const bool add = l->arg_count > 1 && l->run->micro > 0;
     const int64_t parts = zfi_parts_of(l), each = zfi_count(&l->out) / b.block;
-    /* Where the result is f32, or is written at once. */
-    const bool direct =
-        l->out.dtype == ZF_F32 || (l->out.dtype == ZF_BF16 && parts == 1 && !add);
+    const zfi_parts_way way = add                                               ? ZFI_PARTS_ADD
+                              : l->out.dtype == ZF_F32 && zfi_streams(&l->out) ? ZFI_PARTS_STREAM
+                                                                               : ZFI_PARTS_STORE;
     float wide[ZFI_BLOCK_MOST];
     for (int64_t k = first; k < last; k++) {
+        const uint8_t *from = (const uint8_t *)l->args[0].data + k * b.record;
         void *to = zfi_element_of(l->out.data, l->out.dtype, k * b.block);
+        float *sum = l->out.dtype == ZF_F32 ? to : wide;
         if (!zfi_fast_or_half(l)) {
             for (int64_t i = 0; i < b.block; i++) zfi_dequantize_element(l, &b, k, i, add);
-            continue;
+        } else if (l->out.dtype == ZF_BF16 && parts == 1 && !add) {
+            zfi_dequantize_block(isa, &b, ZF_BF16, to, from, false);
+        } else {
+            if (add && sum == wide) zfi_widen(isa, wide, l->out.dtype, to, b.block);
+            zfi_dequantize_parts(isa, &b, sum, from, each * b.record, parts, way);
+            if (sum == wide) zfi_narrow(isa, to, l->out.dtype, wide, b.block);
         }
-        if (add && !direct) zfi_widen(isa, wide, l->out.dtype, to, b.block);
-        for (int64_t p = 0; p < parts; p++)
-            zfi_dequantize_block(isa, &b, direct ? l->out.dtype : ZF_F32, direct ? to : wide,
-                                 (const uint8_t *)l->args[0].data + (p * each + k) * b.record,
-                                 add || p);
-        if (!direct) zfi_narrow(isa, to, l->out.dtype, wide, b.block);
     }
+    if (way == ZFI_PARTS_STREAM) zfi_end_stream();
 }
 
 static zf_status zfi_cpu_quantize(const zf_launch *l)
@@ -704,9 +417,7 @@ ZF_API zf_status zf_quantize_values(void *records, const float *values, size_t c
     zfi_blocks b;
     const int64_t n = zfi_records_of(desc, count, &b);
     if (n < 0) return ZF_ERR_ARGUMENT;
-    for (int64_t k = 0; k < n; k++)
-        zfi_quantize_block(zfi_isa_best(), &b, (uint8_t *)records + k * b.record, ZF_F32,
-                           values + k * b.block);
+    zfi_quantize_blocks(zfi_isa_best(), &b, records, ZF_F32, values, n);
     return ZF_OK;
 }
 

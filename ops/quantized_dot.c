@@ -35,7 +35,7 @@ ZFI_BODY void zfi_dot_integers_body(zfi_isa isa, int16_t *high, const float *x, 
 {
     (void)isa;
     ZFI_VECTOR
-    for (int64_t i = 0; i < n; i++) high[i] = (int16_t)zfi_nearest_bits(x[i], 1, by, INT16_MAX);
+    for (int64_t i = 0; i < n; i++) high[i] = (int16_t)zfi_nearest_bits(x[i], by, INT16_MAX);
 }
 ZFI_KERNEL(zfi_dot_integers, (int16_t *high, const float *x, float by, int64_t n), (high, x, by, n))
 
@@ -46,7 +46,7 @@ ZFI_BODY void zfi_dot_rest_body(zfi_isa isa, int16_t *low, const int16_t *high, 
     (void)isa;
     ZFI_VECTOR
     for (int64_t i = 0; i < n; i++)
-        low[i] = (int16_t)zfi_nearest_bits(x[i] * by - (float)high[i], 1, 0x1p15f, INT16_MAX);
+        low[i] = (int16_t)zfi_nearest_bits(x[i] * by - (float)high[i], 0x1p15f, INT16_MAX);
 }
 ZFI_KERNEL(zfi_dot_rest,
            (int16_t *low, const int16_t *high, const float *x, float by, int64_t n),

@@ -64,7 +64,7 @@ static void zfi_first_records(const zf_graph *g, const zfi_node *node, uint64_t 
         const int64_t from = at % b.record;
         count = zfi_min(b.record - from, first + n - at);
         zfi_first_numbers(g, &floats, seed, at / b.record * b.block, b.block, work, numbers);
-        zfi_quantize_block(zfi_isa_best(), &b, record, ZF_F32, numbers);
+        zfi_quantize_blocks(zfi_isa_best(), &b, record, ZF_F32, numbers, 1);
         memcpy(out + (at - first), record + from, (size_t)count);
     }
 }

@@ -16,27 +16,63 @@ static bool number_of(const char *variable, int64_t least, int64_t *number)
     return true;
 }
 
+/* Slurm's list of tasks by node, "2(x3)" or "4,2(x2),1": those of each node, if all have as many and
+ * they are `world` together; else 0. */
+static int64_t tasks_of(const char *text, int64_t world)
+{
+    int64_t each = 0, all = 0;
+    for (char *end;; text = end + 1) {
+        int64_t tasks = strtoll(text, &end, 10), nodes = 1;
+        if (end == text || tasks < 1 || tasks > world || (each && tasks != each)) return 0;
+        if (!strncmp(end, "(x", 2)) {
+            text = end + 2;
+            nodes = strtoll(text, &end, 10);
+            if (end == text || nodes < 1 || nodes > world || *end++ != ')') return 0;
+        }
+        each = tasks, all += tasks * nodes;
+        if (all > world || (*end && *end != ',')) return 0;
+        if (!*end) return all == world ? each : 0;
+    }
+}
+
+/* How many ranks are on each node, from the first of these variables that is there. */
+static void find_here(rank_launch *l, const char *here, bool slurm)
+{
+    static const char *const variables[] = {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE",
+                                            "SLURM_STEP_NUM_NODES", "SLURM_NNODES"};
+    int64_t nodes;
+    for (int i = 0; i < (slurm ? 4 : 1); i++) {
+        const char *variable = slurm ? variables[i] : here;
+        if (!getenv(variable)) continue;
+        if (!slurm && number_of(variable, 1, &l->here)) return;
+        if (slurm && i < 2 && (l->here = tasks_of(getenv(variable), l->world))) return;
+        if (slurm && i > 1 && number_of(variable, 1, &nodes) && l->world % nodes == 0) {
+            l->here = l->world / nodes;
+            return;
+        }
+        l->here = 0, l->unclear = variable;
+        return;
+    }
+}
+
 rank_launch rank_launch_of(void)
 {
     static const struct {
-        const char *name, *rank, *world, *local, *here, *nodes;
+        const char *name, *rank, *world, *local, *here;
     } launchers[] = {
         {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-         "OMPI_COMM_WORLD_LOCAL_SIZE", ""},
-        {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""},
-        {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ""},
-        {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_STEP_NUM_NODES"},
+         "OMPI_COMM_WORLD_LOCAL_SIZE"},
+        {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+        {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+        {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
     };
-    int64_t nodes;
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
         rank_launch l = {.launcher = launchers[i].name};
         if (!number_of(launchers[i].rank, 0, &l.rank) ||
             !number_of(launchers[i].world, 2, &l.world) || l.rank >= l.world)
             continue;
         if (!number_of(launchers[i].local, 0, &l.local)) l.local = -1;
-        if (!number_of(launchers[i].here, 1, &l.here)) l.here = 0;
-        if (number_of(launchers[i].nodes, 1, &nodes) && l.world % nodes == 0)
-            l.here = l.world / nodes;
+        find_here(&l, launchers[i].here, !launchers[i].here);
         return l;
     }
     return (rank_launch){.world = 1, .local = -1};
@@ -86,7 +122,13 @@ bool ranks_set_nodes(rank_group *r, int64_t nodes, int64_t each, zf_error *error
                     nodes ? "nodes" : "ranks-per-node", (long long)(nodes ? nodes : each),
                     (int)r->world);
     r->nodes = (int32_t)(nodes ? nodes : each ? r->world / each : 1);
-    if (nodes || each || !launch.here || launch.here == r->world) return true;
+    if (nodes || each) return true;
+    if (launch.unclear)
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "%s has set %s to '%s', from which no equal nodes of the %d ranks follow: --nodes "
+                    "or --ranks-per-node says them; --nodes 1 takes all ranks as one node",
+                    launch.launcher, launch.unclear, getenv(launch.unclear), (int)r->world);
+    if (!launch.here || launch.here == r->world) return true;
     if (r->world % launch.here || (launch.local >= 0 && launch.rank % launch.here != launch.local))
         return fail(error, ZF_ERR_ARGUMENT,
                     "%s has %lld of the %d ranks on this host, and rank %lld as number %lld of "

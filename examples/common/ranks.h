@@ -63,6 +63,7 @@ typedef struct rank_launch {
     int64_t rank, world;  /* then 0 and 1 */
     int64_t local;        /* its number among the processes on its host; -1: not told */
     int64_t here;         /* how many these are; 0: not told */
+    const char *unclear;  /* the variable that tells it in a way that is not understood, or NULL */
 } rank_launch;
 rank_launch rank_launch_of(void);
 

@@ -90,3 +90,34 @@ TEST(quantized_rows_have_the_bits_of_their_definition)
         }
     }
 }
+
+/* Sums of parts, by each way to write them, are those of one record after the other. */
+TEST(quantized_parts_add_in_their_order)
+{
+    enum { WIDTH_OF = 128, PARTS_OF = 11 };
+    static const zfi_parts_way ways[] = {ZFI_PARTS_STORE, ZFI_PARTS_STREAM, ZFI_PARTS_ADD};
+    _Alignas(64) float y[WIDTH_OF];
+    float want[WIDTH_OF];
+    uint8_t records[PARTS_OF * (4 + WIDTH_OF)];
+    for (int k = 0; k < 3 * PARTS_OF * 2; k++) {
+        const zfi_blocks b = zfi_blocks_by(k % 2 ? 8 : 4, WIDTH_OF, ZF_F32);
+        const int64_t parts = 1 + k / 2 % PARTS_OF;
+        const zfi_parts_way way = ways[k / 2 / PARTS_OF];
+        for (int64_t i = 0; i < PARTS_OF * b.record; i++) records[i] = (uint8_t)(i * 2654435761u >> 9);
+        for (int p = 0; p < PARTS_OF; p++)
+            zfi_put_scale(&b, records + p * b.record, (float)(1 << 3 * p % 20) / 3);
+        for (int isa = 0; isa <= (int)zfi_isa_best(); isa++) {
+            if (isa && isa < (int)zfi_isa_best() && zfi_isa_best() == ZFI_ISA_NEON) continue;
+            for (int i = 0; i < WIDTH_OF; i++) {
+                want[i] = y[i] = way == ZFI_PARTS_ADD ? 0.1f * (float)i : 1e9f;
+                for (int64_t p = 0; p < parts; p++) {
+                    const float one = (float)zfi_dequantize_plain(&b, records + p * b.record, i);
+                    want[i] = p || way == ZFI_PARTS_ADD ? want[i] + one : one;
+                }
+            }
+            zfi_dequantize_parts((zfi_isa)isa, &b, y, records, b.record, parts, way);
+            zfi_end_stream();
+            CHECK(t, !memcmp(y, want, sizeof y));
+        }
+    }
+}

@@ -55,26 +55,22 @@ static void zfi_time_wait(zfi_prefetch *p, int32_t id)
 static void zfi_put_wait(zfi_prefetch *p, int32_t id)
 {
     zf_graph *g = p->graph;
-    int32_t kept = 0;
+    int32_t at = 0;
     for (int32_t k = 0; k < g->nodes[id].arg_count; k++) { /* what it reads of its own queue */
         int32_t before = p->pending[g->nodes[id].args[k]];
         if (before && before != id && before == g->nodes[id].args[k]) zfi_put_wait(p, before);
     }
-    for (int32_t k = 0; k < zfi_len(p->waiting); k++) {
-        int32_t other = p->waiting[k];
-        if (other != id) {
-            p->waiting[kept++] = other;
-            continue;
-        }
-        zfi_append_nodes(g, wait, NULL, id);
-        zfi_time_wait(p, id);
-        if (g->nodes[id].op == ZF_OP_copy) p->readers[zfi_bytes_of(g, g->nodes[id].args[0])]--;
-        if (zfi_is_moving(p, id))
-            p->moving[g->nodes[id].queue] -=
-                (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
-        zfi_forget_pending(p, id);
-    }
-    if (p->waiting) stbds_header(p->waiting)->length = (size_t)kept; /* NULL: out of memory */
+    while (at < zfi_len(p->waiting) && p->waiting[at] != id) at++;
+    if (at == zfi_len(p->waiting)) return;
+    stbds_header(p->waiting)->length--;
+    memmove(p->waiting + at, p->waiting + at + 1,
+            (size_t)(zfi_len(p->waiting) - at) * sizeof *p->waiting);
+    zfi_append_nodes(g, wait, NULL, id);
+    zfi_time_wait(p, id);
+    if (g->nodes[id].op == ZF_OP_copy) p->readers[zfi_bytes_of(g, g->nodes[id].args[0])]--;
+    if (zfi_is_moving(p, id))
+        p->moving[g->nodes[id].queue] -= (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
+    zfi_forget_pending(p, id);
 }
 
 /* The maximum of bytes in flight on a queue. */

@@ -91,10 +91,20 @@ static void *member_main(void *object)
     return NULL;
 }
 
-/* All ranks measure. */
-static bool run(zf_local *group, member members[RANKS])
+static zf_status idle_launch(void *self, const zf_launch *l)
 {
+    (void)self, (void)l;
+    return ZF_OK;
+}
+
+/* All ranks measure; those without a backend get one that computes nothing. */
+static bool run(zf_local *group, member members[RANKS], const zf_backend *cpu)
+{
+    zf_backend idle = *cpu;
     int started = 0;
+    idle.launch = idle_launch;
+    for (int r = 0; r < RANKS; r++)
+        if (!members[r].backend) members[r].backend = &idle;
     for (; started < RANKS; started++) {
         members[started].comm = zf_local_comm(group, started);
         if (pthread_create(&members[started].thread, NULL, member_main, &members[started])) break;
@@ -108,11 +118,13 @@ TEST_ONCE(cost_of_ranks)
     const zf_cost plain = zf_cost_default();
     zf_error error = {ZF_OK, ""};
     member members[RANKS] = {{.comm = NULL}};
+    zf_backend *cpu = zf_cpu_backend(NULL, &error);
     zf_local *group = zf_local_new(&(zf_local_desc){.world = RANKS}, &error);
-    NEED(t, group, &error);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
     test_defer(t, (test_cleanup *)zf_local_free, group);
+    NEED(t, cpu && group, &error);
     for (int r = 0; r < RANKS; r++) members[r].nodes = 2;
-    CHECK(t, run(group, members));
+    CHECK(t, run(group, members, cpu));
     for (int r = 0; r < RANKS; r++) {
         const zf_cost *c = &members[r].cost;
         CHECK(t, !members[r].status && is_table(c));
@@ -121,7 +133,7 @@ TEST_ONCE(cost_of_ranks)
         CHECK(t, c->between_bytes_per_s != c->link_bytes_per_s);
     }
     for (int r = 0; r < RANKS; r++) members[r].nodes = 3;
-    CHECK(t, run(group, members));
+    CHECK(t, run(group, members, cpu));
     for (int r = 0; r < RANKS; r++) {
         CHECK(t, members[r].status == ZF_ERR_ARGUMENT);
         CHECK(t, strstr(members[r].error.text,
@@ -167,7 +179,7 @@ TEST_ONCE(cost_that_cannot_be_measured)
         for (int r = 0; r < RANKS; r++) members[r].cost = before;
         members[1].backend = k == 0 ? &lost : k == 1 ? &full : NULL;
         members[1].none = k == 2;
-        CHECK(t, run(group, members));
+        CHECK(t, run(group, members, cpu));
         for (int r = 0; r < RANKS; r++) {
             CHECK(t, members[r].status == statuses[k]);
             CHECK_TEXT(t, members[r].error.text, texts[k]);

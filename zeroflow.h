@@ -867,7 +867,8 @@ ZF_API zf_status zf_onebit_lamb(zf_graph *graph, zf_tensor lr, const zf_onebit_l
  *     sync      each rank adds lr m_r, m_r of its own gradient, to u_r; the u_r are averaged as signs
  *               (zf_onebit_adam) to u; m = u / (sum of these lr), within limit (sqrt(v) + eps);
  *               p -= (sum of these lr) m / (sqrt(v) + eps), m_r = m, u_r = 0
- *     local     each rank adds to u_r; nothing is sent but the losses
+ *     local     each rank adds to u_r, which stays within limit (sqrt(v) + eps) times the sum of the
+ *               interval's lr; nothing is sent but the losses
  *
  * The first step is a refresh; the distance to the next is 1, var_update_scaler times, then as often
  * 2, 4, ..., until var_freeze_step. Between these are syncs, and behind it every interval of

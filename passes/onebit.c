@@ -53,6 +53,11 @@ static zf_tensor zfi_within(zf_tensor x, zf_tensor least, zf_tensor most)
     return zf_minimum(most, zf_maximum(least, x));
 }
 
+static zf_tensor zfi_within_size(zf_tensor x, zf_tensor most)
+{
+    return zfi_within(x, zf_scale(most, -1), most);
+}
+
 /* The attribute of adam_apply. */
 static zf_attribute zfi_limit_attribute(double limit)
 {

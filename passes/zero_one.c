@@ -5,8 +5,9 @@
  *
  *     refresh   the gradient is averaged, and m and v are updated by it; p -= lr m / (sqrt(v) + eps);
  *               v is corrected for its first value, 0: v += (g^2 - v) (1 - beta2) / (1 - beta2^k)
- *     local     m_r = beta1 m_r + (1 - beta1) g_r, u_r += lr m_r (local_sum); nothing is exchanged
- *     sync      the same; then u, the average of all u_r by signs, m = u / (sum of lr), within
+ *     local     m_r = beta1 m_r + (1 - beta1) g_r, u_r += lr m_r (local_sum), within
+ *               limit (sum of lr) (sqrt(v) + eps); nothing is exchanged
+ *     sync      the same sums; then u, the average of all u_r by signs, m = u / (sum of lr), within
  *               limit (sqrt(v) + eps); p -= (sum of lr) m / (sqrt(v) + eps), m_r = m, u_r = 0
  *
  * p, m and v are the same on all ranks at all times. What a rank computes with, in steps local and
@@ -116,7 +117,7 @@ static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_ten
                               : zfi_moment_over(g, "zero_one_adam.m", p, ZFI_STATE_WHOLE),
                     own = zfi_moment_over(g, "zero_one_adam.own_m", p, ZFI_STATE_EACH),
                     v = zfi_state_over(g, "zero_one_adam.v", p, ZFI_STATE_STAGE);
-    zf_tensor u, w, mean, sum;
+    zf_tensor u, w, mean, sum, most = ZF_NONE;
     char name[400];
     snprintf(name, sizeof name, "zero_one_adam.master/%s", zf_tensor_name(p));
     w = zf_graph_find(g, name);
@@ -134,14 +135,16 @@ static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_ten
     }
     u = zfi_state_over(g, "zero_one_adam.u", p, ZFI_STATE_EACH);
     sum = zfi_op(local_sum, zfi_with({.f = d->beta1}), u, dp, own, o->lr);
-    if (local) return;
+    if (!isinf(d->limit)) most = zf_scale(zf_add(zf_sqrt(v), o->eps), d->limit);
+    if (local) {
+        if (zf_valid(most))
+            (void)zfi_op(assign, NULL, u, zfi_within_size(sum, zf_mul(most, o->total)));
+        return;
+    }
     sum = zfi_sign_mean(sum, zfi_moment_over(g, "zero_one_adam.worker", p, ZFI_STATE_EACH),
                         zfi_moment_over(g, "zero_one_adam.server", p, ZFI_STATE_CUT));
     mean = zf_where(o->moved, zf_div(sum, o->total), m);
-    if (!isinf(d->limit)) {
-        const zf_tensor most = zf_scale(zf_add(zf_sqrt(v), o->eps), d->limit);
-        mean = zfi_within(mean, zf_scale(most, -1), most);
-    }
+    if (zf_valid(most)) mean = zfi_within_size(mean, most);
     mean = zfi_op(assign, NULL, m, mean);
     (void)zfi_op(assign, NULL, own, mean);
     (void)zfi_op(assign, NULL, u, zf_scale(mean, 0));

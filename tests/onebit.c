@@ -679,6 +679,10 @@ static void reference_zero_one(const setup *s, int64_t step)
             ref.own[r][i] = beta1 * ref.own[r][i] + (1 - beta1) * ref.g[r][i];
             ref.u[r][i] += lr * ref.own[r][i];
             parts[r][i] = ref.u[r][i];
+            if (letter != 'l') continue;
+            most = limit_of(s) * ref.rate * (sqrt(ref.v[i]) + eps);
+            ref.limited += fabs(ref.u[r][i]) > most;
+            ref.u[r][i] = fmin(fmax(ref.u[r][i], -most), most);
         }
     if (letter == 'l') return;
     reference_mean(s->world, parts, mean);
@@ -732,18 +736,20 @@ TEST_ONCE(zero_one_adam_keeps_nan)
     CHECK(t, isnan(p[0]) && !isnan(p[WEIGHTS]));
 }
 
-/* Local steps send losses alone, and go over the states once: of an element they read a gradient, and
- * read and write m_r and u_r. A run goes on in the middle of an interval. */
+/* Local steps send losses alone, and without a limit they go over the states once: of an element they
+ * read a gradient, and read and write m_r and u_r. A run goes on in the middle of an interval. */
 TEST_ONCE(zero_one_adam_in_an_interval)
 {
     enum { ELEMENTS = 4 * BLOCK };
+    setup s = zero_one;
     const char *path = test_path("zero_one");
     zf_program_info info;
     zf_graph *g;
     zf_work work;
     test_defer(t, team_free, &teams[0]);
     test_defer(t, team_free, &teams[1]);
-    if (!team_new(t, &teams[0], &zero_one) || !run(t, &teams[0], 17) ||
+    s.limit = INFINITY;
+    if (!team_new(t, &teams[0], &s) || !run(t, &teams[0], 17) ||
         !save(t, &teams[0], path))
         return;
     info = zf_program_info_of(teams[0].members[0].programs[2]);
@@ -758,7 +764,7 @@ TEST_ONCE(zero_one_adam_in_an_interval)
     OK(t, zf_graph_work(g, ZF_OP_momentum, &work), zf_graph_error(g));
     CHECK(t, work.launches == 0);
     if (!run(t, &teams[0], 20)) return;
-    if (!team_new(t, &teams[1], &zero_one) || !load(t, &teams[1], path) ||
+    if (!team_new(t, &teams[1], &s) || !load(t, &teams[1], path) ||
         !run(t, &teams[1], 20))
         return;
     CHECK(t, same_params(&teams[0], &teams[1]));

@@ -131,6 +131,28 @@ TEST_ONCE(chat_templates_with_dates)
                "--date is for chats in the styles llama3.1 and llama3.2, not for qwen3");
 }
 
+TEST_ONCE(chat_answers_without_thinking)
+{
+    const chat_message m = {CHAT_USER, "a", 1};
+    zf_error error = {ZF_OK, ""};
+    chat_template style;
+    buffer out = {.at = NULL};
+    if (!chat_template_load(&style, GOLDEN "chatml", "qwen3", &error) ||
+        !chat_template_silent(&style, &error) ||
+        !chat_text(&style, &m, 1, true, &out, NULL, &error) ||
+        !chat_text(&style, &m, 1, false, &out, NULL, &error))
+        OK(t, error.status, error.text);
+    buffer_add(&out, "", 1);
+    CHECK_TEXT(t, out.at,
+               "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+               "<|im_start|>user\na<|im_end|>\n");
+    buffer_free(&out);
+    if (!chat_template_load(&style, GOLDEN "chatml", "qwen2.5", &error))
+        OK(t, error.status, error.text);
+    CHECK(t, !chat_template_silent(&style, &error));
+    CHECK_TEXT(t, error.text, "--no-thinking is for chats in the style qwen3, not for qwen2.5");
+}
+
 TEST_ONCE(chat_templates_that_are_not_known)
 {
     zf_error error = {ZF_OK, ""};

@@ -277,6 +277,10 @@ answers() {
         --tokens 9 "$@" && [ "$(cat "$work/out")" = "$text" ]
 }
 check 'answers' answers ' sings' --chat auto 'the bird'
+thinks_not() { # OPTIONS...: only chats of one style
+    ! answers x --no-thinking "$@" 'the bird' && grep -q "^gpt: --no-thinking is for chats" "$work/err"
+}
+check '--no-thinking of other styles' eval 'thinks_not --chat auto && thinks_not'
 check 'answers in a style by name' answers ' sings' --chat mistral-v3 --prompt 'the bird'
 check 'two prompts' fails 2 "gpt: generate: a prompt, --prompt and --prompts exclude one another; 'gpt \
 generate --help' lists the options" "$gpt" generate --load "$work/tuned" --prompt a b

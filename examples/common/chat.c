@@ -185,8 +185,12 @@ bool chat_text(const chat_template *t, const chat_message *messages, size_t coun
         }
         if (spans) spans[i] = span;
     }
-    if (answer) put(t, s->answer, out);
-    else if (s->close) put(t, s->close, out);
+    if (answer) {
+        put(t, s->answer, out);
+        if (t->silent) buffer_add_text(out, "<think>\n\n</think>\n\n");
+    } else if (s->close) {
+        put(t, s->close, out);
+    }
     return !out->failed || fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 

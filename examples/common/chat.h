@@ -31,6 +31,7 @@ typedef struct chat_template {
     const chat_style *style;
     char begin[CHAT_TOKEN], end[CHAT_TOKEN];
     char date[32];
+    bool silent; /* an answer begins behind empty thoughts */
 } chat_template;
 
 /* The names of all styles, in two lines of a help text. */
@@ -51,6 +52,10 @@ bool chat_template_load(chat_template *, const char *folder, const char *name, z
  * llama3.2 the day of the answer if one is to be written (`answers`), else CHAT_DATE, so that
  * examples are the same on every day. False with *error: `date` is too long, or of another style. */
 bool chat_template_date(chat_template *, const char *date, bool answers, zf_error *error);
+
+/* Lets answers begin behind empty thoughts, as templates do by enable_thinking=false. False with
+ * *error: the style has no thoughts. */
+bool chat_template_silent(chat_template *, zf_error *error);
 
 /* The digest of a template, without line feeds at its end; "\n" in its texts is a line feed. */
 uint64_t chat_digest(const char *jinja);

@@ -390,3 +390,11 @@ bool chat_template_date(chat_template *t, const char *date, bool answers, zf_err
         strftime(t->date, sizeof t->date, "%d %b %Y", &day);
     return true;
 }
+
+bool chat_template_silent(chat_template *t, zf_error *error)
+{
+    t->silent = t->style && t->style->thinks;
+    return t->silent || fail(error, ZF_ERR_ARGUMENT,
+                             "--no-thinking is for chats in the style qwen3, not for %s",
+                             t->style ? t->style->name : "texts without a style");
+}

@@ -263,11 +263,19 @@ static bool read_ends(writer *w, const config_facts *facts, const char *load, zf
     return folder_generation_ends(load, w->ends + CONFIG_ENDS, CONFIG_ENDS, error);
 }
 
+/* What generate and chat are asked for. */
+typedef struct request {
+    const char *load, *adapter, *tokenizer, *chat, *date;
+    option_texts stops;
+    int64_t most, seed, threads, dtype, weights;
+    sampling how;
+    bool silent;
+} request;
+
 /* The tokenizer of a folder, and the tokens by which it ends a text. */
-static bool open_tokenizer(writer *w, const char *folder, const char *style, const char *date,
-                           zf_error *error)
+static bool open_tokenizer(writer *w, const request *q, zf_error *error)
 {
-    if (!style) style = "none";
+    const char *folder = q->tokenizer ? q->tokenizer : q->load, *style = q->chat ? q->chat : "none";
     w->framed = strcmp(style, "none");
     if (!folder_has_bpe(folder)) {
         if (w->framed)
@@ -280,11 +288,14 @@ static bool open_tokenizer(writer *w, const char *folder, const char *style, con
     }
     if (!(w->tokens = tokens_load(folder, error))) return false;
     if (!chat_template_load(&w->chat, folder, strcmp(style, "auto") ? style : NULL, error) ||
-        !chat_template_date(&w->chat, date, true, error))
+        !chat_template_date(&w->chat, q->date, true, error))
         return false;
     if (w->framed && !w->chat.style)
         return fail(error, ZF_ERR_ARGUMENT, "%s has no chat_template: name a style, --chat %s",
                     folder, CHAT_STYLES);
+    if (q->silent && !w->framed)
+        return fail(error, ZF_ERR_ARGUMENT, "--no-thinking is for chats: --chat auto, or qwen3");
+    if (q->silent && !chat_template_silent(&w->chat, error)) return false;
     if (*w->chat.end) w->ends[ENDS - 1] = tokens_id(w->tokens, w->chat.end);
     if (w->framed) w->ends[ENDS - 2] = tokens_id(w->tokens, chat_end(&w->chat));
     return true;
@@ -326,14 +337,6 @@ static void close_writer(writer *w)
 
 /* ------------------------------------------------------------------------------ commands */
 
-/* What both commands are asked for. */
-typedef struct request {
-    const char *load, *adapter, *tokenizer, *chat, *date;
-    option_texts stops;
-    int64_t most, seed, threads, dtype, weights;
-    sampling how;
-} request;
-
 #define REQUEST                                                                                    \
     {                                                                                              \
         .most = 64, .seed = 1, .threads = 1,                                                       \
@@ -350,6 +353,8 @@ typedef struct request {
         {"tokens", OPTION_COUNT, "N", &(q).most, 1, 1e6, "maximum number of tokens to write"},     \
         {"date", OPTION_TEXT, "TEXT", &(q).date, 0, 0,                                             \
          "today, in styles of --chat that show it; else \"" CHAT_DATE "\", in llama3.2 today"},    \
+        {"no-thinking", OPTION_FLAG, NULL, &(q).silent, 0, 0,                                      \
+         "answers of the style qwen3 begin behind empty thoughts"},                                \
         {"stop", OPTION_TEXTS, "TEXT", &(q).stops, 0, 0,                                           \
          "ends before this text, or the first of several: --stop A --stop B"},                     \
         {"temperature", OPTION_NUMBER, "X", &(q).how.temperature, 0, 100,                          \
@@ -408,7 +413,7 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     good = session_config(sample, q.load, &config, &error) &&
            config_set_weights(sample->config, &config, q.weights, &error) &&
            read_ends(w, &facts, q.load, &error) &&
-           open_tokenizer(w, q.tokenizer ? q.tokenizer : q.load, q.chat, q.date, &error) &&
+           open_tokenizer(w, &q, &error) &&
            begin_rows(w, prompt, path, &error) &&
            context_of(q.load, *facts.positions, q.most, w, &error);
     if (good) {
@@ -558,7 +563,7 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
     good = session_config(sample, c.q.load, &config, &error) &&
            config_set_weights(sample->config, &config, c.q.weights, &error) &&
            read_ends(w, &facts, c.q.load, &error) &&
-           open_tokenizer(w, c.q.tokenizer ? c.q.tokenizer : c.q.load, c.q.chat, c.q.date, &error);
+           open_tokenizer(w, &c.q, &error);
     w->context = context < *facts.positions ? context : *facts.positions;
     if (good) {
         good = open_decoder(w, &c.q, sample, &config, CHAT_CHUNK, &error) &&

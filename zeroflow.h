@@ -1088,7 +1088,10 @@ typedef struct zf_offload_desc {
     zf_space parameters;
     /* ZF_HOST: gradients go to host memory when they are summed. With several micro-batches their
      * sums lie there: of each bucket what the stage leaves to this rank, its shard or the whole. On
-     * one rank they are added there; on several a sum is on the device while the ranks add to it */
+     * one rank they are added there; on several a sum is on the device while the ranks add to it.
+     * ZF_DISK is an error: sums change with each micro-batch, and where updates run during the
+     * backward pass a gradient lies in host memory only until the next ones are complete, so that
+     * there is little for a disk to hold */
     zf_space gradients;
     /* What the backward pass reads of the forward pass: it goes to host memory, and from there to the
      * disk, after its last use in the forward pass, and comes back before its first use in the

@@ -4,7 +4,9 @@
 #
 #     make build/bert && sh bench/onebit.sh [STEPS [MODEL [METHOD...]]]          2000 mini, all methods
 #
-#     adamw            onebit_adam zero_one_adam zero++     two nodes of two ranks: stage 3, hpZ, qwZ, qgZ
+#     adamw            onebit_adam zero_one_adam
+#                      zero++     two nodes of two ranks: stage 3, hpZ, qwZ, qgZ
+#                      loco       the same with errors of gradients kept
 #     lamb             onebit_lamb
 #
 # It writes build/onebit/: a log and a report of each run, and table.txt, the held-out losses of all
@@ -28,7 +30,7 @@ corpus=${CORPUS:-build/pretrain/corpus.txt}
 seed=${SEED:-1}
 ranks=${RANKS:-4}
 freeze=${FREEZE:-$(((steps + 4) / 5))}
-all='adamw onebit_adam zero_one_adam zero++ lamb onebit_lamb'
+all='adamw onebit_adam zero_one_adam zero++ loco lamb onebit_lamb'
 [ $# -gt 0 ] || eval "set -- $all"
 
 stop() {
@@ -82,6 +84,10 @@ run() {
         zero++)
             learn zero++ --optimizer adamw --zero 3 --nodes 2 --zero-hpz --zero-quantized-weights \
                 --zero-quantized-gradients
+            ;;
+        loco)
+            learn loco --optimizer adamw --zero 3 --nodes 2 --zero-hpz --zero-quantized-weights \
+                --zero-quantized-gradients --zero-loco
             ;;
         lamb) learn lamb --optimizer lamb --lr "$lamb_rate" ;;
         onebit_lamb)

@@ -203,11 +203,11 @@ static bool run(const test_case *c, long refuse_at, test *t)
 }
 
 #ifndef OOM_REFUSALS
-#define OOM_REFUSALS 60
+#define OOM_REFUSALS 30
 #endif
 /* Of TEST_ONCE; 0: they are left out. */
 #ifndef OOM_SPARSE
-#define OOM_SPARSE 6
+#define OOM_SPARSE 3
 #endif
 
 /* The tests that were run with allocations refused. */

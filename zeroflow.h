@@ -878,8 +878,8 @@ ZF_API zf_status zf_onebit_lamb(zf_graph *graph, zf_tensor lr, const zf_onebit_l
  * Weight decay is that of p, with the sum of the interval's rates, at its end. v is corrected for the
  * 0 from which it begins, as AdamW's is: v += (g^2 - v) (1 - beta2) / (1 - beta2^k) in refresh k. The
  * paper's is not, so that steps are 1 / sqrt(1 - beta2^k) times as large, 3.6 after 80 refreshes. m
- * is not corrected, and the paper's eps is inside the root. What zf_onebit_adam says of scales, errors, clip,
- * other worlds, elements without variance and what is refused is true here.
+ * is not corrected, and the paper's eps is inside the root. What zf_onebit_adam says of scales,
+ * errors, clip, other worlds, elements without variance and what is refused is true here.
  *
  * ZeRO stages 1 and 2 are an error. They shard what is equal on all ranks and read by the update
  * alone. Here each rank computes with p - u_r / (sqrt(v) + eps), and so reads all of p (or of its

@@ -217,21 +217,36 @@ ZFI_BODY float zfi_fold_sixteen(const float lane[16])
 #endif
 }
 
-/* Folds lanes in a fixed tree: lane l takes lane l + 32, then + 16, + 8, + 4, + 2, + 1. */
-ZFI_BODY float zfi_fold_sum(const float lane[ZFI_LANES])
+/* The same of twice as many: lane l takes lane l + 16 first. */
+ZFI_BODY float zfi_fold_half_sum(const float lane[ZFI_LANES / 2])
 {
     float sum[16];
 #if defined(__GNUC__)
     typedef float quarter __attribute__((vector_size(4 * ZFI_LANES / 4)));
-    quarter a[4];
+    quarter a[2];
     memcpy(a, lane, sizeof a);
-    a[0] = (a[0] + a[2]) + (a[1] + a[3]);
+    a[0] += a[1];
     memcpy(sum, a, sizeof sum);
 #else
-    for (int l = 0; l < 16; l++)
-        sum[l] = (lane[l] + lane[l + 32]) + (lane[l + 16] + lane[l + 48]);
+    for (int l = 0; l < 16; l++) sum[l] = lane[l] + lane[l + 16];
 #endif
     return zfi_fold_sixteen(sum);
+}
+
+/* The same of all lanes: lane l takes lane l + 32 first. */
+ZFI_BODY float zfi_fold_sum(const float lane[ZFI_LANES])
+{
+    float sum[ZFI_LANES / 2];
+#if defined(__GNUC__)
+    typedef float half __attribute__((vector_size(4 * ZFI_LANES / 2)));
+    half a[2];
+    memcpy(a, lane, sizeof a);
+    a[0] += a[1];
+    memcpy(sum, a, sizeof sum);
+#else
+    for (int l = 0; l < ZFI_LANES / 2; l++) sum[l] = lane[l] + lane[l + ZFI_LANES / 2];
+#endif
+    return zfi_fold_half_sum(sum);
 }
 
 /* The greater of two; NaN when one is NaN. */

@@ -468,21 +468,6 @@ ZFI_BODY float zfi_fold_scores_max(zfi_isa isa, float lane[ZFI_SCORE_LANES])
     return zfi_pick(isa, lane[0] < lane[1], lane[1], lane[0]);
 }
 
-ZFI_BODY float zfi_fold_scores_sum(const float lane[ZFI_SCORE_LANES])
-{
-    float sum[16];
-#if defined(__GNUC__)
-    typedef float half __attribute__((vector_size(4 * ZFI_SCORE_LANES / 2)));
-    half a[2];
-    memcpy(a, lane, sizeof a);
-    a[0] += a[1];
-    memcpy(sum, a, sizeof sum);
-#else
-    for (int l = 0; l < 16; l++) sum[l] = lane[l] + lane[l + 16];
-#endif
-    return zfi_fold_sixteen(sum);
-}
-
 /* At most ZFI_SCORE_ROWS rows of a block of scores, and their values of the softmax. */
 typedef struct zfi_score_rows {
     float *s, *ds; /* n columns of each row; rows begin `line` elements apart */
@@ -528,7 +513,7 @@ ZFI_BODY float zfi_exp_row_body(zfi_isa isa, float *restrict s, int64_t n, float
             lane[l] += p;
             s[i + l] = zfi_pick(isa, draw[i + l] < threshold, p, 0.0f);
         }
-    return zfi_fold_scores_sum(lane);
+    return zfi_fold_half_sum(lane);
 }
 
 ZFI_KERNEL_OF(float, zfi_exp_row,

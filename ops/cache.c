@@ -202,8 +202,7 @@ static void zfi_cached_store(const zf_launch *l, const zfi_attention *a)
 /* Element i of x, f32 or bf16. */
 ZFI_BODY float zfi_cached_get(const void *x, bool half, int64_t i)
 {
-    return half ? zfi_float_of((int32_t)((uint32_t)((const uint16_t *)x)[i] << 16))
-                : ((const float *)x)[i];
+    return half ? zfi_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
 }
 
 /* s[r,n] = scale q[r,:] k[n,:] of `keys` keys. Rows of s, q and k begin ZFI_LANES, width and k_row
@@ -222,7 +221,7 @@ ZFI_BODY void zfi_cached_scores_of(zfi_isa isa, float *s, const float *q, int64_
                     lane[l] = zfi_fma(isa, q[i + l], zfi_cached_get(k, half, at + i + l), lane[l]);
             for (int l = 0; d % ZFI_SCORE_LANES && i + l < d; l++)
                 lane[l] = zfi_fma(isa, q[i + l], zfi_cached_get(k, half, at + i + l), lane[l]);
-            s[n] = scale * zfi_fold_scores_sum(lane);
+            s[n] = scale * zfi_fold_half_sum(lane);
         }
 }
 

@@ -1338,8 +1338,9 @@ typedef struct zf_cpu_desc {
     int32_t threads; /* workers, the calling thread among them; 0: 1 */
     /* Run the reference kernels (slow, in double precision) instead of the fast ones */
     bool reference;
-    /* The instruction set: "portable", "avx2", "avx512", "neon", or a lesser one where the machine
-     * lacks it; NULL: the best that the machine has */
+    /* The instruction set: "portable", "avx2", "avx512", "amx" (avx512, and products of bf16 on the
+     * tiles of Intel's AMX) or "neon"; ZF_ERR_BACKEND if the machine lacks it; NULL: the best that
+     * the machine has. Each has bits of its own: ranks on machines of several kinds name one. */
     const char *isa;
     zf_allocator allocator;
 } zf_cpu_desc;
@@ -2984,6 +2985,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "cpu/convert.c"
 #include "cpu/tile.c"
 #include "cpu/tile16.c"
+#include "cpu/tile_amx.c"
 #include "cpu/matmul.c"
 #include "io/crc32c.c"
 #include "io/files.c"

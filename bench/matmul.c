@@ -6,7 +6,7 @@
  * bert: Y = X W^T, dX = dY W and dW = dY^T X for every M of 512, 1024, 4096 and every (N, K) of
  * BERT. attention: batches of Q K^T, P V and their gradients. vectors: few rows or columns. A round
  * measures the peak (independent fused multiply-adds in registers, on the same threads; of bf16,
- * where the processor has them, its dot products), the library, the peak, OpenBLAS (f32), and the
+ * where the processor has them, its dot products or tiles), the library, the peak, OpenBLAS (f32), and the
  * peak again; figures are medians over rounds, and ratios are
  * taken within a round, so that a machine that changes its pace (a neighbour, another clock,
  * siblings of one core) changes both sides. --blas is a shared library with cblas_sgemm;
@@ -66,12 +66,13 @@ typedef struct turns {
 
 static double peak(turns *bench)
 {
-    peak_kind kind = bench->isa == ZFI_ISA_AVX512 ? PEAK_AVX512
-                     : bench->isa == ZFI_ISA_AVX2 ? PEAK_AVX2
-                     : bench->isa == ZFI_ISA_NEON ? PEAK_NEON
-                                                  : PEAK_PORTABLE;
-    return peak_rate(zfi_tile_for(bench->isa, dtype)->per_word == 2 ? PEAK_BF16 : kind,
-                     bench->threads);
+    peak_kind kind = bench->isa == ZFI_ISA_AVX512 || bench->isa == ZFI_ISA_AMX ? PEAK_AVX512
+                     : bench->isa == ZFI_ISA_AVX2                              ? PEAK_AVX2
+                     : bench->isa == ZFI_ISA_NEON                              ? PEAK_NEON
+                                                                               : PEAK_PORTABLE;
+    if (zfi_tile_of_product(bench->isa, dtype)->per_word == 2)
+        kind = bench->isa == ZFI_ISA_AMX ? PEAK_AMX : PEAK_BF16;
+    return peak_rate(kind, bench->threads);
 }
 
 static double peak_of(turns *bench, zf_dtype of)
@@ -254,7 +255,8 @@ int main(int argc, char **argv)
             int isa = 0;
             while (isa <= (int)zfi_isa_best() && strcmp(value, zfi_isa_name((zfi_isa)isa))) isa++;
             if (isa > (int)zfi_isa_best())
-                return bad("--isa", "portable, avx2, avx512 or neon, as far as this machine goes");
+                return bad("--isa",
+                           "portable, avx2, avx512, amx or neon, as far as this machine goes");
             bench.isa = (zfi_isa)isa;
         } else
             return bad(option, "no such option; the head of bench/matmul.c tells which there are");
@@ -282,7 +284,7 @@ int main(int argc, char **argv)
     bench.scratch = numbers(bench.scratch_size);
     printf("%s of %s, %d threads, GFLOP/s; peak in registers f32 %.0f", zf_dtype_name(dtype),
            zfi_isa_name(bench.isa), bench.threads, peak_of(&bench, ZF_F32) * 1e-9);
-    if (zfi_tile_for(bench.isa, ZF_BF16)->per_word == 2)
+    if (zfi_tile_of_product(bench.isa, ZF_BF16)->per_word == 2)
         printf(", bf16 %.0f", peak_of(&bench, ZF_BF16) * 1e-9);
     puts("");
     if (!strcmp(shapes, "attention")) {

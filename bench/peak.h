@@ -1,5 +1,5 @@
 /* What this machine can multiply and add at most, at this moment: independent multiply-adds of
- * vectors that stay in registers, on so many threads at once. */
+ * vectors, or of AMX's tiles, that stay in registers, on so many threads at once. */
 #ifndef PEAK_H
 #define PEAK_H
 
@@ -11,13 +11,21 @@
 #include <stdbool.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 
-/* PEAK_BF16: dot products of pairs, summed in f32. */
-typedef enum peak_kind { PEAK_PORTABLE, PEAK_AVX2, PEAK_AVX512, PEAK_BF16, PEAK_NEON } peak_kind;
+/* PEAK_BF16: dot products of pairs, summed in f32; PEAK_AMX: tiles of bf16, likewise. */
+typedef enum peak_kind {
+    PEAK_PORTABLE,
+    PEAK_AVX2,
+    PEAK_AVX512,
+    PEAK_BF16,
+    PEAK_AMX,
+    PEAK_NEON
+} peak_kind;
 
 enum { PEAK_STEPS = 50000, PEAK_SUMS = 12, PEAK_TURNS = 4, PEAK_TRIES = 9, PEAK_THREADS = 256 };
 
@@ -51,6 +59,48 @@ PEAK(peak_avx2, __attribute__((target("avx2,fma"))), __m256, _mm256_set1_ps, _mm
 PEAK(peak_avx512, __attribute__((target("avx512f"))), __m512, _mm512_set1_ps, _mm512_fmadd_ps, "v")
 PEAK(peak_bf16, __attribute__((target("avx512f,avx512bf16"))), __m512, _mm512_set1_ps, PEAK_DOT,
      "v")
+
+/* PEAK_STEPS * PEAK_SUMS multiply-adds of 16 lanes of pairs each, 16 to an instruction. */
+__attribute__((target("amx-tile,amx-bf16"))) static inline void peak_amx(void)
+{
+    struct {
+        unsigned char palette, start, reserved[14];
+        unsigned short row_bytes[16];
+        unsigned char rows[16];
+    } config = {.palette = 1};
+    for (int i = 0; i < 8; i++) config.row_bytes[i] = 64, config.rows[i] = 16;
+    __asm__ volatile("" : : "m"(config)); /* gcc's intrinsic reads 8 bytes of it, as gcc sees it */
+    _tile_loadconfig(&config);
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+    for (int i = 0; i < PEAK_STEPS * PEAK_SUMS / 64; i++) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_release();
+}
+
+/* Whether the processor has tiles of bf16 and the kernel gives them (arch_prctl, 158:
+ * ARCH_REQ_XCOMP_PERM, 0x1023, of the tiles' data, 18). */
+static inline bool peak_has_amx(void)
+{
+#if defined(__linux__)
+    unsigned a, b, c, d;
+    long result;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & 1 << 22) || !(d & 1 << 24)) return false;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "0"(158L), "D"(0x1023L), "S"(18L)
+                     : "rcx", "r11", "memory");
+    return result == 0;
+#else
+    return false;
+#endif
+}
 #elif defined(__aarch64__)
 #define PEAK_NEON_FMA(a, b, c) vfmaq_f32((c), (a), (b))
 PEAK(peak_portable, , peak_f4, PEAK_SET1, PEAK_FMA, "w")
@@ -63,6 +113,7 @@ PEAK(peak_portable, , peak_f4, PEAK_SET1, PEAK_FMA, "m")
 static inline peak_kind peak_best(bool bf16)
 {
 #if defined(__x86_64__)
+    if (bf16 && peak_has_amx()) return PEAK_AMX;
     if (bf16 && __builtin_cpu_supports("avx512bf16")) return PEAK_BF16;
     if (__builtin_cpu_supports("avx512f")) return PEAK_AVX512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return PEAK_AVX2;
@@ -77,7 +128,11 @@ static inline peak_kind peak_best(bool bf16)
 /* Multiply-adds of one of its instructions. */
 static inline double peak_width(peak_kind kind)
 {
-    return kind == PEAK_BF16 ? 32 : kind == PEAK_AVX512 ? 16 : kind == PEAK_AVX2 ? 8 : 4;
+    return kind == PEAK_AMX      ? 512 /* an instruction has 16 times as many */
+           : kind == PEAK_BF16   ? 32
+           : kind == PEAK_AVX512 ? 16
+           : kind == PEAK_AVX2   ? 8
+                                 : 4;
 }
 
 static inline void peak_run(peak_kind kind)
@@ -87,6 +142,7 @@ static inline void peak_run(peak_kind kind)
     case PEAK_AVX2: peak_avx2(); break;
     case PEAK_AVX512: peak_avx512(); break;
     case PEAK_BF16: peak_bf16(); break;
+    case PEAK_AMX: peak_amx(); break;
 #elif defined(__aarch64__)
     case PEAK_NEON: peak_neon(); break;
 #endif

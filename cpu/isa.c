@@ -26,7 +26,13 @@
  * - Nothing is reassociated: a sum is vectorised only when it is written as ZFI_LANES running sums
  * that are folded at the end (zfi_fold_sum), whose order depends on the length alone.
  */
-typedef enum zfi_isa { ZFI_ISA_PORTABLE, ZFI_ISA_AVX2, ZFI_ISA_AVX512, ZFI_ISA_NEON } zfi_isa;
+typedef enum zfi_isa {
+    ZFI_ISA_PORTABLE,
+    ZFI_ISA_AVX2,
+    ZFI_ISA_AVX512,
+    ZFI_ISA_AMX, /* AVX-512, and products of bf16 by tiles (tile_amx.c) */
+    ZFI_ISA_NEON
+} zfi_isa;
 
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(ZFI_PORTABLE)
 #define ZFI_X86 1
@@ -44,7 +50,7 @@ typedef enum zfi_isa { ZFI_ISA_PORTABLE, ZFI_ISA_AVX2, ZFI_ISA_AVX512, ZFI_ISA_N
 #define ZFI_BODY ZFI_INLINE
 
 #if defined(__clang__)
-#pragma clang diagnostic push /* up to the library's end */
+#pragma clang diagnostic push                    /* up to the library's end */
 #pragma clang diagnostic ignored "-Wpass-failed" /* a loop that stays scalar is no defect */
 #pragma STDC FP_CONTRACT OFF /* only zfi_fma fuses, so that bits do not depend on how loops go */
 #define ZFI_VECTOR _Pragma("clang loop vectorize(assume_safety) interleave(assume_safety)")
@@ -60,7 +66,7 @@ typedef enum zfi_isa { ZFI_ISA_PORTABLE, ZFI_ISA_AVX2, ZFI_ISA_AVX512, ZFI_ISA_N
 #define ZFI_OPTIMIZE_AT(level)                                                                     \
     __attribute__((optimize(level, "no-math-errno", "no-trapping-math", "no-thread-jumps",         \
                             "fp-contract=off")))
-#define ZFI_OPTIMIZE ZFI_OPTIMIZE_AT(ZFI_LEVEL)
+#define ZFI_OPTIMIZE      ZFI_OPTIMIZE_AT(ZFI_LEVEL)
 #define ZFI_OPTIMIZE_LESS ZFI_OPTIMIZE_AT("O2") /* does not unroll, leaves more loops scalar */
 #else
 #define ZFI_VECTOR
@@ -80,6 +86,42 @@ typedef enum zfi_isa { ZFI_ISA_PORTABLE, ZFI_ISA_AVX2, ZFI_ISA_AVX512, ZFI_ISA_N
 #endif
 #endif
 
+#if ZFI_X86 && defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define ZFI_AMX 1
+#include <cpuid.h>
+
+/* Asks the processor and the kernel for AMX. The kernel gives tiles to a process that requests them:
+ * call 158, arch_prctl; 0x1023, ARCH_REQ_XCOMP_PERM; 18, the tiles' data. */
+static bool zfi_request_amx(void)
+{
+    enum { BF16 = 1 << 22, TILE = 1 << 24 };
+    unsigned a, b, c, d;
+    long result;
+    if (!__builtin_cpu_supports("avx512bf16") || !__get_cpuid_count(7, 0, &a, &b, &c, &d) ||
+        !(d & BF16) || !(d & TILE))
+        return false;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "0"(158L), "D"(0x1023L), "S"(18L)
+                     : "rcx", "r11", "memory");
+    return result == 0;
+}
+
+static bool zfi_has_amx(void)
+{
+    static atomic_int known; /* 1: no, 2: yes */
+    int has = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!has) {
+        has = zfi_request_amx() ? 2 : 1;
+        atomic_store_explicit(&known, has, memory_order_relaxed);
+    }
+    return has == 2;
+}
+#else
+#define ZFI_AMX 0
+ZFI_UNUSED static bool zfi_has_amx(void) { return false; }
+#endif
+
 /* The best instruction set of this machine; those below it run too. */
 ZFI_UNUSED static zfi_isa zfi_isa_best(void)
 {
@@ -88,7 +130,7 @@ ZFI_UNUSED static zfi_isa zfi_isa_best(void)
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return ZFI_ISA_PORTABLE;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-        return ZFI_ISA_AVX512;
+        return zfi_has_amx() ? ZFI_ISA_AMX : ZFI_ISA_AVX512;
     return ZFI_ISA_AVX2;
 #elif ZFI_NEON
     return ZFI_ISA_NEON;
@@ -99,17 +141,14 @@ ZFI_UNUSED static zfi_isa zfi_isa_best(void)
 
 ZFI_UNUSED static const char *zfi_isa_name(zfi_isa isa)
 {
-    static const char *const names[] = {"portable", "avx2", "avx512", "neon"};
+    static const char *const names[] = {"portable", "avx2", "avx512", "amx", "neon"};
     return names[isa];
 }
 
 #define ZFI_STRIP(...) __VA_ARGS__
 
 #define ZFI_INSTANCE(attributes, isa, suffix, type, give, name, params, args)                      \
-    attributes ZFI_UNUSED static type name##suffix params                                          \
-    {                                                                                              \
-        give name##_body(isa, ZFI_STRIP args);                                                     \
-    }
+    attributes ZFI_UNUSED static type name##suffix params { give name##_body(isa, ZFI_STRIP args); }
 #if ZFI_X86
 #define ZFI_INSTANCES(type, give, name, params, args)                                              \
     ZFI_INSTANCE(ZFI_OPTIMIZE_LESS, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)   \
@@ -118,7 +157,7 @@ ZFI_UNUSED static const char *zfi_isa_name(zfi_isa isa)
     ZFI_INSTANCE(ZFI_OPTIMIZE ZFI_TARGET_AVX512, ZFI_ISA_AVX512, _avx512, type, give, name,        \
                  params, args)
 #define ZFI_DISPATCH(give, name, args)                                                             \
-    if (isa == ZFI_ISA_AVX512) give name##_avx512 args;                                            \
+    if (isa >= ZFI_ISA_AVX512) give name##_avx512 args;                                            \
     else if (isa == ZFI_ISA_AVX2) give name##_avx2 args;                                           \
     else give name##_portable args;
 #elif ZFI_NEON

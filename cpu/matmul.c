@@ -81,10 +81,8 @@ static int64_t zfi_matmul_count(const zfi_matmul_desc *d)
 /* -------------------------------------------------------------------------------------- blocks */
 
 enum {
-    ZFI_K_BLOCK = 512,      /* words of k of a block at most */
     ZFI_IN_PLACE = 1 << 17, /* elements of B, 512 KiB, that all tasks read before the next */
     ZFI_SPAN = 256,         /* columns of a finished block */
-    ZFI_GROUP = 84,         /* rows that go over a panel of B before the next panel */
     ZFI_ROWS_TO_PACK = 192, /* rows that are worth to pack B for once more */
     ZFI_ROWS_ASIDE = 1008   /* rows of a task that are summed aside: 1 MiB */
 };
@@ -123,7 +121,8 @@ static void zfi_matmul_read(zfi_matmul_plan *plan, const zfi_matmul_desc *d)
     /* many rows along k at a distance of 4 KiB share one set of the cache, which is too small */
     bool apart = d->a_row / per % 1024 || plan->rows <= 6;
     if (plan->converts) return;
-    plan->direct_a = d->a_col == 1 && apart && d->a_row % per == 0 && d->k % per == 0;
+    plan->direct_a = d->a_col == 1 && (apart || plan->tile->column) && d->a_row % per == 0 &&
+                     d->k % (per * plan->tile->k_unit) == 0;
     if (per != 1) return;
     plan->direct_a |= d->a_row == 1 && zfi_short_rows(d->a_col, tiles);
     plan->direct_b = d->b_col == 1 && d->n % plan->tile->lanes == 0 &&
@@ -132,7 +131,7 @@ static void zfi_matmul_read(zfi_matmul_plan *plan, const zfi_matmul_desc *d)
 
 static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_matmul_desc *d)
 {
-    zfi_matmul_plan plan = {.tile = zfi_tile_for(isa, d->dtype), .isa = isa};
+    zfi_matmul_plan plan = {.tile = zfi_tile_of_product(isa, d->dtype), .isa = isa};
     int64_t columns = 2 * plan.tile->lanes, n = zfi_round_up(d->n, columns), spans, groups;
     int64_t wanted = zfi_div_up(8 * (int64_t)threads, zfi_matmul_count(d)); /* tasks of a matrix */
     int64_t per = plan.tile->per_word, words = zfi_div_up(d->k, per), block;
@@ -141,9 +140,10 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
     plan.columns = columns;
     plan.rows = zfi_div_up(d->m, zfi_div_up(d->m, plan.tile->rows));
     plan.panels = zfi_div_up(d->m, plan.rows);
-    block = zfi_div_up(words, zfi_div_up(words, ZFI_K_BLOCK));
+    block =
+        zfi_round_up(zfi_div_up(words, zfi_div_up(words, plan.tile->k_block)), plan.tile->k_unit);
     plan.k_block = per * block;
-    plan.group = zfi_min(ZFI_GROUP / plan.tile->rows, plan.panels);
+    plan.group = zfi_min(plan.tile->group / plan.tile->rows, plan.panels);
     zfi_matmul_read(&plan, d);
     plan.chunk = zfi_round_up(d->k, plan.k_block);
     if (plan.panels <= plan.group) {
@@ -183,34 +183,42 @@ typedef struct zfi_matmul_run {
     int64_t chunk; /* of k: where it begins */
 } zfi_matmul_run;
 
-/* c[0..rows,0..columns) (+)= one block of k words; a partial tile is computed as a whole one in a
- * buffer of its own. */
-static void zfi_matmul_tile(const zfi_matmul_plan *plan, int64_t rows, int64_t columns, int64_t k,
-                            const void *a, int64_t a_row, int64_t a_col, const float *b,
-                            int64_t b_row, float *c, int64_t c_row, bool add)
+/* c[0..rows,0..columns) (+)= one block of k words, a column of tiles; rows of a begin a_step words
+ * apart in a packed panel's place. Partial vectors are computed as whole ones in a buffer. */
+static void zfi_matmul_column(const zfi_matmul_plan *plan, int64_t rows, int64_t columns, int64_t k,
+                              const float *a, int64_t a_step, int64_t a_row, int64_t a_col,
+                              const float *b, int64_t b_row, float *c, int64_t c_row, bool add)
 {
-    int vectors = columns > plan->tile->lanes ? 2 : 1;
-    zfi_micro *micro = plan->tile->micro[rows - 1][vectors - 1];
-    float aside[ZFI_TILE_ROWS * ZFI_TILE_COLUMNS];
-    if (columns == vectors * plan->tile->lanes) {
-        micro(k, a, a_row, a_col, b, b_row, c, c_row, add);
-        return;
+    const zfi_tile *tile = plan->tile;
+    int64_t vectors = columns > tile->lanes ? 2 : 1, step = rows, some;
+    float aside[ZFI_BLOCK_ROWS * ZFI_TILE_COLUMNS], *to = aside;
+    bool whole = columns == vectors * tile->lanes;
+    if (!whole || !tile->column) step = plan->rows;
+    for (int64_t i = 0; i < rows; i += some, a += some * a_step, c += some * c_row) {
+        int64_t to_row = whole ? c_row : ZFI_TILE_COLUMNS;
+        some = zfi_min(step, rows - i);
+        if (whole) to = c;
+        if (tile->column)
+            tile->column(some, plan->rows, vectors > 1, k, a, a_row, b, to, to_row, add && whole);
+        else
+            tile->micro[some - 1][vectors - 1](k, a, a_row, a_col, b, b_row, to, to_row,
+                                               add && whole);
+        for (int64_t r = 0; !whole && r < some; r++)
+            for (int64_t j = 0; j < columns; j++) {
+                float value = aside[r * ZFI_TILE_COLUMNS + j];
+                c[r * c_row + j] = add ? c[r * c_row + j] + value : value;
+            }
     }
-    micro(k, a, a_row, a_col, b, b_row, aside, plan->columns, false);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) {
-            float value = aside[i * plan->columns + j];
-            c[i * c_row + j] = add ? c[i * c_row + j] + value : value;
-        }
 }
 
-static void zfi_matmul_pack(const zfi_matmul_plan *plan, zf_dtype dtype, float *dst, int64_t width,
-                            const void *src, int64_t lane_stride, int64_t k_stride, int64_t lanes,
-                            int64_t k)
+static void zfi_matmul_pack(const zfi_matmul_plan *plan, zf_dtype dtype, bool of_a, float *dst,
+                            int64_t width, const void *src, int64_t lane_stride, int64_t k_stride,
+                            int64_t lanes, int64_t k)
 {
+    zfi_pack *pack = of_a && plan->tile->pack_a ? plan->tile->pack_a : plan->tile->pack;
     if (plan->converts)
         zfi_pack_widened(plan->isa, dtype, dst, width, src, lane_stride, k_stride, lanes, k);
-    else plan->tile->pack(dst, width, src, lane_stride, k_stride, lanes, k);
+    else pack(dst, width, src, lane_stride, k_stride, lanes, k);
 }
 
 /* to[0..rows,0..cols) = from, between f32 and a narrow C, or back. */
@@ -251,13 +259,14 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
         const float *from_b;
         int64_t b_row = d->b_row, b_step = 1, words;
         bool add = d->accumulate || k0 > 0;
-        k = zfi_min(plan->k_block, k_end - k0), words = zfi_div_up(k, per);
+        k = zfi_min(plan->k_block, k_end - k0),
+        words = zfi_round_up(zfi_div_up(k, per), plan->tile->k_unit);
         b_at = zfi_element(b, d->dtype, k0 * d->b_row + n0 * d->b_col);
         if (plan->direct_b) {
             from_b = b_at;
         } else {
-            zfi_matmul_pack(plan, d->dtype, packed_b, plan->columns, b_at, d->b_col, d->b_row, n,
-                            k);
+            zfi_matmul_pack(plan, d->dtype, false, packed_b, plan->columns, b_at, d->b_col,
+                            d->b_row, n, k);
             from_b = packed_b, b_row = plan->columns, b_step = words;
         }
         for (int64_t m = m0; m < m_end; m += group) {
@@ -267,9 +276,11 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
             void *c_at = zfi_element_of(c, d->c_dtype, m * d->c_row + n0);
             float *sums = c_at;
             if (!plan->direct_a) {
-                zfi_matmul_pack(plan, d->dtype, packed_a, plan->rows, from_a, d->a_row, d->a_col,
-                                rows, k);
-                from_a = packed_a, a_row = 1, a_col = plan->rows, a_step = words;
+                zfi_matmul_pack(plan, d->dtype, true, packed_a, plan->rows, from_a, d->a_row,
+                                d->a_col, rows, k);
+                from_a = packed_a, a_step = words;
+                if (plan->tile->pack_a) a_row = words, a_col = 1;
+                else a_row = 1, a_col = plan->rows;
             }
             if (aside) {
                 c_row = plan->span;
@@ -280,11 +291,9 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
             for (int64_t span = 0; span < n; span += ZFI_SPAN) {
                 int64_t span_end = zfi_min(span + ZFI_SPAN, n);
                 for (int64_t j = span; j < span_end; j += plan->columns)
-                    for (int64_t i = 0; i < rows; i += plan->rows)
-                        zfi_matmul_tile(
-                            plan, zfi_min(plan->rows, rows - i), zfi_min(plan->columns, n - j),
-                            words, zfi_element(from_a, ZF_F32, i * a_step), a_row, a_col,
-                            from_b + j * b_step, b_row, sums + i * c_row + j, c_row, add);
+                    zfi_matmul_column(plan, rows, zfi_min(plan->columns, n - j), words, from_a,
+                                      a_step, a_row, a_col, from_b + j * b_step, b_row, sums + j,
+                                      c_row, add);
                 if (k0 + k < d->k) continue;
                 if (d->epilogue)
                     d->epilogue(d->epilogue_context, sums + span, c_row, matrix * d->m + m,
@@ -404,8 +413,7 @@ ZFI_UNUSED static size_t zfi_matmul_tiled_scratch(zfi_isa isa, int threads,
 {
     zfi_matmul_desc turned = zfi_matmul_turned(d);
     if (!d->m || !d->n || !d->k || !zfi_matmul_count(d)) return 0;
-    if (zfi_matmul_is_row(&turned))
-        return d->dtype == ZF_F32 ? 0 : (size_t)d->k * sizeof(float);
+    if (zfi_matmul_is_row(&turned)) return d->dtype == ZF_F32 ? 0 : (size_t)d->k * sizeof(float);
     return zfi_matmul_plan_of(isa, threads, &turned).bytes;
 }
 

@@ -119,7 +119,7 @@ static void zfi_random_blocks(zfi_isa isa, size_t size, char *out, uint64_t bloc
                               uint32_t stream, uint32_t step, uint64_t seed)
 {
 #if ZFI_X86 /* in memory the low half of a word is the first */
-    if (isa == ZFI_ISA_AVX512) {
+    if (isa >= ZFI_ISA_AVX512) {
         zfi_philox_avx512(out, block, count / 8, stream, step, seed);
         return;
     }

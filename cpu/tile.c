@@ -26,13 +26,29 @@ typedef void zfi_micro(int64_t k, const void *a, int64_t a_row, int64_t a_col, c
 typedef void zfi_pack(float *dst, int64_t width, const void *src, int64_t lane_stride,
                       int64_t k_stride, int64_t lanes, int64_t k);
 
-enum { ZFI_TILE_ROWS = 14, ZFI_TILE_COLUMNS = 32 }; /* of the largest tile */
+enum {
+    ZFI_TILE_ROWS = 14,    /* of the largest tile in vectors */
+    ZFI_TILE_COLUMNS = 32, /* of the largest tile */
+    ZFI_BLOCK_ROWS = 32,   /* of the largest tile of all */
+    ZFI_K_BLOCK = 512,
+    ZFI_GROUP = 84
+};
+
+/* A column of tiles: c[0..rows,:] (+)= a b, `panel` rows a tile but the last. a has k along memory, b
+ * is packed, and k is a multiple of k_unit; one vector of columns, or two (`wide`). */
+typedef void zfi_tile_column(int64_t rows, int64_t panel, bool wide, int64_t k, const void *a,
+                             int64_t a_row, const float *b, float *c, int64_t c_row, bool add);
 
 typedef struct zfi_tile {
     int rows, lanes;                    /* tiles are at most rows x (2 * lanes) */
     int per_word;                       /* elements of k in a word */
+    int k_unit;                         /* words: packed k is filled with zeros to a multiple */
+    int k_block;                        /* words of a block of k at most, a multiple of k_unit */
+    int group;                          /* rows that go over a panel of B before the next panel */
     zfi_micro *micro[ZFI_TILE_ROWS][2]; /* [rows - 1][vectors - 1] */
+    zfi_tile_column *column;            /* instead of micro, or NULL */
     zfi_pack *pack;
+    zfi_pack *pack_a; /* where A's panels have k along memory: [rows][words]; NULL: as B's */
 } zfi_tile;
 
 /* The word at p, which may lie anywhere. */
@@ -149,13 +165,17 @@ ZFI_OPTIMIZE static void zfi_pack_portable(float *dst, int64_t width, const void
 }
 
 static const zfi_tile zfi_tile_portable = {
-    6,
-    ZFI_PORTABLE_LANES,
-    1,
-    {ZFI_MICRO_ROW(zfi_micro_portable, 1), ZFI_MICRO_ROW(zfi_micro_portable, 2),
-     ZFI_MICRO_ROW(zfi_micro_portable, 3), ZFI_MICRO_ROW(zfi_micro_portable, 4),
-     ZFI_MICRO_ROW(zfi_micro_portable, 5), ZFI_MICRO_ROW(zfi_micro_portable, 6)},
-    zfi_pack_portable};
+    .rows = 6,
+    .lanes = ZFI_PORTABLE_LANES,
+    .per_word = 1,
+    .k_unit = 1,
+    .k_block = ZFI_K_BLOCK,
+    .group = ZFI_GROUP,
+    .micro = {ZFI_MICRO_ROW(zfi_micro_portable, 1), ZFI_MICRO_ROW(zfi_micro_portable, 2),
+              ZFI_MICRO_ROW(zfi_micro_portable, 3), ZFI_MICRO_ROW(zfi_micro_portable, 4),
+              ZFI_MICRO_ROW(zfi_micro_portable, 5), ZFI_MICRO_ROW(zfi_micro_portable, 6)},
+    .pack = zfi_pack_portable,
+};
 
 #if ZFI_X86
 ZFI_MICRO_BODY(zfi_micro_avx2_body, ZFI_TARGET_AVX2, __m256, 8, _mm256_set1_ps, _mm256_loadu_ps,
@@ -242,13 +262,17 @@ ZFI_TARGET_AVX2 ZFI_OPTIMIZE static void zfi_pack_avx2(float *dst, int64_t width
 }
 
 static const zfi_tile zfi_tile_avx2 = {
-    6,
-    8,
-    1,
-    {ZFI_MICRO_ROW(zfi_micro_avx2, 1), ZFI_MICRO_ROW(zfi_micro_avx2, 2),
-     ZFI_MICRO_ROW(zfi_micro_avx2, 3), ZFI_MICRO_ROW(zfi_micro_avx2, 4),
-     ZFI_MICRO_ROW(zfi_micro_avx2, 5), ZFI_MICRO_ROW(zfi_micro_avx2, 6)},
-    zfi_pack_avx2};
+    .rows = 6,
+    .lanes = 8,
+    .per_word = 1,
+    .k_unit = 1,
+    .k_block = ZFI_K_BLOCK,
+    .group = ZFI_GROUP,
+    .micro = {ZFI_MICRO_ROW(zfi_micro_avx2, 1), ZFI_MICRO_ROW(zfi_micro_avx2, 2),
+              ZFI_MICRO_ROW(zfi_micro_avx2, 3), ZFI_MICRO_ROW(zfi_micro_avx2, 4),
+              ZFI_MICRO_ROW(zfi_micro_avx2, 5), ZFI_MICRO_ROW(zfi_micro_avx2, 6)},
+    .pack = zfi_pack_avx2,
+};
 
 ZFI_MICRO_BODY(zfi_micro_avx512_body, ZFI_TARGET_AVX512, __m512, 16, _mm512_set1_ps,
                _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_add_ps)
@@ -267,6 +291,37 @@ ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 12)
 ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 13)
 ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 14)
 
+/* r[i][j] and r[j][i] change places. */
+ZFI_TARGET_AVX512 ZFI_INLINE void zfi_turn_sixteen(__m512 r[16])
+{
+    __m512 t[16];
+    ZFI_UNROLL
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    ZFI_UNROLL
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    ZFI_UNROLL
+    for (int i = 0; i < 4; i++) {
+        __m512 even01 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+        __m512 odd01 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+        __m512 even23 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+        __m512 odd23 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+        t[i] = _mm512_shuffle_f32x4(even01, even23, 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
+        t[i + 8] = _mm512_shuffle_f32x4(even01, even23, 0xdd);
+        t[i + 12] = _mm512_shuffle_f32x4(odd01, odd23, 0xdd);
+    }
+    ZFI_UNROLL
+    for (int i = 0; i < 16; i++) r[i] = t[i];
+}
+
 /* Packs words where k runs along memory, in blocks of 16 lanes x 16 words: lanes are `apart` bytes
  * from each other and have `halves` half words. A last half alone is followed by 0. */
 ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_turned(float *dst, int64_t width,
@@ -283,39 +338,17 @@ ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_turned(float *dst, int64_t w
             for (int64_t p = 0; p < words; p += 16) {
                 int64_t rest = halves - 2 * p;
                 __mmask32 mask = rest >= 32 ? UINT32_MAX : ((__mmask32)1 << rest) - 1;
-                __m512 r[16], t[16];
+                __m512 r[16];
                 ZFI_UNROLL
                 for (int i = 0; i < 16; i++) {
                     r[i] = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, row[i] + 4 * p));
                     ZFI_PREFETCH(row[i] + 16 * apart + 4 * p);
                 }
-                ZFI_UNROLL
-                for (int i = 0; i < 16; i += 2) {
-                    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-                    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-                }
-                ZFI_UNROLL
-                for (int i = 0; i < 16; i += 4) {
-                    r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-                    r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-                    r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-                    r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-                }
-                ZFI_UNROLL
-                for (int i = 0; i < 4; i++) {
-                    __m512 even01 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
-                    __m512 odd01 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
-                    __m512 even23 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
-                    __m512 odd23 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
-                    t[i] = _mm512_shuffle_f32x4(even01, even23, 0x88);
-                    t[i + 4] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
-                    t[i + 8] = _mm512_shuffle_f32x4(even01, even23, 0xdd);
-                    t[i + 12] = _mm512_shuffle_f32x4(odd01, odd23, 0xdd);
-                }
+                zfi_turn_sixteen(r);
                 ZFI_UNROLL
                 for (int i = 0; i < 16; i++)
                     if (i < words - p)
-                        _mm512_mask_storeu_ps(dst + (p + i) * width + l, store, t[i]);
+                        _mm512_mask_storeu_ps(dst + (p + i) * width + l, store, r[i]);
             }
         }
 }
@@ -352,17 +385,21 @@ ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_avx512(float *dst, int64_t w
 }
 
 static const zfi_tile zfi_tile_avx512 = {
-    14,
-    16,
-    1,
-    {ZFI_MICRO_ROW(zfi_micro_avx512, 1), ZFI_MICRO_ROW(zfi_micro_avx512, 2),
-     ZFI_MICRO_ROW(zfi_micro_avx512, 3), ZFI_MICRO_ROW(zfi_micro_avx512, 4),
-     ZFI_MICRO_ROW(zfi_micro_avx512, 5), ZFI_MICRO_ROW(zfi_micro_avx512, 6),
-     ZFI_MICRO_ROW(zfi_micro_avx512, 7), ZFI_MICRO_ROW(zfi_micro_avx512, 8),
-     ZFI_MICRO_ROW(zfi_micro_avx512, 9), ZFI_MICRO_ROW(zfi_micro_avx512, 10),
-     ZFI_MICRO_ROW(zfi_micro_avx512, 11), ZFI_MICRO_ROW(zfi_micro_avx512, 12),
-     ZFI_MICRO_ROW(zfi_micro_avx512, 13), ZFI_MICRO_ROW(zfi_micro_avx512, 14)},
-    zfi_pack_avx512};
+    .rows = 14,
+    .lanes = 16,
+    .per_word = 1,
+    .k_unit = 1,
+    .k_block = ZFI_K_BLOCK,
+    .group = ZFI_GROUP,
+    .micro = {ZFI_MICRO_ROW(zfi_micro_avx512, 1), ZFI_MICRO_ROW(zfi_micro_avx512, 2),
+              ZFI_MICRO_ROW(zfi_micro_avx512, 3), ZFI_MICRO_ROW(zfi_micro_avx512, 4),
+              ZFI_MICRO_ROW(zfi_micro_avx512, 5), ZFI_MICRO_ROW(zfi_micro_avx512, 6),
+              ZFI_MICRO_ROW(zfi_micro_avx512, 7), ZFI_MICRO_ROW(zfi_micro_avx512, 8),
+              ZFI_MICRO_ROW(zfi_micro_avx512, 9), ZFI_MICRO_ROW(zfi_micro_avx512, 10),
+              ZFI_MICRO_ROW(zfi_micro_avx512, 11), ZFI_MICRO_ROW(zfi_micro_avx512, 12),
+              ZFI_MICRO_ROW(zfi_micro_avx512, 13), ZFI_MICRO_ROW(zfi_micro_avx512, 14)},
+    .pack = zfi_pack_avx512,
+};
 #endif
 
 #if ZFI_NEON
@@ -383,22 +420,26 @@ ZFI_MICROS(zfi_micro_neon, , 11)
 ZFI_MICROS(zfi_micro_neon, , 12)
 
 static const zfi_tile zfi_tile_neon = {
-    12,
-    4,
-    1,
-    {ZFI_MICRO_ROW(zfi_micro_neon, 1), ZFI_MICRO_ROW(zfi_micro_neon, 2),
-     ZFI_MICRO_ROW(zfi_micro_neon, 3), ZFI_MICRO_ROW(zfi_micro_neon, 4),
-     ZFI_MICRO_ROW(zfi_micro_neon, 5), ZFI_MICRO_ROW(zfi_micro_neon, 6),
-     ZFI_MICRO_ROW(zfi_micro_neon, 7), ZFI_MICRO_ROW(zfi_micro_neon, 8),
-     ZFI_MICRO_ROW(zfi_micro_neon, 9), ZFI_MICRO_ROW(zfi_micro_neon, 10),
-     ZFI_MICRO_ROW(zfi_micro_neon, 11), ZFI_MICRO_ROW(zfi_micro_neon, 12)},
-    zfi_pack_portable};
+    .rows = 12,
+    .lanes = 4,
+    .per_word = 1,
+    .k_unit = 1,
+    .k_block = ZFI_K_BLOCK,
+    .group = ZFI_GROUP,
+    .micro = {ZFI_MICRO_ROW(zfi_micro_neon, 1), ZFI_MICRO_ROW(zfi_micro_neon, 2),
+              ZFI_MICRO_ROW(zfi_micro_neon, 3), ZFI_MICRO_ROW(zfi_micro_neon, 4),
+              ZFI_MICRO_ROW(zfi_micro_neon, 5), ZFI_MICRO_ROW(zfi_micro_neon, 6),
+              ZFI_MICRO_ROW(zfi_micro_neon, 7), ZFI_MICRO_ROW(zfi_micro_neon, 8),
+              ZFI_MICRO_ROW(zfi_micro_neon, 9), ZFI_MICRO_ROW(zfi_micro_neon, 10),
+              ZFI_MICRO_ROW(zfi_micro_neon, 11), ZFI_MICRO_ROW(zfi_micro_neon, 12)},
+    .pack = zfi_pack_portable,
+};
 #endif
 
 static const zfi_tile *zfi_tile_of(zfi_isa isa)
 {
 #if ZFI_X86
-    if (isa == ZFI_ISA_AVX512) return &zfi_tile_avx512;
+    if (isa >= ZFI_ISA_AVX512) return &zfi_tile_avx512;
     if (isa == ZFI_ISA_AVX2) return &zfi_tile_avx2;
 #elif ZFI_NEON
     if (isa == ZFI_ISA_NEON) return &zfi_tile_neon;

@@ -111,24 +111,28 @@ ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_bf16(float *dst, int64_t wid
 }
 
 static const zfi_tile zfi_tile_bf16 = {
-    14,
-    16,
-    2,
-    {ZFI_MICRO_ROW(zfi_micro_bf16, 1), ZFI_MICRO_ROW(zfi_micro_bf16, 2),
-     ZFI_MICRO_ROW(zfi_micro_bf16, 3), ZFI_MICRO_ROW(zfi_micro_bf16, 4),
-     ZFI_MICRO_ROW(zfi_micro_bf16, 5), ZFI_MICRO_ROW(zfi_micro_bf16, 6),
-     ZFI_MICRO_ROW(zfi_micro_bf16, 7), ZFI_MICRO_ROW(zfi_micro_bf16, 8),
-     ZFI_MICRO_ROW(zfi_micro_bf16, 9), ZFI_MICRO_ROW(zfi_micro_bf16, 10),
-     ZFI_MICRO_ROW(zfi_micro_bf16, 11), ZFI_MICRO_ROW(zfi_micro_bf16, 12),
-     ZFI_MICRO_ROW(zfi_micro_bf16, 13), ZFI_MICRO_ROW(zfi_micro_bf16, 14)},
-    zfi_pack_bf16};
+    .rows = 14,
+    .lanes = 16,
+    .per_word = 2,
+    .k_unit = 1,
+    .k_block = ZFI_K_BLOCK,
+    .group = ZFI_GROUP,
+    .micro = {ZFI_MICRO_ROW(zfi_micro_bf16, 1), ZFI_MICRO_ROW(zfi_micro_bf16, 2),
+              ZFI_MICRO_ROW(zfi_micro_bf16, 3), ZFI_MICRO_ROW(zfi_micro_bf16, 4),
+              ZFI_MICRO_ROW(zfi_micro_bf16, 5), ZFI_MICRO_ROW(zfi_micro_bf16, 6),
+              ZFI_MICRO_ROW(zfi_micro_bf16, 7), ZFI_MICRO_ROW(zfi_micro_bf16, 8),
+              ZFI_MICRO_ROW(zfi_micro_bf16, 9), ZFI_MICRO_ROW(zfi_micro_bf16, 10),
+              ZFI_MICRO_ROW(zfi_micro_bf16, 11), ZFI_MICRO_ROW(zfi_micro_bf16, 12),
+              ZFI_MICRO_ROW(zfi_micro_bf16, 13), ZFI_MICRO_ROW(zfi_micro_bf16, 14)},
+    .pack = zfi_pack_bf16,
+};
 #endif
 
-/* The tile for operands of a dtype: f32, bf16 or f16. */
+/* The tile in vectors for operands of a dtype: f32, bf16 or f16. */
 static const zfi_tile *zfi_tile_for(zfi_isa isa, zf_dtype dtype)
 {
 #if ZFI_BF16
-    if (isa == ZFI_ISA_AVX512 && dtype == ZF_BF16 && __builtin_cpu_supports("avx512bf16"))
+    if (isa >= ZFI_ISA_AVX512 && dtype == ZF_BF16 && __builtin_cpu_supports("avx512bf16"))
         return &zfi_tile_bf16;
 #endif
     (void)dtype;

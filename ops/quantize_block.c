@@ -403,7 +403,7 @@ static void zfi_put_integers(zfi_isa isa, const zfi_blocks *b, uint8_t *q, zf_dt
                              const void *x, float by)
 {
 #if ZFI_X86
-    if (isa == ZFI_ISA_AVX512) {
+    if (isa >= ZFI_ISA_AVX512) {
         zfi_quantize_avx512(b->bits, q, dtype, x, by, b->block);
         return;
     }
@@ -475,7 +475,7 @@ static void zfi_dequantize_block(zfi_isa isa, const zfi_blocks *b, zf_dtype dtyp
     const uint8_t *q;
     const float scale = zfi_get_scale(b, record, &q);
 #if ZFI_X86
-    if (isa == ZFI_ISA_AVX512 && b->bits == 4 && !add) {
+    if (isa >= ZFI_ISA_AVX512 && b->bits == 4 && !add) {
         if (dtype == ZF_BF16) zfi_look_up4_bf16(y, q, scale, b->block);
         else zfi_look_up4_f32(y, q, scale, false, b->block);
         return;
@@ -501,7 +501,7 @@ static void zfi_dequantize_parts(zfi_isa isa, const zfi_blocks *b, float *y, con
     bool add = way == ZFI_PARTS_ADD;
 #if ZFI_X86
     const bool stream = way == ZFI_PARTS_STREAM && parts <= ZFI_PARTS_AT_ONCE;
-    for (int64_t more; isa == ZFI_ISA_AVX512 && b->bits == 4 && parts > 0; parts -= more) {
+    for (int64_t more; isa >= ZFI_ISA_AVX512 && b->bits == 4 && parts > 0; parts -= more) {
         const uint8_t *q[ZFI_PARTS_AT_ONCE];
         float scales[ZFI_PARTS_AT_ONCE];
         more = parts < ZFI_PARTS_AT_ONCE ? parts : ZFI_PARTS_AT_ONCE;

@@ -236,7 +236,7 @@ ZFI_DOTS(zfi_dot_neon, )
 static zfi_dot *zfi_dot_of(zfi_isa isa, int bits)
 {
 #if ZFI_X86
-    if (isa == ZFI_ISA_AVX512) return bits == 8 ? zfi_dot_avx512_8 : zfi_dot_avx512_4;
+    if (isa >= ZFI_ISA_AVX512) return bits == 8 ? zfi_dot_avx512_8 : zfi_dot_avx512_4;
     if (isa == ZFI_ISA_AVX2) return bits == 8 ? zfi_dot_avx2_8 : zfi_dot_avx2_4;
 #elif ZFI_NEON
     if (isa == ZFI_ISA_NEON) return bits == 8 ? zfi_dot_neon_8 : zfi_dot_neon_4;

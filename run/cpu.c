@@ -148,7 +148,7 @@ static bool zfi_isa_named(const char *name, zfi_isa *isa, zf_error *error)
         return false;
     }
     zfi_fail(error, ZF_ERR_ARGUMENT,
-             "zf_cpu_backend: isa \"%.40s\" is none of portable, avx2, avx512, neon", name);
+             "zf_cpu_backend: isa \"%.40s\" is none of portable, avx2, avx512, amx, neon", name);
     return false;
 }
 

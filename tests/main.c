@@ -69,7 +69,7 @@ void test_skip(test *t, const char *what)
 bool test_has_isa(test *t, const char *isa)
 {
 #if defined(__x86_64__)
-    static const char *const sets[] = {"portable", "avx2", "avx512"};
+    static const char *const sets[] = {"portable", "avx2", "avx512", "amx"};
 #elif defined(__aarch64__)
     static const char *const sets[] = {"portable", "neon"};
 #else

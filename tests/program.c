@@ -715,7 +715,7 @@ TEST(program_bad_cpu)
     CHECK(t,
           !zf_cpu_backend(&(zf_cpu_desc){.isa = "sse"}, &error) && error.status == ZF_ERR_ARGUMENT);
     CHECK_TEXT(t, error.text,
-               "zf_cpu_backend: isa \"sse\" is none of portable, avx2, avx512, neon");
+               "zf_cpu_backend: isa \"sse\" is none of portable, avx2, avx512, amx, neon");
     CHECK(t, !zf_cpu_backend(&(zf_cpu_desc){.threads = -1}, NULL));
 }
 

@@ -332,6 +332,67 @@ TEST_ONCE(matmul_chunks)
         }
 }
 
+#if ZFI_AMX
+/* An element as tile_amx.c defines it. */
+static float matmul_by_definition(const zfi_matmul_desc *d, int64_t k_block, int64_t m, int64_t n,
+                                  float old)
+{
+    float sum = old;
+    for (int64_t k0 = 0; k0 < d->k; k0 += k_block) {
+        float block = 0;
+        for (int64_t p = k0; p < zfi_min(k0 + k_block, d->k); p += 32) {
+            float of[2] = {0, 0}; /* even and odd k */
+            for (int64_t k = p; k < zfi_min(p + 32, d->k); k++)
+                of[k % 2] =
+                    fmaf((float)matmul_get(d->a, d->dtype, m * d->a_row + k * d->a_col),
+                         (float)matmul_get(d->b, d->dtype, k * d->b_row + n * d->b_col), of[k % 2]);
+            block += of[0] + of[1];
+        }
+        sum = k0 || d->accumulate ? sum + block : block;
+    }
+    return sum;
+}
+
+/* The last bit of each element is as defined, whatever the operands' strides, the rest of a tile,
+ * and what is left in the scratch. */
+TEST_ONCE(matmul_by_amx)
+{
+    static const int64_t shapes[][3] = {{2, 1, 1},    {16, 16, 32},  {33, 17, 31},   {15, 48, 65},
+                                        {70, 31, 96}, {40, 33, 513}, {300, 20, 100}, {9, 40, 1400}};
+    matmul_random random = {3};
+    static matmul_bench bench;
+    if (!test_has_isa(t, "amx")) return;
+    if (!matmul_open(t, &bench, 1 << 20, 16 << 20)) return;
+    matmul_fill(&bench, &random, ZF_BF16, ZF_F32);
+    for (int shape = 0; shape < ZFI_COUNT(shapes); shape++)
+        for (int form = 0; form < 16; form++) {
+            const int64_t *size = shapes[shape], gap = form & 8 ? 5 : 0;
+            zfi_matmul_desc d = {
+                size[0],          size[1],          size[2], 1, .c_row = size[1] + gap,
+                .dtype = ZF_BF16, .c_dtype = ZF_F32};
+            int64_t k_block;
+            d.a = bench.a, d.b = bench.b, d.c = bench.c;
+            d.a_row = form & 1 ? 1 : d.k + gap, d.a_col = form & 1 ? d.m + gap : 1;
+            d.b_row = form & 2 ? 1 : d.n + gap, d.b_col = form & 2 ? d.k + gap : 1;
+            d.accumulate = form & 4;
+            k_block = zfi_matmul_plan_of(ZFI_ISA_AMX, 1, &d).k_block;
+            memset(bench.scratch, 0xff, bench.scratch_size); /* NaN */
+            memcpy(bench.c, bench.before, (size_t)(d.m * d.c_row) * sizeof(float));
+            zfi_matmul_tiled(ZFI_ISA_AMX, bench.pools[form % 2], &d, bench.scratch);
+            for (int64_t m = 0; m < d.m; m++)
+                for (int64_t n = 0; n < d.c_row; n++) {
+                    float old = ((float *)bench.before)[m * d.c_row + n];
+                    float got = ((float *)bench.c)[m * d.c_row + n];
+                    if (n < d.n) old = matmul_by_definition(&d, k_block, m, n, old);
+                    if (!memcmp(&got, &old, sizeof got)) continue;
+                    test_fail(t, __FILE__, __LINE__, "element",
+                              matmul_text((char[256]){0}, "bits", ZFI_ISA_AMX, &d));
+                    return;
+                }
+        }
+}
+#endif
+
 /* Infinities and NaN reach exactly the elements whose sums hold them. */
 TEST_ONCE(matmul_not_finite)
 {

@@ -1089,9 +1089,12 @@ typedef struct zf_offload_desc {
     /* ZF_HOST: gradients go to host memory when they are summed. With several micro-batches their
      * sums lie there: of each bucket what the stage leaves to this rank, its shard or the whole. On
      * one rank they are added there; on several a sum is on the device while the ranks add to it.
-     * ZF_DISK is an error: sums change with each micro-batch, and where updates run during the
-     * backward pass a gradient lies in host memory only until the next ones are complete, so that
-     * there is little for a disk to hold */
+     * ZF_DISK: from there they go to the disk, and come back for the next micro-batch's sum and for
+     * the update, which reads them in pieces. With one micro-batch zf_prefetch leaves in host memory
+     * those for which its budget host_bytes has room until they are updated: where updates run
+     * during the backward pass, that is most of them, and nothing is written. With zf_delay the
+     * gradients kept for the next step lie in host memory if the states are offloaded, else on the
+     * device */
     zf_space gradients;
     /* What the backward pass reads of the forward pass: it goes to host memory, and from there to the
      * disk, after its last use in the forward pass, and comes back before its first use in the
@@ -1168,9 +1171,9 @@ typedef struct zf_prefetch_desc {
      * operands kept for gradients that are computed later, and of copies in one direction that are
      * on their way or made ahead; 0: no overlap */
     size_t bytes;
-    /* Of host memory: what is read from a disk ahead for the device, and as much for updates; and
-     * the largest gradient that is kept longer so that its update can wait for the disk; 0: as
-     * `bytes` */
+    /* Of host memory: what is read from a disk ahead for the device, and as much for updates; the
+     * largest gradient that is kept longer so that its update can wait for the disk; and gradients
+     * that so need not go to the disk; 0: as `bytes` */
     size_t host_bytes;
     /* Stage 3, and parameters that zf_offload brings: buckets stay on the device between forward
      * and backward pass, which saves bringing them again, as far as the plan stays within
@@ -2555,6 +2558,8 @@ typedef struct zf_launch {
     const zf_attribute *attributes;
     void *scratch; /* as many bytes as backend->scratch asked for */
     void *disk; /* of a copy from or to the disk, where values have no memory; else NULL */
+    int32_t disk_value; /* of such a copy: which value there, from 1 on; 0: that at the address */
+    bool sums;  /* of a copy from the disk: of a sum over micro-batches; not done in the first one */
     zf_space space; /* where its operands lie; of a copy, where its result does */
     const zf_run *run;
     void *backend; /* zf_backend.self */
@@ -3080,6 +3085,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/estimate.c"
 #include "passes/beside.c"
 #include "passes/reuse.c"
+#include "passes/reuse_gradients.c"
 #include "passes/prefetch_join.c"
 #include "passes/prefetch_put_off.c"
 #include "passes/prefetch_fetches.c"

@@ -355,6 +355,24 @@ static const zfi_node *zfi_home_of(const zf_graph *g, const zfi_node *node)
     return node;
 }
 
+/* A sum over micro-batches that lies on a disk. */
+static bool zfi_is_sum_on_disk(const zf_graph *g, int32_t id)
+{
+    return g->nodes[id].op == ZF_OP_accumulator && g->nodes[id].space == ZF_DISK;
+}
+
+/* The node reads such a sum, which the first micro-batch has not: it does nothing there. */
+static bool zfi_reads_sum(const zf_graph *g, const zfi_node *node)
+{
+    return node->op == ZF_OP_copy && node->arg_count == 1 && zfi_is_sum_on_disk(g, node->args[0]);
+}
+
+/* How often the node runs in a step. */
+static int64_t zfi_times_in_step(const zf_graph *g, const zfi_node *node)
+{
+    return node->update ? 1 : g->micro_batches - zfi_reads_sum(g, node);
+}
+
 static int64_t zfi_node_count(const zfi_node *node) { return zf_shape_count(node->shape); }
 
 static size_t zfi_node_bytes(const zfi_node *node)

@@ -697,28 +697,35 @@ static bool zfi_disk_has(const zfi_disk *d, const void *at)
     return d->base && here >= base && here - base < (uintptr_t)d->bytes;
 }
 
-/* Copies between memory and the disk: either `to` or `from` is an address in the disk space, and
- * the bytes belong to one value; they are all of it where others begin at its place. Waits; other
- * threads can copy at the same time. */
-static zf_status zfi_disk_copy(zfi_disk *d, void *to, const void *from, size_t bytes,
-                                          zf_error *error)
+/* The value that holds the address; of those that begin at it, the one of this size if there is
+ * one. -1: none begins at or before it. */
+static int32_t zfi_disk_find(const zfi_disk *d, const void *address, int64_t bytes)
 {
-    const bool put = zfi_disk_has(d, to);
-    const int64_t at = (const char *)(put ? to : from) - d->base;
+    const int64_t at = (const char *)address - d->base;
     int32_t low = 0, high = d->count;
     while (high - low > 1) { /* the last value that begins at or before it */
         const int32_t middle = low + (high - low) / 2;
         if (d->values[middle].offset <= at) low = middle;
         else high = middle;
     }
-    /* of those that share a place, the one that is copied whole */
-    while (low > 0 && d->values[low].bytes != (int64_t)bytes &&
+    while (low > 0 && d->values[low].bytes != bytes &&
            d->values[low - 1].offset == d->values[low].offset)
         low--;
+    return low < d->count ? low : -1;
+}
+
+/* Copies between memory and the disk: either `to` or `from` is an address in the disk space, in this
+ * value; -1: in the one that zfi_disk_find finds. Waits; other threads can copy at the same time. */
+static zf_status zfi_disk_copy(zfi_disk *d, int32_t value, void *to, const void *from, size_t bytes,
+                               zf_error *error)
+{
+    const bool put = zfi_disk_has(d, to);
+    const char *here = put ? to : from;
     if (!bytes) return ZF_OK;
-    if (low == d->count || (!put && !zfi_disk_has(d, from)))
+    if (value < 0) value = zfi_disk_find(d, here, (int64_t)bytes);
+    if (value < 0 || (!put && !zfi_disk_has(d, from)))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "offload: a copy of what does not lie on the disk");
-    return zfi_disk_any(d, put, low, at - d->values[low].offset,
+    return zfi_disk_any(d, put, value, here - d->base - d->values[value].offset,
                         (char *)(uintptr_t)(put ? from : to), (int64_t)bytes, error);
 }
 

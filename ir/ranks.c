@@ -790,9 +790,11 @@ static void zfi_check_copies(zfi_ranks *r, int32_t id)
         }
     }
     if (node->op != ZF_OP_copy || node->arg_count < 2) return;
-    sum = g->nodes[node->args[1]].op == ZF_OP_accumulator;
+    sum = zfi_accumulator_of(g, node->args[1]) != 0;
     from = node->args[0];
-    if (sum && zfi_is_sum(&g->nodes[from]) && g->nodes[from].arg_count > 1)
+    /* onto a copy in this space, or one that has been copied there */
+    if (sum && g->nodes[from].arg_count > 1 &&
+        (zfi_is_sum(&g->nodes[from]) || g->nodes[from].op == ZF_OP_copy))
         from = g->nodes[from].args[1];
     if (!zfi_is_copy_of(r, from, node->args[1]))
         zfi_verify_fail(g, id,

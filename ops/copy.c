@@ -5,7 +5,8 @@
  *
  * Values lie on the device, in host memory or on a disk. Operators compute on the device and in
  * host memory. Copies go between device and host, and between host and disk. An update may write to
- * a copy of a parameter or state; a copy back must follow. */
+ * a copy of a parameter or state; a copy back must follow. In the first micro-batch of a step a sum
+ * over micro-batches is not read from a disk: what is added first does not read the copy. */
 
 static zf_space zfi_space_of_copy(const zf_attribute *attributes)
 {
@@ -58,8 +59,10 @@ static void zfi_copy_past_caches(char *to, const char *from, int64_t bytes)
 static zf_status zfi_run_copy(const zf_launch *l)
 {
     const int64_t bytes = zfi_array_bytes(&l->out);
+    if (l->sums && !l->run->micro) return ZF_OK; /* nothing has been written there */
     if (l->disk)
-        return zfi_disk_copy(l->disk, l->out.data, l->args[0].data, (size_t)bytes, l->error);
+        return zfi_disk_copy(l->disk, l->disk_value - 1, l->out.data, l->args[0].data,
+                             (size_t)bytes, l->error);
     if (!l->queue) zfi_move_bytes(l, l->out.data, l->args[0].data, bytes);
     else if (bytes < ZFI_LARGE_COPY) memcpy(l->out.data, l->args[0].data, (size_t)bytes);
     else zfi_copy_past_caches(l->out.data, l->args[0].data, bytes);

@@ -328,7 +328,7 @@ static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        const int64_t times = node->update ? 1 : g->micro_batches;
+        const int64_t times = zfi_times_in_step(g, node);
         zfi_count_node(&plan->traffic, g, id, times);
         if (zfi_holds_left(g, node)) plan->loco_bytes += zfi_node_bytes(node);
         if (zfi_has(g, id, ZF_OP_COLLECTIVE)) {
@@ -365,7 +365,7 @@ static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
     for (int32_t i = 0; i < plan->nodes; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         *(node->recompute ? &plan->recomputed_flops : &plan->flops) +=
-            zfi_node_flops(g, node) * (double)(node->update ? 1 : g->micro_batches);
+            zfi_node_flops(g, node) * (double)zfi_times_in_step(g, node);
         plan->inverted += zfi_is_recomputed(g, node);
         if (node->op == ZF_OP_bucket && g->nodes[node->args[0]].op == ZF_OP_param)
             plan->padded_count += ZF_INT(node, bucket, size);
@@ -421,7 +421,7 @@ ZF_API zf_status zf_graph_work(zf_graph *g, zf_op op, zf_work *work)
     args = zfi_calloc(&g->memory, (size_t)most + ZF_MAX_SAVED, sizeof *args);
     for (int32_t i = 0; i < zfi_len(g->order) && args; i++) {
         int32_t id = g->order[i];
-        int64_t times = g->nodes[id].update ? 1 : g->micro_batches;
+        int64_t times = zfi_times_in_step(g, &g->nodes[id]);
         zf_launch l;
         if ((op != ZF_OP_none && g->nodes[id].op != op) || !zfi_works(g, id)) continue;
         l = zfi_launch_of(g, id, args);

@@ -33,7 +33,7 @@ typedef struct zfi_beside {
     int32_t end;    /* of the micro section */
     int32_t begin;  /* position from which on nodes are below `update:`; `end`: none is */
     bool *above;    /* by node: it is after `begin`, and moves above `update:`; */
-    bool *early;    /* or it copies to the host a value that this step has not written before */
+    bool *early;    /* or it copies to the host a value that this step does not write after that */
     int32_t *after; /* by node: its position; for the update section, that of zfi_due */
     int32_t *used;  /* by owner of bytes, or piece: the last position of a reader; */
     int32_t *wrote; /* and of a writer; */
@@ -145,13 +145,23 @@ static int32_t zfi_may_follow(const zfi_beside *b, int32_t id)
     return after;
 }
 
-/* The node copies to the host a value from elsewhere that this step has not written. */
+/* The value is a gradient on a disk, which nothing changes when the micro section has written it. */
+static bool zfi_is_stored_gradient(const zf_graph *g, int32_t bytes)
+{
+    const zfi_node *node = &g->nodes[bytes];
+    return zfi_is_sum_on_disk(g, bytes) ||
+           (node->op == ZF_OP_copy && node->space == ZF_DISK && !node->update);
+}
+
+/* The node copies to the host a value from elsewhere that this step has not written, or a gradient
+ * from a disk. */
 static bool zfi_can_be_early(const zfi_beside *b, int32_t id)
 {
     const zfi_node *node = &b->graph->nodes[id];
     const int32_t bytes = node->op == ZF_OP_copy ? zfi_bytes_of(b->graph, node->args[0]) : 0;
     return bytes && node->arg_count == 1 && node->space == ZF_HOST &&
-           zfi_has(b->graph, bytes, ZF_OP_LEAF) && zfi_last_of(b, node->args[0], false) < 0;
+           (zfi_is_stored_gradient(b->graph, bytes) ||
+            (zfi_has(b->graph, bytes, ZF_OP_LEAF) && zfi_last_of(b, node->args[0], false) < 0));
 }
 
 /* The first position after which a node that follows writes bytes of the value. */

@@ -2,8 +2,8 @@
  *
  *     optimizer     device   host   disk
  *     parameters    device   host   disk
- *     gradients     device   host
- *     activations   device   host
+ *     gradients     device   host   disk
+ *     activations   device   host   disk
  *     recompute     nothing         as much as is needed
  *
  * Each combination is planned on a copy of the graph, with the passes that follow, and its time is
@@ -23,10 +23,10 @@ static const struct {
     zf_space last;
 } zfi_fit_kinds[] = {{"optimizer", offsetof(zf_offload_desc, optimizer), ZF_DISK},
                      {"parameters", offsetof(zf_offload_desc, parameters), ZF_DISK},
-                     {"gradients", offsetof(zf_offload_desc, gradients), ZF_HOST},
+                     {"gradients", offsetof(zf_offload_desc, gradients), ZF_DISK},
                      {"activations", offsetof(zf_offload_desc, activations), ZF_DISK}};
 
-enum { ZFI_FIT_KINDS = ZFI_COUNT(zfi_fit_kinds), ZFI_FIT_STATES = 3 * 3 * 2 * 3 * 2 };
+enum { ZFI_FIT_KINDS = ZFI_COUNT(zfi_fit_kinds), ZFI_FIT_STATES = 3 * 3 * 3 * 3 * 2 };
 
 static zf_space *zfi_space_of_kind(zf_offload_desc *d, int kind)
 {

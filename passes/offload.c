@@ -56,10 +56,11 @@ static int32_t zfi_offload_micro(zfi_offloading *o)
     for (int32_t k = 0; k < zfi_len(o->order); k++)
         if (g->nodes[o->order[k]].arg_count > most) most = g->nodes[o->order[k]].arg_count;
     if (!(read = zfi_calloc(&g->memory, (size_t)most, sizeof *read))) return 0;
+    zfi_keep_sums(o);
     for (; i < zfi_len(o->order) && !g->nodes[o->order[i]].update; i++) {
         const int32_t id = o->order[i], count = g->nodes[id].arg_count;
         if (g->error.status || g->memory.failed) break;
-        if (zfi_is_shown_anew(o, i)) continue;
+        if (zfi_is_shown_anew(o, i) || zfi_is_sum_on_disk(g, id)) continue;
         g->scope = g->nodes[id].scope;
         zfi_fetch_parameters(o, i, use);
         zfi_fetch_activations(o, i);
@@ -69,6 +70,7 @@ static int32_t zfi_offload_micro(zfi_offloading *o)
         zfi_send_activations(o, i);
         zfi_offload_gradient(o, id);
     }
+    if (!g->error.status) zfi_store_gradient(o);
     zfi_free(&g->memory, read, (size_t)most * sizeof *read);
     return i;
 }
@@ -123,10 +125,6 @@ static zf_status zfi_check_offload(zf_graph *g, const zf_offload_desc *d)
                                 "zf_offload: with a 1-bit optimizer everything stays on the device; "
                                 "%s is %s",
                                 kinds[k].name, zf_space_name(kinds[k].space));
-    if (d->gradients == ZF_DISK)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_offload: gradients can lie on the device or in host memory, where they "
-                        "are added; parameters, states and activations can lie on a disk");
     if (d->parameters != ZF_DEVICE && g->world > 1 && (g->zero == 1 || g->zero == 2))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_offload: at stage %d each rank gathers all updated parameters on the "

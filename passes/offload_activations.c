@@ -106,8 +106,12 @@ static zfi_fetched *zfi_activation_of(zfi_offloading *o, int32_t id)
 static void zfi_store_activation(zfi_offloading *o)
 {
     zfi_fetched *f = o->left < 0 ? NULL : &o->fetched[o->left];
-    if (f) f->from = zfi_append_copy(o->graph, f->from, ZF_DISK);
+    const char *scope = o->graph->scope;
     o->left = -1;
+    if (!f) return;
+    o->graph->scope = o->graph->nodes[f->node].scope;
+    f->from = zfi_append_copy(o->graph, f->from, ZF_DISK);
+    o->graph->scope = scope;
 }
 
 /* After the node at `position` of the forward pass: copies to the host values that this pass does

@@ -39,7 +39,8 @@ typedef struct zfi_offloading {
     bool *late;           /* by node, for such a view: the update section reads it */
     int32_t turn;         /* the last position of the forward pass */
     int32_t left;         /* the last activation that left the device, if it is to be copied to a
-                           * disk, as an index in `fetched`; -1: none */
+                           * disk, as an index in `fetched`; -1: none; */
+    int32_t left_gradient; /* and the last gradient; 0: none */
 } zfi_offloading;
 
 /* Sets the home of the leaf; for a bucket, also of all leaves in it. */

@@ -85,7 +85,8 @@ static void zfi_offload_update(zfi_offloading *o, int32_t id)
     if (!zfi_record_of(g, id)->cpu) { /* leaves and marks */
         if (zfi_has(g, id, ZF_OP_EFFECT)) g->nodes[id].space = g->nodes[g->nodes[id].args[0]].space;
         if (g->nodes[id].op == ZF_OP_gradient && o->moved[g->nodes[id].args[1]]) {
-            const int32_t there = zfi_value_in(o, g->nodes[id].args[1], ZF_HOST);
+            const int32_t x = g->nodes[id].args[1], stored = zfi_stored_gradient(o, x),
+                          there = stored ? stored : zfi_value_in(o, x, ZF_HOST);
             g->nodes[id].args[1] = there;
         }
         zfi_keep_node(o, id);

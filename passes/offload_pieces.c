@@ -2,7 +2,7 @@
  * of its elements are in host memory at a time (offload.c).
  *
  *     cut        updates of more than piece_bytes that read or write copies of parameters or
- *                states, or what such an update has computed (lamb)
+ *                states, or read a gradient from a disk, or what such an update has computed (lamb)
  *     pieces     are of one size but for the last, of whole blocks of 1024 elements, and of whole
  *                blocks of the disk where they are that large
  *     norms      block norms of what a cut update reads or computes are computed by pieces too, and
@@ -30,7 +30,8 @@ enum {
 /* Elements of the pieces of a value of `count` elements, but for the last. */
 static int64_t zfi_piece_size(const zfi_offloading *o, int64_t count)
 {
-    const bool disk = o->d.optimizer == ZF_DISK || o->d.parameters == ZF_DISK;
+    const bool disk = o->d.optimizer == ZF_DISK || o->d.parameters == ZF_DISK ||
+                      o->d.gradients == ZF_DISK;
     const size_t bytes = o->d.piece_bytes ? o->d.piece_bytes : disk ? ZFI_PIECE_BYTES : SIZE_MAX;
     const int64_t most = bytes / 4 < INT64_MAX / 2 ? (int64_t)(bytes / 4) : INT64_MAX / 2,
                   grain = most >= ZFI_PIECE_GRAIN ? ZFI_PIECE_GRAIN : ZFI_NORM_BLOCK,
@@ -73,7 +74,7 @@ static bool zfi_is_cut_up(const zfi_offloading *o, int32_t id)
         return false;
     if (g->nodes[node->args[0]].op != ZF_OP_bucket && g->nodes[node->args[0]].op != ZF_OP_shard)
         return false;
-    if (o->cut_as[node->args[1]]) return true;
+    if (o->cut_as[node->args[1]] || zfi_stored_gradient(o, node->args[1])) return true;
     for (int32_t k = 0; k < node->arg_count; k++)
         if (k != 1 && zfi_by_elements(g, node, k) &&
             (zf_space)g->nodes[node->args[k]].space != space)
@@ -210,6 +211,13 @@ static void zfi_pack_norms(zfi_offloading *o, const zfi_cut_update *c)
     zfi_free(&g->memory, at, (size_t)pieces * sizeof *at);
 }
 
+/* What is cut of operand k, which is %x. */
+static int32_t zfi_cut_operand(zfi_offloading *o, int32_t x, int32_t k, zf_space space)
+{
+    const int32_t stored = zfi_stored_gradient(o, x);
+    return stored ? stored : k == 1 ? zfi_operand_in(o, x, space) : x;
+}
+
 /* Puts the update at `position`, which is cut, in pieces. */
 static void zfi_offload_cut(zfi_offloading *o, int32_t position)
 {
@@ -225,7 +233,7 @@ static void zfi_offload_cut(zfi_offloading *o, int32_t position)
     for (int32_t k = 0; k < c.node.arg_count && !g->error.status && !g->memory.failed; k++) {
         const int32_t x = c.node.args[k];
         if (!zfi_by_elements(g, &c.node, k)) c.args[k] = zfi_operand_in(o, x, c.space);
-        else if (!o->cut_as[x]) zfi_append_pieces(o, x, k == 1 ? zfi_operand_in(o, x, c.space) : x);
+        else if (!o->cut_as[x]) zfi_append_pieces(o, x, zfi_cut_operand(o, x, k, c.space));
     }
     o->cut_as[id] = zfi_len(o->pieces) + 1; /* of its result, if it has one */
     for (int64_t n = 0; n < c.pieces && !g->error.status && !g->memory.failed; n++)

@@ -25,6 +25,8 @@
  *                 `host_bytes`, twice that behind the last fetch
  *     beside      updates in host memory run during the backward pass (beside.c); parameters that
  *                 this has read from a disk are not read again for them (reuse.c)
+ *     stay        gradients for which host memory has room until they are updated, of at most
+ *                 `host_bytes`, do not go to the disk (reuse_gradients.c)
  *     spread      an update waits until the disk has given what it reads, by the cost table, while
  *                 gradients of the next buckets are computed; so its pieces lie apart. Of host
  *                 memory this takes one gradient more, of at most `host_bytes`, and the parameters
@@ -171,6 +173,7 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
     size_t positions;
     if (p.bytes) zfi_join_small(g);
     if (p.bytes && !g->error.status) zfi_put_off_gradients(g, &p.cost, p.bytes);
+    if (p.bytes && !g->error.status) zfi_keep_gradients(g, p.host_bytes);
     if (p.bytes && !g->error.status) zfi_reuse_fetches(g, p.host_bytes);
     if (g->error.status) return g->error.status;
     positions = (size_t)zfi_len(g->order);

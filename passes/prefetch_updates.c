@@ -84,6 +84,14 @@ static int64_t zfi_early_budget(const zfi_prefetch *p, uint8_t queue)
     return most + zfi_max(most - p->fetched, 0);
 }
 
+/* The value is of a gradient that has not been written to the disk so far. */
+static bool zfi_is_under_way(const zfi_prefetch *p, int32_t id)
+{
+    const zf_graph *g = p->graph;
+    const int32_t x = g->nodes[id].op == ZF_OP_piece ? g->nodes[id].args[0] : id;
+    return zfi_is_stored_gradient(g, zfi_bytes_of(g, x)) && (!p->born[x] || p->pending[x]);
+}
+
 /* Issues copies early, while at most `bytes` of them have not been used; with a cost table, when it
  * is time. */
 static void zfi_put_early(zfi_prefetch *p)
@@ -94,6 +102,7 @@ static void zfi_put_early(zfi_prefetch *p)
         const uint8_t queue = p->beside.early[due->node] ? zfi_queue_of(p, due->node) : 0;
         if (!queue || p->born[due->node]) continue;
         if (p->costed && p->now < p->start[due->node]) return;
+        if (zfi_is_under_way(p, p->graph->nodes[due->node].args[0])) continue;
         if (!zfi_put_source(p, p->graph->nodes[due->node].args[0])) return;
         if (p->ahead[queue] + bytes > zfi_early_budget(p, queue)) return;
         zfi_put_one_due(p, due);

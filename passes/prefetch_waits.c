@@ -152,7 +152,9 @@ static void zfi_count_fetch(zfi_prefetch *p, int32_t id)
     const zf_graph *g = p->graph;
     const int32_t x = g->nodes[id].arg_count ? g->nodes[id].args[0] : 0;
     const int64_t bytes = (int64_t)zfi_node_bytes(&g->nodes[id]);
+    const bool adds = zfi_is_sum(&g->nodes[id]) && g->nodes[id].arg_count > 1;
     if (zfi_link_of(g, id) == ZFI_READS) p->fetched += bytes;
+    if (adds && zfi_link_of(g, g->nodes[id].args[1]) == ZFI_READS) p->fetched -= bytes;
     if (zfi_link_of(g, id) != ZFI_UPLOADS || zfi_link_of(g, x) != ZFI_READS) return;
     p->fetched -= bytes;
     if (zfi_stays(p, x)) p->ahead[ZFI_QUEUE_READ] += bytes;

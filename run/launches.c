@@ -29,8 +29,8 @@ static void zfi_mark_sums(zf_program *p, const int32_t *launch_of)
  * the device, or beside a device with memory of its own the host, if they are from or to a disk. */
 static zf_backend *zfi_runner(const zf_program *p, const zf_launch *l)
 {
-    const bool host = l->op == ZF_OP_copy ? l->disk && !p->backend->host_memory
-                                          : l->space == ZF_HOST;
+    const bool host =
+        l->op == ZF_OP_copy ? l->disk && !p->backend->host_memory : l->space == ZF_HOST;
     return host ? p->store->host : p->backend;
 }
 
@@ -67,6 +67,16 @@ static zf_status zfi_make_sections(zf_program *p)
     return ZF_OK;
 }
 
+/* The value on the disk that a copy reads or writes, or of which it does so with a piece. Those of a
+ * step may share their places. */
+static int32_t zfi_disk_value_of(const zf_program *p, const zfi_disk *disk, int32_t copy)
+{
+    const zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[copy];
+    const int32_t x = zfi_bytes_of(g, node->space == ZF_DISK ? copy : node->args[0]);
+    return zfi_disk_find(disk, p->data[x], (int64_t)zfi_node_bytes(&g->nodes[x]));
+}
+
 static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
 {
     zf_graph *g = p->graph;
@@ -90,6 +100,8 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         l.space = (zf_space)g->nodes[id].space;
         if (l.op == ZF_OP_copy && !(l.disk = zfi_store_disk(p->store, p->data[id])))
             l.disk = zfi_store_disk(p->store, p->data[g->nodes[id].args[0]]);
+        l.disk_value = l.disk ? 1 + zfi_disk_value_of(p, l.disk, id) : 0;
+        l.sums = zfi_reads_sum(g, &g->nodes[id]);
         runs = zfi_runner(p, &l);
         l.backend = runs->self;
         l.error = &g->error;
@@ -108,10 +120,9 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         l.out.data = p->data[id];
         for (int k = 0; l.saved && k < ZF_MAX_SAVED; k++, args++)
             if (g->nodes[id].saved[k]) args->data = p->data[g->nodes[id].saved[k]];
-        l.scratch =
-            g->nodes[id].scratch_bytes
-                ? zfi_address(p, g->nodes[id].space, g->nodes[id].scratch_offset)
-                : NULL;
+        l.scratch = g->nodes[id].scratch_bytes
+                        ? zfi_address(p, g->nodes[id].space, g->nodes[id].scratch_offset)
+                        : NULL;
         l.run = &p->run;
         l.error = runs == p->backend ? &p->error : &p->host_error;
         l.queue = g->nodes[id].queue;

@@ -96,7 +96,7 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
     double room[PIECE];
     zf_array piece = {.data = room};
     zf_collective c;
-    if (l->op == ZF_OP_copy)
+    if (l->op == ZF_OP_copy && !(l->sums && !l->run->micro))
         zfi_count_copies(&p->counted, p->graph, &p->graph->nodes[l->node], 1);
     if (!(p->graph->records[l->op]->traits & ZF_OP_COLLECTIVE)) return ZF_OK;
     c = zf_collective_of(l);

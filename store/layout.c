@@ -255,7 +255,7 @@ static zf_status zfi_copy_stored(const zf_store *s, zf_space space, zf_copy how,
 {
     if (space == ZF_DEVICE) return s->backend->copy(s->backend->self, to, from, bytes, how, error);
     if (bytes && space == ZF_DISK)
-        return zfi_disk_copy(zfi_store_disk(s, how == ZF_HOST_TO_DEVICE ? to : from), to, from,
+        return zfi_disk_copy(zfi_store_disk(s, how == ZF_HOST_TO_DEVICE ? to : from), -1, to, from,
                              bytes, error);
     if (bytes) memmove(to, from, bytes);
     return ZF_OK;

@@ -94,8 +94,8 @@ check 'cost without prefetch' \
     pretrain --corpus c --vocab v --cost measure
 check 'offload of something' \
     misused \
-    "--offload is off, or optimizer, parameters or activations, =host or =disk, or \
-gradients=host, or piece=BYTES, with ',' between them" \
+    "--offload is off, or optimizer, parameters, gradients or activations, =host or =disk, \
+or piece=BYTES, with ',' between them" \
     pretrain --corpus c --vocab v --offload parameters=host,optimizer=tape
 check 'offload without a folder' \
     misused '--offload to disk and --offload-dir DIR, for its files, go together' \
@@ -732,6 +732,8 @@ offloads_to_disk() {
 check 'optimizer in host memory: the same bits' offloads optimizer=host adamw --zero 2 --ranks 4
 check 'all in host memory, one rank: the same bits' offloads \
     optimizer=host,parameters=host,gradients=host,activations=host adamw --micro-batches 4 --prefetch 100000
+check 'all on a disk, one rank: the same bits' offloads_to_disk \
+    optimizer=disk,parameters=disk,gradients=disk,activations=disk adamw --micro-batches 4 --prefetch 100000
 check 'LAMB on a disk: the same bits' offloads_to_disk optimizer=disk,parameters=disk \
     lamb --optimizer lamb --zero 3 --ranks 2 --micro-batches 2
 check 'optimizer on disks of four ranks, read ahead: the same bits' offloads_to_disk \
@@ -979,7 +981,7 @@ if [ -n "$mpi" ]; then
         check "stage $zero, four processes: the same bits" like adamw --zero $zero --prefetch 20000
     done
     check 'all offloaded, four processes: the same bits' offloads_to_disk \
-        optimizer=disk,parameters=disk,gradients=host,activations=host adamw --zero 3 --prefetch 100000
+        optimizer=disk,parameters=disk,gradients=disk,activations=host adamw --zero 3 --prefetch 20000
     check 'two nodes of two processes: the same bits' \
         like nodes --zero 3 --nodes 2 --zero-hpz --prefetch 20000
     # shellcheck disable=SC2086

@@ -93,7 +93,7 @@ for precision in f32 bf16; do
     done
 done
 
-all=optimizer=disk,parameters=disk,gradients=host,activations=disk
+all=optimizer=disk,parameters=disk,gradients=disk,activations=disk
 # at_of KINDS: the folder, where it is needed
 at_of() { case $1 in *disk*) echo "$dir" ;; esac; }
 
@@ -101,10 +101,10 @@ at_of() { case $1 in *disk*) echo "$dir" ;; esac; }
 # At stages 1 and 2 parameters stay on the device.
 offloaded() {
     for stage in 0 1 2 3; do
-        kinds="gradients=host activations=host optimizer=host,gradients=host"
+        kinds="gradients=host gradients=disk activations=host optimizer=host,gradients=host"
         case $stage in
         0 | 3) kinds="$kinds parameters=host parameters=disk $all" ;;
-        *) kinds="$kinds optimizer=disk,gradients=host,activations=disk" ;;
+        *) kinds="$kinds optimizer=disk,gradients=disk,activations=disk" ;;
         esac
         for kind in $kinds; do
             at=$(at_of $kind)
@@ -144,6 +144,7 @@ for stage in 0 1 2 3; do
     same $base --ranks 4 --zero $stage --prefetch 2000000
     same $base --ranks 4 --zero $stage --prefetch 2000000 --offload optimizer=host
     same $base --ranks 2 --micro-batches 2 --zero $stage --offload optimizer=disk,gradients=host $dir
+    same $base --ranks 2 --micro-batches 2 --zero $stage --offload gradients=disk $dir
     case $stage in 0 | 3) same $base --ranks 4 --zero $stage --prefetch 2000000 --offload $all $dir ;; esac
 done
 echo "$passed passed, $failed failed"

@@ -23,6 +23,7 @@
 #include "inside/matmul.c"
 #include "inside/files.c"
 #include "inside/disk.c"
+#include "inside/copy.c"
 #include "inside/vmath.c"
 #include "inside/quantized.c"
 #include "inside/random.c"

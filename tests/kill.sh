@@ -17,18 +17,20 @@ mkdir "$work/offload"
 small_text 40 9 > "$work/text"
 "$program" vocab --corpus "$work/text" --vocab "$work/vocab" --size 600 > /dev/null || exit 1
 
-# run NAME TURN OPTIONS...: one that saves at every third step; what is offloaded depends on the turn
+# run NAME TURN OPTIONS...: one that saves at every third step; what is offloaded depends on the turn.
+# Gradients go to the disk where the prefetch has no room for them in host memory.
 run() {
     name=$work/$1
+    prefetch=1000000
     case $(($2 % 3)) in
     0) kinds=optimizer=disk ;;
-    1) kinds=optimizer=disk,parameters=disk,gradients=host,activations=disk ;;
+    1) kinds=optimizer=disk,parameters=disk,gradients=disk,activations=disk prefetch=200000 ;;
     *) kinds=optimizer=host,parameters=disk ;;
     esac
     shift 2
     exec "$program" pretrain --model tiny --corpus "$work/text" --vocab "$work/vocab" --seq 32 \
         --batch 4 --steps 30 --clip 0 --eval-batches 0 --quiet --offload $kinds \
-        --offload-dir "$work/offload" --prefetch 1000000 --save "$name" --save-every 3 \
+        --offload-dir "$work/offload" --prefetch $prefetch --save "$name" --save-every 3 \
         --dump "$name.p" "$@" > "$name.out" 2>&1
 }
 load() { [ ! -d "$work/killed" ] || echo "--load $work/killed"; }

@@ -86,7 +86,8 @@ static bool same_bits(test *t, const char *text, const char *kinds, const char *
     snprintf(line, sizeof line, "%s; offload %s; %s", before, kinds, behind);
     other = plain ? text_behind(t, text, line) : NULL;
     good = other && strstr(other, " host @") &&
-           (!strstr(kinds, "disk") || strstr(other, " disk @") || strstr(before, "sgd lr;")) &&
+           (!strstr(kinds, "disk") || strstr(other, " disk @") || strstr(before, "sgd lr;") ||
+            strstr(behind, "host=1048576")) &&
            numbers_of(&without, plain, &d, &error) && numbers_of(&with, other, &d, &error) &&
            numbers_compare(&without, &with, "", why, sizeof why) > 8;
     if (!good)
@@ -254,6 +255,45 @@ TEST_ONCE(offload_sums_gradients_of_ranks)
                  list[k].prefetch);
         CHECK(t, same_bits(t, model, list[k].kinds, before, behind));
     }
+}
+
+/* Gradients on a disk: every stage, on 1, 2 and 4 ranks, AdamW and LAMB, one micro-batch and four,
+ * f32, bf16 and f16 with skipped steps, clipped or not; with other kinds, on the device or
+ * elsewhere; with every kind of budget. */
+TEST_ONCE(offload_keeps_the_bits_with_gradients_on_a_disk)
+{
+    static const char *const optimizers[] = {"adamw lr weight_decay=0.1",
+                                             "lamb lr weight_decay=0.1 decay_all"},
+                            *const precisions[] = {"", "precision bf16; ",
+                                                   "precision f16 scale=200000 hysteresis=1; "},
+                            *const kinds[] = {"", " optimizer=disk", " optimizer=host piece=4096",
+                                              " activations=disk piece=8192",
+                                              " optimizer=disk parameters=disk activations=disk",
+                                              " optimizer=disk activations=host"},
+                            *const prefetches[] = {"bytes=0", "bytes=3000 host=3000",
+                                                   "bytes=1048576 host=4095",
+                                                   "bytes=20000 host=1048576"};
+    int n = 0;
+    for (int world = 1; world <= 4; world *= 2)
+        for (int stage = 0; stage < 4; stage++)
+            for (int k = 0; k < 4; k++, n++) {
+                char before[300], behind[200], offload[100];
+                const char *kind = kinds[(n + n / 6) % 6];
+                const bool several = k / 2;
+                if (strstr(kind, "parameters") && world > 1 && (stage == 1 || stage == 2))
+                    kind = kinds[1];
+                snprintf(before, sizeof before,
+                         "%sautograd loss; %s%s; %s%s%szero stage=%d world=%d micro_batches=%d "
+                         "bucket=%d%s",
+                         precisions[(n + n / 4) % 3], (n + n / 8) % 2 ? "" : "clip 0.5; ",
+                         optimizers[k % 2], n % 11 == 3 ? "delay; " : "", n % 3 ? "fuse; " : "",
+                         n % 5 == 1 ? "recompute layers; " : "", stage, world, several ? 4 : 1,
+                         n % 2 ? 20000 : 1, world == 4 && n % 2 ? " nodes=2" : "");
+                snprintf(behind, sizeof behind, "prefetch %s; memory threads=1; verify",
+                         prefetches[(n + n / 16) % 4]);
+                snprintf(offload, sizeof offload, "gradients=disk%s", kind);
+                CHECK(t, same_bits(t, model, offload, before, behind));
+            }
 }
 
 /* How many updates of the text stand above its last pack of gradients; -1: it has none below
@@ -626,6 +666,63 @@ TEST_ONCE(offload_puts_activations_on_a_disk)
     }
 }
 
+/* Gradients on a disk. With one micro-batch each is written and read once, but for those for which
+ * host memory has room until they are updated: where updates run beside the backward pass that is
+ * all of them. Sums over micro-batches are written by each, and read by each but the first, and by
+ * the update. The norms of clip read nothing. */
+TEST_ONCE(offload_puts_gradients_on_a_disk)
+{
+    enum { LAYER = 64 * 64 * 4, ALL = 8 };
+    static const struct {
+        const char *before, *zero, *kinds, *prefetch;
+        double disk;          /* gradients, or halves of one, that lie there; */
+        double writes, reads; /* of f32 */
+        double host;          /* at most so many in host memory; 0: it does not matter */
+    } list[] = {
+        {"", "", "", "bytes=0", ALL, ALL, ALL, 2},
+        {"", "", " optimizer=host", "bytes=0", ALL, ALL, ALL, 2},
+        {"clip 1; ", "", "", "bytes=0", ALL, ALL, ALL, 2},
+        /* the last one comes when the norm is known, and so the first two can be updated */
+        {"clip 1; ", "", " optimizer=host", "bytes=40000", ALL - 3, ALL - 3, ALL - 3, 6},
+        {"clip 1; ", "", " optimizer=host", "bytes=40000 host=16383", ALL, ALL, ALL, 4},
+        {"", "", "", "bytes=1000000 host=16384", ALL - 1, ALL - 1, ALL - 1, 0},
+        {"", "", " optimizer=host", "bytes=1000000", 0, 0, 0, 0},
+        {"", "", " optimizer=host", "bytes=1000000 host=40000", 0, 0, 0, 4},
+        {"", "micro_batches=3", "", "bytes=0", ALL, 3 * ALL, 3 * ALL, 2},
+        {"clip 1; ", "micro_batches=3", " optimizer=host", "bytes=0", ALL, 3 * ALL, 3 * ALL, 2},
+        {"clip 1; ", "micro_batches=3", " optimizer=host", "bytes=40000", ALL, 3 * ALL, 3 * ALL, 6},
+        {"", "micro_batches=3 stage=2 world=2", "", "bytes=0", ALL / 2., 3 * ALL / 2., 3 * ALL / 2.,
+         1},
+        {"", "stage=2 world=2", "", "bytes=0", ALL / 2., ALL / 2., ALL / 2., 1},
+        {"", "micro_batches=3 stage=0 world=2", "", "bytes=20000", ALL, 3 * ALL, 3 * ALL, 4},
+    };
+    static char text[2000];
+    write_eight_layers(text, 4, 64);
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        char line[300], message[600] = "", why[200];
+        zf_graph *g = zf_graph_parse(text, strlen(text), NULL, NULL);
+        zf_plan plan = {.nodes = 0};
+        double disk, writes, reads, host;
+        snprintf(line, sizeof line, "autograd loss; %sadamw lr; zero bucket=1 %s; offload "
+                 "gradients=disk%s; prefetch %s; memory; verify", list[k].before, list[k].zero,
+                 list[k].kinds, list[k].prefetch);
+        if (!g || pass_run(g, line, NULL, message, sizeof message) || zf_graph_plan(g, &plan))
+            test_fail(t, __FILE__, __LINE__, line, message);
+        zf_graph_free(g);
+        disk = (double)plan.spaces[ZF_DISK].most[ZF_GRADIENTS] / LAYER;
+        writes = (double)plan.traffic.write.bytes / LAYER;
+        reads = (double)plan.traffic.read.bytes / LAYER;
+        host = (double)plan.spaces[ZF_HOST].most[ZF_GRADIENTS] / LAYER;
+        snprintf(why, sizeof why, "disk %g, writes %g, reads %g, host %g", disk, writes, reads,
+                 host);
+        if (disk != list[k].disk || writes != list[k].writes || reads != list[k].reads ||
+            (list[k].host > 0 && host > list[k].host))
+            test_fail(t, __FILE__, __LINE__, line, why);
+        CHECK(t, plan.spaces[ZF_DISK].peak_bytes ==
+                     plan.spaces[ZF_DISK].most[ZF_GRADIENTS] + (list[k].disk > 0 ? 4096 : 0));
+    }
+}
+
 /* Of the parameters and states of a bucket only a piece is in host memory; a bucket that is no
  * larger than a piece is updated at once. */
 TEST_ONCE(offload_updates_in_pieces)
@@ -790,6 +887,57 @@ TEST_ONCE(offload_to_a_disk)
     zf_program_free(p);
     CHECK(t, rmdir(folder) == 0);
     disk_remove(saved);
+}
+
+/* Sums of gradients on a disk: the file is as large as the plan says, and a step moves as much as
+ * planned. A bit that flips between two micro-batches, or a file that is cut, is an error that names
+ * the place; nothing has been updated then, and the next step has the same bits. */
+TEST_ONCE(offload_of_sums_to_a_disk)
+{
+    static float expected[2400], moment[2400];
+    char folder[512], path[800];
+    zf_program *p;
+    snprintf(folder, sizeof folder, "%s", test_path("offload"));
+    mkdir(folder, 0700);
+    CHECK(t, p = placed_by(t, " micro_batches=2", folder, NULL));
+    OK(t, zf_micro(p), zf_program_error(p));
+    CHECK(t, moment_of_step(p, expected));
+    zf_program_free(p);
+    for (int k = 0; k < 3; k++) {
+        zf_program_info info;
+        struct stat about;
+        unsigned char byte;
+        int file;
+        CHECK(t, p = placed_by(t, " micro_batches=2; offload gradients=disk; prefetch bytes=20000",
+                               folder, NULL));
+        info = zf_program_info_of(p);
+        file = only_file(folder, path);
+        CHECK(t, file >= 0 && fstat(file, &about) == 0);
+        CHECK(t, (size_t)about.st_size == info.allocated[ZF_DISK]);
+        for (int space = 0; space < ZF_SPACES; space++)
+            CHECK(t, info.allocated[space] == info.plan.spaces[space].peak_bytes);
+        CHECK(t, info.plan.spaces[ZF_DISK].most[ZF_GRADIENTS] + 4096 == info.allocated[ZF_DISK]);
+        OK(t, zf_micro(p), zf_program_error(p));
+        if (k) {
+            CHECK(t, pread(file, &byte, 1, 4096 + 100) == 1);
+            byte ^= 1;
+            if (k == 1) CHECK(t, pwrite(file, &byte, 1, 4096 + 100) == 1 && fsync(file) == 0);
+            else CHECK(t, ftruncate(file, 8192) == 0);
+            GIVES(t, zf_step(p), ZF_ERR_FORMAT, zf_program_error(p));
+            CHECK(t, strstr(zf_program_error(p), "a value of the step, byte 0 of 32768 (") &&
+                         strstr(zf_program_error(p), k == 1 ? "the disk gives back other bytes"
+                                                            : "the file ends: it has 8192 bytes"));
+            CHECK(t, ftruncate(file, about.st_size) == 0);
+            OK(t, zf_micro(p), zf_program_error(p));
+        }
+        CHECK(t, moment_of_step(p, moment) && !memcmp(moment, expected, sizeof moment));
+        info = zf_program_info_of(p);
+        CHECK(t, !memcmp(&info.counted, &info.plan.traffic, sizeof info.counted));
+        CHECK(t, info.counted.read.bytes > 0 && info.counted.read.bytes == info.counted.write.bytes);
+        close(file);
+        zf_program_free(p);
+    }
+    CHECK(t, rmdir(folder) == 0);
 }
 
 /* A checkpoint goes on at another placement with the same bits. */
@@ -1160,6 +1308,62 @@ TEST_ONCE(offload_mistakes_of_sums_are_found)
         check_mistake(t, summed, list[k].from, list[k].to, list[k].error);
 }
 
+/* The same on a disk. */
+static const char stored[] = "zero stage=2 world=2 micro_batches=2\n"
+                             "%2  = param \"w\" : f32[8,8]\n"
+                             "%42 = bucket %2 {at=[0] size=2048} : f32[2048]\n"
+                             "%1  = input \"x\" : f32[8,8]\n"
+                             "%4  = input \"lr\" : f32[]\n"
+                             "%47 = accumulator : f32[1024] disk\n"
+                             "%44 = copy %47 {to=host} : f32[1024] host queue=read\n"
+                             "%46 = pack %1 {at=[0] size=2048} : f32[2048]\n"
+                             "      wait %44\n"
+                             "%48 = copy %44 : f32[1024] queue=upload\n"
+                             "      wait %48\n"
+                             "%49 = reduce_scatter %46, %48 {world=2} : f32[1024]\n"
+                             "%45 = copy %49, %44 {to=host} : f32[1024] host queue=download\n"
+                             "      wait %45\n"
+                             "%50 = copy %45, %47 {to=disk} : f32[1024] disk queue=write\n"
+                             "      wait %50\n"
+                             "update:\n"
+                             "%43 = shard %42 {world=2} : f32[1024]\n"
+                             "%53 = copy %50 {to=host} : f32[1024] host\n"
+                             "%51 = copy %53 : f32[1024]\n"
+                             "      sgd %43, %51, %4 {world=2 blocks=[0,1] decays=[0]}\n"
+                             "%52 = all_gather %43, %42 {world=2} : f32[2048]\n";
+
+TEST_ONCE(offload_mistakes_of_sums_on_a_disk_are_found)
+{
+    static const struct {
+        const char *from, *to, *error; /* error NULL: it is none */
+    } list[] = {
+        {"", "", NULL},
+        {"      wait %44\n", "", "it reads %44 while copy %44 on queue read writes it"},
+        {"      wait %45\n", "", "it reads %45 while copy %45 on queue download writes it"},
+        {"      wait %50\n", "", "nothing waits for it before the end of the micro section"},
+        {"copy %45, %47", "copy %44, %47",
+         "%44 is an accumulator: its value is that of the sum onto it"},
+        {"copy %49, %44", "copy %48, %44",
+         "%48 is an accumulator: its value is that of the sum onto it"},
+        {"%46 = pack", "%54 = copy %47 {to=host} : f32[1024] host\n%46 = pack", NULL},
+        {"%45 = copy %49, %44", "%54 = copy %4 {to=host} : f32[] host\n%45 = copy %49, %54",
+         "operand 1 must be of type f32[1024]"},
+        {"%48 = copy %44 : f32[1024] queue=upload\n",
+         "%54 = copy %47 {to=host} : f32[1024] host\n%48 = copy %54 : f32[1024] queue=upload\n",
+         "operand 0 must be a sum onto a copy of %44, which it brings back"},
+        {"%50 = copy %45, %47", "%55 = accumulator : f32[1024] disk\n%50 = copy %45, %55",
+         "operand 0 must be a sum onto a copy of %55, which it brings back"},
+        {"%50 = copy %45, %47 {to=disk} : f32[1024] disk queue=write\n      wait %50\n",
+         "%50 = copy %45 {to=disk} : f32[1024] disk\n",
+         "it updates a copy of %47, and nothing copies it back"},
+        {"copy %50 {to=host}", "copy %47 {to=host}",
+         "%51 is an accumulator: its value is that of the sum onto it"},
+        {"sgd %43, %51", "sgd %43, %50", "%43 lies in the space device, and %50 in disk"},
+    };
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++)
+        check_mistake(t, stored, list[k].from, list[k].to, list[k].error);
+}
+
 /* Pieces of a fetch for the backward pass are updated, and copied back to those of the bucket. */
 static const char stays[] = "zero stage=0 world=1 micro_batches=1\n"
                             "%2  = param \"w\" : f32[8,256] disk\n"
@@ -1220,9 +1424,6 @@ TEST_ONCE(offload_errors)
         {"autograd loss; adamw lr; zero stage=2 world=2; offload parameters=host",
          "zf_offload: at stage 2 each rank gathers all updated parameters on the device; they can "
          "leave it at stage 3, where each rank brings its shard, or at stage 0"},
-        {"autograd loss; adamw lr; zero; offload gradients=disk",
-         "zf_offload: gradients can lie on the device or in host memory, where they are added; "
-         "parameters, states and activations can lie on a disk"},
         {"autograd loss; adamw lr; zero; offload optimizer=host; offload optimizer=host",
          "zf_offload: zf_offload has been run already"},
     };

@@ -295,8 +295,8 @@ is 'offload: copies of disk and memory take time' "$(for k in download upload re
 "$plan" --offload optimizer=disk > "$work/table"
 is 'offload: in the table' "$(grep -Ec '^(bytes of (a rank|host|disk)|download|upload|read|write) ' \
     "$work/table")" 11
-misused "--offload is off, or optimizer, parameters or activations, =host or =disk, or \
-gradients=host, or piece=BYTES, with ',' between them" --offload optimizer=moon
+misused "--offload is off, or optimizer, parameters, gradients or activations, =host or =disk, \
+or piece=BYTES, with ',' between them" --offload optimizer=moon
 
 # Of a GPT-2 whose parameters are brought for their uses: the pieces save the larger part of the
 # largest weight, 3072 x 768 of f32, in its bucket; the parameters are as many.

@@ -566,8 +566,8 @@ static const pass passes[] = {
      "        sums, in blocks with one scale",
      run_zero},
     {"offload",
-     "[optimizer=host|disk] [parameters=host|disk] [gradients=host]\n"
-     "        [activations=host|disk] [keep=BYTES]",
+     "[optimizer=host|disk] [parameters=host|disk] [gradients=host|disk]\n"
+     "        [activations=host|disk] [keep=BYTES] [piece=BYTES]",
      "states of the optimizer, with their updates, and parameters, summed gradients and values of\n"
      "        the forward pass that the backward pass reads lie in host memory or on a disk;\n"
      "        buckets and values of at most `keep` bytes stay on the device",

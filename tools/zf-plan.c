@@ -79,9 +79,9 @@ static void usage(FILE *out)
         "                         each layer, or as needed for a peak of BYTES (off)\n"
         "  --bucket=BYTES         size of the buckets in which parameters move (that of a block)\n"
         "  --tile=BYTES           linear layers whose weights take more run in pieces (off)\n"
-        "  --offload=KIND=SPACE,...  where values lie: optimizer, parameters or activations, =host\n"
-        "                         or =disk, or gradients=host; and piece=BYTES of a\n"
-        "                         copy of states while they are updated (off, piece=16M of a disk)\n"
+        "  --offload=KIND=SPACE,...  where values lie: optimizer, parameters, gradients or\n"
+        "                         activations, =host or =disk; and piece=BYTES of a copy of\n"
+        "                         states while they are updated (off, piece=16M of a disk)\n"
         "  --prefetch=BYTES       in flight: of parameters gathered ahead, of gradients being\n"
         "                         reduced, and of copies between spaces\n"
         "  --cost=FILE            rates of a machine, its link and its disk (zf_cost_read), by\n"
@@ -844,7 +844,7 @@ static int list_ways(const options *o, way ways[MOST_WAYS])
             if (!o->within[ZF_HOST] || (space == ZF_DISK && !o->within[ZF_DISK])) continue;
             ways[count++] = (way){stage, d};
             if (whole) d.parameters = space, ways[count++] = (way){stage, d};
-            d.gradients = ZF_HOST, d.activations = space;
+            d.gradients = d.activations = space;
             ways[count++] = (way){stage, d};
         }
     }

@@ -170,9 +170,9 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "                                    is chosen by the estimated time (--cost); of --device cuda\n"
          "                                    the device's: what leaves it goes to host memory as well"},
         {"offload", TEXT, "off|KIND=SPACE,...", &o->offload, 0, 0,
-         "optimizer (its states, which the CPU updates), parameters or activations lie in SPACE,\n"
-         "                                    host or disk, gradients in host; piece=BYTES: of a copy\n"
-         "                                    of states while they are updated (of a disk 16M)"},
+         "optimizer (its states, which the CPU updates), parameters, gradients or activations lie in\n"
+         "                                    SPACE, host or disk; piece=BYTES: of a copy of states\n"
+         "                                    while they are updated (of a disk 16M)"},
         {"offload-dir", TEXT | OWN, "DIR", &o->offload_dir, 0, 0,
          "an existing folder for the files of --offload"},
         {"delay-update", COUNT | NOTED, "STEP", &o->delay_update, -1, 1e12,
@@ -318,7 +318,7 @@ bool settings_offload(const char *text, zf_offload_desc *offload)
                 !strncmp(text + strlen(kinds[k].name), name, strlen(name)))
                 break;
         }
-        if (space == ZF_SPACES || (kinds[k].space == &offload->gradients && space == ZF_DISK)) return false;
+        if (space == ZF_SPACES) return false;
         *kinds[k].space = space;
         if (!comma) return true;
         text = comma;

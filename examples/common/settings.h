@@ -58,8 +58,8 @@ bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memo
 /* Reads --offload: "off" (or NULL), or KIND=SPACE,... of kinds of zf_offload_desc, each once, and
  * piece=BYTES; false, with SETTINGS_OFFLOAD as the message, for anything else. */
 #define SETTINGS_OFFLOAD                                                                           \
-    "--offload is off, or optimizer, parameters or activations, =host or =disk, or "               \
-    "gradients=host, or piece=BYTES, with ',' between them"
+    "--offload is off, or optimizer, parameters, gradients or activations, =host or =disk, "       \
+    "or piece=BYTES, with ',' between them"
 bool settings_offload(const char *text, zf_offload_desc *offload);
 /* Some kind lies in this space. */
 bool settings_offloads(const zf_offload_desc *d, zf_space space);

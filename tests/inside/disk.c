@@ -418,19 +418,24 @@ TEST_ONCE(disk_copies_at_shared_places)
     setup_new(t, &s);
     s.desc.values = sharing, s.desc.count = ZFI_COUNT(sharing);
     NEED(t, setup_open(&s), &s.error);
-    OK(t, zfi_disk_copy(s.d, s.d->base, s.data, 4096, &s.error), s.error.text);
+    OK(t, zfi_disk_copy(s.d, -1, s.d->base, s.data, 4096, &s.error), s.error.text);
     for (int k = 1; k < 4; k++) {
         char *at = s.d->base + sharing[k].offset;
         const size_t bytes = (size_t)sharing[k].bytes;
-        OK(t, zfi_disk_copy(s.d, at, s.data + k, bytes, &s.error), s.error.text);
+        OK(t, zfi_disk_copy(s.d, -1, at, s.data + k, bytes, &s.error), s.error.text);
         memset(s.back, 0, sizeof s.back);
-        OK(t, zfi_disk_copy(s.d, s.back, at, bytes, &s.error), s.error.text);
+        OK(t, zfi_disk_copy(s.d, -1, s.back, at, bytes, &s.error), s.error.text);
         CHECK(t, !memcmp(s.data + k, s.back, bytes));
         for (int n = 1; n < ZFI_COUNT(sharing); n++)
             CHECK(t, s.d->checks[s.d->first[n]].written == (n <= k));
     }
-    OK(t, zfi_disk_copy(s.d, s.back, s.d->base, 4096, &s.error), s.error.text);
+    OK(t, zfi_disk_copy(s.d, -1, s.back, s.d->base, 4096, &s.error), s.error.text);
     CHECK(t, !memcmp(s.data, s.back, 4096));
+    /* a part of one of them, which is named */
+    CHECK(t, zfi_disk_find(s.d, s.d->base + 4096, 3 * BLOCK) == 2);
+    OK(t, zfi_disk_copy(s.d, 2, s.d->base + 4096, s.data, 3 * BLOCK, &s.error), s.error.text);
+    OK(t, zfi_disk_copy(s.d, 2, s.back, s.d->base + 4096 + BLOCK, 100, &s.error), s.error.text);
+    CHECK(t, !memcmp(s.data + BLOCK, s.back, 100));
 }
 
 /* The disk allocates nothing besides the memory that it was given. */
@@ -871,7 +876,7 @@ typedef struct trained {
 static const char *const trained_names[] = {"first",        "second",         "adamw.m/first",
                                             "adamw.m/second", "adamw.v/first", "adamw.v/second"};
 
-static zf_graph *trained_graph(zf_space space, const zf_zero_desc *zero)
+static zf_graph *trained_graph(const zf_offload_desc *offload, const zf_zero_desc *zero)
 {
     const zf_param_desc normal = {.init = ZF_NORMAL, .std = 0.3};
     zf_graph *g = zf_graph_new(NULL);
@@ -883,7 +888,7 @@ static zf_graph *trained_graph(zf_space space, const zf_zero_desc *zero)
     zf_autograd(g, loss);
     zf_adamw(g, lr, NULL);
     zf_zero(g, zero);
-    zf_offload(g, &(zf_offload_desc){.optimizer = space});
+    zf_offload(g, offload);
     zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     return g;
 }
@@ -899,14 +904,14 @@ static void trained_free(void *object)
 
 /* A rank of a stage; comm NULL: there is one. Its disk is of the fake system, of several ranks only
  * that of rank 1. */
-static bool trained_by(trained *r, setup *s, zf_space space, int32_t stage, const zf_comm *comm)
+static bool trained_by(trained *r, setup *s, zf_offload_desc offload, zf_zero_desc zero,
+                       const zf_comm *comm)
 {
     const float lr = 0.01f;
     float x[4 * 40];
     for (int i = 0; i < 160; i++) x[i] = (float)(i * 7 % 31 - 15) / 16;
-    r->graph = trained_graph(space, &(zf_zero_desc){.stage = stage,
-                                                    .world = comm ? comm->world : 1,
-                                                    .bucket_bytes = 4096});
+    zero.world = comm ? comm->world : 1, zero.bucket_bytes = 4096;
+    r->graph = trained_graph(&offload, &zero);
     r->store = zf_store_new(
         &(zf_store_desc){.offload_dir = s->folder, .seed = 3, .comm = comm}, &s->error);
     if (!r->store) return false;
@@ -920,7 +925,7 @@ static bool trained_by(trained *r, setup *s, zf_space space, int32_t stage, cons
 
 static bool trained_new(trained *r, setup *s, zf_space space)
 {
-    return trained_by(r, s, space, 0, NULL);
+    return trained_by(r, s, (zf_offload_desc){.optimizer = space}, (zf_zero_desc){0}, NULL);
 }
 
 /* Takes what there is. */
@@ -1007,6 +1012,69 @@ TEST_ONCE(disk_fails_in_a_step)
     disk_remove(saved);
 }
 
+/* Sums of gradients lie on the disk. The first micro-batch writes and does not read. The disk fails
+ * where it reads or writes one: ZF_ERR_IO, which names its scope, byte and file. In the micro section
+ * nothing has been updated then, and the step can be made again; in the update section training goes
+ * on from a checkpoint. The bits are the same. */
+TEST_ONCE(disk_fails_in_a_sum)
+{
+    static trained plain, r;
+    static setup s;
+    const zf_zero_desc zero = {.micro_batches = 2};
+    char saved[512];
+    setup_new(t, &s);
+    setup_close(&s);
+    snprintf(saved, sizeof saved, "%s", test_path("saved"));
+    test_defer(t, trained_free, &plain);
+    test_defer(t, trained_free, &r);
+    CHECK(t, trained_by(&plain, &s, (zf_offload_desc){.piece_bytes = 0}, zero, NULL));
+    for (int n = 0; n < 2; n++) {
+        OK(t, zf_micro(plain.program), zf_program_error(plain.program));
+        OK(t, zf_step(plain.program), zf_program_error(plain.program));
+    }
+    CHECK(t, trained_look(&plain));
+    for (int k = 0; k < 8; k++) {
+        const int way = k / 2; /* the first write, one of the second micro-batch, a read of the same,
+                                * a read of the update */
+        zf_status status;
+        int64_t before;
+        s.f.setup_with = k % 2 ? EPERM : 0; /* threads, or a ring */
+        s.f.fail_from = s.f.fail_to = 0;
+        s.f.fail_with = EIO, s.f.fail_reads = way > 1, s.f.fail_writes = way <= 1;
+        NEED(t, trained_by(&r, &s, (zf_offload_desc){.gradients = ZF_DISK}, zero, NULL), &s.error);
+        for (int n = 0; n < zfi_len(r.store->pieces); n++)
+            if (r.store->pieces[n].disk)
+                s.f.direct = zfi_disk_info_of(r.store->pieces[n].disk).direct;
+        before = s.f.moved;
+        OK(t, zf_micro(r.program), zf_program_error(r.program));
+        CHECK(t, s.f.moved == before + 2); /* two buckets are written */
+        OK(t, zf_step(r.program), zf_program_error(r.program));
+        CHECK(t, s.f.moved == before + 8); /* read, written, and read by the update */
+        OK(t, zf_save(r.store, saved, NULL), zf_store_error(r.store));
+        s.f.fail_from = s.f.moved + (way ? 3 : 1) + (way == 3 ? 4 : 0), s.f.fail_to = INT64_MAX;
+        status = zf_micro(r.program);
+        if (way) {
+            OK(t, status, zf_program_error(r.program));
+            status = zf_step(r.program);
+        }
+        GIVES(t, status, ZF_ERR_IO, zf_program_error(r.program));
+        CHECK(t, strstr(zf_program_error(r.program), way > 1 ? "cannot read: " : "cannot write: "));
+        CHECK(t, strstr(zf_program_error(r.program), "a value of the step, byte 0 of ") &&
+                     strstr(zf_program_error(r.program), ".zf-offload, byte "));
+        s.f.fail_to = 0;
+        if (way == 3) {
+            GIVES(t, zf_micro(r.program), ZF_ERR_STAGE, zf_program_error(r.program));
+            OK(t, zf_load(r.store, saved, NULL), zf_store_error(r.store));
+        }
+        OK(t, zf_micro(r.program), zf_program_error(r.program));
+        OK(t, zf_step(r.program), zf_program_error(r.program));
+        CHECK(t, trained_look(&r) && !memcmp(r.image, plain.image, sizeof r.image));
+        trained_free(&r);
+        CHECK(t, files_in(s.folder) == 0);
+    }
+    disk_remove(saved);
+}
+
 /* The disk is full when a program is compiled: the error says how much it needs, no file stays, and
  * the store takes the next program. */
 TEST_ONCE(disk_is_full_for_a_program)
@@ -1023,7 +1091,10 @@ TEST_ONCE(disk_is_full_for_a_program)
     CHECK(t, files_in(s.folder) == 0 && !zf_store_count(r.store));
     CHECK(t, !zf_store_info_of(r.store).disk_bytes && !zf_store_info_of(r.store).offloaded_bytes);
     s.f.allocate_with = 0;
-    NEED(t, g = trained_graph(ZF_DISK, &(zf_zero_desc){.bucket_bytes = 4096}), NULL);
+    NEED(t,
+         g = trained_graph(&(zf_offload_desc){.optimizer = ZF_DISK},
+                           &(zf_zero_desc){.bucket_bytes = 4096}),
+         NULL);
     zf_graph_free(r.graph);
     r.graph = g;
     CHECK(t, r.program = zf_compile(g, &(zf_compile_desc){.store = r.store}));
@@ -1073,7 +1144,10 @@ TEST_ONCE(disk_of_one_rank_fails)
         s.f.fail_from = s.f.fail_to = 0, s.f.setup_with = stage % 2 ? EPERM : 0;
         for (int32_t k = 0; k < 2; k++) {
             ranks[k].status = ZF_OK;
-            NEED(t, trained_by(&ranks[k].r, &s, ZF_DISK, stage, zf_local_comm(group, k)), &s.error);
+            NEED(t,
+                 trained_by(&ranks[k].r, &s, (zf_offload_desc){.optimizer = ZF_DISK},
+                            (zf_zero_desc){.stage = stage}, zf_local_comm(group, k)),
+                 &s.error);
         }
         CHECK(t, trained_together(ranks, 1) && !ranks[0].status && !ranks[1].status);
         s.f.fail_with = EIO, s.f.fail_reads = stage < 2, s.f.fail_writes = stage >= 2;

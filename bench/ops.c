@@ -2,7 +2,7 @@
  * read and write, and GFLOP/s of products.
  *
  *     build/bench/ops [--rows 65536] [--rounds 10] [--threads 2] [--device cpu|cuda] [--json]
- *                     [NAME...]
+ *                     [--dtype bf16|f16|f32] [NAME...]
  *
  * NAME: only operators whose line contains one of these. With --rows 65536 an operand has 64 Mi
  * elements, which no cache holds. Times are medians; on CUDA between events. */
@@ -22,6 +22,9 @@
     "%1 = param \"q\" {init=normal b=1} : bf16[4,#,2048]\n"                                        \
     "%2 = param \"k\" {init=normal b=1} : bf16[4,#,512]\n"                                         \
     "%3 = param \"v\" {init=normal b=1} : bf16[4,#,512]\n"
+#define NORMED                                                                                     \
+    X "%2 = param \"s\" {init=normal b=1} : bf16[@,1024]\n"                                         \
+      "%3 = param \"gamma\" {init=ones} : bf16[1024]\n"
 #define SIGNS                                                                                      \
     "%1 = param \"x\" {init=normal b=1} : f32[&]\n%2 = state \"e\" : f32[&]\nupdate:\n"            \
     "%3 = sign_compress %1, %2 : u8[$,132]\n"
@@ -36,6 +39,25 @@ static const struct row {
     const char *text;
 } rows[] = {
     {"copy (neg)", ZF_OP_neg, X "%2 = neg %1 : bf16[@,1024]\n output %2 \"y\"\n"},
+    {"add", ZF_OP_add, NORMED "%4 = add %1, %2 : bf16[@,1024]\n output %4 \"y\"\n"},
+    {"gelu", ZF_OP_gelu, X "%2 = gelu %1 : bf16[@,1024]\n output %2 \"y\"\n"},
+    {"silu_grad", ZF_OP_silu_grad,
+     NORMED "%4 = silu_grad %1, %2 : bf16[@,1024]\n output %4 \"y\"\n"},
+    {"affine", ZF_OP_affine, NORMED "%4 = affine %1, %3 : bf16[@,1024]\n output %4 \"y\"\n"},
+    {"residual_norm, rms", ZF_OP_residual_norm,
+     NORMED "%4 = residual_norm %1, %2, %3 {eps=0.001 form=rms} : bf16[@,1024]\n"
+            "%5 = saved %4 {index=0} : bf16[@,1024]\n%6 = saved %4 {index=2} : bf16[@,1024]\n"
+            "output %4 \"y\"\noutput %5 \"xhat\"\noutput %6 \"sum\"\n"},
+    {"residual_norm_grad, rms", ZF_OP_residual_norm_grad,
+     NORMED "%4 = param \"r\" {init=ones} : f32[@]\n"
+            "%5 = residual_norm_grad %1, %2, %4, %3, %1 {form=rms} : bf16[@,1024]\n"
+            "%6 = saved %5 {index=1} : bf16[1024]\noutput %5 \"ds\"\noutput %6 \"dgamma\"\n"},
+    {"norm_gamma_grad", ZF_OP_norm_gamma_grad,
+     NORMED "%4 = param \"m\" {init=ones} : f32[@,2]\n"
+            "%5 = norm_gamma_grad %1, %2, %4 : bf16[1024]\noutput %5 \"dgamma\"\n"},
+    {"rms_norm_grad", ZF_OP_rms_norm_grad,
+     NORMED "%4 = param \"m\" {init=ones} : f32[@,2]\n"
+            "%5 = rms_norm_grad %1, %2, %4, %3 : bf16[@,1024]\noutput %5 \"dx\"\n"},
     {"quantize, 8 bits", ZF_OP_quantize,
      X "%2 = quantize %1 {bits=8 block=256} : u8[@,1040]\n output %2 \"y\"\n"},
     {"quantize, 4 bits", ZF_OP_quantize,
@@ -91,9 +113,12 @@ static const struct row {
     {"sgd", ZF_OP_sgd, UPDATED "sgd %1, %2, %4, %3 {momentum=0.9}\n"},
 };
 
+static int64_t half; /* of bf16, f16, f32: what stands for bf16 in the texts */
+
 /* The text for so many rows; it is valid until the next call. */
 static const char *text_of(const struct row *row, int64_t count)
 {
+    static const char *const dtypes[] = {"bf16", "f16", "f32"};
     static char text[2048];
     size_t at = 0;
     for (const char *c = row->text; *c && at + 32 < sizeof text; c++) {
@@ -101,6 +126,8 @@ static const char *text_of(const struct row *row, int64_t count)
         const int64_t numbers[] = {count, 256 * count, count / 4, count / 8};
         const char *mark = strchr(marks, *c);
         if (mark) at += (size_t)sprintf(text + at, "%lld", (long long)numbers[mark - marks]);
+        else if (!strncmp(c, "bf16", 4))
+            at += (size_t)sprintf(text + at, "%s", dtypes[half]), c += 3;
         else text[at++] = *c;
     }
     text[at] = '\0';
@@ -156,6 +183,7 @@ int main(int argc, char **argv)
         {"rounds", OPTION_COUNT, "N", &rounds, 1, 1e6, "steps that are timed, after two others"},
         {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {"device", OPTION_CHOICE, DEVICE_KINDS, &device.kind, 0, 0, "it computes on"},
+        {"dtype", OPTION_CHOICE, "bf16|f16|f32", &half, 0, 0, "of operands: bf16"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };

@@ -453,6 +453,8 @@ static zf_status zfi_cpu_layer_norm_grad(const zf_launch *l)
  * sums:
  *
  *     dy, x [rows,n] -> scratch [blocks,n] -> out [n]
+ *
+ * An `out` of 16 bits is summed in one more row of scratch.
  */
 enum { ZFI_GAMMA_ROWS = 64 };
 
@@ -464,8 +466,8 @@ static int64_t zfi_gamma_blocks(const zf_launch *l)
 
 static size_t zfi_scratch_norm_gamma_grad(const zf_launch *l)
 {
-    return zfi_fast(l) ? (size_t)(zfi_gamma_blocks(l) * zfi_last(&l->out.shape)) * sizeof(float)
-                       : 0;
+    int64_t rows = zfi_gamma_blocks(l) + zfi_is_half(l->out.dtype);
+    return zfi_fast_or_half(l) ? (size_t)(rows * zfi_last(&l->out.shape)) * sizeof(float) : 0;
 }
 
 /* Columns [first, last). */
@@ -482,12 +484,11 @@ static void zfi_gamma_reference(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-/* sum[:] = sum over rows of dy[r,:] xhat[r,:], four rows for each visit of a sum. */
+/* sum[:] += sum over rows of dy[r,:] xhat[r,:], four rows for each visit of a sum. */
 ZFI_BODY void zfi_gamma_rows_body(zfi_isa isa, float *sum, const float *dy, const float *x,
                                   const float *moments, int64_t rows, int64_t n)
 {
     int64_t r = 0;
-    memset(sum, 0, (size_t)n * sizeof *sum);
     for (; r + 4 <= rows; r += 4, dy += 4 * n, x += 4 * n, moments += 8) {
         const float *dy1 = dy + n, *dy2 = dy1 + n, *dy3 = dy2 + n, *x1 = x + n, *x2 = x1 + n,
                     *x3 = x2 + n;
@@ -512,33 +513,61 @@ ZFI_KERNEL(zfi_gamma_rows,
             int64_t n),
            (sum, dy, x, moments, rows, n))
 
+/* Adds `count` rows from row r on to sum[:]. Those of 16 bits are converted, four rows of a strip of
+ * columns at a time. */
+static void zfi_gamma_add(const zf_launch *l, float *sum, int64_t r, int64_t count)
+{
+    enum { ROWS = 4, COLUMNS = ZFI_CONVERT_RUN / ROWS };
+    const zf_array *dy = &l->args[0], *x = &l->args[1];
+    const float *moments = (const float *)l->args[2].data + 2 * r;
+    const int64_t n = zfi_last(&l->out.shape);
+    const zfi_isa isa = zfi_cpu_of(l)->isa;
+    float aside[2][ZFI_CONVERT_RUN];
+    if (dy->dtype == ZF_F32) {
+        zfi_gamma_rows(isa, sum, (const float *)dy->data + r * n, (const float *)x->data + r * n,
+                       moments, count, n);
+        return;
+    }
+    for (int64_t c = 0; c < n; c += COLUMNS)
+        for (int64_t k = 0; k < count; k += ROWS) {
+            const int64_t columns = zfi_min(COLUMNS, n - c), rows = zfi_min(ROWS, count - k);
+            for (int64_t i = 0; i < rows; i++) {
+                const int64_t at = (r + k + i) * n + c;
+                (void)zfi_read_floats(isa, aside[0] + i * columns, dy, at, columns);
+                (void)zfi_read_floats(isa, aside[1] + i * columns, x, at, columns);
+            }
+            zfi_gamma_rows(isa, sum + c, aside[0], aside[1], moments + 2 * k, rows, columns);
+        }
+}
+
 /* Blocks [first, last). */
 static void zfi_gamma_fast(const zf_launch *l, int64_t first, int64_t last)
 {
-    const float *dy = l->args[0].data, *x = l->args[1].data, *moments = l->args[2].data;
     int64_t n = zfi_last(&l->out.shape), rows = zfi_row_count(&l->args[0].shape);
     for (int64_t b = first; b < last; b++) {
-        int64_t r = b * ZFI_GAMMA_ROWS,
-                count = rows - r < ZFI_GAMMA_ROWS ? rows - r : ZFI_GAMMA_ROWS;
-        zfi_gamma_rows(zfi_cpu_of(l)->isa, (float *)l->scratch + b * n, dy + r * n, x + r * n,
-                       moments + 2 * r, count, n);
+        float *sum = (float *)l->scratch + b * n;
+        memset(sum, 0, (size_t)n * sizeof *sum);
+        zfi_gamma_add(l, sum, b * ZFI_GAMMA_ROWS,
+                      zfi_min(ZFI_GAMMA_ROWS, rows - b * ZFI_GAMMA_ROWS));
     }
 }
 
 static zf_status zfi_cpu_norm_gamma_grad(const zf_launch *l)
 {
+    const zfi_isa isa = zfi_cpu_of(l)->isa;
     int64_t n = zfi_last(&l->out.shape), blocks = zfi_gamma_blocks(l);
-    const float *sums = l->scratch;
-    float *out = l->out.data;
+    float *sums = l->scratch, *sum;
     if (n == 0) return ZF_OK; /* there may be rows, but without elements */
-    if (!zfi_fast(l)) {
+    if (!zfi_fast_or_half(l)) {
         zfi_split(l, n, 64, zfi_gamma_reference);
         return ZF_OK;
     }
     zfi_split(l, blocks, 1, zfi_gamma_fast);
-    memset(out, 0, (size_t)n * sizeof *out);
+    sum = zfi_place_floats(sums + blocks * n, &l->out, 0);
+    memset(sum, 0, (size_t)n * sizeof *sum);
     for (int64_t b = 0; b < blocks; b++)
-        zfi_binary_run(zfi_cpu_of(l)->isa, ZF_OP_add, out, out, sums + b * n, true, true, n);
+        zfi_binary_run(isa, ZF_OP_add, sum, sum, sums + b * n, true, true, n);
+    zfi_write_floats(isa, &l->out, 0, sum, n);
     return ZF_OK;
 }
 
@@ -562,4 +591,4 @@ ZFI_OPERATOR(rms_norm, .infer = zfi_infer_layer_norm, .grad = zfi_grad_rms_norm,
 ZFI_OPERATOR(rms_norm_grad, .infer = zfi_infer_layer_norm_grad, .cpu = zfi_cpu_layer_norm_grad,
              .whole = 1 << 3, .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(norm_gamma_grad, .infer = zfi_infer_norm_gamma_grad, .cpu = zfi_cpu_norm_gamma_grad,
-             .scratch = zfi_scratch_norm_gamma_grad)
+             .scratch = zfi_scratch_norm_gamma_grad, .traits = ZF_OP_READS_HALF)

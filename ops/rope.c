@@ -217,18 +217,29 @@ ZFI_KERNEL(zfi_rope_row,
            (float *y, const float *x, const float *c, const float *s, int64_t heads, int64_t half),
            (y, x, c, s, heads, half))
 
+/* f32 in place; rows of 16 bits are converted a few heads at a time. */
 static void zfi_rope_fast(const zfi_rope *r, int64_t row)
 {
-    int64_t n = 2 * r->half * r->heads;
+    const zf_array *x = &r->l->args[0], *out = &r->l->out;
+    const zfi_isa isa = zfi_cpu_of(r->l)->isa;
     const float *c = (const float *)r->l->scratch + row % r->tables * 2 * r->half;
-    zfi_rope_row(zfi_cpu_of(r->l)->isa, (float *)r->l->out.data + row * n,
-                 (const float *)r->l->args[0].data + row * n, c, c + r->half, r->heads, r->half);
+    const int64_t width = 2 * r->half,
+                  group = x->dtype == ZF_F32 ? r->heads : ZFI_CONVERT_RUN / width;
+    float aside[ZFI_CONVERT_RUN];
+    for (int64_t h = 0, heads; h < r->heads; h += heads) {
+        const int64_t at = (row * r->heads + h) * width;
+        float *y = zfi_place_floats(aside, out, at);
+        heads = zfi_min(group, r->heads - h);
+        zfi_rope_row(isa, y, zfi_read_floats(isa, aside, x, at, heads * width), c, c + r->half,
+                     heads, r->half);
+        zfi_write_floats(isa, out, at, y, heads * width);
+    }
 }
 
 static size_t zfi_scratch_rope(const zf_launch *l)
 {
     zfi_rope r = zfi_rope_job(l);
-    return zfi_fast(l) ? (size_t)(r.tables * 2 * r.half) * sizeof(float) : 0;
+    return zfi_fast_or_half(l) ? (size_t)(r.tables * 2 * r.half) * sizeof(float) : 0;
 }
 
 /* Tasks: rows of the table, or rows of the result. */
@@ -244,7 +255,7 @@ static void zfi_rope_piece(void *context, int64_t piece, int worker)
 {
     const zfi_rope *r = context;
     int64_t last = zfi_min(r->rows, (piece + 1) * r->piece);
-    bool fast = zfi_fast(r->l);
+    bool fast = zfi_fast_or_half(r->l);
     (void)worker;
     for (int64_t row = piece * r->piece; row < last; row++)
         fast ? zfi_rope_fast(r, row) : zfi_rope_reference(r, row);
@@ -256,7 +267,7 @@ static zf_status zfi_cpu_rope(const zf_launch *l)
     zfi_pool *pool = zfi_cpu_of(l)->pool;
     if (!zfi_count(&l->out)) return ZF_OK;
     zfi_rope_tune(&r);
-    if (zfi_fast(l))
+    if (zfi_fast_or_half(l))
         zfi_pool_run(pool, (r.tables + r.piece - 1) / r.piece, zfi_rope_tables_piece, &r);
     zfi_pool_run(pool, (r.rows + r.piece - 1) / r.piece, zfi_rope_piece, &r);
     return ZF_OK;
@@ -265,4 +276,4 @@ static zf_status zfi_cpu_rope(const zf_launch *l)
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(rope, .infer = zfi_infer_rope, .grad = zfi_grad_rope, .cpu = zfi_cpu_rope,
-             .scratch = zfi_scratch_rope, .over = 1, .traits = ZF_OP_INPLACE)
+             .scratch = zfi_scratch_rope, .over = 1, .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)

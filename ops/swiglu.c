@@ -151,6 +151,6 @@ static zf_status zfi_cpu_swiglu(const zf_launch *l)
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(swiglu, .infer = zfi_infer_swiglu, .grad = zfi_grad_swiglu, .cpu = zfi_cpu_swiglu,
-             .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(swiglu_grad, .infer = zfi_infer_swiglu_grad, .cpu = zfi_cpu_swiglu,
-             .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)

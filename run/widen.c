@@ -13,7 +13,7 @@
  * a reference backend. */
 enum {
     ZFI_WIDEN_ARGS = 16,        /* with more operands it runs unconverted */
-    ZFI_WIDEN_PIECE = 1024,     /* elements of a piece, or one row if that is longer */
+    ZFI_WIDEN_PIECE = 2048,     /* elements of a piece, or one row if that is longer */
     ZFI_WIDEN_LONGEST = 1 << 16 /* longest row that runs in pieces */
 };
 

@@ -459,6 +459,35 @@ few_bits() { # the same text, from fewer bytes
     done
 }
 check 'weights of few bits write it too' few_bits
+of_16_bits() { # the same text in f16 and bf16, from half of the bytes
+    for dtype in f32 f16 bf16; do
+        ends 0 "$llm" generate --load "$work/llama" --dtype $dtype --temperature 0 --tokens 4 \
+            'The bird' && [ "$(cat "$work/out")" = 'The bird sings in the river' ] &&
+            ends 0 "$llm" selftest --load "$work/llama" --dtype $dtype --text "$work/prompts" \
+                --tokens 2 && grep -q ", $dtype, 1 threads$" "$work/out" || return 1
+        sed -n 's/^memory: weights \([0-9.]*\) MiB.*/\1/p' "$work/out"
+    done > "$work/sizes"
+    awk '{ size[NR] = $1 } END { exit !(NR == 3 && size[2] > 0.45 * size[1] &&
+        size[2] < 0.55 * size[1] && size[3] == size[2]) }' "$work/sizes"
+}
+check 'generates in 16 bits' of_16_bits
+perplexity() { # of a text, by selftest, which also has a plan of memory that adds up
+    echo "$1" > "$work/line" &&
+        ends 0 "$llm" selftest --load "$work/llama" --text "$work/line" --tokens 3 &&
+        grep -q '^speed: prompt [1-9][0-9.]* tokens/s, generation [1-9][0-9.]* tokens/s, f32, ' \
+            "$work/out" &&
+        awk '/^memory/ { sub(/caches for [0-9]* tokens/, ""); sub(/prompts of [0-9]* tokens/, "")
+            gsub(/[^0-9.]+/, " "); n = split($0, x, " ")
+            exit !(n == 5 && (d = x[1] + x[2] + x[3] + x[4] - x[5]) < 0.25 && d > -0.25) }' \
+            "$work/out" &&
+        sed -n 's/^text: .* perplexity \([0-9.]*\)$/\1/p' "$work/out" > "$work/perplexity"
+}
+tests_llama() {
+    perplexity 'The bird sings in the river near the forest.' && good=$(cat "$work/perplexity") &&
+        perplexity 'River the in sings the bird forest the near.' &&
+        awk -v good="$good" '{ exit !(good >= 1 && good < 6 && $1 > 4 * good) }' "$work/perplexity"
+}
+check 'a llama tests itself' tests_llama
 ends_early() { # at a word that generation_config.json, or a list in config.json, calls an end
     ends 0 "$llm" export --load "$work/llama" "$work/ends" || return 1
     echo '{"eos_token_id": [8, 6]}' > "$work/ends/generation_config.json"
@@ -470,5 +499,60 @@ ends_early() { # at a word that generation_config.json, or a list in config.json
         [ "$(cat "$work/out")" = 'The bird sings in' ]
 }
 check 'a text ends as the files of its model say' ends_early
+
+# ------------------------------------------------------------------- files that are wrong: llm
+
+broken="$work/broken folder"
+# breaks TEXT: generating from $broken ends with this error.
+breaks() {
+    ends 1 "$llm" generate --model "$broken" --tokens 2 a && [ "$(cat "$work/err")" = "llm: $1" ]
+}
+mkdir "$broken"
+cp "$work/ends/"* "$broken"
+mv "$broken/model.safetensors" "$broken/model-00001-of-00002.safetensors"
+echo '{"weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}}' \
+    > "$broken/model.safetensors.index.json"
+check 'a missing shard' breaks \
+    "cannot open $broken/model-00002-of-00002.safetensors: No such file or directory"
+rm "$broken/model.safetensors.index.json"
+check 'no weights' breaks \
+    "$broken has no weights: neither model.safetensors nor model.safetensors.index.json"
+head -c 100000 "$broken/model-00001-of-00002.safetensors" > "$broken/model.safetensors"
+check 'a truncated file' breaks "$broken/model.safetensors: the tensors have 848640 bytes, but only \
+98800 are there: it is cut short"
+cp "$broken/model-00001-of-00002.safetensors" "$broken/model.safetensors"
+sed 's/"intermediate_size": 1024/"intermediate_size": 1000/' "$work/ends/config.json" > "$broken/config.json"
+check 'a wrong shape' breaks "$broken/model.safetensors: model.layers.0.mlp.gate_proj.weight is \
+[1024,64], the model's is [1000,64]; do the sizes of --model fit?"
+
+# ------------------------------------------------------------------------- one copy in memory: llm
+
+# A model of 96 MiB in f32: what reads it has 127 MiB of address space, less than a second model,
+# even of int8, would need.
+cat > "$work/wide.json" << 'END'
+{"model_type": "llama", "vocab_size": 24, "hidden_size": 256, "num_hidden_layers": 24,
+ "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 1024,
+ "max_position_embeddings": 40}
+END
+wide() {
+    ends 0 "$llm" pretrain --corpus "$work/text" --vocab "$work/vocab.txt" --seq 32 --batch 1 \
+        --steps 0 --eval-batches 0 --quiet --optimizer sgd "$@"
+}
+within() { # COMMAND...: it ends well in so much memory
+    (ulimit -v 130000 && run "$@" && [ $status = 0 ])
+}
+one_copy() {
+    wide --model "$work/wide.json" --save "$work/wide" &&
+        wide --init "$work/wide" --lora r=1,targets=q_proj --save "$work/wide-adapter" || return 1
+    for of in '--dtype f32' '--dtype bf16' '--dtype f16' '--weights int8' '--weights int4'; do
+        within "$llm" generate --load "$work/wide" $of --tokens 2 'The bird' || return 1
+    done
+    for of in float int8; do
+        within "$llm" merge --load "$work/wide" --adapter "$work/wide-adapter" --weights $of \
+            "$work/wide-$of" || return 1
+    done
+}
+check 'no second copy of a model is in memory' one_copy
+rm -r "$work"/wide*
 
 total

@@ -7,28 +7,49 @@
 #include "frame.h"
 #include "session.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-/* Gives an open session the weights of the folder as an adapter over few bits has met them: rounded
- * to these, and floats again. */
-static bool round_weights(session *s, const session_desc *desc, const char *load, int64_t rounding,
-                          zf_error *error)
+/* Rounds the values of a parameter to few bits; they stay floats. */
+static bool round_param(session *s, zf_tensor param, const zf_quantize_desc *blocks,
+                        zf_error *error)
 {
-    const sample_model *sample = s->sample;
+    const size_t count = (size_t)zf_shape_count(zf_param_shape(param));
+    float *values = malloc(2 * count * sizeof *values + 1); /* and the integers with their scales */
+    bool good;
+    if (!values) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    good = !weights_get(s->program, param, values, error);
+    if (good) {
+        zf_quantize_values(values + count, values, count, blocks);
+        zf_dequantize_values(values, values + count, count, blocks);
+        good = !weights_put(s->program, param, values, error);
+    }
+    free(values);
+    return good;
+}
+
+/* Rounds the weights of an open session to few bits, as an adapter over these has met them. */
+static bool round_weights(session *s, const session_desc *desc, int64_t rounding, zf_error *error)
+{
     config_any config;
     session_desc d = *desc;
-    session rounded;
-    weights_report report;
+    zf_graph *few;
     bool good;
     if (!rounding) return true;
-    memcpy(&config, desc->config, sample->config->bytes);
-    d.config = &config, d.lora = NULL, d.adapter = NULL;
-    if (!config_set_weights(sample->config, &config, rounding, error) ||
-        !session_open_folder(&rounded, load, &d, 1 + ZF_F32, error))
-        return false;
-    good = exchange_copy(&sample->exchange, s->program, s->graph, rounded.program, rounded.graph,
-                         load, &report, error);
-    session_close(&rounded);
+    memcpy(&config, desc->config, s->sample->config->bytes);
+    d.config = &config;
+    if (!config_set_weights(s->sample->config, &config, rounding, error)) return false;
+    if (!(few = zf_graph_new(NULL))) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    s->sample->build(few, &config, &d.shape, d.purpose);
+    good = zf_graph_status(few) ? fail(error, zf_graph_status(few), "%s", zf_graph_error(few))
+                                : session_has_blocks(few, &d, error);
+    for (int32_t k = 0; k < zf_param_count(few) && good; k++) {
+        const zf_tensor of_few = zf_param_at(few, k);
+        const zf_quantize_desc blocks = zf_param_blocks(of_few);
+        if (blocks.bits)
+            good = round_param(s, zf_graph_find(s->graph, zf_tensor_name(of_few)), &blocks, error);
+    }
+    zf_graph_free(few);
     return good;
 }
 
@@ -83,7 +104,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
            session_open_folder(&s, load, &d, 1 + ZF_F32, &error);
     if (good) {
         good =
-            (!merges || (round_weights(&s, &d, load, rounding, &error) && merge(&s, &error))) &&
+            (!merges || (round_weights(&s, &d, rounding, &error) && merge(&s, &error))) &&
             folder_export(out, load, config_json(sample->config, &config), sample->objective->frame,
                           config_positions(sample->config, &config), file, &error) &&
             exchange_export(&sample->exchange, s.program, s.graph, file, false, (zf_dtype)dtype,

@@ -239,27 +239,44 @@ static bool copy_param(zf_program *to, zf_tensor param, zf_program *from, zf_ten
     return good;
 }
 
-bool exchange_copy(const exchange *x, zf_program *to, zf_graph *to_graph, zf_program *from,
-                   zf_graph *from_graph, const char *path, weights_report *report, zf_error *error)
+bool exchange_match(const exchange *x, zf_graph *to, zf_graph *from, const char *path,
+                    weights_report *report, zf_error *error)
 {
     bool good = true;
     *report = (weights_report){.fresh = 0};
-    for (int32_t i = 0; i < zf_param_count(to_graph) && good; i++) {
-        zf_tensor param = zf_param_at(to_graph, i);
-        const char *name = zf_tensor_name(param);
-        zf_tensor source = zf_graph_find(from_graph, name);
-        if (adapter_is_param(name)) continue;
-        if (zf_valid(source)) good = copy_param(to, param, from, source, path, error);
-        else if (exchange_is_head(x, name)) weights_fresh(report, name);
+    for (int32_t i = 0; i < zf_param_count(to) && good; i++) {
+        const char *name = zf_tensor_name(zf_param_at(to, i));
+        if (adapter_is_param(name) || zf_valid(zf_graph_find(from, name))) continue;
+        if (exchange_is_head(x, name)) weights_fresh(report, name);
         else good = fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
     }
-    for (int32_t i = 0; i < zf_param_count(from_graph) && good; i++) {
-        const char *name = zf_tensor_name(zf_param_at(from_graph, i));
-        if (zf_valid(zf_graph_find(to_graph, name))) continue;
+    for (int32_t i = 0; i < zf_param_count(from) && good; i++) {
+        const char *name = zf_tensor_name(zf_param_at(from, i));
+        if (zf_valid(zf_graph_find(to, name))) continue;
         if (exchange_is_head(x, name)) weights_unused(report, name);
         else
             good = fail(error, ZF_ERR_MISMATCH,
                         "%s: the model has no tensor %s; do the sizes of --model fit?", path, name);
     }
     return good;
+}
+
+bool exchange_copy_part(zf_program *to, zf_graph *to_graph, zf_program *from, zf_graph *from_graph,
+                        const char *path, zf_error *error)
+{
+    bool good = true;
+    for (int32_t i = 0; i < zf_param_count(from_graph) && good; i++) {
+        zf_tensor source = zf_param_at(from_graph, i);
+        zf_tensor param = zf_graph_find(to_graph, zf_tensor_name(source));
+        if (zf_valid(param) && !adapter_is_param(zf_tensor_name(source)))
+            good = copy_param(to, param, from, source, path, error);
+    }
+    return good;
+}
+
+bool exchange_copy(const exchange *x, zf_program *to, zf_graph *to_graph, zf_program *from,
+                   zf_graph *from_graph, const char *path, weights_report *report, zf_error *error)
+{
+    return exchange_match(x, to_graph, from_graph, path, report, error) &&
+           exchange_copy_part(to, to_graph, from, from_graph, path, error);
 }

@@ -46,11 +46,16 @@ bool exchange_import(const exchange *x, zf_program *program, zf_graph *g, const 
 bool exchange_export(const exchange *x, zf_program *program, zf_graph *g, const char *path,
                      bool gradients, zf_dtype dtype, zf_error *error);
 
-/* Copies parameters of one program to another, by name, except those of an adapter; shapes must be
- * equal. A parameter that
- * `from` lacks keeps its value if it belongs to a head, and is an error otherwise. So is one of
- * `from` that `to` lacks and that belongs to no head. Others are reported. `path` names `from` in
+/* Whether the parameters of one graph can be copied to another, by name, except those of an adapter.
+ * One that `from` lacks keeps its value if it belongs to a head, and is an error otherwise. So is one
+ * of `from` that `to` lacks and that belongs to no head. Others are reported. `path` names `from` in
  * messages. */
+bool exchange_match(const exchange *x, zf_graph *to, zf_graph *from, const char *path,
+                    weights_report *report, zf_error *error);
+/* Copies the parameters that both programs have, except those of an adapter; shapes must be equal. */
+bool exchange_copy_part(zf_program *to, zf_graph *to_graph, zf_program *from, zf_graph *from_graph,
+                        const char *path, zf_error *error);
+/* Both: copies all parameters of one program to another. */
 bool exchange_copy(const exchange *x, zf_program *to, zf_graph *to_graph, zf_program *from,
                    zf_graph *from_graph, const char *path, weights_report *report, zf_error *error);
 

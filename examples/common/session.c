@@ -159,12 +159,14 @@ static bool fits_positions(const session_desc *d, zf_error *error)
                 (long long)d->shape.sequence, (long long)positions);
 }
 
-/* Weights of few bits were asked for, and there are none. */
-static bool lacks_blocks(zf_graph *g, const session_desc *d)
+bool session_has_blocks(zf_graph *g, const session_desc *d, zf_error *error)
 {
+    if (!config_bits(d->sample->config, d->config)) return true;
     for (int32_t k = 0; k < zf_param_count(g); k++)
-        if (zf_param_blocks(zf_param_at(g, k)).bits) return false;
-    return config_bits(d->sample->config, d->config) != 0;
+        if (zf_param_blocks(zf_param_at(g, k)).bits) return true;
+    return fail(error, ZF_ERR_ARGUMENT,
+                "weights of few bits are in blocks of 64 numbers, and no product of this model "
+                "has rows of a multiple of 64");
 }
 
 /* Builds and compiles variant k of the step, over the store, if there is one. `beside`: a variant
@@ -175,10 +177,7 @@ static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store 
     s->graph = s->graphs[k] = zf_graph_new(NULL);
     if (!s->graph) return fail(error, ZF_ERR_NOMEM, "out of memory");
     d->sample->build(s->graph, d->config, &d->shape, d->purpose);
-    if (!zf_graph_status(s->graph) && lacks_blocks(s->graph, d))
-        return fail(error, ZF_ERR_ARGUMENT,
-                    "weights of few bits are in blocks of 64 numbers, and no product of this model "
-                    "has rows of a multiple of 64");
+    if (!zf_graph_status(s->graph) && !session_has_blocks(s->graph, d, error)) return false;
     run_passes(s, d, k, store);
     s->lr = zf_graph_find(s->graph, "lr");
     s->program = s->programs[k] =

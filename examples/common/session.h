@@ -87,6 +87,9 @@ typedef struct session {
 /* The description of one rank's step, for zf_passes. */
 zf_training session_training(zf_graph *g, const session_desc *d);
 
+/* If weights of few bits are asked for, the graph has some. False with *error. */
+bool session_has_blocks(zf_graph *g, const session_desc *d, zf_error *error);
+
 /* False with *error, and then there is nothing to close. */
 bool session_open(session *s, const session_desc *d, zf_error *error);
 void session_close(session *s);

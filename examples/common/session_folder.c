@@ -6,23 +6,55 @@
 
 #include <string.h>
 
-/* Reads a checkpoint, with a program of its own, in f32. */
+/* Reads `count` parameters of `whole` from number `first` on, those that the session has, as f32,
+ * in a program that has no others. */
+static bool take_part(session *s, zf_graph *whole, int32_t first, int32_t count, const char *path,
+                      zf_backend *cpu, zf_error *error)
+{
+    zf_graph *part = zf_graph_new(NULL);
+    zf_program *from;
+    bool good;
+    if (!part) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    for (int32_t i = first; i < first + count; i++) {
+        const zf_tensor param = zf_param_at(whole, i);
+        if (zf_valid(zf_graph_find(s->graph, zf_tensor_name(param))))
+            (void)zf_param(part, zf_tensor_name(param), zf_param_shape(param), NULL);
+    }
+    from = zf_compile(part, &(zf_compile_desc){.backend = cpu, .evaluate = true});
+    good = from ? folder_load(from, path, true, false, error) &&
+                      exchange_copy_part(s->program, s->graph, from, part, path, error)
+                : fail(error, zf_graph_status(part), "%s", zf_graph_error(part));
+    zf_program_free(from);
+    zf_graph_free(part);
+    return good;
+}
+
+/* Reads a checkpoint in f32, so many bytes or one parameter at a time. */
 static bool take_checkpoint(session *s, const char *path, weights_report *report, zf_error *error)
 {
+    enum { PART = 16 << 20 };
+    const device_desc cpu = {.kind = DEVICE_CPU};
     config_any config;
-    session_desc d = {.sample = s->sample,
-                      .purpose = SAMPLE_EVALUATE,
-                      .config = &config,
-                      .shape = {1, 1, 1, false, 0},
-                      .threads = 1};
-    session from;
+    zf_graph *whole;
+    zf_backend *backend;
     bool good;
-    if (!config_load(s->sample->config, path, &config, error) || !session_open(&from, &d, error))
-        return false;
-    good = folder_load(from.program, path, true, false, error) &&
-           exchange_copy(&s->sample->exchange, s->program, s->graph, from.program, from.graph, path,
-                         report, error);
-    session_close(&from);
+    if (!config_load(s->sample->config, path, &config, error)) return false;
+    if (!(whole = zf_graph_new(NULL))) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    s->sample->build(whole, &config, &(sample_shape){1, 1, 1, false, 0}, SAMPLE_EVALUATE);
+    backend = device_open(&cpu, 1, error);
+    good = backend && (!zf_graph_status(whole) ||
+                       fail(error, zf_graph_status(whole), "%s", zf_graph_error(whole)));
+    good = good && exchange_match(&s->sample->exchange, s->graph, whole, path, report, error);
+    for (int32_t first = 0, count; good && first < zf_param_count(whole); first += count) {
+        size_t bytes = 0;
+        for (count = 0; first + count < zf_param_count(whole); count++) {
+            bytes += zf_tensor_bytes(zf_param_at(whole, first + count));
+            if (count && bytes > PART) break;
+        }
+        good = take_part(s, whole, first, count, path, backend, error);
+    }
+    zf_graph_free(whole);
+    zf_backend_free(backend);
     return good;
 }
 

@@ -395,12 +395,14 @@ zf_status weights_get(zf_program *p, zf_tensor param, float *values, zf_error *e
     zf_tensor from = zf_valid(master_of(param)) ? master_of(param) : param;
     const zf_quantize_desc blocks = zf_param_blocks(from);
     const size_t count = (size_t)zf_shape_count(zf_param_shape(from));
-    void *data = malloc(zf_tensor_bytes(from) + 1);
+    const bool plain = !blocks.bits && zf_tensor_dtype(from) == ZF_F32;
+    void *data = plain ? NULL : malloc(zf_tensor_bytes(from) + 1);
     zf_status status;
-    if (!data) return no_memory(error);
-    status = zf_read(p, from, data, zf_tensor_bytes(from));
+    if (!plain && !data) return no_memory(error);
+    if (plain) status = zf_read(p, from, values, count * sizeof *values);
+    else status = zf_read(p, from, data, zf_tensor_bytes(from));
     if (!status && blocks.bits) zf_dequantize_values(values, data, count, &blocks);
-    else if (!status) zf_convert(values, ZF_F32, data, zf_tensor_dtype(from), count);
+    else if (!status && !plain) zf_convert(values, ZF_F32, data, zf_tensor_dtype(from), count);
     free(data);
     return status ? fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;
 }

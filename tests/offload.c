@@ -1359,6 +1359,9 @@ TEST_ONCE(offload_mistakes_of_sums_on_a_disk_are_found)
         {"copy %50 {to=host}", "copy %47 {to=host}",
          "%51 is an accumulator: its value is that of the sum onto it"},
         {"sgd %43, %51", "sgd %43, %50", "%43 lies in the space device, and %50 in disk"},
+        {"update:\n",
+         "%54 = copy %42 {to=host} : f32[2048] host\n%55 = copy %54, %42 : f32[2048]\nupdate:\n",
+         "it writes %42 in the micro section, which may run again"},
     };
     for (size_t k = 0; k < sizeof list / sizeof *list; k++)
         check_mistake(t, stored, list[k].from, list[k].to, list[k].error);

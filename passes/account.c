@@ -22,6 +22,7 @@ typedef struct zfi_account {
     uint8_t *kind;       /* by node: zf_kind */
     int32_t *life;       /* by node: the lifetime of its bytes, an index; -1: none in this arena */
     zfi_lifetime *lives; /* growing array */
+    int32_t micro_end;   /* of the micro section: the position behind it */
 } zfi_account;
 
 /* ----------------------------------------------------------------------------------- kinds */
@@ -38,15 +39,17 @@ static zf_kind zfi_holding_of(const zf_graph *g, int32_t id)
     return node->update ? ZF_WORKSPACE : ZF_ACTIVATIONS;
 }
 
-/* Sets the kind of a value, or of the root of its view. Leaves keep theirs. */
+/* Sets the kind of a value, or of the root of its view, and of an accumulator of which that is a
+ * copy. Leaves keep theirs. */
 static void zfi_set_kind(zfi_account *a, int32_t id, zf_kind kind)
 {
     const zf_graph *g = a->graph;
     int64_t at;
     for (int32_t k; (k = zfi_viewed(g, &g->nodes[id], &at)) >= 0; id = g->nodes[id].args[k])
         a->kind[id] = (uint8_t)kind;
-    if (!zfi_has(g, id, ZF_OP_LEAF) || g->nodes[id].op == ZF_OP_accumulator)
-        a->kind[id] = (uint8_t)kind;
+    if (!zfi_has(g, id, ZF_OP_LEAF)) a->kind[id] = (uint8_t)kind;
+    id = (int32_t)(zfi_copied(g, &g->nodes[id]) - g->nodes);
+    if (g->nodes[id].op == ZF_OP_accumulator) a->kind[id] = (uint8_t)kind;
 }
 
 /* The same for the value of which it is a cast or copy; returns that value. */
@@ -157,7 +160,10 @@ static void zfi_add_life(zfi_account *a, int32_t id, int32_t position)
     }
     if (node->op == ZF_OP_saved) life.first = a->uses.position[node->args[0]];
     if (zfi_is_persistent(g, node)) life.first = 0, life.last = end;
-    if (node->op == ZF_OP_accumulator) life.first = 0;
+    if (node->op == ZF_OP_accumulator) { /* the micro section runs again */
+        life.first = 0;
+        if (life.last < a->micro_end) life.last = a->micro_end;
+    }
     if (!zfi_push(&g->memory, a->lives, life)) return;
     a->life[id] = zfi_len(a->lives) - 1;
     if (node->op == ZF_OP_pack) zfi_count_with_pack(a, id, position);
@@ -205,6 +211,9 @@ static void zfi_account_memory(zf_graph *g, zf_plan *plan)
         for (size_t n = 0; n < nodes; n++) a.life[n] = -1;
         zfi_find_uses(&a.uses);
         zfi_find_kinds(&a);
+        while (a.micro_end < zfi_len(g->order) &&
+               !zfi_runs_once(&g->nodes[g->order[a.micro_end]]))
+            a.micro_end++;
         for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++)
             zfi_add_life(&a, g->order[i], i);
         for (int space = 0; space < ZF_SPACES; space++)

@@ -133,9 +133,10 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
 {
     zfi_matmul_plan plan = {.tile = zfi_tile_of_product(isa, d->dtype), .isa = isa};
     int64_t columns = 2 * plan.tile->lanes, n = zfi_round_up(d->n, columns), spans, groups;
-    int64_t wanted = zfi_div_up(8 * (int64_t)threads, zfi_matmul_count(d)); /* tasks of a matrix */
+    int64_t wanted; /* tasks of a matrix */
     int64_t per = plan.tile->per_word, words = zfi_div_up(d->k, per), block;
     bool narrow = d->c_dtype != ZF_F32;
+    wanted = zfi_div_up(plan.tile->tasks * (int64_t)threads, zfi_matmul_count(d));
     plan.converts = d->dtype != ZF_F32 && per == 1;
     plan.columns = columns;
     plan.rows = zfi_div_up(d->m, zfi_div_up(d->m, plan.tile->rows));

@@ -31,7 +31,8 @@ enum {
     ZFI_TILE_COLUMNS = 32, /* of the largest tile */
     ZFI_BLOCK_ROWS = 32,   /* of the largest tile of all */
     ZFI_K_BLOCK = 512,
-    ZFI_GROUP = 84
+    ZFI_GROUP = 84,
+    ZFI_TASKS = 8
 };
 
 /* A column of tiles: c[0..rows,:] (+)= a b, `panel` rows a tile but the last. a has k along memory, b
@@ -45,6 +46,7 @@ typedef struct zfi_tile {
     int k_unit;                         /* words: packed k is filled with zeros to a multiple */
     int k_block;                        /* words of a block of k at most, a multiple of k_unit */
     int group;                          /* rows that go over a panel of B before the next panel */
+    int tasks;                          /* of a thread: more share the work evenly, but pack more */
     zfi_micro *micro[ZFI_TILE_ROWS][2]; /* [rows - 1][vectors - 1] */
     zfi_tile_column *column;            /* instead of micro, or NULL */
     zfi_pack *pack;
@@ -171,6 +173,7 @@ static const zfi_tile zfi_tile_portable = {
     .k_unit = 1,
     .k_block = ZFI_K_BLOCK,
     .group = ZFI_GROUP,
+    .tasks = ZFI_TASKS,
     .micro = {ZFI_MICRO_ROW(zfi_micro_portable, 1), ZFI_MICRO_ROW(zfi_micro_portable, 2),
               ZFI_MICRO_ROW(zfi_micro_portable, 3), ZFI_MICRO_ROW(zfi_micro_portable, 4),
               ZFI_MICRO_ROW(zfi_micro_portable, 5), ZFI_MICRO_ROW(zfi_micro_portable, 6)},
@@ -268,6 +271,7 @@ static const zfi_tile zfi_tile_avx2 = {
     .k_unit = 1,
     .k_block = ZFI_K_BLOCK,
     .group = ZFI_GROUP,
+    .tasks = ZFI_TASKS,
     .micro = {ZFI_MICRO_ROW(zfi_micro_avx2, 1), ZFI_MICRO_ROW(zfi_micro_avx2, 2),
               ZFI_MICRO_ROW(zfi_micro_avx2, 3), ZFI_MICRO_ROW(zfi_micro_avx2, 4),
               ZFI_MICRO_ROW(zfi_micro_avx2, 5), ZFI_MICRO_ROW(zfi_micro_avx2, 6)},
@@ -391,6 +395,7 @@ static const zfi_tile zfi_tile_avx512 = {
     .k_unit = 1,
     .k_block = ZFI_K_BLOCK,
     .group = ZFI_GROUP,
+    .tasks = ZFI_TASKS,
     .micro = {ZFI_MICRO_ROW(zfi_micro_avx512, 1), ZFI_MICRO_ROW(zfi_micro_avx512, 2),
               ZFI_MICRO_ROW(zfi_micro_avx512, 3), ZFI_MICRO_ROW(zfi_micro_avx512, 4),
               ZFI_MICRO_ROW(zfi_micro_avx512, 5), ZFI_MICRO_ROW(zfi_micro_avx512, 6),
@@ -426,6 +431,7 @@ static const zfi_tile zfi_tile_neon = {
     .k_unit = 1,
     .k_block = ZFI_K_BLOCK,
     .group = ZFI_GROUP,
+    .tasks = ZFI_TASKS,
     .micro = {ZFI_MICRO_ROW(zfi_micro_neon, 1), ZFI_MICRO_ROW(zfi_micro_neon, 2),
               ZFI_MICRO_ROW(zfi_micro_neon, 3), ZFI_MICRO_ROW(zfi_micro_neon, 4),
               ZFI_MICRO_ROW(zfi_micro_neon, 5), ZFI_MICRO_ROW(zfi_micro_neon, 6),

@@ -117,6 +117,7 @@ static const zfi_tile zfi_tile_bf16 = {
     .k_unit = 1,
     .k_block = ZFI_K_BLOCK,
     .group = ZFI_GROUP,
+    .tasks = ZFI_TASKS,
     .micro = {ZFI_MICRO_ROW(zfi_micro_bf16, 1), ZFI_MICRO_ROW(zfi_micro_bf16, 2),
               ZFI_MICRO_ROW(zfi_micro_bf16, 3), ZFI_MICRO_ROW(zfi_micro_bf16, 4),
               ZFI_MICRO_ROW(zfi_micro_bf16, 5), ZFI_MICRO_ROW(zfi_micro_bf16, 6),

@@ -202,6 +202,7 @@ static const zfi_tile zfi_tile_amx = {
     .k_unit = ZFI_AMX_WORDS,
     .k_block = ZFI_AMX_K_BLOCK,
     .group = ZFI_AMX_GROUP,
+    .tasks = 2,
     .column = zfi_amx_column,
     .pack = zfi_pack_amx,
     .pack_a = zfi_pack_amx_rows,

@@ -236,6 +236,7 @@ run_more_mpi() {
         suite_again mpirun --enable-recovery -np $world build/mpi/faults killed $((world - 1)) \
             < /dev/null
     done
+    suite_again mpirun --enable-recovery -np 4 build/mpi/faults killed 3 2 < /dev/null
     for world in 2 4; do
         suite_again mpirun --enable-recovery -np $world build/mpi/comm killed < /dev/null
     done

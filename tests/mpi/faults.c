@@ -4,7 +4,8 @@
  *     mpirun -np 3 build/mpi/faults                             another plan, another seed, a rank
  *                                                               that does not come, fails on its
  *                                                               own, has a NaN, drifts
- *     mpirun --enable-recovery -np 3 build/mpi/faults killed    a rank is killed
+ *     mpirun --enable-recovery -np 3 build/mpi/faults killed    a rank is killed; of stage 3, or of
+ *     mpirun --enable-recovery -np 4 build/mpi/faults killed 3 2     another; in so many nodes
  *
  * The last rank is at fault. Rank 0 prints the last line, "N passed, N failed". tests/faults.c has
  * the same in one process.
@@ -75,7 +76,9 @@ static runner open_runner(const setup *s)
                                .bucket_bytes = s->bucket ? s->bucket : 4096});
     if (s->prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     k.comm = zf_mpi_comm(&(zf_mpi_desc){.deadline_seconds = s->deadline}, &error);
-    if (k.comm) k.program = zf_compile(g, &(zf_compile_desc){.seed = s->seed ? s->seed : 3, .comm = k.comm});
+    if (k.comm)
+        k.program =
+            zf_compile(g, &(zf_compile_desc){.seed = s->seed ? s->seed : 3, .comm = k.comm});
     if (k.program) return k;
     fprintf(stderr, "rank %d: %s%s\n", rank, error.text, zf_graph_error(g));
     MPI_Abort(MPI_COMM_WORLD, 1);
@@ -190,8 +193,8 @@ static void another_seed(int32_t stage)
     setup s = {.stage = stage, .micro_batches = 1, .seed = rank == last ? 7 : 0};
     runner k = open_runner(&s);
     char text[80];
-    snprintf(text, sizeof text, "ranks 0 and %d differ in the seed (zf_compile_desc.seed): 3 and 7...",
-             last);
+    snprintf(text, sizeof text,
+             "ranks 0 and %d differ in the seed (zf_compile_desc.seed): 3 and 7...", last);
     check_text(&k, one_step(&k, 0, 0, 0), ZF_ERR_MISMATCH, text, "another seed");
     close_runner(&k);
 }
@@ -208,8 +211,8 @@ static void drift(int32_t stage)
     values[7] = rank == last;
     status = zf_write(k.program, zf_graph_find(k.graph, "first"), values, sizeof values);
     check(!status, "a write", zf_program_error(k.program));
-    snprintf(text, sizeof text, "ranks 0 and %d differ in %s the param \"first\" (checksums ...", last,
-             stage < 3 ? "the value of" : "what was written to");
+    snprintf(text, sizeof text, "ranks 0 and %d differ in %s the param \"first\" (checksums ...",
+             last, stage < 3 ? "the value of" : "what was written to");
     check_text(&k, zf_compare_ranks(k.program), ZF_ERR_MISMATCH, text, "a rank that drifts");
     close_runner(&k);
 }
@@ -285,17 +288,19 @@ static void *killer(void *argument)
 
 /* The last rank is killed while all run steps. The others can no longer agree through MPI, and
  * report to rank 0 in shared memory; it waits for at most twenty times the deadline. A rank that
- * still waits for the last one in an earlier call may be named too. */
-static void killed(int32_t stage)
+ * still waits for the last one in an earlier call may be named too. In nodes, a rank that waits for
+ * one that waits for the last one in another group may name that one alone (3), but not all do. */
+static void killed(int32_t stage, int32_t nodes)
 {
-    const setup s = {.stage = stage, .micro_batches = 1, .prefetch = true, .deadline = 6};
+    const setup s = {
+        .stage = stage, .micro_batches = 1, .prefetch = true, .deadline = 6, .nodes = nodes};
     runner k = open_runner(&s);
     MPI_Win window;
     MPI_Aint bytes;
-    _Atomic int *fares; /* by rank: 1 well, 2 not; 0: it is not known yet */
+    _Atomic int *fares; /* by rank: 1 and 3 well, 2 not; 0: it is not known yet */
     const char *text;
     char part[64];
-    int unit;
+    int unit, named = 0;
     pthread_t thread;
     zf_status status = ZF_OK;
     MPI_Win_allocate_shared(rank ? 0 : world * (MPI_Aint)sizeof *fares, sizeof *fares,
@@ -309,6 +314,8 @@ static void killed(int32_t stage)
     snprintf(part, sizeof part, " %d of %d ", last, world);
     if (status == ZF_ERR_COMM && strchr(text, '%') && strstr(text, part)) {
         atomic_store(&fares[rank], 1);
+    } else if (nodes > 1 && status == ZF_ERR_COMM && strstr(text, " over ranks ")) {
+        atomic_store(&fares[rank], 3);
     } else {
         fprintf(stderr, "FAILED on rank %d: killed: '%s'\n", rank, text);
         atomic_store(&fares[rank], 2);
@@ -316,8 +323,10 @@ static void killed(int32_t stage)
     free_runner(&k);
     for (int r = 0; !rank && r < last; r++) {
         for (int turn = 0; turn < 2000 && !atomic_load(&fares[r]); turn++) pause_for(0.01);
-        broken += atomic_load(&fares[r]) != 1;
+        broken += atomic_load(&fares[r]) % 2 == 0;
+        named += atomic_load(&fares[r]) == 1;
     }
+    broken += !rank && !named;
 }
 
 int main(int argc, char **argv)
@@ -328,7 +337,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &world);
     last = world - 1;
     if (argc > 1 && !strcmp(argv[1], "killed")) {
-        killed(argc > 2 ? atoi(argv[2]) : 3);
+        killed(argc > 2 ? atoi(argv[2]) : 3, argc > 3 ? atoi(argv[3]) : 1);
         ends("a rank is killed");
         _exit(total()); /* MPI_Finalize may wait for who is gone */
     }

@@ -70,7 +70,8 @@ ZFI_INLINE float zfi_word_at(const void *p)
 #endif
 
 /* The tile in terms of one instruction set's vector: rows and vectors are constants where it is
- * called, so that `sum` becomes registers. */
+ * called, so that `sum` becomes registers. What is read eight words of k later is fetched: rows of B
+ * in place, and of an A in place whose rows are neighbours, are far from each other. */
 #define ZFI_MICRO_BODY(name, attributes, vector, lanes, set1, load, store, fma, plus)              \
     attributes ZFI_BODY void name(const int rows, const int vectors, int64_t k, const char *a,     \
                                   int64_t a_row, int64_t a_col, const float *b, int64_t b_row,     \
@@ -87,7 +88,12 @@ ZFI_INLINE float zfi_word_at(const void *p)
         }                                                                                          \
         for (int64_t p = 0; p < k; p++, a += 4 * a_col, b += b_row) {                              \
             ZFI_UNROLL                                                                             \
-            for (int j = 0; j < vectors; j++) row[j] = load(b + j * lanes);                        \
+            for (int j = 0; j < vectors; j++) {                                                    \
+                row[j] = load(b + j * lanes);                                                      \
+                ZFI_PREFETCH(b + 8 * b_row + j * lanes);                                           \
+            }                                                                                      \
+            ZFI_PREFETCH(a + 32 * a_col);                                                          \
+            ZFI_PREFETCH(a + 32 * a_col + 4 * (rows - 1) * a_row);                                 \
             ZFI_UNROLL                                                                             \
             for (int i = 0; i < rows; i++) {                                                       \
                 vector of_a = set1(zfi_word_at(a + i * a_row * 4));                                \

@@ -4,7 +4,9 @@
 #
 #     make build/bert && sh bench/onebit.sh [STEPS [MODEL [METHOD...]]]          2000 mini, all methods
 #
-#     adamw            onebit_adam zero_one_adam
+#     adamw            onebit_adam
+#                      zero_one_adam        intervals as by default, which double every 32768 steps
+#                      zero_one_adam_local  intervals that double every FREEZE steps, up to 4
 #                      zero++     two nodes of two ranks: stage 3, hpZ, qwZ, qgZ
 #                      loco       the same with errors of gradients kept
 #     lamb             onebit_lamb
@@ -30,7 +32,7 @@ corpus=${CORPUS:-build/pretrain/corpus.txt}
 seed=${SEED:-1}
 ranks=${RANKS:-4}
 freeze=${FREEZE:-$(((steps + 4) / 5))}
-all='adamw onebit_adam zero_one_adam zero++ loco lamb onebit_lamb'
+all='adamw onebit_adam zero_one_adam zero_one_adam_local zero++ loco lamb onebit_lamb'
 [ $# -gt 0 ] || eval "set -- $all"
 
 stop() {
@@ -77,8 +79,9 @@ run() {
     case $1 in
         adamw) learn adamw --optimizer adamw ;;
         onebit_adam) learn onebit_adam --optimizer onebit_adam --freeze-step "$freeze" ;;
-        zero_one_adam)
-            learn zero_one_adam --optimizer zero_one_adam --freeze-step "$freeze" \
+        zero_one_adam) learn zero_one_adam --optimizer zero_one_adam --freeze-step "$freeze" ;;
+        zero_one_adam_local)
+            learn zero_one_adam_local --optimizer zero_one_adam --freeze-step "$freeze" \
                 --local-step-scaler "$freeze" --local-step-clipper 4
             ;;
         zero++)
@@ -110,7 +113,7 @@ for method in "$@"; do run "$method"; done
         case $name in *lamb) base=lamb ;; *) base=adamw ;; esac
         [ -z "$(loss "$name")" ] ||
             echo "$name $(loss "$name") $(loss $base)" | awk '{
-                printf "%-14s held-out loss %.4f", $1, $2
+                printf "%-19s held-out loss %.4f", $1, $2
                 if ($3) printf "  %+.2f%%", 100 * ($2 - $3) / $3
                 print "" }'
     done

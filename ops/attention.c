@@ -638,24 +638,37 @@ typedef struct zfi_part_product {
 
 static void zfi_multiply_part(const zfi_tile *tile, const zfi_part_product *x, zfi_soon *soon)
 {
-    int64_t columns = 2 * tile->lanes, per = tile->per_word, words = zfi_div_up(x->k, per);
-    int64_t step = words > ZFI_K_BLOCK ? zfi_div_up(words, zfi_div_up(words, ZFI_K_BLOCK)) : words;
+    const int64_t columns = 2 * tile->lanes, per = tile->per_word, unit = tile->k_unit;
+    const int64_t words = zfi_round_up(zfi_div_up(x->k, per), unit);
+    const int64_t step =
+        words > ZFI_K_BLOCK ? zfi_div_up(words, zfi_div_up(words, ZFI_K_BLOCK)) : words;
+    const int64_t keys = x->form == ZFI_SCORES ? x->n : x->form == ZFI_OVER_KEYS ? x->k : x->m;
     for (int64_t j = 0; j < x->n; j += columns) {
         int vectors = x->n - j > tile->lanes ? 2 : 1;
         const float *b = x->b.at + j / columns * x->b.panel;
+        if (tile->column && x->seen >= keys) { /* every row sees all of them */
+            tile->column(x->m, x->rows, vectors > 1, words, x->a.at, x->a.row, b, x->c + j,
+                         x->c_row, x->add);
+            for (int64_t i = 0; i < x->m; i += x->rows) zfi_soon_fetch(soon);
+            continue;
+        }
         for (int64_t i = 0; i < x->m; i += x->rows) {
             int64_t rows = zfi_min(x->rows, x->m - i), most = x->seen + i + rows - 1;
             int64_t from = 0, k = words;
-            zfi_micro *micro = tile->micro[rows - 1][vectors - 1];
-            const float *a = (const float *)x->a.at; /* words of any type */
+            const float *a = (const float *)x->a.at + i * x->a.step; /* words of any type */
             float *c = x->c + i * x->c_row + j;
             if (x->form == ZFI_SCORES && j >= most) continue;
-            if (x->form == ZFI_OVER_KEYS && most < x->k) k = zfi_div_up(zfi_max(0, most), per);
+            if (x->form == ZFI_OVER_KEYS && most < x->k)
+                k = zfi_round_up(zfi_div_up(zfi_max(0, most), per), unit);
             if (x->form == ZFI_OVER_QUERIES)
-                from = zfi_max(0, zfi_min(x->k, i + 1 - x->seen)) / per;
-            for (int64_t p = from; p < k || p == from; p += step)
-                micro(zfi_min(step, k - p), a + i * x->a.step + p * x->a.col, x->a.row, x->a.col,
-                      b + p * x->b.row, x->b.row, c, x->c_row, x->add || p > from);
+                from = zfi_max(0, zfi_min(x->k, i + 1 - x->seen)) / (per * unit) * unit;
+            if (tile->column)
+                tile->column(rows, rows, vectors > 1, k - from, a + from, x->a.row,
+                             b + from * x->b.row, c, x->c_row, x->add);
+            for (int64_t p = from; !tile->column && (p < k || p == from); p += step)
+                tile->micro[rows - 1][vectors - 1](zfi_min(step, k - p), a + p * x->a.col, x->a.row,
+                                                   x->a.col, b + p * x->b.row, x->b.row, c,
+                                                   x->c_row, x->add || p > from);
             zfi_soon_fetch(soon);
         }
     }
@@ -689,7 +702,9 @@ static void *zfi_array_at(const zf_array *x, int64_t at)
     return (char *)x->data + at * (int64_t)zf_dtype_size(x->dtype);
 }
 
-enum { ZFI_ROWS_TO_FETCH = 8 }; /* ahead: of a head they are too far apart for the processor to do it */
+enum {
+    ZFI_ROWS_TO_FETCH = 8
+}; /* ahead: of a head they are too far apart for the processor to do it */
 
 /* y[0..d) = a row of x from element `at` on; y is filled with 0 up to `width`. */
 static void zfi_load_row(zfi_isa isa, float *y, int64_t width, const zf_array *x, int64_t at,
@@ -785,6 +800,12 @@ static int64_t zfi_attention_block(int64_t n, int64_t most, int64_t unit)
     return zfi_round_up(zfi_div_up(n, zfi_div_up(n, most)), unit);
 }
 
+/* Words of so many elements of k, where they are packed. */
+static int64_t zfi_attention_words(const zfi_attention_cut *c, int64_t k)
+{
+    return zfi_round_up(zfi_div_up(k, c->tile->per_word), c->tile->k_unit);
+}
+
 static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
 {
     size_t m = (size_t)c->a.m, keys = (size_t)c->keys, queries = (size_t)c->queries;
@@ -804,11 +825,13 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
     size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = backward ? m * group : queries;
     if (backward) {
         size[ZFI_AT_DY] = size[ZFI_AT_Q];
-        size[ZFI_AT_Q_RIGHT] = size[ZFI_AT_DY_RIGHT] = queries * tall;
+        size[ZFI_AT_Q_RIGHT] = size[ZFI_AT_DY_RIGHT] =
+            (size_t)(c->tile->per_word * zfi_attention_words(c, c->queries)) * tall;
         size[ZFI_AT_VT] = size[ZFI_AT_KT];
         size[ZFI_AT_DS] = s;
         size[ZFI_AT_DS_HALF] = size[ZFI_AT_P_HALF];
-        size[ZFI_AT_TURNED] = c->half ? (keys + ZFI_TILE_ROWS) * ((queries + 1) / 2) : 0;
+        size[ZFI_AT_TURNED] =
+            c->half ? (keys + ZFI_TILE_ROWS) * (size_t)zfi_attention_words(c, c->queries) : 0;
         if (!c->direct) {
             size[ZFI_AT_Y] = (c->apart ? queries : m * group) * width;
             size[ZFI_AT_DK] = size[ZFI_AT_DV] = keys * width;
@@ -829,10 +852,10 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, zfi_attention 
     int64_t m = c.a.m, n = c.a.kept, most, wanted;
     c.isa = zfi_cpu_of(l)->isa;
     c.dtype = c.a.q->dtype;
-    c.tile = zfi_tile_for(c.isa, c.dtype);
+    c.tile = zfi_tile_of_product(c.isa, c.dtype);
     c.half = c.tile->per_word > 1;
     c.columns = 2 * c.tile->lanes;
-    c.words = zfi_div_up(c.a.d, c.tile->per_word);
+    c.words = zfi_attention_words(&c, c.a.d);
     c.rows = zfi_div_up(m, zfi_div_up(m, c.tile->rows));
     most = zfi_max(32, zfi_min(ZFI_SCORE_BLOCK, ZFI_HEAD_BLOCK / c.a.d));
     c.keys = zfi_attention_block(n, most, ZFI_SCORE_LANES);
@@ -912,14 +935,15 @@ static zfi_left zfi_left_of(const zfi_attention_worker *w, int part, const zf_ar
 {
     const zfi_attention_cut *c = w->c;
     float *aside = zfi_part_of(w, part);
-    bool apart = row % 1024 || rows <= 6; /* rows that are 4 KiB apart share one set of the cache */
-    if (c->half && c->a.d % 2 == 0 && row % 2 == 0 && apart)
+    /* rows that are 4 KiB apart share one set of the cache */
+    bool apart = row % 1024 || rows <= 6 || c->tile->column;
+    if (c->half && c->a.d % (2 * c->tile->k_unit) == 0 && row % 2 == 0 && apart)
         return (zfi_left){zfi_array_at(x, at), row / 2, row / 2, 1};
     if (c->half) {
         uint16_t *to = (uint16_t *)(void *)aside;
         for (int64_t r = 0; r < rows; r++, to += 2 * c->words) {
-            if (c->a.d % 2) to[c->a.d] = 0;
             memcpy(to, zfi_array_at(x, at + r * row), (size_t)c->a.d * sizeof *to);
+            for (int64_t i = c->a.d; i < 2 * c->words; i++) to[i] = 0;
         }
         return (zfi_left){aside, c->words, c->words, 1};
     }
@@ -936,7 +960,7 @@ static zfi_right zfi_right_of(const zfi_attention_worker *w, int part, const zf_
     float *aside = zfi_part_of(w, part);
     if (c->half) {
         c->tile->pack(aside, c->columns, zfi_array_at(x, at), 1, row, c->a.d, rows);
-        return (zfi_right){aside, c->columns, c->columns * zfi_div_up(rows, 2)};
+        return (zfi_right){aside, c->columns, c->columns * zfi_attention_words(c, rows)};
     }
     if (c->direct && zfi_short_rows(row, rows))
         return (zfi_right){zfi_array_at(x, at), row, c->columns};
@@ -1145,8 +1169,11 @@ static void zfi_queries_product(zfi_attention_worker *w, const zfi_scores *b, fl
     zfi_left a = {s, 1, 1, c->keys};
     if (c->half) {
         float *turned = zfi_part_of(w, ZFI_AT_TURNED);
-        c->tile->pack(turned, c->key_rows, zfi_part_of(w, half), 1, c->keys, b->keys, b->rows);
-        a = (zfi_left){turned, zfi_div_up(b->rows, 2), 1, c->key_rows};
+        const int64_t words = zfi_attention_words(c, b->rows);
+        zfi_pack *pack = c->tile->pack_a ? c->tile->pack_a : c->tile->pack;
+        pack(turned, c->key_rows, zfi_part_of(w, half), 1, c->keys, b->keys, b->rows);
+        a = (zfi_left){turned, words, 1, c->key_rows};
+        if (c->tile->pack_a) a.row = words, a.col = 1;
     }
     zfi_multiply_part(c->tile,
                       &(zfi_part_product){.form = ZFI_OVER_QUERIES,
@@ -1522,5 +1549,4 @@ ZFI_OPERATOR(attention, .infer = zfi_infer_attention, .grad = zfi_grad_attention
              .traits = ZF_OP_RANDOM | ZF_OP_PRODUCT | ZF_OP_READS_HALF)
 ZFI_OPERATOR(attention_grad, .infer = zfi_infer_attention_grad, .cpu = zfi_cpu_attention_grad,
              .saved = zfi_saved_attention_grad, .scratch = zfi_scratch_attention_grad,
-             .flops = zfi_flops_attention_grad,
-             .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)
+             .flops = zfi_flops_attention_grad, .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)

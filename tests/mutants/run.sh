@@ -4,7 +4,8 @@
 # sh tests/mutants/run.sh --list only checks that each line of the list is in its file exactly once.
 #
 # `list` has the mistakes: the test, the file, the line as it `is`, and as it should `not` be (may
-# be empty). The line is in the file once; spaces around it do not count. A copy of the tree in
+# be empty). The line is in the file once; spaces around it do not count. `flag`: of /proc/cpuinfo,
+# without which the processor does not run the line, and the mistake is left out. A copy of the tree in
 # build/mutants gets them, compiled without optimization. A mistake passes when its test fails. The
 # last line is "N passed, N failed".
 #
@@ -26,7 +27,8 @@ files() { find . \( -name build -o -name dist -o -name .git \) -prune -o -type f
 each() { # COMMAND, for every mistake of the list
     while read -r key value; do
         case $key in
-        test) test=$value ;;
+        test) test=$value flag= ;;
+        flag) flag=$value ;;
         file) file=$value ;;
         is) is=$value ;;
         not) not=$value && "$@" < /dev/null ;;
@@ -74,6 +76,7 @@ builds() {
 # The mistake that was read is wanted, and its test can be built.
 asked() {
     case "$test $file" in *"$word"*) ;; *) return 1 ;; esac
+    [ -z "$flag" ] || grep -qw "$flag" /proc/cpuinfo || return
     [ "$(program)" = build/tests ] || [ -f "${CUDA_HEADER:-/usr/local/cuda/include/cuda_runtime.h}" ]
 }
 

@@ -1136,6 +1136,9 @@ typedef struct zf_cost {
     /* The part of computing on the device, 0 to 1, that is lost while such a copy runs beside it: on
      * a CPU they share processors and memory. Between device and host memory, and of the disk */
     double copy_load, disk_load;
+    /* How far reads and writes of the disk share its rate, 0 to 1: 0: neither slows the other down;
+     * 1: both at a time take as long as one after the other */
+    double disk_shared;
     /* 1: what computes in host memory has processors of its own, as beside a GPU; 0: updates there
      * take the device's time */
     double host_apart;

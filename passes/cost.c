@@ -37,7 +37,8 @@ static const struct {
     ZFI_DELAY(upload_latency_s, true),   ZFI_RATE(read_bytes_per_s, true),
     ZFI_DELAY(read_latency_s, true),     ZFI_RATE(write_bytes_per_s, true),
     ZFI_DELAY(write_latency_s, true),    ZFI_PART(copy_load),
-    ZFI_PART(disk_load),                 ZFI_PART(host_apart),
+    ZFI_PART(disk_load),                 ZFI_PART(disk_shared),
+    ZFI_PART(host_apart),
 #undef ZFI_RATE
 #undef ZFI_DELAY
 #undef ZFI_PART

@@ -127,13 +127,25 @@ static void zfi_note_hosted(zfi_simulation *s, int32_t id, double end)
         zfi_raise_to(zfi_hosted_at(s, node->args[k]), end);
 }
 
+/* The end of work of the resource that begins at `start`. Reads and writes of a disk that run at the
+ * same time slow each other down, as far as they share it. */
+static double zfi_end_of(zfi_simulation *s, zf_resource resource, double start, double seconds)
+{
+    const zf_resource other = resource == ZF_RESOURCE_READ ? ZF_RESOURCE_WRITE : ZF_RESOURCE_READ;
+    double both;
+    if (resource < ZF_RESOURCE_READ || s->free[other] <= start) return start + seconds;
+    both = s->free[other] - start < seconds ? s->free[other] - start : seconds;
+    s->free[other] += s->cost.disk_shared * both;
+    return start + seconds + s->cost.disk_shared * both;
+}
+
 /* A node that the host computes beside the device, or a copy from or to a disk. */
 static void zfi_play_host(zfi_simulation *s, int32_t id, zf_resource resource, double seconds)
 {
     double end = s->free[ZF_RESOURCE_HOST];
     zfi_raise_to(&end, s->after);
     zfi_raise_to(&end, s->free[resource]);
-    end += seconds;
+    end = zfi_end_of(s, resource, end, seconds);
     s->estimate->busy[resource] += s->times * seconds;
     if (s->graph->nodes[id].queue) {
         s->done[id] = s->free[resource] = end;
@@ -185,7 +197,7 @@ static void zfi_play_seconds(zfi_simulation *s, int32_t id)
     if (crosses && !node->queue) zfi_expose_host(s, end);
     zfi_raise_to(&end, s->now);
     zfi_raise_to(&end, s->free[resource]);
-    end += seconds;
+    end = zfi_end_of(s, resource, end, seconds);
     s->estimate->busy[resource] += s->times * seconds;
     s->free[resource] = end;
     if (node->queue) s->done[id] = end;

@@ -341,6 +341,22 @@ typedef struct zfi_disk_trial {
 
 enum { ZFI_DISK_CHUNKS = 16 };
 
+/* Seconds of a chunk that is read and one that is written at the same time. */
+static double zfi_time_both(const zfi_disk_trial *t, zf_error *error)
+{
+    const double start = zfi_now();
+    int k = 0;
+    for (; k < t->written / 2 && !error->status && zfi_now() - start < zfi_cost_disk; k++) {
+        zfi_disk_transfer write, read;
+        zfi_disk_write(t->disk, 0, (int64_t)k * ZFI_COST_COPY, t->data, ZFI_COST_COPY, &write);
+        zfi_disk_read(t->disk, 0, (int64_t)(t->written - 1 - k) * ZFI_COST_COPY,
+                      t->data + ZFI_COST_COPY, ZFI_COST_COPY, &read);
+        zfi_disk_wait(t->disk, &write, error);
+        zfi_disk_wait(t->disk, &read, error);
+    }
+    return (zfi_now() - start) / (k ? k : 1);
+}
+
 /* Seconds of a chunk, over as many as there is time for, two of them in flight. */
 static double zfi_time_chunks(zfi_disk_trial *t, bool write, zf_error *error)
 {
@@ -375,6 +391,8 @@ static double zfi_time_pages(const zfi_disk_trial *t, bool write, zf_error *erro
     return zfi_median(times, ZFI_COST_LATENCIES);
 }
 
+static double zfi_between_0_and_1(double x) { return x > 0 ? x < 1 ? x : 1 : 0; }
+
 /* Measures a rank's offload file in `folder`, which is removed afterwards. It is written once
  * before, since the first write may take longer, and a step writes the same places again and
  * again. */
@@ -388,7 +406,7 @@ static zf_status zfi_measure_disk(zf_backend *backend, const char *folder, int32
     zfi_memory memory = zfi_memory_of(NULL);
     zfi_disk_trial t = {.written = ZFI_DISK_CHUNKS};
     char run[32], *memory_at = zfi_calloc(&memory, room, 1);
-    double write, read;
+    double write, read, both;
     snprintf(run, sizeof run, "measure-%ld", (long)getpid());
     if (!memory_at) return zfi_nomem(error);
     t.data = memory_at + (ZFI_DISK_ALIGN - (uintptr_t)memory_at % ZFI_DISK_ALIGN) % ZFI_DISK_ALIGN;
@@ -407,6 +425,8 @@ static zf_status zfi_measure_disk(zf_backend *backend, const char *folder, int32
         read = zfi_time_chunks(&t, false, error);
         cost->write_bytes_per_s = ZFI_COST_COPY / write;
         cost->read_bytes_per_s = ZFI_COST_COPY / read;
+        both = zfi_time_both(&t, error);
+        cost->disk_shared = zfi_between_0_and_1((both - fmax(read, write)) / fmin(read, write));
         cost->write_latency_s = zfi_time_pages(&t, true, error);
         cost->read_latency_s = zfi_time_pages(&t, false, error);
     }

@@ -17,7 +17,7 @@
 
 enum { RANKS = 4 };
 
-enum { MEMBERS = sizeof(zf_cost) / sizeof(double), RATES = MEMBERS - 3 /* and their latencies */ };
+enum { MEMBERS = sizeof(zf_cost) / sizeof(double), RATES = MEMBERS - 4 /* and their latencies */ };
 
 /* Member k in the order of the declaration. */
 static double member_of(const zf_cost *c, int k)
@@ -32,7 +32,8 @@ static bool is_table(const zf_cost *c)
 {
     bool good = c->host_apart == 0;
     for (int k = 0; k < RATES; k++) good &= member_of(c, k) > 0 && member_of(c, k) < DBL_MAX;
-    return good && c->copy_load >= 0 && c->copy_load <= 1 && c->disk_load >= 0 && c->disk_load <= 1;
+    return good && c->copy_load >= 0 && c->copy_load <= 1 && c->disk_load >= 0 &&
+           c->disk_load <= 1 && c->disk_shared >= 0 && c->disk_shared <= 1;
 }
 
 static bool same(const zf_cost *a, const zf_cost *b) { return !memcmp(a, b, sizeof *a); }
@@ -203,10 +204,10 @@ TEST(cost_files)
     const char *path = test_path("cost.json");
     const zf_cost tables[] = {
         zf_cost_default(),
-        {1, 1, 1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0, 0, 1, 0},
-        {1e24, 1e24, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1, 0, 1},
+        {1, 1, 1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0},
+        {1e24, 1e24, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1, 0, 0, 1},
         {123456789.125, 16, 1.0 / 3 + 1, 0x1.23456789abcdep40, 0x1p-60, 14, 15, 5, 6, 7, 8, 9, 10, 11, 12, 13,
-         0.25, 0.5, 0.75}};
+         0.25, 0.5, 0.125, 0.75}};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++) {
         zf_error error = {ZF_OK, ""};
         zf_cost cost = {0};
@@ -262,7 +263,7 @@ TEST_ONCE(cost_bad_files)
          ":2:11: flops is no rate; there are flops_per_s, half_flops_per_s, bytes_per_s, link_bytes_per_s, "
          "link_latency_s, between_bytes_per_s, between_latency_s, host_bytes_per_s, download_bytes_per_s, download_latency_s, "
          "upload_bytes_per_s, upload_latency_s, read_bytes_per_s, read_latency_s, "
-         "write_bytes_per_s, write_latency_s, copy_load, disk_load and host_apart"},
+         "write_bytes_per_s, write_latency_s, copy_load, disk_load, disk_shared and host_apart"},
         {"{" ALL ", \"flops_per_s\": 2}",
          ":1:75: the key \"flops_per_s\" is already there, on line 1"},
         {"{}", ":1:1: the top value lacks \"flops_per_s\""},

@@ -455,6 +455,31 @@ TEST_ONCE(offload_fetches_in_time)
     }
 }
 
+/* A disk that has nothing but reads and writes to wait for: both at a time take as long as the longer,
+ * or where they share its rate as long as one after the other, or half of each. */
+TEST_ONCE(offload_on_a_disk_that_is_shared)
+{
+    zf_cost cost = {.flops_per_s = 1e15,
+                    .bytes_per_s = 1e15,
+                    .link_bytes_per_s = 1,
+                    .host_bytes_per_s = 1e15,
+                    .download_bytes_per_s = 1e15,
+                    .upload_bytes_per_s = 1e15,
+                    .read_bytes_per_s = 1e6,
+                    .write_bytes_per_s = 1e6};
+    double alone, both = 0, seconds[3];
+    timed result = {.host = 0};
+    for (int k = 0; k < 3; k++) {
+        cost.disk_shared = k / 2.0;
+        CHECK(t, plan_timed(&cost, false, "optimizer=disk", &result));
+        seconds[k] = result.estimate.seconds;
+        both = result.estimate.busy[ZF_RESOURCE_READ] + result.estimate.busy[ZF_RESOURCE_WRITE];
+    }
+    alone = seconds[0];
+    CHECK(t, alone < 0.8 * both && seconds[1] > 1.1 * alone && seconds[1] < 0.95 * both);
+    CHECK_NEAR(t, seconds[2], both, 0.02 * both);
+}
+
 /* Reads of the text that are in flight, or not used, when the last gradient is complete. */
 static int reads_over_the_end(const char *text)
 {

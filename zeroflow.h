@@ -782,7 +782,7 @@ ZF_API zf_status zf_lion(zf_graph *graph, zf_tensor lr, const zf_lion_desc *desc
  *
  * The errors are states: e of each rank, and E in shards at every stage. A checkpoint that is loaded
  * by another number of ranks: each begins with the mean of all e, which keeps their mean, and E is
- * cut anew. ZeRO stages 0 to 2 in one node, without zf_offload and loss scale: all else is an error.
+ * cut anew. ZeRO stages 0 to 2 with nodes = 1, no zf_offload and no loss scale: all else is an error.
  *
  * Behind the warm-up no rank has the mean of the gradients, so that zf_clip cannot have its norm.
  * Each rank clips its own gradient, and takes |g_r| / sqrt(w) for the norm, which "grad_norm" is

@@ -28,6 +28,11 @@ huge='--model gpt --layers 128 --hidden 25600 --heads 160 --seq 2048 --batch 1 -
 {
     for stage in 0 1 2 3; do plan "BERT-large, stage $stage" $large --zero $stage; done
     plan 'BERT-large, stage 3, prefetch' $large --zero 3 --prefetch 256M
+    plan 'BERT-large, 128 nodes, stage 3' $large --zero 3 --nodes 128
+    plan 'BERT-large, 128 nodes, ZeRO++' $large --zero 3 --nodes 128 --precision bf16 --zero-hpz \
+        --zero-quantized-weights --zero-quantized-gradients --prefetch 256M
+    plan 'BERT-large, 128 nodes, LoCo' $large --zero 3 --nodes 128 --precision bf16 --zero-hpz \
+        --zero-quantized-weights --zero-quantized-gradients --zero-loco --prefetch 256M
     plan '10^12 parameters, stage 3' $huge --zero 3
     plan '10^12 parameters, stage 3, clip' $huge --zero 3 --clip 1
     plan '10^12 parameters, all on disk' $huge --zero 3 --prefetch 8G \

@@ -3,7 +3,8 @@
  *
  *     %3 = sign_compress %1, %2 {at=[0,2048] count=[1500,7]} : u8[3,132]
  *         of each block of 1024 elements: c = x + e, s = |c| / sqrt(n), q = sign(c), sign(0) = +1;
- *         e = c - s q. x and e are f32, e a state
+ *         e = c - s q. x and e are f32, e a state. c and e are rounded once each: what is kept and
+ *         sent is c up to half a unit in the last place of the larger of |c| and s
  *     %5 = sign_expand %4 {shape=[3072] parts=2 at=[0,2048] count=[1500,7]} : f32[3072]
  *         y = (s q of part 0 + s q of part 1 + ...) / parts, added in this order
  *     %2 = momentum %m, %g {beta=0.9} : f32[3072]      %2 = beta m + (1 - beta) g; m and %2 are f32

@@ -92,8 +92,20 @@ static void zfi_check_updates(zfi_zero *z)
     }
 }
 
-/* Checks that a step whose momentum is compressed can be laid out as the desc says. */
-static void zfi_check_local(zfi_zero *z)
+/* The step is one of a 1-bit optimizer, also of its warm-up: it has states that no stage shards. */
+static bool zfi_is_onebit(const zfi_zero *z)
+{
+    const zf_graph *g = z->graph;
+    for (int32_t i = 0; i < zfi_len(z->order); i++)
+        if (g->nodes[z->order[i]].op == ZF_OP_state &&
+            ZF_INT(&g->nodes[z->order[i]], state, ranks) != ZFI_STATE_STAGE)
+            return true;
+    return false;
+}
+
+/* Checks that a step of a 1-bit optimizer can be laid out as the desc says: all of its variants, so
+ * that a run does not end where its warm-up does. */
+static void zfi_check_onebit_layout(zfi_zero *z)
 {
     zf_graph *g = z->graph;
     for (int32_t i = 0; i < zfi_len(z->order) && z->sharded; i++)
@@ -105,7 +117,7 @@ static void zfi_check_local(zfi_zero *z)
                      (int)z->d.stage);
             return;
         }
-    if (!z->local || g->error.status) return;
+    if (g->error.status || !zfi_is_onebit(z)) return;
     if (z->d.stage == 3)
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                  "zf_zero: 1-bit optimizers are for stages 0, 1 and 2: each rank compresses the whole "
@@ -167,7 +179,7 @@ static void zfi_run_zero(zfi_zero *z)
                     g->nodes[z->order[i]].op == ZF_OP_adam_drift;
     zfi_find_gradients(z);
     zfi_check_updates(z);
-    zfi_check_local(z);
+    zfi_check_onebit_layout(z);
     if (!g->error.status) zfi_micro_section(z);
     if (!g->error.status && !g->memory.failed) zfi_update_section(z);
     zfi_forget(z);

@@ -223,7 +223,7 @@ static void check_mistakes(test *t, const mistake *list, int count)
 
 TEST(plan_texts_are_good)
 {
-    static const char *const texts[] = {accumulating, queued, updating, whole, joined};
+    static const char *const texts[] = {accumulating, queued, updating, exchanged, whole, joined};
     for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k++) {
         zf_error error = {ZF_OK, ""};
         zf_graph *g = zf_graph_parse(texts[k], strlen(texts[k]),
@@ -307,6 +307,48 @@ TEST_ONCE(plan_waits_and_releases_are_checked)
            "%9 = neg %44 : f32[8,8] @20864+256\n%8  = scale %4 {by=2} : f32[] @20800+4\n"}},
          "verify: %9 = neg %44 : f32[8,8] @20864+256: it reads %44 while all_gather %7 on queue "
          "gather writes it; wait %7 must be above"},
+    };
+    CHECK_MISTAKES(t, list);
+}
+
+/* Groups take turns: over which ranks a collective is, and in which order axes come. */
+TEST_ONCE(plan_groups_take_turns)
+{
+    static const mistake list[] = {
+        {exchanged,
+         {{" nodes=2", ""}},
+         "verify: %48 = all_to_all %47 {world=2 over=local} : u8[2304]: it is over an axis, and "
+         "the ranks are no mesh"},
+        {exchanged,
+         {{"all_to_all %47 {world=2", "all_to_all %47 {world=4"}},
+         "verify: %48 = all_to_all %47 {world=4 over=local} : u8[2304]: it is for 4 ranks, and a "
+         "group has 2"},
+        {exchanged, /* of all ranks at once */
+         {{"%7  = all_gather %6 {world=2 over=node} : f32[2048]\n", ""},
+          {"all_gather %7, %42 {world=2 over=local}", "all_gather %6, %42 {world=4}"}},
+         "verify: %8 = all_gather %6, %42 {world=4} : f32[4096]: the ranks are a mesh: it must be "
+         "over one axis after the other"},
+        {exchanged, /* inside nodes first */
+         {{"all_gather %6 {world=2 over=node}", "all_gather %6 {world=2 over=local}"},
+          {"all_gather %7, %42 {world=2 over=local}", "all_gather %7, %42 {world=2 over=node}"}},
+         "verify: %7 = all_gather %6 {world=2 over=local} : f32[2048]: %6 is a shard of all ranks: "
+         "it is gathered over node first"},
+        {exchanged, /* between nodes twice */
+         {{"all_gather %7, %42 {world=2 over=local}", "all_gather %7, %42 {world=2 over=node}"}},
+         "verify: %8 = all_gather %7, %42 {world=2 over=node} : f32[4096]: %7 is the same on all "
+         "ranks of a group"},
+        {exchanged, /* shards of a sum that is whole, between nodes */
+         {{"%47 = quantize %46 {bits=4 block=64} : u8[2304]\n"
+           "%48 = all_to_all %47 {world=2 over=local} : u8[2304]\n"
+           "%49 = dequantize_sum %48 {bits=4 block=64 parts=2} : f32[2048]\n"
+           "%50 = quantize %49 {bits=4 block=64} : u8[1152]\n"
+           "%51 = all_to_all %50 {world=2 over=node} : u8[1152]\n"
+           "%52 = dequantize_sum %51 {bits=4 block=64 parts=2} : f32[1024]",
+           "%49 = all_reduce %46 {world=2 over=local} : f32[4096]\n"
+           "%9 = reduce_scatter %49 {world=2 over=node} : f32[2048]\n"
+           "%52 = view %9 {shape=[1024]} : f32[1024]"}},
+         "verify: %9 = reduce_scatter %49 {world=2 over=node} : f32[2048]: %49 is whole: shards "
+         "are made over local first"},
     };
     CHECK_MISTAKES(t, list);
 }

@@ -246,6 +246,27 @@ is 'LoCo: scales, padding and errors in the table' \
 fails 1 'zf-plan: zf_zero: quantized_weights is for stage 3, where parameters are gathered; stage is 2' \
     --world 4 --zero 2 --zero-quantized-weights
 
+# 1-bit Adam: each rank has a shard of n elements; it sends 132 bytes for 1024 of these to each of 7
+# servers, and its own to 7 ranks.
+onebit='--layers 2 --hidden 128 --heads 2 --vocab 1000 --precision bf16 --world 8
+    --optimizer onebit_adam'
+# shellcheck disable=SC2086
+planned $onebit
+shard=$(($(of padded_count | tail -n 1) / 8))
+signs=$((7 * shard * 132 / 1024))
+is '1-bit Adam: what each variant exchanges' \
+    "$({ sent all_to_all; sent all_gather; sent reduce_scatter; } | tr '\n' ' ')" \
+    "0 $signs 0 $signs 0 0 "
+is '1-bit Adam: gradients of 16 bits in the warm-up alone' "$(sent all_reduce | tr '\n' ' ')" \
+    "$((2 * 7 * shard * 2 + 56)) 56 "
+# shellcheck disable=SC2086
+"$plan" $onebit > "$work/table"
+is '1-bit Adam: a plan of each variant' "$(grep -Ec '^variant (1 of 2: warm-up|2 of 2: compressed)$' \
+    "$work/table")" 2
+# shellcheck disable=SC2086
+fails 1 'zf-plan: zf_zero: 1-bit optimizers exchange signs between all ranks alike; nodes must be 1, not 2' \
+    $onebit --nodes 2
+
 echo '{"flops_per_s": 1}' > "$work/cost"
 fails 1 "zf-plan: $work/cost:1:1: the top value lacks \"bytes_per_s\"" --cost "$work/cost"
 fails 1 "zf-plan: cannot open $work/none: No such file or directory" --cost "$work/none"

@@ -691,9 +691,11 @@ TEST_ONCE(nccl_ranks_that_do_not_fit)
 
 enum { FLOATS = 50 };
 
-/* An all_gather that the last rank does not come to. */
+/* An all_gather that the last rank does not come to: of all ranks, or of pairs, which the others
+ * repeat until it fails. */
 typedef struct fault {
     where where;
+    bool pairs;
     int silent;   /* what the last rank does: */
     long waiting; /* ranks that have not failed yet */
     pthread_mutex_t mutex;
@@ -717,13 +719,13 @@ static bool any_waiting(fault *f)
     return any;
 }
 
-static zf_status gather(member *m, where on, int64_t count)
+static zf_status gather(member *m, const fault *f, int64_t count)
 {
-    static const float in[FLOATS];
-    float out[MOST * FLOATS];
+    float in[FLOATS] = {0}, out[MOST * FLOATS];
     zf_collective c = {.op = ZF_OP_all_gather, .node = 59, .dtype = ZF_F32, .count = count};
-    const one_call k = {.where = on};
-    make(m, &k, c, (unsigned char *)(uintptr_t)in, (size_t)count * 4, (unsigned char *)out,
+    const one_call k = {.where = f->where};
+    if (f->pairs) c.group = (zf_group){m->rank / 2 * 2, 1, 2};
+    make(m, &k, c, (unsigned char *)in, (size_t)count * 4, (unsigned char *)out,
          (size_t)count * 4 * (size_t)m->world);
     return m->error.status;
 }
@@ -738,7 +740,8 @@ static void fault_body(member *m)
     if (m->rank < m->world - 1) {
         zf_error again = {ZF_OK, ""};
         zf_collective c = {.op = ZF_OP_all_gather, .dtype = ZF_F32};
-        gather(m, f->where, FLOATS);
+        while (!gather(m, f, FLOATS) && f->pairs) {
+        }
         count_waiting(f, -1);
         if (m->comm->run(m->comm->self, &c, &again) != m->error.status ||
             strcmp(again.text, m->error.text))
@@ -753,22 +756,24 @@ static void fault_body(member *m)
     if (f->silent == ABORTS) m->comm->abort(m->comm->self, "out of paper");
     if (f->silent == BAD_ROOT) m->comm->run(m->comm->self, &bad, &m->error);
     else if (f->silent != LEAVES && !(f->silent == NOTHING && m->desc.id))
-        gather(m, f->where, FLOATS - 1);
+        gather(m, f, FLOATS - 1);
     else m->absent = true; /* nobody has told it */
 }
 
-/* The last of three ranks is at fault; the others' errors hold one of two texts. */
-static void faulty(test *t, const zf_nccl_desc *desc, int silent, where on, const char *text,
-                   const char * or)
+/* The last of three ranks, or of two pairs, is at fault; the errors of the others hold one of two
+ * texts. */
+static void faulty(test *t, const zf_nccl_desc *desc, bool pairs, int silent, where on,
+                   const char *text, const char * or)
 {
-    fault f = {.where = on, .silent = silent, .waiting = 2};
+    const int world = pairs ? 4 : 3;
+    fault f = {.where = on, .pairs = pairs, .silent = silent, .waiting = world - 1};
     member members[MOST];
     zf_nccl_desc d = *desc;
     if (d.host) d.port = free_port();
     if (!d.host && !d.file) d.id = fresh_id(t);
     if (d.id || silent == NOTHING || silent == LEAVES) d.deadline_seconds = 2;
     pthread_mutex_init(&f.mutex, NULL);
-    set_members(members, 3, &d, fault_body, &f);
+    set_members(members, world, &d, fault_body, &f);
     all_fail(t, members, ZF_ERR_COMM, text, or);
     pthread_mutex_destroy(&f.mutex);
 }
@@ -786,16 +791,35 @@ TEST_ONCE(nccl_faults)
             const char *missing = way ? "all_gather %59: some rank of 3 did not come within 2 s"
                                       : "all_gather %59: rank 2 of 3 did not come within 2 s",
                        *gave_up = "rank 2 gave up: out of paper";
-            if (!way || stream == way - 1) faulty(t, d, NOTHING, on, missing, NULL);
-            if (!t->failed && way < 2) faulty(t, d, ABORTS, on, gave_up, NULL);
-            if (!t->failed && way == 2 && stream) faulty(t, d, ABORTS, on, missing, gave_up);
-            if (!t->failed && !way && stream) faulty(t, d, LEAVES, on, missing, NULL);
-            if (!t->failed && way < 2) faulty(t, d, BAD_ROOT, on, bad, bad);
+            if (!way || stream == way - 1) faulty(t, d, false, NOTHING, on, missing, NULL);
+            if (!t->failed && way < 2) faulty(t, d, false, ABORTS, on, gave_up, NULL);
+            if (!t->failed && way == 2 && stream) faulty(t, d, false, ABORTS, on, missing, gave_up);
+            if (!t->failed && !way && stream) faulty(t, d, false, LEAVES, on, missing, NULL);
+            if (!t->failed && way < 2) faulty(t, d, false, BAD_ROOT, on, bad, bad);
             if (!t->failed && !stream)
-                faulty(t, d, OTHER_COUNT, on,
+                faulty(t, d, false, OTHER_COUNT, on,
                        "rank 0 is at all_gather %59 of 50 f32, rank 2 at all_gather %59 of 49 f32",
                        NULL);
         }
+}
+
+/* The last rank is missed by its group, which says so; ranks of other groups end with that too. */
+TEST_ONCE(nccl_faults_of_groups)
+{
+    const zf_nccl_desc d = {.host = "127.0.0.1"};
+    const char *missing = "all_gather %59 over ranks 2, 3: rank 3 of 4 did not come within 2 s";
+    if (ranks(t, 4) < 4) return;
+    for (int captured = 0; captured < 2 && !t->failed; captured++) {
+        const where on = captured ? CAPTURED : HOST;
+        faulty(t, &d, true, NOTHING, on, missing, NULL);
+        if (!t->failed && captured) faulty(t, &d, true, LEAVES, on, missing, NULL);
+        if (!t->failed) faulty(t, &d, true, ABORTS, on, "rank 3 gave up: out of paper", NULL);
+    }
+    if (!t->failed)
+        faulty(t, &d, true, OTHER_COUNT, HOST,
+               "rank 2 is at all_gather %59 over ranks 2, 3 of 50 f32, rank 3 at all_gather %59 "
+               "over ranks 2, 3 of 49 f32",
+               NULL);
 }
 
 #ifdef EMULATION

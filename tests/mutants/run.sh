@@ -9,7 +9,8 @@
 # build/mutants gets them, compiled without optimization. A mistake passes when its test fails. The
 # last line is "N passed, N failed".
 #
-# Tests of CUDA (cuda_...) are those of build/emulated; without CUDA's headers they are left out.
+# Tests of CUDA (cuda_..., nccl_..., emulation_...) are those of build/emulated; without CUDA's headers
+# they are left out.
 #
 # What `test` names is split into words on purpose.
 # shellcheck disable=SC2086
@@ -68,7 +69,12 @@ done
 (cd $tree && files) | while read -r file; do [ -e "$file" ] || rm "$tree/$file"; done
 
 # The program that has the test.
-program() { case $test in cuda_*) echo build/emulated/tests ;; *) echo build/tests ;; esac; }
+program() {
+    case $test in
+    cuda_* | nccl_* | emulation_*) echo build/emulated/tests ;;
+    *) echo build/tests ;;
+    esac
+}
 builds() {
     make -s --no-print-directory -C $tree QUIET=yes CC=clang CFLAGS=-O0 WERROR= MPICC= \
         -j"$(getconf _NPROCESSORS_ONLN)" "$(program)" > build/mutants.log 2>&1

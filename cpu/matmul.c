@@ -309,14 +309,20 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
 
 /* ----------------------------------------------------------------------------------- one row */
 
+/* Bytes of B that are fetched ahead: some processors fetch too little of a stream by themselves. */
+enum { ZFI_READ_AHEAD = 1024 };
+
 /* zfi_vdot where y is bf16, or f16. */
 ZFI_BODY float zfi_vdot_bf16_body(zfi_isa isa, const float *x, const uint16_t *y, int64_t n)
 {
     float lane[ZFI_LANES] = {0};
     int64_t i = 0;
-    for (; i + ZFI_LANES <= n; i += ZFI_LANES)
+    for (; i + ZFI_LANES <= n; i += ZFI_LANES) {
+        ZFI_PREFETCH(y + i + ZFI_READ_AHEAD / 2);
+        ZFI_PREFETCH(y + i + ZFI_READ_AHEAD / 2 + 32);
         for (int l = 0; l < ZFI_LANES; l++)
             lane[l] = zfi_fma(isa, x[i + l], zfi_bf16_to_f32(y[i + l]), lane[l]);
+    }
     for (int l = 0; l < n % ZFI_LANES; l++)
         lane[l] = zfi_fma(isa, x[i + l], zfi_bf16_to_f32(y[i + l]), lane[l]);
     return zfi_fold_sum(lane);
@@ -327,9 +333,12 @@ ZFI_BODY float zfi_vdot_f16_body(zfi_isa isa, const float *x, const uint16_t *y,
 {
     float lane[ZFI_LANES] = {0};
     int64_t i = 0;
-    for (; i + ZFI_LANES <= n; i += ZFI_LANES)
+    for (; i + ZFI_LANES <= n; i += ZFI_LANES) {
+        ZFI_PREFETCH(y + i + ZFI_READ_AHEAD / 2);
+        ZFI_PREFETCH(y + i + ZFI_READ_AHEAD / 2 + 32);
         for (int l = 0; l < ZFI_LANES; l++)
             lane[l] = zfi_fma(isa, x[i + l], zfi_f16_to_f32(y[i + l]), lane[l]);
+    }
     for (int l = 0; l < n % ZFI_LANES; l++)
         lane[l] = zfi_fma(isa, x[i + l], zfi_f16_to_f32(y[i + l]), lane[l]);
     return zfi_fold_sum(lane);

@@ -21,8 +21,8 @@
 
 enum {
     ZFI_DOT_LANES = 16,
-    ZFI_DOT_BYTES = 32, /* of a record, that are read at once */
-    ZFI_DOT_AHEAD = 4096 /* bytes that are fetched ahead of 4 bits, where fewer loads are in flight */
+    ZFI_DOT_BYTES = 32,  /* of a record, that are read at once */
+    ZFI_DOT_AHEAD = 4096 /* bytes that are fetched ahead */
 };
 
 /* x as integers. */
@@ -37,7 +37,8 @@ ZFI_BODY void zfi_dot_integers_body(zfi_isa isa, int16_t *high, const float *x, 
     ZFI_VECTOR
     for (int64_t i = 0; i < n; i++) high[i] = (int16_t)zfi_nearest_bits(x[i], by, INT16_MAX);
 }
-ZFI_KERNEL(zfi_dot_integers, (int16_t *high, const float *x, float by, int64_t n), (high, x, by, n))
+ZFI_KERNEL(zfi_dot_integers, (int16_t * high, const float *x, float by, int64_t n),
+           (high, x, by, n))
 
 /* What `high` leaves of x. */
 ZFI_BODY void zfi_dot_rest_body(zfi_isa isa, int16_t *low, const int16_t *high, const float *x,
@@ -48,8 +49,7 @@ ZFI_BODY void zfi_dot_rest_body(zfi_isa isa, int16_t *low, const int16_t *high, 
     for (int64_t i = 0; i < n; i++)
         low[i] = (int16_t)zfi_nearest_bits(x[i] * by - (float)high[i], 0x1p15f, INT16_MAX);
 }
-ZFI_KERNEL(zfi_dot_rest,
-           (int16_t *low, const int16_t *high, const float *x, float by, int64_t n),
+ZFI_KERNEL(zfi_dot_rest, (int16_t * low, const int16_t *high, const float *x, float by, int64_t n),
            (low, high, x, by, n))
 
 /* Bytes of the integers of k elements. */
@@ -144,10 +144,10 @@ static float zfi_dot_plain_4(const zfi_dot_x *x, const uint8_t *q, int64_t recor
         ZFI_UNROLL                                                                                 \
         for (int v = 0; v < VECTORS; v++) sum[v] = set1(0.0f);                                     \
         for (int64_t r = 0; r < records; r++, q += head + size) {                                  \
-            if (bits == 4) ZFI_PREFETCH(q + ZFI_DOT_AHEAD);                                        \
             ZFI_UNROLL                                                                             \
             for (int v = 0; v < VECTORS; v++) lane[0][v] = lane[1][v] = zero();                    \
             for (int64_t i = 0; i < size; i += ZFI_DOT_BYTES) {                                    \
+                ZFI_PREFETCH(q + i + ZFI_DOT_AHEAD);                                               \
                 ZFI_UNROLL                                                                         \
                 for (int v = 0; v < VECTORS; v++) {                                                \
                     const int64_t at = i + v * 2 * lanes;                                          \
@@ -179,8 +179,8 @@ static float zfi_dot_plain_4(const zfi_dot_x *x, const uint8_t *q, int64_t recor
 
 /* Blocks of 64, the most common ones, have loops of known length. */
 #define ZFI_DOT(name, attributes, bits)                                                            \
-    attributes ZFI_OPTIMIZE static float name##_##bits(                                            \
-        const zfi_dot_x *x, const uint8_t *q, int64_t records, int64_t block, bool wide)           \
+    attributes ZFI_OPTIMIZE static float name##_##bits(const zfi_dot_x *x, const uint8_t *q,       \
+                                                       int64_t records, int64_t block, bool wide)  \
     {                                                                                              \
         if (x->low) return name(bits, 2, x, q, records, block, wide);                              \
         if (block == 64 && !wide) return name(bits, 1, x, q, records, 64, false);                  \
@@ -189,9 +189,9 @@ static float zfi_dot_plain_4(const zfi_dot_x *x, const uint8_t *q, int64_t recor
 #define ZFI_DOTS(name, attributes) ZFI_DOT(name, attributes, 8) ZFI_DOT(name, attributes, 4)
 
 #if ZFI_X86
-#define ZFI_AVX2_BYTES(q)  _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(q)))
-#define ZFI_AVX2_LOW(w)    _mm256_srai_epi16(_mm256_slli_epi16((w), 12), 12)
-#define ZFI_AVX2_HIGH(w)   _mm256_srai_epi16((w), 4)
+#define ZFI_AVX2_BYTES(q) _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(q)))
+#define ZFI_AVX2_LOW(w)   _mm256_srai_epi16(_mm256_slli_epi16((w), 12), 12)
+#define ZFI_AVX2_HIGH(w)  _mm256_srai_epi16((w), 4)
 #define ZFI_AVX2_DOT(w, X)                                                                         \
     _mm256_madd_epi16((w), _mm256_loadu_si256((const __m256i *)(const void *)(X)))
 ZFI_DOT_BODY(zfi_dot_avx2, ZFI_TARGET_AVX2, __m256, __m256i, 8, _mm256_set1_ps, _mm256_storeu_ps,
@@ -217,11 +217,11 @@ ZFI_DOTS(zfi_dot_avx512, ZFI_TARGET_AVX512)
 #endif
 
 #if ZFI_NEON
-#define ZFI_NEON_ZERO()    vdupq_n_s32(0)
-#define ZFI_NEON_BYTES(q)  vreinterpretq_s32_s16(vmovl_s8(vreinterpret_s8_u8(vld1_u8(q))))
+#define ZFI_NEON_ZERO()   vdupq_n_s32(0)
+#define ZFI_NEON_BYTES(q) vreinterpretq_s32_s16(vmovl_s8(vreinterpret_s8_u8(vld1_u8(q))))
 #define ZFI_NEON_LOW(w)                                                                            \
     vreinterpretq_s32_s16(vshrq_n_s16(vshlq_n_s16(vreinterpretq_s16_s32(w), 12), 12))
-#define ZFI_NEON_HIGH(w)   vreinterpretq_s32_s16(vshrq_n_s16(vreinterpretq_s16_s32(w), 4))
+#define ZFI_NEON_HIGH(w) vreinterpretq_s32_s16(vshrq_n_s16(vreinterpretq_s16_s32(w), 4))
 ZFI_INLINE int32x4_t zfi_neon_dot(int32x4_t w, const int16_t *X)
 {
     const int16x8_t a = vreinterpretq_s16_s32(w), b = vld1q_s16(X);

@@ -125,6 +125,40 @@ ZFI_INLINE float zfi_word_at(const void *p)
 #define ZFI_MICROS(name, attributes, rows)                                                         \
     ZFI_MICRO(name, attributes, rows, 1) ZFI_MICRO(name, attributes, rows, 2)
 
+/* All of up to so many rows, and the table of them. */
+#define ZFI_MICROS_6(name, attributes)                                                             \
+    ZFI_MICROS(name, attributes, 1)                                                                \
+    ZFI_MICROS(name, attributes, 2)                                                                \
+    ZFI_MICROS(name, attributes, 3)                                                                \
+    ZFI_MICROS(name, attributes, 4)                                                                \
+    ZFI_MICROS(name, attributes, 5)                                                                \
+    ZFI_MICROS(name, attributes, 6)
+#define ZFI_MICROS_12(name, attributes)                                                            \
+    ZFI_MICROS_6(name, attributes)                                                                 \
+    ZFI_MICROS(name, attributes, 7)                                                                \
+    ZFI_MICROS(name, attributes, 8)                                                                \
+    ZFI_MICROS(name, attributes, 9)                                                                \
+    ZFI_MICROS(name, attributes, 10)                                                               \
+    ZFI_MICROS(name, attributes, 11)                                                               \
+    ZFI_MICROS(name, attributes, 12)
+#define ZFI_MICROS_14(name, attributes)                                                            \
+    ZFI_MICROS_12(name, attributes)                                                                \
+    ZFI_MICROS(name, attributes, 13)                                                               \
+    ZFI_MICROS(name, attributes, 14)
+#define ZFI_MICRO_ROWS_6(name)                                                                     \
+    ZFI_MICRO_ROW(name, 1), ZFI_MICRO_ROW(name, 2), ZFI_MICRO_ROW(name, 3),                        \
+        ZFI_MICRO_ROW(name, 4), ZFI_MICRO_ROW(name, 5), ZFI_MICRO_ROW(name, 6)
+#define ZFI_MICRO_ROWS_12(name)                                                                    \
+    ZFI_MICRO_ROWS_6(name), ZFI_MICRO_ROW(name, 7), ZFI_MICRO_ROW(name, 8),                        \
+        ZFI_MICRO_ROW(name, 9), ZFI_MICRO_ROW(name, 10), ZFI_MICRO_ROW(name, 11),                  \
+        ZFI_MICRO_ROW(name, 12)
+#define ZFI_MICRO_ROWS_14(name)                                                                    \
+    ZFI_MICRO_ROWS_12(name), ZFI_MICRO_ROW(name, 13), ZFI_MICRO_ROW(name, 14)
+
+/* How products are cut for tiles in vectors. */
+#define ZFI_VECTOR_TILE                                                                            \
+    .k_unit = 1, .k_block = ZFI_K_BLOCK, .group = ZFI_GROUP, .tasks = ZFI_TASKS
+
 /* Any strides, an element at a time. */
 ZFI_BODY void zfi_pack_plain(float *restrict dst, int64_t width, const float *restrict src,
                              int64_t lane_stride, int64_t k_stride, int64_t lanes, int64_t k)
@@ -158,12 +192,7 @@ enum { ZFI_PORTABLE_LANES = 1 };
 #define ZFI_F4_ADD(a, b)    ((a) + (b))
 ZFI_MICRO_BODY(zfi_micro_portable_body, , zfi_f4, ZFI_PORTABLE_LANES, zfi_f4_set1, zfi_f4_load,
                zfi_f4_store, ZFI_F4_FMA, ZFI_F4_ADD)
-ZFI_MICROS(zfi_micro_portable, , 1)
-ZFI_MICROS(zfi_micro_portable, , 2)
-ZFI_MICROS(zfi_micro_portable, , 3)
-ZFI_MICROS(zfi_micro_portable, , 4)
-ZFI_MICROS(zfi_micro_portable, , 5)
-ZFI_MICROS(zfi_micro_portable, , 6)
+ZFI_MICROS_6(zfi_micro_portable, )
 
 ZFI_OPTIMIZE static void zfi_pack_portable(float *dst, int64_t width, const void *src,
                                            int64_t lane_stride, int64_t k_stride, int64_t lanes,
@@ -176,25 +205,15 @@ static const zfi_tile zfi_tile_portable = {
     .rows = 6,
     .lanes = ZFI_PORTABLE_LANES,
     .per_word = 1,
-    .k_unit = 1,
-    .k_block = ZFI_K_BLOCK,
-    .group = ZFI_GROUP,
-    .tasks = ZFI_TASKS,
-    .micro = {ZFI_MICRO_ROW(zfi_micro_portable, 1), ZFI_MICRO_ROW(zfi_micro_portable, 2),
-              ZFI_MICRO_ROW(zfi_micro_portable, 3), ZFI_MICRO_ROW(zfi_micro_portable, 4),
-              ZFI_MICRO_ROW(zfi_micro_portable, 5), ZFI_MICRO_ROW(zfi_micro_portable, 6)},
+    ZFI_VECTOR_TILE,
+    .micro = {ZFI_MICRO_ROWS_6(zfi_micro_portable)},
     .pack = zfi_pack_portable,
 };
 
 #if ZFI_X86
 ZFI_MICRO_BODY(zfi_micro_avx2_body, ZFI_TARGET_AVX2, __m256, 8, _mm256_set1_ps, _mm256_loadu_ps,
                _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_add_ps)
-ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 1)
-ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 2)
-ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 3)
-ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 4)
-ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 5)
-ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 6)
+ZFI_MICROS_6(zfi_micro_avx2, ZFI_TARGET_AVX2)
 
 /* Neighbouring lanes are copied, one k after the other. Where k runs along memory, blocks of 8
  * lanes x 8 k are transposed in registers. In both cases the next reads are far from the last
@@ -274,32 +293,14 @@ static const zfi_tile zfi_tile_avx2 = {
     .rows = 6,
     .lanes = 8,
     .per_word = 1,
-    .k_unit = 1,
-    .k_block = ZFI_K_BLOCK,
-    .group = ZFI_GROUP,
-    .tasks = ZFI_TASKS,
-    .micro = {ZFI_MICRO_ROW(zfi_micro_avx2, 1), ZFI_MICRO_ROW(zfi_micro_avx2, 2),
-              ZFI_MICRO_ROW(zfi_micro_avx2, 3), ZFI_MICRO_ROW(zfi_micro_avx2, 4),
-              ZFI_MICRO_ROW(zfi_micro_avx2, 5), ZFI_MICRO_ROW(zfi_micro_avx2, 6)},
+    ZFI_VECTOR_TILE,
+    .micro = {ZFI_MICRO_ROWS_6(zfi_micro_avx2)},
     .pack = zfi_pack_avx2,
 };
 
 ZFI_MICRO_BODY(zfi_micro_avx512_body, ZFI_TARGET_AVX512, __m512, 16, _mm512_set1_ps,
                _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_add_ps)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 1)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 2)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 3)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 4)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 5)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 6)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 7)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 8)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 9)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 10)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 11)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 12)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 13)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 14)
+ZFI_MICROS_14(zfi_micro_avx512, ZFI_TARGET_AVX512)
 
 /* r[i][j] and r[j][i] change places. */
 ZFI_TARGET_AVX512 ZFI_INLINE void zfi_turn_sixteen(__m512 r[16])
@@ -398,17 +399,8 @@ static const zfi_tile zfi_tile_avx512 = {
     .rows = 14,
     .lanes = 16,
     .per_word = 1,
-    .k_unit = 1,
-    .k_block = ZFI_K_BLOCK,
-    .group = ZFI_GROUP,
-    .tasks = ZFI_TASKS,
-    .micro = {ZFI_MICRO_ROW(zfi_micro_avx512, 1), ZFI_MICRO_ROW(zfi_micro_avx512, 2),
-              ZFI_MICRO_ROW(zfi_micro_avx512, 3), ZFI_MICRO_ROW(zfi_micro_avx512, 4),
-              ZFI_MICRO_ROW(zfi_micro_avx512, 5), ZFI_MICRO_ROW(zfi_micro_avx512, 6),
-              ZFI_MICRO_ROW(zfi_micro_avx512, 7), ZFI_MICRO_ROW(zfi_micro_avx512, 8),
-              ZFI_MICRO_ROW(zfi_micro_avx512, 9), ZFI_MICRO_ROW(zfi_micro_avx512, 10),
-              ZFI_MICRO_ROW(zfi_micro_avx512, 11), ZFI_MICRO_ROW(zfi_micro_avx512, 12),
-              ZFI_MICRO_ROW(zfi_micro_avx512, 13), ZFI_MICRO_ROW(zfi_micro_avx512, 14)},
+    ZFI_VECTOR_TILE,
+    .micro = {ZFI_MICRO_ROWS_14(zfi_micro_avx512)},
     .pack = zfi_pack_avx512,
 };
 #endif
@@ -417,33 +409,14 @@ static const zfi_tile zfi_tile_avx512 = {
 #define ZFI_NEON_FMA(a, b, c) vfmaq_f32((c), (a), (b))
 ZFI_MICRO_BODY(zfi_micro_neon_body, , float32x4_t, 4, vdupq_n_f32, vld1q_f32, vst1q_f32,
                ZFI_NEON_FMA, vaddq_f32)
-ZFI_MICROS(zfi_micro_neon, , 1)
-ZFI_MICROS(zfi_micro_neon, , 2)
-ZFI_MICROS(zfi_micro_neon, , 3)
-ZFI_MICROS(zfi_micro_neon, , 4)
-ZFI_MICROS(zfi_micro_neon, , 5)
-ZFI_MICROS(zfi_micro_neon, , 6)
-ZFI_MICROS(zfi_micro_neon, , 7)
-ZFI_MICROS(zfi_micro_neon, , 8)
-ZFI_MICROS(zfi_micro_neon, , 9)
-ZFI_MICROS(zfi_micro_neon, , 10)
-ZFI_MICROS(zfi_micro_neon, , 11)
-ZFI_MICROS(zfi_micro_neon, , 12)
+ZFI_MICROS_12(zfi_micro_neon, )
 
 static const zfi_tile zfi_tile_neon = {
     .rows = 12,
     .lanes = 4,
     .per_word = 1,
-    .k_unit = 1,
-    .k_block = ZFI_K_BLOCK,
-    .group = ZFI_GROUP,
-    .tasks = ZFI_TASKS,
-    .micro = {ZFI_MICRO_ROW(zfi_micro_neon, 1), ZFI_MICRO_ROW(zfi_micro_neon, 2),
-              ZFI_MICRO_ROW(zfi_micro_neon, 3), ZFI_MICRO_ROW(zfi_micro_neon, 4),
-              ZFI_MICRO_ROW(zfi_micro_neon, 5), ZFI_MICRO_ROW(zfi_micro_neon, 6),
-              ZFI_MICRO_ROW(zfi_micro_neon, 7), ZFI_MICRO_ROW(zfi_micro_neon, 8),
-              ZFI_MICRO_ROW(zfi_micro_neon, 9), ZFI_MICRO_ROW(zfi_micro_neon, 10),
-              ZFI_MICRO_ROW(zfi_micro_neon, 11), ZFI_MICRO_ROW(zfi_micro_neon, 12)},
+    ZFI_VECTOR_TILE,
+    .micro = {ZFI_MICRO_ROWS_12(zfi_micro_neon)},
     .pack = zfi_pack_portable,
 };
 #endif

@@ -38,20 +38,7 @@
 #define ZFI_BF16_FMA(a, b, c) _mm512_dpbf16_ps((c), (__m512bh)(a), (__m512bh)(b))
 ZFI_MICRO_BODY(zfi_micro_bf16_body, ZFI_TARGET_BF16, __m512, 16, _mm512_set1_ps, _mm512_loadu_ps,
                _mm512_storeu_ps, ZFI_BF16_FMA, _mm512_add_ps)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 1)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 2)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 3)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 4)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 5)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 6)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 7)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 8)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 9)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 10)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 11)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 12)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 13)
-ZFI_MICROS(zfi_micro_bf16, ZFI_TARGET_BF16, 14)
+ZFI_MICROS_14(zfi_micro_bf16, ZFI_TARGET_BF16)
 
 /* Words of 16 lanes at most, from two rows along the lanes. */
 ZFI_TARGET_AVX512 ZFI_INLINE __m512i zfi_pair_words(__mmask16 low, const uint16_t *even,
@@ -114,17 +101,8 @@ static const zfi_tile zfi_tile_bf16 = {
     .rows = 14,
     .lanes = 16,
     .per_word = 2,
-    .k_unit = 1,
-    .k_block = ZFI_K_BLOCK,
-    .group = ZFI_GROUP,
-    .tasks = ZFI_TASKS,
-    .micro = {ZFI_MICRO_ROW(zfi_micro_bf16, 1), ZFI_MICRO_ROW(zfi_micro_bf16, 2),
-              ZFI_MICRO_ROW(zfi_micro_bf16, 3), ZFI_MICRO_ROW(zfi_micro_bf16, 4),
-              ZFI_MICRO_ROW(zfi_micro_bf16, 5), ZFI_MICRO_ROW(zfi_micro_bf16, 6),
-              ZFI_MICRO_ROW(zfi_micro_bf16, 7), ZFI_MICRO_ROW(zfi_micro_bf16, 8),
-              ZFI_MICRO_ROW(zfi_micro_bf16, 9), ZFI_MICRO_ROW(zfi_micro_bf16, 10),
-              ZFI_MICRO_ROW(zfi_micro_bf16, 11), ZFI_MICRO_ROW(zfi_micro_bf16, 12),
-              ZFI_MICRO_ROW(zfi_micro_bf16, 13), ZFI_MICRO_ROW(zfi_micro_bf16, 14)},
+    ZFI_VECTOR_TILE,
+    .micro = {ZFI_MICRO_ROWS_14(zfi_micro_bf16)},
     .pack = zfi_pack_bf16,
 };
 #endif

@@ -776,6 +776,17 @@ goes_on_with_signs() { # after the third step and the sixth
         same_signs --ranks 4 --load "$work/signs.previous-1"
 }
 check '1-bit LAMB resumed in each variant: the same bits' goes_on_with_signs
+# rounds RUN OPTIONS...: 0/1 Adam, with local steps.
+rounds() {
+    leaves=$1
+    shift
+    pretrain --batch 8 --steps 9 --dropout 0.2 --clip 0.5 --bucket 20000 --eval-batches 1 \
+        --optimizer zero_one_adam --freeze-step 3 --local-step-scaler 2 --local-step-clipper 4 \
+        --dump "$work/$leaves.params" "$@"
+    [ $status = 0 ] && [ ! -s "$work/err" ]
+}
+same_rounds() { rounds other "$@" && cmp "$work/rounds.params" "$work/other.params"; }
+check '0/1 Adam, four ranks' rounds rounds --ranks 4
 check 'killed at any moment with its states on a disk, and resumed: the same bits' \
     sh "$(dirname "$0")/kill.sh" "$bert" 3
 check 'weights in pieces' ranked tiled --ranks 4 --tile 5K
@@ -1008,6 +1019,7 @@ if [ -n "$mpi" ]; then
     launch='mpirun -np 4'
     check 'stage 3, four processes, lamb: the same bits' like lamb --optimizer lamb --zero 3
     check '1-bit LAMB, four processes: the same bits' same_signs --zero 1
+    check '0/1 Adam, four processes: the same bits' same_rounds
     launch='mpirun -np 2'
     check 'stage 3, two processes x 2 micro-batches: the same bits' \
         like adamw --zero 3 --micro-batches 2

@@ -164,7 +164,7 @@ typedef enum zf_status {
     ZF_ERR_PARSE,    /* text that is not IR */
     ZF_ERR_VERIFY,   /* a graph or plan that breaks a rule of the IR */
     ZF_ERR_LIMIT,    /* a plan that does not fit the memory it was given */
-    ZF_ERR_IO,       /* the operating system refused */
+    ZF_ERR_IO,       /* the operating system refused, here or on a rank that gave up for it */
     ZF_ERR_FORMAT,   /* a damaged or foreign file */
     ZF_ERR_MISMATCH, /* state that belongs to another model, graph or plan */
     ZF_ERR_BACKEND,  /* a device or its library failed */
@@ -2822,14 +2822,17 @@ struct zf_comm {
     void *self;
     int32_t rank, world;
     /* Blocks until this rank's part is done. ZF_ERR_COMM, naming node and rank, when another rank
-     * does not come within the deadline, asks for something else, or has given up; then all later
-     * calls fail as well. Calls on different channels may come from different threads. */
+     * does not come within the deadline, asks for something else, or has given up (then ZF_ERR_IO,
+     * if that is why: see abort); then all later calls fail as well. Calls on different channels
+     * may come from different threads. */
     zf_status (*run)(void *self, const zf_collective *call, zf_error *error);
-    /* This rank will not come any more: the others' calls fail with that reason. */
-    void (*abort)(void *self, const char *reason);
+    /* This rank will not come any more, because of an error with this status: the others' calls
+     * fail with "rank R gave up: REASON", and with ZF_ERR_IO where that is the status, else with
+     * ZF_ERR_COMM. Does nothing after a failure, of this rank or another. */
+    void (*abort)(void *self, zf_status status, const char *reason);
     void (*destroy)(void *self);
     /* NULL, or, where calls are put on a stream: how they fare, asked by a device that has been
-     * waiting for them for `seconds`. After ZF_ERR_COMM soon nothing on the stream waits for
+     * waiting for them for `seconds`. After an error soon nothing on the stream waits for
      * them. */
     zf_status (*check)(void *self, double seconds, zf_error *error);
     /* Bytes of the device that it has taken for itself, which no plan counts; 0: of the host's */

@@ -63,7 +63,8 @@ enum { ZFI_MPI_HEAD = sizeof(zfi_mpi_head) };
 /* A notice to another rank, in memory that MPI reads while it is in flight. */
 typedef struct zfi_mpi_notice {
     int32_t channel; /* the channel where the rank waits; -1: it has failed */
-    char text[508];  /* the reason */
+    int32_t status;  /* after a failure: its zf_status, */
+    char text[504];  /* and the reason */
 } zfi_mpi_notice;
 
 typedef struct zfi_mpi_mail {
@@ -121,13 +122,14 @@ static bool zfi_mpi_drop(MPI_Request *requests, size_t count, bool receive)
 
 /* Tells the other ranks, except the lost ones, why this rank fails. Notices that cannot be sent
  * within a second are left to MPI. */
-static void zfi_mpi_on_failure(void *self, const char *notice)
+static void zfi_mpi_on_failure(void *self, zf_status status, const char *notice)
 {
     zfi_mpi *m = self;
     double start = zfi_now(), waited = 0, patience = m->p.deadline < 1 ? m->p.deadline : 1;
     int all = 0;
     if (!notice) return;
     m->mail.notice.channel = -1;
+    m->mail.notice.status = (int32_t)status;
     snprintf(m->mail.notice.text, sizeof m->mail.notice.text, "%s", notice);
     for (int32_t r = 0; r < m->p.comm.world; r++)
         if (!m->lost[r]) zfi_mpi_post(m, &m->mail, r);
@@ -161,10 +163,11 @@ static bool zfi_mpi_find_code(zfi_mpi *m, const zf_collective *c, int32_t rank, 
                             text);
 }
 
-static void zfi_mpi_give_up(zfi_mpi *m, int32_t rank, const char *reason, const char *notice)
+static void zfi_mpi_give_up(zfi_mpi *m, int32_t rank, zf_status status, const char *reason,
+                            const char *notice)
 {
     zf_error error = {ZF_OK, ""};
-    zfi_fail_by_rank(&error, rank, reason);
+    zfi_fail_by_rank(&error, rank, status, reason);
     zfi_process_fail(&m->p, &error, notice);
 }
 
@@ -185,13 +188,13 @@ static void zfi_mpi_unblock_pipe(const sigset_t *pipe)
     pthread_sigmask(SIG_UNBLOCK, pipe, NULL);
 }
 
-static void zfi_mpi_abort(void *self, const char *reason)
+static void zfi_mpi_abort(void *self, zf_status status, const char *reason)
 {
     zfi_mpi *m = self;
     sigset_t pipe;
     bool unblock = zfi_mpi_block_pipe(&pipe);
     if (!reason) reason = "";
-    zfi_mpi_give_up(m, m->p.comm.rank, reason, reason);
+    zfi_mpi_give_up(m, m->p.comm.rank, status, reason, reason);
     if (unblock) zfi_mpi_unblock_pipe(&pipe);
 }
 
@@ -201,7 +204,7 @@ static void zfi_mpi_listen(zfi_mpi *m)
     while (!atomic_load(&m->p.failed)) {
         MPI_Message message;
         MPI_Status status;
-        zfi_mpi_notice notice = {-1, ""};
+        zfi_mpi_notice notice = {.channel = -1};
         int there = 0;
         if (MPI_Improbe(MPI_ANY_SOURCE, ZFI_MPI_NOTICE, m->mpi, &there, &message, &status) ||
             !there)
@@ -209,7 +212,7 @@ static void zfi_mpi_listen(zfi_mpi *m)
         MPI_Mrecv(&notice, sizeof notice, MPI_BYTE, &message, &status);
         notice.text[sizeof notice.text - 1] = 0;
         if (notice.channel < 0 || notice.channel >= ZFI_CHANNELS) {
-            zfi_mpi_give_up(m, status.MPI_SOURCE, notice.text, NULL);
+            zfi_mpi_give_up(m, status.MPI_SOURCE, (zf_status)notice.status, notice.text, NULL);
             return;
         }
         pthread_mutex_lock(&m->p.mutex);
@@ -702,7 +705,7 @@ ZF_API zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error)
     }
     if (!zfi_mpi_allocate(m)) {
         zfi_nomem(error);
-        if (m->mail.requests && m->lost) zfi_mpi_abort(m, "out of memory");
+        if (m->mail.requests && m->lost) zfi_mpi_abort(m, ZF_ERR_NOMEM, "out of memory");
         zfi_mpi_destroy(m);
         return NULL;
     }

@@ -104,11 +104,11 @@ static void zfi_nccl_end_all(zfi_nccl *m, zfi_nccl_end end)
 }
 
 /* After this, nothing on a stream waits for other ranks much longer. */
-static void zfi_nccl_on_failure(void *self, const char *notice)
+static void zfi_nccl_on_failure(void *self, zf_status status, const char *notice)
 {
     zfi_nccl *m = self;
     pthread_mutex_lock(&m->p.mutex);
-    if (notice) zfi_meet_tell_failure(&m->meet, notice);
+    if (notice) zfi_meet_tell_failure(&m->meet, status, notice);
     zfi_nccl_end_all(m, ZFI_NCCL_ABORT);
     pthread_mutex_unlock(&m->p.mutex);
 }
@@ -137,12 +137,12 @@ static bool zfi_nccl_find_nccl(zfi_nccl *m, int channel, const zf_collective *c,
                             ncclGetErrorString(code), more);
 }
 
-static void zfi_nccl_abort(void *self, const char *reason)
+static void zfi_nccl_abort(void *self, zf_status status, const char *reason)
 {
     zfi_nccl *m = self;
     zf_error error = {ZF_OK, ""};
     int cancel;
-    zfi_fail_by_rank(&error, m->p.comm.rank, reason);
+    zfi_fail_by_rank(&error, m->p.comm.rank, status, reason);
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     zfi_process_fail(&m->p, &error, reason ? reason : "");
     pthread_setcancelstate(cancel, &cancel);

@@ -182,10 +182,10 @@ static zf_status link_run(void *self, const zf_collective *c, zf_error *error)
     return status;
 }
 
-static void link_abort(void *self, const char *reason)
+static void link_abort(void *self, zf_status status, const char *reason)
 {
     const slow_link *l = self;
-    l->inner->abort(l->inner->self, reason);
+    l->inner->abort(l->inner->self, status, reason);
 }
 
 /* --------------------------------------------------------------------------------------- a rank */

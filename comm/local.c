@@ -68,13 +68,13 @@ struct zf_local {
 /* -------------------------------------------------------------------------------------- failing */
 
 /* Ends all waiting and later calls with this reason, or with an earlier one. The mutex is held. */
-ZFI_FAILS(2, 3)
-static void zfi_local_fail(zf_local *g, const char *format, ...)
+ZFI_FAILS(3, 4)
+static void zfi_local_fail(zf_local *g, zf_status status, const char *format, ...)
 {
     va_list args;
     if (g->error.status) return;
     va_start(args, format);
-    g->error.status = ZF_ERR_COMM;
+    g->error.status = status;
     vsnprintf(g->error.text, sizeof g->error.text, format, args);
     va_end(args);
     atomic_store(&g->failed, true);
@@ -83,14 +83,14 @@ static void zfi_local_fail(zf_local *g, const char *format, ...)
             pthread_cond_broadcast(&circle->channels[k].changed);
 }
 
-static void zfi_local_abort(void *self, const char *reason)
+static void zfi_local_abort(void *self, zf_status status, const char *reason)
 {
     const zfi_local_rank *rank = self;
     zf_local *g = rank->group;
     zf_error why = {ZF_OK, ""};
     pthread_mutex_lock(&g->mutex);
-    zfi_fail_by_rank(&why, rank->comm.rank, reason);
-    zfi_local_fail(g, "%s", why.text);
+    zfi_fail_by_rank(&why, rank->comm.rank, status, reason);
+    zfi_local_fail(g, why.status, "%s", why.text);
     pthread_mutex_unlock(&g->mutex);
 }
 
@@ -104,7 +104,7 @@ static void zfi_local_missing(zf_local *g, const zfi_channel *channel, const zf_
     for (int32_t k = 0; k < group->count; k++)
         if (channel->seats[k].came <= meeting)
             zfi_list_rank(&list, group->first + k * group->stride);
-    zfi_local_fail(g, "%s: %s did not come within %g s", zf_collective_name(name, c),
+    zfi_local_fail(g, ZF_ERR_COMM, "%s: %s did not come within %g s", zf_collective_name(name, c),
                    zfi_list_end(&list, g->world), g->deadline);
 }
 
@@ -128,7 +128,7 @@ static bool zfi_local_come(zf_local *g, zfi_channel *channel, const zf_group *gr
         int32_t low = rank < channel->first ? rank : channel->first,
                 high = rank < channel->first ? channel->first : rank;
         char ours[128], theirs[128];
-        zfi_local_fail(g, "rank %d is at %s, rank %d at %s",
+        zfi_local_fail(g, ZF_ERR_COMM, "rank %d is at %s, rank %d at %s",
                        (int)(group->first + low * group->stride),
                        zf_collective_text(ours, &channel->seats[low].call),
                        (int)(group->first + high * group->stride),
@@ -389,7 +389,7 @@ static zf_status zfi_local_run(void *self, const zf_collective *c, zf_error *err
         else if (!(circle = zfi_local_circle(g, &group))) zfi_nomem(&wrong);
     }
     if (wrong.status) {
-        zfi_local_abort(self, wrong.text);
+        zfi_local_abort(self, wrong.status, wrong.text);
         status = zfi_fail(error, wrong.status, "%s", wrong.text);
     } else {
         const int32_t number = (rank->comm.rank - group.first) / group.stride;

@@ -63,13 +63,14 @@ typedef struct zfi_process {
     zf_error error;                  /* the first; it does not change once `failed` is set */
     atomic_bool busy[ZFI_CHANNELS];  /* a call is under way */
     double *heartbeat[ZFI_CHANNELS]; /* [world], the last of each rank; by the mutex */
-    /* After the first failure: tells the other ranks `notice` if it is not NULL. */
-    void (*on_failure)(void *self, const char *notice);
+    /* After the first failure, which has this status: tells the other ranks the status and `notice`
+     * if that is not NULL. */
+    void (*on_failure)(void *self, zf_status status, const char *notice);
 } zfi_process;
 
 /* Fills in all but comm, which is the caller's. */
 static void zfi_process_init(zfi_process *p, const char *maker, double deadline,
-                             void (*on_failure)(void *self, const char *notice))
+                             void (*on_failure)(void *self, zf_status status, const char *notice))
 {
     p->maker = maker;
     p->deadline = deadline;
@@ -104,7 +105,7 @@ static const char *zfi_process_call(const zfi_process *p, char text[64], const z
 }
 
 /* From here on every call fails with this error, unless with an earlier one. The others are told
- * `notice` if it is not NULL. Returns false. */
+ * its status and `notice` if that is not NULL. Returns false. */
 static bool zfi_process_fail(zfi_process *p, const zf_error *error, const char *notice)
 {
     bool first;
@@ -113,7 +114,7 @@ static bool zfi_process_fail(zfi_process *p, const zf_error *error, const char *
     if (first) p->error = *error;
     atomic_store(&p->failed, true);
     pthread_mutex_unlock(&p->mutex);
-    if (first) p->on_failure(p->comm.self, notice);
+    if (first) p->on_failure(p->comm.self, error->status, notice);
     return false;
 }
 
@@ -209,7 +210,7 @@ static zf_status zfi_process_begin(zfi_process *p, const zf_collective *c, bool 
             zfi_fail_busy(&wrong, c, p->comm.rank);
     }
     if (wrong.status) {
-        p->comm.abort(p->comm.self, wrong.text);
+        p->comm.abort(p->comm.self, wrong.status, wrong.text);
         return zfi_fail(error, wrong.status, "%s", wrong.text);
     }
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, cancel);

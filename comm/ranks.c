@@ -31,11 +31,13 @@ static const char *zfi_list_end(zfi_rank_list *list, int32_t world)
     return list->text;
 }
 
-/* The error of a rank that has called abort. */
-static zf_status zfi_fail_by_rank(zf_error *error, int32_t rank, const char *reason)
+/* The error of all ranks after one has called abort with this status. */
+static zf_status zfi_fail_by_rank(zf_error *error, int32_t rank, zf_status status,
+                                  const char *reason)
 {
-    return zfi_fail(error, ZF_ERR_COMM, "rank %d gave up%s%s", (int)rank,
-                    reason && *reason ? ": " : "", reason ? reason : "");
+    const zf_status here = status == ZF_ERR_IO ? ZF_ERR_IO : ZF_ERR_COMM;
+    return zfi_fail(error, here, "rank %d gave up%s%s", (int)rank, reason && *reason ? ": " : "",
+                    reason ? reason : "");
 }
 
 /* A call on a channel where another is under way. */

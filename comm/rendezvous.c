@@ -23,14 +23,14 @@ typedef enum zfi_note_kind {
     ZFI_NOTE_HERE = 1, /* to rank 0: this rank has come */
     ZFI_NOTE_IDS,      /* of rank 0 */
     ZFI_NOTE_WAITS,    /* a heartbeat: waits at `channel` */
-    ZFI_NOTE_GAVE_UP,  /* failed; text: why */
+    ZFI_NOTE_GAVE_UP,  /* failed; status and text: why */
     ZFI_NOTE_LEFT      /* freed its communicator */
 } zfi_note_kind;
 
 /* A note between ranks, by TCP or in a file. */
 typedef struct zfi_note {
     char magic[8];
-    int32_t word, rank, world, channel;
+    int32_t word, rank, world, channel, status, unused;
     uint64_t run; /* in files: the number of the creation of the communicator */
     union {
         char text[512];
@@ -92,17 +92,24 @@ static void zfi_meet_note_of(const zfi_rendezvous *v, zfi_note *n, zfi_note_kind
                              const char *text)
 {
     memset(n, 0, sizeof *n);
-    memcpy(n->magic, "zf_meet1", sizeof n->magic);
+    memcpy(n->magic, "zf_meet2", sizeof n->magic);
     n->word = (int32_t)word;
     n->rank = v->p->comm.rank, n->world = v->p->comm.world;
     n->run = v->run;
     if (text) snprintf(n->as.text, sizeof n->as.text, "%s", text);
 }
 
+static void zfi_meet_failure_of(const zfi_rendezvous *v, zfi_note *n, zf_status status,
+                                const char *why)
+{
+    zfi_meet_note_of(v, n, ZFI_NOTE_GAVE_UP, why);
+    n->status = (int32_t)status;
+}
+
 static bool zfi_meet_is_note(zfi_note *n)
 {
     if (n->word != ZFI_NOTE_IDS) n->as.text[sizeof n->as.text - 1] = 0;
-    return !memcmp(n->magic, "zf_meet1", sizeof n->magic);
+    return !memcmp(n->magic, "zf_meet2", sizeof n->magic);
 }
 
 static void zfi_meet_hang_up(zfi_line *line)
@@ -180,7 +187,7 @@ static bool zfi_meet_hear(zfi_rendezvous *v, zf_error *error, bool *known)
             if (n->word == ZFI_NOTE_WAITS) zfi_process_heard(v->p, n->channel, n->rank);
             if (n->word != ZFI_NOTE_GAVE_UP) continue;
             *known = true;
-            zfi_fail_by_rank(error, n->rank, n->as.text);
+            zfi_fail_by_rank(error, n->rank, (zf_status)n->status, n->as.text);
             return true;
         }
     }
@@ -261,7 +268,7 @@ static bool zfi_meet_read_failure(zfi_rendezvous *v, zf_error *error)
     char none;
     zfi_meet_name(v, 0, ".failed", 0);
     if (!zfi_meet_read_file(v, &note, &none, 0) || note.run != v->run) return false;
-    zfi_fail_by_rank(error, note.rank, note.as.text);
+    zfi_fail_by_rank(error, note.rank, (zf_status)note.status, note.as.text);
     return true;
 }
 
@@ -392,7 +399,7 @@ static zf_status zfi_meet_receive_all(const zfi_meet_search *s, int listening)
             zfi_meet_hang_up(&line);
         } else if (zfi_meet_seat(s, &line)) {
             zfi_note no;
-            zfi_meet_note_of(s->v, &no, ZFI_NOTE_GAVE_UP, s->error->text);
+            zfi_meet_failure_of(s->v, &no, s->error->status, s->error->text);
             zfi_meet_send(&line, &no);
             zfi_meet_hang_up(&line);
             return s->error->status;
@@ -439,8 +446,8 @@ static zf_status zfi_meet_ask_rank_0(const zfi_meet_search *s, const struct addr
                 return ZF_OK;
             }
             if (line->note.word == ZFI_NOTE_GAVE_UP)
-                return zfi_fail(s->error, ZF_ERR_COMM, "rank 0 gave up: %.480s",
-                                line->note.as.text);
+                return zfi_fail_by_rank(s->error, 0, (zf_status)line->note.status,
+                                        line->note.as.text);
         }
         zfi_meet_hang_up(line);
         nanosleep(&(struct timespec){0, 50000000}, NULL);
@@ -568,10 +575,10 @@ static void zfi_meet_tell_waiting(zfi_rendezvous *v, int channel)
 }
 
 /* Sends that this rank has failed, and why. The mutex is held. */
-static void zfi_meet_tell_failure(zfi_rendezvous *v, const char *why)
+static void zfi_meet_tell_failure(zfi_rendezvous *v, zf_status status, const char *why)
 {
     zfi_note note;
-    zfi_meet_note_of(v, &note, ZFI_NOTE_GAVE_UP, why);
+    zfi_meet_failure_of(v, &note, status, why);
     zfi_meet_send_all(v, &note, -1);
     if (!v->file || !v->run) return;
     zfi_meet_name(v, 0, ".failed", 0);

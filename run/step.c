@@ -283,13 +283,13 @@ static void zfi_forget_micro(zf_program *p)
 }
 
 /* Tells the other ranks that the step failed on this one, unless they know, so that it fails on
- * all. */
+ * all. (An I/O error may be theirs: then abort does nothing.) */
 static zf_status zfi_step_failed(zf_program *p, zf_status status)
 {
     zfi_fail(&p->error, status, "the step failed");
     if (p->comm && p->comm->abort && status != ZF_ERR_NAN && status != ZF_ERR_COMM &&
         status != ZF_ERR_MISMATCH)
-        p->comm->abort(p->comm->self, p->error.text);
+        p->comm->abort(p->comm->self, p->error.status, p->error.text);
     /* Ends what is in flight on other queues, so that its memory can be freed. */
     zfi_synchronize(p);
     zfi_forget_micro(p);

@@ -414,7 +414,7 @@ static zf_status zfi_store_get(const zf_store *s, int32_t index, char *out, int3
             c.in = c.out;
             if (zfi_stored_get(s, t, c.out, portion.data,
                                (size_t)portion.count * zf_dtype_size(t->dtype), error)) {
-                if (s->comm->abort) s->comm->abort(s->comm->self, error->text);
+                if (s->comm->abort) s->comm->abort(s->comm->self, error->status, error->text);
                 return error->status;
             }
         }

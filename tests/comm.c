@@ -297,7 +297,8 @@ static bool one(member *m, const one_call *c)
         snprintf(m->said, sizeof m->said, "rank %d of %d: op %d %s count %lld place %d seed %llu",
                  m->rank, m->world, (int)c->op, zf_dtype_name(c->dtype), (long long)c->count,
                  (int)c->place, (unsigned long long)c->seed);
-        m->comm->abort(m->comm->self, "wrong numbers"); /* the others need not wait */
+        /* the others need not wait */
+        m->comm->abort(m->comm->self, ZF_ERR_ARGUMENT, "wrong numbers");
     }
     memset(room, 0xff, out_bytes + 2 * FENCE);
     if (apart) memset(apart, 0xff, (size_t)in_count * size);
@@ -481,7 +482,7 @@ static void group_fault_body(member *m)
                        .out = out,
                        .group = {rank / 2 * 2, 1, 2}};
     if (odd && fault == ABSENT) return;
-    if (odd && fault == GIVES_UP) m->comm->abort(m->comm->self, "enough");
+    if (odd && fault == GIVES_UP) m->comm->abort(m->comm->self, ZF_ERR_LIMIT, "enough");
     if (odd && fault == FOREIGN) c.group = (zf_group){0, 2, 2};
     while (!call(m, &c)) {
     }
@@ -559,18 +560,24 @@ static void missing_body(member *m)
 }
 
 /* Later calls fail at once, on every channel and rank, with the same text. */
-static void check_failed(test *t, zf_local *group, int world, const char *text)
+static void check_failed_as(test *t, zf_local *group, int world, zf_status status, const char *text)
 {
     for (int r = 0; r < world; r++)
         for (int channel = 0; channel < 3; channel++) {
             zf_error error = {ZF_OK, ""};
             zf_comm *comm = zf_local_comm(group, r);
-            CHECK(t, simple(comm, ZF_OP_all_reduce, 7, channel, 3, &error) == ZF_ERR_COMM);
-            CHECK(t, error.status == ZF_ERR_COMM);
+            CHECK(t, simple(comm, ZF_OP_all_reduce, 7, channel, 3, &error) == status);
+            CHECK(t, error.status == status);
             CHECK_TEXT(t, error.text, text);
-            CHECK(t, simple(comm, ZF_OP_all_reduce, 7, channel, 3, NULL) == ZF_ERR_COMM);
-            comm->abort(comm->self, "another reason");
+            CHECK(t, simple(comm, ZF_OP_all_reduce, 7, channel, 3, NULL) == status);
+            comm->abort(comm->self, status == ZF_ERR_IO ? ZF_ERR_NOMEM : ZF_ERR_IO,
+                        "another reason");
         }
+}
+
+static void check_failed(test *t, zf_local *group, int world, const char *text)
+{
+    check_failed_as(t, group, world, ZF_ERR_COMM, text);
 }
 
 TEST_ONCE(comm_local_missing_rank)
@@ -722,10 +729,18 @@ TEST(comm_local_root_is_of_bcast)
     check_members(t, members, 2);
 }
 
+/* An I/O error is one on all ranks. Every other reason is ZF_ERR_COMM there. */
 TEST(comm_local_abort_before)
 {
-    static const char *const reasons[] = {"the disk is full", "", NULL};
-    for (int k = 0; k < 3; k++) {
+    static const struct {
+        zf_status status;
+        const char *reason;
+    } rows[] = {{ZF_ERR_IO, "the disk is full"},
+                {ZF_ERR_LIMIT, "the disk is full"},
+                {ZF_ERR_IO, ""},
+                {ZF_ERR_BACKEND, NULL},
+                {ZF_OK, NULL}};
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         char text[64];
         zf_error error = {ZF_OK, ""};
         zf_local *group =
@@ -734,9 +749,9 @@ TEST(comm_local_abort_before)
         NEED(t, group, &error);
         test_defer(t, (test_cleanup *)zf_local_free, group);
         comm = zf_local_comm(group, 1);
-        comm->abort(comm->self, reasons[k]);
-        snprintf(text, sizeof text, "rank 1 gave up%s", k ? "" : ": the disk is full");
-        check_failed(t, group, 3, text);
+        comm->abort(comm->self, rows[k].status, rows[k].reason);
+        snprintf(text, sizeof text, "rank 1 gave up%s", k < 2 ? ": the disk is full" : "");
+        check_failed_as(t, group, 3, rows[k].status == ZF_ERR_IO ? ZF_ERR_IO : ZF_ERR_COMM, text);
     }
 }
 
@@ -751,7 +766,7 @@ TEST(comm_local_abort_with_much_to_say)
     test_defer(t, (test_cleanup *)zf_local_free, group);
     memset(reason, 'x', sizeof reason - 1), reason[sizeof reason - 1] = '\0';
     comm = zf_local_comm(group, 0);
-    comm->abort(comm->self, reason);
+    comm->abort(comm->self, ZF_ERR_LIMIT, reason);
     memset(want, 'x', sizeof want - 1), want[sizeof want - 1] = '\0';
     memcpy(want, "rank 0 gave up: ", 16);
     check_failed(t, group, 2, want);
@@ -763,7 +778,7 @@ static void until_body(member *m)
     one_call c = {.seed = 0};
     for (; !m->error.status && !*m->said; c.seed++) {
         if (m->rank == 1 && m->channel == 0 && m->done == 100) {
-            m->comm->abort(m->comm->self, "enough");
+            m->comm->abort(m->comm->self, ZF_ERR_LIMIT, "enough");
             return;
         }
         c.op = ops[c.seed % 5], c.count = c.seed % 3 ? 700 : 2, c.place = (place)(c.seed % PLACES);

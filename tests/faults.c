@@ -493,10 +493,10 @@ static zf_status mortal_run(void *self, const zf_collective *c, zf_error *error)
     return mortal.inner->run(mortal.inner->self, c, error);
 }
 
-static void mortal_abort(void *self, const char *reason)
+static void mortal_abort(void *self, zf_status status, const char *reason)
 {
     (void)self;
-    mortal.inner->abort(mortal.inner->self, reason);
+    mortal.inner->abort(mortal.inner->self, status, reason);
 }
 
 TEST_ONCE(faults_a_rank_that_dies)

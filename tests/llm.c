@@ -412,7 +412,8 @@ static void *train_rank(void *object)
 {
     trainer *r = object;
     train_and_answer(r);
-    if (r->error.status) r->comm->abort(r->comm->self, r->error.text); /* the others wait */
+    if (r->error.status) /* the others wait */
+        r->comm->abort(r->comm->self, r->error.status, r->error.text);
     return NULL;
 }
 

@@ -476,7 +476,7 @@ static void *run_member(void *object)
                                       : guarded(c, OPERANDS, NULL, bytes, (unsigned char)m->before);
     m->good = !m->cpu->launch(m->cpu->self, &c->launch);
     if (m->good) memcpy(m->result, c->launch.out.data, bytes);
-    else m->comm->abort(m->comm->self, m->error.text);
+    else m->comm->abort(m->comm->self, m->error.status, m->error.text);
     return NULL;
 }
 

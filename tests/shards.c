@@ -1259,7 +1259,7 @@ static zf_status line_run(void *self, const zf_collective *call, zf_error *error
 {
     (void)self;
     if (line.calls++ < line.fail_at) return line.over->run(line.over->self, call, error);
-    line.over->abort(line.over->self, "unplugged");
+    line.over->abort(line.over->self, ZF_ERR_COMM, "unplugged");
     return told(error, ZF_ERR_COMM, "unplugged");
 }
 

@@ -145,7 +145,7 @@ bool alike_good(const zf_comm *comm, zf_error *error)
     bool same = true;
     if (!comm || comm->world < 2) return !error->status;
     if (!(all = calloc((size_t)comm->world, sizeof mine))) {
-        comm->abort(comm->self, "out of memory");
+        comm->abort(comm->self, ZF_ERR_NOMEM, "out of memory");
         if (!error->status) *error = (zf_error){ZF_ERR_NOMEM, "out of memory"};
         return false;
     }

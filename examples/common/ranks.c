@@ -166,13 +166,16 @@ static void *run_rank(void *argument)
     zf_comm *comm = r->group ? zf_local_comm(r->group, t->rank) : r->comm;
     if (r->nccl && !(comm = ranks_nccl_comm(r, t->rank, &t->error))) return NULL;
     t->good = t->run(t->user, comm, &t->error);
-    if (!t->good && comm) comm->abort(comm->self, t->error.text);
+    if (!t->good && comm) comm->abort(comm->self, t->error.status, t->error.text);
     if (r->nccl) zf_comm_free(comm);
     return NULL;
 }
 
-/* The error is not the consequence of another rank's failure. */
-static bool is_cause(const rank_thread *t) { return !t->good && t->error.status != ZF_ERR_COMM; }
+/* The error is not the consequence of another rank's failure (zf_comm.abort). */
+static bool is_cause(const rank_thread *t)
+{
+    return !t->good && t->error.status != ZF_ERR_COMM && !strstr(t->error.text, " gave up: ");
+}
 
 bool ranks_run(const rank_group *r, rank_function *run, void *user, zf_error *error)
 {
@@ -188,7 +191,7 @@ bool ranks_run(const rank_group *r, rank_function *run, void *user, zf_error *er
         fail(&t->error, ZF_ERR_NOMEM, "the system gives no thread for rank %d", (int)k);
         if (r->group) {
             zf_comm *comm = zf_local_comm(r->group, k);
-            comm->abort(comm->self, t->error.text);
+            comm->abort(comm->self, t->error.status, t->error.text);
         }
     }
     run_rank(&threads[0]);

@@ -822,7 +822,10 @@ static zf_status lost_check(void *self, double seconds, zf_error *error)
     return ZF_ERR_COMM;
 }
 
-static void lost_abort(void *self, const char *reason) { (void)self, (void)reason; }
+static void lost_abort(void *self, zf_status status, const char *reason)
+{
+    (void)self, (void)status, (void)reason;
+}
 
 /* An all_reduce on queue 2. */
 typedef struct lost_call {

@@ -271,8 +271,8 @@ static bool same(member *m, const one_call *k)
                  m->world, (int)k->op, zf_dtype_name(k->dtype), (long long)k->count, (int)k->place,
                  (int)k->where, (unsigned long long)k->seed);
     if (!good) { /* the others need not wait */
-        m->comm->abort(m->comm->self, "wrong numbers");
-        m->local->abort(m->local->self, "wrong numbers");
+        m->comm->abort(m->comm->self, ZF_ERR_ARGUMENT, "wrong numbers");
+        m->local->abort(m->local->self, ZF_ERR_ARGUMENT, "wrong numbers");
     }
     for (int i = 0; i < 2; i++) {
         if (k->place != IN_PLACE) free(ins[i]);
@@ -701,7 +701,7 @@ typedef struct fault {
     pthread_mutex_t mutex;
 } fault;
 
-enum { NOTHING, ABORTS, LEAVES, OTHER_COUNT, BAD_ROOT };
+enum { NOTHING, ABORTS, DISK_FAILS, LEAVES, OTHER_COUNT, BAD_ROOT };
 
 static void count_waiting(fault *f, long by)
 {
@@ -753,7 +753,8 @@ static void fault_body(member *m)
     if (f->silent == NOTHING)
         while (any_waiting(f)) pause_for(0.01);
     pause_for(0.05);
-    if (f->silent == ABORTS) m->comm->abort(m->comm->self, "out of paper");
+    if (f->silent == ABORTS) m->comm->abort(m->comm->self, ZF_ERR_BACKEND, "out of paper");
+    if (f->silent == DISK_FAILS) m->comm->abort(m->comm->self, ZF_ERR_IO, "out of paper");
     if (f->silent == BAD_ROOT) m->comm->run(m->comm->self, &bad, &m->error);
     else if (f->silent != LEAVES && !(f->silent == NOTHING && m->desc.id))
         gather(m, f, FLOATS - 1);
@@ -774,7 +775,7 @@ static void faulty(test *t, const zf_nccl_desc *desc, bool pairs, int silent, wh
     if (d.id || silent == NOTHING || silent == LEAVES) d.deadline_seconds = 2;
     pthread_mutex_init(&f.mutex, NULL);
     set_members(members, world, &d, fault_body, &f);
-    all_fail(t, members, ZF_ERR_COMM, text, or);
+    all_fail(t, members, silent == DISK_FAILS ? ZF_ERR_IO : ZF_ERR_COMM, text, or);
     pthread_mutex_destroy(&f.mutex);
 }
 
@@ -793,6 +794,7 @@ TEST_ONCE(nccl_faults)
                        *gave_up = "rank 2 gave up: out of paper";
             if (!way || stream == way - 1) faulty(t, d, false, NOTHING, on, missing, NULL);
             if (!t->failed && way < 2) faulty(t, d, false, ABORTS, on, gave_up, NULL);
+            if (!t->failed && way < 2) faulty(t, d, false, DISK_FAILS, on, gave_up, NULL);
             if (!t->failed && way == 2 && stream) faulty(t, d, false, ABORTS, on, missing, gave_up);
             if (!t->failed && !way && stream) faulty(t, d, false, LEAVES, on, missing, NULL);
             if (!t->failed && way < 2) faulty(t, d, false, BAD_ROOT, on, bad, bad);

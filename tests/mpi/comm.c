@@ -463,8 +463,10 @@ static void stopped_rank(void)
     close_comm(r.comm);
 }
 
-static void rank_gives_up(void)
+/* An I/O error is one on all ranks; every other reason is ZF_ERR_COMM there. */
+static void rank_gives_up(zf_status why)
 {
+    const zf_status wanted = why == ZF_ERR_IO ? ZF_ERR_IO : ZF_ERR_COMM;
     zf_comm *comm = open_comm(0);
     runner s = {comm, {ZF_OK, ""}, ZF_OK, false};
     zf_collective c = {.op = ZF_OP_reduce_scatter, .node = 13, .dtype = ZF_F64, .count = 5};
@@ -476,15 +478,15 @@ static void rank_gives_up(void)
     snprintf(part, sizeof part, "rank %d gave up: out of paper", last);
     if (rank == last) {
         pause_for(0.02);
-        comm->abort(comm->self, "out of paper");
+        comm->abort(comm->self, why, "out of paper");
     }
     status = call(comm, c, &error);
     pthread_join(thread, NULL);
-    check_text(status, ZF_ERR_COMM, error.text, part, "a rank that gives up");
-    check_text(s.status, ZF_ERR_COMM, s.error.text, part, "on another channel");
-    comm->abort(comm->self, "later");
+    check_text(status, wanted, error.text, part, "a rank that gives up");
+    check_text(s.status, wanted, s.error.text, part, "on another channel");
+    comm->abort(comm->self, why == ZF_ERR_IO ? ZF_ERR_NOMEM : ZF_ERR_IO, "later");
     call(comm, c, &error);
-    check_text(error.status, ZF_ERR_COMM, error.text, part, "the first reason stays");
+    check_text(error.status, wanted, error.text, part, "the first reason stays");
     close_comm(comm);
 }
 
@@ -664,7 +666,8 @@ int main(int argc, char **argv)
             different_calls(), ends("different calls");
             missing_rank(), ends("a missing rank");
             stopped_rank(), ends("a rank that stops");
-            rank_gives_up(), ends("a rank that gives up");
+            rank_gives_up(ZF_ERR_BACKEND), ends("a rank that gives up");
+            rank_gives_up(ZF_ERR_IO), ends("a rank whose disk fails");
             wrong_arguments(), ends("wrong arguments");
         }
         no_communicator(), ends("no communicator");

@@ -1346,7 +1346,10 @@ typedef struct zf_cpu_desc {
     bool reference;
     /* The instruction set: "portable", "avx2", "avx512", "amx" (avx512, and products of bf16 on the
      * tiles of Intel's AMX) or "neon"; ZF_ERR_BACKEND if the machine lacks it; NULL: the best that
-     * the machine has. Each has bits of its own: ranks on machines of several kinds name one. */
+     * the machine has. Each has bits of its own: ranks on machines of several kinds name one. For
+     * "amx", also by NULL, the process asks Linux for the tiles; its alternate signal stacks
+     * (sigaltstack) must then have AT_MINSIGSTKSZ bytes (getauxval), some 11 KiB, and where one
+     * is smaller the machine counts as one without AMX. */
     const char *isa;
     zf_allocator allocator;
 } zf_cpu_desc;

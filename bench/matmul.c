@@ -230,7 +230,7 @@ int main(int argc, char **argv)
     static const int64_t rows[] = {512, 1024, 4096};
     const char *shapes = "bert", *library = "libopenblas.so.0";
     long long m = 0, n = 0, k = 0;
-    turns bench = {.isa = zfi_isa_best(), .threads = 2, .rounds = 11};
+    turns bench = {.isa = zfi_isa_best_of_all(), .threads = 2, .rounds = 11};
     zfi_memory memory = zfi_memory_of(NULL);
     zf_error error = {0};
     bool quick = false;
@@ -253,8 +253,9 @@ int main(int argc, char **argv)
             dtype = dtypes[which];
         } else if (!strcmp(option, "--isa")) {
             int isa = 0;
-            while (isa <= (int)zfi_isa_best() && strcmp(value, zfi_isa_name((zfi_isa)isa))) isa++;
-            if (isa > (int)zfi_isa_best())
+            while (isa <= (int)zfi_isa_best_of_all() && strcmp(value, zfi_isa_name((zfi_isa)isa)))
+                isa++;
+            if (isa > (int)zfi_isa_best_of_all())
                 return bad("--isa",
                            "portable, avx2, avx512, amx or neon, as far as this machine goes");
             bench.isa = (zfi_isa)isa;

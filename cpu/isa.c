@@ -122,7 +122,7 @@ static bool zfi_has_amx(void)
 ZFI_UNUSED static bool zfi_has_amx(void) { return false; }
 #endif
 
-/* The best instruction set of this machine; those below it run too. */
+/* The best instruction set of this machine that needs no request; those below it run too. */
 ZFI_UNUSED static zfi_isa zfi_isa_best(void)
 {
 #if ZFI_X86
@@ -130,13 +130,20 @@ ZFI_UNUSED static zfi_isa zfi_isa_best(void)
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return ZFI_ISA_PORTABLE;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-        return zfi_has_amx() ? ZFI_ISA_AMX : ZFI_ISA_AVX512;
+        return ZFI_ISA_AVX512;
     return ZFI_ISA_AVX2;
 #elif ZFI_NEON
     return ZFI_ISA_NEON;
 #else
     return ZFI_ISA_PORTABLE;
 #endif
+}
+
+/* The best of all: that, or AMX. */
+ZFI_UNUSED static zfi_isa zfi_isa_best_of_all(void)
+{
+    const zfi_isa best = zfi_isa_best();
+    return best == ZFI_ISA_AVX512 && zfi_has_amx() ? ZFI_ISA_AMX : best;
 }
 
 ZFI_UNUSED static const char *zfi_isa_name(zfi_isa isa)

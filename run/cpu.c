@@ -135,7 +135,7 @@ static void zfi_cpu_destroy(void *self)
 /* The instruction set called `name`; false with *error if this machine does not have it. */
 static bool zfi_isa_named(const char *name, zfi_isa *isa, zf_error *error)
 {
-    zfi_isa best = zfi_isa_best();
+    zfi_isa best = !name || !strcmp(name, "amx") ? zfi_isa_best_of_all() : zfi_isa_best();
     *isa = best;
     if (!name) return true;
     for (int i = ZFI_ISA_PORTABLE; i <= ZFI_ISA_NEON; i++) {

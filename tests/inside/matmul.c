@@ -208,7 +208,7 @@ static const zf_dtype matmul_dtypes[][2] = {
 /* The instruction sets that the machine has, in turn. */
 static zfi_isa matmul_isa(test *t, int i)
 {
-    zfi_isa best = zfi_isa_best();
+    zfi_isa best = zfi_isa_best_of_all();
     test_has_isa(t, "avx512");
     if (best == ZFI_ISA_NEON) return i % 2 ? ZFI_ISA_NEON : ZFI_ISA_PORTABLE;
     return (zfi_isa)(i % ((int)best + 1));
@@ -445,13 +445,13 @@ TEST_ONCE(matmul_blas_and_tiles_agree)
             d.accumulate = form & 8;
             d.epilogue = form & 4 ? matmul_epilogue : NULL, d.epilogue_context = &bench;
             count = (size_t)(d.batch * d.c_batch);
-            CHECK(t, zfi_matmul_scratch(zfi_isa_best(), 2, &d) <= bench.scratch_size);
+            CHECK(t, zfi_matmul_scratch(zfi_isa_best_of_all(), 2, &d) <= bench.scratch_size);
             memset(bench.seen, 0, count * sizeof *bench.seen);
             memcpy(bench.c, bench.before, count * sizeof(float));
-            zfi_matmul_tiled(zfi_isa_best(), bench.pools[1], &d, bench.scratch);
+            zfi_matmul_tiled(zfi_isa_best_of_all(), bench.pools[1], &d, bench.scratch);
             memcpy(bench.first, bench.c, count * sizeof(float));
             memcpy(bench.c, bench.before, count * sizeof(float));
-            zfi_matmul(zfi_isa_best(), bench.pools[1], &d, bench.scratch);
+            zfi_matmul(zfi_isa_best_of_all(), bench.pools[1], &d, bench.scratch);
             for (size_t i = 0; i < count; i++) {
                 bool inside = (int64_t)i % d.c_row < d.n;
                 /* sums of k products of numbers up to 1 */

@@ -6,6 +6,8 @@
 #
 #     adamw            onebit_adam
 #                      zero_one_adam        intervals as by default, which double every 32768 steps
+#                      zero_one_adam_often  more refreshes: their distance doubles after STEPS / 20 of
+#                                           them instead of 16, which are meant for 100,000 steps
 #                      zero_one_adam_local  intervals that double every FREEZE steps, up to 4
 #                      zero++     two nodes of two ranks: stage 3, hpZ, qwZ, qgZ
 #                      loco       the same with errors of gradients kept
@@ -32,7 +34,7 @@ corpus=${CORPUS:-build/pretrain/corpus.txt}
 seed=${SEED:-1}
 ranks=${RANKS:-4}
 freeze=${FREEZE:-$(((steps + 4) / 5))}
-all='adamw onebit_adam zero_one_adam zero_one_adam_local zero++ loco lamb onebit_lamb'
+all='adamw onebit_adam zero_one_adam zero_one_adam_often zero_one_adam_local zero++ loco lamb onebit_lamb'
 [ $# -gt 0 ] || eval "set -- $all"
 
 stop() {
@@ -80,6 +82,10 @@ run() {
         adamw) learn adamw --optimizer adamw ;;
         onebit_adam) learn onebit_adam --optimizer onebit_adam --freeze-step "$freeze" ;;
         zero_one_adam) learn zero_one_adam --optimizer zero_one_adam --freeze-step "$freeze" ;;
+        zero_one_adam_often)
+            learn zero_one_adam_often --optimizer zero_one_adam --freeze-step "$freeze" \
+                --var-update-scaler $(((steps + 19) / 20))
+            ;;
         zero_one_adam_local)
             learn zero_one_adam_local --optimizer zero_one_adam --freeze-step "$freeze" \
                 --local-step-scaler "$freeze" --local-step-clipper 4

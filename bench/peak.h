@@ -3,6 +3,7 @@
 #ifndef PEAK_H
 #define PEAK_H
 
+#include "../zeroflow.h"
 #include "figures.h"
 
 #include <pthread.h>
@@ -11,7 +12,6 @@
 #include <stdbool.h>
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -84,22 +84,12 @@ __attribute__((target("amx-tile,amx-bf16"))) static inline void peak_amx(void)
     _tile_release();
 }
 
-/* Whether the processor has tiles of bf16 and the kernel gives them (arch_prctl, 158:
- * ARCH_REQ_XCOMP_PERM, 0x1023, of the tiles' data, 18). */
+/* Whether there are tiles of bf16; asking for them makes them usable. */
 static inline bool peak_has_amx(void)
 {
-#if defined(__linux__)
-    unsigned a, b, c, d;
-    long result;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & 1 << 22) || !(d & 1 << 24)) return false;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "0"(158L), "D"(0x1023L), "S"(18L)
-                     : "rcx", "r11", "memory");
-    return result == 0;
-#else
-    return false;
-#endif
+    zf_backend *amx = zf_cpu_backend(&(zf_cpu_desc){.isa = "amx"}, NULL);
+    zf_backend_free(amx);
+    return amx != NULL;
 }
 #elif defined(__aarch64__)
 #define PEAK_NEON_FMA(a, b, c) vfmaq_f32((c), (a), (b))

@@ -184,8 +184,9 @@ typedef struct zfi_matmul_run {
     int64_t chunk; /* of k: where it begins */
 } zfi_matmul_run;
 
-/* c[0..rows,0..columns) (+)= one block of k words, a column of tiles; rows of a begin a_step words
- * apart in a packed panel's place. Partial vectors are computed as whole ones in a buffer. */
+/* c[0..rows,0..columns) (+)= one block of k words: tiles below one another. The tile at row i reads
+ * from a + i * a_step on. Columns that are not whole vectors are computed as whole ones in a
+ * buffer. */
 static void zfi_matmul_column(const zfi_matmul_plan *plan, int64_t rows, int64_t columns, int64_t k,
                               const float *a, int64_t a_step, int64_t a_row, int64_t a_col,
                               const float *b, int64_t b_row, float *c, int64_t c_row, bool add)

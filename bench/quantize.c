@@ -1,11 +1,11 @@
 /* Gigabytes per second of quantize, with and without errors, dequantize and dequantize_sum: the
  * bytes that they read and write, and their share of the rate of a copy of 64 MiB of floats.
  *
- *     build/bench/quantize [--threads N] [--rounds N] [--block N] [--isa NAME]
+ *     build/bench/quantize [--threads N] [--rounds N] [--block N] [--isa NAME] [--only TEXT]
  *
  * Of 64 MiB of f32 or 32 MiB of bf16, which no cache holds, each with the best instruction set or
- * --isa. A round runs the operator once between two copies; rates and shares are medians of the
- * rounds. On a busy machine run it under `chrt -f 1`. */
+ * --isa; --only: those with this text in their names. A round runs the operator once between two
+ * copies; rates and shares are medians of the rounds. On a busy machine run it under `chrt -f 1`. */
 #define _POSIX_C_SOURCE 200809L
 #define ZEROFLOW_IMPLEMENTATION
 #include "../zeroflow.h"
@@ -62,9 +62,9 @@ static double rate(const struct row *row, zf_backend *cpu, int rounds, int64_t b
     const zf_dtype of_errors = row->kept8 ? ZF_U8 : ZF_F32;
     const zf_array wide = {floats, row->floats, ZF_SHAPE(sum ? COUNT / PARTS : COUNT)},
                    narrow = {quantised, ZF_U8, ZF_SHAPE(COUNT / block * b.record)},
-                   args[2] = {forth ? wide : narrow,
-                              {errors, of_errors,
-                               ZF_SHAPE(zfi_errors_count(of_errors, COUNT, block))}};
+                   args[2] = {
+                       forth ? wide : narrow,
+                       {errors, of_errors, ZF_SHAPE(zfi_errors_count(of_errors, COUNT, block))}};
     zf_launch l = {.op = row->op,
                    .arg_count = 1 + kept,
                    .args = args,
@@ -98,7 +98,7 @@ int main(int argc, char **argv)
     int threads = 2, rounds = 10;
     int64_t block = 256;
     zf_error error = {ZF_OK, ""};
-    const char *isa = NULL;
+    const char *isa = NULL, *only = "";
     zf_backend *cpu;
     float *arrays[5], *floats, *errors, *copy;
     double times[ROUNDS];
@@ -107,11 +107,13 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--rounds")) rounds = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--block")) block = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--isa")) isa = argv[i + 1];
+        else if (!strcmp(argv[i], "--only")) only = argv[i + 1];
     }
     if (rounds < 1 || rounds > ROUNDS) rounds = 10;
     if (block < 64 || block > 2048 || 2048 % block) block = 256;
     cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = threads, .isa = isa}, &error);
-    for (int k = 0; k < 5; k++) { /* as a program's values are; written, since pages of zeros are one */
+    for (int k = 0; k < 5;
+         k++) { /* as a program's values are; written, since pages of zeros are one */
         arrays[k] = cpu ? cpu->allocate(cpu->self, 4 * (size_t)COUNT, &error) : NULL;
         if (!arrays[k]) {
             fprintf(stderr, "quantize: %s\n", error.text);
@@ -127,6 +129,7 @@ int main(int argc, char **argv)
            "copy", 8e-9 * COUNT / bench_median(times, rounds));
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         double bytes, share = 0;
+        if (!strstr(rows[n].name, only)) continue;
         fill(rows[n].floats, floats, copy);
         bytes = rate(&rows[n], cpu, rounds, block, floats, errors, copy, &share);
         printf("%-20s %6.2f GB/s  %5.1f%%\n", rows[n].name, 1e-9 * bytes, 100 * share);

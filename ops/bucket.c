@@ -188,6 +188,46 @@ static void zfi_move_bytes(const zf_launch *l, void *to, const void *from, int64
                  &m);
 }
 
+#if ZFI_X86
+/* Stores whole lines past the caches; `to` is at a multiple of the vectors' size. */
+#define ZFI_PAST_CACHES(name, target, vector, store)                                               \
+    target ZFI_OPTIMIZE static void name(char *to, const char *from, int64_t bytes)                \
+    {                                                                                              \
+        for (int64_t k = 0; k < bytes; k += 64) {                                                  \
+            vector part[64 / sizeof(vector)];                                                      \
+            memcpy(part, from + k, sizeof part);                                                   \
+            ZFI_UNROLL                                                                             \
+            for (int n = 0; n < ZFI_COUNT(part); n++)                                              \
+                store((vector *)(void *)(to + k) + n, part[n]);                                    \
+        }                                                                                          \
+    }
+
+ZFI_PAST_CACHES(zfi_past_caches_16, , __m128i, _mm_stream_si128)
+ZFI_PAST_CACHES(zfi_past_caches_64, ZFI_TARGET_AVX512, __m512i, _mm512_stream_si512)
+#endif
+
+/* to[0..bytes) = from[0..bytes); where possible past the caches, so that these keep what they have, and
+ * do not read what is overwritten. zfi_end_past_caches comes behind the last. */
+static void zfi_copy_past_caches(zfi_isa isa, void *to, const void *from, int64_t bytes)
+{
+    int64_t whole = 0;
+    (void)isa;
+#if ZFI_X86
+    if ((uintptr_t)to % 16 == 0) whole = bytes / 64 * 64;
+    if (isa >= ZFI_ISA_AVX512 && (uintptr_t)to % 64 == 0) zfi_past_caches_64(to, from, whole);
+    else zfi_past_caches_16(to, from, whole);
+#endif
+    memcpy((char *)to + whole, (const char *)from + whole, (size_t)(bytes - whole));
+}
+
+/* What was copied is visible to others who see what is written next. */
+static void zfi_end_past_caches(void)
+{
+#if ZFI_X86
+    _mm_sfence();
+#endif
+}
+
 /* view and piece */
 static zf_status zfi_cpu_view(const zf_launch *l)
 {

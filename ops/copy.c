@@ -36,23 +36,6 @@ static zf_status zfi_infer_copy(zfi_infer *c)
 
 enum { ZFI_LARGE_COPY = 1 << 20 }; /* bytes; smaller ones may be read from the caches */
 
-/* to[0..bytes) = from[0..bytes); where possible past the caches, so that these keep what the workers
- * compute with. */
-static void zfi_copy_past_caches(char *to, const char *from, int64_t bytes)
-{
-#if ZFI_X86
-    enum { LINES = 128 };
-    const bool aligned = (uintptr_t)to % sizeof(__m128i) == 0;
-    for (; aligned && bytes >= LINES; bytes -= LINES, to += LINES, from += LINES) {
-        __m128i x[LINES / sizeof(__m128i)];
-        memcpy(x, from, sizeof x);
-        for (int k = 0; k < ZFI_COUNT(x); k++) _mm_stream_si128((__m128i *)(void *)to + k, x[k]);
-    }
-    _mm_sfence();
-#endif
-    memcpy(to, from, (size_t)bytes);
-}
-
 /* Copies between device and host: on the CPU backend both are memory. A copy on a queue of its own
  * does not use the workers, which then compute. Copies from and to a disk are split into requests
  * that run at the same time (io/disk.c). */
@@ -65,7 +48,9 @@ static zf_status zfi_run_copy(const zf_launch *l)
                              (size_t)bytes, l->error);
     if (!l->queue) zfi_move_bytes(l, l->out.data, l->args[0].data, bytes);
     else if (bytes < ZFI_LARGE_COPY) memcpy(l->out.data, l->args[0].data, (size_t)bytes);
-    else zfi_copy_past_caches(l->out.data, l->args[0].data, bytes);
+    else
+        zfi_copy_past_caches(zfi_cpu_of(l)->isa, l->out.data, l->args[0].data, bytes),
+            zfi_end_past_caches();
     return ZF_OK;
 }
 

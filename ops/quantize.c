@@ -44,7 +44,8 @@
  *
  *     %8 = quantize_feedback %7, %6, %3, %4, %5 {...}        %3 to %5: states of a loss scale
  *
- * With a loss scale S (scaler.c) e is that of gradients without it: h = x + S e, r = (h - s q) / S.
+ * With a loss scale S (scaler.c) e is that of gradients without it: h = x + S e, e = beta e + ((1 -
+ * beta) / S) r.
  * Errors then count as 0 behind a step that was skipped, too. */
 
 /* Of the attributes of quantize, dequantize and dequantize_sum. */
@@ -94,8 +95,7 @@ static zf_status zfi_infer_quantize(zfi_infer *c)
     zfi_blocks b;
     zf_status status = ZF_OK;
     if (!zfi_is_float(c->args[0]->dtype))
-        status =
-            zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0 must be float: f32, bf16, f16 or f64");
+        status = zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0 must be float: f32, bf16, f16 or f64");
     if (!status) status = zfi_infer_block(c);
     if (status) return status;
     b = zfi_blocks_of(c->attributes);
@@ -120,11 +120,10 @@ static zf_status zfi_infer_feedback(const zfi_infer *c)
     const int64_t count = zfi_node_count(c->args[0]), block = ZF_INT(c, quantize_feedback, block);
     if ((dtype != ZF_F32 && dtype != ZF_U8) || (errors != ZF_OP_state && errors != ZF_OP_bucket) ||
         zfi_node_count(c->args[1]) != zfi_errors_count(dtype, count, block))
-        return zfi_infer_fail(
-            c, ZF_ERR_ARGUMENT,
-            "operand 1, the errors, must be a state f32 of %lld elements, or one u8 of their records, "
-            "%lld bytes",
-            (long long)count, (long long)zfi_errors_count(ZF_U8, count, block));
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "operand 1, the errors, must be a state f32 of %lld elements, or one "
+                              "u8 of their records, %lld bytes",
+                              (long long)count, (long long)zfi_errors_count(ZF_U8, count, block));
     if (c->arg_count == 2) return ZF_OK;
     for (int32_t k = ZFI_FEEDBACK_SCALE; k < ZFI_FEEDBACK_ALL; k++)
         if (c->arg_count != ZFI_FEEDBACK_ALL || c->args[k]->op != ZF_OP_state ||
@@ -221,7 +220,8 @@ typedef struct zfi_feedback_run {
     bool short_errors;             /* which are unpacked to e */
     float loss;                    /* S */
     zfi_feedback of[ZFI_RUN_MOST]; /* by block */
-    float h[ZFI_BLOCK_MOST], e[ZFI_BLOCK_MOST];
+    _Alignas(64) float h[ZFI_BLOCK_MOST];
+    _Alignas(64) float e[ZFI_BLOCK_MOST];
 } zfi_feedback_run;
 
 /* h = x + S e of block k, the n-th of the run, and the scale of h. */
@@ -241,8 +241,8 @@ static void zfi_feedback_begin(zfi_feedback_run *r, int64_t n, int64_t k, uint8_
     if (!half && x->dtype != ZF_F32) from = h;
     if (r->short_errors) {
         kept = zfi_get_scale(&r->kept, errors, &q);
-        largest = half ? zfi_feedback_sum8_bf16(isa, h, e, from, q, kept, r->loss, block)
-                       : zfi_feedback_sum8_f32(isa, h, e, from, q, kept, r->loss, block);
+        largest =
+            zfi_feedback_sum8(isa, half ? ZF_BF16 : ZF_F32, h, e, from, q, kept, r->loss, block);
     } else {
         e = (float *)(void *)errors;
         largest = half ? zfi_feedback_sum_bf16(isa, h, from, e, r->loss, block)
@@ -251,35 +251,36 @@ static void zfi_feedback_begin(zfi_feedback_run *r, int64_t n, int64_t k, uint8_
     r->of[n].scale = zfi_block_scale(&r->records, zfi_float_of(largest));
 }
 
-/* The record of h, and the errors, of the n-th block. */
-static void zfi_feedback_end(zfi_feedback_run *r, int64_t n, uint8_t *record, uint8_t *errors)
+/* The record of h of the n-th block, and its errors as floats; the bits of the largest of these. */
+static int32_t zfi_feedback_end(zfi_feedback_run *r, int64_t n, uint8_t *record, float *e)
 {
     const zfi_isa isa = zfi_cpu_of(r->launch)->isa;
     const zfi_blocks *b = &r->records;
     const bool reference = zfi_cpu_of(r->launch)->reference;
-    float *h = r->h + n * b->block,
-          *e = r->short_errors ? r->e + n * b->block : (float *)(void *)errors;
-    uint8_t *q = record + zf_dtype_size(b->scale);
+    const float *h = r->h + n * b->block;
     zfi_feedback *f = &r->of[n];
-    int32_t largest;
+    f->by = f->scale > 0 ? 1 / f->scale : 0;
     if (reference || isnan(f->scale) || (f->scale > 0 && f->scale < FLT_MIN)) {
-        const zf_array all = {h, ZF_F32, ZF_SHAPE(b->block)};
+        const zf_array all = {r->h + n * b->block, ZF_F32, ZF_SHAPE(b->block)};
         float y[ZFI_BLOCK_MOST];
         if (reference) zfi_quantize_plain(b, record, &all, 0);
         else zfi_put_record(isa, b, record, ZF_F32, h, f->scale);
-        if (isnan(f->scale)) return;
+        if (isnan(f->scale)) return 0;
         zfi_dequantize_block(isa, b, ZF_F32, y, record, false);
         zfi_feedback_error(isa, e, h, y, f, b->block);
-        largest = zfi_largest_f32(isa, e, b->block);
-    } else {
-        f->by = f->scale > 0 ? 1 / f->scale : 0;
-        zfi_put_scale(b, record, f->scale);
-        largest = b->bits == 8 ? zfi_feedback8(isa, q, e, h, f, b->block)
-                               : zfi_feedback4(isa, q, e, h, f, b->block);
+        return zfi_largest_f32(isa, e, b->block);
     }
-    if (r->short_errors)
-        zfi_put_record(isa, &r->kept, errors, ZF_F32, e,
-                       zfi_block_scale(&r->kept, zfi_float_of(largest)));
+    zfi_put_scale(b, record, f->scale);
+    return zfi_put_feedback(isa, b, record + zf_dtype_size(b->scale), e, h, f);
+}
+
+/* Brings what zfi_feedback_begin reads of block k to the caches. */
+static void zfi_prefetch_block(const zfi_feedback_run *r, int64_t k, const uint8_t *errors)
+{
+    const zf_array *x = &r->launch->args[0];
+    const int64_t block = r->records.block, size = (int64_t)zf_dtype_size(x->dtype);
+    zfi_prefetch_bytes(zfi_element(x->data, x->dtype, k * block), block * size);
+    zfi_prefetch_bytes(errors, r->short_errors ? r->kept.record : block * (int64_t)sizeof(float));
 }
 
 /* Both kernels, the reference too, compute in f32: what is kept is exactly what was not sent. */
@@ -288,24 +289,34 @@ static void zfi_feedback_records(const zf_launch *l, int64_t first, int64_t last
     const zfi_blocks b = zfi_blocks_of(l->attributes);
     const double beta = ZF_FLOAT(l, quantize_feedback, beta);
     const bool begins = zfi_begins_errors(l);
+    const zfi_isa isa = zfi_cpu_of(l)->isa;
     zfi_feedback_run r;
+    int32_t largest[ZFI_RUN_MOST];
     int64_t each;
     r.launch = l, r.records = b, r.kept = zfi_blocks_by(8, b.block, ZF_F32);
     r.short_errors = l->args[1].dtype == ZF_U8;
-    r.loss = l->arg_count > ZFI_FEEDBACK_SCALE ? (float)zfi_get(&l->args[ZFI_FEEDBACK_SCALE], 0) : 1;
+    r.loss =
+        l->arg_count > ZFI_FEEDBACK_SCALE ? (float)zfi_get(&l->args[ZFI_FEEDBACK_SCALE], 0) : 1;
     each = r.short_errors ? r.kept.record : b.block * (int64_t)sizeof(float);
     for (int64_t n = 0; n < zfi_run_of(&b, last - first); n++)
-        r.of[n] = (zfi_feedback){
-            .beta = (float)beta, .rest = (float)(1 - beta), .inverse = 1 / r.loss};
+        r.of[n] = (zfi_feedback){.beta = (float)beta, .rest = (float)(1 - beta) * (1 / r.loss)};
     for (int64_t run; first < last; first += run) {
         uint8_t *errors = (uint8_t *)l->args[1].data + first * each,
                 *records = (uint8_t *)l->out.data + first * b.record;
         run = zfi_run_of(&b, last - first);
         if (begins) memset(errors, 0, (size_t)(run * each));
-        for (int64_t n = 0; n < run; n++)
-            zfi_feedback_begin(&r, n, first + n, errors + n * each);
-        for (int64_t n = 0; n < run; n++)
-            zfi_feedback_end(&r, n, records + n * b.record, errors + n * each);
+        for (int64_t n = 0; n < run; n++) zfi_feedback_begin(&r, n, first + n, errors + n * each);
+        for (int64_t n = 0; n < run; n++) {
+            if (last - first - run > n)
+                zfi_prefetch_block(&r, first + run + n, errors + (run + n) * each);
+            largest[n] = zfi_feedback_end(&r, n, records + n * b.record,
+                                          r.short_errors ? r.e + n * b.block
+                                                         : (float *)(void *)(errors + n * each));
+        }
+        for (int64_t n = 0; n < run && r.short_errors; n++)
+            if (!isnan(r.of[n].scale))
+                zfi_put_record(isa, &r.kept, errors + n * each, ZF_F32, r.e + n * b.block,
+                               zfi_block_scale(&r.kept, zfi_float_of(largest[n])));
     }
 }
 
@@ -333,10 +344,10 @@ static void zfi_dequantize_element(const zf_launch *l, const zfi_blocks *b, int6
 
 /* The result is larger than caches: what is written at its beginning is gone from them before its
  * end is. */
-static bool zfi_streams(const zf_array *out)
+static bool zfi_passes_caches(const zf_array *out)
 {
-    enum { LEAST = 16 << 20, LINE = 64 };
-    return zfi_array_bytes(out) >= LEAST && (uintptr_t)out->data % LINE == 0;
+    enum { LEAST = 16 << 20 };
+    return ZFI_X86 && zfi_array_bytes(out) >= LEAST;
 }
 
 static void zfi_dequantize_records(const zf_launch *l, int64_t first, int64_t last)
@@ -345,25 +356,29 @@ static void zfi_dequantize_records(const zf_launch *l, int64_t first, int64_t la
     const zfi_isa isa = zfi_cpu_of(l)->isa;
     const bool add = l->arg_count > 1 && l->run->micro > 0;
     const int64_t parts = zfi_parts_of(l), each = zfi_count(&l->out) / b.block;
-    const zfi_parts_way way = add                                               ? ZFI_PARTS_ADD
-                              : l->out.dtype == ZF_F32 && zfi_streams(&l->out) ? ZFI_PARTS_STREAM
-                                                                               : ZFI_PARTS_STORE;
-    float wide[ZFI_BLOCK_MOST];
+    const bool past = !add && zfi_passes_caches(&l->out);
+    const int64_t bytes = b.block * (int64_t)zf_dtype_size(l->out.dtype);
+    _Alignas(64) float wide[ZFI_BLOCK_MOST];
+    _Alignas(64) float aside[ZFI_BLOCK_MOST];
     for (int64_t k = first; k < last; k++) {
         const uint8_t *from = (const uint8_t *)l->args[0].data + k * b.record;
-        void *to = zfi_element_of(l->out.data, l->out.dtype, k * b.block);
+        void *out = zfi_element_of(l->out.data, l->out.dtype, k * b.block),
+             *to = past ? aside : out;
         float *sum = l->out.dtype == ZF_F32 ? to : wide;
         if (!zfi_fast_or_half(l)) {
             for (int64_t i = 0; i < b.block; i++) zfi_dequantize_element(l, &b, k, i, add);
-        } else if (l->out.dtype == ZF_BF16 && parts == 1 && !add) {
+            continue;
+        }
+        if (l->out.dtype == ZF_BF16 && parts == 1 && !add) {
             zfi_dequantize_block(isa, &b, ZF_BF16, to, from, false);
         } else {
             if (add && sum == wide) zfi_widen(isa, wide, l->out.dtype, to, b.block);
-            zfi_dequantize_parts(isa, &b, sum, from, each * b.record, parts, way);
+            zfi_dequantize_parts(isa, &b, sum, from, each * b.record, parts, add);
             if (sum == wide) zfi_narrow(isa, to, l->out.dtype, wide, b.block);
         }
+        if (past) zfi_copy_past_caches(isa, out, aside, bytes);
     }
-    if (way == ZFI_PARTS_STREAM) zfi_end_stream();
+    if (past) zfi_end_past_caches();
 }
 
 static zf_status zfi_cpu_quantize(const zf_launch *l)
@@ -449,8 +464,8 @@ ZFI_OPERATOR(quantize, .infer = zfi_infer_quantize, .grad = zfi_grad_none, .cpu 
              .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_FORM, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(quantize_feedback, .infer = zfi_infer_quantize_feedback, .grad = zfi_grad_none,
              .cpu = zfi_cpu_quantize_feedback, .writes = zfi_writes_errors,
-             .bytes = zfi_bytes_with_errors, .holds = ZF_COMMUNICATION,
-             .ranks = ZFI_RANKS_FORM, .traits = ZF_OP_MUTATES | ZF_OP_READS_HALF)
+             .bytes = zfi_bytes_with_errors, .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_FORM,
+             .traits = ZF_OP_MUTATES | ZF_OP_READS_HALF)
 ZFI_OPERATOR(dequantize, .infer = zfi_infer_dequantize, .grad = zfi_grad_none,
              .cpu = zfi_cpu_dequantize, .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_FORM,
              .traits = ZF_OP_READS_HALF)

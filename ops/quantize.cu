@@ -127,9 +127,10 @@ __device__ __forceinline__ void zfi_get_errors(float (&e)[4], const zfi_errors &
         e[n] = __fmul_rn((float)(((int)(word >> (8 * n) & 255) ^ 128) - 128), of.scale);
 }
 
-/* What remains of h = x + S e after its integers in the low or high half of the bytes of `word`. */
-__device__ __forceinline__ void zfi_kept_errors(float (&kept)[4], const zfi_feedback &f,
-                                                float inverse, const float (&e)[4],
+/* What remains of h = x + S e after its integers in the low or high half of the bytes of `word`;
+ * rest: (1 - beta) / S. */
+__device__ __forceinline__ void zfi_kept_errors(float (&kept)[4], float beta, float rest,
+                                                const float (&e)[4],
                                                 const float (&h)[4], uint32_t word, int bits,
                                                 bool high, float scale)
 {
@@ -138,7 +139,7 @@ __device__ __forceinline__ void zfi_kept_errors(float (&kept)[4], const zfi_feed
         const int byte = (int)(word >> (8 * n) & 255);
         const int q = bits == 8 ? (byte ^ 128) - 128 : (((high ? byte >> 4 : byte & 15)) ^ 8) - 8;
         const float r = __fsub_rn(h[n], __fmul_rn((float)q, scale));
-        kept[n] = __fadd_rn(__fmul_rn(f.beta, e[n]), __fmul_rn(f.rest, __fmul_rn(r, inverse)));
+        kept[n] = __fadd_rn(__fmul_rn(beta, e[n]), __fmul_rn(rest, r));
     }
 }
 
@@ -167,7 +168,7 @@ template <class T>
 __device__ __forceinline__ void zfi_put_errors(const zfi_feedback &f, const zfi_errors &errors,
                                                const T *x, const zfi_blocks &b,
                                                const unsigned char *q, float scale, float by,
-                                               float most)
+                                               float rest, float most)
 {
     const int lane = (int)threadIdx.x % ZFI_WARP, half = b.block / 2;
     const float own = __fdiv_rn(zfi_warp_max(most), 127.0f);
@@ -179,8 +180,7 @@ __device__ __forceinline__ void zfi_put_errors(const zfi_feedback &f, const zfi_
             float h[4], e[4] = {}, kept[4];
             uint32_t word = 0;
             zfi_get_sums(h, e, x, at, errors, by);
-            zfi_kept_errors(kept, f, __fdiv_rn(1, by), e, h, zfi_get_word(q + i), b.bits, high,
-                            scale);
+            zfi_kept_errors(kept, f.beta, rest, e, h, zfi_get_word(q + i), b.bits, high, scale);
 #pragma unroll
             for (int n = 0; n < 4; n++)
                 if (own > 0)
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 {
     const int lane = (int)threadIdx.x % ZFI_WARP, half = b.block / 2;
     const bool begins = zfi_begins_errors(f);
-    const float by_loss = f.scale ? *f.scale : 1, inverse = __fdiv_rn(1, by_loss);
+    const float by_loss = f.scale ? *f.scale : 1, rest = __fmul_rn(f.rest, __fdiv_rn(1, by_loss));
     const int64_t step = (int64_t)gridDim.x * blockDim.x / ZFI_WARP;
     for (int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / ZFI_WARP; k < records;
          k += step) {
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                 float kept[4] = {};
                 if (!errors.at || (scale != scale && !begins) || high > (b.bits == 4)) continue;
                 if (scale == scale)
-                    zfi_kept_errors(kept, f, inverse, e_of[high], x_of[high], word, b.bits, high,
+                    zfi_kept_errors(kept, f.beta, rest, e_of[high], x_of[high], word, b.bits, high,
                                     scale);
 #pragma unroll
                 for (int n = 0; n < 4; n++) most = fmaxf(most, fabsf(kept[n]));
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
             }
         }
         if (errors.at && errors.records && (scale == scale || begins))
-            zfi_put_errors(f, errors, x, b, q, scale, by_loss, most);
+            zfi_put_errors(f, errors, x, b, q, scale, by_loss, rest, most);
     }
 }
 

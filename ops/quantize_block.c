@@ -145,24 +145,24 @@ ZFI_DEQUANTIZE(bf16, uint16_t, =, zfi_near_bf16)
         }                                                                                          \
         return most;                                                                               \
     }                                                                                              \
-    ZFI_KERNEL_OF(int32_t, zfi_feedback_sum8_##suffix,                                             \
-                  (float *h, float *e, const type *x, const uint8_t *q, float kept, float scale,   \
-                   int64_t n),                                                                     \
-                  (h, e, x, q, kept, scale, n))
+    ZFI_KERNEL_OF(                                                                                 \
+        int32_t, zfi_feedback_sum8_##suffix,                                                       \
+        (float *h, float *e, const type *x, const uint8_t *q, float kept, float scale, int64_t n), \
+        (h, e, x, q, kept, scale, n))
 
 ZFI_FEEDBACK_SUM(f32, float, )
 ZFI_FEEDBACK_SUM(bf16, uint16_t, zfi_bf16_to_f32)
 
 /* Numbers that all elements of a block share. */
 typedef struct zfi_feedback {
-    float scale, by;           /* 1 / scale, or 0 for 0 */
-    float beta, rest, inverse; /* 1 - beta, 1 / S */
+    float scale, by;  /* 1 / scale, or 0 for 0 */
+    float beta, rest; /* (1 - beta) / S */
 } zfi_feedback;
 
-/* e = beta e + rest (h - y) / S. Not by zfi_fma, which rounds otherwise on some sets. */
+/* e = beta e + rest (h - y). Not by zfi_fma, which rounds otherwise on some sets. */
 ZFI_BODY float zfi_kept_error(const zfi_feedback *f, float e, float h, float y)
 {
-    const float r = h - y, kept = f->beta * e, more = f->rest * (r * f->inverse);
+    const float r = h - y, kept = f->beta * e, more = f->rest * r;
     return kept + more;
 }
 
@@ -227,6 +227,37 @@ ZFI_KERNEL(zfi_feedback_error,
            (e, h, y, of, n))
 
 #if ZFI_X86
+/* With AVX2: integers of 4 bits as bf16 are looked up among the 16 numbers that a block has, the low
+ * bytes of these and the high ones. Their order is that of unpacked bytes of both halves. */
+ZFI_TARGET_AVX2 ZFI_INLINE void zfi_put_looked_up(uint16_t *y, __m256i index, __m256i low,
+                                                  __m256i high)
+{
+    const __m256i a = _mm256_shuffle_epi8(low, index), b = _mm256_shuffle_epi8(high, index),
+                  even = _mm256_unpacklo_epi8(a, b), odd = _mm256_unpackhi_epi8(a, b);
+    _mm256_storeu_si256((__m256i *)(void *)y, _mm256_permute2x128_si256(even, odd, 0x20));
+    _mm256_storeu_si256((__m256i *)(void *)(y + 16), _mm256_permute2x128_si256(even, odd, 0x31));
+}
+
+ZFI_TARGET_AVX2 ZFI_OPTIMIZE static void zfi_look_up4_bf16_avx2(uint16_t *y, const uint8_t *q,
+                                                                float scale, int64_t n)
+{
+    const __m256i of_4 = _mm256_set1_epi8(15);
+    uint8_t bytes[2][16];
+    __m256i low, high;
+    for (int k = 0; k < 16; k++) {
+        const uint16_t number = zfi_near_bf16((float)zfi_low_integer(k) * scale);
+        bytes[0][k] = (uint8_t)number, bytes[1][k] = (uint8_t)(number >> 8);
+    }
+    low = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)bytes[0]));
+    high = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)bytes[1]));
+    for (int64_t i = 0; i < n / 2; i += 32) {
+        const __m256i both = _mm256_loadu_si256((const __m256i *)(const void *)(q + i));
+        zfi_put_looked_up(y + i, _mm256_and_si256(both, of_4), low, high);
+        zfi_put_looked_up(y + n / 2 + i, _mm256_and_si256(_mm256_srli_epi16(both, 4), of_4), low,
+                          high);
+    }
+}
+
 /* With AVX-512, for blocks of whole vectors. First q = x by: of 32 numbers as words, which hold the
  * lower halves of integer bits. */
 ZFI_TARGET_AVX512 ZFI_INLINE __m512i zfi_integer_bits_avx512(__m512 x, __m512 by)
@@ -236,9 +267,9 @@ ZFI_TARGET_AVX512 ZFI_INLINE __m512i zfi_integer_bits_avx512(__m512 x, __m512 by
 
 ZFI_TARGET_AVX512 ZFI_INLINE __m512i zfi_lower_words(__m512i a, __m512i b)
 {
-    const __m512i even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34,
-                                          32, 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2,
-                                          0);
+    const __m512i even =
+        _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26,
+                         24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     return _mm512_permutex2var_epi16(a, even, b);
 }
 
@@ -268,7 +299,7 @@ ZFI_TARGET_AVX512 ZFI_INLINE void zfi_put_low_bytes(uint8_t *q, __m512i words)
 ZFI_TARGET_AVX512 ZFI_INLINE void zfi_put_pairs(uint8_t *q, __m512i low, __m512i high)
 {
     zfi_put_low_bytes(q, _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi16(15)),
-                                     _mm512_slli_epi16(high, 4)));
+                                         _mm512_slli_epi16(high, 4)));
 }
 
 ZFI_TARGET_AVX512 ZFI_INLINE void zfi_quantize_words(int bits, uint8_t *q, zf_dtype dtype,
@@ -292,26 +323,97 @@ ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_quantize_avx512(int bits, uint8_t
     else zfi_quantize_words(4, q, ZF_BF16, x, by, n);
 }
 
+/* 16 of f32 or bf16. */
+ZFI_TARGET_AVX512 ZFI_INLINE __m512 zfi_floats_of(zf_dtype dtype, const void *x, int64_t i)
+{
+    const uint16_t *half = (const uint16_t *)x + i;
+    if (dtype == ZF_F32) return _mm512_loadu_ps((const float *)x + i);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)half)), 16));
+}
+
+/* The larger of `most` and the bits of |x|. */
+ZFI_TARGET_AVX512 ZFI_INLINE __m512i zfi_larger_bits(__m512i most, __m512 x)
+{
+    const __m512i bits = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(INT32_MAX));
+    return _mm512_max_epi32(most, bits);
+}
+
+/* zfi_feedback_sum8 and zfi_feedback4. */
+ZFI_TARGET_AVX512 ZFI_INLINE int32_t zfi_sum_of_kept(zf_dtype dtype, float *h, float *e,
+                                                     const void *x, const uint8_t *q, float kept,
+                                                     float scale, int64_t n)
+{
+    const __m512 by = _mm512_set1_ps(kept), loss = _mm512_set1_ps(scale);
+    __m512i most = _mm512_setzero_si512(), other = most;
+    for (int64_t i = 0; i < n; i += 32) {
+        const __m512i low = _mm512_cvtepi8_epi32(
+                          _mm_loadu_si128((const __m128i *)(const void *)(q + i))),
+                      high = _mm512_cvtepi8_epi32(
+                          _mm_loadu_si128((const __m128i *)(const void *)(q + i + 16)));
+        const __m512 a = _mm512_mul_ps(_mm512_cvtepi32_ps(low), by),
+                     b = _mm512_mul_ps(_mm512_cvtepi32_ps(high), by),
+                     u = _mm512_add_ps(zfi_floats_of(dtype, x, i), _mm512_mul_ps(loss, a)),
+                     v = _mm512_add_ps(zfi_floats_of(dtype, x, i + 16), _mm512_mul_ps(loss, b));
+        _mm512_storeu_ps(e + i, a), _mm512_storeu_ps(e + i + 16, b);
+        _mm512_storeu_ps(h + i, u), _mm512_storeu_ps(h + i + 16, v);
+        most = zfi_larger_bits(most, u), other = zfi_larger_bits(other, v);
+    }
+    return _mm512_reduce_max_epi32(_mm512_max_epi32(most, other));
+}
+
+ZFI_TARGET_AVX512 ZFI_OPTIMIZE static int32_t zfi_feedback_sum8_512(zf_dtype dtype, float *h,
+                                                                    float *e, const void *x,
+                                                                    const uint8_t *q, float kept,
+                                                                    float scale, int64_t n)
+{
+    if (dtype == ZF_F32) return zfi_sum_of_kept(ZF_F32, h, e, x, q, kept, scale, n);
+    return zfi_sum_of_kept(ZF_BF16, h, e, x, q, kept, scale, n);
+}
+
+/* The integer bits of 16 of h; their errors take the place of e. */
+ZFI_TARGET_AVX512 ZFI_INLINE __m512i zfi_feedback_bits(float *e, const float *h,
+                                                       const zfi_feedback *f, __m512i *most)
+{
+    const __m512 x = _mm512_loadu_ps(h);
+    const __m512i bits = zfi_integer_bits_avx512(x, _mm512_set1_ps(f->by));
+    const __m512 q = _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1.8p23f)),
+                 r = _mm512_sub_ps(x, _mm512_mul_ps(q, _mm512_set1_ps(f->scale))),
+                 kept = _mm512_mul_ps(_mm512_set1_ps(f->beta), _mm512_loadu_ps(e)),
+                 sum = _mm512_add_ps(kept, _mm512_mul_ps(_mm512_set1_ps(f->rest), r));
+    _mm512_storeu_ps(e, sum);
+    *most = zfi_larger_bits(*most, sum);
+    return bits;
+}
+
+ZFI_TARGET_AVX512 ZFI_OPTIMIZE static int32_t
+zfi_feedback4_512(uint8_t *q, float *e, const float *h, const zfi_feedback *of, int64_t n)
+{
+    const zfi_feedback f = *of;
+    __m512i most = _mm512_setzero_si512(), other = most;
+    for (int64_t i = 0; i < n / 2; i += 16) {
+        const __m512i low = zfi_feedback_bits(e + i, h + i, &f, &most),
+                      high = zfi_feedback_bits(e + n / 2 + i, h + n / 2 + i, &f, &other),
+                      pairs = _mm512_ternarylogic_epi32(_mm512_set1_epi32(15), low,
+                                                        _mm512_slli_epi32(high, 4), 0xca);
+        _mm_storeu_si128((__m128i *)(void *)(q + i), _mm512_cvtepi32_epi8(pairs));
+    }
+    return _mm512_reduce_max_epi32(_mm512_max_epi32(most, other));
+}
+
 /* Integers of 4 bits are looked up among the 16 numbers that a block has; of bf16 by the lowest 5
  * bits of a word, the highest of which means nothing. */
 #define ZFI_INTEGERS_OF_4 _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1)
 
-ZFI_TARGET_AVX512 ZFI_INLINE void zfi_put_floats(float *y, __m512 x, bool stream)
-{
-    if (stream) _mm512_stream_ps(y, x);
-    else _mm512_storeu_ps(y, x);
-}
-
 ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_look_up4_f32(float *y, const uint8_t *q, float scale,
-                                                            bool stream, int64_t n)
+                                                            int64_t n)
 {
     const __m512 numbers = _mm512_mul_ps(ZFI_INTEGERS_OF_4, _mm512_set1_ps(scale));
     for (int64_t i = 0; i < n / 2; i += 16) {
         const __m512i both =
             _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(q + i)));
-        zfi_put_floats(y + i, _mm512_permutexvar_ps(both, numbers), stream);
-        zfi_put_floats(y + n / 2 + i, _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), numbers),
-                       stream);
+        _mm512_storeu_ps(y + i, _mm512_permutexvar_ps(both, numbers));
+        _mm512_storeu_ps(y + n / 2 + i, _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), numbers));
     }
 }
 
@@ -322,8 +424,8 @@ ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_look_up4_bf16(uint16_t *y, const 
     const __m512i bits = _mm512_castps_si512(numbers), one = _mm512_set1_epi32(1),
                   odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one),
                   near = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-    const __m512i table = _mm512_broadcast_i64x4(_mm512_cvtepi32_epi16(_mm512_srli_epi32(
-        isnan(scale) ? _mm512_set1_epi32(0x7fc00000) : near, 16)));
+    const __m512i table = _mm512_broadcast_i64x4(_mm512_cvtepi32_epi16(
+        _mm512_srli_epi32(isnan(scale) ? _mm512_set1_epi32(0x7fc00000) : near, 16)));
     for (int64_t i = 0; i < n / 2; i += 32) {
         const __m512i both =
             _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(q + i)));
@@ -338,7 +440,7 @@ enum { ZFI_PARTS_AT_ONCE = 8 };
 
 ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_look_up4_sum(float *y, const uint8_t *const *q,
                                                             const float *scales, int parts,
-                                                            bool add, bool stream, int64_t n)
+                                                            bool add, int64_t n)
 {
     __m512 numbers[ZFI_PARTS_AT_ONCE];
     for (int p = 0; p < parts; p++)
@@ -354,7 +456,7 @@ ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_look_up4_sum(float *y, const uint
             low = add || p ? _mm512_add_ps(low, a) : a;
             high = add || p ? _mm512_add_ps(high, b) : b;
         }
-        zfi_put_floats(y + i, low, stream), zfi_put_floats(y + n / 2 + i, high, stream);
+        _mm512_storeu_ps(y + i, low), _mm512_storeu_ps(y + n / 2 + i, high);
     }
 }
 #endif
@@ -414,7 +516,29 @@ static void zfi_put_integers(zfi_isa isa, const zfi_blocks *b, uint8_t *q, zf_dt
     else zfi_quantize4_f32(isa, q, x, by, b->block);
 }
 
-/* The same where the scale is subnormal, with bounds. */
+/* h = x + S e and e, of errors that are integers of 8 bits; x of f32 or bf16. */
+static int32_t zfi_feedback_sum8(zfi_isa isa, zf_dtype dtype, float *h, float *e, const void *x,
+                                 const uint8_t *q, float kept, float scale, int64_t n)
+{
+#if ZFI_X86
+    if (isa >= ZFI_ISA_AVX512) return zfi_feedback_sum8_512(dtype, h, e, x, q, kept, scale, n);
+#endif
+    if (dtype == ZF_BF16) return zfi_feedback_sum8_bf16(isa, h, e, x, q, kept, scale, n);
+    return zfi_feedback_sum8_f32(isa, h, e, x, q, kept, scale, n);
+}
+
+/* The integers of h, and the errors that are kept. */
+static int32_t zfi_put_feedback(zfi_isa isa, const zfi_blocks *b, uint8_t *q, float *e,
+                                const float *h, const zfi_feedback *f)
+{
+    if (b->bits == 8) return zfi_feedback8(isa, q, e, h, f, b->block);
+#if ZFI_X86
+    if (isa >= ZFI_ISA_AVX512) return zfi_feedback4_512(q, e, h, f, b->block);
+#endif
+    return zfi_feedback4(isa, q, e, h, f, b->block);
+}
+
+/* The integers where the scale is subnormal, with bounds. */
 static void zfi_put_small_integers(zfi_isa isa, const zfi_blocks *b, uint8_t *q, zf_dtype dtype,
                                    const void *x, float scale)
 {
@@ -447,6 +571,12 @@ static int64_t zfi_run_of(const zfi_blocks *b, int64_t count)
     return count < ZFI_BLOCK_MOST / b->block ? count : ZFI_BLOCK_MOST / b->block;
 }
 
+/* Brings lines to the caches while others are computed with. */
+static void zfi_prefetch_bytes(const void *at, int64_t bytes)
+{
+    for (int64_t k = 0; k < bytes; k += 64) ZFI_PREFETCH((const char *)at + k);
+}
+
 /* The records of f32 or bf16. */
 static void zfi_quantize_blocks(zfi_isa isa, const zfi_blocks *b, uint8_t *records, zf_dtype dtype,
                                 const void *x, int64_t count)
@@ -458,13 +588,14 @@ static void zfi_quantize_blocks(zfi_isa isa, const zfi_blocks *b, uint8_t *recor
         run = zfi_run_of(b, count);
         for (int64_t k = 0; k < run; k++) {
             const void *of = from + (size_t)k * each;
-            const int32_t largest = dtype == ZF_BF16
-                                        ? zfi_largest_bf16(isa, of, b->block) * 65536
-                                        : zfi_largest_f32(isa, of, b->block);
+            const int32_t largest = dtype == ZF_BF16 ? zfi_largest_bf16(isa, of, b->block) * 65536
+                                                     : zfi_largest_f32(isa, of, b->block);
             scales[k] = zfi_block_scale(b, zfi_float_of(largest));
         }
-        for (int64_t k = 0; k < run; k++, records += b->record, from += each)
+        for (int64_t k = 0; k < run; k++, records += b->record, from += each) {
+            if (count - run > k) zfi_prefetch_bytes(from + (size_t)run * each, (int64_t)each);
             zfi_put_record(isa, b, records, dtype, from, scales[k]);
+        }
     }
 }
 
@@ -475,9 +606,13 @@ static void zfi_dequantize_block(zfi_isa isa, const zfi_blocks *b, zf_dtype dtyp
     const uint8_t *q;
     const float scale = zfi_get_scale(b, record, &q);
 #if ZFI_X86
+    if (isa == ZFI_ISA_AVX2 && b->bits == 4 && dtype == ZF_BF16) {
+        zfi_look_up4_bf16_avx2(y, q, scale, b->block);
+        return;
+    }
     if (isa >= ZFI_ISA_AVX512 && b->bits == 4 && !add) {
         if (dtype == ZF_BF16) zfi_look_up4_bf16(y, q, scale, b->block);
-        else zfi_look_up4_f32(y, q, scale, false, b->block);
+        else zfi_look_up4_f32(y, q, scale, b->block);
         return;
     }
 #endif
@@ -489,39 +624,25 @@ static void zfi_dequantize_block(zfi_isa isa, const zfi_blocks *b, zf_dtype dtyp
     else zfi_dequantize4_f32(isa, y, q, scale, b->block);
 }
 
-/* How zfi_dequantize_parts writes. STREAM: past the caches, where it can, so that these do not read
- * what is overwritten; y is then at a multiple of 64 bytes, and zfi_end_stream comes last. */
-typedef enum zfi_parts_way { ZFI_PARTS_STORE, ZFI_PARTS_STREAM, ZFI_PARTS_ADD } zfi_parts_way;
-
-/* y[0..block) = the sum of records that are `stride` bytes apart, in their order; ADD: += it, record
- * by record. */
+/* y[0..block) = the sum of records that are `stride` bytes apart, in their order; with `add`, += it,
+ * record by record. */
 static void zfi_dequantize_parts(zfi_isa isa, const zfi_blocks *b, float *y, const uint8_t *record,
-                                 int64_t stride, int64_t parts, zfi_parts_way way)
+                                 int64_t stride, int64_t parts, bool add)
 {
-    bool add = way == ZFI_PARTS_ADD;
 #if ZFI_X86
-    const bool stream = way == ZFI_PARTS_STREAM && parts <= ZFI_PARTS_AT_ONCE;
     for (int64_t more; isa >= ZFI_ISA_AVX512 && b->bits == 4 && parts > 0; parts -= more) {
         const uint8_t *q[ZFI_PARTS_AT_ONCE];
         float scales[ZFI_PARTS_AT_ONCE];
         more = parts < ZFI_PARTS_AT_ONCE ? parts : ZFI_PARTS_AT_ONCE;
         for (int64_t p = 0; p < more; p++, record += stride)
             scales[p] = zfi_get_scale(b, record, &q[p]);
-        if (more == 1 && !add) zfi_look_up4_f32(y, q[0], scales[0], stream, b->block);
-        else zfi_look_up4_sum(y, q, scales, (int)more, add, stream, b->block);
+        if (more == 1 && !add) zfi_look_up4_f32(y, q[0], scales[0], b->block);
+        else zfi_look_up4_sum(y, q, scales, (int)more, add, b->block);
         add = true;
     }
 #endif
     for (int64_t p = 0; p < parts; p++, record += stride)
         zfi_dequantize_block(isa, b, ZF_F32, y, record, add || p);
-}
-
-/* What was streamed is visible to others who see what is written next. */
-static void zfi_end_stream(void)
-{
-#if ZFI_X86
-    _mm_sfence();
-#endif
 }
 
 /* The record of a block of any dtype, an element at a time. */

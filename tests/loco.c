@@ -91,7 +91,9 @@ static bool step_of(test *t, const keeping *w, const zf_cpu_desc *cpu)
     if (good && w->records) good = !zf_dequantize_values(after, records_after, COUNT, &kept);
     if (!good)
         test_fail(t, __FILE__, __LINE__, "quantize_feedback",
-                  p ? zf_program_error(p) : g ? zf_graph_error(g) : error.text);
+                  p   ? zf_program_error(p)
+                  : g ? zf_graph_error(g)
+                      : error.text);
     zf_program_free(p);
     zf_graph_free(g);
     zf_backend_free(backend);
@@ -131,7 +133,7 @@ TEST_ONCE(loco_keeps_what_is_not_sent)
         }
         for (int i = 0; i < COUNT; i++) {
             const float e = w->begins ? 0 : before[i], h = x[i] + scale * e, r = h - said[i];
-            const float old = beta * e, more = rest * (r / scale);
+            const float old = beta * e, more = rest / scale * r;
             if (i / BLOCK == 7 || i / BLOCK == 8) {
                 CHECK(t, isnan(said[i]) && after[i] == e);
                 kept[i] = e;
@@ -262,8 +264,7 @@ static double distance(test *t, const team *m)
 {
     double wide[WIDTH], sum = 0;
     float w[WIDTH];
-    if (!read_of(t, m, "w", m->s.f64 ? (void *)wide : (void *)w,
-                 m->s.f64 ? sizeof wide : sizeof w))
+    if (!read_of(t, m, "w", m->s.f64 ? (void *)wide : (void *)w, m->s.f64 ? sizeof wide : sizeof w))
         return NAN;
     for (int i = 1; i < WIDTH; i += 2) sum += fabs((m->s.f64 ? wide[i] : (double)w[i]) - 1);
     return sum / (WIDTH / 2);
@@ -376,8 +377,7 @@ static void is_shared(test *t, const char *name, int olds, int news)
         for (int k = 0; k < olds; k++)
             sum += old[(k % nodes * (olds / nodes) + k / nodes) * WIDTH + i];
         for (int r = 0; r < news; r++)
-            CHECK(t, now[r * WIDTH + i] ==
-                         (olds == news ? old[r * WIDTH + i] : sum / (float)news));
+            CHECK(t, now[r * WIDTH + i] == (olds == news ? old[r * WIDTH + i] : sum / (float)news));
     }
 }
 

@@ -32,14 +32,16 @@ TEST_ONCE(copy_moves_all_bytes)
     for (size_t i = 0; i < sizeof from; i++) from[i] = (char)(i * 2654435761u >> 13);
     for (int n = 0; n < ZFI_COUNT(sizes); n++)
         for (int a = 0; a < ZFI_COUNT(places); a++)
-            for (int way = 0; way < 3; way++) {
+            for (int way = 0; way < 4; way++) {
                 const int64_t bytes = sizes[n];
                 char *x = from + EDGE + places[(a * 5 + n) % ZFI_COUNT(places)],
                      *y = to + EDGE + places[a];
                 bool good = true;
                 memset(y - EDGE, 0x55, (size_t)bytes + 2 * EDGE);
-                if (way) CHECK(t, copy_launched(y, x, bytes, way == 1 ? ZFI_QUEUE_UPLOAD : 0, b));
-                else zfi_copy_past_caches(y, x, bytes);
+                if (way > 1)
+                    CHECK(t, copy_launched(y, x, bytes, way == 2 ? ZFI_QUEUE_UPLOAD : 0, b));
+                else zfi_copy_past_caches(way ? zfi_isa_best() : ZFI_ISA_PORTABLE, y, x, bytes);
+                zfi_end_past_caches();
                 CHECK(t, !memcmp(y, x, (size_t)bytes));
                 for (int i = 0; i < EDGE; i++) good &= y[-1 - i] == 0x55 && y[bytes + i] == 0x55;
                 CHECK(t, good);

@@ -61,8 +61,8 @@ TEST(quantized_rows_have_the_bits_of_their_definition)
         const int64_t stride = QUANTIZED_BLOCKS * b->record, count = QUANTIZED_BLOCKS * b->block;
         for (int i = 0; i < ZFI_COUNT(x); i++)
             x[i] = (float)((i * 7919 + 13) % 1009 - 504) / 97 * (float)(1 << i % 9) * size;
-        x[7] = -0x1.fffffep10f * size;                             /* would be 2^15 units */
-        for (int64_t i = 64; i < 128; i++) x[i] = 0;               /* a block of zeros */
+        x[7] = -0x1.fffffep10f * size;               /* would be 2^15 units */
+        for (int64_t i = 64; i < 128; i++) x[i] = 0; /* a block of zeros */
         if (k % 4 == 2) x[count - 1] = k % 8 == 2 ? INFINITY : NAN;
         zfi_narrow(ZFI_ISA_PORTABLE, halves, dtype == ZF_F16 ? ZF_F16 : ZF_BF16, x, count);
         if (dtype != ZF_F32) zfi_widen(ZFI_ISA_PORTABLE, x, dtype, halves, count);
@@ -91,33 +91,79 @@ TEST(quantized_rows_have_the_bits_of_their_definition)
     }
 }
 
-/* Sums of parts, by each way to write them, are those of one record after the other. */
+/* Sums of parts, also added to what there is, are those of one record after the other. */
 TEST(quantized_parts_add_in_their_order)
 {
     enum { WIDTH_OF = 128, PARTS_OF = 11 };
-    static const zfi_parts_way ways[] = {ZFI_PARTS_STORE, ZFI_PARTS_STREAM, ZFI_PARTS_ADD};
-    _Alignas(64) float y[WIDTH_OF];
-    float want[WIDTH_OF];
+    float y[WIDTH_OF], want[WIDTH_OF];
     uint8_t records[PARTS_OF * (4 + WIDTH_OF)];
-    for (int k = 0; k < 3 * PARTS_OF * 2; k++) {
+    for (int k = 0; k < 2 * PARTS_OF * 2; k++) {
         const zfi_blocks b = zfi_blocks_by(k % 2 ? 8 : 4, WIDTH_OF, ZF_F32);
         const int64_t parts = 1 + k / 2 % PARTS_OF;
-        const zfi_parts_way way = ways[k / 2 / PARTS_OF];
-        for (int64_t i = 0; i < PARTS_OF * b.record; i++) records[i] = (uint8_t)(i * 2654435761u >> 9);
+        const bool add = k / 2 / PARTS_OF;
+        for (int64_t i = 0; i < PARTS_OF * b.record; i++)
+            records[i] = (uint8_t)(i * 2654435761u >> 9);
         for (int p = 0; p < PARTS_OF; p++)
             zfi_put_scale(&b, records + p * b.record, (float)(1 << 3 * p % 20) / 3);
         for (int isa = 0; isa <= (int)zfi_isa_best(); isa++) {
             if (isa && isa < (int)zfi_isa_best() && zfi_isa_best() == ZFI_ISA_NEON) continue;
             for (int i = 0; i < WIDTH_OF; i++) {
-                want[i] = y[i] = way == ZFI_PARTS_ADD ? 0.1f * (float)i : 1e9f;
+                want[i] = y[i] = add ? 0.1f * (float)i : 1e9f;
                 for (int64_t p = 0; p < parts; p++) {
                     const float one = (float)zfi_dequantize_plain(&b, records + p * b.record, i);
-                    want[i] = p || way == ZFI_PARTS_ADD ? want[i] + one : one;
+                    want[i] = p || add ? want[i] + one : one;
                 }
             }
-            zfi_dequantize_parts((zfi_isa)isa, &b, y, records, b.record, parts, way);
-            zfi_end_stream();
+            zfi_dequantize_parts((zfi_isa)isa, &b, y, records, b.record, parts, add);
             CHECK(t, !memcmp(y, want, sizeof y));
         }
     }
+}
+
+/* Results that are larger than caches say the same as small ones, also where they begin in a line, and
+ * no byte beside them changes. */
+TEST_ONCE(quantized_past_the_caches)
+{
+    enum { BLOCK_OF = 128, EDGE_OF = 64, SUMS_OF = 3 };
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
+    const int64_t bytes = 16 << 20;
+    const zf_run run = {.world = 1};
+    char *memory = malloc((size_t)bytes + 3 * EDGE_OF);
+    uint8_t *records = malloc((size_t)bytes);
+    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = 2}, NULL);
+    bool good = memory && records && cpu;
+    for (int k = 0; k < 12 && good; k++) {
+        const zf_dtype dtype = dtypes[k % 3];
+        const bool sum = k / 3 % 2;
+        const int64_t parts = sum ? SUMS_OF : 1, count = bytes / (int64_t)zf_dtype_size(dtype);
+        const zf_attribute attributes[ZF_MAX_ATTRIBUTES] = {
+            {.i = 4}, {.i = BLOCK_OF}, {.i = ZF_F32}, {.i = dtype}, {.i = parts}};
+        const zfi_blocks b = zfi_blocks_of(attributes);
+        const zf_array x = {records, ZF_U8, ZF_SHAPE(parts * count / BLOCK_OF * b.record)};
+        char *out = memory + EDGE_OF - (uintptr_t)memory % EDGE_OF + (k / 6 ? 4 : EDGE_OF);
+        const zf_launch l = {.op = sum ? ZF_OP_dequantize_sum : ZF_OP_dequantize,
+                             .arg_count = 1,
+                             .args = &x,
+                             .out = {out, dtype, ZF_SHAPE(count)},
+                             .attributes = attributes,
+                             .run = &run,
+                             .backend = cpu->self};
+        for (int64_t r = 0; r < parts * count / BLOCK_OF; r++) {
+            memset(records + r * b.record, (int)(r * 37 + k), (size_t)b.record);
+            zfi_put_scale(&b, records + r * b.record, (float)(r % 9 - 4));
+        }
+        memset(memory, 0x55, (size_t)bytes + 3 * EDGE_OF);
+        good = !zfi_cpu_dequantize(&l) && out[-1] == 0x55 && out[bytes] == 0x55;
+        for (int64_t i = 0; i < count && good; i += i % 4096 ? 61 : 1) {
+            float want = 0;
+            for (int64_t p = 0; p < parts; p++)
+                want += (float)zfi_dequantize_plain(
+                    &b, records + (p * count / BLOCK_OF + i / BLOCK_OF) * b.record, i % BLOCK_OF);
+            good = zfi_get(&l.out, i) == (double)want;
+        }
+        CHECK(t, good);
+    }
+    NEED(t, good, NULL);
+    zf_backend_free(cpu);
+    free(records), free(memory);
 }

@@ -64,20 +64,27 @@ ZFI_INLINE float zfi_word_at(const void *p)
 #if defined(__GNUC__)
 #define ZFI_PREFETCH(p)       __builtin_prefetch((p), 0)
 #define ZFI_PREFETCH_WRITE(p) __builtin_prefetch((p), 1)
+/* Has the compiler forget how x was computed, and hence not compute it in another way. */
+#define ZFI_OPAQUE(x) __asm__("" : "+r"(x))
 #else
 #define ZFI_PREFETCH(p)       (void)0
 #define ZFI_PREFETCH_WRITE(p) (void)0
+#define ZFI_OPAQUE(x)         (void)0
 #endif
 
 /* The tile in terms of one instruction set's vector: rows and vectors are constants where it is
- * called, so that `sum` becomes registers. What is read eight words of k later is fetched: rows of B
- * in place, and of an A in place whose rows are neighbours, are far from each other. */
+ * called, so that `sum` becomes registers. Addresses of more than six rows of A are pointers to every
+ * fifth and multiples of one stride: one register for each row is more than there are. What is read
+ * eight words of k later is fetched, a cache line of B at a time: rows of B in place, and of an A in
+ * place whose rows are neighbours, are far from each other. */
 #define ZFI_MICRO_BODY(name, attributes, vector, lanes, set1, load, store, fma, plus)              \
     attributes ZFI_BODY void name(const int rows, const int vectors, int64_t k, const char *a,     \
                                   int64_t a_row, int64_t a_col, const float *b, int64_t b_row,     \
                                   float *c, int64_t c_row, bool add)                               \
     {                                                                                              \
         vector sum[ZFI_TILE_ROWS][2], row[2];                                                      \
+        int64_t one = 4 * a_row, three = 3 * one, step = 4 * a_col, ahead = 8 * b_row;             \
+        const char *a5 = rows > 6 ? a + 5 * one : a, *a10 = rows > 10 ? a5 + 5 * one : a;          \
         ZFI_UNROLL                                                                                 \
         for (int i = 0; i < rows; i++) {                                                           \
             ZFI_UNROLL                                                                             \
@@ -86,17 +93,27 @@ ZFI_INLINE float zfi_word_at(const void *p)
                 sum[i][j] = set1(0.0f);                                                            \
             }                                                                                      \
         }                                                                                          \
-        for (int64_t p = 0; p < k; p++, a += 4 * a_col, b += b_row) {                              \
+        for (int64_t p = 0; p < k; p++, a += step, a5 += step, a10 += step, b += b_row) {          \
+            if (rows > 6) {                                                                        \
+                ZFI_OPAQUE(a);                                                                     \
+                ZFI_OPAQUE(a5);                                                                    \
+                ZFI_OPAQUE(a10);                                                                   \
+                ZFI_OPAQUE(one);                                                                   \
+                ZFI_OPAQUE(three);                                                                 \
+            }                                                                                      \
             ZFI_UNROLL                                                                             \
             for (int j = 0; j < vectors; j++) {                                                    \
                 row[j] = load(b + j * lanes);                                                      \
-                ZFI_PREFETCH(b + 8 * b_row + j * lanes);                                           \
+                if (j * lanes % 16 == 0) ZFI_PREFETCH(b + ahead + j * lanes);                      \
             }                                                                                      \
-            ZFI_PREFETCH(a + 32 * a_col);                                                          \
-            ZFI_PREFETCH(a + 32 * a_col + 4 * (rows - 1) * a_row);                                 \
+            ZFI_PREFETCH(a + 8 * step);                                                            \
+            if (rows > 6) ZFI_PREFETCH(a + 8 * step + (rows - 1) * one);                           \
             ZFI_UNROLL                                                                             \
             for (int i = 0; i < rows; i++) {                                                       \
-                vector of_a = set1(zfi_word_at(a + i * a_row * 4));                                \
+                const char *at = rows <= 6 || i < 5 ? a : i < 10 ? a5 : a10;                       \
+                vector of_a;                                                                       \
+                at += rows <= 6 ? i * one : i % 5 == 3 ? three : i % 5 * one;                      \
+                of_a = set1(zfi_word_at(at));                                                      \
                 ZFI_UNROLL                                                                         \
                 for (int j = 0; j < vectors; j++) sum[i][j] = fma(of_a, row[j], sum[i][j]);        \
             }                                                                                      \

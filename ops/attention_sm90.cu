@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(ZFI_WARPGROUP, 4)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const bool there = m0 + row + 16 * i < a.m;
-        const uint32_t down = there ? (row + 16 * i) * line + 16 * chunk : 0;
+        const uint32_t down = there ? (row + 16 * i) * (uint32_t)a.row * 2 + 16 * chunk : 0;
         zfi_fetch<16>(q_tile + to + 16 * i * D, q + down, there);
     }
     bring(0, places);

@@ -165,62 +165,51 @@ static zf_status zfi_cuda_sign_expand(const zf_launch *l)
     return zfi_launched(l);
 }
 
+/* to = beta m + rest g and, where there is a sum u, u += lr to. */
 template <class T>
 __global__ void __launch_bounds__(ZFI_THREADS)
-    zfi_momentum_kernel(float *out, const float *m, const T *g, const zfi_number factor, float beta,
-                        float rest, int64_t n)
+    zfi_momentum_kernel(float *to, const float *m, const T *g, float *u, const zfi_number rate,
+                        const zfi_number factor, float beta, float rest, int64_t n)
 {
-    const float scale = factor.data ? (float)zfi_number_at(factor, 0) : 1;
+    const float scale = factor.data ? (float)zfi_number_at(factor, 0) : 1,
+                lr = u ? (float)zfi_number_at(rate, 0) : 0;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * blockDim.x)
-        out[i] = fmaf(beta, m[i], rest * (scale * zfi_to_f32(g[i])));
+         i += (int64_t)gridDim.x * blockDim.x) {
+        const float made = fmaf(beta, m[i], rest * (scale * zfi_to_f32(g[i])));
+        to[i] = made;
+        if (u) u[i] = __fadd_rn(u[i], __fmul_rn(made, lr));
+    }
+}
+
+/* scaled: the attribute for a factor of g, operand 1. u and rate: both or neither. */
+static zf_status zfi_momentum_launch(const zf_launch *l, int scaled, double beta, float *to,
+                                     const float *m, float *u, const zf_array *rate)
+{
+    const int64_t n = zfi_count(&l->out);
+    const zfi_number none = {}, lr = rate ? zfi_number_of(rate) : none;
+    int32_t end;
+    const zfi_update_job j = zfi_update_job_of(l, scaled, &end);
+    if (!n) return ZF_OK;
+    ZFI_FLOATS(l, l->args[1].dtype, T,
+               ZF_LAUNCH(zfi_momentum_kernel<T>, zfi_grid(l, zfi_div_up(n, ZFI_THREADS)),
+                         ZFI_THREADS, 0, zfi_stream(l), to, m,
+                         static_cast<const T *>(l->args[1].data), u, lr, j.scale, (float)beta,
+                         (float)(1 - beta), n);)
+    return zfi_launched(l);
 }
 
 static zf_status zfi_cuda_momentum(const zf_launch *l)
 {
-    const int64_t n = zfi_count(&l->out);
-    const double beta = ZF_FLOAT(l, momentum, beta);
-    int32_t end;
-    const zfi_update_job j = zfi_update_job_of(l, ZF_AT_momentum_scaled, &end);
-    if (!n) return ZF_OK;
-    ZFI_FLOATS(l, l->args[1].dtype, T,
-               ZF_LAUNCH(zfi_momentum_kernel<T>, zfi_grid(l, zfi_div_up(n, ZFI_THREADS)),
-                         ZFI_THREADS, 0, zfi_stream(l), zfi_floats(&l->out),
-                         zfi_floats(&l->args[0]), static_cast<const T *>(l->args[1].data), j.scale,
-                         (float)beta, (float)(1 - beta), n);)
-    return zfi_launched(l);
-}
-
-/* m = beta m + rest g, u += lr m */
-template <class T>
-__global__ void __launch_bounds__(ZFI_THREADS)
-    zfi_local_sum_kernel(float *u, float *m, const T *g, const zfi_number rate,
-                         const zfi_number factor, float beta, float rest, int64_t n)
-{
-    const float scale = factor.data ? (float)zfi_number_at(factor, 0) : 1,
-                lr = (float)zfi_number_at(rate, 0);
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * blockDim.x) {
-        m[i] = fmaf(beta, m[i], rest * (scale * zfi_to_f32(g[i])));
-        u[i] = __fadd_rn(u[i], __fmul_rn(m[i], lr));
-    }
+    return zfi_momentum_launch(l, ZF_AT_momentum_scaled, ZF_FLOAT(l, momentum, beta),
+                               zfi_floats(&l->out), zfi_floats(&l->args[0]), NULL, NULL);
 }
 
 static zf_status zfi_cuda_local_sum(const zf_launch *l)
 {
-    const int64_t n = zfi_count(&l->out);
-    const double beta = ZF_FLOAT(l, local_sum, beta);
-    int32_t end;
-    const zfi_update_job j = zfi_update_job_of(l, ZF_AT_local_sum_scaled, &end);
-    if (!n) return ZF_OK;
-    ZFI_FLOATS(l, l->args[1].dtype, T,
-               ZF_LAUNCH(zfi_local_sum_kernel<T>, zfi_grid(l, zfi_div_up(n, ZFI_THREADS)),
-                         ZFI_THREADS, 0, zfi_stream(l), zfi_floats(&l->args[0]),
-                         zfi_floats(&l->args[2]), static_cast<const T *>(l->args[1].data),
-                         zfi_number_of(&l->args[3]), j.scale, (float)beta, (float)(1 - beta), n);)
-    zf_status status = zfi_launched(l);
-    return status ? status
-                  : zfi_move_bytes(l, l->out.data, l->args[0].data, (int64_t)zfi_bytes(&l->out));
+    float *u = zfi_floats(&l->args[0]), *m = zfi_floats(&l->args[2]);
+    zf_status status = zfi_momentum_launch(l, ZF_AT_local_sum_scaled, ZF_FLOAT(l, local_sum, beta),
+                                           m, m, u, &l->args[3]);
+    return status ? status : zfi_move_bytes(l, l->out.data, u, (int64_t)zfi_bytes(&l->out));
 }
 
 static zf_status zfi_cuda_assign(const zf_launch *l)

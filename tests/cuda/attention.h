@@ -51,6 +51,21 @@
       "attention_grad %1, %9, %10, %2, %3, %4, %8 {heads=" #heads " " how "} : f[" #all "]",       \
       NORM, 0, 0, REFUSED},                                                                        \
      {1, 8000, 1}}
+/* Apart, where several heads of q (rows of h) read one of k and v (rows of w). */
+#define APART_GROUPS(b, m, n, h, w, heads, how)                                                    \
+    {{"attention", "f[" #b "," #m "," #h "] f[" #b "," #n "," #w "] f[" #b "," #n "," #w "]",      \
+      "attention %1, %2, %3 {heads=" #heads " " how "} : f[" #b "," #m "," #h "]", NORM, 0, 0,     \
+      REFUSED},                                                                                    \
+     {1, 8000, 1}}
+#define APART_GROUPS_GRAD(b, m, n, h, w, heads, all, how)                                          \
+    {{"attention_grad",                                                                            \
+      "f[" #b "," #m "," #h "] f[" #b "," #m "," #h "] f[" #b "," #n "," #w "] f[" #b "," #n ","   \
+      #w "]",                                                                                      \
+      "attention %2, %3, %4 {heads=" #heads " " how "} : f[" #b "," #m "," #h "]\n"                \
+      "saved %5 {index=0} : g[" #b "," #heads "," #m "]\n"                                         \
+      "attention_grad %1, %5, %6, %2, %3, %4 {heads=" #heads " " how "} : f[" #all "]",            \
+      NORM, 0, 0, REFUSED},                                                                        \
+     {1, 8000, 1}}
 PACKED(2, 64, 128, 384, 2, "scale=0.125"),
 PACKED(1, 1, 32, 96, 2, "scale=0.25"),
 PACKED(1, 65, 48, 144, 2, "scale=0.25 causal=true"),
@@ -97,13 +112,20 @@ PACKED(1, 70, 64, 128, 4, "kv_heads=2 scale=0.25 causal=true window=20"),
 PACKED(1, 136, 256, 384, 4, "kv_heads=1 scale=0.125 p=0.1 stream=5"),
 PACKED(1, 20, 600, 1200, 2, "kv_heads=1 scale=0.05 causal=true window=9"),
 APART(130, 72, 128, 2, "scale=0.2 causal=true window=30"),
+APART_GROUPS(2, 70, 70, 256, 64, 4, "kv_heads=1 scale=0.125 causal=true"),
+APART_GROUPS(1, 66, 136, 256, 128, 4, "kv_heads=2 scale=0.125 p=0.1 stream=5"),
+APART_GROUPS(1, 20, 33, 64, 32, 4, "kv_heads=2 scale=0.25"),
 PACKED_GRAD(1, 70, 64, 128, 4, "kv_heads=2 scale=0.25 causal=true window=20"),
 PACKED_GRAD(1, 72, 256, 384, 4, "kv_heads=1 scale=0.125 p=0.1 stream=5"),
 PACKED_GRAD(1, 20, 600, 1200, 2, "kv_heads=1 scale=0.05 causal=true window=9"),
 APART_GRAD(70, 129, 64, 2, 20992, "scale=0.1 p=0.2 stream=5 causal=true window=40"),
+APART_GROUPS_GRAD(2, 70, 70, 256, 64, 4, 53760, "kv_heads=1 scale=0.125 causal=true"),
+APART_GROUPS_GRAD(1, 66, 136, 256, 128, 4, 51712, "kv_heads=2 scale=0.125 p=0.1 stream=5"),
 #undef PACKED
 #undef PACKED_GRAD
 #undef PACKED_SUMS
 #undef APART
 #undef APART_KEYS
 #undef APART_GRAD
+#undef APART_GROUPS
+#undef APART_GROUPS_GRAD

@@ -688,6 +688,86 @@ static void all_shared(void *unused)
     emulation_shared(227 << 10);
 }
 
+static void two_processors(void *unused)
+{
+    (void)unused;
+    emulation_processors(2);
+}
+
+/* The gradient of attention over 5 heads, whose keys are several tiles, on a device with
+ * `processors` multiprocessors: the bytes of dq, dk and dv. */
+static zf_status attention_gradient(test *t, int processors, const char *dtype, int width,
+                                    unsigned char *to, size_t size, size_t *peak)
+{
+    enum { HEADS = 5, TOKENS = 130, MOST = HEADS * TOKENS * 64 };
+    static float x[3 * MOST];
+    char text[600];
+    zf_error error = {ZF_OK, ""};
+    const int all = HEADS * width;
+    zf_backend *cuda;
+    zf_graph *g;
+    zf_program *p;
+    zf_tensor y;
+    zf_status status = ZF_ERR_ARGUMENT;
+    snprintf(text, sizeof text,
+             "%%1 = input \"x\" : f32[1,%d,%d]\n%%2 = input \"dy\" : f32[1,%d,%d]\n"
+             "%%3 = cast %%1 {to=%s} : %s[1,%d,%d]\n%%4 = cast %%2 {to=%s} : %s[1,%d,%d]\n"
+             "%%5 = attention %%3 {heads=%d scale=0.2 causal=true} : %s[1,%d,%d]\n"
+             "%%6 = saved %%5 {index=0} : f32[1,%d,%d]\n"
+             "%%7 = attention_grad %%4, %%5, %%6, %%3 {heads=%d scale=0.2 causal=true} : "
+             "%s[1,%d,%d]\noutput %%7 \"y\"\n",
+             TOKENS, 3 * all, TOKENS, all, dtype, dtype, TOKENS, 3 * all, dtype, dtype, TOKENS, all,
+             HEADS, dtype, TOKENS, all, HEADS, TOKENS, HEADS, dtype, TOKENS, 3 * all);
+    for (int i = 0; i < 3 * MOST; i++) x[i] = (float)((i * 37 + i / 11 * 5) % 101 - 50) / 50;
+    emulation_processors(processors);
+    g = zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
+    cuda = zf_cuda_backend(&(zf_cuda_desc){.allocator = t->allocator}, &error);
+    p = g && cuda ? zf_compile(g, &(zf_compile_desc){.backend = cuda}) : NULL;
+    if (p) {
+        y = zf_graph_find(g, "y");
+        *peak = zf_program_info_of(p).peak_bytes;
+        status = zf_tensor_bytes(y) <= size ? ZF_OK : ZF_ERR_ARGUMENT;
+        for (int k = 0; k < 2 && !status; k++) {
+            const zf_tensor in = zf_graph_find(g, k ? "dy" : "x");
+            status = zf_write(p, in, x, zf_tensor_bytes(in));
+        }
+        if (!status) status = zf_step(p);
+        if (!status) status = zf_read(p, y, to, zf_tensor_bytes(y));
+    }
+    if (status) test_fail(t, __FILE__, __LINE__, dtype, p ? zf_program_error(p) : error.text);
+    zf_program_free(p);
+    zf_backend_free(cuda);
+    zf_graph_free(g);
+    return status;
+}
+
+/* Heads of a gradient may all be whole, all apart, or apart in the last round: no bit changes. With 2
+ * blocks to a multiprocessor they are 5 for 6 blocks, for 4, and for 32. */
+TEST_ONCE(cuda_attention_grad_splits_to_the_same_bits)
+{
+    static const struct {
+        const char *dtype;
+        int width;
+    } kinds[] = {{"f32", 16}, {"bf16", 32}, {"bf16", 48}};
+    static const int processors[] = {3, 2, 16};
+    static unsigned char got[3][5 * 130 * 64 * 3 * 4];
+    test_defer(t, two_processors, NULL);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        size_t peak[3] = {0}, bytes = 0;
+        memset(got, 0, sizeof got);
+        for (int i = 0; i < 3; i++)
+            if (attention_gradient(t, processors[i], kinds[k].dtype, kinds[k].width, got[i],
+                                   sizeof got[i], &peak[i]))
+                return;
+        CHECK(t, !memcmp(got[0], got[1], sizeof got[0]));
+        CHECK(t, !memcmp(got[0], got[2], sizeof got[0]));
+        for (size_t i = 0; i < sizeof got[0]; i++) bytes += got[0][i] != 0;
+        CHECK(t, bytes > 5 * 130 * 16 * 3);
+        CHECK(t, peak[0] != peak[1] && peak[0] != peak[2]); /* they were split in different ways */
+    }
+    CHECK_TEXT(t, emulation_report(), "");
+}
+
 /* Writes zeros to an input. */
 static zf_status write_zeros(zf_program *p, zf_tensor x)
 {

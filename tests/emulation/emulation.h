@@ -15,6 +15,8 @@ void emulation_seed(uint64_t seed);
 void emulation_devices(int count);
 /* How much shared memory a block can have; 227 KiB at first. */
 void emulation_shared(size_t bytes);
+/* How many multiprocessors a device has; 2 at first. */
+void emulation_processors(int count);
 /* What was found since emulation_clear: one finding a line; "" when nothing. */
 const char *emulation_report(void);
 /* Forgets the findings, and the errors that they left on the devices. */

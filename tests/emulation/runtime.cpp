@@ -45,9 +45,10 @@ namespace emulation
 std::mutex lock;
 std::condition_variable changed;
 
-enum { DEVICES = 8, PROCESSORS = 2, GUARD_BYTES = 256, DEADLINE = 60 /* seconds */ };
+enum { DEVICES = 8, GUARD_BYTES = 256, DEADLINE = 60 /* seconds */ };
 static const size_t DEVICE_BYTES = (size_t)1 << 30, SHARED_BYTES = 48 << 10;
 static size_t most_shared_bytes = 227 << 10;
+static int processors = 2;
 
 struct capture;
 
@@ -450,6 +451,12 @@ extern "C" void emulation_shared(size_t bytes)
     most_shared_bytes = bytes;
 }
 
+extern "C" void emulation_processors(int count)
+{
+    std::unique_lock<std::mutex> held(lock);
+    processors = count;
+}
+
 extern "C" const char *emulation_report(void)
 {
     std::unique_lock<std::mutex> held(lock);
@@ -523,7 +530,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int number)
     p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024, p->maxThreadsDim[2] = 64;
     p->maxGridSize[0] = 0x7fffffff, p->maxGridSize[1] = p->maxGridSize[2] = 65535;
     p->major = 9;
-    p->multiProcessorCount = PROCESSORS;
+    p->multiProcessorCount = processors;
     p->asyncEngineCount = 3;
     p->unifiedAddressing = p->canMapHostMemory = p->concurrentKernels = 1;
     p->l2CacheSize = 1 << 20;
@@ -535,7 +542,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int num
     CALL(cudaDeviceGetAttribute);
     if (number < 0 || number >= device_count) GIVE(cudaErrorInvalidDevice);
     switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = PROCESSORS; break;
+    case cudaDevAttrMultiProcessorCount: *value = processors; break;
     case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;

@@ -9,16 +9,16 @@
 #
 # The parts, in the order in which they run:
 #
-#     tests       the tests of CUDA, on the device, several processes at once
 #     matmul      the products of BERT-large by every algorithm of cuBLASLt
 #     steps       steps of BERT-large, BERT-mini and GPT-2 124M; time by operator
+#     eager       PyTorch on BERT-large, GPT-2 and the Llama, which needs python3 with torch,
+#                 transformers and (for LoRA) peft
+#     tests       the tests of CUDA, on the device, several processes at once
+#     losses      twenty steps of BERT-tiny: CPU against GPU, and two runs on the GPU
 #     llama       steps of a Llama of 160 million parameters, all trained, LoRA, and LoRA over weights
 #                 of 4 bits
 #     generate    prompts and generation of that Llama, with weights of 16, 8 and 4 bits
 #     ops         single operators beside a copy: quantised blocks, signs, caches, rope, ...
-#     losses      twenty steps of BERT-tiny: CPU against GPU, and two runs on the GPU
-#     eager       PyTorch on BERT-large, GPT-2 and the Llama, which needs python3 with torch,
-#                 transformers and (for LoRA) peft
 #     offload     a GPT with parameters and optimizer in host memory
 #     sanitizer   memcheck and racecheck over tests, several processes at once
 #     compile     as `eager` by torch.compile: last, since compiling takes the longest
@@ -51,7 +51,7 @@ for word in "$@"; do
     *) result=$word ;;
     esac
 done
-parts='tests matmul steps llama generate ops losses eager offload sanitizer compile'
+parts='matmul steps eager tests losses llama generate ops offload sanitizer compile'
 for part in $only; do
     case " $parts largest " in
     *" $part "*) ;;
@@ -190,7 +190,8 @@ for p in nvidia.__path__: print(*glob.glob(p + "/*/lib"))' 2> /dev/null); do
 done
 export LD_LIBRARY_PATH
 
-# run NAME SECONDS COMMAND...: its output into NAME.log, the last JSON object of it into NAME.json;
+# run NAME SECONDS COMMAND...: its output into NAME.log, the JSON object of the last line that has one
+# into NAME.json, wherever in the line it begins (progress may stand before it);
 # not for longer, and not at all where less time is left than a quarter of that.
 run() {
     name=$1
@@ -205,7 +206,7 @@ run() {
     [ "$rest" -lt "$most" ] && most=$rest
     timeout -k 5 "$most" "$@" > "$out/$name.log" 2>&1
     status=$?
-    grep '^{' "$out/$name.log" | tail -n 1 > "$out/$name.json"
+    sed -n 's/^[^{]*\({".*}\)[^}]*$/\1/p' "$out/$name.log" | tail -n 1 > "$out/$name.json"
     [ -s "$out/$name.json" ] || rm -f "$out/$name.json"
     if [ $status = 0 ]; then
         say "$name"

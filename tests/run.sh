@@ -266,6 +266,7 @@ run_emulated() {
     has_emulation build/emulated/tests || return
     suite build/emulated/tests --times tests/cuda tests/emulation
     suite sh tests/cuda-cli.sh build/emulated/bert
+    suite sh tests/cuda-bench.sh
     build/emulated/tests --list nccl.c | grep -q . || skip NCCL 'there is no nccl.h (libnccl-dev)'
 }
 # Without those that take longest there.

@@ -1,11 +1,12 @@
 /* swiglu and swiglu_grad on CUDA (ops/swiglu.c). */
 
 /* A launch taken apart: element i of y is computed from element i / n * row + i % n of gate and of
- * up. */
+ * up, which is i + i / n * gap. */
 template <class T> struct zfi_gates {
     const T *dy, *gate, *up; /* dy: NULL in the forward pass */
     T *out, *du;             /* out: y or dg; du: NULL: not needed */
-    int64_t n, row;
+    zfi_divisor n;
+    int64_t gap;
 };
 
 template <class T, int N>
@@ -13,7 +14,7 @@ __global__ void zfi_swiglu_kernel(int64_t first, int64_t count, const zfi_gates<
 {
     for (int64_t i = first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < count;
          i += (int64_t)gridDim.x * blockDim.x * N) {
-        const int64_t at = i / a.n * a.row + i % a.n;
+        const int64_t at = a.gap ? i + zfi_divide(i, a.n) * a.gap : i;
         float g[N], u[N], dy[N], y[N], du[N];
         zfi_fetch(g, a.gate + at, true);
         zfi_fetch(u, a.up + at, true);
@@ -35,17 +36,17 @@ template <class T> static void zfi_swiglu_launch(const zf_launch *l)
     const bool packed = l->arg_count == first + 1;
     const zf_array *gate = &l->args[first];
     const int64_t count = zfi_count(first ? &l->args[0] : &l->out);
+    const int64_t width = packed ? gate->shape.dims[gate->shape.rank - 1] / 2 : 0;
     zfi_gates<T> a;
     memset(&a, 0, sizeof a);
-    a.row = packed ? gate->shape.dims[gate->shape.rank - 1] : count;
-    a.n = packed ? a.row / 2 : count;
+    a.n = zfi_divisor_of(width ? width : 1, count), a.gap = width;
     a.gate = static_cast<const T *>(gate->data);
-    a.up = packed ? a.gate + a.n : static_cast<const T *>(l->args[l->arg_count - 1].data);
+    a.up = packed ? a.gate + width : static_cast<const T *>(l->args[l->arg_count - 1].data);
     a.out = static_cast<T *>(l->out.data);
     if (first) a.dy = static_cast<const T *>(l->args[0].data);
-    if (first && packed) a.du = a.out + a.n;
+    if (first && packed) a.du = a.out + width;
     ZFI_FLAT(l, n, count,
-             zfi_lies_well(0, 1, a.gate, a.up, a.dy, a.out) && (!packed || a.n % n == 0),
+             zfi_lies_well(0, 1, a.gate, a.up, a.dy, a.out) && width % n == 0,
              (zfi_swiglu_kernel<T, n>), (zfi_swiglu_kernel<T, 1>), a)
 }
 

@@ -363,6 +363,28 @@ is 'fit: gradients and activations leave the device at stage 2 too' \
 is 'fit: in a table' "$("$plan" --fit --device 1G | grep -Ec '^(GPT |BERT)  plain memory .*B  ')" 2
 misused '--fit needs the bytes of a device, --device, which is for --fit alone' --fit
 
+# bench/cuda/roofline.sh makes a table of the same numbers: where memory is fast, products take
+# the time, and where it is slow, reading and writing does; milliseconds of a profile stand beside.
+roofline() {
+    PLAN=$plan sh bench/cuda/roofline.sh "$@" --layers 2 --batch 2 > "$work/roofline" 2>&1
+}
+planned --layers 2 --batch 2
+of_operators() { # KEY FACTOR DIGITS
+    sed -n '/"operators"/,/^  }/p' "$work/json" | awk -v key="\"$1\":" -v by="$2" -v digits="$3" '
+        $1 == key { sum += $2 } END { printf "%.*f", digits, by * sum }'
+}
+roofline -t 1e-3 -b 1e6
+is 'roofline: bytes and FLOPs' "$(awk '/^in all/ { print $4, $5 }' "$work/roofline")" \
+    "$(of_operators bytes 1e-9 2) $(of_operators flops 1e-12 2)"
+is 'roofline: bound by FLOPs' "$(awk '/^in all/ { print $6 }' "$work/roofline")" \
+    "$(of_operators flops 1e-6 3)"
+echo 'linear 9 a 7.250 b c d e' > "$work/profile"
+roofline -t 1e6 -b 1e-6 -p "$work/profile"
+is 'roofline: bound by bytes' "$(awk '/^in all/ { print $6 }' "$work/roofline")" \
+    "$(of_operators bytes 1e-3 3)"
+is 'roofline: a profile beside' "$(awk '$1 == "linear" || /^in all/ { print $NF }' "$work/roofline" |
+    sort -u)" 7.250
+
 "$plan" --help | grep -q '^Usage: zf-plan'
 is 'help' "$?" 0
 

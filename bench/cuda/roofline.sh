@@ -10,9 +10,10 @@
 # -t: TFLOP/s (696: an H200 over the products of BERT-large in bf16); -b: TB/s (3.9: what its memory
 # gave to an add); -p: the output of bench/step --profile, whose milliseconds stand beside the
 # estimate. Needs build/zf-plan and awk.
+# PLAN: another zf-plan than build/zf-plan.
 set -eu
 export LC_ALL=C
-plan=$(dirname "$0")/../../build/zf-plan
+plan=${PLAN:-$(dirname "$0")/../../build/zf-plan}
 tflops=696 tbytes=3.9 profile=/dev/null
 while [ $# -gt 1 ]; do
     case $1 in

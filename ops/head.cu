@@ -8,13 +8,15 @@
  *          /        \            |              4. db += pieces, in their order
  *     dx tile      dw +=        db +=           5. dx = dz w, dw += dz^T x             cuBLASLt
  *
- * Each tile reads and writes all of dw once, and products with more rows are faster, so z may take
- * a 256th of the device's memory. A weight of records is dequantised into scratch, as a whole and
+ * Each tile of T rows reads and writes all of dw once, 8 bytes an element for 6 T operations: at 8192
+ * rows that is 3% of the time that they take at the rates of an H200. z may take a 64th of the
+ * device's memory, up to so many rows. A weight of records is dequantised into scratch, as a whole and
  * once, in x's dtype, and has no gradient. dz in f16 is 2^14 (exp(z - lse) - (v = label)), which its range
  * can hold; the weight is multiplied last. */
 
 enum {
     ZFI_HEAD_ONE_TILE = 160, /* rows: with at most so many, bf16 has gradients in bf16 */
+    ZFI_HEAD_MOST = 8192,    /* rows of a tile */
     ZFI_HEAD_PIECE = 32,     /* rows of a column that one thread adds */
     ZFI_HEAD_PACK = 4        /* columns of a thread */
 };
@@ -280,11 +282,12 @@ static void *zfi_head_take(zfi_head *h, const zf_launch *l, int64_t count, size_
 }
 
 /* Bytes of a tile of z; few in the emulation, so that its tests have several tiles. */
-static int64_t zfi_head_bytes(const zf_launch *l)
+static int64_t zfi_head_bytes(const zf_launch *l, int64_t ld)
 {
-    const int64_t least = (int64_t)64 << 20, bytes = zfi_device_of(l)->memory / 256;
+    const int64_t least = (int64_t)64 << 20, share = zfi_device_of(l)->memory / 64,
+                  most = ZFI_HEAD_MOST * ld * (int64_t)sizeof(float);
     if (!ZF_TENSOR_CORES) return 4 << 10;
-    return bytes > least ? bytes : least;
+    return max(least, min(share, most));
 }
 
 static zfi_head zfi_head_of(const zf_launch *l)
@@ -296,7 +299,7 @@ static zfi_head zfi_head_of(const zf_launch *l)
     h.ld = zfi_div_up(h.classes, 16) * 16;
     h.size = zf_dtype_size(dtype), h.bytes = 0;
     h.made = dtype == ZF_BF16 && h.rows <= ZFI_HEAD_ONE_TILE ? ZF_BF16 : ZF_F32;
-    h.tile = h.made == ZF_F32 ? zfi_tile_rows(h.rows, h.ld, zfi_head_bytes(l)) : h.rows;
+    h.tile = h.made == ZF_F32 ? zfi_tile_rows(h.rows, h.ld, zfi_head_bytes(l, h.ld)) : h.rows;
     h.rest = h.rows ? h.rows - (h.rows - 1) / h.tile * h.tile : 0;
     h.whole = h.size == 2 && h.made == ZF_F32 ? h.classes / 8 * 8 : 0;
     if (!h.whole) h.whole = h.classes;

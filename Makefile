@@ -352,8 +352,9 @@ $(MORE_GROUPS:%=test-%): build/.needs-test-all
 build/cuda-check/zeroflow_cuda.o: private CUDA_CODE = \
     -gencode 'arch=compute_80,code=[sm_80,compute_80]' -gencode arch=compute_90a,code=sm_90a \
     -Xcompiler -O1
+# zeroflow_cuda.ptxas: registers and spills of each kernel.
 build/cuda-check/zeroflow_cuda.o: dist/zeroflow_cuda.cu dist/zeroflow.h Makefile
-	$(COMPILE_CUDA) $<
+	$(COMPILE_CUDA) -Xptxas -v $< 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
 build/cuda-check/device.o: private CFLAGS = -O0 $(PORTABLE)
 build/cuda-check/device.o: tests/consumers/device.c dist/zeroflow.h Makefile
 	$(COMPILE) $(if $(NCCL_HEADER),-DWITH_NCCL) -Idist $<

@@ -861,7 +861,8 @@ typedef struct zf_onebit_lamb_desc {
 } zf_onebit_lamb_desc;
 ZF_API zf_status zf_onebit_lamb(zf_graph *graph, zf_tensor lr, const zf_onebit_lamb_desc *desc);
 
-/* 0/1 Adam (Lu et al. 2022), at ZeRO stage 0. It has no warm-up. A step is one of three variants:
+/* 0/1 Adam (Lu et al. 2022), at ZeRO stage 0, without local steps also at 1 and 2. It has no
+ * warm-up. A step is one of three variants:
  *
  *     refresh   g is averaged in full, m = beta1 m + (1 - beta1) g, and v by g^2 likewise
  *     sync      each rank adds lr m_r, m_r of its own gradient, to u_r; the u_r are averaged as signs
@@ -881,10 +882,16 @@ ZF_API zf_status zf_onebit_lamb(zf_graph *graph, zf_tensor lr, const zf_onebit_l
  * is not corrected, and the paper's eps is inside the root. What zf_onebit_adam says of scales,
  * errors, clip, other worlds, elements without variance and what is refused is true here.
  *
- * ZeRO stages 1 and 2 are an error. They shard what is equal on all ranks and read by the update
- * alone. Here each rank computes with p - u_r / (sqrt(v) + eps), and so reads all of p (or of its
- * master weights) and of v in every micro-batch; u_r, m_r and its errors are its own. Only m would
- * be left to shard.
+ * Without local steps (local_step_clipper = 1) there are two variants. u_r is 0 and m_r is m where a
+ * step begins, so neither is a state, and each rank computes with p. The limit is then that of
+ * zf_onebit_adam: of what p moves by, while m itself is not within it. ZeRO stages 1 and 2 shard v and
+ * the master weights, and the update of p, as for zf_onebit_adam. Checkpoints of runs with local
+ * steps have u_r and m_r too, so they are not loaded by runs without, nor the other way round.
+ *
+ * With local steps, stages 1 and 2 are an error. They shard what is equal on all ranks and read by
+ * the update alone. Here each rank computes with p - u_r / (sqrt(v) + eps), and so reads all of p (or
+ * of its master weights) and of v in every micro-batch; u_r, m_r and its errors are its own. Only m
+ * would be left to shard.
  *
  * DeepSpeed's implementation (0.19) refuses ZeRO, and differs from the paper: its first step makes
  * no update; it refreshes at steps that the distance divides; between refreshes it averages
@@ -903,9 +910,9 @@ typedef struct zf_zero_one_adam_desc {
     int64_t var_update_scaler;  /* 0: 16, for some 100,000 steps; a short run learns more with a
                                  * twentieth of its steps */
     int64_t local_step_scaler;  /* 0: 32768 */
-    int64_t local_step_clipper; /* 0: 16; 1: no local steps */
+    int64_t local_step_clipper; /* 0: 16; 1: no local steps, as stages 1 and 2 need */
     double limit; /* as in zf_onebit_adam_desc */
-    int32_t variant; /* which step the pass appends: 0 refresh, 1 sync, 2 local (zf_variant_count) */
+    int32_t variant; /* which step is appended: 0 refresh, 1 sync, 2 local (zf_variant_count) */
 } zf_zero_one_adam_desc;
 ZF_API zf_status zf_zero_one_adam(zf_graph *graph, zf_tensor lr, const zf_zero_one_adam_desc *desc);
 

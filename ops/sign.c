@@ -10,7 +10,8 @@
  *     %2 = momentum %m, %g {beta=0.9} : f32[3072]      %2 = beta m + (1 - beta) g; m and %2 are f32
  *     %6 = local_sum %u, %g, %m, %lr {beta=0.9} : f32[3072]
  *         m = beta m + (1 - beta) g, u += lr m, states of f32; the result is the new u
- *     %7 = assign %6, %5 : f32[3072]           the state %6 = %5; the result is its new value
+ *     %7 = assign %6, %5 : f32[3072]           the state %6, or a shard of it, = %5; the result is its
+ *                                              new value
  *     adam_apply %p, %m, %v, %lr, %t, %k {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01 limit=1}
  *         p -= lr wd p, p -= lr a, a = m^ / (sqrt(v^) + eps), within [-limit, limit] where there is
  *         one; m^ = m / (1 - beta1^t), v^ = v / (1 - beta2^k)
@@ -404,7 +405,7 @@ static zf_status zfi_infer_assign(zfi_infer *c)
 {
     const zf_op op = c->args[0]->op;
     char type[ZFI_TYPE_TEXT];
-    if (op != ZF_OP_state && op != ZF_OP_bucket)
+    if (op != ZF_OP_state && op != ZF_OP_bucket && op != ZF_OP_shard)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a state, not the result of %s",
                               c->graph->records[op]->name);
     if (c->args[1]->dtype != c->args[0]->dtype ||

@@ -183,6 +183,9 @@ static const struct zfi_varying {
                    {ZF_ONEBIT_LAMB, {"warm-up", "compressed"}, zfi_onebit_lamb_at},
                    {ZF_ZERO_ONE_ADAM, {"refresh", "sync", "local"}, zfi_zero_one_at}};
 
+static const struct zfi_varying zfi_zero_one_together = {
+    ZF_ZERO_ONE_ADAM, {"refresh", "sync"}, zfi_zero_one_at}; /* without local steps */
+
 static int32_t zfi_delay_at(const zf_training *t, int64_t step) { return step > t->delay_from; }
 
 /* Of all other optimizers, where updates are delayed from some step on. */
@@ -192,6 +195,8 @@ static const struct zfi_varying zfi_delaying_later = {
 /* The optimizer's steps differ. */
 static const struct zfi_varying *zfi_varies(const zf_training *t)
 {
+    if (t->optimizer == ZF_ZERO_ONE_ADAM && t->zero_one_adam.local_step_clipper == 1)
+        return &zfi_zero_one_together;
     for (int k = 0; k < ZFI_COUNT(zfi_varying); k++)
         if (zfi_varying[k].optimizer == t->optimizer) return &zfi_varying[k];
     return NULL;

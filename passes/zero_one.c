@@ -1,7 +1,8 @@
 /* zero_one_adam: 1-bit Adam without a warm-up, whose ranks also make steps of their own (Lu et al.
  * 2022).
  *
- * requires, ensures: as passes/optimizer.c; after zf_autograd, before zf_zero at stage 0
+ * requires, ensures: as passes/optimizer.c; after zf_autograd, before zf_zero at stage 0, without
+ *                    local steps also at stage 1 or 2
  *
  *     refresh   the gradient is averaged, and m and v are updated by it; p -= lr m / (sqrt(v) + eps);
  *               v is corrected for its first value, 0: v += (g^2 - v) (1 - beta2) / (1 - beta2^k)
@@ -13,9 +14,20 @@
  * p, m and v are the same on all ranks at all times. What a rank computes with, in steps local and
  * sync, is p - u_r / (sqrt(v) + eps), a value of the micro section that takes the place of p:
  *
- *     %40 = adam_drift %2, %u, %v {eps=1e-08} : f32[8,32]     %4 = matmul %1, %40 */
+ *     %40 = adam_drift %2, %u, %v {eps=1e-08} : f32[8,32]     %4 = matmul %1, %40
+ *
+ * Without local steps u_r is 0 and m_r is m where a step begins, so neither is a state, and p is what
+ * is computed with. v and the master weights are then read by the update alone, which the stages
+ * shard. The limit is that of the update (adam_apply), as in onebit.c: m itself is not within it.
+ *
+ *     sync      m_r = beta1 m + (1 - beta1) g_r; m = (the average of all lr m_r by signs) / lr */
 
 enum { ZFI_REFRESH, ZFI_SYNC, ZFI_LOCAL };
+
+static bool zfi_makes_local_steps(const zf_zero_one_adam_desc *resolved)
+{
+    return resolved->local_step_clipper > 1;
+}
 
 static zf_zero_one_adam_desc zfi_zero_one_adam_resolved(const zf_zero_one_adam_desc *desc)
 {
@@ -107,15 +119,24 @@ static void zfi_drift_params(zf_graph *g, double eps)
     if (g->memory.failed) zfi_graph_nomem(g);
 }
 
+/* x averaged over the ranks as signs. */
+static zf_tensor zfi_zero_one_mean(zf_graph *g, zf_tensor x, zf_tensor p)
+{
+    return zfi_sign_mean(x, zfi_moment_over(g, "zero_one_adam.worker", p, ZFI_STATE_EACH),
+                         zfi_moment_over(g, "zero_one_adam.server", p, ZFI_STATE_CUT));
+}
+
 static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
                                      double decay)
 {
     const zf_zero_one_adam_desc *d = o->desc;
     const zf_attribute *rates = zfi_with({.f = 0}, {.f = 0}, {.f = d->eps}, {.f = decay});
     const bool local = d->variant == ZFI_LOCAL; /* m and v are not updated */
-    const zf_tensor m = local ? (zf_tensor){NULL, 0}
-                              : zfi_moment_over(g, "zero_one_adam.m", p, ZFI_STATE_WHOLE),
-                    own = zfi_moment_over(g, "zero_one_adam.own_m", p, ZFI_STATE_EACH),
+    const zf_tensor none = {NULL, 0},
+                    m = local ? none : zfi_moment_over(g, "zero_one_adam.m", p, ZFI_STATE_WHOLE),
+                    own = zfi_makes_local_steps(d)
+                              ? zfi_moment_over(g, "zero_one_adam.own_m", p, ZFI_STATE_EACH)
+                              : none,
                     v = zfi_state_over(g, "zero_one_adam.v", p, ZFI_STATE_STAGE);
     zf_tensor u, w, mean, sum, most = ZF_NONE;
     char name[400];
@@ -125,12 +146,22 @@ static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_ten
     if (d->variant == ZFI_REFRESH) {
         mean = zfi_op(momentum, zfi_with({.f = d->beta1}), m, dp);
         mean = zfi_op(assign, NULL, m, mean);
-        (void)zfi_op(assign, NULL, own, mean);
+        if (zf_valid(own)) (void)zfi_op(assign, NULL, own, mean);
         dp = zf_cast(dp, ZF_F32);
         (void)zfi_op(assign, NULL, v,
                      zf_add(v, zf_mul(zf_sub(zf_mul(dp, dp), v), o->share)));
         (void)zfi_build_update(ZF_OP_adam_apply, 7,
                                (zf_tensor[]){p, mean, v, o->lr, o->step, o->variance_step, w}, rates);
+        return;
+    }
+    if (!zf_valid(own)) {
+        sum = zf_mul(zfi_op(momentum, zfi_with({.f = d->beta1}), m, dp), o->lr);
+        mean = zf_where(o->moved, zf_div(zfi_zero_one_mean(g, sum, p), o->lr), m);
+        mean = zfi_op(assign, NULL, m, mean);
+        (void)zfi_build_update(ZF_OP_adam_apply, 7,
+                               (zf_tensor[]){p, mean, v, o->lr, o->step, o->variance_step, w},
+                               zfi_with({.f = 0}, {.f = 0}, {.f = d->eps}, {.f = decay},
+                                        zfi_limit_attribute(d->limit)));
         return;
     }
     u = zfi_state_over(g, "zero_one_adam.u", p, ZFI_STATE_EACH);
@@ -141,9 +172,7 @@ static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_ten
             (void)zfi_op(assign, NULL, u, zfi_within_size(sum, zf_mul(most, o->total)));
         return;
     }
-    sum = zfi_sign_mean(sum, zfi_moment_over(g, "zero_one_adam.worker", p, ZFI_STATE_EACH),
-                        zfi_moment_over(g, "zero_one_adam.server", p, ZFI_STATE_CUT));
-    mean = zf_where(o->moved, zf_div(sum, o->total), m);
+    mean = zf_where(o->moved, zf_div(zfi_zero_one_mean(g, sum, p), o->total), m);
     if (zf_valid(most)) mean = zfi_within_size(mean, most);
     mean = zfi_op(assign, NULL, m, mean);
     (void)zfi_op(assign, NULL, own, mean);
@@ -167,6 +196,10 @@ static void zfi_begin_zero_one_adam(zf_graph *g, zfi_optimizer *o)
         (void)zfi_build_update(ZF_OP_advance, 1, &o->variance_step, NULL);
         (void)zfi_op(assign, NULL, weight, sum);
         o->share = zf_div(new_share, sum);
+        return;
+    }
+    if (!zfi_makes_local_steps(d)) {
+        o->moved = zf_less(zf_constant(g, ZF_F32, ZF_SCALAR, 0), o->lr);
         return;
     }
     rate = zf_state(g, "zero_one_adam.rate", ZF_F32, ZF_SCALAR, 0);
@@ -197,11 +230,13 @@ ZF_API zf_status zf_zero_one_adam(zf_graph *g, zf_tensor lr, const zf_zero_one_a
                         "local_step_clipper must be 1 or more; they are %lld, %lld, %lld and %lld",
                         (long long)d.var_freeze_step, (long long)d.var_update_scaler,
                         (long long)d.local_step_scaler, (long long)d.local_step_clipper);
-    if (d.variant < 0 || d.variant > ZFI_LOCAL)
+    if (d.variant < 0 || d.variant > ZFI_LOCAL ||
+        (d.variant == ZFI_LOCAL && !zfi_makes_local_steps(&d)))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero_one_adam: there is no variant %d; 0 is refresh, 1 sync, 2 local",
-                        (int)d.variant);
-    if (d.variant != ZFI_REFRESH && (g->stages & ZFI_STAGE_GRADIENTS) &&
+                        "zf_zero_one_adam: there is no variant %d; 0 is refresh, 1 sync%s",
+                        (int)d.variant,
+                        zfi_makes_local_steps(&d) ? ", 2 local" : ", and local_step_clipper is 1");
+    if (d.variant != ZFI_REFRESH && zfi_makes_local_steps(&d) && (g->stages & ZFI_STAGE_GRADIENTS) &&
         !(g->stages & (ZFI_STAGE_UPDATES | ZFI_STAGE_PLACED)))
         zfi_drift_params(g, d.eps);
     return zfi_optimize(g, &o, true);

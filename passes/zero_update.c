@@ -100,6 +100,19 @@ static int32_t zfi_cut_like(zfi_zero *z, int32_t f, int32_t x, int32_t like)
     return zfi_lifted_node(z, f, ZF_OP_shard, &x, 1, zfi_with({.i = z->shards}));
 }
 
+/* Where one of the operands that are elements is a shard, makes shards of all. */
+static void zfi_cut_alike(zfi_zero *z, int32_t f, const zfi_node *node, int32_t *args)
+{
+    int32_t shard = 0;
+    for (int32_t k = 0; k < node->arg_count; k++)
+        if (z->lift[node->args[k]].kind == ZFI_LIFT_ELEMENTS &&
+            zfi_node_count(&z->graph->nodes[args[k]]) != z->cut.buckets[f].size)
+            shard = args[k];
+    for (int32_t k = 0; k < node->arg_count && shard; k++)
+        if (z->lift[node->args[k]].kind == ZFI_LIFT_ELEMENTS)
+            args[k] = zfi_cut_like(z, f, args[k], shard);
+}
+
 /* The bucket's value for `id`, elements of the parameter `member`, for the node `reader`. */
 static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
 {
@@ -121,6 +134,7 @@ static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
         else zfi_zero_fail(z, id, "it mixes elements of a parameter with another tensor");
         if (!args[k]) return 0;
     }
+    zfi_cut_alike(z, f, &node, args);
     return zfi_lifted_node(z, f, node.op, args, node.arg_count, node.attributes);
 }
 
@@ -410,16 +424,26 @@ static void zfi_lift_ratio(zfi_zero *z, int32_t id, int32_t member)
     if (made) zfi_lift_numbers(z, id, member, made, z->sharded);
 }
 
-/* A state takes a value. */
+/* A state takes a value. Where it is whole on each rank and the value this rank's shard, it takes
+ * those of all ranks, and what reads the result reads the value. */
 static void zfi_lift_assign(zfi_zero *z, int32_t id, int32_t member)
 {
-    const int32_t *of = z->graph->nodes[id].args, f = zfi_bucket_of_member(z, member);
-    const int32_t value = of[1];
-    int32_t args[2] = {zfi_pull(z, id, member, of[0]), 0};
-    int32_t made = zfi_lifted_onto(z, f, ZF_OP_assign, 0, args[0]);
-    if (!made && args[0]) args[1] = zfi_pull(z, id, member, value);
-    if (args[1]) args[1] = zfi_cut_like(z, f, args[1], args[0]);
-    if (args[1]) made = zfi_lifted_node(z, f, ZF_OP_assign, args, 2, zfi_with({.i = 0}));
+    zf_graph *g = z->graph;
+    const int32_t f = zfi_bucket_of_member(z, member), value = g->nodes[id].args[1],
+                  state = zfi_pull(z, id, member, g->nodes[id].args[0]);
+    int32_t args[2] = {state, 0}, made = zfi_lifted_onto(z, f, ZF_OP_assign, 0, state);
+    if (!made && state) args[1] = zfi_pull(z, id, member, value);
+    if (args[1] && zfi_node_count(&g->nodes[args[1]]) < zfi_node_count(&g->nodes[state])) {
+        args[0] = zfi_cut_like(z, f, state, args[1]);
+        made = zfi_lifted_onto(z, f, ZF_OP_assign, 0, args[0]);
+    } else if (args[1]) {
+        args[1] = zfi_cut_like(z, f, args[1], state);
+    }
+    if (args[1] && !made) {
+        made = zfi_lifted_node(z, f, ZF_OP_assign, args, 2, zfi_with({.i = 0}));
+        if (made && args[0] != state) zfi_gather_rest(z, zfi_gather_nodes(z, args[0]), state);
+    }
+    if (args[0] != state) made = args[1];
     z->lift[id] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, made};
 }
 

@@ -66,14 +66,16 @@ for optimizer in onebit_adam onebit_lamb; do
     check "$optimizer without a warm-up" misused "--optimizer onebit_adam and onebit_lamb need \
 --freeze-step N, the last step of the warm-up: 15 to 25% of all" \
         pretrain --corpus c --vocab v --optimizer $optimizer
-    check "$optimizer at stage 3" misused "--optimizer onebit_adam and onebit_lamb are for \
---zero 0, 1 and 2: each rank compresses the whole gradient" \
+done
+for optimizer in onebit_adam onebit_lamb zero_one_adam; do
+    check "$optimizer at stage 3" misused "--optimizer onebit_adam, onebit_lamb and zero_one_adam are \
+for --zero 0, 1 and 2: each rank compresses the whole gradient" \
         pretrain --corpus c --vocab v --optimizer $optimizer --freeze-step 5 --zero 3
 done
 check '0/1 Adam without a last refresh' misused "--optimizer zero_one_adam needs --freeze-step N, \
 the last step that may refresh the variance" pretrain --corpus c --vocab v --optimizer zero_one_adam
-check '0/1 Adam at stage 1' misused "--optimizer zero_one_adam is for --zero 0: in its local steps \
-each rank reads all of what the stages shard" \
+check '0/1 Adam at stage 1' misused "--optimizer zero_one_adam makes local steps with all of what \
+--zero 1 and 2 shard: give --local-step-clipper 1, which makes none, or --zero 0" \
     pretrain --corpus c --vocab v --optimizer zero_one_adam --freeze-step 5 --zero 1
 check 'a warm-up of LAMB' \
     misused '--freeze-step is for --optimizer onebit_adam, onebit_lamb or zero_one_adam' \
@@ -776,17 +778,24 @@ goes_on_with_signs() { # after the third step and the sixth
         same_signs --ranks 4 --load "$work/signs.previous-1"
 }
 check '1-bit LAMB resumed in each variant: the same bits' goes_on_with_signs
-# rounds RUN OPTIONS...: 0/1 Adam, with local steps.
+# rounds RUN N OPTIONS...: 0/1 Adam, with intervals of up to N steps.
 rounds() {
     leaves=$1
     shift
     pretrain --batch 8 --steps 9 --dropout 0.2 --clip 0.5 --bucket 20000 --eval-batches 1 \
-        --optimizer zero_one_adam --freeze-step 3 --local-step-scaler 2 --local-step-clipper 4 \
-        --dump "$work/$leaves.params" "$@"
+        --optimizer zero_one_adam --freeze-step 3 --local-step-scaler 2 --dump "$work/$leaves.params" \
+        --local-step-clipper "$@"
     [ $status = 0 ] && [ ! -s "$work/err" ]
 }
-same_rounds() { rounds other "$@" && cmp "$work/rounds.params" "$work/other.params"; }
-check '0/1 Adam, four ranks' rounds rounds --ranks 4
+same_rounds() { rounds other 4 "$@" && cmp "$work/rounds.params" "$work/other.params"; }
+check '0/1 Adam, four ranks' rounds rounds 4 --ranks 4
+check '0/1 Adam without local steps' rounds together 1 --ranks 4 --save "$work/together" \
+    --save-every 3 --keep 3
+check 'which has other bits' eval '! cmp -s "$work/rounds.params" "$work/together.params"'
+same_together() { rounds other 1 "$@" && cmp "$work/together.params" "$work/other.params"; }
+check '0/1 Adam, stage 2, ahead: the same bits' same_together --ranks 4 --zero 2 --prefetch 100000
+check '0/1 Adam resumed at stage 1: the same bits' same_together --ranks 4 --zero 1 \
+    --load "$work/together.previous-2"
 check 'killed at any moment with its states on a disk, and resumed: the same bits' \
     sh "$(dirname "$0")/kill.sh" "$bert" 3
 check 'weights in pieces' ranked tiled --ranks 4 --tile 5K

@@ -649,6 +649,9 @@ TEST(zero_one_adam_has_its_schedule)
     CHECK(t, zf_variant_at(&d, 16) == 0 && zf_variant_at(&d, 17) == 0 && zf_variant_at(&d, 18) == 1);
     CHECK(t, zf_variant_at(&d, 100001) == 1 && zf_variant_at(&d, 132769) == 2);
     CHECK_TEXT(t, zf_variant_name(&d, 2), "local");
+    d.zero_one_adam.local_step_clipper = 1;
+    CHECK(t, zf_variant_count(&d) == 2 && zf_variant_at(&d, 132769) == 1);
+    CHECK(t, !zf_variant_name(&d, 2));
 }
 
 static void reference_zero_one(const setup *s, int64_t step)
@@ -656,7 +659,8 @@ static void reference_zero_one(const setup *s, int64_t step)
     static double parts[RANKS][PARAMS], mean[PARAMS];
     const double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, lr = (double)(float)rate(step);
     double most;
-    const char letter = zero_one_steps[step];
+    const bool together = s->zero_one.local_step_clipper == 1; /* no local steps */
+    const char letter = together && zero_one_steps[step] == 'l' ? 'S' : zero_one_steps[step];
     for (int r = 0; r < s->world; r++)
         for (int i = 0; i < PARAMS; i++)
             ref.at[r][i] = ref.p[i] - moved(ref.u[r][i], ref.v[i], eps);
@@ -694,6 +698,7 @@ static void reference_zero_one(const setup *s, int64_t step)
         ref.m[i] = fmin(fmax(mean[i] / ref.rate, -most), most);
         ref.limited += fabs(mean[i] / ref.rate) > most;
         ref.p[i] -= ref.rate * moved(ref.m[i], ref.v[i], eps);
+        if (together) ref.m[i] = mean[i] / ref.rate;
         for (int r = 0; r < s->world; r++) ref.own[r][i] = ref.m[i], ref.u[r][i] = 0;
     }
     ref.rate = 0;
@@ -702,9 +707,11 @@ static void reference_zero_one(const setup *s, int64_t step)
 TEST_ONCE(zero_one_adam_is_the_reference)
 {
     test_defer(t, team_free, &teams[0]);
-    for (int n = 0; n < 2; n++) {
+    for (int n = 0; n < 4; n++) {
         setup s = zero_one;
-        if (n) s.world = 4, s.micro_batches = 2, s.bucket_bytes = 1, s.limit = INFINITY, s.clip = 0.05;
+        if (n % 2)
+            s.world = 4, s.micro_batches = 2, s.bucket_bytes = 1, s.limit = INFINITY, s.clip = 0.05;
+        if (n > 1) s.zero_one.local_step_clipper = 1, s.stage = n - 1;
         if (!team_new(t, &teams[0], &s)) return;
         reference_begin(&teams[0]);
         for (int64_t step = 0; step < (int)sizeof zero_one_steps - 1; step++) {
@@ -713,7 +720,7 @@ TEST_ONCE(zero_one_adam_is_the_reference)
             for (int r = 0; r < s.world; r++)
                 CHECK_NEAR(t, reference_distance(&teams[0], r), 0, 1e-5);
         }
-        CHECK(t, (ref.limited > 0) == !n && (ref.clipped > 0) == n);
+        CHECK(t, (ref.limited > 0) == !(n % 2) && (ref.clipped > 0) == n % 2);
     }
 }
 
@@ -784,7 +791,11 @@ TEST_ONCE(onebit_same_bits)
         {ZF_ZERO_ONE_ADAM, .world = 3, .micro_batches = 2, .dtype = ZF_BF16, .clip = 0.5,
          .zero_one = {.var_freeze_step = 1, .local_step_scaler = 2, .local_step_clipper = 2}},
         {ZF_ONEBIT_LAMB, .world = 4, .micro_batches = 2, .freeze_step = 2, .clip = 0.5},
-        {ZF_ONEBIT_LAMB, .world = 3, .micro_batches = 1, .freeze_step = 2, .dtype = ZF_BF16}};
+        {ZF_ONEBIT_LAMB, .world = 3, .micro_batches = 1, .freeze_step = 2, .dtype = ZF_BF16},
+        {ZF_ZERO_ONE_ADAM, .world = 3, .micro_batches = 2, .dtype = ZF_BF16, .clip = 0.5,
+         .zero_one = {.var_freeze_step = 4, .var_update_scaler = 2, .local_step_clipper = 1}},
+        {ZF_ZERO_ONE_ADAM, .world = 4, .micro_batches = 1,
+         .zero_one = {.var_freeze_step = 2, .weight_decay = 0.1, .local_step_clipper = 1}}};
     test_defer(t, team_free, &teams[0]);
     test_defer(t, team_free, &teams[1]);
     for (size_t n = 0; n < sizeof base / sizeof *base; n++) {
@@ -872,6 +883,41 @@ static size_t sent(test *t, team *m, int64_t until, size_t *bytes)
         all += of_step;
     }
     return all;
+}
+
+/* Without local steps the stages shard 0/1 Adam's variance and master weights, 8 bytes of an element;
+ * m and what a rank compresses stay whole. By hand: a refresh reduces and scatters gradients, and
+ * gathers parameters and m. */
+TEST_ONCE(zero_one_adam_in_stages)
+{
+    enum { W = 4, BLOCKS = 8, ROW = 132 };
+    size_t states = 0;
+    test_defer(t, team_free, &teams[0]);
+    for (int stage = 0; stage < 3; stage++) {
+        const setup s = {ZF_ZERO_ONE_ADAM, .world = W, .stage = stage, .micro_batches = 1,
+                         .bucket_bytes = 1, .dtype = ZF_BF16,
+                         .zero_one = {.var_freeze_step = 1, .local_step_clipper = 1}};
+        const size_t shard = BLOCKS / W * BLOCK, sent = (W - 1) * shard;
+        if (!team_new(t, &teams[0], &s)) return;
+        for (int32_t v = 0; v < 2; v++) {
+            zf_program_info info;
+            const zf_traffic *p = &info.plan.traffic;
+            if (!run(t, &teams[0], v + 1)) return;
+            info = zf_program_info_of(teams[0].members[1].programs[v]);
+            CHECK(t, !memcmp(&info.counted, p, sizeof *p));
+            CHECK(t, info.plan.peak_bytes == info.allocated_bytes);
+            if (!v) {
+                CHECK(t, p->reduce_scatter.bytes == (stage ? 2 * sent : 0));
+                CHECK(t, p->all_gather.bytes == (stage ? (2 + 4) * sent : 0));
+                continue;
+            }
+            CHECK(t, p->all_to_all.bytes == sent / BLOCK * ROW && !p->reduce_scatter.bytes);
+            CHECK(t, p->all_gather.bytes == sent / BLOCK * ROW + (stage ? 2 * sent : 0));
+            /* Rank 1 has the second block of the weights, and no bias. */
+            if (!stage) states = info.bound_bytes;
+            else CHECK(t, info.bound_bytes == states - 8 * (size_t)(PARAMS - BLOCK));
+        }
+    }
 }
 
 /* Over a run with a warm-up of w of its steps, 1 / (w + (1 - w) r) of the bytes of Adam, where r is
@@ -981,10 +1027,11 @@ TEST_ONCE(onebit_resumes)
     const char *path = test_path("onebit");
     test_defer(t, team_free, &teams[0]);
     test_defer(t, team_free, &teams[1]);
-    for (int way = 0; way < 4; way++) {
+    static const zf_optimizer optimizers[] = {ZF_ONEBIT_ADAM, ZF_ONEBIT_LAMB, ZF_ZERO_ONE_ADAM};
+    for (int way = 0; way < 6; way++) {
         const int64_t at = 1 + way % 2 * 2;
-        setup s = {way < 2 ? ZF_ONEBIT_ADAM : ZF_ONEBIT_LAMB, .world = 4, .stage = 1,
-                   .micro_batches = 1, .freeze_step = 2};
+        setup s = {optimizers[way / 2], .world = 4, .stage = 1, .micro_batches = 1, .freeze_step = 2,
+                   .zero_one = {.var_freeze_step = 2, .local_step_clipper = 1}};
         if (!team_new(t, &teams[0], &s) || !run(t, &teams[0], at) ||
             !save(t, &teams[0], path) || !run(t, &teams[0], 5))
             return;
@@ -1012,6 +1059,8 @@ TEST_ONCE(onebit_errors_of_another_world)
                  "onebit_adam.server/layer.0.w"},
                 {ZF_ONEBIT_LAMB, 4, 2, 4, {"onebit_lamb.worker/layer.0.w"},
                  "onebit_lamb.server/layer.0.w"},
+                {ZF_ZERO_ONE_ADAM, 4, 2, 5, {"zero_one_adam.worker/layer.0.w"},
+                 "zero_one_adam.server/layer.0.w"},
                 {ZF_ZERO_ONE_ADAM, 2, 0, 17,
                  {"zero_one_adam.worker/layer.0.w", "zero_one_adam.u/layer.0.w",
                   "zero_one_adam.own_m/layer.0.w"},
@@ -1024,6 +1073,7 @@ TEST_ONCE(onebit_errors_of_another_world)
         const int from = rows[n].from;
         setup s = {rows[n].optimizer, .world = from, .stage = rows[n].stage, .micro_batches = 1,
                    .freeze_step = 2, .zero_one = zero_one.zero_one};
+        if (s.stage) s.zero_one.local_step_clipper = 1;
         if (!team_new(t, &teams[0], &s) || !run(t, &teams[0], rows[n].at) ||
             !save(t, &teams[0], path))
             return;
@@ -1104,9 +1154,13 @@ TEST_ONCE(onebit_misuse)
         {"zf_onebit_adam: it has no steps that a loss scale skips, since each rank's gradients stay "
          "its own; use bf16 or f32",
          {.precision.dtype = ZF_F16}},
-        {"zf_zero: zf_zero_one_adam is for stage 0: in local steps each rank changes all parameters, "
-         "by the whole variance; stage is 2",
+        {"zf_zero: local steps of zf_zero_one_adam are for stage 0: each rank makes them with all of "
+         "the variance and the master weights; stage is 2, for which local_step_clipper must be 1",
          {.optimizer = ZF_ZERO_ONE_ADAM, .zero = {.stage = 2, .world = 2}}},
+        {"zf_zero: 1-bit optimizers are for stages 0, 1 and 2: each rank compresses the whole "
+         "gradient; stage is 3",
+         {.optimizer = ZF_ZERO_ONE_ADAM, .zero_one_adam.local_step_clipper = 1,
+          .zero = {.stage = 3, .world = 2}}},
         {"zf_onebit_adam: freeze_step is -1; it must be 1 or more",
          {.onebit_adam.freeze_step = -1}},
         {"zf_onebit_adam: beta2 is 1; it must be in [0, 1)", {.onebit_adam.beta2 = 1}},

@@ -156,6 +156,7 @@ misused "--zero must be a whole number from 0 to 3, not '4'" --zero 4
 misused "--world must be a whole number from 1 to 1048576, not '-1'" --world -1
 misused "--precision must be f32, bf16 or f16, not 'f8'" --precision f8
 misused "--optimizer is one of adamw|lamb|sgd|lion|onebit_adam|zero_one_adam|onebit_lamb, not 'adam'" --optimizer adam
+misused "--local-step-clipper is for --optimizer zero_one_adam" --local-step-clipper 1
 misused "--clip must be a number above 0, not 'nan'" --clip nan
 most=4611686018427387903
 misused "--memory must be a whole number from 1 to $most, in bytes, not '1X'" --memory 1X

@@ -214,6 +214,7 @@ static void run_zero_one_adam(call *c)
                                .beta2 = take_default(c, "beta2"),
                                .eps = take_default(c, "eps"),
                                .weight_decay = take_number(c, "weight_decay"),
+                               .local_step_clipper = (int64_t)take_number(c, "local_step_clipper"),
                                .variant = (int32_t)take_number(c, "variant")};
     d.decay_all = take_flag(c, "decay_all");
     if (ready(c)) ran(c, zf_zero_one_adam(c->graph, lr, &d));
@@ -544,7 +545,9 @@ static const pass passes[] = {
      "[max_coeff=X]",
      "the same, 1-bit LAMB: a step of the warm-up (variant 0) or a compressed one (1)",
      run_onebit_lamb},
-    {"zero_one_adam", "LR [variant=N] [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [decay_all]",
+    {"zero_one_adam",
+     "LR [variant=N] [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [decay_all] "
+     "[local_step_clipper=N]",
      "the same, 0/1 Adam: a step that refreshes the variance (variant 0), averages (1) or is local (2)",
      run_zero_one_adam},
     {"precision",

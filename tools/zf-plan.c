@@ -29,7 +29,7 @@ typedef struct options {
     int64_t layers, hidden, heads, vocab, seq, batch, world, nodes, mics, zero, micro_batches;
     int64_t ranks_per_node; /* the same as nodes; 0: not given */
     bool hpz, quantized_weights, quantized_gradients, loco;
-    int64_t quantized_block, loco_bits;
+    int64_t quantized_block, loco_bits, local_step_clipper;
     int64_t prefetch, memory, bucket, recompute, tile;
     zf_recompute_mode recomputes; /* limited by `recompute` bytes */
     double clip;
@@ -73,6 +73,8 @@ static void usage(FILE *out)
         "                         of parameters, activations and gradients (f32)\n"
         "  --optimizer=NAME       adamw, lamb, sgd, lion, onebit_adam, zero_one_adam or onebit_lamb\n"
         "                         (adamw); where a step has several variants, each has a plan\n"
+        "  --local-step-clipper=N of zero_one_adam: the longest interval of local steps (16); 1:\n"
+        "                         there are none, as stages 1 and 2 need\n"
         "  --clip=NORM            clip gradients by their global norm\n"
         "  --no-fuse=NAME,...     rewrites of zf_fuse that are left out, or all\n"
         "  --recompute=off|layers|BYTES  recompute values in the backward pass: those inside\n"
@@ -227,6 +229,7 @@ static int read_options(int argc, char **argv, options *o)
         {"zero", required_argument, NULL, 'z'},
         {"precision", required_argument, NULL, 'p'},
         {"optimizer", required_argument, NULL, 'o'},
+        {"local-step-clipper", required_argument, NULL, 'C'},
         {"clip", required_argument, NULL, 'c'},
         {"no-fuse", required_argument, NULL, 'F'},
         {"recompute", required_argument, NULL, 'r'},
@@ -279,6 +282,7 @@ static int read_options(int argc, char **argv, options *o)
         case 'z': good = number(name, text, false, 0, 3, &o->zero); break;
         case 'p': good = precision_of(text, &o->dtype); break;
         case 'o': good = optimizer_of(text, &o->optimizer); break;
+        case 'C': good = number(name, text, false, 1, MANY, &o->local_step_clipper); break;
         case 'c': good = norm(text, &o->clip); break;
         case 'x': good = number(name, text, true, 1, INT64_MAX / 2, &o->tile); break;
         case 'u': good = number(name, text, true, 1, INT64_MAX / 2, &o->bucket); break;
@@ -305,6 +309,8 @@ static int read_options(int argc, char **argv, options *o)
     if (optind < argc) return misuse("'%s' is no option", argv[optind]) + 1;
     if (o->fit != (o->within[ZF_DEVICE] > 0))
         return misuse("--fit needs the bytes of a device, --device, which is for --fit alone") + 1;
+    if (o->local_step_clipper && o->optimizer != ZF_ZERO_ONE_ADAM)
+        return misuse("--local-step-clipper is for --optimizer zero_one_adam") + 1;
     settle_defaults(o);
     if (o->hidden % o->heads)
         return misuse("--heads must divide --hidden, %lld, not be %lld", (long long)o->hidden,
@@ -413,6 +419,7 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
                                 .tile.bytes = (size_t)o->tile,
                                 .clip = o->clip,
                                 .optimizer = o->optimizer,
+                                .zero_one_adam.local_step_clipper = o->local_step_clipper,
                                 .recompute = {o->recomputes, (size_t)o->recompute},
                                 .zero = {.stage = (int32_t)o->zero,
                                          .world = (int32_t)o->world,
@@ -627,7 +634,9 @@ static void put_work(zf_json_writer *w, zf_graph *g, const zf_work *all)
 /* The description by which a step has variants. */
 static zf_training varying(const options *o)
 {
-    return (zf_training){.loss = {NULL, 1}, .optimizer = o->optimizer};
+    return (zf_training){.loss = {NULL, 1},
+                         .optimizer = o->optimizer,
+                         .zero_one_adam.local_step_clipper = o->local_step_clipper};
 }
 
 static void put_options(zf_json_writer *w, const options *o)

@@ -102,7 +102,7 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
         {"local-step-scaler", COUNT | NOTED, "N", &o->local_step_scaler, 0, 1e12,
          "of zero_one_adam: steps until the interval of averages doubles; 0: 32768"},
         {"local-step-clipper", COUNT | NOTED, "N", &o->local_step_clipper, 0, 1e12,
-         "of zero_one_adam: the longest interval; 0: 16"},
+         "of zero_one_adam: the longest interval; 0: 16; 1: no local steps, as --zero 1 and 2 need"},
         {"weight-decay", NUMBER | NOTED, "X", &o->weight_decay, 0, 1e3,
          "not on biases and LayerNorm"},
         {"clip", NUMBER | NOTED, "X", &o->clip, 0, INFINITY, "maximum gradient norm; 0: none"},
@@ -375,12 +375,12 @@ const char *settings_wrong(const settings *o)
         o->optimizer != ZF_ZERO_ONE_ADAM)
         return "--var-update-scaler, --local-step-scaler and --local-step-clipper are for --optimizer "
                "zero_one_adam";
-    if (o->optimizer == ZF_ZERO_ONE_ADAM && o->zero)
-        return "--optimizer zero_one_adam is for --zero 0: in its local steps each rank reads all of "
-               "what the stages shard";
     if (onebit && o->zero == 3)
-        return "--optimizer onebit_adam and onebit_lamb are for --zero 0, 1 and 2: each rank "
-               "compresses the whole gradient";
+        return "--optimizer onebit_adam, onebit_lamb and zero_one_adam are for --zero 0, 1 and 2: each "
+               "rank compresses the whole gradient";
+    if (o->optimizer == ZF_ZERO_ONE_ADAM && o->zero && o->local_step_clipper != 1)
+        return "--optimizer zero_one_adam makes local steps with all of what --zero 1 and 2 shard: give "
+               "--local-step-clipper 1, which makes none, or --zero 0";
     if (o->delay_update >= 0 && onebit)
         return "--delay-update is not for onebit_adam, onebit_lamb and zero_one_adam, whose steps "
                "differ";

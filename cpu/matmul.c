@@ -16,7 +16,9 @@
  *
  * A task has some panels of A and some columns. It packs the panels that it needs for itself, one
  * block of k at a time, into its own core's cache: another core's cache would cost more to read.
- * Neighbouring tasks, which go to one thread, share rows.
+ * Neighbouring tasks, which go to one thread, share rows. Where the second-level cache holds many
+ * rows of A, a thread keeps those that it packed for its next tasks, and all tasks do one block of k
+ * before the next.
  *
  * One row of A times rows of B that lie along k (a token times a weight) is bound by reading B: each
  * element of C is one sum over k, in the lanes of zfi_vdot, without tiles.
@@ -84,7 +86,9 @@ enum {
     ZFI_IN_PLACE = 1 << 17, /* elements of B, 512 KiB, that all tasks read before the next */
     ZFI_SPAN = 256,         /* columns of a finished block */
     ZFI_ROWS_TO_PACK = 192, /* rows that are worth to pack B for once more */
-    ZFI_ROWS_ASIDE = 1008   /* rows of a task that are summed aside: 1 MiB */
+    ZFI_ROWS_ASIDE = 1008,  /* rows of a task that are summed aside: 1 MiB */
+    ZFI_SPAN_KEEPING = 128, /* columns of a task beside an A that is kept */
+    ZFI_WORTH_KEEPING = 240 /* products that each packed element takes part in, at least */
 };
 
 /* How a product is tiled: by its shape and strides, the instruction set and the number of threads.
@@ -100,9 +104,15 @@ typedef struct zfi_matmul_plan {
     bool direct_a, direct_b; /* read where it lies */
     int64_t chunk;           /* k that all tasks do before the next: a multiple of k_block */
     int64_t task, span;      /* panels and columns of a task */
-    /* scratch: words of A, of B and of C for a thread; all of it */
+    bool keep;               /* a thread packs A once for neighbouring tasks with the same rows */
+    /* scratch: words of A, of B and of C for a thread; all of it, with what each thread keeps */
     size_t a_size, b_size, c_size, bytes;
 } zfi_matmul_plan;
+
+/* Which block of A a thread keeps; the first row is -1 where it keeps none. */
+typedef struct zfi_matmul_kept {
+    int64_t row, k;
+} zfi_matmul_kept;
 
 /* Whether rows of a tile's width at this distance may be read in place: they do not share a few
  * sets of the cache (a way of the first level has 4 KiB), or are not read repeatedly, and several
@@ -129,12 +139,29 @@ static void zfi_matmul_read(zfi_matmul_plan *plan, const zfi_matmul_desc *d)
                      (plan->panels == 1 || zfi_short_rows(d->b_row, plan->panels));
 }
 
+/* Groups of rows where A is kept: as many as fit, and as have a thread pack the fewest rows of A and
+ * columns of B. 0: reading operands where they lie is faster, or they are not kept. */
+static int64_t zfi_matmul_groups_to_keep(const zfi_matmul_plan *plan, const zfi_matmul_desc *d,
+                                         int threads)
+{
+    int64_t least, best = INT64_MAX, groups = 0, rows, cols;
+    if (!plan->tile->keep || plan->panels <= plan->group || zfi_matmul_count(d) > 1) return 0;
+    if (d->c_dtype != ZF_F32 && plan->k_block < d->k) return 0; /* a task sums all blocks aside */
+    least = zfi_div_up(d->m, plan->tile->keep);
+    for (int64_t g = least; g <= zfi_max(least, threads); g++) {
+        int64_t packed = d->m / g + d->n * g / threads;
+        if (packed < best) best = packed, groups = g;
+    }
+    rows = d->m / groups, cols = d->n * zfi_min(groups, threads) / threads;
+    return rows * cols < ZFI_WORTH_KEEPING * (rows + cols) ? 0 : groups;
+}
+
 static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_matmul_desc *d)
 {
     zfi_matmul_plan plan = {.tile = zfi_tile_of_product(isa, d->dtype), .isa = isa};
     int64_t columns = 2 * plan.tile->lanes, n = zfi_round_up(d->n, columns), spans, groups;
     int64_t wanted; /* tasks of a matrix */
-    int64_t per = plan.tile->per_word, words = zfi_div_up(d->k, per), block;
+    int64_t per = plan.tile->per_word, words = zfi_div_up(d->k, per), block, kept;
     bool narrow = d->c_dtype != ZF_F32;
     wanted = zfi_div_up(plan.tile->tasks * (int64_t)threads, zfi_matmul_count(d));
     plan.converts = d->dtype != ZF_F32 && per == 1;
@@ -145,9 +172,15 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         zfi_round_up(zfi_div_up(words, zfi_div_up(words, plan.tile->k_block)), plan.tile->k_unit);
     plan.k_block = per * block;
     plan.group = zfi_min(plan.tile->group / plan.tile->rows, plan.panels);
-    zfi_matmul_read(&plan, d);
+    kept = zfi_matmul_groups_to_keep(&plan, d, threads);
+    plan.keep = kept > 0;
+    if (!plan.keep) zfi_matmul_read(&plan, d);
     plan.chunk = zfi_round_up(d->k, plan.k_block);
-    if (plan.panels <= plan.group) {
+    if (plan.keep) {
+        plan.chunk = plan.k_block;
+        groups = kept;
+        spans = zfi_max(zfi_div_up(n, ZFI_SPAN_KEEPING), zfi_div_up(wanted, groups));
+    } else if (plan.panels <= plan.group) {
         groups = 1;
         spans = zfi_max(zfi_div_up(n, ZFI_SPAN), wanted);
     } else if (plan.direct_b) {
@@ -158,7 +191,7 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         groups = zfi_max(1, zfi_min(d->m / ZFI_ROWS_TO_PACK, zfi_div_up(wanted, 8)));
         spans = zfi_max(zfi_div_up(n, ZFI_SPAN), zfi_div_up(wanted, groups));
     }
-    if (!plan.direct_a && plan.panels > plan.group) { /* it is packed for each span */
+    if (!plan.direct_a && !plan.keep && plan.panels > plan.group) { /* it is packed for each span */
         spans = zfi_min(spans, zfi_div_up(n, ZFI_SPAN));
         groups = zfi_max(groups,
                          zfi_min(zfi_div_up(wanted, spans), zfi_div_up(plan.panels, plan.group)));
@@ -167,13 +200,17 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         groups = zfi_max(groups, zfi_div_up(plan.panels * plan.rows, ZFI_ROWS_ASIDE));
     plan.task = plan.direct_b ? zfi_max(1, plan.panels / groups) : zfi_div_up(plan.panels, groups);
     plan.span = zfi_round_up(zfi_div_up(n, spans), columns);
-    if (!plan.direct_a) plan.a_size = (size_t)zfi_round_up(plan.group * plan.rows * block, 16);
+    if (!plan.direct_a) {
+        int64_t panels = plan.keep ? plan.task : plan.group;
+        plan.a_size = (size_t)zfi_round_up(panels * plan.rows * block, 16);
+    }
     if (!plan.direct_b) plan.b_size = (size_t)zfi_round_up(block * plan.span, 16);
     if (narrow) {
         int64_t panels = plan.k_block < d->k ? plan.task : zfi_min(plan.group, plan.task);
         plan.c_size = (size_t)zfi_round_up(panels * plan.rows * plan.span, 16);
     }
     plan.bytes = (size_t)threads * (plan.a_size + plan.b_size + plan.c_size) * sizeof(float);
+    if (plan.keep) plan.bytes += (size_t)threads * sizeof(zfi_matmul_kept);
     return plan;
 }
 
@@ -181,7 +218,8 @@ typedef struct zfi_matmul_run {
     zfi_matmul_plan plan;
     const zfi_matmul_desc *d;
     float *scratch;
-    int64_t chunk; /* of k: where it begins */
+    zfi_matmul_kept *kept; /* of each thread */
+    int64_t chunk;         /* of k: where it begins */
 } zfi_matmul_run;
 
 /* c[0..rows,0..columns) (+)= one block of k words: tiles below one another. The tile at row i reads
@@ -253,9 +291,15 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
     int64_t m0 = index / spans % groups * plan->task * plan->rows, n0 = index % spans * plan->span;
     int64_t m_end = zfi_min(m0 + plan->task * plan->rows, d->m), n = zfi_min(plan->span, d->n - n0);
     int64_t k_end = zfi_min(run->chunk + plan->chunk, d->k), k, per = plan->tile->per_word;
+    bool pack_a = !plan->direct_a;
     const void *a, *b;
     void *c;
     zfi_matmul_at(d, matrix, &a, &b, &c);
+    if (plan->keep) {
+        zfi_matmul_kept *kept = &run->kept[worker];
+        pack_a = kept->row != m0 || kept->k != run->chunk;
+        *kept = (zfi_matmul_kept){m0, run->chunk};
+    }
     for (int64_t k0 = run->chunk; k0 < k_end; k0 += k) {
         const void *b_at;
         const float *from_b;
@@ -278,9 +322,11 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
             void *c_at = zfi_element_of(c, d->c_dtype, m * d->c_row + n0);
             float *sums = c_at;
             if (!plan->direct_a) {
-                zfi_matmul_pack(plan, d->dtype, true, packed_a, plan->rows, from_a, d->a_row,
-                                d->a_col, rows, k);
-                from_a = packed_a, a_step = words;
+                float *to = plan->keep ? packed_a + (m - m0) * words : packed_a;
+                if (pack_a)
+                    zfi_matmul_pack(plan, d->dtype, true, to, plan->rows, from_a, d->a_row,
+                                    d->a_col, rows, k);
+                from_a = to, a_step = words;
                 if (plan->tile->pack_a) a_row = words, a_col = 1;
                 else a_row = 1, a_col = plan->rows;
             }
@@ -454,6 +500,11 @@ ZFI_UNUSED static void zfi_matmul_tiled(zfi_isa isa, zfi_pool *pool, const zfi_m
     run.plan = zfi_matmul_plan_of(isa, threads, &turned);
     tasks =
         matrices * zfi_div_up(turned.n, run.plan.span) * zfi_div_up(run.plan.panels, run.plan.task);
+    if (run.plan.keep) {
+        run.kept = (void *)((char *)scratch + run.plan.bytes);
+        run.kept -= threads;
+        for (int i = 0; i < threads; i++) run.kept[i].row = -1;
+    }
     for (run.chunk = 0; run.chunk < d->k; run.chunk += run.plan.chunk)
         zfi_pool_run(pool, tasks, zfi_matmul_task, &run);
 }

@@ -46,6 +46,7 @@ typedef struct zfi_tile {
     int k_unit;                         /* words: packed k is filled with zeros to a multiple */
     int k_block;                        /* words of a block of k at most, a multiple of k_unit */
     int group;                          /* rows that go over a panel of B before the next panel */
+    int keep;                           /* rows of A that a thread packs once; 0: none */
     int tasks;                          /* of a thread: more share the work evenly, but pack more */
     zfi_micro *micro[ZFI_TILE_ROWS][2]; /* [rows - 1][vectors - 1] */
     zfi_tile_column *column;            /* instead of micro, or NULL */

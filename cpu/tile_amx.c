@@ -207,13 +207,25 @@ static const zfi_tile zfi_tile_amx = {
     .pack = zfi_pack_amx,
     .pack_a = zfi_pack_amx_rows,
 };
+
+/* Tiles in vectors, on a processor with AMX: its second-level cache, of 2 MiB, holds 512 rows of A
+ * beside a span of B. */
+static const zfi_tile zfi_tile_vectors_amx = {
+    .rows = 14,
+    .lanes = 16,
+    .per_word = 1,
+    ZFI_VECTOR_TILE,
+    .keep = 512,
+    .micro = {ZFI_MICRO_ROWS_14(zfi_micro_avx512)},
+    .pack = zfi_pack_avx512,
+};
 #endif
 
 /* The tile of a product of this dtype: f32, bf16 or f16. */
 static const zfi_tile *zfi_tile_of_product(zfi_isa isa, zf_dtype dtype)
 {
 #if ZFI_AMX
-    if (isa == ZFI_ISA_AMX && dtype == ZF_BF16) return &zfi_tile_amx;
+    if (isa == ZFI_ISA_AMX) return dtype == ZF_BF16 ? &zfi_tile_amx : &zfi_tile_vectors_amx;
 #endif
     return zfi_tile_for(isa, dtype);
 }

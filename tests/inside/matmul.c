@@ -333,6 +333,65 @@ TEST_ONCE(matmul_chunks)
 }
 
 #if ZFI_AMX
+/* Where a thread keeps the rows of A that it packed, the bits are those of other plans, for any
+ * number of threads, and the epilogue sees each element once. f32 and f16 take tiles in vectors, for
+ * which AVX-512 is enough. */
+TEST_ONCE(matmul_keeps_rows)
+{
+    static const int64_t shapes[][3] = {{700, 1000, 1100}, {1000, 1200, 300}, {500, 1225, 513}};
+    matmul_random random = {7};
+    static matmul_bench bench;
+    int kept = 0;
+    if (zfi_isa_best() != ZFI_ISA_AVX512) {
+        test_skip(t, "avx512");
+        return;
+    }
+    if (!matmul_open(t, &bench, 5 << 18, 16 << 20)) return;
+    for (int shape = 0; shape < ZFI_COUNT(shapes); shape++)
+        for (int form = 0; form < 16; form++) {
+            const int64_t *size = shapes[shape], gap = form & 4 ? 5 : 0;
+            const zf_dtype *dtypes = matmul_dtypes[form < 8 ? 0 : shape == 1 ? 4 : 3];
+            zfi_matmul_desc d = {size[0],
+                                 size[1],
+                                 size[2],
+                                 1,
+                                 .c_row = size[1] + gap,
+                                 .dtype = dtypes[0],
+                                 .c_dtype = dtypes[0] == ZF_F16 ? ZF_F32 : dtypes[1]};
+            int left = form & 1 ? 0 : 0xff; /* what the scratch held before: 0, or NaN */
+            size_t bytes, expected;
+            if (form % 8 == 0) matmul_fill(&bench, &random, d.dtype, d.c_dtype);
+            d.a = bench.a, d.b = bench.b, d.c = bench.c;
+            d.a_row = form & 1 ? 1 : d.k + gap, d.a_col = form & 1 ? d.m + gap : 1;
+            d.b_row = form & 2 ? 1 : d.n + gap, d.b_col = form & 2 ? d.k + gap : 1;
+            d.accumulate = form % 3 == 0;
+            d.epilogue = form % 2 ? matmul_epilogue : NULL, d.epilogue_context = &bench;
+            bench.d = &d;
+            bytes = (size_t)(d.m * d.c_row) * (d.c_dtype == ZF_F32 ? 4 : 2);
+            memcpy(bench.c, bench.before, bytes);
+            zfi_matmul_tiled(ZFI_ISA_AVX512, bench.pools[0], &d, bench.scratch);
+            memcpy(bench.first, bench.c, bytes);
+            for (int pool = 0; pool < MATMUL_POOLS; pool++) {
+                kept += zfi_matmul_plan_of(ZFI_ISA_AMX, pool + 1, &d).keep;
+                expected = zfi_matmul_tiled_scratch(ZFI_ISA_AMX, pool + 1, &d);
+                CHECK(t, expected + 64 <= bench.scratch_size);
+                memset(bench.scratch, left, bench.scratch_size);
+                memset(bench.seen, 0, bench.c_size * sizeof *bench.seen);
+                memcpy(bench.c, bench.before, bytes);
+                zfi_matmul_tiled(ZFI_ISA_AMX, bench.pools[pool], &d, bench.scratch);
+                for (size_t i = expected; i < expected + 64; i++)
+                    CHECK(t, ((unsigned char *)bench.scratch)[i] == left);
+                for (int64_t i = 0; d.epilogue && i < d.m * d.c_row; i++)
+                    CHECK(t, bench.seen[i] == (i % d.c_row < d.n));
+                if (!memcmp(bench.c, bench.first, bytes)) continue;
+                test_fail(t, __FILE__, __LINE__, "product",
+                          matmul_text((char[256]){0}, "bits", ZFI_ISA_AMX, &d));
+                return;
+            }
+        }
+    CHECK(t, kept == 2 * 16 + 4 * 16 + 2 * 16); /* threads x forms */
+}
+
 /* An element as tile_amx.c defines it. */
 static float matmul_by_definition(const zfi_matmul_desc *d, int64_t k_block, int64_t m, int64_t n,
                                   float old)

@@ -115,12 +115,15 @@ APART(130, 72, 128, 2, "scale=0.2 causal=true window=30"),
 APART_GROUPS(2, 70, 70, 256, 64, 4, "kv_heads=1 scale=0.125 causal=true"),
 APART_GROUPS(1, 66, 136, 256, 128, 4, "kv_heads=2 scale=0.125 p=0.1 stream=5"),
 APART_GROUPS(1, 20, 33, 64, 32, 4, "kv_heads=2 scale=0.25"),
+APART_GROUPS(1, 5, 7, 600, 300, 2, "kv_heads=1 scale=0.05 causal=true window=4"),
 PACKED_GRAD(1, 70, 64, 128, 4, "kv_heads=2 scale=0.25 causal=true window=20"),
 PACKED_GRAD(1, 72, 256, 384, 4, "kv_heads=1 scale=0.125 p=0.1 stream=5"),
 PACKED_GRAD(1, 20, 600, 1200, 2, "kv_heads=1 scale=0.05 causal=true window=9"),
 APART_GRAD(70, 129, 64, 2, 20992, "scale=0.1 p=0.2 stream=5 causal=true window=40"),
 APART_GROUPS_GRAD(2, 70, 70, 256, 64, 4, 53760, "kv_heads=1 scale=0.125 causal=true"),
 APART_GROUPS_GRAD(1, 66, 136, 256, 128, 4, 51712, "kv_heads=2 scale=0.125 p=0.1 stream=5"),
+APART_GROUPS_GRAD(1, 20, 33, 64, 32, 4, 3392, "kv_heads=2 scale=0.25 causal=true window=9"),
+APART_GROUPS_GRAD(1, 5, 7, 600, 300, 2, 7200, "kv_heads=1 scale=0.05 p=0.1 stream=5"),
 #undef PACKED
 #undef PACKED_GRAD
 #undef PACKED_SUMS

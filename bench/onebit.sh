@@ -18,7 +18,7 @@
 # time, with the same settings: STEPS, MODEL and, taken from the environment, CORPUS (one sentence a
 # line, a blank line between documents; else that of make pretrain), SEED, RANKS (4), SEQ (32),
 # BATCH (64), MASKED (percent of the words; 60), PRECISION (bf16), LR (1e-3), LAMB_LR (1e-2), FREEZE
-# (steps of the warm-up; a fifth of all). These, no dropout and first values that are not drawn are
+# (steps of the warm-up; a fifth of all), BLOCK (of zero++ and loco: --quantized-block; 256). These, no dropout and first values that are not drawn are
 # the settings of make pretrain, which teach a small model most in a few minutes. A run of 2000 steps
 # of BERT-mini takes about 10 minutes on two idle cores that multiply bf16.
 set -eu
@@ -56,8 +56,9 @@ masked=${MASKED:-60}
 precision=${PRECISION:-bf16}
 rate=${LR:-1e-3}
 lamb_rate=${LAMB_LR:-1e-2}
+block=${BLOCK:-256}
 settings="$model, $steps steps of $batch x $seq tokens in $precision on $ranks ranks, $masked% masked, \
-warm-up $freeze, rate $rate, of LAMB $lamb_rate, seed $seed, corpus $(cksum < "$corpus")"
+warm-up $freeze, rate $rate, of LAMB $lamb_rate, seed $seed, blocks of $block, corpus $(cksum < "$corpus")"
 if [ -e "$out/settings" ] && [ "$(cat "$out/settings")" != "$settings" ]; then
     stop "$out has runs with other settings ($(cat "$out/settings")): move it away"
 fi
@@ -92,11 +93,11 @@ run() {
             ;;
         zero++)
             learn zero++ --optimizer adamw --zero 3 --nodes 2 --zero-hpz --zero-quantized-weights \
-                --zero-quantized-gradients
+                --zero-quantized-gradients --quantized-block "$block"
             ;;
         loco)
             learn loco --optimizer adamw --zero 3 --nodes 2 --zero-hpz --zero-quantized-weights \
-                --zero-quantized-gradients --zero-loco
+                --zero-quantized-gradients --zero-loco --quantized-block "$block"
             ;;
         lamb) learn lamb --optimizer lamb --lr "$lamb_rate" ;;
         onebit_lamb)

@@ -63,12 +63,44 @@ ZFI_BODY float zfi_f64_to_odd(double x)
     ZFI_KERNEL(name, (to * y, const from *x, int64_t n), (y, x, n))
 
 ZFI_CONVERSION(zfi_widen_bf16, float, uint16_t, zfi_bf16_to_f32(x[i]))
-ZFI_CONVERSION(zfi_widen_f16, float, uint16_t, zfi_f16_to_f32(x[i]))
+ZFI_CONVERSION(zfi_widen_f16_bits, float, uint16_t, zfi_f16_to_f32(x[i]))
 ZFI_CONVERSION(zfi_narrow_bf16, uint16_t, float, zfi_f32_to_bf16(x[i]))
 ZFI_CONVERSION(zfi_narrow_f16, uint16_t, float, zfi_f32_to_f16(x[i]))
 ZFI_CONVERSION(zfi_near_f64, float, double, (float)x[i])
 ZFI_CONVERSION(zfi_odd_f64, float, double, zfi_f64_to_odd(x[i]))
 ZFI_CONVERSION(zfi_wide_f64, double, float, (double)x[i])
+
+/* f16 by instructions, which give the bits of zfi_f16_to_f32: a vector of those at p. */
+#if ZFI_X86
+#define ZFI_AVX2_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define ZFI_AVX512_F16(p)                                                                          \
+    _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
+
+ZFI_TARGET_AVX2 ZFI_OPTIMIZE static void zfi_widen_f16_avx2(float *y, const uint16_t *x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, ZFI_AVX2_F16(x + i));
+    for (; i < n; i++) y[i] = zfi_f16_to_f32(x[i]);
+}
+
+ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_widen_f16_avx512(float *y, const uint16_t *x,
+                                                                int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(y + i, ZFI_AVX512_F16(x + i));
+    for (; i < n; i++) y[i] = zfi_f16_to_f32(x[i]);
+}
+#endif
+
+static void zfi_widen_f16(zfi_isa isa, float *y, const uint16_t *x, int64_t n)
+{
+#if ZFI_X86
+    if (isa >= ZFI_ISA_AVX512) zfi_widen_f16_avx512(y, x, n);
+    else if (isa == ZFI_ISA_AVX2) zfi_widen_f16_avx2(y, x, n);
+    else
+#endif
+        zfi_widen_f16_bits(isa, y, x, n);
+}
 
 /* Whether it is bf16 or f16. */
 ZFI_INLINE bool zfi_is_half(zf_dtype dtype) { return dtype == ZF_BF16 || dtype == ZF_F16; }

@@ -36,6 +36,7 @@ typedef enum zfi_isa {
 
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(ZFI_PORTABLE)
 #define ZFI_X86 1
+#include <cpuid.h>
 #include <immintrin.h>
 #else
 #define ZFI_X86 0
@@ -76,19 +77,28 @@ typedef enum zfi_isa {
 #endif
 
 #if ZFI_X86
-#define ZFI_TARGET_AVX2 __attribute__((target("avx2,fma")))
+#define ZFI_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
 #if defined(__clang__)
 #define ZFI_TARGET_AVX512                                                                          \
-    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"), min_vector_width(512)))
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c"), min_vector_width(512)))
 #else
 #define ZFI_TARGET_AVX512                                                                          \
-    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,prefer-vector-width=512")))
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c,prefer-vector-width=512")))
 #endif
+#endif
+
+#if ZFI_X86
+/* Compilers learned late to ask for it by name. */
+ZFI_UNUSED static bool zfi_has_f16c(void)
+{
+    enum { F16C = 1 << 29 };
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && c & F16C;
+}
 #endif
 
 #if ZFI_X86 && defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
 #define ZFI_AMX 1
-#include <cpuid.h>
 
 /* Asks the processor and the kernel for AMX. The kernel gives tiles to a process that requests them:
  * call 158, arch_prctl; 0x1023, ARCH_REQ_XCOMP_PERM; 18, the tiles' data. */
@@ -127,7 +137,8 @@ ZFI_UNUSED static zfi_isa zfi_isa_best(void)
 {
 #if ZFI_X86
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return ZFI_ISA_PORTABLE;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !zfi_has_f16c())
+        return ZFI_ISA_PORTABLE;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         return ZFI_ISA_AVX512;

@@ -232,8 +232,12 @@ ZFI_BODY void zfi_cached_scores_body(zfi_isa isa, float *s, const float *q, int6
 {
     if (d == 64 && half)
         zfi_cached_scores_of(isa, s, q, rows, width, k, true, k_row, keys, 64, scale);
+    else if (d == 64)
+        zfi_cached_scores_of(isa, s, q, rows, width, k, false, k_row, keys, 64, scale);
     else if (d == 128 && half)
         zfi_cached_scores_of(isa, s, q, rows, width, k, true, k_row, keys, 128, scale);
+    else if (d == 128)
+        zfi_cached_scores_of(isa, s, q, rows, width, k, false, k_row, keys, 128, scale);
     else if (half)
         zfi_cached_scores_of(isa, s, q, rows, width, k, true, k_row, keys, d, scale);
     else
@@ -364,8 +368,14 @@ typedef struct zfi_cached_run {
     int64_t width;               /* of a row of q and y in scratch */
     int64_t most, pieces;        /* pieces of an example: that there is room for; in this launch */
     size_t sum, y, piece;        /* of a piece: maxima, sums, values; all of it, in elements */
-    size_t workers, rows, count; /* behind the pieces: a worker's q and scores, rows of f16; all */
+    size_t workers, rows, count; /* behind the pieces: a worker's q and scores, rows in f32; all */
 } zfi_cached_run;
+
+/* Rows are widened before they are used: those of f16, and where several heads use them. */
+static bool zfi_cached_widens(const zfi_attention *a)
+{
+    return a->k->dtype == ZF_F16 || (a->k->dtype == ZF_BF16 && a->group > 1);
+}
 
 static zfi_cached_run zfi_cached_run_of(const zf_launch *l, const zfi_attention *a)
 {
@@ -378,7 +388,7 @@ static zfi_cached_run zfi_cached_run_of(const zf_launch *l, const zfi_attention 
     r.most = zfi_cached_cut(zfi_min(a->window, a->kept));
     r.workers = (size_t)(a->batch * r.most) * r.piece;
     r.rows = heads * (size_t)(r.width + ZFI_LANES);
-    r.count = r.rows + (a->k->dtype == ZF_F16 ? ZFI_CACHED_ROWS * (size_t)a->kv_row : 0);
+    r.count = r.rows + (zfi_cached_widens(a) ? ZFI_CACHED_ROWS * (size_t)a->kv_row : 0);
     r.count = (size_t)zfi_round_up((int64_t)r.count, 16);
     return r;
 }
@@ -389,8 +399,9 @@ typedef struct zfi_cached_rows {
     int64_t at, rows;
 } zfi_cached_rows;
 
-/* Fetches part `part` of `parts` of some rows into the second-level cache. */
-static void zfi_cached_fetch(const zfi_cached_rows *of, int64_t row, int64_t part, int64_t parts)
+/* Fetches part `part` of `parts` of some rows into the second-level cache. Always inline: gcc drops
+ * calls of a function that only prefetches. */
+ZFI_INLINE void zfi_cached_fetch(const zfi_cached_rows *of, int64_t row, int64_t part, int64_t parts)
 {
     const int64_t size = (int64_t)zf_dtype_size(of->x->dtype), bytes = of->rows * row * size;
     const int64_t end = bytes * (part + 1) / parts;
@@ -406,7 +417,7 @@ static void zfi_cached_block(const zfi_cached_run *r, const zfi_cached_rows *blo
 {
     const zfi_attention *a = &r->a;
     const zf_array *x = block->x;
-    const bool half = x->dtype == ZF_BF16;
+    const bool widens = zfi_cached_widens(a), half = x->dtype == ZF_BF16 && !widens;
     const int64_t head = a->d * (half ? 2 : 4), group = a->group;
     for (int64_t i = 0, rows; i < block->rows; i += rows, s += rows) {
         zfi_cached_rows soon = *next;
@@ -417,7 +428,7 @@ static void zfi_cached_block(const zfi_cached_run *r, const zfi_cached_rows *blo
             soon.rows = block->rows - i - rows;
         }
         soon.rows = zfi_min(ZFI_CACHED_ROWS, soon.rows);
-        if (x->dtype == ZF_F16) {
+        if (widens) {
             zfi_widen(r->isa, aside, x->dtype, of, rows * a->kv_row);
             of = (const char *)aside;
         }
@@ -441,16 +452,20 @@ static void zfi_cached_task(void *context, int64_t index, int worker)
     const zfi_attention *a = &r->a;
     const int64_t b = index / r->pieces, piece = index % r->pieces, pieces = zfi_cached_pieces(a, b);
     const int64_t first = zfi_attention_first(a, b, 0), keys = zfi_attention_seen(a, b, 0) - first;
+    const int64_t begin = first + keys * piece / zfi_max(1, pieces);
     const int64_t end = first + keys * (piece + 1) / zfi_max(1, pieces);
     float *most = (float *)r->launch->scratch + (size_t)(b * r->most + piece) * r->piece;
     float *sum = most + r->sum, *y = most + r->y;
     float *q = (float *)r->launch->scratch + r->workers + (size_t)worker * r->count;
     float *s = q + a->heads * r->width, *aside = q + r->rows;
     if (piece >= pieces) return;
+    zfi_cached_fetch(&(zfi_cached_rows){a->k, zfi_attention_kv(a, 0, b * a->heads, begin),
+                                        zfi_min(ZFI_CACHED_ROWS, end - begin)},
+                     a->kv_row, 0, 1);
     zfi_load_rows(r->isa, q, r->width, a->q, b * a->row, a->d, a->heads, a->d);
     memset(y, 0, (size_t)(a->heads * r->width) * sizeof *y);
     for (int64_t h = 0; h < a->heads; h++) most[h] = -INFINITY, sum[h] = 0;
-    for (int64_t n = first + keys * piece / pieces, some; n < end; n += some) {
+    for (int64_t n = begin, some; n < end; n += some) {
         const int64_t at = zfi_attention_kv(a, 0, b * a->heads, n);
         zfi_cached_rows k = {a->k, at, 0}, v = {a->v, at, 0}, next = {a->k, 0, 0};
         some = k.rows = v.rows = zfi_min(zfi_min(ZFI_LANES, end - n), a->kept - n % a->kept);

@@ -73,6 +73,13 @@ ZFI_INLINE float zfi_word_at(const void *p)
 #define ZFI_OPAQUE(x)         (void)0
 #endif
 
+/* Brings bytes to the nearest cache while others are computed with. Always inline, as all that only
+ * prefetches must be: gcc drops calls of functions that have no effect. */
+ZFI_INLINE void zfi_prefetch_bytes(const void *at, int64_t bytes)
+{
+    for (int64_t k = 0; k < bytes; k += 64) ZFI_PREFETCH((const char *)at + k);
+}
+
 /* The tile in terms of one instruction set's vector: rows and vectors are constants where it is
  * called, so that `sum` becomes registers. Addresses of more than six rows of A are pointers to every
  * fifth and multiples of one stride: one register for each row is more than there are. What is read

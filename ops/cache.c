@@ -399,8 +399,8 @@ typedef struct zfi_cached_rows {
     int64_t at, rows;
 } zfi_cached_rows;
 
-/* Fetches part `part` of `parts` of some rows into the second-level cache. Always inline: gcc drops
- * calls of a function that only prefetches. */
+/* Fetches part `part` of `parts` of some rows into the second-level cache (always inline:
+ * zfi_prefetch_bytes). */
 ZFI_INLINE void zfi_cached_fetch(const zfi_cached_rows *of, int64_t row, int64_t part, int64_t parts)
 {
     const int64_t size = (int64_t)zf_dtype_size(of->x->dtype), bytes = of->rows * row * size;

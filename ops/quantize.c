@@ -274,8 +274,8 @@ static int32_t zfi_feedback_end(zfi_feedback_run *r, int64_t n, uint8_t *record,
     return zfi_put_feedback(isa, b, record + zf_dtype_size(b->scale), e, h, f);
 }
 
-/* Brings what zfi_feedback_begin reads of block k to the caches. */
-static void zfi_prefetch_block(const zfi_feedback_run *r, int64_t k, const uint8_t *errors)
+/* Brings what zfi_feedback_begin reads of block k to the caches (always inline: zfi_prefetch_bytes). */
+ZFI_INLINE void zfi_prefetch_block(const zfi_feedback_run *r, int64_t k, const uint8_t *errors)
 {
     const zf_array *x = &r->launch->args[0];
     const int64_t block = r->records.block, size = (int64_t)zf_dtype_size(x->dtype);

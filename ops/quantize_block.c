@@ -571,12 +571,6 @@ static int64_t zfi_run_of(const zfi_blocks *b, int64_t count)
     return count < ZFI_BLOCK_MOST / b->block ? count : ZFI_BLOCK_MOST / b->block;
 }
 
-/* Brings lines to the caches while others are computed with. */
-static void zfi_prefetch_bytes(const void *at, int64_t bytes)
-{
-    for (int64_t k = 0; k < bytes; k += 64) ZFI_PREFETCH((const char *)at + k);
-}
-
 /* The records of f32 or bf16. */
 static void zfi_quantize_blocks(zfi_isa isa, const zfi_blocks *b, uint8_t *records, zf_dtype dtype,
                                 const void *x, int64_t count)

@@ -88,12 +88,19 @@ typedef enum zfi_isa {
 #endif
 
 #if ZFI_X86
-/* Compilers learned late to ask for it by name. */
-ZFI_UNUSED static bool zfi_has_f16c(void)
+/* Asks once, since an answer takes microseconds on a virtual machine; not by name, which compilers
+ * learned late. */
+static bool zfi_has_f16c(void)
 {
     enum { F16C = 1 << 29 };
-    unsigned a, b, c, d;
-    return __get_cpuid(1, &a, &b, &c, &d) && c & F16C;
+    static atomic_int known; /* 1: no, 2: yes */
+    int has = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!has) {
+        unsigned a, b, c, d;
+        has = __get_cpuid(1, &a, &b, &c, &d) && c & F16C ? 2 : 1;
+        atomic_store_explicit(&known, has, memory_order_relaxed);
+    }
+    return has == 2;
 }
 #endif
 

@@ -18,9 +18,10 @@
 # time, with the same settings: STEPS, MODEL and, taken from the environment, CORPUS (one sentence a
 # line, a blank line between documents; else that of make pretrain), SEED, RANKS (4), SEQ (32),
 # BATCH (64), MASKED (percent of the words; 60), PRECISION (bf16), LR (1e-3), LAMB_LR (1e-2), FREEZE
-# (steps of the warm-up; a fifth of all), BLOCK (of zero++ and loco: --quantized-block; 256). These, no dropout and first values that are not drawn are
-# the settings of make pretrain, which teach a small model most in a few minutes. A run of 2000 steps
-# of BERT-mini takes about 10 minutes on two idle cores that multiply bf16.
+# (steps of the warm-up; a fifth of all), BLOCK (of zero++ and loco: --quantized-block; 256). These,
+# no dropout and first values that are not drawn are the settings of make pretrain, which teach a
+# small model most in a few minutes. A run of 2000 steps of BERT-mini takes about 10 minutes on two
+# idle cores that multiply bf16.
 set -eu
 export LC_ALL=C
 

@@ -112,8 +112,8 @@ int main(int argc, char **argv)
     if (rounds < 1 || rounds > ROUNDS) rounds = 10;
     if (block < 64 || block > 2048 || 2048 % block) block = 256;
     cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = threads, .isa = isa}, &error);
-    for (int k = 0; k < 5;
-         k++) { /* as a program's values are; written, since pages of zeros are one */
+    /* As a program's values are; written, since pages of zeros are one */
+    for (int k = 0; k < 5; k++) {
         arrays[k] = cpu ? cpu->allocate(cpu->self, 4 * (size_t)COUNT, &error) : NULL;
         if (!arrays[k]) {
             fprintf(stderr, "quantize: %s\n", error.text);

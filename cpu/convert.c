@@ -53,17 +53,18 @@ ZFI_BODY float zfi_f64_to_odd(double x)
     return zfi_float_of((zfi_bits_of(near) - (int32_t)above) | (int32_t)inexact);
 }
 
-#define ZFI_CONVERSION(name, to, from, expression)                                                 \
+#define ZFI_CONVERSION_BODY(name, to, from, expression)                                            \
     ZFI_BODY void name##_body(zfi_isa isa, to *y, const from *x, int64_t n)                        \
     {                                                                                              \
         (void)isa;                                                                                 \
         ZFI_VECTOR                                                                                 \
         for (int64_t i = 0; i < n; i++) y[i] = expression;                                         \
-    }                                                                                              \
+    }
+#define ZFI_CONVERSION(name, to, from, expression)                                                 \
+    ZFI_CONVERSION_BODY(name, to, from, expression)                                                \
     ZFI_KERNEL(name, (to * y, const from *x, int64_t n), (y, x, n))
 
 ZFI_CONVERSION(zfi_widen_bf16, float, uint16_t, zfi_bf16_to_f32(x[i]))
-ZFI_CONVERSION(zfi_widen_f16_bits, float, uint16_t, zfi_f16_to_f32(x[i]))
 ZFI_CONVERSION(zfi_narrow_bf16, uint16_t, float, zfi_f32_to_bf16(x[i]))
 ZFI_CONVERSION(zfi_narrow_f16, uint16_t, float, zfi_f32_to_f16(x[i]))
 ZFI_CONVERSION(zfi_near_f64, float, double, (float)x[i])
@@ -92,15 +93,8 @@ ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_widen_f16_avx512(float *y, const 
 }
 #endif
 
-static void zfi_widen_f16(zfi_isa isa, float *y, const uint16_t *x, int64_t n)
-{
-#if ZFI_X86
-    if (isa >= ZFI_ISA_AVX512) zfi_widen_f16_avx512(y, x, n);
-    else if (isa == ZFI_ISA_AVX2) zfi_widen_f16_avx2(y, x, n);
-    else
-#endif
-        zfi_widen_f16_bits(isa, y, x, n);
-}
+ZFI_CONVERSION_BODY(zfi_widen_f16, float, uint16_t, zfi_f16_to_f32(x[i]))
+ZFI_KERNEL_BY_HAND(void, , zfi_widen_f16, (float *y, const uint16_t *x, int64_t n), (y, x, n))
 
 /* Whether it is bf16 or f16. */
 ZFI_INLINE bool zfi_is_half(zf_dtype dtype) { return dtype == ZF_BF16 || dtype == ZF_F16; }

@@ -88,19 +88,30 @@ typedef enum zfi_isa {
 #endif
 
 #if ZFI_X86
-/* Asks once, since an answer takes microseconds on a virtual machine; not by name, which compilers
- * learned late. */
-static bool zfi_has_f16c(void)
+/* What `ask` says, asked once: cpuid takes microseconds on a virtual machine. *known is 0 before. */
+static bool zfi_ask_once(atomic_int *known, bool (*ask)(void))
+{
+    enum { NO = 1, YES };
+    int answer = atomic_load_explicit(known, memory_order_relaxed);
+    if (!answer) {
+        answer = ask() ? YES : NO;
+        atomic_store_explicit(known, answer, memory_order_relaxed);
+    }
+    return answer == YES;
+}
+
+/* Not by name, which compilers learned late. */
+static bool zfi_ask_f16c(void)
 {
     enum { F16C = 1 << 29 };
-    static atomic_int known; /* 1: no, 2: yes */
-    int has = atomic_load_explicit(&known, memory_order_relaxed);
-    if (!has) {
-        unsigned a, b, c, d;
-        has = __get_cpuid(1, &a, &b, &c, &d) && c & F16C ? 2 : 1;
-        atomic_store_explicit(&known, has, memory_order_relaxed);
-    }
-    return has == 2;
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && c & F16C;
+}
+
+static bool zfi_has_f16c(void)
+{
+    static atomic_int known;
+    return zfi_ask_once(&known, zfi_ask_f16c);
 }
 #endif
 
@@ -126,13 +137,8 @@ static bool zfi_request_amx(void)
 
 static bool zfi_has_amx(void)
 {
-    static atomic_int known; /* 1: no, 2: yes */
-    int has = atomic_load_explicit(&known, memory_order_relaxed);
-    if (!has) {
-        has = zfi_request_amx() ? 2 : 1;
-        atomic_store_explicit(&known, has, memory_order_relaxed);
-    }
-    return has == 2;
+    static atomic_int known;
+    return zfi_ask_once(&known, zfi_request_amx);
 }
 #else
 #define ZFI_AMX 0
@@ -175,8 +181,10 @@ ZFI_UNUSED static const char *zfi_isa_name(zfi_isa isa)
 #define ZFI_INSTANCE(attributes, isa, suffix, type, give, name, params, args)                      \
     attributes ZFI_UNUSED static type name##suffix params { give name##_body(isa, ZFI_STRIP args); }
 #if ZFI_X86
+#define ZFI_INSTANCES_BUT_X86(type, give, name, params, args)                                      \
+    ZFI_INSTANCE(ZFI_OPTIMIZE_LESS, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)
 #define ZFI_INSTANCES(type, give, name, params, args)                                              \
-    ZFI_INSTANCE(ZFI_OPTIMIZE_LESS, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)   \
+    ZFI_INSTANCES_BUT_X86(type, give, name, params, args)                                          \
     ZFI_INSTANCE(ZFI_OPTIMIZE ZFI_TARGET_AVX2, ZFI_ISA_AVX2, _avx2, type, give, name, params,      \
                  args)                                                                             \
     ZFI_INSTANCE(ZFI_OPTIMIZE ZFI_TARGET_AVX512, ZFI_ISA_AVX512, _avx512, type, give, name,        \
@@ -200,6 +208,10 @@ ZFI_UNUSED static const char *zfi_isa_name(zfi_isa isa)
     give name##_portable args;
 #endif
 
+#if !ZFI_X86
+#define ZFI_INSTANCES_BUT_X86 ZFI_INSTANCES
+#endif
+
 #define ZFI_KERNEL(name, params, args)                                                             \
     ZFI_INSTANCES(void, , name, params, args)                                                      \
     ZFI_UNUSED static void name(zfi_isa isa, ZFI_STRIP params) { ZFI_DISPATCH(, name, args) }
@@ -207,6 +219,12 @@ ZFI_UNUSED static const char *zfi_isa_name(zfi_isa isa)
 #define ZFI_KERNEL_OF(type, name, params, args)                                                    \
     ZFI_INSTANCES(type, return, name, params, args)                                                \
     ZFI_UNUSED static type name(zfi_isa isa, ZFI_STRIP params) { ZFI_DISPATCH(return, name, args) }
+
+/* A kernel whose instances for x86, NAME_avx2 and NAME_avx512, are written by hand and stand before
+ * it; the others are those of its body. `give` is return, or empty where type is void. */
+#define ZFI_KERNEL_BY_HAND(type, give, name, params, args)                                         \
+    ZFI_INSTANCES_BUT_X86(type, give, name, params, args)                                          \
+    ZFI_UNUSED static type name(zfi_isa isa, ZFI_STRIP params) { ZFI_DISPATCH(give, name, args) }
 
 /* a * b + c: one rounding where the instruction set fuses, two where it does not. */
 ZFI_BODY float zfi_fma(zfi_isa isa, float a, float b, float c)

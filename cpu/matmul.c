@@ -359,7 +359,7 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
 /* Bytes of B that are fetched ahead: some processors fetch too little of a stream by themselves. */
 enum { ZFI_READ_AHEAD = 1024 };
 
-/* zfi_vdot where y is bf16, or f16 (below). */
+/* zfi_vdot where y is bf16, or f16. */
 ZFI_BODY float zfi_vdot_bf16_body(zfi_isa isa, const float *x, const uint16_t *y, int64_t n)
 {
     float lane[ZFI_LANES] = {0};
@@ -376,7 +376,7 @@ ZFI_BODY float zfi_vdot_bf16_body(zfi_isa isa, const float *x, const uint16_t *y
 }
 ZFI_KERNEL_OF(float, zfi_vdot_bf16, (const float *x, const uint16_t *y, int64_t n), (x, y, n))
 
-ZFI_BODY float zfi_vdot_f16_bits_body(zfi_isa isa, const float *x, const uint16_t *y, int64_t n)
+ZFI_BODY float zfi_vdot_f16_body(zfi_isa isa, const float *x, const uint16_t *y, int64_t n)
 {
     float lane[ZFI_LANES] = {0};
     int64_t i = 0;
@@ -387,8 +387,6 @@ ZFI_BODY float zfi_vdot_f16_bits_body(zfi_isa isa, const float *x, const uint16_
         lane[l] = zfi_fma(isa, x[i + l], zfi_f16_to_f32(y[i + l]), lane[l]);
     return zfi_fold_sum(lane);
 }
-ZFI_KERNEL_OF(float, zfi_vdot_f16_bits, (const float *x, const uint16_t *y, int64_t n), (x, y, n))
-
 #if ZFI_X86
 /* The same, with the instructions that widen f16. */
 #define ZFI_VDOT_F16(name, attributes, isa, vector, lanes, set1, load, store, fma, widen)          \
@@ -419,14 +417,8 @@ ZFI_VDOT_F16(zfi_vdot_f16_avx512, ZFI_TARGET_AVX512, ZFI_ISA_AVX512, __m512, 16,
              _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, ZFI_AVX512_F16)
 #endif
 
-static float zfi_vdot_f16(zfi_isa isa, const float *x, const uint16_t *y, int64_t n)
-{
-#if ZFI_X86
-    if (isa >= ZFI_ISA_AVX512) return zfi_vdot_f16_avx512(x, y, n);
-    if (isa == ZFI_ISA_AVX2) return zfi_vdot_f16_avx2(x, y, n);
-#endif
-    return zfi_vdot_f16_bits(isa, x, y, n);
-}
+ZFI_KERNEL_BY_HAND(float, return, zfi_vdot_f16, (const float *x, const uint16_t *y, int64_t n),
+                   (x, y, n))
 
 /* The product is one row of neighbours times rows of B along k. */
 static bool zfi_matmul_is_row(const zfi_matmul_desc *d)

@@ -420,14 +420,10 @@ ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_avx512(float *dst, int64_t w
     else zfi_pack_plain(dst, width, src, lane_stride, k_stride, lanes, k);
 }
 
-static const zfi_tile zfi_tile_avx512 = {
-    .rows = 14,
-    .lanes = 16,
-    .per_word = 1,
-    ZFI_VECTOR_TILE,
-    .micro = {ZFI_MICRO_ROWS_14(zfi_micro_avx512)},
-    .pack = zfi_pack_avx512,
-};
+#define ZFI_AVX512_TILE                                                                            \
+    .rows = 14, .lanes = 16, .per_word = 1, ZFI_VECTOR_TILE,                                       \
+    .micro = {ZFI_MICRO_ROWS_14(zfi_micro_avx512)}, .pack = zfi_pack_avx512
+static const zfi_tile zfi_tile_avx512 = {ZFI_AVX512_TILE};
 #endif
 
 #if ZFI_NEON

@@ -210,15 +210,7 @@ static const zfi_tile zfi_tile_amx = {
 
 /* Tiles in vectors, on a processor with AMX: its second-level cache, of 2 MiB, holds 512 rows of A
  * beside a span of B. */
-static const zfi_tile zfi_tile_vectors_amx = {
-    .rows = 14,
-    .lanes = 16,
-    .per_word = 1,
-    ZFI_VECTOR_TILE,
-    .keep = 512,
-    .micro = {ZFI_MICRO_ROWS_14(zfi_micro_avx512)},
-    .pack = zfi_pack_avx512,
-};
+static const zfi_tile zfi_tile_vectors_amx = {ZFI_AVX512_TILE, .keep = 512};
 #endif
 
 /* The tile of a product of this dtype: f32, bf16 or f16. */

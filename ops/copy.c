@@ -48,9 +48,10 @@ static zf_status zfi_run_copy(const zf_launch *l)
                              (size_t)bytes, l->error);
     if (!l->queue) zfi_move_bytes(l, l->out.data, l->args[0].data, bytes);
     else if (bytes < ZFI_LARGE_COPY) memcpy(l->out.data, l->args[0].data, (size_t)bytes);
-    else
-        zfi_copy_past_caches(zfi_cpu_of(l)->isa, l->out.data, l->args[0].data, bytes),
-            zfi_end_past_caches();
+    else {
+        zfi_copy_past_caches(zfi_cpu_of(l)->isa, l->out.data, l->args[0].data, bytes);
+        zfi_end_past_caches();
+    }
     return ZF_OK;
 }
 

@@ -195,7 +195,8 @@ static const struct zfi_varying zfi_delaying_later = {
 /* The optimizer's steps differ. */
 static const struct zfi_varying *zfi_varies(const zf_training *t)
 {
-    if (t->optimizer == ZF_ZERO_ONE_ADAM && t->zero_one_adam.local_step_clipper == 1)
+    const zf_zero_one_adam_desc zero_one = zfi_zero_one_adam_resolved(&t->zero_one_adam);
+    if (t->optimizer == ZF_ZERO_ONE_ADAM && !zfi_makes_local_steps(&zero_one))
         return &zfi_zero_one_together;
     for (int k = 0; k < ZFI_COUNT(zfi_varying); k++)
         if (zfi_varying[k].optimizer == t->optimizer) return &zfi_varying[k];

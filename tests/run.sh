@@ -283,8 +283,6 @@ has_emulation() {
     }
 }
 
-# Compiled and linked by make; run here. A device is asked for that no machine has, and then the
-# first one.
 # in_registers FILE: what ptxas says of the kernels with products of warpgroups for 9.0a. They are not
 # empty, no product waits for the one before (C75..), and nothing is spilled but in the forward pass
 # with a bias of each query's own (Li2), where it is little.
@@ -300,6 +298,8 @@ in_registers() {
         END { print kernels + 0 " kernels with products of warpgroups"; exit bad || kernels != 20 }' "$1"
 }
 
+# Compiled and linked by make; run here. A device is asked for that no machine has, and then the
+# first one.
 run_cuda_check() {
     device=build/cuda-check/device
     nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)

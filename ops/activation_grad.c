@@ -66,6 +66,21 @@ static void zfi_activation_grad_fast(const zf_launch *l, int64_t first, int64_t 
     }
 }
 
+/* Fetches the columns of rows from element `at` on, before element `end`: the processor itself does
+ * not foresee lines that lie a row apart. */
+ZFI_INLINE void zfi_fetch_strip(const zf_launch *l, int64_t at, int64_t end, int64_t row,
+                                int64_t columns)
+{
+    const zf_array *y = zfi_saved_out(l, ZFI_ACTIVATION);
+    const zf_dtype dtype = l->out.dtype;
+    const int64_t bytes = columns * (int64_t)zf_dtype_size(dtype);
+    for (; at < end; at += row) {
+        zfi_prefetch_bytes(zfi_element(l->args[0].data, dtype, at), bytes);
+        zfi_prefetch_bytes(zfi_element(l->args[1].data, dtype, at), bytes);
+        if (y) zfi_prefetch_bytes(zfi_element(y->data, dtype, at), bytes);
+    }
+}
+
 /* Strips [first, last) of the result, with their sums. */
 static void zfi_activation_grad_strips(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -79,6 +94,7 @@ static void zfi_activation_grad_strips(const zf_launch *l, int64_t first, int64_
         double sum[ZFI_STRIP] = {0};
         for (int64_t r = 0; r < rows; r += 4) {
             int64_t begin = r * n + c, end = zfi_min(r + 4, rows) * n;
+            if (fast) zfi_fetch_strip(l, end + c, zfi_min(r + 8, rows) * n, n, columns);
             for (int64_t at = begin; at < end; at += n)
                 (fast ? zfi_activation_grad_fast : zfi_activation_grad_reference)(l, at,
                                                                                   at + columns);

@@ -6,7 +6,8 @@
  *                          [--precision f32|bf16|f16] [--weights int8|int4] [--streams 1] [--json]
  *                          [--device cuda [--tuning FILE]] [--profile]
  *
- * --profile prints the time of tokens by operator instead, and the time between launches.
+ * --profile prints the time of prompts and of tokens by operator instead, and the time between
+ * launches.
  *
  * Each round measures the peak, the prompt, the memory and the tokens, in turns; figures are medians
  * over the rounds, of a round's tokens the median as well. Resident is what the process has taken
@@ -157,28 +158,40 @@ static bool measure(decoder *d, int64_t prompt, int64_t tokens, int64_t threads,
     return good;
 }
 
-/* Prints the time of tokens behind a prompt by operator. */
-static bool profile(decoder *d, int64_t prompt, int64_t tokens, zf_backend *backend,
-                    zf_error *error)
+/* Prints by operator the time of adding `count` tokens, a mean of `calls`. They begin behind the
+ * prompt, or each replaces it. */
+static bool profile_calls(decoder *d, int64_t count, int64_t calls, bool replace, zf_error *error)
 {
-    double *times = calloc((size_t)tokens, sizeof *times), launched = 0, all = 0;
-    bool good = times && add(d, prompt, error) >= 0 && add(d, 1, error) >= 0;
-    profile_begin(backend, 0, 0);
+    double *times = calloc((size_t)calls, sizeof *times), launched = 0, all = 0;
+    bool good = times != NULL;
     profile_reset();
-    for (int64_t n = 0; n < tokens && good; n++) {
-        good = (times[n] = add(d, 1, error)) >= 0;
+    for (int64_t n = 0; n < calls && good; n++) {
+        for (int64_t text = 0; text < d->texts && replace; text++) decoder_rewind(d, text, 0);
+        good = (times[n] = add(d, count, error)) >= 0;
         profile_step();
         all += times[n];
     }
     for (int op = 0; op < ZF_OP_COUNT; op++) launched += profiled.seconds[op];
     if (good) {
-        profile_print(tokens);
-        printf("between launches %.3f ms of %.3f; median token %.3f ms\n",
-               1e3 * (all - launched) / (double)tokens, 1e3 * all / (double)tokens,
-               1e3 * bench_median(times, tokens));
+        profile_print(calls);
+        printf("between launches %.3f ms of %.3f; median %.3f ms\n",
+               1e3 * (all - launched) / (double)calls, 1e3 * all / (double)calls,
+               1e3 * bench_median(times, calls));
     }
     free(times);
     return good;
+}
+
+/* Prints the time of a prompt and of tokens behind it by operator. */
+static bool profile(decoder *d, int64_t prompt, int64_t tokens, int64_t rounds, zf_backend *backend,
+                    zf_error *error)
+{
+    if (add(d, prompt, error) < 0 || add(d, 1, error) < 0) return false;
+    profile_begin(backend, 0, 0);
+    printf("a prompt of %lld tokens:\n", (long long)prompt);
+    if (!profile_calls(d, prompt, rounds, true, error)) return false;
+    printf("a token behind it:\n");
+    return profile_calls(d, 1, tokens, false, error);
 }
 
 int main(int argc, char **argv)
@@ -208,7 +221,7 @@ int main(int argc, char **argv)
         {"device", OPTION_CHOICE, DEVICE_KINDS, &b.device.kind, 0, 0, "it computes on"},
         {"tuning", OPTION_TEXT, "FILE", &b.device.tuning, 0, 0, "of CUDA's algorithms"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
-        {"profile", OPTION_FLAG, NULL, &by_operator, 0, 0, "time of a token by operator"},
+        {"profile", OPTION_FLAG, NULL, &by_operator, 0, 0, "time by operator"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     char text[512];
@@ -232,7 +245,7 @@ int main(int argc, char **argv)
     s.share = &base, s.threads = threads;
     good = session_open(&base, &b, &error) && decoder_open(&d, &room, &s, NULL, 0, &error);
     if (good && by_operator) {
-        good = profile(&d, prompt, tokens, base.backend, &error);
+        good = profile(&d, prompt, tokens, rounds, base.backend, &error);
         if (good) return decoder_close(&d), session_close(&base), 0;
     }
     if (!good ||

@@ -1,7 +1,8 @@
 /* The time of a step by operator: wraps a backend's launch with a clock, and computes the minimum
  * time of each launch, from the bytes that it must move or the FLOPs that it must compute,
- * whichever takes longer. Waits for other queues are timed by queue. On CUDA the clock is the device's, between events before and after a
- * launch's work on its stream; the step then runs launch by launch, not as a graph. */
+ * whichever takes longer. Waits for other queues are timed by queue. On CUDA the clock is the
+ * device's, between events before and after a launch's work on its stream; the step then runs
+ * launch by launch, not as a graph. */
 #ifndef PROFILE_H
 #define PROFILE_H
 
@@ -99,7 +100,7 @@ static inline zf_status profile_events(void *self, const zf_launch *launch)
 static inline void profile_begin(zf_backend *backend, double gflops, double gbytes)
 {
     zf_cost cost = zf_cost_default();
-    if (gflops == 0 || gbytes == 0) 
+    if (gflops == 0 || gbytes == 0)
         zf_calibrate(&(zf_calibrate_desc){.backend = backend}, &cost, NULL);
     profiled.flops_per_s = gflops == 0 ? cost.flops_per_s : 1e9 * gflops;
     profiled.bytes_per_s = gbytes == 0 ? cost.bytes_per_s : 1e9 * gbytes;

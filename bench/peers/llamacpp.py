@@ -75,7 +75,9 @@ def peer(o, path):
     """Prints tokens/s of a prompt, and of the median token; a process of its own."""
     import llama_cpp as lib
     lib.llama_backend_init()
-    model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
+    m = lib.llama_model_default_params()
+    m.use_extra_bufts = not o.plain
+    model = lib.llama_model_load_from_file(str(path).encode(), m)
     d = lib.llama_context_default_params()
     d.n_ctx = o.prompt + o.tokens + 8
     d.n_batch = d.n_ubatch = o.prompt
@@ -120,6 +122,9 @@ def main():
     p.add_argument("--tokens", type=int, default=64)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    p.add_argument("--plain", action="store_true",
+                   help="llama.cpp reads weights as they are in the file: no packing, no AMX")
     p.add_argument("--generate", default="build/bench/generate")
     p.add_argument("--peer", help=argparse.SUPPRESS)
     o = p.parse_args()
@@ -133,9 +138,11 @@ def main():
             num_attention_heads=o.hidden // 64, max_position_embeddings=2048, rms_norm_eps=1e-6,
             hidden_act="silu", tie_word_embeddings=False)))
         sizes = [f"--{k}={getattr(o, k)}" for k in ("prompt", "tokens", "threads")]
+        sizes += ["--plain"] * o.plain
         print(f"{o.layers} layers of {o.hidden}, {o.prompt} tokens and {o.tokens}, {o.threads} "
               f"threads; load {os.getloadavg()[0]:.1f}")
-        for kind, (precision, more) in KINDS.items():
+        for kind in o.kinds:
+            precision, more = KINDS[kind]
             write_gguf(o, folder / "model.gguf", kind)
             a, b = [], []
             for _ in range(o.rounds):

@@ -153,7 +153,7 @@ static int64_t zfi_matmul_groups_to_keep(const zfi_matmul_plan *plan, const zfi_
         if (packed < best) best = packed, groups = g;
     }
     rows = d->m / groups, cols = d->n * zfi_min(groups, threads) / threads;
-    return rows * cols < ZFI_WORTH_KEEPING * (rows + cols) ? 0 : groups;
+    return plan->direct_a && rows * cols < ZFI_WORTH_KEEPING * (rows + cols) ? 0 : groups;
 }
 
 static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_matmul_desc *d)
@@ -172,9 +172,10 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         zfi_round_up(zfi_div_up(words, zfi_div_up(words, plan.tile->k_block)), plan.tile->k_unit);
     plan.k_block = per * block;
     plan.group = zfi_min(plan.tile->group / plan.tile->rows, plan.panels);
+    zfi_matmul_read(&plan, d);
     kept = zfi_matmul_groups_to_keep(&plan, d, threads);
     plan.keep = kept > 0;
-    if (!plan.keep) zfi_matmul_read(&plan, d);
+    if (plan.keep) plan.direct_a = plan.direct_b = false;
     plan.chunk = zfi_round_up(d->k, plan.k_block);
     if (plan.keep) {
         plan.chunk = plan.k_block;

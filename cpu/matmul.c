@@ -86,6 +86,7 @@ enum {
     ZFI_IN_PLACE = 1 << 17, /* elements of B, 512 KiB, that all tasks read before the next */
     ZFI_SPAN = 256,         /* columns of a finished block */
     ZFI_ROWS_TO_PACK = 192, /* rows that are worth to pack B for once more */
+    ZFI_ROWS_A_TASK = 128,  /* the same, where A is packed for each span, but for idle threads */
     ZFI_ROWS_ASIDE = 1008,  /* rows of a task that are summed aside: 1 MiB */
     ZFI_SPAN_KEEPING = 128, /* columns of a task beside an A that is kept */
     ZFI_WORTH_KEEPING = 240 /* products that each packed element takes part in, at least */
@@ -193,9 +194,11 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         spans = zfi_max(zfi_div_up(n, ZFI_SPAN), zfi_div_up(wanted, groups));
     }
     if (!plan.direct_a && !plan.keep && plan.panels > plan.group) { /* it is packed for each span */
+        int64_t each = zfi_div_up(threads, zfi_matmul_count(d)); /* a task for each thread */
         spans = zfi_min(spans, zfi_div_up(n, ZFI_SPAN));
-        groups = zfi_max(groups,
-                         zfi_min(zfi_div_up(wanted, spans), zfi_div_up(plan.panels, plan.group)));
+        each = zfi_min(zfi_div_up(each, spans), zfi_div_up(plan.panels, plan.group));
+        groups = zfi_max(groups, zfi_min(zfi_div_up(wanted, spans),
+                                         zfi_max(d->m / ZFI_ROWS_A_TASK, each)));
     }
     if (narrow && plan.k_block < d->k)
         groups = zfi_max(groups, zfi_div_up(plan.panels * plan.rows, ZFI_ROWS_ASIDE));

@@ -1128,7 +1128,11 @@ typedef struct zf_comm zf_comm;       /* section 6 */
 typedef struct zf_cost {
     double flops_per_s;      /* of matrix products, on one rank; */
     double half_flops_per_s; /* where operands have 16 bits; 0: the same */
-    double bytes_per_s;      /* of memory, by everything else */
+    double bytes_per_s;      /* of memory, by everything; */
+    /* 16-bit values, which are converted or packed. The longer of the two times counts; 0:
+     * bytes_per_s / 2 */
+    double half_values_per_s;
+    double functions_per_s;  /* exponentials and others (zf_launch_functions); 0: bytes_per_s / 8 */
     double link_bytes_per_s; /* that a rank sends, */
     double link_latency_s;   /* of a collective: inside a node, or where there is only one */
     /* The same between nodes; where bytes per second are 0, both are those of the link */
@@ -1162,15 +1166,16 @@ typedef struct zf_calibrate_desc {
     int32_t nodes;       /* as zf_zero_desc.nodes: with several, both links are measured */
     const char *offload_dir; /* a folder on the disk; NULL: the disk is the default */
 } zf_calibrate_desc;
-/* Measures it, in about a second, and one or two more for a disk: products of f32 and
- * bf16, sums, copies between the spaces, alone and beside products, an update in host memory,
- * all_gathers, and a file of 256 MiB in the folder, which it removes. All ranks must call, and all get rank 0's values, so that their
- * plans are the same. On an error *cost does not change; an error on one rank is the error on all.
- * desc NULL: defaults. */
+/* Measures it, in about a second, and one or two more for a disk: products and sums of f32 and bf16,
+ * gelu, copies between the spaces, alone and beside products, an update in host memory, all_gathers,
+ * and a file of 256 MiB in the folder, which it removes. All ranks must call, and all get rank 0's
+ * values, so that their plans are the same. On an error *cost does not change; an error on one rank
+ * is the error on all. desc NULL: defaults. */
 ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_error *error);
-/* A table as a JSON file: an object of members of zf_cost in the units above; bytes and FLOPs from
- * 1 to 1e24 per second, seconds from 0 to 1e6. The first four are required; others that are not
- * there are those of zf_cost_default. On an error *cost, or the file at `path`, does not change.
+/* A table as a JSON file: an object of members of zf_cost in the units above; bytes, values, functions
+ * and FLOPs from 1 to 1e24 per second, seconds from 0 to 1e6. flops_per_s, bytes_per_s,
+ * link_bytes_per_s and link_latency_s are required; others that are not there are what 0 stands for
+ * above, or those of zf_cost_default. On an error *cost, or the file at `path`, does not change.
  * allocator NULL: the C library's. */
 ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocator *allocator,
                               zf_error *error);
@@ -1722,9 +1727,9 @@ typedef struct zf_estimate {
  * waits for. With zf_cost.host_apart, updates in host memory run beside queue compute, which waits
  * for them only where it needs what they give. Of the time of a copy that is hidden, the part that
  * it takes from computing (copy_load, disk_load) counts as exposed. Nodes take what the table says
- * of their FLOPs and bytes. Without zf_prefetch all but these updates is on queue compute, and
- * exposed. Requires: nothing, but the plan is final behind zf_memory. cost NULL: the default.
- * ZF_ERR_ARGUMENT for rates that are not above 0. */
+ * of their FLOPs, bytes, 16-bit values and functions (zf_launch_functions). Without zf_prefetch all
+ * but these updates is on queue compute, and exposed. Requires: nothing, but the plan is final
+ * behind zf_memory. cost NULL: the default. ZF_ERR_ARGUMENT for rates that are not above 0. */
 ZF_API zf_status zf_graph_estimate(zf_graph *graph, const zf_cost *cost, zf_estimate *estimate);
 
 typedef struct zf_compile_desc {
@@ -2638,6 +2643,10 @@ typedef enum zf_chain_kind {
  * writes, each value once. Data pointers are not looked at. */
 ZF_API double zf_launch_flops(const zf_launch *launch);
 ZF_API double zf_launch_bytes(const zf_launch *launch);
+/* Functions of elements that a launch computes, in exponentials that take about as long. One are an
+ * exponential, a logarithm, tanh, sigmoid, silu and its gradient, gelu's tanh form, and a random
+ * number; two are softplus, gelu, and the gradient of its tanh form; three is the gradient of gelu. */
+ZF_API double zf_launch_functions(const zf_launch *launch);
 
 /* Operators of a program's own. One that zf_graph_desc lists is appended by zf_apply; it prints,
  * parses and is verified as a built-in one, passes treat it by its traits, and it runs where the
@@ -2716,6 +2725,7 @@ struct zf_operator {
     zf_status (*cuda)(const zf_launch *launch, void *stream);
     size_t (*cuda_scratch)(const zf_launch *launch);
     double (*flops)(const zf_launch *launch); /* of its products; a multiply-add is two; NULL: 0 */
+    double (*functions)(const zf_launch *launch); /* as zf_launch_functions; NULL: 0 */
     void *user; /* launch->own->user, infer->own->user */
 };
 

@@ -4,16 +4,18 @@
  *     build/bench/gpt --model small|124m --batch 8 --seq 128 --threads 2 --steps 30 [--dropout P]
  *                     [--precision f32|bf16|f16] [--no-fuse NAME,...] [--profile] [--json]
  *                     [--offload KIND=SPACE,... [--offload-dir DIR]] [--prefetch BYTES]
- *                     [--recompute layers] [--clip NORM]
+ *                     [--recompute layers] [--clip NORM] [--estimate]
  *     build/bench/gpt --llama [--lora RANK [--weights int8|int4]] --model 160m ...
  *
  * The loss of every position counts; AdamW. Without dropout, as bench/peers/llmc.c has none. Times
- * are medians. */
+ * are medians. --estimate measures the machine's rates before the steps, and prints the time that
+ * they foretell. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/causal_batch.h"
 #include "../examples/common/settings.h"
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
+#include "foretell.h"
 #include "profile.h"
 
 int main(int argc, char **argv)
@@ -22,7 +24,7 @@ int main(int argc, char **argv)
     int64_t steps = 30, precision = ZF_F32, bits = 0, vocab;
     double dropout = 0;
     double roof[2] = {0, 0};
-    bool profile = false, json = false, llama = false, loaded;
+    bool profile = false, json = false, llama = false, estimate = false, loaded;
     gpt_config config;
     llm_config llama_config;
     zf_lora_desc lora = {.rank = 0};
@@ -54,6 +56,7 @@ int main(int argc, char **argv)
         {"prefetch", OPTION_COUNT, "BYTES", &d.sharing.prefetch, 0, 1e15, "on their way at a time"},
         {"recompute", OPTION_TEXT, "off|layers|BYTES", &recompute, 0, 0, "as gpt pretrain"},
         {"clip", OPTION_NUMBER, "NORM", &d.clip, 0, 1e9, "of gradients; 0: they are not clipped"},
+        {"estimate", OPTION_FLAG, NULL, &estimate, 0, 0, "print what measured rates foretell"},
         {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator, beside its floor"},
         {"roof-gflops", OPTION_NUMBER, "X", &roof[0], 0, 1e9, "of the floor; 0: it is measured"},
         {"roof-gbytes", OPTION_NUMBER, "X", &roof[1], 0, 1e9, "the same of memory, GB/s"},
@@ -63,6 +66,7 @@ int main(int argc, char **argv)
     char text[512];
     int count;
     zf_error error = {ZF_OK, ""};
+    zf_estimate foretold = {0};
     zf_program_info info;
     session s;
     causal_batch batch;
@@ -96,6 +100,8 @@ int main(int argc, char **argv)
     }
     times = calloc((size_t)steps, sizeof *times);
     if (!times) return 1;
+    if (estimate && !foretell(&s, d.offload_dir, &foretold, &error))
+        return fprintf(stderr, "gpt: %s\n", error.text), 1;
     if (profile) profile_begin(s.backend, roof[0], roof[1]);
     for (int64_t n = -3; n < steps; n++) {
         float lr = 1e-4f;
@@ -130,6 +136,7 @@ int main(int argc, char **argv)
             tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
             1e-9 * info.flops, (double)info.peak_bytes / 1048576);
         if (profile) profile_print(steps);
+        if (estimate) print_foretold(&foretold, median);
     }
     free(times);
     causal_batch_free(&batch);

@@ -95,9 +95,13 @@ typedef struct zfi_record {
     /* A gradient: the operand from which it can recompute an activation, as saved value 0; 0:
      * none */
     int32_t activates;
-    /* FLOPs, NULL: 0; bytes read and written, NULL: operands and results, once each */
+    /* FLOPs, NULL: 0; bytes read and written, NULL: operands and results, once each; functions
+     * (zf_launch_functions), NULL: 0; the values between its own products, once each time that one
+     * of them writes or reads them, NULL: 0 */
     double (*flops)(const zf_launch *);
     double (*bytes)(const zf_launch *);
+    double (*functions)(const zf_launch *);
+    double (*between)(const zf_launch *);
     /* The operand of which the result is a view, from byte *at on, which is 0 before the call (-1:
      * the rank decides where); -1: the result has its own bytes. NULL: -1 */
     int32_t (*views)(const zf_graph *, const zfi_node *, int64_t *at);

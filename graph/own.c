@@ -220,6 +220,7 @@ static void zfi_make_records(zf_graph *g, const zfi_record *const *records)
                                         .cpu = o->cpu ? zfi_cpu_own : NULL,
                                         .scratch = o->scratch,
                                         .flops = o->flops,
+                                        .functions = o->functions,
                                         .over = o->over,
                                         .whole = o->whole,
                                         .rows = o->rows,

@@ -121,12 +121,18 @@ static zf_status zfi_cpu_activation_grad(const zf_launch *l)
     return ZF_OK;
 }
 
+/* The activation shares those of its gradient. */
+static double zfi_functions_gelu_grad(const zf_launch *l)
+{
+    return (ZF_INT(l, gelu_grad, form) ? 2.0 : 3.0) * zfi_functions_each(l);
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(gelu_grad, gelu, form)
 ZFI_OPERATOR(gelu_grad, .infer = zfi_infer_gelu, .cpu = zfi_cpu_activation_grad,
-             .saved = zfi_saved_activation, .activates = 1,
+             .saved = zfi_saved_activation, .activates = 1, .functions = zfi_functions_gelu_grad,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(silu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_activation_grad,
-             .saved = zfi_saved_activation, .activates = 1,
+             .saved = zfi_saved_activation, .activates = 1, .functions = zfi_functions_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)

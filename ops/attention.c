@@ -1532,6 +1532,31 @@ static double zfi_flops_attention_grad(const zf_launch *l)
            zfi_attention_reach(l, l->args[l->arg_count > 5 ? 4 : 3].shape.dims[1]);
 }
 
+/* Scores, which are FLOPs of the two products divided by those of one score. */
+static double zfi_attention_scores(const zf_launch *l)
+{
+    const double heads = (double)ZF_INT(l, attention, heads);
+    const bool back = l->op == ZF_OP_attention_grad;
+    const int64_t width = zfi_last(back ? &l->args[0].shape : &l->out.shape);
+    const double flops = back ? zfi_flops_attention_grad(l) / 2 : zfi_flops_attention(l);
+    return width ? flops / 4 / ((double)width / heads) : 0;
+}
+
+/* Of each score an exponential, and a random number where dropout draws. */
+static double zfi_functions_attention(const zf_launch *l)
+{
+    return zfi_attention_scores(l) * (ZF_FLOAT(l, attention, p) > 0 ? 2 : 1);
+}
+
+/* Scores are the result of q k^T, and an operand of the product with v. */
+static double zfi_between_attention(const zf_launch *l) { return 2 * zfi_attention_scores(l); }
+
+/* They are results of q k^T and dy v^T, and operands of three products: for dV, dQ and dK. */
+static double zfi_between_attention_grad(const zf_launch *l)
+{
+    return 5 * zfi_attention_scores(l);
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, p)
@@ -1546,7 +1571,9 @@ ZFI_SAME_ATTRIBUTE(attention, dropout, stream)
 ZFI_OPERATOR(attention, .infer = zfi_infer_attention, .grad = zfi_grad_attention,
              .cpu = zfi_cpu_attention, .scratch = zfi_scratch_attention,
              .saved = zfi_saved_attention, .flops = zfi_flops_attention,
+             .functions = zfi_functions_attention, .between = zfi_between_attention,
              .traits = ZF_OP_RANDOM | ZF_OP_PRODUCT | ZF_OP_READS_HALF)
 ZFI_OPERATOR(attention_grad, .infer = zfi_infer_attention_grad, .cpu = zfi_cpu_attention_grad,
              .saved = zfi_saved_attention_grad, .scratch = zfi_scratch_attention_grad,
-             .flops = zfi_flops_attention_grad, .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)
+             .flops = zfi_flops_attention_grad, .functions = zfi_functions_attention,
+             .between = zfi_between_attention_grad, .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)

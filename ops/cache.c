@@ -540,6 +540,13 @@ static double zfi_flops_cached_attention(const zf_launch *l)
     return 4.0 * (double)zfi_count(&l->out) * (double)a.window;
 }
 
+/* An exponential for each score. */
+static double zfi_functions_cached_attention(const zf_launch *l)
+{
+    zfi_attention a = zfi_cached_of(l);
+    return (double)a.batch * (double)a.heads * (double)a.m * (double)a.window;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(cache, .infer = zfi_infer_cache, .grad = zfi_grad_none, .holds = ZF_CACHES,
@@ -548,4 +555,5 @@ ZFI_OPERATOR(cache, .infer = zfi_infer_cache, .grad = zfi_grad_none, .holds = ZF
 ZFI_OPERATOR(cached_attention, .infer = zfi_infer_cached_attention,
              .cpu = zfi_cpu_cached_attention, .scratch = zfi_scratch_cached_attention,
              .writes = zfi_writes_caches, .flops = zfi_flops_cached_attention,
+             .functions = zfi_functions_cached_attention,
              .traits = ZF_OP_MUTATES | ZF_OP_PRODUCT | ZF_OP_READS_HALF)

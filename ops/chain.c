@@ -290,7 +290,25 @@ static zf_status zfi_cpu_chain(const zf_launch *l)
     return ZF_OK;
 }
 
+/* Those of its instructions, each by the record of its operator. */
+static double zfi_functions_chain(const zf_launch *l)
+{
+    const int64_t *program = ZF_LIST(l, chain, program).data;
+    const double *values = ZF_LIST(l, chain, values).data;
+    double all = 0;
+    for (int64_t k = 0; k < ZF_LIST(l, chain, program).count; k += 3) {
+        const struct zfi_chain_code *code = &zfi_chain_codes[program[k]];
+        zfi_chain_step s = {.launch = {.op = code->op, .out = l->out}};
+        s.launch.attributes = s.attributes;
+        ZF_INT(&s, gelu, form) = code->form;
+        if (code->kind == ZF_CHAIN_DROPOUT) ZF_FLOAT(&s, dropout, p) = values[program[k + 2]];
+        all += zf_launch_functions(&s.launch);
+    }
+    return all;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(chain, .infer = zfi_infer_chain, .cpu = zfi_cpu_chain, .stream = zfi_chain_stream,
+             .functions = zfi_functions_chain,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_RANDOM | ZF_OP_READS_HALF)

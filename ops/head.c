@@ -694,12 +694,37 @@ static zf_status zfi_cpu_head_loss(const zf_launch *l)
     return ZF_OK;
 }
 
-/* Three products: the logits, dx and dw. */
+/* Products: the logits, dx and dw. */
+static int zfi_head_products(const zf_launch *l)
+{
+    return 1 + (l->saved && l->saved[ZFI_HEAD_DX].shape.rank) +
+           (l->saved && l->saved[ZFI_HEAD_DW].shape.rank);
+}
+
 static double zfi_flops_head_loss(const zf_launch *l)
 {
-    double each = 2.0 * (double)zfi_count(&l->args[0]) * (double)l->args[1].shape.dims[0];
-    return each * (1 + (l->saved && l->saved[ZFI_HEAD_DX].shape.rank) +
-                   (l->saved && l->saved[ZFI_HEAD_DW].shape.rank));
+    return 2.0 * (double)zfi_count(&l->args[0]) * (double)l->args[1].shape.dims[0] *
+           zfi_head_products(l);
+}
+
+/* An exponential for each logit. */
+static double zfi_functions_head_loss(const zf_launch *l)
+{
+    return (double)zfi_row_count(&l->args[0].shape) * (double)l->args[1].shape.dims[0];
+}
+
+/* Logits, which every product writes or reads; and for each tile but the first, w for z and for dx,
+ * and dw, which is f32, read and written: four values of 16 bits. */
+static double zfi_between_head_loss(const zf_launch *l)
+{
+    const int64_t rows = zfi_row_count(&l->args[0].shape),
+                  tiles = (rows + ZFI_HEAD_TILE - 1) / ZFI_HEAD_TILE;
+    const double table = (double)l->args[1].shape.dims[0] * (double)zfi_last(&l->args[0].shape);
+    double each = 1; /* values for each number of w */
+    if (l->saved && l->saved[ZFI_HEAD_DX].shape.rank) each += 1;
+    if (l->saved && l->saved[ZFI_HEAD_DW].shape.rank) each += 4;
+    return zfi_functions_head_loss(l) * zfi_head_products(l) +
+           (tiles > 1 ? (double)(tiles - 1) * table * each : 0);
 }
 
 /* ------------------------------------------------------------------------------- records */
@@ -707,4 +732,5 @@ static double zfi_flops_head_loss(const zf_launch *l)
 ZFI_OPERATOR(head_loss, .infer = zfi_infer_head_loss, .grad = zfi_grad_head_loss,
              .cpu = zfi_cpu_head_loss, .scratch = zfi_scratch_head_loss,
              .saved = zfi_saved_head_loss, .flops = zfi_flops_head_loss,
+             .functions = zfi_functions_head_loss, .between = zfi_between_head_loss,
              .traits = ZF_OP_ONCE | ZF_OP_READS_HALF)

@@ -205,6 +205,16 @@ static double zfi_flops_linear(const zf_launch *l)
     return 2.0 * (double)zfi_count(&l->out) * (double)zfi_last(&l->args[0].shape);
 }
 
+static double zfi_functions_linear(const zf_launch *l)
+{
+    switch (ZF_INT(l, linear, activation)) {
+    case ZFI_GELU: return 2 * zfi_functions_each(l);
+    case ZFI_GELU_TANH:
+    case ZFI_SILU: return zfi_functions_each(l);
+    default: return 0;
+    }
+}
+
 static int32_t zfi_remake_linear(zf_graph *g, int32_t id, int32_t left)
 {
     zf_tensor u = {g, left};
@@ -226,4 +236,5 @@ static bool zfi_remade_linear(const zf_graph *g, const zfi_node *of, const zfi_n
 ZFI_OPERATOR(linear, .infer = zfi_infer_linear, .grad = zfi_grad_linear, .cpu = zfi_cpu_linear,
              .scratch = zfi_scratch_linear, .saved = zfi_saved_linear, .remake = zfi_remake_linear,
              .remade = zfi_remade_linear,
-             .flops = zfi_flops_linear, .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)
+             .flops = zfi_flops_linear, .functions = zfi_functions_linear,
+             .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

@@ -575,7 +575,7 @@ static zf_status zfi_cpu_norm_gamma_grad(const zf_launch *l)
 
 ZFI_SAME_ATTRIBUTE(rms, moments, eps)
 ZFI_OPERATOR(softmax, .infer = zfi_infer_softmax, .grad = zfi_grad_softmax, .cpu = zfi_cpu_softmax,
-             .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
+             .functions = zfi_functions_each, .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(softmax_grad, .infer = zfi_infer_softmax_grad, .cpu = zfi_cpu_softmax_grad,
              .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(moments, .infer = zfi_infer_moments, .cpu = zfi_cpu_moments, .traits = ZF_OP_BY_ROWS)

@@ -148,9 +148,15 @@ static zf_status zfi_cpu_swiglu(const zf_launch *l)
     return ZF_OK;
 }
 
+/* A sigmoid for each gate. */
+static double zfi_functions_swiglu(const zf_launch *l)
+{
+    return (double)zfi_count(l->op == ZF_OP_swiglu ? &l->out : &l->args[0]);
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(swiglu, .infer = zfi_infer_swiglu, .grad = zfi_grad_swiglu, .cpu = zfi_cpu_swiglu,
-             .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)
+             .functions = zfi_functions_swiglu, .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(swiglu_grad, .infer = zfi_infer_swiglu_grad, .cpu = zfi_cpu_swiglu,
-             .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)
+             .functions = zfi_functions_swiglu, .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)

@@ -56,6 +56,12 @@ ZF_API double zf_launch_flops(const zf_launch *l)
     return record->flops ? record->flops(l) : 0;
 }
 
+ZF_API double zf_launch_functions(const zf_launch *l)
+{
+    const zfi_record *record = zfi_record_for(l);
+    return record->functions ? record->functions(l) : 0;
+}
+
 ZF_API double zf_launch_bytes(const zf_launch *l)
 {
     const zfi_record *record = zfi_record_for(l);
@@ -68,6 +74,25 @@ ZF_API double zf_launch_bytes(const zf_launch *l)
         if (l->saved[k].data || l->saved[k].shape.rank)
             bytes += (double)zfi_array_bytes(&l->saved[k]);
     return bytes;
+}
+
+static double zfi_halves_of(const zf_array *a)
+{
+    return zf_dtype_size(a->dtype) == 2 ? (double)zfi_count(a) : 0;
+}
+
+/* Values of 16 bits that a launch reads and writes, as operands, results, and between its products;
+ * 0 for operators that count their bytes themselves: copies, updates and rows of tables. */
+static double zfi_launch_halves(const zf_launch *l)
+{
+    const zfi_record *record = zfi_record_for(l);
+    double halves = zfi_halves_of(&l->out);
+    if (record->bytes) return 0;
+    for (int32_t k = 0; k < l->arg_count; k++) halves += zfi_halves_of(&l->args[k]);
+    for (int k = 0; l->saved && k < ZF_MAX_SAVED; k++)
+        if (l->saved[k].data || l->saved[k].shape.rank) halves += zfi_halves_of(&l->saved[k]);
+    if (record->between && zfi_halves_of(&l->args[0]) > 0) halves += record->between(l);
+    return halves;
 }
 
 ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc)

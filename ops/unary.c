@@ -327,6 +327,22 @@ static zf_status zfi_cpu_dropout(const zf_launch *l)
     return ZF_OK;
 }
 
+/* ------------------------------------------------------------------------------- work */
+
+/* A function for each element of the result. */
+static double zfi_functions_each(const zf_launch *l) { return (double)zfi_count(&l->out); }
+
+/* A random number for each, by an operator with the attribute p of dropout. */
+static double zfi_draws_each(const zf_launch *l)
+{
+    return ZF_FLOAT(l, dropout, p) > 0 ? zfi_functions_each(l) : 0;
+}
+
+static double zfi_functions_gelu(const zf_launch *l)
+{
+    return (ZF_INT(l, gelu, form) ? 1.0 : 2.0) * zfi_functions_each(l);
+}
+
 /* ----------------------------------------------------------------------------- simplify */
 
 /* scale by 1 is x. */
@@ -358,19 +374,21 @@ ZFI_OPERATOR(neg, .infer = zfi_infer_alike, .grad = zfi_grad_neg, .cpu = zfi_cpu
 ZFI_OPERATOR(scale, .infer = zfi_infer_alike, .grad = zfi_grad_scale, .cpu = zfi_cpu_unary,
              .same = zfi_same_scale, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(exp, .infer = zfi_infer_alike, .grad = zfi_grad_exp, .cpu = zfi_cpu_unary,
+             .functions = zfi_functions_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
 ZFI_OPERATOR(log, .infer = zfi_infer_alike, .grad = zfi_grad_log, .cpu = zfi_cpu_unary,
+             .functions = zfi_functions_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
 ZFI_OPERATOR(sqrt, .infer = zfi_infer_alike, .grad = zfi_grad_sqrt, .cpu = zfi_cpu_unary,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(rsqrt, .infer = zfi_infer_alike, .grad = zfi_grad_rsqrt, .cpu = zfi_cpu_unary,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
 ZFI_OPERATOR(tanh, .infer = zfi_infer_alike, .grad = zfi_grad_tanh, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+             .functions = zfi_functions_each, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(tanh_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(sigmoid, .infer = zfi_infer_alike, .grad = zfi_grad_sigmoid, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+             .functions = zfi_functions_each, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(sigmoid_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(relu, .infer = zfi_infer_alike, .grad = zfi_grad_relu, .cpu = zfi_cpu_unary,
@@ -378,10 +396,11 @@ ZFI_OPERATOR(relu, .infer = zfi_infer_alike, .grad = zfi_grad_relu, .cpu = zfi_c
 ZFI_OPERATOR(relu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(gelu, .infer = zfi_infer_gelu, .grad = zfi_grad_gelu, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+             .functions = zfi_functions_gelu, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(silu, .infer = zfi_infer_alike, .grad = zfi_grad_silu, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+             .functions = zfi_functions_each, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(cast, .infer = zfi_infer_cast, .grad = zfi_grad_cast, .cpu = zfi_cpu_cast,
              .same = zfi_same_cast, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(dropout, .infer = zfi_infer_dropout, .grad = zfi_grad_dropout, .cpu = zfi_cpu_dropout,
+             .functions = zfi_draws_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_RANDOM | ZF_OP_READS_HALF)

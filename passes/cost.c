@@ -1,7 +1,8 @@
 /* Times by a cost table: seconds of a computation, a collective or a copy.
  *
- *     matmul  linear  attention ...  FLOPs / flops_per_s + bytes / bytes_per_s; of 16-bit values
- *                                    FLOPs / half_flops_per_s
+ *     a computation                  FLOPs / flops_per_s, of 16-bit values / half_flops_per_s; +
+ *                                    bytes / bytes_per_s, or what is longer, 16-bit values /
+ *                                    half_values_per_s; + functions / functions_per_s
  *     an update in host memory       bytes / host_bytes_per_s
  *     a collective                   latency + bytes that a rank sends inside its node /
  *                                    link_bytes_per_s + to other nodes / between_bytes_per_s
@@ -29,7 +30,8 @@ static const struct {
 #name, offsetof(zf_cost, name), 0, 1, true                                                 \
     }
     ZFI_RATE(flops_per_s, false),        ZFI_RATE(half_flops_per_s, true),
-    ZFI_RATE(bytes_per_s, false),
+    ZFI_RATE(bytes_per_s, false),        ZFI_RATE(half_values_per_s, true),
+    ZFI_RATE(functions_per_s, true),
     ZFI_RATE(link_bytes_per_s, false),   ZFI_DELAY(link_latency_s, false),
     ZFI_RATE(between_bytes_per_s, true), ZFI_DELAY(between_latency_s, true),
     ZFI_RATE(host_bytes_per_s, true),    ZFI_RATE(download_bytes_per_s, true),
@@ -56,6 +58,8 @@ ZF_API zf_cost zf_cost_default(void)
     return (zf_cost){.flops_per_s = 1e11,
                      .half_flops_per_s = 1e11,
                      .bytes_per_s = 1e10,
+                     .half_values_per_s = 5e9,
+                     .functions_per_s = 1.25e9,
                      .link_bytes_per_s = 1e9,
                      .link_latency_s = 2e-5,
                      .between_bytes_per_s = 1e9,
@@ -72,12 +76,14 @@ ZF_API zf_cost zf_cost_default(void)
 }
 
 /* The table with defaults for optional rates that are 0, and for their latencies: for products of
- * 16-bit values those of others, for the link between nodes the link's own. NULL: the default
- * table. */
+ * 16-bit values those of others, for 16-bit values and functions a part of bytes_per_s, for the link
+ * between nodes the link's own. NULL: the default table. */
 static zf_cost zfi_cost_resolved(const zf_cost *cost)
 {
     zf_cost all = zf_cost_default(), mine = cost ? *cost : all;
     all.half_flops_per_s = mine.flops_per_s;
+    all.half_values_per_s = fmax(1, mine.bytes_per_s / 2);
+    all.functions_per_s = fmax(1, mine.bytes_per_s / 8);
     all.between_bytes_per_s = mine.link_bytes_per_s, all.between_latency_s = mine.link_latency_s;
     for (int k = 0; k < ZFI_COST_MEMBERS; k++) {
         const bool rate = zfi_cost_members[k].least > 0;
@@ -116,40 +122,47 @@ static bool zfi_works(const zf_graph *g, int32_t id)
            !zfi_is_joined(g, node);
 }
 
-/* FLOPs of the products of a node (a multiply-add is two), and the bytes that it reads and
- * writes. */
-static double zfi_node_work(const zf_graph *g, const zfi_node *node, double *bytes)
+/* What a node does: FLOPs of its products (a multiply-add is two), bytes and 16-bit values that it
+ * reads and writes, and functions of elements. */
+typedef struct zfi_amount {
+    double flops, bytes, halves, functions;
+} zfi_amount;
+
+static zfi_amount zfi_node_work(const zf_graph *g, const zfi_node *node)
 {
     const int32_t id = (int32_t)(node - g->nodes);
     zf_array args[ZF_OWN_OPERANDS + ZF_MAX_SAVED];
+    zfi_amount work = {0};
     if (node->arg_count <= ZF_OWN_OPERANDS) {
         const zf_launch l = zfi_launch_of(g, id, args);
-        *bytes = zf_launch_bytes(&l);
-        return zf_launch_flops(&l);
+        work.flops = zf_launch_flops(&l), work.bytes = zf_launch_bytes(&l);
+        work.halves = zfi_launch_halves(&l), work.functions = zf_launch_functions(&l);
+        return work;
     }
-    *bytes = zfi_has(g, id, ZF_OP_EFFECT) ? 0 : (double)zfi_node_bytes(node);
+    work.bytes = zfi_has(g, id, ZF_OP_EFFECT) ? 0 : (double)zfi_node_bytes(node);
     for (int32_t k = 0; k < node->arg_count; k++)
-        *bytes += (double)zfi_node_bytes(&g->nodes[node->args[k]]);
-    return 0;
+        work.bytes += (double)zfi_node_bytes(&g->nodes[node->args[k]]);
+    return work;
 }
 
 static double zfi_node_flops(const zf_graph *g, const zfi_node *node)
 {
-    double bytes;
-    return g->records[node->op]->flops ? zfi_node_work(g, node, &bytes) : 0;
+    return g->records[node->op]->flops ? zfi_node_work(g, node).flops : 0;
 }
 
 /* Seconds of a node where it is computed; 0 for nodes that move values. */
 static double zfi_node_seconds(const zf_graph *g, const zf_cost *cost, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
-    double bytes, flops;
+    zfi_amount work;
     bool half;
     if (!zfi_works(g, id) || zfi_has(g, id, ZF_OP_COLLECTIVE) || node->op == ZF_OP_copy) return 0;
-    flops = zfi_node_work(g, node, &bytes);
+    work = zfi_node_work(g, node);
     half = node->arg_count && zf_dtype_size(g->nodes[node->args[0]].dtype) == 2;
-    return flops / (half ? cost->half_flops_per_s : cost->flops_per_s) +
-           bytes / (node->space == ZF_HOST ? cost->host_bytes_per_s : cost->bytes_per_s);
+    return work.flops / (half ? cost->half_flops_per_s : cost->flops_per_s) +
+           fmax(work.halves / cost->half_values_per_s,
+                work.bytes / (node->space == ZF_HOST ? cost->host_bytes_per_s : cost->bytes_per_s)) +
+           work.functions / cost->functions_per_s;
 }
 
 /* Seconds of a copy of so many bytes on its queue. */

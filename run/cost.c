@@ -15,9 +15,10 @@
  * are the same. */
 
 enum {
-    ZFI_COST_RUNS = 5,       /* timed runs, at most */
+    ZFI_COST_RUNS = 5,       /* timed runs, at most, */
+    ZFI_COST_LEAST_RUNS = 3, /* and at least: one that is disturbed is not the median */
     ZFI_COST_LATENCIES = 15, /* of one element, of small copies and transfers */
-    ZFI_COST_WIDTH = 256,    /* width of the first product, a square */
+    ZFI_COST_WIDTH = 256,    /* width of the first products, of squares */
     ZFI_COST_MOST_WIDTH = 2048,
     ZFI_COST_ELEMENTS = 1 << 18, /* elements of the first sum of two tensors */
     ZFI_COST_MOST_ELEMENTS = 1 << 22,
@@ -27,7 +28,7 @@ enum {
 };
 
 static const double zfi_cost_enough = 1e-2; /* seconds of a run that is long enough */
-static const double zfi_cost_budget = 5e-2; /* seconds of all runs of one size */
+static const double zfi_cost_budget = 5e-2; /* seconds of all runs of one size, or the least */
 static const double zfi_cost_disk = 0.3;    /* seconds of a round of transfers */
 
 /* --------------------------------------------------------------------------------- measuring */
@@ -51,7 +52,8 @@ static zf_status zfi_time_graph(zf_graph *g, zf_backend *backend, double *second
     zf_status status = p ? zf_step(p) : g ? g->error.status : ZF_ERR_NOMEM;
     double times[ZFI_COST_RUNS], all = 0;
     int count = 0;
-    while (!status && count < ZFI_COST_RUNS && all < zfi_cost_budget) {
+    while (!status && count < ZFI_COST_RUNS &&
+           (count < ZFI_COST_LEAST_RUNS || all < zfi_cost_budget)) {
         double start = zfi_now();
         status = zf_step(p);
         all += times[count++] = zfi_now() - start;
@@ -67,44 +69,84 @@ static zf_status zfi_time_graph(zf_graph *g, zf_backend *backend, double *second
     return status;
 }
 
-/* A product of two squares; NULL without memory. */
-static zf_graph *zfi_product_graph(int64_t width, zf_dtype dtype)
+/* The three products of a layer, Y = X W^T, dX = dY W and dW = dY^T X, of squares; NULL without
+ * memory. */
+static zf_graph *zfi_layer_graph(int64_t width, zf_dtype dtype)
 {
     const zf_param_desc of = {.dtype = dtype};
     zf_graph *g = zf_graph_new(NULL);
-    zf_tensor a = zf_param(g, "a", ZF_SHAPE(width, width), &of),
-              b = zf_param(g, "b", ZF_SHAPE(width, width), &of);
-    zf_output(zf_matmul(a, b), "c");
+    zf_tensor x = zf_param(g, "x", ZF_SHAPE(width, width), &of),
+              w = zf_param(g, "w", ZF_SHAPE(width, width), &of),
+              dy = zf_param(g, "dy", ZF_SHAPE(width, width), &of);
+    zf_output(zf_matmul_ex(x, w, &(zf_matmul_desc){.transpose_b = true}), "y");
+    zf_output(zf_matmul(dy, w), "dx");
+    zf_output(zf_matmul_ex(dy, x, &(zf_matmul_desc){.transpose_a = true}), "dw");
     return g;
 }
 
-/* Measures products of values of this dtype. */
-static zf_status zfi_measure_products(zf_backend *backend, zf_dtype dtype, double *flops_per_s,
-                                      zf_error *error)
+/* Measures products of values of this dtype. They take the time for their values or bytes and, which
+ * is at least half, that for their FLOPs. Requires: half_values_per_s, bytes_per_s. */
+static zf_status zfi_measure_products(zf_backend *backend, zf_dtype dtype, const zf_cost *cost,
+                                      double *flops_per_s, zf_error *error)
 {
+    const bool half = zf_dtype_size(dtype) == 2;
     zf_status status = ZF_OK;
     double seconds = 0;
     for (int64_t n = ZFI_COST_WIDTH;
          n <= ZFI_COST_MOST_WIDTH && !status && seconds < zfi_cost_enough; n *= 2) {
-        status = zfi_time_graph(zfi_product_graph(n, dtype), backend, &seconds, error);
-        if (!status) *flops_per_s = 2.0 * (double)n * (double)n * (double)n / seconds;
+        const double size = (double)n * (double)n, flops = 3 * 2 * size * (double)n,
+                     values = 3 * 3 * size;
+        double moving = values * (double)zf_dtype_size(dtype) / cost->bytes_per_s;
+        if (half) moving = fmax(moving, values / cost->half_values_per_s);
+        status = zfi_time_graph(zfi_layer_graph(n, dtype), backend, &seconds, error);
+        if (!status) *flops_per_s = flops / fmax(seconds - moving, seconds / 2);
+    }
+    return status;
+}
+
+/* Measures sums of two tensors, of as many bytes for each dtype: values read and written. */
+static zf_status zfi_measure_sums(zf_backend *backend, zf_dtype dtype, double *values_per_s,
+                                  zf_error *error)
+{
+    const zf_param_desc of = {.dtype = dtype};
+    zf_status status = ZF_OK;
+    double seconds = 0;
+    for (int64_t at = ZFI_COST_ELEMENTS;
+         at <= ZFI_COST_MOST_ELEMENTS && !status && seconds < zfi_cost_enough; at *= 4) {
+        const int64_t n = at * (int64_t)(sizeof(float) / zf_dtype_size(dtype));
+        zf_graph *g = zf_graph_new(NULL);
+        zf_tensor a = zf_param(g, "a", ZF_SHAPE(n), &of), b = zf_param(g, "b", ZF_SHAPE(n), &of);
+        zf_output(zf_add(a, b), "c");
+        status = zfi_time_graph(g, backend, &seconds, error);
+        if (!status) *values_per_s = 3 * (double)n / seconds; /* 2 read, 1 written */
     }
     return status;
 }
 
 static zf_status zfi_measure_memory(zf_backend *backend, zf_cost *cost, zf_error *error)
 {
+    double floats = 0;
+    zf_status status = zfi_measure_sums(backend, ZF_F32, &floats, error);
+    if (!status) status = zfi_measure_sums(backend, ZF_BF16, &cost->half_values_per_s, error);
+    if (!status) cost->bytes_per_s = sizeof(float) * floats;
+    return status;
+}
+
+/* Measures gelu. What it takes besides reading and writing, but at least a sixteenth of its time,
+ * is that of two functions. Requires: bytes_per_s. */
+static zf_status zfi_measure_functions(zf_backend *backend, zf_cost *cost, zf_error *error)
+{
     zf_status status = ZF_OK;
     double seconds = 0;
     for (int64_t n = ZFI_COST_ELEMENTS;
          n <= ZFI_COST_MOST_ELEMENTS && !status && seconds < zfi_cost_enough; n *= 4) {
         zf_graph *g = zf_graph_new(NULL);
-        zf_tensor a = zf_param(g, "a", ZF_SHAPE(n), NULL),
-                  b = zf_param(g, "b", ZF_SHAPE(n), NULL);
-        zf_output(zf_add(a, b), "c");
+        zf_output(zf_gelu(zf_param(g, "a", ZF_SHAPE(n), NULL)), "b");
         status = zfi_time_graph(g, backend, &seconds, error);
         if (!status)
-            cost->bytes_per_s = 3 * sizeof(float) * (double)n / seconds; /* 2 read, 1 written */
+            cost->functions_per_s =
+                2 * (double)n /
+                fmax(seconds - 2 * sizeof(float) * (double)n / cost->bytes_per_s, seconds / 16);
     }
     return status;
 }
@@ -213,13 +255,13 @@ static double zfi_time_launches(const zf_program *p, int times)
 static zf_status zfi_measure_load(zf_backend *backend, const zf_launch *copy, double *load,
                                   zf_error *error)
 {
-    enum { PRODUCTS = 8, COPIES = 8, WIDTH = 2 * ZFI_COST_WIDTH };
+    enum { PRODUCTS = 3, COPIES = 8, WIDTH = 2 * ZFI_COST_WIDTH };
     zf_graph *g;
     zf_program *p;
     zf_status status = ZF_OK;
     double times[ZFI_COST_RUNS];
     if (!backend->host_memory) return ZF_OK;
-    if (!(g = zfi_product_graph(WIDTH, ZF_F32))) return zfi_nomem(error);
+    if (!(g = zfi_layer_graph(WIDTH, ZF_F32))) return zfi_nomem(error);
     p = zf_compile(g, &(zf_compile_desc){.backend = backend});
     if (!p) status = zfi_fail(error, zf_graph_status(g), "%s", zf_graph_error(g));
     for (int run = 0; run < ZFI_COST_RUNS && !status; run++) {
@@ -473,9 +515,12 @@ static zf_status zfi_measure_rank(const zf_calibrate_desc *d, zf_backend *backen
                                   zf_error *error)
 {
     zf_error mine = {ZF_OK, ""};
-    zf_status status = zfi_measure_products(backend, ZF_F32, &cost->flops_per_s, &mine);
-    if (!status) status = zfi_measure_products(backend, ZF_BF16, &cost->half_flops_per_s, &mine);
-    if (!status) status = zfi_measure_memory(backend, cost, &mine);
+    zf_status status = zfi_measure_memory(backend, cost, &mine);
+    if (!status)
+        status = zfi_measure_products(backend, ZF_F32, cost, &cost->flops_per_s, &mine);
+    if (!status)
+        status = zfi_measure_products(backend, ZF_BF16, cost, &cost->half_flops_per_s, &mine);
+    if (!status) status = zfi_measure_functions(backend, cost, &mine);
     if (!status) status = zfi_measure_spaces(d, backend, cost, &mine);
     return status ? zfi_fail(error, status, "zf_calibrate: %s", mine.text) : ZF_OK;
 }
@@ -540,7 +585,9 @@ ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocato
     zf_error mine = {ZF_OK, ""};
     zf_json *file = path && cost ? zf_json_read(path, allocator, &mine) : NULL;
     zf_cost read = zf_cost_default();
-    read.half_flops_per_s = read.between_bytes_per_s = 0; /* then they are others of the table */
+    /* then they are others of the table */
+    read.half_flops_per_s = read.half_values_per_s = read.functions_per_s = 0;
+    read.between_bytes_per_s = 0;
     if (!path || !cost)
         return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_cost_read: %s is NULL", path ? "cost" : "path");
     if (file && zf_json_type_of(file) != ZF_JSON_OBJECT)

@@ -55,7 +55,7 @@ TEST_ONCE(cost_alone)
            error.text);
         CHECK(t, is_table(&cost));
         for (int n = 0; n < RATES; n++) { /* links, and without a folder the disk */
-            const bool left = (n >= 3 && n < 7) || (!k && n >= RATES - 4);
+            const bool left = (n >= 5 && n < 9) || (!k && n >= RATES - 4);
             CHECK(t, (member_of(&cost, n) == member_of(&plain, n)) == left);
         }
     }
@@ -204,9 +204,9 @@ TEST(cost_files)
     const char *path = test_path("cost.json");
     const zf_cost tables[] = {
         zf_cost_default(),
-        {1, 1, 1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0},
-        {1e24, 1e24, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1, 0, 0, 1},
-        {123456789.125, 16, 1.0 / 3 + 1, 0x1.23456789abcdep40, 0x1p-60, 14, 15, 5, 6, 7, 8, 9, 10, 11, 12, 13,
+        {1, 1, 1, 1, 1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0},
+        {1e24, 1e24, 1e24, 1e24, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1, 0, 0, 1},
+        {123456789.125, 16, 1.0 / 3 + 1, 17, 18, 0x1.23456789abcdep40, 0x1p-60, 14, 15, 5, 6, 7, 8, 9, 10, 11, 12, 13,
          0.25, 0.5, 0.125, 0.75}};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++) {
         zf_error error = {ZF_OK, ""};
@@ -216,11 +216,12 @@ TEST(cost_files)
         CHECK(t, same(&cost, &tables[k]));
     }
     CHECK(t, put(path, "{\"link_latency_s\":0,\"flops_per_s\":2e9,\n\"link_bytes_per_s\":3,"
-                       "\"read_bytes_per_s\":7,\"bytes_per_s\":4}"));
+                       "\"read_bytes_per_s\":7,\"bytes_per_s\":40}"));
     { /* what lies between spaces has defaults */
         zf_error error = {ZF_OK, ""};
         zf_cost cost = {0}, want = zf_cost_default();
-        want.flops_per_s = want.half_flops_per_s = 2e9, want.bytes_per_s = 4, want.link_bytes_per_s = 3;
+        want.flops_per_s = want.half_flops_per_s = 2e9, want.bytes_per_s = 40, want.link_bytes_per_s = 3;
+        want.half_values_per_s = 20, want.functions_per_s = 5;
         want.link_latency_s = 0, want.read_bytes_per_s = 7;
         want.between_bytes_per_s = 3, want.between_latency_s = 0;
         OK(t, zf_cost_read(path, &cost, &t->allocator, &error), error.text);
@@ -228,10 +229,11 @@ TEST(cost_files)
     }
     { /* so it has where a rate is 0, with the latency that is beside it */
         zf_error error = {ZF_OK, ""};
-        zf_cost cost = {.flops_per_s = 1, .bytes_per_s = 2, .link_bytes_per_s = 3,
+        zf_cost cost = {.flops_per_s = 1, .bytes_per_s = 24, .link_bytes_per_s = 3,
                         .read_bytes_per_s = 8, .write_latency_s = 5},
                 want = zf_cost_default();
-        want.flops_per_s = want.half_flops_per_s = 1, want.bytes_per_s = 2, want.link_bytes_per_s = 3;
+        want.flops_per_s = want.half_flops_per_s = 1, want.bytes_per_s = 24, want.link_bytes_per_s = 3;
+        want.half_values_per_s = 12, want.functions_per_s = 3;
         want.link_latency_s = 0, want.read_bytes_per_s = 8, want.read_latency_s = 0;
         want.between_bytes_per_s = 3, want.between_latency_s = 0;
         OK(t, zf_cost_save(&cost, path, &t->allocator, &error), error.text);
@@ -260,8 +262,8 @@ TEST_ONCE(cost_bad_files)
          ":1:73: expected ',' or '}' in the object that began on line 1, found the end of the "
          "text"},
         {"{" ALL ",\n \"flops\": 1}",
-         ":2:11: flops is no rate; there are flops_per_s, half_flops_per_s, bytes_per_s, link_bytes_per_s, "
-         "link_latency_s, between_bytes_per_s, between_latency_s, host_bytes_per_s, download_bytes_per_s, download_latency_s, "
+         ":2:11: flops is no rate; there are flops_per_s, half_flops_per_s, bytes_per_s, half_values_per_s, "
+         "functions_per_s, link_bytes_per_s, link_latency_s, between_bytes_per_s, between_latency_s, host_bytes_per_s, download_bytes_per_s, download_latency_s, "
          "upload_bytes_per_s, upload_latency_s, read_bytes_per_s, read_latency_s, "
          "write_bytes_per_s, write_latency_s, copy_load, disk_load, disk_shared and host_apart"},
         {"{" ALL ", \"flops_per_s\": 2}",

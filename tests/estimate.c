@@ -5,6 +5,8 @@
 /* Rates by which a byte takes a second or less, and no two resources the same. */
 static const zf_cost hand = {.flops_per_s = 1e30,
                              .bytes_per_s = 1,
+                             .half_values_per_s = 1e30,
+                             .functions_per_s = 1e30,
                              .link_bytes_per_s = 16,
                              .link_latency_s = 100,
                              .host_bytes_per_s = 2,
@@ -195,6 +197,168 @@ TEST(estimate_of_what_is_written)
     const expected want = {.busy = {[ZF_RESOURCE_COMPUTE] = bytes},
                            .exposed = {[ZF_RESOURCE_COMPUTE] = bytes}};
     CHECK(t, is_estimated(t, text, &hand, &want));
+}
+
+/* Functions of elements, by operators that compute them. */
+TEST(estimate_of_functions)
+{
+#define X   "%1 = input \"x\" : f32[4,8]\n"
+#define XY  X "%2 = input \"y\" : f32[4,8]\n"
+#define LAB "%3 = input \"labels\" : i32[4]\n"
+#define QKV "%1 = input \"qkv\" : f32[2,5,24]\n"
+#define DY  "%2 = input \"dy\" : f32[2,5,8]\n%3 = input \"y\" : f32[2,5,8]\n"
+    static const struct {
+        const char *text;
+        double functions;
+    } rows[] = {
+        {X "%2 = neg %1 : f32[4,8]\n", 0},
+        {XY "%3 = mul %1, %2 : f32[4,8]\n", 0},
+        {X "%2 = exp %1 : f32[4,8]\n", 32},
+        {X "%2 = log %1 : f32[4,8]\n", 32},
+        {X "%2 = tanh %1 : f32[4,8]\n", 32},
+        {X "%2 = sigmoid %1 : f32[4,8]\n", 32},
+        {X "%2 = silu %1 : f32[4,8]\n", 32},
+        {X "%2 = softplus %1 : f32[4,8]\n", 64},
+        {X "%2 = gelu %1 : f32[4,8]\n", 64},
+        {X "%2 = gelu %1 {form=tanh} : f32[4,8]\n", 32},
+        {XY "%3 = gelu_grad %1, %2 : f32[4,8]\n", 96},
+        {XY "%3 = gelu_grad %1, %2 {form=tanh} : f32[4,8]\n", 64},
+        {XY "%3 = silu_grad %1, %2 : f32[4,8]\n", 32},
+        {XY "%3 = tanh_grad %1, %2 : f32[4,8]\n", 0},
+        {XY "%3 = swiglu %1, %2 : f32[4,8]\n", 32},
+        {X "%2 = swiglu %1 : f32[4,4]\n", 16},
+        {XY "%3 = input \"z\" : f32[4,8]\n%4 = swiglu_grad %1, %2, %3 : f32[4,8]\n", 32},
+        {X "%2 = dropout %1 {p=0.1 stream=3} : f32[4,8]\n", 32},
+        {X "%2 = dropout %1 {p=0 stream=3} : f32[4,8]\n", 0},
+        {X "%2 = softmax %1 : f32[4,8]\n", 32},
+        {XY "%3 = softmax_grad %1, %2 : f32[4,8]\n", 0},
+        {X "%2 = masked_softmax %1 {scale=1} : f32[4,8]\n", 32},
+        {X "%2 = masked_softmax %1 {scale=1 p=0.1 stream=3} : f32[4,8]\n", 64},
+        {XY "%3 = masked_softmax_grad %1, %2 {scale=1 p=0.1 stream=3} : f32[4,8]\n", 32},
+        {X "%2 = logsumexp %1 : f32[4]\n", 32},
+        {"%1 = input \"dy\" : f32[4]\n%2 = input \"x\" : f32[4,8]\n" LAB
+         "%4 = input \"lse\" : f32[4]\n"
+         "%5 = cross_entropy_grad %1, %2, %4, %3 {ignore=-100} : f32[4,8]\n",
+         32},
+        {XY "%3 = linear %1, %2 : f32[4,4]\n", 0},
+        {XY "%3 = linear %1, %2 {activation=gelu} : f32[4,4]\n", 32},
+        {XY "%3 = linear %1, %2 {activation=gelu_tanh} : f32[4,4]\n", 16},
+        {XY "%3 = linear %1, %2 {activation=silu} : f32[4,4]\n", 16},
+        {X "%2 = input \"w\" : f32[20,8]\n" LAB "%4 = constant {values=[0.25]} : f32[]\n"
+           "%5 = head_loss %1, %2, %3, %4 {ignore=-100} : f32[]\n",
+         80},
+        {XY "%3 = input \"gamma\" : f32[8]\n"
+            "%4 = residual_norm %1, %2, %3 {p=0.1 stream=3 eps=1e-5 form=rms} : f32[4,8]\n",
+         32},
+        {XY "%3 = input \"gamma\" : f32[8]\n"
+            "%4 = residual_norm %1, %2, %3 {p=0 stream=3 eps=1e-5 form=rms} : f32[4,8]\n",
+         0},
+        {XY "%3 = input \"rstd\" : f32[4]\n%4 = input \"gamma\" : f32[8]\n"
+            "%5 = residual_norm_grad %1, %2, %3, %4 {p=0.25 stream=7} : f32[4,8]\n",
+         32},
+        {QKV "%2 = attention %1 {heads=2 scale=1} : f32[2,5,8]\n", 2 * 2 * 5 * 5},
+        {QKV "%2 = attention %1 {heads=2 scale=1 p=0.1 stream=3} : f32[2,5,8]\n", 2 * 2 * 2 * 5 * 5},
+        {QKV "%2 = attention %1 {heads=2 scale=1 causal=true window=3} : f32[2,5,8]\n",
+         2 * 2 * 5 * 3},
+        {"%1 = input \"q\" : f32[2,5,8]\n%2 = input \"k\" : f32[2,7,4]\n"
+         "%3 = input \"v\" : f32[2,7,4]\n"
+         "%4 = attention %1, %2, %3 {heads=4 kv_heads=2 scale=1} : f32[2,5,8]\n",
+         2 * 4 * 5 * 7},
+        {QKV DY "%4 = input \"lse\" : f32[2,2,5]\n"
+                "%5 = attention_grad %2, %3, %4, %1 {heads=2 scale=1 p=0.1 stream=3} : "
+                "f32[2,5,24]\n",
+         2 * 2 * 2 * 5 * 5},
+        {"%1 = input \"q\" : f32[2,3,8]\n%2 = input \"k\" : f32[2,3,4]\n"
+         "%3 = input \"v\" : f32[2,3,4]\n%4 = input \"past\" : i32[2]\n"
+         "%5 = input \"count\" : i32[2]\n%6 = cache \"a\" : f32[2,64,4]\n"
+         "%7 = cache \"b\" : f32[2,64,4]\n"
+         "%8 = cached_attention %1, %2, %3, %4, %5, %6, %7 {heads=4 kv_heads=2 scale=1} : "
+         "f32[2,3,8]\n",
+         2 * 4 * 3 * 64},
+        /* gelu, its gradient, exp, and a dropout that draws */
+        {XY "%3 = chain %1, %2 {program=[15,0,0,21,2,1,8,3,0,24,4,0] values=[0.25,3]} : f32[4,8]\n",
+         (2 + 3 + 1 + 1) * 32},
+    };
+    zf_cost cost = hand;
+    cost.bytes_per_s = 1e30, cost.functions_per_s = 1;
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        const expected want = {.busy = {[ZF_RESOURCE_COMPUTE] = rows[k].functions},
+                               .exposed = {[ZF_RESOURCE_COMPUTE] = rows[k].functions}};
+        if (!is_estimated(t, rows[k].text, &cost, &want))
+            test_fail(t, __FILE__, __LINE__, "functions", rows[k].text);
+    }
+#undef X
+#undef XY
+#undef LAB
+#undef QKV
+#undef DY
+}
+
+static zf_status nothing(const zf_launch *l) { return l->out.data ? ZF_OK : ZF_ERR_ARGUMENT; }
+
+static double five(const zf_launch *l) { return 5 * (double)zf_shape_count(l->out.shape); }
+
+/* An operator of a program's own says how many it computes. */
+TEST(estimate_of_own_functions)
+{
+    const zf_operator own[] = {{.name = "bell", .cpu = nothing, .functions = five},
+                               {.name = "plain", .cpu = nothing}};
+    zf_cost cost = hand;
+    cost.bytes_per_s = 1e30, cost.functions_per_s = 1;
+    for (int k = 0; k < 2; k++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){
+            .allocator = t->allocator, .operators = own, .operator_count = 2});
+        zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(4, 8));
+        zf_estimate e;
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        zf_output(zf_apply(g, own[k].name, 1, &x, NULL), "y");
+        OK(t, zf_graph_estimate(g, &cost, &e), zf_graph_error(g));
+        CHECK(t, near(e.seconds, k ? 0 : 160));
+    }
+}
+
+/* Values of 16 bits take the time that their rate or their bytes say, whichever is longer. What an
+ * update reads is not counted; between the products of attention are scores, between those of a head
+ * logits, and its table once more for each other tile of 160 rows. */
+TEST(estimate_of_16_bits)
+{
+    static const struct {
+        const char *text;
+        double bytes, halves;
+    } rows[] = {
+        {"%1 = input \"x\" : f32[4,8]\n%2 = tanh %1 : f32[4,8]\n", 256, 0},
+        {"%1 = input \"x\" : bf16[4,8]\n%2 = tanh %1 : bf16[4,8]\n", 128, 64},
+        {"%1 = input \"x\" : f16[4,8]\n%2 = tanh %1 : f16[4,8]\n", 128, 64},
+        {"%1 = input \"x\" : bf16[4,8]\n%2 = cast %1 {to=f32} : f32[4,8]\n", 192, 32},
+        {"%1 = input \"a\" : bf16[4,8]\n%2 = input \"b\" : bf16[8,2]\n"
+         "%3 = matmul %1, %2 : bf16[4,2]\n",
+         112, 56},
+        {"%1 = input \"qkv\" : bf16[2,5,24]\n%2 = attention %1 {heads=2 scale=1} : bf16[2,5,8]\n",
+         640, 320 + 2 * 100},
+        {"%1 = input \"qkv\" : f32[2,5,24]\n%2 = attention %1 {heads=2 scale=1} : f32[2,5,8]\n",
+         1280, 0},
+        {"%1 = input \"x\" : bf16[200,8]\n%2 = input \"w\" : bf16[20,8]\n"
+         "%3 = input \"labels\" : i32[200]\n%4 = constant {values=[0.25]} : f32[]\n"
+         "%5 = head_loss %1, %2, %3, %4 {ignore=-100} : f32[]\n"
+         "%6 = saved %5 {index=0} : f32[200,8]\n%7 = saved %5 {index=1} : f32[20,8]\n",
+         3200 + 320 + 800 + 8 + 6400 + 640, 1760 + 3 * 4000 + 6 * 160},
+        {"%1 = param \"w\" : bf16[8]\n%2 = input \"g\" : bf16[8]\n%3 = input \"lr\" : f32[]\n"
+         "%4 = state \"m\" : f32[8]\n     update:\n"
+         "     sgd %1, %2, %3, %4 {momentum=0.9}\n",
+         32 + 16 + 4 + 64, 0},
+    };
+    zf_cost cost = hand;
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        for (int slow = 0; slow < 2; slow++) { /* by bytes, by values */
+            const bool longer = slow && 4 * rows[k].halves > rows[k].bytes;
+            const double time = longer ? 4 * rows[k].halves : rows[k].bytes;
+            const expected want = {.busy = {[ZF_RESOURCE_COMPUTE] = time},
+                                   .exposed = {[ZF_RESOURCE_COMPUTE] = time}};
+            cost.half_values_per_s = slow ? 0.25 : 1e30;
+            if (!is_estimated(t, rows[k].text, &cost, &want))
+                test_fail(t, __FILE__, __LINE__, slow ? "values" : "bytes", rows[k].text);
+        }
+    }
 }
 
 /* Every stage with and without prefetch and offload: the sum of what is exposed is the step, nothing

@@ -357,7 +357,8 @@ static void run_offload(call *c)
     if (ready(c)) ran(c, zf_offload(c->graph, &d));
 }
 
-/* cost=FLOPS,BYTES,LINK,LATENCY: the members of zf_cost; NULL when it is not given. */
+/* cost=FLOPS,BYTES,LINK,LATENCY: the members of zf_cost; functions and 16-bit values take no time of
+ * their own. NULL when it is not given. */
 static const zf_cost *take_cost(call *c, zf_cost *cost)
 {
     const char *at = take_value(c, "cost");
@@ -377,6 +378,8 @@ static const zf_cost *take_cost(call *c, zf_cost *cost)
     }
     *cost = (zf_cost){.flops_per_s = rates[0],
                       .bytes_per_s = rates[1],
+                      .half_values_per_s = 1e24,
+                      .functions_per_s = 1e24,
                       .link_bytes_per_s = rates[2],
                       .link_latency_s = rates[3]};
     return cost;

@@ -194,11 +194,11 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         spans = zfi_max(zfi_div_up(n, ZFI_SPAN), zfi_div_up(wanted, groups));
     }
     if (!plan.direct_a && !plan.keep && plan.panels > plan.group) { /* it is packed for each span */
-        int64_t each = zfi_div_up(threads, zfi_matmul_count(d)); /* a task for each thread */
+        int64_t each = zfi_div_up(threads, zfi_matmul_count(d));    /* a task for each thread */
         spans = zfi_min(spans, zfi_div_up(n, ZFI_SPAN));
         each = zfi_min(zfi_div_up(each, spans), zfi_div_up(plan.panels, plan.group));
-        groups = zfi_max(groups, zfi_min(zfi_div_up(wanted, spans),
-                                         zfi_max(d->m / ZFI_ROWS_A_TASK, each)));
+        groups = zfi_max(groups,
+                         zfi_min(zfi_div_up(wanted, spans), zfi_max(d->m / ZFI_ROWS_A_TASK, each)));
     }
     if (narrow && plan.k_block < d->k)
         groups = zfi_max(groups, zfi_div_up(plan.panels * plan.rows, ZFI_ROWS_ASIDE));

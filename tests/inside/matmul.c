@@ -338,7 +338,8 @@ TEST_ONCE(matmul_chunks)
  * which AVX-512 is enough. */
 TEST_ONCE(matmul_keeps_rows)
 {
-    static const int64_t shapes[][3] = {{700, 1000, 1100}, {1000, 1200, 300}, {500, 1225, 513}};
+    static const int64_t shapes[][3] = {
+        {700, 1000, 1100}, {1000, 1200, 300}, {500, 1225, 513}, {200, 300, 1024}};
     matmul_random random = {7};
     static matmul_bench bench;
     int kept = 0;
@@ -389,7 +390,9 @@ TEST_ONCE(matmul_keeps_rows)
                 return;
             }
         }
-    CHECK(t, kept == 2 * 16 + 4 * 16 + 2 * 16); /* threads x forms */
+    /* Threads x forms of f32: the last shape is too small to be packed where it can be read in
+     * place, which it cannot where rows of A are 4 KiB apart. All of 16 bits is packed. */
+    CHECK(t, kept == 2 * 8 + 4 * 8 + 2 * 8 + 4 * 2 + 4 * 4 * 8);
 }
 
 /* An element as tile_amx.c defines it. */

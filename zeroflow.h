@@ -559,7 +559,7 @@ typedef struct zf_residual_desc {
     zf_tensor bias; /* [n], or ZF_NONE */
     double eps;     /* 0: 1e-5; ZF_ZERO: 0 */
     /* Gets residual + dropout(x + bias) as a value of its own: the next residual in a pre-norm
-     * model. NULL: not needed */
+     * model. In 16 bits the norm is then of that rounded value. NULL: not needed */
     zf_tensor *sum;
 } zf_residual_desc;
 
@@ -2378,7 +2378,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(head_loss, 4, 5, A(head_loss, ignore, i) A(head_loss, bits, i) A(head_loss, block, i)        \
       A(head_loss, scale, d))                                                                      \
     X(residual_norm, 3, 5, A(residual_norm, p, f) A(residual_norm, stream, i)                      \
-      A(residual_norm, eps, f) A(residual_norm, form, e(layer|rms)))                               \
+      A(residual_norm, eps, f) A(residual_norm, form, e(layer|rms))                                \
+      A(residual_norm, sum, e(none|saved|given)))                                                  \
     X(embed_norm, 7, 7, A(embed_norm, p, f) A(embed_norm, stream, i) A(embed_norm, eps, f)         \
       A(embed_norm, padded, b) A(embed_norm, padding, i))                                          \
     X(residual_norm_grad, 4, 5, A(residual_norm_grad, p, f) A(residual_norm_grad, stream, i)       \

@@ -676,9 +676,9 @@ static zf_tensor zfi_residual(zf_tensor x[5], int32_t count, int64_t form,
     }
     stream = d.dropout > 0 ? zfi_new_stream(g) : 0;
     if (zfi_is_operand(d.bias)) x[count++] = d.bias;
-    y = zfi_build(
-        ZF_OP_residual_norm, count, x,
-        zfi_with({.f = d.dropout}, {.i = stream}, {.f = zfi_or(d.eps, 1e-5)}, {.i = form}));
+    y = zfi_build(ZF_OP_residual_norm, count, x,
+                  zfi_with({.f = d.dropout}, {.i = stream}, {.f = zfi_or(d.eps, 1e-5)}, {.i = form},
+                           {.i = d.sum != NULL}));
     if (d.sum) *d.sum = zf_valid(y) ? zfi_op(saved, zfi_with({.i = 2}), y) : (zf_tensor){g, 0};
     return y;
 }

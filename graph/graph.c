@@ -92,6 +92,10 @@ typedef struct zfi_record {
     /* `node`, which reads saved value 0 of `of`, is the result of `of` as remake computes it;
      * `alike`: its other operands are the same. NULL: never */
     bool (*remade)(const zf_graph *, const zfi_node *of, const zfi_node *node, bool alike);
+    /* The saved value that holds the sum of its first two operands, and what appends the node that
+     * recomputes it and its other saved values from that sum: the same bits. NULL: not possible */
+    int32_t sum;
+    int32_t (*remake_from_sum)(zf_graph *, int32_t id, int32_t sum);
     /* A gradient: the operand from which it can recompute an activation, as saved value 0; 0:
      * none */
     int32_t activates;

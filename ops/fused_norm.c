@@ -6,13 +6,16 @@
  *          y = gamma xhat + beta, xhat = (s - mean s) rstd, rstd = 1 / sqrt(var s + eps)
  *     %5 = residual_norm %x, %residual, %gamma, %bias {p=0.1 stream=3 eps=1e-06 form=rms} : f32[4,8]
  *          the same of RMSNorm: y = gamma xhat, xhat = s rstd, rstd = 1 / sqrt(mean s^2 + eps)
+ *          sum=saved: the node also saves s, and y is the norm of the rounded s that it saves
+ *          sum=given: x and residual are both s itself, which such a node has saved; no bias, p = 0.
+ *          It computes y, xhat and rstd again, to the same bits (passes/recompute.c)
  *     %8 = embed_norm %words, %ids, %types, %type_ids, %positions, %gamma, %beta
  *          {p=0.1 stream=3 eps=1e-12} : f32[2,4,8]
  *          s = words[ids[b,t],:] + types[type_ids[b,t],:] + positions[t,:]
  *          y = dropout(gamma xhat + beta)
  *          padded=true padding=0: words[0,:] has no gradient (rows.c)
  *     saved 0: xhat    saved 1: rstd, one for each row (f32; f64 for f64)
- *     saved 2 of residual_norm: s, which the next residual sum reads where norms come before layers
+ *     saved 2 of residual_norm, sum=saved: s, which the next residual sum reads in a pre-norm model
  *
  *     %9 = residual_norm_grad %dy, %xhat, %rstd, %gamma, %dsum {p=0.1 stream=3} : f32[4,8]
  *          ds = dsum + rstd (g - mean g - xhat mean(g xhat)), g = dy gamma; form=rms: without mean g
@@ -41,10 +44,13 @@
  * dbias are added in f32 like dgamma, over blocks of ZFI_GAMMA_ROWS rows and then over the blocks,
  * while sum_to adds in double: for r rows they differ by at most (64 + r / 64) 2^-24 of the sum of
  * magnitudes. bf16 and f16 are computed in f32 and rounded when they are stored; y is computed from
- * the unrounded s and xhat. */
+ * the unrounded xhat, and from the unrounded s where that is not saved. */
 
 /* The forms of a norm, in the order of the attribute's names. */
 enum { ZFI_FORM_LAYER, ZFI_FORM_RMS };
+
+/* What becomes of the sum, in the order of the attribute's names. */
+enum { ZFI_SUM_NONE, ZFI_SUM_SAVED, ZFI_SUM_GIVEN };
 
 /* The number of the operand of residual_norm that is its optional bias. */
 static int32_t zfi_norm_bias_at(int64_t form) { return form == ZFI_FORM_RMS ? 3 : 4; }
@@ -62,6 +68,21 @@ static zf_status zfi_infer_norm_attributes(const zfi_infer *c)
     return status ? status : zfi_infer_eps(c, ZF_FLOAT(c, residual_norm, eps));
 }
 
+/* Checks the attribute `sum`. */
+static zf_status zfi_infer_sum(const zfi_infer *c, int32_t bias)
+{
+    int64_t sum = ZF_INT(c, residual_norm, sum);
+    if (sum < ZFI_SUM_NONE || sum > ZFI_SUM_GIVEN)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "there is no sum %lld", (long long)sum);
+    if (sum != ZFI_SUM_GIVEN) return ZF_OK;
+    if (c->args[0] != c->args[1])
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "sum=given takes the sum as both of its first operands");
+    if (c->arg_count > bias || ZF_FLOAT(c, residual_norm, p) != 0)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "sum=given has neither a bias nor dropout");
+    return ZF_OK;
+}
+
 static zf_status zfi_infer_residual_norm(zfi_infer *c)
 {
     int64_t form = ZF_INT(c, residual_norm, form);
@@ -76,6 +97,7 @@ static zf_status zfi_infer_residual_norm(zfi_infer *c)
     if (!status && form == ZFI_FORM_LAYER) status = zfi_infer_vector(c, 3, "beta");
     if (!status && c->arg_count > bias) status = zfi_infer_vector(c, bias, "the bias");
     if (!status) status = zfi_infer_norm_attributes(c);
+    if (!status) status = zfi_infer_sum(c, bias);
     return status ? status : zfi_infer_like(c, 0);
 }
 
@@ -136,7 +158,8 @@ static bool zfi_saved_residual_norm(const zf_graph *g, const zfi_node *node, int
     (void)g;
     *dtype = rows ? zfi_wide(node->dtype) : node->dtype;
     *shape = rows ? zfi_shape_of_rows(node->shape) : node->shape;
-    return index <= (node->op == ZF_OP_residual_norm ? ZFI_SUM : ZFI_RSTD);
+    return index <= ZFI_RSTD || (index == ZFI_SUM && node->op == ZF_OP_residual_norm &&
+                                 ZF_INT(node, residual_norm, sum) == ZFI_SUM_SAVED);
 }
 
 static zf_status zfi_infer_residual_norm_grad(zfi_infer *c)
@@ -189,7 +212,7 @@ static void zfi_grad_residual_norm(zf_grad *c)
     ds = zfi_build(ZF_OP_residual_norm_grad, summed ? 5 : 4, x,
                    zfi_with({.f = p}, {.i = ZF_INT(c, residual_norm, stream)}, {.i = form}));
     if (c->need[0]) c->dx[0] = p > 0 ? zfi_saved(ds, ZFI_DX) : ds;
-    if (c->need[1]) c->dx[1] = ds;
+    if (c->need[1] && ZF_INT(c, residual_norm, sum) != ZFI_SUM_GIVEN) c->dx[1] = ds;
     if (c->need[2]) c->dx[2] = zfi_saved(ds, ZFI_DGAMMA);
     if (form == ZFI_FORM_LAYER && c->need[3]) c->dx[3] = zfi_saved(ds, ZFI_DBETA);
     if (c->count > bias && c->need[bias]) c->dx[bias] = zfi_saved(ds, ZFI_DBIAS);
@@ -256,17 +279,34 @@ static void zfi_norm_vectors(const zf_launch *l, const zf_array *vectors[3])
     vectors[2] = !embeds && l->arg_count > bias ? &l->args[bias] : NULL;
 }
 
+/* The sum of the launch, ZFI_SUM_NONE for embed_norm. */
+static int64_t zfi_norm_sum(const zf_launch *l)
+{
+    return l->op == ZF_OP_residual_norm ? ZF_INT(l, residual_norm, sum) : ZFI_SUM_NONE;
+}
+
+/* A value as it is stored in a type. */
+static double zfi_as_stored(zf_dtype dtype, double value)
+{
+    double room;
+    zf_array one = {.data = &room, .dtype = dtype};
+    zfi_set(&one, 0, value);
+    return zfi_get(&one, 0);
+}
+
 /* Element i of row r of s. bias: of x, may be NULL. */
 static double zfi_norm_input(const zf_launch *l, const zf_array *bias, int64_t r, int64_t i)
 {
     const zf_array *x = l->args;
-    int64_t n = zfi_last(&l->out.shape), at = r * n + i;
+    int64_t n = zfi_last(&l->out.shape), at = r * n + i, kept = zfi_norm_sum(l);
+    double s;
     if (l->op == ZF_OP_embed_norm)
         return zfi_get(&x[0], zfi_get_integer(&x[1], r) * n + i) +
                zfi_get(&x[2], zfi_get_integer(&x[3], r) * n + i) +
                zfi_get(&x[4], r % x[4].shape.dims[0] * n + i);
-    return zfi_get(&x[1], at) +
-           zfi_dropped(l, zfi_get(&x[0], at) + (bias ? zfi_get(bias, i) : 0), at);
+    if (kept == ZFI_SUM_GIVEN) return zfi_get(&x[0], at);
+    s = zfi_get(&x[1], at) + zfi_dropped(l, zfi_get(&x[0], at) + (bias ? zfi_get(bias, i) : 0), at);
+    return kept == ZFI_SUM_SAVED ? zfi_as_stored(l->out.dtype, s) : s;
 }
 
 static void zfi_fused_norm_reference(const zf_launch *l, int64_t first, int64_t last)
@@ -571,12 +611,34 @@ static void zfi_embed_rows(const zfi_norm_job *j, float *s, int64_t first, int64
     }
 }
 
+/* The rows of s from `first` on. A saved s has the rounding of its type; `room`: of two rows. */
+static void zfi_residual_sums(const zfi_norm_job *j, float *s, int64_t first, int64_t count,
+                              float *const room[2])
+{
+    const zf_launch *l = j->l;
+    const zf_array *sum = zfi_saved_out(l, ZFI_SUM);
+    const int64_t kept = zfi_norm_sum(l);
+    const bool rounds = l->out.dtype != ZF_F32;
+    const float *x = zfi_norm_in(j, &l->args[0], first, count, room[0]);
+    if (kept == ZFI_SUM_GIVEN) {
+        for (int64_t k = 0; k < count; k++)
+            memcpy(s + k * j->stride, x + k * j->n, (size_t)j->n * sizeof *s);
+        return;
+    }
+    zfi_residual_rows(j->isa, s, j->stride, x, zfi_norm_in(j, &l->args[1], first, count, room[1]),
+                      j->bias, j->drop, first * j->n, count, j->n);
+    for (int64_t k = 0; k < count && kept == ZFI_SUM_SAVED && (sum || rounds); k++) {
+        void *to = sum ? zfi_element_of(sum->data, sum->dtype, (first + k) * j->n) : room[0];
+        zfi_narrow(j->isa, to, l->out.dtype, s + k * j->stride, j->n);
+        if (rounds) zfi_widen(j->isa, s + k * j->stride, l->out.dtype, to, j->n);
+    }
+}
+
 static void zfi_norm_piece(void *context, int64_t piece, int worker)
 {
     const zfi_norm_job *j = context;
     const zf_launch *l = j->l;
-    const zf_array *xhat = zfi_saved_out(l, ZFI_XHAT), *rstd = zfi_saved_out(l, ZFI_RSTD),
-                   *sum = zfi_saved_out(l, ZFI_SUM);
+    const zf_array *xhat = zfi_saved_out(l, ZFI_XHAT), *rstd = zfi_saved_out(l, ZFI_RSTD);
     bool embeds = l->op == ZF_OP_embed_norm;
     float *s = zfi_norm_room(j, worker, 0), *room[2];
     int64_t r = piece * j->piece, last = j->rows - r < j->piece ? j->rows : r + j->piece;
@@ -587,13 +649,7 @@ static void zfi_norm_piece(void *context, int64_t piece, int worker)
         float *y = zfi_norm_out(j, &l->out, r, room[0]),
               *h = xhat ? zfi_norm_out(j, xhat, r, room[1]) : NULL;
         if (embeds) zfi_embed_rows(j, s, r, count, room[0]);
-        else
-            zfi_residual_rows(j->isa, s, j->stride, zfi_norm_in(j, &l->args[0], r, count, room[0]),
-                              zfi_norm_in(j, &l->args[1], r, count, room[1]), j->bias, j->drop,
-                              r * j->n, count, j->n);
-        for (int64_t k = 0; k < count && sum; k++)
-            zfi_narrow(j->isa, zfi_element_of(sum->data, sum->dtype, (r + k) * j->n), sum->dtype, s + k * j->stride,
-                       j->n);
+        else zfi_residual_sums(j, s, r, count, room);
         zfi_norm_group(j->isa, y, h, rstds, s, j->stride, j->gamma, j->beta, count, j->n,
                        ZF_FLOAT(l, residual_norm, eps));
         if (embeds && j->drop) zfi_norm_drop(j, y, y, r, count);
@@ -807,6 +863,18 @@ static bool zfi_remade_residual_norm(const zf_graph *g, const zfi_node *of, cons
            (node->arg_count == 2 || node->args[2] == of->args[gamma + 1]);
 }
 
+/* Recomputes a residual_norm and what it saves from the sum that it has saved. */
+static int32_t zfi_remake_from_sum(zf_graph *g, int32_t id, int32_t sum)
+{
+    const zfi_node node = g->nodes[id]; /* a copy: appending moves the nodes */
+    bool rms = ZF_INT(&node, residual_norm, form) == ZFI_FORM_RMS;
+    zf_tensor x[4] = {{g, sum}, {g, sum}, {g, node.args[2]}, {g, rms ? 0 : node.args[3]}};
+    return zfi_build(ZF_OP_residual_norm, rms ? 3 : 4, x,
+                     zfi_with({.f = 0}, {.i = 0}, ZF_ATTRIBUTE(&node, residual_norm, eps),
+                              ZF_ATTRIBUTE(&node, residual_norm, form), {.i = ZFI_SUM_GIVEN}))
+        .id;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(residual_norm, dropout, p)
@@ -819,9 +887,9 @@ ZFI_SAME_ATTRIBUTE(embed_norm, residual_norm, eps)
 ZFI_OPERATOR(residual_norm, .infer = zfi_infer_residual_norm, .grad = zfi_grad_residual_norm,
              .cpu = zfi_cpu_residual_norm, .scratch = zfi_scratch_residual_norm,
              .saved = zfi_saved_residual_norm, .saved_grads = 1 << ZFI_SUM,
-             .remake = zfi_remake_residual_norm,
-             .remade = zfi_remade_residual_norm,
-             .functions = zfi_draws_each, .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
+             .remake = zfi_remake_residual_norm, .remade = zfi_remade_residual_norm, .sum = ZFI_SUM,
+             .remake_from_sum = zfi_remake_from_sum, .functions = zfi_draws_each,
+             .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(embed_norm, .infer = zfi_infer_embed_norm, .grad = zfi_grad_embed_norm,
              .cpu = zfi_cpu_embed_norm, .scratch = zfi_scratch_residual_norm,
              .saved = zfi_saved_residual_norm, .remake = zfi_remake_residual_norm,

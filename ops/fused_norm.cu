@@ -13,18 +13,20 @@
 
 static bool zfi_embeds(const zf_launch *l) { return l->op == ZF_OP_embed_norm; }
 
-enum { ZFI_FORM_RMS = 1, ZFI_SUM = 2 }; /* of residual_norm: its form RMS, and the saved value s */
+/* Of residual_norm: its form RMS, the saved value s, and the values of the attribute `sum`. */
+enum { ZFI_FORM_RMS = 1, ZFI_SUM = 2, ZFI_SUM_SAVED = 1, ZFI_SUM_GIVEN = 2 };
 
 /* s = residual + dropout(x + bias), or with `words`: words[ids] + types[type_ids] + positions. */
 typedef struct zfi_fused_norm_job {
     zfi_row_set set;
-    const void *x, *residual, *bias; /* bias may be NULL */
+    const void *x, *residual, *bias; /* bias may be NULL; residual NULL: s is x */
     const void *words, *types, *positions;
     zfi_integers ids, type_ids;
     int64_t word_count, type_count, tokens;
     const void *gamma, *beta; /* beta NULL: RMSNorm */
     void *y, *xhat, *sum;     /* xhat, sum and rstds may be NULL */
     float *rstds, eps;
+    bool rounds; /* s has the rounding of T */
     zfi_dropout drop;
     zfi_fault fault; /* the error to report, without the index */
     zfi_fault *report;
@@ -77,8 +79,12 @@ __global__ void __launch_bounds__(zfi_norm_bound<WHOLE>::threads, zfi_norm_bound
             for (int v = 0; v < V; v++) x[v] += bias[v];
         }
         t.drop(drop, x, i);
+        if (j.residual)
 #pragma unroll
-        for (int v = 0; v < V; v++) x[v] += more[v];
+            for (int v = 0; v < V; v++) x[v] += more[v];
+        if (j.rounds)
+#pragma unroll
+            for (int v = 0; v < V; v++) x[v] = zfi_to_f32(zfi_from_f32<T>(x[v]));
     };
     auto look = [&](float(&x)[V], index i) {
         float more[V];
@@ -94,7 +100,7 @@ __global__ void __launch_bounds__(zfi_norm_bound<WHOLE>::threads, zfi_norm_bound
             return;
         }
         t.get(x, static_cast<const T *>(j.x), i);
-        t.get(more, static_cast<const T *>(j.residual), i);
+        if (j.residual) t.get(more, static_cast<const T *>(j.residual), i);
         finish(x, more, i);
     };
     auto fetch = [&](int64_t row) {
@@ -102,7 +108,7 @@ __global__ void __launch_bounds__(zfi_norm_bound<WHOLE>::threads, zfi_norm_bound
         t.go(j.set, row);
         t.each([&](int k, index i) {
             t.fetch(next_x[k], static_cast<const T *>(j.x), i);
-            t.fetch(next_residual[k], static_cast<const T *>(j.residual), i);
+            if (j.residual) t.fetch(next_residual[k], static_cast<const T *>(j.residual), i);
         });
     };
     fetch(t.row);
@@ -205,7 +211,9 @@ static zf_status zfi_cuda_residual_norm(const zf_launch *l)
         j.positions = x[4].data, j.tokens = x[4].shape.dims[0];
         j.fault.op = l->op, j.fault.node = l->node, j.report = zfi_device_of(l)->fault;
     } else {
-        j.x = x[0].data, j.residual = x[1].data;
+        const int64_t kept = ZF_INT(l, residual_norm, sum);
+        j.x = x[0].data, j.residual = kept == ZFI_SUM_GIVEN ? NULL : x[1].data;
+        j.rounds = kept == ZFI_SUM_SAVED;
         if (l->arg_count > (rms ? 3 : 4)) j.bias = x[rms ? 3 : 4].data;
     }
     j.gamma = vectors[0].data;

@@ -42,11 +42,13 @@
  *     after:   %15 = attention %1, %2, %3, %4
  *
  *   norm       bias, dropout, residual and LayerNorm or RMSNorm. If the sum is also read after the
- *              norm, in the same numbered layer (pre-norm), the fused node saves it.
+ *              norm (pre-norm), the fused node saves it, whether the norm is of the same layer or
+ *              of the next: zf_recompute keeps that sum alone between layers.
  *              bits: equal, except gradients of bias and beta, whose sums are rounded differently
  *              (ops/fused_norm.c)
  *     before:  %5 = dropout %1   %6 = add %2, %5   %7 = moments %6   %8 = layer_norm %6, %7, %3, %4
- *     after:   %9 = residual_norm %1, %2, %3, %4   %10 = saved %9 {index=2}, for readers of %6
+ *     after:   %9 = residual_norm %1, %2, %3, %4   or, with other readers of %6,
+ *              %9 = residual_norm %1, %2, %3, %4 {sum=saved}   %10 = saved %9 {index=2}
  *
  *   embedding  the sum of word, type and position embeddings, LayerNorm and dropout
  *              bits: as norm
@@ -584,13 +586,10 @@ static void zfi_find_readers(zfi_fuser *f)
     }
 }
 
-/* The other readers of the sum are after the norm and in its layer, so that the next layer does not
- * have to keep two values. */
+/* The other readers of the sum are after the norm. */
 static bool zfi_can_leave_sum(const zfi_fuser *f, int32_t id, const zfi_normed *n)
 {
-    const zfi_node *node = zfi_fuse_node(f, id);
-    return f->sibling[n->sum] == node->args[1] && f->last[n->sum] == id &&
-           zfi_of_one_layer(node->scope, zfi_fuse_node(f, n->sum)->scope);
+    return f->sibling[n->sum] == zfi_fuse_node(f, id)->args[1] && f->last[n->sum] == id;
 }
 
 static int32_t zfi_fuse_norm(zfi_fuser *f, int32_t id)
@@ -627,7 +626,8 @@ static int32_t zfi_fuse_norm(zfi_fuser *f, int32_t id)
     args[0] = b, args[1] = a;
     norm = zfi_append_op(g, ZF_OP_residual_norm, args, count,
                          zfi_with({.f = p}, {.i = stream}, {.f = n.eps},
-                                  {.i = n.rms ? ZFI_FORM_RMS : ZFI_FORM_LAYER}));
+                                  {.i = n.rms ? ZFI_FORM_RMS : ZFI_FORM_LAYER},
+                                  {.i = read ? ZFI_SUM_SAVED : ZFI_SUM_NONE}));
     if (!norm || !read) return norm;
     sum = zfi_saved((zf_tensor){g, norm}, ZFI_SUM).id;
     if (sum) zfi_replace(g, n.sum, sum);

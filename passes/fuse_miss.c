@@ -33,13 +33,6 @@ static bool zfi_names(const char *list, const char *name)
     return false;
 }
 
-/* The scopes belong to one numbered layer, or to none. */
-static bool zfi_of_one_layer(const char *a, const char *b)
-{
-    size_t length = zfi_numbered(a);
-    return length == zfi_numbered(b) && !strncmp(a, b, length);
-}
-
 typedef struct zfi_missing {
     zf_graph *graph;
     const zf_fuse_desc *desc;
@@ -452,8 +445,7 @@ static void zfi_miss_residual(const zfi_missing *m, int32_t id, int32_t x, int32
     node = zfi_miss_node(m, id);
     if (zfi_is_read_elsewhere(m, "norm", id, "what it divides by", node->args[1], id)) return;
     other = zfi_other_reader(m, sum, node->args[1]);
-    if (other && other != id &&
-        zfi_of_one_layer(node->scope, zfi_miss_node(m, sum)->scope))
+    if (other && other != id)
         zfi_miss(m, "norm", id, "the sum, %s, is read before it is normalised, by %s",
                  ZFI_NAME(m, sum), ZFI_NAME(m, other));
 }

@@ -74,6 +74,7 @@ static int32_t zfi_remake_node(zfi_remaker *m, int32_t id, int32_t layer)
         return id;
     if (zfi_makes_result(m->r, id) && !zfi_is_whole(m->r, id))
         return zfi_remake_inverse(m, id, layer);
+    if (m->r->of[id].sum) return zfi_record_of(g, id)->remake_from_sum(g, id, m->r->of[id].sum);
     args = zfi_calloc(&g->memory, count, sizeof *args);
     for (size_t k = 0; args && k < count; k++) args[k] = zfi_remade(m, node.args[k], layer);
     if (args) made = zfi_append_op(g, node.op, args, node.arg_count, node.attributes);
@@ -412,6 +413,7 @@ static void zfi_learn(zfi_recompute *r, const zfi_placement *uses)
     zfi_mark_uses(r, uses);
     zfi_find_layers(r);
     if (g->memory.failed) return;
+    zfi_find_first_sums(r);
     zfi_mark_crossing(r);
     zfi_find_inverses(r);
     zfi_find_candidates(r);

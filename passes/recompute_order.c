@@ -11,8 +11,9 @@
  * A node is given up together with its saved values; or only its result, if that can be recomputed
  * from a saved value that stays. Recomputing a node takes the nodes above it up to values that are
  * available: kept ones, leaves, and values of other layers, which are kept for it. So a layer keeps
- * its inputs. A layer is the nodes of one numbered scope ("layer.7"), or a part of the nodes
- * outside such scopes. A value that several layers read is given up only if a few nodes, none a
+ * its inputs. Where it begins with the norm of a sum of two of them, it keeps the sum instead
+ * (zfi_record.remake_from_sum). A layer is the nodes of one numbered scope ("layer.7"), or a part
+ * of the nodes outside such scopes. A value that several layers read is given up only if a few nodes, none a
  * product, recompute it from what is always available, as for a mask; each layer recomputes it.
  *
  * Lifetimes are those of passes/memory.c, without places. The plan shows what the order saves
@@ -39,6 +40,7 @@ typedef struct zfi_again {
     int32_t result_step; /* the step that gives up only its result */
     int32_t early;       /* the last position in the forward pass where it is read or computed; */
     int32_t first, last; /* the first and last positions where the backward pass reads it */
+    int32_t sum;         /* the saved value from which it is recomputed whole; 0: its operands */
     int32_t inverse;     /* the backward node that computes it from its saved value; 0 */
     int32_t candidate;   /* the first candidate that gives it up; they are neighbours */
     int32_t stamp;
@@ -144,6 +146,14 @@ static void zfi_visit_later(zfi_recompute *r, int32_t id)
     zfi_push(&r->graph->memory, r->stack, id);
 }
 
+static void zfi_visit_operands(zfi_recompute *r, int32_t id)
+{
+    const zfi_node *node = &r->graph->nodes[id];
+    int32_t sum = r->of[id].sum;
+    if (sum) zfi_visit_later(r, sum);
+    for (int32_t k = sum ? 2 : 0; k < node->arg_count; k++) zfi_visit_later(r, node->args[k]);
+}
+
 static void zfi_clear(int32_t *array)
 {
     if (array) stbds_header(array)->length = 0;
@@ -174,7 +184,7 @@ static void zfi_trace(zfi_recompute *r, int32_t id, int32_t layer)
         if (node->op == ZF_OP_saved) {
             /* A saved value is recomputed together with its operand. */
             const int32_t maker = node->args[0];
-            if (r->of[maker].layer != layer && !r->of[maker].cheap) {
+            if (r->of[maker].sum == v || (r->of[maker].layer != layer && !r->of[maker].cheap)) {
                 zfi_push(&g->memory, r->there, v);
                 continue;
             }
@@ -185,8 +195,7 @@ static void zfi_trace(zfi_recompute *r, int32_t id, int32_t layer)
                 r->of[maker].stamp = r->stamp;
                 zfi_push(&g->memory, r->list, maker);
             }
-            node = &g->nodes[maker];
-            for (int32_t k = 0; k < node->arg_count; k++) zfi_visit_later(r, node->args[k]);
+            zfi_visit_operands(r, maker);
             continue;
         }
         left = zfi_makes_result(r, v);
@@ -196,7 +205,7 @@ static void zfi_trace(zfi_recompute *r, int32_t id, int32_t layer)
         }
         zfi_push(&g->memory, r->list, v);
         if (left) zfi_visit_later(r, left);
-        for (int32_t k = 0; k < node->arg_count && !left; k++) zfi_visit_later(r, node->args[k]);
+        else zfi_visit_operands(r, v);
     }
 }
 
@@ -333,7 +342,7 @@ static int32_t zfi_layer_of(zfi_recompute *r, int32_t id, int32_t last, int32_t 
     }
     for (int32_t k = 0; k < node->arg_count && !name; k++) {
         int32_t x = zfi_bytes_of(g, node->args[k]);
-        if (zfi_has(g, x, ZF_OP_LEAF) || r->position[x] < latest) continue;
+        if (zfi_is(r, x, ZFI_GIVEN) || r->position[x] < latest) continue;
         latest = r->position[x], layer = r->of[x].layer;
     }
     if (!layer && forward) layer = last && !r->layers[last].length ? last : zfi_new_layer(r, "", 0);
@@ -365,6 +374,22 @@ static void zfi_find_layers(zfi_recompute *r)
     }
 }
 
+/* Finds the norms of sums whose operands are of other layers. */
+static void zfi_find_first_sums(zfi_recompute *r)
+{
+    const zf_graph *g = r->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        bool others = g->records[node->op]->remake_from_sum && zfi_is(r, id, ZFI_FORWARD_VALUE);
+        for (int32_t k = 0; k < 2 && others; k++) {
+            int32_t x = zfi_maker(g, zfi_bytes_of(g, node->args[k]));
+            others = !zfi_is(r, x, ZFI_GIVEN) && r->of[x].layer != r->of[id].layer;
+        }
+        if (others) r->of[id].sum = node->saved[g->records[node->op]->sum];
+    }
+}
+
 /* Finds values that cross layers, and which of them are cheap: recomputed by few nodes, none a
  * product, from what is always available. */
 static void zfi_mark_crossing(zfi_recompute *r)
@@ -377,7 +402,7 @@ static void zfi_mark_crossing(zfi_recompute *r)
         if (!zfi_is(r, id, ZFI_FORWARD_VALUE) || node->op == ZF_OP_saved ||
             zfi_is(r, id, ZFI_GIVEN) || zfi_viewed(g, node, &at) >= 0)
             continue;
-        for (int32_t k = 0; k < node->arg_count; k++) {
+        for (int32_t k = r->of[id].sum ? 2 : 0; k < node->arg_count; k++) {
             zfi_again *x = &r->of[zfi_maker(g, zfi_bytes_of(g, node->args[k]))];
             if (x->layer != r->of[id].layer) x->marks |= ZFI_CROSSES;
         }
@@ -386,7 +411,7 @@ static void zfi_mark_crossing(zfi_recompute *r)
         int32_t id = g->order[i], count = 1;
         const zfi_node *node = &g->nodes[id];
         if (!zfi_is(r, id, ZFI_FORWARD_VALUE) || node->op == ZF_OP_saved ||
-            zfi_is(r, id, ZFI_GIVEN) || zfi_viewed(g, node, &at) >= 0 ||
+            zfi_is(r, id, ZFI_GIVEN) || zfi_viewed(g, node, &at) >= 0 || r->of[id].sum ||
             zfi_node_flops(g, node) > 0)
             continue;
         for (int32_t k = 0; k < node->arg_count && count; k++) {
@@ -407,7 +432,8 @@ static void zfi_mark_crossing(zfi_recompute *r)
 static int32_t zfi_late_value(const zfi_recompute *r, int32_t id, int k)
 {
     int32_t v = k < 0 ? id : r->graph->nodes[id].saved[k];
-    return v && zfi_is(r, v, ZFI_LATE) && !zfi_is(r, v, ZFI_HELD_ON) ? v : 0;
+    if (!v || v == r->of[id].sum) return 0;
+    return zfi_is(r, v, ZFI_LATE) && !zfi_is(r, v, ZFI_HELD_ON) ? v : 0;
 }
 
 static void zfi_add_candidate(zfi_recompute *r, int32_t id, bool result)

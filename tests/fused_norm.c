@@ -275,7 +275,11 @@ static void residual_texts(const setup *s, int flags)
     strcpy(plain_text, fused_text);
     at += sprintf(fused_text + at,
                   "%%6 = residual_norm %%1, %%2, %%3%s%s {p=%g stream=3 eps=1e-12%s} : " ROWS "\n",
-                  beta, flags & BIAS ? ", %5" : "", p, flags & RMS ? " form=rms" : "", d, r, n);
+                  beta, flags & BIAS ? ", %5" : "", p,
+                  flags & RMS      ? flags & SUMMED ? " form=rms sum=saved" : " form=rms"
+                  : flags & SUMMED ? " sum=saved"
+                                   : "",
+                  d, r, n);
     if (flags & SUMMED)
         at += sprintf(fused_text + at,
                       "%%7 = saved %%6 {index=2} : " ROWS "\n%%8 = add %%6, %%7 : " ROWS "\n", d, r, n,
@@ -404,6 +408,52 @@ TEST_ONCE(fused_norm_is_inverted_exactly)
     }
 }
 
+/* sum=given computes y, xhat and rstd from the sum that sum=saved has saved, to the last bit. The
+ * sum need not be saved where the first node runs again (y2). */
+TEST_ONCE(fused_norm_of_a_saved_sum_has_the_same_bits)
+{
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16, ZF_F64};
+    test_defer(t, close_both, NULL);
+    for (int isa = 0; isa < 4; isa++)
+        for (int variant = 0; variant < 4 * KINDS * 8 && test_has_isa(t, isas[isa]); variant++) {
+            if ((variant + isa) % TEST_ONE_IN) continue;
+            setup s = {.dtype = dtypes[variant / 8 % 4],
+                       .rows = variant & 8 ? 70 : 3,
+                       .n = lengths[variant % 5],
+                       .kind = (enum kind)(variant / 32),
+                       .cpu = {.threads = 2, .isa = isas[isa]},
+                       .forward = true};
+            const char *d = zf_dtype_name(s.dtype), *wide = s.dtype == ZF_F64 ? "f64" : "f32",
+                       *form = variant & RMS ? " form=rms" : "";
+            const char *vectors = variant & RMS ? "%3" : "%3, %4";
+            long long r = s.rows, n = s.n;
+            int at;
+            residual_texts(&s, variant % 8 | SUMMED);
+            at = (int)(strstr(fused_text, "%8 =") - fused_text);
+            at += sprintf(fused_text + at,
+                          "%%8 = residual_norm %%7, %%7, %s {eps=1e-12%s sum=given} : " ROWS "\n"
+                          "%%9 = residual_norm %%1, %%2, %s%s {p=%g stream=3 eps=1e-12%s sum=saved}"
+                          " : " ROWS "\noutput %%6 \"y\"\noutput %%8 \"y1\"\noutput %%9 \"y2\"\n",
+                          vectors, form, d, r, n, vectors, variant & BIAS ? ", %5" : "",
+                          variant & DROPOUT ? 0.3 : 0.0, form, d, r, n);
+            for (int k = 0; k < 2; k++)
+                at += sprintf(fused_text + at,
+                              "%%%d = saved %%%d : " ROWS "\noutput %%%d \"y%d\"\n"
+                              "%%%d = saved %%%d {index=1} : %s[%lld]\noutput %%%d \"y%d\"\n",
+                              10 + 2 * k, 6 + 2 * k, d, r, n, 10 + 2 * k, 3 + k, 11 + 2 * k,
+                              6 + 2 * k, wide, r, 11 + 2 * k, 5 + k);
+            OK(t, run(t, &fused, &s, fused_text), fused.error.text);
+            static const char *const pairs[][2] = {
+                {"y", "y1"}, {"y", "y2"}, {"y3", "y4"}, {"y5", "y6"}};
+            for (int k = 0; k < 4; k++) {
+                plain.count = 1;
+                plain.results[0] = *result_of(&fused, pairs[k][0]);
+                snprintf(plain.results[0].name, sizeof plain.results[0].name, "%s", pairs[k][1]);
+                if (!same_bits(t, __LINE__, &s, fused_text, pairs[k][1])) return;
+            }
+        }
+}
+
 /* A run that evaluates has no masks, and saved values for a gradient do not change the result. */
 TEST(fused_norm_evaluates)
 {
@@ -526,16 +576,20 @@ static void gradient_text(const setup *s, double p)
                     6 + k, k, d, n, 6 + k, k + 1);
 }
 
-static void forward_text(const setup *s)
+/* With SUMMED, s is an output too. */
+static void forward_text(const setup *s, int flags)
 {
-    residual_texts(s, BIAS | DROPOUT | (s->n % 2 ? RMS : 0));
-    sprintf(fused_text + strlen(fused_text),
-            "%%7 = saved %%6 {index=0} : " ROWS "\n%%8 = saved %%6 {index=1} : %s[%lld]\n"
-            "output %%7 \"y1\"\noutput %%8 \"y2\"\n%%9 = saved %%6 {index=2} : " ROWS
-            "\noutput %%9 \"y3\"\n",
-            zf_dtype_name(s->dtype), (long long)s->rows, (long long)s->n,
-            s->dtype == ZF_F64 ? "f64" : "f32", (long long)s->rows, zf_dtype_name(s->dtype),
-            (long long)s->rows, (long long)s->n);
+    const char *d = zf_dtype_name(s->dtype);
+    long long r = s->rows, n = s->n;
+    int at;
+    residual_texts(s, flags | (s->n % 2 ? RMS : 0));
+    if (flags & SUMMED)
+        sprintf(strstr(fused_text, "%8 ="), "output %%6 \"y\"\noutput %%7 \"y3\"\n");
+    at = (int)strlen(fused_text);
+    sprintf(fused_text + at,
+            "%%8 = saved %%6 {index=0} : " ROWS "\n%%9 = saved %%6 {index=1} : %s[%lld]\n"
+            "output %%8 \"y1\"\noutput %%9 \"y2\"\n",
+            d, r, n, s->dtype == ZF_F64 ? "f64" : "f32", r);
 }
 
 TEST_ONCE(fused_norm_does_not_depend_on_threads)
@@ -548,7 +602,7 @@ TEST_ONCE(fused_norm_does_not_depend_on_threads)
                    .n = 67,
                    .cpu = {.threads = 1},
                    .forward = true};
-        if (variant / 9 == 0) forward_text(&s);
+        if (variant / 9 == 0) forward_text(&s, BIAS | DROPOUT | SUMMED);
         else if (variant / 9 == 1) gradient_text(&s, 0.3);
         else s.rows = 150, embedding_texts(&s, 0.3);
         OK(t, run(t, &plain, &s, fused_text), plain.error.text);
@@ -561,11 +615,12 @@ TEST_ONCE(fused_norm_does_not_depend_on_threads)
 }
 
 /* Computed in f32 and in double, then rounded: half a unit each, and the error of f32, which is
- * that of the cases in tests/ops.c. */
+ * that of the cases in tests/ops.c. A sum of two numbers is exact in f32, so that both round it to the
+ * same s. */
 TEST_ONCE(fused_norm_in_16_bits_agrees_with_the_reference)
 {
     test_defer(t, close_both, NULL);
-    for (int variant = 0; variant < 4 * 2 * 4; variant++) {
+    for (int variant = 0; variant < 4 * 2 * 5; variant++) {
         int isa = variant % 4;
         bool half = variant / 4 % 2;
         setup s = {.dtype = half ? ZF_F16 : ZF_BF16,
@@ -577,7 +632,7 @@ TEST_ONCE(fused_norm_in_16_bits_agrees_with_the_reference)
         if (variant / 8 == 2) embedding_texts(&s, 0.3);
         else if (variant / 8 == 3) gradient_text(&s, 0);
         else if (variant / 8 == 1) gradient_text(&s, 0.3);
-        else forward_text(&s);
+        else forward_text(&s, variant / 8 == 4 ? SUMMED : BIAS | DROPOUT);
         OK(t, run(t, &fused, &s, fused_text), fused.error.text);
         s.cpu.reference = true;
         OK(t, run(t, &plain, &s, fused_text), plain.error.text);
@@ -605,7 +660,7 @@ TEST(fused_norm_of_nothing)
         if (variant & 2) s.rows = 4;
         else s.n = 5;
         if (variant & 4) gradient_text(&s, 0.3);
-        else forward_text(&s);
+        else forward_text(&s, BIAS | DROPOUT | SUMMED);
         OK(t, run(t, &fused, &s, fused_text), fused.error.text);
         for (int k = 0; k < fused.count; k++)
             for (int64_t i = 0; i < fused.results[k].count; i++) /* sums, and rstd of nothing */
@@ -661,6 +716,15 @@ static const char *const mistakes[][2] = {
      "5 operands, but form=rms takes 3 or 4"},
     {"residual_norm %1, %1, %3 {form=rms} : f32[2,3]", "gamma must be f32[3]"},
     {"residual_norm %1, %1, %2, %3 {form=rms} : f32[2,3]", "the bias must be f32[3]"},
+    {"residual_norm %1, %1, %2, %2 {sum=given p=0.5} : f32[2,3]",
+     "sum=given has neither a bias nor dropout"},
+    {"residual_norm %1, %1, %2, %2, %2 {sum=given} : f32[2,3]",
+     "sum=given has neither a bias nor dropout"},
+    {"residual_norm %1, %1, %2, %2 {sum=given} : f32[2,3]\n"
+     "%10 = residual_norm %1, %9, %2, %2 {sum=given} : f32[2,3]",
+     "sum=given takes the sum as both of its first operands"},
+    {"residual_norm %1, %1, %2, %2 : f32[2,3]\n%10 = saved %9 {index=2} : f32[2,3]",
+     "residual_norm leaves nothing under index 2"},
     {"residual_norm_grad %1, %1, %3, %2, %2 : f32[2,3]",
      "the gradient of the sum must be f32[2,3]"},
     {"residual_norm %1, %1, %2, %2 : f32[2,3]\n%10 = saved %9 {index=3} : f32[2,3]",

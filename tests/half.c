@@ -222,7 +222,10 @@ static const struct {
      "%3 = rope %1, %2 {heads=1 theta=100 inverse=true} : T[2,35,1020]"},
     {"x0:T[70,300] x1:T[70,300] x2:T[300]",
      "%4 = residual_norm %1, %2, %3 {p=0 stream=0 eps=0.001 form=rms} : T[70,300]\n"
-     "%5 = saved %4 {index=2} : T[70,300]\noutput %5 \"z\""},
+     "%5 = saved %4 {index=0} : T[70,300]\noutput %5 \"z\""},
+    {"x0:T[70,300] x1:T[70,300] x2:T[300]",
+     "%5 = residual_norm %1, %2, %3 {eps=0.001 form=rms sum=saved} : T[70,300]\n"
+     "%4 = saved %5 {index=2} : T[70,300]"},
     {"x0:T[70,300] x1:T[70,300] x2:f32[70] x3:T[300]",
      "%5 = residual_norm_grad %1, %2, %3, %4 {form=rms} : T[70,300]\n"
      "%6 = saved %5 {index=1} : T[300]\noutput %6 \"z\""},

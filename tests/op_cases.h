@@ -372,20 +372,24 @@ static const op_case cases[] = {
      "residual_norm %1, %2, %3, %4 {p=0.25 stream=7 eps=1e-05 form=rms} : f[2,R,N]", NORM, 96, 0,
      WIDE | RANDOM},
     {"residual_norm", "f[R,N] f[R,N] f[N] f[N] f[N]",
-     "residual_norm %1, %2, %3, %4, %5 {p=0.25 stream=7 eps=1e-05} : f[R,N]\n"
+     "residual_norm %1, %2, %3, %4, %5 {p=0.25 stream=7 eps=1e-05 sum=saved} : f[R,N]\n"
      "saved %6 {index=2} : f[R,N]\nmul %6, %7 : f[R,N]",
      NORM, 192, 0, WIDE | RANDOM},
     {"residual_norm", "f[R,N] f[R,N] f[N]",
-     "residual_norm %1, %2, %3 {eps=1e-05 form=rms} : f[R,N]\n"
+     "residual_norm %1, %2, %3 {eps=1e-05 form=rms sum=saved} : f[R,N]\n"
      "saved %4 {index=2} : f[R,N]\nmul %4, %5 : f[R,N]",
      NORM, 192, 0, WIDE},
     {"saved", "f[R,N] f[R,N] f[N] f[N] f[N]",
-     "residual_norm %1, %2, %3, %4, %5 {p=0.25 stream=7 eps=1e-05} : f[R,N]\n"
+     "residual_norm %1, %2, %3, %4, %5 {p=0.25 stream=7 eps=1e-05 sum=saved} : f[R,N]\n"
      "saved %6 {index=2} : f[R,N]",
      TERMS, 4, 0, RANDOM},
     {"saved", "f[R,N] f[R,N] f[N]",
      "residual_norm %1, %2, %3 {eps=1e-05 form=rms} : f[R,N]\nsaved %4 {index=0} : f[R,N]", NORM,
      96, 0, REFUSED | WIDE},
+    {"residual_norm", "f[R,N] f[N] f[N]",
+     "residual_norm %1, %1, %2, %3 {eps=1e-05 sum=given} : f[R,N]", NORM, 96, 0, WIDE},
+    {"residual_norm", "f[2,R,N] f[N]",
+     "residual_norm %1, %1, %2 {eps=1e-05 form=rms sum=given} : f[2,R,N]", NORM, 96, 0, WIDE},
     {"embed_norm", "f[N,K] x[R,3] f[N,K] y[R,3] f[3,K] f[K] f[K]",
      "embed_norm %1, %2, %3, %4, %5, %6, %7 {p=0.25 stream=7 eps=1e-05} : f[R,3,K]", NORM, 96, 0,
      NEEDS_N | RANDOM},

@@ -171,13 +171,14 @@ TEST_ONCE(recompute_keeps_bits_on_ranks)
                 {3, 2, 2, "; prefetch bytes=3000"},
                 {3, 4, 1, "; prefetch bytes=1000000 memory=100000000"}};
     char line[200], why[700] = "", passes[300];
-    for (int fused = 0; fused < 2; fused++) {
-        char *plain = model_text(0, 0.25), *kept, *again;
+    for (int variant = 0; variant < 4; variant++) {
+        int fused = variant % 2, which = variant / 2;
+        char *plain = model_text(which, 0.25), *kept, *again;
         training(line, sizeof line, fused, "");
         kept = after(plain, line, why, sizeof why);
         for (size_t k = 0; k < sizeof rows / sizeof rows[0] && kept; k++)
             for (int layers = 0; layers < 2; layers++) {
-                if (((int)k + layers + fused) % TEST_ONE_IN) continue;
+                if (((int)k + layers + variant) % TEST_ONE_IN) continue;
                 numbers_desc d = {.steps = 3,
                                   .fast = true,
                                   .slots = rows[k].world * rows[k].micro,

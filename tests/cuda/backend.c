@@ -663,6 +663,80 @@ TEST(cuda_device_numbers)
     CHECK(t, strstr(error.text, "zf_cuda_backend: device is 900; CUDA sees ") != NULL);
 }
 
+/* Runs a graph with an input "x": writes made-up numbers, runs a step, and says whether the bytes of
+ * outputs "a0" and "b0", "a1" and "b1", ... are equal; 0: they are not, -1: it failed. */
+static int equal_outputs(test *t, const char *text)
+{
+    static float x[1 << 18];
+    static unsigned char bytes[2][1 << 20];
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g =
+        zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
+    zf_backend *cuda = zf_cuda_backend(&(zf_cuda_desc){.allocator = t->allocator}, &error);
+    zf_program *p = g && cuda ? zf_compile(g, &(zf_compile_desc){.backend = cuda}) : NULL;
+    zf_status status = p ? ZF_OK : ZF_ERR_ARGUMENT;
+    bool equal = true;
+    for (int i = 0; i < 1 << 18; i++) x[i] = (float)((i * 37 + i / 11 * 5) % 997 - 498) / 83;
+    if (!status)
+        status = zf_write(p, zf_graph_find(g, "x"), x, zf_tensor_bytes(zf_graph_find(g, "x")));
+    if (!status) status = zf_step(p);
+    for (int k = 0; !status && equal; k++) {
+        char name[] = {'a', (char)('0' + k), 0};
+        zf_tensor a = zf_graph_find(g, name), b;
+        name[0] = 'b', b = zf_graph_find(g, name);
+        if (!zf_valid(a)) {
+            equal = k > 0;
+            break;
+        }
+        status = zf_read(p, a, bytes[0], zf_tensor_bytes(a));
+        if (!status) status = zf_read(p, b, bytes[1], zf_tensor_bytes(b));
+        equal = zf_tensor_bytes(a) == zf_tensor_bytes(b) &&
+                !memcmp(bytes[0], bytes[1], zf_tensor_bytes(a));
+    }
+    if (status) test_fail(t, __FILE__, __LINE__, text, p ? zf_program_error(p) : error.text);
+    zf_program_free(p);
+    zf_backend_free(cuda);
+    zf_graph_free(g);
+    return status ? -1 : equal;
+}
+
+/* The norm of a saved sum, its xhat and its rstd, from that sum alone: rows of 16 bits in few
+ * threads, rows in registers, and rows that are read three times. */
+TEST_ONCE(cuda_norm_of_a_saved_sum_has_the_same_bits)
+{
+    static const char *const dtypes[] = {"f32", "bf16", "f16"};
+    static const int lengths[] = {256, 1001, 8203};
+    for (int k = 0; k < 2 * 3 * 3; k++) {
+        const char *d = dtypes[k % 3], *form = k / 9 ? " form=rms" : "",
+                   *v = k / 9 ? "%6" : "%6, %7";
+        const int n = lengths[k / 3 % 3];
+        char text[2000];
+        int at = snprintf(text, sizeof text,
+                          "%%1 = input \"x\" : f32[15,%d]\n%%2 = cast %%1 {to=%s} : %s[15,%d]\n"
+                          "%%3 = slice %%2 {stop=6} : %s[6,%d]\n"
+                          "%%4 = slice %%2 {start=6 stop=12} : %s[6,%d]\n",
+                          n, d, d, n, d, n, d, n);
+        for (int i = 0; i < 3; i++) /* gamma, beta, bias */
+            at += snprintf(text + at, sizeof text - (size_t)at,
+                           "%%%d = slice %%2 {start=%d stop=%d} : %s[1,%d]\n"
+                           "%%%d = reshape %%%d {shape=[%d]} : %s[%d]\n",
+                           20 + i, 12 + i, 13 + i, d, n, 6 + i, 20 + i, n, d, n);
+        at += snprintf(text + at, sizeof text - (size_t)at,
+                       "%%10 = residual_norm %%3, %%4, %s, %%8 {p=0.25 stream=7 eps=1e-05%s "
+                       "sum=saved} : %s[6,%d]\n%%11 = saved %%10 {index=2} : %s[6,%d]\n"
+                       "%%12 = residual_norm %%11, %%11, %s {eps=1e-05%s sum=given} : %s[6,%d]\n"
+                       "output %%10 \"a0\"\noutput %%12 \"b0\"\n",
+                       v, form, d, n, d, n, v, form, d, n);
+        for (int i = 0; i < 2; i++)
+            at += snprintf(text + at, sizeof text - (size_t)at,
+                           "%%%d = saved %%%d {index=0} : %s[6,%d]\noutput %%%d \"%c1\"\n"
+                           "%%%d = saved %%%d {index=1} : f32[6]\noutput %%%d \"%c2\"\n",
+                           30 + i, 10 + 2 * i, d, n, 30 + i, "ab"[i], 40 + i, 10 + 2 * i, 40 + i,
+                           "ab"[i]);
+        if (equal_outputs(t, text) == 0) test_fail(t, __FILE__, __LINE__, "other bits", text);
+    }
+}
+
 #ifdef EMULATION
 
 TEST_ONCE(cuda_no_device)

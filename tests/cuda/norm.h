@@ -79,12 +79,12 @@
   160, 0, REFUSED},
  {15, 4101, 0}},
 {{"residual_norm", "f[R,N] f[R,N] f[N] f[N]",
-  "residual_norm %1, %2, %3, %4 {p=0.25 stream=7 eps=1e-05 form=rms} : f[R,N]\n"
+  "residual_norm %1, %2, %3, %4 {p=0.25 stream=7 eps=1e-05 form=rms sum=saved} : f[R,N]\n"
   "saved %5 {index=2} : f[R,N]\nmul %5, %6 : f[R,N]",
   NORM, 192, 0, 0},
  {3, 1000, 0}},
 {{"residual_norm", "f[R,N] f[R,N] f[N] f[N]",
-  "residual_norm %1, %2, %3, %4 {eps=1e-05} : f[R,N]\nsaved %5 {index=2} : f[R,N]\n"
+  "residual_norm %1, %2, %3, %4 {eps=1e-05 sum=saved} : f[R,N]\nsaved %5 {index=2} : f[R,N]\n"
   "mul %5, %6 : f[R,N]",
   NORM, 192, 0, 0},
  {3, 8203, 0}},

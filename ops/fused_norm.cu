@@ -261,6 +261,7 @@ __global__ void __launch_bounds__(ZFI_GRAD_THREADS, ZFI_GRAD_BLOCKS)
     zfi_residual_grad_kernel(const zfi_residual_grad_job j)
 {
     const int V = zfi_wide<T>::count, K = ZFI_GRAD_HELD / V;
+    const bool EARLY = WHOLE && sizeof(T) == 2; /* fetches dsum before the sums: registers suffice */
     ZF_SHARED(float, shared); /* 2 rooms of team sums; [ZFI_SUMS][team * ZFI_GRAD_HELD] */
     const zfi_dropper drop = zfi_dropper_of(j.drop);
     const T *dy = static_cast<const T *>(j.dy), *xhat = static_cast<const T *>(j.xhat),
@@ -287,10 +288,14 @@ __global__ void __launch_bounds__(ZFI_GRAD_THREADS, ZFI_GRAD_BLOCKS)
     fetch(begin + threadIdx.y);
     for (int64_t at = begin; at < end; at += blockDim.y, turn ^= 1) {
         const int64_t row = at + threadIdx.y;
-        uint4 packed_d[K], packed_h[K];
+        uint4 packed_d[K], packed_h[K], packed_s[K];
         float mean[2] = {}, rstd = row < end ? j.rstds[row] : 0;
 #pragma unroll
         for (int k = 0; k < K; k++) packed_d[k] = next_d[k], packed_h[k] = next_h[k];
+        if (EARLY && dsum && row < end) {
+            t.base = row * j.n;
+            t.each([&](int k, int i) { t.fetch(packed_s[k], dsum, i); });
+        }
         fetch(row + blockDim.y);
         if (row < end)
             t.each([&](int k, int) {
@@ -319,7 +324,8 @@ __global__ void __launch_bounds__(ZFI_GRAD_THREADS, ZFI_GRAD_BLOCKS)
                 x[v] = rstd * (d[v] * c[v] - fmaf(h[v], mean[1], mean[0]));
             }
             if (dsum) {
-                t.get(d, dsum, i);
+                if (EARLY) zfi_unpack<T>(d, packed_s[k]);
+                else t.get(d, dsum, i);
 #pragma unroll
                 for (int v = 0; v < V; v++) x[v] += d[v];
             }

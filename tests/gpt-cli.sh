@@ -435,6 +435,9 @@ transformer.h.1.attn.c_attn.bias; do the sizes of --model fit?" "$gpt" pretrain 
 # ------------------------------------------------------------------------ weights of few bits: llm
 
 llm=$(dirname "$gpt")/llm
+tells_usage() { ends 0 "$llm" "$1" --help && [ "$(head -n 1 "$work/out")" = "usage: llm $2" ]; }
+check 'help of pretrain' tells_usage pretrain 'pretrain --corpus FILE --vocab FILE [OPTIONS]'
+check 'help of finetune' tells_usage finetune 'finetune --model DIR --data FILE [OPTIONS]'
 cat > "$work/llama.json" << 'END'
 {"model_type": "llama", "vocab_size": 24, "hidden_size": 64, "num_hidden_layers": 1,
  "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 1024,

@@ -548,8 +548,10 @@ int pretrain_command(const sample_model *sample, const settings *defaults, const
     bool good;
     settings_rows(rows, sample, own, o);
     job.rows = rows;
-    if (!command_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
-                         &status))
+    if (!command_options(argc, argv,
+                         o->tunes ? "finetune --model DIR --data FILE [OPTIONS]"
+                                  : "pretrain --corpus FILE --vocab FILE [OPTIONS]",
+                         rows, NULL, &status))
         return status;
     settings_look_into_folders(o, sample->otherwise);
     if ((wrong = settings_wrong(o)) || (sample->wrong && (wrong = sample->wrong(o))))

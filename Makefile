@@ -75,7 +75,6 @@ build/neon/%:     private MODE = -O1 $(DOUBTFUL) -DWITHOUT_PCRE2 -DTEST_ONE_IN=6
                                  -DZF_HEADER='"../dist/zeroflow.h"'
 build/neon/%:     private LDFLAGS = -static
 build/neon/%:     private PCRE2 =
-build/neon/obj/tests/inside.o: dist/zeroflow.h
 
 # Warnings of gcc that are often wrong there, unlike at -O2.
 DOUBTFUL  = -Wno-unknown-warning-option -Wno-format-truncation -Wno-maybe-uninitialized
@@ -184,7 +183,8 @@ ARCHIVE   = $(if $V,,@)rm -f $@; ar -cqs $@ $^
 
 # $1: the folder of a variant.
 define variant
-$1/obj/%.o: %.c Makefile | build/.needs-$(if $(filter build,$1),build,test-all)
+$1/obj/%.o: %.c Makefile $(if $(filter build/neon,$1),dist/zeroflow.h) | \
+            build/.needs-$(if $(filter build,$1),build,test-all)
 	$$(COMPILE) -I. $$<
 $1/obj/zeroflow.o: zeroflow.h Makefile | build/.needs-$(if $(filter build,$1),build,test-all)
 	$$(COMPILE) $(IMPLEMENT) -x c $$<

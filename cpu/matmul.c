@@ -193,8 +193,9 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         groups = zfi_max(1, zfi_min(d->m / ZFI_ROWS_TO_PACK, zfi_div_up(wanted, 8)));
         spans = zfi_max(zfi_div_up(n, ZFI_SPAN), zfi_div_up(wanted, groups));
     }
-    if (!plan.direct_a && !plan.keep && plan.panels > plan.group) { /* it is packed for each span */
-        int64_t each = zfi_div_up(threads, zfi_matmul_count(d));    /* a task for each thread */
+    if (!plan.direct_a && !plan.keep && plan.panels > plan.group) {
+        /* A is packed for each span. Each thread has a task. */
+        int64_t each = zfi_div_up(threads, zfi_matmul_count(d));
         spans = zfi_min(spans, zfi_div_up(n, ZFI_SPAN));
         each = zfi_min(zfi_div_up(each, spans), zfi_div_up(plan.panels, plan.group));
         groups = zfi_max(groups,

@@ -395,6 +395,31 @@ TEST_ONCE(matmul_keeps_rows)
     CHECK(t, kept == 2 * 8 + 4 * 8 + 2 * 8 + 4 * 2 + 4 * 4 * 8);
 }
 
+/* Where A is packed for each span, tasks have 128 rows at least, for which B is packed again, unless
+ * threads would have none. */
+TEST_ONCE(matmul_splits_rows_for_threads)
+{
+    static const struct {
+        int threads, groups;
+    } cases[] = {{1, 2}, {2, 2}, {6, 2}, {7, 3}, {10, 4}, {64, 4}};
+    const zfi_matmul_desc d = {256,
+                               768,
+                               3072,
+                               1,
+                               .a_row = 3072,
+                               .a_col = 1,
+                               .b_row = 1,
+                               .b_col = 3072,
+                               .c_row = 768,
+                               .dtype = ZF_F32,
+                               .c_dtype = ZF_F32};
+    for (int i = 0; i < ZFI_COUNT(cases); i++) {
+        const zfi_matmul_plan plan = zfi_matmul_plan_of(ZFI_ISA_AVX512, cases[i].threads, &d);
+        CHECK(t, !plan.direct_a && !plan.keep);
+        CHECK(t, zfi_div_up(plan.panels, plan.task) == cases[i].groups);
+    }
+}
+
 /* An element as tile_amx.c defines it. */
 static float matmul_by_definition(const zfi_matmul_desc *d, int64_t k_block, int64_t m, int64_t n,
                                   float old)

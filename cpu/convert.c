@@ -66,16 +66,15 @@ ZFI_BODY float zfi_f64_to_odd(double x)
 
 ZFI_CONVERSION(zfi_widen_bf16, float, uint16_t, zfi_bf16_to_f32(x[i]))
 ZFI_CONVERSION(zfi_narrow_bf16, uint16_t, float, zfi_f32_to_bf16(x[i]))
-ZFI_CONVERSION(zfi_narrow_f16, uint16_t, float, zfi_f32_to_f16(x[i]))
 ZFI_CONVERSION(zfi_near_f64, float, double, (float)x[i])
 ZFI_CONVERSION(zfi_odd_f64, float, double, zfi_f64_to_odd(x[i]))
 ZFI_CONVERSION(zfi_wide_f64, double, float, (double)x[i])
 
-/* f16 by instructions, which give the bits of zfi_f16_to_f32: a vector of those at p. */
+/* f16 by instructions, which give the bits of zfi_f16_to_f32: a vector of those at p. What rounds to
+ * f16 keeps a NaN's bits; zfi_f32_to_f16 has one NaN of each sign. */
 #if ZFI_X86
-#define ZFI_AVX2_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p)))
-#define ZFI_AVX512_F16(p)                                                                          \
-    _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
+#define ZFI_AVX2_F16(p)   _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define ZFI_AVX512_F16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
 
 ZFI_TARGET_AVX2 ZFI_OPTIMIZE static void zfi_widen_f16_avx2(float *y, const uint16_t *x, int64_t n)
 {
@@ -91,10 +90,44 @@ ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_widen_f16_avx512(float *y, const 
     for (; i + 16 <= n; i += 16) _mm512_storeu_ps(y + i, ZFI_AVX512_F16(x + i));
     for (; i < n; i++) y[i] = zfi_f16_to_f32(x[i]);
 }
+
+ZFI_TARGET_AVX2 ZFI_OPTIMIZE static void zfi_narrow_f16_avx2(uint16_t *y, const float *x, int64_t n)
+{
+    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)),
+                 sign = _mm256_set1_ps(-0.0f);
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_loadu_ps(x + i);
+        v = _mm256_blendv_ps(v, _mm256_or_ps(nan, _mm256_and_ps(sign, v)),
+                             _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+        _mm_storeu_si128((__m128i *)(void *)(y + i),
+                         _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    }
+    for (; i < n; i++) y[i] = zfi_f32_to_f16(x[i]);
+}
+
+ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_narrow_f16_avx512(uint16_t *y, const float *x,
+                                                                 int64_t n)
+{
+    const __m512i nan = _mm512_set1_epi32(0x7fc00000), sign = _mm512_set1_epi32(INT32_MIN);
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m512i v = _mm512_loadu_si512(x + i);
+        const __m512 f = _mm512_castsi512_ps(v);
+        v = _mm512_mask_or_epi32(v, _mm512_cmp_ps_mask(f, f, _CMP_UNORD_Q), nan,
+                                 _mm512_and_si512(sign, v));
+        _mm256_storeu_si256(
+            (__m256i *)(void *)(y + i),
+            _mm512_cvtps_ph(_mm512_castsi512_ps(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    }
+    for (; i < n; i++) y[i] = zfi_f32_to_f16(x[i]);
+}
 #endif
 
 ZFI_CONVERSION_BODY(zfi_widen_f16, float, uint16_t, zfi_f16_to_f32(x[i]))
 ZFI_KERNEL_BY_HAND(void, , zfi_widen_f16, (float *y, const uint16_t *x, int64_t n), (y, x, n))
+ZFI_CONVERSION_BODY(zfi_narrow_f16, uint16_t, float, zfi_f32_to_f16(x[i]))
+ZFI_KERNEL_BY_HAND(void, , zfi_narrow_f16, (uint16_t * y, const float *x, int64_t n), (y, x, n))
 
 /* Whether it is bf16 or f16. */
 ZFI_INLINE bool zfi_is_half(zf_dtype dtype) { return dtype == ZF_BF16 || dtype == ZF_F16; }

@@ -195,3 +195,32 @@ TEST_ONCE(vmath_reductions)
             }
         }
 }
+
+/* Every instruction set rounds to f16 as zfi_f32_to_f16 does, NaN and subnormals too, and at each end
+ * of a run: all numbers of f16, those halfway to the next, and their neighbours in f32. */
+TEST_ONCE(vmath_f16_rounds_alike)
+{
+    enum { N = 65536 };
+    static float x[6 * N];
+    static uint16_t y[6 * N], want[6 * N];
+    const int best = (int)zfi_isa_best();
+    for (int i = 0; i < N; i++) {
+        const float low = zfi_f16_to_f32((uint16_t)i);
+        const int32_t bits = zfi_bits_of(low), half = bits + 0x1000;
+        const int32_t all[] = {bits, bits - 1, half - 1,
+                               half, half + 1, (int32_t)((uint32_t)i * 65599u)};
+        for (int k = 0; k < 6; k++) x[6 * i + k] = zfi_float_of(all[k]);
+    }
+    for (int i = 0; i < 6 * N; i++) want[i] = zfi_f32_to_f16(x[i]);
+    for (int isa = 0; isa <= best; isa++) {
+        if (best == ZFI_ISA_NEON && isa && isa < best) continue;
+        memset(y, 0, sizeof y);
+        zfi_narrow_f16((zfi_isa)isa, y, x, 6 * N);
+        CHECK(t, !memcmp(y, want, sizeof y));
+        for (int n = 0; n < 40; n++) {
+            memset(y, 0, 41 * sizeof *y);
+            zfi_narrow_f16((zfi_isa)isa, y, x + 6 * 31700, n); /* up to NaN */
+            CHECK(t, !memcmp(y, want + 6 * 31700, (size_t)n * sizeof *y) && !y[n]);
+        }
+    }
+}

@@ -86,12 +86,18 @@ ZFI_TARGET_AMX ZFI_INLINE void zfi_amx_block(const bool tall, const bool wide, i
     const char *a_high = a + low * a_row * 4;
     const size_t a_stride = (size_t)a_row * 4, b_stride = ZFI_TILE_COLUMNS * 4;
     const size_t c_stride = (size_t)c_row * 4;
+    const int64_t ahead = zfi_div_up(rows * ZFI_AMX_WORDS, k); /* rows of c for each step of k */
+    int64_t row = 0;
     ZFI_AMX_MEMORY();
     _tile_zero(0);
     if (wide) _tile_zero(1);
     if (tall) _tile_zero(2);
     if (tall && wide) _tile_zero(3);
     for (int64_t p = 0; p < k; p += ZFI_AMX_WORDS) {
+        for (int64_t end = zfi_min(row + ahead, rows); add && row < end; row++) {
+            ZFI_PREFETCH_WRITE(c + row * c_row);
+            if (wide) ZFI_PREFETCH_WRITE(c + row * c_row + ZFI_AMX_WORDS);
+        }
         _tile_loadd(6, b + p * ZFI_TILE_COLUMNS, b_stride);
         _tile_loadd(4, a + p * 4, a_stride);
         _tile_dpbf16ps(0, 4, 6);

@@ -52,6 +52,9 @@ typedef struct zfi_matmul_desc {
     void *epilogue_context;
     int64_t outer, a_outer, b_outer, c_outer; /* outer 0 means 1 */
     zf_dtype dtype, c_dtype;                  /* of A and B, and of C: f32, bf16 or f16 */
+    /* 0, or b is a matrix of so many columns that zfi_matmul_pack_b has packed, B are those from
+     * packed_from on, a multiple of ZFI_TILE_COLUMNS, and there is no batch */
+    int64_t packed, packed_from;
 } zfi_matmul_desc;
 
 /* Element `at` of an array of f32, bf16 or f16. */
@@ -136,7 +139,7 @@ static void zfi_matmul_read(zfi_matmul_plan *plan, const zfi_matmul_desc *d)
                      d->k % (per * plan->tile->k_unit) == 0;
     if (per != 1) return;
     plan->direct_a |= d->a_row == 1 && zfi_short_rows(d->a_col, tiles);
-    plan->direct_b = d->b_col == 1 && d->n % plan->tile->lanes == 0 &&
+    plan->direct_b = !d->packed && d->b_col == 1 && d->n % plan->tile->lanes == 0 &&
                      (plan->panels == 1 || zfi_short_rows(d->b_row, plan->panels));
 }
 
@@ -147,6 +150,7 @@ static int64_t zfi_matmul_groups_to_keep(const zfi_matmul_plan *plan, const zfi_
 {
     int64_t least, best = INT64_MAX, groups = 0, rows, cols;
     if (!plan->tile->keep || plan->panels <= plan->group || zfi_matmul_count(d) > 1) return 0;
+    if (d->packed) return 0; /* A is packed once for all columns, or not at all */
     if (d->c_dtype != ZF_F32 && plan->k_block < d->k) return 0; /* a task sums all blocks aside */
     least = zfi_div_up(d->m, plan->tile->keep);
     for (int64_t g = least; g <= zfi_max(least, threads); g++) {
@@ -209,7 +213,7 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         int64_t panels = plan.keep ? plan.task : plan.group;
         plan.a_size = (size_t)zfi_round_up(panels * plan.rows * block, 16);
     }
-    if (!plan.direct_b) plan.b_size = (size_t)zfi_round_up(block * plan.span, 16);
+    if (!plan.direct_b && !d->packed) plan.b_size = (size_t)zfi_round_up(block * plan.span, 16);
     if (narrow) {
         int64_t panels = plan.k_block < d->k ? plan.task : zfi_min(plan.group, plan.task);
         plan.c_size = (size_t)zfi_round_up(panels * plan.rows * plan.span, 16);
@@ -266,6 +270,53 @@ static void zfi_matmul_pack(const zfi_matmul_plan *plan, zf_dtype dtype, bool of
     else pack(dst, width, src, lane_stride, k_stride, lanes, k);
 }
 
+/* Where the block of k at k0 begins in a packed B of n columns, in words. All panels of a block lie
+ * behind one another. */
+static int64_t zfi_matmul_packed_at(const zfi_matmul_plan *plan, int64_t n, int64_t k0)
+{
+    return k0 / plan->tile->per_word * zfi_round_up(n, plan->columns);
+}
+
+typedef struct zfi_matmul_packing {
+    zfi_matmul_plan plan;
+    const zfi_matmul_desc *d;
+    float *to;
+    int64_t spans;
+} zfi_matmul_packing;
+
+/* Packs some columns of a block of k. */
+static void zfi_matmul_pack_task(void *context, int64_t index, int worker)
+{
+    const zfi_matmul_packing *p = context;
+    const zfi_matmul_desc *d = p->d;
+    const int64_t k0 = index / p->spans * p->plan.k_block, n0 = index % p->spans * ZFI_SPAN,
+                  k = zfi_min(p->plan.k_block, d->k - k0), per = p->plan.tile->per_word,
+                  words = zfi_round_up(zfi_div_up(k, per), p->plan.tile->k_unit);
+    (void)worker;
+    zfi_matmul_pack(&p->plan, d->dtype, false,
+                    p->to + zfi_matmul_packed_at(&p->plan, d->n, k0) + n0 * words, p->plan.columns,
+                    zfi_element(d->b, d->dtype, k0 * d->b_row + n0 * d->b_col), d->b_col, d->b_row,
+                    zfi_min(ZFI_SPAN, d->n - n0), k);
+}
+
+/* Bytes of a packed B: a function of n, k and the dtype of A and B. */
+ZFI_UNUSED static size_t zfi_matmul_packed_bytes(zfi_isa isa, const zfi_matmul_desc *d)
+{
+    const zfi_tile *tile = zfi_tile_of_product(isa, d->dtype);
+    return (size_t)zfi_round_up(zfi_div_up(d->k, tile->per_word), tile->k_unit) *
+           (size_t)zfi_round_up(d->n, 2 * tile->lanes) * sizeof(float);
+}
+
+/* Packs all of B for other products of the same dtype and k; `to` is aligned to 64. */
+ZFI_UNUSED static void zfi_matmul_pack_b(zfi_isa isa, zfi_pool *pool, const zfi_matmul_desc *d,
+                                         void *to)
+{
+    zfi_matmul_packing p = {.d = d, .to = to, .spans = zfi_div_up(d->n, ZFI_SPAN)};
+    if (!d->n || !d->k) return;
+    p.plan = zfi_matmul_plan_of(isa, 1, d);
+    zfi_pool_run(pool, zfi_div_up(d->k, p.plan.k_block) * p.spans, zfi_matmul_pack_task, &p);
+}
+
 /* to[0..rows,0..cols) = from, between f32 and a narrow C, or back. */
 static void zfi_matmul_round(zfi_isa isa, void *to, zf_dtype dtype, int64_t to_row,
                              const float *from, int64_t from_row, int64_t rows, int64_t cols)
@@ -315,6 +366,10 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
         b_at = zfi_element(b, d->dtype, k0 * d->b_row + n0 * d->b_col);
         if (plan->direct_b) {
             from_b = b_at;
+        } else if (d->packed) {
+            from_b = (const float *)b + zfi_matmul_packed_at(plan, d->packed, k0) +
+                     (d->packed_from + n0) * words;
+            b_row = plan->columns, b_step = words;
         } else {
             zfi_matmul_pack(plan, d->dtype, false, packed_b, plan->columns, b_at, d->b_col,
                             d->b_row, n, k);
@@ -428,7 +483,8 @@ ZFI_KERNEL_BY_HAND(float, return, zfi_vdot_f16, (const float *x, const uint16_t 
 /* The product is one row of neighbours times rows of B along k. */
 static bool zfi_matmul_is_row(const zfi_matmul_desc *d)
 {
-    return d->m == 1 && zfi_matmul_count(d) == 1 && d->b_row == 1 && (d->a_col == 1 || d->k == 1);
+    return d->m == 1 && zfi_matmul_count(d) == 1 && d->b_row == 1 && !d->packed &&
+           (d->a_col == 1 || d->k == 1);
 }
 
 /* Elements of C of a task: about 64 KiB of B. */
@@ -486,7 +542,7 @@ static void zfi_matmul_nothing_task(void *context, int64_t index, int worker)
 static zfi_matmul_desc zfi_matmul_turned(const zfi_matmul_desc *d)
 {
     zfi_matmul_desc t = *d;
-    if (d->n != 1 || d->m == 1 || d->c_row != 1 || d->epilogue) return t;
+    if (d->n != 1 || d->m == 1 || d->c_row != 1 || d->epilogue || d->packed) return t;
     t.m = 1, t.n = d->m;
     t.a = d->b, t.a_row = d->b_col, t.a_col = d->b_row, t.a_batch = d->b_batch,
     t.a_outer = d->b_outer;
@@ -569,7 +625,7 @@ typedef struct zfi_matmul_blas {
 static bool zfi_matmul_blas_of(const zfi_matmul_desc *d, zfi_matmul_blas *blas)
 {
     if (!d->m || !d->n || !d->k || !zfi_matmul_count(d) || d->dtype != ZF_F32 ||
-        d->c_dtype != ZF_F32)
+        d->c_dtype != ZF_F32 || d->packed)
         return false;
     blas->a = zfi_matmul_blas_form(d->m, d->k, d->a_row, d->a_col, &blas->a_ld);
     blas->b = zfi_matmul_blas_form(d->k, d->n, d->b_row, d->b_col, &blas->b_ld);

@@ -480,6 +480,77 @@ TEST_ONCE(matmul_by_amx)
 }
 #endif
 
+/* c is near the first result, for sums of k products of numbers up to 1. */
+static bool matmul_close_to(const matmul_bench *bench, const zfi_matmul_desc *d, int64_t columns)
+{
+    for (int64_t i = 0; i < d->m * columns; i++) {
+        const double x = matmul_get(bench->c, d->c_dtype, i),
+                     y = matmul_get(bench->first, d->c_dtype, i);
+        if (fabs(x - y) > (double)(2 * d->k + 4) * 0x1p-23 * (double)(d->k + 4) +
+                              2 * matmul_half_unit(d->c_dtype, fabs(y)))
+            return false;
+    }
+    return true;
+}
+
+/* A product with a B that was packed before has the bits of one that packs or reads it for itself: all
+ * of its columns and some, with several blocks of k, panels that are not full, one row and one
+ * column. */
+TEST_ONCE(matmul_of_packed_b)
+{
+    static const int64_t shapes[][3] = {{1, 1, 1},      {1, 40, 33},    {40, 1, 70},
+                                        {70, 33, 1025}, {300, 257, 64}, {9, 300, 2100},
+                                        {130, 65, 513}, {3, 5, 0}};
+    matmul_random random = {8};
+    static matmul_bench bench;
+    static _Alignas(64) float packed[320 * 2112];
+    matmul_wants_bf16(t);
+    if (!matmul_open(t, &bench, 1 << 20, 16 << 20)) return;
+    for (int round = 0; round < 5 * 4 * ZFI_COUNT(shapes); round++) {
+        const int64_t *size = shapes[round % ZFI_COUNT(shapes)];
+        const zf_dtype *dtypes = matmul_dtypes[round / ZFI_COUNT(shapes) % 5];
+        const int form = round / ZFI_COUNT(shapes) / 5;
+        const zfi_isa isa = matmul_isa(t, (int)matmul_below(&random, 8));
+        zfi_matmul_desc d = {size[0],
+                             size[1],
+                             size[2],
+                             1,
+                             .c_row = size[1],
+                             .dtype = dtypes[0],
+                             .c_dtype = dtypes[1]};
+        const size_t bytes = (size_t)(d.m * d.n) * zf_dtype_size(d.c_dtype);
+        size_t room;
+        matmul_fill(&bench, &random, d.dtype, d.c_dtype);
+        d.a = bench.a, d.b = bench.b, d.c = bench.c;
+        d.a_row = form & 1 ? 1 : d.k, d.a_col = form & 1 ? d.m : 1;
+        d.b_row = form & 2 ? 1 : d.n, d.b_col = form & 2 ? d.k : 1;
+        d.accumulate = form == 2;
+        memcpy(bench.c, bench.before, bytes);
+        zfi_matmul_tiled(isa, bench.pools[1], &d, bench.scratch);
+        memcpy(bench.first, bench.c, bytes);
+        room = zfi_matmul_packed_bytes(isa, &d);
+        CHECK(t, room + 64 <= sizeof packed);
+        memset(packed, 0xff, room + 64);
+        zfi_matmul_pack_b(isa, bench.pools[round % MATMUL_POOLS], &d, packed);
+        for (size_t i = room; i < room + 64; i++) CHECK(t, ((unsigned char *)packed)[i] == 0xff);
+        d.packed = size[1], d.b = packed;
+        memcpy(bench.c, bench.before, bytes);
+        for (int64_t step = form & 1 ? 64 : size[1]; d.packed_from < size[1];
+             d.packed_from += step) {
+            d.n = zfi_min(step, size[1] - d.packed_from);
+            d.c = zfi_element_of(bench.c, d.c_dtype, d.packed_from);
+            CHECK(t, zfi_matmul_tiled_scratch(isa, 2, &d) <= bench.scratch_size);
+            zfi_matmul_tiled(isa, bench.pools[1], &d, bench.scratch);
+        }
+        /* one row or column without tiles adds in another order */
+        if (size[0] > 1 && size[1] > 1 ? !memcmp(bench.c, bench.first, bytes)
+                                       : matmul_close_to(&bench, &d, size[1]))
+            continue;
+        test_fail(t, __FILE__, __LINE__, "product", matmul_text((char[256]){0}, "bits", isa, &d));
+        return;
+    }
+}
+
 /* Infinities and NaN reach exactly the elements whose sums hold them. */
 TEST_ONCE(matmul_not_finite)
 {

@@ -35,25 +35,49 @@
  *      | chunk | |       |   dx        += dz^T w chunk        the weight at the label
  *      +-------+ +-------+
  *
- * bf16: the same with bf16 products, for which dz is rounded. f16: its range is too small for dz,
- * so x and w are converted to f32, a tile and a chunk at a time. All sums are in f32.
+ * bf16: the same with bf16 products, for which dz is rounded. Between steps 1 and 3 exponentials are
+ * f16, so that as many bytes hold twice as many rows; dz replaces them. The largest of a chunk is 1,
+ * which f16 holds: dz at the label of a row whose loss is almost 0 has no other error than in f32.
+ * f16: its range is too small for dz, so x and w are converted to f32, a tile and a chunk at a time.
+ * All sums are in f32.
  *
  * dx is summed within groups of neighbouring chunks, then over the groups. Tiles, chunks and groups
- * depend on the shape alone. Each tile reads all of w and dw once: with too few rows in a tile,
- * memory bandwidth is the limit.
+ * depend on the shape alone. Where there are more threads than groups, they share the columns of dw
+ * and dx. x is packed for products once a tile. Each tile reads all of w twice, and reads and writes
+ * dw in f32: with too few rows in a tile, memory bandwidth is the limit. Scratch is at most
+ *
+ *     z: 1 KiB for each class (f32, f16: 256 rows of 4 bytes; bf16: 512 rows of 2 bytes)
+ *     dx of the groups: as much as half of z in bf16, a quarter in f32; at least two of a tile
+ *     12 bytes for each chunk and row, x of a tile twice, and for each thread packed operands
  *
  * With bits (8 or 4), w is u8 [V, records of a row of H numbers] in the blocks of quantize.c, and
  * frozen: it has no gradient. A chunk of it is dequantised for each product, into a worker's scratch,
  * in the dtype of products. */
 
 enum {
-    ZFI_HEAD_TILE = 160,  /* rows of a tile, at most; two vectors or a multiple, but in the last */
-    ZFI_HEAD_LANES = 16,  /* numbers of the widest vector */
-    ZFI_HEAD_CHUNK = 256, /* classes of a chunk */
-    ZFI_HEAD_GROUPS = 16, /* sums of dx, at most */
-    ZFI_HEAD_SUM = 16,    /* exponentials that are summed before they are added to the total */
+    ZFI_HEAD_BYTES = 1024,   /* of exponentials of a class: rows of a tile, at most */
+    ZFI_HEAD_TILE = 512,     /* the same where they have 16 bits */
+    ZFI_HEAD_ONE_TILE = 160, /* rows: with at most so many, bf16 has gradients in bf16 */
+    ZFI_HEAD_LANES = 16,     /* numbers of the widest vector */
+    ZFI_HEAD_CHUNK = 256,    /* classes of a chunk */
+    ZFI_HEAD_STEP = 512,     /* classes of a product that adds to dx, in 16 bits; in f32 a chunk */
+    ZFI_HEAD_GROUPS = 8,     /* sums of dx, at most */
+    ZFI_HEAD_GROUPS_LEAST = 2, /* the same where h is large */
+    ZFI_HEAD_TASKS = 2,        /* of a thread in the products of gradients, at least */
+    ZFI_HEAD_SPAN = 64,        /* columns of such a task, at least */
+    ZFI_HEAD_STRIP = 16,       /* classes whose dz are made together */
+    ZFI_HEAD_SUM = 16,         /* exponentials that are summed before they are added to the total */
     ZFI_HEAD_ALIGN = 64
 };
+
+/* The dtype of exponentials that are kept. */
+static zf_dtype zfi_head_kept(zf_dtype x) { return x == ZF_BF16 ? ZF_F16 : ZF_F32; }
+
+/* Rows of a tile, at most; two vectors or a multiple, but in the last. */
+static int64_t zfi_head_most(zf_dtype x)
+{
+    return ZFI_HEAD_BYTES / (int64_t)zf_dtype_size(zfi_head_kept(x));
+}
 
 /* How w is quantised; bits 0: it is floats. */
 static zfi_blocks zfi_head_blocks(const zf_attribute *attributes)
@@ -106,7 +130,7 @@ enum { ZFI_HEAD_DX, ZFI_HEAD_DW, ZFI_HEAD_DB, ZFI_HEAD_BEST }; /* saved values *
 /* The dtype of the saved gradients. */
 static zf_dtype zfi_head_saved_dtype(zf_dtype x, int64_t rows)
 {
-    return x == ZF_BF16 && rows <= ZFI_HEAD_TILE ? x : zfi_wide(x);
+    return x == ZF_BF16 && rows <= ZFI_HEAD_ONE_TILE ? x : zfi_wide(x);
 }
 
 static bool zfi_saved_head_loss(const zf_graph *g, const zfi_node *node, int64_t index,
@@ -281,8 +305,8 @@ ZFI_BODY float zfi_head_base(zfi_isa isa, float top)
     return zfi_pick(isa, top == -INFINITY, 0.0f, top);
 }
 
-/* z = exp(z - base), and the sum of each column. */
-ZFI_BODY void zfi_head_exp_body(zfi_isa isa, float *z, int64_t lanes, int64_t classes,
+/* z = by exp(z - base), and the sum of each column's exponentials. */
+ZFI_BODY void zfi_head_exp_body(zfi_isa isa, float *z, int64_t lanes, int64_t classes, float by,
                                 const float *top, float *sum)
 {
     float base[ZFI_HEAD_TILE], part[ZFI_HEAD_TILE];
@@ -294,15 +318,16 @@ ZFI_BODY void zfi_head_exp_body(zfi_isa isa, float *z, int64_t lanes, int64_t cl
             ZFI_VECTOR
             for (int64_t t = 0; t < lanes; t++) {
                 float e = zfi_exp1(isa, z[t] - base[t]);
-                z[t] = e;
+                z[t] = by * e;
                 part[t] += e;
             }
         }
         for (int64_t t = 0; t < lanes; t++) sum[t] += part[t];
     }
 }
-ZFI_KERNEL(zfi_head_exp, (float *z, int64_t lanes, int64_t classes, const float *top, float *sum),
-           (z, lanes, classes, top, sum))
+ZFI_KERNEL(zfi_head_exp,
+           (float *z, int64_t lanes, int64_t classes, float by, const float *top, float *sum),
+           (z, lanes, classes, by, top, sum))
 
 /* For each column, from top and sum [chunks, lanes] of all chunks: computes lse, and replaces the
  * sums by the factors that turn exponentials into dz. `weights` has one number for each column, 0
@@ -357,44 +382,38 @@ ZFI_BODY void zfi_head_scale_body(zfi_isa isa, float *z, int64_t lanes, int64_t 
 ZFI_KERNEL(zfi_head_scale, (float *z, int64_t lanes, int64_t classes, const float *factor),
            (z, lanes, classes, factor))
 
-/* to[i,t] = from[t,i], i < width, t < count; columns count to lanes - 1 repeat the last row. */
-#define ZFI_HEAD_TURN(name, type)                                                                  \
-    ZFI_BODY void name##_body(zfi_isa isa, type *to, int64_t lanes, const type *from,              \
-                              int64_t width, int64_t count)                                        \
-    {                                                                                              \
-        (void)isa;                                                                                 \
-        for (int64_t i = 0; i < width; i++)                                                        \
-            for (int64_t t = 0; t < lanes; t++)                                                    \
-                to[i * lanes + t] = from[(t < count ? t : count - 1) * width + i];                 \
-    }                                                                                              \
-    ZFI_KERNEL(name, (type * to, int64_t lanes, const type *from, int64_t width, int64_t count),   \
-               (to, lanes, from, width, count))
-ZFI_HEAD_TURN(zfi_head_turn, float)
-ZFI_HEAD_TURN(zfi_head_turn16, uint16_t)
+/* What exponentials are multiplied by to be kept: 2^15 in f16. Down to 2^-29 they are then exact to
+ * 2^-12, more than bf16 has. */
+static float zfi_head_by(zf_dtype kept) { return kept == ZF_F16 ? 0x1p15f : 1; }
 
 typedef struct zfi_head {
     const zf_launch *launch;
     zfi_isa isa;
     zf_dtype dtype, product; /* dtype: of x, w and the bias; product: of the operands of products */
+    zf_dtype kept;           /* of exponentials */
+    float by;                /* zfi_head_by of it */
     zfi_blocks blocks;       /* of w; bits 0: it is floats */
     int64_t rows, width, classes;
     int64_t tile, chunks, groups; /* rows of a tile but the last; chunks; groups of chunks */
-    int64_t first, count, lanes;  /* the current tile: first row, rows, these rounded up */
-    const void *x, *w, *bias;     /* bias may be NULL */
-    void *dx, *dw, *db;           /* may be NULL */
-    zf_dtype made;                /* the dtype of dx, dw and db */
+    int64_t step;                 /* chunks that a product adds to dx */
+    int64_t spans, span; /* of columns of dw and dx, which tasks share; no bits depend on it */
+    int64_t first, count, lanes; /* the current tile: first row, rows, these rounded up */
+    const void *x, *w, *bias;    /* bias may be NULL */
+    void *dx, *dw, *db;          /* may be NULL */
+    zf_dtype made;               /* the dtype of dx, dw and db */
     /* Arrays in scratch: */
     int64_t *label;            /* [lanes], -1: ignored */
     double *lse;               /* [lanes] */
-    float *of_label, *weights; /* [lanes] */
+    float *of_label, *weights; /* [lanes]; weights: of `by`, 0 where a row adds nothing */
     float *top, *sum;          /* [chunks, lanes]; the sums become factors */
     int32_t *best;             /* [chunks, lanes] */
-    void *turned;              /* [width, lanes] */
-    float *z;                  /* [classes, lanes] */
-    float *part;               /* [groups, tile, width]: sums of dx */
-    float *wide;               /* f16: [tile, width]: the tile's rows of x in f32 */
-    char *own; /* for each worker: dz and w of a chunk if they are converted, the product's scratch */
-    size_t dz_bytes, w_bytes, own_bytes, bytes; /* of these two, of `own`, of all scratch */
+    void *turned, *straight;   /* x^T and x of the tile, packed */
+    void *z;     /* [classes, lanes]: exponentials, f16 if products are bf16; then dz */
+    float *part; /* [groups, tile, width]: sums of dx */
+    float *wide; /* f16: [tile, width]: the tile's rows of x in f32 */
+    /* for each worker: a chunk in f32 if z is not, w if it is converted, the product's scratch */
+    char *own;
+    size_t z_bytes, w_bytes, own_bytes, bytes; /* of these two, of `own`, of all scratch */
 } zfi_head;
 
 enum { ZFI_HEAD_LOGITS, ZFI_HEAD_TO_W, ZFI_HEAD_TO_X, ZFI_HEAD_PRODUCTS };
@@ -405,26 +424,38 @@ static void zfi_head_rows(zfi_head *h, int64_t count)
     h->lanes = zfi_round_up(count, ZFI_HEAD_LANES);
 }
 
-/* The product of a chunk of `classes` with the current tile. Pointers are not set. */
-static zfi_matmul_desc zfi_head_product(const zfi_head *h, int which, int64_t classes)
+/* The product of `classes` with the current tile; of dw and dx, columns from `from` on. Pointers are
+ * not set. */
+static zfi_matmul_desc zfi_head_product(const zfi_head *h, int which, int64_t classes, int64_t from)
 {
     zfi_matmul_desc d = {.batch = 1, .b_col = 1, .dtype = h->product};
     switch (which) {
     case ZFI_HEAD_LOGITS: /* z[v,t] = sum over i of w[v,i] x^T[i,t] */
-        d.m = classes, d.n = h->lanes, d.k = h->width;
-        d.a_row = h->width, d.a_col = 1, d.b_row = h->lanes;
-        break;
+        d.m = classes, d.n = d.packed = h->count, d.k = h->width;
+        d.a_row = h->width, d.a_col = 1, d.b_row = 1, d.b_col = h->width;
+        d.c_row = h->lanes;
+        return d;
     case ZFI_HEAD_TO_W: /* dw[v,i] = sum over t of dz[v,t] x[t,i] */
-        d.m = classes, d.n = h->width, d.k = h->count;
-        d.a_row = h->lanes, d.a_col = 1, d.b_row = h->width;
+        d.m = classes, d.k = h->count;
+        d.a_row = h->lanes, d.a_col = 1;
+        d.packed = h->width, d.packed_from = from;
         d.c_dtype = h->made;
         break;
     default: /* dx[t,i] = sum over v of dz[v,t] w[v,i] */
-        d.m = h->count, d.n = h->width, d.k = classes;
-        d.a_row = 1, d.a_col = h->lanes, d.b_row = h->width;
+        d.m = h->count, d.k = classes;
+        d.a_row = 1, d.a_col = h->lanes;
         break;
     }
-    d.c_row = d.n;
+    d.n = zfi_min(h->span, h->width - from);
+    d.b_row = d.c_row = h->width;
+    return d;
+}
+
+/* That product with all columns, as its second operand is packed. */
+static zfi_matmul_desc zfi_head_packing(const zfi_head *h, int which)
+{
+    zfi_matmul_desc d = zfi_head_product(h, which, 1, 0);
+    d.n = d.packed;
     return d;
 }
 
@@ -442,33 +473,46 @@ static zfi_head zfi_head_of(const zf_launch *l)
                   .isa = zfi_cpu_of(l)->isa,
                   .dtype = l->args[0].dtype,
                   .product = l->args[0].dtype == ZF_BF16 ? ZF_BF16 : ZF_F32,
+                  .kept = zfi_head_kept(l->args[0].dtype),
+                  .by = zfi_head_by(zfi_head_kept(l->args[0].dtype)),
                   .blocks = zfi_head_blocks(l->attributes),
                   .made = zfi_head_saved_dtype(l->args[0].dtype, l->args[0].shape.dims[0]),
                   .rows = l->args[0].shape.dims[0],
                   .width = l->args[0].shape.dims[1],
                   .classes = l->args[1].shape.dims[0]};
-    int64_t tiles = zfi_max(1, zfi_div_up(h.rows, ZFI_HEAD_TILE)), last, rest;
+    const int64_t step = h.kept == ZF_F32 ? ZFI_HEAD_CHUNK : ZFI_HEAD_STEP;
+    /* classes of products: of full chunks, and with the last */
+    const int64_t last = (h.classes - 1) % ZFI_HEAD_CHUNK + 1,
+                  classes[] = {ZFI_HEAD_CHUNK, step, last, step - ZFI_HEAD_CHUNK + last};
+    int64_t tiles = zfi_max(1, zfi_div_up(h.rows, zfi_head_most(h.dtype))), rest, spans;
+    zfi_matmul_desc turned, straight;
     h.tile = zfi_round_up(zfi_max(1, zfi_div_up(h.rows, tiles)), 2 * ZFI_HEAD_LANES);
     tiles = zfi_div_up(h.rows, h.tile);
     h.chunks = zfi_div_up(h.classes, ZFI_HEAD_CHUNK);
-    h.groups = zfi_min(h.chunks, ZFI_HEAD_GROUPS);
-    last = h.classes - (h.chunks - 1) * ZFI_HEAD_CHUNK; /* classes of the last chunk */
-    rest = h.rows - (tiles - 1) * h.tile;               /* rows of the last tile */
-    for (int i = 0; i < 4 * ZFI_HEAD_PRODUCTS; i++) {
-        int64_t classes = i & 1 ? last : zfi_min(ZFI_HEAD_CHUNK, h.classes);
+    h.step = step / ZFI_HEAD_CHUNK;
+    h.groups = zfi_min(ZFI_HEAD_GROUPS, h.classes / zfi_max(1, 4 * h.width));
+    h.groups = zfi_min(zfi_max(ZFI_HEAD_GROUPS_LEAST, h.groups), h.chunks);
+    spans = zfi_div_up(ZFI_HEAD_TASKS * zfi_pool_threads(zfi_cpu_of(l)->pool), h.groups);
+    spans = zfi_max(1, zfi_min(spans, h.width / ZFI_HEAD_SPAN));
+    h.span = zfi_max(ZFI_TILE_COLUMNS, zfi_round_up(zfi_div_up(h.width, spans), ZFI_TILE_COLUMNS));
+    h.spans = zfi_max(1, zfi_div_up(h.width, h.span));
+    rest = h.rows - (tiles - 1) * h.tile; /* rows of the last tile */
+    for (int i = 0; i < 16 * ZFI_HEAD_PRODUCTS; i++) {
+        const int which = i / 16;
         zfi_matmul_desc d;
         size_t bytes;
-        zfi_head_rows(&h, i & 2 ? rest : zfi_min(h.tile, h.rows));
-        d = zfi_head_product(&h, i / 4, classes);
+        zfi_head_rows(&h, i & 4 ? rest : zfi_min(h.tile, h.rows));
+        d = zfi_head_product(&h, which, zfi_min(h.classes, classes[i & 3]),
+                             i & 8 ? (h.spans - 1) * h.span : 0);
         bytes = zfi_matmul_tiled_scratch(h.isa, 1, &d);
         if (bytes > h.own_bytes) h.own_bytes = bytes;
     }
     zfi_head_rows(&h, h.tile);
-    if (h.dtype == ZF_BF16) h.dz_bytes = ZFI_HEAD_CHUNK * (size_t)h.lanes * sizeof(uint16_t);
+    if (h.kept != ZF_F32) h.z_bytes = ZFI_HEAD_CHUNK * (size_t)h.lanes * sizeof(float);
     if (h.dtype == ZF_F16 || h.blocks.bits)
-        h.w_bytes = ZFI_HEAD_CHUNK * (size_t)h.width * zf_dtype_size(h.product);
-    h.own_bytes = (size_t)zfi_round_up((int64_t)(h.dz_bytes + h.w_bytes + h.own_bytes),
-                                       ZFI_HEAD_ALIGN);
+        h.w_bytes = (size_t)(step * h.width) * zf_dtype_size(h.product);
+    h.own_bytes =
+        (size_t)zfi_round_up((int64_t)(h.z_bytes + h.w_bytes + h.own_bytes), ZFI_HEAD_ALIGN);
     h.label = zfi_head_take(&h, h.lanes, sizeof *h.label);
     h.lse = zfi_head_take(&h, h.lanes, sizeof *h.lse);
     h.of_label = zfi_head_take(&h, h.lanes, sizeof *h.of_label);
@@ -476,8 +520,11 @@ static zfi_head zfi_head_of(const zf_launch *l)
     h.top = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.top);
     h.sum = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.sum);
     h.best = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.best);
-    h.turned = zfi_head_take(&h, h.width * h.lanes, zf_dtype_size(h.product));
-    h.z = zfi_head_take(&h, h.classes * h.lanes, sizeof *h.z);
+    turned = zfi_head_packing(&h, ZFI_HEAD_LOGITS);
+    straight = zfi_head_packing(&h, ZFI_HEAD_TO_W);
+    h.turned = zfi_head_take(&h, 1, zfi_matmul_packed_bytes(h.isa, &turned));
+    h.straight = zfi_head_take(&h, 1, zfi_matmul_packed_bytes(h.isa, &straight));
+    h.z = zfi_head_take(&h, h.classes * h.lanes, zf_dtype_size(h.kept));
     h.part = zfi_head_take(&h, h.groups * h.tile * h.width, sizeof *h.part);
     if (h.dtype == ZF_F16) h.wide = zfi_head_take(&h, h.tile * h.width, sizeof *h.wide);
     h.own = zfi_head_take(&h, zfi_pool_threads(zfi_cpu_of(l)->pool), h.own_bytes);
@@ -499,14 +546,14 @@ static char *zfi_head_own(const zfi_head *h, int worker)
 
 static void zfi_head_multiply(const zfi_head *h, const zfi_matmul_desc *d, int worker)
 {
-    zfi_matmul_tiled(h->isa, NULL, d, zfi_head_own(h, worker) + h->dz_bytes + h->w_bytes);
+    zfi_matmul_tiled(h->isa, NULL, d, zfi_head_own(h, worker) + h->z_bytes + h->w_bytes);
 }
 
 /* Rows [first, first + count) of w, in the dtype of products. */
 static const void *zfi_head_weights(const zfi_head *h, int64_t first, int64_t count, int worker)
 {
     const zfi_blocks *b = &h->blocks;
-    char *to = zfi_head_own(h, worker) + h->dz_bytes;
+    char *to = zfi_head_own(h, worker) + h->z_bytes;
     if (b->bits) {
         const int64_t records = h->width / b->block;
         const uint8_t *from = (const uint8_t *)h->w + first * records * b->record;
@@ -521,29 +568,30 @@ static const void *zfi_head_weights(const zfi_head *h, int64_t first, int64_t co
     return to;
 }
 
-/* dz of a chunk, in the dtype of products. */
-static const void *zfi_head_slopes(const zfi_head *h, const float *z, int64_t classes, int worker)
-{
-    if (h->product == ZF_F32) return z;
-    zfi_narrow(h->isa, zfi_head_own(h, worker), h->product, z, classes * h->lanes);
-    return zfi_head_own(h, worker);
-}
-
 /* The number of classes in a chunk. */
 static int64_t zfi_head_classes(const zfi_head *h, int64_t chunk)
 {
     return zfi_min(ZFI_HEAD_CHUNK, h->classes - chunk * ZFI_HEAD_CHUNK);
 }
 
+/* z of a class in scratch. */
+static void *zfi_head_z(const zfi_head *h, int64_t class)
+{
+    return zfi_element_of(h->z, h->kept, class * h->lanes);
+}
+
 /* Step 1 for one chunk. */
 static void zfi_head_forward(void *context, int64_t chunk, int worker)
 {
     const zfi_head *h = context;
-    int64_t first = chunk * ZFI_HEAD_CHUNK, classes = zfi_head_classes(h, chunk);
-    zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_LOGITS, classes);
-    float *z = h->z + first * h->lanes, *top = h->top + chunk * h->lanes, bias[ZFI_HEAD_CHUNK];
+    const int64_t first = chunk * ZFI_HEAD_CHUNK, classes = zfi_head_classes(h, chunk);
+    zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_LOGITS, classes, 0);
+    float *z = h->kept == ZF_F32 ? zfi_head_z(h, first) : (void *)zfi_head_own(h, worker);
+    float *top = h->top + chunk * h->lanes, bias[ZFI_HEAD_CHUNK];
     d.a = zfi_head_weights(h, first, classes, worker), d.b = h->turned, d.c = z;
     zfi_head_multiply(h, &d, worker);
+    for (int64_t v = 0; v < classes && h->count < h->lanes; v++)
+        memset(z + v * h->lanes + h->count, 0, (size_t)(h->lanes - h->count) * sizeof *z);
     if (h->bias) zfi_widen(h->isa, bias, h->dtype, zfi_element(h->bias, h->dtype, first), classes);
     zfi_head_top(h->isa, z, h->lanes, h->bias ? bias : NULL, classes, (int32_t)first, top,
                  h->best + chunk * h->lanes);
@@ -551,7 +599,8 @@ static void zfi_head_forward(void *context, int64_t chunk, int worker)
         int64_t at = h->label[t] - first;
         if (at >= 0 && at < classes) h->of_label[t] = z[at * h->lanes + t];
     }
-    zfi_head_exp(h->isa, z, h->lanes, classes, top, h->sum + chunk * h->lanes);
+    zfi_head_exp(h->isa, z, h->lanes, classes, h->by, top, h->sum + chunk * h->lanes);
+    if (h->kept != ZF_F32) zfi_narrow(h->isa, zfi_head_z(h, first), h->kept, z, classes * h->lanes);
 }
 
 /* The tile's rows of x, in the dtype of products. */
@@ -560,10 +609,10 @@ static const void *zfi_head_x(const zfi_head *h)
     return h->wide ? h->wide : zfi_element(h->x, h->dtype, h->first * h->width);
 }
 
-/* Adds the tile to db, for one chunk. */
+/* Adds rows of dz to db. */
 static void zfi_head_add_bias(const zfi_head *h, const float *z, int64_t first, int64_t classes)
 {
-    float sums[ZFI_HEAD_CHUNK];
+    float sums[ZFI_HEAD_STRIP];
     for (int64_t v = 0; v < classes; v++) {
         sums[v] = zfi_vsum(h->isa, z + v * h->lanes, h->count);
         if (h->first) sums[v] += ((const float *)h->db)[first + v]; /* not the first tile */
@@ -571,34 +620,51 @@ static void zfi_head_add_bias(const zfi_head *h, const float *z, int64_t first, 
     zfi_narrow(h->isa, zfi_element_of(h->db, h->made, first), h->made, sums, classes);
 }
 
-/* Step 3 for one group of chunks. */
-static void zfi_head_backward(void *context, int64_t group, int worker)
+/* The exponentials of one chunk become dz, in the dtype of products: some classes at a time, which
+ * are in the nearest cache in f32. */
+static void zfi_head_slopes(void *context, int64_t chunk, int worker)
 {
     const zfi_head *h = context;
-    int64_t begin = group * h->chunks / h->groups, end = (group + 1) * h->chunks / h->groups;
-    for (int64_t chunk = begin; chunk < end; chunk++) {
-        int64_t first = chunk * ZFI_HEAD_CHUNK, classes = zfi_head_classes(h, chunk);
-        float *z = h->z + first * h->lanes;
-        const void *dz;
+    const int64_t begin = chunk * ZFI_HEAD_CHUNK, end = begin + zfi_head_classes(h, chunk);
+    for (int64_t first = begin, classes; first < end; first += classes) {
+        float *z = h->kept == ZF_F32 ? zfi_head_z(h, first) : (void *)zfi_head_own(h, worker);
+        classes = zfi_min(ZFI_HEAD_STRIP, end - first);
+        if (h->kept != ZF_F32)
+            zfi_widen(h->isa, z, h->kept, zfi_head_z(h, first), classes * h->lanes);
         zfi_head_scale(h->isa, z, h->lanes, classes, h->sum + chunk * h->lanes);
         for (int64_t t = 0; t < h->count; t++) {
-            int64_t at = h->label[t] - first;
-            if (at >= 0 && at < classes) z[at * h->lanes + t] -= h->weights[t];
+            const int64_t at = h->label[t] - first;
+            if (at >= 0 && at < classes) z[at * h->lanes + t] -= h->weights[t] * h->by;
         }
         if (h->db) zfi_head_add_bias(h, z, first, classes);
-        dz = zfi_head_slopes(h, z, classes, worker);
+        if (h->kept != ZF_F32)
+            zfi_narrow(h->isa, zfi_head_z(h, first), h->product, z, classes * h->lanes);
+    }
+}
+
+/* Products of step 3 for one group of chunks and one span of columns. */
+static void zfi_head_backward(void *context, int64_t task, int worker)
+{
+    const zfi_head *h = context;
+    const int64_t group = task / h->spans, from = task % h->spans * h->span;
+    const int64_t begin = group * h->chunks / h->groups, end = (group + 1) * h->chunks / h->groups;
+    for (int64_t chunk = begin, next; chunk < end; chunk = next) {
+        const int64_t first = chunk * ZFI_HEAD_CHUNK;
+        int64_t classes;
+        next = zfi_min(chunk + h->step, end);
+        classes = zfi_min(next * ZFI_HEAD_CHUNK, h->classes) - first;
         if (h->dw) {
-            zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_TO_W, classes);
-            d.a = dz, d.b = zfi_head_x(h);
-            d.c = zfi_element_of(h->dw, h->made, first * h->width);
+            zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_TO_W, classes, from);
+            d.a = zfi_head_z(h, first), d.b = h->straight;
+            d.c = zfi_element_of(h->dw, h->made, first * h->width + from);
             d.accumulate = h->first > 0;
             zfi_head_multiply(h, &d, worker);
         }
         if (h->dx) {
-            zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_TO_X, classes);
-            d.a = dz;
-            d.b = zfi_head_weights(h, first, classes, worker);
-            d.c = h->part + group * h->tile * h->width;
+            zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_TO_X, classes, from);
+            d.a = zfi_head_z(h, first);
+            d.b = zfi_element(zfi_head_weights(h, first, classes, worker), h->product, from);
+            d.c = h->part + group * h->tile * h->width + from;
             d.accumulate = chunk > begin;
             zfi_head_multiply(h, &d, worker);
         }
@@ -628,6 +694,14 @@ static int32_t zfi_head_best(const zfi_head *h, int64_t t)
     return h->best[at * h->lanes + t];
 }
 
+/* Packs the tile's rows of x as the second operand of a product. */
+static void zfi_head_pack(const zfi_head *h, int which, void *to)
+{
+    zfi_matmul_desc d = zfi_head_packing(h, which);
+    d.b = zfi_head_x(h);
+    zfi_matmul_pack_b(h->isa, zfi_cpu_of(h->launch)->pool, &d, to);
+}
+
 /* Computes a tile of rows. Returns the sum of their losses. */
 static double zfi_head_tile(zfi_head *h, float weight, const zf_array *best)
 {
@@ -637,14 +711,13 @@ static double zfi_head_tile(zfi_head *h, float weight, const zf_array *best)
     if (h->wide)
         zfi_widen(h->isa, h->wide, h->dtype, zfi_element(h->x, h->dtype, h->first * h->width),
                   h->count * h->width);
-    if (h->product == ZF_F32)
-        zfi_head_turn(h->isa, h->turned, h->lanes, zfi_head_x(h), h->width, h->count);
-    else zfi_head_turn16(h->isa, h->turned, h->lanes, zfi_head_x(h), h->width, h->count);
+    zfi_head_pack(h, ZFI_HEAD_LOGITS, h->turned);
+    if (h->dw) zfi_head_pack(h, ZFI_HEAD_TO_W, h->straight);
     for (int64_t t = 0; t < h->lanes; t++) {
         int64_t label = t < h->count ? zfi_get_integer(&l->args[2], h->first + t) : -1;
         bool counts = t < h->count && label != ZF_INT(l, head_loss, ignore);
         h->label[t] = counts ? label : -1;
-        h->weights[t] = counts ? weight : 0;
+        h->weights[t] = counts ? weight / h->by : 0;
     }
     zfi_pool_run(pool, h->chunks, zfi_head_forward, h);
     zfi_head_lse(h->isa, h->lanes, h->chunks, h->top, h->sum, h->weights, h->lse);
@@ -652,7 +725,8 @@ static double zfi_head_tile(zfi_head *h, float weight, const zf_array *best)
         if (h->label[t] >= 0) loss += h->lse[t] - h->of_label[t];
         if (best) ((int32_t *)best->data)[h->first + t] = zfi_head_best(h, t);
     }
-    if (h->dx || h->dw || h->db) zfi_pool_run(pool, h->groups, zfi_head_backward, h);
+    if (h->dx || h->dw || h->db) zfi_pool_run(pool, h->chunks, zfi_head_slopes, h);
+    if (h->dx || h->dw) zfi_pool_run(pool, h->groups * h->spans, zfi_head_backward, h);
     if (h->dx) zfi_pool_run(pool, h->count, zfi_head_add_groups, h);
     return loss;
 }
@@ -717,8 +791,8 @@ static double zfi_functions_head_loss(const zf_launch *l)
  * and dw, which is f32, read and written: four values of 16 bits. */
 static double zfi_between_head_loss(const zf_launch *l)
 {
-    const int64_t rows = zfi_row_count(&l->args[0].shape),
-                  tiles = (rows + ZFI_HEAD_TILE - 1) / ZFI_HEAD_TILE;
+    const int64_t rows = zfi_row_count(&l->args[0].shape), most = zfi_head_most(l->args[0].dtype),
+                  tiles = (rows + most - 1) / most;
     const double table = (double)l->args[1].shape.dims[0] * (double)zfi_last(&l->args[0].shape);
     double each = 1; /* values for each number of w */
     if (l->saved && l->saved[ZFI_HEAD_DX].shape.rank) each += 1;

@@ -86,7 +86,8 @@ ZFI_TARGET_AMX ZFI_INLINE void zfi_amx_block(const bool tall, const bool wide, i
     const char *a_high = a + low * a_row * 4;
     const size_t a_stride = (size_t)a_row * 4, b_stride = ZFI_TILE_COLUMNS * 4;
     const size_t c_stride = (size_t)c_row * 4;
-    const int64_t ahead = zfi_div_up(rows * ZFI_AMX_WORDS, k); /* rows of c for each step of k */
+    /* rows of c for each step of k, of which there may be none */
+    const int64_t ahead = zfi_div_up(rows * ZFI_AMX_WORDS, zfi_max(1, k));
     int64_t row = 0;
     ZFI_AMX_MEMORY();
     _tile_zero(0);

@@ -206,10 +206,9 @@ TEST_ONCE(vmath_f16_rounds_alike)
     const int best = (int)zfi_isa_best();
     for (int i = 0; i < N; i++) {
         const float low = zfi_f16_to_f32((uint16_t)i);
-        const int32_t bits = zfi_bits_of(low), half = bits + 0x1000;
-        const int32_t all[] = {bits, bits - 1, half - 1,
-                               half, half + 1, (int32_t)((uint32_t)i * 65599u)};
-        for (int k = 0; k < 6; k++) x[6 * i + k] = zfi_float_of(all[k]);
+        const uint32_t bits = (uint32_t)zfi_bits_of(low), half = bits + 0x1000;
+        const uint32_t all[] = {bits, bits - 1, half - 1, half, half + 1, (uint32_t)i * 65599u};
+        for (int k = 0; k < 6; k++) x[6 * i + k] = zfi_float_of((int32_t)all[k]);
     }
     for (int i = 0; i < 6 * N; i++) want[i] = zfi_f32_to_f16(x[i]);
     for (int isa = 0; isa <= best; isa++) {

@@ -89,7 +89,7 @@ enum {
     ZFI_IN_PLACE = 1 << 17, /* elements of B, 512 KiB, that all tasks read before the next */
     ZFI_SPAN = 256,         /* columns of a finished block */
     ZFI_ROWS_TO_PACK = 192, /* rows that are worth to pack B for once more */
-    ZFI_ROWS_A_TASK = 128,  /* the same, where A is packed for each span, but for idle threads */
+    ZFI_ROWS_A_TASK = 128,  /* rows of a task at least where A is packed for each span */
     ZFI_ROWS_ASIDE = 1008,  /* rows of a task that are summed aside: 1 MiB */
     ZFI_SPAN_KEEPING = 128, /* columns of a task beside an A that is kept */
     ZFI_WORTH_KEEPING = 240 /* products that each packed element takes part in, at least */
@@ -127,6 +127,12 @@ static bool zfi_short_rows(int64_t stride, int64_t uses)
 }
 
 static int64_t zfi_round_up(int64_t n, int64_t unit) { return zfi_div_up(n, unit) * unit; }
+
+/* Words of k where it is packed. */
+static int64_t zfi_tile_words(const zfi_tile *tile, int64_t k)
+{
+    return zfi_round_up(zfi_div_up(k, tile->per_word), tile->k_unit);
+}
 
 /* Where and how A may be read in place, and B. */
 static void zfi_matmul_read(zfi_matmul_plan *plan, const zfi_matmul_desc *d)
@@ -198,7 +204,7 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         spans = zfi_max(zfi_div_up(n, ZFI_SPAN), zfi_div_up(wanted, groups));
     }
     if (!plan.direct_a && !plan.keep && plan.panels > plan.group) {
-        /* A is packed for each span. Each thread has a task. */
+        /* A is packed for each span. Tasks have fewer rows only where threads would have none. */
         int64_t each = zfi_div_up(threads, zfi_matmul_count(d));
         spans = zfi_min(spans, zfi_div_up(n, ZFI_SPAN));
         each = zfi_min(zfi_div_up(each, spans), zfi_div_up(plan.panels, plan.group));
@@ -290,8 +296,7 @@ static void zfi_matmul_pack_task(void *context, int64_t index, int worker)
     const zfi_matmul_packing *p = context;
     const zfi_matmul_desc *d = p->d;
     const int64_t k0 = index / p->spans * p->plan.k_block, n0 = index % p->spans * ZFI_SPAN,
-                  k = zfi_min(p->plan.k_block, d->k - k0), per = p->plan.tile->per_word,
-                  words = zfi_round_up(zfi_div_up(k, per), p->plan.tile->k_unit);
+                  k = zfi_min(p->plan.k_block, d->k - k0), words = zfi_tile_words(p->plan.tile, k);
     (void)worker;
     zfi_matmul_pack(&p->plan, d->dtype, false,
                     p->to + zfi_matmul_packed_at(&p->plan, d->n, k0) + n0 * words, p->plan.columns,
@@ -303,8 +308,8 @@ static void zfi_matmul_pack_task(void *context, int64_t index, int worker)
 ZFI_UNUSED static size_t zfi_matmul_packed_bytes(zfi_isa isa, const zfi_matmul_desc *d)
 {
     const zfi_tile *tile = zfi_tile_of_product(isa, d->dtype);
-    return (size_t)zfi_round_up(zfi_div_up(d->k, tile->per_word), tile->k_unit) *
-           (size_t)zfi_round_up(d->n, 2 * tile->lanes) * sizeof(float);
+    return (size_t)zfi_tile_words(tile, d->k) * (size_t)zfi_round_up(d->n, 2 * tile->lanes) *
+           sizeof(float);
 }
 
 /* Packs all of B for other products of the same dtype and k; `to` is aligned to 64. */
@@ -361,8 +366,7 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
         const float *from_b;
         int64_t b_row = d->b_row, b_step = 1, words;
         bool add = d->accumulate || k0 > 0;
-        k = zfi_min(plan->k_block, k_end - k0),
-        words = zfi_round_up(zfi_div_up(k, per), plan->tile->k_unit);
+        k = zfi_min(plan->k_block, k_end - k0), words = zfi_tile_words(plan->tile, k);
         b_at = zfi_element(b, d->dtype, k0 * d->b_row + n0 * d->b_col);
         if (plan->direct_b) {
             from_b = b_at;

@@ -639,7 +639,7 @@ typedef struct zfi_part_product {
 static void zfi_multiply_part(const zfi_tile *tile, const zfi_part_product *x, zfi_soon *soon)
 {
     const int64_t columns = 2 * tile->lanes, per = tile->per_word, unit = tile->k_unit;
-    const int64_t words = zfi_round_up(zfi_div_up(x->k, per), unit);
+    const int64_t words = zfi_tile_words(tile, x->k);
     const int64_t step =
         words > ZFI_K_BLOCK ? zfi_div_up(words, zfi_div_up(words, ZFI_K_BLOCK)) : words;
     const int64_t keys = x->form == ZFI_SCORES ? x->n : x->form == ZFI_OVER_KEYS ? x->k : x->m;
@@ -658,8 +658,7 @@ static void zfi_multiply_part(const zfi_tile *tile, const zfi_part_product *x, z
             const float *a = (const float *)x->a.at + i * x->a.step; /* words of any type */
             float *c = x->c + i * x->c_row + j;
             if (x->form == ZFI_SCORES && j >= most) continue;
-            if (x->form == ZFI_OVER_KEYS && most < x->k)
-                k = zfi_round_up(zfi_div_up(zfi_max(0, most), per), unit);
+            if (x->form == ZFI_OVER_KEYS && most < x->k) k = zfi_tile_words(tile, zfi_max(0, most));
             if (x->form == ZFI_OVER_QUERIES)
                 from = zfi_max(0, zfi_min(x->k, i + 1 - x->seen)) / (per * unit) * unit;
             if (tile->column)
@@ -800,12 +799,6 @@ static int64_t zfi_attention_block(int64_t n, int64_t most, int64_t unit)
     return zfi_round_up(zfi_div_up(n, zfi_div_up(n, most)), unit);
 }
 
-/* Words of so many elements of k, where they are packed. */
-static int64_t zfi_attention_words(const zfi_attention_cut *c, int64_t k)
-{
-    return zfi_round_up(zfi_div_up(k, c->tile->per_word), c->tile->k_unit);
-}
-
 static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
 {
     size_t m = (size_t)c->a.m, keys = (size_t)c->keys, queries = (size_t)c->queries;
@@ -826,12 +819,12 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
     if (backward) {
         size[ZFI_AT_DY] = size[ZFI_AT_Q];
         size[ZFI_AT_Q_RIGHT] = size[ZFI_AT_DY_RIGHT] =
-            (size_t)(c->tile->per_word * zfi_attention_words(c, c->queries)) * tall;
+            (size_t)(c->tile->per_word * zfi_tile_words(c->tile, c->queries)) * tall;
         size[ZFI_AT_VT] = size[ZFI_AT_KT];
         size[ZFI_AT_DS] = s;
         size[ZFI_AT_DS_HALF] = size[ZFI_AT_P_HALF];
         size[ZFI_AT_TURNED] =
-            c->half ? (keys + ZFI_TILE_ROWS) * (size_t)zfi_attention_words(c, c->queries) : 0;
+            c->half ? (keys + ZFI_TILE_ROWS) * (size_t)zfi_tile_words(c->tile, c->queries) : 0;
         if (!c->direct) {
             size[ZFI_AT_Y] = (c->apart ? queries : m * group) * width;
             size[ZFI_AT_DK] = size[ZFI_AT_DV] = keys * width;
@@ -855,7 +848,7 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, zfi_attention 
     c.tile = zfi_tile_of_product(c.isa, c.dtype);
     c.half = c.tile->per_word > 1;
     c.columns = 2 * c.tile->lanes;
-    c.words = zfi_attention_words(&c, c.a.d);
+    c.words = zfi_tile_words(c.tile, c.a.d);
     c.rows = zfi_div_up(m, zfi_div_up(m, c.tile->rows));
     most = zfi_max(32, zfi_min(ZFI_SCORE_BLOCK, ZFI_HEAD_BLOCK / c.a.d));
     c.keys = zfi_attention_block(n, most, ZFI_SCORE_LANES);
@@ -960,7 +953,7 @@ static zfi_right zfi_right_of(const zfi_attention_worker *w, int part, const zf_
     float *aside = zfi_part_of(w, part);
     if (c->half) {
         c->tile->pack(aside, c->columns, zfi_array_at(x, at), 1, row, c->a.d, rows);
-        return (zfi_right){aside, c->columns, c->columns * zfi_attention_words(c, rows)};
+        return (zfi_right){aside, c->columns, c->columns * zfi_tile_words(c->tile, rows)};
     }
     if (c->direct && zfi_short_rows(row, rows))
         return (zfi_right){zfi_array_at(x, at), row, c->columns};
@@ -1169,7 +1162,7 @@ static void zfi_queries_product(zfi_attention_worker *w, const zfi_scores *b, fl
     zfi_left a = {s, 1, 1, c->keys};
     if (c->half) {
         float *turned = zfi_part_of(w, ZFI_AT_TURNED);
-        const int64_t words = zfi_attention_words(c, b->rows);
+        const int64_t words = zfi_tile_words(c->tile, b->rows);
         zfi_pack *pack = c->tile->pack_a ? c->tile->pack_a : c->tile->pack;
         pack(turned, c->key_rows, zfi_part_of(w, half), 1, c->keys, b->keys, b->rows);
         a = (zfi_left){turned, words, 1, c->key_rows};
@@ -1552,10 +1545,7 @@ static double zfi_functions_attention(const zf_launch *l)
 static double zfi_between_attention(const zf_launch *l) { return 2 * zfi_attention_scores(l); }
 
 /* They are results of q k^T and dy v^T, and operands of three products: for dV, dQ and dK. */
-static double zfi_between_attention_grad(const zf_launch *l)
-{
-    return 5 * zfi_attention_scores(l);
-}
+static double zfi_between_attention_grad(const zf_launch *l) { return 5 * zfi_attention_scores(l); }
 
 /* ------------------------------------------------------------------------------- records */
 

@@ -552,8 +552,7 @@ static double zfi_functions_cached_attention(const zf_launch *l)
 ZFI_OPERATOR(cache, .infer = zfi_infer_cache, .grad = zfi_grad_none, .holds = ZF_CACHES,
              .place = ZFI_PLACE_OF_CACHES, .ranks = ZFI_RANKS_BATCH,
              .traits = ZF_OP_LEAF | ZF_OP_NAMED | ZF_OP_WRITABLE)
-ZFI_OPERATOR(cached_attention, .infer = zfi_infer_cached_attention,
-             .cpu = zfi_cpu_cached_attention, .scratch = zfi_scratch_cached_attention,
-             .writes = zfi_writes_caches, .flops = zfi_flops_cached_attention,
-             .functions = zfi_functions_cached_attention,
+ZFI_OPERATOR(cached_attention, .infer = zfi_infer_cached_attention, .cpu = zfi_cpu_cached_attention,
+             .scratch = zfi_scratch_cached_attention, .writes = zfi_writes_caches,
+             .flops = zfi_flops_cached_attention, .functions = zfi_functions_cached_attention,
              .traits = ZF_OP_MUTATES | ZF_OP_PRODUCT | ZF_OP_READS_HALF)

@@ -893,12 +893,11 @@ ZFI_OPERATOR(residual_norm, .infer = zfi_infer_residual_norm, .grad = zfi_grad_r
 ZFI_OPERATOR(embed_norm, .infer = zfi_infer_embed_norm, .grad = zfi_grad_embed_norm,
              .cpu = zfi_cpu_embed_norm, .scratch = zfi_scratch_residual_norm,
              .saved = zfi_saved_residual_norm, .remake = zfi_remake_residual_norm,
-             .remade = zfi_remade_residual_norm,
-             .bytes = zfi_bytes_of_rows, .functions = zfi_draws_each,
-             .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)
+             .remade = zfi_remade_residual_norm, .bytes = zfi_bytes_of_rows,
+             .functions = zfi_draws_each, .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(residual_norm_grad, .infer = zfi_infer_residual_norm_grad,
              .cpu = zfi_cpu_residual_norm_grad, .scratch = zfi_scratch_residual_norm,
-             .saved = zfi_saved_residual_norm_grad,
-             .functions = zfi_draws_each, .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
+             .saved = zfi_saved_residual_norm_grad, .functions = zfi_draws_each,
+             .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(affine, .infer = zfi_infer_affine, .grad = zfi_grad_affine, .cpu = zfi_cpu_affine,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)

@@ -55,13 +55,13 @@
  * in the dtype of products. */
 
 enum {
-    ZFI_HEAD_BYTES = 1024,   /* of exponentials of a class: rows of a tile, at most */
-    ZFI_HEAD_TILE = 512,     /* the same where they have 16 bits */
-    ZFI_HEAD_ONE_TILE = 160, /* rows: with at most so many, bf16 has gradients in bf16 */
-    ZFI_HEAD_LANES = 16,     /* numbers of the widest vector */
-    ZFI_HEAD_CHUNK = 256,    /* classes of a chunk */
-    ZFI_HEAD_STEP = 512,     /* classes of a product that adds to dx, in 16 bits; in f32 a chunk */
-    ZFI_HEAD_GROUPS = 8,     /* sums of dx, at most */
+    ZFI_HEAD_BYTES = 1024,              /* of a tile's exponentials of a class, at most */
+    ZFI_HEAD_TILE = ZFI_HEAD_BYTES / 2, /* rows of a tile, at most; fewer in f32 */
+    ZFI_HEAD_ONE_TILE = 160,            /* rows: with at most so many, bf16 has gradients in bf16 */
+    ZFI_HEAD_LANES = 16,                /* numbers of the widest vector */
+    ZFI_HEAD_CHUNK = 256,               /* classes of a chunk */
+    ZFI_HEAD_STEP = 512, /* classes of a product that adds to dx, in 16 bits; in f32 a chunk */
+    ZFI_HEAD_GROUPS = 8, /* sums of dx, at most */
     ZFI_HEAD_GROUPS_LEAST = 2, /* the same where h is large */
     ZFI_HEAD_TASKS = 2,        /* of a thread in the products of gradients, at least */
     ZFI_HEAD_SPAN = 64,        /* columns of such a task, at least */
@@ -792,7 +792,7 @@ static double zfi_functions_head_loss(const zf_launch *l)
 static double zfi_between_head_loss(const zf_launch *l)
 {
     const int64_t rows = zfi_row_count(&l->args[0].shape), most = zfi_head_most(l->args[0].dtype),
-                  tiles = (rows + most - 1) / most;
+                  tiles = zfi_div_up(rows, most);
     const double table = (double)l->args[1].shape.dims[0] * (double)zfi_last(&l->args[0].shape);
     double each = 1; /* values for each number of w */
     if (l->saved && l->saved[ZFI_HEAD_DX].shape.rank) each += 1;

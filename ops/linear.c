@@ -235,6 +235,5 @@ static bool zfi_remade_linear(const zf_graph *g, const zfi_node *of, const zfi_n
 
 ZFI_OPERATOR(linear, .infer = zfi_infer_linear, .grad = zfi_grad_linear, .cpu = zfi_cpu_linear,
              .scratch = zfi_scratch_linear, .saved = zfi_saved_linear, .remake = zfi_remake_linear,
-             .remade = zfi_remade_linear,
-             .flops = zfi_flops_linear, .functions = zfi_functions_linear,
-             .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)
+             .remade = zfi_remade_linear, .flops = zfi_flops_linear,
+             .functions = zfi_functions_linear, .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

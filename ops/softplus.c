@@ -41,6 +41,5 @@ static zf_status zfi_cpu_softplus(const zf_launch *l)
 /* An exponential and a logarithm. */
 static double zfi_functions_softplus(const zf_launch *l) { return 2 * zfi_functions_each(l); }
 
-ZFI_OPERATOR(softplus, .infer = zfi_infer_alike, .grad = zfi_grad_softplus,
-             .cpu = zfi_cpu_softplus, .functions = zfi_functions_softplus,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+ZFI_OPERATOR(softplus, .infer = zfi_infer_alike, .grad = zfi_grad_softplus, .cpu = zfi_cpu_softplus,
+             .functions = zfi_functions_softplus, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)

@@ -13,8 +13,9 @@
  * available: kept ones, leaves, and values of other layers, which are kept for it. So a layer keeps
  * its inputs. Where it begins with the norm of a sum of two of them, it keeps the sum instead
  * (zfi_record.remake_from_sum). A layer is the nodes of one numbered scope ("layer.7"), or a part
- * of the nodes outside such scopes. A value that several layers read is given up only if a few nodes, none a
- * product, recompute it from what is always available, as for a mask; each layer recomputes it.
+ * of the nodes outside such scopes. A value that several layers read is given up only if a few
+ * nodes, none a product, recompute it from what is always available, as for a mask; each layer
+ * recomputes it.
  *
  * Lifetimes are those of passes/memory.c, without places. The plan shows what the order saves
  * (recompute.c). */

@@ -516,8 +516,7 @@ static zf_status zfi_measure_rank(const zf_calibrate_desc *d, zf_backend *backen
 {
     zf_error mine = {ZF_OK, ""};
     zf_status status = zfi_measure_memory(backend, cost, &mine);
-    if (!status)
-        status = zfi_measure_products(backend, ZF_F32, cost, &cost->flops_per_s, &mine);
+    if (!status) status = zfi_measure_products(backend, ZF_F32, cost, &cost->flops_per_s, &mine);
     if (!status)
         status = zfi_measure_products(backend, ZF_BF16, cost, &cost->half_flops_per_s, &mine);
     if (!status) status = zfi_measure_functions(backend, cost, &mine);

@@ -430,8 +430,8 @@ TEST_ONCE(head_loss_of_16_bits_has_the_loss_of_its_operands)
 }
 
 /* dz at the label of a row whose loss is almost 0 is exact relative to 1 - p, though exponentials are
- * kept in 16 bits and smaller ones than the least of f16 are needed: dz of the only row that counts is db, the magnitudes of its other dz add up to
- * as much, and each of them is rounded to 11 and to 8 bits. */
+ * kept in 16 bits and smaller ones than the least of f16 are needed. dz of the only row that counts
+ * is db. The magnitudes of its other dz add up to as much, and each is rounded to 11 and to 8 bits. */
 TEST(head_loss_of_16_bits_keeps_small_slopes)
 {
     static const head sure = {2, 300, 8, .ignored = 2, .odd = 12, .odd_class = 69};

@@ -143,8 +143,23 @@
 extern "C" {
 #endif
 
+/* Of the declarations; zf_version is that of the implementation. */
+#define ZF_VERSION_MAJOR 0
+#define ZF_VERSION_MINOR 1
+#define ZF_VERSION_PATCH 0
+#define ZF_VERSION       ZFI_VERSION(ZF_VERSION_MAJOR, ZF_VERSION_MINOR, ZF_VERSION_PATCH)
+
+#define ZFI_VERSION(major, minor, patch)      ZFI_VERSION_TEXT(major, minor, patch)
+#define ZFI_VERSION_TEXT(major, minor, patch) #major "." #minor "." #patch
+
 #ifndef ZF_API
-#define ZF_API /* decorates every public function; -DZF_API=static keeps the library in one file */
+/* Decorates every public function; -DZF_API=static keeps the library in one file. Functions of
+ * zeroflow_cuda.cu, zeroflow_mpi.c and zeroflow_nccl.c are `extern` instead. */
+#define ZF_API
+#elif defined(__GNUC__)
+#define ZFI_API_OF_PROGRAM
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function" /* a program calls some of the functions */
 #endif
 
 /* ======================================================================================== TRAINING
@@ -171,6 +186,9 @@ typedef enum zf_status {
     ZF_ERR_COMM,     /* ranks that do not come, or do not agree */
     ZF_ERR_NAN       /* a loss, or gradients at the least scale, that are not finite */
 } zf_status;
+
+/* The version of the implementation, ZF_VERSION where it was compiled: "0.1.0". */
+ZF_API const char *zf_version(void);
 
 /* The name of a status: "ok", "out of memory", ... Never NULL. */
 ZF_API const char *zf_status_name(zf_status status);
@@ -1396,10 +1414,10 @@ typedef struct zf_cuda_desc {
  * may use it, as the CPU backend. zf_step returns when the step is on the device's queues; its
  * errors are reported when the host waits for it. NULL with *error (which may be NULL):
  * ZF_ERR_BACKEND where there is no driver or no such device. */
-ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error);
+extern zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error);
 /* The cudaStream_t of a queue of such a backend, for events of one's own; NULL where it has
  * none. */
-ZF_API void *zf_cuda_stream(const zf_backend *cuda, int32_t queue);
+extern void *zf_cuda_stream(const zf_backend *cuda, int32_t queue);
 
 ZF_API void zf_comm_free(zf_comm *comm); /* NULL: nothing */
 
@@ -1426,7 +1444,7 @@ typedef struct zf_mpi_desc {
 /* The calling process's communicator. MPI must have been initialised with MPI_THREAD_MULTIPLE, and
  * all ranks must call. NULL with *error (which may be NULL). zf_comm_free frees it, before
  * MPI_Finalize. */
-ZF_API zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error);
+extern zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error);
 
 enum { ZF_NCCL_ID_BYTES = 384 };
 
@@ -1475,8 +1493,8 @@ typedef struct zf_nccl_desc {
  * Calls without a stream take host or device memory, and run after the calls on streams of the same
  * channel. Sums have the bits of zf_add_ranks unless `fast`. NULL with *error (which may be NULL).
  * zf_comm_free frees it, after the programs that use it. */
-ZF_API zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error);
-ZF_API zf_status zf_nccl_id(void *id, zf_error *error);
+extern zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error);
+extern zf_status zf_nccl_id(void *id, zf_error *error);
 
 /* ------------------------------------------------------------------------------------- 7 STORES
  *
@@ -2894,7 +2912,7 @@ typedef struct zf_cuda_sum {
     zf_dtype dtype;
     bool add;
 } zf_cuda_sum;
-ZF_API zf_status zf_cuda_add_ranks(const zf_cuda_sum *sum, void *stream, zf_error *error);
+extern zf_status zf_cuda_add_ranks(const zf_cuda_sum *sum, void *stream, zf_error *error);
 
 /* Where a stream is, in host memory that the device sees. */
 typedef struct zf_cuda_place {
@@ -2902,7 +2920,7 @@ typedef struct zf_cuda_place {
     zf_collective call; /* what began last; op ZF_OP_none: it has ended */
 } zf_cuda_place;
 /* When the stream comes here, `place` says so; call NULL: what began has ended. */
-ZF_API zf_status zf_cuda_tell(zf_cuda_place *place, const zf_collective *call, void *stream,
+extern zf_status zf_cuda_tell(zf_cuda_place *place, const zf_collective *call, void *stream,
                               zf_error *error);
 
 /* zf_step and others for all ranks at once, on one thread, in lockstep: programs[r] is that of rank
@@ -2927,13 +2945,23 @@ ZF_API zf_status zf_lockstep_save(const zf_lockstep_desc *desc, const char *path
 ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path,
                                   const zf_load_desc *load, zf_error *error);
 
+#ifdef ZFI_API_OF_PROGRAM
+#pragma GCC diagnostic pop
+#endif
+
 #ifdef __cplusplus
 }
 #endif
 #endif /* ZEROFLOW_H */
 
-#if defined(ZEROFLOW_IMPLEMENTATION) && !defined(ZEROFLOW_IMPLEMENTED)
+#if defined(ZEROFLOW_IMPLEMENTATION) && defined(__cplusplus)
+#error "ZEROFLOW_IMPLEMENTATION must be compiled as C: put it in one .c file"
+#elif defined(ZEROFLOW_IMPLEMENTATION) && !defined(ZEROFLOW_IMPLEMENTED)
 #define ZEROFLOW_IMPLEMENTED
+#ifdef ZFI_API_OF_PROGRAM /* as above */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
 #ifdef zf_add /* the header was included before: its macros would expand in the functions below */
 #undef zf_neg
 #undef zf_exp
@@ -3160,6 +3188,9 @@ ZFI_PLAIN_ENDS
 #if defined(__clang__)
 #pragma clang diagnostic pop /* cpu/isa.c */
 #pragma STDC FP_CONTRACT DEFAULT
+#endif
+#ifdef ZFI_API_OF_PROGRAM
+#pragma GCC diagnostic pop
 #endif
 #endif
 

@@ -40,6 +40,8 @@
 
 #define ZFI_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
+ZF_API const char *zf_version(void) { return ZF_VERSION; }
+
 ZF_API const char *zf_status_name(zf_status status)
 {
     static const char *const names[] = {

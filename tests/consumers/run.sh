@@ -26,6 +26,22 @@ installed_files() {
         cmp - "$work/files"
 }
 
+# The installed header, its implementation and the package have one version.
+one_version() {
+    printf '#include <zeroflow.h>\n#include <string.h>\nint main(void) {%s}\n' \
+        'return puts(zf_version()) < 0 || strcmp(zf_version(), ZF_VERSION);' > "$work/version.c"
+    PKG_CONFIG_PATH=$root/usr/share/pkgconfig pkg-config --modversion zeroflow > "$work/version" &&
+        clang $strict -O0 "$include" $own "$work/version.c" -o "$work/app" $link &&
+        "$work/app" | cmp - "$work/version"
+}
+
+# One error, which says what to do.
+refuses_cxx() {
+    ! $1 $strict_cxx "$include" $own -fsyntax-only $here/app.cpp > "$work/errors" 2>&1 &&
+        cat "$work/errors" && grep -q 'put it in one .c file' "$work/errors" &&
+        [ "$(grep -c 'error:' "$work/errors")" = 1 ]
+}
+
 with_mpi() {
     PKG_CONFIG_PATH=$root/usr/share/pkgconfig
     export PKG_CONFIG_PATH
@@ -48,6 +64,7 @@ check 'make install' installs
 check 'what it installs' installed_files
 check 'pkg-config' with_pkg_config
 check 'CMake package' with_cmake
+check 'one version' one_version
 if command -v mpicc > /dev/null; then
     check 'zeroflow_mpi.c beside the installed header' with_mpi
 else
@@ -62,8 +79,8 @@ for cc in gcc clang; do
 done
 check 'dropped in, clang' builds clang $strict -O0 "$include" $own $here/app.c
 check 'the header first, the implementation later' builds clang $strict -O0 "$include" $here/late.c
-check 'private to a file' \
-    builds clang $strict -Wno-unused-function -O0 "$include" -DZF_API=static $own $here/app.c
+check 'private to a file' builds clang $strict -O0 "$include" -DZF_API=static $own $here/app.c
+for cc in g++ clang++; do check "no implementation in C++, $cc" refuses_cxx $cc; done
 check 'the implementation in a file of its own' \
     clang $strict -O0 "$include" -c $here/unit.c -o "$work/unit.o"
 check 'two files of one program' builds gcc $strict "$include" $here/app.c "$work/unit.o"

@@ -2271,7 +2271,7 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
  * that anybody may ask of it: ZFI_OPERATOR(NAME, .infer = ..., .grad = ..., .cpu = ..., .traits =
  * ...). graph/graph.c explains the fields (zfi_record), zf_op_traits below the traits. No pass
  * keeps a list of operators. For CUDA one file ops/NAME.cu, in the list of zeroflow_cuda.cu, that
- * ends with ZFI_KERNEL(NAME, run, scratch). A builder: its declaration in section 4, with its lines
+ * ends with ZFD_KERNEL(NAME, run, scratch). A builder: its declaration in section 4, with its lines
  * among the macros at the end, and its function in graph/build.c. One row in tests/op_cases.h runs
  * every test of operators: values, gradient, threads, writing in place, CUDA, and each claim of the
  * record. ops/softplus.c is a short example. An optimizer's update is an operator with trait

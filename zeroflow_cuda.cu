@@ -6,8 +6,9 @@
  *
  * This file uses only the public header. Kernels are beside their operators, ops/NAME.cu beside
  * ops/NAME.c. Each states its order of additions, so that every run has the same bits. A launcher
- * zfi_cuda_OP has the signature of a CPU kernel, and puts its kernels on the stream of the launch's
- * queue. */
+ * zfd_cuda_OP has the signature of a CPU kernel, and puts its kernels on the stream of the launch's
+ * queue. Private names begin with zfd_ or ZFD_, those of the library with zfi_ or ZFI_
+ * (tests/names.sh). */
 #include "zeroflow.h"
 
 #include <cublasLt.h>
@@ -72,52 +73,52 @@
 
 /* Checks that the node can run: it has a kernel, dtypes for which kernels exist, and, for a
  * collective, a communicator that works on streams. */
-static zf_status zfi_cuda_check(void *self, const zf_launch *l)
+static zf_status zfd_cuda_check(void *self, const zf_launch *l)
 {
     bool wide = l->out.dtype == ZF_F64;
     (void)self;
     if (l->op == ZF_OP_wait) return ZF_OK;
-    if (!zfi_kernel_for(l)) return zfi_no_kernel(l);
+    if (!zfd_kernel_for(l)) return zfd_no_kernel(l);
     for (int32_t k = 0; k < l->arg_count; k++) wide |= l->args[k].dtype == ZF_F64;
     if (wide)
-        return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
+        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: there is no f64 on CUDA, but f32, bf16 and f16; the CPU "
                              "backend has it",
                              zf_launch_name(l), (int)l->node);
-    if (zfi_is_among_ranks(l) && l->comm && !l->comm->check)
-        return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
+    if (zfd_is_among_ranks(l) && l->comm && !l->comm->check)
+        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: the communicator (zf_compile_desc.comm) works in host "
                              "memory; a CUDA backend needs one that works on streams",
                              zf_launch_name(l), (int)l->node);
     return ZF_OK;
 }
 
-static const char *zfi_cuda_remark(void *self) { return zfi_cuda_of(self)->products.remark; }
+static const char *zfd_cuda_remark(void *self) { return zfd_cuda_of(self)->products.remark; }
 
-static size_t zfi_cuda_scratch(void *self, const zf_launch *l)
+static size_t zfd_cuda_scratch(void *self, const zf_launch *l)
 {
-    const zfi_kernel *kernel = zfi_kernel_for(l);
+    const zfd_kernel *kernel = zfd_kernel_for(l);
     if (!kernel || !kernel->scratch) return 0;
-    (void)zfi_enter(zfi_cuda_of(self), NULL); /* products find their algorithms on it */
+    (void)zfd_enter(zfd_cuda_of(self), NULL); /* products find their algorithms on it */
     return kernel->scratch(l);
 }
 
 ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
 {
     zf_cuda_desc d = {0, false, false, NULL, 0, 0, {NULL, NULL}};
-    zfi_cuda *c;
+    zfd_cuda *c;
     if (desc) d = *desc;
     if (d.deadline_seconds == 0) d.deadline_seconds = 60;
     if (!(d.deadline_seconds > 0)) {
-        zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+        zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
                       "zf_cuda_backend: deadline_seconds is %g; it must be positive, or 0 for 60",
                       d.deadline_seconds);
         return NULL;
     }
-    if (zfi_find_device(d.device, error)) return NULL;
-    c = static_cast<zfi_cuda *>(zfi_host_memory(&d.allocator, NULL, 0, sizeof *c));
+    if (zfd_find_device(d.device, error)) return NULL;
+    c = static_cast<zfd_cuda *>(zfd_host_memory(&d.allocator, NULL, 0, sizeof *c));
     if (!c) {
-        zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory");
+        zfd_cuda_fail(error, ZF_ERR_NOMEM, "out of memory");
         return NULL;
     }
     memset(c, 0, sizeof *c);
@@ -127,25 +128,25 @@ ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
     c->deadline = d.deadline_seconds;
     c->backend = {"cuda",
                   c,
-                  zfi_cuda_allocate,
-                  zfi_cuda_release,
-                  zfi_cuda_copy,
-                  zfi_cuda_scratch,
-                  zfi_cuda_queues,
-                  zfi_cuda_launch,
-                  zfi_cuda_wait,
-                  zfi_cuda_synchronize,
-                  zfi_cuda_destroy,
-                  zfi_cuda_check,
-                  zfi_cuda_run,
-                  zfi_cuda_forget,
-                  zfi_cuda_remark,
+                  zfd_cuda_allocate,
+                  zfd_cuda_release,
+                  zfd_cuda_copy,
+                  zfd_cuda_scratch,
+                  zfd_cuda_queues,
+                  zfd_cuda_launch,
+                  zfd_cuda_wait,
+                  zfd_cuda_synchronize,
+                  zfd_cuda_destroy,
+                  zfd_cuda_check,
+                  zfd_cuda_run,
+                  zfd_cuda_forget,
+                  zfd_cuda_remark,
                   NULL,
                   false,
-                  zfi_cuda_allocate_host,
-                  zfi_cuda_release_host};
-    if (zfi_open(c, &d, error)) {
-        zfi_cuda_destroy(c);
+                  zfd_cuda_allocate_host,
+                  zfd_cuda_release_host};
+    if (zfd_open(c, &d, error)) {
+        zfd_cuda_destroy(c);
         return NULL;
     }
     return &c->backend;
@@ -153,5 +154,5 @@ ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
 
 ZF_API void *zf_cuda_stream(const zf_backend *cuda, int32_t queue)
 {
-    return queue >= 0 && queue < ZFI_QUEUES ? zfi_cuda_of(cuda->self)->device.streams[queue] : NULL;
+    return queue >= 0 && queue < ZFD_QUEUES ? zfd_cuda_of(cuda->self)->device.streams[queue] : NULL;
 }

@@ -47,7 +47,7 @@ enum {
     ZFI_MPI_STAGING = 8 << 20,     /* bytes of a channel's staging; pieces are made to fit */
     ZFI_MPI_LEAST_PIECE = 4 << 10, /* minimum of bytes, for any number of ranks */
     ZFI_MPI_MOST_PIECE = 256 << 10,
-    ZFI_MPI_NOTICE = ZFI_CHANNELS /* the tag of notices; those of messages are the channels */
+    ZFI_MPI_NOTICE = ZFI_PROCESS_CHANNELS /* the tag of notices; that of a message is its channel */
 };
 
 /* The first bytes of a message. */
@@ -90,7 +90,7 @@ typedef struct zfi_mpi {
     size_t piece, slot; /* bytes: maximum payload of a message; the same with its head */
     bool *lost;         /* [world], the ranks that the error names, until they are told */
     zfi_mpi_mail mail;
-    zfi_mpi_channel channels[ZFI_CHANNELS];
+    zfi_mpi_channel channels[ZFI_PROCESS_CHANNELS];
 } zfi_mpi;
 
 /* ------------------------------------------------------------------------------------- failing */
@@ -211,7 +211,7 @@ static void zfi_mpi_listen(zfi_mpi *m)
             return;
         MPI_Mrecv(&notice, sizeof notice, MPI_BYTE, &message, &status);
         notice.text[sizeof notice.text - 1] = 0;
-        if (notice.channel < 0 || notice.channel >= ZFI_CHANNELS) {
+        if (notice.channel < 0 || notice.channel >= ZFI_PROCESS_CHANNELS) {
             zfi_mpi_give_up(m, status.MPI_SOURCE, (zf_status)notice.status, notice.text, NULL);
             return;
         }
@@ -572,7 +572,7 @@ static void zfi_mpi_destroy(void *self)
     zfi_mpi *m = self;
     bool failed = atomic_load(&m->p.failed);
     int ended = 0;
-    for (int k = 0; k < ZFI_CHANNELS; k++) {
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) {
         zfi_mpi_channel *ch = &m->channels[k];
         if (ch->mail.requests && !failed &&
             zfi_mpi_drop(ch->mail.requests, (size_t)m->p.comm.world, false))
@@ -647,7 +647,7 @@ static bool zfi_mpi_allocate(zfi_mpi *m)
     m->lost = calloc(world, sizeof *m->lost);
     if (!m->mail.requests || !m->lost || !zfi_process_allocate(&m->p)) return false;
     if (slots > SIZE_MAX / m->slot) return false;
-    for (int k = 0; k < ZFI_CHANNELS; k++) {
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) {
         zfi_mpi_channel *ch = &m->channels[k];
         ch->staging = aligned_alloc(64, slots * m->slot);
         ch->requests = zfi_mpi_requests(slots);

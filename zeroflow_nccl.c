@@ -85,7 +85,7 @@ typedef struct zfi_nccl {
     int ctas;            /* blocks of each channel's kernels */
     size_t half;         /* bytes */
     pthread_cond_t ends; /* some channel must end, or has ended; on the clock of comm/clock.c */
-    zfi_nccl_channel channels[ZFI_CHANNELS];
+    zfi_nccl_channel channels[ZFI_PROCESS_CHANNELS];
 } zfi_nccl;
 
 /* ------------------------------------------------------------------------------------- failing */
@@ -93,7 +93,7 @@ typedef struct zfi_nccl {
 /* Makes the threads of all channels end NCCL's communicators. The mutex is held. */
 static void zfi_nccl_end_all(zfi_nccl *m, zfi_nccl_end end)
 {
-    for (int k = 0; k < ZFI_CHANNELS; k++) {
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) {
         zfi_nccl_channel *ch = &m->channels[k];
         if (ch->end) continue;
         ch->ending = ch->nccl;
@@ -249,7 +249,7 @@ static zf_status zfi_nccl_check(void *self, double seconds, zf_error *error)
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     zfi_meet_listen(&m->meet);
-    for (int k = 0; k < ZFI_CHANNELS && !atomic_load(&m->p.failed); k++) {
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS && !atomic_load(&m->p.failed); k++) {
         zfi_nccl_channel *ch = &m->channels[k];
         const volatile zf_cuda_place *place = ch->place;
         const double now = zfi_now(), passed = fmin(now - ch->wait.before, seconds);
@@ -684,11 +684,11 @@ static bool zfi_nccl_join(zfi_nccl *m, double seconds)
     const struct timespec until = zfi_time_in(seconds);
     bool over = true;
     pthread_mutex_lock(&m->p.mutex);
-    for (int k = 0; k < ZFI_CHANNELS && over; k++)
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS && over; k++)
         while (m->channels[k].has_thread && !m->channels[k].over && over)
             over = !pthread_cond_timedwait(&m->ends, &m->p.mutex, &until);
     pthread_mutex_unlock(&m->p.mutex);
-    for (int k = 0; k < ZFI_CHANNELS; k++) {
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) {
         if (!m->channels[k].has_thread) continue;
         if (over) pthread_join(m->channels[k].thread, NULL);
         else pthread_detach(m->channels[k].thread);
@@ -702,9 +702,9 @@ static void zfi_nccl_destroy(void *self)
 {
     zfi_nccl *m = self;
     (void)cudaSetDevice(m->device);
-    for (int k = 0; k < ZFI_CHANNELS; k++)
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++)
         if (m->channels[k].nccl) (void)ncclCommFinalize(m->channels[k].nccl);
-    for (int k = 0; k < ZFI_CHANNELS; k++) {
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) {
         zfi_nccl_wait wait = {m, k, NULL, "did not free theirs", {0, 0, 0, false}};
         if (m->channels[k].nccl) (void)zfi_nccl_settle(&wait);
     }
@@ -713,7 +713,7 @@ static void zfi_nccl_destroy(void *self)
     zfi_meet_leave(&m->meet);
     pthread_mutex_unlock(&m->p.mutex);
     if (!zfi_nccl_join(m, m->p.deadline + 10)) return;
-    for (int k = 0; k < ZFI_CHANNELS; k++) {
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) {
         zfi_nccl_channel *ch = &m->channels[k];
         for (int i = 0; i < 2; i++) {
             if (ch->came[i]) (void)cudaEventDestroy(ch->came[i]);
@@ -735,7 +735,7 @@ static void zfi_nccl_destroy(void *self)
 static bool zfi_nccl_allocate(zfi_nccl *m, const char *file)
 {
     if (!zfi_process_allocate(&m->p) || !zfi_meet_allocate(&m->meet, file)) return false;
-    for (int k = 0; k < ZFI_CHANNELS; k++) {
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) {
         zfi_nccl_channel *ch = &m->channels[k];
         ch->calls = calloc((size_t)m->p.comm.world, sizeof *ch->calls);
         if (!ch->calls) return false;
@@ -747,7 +747,7 @@ static bool zfi_nccl_allocate(zfi_nccl *m, const char *file)
 static int zfi_nccl_ctas(int processors)
 {
     int ctas = ZFI_NCCL_CTAS;
-    while (ctas > 1 && 2 * ZFI_CHANNELS * ctas > processors) ctas /= 2;
+    while (ctas > 1 && 2 * ZFI_PROCESS_CHANNELS * ctas > processors) ctas /= 2;
     return ctas;
 }
 
@@ -802,7 +802,7 @@ static bool zfi_nccl_open(zfi_nccl *m, double start)
     size_t before, after;
     if (!code)
         code = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, m->device);
-    for (int k = 0; k < ZFI_CHANNELS && !code; k++) {
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS && !code; k++) {
         zfi_nccl_channel *ch = &m->channels[k];
         ch->has_thread = !pthread_create(&ch->thread, NULL, zfi_nccl_thread, ch);
         if (!ch->has_thread)
@@ -813,17 +813,17 @@ static bool zfi_nccl_open(zfi_nccl *m, double start)
         return zfi_process_find(&m->p, ZF_ERR_BACKEND, "zf_nccl_comm: device %d: %s", m->device,
                                 cudaGetErrorString(code));
     }
-    if (m->ctas > 1 && ZFI_CHANNELS * m->ctas > processors)
+    if (m->ctas > 1 && ZFI_PROCESS_CHANNELS * m->ctas > processors)
         return zfi_process_find(&m->p, ZF_ERR_ARGUMENT,
                                 "zf_nccl_comm: ctas is %d; those of %d channels must fit on the %d "
                                 "multiprocessors of device %d together",
-                                m->ctas, ZFI_CHANNELS, processors, m->device);
+                                m->ctas, ZFI_PROCESS_CHANNELS, processors, m->device);
     if (!m->ctas) m->ctas = zfi_nccl_ctas(processors);
     before = zfi_nccl_free_bytes();
-    for (int k = 0; k < ZFI_CHANNELS; k++)
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++)
         if ((code = zfi_nccl_open_channel(m, &m->channels[k])))
             return zfi_nccl_find_cuda(m, NULL, "memory and streams of the device", code);
-    for (int k = 0; k < ZFI_CHANNELS; k++) {
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         zfi_nccl_wait wait = {m, k, NULL, "did not come", {0, 0, zfi_now() - start, false}};
         ncclResult_t made;
@@ -838,7 +838,7 @@ static bool zfi_nccl_open(zfi_nccl *m, double start)
         if (made && made != ncclInProgress) return zfi_nccl_find_nccl(m, k, NULL, made);
         if (!zfi_nccl_settle(&wait)) return false;
     }
-    for (int k = 0; k < ZFI_CHANNELS; k++)
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++)
         if (!zfi_nccl_connect_all(m, k)) return false;
     after = zfi_nccl_free_bytes();
     m->p.comm.memory = before > after ? before - after : 0;
@@ -883,8 +883,8 @@ static zf_status zfi_nccl_check_desc(const zf_nccl_desc *d, zf_error *error)
 
 ZF_API zf_status zf_nccl_id(void *id, zf_error *error)
 {
-    _Static_assert(ZFI_CHANNELS * sizeof(ncclUniqueId) == ZF_NCCL_ID_BYTES, "an id each");
-    for (int k = 0; k < ZFI_CHANNELS; k++) {
+    _Static_assert(ZFI_PROCESS_CHANNELS * sizeof(ncclUniqueId) == ZF_NCCL_ID_BYTES, "an id each");
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) {
         ncclUniqueId one;
         ncclResult_t code = ncclGetUniqueId(&one);
         if (code)
@@ -923,7 +923,7 @@ ZF_API zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error)
     m->fast = d.fast;
     m->ctas = d.ctas;
     m->half = d.staging_bytes / 2 & ~(size_t)(ZFI_NCCL_LINE - 1);
-    for (int k = 0; k < ZFI_CHANNELS; k++) m->channels[k].of = m;
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) m->channels[k].of = m;
     zfi_condition_init(&m->ends);
     if (!zfi_nccl_allocate(m, d.file)) zfi_nomem(&why);
     else zfi_nccl_find_others(m, d.id, start, &why);

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 enum {
-    ZFI_CHANNELS = 3,
+    ZFI_PROCESS_CHANNELS = 3,
     ZFI_SMALL_SUM = 16 << 10 /* bytes up to which all_reduce sends its operand whole */
 };
 
@@ -61,8 +61,8 @@ typedef struct zfi_process {
     pthread_mutex_t mutex;
     atomic_bool failed;
     zf_error error;                  /* the first; it does not change once `failed` is set */
-    atomic_bool busy[ZFI_CHANNELS];  /* a call is under way */
-    double *heartbeat[ZFI_CHANNELS]; /* [world], the last of each rank; by the mutex */
+    atomic_bool busy[ZFI_PROCESS_CHANNELS];  /* a call is under way */
+    double *heartbeat[ZFI_PROCESS_CHANNELS]; /* [world], the last of each rank; by the mutex */
     /* After the first failure, which has this status: tells the other ranks the status and `notice`
      * if that is not NULL. */
     void (*on_failure)(void *self, zf_status status, const char *notice);
@@ -77,13 +77,13 @@ static void zfi_process_init(zfi_process *p, const char *maker, double deadline,
     p->on_failure = on_failure;
     pthread_mutex_init(&p->mutex, NULL);
     atomic_init(&p->failed, false);
-    for (int k = 0; k < ZFI_CHANNELS; k++) atomic_init(&p->busy[k], false);
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) atomic_init(&p->busy[k], false);
 }
 
 /* The memory that depends on the world; false: there is none. */
 static bool zfi_process_allocate(zfi_process *p)
 {
-    for (int k = 0; k < ZFI_CHANNELS; k++) {
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) {
         p->heartbeat[k] = calloc((size_t)p->comm.world, sizeof *p->heartbeat[k]);
         if (!p->heartbeat[k]) return false;
     }
@@ -92,7 +92,7 @@ static bool zfi_process_allocate(zfi_process *p)
 
 static void zfi_process_free(zfi_process *p)
 {
-    for (int k = 0; k < ZFI_CHANNELS; k++) free(p->heartbeat[k]);
+    for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) free(p->heartbeat[k]);
     pthread_mutex_destroy(&p->mutex);
 }
 
@@ -186,7 +186,7 @@ static zfi_patience zfi_wait_more(zfi_wait *w, double deadline)
 /* A rank has told that it waits at the channel as well. The mutex is held. */
 static void zfi_process_heard(zfi_process *p, int32_t channel, int32_t rank)
 {
-    if (channel >= 0 && channel < ZFI_CHANNELS && rank >= 0 && rank < p->comm.world)
+    if (channel >= 0 && channel < ZFI_PROCESS_CHANNELS && rank >= 0 && rank < p->comm.world)
         p->heartbeat[channel][rank] = zfi_now();
 }
 
@@ -201,7 +201,7 @@ static zf_status zfi_process_begin(zfi_process *p, const zf_collective *c, bool 
     zf_error wrong = {ZF_OK, ""};
     char name[64];
     if (atomic_load(&p->failed)) return zfi_process_error(p, error);
-    if (!zf_collective_check(c, &p->comm, ZFI_CHANNELS, &wrong)) {
+    if (!zf_collective_check(c, &p->comm, ZFI_PROCESS_CHANNELS, &wrong)) {
         if (c->stream && !streams)
             zfi_fail(&wrong, ZF_ERR_ARGUMENT,
                      "%s: this communicator has no streams; stream must be NULL",

@@ -7,30 +7,30 @@
 
 enum {
     /* Streams beside those of queues: of zf_backend.copy to the device, and of host functions */
-    ZFI_COPIES = ZFI_QUEUES,
-    ZFI_HOSTED,
-    ZFI_STREAMS,
-    ZFI_MARKS = 64, /* launches of a stream that can be waited for one by one */
-    ZFI_STAGES = 4, /* pieces of pinned memory, and the size of each */
-    ZFI_STAGE = 1 << 20
+    ZFD_COPIES = ZFD_QUEUES,
+    ZFD_HOSTED,
+    ZFD_STREAMS,
+    ZFD_MARKS = 64, /* launches of a stream that can be waited for one by one */
+    ZFD_STAGES = 4, /* pieces of pinned memory, and the size of each */
+    ZFD_STAGE = 1 << 20
 };
 
-/* A stream beside that of queue 0: its last launches, number n from 1 on at n % ZFI_MARKS, and the
+/* A stream beside that of queue 0: its last launches, number n from 1 on at n % ZFD_MARKS, and the
  * events after each. */
-typedef struct zfi_lane {
-    const void *work[ZFI_MARKS]; /* zf_launch, or zfi_hosted */
-    cudaEvent_t done[ZFI_MARKS];
+typedef struct zfd_lane {
+    const void *work[ZFD_MARKS]; /* zf_launch, or zfd_hosted */
+    cudaEvent_t done[ZFD_MARKS];
     int64_t count; /* launches since all streams were joined */
-} zfi_lane;
+} zfd_lane;
 
 /* Pinned memory through which data are copied, and the event after which it is free again. */
-typedef struct zfi_stage {
+typedef struct zfd_stage {
     unsigned char *memory;
     cudaEvent_t left;
-} zfi_stage;
+} zfd_stage;
 
-typedef struct zfi_cuda {
-    zfi_device device; /* first, since zf_backend.self points to it */
+typedef struct zfd_cuda {
+    zfd_device device; /* first, since zf_backend.self points to it */
     zf_backend backend;
     zf_allocator allocator;
     bool no_graphs;
@@ -38,23 +38,23 @@ typedef struct zfi_cuda {
     bool lost;                        /* work did not end within the deadline */
     cudaStream_t copies;              /* to the device */
     cudaStream_t hosted;              /* made with the first section that needs it */
-    zfi_lane lanes[ZFI_STREAMS];      /* those of queue 0 and of `copies` are not used */
-    cudaEvent_t reached[ZFI_STREAMS]; /* by stream: recorded and waited for at once */
-    zfi_stage stages[ZFI_STAGES];
+    zfd_lane lanes[ZFD_STREAMS];      /* those of queue 0 and of `copies` are not used */
+    cudaEvent_t reached[ZFD_STREAMS]; /* by stream: recorded and waited for at once */
+    zfd_stage stages[ZFD_STAGES];
     int64_t staged;      /* pieces that were copied so far */
     zf_run run;          /* the values that device.run holds */
     bool knows_run;      /* device.run holds them */
-    zfi_fault *fault;    /* device.fault, at its address on the host */
+    zfd_fault *fault;    /* device.fault, at its address on the host */
     const zf_comm *comm; /* of collectives in flight; NULL: there are none */
     char name[128];      /* the device's name */
     char *tuning;        /* zf_cuda_desc.tuning */
-    zfi_products products;
-} zfi_cuda;
+    zfd_products products;
+} zfd_cuda;
 
-static zfi_cuda *zfi_cuda_of(void *self) { return reinterpret_cast<zfi_cuda *>(self); }
+static zfd_cuda *zfd_cuda_of(void *self) { return reinterpret_cast<zfd_cuda *>(self); }
 
 /* Allocates, resizes or frees host memory by the allocator; NULL where there is none. */
-static void *zfi_host_memory(const zf_allocator *a, void *memory, size_t old_size, size_t new_size)
+static void *zfd_host_memory(const zf_allocator *a, void *memory, size_t old_size, size_t new_size)
 {
     if (a->fn) return a->fn(a->user, memory, old_size, new_size);
     if (new_size) return realloc(memory, new_size);
@@ -63,31 +63,31 @@ static void *zfi_host_memory(const zf_allocator *a, void *memory, size_t old_siz
 }
 
 /* Makes the calling thread use this device; an error if it is lost. */
-static zf_status zfi_enter(zfi_cuda *c, zf_error *error)
+static zf_status zfd_enter(zfd_cuda *c, zf_error *error)
 {
     if (c->lost)
-        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+        return zfd_cuda_fail(error, ZF_ERR_BACKEND,
                              "device %d has not come to its end since other ranks were lost: it "
                              "takes no more work, and its memory is not freed before the process "
                              "ends",
                              c->device.number);
-    return zfi_cuda_failed(error, "cudaSetDevice", cudaSetDevice(c->device.number));
+    return zfd_cuda_failed(error, "cudaSetDevice", cudaSetDevice(c->device.number));
 }
 
 /* ------------------------------------------------------------------------------- waiting */
 
-static double zfi_seconds(void)
+static double zfd_seconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static zf_status zfi_kernel_failed(zf_error *error, cudaError_t code)
+static zf_status zfd_kernel_failed(zf_error *error, cudaError_t code)
 {
     if (code == cudaSuccess) return ZF_OK;
     (void)cudaGetLastError();
-    return zfi_cuda_fail(
+    return zfd_cuda_fail(
         error, ZF_ERR_BACKEND,
         "the device has failed: %s (zf_cuda_desc.no_graphs under compute-sanitizer "
         "tells in which kernel)",
@@ -95,40 +95,40 @@ static zf_status zfi_kernel_failed(zf_error *error, cudaError_t code)
 }
 
 /* After other ranks have failed: waits at most the device's deadline for the event. */
-static void zfi_until_end(zfi_cuda *c, cudaEvent_t event)
+static void zfd_until_end(zfd_cuda *c, cudaEvent_t event)
 {
     const struct timespec nap = {0, 200000};
-    const double until = zfi_seconds() + c->deadline;
+    const double until = zfd_seconds() + c->deadline;
     while (cudaEventQuery(event) == cudaErrorNotReady && !c->lost) {
         (void)cudaGetLastError(); /* it is no error */
         nanosleep(&nap, NULL);
-        c->lost = zfi_seconds() > until;
+        c->lost = zfd_seconds() > until;
     }
     if (!c->lost) c->comm = NULL;
 }
 
 /* Waits for the event, in the stream where it was recorded last. With other ranks in flight it
  * spins for a short time, then sleeps between queries, and asks the communicator for failures. */
-static zf_status zfi_until(zfi_cuda *c, cudaEvent_t event, zf_error *error)
+static zf_status zfd_until(zfd_cuda *c, cudaEvent_t event, zf_error *error)
 {
     const double spinning = 1e-3, between_checks = 1e-2;
     const struct timespec nap = {0, 20000};
     double start, next;
-    if (c->lost) return zfi_enter(c, error);
-    if (!c->comm || !c->comm->check) return zfi_kernel_failed(error, cudaEventSynchronize(event));
-    start = zfi_seconds();
+    if (c->lost) return zfd_enter(c, error);
+    if (!c->comm || !c->comm->check) return zfd_kernel_failed(error, cudaEventSynchronize(event));
+    start = zfd_seconds();
     next = start + between_checks;
     for (;;) {
         cudaError_t code = cudaEventQuery(event);
         double now;
-        if (code != cudaErrorNotReady) return zfi_kernel_failed(error, code);
+        if (code != cudaErrorNotReady) return zfd_kernel_failed(error, code);
         (void)cudaGetLastError(); /* it is no error */
-        now = zfi_seconds();
+        now = zfd_seconds();
         if (now > next) {
             zf_error reason = {ZF_OK, ""};
             if (c->comm->check(c->comm->self, now - start, &reason)) {
-                zfi_until_end(c, event);
-                return zfi_cuda_fail(error, reason.status, "%s", reason.text);
+                zfd_until_end(c, event);
+                return zfd_cuda_fail(error, reason.status, "%s", reason.text);
             }
             next = now + between_checks;
         }
@@ -139,45 +139,45 @@ static zf_status zfi_until(zfi_cuda *c, cudaEvent_t event, zf_error *error)
 /* ------------------------------------------------------------------------------- faults */
 
 /* The first error that kernels have reported, in the words of the CPU's kernels. */
-static zf_status zfi_take_fault(zfi_cuda *c, zf_error *error)
+static zf_status zfd_take_fault(zfd_cuda *c, zf_error *error)
 {
-    const zfi_fault f = *c->fault;
+    const zfd_fault f = *c->fault;
     const char *name = zf_op_name((zf_op)f.op);
     const char *words = f.op == ZF_OP_embed_norm ? "words of " : "";
-    if (f.kind == ZFI_NO_FAULT) return ZF_OK;
+    if (f.kind == ZFD_NO_FAULT) return ZF_OK;
     memset(c->fault, 0, sizeof *c->fault);
     switch (f.kind) {
-    case ZFI_FAULT_SCALE:
-        return zfi_cuda_fail(error, ZF_ERR_NAN,
+    case ZFD_FAULT_SCALE:
+        return zfd_cuda_fail(error, ZF_ERR_NAN,
                              "step %lld: gradients are not finite at the least loss scale, %g; "
                              "parameters and states are as they were before the step",
                              (long long)c->run.step, f.least);
-    case ZFI_FAULT_LABEL:
-        return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+    case ZFD_FAULT_LABEL:
+        return zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
                              "%s %%%d: the label of row %lld is %lld; it must be at least 0 and "
                              "less than %lld, the number of classes, or %lld to be ignored",
                              name, (int)f.node, f.element, f.value, f.limit, f.ignored);
-    case ZFI_FAULT_COUNT:
-        return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+    case ZFD_FAULT_COUNT:
+        return zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
                              "%s: the step, operand %lld, is %lld; it counts updates from 1, so it "
                              "must be advanced before",
                              name, f.element, f.value);
-    case ZFI_FAULT_CACHE:
+    case ZFD_FAULT_CACHE:
         if (f.value < 0 || f.ignored < 0 || f.ignored > (long long)f.least)
-            return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+            return zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
                                  "%s %%%d: example %lld has %lld tokens in the cache and %lld new "
                                  "ones of %lld: they must not be negative, nor more than that",
                                  name, (int)f.node, f.element, f.value, f.ignored,
                                  (long long)f.least);
-        return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+        return zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
                              "%s %%%d: example %lld has %lld tokens in the cache and %lld new ones, "
                              "more than the %lld for which the cache has room",
                              name, (int)f.node, f.element, f.value, f.ignored, f.limit);
     default:
-        return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+        return zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
                              "%s%s %%%d: element %lld of the index is %lld; it must be at least 0 "
                              "and less than %lld, the number of rows",
-                             f.kind == ZFI_FAULT_TYPES ? "types of " : words, name, (int)f.node,
+                             f.kind == ZFD_FAULT_TYPES ? "types of " : words, name, (int)f.node,
                              f.element, f.value, f.limit);
     }
 }

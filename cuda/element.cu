@@ -1,28 +1,28 @@
 /* Elements: every dtype in the type in which kernels compute, and 16 bytes at a time. */
 
-typedef __nv_bfloat16 zfi_bf16;
-typedef __half zfi_f16;
+typedef __nv_bfloat16 zfd_bf16;
+typedef __half zfd_f16;
 
 /* Runs the code with T being the type of the float dtype. Any other dtype is ZF_ERR_BACKEND, which
- * zfi_cuda_check rules out. */
-#define ZFI_FLOATS(l, of, T, ...)                                                                  \
+ * zfd_cuda_check rules out. */
+#define ZFD_FLOATS(l, of, T, ...)                                                                  \
     switch (of) {                                                                                  \
     case ZF_F32: {                                                                                 \
         typedef float T;                                                                           \
         __VA_ARGS__                                                                                \
     } break;                                                                                       \
     case ZF_BF16: {                                                                                \
-        typedef zfi_bf16 T;                                                                        \
+        typedef zfd_bf16 T;                                                                        \
         __VA_ARGS__                                                                                \
     } break;                                                                                       \
     case ZF_F16: {                                                                                 \
-        typedef zfi_f16 T;                                                                         \
+        typedef zfd_f16 T;                                                                         \
         __VA_ARGS__                                                                                \
     } break;                                                                                       \
-    default: return zfi_no_dtype(l, of);                                                           \
+    default: return zfd_no_dtype(l, of);                                                           \
     }
 
-static zf_status zfi_no_dtype(const zf_launch *l, zf_dtype dtype)
+static zf_status zfd_no_dtype(const zf_launch *l, zf_dtype dtype)
 {
     if (l->error && !l->error->status) {
         l->error->status = ZF_ERR_BACKEND;
@@ -32,63 +32,63 @@ static zf_status zfi_no_dtype(const zf_launch *l, zf_dtype dtype)
     return ZF_ERR_BACKEND;
 }
 
-__device__ __forceinline__ float zfi_to_f32(float x) { return x; }
-__device__ __forceinline__ float zfi_to_f32(zfi_bf16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ float zfi_to_f32(zfi_f16 x) { return __half2float(x); }
+__device__ __forceinline__ float zfd_to_f32(float x) { return x; }
+__device__ __forceinline__ float zfd_to_f32(zfd_bf16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float zfd_to_f32(zfd_f16 x) { return __half2float(x); }
 
 /* To nearest, ties to even. */
-template <class T> __device__ __forceinline__ T zfi_from_f32(float x);
-template <> __device__ __forceinline__ float zfi_from_f32<float>(float x) { return x; }
-template <> __device__ __forceinline__ zfi_bf16 zfi_from_f32<zfi_bf16>(float x)
+template <class T> __device__ __forceinline__ T zfd_from_f32(float x);
+template <> __device__ __forceinline__ float zfd_from_f32<float>(float x) { return x; }
+template <> __device__ __forceinline__ zfd_bf16 zfd_from_f32<zfd_bf16>(float x)
 {
     return __float2bfloat16_rn(x);
 }
-template <> __device__ __forceinline__ zfi_f16 zfi_from_f32<zfi_f16>(float x)
+template <> __device__ __forceinline__ zfd_f16 zfd_from_f32<zfd_f16>(float x)
 {
     return __float2half_rn(x);
 }
 
 /* N elements that are moved at once: N * sizeof(T) is 16, or less where arrays are not aligned or
  * too short. */
-template <class T, int N> struct alignas(sizeof(T) * N) zfi_pack {
+template <class T, int N> struct alignas(sizeof(T) * N) zfd_pack {
     T at[N];
 };
 
-template <class T> struct zfi_wide {
+template <class T> struct zfd_wide {
     static const int count = 16 / sizeof(T);
 };
 
 template <class T, int N>
-__device__ __forceinline__ void zfi_unpack(float (&x)[N], const zfi_pack<T, N> &p)
+__device__ __forceinline__ void zfd_unpack(float (&x)[N], const zfd_pack<T, N> &p)
 {
 #pragma unroll
-    for (int i = 0; i < N; i++) x[i] = zfi_to_f32(p.at[i]);
+    for (int i = 0; i < N; i++) x[i] = zfd_to_f32(p.at[i]);
 }
 
 /* 16 bytes of T. */
 template <class T, int N>
-__device__ __forceinline__ void zfi_unpack(float (&x)[N], const uint4 &raw)
+__device__ __forceinline__ void zfd_unpack(float (&x)[N], const uint4 &raw)
 {
-    zfi_unpack(x, reinterpret_cast<const zfi_pack<T, N> &>(raw));
+    zfd_unpack(x, reinterpret_cast<const zfd_pack<T, N> &>(raw));
 }
 
 template <class T, int N>
-__device__ __forceinline__ void zfi_load(float (&x)[N], const T *from)
+__device__ __forceinline__ void zfd_load(float (&x)[N], const T *from)
 {
-    zfi_unpack(x, *reinterpret_cast<const zfi_pack<T, N> *>(from));
+    zfd_unpack(x, *reinterpret_cast<const zfd_pack<T, N> *>(from));
 }
 
 template <class T, int N>
-__device__ __forceinline__ void zfi_store(T *to, const float (&x)[N])
+__device__ __forceinline__ void zfd_store(T *to, const float (&x)[N])
 {
-    zfi_pack<T, N> p;
+    zfd_pack<T, N> p;
 #pragma unroll
-    for (int i = 0; i < N; i++) p.at[i] = zfi_from_f32<T>(x[i]);
-    *reinterpret_cast<zfi_pack<T, N> *>(to) = p;
+    for (int i = 0; i < N; i++) p.at[i] = zfd_from_f32<T>(x[i]);
+    *reinterpret_cast<zfd_pack<T, N> *>(to) = p;
 }
 
 /* All addresses, and rows of `width` elements, are aligned to 16 bytes. NULL counts as aligned. */
-static bool zfi_lies_well(int64_t width, size_t size, const void *a, const void *b = NULL,
+static bool zfd_lies_well(int64_t width, size_t size, const void *a, const void *b = NULL,
                           const void *c = NULL, const void *d = NULL)
 {
     uintptr_t all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) |

@@ -1,87 +1,87 @@
 /* How kernels are launched, and what a launch knows of its device.
  *
- * To run kernels on the CPU, tests/emulation/ replaces ZF_LAUNCH and ZF_SHARED, and nothing else.
- * ZF_SHARED is the only shared memory of a kernel; it is aligned to 1024 bytes. Where
- * ZF_TENSOR_CORES is 0, plain replacements of code for tensor cores and of PTX are compiled. */
+ * To run kernels on the CPU, tests/emulation/ replaces ZFD_LAUNCH and ZFD_SHARED, and nothing else.
+ * ZFD_SHARED is the only shared memory of a kernel; it is aligned to 1024 bytes. Where
+ * ZFD_TENSOR_CORES is 0, plain replacements of code for tensor cores and of PTX are compiled. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #error "zeroflow_cuda.cu is for compute capability 8.0 or newer: nvcc -arch=sm_80, for one"
 #endif
 
-#ifndef ZF_LAUNCH
-#define ZF_LAUNCH(kernel, grid, block, shared, stream, ...)                                        \
+#ifndef ZFD_LAUNCH
+#define ZFD_LAUNCH(kernel, grid, block, shared, stream, ...)                                       \
     kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
-#define ZF_SHARED(type, name)                                                                      \
-    extern __shared__ __align__(1024) unsigned char zfi_shared[];                                  \
-    type *name = reinterpret_cast<type *>(zfi_shared)
-#define ZF_TENSOR_CORES 1
+#define ZFD_SHARED(type, name)                                                                     \
+    extern __shared__ __align__(1024) unsigned char zfd_shared[];                                  \
+    type *name = reinterpret_cast<type *>(zfd_shared)
+#define ZFD_TENSOR_CORES 1
 #endif
 
 enum {
     /* Queues of plans: 0 computes, 1 and 2 communicate, 3 and 4 copy to and from host memory. Those
      * of disks are behind them, and the host's (cuda/hosted.cu) */
-    ZFI_QUEUES = 5,
-    ZFI_THREADS = 256, /* threads of a block, unless a kernel says otherwise */
-    ZFI_WARP = 32
+    ZFD_QUEUES = 5,
+    ZFD_THREADS = 256, /* threads of a block, unless a kernel says otherwise */
+    ZFD_WARP = 32
 };
 
 /* The first error on the device. It is in memory that the host can read. */
-typedef enum zfi_fault_kind {
-    ZFI_NO_FAULT,
-    ZFI_FAULT_INDEX, /* `element` of the index is `value`, which is outside [0, limit) */
-    ZFI_FAULT_TYPES, /* the same for embed_norm's second index */
-    ZFI_FAULT_LABEL, /* label `value` of row `element`: outside [0, limit), not `ignored` */
-    ZFI_FAULT_COUNT, /* the count of updates, operand `element`, is `value` */
+typedef enum zfd_fault_kind {
+    ZFD_NO_FAULT,
+    ZFD_FAULT_INDEX, /* `element` of the index is `value`, which is outside [0, limit) */
+    ZFD_FAULT_TYPES, /* the same for embed_norm's second index */
+    ZFD_FAULT_LABEL, /* label `value` of row `element`: outside [0, limit), not `ignored` */
+    ZFD_FAULT_COUNT, /* the count of updates, operand `element`, is `value` */
     /* Example `element` has `value` tokens in caches of `limit`, and `ignored` new ones of `least` */
-    ZFI_FAULT_CACHE,
-    ZFI_FAULT_SCALE  /* gradients are non-finite at the loss scale `least` */
-} zfi_fault_kind;
+    ZFD_FAULT_CACHE,
+    ZFD_FAULT_SCALE  /* gradients are non-finite at the loss scale `least` */
+} zfd_fault_kind;
 
-typedef struct zfi_fault {
+typedef struct zfd_fault {
     int kind;
     int32_t op, node;
     long long element, value, limit;
     double least;
     long long ignored;
-} zfi_fault;
+} zfd_fault;
 
 /* A device, as launches see it. */
-typedef struct zfi_device {
+typedef struct zfd_device {
     int number, processors;
     int shared;     /* maximum bytes of shared memory of a block */
     bool wgmma;     /* it runs the kernels of cuda/wgmma.cu */
     int64_t memory; /* bytes of the device's memory */
-    cudaStream_t streams[ZFI_QUEUES];
+    cudaStream_t streams[ZFD_QUEUES];
     zf_run *run;      /* the zf_run of launches, in device memory */
-    zfi_fault *fault; /* in host memory, at its address on the device */
+    zfd_fault *fault; /* in host memory, at its address on the device */
     cublasLtHandle_t blas;
-    struct zfi_products *products; /* ops/matmul.cu: plans of products */
-} zfi_device;
+    struct zfd_products *products; /* ops/matmul.cu: plans of products */
+} zfd_device;
 
-static const zfi_device *zfi_device_of(const zf_launch *l)
+static const zfd_device *zfd_device_of(const zf_launch *l)
 {
-    return static_cast<const zfi_device *>(l->backend);
+    return static_cast<const zfd_device *>(l->backend);
 }
 
 /* Called by kernels: records `what` as the step's error, unless there is one already. */
-__device__ __forceinline__ void zfi_report(zfi_fault *fault, const zfi_fault &what)
+__device__ __forceinline__ void zfd_report(zfd_fault *fault, const zfd_fault &what)
 {
-    if (atomicCAS(&fault->kind, (int)ZFI_NO_FAULT, what.kind) != ZFI_NO_FAULT) return;
+    if (atomicCAS(&fault->kind, (int)ZFD_NO_FAULT, what.kind) != ZFD_NO_FAULT) return;
     fault->op = what.op, fault->node = what.node;
     fault->element = what.element, fault->value = what.value, fault->limit = what.limit;
     fault->least = what.least, fault->ignored = what.ignored;
 }
 
-static cudaStream_t zfi_stream(const zf_launch *l)
+static cudaStream_t zfd_stream(const zf_launch *l)
 {
-    const zfi_device *d = zfi_device_of(l);
-    return d->streams[l->queue > 0 && l->queue < ZFI_QUEUES ? l->queue : 0];
+    const zfd_device *d = zfd_device_of(l);
+    return d->streams[l->queue > 0 && l->queue < ZFD_QUEUES ? l->queue : 0];
 }
 
 /* Records the error, unless there is one; returns the status. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
-static zf_status zfi_cuda_fail(zf_error *error, zf_status status, const char *format, ...)
+static zf_status zfd_cuda_fail(zf_error *error, zf_status status, const char *format, ...)
 {
     va_list args;
     if (!error || error->status) return error ? error->status : status;
@@ -93,57 +93,57 @@ static zf_status zfi_cuda_fail(zf_error *error, zf_status status, const char *fo
 }
 
 /* Makes the error of a call to the toolkit the error of the launch. */
-static zf_status zfi_cuda_failed(zf_error *error, const char *what, cudaError_t code)
+static zf_status zfd_cuda_failed(zf_error *error, const char *what, cudaError_t code)
 {
     if (code == cudaSuccess) return ZF_OK;
     (void)cudaGetLastError(); /* so that no later call reports it again */
-    return zfi_cuda_fail(error, code == cudaErrorMemoryAllocation ? ZF_ERR_NOMEM : ZF_ERR_BACKEND,
+    return zfd_cuda_fail(error, code == cudaErrorMemoryAllocation ? ZF_ERR_NOMEM : ZF_ERR_BACKEND,
                          "%s: %s", what, cudaGetErrorString(code));
 }
 
 /* Returned by every launcher: whether its kernels could be launched. */
-static zf_status zfi_launched(const zf_launch *l)
+static zf_status zfd_launched(const zf_launch *l)
 {
     char what[40];
     cudaError_t code = cudaGetLastError();
     if (code == cudaSuccess) return ZF_OK;
     snprintf(what, sizeof what, "%s %%%d", zf_launch_name(l), (int)l->node);
-    return zfi_cuda_failed(l->error, what, code);
+    return zfd_cuda_failed(l->error, what, code);
 }
 
-/* The kernel of an operator. The operator's file ends with ZFI_KERNEL(sum, run, scratch). */
-typedef struct zfi_kernel {
+/* The kernel of an operator. The operator's file ends with ZFD_KERNEL(sum, run, scratch). */
+typedef struct zfd_kernel {
     zf_status (*run)(const zf_launch *l);
     size_t (*scratch)(const zf_launch *l); /* bytes; NULL: none */
     /* Runs the first launches of `count` launches of the operator that follow each other, in one go
      * and to the same bits. *taken: how many; 0: the first must run alone. NULL: each runs alone */
     zf_status (*together)(const zf_launch *l, int count, int *taken);
-} zfi_kernel;
+} zfd_kernel;
 
-template <int op> struct zfi_kernel_of {
-    static constexpr zfi_kernel get() { return {NULL, NULL, NULL}; } /* there is none */
+template <int op> struct zfd_kernel_of {
+    static constexpr zfd_kernel get() { return {NULL, NULL, NULL}; } /* there is none */
 };
 
-#define ZFI_KERNEL_TOGETHER(op, run, scratch, together)                                            \
-    template <> struct zfi_kernel_of<ZF_OP_##op> {                                                 \
-        static constexpr zfi_kernel get() { return {run, scratch, together}; }                     \
+#define ZFD_KERNEL_TOGETHER(op, run, scratch, together)                                            \
+    template <> struct zfd_kernel_of<ZF_OP_##op> {                                                 \
+        static constexpr zfd_kernel get() { return {run, scratch, together}; }                     \
     };
-#define ZFI_KERNEL(op, run, scratch) ZFI_KERNEL_TOGETHER(op, run, scratch, NULL)
+#define ZFD_KERNEL(op, run, scratch) ZFD_KERNEL_TOGETHER(op, run, scratch, NULL)
 
-static int64_t zfi_count(const zf_array *a) { return zf_shape_count(a->shape); }
-static size_t zfi_bytes(const zf_array *a) { return (size_t)zfi_count(a) * zf_dtype_size(a->dtype); }
-static int64_t zfi_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t zfd_count(const zf_array *a) { return zf_shape_count(a->shape); }
+static size_t zfd_bytes(const zf_array *a) { return (size_t)zfd_count(a) * zf_dtype_size(a->dtype); }
+static int64_t zfd_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Where to write saved value `index`; NULL: it has no saved node. */
-static const zf_array *zfi_saved_out(const zf_launch *l, int index)
+static const zf_array *zfd_saved_out(const zf_launch *l, int index)
 {
     return l->saved && l->saved[index].data ? &l->saved[index] : NULL;
 }
 
 /* The number of blocks for `work` pieces: one each, but at most as many as the device runs at once;
  * then blocks loop. */
-static unsigned zfi_grid(const zf_launch *l, int64_t work)
+static unsigned zfd_grid(const zf_launch *l, int64_t work)
 {
-    int64_t most = (int64_t)zfi_device_of(l)->processors * 16;
+    int64_t most = (int64_t)zfd_device_of(l)->processors * 16;
     return (unsigned)(work < 1 ? 1 : work < most ? work : most);
 }

@@ -1,7 +1,7 @@
 /* Finding a device, and opening and closing a backend. */
 
 /* Checks that device `number` exists and can run the kernels of this file. */
-static zf_status zfi_find_device(int32_t number, zf_error *error)
+static zf_status zfd_find_device(int32_t number, zf_error *error)
 {
     const int least_major = 8;
     int count = 0, driver = 0, major = 0, minor = 0;
@@ -12,132 +12,132 @@ static zf_status zfi_find_device(int32_t number, zf_error *error)
     }
     if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
         driver)
-        return zfi_cuda_fail(
+        return zfd_cuda_fail(
             error, ZF_ERR_BACKEND,
             "zf_cuda_backend: the NVIDIA driver of this machine is for CUDA %d.%d; "
             "this program needs one for %d.%d or newer",
             driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (code == cudaErrorInsufficientDriver)
-        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+        return zfd_cuda_fail(error, ZF_ERR_BACKEND,
                              "zf_cuda_backend: this machine has no NVIDIA driver; this program "
                              "needs one for CUDA %d.%d or newer",
                              CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (code == cudaErrorStubLibrary)
-        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+        return zfd_cuda_fail(error, ZF_ERR_BACKEND,
                              "zf_cuda_backend: libcuda.so.1 is the toolkit's stub; the NVIDIA "
                              "driver's own must be found first");
     if (code != cudaSuccess && code != cudaErrorNoDevice)
-        return zfi_cuda_fail(error, ZF_ERR_BACKEND, "zf_cuda_backend: CUDA cannot start: %s",
+        return zfd_cuda_fail(error, ZF_ERR_BACKEND, "zf_cuda_backend: CUDA cannot start: %s",
                              cudaGetErrorString(code));
     if (count < 1)
-        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+        return zfd_cuda_fail(error, ZF_ERR_BACKEND,
                              "zf_cuda_backend: CUDA sees no device (CUDA_VISIBLE_DEVICES hides "
                              "some)");
     if (number < 0 || number >= count)
-        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+        return zfd_cuda_fail(error, ZF_ERR_BACKEND,
                              "zf_cuda_backend: device is %d; CUDA sees %d, so it must be 0 to %d",
                              (int)number, count, count - 1);
     code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number);
     if (code == cudaSuccess)
         code = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, number);
-    if (code != cudaSuccess) return zfi_cuda_failed(error, "zf_cuda_backend", code);
+    if (code != cudaSuccess) return zfd_cuda_failed(error, "zf_cuda_backend", code);
     if (major < least_major)
-        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+        return zfd_cuda_fail(error, ZF_ERR_BACKEND,
                              "zf_cuda_backend: device %d is of compute capability %d.%d; it must "
                              "be %d.0 or newer",
                              (int)number, major, minor, least_major);
     return ZF_OK;
 }
 
-/* A call among the many of zfi_open. */
-#define ZFI_TRY(call)                                                                              \
+/* A call among the many of zfd_open. */
+#define ZFD_TRY(call)                                                                              \
     do {                                                                                           \
-        zf_status status_ = zfi_cuda_failed(error, "zf_cuda_backend: " #call, call);               \
+        zf_status status_ = zfd_cuda_failed(error, "zf_cuda_backend: " #call, call);               \
         if (status_) return status_;                                                               \
     } while (0)
 
 /* Sets the device's name, and reads the search results for products on it. */
-static zf_status zfi_open_products(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error)
+static zf_status zfd_open_products(zfd_cuda *c, const zf_cuda_desc *desc, zf_error *error)
 {
     size_t length = desc->tuning ? strlen(desc->tuning) + 1 : 0;
     cudaDeviceProp properties;
     cublasStatus_t made = cublasLtCreate(&c->device.blas);
     if (made != CUBLAS_STATUS_SUCCESS) {
         c->device.blas = NULL;
-        return zfi_cuda_fail(error, ZF_ERR_BACKEND, "zf_cuda_backend: cublasLtCreate: %s",
+        return zfd_cuda_fail(error, ZF_ERR_BACKEND, "zf_cuda_backend: cublasLtCreate: %s",
                              cublasLtGetStatusString(made));
     }
-    ZFI_TRY(cudaGetDeviceProperties(&properties, c->device.number));
+    ZFD_TRY(cudaGetDeviceProperties(&properties, c->device.number));
     snprintf(c->name, sizeof c->name, "%.127s", properties.name);
     c->device.memory = (int64_t)properties.totalGlobalMem;
     if (length) {
-        c->tuning = static_cast<char *>(zfi_host_memory(&c->allocator, NULL, 0, length));
-        if (!c->tuning) return zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory");
+        c->tuning = static_cast<char *>(zfd_host_memory(&c->allocator, NULL, 0, length));
+        if (!c->tuning) return zfd_cuda_fail(error, ZF_ERR_NOMEM, "out of memory");
         memcpy(c->tuning, desc->tuning, length);
     }
     c->products.tf32 = desc->tf32, c->products.file = c->tuning, c->products.device = c->name;
     if (desc->spare_processors) c->products.target = c->device.processors - desc->spare_processors;
-    zfi_products_open(&c->products);
+    zfd_products_open(&c->products);
     c->device.products = &c->products;
     return ZF_OK;
 }
 
-/* Makes everything that the backend uses. After a failure, zfi_cuda_destroy frees what was made. */
-static zf_status zfi_open(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error)
+/* Makes everything that the backend uses. After a failure, zfd_cuda_destroy frees what was made. */
+static zf_status zfd_open(zfd_cuda *c, const zf_cuda_desc *desc, zf_error *error)
 {
-    zfi_device *d = &c->device;
+    zfd_device *d = &c->device;
     const zf_run none = {0, 0, 0, 0, 0, 1, 1, 0, false};
-    zf_status status = zfi_enter(c, error);
+    zf_status status = zfd_enter(c, error);
     if (status) return status;
-    ZFI_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, d->number));
-    ZFI_TRY(cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number));
-    ZFI_TRY(zfi_find_wgmma(&d->wgmma));
+    ZFD_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, d->number));
+    ZFD_TRY(cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number));
+    ZFD_TRY(zfd_find_wgmma(&d->wgmma));
     if (desc->spare_processors < 0 || desc->spare_processors >= d->processors)
-        return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+        return zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
                              "zf_cuda_backend: spare_processors is %d; device %d has %d "
                              "multiprocessors, so it must be 0 to %d",
                              (int)desc->spare_processors, d->number, d->processors,
                              d->processors - 1);
-    ZFI_TRY(cudaStreamCreateWithFlags(&d->streams[0], cudaStreamNonBlocking));
-    ZFI_TRY(cudaStreamCreateWithFlags(&c->copies, cudaStreamNonBlocking));
-    for (int q = 0; q < ZFI_STREAMS; q++)
-        ZFI_TRY(cudaEventCreateWithFlags(&c->reached[q], cudaEventDisableTiming));
-    for (int i = 0; i < ZFI_STAGES; i++) {
-        ZFI_TRY(cudaEventCreateWithFlags(&c->stages[i].left, cudaEventDisableTiming));
-        ZFI_TRY(cudaHostAlloc(reinterpret_cast<void **>(&c->stages[i].memory), ZFI_STAGE,
+    ZFD_TRY(cudaStreamCreateWithFlags(&d->streams[0], cudaStreamNonBlocking));
+    ZFD_TRY(cudaStreamCreateWithFlags(&c->copies, cudaStreamNonBlocking));
+    for (int q = 0; q < ZFD_STREAMS; q++)
+        ZFD_TRY(cudaEventCreateWithFlags(&c->reached[q], cudaEventDisableTiming));
+    for (int i = 0; i < ZFD_STAGES; i++) {
+        ZFD_TRY(cudaEventCreateWithFlags(&c->stages[i].left, cudaEventDisableTiming));
+        ZFD_TRY(cudaHostAlloc(reinterpret_cast<void **>(&c->stages[i].memory), ZFD_STAGE,
                               cudaHostAllocDefault));
     }
-    ZFI_TRY(
+    ZFD_TRY(
         cudaHostAlloc(reinterpret_cast<void **>(&c->fault), sizeof *c->fault, cudaHostAllocMapped));
     memset(c->fault, 0, sizeof *c->fault);
-    ZFI_TRY(cudaHostGetDevicePointer(reinterpret_cast<void **>(&d->fault), c->fault, 0));
-    ZFI_TRY(cudaMalloc(reinterpret_cast<void **>(&d->run), sizeof *d->run));
+    ZFD_TRY(cudaHostGetDevicePointer(reinterpret_cast<void **>(&d->fault), c->fault, 0));
+    ZFD_TRY(cudaMalloc(reinterpret_cast<void **>(&d->run), sizeof *d->run));
     /* The first kernel shows whether there is code for this device. */
-    if ((status = zfi_tell_run(c, &none, error))) return status;
-    ZFI_TRY(cudaStreamSynchronize(d->streams[0]));
-    return zfi_open_products(c, desc, error);
+    if ((status = zfd_tell_run(c, &none, error))) return status;
+    ZFD_TRY(cudaStreamSynchronize(d->streams[0]));
+    return zfd_open_products(c, desc, error);
 }
 
-static void zfi_cuda_destroy(void *self)
+static void zfd_cuda_destroy(void *self)
 {
-    zfi_cuda *c = zfi_cuda_of(self);
+    zfd_cuda *c = zfd_cuda_of(self);
     zf_allocator allocator = c->allocator;
-    zfi_device *d = &c->device;
+    zfd_device *d = &c->device;
     const bool lost = c->lost; /* freeing would wait for the device */
-    (void)zfi_enter(c, NULL);
-    for (int q = 0; q < ZFI_STREAMS; q++) {
-        for (int i = 0; i < ZFI_MARKS; i++)
+    (void)zfd_enter(c, NULL);
+    for (int q = 0; q < ZFD_STREAMS; q++) {
+        for (int i = 0; i < ZFD_MARKS; i++)
             if (c->lanes[q].done[i]) (void)cudaEventDestroy(c->lanes[q].done[i]);
-        if (zfi_stream_of(c, q)) (void)cudaStreamDestroy(zfi_stream_of(c, q));
+        if (zfd_stream_of(c, q)) (void)cudaStreamDestroy(zfd_stream_of(c, q));
         if (c->reached[q]) (void)cudaEventDestroy(c->reached[q]);
     }
-    for (int i = 0; i < ZFI_STAGES; i++) {
+    for (int i = 0; i < ZFD_STAGES; i++) {
         if (c->stages[i].left) (void)cudaEventDestroy(c->stages[i].left);
         if (c->stages[i].memory && !lost) (void)cudaFreeHost(c->stages[i].memory);
     }
     if (c->fault && !lost) (void)cudaFreeHost(c->fault);
     if (d->run && !lost) (void)cudaFree(d->run);
     if (d->blas && !lost) (void)cublasLtDestroy(d->blas);
-    if (c->tuning) (void)zfi_host_memory(&allocator, c->tuning, strlen(c->tuning) + 1, 0);
-    (void)zfi_host_memory(&allocator, c, sizeof *c, 0);
+    if (c->tuning) (void)zfd_host_memory(&allocator, c->tuning, strlen(c->tuning) + 1, 0);
+    (void)zfd_host_memory(&allocator, c, sizeof *c, 0);
 }

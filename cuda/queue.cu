@@ -7,9 +7,9 @@
 
 /* --------------------------------------------------------------------- what changes by step */
 
-__global__ void zfi_set_run(zf_run *to, zf_run run) { *to = run; }
+__global__ void zfd_set_run(zf_run *to, zf_run run) { *to = run; }
 
-static bool zfi_same_run(const zf_run *a, const zf_run *b)
+static bool zfd_same_run(const zf_run *a, const zf_run *b)
 {
     return a->seed == b->seed && a->step == b->step && a->micro == b->micro && a->slot == b->slot &&
            a->rank == b->rank && a->world == b->world && a->evaluate == b->evaluate;
@@ -17,12 +17,12 @@ static bool zfi_same_run(const zf_run *a, const zf_run *b)
 
 /* Sets the values in device.run for later launches on queue 0. They are passed as a kernel's
  * argument, so no host memory must stay unchanged. */
-static zf_status zfi_tell_run(zfi_cuda *c, const zf_run *run, zf_error *error)
+static zf_status zfd_tell_run(zfd_cuda *c, const zf_run *run, zf_error *error)
 {
     zf_status status;
-    if (c->knows_run && zfi_same_run(&c->run, run)) return ZF_OK;
-    ZF_LAUNCH(zfi_set_run, 1, 1, 0, c->device.streams[0], c->device.run, *run);
-    status = zfi_cuda_failed(error, "the step's number to the device", cudaGetLastError());
+    if (c->knows_run && zfd_same_run(&c->run, run)) return ZF_OK;
+    ZFD_LAUNCH(zfd_set_run, 1, 1, 0, c->device.streams[0], c->device.run, *run);
+    status = zfd_cuda_failed(error, "the step's number to the device", cudaGetLastError());
     c->run = *run;
     c->knows_run = !status;
     return status;
@@ -31,136 +31,136 @@ static zf_status zfi_tell_run(zfi_cuda *c, const zf_run *run, zf_error *error)
 /* ------------------------------------------------------------------------------- queues */
 
 /* Makes a stream beside that of queue 0, with its events. */
-static zf_status zfi_open_lane(zfi_cuda *c, int stream, zf_error *error)
+static zf_status zfd_open_lane(zfd_cuda *c, int stream, zf_error *error)
 {
-    zfi_lane *lane = &c->lanes[stream];
-    cudaStream_t *at = stream == ZFI_HOSTED ? &c->hosted : &c->device.streams[stream];
+    zfd_lane *lane = &c->lanes[stream];
+    cudaStream_t *at = stream == ZFD_HOSTED ? &c->hosted : &c->device.streams[stream];
     int least = 0, first = 0; /* it has priority over the stream that computes */
-    zf_status status = zfi_enter(c, error);
+    zf_status status = zfd_enter(c, error);
     if (!status && !*at)
-        status = zfi_cuda_failed(error, "cudaDeviceGetStreamPriorityRange",
+        status = zfd_cuda_failed(error, "cudaDeviceGetStreamPriorityRange",
                                  cudaDeviceGetStreamPriorityRange(&least, &first));
-    for (int i = 0; i < ZFI_MARKS && !status; i++)
+    for (int i = 0; i < ZFD_MARKS && !status; i++)
         if (!lane->done[i])
-            status = zfi_cuda_failed(
+            status = zfd_cuda_failed(
                 error, "cudaEventCreate",
                 cudaEventCreateWithFlags(&lane->done[i], cudaEventDisableTiming));
     if (!status && !*at)
-        status = zfi_cuda_failed(error, "cudaStreamCreate",
+        status = zfd_cuda_failed(error, "cudaStreamCreate",
                                  cudaStreamCreateWithPriority(at, cudaStreamNonBlocking, first));
     return status;
 }
 
-static zf_status zfi_cuda_queues(void *self, int32_t count, zf_error *error)
+static zf_status zfd_cuda_queues(void *self, int32_t count, zf_error *error)
 {
-    zfi_cuda *c = zfi_cuda_of(self);
+    zfd_cuda *c = zfd_cuda_of(self);
     zf_status status = ZF_OK;
-    for (int32_t q = 1; q < count && q < ZFI_QUEUES && !status; q++)
-        status = zfi_open_lane(c, q, error);
+    for (int32_t q = 1; q < count && q < ZFD_QUEUES && !status; q++)
+        status = zfd_open_lane(c, q, error);
     return status;
 }
 
-/* Work number n of the lane, from 1 on: one of its last ZFI_MARKS. */
-static const void *zfi_at(const zfi_lane *lane, int64_t n) { return lane->work[n % ZFI_MARKS]; }
+/* Work number n of the lane, from 1 on: one of its last ZFD_MARKS. */
+static const void *zfd_at(const zfd_lane *lane, int64_t n) { return lane->work[n % ZFD_MARKS]; }
 
 /* Counts what was just put on the stream, and records the event after it. */
-static zf_status zfi_pass(zfi_cuda *c, int stream, const void *work, zf_error *error)
+static zf_status zfd_pass(zfd_cuda *c, int stream, const void *work, zf_error *error)
 {
-    zfi_lane *lane = &c->lanes[stream];
-    const int at = (int)(++lane->count % ZFI_MARKS);
+    zfd_lane *lane = &c->lanes[stream];
+    const int at = (int)(++lane->count % ZFD_MARKS);
     lane->work[at] = work;
-    return zfi_cuda_failed(error, "cudaEventRecord",
-                           cudaEventRecord(lane->done[at], zfi_stream_of(c, stream)));
+    return zfd_cuda_failed(error, "cudaEventRecord",
+                           cudaEventRecord(lane->done[at], zfd_stream_of(c, stream)));
 }
 
 /* Makes stream `later` wait for work number n of stream `earlier`. */
-static zf_status zfi_wait_for(zfi_cuda *c, int later, int earlier, int64_t n, zf_error *error)
+static zf_status zfd_wait_for(zfd_cuda *c, int later, int earlier, int64_t n, zf_error *error)
 {
-    return zfi_cuda_failed(error, "cudaStreamWaitEvent",
-                           cudaStreamWaitEvent(zfi_stream_of(c, later),
-                                               c->lanes[earlier].done[n % ZFI_MARKS], 0));
+    return zfd_cuda_failed(error, "cudaStreamWaitEvent",
+                           cudaStreamWaitEvent(zfd_stream_of(c, later),
+                                               c->lanes[earlier].done[n % ZFD_MARKS], 0));
 }
 
 /* The queue of the launch; NULL: queue 0. */
-static zfi_lane *zfi_lane_of(zfi_cuda *c, const zf_launch *l)
+static zfd_lane *zfd_lane_of(zfd_cuda *c, const zf_launch *l)
 {
-    return l->queue > 0 && l->queue < ZFI_QUEUES && c->device.streams[l->queue]
+    return l->queue > 0 && l->queue < ZFD_QUEUES && c->device.streams[l->queue]
                ? &c->lanes[l->queue]
                : NULL;
 }
 
-static zf_status zfi_no_kernel(const zf_launch *l)
+static zf_status zfd_no_kernel(const zf_launch *l)
 {
-    return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
+    return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                          l->own ? "%s %%%d: the operator has no kernel for CUDA (zf_operator.cuda)"
                                 : "%s %%%d: there is no such operator on CUDA; the CPU backend has all",
                          zf_launch_name(l), (int)l->node);
 }
 
 /* Puts the node's kernels on the stream of its queue. */
-static zf_status zfi_put(zfi_cuda *c, const zf_launch *l)
+static zf_status zfd_put(zfd_cuda *c, const zf_launch *l)
 {
-    const zfi_lane *lane = zfi_lane_of(c, l);
-    const zfi_kernel *kernel = zfi_kernel_for(l);
-    zf_status status = kernel ? ZF_OK : zfi_no_kernel(l);
-    if (lane && !status) status = zfi_follow(c, l->queue, 0, l->error);
-    if (zfi_is_among_ranks(l)) c->comm = l->comm;
+    const zfd_lane *lane = zfd_lane_of(c, l);
+    const zfd_kernel *kernel = zfd_kernel_for(l);
+    zf_status status = kernel ? ZF_OK : zfd_no_kernel(l);
+    if (lane && !status) status = zfd_follow(c, l->queue, 0, l->error);
+    if (zfd_is_among_ranks(l)) c->comm = l->comm;
     if (!status) status = kernel->run(l);
-    return lane && !status ? zfi_pass(c, l->queue, l, l->error) : status;
+    return lane && !status ? zfd_pass(c, l->queue, l, l->error) : status;
 }
 
 /* Makes queue 0 wait for a launch of another queue; `hosted`: host functions too. If that launch is
  * too old to have an event of its own, waits for the queue's last launch, which is later. */
-static zf_status zfi_put_wait(zfi_cuda *c, const zf_launch *l, bool hosted)
+static zf_status zfd_put_wait(zfd_cuda *c, const zf_launch *l, bool hosted)
 {
-    const zfi_lane *lane = zfi_lane_of(c, l);
-    int64_t n = lane ? lane->count : 0, first = n > ZFI_MARKS ? n - ZFI_MARKS : 0;
+    const zfd_lane *lane = zfd_lane_of(c, l);
+    int64_t n = lane ? lane->count : 0, first = n > ZFD_MARKS ? n - ZFD_MARKS : 0;
     zf_status status;
     if (!n) return ZF_OK; /* joined since then */
-    while (n > first && zfi_at(lane, n) != l) n--;
+    while (n > first && zfd_at(lane, n) != l) n--;
     if (n == first && !first) return ZF_OK;
     if (n == first) n = lane->count;
-    status = zfi_wait_for(c, 0, l->queue, n, l->error);
-    return hosted && !status ? zfi_wait_for(c, ZFI_HOSTED, l->queue, n, l->error) : status;
+    status = zfd_wait_for(c, 0, l->queue, n, l->error);
+    return hosted && !status ? zfd_wait_for(c, ZFD_HOSTED, l->queue, n, l->error) : status;
 }
 
 /* Makes queue 0 wait for everything that was put on other streams. */
-static zf_status zfi_join(zfi_cuda *c, zf_error *error)
+static zf_status zfd_join(zfd_cuda *c, zf_error *error)
 {
     zf_status status = ZF_OK;
-    for (int q = 1; q < ZFI_STREAMS && !status; q++) {
+    for (int q = 1; q < ZFD_STREAMS && !status; q++) {
         if (!c->lanes[q].count) continue;
-        status = zfi_follow(c, 0, q, error);
+        status = zfd_follow(c, 0, q, error);
         c->lanes[q].count = 0;
     }
     return status;
 }
 
-static zf_status zfi_cuda_launch(void *self, const zf_launch *l)
+static zf_status zfd_cuda_launch(void *self, const zf_launch *l)
 {
-    zfi_cuda *c = zfi_cuda_of(self);
-    zf_status status = zfi_enter(c, l->error);
-    if (!status) status = zfi_tell_run(c, l->run, l->error);
-    return status ? status : zfi_put(c, l);
+    zfd_cuda *c = zfd_cuda_of(self);
+    zf_status status = zfd_enter(c, l->error);
+    if (!status) status = zfd_tell_run(c, l->run, l->error);
+    return status ? status : zfd_put(c, l);
 }
 
-static zf_status zfi_cuda_wait(void *self, const zf_launch *l)
+static zf_status zfd_cuda_wait(void *self, const zf_launch *l)
 {
-    zfi_cuda *c = zfi_cuda_of(self);
-    zf_status status = zfi_enter(c, l->error);
-    return status ? status : zfi_put_wait(c, l, false);
+    zfd_cuda *c = zfd_cuda_of(self);
+    zf_status status = zfd_enter(c, l->error);
+    return status ? status : zfd_put_wait(c, l, false);
 }
 
-static zf_status zfi_cuda_synchronize(void *self, zf_error *error)
+static zf_status zfd_cuda_synchronize(void *self, zf_error *error)
 {
-    zfi_cuda *c = zfi_cuda_of(self);
+    zfd_cuda *c = zfd_cuda_of(self);
     zf_error of = {ZF_OK, ""};
-    if (!zfi_enter(c, &of) && !zfi_join(c, &of) && !zfi_mark(c, 0, &of) &&
-        !zfi_until(c, c->reached[0], &of)) {
+    if (!zfd_enter(c, &of) && !zfd_join(c, &of) && !zfd_mark(c, 0, &of) &&
+        !zfd_until(c, c->reached[0], &of)) {
         /* A rank may have failed without any wait that showed it. */
         if (c->comm && c->comm->check) (void)c->comm->check(c->comm->self, 0, &of);
         c->comm = NULL;
     }
-    (void)zfi_take_fault(c, &of);
-    return of.status ? zfi_cuda_fail(error, of.status, "%s", of.text) : ZF_OK;
+    (void)zfd_take_fault(c, &of);
+    return of.status ? zfd_cuda_fail(error, of.status, "%s", of.text) : ZF_OK;
 }

@@ -9,74 +9,74 @@
 
 /* The types in which a sum of T is added and returned. Integers wrap, except u8, which saturates at
  * 255. */
-template <class T> struct zfi_sum {
+template <class T> struct zfd_sum {
     typedef float type;
-    static __device__ __forceinline__ float in(T x) { return zfi_to_f32(x); }
-    static __device__ __forceinline__ T out(float x) { return zfi_from_f32<T>(x); }
+    static __device__ __forceinline__ float in(T x) { return zfd_to_f32(x); }
+    static __device__ __forceinline__ T out(float x) { return zfd_from_f32<T>(x); }
 };
 
-template <class T, class S> struct zfi_sum_as {
+template <class T, class S> struct zfd_sum_as {
     typedef S type;
     static __device__ __forceinline__ S in(T x) { return (S)x; }
     static __device__ __forceinline__ T out(S x) { return (T)x; }
 };
-template <> struct zfi_sum<double> : zfi_sum_as<double, double> {};
-template <> struct zfi_sum<int32_t> : zfi_sum_as<int32_t, uint32_t> {};
-template <> struct zfi_sum<long long> : zfi_sum_as<long long, unsigned long long> {};
-template <> struct zfi_sum<uint8_t> : zfi_sum_as<uint8_t, uint32_t> {
+template <> struct zfd_sum<double> : zfd_sum_as<double, double> {};
+template <> struct zfd_sum<int32_t> : zfd_sum_as<int32_t, uint32_t> {};
+template <> struct zfd_sum<long long> : zfd_sum_as<long long, unsigned long long> {};
+template <> struct zfd_sum<uint8_t> : zfd_sum_as<uint8_t, uint32_t> {
     static __device__ __forceinline__ uint8_t out(uint32_t x) { return x < 255 ? (uint8_t)x : 255; }
 };
-template <> struct zfi_sum<bool> : zfi_sum_as<bool, uint32_t> {
+template <> struct zfd_sum<bool> : zfd_sum_as<bool, uint32_t> {
     static __device__ __forceinline__ bool out(uint32_t x) { return x != 0; }
 };
 
 /* Elements [i, i + N) of rank r's part. */
 template <class T, int N>
-__device__ __forceinline__ zfi_pack<T, N> zfi_part_at(const zf_cuda_sum &s, int32_t r, int64_t i)
+__device__ __forceinline__ zfd_pack<T, N> zfd_part_at(const zf_cuda_sum &s, int32_t r, int64_t i)
 {
     const char *part = r == s.rank && s.own ? static_cast<const char *>(s.own)
                                             : static_cast<const char *>(s.parts) + r * s.stride;
-    return *reinterpret_cast<const zfi_pack<T, N> *>(reinterpret_cast<const T *>(part) + i);
+    return *reinterpret_cast<const zfd_pack<T, N> *>(reinterpret_cast<const T *>(part) + i);
 }
 
 /* Elements [i, i + N) of the sum. */
 template <class T, int N>
-__device__ __forceinline__ void zfi_sum_at(const zf_cuda_sum &s, int64_t i)
+__device__ __forceinline__ void zfd_sum_at(const zf_cuda_sum &s, int64_t i)
 {
-    typename zfi_sum<T>::type sum[N];
-    zfi_pack<T, N> *out = reinterpret_cast<zfi_pack<T, N> *>(static_cast<T *>(s.out) + i);
-    zfi_pack<T, N> p = s.add ? *out : zfi_part_at<T, N>(s, 0, i);
+    typename zfd_sum<T>::type sum[N];
+    zfd_pack<T, N> *out = reinterpret_cast<zfd_pack<T, N> *>(static_cast<T *>(s.out) + i);
+    zfd_pack<T, N> p = s.add ? *out : zfd_part_at<T, N>(s, 0, i);
 #pragma unroll
-    for (int k = 0; k < N; k++) sum[k] = zfi_sum<T>::in(p.at[k]);
+    for (int k = 0; k < N; k++) sum[k] = zfd_sum<T>::in(p.at[k]);
 #pragma unroll 4
     for (int32_t r = s.add ? 0 : 1; r < s.world; r++) {
-        p = zfi_part_at<T, N>(s, r, i);
+        p = zfd_part_at<T, N>(s, r, i);
 #pragma unroll
-        for (int k = 0; k < N; k++) sum[k] += zfi_sum<T>::in(p.at[k]);
+        for (int k = 0; k < N; k++) sum[k] += zfd_sum<T>::in(p.at[k]);
     }
 #pragma unroll
-    for (int k = 0; k < N; k++) p.at[k] = zfi_sum<T>::out(sum[k]);
+    for (int k = 0; k < N; k++) p.at[k] = zfd_sum<T>::out(sum[k]);
     *out = p;
 }
 
 /* The first `packs` packs of 16 bytes, then the rest. */
-template <class T> __global__ void zfi_sum_ranks(zf_cuda_sum s, int64_t packs)
+template <class T> __global__ void zfd_sum_ranks(zf_cuda_sum s, int64_t packs)
 {
-    const int wide = zfi_wide<T>::count;
+    const int wide = zfd_wide<T>::count;
     const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
                   step = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t p = first; p < packs; p += step) zfi_sum_at<T, wide>(s, p * wide);
-    for (int64_t i = packs * wide + first; i < s.count; i += step) zfi_sum_at<T, 1>(s, i);
+    for (int64_t p = first; p < packs; p += step) zfd_sum_at<T, wide>(s, p * wide);
+    for (int64_t i = packs * wide + first; i < s.count; i += step) zfd_sum_at<T, 1>(s, i);
 }
 
-template <class T> static void zfi_put_sum(const zf_cuda_sum *s, cudaStream_t stream)
+template <class T> static void zfd_put_sum(const zf_cuda_sum *s, cudaStream_t stream)
 {
     const int64_t most = 1024; /* maximum of blocks */
-    const bool well = zfi_lies_well(0, 0, s->out, s->parts, s->own) && s->stride % 16 == 0;
-    const int64_t packs = well ? s->count / zfi_wide<T>::count : 0,
-                  blocks = zfi_div_up(well ? packs : s->count, ZFI_THREADS);
-    ZF_LAUNCH((zfi_sum_ranks<T>), (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most),
-              ZFI_THREADS, 0, stream, *s, packs);
+    const bool well = zfd_lies_well(0, 0, s->out, s->parts, s->own) && s->stride % 16 == 0;
+    const int64_t packs = well ? s->count / zfd_wide<T>::count : 0,
+                  blocks = zfd_div_up(well ? packs : s->count, ZFD_THREADS);
+    ZFD_LAUNCH((zfd_sum_ranks<T>), (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most),
+               ZFD_THREADS, 0, stream, *s, packs);
 }
 
 ZF_API zf_status zf_cuda_add_ranks(const zf_cuda_sum *s, void *stream, zf_error *error)
@@ -84,24 +84,24 @@ ZF_API zf_status zf_cuda_add_ranks(const zf_cuda_sum *s, void *stream, zf_error 
     cudaStream_t on = static_cast<cudaStream_t>(stream);
     if (s->count < 1) return ZF_OK;
     switch (s->dtype) {
-    case ZF_F32: zfi_put_sum<float>(s, on); break;
-    case ZF_F64: zfi_put_sum<double>(s, on); break;
-    case ZF_BF16: zfi_put_sum<zfi_bf16>(s, on); break;
-    case ZF_F16: zfi_put_sum<zfi_f16>(s, on); break;
-    case ZF_I32: zfi_put_sum<int32_t>(s, on); break;
-    case ZF_I64: zfi_put_sum<long long>(s, on); break;
-    case ZF_U8: zfi_put_sum<uint8_t>(s, on); break;
-    case ZF_BOOL: zfi_put_sum<bool>(s, on); break;
+    case ZF_F32: zfd_put_sum<float>(s, on); break;
+    case ZF_F64: zfd_put_sum<double>(s, on); break;
+    case ZF_BF16: zfd_put_sum<zfd_bf16>(s, on); break;
+    case ZF_F16: zfd_put_sum<zfd_f16>(s, on); break;
+    case ZF_I32: zfd_put_sum<int32_t>(s, on); break;
+    case ZF_I64: zfd_put_sum<long long>(s, on); break;
+    case ZF_U8: zfd_put_sum<uint8_t>(s, on); break;
+    case ZF_BOOL: zfd_put_sum<bool>(s, on); break;
     default:
-        return zfi_cuda_fail(error, ZF_ERR_ARGUMENT, "zf_cuda_add_ranks: %d is no dtype",
+        return zfd_cuda_fail(error, ZF_ERR_ARGUMENT, "zf_cuda_add_ranks: %d is no dtype",
                              (int)s->dtype);
     }
-    return zfi_cuda_failed(error, "zf_cuda_add_ranks", cudaGetLastError());
+    return zfd_cuda_failed(error, "zf_cuda_add_ranks", cudaGetLastError());
 }
 
 /* Writes to host memory, to which other kernels write too, in order. The host reads `turn`
  * first. */
-__global__ void zfi_tell_place(zf_cuda_place *place, zf_collective call)
+__global__ void zfd_tell_place(zf_cuda_place *place, zf_collective call)
 {
     const int64_t turn = *const_cast<volatile int64_t *>(&place->turn);
     place->call = call;
@@ -115,6 +115,6 @@ ZF_API zf_status zf_cuda_tell(zf_cuda_place *place, const zf_collective *call, v
     zf_collective what;
     memset(&what, 0, sizeof what);
     if (call) what = *call;
-    ZF_LAUNCH(zfi_tell_place, 1, 1, 0, static_cast<cudaStream_t>(stream), place, what);
-    return zfi_cuda_failed(error, "zf_cuda_tell", cudaGetLastError());
+    ZFD_LAUNCH(zfd_tell_place, 1, 1, 0, static_cast<cudaStream_t>(stream), place, what);
+    return zfd_cuda_failed(error, "zf_cuda_tell", cudaGetLastError());
 }

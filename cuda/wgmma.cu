@@ -1,63 +1,63 @@
 /* Products of a warpgroup (wgmma, compute capability 9.0): 128 threads multiply 64 rows of A with N
  * columns of B, 16 deep, and continue while the tensor cores work.
  *
- *     zfi_shared_to_products();            they see what this thread wrote to shared memory
- *     zfi_barrier or __syncthreads();
- *     zfi_wgmma_begin();
- *     zfi_wgmma<T, 64>::rows(c, a, b, true); ...
- *     zfi_wgmma_commit();                  these are one group
+ *     zfd_shared_to_products();            they see what this thread wrote to shared memory
+ *     zfd_barrier or __syncthreads();
+ *     zfd_wgmma_begin();
+ *     zfd_wgmma<T, 64>::rows(c, a, b, true); ...
+ *     zfd_wgmma_commit();                  these are one group
  *     ...                                  must not touch c or the operands
- *     zfi_wgmma_wait<0>();                 at most 0 groups are left in flight
- *     zfi_wgmma_settle(c);                 c may be read after this
+ *     zfd_wgmma_wait<0>();                 at most 0 groups are left in flight
+ *     zfd_wgmma_settle(c);                 c may be read after this
  *
  * Warp w of the group has rows 16 w to 16 w + 15 of a product: c[4 j + i] of lane 4 g + t is row g
  * + i / 2 * 8 of these, column 8 j + 2 t + i % 2.
  *
  * Operands are tiles in shared memory with rows of 64 elements, 128 bytes, aligned to 1024 bytes.
- * Chunk i of 16 bytes of row r is at chunk i ^ r % 8 (zfi_swizzled). A row of the tile is a row of
+ * Chunk i of 16 bytes of row r is at chunk i ^ r % 8 (zfd_swizzled). A row of the tile is a row of
  * A (a column of B), 64 deep. If the operand is `across`, a row of the tile is one step of the
  * depth, of 64 rows of A (columns of B). More columns are more tiles, one after the other.
  *
- * Only sm_90a has these instructions. Elsewhere ZFI_HAS_WGMMA is 0, and kernels that call them are
+ * Only sm_90a has these instructions. Elsewhere ZFD_HAS_WGMMA is 0, and kernels that call them are
  * empty. The emulated replacements decode the same descriptors, and multiply either when the
  * product is issued or when it is waited for. */
 
-#if !ZF_TENSOR_CORES || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define ZFI_HAS_WGMMA 1
+#if !ZFD_TENSOR_CORES || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define ZFD_HAS_WGMMA 1
 #else
-#define ZFI_HAS_WGMMA 0
+#define ZFD_HAS_WGMMA 0
 #endif
 
-enum { ZFI_WARPGROUP = 128 };
+enum { ZFD_WARPGROUP = 128 };
 
 /* Its launch bounds show for which architecture the code was compiled that this device runs. */
-static __global__ void __launch_bounds__(ZFI_HAS_WGMMA ? 128 : 256) zfi_wgmma_probe() {}
+static __global__ void __launch_bounds__(ZFD_HAS_WGMMA ? 128 : 256) zfd_wgmma_probe() {}
 
 /* Whether kernels with products of warpgroups run on the current device. */
-static cudaError_t zfi_find_wgmma(bool *has)
+static cudaError_t zfd_find_wgmma(bool *has)
 {
     cudaFuncAttributes probe;
-    cudaError_t code = cudaFuncGetAttributes(&probe, zfi_wgmma_probe);
-    *has = code == cudaSuccess && (!ZF_TENSOR_CORES || probe.maxThreadsPerBlock == 128);
+    cudaError_t code = cudaFuncGetAttributes(&probe, zfd_wgmma_probe);
+    *has = code == cudaSuccess && (!ZFD_TENSOR_CORES || probe.maxThreadsPerBlock == 128);
     return code;
 }
 
 /* Where chunk `chunk` of 8 elements of a row begins, in elements. */
-__device__ __forceinline__ int zfi_swizzled(int row, int chunk)
+__device__ __forceinline__ int zfd_swizzled(int row, int chunk)
 {
     return row * 64 + (chunk ^ (row & 7)) * 8;
 }
 
-#if ZF_TENSOR_CORES
+#if ZFD_TENSOR_CORES
 
-__device__ __forceinline__ uint32_t zfi_shared_at(const void *p)
+__device__ __forceinline__ uint32_t zfd_shared_at(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
 #else
 
-static inline uint32_t zfi_shared_at(const void *p)
+static inline uint32_t zfd_shared_at(const void *p)
 {
     return (uint32_t)(static_cast<const char *>(p) -
                       static_cast<const char *>(emulation::shared_memory()));
@@ -67,52 +67,52 @@ static inline uint32_t zfi_shared_at(const void *p)
 
 /* The operand that begins at `tile`. If it is `across` and has more than 64 columns, the tile with
  * the next 64 is `beside` bytes further. */
-__device__ __forceinline__ uint64_t zfi_wgmma_operand(const void *tile, int beside = 0)
+__device__ __forceinline__ uint64_t zfd_wgmma_operand(const void *tile, int beside = 0)
 {
-    return (uint64_t)((zfi_shared_at(tile) & 0x3ffff) >> 4) | (uint64_t)(beside >> 4) << 16 |
+    return (uint64_t)((zfd_shared_at(tile) & 0x3ffff) >> 4) | (uint64_t)(beside >> 4) << 16 |
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
 /* What is added to an operand for the next 16 of its depth; */
-template <bool ACROSS> struct zfi_wgmma_step {
+template <bool ACROSS> struct zfd_wgmma_step {
     static const int of = (ACROSS ? 16 * 128 : 32) >> 4;
 };
 /* and for the next 64 rows of A (columns of B), where it is not ACROSS. */
-enum { ZFI_WGMMA_ROWS = 64 * 128 >> 4 };
+enum { ZFD_WGMMA_ROWS = 64 * 128 >> 4 };
 
-#if ZF_TENSOR_CORES
+#if ZFD_TENSOR_CORES
 
 /* Orders this thread's accesses to shared memory before those of the tensor cores after a
  * barrier. */
-__device__ __forceinline__ void zfi_shared_to_products()
+__device__ __forceinline__ void zfd_shared_to_products()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /* Orders this thread's writes to accumulators and operands in registers before products. */
-__device__ __forceinline__ void zfi_wgmma_begin()
+__device__ __forceinline__ void zfd_wgmma_begin()
 {
-#if ZFI_HAS_WGMMA
+#if ZFD_HAS_WGMMA
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
 
-__device__ __forceinline__ void zfi_wgmma_commit()
+__device__ __forceinline__ void zfd_wgmma_commit()
 {
-#if ZFI_HAS_WGMMA
+#if ZFD_HAS_WGMMA
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
 
-template <int GROUPS> __device__ __forceinline__ void zfi_wgmma_wait()
+template <int GROUPS> __device__ __forceinline__ void zfd_wgmma_wait()
 {
-#if ZFI_HAS_WGMMA
+#if ZFD_HAS_WGMMA
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 #endif
 }
 
 /* Keeps the compiler from moving uses of these to the other side. */
-template <class V, int N> __device__ __forceinline__ void zfi_wgmma_settle(V (&c)[N])
+template <class V, int N> __device__ __forceinline__ void zfd_wgmma_settle(V (&c)[N])
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -122,37 +122,37 @@ template <class V, int N> __device__ __forceinline__ void zfi_wgmma_settle(V (&c
 }
 
 /* Sets the number of registers of the warpgroup's threads from now on: more, or fewer. */
-template <int COUNT> __device__ __forceinline__ void zfi_more_registers()
+template <int COUNT> __device__ __forceinline__ void zfd_more_registers()
 {
-#if ZFI_HAS_WGMMA
+#if ZFD_HAS_WGMMA
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 #endif
 }
-template <int COUNT> __device__ __forceinline__ void zfi_fewer_registers()
+template <int COUNT> __device__ __forceinline__ void zfd_fewer_registers()
 {
-#if ZFI_HAS_WGMMA
+#if ZFD_HAS_WGMMA
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 #endif
 }
 
 /* Barrier `id`, 1 to 15, of `threads` threads in whole warps: waits for all of them, or only
  * signals the arrival of this one. */
-__device__ __forceinline__ void zfi_barrier(int id, int threads)
+__device__ __forceinline__ void zfd_barrier(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-__device__ __forceinline__ void zfi_barrier_arrive(int id, int threads)
+__device__ __forceinline__ void zfd_barrier_arrive(int id, int threads)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* Makes a group of what zfi_fetch has begun since the last group; at most GROUPS groups are left in
+/* Makes a group of what zfd_fetch has begun since the last group; at most GROUPS groups are left in
  * flight. */
-__device__ __forceinline__ void zfi_fetch_commit()
+__device__ __forceinline__ void zfd_fetch_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-template <int GROUPS> __device__ __forceinline__ void zfi_fetch_wait()
+template <int GROUPS> __device__ __forceinline__ void zfd_fetch_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
 }
@@ -160,25 +160,25 @@ template <int GROUPS> __device__ __forceinline__ void zfi_fetch_wait()
 /* c += A B, or c = A B where !add. rows: A in registers, in the layout of accumulators of a product
  * whose neighbours are packed in pairs: a[0] is row g, columns 2 t and 2 t + 1; a[1] row g + 8;
  * a[2] and a[3] the same 8 columns further. */
-template <class T, int N> struct zfi_wgmma;
+template <class T, int N> struct zfd_wgmma;
 
-#define ZFI_ACC4(c, i) "+f"((c)[i]), "+f"((c)[i + 1]), "+f"((c)[i + 2]), "+f"((c)[i + 3])
-#define ZFI_ACC16(c, i)                                                                            \
-    ZFI_ACC4(c, i), ZFI_ACC4(c, i + 4), ZFI_ACC4(c, i + 8), ZFI_ACC4(c, i + 12)
-#define ZFI_ACC32(c) ZFI_ACC16(c, 0), ZFI_ACC16(c, 16)
-#define ZFI_ACC64(c) ZFI_ACC16(c, 0), ZFI_ACC16(c, 16), ZFI_ACC16(c, 32), ZFI_ACC16(c, 48)
-#define ZFI_IN32                                                                                   \
+#define ZFD_ACC4(c, i) "+f"((c)[i]), "+f"((c)[i + 1]), "+f"((c)[i + 2]), "+f"((c)[i + 3])
+#define ZFD_ACC16(c, i)                                                                            \
+    ZFD_ACC4(c, i), ZFD_ACC4(c, i + 4), ZFD_ACC4(c, i + 8), ZFD_ACC4(c, i + 12)
+#define ZFD_ACC32(c) ZFD_ACC16(c, 0), ZFD_ACC16(c, 16)
+#define ZFD_ACC64(c) ZFD_ACC16(c, 0), ZFD_ACC16(c, 16), ZFD_ACC16(c, 32), ZFD_ACC16(c, 48)
+#define ZFD_IN32                                                                                   \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define ZFI_IN64                                                                                   \
+#define ZFD_IN64                                                                                   \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-#if ZFI_HAS_WGMMA
-#define ZFI_WGMMA(T, name, n, in, acc, p0, p1, p2, p3, p4, p5, p6)                                 \
-    template <> struct zfi_wgmma<T, n> {                                                           \
+#if ZFD_HAS_WGMMA
+#define ZFD_WGMMA(T, name, n, in, acc, p0, p1, p2, p3, p4, p5, p6)                                 \
+    template <> struct zfd_wgmma<T, n> {                                                           \
         template <bool A_ACROSS, bool B_ACROSS>                                                    \
         static __device__ __forceinline__ void both(float (&c)[n / 2], uint64_t a, uint64_t b,     \
                                                     bool add)                                      \
@@ -201,14 +201,14 @@ template <class T, int N> struct zfi_wgmma;
                            "n"(B_ACROSS));                                                         \
         }                                                                                          \
     };
-ZFI_WGMMA(zfi_bf16, "bf16", 64, ZFI_IN32, ZFI_ACC32,
+ZFD_WGMMA(zfd_bf16, "bf16", 64, ZFD_IN32, ZFD_ACC32,
           "%32", "%33", "%34", "%35", "%36", "%37", "%38")
-ZFI_WGMMA(zfi_f16, "f16", 64, ZFI_IN32, ZFI_ACC32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
-ZFI_WGMMA(zfi_bf16, "bf16", 128, ZFI_IN64, ZFI_ACC64,
+ZFD_WGMMA(zfd_f16, "f16", 64, ZFD_IN32, ZFD_ACC32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+ZFD_WGMMA(zfd_bf16, "bf16", 128, ZFD_IN64, ZFD_ACC64,
           "%64", "%65", "%66", "%67", "%68", "%69", "%70")
-ZFI_WGMMA(zfi_f16, "f16", 128, ZFI_IN64, ZFI_ACC64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+ZFD_WGMMA(zfd_f16, "f16", 128, ZFD_IN64, ZFD_ACC64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
 #else
-template <class T, int N> struct zfi_wgmma {
+template <class T, int N> struct zfd_wgmma {
     template <bool A_ACROSS, bool B_ACROSS>
     static __device__ __forceinline__ void both(float (&)[N / 2], uint64_t, uint64_t, bool)
     {
@@ -223,27 +223,27 @@ template <class T, int N> struct zfi_wgmma {
 
 #else
 
-static inline void zfi_shared_to_products() {}
-static inline void zfi_wgmma_begin() {}
-static inline void zfi_wgmma_commit() { emulation::products_commit(); }
-template <int GROUPS> static inline void zfi_wgmma_wait() { emulation::products_wait(GROUPS); }
-template <class V, int N> static inline void zfi_wgmma_settle(V (&)[N]) {}
-template <int COUNT> static inline void zfi_more_registers() {}
-template <int COUNT> static inline void zfi_fewer_registers() {}
-static inline void zfi_barrier(int id, int threads, EMULATION_SITE)
+static inline void zfd_shared_to_products() {}
+static inline void zfd_wgmma_begin() {}
+static inline void zfd_wgmma_commit() { emulation::products_commit(); }
+template <int GROUPS> static inline void zfd_wgmma_wait() { emulation::products_wait(GROUPS); }
+template <class V, int N> static inline void zfd_wgmma_settle(V (&)[N]) {}
+template <int COUNT> static inline void zfd_more_registers() {}
+template <int COUNT> static inline void zfd_fewer_registers() {}
+static inline void zfd_barrier(int id, int threads, EMULATION_SITE)
 {
     emulation::named_barrier(id, threads, true, file, line);
 }
-static inline void zfi_barrier_arrive(int id, int threads, EMULATION_SITE)
+static inline void zfd_barrier_arrive(int id, int threads, EMULATION_SITE)
 {
     emulation::named_barrier(id, threads, false, file, line);
 }
-static inline void zfi_fetch_commit() {}
-template <int GROUPS> static inline void zfi_fetch_wait() {}
+static inline void zfd_fetch_commit() {}
+template <int GROUPS> static inline void zfd_fetch_wait() {}
 
 /* Element k of row i (for B: column i) of an operand. */
 template <class T>
-static inline float zfi_wgmma_element(uint64_t operand, bool across, int i, int k)
+static inline float zfd_wgmma_element(uint64_t operand, bool across, int i, int k)
 {
     const int start = (int)(operand & 0x3fff) << 4, beside = (int)(operand >> 16 & 0x3fff) << 4;
     const int stride = (int)(operand >> 32 & 0x3fff) << 4;
@@ -252,10 +252,10 @@ static inline float zfi_wgmma_element(uint64_t operand, bool across, int i, int 
     T x;
     at ^= (at >> 7 & 7) << 4;
     memcpy(static_cast<void *>(&x), static_cast<const char *>(emulation::shared_memory()) + at, 2);
-    return zfi_to_f32(x);
+    return zfd_to_f32(x);
 }
 
-template <class T, int N> struct zfi_wgmma {
+template <class T, int N> struct zfd_wgmma {
     static void multiply(float *c, const float (&a)[2][16], uint64_t b, bool across, bool add)
     {
         const int t = (int)threadIdx.x % 4;
@@ -263,7 +263,7 @@ template <class T, int N> struct zfi_wgmma {
             for (int i = 0; i < 2; i++) {
                 float column[16];
                 for (int k = 0; k < 16; k++)
-                    column[k] = zfi_wgmma_element<T>(b, across, 8 * j + 2 * t + i, k);
+                    column[k] = zfd_wgmma_element<T>(b, across, 8 * j + 2 * t + i, k);
                 for (int r = 0; r < 2; r++) {
                     float sum = add ? c[4 * j + 2 * r + i] : 0;
                     for (int k = 0; k < 16; k++) sum += a[r][k] * column[k];
@@ -276,12 +276,12 @@ template <class T, int N> struct zfi_wgmma {
     {
         float *to = c;
         emulation::product([=]() {
-            const int lane = (int)threadIdx.x % ZFI_WARP;
-            const int row = (int)threadIdx.x / ZFI_WARP % 4 * 16 + lane / 4;
+            const int lane = (int)threadIdx.x % ZFD_WARP;
+            const int row = (int)threadIdx.x / ZFD_WARP % 4 * 16 + lane / 4;
             float rows[2][16];
             for (int r = 0; r < 2; r++)
                 for (int k = 0; k < 16; k++)
-                    rows[r][k] = zfi_wgmma_element<T>(a, A_ACROSS, row + 8 * r, k);
+                    rows[r][k] = zfd_wgmma_element<T>(a, A_ACROSS, row + 8 * r, k);
             multiply(to, rows, b, B_ACROSS, add);
         });
     }
@@ -292,7 +292,7 @@ template <class T, int N> struct zfi_wgmma {
             float at[2][16];
         } x;
         float *to = c;
-        const int g = (int)threadIdx.x % ZFI_WARP / 4;
+        const int g = (int)threadIdx.x % ZFD_WARP / 4;
         for (int i = 0; i < 4; i++)
             for (int r = 0; r < 2; r++) {
                 const uint64_t mine = (uint64_t)a[2 + r] << 32 | a[r];
@@ -300,7 +300,7 @@ template <class T, int N> struct zfi_wgmma {
                 T two[4];
                 memcpy(static_cast<void *>(two), &has, sizeof two);
                 for (int e = 0; e < 4; e++)
-                    x.at[r][e / 2 * 8 + 2 * i + e % 2] = zfi_to_f32(two[e]);
+                    x.at[r][e / 2 * 8 + 2 * i + e % 2] = zfd_to_f32(two[e]);
             }
         emulation::product([=]() { multiply(to, x.at, b, B_ACROSS, add); });
     }

@@ -32,43 +32,43 @@
  *     dQ begins; random bits of the next tile; waits for the next tile, then for all products;
  *     dQ is added up
  *
- * A thread makes what it has stored or fetched visible to the products by zfi_shared_to_products,
+ * A thread makes what it has stored or fetched visible to the products by zfd_shared_to_products,
  * before the barrier. All threads of a block run the same steps, so both barriers are
  * __syncthreads. */
 
 /* The operand `by` elements further. */
-__device__ __forceinline__ uint64_t zfi_operand_at(uint64_t operand, int by)
+__device__ __forceinline__ uint64_t zfd_operand_at(uint64_t operand, int by)
 {
     return (operand & 0xffffffff00000000u) | (uint32_t)((uint32_t)operand + (uint32_t)by);
 }
 
-typedef struct zfi_grad90 {
+typedef struct zfd_grad90 {
     static const int width = 64, keys = 128, queries = 128, threads = 256, warps = 8;
     static const int tile = 128 * width; /* elements */
     static const int stage = 16 * width; /* of a warp, before its rows are stored */
-} zfi_grad90;
+} zfd_grad90;
 
-template <class T> static size_t zfi_grad90_bytes()
+template <class T> static size_t zfd_grad90_bytes()
 {
-    typedef zfi_grad90 cut;
+    typedef zfd_grad90 cut;
     return sizeof(T) * (10 * cut::tile + cut::warps * cut::stage) +
            sizeof(float) * 4 * cut::queries;
 }
 
-#if ZF_TENSOR_CORES
+#if ZFD_TENSOR_CORES
 
 /* Stores four 8x8 matrices to the rows to which lanes point, in the layout of
- * zfi_fragments<false>. */
-__device__ __forceinline__ void zfi_put_fragments(void *row, const uint32_t (&x)[4])
+ * zfd_fragments<false>. */
+__device__ __forceinline__ void zfd_put_fragments(void *row, const uint32_t (&x)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     zfi_shared_at(row)),
+                     zfd_shared_at(row)),
                  "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                  : "memory");
 }
 
 /* Adds to 4 floats that no other thread touches, without waiting for the result. */
-__device__ __forceinline__ void zfi_add_there(float *to, const float *x)
+__device__ __forceinline__ void zfd_add_there(float *to, const float *x)
 {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]),
                  "f"(x[1]), "f"(x[2]), "f"(x[3])
@@ -77,31 +77,31 @@ __device__ __forceinline__ void zfi_add_there(float *to, const float *x)
 
 /* x, hidden from the compiler in each round of a loop, so that values derived from it are
  * recomputed and not kept in registers. */
-__device__ __forceinline__ int zfi_anew(int x)
+__device__ __forceinline__ int zfd_anew(int x)
 {
     asm volatile("" : "+r"(x));
     return x;
 }
 
 /* For both halves of a word: bit 0 or 16 where the half is larger than that of `less`. */
-__device__ __forceinline__ uint32_t zfi_drops_two(uint32_t word, uint32_t less)
+__device__ __forceinline__ uint32_t zfd_drops_two(uint32_t word, uint32_t less)
 {
     return __viaddmin_u16x2(__vmaxu2(word, less), __vneg2(less), 0x00010001u);
 }
 
 #else
 
-static inline int zfi_anew(int x) { return x; }
+static inline int zfd_anew(int x) { return x; }
 
-static inline uint32_t zfi_drops_two(uint32_t word, uint32_t less)
+static inline uint32_t zfd_drops_two(uint32_t word, uint32_t less)
 {
     return (uint32_t)((word & 0xffff) > (less & 0xffff)) | (uint32_t)((word >> 16) > (less >> 16))
                                                                << 16;
 }
 
-static inline void zfi_put_fragments(void *row, const uint32_t (&x)[4])
+static inline void zfd_put_fragments(void *row, const uint32_t (&x)[4])
 {
-    const int lane = (int)threadIdx.x % ZFI_WARP;
+    const int lane = (int)threadIdx.x % ZFD_WARP;
     for (int i = 0; i < 4; i++) {
         char *at = __shfl_sync(0xffffffffu, static_cast<char *>(row), 8 * i + lane / 4);
         memcpy(at + lane % 4 * 4, &x[i], 4);
@@ -109,7 +109,7 @@ static inline void zfi_put_fragments(void *row, const uint32_t (&x)[4])
     __syncwarp();
 }
 
-static inline void zfi_add_there(float *to, const float *x)
+static inline void zfd_add_there(float *to, const float *x)
 {
     for (int i = 0; i < 4; i++) to[i] += x[i];
 }
@@ -118,48 +118,48 @@ static inline void zfi_add_there(float *to, const float *x)
 
 /* The row in which key k of 16 is stored: keys 2 x and 2 x + 1 are in rows x and x + 8, x
  * continuing with 4 after the first 8 keys. And the inverse: the key that is stored in row r. */
-__device__ __forceinline__ int zfi_row_of_key(int k)
+__device__ __forceinline__ int zfd_row_of_key(int k)
 {
     return (k & ~15) | (k & 1) << 3 | (k >> 1 & 7);
 }
-__device__ __forceinline__ int zfi_key_of_row(int r)
+__device__ __forceinline__ int zfd_key_of_row(int r)
 {
     return (r & ~15) | (r & 7) << 1 | (r >> 3 & 1);
 }
 
 /* A tile of scores. The next tile has the same keys, or is the first tile of queries for the next
  * keys, or belongs to the next head. */
-typedef struct zfi_grad_place {
-    zfi_one_head head;
+typedef struct zfd_grad_place {
+    zfd_one_head head;
     int j, i; /* j: tile of keys, i: tile of queries */
-} zfi_grad_place;
+} zfd_grad_place;
 
-__device__ __forceinline__ zfi_grad_place zfi_place_behind(const zfi_heads &a,
-                                                           const zfi_heads_back &b,
-                                                           zfi_grad_place x)
+__device__ __forceinline__ zfd_grad_place zfd_place_behind(const zfd_heads &a,
+                                                           const zfd_heads_back &b,
+                                                           zfd_grad_place x)
 {
-    typedef zfi_grad90 cut;
+    typedef zfd_grad90 cut;
     if (++x.i < b.query_tiles) return x;
     if (++x.j < b.key_tiles) {
         x.i = a.causal ? max(0, x.j * cut::keys + a.m - a.n) / cut::queries : 0;
         return x;
     }
-    x.head = zfi_one_head_of(a, x.head.number + (int)gridDim.x);
+    x.head = zfd_one_head_of(a, x.head.number + (int)gridDim.x);
     x.j = x.i = 0;
     return x;
 }
 
 /* Stores a warp's 16 rows of a product times `by`, by way of shared memory: row r of the product is
- * row r of the result or, TURNED, zfi_key_of_row(r). The result has `has` of them. columns: where
+ * row r of the result or, TURNED, zfd_key_of_row(r). The result has `has` of them. columns: where
  * the sums of these rows go, as they are stored; may be NULL. */
 template <class T, bool TURNED>
-__device__ __forceinline__ void zfi_grad_out(T *stages, const float (&x)[32], float by, T *to,
+__device__ __forceinline__ void zfd_grad_out(T *stages, const float (&x)[32], float by, T *to,
                                              int64_t row, int has, float *columns)
 {
-    typedef zfi_tensor_core<T> core;
-    const int self = zfi_anew((int)threadIdx.x), lane = self % ZFI_WARP, r = lane % 16;
-    T *const stage = stages + self / ZFI_WARP * zfi_grad90::stage;
-    const int at = TURNED ? zfi_key_of_row(r) : r, turn = TURNED ? at >> 1 & 7 : at & 7;
+    typedef zfd_tensor_core<T> core;
+    const int self = zfd_anew((int)threadIdx.x), lane = self % ZFD_WARP, r = lane % 16;
+    T *const stage = stages + self / ZFD_WARP * zfd_grad90::stage;
+    const int at = TURNED ? zfd_key_of_row(r) : r, turn = TURNED ? at >> 1 & 7 : at & 7;
     const int first = at * 64 + (lane / 16 ^ turn) * 8;
 #pragma unroll
     for (int c = 0; c < 8; c += 2) {
@@ -167,23 +167,23 @@ __device__ __forceinline__ void zfi_grad_out(T *stages, const float (&x)[32], fl
                                   core::pair(x[4 * c + 2] * by, x[4 * c + 3] * by),
                                   core::pair(x[4 * c + 4] * by, x[4 * c + 5] * by),
                                   core::pair(x[4 * c + 6] * by, x[4 * c + 7] * by)};
-        zfi_put_fragments(stage + (first ^ c * 8), four);
+        zfd_put_fragments(stage + (first ^ c * 8), four);
     }
     __syncwarp();
     to += lane / 8 * row + lane % 8 * 8;
     auto row_of = [&](int i) {
         const T *y = stage + i * 64 + (lane % 8 ^ (TURNED ? i >> 1 & 7 : i & 7)) * 8;
-        return *reinterpret_cast<const zfi_pack<T, 8> *>(y);
+        return *reinterpret_cast<const zfd_pack<T, 8> *>(y);
     };
 #pragma unroll
     for (int i = 0; i < 16; i += 4, to += 4 * row)
-        if (i + lane / 8 < has) *reinterpret_cast<zfi_pack<T, 8> *>(to) = row_of(i + lane / 8);
+        if (i + lane / 8 < has) *reinterpret_cast<zfd_pack<T, 8> *>(to) = row_of(i + lane / 8);
     if (columns && has > 0) { /* 4 rows, 4 apart, and then the 4 lanes with these columns */
         float sum[8] = {};
 #pragma unroll
         for (int i = 0; i < 16; i += 4) {
             float y[8];
-            zfi_unpack(y, row_of(i + lane / 8));
+            zfd_unpack(y, row_of(i + lane / 8));
 #pragma unroll
             for (int k = 0; k < 8; k++) sum[k] += i + lane / 8 < has ? y[k] : 0;
         }
@@ -192,7 +192,7 @@ __device__ __forceinline__ void zfi_grad_out(T *stages, const float (&x)[32], fl
             sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], 8);
             sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], 16);
         }
-        if (lane < 8) zfi_store(columns + lane * 8, sum);
+        if (lane < 8) zfd_store(columns + lane * 8, sum);
     }
     __syncwarp();
 }
@@ -200,10 +200,10 @@ __device__ __forceinline__ void zfi_grad_out(T *stages, const float (&x)[32], fl
 /* Which of a thread's scores with 32 queries, 8 j + 2 t + e for j < 16, are dropped. Key 2 x + h of
  * its two keys is bit 4 (j / 4 % 2 * 2 + e) + j % 4 + 16 h of word j / 8. first: the number of the
  * score of query 0 and the first of the 8 keys of 4 lanes; it and n are multiples of 8. */
-__device__ __forceinline__ void zfi_dropped_bits(const zfi_dropper &d, uint64_t first, int n,
+__device__ __forceinline__ void zfd_dropped_bits(const zfd_dropper &d, uint64_t first, int n,
                                                  uint32_t (&bits)[2])
 {
-    const int lane = zfi_anew((int)threadIdx.x) % ZFI_WARP, t = lane % 4, x = lane / 4 % 4;
+    const int lane = zfd_anew((int)threadIdx.x) % ZFD_WARP, t = lane % 4, x = lane / 4 % 4;
     const uint64_t block = (d.first + first) / 8;
     const uint32_t mask = 0x11111111u, less = d.off ? ~0u : (d.threshold - 1) * 0x10001u;
     const unsigned step = (unsigned)n / 8;
@@ -212,15 +212,15 @@ __device__ __forceinline__ void zfi_dropped_bits(const zfi_dropper &d, uint64_t 
 #pragma unroll
     for (int k = 0; k < 8; k++)
         at[k] = block + (uint64_t)(unsigned)(8 * (k / 2 * 4 + x) + 2 * t + k % 2) * step;
-    zfi_random_blocks(at, d.stream, d.step, d.seed, word);
+    zfd_random_blocks(at, d.stream, d.step, d.seed, word);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         uint32_t made = 0, all;
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const uint4 w = word[4 * half + k];
-            made |= (zfi_drops_two(w.x, less) | zfi_drops_two(w.y, less) << 1 |
-                     zfi_drops_two(w.z, less) << 2 | zfi_drops_two(w.w, less) << 3)
+            made |= (zfd_drops_two(w.x, less) | zfd_drops_two(w.y, less) << 1 |
+                     zfd_drops_two(w.z, less) << 2 | zfd_drops_two(w.w, less) << 3)
                     << 4 * k;
         }
         all = made & mask << x;
@@ -236,22 +236,22 @@ __device__ __forceinline__ void zfi_dropped_bits(const zfi_dropper &d, uint64_t 
 /* DROPS: with dropout, unless the run evaluates; BIASED: with a bias, shared by all queries. */
 template <class T, bool DROPS, bool BIASED>
 __global__ void __launch_bounds__(256, 1)
-    zfi_attention_backward_sm90(const zfi_heads a, const zfi_heads_back b)
+    zfd_attention_backward_sm90(const zfd_heads a, const zfd_heads_back b)
 {
-#if ZFI_HAS_WGMMA
-    typedef zfi_grad90 cut;
-    typedef zfi_tensor_core<T> core;
-    typedef zfi_wgmma<T, 64> product;
-    typedef zfi_wgmma<T, 128> wide;
-    const int step = zfi_wgmma_step<false>::of, across = zfi_wgmma_step<true>::of;
-    ZF_SHARED(T, shared); /* 2 stages of k and v, 2 of q and dy, dS in two halves */
+#if ZFD_HAS_WGMMA
+    typedef zfd_grad90 cut;
+    typedef zfd_tensor_core<T> core;
+    typedef zfd_wgmma<T, 64> product;
+    typedef zfd_wgmma<T, 128> wide;
+    const int step = zfd_wgmma_step<false>::of, across = zfd_wgmma_step<true>::of;
+    ZFD_SHARED(T, shared); /* 2 stages of k and v, 2 of q and dy, dS in two halves */
     T *const ds = shared + 8 * cut::tile;
     T *const stage = ds + 2 * cut::tile;
     float *const stats = reinterpret_cast<float *>(ds + 2 * cut::tile + cut::warps * cut::stage);
-    const int lane = (int)threadIdx.x % ZFI_WARP, g = lane / 4, t = lane % 4;
-    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / ZFI_WARPGROUP, 0);
-    const int own = (int)threadIdx.x / ZFI_WARP * 16; /* the warp's first row, of keys or queries */
-    const zfi_dropper drop = zfi_dropper_of(a.drop);
+    const int lane = (int)threadIdx.x % ZFD_WARP, g = lane / 4, t = lane % 4;
+    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / ZFD_WARPGROUP, 0);
+    const int own = (int)threadIdx.x / ZFD_WARP * 16; /* the warp's first row, of keys or queries */
+    const zfd_dropper drop = zfd_dropper_of(a.drop);
     const float keep = DROPS && !drop.off ? drop.scale : 1;
     const float scale = a.scale * 0.693147181f * keep;
     const int64_t hidden = (int64_t)a.heads * a.d;
@@ -261,30 +261,30 @@ __global__ void __launch_bounds__(256, 1)
 #pragma unroll
         for (int i = 0; i < 4; i++, x += 32 * row) {
             const bool there = r + 32 * i < has;
-            zfi_fetch<16>(tile + i * 32 * 64, x, there);
+            zfd_fetch<16>(tile + i * 32 * 64, x, there);
         }
     };
     T some[2] = {}; /* the bias of the thread's keys in the next tile of keys */
-    auto bring = [&](const zfi_grad_place &x, bool all, int k_half, int q_half) {
-        const zfi_one_head &head = x.head;
+    auto bring = [&](const zfd_grad_place &x, bool all, int k_half, int q_half) {
+        const zfd_one_head &head = x.head;
         const int m = x.i * cut::queries, n = x.j * cut::keys;
         T *q = shared + (4 + 2 * q_half) * cut::tile, *k = shared + 2 * k_half * cut::tile;
-        const int self = zfi_anew((int)threadIdx.x), of = self % 128, r = self / 8,
+        const int self = zfd_anew((int)threadIdx.x), of = self % 128, r = self / 8,
                   chunk = self % 8;
-        const int to = zfi_swizzled(r, chunk), to_key = zfi_swizzled(zfi_row_of_key(r), chunk);
+        const int to = zfd_swizzled(r, chunk), to_key = zfd_swizzled(zfd_row_of_key(r), chunk);
         const float *from = (self < 128 ? b.shift : b.delta) + (int64_t)head.number * a.m + m;
         tile_in(q + to, r, chunk,
-                static_cast<const T *>(a.q) + zfi_token_at(a, head, a.m, m, a.row), a.row, a.m - m);
+                static_cast<const T *>(a.q) + zfd_token_at(a, head, a.m, m, a.row), a.row, a.m - m);
         tile_in(q + cut::tile + to, r, chunk,
-                static_cast<const T *>(b.dy) + zfi_token_at(a, head, a.m, m, hidden), hidden,
+                static_cast<const T *>(b.dy) + zfd_token_at(a, head, a.m, m, hidden), hidden,
                 a.m - m);
-        zfi_fetch<4>(stats + q_half * 256 + self, from + of, m + of < a.m);
+        zfd_fetch<4>(stats + q_half * 256 + self, from + of, m + of < a.m);
         if (!all) return;
-        const int64_t at = zfi_key_at(a, head, n);
+        const int64_t at = zfd_key_at(a, head, n);
         tile_in(k + to_key, r, chunk, static_cast<const T *>(a.k) + at, a.kv_row, a.n - n);
         tile_in(k + cut::tile + to_key, r, chunk, static_cast<const T *>(a.v) + at, a.kv_row, a.n - n);
         if (BIASED) {
-            const T *bias = zfi_bias_row<T>(a, head, 0);
+            const T *bias = zfd_bias_row<T>(a, head, 0);
 #pragma unroll
             for (int h = 0; h < 2; h++)
                 some[h] =
@@ -292,55 +292,55 @@ __global__ void __launch_bounds__(256, 1)
         }
     };
     /* The dropped scores of the thread at x; none in evaluation. */
-    auto dropped_at = [&](const zfi_grad_place &x, uint32_t(&bits)[2]) {
-        zfi_dropped_bits(drop,
-                         zfi_score_number(a, x.head, x.i * cut::queries) +
+    auto dropped_at = [&](const zfd_grad_place &x, uint32_t(&bits)[2]) {
+        zfd_dropped_bits(drop,
+                         zfd_score_number(a, x.head, x.i * cut::queries) +
                              (unsigned)(x.j * cut::keys + own + g / 4 * 8),
                          a.n, bits);
     };
     /* Where the sums of 16 rows go: of part 0 to 2 (q, k, v) of the result, from `token` on. */
-    auto columns_of = [&](const zfi_one_head &head, int part, int token) {
-        const int64_t at = zfi_token_at(a, head, (a.n + 15) / 16, token / 16, b.row);
+    auto columns_of = [&](const zfd_one_head &head, int part, int token) {
+        const int64_t at = zfd_token_at(a, head, (a.n + 15) / 16, token / 16, b.row);
         return b.columns ? b.columns + part * hidden + at : NULL;
     };
     float dk[32] = {}, dv[32] = {};
-    zfi_grad_place x = {zfi_one_head_of(a, (int)blockIdx.x), 0, 0};
+    zfd_grad_place x = {zfd_one_head_of(a, (int)blockIdx.x), 0, 0};
     float bias[2] = {0, 0};
     uint32_t dropped[2] = {0, 0};
     bool fresh = true; /* the first tile of queries of a tile of keys */
     int k_half = 0, q_half = 0;
     bring(x, true, 0, 0);
     if (DROPS) dropped_at(x, dropped);
-    zfi_fetched();
-    zfi_shared_to_products();
+    zfd_fetched();
+    zfd_shared_to_products();
 #pragma unroll 1
     while (x.head.number < a.count) {
-        const zfi_grad_place next = zfi_place_behind(a, b, x);
+        const zfd_grad_place next = zfd_place_behind(a, b, x);
         const bool ends = next.head.number != x.head.number || next.j != x.j;
         const int m0 = x.i * cut::queries, n0 = x.j * cut::keys;
         T *const k = shared + 2 * k_half * cut::tile, *const v = k + cut::tile;
         T *const q = shared + (4 + 2 * q_half) * cut::tile, *const dy = q + cut::tile;
         const float *const shift = stats + q_half * 256 + 2 * t, *const delta = shift + 128;
-        const uint64_t k_rows = zfi_wgmma_operand(k) + (unsigned)(group * ZFI_WGMMA_ROWS);
-        const uint64_t v_rows = zfi_wgmma_operand(v) + (unsigned)(group * ZFI_WGMMA_ROWS);
-        const uint64_t q_rows = zfi_wgmma_operand(q), dy_rows = zfi_wgmma_operand(dy);
+        const uint64_t k_rows = zfd_wgmma_operand(k) + (unsigned)(group * ZFD_WGMMA_ROWS);
+        const uint64_t v_rows = zfd_wgmma_operand(v) + (unsigned)(group * ZFD_WGMMA_ROWS);
+        const uint64_t q_rows = zfd_wgmma_operand(q), dy_rows = zfd_wgmma_operand(dy);
         float s[64], dp[64];
         uint32_t p_rows[8][4], ds_rows[8][4], coming[2] = {0, 0};
         __syncthreads();
-        zfi_wgmma_begin();
+        zfd_wgmma_begin();
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            wide::template both<false, false>(s, zfi_operand_at(k_rows, i * step),
-                                              zfi_operand_at(q_rows, i * step), i > 0);
-        zfi_wgmma_commit();
+            wide::template both<false, false>(s, zfd_operand_at(k_rows, i * step),
+                                              zfd_operand_at(q_rows, i * step), i > 0);
+        zfd_wgmma_commit();
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            wide::template both<false, false>(dp, zfi_operand_at(v_rows, i * step),
-                                              zfi_operand_at(dy_rows, i * step), i > 0);
-        zfi_wgmma_commit();
+            wide::template both<false, false>(dp, zfd_operand_at(v_rows, i * step),
+                                              zfd_operand_at(dy_rows, i * step), i > 0);
+        zfd_wgmma_commit();
         if (BIASED && fresh) {
 #pragma unroll
-            for (int h = 0; h < 2; h++) bias[h] = zfi_to_f32(some[h]) * 1.44269504f;
+            for (int h = 0; h < 2; h++) bias[h] = zfd_to_f32(some[h]) * 1.44269504f;
         }
         if (next.head.number < a.count) bring(next, ends, k_half ^ (int)ends, q_half ^ 1);
         auto probability = [&](int j) {
@@ -348,22 +348,22 @@ __global__ void __launch_bounds__(256, 1)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 float *y = &s[4 * j + 2 * h];
-                y[0] = zfi_exp2(fmaf(y[0], a.scale, BIASED ? bias[h] - less.x : -less.x));
-                y[1] = zfi_exp2(fmaf(y[1], a.scale, BIASED ? bias[h] - less.y : -less.y));
+                y[0] = zfd_exp2(fmaf(y[0], a.scale, BIASED ? bias[h] - less.x : -less.x));
+                y[1] = zfd_exp2(fmaf(y[1], a.scale, BIASED ? bias[h] - less.y : -less.y));
             }
         };
-        const bool edge = n0 + group * 64 + 64 > zfi_sees(a, m0) || m0 + cut::queries > a.m;
-        const int self = zfi_anew((int)threadIdx.x);
-        const int ds_to = zfi_swizzled(self / 32 * 16 + self % 16, self % 32 / 16);
+        const bool edge = n0 + group * 64 + 64 > zfd_sees(a, m0) || m0 + cut::queries > a.m;
+        const int self = zfd_anew((int)threadIdx.x);
+        const int ds_to = zfd_swizzled(self / 32 * 16 + self % 16, self % 32 / 16);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             if (half == 0) {
-                zfi_wgmma_wait<1>();
-                zfi_wgmma_settle(s);
+                zfd_wgmma_wait<1>();
+                zfd_wgmma_settle(s);
 #pragma unroll
                 for (int j = 0; j < 8; j++) probability(j);
-                zfi_wgmma_wait<0>();
-                zfi_wgmma_settle(dp);
+                zfd_wgmma_wait<0>();
+                zfd_wgmma_settle(dp);
             }
             /* Register 4 j + 2 h + e is query 8 j + 2 t + e and key 2 g + h of the warp. */
 #pragma unroll
@@ -389,8 +389,8 @@ __global__ void __launch_bounds__(256, 1)
                 const int key = n0 + own + 2 * g;
 #pragma unroll
                 for (int j = 8 * half; j < 8 * half + 8; j++) {
-                    const int sees = zfi_sees(a, m0 + 8 * j + 2 * t);
-                    const int more = zfi_sees(a, m0 + 8 * j + 2 * t + 1);
+                    const int sees = zfd_sees(a, m0 + 8 * j + 2 * t);
+                    const int more = zfd_sees(a, m0 + 8 * j + 2 * t + 1);
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         const uint32_t seen =
@@ -401,47 +401,47 @@ __global__ void __launch_bounds__(256, 1)
                 }
             }
             if (half == 0) {
-                zfi_wgmma_settle(dv);
-                zfi_wgmma_settle(dk);
+                zfd_wgmma_settle(dv);
+                zfd_wgmma_settle(dk);
             }
-            zfi_wgmma_begin();
+            zfd_wgmma_begin();
 #pragma unroll
             for (int i = 4 * half; i < 4 * half + 4; i++)
-                product::template rows<true>(dv, p_rows[i], zfi_operand_at(dy_rows, i * across),
+                product::template rows<true>(dv, p_rows[i], zfd_operand_at(dy_rows, i * across),
                                              i > 0 || !fresh);
 #pragma unroll
             for (int i = 4 * half; i < 4 * half + 4; i++)
-                product::template rows<true>(dk, ds_rows[i], zfi_operand_at(q_rows, i * across),
+                product::template rows<true>(dk, ds_rows[i], zfd_operand_at(q_rows, i * across),
                                              i > 0 || !fresh);
-            zfi_wgmma_commit();
+            zfd_wgmma_commit();
             /* dS: a row of keys, in each half of the queries. */
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                zfi_put_fragments(ds + half * cut::tile + (ds_to ^ i * 16), ds_rows[4 * half + i]);
+                zfd_put_fragments(ds + half * cut::tile + (ds_to ^ i * 16), ds_rows[4 * half + i]);
         }
-        zfi_shared_to_products();
+        zfd_shared_to_products();
         __syncthreads();
         float dq[32];
-        const uint64_t ds_at = zfi_wgmma_operand(ds + group * cut::tile);
-        const uint64_t k_at = zfi_wgmma_operand(k);
-        zfi_wgmma_begin();
+        const uint64_t ds_at = zfd_wgmma_operand(ds + group * cut::tile);
+        const uint64_t k_at = zfd_wgmma_operand(k);
+        zfd_wgmma_begin();
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            product::template both<true, true>(dq, zfi_operand_at(ds_at, i * across),
-                                               zfi_operand_at(k_at, i * across), i > 0);
-        zfi_wgmma_commit();
+            product::template both<true, true>(dq, zfd_operand_at(ds_at, i * across),
+                                               zfd_operand_at(k_at, i * across), i > 0);
+        zfd_wgmma_commit();
         if (DROPS) dropped_at(next, coming);
-        zfi_fetched();
-        zfi_shared_to_products(); /* the next tile */
+        zfd_fetched();
+        zfd_shared_to_products(); /* the next tile */
         /* dQ of 16 queries, in the register order of the sums. */
         const int end = min(m0 + cut::queries, a.m);
-        const bool last = x.j == max(0, zfi_sees(a, end - 1) - 1) / cut::keys;
+        const bool last = x.j == max(0, zfd_sees(a, end - 1) - 1) / cut::keys;
         float *sum = b.sums + blockIdx.x * b.sums_size +
-                     (int64_t)x.i * (cut::queries * cut::width) + 4 * zfi_anew((int)threadIdx.x);
-        zfi_wgmma_wait<0>();
-        zfi_wgmma_settle(dq);
-        zfi_wgmma_settle(dv);
-        zfi_wgmma_settle(dk);
+                     (int64_t)x.i * (cut::queries * cut::width) + 4 * zfd_anew((int)threadIdx.x);
+        zfd_wgmma_wait<0>();
+        zfd_wgmma_settle(dq);
+        zfd_wgmma_settle(dv);
+        zfd_wgmma_settle(dk);
         if (last) {
             if (x.j > 0) {
 #pragma unroll
@@ -451,9 +451,9 @@ __global__ void __launch_bounds__(256, 1)
                     dq[c] += had.x, dq[c + 1] += had.y, dq[c + 2] += had.z, dq[c + 3] += had.w;
                 }
             }
-            zfi_grad_out<T, false>(stage, dq, scale,
+            zfd_grad_out<T, false>(stage, dq, scale,
                                    static_cast<T *>(b.dq) +
-                                       zfi_token_at(a, x.head, a.m, m0 + own, b.row),
+                                       zfd_token_at(a, x.head, a.m, m0 + own, b.row),
                                    b.row, a.m - m0 - own, columns_of(x.head, 0, m0 + own));
         } else if (x.j == 0) {
 #pragma unroll
@@ -462,13 +462,13 @@ __global__ void __launch_bounds__(256, 1)
                        make_float4(dq[c], dq[c + 1], dq[c + 2], dq[c + 3]));
         } else {
 #pragma unroll
-            for (int c = 0; c < 32; c += 4) zfi_add_there(sum + c * cut::threads, &dq[c]);
+            for (int c = 0; c < 32; c += 4) zfd_add_there(sum + c * cut::threads, &dq[c]);
         }
         if (ends) {
-            const int64_t at = zfi_token_at(a, x.head, a.n, n0 + own, b.kv_row);
-            zfi_grad_out<T, true>(stage, dv, keep, static_cast<T *>(b.dv) + at, b.kv_row,
+            const int64_t at = zfd_token_at(a, x.head, a.n, n0 + own, b.kv_row);
+            zfd_grad_out<T, true>(stage, dv, keep, static_cast<T *>(b.dv) + at, b.kv_row,
                                   a.n - n0 - own, columns_of(x.head, 2, n0 + own));
-            zfi_grad_out<T, true>(stage, dk, scale, static_cast<T *>(b.dk) + at, b.kv_row,
+            zfd_grad_out<T, true>(stage, dk, scale, static_cast<T *>(b.dk) + at, b.kv_row,
                                   a.n - n0 - own, columns_of(x.head, 1, n0 + own));
         }
         dropped[0] = coming[0], dropped[1] = coming[1];
@@ -484,120 +484,120 @@ __global__ void __launch_bounds__(256, 1)
  * share, and with dropout, a number of keys that is a multiple of a block of random words. One
  * block has a whole head. With too few heads to occupy the device, separate tasks for tiles of keys
  * and of queries are faster, though they compute the scores twice. */
-static bool zfi_grad90_takes(const zf_launch *l, const zfi_heads &a, const zfi_heads_back &b)
+static bool zfd_grad90_takes(const zf_launch *l, const zfd_heads &a, const zfd_heads_back &b)
 {
-    const zfi_device *device = zfi_device_of(l);
-    return device->wgmma && (size_t)device->shared >= zfi_grad90_bytes<zfi_bf16>() &&
-           l->out.dtype != ZF_F32 && a.d == zfi_grad90::width && a.n && a.m && a.well && b.well &&
+    const zfd_device *device = zfd_device_of(l);
+    return device->wgmma && (size_t)device->shared >= zfd_grad90_bytes<zfd_bf16>() &&
+           l->out.dtype != ZF_F32 && a.d == zfd_grad90::width && a.n && a.m && a.well && b.well &&
            b.dy_well && a.bias_step[2] == 0 && (a.drop.none || a.n % 8 == 0) &&
-           !a.window && (a.n <= zfi_grad90::keys || 6 * a.count >= device->processors);
+           !a.window && (a.n <= zfd_grad90::keys || 6 * a.count >= device->processors);
 }
 
-static unsigned zfi_grad90_cut(const zf_launch *l, const zfi_heads &a, zfi_heads_back *b)
+static unsigned zfd_grad90_cut(const zf_launch *l, const zfd_heads &a, zfd_heads_back *b)
 {
-    typedef zfi_grad90 cut;
-    b->key_tiles = (int)zfi_div_up(a.n, cut::keys);
-    b->query_tiles = (int)zfi_div_up(a.m, cut::queries);
+    typedef zfd_grad90 cut;
+    b->key_tiles = (int)zfd_div_up(a.n, cut::keys);
+    b->query_tiles = (int)zfd_div_up(a.m, cut::queries);
     b->sums_size = b->key_tiles > 1 ? (int64_t)b->query_tiles * cut::queries * cut::width : 0;
-    return (unsigned)min(a.count, (int64_t)zfi_device_of(l)->processors);
+    return (unsigned)min(a.count, (int64_t)zfd_device_of(l)->processors);
 }
 
 template <class T, bool DROPS, bool BIASED>
-static cudaError_t zfi_grad90_run(const zf_launch *l, const zfi_heads &a, const zfi_heads_back &b,
+static cudaError_t zfd_grad90_run(const zf_launch *l, const zfd_heads &a, const zfd_heads_back &b,
                                   unsigned grid)
 {
-    const size_t bytes = zfi_grad90_bytes<T>();
-    auto kernel = zfi_attention_backward_sm90<T, DROPS, BIASED>;
-    cudaError_t code = zfi_allow_shared(l, kernel, bytes, bytes);
+    const size_t bytes = zfd_grad90_bytes<T>();
+    auto kernel = zfd_attention_backward_sm90<T, DROPS, BIASED>;
+    cudaError_t code = zfd_allow_shared(l, kernel, bytes, bytes);
     if (code == cudaSuccess)
-        ZF_LAUNCH(kernel, grid, zfi_grad90::threads, bytes, zfi_stream(l), a, b);
+        ZFD_LAUNCH(kernel, grid, zfd_grad90::threads, bytes, zfd_stream(l), a, b);
     return code;
 }
 
 template <class T>
-static zf_status zfi_grad90_launch(const zf_launch *l, const zfi_heads &a, zfi_heads_back b)
+static zf_status zfd_grad90_launch(const zf_launch *l, const zfd_heads &a, zfd_heads_back b)
 {
-    const unsigned grid = zfi_grad90_cut(l, a, &b);
+    const unsigned grid = zfd_grad90_cut(l, a, &b);
     cudaError_t code;
-    zfi_make_delta<T>(l, a, b, true);
-    if (a.drop.none && !a.bias) code = zfi_grad90_run<T, false, false>(l, a, b, grid);
-    else if (a.drop.none) code = zfi_grad90_run<T, false, true>(l, a, b, grid);
-    else if (!a.bias) code = zfi_grad90_run<T, true, false>(l, a, b, grid);
-    else code = zfi_grad90_run<T, true, true>(l, a, b, grid);
-    return zfi_cuda_failed(l->error, "attention_grad", code);
+    zfd_make_delta<T>(l, a, b, true);
+    if (a.drop.none && !a.bias) code = zfd_grad90_run<T, false, false>(l, a, b, grid);
+    else if (a.drop.none) code = zfd_grad90_run<T, false, true>(l, a, b, grid);
+    else if (!a.bias) code = zfd_grad90_run<T, true, false>(l, a, b, grid);
+    else code = zfd_grad90_run<T, true, true>(l, a, b, grid);
+    return zfd_cuda_failed(l->error, "attention_grad", code);
 }
 
-enum { ZFI_QKV_SUMS = 0 }; /* the saved value of attention_grad: sums over rows of the packed form */
+enum { ZFD_QKV_SUMS = 0 }; /* the saved value of attention_grad: sums over rows of the packed form */
 
-static bool zfi_sums_qkv(const zf_launch *l)
+static bool zfd_sums_qkv(const zf_launch *l)
 {
-    return l->saved && l->saved[ZFI_QKV_SUMS].shape.rank;
+    return l->saved && l->saved[ZFD_QKV_SUMS].shape.rank;
 }
 
 /* Rows of the result, and blocks of 16 of them that the kernel above sums. */
-static int64_t zfi_grad_rows(const zfi_heads &a) { return a.count / a.heads * a.n; }
-static int64_t zfi_grad_blocks(const zfi_heads &a)
+static int64_t zfd_grad_rows(const zfd_heads &a) { return a.count / a.heads * a.n; }
+static int64_t zfd_grad_blocks(const zfd_heads &a)
 {
-    return a.count / a.heads * zfi_div_up(a.n, 16);
+    return a.count / a.heads * zfd_div_up(a.n, 16);
 }
 
 /* The floats of scratch of the kernels: the larger of both's needs, since the choice depends on the
  * alignment of operands, which is not yet known. Afterwards sums of chunks of rows lie there. */
-static size_t zfi_grad_scratch(const zf_launch *l, const zfi_heads &a)
+static size_t zfd_grad_scratch(const zf_launch *l, const zfd_heads &a)
 {
-    size_t most = zfi_scratch_of_gradient(l, &a);
-    zfi_heads_back b;
+    size_t most = zfd_scratch_of_gradient(l, &a);
+    zfd_heads_back b;
     memset(&b, 0, sizeof b);
-    if (a.d == zfi_grad90::width && zfi_device_of(l)->wgmma) {
-        const unsigned grid = zfi_grad90_cut(l, a, &b);
-        most = max(most, 2 * zfi_delta_size(&a) + zfi_parts_size(l, &a) +
+    if (a.d == zfd_grad90::width && zfd_device_of(l)->wgmma) {
+        const unsigned grid = zfd_grad90_cut(l, a, &b);
+        most = max(most, 2 * zfd_delta_size(&a) + zfd_parts_size(l, &a) +
                              grid * (size_t)b.sums_size);
     }
-    if (zfi_sums_qkv(l)) {
-        const zfi_sums rows = zfi_sums_over_rows(zfi_grad_rows(a), a.row, l->out.dtype),
-                       blocks = zfi_sums_over_rows(zfi_grad_blocks(a), a.row, ZF_F32);
-        most = max(most, max(zfi_sums_bytes(&rows), zfi_sums_bytes(&blocks)) / sizeof(float));
+    if (zfd_sums_qkv(l)) {
+        const zfd_sums rows = zfd_sums_over_rows(zfd_grad_rows(a), a.row, l->out.dtype),
+                       blocks = zfd_sums_over_rows(zfd_grad_blocks(a), a.row, ZF_F32);
+        most = max(most, max(zfd_sums_bytes(&rows), zfd_sums_bytes(&blocks)) / sizeof(float));
     }
     return (most + 15) / 16 * 16;
 }
 
-/* The sums of blocks follow what zfi_grad_scratch counts. */
-static size_t zfi_cuda_scratch_attention_grad(const zf_launch *l)
+/* The sums of blocks follow what zfd_grad_scratch counts. */
+static size_t zfd_cuda_scratch_attention_grad(const zf_launch *l)
 {
-    zfi_heads a;
+    zfd_heads a;
     zf_launch quiet = *l;
     quiet.error = NULL;
-    if (zfi_heads_of(&quiet, 3, &a)) return 0;
-    const bool blocks = zfi_sums_qkv(l) && a.group == 1 && a.d == zfi_grad90::width &&
-                        zfi_device_of(l)->wgmma;
-    return sizeof(float) * (zfi_grad_scratch(&quiet, a) +
-                            (blocks ? (size_t)(zfi_grad_blocks(a) * a.row) : 0));
+    if (zfd_heads_of(&quiet, 3, &a)) return 0;
+    const bool blocks = zfd_sums_qkv(l) && a.group == 1 && a.d == zfd_grad90::width &&
+                        zfd_device_of(l)->wgmma;
+    return sizeof(float) * (zfd_grad_scratch(&quiet, a) +
+                            (blocks ? (size_t)(zfd_grad_blocks(a) * a.row) : 0));
 }
 
-static zf_status zfi_cuda_attention_grad(const zf_launch *l)
+static zf_status zfd_cuda_attention_grad(const zf_launch *l)
 {
-    const zf_array *sums = zfi_saved_out(l, ZFI_QKV_SUMS);
-    zfi_heads a;
-    zf_status status = zfi_heads_of(l, 3, &a);
+    const zf_array *sums = zfd_saved_out(l, ZFD_QKV_SUMS);
+    zfd_heads a;
+    zf_status status = zfd_heads_of(l, 3, &a);
     if (status) return status;
-    if (!a.count || !zfi_count(&l->out))
-        return sums ? zfi_move_bytes(l, sums->data, NULL, (int64_t)zfi_bytes(sums)) : ZF_OK;
-    zfi_heads_back b = zfi_heads_back_of(l, &a);
-    const bool of_sm90 = zfi_grad90_takes(l, a, b);
+    if (!a.count || !zfd_count(&l->out))
+        return sums ? zfd_move_bytes(l, sums->data, NULL, (int64_t)zfd_bytes(sums)) : ZF_OK;
+    zfd_heads_back b = zfd_heads_back_of(l, &a);
+    const bool of_sm90 = zfd_grad90_takes(l, a, b);
     if (sums && of_sm90 && a.group == 1)
-        b.columns = static_cast<float *>(l->scratch) + zfi_grad_scratch(l, a);
-    if (of_sm90 && l->out.dtype == ZF_BF16) status = zfi_grad90_launch<zfi_bf16>(l, a, b);
-    else if (of_sm90) status = zfi_grad90_launch<zfi_f16>(l, a, b);
-    else status = zfi_general_attention_grad(l, a);
+        b.columns = static_cast<float *>(l->scratch) + zfd_grad_scratch(l, a);
+    if (of_sm90 && l->out.dtype == ZF_BF16) status = zfd_grad90_launch<zfd_bf16>(l, a, b);
+    else if (of_sm90) status = zfd_grad90_launch<zfd_f16>(l, a, b);
+    else status = zfd_general_attention_grad(l, a);
     if (status) return status;
-    ZFI_FLOATS(l, l->out.dtype, T, {
+    ZFD_FLOATS(l, l->out.dtype, T, {
         const T *rows = static_cast<const T *>(l->out.data);
-        if (a.group > 1) zfi_add_groups<T>(l, a, b);
+        if (a.group > 1) zfd_add_groups<T>(l, a, b);
         if (b.columns)
-            zfi_sum_rows<float>(l, sums, b.columns, ZF_F32, zfi_grad_blocks(a));
-        else if (sums) zfi_sum_rows<T>(l, sums, rows, l->out.dtype, zfi_grad_rows(a));
+            zfd_sum_rows<float>(l, sums, b.columns, ZF_F32, zfd_grad_blocks(a));
+        else if (sums) zfd_sum_rows<T>(l, sums, rows, l->out.dtype, zfd_grad_rows(a));
     })
-    return zfi_launched(l);
+    return zfd_launched(l);
 }
 
-ZFI_KERNEL(attention_grad, zfi_cuda_attention_grad, zfi_cuda_scratch_attention_grad)
+ZFD_KERNEL(attention_grad, zfd_cuda_attention_grad, zfd_cuda_scratch_attention_grad)

@@ -6,9 +6,9 @@
  *     warp    0 1 2 3 0 1 2 3 ...
  */
 
-enum { ZFI_CACHED_WARPS = 4, ZFI_CACHED_STATIC = 48 << 10 /* bytes of shared memory at most */ };
+enum { ZFD_CACHED_WARPS = 4, ZFD_CACHED_STATIC = 48 << 10 /* bytes of shared memory at most */ };
 
-typedef struct zfi_cached {
+typedef struct zfd_cached {
     const void *q, *k, *v, *past, *count;
     void *caches[2], *y;
     bool past_wide, count_wide; /* they are i64 */
@@ -18,27 +18,27 @@ typedef struct zfi_cached {
     int64_t rows;        /* elements of k */
     float scale;
     int32_t op, node;
-    zfi_fault *fault;
-} zfi_cached;
+    zfd_fault *fault;
+} zfd_cached;
 
 /* Tokens of example b in the caches, and new ones: none where they do not fit. */
-__device__ __forceinline__ bool zfi_cached_range(const zfi_cached &c, int64_t b, int64_t *past,
+__device__ __forceinline__ bool zfd_cached_range(const zfd_cached &c, int64_t b, int64_t *past,
                                                  int64_t *count)
 {
-    *past = zfi_index_at(c.past, c.past_wide, b), *count = zfi_index_at(c.count, c.count_wide, b);
+    *past = zfd_index_at(c.past, c.past_wide, b), *count = zfd_index_at(c.count, c.count_wide, b);
     return *past >= 0 && *count >= 0 && *count <= c.m && *past <= c.most &&
            *count <= c.most - *past;
 }
 
-template <class T> __global__ void zfi_cached_store_kernel(const zfi_cached c)
+template <class T> __global__ void zfd_cached_store_kernel(const zfd_cached c)
 {
     for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < c.rows;
          n += (int64_t)gridDim.x * blockDim.x) {
         const int64_t token = n / c.kv_row, b = token / c.m, t = token % c.m;
         int64_t past, count;
-        if (!zfi_cached_range(c, b, &past, &count)) {
-            zfi_fault what = {ZFI_FAULT_CACHE, c.op, c.node, b, past, c.most, (double)c.m, count};
-            if (n == token * c.kv_row && t == 0) zfi_report(c.fault, what);
+        if (!zfd_cached_range(c, b, &past, &count)) {
+            zfd_fault what = {ZFD_FAULT_CACHE, c.op, c.node, b, past, c.most, (double)c.m, count};
+            if (n == token * c.kv_row && t == 0) zfd_report(c.fault, what);
         } else if (t < count) {
             const int64_t to = (b * c.n + (past + t) % c.n) * c.kv_row + n % c.kv_row;
             static_cast<T *>(c.caches[0])[to] = static_cast<const T *>(c.k)[n];
@@ -47,62 +47,62 @@ template <class T> __global__ void zfi_cached_store_kernel(const zfi_cached c)
     }
 }
 
-template <class T> __global__ void zfi_cached_kernel(const zfi_cached c)
+template <class T> __global__ void zfd_cached_kernel(const zfd_cached c)
 {
-    ZF_SHARED(float, shared);
+    ZFD_SHARED(float, shared);
     const int64_t token = blockIdx.x / c.heads, head = blockIdx.x % c.heads;
-    const int64_t b = token / c.m, t = token % c.m, warp = threadIdx.x / ZFI_WARP,
-                  lane = threadIdx.x % ZFI_WARP;
+    const int64_t b = token / c.m, t = token % c.m, warp = threadIdx.x / ZFD_WARP,
+                  lane = threadIdx.x % ZFD_WARP;
     const T *q = static_cast<const T *>(c.q) + token * c.row + head * c.d;
     T *out = static_cast<T *>(c.y) + token * c.row + head * c.d;
     const int64_t at = b * c.n * c.kv_row + head / c.group * c.d;
     const T *keys = static_cast<const T *>(c.caches[0]) + at,
             *values = static_cast<const T *>(c.caches[1]) + at;
-    float *y = shared + (1 + warp) * c.d, *most_of = shared + (1 + ZFI_CACHED_WARPS) * c.d,
-          *sum_of = most_of + ZFI_CACHED_WARPS;
+    float *y = shared + (1 + warp) * c.d, *most_of = shared + (1 + ZFD_CACHED_WARPS) * c.d,
+          *sum_of = most_of + ZFD_CACHED_WARPS;
     float most = -INFINITY, sum = 0;
     int64_t past, count, seen, first;
-    if (!zfi_cached_range(c, b, &past, &count) || t >= count) {
-        for (int64_t i = threadIdx.x; i < c.d; i += blockDim.x) out[i] = zfi_from_f32<T>(0);
+    if (!zfd_cached_range(c, b, &past, &count) || t >= count) {
+        for (int64_t i = threadIdx.x; i < c.d; i += blockDim.x) out[i] = zfd_from_f32<T>(0);
         return;
     }
     seen = past + t + 1, first = seen > c.window ? seen - c.window : 0;
-    for (int64_t i = threadIdx.x; i < c.d; i += blockDim.x) shared[i] = zfi_to_f32(q[i]);
-    for (int64_t i = lane; i < c.d; i += ZFI_WARP) y[i] = 0;
+    for (int64_t i = threadIdx.x; i < c.d; i += blockDim.x) shared[i] = zfd_to_f32(q[i]);
+    for (int64_t i = lane; i < c.d; i += ZFD_WARP) y[i] = 0;
     __syncthreads();
-    for (int64_t n = first + warp; n < seen; n += ZFI_CACHED_WARPS) {
+    for (int64_t n = first + warp; n < seen; n += ZFD_CACHED_WARPS) {
         const int64_t from = n % c.n * c.kv_row;
         float score = 0, before = most, base, fix, p;
-        for (int64_t i = lane; i < c.d; i += ZFI_WARP)
-            score = fmaf(shared[i], zfi_to_f32(keys[from + i]), score);
-        score = c.scale * zfi_warp_sum(score);
+        for (int64_t i = lane; i < c.d; i += ZFD_WARP)
+            score = fmaf(shared[i], zfd_to_f32(keys[from + i]), score);
+        score = c.scale * zfd_warp_sum(score);
         most = fmaxf(most, score);
         base = most == -INFINITY ? 0 : most;
         fix = expf(before - base), p = expf(score - base);
         sum = fmaf(sum, fix, p);
-        for (int64_t i = lane; i < c.d; i += ZFI_WARP)
-            y[i] = fmaf(p, zfi_to_f32(values[from + i]), y[i] * fix);
+        for (int64_t i = lane; i < c.d; i += ZFD_WARP)
+            y[i] = fmaf(p, zfd_to_f32(values[from + i]), y[i] * fix);
     }
     if (lane == 0) most_of[warp] = most, sum_of[warp] = sum;
     __syncthreads();
     most = -INFINITY, sum = 0;
-    for (int w = 0; w < ZFI_CACHED_WARPS; w++) most = fmaxf(most, most_of[w]);
+    for (int w = 0; w < ZFD_CACHED_WARPS; w++) most = fmaxf(most, most_of[w]);
     if (most == -INFINITY) most = 0;
-    for (int w = 0; w < ZFI_CACHED_WARPS; w++) sum += sum_of[w] * expf(most_of[w] - most);
+    for (int w = 0; w < ZFD_CACHED_WARPS; w++) sum += sum_of[w] * expf(most_of[w] - most);
     for (int64_t i = threadIdx.x; i < c.d; i += blockDim.x) {
         float all = 0;
-        for (int w = 0; w < ZFI_CACHED_WARPS; w++)
+        for (int w = 0; w < ZFD_CACHED_WARPS; w++)
             all += shared[(1 + w) * c.d + i] * expf(most_of[w] - most);
-        out[i] = zfi_from_f32<T>(sum == 0 ? 0 : all / sum);
+        out[i] = zfd_from_f32<T>(sum == 0 ? 0 : all / sum);
     }
 }
 
-static zf_status zfi_cuda_cached_attention(const zf_launch *l)
+static zf_status zfd_cuda_cached_attention(const zf_launch *l)
 {
     const zf_array *x = l->args;
     const int64_t window = ZF_INT(l, cached_attention, window),
                   kv_heads = ZF_INT(l, cached_attention, kv_heads);
-    zfi_cached c = {};
+    zfd_cached c = {};
     size_t shared;
     c.q = x[0].data, c.k = x[1].data, c.v = x[2].data, c.past = x[3].data, c.count = x[4].data;
     c.caches[0] = x[5].data, c.caches[1] = x[6].data, c.y = l->out.data;
@@ -111,25 +111,25 @@ static zf_status zfi_cuda_cached_attention(const zf_launch *l)
     c.heads = ZF_INT(l, cached_attention, heads), c.group = kv_heads ? c.heads / kv_heads : 1;
     c.row = x[0].shape.dims[2], c.kv_row = x[1].shape.dims[2], c.d = c.row / c.heads;
     c.most = ZF_INT(l, cached_attention, ring) ? (int64_t)1 << 40 : c.n;
-    c.window = window ? window : c.n, c.rows = zfi_count(&x[1]);
+    c.window = window ? window : c.n, c.rows = zfd_count(&x[1]);
     c.scale = (float)ZF_FLOAT(l, cached_attention, scale);
-    c.op = l->op, c.node = l->node, c.fault = zfi_device_of(l)->fault;
-    shared = (size_t)((1 + ZFI_CACHED_WARPS) * c.d + 2 * ZFI_CACHED_WARPS) * sizeof(float);
-    if (!zfi_count(&l->out)) return ZF_OK;
-    if (shared > ZFI_CACHED_STATIC || zfi_count(&l->out) / c.d > INT32_MAX)
-        return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
+    c.op = l->op, c.node = l->node, c.fault = zfd_device_of(l)->fault;
+    shared = (size_t)((1 + ZFD_CACHED_WARPS) * c.d + 2 * ZFD_CACHED_WARPS) * sizeof(float);
+    if (!zfd_count(&l->out)) return ZF_OK;
+    if (shared > ZFD_CACHED_STATIC || zfd_count(&l->out) / c.d > INT32_MAX)
+        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "cached_attention %%%d: on CUDA heads are at most %d wide, and there are "
                              "2^31 queries at most",
                              (int)l->node,
-                             (int)((ZFI_CACHED_STATIC / 4 - 2 * ZFI_CACHED_WARPS) /
-                                   (1 + ZFI_CACHED_WARPS)));
-    ZFI_FLOATS(l, l->out.dtype, T, {
-        ZF_LAUNCH(zfi_cached_store_kernel<T>, zfi_grid(l, zfi_div_up(c.rows, ZFI_THREADS)),
-                  ZFI_THREADS, 0, zfi_stream(l), c);
-        ZF_LAUNCH(zfi_cached_kernel<T>, (unsigned)(zfi_count(&l->out) / c.d),
-                  ZFI_CACHED_WARPS * ZFI_WARP, shared, zfi_stream(l), c);
+                             (int)((ZFD_CACHED_STATIC / 4 - 2 * ZFD_CACHED_WARPS) /
+                                   (1 + ZFD_CACHED_WARPS)));
+    ZFD_FLOATS(l, l->out.dtype, T, {
+        ZFD_LAUNCH(zfd_cached_store_kernel<T>, zfd_grid(l, zfd_div_up(c.rows, ZFD_THREADS)),
+                   ZFD_THREADS, 0, zfd_stream(l), c);
+        ZFD_LAUNCH(zfd_cached_kernel<T>, (unsigned)(zfd_count(&l->out) / c.d),
+                   ZFD_CACHED_WARPS * ZFD_WARP, shared, zfd_stream(l), c);
     })
-    return zfi_launched(l);
+    return zfd_launched(l);
 }
 
-ZFI_KERNEL(cached_attention, zfi_cuda_cached_attention, NULL)
+ZFD_KERNEL(cached_attention, zfd_cuda_cached_attention, NULL)

@@ -2,83 +2,83 @@
  * stream of their queue. In a world of one they are a copy, or an addition to the accumulator. */
 
 /* The launch is a collective of more than one rank. */
-static bool zfi_is_among_ranks(const zf_launch *l)
+static bool zfd_is_among_ranks(const zf_launch *l)
 {
     return zf_op_traits_of(l->op) & ZF_OP_COLLECTIVE && ZF_INT(l, all_gather, world) > 1;
 }
 
-template <class T> __device__ __forceinline__ T zfi_plus(T a, T b)
+template <class T> __device__ __forceinline__ T zfd_plus(T a, T b)
 {
-    return zfi_from_f32<T>(zfi_to_f32(a) + zfi_to_f32(b));
+    return zfd_from_f32<T>(zfd_to_f32(a) + zfd_to_f32(b));
 }
-template <> __device__ __forceinline__ int32_t zfi_plus(int32_t a, int32_t b)
+template <> __device__ __forceinline__ int32_t zfd_plus(int32_t a, int32_t b)
 {
     return (int32_t)((uint32_t)a + (uint32_t)b);
 }
-template <> __device__ __forceinline__ long long zfi_plus(long long a, long long b)
+template <> __device__ __forceinline__ long long zfd_plus(long long a, long long b)
 {
     return (long long)((unsigned long long)a + (unsigned long long)b);
 }
 
 /* sum[i] += part[i], N at a time. */
-template <class T, int N> __global__ void zfi_add_alone(T *sum, const T *part, int64_t packs)
+template <class T, int N> __global__ void zfd_add_alone(T *sum, const T *part, int64_t packs)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; p < packs; p += step) {
-        zfi_pack<T, N> a = reinterpret_cast<zfi_pack<T, N> *>(sum)[p];
-        const zfi_pack<T, N> b = reinterpret_cast<const zfi_pack<T, N> *>(part)[p];
+        zfd_pack<T, N> a = reinterpret_cast<zfd_pack<T, N> *>(sum)[p];
+        const zfd_pack<T, N> b = reinterpret_cast<const zfd_pack<T, N> *>(part)[p];
 #pragma unroll
-        for (int i = 0; i < N; i++) a.at[i] = zfi_plus(a.at[i], b.at[i]);
-        reinterpret_cast<zfi_pack<T, N> *>(sum)[p] = a;
+        for (int i = 0; i < N; i++) a.at[i] = zfd_plus(a.at[i], b.at[i]);
+        reinterpret_cast<zfd_pack<T, N> *>(sum)[p] = a;
     }
 }
 
-template <class T> static zf_status zfi_add_on(const zf_launch *l, int64_t count)
+template <class T> static zf_status zfd_add_on(const zf_launch *l, int64_t count)
 {
-    const int wide = zfi_wide<T>::count;
+    const int wide = zfd_wide<T>::count;
     T *sum = static_cast<T *>(l->out.data);
     const T *part = static_cast<const T *>(l->args[0].data);
-    if (zfi_lies_well(count, sizeof(T), sum, part))
-        ZF_LAUNCH((zfi_add_alone<T, wide>), zfi_grid(l, zfi_div_up(count / wide, ZFI_THREADS)),
-                  ZFI_THREADS, 0, zfi_stream(l), sum, part, count / wide);
+    if (zfd_lies_well(count, sizeof(T), sum, part))
+        ZFD_LAUNCH((zfd_add_alone<T, wide>), zfd_grid(l, zfd_div_up(count / wide, ZFD_THREADS)),
+                   ZFD_THREADS, 0, zfd_stream(l), sum, part, count / wide);
     else
-        ZF_LAUNCH((zfi_add_alone<T, 1>), zfi_grid(l, zfi_div_up(count, ZFI_THREADS)), ZFI_THREADS,
-                  0, zfi_stream(l), sum, part, count);
-    return zfi_launched(l);
+        ZFD_LAUNCH((zfd_add_alone<T, 1>), zfd_grid(l, zfd_div_up(count, ZFD_THREADS)), ZFD_THREADS,
+                   0, zfd_stream(l), sum, part, count);
+    return zfd_launched(l);
 }
 
-static zf_status zfi_cuda_collective(const zf_launch *l)
+static zf_status zfd_cuda_collective(const zf_launch *l)
 {
     zf_collective c = zf_collective_of(l);
-    int64_t count = zfi_count(&l->out);
-    if (zfi_is_among_ranks(l)) {
+    int64_t count = zfd_count(&l->out);
+    if (zfd_is_among_ranks(l)) {
         if (!l->comm)
-            return zfi_cuda_fail(l->error, ZF_ERR_COMM,
+            return zfd_cuda_fail(l->error, ZF_ERR_COMM,
                                  "%%%d: a plan for %lld ranks needs a communicator "
                                  "(zf_compile_desc.comm)",
                                  (int)l->node, (long long)ZF_INT(l, all_gather, world));
-        c.stream = zfi_stream(l);
+        c.stream = zfd_stream(l);
         return l->comm->run(l->comm->self, &c, l->error);
     }
     if (!count) return ZF_OK;
     if (!c.add)
         return c.in == c.out
                    ? ZF_OK
-                   : zfi_cuda_failed(l->error, "cudaMemcpyAsync",
-                                     cudaMemcpyAsync(c.out, c.in, zfi_bytes(&l->out),
-                                                     cudaMemcpyDeviceToDevice, zfi_stream(l)));
+                   : zfd_cuda_failed(l->error, "cudaMemcpyAsync",
+                                     cudaMemcpyAsync(c.out, c.in, zfd_bytes(&l->out),
+                                                     cudaMemcpyDeviceToDevice, zfd_stream(l)));
     switch (l->out.dtype) {
-    case ZF_F32: return zfi_add_on<float>(l, count);
-    case ZF_BF16: return zfi_add_on<zfi_bf16>(l, count);
-    case ZF_F16: return zfi_add_on<zfi_f16>(l, count);
-    case ZF_I32: return zfi_add_on<int32_t>(l, count);
-    case ZF_I64: return zfi_add_on<long long>(l, count);
-    default: return zfi_no_dtype(l, l->out.dtype);
+    case ZF_F32: return zfd_add_on<float>(l, count);
+    case ZF_BF16: return zfd_add_on<zfd_bf16>(l, count);
+    case ZF_F16: return zfd_add_on<zfd_f16>(l, count);
+    case ZF_I32: return zfd_add_on<int32_t>(l, count);
+    case ZF_I64: return zfd_add_on<long long>(l, count);
+    default: return zfd_no_dtype(l, l->out.dtype);
     }
 }
 
-ZFI_KERNEL(all_gather, zfi_cuda_collective, NULL)
-ZFI_KERNEL(reduce_scatter, zfi_cuda_collective, NULL)
-ZFI_KERNEL(all_reduce, zfi_cuda_collective, NULL)
-ZFI_KERNEL(all_to_all, zfi_cuda_collective, NULL)
-ZFI_KERNEL(bcast, zfi_cuda_collective, NULL)
+ZFD_KERNEL(all_gather, zfd_cuda_collective, NULL)
+ZFD_KERNEL(reduce_scatter, zfd_cuda_collective, NULL)
+ZFD_KERNEL(all_reduce, zfd_cuda_collective, NULL)
+ZFD_KERNEL(all_to_all, zfd_cuda_collective, NULL)
+ZFD_KERNEL(bcast, zfd_cuda_collective, NULL)

@@ -1,17 +1,17 @@
 /* copy between the device and host memory, on CUDA (ops/copy.c): by the copy engines, on the stream
  * of its queue. Copies from and to a disk are the host's (cuda/hosted.cu). */
 
-static zf_status zfi_cuda_copy_space(const zf_launch *l)
+static zf_status zfd_cuda_copy_space(const zf_launch *l)
 {
-    const size_t bytes = zfi_bytes(&l->out);
+    const size_t bytes = zfd_bytes(&l->out);
     const bool up = l->space == ZF_DEVICE;
     char what[40];
     if (!bytes) return ZF_OK;
     snprintf(what, sizeof what, "copy %%%d", (int)l->node);
-    return zfi_cuda_failed(l->error, what,
+    return zfd_cuda_failed(l->error, what,
                            cudaMemcpyAsync(l->out.data, l->args[0].data, bytes,
                                            up ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
-                                           zfi_stream(l)));
+                                           zfd_stream(l)));
 }
 
-ZFI_KERNEL(copy, zfi_cuda_copy_space, NULL)
+ZFD_KERNEL(copy, zfd_cuda_copy_space, NULL)

@@ -1,31 +1,31 @@
 /* Softmax with scale, bias and dropout (ops/fused_softmax.c) on CUDA: the kernels of softmax and
  * softmax_grad (ops/norm.cu) include them. */
 
-static zf_status zfi_cuda_masked_softmax(const zf_launch *l)
+static zf_status zfd_cuda_masked_softmax(const zf_launch *l)
 {
-    const zf_array *p = zfi_saved_out(l, 0);
-    zfi_softmax_job j = {};
+    const zf_array *p = zfd_saved_out(l, 0);
+    zfd_softmax_job j = {};
     j.p = p ? p->data : NULL;
     j.scale = (float)ZF_FLOAT(l, masked_softmax, scale);
-    j.drop = zfi_dropout_attributes(l);
+    j.drop = zfd_dropout_attributes(l);
     if (l->arg_count > 1) {
-        zfi_walk *w = &j.rows;
+        zfd_walk *w = &j.rows;
         j.bias = l->args[1].data;
-        zfi_broadcast_strides(&l->args[1].shape, &l->out.shape, w->strides[0]);
+        zfd_broadcast_strides(&l->args[1].shape, &l->out.shape, w->strides[0]);
         w->rank = l->out.shape.rank - 1, w->arrays = 1;
         j.step = w->strides[0][w->rank] != 0;
         for (int d = 0; d < w->rank; d++) w->dims[d] = l->out.shape.dims[d];
-        zfi_walk_merge(w);
-        zfi_walk_ready(w);
+        zfd_walk_merge(w);
+        zfd_walk_ready(w);
     }
-    return zfi_softmax_launch(l, &j);
+    return zfd_softmax_launch(l, &j);
 }
 
-static zf_status zfi_cuda_masked_softmax_grad(const zf_launch *l)
+static zf_status zfd_cuda_masked_softmax_grad(const zf_launch *l)
 {
-    zfi_dropout drop = zfi_dropout_attributes(l);
-    return zfi_softmax_grad_launch(l, (float)ZF_FLOAT(l, masked_softmax_grad, scale), &drop);
+    zfd_dropout drop = zfd_dropout_attributes(l);
+    return zfd_softmax_grad_launch(l, (float)ZF_FLOAT(l, masked_softmax_grad, scale), &drop);
 }
 
-ZFI_KERNEL(masked_softmax, zfi_cuda_masked_softmax, NULL)
-ZFI_KERNEL(masked_softmax_grad, zfi_cuda_masked_softmax_grad, NULL)
+ZFD_KERNEL(masked_softmax, zfd_cuda_masked_softmax, NULL)
+ZFD_KERNEL(masked_softmax_grad, zfd_cuda_masked_softmax_grad, NULL)

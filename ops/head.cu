@@ -15,170 +15,170 @@
  * can hold; the weight is multiplied last. */
 
 enum {
-    ZFI_HEAD_ONE_TILE = 160, /* rows: with at most so many, bf16 has gradients in bf16 */
-    ZFI_HEAD_MOST = 8192,    /* rows of a tile */
-    ZFI_HEAD_PIECE = 32,     /* rows of a column that one thread adds */
-    ZFI_HEAD_PACK = 4        /* columns of a thread */
+    ZFD_HEAD_ONE_TILE = 160, /* rows: with at most so many, bf16 has gradients in bf16 */
+    ZFD_HEAD_MOST = 8192,    /* rows of a tile */
+    ZFD_HEAD_PIECE = 32,     /* rows of a column that one thread adds */
+    ZFD_HEAD_PACK = 4        /* columns of a thread */
 };
-enum { ZFI_HEAD_DX, ZFI_HEAD_DW, ZFI_HEAD_DB, ZFI_HEAD_BEST }; /* saved values */
+enum { ZFD_HEAD_DX, ZFD_HEAD_DW, ZFD_HEAD_DB, ZFD_HEAD_BEST }; /* saved values */
 
-static const float zfi_head_f16 = 16384;
+static const float zfd_head_f16 = 16384;
 
 /* A row, as dz needs it: exp(z - base) over is the probability. label: -1 where the row adds
  * nothing. */
-typedef struct alignas(16) zfi_head_row {
+typedef struct alignas(16) zfd_head_row {
     float base, over;
     int32_t label, unused;
-} zfi_head_row;
+} zfd_head_row;
 
 /* The maximum of some numbers, NaN being the largest; the first index at which it is; and the sum
  * of exponentials relative to it. */
-typedef struct zfi_head_top {
+typedef struct zfd_head_top {
     float most, sum;
     int best;
-} zfi_head_top;
+} zfd_head_top;
 
 /* The number that is subtracted before exp. */
-__device__ __forceinline__ float zfi_head_base(float most) { return isinf(most) ? 0 : most; }
+__device__ __forceinline__ float zfd_head_base(float most) { return isinf(most) ? 0 : most; }
 
 /* The sum, relative to another base. */
-__device__ __forceinline__ float zfi_head_moved(const zfi_head_top &t, float most)
+__device__ __forceinline__ float zfd_head_moved(const zfd_head_top &t, float most)
 {
     if (t.most == -INFINITY || t.most == most) return t.sum;
-    return t.sum * expf(zfi_head_base(t.most) - zfi_head_base(most));
+    return t.sum * expf(zfd_head_base(t.most) - zfd_head_base(most));
 }
 
-__device__ __forceinline__ void zfi_head_add(zfi_head_top &t, float x, int at)
+__device__ __forceinline__ void zfd_head_add(zfd_head_top &t, float x, int at)
 {
     if (!(x <= t.most) && !isnan(t.most)) {
-        t.sum = zfi_head_moved(t, x);
+        t.sum = zfd_head_moved(t, x);
         t.most = x, t.best = at;
     }
-    t.sum += expf(x - zfi_head_base(t.most));
+    t.sum += expf(x - zfd_head_base(t.most));
 }
 
 /* The exponential for operands of type T. */
-template <class T> __device__ __forceinline__ float zfi_head_exp(float x)
+template <class T> __device__ __forceinline__ float zfd_head_exp(float x)
 {
     return sizeof(T) == 4 ? expf(x) : exp2f(x * 1.44269504f);
 }
 
 /* Neighbours from class `at` on; -inf beyond the last class. */
 template <class T>
-__device__ __forceinline__ void zfi_head_add_pack(zfi_head_top &t, const float (&x)[ZFI_HEAD_PACK],
+__device__ __forceinline__ void zfd_head_add_pack(zfd_head_top &t, const float (&x)[ZFD_HEAD_PACK],
                                                   int at)
 {
     const float top = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
     const float all = (x[0] + x[1]) + (x[2] + x[3]);
     if (isnan(all)) { /* NaN, or infinities of both signs */
 #pragma unroll
-        for (int i = 0; i < ZFI_HEAD_PACK; i++) zfi_head_add(t, x[i], at + i);
+        for (int i = 0; i < ZFD_HEAD_PACK; i++) zfd_head_add(t, x[i], at + i);
         return;
     }
     if (top > t.most) {
-        t.sum = zfi_head_moved(t, top);
+        t.sum = zfd_head_moved(t, top);
         t.most = top;
         t.best = at + (x[0] == top ? 0 : x[1] == top ? 1 : x[2] == top ? 2 : 3);
     }
-    const float base = zfi_head_base(t.most);
-    t.sum += (zfi_head_exp<T>(x[0] - base) + zfi_head_exp<T>(x[1] - base)) +
-             (zfi_head_exp<T>(x[2] - base) + zfi_head_exp<T>(x[3] - base));
+    const float base = zfd_head_base(t.most);
+    t.sum += (zfd_head_exp<T>(x[0] - base) + zfd_head_exp<T>(x[1] - base)) +
+             (zfd_head_exp<T>(x[2] - base) + zfd_head_exp<T>(x[3] - base));
 }
 
 /* Joins two; the order of the operands does not change the bits. */
-__device__ __forceinline__ zfi_head_top zfi_head_join(const zfi_head_top &a, const zfi_head_top &b)
+__device__ __forceinline__ zfd_head_top zfd_head_join(const zfd_head_top &a, const zfd_head_top &b)
 {
     const bool same = a.most == b.most || (isnan(a.most) && isnan(b.most));
     const bool second = same ? b.best < a.best : !(b.most <= a.most) && !isnan(a.most);
-    zfi_head_top t = second ? b : a;
-    t.sum = zfi_head_moved(a, t.most) + zfi_head_moved(b, t.most);
+    zfd_head_top t = second ? b : a;
+    t.sum = zfd_head_moved(a, t.most) + zfd_head_moved(b, t.most);
     return t;
 }
 
-__device__ __forceinline__ zfi_head_top zfi_head_warp(zfi_head_top t)
+__device__ __forceinline__ zfd_head_top zfd_head_warp(zfd_head_top t)
 {
 #pragma unroll
-    for (int step = ZFI_WARP / 2; step; step /= 2) {
-        zfi_head_top other;
+    for (int step = ZFD_WARP / 2; step; step /= 2) {
+        zfd_head_top other;
         other.most = __shfl_xor_sync(0xffffffffu, t.most, step);
         other.sum = __shfl_xor_sync(0xffffffffu, t.sum, step);
         other.best = __shfl_xor_sync(0xffffffffu, t.best, step);
-        t = zfi_head_join(t, other);
+        t = zfd_head_join(t, other);
     }
     return t;
 }
 
 /* b = bias[col ...], 0 without bias. */
 template <class T>
-__device__ __forceinline__ void zfi_head_bias(float (&b)[ZFI_HEAD_PACK], const T *bias, bool lies,
+__device__ __forceinline__ void zfd_head_bias(float (&b)[ZFD_HEAD_PACK], const T *bias, bool lies,
                                               int64_t col, int64_t classes)
 {
-    if (bias && lies && col + ZFI_HEAD_PACK <= classes) {
-        zfi_load(b, bias + col);
+    if (bias && lies && col + ZFD_HEAD_PACK <= classes) {
+        zfd_load(b, bias + col);
         return;
     }
 #pragma unroll
-    for (int i = 0; i < ZFI_HEAD_PACK; i++)
-        b[i] = bias && col + i < classes ? zfi_to_f32(bias[col + i]) : 0;
+    for (int i = 0; i < ZFD_HEAD_PACK; i++)
+        b[i] = bias && col + i < classes ? zfd_to_f32(bias[col + i]) : 0;
 }
 
 /* The labels, and what their check needs. */
-typedef struct zfi_head_labels {
+typedef struct zfd_head_labels {
     const void *data;
     bool wide; /* labels are i64 */
     int64_t ignored, classes;
-    zfi_fault *fault;
+    zfd_fault *fault;
     int32_t op, node;
-} zfi_head_labels;
+} zfd_head_labels;
 
 /* -1: the row adds nothing. */
-__device__ __forceinline__ int32_t zfi_head_label(const zfi_head_labels &l, int64_t row)
+__device__ __forceinline__ int32_t zfd_head_label(const zfd_head_labels &l, int64_t row)
 {
     const int64_t label = l.wide ? static_cast<const int64_t *>(l.data)[row]
                                  : static_cast<const int32_t *>(l.data)[row];
     if (label == l.ignored) return -1;
     if (label >= 0 && label < l.classes) return (int32_t)label;
-    zfi_fault what = {ZFI_FAULT_LABEL, l.op, l.node, row, label, l.classes, 0, l.ignored};
-    zfi_report(l.fault, what);
+    zfd_fault what = {ZFD_FAULT_LABEL, l.op, l.node, row, label, l.classes, 0, l.ignored};
+    zfd_report(l.fault, what);
     return -1;
 }
 
 /* A block computes a row of z[0..rows, 0..ld). Row 0 is row `first` of labels, loss and best. */
 template <class T>
-static __global__ void zfi_head_rows(const float *z, int64_t ld, const T *bias, bool lies,
-                                     int64_t rows, int64_t first, zfi_head_labels labels,
-                                     zfi_head_row *made, float *loss, int32_t *best)
+static __global__ void zfd_head_rows(const float *z, int64_t ld, const T *bias, bool lies,
+                                     int64_t rows, int64_t first, zfd_head_labels labels,
+                                     zfd_head_row *made, float *loss, int32_t *best)
 {
-    ZF_SHARED(zfi_head_top, warps);
-    const int lane = (int)threadIdx.x % ZFI_WARP, warp = (int)threadIdx.x / ZFI_WARP;
+    ZFD_SHARED(zfd_head_top, warps);
+    const int lane = (int)threadIdx.x % ZFD_WARP, warp = (int)threadIdx.x / ZFD_WARP;
     const int64_t classes = labels.classes;
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         const float *of = z + row * ld;
-        zfi_head_top t = {-INFINITY, 0, INT32_MAX};
-        int64_t col = threadIdx.x * (int64_t)ZFI_HEAD_PACK;
+        zfd_head_top t = {-INFINITY, 0, INT32_MAX};
+        int64_t col = threadIdx.x * (int64_t)ZFD_HEAD_PACK;
         if (col < classes) t.best = (int)col;
-        for (; col < classes; col += blockDim.x * (int64_t)ZFI_HEAD_PACK) {
-            float x[ZFI_HEAD_PACK], b[ZFI_HEAD_PACK];
-            zfi_load(x, of + col);
-            zfi_head_bias(b, bias, lies, col, classes);
+        for (; col < classes; col += blockDim.x * (int64_t)ZFD_HEAD_PACK) {
+            float x[ZFD_HEAD_PACK], b[ZFD_HEAD_PACK];
+            zfd_load(x, of + col);
+            zfd_head_bias(b, bias, lies, col, classes);
 #pragma unroll
-            for (int i = 0; i < ZFI_HEAD_PACK; i++)
+            for (int i = 0; i < ZFD_HEAD_PACK; i++)
                 x[i] = col + i < classes ? x[i] + b[i] : -INFINITY;
-            zfi_head_add_pack<T>(t, x, (int)col);
+            zfd_head_add_pack<T>(t, x, (int)col);
         }
-        t = zfi_head_warp(t);
+        t = zfd_head_warp(t);
         __syncthreads(); /* warps[] may still be in use for the row before */
         if (lane == 0) warps[warp] = t;
         __syncthreads();
         if (warp == 0) {
-            zfi_head_top none = {-INFINITY, 0, INT32_MAX};
-            t = zfi_head_warp(lane < (int)blockDim.x / ZFI_WARP ? warps[lane] : none);
+            zfd_head_top none = {-INFINITY, 0, INT32_MAX};
+            t = zfd_head_warp(lane < (int)blockDim.x / ZFD_WARP ? warps[lane] : none);
         }
         if (threadIdx.x == 0) {
-            const int32_t label = zfi_head_label(labels, first + row);
-            zfi_head_row r = {zfi_head_base(t.most), 1 / t.sum, label, 0};
+            const int32_t label = zfd_head_label(labels, first + row);
+            zfd_head_row r = {zfd_head_base(t.most), 1 / t.sum, label, 0};
             float at = label >= 0 ? of[label] : 0;
-            if (label >= 0 && bias) at += zfi_to_f32(bias[label]);
+            if (label >= 0 && bias) at += zfd_to_f32(bias[label]);
             made[row] = r;
             loss[first + row] = label >= 0 ? r.base - at + logf(t.sum) : 0;
             if (best) best[first + row] = t.best;
@@ -186,54 +186,54 @@ static __global__ void zfi_head_rows(const float *z, int64_t ld, const T *bias, 
     }
 }
 
-/* dz of ZFI_HEAD_PIECE rows and a block's packs of columns; dz may be z. pieces: the sum of each
+/* dz of ZFD_HEAD_PIECE rows and a block's packs of columns; dz may be z. pieces: the sum of each
  * column times the weight. `scale`: the factor of dz; 0: the weight. */
 template <class T>
-static __global__ void zfi_head_slopes(const float *z, T *dz, int64_t ld, const T *bias, bool lies,
-                                       int64_t rows, int64_t classes, const zfi_head_row *made,
+static __global__ void zfd_head_slopes(const float *z, T *dz, int64_t ld, const T *bias, bool lies,
+                                       int64_t rows, int64_t classes, const zfd_head_row *made,
                                        const float *weight, float scale, float *pieces)
 {
-    const int64_t col = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * ZFI_HEAD_PACK;
+    const int64_t col = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * ZFD_HEAD_PACK;
     const float by = *weight, of_dz = scale == 0 ? by : scale;
-    float b[ZFI_HEAD_PACK];
+    float b[ZFD_HEAD_PACK];
     if (col >= ld) return;
-    zfi_head_bias(b, bias, lies, col, classes);
-    for (int64_t piece = blockIdx.y; piece * ZFI_HEAD_PIECE < rows; piece += gridDim.y) {
-        const int64_t end = min((piece + 1) * ZFI_HEAD_PIECE, rows);
-        float sum[ZFI_HEAD_PACK] = {0};
-        for (int64_t row = piece * ZFI_HEAD_PIECE; row < end; row++) {
-            const zfi_head_row r = made[row];
-            float x[ZFI_HEAD_PACK];
-            zfi_load(x, z + row * ld + col);
+    zfd_head_bias(b, bias, lies, col, classes);
+    for (int64_t piece = blockIdx.y; piece * ZFD_HEAD_PIECE < rows; piece += gridDim.y) {
+        const int64_t end = min((piece + 1) * ZFD_HEAD_PIECE, rows);
+        float sum[ZFD_HEAD_PACK] = {0};
+        for (int64_t row = piece * ZFD_HEAD_PIECE; row < end; row++) {
+            const zfd_head_row r = made[row];
+            float x[ZFD_HEAD_PACK];
+            zfd_load(x, z + row * ld + col);
 #pragma unroll
-            for (int i = 0; i < ZFI_HEAD_PACK; i++) {
-                float slope = zfi_head_exp<T>(x[i] + b[i] - r.base) * r.over -
+            for (int i = 0; i < ZFD_HEAD_PACK; i++) {
+                float slope = zfd_head_exp<T>(x[i] + b[i] - r.base) * r.over -
                               (col + i == r.label ? 1 : 0);
                 if (r.label < 0 || col + i >= classes) slope = 0; /* even if z is NaN */
                 else sum[i] += by * slope;
                 x[i] = r.label < 0 ? 0 : of_dz * slope;
             }
-            zfi_store(dz + row * ld + col, x);
+            zfd_store(dz + row * ld + col, x);
         }
-        zfi_store(pieces + piece * ld + col, sum);
+        zfd_store(pieces + piece * ld + col, sum);
     }
 }
 
 /* db[v] = (add ? db[v] : 0) + pieces[0,v] + pieces[1,v] + ... */
 template <class T>
-static __global__ void zfi_head_pieces(T *db, const float *pieces, int64_t count, int64_t ld,
+static __global__ void zfd_head_pieces(T *db, const float *pieces, int64_t count, int64_t ld,
                                        int64_t classes, bool add)
 {
     for (int64_t v = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; v < classes;
          v += gridDim.x * (int64_t)blockDim.x) {
         float sum = 0;
         for (int64_t piece = 0; piece < count; piece++) sum += pieces[piece * ld + v];
-        if (add) sum += zfi_to_f32(db[v]);
-        db[v] = zfi_from_f32<T>(sum);
+        if (add) sum += zfd_to_f32(db[v]);
+        db[v] = zfd_from_f32<T>(sum);
     }
 }
 
-static __global__ void zfi_head_weigh(float *x, int64_t count, const float *weight)
+static __global__ void zfd_head_weigh(float *x, int64_t count, const float *weight)
 {
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count;
          i += gridDim.x * (int64_t)blockDim.x)
@@ -242,38 +242,38 @@ static __global__ void zfi_head_weigh(float *x, int64_t count, const float *weig
 
 /* out = weight * the sum of losses, by one block: thread t adds t, t + blockDim, ...; then each
  * warp, then their sums. */
-static __global__ void zfi_head_total(float *out, const float *loss, int64_t rows,
+static __global__ void zfd_head_total(float *out, const float *loss, int64_t rows,
                                       const float *weight)
 {
-    ZF_SHARED(double, warps);
+    ZFD_SHARED(double, warps);
     double sum = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) sum += loss[row];
-    for (int step = ZFI_WARP / 2; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    if (threadIdx.x % ZFI_WARP == 0) warps[threadIdx.x / ZFI_WARP] = sum;
+    for (int step = ZFD_WARP / 2; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (threadIdx.x % ZFD_WARP == 0) warps[threadIdx.x / ZFD_WARP] = sum;
     __syncthreads();
     if (threadIdx.x) return;
     sum = 0;
-    for (unsigned warp = 0; warp < blockDim.x / ZFI_WARP; warp++) sum += warps[warp];
+    for (unsigned warp = 0; warp < blockDim.x / ZFD_WARP; warp++) sum += warps[warp];
     *out = (float)(*weight * sum);
 }
 
 /* How the work is split, and the parts of scratch. */
-typedef struct zfi_head {
+typedef struct zfd_head {
     int64_t rows, width, classes;
     int64_t tile, rest; /* rows of a tile, and of the last one */
     int64_t whole;      /* classes of the first of two products; all classes where there is one */
     int64_t ld;         /* elements from one row of z or dz to the next */
     size_t size, bytes; /* size: of an element of x; bytes: scratch without the workspace */
     zf_dtype made;      /* the dtype of gradients */
-    zfi_blocks blocks;  /* of w; bits 0: it is floats */
+    zfd_blocks blocks;  /* of w; bits 0: it is floats */
     const void *w;      /* as floats */
     float *z, *loss, *pieces;
     void *dz;
-    zfi_head_row *of_rows;
+    zfd_head_row *of_rows;
     void *work;
-} zfi_head;
+} zfd_head;
 
-static void *zfi_head_take(zfi_head *h, const zf_launch *l, int64_t count, size_t size)
+static void *zfd_head_take(zfd_head *h, const zf_launch *l, int64_t count, size_t size)
 {
     unsigned char *at = static_cast<unsigned char *>(l->scratch);
     if (at) at += h->bytes;
@@ -282,77 +282,77 @@ static void *zfi_head_take(zfi_head *h, const zf_launch *l, int64_t count, size_
 }
 
 /* Bytes of a tile of z; few in the emulation, so that its tests have several tiles. */
-static int64_t zfi_head_bytes(const zf_launch *l, int64_t ld)
+static int64_t zfd_head_bytes(const zf_launch *l, int64_t ld)
 {
-    const int64_t least = (int64_t)64 << 20, share = zfi_device_of(l)->memory / 64,
-                  most = ZFI_HEAD_MOST * ld * (int64_t)sizeof(float);
-    if (!ZF_TENSOR_CORES) return 4 << 10;
+    const int64_t least = (int64_t)64 << 20, share = zfd_device_of(l)->memory / 64,
+                  most = ZFD_HEAD_MOST * ld * (int64_t)sizeof(float);
+    if (!ZFD_TENSOR_CORES) return 4 << 10;
     return max(least, min(share, most));
 }
 
-static zfi_head zfi_head_of(const zf_launch *l)
+static zfd_head zfd_head_of(const zf_launch *l)
 {
-    zfi_head h;
+    zfd_head h;
     const zf_dtype dtype = l->args[0].dtype;
     h.rows = l->args[0].shape.dims[0], h.width = l->args[0].shape.dims[1];
     h.classes = l->args[1].shape.dims[0];
-    h.ld = zfi_div_up(h.classes, 16) * 16;
+    h.ld = zfd_div_up(h.classes, 16) * 16;
     h.size = zf_dtype_size(dtype), h.bytes = 0;
-    h.made = dtype == ZF_BF16 && h.rows <= ZFI_HEAD_ONE_TILE ? ZF_BF16 : ZF_F32;
-    h.tile = h.made == ZF_F32 ? zfi_tile_rows(h.rows, h.ld, zfi_head_bytes(l, h.ld)) : h.rows;
+    h.made = dtype == ZF_BF16 && h.rows <= ZFD_HEAD_ONE_TILE ? ZF_BF16 : ZF_F32;
+    h.tile = h.made == ZF_F32 ? zfd_tile_rows(h.rows, h.ld, zfd_head_bytes(l, h.ld)) : h.rows;
     h.rest = h.rows ? h.rows - (h.rows - 1) / h.tile * h.tile : 0;
     h.whole = h.size == 2 && h.made == ZF_F32 ? h.classes / 8 * 8 : 0;
     if (!h.whole) h.whole = h.classes;
-    h.of_rows = static_cast<zfi_head_row *>(zfi_head_take(&h, l, h.tile, sizeof *h.of_rows));
-    h.loss = static_cast<float *>(zfi_head_take(&h, l, h.rows, sizeof(float)));
+    h.of_rows = static_cast<zfd_head_row *>(zfd_head_take(&h, l, h.tile, sizeof *h.of_rows));
+    h.loss = static_cast<float *>(zfd_head_take(&h, l, h.rows, sizeof(float)));
     h.pieces = static_cast<float *>(
-        zfi_head_take(&h, l, zfi_div_up(h.tile, ZFI_HEAD_PIECE) * h.ld, sizeof(float)));
-    h.z = static_cast<float *>(zfi_head_take(&h, l, h.tile * h.ld, sizeof(float)));
-    h.dz = dtype == ZF_F32 ? h.z : zfi_head_take(&h, l, h.tile * h.ld, h.size);
-    h.blocks = zfi_blocks_by(ZF_INT(l, head_loss, bits), ZF_INT(l, head_loss, block),
+        zfd_head_take(&h, l, zfd_div_up(h.tile, ZFD_HEAD_PIECE) * h.ld, sizeof(float)));
+    h.z = static_cast<float *>(zfd_head_take(&h, l, h.tile * h.ld, sizeof(float)));
+    h.dz = dtype == ZF_F32 ? h.z : zfd_head_take(&h, l, h.tile * h.ld, h.size);
+    h.blocks = zfd_blocks_by(ZF_INT(l, head_loss, bits), ZF_INT(l, head_loss, block),
                              ZF_INT(l, head_loss, scale));
-    h.w = h.blocks.bits ? zfi_head_take(&h, l, h.classes * h.width, h.size) : l->args[1].data;
-    h.work = zfi_head_take(&h, l, 0, 1);
+    h.w = h.blocks.bits ? zfd_head_take(&h, l, h.classes * h.width, h.size) : l->args[1].data;
+    h.work = zfd_head_take(&h, l, 0, 1);
     return h;
 }
 
-static void *zfi_head_saved(const zf_launch *l, int index)
+static void *zfd_head_saved(const zf_launch *l, int index)
 {
-    const zf_array *saved = zfi_saved_out(l, index);
+    const zf_array *saved = zfd_saved_out(l, index);
     return saved ? saved->data : NULL;
 }
 
-enum { ZFI_HEAD_LOGITS, ZFI_HEAD_TO_X, ZFI_HEAD_TO_W, ZFI_HEAD_PRODUCTS };
+enum { ZFD_HEAD_LOGITS, ZFD_HEAD_TO_X, ZFD_HEAD_TO_W, ZFD_HEAD_PRODUCTS };
 
 /* The product of a tile of `rows` rows with `classes` classes. */
-static zfi_gemm zfi_head_product(const zf_launch *l, const zfi_head *h, int which, int64_t rows,
+static zfd_gemm zfd_head_product(const zf_launch *l, const zfd_head *h, int which, int64_t rows,
                                  int64_t classes)
 {
-    zfi_gemm g;
+    zfd_gemm g;
     switch (which) {
-    case ZFI_HEAD_LOGITS: /* z[t,v] = sum over i of x[t,i] w[v,i] */
-        g = zfi_gemm_of(l, rows, classes, h->width, false, true);
+    case ZFD_HEAD_LOGITS: /* z[t,v] = sum over i of x[t,i] w[v,i] */
+        g = zfd_gemm_of(l, rows, classes, h->width, false, true);
         g.c_row = h->ld, g.to = ZF_F32;
         return g;
-    case ZFI_HEAD_TO_X: /* dx[t,i] = sum over v of dz[t,v] w[v,i] */
-        g = zfi_gemm_of(l, rows, h->width, classes, false, false);
+    case ZFD_HEAD_TO_X: /* dx[t,i] = sum over v of dz[t,v] w[v,i] */
+        g = zfd_gemm_of(l, rows, h->width, classes, false, false);
         break;
     default: /* dw[v,i] = sum over t of dz[t,v] x[t,i] */
-        g = zfi_gemm_of(l, classes, h->width, rows, true, false);
+        g = zfd_gemm_of(l, classes, h->width, rows, true, false);
         break;
     }
     g.a_row = h->ld, g.to = h->made;
     return g;
 }
 
-static size_t zfi_cuda_scratch_head_loss(const zf_launch *l)
+static size_t zfd_cuda_scratch_head_loss(const zf_launch *l)
 {
-    const zfi_head h = zfi_head_of(l);
+    const zfd_head h = zfd_head_of(l);
     size_t work = 0;
-    for (int i = 0; i < 4 * ZFI_HEAD_PRODUCTS; i++) {
+    for (int i = 0; i < 4 * ZFD_HEAD_PRODUCTS; i++) {
         const int64_t classes = i & 2 ? h.classes - h.whole : h.whole;
         size_t bytes =
-            zfi_gemm_scratch(l, zfi_head_product(l, &h, i / 4, i & 1 ? h.rest : h.tile, classes));
+            zfd_gemm_scratch(l, zfd_head_product(l, &h, i / 4, i & 1 ? h.rest : h.tile, classes));
         if (bytes > work) work = bytes;
     }
     return h.bytes + work;
@@ -361,7 +361,7 @@ static size_t zfi_cuda_scratch_head_loss(const zf_launch *l)
 /* The product of a tile of `rows` rows from `first` on: for the first h.whole classes, then for the
  * rest. cuBLASLt's fast kernels need the classes as a multiple of 16 bytes, and a vocabulary may
  * have any size. */
-static zf_status zfi_head_multiply(const zf_launch *l, const zfi_head *h, int which, int64_t first,
+static zf_status zfd_head_multiply(const zf_launch *l, const zfd_head *h, int which, int64_t first,
                                    int64_t rows, float alpha)
 {
     const size_t made = zf_dtype_size(h->made);
@@ -370,104 +370,104 @@ static zf_status zfi_head_multiply(const zf_launch *l, const zfi_head *h, int wh
     zf_status status = ZF_OK;
     for (int64_t from = 0; from < h->classes && !status; from = from ? h->classes : h->whole) {
         const int64_t count = from ? h->classes - h->whole : h->whole;
-        const zfi_gemm g = zfi_head_product(l, h, which, rows, count);
+        const zfd_gemm g = zfd_head_product(l, h, which, rows, count);
         const char *w = static_cast<const char *>(h->w) + (size_t)(from * h->width) * h->size;
         const char *dz = static_cast<const char *>(h->dz) + (size_t)from * h->size;
-        char *dx = static_cast<char *>(zfi_head_saved(l, ZFI_HEAD_DX)) +
+        char *dx = static_cast<char *>(zfd_head_saved(l, ZFD_HEAD_DX)) +
                    (size_t)(first * h->width) * made;
-        char *dw = static_cast<char *>(zfi_head_saved(l, ZFI_HEAD_DW)) +
+        char *dw = static_cast<char *>(zfd_head_saved(l, ZFD_HEAD_DW)) +
                    (size_t)(from * h->width) * made;
-        if (which == ZFI_HEAD_LOGITS)
-            status = zfi_gemm_run(l, g, x, w, h->z + from, NULL, NULL, 1, h->work);
-        else if (which == ZFI_HEAD_TO_X)
-            status = zfi_gemm_run(l, g, dz, w, dx, from > 0 ? dx : NULL, NULL, alpha, h->work);
+        if (which == ZFD_HEAD_LOGITS)
+            status = zfd_gemm_run(l, g, x, w, h->z + from, NULL, NULL, 1, h->work);
+        else if (which == ZFD_HEAD_TO_X)
+            status = zfd_gemm_run(l, g, dz, w, dx, from > 0 ? dx : NULL, NULL, alpha, h->work);
         else
-            status = zfi_gemm_run(l, g, dz, x, dw, first > 0 ? dw : NULL, NULL, alpha, h->work);
+            status = zfd_gemm_run(l, g, dz, x, dw, first > 0 ? dw : NULL, NULL, alpha, h->work);
     }
     return status;
 }
 
 /* Steps 2 to 4 of a tile, after its z. */
 template <class T>
-static void zfi_head_middle(const zf_launch *l, const zfi_head *h, int64_t first, int64_t rows,
+static void zfd_head_middle(const zf_launch *l, const zfd_head *h, int64_t first, int64_t rows,
                             bool slopes)
 {
-    const zfi_device *d = zfi_device_of(l);
+    const zfd_device *d = zfd_device_of(l);
     const T *bias = l->arg_count > 4 ? static_cast<const T *>(l->args[4].data) : NULL;
     const float *weight = static_cast<const float *>(l->args[3].data);
-    const bool lies = zfi_lies_well(0, 0, bias), f16 = l->args[0].dtype == ZF_F16;
-    const unsigned across = (unsigned)zfi_div_up(h->ld, ZFI_THREADS * ZFI_HEAD_PACK);
-    const int64_t pieces = zfi_div_up(rows, ZFI_HEAD_PIECE);
-    const zfi_head_labels labels = {l->args[2].data,
+    const bool lies = zfd_lies_well(0, 0, bias), f16 = l->args[0].dtype == ZF_F16;
+    const unsigned across = (unsigned)zfd_div_up(h->ld, ZFD_THREADS * ZFD_HEAD_PACK);
+    const int64_t pieces = zfd_div_up(rows, ZFD_HEAD_PIECE);
+    const zfd_head_labels labels = {l->args[2].data,
                                     l->args[2].dtype == ZF_I64,
                                     ZF_INT(l, head_loss, ignore),
                                     h->classes,
                                     d->fault,
                                     (int32_t)l->op,
                                     l->node};
-    void *db = zfi_head_saved(l, ZFI_HEAD_DB);
-    const int threads = h->classes < 4096 ? ZFI_THREADS : 2 * ZFI_THREADS;
-    ZF_LAUNCH(zfi_head_rows<T>, zfi_grid(l, rows), threads, ZFI_WARP * sizeof(zfi_head_top),
-              zfi_stream(l), h->z, h->ld, bias, lies, rows, first, labels, h->of_rows, h->loss,
-              static_cast<int32_t *>(zfi_head_saved(l, ZFI_HEAD_BEST)));
+    void *db = zfd_head_saved(l, ZFD_HEAD_DB);
+    const int threads = h->classes < 4096 ? ZFD_THREADS : 2 * ZFD_THREADS;
+    ZFD_LAUNCH(zfd_head_rows<T>, zfd_grid(l, rows), threads, ZFD_WARP * sizeof(zfd_head_top),
+               zfd_stream(l), h->z, h->ld, bias, lies, rows, first, labels, h->of_rows, h->loss,
+               static_cast<int32_t *>(zfd_head_saved(l, ZFD_HEAD_BEST)));
     if (!slopes) return;
-    ZF_LAUNCH(zfi_head_slopes<T>, dim3(across, pieces < 65535 ? (unsigned)pieces : 65535u),
-              ZFI_THREADS, 0, zfi_stream(l), h->z, static_cast<T *>(h->dz), h->ld, bias, lies,
-              rows, h->classes, h->of_rows, weight, f16 ? zfi_head_f16 : 0, h->pieces);
+    ZFD_LAUNCH(zfd_head_slopes<T>, dim3(across, pieces < 65535 ? (unsigned)pieces : 65535u),
+               ZFD_THREADS, 0, zfd_stream(l), h->z, static_cast<T *>(h->dz), h->ld, bias, lies,
+               rows, h->classes, h->of_rows, weight, f16 ? zfd_head_f16 : 0, h->pieces);
     if (db && h->made == ZF_F32)
-        ZF_LAUNCH(zfi_head_pieces<float>, zfi_grid(l, zfi_div_up(h->classes, ZFI_THREADS)),
-                  ZFI_THREADS, 0, zfi_stream(l), static_cast<float *>(db), h->pieces, pieces,
-                  h->ld, h->classes, first > 0);
+        ZFD_LAUNCH(zfd_head_pieces<float>, zfd_grid(l, zfd_div_up(h->classes, ZFD_THREADS)),
+                   ZFD_THREADS, 0, zfd_stream(l), static_cast<float *>(db), h->pieces, pieces,
+                   h->ld, h->classes, first > 0);
     else if (db)
-        ZF_LAUNCH(zfi_head_pieces<T>, zfi_grid(l, zfi_div_up(h->classes, ZFI_THREADS)),
-                  ZFI_THREADS, 0, zfi_stream(l), static_cast<T *>(db), h->pieces, pieces, h->ld,
-                  h->classes, first > 0);
+        ZFD_LAUNCH(zfd_head_pieces<T>, zfd_grid(l, zfd_div_up(h->classes, ZFD_THREADS)),
+                   ZFD_THREADS, 0, zfd_stream(l), static_cast<T *>(db), h->pieces, pieces, h->ld,
+                   h->classes, first > 0);
 }
 
 /* Dequantises w into scratch. */
-template <class T> static void zfi_head_dequantize(const zf_launch *l, const zfi_head *h)
+template <class T> static void zfd_head_dequantize(const zf_launch *l, const zfd_head *h)
 {
     const int64_t records = h->classes * (h->width / h->blocks.block);
-    ZF_LAUNCH(zfi_dequantize_kernel<T>, zfi_record_grid(l, records), ZFI_THREADS, 0, zfi_stream(l),
-              static_cast<T *>(const_cast<void *>(h->w)),
-              static_cast<const unsigned char *>(l->args[1].data), records, h->blocks, 1, false);
+    ZFD_LAUNCH(zfd_dequantize_kernel<T>, zfd_record_grid(l, records), ZFD_THREADS, 0, zfd_stream(l),
+               static_cast<T *>(const_cast<void *>(h->w)),
+               static_cast<const unsigned char *>(l->args[1].data), records, h->blocks, 1, false);
 }
 
-static zf_status zfi_cuda_head_loss(const zf_launch *l)
+static zf_status zfd_cuda_head_loss(const zf_launch *l)
 {
-    const zfi_head h = zfi_head_of(l);
+    const zfd_head h = zfd_head_of(l);
     const float *weight = static_cast<const float *>(l->args[3].data);
     const bool f16 = l->args[0].dtype == ZF_F16;
-    const float alpha = f16 ? 1 / zfi_head_f16 : 1;
-    void *dx = zfi_head_saved(l, ZFI_HEAD_DX);
-    void *dw = zfi_head_saved(l, ZFI_HEAD_DW), *db = zfi_head_saved(l, ZFI_HEAD_DB);
+    const float alpha = f16 ? 1 / zfd_head_f16 : 1;
+    void *dx = zfd_head_saved(l, ZFD_HEAD_DX);
+    void *dw = zfd_head_saved(l, ZFD_HEAD_DW), *db = zfd_head_saved(l, ZFD_HEAD_DB);
     zf_status status = ZF_OK;
-    if (!h.rows && dw) cudaMemsetAsync(dw, 0, zfi_bytes(&l->saved[ZFI_HEAD_DW]), zfi_stream(l));
-    if (!h.rows && db) cudaMemsetAsync(db, 0, zfi_bytes(&l->saved[ZFI_HEAD_DB]), zfi_stream(l));
+    if (!h.rows && dw) cudaMemsetAsync(dw, 0, zfd_bytes(&l->saved[ZFD_HEAD_DW]), zfd_stream(l));
+    if (!h.rows && db) cudaMemsetAsync(db, 0, zfd_bytes(&l->saved[ZFD_HEAD_DB]), zfd_stream(l));
     if (h.blocks.bits && h.width)
-        ZFI_FLOATS(l, l->args[0].dtype, T, { zfi_head_dequantize<T>(l, &h); })
+        ZFD_FLOATS(l, l->args[0].dtype, T, { zfd_head_dequantize<T>(l, &h); })
     for (int64_t first = 0; first < h.rows && !status; first += h.tile) {
         const int64_t rows = first + h.tile < h.rows ? h.tile : h.rest;
-        status = zfi_head_multiply(l, &h, ZFI_HEAD_LOGITS, first, rows, 1);
+        status = zfd_head_multiply(l, &h, ZFD_HEAD_LOGITS, first, rows, 1);
         if (status) return status;
-        ZFI_FLOATS(l, l->args[0].dtype, T, {
-            zfi_head_middle<T>(l, &h, first, rows, dx || dw || db);
+        ZFD_FLOATS(l, l->args[0].dtype, T, {
+            zfd_head_middle<T>(l, &h, first, rows, dx || dw || db);
         })
-        if (dx) status = zfi_head_multiply(l, &h, ZFI_HEAD_TO_X, first, rows, alpha);
-        if (dw && !status) status = zfi_head_multiply(l, &h, ZFI_HEAD_TO_W, first, rows, alpha);
+        if (dx) status = zfd_head_multiply(l, &h, ZFD_HEAD_TO_X, first, rows, alpha);
+        if (dw && !status) status = zfd_head_multiply(l, &h, ZFD_HEAD_TO_W, first, rows, alpha);
     }
     if (status) return status;
     if (f16)
-        for (int k = ZFI_HEAD_DX; k <= ZFI_HEAD_DW; k++) {
-            const zf_array *made = zfi_saved_out(l, k);
-            if (made && zfi_count(made))
-                ZF_LAUNCH(zfi_head_weigh, zfi_grid(l, zfi_div_up(zfi_count(made), ZFI_THREADS)),
-                          ZFI_THREADS, 0, zfi_stream(l), static_cast<float *>(made->data),
-                          zfi_count(made), weight);
+        for (int k = ZFD_HEAD_DX; k <= ZFD_HEAD_DW; k++) {
+            const zf_array *made = zfd_saved_out(l, k);
+            if (made && zfd_count(made))
+                ZFD_LAUNCH(zfd_head_weigh, zfd_grid(l, zfd_div_up(zfd_count(made), ZFD_THREADS)),
+                           ZFD_THREADS, 0, zfd_stream(l), static_cast<float *>(made->data),
+                           zfd_count(made), weight);
         }
-    ZF_LAUNCH(zfi_head_total, 1, 4 * ZFI_THREADS, ZFI_WARP * sizeof(double), zfi_stream(l),
-              static_cast<float *>(l->out.data), h.loss, h.rows, weight);
-    return zfi_launched(l);
+    ZFD_LAUNCH(zfd_head_total, 1, 4 * ZFD_THREADS, ZFD_WARP * sizeof(double), zfd_stream(l),
+               static_cast<float *>(l->out.data), h.loss, h.rows, weight);
+    return zfd_launched(l);
 }
 
-ZFI_KERNEL(head_loss, zfi_cuda_head_loss, zfi_cuda_scratch_head_loss)
+ZFD_KERNEL(head_loss, zfd_cuda_head_loss, zfd_cuda_scratch_head_loss)

@@ -14,33 +14,33 @@
 
 /* Bytes of a tile of f32, which stays in the second-level cache; few in the emulation, so that its
  * tests have several tiles. */
-enum { ZFI_LINEAR_BYTES = ZF_TENSOR_CORES ? 16 << 20 : 2 << 10 };
+enum { ZFD_LINEAR_BYTES = ZFD_TENSOR_CORES ? 16 << 20 : 2 << 10 };
 
 /* The values of the attribute, as in ops/linear.c. */
-typedef enum zfi_activation {
-    ZFI_NO_ACTIVATION,
-    ZFI_GELU,
-    ZFI_GELU_TANH,
-    ZFI_RELU,
-    ZFI_SILU,
-    ZFI_TANH,
-    ZFI_SIGMOID
-} zfi_activation;
+typedef enum zfd_activation {
+    ZFD_NO_ACTIVATION,
+    ZFD_GELU,
+    ZFD_GELU_TANH,
+    ZFD_RELU,
+    ZFD_SILU,
+    ZFD_TANH,
+    ZFD_SIGMOID
+} zfd_activation;
 
 /* In place, for results of type T. */
 template <class T, int N>
-__device__ __forceinline__ void zfi_activate(int activation, float (&y)[N])
+__device__ __forceinline__ void zfd_activate(int activation, float (&y)[N])
 {
-    const zfi_gelu_way by_erf = sizeof(T) == 4 ? ZFI_GELU_BY_ERF : ZFI_GELU_NARROW;
+    const zfd_gelu_way by_erf = sizeof(T) == 4 ? ZFD_GELU_BY_ERF : ZFD_GELU_NARROW;
     typedef float C;
     const float(&a)[N] = y, (&b)[N] = y;
     switch (activation) {
-    case ZFI_GELU: ZFI_EACH(zfi_gelu(p, by_erf));
-    case ZFI_GELU_TANH: ZFI_EACH(zfi_gelu(p, ZFI_GELU_BY_TANH));
-    case ZFI_RELU: ZFI_EACH(p <= 0 ? 0 : p);
-    case ZFI_SILU: ZFI_EACH(p * zfi_sigmoid(p));
-    case ZFI_TANH: ZFI_EACH(tanhf(p));
-    case ZFI_SIGMOID: ZFI_EACH(zfi_sigmoid(p));
+    case ZFD_GELU: ZFD_EACH(zfd_gelu(p, by_erf));
+    case ZFD_GELU_TANH: ZFD_EACH(zfd_gelu(p, ZFD_GELU_BY_TANH));
+    case ZFD_RELU: ZFD_EACH(p <= 0 ? 0 : p);
+    case ZFD_SILU: ZFD_EACH(p * zfd_sigmoid(p));
+    case ZFD_TANH: ZFD_EACH(tanhf(p));
+    case ZFD_SIGMOID: ZFD_EACH(zfd_sigmoid(p));
     default: break;
     }
 }
@@ -49,7 +49,7 @@ __device__ __forceinline__ void zfi_activate(int activation, float (&y)[N])
  * bias, added and u may be NULL; product may be u or y. A thread has N columns and loops over the
  * rows; `width` threads are side by side. */
 template <class T, int N>
-static __global__ void zfi_linear_finish(const float *product, const T *bias, const T *added, T *u,
+static __global__ void zfd_linear_finish(const float *product, const T *bias, const T *added, T *u,
                                          T *y, int64_t rows, int64_t cols, int activation,
                                          int width)
 {
@@ -58,77 +58,77 @@ static __global__ void zfi_linear_finish(const float *product, const T *bias, co
     for (int64_t pack = blockIdx.y * (int64_t)width + threadIdx.x % width; pack * N < cols;
          pack += gridDim.y * (int64_t)width) {
         float b[N] = {0}, x[N];
-        if (bias) zfi_load(b, bias + pack * N);
+        if (bias) zfd_load(b, bias + pack * N);
         for (int64_t row = first; row < rows; row += down) {
             const int64_t at = row * cols + pack * N;
-            zfi_load(x, product + at);
+            zfd_load(x, product + at);
             if (bias)
 #pragma unroll
                 for (int i = 0; i < N; i++) x[i] += b[i];
             if (added) {
                 float more[N];
-                zfi_load(more, added + at);
+                zfd_load(more, added + at);
 #pragma unroll
                 for (int i = 0; i < N; i++) x[i] += more[i];
             }
-            if (u) zfi_store(u + at, x);
-            zfi_activate<T>(activation, x);
-            zfi_store(y + at, x);
+            if (u) zfd_store(u + at, x);
+            zfd_activate<T>(activation, x);
+            zfd_store(y + at, x);
         }
     }
 }
 
 /* y = activation(u), for the packs of N elements from `first` on within `count`. y may be u. */
 template <class T, int N>
-static __global__ void zfi_linear_activate(int64_t first, int64_t count, const T *u, T *y,
+static __global__ void zfd_linear_activate(int64_t first, int64_t count, const T *u, T *y,
                                            int activation)
 {
     for (int64_t i = first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < count;
          i += (int64_t)gridDim.x * blockDim.x * N) {
         float x[N];
-        zfi_load(x, u + i);
-        zfi_activate<T>(activation, x);
-        zfi_store(y + i, x);
+        zfd_load(x, u + i);
+        zfd_activate<T>(activation, x);
+        zfd_store(y + i, x);
     }
 }
 
 template <class T, int N>
-static void zfi_linear_launch(const zf_launch *l, const float *product, const T *bias,
+static void zfd_linear_launch(const zf_launch *l, const float *product, const T *bias,
                               const T *added, T *u, T *y, int64_t rows, int64_t cols)
 {
-    int width = ZFI_WARP;
+    int width = ZFD_WARP;
     unsigned across, down;
-    while (width < ZFI_THREADS && (int64_t)width * N < cols) width *= 2;
-    across = (unsigned)zfi_div_up(cols, (int64_t)width * N);
+    while (width < ZFD_THREADS && (int64_t)width * N < cols) width *= 2;
+    across = (unsigned)zfd_div_up(cols, (int64_t)width * N);
     if (across > 65535) across = 65535;
-    down = zfi_grid(l, zfi_div_up(rows, ZFI_THREADS / width));
-    down = (unsigned)zfi_div_up(down, across < 16 ? across : 16); /* rows share a bias */
-    ZF_LAUNCH((zfi_linear_finish<T, N>), dim3(down, across), ZFI_THREADS, 0, zfi_stream(l),
-              product, bias, added, u, y, rows, cols, (int)ZF_INT(l, linear, activation), width);
+    down = zfd_grid(l, zfd_div_up(rows, ZFD_THREADS / width));
+    down = (unsigned)zfd_div_up(down, across < 16 ? across : 16); /* rows share a bias */
+    ZFD_LAUNCH((zfd_linear_finish<T, N>), dim3(down, across), ZFD_THREADS, 0, zfd_stream(l),
+               product, bias, added, u, y, rows, cols, (int)ZF_INT(l, linear, activation), width);
 }
 
 /* How the work is split: one product, or tiles in f32 in scratch. */
-typedef struct zfi_linear {
+typedef struct zfd_linear {
     bool direct;                    /* cuBLASLt computes y or u */
     bool activate;                  /* a kernel computes y from u */
     int64_t rows, cols, tile, rest; /* tile, rest: rows of a tile, and of the last */
-    zfi_gemm gemm;                  /* the product of a tile */
+    zfd_gemm gemm;                  /* the product of a tile */
     size_t product;                 /* bytes of the f32 tile, which the workspace follows */
-} zfi_linear;
+} zfd_linear;
 
-static zfi_linear zfi_linear_of(const zf_launch *l)
+static zfd_linear zfd_linear_of(const zf_launch *l)
 {
     const int64_t n = l->args[1].shape.dims[0], k = l->args[1].shape.dims[1];
-    zfi_linear p;
-    const bool plain = ZF_INT(l, linear, activation) == ZFI_NO_ACTIVATION;
+    zfd_linear p;
+    const bool plain = ZF_INT(l, linear, activation) == ZFD_NO_ACTIVATION;
     if (l->out.dtype == ZF_F32) p.direct = plain;
     else p.direct = (n % 8 == 0 && k % 8 == 0) || (plain && l->arg_count < 3);
     p.activate = p.direct && !plain;
-    p.rows = zfi_count(&l->out) / n, p.cols = n;
+    p.rows = zfd_count(&l->out) / n, p.cols = n;
     p.tile = p.rows;
-    if (!p.direct && l->out.dtype != ZF_F32) p.tile = zfi_tile_rows(p.rows, n, ZFI_LINEAR_BYTES);
+    if (!p.direct && l->out.dtype != ZF_F32) p.tile = zfd_tile_rows(p.rows, n, ZFD_LINEAR_BYTES);
     p.rest = p.rows - (p.rows - 1) / p.tile * p.tile;
-    p.gemm = zfi_gemm_of(l, p.tile, n, k, false, true);
+    p.gemm = zfd_gemm_of(l, p.tile, n, k, false, true);
     p.gemm.bias = p.direct && l->arg_count > 2;
     p.product = 0;
     if (!p.direct && l->out.dtype != ZF_F32) {
@@ -138,45 +138,45 @@ static zfi_linear zfi_linear_of(const zf_launch *l)
     return p;
 }
 
-static size_t zfi_cuda_scratch_linear(const zf_launch *l)
+static size_t zfd_cuda_scratch_linear(const zf_launch *l)
 {
-    zfi_linear p;
+    zfd_linear p;
     size_t work, rest;
-    if (!zfi_count(&l->out)) return 0;
-    p = zfi_linear_of(l);
-    work = zfi_gemm_scratch(l, p.gemm);
+    if (!zfd_count(&l->out)) return 0;
+    p = zfd_linear_of(l);
+    work = zfd_gemm_scratch(l, p.gemm);
     p.gemm.m = p.rest;
-    rest = zfi_gemm_scratch(l, p.gemm);
+    rest = zfd_gemm_scratch(l, p.gemm);
     return p.product + (work > rest ? work : rest);
 }
 
-static zf_status zfi_cuda_linear(const zf_launch *l)
+static zf_status zfd_cuda_linear(const zf_launch *l)
 {
-    const zf_array *saved = zfi_saved_out(l, 0);
+    const zf_array *saved = zfd_saved_out(l, 0);
     const void *bias = l->arg_count > 2 ? l->args[2].data : NULL;
     const void *added = l->arg_count > 3 ? l->args[3].data : NULL;
-    zfi_linear p;
+    zfd_linear p;
     unsigned char *product = static_cast<unsigned char *>(l->scratch);
     zf_status status = ZF_OK;
-    if (!zfi_count(&l->out)) return ZF_OK;
-    p = zfi_linear_of(l);
+    if (!zfd_count(&l->out)) return ZF_OK;
+    p = zfd_linear_of(l);
     if (p.direct) {
         void *to = p.activate && saved ? saved->data : l->out.data;
-        status = zfi_gemm_run(l, p.gemm, l->args[0].data, l->args[1].data, to, added, bias, 1,
+        status = zfd_gemm_run(l, p.gemm, l->args[0].data, l->args[1].data, to, added, bias, 1,
                               l->scratch);
         if (status || !p.activate) return status;
-        ZFI_FLOATS(l, l->out.dtype, T, {
-            const int n = zfi_wide<T>::count;
+        ZFD_FLOATS(l, l->out.dtype, T, {
+            const int n = zfd_wide<T>::count;
             T *u = static_cast<T *>(to), *y = static_cast<T *>(l->out.data);
-            ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, u, y),
-                     (zfi_linear_activate<T, n>), (zfi_linear_activate<T, 1>), u, y,
+            ZFD_FLAT(l, n, zfd_count(&l->out), zfd_lies_well(0, 1, u, y),
+                     (zfd_linear_activate<T, n>), (zfd_linear_activate<T, 1>), u, y,
                      (int)ZF_INT(l, linear, activation))
         })
-        return zfi_launched(l);
+        return zfd_launched(l);
     }
     for (int64_t row = 0; row < p.rows && !status; row += p.tile) {
         p.gemm.m = row + p.tile < p.rows ? p.tile : p.rest;
-        ZFI_FLOATS(l, l->out.dtype, T, {
+        ZFD_FLOATS(l, l->out.dtype, T, {
             const T *x = static_cast<const T *>(l->args[0].data) + row * p.gemm.k;
             const T *b = static_cast<const T *>(bias);
             const T *more = added ? static_cast<const T *>(added) + row * p.cols : NULL;
@@ -184,19 +184,19 @@ static zf_status zfi_cuda_linear(const zf_launch *l)
             void *to = product;
             if (saved) u = static_cast<T *>(saved->data) + row * p.cols;
             if (!p.product) to = u ? u : y;
-            status = zfi_gemm_run(l, p.gemm, x, l->args[1].data, to, NULL, NULL, 1,
+            status = zfd_gemm_run(l, p.gemm, x, l->args[1].data, to, NULL, NULL, 1,
                                   product + p.product);
             if (status) return status;
-            if (zfi_lies_well(p.cols, sizeof(T), y, u, b) && zfi_lies_well(0, 1, more))
-                zfi_linear_launch<T, zfi_wide<T>::count>(l, static_cast<float *>(to), b, more, u, y,
+            if (zfd_lies_well(p.cols, sizeof(T), y, u, b) && zfd_lies_well(0, 1, more))
+                zfd_linear_launch<T, zfd_wide<T>::count>(l, static_cast<float *>(to), b, more, u, y,
                                                          p.gemm.m, p.cols);
             else
-                zfi_linear_launch<T, 1>(l, static_cast<float *>(to), b, more, u, y, p.gemm.m,
+                zfd_linear_launch<T, 1>(l, static_cast<float *>(to), b, more, u, y, p.gemm.m,
                                         p.cols);
         })
-        status = zfi_launched(l);
+        status = zfd_launched(l);
     }
     return status;
 }
 
-ZFI_KERNEL(linear, zfi_cuda_linear, zfi_cuda_scratch_linear)
+ZFD_KERNEL(linear, zfd_cuda_linear, zfd_cuda_scratch_linear)

@@ -18,7 +18,7 @@
 
 /* A product, which is also the key in plans and files. All members are int64_t, so that keys are
  * compared as bytes. */
-typedef struct zfi_gemm {
+typedef struct zfd_gemm {
     int64_t m, n, k, batch;
     int64_t a_row, b_row, c_row; /* elements from one row to the next, in memory */
     int64_t a_batch, b_batch, c_batch;
@@ -26,22 +26,22 @@ typedef struct zfi_gemm {
     int64_t from, to;       /* from: dtype of a, b and bias; to: of c */
     int64_t bias, tf32;
     int64_t lies; /* all matrices begin at multiples of this number of bytes, 16 at most */
-} zfi_gemm;
+} zfd_gemm;
 
 enum {
-    ZFI_GEMM_FIELDS = sizeof(zfi_gemm) / sizeof(int64_t),
-    ZFI_ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t),
-    ZFI_PLANS = 512, /* plans kept; for shapes beyond these, a plan is made at each launch */
-    ZFI_CANDIDATES = 16,
-    ZFI_SEARCH_ROUNDS = 4,
-    ZFI_SEARCH_RUNS = 4,
-    ZFI_WORKSPACE = 32 << 20,                 /* bytes for one product, at most */
-    ZFI_WORK_LIES = 256,                      /* alignment for cuBLASLt; scratch has 64 */
-    ZFI_TILE_ROWS = ZF_TENSOR_CORES ? 128 : 4 /* zfi_tile_rows returns multiples of this */
+    ZFD_GEMM_FIELDS = sizeof(zfd_gemm) / sizeof(int64_t),
+    ZFD_ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t),
+    ZFD_PLANS = 512, /* plans kept; for shapes beyond these, a plan is made at each launch */
+    ZFD_CANDIDATES = 16,
+    ZFD_SEARCH_ROUNDS = 4,
+    ZFD_SEARCH_RUNS = 4,
+    ZFD_WORKSPACE = 32 << 20,                 /* bytes for one product, at most */
+    ZFD_WORK_LIES = 256,                      /* alignment for cuBLASLt; scratch has 64 */
+    ZFD_TILE_ROWS = ZFD_TENSOR_CORES ? 128 : 4 /* zfd_tile_rows returns multiples of this */
 };
 
-typedef struct zfi_plan {
-    zfi_gemm gemm;
+typedef struct zfd_plan {
+    zfd_gemm gemm;
     cublasLtMatmulAlgo_t algo;
     uint64_t workspace; /* bytes */
     bool able;          /* cuBLASLt has an algorithm; else the plain kernel is used */
@@ -49,9 +49,9 @@ typedef struct zfi_plan {
     bool described;     /* the following are set */
     cublasLtMatmulDescOpaque_t operation;
     cublasLtMatrixLayoutOpaque_t a, b, c;
-} zfi_plan;
+} zfd_plan;
 
-typedef struct zfi_products {
+typedef struct zfd_products {
     bool tf32;
     int target;         /* multiprocessors for products; 0: all */
     const char *file;   /* of searched algorithms; NULL: no search */
@@ -61,18 +61,18 @@ typedef struct zfi_products {
     char first[128];    /* the first of them */
     char remark[256];   /* zf_program_info.remark */
     int count;
-    zfi_plan plans[ZFI_PLANS];
-} zfi_products;
+    zfd_plan plans[ZFD_PLANS];
+} zfd_products;
 
 /* ---------------------------------------------------------------------------- the file of a search
  *
  *     zeroflow-products 1 130000 NVIDIA H200       (" on 120": products may take 120 of its
  *                                                  multiprocessors)
- *     M N K BATCH ... LIES WORKSPACE ALGORITHM     17 numbers of zfi_gemm, bytes, 8 words (hex)
+ *     M N K BATCH ... LIES WORKSPACE ALGORITHM     17 numbers of zfd_gemm, bytes, 8 words (hex)
  *
  * A file of another version or device is ignored and replaced. */
 
-static void zfi_products_head(const zfi_products *p, char *text, size_t size)
+static void zfd_products_head(const zfd_products *p, char *text, size_t size)
 {
     char on[32] = "";
     if (p->target) snprintf(on, sizeof on, " on %d", p->target);
@@ -81,20 +81,20 @@ static void zfi_products_head(const zfi_products *p, char *text, size_t size)
 }
 
 /* Reads one plan of the file; false at its end, or where the line is not a plan. */
-static bool zfi_plan_read(zfi_plan *plan, FILE *file)
+static bool zfd_plan_read(zfd_plan *plan, FILE *file)
 {
-    int64_t fields[ZFI_GEMM_FIELDS];
+    int64_t fields[ZFD_GEMM_FIELDS];
     long long value;
     unsigned long long word;
     memset(plan, 0, sizeof *plan);
-    for (int i = 0; i < ZFI_GEMM_FIELDS; i++) {
+    for (int i = 0; i < ZFD_GEMM_FIELDS; i++) {
         if (fscanf(file, "%lld", &value) != 1) return false;
         fields[i] = value;
     }
     memcpy(&plan->gemm, fields, sizeof fields);
-    if (fscanf(file, "%llu", &word) != 1 || word > ZFI_WORKSPACE) return false;
+    if (fscanf(file, "%llu", &word) != 1 || word > ZFD_WORKSPACE) return false;
     plan->workspace = word;
-    for (int i = 0; i < ZFI_ALGO_WORDS; i++) {
+    for (int i = 0; i < ZFD_ALGO_WORDS; i++) {
         if (fscanf(file, "%llx", &word) != 1) return false;
         plan->algo.data[i] = word;
     }
@@ -102,33 +102,33 @@ static bool zfi_plan_read(zfi_plan *plan, FILE *file)
     return true;
 }
 
-static void zfi_plan_write(const zfi_plan *plan, FILE *file)
+static void zfd_plan_write(const zfd_plan *plan, FILE *file)
 {
-    int64_t fields[ZFI_GEMM_FIELDS];
+    int64_t fields[ZFD_GEMM_FIELDS];
     memcpy(fields, &plan->gemm, sizeof fields);
-    for (int i = 0; i < ZFI_GEMM_FIELDS; i++) fprintf(file, "%lld ", (long long)fields[i]);
+    for (int i = 0; i < ZFD_GEMM_FIELDS; i++) fprintf(file, "%lld ", (long long)fields[i]);
     fprintf(file, "%llu", (unsigned long long)plan->workspace);
-    for (int i = 0; i < ZFI_ALGO_WORDS; i++)
+    for (int i = 0; i < ZFD_ALGO_WORDS; i++)
         fprintf(file, " %llx", (unsigned long long)plan->algo.data[i]);
     fprintf(file, "\n");
 }
 
 /* Reads the file. The settings in *p must be set, all else 0. `file` (which may be NULL) and
  * `device` must live as long as *p. */
-static void zfi_products_open(zfi_products *p)
+static void zfd_products_open(zfd_products *p)
 {
     char head[256], line[256];
     FILE *from = p->file ? fopen(p->file, "r") : NULL;
     if (!from) return;
-    zfi_products_head(p, head, sizeof head);
+    zfd_products_head(p, head, sizeof head);
     if (fgets(line, sizeof line, from) && !strcmp(line, head))
-        while (p->count < ZFI_PLANS && zfi_plan_read(&p->plans[p->count], from)) p->count++;
+        while (p->count < ZFD_PLANS && zfd_plan_read(&p->plans[p->count], from)) p->count++;
     fclose(from);
 }
 
 /* Writes the results of searches that the file lacks. The file appears when it is complete. If
  * several processes write it, the last one's remains. */
-static zf_status zfi_products_save(zfi_products *p, zf_error *error)
+static zf_status zfd_products_save(zfd_products *p, zf_error *error)
 {
     char head[256], part[1024];
     FILE *to = NULL;
@@ -140,10 +140,10 @@ static zf_status zfi_products_save(zfi_products *p, zf_error *error)
     }
     bad = !to;
     if (to) {
-        zfi_products_head(p, head, sizeof head);
+        zfd_products_head(p, head, sizeof head);
         fputs(head, to);
         for (int i = 0; i < p->count; i++)
-            if (p->plans[i].searched) zfi_plan_write(&p->plans[i], to);
+            if (p->plans[i].searched) zfd_plan_write(&p->plans[i], to);
         bad = ferror(to) != 0;
         bad |= fclose(to) != 0;
         bad = bad || rename(part, p->file) != 0;
@@ -151,23 +151,23 @@ static zf_status zfi_products_save(zfi_products *p, zf_error *error)
     }
     p->fresh = bad;
     if (!bad) return ZF_OK;
-    return zfi_cuda_fail(error, ZF_ERR_IO,
+    return zfd_cuda_fail(error, ZF_ERR_IO,
                          "%.400s: the algorithms found for products cannot be written there",
                          p->file);
 }
 
 /* ------------------------------------------------------------------------------------- plans */
 
-static cudaDataType_t zfi_blas_type(int64_t dtype)
+static cudaDataType_t zfd_blas_type(int64_t dtype)
 {
     return dtype == ZF_BF16 ? CUDA_R_16BF : dtype == ZF_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-static bool zfi_layout_set(cublasLtMatrixLayoutOpaque_t *layout, int64_t dtype, int64_t rows,
+static bool zfd_layout_set(cublasLtMatrixLayoutOpaque_t *layout, int64_t dtype, int64_t rows,
                            int64_t cols, int64_t ld, int64_t batch, int64_t step)
 {
     int32_t count = (int32_t)batch;
-    return !cublasLtMatrixLayoutInit(layout, zfi_blas_type(dtype), (uint64_t)rows, (uint64_t)cols,
+    return !cublasLtMatrixLayoutInit(layout, zfd_blas_type(dtype), (uint64_t)rows, (uint64_t)cols,
                                      ld) &&
            (batch == 1 ||
             (!cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
@@ -176,49 +176,49 @@ static bool zfi_layout_set(cublasLtMatrixLayoutOpaque_t *layout, int64_t dtype, 
                                                &step, sizeof step)));
 }
 
-static bool zfi_operation_set(cublasLtMatmulDescOpaque_t *operation,
+static bool zfd_operation_set(cublasLtMatmulDescOpaque_t *operation,
                               cublasLtMatmulDescAttributes_t attribute, int32_t value)
 {
     return !cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value);
 }
 
 /* Sets the bias; false where that fails. */
-static bool zfi_operation_bias(cublasLtMatmulDescOpaque_t *operation, const void *bias)
+static bool zfd_operation_bias(cublasLtMatmulDescOpaque_t *operation, const void *bias)
 {
     return !cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                            sizeof bias);
 }
 
 /* Sets the descriptors, with operands swapped for cuBLASLt; false where that fails. */
-static bool zfi_plan_describe(const zfi_products *kept, zfi_plan *p)
+static bool zfd_plan_describe(const zfd_products *kept, zfd_plan *p)
 {
-    const zfi_gemm *g = &p->gemm;
+    const zfd_gemm *g = &p->gemm;
     cublasComputeType_t compute = g->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     bool good = g->batch <= INT32_MAX &&
                 !cublasLtMatmulDescInit(&p->operation, compute, CUDA_R_32F) &&
-                zfi_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_TRANSA,
+                zfd_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_TRANSA,
                                   g->turn_b ? CUBLAS_OP_T : CUBLAS_OP_N) &&
-                zfi_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_TRANSB,
+                zfd_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_TRANSB,
                                   g->turn_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (good && kept->target)
-        good = zfi_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
+        good = zfd_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
                                  kept->target);
     if (good && g->bias) /* the heuristic needs any pointer of the same alignment */
-        good = zfi_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
+        good = zfd_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
                                  CUBLASLT_EPILOGUE_BIAS) &&
-               zfi_operation_bias(&p->operation, reinterpret_cast<void *>((uintptr_t)g->lies));
+               zfd_operation_bias(&p->operation, reinterpret_cast<void *>((uintptr_t)g->lies));
     p->described = good &&
-                   zfi_layout_set(&p->b, g->from, g->turn_b ? g->k : g->n, g->turn_b ? g->n : g->k,
+                   zfd_layout_set(&p->b, g->from, g->turn_b ? g->k : g->n, g->turn_b ? g->n : g->k,
                                   g->b_row, g->batch, g->b_batch) &&
-                   zfi_layout_set(&p->a, g->from, g->turn_a ? g->m : g->k, g->turn_a ? g->k : g->m,
+                   zfd_layout_set(&p->a, g->from, g->turn_a ? g->m : g->k, g->turn_a ? g->k : g->m,
                                   g->a_row, g->batch, g->a_batch) &&
-                   zfi_layout_set(&p->c, g->to, g->n, g->m, g->c_row, g->batch, g->c_batch);
+                   zfd_layout_set(&p->c, g->to, g->n, g->m, g->c_row, g->batch, g->c_batch);
     return p->described;
 }
 
 /* The algorithms that cuBLASLt recommends, best first, with at most so much workspace. Returns
  * their number. */
-static int zfi_plan_recommended(const zfi_device *d, zfi_plan *p, uint64_t workspace,
+static int zfd_plan_recommended(const zfd_device *d, zfd_plan *p, uint64_t workspace,
                                 cublasLtMatmulHeuristicResult_t *results, int most)
 {
     static const cublasLtMatmulPreferenceAttributes_t lie[] = {
@@ -245,41 +245,41 @@ static int zfi_plan_recommended(const zfi_device *d, zfi_plan *p, uint64_t works
     return good;
 }
 
-static size_t zfi_gemm_bytes(int64_t rows, int64_t row, int64_t batch, int64_t step, int64_t dtype)
+static size_t zfd_gemm_bytes(int64_t rows, int64_t row, int64_t batch, int64_t step, int64_t dtype)
 {
     return (size_t)(rows * row + (batch - 1) * step) * zf_dtype_size((zf_dtype)dtype);
 }
 
-static cublasStatus_t zfi_plan_multiply(const zfi_device *d, cudaStream_t stream,
-                                        const zfi_plan *p, const cublasLtMatmulAlgo_t *algo,
+static cublasStatus_t zfd_plan_multiply(const zfd_device *d, cudaStream_t stream,
+                                        const zfd_plan *p, const cublasLtMatmulAlgo_t *algo,
                                         const void *a, const void *b, void *c,
                                         const void *added, float alpha, void *scratch,
                                         size_t bytes)
 {
     /* cuBLASLt takes pointers without const to descriptors that it does not change. */
-    zfi_plan *q = const_cast<zfi_plan *>(p);
+    zfd_plan *q = const_cast<zfd_plan *>(p);
     const float beta = added ? 1.0f : 0.0f;
     return cublasLtMatmul(d->blas, &q->operation, &alpha, b, &q->b, a, &q->a, &beta,
                           added ? added : c, &q->c, c, &q->c, algo, scratch, bytes, stream);
 }
 
 /* Fills memory with bits that are small numbers in every float dtype. */
-static __global__ void zfi_search_fill(uint32_t *to, size_t words)
+static __global__ void zfd_search_fill(uint32_t *to, size_t words)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < words;
          i += (size_t)gridDim.x * blockDim.x)
-        to[i] = zfi_random_word(i, 0, 0, 0) & 0xbfffbfffu;
+        to[i] = zfd_random_word(i, 0, 0, 0) & 0xbfffbfffu;
 }
 
 /* The number of the fastest candidate by trial, in memory allocated for it; -1 where there is not
  * enough memory. */
-static int zfi_plan_trial(const zfi_device *d, zfi_plan *p,
+static int zfd_plan_trial(const zfd_device *d, zfd_plan *p,
                           const cublasLtMatmulHeuristicResult_t *results, int count)
 {
-    const zfi_gemm *g = &p->gemm;
-    size_t a = zfi_gemm_bytes(g->turn_a ? g->k : g->m, g->a_row, g->batch, g->a_batch, g->from);
-    size_t b = zfi_gemm_bytes(g->turn_b ? g->n : g->k, g->b_row, g->batch, g->b_batch, g->from);
-    size_t c = zfi_gemm_bytes(g->m, g->c_row, g->batch, g->c_batch, g->to);
+    const zfd_gemm *g = &p->gemm;
+    size_t a = zfd_gemm_bytes(g->turn_a ? g->k : g->m, g->a_row, g->batch, g->a_batch, g->from);
+    size_t b = zfd_gemm_bytes(g->turn_b ? g->n : g->k, g->b_row, g->batch, g->b_batch, g->from);
+    size_t c = zfd_gemm_bytes(g->m, g->c_row, g->batch, g->c_batch, g->to);
     size_t bias = (size_t)g->n * sizeof(float), part[4], all = 0;
     size_t sizes[4] = {a, b, c, bias};
     cudaStream_t stream = d->streams[0];
@@ -288,18 +288,18 @@ static int zfi_plan_trial(const zfi_device *d, zfi_plan *p,
     float least = INFINITY, time;
     int best = -1;
     for (int i = 0; i < 4; i++) part[i] = all, all += (sizes[i] + 255) / 256 * 256;
-    if (cudaMalloc(reinterpret_cast<void **>(&memory), all + ZFI_WORKSPACE) ||
+    if (cudaMalloc(reinterpret_cast<void **>(&memory), all + ZFD_WORKSPACE) ||
         cudaEventCreate(&begin) || cudaEventCreate(&end))
         goto done;
     work = memory + all;
-    ZF_LAUNCH(zfi_search_fill, (unsigned)d->processors * 8, ZFI_THREADS, 0, stream,
-              reinterpret_cast<uint32_t *>(memory), all / 4);
-    if (g->bias) zfi_operation_bias(&p->operation, memory + part[3]);
-    for (int round = 0; round < ZFI_SEARCH_ROUNDS; round++) /* in turns: clocks change */
+    ZFD_LAUNCH(zfd_search_fill, (unsigned)d->processors * 8, ZFD_THREADS, 0, stream,
+               reinterpret_cast<uint32_t *>(memory), all / 4);
+    if (g->bias) zfd_operation_bias(&p->operation, memory + part[3]);
+    for (int round = 0; round < ZFD_SEARCH_ROUNDS; round++) /* in turns: clocks change */
         for (int i = 0; i < count; i++) {
             bool good = !cudaEventRecord(begin, stream);
-            for (int run = 0; run < ZFI_SEARCH_RUNS && good; run++)
-                good = !zfi_plan_multiply(d, stream, p, &results[i].algo, memory + part[0],
+            for (int run = 0; run < ZFD_SEARCH_RUNS && good; run++)
+                good = !zfd_plan_multiply(d, stream, p, &results[i].algo, memory + part[0],
                                           memory + part[1], memory + part[2], NULL, 1, work,
                                           results[i].workspaceSize);
             if (good && !cudaEventRecord(end, stream) && !cudaEventSynchronize(end) &&
@@ -315,10 +315,10 @@ done:
 }
 
 /* Makes the plain kernel compute the plan's product. The remark counts a kept shape once. */
-static void zfi_plan_is_plain(const zf_launch *l, zfi_products *kept, zfi_plan *p)
+static void zfd_plan_is_plain(const zf_launch *l, zfd_products *kept, zfd_plan *p)
 {
-    const zfi_gemm *g = &p->gemm;
-    const bool is_kept = p >= kept->plans && p < kept->plans + ZFI_PLANS;
+    const zfd_gemm *g = &p->gemm;
+    const bool is_kept = p >= kept->plans && p < kept->plans + ZFD_PLANS;
     p->able = false;
     if (!is_kept && kept->plain) return;
     if (!kept->plain++)
@@ -334,34 +334,34 @@ static void zfi_plan_is_plain(const zf_launch *l, zfi_products *kept, zfi_plan *
 
 /* The plan of g: a kept one, or a new one, which is kept where there is room; else it is in *aside.
  * Searches only if the backend was asked to and `search` is true. */
-static const zfi_plan *zfi_plan_of(const zf_launch *l, const zfi_gemm *g, uint64_t workspace,
-                                   bool search, zfi_plan *aside)
+static const zfd_plan *zfd_plan_of(const zf_launch *l, const zfd_gemm *g, uint64_t workspace,
+                                   bool search, zfd_plan *aside)
 {
-    const zfi_device *d = zfi_device_of(l);
-    zfi_products *kept = d->products;
-    cublasLtMatmulHeuristicResult_t results[ZFI_CANDIDATES];
-    zfi_plan *p = aside;
+    const zfd_device *d = zfd_device_of(l);
+    zfd_products *kept = d->products;
+    cublasLtMatmulHeuristicResult_t results[ZFD_CANDIDATES];
+    zfd_plan *p = aside;
     int found, best = -1;
     for (int i = 0; i < kept->count; i++)
         if (!memcmp(&kept->plans[i].gemm, g, sizeof *g)) {
             p = &kept->plans[i];
-            if (p->able && !p->described && !zfi_plan_describe(kept, p))
-                zfi_plan_is_plain(l, kept, p);
+            if (p->able && !p->described && !zfd_plan_describe(kept, p))
+                zfd_plan_is_plain(l, kept, p);
             return p;
         }
-    if (kept->count < ZFI_PLANS) p = &kept->plans[kept->count];
+    if (kept->count < ZFD_PLANS) p = &kept->plans[kept->count];
     search = search && kept->file && p != aside;
     memset(p, 0, sizeof *p);
     p->gemm = *g;
-    found = zfi_plan_describe(kept, p) ? zfi_plan_recommended(d, p, workspace, results,
-                                                              search ? ZFI_CANDIDATES : 1)
+    found = zfd_plan_describe(kept, p) ? zfd_plan_recommended(d, p, workspace, results,
+                                                              search ? ZFD_CANDIDATES : 1)
                                        : 0;
-    if (search && found > 0) best = found > 1 ? zfi_plan_trial(d, p, results, found) : 0;
+    if (search && found > 0) best = found > 1 ? zfd_plan_trial(d, p, results, found) : 0;
     p->able = found > 0;
     p->searched = best >= 0;
     if (best < 0) best = 0; /* no trial: the recommended one */
     if (p->able) p->algo = results[best].algo, p->workspace = results[best].workspaceSize;
-    else zfi_plan_is_plain(l, kept, p);
+    else zfd_plan_is_plain(l, kept, p);
     kept->fresh |= p->searched;
     if (p != aside) kept->count++;
     return p;
@@ -374,57 +374,57 @@ static const zfi_plan *zfi_plan_of(const zf_launch *l, const zfi_gemm *g, uint64
  *     a [32,32 of k]   b [32 of k,32]     a thread has column x and rows y, y + 8, y + 16, y + 24
  */
 
-enum { ZFI_PLAIN = 32, ZFI_PLAIN_ROWS = ZFI_THREADS / ZFI_PLAIN, ZFI_PLAIN_PITCH = ZFI_PLAIN + 1 };
+enum { ZFD_PLAIN = 32, ZFD_PLAIN_ROWS = ZFD_THREADS / ZFD_PLAIN, ZFD_PLAIN_PITCH = ZFD_PLAIN + 1 };
 
 template <class T, class U>
-static __global__ void zfi_gemm_plain(zfi_gemm g, const T *a, const T *b, U *c, const U *added,
+static __global__ void zfd_gemm_plain(zfd_gemm g, const T *a, const T *b, U *c, const U *added,
                                       const T *bias, float alpha)
 {
-    ZF_SHARED(float, part_a);
-    float *part_b = part_a + ZFI_PLAIN * ZFI_PLAIN_PITCH;
-    const int x = (int)threadIdx.x % ZFI_PLAIN, y = (int)threadIdx.x / ZFI_PLAIN;
-    const int64_t down = (g.m + ZFI_PLAIN - 1) / ZFI_PLAIN;
-    const int64_t right = (g.n + ZFI_PLAIN - 1) / ZFI_PLAIN;
+    ZFD_SHARED(float, part_a);
+    float *part_b = part_a + ZFD_PLAIN * ZFD_PLAIN_PITCH;
+    const int x = (int)threadIdx.x % ZFD_PLAIN, y = (int)threadIdx.x / ZFD_PLAIN;
+    const int64_t down = (g.m + ZFD_PLAIN - 1) / ZFD_PLAIN;
+    const int64_t right = (g.n + ZFD_PLAIN - 1) / ZFD_PLAIN;
     for (int64_t tile = blockIdx.x; tile < down * right * g.batch; tile += gridDim.x) {
         const int64_t batch = tile / (down * right);
-        const int64_t m = tile / right % down * ZFI_PLAIN, n = tile % right * ZFI_PLAIN;
+        const int64_t m = tile / right % down * ZFD_PLAIN, n = tile % right * ZFD_PLAIN;
         const T *of_a = a + batch * g.a_batch, *of_b = b + batch * g.b_batch;
-        float sum[ZFI_PLAIN / ZFI_PLAIN_ROWS] = {0};
-        for (int64_t k = 0; k < g.k; k += ZFI_PLAIN) {
-            for (int i = y; i < ZFI_PLAIN; i += ZFI_PLAIN_ROWS) { /* by neighbouring threads */
+        float sum[ZFD_PLAIN / ZFD_PLAIN_ROWS] = {0};
+        for (int64_t k = 0; k < g.k; k += ZFD_PLAIN) {
+            for (int i = y; i < ZFD_PLAIN; i += ZFD_PLAIN_ROWS) { /* by neighbouring threads */
                 const int at_m = g.turn_a ? x : i, a_k = g.turn_a ? i : x;
                 const int at_n = g.turn_b ? i : x, b_k = g.turn_b ? x : i;
                 const int64_t row_a = m + at_m, col_b = n + at_n;
                 float of = 0;
                 if (row_a < g.m && k + a_k < g.k)
-                    of = zfi_to_f32(of_a[g.turn_a ? (k + a_k) * g.a_row + row_a
+                    of = zfd_to_f32(of_a[g.turn_a ? (k + a_k) * g.a_row + row_a
                                                   : row_a * g.a_row + k + a_k]);
-                part_a[at_m * ZFI_PLAIN_PITCH + a_k] = of;
+                part_a[at_m * ZFD_PLAIN_PITCH + a_k] = of;
                 of = 0;
                 if (col_b < g.n && k + b_k < g.k)
-                    of = zfi_to_f32(of_b[g.turn_b ? col_b * g.b_row + k + b_k
+                    of = zfd_to_f32(of_b[g.turn_b ? col_b * g.b_row + k + b_k
                                                   : (k + b_k) * g.b_row + col_b]);
-                part_b[b_k * ZFI_PLAIN_PITCH + at_n] = of;
+                part_b[b_k * ZFD_PLAIN_PITCH + at_n] = of;
             }
             __syncthreads();
-            for (int i = 0; i < ZFI_PLAIN; i++) {
-                const float of = part_b[i * ZFI_PLAIN_PITCH + x];
+            for (int i = 0; i < ZFD_PLAIN; i++) {
+                const float of = part_b[i * ZFD_PLAIN_PITCH + x];
 #pragma unroll
-                for (int r = 0; r < ZFI_PLAIN / ZFI_PLAIN_ROWS; r++)
-                    sum[r] = fmaf(part_a[(y + r * ZFI_PLAIN_ROWS) * ZFI_PLAIN_PITCH + i], of,
+                for (int r = 0; r < ZFD_PLAIN / ZFD_PLAIN_ROWS; r++)
+                    sum[r] = fmaf(part_a[(y + r * ZFD_PLAIN_ROWS) * ZFD_PLAIN_PITCH + i], of,
                                   sum[r]);
             }
             __syncthreads();
         }
 #pragma unroll
-        for (int r = 0; r < ZFI_PLAIN / ZFI_PLAIN_ROWS; r++) {
-            const int64_t row = m + y + r * ZFI_PLAIN_ROWS, col = n + x;
+        for (int r = 0; r < ZFD_PLAIN / ZFD_PLAIN_ROWS; r++) {
+            const int64_t row = m + y + r * ZFD_PLAIN_ROWS, col = n + x;
             if (row < g.m && col < g.n) {
                 const int64_t at = batch * g.c_batch + row * g.c_row + col;
                 float value = alpha * sum[r];
-                if (bias) value += zfi_to_f32(bias[col]);
-                if (added) value += zfi_to_f32(added[at]);
-                c[at] = zfi_from_f32<U>(value);
+                if (bias) value += zfd_to_f32(bias[col]);
+                if (added) value += zfd_to_f32(added[at]);
+                c[at] = zfd_from_f32<U>(value);
             }
         }
     }
@@ -433,10 +433,10 @@ static __global__ void zfi_gemm_plain(zfi_gemm g, const T *a, const T *b, U *c, 
 /* ---------------------------------------------------------------------------------- products */
 
 /* A product of contiguous matrices, a [m,k] or [k,m], b [k,n] or [n,k]. */
-static zfi_gemm zfi_gemm_of(const zf_launch *l, int64_t m, int64_t n, int64_t k, bool turn_a,
+static zfd_gemm zfd_gemm_of(const zf_launch *l, int64_t m, int64_t n, int64_t k, bool turn_a,
                             bool turn_b)
 {
-    zfi_gemm g;
+    zfd_gemm g;
     memset(&g, 0, sizeof g);
     g.m = m, g.n = n, g.k = k, g.batch = 1;
     g.a_row = turn_a ? m : k, g.b_row = turn_b ? k : n, g.c_row = n;
@@ -447,121 +447,121 @@ static zfi_gemm zfi_gemm_of(const zf_launch *l, int64_t m, int64_t n, int64_t k,
 
 /* The product as the key of its plan. `lies`: the or of all operands' addresses, for their
  * alignment. TF32 is a setting of the device. */
-static void zfi_gemm_settle(const zf_launch *l, zfi_gemm *g, uintptr_t addresses)
+static void zfd_gemm_settle(const zf_launch *l, zfd_gemm *g, uintptr_t addresses)
 {
     const uint64_t all = addresses | 16 |
                          (uint64_t)(g->a_batch | g->b_batch) * zf_dtype_size((zf_dtype)g->from) |
                          (uint64_t)g->c_batch * zf_dtype_size((zf_dtype)g->to);
-    g->tf32 = g->from == ZF_F32 && zfi_device_of(l)->products->tf32;
+    g->tf32 = g->from == ZF_F32 && zfd_device_of(l)->products->tf32;
     g->lies = (int64_t)(all & (0 - all));
 }
 
 /* There is nothing to add, or no result. */
-static bool zfi_gemm_empty(const zfi_gemm *g) { return !g->m || !g->n || !g->k || !g->batch; }
+static bool zfd_gemm_empty(const zfd_gemm *g) { return !g->m || !g->n || !g->k || !g->batch; }
 
 /* The bytes of scratch of the product: its workspace, with any alignment of scratch. Chooses the
  * algorithm. */
-static size_t zfi_gemm_scratch(const zf_launch *l, zfi_gemm g)
+static size_t zfd_gemm_scratch(const zf_launch *l, zfd_gemm g)
 {
-    zfi_plan aside;
+    zfd_plan aside;
     size_t bytes;
-    if (zfi_gemm_empty(&g)) return 0;
-    zfi_gemm_settle(l, &g, 0);
-    bytes = zfi_plan_of(l, &g, ZFI_WORKSPACE, true, &aside)->workspace;
-    return bytes ? bytes + ZFI_WORK_LIES : 0;
+    if (zfd_gemm_empty(&g)) return 0;
+    zfd_gemm_settle(l, &g, 0);
+    bytes = zfd_plan_of(l, &g, ZFD_WORKSPACE, true, &aside)->workspace;
+    return bytes ? bytes + ZFD_WORK_LIES : 0;
 }
 
 /* Where the workspace begins in scratch. */
-static void *zfi_work_in(void *scratch)
+static void *zfd_work_in(void *scratch)
 {
-    const uintptr_t lies = ZFI_WORK_LIES, at = reinterpret_cast<uintptr_t>(scratch);
+    const uintptr_t lies = ZFD_WORK_LIES, at = reinterpret_cast<uintptr_t>(scratch);
     return reinterpret_cast<void *>((at + lies - 1) / lies * lies);
 }
 
 /* The product by the plain kernel. */
-static zf_status zfi_gemm_by_hand(const zf_launch *l, const zfi_gemm *g, const void *a,
+static zf_status zfd_gemm_by_hand(const zf_launch *l, const zfd_gemm *g, const void *a,
                                   const void *b, void *c, const void *added, const void *bias,
                                   float alpha)
 {
-    const size_t shared = 2 * ZFI_PLAIN * ZFI_PLAIN_PITCH * sizeof(float);
+    const size_t shared = 2 * ZFD_PLAIN * ZFD_PLAIN_PITCH * sizeof(float);
     const unsigned grid =
-        zfi_grid(l, zfi_div_up(g->m, ZFI_PLAIN) * zfi_div_up(g->n, ZFI_PLAIN) * g->batch);
-    ZFI_FLOATS(l, (zf_dtype)g->from, T, {
+        zfd_grid(l, zfd_div_up(g->m, ZFD_PLAIN) * zfd_div_up(g->n, ZFD_PLAIN) * g->batch);
+    ZFD_FLOATS(l, (zf_dtype)g->from, T, {
         const T *of_a = static_cast<const T *>(a), *of_b = static_cast<const T *>(b);
         const T *of_bias = static_cast<const T *>(bias);
         if (g->to == g->from)
-            ZF_LAUNCH((zfi_gemm_plain<T, T>), grid, ZFI_THREADS, shared, zfi_stream(l), *g, of_a,
-                      of_b, static_cast<T *>(c), static_cast<const T *>(added), of_bias, alpha);
+            ZFD_LAUNCH((zfd_gemm_plain<T, T>), grid, ZFD_THREADS, shared, zfd_stream(l), *g, of_a,
+                       of_b, static_cast<T *>(c), static_cast<const T *>(added), of_bias, alpha);
         else
-            ZF_LAUNCH((zfi_gemm_plain<T, float>), grid, ZFI_THREADS, shared, zfi_stream(l), *g,
-                      of_a, of_b, static_cast<float *>(c), static_cast<const float *>(added),
-                      of_bias, alpha);
+            ZFD_LAUNCH((zfd_gemm_plain<T, float>), grid, ZFD_THREADS, shared, zfd_stream(l), *g,
+                       of_a, of_b, static_cast<float *>(c), static_cast<const float *>(added),
+                       of_bias, alpha);
     })
-    return zfi_launched(l);
+    return zfd_launched(l);
 }
 
 /* Rows of a tile of f32 results of `cols` columns and about `bytes`. All tiles have about the same
  * size. */
-static int64_t zfi_tile_rows(int64_t rows, int64_t cols, int64_t bytes)
+static int64_t zfd_tile_rows(int64_t rows, int64_t cols, int64_t bytes)
 {
-    int64_t most = bytes / (int64_t)sizeof(float) / cols / ZFI_TILE_ROWS * ZFI_TILE_ROWS;
-    if (most < ZFI_TILE_ROWS) most = ZFI_TILE_ROWS;
+    int64_t most = bytes / (int64_t)sizeof(float) / cols / ZFD_TILE_ROWS * ZFD_TILE_ROWS;
+    if (most < ZFD_TILE_ROWS) most = ZFD_TILE_ROWS;
     if (rows <= most) return rows;
-    rows = zfi_div_up(rows, zfi_div_up(rows, most));
-    return zfi_div_up(rows, ZFI_TILE_ROWS) * ZFI_TILE_ROWS;
+    rows = zfd_div_up(rows, zfd_div_up(rows, most));
+    return zfd_div_up(rows, ZFD_TILE_ROWS) * ZFD_TILE_ROWS;
 }
 
 /* Puts the product on the launch's stream. added: an addend, which may be c, or NULL. bias: NULL,
- * unless g.bias. c has the dtype g.to: that of a and b, or f32. scratch has zfi_gemm_scratch
+ * unless g.bias. c has the dtype g.to: that of a and b, or f32. scratch has zfd_gemm_scratch
  * bytes. */
-static zf_status zfi_gemm_run(const zf_launch *l, zfi_gemm g, const void *a, const void *b, void *c,
+static zf_status zfd_gemm_run(const zf_launch *l, zfd_gemm g, const void *a, const void *b, void *c,
                               const void *added, const void *bias, float alpha, void *scratch)
 {
     const uintptr_t all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) |
                           reinterpret_cast<uintptr_t>(c) | reinterpret_cast<uintptr_t>(added) |
                           reinterpret_cast<uintptr_t>(bias);
-    const zfi_plan *p;
-    zfi_plan aside, other;
+    const zfd_plan *p;
+    zfd_plan aside, other;
     cublasStatus_t code = CUBLAS_STATUS_NOT_SUPPORTED;
     if (!g.m || !g.n || !g.batch) return ZF_OK;
     if (g.from != ZF_F32 && g.from != ZF_BF16 && g.from != ZF_F16)
-        return zfi_no_dtype(l, (zf_dtype)g.from);
-    if (!g.k) return zfi_gemm_by_hand(l, &g, a, b, c, added, bias, alpha);
-    zfi_gemm_settle(l, &g, 0);
-    p = zfi_plan_of(l, &g, ZFI_WORKSPACE, false, &aside);
+        return zfd_no_dtype(l, (zf_dtype)g.from);
+    if (!g.k) return zfd_gemm_by_hand(l, &g, a, b, c, added, bias, alpha);
+    zfd_gemm_settle(l, &g, 0);
+    p = zfd_plan_of(l, &g, ZFD_WORKSPACE, false, &aside);
     if (all % (uintptr_t)g.lies) {
-        zfi_gemm_settle(l, &g, all);
-        p = zfi_plan_of(l, &g, p->workspace, false, &other);
+        zfd_gemm_settle(l, &g, all);
+        p = zfd_plan_of(l, &g, p->workspace, false, &other);
     }
-    if (p->able && (!bias || zfi_operation_bias(&const_cast<zfi_plan *>(p)->operation, bias)))
-        code = zfi_plan_multiply(zfi_device_of(l), zfi_stream(l), p, &p->algo, a, b, c, added,
-                                 alpha, zfi_work_in(scratch), p->workspace);
+    if (p->able && (!bias || zfd_operation_bias(&const_cast<zfd_plan *>(p)->operation, bias)))
+        code = zfd_plan_multiply(zfd_device_of(l), zfd_stream(l), p, &p->algo, a, b, c, added,
+                                 alpha, zfd_work_in(scratch), p->workspace);
     if (code == CUBLAS_STATUS_SUCCESS) return ZF_OK;
     if (code == CUBLAS_STATUS_NOT_SUPPORTED) {
-        if (p->able) zfi_plan_is_plain(l, zfi_device_of(l)->products, const_cast<zfi_plan *>(p));
-        return zfi_gemm_by_hand(l, &g, a, b, c, added, bias, alpha);
+        if (p->able) zfd_plan_is_plain(l, zfd_device_of(l)->products, const_cast<zfd_plan *>(p));
+        return zfd_gemm_by_hand(l, &g, a, b, c, added, bias, alpha);
     }
-    return zfi_cuda_fail(l->error, ZF_ERR_BACKEND, "%s %%%d: cuBLASLt: %s", zf_op_name(l->op),
+    return zfd_cuda_fail(l->error, ZF_ERR_BACKEND, "%s %%%d: cuBLASLt: %s", zf_op_name(l->op),
                          (int)l->node, cublasLtGetStatusString(code));
 }
 
 /* ------------------------------------------------------------------------------------ matmul */
 
 /* The launch as a loop over products, with the distances between them. */
-typedef struct zfi_product {
-    zfi_gemm gemm;
+typedef struct zfd_product {
+    zfd_gemm gemm;
     int rank; /* leading dimensions that are not in gemm.batch */
     int64_t dims[ZF_MAX_RANK], step_a[ZF_MAX_RANK], step_b[ZF_MAX_RANK], step_c[ZF_MAX_RANK];
-} zfi_product;
+} zfd_product;
 
 /* Size of leading dimension `axis` of out in x: 1 where x is repeated along it. */
-static int64_t zfi_lead(const zf_shape *x, const zf_shape *out, int axis)
+static int64_t zfd_lead(const zf_shape *x, const zf_shape *out, int axis)
 {
     int at = axis - (out->rank - x->rank);
     return at >= 0 ? x->dims[at] : 1;
 }
 
-static zfi_product zfi_product_of(const zf_launch *l)
+static zfd_product zfd_product_of(const zf_launch *l)
 {
     const zf_shape *a = &l->args[0].shape, *b = &l->args[1].shape, *out = &l->out.shape;
     const bool turn_a = ZF_INT(l, matmul, transpose_a) != 0,
@@ -569,14 +569,14 @@ static zfi_product zfi_product_of(const zf_launch *l)
     int64_t size_a = a->dims[a->rank - 2] * a->dims[a->rank - 1], rows = 1, axes[ZF_MAX_RANK];
     int64_t size_b = b->dims[b->rank - 2] * b->dims[b->rank - 1], size_c, b_count = 1;
     int64_t step_a[ZF_MAX_RANK], step_b[ZF_MAX_RANK], step_c[ZF_MAX_RANK];
-    zfi_product p;
-    zfi_gemm *g = &p.gemm;
+    zfd_product p;
+    zfd_gemm *g = &p.gemm;
     p.rank = 0;
-    *g = zfi_gemm_of(l, out->dims[out->rank - 2], out->dims[out->rank - 1],
+    *g = zfd_gemm_of(l, out->dims[out->rank - 2], out->dims[out->rank - 1],
                      a->dims[a->rank - (turn_a ? 2 : 1)], turn_a, turn_b);
     size_c = g->m * g->n;
     for (int axis = out->rank - 3; axis >= 0; axis--) {
-        int64_t of_a = zfi_lead(a, out, axis), of_b = zfi_lead(b, out, axis);
+        int64_t of_a = zfd_lead(a, out, axis), of_b = zfd_lead(b, out, axis);
         axes[axis] = out->dims[axis];
         step_a[axis] = of_a == 1 ? 0 : size_a, step_b[axis] = of_b == 1 ? 0 : size_b;
         step_c[axis] = size_c;
@@ -604,18 +604,18 @@ static zfi_product zfi_product_of(const zf_launch *l)
     return p;
 }
 
-static size_t zfi_cuda_scratch_matmul(const zf_launch *l)
+static size_t zfd_cuda_scratch_matmul(const zf_launch *l)
 {
-    return zfi_count(&l->out) ? zfi_gemm_scratch(l, zfi_product_of(l).gemm) : 0;
+    return zfd_count(&l->out) ? zfd_gemm_scratch(l, zfd_product_of(l).gemm) : 0;
 }
 
-static zf_status zfi_cuda_matmul(const zf_launch *l)
+static zf_status zfd_cuda_matmul(const zf_launch *l)
 {
     const size_t size = zf_dtype_size(l->out.dtype);
     int64_t count = 1;
-    zfi_product p;
-    if (!zfi_count(&l->out)) return ZF_OK;
-    p = zfi_product_of(l);
+    zfd_product p;
+    if (!zfd_count(&l->out)) return ZF_OK;
+    p = zfd_product_of(l);
     for (int axis = 0; axis < p.rank; axis++) count *= p.dims[axis];
     for (int64_t outer = 0; outer < count; outer++) {
         int64_t at_a = 0, at_b = 0, at_c = 0, rest = outer;
@@ -624,7 +624,7 @@ static zf_status zfi_cuda_matmul(const zf_launch *l)
             int64_t i = rest % p.dims[axis];
             at_a += i * p.step_a[axis], at_b += i * p.step_b[axis], at_c += i * p.step_c[axis];
         }
-        status = zfi_gemm_run(l, p.gemm,
+        status = zfd_gemm_run(l, p.gemm,
                               static_cast<const char *>(l->args[0].data) + (size_t)at_a * size,
                               static_cast<const char *>(l->args[1].data) + (size_t)at_b * size,
                               static_cast<char *>(l->out.data) + (size_t)at_c * size,
@@ -637,4 +637,4 @@ static zf_status zfi_cuda_matmul(const zf_launch *l)
     return ZF_OK;
 }
 
-ZFI_KERNEL(matmul, zfi_cuda_matmul, zfi_cuda_scratch_matmul)
+ZFD_KERNEL(matmul, zfd_cuda_matmul, zfd_cuda_scratch_matmul)

@@ -2,10 +2,10 @@
  * what all kernels of rows share.
  *
  * A row belongs to a team: the threads with one threadIdx.y, in as many warps as hold the row in
- * registers with ZFI_HELD elements per thread. A row of up to 8192 elements is read once. The team
+ * registers with ZFD_HELD elements per thread. A row of up to 8192 elements is read once. The team
  * of a longer row is a block of 1024 threads, which reads it for each pass (softmax holds up to
  * 32768 elements, four times as many per thread). Kernels that need few registers hold rows of 257
- * to 8192 elements with four times ZFI_HELD per thread, so that a team adds fewer sums. A team of
+ * to 8192 elements with four times ZFD_HELD per thread, so that a team adds fewer sums. A team of
  * one warp adds without a barrier.
  *
  *     array  ...|  pack  |  pack  |  pack  |  pack  |...       packs: 16 bytes, aligned
@@ -19,52 +19,52 @@
  * writes them, and no other thread reads them. */
 
 enum {
-    ZFI_HELD = 8,
-    ZFI_TEAM_MOST = 1024,
-    ZFI_TEAM_LONG = 256 /* with 4 ZFI_HELD */
+    ZFD_HELD = 8,
+    ZFD_TEAM_MOST = 1024,
+    ZFD_TEAM_LONG = 256 /* with 4 ZFD_HELD */
 };
 
-/* How many packs of T a thread holds, with ZFI_HELD and with four times as many elements. */
-template <class T> struct zfi_held {
-    static const int packs = ZFI_HELD / zfi_wide<T>::count, many = 4 * packs;
+/* How many packs of T a thread holds, with ZFD_HELD and with four times as many elements. */
+template <class T> struct zfd_held {
+    static const int packs = ZFD_HELD / zfd_wide<T>::count, many = 4 * packs;
 };
 
 /* Threads of a block whose threads hold K packs each. */
-template <class T, int K> struct zfi_team_bound {
-    static const int threads = K == zfi_held<T>::many ? ZFI_TEAM_LONG : ZFI_TEAM_MOST;
+template <class T, int K> struct zfd_team_bound {
+    static const int threads = K == zfd_held<T>::many ? ZFD_TEAM_LONG : ZFD_TEAM_MOST;
 };
 
 /* Counts elements of a row of which a thread holds K packs; 0: a row of any length, of which
  * nothing is held. */
-template <int K> struct zfi_row_index {
+template <int K> struct zfd_row_index {
     typedef int type;
 };
-template <> struct zfi_row_index<0> {
+template <> struct zfd_row_index<0> {
     typedef int64_t type;
 };
 
-typedef struct zfi_row_set {
+typedef struct zfd_row_set {
     int64_t rows, n;
     bool wide; /* packs of the arrays are aligned */
-} zfi_row_set;
+} zfd_row_set;
 
 /* The team of the calling thread, and its row. WHOLE: rows are whole aligned packs
- * (zfi_row_set.wide, and n a multiple of V), so that no other case is compiled. */
-template <class T, int K, bool WHOLE = false> struct zfi_team {
-    typedef typename zfi_row_index<K>::type index;
-    static const int V = zfi_wide<T>::count;
+ * (zfd_row_set.wide, and n a multiple of V), so that no other case is compiled. */
+template <class T, int K, bool WHOLE = false> struct zfd_team {
+    typedef typename zfd_row_index<K>::type index;
+    static const int V = zfd_wide<T>::count;
     int64_t row, base; /* base: the row's first element in the array */
     index n, first;    /* n: 0 without a row; first: where the first pack begins, at most 0 */
     bool wide;
 
-    __device__ __forceinline__ explicit zfi_team(const zfi_row_set &s)
+    __device__ __forceinline__ explicit zfd_team(const zfd_row_set &s)
     {
         go(s, (int64_t)blockIdx.x * blockDim.y + threadIdx.y);
         wide = WHOLE || s.wide;
     }
 
     /* Moves the team to another row. */
-    __device__ __forceinline__ void go(const zfi_row_set &s, int64_t to)
+    __device__ __forceinline__ void go(const zfd_row_set &s, int64_t to)
     {
         row = to;
         n = row < s.rows ? (index)s.n : 0;
@@ -106,9 +106,9 @@ template <class T, int K, bool WHOLE = false> struct zfi_team {
         if ((WHOLE || wide) && has_pack(i)) {
             x = *reinterpret_cast<const uint4 *>(from);
         } else {
-            zfi_pack<A, V> p;
+            zfd_pack<A, V> p;
 #pragma unroll
-            for (int v = 0; v < V; v++) p.at[v] = has(i + v) ? from[v] : zfi_from_f32<A>(0);
+            for (int v = 0; v < V; v++) p.at[v] = has(i + v) ? from[v] : zfd_from_f32<A>(0);
             x = reinterpret_cast<const uint4 &>(p);
         }
     }
@@ -123,10 +123,10 @@ template <class T, int K, bool WHOLE = false> struct zfi_team {
                                          float other) const
     {
         if ((WHOLE || aligned) && has_pack(i)) {
-            zfi_load(x, from + i);
+            zfd_load(x, from + i);
         } else {
 #pragma unroll
-            for (int v = 0; v < V; v++) x[v] = has(i + v) ? zfi_to_f32(from[i + v]) : other;
+            for (int v = 0; v < V; v++) x[v] = has(i + v) ? zfd_to_f32(from[i + v]) : other;
         }
     }
 
@@ -135,37 +135,37 @@ template <class T, int K, bool WHOLE = false> struct zfi_team {
     {
         A *to = array + base;
         if ((WHOLE || wide) && has_pack(i)) {
-            zfi_store(to + i, x);
+            zfd_store(to + i, x);
         } else {
 #pragma unroll
             for (int v = 0; v < V; v++)
-                if (has(i + v)) to[i + v] = zfi_from_f32<A>(x[v]);
+                if (has(i + v)) to[i + v] = zfd_from_f32<A>(x[v]);
         }
     }
 
     /* Applies dropout to the pack at i of a value of the rows' shape. */
-    __device__ __forceinline__ void drop(const zfi_dropper &d, float (&x)[V], index i) const
+    __device__ __forceinline__ void drop(const zfd_dropper &d, float (&x)[V], index i) const
     {
         float by[V];
         if (d.off) return;
-        zfi_kept_of<V, WHOLE>(d, (uint64_t)(base + i), by);
+        zfd_kept_of<V, WHOLE>(d, (uint64_t)(base + i), by);
 #pragma unroll
         for (int v = 0; v < V; v++) x[v] = by[v] != 0 ? x[v] * by[v] : 0;
     }
 };
 
-/* N sums, or maxima, over a team; every thread gets all. `shared` has N * ZFI_WARP floats for each
+/* N sums, or maxima, over a team; every thread gets all. `shared` has N * ZFD_WARP floats for each
  * team, which nothing else uses until the block has passed another barrier. All threads of the
  * block must take part. */
 template <int N, bool MOST = false>
-__device__ __forceinline__ void zfi_team_sums(float (&x)[N], float *shared)
+__device__ __forceinline__ void zfd_team_sums(float (&x)[N], float *shared)
 {
-    int warp = (int)threadIdx.x / ZFI_WARP, warps = (int)blockDim.x / ZFI_WARP;
+    int warp = (int)threadIdx.x / ZFD_WARP, warps = (int)blockDim.x / ZFD_WARP;
 #pragma unroll
-    for (int k = 0; k < N; k++) x[k] = MOST ? zfi_warp_max(x[k]) : zfi_warp_sum(x[k]);
+    for (int k = 0; k < N; k++) x[k] = MOST ? zfd_warp_max(x[k]) : zfd_warp_sum(x[k]);
     if (warps == 1) return;
-    shared += threadIdx.y * ZFI_WARP * N;
-    if (threadIdx.x % ZFI_WARP == 0)
+    shared += threadIdx.y * ZFD_WARP * N;
+    if (threadIdx.x % ZFD_WARP == 0)
 #pragma unroll
         for (int k = 0; k < N; k++) shared[warp * N + k] = x[k];
     __syncthreads();
@@ -177,37 +177,37 @@ __device__ __forceinline__ void zfi_team_sums(float (&x)[N], float *shared)
             x[k] = MOST ? fmaxf(x[k], shared[w * N + k]) : x[k] + shared[w * N + k];
 }
 
-__device__ __forceinline__ float zfi_team_sum(float x, float *shared)
+__device__ __forceinline__ float zfd_team_sum(float x, float *shared)
 {
     float one[1] = {x};
-    zfi_team_sums(one, shared);
+    zfd_team_sums(one, shared);
     return one[0];
 }
 
-__device__ __forceinline__ float zfi_team_max(float x, float *shared)
+__device__ __forceinline__ float zfd_team_max(float x, float *shared)
 {
     float one[1] = {x};
-    zfi_team_sums<1, true>(one, shared);
+    zfd_team_sums<1, true>(one, shared);
     return one[0];
 }
 
 /* The shared memory for the k-th sum of a kernel that adds one at a time. */
-__device__ __forceinline__ float *zfi_sum_room(float *shared, int k)
+__device__ __forceinline__ float *zfd_sum_room(float *shared, int k)
 {
-    return shared + (unsigned)k * ZFI_WARP * blockDim.y;
+    return shared + (unsigned)k * ZFD_WARP * blockDim.y;
 }
 
 /* The launch of a kernel of rows. */
-typedef struct zfi_teams {
-    zfi_row_set set;
-    bool held, many; /* many: four times ZFI_HELD elements per thread */
+typedef struct zfd_teams {
+    zfd_row_set set;
+    bool held, many; /* many: four times ZFD_HELD elements per thread */
     dim3 grid, block;
     size_t shared; /* bytes, for `sums` sums */
-} zfi_teams;
+} zfd_teams;
 
-static int64_t zfi_row_length(const zf_array *x) { return x->shape.dims[x->shape.rank - 1]; }
+static int64_t zfd_row_length(const zf_array *x) { return x->shape.dims[x->shape.rank - 1]; }
 
-static int64_t zfi_row_count(const zf_array *x)
+static int64_t zfd_row_count(const zf_array *x)
 {
     int64_t rows = 1;
     for (int32_t k = 0; k + 1 < x->shape.rank; k++) rows *= x->shape.dims[k];
@@ -216,113 +216,113 @@ static int64_t zfi_row_count(const zf_array *x)
 
 /* The number of threads that hold a row of n elements with `each` per thread, a multiple of a
  * warp. */
-static int64_t zfi_row_threads(int64_t n, int64_t each)
+static int64_t zfd_row_threads(int64_t n, int64_t each)
 {
     if (n % each) n += 2 * each; /* incomplete packs */
-    return zfi_div_up(n > 0 ? n : 1, each * ZFI_WARP) * ZFI_WARP;
+    return zfd_div_up(n > 0 ? n : 1, each * ZFD_WARP) * ZFD_WARP;
 }
 
-static zfi_teams zfi_teams_for(const zf_array *x, bool wide, int sums, bool many)
+static zfd_teams zfd_teams_for(const zf_array *x, bool wide, int sums, bool many)
 {
-    zfi_teams t;
-    t.set.rows = zfi_row_count(x), t.set.n = zfi_row_length(x), t.set.wide = wide;
-    int64_t threads = zfi_row_threads(t.set.n, 4 * ZFI_HELD);
-    t.many = many && t.set.n > ZFI_HELD * ZFI_WARP && threads <= ZFI_TEAM_LONG;
-    if (!t.many) threads = zfi_row_threads(t.set.n, ZFI_HELD);
-    t.held = threads <= ZFI_TEAM_MOST;
-    if (!t.held) threads = ZFI_TEAM_MOST;
+    zfd_teams t;
+    t.set.rows = zfd_row_count(x), t.set.n = zfd_row_length(x), t.set.wide = wide;
+    int64_t threads = zfd_row_threads(t.set.n, 4 * ZFD_HELD);
+    t.many = many && t.set.n > ZFD_HELD * ZFD_WARP && threads <= ZFD_TEAM_LONG;
+    if (!t.many) threads = zfd_row_threads(t.set.n, ZFD_HELD);
+    t.held = threads <= ZFD_TEAM_MOST;
+    if (!t.held) threads = ZFD_TEAM_MOST;
     t.block = dim3((unsigned)threads, (unsigned)(threads < 128 ? 128 / threads : 1));
-    t.grid = dim3((unsigned)zfi_div_up(t.set.rows, t.block.y));
-    t.shared = (size_t)sums * ZFI_WARP * t.block.y * sizeof(float);
+    t.grid = dim3((unsigned)zfd_div_up(t.set.rows, t.block.y));
+    t.shared = (size_t)sums * ZFD_WARP * t.block.y * sizeof(float);
     return t;
 }
 
-/* The teams for rows like those of x, for ZFI_LAUNCH_ROWS and for ZFI_LAUNCH_LONG_ROWS. */
-static zfi_teams zfi_teams_of(const zf_array *x, bool wide, int sums)
+/* The teams for rows like those of x, for ZFD_LAUNCH_ROWS and for ZFD_LAUNCH_LONG_ROWS. */
+static zfd_teams zfd_teams_of(const zf_array *x, bool wide, int sums)
 {
-    return zfi_teams_for(x, wide, sums, false);
+    return zfd_teams_for(x, wide, sums, false);
 }
-static zfi_teams zfi_long_teams_of(const zf_array *x, bool wide, int sums)
+static zfd_teams zfd_long_teams_of(const zf_array *x, bool wide, int sums)
 {
-    return zfi_teams_for(x, wide, sums, true);
+    return zfd_teams_for(x, wide, sums, true);
 }
 
 /* Launches kernel<T, K> over the teams t. */
-#define ZFI_LAUNCH_ROWS(kernel, T, t, l, ...)                                                      \
+#define ZFD_LAUNCH_ROWS(kernel, T, t, l, ...)                                                      \
     if ((t).held)                                                                                  \
-        ZF_LAUNCH((kernel<T, zfi_held<T>::packs>), (t).grid, (t).block, (t).shared, zfi_stream(l), \
-                  __VA_ARGS__);                                                                    \
+        ZFD_LAUNCH((kernel<T, zfd_held<T>::packs>), (t).grid, (t).block, (t).shared, zfd_stream(l),\
+                   __VA_ARGS__);                                                                   \
     else                                                                                           \
-        ZF_LAUNCH((kernel<T, 0>), (t).grid, (t).block, (t).shared, zfi_stream(l), __VA_ARGS__)
+        ZFD_LAUNCH((kernel<T, 0>), (t).grid, (t).block, (t).shared, zfd_stream(l), __VA_ARGS__)
 
-/* The same for a kernel that also exists with zfi_held<T>::many packs. */
-#define ZFI_LAUNCH_LONG_ROWS(kernel, T, t, l, ...)                                                 \
+/* The same for a kernel that also exists with zfd_held<T>::many packs. */
+#define ZFD_LAUNCH_LONG_ROWS(kernel, T, t, l, ...)                                                 \
     if ((t).many)                                                                                  \
-        ZF_LAUNCH((kernel<T, zfi_held<T>::many>), (t).grid, (t).block, (t).shared, zfi_stream(l),  \
-                  __VA_ARGS__);                                                                    \
-    else ZFI_LAUNCH_ROWS(kernel, T, t, l, __VA_ARGS__)
+        ZFD_LAUNCH((kernel<T, zfd_held<T>::many>), (t).grid, (t).block, (t).shared, zfd_stream(l), \
+                   __VA_ARGS__);                                                                   \
+    else ZFD_LAUNCH_ROWS(kernel, T, t, l, __VA_ARGS__)
 
 /* The dropout of a value of the result's shape, from attributes 0 and 1. */
-static zfi_dropout zfi_dropout_attributes(const zf_launch *l)
+static zfd_dropout zfd_dropout_attributes(const zf_launch *l)
 {
-    return zfi_dropout_of(l, ZF_FLOAT(l, dropout, p), ZF_INT(l, dropout, stream),
-                          zfi_count(&l->out));
+    return zfd_dropout_of(l, ZF_FLOAT(l, dropout, p), ZF_INT(l, dropout, stream),
+                          zfd_count(&l->out));
 }
 
 /* ----------------------------------------------------------------------------- softmax */
 
 /* The dropout of softmax(scale x + bias). */
-typedef struct zfi_softmax_job {
-    zfi_row_set set;
+typedef struct zfd_softmax_job {
+    zfd_row_set set;
     const void *x;
     void *y, *p;      /* p: before dropout; may be NULL */
     const void *bias; /* may be NULL */
-    zfi_walk rows; /* where the bias of a row begins */
+    zfd_walk rows; /* where the bias of a row begins */
     bool step;     /* the bias has an element for each of the row's; else one */
     float scale;
-    zfi_dropout drop;
-} zfi_softmax_job;
+    zfd_dropout drop;
+} zfd_softmax_job;
 
 /* The number that is subtracted before exp from a row with this maximum. */
-__device__ __forceinline__ float zfi_shift(float most) { return isinf(most) ? 0 : most; }
+__device__ __forceinline__ float zfd_shift(float most) { return isinf(most) ? 0 : most; }
 
-/* Adds a pack to the maximum so far and to the sum of exp(x - zfi_shift(most)). Elements outside
+/* Adds a pack to the maximum so far and to the sum of exp(x - zfd_shift(most)). Elements outside
  * the row are -inf. */
 template <int V>
-__device__ __forceinline__ void zfi_online(float &most, float &sum, const float (&x)[V])
+__device__ __forceinline__ void zfd_online(float &most, float &sum, const float (&x)[V])
 {
     float next = most, pack = 0;
 #pragma unroll
     for (int v = 0; v < V; v++) next = fmaxf(next, x[v]);
 #pragma unroll
-    for (int v = 0; v < V; v++) pack += expf(x[v] - zfi_shift(next));
-    sum = (next == most ? sum : sum * expf(most - zfi_shift(next))) + pack;
+    for (int v = 0; v < V; v++) pack += expf(x[v] - zfd_shift(next));
+    sum = (next == most ? sum : sum * expf(most - zfd_shift(next))) + pack;
     most = next;
 }
 
 /* Joins these over the threads of a team; every thread gets the result. */
-__device__ __forceinline__ void zfi_online_team(float &most, float &sum, float *shared)
+__device__ __forceinline__ void zfd_online_team(float &most, float &sum, float *shared)
 {
     float own = most;
-    most = zfi_team_max(own, zfi_sum_room(shared, 0));
-    sum = zfi_team_sum(own == -INFINITY ? sum : sum * expf(own - zfi_shift(most)),
-                       zfi_sum_room(shared, 1));
+    most = zfd_team_max(own, zfd_sum_room(shared, 0));
+    sum = zfd_team_sum(own == -INFINITY ? sum : sum * expf(own - zfd_shift(most)),
+                       zfd_sum_room(shared, 1));
 }
 
 template <class T, int K>
-__global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_softmax_kernel(const zfi_softmax_job j)
+__global__ void __launch_bounds__(ZFD_TEAM_MOST) zfd_softmax_kernel(const zfd_softmax_job j)
 {
-    ZF_SHARED(float, shared);
-    const zfi_team<T, K> t(j.set);
-    typedef typename zfi_team<T, K>::index index;
-    const int V = zfi_team<T, K>::V;
-    const zfi_dropper drop = zfi_dropper_of(j.drop);
+    ZFD_SHARED(float, shared);
+    const zfd_team<T, K> t(j.set);
+    typedef typename zfd_team<T, K>::index index;
+    const int V = zfd_team<T, K>::V;
+    const zfd_dropper drop = zfd_dropper_of(j.drop);
     const T *bias = static_cast<const T *>(j.bias);
     float held[K ? K : 1][V], most = -INFINITY, sum = 0;
     bool bias_wide = false;
     if (bias) {
         int64_t at[1];
-        zfi_walk_to(j.rows, t.row < j.set.rows ? t.row : 0, at);
+        zfd_walk_to(j.rows, t.row < j.set.rows ? t.row : 0, at);
         bias += at[0];
         bias_wide = reinterpret_cast<uintptr_t>(bias + t.first) % 16 == 0;
     }
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_softmax_kernel(const zfi_so
             t.part(b, bias, i, bias_wide, 0);
         } else {
 #pragma unroll
-            for (int v = 0; v < V; v++) b[v] = bias ? zfi_to_f32(*bias) : 0;
+            for (int v = 0; v < V; v++) b[v] = bias ? zfd_to_f32(*bias) : 0;
         }
 #pragma unroll
         for (int v = 0; v < V; v++) x[v] = t.has(i + v) ? x[v] * j.scale + b[v] : -INFINITY;
@@ -345,28 +345,28 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_softmax_kernel(const zfi_so
 #pragma unroll
             for (int v = 0; v < V; v++) most = fmaxf(most, held[k][v]);
         });
-        most = zfi_team_max(most, zfi_sum_room(shared, 0));
+        most = zfd_team_max(most, zfd_sum_room(shared, 0));
         t.each([&](int k, index) {
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                held[k][v] = expf(held[k][v] - zfi_shift(most));
+                held[k][v] = expf(held[k][v] - zfd_shift(most));
                 sum += held[k][v];
             }
         });
-        sum = zfi_team_sum(sum, zfi_sum_room(shared, 1));
+        sum = zfd_team_sum(sum, zfd_sum_room(shared, 1));
     } else {
         t.each([&](int, index i) {
             look(held[0], i);
-            zfi_online(most, sum, held[0]);
+            zfd_online(most, sum, held[0]);
         });
-        zfi_online_team(most, sum, shared);
+        zfd_online_team(most, sum, shared);
     }
     sum = most == INFINITY ? NAN : sum == 0 ? 0 : 1 / sum;
     t.each([&](int k, index i) {
         float(&y)[V] = held[k];
         if (!K) look(y, i);
 #pragma unroll
-        for (int v = 0; v < V; v++) y[v] = (K ? y[v] : expf(y[v] - zfi_shift(most))) * sum;
+        for (int v = 0; v < V; v++) y[v] = (K ? y[v] : expf(y[v] - zfd_shift(most))) * sum;
         if (j.p) t.put(static_cast<T *>(j.p), i, y);
         t.drop(drop, y, i);
         t.put(static_cast<T *>(j.y), i, y);
@@ -374,48 +374,48 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_softmax_kernel(const zfi_so
 }
 
 /* Sets rows, x and y, and runs the job. */
-static zf_status zfi_softmax_launch(const zf_launch *l, zfi_softmax_job *j)
+static zf_status zfd_softmax_launch(const zf_launch *l, zfd_softmax_job *j)
 {
-    if (!zfi_count(&l->out)) return ZF_OK;
-    zfi_teams t = zfi_teams_of(
-        &l->out, zfi_lies_well(0, 1, l->args[0].data, l->out.data, j->p), 2);
+    if (!zfd_count(&l->out)) return ZF_OK;
+    zfd_teams t = zfd_teams_of(
+        &l->out, zfd_lies_well(0, 1, l->args[0].data, l->out.data, j->p), 2);
     j->set = t.set;
     j->x = l->args[0].data, j->y = l->out.data;
-    ZFI_FLOATS(l, l->out.dtype, T, {
-        if (!t.held && zfi_row_threads(t.set.n, 4 * ZFI_HELD) <= ZFI_TEAM_MOST)
-            ZF_LAUNCH((zfi_softmax_kernel<T, 4 * zfi_held<T>::packs>), t.grid, t.block, t.shared,
-                      zfi_stream(l), *j);
-        else ZFI_LAUNCH_ROWS(zfi_softmax_kernel, T, t, l, *j);
+    ZFD_FLOATS(l, l->out.dtype, T, {
+        if (!t.held && zfd_row_threads(t.set.n, 4 * ZFD_HELD) <= ZFD_TEAM_MOST)
+            ZFD_LAUNCH((zfd_softmax_kernel<T, 4 * zfd_held<T>::packs>), t.grid, t.block, t.shared,
+                       zfd_stream(l), *j);
+        else ZFD_LAUNCH_ROWS(zfd_softmax_kernel, T, t, l, *j);
     })
-    return zfi_launched(l);
+    return zfd_launched(l);
 }
 
-static zf_status zfi_cuda_softmax(const zf_launch *l)
+static zf_status zfd_cuda_softmax(const zf_launch *l)
 {
-    zfi_softmax_job j = {};
+    zfd_softmax_job j = {};
     j.scale = 1;
-    j.drop = zfi_dropout_of(l, 0, 0, 0);
-    return zfi_softmax_launch(l, &j);
+    j.drop = zfd_dropout_of(l, 0, 0, 0);
+    return zfd_softmax_launch(l, &j);
 }
 
 /* dx = scale P (g - sum g P), g = dropout(dy) */
-typedef struct zfi_softmax_grad_job {
-    zfi_row_set set;
+typedef struct zfd_softmax_grad_job {
+    zfd_row_set set;
     const void *dy, *p;
     void *dx;
     float scale;
-    zfi_dropout drop;
-} zfi_softmax_grad_job;
+    zfd_dropout drop;
+} zfd_softmax_grad_job;
 
 template <class T, int K>
-__global__ void __launch_bounds__(ZFI_TEAM_MOST)
-    zfi_softmax_grad_kernel(const zfi_softmax_grad_job j)
+__global__ void __launch_bounds__(ZFD_TEAM_MOST)
+    zfd_softmax_grad_kernel(const zfd_softmax_grad_job j)
 {
-    ZF_SHARED(float, shared);
-    const zfi_team<T, K> t(j.set);
-    typedef typename zfi_team<T, K>::index index;
-    const int V = zfi_team<T, K>::V;
-    const zfi_dropper drop = zfi_dropper_of(j.drop);
+    ZFD_SHARED(float, shared);
+    const zfd_team<T, K> t(j.set);
+    typedef typename zfd_team<T, K>::index index;
+    const int V = zfd_team<T, K>::V;
+    const zfd_dropper drop = zfd_dropper_of(j.drop);
     float g[K ? K : 1][V], p[K ? K : 1][V], dot = 0;
     auto look = [&](int k, index i) {
         t.get(g[k], static_cast<const T *>(j.dy), i);
@@ -427,7 +427,7 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST)
 #pragma unroll
         for (int v = 0; v < V; v++) dot += g[k][v] * p[k][v];
     });
-    dot = zfi_team_sum(dot, shared);
+    dot = zfd_team_sum(dot, shared);
     t.each([&](int k, index i) {
         if (!K) look(k, i);
 #pragma unroll
@@ -436,48 +436,48 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST)
     });
 }
 
-static zf_status zfi_softmax_grad_launch(const zf_launch *l, float scale, const zfi_dropout *drop)
+static zf_status zfd_softmax_grad_launch(const zf_launch *l, float scale, const zfd_dropout *drop)
 {
     const void *dy = l->args[0].data, *p = l->args[1].data;
-    if (!zfi_count(&l->out)) return ZF_OK;
-    zfi_teams t = zfi_teams_of(&l->out, zfi_lies_well(0, 1, dy, p, l->out.data), 1);
-    zfi_softmax_grad_job j = {t.set, dy, p, l->out.data, scale, *drop};
-    ZFI_FLOATS(l, l->out.dtype, T, ZFI_LAUNCH_ROWS(zfi_softmax_grad_kernel, T, t, l, j);)
-    return zfi_launched(l);
+    if (!zfd_count(&l->out)) return ZF_OK;
+    zfd_teams t = zfd_teams_of(&l->out, zfd_lies_well(0, 1, dy, p, l->out.data), 1);
+    zfd_softmax_grad_job j = {t.set, dy, p, l->out.data, scale, *drop};
+    ZFD_FLOATS(l, l->out.dtype, T, ZFD_LAUNCH_ROWS(zfd_softmax_grad_kernel, T, t, l, j);)
+    return zfd_launched(l);
 }
 
-static zf_status zfi_cuda_softmax_grad(const zf_launch *l)
+static zf_status zfd_cuda_softmax_grad(const zf_launch *l)
 {
-    zfi_dropout none = zfi_dropout_of(l, 0, 0, 0);
-    return zfi_softmax_grad_launch(l, 1, &none);
+    zfd_dropout none = zfd_dropout_of(l, 0, 0, 0);
+    return zfd_softmax_grad_launch(l, 1, &none);
 }
 
 /* ----------------------------------------------------------------------------- moments
  *
  * In two passes: the mean first, then the squares of the differences. */
 
-typedef struct zfi_moments_job {
-    zfi_row_set set;
+typedef struct zfd_moments_job {
+    zfd_row_set set;
     const void *x;
     float *moments;
     float eps;
     bool centred; /* moments; else rms, with the mean 0 */
-} zfi_moments_job;
+} zfd_moments_job;
 
 /* rstd of the sum of squares of n elements. */
-__device__ __forceinline__ float zfi_rstd(float squares, int64_t n, float eps)
+__device__ __forceinline__ float zfd_rstd(float squares, int64_t n, float eps)
 {
     return 1 / sqrtf(squares / (n ? (float)n : 1) + eps);
 }
 
 template <class T, int K>
-__global__ void __launch_bounds__(zfi_team_bound<T, K>::threads)
-    zfi_moments_kernel(const zfi_moments_job j)
+__global__ void __launch_bounds__(zfd_team_bound<T, K>::threads)
+    zfd_moments_kernel(const zfd_moments_job j)
 {
-    ZF_SHARED(float, shared);
-    const zfi_team<T, K> t(j.set);
-    typedef typename zfi_team<T, K>::index index;
-    const int V = zfi_team<T, K>::V;
+    ZFD_SHARED(float, shared);
+    const zfd_team<T, K> t(j.set);
+    typedef typename zfd_team<T, K>::index index;
+    const int V = zfd_team<T, K>::V;
     const T *x = static_cast<const T *>(j.x);
     float held[K ? K : 1][V], mean = 0, squares = 0;
     if (K || j.centred)
@@ -486,48 +486,48 @@ __global__ void __launch_bounds__(zfi_team_bound<T, K>::threads)
 #pragma unroll
             for (int v = 0; v < V; v++) mean += held[k][v];
         });
-    mean = j.centred ? zfi_team_sum(mean, shared) / (j.set.n ? (float)j.set.n : 1) : 0;
+    mean = j.centred ? zfd_team_sum(mean, shared) / (j.set.n ? (float)j.set.n : 1) : 0;
     t.each([&](int k, index i) {
         if (!K) t.get(held[k], x, i);
 #pragma unroll
         for (int v = 0; v < V; v++)
             if (t.has(i + v)) squares += (held[k][v] - mean) * (held[k][v] - mean);
     });
-    squares = zfi_team_sum(squares, zfi_sum_room(shared, 1));
+    squares = zfd_team_sum(squares, zfd_sum_room(shared, 1));
     if (threadIdx.x == 0 && t.row < j.set.rows) {
         j.moments[2 * t.row] = mean;
-        j.moments[2 * t.row + 1] = zfi_rstd(squares, j.set.n, j.eps);
+        j.moments[2 * t.row + 1] = zfd_rstd(squares, j.set.n, j.eps);
     }
 }
 
-static zf_status zfi_cuda_moments(const zf_launch *l)
+static zf_status zfd_cuda_moments(const zf_launch *l)
 {
     const zf_array *x = &l->args[0];
-    if (!zfi_count(&l->out)) return ZF_OK;
-    zfi_teams t = zfi_long_teams_of(x, zfi_lies_well(0, 1, x->data), 2);
-    zfi_moments_job j = {t.set, x->data, static_cast<float *>(l->out.data),
+    if (!zfd_count(&l->out)) return ZF_OK;
+    zfd_teams t = zfd_long_teams_of(x, zfd_lies_well(0, 1, x->data), 2);
+    zfd_moments_job j = {t.set, x->data, static_cast<float *>(l->out.data),
                          (float)ZF_FLOAT(l, moments, eps), l->op == ZF_OP_moments};
-    ZFI_FLOATS(l, x->dtype, T, ZFI_LAUNCH_LONG_ROWS(zfi_moments_kernel, T, t, l, j);)
-    return zfi_launched(l);
+    ZFD_FLOATS(l, x->dtype, T, ZFD_LAUNCH_LONG_ROWS(zfd_moments_kernel, T, t, l, j);)
+    return zfd_launched(l);
 }
 
 /* ------------------------------------------------------------------------------- norms */
 
 /* y = gamma (x - mean) rstd + beta; beta may be NULL. moments NULL: mean 0 and rstd 1. */
-typedef struct zfi_norm_job {
-    zfi_row_set set;
+typedef struct zfd_norm_job {
+    zfd_row_set set;
     const void *x, *gamma, *beta;
     const float *moments;
     void *y;
-} zfi_norm_job;
+} zfd_norm_job;
 
 template <class T, int K>
-__global__ void __launch_bounds__(zfi_team_bound<T, K>::threads)
-    zfi_norm_kernel(const zfi_norm_job j)
+__global__ void __launch_bounds__(zfd_team_bound<T, K>::threads)
+    zfd_norm_kernel(const zfd_norm_job j)
 {
-    const zfi_team<T, K> t(j.set);
-    typedef typename zfi_team<T, K>::index index;
-    const int V = zfi_team<T, K>::V;
+    const zfd_team<T, K> t(j.set);
+    typedef typename zfd_team<T, K>::index index;
+    const int V = zfd_team<T, K>::V;
     if (t.row >= j.set.rows) return;
     float mean = j.moments ? j.moments[2 * t.row] : 0,
           rstd = j.moments ? j.moments[2 * t.row + 1] : 1, x[K ? K : 1][V];
@@ -544,44 +544,44 @@ __global__ void __launch_bounds__(zfi_team_bound<T, K>::threads)
     });
 }
 
-static zf_status zfi_norm_launch(const zf_launch *l, const void *moments, const void *gamma,
+static zf_status zfd_norm_launch(const zf_launch *l, const void *moments, const void *gamma,
                                  const void *beta)
 {
     const void *x = l->args[0].data;
-    if (!zfi_count(&l->out)) return ZF_OK;
-    bool wide = zfi_lies_well(0, 1, x, l->out.data, gamma, beta);
-    zfi_teams t = zfi_long_teams_of(&l->out, wide, 0);
-    zfi_norm_job j = {t.set, x, gamma, beta, static_cast<const float *>(moments), l->out.data};
-    ZFI_FLOATS(l, l->out.dtype, T, ZFI_LAUNCH_LONG_ROWS(zfi_norm_kernel, T, t, l, j);)
-    return zfi_launched(l);
+    if (!zfd_count(&l->out)) return ZF_OK;
+    bool wide = zfd_lies_well(0, 1, x, l->out.data, gamma, beta);
+    zfd_teams t = zfd_long_teams_of(&l->out, wide, 0);
+    zfd_norm_job j = {t.set, x, gamma, beta, static_cast<const float *>(moments), l->out.data};
+    ZFD_FLOATS(l, l->out.dtype, T, ZFD_LAUNCH_LONG_ROWS(zfd_norm_kernel, T, t, l, j);)
+    return zfd_launched(l);
 }
 
-static zf_status zfi_cuda_layer_norm(const zf_launch *l)
+static zf_status zfd_cuda_layer_norm(const zf_launch *l)
 {
-    return zfi_norm_launch(l, l->args[1].data, l->args[2].data,
+    return zfd_norm_launch(l, l->args[1].data, l->args[2].data,
                            l->arg_count > 3 ? l->args[3].data : NULL);
 }
 
 /* dx = rstd (g - mean g - xhat mean(g xhat)), g = dy gamma; without mean g where not centred.
  * rstds, if not NULL: x is xhat, and these are the rows' rstd. more: added to dx; dropped: gets
  * dropout(dx); both may be NULL. */
-typedef struct zfi_norm_grad_job {
-    zfi_row_set set;
+typedef struct zfd_norm_grad_job {
+    zfd_row_set set;
     const void *dy, *x, *gamma, *more;
     const float *moments, *rstds;
     void *dx, *dropped;
     bool centred;
-    zfi_dropout drop;
-} zfi_norm_grad_job;
+    zfd_dropout drop;
+} zfd_norm_grad_job;
 
 template <class T, int K>
-__global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_norm_grad_kernel(const zfi_norm_grad_job j)
+__global__ void __launch_bounds__(ZFD_TEAM_MOST) zfd_norm_grad_kernel(const zfd_norm_grad_job j)
 {
-    ZF_SHARED(float, shared);
-    const zfi_team<T, K> t(j.set);
-    typedef typename zfi_team<T, K>::index index;
-    const int V = zfi_team<T, K>::V;
-    const zfi_dropper drop = zfi_dropper_of(j.drop);
+    ZFD_SHARED(float, shared);
+    const zfd_team<T, K> t(j.set);
+    typedef typename zfd_team<T, K>::index index;
+    const int V = zfd_team<T, K>::V;
+    const zfd_dropper drop = zfd_dropper_of(j.drop);
     float g[K ? K : 1][V], xhat[K ? K : 1][V], sums[2] = {0, 0}, mean = 0, rstd = 0;
     if (t.n) {
         if (j.moments) mean = j.moments[2 * t.row];
@@ -606,7 +606,7 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_norm_grad_kernel(const zfi_
             if (t.has(i + v)) sums[1] = fmaf(g[k][v], xhat[k][v], sums[1]);
         }
     });
-    zfi_team_sums(sums, shared);
+    zfd_team_sums(sums, shared);
     sums[0] = j.centred ? sums[0] / (float)j.set.n : 0;
     sums[1] /= (float)j.set.n;
     t.each([&](int k, index i) {
@@ -627,73 +627,73 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_norm_grad_kernel(const zfi_
 }
 
 /* Launches the job; sets its rows. */
-static zf_status zfi_norm_grad_launch(const zf_launch *l, zfi_norm_grad_job *j)
+static zf_status zfd_norm_grad_launch(const zf_launch *l, zfd_norm_grad_job *j)
 {
-    if (!zfi_count(&l->out)) return ZF_OK;
-    bool wide = zfi_lies_well(0, 1, j->dy, j->x, j->dx, j->dropped) &&
-                zfi_lies_well(0, 1, j->gamma, j->more);
-    zfi_teams t = zfi_teams_of(&l->out, wide, 2);
+    if (!zfd_count(&l->out)) return ZF_OK;
+    bool wide = zfd_lies_well(0, 1, j->dy, j->x, j->dx, j->dropped) &&
+                zfd_lies_well(0, 1, j->gamma, j->more);
+    zfd_teams t = zfd_teams_of(&l->out, wide, 2);
     j->set = t.set;
-    ZFI_FLOATS(l, l->out.dtype, T, ZFI_LAUNCH_ROWS(zfi_norm_grad_kernel, T, t, l, *j);)
-    return zfi_launched(l);
+    ZFD_FLOATS(l, l->out.dtype, T, ZFD_LAUNCH_ROWS(zfd_norm_grad_kernel, T, t, l, *j);)
+    return zfd_launched(l);
 }
 
-static zf_status zfi_cuda_layer_norm_grad(const zf_launch *l)
+static zf_status zfd_cuda_layer_norm_grad(const zf_launch *l)
 {
-    zfi_norm_grad_job j = {};
+    zfd_norm_grad_job j = {};
     j.dy = l->args[0].data, j.x = l->args[1].data, j.gamma = l->args[3].data;
     j.moments = static_cast<const float *>(l->args[2].data);
     j.dx = l->out.data;
     if (l->arg_count > 4) j.more = l->args[4].data;
     j.centred = l->op == ZF_OP_layer_norm_grad;
-    j.drop = zfi_dropout_of(l, 0, 0, 0);
-    return zfi_norm_grad_launch(l, &j);
+    j.drop = zfd_dropout_of(l, 0, 0, 0);
+    return zfd_norm_grad_launch(l, &j);
 }
 
 /* ------------------------------------------------------------------------ sums over rows
  *
  * In two stages: each part of the rows gives a row of sums; then these are added.
  *
- *     a, b [rows,n] -> parts [parts,ZFI_SUMS,n] f32 -> out [n] each
+ *     a, b [rows,n] -> parts [parts,ZFD_SUMS,n] f32 -> out [n] each
  *
- * A block has 32 packs of columns and ZFI_SUM_ROWS rows at a time, and adds in the order of the
+ * A block has 32 packs of columns and ZFD_SUM_ROWS rows at a time, and adds in the order of the
  * rows. Sum 0 is of a b, where b is normalised first if there are moments; sum 1 is of a; sum 2 is
  * of dropout(a). */
 
-enum { ZFI_SUMS = 3, ZFI_SUM_ROWS = 8 };
+enum { ZFD_SUMS = 3, ZFD_SUM_ROWS = 8 };
 
-typedef struct zfi_columns_job {
+typedef struct zfd_columns_job {
     const void *a, *b;
     const float *moments;
     float *parts;
     int64_t rows, n, chunk; /* chunk: rows of a part */
-    bool wide, asked[ZFI_SUMS];
-    zfi_dropout drop;
-} zfi_columns_job;
+    bool wide, asked[ZFD_SUMS];
+    zfd_dropout drop;
+} zfd_columns_job;
 
 template <class T>
-__global__ void __launch_bounds__(ZFI_WARP *ZFI_SUM_ROWS)
-    zfi_columns_kernel(const zfi_columns_job j)
+__global__ void __launch_bounds__(ZFD_WARP *ZFD_SUM_ROWS)
+    zfd_columns_kernel(const zfd_columns_job j)
 {
-    const int V = zfi_wide<T>::count, columns = ZFI_WARP * V;
-    ZF_SHARED(float, shared); /* [ZFI_SUM_ROWS][columns] */
-    const zfi_dropper drop = zfi_dropper_of(j.drop);
+    const int V = zfd_wide<T>::count, columns = ZFD_WARP * V;
+    ZFD_SHARED(float, shared); /* [ZFD_SUM_ROWS][columns] */
+    const zfd_dropper drop = zfd_dropper_of(j.drop);
     const T *a = static_cast<const T *>(j.a), *b = static_cast<const T *>(j.b);
     int64_t first = (int64_t)blockIdx.x * columns, i = first + (int)threadIdx.x * V;
     int64_t begin = (int64_t)blockIdx.y * j.chunk,
             end = begin + j.chunk < j.rows ? begin + j.chunk : j.rows;
     bool whole = j.wide && i + V <= j.n;
-    float sum[ZFI_SUMS][V] = {};
+    float sum[ZFD_SUMS][V] = {};
     auto look = [&](float(&x)[V], const T *from) {
         if (whole) {
-            zfi_load(x, from);
+            zfd_load(x, from);
         } else {
 #pragma unroll
-            for (int v = 0; v < V; v++) x[v] = i + v < j.n ? zfi_to_f32(from[v]) : 0;
+            for (int v = 0; v < V; v++) x[v] = i + v < j.n ? zfd_to_f32(from[v]) : 0;
         }
     };
 #pragma unroll 4
-    for (int64_t r = begin + threadIdx.y; r < end; r += ZFI_SUM_ROWS) {
+    for (int64_t r = begin + threadIdx.y; r < end; r += ZFD_SUM_ROWS) {
         float x[V], y[V];
         float mean = j.moments ? j.moments[2 * r] : 0, rstd = j.moments ? j.moments[2 * r + 1] : 1;
         look(x, a + r * j.n + i);
@@ -705,140 +705,140 @@ __global__ void __launch_bounds__(ZFI_WARP *ZFI_SUM_ROWS)
         }
         if (j.asked[2] && !drop.off) {
             float by[V];
-            zfi_kept_of(drop, (uint64_t)(r * j.n + i), by);
+            zfd_kept_of(drop, (uint64_t)(r * j.n + i), by);
 #pragma unroll
             for (int v = 0; v < V; v++) sum[2][v] += by[v] != 0 ? x[v] * by[v] : 0;
         }
     }
 #pragma unroll
-    for (int k = 0; k < ZFI_SUMS; k++) {
+    for (int k = 0; k < ZFD_SUMS; k++) {
         if (!j.asked[k]) continue;
         __syncthreads();
 #pragma unroll
         for (int v = 0; v < V; v++)
-            shared[(threadIdx.y * ZFI_WARP + threadIdx.x) * V + v] =
+            shared[(threadIdx.y * ZFD_WARP + threadIdx.x) * V + v] =
                 k == 2 && drop.off ? sum[1][v] : sum[k][v];
         __syncthreads();
-        for (int c = (int)(threadIdx.y * ZFI_WARP + threadIdx.x); c < columns;
-             c += ZFI_WARP * ZFI_SUM_ROWS) {
+        for (int c = (int)(threadIdx.y * ZFD_WARP + threadIdx.x); c < columns;
+             c += ZFD_WARP * ZFD_SUM_ROWS) {
             float all = 0;
-            for (int r = 0; r < ZFI_SUM_ROWS; r++) all += shared[r * columns + c];
+            for (int r = 0; r < ZFD_SUM_ROWS; r++) all += shared[r * columns + c];
             if (first + c < j.n)
-                j.parts[((int64_t)blockIdx.y * ZFI_SUMS + k) * j.n + first + c] = all;
+                j.parts[((int64_t)blockIdx.y * ZFD_SUMS + k) * j.n + first + c] = all;
         }
     }
 }
 
 /* Where to write the sums; NULL: a sum is not needed. */
-typedef struct zfi_columns_out {
+typedef struct zfd_columns_out {
     const float *parts;
     int64_t count, n; /* number of parts, and columns */
-    void *out[ZFI_SUMS];
-} zfi_columns_out;
+    void *out[ZFD_SUMS];
+} zfd_columns_out;
 
-enum { ZFI_PART_ROWS = 32 }; /* threads that share the parts of a column */
+enum { ZFD_PART_ROWS = 32 }; /* threads that share the parts of a column */
 
-/* Sum blockIdx.y of 32 columns. Each thread adds every ZFI_PART_ROWS-th part; one thread adds their
+/* Sum blockIdx.y of 32 columns. Each thread adds every ZFD_PART_ROWS-th part; one thread adds their
  * sums. */
 template <class T>
-__global__ void __launch_bounds__(ZFI_WARP *ZFI_PART_ROWS)
-    zfi_columns_end_kernel(const zfi_columns_out j)
+__global__ void __launch_bounds__(ZFD_WARP *ZFD_PART_ROWS)
+    zfd_columns_end_kernel(const zfd_columns_out j)
 {
-    ZF_SHARED(float, shared);
+    ZFD_SHARED(float, shared);
     T *out = static_cast<T *>(blockIdx.y == 0 ? j.out[0] : blockIdx.y == 1 ? j.out[1] : j.out[2]);
-    int64_t c = (int64_t)blockIdx.x * ZFI_WARP + threadIdx.x;
+    int64_t c = (int64_t)blockIdx.x * ZFD_WARP + threadIdx.x;
     float sum = 0;
     if (!out) return;
     if (c < j.n)
 #pragma unroll 4
-        for (int64_t part = threadIdx.y; part < j.count; part += ZFI_PART_ROWS)
-            sum += j.parts[(part * ZFI_SUMS + blockIdx.y) * j.n + c];
-    shared[threadIdx.y * ZFI_WARP + threadIdx.x] = sum;
+        for (int64_t part = threadIdx.y; part < j.count; part += ZFD_PART_ROWS)
+            sum += j.parts[(part * ZFD_SUMS + blockIdx.y) * j.n + c];
+    shared[threadIdx.y * ZFD_WARP + threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y || c >= j.n) return;
-    for (int k = 1; k < ZFI_PART_ROWS; k++) sum += shared[k * ZFI_WARP + threadIdx.x];
-    out[c] = zfi_from_f32<T>(sum);
+    for (int k = 1; k < ZFD_PART_ROWS; k++) sum += shared[k * ZFD_WARP + threadIdx.x];
+    out[c] = zfd_from_f32<T>(sum);
 }
 
 /* The number of parts of `rows` rows, at least `least` rows each, that occupies the device if a
  * part has `blocks` blocks. */
-static int64_t zfi_parts(const zf_launch *l, int64_t rows, int64_t least, int64_t blocks)
+static int64_t zfd_parts(const zf_launch *l, int64_t rows, int64_t least, int64_t blocks)
 {
-    int64_t most = zfi_div_up((int64_t)zfi_device_of(l)->processors * 4, blocks > 1 ? blocks : 1),
-            parts = zfi_div_up(rows, least);
+    int64_t most = zfd_div_up((int64_t)zfd_device_of(l)->processors * 4, blocks > 1 ? blocks : 1),
+            parts = zfd_div_up(rows, least);
     return parts < 1 ? 1 : parts < most ? parts : most;
 }
 
-/* The number of parts for zfi_columns over an array of this type. */
-static int64_t zfi_column_parts(const zf_launch *l, const zf_array *a)
+/* The number of parts for zfd_columns over an array of this type. */
+static int64_t zfd_column_parts(const zf_launch *l, const zf_array *a)
 {
-    int64_t columns = ZFI_WARP * 16 / (int64_t)zf_dtype_size(a->dtype);
-    return zfi_parts(l, zfi_row_count(a), 4 * ZFI_SUM_ROWS,
-                     zfi_div_up(zfi_row_length(a), columns));
+    int64_t columns = ZFD_WARP * 16 / (int64_t)zf_dtype_size(a->dtype);
+    return zfd_parts(l, zfd_row_count(a), 4 * ZFD_SUM_ROWS,
+                     zfd_div_up(zfd_row_length(a), columns));
 }
 
 /* The bytes of so many parts; SIZE_MAX, which fits no plan, where their number overflows. */
-static size_t zfi_parts_bytes(int64_t parts, int64_t n)
+static size_t zfd_parts_bytes(int64_t parts, int64_t n)
 {
-    size_t each = (size_t)parts * ZFI_SUMS * sizeof(float);
+    size_t each = (size_t)parts * ZFD_SUMS * sizeof(float);
     return n && each > SIZE_MAX / (size_t)n ? SIZE_MAX : each * (size_t)n;
 }
 
-static zf_status zfi_columns_end(const zf_launch *l, zf_dtype dtype, const zfi_columns_out &j)
+static zf_status zfd_columns_end(const zf_launch *l, zf_dtype dtype, const zfd_columns_out &j)
 {
-    dim3 grid((unsigned)zfi_div_up(j.n, ZFI_WARP), ZFI_SUMS), block(ZFI_WARP, ZFI_PART_ROWS);
-    size_t shared = ZFI_WARP * ZFI_PART_ROWS * sizeof(float);
+    dim3 grid((unsigned)zfd_div_up(j.n, ZFD_WARP), ZFD_SUMS), block(ZFD_WARP, ZFD_PART_ROWS);
+    size_t shared = ZFD_WARP * ZFD_PART_ROWS * sizeof(float);
     if (j.n)
-        ZFI_FLOATS(l, dtype, T, ZF_LAUNCH(zfi_columns_end_kernel<T>, grid, block, shared,
-                                          zfi_stream(l), j);)
-    return zfi_launched(l);
+        ZFD_FLOATS(l, dtype, T, ZFD_LAUNCH(zfd_columns_end_kernel<T>, grid, block, shared,
+                                           zfd_stream(l), j);)
+    return zfd_launched(l);
 }
 
 /* Computes the sums whose `out` is not NULL. The parts are in scratch. */
-static zf_status zfi_columns(const zf_launch *l, const zf_array *a, const void *b,
-                             const float *moments, const zfi_dropout &drop,
-                             void *const out[ZFI_SUMS])
+static zf_status zfd_columns(const zf_launch *l, const zf_array *a, const void *b,
+                             const float *moments, const zfd_dropout &drop,
+                             void *const out[ZFD_SUMS])
 {
-    zfi_columns_job j = {};
-    zfi_columns_out o = {};
-    int64_t parts = zfi_column_parts(l, a);
+    zfd_columns_job j = {};
+    zfd_columns_out o = {};
+    int64_t parts = zfd_column_parts(l, a);
     j.a = a->data, j.b = b, j.moments = moments;
     o.parts = j.parts = static_cast<float *>(l->scratch);
-    j.rows = zfi_row_count(a), o.n = j.n = zfi_row_length(a);
-    j.chunk = zfi_div_up(j.rows, parts), o.count = parts;
-    j.wide = zfi_lies_well(j.n, zf_dtype_size(a->dtype), a->data, b);
+    j.rows = zfd_row_count(a), o.n = j.n = zfd_row_length(a);
+    j.chunk = zfd_div_up(j.rows, parts), o.count = parts;
+    j.wide = zfd_lies_well(j.n, zf_dtype_size(a->dtype), a->data, b);
     j.drop = drop;
-    for (int k = 0; k < ZFI_SUMS; k++) o.out[k] = out[k], j.asked[k] = out[k] != NULL;
+    for (int k = 0; k < ZFD_SUMS; k++) o.out[k] = out[k], j.asked[k] = out[k] != NULL;
     if (!j.n) return ZF_OK;
-    ZFI_FLOATS(l, a->dtype, T, {
-        const int columns = ZFI_WARP * zfi_wide<T>::count;
-        ZF_LAUNCH(zfi_columns_kernel<T>,
-                  dim3((unsigned)zfi_div_up(j.n, columns), (unsigned)parts),
-                  dim3(ZFI_WARP, ZFI_SUM_ROWS), columns * ZFI_SUM_ROWS * sizeof(float),
-                  zfi_stream(l), j);
+    ZFD_FLOATS(l, a->dtype, T, {
+        const int columns = ZFD_WARP * zfd_wide<T>::count;
+        ZFD_LAUNCH(zfd_columns_kernel<T>,
+                   dim3((unsigned)zfd_div_up(j.n, columns), (unsigned)parts),
+                   dim3(ZFD_WARP, ZFD_SUM_ROWS), columns * ZFD_SUM_ROWS * sizeof(float),
+                   zfd_stream(l), j);
     })
-    return zfi_columns_end(l, a->dtype, o);
+    return zfd_columns_end(l, a->dtype, o);
 }
 
-static size_t zfi_cuda_scratch_norm_gamma_grad(const zf_launch *l)
+static size_t zfd_cuda_scratch_norm_gamma_grad(const zf_launch *l)
 {
-    return zfi_parts_bytes(zfi_column_parts(l, &l->args[0]), zfi_row_length(&l->args[0]));
+    return zfd_parts_bytes(zfd_column_parts(l, &l->args[0]), zfd_row_length(&l->args[0]));
 }
 
-static zf_status zfi_cuda_norm_gamma_grad(const zf_launch *l)
+static zf_status zfd_cuda_norm_gamma_grad(const zf_launch *l)
 {
-    void *out[ZFI_SUMS] = {l->out.data, NULL, NULL};
-    return zfi_columns(l, &l->args[0], l->args[1].data,
-                       static_cast<const float *>(l->args[2].data), zfi_dropout_of(l, 0, 0, 0),
+    void *out[ZFD_SUMS] = {l->out.data, NULL, NULL};
+    return zfd_columns(l, &l->args[0], l->args[1].data,
+                       static_cast<const float *>(l->args[2].data), zfd_dropout_of(l, 0, 0, 0),
                        out);
 }
 
-ZFI_KERNEL(softmax, zfi_cuda_softmax, NULL)
-ZFI_KERNEL(softmax_grad, zfi_cuda_softmax_grad, NULL)
-ZFI_KERNEL(moments, zfi_cuda_moments, NULL)
-ZFI_KERNEL(rms, zfi_cuda_moments, NULL)
-ZFI_KERNEL(layer_norm, zfi_cuda_layer_norm, NULL)
-ZFI_KERNEL(layer_norm_grad, zfi_cuda_layer_norm_grad, NULL)
-ZFI_KERNEL(rms_norm, zfi_cuda_layer_norm, NULL)
-ZFI_KERNEL(rms_norm_grad, zfi_cuda_layer_norm_grad, NULL)
-ZFI_KERNEL(norm_gamma_grad, zfi_cuda_norm_gamma_grad, zfi_cuda_scratch_norm_gamma_grad)
+ZFD_KERNEL(softmax, zfd_cuda_softmax, NULL)
+ZFD_KERNEL(softmax_grad, zfd_cuda_softmax_grad, NULL)
+ZFD_KERNEL(moments, zfd_cuda_moments, NULL)
+ZFD_KERNEL(rms, zfd_cuda_moments, NULL)
+ZFD_KERNEL(layer_norm, zfd_cuda_layer_norm, NULL)
+ZFD_KERNEL(layer_norm_grad, zfd_cuda_layer_norm_grad, NULL)
+ZFD_KERNEL(rms_norm, zfd_cuda_layer_norm, NULL)
+ZFD_KERNEL(rms_norm_grad, zfd_cuda_layer_norm_grad, NULL)
+ZFD_KERNEL(norm_gamma_grad, zfd_cuda_norm_gamma_grad, zfd_cuda_scratch_norm_gamma_grad)

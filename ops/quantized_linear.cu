@@ -8,18 +8,18 @@
  * With more rows, and for the transposed product, the weight is dequantised into scratch, in x's
  * dtype, and cuBLASLt multiplies by it. */
 
-enum { ZFI_QUANTIZED_FEW = 16 /* rows of x */ };
+enum { ZFD_QUANTIZED_FEW = 16 /* rows of x */ };
 
-typedef struct zfi_quantized {
-    zfi_blocks b;
+typedef struct zfd_quantized {
+    zfd_blocks b;
     const void *x, *bias; /* bias may be NULL */
     const unsigned char *w;
     void *y;
     int64_t m, n, k, bytes; /* rows of x; w is [n,k], in rows of so many bytes */
-} zfi_quantized;
+} zfd_quantized;
 
 /* The integers of 4 bytes of a record: of 8 bits, or the low ones of 4 and the high ones. */
-__device__ __forceinline__ void zfi_integers_of(uint32_t word, int bits, float (&low)[4],
+__device__ __forceinline__ void zfd_integers_of(uint32_t word, int bits, float (&low)[4],
                                                 float (&high)[4])
 {
 #pragma unroll
@@ -32,12 +32,12 @@ __device__ __forceinline__ void zfi_integers_of(uint32_t word, int bits, float (
 
 /* Rows of x are taken ROWS at a time. */
 template <class T, int ROWS>
-__global__ void __launch_bounds__(ZFI_THREADS) zfi_quantized_kernel(const zfi_quantized q)
+__global__ void __launch_bounds__(ZFD_THREADS) zfd_quantized_kernel(const zfd_quantized q)
 {
-    const int lane = (int)threadIdx.x % ZFI_WARP, half = q.b.block / 2;
+    const int lane = (int)threadIdx.x % ZFD_WARP, half = q.b.block / 2;
     const int bytes = q.b.record - q.b.head;
-    const int64_t step = (int64_t)gridDim.x * blockDim.x / ZFI_WARP, records = q.k / q.b.block;
-    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / ZFI_WARP;
+    const int64_t step = (int64_t)gridDim.x * blockDim.x / ZFD_WARP, records = q.k / q.b.block;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / ZFD_WARP;
          i < q.n * ((q.m + ROWS - 1) / ROWS); i += step) {
         const int64_t n = i % q.n, first = i / q.n * ROWS;
         const int rows = q.m - first < ROWS ? (int)(q.m - first) : ROWS;
@@ -45,21 +45,21 @@ __global__ void __launch_bounds__(ZFI_THREADS) zfi_quantized_kernel(const zfi_qu
         const unsigned char *record = q.w + n * q.bytes;
         float sum[ROWS] = {};
         int in = lane * 4;
-        for (int64_t r = 0;; in += ZFI_WARP * 4) {
+        for (int64_t r = 0;; in += ZFD_WARP * 4) {
             float low[4], high[4], scale;
             for (; in >= bytes; in -= bytes, r++) record += q.b.record, x += q.b.block;
             if (r >= records) break;
-            scale = zfi_get_scale(record, q.b.head);
-            zfi_integers_of(zfi_get_word(record + q.b.head + in), q.b.bits, low, high);
+            scale = zfd_get_scale(record, q.b.head);
+            zfd_integers_of(zfd_get_word(record + q.b.head + in), q.b.bits, low, high);
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
                 float a[4], part = 0;
                 if (row >= rows) break;
-                zfi_get_four(a, x + row * q.k + in);
+                zfd_get_four(a, x + row * q.k + in);
 #pragma unroll
                 for (int e = 0; e < 4; e++) part = fmaf(low[e], a[e], part);
                 if (q.b.bits == 4) {
-                    zfi_get_four(a, x + row * q.k + half + in);
+                    zfd_get_four(a, x + row * q.k + half + in);
 #pragma unroll
                     for (int e = 0; e < 4; e++) part = fmaf(high[e], a[e], part);
                 }
@@ -68,83 +68,83 @@ __global__ void __launch_bounds__(ZFI_THREADS) zfi_quantized_kernel(const zfi_qu
         }
 #pragma unroll
         for (int row = 0; row < ROWS; row++) {
-            float y = zfi_warp_sum(sum[row]);
-            if (q.bias) y += zfi_to_f32(static_cast<const T *>(q.bias)[n]);
+            float y = zfd_warp_sum(sum[row]);
+            if (q.bias) y += zfd_to_f32(static_cast<const T *>(q.bias)[n]);
             if (lane == 0 && row < rows)
-                static_cast<T *>(q.y)[(first + row) * q.n + n] = zfi_from_f32<T>(y);
+                static_cast<T *>(q.y)[(first + row) * q.n + n] = zfd_from_f32<T>(y);
         }
     }
 }
 
-static zfi_quantized zfi_quantized_of(const zf_launch *l)
+static zfd_quantized zfd_quantized_of(const zf_launch *l)
 {
-    zfi_quantized q = {};
-    q.b = zfi_blocks_of(l);
+    zfd_quantized q = {};
+    q.b = zfd_blocks_of(l);
     q.x = l->args[0].data, q.w = static_cast<const unsigned char *>(l->args[1].data);
     q.bias = l->arg_count > 2 ? l->args[2].data : NULL;
     q.y = l->out.data;
     q.n = l->args[1].shape.dims[0], q.bytes = l->args[1].shape.dims[1];
     q.k = q.bytes / q.b.record * q.b.block;
-    q.m = zfi_row_count(&l->args[0]);
+    q.m = zfd_row_count(&l->args[0]);
     return q;
 }
 
 /* The product with the dequantised weight. *multiplies: false if the kernel above computes it.
  * cuBLASLt may round before the bias if n is no multiple of 8. */
-static zfi_gemm zfi_quantized_product(const zf_launch *l, const zfi_quantized *q, bool *multiplies)
+static zfd_gemm zfd_quantized_product(const zf_launch *l, const zfd_quantized *q, bool *multiplies)
 {
     const bool transposed = ZF_INT(l, quantized_linear, transposed) != 0,
                bias = l->arg_count > 2;
-    zfi_gemm g = transposed ? zfi_gemm_of(l, q->m, q->k, q->n, false, false)
-                            : zfi_gemm_of(l, q->m, q->n, q->k, false, true);
+    zfd_gemm g = transposed ? zfd_gemm_of(l, q->m, q->k, q->n, false, false)
+                            : zfd_gemm_of(l, q->m, q->n, q->k, false, true);
     g.bias = bias;
-    *multiplies = transposed || (q->m > ZFI_QUANTIZED_FEW && (!bias || q->n % 8 == 0));
+    *multiplies = transposed || (q->m > ZFD_QUANTIZED_FEW && (!bias || q->n % 8 == 0));
     return g;
 }
 
 /* Bytes of the dequantised weight, which the workspace of the product follows. */
-static size_t zfi_quantized_weight(const zf_launch *l, const zfi_quantized *q)
+static size_t zfd_quantized_weight(const zf_launch *l, const zfd_quantized *q)
 {
     const size_t bytes = (size_t)(q->n * q->k) * zf_dtype_size(l->out.dtype);
-    return (bytes + ZFI_WORK_LIES - 1) / ZFI_WORK_LIES * ZFI_WORK_LIES;
+    return (bytes + ZFD_WORK_LIES - 1) / ZFD_WORK_LIES * ZFD_WORK_LIES;
 }
 
-static size_t zfi_cuda_scratch_quantized_linear(const zf_launch *l)
+static size_t zfd_cuda_scratch_quantized_linear(const zf_launch *l)
 {
     bool multiplies;
-    const zfi_quantized q = zfi_quantized_of(l);
-    const zfi_gemm g = zfi_quantized_product(l, &q, &multiplies);
-    if (!zfi_count(&l->out) || !multiplies) return 0;
-    return zfi_quantized_weight(l, &q) + zfi_gemm_scratch(l, g);
+    const zfd_quantized q = zfd_quantized_of(l);
+    const zfd_gemm g = zfd_quantized_product(l, &q, &multiplies);
+    if (!zfd_count(&l->out) || !multiplies) return 0;
+    return zfd_quantized_weight(l, &q) + zfd_gemm_scratch(l, g);
 }
 
 template <class T, int ROWS>
-static void zfi_quantized_launch(const zf_launch *l, const zfi_quantized &q)
+static void zfd_quantized_launch(const zf_launch *l, const zfd_quantized &q)
 {
-    ZF_LAUNCH((zfi_quantized_kernel<T, ROWS>), zfi_record_grid(l, q.n * zfi_div_up(q.m, ROWS)),
-              ZFI_THREADS, 0, zfi_stream(l), q);
+    ZFD_LAUNCH((zfd_quantized_kernel<T, ROWS>), zfd_record_grid(l, q.n * zfd_div_up(q.m, ROWS)),
+               ZFD_THREADS, 0, zfd_stream(l), q);
 }
 
-static zf_status zfi_cuda_quantized_linear(const zf_launch *l)
+static zf_status zfd_cuda_quantized_linear(const zf_launch *l)
 {
     bool multiplies;
-    const zfi_quantized q = zfi_quantized_of(l);
-    const zfi_gemm g = zfi_quantized_product(l, &q, &multiplies);
+    const zfd_quantized q = zfd_quantized_of(l);
+    const zfd_gemm g = zfd_quantized_product(l, &q, &multiplies);
     unsigned char *scratch = static_cast<unsigned char *>(l->scratch);
     zf_status status;
-    if (!zfi_count(&l->out)) return ZF_OK;
-    ZFI_FLOATS(l, l->out.dtype, T, {
+    if (!zfd_count(&l->out)) return ZF_OK;
+    ZFD_FLOATS(l, l->out.dtype, T, {
         const int64_t records = q.n * (q.k / q.b.block);
         if (multiplies)
-            ZF_LAUNCH(zfi_dequantize_kernel<T>, zfi_record_grid(l, records), ZFI_THREADS, 0,
-                      zfi_stream(l), reinterpret_cast<T *>(scratch), q.w, records, q.b, 1, false);
-        else if (q.m == 1) zfi_quantized_launch<T, 1>(l, q);
-        else if (q.m <= 4) zfi_quantized_launch<T, 4>(l, q);
-        else zfi_quantized_launch<T, 8>(l, q);
+            ZFD_LAUNCH(zfd_dequantize_kernel<T>, zfd_record_grid(l, records), ZFD_THREADS, 0,
+                       zfd_stream(l), reinterpret_cast<T *>(scratch), q.w, records, q.b, 1, false);
+        else if (q.m == 1) zfd_quantized_launch<T, 1>(l, q);
+        else if (q.m <= 4) zfd_quantized_launch<T, 4>(l, q);
+        else zfd_quantized_launch<T, 8>(l, q);
     })
-    if ((status = zfi_launched(l)) || !multiplies) return status;
-    return zfi_gemm_run(l, g, q.x, scratch, q.y, NULL, q.bias, 1,
-                        scratch + zfi_quantized_weight(l, &q));
+    if ((status = zfd_launched(l)) || !multiplies) return status;
+    return zfd_gemm_run(l, g, q.x, scratch, q.y, NULL, q.bias, 1,
+                        scratch + zfd_quantized_weight(l, &q));
 }
 
-ZFI_KERNEL(quantized_linear, zfi_cuda_quantized_linear, zfi_cuda_scratch_quantized_linear)
+ZFD_KERNEL(quantized_linear, zfd_cuda_quantized_linear, zfd_cuda_scratch_quantized_linear)

@@ -11,12 +11,12 @@
 /* ------------------------------------------------------------------------- max, argmax */
 
 /* The largest number so far and its first index; NaN is larger than every number. */
-typedef struct zfi_most {
+typedef struct zfd_most {
     float x;
     int at;
-} zfi_most;
+} zfd_most;
 
-__device__ __forceinline__ zfi_most zfi_larger(zfi_most a, zfi_most b)
+__device__ __forceinline__ zfd_most zfd_larger(zfd_most a, zfd_most b)
 {
     bool a_none = a.x != a.x, b_none = b.x != b.x;
     if (a_none != b_none) return a_none ? a : b;
@@ -25,14 +25,14 @@ __device__ __forceinline__ zfi_most zfi_larger(zfi_most a, zfi_most b)
     return a.at < b.at ? a : b;
 }
 
-__device__ __forceinline__ zfi_most zfi_warp_most(zfi_most a)
+__device__ __forceinline__ zfd_most zfd_warp_most(zfd_most a)
 {
 #pragma unroll
-    for (int step = ZFI_WARP / 2; step; step /= 2) {
-        zfi_most b;
+    for (int step = ZFD_WARP / 2; step; step /= 2) {
+        zfd_most b;
         b.x = __shfl_xor_sync(0xffffffffu, a.x, step);
         b.at = __shfl_xor_sync(0xffffffffu, a.at, step);
-        a = zfi_larger(a, b);
+        a = zfd_larger(a, b);
     }
     return a;
 }
@@ -40,124 +40,124 @@ __device__ __forceinline__ zfi_most zfi_warp_most(zfi_most a)
 /* out[row] over n neighbours, by `lanes` threads each: a warp or a block. to i32: the index, else
  * the maximum. */
 template <class T>
-__global__ void zfi_most_rows_kernel(int64_t rows, int64_t n, int lanes, void *out, zf_dtype to,
+__global__ void zfd_most_rows_kernel(int64_t rows, int64_t n, int lanes, void *out, zf_dtype to,
                                      const T *x)
 {
-    ZF_SHARED(zfi_most, shared);
+    ZFD_SHARED(zfd_most, shared);
     int lane = (int)threadIdx.x % lanes, in_block = (int)blockDim.x / lanes;
     for (int64_t row = (int64_t)blockIdx.x * in_block + (int)threadIdx.x / lanes; row < rows;
          row += (int64_t)gridDim.x * in_block) {
-        zfi_most most = {-INFINITY, INT32_MAX};
+        zfd_most most = {-INFINITY, INT32_MAX};
         for (int64_t i = lane; i < n; i += lanes) {
-            zfi_most next = {zfi_to_f32(x[row * n + i]), (int)i};
-            most = zfi_larger(most, next);
+            zfd_most next = {zfd_to_f32(x[row * n + i]), (int)i};
+            most = zfd_larger(most, next);
         }
-        most = zfi_warp_most(most);
-        if (lanes > ZFI_WARP) {
+        most = zfd_warp_most(most);
+        if (lanes > ZFD_WARP) {
             __syncthreads();
-            if (lane % ZFI_WARP == 0) shared[lane / ZFI_WARP] = most;
+            if (lane % ZFD_WARP == 0) shared[lane / ZFD_WARP] = most;
             __syncthreads();
-            most = shared[lane % ZFI_SUM_WARPS];
-            most = zfi_warp_most(most);
+            most = shared[lane % ZFD_SUM_WARPS];
+            most = zfd_warp_most(most);
         }
         if (lane == 0 && to == ZF_I32) static_cast<int32_t *>(out)[row] = most.at;
-        else if (lane == 0) zfi_put_float(out, to, row, most.x);
+        else if (lane == 0) zfd_put_float(out, to, row, most.x);
     }
 }
 
 /* out[o,i] over x[o,n,i], a thread each. */
 template <class T>
-__global__ void zfi_most_columns_kernel(int64_t count, int64_t n, zfi_divisor inner, void *out,
+__global__ void zfd_most_columns_kernel(int64_t count, int64_t n, zfd_divisor inner, void *out,
                                         zf_dtype to, const T *x)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
          i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t outer = zfi_divide(i, inner);
+        int64_t outer = zfd_divide(i, inner);
         const T *from = x + outer * n * inner.by + (i - outer * inner.by);
-        zfi_most most = {-INFINITY, INT32_MAX};
+        zfd_most most = {-INFINITY, INT32_MAX};
         for (int64_t k = 0; k < n; k++) {
-            zfi_most next = {zfi_to_f32(from[k * inner.by]), (int)k};
-            most = zfi_larger(most, next);
+            zfd_most next = {zfd_to_f32(from[k * inner.by]), (int)k};
+            most = zfd_larger(most, next);
         }
         if (to == ZF_I32) static_cast<int32_t *>(out)[i] = most.at;
-        else zfi_put_float(out, to, i, most.x);
+        else zfd_put_float(out, to, i, most.x);
     }
 }
 
-template <class T> static void zfi_most_launch(const zf_launch *l)
+template <class T> static void zfd_most_launch(const zf_launch *l)
 {
     const zf_shape *x = &l->args[0].shape;
     int axis = (int)ZF_INT(l, max, axis);
-    int64_t n = x->dims[axis], inner = zfi_span(x, axis + 1, x->rank), count = zfi_count(&l->out);
-    int lanes = n <= ZFI_SUM_BY_WARP ? ZFI_WARP : ZFI_THREADS;
+    int64_t n = x->dims[axis], inner = zfd_span(x, axis + 1, x->rank), count = zfd_count(&l->out);
+    int lanes = n <= ZFD_SUM_BY_WARP ? ZFD_WARP : ZFD_THREADS;
     const T *from = static_cast<const T *>(l->args[0].data);
     if (!count) return;
     if (inner == 1)
-        ZF_LAUNCH(zfi_most_rows_kernel<T>, zfi_grid(l, zfi_div_up(count * lanes, ZFI_THREADS)),
-                  ZFI_THREADS, ZFI_SUM_WARPS * sizeof(zfi_most), zfi_stream(l), count, n, lanes,
-                  l->out.data, l->out.dtype, from);
+        ZFD_LAUNCH(zfd_most_rows_kernel<T>, zfd_grid(l, zfd_div_up(count * lanes, ZFD_THREADS)),
+                   ZFD_THREADS, ZFD_SUM_WARPS * sizeof(zfd_most), zfd_stream(l), count, n, lanes,
+                   l->out.data, l->out.dtype, from);
     else
-        ZF_LAUNCH(zfi_most_columns_kernel<T>, zfi_grid(l, zfi_div_up(count, ZFI_THREADS)),
-                  ZFI_THREADS, 0, zfi_stream(l), count, n, zfi_divisor_of(inner, count),
-                  l->out.data, l->out.dtype, from);
+        ZFD_LAUNCH(zfd_most_columns_kernel<T>, zfd_grid(l, zfd_div_up(count, ZFD_THREADS)),
+                   ZFD_THREADS, 0, zfd_stream(l), count, n, zfd_divisor_of(inner, count),
+                   l->out.data, l->out.dtype, from);
 }
 
-static zf_status zfi_cuda_max(const zf_launch *l)
+static zf_status zfd_cuda_max(const zf_launch *l)
 {
-    ZFI_FLOATS(l, l->args[0].dtype, T, zfi_most_launch<T>(l);)
-    return zfi_launched(l);
+    ZFD_FLOATS(l, l->args[0].dtype, T, zfd_most_launch<T>(l);)
+    return zfd_launched(l);
 }
 
 /* ------------------------------------------------------------------------- block_norms */
 
-enum { ZFI_NORM_BLOCK = 1024 };
+enum { ZFD_NORM_BLOCK = 1024 };
 
 /* The sum of squares has neither underflowed nor overflowed in f32; a NaN is one, too. */
-__device__ __forceinline__ bool zfi_is_sum_of_squares(float sum)
+__device__ __forceinline__ bool zfd_is_sum_of_squares(float sum)
 {
     return (sum >= 0x1p-80f && sum < INFINITY) || sum != sum;
 }
 
 /* sqrt(sum of x[i]^2), 0 <= i < n, for a block of one warp whose squares underflow or overflow in
  * f32: computed from x times a power of two. */
-template <class T> __device__ float zfi_scaled_norm(const T *x, int n)
+template <class T> __device__ float zfd_scaled_norm(const T *x, int n)
 {
-    int lane = (int)threadIdx.x % ZFI_WARP, exponent;
+    int lane = (int)threadIdx.x % ZFD_WARP, exponent;
     float most = 0, sum = 0, by;
-    for (int i = lane; i < n; i += ZFI_WARP) most = fmaxf(most, fabsf(zfi_to_f32(x[i])));
-    most = zfi_warp_max(most);
+    for (int i = lane; i < n; i += ZFD_WARP) most = fmaxf(most, fabsf(zfd_to_f32(x[i])));
+    most = zfd_warp_max(most);
     if (most == 0 || isinf(most)) return most;
     (void)frexpf(most, &exponent);
     by = ldexpf(1, exponent < -100 ? 100 : exponent > 100 ? -100 : -exponent);
-    for (int i = lane; i < n; i += ZFI_WARP) {
-        float y = by * zfi_to_f32(x[i]);
+    for (int i = lane; i < n; i += ZFD_WARP) {
+        float y = by * zfd_to_f32(x[i]);
         sum = fmaf(y, y, sum);
     }
-    return sqrtf(zfi_warp_sum(sum)) / by;
+    return sqrtf(zfd_warp_sum(sum)) / by;
 }
 
 /* The norms of x, computed in one launch with those of other tensors. Blocks are numbered through
  * all of them. */
-typedef struct zfi_normed {
+typedef struct zfd_normed {
     const void *x;
     float *out;
     int64_t count, blocks; /* count: elements; blocks: up to the end of this tensor */
-} zfi_normed;
+} zfd_normed;
 
-enum { ZFI_NORMED = ZF_TENSOR_CORES ? 96 : 3 };
+enum { ZFD_NORMED = ZFD_TENSOR_CORES ? 96 : 3 };
 
-typedef struct zfi_normed_list {
+typedef struct zfd_normed_list {
     int count;
-    zfi_normed at[ZFI_NORMED];
-} zfi_normed_list;
+    zfd_normed at[ZFD_NORMED];
+} zfd_normed_list;
 
-template <class T> __global__ void zfi_block_norms_kernel(const zfi_normed_list list)
+template <class T> __global__ void zfd_block_norms_kernel(const zfd_normed_list list)
 {
-    const int N = zfi_wide<T>::count, n = ZFI_NORM_BLOCK, lane = (int)threadIdx.x % ZFI_WARP;
+    const int N = zfd_wide<T>::count, n = ZFD_NORM_BLOCK, lane = (int)threadIdx.x % ZFD_WARP;
     const int64_t blocks = list.at[list.count - 1].blocks;
     int of = 0;
-    for (int64_t block = (int64_t)blockIdx.x * ZFI_SUM_WARPS + (int)threadIdx.x / ZFI_WARP;
-         block < blocks; block += (int64_t)gridDim.x * ZFI_SUM_WARPS) {
+    for (int64_t block = (int64_t)blockIdx.x * ZFD_SUM_WARPS + (int)threadIdx.x / ZFD_WARP;
+         block < blocks; block += (int64_t)gridDim.x * ZFD_SUM_WARPS) {
         while (block >= list.at[of].blocks) of++;
         const int64_t own = block - (of ? list.at[of - 1].blocks : 0), at = own * n;
         const int64_t rest = list.at[of].count - at;
@@ -165,67 +165,67 @@ template <class T> __global__ void zfi_block_norms_kernel(const zfi_normed_list 
         float sum = 0;
         if (rest >= n && reinterpret_cast<uintptr_t>(x) % 16 == 0) {
 #pragma unroll
-            for (int i = lane * N; i < n; i += ZFI_WARP * N) {
+            for (int i = lane * N; i < n; i += ZFD_WARP * N) {
                 float y[N];
-                zfi_fetch(y, x + i, true);
+                zfd_fetch(y, x + i, true);
 #pragma unroll
                 for (int k = 0; k < N; k++) sum = fmaf(y[k], y[k], sum);
             }
         } else {
-            for (int i = lane * N; i < n; i += ZFI_WARP * N)
+            for (int i = lane * N; i < n; i += ZFD_WARP * N)
                 for (int k = 0; k < N && i + k < rest; k++) {
-                    float y = zfi_to_f32(x[i + k]);
+                    float y = zfd_to_f32(x[i + k]);
                     sum = fmaf(y, y, sum);
                 }
         }
-        sum = zfi_warp_sum(sum);
-        if (zfi_is_sum_of_squares(sum)) sum = sqrtf(sum);
-        else sum = zfi_scaled_norm(x, rest < n ? (int)rest : n);
+        sum = zfd_warp_sum(sum);
+        if (zfd_is_sum_of_squares(sum)) sum = sqrtf(sum);
+        else sum = zfd_scaled_norm(x, rest < n ? (int)rest : n);
         if (lane == 0) list.at[of].out[own] = sum;
     }
 }
 
 /* Computes as many launches of one dtype as one launch can take. */
-static zf_status zfi_cuda_together_block_norms(const zf_launch *l, int count, int *taken)
+static zf_status zfd_cuda_together_block_norms(const zf_launch *l, int count, int *taken)
 {
     const zf_dtype dtype = l->args[0].dtype;
-    zfi_normed_list list;
+    zfd_normed_list list;
     int64_t blocks = 0;
     list.count = 0;
-    for (*taken = 0; *taken < count && list.count < ZFI_NORMED; ++*taken) {
+    for (*taken = 0; *taken < count && list.count < ZFD_NORMED; ++*taken) {
         const zf_array *x = &l[*taken].args[0];
-        zfi_normed *of = &list.at[list.count];
+        zfd_normed *of = &list.at[list.count];
         if (x->dtype != dtype) break;
-        if (!zfi_count(x)) continue;
+        if (!zfd_count(x)) continue;
         of->x = x->data, of->out = static_cast<float *>(l[*taken].out.data);
-        of->count = zfi_count(x), of->blocks = blocks += zfi_count(&l[*taken].out);
+        of->count = zfd_count(x), of->blocks = blocks += zfd_count(&l[*taken].out);
         list.count++;
     }
     if (!blocks) return ZF_OK;
-    ZFI_FLOATS(l, dtype, T,
-               ZF_LAUNCH(zfi_block_norms_kernel<T>, zfi_grid(l, zfi_div_up(blocks, ZFI_SUM_WARPS)),
-                         ZFI_THREADS, 0, zfi_stream(l), list);)
-    return zfi_launched(l);
+    ZFD_FLOATS(l, dtype, T,
+               ZFD_LAUNCH(zfd_block_norms_kernel<T>, zfd_grid(l, zfd_div_up(blocks, ZFD_SUM_WARPS)),
+                          ZFD_THREADS, 0, zfd_stream(l), list);)
+    return zfd_launched(l);
 }
 
-static zf_status zfi_cuda_block_norms(const zf_launch *l)
+static zf_status zfd_cuda_block_norms(const zf_launch *l)
 {
     int taken;
-    return zfi_cuda_together_block_norms(l, 1, &taken);
+    return zfd_cuda_together_block_norms(l, 1, &taken);
 }
 
 /* ------------------------------------------------------------------------- total, norm */
 
-enum { ZFI_TOTAL_PIECE = 4096, ZFI_TOTALLED = 128 };
+enum { ZFD_TOTAL_PIECE = 4096, ZFD_TOTALLED = 128 };
 
 /* The sum over a block's threads; every thread gets it. shared has room for one double per
  * thread. */
-__device__ __forceinline__ double zfi_block_total(double x, double *shared)
+__device__ __forceinline__ double zfd_block_total(double x, double *shared)
 {
     int t = (int)threadIdx.x;
     __syncthreads();
     shared[t] = x;
-    for (int step = ZFI_THREADS / 2; step; step /= 2) {
+    for (int step = ZFD_THREADS / 2; step; step /= 2) {
         __syncthreads();
         if (t < step) shared[t] += shared[t + step];
     }
@@ -234,113 +234,114 @@ __device__ __forceinline__ double zfi_block_total(double x, double *shared)
 }
 
 /* The result of a sum: its root if it is a sum of squares. */
-template <bool SQUARES> __device__ __forceinline__ float zfi_total_of(double sum)
+template <bool SQUARES> __device__ __forceinline__ float zfd_total_of(double sum)
 {
     return (float)(SQUARES ? sqrt(sum) : sum);
 }
 
 /* The sum of the piece of x, or of its squares, that begins at `first`, within [0, end). */
 template <bool SQUARES, class T>
-__device__ __forceinline__ double zfi_piece_total(const T *x, int64_t first, int64_t end,
+__device__ __forceinline__ double zfd_piece_total(const T *x, int64_t first, int64_t end,
                                                   double *shared)
 {
-    int64_t last = first + ZFI_TOTAL_PIECE;
+    int64_t last = first + ZFD_TOTAL_PIECE;
     double sum = 0;
     if (last > end) last = end;
 #pragma unroll 4
-    for (int64_t i = first + threadIdx.x; i < last; i += ZFI_THREADS) {
-        double y = (double)zfi_to_f32(x[i]);
+    for (int64_t i = first + threadIdx.x; i < last; i += ZFD_THREADS) {
+        double y = (double)zfd_to_f32(x[i]);
         sum += SQUARES ? y * y : y;
     }
-    return zfi_block_total(sum, shared);
+    return zfd_block_total(sum, shared);
 }
 
 /* The operands of a launch: count elements each. The sums of an operand's pieces start at
  * `first`. */
-typedef struct zfi_totalled {
-    struct zfi_totalled_operand {
+typedef struct zfd_totalled {
+    struct zfd_totalled_operand {
         const void *x;
         int64_t count, first;
-    } at[ZFI_TOTALLED];
-} zfi_totalled;
+    } at[ZFD_TOTALLED];
+} zfd_totalled;
 
 /* Writes sums[first + piece] of operand y, or out where there is only one piece. */
 template <bool SQUARES, class T>
-__global__ void zfi_total_kernel(zfi_totalled operands, double *sums, void *out, zf_dtype to)
+__global__ void zfd_total_kernel(zfd_totalled operands, double *sums, void *out, zf_dtype to)
 {
-    ZF_SHARED(double, shared);
-    const zfi_totalled::zfi_totalled_operand o = operands.at[blockIdx.y];
+    ZFD_SHARED(double, shared);
+    const zfd_totalled::zfd_totalled_operand o = operands.at[blockIdx.y];
     const T *x = static_cast<const T *>(o.x);
-    for (int64_t at = (int64_t)blockIdx.x * ZFI_TOTAL_PIECE, piece = blockIdx.x; at < o.count;
-         at += (int64_t)gridDim.x * ZFI_TOTAL_PIECE, piece += gridDim.x) {
-        double sum = zfi_piece_total<SQUARES>(x, at, o.count, shared);
+    for (int64_t at = (int64_t)blockIdx.x * ZFD_TOTAL_PIECE, piece = blockIdx.x; at < o.count;
+         at += (int64_t)gridDim.x * ZFD_TOTAL_PIECE, piece += gridDim.x) {
+        double sum = zfd_piece_total<SQUARES>(x, at, o.count, shared);
         if (threadIdx.x) continue;
-        if (out) zfi_put_float(out, to, 0, zfi_total_of<SQUARES>(sum));
+        if (out) zfd_put_float(out, to, 0, zfd_total_of<SQUARES>(sum));
         else sums[o.first + piece] = sum;
     }
 }
 
 template <bool SQUARES>
-__global__ void zfi_total_last_kernel(int64_t pieces, const double *sums, void *out, zf_dtype to)
+__global__ void zfd_total_last_kernel(int64_t pieces, const double *sums, void *out, zf_dtype to)
 {
-    ZF_SHARED(double, shared);
+    ZFD_SHARED(double, shared);
     double sum = 0;
 #pragma unroll 4
-    for (int64_t i = threadIdx.x; i < pieces; i += ZFI_THREADS) sum += sums[i];
-    sum = zfi_block_total(sum, shared);
-    if (threadIdx.x == 0) zfi_put_float(out, to, 0, zfi_total_of<SQUARES>(sum));
+    for (int64_t i = threadIdx.x; i < pieces; i += ZFD_THREADS) sum += sums[i];
+    sum = zfd_block_total(sum, shared);
+    if (threadIdx.x == 0) zfd_put_float(out, to, 0, zfd_total_of<SQUARES>(sum));
 }
 
-static int64_t zfi_total_pieces(const zf_launch *l)
+static int64_t zfd_total_pieces(const zf_launch *l)
 {
     int64_t pieces = 0;
     for (int32_t k = 0; k < l->arg_count; k++)
-        pieces += zfi_div_up(zfi_count(&l->args[k]), ZFI_TOTAL_PIECE);
+        pieces += zfd_div_up(zfd_count(&l->args[k]), ZFD_TOTAL_PIECE);
     return pieces;
 }
 
-static size_t zfi_cuda_scratch_total(const zf_launch *l)
+static size_t zfd_cuda_scratch_total(const zf_launch *l)
 {
-    int64_t pieces = zfi_total_pieces(l);
+    int64_t pieces = zfd_total_pieces(l);
     return pieces > 1 ? (size_t)pieces * sizeof(double) : 0;
 }
 
-template <bool SQUARES> static zf_status zfi_total_launch(const zf_launch *l)
+template <bool SQUARES> static zf_status zfd_total_launch(const zf_launch *l)
 {
-    int64_t pieces = zfi_total_pieces(l), first = 0;
+    int64_t pieces = zfd_total_pieces(l), first = 0;
     double *sums = static_cast<double *>(l->scratch);
     void *alone = pieces == 1 ? l->out.data : NULL;
-    if (!pieces) return zfi_move_bytes(l, l->out.data, NULL, (int64_t)zfi_bytes(&l->out));
+    if (!pieces) return zfd_move_bytes(l, l->out.data, NULL, (int64_t)zfd_bytes(&l->out));
     for (int32_t k = 0; k < l->arg_count;) {
-        zfi_totalled o;
+        zfd_totalled o;
         int count = 0;
         int64_t most = 0;
-        for (; k < l->arg_count && count < ZFI_TOTALLED; k++) {
-            int64_t n = zfi_count(&l->args[k]), its = zfi_div_up(n, ZFI_TOTAL_PIECE);
+        for (; k < l->arg_count && count < ZFD_TOTALLED; k++) {
+            int64_t n = zfd_count(&l->args[k]), its = zfd_div_up(n, ZFD_TOTAL_PIECE);
             if (!n) continue;
             o.at[count].x = l->args[k].data, o.at[count].count = n, o.at[count].first = first;
             count++, first += its;
             if (its > most) most = its;
         }
         if (!count) continue;
-        ZFI_FLOATS(l, l->args[0].dtype, T,
-                   ZF_LAUNCH((zfi_total_kernel<SQUARES, T>), dim3(zfi_grid(l, most), (unsigned)count),
-                             ZFI_THREADS, ZFI_THREADS * sizeof(double), zfi_stream(l), o, sums,
-                             alone, l->out.dtype);)
+        ZFD_FLOATS(l, l->args[0].dtype, T,
+                   ZFD_LAUNCH((zfd_total_kernel<SQUARES, T>),
+                              dim3(zfd_grid(l, most), (unsigned)count), ZFD_THREADS,
+                              ZFD_THREADS * sizeof(double), zfd_stream(l), o, sums, alone,
+                              l->out.dtype);)
     }
     if (pieces > 1)
-        ZF_LAUNCH(zfi_total_last_kernel<SQUARES>, 1, ZFI_THREADS, ZFI_THREADS * sizeof(double),
-                  zfi_stream(l), pieces, sums, l->out.data, l->out.dtype);
-    return zfi_launched(l);
+        ZFD_LAUNCH(zfd_total_last_kernel<SQUARES>, 1, ZFD_THREADS, ZFD_THREADS * sizeof(double),
+                   zfd_stream(l), pieces, sums, l->out.data, l->out.dtype);
+    return zfd_launched(l);
 }
 
-static zf_status zfi_cuda_total(const zf_launch *l) { return zfi_total_launch<false>(l); }
+static zf_status zfd_cuda_total(const zf_launch *l) { return zfd_total_launch<false>(l); }
 
-static zf_status zfi_cuda_norm(const zf_launch *l) { return zfi_total_launch<true>(l); }
+static zf_status zfd_cuda_norm(const zf_launch *l) { return zfd_total_launch<true>(l); }
 
-ZFI_KERNEL(sum, zfi_cuda_sum_to, zfi_cuda_scratch_sum_to)
-ZFI_KERNEL(max, zfi_cuda_max, NULL)
-ZFI_KERNEL(argmax, zfi_cuda_max, NULL)
-ZFI_KERNEL_TOGETHER(block_norms, zfi_cuda_block_norms, NULL, zfi_cuda_together_block_norms)
-ZFI_KERNEL(total, zfi_cuda_total, zfi_cuda_scratch_total)
-ZFI_KERNEL(norm, zfi_cuda_norm, zfi_cuda_scratch_total)
+ZFD_KERNEL(sum, zfd_cuda_sum_to, zfd_cuda_scratch_sum_to)
+ZFD_KERNEL(max, zfd_cuda_max, NULL)
+ZFD_KERNEL(argmax, zfd_cuda_max, NULL)
+ZFD_KERNEL_TOGETHER(block_norms, zfd_cuda_block_norms, NULL, zfd_cuda_together_block_norms)
+ZFD_KERNEL(total, zfd_cuda_total, zfd_cuda_scratch_total)
+ZFD_KERNEL(norm, zfd_cuda_norm, zfd_cuda_scratch_total)

@@ -2,32 +2,32 @@
  * arithmetic of scaler.c. */
 
 /* A float operand. Below 0: the step is skipped. */
-__device__ __forceinline__ float zfi_one_float(const void *x, zf_dtype dtype)
+__device__ __forceinline__ float zfd_one_float(const void *x, zf_dtype dtype)
 {
     if (dtype == ZF_F32) return *static_cast<const float *>(x);
-    return dtype == ZF_BF16 ? zfi_to_f32(*static_cast<const zfi_bf16 *>(x))
-                            : zfi_to_f32(*static_cast<const zfi_f16 *>(x));
+    return dtype == ZF_BF16 ? zfd_to_f32(*static_cast<const zfd_bf16 *>(x))
+                            : zfd_to_f32(*static_cast<const zfd_f16 *>(x));
 }
 
 /* good NULL: always advances. */
-static __global__ void zfi_advance_kernel(void *count, zf_dtype dtype, const void *good,
+static __global__ void zfd_advance_kernel(void *count, zf_dtype dtype, const void *good,
                                           zf_dtype good_dtype)
 {
-    if (good && zfi_one_float(good, good_dtype) < 0) return;
+    if (good && zfd_one_float(good, good_dtype) < 0) return;
     if (dtype == ZF_I64) *static_cast<int64_t *>(count) += 1;
     else if (*static_cast<int32_t *>(count) < INT32_MAX) *static_cast<int32_t *>(count) += 1;
 }
 
-static zf_status zfi_cuda_advance(const zf_launch *l)
+static zf_status zfd_cuda_advance(const zf_launch *l)
 {
     const zf_array *good = l->arg_count > 1 ? &l->args[1] : NULL;
-    if (good && good->dtype == ZF_F64) return zfi_no_dtype(l, ZF_F64);
-    ZF_LAUNCH(zfi_advance_kernel, 1, 1, 0, zfi_stream(l), l->args[0].data, l->args[0].dtype,
-              good ? good->data : NULL, good ? good->dtype : ZF_F32);
-    return zfi_launched(l);
+    if (good && good->dtype == ZF_F64) return zfd_no_dtype(l, ZF_F64);
+    ZFD_LAUNCH(zfd_advance_kernel, 1, 1, 0, zfd_stream(l), l->args[0].data, l->args[0].dtype,
+               good ? good->data : NULL, good ? good->dtype : ZF_F32);
+    return zfd_launched(l);
 }
 
-typedef struct zfi_scaler {
+typedef struct zfd_scaler {
     float *scale;
     int64_t *left, *iteration, *last, *skipped;
     const void *good; /* below 0: gradients are non-finite */
@@ -36,43 +36,43 @@ typedef struct zfi_scaler {
     int64_t window, hysteresis;
     bool consecutive;
     int32_t op, node;
-} zfi_scaler;
+} zfd_scaler;
 
 /* a + b, with wrapping: a program can write any number to a counter. */
-__device__ __forceinline__ int64_t zfi_wrapped_sum(int64_t a, int64_t b)
+__device__ __forceinline__ int64_t zfd_wrapped_sum(int64_t a, int64_t b)
 {
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
 
-static __global__ void zfi_scaler_kernel(zfi_scaler s, zfi_fault *fault)
+static __global__ void zfd_scaler_kernel(zfd_scaler s, zfd_fault *fault)
 {
     double scale = *s.scale;
     int64_t left = *s.left, iteration = *s.iteration, last = *s.last;
-    if (!(zfi_one_float(s.good, s.good_dtype) < 0)) {
-        int64_t good = zfi_wrapped_sum(iteration, ~last);
+    if (!(zfd_one_float(s.good, s.good_dtype) < 0)) {
+        int64_t good = zfd_wrapped_sum(iteration, ~last);
         bool due = good > 0 && good % s.window == 0;
         if (due || s.consecutive) left = s.hysteresis;
         if (due && isfinite((float)(scale * s.factor))) scale *= s.factor;
     } else {
         if (left <= 1 && s.factor > 1 && scale <= s.least) {
-            zfi_fault what = {ZFI_FAULT_SCALE, s.op, s.node, 0, 0, 0, s.least, 0};
-            zfi_report(fault, what);
+            zfd_fault what = {ZFD_FAULT_SCALE, s.op, s.node, 0, 0, 0, s.least, 0};
+            zfd_report(fault, what);
             return;
         }
         if (left > 1) left--;
         else scale = scale / s.factor > s.least || s.factor == 1 ? scale / s.factor : s.least;
         last = iteration;
-        *s.skipped = zfi_wrapped_sum(*s.skipped, 1);
+        *s.skipped = zfd_wrapped_sum(*s.skipped, 1);
     }
     *s.scale = (float)scale;
     *s.left = left;
-    *s.iteration = zfi_wrapped_sum(iteration, 1);
+    *s.iteration = zfd_wrapped_sum(iteration, 1);
     *s.last = last;
 }
 
-static zf_status zfi_cuda_loss_scale_update(const zf_launch *l)
+static zf_status zfd_cuda_loss_scale_update(const zf_launch *l)
 {
-    zfi_scaler s = {static_cast<float *>(l->args[0].data),
+    zfd_scaler s = {static_cast<float *>(l->args[0].data),
                     static_cast<int64_t *>(l->args[1].data),
                     static_cast<int64_t *>(l->args[2].data),
                     static_cast<int64_t *>(l->args[3].data),
@@ -86,10 +86,10 @@ static zf_status zfi_cuda_loss_scale_update(const zf_launch *l)
                     ZF_INT(l, loss_scale_update, consecutive) != 0,
                     l->op,
                     l->node};
-    if (s.good_dtype == ZF_F64) return zfi_no_dtype(l, ZF_F64);
-    ZF_LAUNCH(zfi_scaler_kernel, 1, 1, 0, zfi_stream(l), s, zfi_device_of(l)->fault);
-    return zfi_launched(l);
+    if (s.good_dtype == ZF_F64) return zfd_no_dtype(l, ZF_F64);
+    ZFD_LAUNCH(zfd_scaler_kernel, 1, 1, 0, zfd_stream(l), s, zfd_device_of(l)->fault);
+    return zfd_launched(l);
 }
 
-ZFI_KERNEL(advance, zfi_cuda_advance, NULL)
-ZFI_KERNEL(loss_scale_update, zfi_cuda_loss_scale_update, NULL)
+ZFD_KERNEL(advance, zfd_cuda_advance, NULL)
+ZFD_KERNEL(loss_scale_update, zfd_cuda_loss_scale_update, NULL)

@@ -2,32 +2,32 @@
  * sigmoid relu gelu silu and their gradients, cast and dropout. Values are computed in f32 and
  * rounded once; the error of a function is at most 3 times 2^-24 (1 + |x|). NaN is propagated. */
 
-__device__ __forceinline__ float zfi_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float zfd_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 /* (1 + erf(x / sqrt 2)) / 2 */
-__device__ __forceinline__ float zfi_normal(float x)
+__device__ __forceinline__ float zfd_normal(float x)
 {
     return fmaf(0.5f, erff(x * 0.70710678f), 0.5f);
 }
 
 /* x clamped to [-most, most], 0 for NaN: for a factor whose product has NaN from the other
  * factor. */
-__device__ __forceinline__ float zfi_within(float x, float most)
+__device__ __forceinline__ float zfd_within(float x, float most)
 {
     return fminf(fmaxf(x, -most), most);
 }
 
 /* How gelu is computed. */
-enum zfi_gelu_way {
-    ZFI_GELU_BY_ERF,
-    ZFI_GELU_BY_TANH,
-    ZFI_GELU_NARROW /* by erf, for results of 16 bits */
+enum zfd_gelu_way {
+    ZFD_GELU_BY_ERF,
+    ZFD_GELU_BY_TANH,
+    ZFD_GELU_NARROW /* by erf, for results of 16 bits */
 };
 
 /* (1 + erf(x / sqrt 2)) / 2 within 1e-7, and the density exp(-x^2 / 2) / sqrt(2 pi), for |x| up to
  * 14.45, with one exponential for both (Abramowitz & Stegun, Handbook of Mathematical Functions,
  * 26.2.17; the error shrinks with the density). */
-__device__ __forceinline__ float zfi_normal_narrow(float x, float &density)
+__device__ __forceinline__ float zfd_normal_narrow(float x, float &density)
 {
     const float a = fabsf(x), t = __fdividef(1.0f, fmaf(a, 0.2316419f, 1.0f));
     float tail = fmaf(t, 1.330274429f, -1.821255978f);
@@ -40,63 +40,63 @@ __device__ __forceinline__ float zfi_normal_narrow(float x, float &density)
 }
 
 /* y and dy/dx of gelu. The compiler removes what is not used. */
-__device__ __forceinline__ void zfi_gelu_both(float x, zfi_gelu_way way, float &y, float &slope)
+__device__ __forceinline__ void zfd_gelu_both(float x, zfd_gelu_way way, float &y, float &slope)
 {
-    if (way == ZFI_GELU_NARROW) {
-        float c = zfi_within(x, 14.45f), density, s = zfi_normal_narrow(c, density);
+    if (way == ZFD_GELU_NARROW) {
+        float c = zfd_within(x, 14.45f), density, s = zfd_normal_narrow(c, density);
         y = x * s;
         slope = x == x ? fmaf(c, density, s) : x; /* c of NaN is 0 */
-    } else if (way == ZFI_GELU_BY_TANH) { /* x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) */
-        float c = zfi_within(x, 20.0f), b = c * c, s;
-        s = zfi_sigmoid(x * fmaf(x * x, 0.07135481f, 1.59576912f));
+    } else if (way == ZFD_GELU_BY_TANH) { /* x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) */
+        float c = zfd_within(x, 20.0f), b = c * c, s;
+        s = zfd_sigmoid(x * fmaf(x * x, 0.07135481f, 1.59576912f));
         y = x * s;
         slope = fmaf(s * (1.0f - s), c * fmaf(b, 3 * 0.07135481f, 1.59576912f), s);
     } else {
-        float c = zfi_within(x, 14.45f), s = zfi_normal(x);
+        float c = zfd_within(x, 14.45f), s = zfd_normal(x);
         y = x * s;
         slope = fmaf(c * 0.39894228f, expf(-0.5f * c * c), s);
     }
 }
 
-__device__ __forceinline__ float zfi_gelu(float x, zfi_gelu_way way)
+__device__ __forceinline__ float zfd_gelu(float x, zfd_gelu_way way)
 {
     float y, slope;
-    zfi_gelu_both(x, way, y, slope);
+    zfd_gelu_both(x, way, y, slope);
     return y;
 }
 
-__device__ __forceinline__ void zfi_silu_both(float x, float &y, float &slope)
+__device__ __forceinline__ void zfd_silu_both(float x, float &y, float &slope)
 {
-    float s = zfi_sigmoid(x);
+    float s = zfd_sigmoid(x);
     y = x * s;
-    slope = s * fmaf(zfi_within(x, 200.0f), 1.0f - s, 1.0f);
+    slope = s * fmaf(zfd_within(x, 200.0f), 1.0f - s, 1.0f);
 }
 
 /* How to compute a node with or without the tanh form, for values of the dtype. */
-static zfi_gelu_way zfi_gelu_way_of(bool by_tanh, zf_dtype dtype)
+static zfd_gelu_way zfd_gelu_way_of(bool by_tanh, zf_dtype dtype)
 {
-    return by_tanh ? ZFI_GELU_BY_TANH : dtype == ZF_F32 ? ZFI_GELU_BY_ERF : ZFI_GELU_NARROW;
+    return by_tanh ? ZFD_GELU_BY_TANH : dtype == ZF_F32 ? ZFD_GELU_BY_ERF : ZFD_GELU_NARROW;
 }
 
 /* A node of one operand, or a gradient of (dy, v), in f32; also an instruction of a chain. */
-typedef struct zfi_unary {
+typedef struct zfd_unary {
     zf_op op;
-    zfi_gelu_way way; /* gelu */
+    zfd_gelu_way way; /* gelu */
     float by;         /* scale */
-} zfi_unary;
+} zfd_unary;
 
 /* gelu_grad and silu_grad: y from (dy, x) = (a, b), and z, the activation at b. y and z may be a and
  * b. */
 template <int N>
-__device__ __forceinline__ void zfi_activation_values(const zfi_unary &u, const float (&a)[N],
+__device__ __forceinline__ void zfd_activation_values(const zfd_unary &u, const float (&a)[N],
                                                       const float (&b)[N], float (&y)[N],
                                                       float (&z)[N])
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
         float value, slope;
-        if (u.op == ZF_OP_gelu_grad) zfi_gelu_both(b[i], u.way, value, slope);
-        else zfi_silu_both(b[i], value, slope);
+        if (u.op == ZF_OP_gelu_grad) zfd_gelu_both(b[i], u.way, value, slope);
+        else zfd_silu_both(b[i], value, slope);
         y[i] = a[i] * slope;
         z[i] = value;
     }
@@ -105,112 +105,112 @@ __device__ __forceinline__ void zfi_activation_values(const zfi_unary &u, const 
 /* y from x = a or, for gradients, from (dy, v) = (a, b). z: the activation at b, for gelu_grad and
  * silu_grad. y and z may be a and b. */
 template <int N>
-__device__ __forceinline__ void zfi_unary_values(const zfi_unary &u, const float (&a)[N],
+__device__ __forceinline__ void zfd_unary_values(const zfd_unary &u, const float (&a)[N],
                                                  const float (&b)[N], float (&y)[N], float (&z)[N])
 {
     typedef float C;
     switch (u.op) {
-    case ZF_OP_neg: ZFI_EACH(-p);
-    case ZF_OP_scale: ZFI_EACH(p * u.by);
-    case ZF_OP_exp: ZFI_EACH(expf(p));
-    case ZF_OP_log: ZFI_EACH(logf(p));
-    case ZF_OP_sqrt: ZFI_EACH(sqrtf(p));
-    case ZF_OP_rsqrt: ZFI_EACH(1.0f / sqrtf(p));
-    case ZF_OP_tanh: ZFI_EACH(tanhf(p));
-    case ZF_OP_tanh_grad: ZFI_EACH(p * ((1.0f - q) * (1.0f + q)));
-    case ZF_OP_sigmoid: ZFI_EACH(zfi_sigmoid(p));
-    case ZF_OP_sigmoid_grad: ZFI_EACH(p * (q * (1.0f - q)));
-    case ZF_OP_relu: ZFI_EACH(p <= 0 ? 0 : p);
-    case ZF_OP_relu_grad: ZFI_EACH(q <= 0 ? 0 : p);
-    case ZF_OP_gelu: ZFI_EACH(zfi_gelu(p, u.way));
-    case ZF_OP_silu: ZFI_EACH(p * zfi_sigmoid(p));
-    default: zfi_activation_values(u, a, b, y, z);
+    case ZF_OP_neg: ZFD_EACH(-p);
+    case ZF_OP_scale: ZFD_EACH(p * u.by);
+    case ZF_OP_exp: ZFD_EACH(expf(p));
+    case ZF_OP_log: ZFD_EACH(logf(p));
+    case ZF_OP_sqrt: ZFD_EACH(sqrtf(p));
+    case ZF_OP_rsqrt: ZFD_EACH(1.0f / sqrtf(p));
+    case ZF_OP_tanh: ZFD_EACH(tanhf(p));
+    case ZF_OP_tanh_grad: ZFD_EACH(p * ((1.0f - q) * (1.0f + q)));
+    case ZF_OP_sigmoid: ZFD_EACH(zfd_sigmoid(p));
+    case ZF_OP_sigmoid_grad: ZFD_EACH(p * (q * (1.0f - q)));
+    case ZF_OP_relu: ZFD_EACH(p <= 0 ? 0 : p);
+    case ZF_OP_relu_grad: ZFD_EACH(q <= 0 ? 0 : p);
+    case ZF_OP_gelu: ZFD_EACH(zfd_gelu(p, u.way));
+    case ZF_OP_silu: ZFD_EACH(p * zfd_sigmoid(p));
+    default: zfd_activation_values(u, a, b, y, z);
     }
 }
 
-static zfi_unary zfi_unary_of(const zf_launch *l)
+static zfd_unary zfd_unary_of(const zf_launch *l)
 {
-    zfi_unary u = {l->op, ZFI_GELU_BY_ERF, 0};
+    zfd_unary u = {l->op, ZFD_GELU_BY_ERF, 0};
     if (l->op == ZF_OP_scale) u.by = (float)ZF_FLOAT(l, scale, by);
     if (l->op == ZF_OP_gelu || l->op == ZF_OP_gelu_grad)
-        u.way = zfi_gelu_way_of(ZF_INT(l, gelu, form) != 0, l->out.dtype);
+        u.way = zfd_gelu_way_of(ZF_INT(l, gelu, form) != 0, l->out.dtype);
     return u;
 }
 
 /* Computes the packs of N elements from `first` on within `count`. */
 template <class T, int N>
-__global__ void zfi_unary_kernel(int64_t first, int64_t count, zfi_unary u, T *out, const T *x,
+__global__ void zfd_unary_kernel(int64_t first, int64_t count, zfd_unary u, T *out, const T *x,
                                  const T *v, T *made)
 {
     for (int64_t i = first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < count;
          i += (int64_t)gridDim.x * blockDim.x * N) {
         float a[N], b[N], y[N], z[N] = {0};
-        zfi_fetch(a, x + i, true);
-        if (v) zfi_fetch(b, v + i, true);
-        else zfi_fetch(b, x + i, true);
-        zfi_unary_values(u, a, b, y, z);
-        zfi_put_pack(out + i, y);
-        if (made) zfi_put_pack(made + i, z);
+        zfd_fetch(a, x + i, true);
+        if (v) zfd_fetch(b, v + i, true);
+        else zfd_fetch(b, x + i, true);
+        zfd_unary_values(u, a, b, y, z);
+        zfd_put_pack(out + i, y);
+        if (made) zfd_put_pack(made + i, z);
     }
 }
 
 /* Launches wide(0, whole) for as many elements as can be taken `n` at a time, and plain(whole,
  * count) for the rest. */
-#define ZFI_FLAT(l, n, count, lies, wide, plain, ...)                                              \
+#define ZFD_FLAT(l, n, count, lies, wide, plain, ...)                                              \
     {                                                                                              \
         int64_t all = (count), whole = (lies) ? all / (n) * (n) : 0;                               \
         if (whole)                                                                                 \
-            ZF_LAUNCH(wide, zfi_grid(l, zfi_div_up(whole / (n), ZFI_THREADS)), ZFI_THREADS, 0,     \
-                      zfi_stream(l), (int64_t)0, whole, __VA_ARGS__);                              \
+            ZFD_LAUNCH(wide, zfd_grid(l, zfd_div_up(whole / (n), ZFD_THREADS)), ZFD_THREADS, 0,    \
+                       zfd_stream(l), (int64_t)0, whole, __VA_ARGS__);                             \
         if (whole < all)                                                                           \
-            ZF_LAUNCH(plain, zfi_grid(l, zfi_div_up(all - whole, ZFI_THREADS)), ZFI_THREADS, 0,    \
-                      zfi_stream(l), whole, all, __VA_ARGS__);                                     \
+            ZFD_LAUNCH(plain, zfd_grid(l, zfd_div_up(all - whole, ZFD_THREADS)), ZFD_THREADS, 0,   \
+                       zfd_stream(l), whole, all, __VA_ARGS__);                                    \
     }
 
-template <class T> static void zfi_unary_launch(const zf_launch *l)
+template <class T> static void zfd_unary_launch(const zf_launch *l)
 {
-    const int n = zfi_wide<T>::count;
-    zfi_unary u = zfi_unary_of(l);
+    const int n = zfd_wide<T>::count;
+    zfd_unary u = zfd_unary_of(l);
     T *out = static_cast<T *>(l->out.data), *made = NULL;
     const T *x = static_cast<const T *>(l->args[0].data), *v = NULL;
     if (l->arg_count > 1) v = static_cast<const T *>(l->args[1].data);
-    if (zfi_saved_out(l, 0)) made = static_cast<T *>(zfi_saved_out(l, 0)->data);
-    ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, out, x, v, made),
-             (zfi_unary_kernel<T, n>), (zfi_unary_kernel<T, 1>), u, out, x, v, made)
+    if (zfd_saved_out(l, 0)) made = static_cast<T *>(zfd_saved_out(l, 0)->data);
+    ZFD_FLAT(l, n, zfd_count(&l->out), zfd_lies_well(0, 1, out, x, v, made),
+             (zfd_unary_kernel<T, n>), (zfd_unary_kernel<T, 1>), u, out, x, v, made)
 }
 
-static zf_status zfi_cuda_unary(const zf_launch *l)
+static zf_status zfd_cuda_unary(const zf_launch *l)
 {
-    ZFI_FLOATS(l, l->out.dtype, T, zfi_unary_launch<T>(l);)
-    return zfi_launched(l);
+    ZFD_FLOATS(l, l->out.dtype, T, zfd_unary_launch<T>(l);)
+    return zfd_launched(l);
 }
 
 /* ------------------------------------------------------------------------------- cast */
 
 /* x may be out if both dtypes have one size: each element is read and written by one thread. */
 template <class T, class X, int N>
-__global__ void zfi_cast_kernel(int64_t first, int64_t count, T *out, const X *x)
+__global__ void zfd_cast_kernel(int64_t first, int64_t count, T *out, const X *x)
 {
     for (int64_t i = first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < count;
          i += (int64_t)gridDim.x * blockDim.x * N) {
         float y[N];
-        zfi_fetch(y, x + i, true);
-        zfi_put_pack(out + i, y);
+        zfd_fetch(y, x + i, true);
+        zfd_put_pack(out + i, y);
     }
 }
 
-template <class T, class X> static void zfi_cast_launch(const zf_launch *l)
+template <class T, class X> static void zfd_cast_launch(const zf_launch *l)
 {
-    const int n = sizeof(T) > sizeof(X) ? zfi_wide<T>::count : zfi_wide<X>::count;
+    const int n = sizeof(T) > sizeof(X) ? zfd_wide<T>::count : zfd_wide<X>::count;
     T *out = static_cast<T *>(l->out.data);
     const X *x = static_cast<const X *>(l->args[0].data);
-    ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, out, x), (zfi_cast_kernel<T, X, n>),
-             (zfi_cast_kernel<T, X, 1>), out, x)
+    ZFD_FLAT(l, n, zfd_count(&l->out), zfd_lies_well(0, 1, out, x), (zfd_cast_kernel<T, X, n>),
+             (zfd_cast_kernel<T, X, 1>), out, x)
 }
 
 /* An integer as an f32 that rounds to narrower floats as the integer itself would: if it does not
  * fit 24 bits, the lowest bit is set (rounding to odd). */
-__device__ __forceinline__ float zfi_sticky_f32(int64_t x)
+__device__ __forceinline__ float zfd_sticky_f32(int64_t x)
 {
     uint64_t magnitude = x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
     int bits = 64 - __clzll((long long)magnitude) - 24;
@@ -220,58 +220,58 @@ __device__ __forceinline__ float zfi_sticky_f32(int64_t x)
 }
 
 /* x truncated towards zero and clamped to [low, high]; NaN gives 0. */
-__device__ __forceinline__ int64_t zfi_truncated(float x, int64_t low, int64_t high)
+__device__ __forceinline__ int64_t zfd_truncated(float x, int64_t low, int64_t high)
 {
     if (x != x) return 0;
     return x <= (float)low ? low : x >= (float)high ? high : (int64_t)x;
 }
 
-__device__ __forceinline__ int64_t zfi_clamped(int64_t x, int64_t low, int64_t high)
+__device__ __forceinline__ int64_t zfd_clamped(int64_t x, int64_t low, int64_t high)
 {
     return x < low ? low : x > high ? high : x;
 }
 
 /* Reads an element of any dtype but f64, into `integer` or into `real`; returns which. */
-__device__ __forceinline__ bool zfi_read_any(const void *x, zf_dtype dtype, int64_t i,
+__device__ __forceinline__ bool zfd_read_any(const void *x, zf_dtype dtype, int64_t i,
                                              int64_t &integer, float &real)
 {
     switch (dtype) {
     case ZF_F32: real = static_cast<const float *>(x)[i]; return false;
-    case ZF_BF16: real = zfi_to_f32(static_cast<const zfi_bf16 *>(x)[i]); return false;
-    case ZF_F16: real = zfi_to_f32(static_cast<const zfi_f16 *>(x)[i]); return false;
+    case ZF_BF16: real = zfd_to_f32(static_cast<const zfd_bf16 *>(x)[i]); return false;
+    case ZF_F16: real = zfd_to_f32(static_cast<const zfd_f16 *>(x)[i]); return false;
     case ZF_I32: integer = static_cast<const int32_t *>(x)[i]; return true;
     case ZF_I64: integer = static_cast<const int64_t *>(x)[i]; return true;
     default: integer = static_cast<const uint8_t *>(x)[i]; return true;
     }
 }
 
-static __global__ void zfi_cast_any_kernel(int64_t count, void *out, zf_dtype to, const void *x,
+static __global__ void zfd_cast_any_kernel(int64_t count, void *out, zf_dtype to, const void *x,
                                            zf_dtype from)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
          i += (int64_t)gridDim.x * blockDim.x) {
         int64_t n = 0;
         float f = 0;
-        bool whole = zfi_read_any(x, from, i, n, f);
+        bool whole = zfd_read_any(x, from, i, n, f);
         switch (to) {
         case ZF_F32: static_cast<float *>(out)[i] = whole ? (float)n : f; break;
         case ZF_BF16:
-            static_cast<zfi_bf16 *>(out)[i] = zfi_from_f32<zfi_bf16>(whole ? zfi_sticky_f32(n) : f);
+            static_cast<zfd_bf16 *>(out)[i] = zfd_from_f32<zfd_bf16>(whole ? zfd_sticky_f32(n) : f);
             break;
         case ZF_F16:
-            static_cast<zfi_f16 *>(out)[i] = zfi_from_f32<zfi_f16>(whole ? zfi_sticky_f32(n) : f);
+            static_cast<zfd_f16 *>(out)[i] = zfd_from_f32<zfd_f16>(whole ? zfd_sticky_f32(n) : f);
             break;
         case ZF_I32:
             static_cast<int32_t *>(out)[i] =
-                (int32_t)(whole ? zfi_clamped(n, INT32_MIN, INT32_MAX)
-                                : zfi_truncated(f, INT32_MIN, INT32_MAX));
+                (int32_t)(whole ? zfd_clamped(n, INT32_MIN, INT32_MAX)
+                                : zfd_truncated(f, INT32_MIN, INT32_MAX));
             break;
         case ZF_I64:
-            static_cast<int64_t *>(out)[i] = whole ? n : zfi_truncated(f, INT64_MIN, INT64_MAX);
+            static_cast<int64_t *>(out)[i] = whole ? n : zfd_truncated(f, INT64_MIN, INT64_MAX);
             break;
         case ZF_U8:
             static_cast<uint8_t *>(out)[i] =
-                (uint8_t)(whole ? zfi_clamped(n, 0, 255) : zfi_truncated(f, 0, 255));
+                (uint8_t)(whole ? zfd_clamped(n, 0, 255) : zfd_truncated(f, 0, 255));
             break;
         default: static_cast<uint8_t *>(out)[i] = whole ? n != 0 : f != 0; break;
         }
@@ -279,79 +279,80 @@ static __global__ void zfi_cast_any_kernel(int64_t count, void *out, zf_dtype to
 }
 
 /* i32, i64, u8 or bool */
-static bool zfi_is_whole(zf_dtype dtype) { return dtype >= ZF_I32; }
+static bool zfd_is_whole(zf_dtype dtype) { return dtype >= ZF_I32; }
 
-static zf_status zfi_cuda_cast(const zf_launch *l)
+static zf_status zfd_cuda_cast(const zf_launch *l)
 {
     zf_dtype from = l->args[0].dtype, to = l->out.dtype;
-    int64_t count = zfi_count(&l->out);
-    if (from == ZF_F64 || to == ZF_F64) return zfi_no_dtype(l, ZF_F64);
-    if (zfi_is_whole(from) || zfi_is_whole(to)) {
+    int64_t count = zfd_count(&l->out);
+    if (from == ZF_F64 || to == ZF_F64) return zfd_no_dtype(l, ZF_F64);
+    if (zfd_is_whole(from) || zfd_is_whole(to)) {
         if (count)
-            ZF_LAUNCH(zfi_cast_any_kernel, zfi_grid(l, zfi_div_up(count, ZFI_THREADS)), ZFI_THREADS,
-                      0, zfi_stream(l), count, l->out.data, to, l->args[0].data, from);
+            ZFD_LAUNCH(zfd_cast_any_kernel, zfd_grid(l, zfd_div_up(count, ZFD_THREADS)),
+                       ZFD_THREADS, 0, zfd_stream(l), count, l->out.data, to, l->args[0].data,
+                       from);
     } else {
-        ZFI_FLOATS(l, from, X, ZFI_FLOATS(l, to, T, zfi_cast_launch<T, X>(l);))
+        ZFD_FLOATS(l, from, X, ZFD_FLOATS(l, to, T, zfd_cast_launch<T, X>(l);))
     }
-    return zfi_launched(l);
+    return zfd_launched(l);
 }
 
 /* ---------------------------------------------------------------------------- dropout */
 
 /* y = dropout of x, elements i to i + N. A dropped element is 0 even if x is NaN. y may be x. */
 template <int N>
-__device__ __forceinline__ void zfi_dropped(const zfi_dropper &d, int64_t i, const float (&x)[N],
+__device__ __forceinline__ void zfd_dropped(const zfd_dropper &d, int64_t i, const float (&x)[N],
                                             float (&y)[N])
 {
     float by[N];
-    zfi_kept_of(d, (uint64_t)i, by);
+    zfd_kept_of(d, (uint64_t)i, by);
 #pragma unroll
     for (int k = 0; k < N; k++) y[k] = by[k] == 0 ? 0 : x[k] * by[k];
 }
 
 template <class T, int N>
-__global__ void zfi_dropout_kernel(int64_t first, int64_t count, zfi_dropout d, T *out, const T *x)
+__global__ void zfd_dropout_kernel(int64_t first, int64_t count, zfd_dropout d, T *out, const T *x)
 {
-    zfi_dropper r = zfi_dropper_of(d);
+    zfd_dropper r = zfd_dropper_of(d);
     for (int64_t i = first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < count;
          i += (int64_t)gridDim.x * blockDim.x * N) {
         float y[N];
-        zfi_fetch(y, x + i, true);
-        zfi_dropped(r, i, y, y);
-        zfi_put_pack(out + i, y);
+        zfd_fetch(y, x + i, true);
+        zfd_dropped(r, i, y, y);
+        zfd_put_pack(out + i, y);
     }
 }
 
-template <class T> static void zfi_dropout_launch(const zf_launch *l)
+template <class T> static void zfd_dropout_launch(const zf_launch *l)
 {
-    const int n = zfi_wide<T>::count;
-    zfi_dropout d =
-        zfi_dropout_of(l, ZF_FLOAT(l, dropout, p), ZF_INT(l, dropout, stream), zfi_count(&l->out));
+    const int n = zfd_wide<T>::count;
+    zfd_dropout d =
+        zfd_dropout_of(l, ZF_FLOAT(l, dropout, p), ZF_INT(l, dropout, stream), zfd_count(&l->out));
     T *out = static_cast<T *>(l->out.data);
     const T *x = static_cast<const T *>(l->args[0].data);
-    ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, out, x), (zfi_dropout_kernel<T, n>),
-             (zfi_dropout_kernel<T, 1>), d, out, x)
+    ZFD_FLAT(l, n, zfd_count(&l->out), zfd_lies_well(0, 1, out, x), (zfd_dropout_kernel<T, n>),
+             (zfd_dropout_kernel<T, 1>), d, out, x)
 }
 
-static zf_status zfi_cuda_dropout(const zf_launch *l)
+static zf_status zfd_cuda_dropout(const zf_launch *l)
 {
-    ZFI_FLOATS(l, l->out.dtype, T, zfi_dropout_launch<T>(l);)
-    return zfi_launched(l);
+    ZFD_FLOATS(l, l->out.dtype, T, zfd_dropout_launch<T>(l);)
+    return zfd_launched(l);
 }
 
-ZFI_KERNEL(neg, zfi_cuda_unary, NULL)
-ZFI_KERNEL(scale, zfi_cuda_unary, NULL)
-ZFI_KERNEL(exp, zfi_cuda_unary, NULL)
-ZFI_KERNEL(log, zfi_cuda_unary, NULL)
-ZFI_KERNEL(sqrt, zfi_cuda_unary, NULL)
-ZFI_KERNEL(rsqrt, zfi_cuda_unary, NULL)
-ZFI_KERNEL(tanh, zfi_cuda_unary, NULL)
-ZFI_KERNEL(tanh_grad, zfi_cuda_unary, NULL)
-ZFI_KERNEL(sigmoid, zfi_cuda_unary, NULL)
-ZFI_KERNEL(sigmoid_grad, zfi_cuda_unary, NULL)
-ZFI_KERNEL(relu, zfi_cuda_unary, NULL)
-ZFI_KERNEL(relu_grad, zfi_cuda_unary, NULL)
-ZFI_KERNEL(gelu, zfi_cuda_unary, NULL)
-ZFI_KERNEL(silu, zfi_cuda_unary, NULL)
-ZFI_KERNEL(cast, zfi_cuda_cast, NULL)
-ZFI_KERNEL(dropout, zfi_cuda_dropout, NULL)
+ZFD_KERNEL(neg, zfd_cuda_unary, NULL)
+ZFD_KERNEL(scale, zfd_cuda_unary, NULL)
+ZFD_KERNEL(exp, zfd_cuda_unary, NULL)
+ZFD_KERNEL(log, zfd_cuda_unary, NULL)
+ZFD_KERNEL(sqrt, zfd_cuda_unary, NULL)
+ZFD_KERNEL(rsqrt, zfd_cuda_unary, NULL)
+ZFD_KERNEL(tanh, zfd_cuda_unary, NULL)
+ZFD_KERNEL(tanh_grad, zfd_cuda_unary, NULL)
+ZFD_KERNEL(sigmoid, zfd_cuda_unary, NULL)
+ZFD_KERNEL(sigmoid_grad, zfd_cuda_unary, NULL)
+ZFD_KERNEL(relu, zfd_cuda_unary, NULL)
+ZFD_KERNEL(relu_grad, zfd_cuda_unary, NULL)
+ZFD_KERNEL(gelu, zfd_cuda_unary, NULL)
+ZFD_KERNEL(silu, zfd_cuda_unary, NULL)
+ZFD_KERNEL(cast, zfd_cuda_cast, NULL)
+ZFD_KERNEL(dropout, zfd_cuda_dropout, NULL)

@@ -3,152 +3,152 @@
  * gradients' scale in device memory. So a captured launch reads those of its own step.
  *
  * Ranges of blocks, and the gaps between them, are parameters of the kernel, at most
- * ZFI_RANGES_MOST at a time, so that no host memory is read later. They are split into tiles:
+ * ZFD_RANGES_MOST at a time, so that no host memory is read later. They are split into tiles:
  *
  *     range 0         range 1     range 2
- *     | 0 | 1 | 2 |   | 3 |       | 4 | 5 |       tiles of ZFI_TILE elements, shared by blocks
+ *     | 0 | 1 | 2 |   | 3 |       | 4 | 5 |       tiles of ZFD_TILE elements, shared by blocks
  */
 
-enum { ZFI_TILE = 1024, ZFI_TILE_PACK = 4, ZFI_RANGES_MOST = 88 };
+enum { ZFD_TILE = 1024, ZFD_TILE_PACK = 4, ZFD_RANGES_MOST = 88 };
 
 /* Elements [first, first + count) are parameter `index`; -1: a gap. */
-typedef struct zfi_update_range {
+typedef struct zfd_update_range {
     int64_t first, count;
     int64_t tiles; /* up to the end of this range */
     float decay;
     int32_t index;
-} zfi_update_range;
+} zfd_update_range;
 
-typedef struct zfi_update_ranges {
+typedef struct zfd_update_ranges {
     int count;
-    zfi_update_range at[ZFI_RANGES_MOST];
-} zfi_update_ranges;
+    zfd_update_range at[ZFD_RANGES_MOST];
+} zfd_update_ranges;
 
 /* One float, of any dtype. */
-typedef struct zfi_number {
+typedef struct zfd_number {
     const void *data;
     zf_dtype dtype;
-} zfi_number;
+} zfd_number;
 
-static zfi_number zfi_number_of(const zf_array *a)
+static zfd_number zfd_number_of(const zf_array *a)
 {
-    zfi_number n = {a->data, a->dtype};
+    zfd_number n = {a->data, a->dtype};
     return n;
 }
 
-__device__ __forceinline__ double zfi_number_at(const zfi_number &a, int64_t i)
+__device__ __forceinline__ double zfd_number_at(const zfd_number &a, int64_t i)
 {
     switch (a.dtype) {
     case ZF_F64: return static_cast<const double *>(a.data)[i];
     case ZF_F32: return static_cast<const float *>(a.data)[i];
-    case ZF_BF16: return zfi_to_f32(static_cast<const zfi_bf16 *>(a.data)[i]);
-    default: return zfi_to_f32(static_cast<const zfi_f16 *>(a.data)[i]);
+    case ZF_BF16: return zfd_to_f32(static_cast<const zfd_bf16 *>(a.data)[i]);
+    default: return zfd_to_f32(static_cast<const zfd_f16 *>(a.data)[i]);
     }
 }
 
 /* The operands; each kernel uses those that it has. */
-typedef struct zfi_update_job {
+typedef struct zfd_update_job {
     void *p;
     const void *g;        /* of p's dtype; lamb_apply: u, f32 */
     float *m, *v;         /* sgd: m is the buffer or NULL */
     float *master;        /* NULL: p itself */
     float *u;             /* of lamb_update; NULL: adamw */
-    zfi_number lr, scale; /* scale.data NULL: 1 */
-    zfi_number norm_p, norm_u;
+    zfd_number lr, scale; /* scale.data NULL: 1 */
+    zfd_number norm_p, norm_u;
     const int64_t *step, *variance_step; /* the second of adam_apply */
     double beta1, beta2;
     float eps; /* sgd: momentum */
     float least, most;
     bool nesterov, wide;
     bool rates; /* lr has a number for each range */
-    zfi_fault fault; /* the error to report where the step's number is below 1 */
-    zfi_fault *report;
-} zfi_update_job;
+    zfd_fault fault; /* the error to report where the step's number is below 1 */
+    zfd_fault *report;
+} zfd_update_job;
 
 /* A pack of a tile: elements [at, at + count) of the range. */
-typedef struct zfi_update_pack {
+typedef struct zfd_update_pack {
     int64_t at;
     int count;
     bool whole;
-} zfi_update_pack;
+} zfd_update_pack;
 
 /* Calls update(range, pack) for the packs of the calling thread. */
 template <class F>
-__device__ __forceinline__ void zfi_each_update(const zfi_update_ranges &r, bool wide, F update)
+__device__ __forceinline__ void zfd_each_update(const zfd_update_ranges &r, bool wide, F update)
 {
     int k = 0;
     for (int64_t tile = blockIdx.x; tile < r.at[r.count - 1].tiles; tile += gridDim.x) {
-        zfi_update_pack p;
+        zfd_update_pack p;
         while (tile >= r.at[k].tiles) k++;
-        int64_t in = (tile - (k ? r.at[k - 1].tiles : 0)) * ZFI_TILE + threadIdx.x * ZFI_TILE_PACK,
+        int64_t in = (tile - (k ? r.at[k - 1].tiles : 0)) * ZFD_TILE + threadIdx.x * ZFD_TILE_PACK,
                 rest = r.at[k].count - in;
         p.at = r.at[k].first + in;
-        p.count = rest < ZFI_TILE_PACK ? (int)rest : ZFI_TILE_PACK;
-        p.whole = wide && rest >= ZFI_TILE_PACK && p.at % ZFI_TILE_PACK == 0;
+        p.count = rest < ZFD_TILE_PACK ? (int)rest : ZFD_TILE_PACK;
+        p.whole = wide && rest >= ZFD_TILE_PACK && p.at % ZFD_TILE_PACK == 0;
         if (rest > 0) update(r.at[k], p);
     }
 }
 
 template <class A>
-__device__ __forceinline__ void zfi_update_get(float (&x)[ZFI_TILE_PACK], const A *a,
-                                               const zfi_update_pack &p)
+__device__ __forceinline__ void zfd_update_get(float (&x)[ZFD_TILE_PACK], const A *a,
+                                               const zfd_update_pack &p)
 {
     if (p.whole) {
-        zfi_load(x, a + p.at);
+        zfd_load(x, a + p.at);
     } else {
 #pragma unroll
-        for (int i = 0; i < ZFI_TILE_PACK; i++)
-            x[i] = i < p.count ? zfi_to_f32(a[p.at + i]) : 0;
+        for (int i = 0; i < ZFD_TILE_PACK; i++)
+            x[i] = i < p.count ? zfd_to_f32(a[p.at + i]) : 0;
     }
 }
 
 template <class A>
-__device__ __forceinline__ void zfi_update_put(A *a, const zfi_update_pack &p,
-                                               const float (&x)[ZFI_TILE_PACK])
+__device__ __forceinline__ void zfd_update_put(A *a, const zfd_update_pack &p,
+                                               const float (&x)[ZFD_TILE_PACK])
 {
     if (p.whole) {
-        zfi_store(a + p.at, x);
+        zfd_store(a + p.at, x);
     } else {
 #pragma unroll
-        for (int i = 0; i < ZFI_TILE_PACK; i++)
-            if (i < p.count) a[p.at + i] = zfi_from_f32<A>(x[i]);
+        for (int i = 0; i < ZFD_TILE_PACK; i++)
+            if (i < p.count) a[p.at + i] = zfd_from_f32<A>(x[i]);
     }
 }
 
 /* The weights to update: p, or its master weights, of which p is then the rounding. */
 template <class T>
-__device__ __forceinline__ void zfi_get_weights(float (&x)[ZFI_TILE_PACK], const zfi_update_job &j,
-                                                const zfi_update_pack &p)
+__device__ __forceinline__ void zfd_get_weights(float (&x)[ZFD_TILE_PACK], const zfd_update_job &j,
+                                                const zfd_update_pack &p)
 {
-    if (j.master) zfi_update_get(x, j.master, p);
-    else zfi_update_get(x, static_cast<const T *>(j.p), p);
+    if (j.master) zfd_update_get(x, j.master, p);
+    else zfd_update_get(x, static_cast<const T *>(j.p), p);
 }
 
 template <class T>
-__device__ __forceinline__ void zfi_put_weights(const zfi_update_job &j, const zfi_update_pack &p,
-                                                const float (&x)[ZFI_TILE_PACK])
+__device__ __forceinline__ void zfd_put_weights(const zfd_update_job &j, const zfd_update_pack &p,
+                                                const float (&x)[ZFD_TILE_PACK])
 {
-    if (j.master) zfi_update_put(j.master, p, x);
-    zfi_update_put(static_cast<T *>(j.p), p, x);
+    if (j.master) zfd_update_put(j.master, p, x);
+    zfd_update_put(static_cast<T *>(j.p), p, x);
 }
 
 /* --------------------------------------------------------------------------------- sgd */
 
 template <class T>
-__global__ void __launch_bounds__(ZFI_THREADS)
-    zfi_sgd_kernel(const zfi_update_job j, const zfi_update_ranges r)
+__global__ void __launch_bounds__(ZFD_THREADS)
+    zfd_sgd_kernel(const zfd_update_job j, const zfd_update_ranges r)
 {
-    double c = j.scale.data ? zfi_number_at(j.scale, 0) : 1;
-    float scale = (float)c, lr = (float)zfi_number_at(j.lr, 0), momentum = j.eps;
+    double c = j.scale.data ? zfd_number_at(j.scale, 0) : 1;
+    float scale = (float)c, lr = (float)zfd_number_at(j.lr, 0), momentum = j.eps;
     if (c < 0) return;
-    zfi_each_update(r, j.wide, [&](const zfi_update_range &range, const zfi_update_pack &pack) {
-        float p[ZFI_TILE_PACK], g[ZFI_TILE_PACK], buf[ZFI_TILE_PACK];
+    zfd_each_update(r, j.wide, [&](const zfd_update_range &range, const zfd_update_pack &pack) {
+        float p[ZFD_TILE_PACK], g[ZFD_TILE_PACK], buf[ZFD_TILE_PACK];
         if (range.index < 0) return;
-        zfi_get_weights<T>(p, j, pack);
-        zfi_update_get(g, static_cast<const T *>(j.g), pack);
-        if (j.m) zfi_update_get(buf, j.m, pack);
+        zfd_get_weights<T>(p, j, pack);
+        zfd_update_get(g, static_cast<const T *>(j.g), pack);
+        if (j.m) zfd_update_get(buf, j.m, pack);
 #pragma unroll
-        for (int i = 0; i < ZFI_TILE_PACK; i++) {
+        for (int i = 0; i < ZFD_TILE_PACK; i++) {
             float d = fmaf(range.decay, p[i], scale * g[i]);
             if (j.m) {
                 buf[i] = fmaf(momentum, buf[i], d);
@@ -156,142 +156,142 @@ __global__ void __launch_bounds__(ZFI_THREADS)
             }
             p[i] = fmaf(-lr, d, p[i]);
         }
-        if (j.m) zfi_update_put(j.m, pack, buf);
-        zfi_put_weights<T>(j, pack, p);
+        if (j.m) zfd_update_put(j.m, pack, buf);
+        zfd_put_weights<T>(j, pack, p);
     });
 }
 
 /* -------------------------------------------------------------------- adamw, lamb_update */
 
-typedef struct zfi_adam {
+typedef struct zfd_adam {
     double lr;
     float scale, of_root, rate; /* rate: lr, or 1, times the correction of m^ */
     int state;                  /* 0: the step is skipped; -1: it is an error */
-} zfi_adam;
+} zfd_adam;
 
-__device__ __forceinline__ void zfi_adam_of(const zfi_update_job &j, zfi_adam *a)
+__device__ __forceinline__ void zfd_adam_of(const zfd_update_job &j, zfd_adam *a)
 {
-    double c = j.scale.data ? zfi_number_at(j.scale, 0) : 1;
+    double c = j.scale.data ? zfd_number_at(j.scale, 0) : 1;
     long long t = *j.step;
     a->state = c < 0 ? 0 : t < 1 ? -1 : 1;
     if (a->state < 0) {
-        zfi_fault fault = j.fault;
+        zfd_fault fault = j.fault;
         fault.value = t;
-        zfi_report(j.report, fault);
+        zfd_report(j.report, fault);
     }
-    a->lr = j.u ? 1 : zfi_number_at(j.lr, 0);
+    a->lr = j.u ? 1 : zfd_number_at(j.lr, 0);
     a->scale = (float)c;
     a->of_root = (float)(1 / sqrt(1 - pow(j.beta2, (double)t)));
     a->rate = (float)(a->lr / (1 - pow(j.beta1, (double)t)));
 }
 
 template <class T>
-__device__ __forceinline__ void zfi_adam_pack(const zfi_update_job &j, const zfi_adam &a,
-                                              float decay, const zfi_update_pack &pack)
+__device__ __forceinline__ void zfd_adam_pack(const zfd_update_job &j, const zfd_adam &a,
+                                              float decay, const zfd_update_pack &pack)
 {
     const float beta1 = (float)j.beta1, rest1 = (float)(1 - j.beta1), beta2 = (float)j.beta2,
                 rest2 = (float)(1 - j.beta2);
     const float keep = j.u ? decay : (float)(1 - a.lr * (double)decay);
-    float p[ZFI_TILE_PACK], g[ZFI_TILE_PACK], m[ZFI_TILE_PACK], v[ZFI_TILE_PACK];
-    zfi_get_weights<T>(p, j, pack);
-    zfi_update_get(g, static_cast<const T *>(j.g), pack);
-    zfi_update_get(m, j.m, pack);
-    zfi_update_get(v, j.v, pack);
+    float p[ZFD_TILE_PACK], g[ZFD_TILE_PACK], m[ZFD_TILE_PACK], v[ZFD_TILE_PACK];
+    zfd_get_weights<T>(p, j, pack);
+    zfd_update_get(g, static_cast<const T *>(j.g), pack);
+    zfd_update_get(m, j.m, pack);
+    zfd_update_get(v, j.v, pack);
 #pragma unroll
-    for (int i = 0; i < ZFI_TILE_PACK; i++) {
+    for (int i = 0; i < ZFD_TILE_PACK; i++) {
         float d = a.scale * g[i], by;
         m[i] = fmaf(beta1, m[i], rest1 * d);
         v[i] = fmaf(beta2, v[i], rest2 * d * d);
         by = a.rate * (m[i] / fmaf(sqrtf(v[i]), a.of_root, j.eps));
         p[i] = fmaf(keep, p[i], j.u ? by : -by);
     }
-    zfi_update_put(j.m, pack, m);
-    zfi_update_put(j.v, pack, v);
-    if (j.u) zfi_update_put(j.u, pack, p);
-    else zfi_put_weights<T>(j, pack, p);
+    zfd_update_put(j.m, pack, m);
+    zfd_update_put(j.v, pack, v);
+    if (j.u) zfd_update_put(j.u, pack, p);
+    else zfd_put_weights<T>(j, pack, p);
 }
 
 template <class T>
-__global__ void __launch_bounds__(ZFI_THREADS)
-    zfi_adam_kernel(const zfi_update_job j, const zfi_update_ranges r)
+__global__ void __launch_bounds__(ZFD_THREADS)
+    zfd_adam_kernel(const zfd_update_job j, const zfd_update_ranges r)
 {
-    ZF_SHARED(zfi_adam, shared);
-    if (threadIdx.x == 0) zfi_adam_of(j, shared);
+    ZFD_SHARED(zfd_adam, shared);
+    if (threadIdx.x == 0) zfd_adam_of(j, shared);
     __syncthreads();
-    const zfi_adam a = *shared;
+    const zfd_adam a = *shared;
     if (a.state < 0 || (a.state == 0 && !j.u)) return;
-    zfi_each_update(r, j.wide, [&](const zfi_update_range &range, const zfi_update_pack &pack) {
-        const float none[ZFI_TILE_PACK] = {};
-        if (range.index >= 0 && a.state) zfi_adam_pack<T>(j, a, range.decay, pack);
-        else if (j.u) zfi_update_put(j.u, pack, none);
+    zfd_each_update(r, j.wide, [&](const zfd_update_range &range, const zfd_update_pack &pack) {
+        const float none[ZFD_TILE_PACK] = {};
+        if (range.index >= 0 && a.state) zfd_adam_pack<T>(j, a, range.decay, pack);
+        else if (j.u) zfd_update_put(j.u, pack, none);
     });
 }
 
 /* Whole tensors with the same update. Tiles are numbered through all of them. */
-typedef struct zfi_updated {
+typedef struct zfd_updated {
     void *p;
     const void *g;
     float *m, *v, *master;
     int64_t count, tiles; /* count: elements; tiles: up to the end of this tensor */
     float decay;
-} zfi_updated;
+} zfd_updated;
 
-enum { ZFI_UPDATED = ZF_TENSOR_CORES ? 56 : 3 };
+enum { ZFD_UPDATED = ZFD_TENSOR_CORES ? 56 : 3 };
 
-typedef struct zfi_updated_list {
+typedef struct zfd_updated_list {
     int count;
-    zfi_updated at[ZFI_UPDATED];
-} zfi_updated_list;
+    zfd_updated at[ZFD_UPDATED];
+} zfd_updated_list;
 
 /* The update of all tensors of a list. The job has what they share. */
 template <class T>
-__global__ void __launch_bounds__(ZFI_THREADS)
-    zfi_adam_together_kernel(const zfi_update_job j, const zfi_updated_list list)
+__global__ void __launch_bounds__(ZFD_THREADS)
+    zfd_adam_together_kernel(const zfd_update_job j, const zfd_updated_list list)
 {
-    ZF_SHARED(zfi_adam, shared);
-    if (threadIdx.x == 0) zfi_adam_of(j, shared);
+    ZFD_SHARED(zfd_adam, shared);
+    if (threadIdx.x == 0) zfd_adam_of(j, shared);
     __syncthreads();
-    const zfi_adam a = *shared;
+    const zfd_adam a = *shared;
     int k = 0;
     if (a.state <= 0) return;
     for (int64_t tile = blockIdx.x; tile < list.at[list.count - 1].tiles; tile += gridDim.x) {
-        zfi_update_job own = j;
-        zfi_update_pack pack;
+        zfd_update_job own = j;
+        zfd_update_pack pack;
         while (tile >= list.at[k].tiles) k++;
-        const zfi_updated &of = list.at[k];
+        const zfd_updated &of = list.at[k];
         own.p = of.p, own.g = of.g, own.m = of.m, own.v = of.v, own.master = of.master;
-        pack.at = (tile - (k ? list.at[k - 1].tiles : 0)) * ZFI_TILE + threadIdx.x * ZFI_TILE_PACK;
+        pack.at = (tile - (k ? list.at[k - 1].tiles : 0)) * ZFD_TILE + threadIdx.x * ZFD_TILE_PACK;
         const int64_t rest = of.count - pack.at;
-        pack.count = rest < ZFI_TILE_PACK ? (int)rest : ZFI_TILE_PACK;
-        pack.whole = j.wide && rest >= ZFI_TILE_PACK;
-        if (rest > 0) zfi_adam_pack<T>(own, a, of.decay, pack);
+        pack.count = rest < ZFD_TILE_PACK ? (int)rest : ZFD_TILE_PACK;
+        pack.whole = j.wide && rest >= ZFD_TILE_PACK;
+        if (rest > 0) zfd_adam_pack<T>(own, a, of.decay, pack);
     }
 }
 
 /* -------------------------------------------------------------------------- lamb_apply */
 
 template <class T>
-__global__ void __launch_bounds__(ZFI_THREADS)
-    zfi_lamb_apply_kernel(const zfi_update_job j, const zfi_update_ranges r)
+__global__ void __launch_bounds__(ZFD_THREADS)
+    zfd_lamb_apply_kernel(const zfd_update_job j, const zfd_update_ranges r)
 {
-    float lr = (float)zfi_number_at(j.lr, 0), rate = 0;
+    float lr = (float)zfd_number_at(j.lr, 0), rate = 0;
     int32_t of = -1; /* the parameter to which `rate` belongs */
-    zfi_each_update(r, j.wide, [&](const zfi_update_range &range, const zfi_update_pack &pack) {
-        float p[ZFI_TILE_PACK], u[ZFI_TILE_PACK];
+    zfd_each_update(r, j.wide, [&](const zfd_update_range &range, const zfd_update_pack &pack) {
+        float p[ZFD_TILE_PACK], u[ZFD_TILE_PACK];
         if (range.index < 0) return;
-        zfi_get_weights<T>(p, j, pack);
-        zfi_update_get(u, static_cast<const float *>(j.g), pack);
+        zfd_get_weights<T>(p, j, pack);
+        zfd_update_get(u, static_cast<const float *>(j.g), pack);
         if (range.index != of) {
-            float of_p = (float)zfi_number_at(j.norm_p, range.index),
-                  of_u = (float)zfi_number_at(j.norm_u, range.index), ratio = of_p / of_u;
+            float of_p = (float)zfd_number_at(j.norm_p, range.index),
+                  of_u = (float)zfd_number_at(j.norm_u, range.index), ratio = of_p / of_u;
             if (ratio < j.least) ratio = j.least; /* NaN stays NaN */
             if (ratio > j.most) ratio = j.most;
             if (of_p == 0 || of_u == 0) ratio = 1;
             rate = lr * ratio, of = range.index;
         }
 #pragma unroll
-        for (int i = 0; i < ZFI_TILE_PACK; i++) p[i] = fmaf(-rate, u[i], p[i]);
-        zfi_put_weights<T>(j, pack, p);
+        for (int i = 0; i < ZFD_TILE_PACK; i++) p[i] = fmaf(-rate, u[i], p[i]);
+        zfd_put_weights<T>(j, pack, p);
     });
 }
 
@@ -299,21 +299,21 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 
 /* Goes through the ranges that the attributes from `at` on list (world, blocks and, except for
  * lamb_apply, decays). `decay`: that of a whole tensor. */
-typedef struct zfi_update_list {
+typedef struct zfd_update_list {
     const zf_launch *l;
     int at;
     double decay;
     int64_t next, end; /* next: the next range; end: after the last element done */
-} zfi_update_list;
+} zfd_update_list;
 
 /* The next ranges; false after the last. */
-static bool zfi_next_ranges(zfi_update_list *s, zfi_update_ranges *r)
+static bool zfd_next_ranges(zfd_update_list *s, zfd_update_ranges *r)
 {
     const zf_launch *l = s->l;
     const zf_attribute *world = l->attributes + s->at, *blocks = world + 1, *decays = blocks + 1;
     const int64_t *ends = static_cast<const int64_t *>(blocks->list.data);
     const double *decay = NULL;
-    int64_t count = zfi_count(&l->args[0]), ranges = blocks->list.count / 2,
+    int64_t count = zfd_count(&l->args[0]), ranges = blocks->list.count / 2,
             size = count, base = 0, tiles = 0;
     if (ranges && l->op != ZF_OP_lamb_apply)
         decay = static_cast<const double *>(decays->list.data);
@@ -323,11 +323,11 @@ static bool zfi_next_ranges(zfi_update_list *s, zfi_update_ranges *r)
     }
     if (world->i > 1) base += l->run->shard * size;
     r->count = 0;
-    while (s->end < count && r->count + 2 <= ZFI_RANGES_MOST) {
-        zfi_update_range own = {0, count, 0, (float)s->decay, 0};
+    while (s->end < count && r->count + 2 <= ZFD_RANGES_MOST) {
+        zfd_update_range own = {0, count, 0, (float)s->decay, 0};
         if (ranges && s->next < ranges) {
-            int64_t k = s->next++, first = ends[2 * k] * ZFI_TILE - base,
-                    last = ends[2 * k + 1] * ZFI_TILE - base;
+            int64_t k = s->next++, first = ends[2 * k] * ZFD_TILE - base,
+                    last = ends[2 * k + 1] * ZFD_TILE - base;
             own.first = first > s->end ? first : s->end;
             own.count = (last < count ? last : count) - own.first;
             own.decay = decay ? (float)decay[k] : 0;
@@ -337,14 +337,14 @@ static bool zfi_next_ranges(zfi_update_list *s, zfi_update_ranges *r)
             own.first = count, own.count = 0; /* after the last one */
         }
         if (own.first > s->end) {
-            zfi_update_range *gap = &r->at[r->count++];
+            zfd_update_range *gap = &r->at[r->count++];
             gap->first = s->end, gap->count = own.first - s->end;
             gap->decay = 0, gap->index = -1;
-            gap->tiles = tiles += zfi_div_up(gap->count, ZFI_TILE);
+            gap->tiles = tiles += zfd_div_up(gap->count, ZFD_TILE);
         }
         s->end = own.first + own.count;
         if (!own.count) break;
-        own.tiles = tiles += zfi_div_up(own.count, ZFI_TILE);
+        own.tiles = tiles += zfd_div_up(own.count, ZFD_TILE);
         r->at[r->count++] = own;
     }
     return r->count > 0;
@@ -352,74 +352,74 @@ static bool zfi_next_ranges(zfi_update_list *s, zfi_update_ranges *r)
 
 /* A job with the first two operands and, where attribute `scaled` (-1: there is none) is true, the
  * scale, which is the last operand. *end: the number of operands before the scale. */
-static zfi_update_job zfi_update_job_of(const zf_launch *l, int scaled, int32_t *end)
+static zfd_update_job zfd_update_job_of(const zf_launch *l, int scaled, int32_t *end)
 {
-    zfi_update_job j = {};
+    zfd_update_job j = {};
     *end = l->arg_count;
     if (scaled >= 0 && (l->attributes + scaled)->i)
-        j.scale = zfi_number_of(&l->args[--*end]);
+        j.scale = zfd_number_of(&l->args[--*end]);
     j.p = l->args[0].data, j.g = l->args[1].data;
-    j.report = zfi_device_of(l)->fault;
+    j.report = zfd_device_of(l)->fault;
     return j;
 }
 
-static float *zfi_floats(const zf_array *a) { return static_cast<float *>(a->data); }
+static float *zfd_floats(const zf_array *a) { return static_cast<float *>(a->data); }
 
-/* Runs the kernel over all ranges; `at`, `decay`: as in zfi_update_list. */
-static zf_status zfi_update_launch(const zf_launch *l,
-                                   void (*kernel)(const zfi_update_job, const zfi_update_ranges),
-                                   int at, double decay, zfi_update_job *j)
+/* Runs the kernel over all ranges; `at`, `decay`: as in zfd_update_list. */
+static zf_status zfd_update_launch(const zf_launch *l,
+                                   void (*kernel)(const zfd_update_job, const zfd_update_ranges),
+                                   int at, double decay, zfd_update_job *j)
 {
-    zfi_update_list list = {l, at, decay, 0, 0};
-    zfi_update_ranges r;
-    j->wide = zfi_lies_well(0, 1, j->p, j->g, j->m, j->v) && zfi_lies_well(0, 1, j->master, j->u);
-    while (zfi_next_ranges(&list, &r))
-        ZF_LAUNCH(kernel, dim3(zfi_grid(l, r.at[r.count - 1].tiles)),
-                  dim3(ZFI_TILE / ZFI_TILE_PACK), sizeof(zfi_adam), zfi_stream(l), *j, r);
-    return zfi_launched(l);
+    zfd_update_list list = {l, at, decay, 0, 0};
+    zfd_update_ranges r;
+    j->wide = zfd_lies_well(0, 1, j->p, j->g, j->m, j->v) && zfd_lies_well(0, 1, j->master, j->u);
+    while (zfd_next_ranges(&list, &r))
+        ZFD_LAUNCH(kernel, dim3(zfd_grid(l, r.at[r.count - 1].tiles)),
+                   dim3(ZFD_TILE / ZFD_TILE_PACK), sizeof(zfd_adam), zfd_stream(l), *j, r);
+    return zfd_launched(l);
 }
 
-static zf_status zfi_cuda_sgd(const zf_launch *l)
+static zf_status zfd_cuda_sgd(const zf_launch *l)
 {
     int32_t end;
-    zfi_update_job j = zfi_update_job_of(l, ZF_AT_sgd_scaled, &end);
-    j.lr = zfi_number_of(&l->args[2]);
+    zfd_update_job j = zfd_update_job_of(l, ZF_AT_sgd_scaled, &end);
+    j.lr = zfd_number_of(&l->args[2]);
     int32_t master =
         ZF_FLOAT(l, sgd, momentum) != 0 ? 4 : 3; /* after the buffer, if there is one */
-    if (master > 3) j.m = zfi_floats(&l->args[3]);
-    if (end > master) j.master = zfi_floats(&l->args[master]);
+    if (master > 3) j.m = zfd_floats(&l->args[3]);
+    if (end > master) j.master = zfd_floats(&l->args[master]);
     j.eps = (float)ZF_FLOAT(l, sgd, momentum), j.nesterov = ZF_INT(l, sgd, nesterov) != 0;
-    ZFI_FLOATS(l, l->args[0].dtype, T,
-               return zfi_update_launch(l, zfi_sgd_kernel<T>, ZF_AT_sgd_world,
+    ZFD_FLOATS(l, l->args[0].dtype, T,
+               return zfd_update_launch(l, zfd_sgd_kernel<T>, ZF_AT_sgd_world,
                                         ZF_FLOAT(l, sgd, weight_decay), &j);)
 }
 
-static zfi_update_job zfi_adam_job_of(const zf_launch *l)
+static zfd_update_job zfd_adam_job_of(const zf_launch *l)
 {
     int32_t end, step = l->op == ZF_OP_adamw ? 5 : 4;
-    zfi_update_job j = zfi_update_job_of(l, ZF_AT_adamw_scaled, &end);
-    j.m = zfi_floats(&l->args[2]), j.v = zfi_floats(&l->args[3]);
-    if (l->op == ZF_OP_adamw) j.lr = zfi_number_of(&l->args[4]);
-    else j.u = zfi_floats(&l->out);
+    zfd_update_job j = zfd_update_job_of(l, ZF_AT_adamw_scaled, &end);
+    j.m = zfd_floats(&l->args[2]), j.v = zfd_floats(&l->args[3]);
+    if (l->op == ZF_OP_adamw) j.lr = zfd_number_of(&l->args[4]);
+    else j.u = zfd_floats(&l->out);
     j.step = static_cast<const int64_t *>(l->args[step].data);
-    if (end > step + 1) j.master = zfi_floats(&l->args[step + 1]);
+    if (end > step + 1) j.master = zfd_floats(&l->args[step + 1]);
     j.beta1 = ZF_FLOAT(l, adamw, beta1), j.beta2 = ZF_FLOAT(l, adamw, beta2);
     j.eps = (float)ZF_FLOAT(l, adamw, eps);
-    j.fault.kind = ZFI_FAULT_COUNT, j.fault.op = l->op, j.fault.node = l->node;
+    j.fault.kind = ZFD_FAULT_COUNT, j.fault.op = l->op, j.fault.node = l->node;
     j.fault.element = step;
     return j;
 }
 
-static zf_status zfi_cuda_adamw(const zf_launch *l)
+static zf_status zfd_cuda_adamw(const zf_launch *l)
 {
-    zfi_update_job j = zfi_adam_job_of(l);
-    ZFI_FLOATS(l, l->args[0].dtype, T,
-               return zfi_update_launch(l, zfi_adam_kernel<T>, ZF_AT_adamw_world,
+    zfd_update_job j = zfd_adam_job_of(l);
+    ZFD_FLOATS(l, l->args[0].dtype, T,
+               return zfd_update_launch(l, zfd_adam_kernel<T>, ZF_AT_adamw_world,
                                         ZF_FLOAT(l, adamw, weight_decay), &j);)
 }
 
 /* Launches a and b do the same update, for different whole tensors. */
-static bool zfi_updates_alike(const zf_launch *a, const zf_launch *b)
+static bool zfd_updates_alike(const zf_launch *a, const zf_launch *b)
 {
     bool alike = a->args[0].dtype == b->args[0].dtype && a->arg_count == b->arg_count &&
                  !ZF_LIST(a, adamw, blocks).count && !ZF_LIST(b, adamw, blocks).count &&
@@ -433,49 +433,50 @@ static bool zfi_updates_alike(const zf_launch *a, const zf_launch *b)
     return alike && (a == b || a->args[0].data != b->args[0].data);
 }
 
-static zf_status zfi_cuda_together_adamw(const zf_launch *l, int count, int *taken)
+static zf_status zfd_cuda_together_adamw(const zf_launch *l, int count, int *taken)
 {
-    zfi_update_job j = zfi_adam_job_of(l);
-    zfi_updated_list list;
+    zfd_update_job j = zfd_adam_job_of(l);
+    zfd_updated_list list;
     int64_t tiles = 0;
     list.count = 0, j.wide = true;
-    for (*taken = 0; *taken < count && list.count < ZFI_UPDATED; ++*taken) {
+    for (*taken = 0; *taken < count && list.count < ZFD_UPDATED; ++*taken) {
         const zf_launch *next = &l[*taken];
-        zfi_updated *of = &list.at[list.count];
-        bool alike = zfi_updates_alike(l, next);
+        zfd_updated *of = &list.at[list.count];
+        bool alike = zfd_updates_alike(l, next);
         for (int k = 0; k < list.count && alike; k++) alike = list.at[k].p != next->args[0].data;
         if (!alike) break;
-        if (!zfi_count(&next->args[0])) continue;
-        const zfi_update_job own = zfi_adam_job_of(next);
+        if (!zfd_count(&next->args[0])) continue;
+        const zfd_update_job own = zfd_adam_job_of(next);
         of->p = own.p, of->g = own.g, of->m = own.m, of->v = own.v, of->master = own.master;
-        of->count = zfi_count(&next->args[0]);
-        of->tiles = tiles += zfi_div_up(of->count, ZFI_TILE);
+        of->count = zfd_count(&next->args[0]);
+        of->tiles = tiles += zfd_div_up(of->count, ZFD_TILE);
         of->decay = (float)ZF_FLOAT(next, adamw, weight_decay);
-        j.wide &= zfi_lies_well(0, 1, of->p, of->g, of->m, of->v) &&
-                  zfi_lies_well(0, 1, of->master);
+        j.wide &= zfd_lies_well(0, 1, of->p, of->g, of->m, of->v) &&
+                  zfd_lies_well(0, 1, of->master);
         list.count++;
     }
     if (!tiles) return ZF_OK;
-    ZFI_FLOATS(l, l->args[0].dtype, T,
-               ZF_LAUNCH(zfi_adam_together_kernel<T>, dim3(zfi_grid(l, tiles)),
-                         dim3(ZFI_TILE / ZFI_TILE_PACK), sizeof(zfi_adam), zfi_stream(l), j, list);)
-    return zfi_launched(l);
+    ZFD_FLOATS(l, l->args[0].dtype, T,
+               ZFD_LAUNCH(zfd_adam_together_kernel<T>, dim3(zfd_grid(l, tiles)),
+                          dim3(ZFD_TILE / ZFD_TILE_PACK), sizeof(zfd_adam), zfd_stream(l), j,
+                          list);)
+    return zfd_launched(l);
 }
 
-static zf_status zfi_cuda_lamb_apply(const zf_launch *l)
+static zf_status zfd_cuda_lamb_apply(const zf_launch *l)
 {
     int32_t end;
-    zfi_update_job j = zfi_update_job_of(l, -1, &end);
-    j.lr = zfi_number_of(&l->args[2]);
-    j.norm_p = zfi_number_of(&l->args[3]), j.norm_u = zfi_number_of(&l->args[4]);
-    if (end > 5) j.master = zfi_floats(&l->args[5]);
+    zfd_update_job j = zfd_update_job_of(l, -1, &end);
+    j.lr = zfd_number_of(&l->args[2]);
+    j.norm_p = zfd_number_of(&l->args[3]), j.norm_u = zfd_number_of(&l->args[4]);
+    if (end > 5) j.master = zfd_floats(&l->args[5]);
     j.least = (float)ZF_FLOAT(l, lamb_apply, least), j.most = (float)ZF_FLOAT(l, lamb_apply, most);
-    ZFI_FLOATS(
+    ZFD_FLOATS(
         l, l->args[0].dtype, T,
-        return zfi_update_launch(l, zfi_lamb_apply_kernel<T>, ZF_AT_lamb_apply_world, 0, &j);)
+        return zfd_update_launch(l, zfd_lamb_apply_kernel<T>, ZF_AT_lamb_apply_world, 0, &j);)
 }
 
-ZFI_KERNEL(sgd, zfi_cuda_sgd, NULL)
-ZFI_KERNEL_TOGETHER(adamw, zfi_cuda_adamw, NULL, zfi_cuda_together_adamw)
-ZFI_KERNEL(lamb_update, zfi_cuda_adamw, NULL)
-ZFI_KERNEL(lamb_apply, zfi_cuda_lamb_apply, NULL)
+ZFD_KERNEL(sgd, zfd_cuda_sgd, NULL)
+ZFD_KERNEL_TOGETHER(adamw, zfd_cuda_adamw, NULL, zfd_cuda_together_adamw)
+ZFD_KERNEL(lamb_update, zfd_cuda_adamw, NULL)
+ZFD_KERNEL(lamb_apply, zfd_cuda_lamb_apply, NULL)

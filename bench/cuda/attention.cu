@@ -83,40 +83,40 @@ static const shape timed[] = {
 
 /* A block a query. Shared: n + 32 floats. */
 template <class T>
-__global__ void plain(const zfi_heads a, float *y, float *lse)
+__global__ void plain(const zfd_heads a, float *y, float *lse)
 {
-    ZF_SHARED(float, room);
+    ZFD_SHARED(float, room);
     float *p = room + 32;
     const int query = (int)(blockIdx.x % (unsigned)a.m);
-    const zfi_one_head head = zfi_one_head_of(a, (int)(blockIdx.x / (unsigned)a.m));
-    const zfi_dropper drop = zfi_dropper_of(a.drop);
-    const T *q = static_cast<const T *>(a.q) + zfi_token_at(a, head, a.m, query, a.row);
-    const T *k = static_cast<const T *>(a.k) + zfi_token_at(a, head, a.n, 0, a.row);
-    const T *v = static_cast<const T *>(a.v) + zfi_token_at(a, head, a.n, 0, a.row);
-    const int sees = zfi_sees(a, query);
+    const zfd_one_head head = zfd_one_head_of(a, (int)(blockIdx.x / (unsigned)a.m));
+    const zfd_dropper drop = zfd_dropper_of(a.drop);
+    const T *q = static_cast<const T *>(a.q) + zfd_token_at(a, head, a.m, query, a.row);
+    const T *k = static_cast<const T *>(a.k) + zfd_token_at(a, head, a.n, 0, a.row);
+    const T *v = static_cast<const T *>(a.v) + zfd_token_at(a, head, a.n, 0, a.row);
+    const int sees = zfd_sees(a, query);
     float high = -INFINITY, sum = 0;
     for (int n = (int)threadIdx.x; n < sees; n += (int)blockDim.x) {
         float x = 0;
         for (int i = 0; i < a.d; i++)
-            x = fmaf(zfi_to_f32(q[i]), zfi_to_f32(k[n * a.row + i]), x);
+            x = fmaf(zfd_to_f32(q[i]), zfd_to_f32(k[n * a.row + i]), x);
         x *= a.scale * 0.693147181f;
-        if (a.bias) x += zfi_to_f32(zfi_bias_row<T>(a, head, query)[n * a.bias_step[3]]);
+        if (a.bias) x += zfd_to_f32(zfd_bias_row<T>(a, head, query)[n * a.bias_step[3]]);
         p[n] = x;
         high = fmaxf(high, x);
     }
-    high = zfi_block_max(high, room);
+    high = zfd_block_max(high, room);
     for (int n = (int)threadIdx.x; n < sees; n += (int)blockDim.x) {
         p[n] = high == -INFINITY ? 0 : expf(p[n] - high);
         sum += p[n];
-        p[n] *= zfi_kept(drop, zfi_score_number(a, head, query) + (unsigned)n);
+        p[n] *= zfd_kept(drop, zfd_score_number(a, head, query) + (unsigned)n);
     }
-    sum = zfi_block_sum(sum, room);
+    sum = zfd_block_sum(sum, room);
     __syncthreads();
     if (threadIdx.x == 0) lse[(int64_t)head.number * a.m + query] = high + logf(sum);
     for (int i = (int)threadIdx.x; i < a.d; i += (int)blockDim.x) {
         float x = 0;
-        for (int n = 0; n < sees; n++) x = fmaf(p[n], zfi_to_f32(v[n * a.row + i]), x);
-        y[zfi_token_at(a, head, a.m, query, a.heads * a.d) + i] =
+        for (int n = 0; n < sees; n++) x = fmaf(p[n], zfd_to_f32(v[n * a.row + i]), x);
+        y[zfd_token_at(a, head, a.m, query, a.heads * a.d) + i] =
             sum == 0 ? 0 : x / sum;
     }
 }
@@ -126,7 +126,7 @@ __global__ void plain(const zfi_heads a, float *y, float *lse)
 /* In memory of the device; freed at once when the shape is done. */
 struct problem {
     const shape *of;
-    zfi_device device;
+    zfd_device device;
     zf_run run;
     zf_attribute attributes[5];
     zf_array args[4], saved[1];
@@ -237,7 +237,7 @@ typedef struct way {
 static void forward(problem *p, bool wgmma)
 {
     p->device.wgmma = wgmma;
-    (void)zfi_cuda_attention(&p->launch);
+    (void)zfd_cuda_attention(&p->launch);
     p->ok();
 }
 static void forward_mma(problem *p) { forward(p, false); }
@@ -258,19 +258,19 @@ static float number_of(uint16_t x, bool f16)
 static void check_shape(const shape *s, const char *by_way)
 {
     problem p(s);
-    zfi_heads a;
+    zfd_heads a;
     const size_t count = (size_t)p.y_count(), rows = (size_t)p.rows();
     float *y = p.take<float>(p.y_count()), *lse = p.take<float>(p.rows());
     std::vector<uint16_t> got(count), again(count);
     std::vector<float> want(count), got_lse(rows), again_lse(rows), want_lse(rows);
-    if (zfi_heads_of(&p.launch, 0, &a)) p.ok();
+    if (zfd_heads_of(&p.launch, 0, &a)) p.ok();
     for (const way &w : ways) {
         if (!strstr(w.name, by_way)) continue;
         const size_t bytes = sizeof(float) * (size_t)(64 + s->n);
         double worst = 0, worst_lse = 0, most = 0, squares = 0, all = 0;
         if (s->f16)
-            ZF_LAUNCH(plain<zfi_f16>, (unsigned)rows, 128, bytes, NULL, a, y, lse);
-        else ZF_LAUNCH(plain<zfi_bf16>, (unsigned)rows, 128, bytes, NULL, a, y, lse);
+            ZFD_LAUNCH(plain<zfd_f16>, (unsigned)rows, 128, bytes, NULL, a, y, lse);
+        else ZFD_LAUNCH(plain<zfd_bf16>, (unsigned)rows, 128, bytes, NULL, a, y, lse);
         CHECK(cudaMemcpy(want.data(), y, count * 4, cudaMemcpyDeviceToHost));
         CHECK(cudaMemcpy(want_lse.data(), lse, rows * 4, cudaMemcpyDeviceToHost));
         for (int turn = 0; turn < 2; turn++) {

@@ -20,10 +20,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#define ZF_LAUNCH(kernel, grid, block, shared, stream, ...)                                        \
+#define ZFD_LAUNCH(kernel, grid, block, shared, stream, ...)                                       \
     emulation::launch(#kernel, (grid), (block), (shared), (stream), kernel, __VA_ARGS__)
-#define ZF_SHARED(type, name) type *name = static_cast<type *>(emulation::shared_memory())
-#define ZF_TENSOR_CORES       0
+#define ZFD_SHARED(type, name) type *name = static_cast<type *>(emulation::shared_memory())
+#define ZFD_TENSOR_CORES       0
 
 #undef __launch_bounds__
 #define __launch_bounds__(...)

@@ -17,7 +17,7 @@ static __global__ void fill_with(float *out, int count, float value)
 /* out[i] = x[count - 1 - i], through shared memory, twice. */
 static __global__ void reverse(float *out, const float *x, bool first_barrier, bool second_barrier)
 {
-    ZF_SHARED(float, kept);
+    ZFD_SHARED(float, kept);
     int i = (int)threadIdx.x, n = (int)blockDim.x;
     float mine = x[i];
     for (int round = 0; round < 3; round++) {
@@ -64,7 +64,7 @@ static __global__ void write_beside(float *out, int by) { out[by + (int)threadId
 
 static __global__ void write_beside_shared(float *out, int by)
 {
-    ZF_SHARED(float, kept);
+    ZFD_SHARED(float, kept);
     kept[(int)threadIdx.x + by] = 1;
     __syncthreads();
     out[threadIdx.x] = kept[threadIdx.x];
@@ -91,8 +91,8 @@ extern "C" int planted_reverse(float *out, int first_barrier, int second_barrier
     cudaMalloc(&in, sizeof x);
     cudaMemcpy(in, x, sizeof x, cudaMemcpyHostToDevice);
     int code = on_device(out, THREADS, [=](float *to) {
-        ZF_LAUNCH(reverse, 1, THREADS, sizeof(float) * THREADS, NULL, to, in, first_barrier != 0,
-                  second_barrier != 0);
+        ZFD_LAUNCH(reverse, 1, THREADS, sizeof(float) * THREADS, NULL, to, in, first_barrier != 0,
+                   second_barrier != 0);
     });
     cudaFree(in);
     return code;
@@ -100,30 +100,31 @@ extern "C" int planted_reverse(float *out, int first_barrier, int second_barrier
 
 extern "C" int planted_warp(float *out, int leaves)
 {
-    return on_device(out, WARP,
-                     [=](float *to) { ZF_LAUNCH(sum_of_warp, 1, WARP, 0, NULL, to, leaves != 0); });
+    return on_device(
+        out, WARP, [=](float *to) { ZFD_LAUNCH(sum_of_warp, 1, WARP, 0, NULL, to, leaves != 0); });
 }
 
 extern "C" int planted_barrier(float *out, int kind)
 {
     return on_device(out, THREADS, [=](float *to) {
-        if (kind & 2) ZF_LAUNCH(leave_before_the_barrier, 1, THREADS, 0, NULL, to, (kind & 1) != 0);
-        else ZF_LAUNCH(wait_in_two_places, 1, THREADS, 0, NULL, to, (kind & 1) != 0);
+        if (kind & 2)
+            ZFD_LAUNCH(leave_before_the_barrier, 1, THREADS, 0, NULL, to, (kind & 1) != 0);
+        else ZFD_LAUNCH(wait_in_two_places, 1, THREADS, 0, NULL, to, (kind & 1) != 0);
     });
 }
 
 extern "C" int planted_mask(float *out, int without)
 {
     return on_device(out, 2, [=](float *to) {
-        ZF_LAUNCH(mask_without_its_lane, 1, WARP, 0, NULL, to, without != 0);
+        ZFD_LAUNCH(mask_without_its_lane, 1, WARP, 0, NULL, to, without != 0);
     });
 }
 
 extern "C" int planted_write(float *out, int by, int shared)
 {
     return on_device(out, WARP, [=](float *to) {
-        if (shared) ZF_LAUNCH(write_beside_shared, 1, WARP, sizeof(float) * WARP, NULL, to, by);
-        else ZF_LAUNCH(write_beside, 1, WARP, 0, NULL, to, by);
+        if (shared) ZFD_LAUNCH(write_beside_shared, 1, WARP, sizeof(float) * WARP, NULL, to, by);
+        else ZFD_LAUNCH(write_beside, 1, WARP, 0, NULL, to, by);
     });
 }
 
@@ -152,7 +153,7 @@ extern "C" int planted_streams(float *out, int waits)
     cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking);
     cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
     cudaEventCreateWithFlags(&filled, cudaEventDisableTiming);
-    ZF_LAUNCH(fill_with, 1, 64, 0, a, x, count, 7.0f);
+    ZFD_LAUNCH(fill_with, 1, 64, 0, a, x, count, 7.0f);
     cudaEventRecord(filled, a);
     if (waits) cudaStreamWaitEvent(b, filled, 0);
     cudaMemcpyAsync(host, x, count * sizeof *x, cudaMemcpyDeviceToHost, b);
@@ -182,7 +183,7 @@ extern "C" int planted_graph(float *out, int waits, int joins)
     cudaEventCreate(&reached), cudaEventCreate(&done);
     cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal);
     if (!waits) cudaEventRecord(reached, a), cudaStreamWaitEvent(b, reached, 0);
-    ZF_LAUNCH(add_one, 1, 32, 0, a, x);
+    ZFD_LAUNCH(add_one, 1, 32, 0, a, x);
     if (waits) cudaEventRecord(reached, a), cudaStreamWaitEvent(b, reached, 0);
     cudaMemcpyAsync(y, x, 32 * sizeof *x, cudaMemcpyDeviceToDevice, b);
     cudaEventRecord(done, b);
@@ -228,7 +229,7 @@ extern "C" int planted_device(float *out, int other)
     cudaSetDevice(other ? 1 : 0);
     cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     cudaSetDevice(0);
-    ZF_LAUNCH(add_one, 1, 1, 0, stream, x);
+    ZFD_LAUNCH(add_one, 1, 1, 0, stream, x);
     int code = cudaGetLastError();
     cudaStreamSynchronize(stream);
     cudaMemcpy(out, x, sizeof *out, cudaMemcpyDeviceToHost);
@@ -274,7 +275,7 @@ extern "C" int planted_product(float *out, int by, int other)
     cublasLtCreate(&handle);
     cudaSetDevice(0);
     cudaMalloc(&x, 128 * sizeof *x), cudaMalloc(&work, most + 256);
-    ZF_LAUNCH(fill_with, 1, 64, 0, NULL, x, 64, 1.0f);
+    ZFD_LAUNCH(fill_with, 1, 64, 0, NULL, x, 64, 1.0f);
     cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     cublasLtMatrixLayoutCreate(&matrix, CUDA_R_32F, 8, 8, 8);
     cublasLtMatmulPreferenceCreate(&want);
@@ -319,6 +320,6 @@ static __global__ void warp_operations(float *out)
 extern "C" int planted_operations(float *out, int x, int y)
 {
     return on_device(out, x * y * 12, [=](float *to) {
-        ZF_LAUNCH(warp_operations, 1, dim3((unsigned)x, (unsigned)y), 0, NULL, to);
+        ZFD_LAUNCH(warp_operations, 1, dim3((unsigned)x, (unsigned)y), 0, NULL, to);
     });
 }

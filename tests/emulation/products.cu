@@ -19,7 +19,7 @@ template <class T> static __device__ void lay(T *tile, const float *x, int rows,
         const int row = i / DEPTH, k = i % DEPTH;
         T *of = tile + row / 64 * 64 * DEPTH;
         const int down = across ? k : row % 64, right = across ? row % 64 : k;
-        of[zfi_swizzled(down, right / 8) + right % 8] = zfi_from_f32<T>(x[i]);
+        of[zfd_swizzled(down, right / 8) + right % 8] = zfd_from_f32<T>(x[i]);
     }
 }
 
@@ -27,7 +27,7 @@ template <class T> static __device__ void lay(T *tile, const float *x, int rows,
 template <class T, int N, bool A_ACROSS, bool B_ACROSS, bool IN_REGISTERS>
 static __global__ void multiply(float *out, const float *a, const float *b, int mistake)
 {
-    ZF_SHARED(T, a_tile);
+    ZFD_SHARED(T, a_tile);
     T *b_tile = a_tile + 64 * DEPTH;
     const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 % 4 * 16 + lane / 4;
     float c[N / 2];
@@ -38,37 +38,37 @@ static __global__ void multiply(float *out, const float *a, const float *b, int 
     for (int s = 0; s < DEPTH / 16; s++)
         for (int i = 0; i < 4; i++) {
             const float *x = a + (row + i % 2 * 8) * DEPTH + 16 * s + i / 2 * 8 + lane % 4 * 2;
-            T two[2] = {zfi_from_f32<T>(x[0]), zfi_from_f32<T>(x[1])};
+            T two[2] = {zfd_from_f32<T>(x[0]), zfd_from_f32<T>(x[1])};
             memcpy(&rows[s][i], static_cast<void *>(two), 4);
         }
-    zfi_shared_to_products();
+    zfd_shared_to_products();
     if (mistake != 2) __syncthreads();
-    const uint64_t of_a = zfi_wgmma_operand(a_tile), of_b = zfi_wgmma_operand(b_tile, 128 * 64);
-    zfi_wgmma_begin();
+    const uint64_t of_a = zfd_wgmma_operand(a_tile), of_b = zfd_wgmma_operand(b_tile, 128 * 64);
+    zfd_wgmma_begin();
     for (int round = 0; round < 2; round++) {
         for (int s = 0; s < DEPTH / 16; s++) {
-            const uint64_t x = of_a + (unsigned)(s * zfi_wgmma_step<A_ACROSS>::of);
-            const uint64_t y = of_b + (unsigned)(s * zfi_wgmma_step<B_ACROSS>::of);
+            const uint64_t x = of_a + (unsigned)(s * zfd_wgmma_step<A_ACROSS>::of);
+            const uint64_t y = of_b + (unsigned)(s * zfd_wgmma_step<B_ACROSS>::of);
             if (IN_REGISTERS)
-                zfi_wgmma<T, N>::template rows<B_ACROSS>(c, rows[s], y, round || s);
+                zfd_wgmma<T, N>::template rows<B_ACROSS>(c, rows[s], y, round || s);
             else
-                zfi_wgmma<T, N>::template both<A_ACROSS, B_ACROSS>(c, x, y, round || s);
+                zfd_wgmma<T, N>::template both<A_ACROSS, B_ACROSS>(c, x, y, round || s);
         }
-        zfi_wgmma_commit();
+        zfd_wgmma_commit();
     }
-    if (mistake != 1) zfi_wgmma_wait<0>();
-    zfi_wgmma_settle(c);
+    if (mistake != 1) zfd_wgmma_wait<0>();
+    zfd_wgmma_settle(c);
     for (int i = 0; i < N / 2; i++)
         out[(row + i % 4 / 2 * 8) * N + i / 4 * 8 + lane % 4 * 2 + i % 2] = c[i];
-    zfi_barrier(1, (int)blockDim.x + (mistake == 3 ? 32 : 0));
-    zfi_wgmma_wait<0>();
+    zfd_barrier(1, (int)blockDim.x + (mistake == 3 ? 32 : 0));
+    zfd_wgmma_wait<0>();
 }
 
 template <class T, int N, bool A_ACROSS, bool B_ACROSS, bool IN_REGISTERS>
 static void launch(float *out, const float *a, const float *b, int mistake)
 {
-    ZF_LAUNCH((multiply<T, N, A_ACROSS, B_ACROSS, IN_REGISTERS>), 1, 256,
-              2 * (64 + N) * DEPTH, NULL, out, a, b, mistake);
+    ZFD_LAUNCH((multiply<T, N, A_ACROSS, B_ACROSS, IN_REGISTERS>), 1, 256,
+               2 * (64 + N) * DEPTH, NULL, out, a, b, mistake);
 }
 
 template <class T, int N>
@@ -91,10 +91,10 @@ extern "C" int planted_warpgroup(float *wrong, int n, int way, int f16, int mist
     for (int i = 0; i < count; i++) host[i] = (float)(i * 7919 % 31 - 15);
     if (!code) code = cudaMemcpy(memory, host, sizeof(float) * (size_t)count, cudaMemcpyDefault);
     const float *a = memory, *b = memory + 64 * DEPTH;
-    if (n == 64 && f16) launch_of<zfi_f16, 64>(way, memory + count, a, b, mistake);
-    if (n == 64 && !f16) launch_of<zfi_bf16, 64>(way, memory + count, a, b, mistake);
-    if (n == 128 && f16) launch_of<zfi_f16, 128>(way, memory + count, a, b, mistake);
-    if (n == 128 && !f16) launch_of<zfi_bf16, 128>(way, memory + count, a, b, mistake);
+    if (n == 64 && f16) launch_of<zfd_f16, 64>(way, memory + count, a, b, mistake);
+    if (n == 64 && !f16) launch_of<zfd_bf16, 64>(way, memory + count, a, b, mistake);
+    if (n == 128 && f16) launch_of<zfd_f16, 128>(way, memory + count, a, b, mistake);
+    if (n == 128 && !f16) launch_of<zfd_bf16, 128>(way, memory + count, a, b, mistake);
     if (!code) code = cudaDeviceSynchronize();
     if (!code)
         code = cudaMemcpy(out, memory + count, sizeof(float) * 64 * (size_t)n, cudaMemcpyDefault);

@@ -39,7 +39,7 @@ static int one_rank(float *out, int rank, ncclUniqueId id, int mistake, std::ato
     cudaEventCreate(&filled);
     ncclCommInitRankConfig(&comm, WORLD, id, rank, &config);
     while (state == ncclInProgress) ncclCommGetAsyncError(comm, &state);
-    ZF_LAUNCH(fill_rank, 1, COUNT, 0, fills, x, (float)(rank + 1));
+    ZFD_LAUNCH(fill_rank, 1, COUNT, 0, fills, x, (float)(rank + 1));
     cudaEventRecord(filled, fills);
     if (mistake != 1) cudaStreamWaitEvent(sums, filled, 0);
     while (mistake >= 4 && !last && !*gone) usleep(100);

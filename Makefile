@@ -37,10 +37,11 @@ FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
 EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 BENCHES  = $(patsubst %.c,%,$(wildcard bench/*.c))
-# Shared by programs and tests: the samples without their main, zf-opt's passes by name.
+# Shared by programs and tests: text and folders of language models (llm/), the samples' frame, the
+# samples without their main, zf-opt's passes by name.
 SAMPLES  = bert gpt llm
-PARTS    = $(filter-out %/main.c %/sentences.c, \
-             $(wildcard $(SAMPLES:%=examples/%/*.c) examples/common/*.c)) $(wildcard tools/pass.c)
+PARTS    = $(wildcard llm/*/*.c) $(filter-out %/main.c %/sentences.c, \
+             $(wildcard examples/frame/*/*.c $(SAMPLES:%=examples/%/*.c))) $(wildcard tools/pass.c)
 
 # make CUDA=1 builds those that run on a GPU, in build/cuda.
 # NCCL=1: they run on several.
@@ -87,7 +88,7 @@ PORTABLE  = -DZFI_PORTABLE $(SCALAR)
 # With MPI, the samples and build/bench/overlap also run as processes; make MPICC= builds without.
 MPICC := $(shell command -v mpicc)
 ifneq ($(MPICC),)
-MPI = build/obj/mpi/examples/common/mpi.o build/obj/mpi/zeroflow_mpi.o
+MPI = build/obj/mpi/examples/frame/ranks/mpi.o build/obj/mpi/zeroflow_mpi.o
 $(SAMPLES:%=build/%) build/bench/overlap: private override CC = $(MPICC)
 $(SAMPLES:%=build/%) build/bench/overlap: $(MPI)
 build/mpi/%:     private override CC = $(MPICC)
@@ -120,7 +121,7 @@ build/cuda/attention: bench/cuda/attention.cu zeroflow.h $(DEVICE) build/cuda/li
 	    -Xcompiler -Wno-unused-function -I. -o $@ $< build/cuda/libzeroflow.a $(LDLIBS)
 $(SAMPLES:%=build/cuda/%) $(BENCHES:%=build/cuda/%): build/cuda/obj/zeroflow_cuda.o
 ifneq ($(NCCL),)
-$(SAMPLES:%=build/cuda/%): build/cuda/obj/nccl/examples/common/nccl.o build/cuda/obj/zeroflow_nccl.o
+$(SAMPLES:%=build/cuda/%): build/cuda/obj/nccl/examples/frame/ranks/nccl.o build/cuda/obj/zeroflow_nccl.o
 $(SAMPLES:%=build/cuda/%): private BLAS = -lnccl $(CUDA_LIBS)
 build/cuda/obj/zeroflow_nccl.o: | $(or $(NCCL_HEADER),nccl.h)
 endif
@@ -167,7 +168,7 @@ build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,tests/main.c $(CUDA_TES
 # make V=1 shows the commands.
 say       = $(if $V,,@$(if $(QUIET),,printf '  %-8s %s\n' $1 $@;))
 
-# Tokenizers with regular expressions (examples/common/regex.c) need PCRE2, where there is one.
+# Tokenizers with regular expressions (llm/text/regex.c) need PCRE2, where there is one.
 PCRE2     = $(shell $(CC) -DPCRE2_CODE_UNIT_WIDTH=8 -include pcre2.h -E -x c /dev/null \
               > /dev/null 2>&1 && echo -Wl,--as-needed -lpcre2-8)
 
@@ -257,8 +258,8 @@ $1/tests: $(patsubst %,$1/obj/%.o,$(basename tests/main.c $(CUDA_TESTS) \
 	$$(LINK)
 endef
 # Programs on the emulated device: BERT for its test; benchmarks, to try bench/cuda.sh with small models.
-ON_EMULATED = $(patsubst %,build/emulated/obj/%.o,$(basename examples/common/nccl.c \
-                  examples/common/device.c $(MACHINE) zeroflow_cuda.cu $(NCCL_SOURCE))) \
+ON_EMULATED = $(patsubst %,build/emulated/obj/%.o,$(basename examples/frame/ranks/nccl.c \
+                  examples/frame/options/device.c $(MACHINE) zeroflow_cuda.cu $(NCCL_SOURCE))) \
               build/libparts.a build/libzeroflow.a
 build/emulated/bert: build/emulated/obj/examples/bert/main.o $(ON_EMULATED)
 	$(LINK)

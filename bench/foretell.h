@@ -2,7 +2,7 @@
 #ifndef FORETELL_H
 #define FORETELL_H
 
-#include "../examples/common/session.h"
+#include "../examples/frame/model/session.h"
 
 #include <stdio.h>
 

@@ -15,9 +15,9 @@
  * Memory is read by as many threads, 512 MiB of 2 MiB pages where the system gives them. On a GPU
  * both rates are zf_calibrate's, once, and the peak is that of products of f32. */
 #define _GNU_SOURCE
-#include "../examples/common/causal_batch.h"
-#include "../examples/common/decoder.h"
-#include "../examples/common/options.h"
+#include "../examples/frame/data/causal_batch.h"
+#include "../examples/frame/model/decoder.h"
+#include "../examples/frame/options/options.h"
 #include "../examples/llm/model.h"
 #include "figures.h"
 #include "peak.h"

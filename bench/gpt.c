@@ -11,8 +11,8 @@
  * are medians. --estimate measures the machine's rates before the steps, and prints the time that
  * they foretell. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/common/causal_batch.h"
-#include "../examples/common/settings.h"
+#include "../examples/frame/data/causal_batch.h"
+#include "../examples/frame/model/settings.h"
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
 #include "foretell.h"

@@ -11,8 +11,8 @@
  * If all ranks of a world fit --memory together, they are also run for a step, as threads:
  * `measured` is all that each has allocated, which must equal the plan. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/common/options.h"
-#include "../examples/common/ranks.h"
+#include "../examples/frame/options/options.h"
+#include "../examples/frame/ranks/ranks.h"
 #include "bench.h"
 
 typedef struct choices {

@@ -7,8 +7,8 @@
  * NAME: only operators whose line contains one of these. With --rows 65536 an operand has 64 Mi
  * elements, which no cache holds. Times are medians; on CUDA between events. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/common/device.h"
-#include "../examples/common/options.h"
+#include "../examples/frame/options/device.h"
+#include "../examples/frame/options/options.h"
 #include "profile.h"
 
 /* Operands are parameters, states and caches, with their first values. In texts @

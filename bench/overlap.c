@@ -25,8 +25,8 @@
  * prefetched step of rank 0 when each collective was issued, got the link, and was done, and how
  * long queue compute waited for it. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/common/options.h"
-#include "../examples/common/ranks.h"
+#include "../examples/frame/options/options.h"
+#include "../examples/frame/ranks/ranks.h"
 #include "bench.h"
 
 #include <math.h>

@@ -14,9 +14,9 @@
  * loss of every step, from the first. --estimate measures the machine's rates before the steps, and
  * prints the time that they foretell; --timed plans the overlap by them too. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/common/options.h"
-#include "../examples/common/settings.h"
-#include "../examples/common/training.h"
+#include "../examples/frame/options/options.h"
+#include "../examples/frame/model/settings.h"
+#include "../examples/frame/run/training.h"
 #include "foretell.h"
 #include "peak.h"
 #include "profile.h"

@@ -1,9 +1,9 @@
 /* Trains a vocabulary on a text and encodes it, on one core: build/bench-tokenizer CORPUS [SIZE]
  *
- *     cc -std=c11 -O2 bench/tokenizer.c examples/bert/tokenizer.c examples/bert/vocab.c \
- *         examples/bert/vocabfile.c -o build/bench-tokenizer
+ *     cc -std=c11 -O2 bench/tokenizer.c llm/text/wordpiece.c llm/text/wordpiece_train.c \
+ *         llm/text/wordpiece_file.c -o build/bench-tokenizer
  */
-#include "../examples/bert/tokenizer.h"
+#include "../llm/text/wordpiece.h"
 
 #include <stdio.h>
 #include <stdlib.h>

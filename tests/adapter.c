@@ -3,11 +3,11 @@
 #define _POSIX_C_SOURCE 200809L
 #include "golden.h"
 
-#include "../examples/common/adapter.h"
-#include "../examples/common/causal_batch.h"
-#include "../examples/common/command.h"
-#include "../examples/common/file.h"
-#include "../examples/common/frame.h"
+#include "../llm/folder/adapter.h"
+#include "../examples/frame/data/causal_batch.h"
+#include "../examples/frame/options/command.h"
+#include "../llm/base/file.h"
+#include "../examples/frame/commands/frame.h"
 #include "../examples/llm/model.h"
 
 #include <sys/stat.h>

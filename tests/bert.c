@@ -4,7 +4,7 @@
 
 #include "../examples/bert/masked.h"
 #include "../examples/bert/model.h"
-#include "../examples/common/run.h"
+#include "../examples/frame/run/run.h"
 
 #define GOLDEN "tests/golden/bert/"
 

@@ -1,6 +1,6 @@
 /* Chats as texts, against templates that jinja2 and transformers have run (make.py and published.py in
  * tests/golden/chat); templates that are not known. */
-#include "../examples/common/chat.h"
+#include "../llm/text/chat.h"
 #include "test.h"
 
 #include <stdio.h>

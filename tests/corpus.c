@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
-#include "../examples/bert/corpus.h"
+#include "../examples/frame/data/corpus.h"
 
 #include <stdio.h>
 #include <sys/stat.h>

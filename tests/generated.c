@@ -1,8 +1,8 @@
 #include "generated.h"
 #include "golden.h"
 
-#include "../examples/common/decoder.h"
-#include "../examples/common/sampling.h"
+#include "../examples/frame/model/decoder.h"
+#include "../llm/generate/sampling.h"
 
 enum { PROMPTS = 3, LONGEST = 9, GENERATED = 200 };
 

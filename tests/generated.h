@@ -3,7 +3,7 @@
 #ifndef GENERATED_H
 #define GENERATED_H
 
-#include "../examples/common/frame.h"
+#include "../examples/frame/commands/frame.h"
 #include "test.h"
 
 typedef struct generated_case {

@@ -3,7 +3,7 @@
 #include "generated.h"
 #include "golden.h"
 
-#include "../examples/common/causal_batch.h"
+#include "../examples/frame/data/causal_batch.h"
 #include "../examples/gpt/model.h"
 
 #define GOLDEN "tests/golden/gpt/"

@@ -4,9 +4,9 @@
 
 #include "../examples/bert/masked.h"
 #include "../examples/bert/model.h"
-#include "../examples/common/causal_batch.h"
-#include "../examples/common/command.h"
-#include "../examples/common/frame.h"
+#include "../examples/frame/data/causal_batch.h"
+#include "../examples/frame/options/command.h"
+#include "../examples/frame/commands/frame.h"
 #include "../examples/gpt/model.h"
 
 #include <sys/stat.h>

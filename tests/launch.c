@@ -1,6 +1,6 @@
-/* What launchers tell of nodes (examples/common/ranks.c). */
+/* What launchers tell of nodes (examples/frame/ranks/ranks.c). */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/common/ranks.h"
+#include "../examples/frame/ranks/ranks.h"
 #include "test.h"
 
 #include <stdlib.h>

@@ -3,10 +3,10 @@
 #include "generated.h"
 #include "golden.h"
 
-#include "../examples/common/causal_batch.h"
-#include "../examples/common/command.h"
-#include "../examples/common/decoder.h"
-#include "../examples/common/frame.h"
+#include "../examples/frame/data/causal_batch.h"
+#include "../examples/frame/options/command.h"
+#include "../examples/frame/model/decoder.h"
+#include "../examples/frame/commands/frame.h"
 #include "../examples/llm/model.h"
 
 #include <pthread.h>

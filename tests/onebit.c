@@ -2,7 +2,7 @@
  * f64, equal bits of stages, buckets, threads, prefetch and after checkpoints, bytes, and what is
  * refused. */
 #include "../examples/bert/model.h"
-#include "../examples/common/session.h"
+#include "../examples/frame/model/session.h"
 #include "test.h"
 
 #include <pthread.h>

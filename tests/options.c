@@ -1,8 +1,8 @@
 /* The command line of the samples: how options are read, and messages. */
 #include "test.h"
 
-#include "../examples/common/options.h"
-#include "../examples/common/settings.h"
+#include "../examples/frame/options/options.h"
+#include "../examples/frame/model/settings.h"
 #include "../examples/gpt/model.h"
 
 typedef struct values {

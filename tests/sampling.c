@@ -1,5 +1,5 @@
 /* The next token, against the logits processors of transformers (tests/golden/sampling/make.py). */
-#include "../examples/common/sampling.h"
+#include "../llm/generate/sampling.h"
 #include "test.h"
 
 static void free_json(void *json) { zf_json_free(json); }

@@ -8,7 +8,7 @@
 #include "kill.h"
 #include "test.h"
 
-#include "../examples/common/saving.h"
+#include "../examples/frame/run/saving.h"
 
 #include <dirent.h>
 

@@ -4,9 +4,9 @@
 
 #include "../examples/bert/masked.h"
 #include "../examples/bert/model.h"
-#include "../examples/common/fail.h"
-#include "../examples/common/interrupt.h"
-#include "../examples/common/run.h"
+#include "../llm/base/fail.h"
+#include "../examples/frame/run/interrupt.h"
+#include "../examples/frame/run/run.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ static void keep_said(const char *format, ...)
 #define run_speed             timed_run_speed
 #define run_train             timed_run_train
 #define interrupt_catch(echo) ((void)(echo))
-#include "../examples/common/train.c"
+#include "../examples/frame/run/train.c"
 #undef clock_gettime
 #undef printf
 

@@ -61,14 +61,14 @@ static void counting_free(void *block)
 #define bert_vocab_is_added    refusing_vocab_is_added
 #define bert_vocab_digest      refusing_vocab_digest
 #define bert_vocab_is_piece    refusing_vocab_is_piece
-#include "../examples/bert/tokenizer.c"
-#include "../examples/bert/vocabfile.c"
-#include "../examples/bert/vocab.c"
+#include "../llm/text/wordpiece.c"
+#include "../llm/text/wordpiece_file.c"
+#include "../llm/text/wordpiece_train.c"
 #undef malloc
 #undef calloc
 #undef realloc
 #undef free
-#include "../examples/common/folder.h"
+#include "../llm/folder/folder.h"
 
 #define GOLDEN "tests/golden/tokenizer/"
 #define FIVE   "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"

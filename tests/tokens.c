@@ -1,8 +1,8 @@
 /* Tokenizers of tokenizer.json against the package `tokenizers` (tests/golden/tokens/make.py): ids
  * and texts of many kinds, texts in pieces, messages. */
-#include "../examples/common/tokens.h"
-#include "../examples/common/normal.h"
-#include "../examples/common/regex.h"
+#include "../llm/text/tokens.h"
+#include "../llm/text/normal.h"
+#include "../llm/text/regex.h"
 #include "test.h"
 
 #include <stdio.h>

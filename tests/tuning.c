@@ -1,5 +1,5 @@
 /* Files of examples to fine-tune on: labels, rows of several, what is held out, messages. */
-#include "../examples/common/tuning.h"
+#include "../examples/frame/data/tuning.h"
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
 #include "test.h"

@@ -1,6 +1,6 @@
-/* Writes examples/common/normal_tables.h, the data of normalization forms. No build runs it:
+/* Writes llm/text/normal_tables.h, the data of normalization forms. No build runs it:
  *
- *     cc tools/normal.c -licuuc -o build/normal && build/normal > examples/common/normal_tables.h
+ *     cc tools/normal.c -licuuc -o build/normal && build/normal > llm/text/normal_tables.h
  *
  * The data come from ICU 72, of characters that Unicode 9 has: the edition by which Hugging Face's
  * `tokenizers` (as of 0.23) normalizes. What came later is an ordinary character.

@@ -2,7 +2,7 @@
  * printed. */
 #include "pass.h"
 
-#include "../examples/common/training.h"
+#include "../examples/frame/run/training.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
-/* Writes examples/bert/unicode.h, the character data of the BERT tokenizer. No build runs it:
+/* Writes llm/text/wordpiece_unicode.h, the character data of the BERT tokenizer. No build runs it:
  *
- *     cc tools/unicode.c -licuuc -o build/unicode && build/unicode > examples/bert/unicode.h
+ *     cc tools/unicode.c -licuuc -o build/unicode && build/unicode > llm/text/wordpiece_unicode.h
  *
  * The data come from ICU 72 (Unicode 15). The usual tokenizer for BERT (Hugging Face `tokenizers`,
  * as of 0.23) uses a different edition of Unicode for each step, and the ids of a text are equal

@@ -8,8 +8,8 @@
  * allocates only the graph. */
 #define _GNU_SOURCE /* getopt_long, clock_gettime */
 #include "../examples/bert/model.h"
-#include "../examples/common/settings.h"
-#include "../examples/common/training.h"
+#include "../examples/frame/model/settings.h"
+#include "../examples/frame/run/training.h"
 #include "../examples/gpt/model.h"
 
 #include <errno.h>

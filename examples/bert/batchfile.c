@@ -1,5 +1,5 @@
 #include "batchfile.h"
-#include "../common/integers.h"
+#include "../frame/data/integers.h"
 #include "model.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* The commands of the program, except tokenize. */
 #include "commands.h"
-#include "../common/folder.h"
-#include "../common/frame.h"
-#include "../common/tokenizing.h"
+#include "../../llm/folder/folder.h"
+#include "../frame/commands/frame.h"
+#include "../frame/options/tokenizing.h"
 #include "masked.h"
 #include "model.h"
 

@@ -2,7 +2,7 @@
 #ifndef BERT_COMMANDS_H
 #define BERT_COMMANDS_H
 
-#include "../common/command.h"
+#include "../frame/options/command.h"
 
 int bert_command_pretrain(int argc, char **argv);
 int bert_command_vocab(int argc, char **argv);

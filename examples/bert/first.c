@@ -6,7 +6,7 @@
  *     bias of the words    ln of each word's share of the text, so that the first steps need not
  *                          learn it
  */
-#include "../common/fail.h"
+#include "../../llm/base/fail.h"
 #include "masked.h"
 #include "model.h"
 

@@ -1,5 +1,5 @@
 #include "masked.h"
-#include "../common/fail.h"
+#include "../../llm/base/fail.h"
 #include "model.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 #ifndef BERT_MASKED_H
 #define BERT_MASKED_H
 
-#include "../common/session.h"
+#include "../frame/model/session.h"
 #include "batch.h"
 #include "batchfile.h"
 

@@ -3,7 +3,7 @@
 #ifndef BERT_MODEL_H
 #define BERT_MODEL_H
 
-#include "../common/sample.h"
+#include "../frame/model/sample.h"
 
 typedef struct bert_config {
     int64_t vocab, hidden, layers, heads, intermediate, positions, types;

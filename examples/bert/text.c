@@ -1,5 +1,5 @@
 /* Sentences with masked words, and what a model guesses. */
-#include "../common/fail.h"
+#include "../../llm/base/fail.h"
 #include "masked.h"
 
 #include <ctype.h>

@@ -1,7 +1,7 @@
 /* bert tokenize: the ids or tokens of texts. */
 #define _POSIX_C_SOURCE 200809L
-#include "../common/folder.h"
-#include "../common/tokenizing.h"
+#include "../../llm/folder/folder.h"
+#include "../frame/options/tokenizing.h"
 #include "commands.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* gpt: trains a GPT-2 on a text, continues sentences, exports its weights. */
-#include "../common/command.h"
-#include "../common/frame.h"
+#include "../frame/options/command.h"
+#include "../frame/commands/frame.h"
 #include "model.h"
 
 static int pretrain(int argc, char **argv)

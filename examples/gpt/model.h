@@ -2,7 +2,7 @@
 #ifndef GPT_MODEL_H
 #define GPT_MODEL_H
 
-#include "../common/causal.h"
+#include "../frame/model/causal.h"
 
 typedef struct gpt_config {
     int64_t vocab, positions, hidden, layers, heads, intermediate;

@@ -1,7 +1,7 @@
 /* llm: trains a Llama or one of its relatives on a text or on examples, continues sentences,
  * exports weights. */
-#include "../common/command.h"
-#include "../common/frame.h"
+#include "../frame/options/command.h"
+#include "../frame/commands/frame.h"
 #include "model.h"
 
 static int pretrain(int argc, char **argv)

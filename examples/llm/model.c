@@ -1,6 +1,6 @@
 #include "model.h"
-#include "../common/fail.h"
-#include "../common/put.h"
+#include "../../llm/base/fail.h"
+#include "../../llm/base/put.h"
 
 #include <math.h>
 #include <string.h>

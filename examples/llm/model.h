@@ -3,7 +3,7 @@
 #ifndef LLM_MODEL_H
 #define LLM_MODEL_H
 
-#include "../common/causal.h"
+#include "../frame/model/causal.h"
 
 /* model_type. */
 typedef enum llm_family {

@@ -6,7 +6,7 @@
  *
  * New inputs go to CORPUS, an empty folder.
  */
-#include "../../examples/common/tokens.h"
+#include "../../llm/text/tokens.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,14 +1,14 @@
 /* Fuzzes the BERT tokenizer: the input is a vocabulary file, a text, and sometimes a corpus.
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined tests/fuzz/vocab.c \
- *         examples/bert/tokenizer.c examples/bert/vocab.c examples/bert/vocabfile.c \
+ *         llm/text/wordpiece.c llm/text/wordpiece_train.c llm/text/wordpiece_file.c \
  *         -o build/fuzz-vocab
  *     build/fuzz-vocab -runs=1000000
  *
  * As a vocabulary it is read twice: as it is, and behind the five special tokens, with which it
  * passes far more often. What passes then encodes the input itself.
  */
-#include "../../examples/bert/tokenizer.h"
+#include "../../llm/text/wordpiece.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 """Writes published.json with the chat templates that models are published with, by transformers'
-apply_chat_template, and prints the rows of their digests for examples/common/chat_styles.c:
+apply_chat_template, and prints the rows of their digests for llm/text/chat_styles.c:
 
     pip install transformers tokenizers jinja2
     python3 tests/golden/chat/published.py FOLDER

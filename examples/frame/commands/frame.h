@@ -1,0 +1,19 @@
+/* The commands that every sample of training has. Each takes the whole command line, reads its own
+ * options and returns an exit status. */
+#ifndef FRAME_H
+#define FRAME_H
+
+#include "../model/sample.h"
+
+/* defaults: of its settings; own: rows of its own options with their defaults (the last has name
+ * NULL), or NULL. */
+int pretrain_command(const sample_model *sample, const settings *defaults, const option_row *own,
+                     int argc, char **argv);
+/* Losses of a checkpoint on the held-out part of a text. */
+int evaluate_command(const sample_model *sample, int argc, char **argv);
+/* Writes the weights of a checkpoint as transformers reads them; merge_command, with those of an
+ * adapter added to them. */
+int export_command(const sample_model *sample, int argc, char **argv);
+int merge_command(const sample_model *sample, int argc, char **argv);
+
+#endif

@@ -1,0 +1,577 @@
+/* The command pretrain: steps on a text, or on given batches for comparison with other systems. */
+#define _POSIX_C_SOURCE 200809L
+#include "../options/command.h"
+#include "../../../llm/base/digest.h"
+#include "../../../llm/base/fail.h"
+#include "frame.h"
+#include "../run/output.h"
+#include "../run/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool run_agree(run *r)
+{
+    r->agreed = !alike_good(r->comm, &r->error);
+    return !r->agreed;
+}
+
+int64_t run_parts(const run_job *job) { return job->ranks.world * job->o.micro_batches; }
+
+/* FLOPs of the matrix products of a step, on all ranks. */
+static double step_flops(const run *r)
+{
+    return zf_program_info_of(r->session.program).flops * (double)r->job->ranks.world;
+}
+
+/* What is known of the step in progress, with the bytes of all its variants, which may share some. */
+static zf_program_info step_info(const session *s)
+{
+    zf_program_info info = zf_program_info_of(s->program);
+    info.peak_bytes -= info.shared[ZF_DEVICE];
+    for (int32_t k = 0; k < s->variants; k++) {
+        const zf_program_info other = zf_program_info_of(s->programs[k]);
+        if (s->programs[k] == s->program) continue;
+        info.peak_bytes += other.peak_bytes - other.shared[ZF_DEVICE];
+        info.allocated_bytes += other.allocated_bytes;
+        for (int space = 0; space < ZF_SPACES; space++)
+            info.allocated[space] += other.allocated[space];
+    }
+    return info;
+}
+
+/* ------------------------------------------------------------------------------------ the end */
+
+/* Evaluates the held-out text, and prints some answers of the model; for a batch file, only if
+ * there were no steps. */
+static bool conclude(run *r)
+{
+    const run_job *job = r->job;
+    const objective *of = job->sample->objective;
+    bool exact = !job->o.steps;
+    if (job->o.batch_file) return !exact || run_evaluate(r);
+    if (!job->o.eval_batches) return true;
+    if ((exact || r->judged != zf_program_step(r->session.program)) && !run_evaluate(r))
+        return false;
+    if (r->leads) {
+        printf("held out: ");
+        of->print(&r->score, &job->config, job->data.unigram_nats, exact);
+    }
+    return exact || !of->show ||
+           of->show(&r->session, &job->config, &job->data, job->o.seq, &r->error);
+}
+
+/* Writes the scores of held-out batches, "mlm_loss" as "held_out_mlm_loss". */
+static void put_scores(zf_json_writer *w, run *r)
+{
+    const objective *of = r->job->sample->objective;
+    const char *where = r->job->o.batch_file ? "" : "held_out_";
+    for (int k = 0; r->score.labelled && k < SAMPLE_SCORES && of->scores[k].name; k++) {
+        char key[80];
+        snprintf(key, sizeof key, "%s%s", where, of->scores[k].name);
+        if (!strcmp(key, "loss")) continue; /* already written */
+        if (!zf_valid(zf_graph_find(r->session.graph, of->scores[k].output))) continue;
+        zf_json_put_key(w, key), zf_json_put_double(w, r->score.value[k]);
+    }
+}
+
+/* Elements of an adapter. */
+static int64_t trained_count(zf_graph *g)
+{
+    int64_t count = 0;
+    for (int32_t i = 0; i < zf_param_count(g); i++)
+        if (adapter_is_param(zf_tensor_name(zf_param_at(g, i))))
+            count += zf_shape_count(zf_tensor_shape(zf_param_at(g, i)));
+    return count;
+}
+
+static bool write_report(run *r)
+{
+    const run_job *job = r->job;
+    const settings *o = &job->o;
+    const objective *of = job->sample->objective;
+    session *s = &r->session;
+    zf_program_info info = step_info(s);
+    const step_log_row *last = r->log.count ? &r->log.rows[r->log.count - 1] : NULL;
+    zf_json_writer *w = zf_json_writer_new(2, NULL);
+    zf_status status;
+    zf_json_begin_object(w);
+    zf_json_put_key(w, "model"), zf_json_put_string(w, o->model);
+    zf_json_put_key(w, "parameters"), zf_json_put_int(w, info.param_count);
+    if (o->lora) zf_json_put_key(w, "trained"), zf_json_put_int(w, trained_count(s->graph));
+    zf_json_put_key(w, "batch"), zf_json_put_int(w, o->batch);
+    zf_json_put_key(w, "sequence"), zf_json_put_int(w, o->seq);
+    zf_json_put_key(w, "steps"), zf_json_put_int(w, zf_program_step(r->session.program));
+    zf_json_put_key(w, "ranks"), zf_json_put_int(w, job->ranks.world);
+    zf_json_put_key(w, "nodes"), zf_json_put_int(w, job->ranks.nodes);
+    zf_json_put_key(w, "zero"), zf_json_put_int(w, o->zero);
+    zf_json_put_key(w, "micro_batches"), zf_json_put_int(w, o->micro_batches);
+    zf_json_put_key(w, "threads"), zf_json_put_int(w, o->threads);
+    zf_json_put_key(w, "precision");
+    zf_json_put_string(w, zf_dtype_name((zf_dtype)o->precision));
+    if (o->precision == ZF_F16)
+        zf_json_put_key(w, "skipped_steps"), zf_json_put_int(w, session_skipped(s));
+    zf_json_put_key(w, "predicted_peak_bytes"), zf_json_put_int(w, (int64_t)info.peak_bytes);
+    zf_json_put_key(w, "allocated_peak_bytes"), zf_json_put_int(w, (int64_t)info.allocated_bytes);
+    if (info.allocated[ZF_HOST])
+        zf_json_put_key(w, "host_bytes"), zf_json_put_int(w, (int64_t)info.allocated[ZF_HOST]);
+    if (info.allocated[ZF_DISK])
+        zf_json_put_key(w, "disk_bytes"), zf_json_put_int(w, (int64_t)info.allocated[ZF_DISK]);
+    zf_json_put_key(w, "communicator_bytes"), zf_json_put_int(w, (int64_t)info.comm_bytes);
+    zf_json_put_key(w, "live_peak_bytes"), zf_json_put_int(w, (int64_t)info.live_bytes);
+    zf_json_put_key(w, "resident_peak_bytes"),
+        zf_json_put_int(w, (int64_t)(run_peak_mib() * 1048576));
+    zf_json_put_key(w, "flops_per_step"), zf_json_put_double(w, step_flops(r));
+    zf_json_put_key(w, "tokens_per_s"), zf_json_put_double(w, run_speed(r));
+    zf_json_put_key(w, "loss"), zf_json_put_double(w, last ? last->losses[0] : r->score.loss);
+    put_scores(w, r);
+    if (r->best_step) {
+        zf_json_put_key(w, "best_held_out_loss"), zf_json_put_double(w, r->best);
+        zf_json_put_key(w, "best_step"), zf_json_put_int(w, r->best_step);
+    }
+    if (o->corpus)
+        zf_json_put_key(w, "unigram_entropy"), zf_json_put_double(w, job->data.unigram_nats);
+    if (r->reader && of->waits)
+        zf_json_put_key(w, "feeder_waits"), zf_json_put_int(w, of->waits(r->reader));
+    zf_json_end(w);
+    status = zf_json_save(w, o->report, &r->error);
+    zf_json_writer_free(w);
+    return !status;
+}
+
+static bool draw_curve(run *r)
+{
+    const objective *of = r->job->sample->objective;
+    const char *loss = of->losses[of->curve];
+    double held_out = 0;
+    for (int k = 0; r->job->data.vocab && k < SAMPLE_SCORES && of->scores[k].name; k++)
+        if (!strcmp(of->scores[k].output, loss)) held_out = r->score.value[k];
+    return step_log_plot(&r->log, r->job->o.svg, of->curve, of->curve_title,
+                         r->job->data.unigram_nats, "unigram entropy", held_out, &r->error);
+}
+
+static bool write_results(run *r)
+{
+    const settings *o = &r->job->o;
+    const sample_model *sample = r->job->sample;
+    session *s = &r->session;
+    if (o->dump_grads && zf_program_step(s->program) == r->first_step)
+        return fail(&r->error, ZF_ERR_ARGUMENT,
+                    "--dump-grads %s: the checkpoint had all %lld steps, so there was none to take "
+                    "gradients of",
+                    o->dump_grads, (long long)o->steps);
+    if (o->dump && !exchange_export(&sample->exchange, s->program, s->graph,
+                                    r->leads ? o->dump : NULL, false, ZF_F32, &r->error))
+        return false;
+    if (o->dump_grads && !exchange_export(&sample->exchange, s->program, s->graph,
+                                          r->leads ? o->dump_grads : NULL, true, ZF_F32, &r->error))
+        return false;
+    if (!r->leads) return true;
+    if (o->svg && !draw_curve(r)) return false;
+    return !o->report || write_report(r);
+}
+
+/* ---------------------------------------------------------------------------------- beginning */
+
+/* The size of one part of a global batch. If the batch cannot be split, the error names a number
+ * that can. */
+static bool cut_batch(run_job *job, zf_error *error)
+{
+    const settings *o = &job->o;
+    int64_t parts = run_parts(job), less = o->batch / parts * parts;
+    char fewer[40] = "";
+    if (o->batch % parts) {
+        if (less) snprintf(fewer, sizeof fewer, "%lld or ", (long long)less);
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "%.300s%s%lld examples cannot be split into %lld equal parts (ranks %d x "
+                    "micro-batches %lld); %s%lld can",
+                    o->batch_file ? o->batch_file : "--batch", o->batch_file ? ": " : " ",
+                    (long long)o->batch, (long long)parts, (int)job->ranks.world,
+                    (long long)o->micro_batches, fewer, (long long)(less + parts));
+    }
+    job->shape = (sample_shape){.batch = o->batch / parts, .sequence = o->seq};
+    job->sample->objective->fit_shape(&job->data, o, parts, &job->shape);
+    return true;
+}
+
+/* The place of the best checkpoint, DIR.best: it belongs to the run that DIR belongs to. */
+static bool open_best(run_job *job, const saving_desc *newest, zf_error *error)
+{
+    char path[1200];
+    saving_desc d = *newest;
+    job->resumes = saving_resumes(&job->saving, newest->load);
+    snprintf(path, sizeof path, "%s.best", job->saving.path);
+    d.path = path, d.load = NULL, d.keep = 1;
+    d.overwrite = newest->overwrite || job->resumes;
+    return saving_open(&job->best, &d, error);
+}
+
+/* Tries all outputs before the run, so that a run does not end with an error that they cannot be
+ * written. Rank 0 writes; others write their parts of a checkpoint. */
+static bool open_outputs(run_job *job, zf_error *error)
+{
+    const settings *o = &job->o;
+    const output outputs[] = {{"dump", o->dump},
+                              {"dump-grads", o->dump_grads},
+                              {"report", o->report},
+                              {"svg", o->svg},
+                              {"save-cost", o->save_cost}};
+    const saving_desc d = {.path = o->save,
+                           .load = o->load,
+                           .overwrite = o->overwrite,
+                           .follows = job->ranks.first > 0,
+                           .keep = o->keep};
+    if (!d.follows && !output_try(outputs, sizeof outputs / sizeof *outputs, error)) return false;
+    return !o->save ||
+           (saving_open(&job->saving, &d, error) && (!o->eval_every || open_best(job, &d, error)));
+}
+
+/* A number that was chosen when a checkpoint's run began. */
+static bool chosen_before(const char *load, const char *key, int64_t *number, zf_error *error)
+{
+    char text[40];
+    if (zf_checkpoint_note(load, key, text, sizeof text, error)) return false;
+    *number = strtoll(text, NULL, 10);
+    return true;
+}
+
+/* --steps and --warmup, where they are still to be chosen. */
+static bool choose_steps(run_job *job, zf_error *error)
+{
+    settings *o = &job->o;
+    if (o->seconds > 0 && o->load) {
+        if (!chosen_before(o->load, "steps", &o->steps, error)) return false;
+    } else if (o->seconds > 0 && o->steps && !run_pace(job, error)) {
+        return false;
+    }
+    if (o->warmup < 0 && o->load && !chosen_before(o->load, "warmup", &o->warmup, error))
+        return false;
+    if (o->warmup < 0) o->warmup = o->steps / 10;
+    return true;
+}
+
+/* Sets the dropouts of the model from the options, or the options from the model. */
+static void set_dropouts(run_job *job)
+{
+    const config_facts facts = config_facts_of(job->sample->config, &job->config);
+    for (int k = 0; k < CONFIG_DROPOUTS && facts.dropouts[k] && job->o.dropout >= 0; k++)
+        *facts.dropouts[k] = job->o.dropout;
+    if (facts.dropouts[0]) job->o.dropout = *facts.dropouts[0];
+}
+
+/* Opens what the ranks of this process share. False with *error. */
+static bool open_job(run_job *job, zf_error *error)
+{
+    settings *o = &job->o;
+    if (o->seconds > 0 && job->ranks.world > 1)
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--seconds measures the step of one rank; for %d, say --steps",
+                    (int)job->ranks.world);
+    if (!ranks_set_nodes(&job->ranks, o->nodes, o->ranks_per_node ? o->ranks_per_node : o->mics,
+                         error))
+        return false;
+    if (o->cost && !settings_measures(o) && zf_cost_read(o->cost, &job->cost, NULL, error))
+        return false;
+    if (!open_outputs(job, error) ||
+        !config_load(job->sample->config, o->model, &job->config, error) ||
+        !config_set_weights(job->sample->config, &job->config, o->weights, error) ||
+        !dataset_open(&job->data, job->sample, o, &job->config, error) || !cut_batch(job, error))
+        return false;
+    if (o->init && (!o->load || o->lora) &&
+        !session_config_take(job->sample, &job->config, o->init, error))
+        return false;
+    adapter_options_read(o->lora, &job->lora); /* settings_wrong has checked it */
+    if (o->lora && o->init && (o->save || o->load) && !digest_path(o->init, &job->base, error))
+        return false;
+    set_dropouts(job);
+    return choose_steps(job, error);
+}
+
+/* Compares what must be equal in all processes, after defaults have been resolved. */
+static bool compare_settings(run_job *job, zf_error *error)
+{
+    const settings *o = &job->o;
+    const dataset *d = &job->data;
+    zf_json_writer *config;
+    const char *text;
+    size_t bytes;
+    if (!job->ranks.launcher) return true;
+    alike_add_options(&job->alike, job->rows);
+    config = config_json(job->sample->config, &job->config);
+    if ((text = zf_json_text(config, &bytes, error)))
+        alike_add(&job->alike, "the digest of the model", "%016llx",
+                  (unsigned long long)digest_bytes(DIGEST_START, text, bytes));
+    zf_json_writer_free(config);
+    if (d->vocab) {
+        alike_add(&job->alike, "the digest of the vocabulary", "%016llx",
+                  (unsigned long long)bert_vocab_digest(d->vocab));
+        alike_add(&job->alike, "the digest of the corpus", "%016llx",
+                  (unsigned long long)d->digest);
+    }
+    if (o->data)
+        alike_add(&job->alike, "the digest of --data", "%016llx", (unsigned long long)d->digest);
+    return text && alike_add_file(&job->alike, "the digest of --init", o->init, error) &&
+           alike_add_file(&job->alike, "the digest of --load", o->load, error) &&
+           alike_add_file(&job->alike, "the digest of --batch-file", o->batch_file, error);
+}
+
+static void close_job(run_job *job)
+{
+    saving_close(&job->saving);
+    saving_close(&job->best);
+    dataset_close(&job->data, job->sample);
+}
+
+/* The rates that were measured, and the time of a step by those of --cost. */
+static void print_estimate(const run *r)
+{
+    const settings *o = &r->job->o;
+    const zf_cost *cost = settings_measures(o) ? &r->session.cost : &r->job->cost;
+    zf_estimate e;
+    if (settings_measures(o)) {
+        printf("measured: %.3g GFLOP/s, memory %.3g GB/s, link %.3g GB/s after %.3g us",
+               1e-9 * cost->flops_per_s, 1e-9 * cost->bytes_per_s, 1e-9 * cost->link_bytes_per_s,
+               1e6 * cost->link_latency_s);
+        if (o->offload_dir)
+            printf(", disk %.3g and %.3g GB/s", 1e-9 * cost->read_bytes_per_s,
+                   1e-9 * cost->write_bytes_per_s);
+        printf("\n");
+    }
+    if (zf_graph_estimate(r->session.graph, cost, &e)) return;
+    printf("a step is estimated at %.3g s", e.seconds);
+    for (int k = ZF_RESOURCE_LINK; k < ZF_RESOURCES; k++)
+        if (e.exposed[k] > 0.005 * e.seconds)
+            printf(", %.2g of them wait for %s", e.exposed[k], zf_resource_name((zf_resource)k));
+    printf("\n");
+}
+
+static void print_beginning(const run *r)
+{
+    const run_job *job = r->job;
+    const settings *o = &job->o;
+    const dataset *d = &job->data;
+    zf_program_info info = step_info(&r->session);
+    printf("%s %s: %.3g million parameters, batch %lld x %lld tokens", job->sample->title, o->model,
+           1e-6 * (double)info.param_count, (long long)o->batch, (long long)o->seq);
+    if (run_parts(job) > 1) printf(" in %lld parts", (long long)run_parts(job));
+    printf(", %.3g GFLOP a step, plan %.3g MiB", 1e-9 * step_flops(r),
+           (double)info.peak_bytes / 1048576);
+    if (info.plan.inverted) printf(", %d values recomputed by invert", (int)info.plan.inverted);
+    if (job->ranks.world > 1)
+        printf(" on each of %d ranks (ZeRO stage %d)", (int)job->ranks.world, (int)o->zero);
+    printf("\n");
+    if (o->cost) print_estimate(r);
+    if (o->lora)
+        printf("LoRA: %.3g million of them are trained, of rank %lld%s\n",
+               1e-6 * (double)trained_count(r->session.graph), (long long)job->lora.desc.rank,
+               o->weights == 1   ? ", over weights of 8 bits"
+               : o->weights == 2 ? ", over weights of 4 bits"
+                                 : "");
+    if (o->memory) {
+        const zf_choice *c = &r->session.choice;
+        char choice[200];
+        zf_choice_text(c, choice, sizeof choice);
+        printf("within %s: %s; %.3g times the time of a step without a limit, by estimate\n",
+               o->memory, choice, c->free_seconds > 0 ? c->seconds / c->free_seconds : 1);
+    }
+    device_print_remark(job->sample->program, r->session.program);
+    if (o->data)
+        printf("%s: %lld tokens in %lld examples, %lld of them held out\n", o->data,
+               (long long)d->tokens, (long long)d->documents, (long long)d->held_out);
+    if (o->corpus)
+        printf(
+            "%s: %lld tokens in %lld documents, %lld of them held out; unigram entropy %.4f nats\n",
+            o->corpus, (long long)d->tokens, (long long)d->documents, (long long)d->held_out,
+            d->unigram_nats);
+}
+
+session_desc run_session(const run_job *job)
+{
+    const settings *o = &job->o;
+    int64_t workers = o->threads / job->ranks.here;
+    session_desc d = {.sample = job->sample,
+                      .purpose = SAMPLE_TRAIN,
+                      .config = &job->config,
+                      .shape = job->shape,
+                      .sharing = {.micro_batches = o->micro_batches,
+                                  .stage = o->zero,
+                                  .nodes = job->ranks.nodes,
+                                  .hpz = o->hpz,
+                                  .mics = o->mics != 0,
+                                  .quantized_weights = o->quantized_weights,
+                                  .quantized_gradients = o->quantized_gradients,
+                                  .loco = o->loco,
+                                  .loco_beta = o->loco_beta,
+                                  .loco_reset = o->loco_reset,
+                                  .loco_bits = o->loco_bits,
+                                  .quantized_block = o->quantized_block,
+                                  .bucket = o->bucket,
+                                  .prefetch = o->prefetch,
+                                  .cost = o->cost ? &job->cost : NULL,
+                                  .measure = settings_measures(o)},
+                      .device = o->device,
+                      .threads = workers > 1 ? workers : 1,
+                      .seed = (uint64_t)o->seed,
+                      .optimizer = (zf_optimizer)o->optimizer,
+                      .weight_decay = o->weight_decay,
+                      .beta1 = o->beta1,
+                      .beta2 = o->beta2,
+                      .eps = o->eps,
+                      .momentum = o->momentum,
+                      .min_coeff = o->min_coeff,
+                      .max_coeff = o->max_coeff,
+                      .freeze_step = o->freeze_step,
+                      .var_update_scaler = o->var_update_scaler,
+                      .local_step_scaler = o->local_step_scaler,
+                      .local_step_clipper = o->local_step_clipper,
+                      .clip = o->clip,
+                      .lora = &job->lora.desc,
+                      .no_fuse = o->no_fuse,
+                      .delay = o->delay_update >= 0,
+                      .delay_from = o->delay_update > 0 ? o->delay_update : 0,
+                      .offload_dir = o->offload_dir,
+                      .dtype = (zf_dtype)o->precision,
+                      .keep_gradients = o->dump_grads != NULL};
+    /* settings_wrong has checked it. */
+    settings_recompute(o->recompute, &d.recompute, &d.memory);
+    settings_offload(o->offload, &d.offload);
+    if (o->memory) settings_bytes(o->memory, &d.fit);
+    if (o->tile) settings_bytes(o->tile, &d.sharing.tile);
+    return d;
+}
+
+/* What --memory has chosen, and what it costs. */
+static void print_choice(const char *memory, const zf_choice *c)
+{
+    const double mib = 1 << 20;
+    char text[200];
+    zf_choice_text(c, text, sizeof text);
+    printf("--memory %s: %s; %.1f MiB of memory, %.1f of disk; a step is estimated at %.3g s, %.3g "
+           "without a limit\n",
+           memory, text, (double)(c->bytes[ZF_DEVICE] + c->bytes[ZF_HOST]) / mib,
+           (double)c->bytes[ZF_DISK] / mib, c->seconds, c->free_seconds);
+}
+
+/* Opens the session, with first or saved parameters. */
+static bool begin(run *r)
+{
+    const settings *o = &r->job->o;
+    const sample_model *sample = r->job->sample;
+    session_desc d = run_session(r->job);
+    weights_report report;
+    d.sharing.comm = r->comm;
+    if (r->comm) d.device.index = ranks_device(&r->job->ranks, r->comm->rank);
+    /* All ranks report errors to each other; but ranks that measure have calls of their own in
+     * flight. */
+    if (!session_open(&r->session, &d, &r->error) && settings_measures(o)) return false;
+    if (!run_agree(r)) return false;
+    if (o->memory && r->leads) print_choice(o->memory, &r->session.choice);
+    if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))
+        return false;
+    if (o->init && (!o->load || o->lora)) {
+        (void)session_take(&r->session, o->init, &report, &r->error);
+        if (!run_agree(r)) return false;
+        if (r->leads) weights_print(o->init, &report);
+    }
+    if (!o->load && !o->init && !o->lora && sample->first &&
+        !sample->first(&r->session, o, &r->job->config, &r->job->data, &r->error))
+        return false;
+    if (o->load && !run_resume(r)) return false;
+    run_judge_begin(r);
+    if (r->leads) {
+        print_beginning(r);
+        training_tell_beginning(&r->job->told, zf_program_step(r->session.program));
+    }
+    return true;
+}
+
+static void end(run *r)
+{
+    zf_error lost = {ZF_OK, ""};
+    if (!step_log_close(&r->log, &lost) && !r->error.status) r->error = lost;
+    r->job->sample->objective->stop(r->reader);
+    session_close(&r->judge);
+    session_close(&r->session);
+}
+
+/* The work of one rank. */
+static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
+{
+    run_job *job = user;
+    run r = {.job = job, .comm = comm, .leads = !comm || comm->rank == 0};
+    bool good;
+    /* mpirun gives its processes a terminal even where its own output goes to a file. */
+    r.terminal = r.leads && !job->ranks.launcher && isatty(STDOUT_FILENO) != 0;
+    r.error = job->error;
+    good = run_agree(&r);
+    if (good) r.agreed = !(good = alike_compare(&job->alike, comm, &r.error));
+    good = good && begin(&r);
+    if (good && job->o.steps) good = run_train(&r) && (!job->o.save || run_save(&r));
+    if (good && r.interrupted) {
+        if (r.leads) training_tell_interrupted(&job->told, zf_program_step(r.session.program));
+    } else if (good) {
+        good = conclude(&r);
+        if (good && !job->o.steps && job->o.save) good = run_save(&r);
+        good = good && write_results(&r);
+    }
+    if (r.leads) job->interrupted = r.interrupted;
+    if (job->ranks.launcher) job->agreed = r.agreed; /* this is the process's only rank */
+    end(&r);
+    *error = r.error;
+    return good && !error->status;
+}
+
+/* Whether this process prints the error: rank 0's does; another one does if the error is its own,
+ * and not the consequence of a failure on another rank or on all. */
+static bool tells(const run_job *job, const zf_error *error)
+{
+    char mine[32];
+    if (!job->ranks.first) return true;
+    snprintf(mine, sizeof mine, "rank %d: ", (int)job->ranks.first);
+    if (!strncmp(error->text, mine, strlen(mine))) return true;
+    return !job->agreed && error->status != ZF_ERR_COMM && error->status != ZF_ERR_NAN &&
+           error->status != ZF_ERR_MISMATCH && strncmp(error->text, "rank ", 5);
+}
+
+/* -------------------------------------------------------------------------------- the command */
+
+int pretrain_command(const sample_model *sample, const settings *defaults, const option_row *own,
+                     int argc, char **argv)
+{
+    run_job job = {.sample = sample, .o = *defaults, .told = {.argc = argc, .argv = argv}};
+    settings *o = &job.o;
+    option_row rows[SETTINGS_ROWS];
+    const char *wrong;
+    zf_error error = {ZF_OK, ""};
+    int status;
+    bool good;
+    settings_rows(rows, sample, own, o);
+    job.rows = rows;
+    if (!command_options(argc, argv,
+                         o->tunes ? "finetune --model DIR --data FILE [OPTIONS]"
+                                  : "pretrain --corpus FILE --vocab FILE [OPTIONS]",
+                         rows, NULL, &status))
+        return status;
+    settings_look_into_folders(o, sample->otherwise);
+    if ((wrong = settings_wrong(o)) || (sample->wrong && (wrong = sample->wrong(o))))
+        return command_usage_error(argv, wrong);
+    if (!ranks_open(&job.ranks,
+                    &(rank_group_desc){.program = sample->program,
+                                       .count = o->ranks,
+                                       .deadline = o->deadline,
+                                       .gpus = o->device.kind == DEVICE_CUDA,
+                                       .rendezvous = o->rendezvous},
+                    &error))
+        return command_error("%s", error.text);
+    if (open_job(&job, &job.error)) compare_settings(&job, &job.error);
+    job.told.save = o->save, job.told.load = o->load;
+    job.told.init = o->lora ? NULL : o->init; /* an adapter's base is read in any case */
+    job.told.steps = o->steps;
+    job.told.launcher = job.ranks.launcher, job.told.world = job.ranks.world;
+    good = ranks_run(&job.ranks, run_rank, &job, &error);
+    if (!good && tells(&job, &error)) command_error("%s", error.text);
+    close_job(&job);
+    ranks_close(&job.ranks, good ? NULL : &error);
+    return !good ? EXIT_FAILED : job.interrupted ? 130 : EXIT_GOOD;
+}

@@ -1,0 +1,188 @@
+/* The command selftest: the perplexity of a text, tokens per second of prompts and of generation, and
+ * the plan of memory. */
+#include "../data/corpus.h"
+#include "../model/causal.h"
+#include "../options/command.h"
+#include "../model/decoder.h"
+#include "../../../llm/base/fail.h"
+#include "../../../llm/base/file.h"
+#include "../../../llm/folder/folder.h"
+#include "../run/run.h"
+#include "../../../llm/text/tokens.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char own_text[] =
+    "The sun had not yet risen when the fishermen pushed their boats into the water. There was no "
+    "wind, and the sea lay as flat as a table. One after the other they lit their lamps, and from "
+    "the hill above the village the small lights looked like stars that had fallen into the bay. An "
+    "old woman stood at the window of the last house and counted them, as she had done every "
+    "morning for forty years. When she had counted eleven she closed the shutter, put wood on the "
+    "fire, and began to make bread.";
+
+typedef struct probe {
+    const char *load, *tokenizer, *path;
+    int64_t threads, dtype, tokens, most, weights;
+    config_any config;
+    session scores; /* has the parameters */
+    decoder writes;
+    id_list ids;
+} probe;
+
+static bool encode(probe *p, const char *text, size_t bytes, zf_error *error)
+{
+    const char *folder = p->tokenizer ? p->tokenizer : p->load;
+    bool good;
+    if (folder_has_bpe(folder)) {
+        tokens *t = tokens_load(folder, error);
+        good = t && tokens_encode(t, text, bytes, TOKENS_FRAME, &p->ids, error);
+        tokens_free(t);
+    } else {
+        bert_vocab *words = folder_vocab(folder, NULL, error);
+        int64_t count = words ? bert_encode(words, text, bytes, 0, NULL, 0) : 0;
+        int32_t *ids = malloc((size_t)(count + 1) * sizeof *ids);
+        good = words && (ids || fail(error, ZF_ERR_NOMEM, "out of memory"));
+        if (good) bert_encode(words, text, bytes, 0, ids, count);
+        for (int64_t i = 0; good && i < count; i++) id_list_add(&p->ids, ids[i]);
+        free(ids);
+        bert_vocab_free(words);
+    }
+    return good && (!p->ids.failed || fail(error, ZF_ERR_NOMEM, "out of memory"));
+}
+
+/* The ids of the text, at most p->most of them. */
+static bool read_ids(probe *p, zf_error *error)
+{
+    buffer text = {.at = NULL};
+    bool good;
+    if (!p->path) buffer_add_text(&text, own_text);
+    good = (!p->path || file_read(p->path, &text, error)) &&
+           (!text.failed || fail(error, ZF_ERR_NOMEM, "out of memory")) &&
+           encode(p, text.at ? text.at : "", text.count, error);
+    buffer_free(&text);
+    if ((int64_t)p->ids.count > p->most) p->ids.count = (size_t)p->most;
+    return good && (p->ids.count > 1 ||
+                    fail(error, ZF_ERR_ARGUMENT, "the text has fewer than two tokens"));
+}
+
+/* The mean loss of the text's tokens, each predicted from all before it. */
+static bool score(probe *p, double *loss, zf_error *error)
+{
+    session *s = &p->scores;
+    size_t count = p->ids.count;
+    int32_t *labels = malloc(count * sizeof *labels);
+    const float weight = 1 / (float)(count - 1);
+    zf_status status;
+    if (!labels) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    for (size_t i = 0; i < count; i++) labels[i] = i + 1 < count ? p->ids.at[i + 1] : -100;
+    status = session_write(s, "input_ids", p->ids.at, count * sizeof *labels);
+    if (!status) status = session_write(s, "labels", labels, count * sizeof *labels);
+    if (!status) status = session_write(s, "loss_weight", &weight, sizeof weight);
+    if (!status) status = zf_step(s->program);
+    free(labels);
+    if (status) return fail(error, status, "%s", zf_program_error(s->program));
+    *loss = session_scalar(s, "loss");
+    return true;
+}
+
+/* Seconds in which the decoder takes the text, and then `tokens` of the most likely tokens. */
+static bool time_it(probe *p, double *prompt, double *each, zf_error *error)
+{
+    const int32_t *next = p->ids.at;
+    int64_t count = (int64_t)p->ids.count;
+    int32_t id = 0;
+    double start;
+    for (int turn = 0; turn < 2; turn++) { /* the first one meets a cold memory */
+        decoder_rewind(&p->writes, 0, 0);
+        start = run_now();
+        if (!decoder_add(&p->writes, &next, &count, error)) return false;
+        *prompt = run_now() - start;
+    }
+    next = &id, count = 1, start = run_now();
+    for (int64_t n = 0; n < p->tokens; n++) {
+        for (int32_t k = id = 0; k < p->writes.vocab; k++)
+            if (p->writes.logits[k] > p->writes.logits[id]) id = k;
+        if (!decoder_add(&p->writes, &next, &count, error)) return false;
+    }
+    *each = (run_now() - start) / (double)p->tokens;
+    return true;
+}
+
+static void print_memory(const probe *p)
+{
+    const zf_program_info prompt = zf_program_info_of(p->writes.prompt.program),
+                          token = zf_program_info_of(p->writes.token.program);
+    const double mib = 1048576,
+                 params =
+                     (double)zf_store_info_of(zf_program_store(p->writes.token.program)).bytes;
+    printf("memory: weights %.1f MiB, caches for %lld tokens %.1f, prompts of %lld tokens %.1f, one "
+           "token %.1f: %.1f MiB\n",
+           params / mib, (long long)p->writes.context, (double)prompt.cache_bytes / mib,
+           (long long)p->writes.chunk, (double)(prompt.peak_bytes - prompt.store_bytes - prompt.cache_bytes) / mib,
+           (double)token.peak_bytes / mib,
+           (params + (double)(prompt.peak_bytes - prompt.store_bytes + token.peak_bytes)) / mib);
+}
+
+static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
+{
+    session_desc of_text = {.sample = sample,
+                            .config = &p->config,
+                            .purpose = SAMPLE_EVALUATE,
+                            .threads = p->threads},
+                 of_writer = {.sample = sample, .config = &p->config, .share = &p->scores};
+    decoder_desc room = {.texts = 1};
+    double loss = 0, prompt = 1, each = 1;
+    bool good;
+    p->most = *config_facts_of(sample->config, &p->config).positions - p->tokens;
+    if (p->most < 2)
+        return fail(error, ZF_ERR_ARGUMENT, "--tokens %lld leaves no room for the text",
+                    (long long)p->tokens);
+    if (!read_ids(p, error)) return false;
+    of_text.shape = (sample_shape){.batch = 1, .sequence = (int64_t)p->ids.count};
+    room.context = (int64_t)p->ids.count + p->tokens;
+    if (!session_open_folder(&p->scores, p->load, &of_text, p->dtype, error)) return false;
+    good = decoder_open(&p->writes, &room, &of_writer, NULL, 0, error);
+    good = good && score(p, &loss, error) && time_it(p, &prompt, &each, error);
+    if (good) {
+        printf("text: %zu tokens, loss %.4f, perplexity %.2f\n", p->ids.count, loss, exp(loss));
+        printf("speed: prompt %.1f tokens/s, generation %.2f tokens/s, %s, %lld threads\n",
+               (double)p->ids.count / prompt, 1 / each, zf_dtype_name(p->scores.dtype),
+               (long long)p->threads);
+        print_memory(p);
+    }
+    decoder_close(&p->writes);
+    session_close(&p->scores);
+    return good;
+}
+
+int causal_selftest(const sample_model *sample, int argc, char **argv)
+{
+    probe p = {.threads = 1, .tokens = 32};
+    const option_row rows[] = {
+        {"load", OPTION_TEXT, "DIR", &p.load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
+        {"model", OPTION_TEXT, "DIR", &p.load, 0, 0, "the same"},
+        {"tokenizer", OPTION_TEXT, "DIR", &p.tokenizer, 0, 0,
+         "a folder with the tokenizer; else that of --load"},
+        {"text", OPTION_TEXT, "FILE", &p.path, 0, 0, "the text; else a paragraph of English"},
+        {"tokens", OPTION_COUNT, "N", &p.tokens, 1, 1e6, "number of tokens to write"},
+        {"dtype", OPTION_CHOICE, SESSION_DTYPES, &p.dtype, 0, 0,
+         "of the computation; auto: as the checkpoint was trained, else f32"},
+        {"weights", OPTION_CHOICE, CONFIG_WEIGHTS, &p.weights, 0, 0,
+         "int8, int4: of products, rounded in blocks of 64"},
+        {"threads", OPTION_COUNT, "N", &p.threads, 1, 1024, "workers"},
+        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    };
+    zf_error error = {ZF_OK, ""};
+    int status;
+    bool good;
+    if (!command_options(argc, argv, "selftest --load DIR [OPTIONS]", rows, NULL, &status))
+        return status;
+    if (!p.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    good = session_config(sample, p.load, &p.config, &error) &&
+           config_set_weights(sample->config, &p.config, p.weights, &error) &&
+           probe_all(&p, sample, &error);
+    id_list_free(&p.ids);
+    return good ? EXIT_GOOD : command_error("%s", error.text);
+}

@@ -1,0 +1,53 @@
+/* Batches of tokens, each labelled with the next token: from a text, or from a file of batches.
+ *
+ *     text    the birds live near the banana . [SEP] a genus of ...
+ *     ids     birds live near the
+ *     labels  live  near the  banana
+ */
+#ifndef CAUSAL_BATCH_H
+#define CAUSAL_BATCH_H
+
+#include "../../../zeroflow.h"
+
+typedef struct causal_batch {
+    int64_t examples, sequence; /* B, T */
+    int64_t labelled;           /* labels that are not -100 */
+    int32_t *ids, *labels;      /* [B, T] */
+    uint8_t *mask;              /* [B, T], 1: a token, 0: padding; NULL: all are tokens */
+    /* [B, T]: which of several texts in a row a token is of, from 1 on, 0: padding; and its place in
+     * that text. NULL: a row is one text */
+    int32_t *segments, *positions;
+} causal_batch;
+
+/* Room for a batch, of rows of several texts if it is packed; false out of memory. */
+bool causal_batch_new(causal_batch *b, int64_t examples, int64_t sequence, bool packed,
+                      zf_error *error);
+void causal_batch_free(causal_batch *b);
+
+/* A text as one line of tokens. */
+typedef struct causal_tokens {
+    int32_t *id;
+    int64_t count;
+} causal_tokens;
+
+/* Examples first, first + 1, ...: each begins at a random place that depends on seed and number. */
+void causal_batch_draw(causal_batch *b, const causal_tokens *text, uint64_t seed, int64_t first);
+/* Examples first, first + 1, ...: consecutive pieces of the text, starting again after its end. */
+void causal_batch_read(causal_batch *b, const causal_tokens *text, int64_t first);
+
+/* Batches from a safetensors file, for comparison with other systems: integers (I64, I32, U8, BOOL)
+ * input_ids and, optionally, labels (default: the ids) and attention_mask (default: 1), [S,B,T] or
+ * [B,T]. As in Hugging Face's files, labels[t] is the expected ids[t], so the label of a token is
+ * the next one's; -100: none. Step k uses entry k mod S. */
+typedef struct causal_batch_file {
+    int64_t entries;
+    bool masked;      /* there is an attention_mask */
+    causal_batch *batch; /* [S] */
+} causal_batch_file;
+
+/* False with *error for a file that is damaged, lacks a tensor or has an unknown one, or whose
+ * shapes or values do not fit (ids are below `vocab`). */
+bool causal_batch_file_load(causal_batch_file *f, const char *path, int64_t vocab, zf_error *error);
+void causal_batch_file_free(causal_batch_file *f);
+
+#endif

@@ -1,0 +1,387 @@
+#include "tuning.h"
+#include "corpus.h"
+#include "../../../llm/text/wordpiece.h"
+#include "../../../llm/base/fail.h"
+#include "../../../llm/base/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGES = 256, HELD_OUT = 20 };
+
+/* ---------------------------------------------------------------------------------- reading */
+
+typedef struct reader {
+    const tuning_desc *desc;
+    tuning *t;
+    size_t token_room, example_room;
+    id_list whole, part; /* ids of an example, and of its beginning */
+    buffer text;
+    zf_error *error;
+} reader;
+
+static bool out_of_memory(zf_error *error) { return fail(error, ZF_ERR_NOMEM, "out of memory"); }
+
+/* Appends the ids of a text. */
+static bool encode(reader *r, const char *text, size_t bytes, unsigned flags, id_list *out)
+{
+    const tuning_desc *d = r->desc;
+    int64_t count = d->words ? bert_encode(d->words, text, bytes, 0, NULL, 0) : 0;
+    int32_t *ids = d->words ? malloc((size_t)(count + 1) * sizeof *ids) : NULL;
+    if (d->tokens) return tokens_encode(d->tokens, text, bytes, flags, out, r->error);
+    if (!ids) return out_of_memory(r->error);
+    bert_encode(d->words, text, bytes, 0, ids, count);
+    if (flags & TOKENS_FRAME) id_list_add(out, d->end);
+    for (int64_t i = 0; i < count; i++) id_list_add(out, ids[i]);
+    free(ids);
+    return !out->failed || out_of_memory(r->error);
+}
+
+/* How many ids of the whole text come before byte `at`: those that its beginning has too. */
+static bool ids_before(reader *r, size_t at, unsigned flags, size_t *count)
+{
+    size_t n = 0;
+    r->part.count = 0;
+    if (!encode(r, r->text.at, at, flags, &r->part)) return false;
+    while (n < r->part.count && n < r->whole.count && r->part.at[n] == r->whole.at[n]) n++;
+    *count = n;
+    return true;
+}
+
+/* Appends the example of r->whole, truncated to a row; `labelled`: which tokens are predicted. */
+static bool put_example(reader *r, const bool *labelled)
+{
+    tuning *t = r->t;
+    size_t count = r->whole.count, any = 0;
+    int64_t *at;
+    if (count > (size_t)r->desc->sequence) count = (size_t)r->desc->sequence, t->cut++;
+    for (size_t i = 1; i < count; i++) any += labelled[i];
+    if (!any) {
+        t->left_out++;
+        return true;
+    }
+    while (r->token_room < (size_t)t->tokens + count) {
+        size_t room = r->token_room ? 2 * r->token_room : 4096;
+        int32_t *ids = realloc(t->ids, room * sizeof *ids);
+        bool *flags = ids ? realloc(t->labelled, room * sizeof *flags) : NULL;
+        if (ids) t->ids = ids;
+        if (!flags) return out_of_memory(r->error);
+        t->labelled = flags, r->token_room = room;
+    }
+    at = list_grow(t->at, (size_t)t->examples + 1, &r->example_room, sizeof *at);
+    if (!at) return out_of_memory(r->error);
+    t->at = at;
+    memcpy(t->ids + t->tokens, r->whole.at, count * sizeof *t->ids);
+    memcpy(t->labelled + t->tokens, labelled, count * sizeof *t->labelled);
+    for (size_t i = 0; i < count; i++)
+        t->digest = bert_mix(t->digest ^ ((uint64_t)(uint32_t)r->whole.at[i] << 1 | labelled[i]));
+    t->at[t->examples] = t->tokens;
+    t->tokens += (int64_t)count;
+    t->at[++t->examples] = t->tokens;
+    return true;
+}
+
+/* Takes the example with the text r->text and the labelled spans. */
+static bool take_text(reader *r, const chat_span *spans, size_t count, unsigned flags, int32_t end)
+{
+    bool good, *labelled;
+    r->whole.count = 0;
+    if (!encode(r, r->text.at, r->text.count, flags, &r->whole)) return false;
+    labelled = calloc(r->whole.count + 2, sizeof *labelled);
+    good = labelled || out_of_memory(r->error);
+    for (size_t s = 0; s < count && good; s++) {
+        size_t from, to;
+        good =
+            ids_before(r, spans[s].begin, flags, &from) && ids_before(r, spans[s].end, flags, &to);
+        if (good && spans[s].end == r->text.count) to = r->whole.count;
+        for (size_t i = from; good && i < to; i++) labelled[i] = true;
+    }
+    if (good && end >= 0 && (!r->whole.count || r->whole.at[r->whole.count - 1] != end)) {
+        labelled[r->whole.count] = true;
+        id_list_add(&r->whole, end);
+        good = !r->whole.failed || out_of_memory(r->error);
+    }
+    good = good && put_example(r, labelled);
+    free(labelled);
+    return good;
+}
+
+static bool take_chat(reader *r, const chat_message *m, size_t count)
+{
+    chat_span spans[MESSAGES];
+    size_t answers = 0;
+    buffer_clear(&r->text);
+    if (!chat_text(r->desc->style, m, count, false, &r->text, spans, r->error)) return false;
+    for (size_t i = 0; i < count; i++)
+        if (m[i].role == CHAT_ASSISTANT) spans[answers++] = spans[i];
+    return take_text(r, spans, answers, 0, -1);
+}
+
+/* Checks that a chat, or a message of it, has no member that templates write and styles do not. */
+static bool check_members(reader *r, const zf_json *object)
+{
+    static const char *const names[] = {"tools",     "functions",     "documents",
+                                        "tool_calls", "function_call", "reasoning_content",
+                                        "chat_template_kwargs"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        const zf_json *v = zf_json_member(object, names[k]);
+        if (zf_json_type_of(v) < ZF_JSON_STRING || !zf_json_length(v)) continue;
+        zf_json_fail(v, r->error, "is not supported: chats are written without tools, documents and "
+                                  "options of their template, and thoughts are a part of content");
+        return false;
+    }
+    return true;
+}
+
+static const char *text_of(reader *r, const zf_json *object, const char *key, size_t *bytes)
+{
+    const zf_json *v = zf_json_require(object, key, r->error);
+    const char *text = zf_json_string(v, bytes);
+    if (v && !text) zf_json_expected(v, r->error, "a string");
+    return text;
+}
+
+static bool read_pair(reader *r, const zf_json *v)
+{
+    const char *key = zf_json_member(v, "completion") ? "completion" : "response";
+    chat_message m[2] = {{.role = CHAT_USER}, {.role = CHAT_ASSISTANT}};
+    chat_span span;
+    m[0].text = text_of(r, v, "prompt", &m[0].bytes);
+    m[1].text = text_of(r, v, key, &m[1].bytes);
+    if (r->error->status) return false;
+    if (r->desc->style) return take_chat(r, m, 2);
+    buffer_clear(&r->text);
+    buffer_add(&r->text, m[0].text, m[0].bytes);
+    span.begin = r->text.count;
+    buffer_add(&r->text, m[1].text, m[1].bytes);
+    span.end = r->text.count;
+    if (r->text.failed) return out_of_memory(r->error);
+    return take_text(r, &span, 1, TOKENS_FRAME, r->desc->end);
+}
+
+static bool read_messages(reader *r, const zf_json *all)
+{
+    chat_message m[MESSAGES];
+    size_t count = 0;
+    if (zf_json_type_of(all) != ZF_JSON_ARRAY || !zf_json_length(all))
+        return zf_json_expected(all, r->error, "an array of messages"), false;
+    if (!r->desc->style)
+        return zf_json_fail(all, r->error, "needs the style of its chats: %s", CHAT_STYLES),
+               false;
+    for (const zf_json *v = zf_json_first(all); v; v = zf_json_next(v), count++) {
+        const zf_json *role = zf_json_require(v, "role", r->error);
+        const char *word = NULL;
+        int k;
+        if (count == MESSAGES)
+            return zf_json_fail(all, r->error, "has more than %d messages", MESSAGES), false;
+        if (zf_json_to_string(role, &word, r->error) || !word) return false;
+        if ((k = chat_role_of(word)) < 0)
+            return zf_json_expected(role, r->error, "system, user or assistant (tools are not "
+                                                    "supported)"), false;
+        if (!check_members(r, v)) return false;
+        m[count].role = (chat_role)k;
+        m[count].text = text_of(r, v, "content", &m[count].bytes);
+        if (r->error->status) return false;
+    }
+    return take_chat(r, m, count);
+}
+
+static bool read_line(reader *r, const char *line, size_t bytes)
+{
+    zf_json *v = zf_json_parse(line, bytes, NULL, r->error);
+    const zf_json *messages = zf_json_member(v, "messages");
+    bool good = v != NULL;
+    if (good && zf_json_type_of(v) != ZF_JSON_OBJECT)
+        good = (zf_json_expected(v, r->error, "an object"), false);
+    else if (good && !messages && !zf_json_member(v, "prompt"))
+        good = (zf_json_fail(v, r->error, "has neither messages nor a prompt"), false);
+    else if (good && messages) good = check_members(r, v) && read_messages(r, messages);
+    else if (good) good = read_pair(r, v);
+    zf_json_free(v);
+    return good;
+}
+
+static bool is_blank(const char *line, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (!strchr(" \t\r", line[i])) return false;
+    return true;
+}
+
+static bool read_lines(reader *r, const char *text, size_t bytes, const char *path, zf_error *error)
+{
+    size_t number = 1;
+    for (size_t at = 0; at < bytes; number++) {
+        const char *line = text + at, *end = memchr(line, '\n', bytes - at);
+        size_t length = end ? (size_t)(end - line) : bytes - at;
+        at += length + 1;
+        if (is_blank(line, length) || read_line(r, line, length)) continue;
+        if (r->error->status == ZF_ERR_NOMEM) return out_of_memory(error);
+        return fail(error, r->error->status, "%s: line %zu: %.400s", path, number, r->error->text);
+    }
+    return true;
+}
+
+/* ---------------------------------------------------------------------------------- packing */
+
+static int64_t length_of(const tuning *t, int64_t e) { return t->at[e + 1] - t->at[e]; }
+
+/* An example, with its sort key. */
+typedef struct item {
+    int64_t example;
+    uint64_t key;
+} item;
+
+static int by_key(const void *a, const void *b)
+{
+    const item *p = a, *q = b;
+    if (p->key != q->key) return p->key < q->key ? -1 : 1;
+    return (p->example > q->example) - (p->example < q->example);
+}
+
+/* Puts each item, the longest first, into the row with the least room that is enough. Rows, and
+ * examples in a row, keep the order in which they were begun. */
+static bool pack(const tuning *t, item *items, int64_t count, bool alone, tuning_rows *rows,
+                 zf_error *error)
+{
+    int64_t sequence = t->sequence, *next = malloc((size_t)(count + 1) * sizeof *next),
+            *head = malloc((size_t)(sequence + 1) * sizeof *head),
+            *row = malloc((size_t)(count + 1) * sizeof *row);
+    rows->first = calloc((size_t)count + 2, sizeof *rows->first);
+    rows->example = malloc((size_t)(count + 1) * sizeof *rows->example);
+    rows->count = 0;
+    if (!next || !head || !row || !rows->first || !rows->example) {
+        free(next), free(head), free(row);
+        return out_of_memory(error);
+    }
+    for (int64_t i = 0; i < count; i++)
+        items[i].key = (uint64_t)(sequence - length_of(t, items[i].example));
+    qsort(items, (size_t)count, sizeof *items, by_key);
+    for (int64_t room = 0; room <= sequence; room++) head[room] = -1;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t need = length_of(t, items[i].example), room = need, r;
+        while (!alone && room < sequence && head[room] < 0) room++;
+        if (alone || room == sequence) {
+            r = rows->count++, room = sequence;
+        } else {
+            r = head[room];
+            head[room] = next[r];
+        }
+        row[i] = r;
+        rows->first[r + 2]++;
+        next[r] = head[room - need], head[room - need] = r;
+    }
+    for (int64_t r = 0; r < rows->count; r++) rows->first[r + 2] += rows->first[r + 1];
+    for (int64_t i = 0; i < count; i++) rows->example[rows->first[row[i] + 1]++] = items[i].example;
+    free(next), free(head), free(row);
+    return true;
+}
+
+/* Holds out every twentieth example, or all, in an order that is independent of theirs. */
+static bool divide(tuning *t, const tuning_desc *d, zf_error *error)
+{
+    item *items = malloc((size_t)(t->examples + 1) * sizeof *items);
+    bool good;
+    t->held_out = d->evaluates                ? t->examples
+                  : t->examples / HELD_OUT ? t->examples / HELD_OUT
+                                           : 1;
+    if (!items) return out_of_memory(error);
+    for (int64_t e = 0; e < t->examples; e++) items[e] = (item){e, bert_mix((uint64_t)e + 0x7475)};
+    qsort(items, (size_t)t->examples, sizeof *items, by_key);
+    good = pack(t, items, t->held_out, d->alone, &t->test, error) &&
+           pack(t, items + t->held_out, t->examples - t->held_out, d->alone, &t->train, error);
+    free(items);
+    return good;
+}
+
+/* ------------------------------------------------------------------------------------ files */
+
+bool tuning_load(tuning *t, const char *path, const tuning_desc *d, zf_error *error)
+{
+    zf_error why = {ZF_OK, ""};
+    reader r = {.desc = d, .t = t, .error = &why};
+    buffer text = {.at = NULL};
+    bool good;
+    *t = (tuning){.sequence = d->sequence};
+    error->status = ZF_OK;
+    good = file_read(path, &text, error) && read_lines(&r, text.at, text.count, path, error);
+    buffer_free(&text);
+    id_list_free(&r.whole);
+    id_list_free(&r.part);
+    buffer_free(&r.text);
+    if (good && t->examples < (d->evaluates ? 1 : 2))
+        good = fail(error, ZF_ERR_FORMAT,
+                    "%s: %lld examples, besides %lld without a response within %lld tokens: %s",
+                    path, (long long)t->examples, (long long)t->left_out, (long long)d->sequence,
+                    d->evaluates ? "there is nothing to evaluate"
+                                 : "one to train on and one to be held out are needed");
+    good = good && divide(t, d, error);
+    if (!good) tuning_free(t);
+    return good;
+}
+
+void tuning_free(tuning *t)
+{
+    free(t->ids);
+    free(t->labelled);
+    free(t->at);
+    free(t->train.first);
+    free(t->train.example);
+    free(t->test.first);
+    free(t->test.example);
+    *t = (tuning){.ids = NULL};
+}
+
+/* ---------------------------------------------------------------------------------- batches */
+
+/* The place of `at` in a permutation of 0..count that depends on the key: a Feistel network on the
+ * next power of four, repeated until the result is in range. */
+static int64_t shuffled(int64_t at, int64_t count, uint64_t key)
+{
+    uint64_t x = (uint64_t)at;
+    int half = 1;
+    while (1ll << 2 * half < count) half++;
+    do {
+        uint64_t low = x & ((1ull << half) - 1), high = x >> half;
+        for (uint64_t round = 0; round < 4; round++) {
+            uint64_t mixed = bert_mix(key + bert_mix(low + (round << 32)));
+            uint64_t next = high ^ (mixed & ((1ull << half) - 1));
+            high = low, low = next;
+        }
+        x = high << half | low;
+    } while (x >= (uint64_t)count);
+    return (int64_t)x;
+}
+
+/* Row `row` of the batch becomes row r of `rows`; empty where there is none. */
+static void fill(const tuning *t, causal_batch *b, int64_t row, const tuning_rows *rows, int64_t r)
+{
+    int64_t to = row * b->sequence, end = to + b->sequence;
+    for (int64_t k = r < rows->count ? rows->first[r] : 0;
+         r < rows->count && k < rows->first[r + 1]; k++) {
+        int64_t e = rows->example[k], from = t->at[e], count = length_of(t, e);
+        for (int64_t i = 0; i < count; i++, to++) {
+            bool labelled = i + 1 < count && t->labelled[from + i + 1];
+            b->ids[to] = t->ids[from + i];
+            b->labels[to] = labelled ? t->ids[from + i + 1] : -100;
+            b->segments[to] = (int32_t)(k - rows->first[r]) + 1;
+            b->positions[to] = (int32_t)i;
+            b->labelled += labelled;
+        }
+    }
+    for (; to < end; to++)
+        b->ids[to] = b->segments[to] = b->positions[to] = 0, b->labels[to] = -100;
+}
+
+void tuning_read(const tuning *t, causal_batch *b, bool held_out, uint64_t seed, int64_t first)
+{
+    const tuning_rows *rows = held_out ? &t->test : &t->train;
+    b->labelled = 0;
+    for (int64_t row = 0; row < b->examples; row++) {
+        int64_t at = first + row, epoch = at / rows->count;
+        if (!held_out) at = shuffled(at % rows->count, rows->count, bert_mix(seed) + (uint64_t)epoch);
+        /* Rows with long examples come first, so that the first ones are no sample of all. */
+        else if (at < rows->count) at = shuffled(at, rows->count, bert_mix(HELD_OUT));
+        fill(t, b, row, rows, at);
+    }
+}

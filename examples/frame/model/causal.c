@@ -1,0 +1,369 @@
+#include "causal.h"
+#include "../data/causal_batch.h"
+#include "../../../llm/base/fail.h"
+#include "../data/tuning.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ------------------------------------------------------------------------------------ graphs */
+
+causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose purpose)
+{
+    causal_inputs in = {.input_ids =
+                            zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
+                        .attention_mask = {g, 0},
+                        .segments = {g, 0},
+                        .positions = {g, 0},
+                        .labels = {g, 0},
+                        .loss_weight = {g, 0},
+                        .last = {g, 0},
+                        .past = {g, 0},
+                        .count = {g, 0}};
+    if (purpose == SAMPLE_ANSWER || purpose == SAMPLE_GENERATE)
+        in.last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch));
+    if (purpose == SAMPLE_GENERATE) {
+        in.positions = zf_input(g, "positions", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+        in.past = zf_input(g, "past", ZF_I32, ZF_SHAPE(s->batch));
+        in.count = zf_input(g, "count", ZF_I32, ZF_SHAPE(s->batch));
+        in.context = s->predictions, in.chunk = s->chunk;
+    }
+    if (zf_valid(in.last)) return in;
+    in.labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+    in.loss_weight = zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR);
+    zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    if (s->rows == SAMPLE_PADDED)
+        in.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(s->batch, s->sequence));
+    if (s->rows == SAMPLE_PACKED) {
+        in.segments = zf_input(g, "segments", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+        in.positions = zf_input(g, "positions", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+    }
+    return in;
+}
+
+zf_tensor causal_padding(const causal_inputs *in, const sample_shape *s)
+{
+    zf_graph *g = in->attention_mask.graph;
+    zf_tensor keys;
+    if (zf_valid(in->segments))
+        return zf_equal(zf_reshape(in->segments, ZF_SHAPE(s->batch, 1, s->sequence, 1)),
+                        zf_reshape(in->segments, ZF_SHAPE(s->batch, 1, 1, s->sequence)));
+    if (!zf_valid(in->attention_mask)) return ZF_NONE;
+    keys = zf_reshape(in->attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
+    return zf_where(keys, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
+                    zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
+}
+
+int64_t causal_ring(int64_t window, int64_t context, int64_t chunk)
+{
+    const int64_t rows = (window - 1 + chunk + 63) / 64 * 64;
+    return window && rows < context ? rows : 0;
+}
+
+void causal_caches(zf_attention_desc *attention, const causal_inputs *in, int64_t width)
+{
+    zf_graph *g = in->past.graph;
+    const int64_t ring = causal_ring(attention->window, in->context, in->chunk);
+    zf_shape shape = ZF_SHAPE(zf_tensor_shape(in->past).dims[0], ring ? ring : in->context, width);
+    if (!zf_valid(in->past)) return;
+    attention->ring = ring > 0;
+    attention->k_cache = zf_cache(g, "k_cache", ZF_F32, shape);
+    attention->v_cache = zf_cache(g, "v_cache", ZF_F32, shape);
+    attention->past = in->past, attention->count = in->count;
+    attention->dropout = 0;
+}
+
+zf_tensor causal_weight(zf_graph *g, const char *name, int64_t out, int64_t in, double std,
+                        int64_t bits)
+{
+    const zf_param_desc d = {
+        .init = ZF_TRUNCATED_NORMAL,
+        .std = std > 0 ? std : 0.02,
+        .quantized = {.bits = (int32_t)bits, .block = 64, .scale = ZF_BF16}};
+    return bits && in % d.quantized.block == 0 ? zf_param(g, name, ZF_SHAPE(out, in), &d)
+                                               : (zf_tensor){g, 0};
+}
+
+/* x weight^T + bias, of such a weight. */
+static zf_tensor quantized(zf_tensor x, zf_tensor weight, zf_tensor bias)
+{
+    const zf_quantize_desc blocks = zf_param_blocks(weight);
+    return zf_quantized_linear(x, weight, bias, &blocks);
+}
+
+zf_tensor causal_linear(zf_tensor x, const char *name, int64_t out, const zf_nn_linear_desc *desc,
+                        int64_t bits)
+{
+    const zf_shape shape = zf_tensor_shape(x);
+    const int64_t in = shape.rank > 0 ? shape.dims[shape.rank - 1] : 1;
+    zf_tensor weight, bias = ZF_NONE, y;
+    if (!zf_valid(x) || !bits || in % 64) return zf_nn_linear(x, name, out, desc);
+    zf_push(x.graph, "%s", name);
+    weight = causal_weight(x.graph, "weight", out, in, desc ? desc->std : 0, bits);
+    if (!desc || !desc->no_bias) bias = zf_param(x.graph, "bias", ZF_SHAPE(out), NULL);
+    y = quantized(x, weight, bias);
+    zf_pop(x.graph);
+    return y;
+}
+
+static zf_tensor head(zf_tensor x, zf_tensor words)
+{
+    if (zf_param_blocks(words).bits) return quantized(x, words, ZF_NONE);
+    return zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
+}
+
+zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in)
+{
+    if (zf_valid(in->last)) return zf_output(head(zf_gather_rows(x, in->last), words), "logits");
+    return zf_output(
+        zf_cross_entropy(head(x, words), zf_reshape(in->labels, ZF_SHAPE(-1)), in->loss_weight),
+        "loss");
+}
+
+/* -------------------------------------------------------------------------------------- data */
+
+/* dataset.own: a text as two lines of tokens, or the batches of a file. */
+typedef struct causal_data {
+    causal_tokens train, held_out;
+    uint64_t seed;
+    int64_t sequence;
+    causal_batch_file file; /* entries 0: there is no file */
+    tuning tuning;          /* examples 0: there are none */
+} causal_data;
+
+/* The documents of a split, joined. */
+static bool join(causal_tokens *out, const bert_corpus *c, const bert_split *split, int32_t end,
+                 int64_t sequence, const char *path, zf_error *error)
+{
+    out->id = malloc((size_t)(split->tokens + split->count) * sizeof *out->id);
+    if (!out->id) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    for (int64_t d = 0; d < split->count; d++) {
+        const int64_t *sentence = c->document + split->documents[d];
+        for (int64_t i = c->sentence[sentence[0]]; i < c->sentence[sentence[1]]; i++)
+            out->id[out->count++] = bert_corpus_id(c, i);
+        out->id[out->count++] = end;
+    }
+    return out->count > sequence ||
+           fail(error, ZF_ERR_ARGUMENT,
+                "%s: the training part and the held-out part must each have more than %lld "
+                "tokens; one has %lld",
+                path, (long long)sequence, (long long)out->count);
+}
+
+static bool new_data(dataset *d, zf_error *error)
+{
+    d->own = calloc(1, sizeof(causal_data));
+    return d->own || fail(error, ZF_ERR_NOMEM, "out of memory");
+}
+
+static bool open_file(dataset *d, settings *o, const config_facts *facts, void *config,
+                      zf_error *error)
+{
+    causal_data *data;
+    (void)config;
+    if (!new_data(d, error)) return false;
+    data = d->own;
+    if (!causal_batch_file_load(&data->file, o->batch_file, *facts->vocab, error)) return false;
+    o->batch = data->file.batch[0].examples, o->seq = data->file.batch[0].sequence;
+    return true;
+}
+
+/* Each document ends with [SEP]. */
+static bool open_text(dataset *d, const settings *o, void *config, zf_error *error)
+{
+    int32_t end = bert_vocab_id(d->vocab, "[SEP]");
+    const bert_corpus *c = d->corpus;
+    causal_data *data;
+    (void)config;
+    if (!new_data(d, error)) return false;
+    data = d->own;
+    data->seed = (uint64_t)o->seed, data->sequence = o->seq;
+    if (!join(&data->train, c, &c->train, end, o->seq, o->corpus, error) ||
+        !join(&data->held_out, c, &c->held_out, end, o->seq, o->corpus, error))
+        return false;
+    bert_corpus_free(d->corpus);
+    d->corpus = NULL;
+    return true;
+}
+
+/* A model of a size becomes one of a tokenizer of `size` tokens; that of a folder must have ids for
+ * them. */
+static bool adopt(int64_t size, const settings *o, const config_facts *facts, int32_t end,
+                  zf_error *error)
+{
+    if (!config_is_path(o->model)) *facts->vocab = size;
+    if (!config_is_path(o->model) && facts->end) *facts->end = end;
+    return size <= *facts->vocab ||
+           fail(error, ZF_ERR_ARGUMENT, "%.200s: vocab_size is %lld, but %.200s has %lld tokens",
+                o->model, (long long)*facts->vocab, o->tokenizer, (long long)size);
+}
+
+/* tokenizer NULL: d->vocab is that of the examples. */
+static bool load_examples(dataset *d, const settings *o, const tokens *tokenizer,
+                          const config_facts *facts, zf_error *error)
+{
+    causal_data *data = d->own;
+    chat_template chat = {.style = NULL};
+    tuning_desc desc = {.tokens = tokenizer,
+                        .words = d->vocab,
+                        .sequence = o->seq,
+                        .alone = o->alone,
+                        .evaluates = o->evaluates};
+    if (tokenizer && !chat_template_load(&chat, o->tokenizer, o->chat, error)) return false;
+    if (!tokenizer && o->chat)
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--chat needs a tokenizer with a BPE model; %s has none", o->tokenizer);
+    if (!chat_template_date(&chat, o->date, false, error)) return false;
+    desc.style = chat.style ? &chat : NULL;
+    desc.end = *chat.end ? tokens_id(tokenizer, chat.end) : -1;
+    if (!tokenizer) desc.end = bert_vocab_id(d->vocab, "[SEP]");
+    if (!adopt(tokenizer ? tokens_size(tokenizer) : bert_vocab_size(d->vocab), o, facts, desc.end,
+               error) ||
+        !tuning_load(&data->tuning, o->data, &desc, error))
+        return false;
+    data->seed = (uint64_t)o->seed, data->sequence = o->seq;
+    d->tokens = data->tuning.tokens, d->documents = data->tuning.examples;
+    d->held_out = data->tuning.held_out;
+    d->digest = data->tuning.digest ? data->tuning.digest : 1;
+    return true;
+}
+
+static bool open_data(dataset *d, const settings *o, const config_facts *facts, void *config,
+                      zf_error *error)
+{
+    bert_tokenizer_options options = tokenizing_options(&o->words);
+    tokens *tokenizer;
+    bool good;
+    (void)config;
+    if (!new_data(d, error)) return false;
+    if (folder_is(o->tokenizer) && !folder_has_bpe(o->tokenizer))
+        return (d->vocab = folder_vocab(o->tokenizer, &options, error)) &&
+               load_examples(d, o, NULL, facts, error);
+    if (!(tokenizer = tokens_load(o->tokenizer, error))) return false;
+    good = load_examples(d, o, tokenizer, facts, error) &&
+           folder_texts_read(&d->texts, o->tokenizer, error);
+    tokens_free(tokenizer);
+    return good;
+}
+
+static void close_data(dataset *d)
+{
+    causal_data *data = d->own;
+    if (!data) return;
+    free(data->train.id);
+    free(data->held_out.id);
+    causal_batch_file_free(&data->file);
+    tuning_free(&data->tuning);
+    free(data);
+}
+
+static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample_shape *shape)
+{
+    const causal_data *data = d->own;
+    (void)o, (void)parts;
+    shape->rows = data->tuning.examples ? SAMPLE_PACKED
+                  : data->file.masked   ? SAMPLE_PADDED
+                                        : SAMPLE_FULL;
+}
+
+static int64_t batches(const dataset *d, int64_t examples)
+{
+    const causal_data *data = d->own;
+    const int64_t rows = data->tuning.test.count;
+    return data->file.entries ? data->file.entries : (rows + examples - 1) / examples;
+}
+
+typedef struct reader {
+    const causal_data *data;
+    bool held_out;
+    causal_batch batch; /* for a text */
+} reader;
+
+static void stop(void *user)
+{
+    reader *r = user;
+    if (r) causal_batch_free(&r->batch);
+    free(r);
+}
+
+static void *start(const dataset *d, bool held_out, int64_t examples, int64_t first,
+                   zf_error *error)
+{
+    reader *r = calloc(1, sizeof *r);
+    (void)first;
+    if (!r) {
+        fail(error, ZF_ERR_NOMEM, "out of memory");
+        return NULL;
+    }
+    r->data = d->own, r->held_out = held_out;
+    if (r->data->file.entries || causal_batch_new(&r->batch, examples, r->data->sequence,
+                                                  r->data->tuning.examples > 0, error))
+        return r;
+    stop(r);
+    return NULL;
+}
+
+static const void *read_batch(void *user, int64_t step)
+{
+    reader *r = user;
+    const causal_data *data = r->data;
+    int64_t first = step * r->batch.examples;
+    if (data->file.entries) return &data->file.batch[step % data->file.entries];
+    if (data->tuning.examples)
+        tuning_read(&data->tuning, &r->batch, r->held_out, data->seed, first);
+    else if (r->held_out) causal_batch_read(&r->batch, &data->held_out, first);
+    else causal_batch_draw(&r->batch, &data->train, data->seed, first);
+    return &r->batch;
+}
+
+/* ------------------------------------------------------------------------------------- steps */
+
+static batch_counts count(const void *batch)
+{
+    return (batch_counts){((const causal_batch *)batch)->labelled, 0};
+}
+
+static zf_status feed(session *s, const void *batch, int64_t part, int64_t parts, bool sums)
+{
+    const causal_batch *b = batch;
+    int64_t share = b->examples / parts * b->sequence, first = part * share;
+    size_t bytes = (size_t)share * sizeof *b->ids;
+    float weight = sums ? 1 : 1 / (float)(b->labelled ? b->labelled : 1);
+    zf_status status = session_write(s, "input_ids", b->ids + first, bytes);
+    if (!status) status = session_write(s, "labels", b->labels + first, bytes);
+    if (!status && b->mask)
+        status = session_write(s, "attention_mask", b->mask + first, (size_t)share);
+    if (!status && b->segments) status = session_write(s, "segments", b->segments + first, bytes);
+    if (!status && b->positions)
+        status = session_write(s, "positions", b->positions + first, bytes);
+    return status ? status : session_write(s, "loss_weight", &weight, sizeof weight);
+}
+
+static void print_score(const sample_score *score, const void *config, double unigram_nats,
+                        bool exact)
+{
+    (void)config, (void)exact;
+    printf("loss %.4f, perplexity %.1f", score->value[0], exp(score->value[0]));
+    if (unigram_nats > 0) printf("; unigram entropy %.4f", unigram_nats);
+    printf("\n");
+}
+
+const objective causal_objective = {
+    .losses = {"loss"},
+    .curve_title = "loss",
+    .scores = {{"loss", "loss", false, false}},
+    .least_sequence = 1,
+    .frame = FOLDER_GPT,
+    .open_file = open_file,
+    .open_data = open_data,
+    .open_text = open_text,
+    .close = close_data,
+    .fit_shape = fit_shape,
+    .batches = batches,
+    .start = start,
+    .read = read_batch,
+    .stop = stop,
+    .count = count,
+    .feed = feed,
+    .print = print_score,
+};

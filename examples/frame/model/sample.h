@@ -1,0 +1,151 @@
+/* What a sample gives to the samples' frame: a model (sample_model) and the task it is trained for
+ * (objective). The frame has options, ranks, steps, checkpoints, logs, reports, evaluation and
+ * Hugging Face's files.
+ *
+ * How to add a sample of a model that predicts the next token:
+ *
+ *     examples/NAME/model.h    struct NAME_config, extern const sample_model NAME_sample
+ *     examples/NAME/model.c    its keys in config.json (config_table), its graph between causal_begin
+ *                              and causal_end (causal.h), and NAME_sample: these two, the names that
+ *                              files have for parameters (exchange.h), .objective = &causal_objective
+ *     examples/NAME/main.c     its commands (frame.h, causal.h), with its defaults for settings
+ *     Makefile                 NAME in SAMPLES
+ *
+ * Give parameters the names of Hugging Face's files: then most of exchange is empty. A model for
+ * another task has an objective of its own, as BERT (examples/bert/masked.c): it opens the data,
+ * reads batches, feeds them and prints scores. An option of all samples is a member and a row of
+ * settings (settings.h); an option of one sample is a row that the sample passes. */
+#ifndef SAMPLE_H
+#define SAMPLE_H
+
+#include "../data/corpus.h"
+#include "../../../llm/text/wordpiece.h"
+#include "../../../llm/folder/config.h"
+#include "../../../llm/folder/exchange.h"
+#include "../../../llm/folder/folder.h"
+#include "settings.h"
+
+/* What a row of a batch is: tokens; tokens and padding, with an attention_mask, which the model can
+ * do without; several texts, which do not see one another. */
+typedef enum sample_rows { SAMPLE_FULL, SAMPLE_PADDED, SAMPLE_PACKED } sample_rows;
+
+/* The shape of a graph's inputs. */
+typedef struct sample_shape {
+    int64_t batch, sequence;
+    /* Labelled positions of a batch, at most; 0: all have a label. For SAMPLE_GENERATE the tokens of an
+     * example for which caches have room */
+    int64_t predictions;
+    sample_rows rows;
+    int64_t chunk; /* of SAMPLE_GENERATE: new tokens of an example in any of its programs, at most */
+} sample_shape;
+
+/* SAMPLE_ANSWER: has an output of logits, from which the model's answer is read. SAMPLE_GENERATE: the
+ * same, of tokens that continue those of earlier steps, whose keys and values are in caches. */
+typedef enum sample_purpose {
+    SAMPLE_TRAIN,
+    SAMPLE_EVALUATE,
+    SAMPLE_ANSWER,
+    SAMPLE_GENERATE
+} sample_purpose;
+
+struct session;
+
+/* What a run trains on: a text or the batches of a file. */
+typedef struct dataset {
+    bert_vocab *vocab;   /* of the text; NULL: there is none */
+    bert_corpus *corpus; /* the text; NULL: none, or the objective keeps what it needs of it */
+    int64_t tokens, documents, held_out; /* of the text; documents held out */
+    uint64_t digest;                     /* of its tokens; 0: there is no text */
+    double unigram_nats; /* loss of a model that only knows the frequency of tokens */
+    folder_texts texts;  /* of the tokenizer of --data */
+    void *own;           /* the objective's */
+} dataset;
+
+/* Means over the batches of an evaluation. */
+enum { SAMPLE_LOSSES = 4, SAMPLE_SCORES = 4 };
+typedef struct sample_score {
+    double value[SAMPLE_SCORES]; /* as the objective lists them */
+    double loss;                 /* the sum of the losses, without counts */
+    int64_t labelled;            /* 0: nothing was evaluated */
+} sample_score;
+
+/* For a batch: its labels, and its examples that have a label as a whole. */
+typedef struct batch_counts {
+    int64_t labelled, pairs;
+} batch_counts;
+
+/* A training task: masked words, or the next token. */
+typedef struct objective {
+    const char *losses[SAMPLE_LOSSES]; /* outputs in the log, "loss" first; NULL after the last */
+    int32_t curve;                     /* the one of them that --svg draws, */
+    const char *curve_title;           /* and its title */
+    struct {
+        const char *name, *output;
+    } hits; /* labels that are predicted correctly, in the live line; NULL: not shown */
+    struct {
+        const char *name, *output; /* name in the report; output of the graph */
+        bool of_pairs;             /* a mean over pairs, not over labels */
+        bool counts;               /* the output counts, and is no loss */
+    } scores[SAMPLE_SCORES];
+    int64_t least_sequence;
+    folder_frame frame; /* the special tokens that the tokenizer adds to a text */
+
+    /* The dataset of --batch-file; it sets o->batch and o->seq. False with *error. */
+    bool (*open_file)(dataset *d, settings *o, const config_facts *facts, void *config,
+                      zf_error *error);
+    /* The dataset of --data; NULL: there is no such option. False with *error. */
+    bool (*open_data)(dataset *d, const settings *o, const config_facts *facts, void *config,
+                      zf_error *error);
+    /* Opens what it needs beside vocabulary and corpus, which are open. False with *error. */
+    bool (*open_text)(dataset *d, const settings *o, void *config, zf_error *error);
+    void (*close)(dataset *d);
+    /* Sets sample_shape.predictions and .rows, for a batch that is split into `parts` parts. */
+    void (*fit_shape)(const dataset *d, const settings *o, int64_t parts, sample_shape *shape);
+
+    /* How many global batches of `examples` examples have held-out ones, or those of a file; NULL,
+     * or 0: any number has. */
+    int64_t (*batches)(const dataset *d, int64_t examples);
+    /* A rank's reader of global batches of `examples` examples: of training, in order from step
+     * `first` on, or held out. NULL with *error. */
+    void *(*start)(const dataset *d, bool held_out, int64_t examples, int64_t first,
+                   zf_error *error);
+    const void *(*read)(void *reader, int64_t step); /* valid until the next call */
+    int64_t (*waits)(void *reader); /* how often a step waited for its batch; NULL: never */
+    void (*stop)(void *reader);     /* NULL: nothing */
+
+    batch_counts (*count)(const void *batch);
+    /* Writes part `part` of `parts` equal parts of a global batch into the inputs. Losses are means
+     * over the global batch, or with `sums` sums. */
+    zf_status (*feed)(struct session *s, const void *batch, int64_t part, int64_t parts, bool sums);
+
+    /* Prints one line about the scores of held-out batches; exact: with all digits. */
+    void (*print)(const sample_score *score, const void *config, double unigram_nats, bool exact);
+    /* Prints answers of a trained model; NULL: nothing. All ranks must call it. */
+    bool (*show)(struct session *with, const void *config, const dataset *d, int64_t sequence,
+                 zf_error *error);
+} objective;
+
+/* A model. */
+typedef struct sample_model {
+    const char *program;   /* "gpt" */
+    const char *title;     /* "GPT-2" */
+    const char *models;    /* --model's help */
+    const char *otherwise; /* --model's default */
+    const config_table *config;
+    /* Sets what the weights of a folder show about the model, besides a tied head; NULL:
+     * nothing. */
+    void (*fit)(void *config, const weights *w);
+    /* Builds the forward graph: the inputs of its objective and "lr", the outputs "loss" and those
+     * of the objective. A mistake is the graph's error. */
+    void (*build)(zf_graph *g, const void *config, const sample_shape *shape,
+                  sample_purpose purpose);
+    exchange exchange;
+    const objective *objective;
+    /* Sets first values of a new model that are better than random ones; NULL: there are none. */
+    bool (*first)(struct session *s, const settings *o, const void *config, const dataset *d,
+                  zf_error *error);
+    /* Describes a mistake in the sample's own options; NULL: none. */
+    const char *(*wrong)(const settings *o);
+} sample_model;
+
+#endif

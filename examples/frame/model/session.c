@@ -1,0 +1,387 @@
+#include "session.h"
+#include "../../../llm/folder/adapter.h"
+#include "../../../llm/base/fail.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+zf_training session_training(zf_graph *g, const session_desc *d)
+{
+    zf_training t = {.fuse.without = d->no_fuse,
+                     .precision.dtype = d->dtype,
+                     .keep_gradients = d->keep_gradients,
+                     .clip = d->clip > 0 ? d->clip : INFINITY,
+                     .optimizer = d->optimizer,
+                     .adamw = {.beta1 = d->beta1,
+                               .beta2 = d->beta2,
+                               .eps = d->eps,
+                               .weight_decay = d->weight_decay},
+                     .lamb = {.beta1 = d->beta1,
+                              .beta2 = d->beta2,
+                              .eps = d->eps,
+                              .weight_decay = d->weight_decay,
+                              .min_coeff = d->min_coeff,
+                              .max_coeff = d->max_coeff},
+                     .sgd = {.momentum = d->momentum, .weight_decay = d->weight_decay},
+                     .lion = {.beta1 = d->beta1,
+                              .beta2 = d->beta2,
+                              .weight_decay = d->weight_decay},
+                     .onebit_adam = {.beta1 = d->beta1,
+                                     .beta2 = d->beta2,
+                                     .eps = d->eps,
+                                     .weight_decay = d->weight_decay,
+                                     .freeze_step = d->freeze_step},
+                     .onebit_lamb = {.beta1 = d->beta1,
+                                     .beta2 = d->beta2,
+                                     .eps = d->eps,
+                                     .weight_decay = d->weight_decay,
+                                     .min_coeff = d->min_coeff,
+                                     .max_coeff = d->max_coeff,
+                                     .freeze_step = d->freeze_step},
+                     .zero_one_adam = {.beta1 = d->beta1,
+                                       .beta2 = d->beta2,
+                                       .eps = d->eps,
+                                       .weight_decay = d->weight_decay,
+                                       .var_freeze_step = d->freeze_step,
+                                       .var_update_scaler = d->var_update_scaler,
+                                       .local_step_scaler = d->local_step_scaler,
+                                       .local_step_clipper = d->local_step_clipper},
+                     .recompute = {d->recompute, (size_t)d->memory}};
+    if (d->purpose == SAMPLE_TRAIN) {
+        t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
+        t.offload = d->offload;
+        t.delay = d->delay, t.delay_from = d->delay_from;
+    }
+    if (d->share) t.offload = (zf_offload_desc){.parameters = d->share->offload.parameters};
+    return t;
+}
+
+/* Fits the step into memory: all its variants by the choice that was made for the first. With one
+ * rank and one micro-batch, parameters are in buckets only where values leave the device. */
+static void fit_step(session *s, const session_desc *d, zf_training *t)
+{
+    if (s->choice.tried) {
+        t->offload = s->choice.offload, t->recompute = s->choice.recompute;
+        return;
+    }
+    t->zero.bucket_bytes = (size_t)s->sharing.bucket;
+    t->fit.choice = &s->choice;
+    if (s->own->host_memory) t->fit.memory = (size_t)d->fit;
+    else t->fit.device = (size_t)d->fit, t->fit.host = device_host_memory();
+    if (d->offload_dir) t->fit.disk = INT64_MAX;
+}
+
+static bool leaves_device(const zf_offload_desc *d)
+{
+    return d->optimizer || d->parameters || d->gradients || d->activations;
+}
+
+/* Makes a variant of the step of one rank; with ZeRO, that of each rank. store: of the session that
+ * this one shares parameters with, or of the first variant; NULL: none. */
+static void run_passes(session *s, const session_desc *d, int32_t variant, const zf_store *store)
+{
+    const sharing *shared = &s->sharing;
+    zf_training t = session_training(s->graph, d);
+    t.variant = variant;
+    t.precision.dtype = s->dtype;
+    t.lora = s->lora;
+    if (s->buckets)
+        t.zero = (zf_zero_desc){.stage = (int32_t)shared->stage,
+                                .world = s->world,
+                                .nodes = shared->nodes,
+                                .hpz = shared->hpz,
+                                .mics = shared->mics,
+                                .quantized_weights = shared->quantized_weights,
+                                .quantized_gradients = shared->quantized_gradients,
+                                .loco = shared->loco,
+                                .loco_beta = shared->loco_beta > 0 ? shared->loco_beta : ZF_ZERO,
+                                .loco_reset = shared->loco_reset,
+                                .loco_bits = (int32_t)shared->loco_bits,
+                                .quantized_block = (int32_t)shared->quantized_block,
+                                .micro_batches = shared->micro_batches,
+                                .bucket_bytes = (size_t)shared->bucket,
+                                .store = store};
+    t.tile.bytes = (size_t)shared->tile;
+    if (shared->prefetch > 0) t.prefetch.bytes = (size_t)shared->prefetch;
+    t.cost = shared->measure ? &s->cost : shared->cost;
+    t.backend = s->own;
+    /* One GPU is faster without `invert`; several ranks would have to agree on leaving it out. */
+    if (s->world == 1 && !d->share && !d->no_fuse && (t.memory_limit = device_memory(&d->device)))
+        t.fuse.invert = ZF_INVERT_AS_NEEDED;
+    if (d->fit && d->purpose == SAMPLE_TRAIN) fit_step(s, d, &t);
+    s->training = t;
+    if (!zf_passes(s->graph, &t) && t.fit.choice) {
+        s->offload = s->choice.offload;
+        s->buckets |= leaves_device(&s->offload) || t.zero.bucket_bytes;
+    }
+}
+
+/* Sets the sharing from the desc, or from the session whose parameters are shared. */
+static void set_sharing(session *s, const session_desc *d)
+{
+    s->sharing = d->share ? d->share->sharing : d->sharing;
+    s->sharing.micro_batches = d->sharing.micro_batches ? d->sharing.micro_batches : 1;
+    s->rank = s->sharing.comm ? s->sharing.comm->rank : 0;
+    s->world = s->sharing.comm ? s->sharing.comm->world : 1;
+    s->buckets = d->share ? d->share->buckets
+                          : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1 ||
+                                leaves_device(&d->offload);
+    if (d->share) s->cost = d->share->cost;
+}
+
+static bool open_backend(session *s, const session_desc *d, zf_error *error)
+{
+    const device_desc cpu = {.kind = DEVICE_CPU};
+    if (d->share) {
+        s->backend = d->share->backend;
+        return true;
+    }
+    s->backend = s->own = device_open(&d->device, d->threads, error);
+    if (s->own && !s->own->host_memory && !(s->host = device_open(&cpu, d->threads, error)))
+        return false;
+    return s->own &&
+           (!d->sharing.measure ||
+            !zf_calibrate(&(zf_calibrate_desc){.backend = s->own,
+                                               .nodes = d->sharing.nodes,
+                                               .host = s->host,
+                                               .comm = s->sharing.comm,
+                                               .offload_dir = d->offload_dir},
+                          &s->cost, error));
+}
+
+static bool fits_positions(const session_desc *d, zf_error *error)
+{
+    int64_t positions = config_positions(d->sample->config, d->config);
+    return d->shape.sequence <= positions ||
+           fail(error, ZF_ERR_ARGUMENT,
+                "sequences of %lld tokens are too long for the model's %lld positions",
+                (long long)d->shape.sequence, (long long)positions);
+}
+
+bool session_has_blocks(zf_graph *g, const session_desc *d, zf_error *error)
+{
+    if (!config_bits(d->sample->config, d->config)) return true;
+    for (int32_t k = 0; k < zf_param_count(g); k++)
+        if (zf_param_blocks(zf_param_at(g, k)).bits) return true;
+    return fail(error, ZF_ERR_ARGUMENT,
+                "weights of few bits are in blocks of 64 numbers, and no product of this model "
+                "has rows of a multiple of 64");
+}
+
+/* Builds and compiles variant k of the step, over the store, if there is one. `beside`: a variant
+ * that has been compiled, or NULL. */
+static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store *store,
+                         const zf_program *beside, zf_error *error)
+{
+    s->graph = s->graphs[k] = zf_graph_new(NULL);
+    if (!s->graph) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    d->sample->build(s->graph, d->config, &d->shape, d->purpose);
+    if (!zf_graph_status(s->graph) && !session_has_blocks(s->graph, d, error)) return false;
+    run_passes(s, d, k, store);
+    s->lr = zf_graph_find(s->graph, "lr");
+    s->program = s->programs[k] =
+        zf_compile(s->graph, &(zf_compile_desc){.backend = s->backend,
+                                                .host = s->host,
+                                                .seed = store ? 0 : d->seed,
+                                                .store = store,
+                                                .bound = d->share != NULL,
+                                                .beside = !d->share         ? beside
+                                                          : d->share->keeps ? NULL
+                                                                            : d->share->program,
+                                                .caches = d->share ? d->share->program : NULL,
+                                                .comm = s->sharing.comm,
+                                                .offload_dir = store ? NULL : d->offload_dir,
+                                                .evaluate = d->purpose != SAMPLE_TRAIN});
+    return s->program || fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
+}
+
+static void close_variants(session *s)
+{
+    for (int32_t k = 0; k < SESSION_VARIANTS; k++) {
+        zf_program_free(s->programs[k]), zf_graph_free(s->graphs[k]);
+        s->programs[k] = NULL, s->graphs[k] = NULL;
+    }
+    s->program = NULL, s->graph = NULL;
+}
+
+/* Compiles all variants of the step, `first` before the others, which lie in its memory if they
+ * have room there. */
+static bool open_variants(session *s, const session_desc *d, int32_t first, zf_error *error)
+{
+    zf_store *store = d->share ? zf_program_store(d->share->program) : NULL;
+    bool good = open_variant(s, d, first, store, NULL, error);
+    if (good && !store) store = zf_program_store(s->program);
+    s->variants = good ? zf_variant_count(&s->training) : 0;
+    for (int32_t k = 0; k < s->variants && good; k++)
+        if (k != first) good = open_variant(s, d, k, store, s->programs[first], error);
+    return good;
+}
+
+/* The variant whose values of a step take most memory of the device. */
+static int32_t largest_variant(const session *s)
+{
+    int32_t largest = 0;
+    for (int32_t k = 1; k < s->variants; k++)
+        if (zf_program_info_of(s->programs[k]).work_bytes >
+            zf_program_info_of(s->programs[largest]).work_bytes)
+            largest = k;
+    return largest;
+}
+
+/* All variants share the memory of the largest, which is known when all have been compiled: if that
+ * is not the first, they are compiled again. */
+static bool open_step(session *s, const session_desc *d, zf_error *error)
+{
+    int32_t largest;
+    if (!open_variants(s, d, 0, error)) return false;
+    largest = largest_variant(s);
+    if (largest) close_variants(s);
+    return !largest || open_variants(s, d, largest, error);
+}
+
+bool session_open(session *s, const session_desc *d, zf_error *error)
+{
+    *s = (session){
+        .sample = d->sample,
+        .shape = d->shape,
+        .offload = d->offload,
+        .keeps = d->keep_gradients,
+        .dtype = d->share ? d->share->dtype : d->dtype};
+    if (d->share) s->lora = d->share->lora;
+    else if (d->lora) s->lora = *d->lora;
+    set_sharing(s, d);
+    if (!fits_positions(d, error)) return false;
+    s->labelled = malloc((size_t)(2 * d->shape.predictions) * sizeof *s->labelled + 1);
+    if (!s->labelled) {
+        fail(error, ZF_ERR_NOMEM, "out of memory");
+    } else if (open_backend(s, d, error)) {
+        const bool good = open_step(s, d, error);
+        if (good) session_turn(s, zf_program_step(s->program));
+        if (good) return true;
+    }
+    session_close(s);
+    return false;
+}
+
+void session_turn(session *s, int64_t done)
+{
+    const int32_t k = zf_variant_at(&s->training, done + 1);
+    if (s->variants < 2) return;
+    s->graph = s->graphs[k], s->program = s->programs[k];
+    s->lr = zf_graph_find(s->graph, "lr");
+}
+
+void session_close(session *s)
+{
+    close_variants(s);
+    zf_backend_free(s->own);
+    zf_backend_free(s->host);
+    adapter_close(s->adapter);
+    free(s->labelled);
+    *s = (session){.graph = NULL};
+}
+
+zf_status session_write(session *s, const char *input, const void *data, size_t bytes)
+{
+    zf_tensor t = zf_graph_find(s->graph, input);
+    return zf_valid(t) ? zf_write(s->program, t, data, bytes) : ZF_OK;
+}
+
+zf_status session_feed(session *s, const void *batch, bool sums)
+{
+    int64_t micro_batches = s->sharing.micro_batches, parts = s->world * micro_batches;
+    zf_status status = ZF_OK;
+    for (int64_t micro = 0; micro < micro_batches && !status; micro++) {
+        status = s->sample->objective->feed(s, batch, micro * s->world + s->rank, parts, sums);
+        if (!status && micro + 1 < micro_batches) status = zf_micro(s->program);
+    }
+    return status;
+}
+
+double session_scalar(session *s, const char *output)
+{
+    zf_tensor t = zf_graph_find(s->graph, output);
+    float value = NAN;
+    if (!zf_valid(t)) return 0;
+    (void)zf_read(s->program, t, &value, sizeof value);
+    return value;
+}
+
+int64_t session_skipped(session *s)
+{
+    int64_t steps = 0;
+    zf_tensor skipped = zf_graph_find(s->graph, "skipped_steps");
+    if (zf_valid(skipped)) (void)zf_read(s->program, skipped, &steps, sizeof steps);
+    return steps;
+}
+
+/* Adds the scores of the batch that was fed. */
+static void add_scores(session *s, sample_score *score)
+{
+    const objective *of = s->sample->objective;
+    for (int k = 0; k < SAMPLE_SCORES && of->scores[k].name; k++)
+        score->value[k] += session_scalar(s, of->scores[k].output);
+}
+
+/* Reads batches from number `first` on, and adds their scores. */
+static bool add_batches(session *s, const dataset *d, bool held_out, int64_t first, int64_t batches,
+                        sample_score *score, batch_counts *counts, zf_error *error)
+{
+    const objective *of = s->sample->objective;
+    int64_t examples = s->shape.batch * s->world * s->sharing.micro_batches;
+    void *reader = of->start(d, held_out, examples, first, error);
+    zf_status status = ZF_OK;
+    if (!reader) return false;
+    for (int64_t k = 0; k < batches; k++) {
+        const void *batch = of->read(reader, first + k);
+        batch_counts here = of->count(batch);
+        status = session_feed(s, batch, held_out);
+        if (!status) status = zf_step(s->program);
+        if (status) break; /* a read would clear the error */
+        add_scores(s, score);
+        counts->labelled += here.labelled, counts->pairs += here.pairs;
+    }
+    of->stop(reader);
+    return !status || fail(error, status, "%s", zf_program_error(s->program));
+}
+
+/* Divides sums by their counts; where losses are means already, only sets the counts. */
+static bool finish_scores(const objective *of, sample_score *score, const batch_counts *counts,
+                          bool means)
+{
+    double labelled = (double)(counts->labelled ? counts->labelled : 1),
+           pairs = (double)(counts->pairs ? counts->pairs : 1);
+    score->labelled = counts->labelled;
+    for (int k = 0; k < SAMPLE_SCORES && of->scores[k].name; k++) {
+        if (!means || of->scores[k].counts)
+            score->value[k] /= of->scores[k].of_pairs ? pairs : labelled;
+        if (!of->scores[k].counts) score->loss += score->value[k];
+    }
+    return isfinite(score->loss);
+}
+
+bool session_score(session *s, const dataset *d, int64_t batches, sample_score *out,
+                   zf_error *error)
+{
+    const objective *of = s->sample->objective;
+    const int64_t most =
+        of->batches ? of->batches(d, s->shape.batch * s->world * s->sharing.micro_batches) : 0;
+    batch_counts counts = {0, 0};
+    *out = (sample_score){.labelled = 0};
+    if (most && batches > most) batches = most;
+    return add_batches(s, d, true, 0, batches, out, &counts, error) &&
+           (finish_scores(of, out, &counts, false) ||
+            fail(error, ZF_ERR_NAN, "held out: the loss is not a finite number"));
+}
+
+bool session_score_step(session *s, const dataset *d, int64_t step, sample_score *out,
+                        zf_error *error)
+{
+    batch_counts counts = {0, 0};
+    *out = (sample_score){.labelled = 0};
+    return add_batches(s, d, false, step, 1, out, &counts, error) &&
+           (finish_scores(s->sample->objective, out, &counts, true) ||
+            fail(error, ZF_ERR_NAN, "the batch of step %lld: the loss is not a finite number",
+                 (long long)step + 1));
+}

@@ -1,0 +1,57 @@
+#include "tokenizing.h"
+#include "../../../llm/base/fail.h"
+
+#include <string.h>
+
+static const char *yes_or_no(bert_choice choice) { return choice == BERT_YES ? "yes" : "no"; }
+
+static const char *digest(char text[TOKENIZING_TEXT], bool there, uint64_t value)
+{
+    snprintf(text, TOKENIZING_TEXT, "none");
+    if (there) snprintf(text, TOKENIZING_TEXT, "%016llx", (unsigned long long)value);
+    return text;
+}
+
+void tokenizing_note(tokenizing_notes *n, const tokenizing *t, const bert_vocab *vocab,
+                     uint64_t corpus_digest)
+{
+    bert_tokenizer_options said = tokenizing_options(t),
+                           o = vocab ? bert_vocab_options(vocab) : bert_tokenizer_resolve(&said);
+    n->note[0] = (zf_note){"cased", o.lower_case == BERT_YES ? "no" : "yes"};
+    n->note[1] = (zf_note){"strip-accents", yes_or_no(o.strip_accents)};
+    n->note[2] = (zf_note){"chinese-chars", yes_or_no(o.chinese_chars)};
+    n->note[3] = (zf_note){"vocabulary digest",
+                           digest(n->vocab, vocab != NULL, vocab ? bert_vocab_digest(vocab) : 0)};
+    n->note[4] = (zf_note){"corpus digest", digest(n->corpus, corpus_digest != 0, corpus_digest)};
+}
+
+bool tokenizing_fits(const tokenizing_notes *n, const char *load, const char *vocab_path,
+                     const char *corpus_path, const char *init, zf_error *error)
+{
+    for (int i = 0; i < TOKENIZING_NOTES; i++) {
+        const char *key = n->note[i].key, *value = n->note[i].value;
+        char saved[TOKENIZING_TEXT];
+        zf_error none = {ZF_OK, ""};
+        if (zf_checkpoint_note(load, key, saved, sizeof saved, &none)) {
+            if (none.status == ZF_ERR_ARGUMENT && strcmp(key, "cased")) continue;
+            *error = none;
+            return false;
+        }
+        if (!strcmp(saved, value)) continue;
+        if (key == n->note[3].key)
+            return fail(error, ZF_ERR_MISMATCH,
+                        "%s was trained with another vocabulary than %s: without --vocab the "
+                        "checkpoint's is taken; or start anew from its weights with %s",
+                        load, vocab_path ? vocab_path : "none", init);
+        if (key == n->note[4].key)
+            return fail(error, ZF_ERR_MISMATCH,
+                        "%s was trained on another text than %s, or with its sentences in another "
+                        "order: give the same one, or start anew from its weights with %s",
+                        load, corpus_path ? corpus_path : "none", init);
+        return fail(error, ZF_ERR_MISMATCH,
+                    "%s was trained with %s = %s, not %s: give the same --%s, or start anew from "
+                    "its weights with %s",
+                    load, key, saved, value, key, init);
+    }
+    return true;
+}

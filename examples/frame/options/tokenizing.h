@@ -1,0 +1,49 @@
+/* Command line options for tokenization. */
+#ifndef TOKENIZING_H
+#define TOKENIZING_H
+
+#include "../../../zeroflow.h"
+#include "../../../llm/text/wordpiece.h"
+#include "options.h"
+
+typedef struct tokenizing {
+    bool cased;
+    int64_t strip_accents, chinese_chars; /* a bert_choice */
+} tokenizing;
+
+#define TOKENIZING_ROWS(to)                                                                        \
+    {"cased", OPTION_FLAG, NULL, &(to)->cased, 0, 0, "tell capitals and accents apart"},           \
+        {"strip-accents",       OPTION_CHOICE, "auto|no|yes", &(to)->strip_accents, 0, 0,          \
+         "auto: unless --cased"},                                                                  \
+    {                                                                                              \
+        "chinese-chars", OPTION_CHOICE, "auto|no|yes", &(to)->chinese_chars, 0, 0,                 \
+            "each ideograph is a word; auto: yes"                                                  \
+    }
+
+/* The options; others are not set. */
+static inline bert_tokenizer_options tokenizing_options(const tokenizing *t)
+{
+    return (bert_tokenizer_options){.lower_case = t->cased ? BERT_NO : BERT_UNSAID,
+                                    .strip_accents = (bert_choice)t->strip_accents,
+                                    .chinese_chars = (bert_choice)t->chinese_chars};
+}
+
+/* What a checkpoint keeps about its tokenization, compared when its run is resumed: notes after
+ * those of the settings. Older checkpoints only have "cased". */
+enum { TOKENIZING_NOTES = 5, TOKENIZING_TEXT = 20 };
+typedef struct tokenizing_notes {
+    zf_note note[TOKENIZING_NOTES];
+    char vocab[TOKENIZING_TEXT], corpus[TOKENIZING_TEXT];
+} tokenizing_notes;
+
+/* vocab NULL: there is neither a vocabulary nor a corpus. */
+void tokenizing_note(tokenizing_notes *, const tokenizing *, const bert_vocab *vocab,
+                     uint64_t corpus_digest);
+
+/* Whether the checkpoint `load` has the same; else *error names the difference. The paths are those
+ * of the vocabulary and the corpus; `init` is the option for starting from the checkpoint's
+ * weights. */
+bool tokenizing_fits(const tokenizing_notes *, const char *load, const char *vocab_path,
+                     const char *corpus_path, const char *init, zf_error *error);
+
+#endif

@@ -1,0 +1,199 @@
+/* Checkpoints of a run contain, beside its tensors, its settings, the model's configuration and the
+ * tokenizer. A run can only be resumed with the same ones, so that the bits are the same. */
+#include "../../../llm/base/fail.h"
+#include "../../../llm/folder/folder.h"
+#include "run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The first `equal` of these notes must be equal. After them come the number of parts of a global
+ * batch, that of ranks in each of several nodes, and that of all steps, which may change. */
+enum { NOTES = SETTINGS_ROWS + 6 };
+typedef struct notes {
+    int32_t count, equal;
+    zf_note note[NOTES + TOKENIZING_NOTES + 1];
+    const option_row *row[NOTES]; /* NULL: not an option */
+    char text[NOTES][OPTION_VALUE];
+    tokenizing_notes words;
+} notes;
+
+/* The room for the next note's text. */
+static char *add(notes *n, const char *key, const option_row *row)
+{
+    n->row[n->count] = row;
+    n->note[n->count] = (zf_note){key, n->text[n->count]};
+    return n->text[n->count++];
+}
+
+static void make_notes(notes *n, const run_job *job)
+{
+    const dataset *d = &job->data;
+    char *corpus, lora[64];
+    *n = (notes){.count = 0};
+    for (const option_row *row = job->rows; row->name; row++)
+        if (row->kind & OPTION_NOTED) option_text(add(n, row->name, row), row);
+    corpus = add(n, "corpus", NULL);
+    snprintf(corpus, OPTION_VALUE, "none");
+    if (d->digest) snprintf(corpus, OPTION_VALUE, "%lld", (long long)d->tokens);
+    snprintf(add(n, "lora", NULL), OPTION_VALUE, "%s", adapter_options_text(lora, &job->lora));
+    snprintf(add(n, "base", NULL), OPTION_VALUE, "%016llx", (unsigned long long)job->base);
+    n->equal = n->count;
+    snprintf(add(n, "parts", NULL), OPTION_VALUE, "%lld", (long long)run_parts(job));
+    snprintf(add(n, "node", NULL), OPTION_VALUE, "%d",
+             job->ranks.nodes > 1 ? (int)(job->ranks.world / job->ranks.nodes) : 1);
+    snprintf(add(n, "steps", NULL), OPTION_VALUE, "%lld", (long long)job->o.steps);
+    tokenizing_note(&n->words, &job->o.words, d->vocab, d->digest);
+}
+
+/* What a checkpoint of an adapter has: all but the base, which has no states. */
+static bool is_trained(void *user, const zf_stored *tensor)
+{
+    (void)user;
+    return tensor->state || adapter_is_param(tensor->name);
+}
+
+static bool write_adapter(run *r, adapter_files *files)
+{
+    const run_job *job = r->job;
+    const adapter_about about = {.desc = &job->lora.desc,
+                                 .base = job->o.init,
+                                 .turned = job->sample->exchange.turned != NULL,
+                                 .causal = job->sample->objective->frame == FOLDER_GPT};
+    return adapter_write(files, r->session.program, r->session.graph, &about, &r->error);
+}
+
+bool run_save(run *r) { return run_save_to(r, &r->job->saving, NULL); }
+
+bool run_save_to(run *r, const saving *where, const char *held_out)
+{
+    const run_job *job = r->job;
+    const sample_model *sample = job->sample;
+    const bert_vocab *vocab = job->data.vocab;
+    zf_json_writer *config = config_json(sample->config, &job->config);
+    zf_attachment attachments[3 + FOLDER_FILES] = {{"config.json", NULL, 0}};
+    folder_tokenizer tokenizer = {.json = NULL};
+    adapter_files files = {.config = {.at = NULL}};
+    notes n;
+    zf_save_desc d = {.attachments = attachments, .attachment_count = vocab ? 3 : 1};
+    make_notes(&n, job);
+    memcpy(n.note + n.count, n.words.note, sizeof n.words.note);
+    d.notes = n.note, d.note_count = n.count + TOKENIZING_NOTES;
+    if (held_out) n.note[d.note_count++] = (zf_note){"held-out", held_out};
+    attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
+    if (vocab && folder_tokenizer_open(&tokenizer, vocab, sample->objective->frame,
+                                       config_positions(sample->config, &job->config), &r->error))
+        memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
+    for (int k = 0; k < FOLDER_FILES; k++) {
+        const buffer *text = &job->data.texts.text[k];
+        if (text->at)
+            attachments[d.attachment_count++] =
+                (zf_attachment){folder_files[k], text->at, text->count};
+    }
+    if (job->o.lora && write_adapter(r, &files)) {
+        attachments[d.attachment_count++] =
+            (zf_attachment){"adapter_config.json", files.config.at, files.config.count};
+        attachments[d.attachment_count++] =
+            (zf_attachment){"adapter_model.safetensors", files.model.at, files.model.count};
+        d.select = is_trained;
+    }
+    if (!r->error.status) saving_save(where, r->leads, r->session.program, &d, &r->error);
+    folder_tokenizer_close(&tokenizer);
+    adapter_files_free(&files);
+    zf_json_writer_free(config);
+    return !r->error.status;
+}
+
+/* Whether a note of a checkpoint has the same meaning as this one: the text, the number, or the
+ * choice by its index. */
+static bool is_same(const zf_note *note, const option_row *row, const char *saved)
+{
+    char *end, *other_end;
+    double number = strtod(saved, &end), other = strtod(note->value, &other_end);
+    bool choice = row && option_kind_of(row) == OPTION_CHOICE;
+    if (!strcmp(saved, note->value)) return true;
+    if (end == saved || *end) return false;
+    if (choice) return number == (double)*(int64_t *)row->to;
+    return other_end != note->value && !*other_end && number == other;
+}
+
+/* A checkpoint lacks the notes of options that its program did not have. */
+static bool fits_notes(const notes *n, const char *load, zf_error *error)
+{
+    for (int i = 0; i < n->equal; i++) {
+        const zf_note *note = &n->note[i];
+        bool corpus = !strcmp(note->key, "corpus");
+        char saved[OPTION_VALUE];
+        zf_error none = {ZF_OK, ""};
+        if (!strcmp(note->key, "precision"))
+            snprintf(saved, sizeof saved, "%s", zf_dtype_name(folder_precision(load)));
+        else if (zf_checkpoint_note(load, note->key, saved, sizeof saved, &none)) {
+            if (none.status == ZF_ERR_ARGUMENT) continue;
+            *error = none;
+            return false;
+        }
+        if (!is_same(note, n->row[i], saved) && !strcmp(note->key, "base"))
+            return fail(error, ZF_ERR_MISMATCH,
+                        "%s is an adapter of other weights than those of --init: name the folder "
+                        "of the base that it was trained with",
+                        load);
+        if (!is_same(note, n->row[i], saved))
+            return fail(error, ZF_ERR_MISMATCH,
+                        "%s was trained with %s = %s%s, not %s: give the same --%s, or start anew "
+                        "from its weights with --init %s",
+                        load, note->key, saved, corpus ? " tokens" : "", note->value, note->key,
+                        load);
+    }
+    return true;
+}
+
+/* Whether the checkpoint belongs to this run; else *error says why not. */
+static bool fits(const run_job *job, const notes *n, zf_error *error)
+{
+    const settings *o = &job->o;
+    char path[1024], init[1100];
+    config_any config;
+    snprintf(init, sizeof init, "--init %s", o->load);
+    if (!tokenizing_fits(&n->words, o->load, o->vocab, o->data ? o->data : o->corpus, init,
+                         error) ||
+        !fits_notes(n, o->load, error))
+        return false;
+    snprintf(path, sizeof path, "%s/config.json", o->load);
+    if (!config_load(job->sample->config, path, &config, error) ||
+        !config_set_weights(job->sample->config, &config, o->weights, error))
+        return false;
+    return !memcmp(&config, &job->config, job->sample->config->bytes) ||
+           fail(error, ZF_ERR_MISMATCH,
+                "%s was trained with another model than --model %s: give the same", o->load,
+                o->model);
+}
+
+/* Another number of parts, or of ranks in a node, is allowed, but changes bits: sums are split
+ * differently. */
+static void compare_parts(const run *r, const zf_note *parts, const zf_note *node)
+{
+    char saved[OPTION_VALUE] = "1", each[OPTION_VALUE] = "1";
+    zf_error none;
+    (void)zf_checkpoint_note(r->job->o.load, parts->key, saved, sizeof saved, &none);
+    (void)zf_checkpoint_note(r->job->o.load, node->key, each, sizeof each, &none);
+    if (r->leads && strcmp(each, node->value))
+        printf("%s was trained with %s rank%s in each node, not %s: it goes on, with other bits\n",
+               r->job->o.load, each, strcmp(each, "1") ? "s" : "", node->value);
+    if (r->leads && strcmp(saved, parts->value))
+        printf("%s was trained on batches in %s part%s (ranks times micro-batches), not %s: it "
+               "goes on, with other bits\n",
+               r->job->o.load, saved, strcmp(saved, "1") ? "s" : "", parts->value);
+}
+
+bool run_resume(run *r)
+{
+    zf_store *store = zf_program_store(r->session.program);
+    zf_status status;
+    notes n;
+    make_notes(&n, r->job);
+    (void)fits(r->job, &n, &r->error);
+    if (!run_agree(r)) return false;
+    compare_parts(r, &n.note[n.equal], &n.note[n.equal + 1]);
+    status = zf_load(store, r->job->o.load, &(zf_load_desc){.merge = r->job->o.lora != NULL});
+    return !status || fail(&r->error, status, "%s", zf_store_error(store));
+}

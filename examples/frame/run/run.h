@@ -1,0 +1,94 @@
+/* A run of training: what its ranks share, and what each rank has. */
+#ifndef RUN_H
+#define RUN_H
+
+#include "../../../llm/folder/adapter.h"
+#include "../ranks/alike.h"
+#include "../model/dataset.h"
+#include "../ranks/ranks.h"
+#include "saving.h"
+#include "../model/session.h"
+#include "step_log.h"
+#include "training.h"
+
+/* Shared by the ranks of this process, which only read it while they run. */
+typedef struct run_job {
+    const sample_model *sample;
+    settings o;
+    const option_row *rows; /* rows of the options */
+    rank_group ranks;
+    config_any config;
+    sample_shape shape; /* of one part of a global batch */
+    dataset data;
+    adapter_options lora; /* of --lora */
+    uint64_t base;        /* with --lora: the digest of --init, where there is --save or --load */
+    zf_cost cost;  /* of --cost FILE */
+    saving saving; /* in the process of rank 0 */
+    saving best;   /* with --eval-every: the checkpoint with the lowest held-out loss */
+    bool resumes;  /* --save is the place of --load, and so is that of the best one */
+    training told;
+    alike alike;      /* what must be equal in other processes */
+    zf_error error;   /* of this process, before its ranks begin */
+    bool interrupted; /* at its end */
+    bool agreed;      /* all processes have the same error */
+} run_job;
+
+/* The run of one rank. Only rank 0 prints and writes (leads). */
+typedef struct run {
+    const run_job *job;
+    const zf_comm *comm; /* NULL: one rank */
+    bool leads;
+    session session;
+    session judge; /* evaluates over its parameters, from the first evaluation on */
+    double best;   /* the lowest loss of run_judge, and after which step of this part of the run */
+    int64_t best_step, judged; /* judged: after which step it was called last; 0: not yet */
+    void *reader;
+    step_log log; /* of rank 0 */
+    zf_error error;
+    const void *batch; /* the global batch of the current step */
+    int64_t first_step;
+    double started, last_step, last_line;
+    double shown_loss, shown_hits, shown_labelled; /* sums since the last line */
+    int64_t shown_steps;
+    bool terminal, interrupted, agreed;
+    sample_score score;
+} run;
+
+/* The number of parts of a global batch: ranks times micro-batches. */
+int64_t run_parts(const run_job *job);
+
+/* The desc of one rank's session for training; its communicator is still to be set. */
+session_desc run_session(const run_job *job);
+
+/* Measures a step and sets --steps to the number that fits into --seconds, at least 200; prints it.
+ * For one rank. False with *error. */
+bool run_pace(run_job *job, zf_error *error);
+/* The number of steps that fit, at most `most`. */
+int64_t run_steps_within(double seconds, double step_seconds, int64_t most);
+
+/* All of the following must be called by all ranks, and return false with r->error. */
+
+/* What has failed on one rank fails on all (alike_good). */
+bool run_agree(run *r);
+
+/* Trains to the last step, or until a signal ends it on all ranks after the same step
+ * (r->interrupted). Prints the live line and writes the log. */
+bool run_train(run *r);
+/* Tokens per second of the median step of this part of the run; 0 without a step. */
+double run_speed(const run *r);
+double run_peak_mib(void); /* of memory that the process has used */
+double run_now(void);      /* seconds of a clock */
+
+/* Writes a checkpoint to --save; to another place, with the loss that the note "held-out" says. */
+bool run_save(run *r);
+bool run_save_to(run *r, const saving *where, const char *held_out);
+/* Losses without dropout and updates, in r->score: of held-out batches, or, printed, of the batch
+ * that would come next in a file. */
+bool run_evaluate(run *r);
+/* The same during a run, printed; saves the checkpoint if it is the best so far. */
+bool run_judge(run *r);
+void run_judge_begin(run *r); /* finds out what was the best before, in a run that is resumed */
+/* Restores the checkpoint of --load, after checking that it belongs to this run. */
+bool run_resume(run *r);
+
+#endif

@@ -1,0 +1,379 @@
+#define _POSIX_C_SOURCE 200809L
+#include "adapter.h"
+#include "../base/digest.h"
+#include "../base/fail.h"
+#include "folder.h"
+#include "../base/put.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char before[] = "base_model.model.", end_a[] = ".lora_A.weight",
+                  end_b[] = ".lora_B.weight";
+
+static bool ends_in(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+bool adapter_is_param(const char *name) { return ends_in(name, end_a) || ends_in(name, end_b); }
+
+/* ----------------------------------------------------------------------------------- the option */
+
+static bool to_number(const char *text, double least, double most, double *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtod(text, &end);
+    return end != text && !*end && !errno && *out >= least && *out <= most;
+}
+
+/* One item between commas. A name without '=' is a further target. */
+static bool read_item(adapter_options *o, const char *item, bool *in_targets)
+{
+    const char *value = strchr(item, '=');
+    size_t length = strlen(o->targets);
+    double number;
+    if (!strcmp(item, "rslora")) return o->desc.rslora = true;
+    if (!strncmp(item, "r=", 2)) {
+        bool good = to_number(item + 2, 1, 65536, &number) && number == floor(number);
+        o->desc.rank = (int64_t)number;
+        return good;
+    }
+    if (!strncmp(item, "alpha=", 6)) return to_number(item + 6, 1e-9, 1e9, &o->desc.alpha);
+    if (!strncmp(item, "dropout=", 8)) return to_number(item + 8, 0, 0.999, &o->desc.dropout);
+    if (!strncmp(item, "targets=", 8)) *in_targets = true, item += 8;
+    else if (value || !*in_targets) return false;
+    if (!*item || length + strlen(item) + 2 > sizeof o->targets) return false;
+    snprintf(o->targets + length, sizeof o->targets - length, "%s%s", length ? "," : "", item);
+    return true;
+}
+
+bool adapter_options_read(const char *text, adapter_options *o)
+{
+    char item[ADAPTER_TARGETS];
+    bool in_targets = false;
+    *o = (adapter_options){.desc.rank = 0};
+    if (!text) return true;
+    o->desc.rank = 8;
+    for (;; text++) {
+        size_t length = strcspn(text, ",");
+        if (length >= sizeof item) return false;
+        memcpy(item, text, length);
+        item[length] = '\0';
+        if (!read_item(o, item, &in_targets)) return false;
+        text += length;
+        if (!*text) break;
+    }
+    if (!*o->targets) snprintf(o->targets, sizeof o->targets, "all-linear");
+    if (o->desc.alpha == 0) o->desc.alpha = (double)o->desc.rank;
+    o->desc.targets = o->targets;
+    return true;
+}
+
+const char *adapter_options_text(char text[64], const adapter_options *o)
+{
+    if (!o->desc.rank) return "none";
+    snprintf(text, 64, "r=%lld,alpha=%.9g,dropout=%.6g%s,%08x", (long long)o->desc.rank,
+             o->desc.alpha, o->desc.dropout, o->desc.rslora ? ",rslora" : "",
+             (unsigned)digest_bytes(DIGEST_START, o->targets, strlen(o->targets)));
+    return text;
+}
+
+/* ------------------------------------------------------------------------------------------ in */
+
+struct adapter_reader {
+    zf_json *config;
+    weights *weights;
+    zf_lora_desc desc;
+    buffer targets;
+    char path[FOLDER_PATH]; /* of the tensors */
+};
+
+/* Members of adapter_config.json that would change numbers, and the values that do not. */
+static bool check_unknown(const zf_json *config, zf_error *error)
+{
+    static const char *const off[] = {"use_dora", "lora_bias", "use_qalora", "use_bdlora"};
+    static const char *const empty[] = {"rank_pattern", "alpha_pattern", "modules_to_save",
+                                        "trainable_token_indices", "layer_replication",
+                                        "target_parameters", "alora_invocation_tokens",
+                                        "arrow_config", "kasa_config", "monteclora_config"},
+                             *const plain[] = {"gaussian", "orthogonal", "eva"};
+    const zf_json *v = zf_json_require(config, "peft_type", error);
+    const char *type = "LORA", *bias = "none", *init;
+    if (zf_json_to_string(v, &type, error)) return false;
+    if (!v || strcmp(type, "LORA")) return zf_json_expected(v, error, "\"LORA\""), false;
+    v = zf_json_member(config, "bias");
+    if (v && zf_json_to_string(v, &bias, error)) return false;
+    if (strcmp(bias, "none")) return zf_json_expected(v, error, "\"none\""), false;
+    v = zf_json_member(config, "init_lora_weights");
+    init = zf_json_string(v, NULL); /* others have changed the base as well */
+    for (size_t k = 0; init && k < sizeof plain / sizeof *plain; k++)
+        if (!strcmp(init, plain[k])) init = NULL;
+    if (init) return zf_json_expected(v, error, "true, false, gaussian, orthogonal or eva"), false;
+    for (size_t k = 0; k < sizeof off / sizeof *off; k++) {
+        bool on = false;
+        v = zf_json_member(config, off[k]);
+        if (zf_json_type_of(v) == ZF_JSON_BOOL) zf_json_to_bool(v, &on, error);
+        if (on) return zf_json_fail(v, error, "is true, which is not supported"), false;
+    }
+    for (size_t k = 0; k < sizeof empty / sizeof *empty; k++) {
+        v = zf_json_member(config, empty[k]);
+        if (v && zf_json_type_of(v) != ZF_JSON_NULL && zf_json_length(v) != 0)
+            return zf_json_fail(v, error, "is not empty, which is not supported"), false;
+    }
+    return true;
+}
+
+static bool read_config(adapter_reader *a, zf_error *error)
+{
+    const zf_json *c = a->config;
+    if (!check_unknown(c, error)) return false;
+    a->desc.alpha = 8;
+    zf_json_to_int(zf_json_require(c, "r", error), 1, INT32_MAX, &a->desc.rank, error);
+    zf_json_to_double(zf_json_member(c, "lora_alpha"), -1e9, 1e9, &a->desc.alpha, error);
+    zf_json_to_bool(zf_json_member(c, "use_rslora"), &a->desc.rslora, error);
+    return !error->status;
+}
+
+/* The module of a tensor's name, NAME of base_model.model.NAME.lora_A.weight: its beginning and
+ * length. Older files have no base_model.model. */
+static const char *module_of(const char *name, size_t *length)
+{
+    if (!strncmp(name, before, sizeof before - 1)) name += sizeof before - 1;
+    *length = strlen(name) - (sizeof end_a - 1);
+    return name;
+}
+
+/* The tensors' modules become the targets. */
+static bool read_modules(adapter_reader *a, zf_error *error)
+{
+    for (int32_t i = 0; i < weights_count(a->weights); i++) {
+        const char *name = weights_name(a->weights, i);
+        size_t length;
+        if (!adapter_is_param(name))
+            return fail(error, ZF_ERR_MISMATCH,
+                        "%s: %.200s is neither a lora_A.weight nor a lora_B.weight: it is no "
+                        "adapter of this kind",
+                        a->path, name);
+        if (!ends_in(name, end_a)) continue;
+        name = module_of(name, &length);
+        if (a->targets.count) buffer_add_text(&a->targets, ",");
+        buffer_add(&a->targets, name, length);
+    }
+    if (a->targets.failed) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (!a->targets.count) return fail(error, ZF_ERR_FORMAT, "%s has no lora_A.weight", a->path);
+    a->desc.targets = a->targets.at;
+    return true;
+}
+
+bool adapter_is_at(const char *path)
+{
+    char file[FOLDER_PATH];
+    snprintf(file, sizeof file, "%s/adapter_config.json", path);
+    return !access(file, F_OK);
+}
+
+adapter_reader *adapter_open(const char *path, zf_error *error)
+{
+    adapter_reader *a = calloc(1, sizeof *a);
+    if (!a) return fail(error, ZF_ERR_NOMEM, "out of memory"), NULL;
+    snprintf(a->path, sizeof a->path, "%s/adapter_config.json", path);
+    if (!adapter_is_at(path)) {
+        fail(error, ZF_ERR_IO, "%s is no adapter: it has no adapter_config.json", path);
+    } else if ((a->config = zf_json_read(a->path, NULL, error)) && read_config(a, error)) {
+        snprintf(a->path, sizeof a->path, "%s/adapter_model.safetensors", path);
+        if ((a->weights = weights_open(a->path, error)) && read_modules(a, error)) return a;
+    }
+    adapter_close(a);
+    return NULL;
+}
+
+void adapter_close(adapter_reader *a)
+{
+    if (!a) return;
+    zf_json_free(a->config);
+    weights_close(a->weights);
+    buffer_free(&a->targets);
+    free(a);
+}
+
+const zf_lora_desc *adapter_desc(const adapter_reader *a) { return &a->desc; }
+
+/* The tensor of a parameter; -1. */
+static int32_t find(const adapter_reader *a, const char *param)
+{
+    char name[600];
+    int32_t at;
+    snprintf(name, sizeof name, "%s%s", before, param);
+    at = weights_find(a->weights, name);
+    return at < 0 ? weights_find(a->weights, param) : at;
+}
+
+bool adapter_take(adapter_reader *a, zf_program *p, zf_graph *g, zf_error *error)
+{
+    bool good = true;
+    for (int32_t i = 0; i < zf_param_count(g) && good; i++) {
+        zf_tensor param = zf_param_at(g, i);
+        const char *name = zf_tensor_name(param);
+        int32_t at = adapter_is_param(name) ? find(a, name) : -1;
+        float *values;
+        if (!adapter_is_param(name)) continue;
+        if (at < 0)
+            return fail(error, ZF_ERR_FORMAT, "%s: there is no tensor %s%s", a->path, before, name);
+        values = weights_take(a->weights, at, zf_tensor_shape(param), error);
+        good = values && !weights_put(p, param, values, error);
+        free(values);
+    }
+    for (int32_t i = 0; i < weights_count(a->weights) && good; i++)
+        if (!weights_taken(a->weights, i))
+            good = fail(error, ZF_ERR_MISMATCH,
+                        "%s: %s fits no weight of the model: it is an adapter of another one",
+                        a->path, weights_name(a->weights, i));
+    return good;
+}
+
+/* ----------------------------------------------------------------------------------------- out */
+
+/* The targets as PEFT lists them. Those of all-linear are the last parts of the modules' names. */
+static void put_targets(zf_json_writer *w, zf_graph *g, const char *targets)
+{
+    char seen[ADAPTER_TARGETS] = ",", item[300];
+    zf_json_put_key(w, "target_modules");
+    zf_json_begin_array(w);
+    if (strcmp(targets, "all-linear")) {
+        for (size_t length; *targets; targets += length + (targets[length] == ',')) {
+            length = strcspn(targets, ",");
+            snprintf(item, sizeof item, "%.*s", (int)length, targets);
+            zf_json_put_string(w, item);
+        }
+    } else {
+        for (int32_t i = 0; i < zf_param_count(g); i++) {
+            const char *name = zf_tensor_name(zf_param_at(g, i)), *last = name;
+            size_t length = strlen(name) - (sizeof end_a - 1), room = strlen(seen);
+            if (!ends_in(name, end_a)) continue;
+            for (const char *at = name; at < name + length; at++)
+                if (*at == '.') last = at + 1;
+            snprintf(item, sizeof item, ",%.*s,", (int)(name + length - last), last);
+            if (strstr(seen, item)) continue;
+            snprintf(seen + room, sizeof seen - room, "%s", item + 1);
+            item[strlen(item) - 1] = '\0';
+            zf_json_put_string(w, item + 1);
+        }
+    }
+    zf_json_end(w);
+}
+
+static bool write_config(buffer *out, zf_graph *g, const adapter_about *about, zf_error *error)
+{
+    static const char *const nothing[] = {"auto_mapping", "layers_pattern", "layers_to_transform",
+                                          "modules_to_save", "revision"};
+    const double alpha = about->desc->alpha;
+    zf_json_writer *w = zf_json_writer_new(2, NULL);
+    const char *text;
+    size_t bytes;
+    zf_json_begin_object(w);
+    put_text(w, "peft_type", "LORA");
+    put_text(w, "task_type", about->causal ? "CAUSAL_LM" : NULL);
+    put_text(w, "base_model_name_or_path", about->base);
+    put_int(w, "r", about->desc->rank);
+    if (alpha == floor(alpha) && fabs(alpha) < 1e15) put_int(w, "lora_alpha", (int64_t)alpha);
+    else put_double(w, "lora_alpha", alpha);
+    put_double(w, "lora_dropout", about->desc->dropout);
+    put_bool(w, "use_rslora", about->desc->rslora);
+    put_bool(w, "use_dora", false);
+    put_text(w, "bias", "none");
+    put_bool(w, "fan_in_fan_out", about->turned);
+    put_bool(w, "inference_mode", true);
+    put_bool(w, "init_lora_weights", true);
+    put_targets(w, g, about->desc->targets);
+    for (size_t k = 0; k < sizeof nothing / sizeof *nothing; k++)
+        zf_json_put_key(w, nothing[k]), zf_json_put_null(w);
+    zf_json_put_key(w, "rank_pattern"), zf_json_begin_object(w), zf_json_end(w);
+    zf_json_put_key(w, "alpha_pattern"), zf_json_begin_object(w), zf_json_end(w);
+    zf_json_end(w);
+    if ((text = zf_json_text(w, &bytes, error))) buffer_add(out, text, bytes);
+    zf_json_writer_free(w);
+    return text != NULL;
+}
+
+/* The header of a safetensors file: its length in 8 bytes, and JSON, padded to a multiple of 8. */
+static bool write_header(buffer *out, zf_graph *g, zf_error *error)
+{
+    zf_json_writer *w = zf_json_writer_new(0, NULL);
+    unsigned char length[8];
+    const char *text;
+    size_t bytes, padded;
+    int64_t at = 0;
+    zf_json_begin_object(w);
+    zf_json_put_key(w, "__metadata__");
+    zf_json_begin_object(w);
+    put_text(w, "format", "pt");
+    zf_json_end(w);
+    for (int32_t i = 0; i < zf_param_count(g); i++) {
+        zf_tensor param = zf_param_at(g, i);
+        zf_shape s = zf_tensor_shape(param);
+        char name[600];
+        if (!adapter_is_param(zf_tensor_name(param))) continue;
+        snprintf(name, sizeof name, "%s%s", before, zf_tensor_name(param));
+        zf_json_put_key(w, name);
+        zf_json_begin_object(w);
+        put_text(w, "dtype", "F32");
+        zf_json_put_key(w, "shape");
+        zf_json_begin_array(w);
+        for (int32_t k = 0; k < s.rank; k++) zf_json_put_int(w, s.dims[k]);
+        zf_json_end(w);
+        zf_json_put_key(w, "data_offsets");
+        zf_json_begin_array(w);
+        zf_json_put_int(w, at);
+        zf_json_put_int(w, at += 4 * zf_shape_count(s));
+        zf_json_end(w);
+        zf_json_end(w);
+    }
+    zf_json_end(w);
+    if ((text = zf_json_text(w, &bytes, error))) {
+        padded = (bytes + 7) / 8 * 8;
+        for (int k = 0; k < 8; k++) length[k] = (unsigned char)((uint64_t)padded >> 8 * k);
+        buffer_add(out, length, sizeof length);
+        buffer_add(out, text, bytes);
+        buffer_add(out, "       ", padded - bytes);
+    }
+    zf_json_writer_free(w);
+    return text != NULL;
+}
+
+/* Adds the values of a parameter, little-endian, as the machine has them. */
+static bool write_values(buffer *out, zf_program *p, zf_tensor param, zf_error *error)
+{
+    size_t count = (size_t)zf_shape_count(zf_tensor_shape(param));
+    float *values = malloc(count * sizeof *values + 1);
+    bool good = values ? !weights_get(p, param, values, error)
+                       : fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (good) buffer_add(out, values, count * sizeof *values);
+    free(values);
+    return good;
+}
+
+bool adapter_write(adapter_files *files, zf_program *p, zf_graph *g, const adapter_about *about,
+                   zf_error *error)
+{
+    bool good;
+    *files = (adapter_files){.config = {.at = NULL}};
+    good = write_config(&files->config, g, about, error) && write_header(&files->model, g, error);
+    for (int32_t i = 0; i < zf_param_count(g) && good; i++)
+        if (adapter_is_param(zf_tensor_name(zf_param_at(g, i))))
+            good = write_values(&files->model, p, zf_param_at(g, i), error);
+    if (good && (files->config.failed || files->model.failed))
+        good = fail(error, ZF_ERR_NOMEM, "out of memory");
+    return good;
+}
+
+void adapter_files_free(adapter_files *files)
+{
+    buffer_free(&files->config);
+    buffer_free(&files->model);
+}

@@ -1,0 +1,282 @@
+#include "exchange.h"
+#include "adapter.h"
+#include "../base/fail.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool begins(const char *text, const char *with)
+{
+    return !strncmp(text, with, strlen(with));
+}
+
+static bool ends_in(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+/* Whether `holds` is true of one name of the list. */
+static bool any(const char *const *list, bool (*holds)(const char *, const char *),
+                const char *name)
+{
+    for (; *list; list++)
+        if (holds(name, *list)) return true;
+    return false;
+}
+
+bool exchange_is_head(const exchange *x, const char *param) { return any(x->heads, begins, param); }
+
+/* ------------------------------------------------------------------------------------- names */
+
+static const char *bare(const exchange *x, const char *name)
+{
+    return x->prefix && begins(name, x->prefix) ? name + strlen(x->prefix) : name;
+}
+
+/* The tensor of this name, with or without the prefix, by its newer or older name; -1. */
+static int32_t find_name(const exchange *x, const weights *w, const char *name)
+{
+    char older[300];
+    int32_t at = weights_find(w, name);
+    if (at < 0) at = weights_find(w, bare(x, name));
+    if (at >= 0 || !x->older || !x->older(name, older, sizeof older)) return at;
+    at = weights_find(w, older);
+    return at < 0 ? weights_find(w, bare(x, older)) : at;
+}
+
+/* The tensor of a parameter; -1. If it has two names and the file has both, the other one is
+ * ignored if it is equal. */
+static int32_t find_param(const exchange *x, weights *w, const char *name, bool tied,
+                          zf_error *error)
+{
+    int32_t at = find_name(x, w, name), other = -1;
+    if (x->bias && !strcmp(name, x->bias)) other = at, at = weights_find(w, x->head_bias);
+    if (tied && !strcmp(name, x->words)) other = weights_find(w, x->head);
+    if (at < 0) return other;
+    if (other >= 0 && weights_equal(w, at, other, error)) weights_pass(w, other);
+    return at;
+}
+
+bool exchange_is_tied(const exchange *x, weights *w, zf_error *error)
+{
+    return weights_equal(w, find_name(x, w, x->words), weights_find(w, x->head), error);
+}
+
+/* ----------------------------------------------------------------------------------- shapes */
+
+static bool is_turned(const exchange *x, zf_tensor param) { return x->turned && x->turned(param); }
+
+/* A tensor's shape in files. */
+static zf_shape file_shape(const exchange *x, zf_tensor param)
+{
+    zf_shape s = zf_param_shape(param);
+    return is_turned(x, param) ? ZF_SHAPE(s.dims[1], s.dims[0]) : s;
+}
+
+/* to[column,row] = from[row,column], elements of `size` bytes. */
+static void turn(char *to, const char *from, zf_shape shape, size_t size)
+{
+    size_t rows = (size_t)shape.dims[0], columns = (size_t)shape.dims[1];
+    for (size_t row = 0; row < rows; row++)
+        for (size_t column = 0; column < columns; column++)
+            memcpy(to + (column * rows + row) * size, from + (row * columns + column) * size, size);
+}
+
+/* ---------------------------------------------------------------------------------------- in */
+
+static bool import_param(const exchange *x, zf_program *p, weights *w, int32_t at, zf_tensor param,
+                         zf_error *error)
+{
+    zf_shape shape = file_shape(x, param);
+    float *values, *turned;
+    bool good;
+    if (!is_turned(x, param)) return weights_move(w, at, p, param, error);
+    values = weights_take(w, at, shape, error);
+    turned = values ? malloc((size_t)zf_shape_count(shape) * sizeof *values + 1) : NULL;
+    if (turned) turn((char *)turned, (const char *)values, shape, sizeof *values);
+    else if (values) fail(error, ZF_ERR_NOMEM, "out of memory");
+    good = turned && !weights_put(p, param, turned, error);
+    free(values);
+    free(turned);
+    return good;
+}
+
+/* Reports a tensor that was not used, or makes it an error. */
+static bool check_unused(const exchange *x, const char *name, weights_report *report,
+                         const char *path, zf_error *error)
+{
+    if (any(x->buffers, ends_in, name)) return true;
+    if (any(x->inside, begins, bare(x, name)))
+        return fail(error, ZF_ERR_MISMATCH,
+                    "%s: the model has no tensor %.200s; do the sizes of --model fit?", path, name);
+    if (!strcmp(name, x->head))
+        return fail(error, ZF_ERR_MISMATCH,
+                    "%s: %s differs from the word embedding, to which the model ties it: its "
+                    "config.json must have \"tie_word_embeddings\": false",
+                    path, name);
+    weights_unused(report, name);
+    return true;
+}
+
+bool exchange_import(const exchange *x, zf_program *p, zf_graph *g, const char *path,
+                     weights_report *report, zf_error *error)
+{
+    weights *w = weights_open(path, error);
+    bool tied = !zf_valid(zf_graph_find(g, x->head)), good = w != NULL;
+    *report = (weights_report){.fresh = 0};
+    for (int32_t i = 0; good && i < zf_param_count(g); i++) {
+        zf_tensor param = zf_param_at(g, i);
+        const char *name = zf_tensor_name(param);
+        int32_t at;
+        if (adapter_is_param(name)) continue;
+        at = find_param(x, w, name, tied, error);
+        if (error->status) good = false;
+        else if (at >= 0) good = import_param(x, p, w, at, param, error);
+        else if (exchange_is_head(x, name)) weights_fresh(report, name);
+        else good = fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
+    }
+    for (int32_t i = 0; good && i < weights_count(w); i++)
+        good = weights_taken(w, i) || check_unused(x, weights_name(w, i), report, path, error);
+    weights_close(w);
+    return good;
+}
+
+/* --------------------------------------------------------------------------------------- out */
+
+/* What is exported for the parameter: its value, or with `gradients` the output that keeps its
+ * gradient. */
+static zf_tensor exported(zf_graph *g, zf_tensor param, bool gradients)
+{
+    char name[300];
+    if (!gradients && adapter_is_param(zf_tensor_name(param))) return ZF_NONE;
+    snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(param));
+    return gradients ? zf_graph_find(g, name) : param;
+}
+
+static bool is_twice(const exchange *x, zf_tensor param, bool gradient)
+{
+    return x->bias && !gradient && !strcmp(zf_tensor_name(param), x->bias) &&
+           zf_valid(zf_graph_find(param.graph, x->head));
+}
+
+/* Declares the tensors of the file. */
+static void declare(const exchange *x, zf_safetensors_writer *w, zf_graph *g, bool gradients,
+                    zf_dtype dtype)
+{
+    for (int32_t i = 0; i < zf_param_count(g); i++) {
+        zf_tensor t = zf_param_at(g, i), from = exported(g, t, gradients);
+        zf_shape shape = file_shape(x, t);
+        if (!zf_valid(from)) continue;
+        zf_safetensors_declare(w, zf_tensor_name(t), gradients ? zf_tensor_dtype(from) : dtype,
+                               shape);
+        if (is_twice(x, t, gradients)) zf_safetensors_declare(w, x->head_bias, dtype, shape);
+    }
+}
+
+/* Writes tensor *index. w NULL: another rank writes. */
+static bool export_tensor(const exchange *x, zf_program *p, zf_safetensors_writer *w,
+                          int32_t *index, zf_tensor param, zf_tensor from, zf_dtype dtype,
+                          zf_error *error)
+{
+    bool gradient = from.id != param.id, turned = is_turned(x, param);
+    size_t count = (size_t)zf_shape_count(zf_param_shape(param)),
+           size = zf_dtype_size(gradient ? zf_tensor_dtype(from) : dtype), bytes = count * size;
+    float *values = malloc(count * sizeof *values + 1);
+    char *data = malloc(count * sizeof(double) + 1), *other = turned ? malloc(bytes + 1) : NULL;
+    zf_status status = ZF_OK;
+    if (!values || !data || (turned && !other)) {
+        status = fail_with(error, ZF_ERR_NOMEM, "out of memory");
+    } else if (gradient) {
+        status = zf_read(p, from, data, bytes);
+        if (status) fail(error, status, "%s", zf_program_error(p));
+    } else if (!(status = weights_get(p, param, values, error))) {
+        zf_convert(data, dtype, values, ZF_F32, count);
+    }
+    if (!status && turned) turn(other, data, zf_param_shape(param), size);
+    for (int copy = 0; copy < 1 + is_twice(x, param, gradient) && !status && w; copy++)
+        status = zf_safetensors_write(w, (*index)++, turned ? other : data, bytes);
+    free(values);
+    free(data);
+    free(other);
+    return !status;
+}
+
+bool exchange_export(const exchange *x, zf_program *p, zf_graph *g, const char *path,
+                     bool gradients, zf_dtype dtype, zf_error *error)
+{
+    zf_safetensors_writer *w = path ? zf_safetensors_writer_new(path, NULL, error) : NULL;
+    bool good = !path || w;
+    int32_t written = 0;
+    if (w) declare(x, w, g, gradients, dtype);
+    for (int32_t i = 0; good && i < zf_param_count(g); i++) {
+        zf_tensor t = zf_param_at(g, i), from = exported(g, t, gradients);
+        if (zf_valid(from)) good = export_tensor(x, p, w, &written, t, from, dtype, error);
+    }
+    /* zf_safetensors_finish reports the writer's own error. */
+    if (w && (good || !error->status)) good = !zf_safetensors_finish(w, error);
+    zf_safetensors_writer_free(w);
+    return good;
+}
+
+/* ------------------------------------------------------------------------- between two programs */
+
+static bool copy_param(zf_program *to, zf_tensor param, zf_program *from, zf_tensor source,
+                       const char *path, zf_error *error)
+{
+    zf_shape shape = zf_param_shape(param);
+    char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    float *values;
+    bool good;
+    if (strcmp(shape_text(here, zf_param_shape(source)), shape_text(wanted, shape)))
+        return fail(error, ZF_ERR_MISMATCH,
+                    "%s: %s is %s, the model's is %s; do the sizes of --model fit?", path,
+                    zf_tensor_name(param), here, wanted);
+    values = malloc((size_t)zf_shape_count(shape) * sizeof *values + 1);
+    if (!values) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    good = !weights_get(from, source, values, error) && !weights_put(to, param, values, error);
+    free(values);
+    return good;
+}
+
+bool exchange_match(const exchange *x, zf_graph *to, zf_graph *from, const char *path,
+                    weights_report *report, zf_error *error)
+{
+    bool good = true;
+    *report = (weights_report){.fresh = 0};
+    for (int32_t i = 0; i < zf_param_count(to) && good; i++) {
+        const char *name = zf_tensor_name(zf_param_at(to, i));
+        if (adapter_is_param(name) || zf_valid(zf_graph_find(from, name))) continue;
+        if (exchange_is_head(x, name)) weights_fresh(report, name);
+        else good = fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
+    }
+    for (int32_t i = 0; i < zf_param_count(from) && good; i++) {
+        const char *name = zf_tensor_name(zf_param_at(from, i));
+        if (zf_valid(zf_graph_find(to, name))) continue;
+        if (exchange_is_head(x, name)) weights_unused(report, name);
+        else
+            good = fail(error, ZF_ERR_MISMATCH,
+                        "%s: the model has no tensor %s; do the sizes of --model fit?", path, name);
+    }
+    return good;
+}
+
+bool exchange_copy_part(zf_program *to, zf_graph *to_graph, zf_program *from, zf_graph *from_graph,
+                        const char *path, zf_error *error)
+{
+    bool good = true;
+    for (int32_t i = 0; i < zf_param_count(from_graph) && good; i++) {
+        zf_tensor source = zf_param_at(from_graph, i);
+        zf_tensor param = zf_graph_find(to_graph, zf_tensor_name(source));
+        if (zf_valid(param) && !adapter_is_param(zf_tensor_name(source)))
+            good = copy_param(to, param, from, source, path, error);
+    }
+    return good;
+}
+
+bool exchange_copy(const exchange *x, zf_program *to, zf_graph *to_graph, zf_program *from,
+                   zf_graph *from_graph, const char *path, weights_report *report, zf_error *error)
+{
+    return exchange_match(x, to_graph, from_graph, path, report, error) &&
+           exchange_copy_part(to, to_graph, from, from_graph, path, error);
+}

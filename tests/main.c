@@ -1,7 +1,9 @@
 /* The runner: build/tests [--oom[=all]] [--bless] [--list] [--times] [--part=K/N] [SUBSTRING ...]
  * [-SUBSTRING ...]. It runs the tests whose name or file contains one of the first and none of the
- * second; of these, with --part, numbers K, K + N, K + 2 N, ... from 1 on. Its last line is "N
- * passed, N failed", followed by ", N skipped" if tests left out what this machine lacks. */
+ * second; the name of an operator is one of the first, too (select.h). Of these, with --part, it
+ * runs numbers K, K + N, K + 2 N, ... from 1 on. Its last line is "N passed, N failed", followed by
+ * ", N skipped" if tests left out what this machine lacks. The status is 1 if a test failed, 2 if
+ * none is selected. */
 #define _XOPEN_SOURCE 700
 #include "test.h"
 
@@ -28,6 +30,7 @@ void test_register(test_case *self)
 static test *hooked;
 
 #include "refusals.h"
+#include "select.h"
 
 /* A graph that could not be made has no message of its own. */
 static bool says_so(const char *text)
@@ -263,7 +266,8 @@ int main(int argc, char **argv)
 {
     bool list = false, times = false;
     long most = OOM_REFUSALS;
-    int passed = 0, failed = 0, skipped = 0, filters = 0, part = 1, parts = 1, number = 0;
+    int passed = 0, failed = 0, skipped = 0, part = 1, parts = 1, number = 0;
+    words = argv + 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--oom")) out_of_memory = true;
@@ -273,17 +277,14 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--times")) times = true;
         else if (sscanf(argv[i], "--part=%d/%d", &part, &parts) == 2 && part >= 1 && part <= parts)
             continue;
-        else argv[1 + filters++] = argv[i];
+        else words[word_count++] = argv[i];
     }
+    if (!words_name_tests(cases)) return 2;
     for (const test_case *c = cases; c; c = c->next) {
-        bool wanted = !filters || *argv[1] == '-', good;
+        bool good;
         double from = seconds();
         test t;
-        for (int i = 1; i <= filters; i++)
-            if (strstr(c->name, argv[i] + (*argv[i] == '-')) ||
-                strstr(c->file, argv[i] + (*argv[i] == '-')))
-                wanted = *argv[i] != '-';
-        if (!wanted || number++ % parts != part - 1) continue;
+        if (!selects(c) || number++ % parts != part - 1) continue;
         if (out_of_memory && c->once && (!OOM_SPARSE || is_not_run(c))) {
             refused.left_out++;
             continue;
@@ -300,6 +301,10 @@ int main(int argc, char **argv)
         else passed++;
     }
     if (test_folder_made) rmdir(test_folder); /* where tests have left nothing in it */
+    if (!number) {
+        fprintf(stderr, "tests: no test is selected\n");
+        return 2;
+    }
     if (list) return 0;
     if (out_of_memory)
         printf("%d tests with every allocation refused in turn, %d with a sample: %ld of %ld; of "

@@ -23,6 +23,24 @@ static zf_op op_called(const char *name)
     return (zf_op)op;
 }
 
+/* Of TEST_CASE, for tests of all operators. */
+static bool has_case(const test_case *self, const char *row)
+{
+    (void)self;
+    for (int n = 0; n < CASES; n++)
+        if (!strcmp(cases[n].row, row)) return true;
+    return false;
+}
+
+/* The first case from number n on of an operator that is tested; CASES: none. */
+static int next_case(int n)
+{
+    while (n < CASES && !test_concerns(cases[n].row)) n++;
+    return n;
+}
+
+#define EACH_CASE(n) (int n = next_case(0); n < CASES; n = next_case(n + 1))
+
 /* A row without a case fails. */
 TEST_ONCE(operators_have_cases)
 {
@@ -118,13 +136,13 @@ stop:
     session_close(s);
 }
 
-TEST_ONCE(operators_agree_with_f64)
+TEST_CASE(operators_agree_with_f64, true, has_case)
 {
     static const sizes some[] = {{1, 1, 1}, {3, 5, 2},  {0, 4, 3},    {4, 0, 2},
                                  {2, 3, 0}, {7, 33, 3}, {33, 257, 5}, {17, 1027, 3}};
     static session s;
     test_defer(t, session_end, &s);
-    for (int n = 0; n < CASES; n++)
+    for EACH_CASE(n)
         for (size_t z = 0; z < sizeof some / sizeof some[0]; z++) {
             if (z > 4 && (z + (size_t)n) % TEST_ONE_IN) continue; /* the large ones */
             if (fits(&cases[n], &some[z])) check_values(t, &s, &cases[n], &some[z]);
@@ -133,12 +151,12 @@ TEST_ONCE(operators_agree_with_f64)
 
 /* Pieces of work are cut alike for any number of threads, so every instruction set has one result
  * to the last bit. */
-TEST_ONCE(operators_do_not_depend_on_threads)
+TEST_CASE(operators_do_not_depend_on_threads, true, has_case)
 {
     static const sizes big = {19, 1027, 3}, tall = {1027, 19, 3};
     static session s;
     test_defer(t, session_end, &s);
-    for (int n = 0; n < CASES; n++)
+    for EACH_CASE(n)
         for (int k = 0; k < 4; k++)
             for (int threads = 1; threads <= 3 && test_has_isa(t, isas[k]); threads++) {
                 const op_case *c = &cases[n];
@@ -174,14 +192,14 @@ static zf_status run_retyped(test *t, session *s, const op_case *c, const sizes 
 
 /* zf_precision takes every row: in bf16 its value, which keeps its dtype, is that of f32 within a
  * rounding for each line, of operands that bf16 holds. */
-TEST_ONCE(operators_may_be_retyped)
+TEST_CASE(operators_may_be_retyped, true, has_case)
 {
     static const sizes z = {5, 12, 3};
     static session s;
     zf_dtype was = ZF_F32;
     int64_t count = 0;
     test_defer(t, session_end, &s);
-    for (int n = 0; n < CASES; n++)
+    for EACH_CASE(n)
         for (int dtype = ZF_F32; dtype <= ZF_F16 && !(cases[n].flags & MUTATES); dtype++) {
             const op_case *c = &cases[n];
             result r = {.values = kept[dtype > 0]};
@@ -243,12 +261,12 @@ static void check_in_place(test *t, session *s, const op_case *c, const sizes *z
     }
 }
 
-TEST_ONCE(operators_write_in_place)
+TEST_CASE(operators_write_in_place, true, has_case)
 {
     static const sizes small = {7, 33, 3}, pieces = {150, 64, 3}; /* of 1024 elements, in bf16 */
     static session s;
     test_defer(t, session_end, &s);
-    for (int n = 0; n < CASES; n++) {
+    for EACH_CASE(n) {
         if (!(zf_op_traits_of(op_called(cases[n].row)) & (ZF_OP_INPLACE | ZF_OP_VIEW))) continue;
         check_in_place(t, &s, &cases[n], &small, ZF_F32);
         if (is_float_kind(cases[n].operands[0])) check_in_place(t, &s, &cases[n], &pieces, ZF_BF16);
@@ -346,24 +364,24 @@ stop:
     session_close(s);
 }
 
-TEST_ONCE(operators_have_the_gradient_of_differences)
+TEST_CASE(operators_have_the_gradient_of_differences, true, has_case)
 {
     static const sizes some[] = {{3, 5, 2}, {5, 4, 3}, {1, 3, 1}};
     static session s;
     test_defer(t, session_end, &s);
-    for (int n = 0; n < CASES; n++)
+    for EACH_CASE(n)
         for (size_t z = 0; z < sizeof some / sizeof some[0]; z++)
             if (!(cases[n].flags & (NO_GRADIENT | MUTATES)))
                 check_gradient(t, &s, &cases[n], &some[z]);
 }
 
 /* Every case once, small, forward and backward, for the out-of-memory run. */
-TEST(operators_survive_refused_memory)
+TEST_CASE(operators_survive_refused_memory, false, has_case)
 {
     static const sizes z = {3, 5, 2};
     static session s;
     test_defer(t, session_end, &s);
-    for (int n = 0; n < CASES; n++) {
+    for EACH_CASE(n) {
         const op_case *c = &cases[n];
         bool trained = !(c->flags & (NO_GRADIENT | MUTATES | REFUSED));
         if (session_graph(t, &s, c, &z, ZF_F32, trained, 0)) break;
@@ -785,7 +803,7 @@ TEST(operators_agree_with_pytorch)
 
 /* Every pair of special values goes through the elementwise kernels as through the reference. What
  * gradients are taken at is finite. */
-TEST_ONCE(operators_treat_special_values_alike)
+TEST_CASE(operators_treat_special_values_alike, true, has_case)
 {
     static const double special[] = {NAN,
                                      0,
@@ -806,7 +824,7 @@ TEST_ONCE(operators_treat_special_values_alike)
     static const sizes z = {ALL, ALL, 1};
     static session s;
     test_defer(t, session_end, &s);
-    for (int n = 0; n < CASES; n++) {
+    for EACH_CASE(n) {
         const op_case *c = &cases[n];
         bool gradient = strstr(c->row, "_grad") != NULL;
         int second = kind_of(c, 1) == 'u' ? BELOW_1 : gradient ? FINITE : ALL;

@@ -32,6 +32,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+static bool has_node(const test_case *self, const char *operator_name);
+
 __attribute__((constructor)) static void register_files(void)
 {
     static test_case cases[256];
@@ -48,7 +50,7 @@ __attribute__((constructor)) static void register_files(void)
     if (folder) closedir(folder);
     qsort(sorted, (size_t)count, sizeof *sorted, by_name);
     for (int k = 0; k < count; k++) {
-        cases[k] = (test_case){sorted[k], __FILE__, run_file, false, NULL};
+        cases[k] = (test_case){sorted[k], __FILE__, run_file, false, NULL, has_node};
         test_register(&cases[k]);
     }
 }
@@ -87,6 +89,21 @@ static text read_file(const char *path)
     while (file && (n = fread(piece, 1, sizeof piece, file)) > 0) append(&all, piece, n);
     if (file) fclose(file);
     return all;
+}
+
+/* Whether a graph of the file has a node of that operator, or a pass has its name. */
+static bool has_node(const test_case *self, const char *operator_name)
+{
+    static const char *const before[] = {"= ", "\n", "> ", "; "};
+    text all = read_file(self->name);
+    char node[80];
+    bool found = false;
+    for (size_t k = 0; k < sizeof before / sizeof *before; k++) {
+        snprintf(node, sizeof node, "%s%.64s ", before[k], operator_name);
+        found = found || strstr(all.data, node);
+    }
+    free(all.data);
+    return found;
 }
 
 /* The part up to the next line that begins with "-->", or to the end. */

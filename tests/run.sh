@@ -157,7 +157,14 @@ gives() {
 
 # ------------------------------------------------------------------------------------- the groups
 
-run_unit() { suite build/tests --times; }
+run_unit() {
+    suite build/tests --times
+    check 'a word that selects no test' gives 2 'near are softmax,' build/tests sofmax
+    check 'words that leave no test' gives 2 'no test is selected' build/tests json.c -json
+    for name in operators_agree_with_f64 tests/passes/fuse_causal.zf; do
+        check "tests of an operator, $name" gives 0 "^$name " build/tests --list softmax
+    done
+}
 # ALL=1: with every allocation of every test refused in turn, not a sample of those that have many.
 run_oom() {
     suite_again build/tests --times --oom${ALL:+=all}

@@ -59,6 +59,8 @@ struct test_case {
     void (*body)(test *);
     bool once;
     struct test_case *next;
+    /* whether the operator occurs in it; NULL: not known. It is selected by that name, too. */
+    bool (*has_operator)(const test_case *, const char *operator_name);
 };
 
 /* --bless: a test rewrites the files that it expects */
@@ -67,6 +69,9 @@ extern bool test_bless;
 void test_register(test_case *);
 /* Reports a failure; `text` may be "" . */
 void test_fail(test *, const char *file, int line, const char *what, const char *text);
+/* Whether a test of all operators runs the cases of this one: of a test that was selected by the
+ * names of operators alone, only theirs. */
+bool test_concerns(const char *operator_name);
 void test_defer(test *, test_cleanup *, void *object);
 /* Notes that the machine lacks something, so that a part of the test is skipped. */
 void test_skip(test *, const char *what);
@@ -82,17 +87,17 @@ zf_status test_status_of(const char *text);
  * next call with the same name. */
 const char *test_path(const char *name);
 
-#define TEST_CASE(name, is_once)                                                                   \
+#define TEST_CASE(name, is_once, has)                                                              \
     static void name(test *t);                                                                     \
     __attribute__((constructor)) static void name##_register(void)                                 \
     {                                                                                              \
-        static test_case self = {#name, __FILE__, name, is_once, NULL};                            \
+        static test_case self = {#name, __FILE__, name, is_once, NULL, has};                       \
         test_register(&self);                                                                      \
     }                                                                                              \
     static void name(test *t)
 
-#define TEST(name)      TEST_CASE(name, false)
-#define TEST_ONCE(name) TEST_CASE(name, true)
+#define TEST(name)      TEST_CASE(name, false, NULL)
+#define TEST_ONCE(name) TEST_CASE(name, true, NULL)
 
 #define CHECK(t, condition)                                                                        \
     do {                                                                                           \

@@ -318,7 +318,7 @@ test-rest: build/.needs-test-all
 	+@MAKE='$(MAKE)' sh tests/run.sh rest
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
-GROUPS      = unit mpi examples opt plan bert gpt consumers emulated
+GROUPS      = unit mpi examples opt plan bert gpt consumers emulated docs
 MORE_GROUPS = oom clang dist asan oom-asan ubsan tsan blas more-mpi more-consumers fuzz neon \
               cuda-check emulated-asan
 
@@ -336,6 +336,7 @@ test-opt:           build/zf-opt
 test-plan:          build/zf-plan
 test-bert:          build/bert
 test-gpt:           build/gpt build/llm
+test-docs:          build/bert build/gpt build/llm build/zf-opt build/zf-plan build/own_op build/tests
 test-consumers test-more-consumers: dist
 test-neon:          $(if $(shell command -v aarch64-linux-gnu-gcc),build/neon/tests)
 test-cuda-check:    $(if $(NVCC),build/cuda-check/device)
@@ -414,6 +415,12 @@ tidy: dist ## what clang-tidy and cppcheck suspect in the library (Debian: clang
 
 # ---------------------------------------------------------------------------------------- the rest
 
+docs: build/.needs-docs ## write the reference of the public headers to build/docs/html (Debian: doxygen)
+	@mkdir -p build/docs
+	@VERSION=$(VERSION) HEADERS='$(wildcard zeroflow.h zeroflow_llm.h api/*.h)' doxygen docs/Doxyfile
+	@! grep . build/docs/warnings
+	@echo build/docs/html/index.html
+
 bench: $(BENCHES:%=build/%) ## build the benchmarks; the head of each bench/*.c says how to run it
 	@printf '%s\n' $^
 
@@ -436,7 +443,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z -]*\):.* ## /\1: /p' Makefile | awk '{ \
 	    at = index($$0, ": "); printf "%-22s%s\n", substr($$0, 1, at - 1), substr($$0, at + 2) }'
 
-.PHONY: all dist pretrain test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits kill bless fuzz coverage tidy bench install clean \
+.PHONY: all dist docs pretrain test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits kill bless fuzz coverage tidy bench install clean \
         help $(GROUPS:%=test-%) $(MORE_GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

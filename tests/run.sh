@@ -20,7 +20,7 @@ logs=build/test
 mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
-groups_of_test='emulated unit mpi consumers bert gpt examples opt plan'
+groups_of_test='emulated unit mpi consumers bert gpt examples docs opt plan'
 groups_of_rest='tsan neon emulated-asan asan oom-asan cuda-check dist clang more-mpi blas
                 more-consumers fuzz'
 
@@ -401,6 +401,8 @@ run_opt() {
 }
 
 run_plan() { suite sh tests/zfplan.sh build/zf-plan; }
+
+run_docs() { suite sh tests/docs.sh; }
 
 run_consumers() { . tests/consumers/run.sh; }
 run_more_consumers() { . tests/consumers/more.sh; }

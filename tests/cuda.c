@@ -462,7 +462,7 @@ __attribute__((constructor)) static void rows_register(void)
         for (int k = 0; k < n; k++) first = first && strcmp(cases[k].row, cases[n].row);
         if (!first || count == ROWS) continue;
         snprintf(names[count], sizeof names[0], "cuda_%s", cases[n].row);
-        tests[count] = (test_case){names[count], __FILE__, check_row, true, NULL};
+        tests[count] = (test_case){names[count], __FILE__, check_row, true, NULL, NULL};
         test_register(&tests[count++]);
     }
 }

@@ -199,7 +199,7 @@ names_of() { # PAGE: prints what is wrong
         esac
     done
     grep -Eo -e '--[a-z][a-z0-9-]+' "$1" | sort -u | while read -r option; do
-        echo $foreign | grep -qwF -e "$option" || grep -qF -e "$option" "$work/options" ||
+        echo $foreign | grep -Eq -e "$option( |\$)" || grep -Eq -e "$option([^a-z0-9-]|\$)" "$work/options" ||
             echo "no program has $option"
     done
     grep -Eo 'zf_[a-z0-9_]+|ZF_[A-Z0-9_]+' "$1" | sort -u | while read -r name; do

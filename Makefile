@@ -3,6 +3,7 @@
 #     make pretrain      pretrains a BERT on English text in about three minutes
 #     make test          builds and runs the tests, in a few minutes
 #     make test-all      runs them in every other build as well
+#     make quick         runs the tests that a change touches, within seconds
 #     make help          lists the rest
 #
 # There is no configure step. Outputs are in build/ and dist/. Missing packages are installed (by
@@ -52,9 +53,13 @@ all: $(PROGRAMS) ## build the programs (the default; CUDA=1: those for a GPU, in
 # ------------------------------------------------------------------------------------- variants
 # A variant is a folder under build/ with the same sources, built in another way.
 
-VARIANTS = build build/clang build/asan build/ubsan build/tsan build/fuzz build/coverage \
+VARIANTS = build build/quick build/debug build/clang build/asan build/ubsan build/tsan build/fuzz build/coverage \
            build/cuda build/neon
 
+# Compiles the library in two seconds. Its kernels are slow.
+build/quick/%:    private override CC = $(or $(shell command -v clang),gcc)
+build/quick/%:    private MODE = -O0 -DRANDOM_GRAPHS=60 -DMUTANTS=70 -DTEST_ONE_IN=6 $(DOUBTFUL)
+build/debug/%:    private MODE = -Og -g3 $(DOUBTFUL)
 build/clang/%:    private override CC = clang
 build/clang/%:    private MODE = -DRANDOM_GRAPHS=60 -DMUTANTS=70 -DTEST_ONE_IN=3
 build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=60 -DMUTANTS=70 \
@@ -125,7 +130,7 @@ $(SAMPLES:%=build/cuda/%): build/cuda/obj/nccl/examples/frame/ranks/nccl.o build
 $(SAMPLES:%=build/cuda/%): private BLAS = -lnccl $(CUDA_LIBS)
 build/cuda/obj/zeroflow_nccl.o: | $(or $(NCCL_HEADER),nccl.h)
 endif
-build/cuda/obj/nccl/%.o: %.c Makefile
+build/cuda/obj/nccl/%.o: %.c build/.found Makefile
 	$(COMPILE) -DWITH_NCCL -I. $<
 nccl.h:
 	@echo 'NCCL=1: there is no nccl.h beside CUDA, in /usr/local/include or in /usr/include' \
@@ -169,8 +174,17 @@ build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,tests/main.c $(CUDA_TES
 say       = $(if $V,,@$(if $(QUIET),,printf '  %-8s %s\n' $1 $@;))
 
 # Tokenizers with regular expressions (llm/text/regex.c) need PCRE2, where there is one.
-PCRE2     = $(shell $(CC) -DPCRE2_CODE_UNIT_WIDTH=8 -include pcre2.h -E -x c /dev/null \
+PCRE2    := $(shell $(CC) -DPCRE2_CODE_UNIT_WIDTH=8 -include pcre2.h -E -x c /dev/null \
               > /dev/null 2>&1 && echo -Wl,--as-needed -lpcre2-8)
+
+# What was found on this machine. Objects that are compiled otherwise without it depend on this
+# file, which is written again when something comes or goes.
+FOUND := PCRE2: $(PCRE2); MPI: $(MPICC); NCCL: $(NCCL_HEADER); CUDA: $(CUDA_HEADERS)
+ifneq ($(FOUND),$(file < build/.found))
+.PHONY: build/.found
+endif
+build/.found:
+	@mkdir -p build && echo '$(FOUND)' > $@
 
 IMPLEMENT = -DZEROFLOW_IMPLEMENTATION
 STRICT    = -std=c11 -Wall -Wextra -pedantic -Wshadow $(WERROR)
@@ -187,6 +201,7 @@ define variant
 $1/obj/%.o: %.c Makefile $(if $(filter build/neon,$1),dist/zeroflow.h) | \
             build/.needs-$(if $(filter build,$1),build,test-all)
 	$$(COMPILE) -I. $$<
+$(PARTS:%.c=$1/obj/%.o): build/.found
 $1/obj/zeroflow.o: zeroflow.h Makefile | build/.needs-$(if $(filter build,$1),build,test-all)
 	$$(COMPILE) $(IMPLEMENT) -x c $$<
 $1/libzeroflow.a: $1/obj/zeroflow.o
@@ -233,7 +248,7 @@ build/blas/tests: build/blas/obj/tests/inside.o build/libtested.a \
 	$(LINK)
 
 # Programs that run as processes are compiled by mpicc.
-build/obj/mpi/%.o: %.c Makefile | build/.needs-build
+build/obj/mpi/%.o: %.c build/.found Makefile | build/.needs-build
 	$(COMPILE) -I. $<
 build/mpi/%: build/obj/mpi/tests/mpi/%.o build/obj/mpi/zeroflow_mpi.o build/libzeroflow.a
 	$(LINK)
@@ -245,9 +260,9 @@ $(FUZZ:%=build/fuzz/%): build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/l
 # $1: one of EMULATED. $2: the parts and the library that go with it. Beside AddressSanitizer that is
 # the one that the tests carry, since it takes long to compile; run.sh leaves its tests out.
 define emulated
-$1/obj/%.o: %.c Makefile
+$1/obj/%.o: %.c build/.found Makefile
 	$$(COMPILE) -I. -isystem $(CUDA_HEADERS) $$<
-$1/obj/%.o: %.cpp Makefile
+$1/obj/%.o: %.cpp build/.found Makefile
 	$$(EMULATE) $$<
 $1/obj/zeroflow_cuda.o: zeroflow_cuda.cu tests/emulation/kernel.h Makefile
 	$$(EMULATE) -include tests/emulation/kernel.h -x c++ $$<
@@ -312,6 +327,14 @@ test: build/.needs-test ## build and run the tests
 
 test-all: build/.needs-test-all ## the same, and all of them again in every other build
 	+@MAKE='$(MAKE)' sh tests/run.sh all
+
+quick: build/quick/tests ## the unit tests that the change touches (tests/touched.sh), without optimisation
+	@sh tests/touched.sh build/quick/tests
+
+debug: build/debug/tests $(patsubst build/%,build/debug/%,$(SAMPLES:%=build/%) $(TOOLS:%=build/%)) ## programs and tests for gdb, in build/debug (tools/gdb/zeroflow.py prints graphs)
+
+compile_commands.json: $(LIBRARY) $(TESTS) Makefile tools/commands.sh ## how clangd and others compile each file
+	@sh tools/commands.sh '$(CC) $(STRICT)' > $@
 
 # Groups that test-all has in addition to test.
 test-rest: build/.needs-test-all
@@ -437,13 +460,13 @@ install: dist ## install the header, zeroflow_{mpi,nccl}.c, zeroflow_cuda.cu, a 
 	sed 's/@VERSION@/$(VERSION)/' tools/install/zeroflow.pc > $(SHARE)/pkgconfig/zeroflow.pc
 
 clean: ## remove build/ and dist/
-	rm -rf build dist
+	rm -rf build dist compile_commands.json
 
 help: ## list the targets
-	@sed -n 's/^\([a-z][a-z -]*\):.* ## /\1: /p' Makefile | awk '{ \
+	@sed -n 's/^\([a-z][a-z_. -]*\):.* ## /\1: /p' Makefile | awk '{ \
 	    at = index($$0, ": "); printf "%-22s%s\n", substr($$0, 1, at - 1), substr($$0, at + 2) }'
 
-.PHONY: all dist docs pretrain test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits kill bless fuzz coverage tidy bench install clean \
+.PHONY: all dist docs pretrain quick debug test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits kill bless fuzz coverage tidy bench install clean \
         help $(GROUPS:%=test-%) $(MORE_GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

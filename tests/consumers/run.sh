@@ -42,6 +42,16 @@ refuses_cxx() {
         [ "$(grep -c 'error:' "$work/errors")" = 1 ]
 }
 
+# A file of the unit, and one of the tests of private functions, as compile_commands.json says.
+by_their_entries() {
+    sh tools/commands.sh "clang $strict" > "$work/commands.json" || return
+    for file in nn/fit.c tests/inside/records.c; do
+        command=$(grep -A 1 "\"$file\"" "$work/commands.json" |
+            sed -n 's/.*"command": "\(.*\)"}.*/\1/p')
+        [ -n "$command" ] && $command -fsyntax-only || return
+    done
+}
+
 with_mpi() {
     PKG_CONFIG_PATH=$root/usr/share/pkgconfig
     export PKG_CONFIG_PATH
@@ -89,3 +99,9 @@ check 'C++17, clang++' builds clang++ $strict_cxx "$include" $here/app.cpp "$wor
 check 'beside a program with its own stb_ds' \
     builds gcc -std=gnu11 -Wall "$include" $here/stb.c "$work/unit.o"
 check 'an example by the command that it names' builds clang $strict -O0 -I. examples/hello.c
+check 'compile_commands.json' by_their_entries
+if gdb -nx -batch -ex run true 2>&1 | grep -q 'exited normally'; then
+    check 'gdb shows graphs' sh tests/gdb.sh clang
+else
+    skip 'gdb shows graphs' 'gdb is missing or may not run programs'
+fi

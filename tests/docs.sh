@@ -156,7 +156,7 @@ run_blocks() { # PAGE
     page=$1
     folder=$work/$(echo "$page" | tr / -)
     scratch=$folder/scratch
-    mkdir -p "$scratch/try"
+    mkdir -p "$scratch"
     for entry in *; do ln -s "$tree/$entry" "$scratch/$entry"; done
     split "$page" "$folder"
     for info in "$folder"/*.info; do

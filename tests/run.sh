@@ -404,7 +404,11 @@ run_opt() {
 
 run_plan() { suite sh tests/zfplan.sh build/zf-plan; }
 
-run_docs() { suite sh tests/docs.sh; }
+run_docs() {
+    suite sh tests/docs.sh
+    ! command -v doxygen > /dev/null ||
+        check 'the reference is made without a warning' ${MAKE:-make} -s --no-print-directory docs
+}
 
 run_consumers() { . tests/consumers/run.sh; }
 run_more_consumers() { . tests/consumers/more.sh; }

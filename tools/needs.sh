@@ -71,6 +71,7 @@ examine() {
     if [ "$target" = docs ]; then need doxygen command -v doxygen; fi
     if [ "$target" = test-all ]; then
         need libclang-rt-dev fuzzes
+        wish doxygen command -v doxygen
         wish libopenblas-dev compiles "$cc" cblas.h -lopenblas
         wish 'gcc-aarch64-linux-gnu libc6-dev-arm64-cross' compiles aarch64-linux-gnu-gcc stdio.h
         wish qemu-user command -v qemu-aarch64

@@ -2305,8 +2305,15 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
  * name, kind), kind one of i (int64), f (double), b (bool), d (dtype), l (list of int64), v (list
  * of double) and e(names) (one of the names). One that is absent is 0, false, the first name or the
  * empty list. The order of rows means nothing. All else that is known of an operator is its record,
- * in its file of ops/. */
-#define ZF_OPS(X, A)                                                                               \
+ * in its file of ops/.
+ *
+ * B(operator, UNARY or BINARY) makes its builder, zf_OPERATOR(x) or zf_OPERATOR(a, b), which api/ must
+ * declare. C(operator, code, kind, form, activation) makes it an instruction of chains: `code` is its
+ * number in their programs, a new one for a new operator; `kind` is a zf_chain_kind, `form` the value
+ * of its attribute of that name, else 0. `activation` is the place of the operator among the names of
+ * linear's attribute `activation`, 0 where it is none of them. */
+#define ZFI_NOTHING(...)
+#define ZF_OPS(X, A, B, C)                                                                         \
     /* leaves */                                                                                   \
     X(input, 0, 0, )                                                                               \
     X(param, 0, 0, A(param, init, e(zeros|ones|constant|normal|truncated|uniform))                 \
@@ -2317,40 +2324,42 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(cache, 0, 0, )                                                                               \
     X(constant, 0, 0, A(constant, values, v))                                                      \
     /* elementwise, broadcasting */                                                                \
-    X(add, 2, 2, )                                                                                 \
-    X(sub, 2, 2, )                                                                                 \
-    X(mul, 2, 2, )                                                                                 \
-    X(div, 2, 2, )                                                                                 \
-    X(maximum, 2, 2, )                                                                             \
-    X(minimum, 2, 2, )                                                                             \
-    X(equal, 2, 2, )                                                                               \
-    X(less, 2, 2, )                                                                                \
+    X(add, 2, 2, B(add, BINARY) C(add, 0, BINARY, 0, 0))                                           \
+    X(sub, 2, 2, B(sub, BINARY) C(sub, 1, BINARY, 0, 0))                                           \
+    X(mul, 2, 2, B(mul, BINARY) C(mul, 2, BINARY, 0, 0))                                           \
+    X(div, 2, 2, B(div, BINARY) C(div, 3, BINARY, 0, 0))                                           \
+    X(maximum, 2, 2, B(maximum, BINARY) C(maximum, 4, BINARY, 0, 0))                               \
+    X(minimum, 2, 2, B(minimum, BINARY) C(minimum, 5, BINARY, 0, 0))                               \
+    X(equal, 2, 2, B(equal, BINARY))                                                               \
+    X(less, 2, 2, B(less, BINARY))                                                                 \
     X(where, 3, 3, )                                                                               \
     /* elementwise, one operand */                                                                 \
-    X(neg, 1, 1, )                                                                                 \
-    X(scale, 1, 1, A(scale, by, f))                                                                \
-    X(exp, 1, 1, )                                                                                 \
-    X(log, 1, 1, )                                                                                 \
-    X(sqrt, 1, 1, )                                                                                \
-    X(rsqrt, 1, 1, )                                                                               \
-    X(tanh, 1, 1, )                                                                                \
-    X(tanh_grad, 2, 2, )                                                                           \
-    X(sigmoid, 1, 1, )                                                                             \
-    X(sigmoid_grad, 2, 2, )                                                                        \
-    X(relu, 1, 1, )                                                                                \
-    X(relu_grad, 2, 2, )                                                                           \
-    X(gelu, 1, 1, A(gelu, form, e(erf|tanh)))                                                      \
-    X(gelu_grad, 2, 2, A(gelu_grad, form, e(erf|tanh)))                                            \
-    X(silu, 1, 1, )                                                                                \
-    X(silu_grad, 2, 2, )                                                                           \
-    X(softplus, 1, 1, )                                                                            \
+    X(neg, 1, 1, B(neg, UNARY) C(neg, 6, UNARY, 0, 0))                                             \
+    X(scale, 1, 1, A(scale, by, f) C(scale, 7, SCALE, 0, 0))                                       \
+    X(exp, 1, 1, B(exp, UNARY) C(exp, 8, UNARY, 0, 0))                                             \
+    X(log, 1, 1, B(log, UNARY) C(log, 9, UNARY, 0, 0))                                             \
+    X(sqrt, 1, 1, B(sqrt, UNARY) C(sqrt, 10, UNARY, 0, 0))                                         \
+    X(rsqrt, 1, 1, B(rsqrt, UNARY) C(rsqrt, 11, UNARY, 0, 0))                                      \
+    X(tanh, 1, 1, B(tanh, UNARY) C(tanh, 12, UNARY, 0, 5))                                         \
+    X(tanh_grad, 2, 2, C(tanh_grad, 18, GRADIENT, 0, 0))                                           \
+    X(sigmoid, 1, 1, B(sigmoid, UNARY) C(sigmoid, 13, UNARY, 0, 6))                                \
+    X(sigmoid_grad, 2, 2, C(sigmoid_grad, 19, GRADIENT, 0, 0))                                     \
+    X(relu, 1, 1, B(relu, UNARY) C(relu, 14, UNARY, 0, 3))                                         \
+    X(relu_grad, 2, 2, C(relu_grad, 20, GRADIENT, 0, 0))                                           \
+    X(gelu, 1, 1, A(gelu, form, e(erf|tanh)) B(gelu, UNARY) C(gelu, 15, UNARY, 0, 1)               \
+      C(gelu, 16, UNARY, 1, 2))                                                                    \
+    X(gelu_grad, 2, 2, A(gelu_grad, form, e(erf|tanh)) C(gelu_grad, 21, GRADIENT, 0, 0)            \
+      C(gelu_grad, 22, GRADIENT, 1, 0))                                                            \
+    X(silu, 1, 1, B(silu, UNARY) C(silu, 17, UNARY, 0, 4))                                         \
+    X(silu_grad, 2, 2, C(silu_grad, 23, GRADIENT, 0, 0))                                           \
+    X(softplus, 1, 1, B(softplus, UNARY))                                                          \
     X(swiglu, 1, 2, )                                                                              \
     X(swiglu_grad, 2, 3, )                                                                         \
     X(cast, 1, 1, A(cast, to, d))                                                                  \
     X(quantize, 1, 1, A(quantize, bits, i) A(quantize, block, i) A(quantize, scale, d))            \
     X(dequantize, 1, 1, A(dequantize, bits, i) A(dequantize, block, i) A(dequantize, scale, d)     \
       A(dequantize, to, d))                                                                        \
-    X(dropout, 1, 1, A(dropout, p, f) A(dropout, stream, i))                                       \
+    X(dropout, 1, 1, A(dropout, p, f) A(dropout, stream, i) C(dropout, 24, DROPOUT, 0, 0))         \
     /* shape */                                                                                    \
     X(reshape, 1, 1, A(reshape, shape, l))                                                         \
     X(slice, 1, 1, A(slice, axis, i) A(slice, start, i) A(slice, stop, i))                         \
@@ -2365,12 +2374,12 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(sum, 1, 1, A(sum, axis, i) A(sum, keep, b))                                                  \
     X(max, 1, 1, A(max, axis, i) A(max, keep, b))                                                  \
     X(argmax, 1, 1, A(argmax, axis, i) A(argmax, keep, b))                                         \
-    X(logsumexp, 1, 1, )                                                                           \
+    X(logsumexp, 1, 1, B(logsumexp, UNARY))                                                        \
     X(total, 1, ZF_MAX_OPERANDS, )                                                                 \
     X(block_norms, 1, 1, )                                                                         \
     X(norm, 1, ZF_MAX_OPERANDS, )                                                                  \
     /* rows */                                                                                     \
-    X(softmax, 1, 1, )                                                                             \
+    X(softmax, 1, 1, B(softmax, UNARY))                                                            \
     X(softmax_grad, 2, 2, )                                                                        \
     X(moments, 1, 1, A(moments, eps, f))                                                           \
     X(layer_norm, 4, 4, )                                                                          \
@@ -2380,7 +2389,7 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(rms_norm_grad, 4, 5, )                                                                       \
     X(norm_gamma_grad, 3, 3, )                                                                     \
     X(gather_rows, 2, 2, A(gather_rows, padded, b) A(gather_rows, padding, i)                      \
-      A(gather_rows, first, i) A(gather_rows, of, i))                                              \
+      A(gather_rows, first, i) A(gather_rows, of, i) B(gather_rows, BINARY))                       \
     X(scatter_rows, 2, 2, A(scatter_rows, rows, i) A(scatter_rows, padded, b)                      \
       A(scatter_rows, padding, i) A(scatter_rows, first, i) A(scatter_rows, of, i))                \
     X(cross_entropy, 3, 3, A(cross_entropy, ignore, i))                                            \
@@ -2488,7 +2497,7 @@ typedef enum zf_op {
     ZF_OP_none,
 #define ZFI_ROW(name, least, most, attributes) ZF_OP_##name,
 #define ZFI_ATTRIBUTE(op, name, kind)
-    ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
+    ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE, ZFI_NOTHING, ZFI_NOTHING)
 #undef ZFI_ROW
 #undef ZFI_ATTRIBUTE
     ZF_OP_COUNT,
@@ -2537,7 +2546,7 @@ typedef union zf_attribute {
  * the attributes of pack. */
 #define ZFI_ROW(name, least, most, attributes) enum { attributes ZF_ATTRIBUTES_OF_##name };
 #define ZFI_ATTRIBUTE(op, name, kind)          ZF_AT_##op##_##name,
-ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
+ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE, ZFI_NOTHING, ZFI_NOTHING)
 #undef ZFI_ROW
 #undef ZFI_ATTRIBUTE
 
@@ -2551,7 +2560,7 @@ ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
 enum {
 #define ZFI_ROW(name, least, most, attributes) attributes
 #define ZFI_ATTRIBUTE(op, name, kind)          ZFI_KIND_OF_##op##_##name = ZFI_KIND_##kind,
-    ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE) ZFI_KINDS
+    ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE, ZFI_NOTHING, ZFI_NOTHING) ZFI_KINDS
 #undef ZFI_ROW
 #undef ZFI_ATTRIBUTE
 };
@@ -2623,40 +2632,14 @@ ZF_API zf_status zf_launch_fail(const zf_launch *launch, zf_status status, const
 ZF_API void zf_launch_split(const zf_launch *launch, int64_t count, int64_t grain,
                             void (*task)(const zf_launch *launch, int64_t first, int64_t last));
 
-/* Instructions of a chain (ops/chain.c) by their codes, 0 and up, with the value of the attribute
- * `form`: they read two registers, one, two, one. */
+/* What an instruction of a chain (ops/chain.c) reads. */
 typedef enum zf_chain_kind {
-    ZF_CHAIN_BINARY,
-    ZF_CHAIN_UNARY,
-    ZF_CHAIN_GRADIENT, /* of the unary one, by dy and what its row keeps */
-    ZF_CHAIN_DROPOUT
+    ZF_CHAIN_BINARY,   /* two registers */
+    ZF_CHAIN_UNARY,    /* one */
+    ZF_CHAIN_SCALE,    /* one, and a value of the chain: its attribute `by` */
+    ZF_CHAIN_GRADIENT, /* two: dy, and what the unary operator saves */
+    ZF_CHAIN_DROPOUT   /* one, and two values: p and stream */
 } zf_chain_kind;
-#define ZF_CHAIN_CODES(X)                                                                          \
-    X(add, BINARY, 0)                                                                              \
-    X(sub, BINARY, 0)                                                                              \
-    X(mul, BINARY, 0)                                                                              \
-    X(div, BINARY, 0)                                                                              \
-    X(maximum, BINARY, 0)                                                                          \
-    X(minimum, BINARY, 0)                                                                          \
-    X(neg, UNARY, 0)                                                                               \
-    X(scale, UNARY, 0)                                                                             \
-    X(exp, UNARY, 0)                                                                               \
-    X(log, UNARY, 0)                                                                               \
-    X(sqrt, UNARY, 0)                                                                              \
-    X(rsqrt, UNARY, 0)                                                                             \
-    X(tanh, UNARY, 0)                                                                              \
-    X(sigmoid, UNARY, 0)                                                                           \
-    X(relu, UNARY, 0)                                                                              \
-    X(gelu, UNARY, 0)                                                                              \
-    X(gelu, UNARY, 1)                                                                              \
-    X(silu, UNARY, 0)                                                                              \
-    X(tanh_grad, GRADIENT, 0)                                                                      \
-    X(sigmoid_grad, GRADIENT, 0)                                                                   \
-    X(relu_grad, GRADIENT, 0)                                                                      \
-    X(gelu_grad, GRADIENT, 0)                                                                      \
-    X(gelu_grad, GRADIENT, 1)                                                                      \
-    X(silu_grad, GRADIENT, 0)                                                                      \
-    X(dropout, DROPOUT, 0)
 
 /* FLOPs of the products of a launch, a multiply-add being two, and the bytes that it reads and
  * writes, each value once. Data pointers are not looked at. */

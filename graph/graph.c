@@ -106,6 +106,12 @@ typedef struct zfi_record {
     double (*bytes)(const zf_launch *);
     double (*functions)(const zf_launch *);
     double (*between)(const zf_launch *);
+    /* An instruction of chains and an activation of linear: an element of the result from those of
+     * its operands (b is a, if there is one), and elements [first, last) in f32, of operands with the
+     * shape of the result; y may be an operand */
+    double (*value)(const zf_launch *, double a, double b);
+    void (*piece)(const zf_launch *, int64_t first, int64_t last);
+    bool grad_reads_x; /* an activation: its gradient is made of x, not of the result alone */
     /* The operand of which the result is a view, from byte *at on, which is 0 before the call (-1:
      * the rank decides where); -1: the result has its own bytes. NULL: -1 */
     int32_t (*views)(const zf_graph *, const zfi_node *, int64_t *at);
@@ -135,6 +141,9 @@ typedef struct zfi_record {
     const zf_operator *own; /* the definition of a program's own operator; else NULL */
 } zfi_record;
 
+/* By zf_op, at the end of ops/ (ops/table.c). */
+static const zfi_record *const zfi_records[ZF_OP_COUNT];
+
 /* A program's own operator. Launches point to `op`, by which zfi_record_for finds the record. */
 typedef struct zfi_own_operator {
     zf_operator op;
@@ -145,14 +154,14 @@ typedef struct zfi_own_operator {
 enum {
 #define ZFI_ROW(name, least, most, attributes) ZFI_LEAST_##name = (least), ZFI_MOST_##name = (most),
 #define ZFI_ATTRIBUTE(op, name, kind)
-    ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE) ZFI_LEAST_AND_MOST
+    ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE, ZFI_NOTHING, ZFI_NOTHING) ZFI_LEAST_AND_MOST
 #undef ZFI_ROW
 #undef ZFI_ATTRIBUTE
 };
 #define ZFI_ROW(name, least, most, attributes)                                                     \
     static const char zfi_attributes_##name[] = "" attributes;
 #define ZFI_ATTRIBUTE(op, name, kind) " " #name ":" #kind
-ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
+ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE, ZFI_NOTHING, ZFI_NOTHING)
 #undef ZFI_ROW
 #undef ZFI_ATTRIBUTE
 

@@ -131,8 +131,10 @@ static double zfi_functions_gelu_grad(const zf_launch *l)
 
 ZFI_SAME_ATTRIBUTE(gelu_grad, gelu, form)
 ZFI_OPERATOR(gelu_grad, .infer = zfi_infer_gelu, .cpu = zfi_cpu_activation_grad,
-             .saved = zfi_saved_activation, .activates = 1, .functions = zfi_functions_gelu_grad,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .saved = zfi_saved_activation,
+             .activates = 1, .functions = zfi_functions_gelu_grad,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(silu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_activation_grad,
-             .saved = zfi_saved_activation, .activates = 1, .functions = zfi_functions_each,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .saved = zfi_saved_activation,
+             .activates = 1, .functions = zfi_functions_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)

@@ -317,6 +317,19 @@ static void zfi_binary_fast(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
+/* As instructions of a chain. */
+static double zfi_value_binary(const zf_launch *l, double a, double b)
+{
+    return zfi_binary_value(l->op, a, b);
+}
+
+static void zfi_piece_binary(const zf_launch *l, int64_t first, int64_t last)
+{
+    zfi_binary_run(zfi_cpu_of(l)->isa, l->op, (float *)l->out.data + first,
+                   (const float *)l->args[0].data + first, (const float *)l->args[1].data + first,
+                   true, true, last - first);
+}
+
 static zf_status zfi_cpu_binary(const zf_launch *l)
 {
     bool fast = zfi_fast(l) && l->args[l->arg_count - 1].dtype == ZF_F32;
@@ -354,20 +367,31 @@ static int32_t zfi_same_div(zf_graph *g, int32_t id, bool written)
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(add, .infer = zfi_infer_arithmetic, .grad = zfi_grad_add, .cpu = zfi_cpu_binary,
+             .value = zfi_value_binary, .piece = zfi_piece_binary, .functions = zfi_functions_none,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(sub, .infer = zfi_infer_arithmetic, .grad = zfi_grad_sub, .cpu = zfi_cpu_binary,
-             .same = zfi_same_div, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+             .value = zfi_value_binary, .piece = zfi_piece_binary, .same = zfi_same_div,
+             .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(mul, .infer = zfi_infer_arithmetic, .grad = zfi_grad_mul, .cpu = zfi_cpu_binary,
-             .same = zfi_same_mul, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+             .value = zfi_value_binary, .piece = zfi_piece_binary, .same = zfi_same_mul,
+             .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(div, .infer = zfi_infer_arithmetic, .grad = zfi_grad_div, .cpu = zfi_cpu_binary,
-             .same = zfi_same_div, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+             .value = zfi_value_binary, .piece = zfi_piece_binary, .same = zfi_same_div,
+             .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(maximum, .infer = zfi_infer_arithmetic, .grad = zfi_grad_maximum,
-             .cpu = zfi_cpu_binary, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+             .cpu = zfi_cpu_binary, .value = zfi_value_binary, .piece = zfi_piece_binary,
+             .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(minimum, .infer = zfi_infer_arithmetic, .grad = zfi_grad_minimum,
-             .cpu = zfi_cpu_binary, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+             .cpu = zfi_cpu_binary, .value = zfi_value_binary, .piece = zfi_piece_binary,
+             .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(equal, .infer = zfi_infer_compare, .grad = zfi_grad_none, .cpu = zfi_cpu_binary,
-             .traits = ZF_OP_ELEMENTWISE | ZF_OP_COMPARES)
+             .functions = zfi_functions_none, .traits = ZF_OP_ELEMENTWISE | ZF_OP_COMPARES)
 ZFI_OPERATOR(less, .infer = zfi_infer_compare, .grad = zfi_grad_none, .cpu = zfi_cpu_binary,
-             .traits = ZF_OP_ELEMENTWISE | ZF_OP_COMPARES)
+             .functions = zfi_functions_none, .traits = ZF_OP_ELEMENTWISE | ZF_OP_COMPARES)
 ZFI_OPERATOR(where, .infer = zfi_infer_where, .grad = zfi_grad_where, .cpu = zfi_cpu_binary,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+             .functions = zfi_functions_none, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)

@@ -8,7 +8,7 @@
  *     r4 = dropout r3                 p is values[b], the stream values[b + 1]
  *     y  = add r2, r4                 the last one is the result of the node
  *
- * Codes are those of ZF_CHAIN_CODES. a and b are registers, except that b of scale is the index of
+ * Codes are those of ZF_OPS. a and b are registers, except that b of scale is the index of
  * its factor in values, and b of an instruction with one operand is 0. Operands are floats of one
  * dtype. The first has the shape of the result; each other one has this shape, or one element, or
  * is [n], n being the last dimension.
@@ -21,19 +21,8 @@
  *     operands (pieces)  ->  instruction  ->  a piece in cache  ->  ...  ->  the result's piece
  */
 
-/* What a code stands for: the operator, the function that computes it, and its attribute `form`. */
-static const struct zfi_chain_code {
-    zf_op op;
-    zf_chain_kind kind;
-    int form;
-} zfi_chain_codes[] = {
-#define ZFI_CODE(op, kind, form) {ZF_OP_##op, ZF_CHAIN_##kind, form},
-    ZF_CHAIN_CODES(ZFI_CODE)
-#undef ZFI_CODE
-};
-
 /* How many registers an instruction reads. */
-static int zfi_chain_registers(const struct zfi_chain_code *code)
+static int zfi_chain_registers(const zfi_instruction *code)
 {
     return code->kind == ZF_CHAIN_BINARY || code->kind == ZF_CHAIN_GRADIENT ? 2 : 1;
 }
@@ -58,7 +47,7 @@ static int64_t zfi_chain_stream(const zfi_node *node)
     const double *values = ZF_LIST(node, chain, values).data;
     int64_t last = -1;
     for (int64_t k = 0; k < ZF_LIST(node, chain, program).count; k += 3)
-        if (zfi_chain_codes[program[k]].op == ZF_OP_dropout) {
+        if (zfi_instructions[program[k]].kind == ZF_CHAIN_DROPOUT) {
             int64_t stream = zfi_chain_stream_of(values[program[k + 2] + 1]);
             if (stream > last) last = stream;
         }
@@ -71,22 +60,22 @@ static zf_status zfi_infer_instruction(zfi_infer *c, int64_t index, int64_t regi
     const int64_t *at = (const int64_t *)ZF_LIST(c, chain, program).data + 3 * index;
     const double *values = ZF_LIST(c, chain, values).data;
     int64_t count = ZF_LIST(c, chain, values).count, code = at[0], a = at[1], b = at[2];
-    if (code < 0 || code >= ZFI_COUNT(zfi_chain_codes))
+    if (code < 0 || code >= ZFI_COUNT(zfi_instructions))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "instruction %lld: there is no code %lld",
                               (long long)index, (long long)code);
     if (a < 0 || a >= registers ||
-        (zfi_chain_registers(&zfi_chain_codes[code]) > 1 && (b < 0 || b >= registers)))
+        (zfi_chain_registers(&zfi_instructions[code]) > 1 && (b < 0 || b >= registers)))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "instruction %lld reads registers %lld and %lld, but there are 0 to "
                               "%lld",
                               (long long)index, (long long)a, (long long)b,
                               (long long)registers - 1);
-    switch (zfi_chain_codes[code].op) {
-    case ZF_OP_scale:
+    switch (zfi_instructions[code].kind) {
+    case ZF_CHAIN_SCALE:
         if (b >= 0 && b < count) return ZF_OK;
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "instruction %lld: there is no value %lld",
                               (long long)index, (long long)b);
-    case ZF_OP_dropout:
+    case ZF_CHAIN_DROPOUT:
         if (b < 0 || b >= count - 1)
             return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                                   "instruction %lld: p and stream are not values %lld and on",
@@ -100,7 +89,7 @@ static zf_status zfi_infer_instruction(zfi_infer *c, int64_t index, int64_t regi
                               "instruction %lld: stream %g must be 0 to 2^32 - 1, and whole",
                               (long long)index, values[b + 1]);
     default:
-        if (zfi_chain_registers(&zfi_chain_codes[code]) > 1 || b == 0) return ZF_OK;
+        if (zfi_chain_registers(&zfi_instructions[code]) > 1 || b == 0) return ZF_OK;
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "instruction %lld: b must be 0, not %lld",
                               (long long)index, (long long)b);
     }
@@ -177,7 +166,7 @@ static void zfi_chain_of(const zf_launch *l, zfi_chain *c)
     for (int32_t k = 0; k < c->operands; k++) c->period[k] = zfi_count(&l->args[k]);
     for (int32_t k = 0; k < c->count; k++, program += 3) {
         zfi_chain_step *s = &c->steps[k];
-        const struct zfi_chain_code *code = &zfi_chain_codes[program[0]];
+        const zfi_instruction *code = &zfi_instructions[program[0]];
         *s = (zfi_chain_step){.a = (int32_t)program[1]};
         s->kind = code->kind;
         s->b = zfi_chain_registers(code) > 1 ? (int32_t)program[2] : s->a;
@@ -188,8 +177,8 @@ static void zfi_chain_of(const zf_launch *l, zfi_chain *c)
                                 .attributes = s->attributes,
                                 .run = l->run,
                                 .backend = l->backend};
-        ZF_INT(s, gelu, form) = code->form;
-        if (code->op == ZF_OP_scale) ZF_FLOAT(s, scale, by) = values[program[2]];
+        s->attributes[0].i = code->form;
+        if (code->kind == ZF_CHAIN_SCALE) ZF_FLOAT(s, scale, by) = values[program[2]];
         if (code->kind != ZF_CHAIN_DROPOUT) continue;
         ZF_FLOAT(s, dropout, p) = values[program[2]];
         ZF_INT(s, dropout, stream) = zfi_chain_stream_of(values[program[2] + 1]);
@@ -200,8 +189,7 @@ static void zfi_chain_of(const zf_launch *l, zfi_chain *c)
 
 static double zfi_chain_value(const zfi_chain_step *s, int64_t i, double a, double b)
 {
-    if (s->kind == ZF_CHAIN_BINARY) return zfi_binary_value(s->launch.op, a, b);
-    if (s->kind != ZF_CHAIN_DROPOUT) return zfi_unary_value(&s->launch, a, b);
+    if (s->kind != ZF_CHAIN_DROPOUT) return zfi_records[s->launch.op]->value(&s->launch, a, b);
     return s->launch.run->evaluate ? a : zfi_drop_value(&s->drop, i, a);
 }
 
@@ -242,17 +230,15 @@ static const float *zfi_chain_repeat(const zf_launch *l, const zf_array *x, floa
 /* y = the instruction, for elements [at, at + n). y may be one of its operands. */
 static void zfi_chain_run(zfi_chain_step *s, float *y, const float *const *r, int64_t at, int64_t n)
 {
-    zfi_isa isa = zfi_cpu_of(&s->launch)->isa;
     const zfi_drop *d = &s->drop;
     const float *a = r[s->a], *b = r[s->b];
-    if (s->kind == ZF_CHAIN_BINARY) zfi_binary_run(isa, s->launch.op, y, a, b, true, true, n);
-    else if (s->kind != ZF_CHAIN_DROPOUT) {
+    if (s->kind != ZF_CHAIN_DROPOUT) {
         s->args[0].data = (void *)(uintptr_t)a, s->args[1].data = (void *)(uintptr_t)b;
         s->launch.out.data = y;
-        zfi_unary_fast(&s->launch, 0, n);
+        zfi_records[s->launch.op]->piece(&s->launch, 0, n);
     } else if (!s->launch.run->evaluate)
-        zfi_dropout(isa, y, a, d->element + (uint64_t)at, n, d->threshold, (float)d->scale,
-                    d->stream, d->step, d->seed);
+        zfi_dropout(zfi_cpu_of(&s->launch)->isa, y, a, d->element + (uint64_t)at, n, d->threshold,
+                    (float)d->scale, d->stream, d->step, d->seed);
     else if (y != a) memcpy(y, a, (size_t)n * sizeof *y);
 }
 
@@ -297,10 +283,10 @@ static double zfi_functions_chain(const zf_launch *l)
     const double *values = ZF_LIST(l, chain, values).data;
     double all = 0;
     for (int64_t k = 0; k < ZF_LIST(l, chain, program).count; k += 3) {
-        const struct zfi_chain_code *code = &zfi_chain_codes[program[k]];
+        const zfi_instruction *code = &zfi_instructions[program[k]];
         zfi_chain_step s = {.launch = {.op = code->op, .out = l->out}};
         s.launch.attributes = s.attributes;
-        ZF_INT(&s, gelu, form) = code->form;
+        s.attributes[0].i = code->form;
         if (code->kind == ZF_CHAIN_DROPOUT) ZF_FLOAT(&s, dropout, p) = values[program[k + 2]];
         all += zf_launch_functions(&s.launch);
     }

@@ -11,16 +11,28 @@
 
 enum { ZFD_CHAIN_OPERANDS = 8, ZFD_CHAIN_LONGEST = 16, ZFD_CHAIN_SHARED = 48 << 10 };
 
-/* What a code stands for: the operator, the function that computes it, and its attribute `form`. */
-static const struct zfd_chain_code {
+/* What C of a row in ZF_OPS says of its operator. */
+typedef struct zfd_instruction {
     zf_op op;
     zf_chain_kind kind;
     int form;
-} zfd_chain_codes[] = {
-#define ZFD_CODE(op, kind, form) {ZF_OP_##op, ZF_CHAIN_##kind, form},
-    ZF_CHAIN_CODES(ZFD_CODE)
+} zfd_instruction;
+
+static zfd_instruction zfd_instruction_of(int64_t code)
+{
+    zfd_instruction none = {ZF_OP_none, ZF_CHAIN_UNARY, 0};
+    switch (code) {
+#define ZFD_NOTHING(...)
+#define ZFD_ROW(name, least, most, attributes) attributes
+#define ZFD_CODE(op, code, kind, form, activation)                                                 \
+    case code: return zfd_instruction{ZF_OP_##op, ZF_CHAIN_##kind, form};
+        ZF_OPS(ZFD_ROW, ZFD_NOTHING, ZFD_NOTHING, ZFD_CODE)
+#undef ZFD_NOTHING
+#undef ZFD_ROW
 #undef ZFD_CODE
-};
+    default: return none;
+    }
+}
 
 typedef enum zfd_chain_shape { ZFD_CHAIN_WHOLE, ZFD_CHAIN_VECTOR, ZFD_CHAIN_ONE } zfd_chain_shape;
 
@@ -166,14 +178,14 @@ static zfd_chain zfd_chain_of(const zf_launch *l)
                                         : ZFD_CHAIN_VECTOR;
     }
     for (int k = 0; k < c.count; k++, program += 3) {
-        const struct zfd_chain_code *code = &zfd_chain_codes[program[0]];
+        const zfd_instruction code = zfd_instruction_of(program[0]);
         zfd_chain_step *s = &c.steps[k];
-        const bool two = code->kind == ZF_CHAIN_BINARY || code->kind == ZF_CHAIN_GRADIENT;
-        s->unary.op = code->op, s->kind = code->kind;
-        s->unary.way = zfd_gelu_way_of(code->form != 0, l->out.dtype);
+        const bool two = code.kind == ZF_CHAIN_BINARY || code.kind == ZF_CHAIN_GRADIENT;
+        s->unary.op = code.op, s->kind = code.kind;
+        s->unary.way = zfd_gelu_way_of(code.form != 0, l->out.dtype);
         a[k] = (int)program[1], b[k] = two ? (int)program[2] : a[k];
-        if (code->op == ZF_OP_scale) s->unary.by = (float)values[program[2]];
-        if (code->kind != ZF_CHAIN_DROPOUT) continue;
+        if (code.kind == ZF_CHAIN_SCALE) s->unary.by = (float)values[program[2]];
+        if (code.kind != ZF_CHAIN_DROPOUT) continue;
         c.dropout = zfd_dropout_of(l, values[program[2]], (int64_t)values[program[2] + 1], count);
         c.drops = true;
         s->threshold = c.dropout.threshold, s->stream = c.dropout.stream;

@@ -900,4 +900,4 @@ ZFI_OPERATOR(residual_norm_grad, .infer = zfi_infer_residual_norm_grad,
              .saved = zfi_saved_residual_norm_grad, .functions = zfi_draws_each,
              .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(affine, .infer = zfi_infer_affine, .grad = zfi_grad_affine, .cpu = zfi_cpu_affine,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+             .functions = zfi_functions_none, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)

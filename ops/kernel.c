@@ -297,3 +297,72 @@ static zf_status zfi_infer_alike(zfi_infer *c)
 
 /* The gradient function of an operator without gradient: every dx stays ZF_NONE. */
 static void zfi_grad_none(zf_grad *c) { (void)c; }
+
+/* ------------------------------------------------------------------------ instructions */
+
+/* What C of a row in ZF_OPS says of its operator, by code. Two of one code do not compile. */
+typedef struct zfi_instruction {
+    zf_op op;
+    zf_chain_kind kind;
+    int form, activation;
+} zfi_instruction;
+
+static const zfi_instruction zfi_instructions[] = {
+#define ZFI_ROW(name, least, most, attributes) attributes
+#define ZFI_CODE(op, code, kind, form, activation)                                                 \
+    [code] = {ZF_OP_##op, ZF_CHAIN_##kind, form, activation},
+    ZF_OPS(ZFI_ROW, ZFI_NOTHING, ZFI_NOTHING, ZFI_CODE)
+#undef ZFI_ROW
+#undef ZFI_CODE
+};
+
+/* The attribute `form` of a node, which is the first; 0 where its operator has none. */
+static int64_t zfi_form_of(const zfi_node *node)
+{
+    const char *names = node->op < ZF_OP_COUNT ? zfi_records[node->op]->attributes : NULL;
+    return names && !strncmp(names, "form:", 5) ? node->attributes[0].i : 0;
+}
+
+/* The code of a node in chains; -1: it is no instruction. */
+static int zfi_code_of(const zfi_node *node)
+{
+    for (int code = 0; code < ZFI_COUNT(zfi_instructions); code++)
+        if (zfi_instructions[code].op == node->op &&
+            zfi_instructions[code].form == zfi_form_of(node))
+            return code;
+    return -1;
+}
+
+/* The activation of linear that a node is; 0: none. */
+static int zfi_activation_like(const zfi_node *node)
+{
+    int code = zfi_code_of(node);
+    return code < 0 ? 0 : zfi_instructions[code].activation;
+}
+
+/* The instruction that is an activation of linear; NULL: there is none. */
+static const zfi_instruction *zfi_activation(int64_t activation)
+{
+    for (int code = 0; code < ZFI_COUNT(zfi_instructions) && activation > 0; code++)
+        if (zfi_instructions[code].activation == activation) return &zfi_instructions[code];
+    return NULL;
+}
+
+/* An operator by its members `value` and `piece`. */
+static void zfi_value_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zf_array *a = &l->args[0], *b = &l->args[l->arg_count - 1];
+    for (int64_t i = first; i < last; i++)
+        zfi_set(&l->out, i, zfi_records[l->op]->value(l, zfi_get(a, i), zfi_get(b, i)));
+}
+
+static zf_status zfi_cpu_elements(const zf_launch *l)
+{
+    zfi_split(l, zfi_count(&l->out), ZFI_GRAIN,
+              zfi_fast(l) ? zfi_records[l->op]->piece : zfi_value_reference);
+    return ZF_OK;
+}
+
+/* A function for each element of the result, and none: what .functions says. */
+static double zfi_functions_each(const zf_launch *l) { return (double)zfi_count(&l->out); }
+static double zfi_functions_none(const zf_launch *l) { return (void)l, 0; }

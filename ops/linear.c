@@ -6,21 +6,35 @@
  *     y = activation(u)     and after b, or none
  *     du = dy activation'   dx = du w   dw = du^T x   db = sum over rows of du   dc = du
  *
- * saved 0: u, for gelu and silu, whose derivative is not a function of y. The other activations
- * save y alone.
+ * saved 0: u, for gelu and silu, whose derivative is not a function of y (grad_reads_x). The other
+ * activations save y alone.
  *
  * f32: the bits are those of the nodes matmul, add and the activation. bf16 and f16: u and y are
  * computed in f32 and rounded once each; on CUDA y is computed from the rounded u. */
 
-typedef enum zfi_activation {
-    ZFI_NO_ACTIVATION,
-    ZFI_GELU,
-    ZFI_GELU_TANH,
-    ZFI_RELU,
-    ZFI_SILU,
-    ZFI_TANH,
-    ZFI_SIGMOID
-} zfi_activation;
+/* The activation as a launch of its operator, over elements in place. */
+typedef struct zfi_activating {
+    const zfi_record *record; /* NULL: there is no activation */
+    zf_launch launch;
+    zf_attribute attributes[1];
+    zf_array args[1];
+} zfi_activating;
+
+static void zfi_activating_of(zfi_activating *a, const zf_launch *l, zf_dtype dtype)
+{
+    const zfi_instruction *of = zfi_activation(ZF_INT(l, linear, activation));
+    *a = (zfi_activating){.record = of ? zfi_records[of->op] : NULL};
+    if (!of) return;
+    a->attributes[0].i = of->form;
+    a->args[0].dtype = dtype;
+    a->launch = (zf_launch){.op = of->op,
+                            .arg_count = 1,
+                            .args = a->args,
+                            .out = {.dtype = dtype, .shape = l->out.shape},
+                            .attributes = a->attributes,
+                            .run = l->run,
+                            .backend = l->backend};
+}
 
 static zf_status zfi_infer_linear(zfi_infer *c)
 {
@@ -33,13 +47,13 @@ static zf_status zfi_infer_linear(zfi_infer *c)
     if (c->arg_count > 2 &&
         (c->args[2]->shape.rank != 1 || c->args[2]->shape.dims[0] != w->dims[0]))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "the bias must be [%lld]", (long long)w->dims[0]);
-    if (ZF_INT(c, linear, activation) < 0 || ZF_INT(c, linear, activation) > ZFI_SIGMOID)
+    if (ZF_INT(c, linear, activation) && !zfi_activation(ZF_INT(c, linear, activation)))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "there is no activation %lld",
                               (long long)ZF_INT(c, linear, activation));
     c->dtype = c->args[0]->dtype;
     c->shape = *x;
     c->shape.dims[x->rank - 1] = w->dims[0];
-    if (c->arg_count > 3 && ZF_INT(c, linear, activation) != ZFI_NO_ACTIVATION)
+    if (c->arg_count > 3 && ZF_INT(c, linear, activation))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "there is no activation of a sum (operand 3)");
     if (c->arg_count > 3 && !zfi_same_shape(&c->args[3]->shape, &c->shape))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "what is added must be %s",
@@ -50,27 +64,36 @@ static zf_status zfi_infer_linear(zfi_infer *c)
 static bool zfi_saved_linear(const zf_graph *g, const zfi_node *node, int64_t index,
                              zf_dtype *dtype, zf_shape *shape)
 {
-    int64_t activation = ZF_INT(node, linear, activation);
+    const zfi_instruction *of = zfi_activation(ZF_INT(node, linear, activation));
     (void)g;
     *dtype = node->dtype, *shape = node->shape;
-    return index == 0 &&
-           (activation == ZFI_GELU || activation == ZFI_GELU_TANH || activation == ZFI_SILU);
+    return index == 0 && of && zfi_records[of->op]->grad_reads_x;
+}
+
+/* The gradient of u, as the operator of the activation appends it. */
+static zf_tensor zfi_grad_before(zf_grad *c)
+{
+    const zfi_instruction *of = zfi_activation(ZF_INT(c, linear, activation));
+    const zf_attribute form[ZF_MAX_ATTRIBUTES] = {{.i = of ? of->form : 0}};
+    zf_tensor u = ZF_NONE, du = ZF_NONE;
+    if (!of) return c->dy;
+    if (zfi_records[of->op]->grad_reads_x) u = zfi_saved(c->y, 0);
+    zfi_records[of->op]->grad(&(zf_grad){.graph = c->graph,
+                                         .attributes = form,
+                                         .y = c->y,
+                                         .dy = c->dy,
+                                         .count = 1,
+                                         .x = &u,
+                                         .need = &(const bool){true},
+                                         .dx = &du});
+    return du;
 }
 
 static void zfi_grad_linear(zf_grad *c)
 {
     zf_shape w = zf_tensor_shape(c->x[1]), y = zf_tensor_shape(c->y);
     int64_t rows = y.rank == 1 ? 1 : zfi_row_count(&y);
-    zf_tensor du = c->dy;
-    switch (ZF_INT(c, linear, activation)) {
-    case ZFI_GELU: du = zfi_op(gelu_grad, NULL, du, zfi_saved(c->y, 0)); break;
-    case ZFI_GELU_TANH: du = zfi_op(gelu_grad, zfi_with({.i = 1}), du, zfi_saved(c->y, 0)); break;
-    case ZFI_RELU: du = zfi_op(relu_grad, NULL, du, c->y); break;
-    case ZFI_SILU: du = zfi_op(silu_grad, NULL, du, zfi_saved(c->y, 0)); break;
-    case ZFI_TANH: du = zfi_op(tanh_grad, NULL, du, c->y); break;
-    case ZFI_SIGMOID: du = zfi_op(sigmoid_grad, NULL, du, c->y); break;
-    default: break;
-    }
+    zf_tensor du = zfi_grad_before(c);
     du = zf_reshape(du, ZF_SHAPE(rows, w.dims[0]));
     if (c->need[0])
         c->dx[0] = zf_reshape(zfi_matmul_of(du, false, c->x[1], false), zf_tensor_shape(c->x[0]));
@@ -82,23 +105,12 @@ static void zfi_grad_linear(zf_grad *c)
 
 /* ------------------------------------------------------------------------------ kernels */
 
-static double zfi_activate_f64(int64_t activation, double u)
-{
-    switch (activation) {
-    case ZFI_GELU: return zfi_gelu_f64(u, 0);
-    case ZFI_GELU_TANH: return zfi_gelu_f64(u, 1);
-    case ZFI_RELU: return u <= 0 ? 0 : u;
-    case ZFI_SILU: return u * zfi_sigmoid_f64(u);
-    case ZFI_TANH: return tanh(u);
-    case ZFI_SIGMOID: return zfi_sigmoid_f64(u);
-    default: return u;
-    }
-}
-
 static void zfi_linear_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *x = &l->args[0], *w = &l->args[1], *u = zfi_saved_out(l, 0);
     int64_t k = w->shape.dims[1], n = w->shape.dims[0];
+    zfi_activating a;
+    zfi_activating_of(&a, l, l->out.dtype);
     for (int64_t i = first; i < last; i++) { /* out[row,col] */
         int64_t row = i / n, col = i % n;
         double sum = 0;
@@ -106,21 +118,7 @@ static void zfi_linear_reference(const zf_launch *l, int64_t first, int64_t last
         if (l->arg_count > 2) sum += zfi_get(&l->args[2], col);
         if (l->arg_count > 3) sum += zfi_get(&l->args[3], i);
         if (u) zfi_set(u, i, sum);
-        zfi_set(&l->out, i, zfi_activate_f64(ZF_INT(l, linear, activation), sum));
-    }
-}
-
-/* y = activation(u), for n numbers; y may be u. */
-static void zfi_activate(zfi_isa isa, int64_t activation, float *y, const float *u, int64_t n)
-{
-    switch (activation) {
-    case ZFI_GELU: zfi_vgelu(isa, y, u, n); break;
-    case ZFI_GELU_TANH: zfi_vgelu_tanh(isa, y, u, n); break;
-    case ZFI_RELU: zfi_relu_run(isa, y, u, u, 0, n); break;
-    case ZFI_SILU: zfi_vsilu(isa, y, u, n); break;
-    case ZFI_TANH: zfi_vtanh(isa, y, u, n); break;
-    case ZFI_SIGMOID: zfi_vsigmoid(isa, y, u, n); break;
-    default: break;
+        zfi_set(&l->out, i, a.record ? a.record->value(&a.launch, sum, sum) : sum);
     }
 }
 
@@ -143,6 +141,8 @@ static void zfi_linear_epilogue(void *context, float *c, int64_t c_row_stride, i
     int64_t n = zfi_last(&l->out.shape);
     const float *bias = NULL;
     float room[2][ZFI_SPAN];
+    zfi_activating a;
+    zfi_activating_of(&a, l, ZF_F32);
     if (l->arg_count > 2) bias = zfi_read_floats(isa, room[0], &l->args[2], col, cols);
     for (int64_t i = 0; i < rows; i++) {
         float *y = c + i * c_row_stride;
@@ -154,7 +154,9 @@ static void zfi_linear_epilogue(void *context, float *c, int64_t c_row_stride, i
         if (u)
             zfi_narrow(isa, zfi_element_of(u->data, u->dtype, (row + i) * n + col), u->dtype, y,
                        cols);
-        zfi_activate(isa, ZF_INT(l, linear, activation), y, y, cols);
+        if (!a.record) continue;
+        a.args[0].data = a.launch.out.data = y;
+        a.record->piece(&a.launch, 0, cols);
     }
 }
 
@@ -207,28 +209,21 @@ static double zfi_flops_linear(const zf_launch *l)
 
 static double zfi_functions_linear(const zf_launch *l)
 {
-    switch (ZF_INT(l, linear, activation)) {
-    case ZFI_GELU: return 2 * zfi_functions_each(l);
-    case ZFI_GELU_TANH:
-    case ZFI_SILU: return zfi_functions_each(l);
-    default: return 0;
-    }
+    zfi_activating a;
+    zfi_activating_of(&a, l, l->out.dtype);
+    return a.record ? a.record->functions(&a.launch) : 0;
 }
 
 static int32_t zfi_remake_linear(zf_graph *g, int32_t id, int32_t left)
 {
-    zf_tensor u = {g, left};
-    int64_t activation = ZF_INT(&g->nodes[id], linear, activation);
-    if (activation == ZFI_SILU) return zfi_op(silu, NULL, u).id;
-    return zfi_op(gelu, zfi_with({.i = activation == ZFI_GELU_TANH}), u).id;
+    const zfi_instruction *of = zfi_activation(ZF_INT(&g->nodes[id], linear, activation));
+    return zfi_build(of->op, 1, &(zf_tensor){g, left}, zfi_with({.i = of->form})).id;
 }
 
 static bool zfi_remade_linear(const zf_graph *g, const zfi_node *of, const zfi_node *node, bool alike)
 {
-    int64_t activation = ZF_INT(of, linear, activation);
     (void)g, (void)alike;
-    if (activation == ZFI_SILU) return node->op == ZF_OP_silu;
-    return node->op == ZF_OP_gelu && ZF_INT(node, gelu, form) == (activation == ZFI_GELU_TANH);
+    return zfi_activation_like(node) == ZF_INT(of, linear, activation);
 }
 
 /* ------------------------------------------------------------------------------- records */

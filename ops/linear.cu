@@ -16,16 +16,14 @@
  * tests have several tiles. */
 enum { ZFD_LINEAR_BYTES = ZFD_TENSOR_CORES ? 16 << 20 : 2 << 10 };
 
-/* The values of the attribute, as in ops/linear.c. */
-typedef enum zfd_activation {
-    ZFD_NO_ACTIVATION,
-    ZFD_GELU,
-    ZFD_GELU_TANH,
-    ZFD_RELU,
-    ZFD_SILU,
-    ZFD_TANH,
-    ZFD_SIGMOID
-} zfd_activation;
+/* ZFD_AS_gelu_1 is the activation that gelu with form 1 is. */
+#define ZFD_NOTHING(...)
+#define ZFD_ROW(name, least, most, attributes)     attributes
+#define ZFD_CODE(op, code, kind, form, activation) ZFD_AS_##op##_##form = activation,
+enum { ZF_OPS(ZFD_ROW, ZFD_NOTHING, ZFD_NOTHING, ZFD_CODE) ZFD_AS_NONE = 0 };
+#undef ZFD_NOTHING
+#undef ZFD_ROW
+#undef ZFD_CODE
 
 /* In place, for results of type T. */
 template <class T, int N>
@@ -35,12 +33,12 @@ __device__ __forceinline__ void zfd_activate(int activation, float (&y)[N])
     typedef float C;
     const float(&a)[N] = y, (&b)[N] = y;
     switch (activation) {
-    case ZFD_GELU: ZFD_EACH(zfd_gelu(p, by_erf));
-    case ZFD_GELU_TANH: ZFD_EACH(zfd_gelu(p, ZFD_GELU_BY_TANH));
-    case ZFD_RELU: ZFD_EACH(p <= 0 ? 0 : p);
-    case ZFD_SILU: ZFD_EACH(p * zfd_sigmoid(p));
-    case ZFD_TANH: ZFD_EACH(tanhf(p));
-    case ZFD_SIGMOID: ZFD_EACH(zfd_sigmoid(p));
+    case ZFD_AS_gelu_0: ZFD_EACH(zfd_gelu(p, by_erf));
+    case ZFD_AS_gelu_1: ZFD_EACH(zfd_gelu(p, ZFD_GELU_BY_TANH));
+    case ZFD_AS_relu_0: ZFD_EACH(p <= 0 ? 0 : p);
+    case ZFD_AS_silu_0: ZFD_EACH(p * zfd_sigmoid(p));
+    case ZFD_AS_tanh_0: ZFD_EACH(tanhf(p));
+    case ZFD_AS_sigmoid_0: ZFD_EACH(zfd_sigmoid(p));
     default: break;
     }
 }
@@ -120,7 +118,7 @@ static zfd_linear zfd_linear_of(const zf_launch *l)
 {
     const int64_t n = l->args[1].shape.dims[0], k = l->args[1].shape.dims[1];
     zfd_linear p;
-    const bool plain = ZF_INT(l, linear, activation) == ZFD_NO_ACTIVATION;
+    const bool plain = ZF_INT(l, linear, activation) == ZFD_AS_NONE;
     if (l->out.dtype == ZF_F32) p.direct = plain;
     else p.direct = (n % 8 == 0 && k % 8 == 0) || (plain && l->arg_count < 3);
     p.activate = p.direct && !plain;

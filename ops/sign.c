@@ -639,7 +639,7 @@ ZFI_OPERATOR(sign_compress, .infer = zfi_infer_sign_compress, .cpu = zfi_cpu_sig
 ZFI_OPERATOR(sign_expand, .infer = zfi_infer_sign_expand, .cpu = zfi_cpu_sign_expand,
              .ranks = ZFI_RANKS_SIGNS)
 ZFI_OPERATOR(momentum, .infer = zfi_infer_momentum, .cpu = zfi_cpu_momentum,
-             .traits = ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
+             .functions = zfi_functions_none, .traits = ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(local_sum, .infer = zfi_infer_local_sum, .cpu = zfi_cpu_local_sum,
              .views = zfi_views_first, .writes = zfi_writes_local_sum,
              .bytes = zfi_bytes_local_sum, .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES)

@@ -7,12 +7,10 @@
 
 static void zfi_grad_softplus(zf_grad *c) { c->dx[0] = zf_mul(c->dy, zf_sigmoid(c->x[0])); }
 
-static void zfi_softplus_reference(const zf_launch *l, int64_t first, int64_t last)
+static double zfi_softplus_value(const zf_launch *l, double x, double unused)
 {
-    for (int64_t i = first; i < last; i++) {
-        double x = zfi_get(&l->args[0], i);
-        zfi_set(&l->out, i, (x <= 0 ? 0 : x) + log1p(exp(-fabs(x))));
-    }
+    (void)l, (void)unused;
+    return (x <= 0 ? 0 : x) + log1p(exp(-fabs(x)));
 }
 
 ZFI_BODY float zfi_softplus1(zfi_isa isa, float x)
@@ -31,15 +29,9 @@ static void zfi_softplus_fast(const zf_launch *l, int64_t first, int64_t last)
     zfi_softplus_run(zfi_cpu_of(l)->isa, y + first, x + first, NULL, 0, last - first);
 }
 
-static zf_status zfi_cpu_softplus(const zf_launch *l)
-{
-    zfi_split(l, zfi_count(&l->out), ZFI_GRAIN,
-              zfi_fast(l) ? zfi_softplus_fast : zfi_softplus_reference);
-    return ZF_OK;
-}
-
 /* An exponential and a logarithm. */
 static double zfi_functions_softplus(const zf_launch *l) { return 2 * zfi_functions_each(l); }
 
-ZFI_OPERATOR(softplus, .infer = zfi_infer_alike, .grad = zfi_grad_softplus, .cpu = zfi_cpu_softplus,
+ZFI_OPERATOR(softplus, .infer = zfi_infer_alike, .grad = zfi_grad_softplus, .cpu = zfi_cpu_elements,
+             .value = zfi_softplus_value, .piece = zfi_softplus_fast,
              .functions = zfi_functions_softplus, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)

@@ -7,7 +7,7 @@ static const zfi_record *const zfi_records[ZF_OP_COUNT] = {
     [ZF_OP_none] = &zfi_record_none,
 #define ZFI_ROW(name, least, most, attributes) [ZF_OP_##name] = &zfi_record_##name,
 #define ZFI_ATTRIBUTE(op, name, kind)
-    ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
+    ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE, ZFI_NOTHING, ZFI_NOTHING)
 #undef ZFI_ROW
 #undef ZFI_ATTRIBUTE
 };

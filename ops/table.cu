@@ -2,10 +2,10 @@
 static constexpr zfd_kernel zfd_kernels[] = {
     {NULL, NULL, NULL},
 #define ZFD_ROW(name, least, most, attributes) zfd_kernel_of<ZF_OP_##name>::get(),
-#define ZFD_ATTRIBUTE(op, name, kind)
-    ZF_OPS(ZFD_ROW, ZFD_ATTRIBUTE)
+#define ZFD_NOTHING(...)
+    ZF_OPS(ZFD_ROW, ZFD_NOTHING, ZFD_NOTHING, ZFD_NOTHING)
 #undef ZFD_ROW
-#undef ZFD_ATTRIBUTE
+#undef ZFD_NOTHING
 };
 
 /* The kernel and the scratch of a program's own operator. */

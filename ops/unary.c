@@ -151,13 +151,6 @@ static double zfi_unary_value(const zf_launch *l, double x, double v)
     }
 }
 
-static void zfi_unary_reference(const zf_launch *l, int64_t first, int64_t last)
-{
-    const zf_array *x = &l->args[0], *v = &l->args[l->arg_count - 1];
-    for (int64_t i = first; i < last; i++)
-        zfi_set(&l->out, i, zfi_unary_value(l, zfi_get(x, i), zfi_get(v, i)));
-}
-
 /* An i64 as a double: the nearest, or, if it is converted to a narrower float next, rounded to odd,
  * so that the second rounding meets no false tie. */
 static double zfi_integer_to_f64(int64_t value, zf_dtype to)
@@ -274,12 +267,6 @@ static void zfi_unary_fast(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-static zf_status zfi_cpu_unary(const zf_launch *l)
-{
-    zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_fast(l) ? zfi_unary_fast : zfi_unary_reference);
-    return ZF_OK;
-}
-
 static void zfi_cast_floats(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *x = &l->args[0];
@@ -329,9 +316,6 @@ static zf_status zfi_cpu_dropout(const zf_launch *l)
 
 /* ------------------------------------------------------------------------------- work */
 
-/* A function for each element of the result. */
-static double zfi_functions_each(const zf_launch *l) { return (double)zfi_count(&l->out); }
-
 /* A random number for each, by an operator with the attribute p of dropout. */
 static double zfi_draws_each(const zf_launch *l)
 {
@@ -369,38 +353,53 @@ static int32_t zfi_same_cast(zf_graph *g, int32_t id, bool written)
 
 /* ------------------------------------------------------------------------------- records */
 
-ZFI_OPERATOR(neg, .infer = zfi_infer_alike, .grad = zfi_grad_neg, .cpu = zfi_cpu_unary,
-             .same = zfi_same_neg, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
-ZFI_OPERATOR(scale, .infer = zfi_infer_alike, .grad = zfi_grad_scale, .cpu = zfi_cpu_unary,
-             .same = zfi_same_scale, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
-ZFI_OPERATOR(exp, .infer = zfi_infer_alike, .grad = zfi_grad_exp, .cpu = zfi_cpu_unary,
-             .functions = zfi_functions_each,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
-ZFI_OPERATOR(log, .infer = zfi_infer_alike, .grad = zfi_grad_log, .cpu = zfi_cpu_unary,
-             .functions = zfi_functions_each,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
-ZFI_OPERATOR(sqrt, .infer = zfi_infer_alike, .grad = zfi_grad_sqrt, .cpu = zfi_cpu_unary,
+ZFI_OPERATOR(neg, .infer = zfi_infer_alike, .grad = zfi_grad_neg, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .same = zfi_same_neg,
+             .functions = zfi_functions_none,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
-ZFI_OPERATOR(rsqrt, .infer = zfi_infer_alike, .grad = zfi_grad_rsqrt, .cpu = zfi_cpu_unary,
+ZFI_OPERATOR(scale, .infer = zfi_infer_alike, .grad = zfi_grad_scale, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .same = zfi_same_scale,
+             .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+ZFI_OPERATOR(exp, .infer = zfi_infer_alike, .grad = zfi_grad_exp, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
-ZFI_OPERATOR(tanh, .infer = zfi_infer_alike, .grad = zfi_grad_tanh, .cpu = zfi_cpu_unary,
-             .functions = zfi_functions_each, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
-ZFI_OPERATOR(tanh_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary,
+ZFI_OPERATOR(log, .infer = zfi_infer_alike, .grad = zfi_grad_log, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_each,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
+ZFI_OPERATOR(sqrt, .infer = zfi_infer_alike, .grad = zfi_grad_sqrt, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+ZFI_OPERATOR(rsqrt, .infer = zfi_infer_alike, .grad = zfi_grad_rsqrt, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
+ZFI_OPERATOR(tanh, .infer = zfi_infer_alike, .grad = zfi_grad_tanh, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
-ZFI_OPERATOR(sigmoid, .infer = zfi_infer_alike, .grad = zfi_grad_sigmoid, .cpu = zfi_cpu_unary,
-             .functions = zfi_functions_each, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
-ZFI_OPERATOR(sigmoid_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary,
+ZFI_OPERATOR(tanh_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_elements, .value = zfi_unary_value,
+             .piece = zfi_unary_fast, .functions = zfi_functions_none,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
-ZFI_OPERATOR(relu, .infer = zfi_infer_alike, .grad = zfi_grad_relu, .cpu = zfi_cpu_unary,
+ZFI_OPERATOR(sigmoid, .infer = zfi_infer_alike, .grad = zfi_grad_sigmoid, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
-ZFI_OPERATOR(relu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary,
+ZFI_OPERATOR(sigmoid_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_none,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
-ZFI_OPERATOR(gelu, .infer = zfi_infer_gelu, .grad = zfi_grad_gelu, .cpu = zfi_cpu_unary,
-             .functions = zfi_functions_gelu, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
-ZFI_OPERATOR(silu, .infer = zfi_infer_alike, .grad = zfi_grad_silu, .cpu = zfi_cpu_unary,
-             .functions = zfi_functions_each, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+ZFI_OPERATOR(relu, .infer = zfi_infer_alike, .grad = zfi_grad_relu, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+ZFI_OPERATOR(relu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_elements, .value = zfi_unary_value,
+             .piece = zfi_unary_fast, .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+ZFI_OPERATOR(gelu, .infer = zfi_infer_gelu, .grad = zfi_grad_gelu, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_gelu,
+             .grad_reads_x = true, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+ZFI_OPERATOR(silu, .infer = zfi_infer_alike, .grad = zfi_grad_silu, .cpu = zfi_cpu_elements,
+             .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_each,
+             .grad_reads_x = true, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(cast, .infer = zfi_infer_cast, .grad = zfi_grad_cast, .cpu = zfi_cpu_cast,
-             .same = zfi_same_cast, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
+             .same = zfi_same_cast, .functions = zfi_functions_none,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(dropout, .infer = zfi_infer_dropout, .grad = zfi_grad_dropout, .cpu = zfi_cpu_dropout,
              .functions = zfi_draws_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_RANDOM | ZF_OP_READS_HALF)

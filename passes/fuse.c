@@ -155,15 +155,8 @@ static int32_t zfi_fuse_bias(zfi_fuser *f, int32_t id)
 static int32_t zfi_fuse_activation(zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id), *linear;
-    zfi_activation activation;
-    switch (node->op) {
-    case ZF_OP_gelu: activation = ZF_INT(node, gelu, form) ? ZFI_GELU_TANH : ZFI_GELU; break;
-    case ZF_OP_relu: activation = ZFI_RELU; break;
-    case ZF_OP_silu: activation = ZFI_SILU; break;
-    case ZF_OP_tanh: activation = ZFI_TANH; break;
-    case ZF_OP_sigmoid: activation = ZFI_SIGMOID; break;
-    default: return 0;
-    }
+    int activation = zfi_activation_like(node);
+    if (!activation) return 0;
     if (!zfi_used_once(f, node->args[0], ZF_OP_linear)) return 0;
     linear = zfi_fuse_node(f, node->args[0]);
     if (ZF_INT(linear, linear, activation) || linear->arg_count > 3) return 0;
@@ -777,7 +770,7 @@ static int32_t zfi_takes_sum(const zfi_fuser *f, int32_t id)
     node = zfi_fuse_node(f, id);
     switch (node->op) {
     case ZF_OP_matmul: count = 2; break;
-    case ZF_OP_linear: count = ZF_INT(node, linear, activation) == ZFI_NO_ACTIVATION ? 3 : 0; break;
+    case ZF_OP_linear: count = ZF_INT(node, linear, activation) ? 0 : 3; break;
     case ZF_OP_layer_norm_grad:
     case ZF_OP_rms_norm_grad: count = 4; break;
     default: break;

@@ -22,23 +22,12 @@ typedef struct zfi_chainer {
     int32_t args[ZFI_CHAIN_OPERANDS], arg_count; /* its operands, first one of its shape */
 } zfi_chainer;
 
-/* The code of the node's operator; -1: there is none. */
-static int zfi_chain_code_of(const zfi_node *node)
-{
-    bool forms = node->op == ZF_OP_gelu || node->op == ZF_OP_gelu_grad;
-    for (int code = 0; code < ZFI_COUNT(zfi_chain_codes); code++)
-        if (zfi_chain_codes[code].op == node->op &&
-            (!forms || ZF_INT(node, gelu, form) == zfi_chain_codes[code].form))
-            return code;
-    return -1;
-}
-
 /* The node can be an instruction of a chain of its own shape. */
 static bool zfi_can_chain(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     bool full = false;
-    if (node->update || !zfi_is_float(node->dtype) || zfi_chain_code_of(node) < 0 ||
+    if (node->update || !zfi_is_float(node->dtype) || zfi_code_of(node) < 0 ||
         zfi_node_count(node) < ZFI_CHAIN_LEAST)
         return false;
     for (int k = 0; k < ZF_MAX_SAVED; k++)
@@ -122,19 +111,21 @@ static void zfi_chain_make(zfi_chainer *c, int32_t root)
     int64_t program[3 * ZFI_CHAIN_LONGEST] = {0}, *at = program;
     double values[2 * ZFI_CHAIN_LONGEST];
     int64_t count = 0;
+    zf_chain_kind kind;
     zfi_node *node = &g->nodes[root];
     int32_t *args;
     void *lists[2];
     zfi_chain_operands(c, root);
     for (int32_t m = c->count - 1; m >= 0; m--, at += 3) {
         const zfi_node *member = &g->nodes[c->members[m]];
-        at[0] = zfi_chain_code_of(member);
+        at[0] = zfi_code_of(member);
         at[1] = zfi_chain_register(c, member->args[0]);
         if (member->arg_count > 1) at[2] = zfi_chain_register(c, member->args[1]);
-        if (member->op != ZF_OP_scale && member->op != ZF_OP_dropout) continue;
+        kind = zfi_instructions[at[0]].kind;
+        if (kind != ZF_CHAIN_SCALE && kind != ZF_CHAIN_DROPOUT) continue;
         at[2] = count;
         values[count++] = ZF_FLOAT(member, scale, by);
-        if (member->op == ZF_OP_dropout) values[count++] = (double)ZF_INT(member, dropout, stream);
+        if (kind == ZF_CHAIN_DROPOUT) values[count++] = (double)ZF_INT(member, dropout, stream);
     }
     args = zfi_bytes_copy(&g->memory, &g->text, c->args, (size_t)c->arg_count * sizeof *args);
     lists[0] = zfi_bytes_copy(&g->memory, &g->text, program, (size_t)(at - program) * 8);

@@ -129,12 +129,6 @@ static bool zfi_has_turned_weight(const zfi_missing *m, const char *rewrite, int
 
 /* --------------------------------------------------------------------------------- linear */
 
-static bool zfi_is_activation(zf_op op)
-{
-    return op == ZF_OP_gelu || op == ZF_OP_relu || op == ZF_OP_silu || op == ZF_OP_tanh ||
-           op == ZF_OP_sigmoid;
-}
-
 static void zfi_miss_bias(const zfi_missing *m, int32_t id)
 {
     const zfi_node *node = zfi_miss_node(m, id), *bias;
@@ -164,7 +158,7 @@ static void zfi_miss_activation(const zfi_missing *m, int32_t id)
 {
     const zfi_node *node = zfi_miss_node(m, id), *x;
     int32_t of;
-    if (!zfi_is_activation(node->op)) return;
+    if (!zfi_activation_like(node)) return;
     of = node->args[0], x = zfi_miss_node(m, of);
     if (!zfi_is_weighted(m, of) || (x->op == ZF_OP_linear && ZF_INT(x, linear, activation)) ||
         zfi_is_read_elsewhere(m, "linear", id, "what it is of", of, id) ||
@@ -183,7 +177,7 @@ static bool zfi_may_join(const zfi_missing *m, int32_t id)
     const zfi_node *node = zfi_miss_node(m, id);
     return zfi_is_weighted(m, id) &&
            !(node->op == ZF_OP_linear && ZF_INT(node, linear, activation)) &&
-           !(m->uses[id] == 1 && zfi_is_activation(zfi_miss_node(m, m->reader[id])->op));
+           !(m->uses[id] == 1 && zfi_activation_like(zfi_miss_node(m, m->reader[id])));
 }
 
 /* The next product of the same operand and shapes, from `position` of the order in steps of `step`;

@@ -32,3 +32,4 @@
 #include "inside/complete.c"
 #include "inside/settle.c"
 #include "inside/records.c"
+#include "inside/rows.c"

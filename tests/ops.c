@@ -54,6 +54,44 @@ TEST_ONCE(operators_have_cases)
     }
 }
 
+/* Whether a case of that row has a program with the code, or an activation of that name. */
+static bool has_instruction(const char *row, int code, const char *name)
+{
+    for (int n = 0; n < CASES; n++) {
+        const char *text = strstr(cases[n].text, name ? name : "program=[");
+        if (strcmp(cases[n].row, row) || !text) continue;
+        if (name) return true;
+        for (text = strchr(text, '[') + 1; *text && text[-1] != ']';) {
+            char *end;
+            if (strtol(text, &end, 10) == code) return true;
+            for (int k = 0; k < 2 && *end == ','; k++) (void)strtol(end + 1, &end, 10);
+            text = end + 1;
+        }
+    }
+    return false;
+}
+
+/* So does an instruction of chains, or an activation of linear, that no case has. */
+TEST_ONCE(instructions_have_cases)
+{
+#define NOTHING(...)
+#define ROW(name, least, most, attributes) attributes
+#define CODE(op, code, kind, form, activation) {#op, "activation=" #op, code, form, activation},
+    static const struct {
+        const char *op, *name;
+        int code, form, activation;
+    } all[] = {ZF_OPS(ROW, NOTHING, NOTHING, CODE)};
+#undef NOTHING
+#undef ROW
+#undef CODE
+    for (size_t n = 0; n < sizeof all / sizeof all[0]; n++) {
+        if (!has_instruction("chain", all[n].code, NULL))
+            test_fail(t, __FILE__, __LINE__, all[n].op, "no case of chain has this instruction");
+        if (all[n].activation && !has_instruction("linear", 0, all[n].name))
+            test_fail(t, __FILE__, __LINE__, all[n].op, "no case of linear has this activation");
+    }
+}
+
 static double growth_of(const op_case *c, int64_t i)
 {
     return kind_of(c, 1) ? fabs(operand[0][i]) * (1 + fabs(operand[1][i]))

@@ -31,7 +31,8 @@ FUZZ_RUNS = 1000000
 
 # -------------------------------------------------------------------------------------- sources
 
-LIBRARY  = zeroflow.h $(wildcard $(addsuffix /*.c,graph cpu io ops ir passes store comm run nn))
+LIBRARY  = zeroflow.h $(wildcard api/*.h \
+             $(addsuffix /*.c,graph cpu io ops ir passes store comm run nn))
 DEVICE   = zeroflow_cuda.cu $(wildcard cuda/*.cu ops/*.cu)
 TESTS    = $(filter-out tests/cuda.c,$(wildcard tests/*.c))
 FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
@@ -303,8 +304,15 @@ dist/zeroflow.h: $(LIBRARY) LICENSE build/amalgamate
 	$(call say,write) build/amalgamate $(VERSION) LICENSE zeroflow.h stb/stb_ds.h=$(STB_DS) > $@.part
 	@mv $@.part $@
 
-build/amalgamate: build/obj/tools/amalgamate.o
+build/amalgamate build/lines: build/%: build/obj/tools/%.o
 	$(LINK)
+
+# Macros cannot be made by macros: api/lines.h is, from the declarations of builders.
+DECLARED = $(filter-out api/lines.h,zeroflow.h $(wildcard api/*.h))
+lines: build/lines ## write api/lines.h, the macros of builders
+	$(call say,write) $< $(DECLARED) > build/lines.h
+	@cmp -s build/lines.h api/lines.h || cp build/lines.h api/lines.h
+test-opt: build/lines
 
 # The backend for CUDA and communicators, each to be compiled beside that header.
 BESIDE = zeroflow_cuda.cu zeroflow_mpi.c zeroflow_nccl.c
@@ -466,7 +474,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z_. -]*\):.* ## /\1: /p' Makefile | awk '{ \
 	    at = index($$0, ": "); printf "%-22s%s\n", substr($$0, 1, at - 1), substr($$0, at + 2) }'
 
-.PHONY: all dist docs pretrain quick debug test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits kill bless fuzz coverage tidy bench install clean \
+.PHONY: all dist lines docs pretrain quick debug test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits kill bless fuzz coverage tidy bench install clean \
         help $(GROUPS:%=test-%) $(MORE_GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

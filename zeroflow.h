@@ -161,6 +161,7 @@ extern "C" {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* a program calls some of the functions */
 #endif
+#define ZF_BUILDER ZF_API /* a function that notes the line that calls it (api/lines.h) */
 
 /* ======================================================================================== TRAINING
  *
@@ -336,12 +337,12 @@ ZF_API const char *zf_tensor_name(zf_tensor tensor);
 
 /* Scopes name what is built inside them: zf_push(g, "layer.%d", i) ... zf_pop(g); names are joined
  * by dots. */
-ZF_API void zf_push(zf_graph *graph, const char *format, ...)
+ZF_BUILDER void zf_push(zf_graph *graph, const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 2, 3)))
 #endif
     ;
-ZF_API void zf_pop(zf_graph *graph);
+ZF_BUILDER void zf_pop(zf_graph *graph);
 
 /* ----------------------------------------------------------------------------------- 4 BUILDERS
  *
@@ -353,7 +354,7 @@ ZF_API void zf_pop(zf_graph *graph);
 
 /* Values that the program writes before a step (zf_write); they stay until written again. A step
  * that reads one which has never been written is ZF_ERR_STAGE. */
-ZF_API zf_tensor zf_input(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
+ZF_BUILDER zf_tensor zf_input(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
 
 typedef enum zf_init {
     ZF_ZEROS,
@@ -387,8 +388,8 @@ typedef struct zf_param_desc {
 
 /* A trained tensor. Its first value depends on seed, name and the element's index alone, so that it
  * is the same however the tensor is cut. desc NULL: f32 zeros. */
-ZF_API zf_tensor zf_param(zf_graph *graph, const char *name, zf_shape shape,
-                          const zf_param_desc *desc);
+ZF_BUILDER zf_tensor zf_param(zf_graph *graph, const char *name, zf_shape shape,
+                              const zf_param_desc *desc);
 /* How the numbers of such a parameter are quantised; bits 0: it has floats. */
 ZF_API zf_quantize_desc zf_param_blocks(zf_tensor param);
 /* The shape of a parameter's numbers. */
@@ -401,52 +402,53 @@ ZF_API zf_status zf_dequantize_values(float *values, const void *records, size_t
                                       const zf_quantize_desc *desc);
 /* A tensor that steps change and checkpoints hold, but that is not trained: counters, moments.
  * Starts as `value`. */
-ZF_API zf_tensor zf_state(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape,
-                          double value);
+ZF_BUILDER zf_tensor zf_state(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape,
+                              double value);
 /* Memory of programs for the keys and values of earlier tokens, which zf_attention_desc.k_cache
  * fills: float [batch, tokens, width], 0 at first. It is in no store and no checkpoint. Programs
  * share caches of one name by zf_compile_desc.caches. */
-ZF_API zf_tensor zf_cache(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
+ZF_BUILDER zf_tensor zf_cache(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
 /* One value everywhere */
-ZF_API zf_tensor zf_constant(zf_graph *graph, zf_dtype dtype, zf_shape shape, double value);
+ZF_BUILDER zf_tensor zf_constant(zf_graph *graph, zf_dtype dtype, zf_shape shape, double value);
 /* values[0..zf_shape_count(shape)) are copied. */
-ZF_API zf_tensor zf_values(zf_graph *graph, zf_dtype dtype, zf_shape shape, const double *values);
+ZF_BUILDER zf_tensor zf_values(zf_graph *graph, zf_dtype dtype, zf_shape shape,
+                               const double *values);
 
 /* Elementwise, broadcasting. add sub mul div maximum minimum: float or integer; equal less: any ->
  * bool. */
-ZF_API zf_tensor zf_add(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_sub(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_mul(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_div(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_maximum(zf_tensor a, zf_tensor b); /* at a tie the gradient goes to a */
-ZF_API zf_tensor zf_minimum(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_equal(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_less(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_add(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_sub(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_mul(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_div(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_maximum(zf_tensor a, zf_tensor b); /* at a tie the gradient goes to a */
+ZF_BUILDER zf_tensor zf_minimum(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_equal(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_less(zf_tensor a, zf_tensor b);
 /* condition: bool or u8, a and b: any */
-ZF_API zf_tensor zf_where(zf_tensor condition, zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_where(zf_tensor condition, zf_tensor a, zf_tensor b);
 
 /* Elementwise, float. */
-ZF_API zf_tensor zf_neg(zf_tensor x);
-ZF_API zf_tensor zf_scale(zf_tensor x, double by);
-ZF_API zf_tensor zf_exp(zf_tensor x);
-ZF_API zf_tensor zf_log(zf_tensor x);
-ZF_API zf_tensor zf_sqrt(zf_tensor x);
-ZF_API zf_tensor zf_rsqrt(zf_tensor x); /* 1 / sqrt(x) */
-ZF_API zf_tensor zf_tanh(zf_tensor x);
-ZF_API zf_tensor zf_sigmoid(zf_tensor x);
-ZF_API zf_tensor zf_relu(zf_tensor x);
-ZF_API zf_tensor zf_gelu(zf_tensor x);      /* x Phi(x), by erf (Hendrycks & Gimpel 2016) */
-ZF_API zf_tensor zf_gelu_tanh(zf_tensor x); /* its tanh approximation (ibid., section 2) */
-ZF_API zf_tensor zf_silu(zf_tensor x);      /* x sigmoid(x) */
-ZF_API zf_tensor zf_softplus(zf_tensor x);  /* log(1 + e^x) */
+ZF_BUILDER zf_tensor zf_neg(zf_tensor x);
+ZF_BUILDER zf_tensor zf_scale(zf_tensor x, double by);
+ZF_BUILDER zf_tensor zf_exp(zf_tensor x);
+ZF_BUILDER zf_tensor zf_log(zf_tensor x);
+ZF_BUILDER zf_tensor zf_sqrt(zf_tensor x);
+ZF_BUILDER zf_tensor zf_rsqrt(zf_tensor x); /* 1 / sqrt(x) */
+ZF_BUILDER zf_tensor zf_tanh(zf_tensor x);
+ZF_BUILDER zf_tensor zf_sigmoid(zf_tensor x);
+ZF_BUILDER zf_tensor zf_relu(zf_tensor x);
+ZF_BUILDER zf_tensor zf_gelu(zf_tensor x);      /* x Phi(x), by erf (Hendrycks & Gimpel 2016) */
+ZF_BUILDER zf_tensor zf_gelu_tanh(zf_tensor x); /* its tanh approximation (ibid., section 2) */
+ZF_BUILDER zf_tensor zf_silu(zf_tensor x);      /* x sigmoid(x) */
+ZF_BUILDER zf_tensor zf_softplus(zf_tensor x);  /* log(1 + e^x) */
 /* Any to any; rounds to nearest even, float to integer truncates */
-ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to);
+ZF_BUILDER zf_tensor zf_cast(zf_tensor x, zf_dtype to);
 
 /* Symmetric quantisation, and the way back; neither has a gradient. x [..., n], n a multiple of the
  * block -> u8 [..., n / block * (bytes of a scale + block bits / 8)] */
-ZF_API zf_tensor zf_quantize(zf_tensor x, const zf_quantize_desc *desc);
+ZF_BUILDER zf_tensor zf_quantize(zf_tensor x, const zf_quantize_desc *desc);
 /* The same way back, of what has been quantised by the same desc; `to` is a float dtype. */
-ZF_API zf_tensor zf_dequantize(zf_tensor x, zf_dtype to, const zf_quantize_desc *desc);
+ZF_BUILDER zf_tensor zf_dequantize(zf_tensor x, zf_dtype to, const zf_quantize_desc *desc);
 /* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). Both use p
  * rounded to a multiple of 2^-16 (if p > 0, from 2^-16 to 1 - 2^-16), so that the expectation is x.
  * The mask is a function of seed, step, the scope, the number of this dropout in it, and the
@@ -454,21 +456,22 @@ ZF_API zf_tensor zf_dequantize(zf_tensor x, zf_dtype to, const zf_quantize_desc 
  * the gradient and never stored. Dropouts of a scope are counted along the operands of what the
  * program shows, as soon as a pass runs, so that the order of calls does not matter. A program
  * compiled with `.evaluate` passes x through. p = 0 gives x itself. */
-ZF_API zf_tensor zf_dropout(zf_tensor x, double p);
+ZF_BUILDER zf_tensor zf_dropout(zf_tensor x, double p);
 
 /* Shape. */
 /* One dimension may be -1: what remains */
-ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape);
-ZF_API zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b);
+ZF_BUILDER zf_tensor zf_reshape(zf_tensor x, zf_shape shape);
+ZF_BUILDER zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b);
 /* out.dims[i] = x.dims[order[i]], rank entries */
-ZF_API zf_tensor zf_permute(zf_tensor x, const int32_t *order);
+ZF_BUILDER zf_tensor zf_permute(zf_tensor x, const int32_t *order);
 /* x[start..stop) */
-ZF_API zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop);
-ZF_API zf_tensor zf_pad(zf_tensor x, int32_t axis, int64_t before, int64_t after); /* with zeros */
+ZF_BUILDER zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop);
+/* With zeros */
+ZF_BUILDER zf_tensor zf_pad(zf_tensor x, int32_t axis, int64_t before, int64_t after);
 ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis); /* count >= 1 */
-ZF_API zf_tensor zf_broadcast(zf_tensor x, zf_shape shape);
+ZF_BUILDER zf_tensor zf_broadcast(zf_tensor x, zf_shape shape);
 /* The transpose of broadcast: sums what was repeated */
-ZF_API zf_tensor zf_sum_to(zf_tensor x, zf_shape shape);
+ZF_BUILDER zf_tensor zf_sum_to(zf_tensor x, zf_shape shape);
 
 typedef struct zf_matmul_desc {
     bool transpose_a, transpose_b; /* of the last two dimensions */
@@ -476,8 +479,8 @@ typedef struct zf_matmul_desc {
 
 /* out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]; float, ranks >= 2, leading dimensions
  * broadcast; accumulates in f32 (f64 for f64). */
-ZF_API zf_tensor zf_matmul(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *desc);
+ZF_BUILDER zf_tensor zf_matmul(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *desc);
 
 typedef struct zf_reduce_desc {
     int32_t axis;
@@ -486,57 +489,57 @@ typedef struct zf_reduce_desc {
 
 /* Reductions over every element, to a scalar; _ex over one axis. Float. The order of additions is
  * fixed. */
-ZF_API zf_tensor zf_sum(zf_tensor x);
-ZF_API zf_tensor zf_sum_ex(zf_tensor x, const zf_reduce_desc *desc);
-ZF_API zf_tensor zf_mean(zf_tensor x);
-ZF_API zf_tensor zf_mean_ex(zf_tensor x, const zf_reduce_desc *desc);
-ZF_API zf_tensor zf_max(zf_tensor x); /* equal maxima share the gradient */
-ZF_API zf_tensor zf_max_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_BUILDER zf_tensor zf_sum(zf_tensor x);
+ZF_BUILDER zf_tensor zf_sum_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_BUILDER zf_tensor zf_mean(zf_tensor x);
+ZF_BUILDER zf_tensor zf_mean_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_BUILDER zf_tensor zf_max(zf_tensor x); /* equal maxima share the gradient */
+ZF_BUILDER zf_tensor zf_max_ex(zf_tensor x, const zf_reduce_desc *desc);
 /* i32, the first of equal ones; no gradient */
-ZF_API zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_BUILDER zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *desc);
 
 /* Over the last dimension, float. */
-ZF_API zf_tensor zf_softmax(zf_tensor x);     /* saved: the output alone */
-ZF_API zf_tensor zf_logsumexp(zf_tensor x);   /* drops the dimension */
-ZF_API zf_tensor zf_log_softmax(zf_tensor x);
+ZF_BUILDER zf_tensor zf_softmax(zf_tensor x);   /* saved: the output alone */
+ZF_BUILDER zf_tensor zf_logsumexp(zf_tensor x); /* drops the dimension */
+ZF_BUILDER zf_tensor zf_log_softmax(zf_tensor x);
 /* gamma (x - mean) / sqrt(var + eps) + beta; gamma, beta [n] (Ba et al. 2016). */
-ZF_API zf_tensor zf_layer_norm(zf_tensor x, zf_tensor gamma, zf_tensor beta, double eps);
+ZF_BUILDER zf_tensor zf_layer_norm(zf_tensor x, zf_tensor gamma, zf_tensor beta, double eps);
 /* gamma x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019). */
-ZF_API zf_tensor zf_rms_norm(zf_tensor x, zf_tensor gamma, double eps);
+ZF_BUILDER zf_tensor zf_rms_norm(zf_tensor x, zf_tensor gamma, double eps);
 
 /* out[i...,:] = table[index[i...],:]; table [rows,n] float, index i32 or i64 of any shape. An index
  * outside 0..rows-1 is an error of the step. The gradient adds in the order of the index:
  * deterministic. */
-ZF_API zf_tensor zf_gather_rows(zf_tensor table, zf_tensor index);
-ZF_API zf_tensor zf_embedding(zf_tensor table, zf_tensor ids); /* the same, by its usual name */
+ZF_BUILDER zf_tensor zf_gather_rows(zf_tensor table, zf_tensor index);
+ZF_BUILDER zf_tensor zf_embedding(zf_tensor table, zf_tensor ids); /* the same, by its usual name */
 typedef struct zf_embedding_desc {
     bool padded; /* lookups of the row `padding` leave it without a gradient */
     int64_t padding;
 } zf_embedding_desc;
-ZF_API zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedding_desc *desc);
+ZF_BUILDER zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedding_desc *desc);
 
 /* weight * sum over rows of -log softmax(logits)[label]; rows with label -100 are ignored. logits
  * [n,classes] float, labels [n] i32 or i64, weight a scalar f32. With the weight 1 / (labelled rows
  * of the global batch), the loss is the mean over all labelled rows, whatever the number of ranks
  * and micro-batches. weight ZF_NONE: 1 / max(1, labelled rows of these labels). */
-ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
+ZF_BUILDER zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
 
 /* Layers that are one node each, with gradients of their own. zf_fuse makes some of them of plain
  * nodes, where it recognises these; the builders say what is meant. */
 
 /* x weight^T + bias, as PyTorch's functional.linear: x [..., in], weight [out, in], bias [out] or
  * ZF_NONE. zf_fuse joins projections of one x, and takes an activation behind it into the node. */
-ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias);
+ZF_BUILDER zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias);
 
 /* The same with a frozen weight that is the result of zf_quantize of [out, in] by the same desc: u8.
  * Only a tile of it at a time is floats. Its gradient is that of x and of the bias. zf_fuse takes
  * it, as the head of a model, together with the loss. */
-ZF_API zf_tensor zf_quantized_linear(zf_tensor x, zf_tensor weight, zf_tensor bias,
-                                     const zf_quantize_desc *desc);
+ZF_BUILDER zf_tensor zf_quantized_linear(zf_tensor x, zf_tensor weight, zf_tensor bias,
+                                         const zf_quantize_desc *desc);
 
 /* silu(gate) * up (Shazeer 2020), of one shape. up ZF_NONE: the rows of gate [..., 2 n] hold both,
  * gate first; the result is [..., n]. Saved: gate and up. */
-ZF_API zf_tensor zf_swiglu(zf_tensor gate, zf_tensor up);
+ZF_BUILDER zf_tensor zf_swiglu(zf_tensor gate, zf_tensor up);
 
 typedef struct zf_attention_desc {
     int64_t heads; /* of q; 0: 1 */
@@ -570,7 +573,8 @@ typedef struct zf_attention_desc {
  * side in the last dimension; the result is [B, M, H]. k and v ZF_NONE: q holds all three, [B, T, H
  * + 2 H kv_heads / heads], of each token first q, then k, then v. A query that sees no key gives 0.
  * Saved: the result, and a number for each row of scores. desc NULL: defaults. */
-ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_attention_desc *desc);
+ZF_BUILDER zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v,
+                                  const zf_attention_desc *desc);
 
 typedef struct zf_residual_desc {
     double dropout; /* of x + bias */
@@ -584,10 +588,10 @@ typedef struct zf_residual_desc {
 /* zf_layer_norm or zf_rms_norm of residual + dropout(x + bias). x and residual are of one shape
  * [..., n]; gamma and beta [n]. Saved: xhat, which the gradient is made of, and a number for each
  * row. desc NULL: defaults. */
-ZF_API zf_tensor zf_residual_layer_norm(zf_tensor x, zf_tensor residual, zf_tensor gamma,
-                                        zf_tensor beta, const zf_residual_desc *desc);
-ZF_API zf_tensor zf_residual_rms_norm(zf_tensor x, zf_tensor residual, zf_tensor gamma,
-                                      const zf_residual_desc *desc);
+ZF_BUILDER zf_tensor zf_residual_layer_norm(zf_tensor x, zf_tensor residual, zf_tensor gamma,
+                                            zf_tensor beta, const zf_residual_desc *desc);
+ZF_BUILDER zf_tensor zf_residual_rms_norm(zf_tensor x, zf_tensor residual, zf_tensor gamma,
+                                          const zf_residual_desc *desc);
 
 typedef enum zf_rope_scaling {
     ZF_ROPE_PLAIN,
@@ -611,16 +615,16 @@ typedef struct zf_rope_desc {
 /* Rotary positions (Su et al. 2021) of x [..., T, H], heads side by side, in the form of Llama: of
  * a head's halves (a, b), (a cos - b sin, b cos + a sin), the angle of element i being position *
  * theta^(-2 i / d), d the width of a head, in f32. desc NULL: defaults. */
-ZF_API zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc);
+ZF_BUILDER zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc);
 /* Frequency i of heads of `width`, 0 <= i < width / 2, scaled. */
 ZF_API double zf_rope_frequency(const zf_rope_desc *desc, int64_t width, int64_t i);
 
 /* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
-ZF_API zf_tensor zf_output(zf_tensor x, const char *name);
+ZF_BUILDER zf_tensor zf_output(zf_tensor x, const char *name);
 
 /* For layers of one's own: records a misuse as the graph's error, with scope and line; returns the
  * invalid tensor. */
-ZF_API zf_tensor zf_fail(zf_tensor x, const char *format, ...)
+ZF_BUILDER zf_tensor zf_fail(zf_tensor x, const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 2, 3)))
 #endif
@@ -2271,12 +2275,14 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
  * that anybody may ask of it: ZFI_OPERATOR(NAME, .infer = ..., .grad = ..., .cpu = ..., .traits =
  * ...). graph/graph.c explains the fields (zfi_record), zf_op_traits below the traits. No pass
  * keeps a list of operators. For CUDA one file ops/NAME.cu, in the list of zeroflow_cuda.cu, that
- * ends with ZFD_KERNEL(NAME, run, scratch). A builder: its declaration in section 4, with its lines
- * among the macros at the end, and its function in graph/build.c. One row in tests/op_cases.h runs
- * every test of operators: values, gradient, threads, writing in place, CUDA, and each claim of the
- * record. ops/softplus.c is a short example. An optimizer's update is an operator with trait
- * ZF_OP_UPDATE and attributes world and blocks (for zf_zero), perhaps weight_decay with decays, and
- * scaled (for zf_fuse and the loss scale); passes/optimizer.c appends it.
+ * ends with ZFD_KERNEL(NAME, run, scratch). A builder: its declaration in section 4, which begins
+ * with ZF_BUILDER; `make lines` then makes its macro. B in the row makes its function; one with
+ * attributes has its function in graph/build.c. One row in tests/op_cases.h runs every test of
+ * operators: values, gradient, threads, writing in place, CUDA, and each claim of the record. What
+ * is forgotten does not compile, or fails a test that names it. ops/softplus.c is a short example.
+ * An optimizer's update is an operator with trait ZF_OP_UPDATE and attributes world and blocks (for
+ * zf_zero), perhaps weight_decay with decays, and scaled (for zf_fuse and the loss scale);
+ * passes/optimizer.c appends it.
  *
  * OPERATORS OF YOUR OWN
  *
@@ -2735,8 +2741,8 @@ enum { ZF_MAX_OPERATORS = ZF_OP_LAST - ZF_OP_OWN + 1, ZF_OWN_OPERANDS = 16 };
 
 /* Appends one of the graph's own operators (zf_graph_desc.operators) over x[0..count). It reads as
  * many attributes as the operator has, in their order; NULL: all are absent. */
-ZF_API zf_tensor zf_apply(zf_graph *graph, const char *name, int32_t count, const zf_tensor *x,
-                          const zf_attribute *attributes);
+ZF_BUILDER zf_tensor zf_apply(zf_graph *graph, const char *name, int32_t count, const zf_tensor *x,
+                              const zf_attribute *attributes);
 
 /* What the nodes of an operator do in a step: how often they run, and what zf_launch_flops and
  * zf_launch_bytes say of that. Leaves, marks and views do nothing; behind zf_memory, only views
@@ -2946,75 +2952,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #pragma GCC diagnostic ignored "-Wunused-function"
 #endif
 #ifdef zf_add /* the header was included before: its macros would expand in the functions below */
-#undef zf_neg
-#undef zf_exp
-#undef zf_log
-#undef zf_sqrt
-#undef zf_rsqrt
-#undef zf_tanh
-#undef zf_sigmoid
-#undef zf_relu
-#undef zf_gelu
-#undef zf_gelu_tanh
-#undef zf_silu
-#undef zf_softplus
-#undef zf_sum
-#undef zf_mean
-#undef zf_max
-#undef zf_softmax
-#undef zf_logsumexp
-#undef zf_log_softmax
-#undef zf_add
-#undef zf_sub
-#undef zf_mul
-#undef zf_div
-#undef zf_maximum
-#undef zf_minimum
-#undef zf_equal
-#undef zf_less
-#undef zf_where
-#undef zf_scale
-#undef zf_cast
-#undef zf_quantize
-#undef zf_dequantize
-#undef zf_dropout
-#undef zf_reshape
-#undef zf_transpose
-#undef zf_permute
-#undef zf_slice
-#undef zf_pad
-#undef zf_broadcast
-#undef zf_sum_to
-#undef zf_matmul
-#undef zf_matmul_ex
-#undef zf_sum_ex
-#undef zf_mean_ex
-#undef zf_max_ex
-#undef zf_argmax_ex
-#undef zf_layer_norm
-#undef zf_rms_norm
-#undef zf_gather_rows
-#undef zf_embedding
-#undef zf_embedding_ex
-#undef zf_cross_entropy
-#undef zf_quantized_linear
-#undef zf_linear
-#undef zf_swiglu
-#undef zf_attention
-#undef zf_residual_layer_norm
-#undef zf_residual_rms_norm
-#undef zf_rope
-#undef zf_output
-#undef zf_apply
-#undef zf_input
-#undef zf_param
-#undef zf_state
-#undef zf_cache
-#undef zf_constant
-#undef zf_values
-#undef zf_fail
-#undef zf_push
-#undef zf_pop
+#include "api/lines.h"
 #endif
 #include "graph/error.c"
 #include "graph/alloc.c"
@@ -3177,78 +3115,7 @@ ZFI_PLAIN_ENDS
 #endif
 #endif
 
-/* Every builder notes the line that calls it, so that an error names it. A macro is not expanded
- * within itself: the name on the right is the function. */
-#ifndef ZF_NO_LINES
-#define zf_neg(x) zf_neg(zf_at((x), __FILE__, __LINE__))
-#define zf_exp(x) zf_exp(zf_at((x), __FILE__, __LINE__))
-#define zf_log(x) zf_log(zf_at((x), __FILE__, __LINE__))
-#define zf_sqrt(x) zf_sqrt(zf_at((x), __FILE__, __LINE__))
-#define zf_rsqrt(x) zf_rsqrt(zf_at((x), __FILE__, __LINE__))
-#define zf_tanh(x) zf_tanh(zf_at((x), __FILE__, __LINE__))
-#define zf_sigmoid(x) zf_sigmoid(zf_at((x), __FILE__, __LINE__))
-#define zf_relu(x) zf_relu(zf_at((x), __FILE__, __LINE__))
-#define zf_gelu(x) zf_gelu(zf_at((x), __FILE__, __LINE__))
-#define zf_gelu_tanh(x) zf_gelu_tanh(zf_at((x), __FILE__, __LINE__))
-#define zf_silu(x) zf_silu(zf_at((x), __FILE__, __LINE__))
-#define zf_softplus(x) zf_softplus(zf_at((x), __FILE__, __LINE__))
-#define zf_sum(x) zf_sum(zf_at((x), __FILE__, __LINE__))
-#define zf_mean(x) zf_mean(zf_at((x), __FILE__, __LINE__))
-#define zf_max(x) zf_max(zf_at((x), __FILE__, __LINE__))
-#define zf_softmax(x) zf_softmax(zf_at((x), __FILE__, __LINE__))
-#define zf_logsumexp(x) zf_logsumexp(zf_at((x), __FILE__, __LINE__))
-#define zf_log_softmax(x) zf_log_softmax(zf_at((x), __FILE__, __LINE__))
-#define zf_add(x, ...) zf_add(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_sub(x, ...) zf_sub(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_mul(x, ...) zf_mul(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_div(x, ...) zf_div(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_maximum(x, ...) zf_maximum(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_minimum(x, ...) zf_minimum(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_equal(x, ...) zf_equal(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_less(x, ...) zf_less(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_where(x, ...) zf_where(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_scale(x, ...) zf_scale(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_cast(x, ...) zf_cast(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_quantize(x, ...) zf_quantize(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_dequantize(x, ...) zf_dequantize(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_dropout(x, ...) zf_dropout(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_reshape(x, ...) zf_reshape(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_transpose(x, ...) zf_transpose(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_permute(x, ...) zf_permute(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_slice(x, ...) zf_slice(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_pad(x, ...) zf_pad(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_broadcast(x, ...) zf_broadcast(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_sum_to(x, ...) zf_sum_to(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_matmul(x, ...) zf_matmul(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_matmul_ex(x, ...) zf_matmul_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_sum_ex(x, ...) zf_sum_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_mean_ex(x, ...) zf_mean_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_max_ex(x, ...) zf_max_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_argmax_ex(x, ...) zf_argmax_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_layer_norm(x, ...) zf_layer_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_rms_norm(x, ...) zf_rms_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_gather_rows(x, ...) zf_gather_rows(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_embedding(x, ...) zf_embedding(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_embedding_ex(x, ...) zf_embedding_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_cross_entropy(x, ...) zf_cross_entropy(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_quantized_linear(x, ...) zf_quantized_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_linear(x, ...) zf_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_swiglu(x, ...) zf_swiglu(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_attention(q, ...) zf_attention(zf_at((q), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_residual_layer_norm(x, ...)                                                             \
-    zf_residual_layer_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_residual_rms_norm(x, ...)                                                               \
-    zf_residual_rms_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_rope(x, ...) zf_rope(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_output(x, ...) zf_output(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_apply(g, ...) zf_apply(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_input(g, ...) zf_input(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_param(g, ...) zf_param(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_state(g, ...) zf_state(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_cache(g, ...) zf_cache(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_constant(g, ...) zf_constant(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_values(g, ...) zf_values(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_fail(x, ...) zf_fail(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_push(g, ...) zf_push(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
-#define zf_pop(g) zf_pop(zf_graph_at((g), __FILE__, __LINE__))
+/* Every builder notes the line that calls it, so that an error names it. */
+#if !defined(ZF_NO_LINES) && !defined(zf_add)
+#include "api/lines.h"
 #endif

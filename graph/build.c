@@ -312,32 +312,20 @@ ZFI_UNUSED static zf_tensor zfi_saved(zf_tensor x, int64_t index)
     return there ? (zf_tensor){x.graph, there} : zfi_op(saved, zfi_with({.i = index}), x);
 }
 
+/* The builders of rows with B. One that api/ does not declare is an error of the first line. */
+#define ZFI_DECLARED(name) enum { ZFI_DECLARED_##name = sizeof(&zf_##name) };
 #define ZFI_UNARY(name)                                                                            \
+    ZFI_DECLARED(name)                                                                             \
     ZF_API zf_tensor zf_##name(zf_tensor x) { return zfi_op(name, NULL, x); }
 #define ZFI_BINARY(name)                                                                           \
+    ZFI_DECLARED(name)                                                                             \
     ZF_API zf_tensor zf_##name(zf_tensor a, zf_tensor b) { return zfi_op(name, NULL, a, b); }
-ZFI_BINARY(add)
-ZFI_BINARY(sub)
-ZFI_BINARY(mul)
-ZFI_BINARY(div)
-ZFI_BINARY(maximum)
-ZFI_BINARY(minimum)
-ZFI_BINARY(equal)
-ZFI_BINARY(less)
-ZFI_BINARY(gather_rows)
-ZFI_UNARY(neg)
-ZFI_UNARY(exp)
-ZFI_UNARY(log)
-ZFI_UNARY(sqrt)
-ZFI_UNARY(rsqrt)
-ZFI_UNARY(tanh)
-ZFI_UNARY(sigmoid)
-ZFI_UNARY(relu)
-ZFI_UNARY(gelu)
-ZFI_UNARY(silu)
-ZFI_UNARY(softplus)
-ZFI_UNARY(softmax)
-ZFI_UNARY(logsumexp)
+#define ZFI_ROW(name, least, most, attributes) attributes
+#define ZFI_BUILDER(name, kind)                ZFI_##kind(name)
+ZF_OPS(ZFI_ROW, ZFI_NOTHING, ZFI_BUILDER, ZFI_NOTHING)
+#undef ZFI_ROW
+#undef ZFI_BUILDER
+#undef ZFI_DECLARED
 #undef ZFI_UNARY
 #undef ZFI_BINARY
 

@@ -371,9 +371,17 @@ run_gpt() {
         --init tests/golden/llm/qwen3 --batch-file tests/golden/llm/batch.safetensors --steps 3
 }
 
+# What differs names the builder.
+lines_are_made() {
+    # shellcheck disable=SC2046
+    build/lines zeroflow.h $(find api -name '*.h' ! -name lines.h) > "$work/lines.h" &&
+        diff api/lines.h "$work/lines.h"
+}
+
 run_opt() {
     check 'mistakes to plant are where they were' sh tests/mutants/run.sh --list
     check 'private names have one meaning' sh tests/names.sh
+    check 'the macros of builders are those of make lines' lines_are_made
     printf '%%1 = param "w" : f32[4]\n%%2 = mul %%1, %%1 : f32[4]\n%%3 = sum %%2 : f32[]\n' \
         > "$work/graph.zf"
     check 'runs passes' gives 0 '^ +gradient %1, %[0-9]+' \

@@ -12,6 +12,15 @@ TEST_ONCE(elementwise_operators_count_functions)
             forgotten(t, (zf_op)op, "its record has no .functions (none: zfi_functions_none)");
 }
 
+TEST_ONCE(kernels_of_elements_are_complete)
+{
+    for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT; op++) {
+        const zfi_record *record = zfi_records[op];
+        if (record->cpu == zfi_cpu_elements && (!record->value || !record->piece))
+            forgotten(t, (zf_op)op, "its record has no .value and .piece, which its .cpu calls");
+    }
+}
+
 TEST_ONCE(instructions_are_complete)
 {
     for (int code = 0; code < ZFI_COUNT(zfi_instructions); code++) {

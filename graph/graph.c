@@ -65,6 +65,9 @@ typedef enum zfi_lies {
     ZFI_PLACES
 } zfi_lies;
 
+/* How the matrix of a product lies. */
+typedef enum zfi_weight { ZFI_NO_WEIGHT, ZFI_WEIGHT_IN_OUT, ZFI_WEIGHT_OUT_IN } zfi_weight;
+
 /* All that can be asked of an operator: one record for each row of ZF_OPS, at the end of the
  * operator's file. Members that are not set are 0 or NULL. */
 typedef struct zfi_record {
@@ -111,6 +114,13 @@ typedef struct zfi_record {
      * shape of the result; y may be an operand */
     double (*value)(const zf_launch *, double a, double b);
     void (*piece)(const zf_launch *, int64_t first, int64_t last);
+    /* What fusion asks: a product of the rows of operand 0 with a matrix, operand 1, and how that
+     * lies; NULL: ZFI_NO_WEIGHT. The number of operands to which one more can be given, which is
+     * added to the result; NULL: 0. The saved value that is the sum over rows of the result (`of` -1)
+     * or of saved value `of`; -1, NULL: there is none */
+    zfi_weight (*weight)(const zfi_node *);
+    int32_t (*addend)(const zfi_node *);
+    int32_t (*row_sums)(const zfi_node *, int64_t of);
     bool grad_reads_x; /* an activation: its gradient is made of x, not of the result alone */
     /* The operand of which the result is a view, from byte *at on, which is 0 before the call (-1:
      * the rank decides where); -1: the result has its own bytes. NULL: -1 */

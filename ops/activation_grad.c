@@ -127,14 +127,21 @@ static double zfi_functions_gelu_grad(const zf_launch *l)
     return (ZF_INT(l, gelu_grad, form) ? 2.0 : 3.0) * zfi_functions_each(l);
 }
 
+static int32_t zfi_row_sums_activation(const zfi_node *node, int64_t of)
+{
+    return (void)node, of < 0 ? ZFI_BIAS_SUMS : -1;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(gelu_grad, gelu, form)
 ZFI_OPERATOR(gelu_grad, .infer = zfi_infer_gelu, .cpu = zfi_cpu_activation_grad,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .saved = zfi_saved_activation,
              .activates = 1, .functions = zfi_functions_gelu_grad,
+             .row_sums = zfi_row_sums_activation,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(silu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_activation_grad,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .saved = zfi_saved_activation,
              .activates = 1, .functions = zfi_functions_each,
+             .row_sums = zfi_row_sums_activation,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)

@@ -1547,6 +1547,11 @@ static double zfi_between_attention(const zf_launch *l) { return 2 * zfi_attenti
 /* They are results of q k^T and dy v^T, and operands of three products: for dV, dQ and dK. */
 static double zfi_between_attention_grad(const zf_launch *l) { return 5 * zfi_attention_scores(l); }
 
+static int32_t zfi_row_sums_attention_grad(const zfi_node *node, int64_t of)
+{
+    return of < 0 && node->shape.rank == 3 ? ZFI_QKV_SUMS : -1;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, p)
@@ -1566,4 +1571,5 @@ ZFI_OPERATOR(attention, .infer = zfi_infer_attention, .grad = zfi_grad_attention
 ZFI_OPERATOR(attention_grad, .infer = zfi_infer_attention_grad, .cpu = zfi_cpu_attention_grad,
              .saved = zfi_saved_attention_grad, .scratch = zfi_scratch_attention_grad,
              .flops = zfi_flops_attention_grad, .functions = zfi_functions_attention,
-             .between = zfi_between_attention_grad, .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)
+             .between = zfi_between_attention_grad, .row_sums = zfi_row_sums_attention_grad,
+             .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)

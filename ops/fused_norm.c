@@ -875,6 +875,13 @@ static int32_t zfi_remake_from_sum(zf_graph *g, int32_t id, int32_t sum)
         .id;
 }
 
+/* dbias is that of dx, which is the result where there is no dropout. */
+static int32_t zfi_row_sums_residual_norm_grad(const zfi_node *node, int64_t of)
+{
+    const bool is_dx = of < 0 ? ZF_FLOAT(node, residual_norm_grad, p) == 0 : of == ZFI_DX;
+    return is_dx ? ZFI_DBIAS : -1;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(residual_norm, dropout, p)
@@ -898,6 +905,7 @@ ZFI_OPERATOR(embed_norm, .infer = zfi_infer_embed_norm, .grad = zfi_grad_embed_n
 ZFI_OPERATOR(residual_norm_grad, .infer = zfi_infer_residual_norm_grad,
              .cpu = zfi_cpu_residual_norm_grad, .scratch = zfi_scratch_residual_norm,
              .saved = zfi_saved_residual_norm_grad, .functions = zfi_draws_each,
+             .row_sums = zfi_row_sums_residual_norm_grad,
              .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(affine, .infer = zfi_infer_affine, .grad = zfi_grad_affine, .cpu = zfi_cpu_affine,
              .functions = zfi_functions_none, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)

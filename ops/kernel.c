@@ -348,6 +348,13 @@ static const zfi_instruction *zfi_activation(int64_t activation)
     return NULL;
 }
 
+/* Whether a node is a product with a matrix, and how that lies. */
+static zfi_weight zfi_weight_kind(const zfi_node *node)
+{
+    const zfi_record *record = node->op < ZF_OP_COUNT ? zfi_records[node->op] : NULL;
+    return record && record->weight ? record->weight(node) : ZFI_NO_WEIGHT;
+}
+
 /* An operator by its members `value` and `piece`. */
 static void zfi_value_reference(const zf_launch *l, int64_t first, int64_t last)
 {

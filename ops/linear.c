@@ -226,9 +226,20 @@ static bool zfi_remade_linear(const zf_graph *g, const zfi_node *of, const zfi_n
     return zfi_activation_like(node) == ZF_INT(of, linear, activation);
 }
 
+static zfi_weight zfi_weight_linear(const zfi_node *node)
+{
+    return (void)node, ZFI_WEIGHT_OUT_IN;
+}
+
+static int32_t zfi_addend_linear(const zfi_node *node)
+{
+    return ZF_INT(node, linear, activation) ? 0 : 3;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(linear, .infer = zfi_infer_linear, .grad = zfi_grad_linear, .cpu = zfi_cpu_linear,
              .scratch = zfi_scratch_linear, .saved = zfi_saved_linear, .remake = zfi_remake_linear,
              .remade = zfi_remade_linear, .flops = zfi_flops_linear,
-             .functions = zfi_functions_linear, .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)
+             .functions = zfi_functions_linear, .weight = zfi_weight_linear, .addend = zfi_addend_linear,
+             .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

@@ -205,8 +205,17 @@ static double zfi_flops_matmul(const zf_launch *l)
            (double)a->dims[a->rank - (ZF_INT(l, matmul, transpose_a) ? 2 : 1)];
 }
 
+static zfi_weight zfi_weight_matmul(const zfi_node *node)
+{
+    if (node->arg_count != 2 || ZF_INT(node, matmul, transpose_a)) return ZFI_NO_WEIGHT;
+    return ZF_INT(node, matmul, transpose_b) ? ZFI_WEIGHT_OUT_IN : ZFI_WEIGHT_IN_OUT;
+}
+
+static int32_t zfi_addend_matmul(const zfi_node *node) { return (void)node, 2; }
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(matmul, .infer = zfi_infer_matmul, .grad = zfi_grad_matmul, .cpu = zfi_cpu_matmul,
              .scratch = zfi_scratch_matmul, .flops = zfi_flops_matmul,
-             .over = 1 << 2, .traits = ZF_OP_INPLACE | ZF_OP_PRODUCT | ZF_OP_READS_HALF)
+             .over = 1 << 2, .weight = zfi_weight_matmul, .addend = zfi_addend_matmul,
+             .traits = ZF_OP_INPLACE | ZF_OP_PRODUCT | ZF_OP_READS_HALF)

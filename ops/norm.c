@@ -571,6 +571,8 @@ static zf_status zfi_cpu_norm_gamma_grad(const zf_launch *l)
     return ZF_OK;
 }
 
+static int32_t zfi_addend_norm_grad(const zfi_node *node) { return (void)node, 4; }
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(rms, moments, eps)
@@ -583,12 +585,14 @@ ZFI_OPERATOR(layer_norm, .infer = zfi_infer_layer_norm, .grad = zfi_grad_layer_n
              .cpu = zfi_cpu_layer_norm, .whole = 1 << 2 | 1 << 3,
              .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(layer_norm_grad, .infer = zfi_infer_layer_norm_grad, .cpu = zfi_cpu_layer_norm_grad,
-             .whole = 1 << 3, .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
+             .whole = 1 << 3, .addend = zfi_addend_norm_grad,
+             .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(rms, .infer = zfi_infer_moments, .cpu = zfi_cpu_moments, .traits = ZF_OP_BY_ROWS)
 ZFI_OPERATOR(rms_norm, .infer = zfi_infer_layer_norm, .grad = zfi_grad_rms_norm,
              .cpu = zfi_cpu_layer_norm, .whole = 1 << 2 | 1 << 3,
              .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(rms_norm_grad, .infer = zfi_infer_layer_norm_grad, .cpu = zfi_cpu_layer_norm_grad,
-             .whole = 1 << 3, .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
+             .whole = 1 << 3, .addend = zfi_addend_norm_grad,
+             .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(norm_gamma_grad, .infer = zfi_infer_norm_gamma_grad, .cpu = zfi_cpu_norm_gamma_grad,
              .scratch = zfi_scratch_norm_gamma_grad, .traits = ZF_OP_READS_HALF)

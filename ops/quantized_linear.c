@@ -290,6 +290,11 @@ static double zfi_flops_quantized_linear(const zf_launch *l)
     return 2.0 * (double)zfi_count(&l->out) * (double)zfi_last(&l->args[0].shape);
 }
 
+static zfi_weight zfi_weight_quantized_linear(const zfi_node *node)
+{
+    return ZF_INT(node, quantized_linear, transposed) ? ZFI_WEIGHT_IN_OUT : ZFI_WEIGHT_OUT_IN;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(quantized_linear, quantize, bits)
@@ -298,4 +303,5 @@ ZFI_SAME_ATTRIBUTE(quantized_linear, quantize, scale)
 ZFI_OPERATOR(quantized_linear, .infer = zfi_infer_quantized_linear,
              .grad = zfi_grad_quantized_linear, .cpu = zfi_cpu_quantized_linear,
              .scratch = zfi_scratch_quantized_linear, .flops = zfi_flops_quantized_linear,
+             .weight = zfi_weight_quantized_linear,
              .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

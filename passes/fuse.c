@@ -706,14 +706,8 @@ static void zfi_find_guesses(zfi_fuser *f)
 /* The product of x with a weight [n, k], and perhaps a bias. */
 static bool zfi_is_head_product(const zfi_node *node)
 {
-    switch (node->op) {
-    case ZF_OP_linear: return !ZF_INT(node, linear, activation) && node->arg_count <= 3;
-    case ZF_OP_quantized_linear: return !ZF_INT(node, quantized_linear, transposed);
-    case ZF_OP_matmul:
-        return !ZF_INT(node, matmul, transpose_a) && ZF_INT(node, matmul, transpose_b) &&
-               node->arg_count == 2;
-    default: return false;
-    }
+    return zfi_weight_kind(node) == ZFI_WEIGHT_OUT_IN && node->arg_count <= 3 &&
+           !(node->op == ZF_OP_linear && ZF_INT(node, linear, activation));
 }
 
 static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
@@ -764,18 +758,12 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
  * nothing else reads it; 0: there is none. */
 static int32_t zfi_takes_sum(const zfi_fuser *f, int32_t id)
 {
+    int32_t (*addend)(const zfi_node *);
     const zfi_node *node;
-    int32_t count = 0; /* of operands without that value */
     while (zfi_used_once(f, id, ZF_OP_reshape)) id = zfi_fuse_node(f, id)->args[0];
     node = zfi_fuse_node(f, id);
-    switch (node->op) {
-    case ZF_OP_matmul: count = 2; break;
-    case ZF_OP_linear: count = ZF_INT(node, linear, activation) ? 0 : 3; break;
-    case ZF_OP_layer_norm_grad:
-    case ZF_OP_rms_norm_grad: count = 4; break;
-    default: break;
-    }
-    return count && node->arg_count == count && zfi_used_once(f, id, node->op) ? id : 0;
+    addend = f->graph->records[node->op]->addend;
+    return addend && node->arg_count == addend(node) && zfi_used_once(f, id, node->op) ? id : 0;
 }
 
 /* last[]: for a node that takes a value to add, the sum of both. */
@@ -840,22 +828,23 @@ static int32_t zfi_fuse_sums(zfi_fuser *f, int32_t id)
 {
     zf_graph *g = f->graph;
     const zfi_node *node = zfi_fuse_node(f, id), *x;
-    int32_t of;
+    const zfi_record *record;
+    int64_t saved = -1;
+    int32_t of, sums;
     if (node->op != ZF_OP_sum_to || node->shape.rank != 1) return 0;
     of = zfi_rows_of(f, node->args[0]);
     x = zfi_fuse_node(f, of);
     if (!x->shape.rank || zfi_last(&x->shape) != node->shape.dims[0]) return 0;
-    if (x->op == ZF_OP_residual_norm_grad && ZF_FLOAT(x, residual_norm_grad, p) == 0)
-        return zfi_saved((zf_tensor){g, of}, ZFI_DBIAS).id;
-    if (x->op == ZF_OP_saved && ZF_INT(x, saved, index) == ZFI_DX &&
-        zfi_fuse_node(f, x->args[0])->op == ZF_OP_residual_norm_grad)
-        return zfi_saved((zf_tensor){g, x->args[0]}, ZFI_DBIAS).id;
-    if ((x->op == ZF_OP_gelu_grad || x->op == ZF_OP_silu_grad) && node->shape.dims[0] > 1 &&
-        !zfi_may_chain(f, x, 0))
-        return zfi_saved((zf_tensor){g, of}, ZFI_BIAS_SUMS).id;
-    if (x->op == ZF_OP_attention_grad && x->shape.rank == 3)
-        return zfi_saved((zf_tensor){g, of}, ZFI_QKV_SUMS).id;
-    return 0;
+    if (x->op == ZF_OP_saved) {
+        saved = ZF_INT(x, saved, index), of = x->args[0];
+        x = zfi_fuse_node(f, of);
+    }
+    record = g->records[x->op];
+    if (!record->row_sums || (sums = record->row_sums(x, saved)) < 0) return 0;
+    if ((record->traits & ZF_OP_ELEMENTWISE) &&
+        (node->shape.dims[0] == 1 || zfi_may_chain(f, x, 0)))
+        return 0;
+    return zfi_saved((zf_tensor){g, of}, sums).id;
 }
 
 /* --------------------------------------------------------------------------------- invert */

@@ -104,9 +104,7 @@ static bool zfi_is_read_elsewhere(const zfi_missing *m, const char *rewrite, int
 static bool zfi_is_weighted(const zfi_missing *m, int32_t id)
 {
     const zfi_node *node = zfi_miss_node(m, id);
-    return (node->op == ZF_OP_linear ||
-            (node->op == ZF_OP_matmul && node->arg_count == 2 &&
-             !ZF_INT(node, matmul, transpose_a))) &&
+    return zfi_weight_kind(node) && node->op != ZF_OP_quantized_linear &&
            zfi_miss_node(m, node->args[1])->op == ZF_OP_param &&
            zfi_miss_node(m, node->args[1])->shape.rank == 2;
 }

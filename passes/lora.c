@@ -62,10 +62,7 @@ static bool zfi_is_target(const char *name, const char *target, size_t length)
 static int32_t zfi_weight_of(const zfi_lora *l, int32_t id)
 {
     const zfi_node *node = zfi_lora_node(l, id), *w;
-    bool product = node->op == ZF_OP_linear || node->op == ZF_OP_quantized_linear ||
-                   (node->op == ZF_OP_matmul && node->arg_count == 2 &&
-                    !ZF_INT(node, matmul, transpose_a));
-    w = product ? zfi_lora_node(l, node->args[1]) : NULL;
+    w = zfi_weight_kind(node) ? zfi_lora_node(l, node->args[1]) : NULL;
     return w && w->op == ZF_OP_param && w->shape.rank == 2 && node->args[0] != node->args[1]
                ? node->args[1]
                : 0;

@@ -76,11 +76,8 @@ static bool zfi_fits_bias(const zf_graph *g, int32_t weight, int32_t bias)
 /* Operand 1 of the node is a weight [n,k], and operand 0 has rows of k. */
 static bool zfi_takes_weight(const zf_graph *g, const zfi_node *node)
 {
-    if (node->op == ZF_OP_matmul &&
-        (node->arg_count > 2 || ZF_INT(node, matmul, transpose_a) ||
-         !ZF_INT(node, matmul, transpose_b)))
-        return false;
-    return (node->op == ZF_OP_linear || node->op == ZF_OP_matmul) && node->arg_count < 4 &&
+    return zfi_weight_kind(node) == ZFI_WEIGHT_OUT_IN && node->op != ZF_OP_quantized_linear &&
+           node->arg_count < 4 &&
            g->nodes[node->args[1]].shape.rank == 2 && g->nodes[node->args[0]].shape.rank > 0 &&
            (node->arg_count < 3 || zfi_fits_bias(g, node->args[1], node->args[2]));
 }

@@ -114,12 +114,13 @@ typedef struct zfi_record {
      * shape of the result; y may be an operand */
     double (*value)(const zf_launch *, double a, double b);
     void (*piece)(const zf_launch *, int64_t first, int64_t last);
-    /* What fusion asks: a product of the rows of operand 0 with a matrix, operand 1, and how that
-     * lies; NULL: ZFI_NO_WEIGHT. The number of operands to which one more can be given, which is
-     * added to the result; NULL: 0. The saved value that is the sum over rows of the result (`of` -1)
-     * or of saved value `of`; -1, NULL: there is none */
+    /* How operand 1 lies, if the node is a product of the rows of operand 0 with that matrix; NULL:
+     * ZFI_NO_WEIGHT */
     zfi_weight (*weight)(const zfi_node *);
+    /* The number of operands after which it takes one more, which it adds to the result; NULL: none */
     int32_t (*addend)(const zfi_node *);
+    /* The saved value that is the sum over rows of saved value `of`, or of the result (`of` -1);
+     * -1: there is none. NULL: -1 */
     int32_t (*row_sums)(const zfi_node *, int64_t of);
     bool grad_reads_x; /* an activation: its gradient is made of x, not of the result alone */
     /* The operand of which the result is a view, from byte *at on, which is 0 before the call (-1:

@@ -241,5 +241,6 @@ static int32_t zfi_addend_linear(const zfi_node *node)
 ZFI_OPERATOR(linear, .infer = zfi_infer_linear, .grad = zfi_grad_linear, .cpu = zfi_cpu_linear,
              .scratch = zfi_scratch_linear, .saved = zfi_saved_linear, .remake = zfi_remake_linear,
              .remade = zfi_remade_linear, .flops = zfi_flops_linear,
-             .functions = zfi_functions_linear, .weight = zfi_weight_linear, .addend = zfi_addend_linear,
+             .functions = zfi_functions_linear, .weight = zfi_weight_linear,
+             .addend = zfi_addend_linear,
              .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

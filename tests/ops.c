@@ -938,8 +938,8 @@ static const struct {
      "chain %1 {program=[6,0,0,6,0,0,6,0,0,6,0,0,6,0,0,6,0,0,6,0,0,6,0,0,6,0,0,6,0,0,6,0,0,6,0,0,"
      "6,0,0,6,0,0,6,0,0,6,0,0,6,0,0]} : f[2]",
      "2: chain: a program is 1 to 16 times 3 numbers (code, a, b), not 51; %1 = f32[2]"},
-    {"f[2]", "chain %1 {program=[25,0,0]} : f[2]",
-     "2: chain: instruction 0: there is no code 25; %1 = f32[2]"},
+    {"f[2]", "chain %1 {program=[99,0,0]} : f[2]",
+     "2: chain: instruction 0: there is no code 99; %1 = f32[2]"},
     {"f[2]", "chain %1 {program=[-1,0,0]} : f[2]",
      "2: chain: instruction 0: there is no code -1; %1 = f32[2]"},
     {"f[2]", "chain %1 {program=[6,0,0,0,1,2]} : f[2]",

@@ -109,15 +109,15 @@ typedef struct zfi_record {
     double (*bytes)(const zf_launch *);
     double (*functions)(const zf_launch *);
     double (*between)(const zf_launch *);
-    /* An instruction of chains and an activation of linear: an element of the result from those of
-     * its operands (b is a, if there is one), and elements [first, last) in f32, of operands with the
-     * shape of the result; y may be an operand */
+    /* An instruction of chains and an activation of linear. `value` is an element of the result from
+     * those of its operands; b is a, if it has one. `piece` computes elements [first, last) in f32;
+     * its operands have the shape of the result, which may be one of them */
     double (*value)(const zf_launch *, double a, double b);
     void (*piece)(const zf_launch *, int64_t first, int64_t last);
     /* How operand 1 lies, if the node is a product of the rows of operand 0 with that matrix; NULL:
      * ZFI_NO_WEIGHT */
     zfi_weight (*weight)(const zfi_node *);
-    /* The number of operands after which it takes one more, which it adds to the result; NULL: none */
+    /* The number of operands after which it takes one more, which it adds; NULL: none */
     int32_t (*addend)(const zfi_node *);
     /* The saved value that is the sum over rows of saved value `of`, or of the result (`of` -1);
      * -1: there is none. NULL: -1 */

@@ -220,7 +220,8 @@ static int32_t zfi_remake_linear(zf_graph *g, int32_t id, int32_t left)
     return zfi_build(of->op, 1, &(zf_tensor){g, left}, zfi_with({.i = of->form})).id;
 }
 
-static bool zfi_remade_linear(const zf_graph *g, const zfi_node *of, const zfi_node *node, bool alike)
+static bool zfi_remade_linear(const zf_graph *g, const zfi_node *of, const zfi_node *node,
+                              bool alike)
 {
     (void)g, (void)alike;
     return zfi_activation_like(node) == ZF_INT(of, linear, activation);

@@ -1718,6 +1718,10 @@ typedef struct zf_plan {
 
 /* The plan of the graph; its bytes are 0 before zf_memory. The graph's error, if there is one. */
 ZF_API zf_status zf_graph_plan(zf_graph *graph, zf_plan *plan);
+/* Memory over time: bytes[place][kind] is what is alive in the space while the node at that place
+ * runs (zf_graph_node), for all zf_plan.nodes places. The largest sum of a row is the space's
+ * live_bytes. Requires: zf_memory. */
+ZF_API zf_status zf_graph_alive(zf_graph *graph, zf_space space, size_t (*bytes)[ZF_KINDS]);
 /* ZF_ERR_LIMIT where the arena is larger than `limit` bytes (0: none); the error says by how much,
  * at which node, and which values are alive there. Requires: zf_memory. */
 ZF_API zf_status zf_plan_fits(zf_graph *graph, size_t limit);
@@ -1753,6 +1757,18 @@ typedef struct zf_estimate {
  * but these updates is on queue compute, and exposed. Requires: nothing, but the plan is final
  * behind zf_memory. cost NULL: the default. ZF_ERR_ARGUMENT for rates that are not above 0. */
 ZF_API zf_status zf_graph_estimate(zf_graph *graph, const zf_cost *cost, zf_estimate *estimate);
+
+/* A node that takes a resource for some time, in seconds from the begin of the step. */
+typedef struct zf_span {
+    int32_t node;
+    zf_resource resource;
+    double from, to;
+} zf_span;
+/* The spans of the estimate, in the order of the plan, of the first micro-batch and of the update.
+ * *count is the room in `spans` (NULL: none), and afterwards the number of spans that there are:
+ * those that have room are written. */
+ZF_API zf_status zf_graph_timeline(zf_graph *graph, const zf_cost *cost, zf_span *spans,
+                                   int32_t *count);
 
 typedef struct zf_compile_desc {
     /* The store of its parameters and states; NULL: a new one, of backend, comm and seed */
@@ -2577,6 +2593,27 @@ enum {
     ZFI_AT(x, ZF_AT_##op##_##name, ZFI_KIND_OF_##op##_##name == 2).f
 #define ZF_LIST(x, op, name)                                                                       \
     ZFI_AT(x, ZF_AT_##op##_##name, ZFI_KIND_OF_##op##_##name == 3).list
+
+/* A node of a graph, for programs that draw or list it. Texts and operands live until the graph is
+ * changed. */
+typedef struct zf_node {
+    int32_t id; /* as the text numbers it */
+    zf_op op;
+    const char *op_name, *name, *scope; /* "": it has none */
+    const char *queue;                  /* "compute", "gather", "reduce", "download", ... */
+    zf_dtype dtype;
+    zf_shape shape;
+    zf_space space;
+    const int32_t *operands; /* ids */
+    int32_t operand_count;
+    bool effect;     /* it has no value: dtype and shape have no meaning */
+    bool leaf;       /* an input, parameter, state or constant */
+    bool collective; /* of several ranks */
+    bool recompute;  /* it computes a value a second time */
+    bool update;     /* it runs once per step, not once per micro-batch */
+} zf_node;
+/* The node at a place of the order, from 0 on; false after the last. */
+ZF_API bool zf_graph_node(const zf_graph *graph, int32_t place, zf_node *node);
 
 /* A tensor in memory. */
 typedef struct zf_array {

@@ -183,3 +183,27 @@ ZF_API uint64_t zf_graph_hash(const zf_graph *g)
     if (g) zfi_print_graph(&w, g);
     return w.hash;
 }
+
+ZF_API bool zf_graph_node(const zf_graph *g, int32_t place, zf_node *node)
+{
+    const zfi_node *n;
+    if (!g || !node || place < 0 || place >= zfi_len(g->order)) return false;
+    n = &g->nodes[g->order[place]];
+    *node = (zf_node){.id = g->order[place],
+                      .op = n->op,
+                      .op_name = zfi_record_of(g, g->order[place])->name,
+                      .name = n->name ? n->name : "",
+                      .scope = n->scope,
+                      .queue = zfi_queue_names[n->queue],
+                      .dtype = n->dtype,
+                      .shape = n->shape,
+                      .space = (zf_space)n->space,
+                      .operands = n->args,
+                      .operand_count = n->arg_count,
+                      .effect = zfi_has(g, g->order[place], ZF_OP_EFFECT),
+                      .leaf = zfi_has(g, g->order[place], ZF_OP_LEAF),
+                      .collective = zfi_has(g, g->order[place], ZF_OP_COLLECTIVE),
+                      .recompute = n->recompute,
+                      .update = zfi_runs_once(n)};
+    return true;
+}

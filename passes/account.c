@@ -169,8 +169,15 @@ static void zfi_add_life(zfi_account *a, int32_t id, int32_t position)
     if (node->op == ZF_OP_pack) zfi_count_with_pack(a, id, position);
 }
 
+/* Bytes alive at each position, by kind, in one space. */
+typedef struct zfi_alive_rows {
+    zf_space space;
+    size_t (*bytes)[ZF_KINDS]; /* by position; NULL: not asked for */
+} zfi_alive_rows;
+
 /* Sums the lifetimes of a space by position and kind. */
-static void zfi_sum_lives(zfi_account *a, zf_space space, zf_space_plan *plan)
+static void zfi_sum_lives(zfi_account *a, zf_space space, zf_space_plan *plan,
+                          const zfi_alive_rows *alive)
 {
     zf_graph *g = a->graph;
     int32_t end = zfi_len(g->order);
@@ -189,6 +196,7 @@ static void zfi_sum_lives(zfi_account *a, zf_space space, zf_space_plan *plan)
             sum[k] += change[(size_t)i * ZF_KINDS + (size_t)k];
             if ((size_t)sum[k] > plan->most[k]) plan->most[k] = (size_t)sum[k];
             all += (size_t)sum[k];
+            if (alive->bytes && alive->space == space) alive->bytes[i][k] = (size_t)sum[k];
         }
         if (all <= plan->live_bytes) continue;
         plan->live_bytes = all;
@@ -197,7 +205,7 @@ static void zfi_sum_lives(zfi_account *a, zf_space space, zf_space_plan *plan)
     zfi_free(&g->memory, change, room * sizeof *change);
 }
 
-static void zfi_account_memory(zf_graph *g, zf_plan *plan)
+static void zfi_account_memory(zf_graph *g, zf_plan *plan, const zfi_alive_rows *alive)
 {
     size_t nodes = (size_t)zfi_len(g->nodes);
     zfi_account a = {.graph = g, .uses = {.graph = g, .nodes = nodes}};
@@ -217,12 +225,16 @@ static void zfi_account_memory(zf_graph *g, zf_plan *plan)
         for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++)
             zfi_add_life(&a, g->order[i], i);
         for (int space = 0; space < ZF_SPACES; space++)
-            if (g->peaks[space].bytes) zfi_sum_lives(&a, (zf_space)space, &plan->spaces[space]);
+            if (g->peaks[space].bytes)
+                zfi_sum_lives(&a, (zf_space)space, &plan->spaces[space], alive);
         for (int space = 0; space < ZF_SPACES; space++) {
             const size_t overhead = (size_t)zfi_overhead_of(g, (zf_space)space);
             plan->spaces[space].most[ZF_WORKSPACE] += overhead;
             plan->spaces[space].at_peak[ZF_WORKSPACE] += overhead;
             plan->spaces[space].live_bytes += overhead;
+            for (int32_t i = 0; alive->bytes && alive->space == (zf_space)space &&
+                                i < zfi_len(g->order); i++)
+                alive->bytes[i][ZF_WORKSPACE] += overhead;
         }
     }
     zfi_free(&g->memory, a.uses.last_use, nodes * sizeof *a.uses.last_use);
@@ -413,8 +425,21 @@ ZF_API zf_status zf_graph_plan(zf_graph *g, zf_plan *plan)
         plan->spaces[k].peak_op = zfi_record_of(g, node)->name;
         plan->spaces[k].peak_scope = g->nodes[node].scope;
     }
-    zfi_account_memory(g, plan);
+    zfi_account_memory(g, plan, &(zfi_alive_rows){.bytes = NULL});
     zfi_show_device(plan);
+    return g->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
+}
+
+ZF_API zf_status zf_graph_alive(zf_graph *g, zf_space space, size_t (*bytes)[ZF_KINDS])
+{
+    zf_plan plan = {.nodes = 0};
+    if (!g || !bytes || (unsigned)space >= ZF_SPACES) return ZF_ERR_ARGUMENT;
+    if (g->error.status) return g->error.status;
+    if (!(g->stages & ZFI_STAGE_PLACED))
+        return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_graph_alive: needs %s before it",
+                        zfi_stage_advice(ZFI_STAGE_PLACED));
+    memset(bytes, 0, (size_t)zfi_len(g->order) * sizeof *bytes);
+    zfi_account_memory(g, &plan, &(zfi_alive_rows){space, bytes});
     return g->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
 }
 

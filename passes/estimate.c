@@ -40,6 +40,8 @@ typedef struct zfi_simulation {
     zfi_busy_host *spans; /* what the host does, in its order; growing array */
     int32_t span;         /* the first that ends after `now` */
     double times; /* number of runs of the section */
+    zf_span *shown; /* for zf_graph_timeline, `room` of them; NULL: not asked for */
+    int32_t shown_count, room;
 } zfi_simulation;
 
 ZF_API const char *zf_resource_name(zf_resource resource)
@@ -139,13 +141,22 @@ static double zfi_end_of(zfi_simulation *s, zf_resource resource, double start, 
     return start + seconds + s->cost.disk_shared * both;
 }
 
+/* The node takes this time of the resource. */
+static void zfi_show_span(zfi_simulation *s, int32_t id, zf_resource resource, double from,
+                          double to)
+{
+    const int32_t n = s->shown_count++;
+    if (n < s->room) s->shown[n] = (zf_span){id, resource, from, to};
+}
+
 /* A node that the host computes beside the device, or a copy from or to a disk. */
 static void zfi_play_host(zfi_simulation *s, int32_t id, zf_resource resource, double seconds)
 {
-    double end = s->free[ZF_RESOURCE_HOST];
-    zfi_raise_to(&end, s->after);
-    zfi_raise_to(&end, s->free[resource]);
-    end = zfi_end_of(s, resource, end, seconds);
+    double begin = s->free[ZF_RESOURCE_HOST], end;
+    zfi_raise_to(&begin, s->after);
+    zfi_raise_to(&begin, s->free[resource]);
+    end = zfi_end_of(s, resource, begin, seconds);
+    zfi_show_span(s, id, resource, begin, end);
     s->estimate->busy[resource] += s->times * seconds;
     if (s->graph->nodes[id].queue) {
         s->done[id] = s->free[resource] = end;
@@ -183,7 +194,7 @@ static void zfi_play_seconds(zfi_simulation *s, int32_t id)
     const zf_resource resource = zfi_resource_of(s->graph, id);
     const bool apart = s->cost.host_apart > 0, crosses = apart && node->op == ZF_OP_copy &&
                                                          resource < ZF_RESOURCE_READ;
-    double seconds, end;
+    double seconds, begin, end;
     if (node->op == ZF_OP_wait) {
         zfi_play_wait(s, node->args[0]);
         return;
@@ -193,11 +204,12 @@ static void zfi_play_seconds(zfi_simulation *s, int32_t id)
         zfi_play_host(s, id, resource, seconds);
         return;
     }
-    end = crosses ? *zfi_hosted_at(s, zfi_host_side(s->graph, id)) : 0;
-    if (crosses && !node->queue) zfi_expose_host(s, end);
-    zfi_raise_to(&end, s->now);
-    zfi_raise_to(&end, s->free[resource]);
-    end = zfi_end_of(s, resource, end, seconds);
+    begin = crosses ? *zfi_hosted_at(s, zfi_host_side(s->graph, id)) : 0;
+    if (crosses && !node->queue) zfi_expose_host(s, begin);
+    zfi_raise_to(&begin, s->now);
+    zfi_raise_to(&begin, s->free[resource]);
+    end = zfi_end_of(s, resource, begin, seconds);
+    zfi_show_span(s, id, resource, begin, end);
     s->estimate->busy[resource] += s->times * seconds;
     s->free[resource] = end;
     if (node->queue) s->done[id] = end;
@@ -213,11 +225,17 @@ static void zfi_add_loads(zf_estimate *e, const zf_cost *cost)
                          (k < ZF_RESOURCE_READ ? cost->copy_load : cost->disk_load);
 }
 
-/* The estimate of a graph, with a table that has been checked. */
-static zf_status zfi_estimate(zf_graph *g, const zf_cost *cost, zf_estimate *e)
+/* The estimate of a graph, with a table that has been checked. *count: spans[0..*count) may be
+ * written; then how many there are. */
+static zf_status zfi_simulate(zf_graph *g, const zf_cost *cost, zf_estimate *e, zf_span *spans,
+                          int32_t *count)
 {
     const size_t nodes = (size_t)zfi_len(g->nodes);
-    zfi_simulation s = {.graph = g, .cost = zfi_cost_resolved(cost), .estimate = e};
+    zfi_simulation s = {.graph = g,
+                        .cost = zfi_cost_resolved(cost),
+                        .estimate = e,
+                        .shown = spans,
+                        .room = spans ? *count : 0};
     bool update = false;
     *e = (zf_estimate){0};
     if (!(s.done = zfi_calloc(&g->memory, 2 * nodes, sizeof *s.done))) return zfi_graph_nomem(g);
@@ -235,7 +253,14 @@ static zf_status zfi_estimate(zf_graph *g, const zf_cost *cost, zf_estimate *e)
     for (int k = 0; k < ZF_RESOURCES; k++) e->seconds += e->exposed[k];
     zfi_free(&g->memory, s.done, 2 * nodes * sizeof *s.done);
     zfi_array_free(&g->memory, s.spans);
+    *count = s.shown_count;
     return g->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
+}
+
+static zf_status zfi_estimate(zf_graph *g, const zf_cost *cost, zf_estimate *e)
+{
+    int32_t count = 0;
+    return zfi_simulate(g, cost, e, NULL, &count);
 }
 
 ZF_API zf_status zf_graph_estimate(zf_graph *g, const zf_cost *cost, zf_estimate *estimate)
@@ -244,4 +269,12 @@ ZF_API zf_status zf_graph_estimate(zf_graph *g, const zf_cost *cost, zf_estimate
     *estimate = (zf_estimate){0};
     if (g->error.status || zfi_check_cost(g, "zf_graph_estimate", cost)) return g->error.status;
     return zfi_estimate(g, cost, estimate);
+}
+
+ZF_API zf_status zf_graph_timeline(zf_graph *g, const zf_cost *cost, zf_span *spans, int32_t *count)
+{
+    zf_estimate estimate;
+    if (!g || !count || *count < 0) return ZF_ERR_ARGUMENT;
+    if (g->error.status || zfi_check_cost(g, "zf_graph_timeline", cost)) return g->error.status;
+    return zfi_simulate(g, cost, &estimate, spans, count);
 }

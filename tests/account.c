@@ -245,3 +245,67 @@ TEST_ONCE(account_names_kinds)
     CHECK_TEXT(t, zf_kind_name(ZF_INPUTS), "inputs");
     CHECK(t, !zf_kind_name(ZF_KINDS));
 }
+
+/* Rows of zf_graph_alive have the sums of the plan, and a place for every node of the text. */
+TEST(account_of_every_place)
+{
+    zf_graph *g = make_graph(t, false, &(zf_zero_desc){.stage = 1, .world = 2});
+    static size_t bytes[512][ZF_KINDS];
+    size_t most[ZF_KINDS] = {0}, live = 0;
+    zf_node node;
+    zf_plan plan;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    OK(t, zf_memory(g, NULL), zf_graph_error(g));
+    OK(t, zf_graph_plan(g, &plan), zf_graph_error(g));
+    OK(t, zf_graph_alive(g, ZF_DEVICE, bytes), zf_graph_error(g));
+    CHECK(t, plan.nodes < 512 && zf_graph_node(g, plan.nodes - 1, &node));
+    CHECK(t, !zf_graph_node(g, plan.nodes, &node) && !zf_graph_node(g, -1, &node));
+    for (int32_t i = 0; i < plan.nodes; i++) {
+        CHECK(t, zf_graph_node(g, i, &node) && !strcmp(node.op_name, zf_op_name(node.op)));
+        if (sum_of(bytes[i]) > live) live = sum_of(bytes[i]);
+        for (int k = 0; k < ZF_KINDS; k++)
+            if (bytes[i][k] > most[k]) most[k] = bytes[i][k];
+    }
+    CHECK(t, live == plan.live_bytes && !memcmp(most, plan.most, sizeof most));
+    GIVES(t, zf_graph_alive(g, ZF_SPACES, bytes), ZF_ERR_ARGUMENT, "");
+}
+
+TEST(account_of_places_before_memory)
+{
+    zf_graph *g = make_graph(t, false, NULL);
+    size_t bytes[1][ZF_KINDS];
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    GIVES(t, zf_graph_alive(g, ZF_DEVICE, bytes), ZF_ERR_STAGE, zf_graph_error(g));
+    CHECK(t, strstr(zf_graph_error(g), "zf_memory") != NULL);
+}
+
+/* Spans of zf_graph_timeline add up to the estimate, and none begins before the last one of its
+ * resource has ended. */
+TEST(account_of_time)
+{
+    zf_graph *g = make_graph(t, false, &(zf_zero_desc){.stage = 1, .world = 2});
+    static zf_span spans[512];
+    double busy[ZF_RESOURCES] = {0}, last[ZF_RESOURCES] = {0};
+    int32_t count = 0, room = 3;
+    zf_estimate e;
+    memset(spans, 0, sizeof spans);
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    OK(t, zf_graph_estimate(g, NULL, &e), zf_graph_error(g));
+    OK(t, zf_graph_timeline(g, NULL, NULL, &count), zf_graph_error(g));
+    CHECK(t, count > 3 && count < 512);
+    OK(t, zf_graph_timeline(g, NULL, spans, &room), zf_graph_error(g));
+    CHECK(t, room == count && spans[2].node && !spans[3].node);
+    OK(t, zf_graph_timeline(g, NULL, spans, &room), zf_graph_error(g));
+    for (int32_t k = 0; k < count; k++) {
+        CHECK(t, spans[k].from >= last[spans[k].resource] && spans[k].to > spans[k].from);
+        last[spans[k].resource] = spans[k].to;
+        busy[spans[k].resource] += spans[k].to - spans[k].from;
+    }
+    for (int k = 0; k < ZF_RESOURCES; k++) CHECK_NEAR(t, busy[k], e.busy[k], 1e-9);
+    CHECK_NEAR(t, fmax(last[ZF_RESOURCE_COMPUTE], last[ZF_RESOURCE_LINK]), e.seconds, 1e-9);
+    room = -1;
+    GIVES(t, zf_graph_timeline(g, NULL, spans, &room), ZF_ERR_ARGUMENT, "");
+}

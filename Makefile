@@ -40,10 +40,10 @@ TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
 EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 BENCHES  = $(patsubst %.c,%,$(wildcard bench/*.c))
 # Shared by programs and tests: text and folders of language models (llm/), the samples' frame, the
-# samples without their main, zf-opt's passes by name.
+# samples without their main, zf-opt's passes by name, pictures.
 SAMPLES  = bert gpt llm
 PARTS    = $(wildcard llm/*/*.c) $(filter-out %/main.c %/sentences.c, \
-             $(wildcard examples/frame/*/*.c $(SAMPLES:%=examples/%/*.c))) $(wildcard tools/pass.c)
+             $(wildcard examples/frame/*/*.c $(SAMPLES:%=examples/%/*.c))) $(wildcard tools/pass.c tools/picture*.c)
 
 # make CUDA=1 builds those that run on a GPU, in build/cuda.
 # NCCL=1: they run on several.
@@ -364,7 +364,7 @@ test-blas:          $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h)
 test-mpi test-more-mpi: $(if $(MPICC),build/mpi/comm build/mpi/faults)
 test-examples:      $(EXAMPLES:%=build/%)
 test-opt:           build/zf-opt
-test-plan:          build/zf-plan
+test-plan:          build/zf-plan build/zf-opt
 test-bert:          build/bert
 test-gpt:           build/gpt build/llm
 test-docs:          build/bert build/gpt build/llm build/zf-opt build/zf-plan build/own_op build/tests

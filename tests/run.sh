@@ -410,7 +410,10 @@ run_opt() {
     check 'help' gives 0 '^Usage: zf-opt' build/zf-opt --help
 }
 
-run_plan() { suite sh tests/zfplan.sh build/zf-plan; }
+run_plan() {
+    suite sh tests/zfplan.sh build/zf-plan
+    suite sh tests/pictures.sh build
+}
 
 run_docs() {
     suite sh tests/docs.sh

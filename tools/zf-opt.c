@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE /* getopt_long */
 #include "pass.h"
+#include "picture.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -23,6 +24,8 @@ static void usage(FILE *out)
           "  -c, --check        run no passes: read, verify and print\n"
           "  -q, --quiet        do not print the graph\n"
           "  -o, --output=FILE  print to FILE\n"
+          "      --svg=FILE     draw the graph before and after PASSES (--check: as it is)\n"
+          "      --dot=FILE     the same as text for graphviz\n"
           "      --help         print this and exit\n"
           "\n"
           "Passes (a value is %ID or the name of an input, param, state or output):\n",
@@ -53,24 +56,53 @@ static char *read_all(FILE *file, size_t *bytes)
     return NULL;
 }
 
+typedef struct pictures {
+    const char *svg, *dot; /* files; NULL: none */
+} pictures;
+
+/* Draws the graphs. `before` NULL: only the other. */
+static int draw(const pictures *p, const zf_graph *before, const zf_graph *after, const char *title)
+{
+    for (int dot = 0; dot < 2; dot++) {
+        const char *name = dot ? p->dot : p->svg;
+        FILE *file = name ? fopen(name, "w") : NULL;
+        zf_status status = ZF_ERR_IO;
+        if (!name) continue;
+        if (file && dot) status = picture_graph_dot(before, after, title, file);
+        else if (file) status = picture_graph_svg(before, after, title, file);
+        if (file && fclose(file) && !status) status = ZF_ERR_IO;
+        if (!status) continue;
+        fprintf(stderr, "zf-opt: %s: %s\n", name,
+                status == ZF_ERR_IO ? strerror(errno) : zf_status_name(status));
+        return BAD;
+    }
+    return GOOD;
+}
+
 /* Runs the passes (NULL: none) over the text and prints the graph to `out` (NULL: nowhere). */
-static int optimize(const char *name, const char *text, size_t bytes, const char *line, FILE *out)
+static int optimize(const char *name, const char *text, size_t bytes, const char *line, FILE *out,
+                    const pictures *p)
 {
     zf_error error = {ZF_OK, ""};
     char message[600] = "";
-    zf_graph *graph = zf_graph_parse(text, bytes, NULL, &error);
+    zf_graph *graph = zf_graph_parse(text, bytes, NULL, &error), *before = NULL;
     pass_result result = PASS_DONE;
     zf_status status = ZF_OK;
+    int end;
     if (!graph) {
         fprintf(stderr, "zf-opt: %s:%s\n", name, error.text);
         return BAD;
     }
+    if (line && (p->svg || p->dot)) before = zf_graph_copy(graph);
     if (line) result = pass_run(graph, line, stdout, message, sizeof message);
     if (result) fprintf(stderr, "zf-opt: %s\n", message);
     else if (out) status = zf_graph_print(graph, out);
-    zf_graph_free(graph);
     if (status) fprintf(stderr, "zf-opt: cannot write: %s\n", strerror(errno));
-    return result == PASS_MISUSED ? MISUSED : result || status ? BAD : GOOD;
+    end = result == PASS_MISUSED ? MISUSED : result || status ? BAD : GOOD;
+    if (!end) end = draw(p, before, graph, line ? line : name);
+    zf_graph_free(before);
+    zf_graph_free(graph);
+    return end;
 }
 
 static int file_error(const char *name)
@@ -91,10 +123,13 @@ int main(int argc, char **argv)
         {"check", no_argument, NULL, 'c'},
         {"quiet", no_argument, NULL, 'q'},
         {"output", required_argument, NULL, 'o'},
+        {"svg", required_argument, NULL, 's'},
+        {"dot", required_argument, NULL, 'd'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
     const char *output = NULL, *line = NULL, *name = "standard input";
+    pictures drawn = {NULL, NULL};
     bool check = false, quiet = false;
     FILE *in = stdin, *out = stdout;
     char *text;
@@ -105,6 +140,8 @@ int main(int argc, char **argv)
         case 'c': check = true; break;
         case 'q': quiet = true; break;
         case 'o': output = optarg; break;
+        case 's': drawn.svg = optarg; break;
+        case 'd': drawn.dot = optarg; break;
         case 'h': usage(stdout); return GOOD;
         default: fputs("Try 'zf-opt --help'.\n", stderr); return MISUSED;
         }
@@ -126,7 +163,7 @@ int main(int argc, char **argv)
         free(text);
         return file_error(output);
     }
-    result = optimize(name, text, bytes, line, quiet ? NULL : out);
+    result = optimize(name, text, bytes, line, quiet ? NULL : out, &drawn);
     free(text);
     if (fclose(out) && !result) return file_error(output ? output : "standard output");
     return result;

@@ -11,6 +11,7 @@
 #include "../examples/frame/model/settings.h"
 #include "../examples/frame/run/training.h"
 #include "../examples/gpt/model.h"
+#include "picture.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -36,6 +37,7 @@ typedef struct options {
     zf_dtype dtype;
     const char *no_fuse;   /* zf_fuse_desc.without, or all; NULL: nothing */
     const char *cost_file; /* may be NULL */
+    const char *svg;       /* a picture of the plan; NULL: none */
     zf_cost cost;          /* its contents, or the default */
     zf_offload_desc offload;
     bool fit; /* finds the largest models within these bytes of each space; 0: none */
@@ -100,6 +102,8 @@ static void usage(FILE *out)
         "                         fit. By default in bf16, with a batch of 1 and --recompute\n"
         "                         layers. Each row is a plan\n"
         "  --json                 print JSON\n"
+        "  --svg=FILE             draw bytes over the step, and what its queues do over time; further\n"
+        "                         variants in FILE.2, FILE.3, ...\n"
         "  --help                 print this and exit\n"
         "\n"
         "BYTES may end in K, M, G or T: 2^10, 2^20, 2^30 or 2^40. The scratch of kernels, which\n"
@@ -244,6 +248,7 @@ static int read_options(int argc, char **argv, options *o)
         {"host", required_argument, NULL, 'e'},
         {"disk", required_argument, NULL, 'g'},
         {"json", no_argument, NULL, 'j'},
+        {"svg", required_argument, NULL, 'S'},
         {"help", no_argument, NULL, '?' + 1},
         {NULL, 0, NULL, 0},
     };
@@ -300,6 +305,7 @@ static int read_options(int argc, char **argv, options *o)
         case 'd': good = number(name, text, true, 1, INT64_MAX / 2, &o->within[ZF_DEVICE]); break;
         case 'e': good = number(name, text, true, 1, INT64_MAX / 2, &o->within[ZF_HOST]); break;
         case 'g': good = number(name, text, true, 1, INT64_MAX / 2, &o->within[ZF_DISK]); break;
+        case 'S': o->svg = text; break;
         case 'j': o->json = true; break;
         case '?' + 1: usage(stdout); return GOOD + 1;
         default: fputs("Try 'zf-plan --help'.\n", stderr); return MISUSED + 1;
@@ -916,6 +922,25 @@ static int print_fit(const options *o)
     return text ? GOOD : BAD;
 }
 
+/* Draws the plan where --svg asks for it. */
+static int draw_variant(const options *o, zf_graph *g)
+{
+    char name[1024], title[160];
+    FILE *file;
+    zf_status status = ZF_ERR_IO;
+    if (!o->svg) return GOOD;
+    snprintf(name, sizeof name, o->variant ? "%s.%d" : "%s", o->svg, (int)o->variant + 1);
+    snprintf(title, sizeof title, "%s of %lld layers, %lld wide, batch %lld, rank 0 of %lld",
+             o->gpt ? "GPT" : "BERT", (long long)o->layers, (long long)o->hidden,
+             (long long)o->batch, (long long)o->world);
+    if ((file = fopen(name, "w"))) status = picture_plan_svg(g, &o->cost, title, file);
+    if (file && fclose(file) && !status) status = ZF_ERR_IO;
+    if (!status) return GOOD;
+    fprintf(stderr, "zf-plan: %s: %s\n", name,
+            status == ZF_ERR_IO ? strerror(errno) : zf_status_name(status));
+    return BAD;
+}
+
 /* The plan of one variant of the step. */
 static int print_variant(const options *o)
 {
@@ -934,6 +959,7 @@ static int print_variant(const options *o)
             r.plain_seconds = other.estimate.seconds;
         if (o->json) end = print_json(o, g, &r);
         else print_table(o, &r);
+        if (draw_variant(o, g)) end = BAD;
         if (zf_plan_fits(g, (size_t)o->memory)) {
             fflush(stdout);
             fprintf(stderr, "zf-plan: %s\n", zf_graph_error(g));

@@ -229,6 +229,13 @@ if [ "$all" ]; then
     if [ "$size" -le 6144 ]; then ok 'README.md has at most 6 KB'; else
         echo "$size bytes" > "$work/wrong" && bad 'README.md has at most 6 KB' "$work/wrong"
     fi
+    # Pictures are what their script draws.
+    sh docs/pictures/make.sh "$work" > "$work/wrong" 2>&1
+    for picture in docs/pictures/*.svg; do
+        cmp "$picture" "$work/${picture##*/}" >> "$work/wrong" 2>&1 ||
+            echo 'sh docs/pictures/make.sh draws it again' >> "$work/wrong"
+    done
+    if [ -s "$work/wrong" ]; then bad 'pictures' "$work/wrong"; else ok 'pictures'; fi
     # Every page is in the index.
     for page in docs/*.md; do
         [ "$page" = docs/README.md ] || grep -qF "(${page#docs/})" docs/README.md || echo "$page"

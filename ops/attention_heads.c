@@ -1,0 +1,272 @@
+/* The operands of attention and attention_grad (ops/attention.c): their shapes, what is saved, the
+ * gradient, and where heads and tokens lie in memory. */
+
+/* A launch or a node taken apart. Head h of token t of example b begins at element at + (b * tokens
+ * + t) * row + h * d of its array. */
+typedef struct zfi_attention {
+    int64_t batch, heads, m, n, d;    /* m queries, n keys */
+    int64_t kept;                     /* keys in memory, key i in row i mod kept; n: all of them */
+    int64_t kv_heads, group;          /* group = heads / kv_heads */
+    int64_t row, kv_row;              /* elements from one token to the next: q; k and v */
+    int64_t window;                   /* the keys that a query sees, at most; n: no window */
+    const zf_array *q, *k, *v, *bias; /* bias may be NULL */
+    /* Of attention to a cache (cache.c): [batch], keys before the first query, and the queries of an
+     * example; NULL otherwise */
+    const zf_array *past, *count;
+    int64_t q_at, k_at, v_at;
+    zf_shape scores; /* [batch, heads, m, n] */
+    int64_t bias_step[ZF_MAX_RANK];
+    double scale, keep; /* keep: 1 / (1 - p) with dropout, else 1 */
+    bool causal, drops;
+    zfi_drop drop;
+} zfi_attention;
+
+/* The shapes of q and k, from the shape of operand 0 and, in the separate form, of operand 1. */
+static void zfi_attention_shapes(const zf_shape *x, const zf_shape *of_k, int64_t heads,
+                                 int64_t kv_heads, zf_shape *q, zf_shape *k)
+{
+    *q = *k = *x;
+    if (of_k) {
+        *k = *of_k;
+    } else {
+        q->dims[2] = x->dims[2] / (heads + 2 * kv_heads) * heads;
+        k->dims[2] = x->dims[2] / (heads + 2 * kv_heads) * kv_heads;
+    }
+}
+
+/* Checks the operands of an attention, from number `first` on. Sets the shapes of q, k and the
+ * scores. */
+static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q, zf_shape *k,
+                                 zf_shape *scores)
+{
+    int32_t count = c->arg_count - first;
+    const zfi_node *const *x = c->args + first;
+    int64_t heads = ZF_INT(c, attention, heads), stream = ZF_INT(c, attention, stream);
+    int64_t kv_heads = ZF_INT(c, attention, kv_heads), window = ZF_INT(c, attention, window);
+    double p = ZF_FLOAT(c, attention, p), scale = ZF_FLOAT(c, attention, scale);
+    bool packed = count <= 2;
+    char type[ZFI_TYPE_TEXT];
+    if (!zfi_is_float(x[0]->dtype))
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand %d must be float: f32, bf16, f16 or f64",
+                              (int)first);
+    for (int32_t i = 1; i < count; i++)
+        if (x[i]->dtype != x[0]->dtype)
+            return zfi_infer_fail(c, ZF_ERR_DTYPE,
+                                  "operand %d must be %s, as operand %d (zf_cast converts)",
+                                  (int)(first + i), zf_dtype_name(x[0]->dtype), (int)first);
+    if (heads < 1)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "heads = %lld must be 1 or more",
+                              (long long)heads);
+    if (kv_heads < 0 || (kv_heads && heads % kv_heads))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "kv_heads = %lld must be a divisor of the %lld heads",
+                              (long long)kv_heads, (long long)heads);
+    if (!kv_heads) kv_heads = heads;
+    if (window < 0)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "window = %lld must not be negative",
+                              (long long)window);
+    if (window && !ZF_INT(c, attention, causal))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "a window of %lld keys needs causal attention",
+                              (long long)window);
+    if (!isfinite(scale))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "scale = %g must be finite", scale);
+    if (!(p >= 0 && p < 1))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "p = %g must be at least 0 and below 1", p);
+    if (stream < 0 || stream > UINT32_MAX)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "stream %lld must be 0 to 2^32 - 1",
+                              (long long)stream);
+    if (packed && (x[0]->shape.rank != 3 || x[0]->shape.dims[2] % (heads + 2 * kv_heads)))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "operand %d must be [batch, tokens, q, k and v], the last a multiple "
+                              "of their %lld heads",
+                              (int)first, (long long)(heads + 2 * kv_heads));
+    if (!packed && (x[0]->shape.rank != 3 || x[0]->shape.dims[2] % heads))
+        return zfi_infer_fail(
+            c, ZF_ERR_SHAPE,
+            "operand %d must be [batch, tokens, hidden], hidden a multiple of the %lld heads",
+            (int)first, (long long)heads);
+    if (!packed && (x[1]->shape.rank != 3 || x[1]->shape.dims[0] != x[0]->shape.dims[0] ||
+                    x[1]->shape.dims[2] != x[0]->shape.dims[2] / heads * kv_heads ||
+                    !zfi_same_shape(&x[1]->shape, &x[2]->shape)))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "operands %d and %d must be [batch, tokens, %lld] of one shape: %lld "
+                              "heads as wide as those of operand %d, and its batch",
+                              (int)first + 1, (int)first + 2,
+                              (long long)(x[0]->shape.dims[2] / heads * kv_heads),
+                              (long long)kv_heads, (int)first);
+    zfi_attention_shapes(&x[0]->shape, packed ? NULL : &x[1]->shape, heads, kv_heads, q, k);
+    *scores = (zf_shape){4, {q->dims[0], heads, q->dims[1], k->dims[1]}};
+    if (!zfi_addressable(scores))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "there would be 2^60 scores or more");
+    if (count % 2 == 0 && !zfi_broadcasts_to(&x[count - 1]->shape, scores))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "the bias, operand %d, must broadcast to the scores, %s",
+                              (int)(first + count - 1), zfi_type_text(type, x[0]->dtype, scores));
+    return ZF_OK;
+}
+
+static zf_status zfi_infer_attention(zfi_infer *c)
+{
+    zf_shape k, scores;
+    c->dtype = c->args[0]->dtype;
+    return zfi_infer_heads(c, 0, &c->shape, &k, &scores);
+}
+
+/* The shape of lse. */
+static zf_shape zfi_attention_lse(const zf_shape *scores)
+{
+    return (zf_shape){3, {scores->dims[0], scores->dims[1], scores->dims[2]}};
+}
+
+enum { ZFI_QKV_SUMS }; /* the saved value of attention_grad */
+
+static bool zfi_saved_attention(const zf_graph *g, const zfi_node *node, int64_t index,
+                                zf_dtype *dtype, zf_shape *shape)
+{
+    (void)g;
+    *dtype = zfi_wide(node->dtype);
+    *shape =
+        (zf_shape){3, {node->shape.dims[0], ZF_INT(node, attention, heads), node->shape.dims[1]}};
+    return index == 0;
+}
+
+static zf_status zfi_infer_attention_grad(zfi_infer *c)
+{
+    zf_shape q, k, scores, lse;
+    char type[ZFI_TYPE_TEXT];
+    zf_status status = zfi_infer_heads(c, 3, &q, &k, &scores);
+    if (status) return status;
+    for (int32_t i = 0; i < 2; i++)
+        if (c->args[i]->dtype != c->args[3]->dtype || !zfi_same_shape(&c->args[i]->shape, &q))
+            return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d, %s, must be %s", (int)i,
+                                  i ? "y" : "dy", zfi_type_text(type, c->args[3]->dtype, &q));
+    lse = zfi_attention_lse(&scores);
+    if (c->args[2]->dtype != zfi_wide(c->args[3]->dtype) ||
+        !zfi_same_shape(&c->args[2]->shape, &lse))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand 2, the rows' log-sum-exp, must be %s",
+                              zfi_type_text(type, zfi_wide(c->args[3]->dtype), &lse));
+    c->dtype = c->args[3]->dtype;
+    c->shape = c->args[3]->shape;
+    if (c->arg_count > 5) {
+        int64_t of_q = zf_shape_count(q), of_k = zf_shape_count(k);
+        if (of_k > (INT64_MAX - of_q) / 2)
+            return zfi_infer_fail(c, ZF_ERR_SHAPE, "the result would have 2^63 elements or more");
+        c->shape = (zf_shape){1, {of_q + 2 * of_k}};
+    }
+    return ZF_OK;
+}
+
+/* The packed form alone has rows whose sums are gradients of biases. */
+static bool zfi_saved_attention_grad(const zf_graph *g, const zfi_node *node, int64_t index,
+                                     zf_dtype *dtype, zf_shape *shape)
+{
+    (void)g;
+    *dtype = node->dtype;
+    *shape = ZF_SHAPE(zfi_last(&node->shape));
+    return index == ZFI_QKV_SUMS && node->arg_count <= 5;
+}
+
+static void zfi_grad_attention(zf_grad *c)
+{
+    zf_tensor x[7] = {c->dy, c->y}, dx;
+    int64_t at = 0;
+    if (c->count % 2 == 0 && c->need[c->count - 1]) {
+        zfi_graph_fail(c->graph, ZF_ERR_ARGUMENT, "autograd",
+                       "%%%d = attention gives its bias no gradient, and %%%d is trained: "
+                       "matmul, add and softmax do",
+                       (int)c->y.id, (int)c->x[c->count - 1].id);
+        return;
+    }
+    x[2] = zfi_saved(c->y, 0);
+    for (int32_t k = 0; k < c->count; k++) x[3 + k] = c->x[k];
+    dx = zfi_build(ZF_OP_attention_grad, 3 + c->count, x, c->attributes);
+    if (c->count <= 2) {
+        c->dx[0] = dx;
+        return;
+    }
+    for (int32_t k = 0; k < 3; k++) {
+        zf_shape shape = zf_tensor_shape(c->x[k]);
+        int64_t count = zf_shape_count(shape);
+        if (c->need[k]) c->dx[k] = zf_reshape(zf_slice(dx, 0, at, at + count), shape);
+        at += count;
+    }
+}
+
+/* The operands of a launch from number `first` on. */
+static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
+{
+    int32_t count = l->arg_count - first;
+    const zf_array *x = l->args + first;
+    bool packed = count <= 2;
+    zf_launch as_dropout = *l;
+    zfi_attention o = {.q = x, .k = packed ? x : x + 1, .v = packed ? x : x + 2};
+    zf_shape q, k;
+    o.heads = ZF_INT(l, attention, heads), o.kv_heads = ZF_INT(l, attention, kv_heads);
+    if (!o.kv_heads) o.kv_heads = o.heads;
+    o.group = o.heads / o.kv_heads;
+    zfi_attention_shapes(&x->shape, packed ? NULL : &x[1].shape, o.heads, o.kv_heads, &q, &k);
+    o.batch = q.dims[0], o.m = q.dims[1], o.n = o.kept = k.dims[1];
+    o.d = q.dims[2] / o.heads;
+    o.row = x->shape.dims[2], o.kv_row = packed ? o.row : k.dims[2];
+    if (packed) o.k_at = q.dims[2], o.v_at = q.dims[2] + k.dims[2];
+    o.scores = (zf_shape){4, {o.batch, o.heads, o.m, o.n}};
+    if (count % 2 == 0) {
+        o.bias = x + count - 1;
+        zfi_broadcast_strides(&o.bias->shape, &o.scores, o.bias_step);
+    }
+    o.scale = ZF_FLOAT(l, attention, scale);
+    o.causal = ZF_INT(l, attention, causal) != 0;
+    o.window = ZF_INT(l, attention, window) ? zfi_min(ZF_INT(l, attention, window), o.n) : o.n;
+    o.keep = 1;
+    if (l->run && !l->run->evaluate && ZF_FLOAT(l, attention, p) > 0) {
+        as_dropout.out.shape = o.scores;
+        o.drop = zfi_drop_of(&as_dropout);
+        o.keep = o.drop.scale;
+        o.drops = true;
+    }
+    return o;
+}
+
+/* The queries of example b. */
+static int64_t zfi_attention_queries(const zfi_attention *a, int64_t b)
+{
+    return a->count ? zfi_get_integer(a->count, b) : a->m;
+}
+
+/* Of causal attention: the place among the keys of example b's first query. */
+static int64_t zfi_attention_past(const zfi_attention *a, int64_t b)
+{
+    return a->past ? zfi_get_integer(a->past, b) : a->n - a->m;
+}
+
+/* Query `m` of example b sees keys zfi_attention_first to zfi_attention_seen - 1. */
+static int64_t zfi_attention_seen(const zfi_attention *a, int64_t b, int64_t m)
+{
+    if (m >= zfi_attention_queries(a, b)) return 0;
+    return a->causal ? zfi_max(0, zfi_min(a->n, m + 1 + zfi_attention_past(a, b))) : a->n;
+}
+
+static int64_t zfi_attention_first(const zfi_attention *a, int64_t b, int64_t m)
+{
+    return zfi_max(0, zfi_attention_seen(a, b, m) - a->window);
+}
+
+/* The element of k or v (`at`) of key n that head `head` of q reads; `head` counts over the batch. */
+static int64_t zfi_attention_kv(const zfi_attention *a, int64_t at, int64_t head, int64_t n)
+{
+    if (a->kept < a->n) n %= a->kept;
+    return at + (head / a->heads * a->kept + n) * a->kv_row + head % a->heads / a->group * a->d;
+}
+
+/* The gradients in the result. Head h of token t of example b begins at element at + (b * tokens +
+ * t) * row + h * d, of k and v with kv_row. */
+typedef struct zfi_attention_out {
+    int64_t row, kv_row, q_at, k_at, v_at;
+} zfi_attention_out;
+
+static zfi_attention_out zfi_attention_out_of(const zfi_attention *a)
+{
+    int64_t q = a->batch * a->m * a->row, k = a->batch * a->n * a->kv_row;
+    if (a->q == a->k) return (zfi_attention_out){a->row, a->row, a->q_at, a->k_at, a->v_at};
+    return (zfi_attention_out){a->row, a->kv_row, 0, q, q + k};
+}

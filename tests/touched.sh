@@ -19,7 +19,7 @@
 # shellcheck disable=SC2086
 set -eu
 
-slow='tests/bert.c|tests/cost.c|tests/head.c|tests/inside/matmul.c'
+slow='tests/(attention|bert|cost|head|random|inside/matmul).c'
 slow_tests='-bert_plan_base -bert_plan_medium'
 
 program=$1

@@ -9,7 +9,8 @@
 # There is no configure step. Outputs are in build/ and dist/. Missing packages are installed (by
 # root) or named (tools/needs.sh).
 
-VERSION := $(shell sed -n 's/^\#define ZF_VERSION_[MP][A-Z]* //p' zeroflow.h | paste -s -d .)
+VERSION := $(shell sed -n 's/^\#define ZF_VERSION_[MP][A-Z]* //p' zeroflow.h $(wildcard api/*.h) | \
+                   paste -s -d .)
 
 # -------------------------------------------------------------------------------------- settings
 # Each can be given on the command line: make CC=clang, make pretrain STEPS=2000 THREADS=4.

@@ -73,7 +73,7 @@ while read -r file; do
     *.md | *.sh | *.py | docs/* | bench/* | .*) ;;
     tests/consumers/* | tests/fuzz/* | tests/mpi/* | tests/mutants/*) ;;
     *.cu | tests/cuda* | tests/emulation/* | zeroflow_*.c) echo "$file" >> "$work/elsewhere" ;;
-    tests/main.c | tests/test.h | tests/select.h | tests/inside.c) echo all ;;
+    zeroflow.h | api/* | tests/main.c | tests/test.h | tests/select.h | tests/inside.c) echo all ;;
     tests/golden/*/*) grep -l "$(echo "$file" | cut -d/ -f3)/" tests/*.c || echo all ;;
     tests/*.h) grep -l "\"$(basename "$file")\"" tests/*.c tests/inside/*.c || echo all ;;
     tests/*.c | tests/passes/*.zf) [ ! -f "$file" ] || echo "$file" ;;

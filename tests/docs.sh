@@ -215,8 +215,12 @@ names_of() { # PAGE: prints what is wrong
 }
 
 own_options > "$work/options" 2>&1
-cat zeroflow.h api/*.h zeroflow_llm.h llm/*.h llm/*/*.h zeroflow_cuda.cu zeroflow_mpi.c \
-    zeroflow_nccl.c 2> /dev/null > "$work/names"
+{
+    cat zeroflow.h
+    for header in zeroflow.h zeroflow_llm.h; do
+        [ ! -e $header ] || $cc -std=c11 -E -dD -I. -x c $header
+    done
+} > "$work/names"
 
 for page; do
     [ -e "$page" ] || continue

@@ -1261,14 +1261,21 @@ typedef struct zf_fit_desc {
     zf_choice *choice; /* NULL, or where to tell what was chosen */
 } zf_fit_desc;
 
+/* The optimizers: X(NAME, name) for ZF_NAME, zf_name_desc and zf_name. */
+#define ZF_OPTIMIZERS(X)                                                                           \
+    X(ADAMW, adamw)                                                                                \
+    X(LAMB, lamb)                                                                                  \
+    X(SGD, sgd)                                                                                    \
+    X(LION, lion)                                                                                  \
+    X(ONEBIT_ADAM, onebit_adam)                                                                    \
+    X(ZERO_ONE_ADAM, zero_one_adam)                                                                \
+    X(ONEBIT_LAMB, onebit_lamb)
+
 typedef enum zf_optimizer {
-    ZF_ADAMW,
-    ZF_LAMB,
-    ZF_SGD,
-    ZF_LION,
-    ZF_ONEBIT_ADAM,
-    ZF_ZERO_ONE_ADAM,
-    ZF_ONEBIT_LAMB
+#define ZFI_VALUE(NAME, name) ZF_##NAME,
+    ZF_OPTIMIZERS(ZFI_VALUE)
+#undef ZFI_VALUE
+        ZF_OPTIMIZER_COUNT
 } zf_optimizer;
 /* "adamw", ...; NULL behind the last */
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
@@ -1287,17 +1294,17 @@ typedef struct zf_training {
     bool keep_gradients; /* each is an output "gradient/PARAM", as it is before zf_clip */
     /* As in zf_clip, INFINITY: the output "grad_norm" alone; 0: zf_clip is not run */
     double clip;
-    zf_optimizer optimizer; /* its desc is one of the next; the others have no effect */
-    zf_adamw_desc adamw;
-    zf_lamb_desc lamb;
-    zf_sgd_desc sgd;
-    zf_lion_desc lion;
-    zf_onebit_adam_desc onebit_adam; /* but its variant, as that of the next two, which is: */
-    zf_zero_one_adam_desc zero_one_adam;
-    zf_onebit_lamb_desc onebit_lamb;
-    int32_t variant; /* of the step: which of its programs this is (zf_variant_count) */
-    bool delay; /* zf_delay is run, */
-    int64_t delay_from; /* from the step after this one on; above 0 the step has two variants */
+    zf_optimizer optimizer;
+    /* A desc for each optimizer, under its name: `zf_adamw_desc adamw`, and so on. That of `optimizer`
+     * is used; in another one anything but 0 is an error */
+#define ZFI_DESC(NAME, name) zf_##name##_desc name;
+    ZF_OPTIMIZERS(ZFI_DESC)
+#undef ZFI_DESC
+    /* Which variant of the step this is (zf_variant_count), for an optimizer that has several */
+    int32_t variant;
+    bool delay; /* zf_delay is run */
+    /* zf_delay is run from the step after this one on; above 0 the step has two variants */
+    int64_t delay_from;
     zf_recompute_desc recompute;
     zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
     zf_offload_desc offload;   /* {0}: not run; else zf_zero is, also where `zero` is {0} */
@@ -2222,6 +2229,8 @@ ZF_API const char *zf_json_text(zf_json_writer *writer, size_t *bytes, zf_error 
 /* Writes the text and a line end to a file, which replaces what `path` names. */
 ZF_API zf_status zf_json_save(zf_json_writer *writer, const char *path, zf_error *error);
 
+#include "api/options.h"
+
 /* ------------------------------------------------------------------------------- 12 SAFETENSORS */
 
 /* Safetensors: named tensors in one file. Reading checks every rule of the format and believes no
@@ -3015,6 +3024,10 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 ZFI_PLAIN_BEGINS
 #include "io/json.c"
 #include "io/safetensors.c"
+#include "options/walk.c"
+#include "options/rules.c"
+#include "options/read.c"
+#include "options/show.c"
 #include "graph/graph.c"
 #include "graph/build.c"
 #include "graph/own.c"
@@ -3041,7 +3054,11 @@ ZFI_PLAIN_BEGINS
 #include "ops/quantize_block.c"
 #include "ops/quantize.c"
 #include "ops/copy.c"
+#include "ops/optimizer.c"
 #include "ops/update.c"
+#include "ops/sgd.c"
+#include "ops/adamw.c"
+#include "ops/lamb.c"
 #include "ops/lion.c"
 #include "ops/sign.c"
 #include "ops/variance.c"
@@ -3073,10 +3090,10 @@ ZFI_PLAIN_BEGINS
 #include "passes/autograd.c"
 #include "passes/simplify.c"
 #include "passes/clip.c"
-#include "passes/optimizer.c"
 #include "passes/onebit.c"
 #include "passes/onebit_lamb.c"
 #include "passes/zero_one.c"
+#include "passes/optimizer.c"
 #include "passes/delay.c"
 #include "passes/precision.c"
 #include "passes/tile.c"

@@ -5,8 +5,7 @@
  *         c = beta1 m + (1 - beta1) g, p -= lr wd p, p -= lr sign(c), m = beta2 m + (1 - beta2) g
  *
  * sign(0) is 0, sign(NaN) is NaN. m is f32, f64 for an f64 parameter. The master weights may follow
- * lr, and with scaled=true the scale comes last. These, piece, world, blocks and decays are as for
- * adamw (update.c). */
+ * lr, and with scaled=true the scale comes last. These, piece, world, blocks and decays: update.c. */
 
 enum { ZFI_LION_MASTER = 4 }; /* the master weights, where there are any */
 
@@ -97,3 +96,25 @@ static uint32_t zfi_writes_lion(const zfi_node *node)
 ZFI_OPERATOR(lion, .infer = zfi_infer_lion, .grad = zfi_grad_none, .cpu = zfi_cpu_lion,
              .writes = zfi_writes_lion, .master = zfi_master_lion, .bytes = zfi_bytes_update,
              .rate = 3, .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)
+
+/* ------------------------------------------------------------------------------- the optimizer */
+
+static const zf_option zfi_lion_options[] = {
+    ZF_OPTION(zf_lion_desc, NUMBER, beta1, 0.9, "[0,1)", .traits = ZF_OPTION_CHANGES,
+              .help = "share of the mean in the sign"),
+    ZF_OPTION(zf_lion_desc, NUMBER, beta2, 0.99, "[0,1)", .traits = ZF_OPTION_CHANGES,
+              .help = "decay of the mean"),
+    ZFI_DECAY_OPTIONS(zf_lion_desc),
+    {.name = NULL}};
+
+static void zfi_update_lion(zf_graph *g, zfi_optimizer *o, zf_tensor p, zf_tensor dp,
+                            double decay)
+{
+    const zf_lion_desc *d = o->desc;
+    zf_tensor m = zfi_moment(g, "lion.m", p), w = zfi_master(g, "lion.master", p);
+    (void)zfi_build_update(
+        ZF_OP_lion, 6, (zf_tensor[]){p, dp, m, o->lr, w, o->scale},
+        zfi_with({.f = d->beta1}, {.f = d->beta2},
+                 {.f = decay}, [ZF_AT_lion_scaled] = {.i = o->scale.graph != NULL}));
+}
+ZFI_OPTIMIZER(lion, .update = zfi_update_lion)

@@ -56,6 +56,14 @@ typedef struct zfi_fitting {
     int32_t count; /* of those tried */
 } zfi_fitting;
 
+static const zf_option zfi_fit_options[] = {
+    ZF_OPTION(zf_fit_desc, BYTES, memory, 0, NULL, .help = "of device and host memory together"),
+    ZF_OPTION(zf_fit_desc, BYTES, device, 0, NULL, .help = "of the device"),
+    ZF_OPTION(zf_fit_desc, BYTES, host, 0, NULL, .help = "of host memory", .with = "memory|device"),
+    ZF_OPTION(zf_fit_desc, BYTES, disk, 0, NULL, .help = "of a disk", .with = "memory|device"),
+    ZF_OPTION_CODED(zf_fit_desc, choice),
+    {.name = NULL}};
+
 static bool zfi_wants_fit(const zf_training *t) { return t->fit.device || t->fit.memory; }
 
 static int zfi_fit_index(const zf_choice *c)

@@ -290,25 +290,28 @@ static void zfi_lora_rewrite(zfi_lora *l)
 
 /* ------------------------------------------------------------------------------- the pass */
 
+static const zf_option zfi_lora_options[] = {
+    ZF_OPTION(zf_lora_desc, COUNT, rank, 8, "[1,2147483647]", .flag = "r",
+              .traits = ZF_OPTION_CHANGES),
+    ZF_OPTION(zf_lora_desc, NUMBER, alpha, 0, "[-1e300,1e300]", .traits = ZF_OPTION_CHANGES),
+    ZF_OPTION(zf_lora_desc, FLAG, rslora, 0, NULL, .traits = ZF_OPTION_CHANGES),
+    ZF_OPTION(zf_lora_desc, NUMBER, dropout, 0, "[0,1)", .traits = ZF_OPTION_CHANGES),
+    ZF_OPTION(zf_lora_desc, TEXT, targets, 0, NULL, .unit = "all-linear|NAME,...",
+              .traits = ZF_OPTION_CHANGES),
+    {.name = NULL}};
+
+/* alpha is the rank where it has not been given. */
 static zf_lora_desc zfi_lora_resolved(const zf_lora_desc *desc)
 {
     zf_lora_desc d = desc ? *desc : (zf_lora_desc){.rank = 0};
-    if (!d.rank) d.rank = 8;
-    if (d.alpha == 0) d.alpha = (double)d.rank;
+    const bool given = d.alpha != 0;
+    zf_options_resolve(&(zf_options){zfi_lora_options, &d}, 1);
+    if (!given) d.alpha = (double)d.rank;
     return d;
 }
 
-static zf_status zfi_lora_check(zf_graph *g, const zf_lora_desc *d)
+static zf_status zfi_lora_check(zf_graph *g)
 {
-    if (d->rank < 1 || d->rank > INT32_MAX)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_lora: the rank is %lld; it must be above 0",
-                        (long long)d->rank);
-    if (!isfinite(d->alpha))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_lora: alpha is %g; it must be finite",
-                        d->alpha);
-    if (!(d->dropout >= 0 && d->dropout < 1))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_lora: the dropout is %g; it must be from 0 to below 1", d->dropout);
     for (int32_t i = 0; i < zfi_len(g->params); i++)
         if (zfi_ends_in(g->nodes[g->params[i]].name, zfi_lora_a))
             return zfi_fail(&g->error, ZF_ERR_STAGE,
@@ -327,7 +330,10 @@ ZF_API zf_status zf_lora(zf_graph *g, const zf_lora_desc *desc)
                                  ZFI_STAGE_GRADIENTS | ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
     zfi_lora l = {.graph = g, .d = zfi_lora_resolved(desc)};
     size_t nodes;
-    if (status || (status = zfi_lora_check(g, &l.d)) || (status = zfi_settle(g))) return status;
+    if (!status && desc)
+        status = zfi_options_check(&(zf_options){zfi_lora_options, &l.d}, 1, false, "zf_lora: ",
+                                   &g->error);
+    if (status || (status = zfi_lora_check(g)) || (status = zfi_settle(g))) return status;
     nodes = (size_t)zfi_len(g->nodes);
     l.uses = zfi_calloc(&g->memory, 6 * nodes, sizeof *l.uses);
     l.adapted = zfi_calloc(&g->memory, nodes, sizeof *l.adapted);

@@ -102,8 +102,25 @@ static void zfi_run_offload(zfi_offloading *o)
         if (zfi_is_shown_anew(o, i) && !o->late[o->order[i]]) zfi_replace(g, o->order[i], 0);
 }
 
-static zf_status zfi_check_offload(zf_graph *g, const zf_offload_desc *d)
+static const zf_option zfi_offload_options[] = {
+#define ZFI_SPACE(member, text)                                                                    \
+    ZF_OPTION(zf_offload_desc, CHOICE, member, 0, "device|host|disk", .unit = "host|disk", .help = text)
+    ZFI_SPACE(optimizer, "states and master weights, which the CPU updates"),
+    ZFI_SPACE(parameters, "each bucket is copied to the device for its uses"),
+    ZFI_SPACE(gradients, "they leave the device when they are summed"),
+    ZFI_SPACE(activations, "what the backward pass reads of the forward pass"),
+#undef ZFI_SPACE
+    ZF_OPTION(zf_offload_desc, BYTES, keep_bytes, 0, NULL, .flag = "keep",
+              .with = "parameters|activations",
+              .help = "buckets and values of at most so many bytes stay on the device"),
+    ZF_OPTION(zf_offload_desc, BYTES, piece_bytes, 0, NULL, .flag = "piece",
+              .with = "optimizer|parameters|gradients",
+              .help = "maximum of a copy of states while they are updated; of a disk 16M"),
+    {.name = NULL}};
+
+static zf_status zfi_check_offload(zf_graph *g, zf_offload_desc *d)
 {
+    const zf_options one = {zfi_offload_options, d};
     const struct {
         const char *name;
         zf_space space;
@@ -111,11 +128,7 @@ static zf_status zfi_check_offload(zf_graph *g, const zf_offload_desc *d)
                  {"parameters", d->parameters},
                  {"gradients", d->gradients},
                  {"activations", d->activations}};
-    for (int k = 0; k < ZFI_COUNT(kinds); k++)
-        if ((unsigned)kinds[k].space >= ZF_SPACES)
-            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                            "zf_offload: %s is %d; it must be ZF_DEVICE, ZF_HOST or ZF_DISK",
-                            kinds[k].name, (int)kinds[k].space);
+    if (zfi_options_check(&one, 1, false, "zf_offload: ", &g->error)) return g->error.status;
     for (int k = 0; k < ZFI_COUNT(kinds); k++)
         for (int32_t i = 0; i < zfi_len(g->order) && kinds[k].space != ZF_DEVICE; i++)
             if (g->nodes[g->order[i]].op == ZF_OP_state &&

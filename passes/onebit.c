@@ -64,40 +64,31 @@ static zf_attribute zfi_limit_attribute(double limit)
     return (zf_attribute){.f = isinf(limit) ? 0 : limit};
 }
 
-static bool zfi_limit_in_range(zf_graph *g, const char *pass, double limit)
-{
-    if (limit > 0) return true;
-    zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-             "%s: limit is %g; it must be above 0, or INFINITY for none", pass, limit);
-    return false;
-}
-
 enum { ZFI_WARM_UP, ZFI_COMPRESSED };
 
-/* The end of the warm-up, and which of the two steps is built. */
-static zf_status zfi_check_freeze(zf_graph *g, const char *pass, int64_t freeze_step,
-                                  int32_t variant)
+/* The rows that 1-bit Adam and 1-bit LAMB share. */
+#define ZFI_FREEZE_OPTIONS(desc)                                                                   \
+    ZF_OPTION(desc, COUNT, freeze_step, 100000, "[1,inf)", .traits = ZF_OPTION_CHANGES,            \
+              .unit = "STEP", .help = "last step of the warm-up, for example a fifth of all"),     \
+        ZF_OPTION(desc, COUNT, variant, 0, "[0,1]", .flag = "")
+#define ZFI_LIMIT_OPTION(desc)                                                                     \
+    ZF_OPTION(desc, NUMBER, limit, 1, "(0,inf]", .traits = ZF_OPTION_CHANGES,                      \
+              .help = "maximum by which a compressed step moves an element, in multiples of the "  \
+                      "rate; inf: no limit")
+
+static const char *const *zfi_warm_up_variants(const void *desc)
 {
-    if (freeze_step < 1)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "%s: freeze_step is %lld; it must be 1 or more",
-                        pass, (long long)freeze_step);
-    if (variant < 0 || variant > ZFI_COMPRESSED)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "%s: there is no variant %d; 0 is the warm-up, 1 compressed", pass,
-                        (int)variant);
-    return ZF_OK;
+    static const char *const names[] = {"warm-up", "compressed", NULL};
+    (void)desc;
+    return names;
 }
 
-static zf_onebit_adam_desc zfi_onebit_adam_resolved(const zf_onebit_adam_desc *desc)
-{
-    zf_onebit_adam_desc d = desc ? *desc : (zf_onebit_adam_desc){.beta1 = 0};
-    d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-8);
-    if (!d.freeze_step) d.freeze_step = 100000;
-    d.limit = zfi_or(d.limit, 1);
-    return d;
-}
+static const zf_option zfi_onebit_adam_options[] = {
+    ZFI_ADAM_OPTIONS(zf_onebit_adam_desc, 1e-8), ZFI_DECAY_OPTIONS(zf_onebit_adam_desc),
+    ZFI_FREEZE_OPTIONS(zf_onebit_adam_desc), ZFI_LIMIT_OPTION(zf_onebit_adam_desc),
+    {.name = NULL}};
 
-static void zfi_update_onebit_adam(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
+static void zfi_update_onebit_adam(zf_graph *g, zfi_optimizer *o, zf_tensor p, zf_tensor dp,
                                    double decay)
 {
     const zf_onebit_adam_desc *d = o->desc;
@@ -133,20 +124,17 @@ static void zfi_begin_onebit_adam(zf_graph *g, zfi_optimizer *o)
     zfi_count_variance(g, o, "onebit_adam.variance_step", d->variant);
 }
 
-ZF_API zf_status zf_onebit_adam(zf_graph *g, zf_tensor lr, const zf_onebit_adam_desc *desc)
+static zf_status zfi_prepare_onebit_adam(zf_graph *g, const void *desc)
 {
-    const zf_onebit_adam_desc d = zfi_onebit_adam_resolved(desc);
-    zfi_optimizer o = {.name = "zf_onebit_adam",
-                       .lr = lr,
-                       .weight_decay = d.weight_decay,
-                       .decay_all = d.decay_all,
-                       .desc = &d,
-                       .begin = zfi_begin_onebit_adam,
-                       .update = zfi_update_onebit_adam};
-    if (zfi_check_onebit(g, o.name) ||
-        !zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||
-        !zfi_limit_in_range(g, o.name, d.limit) ||
-        zfi_check_freeze(g, o.name, d.freeze_step, d.variant))
-        return g ? g->error.status : ZF_ERR_ARGUMENT;
-    return zfi_optimize(g, &o, true);
+    (void)desc;
+    return zfi_check_onebit(g, "zf_onebit_adam");
 }
+
+static int32_t zfi_onebit_adam_at(const void *desc, int64_t step)
+{
+    const zf_onebit_adam_desc *d = desc;
+    return step <= d->freeze_step ? ZFI_WARM_UP : ZFI_COMPRESSED;
+}
+ZFI_OPTIMIZER(onebit_adam, .counts = true, .signs = true, .prepare = zfi_prepare_onebit_adam,
+              .begin = zfi_begin_onebit_adam, .update = zfi_update_onebit_adam,
+              .variants = zfi_warm_up_variants, .variant_at = zfi_onebit_adam_at)

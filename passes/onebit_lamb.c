@@ -23,24 +23,26 @@ typedef struct zfi_lamb_tensor {
     double decay;
 } zfi_lamb_tensor;
 
-static zf_onebit_lamb_desc zfi_onebit_lamb_resolved(const zf_onebit_lamb_desc *desc)
-{
-    zf_onebit_lamb_desc d = desc ? *desc : (zf_onebit_lamb_desc){.beta1 = 0};
-    d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-6);
-    d.min_coeff = zfi_or(d.min_coeff, 0.01), d.max_coeff = zfi_or(d.max_coeff, 10);
-    d.coeff_beta = zfi_or(d.coeff_beta, 0.9);
-    d.min_factor = zfi_or(d.min_factor, 0.5), d.max_factor = zfi_or(d.max_factor, 4);
-    d.factor_change = zfi_or(d.factor_change, 0.1);
-    if (!d.freeze_step) d.freeze_step = 100000;
-    d.limit = zfi_or(d.limit, 1);
-    return d;
-}
+static const zf_option zfi_onebit_lamb_options[] = {
+    ZFI_ADAM_OPTIONS(zf_onebit_lamb_desc, 1e-6),
+    ZFI_DECAY_OPTIONS(zf_onebit_lamb_desc),
+    ZFI_RATIO_OPTIONS(zf_onebit_lamb_desc),
+    ZF_OPTION(zf_onebit_lamb_desc, NUMBER, coeff_beta, 0.9, "[0,1)", .traits = ZF_OPTION_CHANGES,
+              .help = "decay of the averaged trust ratio"),
+    ZF_OPTION(zf_onebit_lamb_desc, NUMBER, min_factor, 0.5, "[0,inf)", .traits = ZF_OPTION_CHANGES,
+              .help = "minimum of the factor by which a frozen trust ratio is scaled"),
+    ZF_OPTION(zf_onebit_lamb_desc, NUMBER, max_factor, 4, "[0,inf)", .traits = ZF_OPTION_CHANGES,
+              .help = "maximum of that factor"),
+    ZF_OPTION(zf_onebit_lamb_desc, NUMBER, factor_change, 0.1, "[0,1)", .traits = ZF_OPTION_CHANGES,
+              .help = "maximum change of that factor in one step, as a part of it"),
+    ZFI_FREEZE_OPTIONS(zf_onebit_lamb_desc),
+    ZFI_LIMIT_OPTION(zf_onebit_lamb_desc),
+    {.name = NULL}};
 
-static void zfi_update_onebit_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
+static void zfi_update_onebit_lamb(zf_graph *g, zfi_optimizer *o, zf_tensor p, zf_tensor dp,
                                    double decay)
 {
     const zf_onebit_lamb_desc *d = o->desc;
-    zfi_lamb_tensor **tensors = o->work;
     zfi_lamb_tensor made = {.param = p, .decay = decay};
     zf_tensor m = zfi_moment_over(g, "onebit_lamb.m", p, ZFI_STATE_WHOLE), worker, server, fresh, x;
     const zf_attribute none = zfi_listed(NULL, 0);
@@ -65,7 +67,7 @@ static void zfi_update_onebit_lamb(zf_graph *g, const zfi_optimizer *o, zf_tenso
             &(zf_reduce_desc){.axis = 0});
         made.momentum = zfi_op(assign, NULL, m, x);
     }
-    zfi_push(&g->memory, *tensors, made);
+    zfi_push(&g->memory, o->tensors, made);
 }
 
 static int zfi_by_declaration(const void *a, const void *b)
@@ -109,7 +111,7 @@ static void zfi_average_coefficients(zf_graph *g, const zf_onebit_lamb_desc *d,
 }
 
 /* Applies averaged momenta, each tensor's with its own rate. */
-static void zfi_apply_compressed(zf_graph *g, const zfi_optimizer *o,
+static void zfi_apply_compressed(zf_graph *g, zfi_optimizer *o,
                                  const zfi_lamb_tensor *tensors, zf_tensor c, zf_tensor weight)
 {
     const zf_onebit_lamb_desc *d = o->desc;
@@ -137,10 +139,10 @@ static void zfi_apply_compressed(zf_graph *g, const zfi_optimizer *o,
     zfi_free(&g->memory, own, (size_t)count * sizeof *own);
 }
 
-static void zfi_finish_onebit_lamb(zf_graph *g, const zfi_optimizer *o)
+static void zfi_finish_onebit_lamb(zf_graph *g, zfi_optimizer *o)
 {
     const zf_onebit_lamb_desc *d = o->desc;
-    zfi_lamb_tensor *tensors = *(zfi_lamb_tensor **)o->work;
+    zfi_lamb_tensor *tensors = o->tensors;
     const int32_t count = zfi_len(tensors);
     zf_tensor c, weight;
     if (!count) return;
@@ -157,30 +159,26 @@ static void zfi_begin_onebit_lamb(zf_graph *g, zfi_optimizer *o)
     zfi_count_variance(g, o, "onebit_lamb.variance_step", d->variant);
 }
 
-ZF_API zf_status zf_onebit_lamb(zf_graph *g, zf_tensor lr, const zf_onebit_lamb_desc *desc)
+static zf_status zfi_prepare_onebit_lamb(zf_graph *g, const void *desc)
 {
-    const zf_onebit_lamb_desc d = zfi_onebit_lamb_resolved(desc);
-    zfi_lamb_tensor *tensors = NULL;
-    zfi_optimizer o = {.name = "zf_onebit_lamb",
-                       .lr = lr,
-                       .weight_decay = d.weight_decay,
-                       .decay_all = d.decay_all,
-                       .desc = &d,
-                       .begin = zfi_begin_onebit_lamb,
-                       .update = zfi_update_onebit_lamb,
-                       .finish = zfi_finish_onebit_lamb,
-                       .work = &tensors};
-    zf_status status;
-    if (zfi_check_onebit(g, o.name) ||
-        !zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||
-        !zfi_bounds_in_range(g, o.name, "min_coeff", d.min_coeff, "max_coeff", d.max_coeff) ||
-        !zfi_bounds_in_range(g, o.name, "min_factor", d.min_factor, "max_factor", d.max_factor) ||
-        !zfi_in_range(g, o.name, "coeff_beta", d.coeff_beta, 0, 1) ||
-        !zfi_in_range(g, o.name, "factor_change", d.factor_change, 0, 1) ||
-        !zfi_limit_in_range(g, o.name, d.limit) ||
-        zfi_check_freeze(g, o.name, d.freeze_step, d.variant))
-        return g ? g->error.status : ZF_ERR_ARGUMENT;
-    status = zfi_optimize(g, &o, true);
-    zfi_array_free(&g->memory, tensors);
+    const zf_onebit_lamb_desc *d = desc;
+    const char *pass = "zf_onebit_lamb";
+    zf_status status = zfi_check_onebit(g, pass);
+    if (!status)
+        status =
+            zfi_check_bounds(g, pass, "min_coeff", d->min_coeff, "max_coeff", d->max_coeff);
+    if (!status)
+        status =
+            zfi_check_bounds(g, pass, "min_factor", d->min_factor, "max_factor", d->max_factor);
     return status;
 }
+
+static int32_t zfi_onebit_lamb_at(const void *desc, int64_t step)
+{
+    const zf_onebit_lamb_desc *d = desc;
+    return step <= d->freeze_step ? ZFI_WARM_UP : ZFI_COMPRESSED;
+}
+ZFI_OPTIMIZER(onebit_lamb, .counts = true, .signs = true, .prepare = zfi_prepare_onebit_lamb,
+              .begin = zfi_begin_onebit_lamb, .update = zfi_update_onebit_lamb,
+              .finish = zfi_finish_onebit_lamb, .variants = zfi_warm_up_variants,
+              .variant_at = zfi_onebit_lamb_at)

@@ -325,34 +325,48 @@ static void zfi_append_scaler(zf_graph *g, const zf_precision_desc *d)
     g->scope = scope;
 }
 
+static const zf_option zfi_precision_options[] = {
+    ZF_OPTION(zf_precision_desc, CHOICE, dtype, 0, "f32|bf16|f16", .flag = "precision",
+              .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
+              .help = "of the computation; bf16 and f16 over f32 master weights, f16 with a loss "
+                      "scale"),
+    ZF_OPTION(zf_precision_desc, NUMBER, scale, 0, "[0,1.7014118346046923e+38)", .flag = "loss-scale",
+              .traits = ZF_OPTION_CHANGES,
+              .help = "first loss scale; 0: none; without this option 65536 of f16, none of others"),
+    ZF_OPTION(zf_precision_desc, NUMBER, factor, 2, "[1,inf)", .flag = "loss-scale-factor",
+              .traits = ZF_OPTION_CHANGES,
+              .help = "by which the loss scale changes; 1: it is constant"),
+    ZF_OPTION(zf_precision_desc, COUNT, window, 1000, "[1,inf)", .flag = "loss-scale-window",
+              .unit = "STEPS", .traits = ZF_OPTION_CHANGES,
+              .help = "finite steps after which the loss scale grows"),
+    ZF_OPTION(zf_precision_desc, COUNT, hysteresis, 2, "[1,inf)", .flag = "hysteresis",
+              .traits = ZF_OPTION_CHANGES, .help = "the overflow that first divides the loss scale"),
+    ZF_OPTION(zf_precision_desc, NUMBER, min_scale, 1, "[1.1754943508222875e-38,1.7014118346046923e+38)", .flag = "min-loss-scale",
+              .traits = ZF_OPTION_CHANGES, .help = "minimum of the loss scale"),
+    ZF_OPTION(zf_precision_desc, FLAG, consecutive_hysteresis, 0, NULL, .traits = ZF_OPTION_CHANGES,
+              .help = "any finite step restores the hysteresis"),
+    {.name = NULL}};
+
+/* The first loss scale depends on the dtype. */
 static zf_precision_desc zfi_precision_resolved(const zf_precision_desc *desc)
 {
     zf_precision_desc d = desc ? *desc : (zf_precision_desc){.dtype = ZF_F32};
-    d.scale = zfi_or(d.scale, d.dtype == ZF_F16 ? 65536 : 0);
-    d.factor = zfi_or(d.factor, 2), d.min_scale = zfi_or(d.min_scale, 1);
-    if (!d.window) d.window = 1000;
-    if (!d.hysteresis) d.hysteresis = 2;
+    if (d.scale == 0 && d.dtype == ZF_F16) d.scale = 65536;
+    zf_options_resolve(&(zf_options){zfi_precision_options, &d}, 1);
     return d;
 }
 
 ZF_API zf_status zf_precision(zf_graph *g, const zf_precision_desc *desc)
 {
-    const zf_precision_desc d = zfi_precision_resolved(desc);
+    zf_precision_desc d = zfi_precision_resolved(desc);
     const char *name = "zf_precision";
     zf_status status = zfi_enter(g, name, 0,
                                  ZFI_STAGE_GRADIENTS | ZFI_STAGE_CLIPPED | ZFI_STAGE_UPDATES |
                                      ZFI_STAGE_RANKS | ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
     if (status) return status;
-    if (d.dtype != ZF_F32 && d.dtype != ZF_BF16 && d.dtype != ZF_F16)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_precision: dtype is %s; it must be bf16 or f16, or f32 for no change",
-                        zf_dtype_name(d.dtype));
-    if (!zfi_in_range(g, name, "scale", d.scale, 0, 0x1p127) ||
-        !zfi_in_range(g, name, "factor", d.factor, 1, INFINITY) ||
-        !zfi_in_range(g, name, "window", (double)d.window, 1, INFINITY) ||
-        !zfi_in_range(g, name, "hysteresis", d.hysteresis, 1, INFINITY) ||
-        !zfi_in_range(g, name, "min_scale", d.min_scale, 0x1p-126, 0x1p127))
-        return g->error.status;
+    if (desc) status = zfi_options_check(&(zf_options){zfi_precision_options, &d}, 1, false,
+                                         "zf_precision: ", &g->error);
+    if (status) return status;
     if (d.scale > 0 && d.factor > 1 && d.scale < d.min_scale)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_precision: scale is %g, below min_scale, %g", d.scale, d.min_scale);

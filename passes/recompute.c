@@ -374,10 +374,17 @@ static zf_status zfi_fit(zfi_recompute *r, const zf_training *t, const zfi_tried
 /* -------------------------------------------------------------------------------------- the pass
  */
 
+static const zf_option zfi_recompute_options[] = {
+    ZF_OPTION(zf_recompute_desc, CHOICE, mode, 0, "off|layers|as_needed",
+              .help = "what is recomputed; as_needed: as much as the limit requires"),
+    ZF_OPTION(zf_recompute_desc, BYTES, bytes, 0, NULL, .help = "limit of the peak; 0: none"),
+    {.name = NULL}};
+
 /* With the bytes that it goes by; 0: any. */
 static zf_recompute_desc zfi_recompute_resolved(const zf_training *t)
 {
     zf_recompute_desc d = t->recompute;
+    if (d.mode == ZF_RECOMPUTE_OFF && d.bytes) d.mode = ZF_RECOMPUTE_AS_NEEDED;
     if (d.mode == ZF_RECOMPUTE_AS_NEEDED && !d.bytes) d.bytes = t->memory_limit;
     if (d.bytes > INT64_MAX / 2) d.bytes = INT64_MAX / 2;
     return d;

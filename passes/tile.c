@@ -286,6 +286,12 @@ static void zfi_list_pieces(zfi_tiler *t, int32_t before)
     g->declared = old;
 }
 
+static const zf_option zfi_tile_options[] = {
+    ZF_OPTION(zf_tile_desc, BYTES, bytes, 0, NULL, .flag = "tile", .traits = ZF_OPTION_CHANGES,
+              .help = "linear layers and lookups with larger weights run in pieces, so that zero and "
+                      "offload bring one piece at a time; 0: none"),
+    {.name = NULL}};
+
 ZF_API zf_status zf_tile(zf_graph *g, const zf_tile_desc *desc)
 {
     zfi_tiler t = {.graph = g, .limit = INT64_MAX};

@@ -84,69 +84,17 @@ static zf_status zfi_pass_gradients(zf_graph *g, const zf_training *t)
 
 static zf_status zfi_pass_clip(zf_graph *g, const zf_training *t) { return zf_clip(g, t->clip); }
 
-/* ---------------------------------------------------------------------------------- optimizers */
+/* Updates are delayed, from the step after this one on. */
+static bool zfi_delays(const zf_training *t) { return t->delay || t->delay_from; }
 
-static zf_status zfi_pass_adamw(zf_graph *g, const zf_training *t)
+static int64_t zfi_delays_from(const zf_training *t)
 {
-    return zf_adamw(g, t->lr, &t->adamw);
-}
-
-static zf_status zfi_pass_lamb(zf_graph *g, const zf_training *t)
-{
-    return zf_lamb(g, t->lr, &t->lamb);
-}
-
-static zf_status zfi_pass_sgd(zf_graph *g, const zf_training *t)
-{
-    return zf_sgd(g, t->lr, &t->sgd);
-}
-
-static zf_status zfi_pass_lion(zf_graph *g, const zf_training *t)
-{
-    return zf_lion(g, t->lr, &t->lion);
-}
-
-static zf_status zfi_pass_onebit_adam(zf_graph *g, const zf_training *t)
-{
-    zf_onebit_adam_desc d = t->onebit_adam;
-    d.variant = t->variant;
-    return zf_onebit_adam(g, t->lr, &d);
-}
-
-static zf_status zfi_pass_onebit_lamb(zf_graph *g, const zf_training *t)
-{
-    zf_onebit_lamb_desc d = t->onebit_lamb;
-    d.variant = t->variant;
-    return zf_onebit_lamb(g, t->lr, &d);
-}
-
-static zf_status zfi_pass_zero_one_adam(zf_graph *g, const zf_training *t)
-{
-    zf_zero_one_adam_desc d = t->zero_one_adam;
-    d.variant = t->variant;
-    return zf_zero_one_adam(g, t->lr, &d);
-}
-
-/* By zf_optimizer. */
-static const zfi_pass zfi_optimizers[] = {{"adamw", zfi_wants_always, zfi_pass_adamw},
-                                          {"lamb", zfi_wants_always, zfi_pass_lamb},
-                                          {"sgd", zfi_wants_always, zfi_pass_sgd},
-                                          {"lion", zfi_wants_always, zfi_pass_lion},
-                                          {"onebit_adam", zfi_wants_always, zfi_pass_onebit_adam},
-                                          {"zero_one_adam", zfi_wants_always,
-                                           zfi_pass_zero_one_adam},
-                                          {"onebit_lamb", zfi_wants_always, zfi_pass_onebit_lamb}};
-
-ZF_API const char *zf_optimizer_name(zf_optimizer optimizer)
-{
-    return (unsigned)optimizer < (unsigned)ZFI_COUNT(zfi_optimizers)
-               ? zfi_optimizers[optimizer].name
-               : NULL;
+    return t->delay_from == INT64_MIN ? 0 : t->delay_from; /* a 0 that was given */
 }
 
 static bool zfi_wants_delay(const zf_training *t)
 {
-    return zfi_wants_training(t) && t->delay && (t->delay_from == 0 || t->variant > 0);
+    return zfi_wants_training(t) && zfi_delays(t) && (zfi_delays_from(t) == 0 || t->variant > 0);
 }
 
 static zf_status zfi_pass_delay(zf_graph *g, const zf_training *t)
@@ -157,81 +105,49 @@ static zf_status zfi_pass_delay(zf_graph *g, const zf_training *t)
 
 /* ------------------------------------------------------------------------------------ variants */
 
-static int32_t zfi_onebit_adam_at(const zf_training *t, int64_t step)
+/* The names of the variants of a description's step, with NULL at the end; NULL: there is one. */
+static const char *const *zfi_variants(const zf_training *t)
 {
-    return step <= zfi_onebit_adam_resolved(&t->onebit_adam).freeze_step ? ZFI_WARM_UP
-                                                                         : ZFI_COMPRESSED;
-}
-
-static int32_t zfi_onebit_lamb_at(const zf_training *t, int64_t step)
-{
-    return step <= zfi_onebit_lamb_resolved(&t->onebit_lamb).freeze_step ? ZFI_WARM_UP
-                                                                         : ZFI_COMPRESSED;
-}
-
-static int32_t zfi_zero_one_at(const zf_training *t, int64_t step)
-{
-    return zfi_zero_one_adam_at(&t->zero_one_adam, step);
-}
-
-/* Optimizers whose steps differ. */
-static const struct zfi_varying {
-    zf_optimizer optimizer;
-    const char *names[4];
-    int32_t (*at)(const zf_training *, int64_t step);
-} zfi_varying[] = {{ZF_ONEBIT_ADAM, {"warm-up", "compressed"}, zfi_onebit_adam_at},
-                   {ZF_ONEBIT_LAMB, {"warm-up", "compressed"}, zfi_onebit_lamb_at},
-                   {ZF_ZERO_ONE_ADAM, {"refresh", "sync", "local"}, zfi_zero_one_at}};
-
-static const struct zfi_varying zfi_zero_one_together = {
-    ZF_ZERO_ONE_ADAM, {"refresh", "sync"}, zfi_zero_one_at}; /* without local steps */
-
-static int32_t zfi_delay_at(const zf_training *t, int64_t step) { return step > t->delay_from; }
-
-/* Of all other optimizers, where updates are delayed from some step on. */
-static const struct zfi_varying zfi_delaying_later = {
-    ZF_ADAMW, {"direct", "delayed"}, zfi_delay_at};
-
-/* The optimizer's steps differ. */
-static const struct zfi_varying *zfi_varies(const zf_training *t)
-{
-    const zf_zero_one_adam_desc zero_one = zfi_zero_one_adam_resolved(&t->zero_one_adam);
-    if (t->optimizer == ZF_ZERO_ONE_ADAM && !zfi_makes_local_steps(&zero_one))
-        return &zfi_zero_one_together;
-    for (int k = 0; k < ZFI_COUNT(zfi_varying); k++)
-        if (zfi_varying[k].optimizer == t->optimizer) return &zfi_varying[k];
-    return NULL;
-}
-
-/* What is known of the variants of a description's step; NULL: there is one. */
-static const struct zfi_varying *zfi_varying_of(const zf_training *t)
-{
-    if (!t || !zfi_wants_training(t)) return NULL;
-    return t->delay && t->delay_from > 0 && !zfi_varies(t) ? &zfi_delaying_later : zfi_varies(t);
+    static const char *const delaying[] = {"direct", "delayed", NULL};
+    zfi_optimizer_desc d;
+    const zfi_optimizer_record *r;
+    if (!t || !zfi_wants_training(t) || !zf_optimizer_name(t->optimizer)) return NULL;
+    r = zfi_optimizer_of(t, &d);
+    if (r->variants) return r->variants(&d);
+    return zfi_delays(t) && zfi_delays_from(t) > 0 ? delaying : NULL;
 }
 
 ZF_API int32_t zf_variant_count(const zf_training *t)
 {
-    const struct zfi_varying *v = zfi_varying_of(t);
-    int32_t count = v == NULL;
-    while (v && count < ZFI_COUNT(v->names) && v->names[count]) count++;
+    const char *const *names = zfi_variants(t);
+    int32_t count = names == NULL;
+    while (names && names[count]) count++;
     return count;
 }
 
 ZF_API const char *zf_variant_name(const zf_training *t, int32_t variant)
 {
-    const struct zfi_varying *v = zfi_varying_of(t);
+    const char *const *names = zfi_variants(t);
     if (variant < 0 || variant >= zf_variant_count(t)) return NULL;
-    return v ? v->names[variant] : "step";
+    return names ? names[variant] : "step";
 }
 
 ZF_API int32_t zf_variant_at(const zf_training *t, int64_t step)
 {
-    const struct zfi_varying *v = zfi_varying_of(t);
-    return v && step > 0 ? v->at(t, step) : 0;
+    zfi_optimizer_desc d;
+    const zfi_optimizer_record *r;
+    if (!zfi_variants(t) || step < 1) return 0;
+    r = zfi_optimizer_of(t, &d);
+    return r->variant_at ? r->variant_at(&d, step) : step > zfi_delays_from(t);
 }
 
 /* ------------------------------------------------------------------------------------ the list */
+
+static const zfi_pass zfi_optimizer_passes[] = {
+#define ZFI_PASS(NAME, name) {#name, zfi_wants_training, zfi_pass_optimizer},
+    ZF_OPTIMIZERS(ZFI_PASS)
+#undef ZFI_PASS
+};
 
 static const zfi_pass zfi_delay_pass = {"delay", zfi_wants_delay, zfi_pass_delay};
 
@@ -279,35 +195,86 @@ static zf_tensor zfi_rate(zf_graph *g, zf_tensor lr, bool *fixed, double *value)
     return lr;
 }
 
+/* "adamw|lamb|..." */
+#define ZFI_NAME_BEHIND(NAME, name) "|" #name
+#define ZFI_OPTIMIZER_NAMES         (&("" ZF_OPTIMIZERS(ZFI_NAME_BEHIND))[1])
+/* Of optimizers whose steps are all alike. */
+#define ZFI_SAME_STEPS "optimizer=adamw|lamb|sgd|lion"
+
+/* The tables of the descs that a description consists of. */
+static const zf_option zfi_training_options[] = {
+    ZF_OPTION_CODED(zf_training, loss),
+    ZF_OPTION_CODED(zf_training, lr),
+    ZF_OPTION(zf_training, CHOICE, optimizer, 0, ZFI_OPTIMIZER_NAMES, .topic = "optimizer",
+              .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC, .help = "the update"),
+#define ZFI_OPTIONS_OF(NAME, name)                                                                 \
+    ZF_OPTION(zf_training, DESC, name, 0, NULL, .rows = zfi_##name##_options,                      \
+              .with = "optimizer=" #name),
+    ZF_OPTIMIZERS(ZFI_OPTIONS_OF)
+#undef ZFI_OPTIONS_OF
+    ZF_OPTION(zf_training, COUNT, variant, 0, "[0,inf)", .flag = ""),
+    ZF_OPTION(zf_training, NUMBER, clip, 0, "[0,inf]", .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
+              .help = "maximum norm of the gradients; inf: the norm is only computed; 0: neither"),
+    ZF_OPTION(zf_training, FLAG, keep_gradients, 0, NULL, .flag = ""),
+    ZF_OPTION(zf_training, FLAG, delay, 0, NULL, .flag = "", .traits = ZF_OPTION_CHANGES,
+              .with = ZFI_SAME_STEPS),
+    ZF_OPTION(zf_training, COUNT, delay_from, 0, "[0,inf)", .flag = "delay-update", .unit = "STEP",
+              .with = ZFI_SAME_STEPS, .traits = ZF_OPTION_CHANGES | ZF_OPTION_GIVEN_0,
+              .help = "after this step, update by the gradients of the step before, which lets "
+                      "updates overlap with the backward pass and changes what is learned"),
+    ZF_OPTION(zf_training, DESC, precision, 0, NULL, .topic = "precision",
+              .rows = zfi_precision_options),
+    ZF_OPTION(zf_training, DESC, fuse, 0, NULL, .rows = zfi_fuse_options),
+    ZF_OPTION(zf_training, DESC, lora, 0, NULL, .topic = "model", .flag = "lora",
+              .traits = ZF_OPTION_BASIC, .rows = zfi_lora_options,
+              .help = "freeze the weights, and train products of low rank beside them"),
+    ZF_OPTION(zf_training, DESC, zero, 0, NULL, .topic = "ranks", .rows = zfi_zero_options),
+    ZF_OPTION(zf_training, DESC, prefetch, 0, NULL, .rows = zfi_prefetch_options),
+    ZF_OPTION(zf_training, DESC, recompute, 0, NULL, .topic = "memory", .flag = "recompute",
+              .rows = zfi_recompute_options, .traits = ZF_OPTION_BASIC, .unit = "off|layers|BYTES",
+              .help = "recompute values in the backward pass: all of each layer but its input, or "
+                      "as much as a peak of BYTES requires"),
+    ZF_OPTION(zf_training, DESC, tile, 0, NULL, .rows = zfi_tile_options),
+    ZF_OPTION(zf_training, DESC, offload, 0, NULL, .flag = "offload", .rows = zfi_offload_options,
+              .unit = "KIND=SPACE,...", .help = "what lies in host memory or on a disk"),
+    ZF_OPTION(zf_training, DESC, fit, 0, NULL, .flag = "", .rows = zfi_fit_options),
+    ZF_OPTION(zf_training, BYTES, memory_limit, 0, NULL, .flag = "",
+              .help = "of a plan, for passes that choose between plans; 0: none"),
+    ZF_OPTION_CODED(zf_training, backend),
+    ZF_OPTION_CODED(zf_training, cost),
+    ZF_OPTION_CODED(zf_training, print),
+    ZF_OPTION_CODED(zf_training, after),
+    ZF_OPTION_CODED(zf_training, user),
+    {.name = NULL}};
+
+ZF_API const zf_option *zf_training_options(void) { return zfi_training_options; }
+
+/* Checks what the table of options does not. */
+static zf_status zfi_check_training(zf_graph *g, zf_training *t)
+{
+    const zf_options one = {zfi_training_options, t};
+    if (zfi_options_check(&one, 1, false, "zf_passes: ", &g->error)) return g->error.status;
+    if (t->variant >= zf_variant_count(t))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_passes: there is no variant %d; a step of this description has %d "
+                        "(zf_variant_count)",
+                        (int)t->variant, (int)zf_variant_count(t));
+    t->clip = zfi_or(t->clip, 0);
+    return ZF_OK;
+}
+
 ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
 {
     zf_training t = training ? *training : (zf_training){.loss = ZF_NONE};
     bool fixed = false;
     double rate = 0;
     if (!g) return ZF_ERR_ARGUMENT;
-    if (g->error.status) return g->error.status;
-    if (!zf_optimizer_name(t.optimizer))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_passes: there is no optimizer %d; the last one is %d", (int)t.optimizer,
-                        (int)ZFI_COUNT(zfi_optimizers) - 1);
-    if (t.variant < 0 || t.variant >= zf_variant_count(&t))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_passes: there is no variant %d; a step of this description has %d "
-                        "(zf_variant_count)",
-                        (int)t.variant, (int)zf_variant_count(&t));
-    if (t.delay && t.delay_from < 0)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_passes: delay_from is %lld; it must be the number of a step, or 0",
-                        (long long)t.delay_from);
-    if (t.delay && zfi_varies(&t))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_passes: delay has no meaning for %s, whose steps differ",
-                        zf_optimizer_name(t.optimizer));
+    if (g->error.status || zfi_check_training(g, &t)) return g->error.status;
     if (t.print && !t.fuse.miss) t.fuse.miss = zf_fuse_miss_print, t.fuse.user = t.print;
     if (zfi_wants_training(&t)) t.lr = zfi_rate(g, t.lr, &fixed, &rate);
     zfi_run_passes(g, &t, zfi_forward_passes, ZFI_COUNT(zfi_forward_passes));
     if (fixed) t.lr = zf_constant(g, ZF_F32, ZF_SCALAR, rate);
-    if (zfi_wants_training(&t)) zfi_run_passes(g, &t, &zfi_optimizers[t.optimizer], 1);
+    zfi_run_passes(g, &t, &zfi_optimizer_passes[t.optimizer], 1);
     if (zfi_wants_fit(&t) && !g->error.status && zfi_fit_training(g, &t)) return g->error.status;
     zfi_run_passes(g, &t, &zfi_delay_pass, 1);
     zfi_run_passes(g, &t, zfi_update_passes, ZFI_COUNT(zfi_update_passes));
@@ -318,15 +285,13 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
 ZF_API zf_training zf_training_resolved(const zf_training *training)
 {
     zf_training t = training ? *training : (zf_training){.loss = ZF_NONE};
-    if (zfi_wants_lora(&t)) t.lora = zfi_lora_resolved(&t.lora);
+    const zf_options one = {zfi_training_options, &t};
+    const double scale = t.precision.scale, alpha = t.lora.alpha;
+    const bool adapts = zfi_wants_lora(&t);
+    zf_options_resolve(&one, 1);
+    t.precision.scale = scale, t.lora.alpha = alpha;
     t.precision = zfi_precision_resolved(&t.precision);
-    t.adamw = zfi_adamw_resolved(&t.adamw);
-    t.lamb = zfi_lamb_resolved(&t.lamb);
-    t.lion = zfi_lion_resolved(&t.lion);
-    t.onebit_adam = zfi_onebit_adam_resolved(&t.onebit_adam);
-    t.zero_one_adam = zfi_zero_one_adam_resolved(&t.zero_one_adam);
-    t.onebit_lamb = zfi_onebit_lamb_resolved(&t.onebit_lamb);
+    t.lora = adapts ? zfi_lora_resolved(&t.lora) : (zf_lora_desc){.rank = 0};
     t.recompute = zfi_recompute_resolved(&t);
-    t.zero = zfi_zero_resolved(&t.zero);
     return t;
 }

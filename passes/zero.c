@@ -186,21 +186,49 @@ static void zfi_run_zero(zfi_zero *z)
     zfi_forget(z);
 }
 
+static const zf_option zfi_zero_options[] = {
+    ZF_OPTION(zf_zero_desc, COUNT, stage, 0, "[0,3]", .flag = "zero", .unit = "STAGE",
+              .traits = ZF_OPTION_BASIC,
+              .help = "what the ranks share: 1 optimizer states, 2 and gradients, 3 and parameters"),
+    ZF_OPTION(zf_zero_desc, COUNT, world, 1, "[1,1048576]", .flag = ""),
+    ZF_OPTION(zf_zero_desc, COUNT, micro_batches, 1, "[1,1048576]", .traits = ZF_OPTION_BASIC,
+              .help = "of a step on each rank; the batch is split into ranks times N parts"),
+    ZF_OPTION(zf_zero_desc, COUNT, nodes, 1, "[1,1048576]", .flag = ""),
+    ZF_OPTION(zf_zero_desc, FLAG, hpz, 0, NULL, .flag = "zero-hpz", .with = "stage=3, !mics",
+              .help = "the ranks of a node together keep parameters for the backward pass (ZeRO++)"),
+    ZF_OPTION(zf_zero_desc, FLAG, mics, 0, NULL, .flag = "", .with = "stage=1|2|3",
+              .help = "the ranks of each node share all among themselves (MiCS)"),
+    ZF_OPTION(zf_zero_desc, FLAG, quantized_weights, 0, NULL, .flag = "zero-quantized-weights",
+              .with = "stage=3", .traits = ZF_OPTION_CHANGES,
+              .help = "ranks send parameters as integers of 8 bits (ZeRO++)"),
+    ZF_OPTION(zf_zero_desc, FLAG, quantized_gradients, 0, NULL, .flag = "zero-quantized-gradients",
+              .with = "stage=1|2|3", .traits = ZF_OPTION_CHANGES,
+              .help = "ranks send gradients as integers of 4 bits (ZeRO++)"),
+    ZF_OPTION(zf_zero_desc, FLAG, loco, 0, NULL, .flag = "zero-loco", .with = "quantized_gradients",
+              .traits = ZF_OPTION_CHANGES,
+              .help = "what a rank rounds off a gradient it adds to its next one (LoCo)"),
+    ZF_OPTION(zf_zero_desc, NUMBER, loco_beta, 0.8, "[0,1)", .with = "loco",
+              .traits = ZF_OPTION_CHANGES, .help = "share of the old errors in their moving average"),
+    ZF_OPTION(zf_zero_desc, COUNT, loco_reset, 1024, "[-1,inf)", .with = "loco", .unit = "STEPS",
+              .traits = ZF_OPTION_CHANGES,
+              .help = "steps after which the errors are 0 again; -1: never"),
+    ZF_OPTION(zf_zero_desc, COUNT, loco_bits, 32, "8|32", .with = "loco", .traits = ZF_OPTION_CHANGES,
+              .help = "of an error; 8: with a scale for each block"),
+    ZF_OPTION(zf_zero_desc, COUNT, quantized_block, 256, "[64,2048] by 64",
+              .with = "quantized_weights|quantized_gradients", .traits = ZF_OPTION_CHANGES,
+              .help = "of these integers, which share a scale"),
+    ZF_OPTION(zf_zero_desc, CHOICE, quantized_scale, 0, "f32|bf16",
+              .with = "quantized_weights|quantized_gradients", .traits = ZF_OPTION_CHANGES,
+              .help = "dtype of these scales"),
+    ZF_OPTION(zf_zero_desc, BYTES, bucket_bytes, 0, "[0,4611686018427387903]", .flag = "bucket",
+              .help = "maximum of the parameters of one bucket; 0: those of a layer"),
+    ZF_OPTION_CODED(zf_zero_desc, store),
+    {.name = NULL}};
+
+/* Checks what the table of options does not. */
 static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
 {
-    if (d->stage < 0 || d->stage > 3)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_zero: stage is %d; it must be 0, 1, 2 or 3",
-                        (int)d->stage);
-    if (d->world < 1 || d->world > 1 << 20)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_zero: world is %d; it must be 1 to 2^20",
-                        (int)d->world);
-    if (d->micro_batches < 1 || d->micro_batches > 1 << 20)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: micro_batches is %lld; it must be 1 to 2^20",
-                        (long long)d->micro_batches);
-    if (d->bucket_bytes > INT64_MAX / 2)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_zero: bucket_bytes is 2^62 or more");
-    if (d->nodes < 1 || d->world % d->nodes)
+    if (d->world % d->nodes)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_zero: nodes is %d; it must be 1 or more and divide the world of %d",
                         (int)d->nodes, (int)d->world);
@@ -209,56 +237,16 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
                         "zf_zero: %s needs several nodes of several ranks each; world is %d and "
                         "nodes is %d",
                         d->mics ? "mics" : "hpz", (int)d->world, (int)d->nodes);
-    if (d->hpz && d->stage < 3)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: hpz is for stage 3, where parameters are gathered; stage is %d",
-                        (int)d->stage);
-    if (d->mics && !d->stage)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: mics is for stages 1 to 3; stage 0 shards nothing");
-    if (d->mics && d->hpz)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: with mics all gathers stay inside a node; leave out hpz");
     if ((d->quantized_weights || d->quantized_gradients) && d->world < 2)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_zero: %s needs several ranks, which send less; world is %d",
                         d->quantized_weights ? "quantized_weights" : "quantized_gradients",
                         (int)d->world);
-    if (d->quantized_weights && d->stage < 3)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: quantized_weights is for stage 3, where parameters are gathered; "
-                        "stage is %d",
-                        (int)d->stage);
-    if (d->quantized_gradients && !d->stage)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: quantized_gradients is for stages 1 to 3, where each rank sums "
-                        "its shard; at stage 0 each has the whole sum");
-    if (d->loco && !d->quantized_gradients)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: loco keeps the errors of quantized_gradients; it needs these");
-    if (d->loco && !(d->loco_beta >= 0 && d->loco_beta < 1))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: loco_beta is %g; it must be in [0, 1)", d->loco_beta);
-    if (d->loco && d->loco_reset < -1)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: loco_reset is %lld; it must be 1 or more, or -1 for never",
-                        (long long)d->loco_reset);
-    if (d->loco && d->loco_bits != 32 && d->loco_bits != 8)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_zero: loco_bits is %d; it must be 32 or 8",
-                        (int)d->loco_bits);
     for (int32_t k = 0; d->loco && k < zf_param_count(g); k++)
         if (zfi_cut_rows_of(&g->nodes[zf_param_at(g, k).id]).rows)
             return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                             "zf_zero: loco: \"%s\" is a piece of a parameter; leave out zf_tile",
                             zf_tensor_name(zf_param_at(g, k)));
-    if (d->quantized_block < ZFI_BLOCK_LEAST || d->quantized_block > ZFI_BLOCK_MOST ||
-        d->quantized_block % ZFI_BLOCK_LEAST)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: quantized_block is %d; it must be a multiple of %d, at most %d",
-                        (int)d->quantized_block, ZFI_BLOCK_LEAST, ZFI_BLOCK_MOST);
-    if (d->quantized_scale != ZF_F32 && d->quantized_scale != ZF_BF16)
-        return zfi_fail(&g->error, ZF_ERR_DTYPE,
-                        "zf_zero: quantized_scale must be ZF_F32 or ZF_BF16");
     if ((g->stages & ZFI_STAGE_GRADIENTS) && !(g->stages & ZFI_STAGE_UPDATES))
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_zero: needs %s before it",
                         zfi_stage_advice(ZFI_STAGE_UPDATES));
@@ -266,19 +254,6 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
         return zfi_fail(&g->error, ZF_ERR_STAGE,
                         "zf_zero: the scope \"%s\" is still open (zf_pop closes it)", g->scope);
     return ZF_OK;
-}
-
-static zf_zero_desc zfi_zero_resolved(const zf_zero_desc *desc)
-{
-    zf_zero_desc d = desc ? *desc : (zf_zero_desc){.stage = 0};
-    if (!d.world) d.world = 1;
-    if (!d.micro_batches) d.micro_batches = 1;
-    if (!d.nodes) d.nodes = 1;
-    if (!d.quantized_block) d.quantized_block = 256;
-    d.loco_beta = zfi_or(d.loco_beta, 0.8);
-    if (!d.loco_reset) d.loco_reset = 1024;
-    if (!d.loco_bits) d.loco_bits = 32;
-    return d;
 }
 
 /* Shards and the places of parameters are multiples of this: of blocks of norms and, where they are
@@ -293,13 +268,15 @@ static int64_t zfi_shard_unit(const zf_zero_desc *d)
 
 ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
 {
-    zfi_zero z = {.graph = g, .d = zfi_zero_resolved(desc), .cut = {.graph = g}};
+    zfi_zero z = {.graph = g, .cut = {.graph = g}};
     zf_status status =
         zfi_enter(g, "zf_zero", 0, ZFI_STAGE_RANKS | ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
     const char *scope;
     size_t members, buckets;
     if (status) return status;
-    if ((status = zfi_check_zero(g, &z.d))) return status;
+    if (desc) z.d = *desc;
+    if (zfi_settle_desc("zf_zero", zfi_zero_options, &z.d, &g->error) || zfi_check_zero(g, &z.d))
+        return g->error.status;
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
     z.sharded = z.d.world > 1 && z.d.stage > 0;

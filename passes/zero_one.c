@@ -29,25 +29,30 @@ static bool zfi_makes_local_steps(const zf_zero_one_adam_desc *resolved)
     return resolved->local_step_clipper > 1;
 }
 
-static zf_zero_one_adam_desc zfi_zero_one_adam_resolved(const zf_zero_one_adam_desc *desc)
-{
-    zf_zero_one_adam_desc d = desc ? *desc : (zf_zero_one_adam_desc){.beta1 = 0};
-    d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-8);
-    if (!d.var_freeze_step) d.var_freeze_step = 100000;
-    if (!d.var_update_scaler) d.var_update_scaler = 16;
-    if (!d.local_step_scaler) d.local_step_scaler = 32768;
-    if (!d.local_step_clipper) d.local_step_clipper = 16;
-    d.limit = zfi_or(d.limit, 1);
-    return d;
-}
+static const zf_option zfi_zero_one_adam_options[] = {
+    ZFI_ADAM_OPTIONS(zf_zero_one_adam_desc, 1e-8),
+    ZFI_DECAY_OPTIONS(zf_zero_one_adam_desc),
+    ZF_OPTION(zf_zero_one_adam_desc, COUNT, var_freeze_step, 100000, "[1,inf)", .unit = "STEP",
+              .flag = "freeze-step", .traits = ZF_OPTION_CHANGES,
+              .help = "last step that may refresh the variance"),
+    ZF_OPTION(zf_zero_one_adam_desc, COUNT, var_update_scaler, 16, "[1,inf)",
+              .traits = ZF_OPTION_CHANGES, .help = "refreshes until their distance doubles"),
+    ZF_OPTION(zf_zero_one_adam_desc, COUNT, local_step_scaler, 32768, "[1,inf)", .unit = "STEPS",
+              .traits = ZF_OPTION_CHANGES, .help = "steps until the interval of averages doubles"),
+    ZF_OPTION(zf_zero_one_adam_desc, COUNT, local_step_clipper, 16, "[1,inf)", .unit = "STEPS",
+              .traits = ZF_OPTION_CHANGES,
+              .help = "longest interval of averages; 1: no local steps, as stages 1 and 2 require"),
+    ZFI_LIMIT_OPTION(zf_zero_one_adam_desc),
+    ZF_OPTION(zf_zero_one_adam_desc, COUNT, variant, 0, "[0,2]", .flag = ""),
+    {.name = NULL}};
 
 /* Refreshes come with distances 1, var_update_scaler times, then 2, 4, ..., up to var_freeze_step.
  * Behind it come intervals, each of which ends with an average: of 1 step in the first
  * local_step_scaler steps, of 2 in as many, of 4, ... local_step_clipper. An interval has the length
  * that holds where it begins. */
-static int32_t zfi_zero_one_adam_at(const zf_zero_one_adam_desc *desc, int64_t step)
+static int32_t zfi_zero_one_adam_at(const void *desc, int64_t step)
 {
-    const zf_zero_one_adam_desc d = zfi_zero_one_adam_resolved(desc);
+    const zf_zero_one_adam_desc d = *(const zf_zero_one_adam_desc *)desc;
     int64_t at = 1, distance = 1, offset, begin = 0, end, interval = 1;
     if (step <= d.var_freeze_step) {
         while (step - at >= distance * d.var_update_scaler)
@@ -126,7 +131,7 @@ static zf_tensor zfi_zero_one_mean(zf_graph *g, zf_tensor x, zf_tensor p)
                          zfi_moment_over(g, "zero_one_adam.server", p, ZFI_STATE_CUT));
 }
 
-static void zfi_update_zero_one_adam(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
+static void zfi_update_zero_one_adam(zf_graph *g, zfi_optimizer *o, zf_tensor p, zf_tensor dp,
                                      double decay)
 {
     const zf_zero_one_adam_desc *d = o->desc;
@@ -209,35 +214,26 @@ static void zfi_begin_zero_one_adam(zf_graph *g, zfi_optimizer *o)
     (void)zfi_op(assign, NULL, rate, d->variant == ZFI_LOCAL ? o->total : zf_scale(o->total, 0));
 }
 
-ZF_API zf_status zf_zero_one_adam(zf_graph *g, zf_tensor lr, const zf_zero_one_adam_desc *desc)
+static zf_status zfi_prepare_zero_one_adam(zf_graph *g, const void *desc)
 {
-    const zf_zero_one_adam_desc d = zfi_zero_one_adam_resolved(desc);
-    zfi_optimizer o = {.name = "zf_zero_one_adam",
-                       .lr = lr,
-                       .weight_decay = d.weight_decay,
-                       .decay_all = d.decay_all,
-                       .desc = &d,
-                       .begin = zfi_begin_zero_one_adam,
-                       .update = zfi_update_zero_one_adam};
-    if (zfi_check_onebit(g, o.name) ||
-        !zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||
-        !zfi_limit_in_range(g, o.name, d.limit))
-        return g ? g->error.status : ZF_ERR_ARGUMENT;
-    if (d.var_freeze_step < 1 || d.var_update_scaler < 1 || d.local_step_scaler < 1 ||
-        d.local_step_clipper < 1)
+    const zf_zero_one_adam_desc *d = desc;
+    if (zfi_check_onebit(g, "zf_zero_one_adam")) return g->error.status;
+    if (d->variant == ZFI_LOCAL && !zfi_makes_local_steps(d))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero_one_adam: var_freeze_step, var_update_scaler, local_step_scaler and "
-                        "local_step_clipper must be 1 or more; they are %lld, %lld, %lld and %lld",
-                        (long long)d.var_freeze_step, (long long)d.var_update_scaler,
-                        (long long)d.local_step_scaler, (long long)d.local_step_clipper);
-    if (d.variant < 0 || d.variant > ZFI_LOCAL ||
-        (d.variant == ZFI_LOCAL && !zfi_makes_local_steps(&d)))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero_one_adam: there is no variant %d; 0 is refresh, 1 sync%s",
-                        (int)d.variant,
-                        zfi_makes_local_steps(&d) ? ", 2 local" : ", and local_step_clipper is 1");
-    if (d.variant != ZFI_REFRESH && zfi_makes_local_steps(&d) && (g->stages & ZFI_STAGE_GRADIENTS) &&
+                        "zf_zero_one_adam: there is no variant 2; 0 is refresh, 1 sync, and "
+                        "local_step_clipper is 1");
+    if (d->variant != ZFI_REFRESH && zfi_makes_local_steps(d) && (g->stages & ZFI_STAGE_GRADIENTS) &&
         !(g->stages & (ZFI_STAGE_UPDATES | ZFI_STAGE_PLACED)))
-        zfi_drift_params(g, d.eps);
-    return zfi_optimize(g, &o, true);
+        zfi_drift_params(g, d->eps);
+    return g->error.status;
 }
+
+static const char *const *zfi_zero_one_adam_variants(const void *desc)
+{
+    static const char *const names[] = {"refresh", "sync", "local", NULL},
+                             *const without_local[] = {"refresh", "sync", NULL};
+    return zfi_makes_local_steps(desc) ? names : without_local;
+}
+ZFI_OPTIMIZER(zero_one_adam, .counts = true, .signs = true, .prepare = zfi_prepare_zero_one_adam,
+              .begin = zfi_begin_zero_one_adam, .update = zfi_update_zero_one_adam,
+              .variants = zfi_zero_one_adam_variants, .variant_at = zfi_zero_one_adam_at)

@@ -176,37 +176,73 @@ static bool zfi_condition_holds(zfi_condition *c, const zfi_option_walk *w, int 
     return !found || met != c->not;
 }
 
+/* "--zero-quantized-weights or --zero-quantized-gradients": the options that a condition names. */
+static void zfi_condition_names(const zfi_condition *c, const zfi_option_walk *w, int level,
+                                bool flags, char *words, size_t size)
+{
+    char all[ZFI_OPTION_NAME] = "", name[ZFI_OPTION_NAME];
+    size_t length, at = 0;
+    for (int64_t k = 0; *zfi_choice_at(c->names, k, &length) && at < sizeof all; k++) {
+        zfi_option_walk of = *w;
+        if (!zfi_option_goto_named(&of, level, zfi_choice_at(c->names, k, &length), length)) continue;
+        at += (size_t)snprintf(all + at, sizeof all - at, "%s%s", at ? "|" : "",
+                               zfi_option_called(&of, flags, name));
+    }
+    zfi_list_words(all, words, size);
+}
+
+/* The values that options of the same flag require, in c->values: "adamw|lamb". */
+static void zfi_condition_join(zfi_condition *c, const zfi_option_walk *row)
+{
+    char flag[ZFI_OPTION_NAME], other[ZFI_OPTION_NAME];
+    zfi_option_walk w = zfi_option_walk_of(row->all, row->count);
+    zfi_condition of;
+    size_t at = 0;
+    if (!zfi_option_flag(row, flag)) return;
+    while (zfi_option_next(&w) && at < sizeof c->values) {
+        const char *with = w.depth ? w.level[w.depth - 1].row->with : NULL;
+        if (!with || !zfi_option_flag(&w, other) || strcmp(flag, other)) continue;
+        zfi_condition_read(&of, &with);
+        if (strcmp(of.names, c->names)) continue;
+        at += (size_t)snprintf(c->values + at, sizeof c->values - at, "%s%.30s", at ? "|" : "",
+                               of.values);
+    }
+}
+
 /* "requires --zero 3; it is 0" */
-static void zfi_condition_words(const zfi_condition *c, bool flags, char *words, size_t size)
+static void zfi_condition_words(zfi_condition *c, const zfi_option_walk *w, int level, bool flags,
+                                char *words, size_t size)
 {
     char name[ZFI_OPTION_NAME], list[ZFI_OPTION_NAME], value[ZFI_OPTION_VALUE];
     const zf_option *row = zfi_option_row(&c->at);
+    if (flags && *c->values && level < w->depth) zfi_condition_join(c, w);
     zfi_option_called(&c->at, flags, name);
-    zfi_list_words(*c->values ? c->values : c->names, list, sizeof list);
+    if (*c->values) zfi_list_words(c->values, list, sizeof list);
+    else zfi_condition_names(c, w, level, flags, list, sizeof list);
     if (*c->values)
         snprintf(words, size, "requires %s%s%s%s; it is %s", name, flags ? " " : "=",
                  c->not ? "other than " : "", list,
                  zfi_option_value(row, zfi_option_member(&c->at), value));
-    else if (c->not) snprintf(words, size, "and %s exclude each other", name);
-    else snprintf(words, size, "requires %s", strchr(c->names, '|') ? list : name);
+    else if (c->not) snprintf(words, size, "and %s exclude each other", list);
+    else snprintf(words, size, "requires %s", list);
 }
 
-/* The first condition of the row, and of the descs that contain it, that does not hold; false: all
- * hold. */
-static bool zfi_option_fails(const zfi_option_walk *w, zfi_condition *failed)
+/* The level of the first condition that does not hold, of the row and of the descs that contain it;
+ * -1: all hold. */
+static int zfi_option_fails(const zfi_option_walk *w, zfi_condition *failed)
 {
     for (int level = 0; level <= w->depth; level++)
         for (const char *with = w->level[level].row->with; with && *with;) {
             zfi_condition_read(failed, &with);
-            if (!zfi_condition_holds(failed, w, level)) return true;
+            if (!zfi_condition_holds(failed, w, level)) return level;
         }
-    return false;
+    return -1;
 }
 
 static bool zfi_option_has_effect(const zfi_option_walk *w)
 {
     zfi_condition failed;
-    return !zfi_option_fails(w, &failed);
+    return zfi_option_fails(w, &failed) < 0;
 }
 
 /* --------------------------------------------------------------------------------------- check */
@@ -218,13 +254,15 @@ static zf_status zfi_option_check(const zfi_option_walk *w, bool flags, const ch
     const zf_option *row = zfi_option_row(w);
     char name[ZFI_OPTION_NAME], words[3 * ZFI_OPTION_NAME], value[ZFI_OPTION_VALUE];
     zfi_condition failed;
+    int level;
     zfi_option_called(w, flags, name);
     if (!zfi_option_in_range(row, zfi_option_member(w)))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s%s is %s; it must be %s", who, name,
                         zfi_option_value(row, zfi_option_member(w), value),
                         zfi_range_words(row, words));
-    if (!zfi_option_fails(w, &failed)) return ZF_OK;
-    zfi_condition_words(&failed, flags, words, sizeof words);
+    level = zfi_option_fails(w, &failed);
+    if (level < 0) return ZF_OK;
+    zfi_condition_words(&failed, w, level, flags, words, sizeof words);
     return zfi_fail(error, ZF_ERR_ARGUMENT, "%s%s %s", who, name, words);
 }
 

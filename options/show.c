@@ -121,14 +121,6 @@ ZF_API void zf_options_each(const zf_options *all, int32_t count,
 
 enum { ZFI_HELP_COLUMN = 32, ZFI_HELP_WIDTH = 100, ZFI_TOPICS = 24 };
 
-/* The topic of the row, or of a desc that contains it. */
-static const char *zfi_option_topic(const zfi_option_walk *w)
-{
-    for (int level = w->depth; level >= 0; level--)
-        if (w->level[level].row->topic) return w->level[level].row->topic;
-    return NULL;
-}
-
 /* "FILE", "a|b|c", ... */
 static const char *zfi_option_unit(const zf_option *row)
 {
@@ -196,12 +188,11 @@ static void zfi_help_text(const zfi_option_walk *w, const char *flag, char *text
     const bool number = zfi_option_is_integer(row) || row->kind == ZF_OPTION_NUMBER;
     if (w->depth && w->level[w->depth - 1].row->with) zfi_add_owners(w, flag, text, size);
     at = strlen(text);
-    if (row->kind == ZF_OPTION_DESC)
+    if (row->kind == ZF_OPTION_DESC && !row->unit)
         for (const zf_option *in = row->rows; in->name && at < size; in++)
-            if (in->kind != ZF_OPTION_CODE)
-                at += (size_t)snprintf(text + at, size - at, "%s%s=%s",
-                                       in == row->rows ? ": " : ", ", in->name,
-                                       zfi_option_unit(in));
+            at += (size_t)snprintf(text + at, size - at, "%s%s%s%s", in == row->rows ? ": " : ", ",
+                                   in->name, in->kind == ZF_OPTION_FLAG ? "" : "=",
+                                   in->kind == ZF_OPTION_FLAG ? "" : zfi_option_unit(in));
     if (!number && !(row->kind == ZF_OPTION_TEXT && zfi_option_given(row, zfi_option_member(w))))
         return;
     if (at < size && (row->otherwise != 0 || row->kind == ZF_OPTION_CHOICE ||
@@ -229,7 +220,7 @@ static int32_t zfi_find_topics(const zf_options *all, int32_t count,
     char flag[ZFI_OPTION_NAME];
     int32_t found = 0;
     while (zfi_option_next(&w)) {
-        const char *topic = zfi_option_topic(&w);
+        const char *topic = w.level[w.depth].topic;
         int32_t k = 0;
         if (!topic || !zfi_option_flag(&w, flag)) continue;
         while (k < found && strcmp(topics[k], topic)) k++;
@@ -247,7 +238,7 @@ static void zfi_help_topic(const zf_options *all, int32_t count, const char *top
     char flag[ZFI_OPTION_NAME];
     bool first = true;
     while (zfi_option_next(&w)) {
-        const char *of = zfi_option_topic(&w);
+        const char *of = w.level[w.depth].topic;
         if (!of || strcmp(of, topic) || !zfi_option_flag(&w, flag)) continue;
         if (basic && !(zfi_option_row(&w)->traits & ZF_OPTION_BASIC)) continue;
         if (zfi_is_repeated(&w, flag)) continue;

@@ -11,6 +11,7 @@ typedef struct zfi_option_walk {
     struct zfi_option_level {
         const zf_option *table, *row;
         char *desc;
+        const char *topic; /* of --help; NULL: none yet */
     } level[ZFI_OPTION_DEPTH];
 } zfi_option_walk;
 
@@ -34,6 +35,7 @@ static void zfi_option_enter(zfi_option_walk *w, int depth, const zf_option *tab
     w->depth = depth;
     w->level[depth].table = w->level[depth].row = table;
     w->level[depth].desc = desc;
+    w->level[depth].topic = depth ? w->level[depth - 1].topic : NULL;
 }
 
 /* Goes to the next row, from a desc to its first member; false behind the last. */
@@ -54,6 +56,7 @@ static bool zfi_option_next(zfi_option_walk *w)
             zfi_option_enter(w, 0, w->all[w->set].rows, w->all[w->set].desc);
         else return false;
     }
+    if (zfi_option_row(w)->topic) w->level[w->depth].topic = zfi_option_row(w)->topic;
     return true;
 }
 

@@ -107,10 +107,9 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
                       .config = &config,
                       .shape = {BATCH, TOKENS, 0, of->masked, 0},
                       .threads = 1,
-                      .weight_decay = 0.1,
-                      .eps = 1e-8,
-                      .clip = 1,
-                      .no_fuse = of->no_fuse};
+                      .training = {.adamw = {.weight_decay = 0.1},
+                                   .clip = 1,
+                                   .fuse.without = of->no_fuse}};
     struct adapter_reader *a = NULL;
     bool good;
     snprintf(base, sizeof base, MODELS "%s", of->model);
@@ -124,7 +123,7 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
                                   VOCAB, &error);
     if (good) test_defer(t, free_batches, f);
     if (good && of->name) good = (a = adapter_open(path, &error)) != NULL;
-    if (a) d.lora = adapter_desc(a);
+    if (a) d.training.lora = *adapter_desc(a);
     good = good && session_open(s, &d, &error);
     if (good) {
         test_defer(t, close_session, s);
@@ -229,9 +228,9 @@ TEST_ONCE(full_tuning_is_that_of_torch)
 
 static int finetune(int argc, char **argv)
 {
-    settings o = settings_defaults();
-    o.tunes = true, o.warmup = 0;
-    return pretrain_command(&llm_sample, &o, NULL, argc, argv);
+    static const settings_default defaults[] = {{"warmup", "0"}, {NULL, NULL}};
+    return pretrain_command(&llm_sample, &(settings_desc){.defaults = defaults, .tunes = true}, argc,
+                            argv);
 }
 static int merge(int argc, char **argv) { return merge_command(&llm_sample, argc, argv); }
 static int export(int argc, char **argv) { return export_command(&llm_sample, argc, argv); }
@@ -252,7 +251,7 @@ static int run_line(const char *line)
 
 #define TUNE                                                                                       \
     "finetune --batch-file " MODELS                                                                \
-    "batch-masked.safetensors --lr 0.01 --schedule constant --quiet --overwrite "
+    "batch-masked.safetensors --lr 0.01 --schedule constant --quiet "
 
 #define ADAPT "--lora r=3,alpha=5,dropout=0.2 "
 
@@ -312,9 +311,9 @@ static void check_saved(test *t, const char *model, int64_t rounding)
     snprintf(twice, sizeof twice, "%s", test_path("adapter-twice"));
     snprintf(merged, sizeof merged, "%s", test_path("adapter-merged"));
     snprintf(first, sizeof first, TUNE ADAPT "--model %s --weights %s", model, names[rounding]);
-    snprintf(line, sizeof line, "%s --micro-batches 2 --threads 2 --steps 6 --save %s", first, once);
+    snprintf(line, sizeof line, "%s --micro-batches 2 --threads 2 --steps 6 --save %s --overwrite", first, once);
     CHECK(t, run_line(line) == EXIT_GOOD);
-    snprintf(line, sizeof line, "%s --ranks 2 --zero 3 --steps 4 --save %s", first, twice);
+    snprintf(line, sizeof line, "%s --ranks 2 --zero 3 --steps 4 --save %s --overwrite", first, twice);
     CHECK(t, run_line(line) == EXIT_GOOD);
     snprintf(line, sizeof line, "%s --ranks 2 --zero 1 --steps 6 --save %s --load %s", first, twice,
              twice);
@@ -351,7 +350,7 @@ TEST_ONCE(full_tuning_keeps_the_bits)
     for (int k = 0; k < 5; k++) {
         const bool half = k == 3, resumes = k == 4;
         int n = snprintf(line, sizeof line, TUNE "--model " MODELS "qwen2 --steps 4 %s ", ways[k]);
-        if (half || resumes) n += snprintf(line + n, sizeof line - (size_t)n, "--save %s ", saved);
+        if (half || resumes) n += snprintf(line + n, sizeof line - (size_t)n, "--save %s --overwrite ", saved);
         if (resumes) n += snprintf(line + n, sizeof line - (size_t)n, "--load %s ", saved);
         if (!half) snprintf(line + n, sizeof line - (size_t)n, "--dump %s", k ? dump : first);
         CHECK(t, run_line(line) == EXIT_GOOD);
@@ -460,22 +459,28 @@ TEST_ONCE(adapter_that_does_not_fit_is_refused)
                       "this one with --adapter");
 }
 
+/* --lora: false where it is refused. */
+static bool read_lora(zf_training *t, const char *text)
+{
+    static char copy[100];
+    snprintf(copy, sizeof copy, "%s", text);
+    *t = (zf_training){.clip = 0};
+    return !zf_options_set(&(zf_options){zf_training_options(), t}, 1, "lora", copy, NULL);
+}
+
 TEST_ONCE(adapter_options_are_read)
 {
-    static const char *const bad[] = {"",        "r=0",       "r=1.5",     "alpha=x",  "dropout=1",
-                                      "rank=3",  "targets=",  "r=4,",      "r=4,q_proj",
-                                      "targets=q_proj,,v",    "rslora=1"};
-    adapter_options o;
+    static const char *const bad[] = {"r=0",     "r=1.5",    "alpha=x",   "dropout=1",
+                                      "rang=3",  "r=4,q_proj", "rslora=1"};
+    zf_training o = {.clip = 0};
     char text[64];
-    CHECK(t, adapter_options_read(NULL, &o) && !o.desc.rank);
-    CHECK_TEXT(t, adapter_options_text(text, &o), "none");
-    CHECK(t, adapter_options_read("r=16,alpha=32,targets=q_proj,v_proj,dropout=0.05,rslora", &o));
-    CHECK(t, o.desc.rank == 16 && o.desc.alpha == 32 && o.desc.dropout == 0.05 && o.desc.rslora);
-    CHECK_TEXT(t, o.desc.targets, "q_proj,v_proj");
-    CHECK(t, !strncmp(adapter_options_text(text, &o), "r=16,alpha=32,dropout=0.05,rslora,", 34));
-    CHECK(t, adapter_options_read("rslora", &o) && o.desc.rank == 8 && o.desc.alpha == 8);
-    CHECK_TEXT(t, o.desc.targets, "all-linear");
+    CHECK_TEXT(t, adapter_note(text, &o), "none");
+    CHECK(t, read_lora(&o, "r=16,alpha=32,targets=q_proj,v_proj,dropout=0.05,rslora"));
+    CHECK(t, o.lora.rank == 16 && o.lora.alpha == 32 && o.lora.dropout == 0.05 && o.lora.rslora);
+    CHECK_TEXT(t, o.lora.targets, "q_proj,v_proj");
+    CHECK(t, !strncmp(adapter_note(text, &o), "r=16,alpha=32,dropout=0.05,rslora,", 34));
+    CHECK(t, read_lora(&o, "rslora"));
+    CHECK(t, !strncmp(adapter_note(text, &o), "r=8,alpha=8,dropout=0,rslora,", 29));
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
-        if (adapter_options_read(bad[k], &o))
-            test_fail(t, __FILE__, __LINE__, "it is refused", bad[k]);
+        if (read_lora(&o, bad[k])) test_fail(t, __FILE__, __LINE__, "it is refused", bad[k]);
 }

@@ -61,15 +61,15 @@ static bool open_session(test *t, session *s, const bert_batch_file *batches, co
                                 0},
                       .threads = threads,
                       .seed = seed,
-                      .optimizer = r->optimizer,
-                      .weight_decay = 0.01,
-                      .clip = r->clip,
-                      .no_fuse = r->no_fuse,
-                      .keep_gradients = true};
+                      .training = {.optimizer = r->optimizer,
+                                   .clip = r->clip,
+                                   .fuse.without = r->no_fuse,
+                                   .keep_gradients = true}};
     zf_error error = {ZF_OK, ""};
     weights_report report;
     bool good = bert_config_load(GOLDEN "config.json", &config, &error);
     config.dropout = r->dropout, config.attention_dropout = r->attention_dropout;
+    session_set(&d.training, "weight-decay", 0.01);
     good = good && session_open(s, &d, &error);
     if (good) {
         test_defer(t, close_session, s);

@@ -25,7 +25,7 @@ static bool open_session(test *t, session *s, bert_config *config, zf_dtype dtyp
                       .config = config,
                       .shape = {2, POSITIONS, 4, false, 0},
                       .threads = 1,
-                      .dtype = dtype};
+                      .training.precision.dtype = dtype};
     zf_error error = {ZF_OK, ""};
     if (!bert_config_load("tiny", config, &error)) return false;
     config->vocab = VOCAB, config->hidden = HIDDEN, config->positions = POSITIONS;

@@ -28,8 +28,7 @@ static session_desc recipe(sample_purpose purpose)
                       .purpose = purpose,
                       .config = &config,
                       .threads = 1,
-                      .weight_decay = 0.1,
-                      .clip = 1};
+                      .training = {.adamw.weight_decay = 0.1, .clip = 1}};
     zf_error error = {ZF_OK, ""};
     (void)gpt_config_load(GOLDEN "config.json", &config, &error);
     d.shape = (sample_shape){3, 24, 0, false, 0};
@@ -81,7 +80,7 @@ static void compare_gradients(test *t, const char *no_fuse)
     int compared = 0;
     int64_t count;
     double *value, expected;
-    d.no_fuse = no_fuse, d.keep_gradients = true;
+    d.training.fuse.without = no_fuse, d.training.keep_gradients = true;
     CHECK(t, golden && open_batches(t, &f) && open_session(t, &s, &d));
     OK(t, train_step(&s, &f, 0, 1e-3f), zf_program_error(s.program));
     value = values_of(golden, "loss", &count), expected = value ? *value : NAN;
@@ -186,7 +185,7 @@ static double loss_in_parts(test *t, const causal_batch_file *f, int64_t parts, 
     static int opened;
     session *s = &all[opened++ % 4];
     zf_status status;
-    d.shape.batch /= parts, d.sharing.micro_batches = parts;
+    d.shape.batch /= parts, d.training.zero.micro_batches = parts;
     if (!open_session(t, s, &d)) return NAN;
     status = session_feed(s, &f->batch[0], sums);
     if (!status) status = zf_step(s->program);

@@ -73,8 +73,8 @@ static zf_graph *build(const setup *s, int32_t nodes)
                                          .quantized_weights = s->weights,
                                          .quantized_gradients = s->gradients,
                                          .loco = s->loco,
-                                         .loco_bits = s->bits,
-                                         .quantized_block = s->block,
+                                         .loco_bits = s->loco ? s->bits : 0,
+                                         .quantized_block = s->weights || s->gradients ? s->block : 0,
                                          .bucket_bytes = s->bucket
                                                              ? s->bucket
                                                              : (s->half ? 2 : 4) * WIDTH * WIDTH},
@@ -488,14 +488,14 @@ TEST_ONCE(groups_bytes_of_quantized_mics)
 static const char *no_meaning(const setup *s)
 {
     const bool mesh = s->nodes > 1 && s->nodes < s->world;
+    if (s->hpz && s->stage < 3) return "hpz requires zero.stage=3";
+    if (s->hpz && s->mics) return "hpz and zero.mics exclude each other";
+    if (s->mics && !s->stage) return "mics requires zero.stage=1, 2 or 3";
+    if (s->weights && s->stage < 3) return "quantized_weights requires zero.stage=3";
+    if (s->gradients && !s->stage) return "quantized_gradients requires zero.stage=1, 2 or 3";
+    if (s->loco && !s->gradients) return "loco requires zero.quantized_gradients";
     if ((s->hpz || s->mics) && !mesh) return "needs several nodes of several ranks each";
-    if (s->hpz && s->stage < 3) return "hpz is for stage 3";
-    if (s->mics && !s->stage) return "mics is for stages 1 to 3";
-    if (s->mics && s->hpz) return "leave out hpz";
-    if ((s->weights || s->gradients) && s->world < 2) return "needs several ranks";
-    if (s->weights && s->stage < 3) return "quantized_weights is for stage 3";
-    if (s->gradients && !s->stage) return "quantized_gradients is for stages 1 to 3";
-    return s->loco && !s->gradients ? "loco keeps the errors of quantized_gradients" : NULL;
+    return (s->weights || s->gradients) && s->world < 2 ? "needs several ranks" : NULL;
 }
 
 /* All combinations of stages, meshes, hpz, mics and quantisation: each is a graph whose rules hold,

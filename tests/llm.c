@@ -69,7 +69,8 @@ static void check_gradients(test *t, int k, const char *no_fuse)
     static session s; /* outlive what the test defers */
     static causal_batch_file f;
     const char *path = test_path("llm-gradients.safetensors");
-    session_desc d = {.purpose = SAMPLE_TRAIN, .keep_gradients = true, .no_fuse = no_fuse};
+    session_desc d = {.purpose = SAMPLE_TRAIN, 
+                      .training = {.keep_gradients = true, .fuse.without = no_fuse}};
     zf_safetensors *golden = open_expected(t, k), *own;
     zf_error error = {ZF_OK, ""};
     int64_t count;
@@ -387,7 +388,8 @@ static void train_and_answer(trainer *r)
                       .config = &config,
                       .threads = 1,
                       .shape = {.batch = BATCH / RANKS, .sequence = TOKENS},
-                      .sharing = {.comm = r->comm, .stage = 3, .bucket = 1}};
+                      .comm = r->comm,
+                      .training.zero = {.stage = 3, .bucket_bytes = 1}};
     bool good = llm_config_load(folder_of(0), &config, &r->error) &&
                 causal_batch_file_load(&f, GOLDEN "batch.safetensors", VOCAB, &r->error);
     if (!good || !session_open(&s, &d, &r->error)) {

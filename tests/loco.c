@@ -204,7 +204,7 @@ static bool team_new(test *t, team *m, const setup *s)
                                    .nodes = s->nodes,
                                    .quantized_gradients = !s->floats,
                                    .loco = !s->floats && !s->plain,
-                                   .loco_bits = s->bits});
+                                   .loco_bits = s->floats || s->plain ? 0 : s->bits});
         m->comms[r] = (zf_comm){.rank = r, .world = s->world};
         m->programs[r] = zf_compile(g, &(zf_compile_desc){.comm = &m->comms[r], .verify = true});
         if (m->programs[r]) continue;

@@ -76,19 +76,16 @@ static zf_training training_of(const setup *s)
     zf_training t = {.optimizer = s->optimizer,
                      .precision.dtype = s->dtype,
                      .clip = s->clip,
-                     .adamw.weight_decay = 0.1,
-                     .onebit_adam = {.weight_decay = 0.1, .freeze_step = s->freeze_step,
-                                     .limit = s->limit},
-                     .zero_one_adam = s->zero_one,
-                     .lamb.weight_decay = 0.1,
-                     .onebit_lamb = s->lamb,
                      .zero = {.stage = s->stage,
                               .world = s->world,
                               .micro_batches = s->micro_batches,
                               .bucket_bytes = s->bucket_bytes}};
-    t.onebit_lamb.weight_decay = 0.1;
-    if (s->limit != 0) t.onebit_lamb.limit = t.zero_one_adam.limit = s->limit;
-    if (s->freeze_step) t.onebit_lamb.freeze_step = s->freeze_step;
+    if (s->optimizer == ZF_ZERO_ONE_ADAM) t.zero_one_adam = s->zero_one;
+    else if (s->optimizer == ZF_ONEBIT_LAMB) t.onebit_lamb = s->lamb;
+    if (s->optimizer != ZF_ZERO_ONE_ADAM) test_set(&t, "weight-decay", 0.1);
+    if (s->limit != 0 && s->optimizer >= ZF_ONEBIT_ADAM) test_set(&t, "limit", s->limit);
+    if (s->freeze_step && s->optimizer != ZF_ZERO_ONE_ADAM && s->optimizer >= ZF_ONEBIT_ADAM)
+        test_set(&t, "freeze-step", (double)s->freeze_step);
     if (s->prefetch) t.prefetch.bytes = 1 << 20;
     return t;
 }
@@ -972,19 +969,19 @@ TEST_ONCE(onebit_variants_share_the_largest)
     int later = 0;
     for (int n = 0; n < 3; n++) {
         bert_config config;
-        const session_desc d = {.sample = &bert_sample,
+        session_desc d = {.sample = &bert_sample,
                                 .config = &config,
                                 .purpose = SAMPLE_TRAIN,
                                 .shape = {1, 8, 2, false, 0},
                                 .threads = 1,
-                                .sharing.micro_batches = 2,
-                                .optimizer = optimizers[n],
-                                .freeze_step = 1,
-                                .clip = 1};
+                                .training = {.zero.micro_batches = 2,
+                                             .optimizer = optimizers[n],
+                                             .clip = 1}};
         zf_error error = {ZF_OK, ""};
         int32_t owner = -1;
         OK(t, bert_config_load("tiny", &config, &error) ? ZF_OK : error.status, error.text);
         config.vocab = 50, config.hidden = 8, config.positions = 8, config.intermediate = 16;
+        session_set(&d.training, "freeze-step", 1);
         OK(t, session_open(&s, &d, &error) ? ZF_OK : error.status, error.text);
         test_defer(t, close_session, &s);
         CHECK(t, s.variants == (n < 2 ? 2 : 3));
@@ -1161,20 +1158,20 @@ TEST_ONCE(onebit_misuse)
          "gradient; stage is 3",
          {.optimizer = ZF_ZERO_ONE_ADAM, .zero_one_adam.local_step_clipper = 1,
           .zero = {.stage = 3, .world = 2}}},
-        {"zf_onebit_adam: freeze_step is -1; it must be 1 or more",
+        {"zf_passes: onebit_adam.freeze_step is -1; it must be a whole number of 1 or more",
          {.onebit_adam.freeze_step = -1}},
-        {"zf_onebit_adam: beta2 is 1; it must be in [0, 1)", {.onebit_adam.beta2 = 1}},
-        {"zf_onebit_lamb: freeze_step is -3; it must be 1 or more",
+        {"zf_passes: onebit_adam.beta2 is 1; it must be a number from 0 to below 1", {.onebit_adam.beta2 = 1}},
+        {"zf_passes: onebit_lamb.freeze_step is -3; it must be a whole number of 1 or more",
          {.optimizer = ZF_ONEBIT_LAMB, .onebit_lamb.freeze_step = -3}},
         {"zf_onebit_lamb: min_factor is 5, above max_factor, 4",
          {.optimizer = ZF_ONEBIT_LAMB, .onebit_lamb.min_factor = 5}},
-        {"zf_onebit_lamb: factor_change is 1; it must be in [0, 1)",
+        {"zf_passes: onebit_lamb.factor_change is 1; it must be a number from 0 to below 1",
          {.optimizer = ZF_ONEBIT_LAMB, .onebit_lamb.factor_change = 1}},
-        {"zf_onebit_adam: limit is -1; it must be above 0, or INFINITY for none",
+        {"zf_passes: onebit_adam.limit is -1; it must be a number above 0",
          {.onebit_adam.limit = -1}},
-        {"zf_zero_one_adam: limit is 0; it must be above 0, or INFINITY for none",
+        {"zf_passes: zero_one_adam.limit is 0; it must be a number above 0",
          {.optimizer = ZF_ZERO_ONE_ADAM, .zero_one_adam.limit = ZF_ZERO}},
-        {"zf_onebit_lamb: coeff_beta is -0.1; it must be in [0, 1)",
+        {"zf_passes: onebit_lamb.coeff_beta is -0.1; it must be a number from 0 to below 1",
          {.optimizer = ZF_ONEBIT_LAMB, .onebit_lamb.coeff_beta = -0.1}},
         {"zf_zero: 1-bit optimizers are for stages 0, 1 and 2: each rank compresses the whole "
          "gradient; stage is 3",

@@ -405,16 +405,16 @@ TEST(optim_mistakes_in_passes)
         const char *expected;
     } some[] = {
         {{"sgd", {0.9, 0, 0}, false, NAN}, 1, true, "zf_sgd: needs zf_autograd before it"},
-        {{"sgd", {0, 1, 0}, false, NAN}, 1, false, "zf_sgd: nesterov needs a momentum above 0"},
-        {{"sgd", {1, 0, 0}, false, NAN}, 1, false, "zf_sgd: momentum is 1; it must be in [0, 1)"},
+        {{"sgd", {0, 1, 0}, false, NAN}, 1, false, "zf_sgd: nesterov requires momentum"},
+        {{"sgd", {1, 0, 0}, false, NAN}, 1, false, "zf_sgd: momentum is 1; it must be a number from 0 to below 1"},
         {{"sgd", {0, 0, -1}, false, NAN},
          1,
          false,
-         "zf_sgd: weight_decay is -1; it must be in [0, inf)"},
+         "zf_sgd: weight_decay is -1; it must be a number of 0 or more"},
         {{"adamw", {1, 0, 0, 0}, false, NAN},
          1,
          false,
-         "zf_adamw: beta1 is 1; it must be in [0, 1)"},
+         "zf_adamw: beta1 is 1; it must be a number from 0 to below 1"},
         {{"adamw", {0, 0, 0, 0}, false, NAN},
          2,
          false,
@@ -499,15 +499,14 @@ static zf_graph *masters_graph(test *t, zf_dtype dtype, update_rule by, const zf
                   x = zf_input(g, k ? "x.b" : "x.w", dtype, shape), sum = zf_sum(zf_mul(p, x));
         loss = k ? zf_add(loss, sum) : sum;
     }
-    zf_passes(g, &(zf_training){.loss = loss,
-                                .lr = lr,
-                                .fuse.without = "all",
-                                .optimizer = optimizers[by],
-                                .adamw.weight_decay = 0.1,
-                                .lamb.weight_decay = 0.1,
-                                .lion.weight_decay = 0.1,
-                                .sgd = {by == BY_MOMENTUM ? 0.9 : 0, .weight_decay = 0.1},
-                                .zero = zero ? *zero : (zf_zero_desc){0}});
+    zf_training training = {.loss = loss,
+                            .lr = lr,
+                            .fuse.without = "all",
+                            .optimizer = optimizers[by],
+                            .sgd.momentum = by == BY_MOMENTUM ? 0.9 : 0,
+                            .zero = zero ? *zero : (zf_zero_desc){0}};
+    test_set(&training, "weight-decay", 0.1);
+    zf_passes(g, &training);
     return g;
 }
 

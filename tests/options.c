@@ -168,43 +168,83 @@ TEST(options_help_shows_defaults)
                "                                    a choice [second]\n");
 }
 
-/* The frame's options, with a sample's own among them; their kind says what a run does with
- * them. */
+/* The frame's options, with a sample's own among them. */
+typedef struct width_options {
+    int64_t width;
+} width_options;
+
+static const zf_option width_rows[] = {
+    ZF_OPTION(width_options, COUNT, width, 3, "[1,9]", .traits = ZF_OPTION_CHANGES),
+    {.name = NULL}};
+
+/* Reads a command line of GPT's; NULL: it is good, else what is wrong. */
+static const char *settings_of(settings *o, const char *words)
+{
+    static zf_error error;
+    static char text[300];
+    static const settings_default defaults[] = {{"batch", "4"}, {"eps", "1e-7"}, {NULL, NULL}};
+    static width_options own;
+    const settings_desc desc = {.defaults = defaults, .own = {width_rows, &own}};
+    settings_tables tables;
+    char *argv[40] = {"gpt"};
+    int argc = 1;
+    own.width = 0;
+    *o = (settings){.seq = 0};
+    error = (zf_error){ZF_OK, ""};
+    snprintf(text, sizeof text, "%s", words);
+    for (char *at = strtok(text, " "); at; at = strtok(NULL, " ")) argv[argc++] = at;
+    tables = settings_tables_of(o, &gpt_sample, &desc);
+    const bool good = settings_read(o, &tables, &gpt_sample, &desc, argc, argv, &error);
+    settings_free(o);
+    return good ? NULL : error.text;
+}
+
 TEST_ONCE(settings_are_those_of_the_frame_and_of_the_sample)
 {
-    settings o = settings_defaults();
-    int64_t width = 3, found = 0;
-    const option_row own[] = {{"width", OPTION_COUNT | OPTION_NOTED, "N", &width, 1, 9, "its own"},
-                              {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL}};
-    char *argv[] = {"gpt", "--width", "5", "--lr", "0.1", "--schedule", "cosine"}, error[200];
-    char text[OPTION_VALUE];
-    const char *expected[] = {"5", "0.1", "cosine", "4"}, *rest;
-    const char *const names[] = {"width", "lr", "schedule", "batch"};
-    option_row rows[SETTINGS_ROWS];
-    int count;
-    o.batch = 4;
-    settings_rows(rows, &gpt_sample, own, &o);
-    CHECK(t, options_parse(7, argv, rows, &rest, 0, &count, error, sizeof error) == OPTIONS_GOOD);
-    for (const option_row *row = rows; row->name; row++)
-        for (int k = 0; k < 4; k++)
-            if (!strcmp(row->name, names[k])) {
-                CHECK_TEXT(t, option_text(text, row), expected[k]);
-                CHECK(t, row->kind & OPTION_NOTED);
-                found++;
-            }
-    CHECK(t, found == 4 && width == 5 && o.lr == 0.1 && o.schedule == ZF_COSINE);
-    CHECK_TEXT(t, settings_wrong(&o),
+    settings o;
+    CHECK_TEXT(t, settings_of(&o, "--width 5"),
                "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE");
-    o.batch_file = "b", o.save_every = 1;
-    CHECK_TEXT(t, settings_wrong(&o), "--save-every needs a place for its checkpoints: --save DIR");
-    o.save = "s";
-    CHECK(t, !settings_wrong(&o));
-    o.weights = 1;
-    CHECK_TEXT(t, settings_wrong(&o),
-               "--weights int8 and int4 are for weights that are frozen: with --lora; without it all "
-               "are trained, and must be floats");
-    o.lora = "r=2", o.init = "i";
-    CHECK(t, !settings_wrong(&o));
+    CHECK(t, !settings_of(&o, "--batch-file b --width 5 --lr 0.1 --schedule cosine --beta1 0.8"));
+    CHECK(t, ((const width_options *)o.own)->width == 5 && o.lr == 0.1 && o.batch == 4);
+    CHECK(t, o.schedule == ZF_COSINE && o.training.adamw.beta1 == 0.8);
+    CHECK(t, o.training.adamw.weight_decay == 0.01 && o.training.adamw.eps == 1e-7);
+    CHECK(t, o.training.clip == 1 && o.steps == 1000 && o.warmup == -1);
+    CHECK(t, !settings_of(&o, "--batch-file b --optimizer lion --weight-decay 0 --steps 0 --clip 0"));
+    CHECK(t, o.training.lion.weight_decay == ZF_ZERO && !o.steps && o.training.clip == ZF_ZERO);
+    CHECK(t, ((const width_options *)o.own)->width == 3);
+}
+
+/* An option that has no effect is an error. */
+TEST_ONCE(settings_without_effect)
+{
+    static const struct {
+        const char *words, *wrong;
+    } cases[] = {
+        {"--momentum 0.1", "--momentum requires --optimizer sgd; it is adamw"},
+        {"--optimizer lion --eps 0.5", "--eps requires --optimizer adamw, lamb, onebit_adam, "
+                                       "zero_one_adam or onebit_lamb; it is lion"},
+        {"--min-ratio 0.5", "--min-ratio requires --optimizer lamb or onebit_lamb; it is adamw"},
+        {"--loco-bits 8", "--loco-bits requires --zero-loco"},
+        {"--quantized-block 64",
+         "--quantized-block requires --zero-quantized-weights or --zero-quantized-gradients"},
+        {"--zero-hpz", "--zero-hpz requires --zero 3; it is 0"},
+        {"--zero 3 --zero-hpz --mics 2", "--mics and --zero-hpz exclude each other"},
+        {"--save-every 1", "--save-every requires --save"},
+        {"--weights int8", "--weights requires --lora"},
+        {"--freeze-step 5", "--freeze-step requires --optimizer onebit_adam, zero_one_adam or "
+                            "onebit_lamb; it is adamw"},
+        {"--cost measure", "--cost requires --prefetch"},
+        {"--tuning f", "--tuning requires --device cuda; it is cpu"},
+        {"--corpus c --vocab v", "--corpus and --batch-file exclude each other"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        settings o;
+        char words[200];
+        const char *wrong;
+        snprintf(words, sizeof words, "--batch-file b %s", cases[k].words);
+        wrong = settings_of(&o, words);
+        CHECK_TEXT(t, wrong ? wrong : "good", cases[k].wrong);
+    }
 }
 
 /* As few digits as read back the same. */

@@ -289,19 +289,19 @@ static void model_build(zf_graph *g, const job *j)
     h = zf_layer_norm(h, gamma, beta, 1e-12);
     h = zf_matmul_ex(h, table, &(zf_matmul_desc){.transpose_b = true});
     loss = zf_output(zf_cross_entropy(h, labels, weight), "loss");
-    zf_passes(g, &(zf_training){.loss = loss,
-                                .lr = lr,
-                                .fuse.without = j->fuse ? NULL : "all",
-                                .precision = j->precision,
-                                .clip = j->clip,
-                                .optimizer = j->optimizer,
-                                .adamw.weight_decay = 0.01,
-                                .lamb.weight_decay = 0.01,
-                                .sgd = {.momentum = 0.9, .weight_decay = 0.01},
-                                .zero = {.stage = j->stage,
-                                         .world = j->world,
-                                         .micro_batches = SLOTS / j->world,
-                                         .bucket_bytes = 3000}});
+    zf_training training = {.loss = loss,
+                            .lr = lr,
+                            .fuse.without = j->fuse ? NULL : "all",
+                            .precision = j->precision,
+                            .clip = j->clip,
+                            .optimizer = j->optimizer,
+                            .sgd.momentum = j->optimizer == ZF_SGD ? 0.9 : 0,
+                            .zero = {.stage = j->stage,
+                                     .world = j->world,
+                                     .micro_batches = SLOTS / j->world,
+                                     .bucket_bytes = 3000}};
+    test_set(&training, "weight-decay", 0.01);
+    zf_passes(g, &training);
 }
 
 static zf_status model_open(test *t, model *m, const job *j)

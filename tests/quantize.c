@@ -268,8 +268,8 @@ static bool ranks_new(test *t, zf_program **programs, int32_t nodes, int64_t mic
                                    .quantized_weights = true,
                                    .quantized_gradients = true,
                                    .loco = loco,
-                                   .loco_beta = (double)BETA,
-                                   .loco_reset = RESET});
+                                   .loco_beta = loco ? (double)BETA : 0,
+                                   .loco_reset = loco ? RESET : 0});
         comms[r] = (zf_comm){.rank = r, .world = RANKS};
         programs[r] = ranks[r].program =
             zf_compile(g, &(zf_compile_desc){.comm = &comms[r], .verify = true});

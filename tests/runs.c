@@ -16,6 +16,13 @@
 enum { RANKS = 3 };
 
 /* What each rank has, and the error that it gets. */
+typedef struct options_of_rank {
+    int64_t count, choice, own;
+    double number;
+    const char *text, *output;
+    bool flag;
+} options_of_rank;
+
 typedef struct comparison {
     int64_t count[RANKS], choice[RANKS], own[RANKS];
     double number[RANKS];
@@ -40,16 +47,17 @@ static bool compare_rank(void *user, const zf_comm *comm, zf_error *error)
 {
     comparison *c = user;
     int r = comm->rank;
-    const option_row rows[] = {
-        {"count", OPTION_COUNT, "N", &c->count[r], 0, 9, ""},
-        {"number", OPTION_NUMBER, "X", &c->number[r], 0, 9, ""},
-        {"choice", OPTION_CHOICE, "one|other", &c->choice[r], 0, 0, ""},
-        {"text", OPTION_TEXT, "TEXT", &c->text[r], 0, 0, ""},
-        {"output", OPTION_TEXT | OPTION_NAMES, "FILE", &c->output[r], 0, 0, ""},
-        {"flag", OPTION_FLAG, NULL, &c->flag[r], 0, 0, ""},
-        {"own", OPTION_COUNT | OPTION_OWN, "N", &c->own[r], 0, 9, ""},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
+    static const zf_option rows[] = {
+        ZF_OPTION(options_of_rank, COUNT, count, 0, "[0,9]", .help = ""),
+        ZF_OPTION(options_of_rank, NUMBER, number, 0, "[0,9]", .help = ""),
+        ZF_OPTION(options_of_rank, CHOICE, choice, 0, "one|other", .help = ""),
+        ZF_OPTION(options_of_rank, TEXT, text, 0, NULL, .help = ""),
+        ZF_OPTION(options_of_rank, TEXT, output, 0, NULL, .traits = ZF_OPTION_PATH),
+        ZF_OPTION(options_of_rank, FLAG, flag, 0, NULL, .help = ""),
+        ZF_OPTION(options_of_rank, COUNT, own, 0, "[0,9]", .traits = ZF_OPTION_LOCAL),
+        {.name = NULL}};
+    options_of_rank o = {c->count[r], c->choice[r], c->own[r],   c->number[r],
+                         c->text[r],  c->output[r], c->flag[r]};
     alike *a = calloc(1, sizeof *a);
     bool good = a != NULL;
     if (c->failure[r]) {
@@ -57,7 +65,7 @@ static bool compare_rank(void *user, const zf_comm *comm, zf_error *error)
         snprintf(error->text, sizeof error->text, "%s", c->failure[r]);
     }
     if (a) {
-        alike_add_options(a, rows);
+        alike_add_options(a, &(zf_options){rows, &o}, 1);
         alike_add(a, "the extra", "%s", c->extra[r]);
         good = alike_good(comm, error) && alike_compare(a, comm, error);
     }
@@ -149,7 +157,7 @@ static bool prepare(test *t, run_job *job)
     static masked_data data;
     bert_batch_file *f = NULL;
     *job = (run_job){.sample = &bert_sample,
-                     .o = {.micro_batches = 1, .lr = 1e-3, .clip = 1, .quiet = true},
+                     .o = {.lr = 1e-3, .training.clip = 1, .quiet = true},
                      .data.own = &data};
     if (config_load(bert_sample.config, GOLDEN "config.json", &job->config, &error))
         f = bert_batch_file_load(GOLDEN "batch.safetensors", 197, 2, &error);
@@ -160,7 +168,7 @@ static bool prepare(test *t, run_job *job)
         return false;
     }
     job->o.batch = f->examples, job->o.seq = f->sequence;
-    job->o.threads = job->o.seed = 1, job->o.prefetch = -1;
+    job->o.threads = job->o.seed = 1;
     job->shape =
         (sample_shape){job->o.batch / 2, job->o.seq, bert_batch_file_predictions(f, 2), false, 0};
     return true;
@@ -173,7 +181,7 @@ static bool train_rank(void *user, const zf_comm *comm, zf_error *error)
     run r = {.job = &first, .comm = comm, .leads = comm->rank == 0};
     session_desc d = run_session(job);
     bool good;
-    d.sharing.comm = comm;
+    d.comm = comm;
     first.o.steps = 1;
     good = session_open(&r.session, &d, &r.error) && run_train(&r);
     step_log_close(&r.log, &(zf_error){ZF_OK, ""});
@@ -247,7 +255,7 @@ static bool evaluate_rank(void *user, const zf_comm *comm, zf_error *error)
     session s;
     sample_score score;
     bool good;
-    d.sharing.comm = comm, d.purpose = SAMPLE_EVALUATE;
+    d.comm = comm, d.purpose = SAMPLE_EVALUATE;
     masked_objective.fit_shape(e->data, &e->job->o, 2, &d.shape);
     if (!session_open(&s, &d, error)) return false;
     if (comm->rank == 1) {
@@ -308,7 +316,7 @@ static const char *goes_on(test *t, const settings *o, const zf_note *notes, int
     static run_job job;
     static run r;
     static char path[300];
-    option_row rows[SETTINGS_ROWS];
+    zf_training raw;
     zf_json_writer *config;
     zf_attachment attachment = {.name = "config.json"};
     zf_save_desc d = {
@@ -316,10 +324,13 @@ static const char *goes_on(test *t, const settings *o, const zf_note *notes, int
     session_desc of;
     bool good;
     snprintf(path, sizeof path, "%s", test_path("older"));
-    job = (run_job){.sample = &gpt_sample, .o = *o, .rows = rows, .shape = {1, 8, 0, false, 0}};
+    job = (run_job){.sample = &gpt_sample, .o = *o, .shape = {1, 8, 0, false, 0}};
     job.o.load = path, job.ranks.world = job.ranks.here = 1;
     r = (run){.job = &job, .leads = true};
-    settings_rows(rows, &gpt_sample, NULL, &job.o);
+    job.tables = settings_tables_of(&job.o, &gpt_sample, &(settings_desc){.tunes = false});
+    raw = job.o.training;
+    zf_options_resolve(job.tables.all, job.tables.count);
+    job.o.training = raw;
     good = config_load(gpt_sample.config, "tests/golden/gpt/config.json", &job.config, &r.error);
     of = run_session(&job);
     good = good && session_open(&r.session, &of, &r.error);
@@ -338,7 +349,7 @@ static const char *goes_on(test *t, const settings *o, const zf_note *notes, int
  * of an option that there was not. */
 TEST_ONCE(runs_go_on_from_notes_of_an_older_program)
 {
-    settings o = settings_defaults();
+    settings o = {.training.adamw.weight_decay = 0.01, .training.clip = 1};
     const zf_note same[] = {{"cased", "no"}, {"schedule", "2"}, {"dropout", "0.10000000000000001"}},
                   choice[] = {{"cased", "no"}, {"schedule", "1"}},
                   number[] = {{"cased", "no"}, {"lr", "0.0010000000000000002"}},

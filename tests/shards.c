@@ -91,24 +91,24 @@ static zf_status model_new(test *t, model *m, const model_desc *d, zf_error *err
         h = zf_sub(zf_mul(h, zf_param(g, "out.scale", ZF_SCALAR, &normal)), y);
         loss = zf_scale(zf_mean(zf_cast(zf_mul(h, h), ZF_F32)), 1.0 / SLOTS);
         zf_output(loss, "error");
-        zf_passes(g, &(zf_training){.loss = d->forward ? (zf_tensor){0} : loss,
-                                    .lr = lr,
-                                    .fuse.without = "all",
-                                    .clip = 0.1,
-                                    .optimizer = d->lamb ? ZF_LAMB : ZF_ADAMW,
-                                    .adamw.weight_decay = 0.01,
-                                    .lamb.weight_decay = 0.01,
-                                    .zero = {.stage = d->stage,
-                                             .world = d->world,
-                                             .nodes = d->nodes,
-                                             .hpz = d->hpz,
-                                             .mics = d->mics,
-                                             .quantized_weights = d->weights,
-                                             .quantized_gradients = d->gradients,
-                                             .loco = d->loco,
-                                             .micro_batches = d->forward ? 1 : SLOTS / d->world,
-                                             .bucket_bytes = d->bucket},
-                                    .offload.optimizer = d->offload});
+        zf_training training = {.loss = d->forward ? (zf_tensor){0} : loss,
+                                .lr = lr,
+                                .fuse.without = "all",
+                                .clip = 0.1,
+                                .optimizer = d->lamb ? ZF_LAMB : ZF_ADAMW,
+                                .zero = {.stage = d->stage,
+                                         .world = d->world,
+                                         .nodes = d->nodes,
+                                         .hpz = d->hpz,
+                                         .mics = d->mics,
+                                         .quantized_weights = d->weights,
+                                         .quantized_gradients = d->gradients,
+                                         .loco = d->loco,
+                                         .micro_batches = d->forward ? 1 : SLOTS / d->world,
+                                         .bucket_bytes = d->bucket},
+                                .offload.optimizer = d->offload};
+        test_set(&training, "weight-decay", 0.01);
+        zf_passes(g, &training);
         m->comms[r] = (zf_comm){.rank = r, .world = d->world};
         comm = d->group ? zf_local_comm(d->group, r) : d->world > 1 ? &m->comms[r] : NULL;
         if (last && d->last) comm = d->last;

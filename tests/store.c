@@ -103,9 +103,8 @@ static void passes(zf_graph *g, const crew_desc *d, int32_t world, const zf_stor
     zf_training training = {.loss = d->forward ? ZF_NONE : zf_graph_find(g, "error"),
                             .fuse.without = "all",
                             .clip = 0.1,
-                            .optimizer = d->lamb ? ZF_LAMB : ZF_ADAMW,
-                            .adamw.weight_decay = 0.01,
-                            .lamb.weight_decay = 0.01};
+                            .optimizer = d->lamb ? ZF_LAMB : ZF_ADAMW};
+    test_set(&training, "weight-decay", 0.01);
     if (!d->plain)
         training.zero = (zf_zero_desc){.stage = d->stage,
                                        .world = world,

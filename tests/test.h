@@ -168,4 +168,12 @@ const char *test_path(const char *name);
         }                                                                                          \
     } while (0)
 
+/* Sets an option of the selected optimizer, as its flag names it: "weight-decay". */
+static inline void test_set(zf_training *t, const char *option, double value)
+{
+    char text[40];
+    snprintf(text, sizeof text, isinf(value) ? "inf" : "%.17g", value);
+    if (zf_options_set(&(zf_options){zf_training_options(), t}, 1, option, text, NULL)) abort();
+}
+
 #endif

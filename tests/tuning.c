@@ -315,7 +315,7 @@ static void compare_rows(test *t, const sample_model *sample, const void *config
                       .config = config,
                       .threads = 1,
                       .seed = 3,
-                      .optimizer = ZF_SGD};
+                      .training.optimizer = ZF_SGD};
     zf_error error = {ZF_OK, ""};
     double together[3], alone[3];
     if (!train(d, 1, together, &error) || !train(d, 3, alone, &error)) {

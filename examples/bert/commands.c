@@ -10,21 +10,19 @@
 
 int bert_command_pretrain(int argc, char **argv)
 {
-    masked_options own = {.masked = 15};
-    settings defaults = settings_defaults();
-    const option_row rows[] = {
-        {"masked", OPTION_COUNT | OPTION_NOTED, "PERCENT", &own.masked, 1, 100,
-         "of the words of training examples; held-out ones have 15"},
-        {"no-nsp", OPTION_FLAG, NULL, &own.no_nsp, 0, 0,
-         "masked words alone: no next sentences, examples of one segment"},
-        {"first-positions", OPTION_CHOICE, "drawn|sinusoids", &own.sinusoids, 0, 0,
-         "the position embedding of a new model"},
-        {"first-bias", OPTION_CHOICE, "zero|unigrams", &own.unigrams, 0, 0,
-         "the bias of the words of a new model; unigrams: their shares of the text"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
-    defaults.own = &own;
-    return pretrain_command(&bert_sample, &defaults, rows, argc, argv);
+    masked_options own = {.masked = 0};
+    static const zf_option rows[] = {
+        ZF_OPTION(masked_options, COUNT, masked, 15, "[1,100]", .unit = "PERCENT", .topic = "data",
+                  .traits = ZF_OPTION_CHANGES,
+                  .help = "of the words of training examples; held-out ones have 15"),
+        ZF_OPTION(masked_options, FLAG, no_nsp, 0, NULL,
+                  .help = "masked words alone: no next sentences, examples of one segment"),
+        ZF_OPTION(masked_options, CHOICE, sinusoids, 0, "drawn|sinusoids", .topic = "model",
+                  .flag = "first-positions", .help = "the position embedding of a new model"),
+        ZF_OPTION(masked_options, CHOICE, unigrams, 0, "zero|unigrams", .flag = "first-bias",
+                  .help = "the bias of the words of a new model; unigrams: their shares of the text"),
+        {.name = NULL}};
+    return pretrain_command(&bert_sample, &(settings_desc){.own = {rows, &own}}, argc, argv);
 }
 
 int bert_command_eval(int argc, char **argv) { return evaluate_command(&bert_sample, argc, argv); }

@@ -5,9 +5,9 @@
 
 static int pretrain(int argc, char **argv)
 {
-    settings o = settings_defaults();
-    o.batch = 8, o.schedule = ZF_COSINE, o.weight_decay = 0.1, o.eps = 1e-8;
-    return pretrain_command(&gpt_sample, &o, NULL, argc, argv);
+    static const settings_default defaults[] = {
+        {"batch", "8"}, {"schedule", "cosine"}, {"weight-decay", "0.1"}, {"eps", "1e-8"}, {NULL, NULL}};
+    return pretrain_command(&gpt_sample, &(settings_desc){.defaults = defaults}, argc, argv);
 }
 
 static int eval(int argc, char **argv) { return evaluate_command(&gpt_sample, argc, argv); }

@@ -6,17 +6,18 @@
 
 static int pretrain(int argc, char **argv)
 {
-    settings o = settings_defaults();
-    o.batch = 8, o.schedule = ZF_COSINE, o.weight_decay = 0.1, o.eps = 1e-8;
-    return pretrain_command(&llm_sample, &o, NULL, argc, argv);
+    static const settings_default defaults[] = {
+        {"batch", "8"}, {"schedule", "cosine"}, {"weight-decay", "0.1"}, {"eps", "1e-8"}, {NULL, NULL}};
+    return pretrain_command(&llm_sample, &(settings_desc){.defaults = defaults}, argc, argv);
 }
 
 static int finetune(int argc, char **argv)
 {
-    settings o = settings_defaults();
-    o.batch = 8, o.schedule = ZF_COSINE, o.lr = 2e-5, o.seq = 1024, o.weight_decay = 0;
-    o.tunes = true;
-    return pretrain_command(&llm_sample, &o, NULL, argc, argv);
+    static const settings_default defaults[] = {{"batch", "8"},         {"schedule", "cosine"},
+                                                {"lr", "2e-5"},         {"seq", "1024"},
+                                                {"weight-decay", "0"}, {NULL, NULL}};
+    return pretrain_command(&llm_sample, &(settings_desc){.defaults = defaults, .tunes = true}, argc,
+                            argv);
 }
 
 static int eval(int argc, char **argv) { return evaluate_command(&llm_sample, argc, argv); }

@@ -22,65 +22,14 @@ static bool ends_in(const char *text, const char *end)
 
 bool adapter_is_param(const char *name) { return ends_in(name, end_a) || ends_in(name, end_b); }
 
-/* ----------------------------------------------------------------------------------- the option */
-
-static bool to_number(const char *text, double least, double most, double *out)
+const char *adapter_note(char text[64], const zf_training *t)
 {
-    char *end;
-    errno = 0;
-    *out = strtod(text, &end);
-    return end != text && !*end && !errno && *out >= least && *out <= most;
-}
-
-/* One item between commas. A name without '=' is a further target. */
-static bool read_item(adapter_options *o, const char *item, bool *in_targets)
-{
-    const char *value = strchr(item, '=');
-    size_t length = strlen(o->targets);
-    double number;
-    if (!strcmp(item, "rslora")) return o->desc.rslora = true;
-    if (!strncmp(item, "r=", 2)) {
-        bool good = to_number(item + 2, 1, 65536, &number) && number == floor(number);
-        o->desc.rank = (int64_t)number;
-        return good;
-    }
-    if (!strncmp(item, "alpha=", 6)) return to_number(item + 6, 1e-9, 1e9, &o->desc.alpha);
-    if (!strncmp(item, "dropout=", 8)) return to_number(item + 8, 0, 0.999, &o->desc.dropout);
-    if (!strncmp(item, "targets=", 8)) *in_targets = true, item += 8;
-    else if (value || !*in_targets) return false;
-    if (!*item || length + strlen(item) + 2 > sizeof o->targets) return false;
-    snprintf(o->targets + length, sizeof o->targets - length, "%s%s", length ? "," : "", item);
-    return true;
-}
-
-bool adapter_options_read(const char *text, adapter_options *o)
-{
-    char item[ADAPTER_TARGETS];
-    bool in_targets = false;
-    *o = (adapter_options){.desc.rank = 0};
-    if (!text) return true;
-    o->desc.rank = 8;
-    for (;; text++) {
-        size_t length = strcspn(text, ",");
-        if (length >= sizeof item) return false;
-        memcpy(item, text, length);
-        item[length] = '\0';
-        if (!read_item(o, item, &in_targets)) return false;
-        text += length;
-        if (!*text) break;
-    }
-    if (!*o->targets) snprintf(o->targets, sizeof o->targets, "all-linear");
-    if (o->desc.alpha == 0) o->desc.alpha = (double)o->desc.rank;
-    o->desc.targets = o->targets;
-    return true;
-}
-
-const char *adapter_options_text(char text[64], const adapter_options *o)
-{
-    if (!o->desc.rank) return "none";
-    snprintf(text, 64, "r=%lld,alpha=%.9g,dropout=%.6g%s,%08x", (long long)o->desc.rank,
-             o->desc.alpha, o->desc.dropout, o->desc.rslora ? ",rslora" : "",
-             (unsigned)digest_bytes(DIGEST_START, o->targets, strlen(o->targets)));
+    const zf_lora_desc d = zf_training_resolved(t).lora;
+    const char *targets = d.targets ? d.targets : "all-linear";
+    if (!d.rank) return "none";
+    snprintf(text, 64, "r=%lld,alpha=%.9g,dropout=%.6g%s,%08x", (long long)d.rank, d.alpha,
+             d.dropout, d.rslora ? ",rslora" : "",
+             (unsigned)digest_bytes(DIGEST_START, targets, strlen(targets)));
     return text;
 }
 
@@ -242,7 +191,8 @@ bool adapter_take(adapter_reader *a, zf_program *p, zf_graph *g, zf_error *error
 /* The targets as PEFT lists them. Those of all-linear are the last parts of the modules' names. */
 static void put_targets(zf_json_writer *w, zf_graph *g, const char *targets)
 {
-    char seen[ADAPTER_TARGETS] = ",", item[300];
+    char seen[1024] = ",", item[300];
+    if (!targets) targets = "all-linear";
     zf_json_put_key(w, "target_modules");
     zf_json_begin_array(w);
     if (strcmp(targets, "all-linear")) {

@@ -11,21 +11,8 @@
 #include "../base/buffer.h"
 #include "weights.h"
 
-enum { ADAPTER_TARGETS = 1024 };
-
-/* What --lora says. */
-typedef struct adapter_options {
-    zf_lora_desc desc; /* rank 0: there is no --lora */
-    char targets[ADAPTER_TARGETS]; /* of the desc */
-} adapter_options;
-
-#define ADAPTER_LORA                                                                               \
-    "--lora is r=N, alpha=X, dropout=P, targets=NAME,NAME,... or targets=all-linear, and rslora, "    \
-    "with ',' between them"
-/* Reads "r=16,alpha=32,targets=q_proj,v_proj"; NULL: no adapter. False for anything else. */
-bool adapter_options_read(const char *text, adapter_options *out);
-/* The same in one short text: targets as a digest. */
-const char *adapter_options_text(char text[64], const adapter_options *options);
+/* The adapter of a description, in one short text: targets as a digest; "none". */
+const char *adapter_note(char text[64], const zf_training *training);
 
 bool adapter_is_param(const char *name); /* NAME.lora_A.weight or NAME.lora_B.weight */
 

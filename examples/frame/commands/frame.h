@@ -5,10 +5,7 @@
 
 #include "../model/sample.h"
 
-/* defaults: of its settings; own: rows of its own options with their defaults (the last has name
- * NULL), or NULL. */
-int pretrain_command(const sample_model *sample, const settings *defaults, const option_row *own,
-                     int argc, char **argv);
+int pretrain_command(const sample_model *sample, const settings_desc *desc, int argc, char **argv);
 /* Losses of a checkpoint on the held-out part of a text. */
 int evaluate_command(const sample_model *sample, int argc, char **argv);
 /* Writes the weights of a checkpoint as transformers reads them; merge_command, with those of an

@@ -17,7 +17,7 @@ bool run_agree(run *r)
     return !r->agreed;
 }
 
-int64_t run_parts(const run_job *job) { return job->ranks.world * job->o.micro_batches; }
+int64_t run_parts(const run_job *job) { return job->ranks.world * settings_micro_batches(&job->o); }
 
 /* FLOPs of the matrix products of a step, on all ranks. */
 static double step_flops(const run *r)
@@ -99,18 +99,18 @@ static bool write_report(run *r)
     zf_json_begin_object(w);
     zf_json_put_key(w, "model"), zf_json_put_string(w, o->model);
     zf_json_put_key(w, "parameters"), zf_json_put_int(w, info.param_count);
-    if (o->lora) zf_json_put_key(w, "trained"), zf_json_put_int(w, trained_count(s->graph));
+    if (settings_adapts(o)) zf_json_put_key(w, "trained"), zf_json_put_int(w, trained_count(s->graph));
     zf_json_put_key(w, "batch"), zf_json_put_int(w, o->batch);
     zf_json_put_key(w, "sequence"), zf_json_put_int(w, o->seq);
     zf_json_put_key(w, "steps"), zf_json_put_int(w, zf_program_step(r->session.program));
     zf_json_put_key(w, "ranks"), zf_json_put_int(w, job->ranks.world);
     zf_json_put_key(w, "nodes"), zf_json_put_int(w, job->ranks.nodes);
-    zf_json_put_key(w, "zero"), zf_json_put_int(w, o->zero);
-    zf_json_put_key(w, "micro_batches"), zf_json_put_int(w, o->micro_batches);
+    zf_json_put_key(w, "zero"), zf_json_put_int(w, o->training.zero.stage);
+    zf_json_put_key(w, "micro_batches"), zf_json_put_int(w, settings_micro_batches(o));
     zf_json_put_key(w, "threads"), zf_json_put_int(w, o->threads);
     zf_json_put_key(w, "precision");
-    zf_json_put_string(w, zf_dtype_name((zf_dtype)o->precision));
-    if (o->precision == ZF_F16)
+    zf_json_put_string(w, zf_dtype_name(o->training.precision.dtype));
+    if (o->training.precision.dtype == ZF_F16)
         zf_json_put_key(w, "skipped_steps"), zf_json_put_int(w, session_skipped(s));
     zf_json_put_key(w, "predicted_peak_bytes"), zf_json_put_int(w, (int64_t)info.peak_bytes);
     zf_json_put_key(w, "allocated_peak_bytes"), zf_json_put_int(w, (int64_t)info.allocated_bytes);
@@ -188,7 +188,7 @@ static bool cut_batch(run_job *job, zf_error *error)
                     "micro-batches %lld); %s%lld can",
                     o->batch_file ? o->batch_file : "--batch", o->batch_file ? ": " : " ",
                     (long long)o->batch, (long long)parts, (int)job->ranks.world,
-                    (long long)o->micro_batches, fewer, (long long)(less + parts));
+                    (long long)settings_micro_batches(o), fewer, (long long)(less + parts));
     }
     job->shape = (sample_shape){.batch = o->batch / parts, .sequence = o->seq};
     job->sample->objective->fit_shape(&job->data, o, parts, &job->shape);
@@ -278,11 +278,10 @@ static bool open_job(run_job *job, zf_error *error)
         !config_set_weights(job->sample->config, &job->config, o->weights, error) ||
         !dataset_open(&job->data, job->sample, o, &job->config, error) || !cut_batch(job, error))
         return false;
-    if (o->init && (!o->load || o->lora) &&
+    if (o->init && (!o->load || settings_adapts(o)) &&
         !session_config_take(job->sample, &job->config, o->init, error))
         return false;
-    adapter_options_read(o->lora, &job->lora); /* settings_wrong has checked it */
-    if (o->lora && o->init && (o->save || o->load) && !digest_path(o->init, &job->base, error))
+    if (settings_adapts(o) && o->init && (o->save || o->load) && !digest_path(o->init, &job->base, error))
         return false;
     set_dropouts(job);
     return choose_steps(job, error);
@@ -297,7 +296,7 @@ static bool compare_settings(run_job *job, zf_error *error)
     const char *text;
     size_t bytes;
     if (!job->ranks.launcher) return true;
-    alike_add_options(&job->alike, job->rows);
+    alike_add_options(&job->alike, job->tables.all, job->tables.count);
     config = config_json(job->sample->config, &job->config);
     if ((text = zf_json_text(config, &bytes, error)))
         alike_add(&job->alike, "the digest of the model", "%016llx",
@@ -359,12 +358,12 @@ static void print_beginning(const run *r)
            (double)info.peak_bytes / 1048576);
     if (info.plan.inverted) printf(", %d values recomputed by invert", (int)info.plan.inverted);
     if (job->ranks.world > 1)
-        printf(" on each of %d ranks (ZeRO stage %d)", (int)job->ranks.world, (int)o->zero);
+        printf(" on each of %d ranks (ZeRO stage %d)", (int)job->ranks.world, (int)o->training.zero.stage);
     printf("\n");
     if (o->cost) print_estimate(r);
-    if (o->lora)
+    if (settings_adapts(o))
         printf("LoRA: %.3g million of them are trained, of rank %lld%s\n",
-               1e-6 * (double)trained_count(r->session.graph), (long long)job->lora.desc.rank,
+               1e-6 * (double)trained_count(r->session.graph), (long long)zf_training_resolved(&o->training).lora.rank,
                o->weights == 1   ? ", over weights of 8 bits"
                : o->weights == 2 ? ", over weights of 4 bits"
                                  : "");
@@ -372,8 +371,8 @@ static void print_beginning(const run *r)
         const zf_choice *c = &r->session.choice;
         char choice[200];
         zf_choice_text(c, choice, sizeof choice);
-        printf("within %s: %s; %.3g times the time of a step without a limit, by estimate\n",
-               o->memory, choice, c->free_seconds > 0 ? c->seconds / c->free_seconds : 1);
+        printf("within %lld bytes: %s; %.3g times the time of a step without a limit, by estimate\n",
+               (long long)o->memory, choice, c->free_seconds > 0 ? c->seconds / c->free_seconds : 1);
     }
     device_print_remark(job->sample->program, r->session.program);
     if (o->data)
@@ -394,62 +393,28 @@ session_desc run_session(const run_job *job)
                       .purpose = SAMPLE_TRAIN,
                       .config = &job->config,
                       .shape = job->shape,
-                      .sharing = {.micro_batches = o->micro_batches,
-                                  .stage = o->zero,
-                                  .nodes = job->ranks.nodes,
-                                  .hpz = o->hpz,
-                                  .mics = o->mics != 0,
-                                  .quantized_weights = o->quantized_weights,
-                                  .quantized_gradients = o->quantized_gradients,
-                                  .loco = o->loco,
-                                  .loco_beta = o->loco_beta,
-                                  .loco_reset = o->loco_reset,
-                                  .loco_bits = o->loco_bits,
-                                  .quantized_block = o->quantized_block,
-                                  .bucket = o->bucket,
-                                  .prefetch = o->prefetch,
-                                  .cost = o->cost ? &job->cost : NULL,
-                                  .measure = settings_measures(o)},
+                      .training = o->training,
+                      .measure = settings_measures(o),
                       .device = o->device,
                       .threads = workers > 1 ? workers : 1,
                       .seed = (uint64_t)o->seed,
-                      .optimizer = (zf_optimizer)o->optimizer,
-                      .weight_decay = o->weight_decay,
-                      .beta1 = o->beta1,
-                      .beta2 = o->beta2,
-                      .eps = o->eps,
-                      .momentum = o->momentum,
-                      .min_coeff = o->min_coeff,
-                      .max_coeff = o->max_coeff,
-                      .freeze_step = o->freeze_step,
-                      .var_update_scaler = o->var_update_scaler,
-                      .local_step_scaler = o->local_step_scaler,
-                      .local_step_clipper = o->local_step_clipper,
-                      .clip = o->clip,
-                      .lora = &job->lora.desc,
-                      .no_fuse = o->no_fuse,
-                      .delay = o->delay_update >= 0,
-                      .delay_from = o->delay_update > 0 ? o->delay_update : 0,
                       .offload_dir = o->offload_dir,
-                      .dtype = (zf_dtype)o->precision,
-                      .keep_gradients = o->dump_grads != NULL};
-    /* settings_wrong has checked it. */
-    settings_recompute(o->recompute, &d.recompute, &d.memory);
-    settings_offload(o->offload, &d.offload);
-    if (o->memory) settings_bytes(o->memory, &d.fit);
-    if (o->tile) settings_bytes(o->tile, &d.sharing.tile);
+                      .fit = o->memory};
+    d.training.zero.nodes = job->ranks.nodes;
+    d.training.cost = o->cost ? &job->cost : NULL;
+    d.training.keep_gradients = o->dump_grads != NULL;
     return d;
 }
 
 /* What --memory has chosen, and what it costs. */
-static void print_choice(const char *memory, const zf_choice *c)
+static void print_choice(int64_t memory, const zf_choice *c)
 {
     const double mib = 1 << 20;
     char text[200];
     zf_choice_text(c, text, sizeof text);
-    printf("--memory %s: %s; %.1f MiB of memory, %.1f of disk; a step is estimated at %.3g s, %.3g "
+    printf("--memory %lld: %s; %.1f MiB of memory, %.1f of disk; a step is estimated at %.3g s, %.3g "
            "without a limit\n",
-           memory, text, (double)(c->bytes[ZF_DEVICE] + c->bytes[ZF_HOST]) / mib,
+           (long long)memory, text, (double)(c->bytes[ZF_DEVICE] + c->bytes[ZF_HOST]) / mib,
            (double)c->bytes[ZF_DISK] / mib, c->seconds, c->free_seconds);
 }
 
@@ -460,7 +425,7 @@ static bool begin(run *r)
     const sample_model *sample = r->job->sample;
     session_desc d = run_session(r->job);
     weights_report report;
-    d.sharing.comm = r->comm;
+    d.comm = r->comm;
     if (r->comm) d.device.index = ranks_device(&r->job->ranks, r->comm->rank);
     /* All ranks report errors to each other; but ranks that measure have calls of their own in
      * flight. */
@@ -469,12 +434,12 @@ static bool begin(run *r)
     if (o->memory && r->leads) print_choice(o->memory, &r->session.choice);
     if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))
         return false;
-    if (o->init && (!o->load || o->lora)) {
+    if (o->init && (!o->load || settings_adapts(o))) {
         (void)session_take(&r->session, o->init, &report, &r->error);
         if (!run_agree(r)) return false;
         if (r->leads) weights_print(o->init, &report);
     }
-    if (!o->load && !o->init && !o->lora && sample->first &&
+    if (!o->load && !o->init && !settings_adapts(o) && sample->first &&
         !sample->first(&r->session, o, &r->job->config, &r->job->data, &r->error))
         return false;
     if (o->load && !run_resume(r)) return false;
@@ -536,26 +501,22 @@ static bool tells(const run_job *job, const zf_error *error)
 
 /* -------------------------------------------------------------------------------- the command */
 
-int pretrain_command(const sample_model *sample, const settings *defaults, const option_row *own,
-                     int argc, char **argv)
+int pretrain_command(const sample_model *sample, const settings_desc *desc, int argc, char **argv)
 {
-    run_job job = {.sample = sample, .o = *defaults, .told = {.argc = argc, .argv = argv}};
+    run_job job = {.sample = sample, .told = {.argc = argc, .argv = argv}};
     settings *o = &job.o;
-    option_row rows[SETTINGS_ROWS];
-    const char *wrong;
     zf_error error = {ZF_OK, ""};
     int status;
     bool good;
-    settings_rows(rows, sample, own, o);
-    job.rows = rows;
-    if (!command_options(argc, argv,
-                         o->tunes ? "finetune --model DIR --data FILE [OPTIONS]"
-                                  : "pretrain --corpus FILE --vocab FILE [OPTIONS]",
-                         rows, NULL, &status))
+    job.tables = settings_tables_of(o, sample, desc);
+    if (command_help(argc, argv, job.tables.all, job.tables.count,
+                     desc->tunes ? "finetune --model DIR --data FILE [OPTIONS]"
+                                 : "pretrain --corpus FILE --vocab FILE [OPTIONS]",
+                     &status))
         return status;
-    settings_look_into_folders(o, sample->otherwise);
-    if ((wrong = settings_wrong(o)) || (sample->wrong && (wrong = sample->wrong(o))))
-        return command_usage_error(argv, wrong);
+    good = settings_read(o, &job.tables, sample, desc, argc - 1, argv + 1, &error);
+    if (!good) status = command_usage_error(argv, error.text), settings_free(o);
+    if (!good) return status;
     if (!ranks_open(&job.ranks,
                     &(rank_group_desc){.program = sample->program,
                                        .count = o->ranks,
@@ -564,14 +525,16 @@ int pretrain_command(const sample_model *sample, const settings *defaults, const
                                        .rendezvous = o->rendezvous},
                     &error))
         return command_error("%s", error.text);
+    if (!o->threads) o->threads = ranks_processors(&job.ranks);
     if (open_job(&job, &job.error)) compare_settings(&job, &job.error);
     job.told.save = o->save, job.told.load = o->load;
-    job.told.init = o->lora ? NULL : o->init; /* an adapter's base is read in any case */
+    job.told.init = settings_adapts(o) ? NULL : o->init; /* an adapter's base is read in any case */
     job.told.steps = o->steps;
     job.told.launcher = job.ranks.launcher, job.told.world = job.ranks.world;
     good = ranks_run(&job.ranks, run_rank, &job, &error);
     if (!good && tells(&job, &error)) command_error("%s", error.text);
     close_job(&job);
     ranks_close(&job.ranks, good ? NULL : &error);
+    settings_free(o);
     return !good ? EXIT_FAILED : job.interrupted ? 130 : EXIT_GOOD;
 }

@@ -11,9 +11,10 @@ enum { CHUNK = 256 }; /* tokens of a step, by default */
 static bool open_copy(session *copy, session_desc *s, zf_error *error)
 {
     session *from = s->share;
-    s->dtype = from->dtype, s->sharing = from->sharing;
-    s->sharing.stage = 0, s->sharing.micro_batches = 1, s->sharing.hpz = s->sharing.mics = false;
-    s->share = NULL;
+    s->training = (zf_training){.lora = from->training.lora,
+                                .precision = from->training.precision,
+                                .tile = from->training.tile};
+    s->comm = from->comm, s->share = NULL;
     if (!session_open(copy, s, error)) return false;
     if (!zf_store_copy(zf_program_store(copy->program), zf_program_store(from->program)))
         return true;

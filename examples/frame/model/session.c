@@ -6,55 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-zf_training session_training(zf_graph *g, const session_desc *d)
+void session_set(zf_training *t, const char *option, double value)
 {
-    zf_training t = {.fuse.without = d->no_fuse,
-                     .precision.dtype = d->dtype,
-                     .keep_gradients = d->keep_gradients,
-                     .clip = d->clip > 0 ? d->clip : INFINITY,
-                     .optimizer = d->optimizer,
-                     .adamw = {.beta1 = d->beta1,
-                               .beta2 = d->beta2,
-                               .eps = d->eps,
-                               .weight_decay = d->weight_decay},
-                     .lamb = {.beta1 = d->beta1,
-                              .beta2 = d->beta2,
-                              .eps = d->eps,
-                              .weight_decay = d->weight_decay,
-                              .min_coeff = d->min_coeff,
-                              .max_coeff = d->max_coeff},
-                     .sgd = {.momentum = d->momentum, .weight_decay = d->weight_decay},
-                     .lion = {.beta1 = d->beta1,
-                              .beta2 = d->beta2,
-                              .weight_decay = d->weight_decay},
-                     .onebit_adam = {.beta1 = d->beta1,
-                                     .beta2 = d->beta2,
-                                     .eps = d->eps,
-                                     .weight_decay = d->weight_decay,
-                                     .freeze_step = d->freeze_step},
-                     .onebit_lamb = {.beta1 = d->beta1,
-                                     .beta2 = d->beta2,
-                                     .eps = d->eps,
-                                     .weight_decay = d->weight_decay,
-                                     .min_coeff = d->min_coeff,
-                                     .max_coeff = d->max_coeff,
-                                     .freeze_step = d->freeze_step},
-                     .zero_one_adam = {.beta1 = d->beta1,
-                                       .beta2 = d->beta2,
-                                       .eps = d->eps,
-                                       .weight_decay = d->weight_decay,
-                                       .var_freeze_step = d->freeze_step,
-                                       .var_update_scaler = d->var_update_scaler,
-                                       .local_step_scaler = d->local_step_scaler,
-                                       .local_step_clipper = d->local_step_clipper},
-                     .recompute = {d->recompute, (size_t)d->memory}};
-    if (d->purpose == SAMPLE_TRAIN) {
-        t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
-        t.offload = d->offload;
-        t.delay = d->delay, t.delay_from = d->delay_from;
-    }
-    if (d->share) t.offload = (zf_offload_desc){.parameters = d->share->offload.parameters};
-    return t;
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", value);
+    (void)zf_options_set(&(zf_options){zf_training_options(), t}, 1, option, text, NULL);
+}
+
+static bool leaves_device(const zf_offload_desc *d)
+{
+    return d->optimizer || d->parameters || d->gradients || d->activations;
 }
 
 /* Fits the step into memory: all its variants by the choice that was made for the first. With one
@@ -65,68 +26,71 @@ static void fit_step(session *s, const session_desc *d, zf_training *t)
         t->offload = s->choice.offload, t->recompute = s->choice.recompute;
         return;
     }
-    t->zero.bucket_bytes = (size_t)s->sharing.bucket;
+    t->zero.bucket_bytes = d->training.zero.bucket_bytes;
     t->fit.choice = &s->choice;
     if (s->own->host_memory) t->fit.memory = (size_t)d->fit;
     else t->fit.device = (size_t)d->fit, t->fit.host = device_host_memory();
     if (d->offload_dir) t->fit.disk = INT64_MAX;
 }
 
-static bool leaves_device(const zf_offload_desc *d)
+/* The description of a step that shares the parameters of another session. */
+static zf_training sharing_training(const session *s, const session_desc *d)
 {
-    return d->optimizer || d->parameters || d->gradients || d->activations;
+    zf_training t = d->training;
+    const zf_training *from = &d->share->training;
+    t.lora = from->lora, t.precision = from->precision, t.tile = from->tile;
+    t.zero = from->zero, t.zero.micro_batches = s->micro_batches;
+    t.prefetch = from->prefetch, t.cost = from->cost;
+    t.offload = (zf_offload_desc){.parameters = from->offload.parameters};
+    t.delay = false, t.delay_from = 0;
+    return t;
 }
 
-/* Makes a variant of the step of one rank; with ZeRO, that of each rank. store: of the session that
- * this one shares parameters with, or of the first variant; NULL: none. */
+/* The description of a variant of the step of one rank; with ZeRO, that of each rank. store: of the
+ * session that this one shares parameters with, or of the first variant; NULL: none. */
+static zf_training step_training(session *s, const session_desc *d, int32_t variant,
+                                 const zf_store *store)
+{
+    zf_training t = d->share ? sharing_training(s, d) : d->training;
+    const zf_zero_desc whole = {.stage = 0};
+    t.loss = t.lr = ZF_NONE;
+    if (d->purpose == SAMPLE_TRAIN)
+        t.loss = zf_graph_find(s->graph, "loss"), t.lr = zf_graph_find(s->graph, "lr");
+    if (t.clip == 0 || t.clip == ZF_ZERO) t.clip = INFINITY;
+    t.variant = variant;
+    t.zero.world = s->world, t.zero.store = store;
+    if (!s->buckets) t.zero = whole;
+    if (d->measure) t.cost = &s->cost;
+    t.backend = s->own;
+    return t;
+}
+
 static void run_passes(session *s, const session_desc *d, int32_t variant, const zf_store *store)
 {
-    const sharing *shared = &s->sharing;
-    zf_training t = session_training(s->graph, d);
-    t.variant = variant;
-    t.precision.dtype = s->dtype;
-    t.lora = s->lora;
-    if (s->buckets)
-        t.zero = (zf_zero_desc){.stage = (int32_t)shared->stage,
-                                .world = s->world,
-                                .nodes = shared->nodes,
-                                .hpz = shared->hpz,
-                                .mics = shared->mics,
-                                .quantized_weights = shared->quantized_weights,
-                                .quantized_gradients = shared->quantized_gradients,
-                                .loco = shared->loco,
-                                .loco_beta = shared->loco_beta > 0 ? shared->loco_beta : ZF_ZERO,
-                                .loco_reset = shared->loco_reset,
-                                .loco_bits = (int32_t)shared->loco_bits,
-                                .quantized_block = (int32_t)shared->quantized_block,
-                                .micro_batches = shared->micro_batches,
-                                .bucket_bytes = (size_t)shared->bucket,
-                                .store = store};
-    t.tile.bytes = (size_t)shared->tile;
-    if (shared->prefetch > 0) t.prefetch.bytes = (size_t)shared->prefetch;
-    t.cost = shared->measure ? &s->cost : shared->cost;
-    t.backend = s->own;
+    zf_training t = step_training(s, d, variant, store);
     /* One GPU is faster without `invert`; several ranks would have to agree on leaving it out. */
-    if (s->world == 1 && !d->share && !d->no_fuse && (t.memory_limit = device_memory(&d->device)))
+    if (s->world == 1 && !d->share && !t.fuse.without &&
+        (t.memory_limit = device_memory(&d->device)))
         t.fuse.invert = ZF_INVERT_AS_NEEDED;
     if (d->fit && d->purpose == SAMPLE_TRAIN) fit_step(s, d, &t);
     s->training = t;
     if (!zf_passes(s->graph, &t) && t.fit.choice) {
-        s->offload = s->choice.offload;
-        s->buckets |= leaves_device(&s->offload) || t.zero.bucket_bytes;
+        s->training.offload = s->choice.offload;
+        s->buckets |= leaves_device(&s->choice.offload) || t.zero.bucket_bytes;
     }
 }
 
-/* Sets the sharing from the desc, or from the session whose parameters are shared. */
+/* Sets what is shared from the desc, or from the session whose parameters are shared. */
 static void set_sharing(session *s, const session_desc *d)
 {
-    s->sharing = d->share ? d->share->sharing : d->sharing;
-    s->sharing.micro_batches = d->sharing.micro_batches ? d->sharing.micro_batches : 1;
-    s->rank = s->sharing.comm ? s->sharing.comm->rank : 0;
-    s->world = s->sharing.comm ? s->sharing.comm->world : 1;
+    const zf_zero_desc *zero = &d->training.zero;
+    const zf_comm *comm = d->share ? d->share->comm : d->comm;
+    s->comm = comm;
+    s->rank = comm ? comm->rank : 0, s->world = comm ? comm->world : 1;
+    s->micro_batches = zero->micro_batches ? zero->micro_batches : 1;
     s->buckets = d->share ? d->share->buckets
-                          : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1 ||
-                                leaves_device(&d->offload);
+                          : comm || zero->stage || s->micro_batches > 1 ||
+                                leaves_device(&d->training.offload);
     if (d->share) s->cost = d->share->cost;
 }
 
@@ -141,11 +105,11 @@ static bool open_backend(session *s, const session_desc *d, zf_error *error)
     if (s->own && !s->own->host_memory && !(s->host = device_open(&cpu, d->threads, error)))
         return false;
     return s->own &&
-           (!d->sharing.measure ||
+           (!d->measure ||
             !zf_calibrate(&(zf_calibrate_desc){.backend = s->own,
-                                               .nodes = d->sharing.nodes,
+                                               .nodes = d->training.zero.nodes,
                                                .host = s->host,
-                                               .comm = s->sharing.comm,
+                                               .comm = s->comm,
                                                .offload_dir = d->offload_dir},
                           &s->cost, error));
 }
@@ -190,7 +154,7 @@ static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store 
                                                           : d->share->keeps ? NULL
                                                                             : d->share->program,
                                                 .caches = d->share ? d->share->program : NULL,
-                                                .comm = s->sharing.comm,
+                                                .comm = s->comm,
                                                 .offload_dir = store ? NULL : d->offload_dir,
                                                 .evaluate = d->purpose != SAMPLE_TRAIN});
     return s->program || fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
@@ -245,11 +209,8 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
     *s = (session){
         .sample = d->sample,
         .shape = d->shape,
-        .offload = d->offload,
-        .keeps = d->keep_gradients,
-        .dtype = d->share ? d->share->dtype : d->dtype};
-    if (d->share) s->lora = d->share->lora;
-    else if (d->lora) s->lora = *d->lora;
+        .keeps = d->training.keep_gradients,
+        .dtype = d->share ? d->share->dtype : d->training.precision.dtype};
     set_sharing(s, d);
     if (!fits_positions(d, error)) return false;
     s->labelled = malloc((size_t)(2 * d->shape.predictions) * sizeof *s->labelled + 1);
@@ -290,7 +251,7 @@ zf_status session_write(session *s, const char *input, const void *data, size_t 
 
 zf_status session_feed(session *s, const void *batch, bool sums)
 {
-    int64_t micro_batches = s->sharing.micro_batches, parts = s->world * micro_batches;
+    int64_t micro_batches = s->micro_batches, parts = s->world * micro_batches;
     zf_status status = ZF_OK;
     for (int64_t micro = 0; micro < micro_batches && !status; micro++) {
         status = s->sample->objective->feed(s, batch, micro * s->world + s->rank, parts, sums);
@@ -329,7 +290,7 @@ static bool add_batches(session *s, const dataset *d, bool held_out, int64_t fir
                         sample_score *score, batch_counts *counts, zf_error *error)
 {
     const objective *of = s->sample->objective;
-    int64_t examples = s->shape.batch * s->world * s->sharing.micro_batches;
+    int64_t examples = s->shape.batch * s->world * s->micro_batches;
     void *reader = of->start(d, held_out, examples, first, error);
     zf_status status = ZF_OK;
     if (!reader) return false;
@@ -366,7 +327,7 @@ bool session_score(session *s, const dataset *d, int64_t batches, sample_score *
 {
     const objective *of = s->sample->objective;
     const int64_t most =
-        of->batches ? of->batches(d, s->shape.batch * s->world * s->sharing.micro_batches) : 0;
+        of->batches ? of->batches(d, s->shape.batch * s->world * s->micro_batches) : 0;
     batch_counts counts = {0, 0};
     *out = (sample_score){.labelled = 0};
     if (most && batches > most) batches = most;

@@ -5,55 +5,26 @@
 #include "../options/device.h"
 #include "sample.h"
 
-/* How ranks share a step: its global batch is split into world * micro_batches parts. Part k *
- * world + r is micro-batch k of rank r. Each rank has a session of its own. */
-typedef struct sharing {
-    const zf_comm *comm;   /* NULL: one rank */
-    int64_t micro_batches; /* of a step on each rank; 0: 1 */
-    int64_t stage;         /* of ZeRO */
-    int32_t nodes;         /* in which the ranks are; 0: 1 */
-    bool hpz, mics, quantized_weights, quantized_gradients, loco; /* of zf_zero_desc */
-    double loco_beta; /* 0: 0 */
-    int64_t loco_reset, loco_bits, quantized_block;
-    int64_t bucket;        /* bytes of a bucket of parameters; 0: the default */
-    int64_t tile;          /* bytes of a weight that is not cut (zf_tile); 0: none is */
-    int64_t prefetch;      /* bytes gathered ahead of their use; 0 or less: none */
-    const zf_cost *cost;   /* rates that decide when; NULL: as early as these bytes allow */
-    bool measure;          /* measures rates of its own */
-} sharing;
-
+/* With several ranks the global batch of a step is split into ranks x micro-batches parts. Part k *
+ * ranks + r is micro-batch k of rank r. Each rank has a session of its own. */
 typedef struct session_desc {
     const sample_model *sample;
     sample_purpose purpose;
     const void *config; /* of this sample */
     sample_shape shape; /* of one part */
-    sharing sharing;
+    /* The passes. The session sets loss, lr, variant, backend, zero.world and zero.store. clip 0: the
+     * norm of the gradients is an output all the same */
+    zf_training training;
+    const zf_comm *comm; /* NULL: one rank */
+    bool measure;        /* training.cost is measured */
     device_desc device;
     int64_t threads;
     uint64_t seed;
-    zf_optimizer optimizer;
-    double weight_decay, clip;
-    double beta1, beta2, eps;    /* of AdamW, LAMB, Lion; 0: the optimizer's own */
-    double momentum;             /* of SGD */
-    double min_coeff, max_coeff; /* of LAMB; 0: its own */
-    int64_t freeze_step;         /* of 1-bit optimizers; 0/1 Adam has these as well: */
-    int64_t var_update_scaler, local_step_scaler, local_step_clipper; /* 0: its own */
-    const char *no_fuse;         /* zf_fuse_desc.without */
-    zf_recompute_mode recompute;
-    int64_t memory; /* limit of the plan's bytes, kept by recomputing; 0: none */
-    zf_offload_desc offload;
-    bool delay;         /* updates are delayed (zf_delay), */
-    int64_t delay_from; /* from the step after this one on */
     const char *offload_dir; /* for values on a disk */
-    int64_t fit; /* bytes into which a step is fitted (zf_training.fit); 0: any */
-    zf_dtype dtype;      /* in which it computes */
-    /* The base is frozen, and this adapter stands beside it; NULL, or rank 0: none. It must outlive
-     * the session */
-    const zf_lora_desc *lora;
+    int64_t fit;         /* bytes into which a step is fitted (zf_training.fit); 0: any */
     const char *adapter; /* of session_open_folder: the folder of an adapter, or NULL */
-    bool keep_gradients; /* as outputs "gradient/NAME" */
-    /* The session whose parameters, dtype and sharing (except micro-batches) this one uses, and
-     * whose caches, if it has any; not for training. */
+    /* The session whose parameters, dtype, adapter and zf_zero_desc (except micro_batches) this one
+     * uses, and whose caches, if it has any; not for training. */
     struct session *share;
 } session_desc;
 
@@ -64,19 +35,18 @@ typedef struct session {
     zf_graph *graphs[SESSION_VARIANTS]; /* of all variants of the step, and their programs: */
     zf_program *programs[SESSION_VARIANTS];
     int32_t variants;
-    zf_training training; /* the description of the last one, which says when it is whose turn */
+    zf_training training; /* the description of a variant; zf_variant_at says when it is whose turn */
     zf_graph *graph; /* those of the step in progress */
     zf_backend *backend, *own; /* own: NULL when it belongs to another session */
     zf_backend *host; /* beside a device: what computes in host memory; NULL: `backend` */
     zf_program *program;
     zf_tensor lr; /* an input; invalid unless the session trains */
     sample_shape shape;
-    sharing sharing;
+    const zf_comm *comm; /* NULL: one rank */
     int32_t rank, world;
+    int64_t micro_batches;
     zf_cost cost; /* measured */
-    zf_offload_desc offload;
     zf_choice choice; /* of session_desc.fit */
-    zf_lora_desc lora;
     struct adapter_reader *adapter; /* that of session_open_folder */
     zf_dtype dtype;
     bool buckets;      /* parameters are in buckets: zf_zero was run */
@@ -84,8 +54,8 @@ typedef struct session {
     int32_t *labelled; /* room for positions and labels of the current part, [2, predictions] */
 } session;
 
-/* The description of one rank's step, for zf_passes. */
-zf_training session_training(zf_graph *g, const session_desc *d);
+/* Sets an option of the selected optimizer, "weight-decay", which it must have. */
+void session_set(zf_training *t, const char *option, double value);
 
 /* If weights of few bits are asked for, the graph has some. False with *error. */
 bool session_has_blocks(zf_graph *g, const session_desc *d, zf_error *error);

@@ -108,8 +108,8 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
     const bool adapts = d->adapter != NULL;
     struct adapter_reader *beside = adapts ? adapter_open(d->adapter, error) : NULL;
     if (adapts && !beside) return false;
-    if (beside) d->lora = adapter_desc(beside);
-    d->dtype = dtype ? (zf_dtype)(dtype - 1) : saved;
+    if (beside) d->training.lora = *adapter_desc(beside);
+    d->training.precision.dtype = dtype ? (zf_dtype)(dtype - 1) : saved;
     if (!session_open(s, d, error)) {
         const zf_error why = *error;
         adapter_close(beside);
@@ -119,8 +119,8 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
     }
     s->adapter = beside;
     if (checkpoint && !config_bits(d->sample->config, d->config) &&
-        (d->dtype == saved || d->dtype == ZF_F32))
-        good = folder_load(s->program, path, d->dtype != saved, adapts, error);
+        (d->training.precision.dtype == saved || d->training.precision.dtype == ZF_F32))
+        good = folder_load(s->program, path, d->training.precision.dtype != saved, adapts, error);
     else good = session_take(s, path, &report, error);
     good = good && (!s->adapter || adapter_take(s->adapter, s->program, s->graph, error));
     if (!good) session_close(s);

@@ -1,250 +1,195 @@
 #include "settings.h"
-#include "../../../llm/folder/adapter.h"
-#include "../../../llm/text/chat.h"
 #include "../../../llm/folder/folder.h"
+#include "../../../llm/text/chat.h"
+#include "../options/processors.h"
 #include "sample.h"
-#include "../run/training.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-settings settings_defaults(void)
+/* ---------------------------------------------------------------------------------- the tables */
+
+#define CHANGES ZF_OPTION_CHANGES
+#define LOCAL   ZF_OPTION_LOCAL
+#define PATH    ZF_OPTION_PATH
+#define BASIC   ZF_OPTION_BASIC
+#define ROW(kind, member, default_, range, ...)                                                    \
+    ZF_OPTION(settings, kind, member, default_, range, __VA_ARGS__)
+
+static const zf_option tokenizing_rows[] = {
+    ZF_OPTION(tokenizing, FLAG, cased, 0, NULL, .help = "tell capitals and accents apart"),
+    ZF_OPTION(tokenizing, CHOICE, strip_accents, 0, "auto|no|yes", .help = "auto: unless --cased"),
+    ZF_OPTION(tokenizing, CHOICE, chinese_chars, 0, "auto|no|yes",
+              .help = "each ideograph is a word; auto: yes"),
+    {.name = NULL}};
+
+static const zf_option device_rows[] = {
+    ZF_OPTION(device_desc, CHOICE, kind, 0, DEVICE_KINDS, .flag = "device", .traits = BASIC,
+              .help = "that computes"),
+    ZF_OPTION(device_desc, TEXT, tuning, 0, NULL, .unit = "FILE", .with = "kind=cuda",
+              .traits = LOCAL,
+              .help = "measure the fastest algorithms for matrix products, and keep them in this "
+                      "file"),
+    ZF_OPTION(device_desc, COUNT, spare, 0, "[0,1024]", .flag = "spare-processors",
+              .with = "kind=cuda",
+              .help = "multiprocessors that matrix products leave free for communication"),
+    {.name = NULL}};
+
+/* What is trained, on what. */
+static const zf_option data_rows[] = {
+    ROW(TEXT, corpus, 0, NULL, .unit = "FILE", .topic = "data", .traits = PATH | BASIC,
+        .with = "vocab, !batch_file, !data",
+        .help = "one sentence a line, a blank line between documents"),
+    ROW(TEXT, vocab, 0, NULL, .unit = "FILE|DIR", .traits = PATH | BASIC,
+        .help = "a vocab.txt, as 'bert vocab' makes it, a tokenizer.json, or a folder with one; else "
+                "that of --load, --init or --model"),
+    ROW(DESC, words, 0, NULL, .rows = tokenizing_rows),
+    ROW(COUNT, seq, 128, "[1,65536]", .unit = "T", .traits = CHANGES | BASIC,
+        .help = "tokens of an example"),
+    ROW(COUNT, batch, 16, "[1,1048576]", .unit = "B", .traits = CHANGES | BASIC,
+        .help = "examples of a step"),
+    ROW(TEXT, batch_file, 0, NULL, .unit = "FILE", .traits = PATH, .with = "!data",
+        .help = "train on these batches (safetensors) instead"),
+    ROW(COUNT, seed, 1, "[0,9000000000000000]", .traits = CHANGES,
+        .help = "of parameters, dropout and examples"),
+    {.name = NULL}};
+
+/* The same, of objectives with examples (--data). */
+static const zf_option examples_rows[] = {
+    ROW(TEXT, data, 0, NULL, .unit = "FILE", .topic = "data", .traits = PATH | BASIC,
+        .with = "tokenizer",
+        .help = "train on examples instead, JSON Lines of prompt and response, or of messages; "
+                "labels are what the assistant has written"),
+    ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .traits = PATH, .with = "data",
+        .help = "of --data: a folder with tokenizer.json and tokenizer_config.json, or vocab.txt; "
+                "else that of --load, --init or --model"),
+    ROW(TEXT, chat, 0, NULL, .unit = "STYLE", .with = "data",
+        .help = "how messages are written: " CHAT_STYLES_1 " " CHAT_STYLES_2
+                "; none: prompts and responses as they are; else as the tokenizer's chat_template "
+                "says"),
+    ROW(TEXT, date, 0, NULL, .unit = "TEXT", .with = "data",
+        .help = "today, in styles that show it; else \"" CHAT_DATE "\""),
+    ROW(FLAG, alone, 0, NULL, .with = "data", .traits = CHANGES,
+        .help = "each example of --data has a row of its own"),
+    ROW(CHOICE, weights, 0, CONFIG_WEIGHTS, .with = "lora", .traits = CHANGES, .topic = "model",
+        .help = "int8, int4: with --lora, the frozen weights of products, rounded in blocks of 64 "
+                "(QLoRA)"),
+    {.name = NULL}};
+
+/* How it is trained, where, and what is written. */
+static const zf_option run_rows[] = {
+    ROW(TEXT, model, 0, NULL, .unit = "NAME|DIR|FILE", .topic = "model", .traits = LOCAL | BASIC,
+        .help = "the configuration"),
+    ROW(TEXT, init, 0, NULL, .unit = "DIR|FILE", .traits = PATH | BASIC,
+        .help = "start from the weights of a checkpoint or a Hugging Face folder"),
+    ROW(NUMBER, dropout, -1, "[0,1)", .unit = "P", .traits = CHANGES,
+        .help = "probability; without this option that of the model's configuration"),
+    ROW(COUNT, steps, 1000, "[0,1000000000000]", .topic = "optimizer", .traits = BASIC,
+        .help = "steps in all; 0 evaluates the loss, and saves"),
+    ROW(NUMBER, seconds, 0, "[0,1000000000]", .unit = "S", .with = "!batch_file, !data",
+        .help = "measure a step and run as many as fit, at least 200; 0: all --steps"),
+    ROW(NUMBER, lr, 1e-3, "[0,1000]", .traits = CHANGES | BASIC, .help = "highest learning rate"),
+    ROW(NUMBER, end_lr, 0, "[0,1000]", .traits = CHANGES,
+        .help = "learning rate at the end of the schedule"),
+    ROW(CHOICE, schedule, 1, "constant|linear|cosine|polynomial|exponential|one_cycle",
+        .traits = CHANGES, .help = "learning rate after the warm-up"),
+    ROW(COUNT, warmup, -1, "[-1,1000000000000]", .unit = "STEPS", .traits = CHANGES,
+        .help = "steps of warm-up; -1: a tenth of all"),
+    ROW(COUNT, first_rate, 1, "[0,1]", .unit = "STEP", .traits = CHANGES,
+        .help = "step of the schedule for the first step: 1, or 0 as in transformers, where a warm-up "
+                "begins with rate 0"),
+    ROW(DESC, device, 0, NULL, .rows = device_rows, .topic = "ranks"),
+    ROW(COUNT, threads, 0, "[0,1024]", .traits = LOCAL | BASIC,
+        .help = "worker threads of the process; 0: one for each processor that it may use, less where "
+                "several processes share the host"),
+    ROW(COUNT, ranks, 0, "[0,1024]", .traits = LOCAL | BASIC,
+        .help = "ranks, as threads; 0: the processes that a launcher started, else 1"),
+    ROW(TEXT, rendezvous, 0, NULL, .unit = "HOST:PORT|FILE", .traits = LOCAL,
+        .with = "device.kind=cuda",
+        .help = "where processes with GPUs find one another; else MASTER_ADDR and MASTER_PORT"),
+    ROW(COUNT, nodes, 0, "[0,1024]", .unit = "M",
+        .help = "in which the ranks are, as many in each; sums are made inside nodes first. 0: by "
+                "--ranks-per-node, or the launcher, else 1"),
+    ROW(COUNT, ranks_per_node, 0, "[0,1024]", .unit = "Z", .help = "the same, by the ranks in each"),
+    ROW(COUNT, mics, 0, "[0,1024]", .unit = "Z", .with = "zero.stage=1|2|3, !zero.hpz",
+        .help = "shard over the Z ranks of a node alone; each node has all shards (MiCS)"),
+    ROW(TEXT, cost, 0, NULL, .unit = "FILE|measure", .with = "prefetch.bytes",
+        .help = "rates by which --prefetch is planned; measure: those of this machine"),
+    ROW(TEXT, save_cost, 0, NULL, .unit = "FILE", .traits = LOCAL, .with = "cost=measure",
+        .help = "write the rates of --cost measure"),
+    ROW(NUMBER, deadline, 60, "[0.001,1000000]", .unit = "SECONDS", .traits = LOCAL,
+        .help = "maximum time that ranks wait for one another"),
+    ROW(BYTES, memory, 0, NULL, .topic = "memory", .traits = BASIC,
+        .help = "fit a step into these: what is recomputed, and with --offload-dir what goes to the "
+                "disk, is chosen by the estimated time (--cost); of --device cuda the device's: what "
+                "leaves it goes to host memory as well"),
+    ROW(TEXT, offload_dir, 0, NULL, .unit = "DIR", .traits = LOCAL,
+        .help = "an existing folder for the files of --offload"),
+    ROW(TEXT, save, 0, NULL, .unit = "DIR", .topic = "files", .traits = PATH | BASIC,
+        .help = "write a checkpoint at the end, and when interrupted"),
+    ROW(COUNT, save_every, 0, "[0,1000000000000]", .with = "save", .help = "and every N steps; 0: not"),
+    ROW(COUNT, keep, 2, "[1,1000]", .traits = LOCAL, .with = "save",
+        .help = "checkpoints that stay: DIR, DIR.previous-1, ..."),
+    ROW(FLAG, overwrite, 0, NULL, .traits = LOCAL, .with = "save",
+        .help = "--save may replace another run's checkpoint"),
+    ROW(TEXT, load, 0, NULL, .unit = "DIR", .traits = PATH | BASIC,
+        .help = "resume from a checkpoint"),
+    ROW(COUNT, compare_every, 1000, "[0,1000000000000]",
+        .help = "ranks compare their parameters every N steps, and at saves; 0: at saves only"),
+    ROW(COUNT, eval_batches, 16, "[0,1000000]",
+        .help = "held-out batches that are evaluated at the end"),
+    ROW(COUNT, eval_every, 0, "[0,1000000000000]", .with = "corpus|data",
+        .help = "and every N steps; the checkpoint with the lowest loss stays in DIR.best (--save)"),
+    ROW(TEXT, log, 0, NULL, .unit = "FILE", .traits = LOCAL | BASIC, .help = "CSV of the steps"),
+    ROW(TEXT, svg, 0, NULL, .unit = "FILE", .traits = LOCAL, .help = "the loss curve"),
+    ROW(TEXT, report, 0, NULL, .unit = "FILE", .traits = LOCAL,
+        .help = "JSON: memory, speed, losses, all options"),
+    ROW(TEXT, dump, 0, NULL, .unit = "FILE", .traits = PATH,
+        .help = "parameters after the last step, in Hugging Face's format"),
+    ROW(TEXT, dump_grads, 0, NULL, .unit = "FILE", .traits = PATH,
+        .with = "precision.dtype=f32|bf16",
+        .help = "gradients of the last step, before clipping"),
+    ROW(FLAG, quiet, 0, NULL, .traits = LOCAL, .help = "no progress line"),
+    {.name = NULL}};
+
+settings_tables settings_tables_of(settings *o, const sample_model *sample,
+                                   const settings_desc *desc)
 {
-    return (settings){.seq = 128,
-                      .batch = 16,
-                      .steps = 1000,
-                      .optimizer = ZF_ADAMW,
-                      .schedule = ZF_LINEAR,
-                      .warmup = -1,
-                      .seed = 1,
-                      .threads = 1,
-                      .eval_batches = 16,
-                      .keep = 2,
-                      .compare_every = 1000,
-                      .micro_batches = 1,
-                      .prefetch = -1,
-                      .delay_update = -1,
-                      .lr = 1e-3,
-                      .weight_decay = 0.01,
-                      .beta1 = 0.9,
-                      .beta2 = 0.999,
-                      .momentum = 0.9,
-                      .quantized_block = 256,
-                      .loco_beta = 0.8,
-                      .loco_reset = 1024,
-                      .loco_bits = 32,
-                      .min_coeff = 0.01,
-                      .max_coeff = 10,
-                      .first_rate = 1,
-                      .clip = 1,
-                      .dropout = -1,
-                      .deadline = 60};
+    const zf_options of[] = {{data_rows, o},
+                             {sample->objective->open_data ? examples_rows : NULL, o},
+                             desc->own,
+                             {run_rows, o},
+                             {zf_training_options(), &o->training}};
+    settings_tables t = {.count = 0};
+    for (size_t k = 0; k < sizeof of / sizeof *of; k++)
+        if (of[k].rows) t.all[t.count++] = of[k];
+    return t;
 }
 
-void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, const option_row *own,
-                   settings *o)
+/* ------------------------------------------------------------------------------------- defaults */
+
+static const settings_default all_defaults[] = {
+    {"weight-decay", "0.01"}, {"clip", "1"}, {"momentum", "0.9"}, {NULL, NULL}};
+
+static bool set_defaults(const settings_tables *t, const settings_default *list, zf_error *error)
 {
-    enum {
-        TEXT = OPTION_TEXT,
-        COUNT = OPTION_COUNT,
-        NUMBER = OPTION_NUMBER,
-        FLAG = OPTION_FLAG,
-        CHOICE = OPTION_CHOICE,
-        NOTED = OPTION_NOTED,
-        OWN = OPTION_OWN,
-        NAMES = OPTION_NAMES
-    };
-    const option_row text[] = {
-        {"model", TEXT | OWN, "NAME|DIR|FILE", &o->model, 0, 0, sample->models},
-        {"corpus", TEXT | NAMES, "FILE", &o->corpus, 0, 0,
-         "one sentence a line, a blank line between documents"},
-        {"vocab", TEXT | NAMES, "FILE|DIR", &o->vocab, 0, 0,
-         "a vocab.txt, as 'bert vocab' makes it, a tokenizer.json, or a folder with one; else "
-         "that\n"
-         "                                    of --load, --init or --model"},
-        TOKENIZING_ROWS(&o->words),
-        {"seq", COUNT | NOTED, "T", &o->seq, (double)sample->objective->least_sequence, 65536,
-         "tokens of an example"},
-        {NULL, FLAG, NULL, NULL, 0, 0, NULL},
-    };
-    const option_row run[] = {
-        {"batch", COUNT | NOTED, "B", &o->batch, 1, 1 << 20, "examples of a step"},
-        {"steps", COUNT, "N", &o->steps, 0, 1e12, "steps in all; 0 evaluates the loss, and saves"},
-        {"seconds", NUMBER, "S", &o->seconds, 0, 1e9,
-         "measure a step and run as many as fit, at least 200; 0: all --steps"},
-        {"optimizer", CHOICE | NOTED, training_optimizers(), &o->optimizer, 0, 0, "the update"},
-        {"lr", NUMBER | NOTED, "X", &o->lr, 0, 1e3, "highest learning rate"},
-        {"end-lr", NUMBER | NOTED, "X", &o->end_lr, 0, 1e3,
-         "learning rate at the end of the schedule"},
-        {"schedule", CHOICE | NOTED, "constant|linear|cosine|polynomial|exponential|one_cycle",
-         &o->schedule, 0, 0, "learning rate after the warm-up"},
-        {"warmup", COUNT | NOTED, "N", &o->warmup, -1, 1e12,
-         "steps of warm-up; -1: a tenth of all"},
-        {"first-rate", COUNT | NOTED, "STEP", &o->first_rate, 0, 1,
-         "step of the schedule for the first step: 1, or 0 as in transformers, where a warm-up\n"
-         "                                    begins with rate 0"},
-        {"beta1", NUMBER | NOTED, "X", &o->beta1, 1e-9, 0.9999999, "of AdamW, LAMB and Lion"},
-        {"beta2", NUMBER | NOTED, "X", &o->beta2, 1e-9, 0.9999999,
-         "of AdamW, LAMB and Lion (its paper: 0.99)"},
-        {"eps", NUMBER | NOTED, "X", &o->eps, 0, 1, "of AdamW and LAMB; 0: 1e-8 and 1e-6"},
-        {"momentum", NUMBER | NOTED, "X", &o->momentum, 0, 0.9999999, "of SGD"},
-        {"min-ratio", NUMBER | NOTED, "X", &o->min_coeff, 1e-9, 1e9,
-         "minimum of LAMB's trust ratio"},
-        {"max-ratio", NUMBER | NOTED, "X", &o->max_coeff, 1e-9, 1e9,
-         "maximum of LAMB's trust ratio"},
-        {"freeze-step", COUNT | NOTED, "N", &o->freeze_step, 0, 1e12,
-         "of onebit_adam and onebit_lamb: the last step of the warm-up; of zero_one_adam: the last\n"
-         "                                    that may refresh the variance"},
-        {"var-update-scaler", COUNT | NOTED, "N", &o->var_update_scaler, 0, 1e12,
-         "of zero_one_adam: refreshes until their distance doubles; 0: 16"},
-        {"local-step-scaler", COUNT | NOTED, "N", &o->local_step_scaler, 0, 1e12,
-         "of zero_one_adam: steps until the interval of averages doubles; 0: 32768"},
-        {"local-step-clipper", COUNT | NOTED, "N", &o->local_step_clipper, 0, 1e12,
-         "of zero_one_adam: the longest interval; 0: 16; 1: no local steps, as --zero 1 and 2 need"},
-        {"weight-decay", NUMBER | NOTED, "X", &o->weight_decay, 0, 1e3,
-         "not on biases and LayerNorm"},
-        {"clip", NUMBER | NOTED, "X", &o->clip, 0, INFINITY, "maximum gradient norm; 0: none"},
-        {"dropout", NUMBER | NOTED, "P", &o->dropout, -1, 0.999,
-         "probability; -1: that of the model's configuration"},
-        {"seed", COUNT | NOTED, "K", &o->seed, 0, 9e15, "of parameters, dropout and examples"},
-        {"device", CHOICE, DEVICE_KINDS, &o->device.kind, 0, 0, "that computes"},
-        {"tuning", TEXT | OWN, "FILE", &o->device.tuning, 0, 0,
-         "CUDA: measure the fastest algorithms for matrix products, and keep them in this file"},
-        {"spare-processors", COUNT, "N", &o->device.spare, 0, 1024,
-         "CUDA: multiprocessors that matrix products leave free for communication"},
-        {"threads", COUNT | OWN, "N", &o->threads, 1, 1024, "worker threads of the process"},
-        {"ranks", COUNT | OWN, "N", &o->ranks, 0, 1024,
-         "ranks, as threads; 0: the processes that a launcher started, else 1"},
-        {"rendezvous", TEXT | OWN, "HOST:PORT|FILE", &o->rendezvous, 0, 0,
-         "where processes with GPUs find one another; else MASTER_ADDR and MASTER_PORT"},
-        {"zero", COUNT, "STAGE", &o->zero, 0, 3,
-         "sharded over the ranks: 1 optimizer states, 2 and gradients, 3 and parameters"},
-        {"nodes", COUNT, "M", &o->nodes, 0, 1024,
-         "in which the ranks are, as many in each; sums are made inside nodes first.\n"
-         "                                    0: by --ranks-per-node, or the launcher, else 1"},
-        {"ranks-per-node", COUNT, "Z", &o->ranks_per_node, 0, 1024,
-         "the same, by the ranks in each"},
-        {"zero-hpz", FLAG, NULL, &o->hpz, 0, 0,
-         "--zero 3: the ranks of a node together keep parameters for the backward pass"},
-        {"zero-quantized-weights", FLAG | NOTED, NULL, &o->quantized_weights, 0, 0,
-         "--zero 3: ranks send parameters as integers of 8 bits (ZeRO++), in evaluations too"},
-        {"zero-quantized-gradients", FLAG | NOTED, NULL, &o->quantized_gradients, 0, 0,
-         "--zero 1 to 3: ranks send gradients as integers of 4 bits"},
-        {"zero-loco", FLAG | NOTED, NULL, &o->loco, 0, 0,
-         "--zero-quantized-gradients with error feedback (LoCo): what a rank rounds off a\n"
-         "                                    gradient it adds to its next one"},
-        {"loco-beta", NUMBER | NOTED, "X", &o->loco_beta, 0, 0.9999999,
-         "of the moving average of these errors: the share of the old ones"},
-        {"loco-reset", COUNT | NOTED, "N", &o->loco_reset, -1, 1e15,
-         "steps after which they are 0 again; -1: never"},
-        {"loco-bits", COUNT | NOTED, "N", &o->loco_bits, 8, 32,
-         "of an error: 32, or 8 with a scale for each block"},
-        {"quantized-block", COUNT | NOTED, "N", &o->quantized_block, 64, 2048,
-         "of these integers that share a scale, a multiple of 64"},
-        {"mics", COUNT, "Z", &o->mics, 0, 1024,
-         "shard over the Z ranks of a node alone; each node has all shards"},
-        {"micro-batches", COUNT, "N", &o->micro_batches, 1, 1 << 20,
-         "of a step on each rank; the batch is split into ranks times N parts"},
-        {"bucket", COUNT, "BYTES", &o->bucket, 0, 1e12,
-         "maximum bytes of parameters in one bucket; 0: those of a layer"},
-        {"tile", TEXT, "BYTES", &o->tile, 0, 0,
-         "linear layers whose weights take more run in pieces, so that --zero 3 and --offload\n"
-         "                                    parameters bring one piece at a time; bits differ"},
-        {"prefetch", COUNT, "BYTES", &o->prefetch, -1, 1e15,
-         "maximum bytes of parameters gathered, and of states read, ahead of their use; -1: no "
-         "overlap"},
-        {"cost", TEXT, "FILE|measure", &o->cost, 0, 0,
-         "rates by which overlap is planned; measure: those of this machine"},
-        {"save-cost", TEXT | OWN, "FILE", &o->save_cost, 0, 0, "write the rates of --cost measure"},
-        {"precision", CHOICE | NOTED, "f32|bf16|f16", &o->precision, 0, 0,
-         "of the computation; bf16 and f16 over f32 master weights, f16 with a loss scale"},
-        {"no-fuse", TEXT, "NAME,...", &o->no_fuse, 0, 0,
-         "rewrites of zf_fuse to leave out, or all; without this option one GPU leaves out\n"
-         "                                    invert while its memory allows"},
-        {"recompute", TEXT, "off|layers|BYTES", &o->recompute, 0, 0,
-         "in the backward pass: inside each layer, or as much as a peak of BYTES requires"},
-        {"memory", TEXT, "BYTES", &o->memory, 0, 0,
-         "fit a step into these: what is recomputed, and with --offload-dir what goes to the disk,\n"
-         "                                    is chosen by the estimated time (--cost); of --device cuda\n"
-         "                                    the device's: what leaves it goes to host memory as well"},
-        {"offload", TEXT, "off|KIND=SPACE,...", &o->offload, 0, 0,
-         "optimizer (its states, which the CPU updates), parameters, gradients or activations lie in\n"
-         "                                    SPACE, host or disk; piece=BYTES: of a copy of states\n"
-         "                                    while they are updated (of a disk 16M)"},
-        {"offload-dir", TEXT | OWN, "DIR", &o->offload_dir, 0, 0,
-         "an existing folder for the files of --offload"},
-        {"delay-update", COUNT | NOTED, "STEP", &o->delay_update, -1, 1e12,
-         "after this step, update by the gradients of the step before, which lets updates overlap\n"
-         "                                    (ZeRO-Offload) and changes what is learned; -1: never"},
-        {"deadline", NUMBER | OWN, "SECONDS", &o->deadline, 0.001, 1e6,
-         "maximum time that ranks wait for one another"},
-        {"init", TEXT | NAMES, "DIR|FILE", &o->init, 0, 0,
-         "start from the weights of a checkpoint or a Hugging Face folder (not with --load)"},
-        {"lora", TEXT, "r=N,alpha=X,...", &o->lora, 0, 0,
-         "freeze the weights of --init, and train products of rank N beside those of targets=NAME,\n"
-         "                                    NAME,... (targets=all-linear); dropout=P, rslora. --save then\n"
-         "                                    is an adapter for PEFT as well"},
-        {"save", TEXT | NAMES, "DIR", &o->save, 0, 0,
-         "write a checkpoint at the end, and when interrupted"},
-        {"save-every", COUNT, "N", &o->save_every, 0, 1e12, "and every N steps; 0: not"},
-        {"keep", COUNT | OWN, "N", &o->keep, 1, 1000,
-         "checkpoints that stay: DIR, DIR.previous-1, ..."},
-        {"compare-every", COUNT, "N", &o->compare_every, 0, 1e12,
-         "ranks compare their parameters every N steps, and at saves; 0: at saves only"},
-        {"overwrite", FLAG | OWN, NULL, &o->overwrite, 0, 0,
-         "--save may replace another run's checkpoint"},
-        {"load", TEXT | NAMES, "DIR", &o->load, 0, 0, "resume from a checkpoint"},
-        {"eval-batches", COUNT, "N", &o->eval_batches, 0, 1e6,
-         "held-out batches that are evaluated at the end"},
-        {"eval-every", COUNT, "N", &o->eval_every, 0, 1e12,
-         "and every N steps; the checkpoint with the lowest loss stays in DIR.best (--save)"},
-        {"log", TEXT | OWN, "FILE", &o->log, 0, 0, "CSV of the steps"},
-        {"svg", TEXT | OWN, "FILE", &o->svg, 0, 0, "the loss curve"},
-        {"report", TEXT | OWN, "FILE", &o->report, 0, 0, "JSON: memory, speed, losses"},
-        {"batch-file", TEXT | NAMES, "FILE", &o->batch_file, 0, 0,
-         "train on these batches (safetensors) instead"},
-        {"dump", TEXT | NAMES, "FILE", &o->dump, 0, 0,
-         "parameters after the last step, in Hugging Face's format"},
-        {"dump-grads", TEXT | NAMES, "FILE", &o->dump_grads, 0, 0,
-         "gradients of the last step, before clipping"},
-        {"quiet", FLAG | OWN, NULL, &o->quiet, 0, 0, "no progress line"},
-        {NULL, FLAG, NULL, NULL, 0, 0, NULL},
-    };
-    const option_row tuned[] = {
-        {"data", TEXT | NAMES, "FILE", &o->data, 0, 0,
-         "train on examples instead, JSON Lines of prompt and response, or of messages; labels\n"
-         "                                    are what the assistant has written"},
-        {"tokenizer", TEXT | NAMES, "DIR", &o->tokenizer, 0, 0,
-         "of --data: a folder with tokenizer.json and tokenizer_config.json, or vocab.txt; else that of\n"
-         "                                    --load, --init or --model"},
-        {"chat", TEXT, "STYLE", &o->chat, 0, 0,
-         "how messages are written: " CHAT_STYLES_1 "\n"
-         "                                    " CHAT_STYLES_2 ";\n"
-         "                                    none: prompts and responses as they are; else as the\n"
-         "                                    tokenizer's chat_template says"},
-        {"date", TEXT, "TEXT", &o->date, 0, 0,
-         "today, in styles that show it; else \"" CHAT_DATE "\""},
-        {"alone", FLAG | NOTED, NULL, &o->alone, 0, 0,
-         "each example of --data has a row of its own"},
-        {"weights", CHOICE | NOTED, CONFIG_WEIGHTS, &o->weights, 0, 0,
-         "int8, int4: with --lora, the frozen weights of products, rounded in blocks of 64 (QLoRA)"},
-        {NULL, FLAG, NULL, NULL, 0, 0, NULL},
-    };
-    const option_row *const all[] = {text, sample->objective->open_data ? tuned : NULL, own, run};
-    int count = 0;
-    for (int k = 0; k < 4; k++)
-        for (const option_row *row = all[k]; row && row->name && count < SETTINGS_ROWS - 1; row++)
-            rows[count++] = *row;
-    rows[count] = (option_row){.name = NULL};
+    for (; list && list->option; list++) {
+        char text[40];
+        snprintf(text, sizeof text, "%s", list->text);
+        if (zf_options_default(t->all, t->count, list->option, text, error)) return false;
+    }
+    return true;
 }
 
-void settings_look_into_folders(settings *o, const char *otherwise)
+/* Fills in the model and the vocabulary from a folder that other options name, if they are not
+ * given, and with `tunes` --init from the model. */
+static void look_into_folders(settings *o, const char *otherwise)
 {
+    const bool adapts = settings_adapts(o);
     /* A checkpoint of an adapter does not have the weights of its model. */
-    const char *const folders[] = {o->lora ? o->init : o->load, o->lora ? o->model : o->init,
-                                   o->lora ? o->load : o->model};
+    const char *const folders[] = {adapts ? o->init : o->load, adapts ? o->model : o->init,
+                                   adapts ? o->load : o->model};
     for (int i = 0; i < 3; i++) {
         if (!folders[i] || !folder_is(folders[i])) continue;
         if (!o->model) o->model = folders[i];
@@ -252,77 +197,23 @@ void settings_look_into_folders(settings *o, const char *otherwise)
         if (!o->tokenizer && o->data && folder_has_vocab(folders[i])) o->tokenizer = folders[i];
     }
     if (!o->model) o->model = otherwise;
-    if (o->tunes && !o->init && (!o->load || o->lora) && folder_has_weights(o->model))
+    if (o->tunes && !o->init && (!o->load || adapts) && folder_has_weights(o->model))
         o->init = o->model;
 }
 
-bool settings_bytes(const char *text, int64_t *bytes)
+/* ---------------------------------------------------------------------------------------- rules */
+
+int64_t settings_micro_batches(const settings *o)
 {
-    static const char suffixes[] = "KMGT";
-    const char *suffix;
-    char *end;
-    long long value;
-    int shift = 0;
-    errno = 0;
-    value = strtoll(text, &end, 10);
-    if (*end && (suffix = strchr(suffixes, *end))) shift = 10 * (int)(suffix - suffixes + 1), end++;
-    if (end == text || *end || errno || value < 1 || value > INT64_MAX >> shift) return false;
-    *bytes = value << shift;
-    return true;
+    return o->training.zero.micro_batches ? o->training.zero.micro_batches : 1;
 }
 
-bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory)
-{
-    *mode = ZF_RECOMPUTE_OFF, *memory = 0;
-    if (!text || !strcmp(text, "off")) return true;
-    *mode = ZF_RECOMPUTE_LAYERS;
-    if (!strcmp(text, "layers")) return true;
-    *mode = ZF_RECOMPUTE_AS_NEEDED;
-    return settings_bytes(text, memory);
-}
+bool settings_measures(const settings *o) { return o->cost && !strcmp(o->cost, "measure"); }
 
-bool settings_offload(const char *text, zf_offload_desc *offload)
+bool settings_adapts(const settings *o)
 {
-    const struct {
-        const char *name;
-        zf_space *space;
-    } kinds[] = {{"optimizer=", &offload->optimizer},
-                 {"parameters=", &offload->parameters},
-                 {"gradients=", &offload->gradients},
-                 {"activations=", &offload->activations}};
-    const int count = (int)(sizeof kinds / sizeof *kinds);
-    *offload = (zf_offload_desc){.optimizer = ZF_DEVICE};
-    if (!text || !strcmp(text, "off")) return true;
-    for (;; text++) {
-        const char *const comma = strchr(text, ',');
-        const size_t length = comma ? (size_t)(comma - text) : strlen(text);
-        int k = 0;
-        zf_space space = ZF_HOST;
-        if (!strncmp(text, "piece=", 6)) {
-            char number[32];
-            int64_t bytes;
-            snprintf(number, sizeof number, "%.*s", (int)(length - 6), text + 6);
-            if (offload->piece_bytes || length > 6 + sizeof number ||
-                !settings_bytes(number, &bytes))
-                return false;
-            offload->piece_bytes = (size_t)bytes;
-            if (!comma) return true;
-            text = comma;
-            continue;
-        }
-        while (k < count && strncmp(text, kinds[k].name, strlen(kinds[k].name))) k++;
-        if (k == count || *kinds[k].space) return false;
-        for (; space < ZF_SPACES; space++) {
-            const char *name = zf_space_name(space);
-            if (strlen(kinds[k].name) + strlen(name) == length &&
-                !strncmp(text + strlen(kinds[k].name), name, strlen(name)))
-                break;
-        }
-        if (space == ZF_SPACES) return false;
-        *kinds[k].space = space;
-        if (!comma) return true;
-        text = comma;
-    }
+    const zf_lora_desc *d = &o->training.lora;
+    return d->rank || d->alpha != 0 || d->rslora || d->dropout != 0 || d->targets;
 }
 
 bool settings_offloads(const zf_offload_desc *d, zf_space space)
@@ -331,99 +222,130 @@ bool settings_offloads(const zf_offload_desc *d, zf_space space)
            d->activations == space;
 }
 
-bool settings_measures(const settings *o) { return o->cost && !strcmp(o->cost, "measure"); }
-
-const char *settings_wrong(const settings *o)
+/* The options of a 1-bit optimizer that a run must choose: the library's defaults are for long
+ * runs. */
+static const char *wrong_onebit(const settings *o)
 {
-    zf_recompute_mode mode;
-    zf_offload_desc offload;
-    adapter_options lora;
-    const bool onebit = o->optimizer == ZF_ONEBIT_ADAM || o->optimizer == ZF_ONEBIT_LAMB ||
-                        o->optimizer == ZF_ZERO_ONE_ADAM;
-    int64_t memory;
-    if (!o->corpus && !o->batch_file && !o->data)
-        return "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE";
-    if (o->corpus && o->batch_file) return "--corpus and --batch-file exclude each other";
-    if (o->data && (o->corpus || o->batch_file))
-        return "--data is instead of --corpus and of --batch-file";
-    if (o->data && !o->tokenizer)
-        return "--data needs a tokenizer: --tokenizer DIR, a folder with a tokenizer.json";
-    if ((o->tokenizer || o->chat || o->date || o->alone) && !o->data)
-        return "--tokenizer, --chat, --date and --alone are for --data";
-    if (o->corpus && !o->vocab)
-        return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
-    if (o->seconds > 0 && (o->batch_file || o->data))
-        return "--seconds measures steps on --corpus; with --batch-file or --data, say --steps";
-    if (!adapter_options_read(o->lora, &lora)) return ADAPTER_LORA;
-    if (o->lora && !o->init)
-        return "--lora adapts the weights of a folder: --init DIR, or of finetune, --model DIR";
-    if (o->weights && !o->lora)
-        return "--weights int8 and int4 are for weights that are frozen: with --lora; without it all "
-               "are trained, and must be floats";
-    if (o->min_coeff > o->max_coeff) return "--min-ratio must not be above --max-ratio";
-    if (o->eval_every && (o->batch_file || !o->eval_batches))
-        return "--eval-every evaluates what --corpus or --data holds out, in --eval-batches";
-    if ((o->optimizer == ZF_ONEBIT_ADAM || o->optimizer == ZF_ONEBIT_LAMB) && !o->freeze_step)
+    const zf_training *t = &o->training;
+    if ((t->optimizer == ZF_ONEBIT_ADAM && !t->onebit_adam.freeze_step) ||
+        (t->optimizer == ZF_ONEBIT_LAMB && !t->onebit_lamb.freeze_step))
         return "--optimizer onebit_adam and onebit_lamb need --freeze-step N, the last step of the "
                "warm-up: 15 to 25% of all";
-    if (o->optimizer == ZF_ZERO_ONE_ADAM && !o->freeze_step)
+    if (t->optimizer == ZF_ZERO_ONE_ADAM && !t->zero_one_adam.var_freeze_step)
         return "--optimizer zero_one_adam needs --freeze-step N, the last step that may refresh the "
                "variance";
-    if (o->freeze_step && !onebit)
-        return "--freeze-step is for --optimizer onebit_adam, onebit_lamb or zero_one_adam";
-    if ((o->var_update_scaler || o->local_step_scaler || o->local_step_clipper) &&
-        o->optimizer != ZF_ZERO_ONE_ADAM)
-        return "--var-update-scaler, --local-step-scaler and --local-step-clipper are for --optimizer "
-               "zero_one_adam";
-    if (onebit && o->zero == 3)
+    if (t->zero.stage == 3 && (t->optimizer == ZF_ONEBIT_ADAM || t->optimizer == ZF_ONEBIT_LAMB ||
+                               t->optimizer == ZF_ZERO_ONE_ADAM))
         return "--optimizer onebit_adam, onebit_lamb and zero_one_adam are for --zero 0, 1 and 2: each "
                "rank compresses the whole gradient";
-    if (o->optimizer == ZF_ZERO_ONE_ADAM && o->zero && o->local_step_clipper != 1)
+    if (t->optimizer == ZF_ZERO_ONE_ADAM && t->zero.stage && t->zero_one_adam.local_step_clipper != 1)
         return "--optimizer zero_one_adam makes local steps with all of what --zero 1 and 2 shard: give "
                "--local-step-clipper 1, which makes none, or --zero 0";
-    if (o->delay_update >= 0 && onebit)
-        return "--delay-update is not for onebit_adam, onebit_lamb and zero_one_adam, whose steps "
-               "differ";
-    if (o->save_every && !o->save)
-        return "--save-every needs a place for its checkpoints: --save DIR";
-    if (o->hpz && o->zero != 3)
-        return "--zero-hpz is for --zero 3, where parameters are gathered";
-    if (o->quantized_weights && o->zero != 3)
-        return "--zero-quantized-weights is for --zero 3, where parameters are gathered";
-    if (o->quantized_gradients && !o->zero)
-        return "--zero-quantized-gradients is for --zero 1, 2 or 3, where each rank sums its shard";
-    if (o->loco && !o->quantized_gradients)
-        return "--zero-loco keeps the errors of --zero-quantized-gradients: give that too";
-    if (o->loco_bits != 8 && o->loco_bits != 32) return "--loco-bits must be 8 or 32";
-    if (o->loco && o->tile) return "--zero-loco and --tile exclude each other";
-    if (o->quantized_block % 64) return "--quantized-block must be a multiple of 64";
-    if (o->mics && !o->zero) return "--mics is for --zero 1, 2 or 3; stage 0 shards nothing";
-    if (o->mics && o->hpz) return "--mics gathers inside nodes already; leave out --zero-hpz";
+    return NULL;
+}
+
+/* What the tables do not say: options that are needed, or that contradict one another. */
+static const char *wrong(const settings *o)
+{
+    const zf_training *t = &o->training;
+    const bool disk = settings_offloads(&t->offload, ZF_DISK);
+    if (!o->corpus && !o->batch_file && !o->data)
+        return "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE";
+    if (settings_adapts(o) && !o->init)
+        return "--lora adapts the weights of a folder: --init DIR, or of finetune, --model DIR";
+    if (o->eval_every && !o->eval_batches)
+        return "--eval-every evaluates what --corpus or --data holds out, in --eval-batches";
     if (o->mics && o->ranks_per_node && o->mics != o->ranks_per_node)
         return "--mics Z shards over the ranks of a node: --ranks-per-node must be Z as well";
-    if (o->rendezvous && o->device.kind != DEVICE_CUDA)
-        return "--rendezvous is for ranks with GPUs (--device cuda); those on CPUs meet by MPI";
-    if (o->cost && o->prefetch < 0)
-        return "--cost decides when --prefetch gathers: --prefetch BYTES";
-    if (!settings_recompute(o->recompute, &mode, &memory))
-        return "--recompute is off, layers or a number of bytes, perhaps with K, M, G or T behind";
-    if (o->tile && !settings_bytes(o->tile, &memory))
-        return "--tile is a number of bytes, perhaps with K, M, G or T behind";
-    if (!settings_offload(o->offload, &offload))
-        return SETTINGS_OFFLOAD;
-    if (o->memory && !settings_bytes(o->memory, &memory))
-        return "--memory is a number of bytes, perhaps with K, M, G or T behind";
-    if (o->memory ? settings_offloads(&offload, ZF_DISK) && !o->offload_dir
-                  : settings_offloads(&offload, ZF_DISK) != (o->offload_dir != NULL))
+    if (t->zero.loco && t->tile.bytes) return "--zero-loco and --tile exclude each other";
+    if (o->memory ? disk && !o->offload_dir : disk != (o->offload_dir != NULL))
         return "--offload to disk and --offload-dir DIR, for its files, go together";
-    if (offload.parameters && (o->zero == 1 || o->zero == 2))
+    if (t->offload.parameters && (t->zero.stage == 1 || t->zero.stage == 2))
         return "--offload parameters is for --zero 3, where each rank has a shard, or --zero 0";
-    if (o->save_cost && !settings_measures(o))
-        return "--save-cost saves what --cost measure measures";
-    if (o->dump_grads && o->precision == ZF_F16)
-        return "--dump-grads writes gradients without a loss scale, so --precision f32 or bf16";
     if (o->dump_grads && !o->steps) return "--dump-grads needs a step, and --steps 0 makes none";
     if (o->corpus && !o->steps && !o->eval_batches && !o->save)
         return "--steps 0 only evaluates, and --eval-batches 0 leaves nothing to evaluate";
-    return NULL;
+    return wrong_onebit(o);
+}
+
+/* Resolves all but the description of the passes. */
+static void resolve(settings *o, const settings_tables *t)
+{
+    const zf_training training = o->training;
+    zf_options_resolve(t->all, t->count);
+    o->training = training;
+    o->training.zero.mics = o->mics != 0;
+}
+
+#define NOT_GIVEN ZF_BOOL /* a dtype that --precision does not have */
+
+/* --precision where it is not given: that of --load, else bf16 where the device multiplies it. */
+static void choose_precision(settings *o)
+{
+    zf_dtype *dtype = &o->training.precision.dtype;
+    if (*dtype != NOT_GIVEN) return;
+    *dtype = o->load                                                             ? folder_precision(o->load)
+             : o->device.kind == DEVICE_CUDA || processors_multiply_bf16() ? ZF_BF16
+                                                                           : ZF_F32;
+}
+
+static bool refuse(zf_error *error, const char *text)
+{
+    if (!text) return false;
+    error->status = ZF_ERR_ARGUMENT;
+    snprintf(error->text, sizeof error->text, "%s", text);
+    return true;
+}
+
+/* Takes the options out of copies of the arguments. */
+static bool take(settings *o, const settings_tables *t, int argc, char **argv, zf_error *error)
+{
+    size_t bytes = 0;
+    char **copies = calloc((size_t)argc + 1, sizeof *copies), *at;
+    int left = argc;
+    bool good = false;
+    for (int k = 0; k < argc; k++) bytes += strlen(argv[k]) + 1;
+    at = o->arguments = malloc(bytes + 1);
+    for (int k = 0; copies && at && k < argc; k++) {
+        copies[k] = strcpy(at, argv[k]);
+        at += strlen(at) + 1;
+    }
+    if (!copies || !at) refuse(error, "out of memory");
+    else good = !zf_options_take(t->all, t->count, &left, copies, error);
+    if (good && left > 1) {
+        snprintf(error->text, sizeof error->text, "'%.100s' is one argument too many", copies[1]);
+        error->status = ZF_ERR_ARGUMENT;
+        good = false;
+    }
+    free(copies);
+    return good;
+}
+
+void settings_free(settings *o)
+{
+    free(o->arguments);
+    o->arguments = NULL;
+}
+
+bool settings_read(settings *o, const settings_tables *t, const sample_model *sample,
+                   const settings_desc *desc, int argc, char **argv, zf_error *error)
+{
+    o->training.precision.dtype = NOT_GIVEN;
+    if (!take(o, t, argc, argv, error)) return false;
+    o->tunes = desc->tunes, o->own = desc->own.desc;
+    look_into_folders(o, sample->otherwise);
+    choose_precision(o);
+    if (!set_defaults(t, desc->defaults, error) || !set_defaults(t, all_defaults, error) ||
+        zf_options_check(t->all, t->count, true, error))
+        return false;
+    resolve(o, t);
+    if (o->seq < sample->objective->least_sequence) {
+        snprintf(error->text, sizeof error->text,
+                 "--seq takes a whole number from %lld to 65536, not '%lld'",
+                 (long long)sample->objective->least_sequence, (long long)o->seq);
+        error->status = ZF_ERR_ARGUMENT;
+        return false;
+    }
+    return !refuse(error, wrong(o)) &&
+           !(sample->wrong && refuse(error, sample->wrong(o)));
 }

@@ -1,70 +1,68 @@
-/* The options of a run of training, their rows, and the combinations that are errors. An option is
- * a member of settings and a row in settings_rows; its kind says what else a run does with it
- * (options.h). A sample can have other defaults, and options of its own. */
+/* The options of a run of training: the passes' (zf_training_options), and those of data, schedule,
+ * ranks and files. An option is a member of settings and a row in settings.c. From the rows come the
+ * command line, --help, what a checkpoint notes and what ranks compare. A sample can have other
+ * defaults, and options of its own. */
 #ifndef SETTINGS_H
 #define SETTINGS_H
 
 #include "../options/device.h"
-#include "../options/options.h"
 #include "../options/tokenizing.h"
 
 struct sample_model;
 
 typedef struct settings {
-    const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
-        *dump, *dump_grads, *no_fuse, *cost, *save_cost, *recompute, *rendezvous,
-        *offload, *offload_dir, *memory, *tile, *data, *tokenizer, *chat, *date,
-        *lora;
-    int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads,
-        eval_batches, eval_every, save_every, compare_every, keep;
-    int64_t ranks, nodes, ranks_per_node, zero, mics, micro_batches, bucket, prefetch,
-        quantized_block, loco_reset, loco_bits;
-    int64_t freeze_step, var_update_scaler, local_step_scaler,
-        local_step_clipper; /* of 1-bit optimizers */
+    const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file, *dump,
+        *dump_grads, *cost, *save_cost, *rendezvous, *offload_dir, *data, *tokenizer, *chat, *date;
+    int64_t seq, batch, steps, schedule, warmup, first_rate, seed, threads, eval_batches, eval_every,
+        save_every, compare_every, keep, ranks, nodes, ranks_per_node, mics, memory;
     int64_t weights; /* of CONFIG_WEIGHTS */
-    int64_t first_rate; /* 0: the schedule's first step has the rate of step 0 */
-    int64_t delay_update; /* the step after which updates are delayed; -1: none is */
-    double lr, end_lr, weight_decay, clip, dropout, beta1, beta2, eps, momentum, min_coeff,
-        max_coeff, loco_beta, seconds, deadline;
+    double lr, end_lr, dropout, seconds, deadline;
     device_desc device;
     tokenizing words;
-    bool quiet, overwrite, alone, hpz, quantized_weights, quantized_gradients, loco;
-    bool evaluates; /* nothing is trained: all of --data is held out */
-    bool tunes; /* a folder of --model has the first weights, too */
+    bool quiet, overwrite, alone;
+    /* As it was given: a 0 stands for the default. The session sets what depends on the graph */
+    zf_training training;
+    char *arguments; /* copies of the command line, which texts of options point to */
     const void *own; /* the sample's own, or NULL */
+    bool evaluates;  /* nothing is trained: all of --data is held out */
+    bool tunes;      /* a folder of --model has the first weights, too */
 } settings;
 
-/* The defaults of most samples. */
-settings settings_defaults(void);
+/* A default of one sample, for an option that has an effect and is not given. */
+typedef struct settings_default {
+    const char *option, *text;
+} settings_default;
 
-enum { SETTINGS_ROWS = 96 };
+/* What a sample passes. */
+typedef struct settings_desc {
+    const settings_default *defaults; /* the last has option NULL; or NULL */
+    zf_options own;                   /* rows NULL: it has no options of its own */
+    bool tunes;
+} settings_desc;
 
-/* All rows, including those of the sample's own options (the last has name NULL). */
-void settings_rows(option_row rows[SETTINGS_ROWS], const struct sample_model *sample,
-                   const option_row *own, settings *o);
+/* The tables of a run, in the order of --help. */
+enum { SETTINGS_TABLES = 5 };
+typedef struct settings_tables {
+    zf_options all[SETTINGS_TABLES];
+    int32_t count;
+} settings_tables;
+settings_tables settings_tables_of(settings *o, const struct sample_model *sample,
+                                   const settings_desc *desc);
 
-/* Fills in the model and the vocabulary from a folder that other options name, if they are not
- * given, and with `tunes` --init from the model; `otherwise` is the model if no folder has one. */
-void settings_look_into_folders(settings *o, const char *otherwise);
+/* Reads a command line, argv[0] being the command: flags, folders that other options name (the model, the vocabulary, with
+ * `tunes` --init), defaults, and the rules of the tables. False with *error. */
+bool settings_read(settings *o, const settings_tables *tables, const struct sample_model *sample,
+                   const settings_desc *desc, int argc, char **argv, zf_error *error);
 
-/* Describes a mistake in the combination of options; NULL: none. */
-const char *settings_wrong(const settings *o);
+void settings_free(settings *o);
 
-/* Reads a number of bytes from 1 on, perhaps with K, M, G or T behind it. */
-bool settings_bytes(const char *text, int64_t *bytes);
-/* Reads --recompute: "off" (or NULL), "layers", or the maximum of the plan's peak in bytes,
- * optionally with K, M, G or T; false: none of these. */
-bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory);
-/* Reads --offload: "off" (or NULL), or KIND=SPACE,... of kinds of zf_offload_desc, each once, and
- * piece=BYTES; false, with SETTINGS_OFFLOAD as the message, for anything else. */
-#define SETTINGS_OFFLOAD                                                                           \
-    "--offload is off, or optimizer, parameters, gradients or activations, =host or =disk, "       \
-    "or piece=BYTES, with ',' between them"
-bool settings_offload(const char *text, zf_offload_desc *offload);
-/* Some kind lies in this space. */
-bool settings_offloads(const zf_offload_desc *d, zf_space space);
-
+/* The parts of a batch on each rank. */
+int64_t settings_micro_batches(const settings *o);
 /* --cost measure. */
 bool settings_measures(const settings *o);
+/* --lora is given. */
+bool settings_adapts(const settings *o);
+/* Some kind lies in this space. */
+bool settings_offloads(const zf_offload_desc *d, zf_space space);
 
 #endif

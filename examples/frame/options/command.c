@@ -28,6 +28,22 @@ int command_usage_error(char **argv, const char *text)
     return EXIT_USAGE;
 }
 
+bool command_help(int argc, char **argv, const zf_options *all, int32_t count, const char *usage,
+                  int *status)
+{
+    zf_error error;
+    int at = 2;
+    const char *topic;
+    while (at < argc && strcmp(argv[at], "--help") && strcmp(argv[at], "-h")) at++;
+    if (at >= argc) return false;
+    topic = at + 1 < argc && argv[at + 1][0] != '-' ? argv[at + 1] : NULL;
+    printf("usage: %s %s\n\n", program->name, usage);
+    *status = EXIT_GOOD;
+    if (zf_options_help(all, count, topic, stdout, &error))
+        *status = command_usage_error(argv, error.text);
+    return true;
+}
+
 bool command_options(int argc, char **argv, const char *usage, const option_row *rows,
                      const char **rest, int *status)
 {

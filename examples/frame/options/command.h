@@ -3,6 +3,7 @@
 #ifndef COMMAND_H
 #define COMMAND_H
 
+#include "../../../zeroflow.h"
 #include "options.h"
 
 enum { EXIT_GOOD, EXIT_FAILED, EXIT_USAGE };
@@ -19,6 +20,10 @@ typedef struct command_program {
 
 /* The return value of main: the command's status, or EXIT_FAILED if output could not be written. */
 int command_main(const command_program *program, int argc, char **argv);
+
+/* Where --help is asked for, perhaps with a topic: prints it, and is true with *status. */
+bool command_help(int argc, char **argv, const zf_options *all, int32_t count, const char *usage,
+                  int *status);
 
 /* Reads a command's options. False: the program ends with *status. *rest is the one argument that
  * is no option, or NULL; rest NULL: none is allowed. */

@@ -25,15 +25,19 @@ bool alike_add_file(alike *a, const char *name, const char *path, zf_error *erro
     return true;
 }
 
-void alike_add_options(alike *a, const option_row *rows)
+static void add_option(void *user, const zf_option_value *v)
 {
-    for (; rows->name; rows++) {
-        char name[ALIKE_NAME], value[OPTION_VALUE];
-        bool given = rows->kind & OPTION_NAMES && *(const char **)rows->to;
-        if (rows->kind & OPTION_OWN) continue;
-        snprintf(name, sizeof name, "--%s", rows->name);
-        alike_add(a, name, "%s", given ? "given" : option_text(value, rows));
-    }
+    char name[ALIKE_NAME];
+    if (!v->flag || v->row->traits & ZF_OPTION_LOCAL || !v->has_effect) return;
+    snprintf(name, sizeof name, "--%s", v->flag);
+    if (v->row->traits & ZF_OPTION_PATH || v->row->kind == ZF_OPTION_FLAG)
+        alike_add(user, name, "%s", v->given ? "given" : "not given");
+    else alike_add(user, name, "%s", *v->text ? v->text : "not given");
+}
+
+void alike_add_options(alike *a, const zf_options *all, int32_t count)
+{
+    zf_options_each(all, count, add_option, a);
 }
 
 /* --------------------------------------------------------------------------------- collectives */

@@ -4,10 +4,9 @@
 #ifndef ALIKE_H
 #define ALIKE_H
 
-#include "../options/options.h"
 #include "../../../zeroflow.h"
 
-enum { ALIKE_MOST = 128, ALIKE_NAME = 40, ALIKE_VALUE = OPTION_VALUE };
+enum { ALIKE_MOST = 128, ALIKE_NAME = 40, ALIKE_VALUE = 72 };
 
 typedef struct alike {
     int32_t count;
@@ -22,9 +21,9 @@ __attribute__((format(printf, 3, 4))) void alike_add(alike *a, const char *name,
 /* Adds the digest of a file or directory; path NULL: none. False with *error. */
 bool alike_add_file(alike *a, const char *name, const char *path, zf_error *error);
 
-/* Adds all options except those that each rank may have for itself (OPTION_OWN). Of options that
- * name something (OPTION_NAMES), adds whether they are given. */
-void alike_add_options(alike *a, const option_row *rows);
+/* Adds all options that have an effect, except those that each rank may have for itself
+ * (ZF_OPTION_LOCAL). Of paths (ZF_OPTION_PATH), adds whether they are given. */
+void alike_add_options(alike *a, const zf_options *all, int32_t count);
 
 /* All ranks must call it. False with *error, the same on all: it names the first value that
  * differs, and the ranks that differ from rank 0. comm NULL: there is one rank. */

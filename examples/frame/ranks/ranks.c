@@ -1,4 +1,5 @@
 #include "../../../llm/base/fail.h"
+#include "../options/processors.h"
 #include "ranks.h"
 
 #include <pthread.h>
@@ -108,6 +109,15 @@ bool ranks_open(rank_group *r, const rank_group_desc *d, zf_error *error)
     r->group =
         zf_local_new(&(zf_local_desc){.world = r->world, .deadline_seconds = d->deadline}, error);
     return r->group != NULL;
+}
+
+int64_t ranks_processors(const rank_group *r)
+{
+    const int64_t processors = processors_available();
+    const int64_t here = r->launcher ? rank_launch_of().here : 1;
+    /* A launcher that binds its processes has divided the processors already. */
+    const bool bound = processors < processors_of_machine();
+    return here > 1 && !bound ? (processors + here - 1) / here : processors;
 }
 
 bool ranks_set_nodes(rank_group *r, int64_t nodes, int64_t each, zf_error *error)

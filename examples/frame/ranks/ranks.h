@@ -37,6 +37,10 @@ typedef struct rank_group {
 /* The GPU of a rank of this process. */
 int32_t ranks_device(const rank_group *ranks, int32_t rank);
 
+/* Worker threads for this process, by default: one for each processor that it may use, less where
+ * several processes share these. */
+int64_t ranks_processors(const rank_group *ranks);
+
 /* False with *error, and then there is nothing to close. */
 bool ranks_open(rank_group *ranks, const rank_group_desc *desc, zf_error *error);
 

@@ -13,8 +13,8 @@ static bool open_judge(run *r)
                             .purpose = SAMPLE_EVALUATE,
                             .config = &job->config,
                             .shape = job->shape,
-                            .sharing = {.micro_batches = job->o.micro_batches},
-                            .no_fuse = job->o.no_fuse,
+                            .training = {.fuse.without = job->o.training.fuse.without,
+                                         .zero.micro_batches = job->o.training.zero.micro_batches},
                             .share = &r->session};
     return r->judge.graph || session_open(&r->judge, &d, &r->error);
 }

@@ -4,26 +4,39 @@
 #include "../../../llm/folder/folder.h"
 #include "run.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* The first `equal` of these notes must be equal. After them come the number of parts of a global
  * batch, that of ranks in each of several nodes, and that of all steps, which may change. */
-enum { NOTES = SETTINGS_ROWS + 6 };
+enum { NOTES = 96, NOTE = 72 };
 typedef struct notes {
     int32_t count, equal;
     zf_note note[NOTES + TOKENIZING_NOTES + 1];
-    const option_row *row[NOTES]; /* NULL: not an option */
-    char text[NOTES][OPTION_VALUE];
+    const zf_option *row[NOTES]; /* NULL: not an option */
+    char key[NOTES][40], text[NOTES][NOTE];
     tokenizing_notes words;
 } notes;
 
 /* The room for the next note's text. */
-static char *add(notes *n, const char *key, const option_row *row)
+static char *add(notes *n, const char *key, const zf_option *row)
 {
-    n->row[n->count] = row;
-    n->note[n->count] = (zf_note){key, n->text[n->count]};
-    return n->text[n->count++];
+    const int32_t k = n->count < NOTES - 1 ? n->count++ : n->count;
+    n->row[k] = row;
+    snprintf(n->key[k], sizeof n->key[k], "%s", key);
+    n->note[k] = (zf_note){n->key[k], n->text[k]};
+    return n->text[k];
+}
+
+/* Options that change numbers. Older programs note whether a flag is given. */
+static void add_option(void *user, const zf_option_value *v)
+{
+    if (!v->flag || !(v->row->traits & ZF_OPTION_CHANGES) || !v->has_effect) return;
+    snprintf(add(user, v->flag, v->row), NOTE, "%s",
+             v->row->kind != ZF_OPTION_FLAG ? v->text
+             : v->given                     ? "given"
+                                            : "not given");
 }
 
 static void make_notes(notes *n, const run_job *job)
@@ -31,18 +44,17 @@ static void make_notes(notes *n, const run_job *job)
     const dataset *d = &job->data;
     char *corpus, lora[64];
     *n = (notes){.count = 0};
-    for (const option_row *row = job->rows; row->name; row++)
-        if (row->kind & OPTION_NOTED) option_text(add(n, row->name, row), row);
+    zf_options_each(job->tables.all, job->tables.count, add_option, n);
     corpus = add(n, "corpus", NULL);
-    snprintf(corpus, OPTION_VALUE, "none");
-    if (d->digest) snprintf(corpus, OPTION_VALUE, "%lld", (long long)d->tokens);
-    snprintf(add(n, "lora", NULL), OPTION_VALUE, "%s", adapter_options_text(lora, &job->lora));
-    snprintf(add(n, "base", NULL), OPTION_VALUE, "%016llx", (unsigned long long)job->base);
+    snprintf(corpus, NOTE, "none");
+    if (d->digest) snprintf(corpus, NOTE, "%lld", (long long)d->tokens);
+    snprintf(add(n, "lora", NULL), NOTE, "%s", adapter_note(lora, &job->o.training));
+    snprintf(add(n, "base", NULL), NOTE, "%016llx", (unsigned long long)job->base);
     n->equal = n->count;
-    snprintf(add(n, "parts", NULL), OPTION_VALUE, "%lld", (long long)run_parts(job));
-    snprintf(add(n, "node", NULL), OPTION_VALUE, "%d",
+    snprintf(add(n, "parts", NULL), NOTE, "%lld", (long long)run_parts(job));
+    snprintf(add(n, "node", NULL), NOTE, "%d",
              job->ranks.nodes > 1 ? (int)(job->ranks.world / job->ranks.nodes) : 1);
-    snprintf(add(n, "steps", NULL), OPTION_VALUE, "%lld", (long long)job->o.steps);
+    snprintf(add(n, "steps", NULL), NOTE, "%lld", (long long)job->o.steps);
     tokenizing_note(&n->words, &job->o.words, d->vocab, d->digest);
 }
 
@@ -56,7 +68,8 @@ static bool is_trained(void *user, const zf_stored *tensor)
 static bool write_adapter(run *r, adapter_files *files)
 {
     const run_job *job = r->job;
-    const adapter_about about = {.desc = &job->lora.desc,
+    const zf_lora_desc lora = zf_training_resolved(&job->o.training).lora;
+    const adapter_about about = {.desc = &lora,
                                  .base = job->o.init,
                                  .turned = job->sample->exchange.turned != NULL,
                                  .causal = job->sample->objective->frame == FOLDER_GPT};
@@ -90,7 +103,7 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
             attachments[d.attachment_count++] =
                 (zf_attachment){folder_files[k], text->at, text->count};
     }
-    if (job->o.lora && write_adapter(r, &files)) {
+    if (settings_adapts(&job->o) && write_adapter(r, &files)) {
         attachments[d.attachment_count++] =
             (zf_attachment){"adapter_config.json", files.config.at, files.config.count};
         attachments[d.attachment_count++] =
@@ -104,17 +117,25 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
     return !r->error.status;
 }
 
+/* Name number `index` of "a|b|c" is this one. */
+static bool is_choice(const char *names, int index, const char *name)
+{
+    for (; index > 0 && *names; index--) names += strcspn(names, "|") + (strchr(names, '|') != NULL);
+    return strcspn(names, "|") == strlen(name) && !strncmp(names, name, strlen(name));
+}
+
 /* Whether a note of a checkpoint has the same meaning as this one: the text, the number, or the
- * choice by its index. */
-static bool is_same(const zf_note *note, const option_row *row, const char *saved)
+ * choice by its index. Older programs note 0, or -1 for never, where a default was not resolved. */
+static bool is_same(const zf_note *note, const zf_option *row, const char *saved)
 {
     char *end, *other_end;
     double number = strtod(saved, &end), other = strtod(note->value, &other_end);
-    bool choice = row && option_kind_of(row) == OPTION_CHOICE;
     if (!strcmp(saved, note->value)) return true;
     if (end == saved || *end) return false;
-    if (choice) return number == (double)*(int64_t *)row->to;
-    return other_end != note->value && !*other_end && number == other;
+    if (row && row->kind == ZF_OPTION_CHOICE) return is_choice(row->range, (int)number, note->value);
+    if (other_end == note->value || *other_end) return false;
+    return number == other ||
+           (row && number <= 0 && number == floor(number) && other == row->otherwise);
 }
 
 /* A checkpoint lacks the notes of options that its program did not have. */
@@ -123,7 +144,7 @@ static bool fits_notes(const notes *n, const char *load, zf_error *error)
     for (int i = 0; i < n->equal; i++) {
         const zf_note *note = &n->note[i];
         bool corpus = !strcmp(note->key, "corpus");
-        char saved[OPTION_VALUE];
+        char saved[NOTE];
         zf_error none = {ZF_OK, ""};
         if (!strcmp(note->key, "precision"))
             snprintf(saved, sizeof saved, "%s", zf_dtype_name(folder_precision(load)));
@@ -172,7 +193,7 @@ static bool fits(const run_job *job, const notes *n, zf_error *error)
  * differently. */
 static void compare_parts(const run *r, const zf_note *parts, const zf_note *node)
 {
-    char saved[OPTION_VALUE] = "1", each[OPTION_VALUE] = "1";
+    char saved[NOTE] = "1", each[NOTE] = "1";
     zf_error none;
     (void)zf_checkpoint_note(r->job->o.load, parts->key, saved, sizeof saved, &none);
     (void)zf_checkpoint_note(r->job->o.load, node->key, each, sizeof each, &none);
@@ -194,6 +215,6 @@ bool run_resume(run *r)
     (void)fits(r->job, &n, &r->error);
     if (!run_agree(r)) return false;
     compare_parts(r, &n.note[n.equal], &n.note[n.equal + 1]);
-    status = zf_load(store, r->job->o.load, &(zf_load_desc){.merge = r->job->o.lora != NULL});
+    status = zf_load(store, r->job->o.load, &(zf_load_desc){.merge = settings_adapts(&r->job->o)});
     return !status || fail(&r->error, status, "%s", zf_store_error(store));
 }

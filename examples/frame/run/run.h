@@ -15,12 +15,11 @@
 typedef struct run_job {
     const sample_model *sample;
     settings o;
-    const option_row *rows; /* rows of the options */
+    settings_tables tables; /* of the options, over `o` */
     rank_group ranks;
     config_any config;
     sample_shape shape; /* of one part of a global batch */
     dataset data;
-    adapter_options lora; /* of --lora */
     uint64_t base;        /* with --lora: the digest of --init, where there is --save or --load */
     zf_cost cost;  /* of --cost FILE */
     saving saving; /* in the process of rank 0 */

@@ -83,7 +83,7 @@ static bool hear(run *r)
 }
 
 /* There is a loss scale, so a non-finite gradient means a skipped step. */
-static bool scaled(const run *r) { return r->job->o.precision == ZF_F16; }
+static bool scaled(const run *r) { return r->job->o.training.precision.dtype == ZF_F16; }
 
 /* Adds a row to the log, and prints a line when it is time. */
 static bool tell(run *r, const step_log_row *row, double t)

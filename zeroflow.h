@@ -1220,7 +1220,7 @@ typedef struct zf_prefetch_desc {
 } zf_prefetch_desc;
 
 typedef enum zf_recompute_mode {
-    ZF_RECOMPUTE_OFF,
+    ZF_RECOMPUTE_OFF,      /* nothing; with a limit: as ZF_RECOMPUTE_AS_NEEDED */
     ZF_RECOMPUTE_LAYERS,   /* each layer keeps its inputs only, and recomputes the rest */
     ZF_RECOMPUTE_AS_NEEDED /* as much as the limit `bytes` requires, with the fewest FLOPs */
 } zf_recompute_mode;
@@ -1336,6 +1336,8 @@ ZF_API zf_status zf_passes(zf_graph *graph, const zf_training *training);
 /* The same with defaults filled in, where they are known without a graph: all but
  * zero.bucket_bytes. To be read, and not to be passed on: a 0 in it is 0. */
 ZF_API zf_training zf_training_resolved(const zf_training *training);
+/* Runs the optimizer of a description alone, with its lr. */
+ZF_API zf_status zf_optimize(zf_graph *graph, const zf_training *training);
 
 /* Variants of a step. A step of some optimizers is one of several, by its number: 1-bit Adam has
  * steps of a warm-up, then compressed ones. Each variant is a graph of its own, built and compiled

@@ -139,8 +139,8 @@ static zf_status zfi_put_one_more(zf_option_texts *all, const char *called, cons
     return ZF_OK;
 }
 
-static zf_status zfi_put_words(const zf_options *one, const char *called, char *text,
-                               const char *between, zf_error *error);
+static zf_status zfi_put_words(const zf_options *one, const char *called, const char *unit,
+                               char *text, const char *between, zf_error *error);
 
 /* Sets a member. text: NULL for a flag. */
 static zf_status zfi_put_value(const zf_option *row, void *member, const char *called, char *text,
@@ -155,7 +155,8 @@ static zf_status zfi_put_value(const zf_option *row, void *member, const char *c
     case ZF_OPTION_TEXT: *(const char **)member = text; return ZF_OK;
     case ZF_OPTION_TEXTS: return zfi_put_one_more(member, called, text, error);
     case ZF_OPTION_DESC:
-        return zfi_put_words(&(zf_options){row->rows, member}, called, text, ",", error);
+        return zfi_put_words(&(zf_options){row->rows, member}, called, row->unit, text, ",",
+                             error);
     default:
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s is set in C, and not by text", called);
     }
@@ -234,20 +235,19 @@ static zf_status zfi_word_unknown(const zf_options *one, const char *called, con
 {
     char near[ZFI_OPTION_NAME], all[300] = "";
     if (zfi_option_near(one, 1, false, name, near))
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: there is no option '%.100s'; is it %s?",
-                        called, name, near);
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s%sthere is no option '%.100s'; is it %s?", called,
+                        *called ? ": " : "", name, near);
     for (const zf_option *row = one->rows; row->name && strlen(all) < sizeof all - 40; row++)
         if (row->kind != ZF_OPTION_CODE)
             snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", *all ? ", " : "",
                      row->name);
-    return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: there is no option '%.100s'; there are %s", called,
-                    name, all);
+    return zfi_fail(error, ZF_ERR_ARGUMENT, "%s%sthere is no option '%.100s'; there are %s", called,
+                    *called ? ": " : "", name, all);
 }
 
-/* Sets the option that a word names. *text: the member, if it is a text, which the next words may go
- * on. */
-static zf_status zfi_put_word(const zf_options *one, const char *called, const zfi_words *words,
-                              bool *is_text, zf_error *error)
+/* Sets the option that a word names. *is_text: its value is a text, which the next words may go on. */
+static zf_status zfi_put_word(const zf_options *one, const char *called, const char *unit,
+                              const zfi_words *words, bool *is_text, zf_error *error)
 {
     zfi_option_walk w;
     char name[2 * ZFI_OPTION_NAME];
@@ -255,18 +255,20 @@ static zf_status zfi_put_word(const zf_options *one, const char *called, const z
     const char *said = words->name ? words->name : words->value;
     *is_text = false;
     if (!words->name && !(row = zfi_row_of_value(one->rows, words->value)))
-        return zfi_word_unknown(one, called, said, error);
+        return unit ? zfi_fail(error, ZF_ERR_ARGUMENT, "%s takes %s, not '%.100s'", called, unit, said)
+                    : zfi_word_unknown(one, called, said, error);
     if (!zfi_goto_word(&w, one, row ? row->name : words->name))
         return zfi_word_unknown(one, called, said, error);
     row = zfi_option_row(&w);
-    snprintf(name, sizeof name, "%s: %s", called, row->name);
+    snprintf(name, sizeof name, "%s%s%s", called, *called ? ": " : "", row->name);
     *is_text = row->kind == ZF_OPTION_TEXT;
     return zfi_put_value(row, zfi_option_member(&w), name,
                          !words->name && row->kind == ZF_OPTION_FLAG ? NULL : words->value, error);
 }
 
-static zf_status zfi_put_words(const zf_options *one, const char *called, char *text,
-                               const char *between, zf_error *error)
+/* unit: what the words are as a whole, for messages; NULL: options of the desc. */
+static zf_status zfi_put_words(const zf_options *one, const char *called, const char *unit,
+                               char *text, const char *between, zf_error *error)
 {
     zfi_words words = {.at = text, .between = between};
     zf_status status = ZF_OK;
@@ -276,7 +278,7 @@ static zf_status zfi_put_words(const zf_options *one, const char *called, char *
         char *const cut = words.cut;
         if (!zfi_next_word(&words)) break;
         if (is_text && !words.name && cut && *between == ',') *cut = ','; /* a list goes on */
-        else status = zfi_put_word(one, called, &words, &is_text, error);
+        else status = zfi_put_word(one, called, unit, &words, &is_text, error);
     }
     return status;
 }
@@ -285,7 +287,7 @@ ZF_API zf_status zf_options_words(const zf_options *one, char *text, zf_error *e
 {
     if (error) *error = (zf_error){ZF_OK, ""};
     if (!one || !text) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_words: NULL");
-    return zfi_put_words(one, "options", text, " \t\r\n", error);
+    return zfi_put_words(one, "", NULL, text, " \t\r\n", error);
 }
 
 /* ------------------------------------------------------------------------------- command lines */

@@ -158,6 +158,15 @@ static zf_status zfi_pass_optimizer(zf_graph *g, const zf_training *t)
     const zf_option *variant = zfi_option_in(place->record->rows, "variant", 7);
     zfi_optimizer_desc d;
     memcpy(&d, (const char *)t + place->at, place->record->desc_size);
-    if (variant) *(int32_t *)(void *)((char *)&d + variant->at) = t->variant;
+    if (variant && t->variant) *(int32_t *)(void *)((char *)&d + variant->at) = t->variant;
     return zfi_run_optimizer(g, place->record, t->lr, &d);
+}
+
+ZF_API zf_status zf_optimize(zf_graph *g, const zf_training *t)
+{
+    if (!g) return ZF_ERR_ARGUMENT;
+    if (!t || !zf_optimizer_name(t->optimizer))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_optimize: there is no optimizer %d",
+                        t ? (int)t->optimizer : -1);
+    return zfi_pass_optimizer(g, t);
 }

@@ -377,14 +377,21 @@ static zf_status zfi_fit(zfi_recompute *r, const zf_training *t, const zfi_tried
 static const zf_option zfi_recompute_options[] = {
     ZF_OPTION(zf_recompute_desc, CHOICE, mode, 0, "off|layers|as_needed",
               .help = "what is recomputed; as_needed: as much as the limit requires"),
-    ZF_OPTION(zf_recompute_desc, BYTES, bytes, 0, NULL, .help = "limit of the peak; 0: none"),
+    ZF_OPTION(zf_recompute_desc, BYTES, bytes, 0, NULL, .flag = "memory", .help = "limit of the peak; 0: none"),
     {.name = NULL}};
+
+/* A limit without a mode is kept by recomputing as much as it requires. */
+static zf_recompute_mode zfi_recompute_mode(const zf_training *t)
+{
+    const bool limit_alone = t->recompute.mode == ZF_RECOMPUTE_OFF && t->recompute.bytes;
+    return limit_alone ? ZF_RECOMPUTE_AS_NEEDED : t->recompute.mode;
+}
 
 /* With the bytes that it goes by; 0: any. */
 static zf_recompute_desc zfi_recompute_resolved(const zf_training *t)
 {
     zf_recompute_desc d = t->recompute;
-    if (d.mode == ZF_RECOMPUTE_OFF && d.bytes) d.mode = ZF_RECOMPUTE_AS_NEEDED;
+    d.mode = zfi_recompute_mode(t);
     if (d.mode == ZF_RECOMPUTE_AS_NEEDED && !d.bytes) d.bytes = t->memory_limit;
     if (d.bytes > INT64_MAX / 2) d.bytes = INT64_MAX / 2;
     return d;
@@ -474,6 +481,7 @@ ZF_API zf_status zf_recompute(zf_graph *g, const zf_training *training)
     zfi_recompute r = {.graph = g};
     zfi_placement uses = {.graph = g};
     if (status) return status;
+    t.recompute.mode = zfi_recompute_mode(&t);
     if ((unsigned)t.recompute.mode > ZF_RECOMPUTE_AS_NEEDED)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_recompute: there is no mode %d; the last one is %d",

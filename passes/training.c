@@ -260,6 +260,7 @@ static zf_status zfi_check_training(zf_graph *g, zf_training *t)
                         "(zf_variant_count)",
                         (int)t->variant, (int)zf_variant_count(t));
     t->clip = zfi_or(t->clip, 0);
+    t->recompute.mode = zfi_recompute_mode(t);
     return ZF_OK;
 }
 

@@ -87,7 +87,7 @@ static bool same_bits(test *t, const char *text, const char *kinds, const char *
     other = plain ? text_behind(t, text, line) : NULL;
     good = other && strstr(other, " host @") &&
            (!strstr(kinds, "disk") || strstr(other, " disk @") || strstr(before, "sgd lr;") ||
-            strstr(behind, "host=1048576")) &&
+            strstr(behind, "host_bytes=1048576")) &&
            numbers_of(&without, plain, &d, &error) && numbers_of(&with, other, &d, &error) &&
            numbers_compare(&without, &with, "", why, sizeof why) > 8;
     if (!good)
@@ -134,7 +134,7 @@ TEST_ONCE(offload_keeps_the_bits)
                          n % 7 == 3 ? "delay; " : "", n % 2 ? "fuse; " : "",
                          n % 5 == 1 ? "recompute layers; " : "", stage, world, n % 4 == 3 ? 4 : 1,
                          n % 7 ? 20000 : 1);
-                snprintf(behind, sizeof behind, "prefetch bytes=%d host=%d memory=%d; memory "
+                snprintf(behind, sizeof behind, "prefetch bytes=%d host_bytes=%d memory=%d; memory "
                          "threads=1; verify",
                          prefetches[n / 2 % 3], prefetches[n / 4 % 3], n % 4 == 2 ? 1 << 17 : 0);
                 snprintf(kinds, sizeof kinds, "%s%s", whole ? states[n % 2] : all[(n + o) % 8],
@@ -183,18 +183,18 @@ TEST_ONCE(offload_spreads_updates)
         const char *prefetch, *cost;
         int apart; /* pieces, at least; 0: none */
     } list[] = {
-        {"", "adamw lr", "", "optimizer=disk", "host=16384", even, 6},
-        {"precision bf16; ", "adamw lr", "", "optimizer=disk", "host=8192", even, 3},
-        {"", "adamw lr", "", "optimizer=disk", "host=16383", even, 0},
-        {"precision bf16; ", "lion lr", "", "optimizer=disk", "host=32768", slow, 0},
-        {"", "adamw lr", "", "optimizer=disk", "host=16384", fast, 0},
-        {"", "adamw lr", "", "optimizer=disk parameters=disk", "host=20000", even, 6},
-        {"", "adamw lr", "micro_batches=2", "optimizer=disk", "host=16384", even, 0},
-        {"", "clip 1; adamw lr", "", "optimizer=disk", "host=16384", even, 0},
-        {"", "lamb lr", "", "optimizer=disk gradients=host", "host=16384", even, 6},
-        {"", "adamw lr", "stage=2 world=2", "optimizer=disk", "host=8192", ranks, 4},
-        {"", "adamw lr", "stage=3 world=2", "optimizer=disk parameters=disk", "host=8192", even, 2},
-        {"", "adamw lr", "stage=1 world=2", "optimizer=disk", "host=16384", ranks, 0},
+        {"", "adamw lr", "", "optimizer=disk", "host_bytes=16384", even, 6},
+        {"precision bf16; ", "adamw lr", "", "optimizer=disk", "host_bytes=8192", even, 3},
+        {"", "adamw lr", "", "optimizer=disk", "host_bytes=16383", even, 0},
+        {"precision bf16; ", "lion lr", "", "optimizer=disk", "host_bytes=32768", slow, 0},
+        {"", "adamw lr", "", "optimizer=disk", "host_bytes=16384", fast, 0},
+        {"", "adamw lr", "", "optimizer=disk parameters=disk", "host_bytes=20000", even, 6},
+        {"", "adamw lr", "micro_batches=2", "optimizer=disk", "host_bytes=16384", even, 0},
+        {"", "clip 1; adamw lr", "", "optimizer=disk", "host_bytes=16384", even, 0},
+        {"", "lamb lr", "", "optimizer=disk gradients=host", "host_bytes=16384", even, 6},
+        {"", "adamw lr", "stage=2 world=2", "optimizer=disk", "host_bytes=8192", ranks, 4},
+        {"", "adamw lr", "stage=3 world=2", "optimizer=disk parameters=disk", "host_bytes=8192", even, 2},
+        {"", "adamw lr", "stage=1 world=2", "optimizer=disk", "host_bytes=16384", ranks, 0},
     };
     char text[2000];
     write_eight_layers(text, 4, 64);
@@ -270,9 +270,9 @@ TEST_ONCE(offload_keeps_the_bits_with_gradients_on_a_disk)
                                               " activations=disk piece=8192",
                                               " optimizer=disk parameters=disk activations=disk",
                                               " optimizer=disk activations=host"},
-                            *const prefetches[] = {"bytes=0", "bytes=3000 host=3000",
-                                                   "bytes=1048576 host=4095",
-                                                   "bytes=20000 host=1048576"};
+                            *const prefetches[] = {"bytes=0", "bytes=3000 host_bytes=3000",
+                                                   "bytes=1048576 host_bytes=4095",
+                                                   "bytes=20000 host_bytes=1048576"};
     int n = 0;
     for (int world = 1; world <= 4; world *= 2)
         for (int stage = 0; stage < 4; stage++)
@@ -369,7 +369,7 @@ TEST_ONCE(offload_brings_once_for_a_run)
         {"bytes=0", 3, 1},
         {"bytes=4096", 3, 2},
         {"bytes=8192", 3, 3},
-        {"bytes=8192 host=4096", 3, 2},
+        {"bytes=8192 host_bytes=4096", 3, 2},
         {"bytes=8192 memory=100000", 2, 2},
     };
     for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
@@ -505,7 +505,7 @@ TEST_ONCE(offload_reads_ahead_of_the_last_updates)
         char line[200], *text;
         int reads;
         snprintf(line, sizeof line, "autograd loss; adamw lr; zero bucket=1; offload "
-                 "parameters=disk optimizer=disk; prefetch bytes=1000000 host=%d", own * READ);
+                 "parameters=disk optimizer=disk; prefetch bytes=1000000 host_bytes=%d", own * READ);
         CHECK(t, text = text_behind(t, tall_layers, line));
         reads = reads_over_the_end(text);
         free(text);
@@ -539,13 +539,13 @@ TEST_ONCE(offload_reads_parameters_once_for_the_update)
         int reads; /* of a layer's bytes */
     } list[] = {
         {"zero bucket=1", "prefetch bytes=1000000", 6 + 2},
-        {"zero bucket=1", "prefetch bytes=1000000 host=16384", 6 + 2},
-        {"zero bucket=1", "prefetch bytes=1000000 host=16383", 6 + 4},
+        {"zero bucket=1", "prefetch bytes=1000000 host_bytes=16384", 6 + 2},
+        {"zero bucket=1", "prefetch bytes=1000000 host_bytes=16383", 6 + 4},
         {"zero bucket=1", "prefetch bytes=0", 6 + 4},
         {"zero bucket=1", "", 6 + 4},
         {"zero bucket=1 micro_batches=2", "prefetch bytes=1000000", 2 * 6 + 4},
         {"clip 1; zero bucket=1", "prefetch bytes=1000000", 6 + 2},
-        {"clip 1; zero bucket=1", "prefetch bytes=1000000 host=20000", 6 + 3},
+        {"clip 1; zero bucket=1", "prefetch bytes=1000000 host_bytes=20000", 6 + 3},
         {"zero bucket=1 stage=3 world=2", "prefetch bytes=1000000", (6 + 2) / 2},
     };
     static const char *const optimizers[] = {"sgd lr", "sgd lr", "adamw lr", "lamb lr"},
@@ -709,10 +709,10 @@ TEST_ONCE(offload_puts_gradients_on_a_disk)
         {"clip 1; ", "", "", "bytes=0", ALL, ALL, ALL, 2},
         /* the last one comes when the norm is known, and so the first two can be updated */
         {"clip 1; ", "", " optimizer=host", "bytes=40000", ALL - 3, ALL - 3, ALL - 3, 6},
-        {"clip 1; ", "", " optimizer=host", "bytes=40000 host=16383", ALL, ALL, ALL, 4},
-        {"", "", "", "bytes=1000000 host=16384", ALL - 1, ALL - 1, ALL - 1, 0},
+        {"clip 1; ", "", " optimizer=host", "bytes=40000 host_bytes=16383", ALL, ALL, ALL, 4},
+        {"", "", "", "bytes=1000000 host_bytes=16384", ALL - 1, ALL - 1, ALL - 1, 0},
         {"", "", " optimizer=host", "bytes=1000000", 0, 0, 0, 0},
-        {"", "", " optimizer=host", "bytes=1000000 host=40000", 0, 0, 0, 4},
+        {"", "", " optimizer=host", "bytes=1000000 host_bytes=40000", 0, 0, 0, 4},
         {"", "micro_batches=3", "", "bytes=0", ALL, 3 * ALL, 3 * ALL, 2},
         {"clip 1; ", "micro_batches=3", " optimizer=host", "bytes=0", ALL, 3 * ALL, 3 * ALL, 2},
         {"clip 1; ", "micro_batches=3", " optimizer=host", "bytes=40000", ALL, 3 * ALL, 3 * ALL, 6},

@@ -389,12 +389,12 @@ run_opt() {
     # hash_of PASSES: of what they make of the graph and an input "lr".
     hash_of() { build/zf-opt "$1; hash" "$work/step.zf" | grep '^# hash'; }
     { cat "$work/graph.zf"; echo '%4 = input "lr" : f32[]'; } > "$work/step.zf"
-    check 'all passes of a step' test "$(hash_of 'passes %3 clip=1 stage=3 world=2 prefetch=99')" = \
+    check 'all passes of a step' test "$(hash_of 'passes %3 clip=1 zero.stage=3 zero.world=2 prefetch.bytes=99')" = \
         "$(hash_of 'fuse; autograd %3; simplify; clip 1; adamw %4; fuse; zero stage=3 world=2;
                     prefetch bytes=99')"
     check 'and the graph after each' gives 0 '^# after adamw$' \
         build/zf-opt 'passes %3 print' "$work/step.zf"
-    check 'an unknown optimizer' gives 2 "optimizer is one of adamw\\|lamb\\|sgd\\|lion\\|onebit_adam\\|zero_one_adam\\|onebit_lamb, not 'adam'" \
+    check 'an unknown optimizer' gives 2 "optimizer takes one of adamw, lamb, sgd, lion, onebit_adam, zero_one_adam or onebit_lamb, not 'adam'" \
         build/zf-opt 'passes %3 optimizer=adam' "$work/step.zf"
     check '0 can be said' gives 0 'adamw .*{beta2=0.999' build/zf-opt 'autograd %3; adamw %4 beta1=0' \
         "$work/step.zf"

@@ -204,7 +204,7 @@ TEST_ONCE(tile_of_a_table_has_one_result)
         "zero stage=2 world=4; offload optimizer=disk gradients=host",
         on_host,
         "zero micro_batches=4; offload parameters=disk optimizer=disk; prefetch bytes=50000"};
-    static const char before[] = "fuse tile=16384; %stile 16384; autograd loss; clip 0.5; adamw lr; "
+    static const char before[] = "fuse tile_bytes=16384; %stile 16384; autograd loss; clip 0.5; adamw lr; "
                                  "fuse";
     for (size_t k = 0; k < sizeof lines / sizeof *lines; k++) {
         const char *folder = test_path("tile");

@@ -2,7 +2,7 @@
  * printed. */
 #include "pass.h"
 
-#include "../examples/frame/run/training.h"
+
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -100,14 +100,6 @@ static double take_number(call *c, const char *key)
     return number_of(c, key, take_value(c, key));
 }
 
-/* The same for a value that may be 0: then ZF_ZERO. */
-static double take_default(call *c, const char *key)
-{
-    const char *text = take_value(c, key);
-    double value = number_of(c, key, text);
-    return text && value == 0 ? ZF_ZERO : value;
-}
-
 /* A value: %id, or the name of an input, param, state or output. The pass checks whether the id
  * exists. */
 static zf_tensor take_tensor(call *c, const char *what)
@@ -139,19 +131,38 @@ static bool ready(call *c)
 
 /* ------------------------------------------------------------------------------------ passes */
 
-static zf_lora_desc take_lora(call *c)
+/* The row of zf_training's table for a pass or an optimizer. */
+static const zf_option *row_of(const char *name)
 {
-    return (zf_lora_desc){.rank = (int64_t)take_number(c, "rank"),
-                          .alpha = take_number(c, "alpha"),
-                          .rslora = take_flag(c, "rslora"),
-                          .dropout = take_number(c, "dropout"),
-                          .targets = take_value(c, "targets")};
+    const zf_option *row = zf_training_options();
+    while (row->name && strcmp(row->name, name)) row++;
+    return row->name && row->kind == ZF_OPTION_DESC ? row : NULL;
+}
+
+/* Reads the words that are left as options of a desc. True when the pass may run. */
+static bool take_options(call *c, const zf_option *rows, void *desc)
+{
+    zf_error error;
+    for (int k = 0; k < c->count && !c->result; k++) {
+        char *word = c->words[k];
+        c->words[k] = NULL;
+        if (word && zf_options_words(&(zf_options){rows, desc}, word, &error))
+            complain(c, PASS_MISUSED, "%s: %s", c->name, error.text);
+    }
+    return c->result == PASS_DONE;
+}
+
+/* The same, for the desc of the pass in a description. */
+static bool take_desc(call *c, zf_training *t)
+{
+    const zf_option *row = row_of(c->name);
+    return take_options(c, row->rows, (char *)t + row->at);
 }
 
 static void run_lora(call *c)
 {
-    zf_lora_desc d = take_lora(c);
-    if (ready(c)) ran(c, zf_lora(c->graph, &d));
+    zf_training t = {.clip = 0};
+    if (take_desc(c, &t)) ran(c, zf_lora(c->graph, &t.lora));
 }
 
 static void run_autograd(call *c)
@@ -171,77 +182,12 @@ static void run_clip(call *c)
     if (ready(c)) ran(c, zf_clip(c->graph, most));
 }
 
-static void run_sgd(call *c)
+/* Any optimizer. */
+static void run_optimizer(call *c)
 {
-    zf_tensor lr = take_tensor(c, "the learning rate");
-    zf_sgd_desc d = {.momentum = take_number(c, "momentum"),
-                     .weight_decay = take_number(c, "weight_decay")};
-    d.nesterov = take_flag(c, "nesterov");
-    d.decay_all = take_flag(c, "decay_all");
-    if (ready(c)) ran(c, zf_sgd(c->graph, lr, &d));
-}
-
-static void run_onebit_adam(call *c)
-{
-    zf_tensor lr = take_tensor(c, "the learning rate");
-    zf_onebit_adam_desc d = {.beta1 = take_default(c, "beta1"),
-                             .beta2 = take_default(c, "beta2"),
-                             .eps = take_default(c, "eps"),
-                             .weight_decay = take_number(c, "weight_decay"),
-                             .variant = (int32_t)take_number(c, "variant")};
-    d.decay_all = take_flag(c, "decay_all");
-    if (ready(c)) ran(c, zf_onebit_adam(c->graph, lr, &d));
-}
-
-static void run_onebit_lamb(call *c)
-{
-    zf_tensor lr = take_tensor(c, "the learning rate");
-    zf_onebit_lamb_desc d = {.beta1 = take_default(c, "beta1"),
-                             .beta2 = take_default(c, "beta2"),
-                             .eps = take_default(c, "eps"),
-                             .weight_decay = take_number(c, "weight_decay"),
-                             .min_coeff = take_default(c, "min_coeff"),
-                             .max_coeff = take_default(c, "max_coeff"),
-                             .variant = (int32_t)take_number(c, "variant")};
-    d.decay_all = take_flag(c, "decay_all");
-    if (ready(c)) ran(c, zf_onebit_lamb(c->graph, lr, &d));
-}
-
-static void run_zero_one_adam(call *c)
-{
-    zf_tensor lr = take_tensor(c, "the learning rate");
-    zf_zero_one_adam_desc d = {.beta1 = take_default(c, "beta1"),
-                               .beta2 = take_default(c, "beta2"),
-                               .eps = take_default(c, "eps"),
-                               .weight_decay = take_number(c, "weight_decay"),
-                               .local_step_clipper = (int64_t)take_number(c, "local_step_clipper"),
-                               .variant = (int32_t)take_number(c, "variant")};
-    d.decay_all = take_flag(c, "decay_all");
-    if (ready(c)) ran(c, zf_zero_one_adam(c->graph, lr, &d));
-}
-
-static void run_adamw(call *c)
-{
-    zf_tensor lr = take_tensor(c, "the learning rate");
-    zf_adamw_desc d = {.beta1 = take_default(c, "beta1"),
-                       .beta2 = take_default(c, "beta2"),
-                       .eps = take_default(c, "eps"),
-                       .weight_decay = take_number(c, "weight_decay")};
-    d.decay_all = take_flag(c, "decay_all");
-    if (ready(c)) ran(c, zf_adamw(c->graph, lr, &d));
-}
-
-static void run_lamb(call *c)
-{
-    zf_tensor lr = take_tensor(c, "the learning rate");
-    zf_lamb_desc d = {.beta1 = take_default(c, "beta1"),
-                      .beta2 = take_default(c, "beta2"),
-                      .eps = take_default(c, "eps"),
-                      .weight_decay = take_number(c, "weight_decay"),
-                      .min_coeff = take_default(c, "min_coeff"),
-                      .max_coeff = take_default(c, "max_coeff")};
-    d.decay_all = take_flag(c, "decay_all");
-    if (ready(c)) ran(c, zf_lamb(c->graph, lr, &d));
+    zf_training t = {.lr = take_tensor(c, "the learning rate")};
+    while (strcmp(c->name, zf_optimizer_name(t.optimizer))) t.optimizer++;
+    if (take_desc(c, &t)) ran(c, zf_optimize(c->graph, &t));
 }
 
 static void run_delay(call *c)
@@ -249,112 +195,42 @@ static void run_delay(call *c)
     if (ready(c)) ran(c, zf_delay(c->graph));
 }
 
-static void run_lion(call *c)
-{
-    zf_tensor lr = take_tensor(c, "the learning rate");
-    zf_lion_desc d = {.beta1 = take_default(c, "beta1"),
-                      .beta2 = take_default(c, "beta2"),
-                      .weight_decay = take_number(c, "weight_decay")};
-    d.decay_all = take_flag(c, "decay_all");
-    if (ready(c)) ran(c, zf_lion(c->graph, lr, &d));
-}
-
-/* The dtype of this name. */
-static zf_dtype take_dtype(call *c)
-{
-    const char *word = take_word(c, "the dtype");
-    for (int dtype = ZF_F32; word && dtype <= ZF_BOOL; dtype++)
-        if (!strcmp(word, zf_dtype_name((zf_dtype)dtype))) return (zf_dtype)dtype;
-    complain(c, PASS_MISUSED, "%s: '%s' is no dtype", c->name, word ? word : "");
-    return ZF_F32;
-}
-
 static void run_precision(call *c)
 {
-    zf_precision_desc d = {.dtype = take_dtype(c),
-                           .scale = take_default(c, "scale"),
-                           .factor = take_number(c, "factor"),
-                           .window = (int64_t)take_number(c, "window"),
-                           .hysteresis = (int32_t)take_number(c, "hysteresis"),
-                           .min_scale = take_number(c, "min_scale")};
-    d.consecutive_hysteresis = take_flag(c, "consecutive_hysteresis");
-    if (ready(c)) ran(c, zf_precision(c->graph, &d));
+    if (!c->count) complain(c, PASS_MISUSED, "%s: the dtype is missing", c->name);
+    zf_training t = {.clip = 0};
+    if (take_desc(c, &t)) ran(c, zf_precision(c->graph, &t.precision));
 }
 
 static void run_tile(call *c)
 {
-    zf_tile_desc d = {.bytes = (size_t)number_of(c, "the bytes", take_word(c, "the bytes"))};
-    if (ready(c)) ran(c, zf_tile(c->graph, &d));
+    if (!c->count) complain(c, PASS_MISUSED, "%s: the bytes are missing", c->name);
+    zf_training t = {.clip = 0};
+    if (take_desc(c, &t)) ran(c, zf_tile(c->graph, &t.tile));
 }
 
 static void run_fuse(call *c)
 {
-    zf_fuse_desc d = {.without = take_value(c, "without"),
-                      .tile_bytes = (size_t)take_number(c, "tile"),
-                      .miss = zf_fuse_miss_print,
-                      .user = c->out};
-    if (ready(c)) ran(c, zf_fuse(c->graph, &d));
+    zf_training t = {.fuse = {.miss = zf_fuse_miss_print, .user = c->out}};
+    if (take_desc(c, &t)) ran(c, zf_fuse(c->graph, &t.fuse));
 }
 
 static void run_recompute(call *c)
 {
-    zf_training t = {.recompute.bytes = (size_t)take_number(c, "memory")};
-    if (take_flag(c, "layers")) t.recompute.mode = ZF_RECOMPUTE_LAYERS;
-    else if (t.recompute.bytes) t.recompute.mode = ZF_RECOMPUTE_AS_NEEDED;
-    if (ready(c)) ran(c, zf_recompute(c->graph, &t));
-}
-
-static zf_zero_desc take_zero(call *c)
-{
-    return (zf_zero_desc){.stage = (int32_t)take_number(c, "stage"),
-                          .world = (int32_t)take_number(c, "world"),
-                          .micro_batches = (int64_t)take_number(c, "micro_batches"),
-                          .nodes = (int32_t)take_number(c, "nodes"),
-                          .hpz = take_flag(c, "hpz"),
-                          .mics = take_flag(c, "mics"),
-                          .quantized_weights = take_flag(c, "quantized_weights"),
-                          .quantized_gradients = take_flag(c, "quantized_gradients"),
-                          .loco = take_flag(c, "loco"),
-                          .loco_beta = take_default(c, "loco_beta"),
-                          .loco_reset = (int64_t)take_number(c, "loco_reset"),
-                          .loco_bits = (int32_t)take_number(c, "loco_bits"),
-                          .quantized_block = (int32_t)take_number(c, "block"),
-                          .quantized_scale = take_flag(c, "bf16_scales") ? ZF_BF16 : ZF_F32,
-                          .bucket_bytes = (size_t)take_number(c, "bucket")};
+    zf_training t = {.clip = 0};
+    if (take_desc(c, &t)) ran(c, zf_recompute(c->graph, &t));
 }
 
 static void run_zero(call *c)
 {
-    zf_zero_desc d = take_zero(c);
-    if (ready(c)) ran(c, zf_zero(c->graph, &d));
-}
-
-/* key=device or key=host */
-static zf_space take_space(call *c, const char *key)
-{
-    const char *name = take_value(c, key);
-    int space = ZF_DEVICE;
-    while (name && space < ZF_SPACES && strcmp(name, zf_space_name((zf_space)space))) space++;
-    if (space == ZF_SPACES)
-        complain(c, PASS_MISUSED, "%s: %s must be device, host or disk, not '%s'", c->name, key,
-                 name);
-    return (zf_space)space;
-}
-
-static zf_offload_desc take_offload(call *c)
-{
-    return (zf_offload_desc){.optimizer = take_space(c, "optimizer"),
-                             .parameters = take_space(c, "parameters"),
-                             .gradients = take_space(c, "gradients"),
-                             .activations = take_space(c, "activations"),
-                             .keep_bytes = (size_t)take_number(c, "keep"),
-                             .piece_bytes = (size_t)take_number(c, "piece")};
+    zf_training t = {.clip = 0};
+    if (take_desc(c, &t)) ran(c, zf_zero(c->graph, &t.zero));
 }
 
 static void run_offload(call *c)
 {
-    zf_offload_desc d = take_offload(c);
-    if (ready(c)) ran(c, zf_offload(c->graph, &d));
+    zf_training t = {.clip = 0};
+    if (take_desc(c, &t)) ran(c, zf_offload(c->graph, &t.offload));
 }
 
 /* cost=FLOPS,BYTES,LINK,LATENCY: the members of zf_cost; functions and 16-bit values take no time of
@@ -388,12 +264,10 @@ static const zf_cost *take_cost(call *c, zf_cost *cost)
 static void run_prefetch(call *c)
 {
     zf_cost cost;
-    zf_training t = {.prefetch = {.bytes = (size_t)take_number(c, "bytes"),
-                                  .host_bytes = (size_t)take_number(c, "host"),
-                                  .keep_gathered = true},
+    zf_training t = {.prefetch.keep_gathered = true,
                      .memory_limit = (size_t)take_number(c, "memory"),
                      .cost = take_cost(c, &cost)};
-    if (ready(c)) ran(c, zf_prefetch(c->graph, &t));
+    if (take_desc(c, &t)) ran(c, zf_prefetch(c->graph, &t));
 }
 
 /* The graph's text, which the caller frees; NULL after a complaint. */
@@ -421,61 +295,17 @@ static zf_program *program_of(call *c, zf_graph **graph)
     return program;
 }
 
-/* An optimizer by its name; the first one when it is not given */
-static zf_optimizer take_optimizer(call *c)
-{
-    const char *name = take_value(c, "optimizer");
-    int k = 0;
-    while (name && zf_optimizer_name((zf_optimizer)k) &&
-           strcmp(name, zf_optimizer_name((zf_optimizer)k)))
-        k++;
-    if (!zf_optimizer_name((zf_optimizer)k))
-        complain(c, PASS_MISUSED, "%s: optimizer is one of %s, not '%s'", c->name,
-                 training_optimizers(), name);
-    return (zf_optimizer)k;
-}
-
-/* off, layers or bytes */
-static zf_recompute_desc take_recompute(call *c)
-{
-    const char *text = take_value(c, "recompute");
-    if (!text || !strcmp(text, "off")) return (zf_recompute_desc){ZF_RECOMPUTE_OFF, 0};
-    if (!strcmp(text, "layers")) return (zf_recompute_desc){ZF_RECOMPUTE_LAYERS, 0};
-    return (zf_recompute_desc){ZF_RECOMPUTE_AS_NEEDED, (size_t)number_of(c, "recompute", text)};
-}
-
-/* A dtype by its name; f32 when it is not given */
-static zf_dtype take_precision(call *c)
-{
-    const char *name = take_value(c, "precision");
-    zf_dtype dtype = ZF_F32;
-    while (name && dtype <= ZF_F16 && strcmp(name, zf_dtype_name(dtype))) dtype++;
-    if (dtype > ZF_F16)
-        complain(c, PASS_MISUSED, "%s: precision must be f32, bf16 or f16, not '%s'", c->name,
-                 name);
-    return dtype;
-}
-
 /* All passes of a training step, or without a loss of an evaluation. */
 static void run_passes(call *c)
 {
     zf_cost cost;
-    zf_training t = {.lora = take_lora(c),
-                     .fuse = {.without = take_value(c, "without"),
-                              .miss = zf_fuse_miss_print,
-                              .user = c->out},
-                     .precision.dtype = take_precision(c),
-                     .tile.bytes = (size_t)take_number(c, "tile"),
-                     .clip = take_number(c, "clip"),
-                     .optimizer = take_optimizer(c),
-                     .recompute = take_recompute(c),
-                     .zero = take_zero(c),
-                     .prefetch = {(size_t)take_number(c, "prefetch"), .keep_gathered = true},
-                     .memory_limit = (size_t)take_number(c, "memory"),
+    zf_training t = {.fuse = {.miss = zf_fuse_miss_print, .user = c->out},
                      .cost = take_cost(c, &cost)};
     if (take_flag(c, "print")) t.print = c->out;
     if (!take_flag(c, "evaluate")) t.loss = take_tensor(c, "the loss");
-    if (ready(c)) ran(c, zf_passes(c->graph, &t));
+    if (!take_options(c, zf_training_options(), &t)) return;
+    t.prefetch.keep_gathered = t.prefetch.bytes > 0;
+    ran(c, zf_passes(c->graph, &t));
 }
 
 /* With isa= or threads=, the plan includes the scratch of that CPU backend. */
@@ -524,74 +354,30 @@ static void run_hash(call *c)
     if (ready(c) && c->out) fprintf(c->out, "# hash %016" PRIx64 "\n", zf_graph_hash(c->graph));
 }
 
+/* The options of zf_training are not repeated here. */
 static const pass passes[] = {
-    {"lora", "[rank=N] [alpha=X] [rslora] [dropout=P] [targets=NAME,...]",
-     "freeze the parameters, and put trained products of low rank beside those of the targets",
-     run_lora},
+    {"lora", "", "freeze the parameters, and put trained products of low rank beside those of the "
+     "targets", run_lora},
     {"autograd", "LOSS", "append the gradient of LOSS for every trained parameter", run_autograd},
     {"simplify", "", "remove unneeded nodes, merge equal nodes, fold constants", run_simplify},
     {"clip", "NORM", "scale all gradients so that their global norm is at most NORM", run_clip},
-    {"sgd", "LR [momentum=X] [nesterov] [weight_decay=X] [decay_all]",
-     "append one update per parameter", run_sgd},
-    {"adamw", "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [decay_all]", "the same, AdamW",
-     run_adamw},
-    {"lamb",
-     "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [min_coeff=X] [max_coeff=X] [decay_all]",
-     "the same, LAMB", run_lamb},
-    {"lion", "LR [beta1=X] [beta2=X] [weight_decay=X] [decay_all]", "the same, Lion", run_lion},
     {"delay", "", "updates use the gradients of the step before", run_delay},
-    {"onebit_adam", "LR [variant=N] [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [decay_all]",
-     "the same, 1-bit Adam: a step of the warm-up (variant 0) or a compressed one (1)",
-     run_onebit_adam},
-    {"onebit_lamb",
-     "LR [variant=N] [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [decay_all] [min_coeff=X] "
-     "[max_coeff=X]",
-     "the same, 1-bit LAMB: a step of the warm-up (variant 0) or a compressed one (1)",
-     run_onebit_lamb},
-    {"zero_one_adam",
-     "LR [variant=N] [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [decay_all] "
-     "[local_step_clipper=N]",
-     "the same, 0/1 Adam: a step that refreshes the variance (variant 0), averages (1) or is local (2)",
-     run_zero_one_adam},
-    {"precision",
-     "DTYPE [scale=X] [factor=X] [window=N] [hysteresis=N] [min_scale=X] [consecutive_hysteresis]",
-     "compute in bf16 or f16, over f32 master weights; a loss scale", run_precision},
-    {"fuse", "[without=NAME,...] [tile=BYTES]",
-     "merge nodes into fused ones; near misses are printed as comments", run_fuse},
-    {"tile", "BYTES",
-     "linear layers whose weight takes more bytes become several, over ranges of its rows",
-     run_tile},
-    {"recompute", "[layers] [memory=N]",
-     "recompute values in the backward pass: in every layer, or to stay within a memory limit",
-     run_recompute},
-    {"zero",
-     "[stage=N] [world=N] [micro_batches=N] [nodes=N] [hpz] [mics] [bucket=BYTES]\n"
-     "        [quantized_weights] [quantized_gradients] [loco] [loco_beta=X] [loco_reset=N]\n"
-     "        [loco_bits=N] [block=N] [bf16_scales]",
-     "the step of each of `world` ranks, in so many nodes, at a ZeRO stage; quantised gathers and\n"
-     "        sums, in blocks with one scale",
-     run_zero},
-    {"offload",
-     "[optimizer=host|disk] [parameters=host|disk] [gradients=host|disk]\n"
-     "        [activations=host|disk] [keep=BYTES] [piece=BYTES]",
-     "states of the optimizer, with their updates, and parameters, summed gradients and values of\n"
-     "        the forward pass that the backward pass reads lie in host memory or on a disk;\n"
-     "        buckets and values of at most `keep` bytes stay on the device",
+    {"precision", "DTYPE", "compute in bf16 or f16, over f32 master weights; a loss scale",
+     run_precision},
+    {"fuse", "", "merge nodes into fused ones; near misses are printed as comments", run_fuse},
+    {"tile", "BYTES", "linear layers whose weight takes more bytes become several, over ranges of "
+     "its rows", run_tile},
+    {"recompute", "[layers|BYTES]", "recompute values in the backward pass: in every layer, or to "
+     "stay within a memory limit", run_recompute},
+    {"zero", "", "the step of each of `world` ranks, in so many nodes, at a ZeRO stage", run_zero},
+    {"offload", "", "states, parameters, gradients and activations lie in host memory or on a disk",
      run_offload},
-    {"prefetch", "[bytes=N] [host=N] [memory=N] [cost=FLOPS,BYTES,LINK,LATENCY]",
-     "collectives and copies at the same time as computation, gathers no earlier than rates and\n"
-     "        latency require; buckets kept on the device within a memory limit",
-     run_prefetch},
-    {"passes",
-     "LOSS|evaluate [print] [rank=N] [alpha=X] [rslora] [dropout=P] [targets=NAME,...]\n"
-     "        [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE] [tile=BYTES]\n"
-     "        [recompute=layers|BYTES] [stage=N] [world=N] [micro_batches=N] [nodes=N]\n"
-     "        [hpz] [mics] [quantized_weights] [quantized_gradients] [loco] [loco_beta=X]\n"
-     "        [loco_reset=N] [loco_bits=N] [block=N] [bf16_scales] [bucket=BYTES]\n"
-     "        [prefetch=BYTES] [memory=BYTES] [cost=FLOPS,BYTES,LINK,LATENCY]",
-     "all passes of a training step of LOSS, in order, with an input \"lr\"; print: the graph\n"
-     "        after each",
-     run_passes},
+    {"prefetch", "[memory=BYTES] [cost=FLOPS,BYTES,LINK,LATENCY]",
+     "collectives and copies at the same time as computation, gathers no earlier than rates and "
+     "latency require; buckets kept on the device within a memory limit", run_prefetch},
+    {"passes", "LOSS|evaluate [print] [cost=FLOPS,BYTES,LINK,LATENCY]",
+     "all passes of a training step of LOSS, in order, with an input \"lr\"; options by their "
+     "paths, zero.stage=3; print: the graph after each", run_passes},
     {"memory", "[no_reuse] [store] [isa=NAME] [threads=N]",
      "give every value its place; isa or threads: with the scratch of that CPU backend; store: "
      "parameters and states are in a store already",
@@ -602,11 +388,36 @@ static const pass passes[] = {
 
 enum { PASSES = sizeof passes / sizeof passes[0] };
 
+static void list_one(FILE *out, const char *name, const char *arguments, const char *text)
+{
+    const zf_option *row = row_of(name);
+    fprintf(out, "  %s%s%s", name, *arguments ? " " : "", arguments);
+    for (const zf_option *in = row ? row->rows : NULL; in && in->name; in++)
+        if (in->kind == ZF_OPTION_FLAG) fprintf(out, " [%s]", in->name);
+        else if (in->kind != ZF_OPTION_CODE)
+            fprintf(out, " [%s=%s]", in->name,
+                    in->unit                          ? in->unit
+                    : in->kind == ZF_OPTION_CHOICE ? in->range
+                    : in->kind == ZF_OPTION_BYTES  ? "BYTES"
+                    : in->kind == ZF_OPTION_COUNT  ? "N"
+                                                   : "X");
+    fprintf(out, "\n        %s\n", text);
+}
+
 void pass_list(FILE *out)
 {
     for (int k = 0; k < PASSES; k++)
-        fprintf(out, "  %s%s%s\n        %s\n", passes[k].name, *passes[k].arguments ? " " : "",
-                passes[k].arguments, passes[k].text);
+        list_one(out, passes[k].name, passes[k].arguments, passes[k].text);
+    for (int k = 0; k < ZF_OPTIMIZER_COUNT; k++)
+        list_one(out, zf_optimizer_name((zf_optimizer)k), "LR",
+                 "an optimizer: append one update per parameter");
+}
+
+static bool is_optimizer(const char *name)
+{
+    for (int k = 0; k < ZF_OPTIMIZER_COUNT; k++)
+        if (!strcmp(name, zf_optimizer_name((zf_optimizer)k))) return true;
+    return false;
 }
 
 /* Runs one "NAME ARGUMENTS"; splits `text` into words. */
@@ -630,6 +441,7 @@ static void run_one(call *c, char *text)
     for (int k = 0; k < PASSES; k++)
         if (!strcmp(c->name, passes[k].name)) found = &passes[k];
     if (found) found->run(c);
+    else if (is_optimizer(c->name)) run_optimizer(c);
     else complain(c, PASS_MISUSED, "'%s' is no pass", c->name);
 }
 

@@ -6,15 +6,12 @@
  *
  * Builds the graph of one training step, runs the passes of a rank over it, and prints the plan. It
  * allocates only the graph. */
-#define _GNU_SOURCE /* getopt_long, clock_gettime */
+#define _GNU_SOURCE /* clock_gettime */
 #include "../examples/bert/model.h"
-#include "../examples/frame/model/settings.h"
-#include "../examples/frame/run/training.h"
 #include "../examples/gpt/model.h"
 #include "picture.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -24,95 +21,59 @@
 enum { GOOD, BAD, MISUSED }; /* exit status */
 
 typedef struct options {
-    bool gpt, json, prefetches;
-    zf_optimizer optimizer;
-    int32_t variant, variants; /* of the step */
-    int64_t layers, hidden, heads, vocab, seq, batch, world, nodes, mics, zero, micro_batches;
-    int64_t ranks_per_node; /* the same as nodes; 0: not given */
-    bool hpz, quantized_weights, quantized_gradients, loco;
-    int64_t quantized_block, loco_bits, local_step_clipper;
-    int64_t prefetch, memory, bucket, recompute, tile;
-    zf_recompute_mode recomputes; /* limited by `recompute` bytes */
-    double clip;
-    zf_dtype dtype;
-    const char *no_fuse;   /* zf_fuse_desc.without, or all; NULL: nothing */
+    int64_t gpt; /* of MODELS */
+    int64_t layers, hidden, heads, vocab, seq, batch, world, nodes, ranks_per_node, mics, memory;
+    bool json, fit; /* fit: find the largest models within these bytes of each space; 0: none */
+    int64_t device, host, disk;
     const char *cost_file; /* may be NULL */
     const char *svg;       /* a picture of the plan; NULL: none */
+    const char *svg;       /* a picture of the plan; NULL: none */
     zf_cost cost;          /* its contents, or the default */
-    zf_offload_desc offload;
-    bool fit; /* finds the largest models within these bytes of each space; 0: none */
-    int64_t within[ZF_SPACES];
+    zf_training t;
+    int32_t variants; /* of the step */
 } options;
 
-static void usage(FILE *out)
-{
-    fputs(
-        "Usage: zf-plan [OPTION]...\n"
-        "Print what a training step of a BERT or GPT takes on each of N ranks: bytes by kind,\n"
-        "bytes sent, and FLOPs. Sizes that are not given are those of BERT-base or GPT-2\n"
-        "small.\n"
-        "\n"
-        "  --model=bert|gpt       the architecture (bert)\n"
-        "  --layers=N             blocks (12)\n"
-        "  --hidden=N             width (768)\n"
-        "  --heads=N              attention heads (12)\n"
-        "  --vocab=N              rows of the word embedding (30522, 50257)\n"
-        "  --seq=N                tokens of a sequence (128, 1024)\n"
-        "  --batch=N              sequences of a micro-batch on one rank (8)\n"
-        "  --micro-batches=N      of a step on each rank (1)\n"
-        "  --world=N              ranks (1)\n"
-        "  --nodes=M              in which the ranks are, as many in each (1)\n"
-        "  --ranks-per-node=Z     the same, by the ranks in each\n"
-        "  --zero=0|1|2|3         ZeRO stage (0)\n"
-        "  --zero-hpz             stage 3: nodes keep parameters for the backward pass\n"
-        "  --zero-quantized-weights    stage 3: ranks send parameters as integers of 8 bits\n"
-        "  --zero-quantized-gradients  stages 1 to 3: and gradients as integers of 4 bits\n"
-        "  --zero-loco            and what this rounds off is kept for the next gradient\n"
-        "  --loco-bits=8|32       of what is kept (32)\n"
-        "  --quantized-block=N    of these integers that share a scale (256)\n"
-        "  --mics=Z               shard over the Z ranks of a node alone\n"
-        "  --precision=f32|bf16|f16\n"
-        "                         of parameters, activations and gradients (f32)\n"
-        "  --optimizer=NAME       adamw, lamb, sgd, lion, onebit_adam, zero_one_adam or onebit_lamb\n"
-        "                         (adamw); where a step has several variants, each has a plan\n"
-        "  --local-step-clipper=N of zero_one_adam: the longest interval of local steps (16); 1:\n"
-        "                         there are none, as stages 1 and 2 need\n"
-        "  --clip=NORM            clip gradients by their global norm\n"
-        "  --no-fuse=NAME,...     rewrites of zf_fuse that are left out, or all\n"
-        "  --recompute=off|layers|BYTES  recompute values in the backward pass: those inside\n"
-        "                         each layer, or as needed for a peak of BYTES (off)\n"
-        "  --bucket=BYTES         size of the buckets in which parameters move (that of a block)\n"
-        "  --tile=BYTES           linear layers whose weights take more run in pieces (off)\n"
-        "  --offload=KIND=SPACE,...  where values lie: optimizer, parameters, gradients or\n"
-        "                         activations, =host or =disk; and piece=BYTES of a copy of\n"
-        "                         states while they are updated (off, piece=16M of a disk)\n"
-        "  --prefetch=BYTES       in flight: of parameters gathered ahead, of gradients being\n"
-        "                         reduced, and of copies between spaces\n"
-        "  --cost=FILE            rates of a machine, its link and its disk (zf_cost_read), by\n"
-        "                         which the time of a step is estimated and --prefetch planned\n"
-        "  --memory=BYTES         of a rank: the status is 1 when the plan does not fit\n"
-        "  --fit                  print the largest models that train on each rank within\n"
-        "  --device=BYTES         bytes of its device,\n"
-        "  --host=BYTES           of host memory and\n"
-        "  --disk=BYTES           of a disk (each: none), in plain memory, at each stage and with\n"
-        "                         each kind of offload. Sizes grow by these rules: GPT of N "
-        "layers\n"
-        "                         is 128 N wide, with N heads (GPT-3: 96), BERT 64 N wide with N\n"
-        "                         heads (BERT-base: 12); then layers are added as far as they\n"
-        "                         fit. By default in bf16, with a batch of 1 and --recompute\n"
-        "                         layers. Each row is a plan\n"
-        "  --json                 print JSON\n"
-        "  --svg=FILE             draw bytes over the step, and what its queues do over time; further\n"
-        "                         variants in FILE.2, FILE.3, ...\n"
-        "  --help                 print this and exit\n"
-        "\n"
-        "BYTES may end in K, M, G or T: 2^10, 2^20, 2^30 or 2^40. The scratch of kernels, which\n"
-        "depends on the machine, is not in the plan.\n"
-        "The exit status is 0 if there is a plan, 1 if there is none, 2 for bad usage.\n",
-        out);
-}
-
 /* ---------------------------------------------------------------------------------- options */
+
+#define MODELS                   "bert|gpt"
+#define ROW(kind, member, ...)   ZF_OPTION(options, kind, member, __VA_ARGS__)
+#define BASIC                    .traits = ZF_OPTION_BASIC
+#define MANY                     "[1,1048576]"
+
+static const zf_option plan_rows[] = {
+    ROW(CHOICE, gpt, 0, MODELS, .flag = "model", .topic = "model", BASIC, .help = "the architecture"),
+    ROW(COUNT, layers, 12, "[1,65536]", BASIC, .help = "blocks"),
+    ROW(COUNT, hidden, 768, MANY, BASIC, .help = "width"),
+    ROW(COUNT, heads, 12, "[1,65536]", BASIC, .help = "attention heads"),
+    ROW(COUNT, vocab, 0, "[2,1073741824]", BASIC,
+        .help = "rows of the word embedding (30522 of BERT, 50257 of GPT)"),
+    ROW(COUNT, seq, 0, MANY, BASIC, .help = "tokens of a sequence (128 of BERT, 1024 of GPT)"),
+    ROW(COUNT, batch, 0, MANY, BASIC, .help = "sequences of a micro-batch on one rank (8)"),
+    ROW(COUNT, world, 1, MANY, .topic = "ranks", BASIC, .help = "ranks"),
+    ROW(COUNT, nodes, 0, MANY, .unit = "M", .with = "!ranks_per_node",
+        .help = "in which the ranks are, as many in each"),
+    ROW(COUNT, ranks_per_node, 0, MANY, .unit = "Z", .help = "the same, by the ranks in each"),
+    ROW(COUNT, mics, 0, MANY, .unit = "Z", .help = "shard over the Z ranks of a node alone"),
+    ROW(TEXT, cost_file, 0, NULL, .unit = "FILE", .flag = "cost",
+        .help = "rates of a machine, its link and its disk (zf_cost_read), by which the time of a step "
+                "is estimated and --prefetch planned"),
+    ROW(BYTES, memory, 0, NULL, .topic = "memory", BASIC, .with = "!fit",
+        .help = "of a rank: the status is 1 when the plan does not fit"),
+    ROW(FLAG, fit, 0, NULL, .topic = "fit", BASIC, .with = "device",
+        .help = "print the largest models that train on each rank within bytes of its device, of host "
+                "memory and of a disk, in plain memory, at each stage and with each kind of offload. "
+                "Sizes grow by these rules: GPT of N layers is 128 N wide, with N heads (GPT-3: 96), "
+                "BERT 64 N wide with N heads (BERT-base: 12); then layers are added as far as they "
+                "fit. By default in bf16, with a batch of 1 and --recompute layers. Each row is a "
+                "plan"),
+    ROW(BYTES, device, 0, NULL, BASIC, .with = "fit", .help = "of a rank's device"),
+    ROW(BYTES, host, 0, NULL, BASIC, .with = "fit", .help = "of host memory; without it: none"),
+    ROW(BYTES, disk, 0, NULL, BASIC, .with = "fit", .help = "of a disk; without it: none"),
+    ROW(FLAG, json, 0, NULL, .topic = "files", BASIC, .help = "print JSON"),
+    ROW(TEXT, svg, 0, NULL, .unit = "FILE", BASIC, .with = "!fit",
+        .help = "draw bytes over the step, and what its queues do over time; further variants in "
+                "FILE.2, FILE.3, ..."),
+    {.name = NULL}};
 
 __attribute__((format(printf, 1, 2))) static int misuse(const char *format, ...)
 {
@@ -125,205 +86,40 @@ __attribute__((format(printf, 1, 2))) static int misuse(const char *format, ...)
     return MISUSED;
 }
 
-/* An integer in [least, most]; with `units` it may end in K, M, G or T. */
-static bool number(const char *name, const char *text, bool units, int64_t least, int64_t most,
-                   int64_t *out)
+enum { TABLES = 2 };
+
+static int help(const zf_options all[TABLES], const char *topic)
 {
-    static const char suffixes[] = "KMGT";
-    const char *suffix;
-    char *end;
-    long long value;
-    int shift = 0;
-    errno = 0;
-    value = strtoll(text, &end, 10);
-    if (units && *end && (suffix = strchr(suffixes, *end))) {
-        shift = 10 * (int)(suffix - suffixes + 1);
-        end++;
-    }
-    if (end == text || *end || errno || value < 0 || value > most >> shift ||
-        value << shift < least) {
-        misuse("--%s must be a whole number from %lld to %lld%s, not '%s'", name, (long long)least,
-               (long long)most, units ? ", in bytes" : "", text);
-        return false;
-    }
-    *out = value << shift;
-    return true;
+    zf_error error;
+    fputs("Usage: zf-plan [OPTION]...\n"
+          "Print what a training step of a BERT or GPT takes on each of N ranks: bytes by kind,\n"
+          "bytes sent, and FLOPs. Sizes that are not given are those of BERT-base or GPT-2\n"
+          "small.\n\n",
+          stdout);
+    if (zf_options_help(all, TABLES, topic, stdout, &error)) return misuse("%s", error.text);
+    fputs("\nBYTES may end in K, M, G or T: 2^10, 2^20, 2^30 or 2^40. The scratch of kernels, which\n"
+          "depends on the machine, is not in the plan. Where a step has several variants, each has a\n"
+          "plan. The exit status is 0 if there is a plan, 1 if there is none, 2 for bad usage.\n",
+          stdout);
+    return GOOD;
 }
 
-/* The index of `text` in the two names. */
-static bool choice(const char *name, const char *text, const char *first, const char *second,
-                   bool *is_second)
-{
-    *is_second = !strcmp(text, second);
-    if (*is_second || !strcmp(text, first)) return true;
-    misuse("--%s must be %s or %s, not '%s'", name, first, second, text);
-    return false;
-}
-
-static bool norm(const char *text, double *out)
-{
-    char *end;
-    *out = strtod(text, &end);
-    if (end != text && !*end && *out > 0 && *out < 1e30) return true;
-    misuse("--clip must be a number above 0, not '%s'", text);
-    return false;
-}
-
-static bool precision_of(const char *text, zf_dtype *out)
-{
-    for (int dtype = ZF_F32; dtype <= ZF_F16; dtype++)
-        if (!strcmp(text, zf_dtype_name((zf_dtype)dtype))) return *out = (zf_dtype)dtype, true;
-    misuse("--precision must be f32, bf16 or f16, not '%s'", text);
-    return false;
-}
-
-static bool optimizer_of(const char *text, zf_optimizer *out)
-{
-    const char *name;
-    for (int k = 0; (name = zf_optimizer_name((zf_optimizer)k)); k++)
-        if (!strcmp(text, name)) return *out = (zf_optimizer)k, true;
-    misuse("--optimizer is one of %s, not '%s'", training_optimizers(), text);
-    return false;
-}
-
-/* off, layers or bytes */
-static bool recomputation(const char *text, options *o)
-{
-    o->recomputes = !strcmp(text, "layers") ? ZF_RECOMPUTE_LAYERS : ZF_RECOMPUTE_OFF;
-    if (o->recomputes || !strcmp(text, "off")) return true;
-    o->recomputes = ZF_RECOMPUTE_AS_NEEDED;
-    if (*text >= '0' && *text <= '9')
-        return number("recompute", text, true, 1, INT64_MAX / 2, &o->recompute);
-    misuse("--recompute must be off, layers or a number of bytes, not '%s'", text);
-    return false;
-}
-
-/* Sets defaults that depend on --fit and the model. */
+/* Sets defaults that depend on --fit and the model. NOT_GIVEN: a dtype that --precision does not
+ * have. */
+#define NOT_GIVEN ZF_BOOL
 static void settle_defaults(options *o)
 {
     if (!o->batch) o->batch = o->fit ? 1 : 8;
-    if ((int)o->dtype < 0) o->dtype = o->fit ? ZF_BF16 : ZF_F32;
-    if ((int)o->recomputes < 0) o->recomputes = o->fit ? ZF_RECOMPUTE_LAYERS : ZF_RECOMPUTE_OFF;
+    if (o->t.precision.dtype == NOT_GIVEN) o->t.precision.dtype = o->fit ? ZF_BF16 : ZF_F32;
+    if (o->fit && !o->t.recompute.mode && !o->t.recompute.bytes)
+        o->t.recompute.mode = ZF_RECOMPUTE_LAYERS;
     if (!o->fit && !o->vocab) o->vocab = o->gpt ? 50257 : 30522;
     if (!o->fit && !o->seq) o->seq = o->gpt ? 1024 : 128;
 }
 
-/* Returns 0 if the options are good; a status + 1 where the program ends. */
-static int read_options(int argc, char **argv, options *o)
+/* The nodes of the ranks; a status + 1 where these do not divide. */
+static int settle_nodes(options *o)
 {
-    static const struct option names[] = {
-        {"model", required_argument, NULL, 'm'},
-        {"layers", required_argument, NULL, 'l'},
-        {"hidden", required_argument, NULL, 'h'},
-        {"heads", required_argument, NULL, 'a'},
-        {"vocab", required_argument, NULL, 'v'},
-        {"seq", required_argument, NULL, 's'},
-        {"batch", required_argument, NULL, 'b'},
-        {"micro-batches", required_argument, NULL, 'k'},
-        {"nodes", required_argument, NULL, 'N'},
-        {"mics", required_argument, NULL, 'M'},
-        {"ranks-per-node", required_argument, NULL, 'R'},
-        {"zero-hpz", no_argument, NULL, 'H'},
-        {"zero-quantized-weights", no_argument, NULL, 'W'},
-        {"zero-quantized-gradients", no_argument, NULL, 'G'},
-        {"zero-loco", no_argument, NULL, 'L'},
-        {"loco-bits", required_argument, NULL, 'B'},
-        {"quantized-block", required_argument, NULL, 'Q'},
-        {"world", required_argument, NULL, 'n'},
-        {"zero", required_argument, NULL, 'z'},
-        {"precision", required_argument, NULL, 'p'},
-        {"optimizer", required_argument, NULL, 'o'},
-        {"local-step-clipper", required_argument, NULL, 'C'},
-        {"clip", required_argument, NULL, 'c'},
-        {"no-fuse", required_argument, NULL, 'F'},
-        {"recompute", required_argument, NULL, 'r'},
-        {"bucket", required_argument, NULL, 'u'},
-        {"tile", required_argument, NULL, 'x'},
-        {"offload", required_argument, NULL, 'w'},
-        {"prefetch", required_argument, NULL, 'f'},
-        {"memory", required_argument, NULL, 'y'},
-        {"cost", required_argument, NULL, 't'},
-        {"fit", no_argument, NULL, 'i'},
-        {"device", required_argument, NULL, 'd'},
-        {"host", required_argument, NULL, 'e'},
-        {"disk", required_argument, NULL, 'g'},
-        {"json", no_argument, NULL, 'j'},
-        {"svg", required_argument, NULL, 'S'},
-        {"help", no_argument, NULL, '?' + 1},
-        {NULL, 0, NULL, 0},
-    };
-    enum { MANY = 1 << 20 };
-    bool good = true;
-    int option, index = 0;
-    *o = (options){.layers = 12,
-                   .hidden = 768,
-                   .heads = 12,
-                   .world = 1,
-                   .micro_batches = 1,
-                   .dtype = (zf_dtype)-1,
-                   .recomputes = (zf_recompute_mode)-1,
-                   .cost = zf_cost_default()};
-    while (good && (option = getopt_long(argc, argv, "", names, &index)) != -1) {
-        const char *name = names[index].name, *text = optarg;
-        switch (option) {
-        case 'm': good = choice(name, text, "bert", "gpt", &o->gpt); break;
-        case 'l': good = number(name, text, false, 1, 1 << 16, &o->layers); break;
-        case 'h': good = number(name, text, false, 1, MANY, &o->hidden); break;
-        case 'a': good = number(name, text, false, 1, 1 << 16, &o->heads); break;
-        case 'v': good = number(name, text, false, 2, 1 << 30, &o->vocab); break;
-        case 's': good = number(name, text, false, 1, MANY, &o->seq); break;
-        case 'b': good = number(name, text, false, 1, MANY, &o->batch); break;
-        case 'k': good = number(name, text, false, 1, MANY, &o->micro_batches); break;
-        case 'n': good = number(name, text, false, 1, MANY, &o->world); break;
-        case 'N': good = number(name, text, false, 1, MANY, &o->nodes); break;
-        case 'M': good = number(name, text, false, 1, MANY, &o->mics); break;
-        case 'R': good = number(name, text, false, 1, MANY, &o->ranks_per_node); break;
-        case 'H': o->hpz = true; break;
-        case 'W': o->quantized_weights = true; break;
-        case 'G': o->quantized_gradients = true; break;
-        case 'L': o->loco = true; break;
-        case 'B': good = number(name, text, false, 8, 32, &o->loco_bits); break;
-        case 'Q': good = number(name, text, false, 64, 2048, &o->quantized_block); break;
-        case 'z': good = number(name, text, false, 0, 3, &o->zero); break;
-        case 'p': good = precision_of(text, &o->dtype); break;
-        case 'o': good = optimizer_of(text, &o->optimizer); break;
-        case 'C': good = number(name, text, false, 1, MANY, &o->local_step_clipper); break;
-        case 'c': good = norm(text, &o->clip); break;
-        case 'x': good = number(name, text, true, 1, INT64_MAX / 2, &o->tile); break;
-        case 'u': good = number(name, text, true, 1, INT64_MAX / 2, &o->bucket); break;
-        case 'f':
-            good = o->prefetches = number(name, text, true, 0, INT64_MAX / 2, &o->prefetch);
-            break;
-        case 'y': good = number(name, text, true, 1, INT64_MAX / 2, &o->memory); break;
-        case 'w':
-            if (!(good = settings_offload(text, &o->offload))) misuse("%s", SETTINGS_OFFLOAD);
-            break;
-        case 't': o->cost_file = text; break;
-        case 'F': o->no_fuse = text; break;
-        case 'r': good = recomputation(text, o); break;
-        case 'i': o->fit = true; break;
-        case 'd': good = number(name, text, true, 1, INT64_MAX / 2, &o->within[ZF_DEVICE]); break;
-        case 'e': good = number(name, text, true, 1, INT64_MAX / 2, &o->within[ZF_HOST]); break;
-        case 'g': good = number(name, text, true, 1, INT64_MAX / 2, &o->within[ZF_DISK]); break;
-        case 'S': o->svg = text; break;
-        case 'j': o->json = true; break;
-        case '?' + 1: usage(stdout); return GOOD + 1;
-        default: fputs("Try 'zf-plan --help'.\n", stderr); return MISUSED + 1;
-        }
-    }
-    if (!good) return MISUSED + 1;
-    if (optind < argc) return misuse("'%s' is no option", argv[optind]) + 1;
-    if (o->fit != (o->within[ZF_DEVICE] > 0))
-        return misuse("--fit needs the bytes of a device, --device, which is for --fit alone") + 1;
-    if (o->local_step_clipper && o->optimizer != ZF_ZERO_ONE_ADAM)
-        return misuse("--local-step-clipper is for --optimizer zero_one_adam") + 1;
-    settle_defaults(o);
-    if (o->hidden % o->heads)
-        return misuse("--heads must divide --hidden, %lld, not be %lld", (long long)o->hidden,
-                      (long long)o->heads) +
-               1;
-    if (o->nodes && o->ranks_per_node)
-        return misuse("--nodes and --ranks-per-node exclude each other") + 1;
     if (o->mics && o->ranks_per_node && o->mics != o->ranks_per_node)
         return misuse("--mics Z shards over the ranks of a node: --ranks-per-node must be Z as "
                       "well") +
@@ -339,6 +135,30 @@ static int read_options(int argc, char **argv, options *o)
                       (long long)o->world) +
                1;
     return 0;
+}
+
+/* Returns 0 if the options are good; a status + 1 where the program ends. */
+static int read_options(int argc, char **argv, options *o)
+{
+    const zf_options all[TABLES] = {{plan_rows, o}, {zf_training_options(), &o->t}};
+    zf_training t;
+    zf_error error;
+    *o = (options){.t.precision.dtype = NOT_GIVEN, .cost = zf_cost_default()};
+    for (int k = 1; k < argc; k++)
+        if (!strcmp(argv[k], "--help")) return help(all, k + 1 < argc ? argv[k + 1] : NULL) + 1;
+    if (zf_options_take(all, TABLES, &argc, argv, &error)) return misuse("%s", error.text) + 1;
+    if (argc > 1) return misuse("'%s' is no option", argv[1]) + 1;
+    settle_defaults(o);
+    if (zf_options_check(all, TABLES, true, &error)) return misuse("%s", error.text) + 1;
+    t = o->t;
+    zf_options_resolve(all, TABLES);
+    o->t = t;
+    if (!o->t.zero.micro_batches) o->t.zero.micro_batches = 1;
+    if (o->hidden % o->heads)
+        return misuse("--heads must divide --hidden, %lld, not be %lld", (long long)o->hidden,
+                      (long long)o->heads) +
+               1;
+    return settle_nodes(o);
 }
 
 /* ---------------------------------------------------------------- models: those of the samples */
@@ -418,31 +238,13 @@ static double now_ms(void)
 static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, result *r)
 {
     double start = now_ms();
-    zf_passes(g, &(zf_training){.loss = loss,
-                                .variant = o->variant,
-                                .fuse.without = o->no_fuse,
-                                .precision.dtype = o->dtype,
-                                .tile.bytes = (size_t)o->tile,
-                                .clip = o->clip,
-                                .optimizer = o->optimizer,
-                                .zero_one_adam.local_step_clipper = o->local_step_clipper,
-                                .recompute = {o->recomputes, (size_t)o->recompute},
-                                .zero = {.stage = (int32_t)o->zero,
-                                         .world = (int32_t)o->world,
-                                         .nodes = (int32_t)o->nodes,
-                                         .hpz = o->hpz,
-                                         .mics = o->mics != 0,
-                                         .quantized_weights = o->quantized_weights,
-                                         .quantized_gradients = o->quantized_gradients,
-                                         .loco = o->loco,
-                                         .loco_bits = (int32_t)o->loco_bits,
-                                         .quantized_block = (int32_t)o->quantized_block,
-                                         .micro_batches = o->micro_batches,
-                                         .bucket_bytes = (size_t)o->bucket},
-                                .offload = o->offload,
-                                .prefetch = {(size_t)o->prefetch, .keep_gathered = o->prefetches},
-                                .memory_limit = (size_t)o->memory,
-                                .cost = o->cost_file ? &o->cost : NULL});
+    zf_training t = o->t;
+    t.loss = loss;
+    t.zero.world = (int32_t)o->world, t.zero.nodes = (int32_t)o->nodes, t.zero.mics = o->mics != 0;
+    t.prefetch.keep_gathered = t.prefetch.bytes > 0;
+    t.memory_limit = (size_t)o->memory;
+    t.cost = o->cost_file ? &o->cost : NULL;
+    zf_passes(g, &t);
     zf_memory(g, NULL);
     r->plan_ms = now_ms() - start;
     if (zf_graph_work(g, ZF_OP_none, &r->work) || zf_graph_estimate(g, &o->cost, &r->estimate))
@@ -469,10 +271,13 @@ static bool plan_of(const options *o, result *r, char error[512])
 /* The options with all that makes ranks send less left out; false: they have none of it. */
 static bool plain_of(const options *o, options *plain)
 {
+    const zf_zero_desc *zero = &o->t.zero;
     *plain = *o;
-    plain->mics = 0, plain->hpz = plain->quantized_weights = plain->quantized_gradients = false;
-    plain->loco = false;
-    return o->mics || o->hpz || o->quantized_weights || o->quantized_gradients;
+    plain->mics = 0;
+    plain->t.zero = (zf_zero_desc){.stage = zero->stage,
+                                   .micro_batches = zero->micro_batches,
+                                   .bucket_bytes = zero->bucket_bytes};
+    return o->mics || zero->hpz || zero->quantized_weights || zero->quantized_gradients;
 }
 
 /* ----------------------------------------------------------------------------------- printing */
@@ -499,7 +304,7 @@ static zf_moved moved(const zf_plan *plan, int k)
     return *(const zf_moved *)(const void *)((const char *)&plan->traffic + movements[k].at);
 }
 
-static const char *precision(const options *o) { return zf_dtype_name(o->dtype); }
+static const char *precision(const options *o) { return zf_dtype_name(o->t.precision.dtype); }
 
 /* Maximum of NCCL's memory on a rank's device, beside the plan: zeroflow.h, zf_nccl_desc.ctas, with
  * its defaults: 16 blocks, 32 MiB of staging, three channels. */
@@ -577,12 +382,12 @@ static void print_table(const options *o, const result *r)
     printf("%s: %lld layers of %lld, %lld heads, vocabulary %lld, %lld x %lld tokens, %s, %s\n",
            o->gpt ? "GPT" : "BERT", (long long)o->layers, (long long)o->hidden, (long long)o->heads,
            (long long)o->vocab, (long long)o->batch, (long long)o->seq, precision(o),
-           zf_optimizer_name(o->optimizer));
+           zf_optimizer_name(o->t.optimizer));
     printf("%lld parameters, %lld with padding; stage %lld, %lld ranks",
-           (long long)plan->parameter_count, (long long)plan->padded_count, (long long)o->zero,
+           (long long)plan->parameter_count, (long long)plan->padded_count, (long long)o->t.zero.stage,
            (long long)o->world);
     if (o->nodes > 1) printf(" in %lld nodes", (long long)o->nodes);
-    printf(", %lld micro-batches\n\n", (long long)o->micro_batches);
+    printf(", %lld micro-batches\n\n", (long long)o->t.zero.micro_batches);
     for (int space = 0; space < ZF_SPACES; space++)
         print_space(o, (zf_space)space, &plan->spaces[space]);
     if (plan->loco_bytes)
@@ -606,7 +411,7 @@ static void print_table(const options *o, const result *r)
     print_estimate(o, r);
     printf("\n%s read and written in a step, by %lld launches; %.4g FLOPs",
            human(most, r->work.bytes), (long long)r->work.launches, plan->flops);
-    if (o->recomputes)
+    if (o->t.recompute.mode || o->t.recompute.bytes)
         printf(" and %.4g more (%.1f%%) recomputed", plan->recomputed_flops,
                100 * plan->recomputed_flops / plan->flops);
     printf(", %d nodes, planned in %.1f ms and %s\n", (int)plan->nodes, r->plan_ms,
@@ -640,9 +445,9 @@ static void put_work(zf_json_writer *w, zf_graph *g, const zf_work *all)
 /* The description by which a step has variants. */
 static zf_training varying(const options *o)
 {
-    return (zf_training){.loss = {NULL, 1},
-                         .optimizer = o->optimizer,
-                         .zero_one_adam.local_step_clipper = o->local_step_clipper};
+    zf_training t = o->t;
+    t.loss = (zf_tensor){NULL, 1};
+    return t;
 }
 
 static void put_options(zf_json_writer *w, const options *o)
@@ -652,15 +457,16 @@ static void put_options(zf_json_writer *w, const options *o)
         int64_t value;
     } rows[] = {{"layers", o->layers}, {"hidden", o->hidden}, {"heads", o->heads},
                 {"vocab", o->vocab},   {"seq", o->seq},       {"batch", o->batch},
-                {"world", o->world},   {"zero", o->zero},     {"micro_batches", o->micro_batches}};
+                {"world", o->world},   {"zero", o->t.zero.stage},
+                {"micro_batches", o->t.zero.micro_batches}};
     zf_json_put_key(w, "model"), zf_json_put_string(w, o->gpt ? "gpt" : "bert");
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
         zf_json_put_key(w, rows[k].key), zf_json_put_int(w, rows[k].value);
     zf_json_put_key(w, "precision"), zf_json_put_string(w, precision(o));
-    zf_json_put_key(w, "optimizer"), zf_json_put_string(w, zf_optimizer_name(o->optimizer));
+    zf_json_put_key(w, "optimizer"), zf_json_put_string(w, zf_optimizer_name(o->t.optimizer));
     if (o->variants > 1) {
         const zf_training t = varying(o);
-        zf_json_put_key(w, "variant"), zf_json_put_string(w, zf_variant_name(&t, o->variant));
+        zf_json_put_key(w, "variant"), zf_json_put_string(w, zf_variant_name(&t, o->t.variant));
     }
 }
 
@@ -779,13 +585,18 @@ typedef struct fitted {
     char error[512]; /* the error of the smallest model, if none fits */
 } fitted;
 
+static int64_t within(const options *o, int space)
+{
+    return space == ZF_DEVICE ? o->device : space == ZF_HOST ? o->host : o->disk;
+}
+
 /* The largest share of a space that the plan takes: at most 1 where the plan fits. */
 static double share_of(const options *o, const zf_plan *plan)
 {
     double most = 0;
     for (int k = 0; k < ZF_SPACES; k++) {
         const double bytes = (double)plan->spaces[k].peak_bytes;
-        const double share = bytes > 0 ? bytes / (double)o->within[k] : 0;
+        const double share = bytes > 0 ? bytes / (double)within(o, k) : 0;
         if (share > most) most = share;
     }
     return most;
@@ -825,7 +636,7 @@ static fitted largest(const options *o, bool gpt, const way *w)
 {
     enum { MOST = 4096 };
     fitted f = {.o = *o};
-    f.o.gpt = gpt, f.o.zero = w->stage, f.o.offload = w->offload, f.o.layers = 0;
+    f.o.gpt = gpt, f.o.t.zero.stage = (int32_t)w->stage, f.o.t.offload = w->offload, f.o.layers = 0;
     if (!f.o.vocab) f.o.vocab = gpt ? 50257 : 30522;
     if (!f.o.seq) f.o.seq = gpt ? 1024 : 512;
     search(&f, 0, 1, MOST, 3);
@@ -856,7 +667,7 @@ static int list_ways(const options *o, way ways[MOST_WAYS])
         ways[count++] = (way){stage, {.optimizer = ZF_DEVICE}};
         for (zf_space space = ZF_HOST; space <= ZF_DISK; space++) {
             zf_offload_desc d = {.optimizer = space};
-            if (!o->within[ZF_HOST] || (space == ZF_DISK && !o->within[ZF_DISK])) continue;
+            if (!o->host || (space == ZF_DISK && !o->disk)) continue;
             ways[count++] = (way){stage, d};
             if (whole) d.parameters = space, ways[count++] = (way){stage, d};
             d.gradients = d.activations = space;
@@ -929,7 +740,7 @@ static int draw_variant(const options *o, zf_graph *g)
     FILE *file;
     zf_status status = ZF_ERR_IO;
     if (!o->svg) return GOOD;
-    snprintf(name, sizeof name, o->variant ? "%s.%d" : "%s", o->svg, (int)o->variant + 1);
+    snprintf(name, sizeof name, o->t.variant ? "%s.%d" : "%s", o->svg, (int)o->t.variant + 1);
     snprintf(title, sizeof title, "%s of %lld layers, %lld wide, batch %lld, rank 0 of %lld",
              o->gpt ? "GPT" : "BERT", (long long)o->layers, (long long)o->hidden,
              (long long)o->batch, (long long)o->world);
@@ -978,17 +789,17 @@ int main(int argc, char **argv)
     int end = read_options(argc, argv, &o);
     if (end) return end - 1;
     t = varying(&o);
-    o.variant = 0, o.variants = zf_variant_count(&t);
+    o.t.variant = 0, o.variants = zf_variant_count(&t);
     if (o.cost_file && zf_cost_read(o.cost_file, &o.cost, NULL, &error)) {
         fprintf(stderr, "zf-plan: %s\n", error.text);
         return BAD;
     }
     if (o.fit) return print_fit(&o);
-    for (; o.variant < o.variants && !end; o.variant++) {
-        if (o.json && o.variants > 1) puts(o.variant ? "," : "[");
+    for (; o.t.variant < o.variants && !end; o.t.variant++) {
+        if (o.json && o.variants > 1) puts(o.t.variant ? "," : "[");
         else if (o.variants > 1)
-            printf("%svariant %d of %d: %s\n", o.variant ? "\n" : "", (int)o.variant + 1,
-                   (int)o.variants, zf_variant_name(&t, o.variant));
+            printf("%svariant %d of %d: %s\n", o.t.variant ? "\n" : "", (int)o.t.variant + 1,
+                   (int)o.variants, zf_variant_name(&t, o.t.variant));
         end = print_variant(&o);
     }
     if (o.json && o.variants > 1 && !end) puts("]");

@@ -3,16 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *training_optimizers(void)
-{
-    static char names[200];
-    const char *name;
-    size_t length = 0;
-    for (int k = 0; (name = zf_optimizer_name((zf_optimizer)k)) && length < sizeof names; k++)
-        length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", k ? "|" : "", name);
-    return names;
-}
-
 void training_tell_beginning(const training *t, int64_t done)
 {
     if (!t->load) return;

@@ -16,9 +16,6 @@ typedef struct training {
     int64_t world;
 } training;
 
-/* "adamw|lamb|...", the names of zf_optimizer in their order. */
-const char *training_optimizers(void);
-
 /* At the beginning of a run that has had `done` steps: names options without effect. */
 void training_tell_beginning(const training *t, int64_t done);
 

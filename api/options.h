@@ -5,7 +5,7 @@
  * zf_training has such a table, so a program offers the flags of all passes with one call:
  *
  *     zf_training t = {.loss = loss};
- *     zf_options all[] = {{zf_training_options(), &t}};
+ *     zf_options all[] = {{.rows = zf_training_options(), .desc = &t}};
  *     if (zf_options_take(all, 1, &argc, argv, &error) || zf_options_check(all, 1, true, &error))
  *         fprintf(stderr, "%s\n", error.text);
  *
@@ -89,6 +89,7 @@ typedef struct zf_option {
 typedef struct zf_options {
     const zf_option *rows;
     void *desc;
+    bool resolved; /* a 0 in the desc is a 0, and not the default: zf_options_resolve has been run */
 } zf_options;
 
 /* The table of zf_training: the options of all passes. */

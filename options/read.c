@@ -155,7 +155,7 @@ static zf_status zfi_put_value(const zf_option *row, void *member, const char *c
     case ZF_OPTION_TEXT: *(const char **)member = text; return ZF_OK;
     case ZF_OPTION_TEXTS: return zfi_put_one_more(member, called, text, error);
     case ZF_OPTION_DESC:
-        return zfi_put_words(&(zf_options){row->rows, member}, called, row->unit, text, ",",
+        return zfi_put_words(&(zf_options){.rows = row->rows, .desc = member}, called, row->unit, text, ",",
                              error);
     default:
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s is set in C, and not by text", called);
@@ -505,7 +505,7 @@ static zf_status zfi_json_option(const zf_options *one, const zf_json *value, zf
                             found ? "; is it \"" : "", near, found ? "\"?" : "");
     }
     if (row->kind == ZF_OPTION_DESC)
-        return zfi_json_members(&(zf_options){row->rows, (char *)one->desc + row->at}, value,
+        return zfi_json_members(&(zf_options){.rows = row->rows, .desc = (char *)one->desc + row->at}, value,
                                 error);
     return zfi_json_put(row, (char *)one->desc + row->at, row->name, value, error);
 }

@@ -79,16 +79,16 @@ static const char *zfi_range_words(const zf_option *row, char words[ZFI_OPTION_N
 }
 
 /* Whether a member that has been given has a value of its range. */
-static bool zfi_option_in_range(const zf_option *row, const void *member)
+static bool zfi_option_in_range(const zf_option *row, const void *member, bool resolved)
 {
     zfi_interval r;
     size_t length;
     if (row->kind == ZF_OPTION_CHOICE)
-        return zfi_option_whole(row, member) >= 0 &&
-               *zfi_choice_at(row->range, zfi_option_whole(row, member), &length);
+        return zfi_option_whole(row, member, resolved) >= 0 &&
+               *zfi_choice_at(row->range, zfi_option_whole(row, member, resolved), &length);
     if (!zfi_option_is_integer(row) && row->kind != ZF_OPTION_NUMBER) return true;
     r = zfi_interval_of(row->range);
-    return zfi_interval_has(&r, zfi_option_number(row, member));
+    return zfi_interval_has(&r, zfi_option_number(row, member, resolved));
 }
 
 /* ---------------------------------------------------------------------------------- conditions */
@@ -158,7 +158,7 @@ static bool zfi_condition_met(const zfi_condition *c)
     char text[ZFI_OPTION_VALUE];
     const char *value;
     if (!*c->values) return zfi_option_given(row, zfi_option_member(&c->at));
-    value = zfi_option_value(row, zfi_option_member(&c->at), text);
+    value = zfi_option_value(row, zfi_option_member(&c->at), zfi_option_resolved(&c->at), text);
     return zfi_choice_of(c->values, value, strlen(value)) >= 0;
 }
 
@@ -222,7 +222,8 @@ static void zfi_condition_words(zfi_condition *c, const zfi_option_walk *w, int 
     if (*c->values)
         snprintf(words, size, "requires %s%s%s%s; it is %s", name, flags ? " " : "=",
                  c->not ? "other than " : "", list,
-                 zfi_option_value(row, zfi_option_member(&c->at), value));
+                 zfi_option_value(row, zfi_option_member(&c->at),
+                                  zfi_option_resolved(&c->at), value));
     else if (c->not) snprintf(words, size, "and %s exclude each other", list);
     else snprintf(words, size, "requires %s", list);
 }
@@ -256,9 +257,9 @@ static zf_status zfi_option_check(const zfi_option_walk *w, bool flags, const ch
     zfi_condition failed;
     int level;
     zfi_option_called(w, flags, name);
-    if (!zfi_option_in_range(row, zfi_option_member(w)))
+    if (!zfi_option_in_range(row, zfi_option_member(w), zfi_option_resolved(w)))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s%s is %s; it must be %s", who, name,
-                        zfi_option_value(row, zfi_option_member(w), value),
+                        zfi_option_value(row, zfi_option_member(w), zfi_option_resolved(w), value),
                         zfi_range_words(row, words));
     level = zfi_option_fails(w, &failed);
     if (level < 0) return ZF_OK;
@@ -289,10 +290,11 @@ ZF_API void zf_options_resolve(const zf_options *all, int32_t count)
     zfi_option_walk w = zfi_option_walk_of(all, count);
     while (zfi_option_next(&w)) {
         const zf_option *row = zfi_option_row(&w);
+        const bool resolved = zfi_option_resolved(&w);
         void *member = zfi_option_member(&w);
-        if (row->kind == ZF_OPTION_NUMBER) *(double *)member = zfi_option_number(row, member);
+        if (row->kind == ZF_OPTION_NUMBER) *(double *)member = zfi_option_number(row, member, resolved);
         else if (zfi_option_is_integer(row))
-            zfi_option_put_integer(row, member, zfi_option_whole(row, member));
+            zfi_option_put_integer(row, member, zfi_option_whole(row, member, resolved));
     }
 }
 
@@ -300,7 +302,7 @@ ZF_API void zf_options_resolve(const zf_options *all, int32_t count)
 static zf_status zfi_settle_desc(const char *pass, const zf_option *rows, void *desc,
                                  zf_error *error)
 {
-    const zf_options one = {rows, desc};
+    const zf_options one = {.rows = rows, .desc = desc};
     char who[ZFI_OPTION_NAME];
     zf_status status;
     snprintf(who, sizeof who, "%s: ", pass);

@@ -58,7 +58,8 @@ ZF_API size_t zf_options_text(const zf_options *all, int32_t count, char *text, 
         if (row->kind == ZF_OPTION_DESC || !zfi_option_shows(&w)) continue;
         zfi_option_path(&w, path);
         if (row->kind != ZF_OPTION_TEXTS)
-            zfi_out_option(&out, path, zfi_option_value(row, zfi_option_member(&w), value));
+            zfi_out_option(&out, path, zfi_option_value(row, zfi_option_member(&w), zfi_option_resolved(&w),
+                                                          value));
         const zf_option_texts *texts = zfi_option_member(&w);
         for (int32_t k = 0; row->kind == ZF_OPTION_TEXTS && k < texts->count; k++)
             zfi_out_option(&out, path, texts->at[k]);
@@ -66,15 +67,16 @@ ZF_API size_t zf_options_text(const zf_options *all, int32_t count, char *text, 
     return out.length;
 }
 
-static void zfi_json_put_option(const zf_option *row, const void *member, zf_json_writer *writer)
+static void zfi_json_put_option(const zf_option *row, const void *member, bool resolved,
+                                zf_json_writer *writer)
 {
     char text[ZFI_OPTION_VALUE];
-    const double number = row->kind == ZF_OPTION_NUMBER ? zfi_option_number(row, member) : 0;
+    const double number = row->kind == ZF_OPTION_NUMBER ? zfi_option_number(row, member, resolved) : 0;
     if (row->kind == ZF_OPTION_FLAG) zf_json_put_bool(writer, *(const bool *)member);
     else if (row->kind == ZF_OPTION_COUNT || row->kind == ZF_OPTION_BYTES)
-        zf_json_put_int(writer, zfi_option_whole(row, member));
+        zf_json_put_int(writer, zfi_option_whole(row, member, resolved));
     else if (row->kind == ZF_OPTION_NUMBER && isfinite(number)) zf_json_put_double(writer, number);
-    else zf_json_put_string(writer, zfi_option_value(row, member, text));
+    else zf_json_put_string(writer, zfi_option_value(row, member, resolved, text));
 }
 
 static void zfi_json_put_texts(const zf_option_texts *texts, zf_json_writer *writer)
@@ -95,7 +97,7 @@ ZF_API void zf_options_put_json(const zf_options *all, int32_t count, zf_json_wr
         zf_json_put_key(writer, row->name);
         if (row->kind == ZF_OPTION_DESC) zf_json_begin_object(writer), open++;
         else if (row->kind == ZF_OPTION_TEXTS) zfi_json_put_texts(zfi_option_member(&w), writer);
-        else zfi_json_put_option(row, zfi_option_member(&w), writer);
+        else zfi_json_put_option(row, zfi_option_member(&w), zfi_option_resolved(&w), writer);
     }
     for (; open; open--) zf_json_end(writer);
 }
@@ -111,7 +113,8 @@ ZF_API void zf_options_each(const zf_options *all, int32_t count,
         fn(user, &(zf_option_value){.row = row,
                                     .flag = zfi_option_flag(&w, flag),
                                     .path = zfi_option_path(&w, path),
-                                    .text = zfi_option_value(row, zfi_option_member(&w), text),
+                                    .text = zfi_option_value(row, zfi_option_member(&w),
+                                                             zfi_option_resolved(&w), text),
                                     .given = zfi_option_given(row, zfi_option_member(&w)),
                                     .has_effect = zfi_option_has_effect(&w)});
     }
@@ -197,7 +200,7 @@ static void zfi_help_text(const zfi_option_walk *w, const char *flag, char *text
         return;
     if (at < size && (row->otherwise != 0 || row->kind == ZF_OPTION_CHOICE ||
                       zfi_option_given(row, zfi_option_member(w))))
-        snprintf(text + at, size - at, " [%s]", zfi_option_value(row, zfi_option_member(w), value));
+        snprintf(text + at, size - at, " [%s]", zfi_option_value(row, zfi_option_member(w), zfi_option_resolved(w), value));
 }
 
 static void zfi_help_option(const zfi_option_walk *w, const char *flag, FILE *file)

@@ -134,19 +134,27 @@ static bool zfi_option_given(const zf_option *row, const void *member)
     }
 }
 
-/* The number that a member stands for, the default included. */
-static double zfi_option_number(const zf_option *row, const void *member)
+/* The integer that a member stands for: the default for 0, unless the desc is resolved. */
+static int64_t zfi_option_whole(const zf_option *row, const void *member, bool resolved)
 {
-    if (row->kind == ZF_OPTION_NUMBER) return zfi_or(*(const double *)member, row->otherwise);
-    if (row->kind == ZF_OPTION_FLAG) return *(const bool *)member;
     const int64_t value = zfi_option_integer(row, member);
-    return value == zfi_option_zero(row) ? 0 : value ? (double)value : row->otherwise;
+    if (value == zfi_option_zero(row)) return 0;
+    return value || resolved ? value : (int64_t)row->otherwise;
 }
 
-static int64_t zfi_option_whole(const zf_option *row, const void *member)
+/* The same of any number, and of a flag. */
+static double zfi_option_number(const zf_option *row, const void *member, bool resolved)
 {
-    const int64_t value = zfi_option_integer(row, member);
-    return value == zfi_option_zero(row) ? 0 : value ? value : (int64_t)row->otherwise;
+    if (row->kind == ZF_OPTION_NUMBER)
+        return zfi_or(*(const double *)member, resolved ? 0 : row->otherwise);
+    if (row->kind == ZF_OPTION_FLAG) return *(const bool *)member;
+    return (double)zfi_option_whole(row, member, resolved);
+}
+
+/* Whether the desc of the row is resolved. */
+static bool zfi_option_resolved(const zfi_option_walk *w)
+{
+    return w->set >= 0 && w->set < w->count && w->all[w->set].resolved;
 }
 
 /* The name number `index` of "a|b|c", not terminated; *length of it, 0 where there is none. */
@@ -170,7 +178,7 @@ static int64_t zfi_choice_of(const char *choices, const char *text, size_t lengt
 }
 
 /* A member's value as text, the default included; numbers with as few digits as read back the same. */
-static const char *zfi_option_value(const zf_option *row, const void *member,
+static const char *zfi_option_value(const zf_option *row, const void *member, bool resolved,
                                     char text[ZFI_OPTION_VALUE])
 {
     size_t length;
@@ -186,17 +194,17 @@ static const char *zfi_option_value(const zf_option *row, const void *member,
         snprintf(text, ZFI_OPTION_VALUE, "%d", (int)((const zf_option_texts *)member)->count);
         break;
     case ZF_OPTION_CHOICE:
-        name = zfi_choice_at(row->range, zfi_option_whole(row, member), &length);
+        name = zfi_choice_at(row->range, zfi_option_whole(row, member, resolved), &length);
         if (!length) break;
         snprintf(text, ZFI_OPTION_VALUE, "%.*s", (int)length, name);
         return text;
     case ZF_OPTION_NUMBER:
         snprintf(text, ZFI_OPTION_VALUE, "%s",
-                 zfi_double_text(number, zfi_option_number(row, member)));
+                 zfi_double_text(number, zfi_option_number(row, member, resolved)));
         break;
     default: break;
     }
     if (zfi_option_is_integer(row))
-        snprintf(text, ZFI_OPTION_VALUE, "%lld", (long long)zfi_option_whole(row, member));
+        snprintf(text, ZFI_OPTION_VALUE, "%lld", (long long)zfi_option_whole(row, member, resolved));
     return text;
 }

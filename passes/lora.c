@@ -305,7 +305,7 @@ static zf_lora_desc zfi_lora_resolved(const zf_lora_desc *desc)
 {
     zf_lora_desc d = desc ? *desc : (zf_lora_desc){.rank = 0};
     const bool given = d.alpha != 0;
-    zf_options_resolve(&(zf_options){zfi_lora_options, &d}, 1);
+    zf_options_resolve(&(zf_options){.rows = zfi_lora_options, .desc = &d}, 1);
     if (!given) d.alpha = (double)d.rank;
     return d;
 }
@@ -331,7 +331,7 @@ ZF_API zf_status zf_lora(zf_graph *g, const zf_lora_desc *desc)
     zfi_lora l = {.graph = g, .d = zfi_lora_resolved(desc)};
     size_t nodes;
     if (!status && desc)
-        status = zfi_options_check(&(zf_options){zfi_lora_options, &l.d}, 1, false, "zf_lora: ",
+        status = zfi_options_check(&(zf_options){.rows = zfi_lora_options, .desc = &l.d}, 1, false, "zf_lora: ",
                                    &g->error);
     if (status || (status = zfi_lora_check(g)) || (status = zfi_settle(g))) return status;
     nodes = (size_t)zfi_len(g->nodes);

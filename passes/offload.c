@@ -120,7 +120,7 @@ static const zf_option zfi_offload_options[] = {
 
 static zf_status zfi_check_offload(zf_graph *g, zf_offload_desc *d)
 {
-    const zf_options one = {zfi_offload_options, d};
+    const zf_options one = {.rows = zfi_offload_options, .desc = d};
     const struct {
         const char *name;
         zf_space space;

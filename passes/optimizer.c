@@ -47,7 +47,7 @@ static zf_tensor zfi_count_updates(zf_graph *g, const zfi_optimizer *o)
 static double zfi_desc_number(const zf_option *rows, const void *desc, const char *name)
 {
     const zf_option *row = zfi_option_in(rows, name, strlen(name));
-    return zfi_option_number(row, (const char *)desc + row->at);
+    return zfi_option_number(row, (const char *)desc + row->at, true);
 }
 
 static void zfi_append_updates(zf_graph *g, zfi_optimizer *o, const int32_t *marks)
@@ -143,7 +143,7 @@ ZF_API const char *zf_optimizer_name(zf_optimizer optimizer)
 static const zfi_optimizer_record *zfi_optimizer_of(const zf_training *t, zfi_optimizer_desc *d)
 {
     const struct zfi_optimizer_place *place = &zfi_optimizers[t->optimizer];
-    const zf_options one = {place->record->rows, d};
+    const zf_options one = {.rows = place->record->rows, .desc = d};
     const zf_option *variant = zfi_option_in(one.rows, "variant", 7);
     memcpy(d, (const char *)t + place->at, place->record->desc_size);
     zf_options_resolve(&one, 1);

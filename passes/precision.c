@@ -352,7 +352,7 @@ static zf_precision_desc zfi_precision_resolved(const zf_precision_desc *desc)
 {
     zf_precision_desc d = desc ? *desc : (zf_precision_desc){.dtype = ZF_F32};
     if (d.scale == 0 && d.dtype == ZF_F16) d.scale = 65536;
-    zf_options_resolve(&(zf_options){zfi_precision_options, &d}, 1);
+    zf_options_resolve(&(zf_options){.rows = zfi_precision_options, .desc = &d}, 1);
     return d;
 }
 
@@ -364,7 +364,7 @@ ZF_API zf_status zf_precision(zf_graph *g, const zf_precision_desc *desc)
                                  ZFI_STAGE_GRADIENTS | ZFI_STAGE_CLIPPED | ZFI_STAGE_UPDATES |
                                      ZFI_STAGE_RANKS | ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
     if (status) return status;
-    if (desc) status = zfi_options_check(&(zf_options){zfi_precision_options, &d}, 1, false,
+    if (desc) status = zfi_options_check(&(zf_options){.rows = zfi_precision_options, .desc = &d}, 1, false,
                                          "zf_precision: ", &g->error);
     if (status) return status;
     if (d.scale > 0 && d.factor > 1 && d.scale < d.min_scale)

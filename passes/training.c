@@ -252,7 +252,7 @@ ZF_API const zf_option *zf_training_options(void) { return zfi_training_options;
 /* Checks what the table of options does not. */
 static zf_status zfi_check_training(zf_graph *g, zf_training *t)
 {
-    const zf_options one = {zfi_training_options, t};
+    const zf_options one = {.rows = zfi_training_options, .desc = t};
     if (zfi_options_check(&one, 1, false, "zf_passes: ", &g->error)) return g->error.status;
     if (t->variant >= zf_variant_count(t))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
@@ -260,6 +260,8 @@ static zf_status zfi_check_training(zf_graph *g, zf_training *t)
                         "(zf_variant_count)",
                         (int)t->variant, (int)zf_variant_count(t));
     t->clip = zfi_or(t->clip, 0);
+    t->delay = zfi_delays(t);
+    t->delay_from = zfi_delays_from(t);
     t->recompute.mode = zfi_recompute_mode(t);
     return ZF_OK;
 }
@@ -286,7 +288,7 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
 ZF_API zf_training zf_training_resolved(const zf_training *training)
 {
     zf_training t = training ? *training : (zf_training){.loss = ZF_NONE};
-    const zf_options one = {zfi_training_options, &t};
+    const zf_options one = {.rows = zfi_training_options, .desc = &t};
     const double scale = t.precision.scale, alpha = t.lora.alpha;
     const bool adapts = zfi_wants_lora(&t);
     zf_options_resolve(&one, 1);

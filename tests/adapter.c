@@ -465,7 +465,7 @@ static bool read_lora(zf_training *t, const char *text)
     static char copy[100];
     snprintf(copy, sizeof copy, "%s", text);
     *t = (zf_training){.clip = 0};
-    return !zf_options_set(&(zf_options){zf_training_options(), t}, 1, "lora", copy, NULL);
+    return !zf_options_set(&(zf_options){.rows = zf_training_options(), .desc = t}, 1, "lora", copy, NULL);
 }
 
 TEST_ONCE(adapter_options_are_read)

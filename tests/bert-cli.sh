@@ -27,7 +27,8 @@ check 'unknown command' \
 check 'unknown option' misused "there is no option '--learning-rate=1'" pretrain --learning-rate=1
 check 'ambiguous option' misused "'--se' is ambiguous: --seq or --seconds" pretrain --se 1
 check 'bad number' misused "--seq takes a whole number from 8 to 65536, not '7'" pretrain --seq 7
-check 'bad choice' misused "--optimizer is one of adamw|lamb|sgd|lion|onebit_adam|zero_one_adam|onebit_lamb, not 'adam'" \
+check 'bad choice' misused "--optimizer takes one of adamw, lamb, sgd, lion, onebit_adam, zero_one_adam or \
+onebit_lamb, not 'adam'" \
     pretrain --optimizer adam
 check 'no value' misused '--corpus needs a value: --corpus FILE' eval --corpus
 check 'stray argument' misused "'text' is one argument too many" pretrain text
@@ -35,9 +36,9 @@ check 'second text to fill' misused "'b' is one argument too many" fill --load x
 check 'pretrain without a text' \
     misused 'a text to train on is needed: --corpus FILE, or batches: --batch-file FILE' pretrain
 check 'pretrain with text and batches' misused '--corpus and --batch-file exclude each other' \
-    pretrain --corpus c --batch-file b
+    pretrain --corpus c --vocab v --batch-file b
 check 'seconds without a text' \
-    misused '--seconds measures steps on --corpus; with --batch-file or --data, say --steps' \
+    misused '--seconds and --batch-file exclude each other' \
     pretrain --seconds 9 --batch-file b
 check 'two first values' \
     misused '--init has the first values: without --first-positions and --first-bias' \
@@ -45,22 +46,22 @@ check 'two first values' \
 check 'shares without a text' misused '--first-bias unigrams needs a text: --corpus FILE' \
     pretrain --batch-file b --first-bias unigrams
 check 'pretrain without a vocabulary' \
-    misused "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes" \
+    misused '--corpus requires --vocab' \
     pretrain --corpus c
 check 'save-every without save' \
-    misused '--save-every needs a place for its checkpoints: --save DIR' \
+    misused '--save-every requires --save' \
     pretrain --corpus c --vocab v --save-every 5
 check 'shards of nodes at stage 0' \
-    misused '--mics is for --zero 1, 2 or 3; stage 0 shards nothing' \
+    misused '--mics requires --zero 1, 2 or 3; it is 0' \
     pretrain --corpus c --vocab v --ranks 4 --mics 2
 check 'parameters inside nodes at stage 2' \
-    misused '--zero-hpz is for --zero 3, where parameters are gathered' \
+    misused '--zero-hpz requires --zero 3; it is 2' \
     pretrain --corpus c --vocab v --zero 2 --zero-hpz
 check 'quantised gathers at stage 2' \
-    misused '--zero-quantized-weights is for --zero 3, where parameters are gathered' \
+    misused '--zero-quantized-weights requires --zero 3; it is 2' \
     pretrain --corpus c --vocab v --zero 2 --zero-quantized-weights
 check 'quantised gradients at stage 0' \
-    misused '--zero-quantized-gradients is for --zero 1, 2 or 3, where each rank sums its shard' \
+    misused '--zero-quantized-gradients requires --zero 1, 2 or 3; it is 0' \
     pretrain --corpus c --vocab v --zero-quantized-gradients
 for optimizer in onebit_adam onebit_lamb; do
     check "$optimizer without a warm-up" misused "--optimizer onebit_adam and onebit_lamb need \
@@ -78,47 +79,46 @@ check '0/1 Adam at stage 1' misused "--optimizer zero_one_adam makes local steps
 --zero 1 and 2 shard: give --local-step-clipper 1, which makes none, or --zero 0" \
     pretrain --corpus c --vocab v --optimizer zero_one_adam --freeze-step 5 --zero 1
 check 'a warm-up of LAMB' \
-    misused '--freeze-step is for --optimizer onebit_adam, onebit_lamb or zero_one_adam' \
+    misused '--freeze-step requires --optimizer onebit_adam, zero_one_adam or onebit_lamb; it is lamb' \
     pretrain --corpus c --vocab v --optimizer lamb --freeze-step 5
-check 'intervals of 1-bit Adam' misused "--var-update-scaler, --local-step-scaler and \
---local-step-clipper are for --optimizer zero_one_adam" \
+check 'intervals of 1-bit Adam' misused "--local-step-clipper requires --optimizer \
+zero_one_adam; it is onebit_adam" \
     pretrain --corpus c --vocab v --optimizer onebit_adam --freeze-step 5 --local-step-clipper 2
-check '1-bit LAMB delayed' misused "--delay-update is not for onebit_adam, onebit_lamb and \
-zero_one_adam, whose steps differ" \
+check '1-bit LAMB delayed' misused "--delay-update requires --optimizer adamw, lamb, sgd or lion; it is \
+onebit_lamb" \
     pretrain --corpus c --vocab v --optimizer onebit_lamb --freeze-step 5 --delay-update 0
 check 'error feedback of nothing' \
-    misused '--zero-loco keeps the errors of --zero-quantized-gradients: give that too' \
+    misused '--zero-loco requires --zero-quantized-gradients' \
     pretrain --corpus c --vocab v --ranks 2 --zero 2 --zero-loco
-check 'errors of 16 bits' misused '--loco-bits must be 8 or 32' pretrain --corpus c --vocab v \
+check 'errors of 16 bits' misused "--loco-bits takes 8 or 32, not '16'" pretrain --corpus c --vocab v \
     --loco-bits 16
 check 'cost without prefetch' \
-    misused '--cost decides when --prefetch gathers: --prefetch BYTES' \
+    misused '--cost requires --prefetch' \
     pretrain --corpus c --vocab v --cost measure
 check 'offload of something' \
     misused \
-    "--offload is off, or optimizer, parameters, gradients or activations, =host or =disk, \
-or piece=BYTES, with ',' between them" \
+    "--offload: optimizer takes one of device, host or disk, not 'tape'" \
     pretrain --corpus c --vocab v --offload parameters=host,optimizer=tape
 check 'offload without a folder' \
     misused '--offload to disk and --offload-dir DIR, for its files, go together' \
     pretrain --corpus c --vocab v --offload optimizer=host,parameters=disk
 check 'a memory of no bytes' \
-    misused '--memory is a number of bytes, perhaps with K, M, G or T behind' \
+    misused "--memory takes a number of bytes of 0 or more, not 'much'" \
     pretrain --corpus c --vocab v --memory much
 check 'offload of parameters that ranks gather' \
     misused '--offload parameters is for --zero 3, where each rank has a shard, or --zero 0' \
     pretrain --corpus c --vocab v --offload parameters=host --zero 2
 check 'save-cost without a measurement' \
-    misused '--save-cost saves what --cost measure measures' \
+    misused '--save-cost requires --cost measure; it is c' \
     pretrain --corpus c --vocab v --prefetch 1 --cost c --save-cost d
 check 'recompute of something' \
-    misused '--recompute is off, layers or a number of bytes, perhaps with K, M, G or T behind' \
+    misused "--recompute takes off|layers|BYTES, not '2X'" \
     pretrain --corpus c --vocab v --recompute 2X
 check 'a table of costs that is not there' \
     fails 1 'bert: cannot open none: No such file or directory' \
     "$bert" pretrain --corpus c --vocab v --prefetch 1 --cost none
 check 'scaled gradients' \
-    misused '--dump-grads writes gradients without a loss scale, so --precision f32 or bf16' \
+    misused '--dump-grads requires --precision f32 or bf16; it is f16' \
     pretrain --corpus c --vocab v --precision f16 --dump-grads g
 check 'gradients without a step' misused '--dump-grads needs a step, and --steps 0 makes none' \
     pretrain --corpus c --vocab v --steps 0 --dump-grads g
@@ -178,7 +178,7 @@ launch=
 # shellcheck disable=SC2086
 pretrain() {
     run $launch "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 \
-        --batch 4 "$@"
+        --batch 4 --precision f32 "$@"
 }
 # spoils TEXT OPTIONS...: pretrain with these options ends with this error.
 spoils() {
@@ -409,7 +409,7 @@ check 'a folder for transformers, and of it' folder
 taken() {
     for from in "$work/folder" "$work/check point"; do
         rm -rf "$work/taken"
-        ends 0 "$bert" pretrain --corpus "$corpus" --seq 32 --batch 4 --steps 0 --init "$from" \
+        ends 0 "$bert" pretrain --corpus "$corpus" --seq 32 --batch 4 --steps 0 --precision f32 --init "$from" \
             --eval-batches 0 --save "$work/taken" &&
             ends 0 "$bert" eval --load "$work/taken" --corpus "$corpus" --seq 32 --batch 4 &&
             same_score || return 1
@@ -421,7 +421,7 @@ adapt() {
     steps=$1
     to=$2
     shift 2
-    ends 0 "$bert" pretrain --init "$work/folder" --corpus "$corpus" --seq 32 --batch 4 --lr 0.05 \
+    ends 0 "$bert" pretrain --init "$work/folder" --corpus "$corpus" --seq 32 --batch 4 --lr 0.05 --precision f32 \
         --schedule constant --warmup 0 --lora r=2,alpha=4,targets=query,value --steps "$steps" \
         --save "$to" "$@"
 }
@@ -576,7 +576,7 @@ begins() {
     file=$1
     shift
     # shellcheck disable=SC2086
-    "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 --batch 4 \
+    "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 --batch 4 --precision f32 \
         $endless "$@" > "$work/out" 2> "$work/err" < /dev/null &
     while kill -0 $! && ! [ "$(grep -c '' "$file")" -gt 6 ]; do sleep 0.1; done 2> /dev/null
 }
@@ -593,7 +593,7 @@ command=$(tail -n 1 "$work/out")
 check 'says where it is' test "${steps:-0}" -ge 6
 check 'says how to go on' \
     test "$command" = "  $bert pretrain --model '$config' --corpus '$corpus' --vocab '$vocab'\
- --seq 32 --batch 4 $endless --save '$work/part' --log '$work/part.csv' --load '$work/part'"
+ --seq 32 --batch 4 --precision f32 $endless --save '$work/part' --log '$work/part.csv' --load '$work/part'"
 check 'keeps a row for every step' test "$(grep -c '' "$work/part.csv")" = $((${steps:-0} + 1))
 
 # The printed command, with fewer steps.
@@ -658,7 +658,7 @@ self=bert
 reading="$corpus"
 train() {
     $before "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 \
-        --batch 4 "$@"
+        --batch 4 --precision f32 "$@"
 }
 . tests/runs.sh
 check '--svg in no folder' fails_as "--svg $work/none/file: No such file or directory" \
@@ -1098,8 +1098,8 @@ if [ -n "$mpi" ]; then
     check 'a file that none has' unlike "corpus 'none.txt': cannot open: No such file or directory;\
  $form"
     common=
-    check 'an option that one rank does not know' unlike "pretrain: there is no option '--sed';\
- 'bert pretrain --help' lists the options" --sed 1
+    check 'an option that one rank does not know' unlike "pretrain: there is no option '--nonesuch';\
+ 'bert pretrain --help' lists the options" --nonesuch 1
     tellers=
     launch='mpirun -np 4'
     check 'saved by four processes' saved_by --zero 3
@@ -1124,7 +1124,7 @@ check 'a vocabulary with capitals' cased
 
 golden=tests/golden/bert
 batches() {
-    run "$bert" pretrain --model $golden/config.json --init $golden/init.safetensors \
+    run "$bert" pretrain --model $golden/config.json --init $golden/init.safetensors --precision f32 \
         --batch-file $golden/batch.safetensors "$@"
 }
 evaluates() {

@@ -184,7 +184,7 @@ static const char *settings_of(settings *o, const char *words)
     static char text[300];
     static const settings_default defaults[] = {{"batch", "4"}, {"eps", "1e-7"}, {NULL, NULL}};
     static width_options own;
-    const settings_desc desc = {.defaults = defaults, .own = {width_rows, &own}};
+    const settings_desc desc = {.defaults = defaults, .own = {.rows = width_rows, .desc = &own}};
     settings_tables tables;
     char *argv[40] = {"gpt"};
     int argc = 1;

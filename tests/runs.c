@@ -65,7 +65,7 @@ static bool compare_rank(void *user, const zf_comm *comm, zf_error *error)
         snprintf(error->text, sizeof error->text, "%s", c->failure[r]);
     }
     if (a) {
-        alike_add_options(a, &(zf_options){rows, &o}, 1);
+        alike_add_options(a, &(zf_options){.rows = rows, .desc = &o}, 1);
         alike_add(a, "the extra", "%s", c->extra[r]);
         good = alike_good(comm, error) && alike_compare(a, comm, error);
     }

@@ -173,7 +173,7 @@ static inline void test_set(zf_training *t, const char *option, double value)
 {
     char text[40];
     snprintf(text, sizeof text, isinf(value) ? "inf" : "%.17g", value);
-    if (zf_options_set(&(zf_options){zf_training_options(), t}, 1, option, text, NULL)) abort();
+    if (zf_options_set(&(zf_options){.rows = zf_training_options(), .desc = t}, 1, option, text, NULL)) abort();
 }
 
 #endif

@@ -146,7 +146,7 @@ static bool take_options(call *c, const zf_option *rows, void *desc)
     for (int k = 0; k < c->count && !c->result; k++) {
         char *word = c->words[k];
         c->words[k] = NULL;
-        if (word && zf_options_words(&(zf_options){rows, desc}, word, &error))
+        if (word && zf_options_words(&(zf_options){.rows = rows, .desc = desc}, word, &error))
             complain(c, PASS_MISUSED, "%s: %s", c->name, error.text);
     }
     return c->result == PASS_DONE;

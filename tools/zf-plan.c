@@ -140,7 +140,8 @@ static int settle_nodes(options *o)
 /* Returns 0 if the options are good; a status + 1 where the program ends. */
 static int read_options(int argc, char **argv, options *o)
 {
-    const zf_options all[TABLES] = {{plan_rows, o}, {zf_training_options(), &o->t}};
+    const zf_options all[TABLES] = {{.rows = plan_rows, .desc = o},
+                                    {.rows = zf_training_options(), .desc = &o->t}};
     zf_training t;
     zf_error error;
     *o = (options){.t.precision.dtype = NOT_GIVEN, .cost = zf_cost_default()};

@@ -22,7 +22,7 @@ int bert_command_pretrain(int argc, char **argv)
         ZF_OPTION(masked_options, CHOICE, unigrams, 0, "zero|unigrams", .flag = "first-bias",
                   .help = "the bias of the words of a new model; unigrams: their shares of the text"),
         {.name = NULL}};
-    return pretrain_command(&bert_sample, &(settings_desc){.own = {rows, &own}}, argc, argv);
+    return pretrain_command(&bert_sample, &(settings_desc){.own = {.rows = rows, .desc = &own}}, argc, argv);
 }
 
 int bert_command_eval(int argc, char **argv) { return evaluate_command(&bert_sample, argc, argv); }

@@ -10,7 +10,7 @@ void session_set(zf_training *t, const char *option, double value)
 {
     char text[32];
     snprintf(text, sizeof text, "%.17g", value);
-    (void)zf_options_set(&(zf_options){zf_training_options(), t}, 1, option, text, NULL);
+    (void)zf_options_set(&(zf_options){.rows = zf_training_options(), .desc = t}, 1, option, text, NULL);
 }
 
 static bool leaves_device(const zf_offload_desc *d)

@@ -156,11 +156,12 @@ static const zf_option run_rows[] = {
 settings_tables settings_tables_of(settings *o, const sample_model *sample,
                                    const settings_desc *desc)
 {
-    const zf_options of[] = {{data_rows, o},
-                             {sample->objective->open_data ? examples_rows : NULL, o},
-                             desc->own,
-                             {run_rows, o},
-                             {zf_training_options(), &o->training}};
+    const zf_options of[] = {
+        {.rows = data_rows, .desc = o},
+        {.rows = sample->objective->open_data ? examples_rows : NULL, .desc = o},
+        desc->own,
+        {.rows = run_rows, .desc = o},
+        {.rows = zf_training_options(), .desc = &o->training}};
     settings_tables t = {.count = 0};
     for (size_t k = 0; k < sizeof of / sizeof *of; k++)
         if (of[k].rows) t.all[t.count++] = of[k];
@@ -269,11 +270,12 @@ static const char *wrong(const settings *o)
 }
 
 /* Resolves all but the description of the passes. */
-static void resolve(settings *o, const settings_tables *t)
+static void resolve(settings *o, settings_tables *t)
 {
     const zf_training training = o->training;
     zf_options_resolve(t->all, t->count);
     o->training = training;
+    for (int32_t k = 0; k < t->count; k++) t->all[k].resolved = t->all[k].desc != &o->training;
     o->training.zero.mics = o->mics != 0;
 }
 
@@ -327,7 +329,7 @@ void settings_free(settings *o)
     o->arguments = NULL;
 }
 
-bool settings_read(settings *o, const settings_tables *t, const sample_model *sample,
+bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
                    const settings_desc *desc, int argc, char **argv, zf_error *error)
 {
     o->training.precision.dtype = NOT_GIVEN;

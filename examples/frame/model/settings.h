@@ -51,7 +51,7 @@ settings_tables settings_tables_of(settings *o, const struct sample_model *sampl
 
 /* Reads a command line, argv[0] being the command: flags, folders that other options name (the model, the vocabulary, with
  * `tunes` --init), defaults, and the rules of the tables. False with *error. */
-bool settings_read(settings *o, const settings_tables *tables, const struct sample_model *sample,
+bool settings_read(settings *o, settings_tables *tables, const struct sample_model *sample,
                    const settings_desc *desc, int argc, char **argv, zf_error *error);
 
 void settings_free(settings *o);

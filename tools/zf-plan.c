@@ -27,7 +27,6 @@ typedef struct options {
     int64_t device, host, disk;
     const char *cost_file; /* may be NULL */
     const char *svg;       /* a picture of the plan; NULL: none */
-    const char *svg;       /* a picture of the plan; NULL: none */
     zf_cost cost;          /* its contents, or the default */
     zf_training t;
     int32_t variants; /* of the step */

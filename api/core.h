@@ -1,0 +1,506 @@
+/* api/core.h - status, memory, element types, shapes, graphs and the builders of their nodes.
+ *
+ * Build. Each builder checks its operands and returns a tensor, a small value. On a mistake the
+ * graph keeps the first error, which names operator, scope, source line and operands, and the
+ * invalid tensor flows through all later calls: nothing needs checking until zf_compile returns
+ * NULL. Then zf_graph_error says why:
+ *
+ *     matmul in bert.pooler (model.c:41): the inner dimensions differ: 32 of a, 16 of b; they must
+ *     be equal; %4 = f32[4,32], %7 = f32[16,8]
+ *
+ * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
+ *
+ * Own. A graph owns its nodes; a program borrows graph and backend; free in the reverse order of
+ * making: program, backend, graph. NULL may be freed. A store of parameters that several programs
+ * work with (api/running.h) lives as long as one of them. One graph, its programs and their store
+ * belong to one thread at a time; others are independent. No function prints, exits, aborts or
+ * reads the environment, and there are no global variables. Threads are those that a CPU backend is
+ * asked for, and one more for each queue that a plan with zf_prefetch uses.
+ *
+ * WORDS
+ *
+ *     leaf          an input, parameter, state or constant: a node that computes nothing
+ *     pass          a function that rewrites a graph
+ *     plan          a graph with all bytes placed (offsets in the arena), as zf_compile makes it
+ *     program       a plan with its memory on a backend: zf_step runs it
+ *     store         the tensors that outlive a program: parameters, optimizer states, their step
+ *     micro-batch   the examples that one rank computes at a time; world * micro_batches of them
+ *                   are the global batch of one step
+ *     bucket        parameters that lie side by side in memory; collectives move whole buckets
+ *     shard         the elements of a bucket that one rank holds: 1 of `world` equal ranges
+ *     piece         elements of a bucket or shard that are updated at one time (zf_offload)
+ *     queue         nodes that run in order, beside other queues: compute, gather, reduce
+ *     lifetime      the nodes from the first that writes a value to the last that reads it
+ *     peak          the bytes that a program and its store allocate together
+ *     fused         one node with the result of several
+ *     saved         a value that a node leaves for its gradient
+ *     recompute     to compute a value of the forward pass a second time, in the backward pass
+ *     non-finite    infinity or NaN
+ */
+
+/* ------------------------------------------------------------------------------- STATUS, MEMORY */
+
+typedef enum zf_status {
+    ZF_OK = 0,
+    ZF_ERR_NOMEM,    /* the allocator returned NULL */
+    ZF_ERR_ARGUMENT, /* a value outside its documented range */
+    ZF_ERR_SHAPE,    /* operands whose dimensions do not fit together */
+    ZF_ERR_DTYPE,    /* operands whose element types do not fit together */
+    ZF_ERR_STAGE,    /* a pass or call out of order */
+    ZF_ERR_PARSE,    /* text that is not IR */
+    ZF_ERR_VERIFY,   /* a graph or plan that breaks a rule of the IR */
+    ZF_ERR_LIMIT,    /* a plan that does not fit the memory it was given */
+    ZF_ERR_IO,       /* the operating system refused, here or on a rank that gave up for it */
+    ZF_ERR_FORMAT,   /* a damaged or foreign file */
+    ZF_ERR_MISMATCH, /* state that belongs to another model, graph or plan */
+    ZF_ERR_BACKEND,  /* a device or its library failed */
+    ZF_ERR_COMM,     /* ranks that do not come, or do not agree */
+    ZF_ERR_NAN       /* a loss, or gradients at the least scale, that are not finite */
+} zf_status;
+
+/* The version of the implementation, ZF_VERSION where it was compiled: "0.1.0". */
+ZF_API const char *zf_version(void);
+
+/* The name of a status: "ok", "out of memory", ... Never NULL. */
+ZF_API const char *zf_status_name(zf_status status);
+
+/* What went wrong, for a person: `text` is one line, terminated, at most 511 bytes, "" when status
+ * is ZF_OK. */
+typedef struct zf_error {
+    zf_status status;
+    char text[512];
+} zf_error;
+
+/* A field of a desc that is 0 has its default; where that is another number, comments say so: "0:
+ * 0.02". ZF_ZERO in a field of type double is the number 0. */
+#define ZF_ZERO (-1e-300)
+
+/* One function allocates, resizes and frees (new_size 0); it returns NULL when it cannot, and then
+ * `ptr` is still valid. `fn` NULL means the C library's realloc and free. A graph and all that is
+ * made from it use the graph's allocator. */
+typedef struct zf_allocator {
+    void *(*fn)(void *user, void *ptr, size_t old_size, size_t new_size);
+    void *user;
+} zf_allocator;
+
+/* ---------------------------------------------------------------------------- DTYPES AND SHAPES */
+
+typedef enum zf_dtype { ZF_F32, ZF_BF16, ZF_F16, ZF_F64, ZF_I32, ZF_I64, ZF_U8, ZF_BOOL } zf_dtype;
+
+ZF_API size_t zf_dtype_size(zf_dtype dtype);      /* bytes of an element; 0 when dtype is none */
+ZF_API const char *zf_dtype_name(zf_dtype dtype); /* "f32", "bf16", ...; "?" when it is none */
+
+/* Where a value lies. */
+typedef enum zf_space {
+    ZF_DEVICE, /* memory of the backend */
+    ZF_HOST,   /* memory of the host, where a CPU backend computes */
+    ZF_DISK,   /* a file; what lies there is copied and nothing else */
+    ZF_SPACES
+} zf_space;
+ZF_API const char *zf_space_name(zf_space space); /* "device", "host", "disk"; "?" for any other */
+
+#define ZF_MAX_RANK 6
+
+/* Dimensions, outermost first; rank 0 is a scalar. Tensors are row-major and contiguous. */
+typedef struct zf_shape {
+    int32_t rank;
+    int64_t dims[ZF_MAX_RANK];
+} zf_shape;
+
+/* ZF_SHAPE(4, 8) is f32[4,8]'s shape; ZF_SCALAR is []. */
+#ifndef __cplusplus
+#define ZF_SHAPE(...)                                                                              \
+    ((zf_shape){(int32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
+#define ZF_SCALAR ((zf_shape){0, {0}})
+#else /* which has no compound literals */
+extern "C++" {
+template <typename... dim> constexpr zf_shape zfi_shape_of_dims(dim... dims)
+{
+    static_assert(sizeof...(dim) <= ZF_MAX_RANK, "a shape has ZF_MAX_RANK dimensions at most");
+    return zf_shape{static_cast<int32_t>(sizeof...(dim)), {static_cast<int64_t>(dims)...}};
+}
+}
+#define ZF_SHAPE(...) (zfi_shape_of_dims(__VA_ARGS__))
+#define ZF_SCALAR     (zf_shape{0, {0}})
+#endif
+
+/* The same from an array, for ranks known only at run time. A rank outside 0..ZF_MAX_RANK, or no
+ * array, gives rank -1, which every builder refuses. */
+ZF_API zf_shape zf_shape_of(int32_t rank, const int64_t *dims);
+/* Number of elements; -1 when it does not fit int64 */
+ZF_API int64_t zf_shape_count(zf_shape shape);
+
+/* Converts count elements as zf_cast does: to nearest even, float to integer truncated and
+ * saturated. */
+ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype from_dtype,
+                       size_t count);
+
+/* --------------------------------------------------------------------------------------- GRAPHS */
+
+typedef struct zf_graph zf_graph;
+
+/* A value of a graph. {0} (ZF_NONE) is "no tensor", where a builder documents one as optional. A
+ * tensor of a graph with id 0 is invalid: a builder failed, the graph holds the error, and every
+ * builder passes it on. A builder that is given no graph to hold it (zf_relu(ZF_NONE), zf_concat of
+ * nothing) returns {NULL, -1}, which is the error of the next one that has a graph. */
+typedef struct zf_tensor {
+    zf_graph *graph;
+    int32_t id;
+} zf_tensor;
+
+#ifndef __cplusplus
+#define ZF_NONE ((zf_tensor){NULL, 0})
+#else
+#define ZF_NONE (zf_tensor{nullptr, 0})
+#endif
+
+typedef struct zf_operator zf_operator; /* api/extending.h */
+
+typedef struct zf_graph_desc {
+    zf_allocator allocator; /* {0}: the C library's */
+    const zf_operator *operators; /* of the program's own; they are copied */
+    int32_t operator_count;
+} zf_graph_desc;
+
+/* An empty graph, or NULL when there is no memory. What is wrong with an operator of one's own is
+ * the graph's first error. desc NULL: defaults. */
+ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc);
+ZF_API void zf_graph_free(zf_graph *graph); /* NULL: nothing */
+/* A copy that shares nothing with the graph: the same nodes with the same ids, the same scopes,
+ * stage and error, by the same allocator. A tensor of the graph is in the copy {copy, tensor.id}.
+ * NULL without a graph or memory. */
+ZF_API zf_graph *zf_graph_copy(const zf_graph *graph);
+
+/* The first error of the graph: ZF_OK and "" while there is none. The text lives as long as the
+ * graph. */
+ZF_API zf_status zf_graph_status(const zf_graph *graph);
+ZF_API const char *zf_graph_error(const zf_graph *graph);
+
+/* Writes the graph as text, one node per line. */
+ZF_API zf_status zf_graph_print(const zf_graph *graph, FILE *file);
+/* The same into text[0..size), terminated when size > 0; returns the length that the whole text
+ * has. */
+ZF_API size_t zf_graph_text(const zf_graph *graph, char *text, size_t size);
+/* The graph that `text` describes, or NULL with *error (which may be NULL) naming line and
+ * column. */
+ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_desc *desc,
+                                zf_error *error);
+/* A 64-bit hash of the text, with nodes numbered by their place: equal graphs have equal hashes on
+ * every machine and with every compiler. */
+ZF_API uint64_t zf_graph_hash(const zf_graph *graph);
+
+/* The input, param, state or output of that name, or the invalid tensor, without making it an
+ * error. */
+ZF_API zf_tensor zf_graph_find(zf_graph *graph, const char *name);
+/* The parameters as they were declared, and after zf_fuse or zf_autograd as the program reads them,
+ * scope by scope: 0 <= index < zf_param_count; an index outside
+ * gives the invalid tensor, without making it an error. */
+ZF_API int32_t zf_param_count(const zf_graph *graph);
+ZF_API zf_tensor zf_param_at(zf_graph *graph, int32_t index);
+
+ZF_API bool zf_valid(zf_tensor tensor);
+ZF_API zf_dtype zf_tensor_dtype(zf_tensor tensor); /* ZF_F32 for an invalid one */
+ZF_API zf_shape zf_tensor_shape(zf_tensor tensor); /* rank -1 for an invalid one */
+ZF_API size_t zf_tensor_bytes(zf_tensor tensor);   /* 0 for an invalid one */
+/* Of an input, param or state; "" for any other */
+ZF_API const char *zf_tensor_name(zf_tensor tensor);
+
+/* Scopes name what is built inside them: zf_push(g, "layer.%d", i) ... zf_pop(g); names are joined
+ * by dots. */
+ZF_BUILDER void zf_push(zf_graph *graph, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+ZF_BUILDER void zf_pop(zf_graph *graph);
+
+/* ------------------------------------------------------------------------------------- BUILDERS
+ *
+ * Every builder returns the new tensor, or the invalid tensor after recording the graph's first
+ * error. f32, bf16, f16 and f64 are "float"; operands of one operator have one dtype unless the
+ * comment says otherwise. "Broadcasting" is numpy's: shapes are aligned at the last dimension, a
+ * dimension 1 is repeated. An axis counts from 0, or from -1 backwards. Saved: what the gradient
+ * keeps alive. */
+
+/* Values that the program writes before a step (zf_write); they stay until written again. A step
+ * that reads one which has never been written is ZF_ERR_STAGE. */
+ZF_BUILDER zf_tensor zf_input(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
+
+typedef enum zf_init {
+    ZF_ZEROS,
+    ZF_ONES,
+    ZF_FILL,
+    ZF_NORMAL,
+    ZF_TRUNCATED_NORMAL,
+    ZF_UNIFORM
+} zf_init;
+
+/* Symmetric quantisation: along the last dimension, each `block` elements become a record of u8: a
+ * scale s = max |x| / 127 (4 bits: 7), and integers x / s, to nearest even. A block that has a
+ * non-finite number becomes NaN. ops/quantize.c has the layout and the bound of the error. */
+typedef struct zf_quantize_desc {
+    int32_t bits;   /* 8 or 4; 0: 8 */
+    int64_t block;  /* a multiple of 64, at most 2048; 0: 256 */
+    zf_dtype scale; /* of the scales: ZF_F32 or ZF_BF16 */
+} zf_quantize_desc;
+
+typedef struct zf_param_desc {
+    zf_dtype dtype; /* float */
+    zf_init init;
+    double mean, std; /* ZF_NORMAL; ZF_TRUNCATED_NORMAL draws within mean +- 2 std */
+    double low, high; /* ZF_UNIFORM: [low, high) */
+    double value;     /* ZF_FILL */
+    bool frozen;      /* no gradient, no update */
+    /* bits 8 or 4: it holds such records instead, of dtype u8, and is frozen: a weight of
+     * zf_quantized_linear. `shape` is that of the numbers. bits 0: floats */
+    zf_quantize_desc quantized;
+} zf_param_desc;
+
+/* A trained tensor. Its first value depends on seed, name and the element's index alone, so that it
+ * is the same however the tensor is cut. desc NULL: f32 zeros. */
+ZF_BUILDER zf_tensor zf_param(zf_graph *graph, const char *name, zf_shape shape,
+                              const zf_param_desc *desc);
+/* How the numbers of such a parameter are quantised; bits 0: it has floats. */
+ZF_API zf_quantize_desc zf_param_blocks(zf_tensor param);
+/* The shape of a parameter's numbers. */
+ZF_API zf_shape zf_param_shape(zf_tensor param);
+/* Numbers to records, as zf_quantize makes them, and back; they are written and read as any values of
+ * the parameter. ZF_ERR_ARGUMENT where count is no multiple of the block. */
+ZF_API zf_status zf_quantize_values(void *records, const float *values, size_t count,
+                                    const zf_quantize_desc *desc);
+ZF_API zf_status zf_dequantize_values(float *values, const void *records, size_t count,
+                                      const zf_quantize_desc *desc);
+/* A tensor that steps change and checkpoints hold, but that is not trained: counters, moments.
+ * Starts as `value`. */
+ZF_BUILDER zf_tensor zf_state(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape,
+                              double value);
+/* Memory of programs for the keys and values of earlier tokens, which zf_attention_desc.k_cache
+ * fills: float [batch, tokens, width], 0 at first. It is in no store and no checkpoint. Programs
+ * share caches of one name by zf_compile_desc.caches. */
+ZF_BUILDER zf_tensor zf_cache(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
+/* One value everywhere */
+ZF_BUILDER zf_tensor zf_constant(zf_graph *graph, zf_dtype dtype, zf_shape shape, double value);
+/* values[0..zf_shape_count(shape)) are copied. */
+ZF_BUILDER zf_tensor zf_values(zf_graph *graph, zf_dtype dtype, zf_shape shape,
+                               const double *values);
+
+/* Elementwise, broadcasting. add sub mul div maximum minimum: float or integer; equal less: any ->
+ * bool. */
+ZF_BUILDER zf_tensor zf_add(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_sub(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_mul(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_div(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_maximum(zf_tensor a, zf_tensor b); /* at a tie the gradient goes to a */
+ZF_BUILDER zf_tensor zf_minimum(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_equal(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_less(zf_tensor a, zf_tensor b);
+/* condition: bool or u8, a and b: any */
+ZF_BUILDER zf_tensor zf_where(zf_tensor condition, zf_tensor a, zf_tensor b);
+
+/* Elementwise, float. */
+ZF_BUILDER zf_tensor zf_neg(zf_tensor x);
+ZF_BUILDER zf_tensor zf_scale(zf_tensor x, double by);
+ZF_BUILDER zf_tensor zf_exp(zf_tensor x);
+ZF_BUILDER zf_tensor zf_log(zf_tensor x);
+ZF_BUILDER zf_tensor zf_sqrt(zf_tensor x);
+ZF_BUILDER zf_tensor zf_rsqrt(zf_tensor x); /* 1 / sqrt(x) */
+ZF_BUILDER zf_tensor zf_tanh(zf_tensor x);
+ZF_BUILDER zf_tensor zf_sigmoid(zf_tensor x);
+ZF_BUILDER zf_tensor zf_relu(zf_tensor x);
+ZF_BUILDER zf_tensor zf_gelu(zf_tensor x);      /* x Phi(x), by erf (Hendrycks & Gimpel 2016) */
+ZF_BUILDER zf_tensor zf_gelu_tanh(zf_tensor x); /* its tanh approximation (ibid., api/core.h) */
+ZF_BUILDER zf_tensor zf_silu(zf_tensor x);      /* x sigmoid(x) */
+ZF_BUILDER zf_tensor zf_softplus(zf_tensor x);  /* log(1 + e^x) */
+/* Any to any; rounds to nearest even, float to integer truncates */
+ZF_BUILDER zf_tensor zf_cast(zf_tensor x, zf_dtype to);
+
+/* Symmetric quantisation, and the way back; neither has a gradient. x [..., n], n a multiple of the
+ * block -> u8 [..., n / block * (bytes of a scale + block bits / 8)] */
+ZF_BUILDER zf_tensor zf_quantize(zf_tensor x, const zf_quantize_desc *desc);
+/* The same way back, of what has been quantised by the same desc; `to` is a float dtype. */
+ZF_BUILDER zf_tensor zf_dequantize(zf_tensor x, zf_dtype to, const zf_quantize_desc *desc);
+/* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). Both use p
+ * rounded to a multiple of 2^-16 (if p > 0, from 2^-16 to 1 - 2^-16), so that the expectation is x.
+ * The mask is a function of seed, step, the scope, the number of this dropout in it, and the
+ * element's global index (16 bits of Philox4x32-10, Salmon et al. 2011): it is computed again for
+ * the gradient and never stored. Dropouts of a scope are counted along the operands of what the
+ * program shows, as soon as a pass runs, so that the order of calls does not matter. A program
+ * compiled with `.evaluate` passes x through. p = 0 gives x itself. */
+ZF_BUILDER zf_tensor zf_dropout(zf_tensor x, double p);
+
+/* Shape. */
+/* One dimension may be -1: what remains */
+ZF_BUILDER zf_tensor zf_reshape(zf_tensor x, zf_shape shape);
+ZF_BUILDER zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b);
+/* out.dims[i] = x.dims[order[i]], rank entries */
+ZF_BUILDER zf_tensor zf_permute(zf_tensor x, const int32_t *order);
+/* x[start..stop) */
+ZF_BUILDER zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop);
+/* With zeros */
+ZF_BUILDER zf_tensor zf_pad(zf_tensor x, int32_t axis, int64_t before, int64_t after);
+ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis); /* count >= 1 */
+ZF_BUILDER zf_tensor zf_broadcast(zf_tensor x, zf_shape shape);
+/* The transpose of broadcast: sums what was repeated */
+ZF_BUILDER zf_tensor zf_sum_to(zf_tensor x, zf_shape shape);
+
+typedef struct zf_matmul_desc {
+    bool transpose_a, transpose_b; /* of the last two dimensions */
+} zf_matmul_desc;
+
+/* out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]; float, ranks >= 2, leading dimensions
+ * broadcast; accumulates in f32 (f64 for f64). */
+ZF_BUILDER zf_tensor zf_matmul(zf_tensor a, zf_tensor b);
+ZF_BUILDER zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *desc);
+
+typedef struct zf_reduce_desc {
+    int32_t axis;
+    bool keep; /* keep the axis as a dimension 1 */
+} zf_reduce_desc;
+
+/* Reductions over every element, to a scalar; _ex over one axis. Float. The order of additions is
+ * fixed. */
+ZF_BUILDER zf_tensor zf_sum(zf_tensor x);
+ZF_BUILDER zf_tensor zf_sum_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_BUILDER zf_tensor zf_mean(zf_tensor x);
+ZF_BUILDER zf_tensor zf_mean_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_BUILDER zf_tensor zf_max(zf_tensor x); /* equal maxima share the gradient */
+ZF_BUILDER zf_tensor zf_max_ex(zf_tensor x, const zf_reduce_desc *desc);
+/* i32, the first of equal ones; no gradient */
+ZF_BUILDER zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *desc);
+
+/* Over the last dimension, float. */
+ZF_BUILDER zf_tensor zf_softmax(zf_tensor x);   /* saved: the output alone */
+ZF_BUILDER zf_tensor zf_logsumexp(zf_tensor x); /* drops the dimension */
+ZF_BUILDER zf_tensor zf_log_softmax(zf_tensor x);
+/* gamma (x - mean) / sqrt(var + eps) + beta; gamma, beta [n] (Ba et al. 2016). */
+ZF_BUILDER zf_tensor zf_layer_norm(zf_tensor x, zf_tensor gamma, zf_tensor beta, double eps);
+/* gamma x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019). */
+ZF_BUILDER zf_tensor zf_rms_norm(zf_tensor x, zf_tensor gamma, double eps);
+
+/* out[i...,:] = table[index[i...],:]; table [rows,n] float, index i32 or i64 of any shape. An index
+ * outside 0..rows-1 is an error of the step. The gradient adds in the order of the index:
+ * deterministic. */
+ZF_BUILDER zf_tensor zf_gather_rows(zf_tensor table, zf_tensor index);
+ZF_BUILDER zf_tensor zf_embedding(zf_tensor table, zf_tensor ids); /* the same, by its usual name */
+typedef struct zf_embedding_desc {
+    bool padded; /* lookups of the row `padding` leave it without a gradient */
+    int64_t padding;
+} zf_embedding_desc;
+ZF_BUILDER zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedding_desc *desc);
+
+/* weight * sum over rows of -log softmax(logits)[label]; rows with label -100 are ignored. logits
+ * [n,classes] float, labels [n] i32 or i64, weight a scalar f32. With the weight 1 / (labelled rows
+ * of the global batch), the loss is the mean over all labelled rows, whatever the number of ranks
+ * and micro-batches. weight ZF_NONE: 1 / max(1, labelled rows of these labels). */
+ZF_BUILDER zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
+
+/* Layers that are one node each, with gradients of their own. zf_fuse makes some of them of plain
+ * nodes, where it recognises these; the builders say what is meant. */
+
+/* x weight^T + bias, as PyTorch's functional.linear: x [..., in], weight [out, in], bias [out] or
+ * ZF_NONE. zf_fuse joins projections of one x, and takes an activation behind it into the node. */
+ZF_BUILDER zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias);
+
+/* The same with a frozen weight that is the result of zf_quantize of [out, in] by the same desc: u8.
+ * Only a tile of it at a time is floats. Its gradient is that of x and of the bias. zf_fuse takes
+ * it, as the head of a model, together with the loss. */
+ZF_BUILDER zf_tensor zf_quantized_linear(zf_tensor x, zf_tensor weight, zf_tensor bias,
+                                         const zf_quantize_desc *desc);
+
+/* silu(gate) * up (Shazeer 2020), of one shape. up ZF_NONE: the rows of gate [..., 2 n] hold both,
+ * gate first; the result is [..., n]. Saved: gate and up. */
+ZF_BUILDER zf_tensor zf_swiglu(zf_tensor gate, zf_tensor up);
+
+typedef struct zf_attention_desc {
+    int64_t heads; /* of q; 0: 1 */
+    /* Heads of k and v, a divisor of heads: head j of q reads head j / (heads / kv_heads)
+     * (Ainslie et al. 2023). 0: heads */
+    int64_t kv_heads;
+    double scale;   /* of the scores; 0: 1 / sqrt(width of a head) */
+    double dropout; /* of the probabilities */
+    /* Query m of M sees key n of N where n <= m + N - M: for M = N, itself and what is before it.
+     * What is not seen is not computed */
+    bool causal;
+    /* Of causal attention: query m sees the last `window` keys of these alone. 0: all */
+    int64_t window;
+    /* Broadcasts to [B, heads, M, N], and gets no gradient. bool or u8: a key that is 0 is not
+     * seen; else it is of q's dtype and added to the scaled scores. ZF_NONE: none */
+    zf_tensor mask;
+    /* Generation: two zf_cache [B, C, width of k], which hold keys and values of `past` earlier
+     * tokens of each example (i32 or i64 [B]). Of the M tokens of q, k and v the first `count` (the
+     * same) are new, and those behind padding, whose result is 0. New keys and values are added to
+     * the caches; then new query m sees the keys 0 to past + m of these. More than C tokens of an
+     * example are an error of the step. Causal; without mask, dropout and gradient. ZF_NONE: none
+     * of the four */
+    zf_tensor k_cache, v_cache, past, count;
+    /* Of caches with a window W: token t of an example is in their row t mod C, so that texts may be
+     * longer than C, a multiple of 64 and at least W - 1 + M */
+    bool ring;
+} zf_attention_desc;
+
+/* softmax(scale q k^T + mask) v of each head (Vaswani et al. 2017), of which no [M,N] matrix is
+ * ever in memory (Dao et al. 2022). q [B, M, H], k and v [B, N, H kv_heads / heads], heads side by
+ * side in the last dimension; the result is [B, M, H]. k and v ZF_NONE: q holds all three, [B, T, H
+ * + 2 H kv_heads / heads], of each token first q, then k, then v. A query that sees no key gives 0.
+ * Saved: the result, and a number for each row of scores. desc NULL: defaults. */
+ZF_BUILDER zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v,
+                                  const zf_attention_desc *desc);
+
+typedef struct zf_residual_desc {
+    double dropout; /* of x + bias */
+    zf_tensor bias; /* [n], or ZF_NONE */
+    double eps;     /* 0: 1e-5; ZF_ZERO: 0 */
+    /* Gets residual + dropout(x + bias) as a value of its own: the next residual in a pre-norm
+     * model. In 16 bits the norm is then of that rounded value. NULL: not needed */
+    zf_tensor *sum;
+} zf_residual_desc;
+
+/* zf_layer_norm or zf_rms_norm of residual + dropout(x + bias). x and residual are of one shape
+ * [..., n]; gamma and beta [n]. Saved: xhat, which the gradient is made of, and a number for each
+ * row. desc NULL: defaults. */
+ZF_BUILDER zf_tensor zf_residual_layer_norm(zf_tensor x, zf_tensor residual, zf_tensor gamma,
+                                            zf_tensor beta, const zf_residual_desc *desc);
+ZF_BUILDER zf_tensor zf_residual_rms_norm(zf_tensor x, zf_tensor residual, zf_tensor gamma,
+                                          const zf_residual_desc *desc);
+
+typedef enum zf_rope_scaling {
+    ZF_ROPE_PLAIN,
+    ZF_ROPE_LINEAR, /* all frequencies f are f / factor (Chen et al. 2023) */
+    /* Those of a wavelength 2 pi / f above original / low_factor are f / factor, those below
+     * original / high_factor stay, and between them they go from one to the other (Llama 3.1) */
+    ZF_ROPE_LLAMA3
+} zf_rope_scaling;
+
+typedef struct zf_rope_desc {
+    int64_t heads; /* 0: 1 */
+    double theta;  /* 0: 10000 */
+    zf_rope_scaling scaling;
+    double factor;                  /* 0: 8 */
+    double low_factor, high_factor; /* 0: 1 and 4 */
+    int64_t original; /* tokens that the model was trained with before; 0: 8192 */
+    /* i32 or i64, [T], or x's shape without H; ZF_NONE: 0, 1, ... T - 1 */
+    zf_tensor positions;
+} zf_rope_desc;
+
+/* Rotary positions (Su et al. 2021) of x [..., T, H], heads side by side, in the form of Llama: of
+ * a head's halves (a, b), (a cos - b sin, b cos + a sin), the angle of element i being position *
+ * theta^(-2 i / d), d the width of a head, in f32. desc NULL: defaults. */
+ZF_BUILDER zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc);
+/* Frequency i of heads of `width`, 0 <= i < width / 2, scaled. */
+ZF_API double zf_rope_frequency(const zf_rope_desc *desc, int64_t width, int64_t i);
+
+/* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
+ZF_BUILDER zf_tensor zf_output(zf_tensor x, const char *name);
+
+/* For layers of one's own: records a misuse as the graph's error, with scope and line; returns the
+ * invalid tensor. */
+ZF_BUILDER zf_tensor zf_fail(zf_tensor x, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+
+/* Used by the macros at the end of this header: they note where a builder was called, for error
+ * messages. */
+ZF_API zf_tensor zf_at(zf_tensor x, const char *file, int line);
+ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);

@@ -1,0 +1,759 @@
+/* api/passes.h - what rewrites a graph: each pass, and zf_passes, which runs them in their order.
+ *
+ * Passes in their order: zf_lora; zf_fuse; zf_precision; zf_tile; zf_autograd;
+ * zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion, zf_onebit_adam, zf_onebit_lamb,
+ * zf_zero_one_adam; zf_delay; zf_fuse again; zf_recompute; zf_zero; zf_offload; zf_prefetch.
+ * zf_passes runs them all by one description (zf_training). zf_graph_print shows the graph between
+ * any two of them, one node per line:
+ *
+ *     %7  = matmul %1, %4 : f32[16,32]
+ *           gradient %4, %45
+ *     update:
+ *           adamw %4, %45, %53, %54, %3, %51 {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01}
+ *
+ * Nodes above `update:` run once per micro-batch, nodes below it once per step. Where updates run
+ * beside the backward pass (zf_offload), that pass stands below it as well, its nodes marked
+ * `micro`.
+ */
+
+/* --------------------------------------------------------------------------------------- PASSES
+ *
+ * A pass checks that it is called in its order, rewrites the graph, and verifies the result. Node
+ * ids are never renumbered. All return ZF_OK or the graph's first error. */
+
+/* LoRA (Hu et al. 2021): the parameters that are there are frozen, and products with the weights of
+ * target modules get a trained product of low rank beside them: with a weight [out, in] of module M,
+ * x weight^T becomes
+ *
+ *     x weight^T + alpha / rank (dropout(x) A^T) B^T
+ *
+ * A is the parameter M.lora_A.weight [rank, in], uniform within 1 / sqrt(in); B is M.lora_B.weight
+ * [out, rank], zeros, so that training begins with the results of the base. The module of a
+ * parameter "M.weight" is M; of any other parameter it is the whole name. A weight may also be [in,
+ * out] (zf_matmul). A bias stays with its product. Frozen parameters have no gradients and no states,
+ * and are not reduced; zf_zero and zf_offload shard, gather and move them as others.
+ *
+ * A weight may be one of records (zf_param_desc.quantized), of zf_quantized_linear (QLoRA, Dettmers
+ * et al. 2023): of such, a tile at a time is floats, forward and backward.
+ *
+ * A program that evaluates, or generates, runs the same pass over its graph, or has the products
+ * added to the weights (zf_lora_merge), if these are floats.
+ *
+ * Requires: the forward graph, before zf_fuse. desc NULL: defaults. */
+typedef struct zf_lora_desc {
+    int64_t rank; /* 0: 8 */
+    double alpha; /* 0: rank */
+    bool rslora;  /* alpha / sqrt(rank) instead (Kalajdzievski 2023) */
+    double dropout;
+    /* Modules, by their whole names or by what stands behind a dot in them, with commas between;
+     * each must be found. NULL, or "all-linear": all that are weights of products, but not those of
+     * the last product, which only losses and outputs read */
+    const char *targets;
+} zf_lora_desc;
+ZF_API zf_status zf_lora(zf_graph *graph, const zf_lora_desc *desc);
+
+/* Mixed precision (Micikevicius et al. 2018): a graph of f32 computes in bf16 or f16. Parameters
+ * and activations get that dtype, and the optimizers update f32 master weights beside it. Losses
+ * and their weights, statistics, and what the program writes and reads besides parameters stay f32.
+ * Products add in f32 in any case.
+ *
+ * With a loss scale, the loss is multiplied by the scale before the backward pass, which keeps
+ * small gradients from being rounded to zero in f16. zf_clip and the optimizers divide by it, in
+ * f32. A step in which a gradient is non-finite, on any rank, is skipped: parameters and optimizer
+ * states do not change. From the hysteresis-th overflow on, each overflow divides the scale by
+ * `factor`; an overflow at min_scale is the step's error, ZF_ERR_NAN. When `window` finite steps
+ * have followed the first one after the last overflow, the scale is multiplied by `factor` and the
+ * hysteresis is restored. Outputs "loss_scale" and "skipped_steps" (i64) are states, which
+ * checkpoints hold. zf_gradient's values are multiplied by the scale.
+ *
+ * Requires: zf_autograd not run yet; before or after zf_fuse. desc NULL: nothing. */
+typedef struct zf_precision_desc {
+    zf_dtype dtype;     /* ZF_BF16 or ZF_F16; ZF_F32: dtypes stay */
+    double scale;       /* the first loss scale; 0: 65536 of f16, else none; ZF_ZERO: none */
+    double factor;      /* 0: 2; 1: the scale is constant, and steps are only skipped */
+    int64_t window;     /* 0: 1000 */
+    int32_t hysteresis; /* the overflow that first divides the scale; 0: 2 */
+    double min_scale;   /* 0: 1 */
+    bool consecutive_hysteresis; /* any finite step restores the hysteresis */
+} zf_precision_desc;
+ZF_API zf_status zf_precision(zf_graph *graph, const zf_precision_desc *desc);
+
+/* Tiling of large operators (ZeRO-Infinity, Rajbhandari et al., SC'21, section 5.1.3): a linear layer
+ * whose weight takes more than `bytes` becomes several over ranges of its output features, forward
+ * and backward. Each range of the weight's rows is a piece, with a gradient, states and a bucket of
+ * its own, so that zf_zero (stage 3) and zf_offload bring one piece at a time. Weights are [features,
+ * inputs], as zf_linear, zf_nn_linear and zf_matmul_ex with transpose_b take them. The table of an
+ * embedding is cut too, also where the output layer uses it again; what anything else reads stays
+ * whole. Pieces have a multiple of 1024 elements, whatever the limit.
+ *
+ * A layer of logits in pieces keeps all logits of a micro-batch, and their gradient, which
+ * the fused loss does not: tiling it pays where a micro-batch has fewer labels than half the width.
+ *
+ * The gradient with respect to the layer's input is added in another order; in 16 bits it is rounded
+ * once for each piece. On the CPU no other bits change, and those of a tiled graph are the same at
+ * every stage and with every offload. passes/tile.c derives it.
+ *
+ * The weight keeps its name for zf_graph_find, zf_param_at, zf_read, zf_write and stores; checkpoints
+ * with and without tiling are the same. In the text its pieces are "NAME[FIRST:LAST]", by rows.
+ * zf_gradient has no gradient of a weight in pieces. All programs over one store must be tiled
+ * alike. Requires: zf_autograd not run yet; after zf_fuse and zf_precision. desc NULL: nothing. */
+typedef struct zf_tile_desc {
+    size_t bytes; /* of a weight, or a piece, at most; 0: nothing is tiled */
+} zf_tile_desc;
+ZF_API zf_status zf_tile(zf_graph *graph, const zf_tile_desc *desc);
+
+/* Appends the gradient of `loss` (a scalar) with respect to every parameter that is not frozen and
+ * that it depends on, one `gradient param, value` node each, and an output "loss". Requires: not
+ * run before. */
+ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
+/* After zf_autograd: the gradient of a parameter as the passes so far have made it, or the invalid
+ * tensor where it has none, without making it an error. */
+ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
+
+/* Removes nodes that no output, gradient or update needs (so it comes after zf_autograd, unless the
+ * loss is an output), merges equal nodes, folds constants, and removes pairs of inverse operators.
+ */
+ZF_API zf_status zf_simplify(zf_graph *graph);
+
+/* Scales every gradient by 1 / max(1, (norm + 1e-6) / max_norm), norm over all of them, and adds an
+ * output "grad_norm" (before the scaling). max_norm <= 0 or infinite: the output alone. Requires:
+ * zf_autograd; no optimizer yet. */
+ZF_API zf_status zf_clip(zf_graph *graph, double max_norm);
+
+/* Optimizers: one update per parameter that has a gradient. `lr` is a scalar f32. Weight decay is
+ * decoupled (added to the update; for SGD to the gradient) and applies to parameters of rank >= 2,
+ * so not to biases and norms, unless decay_all. A bf16 or f16 parameter is updated in f32: its
+ * master weights are a state, which starts as the first value in f32; the parameter is the master
+ * weights, rounded. Requires: zf_autograd; one optimizer per graph. desc NULL: defaults. */
+typedef struct zf_sgd_desc {
+    double momentum; /* 0 */
+    bool nesterov;
+    double weight_decay; /* 0 */
+    bool decay_all;
+} zf_sgd_desc;
+ZF_API zf_status zf_sgd(zf_graph *graph, zf_tensor lr, const zf_sgd_desc *desc);
+
+/* AdamW (Loshchilov & Hutter 2019), with bias correction. Defaults of 0; ZF_ZERO: 0. */
+typedef struct zf_adamw_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-8 */
+    double weight_decay; /* 0 */
+    bool decay_all;
+} zf_adamw_desc;
+ZF_API zf_status zf_adamw(zf_graph *graph, zf_tensor lr, const zf_adamw_desc *desc);
+
+/* LAMB (You et al. 2020): u = m^/(sqrt(v^) + eps) + wd p; r = |p| / |u|, clamped, 1 where a norm is
+ * 0; p -= lr r u. */
+typedef struct zf_lamb_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-6 */
+    double weight_decay; /* 0 */
+    double min_coeff; /* 0.01 */
+    double max_coeff; /* 10 */
+    bool decay_all;
+} zf_lamb_desc;
+ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc);
+
+/* Lion (Chen et al. 2023): p -= lr (sign(beta1 m + (1 - beta1) g) + wd p); m = beta2 m + (1 -
+ * beta2) g. Its lr is about a tenth of AdamW's, and its weight_decay ten times. */
+typedef struct zf_lion_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.99 */
+    double weight_decay; /* 0 */
+    bool decay_all;
+} zf_lion_desc;
+ZF_API zf_status zf_lion(zf_graph *graph, zf_tensor lr, const zf_lion_desc *desc);
+
+/* 1-bit Adam (Tang et al. 2021). Steps up to freeze_step, the warm-up, are AdamW's to the last bit.
+ * Behind it the variance v stays as it is, and instead of gradients the ranks average momentum, as
+ * signs. With g_r, the gradient of rank r's part of the batch, on each rank, and for the shard of
+ * which it is the server:
+ *
+ *     c = beta1 m + (1 - beta1) g_r + e       q = sign(c), s = |c| / sqrt(n); e = c - s q
+ *     C = mean of s q over the ranks + E      Q = sign(C), S = |C| / sqrt(n); E = C - S Q
+ *     m = S Q of all servers                  p -= lr (a + wd p)
+ *     a = m^ / (sqrt(v^) + eps), within [-limit, limit]
+ *
+ * There is one scale s for each block of 1024 elements of a tensor, n of them in its last block, so
+ * that a block is sent in 132 bytes, and bits depend neither on buckets nor on the stage. sign(0)
+ * is 1. m^ = m / (1 - beta1^t) and v^ = v / (1 - beta2^freeze_step) are AdamW's corrections; the
+ * paper's formulas have none. Of w ranks each sends 2 (w - 1) / w * 132 / 1024 bytes an element, at
+ * stages 1 and 2 updated parameters as well, and in the warm-up m, which each rank has whole. Bits
+ * depend on the number of ranks, and on which examples each has.
+ *
+ * The errors are states: e of each rank, and E in shards at every stage. A checkpoint that is loaded
+ * by another number of ranks: each begins with the mean of all e, which keeps their mean, and E is
+ * cut anew. ZeRO stages 0 to 2 with nodes = 1, no zf_offload and no loss scale: all else is an error.
+ *
+ * Behind the warm-up no rank has the mean of the gradients, so that zf_clip cannot have its norm.
+ * Each rank clips its own gradient, and takes |g_r| / sqrt(w) for the norm, which "grad_norm" is
+ * too: that of the mean if the g_r are orthogonal, as the noise of different examples is nearly. It
+ * is less where they agree: down to 1 / sqrt(w) of the norm. |g_r| itself would be up to sqrt(w)
+ * times the norm that v has been made with, and shorten all steps as much.
+ *
+ * All elements of a block have one scale, and their variances differ: those of a word that is rare
+ * or has not been seen, beside one that is common. Without the limit, which the paper does not
+ * have, S / sqrt(v^) moves the first by many times lr, back and forth, and the loss rises. An
+ * element whose variance is 0 had no gradient in the warm-up; it is not updated, but for weight
+ * decay.
+ *
+ * DeepSpeed's implementation (0.19) has no corrections and no limit, as the paper, one scale for all
+ * of a tensor that a rank or server has, padding counted, and refuses ZeRO. It differs from the paper: its
+ * first step makes no update; errors are 0 after a checkpoint is loaded; elements without variance
+ * are moved by s / eps, unless the program gives a mask of them. */
+typedef struct zf_onebit_adam_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-8 */
+    double weight_decay; /* 0 */
+    bool decay_all;
+    /* The last step of the warm-up, for example a fifth of all; 0: 100000 */
+    int64_t freeze_step;
+    /* The most by which a compressed step moves an element, in multiples of lr. AdamW moves by 1
+     * where gradients are all equal, and by less elsewhere. 0: 1; INFINITY: no limit, as in the
+     * paper */
+    double limit;
+    /* Which of the two steps the pass appends (zf_variant_count): 0 that of the warm-up, 1 the
+     * compressed one */
+    int32_t variant;
+} zf_onebit_adam_desc;
+ZF_API zf_status zf_onebit_adam(zf_graph *graph, zf_tensor lr, const zf_onebit_adam_desc *desc);
+
+/* 1-bit LAMB (Li et al. 2021). Steps up to freeze_step, the warm-up, are LAMB's to the last bit.
+ * They also average the ratio r of each tensor: c = coeff_beta c + (1 - coeff_beta) r. Behind it
+ * momentum is averaged as signs, as by zf_onebit_adam; v and c stay as they are, and c is scaled by
+ * the change of the variance since then:
+ *
+ *     g = (m - beta1 m_before) / (1 - beta1)   the gradient of which the averaged momentum is made
+ *     f = beta2 f + (1 - beta2) g^2            the fresh variance, which begins as v
+ *     k = max of (sqrt(v^) + eps) / (sqrt(f^) + eps) over the tensor's elements, within
+ *         [min_factor, max_factor], and within (1 - factor_change) and (1 + factor_change) times
+ *         the k of the step before, which begins as 1
+ *     p -= lr c^ k (a + wd p), a as for zf_onebit_adam
+ *
+ * c^ is c without the 0 from which it begins: c / (1 - coeff_beta^freeze_step). v^, f^ and m^ are
+ * corrected as AdamW's are; the paper's formulas have no corrections. The paper sends all tensors
+ * as one with one scale, and so multiplies the momentum of each, before compression, by the
+ * tensors' mean RMS / its own RMS, and divides it afterwards. Here each block of 1024 elements has
+ * a scale of its own, and no block belongs to two tensors, so that this factor would cancel: it is
+ * left out. What zf_onebit_adam says of bytes, errors, clip, other worlds, elements without
+ * variance and what is refused is true here.
+ *
+ * DeepSpeed's implementation (0.19) differs from the paper as that of 1-bit Adam does, and: a ratio
+ * that is exactly 1 is not averaged; a checkpoint that is loaded in the warm-up begins the averages
+ * anew; k of tensors with weight decay is moved towards 1, by the share of the decay in the
+ * update's norm; a tensor whose momentum is 0 at the end of the warm-up gets an infinite factor
+ * before compression. */
+typedef struct zf_onebit_lamb_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-6 */
+    double weight_decay; /* 0 */
+    double min_coeff; /* 0.01 */
+    double max_coeff; /* 10 */
+    bool decay_all;
+    double coeff_beta; /* 0.9 */
+    double min_factor; /* 0.5 */
+    double max_factor; /* 4 */
+    double factor_change; /* 0.1 */
+    int64_t freeze_step; /* as in zf_onebit_adam_desc */
+    double limit;        /* likewise */
+    int32_t variant;     /* likewise */
+} zf_onebit_lamb_desc;
+ZF_API zf_status zf_onebit_lamb(zf_graph *graph, zf_tensor lr, const zf_onebit_lamb_desc *desc);
+
+/* 0/1 Adam (Lu et al. 2022), at ZeRO stage 0, without local steps also at 1 and 2. It has no
+ * warm-up. A step is one of three variants:
+ *
+ *     refresh   g is averaged in full, m = beta1 m + (1 - beta1) g, and v by g^2 likewise
+ *     sync      each rank adds lr m_r, m_r of its own gradient, to u_r; the u_r are averaged as signs
+ *               (zf_onebit_adam) to u; m = u / (sum of these lr), within limit (sqrt(v) + eps);
+ *               p -= (sum of these lr) m / (sqrt(v) + eps), m_r = m, u_r = 0
+ *     local     each rank adds to u_r, which stays within limit (sqrt(v) + eps) times the sum of the
+ *               interval's lr; nothing is sent but the losses
+ *
+ * The first step is a refresh; the distance to the next is 1, var_update_scaler times, then as often
+ * 2, 4, ..., until var_freeze_step. Between these are syncs, and behind it every interval of
+ * steps ends with one: those that begin in local_step_scaler steps have 1, in as many 2, 4, ... up to
+ * local_step_clipper. In an interval each rank computes with p - u_r / (sqrt(v) + eps), a value of
+ * the step; p itself, m and v stay equal on all ranks, and are what checkpoints and evaluation have.
+ * Weight decay is that of p, with the sum of the interval's rates, at its end. v is corrected for the
+ * 0 from which it begins, as AdamW's is: v += (g^2 - v) (1 - beta2) / (1 - beta2^k) in refresh k. The
+ * paper's is not, so that steps are 1 / sqrt(1 - beta2^k) times as large, 3.6 after 80 refreshes. m
+ * is not corrected, and the paper's eps is inside the root. What zf_onebit_adam says of scales,
+ * errors, clip, other worlds, elements without variance and what is refused is true here.
+ *
+ * Without local steps (local_step_clipper = 1) there are two variants. u_r is 0 and m_r is m where a
+ * step begins, so neither is a state, and each rank computes with p. The limit is then that of
+ * zf_onebit_adam: of what p moves by, while m itself is not within it. ZeRO stages 1 and 2 shard v and
+ * the master weights, and the update of p, as for zf_onebit_adam. Checkpoints of runs with local
+ * steps have u_r and m_r too, so they are not loaded by runs without, nor the other way round.
+ *
+ * With local steps, stages 1 and 2 are an error. They shard what is equal on all ranks and read by
+ * the update alone. Here each rank computes with p - u_r / (sqrt(v) + eps), and so reads all of p (or
+ * of its master weights) and of v in every micro-batch; u_r, m_r and its errors are its own. Only m
+ * would be left to shard.
+ *
+ * DeepSpeed's implementation (0.19) refuses ZeRO, and differs from the paper: its first step makes
+ * no update; it refreshes at steps that the distance divides; between refreshes it averages
+ * gradients as signs, and not sums of updates; at var_freeze_step errors begin anew, since they
+ * were those of gradients; averages come at steps that the interval divides; weight decay is in the
+ * sums that are averaged, and so in the momentum made of them; p is brought back by adding what was
+ * subtracted, with rounding; a checkpoint that is loaded loses errors and the sums of an open
+ * interval. */
+typedef struct zf_zero_one_adam_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-8 */
+    double weight_decay; /* 0 */
+    bool decay_all;
+    int64_t var_freeze_step;    /* 0: 100000 */
+    int64_t var_update_scaler;  /* 0: 16, for some 100,000 steps; a short run learns more with a
+                                 * twentieth of its steps */
+    int64_t local_step_scaler;  /* 0: 32768 */
+    int64_t local_step_clipper; /* 0: 16; 1: no local steps, as stages 1 and 2 need */
+    double limit; /* as in zf_onebit_adam_desc */
+    int32_t variant; /* which step is appended: 0 refresh, 1 sync, 2 local (zf_variant_count) */
+} zf_zero_one_adam_desc;
+ZF_API zf_status zf_zero_one_adam(zf_graph *graph, zf_tensor lr, const zf_zero_one_adam_desc *desc);
+
+/* Delayed updates (ZeRO-Offload, Ren et al., ATC'21): from the program's second step on, a step
+ * updates by the gradients of the step before, which states "delay.gradient/PARAM" keep, with its
+ * own learning rate; its first step makes no update. So updates need not wait for gradients, and run
+ * beside the computation of the next ones (zf_offload, zf_prefetch). This changes what is learned,
+ * but with zf_offload and without it in the same way, to the last bit. The gradients of the last
+ * step are left unused. Requires: an optimizer of this library; before zf_zero. */
+ZF_API zf_status zf_delay(zf_graph *graph);
+
+/* When the rewrite `invert` is applied. */
+typedef enum zf_invert {
+    ZF_INVERT_ALWAYS,
+    /* By zf_passes where the plan without it exceeds zf_training.memory_limit (never where that is
+     * 0), since it saves memory and costs time. By zf_fuse itself, always */
+    ZF_INVERT_AS_NEEDED
+} zf_invert;
+
+/* Merges nodes into fused ones, with less memory and memory traffic. Before zf_autograd it fuses
+ * the forward pass, whose gradients are then fused too; called a second time after the optimizer it
+ * fuses gradients and updates. Each rewrite has a name and can be left out:
+ *
+ *     linear     product, bias, activation
+ *     swiglu     silu of one value times another
+ *     qkv        projections of one input, as one product; the weights are neighbours in memory
+ *     attention  products, mask, softmax and dropout, online: no matrix of tokens by tokens
+ *     softmax    scale, mask, softmax and dropout, where `attention` does not apply
+ *     norm       bias, dropout, residual and LayerNorm or RMSNorm
+ *     embedding  word, type and position embeddings, LayerNorm and dropout
+ *     head       logits, cross-entropy and argmax, in tiles: the whole logits are never in memory
+ *     accumulate a product that is added to a value starts from that value
+ *     sums       gradients of biases before `norm`, gelu, silu and packed attention, computed by
+ *                the gradients of these
+ *     invert     the backward pass recomputes activations and inputs of LayerNorm from results
+ *     update     clipping and update
+ *     chain      elementwise nodes one after the other, as one loop
+ *
+ * passes/fuse.c gives for each the nodes before and after, and whether bits change. Before
+ * zf_autograd it also reports near misses: nodes that a rewrite would take but for one thing, and
+ * what that is (passes/fuse_miss.c). desc NULL: all, and no reports. */
+typedef struct zf_fuse_miss {
+    const char *rewrite;    /* "attention" */
+    int32_t node;           /* as the text numbers nodes, after the pass */
+    const char *op, *scope; /* the node's; scope "" at the top */
+    const char *file;       /* where it was built, NULL: not known */
+    int line;
+    const char *text; /* what is in the way; lives until the call returns, as the rest */
+} zf_fuse_miss;
+/* Writes "# near miss: REWRITE in SCOPE (FILE:LINE): %NODE = OP: TEXT" and a line end to a FILE:
+ * for zf_fuse_desc.miss, with .user the file. */
+ZF_API void zf_fuse_miss_print(void *file, const zf_fuse_miss *miss);
+
+typedef struct zf_fuse_desc {
+    /* Names of rewrites to leave out, separated by commas; "all": every one; NULL: none */
+    const char *without;
+    zf_invert invert;
+    /* Embeddings and output layers with tables and weights of more bytes are left as they are, so
+     * that zf_tile can cut these; 0: all are fused. By zf_passes, if it is 0, zf_tile_desc.bytes */
+    size_t tile_bytes;
+    /* Called for each near miss; it must not touch the graph. NULL: not; by zf_passes with
+     * zf_training.print, zf_fuse_miss_print */
+    void (*miss)(void *user, const zf_fuse_miss *miss);
+    void *user;
+} zf_fuse_desc;
+ZF_API zf_status zf_fuse(zf_graph *graph, const zf_fuse_desc *desc);
+/* The name of a rewrite, 0 and up; NULL behind the last */
+ZF_API const char *zf_fuse_name(int32_t index);
+
+/* ZeRO (Rajbhandari et al., SC'20): the step of one rank becomes that of each of `world` ranks. The
+ * global batch is world * micro_batches equal parts; rank r runs part k * world + r as its
+ * micro-batch k. The ranks hold equal shards of:
+ *
+ *     stage 0   nothing; gradients are summed over the ranks
+ *     stage 1   optimizer states
+ *     stage 2   and gradients
+ *     stage 3   and parameters, which are gathered before each run of uses
+ *
+ * Losses, gradients, parameters and states are those of stage 0 to the last bit, and those of any
+ * other world in which world * micro_batches is the same. Scalar floats that zf_output keeps of
+ * what the micro section computes are sums over the global batch: weight a loss with 1 / (examples
+ * of the global batch). Requires: where there are gradients, an optimizer; not run before. desc
+ * NULL: one rank.
+ *
+ * Several nodes. With `nodes` the ranks are a mesh of two axes, node and local: rank r is place r %
+ * local of node r / local. Collectives then run over one axis after the other, so that between
+ * nodes go world / nodes times fewer bytes than where each rank sends to each:
+ *
+ *     all_gather       over node, then over local
+ *     reduce_scatter   over local, then over node
+ *     all_reduce       reduce_scatter over local, all_reduce over node, all_gather over local
+ *
+ * Rank r has shard (r % local) * nodes + r / local, so that what each gather gives lies in one
+ * piece. Sums have one order for each number of ranks in a node: in each micro-batch the ranks of a
+ * node are added in their order, and these sums, rounded to the dtype of the gradients, are added in
+ * the order of nodes to what the micro-batches before left. Where there is one node, or one rank in
+ * each, the order is that of ranks, and everything is as without `nodes`. So with several nodes the
+ * bits are those of any other number of nodes and micro-batches of the same product, with as many
+ * ranks in a node. */
+typedef struct zf_store zf_store; /* api/running.h */
+typedef struct zf_zero_desc {
+    int32_t stage; /* 0, 1, 2 or 3 */
+    int32_t world; /* ranks; 0: 1 */
+    int64_t micro_batches; /* of a step, on each rank; 0: 1 */
+    int32_t nodes; /* in which the ranks are, world / nodes in each; 0: 1 */
+    /* Stage 3 (ZeRO++, Wang et al. 2023): the ranks of a node together keep a copy of the
+     * parameters from the forward to the backward pass, whose gathers then stay inside the node.
+     * No bit changes; the copies are in the plan, 1 / (ranks in a node) of the parameters on each
+     * rank */
+    bool hpz;
+    /* Stages 1 to 3 (MiCS, Zhang et al. 2022): what the stage shards is sharded over the ranks of a
+     * node, and each node has all of it. Gathers stay inside the node; of sums each rank sends its
+     * shard to other nodes. No bit changes */
+    bool mics;
+    /* Stage 3 (ZeRO++, qwZ): parameters are gathered as integers of 8 bits (zf_quantize_desc), 1 /
+     * 2 of the bytes of bf16. Each rank quantises its shards at the beginning of a micro-batch, so
+     * that forward and backward pass use the same values; what the optimizer updates is not
+     * rounded */
+    bool quantized_weights;
+    /* Stages 1 to 3 (ZeRO++, qgZ): gradients are sent as integers of 4 bits, 1 / 4 of the bytes of
+     * bf16, and added in f32 in the order of ranks: inside a node, then, quantised again, between
+     * nodes. With mics the nodes add a part of each shard each, and once in a step send each other
+     * the sums in 8 bits. The loss and other scalars are not quantised */
+    bool quantized_gradients;
+    /* With quantized_gradients (LoCo, Xie et al. 2024): what a rank rounds off a gradient it adds to
+     * its next gradient, that of the next micro-batch or step. For each exchange h = gradient + e is
+     * quantised, r is what that rounds off h, and e = loco_beta e + (1 - loco_beta) r. e is a state,
+     * "loco.error/w", f32 of each rank for all elements of a parameter; with several nodes also
+     * "loco.between/w", for the exchange between them, of each node, sharded over its ranks. A block
+     * with a non-finite number keeps its e. Before step 1 and every loco_reset steps, and after a
+     * step that failed or began anew, e is 0. A checkpoint of another number of ranks or nodes gives
+     * each an equal part of the sum of e; e is 0 where it has none, and is left out where the new
+     * run has none. So bits depend on how a batch is split into ranks and micro-batches. With a loss
+     * scale e is that of gradients without it, and is 0 behind a step that was skipped. Not with
+     * zf_tile.
+     *
+     * With loco_bits=8 e is kept in records of 8 bits (zf_quantize_desc), in blocks as the gradients
+     * and with scales of f32: a byte of each element and a scale of each block. e is then 0 after a
+     * checkpoint of another number of ranks or nodes, of another quantized_block or other bits.
+     *
+     * The paper keeps e in 8 bits. DeepSpeed (0.16; later releases have removed it) does so too, and
+     * computes it in f16; it has it for stage 3 on several nodes alone; it sends gradients of one
+     * dimension, and those whose elements 2 x ranks does not divide, as they are; and for the reset
+     * it counts tensors instead of steps, and resets one of them */
+    bool loco;
+    double loco_beta;   /* in [0, 1); 0: 0.8; ZF_ZERO: 0, which loses nothing */
+    int64_t loco_reset; /* 0: 1024; -1: never */
+    int32_t loco_bits;  /* 32 or 8, of an element of e; 0: 32 */
+    int32_t quantized_block;  /* as zf_quantize_desc.block; shards are padded to it; 0: 256 */
+    zf_dtype quantized_scale; /* as zf_quantize_desc.scale */
+    /* Maximum bytes of a bucket, which ends where a scope ends; 0: the size of the largest numbered
+     * scope ("layer.7"), from 1 to 256 MiB */
+    size_t bucket_bytes;
+    /* Parameters that this store holds keep their buckets; NULL: none */
+    const zf_store *store;
+} zf_zero_desc;
+ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
+
+/* ZeRO-Offload (Ren et al., ATC'21), ZeRO-Infinity (Rajbhandari et al., SC'21): parameters, states,
+ * gradients and values of the forward pass lie in host memory or on a disk, and are copied to the
+ * device while it uses them. Losses, gradients, parameters and states stay the same, to the last
+ * bit where the device is a CPU. ZF_DISK: in a file (zf_store_desc.offload_dir), from which values are read by way of host memory.
+ * Requires: zf_zero; before zf_prefetch. desc NULL: everything stays on the device.
+ *
+ * With zf_prefetch and one micro-batch, updates run during the backward pass: states are read while
+ * gradients are computed, and a bucket is updated as soon as its gradient is in host memory;
+ * parameters that the backward pass has read from a disk are not read again for that. The
+ * update section then begins after the forward pass, when all scalar outputs of the micro section
+ * (the loss) have been checked; without such an output nothing overlaps. The norm of zf_clip, and
+ * the check for a skipped step of f16, need all gradients, so they end with the backward pass; with
+ * these only reads overlap it. The norm is computed where gradients are summed.
+ *
+ * On CUDA the host memory is pinned, and zf_store_desc.host updates while the device goes on: both
+ * in the step's CUDA graphs, as many as without offload. */
+typedef struct zf_offload_desc {
+    /* The states of the optimizer, master weights among them. Updates are computed in host memory:
+     * gradients go there, and updated parameters come back */
+    zf_space optimizer;
+    /* Parameters: a bucket is copied to the device for each run of its uses, and released after it.
+     * At stage 3 each rank copies its shard. Not possible at stages 1 and 2 with several ranks */
+    zf_space parameters;
+    /* ZF_HOST: gradients go to host memory when they are summed. With several micro-batches their
+     * sums lie there: of each bucket what the stage leaves to this rank, its shard or the whole. On
+     * one rank they are added there; on several a sum is on the device while the ranks add to it.
+     * ZF_DISK: from there they go to the disk, and come back for the next micro-batch's sum and for
+     * the update, which reads them in pieces. With one micro-batch zf_prefetch leaves in host memory
+     * those for which its budget host_bytes has room until they are updated: where updates run
+     * during the backward pass, that is most of them, and nothing is written. With zf_delay the
+     * gradients kept for the next step lie in host memory if the states are offloaded, else on the
+     * device */
+    zf_space gradients;
+    /* What the backward pass reads of the forward pass: it goes to host memory, and from there to the
+     * disk, after its last use in the forward pass, and comes back before its first use in the
+     * backward pass. With zf_recompute that is what enters each layer. The disk space that a program
+     * takes for that is the store's until this is freed */
+    zf_space activations;
+    /* Of parameters and activations: buckets and values of at most so many bytes stay on the
+     * device */
+    size_t keep_bytes;
+    /* Updates of buckets with copies of parameters or states run in pieces: a copy has at most so
+     * many bytes as f32, but at least 4096. 0: 16 MiB where states or parameters lie on a disk, else
+     * no pieces. With zf_prefetch pieces are read and written while others are updated, within its
+     * budgets */
+    size_t piece_bytes;
+} zf_offload_desc;
+ZF_API zf_status zf_offload(zf_graph *graph, const zf_offload_desc *desc);
+
+typedef struct zf_backend zf_backend; /* api/running.h */
+typedef struct zf_comm zf_comm;       /* api/running.h */
+
+/* The speeds of a machine, by which passes choose between plans, and zf_graph_estimate foretells
+ * the time of a step. */
+typedef struct zf_cost {
+    double flops_per_s;      /* of matrix products, on one rank; */
+    double half_flops_per_s; /* where operands have 16 bits; 0: the same */
+    double bytes_per_s;      /* of memory, by everything; */
+    /* 16-bit values, which are converted or packed. The longer of the two times counts; 0:
+     * bytes_per_s / 2 */
+    double half_values_per_s;
+    double functions_per_s;  /* exponentials and others (zf_launch_functions); 0: bytes_per_s / 8 */
+    double link_bytes_per_s; /* that a rank sends, */
+    double link_latency_s;   /* of a collective: inside a node, or where there is only one */
+    /* The same between nodes; where bytes per second are 0, both are those of the link */
+    double between_bytes_per_s, between_latency_s;
+    /* Of zf_offload: bytes read and written by updates in host memory; copies from the device to
+     * host memory and back, from the disk to host memory and back. Where bytes per second are 0,
+     * they and the latency are those of zf_cost_default */
+    double host_bytes_per_s;
+    double download_bytes_per_s, download_latency_s; /* device to host */
+    double upload_bytes_per_s, upload_latency_s;     /* host to device */
+    double read_bytes_per_s, read_latency_s;         /* disk to host */
+    double write_bytes_per_s, write_latency_s;       /* host to disk */
+    /* The part of computing on the device, 0 to 1, that is lost while such a copy runs beside it: on
+     * a CPU they share processors and memory. Between device and host memory, and of the disk */
+    double copy_load, disk_load;
+    /* How far reads and writes of the disk share its rate, 0 to 1: 0: neither slows the other down;
+     * 1: both at a time take as long as one after the other */
+    double disk_shared;
+    /* 1: what computes in host memory has processors of its own, as beside a GPU; 0: updates there
+     * take the device's time */
+    double host_apart;
+} zf_cost;
+/* Of a small CPU, a 10 Gbit/s network, copies at 10 GB/s, and an SSD that reads 2 and writes 1
+ * GB/s */
+ZF_API zf_cost zf_cost_default(void);
+
+typedef struct zf_calibrate_desc {
+    zf_backend *backend; /* NULL: a CPU backend of one thread */
+    zf_backend *host;    /* what updates in host memory run on; NULL: as in zf_store_desc.host */
+    const zf_comm *comm; /* NULL: the link is the default */
+    int32_t nodes;       /* as zf_zero_desc.nodes: with several, both links are measured */
+    const char *offload_dir; /* a folder on the disk; NULL: the disk is the default */
+} zf_calibrate_desc;
+/* Measures it, in about a second, and one or two more for a disk: products and sums of f32 and bf16,
+ * gelu, copies between the spaces, alone and beside products, an update in host memory, all_gathers,
+ * and a file of 256 MiB in the folder, which it removes. All ranks must call, and all get rank 0's
+ * values, so that their plans are the same. On an error *cost does not change; an error on one rank
+ * is the error on all. desc NULL: defaults. */
+ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_error *error);
+/* A table as a JSON file: an object of members of zf_cost in the units above; bytes, values, functions
+ * and FLOPs from 1 to 1e24 per second, seconds from 0 to 1e6. flops_per_s, bytes_per_s,
+ * link_bytes_per_s and link_latency_s are required; others that are not there are what 0 stands for
+ * above, or those of zf_cost_default. On an error *cost, or the file at `path`, does not change.
+ * allocator NULL: the C library's. */
+ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocator *allocator,
+                              zf_error *error);
+ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_allocator *allocator,
+                              zf_error *error);
+
+typedef struct zf_prefetch_desc {
+    /* The maximum bytes of parameters gathered ahead, of gradients that wait to be reduced, of
+     * operands kept for gradients that are computed later, and of copies in one direction that are
+     * on their way or made ahead; 0: no overlap */
+    size_t bytes;
+    /* Of host memory: what is read from a disk ahead for the device, and as much for updates; the
+     * largest gradient that is kept longer so that its update can wait for the disk; and gradients
+     * that so need not go to the disk; 0: as `bytes` */
+    size_t host_bytes;
+    /* Stage 3, and parameters that zf_offload brings: buckets stay on the device between forward
+     * and backward pass, which saves bringing them again, as far as the plan stays within
+     * zf_training.memory_limit */
+    bool keep_gathered;
+} zf_prefetch_desc;
+
+typedef enum zf_recompute_mode {
+    ZF_RECOMPUTE_OFF,      /* nothing; with a limit: as ZF_RECOMPUTE_AS_NEEDED */
+    ZF_RECOMPUTE_LAYERS,   /* each layer keeps its inputs only, and recomputes the rest */
+    ZF_RECOMPUTE_AS_NEEDED /* as much as the limit `bytes` requires, with the fewest FLOPs */
+} zf_recompute_mode;
+
+typedef struct zf_recompute_desc {
+    zf_recompute_mode mode;
+    /* The limit of the plan's peak. Where no plan keeps to it: ZF_ERR_LIMIT, which names the
+     * smallest limit that a plan keeps to. 0: zf_training.memory_limit for ZF_RECOMPUTE_AS_NEEDED,
+     * none for ZF_RECOMPUTE_LAYERS */
+    size_t bytes;
+} zf_recompute_desc;
+
+/* What zf_passes has chosen by zf_training.fit. */
+typedef struct zf_choice {
+    zf_recompute_desc recompute;
+    zf_offload_desc offload;
+    size_t bytes[ZF_SPACES]; /* of the plan */
+    double seconds;          /* of a step, estimated; */
+    double free_seconds;     /* and of one without limits */
+    int32_t tried;           /* plans */
+} zf_choice;
+/* "optimizer=disk,parameters=disk, recompute" into text[0..size), terminated when size > 0; returns
+ * the length of the whole text. */
+ZF_API size_t zf_choice_text(const zf_choice *choice, char *text, size_t size);
+
+/* Limits within which zf_passes fits a step: it chooses what is recomputed (zf_recompute_desc) and
+ * what leaves the device (zf_offload_desc), by exact plans of copies of the graph and by their
+ * estimated time (zf_graph_estimate, by zf_training.cost): the fastest that fits. What
+ * zf_training.recompute and .offload ask for anyway is where it begins, and nothing comes back from
+ * there. Where nothing fits: ZF_ERR_LIMIT, by how much the nearest choice misses the limits. */
+typedef struct zf_fit_desc {
+    size_t memory; /* bytes of device and host memory together, which on a CPU are one; 0: any */
+    size_t device; /* of the device; 0: any. With `memory` and `device` 0 nothing is chosen */
+    /* Of host memory; 0: nothing leaves the device to stay there, but what is on its way to a disk
+     * passes it */
+    size_t host;
+    size_t disk; /* of a disk (zf_store_desc.offload_dir); 0: nothing goes there */
+    zf_choice *choice; /* NULL, or where to tell what was chosen */
+} zf_fit_desc;
+
+/* The optimizers: X(NAME, name) for ZF_NAME, zf_name_desc and zf_name. */
+#define ZF_OPTIMIZERS(X)                                                                           \
+    X(ADAMW, adamw)                                                                                \
+    X(LAMB, lamb)                                                                                  \
+    X(SGD, sgd)                                                                                    \
+    X(LION, lion)                                                                                  \
+    X(ONEBIT_ADAM, onebit_adam)                                                                    \
+    X(ZERO_ONE_ADAM, zero_one_adam)                                                                \
+    X(ONEBIT_LAMB, onebit_lamb)
+
+typedef enum zf_optimizer {
+#define ZFI_VALUE(NAME, name) ZF_##NAME,
+    ZF_OPTIMIZERS(ZFI_VALUE)
+#undef ZFI_VALUE
+        ZF_OPTIMIZER_COUNT
+} zf_optimizer;
+/* "adamw", ...; NULL behind the last */
+ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
+
+/* One description of a training step: the desc of each pass, and what all plans are made for. {0}
+ * is valid, and so is each member that is {0}. */
+typedef struct zf_training {
+    /* A scalar; ZF_NONE: nothing is trained. Then all that is about gradients is left out, and the
+     * passes make a step that evaluates */
+    zf_tensor loss;
+    zf_tensor lr; /* a scalar f32; ZF_NONE: the input "lr", which is made where there is none */
+    zf_lora_desc lora; /* {0}: not run */
+    zf_fuse_desc fuse;
+    zf_precision_desc precision;
+    zf_tile_desc tile;   /* {0}: not run */
+    bool keep_gradients; /* each is an output "gradient/PARAM", as it is before zf_clip */
+    /* As in zf_clip, INFINITY: the output "grad_norm" alone; 0: zf_clip is not run */
+    double clip;
+    zf_optimizer optimizer;
+    /* A desc for each optimizer, under its name: `zf_adamw_desc adamw`, and so on. That of `optimizer`
+     * is used; in another one anything but 0 is an error */
+#define ZFI_DESC(NAME, name) zf_##name##_desc name;
+    ZF_OPTIMIZERS(ZFI_DESC)
+#undef ZFI_DESC
+    /* Which variant of the step this is (zf_variant_count), for an optimizer that has several */
+    int32_t variant;
+    bool delay; /* zf_delay is run */
+    /* zf_delay is run from the step after this one on; above 0 the step has two variants */
+    int64_t delay_from;
+    zf_recompute_desc recompute;
+    zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
+    zf_offload_desc offload;   /* {0}: not run; else zf_zero is, also where `zero` is {0} */
+    zf_prefetch_desc prefetch; /* {0}: not run */
+    zf_fit_desc fit; /* {0}: recompute and offload are as they stand here */
+    /* zf_recompute and zf_prefetch choose between plans by these: */
+    size_t memory_limit; /* bytes; 0: none */
+    zf_backend *backend; /* its scratch is counted in plans; NULL: none */
+    /* NULL: gathers and copies of zf_offload are issued as early as prefetch.bytes allow; else only
+     * as early as needed to hide their time */
+    const zf_cost *cost;
+    /* NULL: nothing is printed; else the graph after each pass that changes it, under "# after
+     * PASS" */
+    FILE *print;
+    /* NULL, or called after each pass that succeeded, with its name without "zf_"; it may add
+     * outputs to the graph */
+    void (*after)(void *user, zf_graph *graph, const char *pass);
+    void *user;
+} zf_training;
+
+/* Runs the passes of a training step, each as it is described, in their order:
+ *
+ *     lora, fuse, precision, tile, autograd, simplify, clip, an optimizer, delay, fuse,
+ *     recompute, zero, offload, prefetch
+ *
+ * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
+ * {0}. */
+ZF_API zf_status zf_passes(zf_graph *graph, const zf_training *training);
+/* The same with defaults filled in, where they are known without a graph: all but
+ * zero.bucket_bytes. To be read, and not to be passed on: a 0 in it is 0. */
+ZF_API zf_training zf_training_resolved(const zf_training *training);
+/* Runs the optimizer of a description alone, with its lr. */
+ZF_API zf_status zf_optimize(zf_graph *graph, const zf_training *training);
+
+/* Variants of a step. A step of some optimizers is one of several, by its number: 1-bit Adam has
+ * steps of a warm-up, then compressed ones. Each variant is a graph of its own, built and compiled
+ * like any other, and all their programs work over one store, which counts their steps:
+ *
+ *     for (t.variant = 0; t.variant < zf_variant_count(&t); t.variant++) {
+ *         zf_graph *g = zf_graph_new(NULL);
+ *         t.loss = build(g), t.zero.store = store, zf_passes(g, &t);
+ *         p[t.variant] = zf_compile(g, &(zf_compile_desc){.store = store, .beside = p[0]});
+ *         store = zf_program_store(p[0]);
+ *     }
+ *     zf_program *now = p[zf_variant_at(&t, zf_store_step(store) + 1)];
+ *
+ * Compile all before zf_load: a checkpoint has the states of all variants. The number of the step
+ * decides, so that a run goes on from a checkpoint as it would have without it, and all ranks take
+ * the same. Updates that are delayed from some step on (delay_from) make two variants too. Other
+ * descriptions have one. */
+ZF_API int32_t zf_variant_count(const zf_training *training);
+/* "warm-up", "compressed"; "direct", "delayed"; NULL for a number outside */
+ZF_API const char *zf_variant_name(const zf_training *training, int32_t variant);
+/* That of step 1, 2, ... */
+ZF_API int32_t zf_variant_at(const zf_training *training, int64_t step);
+
+/* Activation checkpointing (Chen et al. 2016): the backward pass recomputes values of the forward
+ * pass instead of keeping them. Numbers do not change, to the last bit. Recomputed nodes are marked
+ * `recompute` in the text. A layer is the nodes of one numbered scope ("layer.7"), or those that
+ * use parameters of such names. Byte limits are compared with the final plan, after zf_zero and
+ * zf_prefetch as `training` describes them. Requires: zf_autograd; after the optimizer and the last
+ * zf_fuse, before zf_zero. training NULL: nothing. */
+ZF_API zf_status zf_recompute(zf_graph *graph, const zf_training *training);
+
+/* Overlaps communication with computation, on queues of their own: gathers, copies to the device
+ * and reads of a disk are issued ahead of their use; reductions are waited for where their result
+ * is read; the last large reduction, mostly an embedding's, is issued before the gradients that it
+ * does not need; small gathers are joined; copies of zf_offload run beside the updates, and these
+ * beside the backward pass (zf_offload_desc). Numbers do not change. Each but the fourth costs at
+ * most prefetch.bytes of memory. Requires: zf_zero. training NULL: nothing overlaps. */
+ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_training *training);

@@ -1,0 +1,682 @@
+/* api/running.h - devices, ranks, stores, plans, programs, layers and loops.
+ *
+ * Compile. zf_compile places every value in one arena (zf_memory), allocates exactly those bytes,
+ * draws the first values of the parameters, and returns a program. Its peak is known before
+ * (zf_program_info_of), and a plan over zf_compile_desc.memory_limit is an error that says by how
+ * much and where.
+ *
+ * Run. zf_write the inputs, zf_step, zf_read what zf_output keeps. A step allocates nothing. The
+ * same seed gives the same bits on any number of threads, and after zf_save and zf_load. Between
+ * instruction sets, bits differ by rounding.
+ *
+ * Ranks. zf_zero turns the step of one rank into that of each of several, at a ZeRO stage, and
+ * zf_prefetch lays communication beside computation:
+ *
+ *     zf_passes(g, &(zf_training){.loss = loss,
+ *                                 .zero = {.stage = 3, .world = comm->world},
+ *                                 .prefetch.bytes = 128 << 20});
+ *     zf_program *p = zf_compile(g, &(zf_compile_desc){.comm = comm, .seed = 1});
+ *
+ * comm is this rank's communicator: zf_local_comm for threads of one process, zf_mpi_comm
+ * (zeroflow_mpi.c) for processes, zf_nccl_comm (zeroflow_nccl.c) for GPUs, or a table of functions
+ * of one's own (zf_comm). Every rank builds the same graph; before the first step they compare
+ * their plans, seeds and parameters (zf_compare_ranks). Each writes its part of the global batch
+ * (zf_zero_desc says which) and all call zf_step. Losses, gradients and parameters are the same to
+ * the last bit at every stage, with any prefetch, on any number of ranks that share the batch in as
+ * many parts, and after zf_save and zf_load at another stage and world. When a rank fails or does
+ * not arrive, all ranks get the error.
+ */
+
+/* ------------------------------------------------------------------------------- DEVICES, RANKS
+ *
+ * Backends compute, communicators connect ranks. Both are tables of functions (zf_backend,
+ * zf_comm). A program may write its own: api/extending.h. */
+
+ZF_API void zf_backend_free(zf_backend *backend); /* NULL: nothing */
+
+typedef struct zf_cpu_desc {
+    int32_t threads; /* workers, the calling thread among them; 0: 1 */
+    /* Run the reference kernels (slow, in double precision) instead of the fast ones */
+    bool reference;
+    /* The instruction set: "portable", "avx2", "avx512", "amx" (avx512, and products of bf16 on the
+     * tiles of Intel's AMX) or "neon"; ZF_ERR_BACKEND if the machine lacks it; NULL: the best that
+     * the machine has. Each has bits of its own: ranks on machines of several kinds name one. For
+     * "amx", also by NULL, the process asks Linux for the tiles; its alternate signal stacks
+     * (sigaltstack) must then have AT_MINSIGSTKSZ bytes (getauxval), some 11 KiB, and where one
+     * is smaller the machine counts as one without AMX. */
+    const char *isa;
+    zf_allocator allocator;
+} zf_cpu_desc;
+
+/* The built-in CPU backend. NULL with *error (which may be NULL) for lack of memory or threads. */
+ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error);
+
+typedef struct zf_cuda_desc {
+    int32_t device; /* which one, as CUDA numbers those that it sees */
+    /* Launch node by node in every step, and not the step as a CUDA graph: to look for faults */
+    bool no_graphs;
+    bool tf32; /* products of f32 in TF32: fast, with 10 bits of mantissa */
+    /* A file of algorithms for matrix products. Those in the file are used; for other products
+     * zf_compile measures which is fastest and adds it to the file. NULL: cuBLASLt's own choice.
+     * Another algorithm gives other bits: runs and ranks that must have equal bits need the same
+     * complete file */
+    const char *tuning;
+    /* Multiprocessors that matrix products leave free for NCCL's kernels (zf_nccl_desc.ctas on each
+     * channel): a product on all of them makes a collective wait for its end. cuBLASLt then may
+     * choose another algorithm, with other bits. 0: none */
+    int32_t spare_processors;
+    /* How long the device may take to finish its work after other ranks are lost; 0: 60. After that
+     * all calls are ZF_ERR_BACKEND, and its memory is not freed */
+    double deadline_seconds;
+    zf_allocator allocator; /* of host memory */
+} zf_cuda_desc;
+
+/* A device of compute capability 8.0 or newer: zeroflow_cuda.cu, compiled by nvcc. It runs f32,
+ * bf16 and f16. Where a block has less than 160 KiB of shared memory (8.6, 8.9, 12.x), attention
+ * over heads of more than 64 elements, or its gradient, may be ZF_ERR_BACKEND. One thread at a time
+ * may use it, as the CPU backend. zf_step returns when the step is on the device's queues; its
+ * errors are reported when the host waits for it. NULL with *error (which may be NULL):
+ * ZF_ERR_BACKEND where there is no driver or no such device. */
+extern zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error);
+/* The cudaStream_t of a queue of such a backend, for events of one's own; NULL where it has
+ * none. */
+extern void *zf_cuda_stream(const zf_backend *cuda, int32_t queue);
+
+ZF_API void zf_comm_free(zf_comm *comm); /* NULL: nothing */
+
+/* Ranks within one process: communicators for as many threads. Each belongs to one rank; the group
+ * must outlive them and what uses them, and frees them. */
+typedef struct zf_local zf_local;
+
+typedef struct zf_local_desc {
+    int32_t world;           /* ranks; 0: 1 */
+    double deadline_seconds; /* that ranks wait for one another; 0: 60 */
+    zf_allocator allocator;
+} zf_local_desc;
+/* NULL with *error (which may be NULL) for a value out of range or lack of memory. */
+ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error);
+ZF_API void zf_local_free(zf_local *group); /* NULL: nothing */
+/* The communicator of rank 0 <= rank < world; NULL outside. It is the group's: not to be freed. */
+ZF_API zf_comm *zf_local_comm(zf_local *group, int32_t rank);
+
+/* Ranks in processes, by MPI: zeroflow_mpi.c, compiled with mpicc. */
+typedef struct zf_mpi_desc {
+    double deadline_seconds; /* that ranks wait for one another; 0: 60 */
+    const void *comm;        /* where the MPI_Comm to duplicate is; NULL: MPI_COMM_WORLD */
+} zf_mpi_desc;
+/* The calling process's communicator. MPI must have been initialised with MPI_THREAD_MULTIPLE, and
+ * all ranks must call. NULL with *error (which may be NULL). zf_comm_free frees it, before
+ * MPI_Finalize. */
+extern zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error);
+
+enum { ZF_NCCL_ID_BYTES = 384 };
+
+/* Ranks with a GPU each, in processes or in threads, by NCCL: zeroflow_nccl.c, linked with
+ * zeroflow_cuda.cu. How they find one another is one of `host`, `file` and `id`. */
+typedef struct zf_nccl_desc {
+    int32_t rank, world; /* world 0: 1, which needs none of the three */
+    int32_t device;      /* as zf_cuda_desc.device: the one whose memory the calls are about */
+    /* Maximum time that ranks wait for one another, also at creation; 0: 60. For calls on a stream,
+     * the time that the stream spends in one call. */
+    double deadline_seconds;
+    /* NCCL's own reductions: reduce_scatter and all_reduce in f32, f64, bf16, f16, i32 and i64 add
+     * in an order that may change from run to run, and 16-bit sums round at each addition. Other
+     * calls, and reductions that add to `out`, do not change */
+    bool fast;
+    /* Device memory that sums pass through in pieces, for each of three channels; 0: 32 MiB. The
+     * same on all ranks, like `fast` */
+    size_t staging_bytes;
+    /* Maximum blocks of NCCL's kernels on each of the three channels, a power of two; a block
+     * occupies a multiprocessor. 0: 16, or fewer, so that all channels together occupy at most half
+     * of the device: NCCL guarantees progress only if their kernels can run at the same time. The
+     * same on all ranks.
+     *
+     * NCCL's device memory grows with it: zf_comm.memory, measured when ranks are connected, of
+     * which 3 (staging_bytes + 2 MiB) are for staging. For NCCL 2.28, without its environment
+     * variables and without NVLS, the rest is at most about 3 * ctas * world * 12 MiB: for each
+     * block and channel a connection in the ring and one to each other rank, of 4 MiB
+     * (NCCL_BUFFSIZE), 4.7 MiB (NCCL_LL128_BUFFSIZE) and 0.5 MiB (NCCL_LL_BUFFSIZE), in whole pages
+     * of 2 MiB. `fast` may open more connections later */
+    int32_t ctas;
+    /* Rank 0 listens at host:port, the other ranks connect to it, and the connections stay open: a
+     * rank that ends or fails is reported to the ranks that wait, and a rank that does not arrive
+     * is named. Connections are not authenticated: use it in trusted networks only */
+    const char *host;
+    int32_t port;
+    /* A path in a folder that all ranks share, where no file is needed otherwise. The ranks make
+     * this file and others whose names begin with it, and remove them when all ranks have arrived.
+     * Files of an earlier run are recognised. A rank that fails writes FILE.failed, which stays */
+    const char *file;
+    /* ZF_NCCL_ID_BYTES from zf_nccl_id, which one rank calls; the program sends them to all ranks.
+     * The other ranks notice a failed rank only by their deadline */
+    const void *id;
+} zf_nccl_desc;
+/* The calling rank's communicator; all ranks must call within the deadline. Calls on a stream (a
+ * cudaStream_t; device memory) return once they are enqueued, and may be captured into a graph.
+ * Calls without a stream take host or device memory, and run after the calls on streams of the same
+ * channel. Sums have the bits of zf_add_ranks unless `fast`. NULL with *error (which may be NULL).
+ * zf_comm_free frees it, after the programs that use it. */
+extern zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error);
+extern zf_status zf_nccl_id(void *id, zf_error *error);
+
+/* --------------------------------------------------------------------------------------- STORES
+ *
+ * Parameters and states live in a store: named tensors in the memory of a backend, whole or
+ * sharded. A program binds those that its graph names, and adds those that the store lacks: their
+ * first values follow from the store's seed and the name. Any number of programs work over one
+ * store: training and evaluation (below), two batch sizes, an adapter beside a frozen base, two
+ * models that learn from each other.
+ *
+ *     zf_program *train = zf_compile(g, &(zf_compile_desc){.seed = 1});
+ *     zf_store *store = zf_program_store(train);
+ *     zf_program *eval =
+ *         zf_compile(h, &(zf_compile_desc){.store = store, .bound = true, .evaluate = true});
+ *     zf_step(train), zf_step(eval), zf_step(train);
+ *     zf_save(store, "checkpoint", NULL);
+ *
+ * An adapter beside a base that was saved: g has the base's parameters, frozen, and new ones.
+ *
+ *     zf_store *store = zf_store_new(&(zf_store_desc){.backend = cpu, .seed = 1}, &error);
+ *     zf_load(store, "base", &(zf_load_desc){.params_only = true});
+ *     zf_program *p = zf_compile(g, &(zf_compile_desc){.store = store});
+ *     ... zf_step(p) ...
+ *     zf_save(store, "adapter", &(zf_save_desc){.select = is_of_adapter});
+ *
+ * and later "base" as above, and zf_load(store, "adapter", &(zf_load_desc){.merge = true}).
+ *
+ * The seed and the count of training steps belong to the store: programs that train in turns share
+ * one count. With several ranks each has a store of its own, and all are sharded alike; a later
+ * graph's zf_zero takes the layout from zf_zero_desc.store. A store lives until its maker and all
+ * its programs have freed it; backend and communicator must outlive it. It and its programs belong
+ * to one thread at a time. */
+
+typedef struct zf_store_desc {
+    zf_backend *backend; /* NULL: a single-threaded CPU backend of the store's own */
+    /* A CPU backend, for what lies in host memory; NULL: `backend`, if its memory is the host's,
+     * else a single-threaded one of the store's own */
+    zf_backend *host;
+    /* A folder for values on the disk. They lie in files that are removed with the store, and whose
+     * space is allocated when a program is compiled (ZF_ERR_LIMIT where the disk is full).
+     * Checksums of their blocks are kept in memory: damage is ZF_ERR_FORMAT of the step. NULL: no
+     * disk */
+    const char *offload_dir;
+    /* The ranks among which this store is one; NULL: there is one rank. It must outlive the
+     * store */
+    const zf_comm *comm;
+    uint64_t seed; /* of first values, and of dropout in all programs */
+    /* Bytes, of the store and all its programs together; 0: none. A program that does not fit is
+     * ZF_ERR_LIMIT of zf_compile */
+    size_t memory_limit;
+    zf_allocator allocator; /* of host memory */
+} zf_store_desc;
+
+/* An empty store, or NULL with *error (which may be NULL). desc NULL: defaults. A program without
+ * one gets its own from zf_compile. */
+ZF_API zf_store *zf_store_new(const zf_store_desc *desc, zf_error *error);
+/* Of stores made by zf_store_new. NULL: nothing. */
+ZF_API void zf_store_free(zf_store *store);
+/* The last call's error; "" when it succeeded. */
+ZF_API const char *zf_store_error(const zf_store *store);
+/* Training steps done, by all programs: 0 at first, kept by checkpoints. */
+ZF_API int64_t zf_store_step(const zf_store *store);
+
+/* A tensor, and how it is laid out: */
+typedef struct zf_stored {
+    const char *name; /* lives as long as the store */
+    bool state;       /* else it is a parameter */
+    zf_dtype dtype;
+    zf_shape shape;
+    const char *master_of; /* the parameter whose master weights these are; NULL */
+    /* Tensors of one number lie in one bucket, this one from element `at` on. -1: the tensor was
+     * loaded, and no program has named it yet; it lies in host memory */
+    int32_t bucket;
+    int64_t at, bucket_size; /* elements, with padding */
+    int32_t world;           /* ranks that share the bucket; 1: each has all of it */
+    int64_t first, count;    /* elements of the tensor that this rank has */
+    /* A piece of a tensor that zf_tile has cut: that tensor, and the piece's first element there.
+     * The tensor itself is listed too, with bucket -1 and count 0. NULL: it is no piece */
+    const char *piece_of;
+    int64_t from;
+} zf_stored;
+
+/* The tensors in the order in which programs added them: 0 <= index < zf_store_count. The name is
+ * NULL for an index outside. */
+ZF_API int32_t zf_store_count(const zf_store *store);
+ZF_API zf_stored zf_store_at(const zf_store *store, int32_t index);
+/* The index of a name, or -1. */
+ZF_API int32_t zf_store_find(const zf_store *store, const char *name);
+
+typedef struct zf_store_info {
+    size_t bytes;         /* of the backend, for tensors that programs name */
+    size_t program_bytes; /* of the backend, for all else of all programs */
+    size_t host_bytes;    /* of tensors that no program has named yet */
+    /* of host memory, for tensors that programs name and what reads and writes those on the disk,
+     * and for all else of all programs */
+    size_t offloaded_bytes, host_program_bytes;
+    size_t disk_bytes; /* of files, for tensors that programs name and values of their steps */
+    int64_t param_count, state_count; /* elements */
+} zf_store_info;
+ZF_API zf_store_info zf_store_info_of(const zf_store *store);
+
+/* Copies a whole tensor out of the store, or into it; `bytes` are exactly the tensor's. Of a
+ * sharded tensor a read is collective: all ranks must call it; a write keeps this rank's elements,
+ * so all ranks must write the same data. Writing a parameter writes its master weights as well. */
+ZF_API zf_status zf_store_read(zf_store *store, const char *name, void *data, size_t bytes);
+ZF_API zf_status zf_store_write(zf_store *store, const char *name, const void *data, size_t bytes);
+/* Copies the values of all tensors that both stores have, whatever their shards. ZF_ERR_MISMATCH,
+ * before anything is changed, where they differ in kind, dtype or shape. Both stores have the same
+ * ranks, all of which must call. The error is kept in `to`. */
+ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from);
+
+/* Adds what zf_lora has put beside weights to them: weight += scale B A, for each parameter
+ * NAME.lora_A.weight of the store; B becomes zeros, so that programs with the adapter compute what
+ * they did, but for the rounding of the weight. Of the desc alpha and rslora count, and rank, where
+ * it is not 0, must be that of all. A square weight is [out, in]. Master weights become those of
+ * the rounded weight. All ranks must call it where tensors are sharded. desc NULL: defaults. */
+ZF_API zf_status zf_lora_merge(zf_store *store, const zf_lora_desc *desc);
+
+/* ------------------------------------------------------------------------------ PLANS, PROGRAMS */
+
+typedef struct zf_program zf_program;
+
+typedef struct zf_memory_desc {
+    zf_backend *backend; /* whose scratch is counted; NULL: none */
+    bool no_reuse;       /* every value its own bytes */
+    /* Parameters and states that it has will be bound: they have no place in this plan; NULL:
+     * none */
+    const zf_store *store;
+    /* The same for values in host memory; NULL: `backend`, if its memory is the host's */
+    zf_backend *host;
+    /* Caches that this graph has will lie in the memory of its program: they have no place in this
+     * plan; NULL: none */
+    const zf_graph *caches;
+} zf_memory_desc;
+
+/* Gives every value its offset in the arena: first the values that outlive a step (inputs,
+ * parameters, states, constants), then the others. Nothing can be added to the graph afterwards.
+ * zf_compile runs it when it has not been run. It refuses a plan with less scratch than its backend
+ * needs, or one made for a store that had other tensors. desc NULL: defaults. */
+ZF_API zf_status zf_memory(zf_graph *graph, const zf_memory_desc *desc);
+
+/* What bytes of the arena hold: */
+typedef enum zf_kind {
+    ZF_PARAMETERS, /* and the buckets that hold them */
+    /* of parameters: as the micro section leaves them, packed, their sums over ranks and
+     * micro-batches; at stages 2 and 3 the sums alone, which are this rank's shards */
+    ZF_GRADIENTS,
+    ZF_OPTIMIZER,     /* states */
+    ZF_ACTIVATIONS,   /* what else the micro section makes */
+    ZF_COMMUNICATION, /* what is gathered; at stages 2 and 3 also what gradients are summed from */
+    ZF_WORKSPACE,     /* what else the update section makes, and scratch */
+    ZF_INPUTS,        /* and constants */
+    ZF_CACHES,        /* zf_cache */
+    ZF_KINDS
+} zf_kind;
+/* "parameters", ...; NULL behind the last */
+ZF_API const char *zf_kind_name(zf_kind kind);
+
+/* Collectives of one step: how many, and the bytes that one rank of n sends for them, by a ring or
+ * directly: for a part of b bytes, (n-1) b of all_gather, reduce_scatter (of its result's) and
+ * all_to_all; 2 (n-1) b of all_reduce, b being 1/n of the buffer, rounded up to elements; the
+ * buffer of bcast, which goes along a chain. In a group of ranks, n is theirs. INT64_MAX bytes
+ * stand for that or more. */
+typedef struct zf_moved {
+    int64_t calls;
+    size_t bytes;
+    size_t between; /* of these, to ranks of other nodes (zf_zero_desc.nodes) */
+} zf_moved;
+
+typedef struct zf_traffic {
+    zf_moved all_gather, reduce_scatter, all_reduce, all_to_all, bcast;
+    /* Copies of zf_offload, device to host memory and back, disk to host memory and back, and the
+     * bytes of the values */
+    zf_moved download, upload, read, write;
+} zf_traffic;
+
+/* The ranks of a collective, as its attribute `over` names them. */
+typedef enum zf_over {
+    ZF_OVER_ALL,
+    ZF_OVER_NODE,  /* those at one place of all nodes */
+    ZF_OVER_LOCAL, /* those of one node */
+    ZF_OVERS
+} zf_over;
+
+/* What a step of one rank takes of one space. What reads and writes the disk (5 MiB, and 8 bytes
+ * for each MiB there) is workspace of host memory, and the first page of its file workspace of the
+ * disk; the system's own memory for that, and stacks of threads, are not in the plan. */
+typedef struct zf_space_plan {
+    size_t peak_bytes, live_bytes;
+    int32_t peak_node;
+    const char *peak_op, *peak_scope;
+    size_t most[ZF_KINDS], at_peak[ZF_KINDS];
+} zf_space_plan;
+
+/* What a step of one rank takes; of memory, that of the device, and of each space: */
+typedef struct zf_plan {
+    zf_space_plan spaces[ZF_SPACES]; /* [ZF_DEVICE] is what stands below: */
+    size_t peak_bytes; /* all bytes allocated for it, those that it adds to the store included */
+    size_t live_bytes; /* the largest sum of bytes alive at one time */
+    /* where that is, as the text numbers nodes, its operator and scope; "" where there is none */
+    int32_t peak_node;
+    const char *peak_op, *peak_scope;
+    size_t most[ZF_KINDS];    /* of each kind, the maximum that is alive at one time */
+    size_t at_peak[ZF_KINDS]; /* of each kind, the bytes alive at the peak: in sum live_bytes */
+    zf_traffic traffic; /* of all collectives, and of each kind of group: */
+    zf_traffic traffic_over[ZF_OVERS];
+    /* Of the bytes to other ranks: scales of quantised values; and of the others, padding of buckets,
+     * on average over the ranks */
+    zf_moved scales, padding;
+    size_t loco_bytes; /* of ZF_OPTIMIZER: what quantised gradients have left to send */
+    double flops; /* of the matrix products of a step, a multiply-add being two; the model's: */
+    double recomputed_flops; /* without the products of zf_recompute, which are these */
+    int32_t nodes;
+    int32_t inverted; /* values that the backward pass recomputes by zf_fuse's `invert` */
+    int64_t parameter_count; /* elements; */
+    int64_t padded_count;    /* with the padding of buckets */
+} zf_plan;
+
+/* The plan of the graph; its bytes are 0 before zf_memory. The graph's error, if there is one. */
+ZF_API zf_status zf_graph_plan(zf_graph *graph, zf_plan *plan);
+/* Memory over time: bytes[place][kind] is what is alive in the space while the node at that place
+ * runs (zf_graph_node), for all zf_plan.nodes places. The largest sum of a row is the space's
+ * live_bytes. Requires: zf_memory. */
+ZF_API zf_status zf_graph_alive(zf_graph *graph, zf_space space, size_t (*bytes)[ZF_KINDS]);
+/* ZF_ERR_LIMIT where the arena is larger than `limit` bytes (0: none); the error says by how much,
+ * at which node, and which values are alive there. Requires: zf_memory. */
+ZF_API zf_status zf_plan_fits(zf_graph *graph, size_t limit);
+
+/* The resources of a rank's step. Each does one thing at a time, in the order of the plan. */
+typedef enum zf_resource {
+    ZF_RESOURCE_COMPUTE, /* the device */
+    ZF_RESOURCE_HOST,    /* what computes in host memory */
+    ZF_RESOURCE_LINK,    /* to other ranks: all collectives */
+    ZF_RESOURCE_DOWNLOAD, /* copies from the device to host memory; */
+    ZF_RESOURCE_UPLOAD,   /* from there to the device; */
+    ZF_RESOURCE_READ,     /* from the disk to host memory; */
+    ZF_RESOURCE_WRITE,    /* from there to the disk */
+    ZF_RESOURCES
+} zf_resource;
+/* "compute", "host", "link", "download", "upload", "read", "write"; NULL behind the last */
+ZF_API const char *zf_resource_name(zf_resource resource);
+
+/* Seconds of a step by a cost table. */
+typedef struct zf_estimate {
+    double seconds; /* of the step: the sum of `exposed` */
+    double busy[ZF_RESOURCES];    /* of work on each */
+    double exposed[ZF_RESOURCES]; /* in which the step waits for it, and queue compute is idle or
+                                     does it itself */
+} zf_estimate;
+
+/* Plays the step on its queues: a node on queue compute begins where the one before it ends, one on
+ * another queue where it is issued, each when its resource is free, and a wait ends with what it
+ * waits for. With zf_cost.host_apart, updates in host memory run beside queue compute, which waits
+ * for them only where it needs what they give. Of the time of a copy that is hidden, the part that
+ * it takes from computing (copy_load, disk_load) counts as exposed. Nodes take what the table says
+ * of their FLOPs, bytes, 16-bit values and functions (zf_launch_functions). Without zf_prefetch all
+ * but these updates is on queue compute, and exposed. Requires: nothing, but the plan is final
+ * behind zf_memory. cost NULL: the default. ZF_ERR_ARGUMENT for rates that are not above 0. */
+ZF_API zf_status zf_graph_estimate(zf_graph *graph, const zf_cost *cost, zf_estimate *estimate);
+
+/* A node that takes a resource for some time, in seconds from the begin of the step. */
+typedef struct zf_span {
+    int32_t node;
+    zf_resource resource;
+    double from, to;
+} zf_span;
+/* The spans of the estimate, in the order of the plan, of the first micro-batch and of the update.
+ * *count is the room in `spans` (NULL: none), and afterwards the number of spans that there are:
+ * those that have room are written. */
+ZF_API zf_status zf_graph_timeline(zf_graph *graph, const zf_cost *cost, zf_span *spans,
+                                   int32_t *count);
+
+typedef struct zf_compile_desc {
+    /* The store of its parameters and states; NULL: a new one, of backend, comm and seed */
+    zf_store *store;
+    zf_backend *backend;  /* NULL: the store's; of a new one, a single-threaded CPU backend */
+    zf_backend *host;     /* of a new store: zf_store_desc.host, */
+    const char *offload_dir; /* and its folder */
+    uint64_t seed;        /* of a new store; else 0, or the store's */
+    /* bytes; 0: none. A larger plan is ZF_ERR_LIMIT; the error says by how much and where */
+    size_t memory_limit;
+    bool bound;           /* parameters and states that the store lacks are an error */
+    /* A program of this store that never runs at the same time, evaluation beside training: where the
+     * values of a step fit into its memory for them, they lie there. So of several programs the
+     * largest is compiled first. What zf_output keeps of one can be read until another has run, and
+     * micro-batches of one step do not enclose a step of another: ZF_ERR_STAGE. It need not outlive
+     * this one. NULL: all memory is the program's own */
+    const struct zf_program *beside;
+    /* A program of this store whose caches (zf_cache) are also this one's, by name; it must outlive
+     * this program; NULL: none */
+    const zf_program *caches;
+    bool evaluate;        /* dropout passes through */
+    bool no_reuse;        /* as zf_memory_desc.no_reuse */
+    bool poison;          /* fill values with NaN after their lifetime: finds late reads; slow */
+    /* Of a new store: this rank's communicator; NULL: there is one rank. It must outlive the
+     * program, and have zf_zero_desc.world ranks. */
+    const zf_comm *comm;
+    bool allow_nan;       /* update also when a scalar output of the micro section is not finite */
+    bool verify;          /* check the rules of graph and plan once more: ZF_ERR_VERIFY */
+} zf_compile_desc;
+
+/* A program that runs the graph, or NULL: the graph has the error, and the store is unchanged. It
+ * borrows graph and backend, and the graph must not change while it lives. Tensors that graph and
+ * store both name must have the same kind, dtype, shape and shards (zf_zero_desc.store), else it is
+ * ZF_ERR_MISMATCH. desc NULL: defaults. */
+ZF_API zf_program *zf_compile(zf_graph *graph, const zf_compile_desc *desc);
+/* The store of a program; not to be freed, and valid as long as a program over it lives. */
+ZF_API zf_store *zf_program_store(const zf_program *program);
+ZF_API void zf_program_free(zf_program *program); /* NULL: nothing */
+
+/* The last call's error; "" when it succeeded. */
+ZF_API const char *zf_program_error(const zf_program *program);
+
+/* Copies `bytes` (exactly the tensor's) into an input, param, state or cache; out of one of these or
+ * an output. Of a sharded param or state a write keeps this rank's elements, so all ranks must
+ * write the same data, and a read is collective: all ranks must call it. Writing a parameter writes
+ * its master weights as well. */
+ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
+ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
+/* Writes `bytes` from byte `offset` of a param or state on: whole elements, one range behind the other
+ * from the first to the last, so that a file becomes a parameter without a copy of it in memory. */
+ZF_API zf_status zf_write_range(zf_program *program, zf_tensor tensor, size_t offset,
+                                const void *data, size_t bytes);
+
+/* Runs the graph once: one training step where it has an optimizer. A non-finite learning rate is
+ * ZF_ERR_ARGUMENT. After an error (such as an index out of range) the values of this step are
+ * undefined; parameters and states do not change if it arose before the update section (below
+ * `update:` in the text). Where there is an optimizer, a non-finite scalar float output of the
+ * micro section (a loss) is such an error, ZF_ERR_NAN. After an error in the update section (a disk
+ * fails, a rank is lost) parameters and states are undefined: steps, zf_save, and zf_store_copy
+ * from this store are ZF_ERR_STAGE until zf_load has restored all of them. With several ranks an
+ * error on one rank is an error on all, which names that rank; after ZF_ERR_NAN training can go
+ * on. */
+ZF_API zf_status zf_step(zf_program *program);
+
+/* Runs one micro-batch of a step of several (zf_zero_desc.micro_batches): for each but the last,
+ * zf_write and zf_micro; for the last, zf_write and zf_step. After an error the step starts anew.
+ */
+ZF_API zf_status zf_micro(zf_program *program);
+
+/* Collective: compares what must be the same on all ranks: seed, step, `evaluate` and `allow_nan`,
+ * and the values of parameters, states, and inputs that updates read (the learning rate); of a
+ * sharded parameter or state, the value last written (zf_write). ZF_ERR_MISMATCH on all ranks names
+ * the first difference. zf_step does it before the first step and before the first step after
+ * zf_load, and zf_save does it. It reads all values once, and moves a few bytes. One rank has
+ * nothing to compare. */
+ZF_API zf_status zf_compare_ranks(zf_program *program);
+
+/* Steps done: of a program that trains, those of its store (zf_store_step); of another, its own. */
+ZF_API int64_t zf_program_step(const zf_program *program);
+
+typedef struct zf_program_info {
+    size_t peak_bytes;      /* predicted: all that is allocated of the device; plan.spaces has all */
+    size_t allocated_bytes; /* what the backend was asked for */
+    size_t allocated[ZF_SPACES]; /* the same of each space; [ZF_DEVICE] is allocated_bytes */
+    size_t shared[ZF_SPACES]; /* predicted bytes that lie in memory of zf_compile_desc.beside: of each
+                               * space, both are the predicted bytes together */
+    size_t store_bytes;     /* of these, what it has added to the store; the rest is its own */
+    size_t bound_bytes;     /* of tensors that the store had before */
+    size_t param_bytes, state_bytes, input_bytes, constant_bytes, work_bytes;
+    size_t cache_bytes; /* of zf_cache; those of zf_compile_desc.caches are not counted again */
+    size_t live_bytes;      /* the largest sum of bytes alive at one time */
+    int32_t peak_node;      /* where that is, as the text numbers nodes */
+    int64_t param_count;    /* elements of parameters */
+    double flops;           /* of the matrix products of a step, a multiply-add being two */
+    int32_t nodes;
+    zf_plan plan;           /* predicted */
+    zf_traffic counted;     /* in the last step or the one in progress; at its end plan.traffic */
+    zf_traffic counted_over[ZF_OVERS]; /* the same of plan.traffic_over */
+    size_t comm_bytes;      /* of the device, taken by the communicator: zf_comm.memory */
+    /* "", or a line about slow kernels: "products of 7 shapes run by a plain kernel, which is slow:
+     * cuBLASLt has none for matmul %12 [128,768] x [768,2] bf16 and others". It covers all programs
+     * of the backend, and changes as they run */
+    const char *remark;
+} zf_program_info;
+ZF_API zf_program_info zf_program_info_of(const zf_program *program);
+
+/* ------------------------------------------------------------------------------- LAYERS, LOOPS
+ *
+ * Conveniences, written with the calls above alone (nn/), to be used or copied. Parameters have the
+ * names and shapes that PyTorch and Hugging Face give them, inside the scopes that are open. */
+
+typedef struct zf_nn_linear_desc {
+    double std; /* of the weight's truncated normal; 0: 0.02; ZF_ZERO: all are 0 */
+    bool no_bias;
+} zf_nn_linear_desc;
+
+/* x [..., in] -> [..., out]: x weight^T + bias; parameters NAME.weight [out, in] and NAME.bias
+ * [out]. */
+ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out,
+                              const zf_nn_linear_desc *desc);
+/* Parameters NAME.weight (ones) and NAME.bias (zeros), [n] for x [..., n]. */
+ZF_API zf_tensor zf_nn_layer_norm(zf_tensor x, const char *name, double eps);
+/* The parameter NAME.weight (ones), [n] for x [..., n]. */
+ZF_API zf_tensor zf_nn_rms_norm(zf_tensor x, const char *name, double eps);
+
+typedef struct zf_nn_embedding_desc {
+    double std; /* of the truncated normal; 0: 0.02 */
+    zf_dtype dtype;
+} zf_nn_embedding_desc;
+
+/* The parameter NAME.weight [rows, width], for zf_embedding. */
+ZF_API zf_tensor zf_nn_embedding_table(zf_graph *graph, const char *name, int64_t rows,
+                                       int64_t width, const zf_nn_embedding_desc *desc);
+/* softmax(q k^T / sqrt(d) + bias) v, dropout on the softmax; q [..., m, d], k and v [..., n, d];
+ * bias broadcasts to [..., m, n] and may be ZF_NONE (Vaswani et al. 2017). */
+ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tensor bias,
+                                 double dropout);
+
+typedef enum zf_activation {
+    ZF_ACTIVATION_GELU,
+    ZF_ACTIVATION_GELU_TANH,
+    ZF_ACTIVATION_RELU,
+    ZF_ACTIVATION_SILU
+} zf_activation;
+/* zf_gelu, zf_gelu_tanh, zf_relu or zf_silu of x. */
+ZF_API zf_tensor zf_nn_activation(zf_tensor x, zf_activation activation);
+
+typedef struct zf_nn_encoder_desc {
+    int64_t heads;        /* 0: one for every 64 of hidden */
+    int64_t intermediate; /* 0: 4 hidden */
+    zf_activation activation; /* between the two products of its second half */
+    double dropout, attention_dropout;
+    double eps; /* of LayerNorm; 0: 1e-12 */
+    double std; /* of the weights; 0: 0.02 */
+    /* LayerNorm before each half and not after it; a model then ends with a LayerNorm of its own */
+    bool pre_norm;
+} zf_nn_encoder_desc;
+
+/* One transformer encoder block, x [batch, tokens, hidden] -> the same; parameters named as in
+ * BERT's encoder.layer.{i} (attention.self.query.weight, ...). bias: as in zf_nn_attention, over
+ * [batch, heads, tokens, tokens]. */
+ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_encoder_desc *desc);
+
+typedef enum zf_schedule_kind {
+    ZF_CONSTANT,
+    ZF_LINEAR,      /* from peak to end at `steps` */
+    ZF_COSINE,      /* the same along half a cosine */
+    ZF_POLYNOMIAL,  /* the same along (1 - t)^power */
+    ZF_EXPONENTIAL, /* peak * rate^floor(steps after the warm-up / every), not below end */
+    ZF_ONE_CYCLE    /* cosines: up from peak/25 in the warm-up (0: 30% of steps), down to end */
+} zf_schedule_kind;
+
+/* The learning rate of step 1, 2, ...: all but ZF_ONE_CYCLE rise linearly, step/warmup of peak, for
+ * `warmup` steps. */
+typedef struct zf_schedule {
+    zf_schedule_kind kind;
+    double peak, end;
+    int64_t warmup, steps; /* of ZF_ONE_CYCLE warmup -1: none */
+    double power; /* 0: 1 */
+    double rate;  /* 0: 0.9; ZF_ZERO: `end` after `every` steps */
+    int64_t every; /* 0: 1 */
+    /* Of zf_nn_train: the first step has the rate of step 0 (0 where there is a warm-up), as in
+     * Hugging Face's transformers; else that of step 1, so that the last one has that of `steps` */
+    bool from_zero;
+} zf_schedule;
+ZF_API double zf_schedule_at(const zf_schedule *schedule, int64_t step);
+/* "constant", ...; NULL behind the last */
+ZF_API const char *zf_schedule_name(zf_schedule_kind kind);
+
+typedef struct zf_nn_train_desc {
+    zf_program *program;
+    int64_t steps; /* trains until zf_program_step is this */
+    zf_tensor lr;  /* written before each step; ZF_NONE: not */
+    zf_schedule schedule;
+    void *user;
+    /* The program of the next step, when `done` have been made, with its lr in *lr: one of several
+     * variants over the store of `program` (zf_variant_at). NULL: always `program` and `lr` */
+    zf_program *(*turn)(void *user, int64_t done, zf_tensor *lr);
+    /* Writes the inputs of step `step` (0, 1, ...); may be NULL. A bad status ends the training
+     * with it. */
+    zf_status (*feed)(void *user, zf_program *program, int64_t step);
+    /* After `done` steps; false ends the training. May be NULL. */
+    bool (*report)(void *user, zf_program *program, int64_t done, double lr);
+} zf_nn_train_desc;
+ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
+
+/* An input of a model, and the array of its values for all examples: data [examples, ...], of the
+ * input's dtype. */
+typedef struct zf_nn_field {
+    const char *input;
+    const void *data;
+} zf_nn_field;
+
+/* How far a fit is. */
+typedef struct zf_nn_progress {
+    int64_t epoch, step; /* 1, 2, ...; the step is the store's (zf_store_step) */
+    double lr;
+    double loss;       /* of this step's batch */
+    double epoch_loss; /* mean over the examples that this call has trained on in this epoch */
+    bool epoch_done;   /* this step was its last one: */
+    double held_out;   /* mean loss of the held-out examples, without dropout; else NAN */
+} zf_nn_progress;
+
+enum { ZF_NN_FIELDS = 8 };
+
+typedef struct zf_nn_fit_desc {
+    /* Builds the model for so many examples, the first dimension of its inputs; returns the loss, a
+     * scalar f32, the mean over them. It is called for each number of examples that there is */
+    zf_tensor (*build)(void *user, zf_graph *graph, int64_t examples);
+    void *user;
+    zf_nn_field fields[ZF_NN_FIELDS]; /* behind the last one input is NULL */
+    int64_t examples; /* in the arrays */
+    int64_t held_out; /* the last held_out of them are only evaluated, after each epoch */
+    int64_t batch;    /* examples of a step; 0: 32. The last step of an epoch has the rest */
+    int64_t epochs;   /* 0: 1 */
+    bool in_order;    /* examples in the order of the arrays; else shuffled in each epoch */
+    uint64_t seed;    /* of the shuffles */
+    zf_schedule schedule; /* peak 0: 1e-3, ZF_ZERO: 0; steps 0: those of all epochs */
+    zf_training training; /* loss and lr aside; for one rank and without micro-batches */
+    /* After each step; false ends the fit. May be NULL */
+    bool (*report)(void *user, zf_store *store, const zf_nn_progress *progress);
+    zf_allocator allocator; /* of graphs and of a batch; {0}: the C library's */
+    const zf_operator *operators; /* of the model's own, as zf_graph_desc.operators */
+    int32_t operator_count;
+} zf_nn_fit_desc;
+
+/* Trains the store's parameters, which it adds where the store lacks them. Every step depends on
+ * its number only, so a store that has done some steps (zf_load) goes on with the same bits. After
+ * an error (*error may be NULL) the store is as after the last step that succeeded. */
+ZF_API zf_status zf_nn_fit(zf_store *store, const zf_nn_fit_desc *desc, zf_error *error);
+/* The same with defaults filled in, but for schedule.steps. To be read, as zf_training_resolved. */
+ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);

@@ -40,10 +40,11 @@ FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
 EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 BENCHES  = $(patsubst %.c,%,$(wildcard bench/*.c))
-# Shared by programs and tests: text and folders of language models (llm/), the samples' frame, the
-# samples without their main, zf-opt's passes by name, pictures.
+LLM      = zeroflow_llm.h $(wildcard llm/*/*.[ch])
+# Shared by programs and tests: the samples' frame, the samples without their main, zf-opt's passes by
+# name, pictures.
 SAMPLES  = bert gpt llm
-PARTS    = $(wildcard llm/*/*.c) $(filter-out %/main.c %/sentences.c, \
+PARTS    = $(filter-out %/main.c %/sentences.c, \
              $(wildcard examples/frame/*/*.c $(SAMPLES:%=examples/%/*.c))) $(wildcard tools/pass.c tools/picture*.c)
 
 # make CUDA=1 builds those that run on a GPU, in build/cuda.
@@ -79,7 +80,7 @@ build/coverage/%: private MODE = -O0 -g --coverage $(DOUBTFUL)
 
 # For Arm, run by qemu. It is the single header that is compiled: it needs no other.
 build/neon/%:     private override CC = aarch64-linux-gnu-gcc
-build/neon/%:     private MODE = -O1 $(DOUBTFUL) -DWITHOUT_PCRE2 -DTEST_ONE_IN=6 \
+build/neon/%:     private MODE = -O1 $(DOUBTFUL) -DZF_WITHOUT_PCRE2 -DTEST_ONE_IN=6 \
                                  -DZF_HEADER='"../dist/zeroflow.h"'
 build/neon/%:     private LDFLAGS = -static
 build/neon/%:     private PCRE2 =
@@ -208,7 +209,9 @@ $1/obj/zeroflow.o: zeroflow.h Makefile | build/.needs-$(if $(filter build,$1),bu
 	$$(COMPILE) $(IMPLEMENT) -x c $$<
 $1/libzeroflow.a: $1/obj/zeroflow.o
 	$$(ARCHIVE)
-$1/libparts.a: $(PARTS:%.c=$1/obj/%.o)
+$1/obj/zeroflow_llm.o: zeroflow_llm.h build/.found Makefile | build/.needs-$(if $(filter build,$1),build,test-all)
+	$$(COMPILE) -DZEROFLOW_LLM_IMPLEMENTATION -x c $$<
+$1/libparts.a: $(PARTS:%.c=$1/obj/%.o) $1/obj/zeroflow_llm.o
 	$$(ARCHIVE)
 $(SAMPLES:%=$1/%): $1/%: $1/obj/examples/%/main.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)
@@ -216,6 +219,7 @@ $(TOOLS:%=$1/%): $1/%: $1/obj/tools/%.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)
 $(EXAMPLES:%=$1/%): $1/%: $1/obj/examples/%.o $1/libzeroflow.a
 	$$(LINK)
+$1/generate: $1/obj/zeroflow_llm.o
 $(BENCHES:%=$1/%): $1/%: $1/obj/%.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)
 endef
@@ -238,7 +242,8 @@ $(foreach v,$(filter-out build/cuda,$(VARIANTS)),$(eval $(call tested,$v)))
 
 # Each example is a whole program and carries the implementation. Here all link one; the tests build
 # one as its own comment says.
-$(EXAMPLES:%=build/obj/examples/%.o): private MODE = -DZEROFLOW_IMPLEMENTED
+$(EXAMPLES:%=build/obj/examples/%.o): private MODE = -DZEROFLOW_IMPLEMENTED \
+                                                    -DZEROFLOW_LLM_IMPLEMENTED
 
 # The tests with an implementation that calls a BLAS. What only declares the library is as in build.
 build/blas/%: private MODE = -O1 $(DOUBTFUL) -DZEROFLOW_CBLAS
@@ -322,6 +327,14 @@ dist: $(BESIDE:%=dist/%)
 $(BESIDE:%=dist/%): dist/%: % $(LIBRARY) $(DEVICE) LICENSE build/amalgamate
 	@mkdir -p dist
 	$(call say,write) build/amalgamate $(VERSION) LICENSE $< zeroflow.h= > $@.part
+	@mv $@.part $@
+
+# The library of language models, which includes that header.
+dist: dist/zeroflow_llm.h
+
+dist/zeroflow_llm.h: $(LLM) LICENSE build/amalgamate
+	@mkdir -p dist
+	$(call say,write) build/amalgamate $(VERSION) LICENSE zeroflow_llm.h zeroflow.h= > $@.part
 	@mv $@.part $@
 
 # ------------------------------------------------------------------------------------ pretraining
@@ -458,15 +471,18 @@ bench: $(BENCHES:%=build/%) ## build the benchmarks; the head of each bench/*.c 
 
 SHARE = $(DESTDIR)$(PREFIX)/share
 
-install: dist ## install the header, zeroflow_{mpi,nccl}.c, zeroflow_cuda.cu, a pkg-config file and a CMake package (PREFIX, DESTDIR)
+install: dist ## install the headers, zeroflow_{mpi,nccl}.c, zeroflow_cuda.cu, pkg-config files and a CMake package (PREFIX, DESTDIR)
 	install -d $(DESTDIR)$(PREFIX)/include $(SHARE)/pkgconfig $(SHARE)/cmake/zeroflow \
 	    $(SHARE)/zeroflow
-	install -m 644 dist/zeroflow.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 dist/zeroflow.h dist/zeroflow_llm.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(BESIDE:%=dist/%) $(SHARE)/zeroflow
-	install -m 644 tools/install/zeroflow-config.cmake $(SHARE)/cmake/zeroflow
+	sed 's/@PCRE2@/$(if $(PCRE2),ON,OFF)/' tools/install/zeroflow-config.cmake \
+	    > $(SHARE)/cmake/zeroflow/zeroflow-config.cmake
 	sed 's/@VERSION@/$(VERSION)/' tools/install/zeroflow-config-version.cmake \
 	    > $(SHARE)/cmake/zeroflow/zeroflow-config-version.cmake
 	sed 's/@VERSION@/$(VERSION)/' tools/install/zeroflow.pc > $(SHARE)/pkgconfig/zeroflow.pc
+	sed 's/@VERSION@/$(VERSION)/; s/ @PCRE2@/$(if $(PCRE2), -lpcre2-8)/; s/ @WITHOUT_PCRE2@/$(if $(PCRE2),, -DZF_WITHOUT_PCRE2)/' \
+	    tools/install/zeroflow_llm.pc > $(SHARE)/pkgconfig/zeroflow_llm.pc
 
 clean: ## remove build/ and dist/
 	rm -rf build dist compile_commands.json

@@ -79,7 +79,7 @@ say() { printf '%4d s  %s\n' $(($(date +%s) - begin)) "$*"; }
 build_plainly() {
     objects=build/cuda/plain
     library=zeroflow.h
-    sources="$(ls llm/*/*.c examples/bert/*.c examples/gpt/*.c examples/llm/*.c examples/frame/*/*.c \
+    sources="$(ls examples/bert/*.c examples/gpt/*.c examples/llm/*.c examples/frame/*/*.c \
         tools/pass.c | grep -Ev '/(main|sentences)\.c$')"
     for name in $benches; do sources="$sources bench/$name.c"; done
     [ "$nccl" ] && tests=$(ls tests/main.c tests/cuda.c tests/cuda/*.c zeroflow_nccl.c) ||
@@ -90,6 +90,8 @@ build_plainly() {
     {
         echo "$nvcc -std=c++17 -O3 -I. $codes -c zeroflow_cuda.cu -o $objects/zeroflow_cuda.o"
         echo "$cc -std=c11 -O2 -DZEROFLOW_IMPLEMENTATION -x c -c $library -o $objects/zeroflow.o"
+        echo "$cc -std=c11 -O2 -DZEROFLOW_LLM_IMPLEMENTATION -I. -x c -c zeroflow_llm.h" \
+            "-o $objects/zeroflow_llm.o"
         for source in $sources $tests; do
             echo "$cc -std=c11 -O2 -DWITH_CUDA -isystem $cuda/include -I. -c $source" \
                 "-o $objects/$(echo "${source%.c}" | tr / -).o"
@@ -97,7 +99,7 @@ build_plainly() {
     } | xargs -P "$(getconf _NPROCESSORS_ONLN)" -I COMMAND sh -c COMMAND || return 1
     objects_of() { for source in "$@"; do echo "$objects/$(echo "${source%.c}" | tr / -).o"; done; }
     common="$(objects_of $(echo "$sources" | tr ' ' '\n' | grep -v '^bench/'))
-            $objects/zeroflow_cuda.o $objects/zeroflow.o"
+            $objects/zeroflow_llm.o $objects/zeroflow_cuda.o $objects/zeroflow.o"
     libraries="-L$cuda/lib64 -Wl,-rpath,$cuda/lib64 -lcublasLt -lcudart -lstdc++ $pcre2"
     libraries="$libraries -lm -lpthread"
     $cc -std=c11 -O2 -I. -c tools/zf-plan.c -o $objects/tools-zf-plan.o &&

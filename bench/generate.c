@@ -217,7 +217,7 @@ int main(int argc, char **argv)
         {"threads", OPTION_COUNT, "N", &threads, 1, PEAK_THREADS, "workers"},
         {"rounds", OPTION_COUNT, "N", &rounds, 1, ROUNDS, "of all measurements"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
-        {"weights", OPTION_CHOICE, CONFIG_WEIGHTS, &few, 0, 0, "of products"},
+        {"weights", OPTION_CHOICE, ZF_CONFIG_WEIGHTS, &few, 0, 0, "of products"},
         {"device", OPTION_CHOICE, DEVICE_KINDS, &b.device.kind, 0, 0, "it computes on"},
         {"tuning", OPTION_TEXT, "FILE", &b.device.tuning, 0, 0, "of CUDA's algorithms"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
@@ -237,7 +237,7 @@ int main(int argc, char **argv)
         return result == OPTIONS_HELP ? 0 : 2;
     }
     if (!llm_config_load(model, &config, &error) ||
-        !config_set_weights(llm_sample.config, &config, few, &error))
+        !zf_config_set_weights(llm_sample.config, &config, few, &error))
         return fprintf(stderr, "generate: %s\n", error.text), 1;
     room = (decoder_desc){.texts = streams, .context = prompt + tokens + by_operator};
     if (config.positions < room.context) config.positions = room.context;

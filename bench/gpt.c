@@ -41,7 +41,7 @@ int main(int argc, char **argv)
         {"llama", OPTION_FLAG, NULL, &llama, 0, 0, "a model of llm, not of gpt"},
         {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as gpt pretrain, or llm pretrain"},
         {"lora", OPTION_COUNT, "RANK", &lora.rank, 0, 4096, "of an adapter; 0: all are trained"},
-        {"weights", OPTION_CHOICE, CONFIG_WEIGHTS, &bits, 0, 0, "of products, under an adapter"},
+        {"weights", OPTION_CHOICE, ZF_CONFIG_WEIGHTS, &bits, 0, 0, "of products, under an adapter"},
         {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},
         {"seq", OPTION_COUNT, "T", &d.shape.sequence, 1, 65536, "tokens of an example"},
         {"device", OPTION_CHOICE, DEVICE_KINDS, &d.device.kind, 0, 0, "it computes on"},
@@ -84,8 +84,9 @@ int main(int argc, char **argv)
     if (llama) d.sample = &llm_sample, d.config = &llama_config;
     loaded = llama ? llm_config_load(model, &llama_config, &error)
                    : gpt_config_load(model, &config, &error);
-    loaded = loaded && (llama ? config_set_weights(llm_sample.config, &llama_config, bits, &error)
-                              : config_set_weights(gpt_sample.config, &config, bits, &error));
+    loaded =
+        loaded && (llama ? zf_config_set_weights(llm_sample.config, &llama_config, bits, &error)
+                         : zf_config_set_weights(gpt_sample.config, &config, bits, &error));
     if (!loaded) return fprintf(stderr, "gpt: %s\n", error.text), 1;
     vocab = llama ? llama_config.vocab : config.vocab;
     if (llama) llama_config.attention_dropout = dropout;

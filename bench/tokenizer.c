@@ -1,9 +1,5 @@
-/* Trains a vocabulary on a text and encodes it, on one core: build/bench-tokenizer CORPUS [SIZE]
- *
- *     cc -std=c11 -O2 bench/tokenizer.c llm/text/wordpiece.c llm/text/wordpiece_train.c \
- *         llm/text/wordpiece_file.c -o build/bench-tokenizer
- */
-#include "../llm/text/wordpiece.h"
+/* Trains a vocabulary on a text and encodes it, on one core: build/bench/tokenizer CORPUS [SIZE] */
+#include "../zeroflow_llm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +12,11 @@ static double seconds(void)
 
 int main(int argc, char **argv)
 {
-    char err[512], *text = NULL, *more;
+    char *text = NULL, *more;
+    zf_error error = {ZF_OK, ""};
     size_t bytes = 0, room = 0;
     double start = seconds(), best = 1e30;
-    bert_vocab *vocab;
+    zf_wordpiece *vocab;
     int64_t ids = 0;
     int32_t size = argc > 2 ? (int32_t)strtol(argv[2], NULL, 10) : 8192;
     FILE *f = argc > 1 ? fopen(argv[1], "rb") : NULL;
@@ -27,11 +24,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench-tokenizer CORPUS [SIZE]\n");
         return 2;
     }
-    size = bert_vocab_train(argv[1], size, NULL, "build/bench-vocab.txt", err, sizeof err);
+    size = zf_wordpiece_train(argv[1], size, NULL, "build/bench-vocab.txt", &error);
     start = seconds() - start;
-    vocab = size < 0 ? NULL : bert_vocab_load("build/bench-vocab.txt", NULL, err, sizeof err);
+    vocab = size < 0 ? NULL : zf_wordpiece_open("build/bench-vocab.txt", NULL, &error);
     if (!vocab) {
-        fprintf(stderr, "bench-tokenizer: %s\n", err);
+        fprintf(stderr, "bench-tokenizer: %s\n", error.text);
         return 1;
     }
     while (!feof(f) && !ferror(f)) {
@@ -45,13 +42,13 @@ int main(int argc, char **argv)
     printf("train   %d tokens from %.1f MB: %.2f s\n", (int)size, (double)bytes / 1e6, start);
     for (int run = 0; run < 5; run++) {
         double took = seconds();
-        ids = bert_encode(vocab, text, bytes, 0, NULL, 0);
+        ids = zf_wordpiece_encode(vocab, text, bytes, 0, NULL, 0);
         took = seconds() - took;
         if (took < best) best = took;
     }
     printf("encode  %lld ids: %.1f MB/s, %.1f million ids/s, best of 5\n", (long long)ids,
            (double)bytes / 1e6 / best, (double)ids / 1e6 / best);
-    bert_vocab_free(vocab);
+    zf_wordpiece_free(vocab);
     free(text);
     fclose(f);
     return 0;

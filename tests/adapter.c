@@ -3,10 +3,9 @@
 #define _POSIX_C_SOURCE 200809L
 #include "golden.h"
 
-#include "../llm/folder/adapter.h"
+#include "../zeroflow_llm.h"
 #include "../examples/frame/data/causal_batch.h"
 #include "../examples/frame/options/command.h"
-#include "../llm/base/file.h"
 #include "../examples/frame/commands/frame.h"
 #include "../examples/llm/model.h"
 
@@ -23,7 +22,7 @@ typedef struct tuned {
     bool masked;
     double lr;
     const char *no_fuse;
-    int64_t weights; /* of CONFIG_WEIGHTS; not 0: the model is that of make_wide */
+    int64_t weights; /* of ZF_CONFIG_WEIGHTS; not 0: the model is that of make_wide */
 } tuned;
 
 /* A tensor of the model that lora/make.py calls "wide". */
@@ -101,7 +100,7 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
     static llm_config config; /* outlives what the test defers */
     char base[300], path[100];
     zf_error error = {ZF_OK, ""};
-    weights_report report;
+    zf_weights_report report;
     session_desc d = {.sample = &llm_sample,
                       .purpose = SAMPLE_TRAIN,
                       .config = &config,
@@ -110,28 +109,28 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
                       .training = {.adamw = {.weight_decay = 0.1},
                                    .clip = 1,
                                    .fuse.without = of->no_fuse}};
-    struct adapter_reader *a = NULL;
+    struct zf_adapter *a = NULL;
     bool good;
     snprintf(base, sizeof base, MODELS "%s", of->model);
     if (of->weights) snprintf(base, sizeof base, "%s", test_path("adapter-wide"));
     snprintf(path, sizeof path, GOLDEN "%s", of->name ? of->name : "");
     good = (!of->weights || make_wide(base)) &&
            session_config(&llm_sample, base, &config, &error) &&
-           config_set_weights(llm_sample.config, &config, of->weights, &error) &&
+           zf_config_set_weights(llm_sample.config, &config, of->weights, &error) &&
            causal_batch_file_load(f, of->masked ? MODELS "batch-masked.safetensors"
                                                 : MODELS "batch.safetensors",
                                   VOCAB, &error);
     if (good) test_defer(t, free_batches, f);
-    if (good && of->name) good = (a = adapter_open(path, &error)) != NULL;
-    if (a) d.training.lora = *adapter_desc(a);
+    if (good && of->name) good = (a = zf_adapter_open(path, &error)) != NULL;
+    if (a) d.training.lora = *zf_adapter_desc(a);
     good = good && session_open(s, &d, &error);
     if (good) {
         test_defer(t, close_session, s);
         s->adapter = a;
         good = session_take(s, base, &report, &error) && !report.fresh && !report.unused &&
-               (!a || adapter_take(a, s->program, s->graph, &error));
+               (!a || zf_adapter_take(a, s->program, s->graph, &error));
     } else {
-        adapter_close(a);
+        zf_adapter_close(a);
     }
     if (!good) test_unwind(t, __FILE__, __LINE__, of->model, error.status, error.text);
     return good;
@@ -149,7 +148,7 @@ static void check_param(test *t, const tuned *of, session *s, zf_tensor param,
     snprintf(name, sizeof name, "%s%s", of->name ? "base_model.model." : "", zf_tensor_name(param));
     truth = values_of(golden, name, &count);
     if (truth && own && count == zf_shape_count(zf_tensor_shape(param)) &&
-        !weights_get(s->program, param, own, &error)) {
+        !zf_weights_get(s->program, param, own, &error)) {
         for (int64_t i = 0; i < count; i++)
             off += (own[i] - truth[i]) * (own[i] - truth[i]), all += truth[i] * truth[i];
     } else {
@@ -189,7 +188,7 @@ static void check_tuned(test *t, const tuned *of)
     for (int32_t i = 0; i < zf_param_count(s.graph); i++) {
         zf_tensor param = zf_param_at(s.graph, i);
         const char *name = zf_tensor_name(param);
-        if (of->name ? adapter_is_param(name) : !strstr(name, "k_proj.bias"))
+        if (of->name ? zf_adapter_is_param(name) : !strstr(name, "k_proj.bias"))
             check_param(t, of, &s, param, golden);
     }
     session_close(&s); /* the next one may have these places */
@@ -255,7 +254,7 @@ static int run_line(const char *line)
 
 #define ADAPT "--lora r=3,alpha=5,dropout=0.2 "
 
-/* Opens a session of a folder's model with an adapter, or none. rounding: of CONFIG_WEIGHTS. */
+/* Opens a session of a folder's model with an adapter, or none. rounding: of ZF_CONFIG_WEIGHTS. */
 static bool open_adapted(session *s, const char *folder, const char *adapter, int64_t rounding,
                          zf_error *error)
 {
@@ -267,7 +266,7 @@ static bool open_adapted(session *s, const char *folder, const char *adapter, in
                       .threads = 1,
                       .adapter = adapter};
     return session_config(&llm_sample, folder, &config, error) &&
-           config_set_weights(llm_sample.config, &config, rounding, error) &&
+           zf_config_set_weights(llm_sample.config, &config, rounding, error) &&
            session_open_folder(s, folder, &d, 1 + ZF_F32, error);
 }
 
@@ -300,7 +299,7 @@ static double most_off(const float *a, const float *b)
 }
 
 /* A run's --save is an adapter: with it the base answers as the merged model does. Interrupted and
- * resumed, on other ranks, it ends with the same files. rounding: of CONFIG_WEIGHTS. */
+ * resumed, on other ranks, it ends with the same files. rounding: of ZF_CONFIG_WEIGHTS. */
 static void check_saved(test *t, const char *model, int64_t rounding)
 {
     static const char *const files[] = {"adapter_model.safetensors", "adapter_config.json"},
@@ -380,7 +379,7 @@ TEST_ONCE(adapter_over_few_bits_of_narrow_rows)
     session s;
     zf_error error = {ZF_OK, ""};
     CHECK(t, session_config(&llm_sample, MODELS "llama3", &config, &error));
-    CHECK(t, config_set_weights(llm_sample.config, &config, 1, &error));
+    CHECK(t, zf_config_set_weights(llm_sample.config, &config, 1, &error));
     CHECK(t, !session_open(&s, &d, &error));
     CHECK_TEXT(t, error.text,
                "weights of few bits are in blocks of 64 numbers, and no product of this model has "
@@ -391,12 +390,12 @@ TEST_ONCE(adapter_over_few_bits_of_narrow_rows)
 static bool vary(const char *folder, const char *from, const char *to)
 {
     char path[400];
-    buffer text = {.at = NULL}, tensors = {.at = NULL};
+    zf_text text = {.at = NULL}, tensors = {.at = NULL};
     zf_error error = {ZF_OK, ""};
     const char *at;
     FILE *out;
-    bool good = file_read(GOLDEN "qv/adapter_config.json", &text, &error) &&
-                file_read(GOLDEN "qv/adapter_model.safetensors", &tensors, &error);
+    bool good = zf_text_read(GOLDEN "qv/adapter_config.json", &text, &error) &&
+                zf_text_read(GOLDEN "qv/adapter_model.safetensors", &tensors, &error);
     mkdir(folder, 0777);
     at = good ? strstr(text.at, from) : NULL;
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);
@@ -409,8 +408,8 @@ static bool vary(const char *folder, const char *from, const char *to)
         good = fwrite(tensors.at, 1, tensors.count, out) == tensors.count && good;
         good = !fclose(out) && good;
     }
-    buffer_free(&text);
-    buffer_free(&tensors);
+    zf_text_free(&text);
+    zf_text_free(&tensors);
     return good && out;
 }
 
@@ -474,13 +473,13 @@ TEST_ONCE(adapter_options_are_read)
                                       "rang=3",  "r=4,q_proj", "rslora=1"};
     zf_training o = {.clip = 0};
     char text[64];
-    CHECK_TEXT(t, adapter_note(text, &o), "none");
+    CHECK_TEXT(t, zf_adapter_note(text, &o), "none");
     CHECK(t, read_lora(&o, "r=16,alpha=32,targets=q_proj,v_proj,dropout=0.05,rslora"));
     CHECK(t, o.lora.rank == 16 && o.lora.alpha == 32 && o.lora.dropout == 0.05 && o.lora.rslora);
     CHECK_TEXT(t, o.lora.targets, "q_proj,v_proj");
-    CHECK(t, !strncmp(adapter_note(text, &o), "r=16,alpha=32,dropout=0.05,rslora,", 34));
+    CHECK(t, !strncmp(zf_adapter_note(text, &o), "r=16,alpha=32,dropout=0.05,rslora,", 34));
     CHECK(t, read_lora(&o, "rslora"));
-    CHECK(t, !strncmp(adapter_note(text, &o), "r=8,alpha=8,dropout=0,rslora,", 29));
+    CHECK(t, !strncmp(zf_adapter_note(text, &o), "r=8,alpha=8,dropout=0,rslora,", 29));
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
         if (read_lora(&o, bad[k])) test_fail(t, __FILE__, __LINE__, "it is refused", bad[k]);
 }

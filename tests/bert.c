@@ -66,15 +66,15 @@ static bool open_session(test *t, session *s, const bert_batch_file *batches, co
                                    .fuse.without = r->no_fuse,
                                    .keep_gradients = true}};
     zf_error error = {ZF_OK, ""};
-    weights_report report;
+    zf_weights_report report;
     bool good = bert_config_load(GOLDEN "config.json", &config, &error);
     config.dropout = r->dropout, config.attention_dropout = r->attention_dropout;
     session_set(&d.training, "weight-decay", 0.01);
     good = good && session_open(s, &d, &error);
     if (good) {
         test_defer(t, close_session, s);
-        good = exchange_import(&bert_sample.exchange, s->program, s->graph,
-                               GOLDEN "init.safetensors", &report, &error) &&
+        good = zf_exchange_import(&bert_sample.exchange, s->program, s->graph,
+                                  GOLDEN "init.safetensors", &report, &error) &&
                report.fresh == 0 && report.unused == 0;
     }
     if (!good) test_fail(t, __FILE__, __LINE__, "a session can be opened", error.text);
@@ -93,8 +93,8 @@ static zf_status train_step(session *s, const bert_batch_file *batches, int64_t 
 static bool export_params(test *t, session *s, const char *path)
 {
     zf_error error = {ZF_OK, ""};
-    bool good =
-        exchange_export(&bert_sample.exchange, s->program, s->graph, path, false, ZF_F32, &error);
+    bool good = zf_exchange_export(&bert_sample.exchange, s->program, s->graph, path, false, ZF_F32,
+                                   &error);
     if (!good) test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
     return good;
 }
@@ -119,8 +119,8 @@ static void check_step(test *t, const recipe *r, const char *file, uint64_t seed
         free(value);
         CHECK_NEAR(t, session_scalar(&s, names[i]), expected, 1e-5 * expected);
     }
-    CHECK(t,
-          exchange_export(&bert_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error));
+    CHECK(t, zf_exchange_export(&bert_sample.exchange, s.program, s.graph, path, true, ZF_F32,
+                                &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -390,14 +390,14 @@ TEST_ONCE(bert_export_and_import_keep_the_bits)
     bert_batch_file *batches = open_batches(t);
     static session a, b;
     zf_error error = {ZF_OK, ""};
-    weights_report report;
+    zf_weights_report report;
     double loss;
     CHECK(t, batches && open_session(t, &a, batches, &adamw, 1, 1));
     OK(t, train_step(&a, batches, 0, 1e-3), zf_program_error(a.program));
     CHECK(t, export_params(t, &a, first));
     CHECK(t, !same_files(first, GOLDEN "init.safetensors"));
     CHECK(t, open_session(t, &b, batches, &adamw, 1, 2));
-    CHECK(t, exchange_import(&bert_sample.exchange, b.program, b.graph, first, &report, &error));
+    CHECK(t, zf_exchange_import(&bert_sample.exchange, b.program, b.graph, first, &report, &error));
     CHECK(t, report.fresh == 0 && export_params(t, &b, second) && same_files(first, second));
     OK(t, train_step(&a, batches, 1, 1e-3), zf_program_error(a.program));
     loss = session_scalar(&a, "loss");
@@ -527,7 +527,7 @@ static void check_import(test *t, const variant *v, int expected_fresh, const ch
                       .seed = 5};
     zf_safetensors *init, *before;
     zf_error error = {ZF_OK, ""};
-    weights_report report;
+    zf_weights_report report;
     bool good;
     OK(t, bert_config_load(GOLDEN "config.json", &config, &error) ? ZF_OK : error.status,
        error.text);
@@ -536,7 +536,7 @@ static void check_import(test *t, const variant *v, int expected_fresh, const ch
     CHECK(t, write_variant(t, v, path) && export_params(t, &s, start));
     init = open_file(t, GOLDEN "init.safetensors"), before = open_file(t, start);
     CHECK(t, init && before);
-    good = exchange_import(&bert_sample.exchange, s.program, s.graph, path, &report, &error);
+    good = zf_exchange_import(&bert_sample.exchange, s.program, s.graph, path, &report, &error);
     CHECK(t, good == !error.status);
     if (problem) {
         CHECK(t, !good && !strncmp(error.text, path, strlen(path)));
@@ -639,7 +639,7 @@ TEST_ONCE(bert_configuration_of_a_file_and_back)
                          &c, &error));
     CHECK(t, c.eps == 1e-12 && c.types == 1 && c.pad == -1 && !c.tied && !c.nsp);
     CHECK(t, c.activation == ZF_ACTIVATION_SILU);
-    w = config_json(bert_sample.config, &c);
+    w = zf_config_json(bert_sample.config, &c);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));
     zf_json_writer_free(w);
@@ -854,7 +854,7 @@ TEST_ONCE(bert_evaluation_is_pytorchs)
     session_desc d = {
         .sample = &bert_sample, .config = &config, .purpose = SAMPLE_EVALUATE, .threads = 1};
     masked_data held_out = {.held_out = examples};
-    weights_report report;
+    zf_weights_report report;
     sample_score score;
     CHECK(t, batches && examples);
     CHECK(t, write_held_out(examples, test_bless ? golden : path, &error));
@@ -881,8 +881,8 @@ TEST_ONCE(bert_evaluation_is_pytorchs)
     zf_json_to_double(zf_json_member(expected, "nsp_loss"), 0, 100, &nsp_loss, &error);
     zf_json_to_int(zf_json_member(expected, "labelled"), 1, 1000, &labelled, &error);
     CHECK(t, open_session(t, &s, batches, &dropped, 1, 1));
-    CHECK(t, exchange_import(&bert_sample.exchange, s.program, s.graph, adamw.params, &report,
-                             &error));
+    CHECK(t, zf_exchange_import(&bert_sample.exchange, s.program, s.graph, adamw.params, &report,
+                                &error));
     d.shape = s.shape, d.share = &s;
     CHECK(t, bert_config_load(GOLDEN "config.json", &config, &error));
     config.dropout = dropped.dropout, config.attention_dropout = dropped.attention_dropout;
@@ -912,7 +912,7 @@ TEST_ONCE(bert_sessions_that_cannot_be)
     CHECK_TEXT(t, error.text, "zf_cpu_backend: threads is 2000; it must be 1 to 1024");
 }
 
-static void free_vocab(void *vocab) { bert_vocab_free(vocab); }
+static void free_vocab(void *vocab) { zf_wordpiece_free(vocab); }
 
 TEST_ONCE(bert_text_with_masks_becomes_a_batch)
 {
@@ -929,7 +929,7 @@ TEST_ONCE(bert_text_with_masks_becomes_a_batch)
                     .positions = positions,
                     .labels = labels,
                     .next_sentence_label = next};
-    bert_vocab *vocab = bert_vocab_parse(tokens, sizeof tokens - 1, "v", NULL, NULL, 0);
+    zf_wordpiece *vocab = zf_wordpiece_parse(tokens, sizeof tokens - 1, "v", NULL, NULL);
     CHECK(t, vocab);
     test_defer(t, free_vocab, vocab);
     CHECK(t, masked_fill_batch(&b, vocab, "Paris is [MASK] .") == 1);

@@ -4,6 +4,7 @@
 
 #include "../examples/bert/masked.h"
 #include "../examples/bert/model.h"
+#include "../examples/frame/model/settings.h"
 
 enum { VOCAB = 40, HIDDEN = 16, POSITIONS = 24 };
 

@@ -48,12 +48,12 @@ static bool open_batches(test *t, causal_batch_file *f)
 static bool open_session(test *t, session *s, const session_desc *d)
 {
     zf_error error = {ZF_OK, ""};
-    weights_report report;
+    zf_weights_report report;
     bool good = session_open(s, d, &error);
     if (good) test_defer(t, close_session, s);
     if (good && !d->share)
-        good = exchange_import(&gpt_sample.exchange, s->program, s->graph,
-                               GOLDEN "init.safetensors", &report, &error) &&
+        good = zf_exchange_import(&gpt_sample.exchange, s->program, s->graph,
+                                  GOLDEN "init.safetensors", &report, &error) &&
                !report.fresh && !report.unused;
     if (!good) test_fail(t, __FILE__, __LINE__, "a session can be opened", error.text);
     return good;
@@ -86,7 +86,8 @@ static void compare_gradients(test *t, const char *no_fuse)
     value = values_of(golden, "loss", &count), expected = value ? *value : NAN;
     free(value);
     CHECK_NEAR(t, session_scalar(&s, "loss"), expected, 1e-5 * expected);
-    CHECK(t, exchange_export(&gpt_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error));
+    CHECK(t,
+          zf_exchange_export(&gpt_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -125,8 +126,8 @@ static bool run_course(test *t, course *c, int64_t threads, const char *params)
         c->loss[k] = session_scalar(&s, "loss");
         c->norm[k] = session_scalar(&s, "grad_norm");
     }
-    if (!status &&
-        !exchange_export(&gpt_sample.exchange, s.program, s.graph, params, false, ZF_F32, &error)) {
+    if (!status && !zf_exchange_export(&gpt_sample.exchange, s.program, s.graph, params, false,
+                                       ZF_F32, &error)) {
         test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
         return false;
     }
@@ -311,8 +312,8 @@ TEST_ONCE(gpt_export_of_what_was_imported_is_the_file)
     zf_error error = {ZF_OK, ""};
     static session s;
     CHECK(t, golden && open_session(t, &s, &d));
-    CHECK(t,
-          exchange_export(&gpt_sample.exchange, s.program, s.graph, path, false, ZF_F32, &error));
+    CHECK(t, zf_exchange_export(&gpt_sample.exchange, s.program, s.graph, path, false, ZF_F32,
+                                &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_safetensors_count(golden));
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -376,7 +377,7 @@ static void check_import(test *t, const variant *v, const char *problem)
     zf_safetensors *golden = open_file(t, GOLDEN "init.safetensors"), *own;
     zf_error error = {ZF_OK, ""};
     zf_safetensors_writer *w = zf_safetensors_writer_new(path, NULL, &error);
-    weights_report report;
+    zf_weights_report report;
     static session s;
     bool good;
     CHECK(t, golden && w);
@@ -386,7 +387,7 @@ static void check_import(test *t, const variant *v, const char *problem)
     zf_safetensors_writer_free(w);
     CHECK(t, good && session_open(&s, &d, &error));
     test_defer(t, close_session, &s);
-    good = exchange_import(&gpt_sample.exchange, s.program, s.graph, path, &report, &error);
+    good = zf_exchange_import(&gpt_sample.exchange, s.program, s.graph, path, &report, &error);
     CHECK(t, good == !problem && good == !error.status);
     if (problem) {
         CHECK(t, !strncmp(error.text, path, strlen(path)));
@@ -394,7 +395,8 @@ static void check_import(test *t, const variant *v, const char *problem)
         return;
     }
     out = test_path("gpt-variant-out.safetensors");
-    CHECK(t, exchange_export(&gpt_sample.exchange, s.program, s.graph, out, false, ZF_F32, &error));
+    CHECK(t,
+          zf_exchange_export(&gpt_sample.exchange, s.program, s.graph, out, false, ZF_F32, &error));
     own = open_file(t, out);
     CHECK(t, own);
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++)
@@ -571,7 +573,7 @@ TEST_ONCE(gpt_configurations)
     CHECK(t, c.positions == 40 && c.hidden == 6 && c.intermediate == 24 && !c.tied && c.end == 7);
     CHECK(t, c.upcast && c.inverse_layer);
     CHECK(t, c.activation == ZF_ACTIVATION_RELU);
-    w = config_json(gpt_sample.config, &c);
+    w = zf_config_json(gpt_sample.config, &c);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));
     zf_json_writer_free(w);

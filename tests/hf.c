@@ -45,7 +45,7 @@ static bool open_bert(test *t, const bert_case *c, session *s, const bert_batch 
     bert_config config;
     session_desc d = {.sample = &bert_sample, .config = &config, .threads = 1, .seed = 1};
     zf_error error = {ZF_OK, ""};
-    weights_report report;
+    zf_weights_report report;
     bert_batch_file *f = NULL;
     bool good = bert_config_load(c->folder, &config, &error) &&
                 session_config_take(&bert_sample, &config, c->folder, &error) &&
@@ -101,7 +101,7 @@ static void check_gpt(test *t, const char *name, const gpt_config *change)
     zf_error error = {ZF_OK, ""};
     static session s; /* outlive what the test defers */
     static causal_batch_file f;
-    weights_report report;
+    zf_weights_report report;
     double loss, norm;
     float lr = 0;
     CHECK(t, expected(t, name, &loss, &norm));
@@ -113,8 +113,8 @@ static void check_gpt(test *t, const char *name, const gpt_config *change)
     d.shape = (sample_shape){f.batch[0].examples, f.batch[0].sequence, 0, f.masked, 0};
     CHECK(t, f.masked && session_open(&s, &d, &error));
     test_defer(t, close_gpt, &s);
-    CHECK(t,
-          exchange_import(&gpt_sample.exchange, s.program, s.graph, GOLDEN "gpt", &report, &error));
+    CHECK(t, zf_exchange_import(&gpt_sample.exchange, s.program, s.graph, GOLDEN "gpt", &report,
+                                &error));
     CHECK(t, !report.fresh && !report.unused);
     OK(t, session_feed(&s, &f.batch[0], false), zf_program_error(s.program));
     OK(t, zf_write(s.program, s.lr, &lr, sizeof lr), zf_program_error(s.program));
@@ -172,7 +172,7 @@ TEST_ONCE(hf_export_of_gpt) { check_export(t, "gpt", export_gpt); }
 /* Reads the folder's weights into a model of another configuration: the error after the path, ""
  * when there is none. */
 static const char *take(test *t, const bert_config *config, const char *path,
-                        weights_report *report)
+                        zf_weights_report *report)
 {
     static zf_error error;
     static session s;
@@ -191,7 +191,7 @@ static const char *take(test *t, const bert_config *config, const char *path,
 TEST_ONCE(hf_tensors_without_a_use_are_told)
 {
     zf_error error = {ZF_OK, ""};
-    weights_report report;
+    zf_weights_report report;
     bert_config c;
     CHECK(t, bert_config_load(GOLDEN "bert", &c, &error));
     CHECK_TEXT(t, take(t, &c, GOLDEN "bert", &report), "");
@@ -254,23 +254,23 @@ TEST_ONCE(hf_weights_that_are_none)
     zf_error error = {ZF_OK, ""};
     const char *path = file_of("pytorch_model.bin", "PK\3\4 and so on", 14);
     char expected[900], folder[300];
-    CHECK(t, !weights_open(path, &error));
+    CHECK(t, !zf_weights_open(path, &error));
     snprintf(expected, sizeof expected,
              "%s is a pickle of PyTorch, which is a program and is not run here: in Python, "
              "from_pretrained(\"DIR\").save_pretrained(\"NEW\") writes a model.safetensors",
              path);
     CHECK_TEXT(t, error.text, expected);
-    CHECK(t, !weights_open(file_of("old.bin", "\x80\2}q", 4), &error));
+    CHECK(t, !zf_weights_open(file_of("old.bin", "\x80\2}q", 4), &error));
     CHECK(t, strstr(error.text, "is a pickle of PyTorch"));
     snprintf(folder, sizeof folder, "%s", test_path("empty folder"));
-    CHECK(t, !mkdir(folder, 0777) && !weights_open(folder, &error));
+    CHECK(t, !mkdir(folder, 0777) && !zf_weights_open(folder, &error));
     CHECK(t, strstr(error.text, " has no weights: neither model.safetensors nor "));
-    CHECK(t, !weights_open(file_of("away.json", index, sizeof index - 1), &error));
+    CHECK(t, !zf_weights_open(file_of("away.json", index, sizeof index - 1), &error));
     CHECK(t, strstr(error.text, "x must be the name of a file beside the index, not"));
-    CHECK(t, !weights_open(file_of("absent.json", absent, sizeof absent - 1), &error));
+    CHECK(t, !zf_weights_open(file_of("absent.json", absent, sizeof absent - 1), &error));
     CHECK(t, strstr(error.text, "there.safetensors: No such file"));
     snprintf(folder, sizeof folder, "%s", test_path("a pipe"));
-    CHECK(t, !mkfifo(folder, 0666) && !weights_open(folder, &error));
+    CHECK(t, !mkfifo(folder, 0666) && !zf_weights_open(folder, &error));
     CHECK(t, strstr(error.text, "it is not a regular file"));
 }
 
@@ -280,11 +280,11 @@ TEST_ONCE(hf_weights_that_look_like_a_pickle)
     static char file[8 + 640 + 4] = "\x80\2";
     static const char header[] = "{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
     zf_error error = {ZF_OK, ""};
-    weights *w;
+    zf_weights *w;
     memset(file + 8, ' ', 640);
     memcpy(file + 8, header, sizeof header - 1);
-    w = weights_open(file_of("x.safetensors", file, sizeof file), &error);
+    w = zf_weights_open(file_of("x.safetensors", file, sizeof file), &error);
     CHECK_TEXT(t, error.text, "");
-    CHECK(t, w && weights_find(w, "x") == 0);
-    weights_close(w);
+    CHECK(t, w && zf_weights_find(w, "x") == 0);
+    zf_weights_close(w);
 }

@@ -46,7 +46,7 @@ static bool open_case(test *t, int k, session *s, causal_batch_file *f, session_
 {
     static llm_config config;
     zf_error error = {ZF_OK, ""};
-    weights_report report;
+    zf_weights_report report;
     bool good = session_config(&llm_sample, folder_of(k), &config, &error) &&
                 causal_batch_file_load(f, cases[k].masked ? GOLDEN "batch-masked.safetensors"
                                                           : GOLDEN "batch.safetensors",
@@ -85,7 +85,8 @@ static void check_gradients(test *t, int k, const char *no_fuse)
     lr = (float)*value;
     free(value);
     CHECK_NEAR(t, session_scalar(&s, "loss"), lr, 1e-5 * lr);
-    CHECK(t, exchange_export(&llm_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error));
+    CHECK(t,
+          zf_exchange_export(&llm_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
     CHECK(t, zf_safetensors_count(golden) == zf_param_count(s.graph) + 2); /* loss and logits */
@@ -222,21 +223,21 @@ TEST_ONCE(llm_windows_go_back)
     test_defer(t, close_decoder, &d);
     if (!decoder_open(&all, &room, &again, folder_of(6), 0, &error)) goto failed;
     test_defer(t, close_decoder, &all);
-    CHECK(t, d.rings);
+    CHECK(t, d.steps.rings);
     for (size_t k = 0; k < sizeof backs / sizeof *backs; k++) {
         int64_t to = backs[k][1] ? backs[k][1] : 83;
-        next = ids + d.past[0], count = backs[k][0] - d.past[0];
-        if (!decoder_add(&d, &next, &count, &error)) goto failed;
-        CHECK_NEAR(t, decoder_rewind(&d, 0, to), backs[k][1], 0);
+        next = ids + d.steps.past[0], count = backs[k][0] - d.steps.past[0];
+        if (!zf_decoder_add(&d.steps, &next, &count, &error)) goto failed;
+        CHECK_NEAR(t, zf_decoder_rewind(&d.steps, 0, to), backs[k][1], 0);
         /* Other tokens take the places of those that were left. */
         ids[to] = (ids[to] + 1) % VOCAB;
-        next = ids + d.past[0], count = to + 1 - d.past[0];
-        if (!decoder_add(&d, &next, &count, &error)) goto failed;
-        CHECK(t, decoder_rewind(&all, 0, 0) == 0);
+        next = ids + d.steps.past[0], count = to + 1 - d.steps.past[0];
+        if (!zf_decoder_add(&d.steps, &next, &count, &error)) goto failed;
+        CHECK(t, zf_decoder_rewind(&all.steps, 0, 0) == 0);
         next = ids, count = to + 1;
-        if (!decoder_add(&all, &next, &count, &error)) goto failed;
-        for (int v = 0; v < VOCAB; v++) CHECK_NEAR(t, d.logits[v], all.logits[v], 1e-4);
-        decoder_rewind(&d, 0, to);
+        if (!zf_decoder_add(&all.steps, &next, &count, &error)) goto failed;
+        for (int v = 0; v < VOCAB; v++) CHECK_NEAR(t, d.steps.logits[v], all.steps.logits[v], 1e-4);
+        zf_decoder_rewind(&d.steps, 0, to);
     }
     decoder_close(&d);
     decoder_close(&all);
@@ -281,7 +282,7 @@ static void check_few_bits(test *t, int64_t bits, bool tied)
     static session floats, rounded; /* outlive what the test defers */
     static decoder few, many;
     static llm_config config, of_bits;
-    weights_report report;
+    zf_weights_report report;
     zf_error error = {ZF_OK, ""};
     session_desc d = {.sample = &llm_sample,
                       .config = &config,
@@ -302,8 +303,8 @@ static void check_few_bits(test *t, int64_t bits, bool tied)
     of_bits = config, of_bits.bits = bits, d.config = &of_bits;
     if (!session_open(&rounded, &d, &error)) goto failed;
     test_defer(t, close_session, &rounded);
-    if (!exchange_copy(&llm_sample.exchange, rounded.program, rounded.graph, floats.program,
-                       floats.graph, "floats", &report, &error) ||
+    if (!zf_exchange_copy(&llm_sample.exchange, rounded.program, rounded.graph, floats.program,
+                          floats.graph, "floats", &report, &error) ||
         !decoder_open(&few, &room, &of_few, NULL, 0, &error))
         goto failed;
     test_defer(t, close_decoder, &few);
@@ -312,13 +313,14 @@ static void check_few_bits(test *t, int64_t bits, bool tied)
     test_defer(t, close_decoder, &many);
     for (int turn = 0; turn < 3; turn++, count = 1) {
         double most = 0;
-        if (!decoder_add(&few, &next, &count, &error) || !decoder_add(&many, &next, &count, &error))
+        if (!zf_decoder_add(&few.steps, &next, &count, &error) ||
+            !zf_decoder_add(&many.steps, &next, &count, &error))
             goto failed;
         next += count;
-        for (int v = 0; v < VOCAB; v++) most = fmax(most, fabs((double)many.logits[v]));
+        for (int v = 0; v < VOCAB; v++) most = fmax(most, fabs((double)many.steps.logits[v]));
         CHECK(t, most > 0.1);
         for (int v = 0; v < VOCAB; v++)
-            CHECK_NEAR(t, few.logits[v], many.logits[v], 1e-5 * most);
+            CHECK_NEAR(t, few.steps.logits[v], many.steps.logits[v], 1e-5 * most);
     }
     CHECK(t, zf_store_info_of(zf_program_store(few.token.program)).bytes <
                  (tied ? 3 : 2) * zf_store_info_of(zf_program_store(floats.program)).bytes / 6);
@@ -367,9 +369,9 @@ static bool answer(trainer *r, session *s, const llm_config *config)
     decoder generates;
     bool open = decoder_open(&generates, &room, &d, NULL, 0, &r->error), good = open;
     for (int n = 0; n < ANSWER && good; n++) {
-        good = decoder_add(&generates, next, count, &r->error);
+        good = zf_decoder_add(&generates.steps, next, count, &r->error);
         for (int b = 0; b < 2 && good; b++) {
-            memcpy(r->logits[b][n], generates.logits + b * VOCAB, sizeof r->logits[b][n]);
+            memcpy(r->logits[b][n], generates.steps.logits + b * VOCAB, sizeof r->logits[b][n]);
             next[b] += count[b], count[b] = 1;
         }
     }
@@ -381,7 +383,7 @@ static void train_and_answer(trainer *r)
 {
     llm_config config;
     causal_batch_file f = {0};
-    weights_report report;
+    zf_weights_report report;
     session s;
     session_desc d = {.sample = &llm_sample,
                       .purpose = SAMPLE_TRAIN,
@@ -556,7 +558,7 @@ TEST_ONCE(llm_configurations)
                          &c, &error));
     CHECK(t, c.window == 9 && c.full[0] == 3 && c.ends[1] == 5 && c.ends[2] == -1);
     CHECK(t, c.pad == 3);
-    w = config_json(llm_sample.config, &c);
+    w = zf_config_json(llm_sample.config, &c);
     test_defer(t, (test_cleanup *)zf_json_writer_free, w);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));

@@ -382,6 +382,7 @@ run_opt() {
     check 'mistakes to plant are where they were' sh tests/mutants/run.sh --list
     check 'private names have one meaning' sh tests/names.sh
     check 'the macros of builders are those of make lines' lines_are_made
+    check 'files and folders are floors' sh tests/floors.sh
     printf '%%1 = param "w" : f32[4]\n%%2 = mul %%1, %%1 : f32[4]\n%%3 = sum %%2 : f32[]\n' \
         > "$work/graph.zf"
     check 'runs passes' gives 0 '^ +gradient %1, %[0-9]+' \

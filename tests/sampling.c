@@ -1,5 +1,5 @@
 /* The next token, against the logits processors of transformers (tests/golden/sampling/make.py). */
-#include "../llm/generate/sampling.h"
+#include "../zeroflow_llm.h"
 #include "test.h"
 
 static void free_json(void *json) { zf_json_free(json); }
@@ -7,8 +7,8 @@ static void free_json(void *json) { zf_json_free(json); }
 static void compare(test *t, const zf_json *v)
 {
     double top_k = 0, number = 0;
-    sampling how = {.top_p = 1};
-    sampler s;
+    zf_sampling how = {.top_p = 1};
+    zf_sampler s;
     float logits[24];
     int32_t seen[12], drawn;
     int64_t id = 0;
@@ -29,9 +29,9 @@ static void compare(test *t, const zf_json *v)
         seen[n++] = (int32_t)id;
     }
     OK(t, error.status, error.text);
-    if (!sampler_open(&s, &how, 24)) OK(t, ZF_ERR_NOMEM, "out of memory");
+    if (!zf_sampler_open(&s, &how, 24)) OK(t, ZF_ERR_NOMEM, "out of memory");
     for (n = 0; n < 24; n++) s.p[n] = 0;
-    drawn = sampler_draw(&s, logits, seen, 12, UINT64_MAX / 2);
+    drawn = zf_sampler_draw(&s, logits, seen, 12, UINT64_MAX / 2);
     n = 0;
     for (const zf_json *x = zf_json_first(zf_json_member(v, "p")); x; x = zf_json_next(x), n++) {
         zf_json_to_double(x, 0, 1, &number, &error);
@@ -39,13 +39,13 @@ static void compare(test *t, const zf_json *v)
             char text[100];
             snprintf(text, sizeof text, "token %d of %g %g: %g, not %g", n, top_k, how.top_p,
                      s.p[n], number);
-            sampler_close(&s);
+            zf_sampler_close(&s);
             test_fail(t, __FILE__, __LINE__, "a probability is that of transformers", text);
             return;
         }
     }
     number = s.p[drawn];
-    sampler_close(&s);
+    zf_sampler_close(&s);
     CHECK(t, number > 0);
 }
 
@@ -63,12 +63,12 @@ TEST_ONCE(sampling_as_transformers)
 static int32_t draw(double temperature, const float *from, int64_t count, uint64_t dice)
 {
     float logits[5];
-    sampler s;
+    zf_sampler s;
     int32_t id;
-    if (!sampler_open(&s, &(sampling){temperature, 0, 1, 1}, count)) return -1;
+    if (!zf_sampler_open(&s, &(zf_sampling){temperature, 0, 1, 1}, count)) return -1;
     for (int64_t v = 0; v < count; v++) logits[v] = from[v];
-    id = sampler_draw(&s, logits, NULL, 0, dice);
-    sampler_close(&s);
+    id = zf_sampler_draw(&s, logits, NULL, 0, dice);
+    zf_sampler_close(&s);
     return id;
 }
 

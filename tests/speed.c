@@ -4,7 +4,7 @@
 
 #include "../examples/bert/masked.h"
 #include "../examples/bert/model.h"
-#include "../llm/base/fail.h"
+#include "../examples/frame/options/fail.h"
 #include "../examples/frame/run/interrupt.h"
 #include "../examples/frame/run/run.h"
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The sources once more, under other names, over an allocator that refuses request `refuse_at`. */
+/* The library once more, for this file alone, over an allocator that refuses request `refuse_at`. */
 static long refuse_at = -1, allocations, live;
 
 static bool refused(void) { return allocations++ == refuse_at; }
@@ -35,40 +35,18 @@ static void counting_free(void *block)
     free(block);
 }
 
-#define malloc                 refusing_malloc
-#define calloc                 refusing_calloc
-#define realloc                refusing_realloc
-#define free                   counting_free
-#define bert_special_tokens    refusing_special_tokens
-#define bert_vocab_load        refusing_vocab_load
-#define bert_vocab_parse       refusing_vocab_parse
-#define bert_vocab_free        refusing_vocab_free
-#define bert_vocab_size        refusing_vocab_size
-#define bert_vocab_token       refusing_vocab_token
-#define bert_vocab_id          refusing_vocab_id
-#define bert_vocab_starts_word refusing_vocab_starts_word
-#define bert_encode            refusing_encode
-#define bert_words             refusing_words
-#define bert_vocab_train       refusing_vocab_train
-#define bert_vocab_new         refusing_vocab_new
-#define bert_vocab_options     refusing_vocab_options
-#define bert_vocab_source      refusing_vocab_source
-#define bert_cased_options     refusing_cased_options
-#define bert_tokenizer_resolve refusing_tokenizer_resolve
-#define bert_decode            refusing_decode
-#define bert_is_space          refusing_is_space
-#define bert_vocab_is_special  refusing_vocab_is_special
-#define bert_vocab_is_added    refusing_vocab_is_added
-#define bert_vocab_digest      refusing_vocab_digest
-#define bert_vocab_is_piece    refusing_vocab_is_piece
-#include "../llm/text/wordpiece.c"
-#include "../llm/text/wordpiece_file.c"
-#include "../llm/text/wordpiece_train.c"
+#define malloc  refusing_malloc
+#define calloc  refusing_calloc
+#define realloc refusing_realloc
+#define free    counting_free
+#undef ZF_API
+#define ZF_API static __attribute__((unused))
+#define ZEROFLOW_LLM_IMPLEMENTATION
+#include "../zeroflow_llm.h"
 #undef malloc
 #undef calloc
 #undef realloc
 #undef free
-#include "../llm/folder/folder.h"
 
 #define GOLDEN "tests/golden/tokenizer/"
 #define FIVE   "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
@@ -98,11 +76,12 @@ static bool write_file(const char *path, const char *text, size_t bytes)
     return f && !fclose(f) && ok;
 }
 
-static void free_vocab(void *v) { bert_vocab_free(v); }
+static void free_vocab(void *v) { zf_wordpiece_free(v); }
 
-static bert_vocab *golden_vocab(test *t, bool lower_case)
+static zf_wordpiece *golden_vocab(test *t, bool lower_case)
 {
-    bert_vocab *v = bert_vocab_load(GOLDEN "vocab.txt", bert_cased(!lower_case), NULL, 0);
+    zf_wordpiece *v =
+        zf_wordpiece_open(GOLDEN "vocab.txt", zf_wordpiece_cased(!lower_case), NULL);
     if (v) test_defer(t, free_vocab, v);
     return v;
 }
@@ -115,7 +94,7 @@ static void compare_ids(test *t, const char *golden, bool lower_case, unsigned f
     size_t text_bytes, expected_bytes;
     char *text = read_file(t, GOLDEN "difficult.txt", &text_bytes), got[8 * ROOM];
     char *expected = read_file(t, golden, &expected_bytes);
-    bert_vocab *v = golden_vocab(t, lower_case);
+    zf_wordpiece *v = golden_vocab(t, lower_case);
     CHECK(t, text && expected && v);
     for (size_t at = 0; at < text_bytes;) {
         char *end = memchr(text + at, '\n', text_bytes - at);
@@ -123,7 +102,7 @@ static void compare_ids(test *t, const char *golden, bool lower_case, unsigned f
         int64_t n;
         size_t used = 0;
         CHECK(t, end && expected_end);
-        n = bert_encode(v, text + at, (size_t)(end - text) - at, flags, ids, ROOM);
+        n = zf_wordpiece_encode(v, text + at, (size_t)(end - text) - at, flags, ids, ROOM);
         CHECK(t, n <= ROOM);
         got[0] = 0;
         for (int64_t i = 0; i < n; i++)
@@ -142,17 +121,17 @@ TEST_ONCE(tokenizer_difficult_cased) { compare_ids(t, GOLDEN "ids-cased.txt", fa
 
 TEST_ONCE(tokenizer_difficult_special_tokens)
 {
-    compare_ids(t, GOLDEN "ids-special.txt", true, BERT_SPECIAL_TOKENS);
+    compare_ids(t, GOLDEN "ids-special.txt", true, ZF_WORDPIECE_SPECIAL);
 }
 
 /* The option sets, counted as tests/golden/tokenizer/make.py does. */
 enum { OPTION_SETS = 16 };
-static bert_tokenizer_options option_set(int index)
+static zf_wordpiece_options option_set(int index)
 {
-    return (bert_tokenizer_options){.lower_case = index & 8 ? BERT_NO : BERT_YES,
-                                    .strip_accents = index & 4 ? BERT_NO : BERT_YES,
-                                    .chinese_chars = index & 2 ? BERT_NO : BERT_YES,
-                                    .clean_text = index & 1 ? BERT_NO : BERT_YES};
+    return (zf_wordpiece_options){.lower_case = index & 8 ? ZF_WORDPIECE_NO : ZF_WORDPIECE_YES,
+                                  .strip_accents = index & 4 ? ZF_WORDPIECE_NO : ZF_WORDPIECE_YES,
+                                  .chinese_chars = index & 2 ? ZF_WORDPIECE_NO : ZF_WORDPIECE_YES,
+                                  .clean_text = index & 1 ? ZF_WORDPIECE_NO : ZF_WORDPIECE_YES};
 }
 
 typedef struct hash_state {
@@ -189,11 +168,11 @@ TEST_ONCE(tokenizer_difficult_options)
     size_t text_bytes, bytes;
     char *text = read_file(t, GOLDEN "difficult.txt", &text_bytes);
     char *expected = read_file(t, GOLDEN "ids-options.txt", &bytes), got[160], wanted[160];
-    bert_vocab *v[OPTION_SETS];
+    zf_wordpiece *v[OPTION_SETS];
     CHECK(t, text && expected);
     for (int k = 0; k < OPTION_SETS; k++) {
-        bert_tokenizer_options options = option_set(k);
-        CHECK(t, (v[k] = bert_vocab_load(GOLDEN "vocab.txt", &options, NULL, 0)));
+        zf_wordpiece_options options = option_set(k);
+        CHECK(t, (v[k] = zf_wordpiece_open(GOLDEN "vocab.txt", &options, NULL)));
         test_defer(t, free_vocab, v[k]);
     }
     for (size_t at = 0, line = 1; at < text_bytes; line++) {
@@ -202,7 +181,7 @@ TEST_ONCE(tokenizer_difficult_options)
             enum { ROOM = 4096 };
             int32_t ids[ROOM];
             uint64_t hash = hash_start;
-            int64_t count = bert_encode(v[k], text + at, n, 0, ids, ROOM);
+            int64_t count = zf_wordpiece_encode(v[k], text + at, n, 0, ids, ROOM);
             char about[80];
             CHECK(t, count <= ROOM);
             for (int64_t i = 0; i < count; i++) {
@@ -222,7 +201,7 @@ TEST_ONCE(tokenizer_difficult_options)
 
 /* The hash of what "xCy" becomes for all C of a block; the UTF-8 is made here, without the
  * tokenizer. */
-static unsigned hash_block(uint32_t block, const bert_tokenizer_options *options)
+static unsigned hash_block(uint32_t block, const zf_wordpiece_options *options)
 {
     hash_state s = {hash_start, true};
     for (uint32_t c = block; c < block + 4096; c++) {
@@ -238,7 +217,7 @@ static unsigned hash_block(uint32_t block, const bert_tokenizer_options *options
         if (c >= 0x80) text[n++] = (char)(0x80 + c % 64);
         text[n++] = 'y';
         s.first = true;
-        bert_words(text, (size_t)n, options, hash_word, &s);
+        zf_wordpiece_words(text, (size_t)n, options, hash_word, &s);
         hash_bytes(&s.hash, "\n\n", 2);
     }
     return short_hash(s.hash);
@@ -252,7 +231,7 @@ TEST_ONCE(tokenizer_every_code_point)
     for (uint32_t block = 0; block < 0x110000; block += 4096) {
         expected += 6;
         for (int k = 0; k < OPTION_SETS; k++) {
-            bert_tokenizer_options options = option_set(k);
+            zf_wordpiece_options options = option_set(k);
             char about[80];
             name_options(about, k);
             snprintf(got, sizeof got, "%06x: %s: %08x", (unsigned)block, about,
@@ -274,7 +253,7 @@ static const char *const folder_names[] = {"uncased", "cased", "accents", "capit
 enum { FOLDERS = sizeof folder_names / sizeof folder_names[0] };
 
 /* Encodes the probes and compares with what the folder's golden file says. */
-static bool encodes_probes(test *t, const bert_vocab *v, const char *name)
+static bool encodes_probes(test *t, const zf_wordpiece *v, const char *name)
 {
     char path[200], got[2048], *text, *expected, *line;
     size_t bytes = 0, expected_bytes = 0;
@@ -287,7 +266,7 @@ static bool encodes_probes(test *t, const bert_vocab *v, const char *name)
         size_t n = (size_t)((char *)memchr(text + at, '\n', bytes - at) - text) - at, used = 0;
         char *end = strchr(line, '\n');
         int32_t ids[200];
-        int64_t count = bert_encode(v, text + at, n, BERT_SPECIAL_TOKENS, ids, 200);
+        int64_t count = zf_wordpiece_encode(v, text + at, n, ZF_WORDPIECE_SPECIAL, ids, 200);
         got[0] = 0;
         for (int64_t i = 0; i < count && count <= 200; i++)
             used += (size_t)sprintf(got + used, i ? " %d" : "%d", (int)ids[i]);
@@ -307,11 +286,12 @@ static bool encodes_probes(test *t, const bert_vocab *v, const char *name)
 TEST_ONCE(tokenizer_reads_folders)
 {
     for (int k = 0; k < FOLDERS; k++) {
-        char path[200], err[256] = "";
-        bert_vocab *v;
+        char path[200];
+        zf_error why = {ZF_OK, ""};
+        zf_wordpiece *v;
         snprintf(path, sizeof path, GOLDEN "folders/%s", folder_names[k]);
-        v = bert_vocab_load(path, NULL, err, sizeof err);
-        CHECK_TEXT(t, err, "");
+        v = zf_wordpiece_open(path, NULL, &why);
+        CHECK_TEXT(t, why.text, "");
         CHECK(t, v);
         test_defer(t, free_vocab, v);
         if (!encodes_probes(t, v, folder_names[k])) return;
@@ -323,37 +303,38 @@ TEST_ONCE(tokenizer_reads_folders)
 TEST_ONCE(tokenizer_survives_a_folder)
 {
     for (int k = 0; k < 3 * FOLDERS; k++) {
-        char path[400], err[256] = "";
+        char path[400];
+        zf_error why = {ZF_OK, ""};
         const char *folder = test_path("folder"), *name = folder_names[k / 3];
-        folder_frame frame = k % 3 ? FOLDER_BERT : FOLDER_GPT;
+        zf_folder_frame frame = k % 3 ? ZF_FOLDER_BERT : ZF_FOLDER_GPT;
         zf_error error = {ZF_OK, ""};
-        folder_tokenizer kept;
-        bert_vocab *v, *again;
+        zf_folder_tokenizer kept;
+        zf_wordpiece *v, *again;
         bool good = true;
         snprintf(path, sizeof path, GOLDEN "folders/%s", name);
-        CHECK(t, (v = bert_vocab_load(path, NULL, err, sizeof err)));
-        CHECK(t, folder_make(folder, &error));
+        CHECK(t, (v = zf_wordpiece_open(path, NULL, &why)));
+        CHECK(t, zf_folder_make(folder, &error));
         if (k % 3 == 2) {
-            good = folder_put_tokenizer(folder, v, frame, 512, &error);
+            good = zf_folder_put_tokenizer(folder, v, frame, 512, &error);
         } else {
-            CHECK(t, folder_tokenizer_open(&kept, v, frame, 512, &error));
+            CHECK(t, zf_folder_tokenizer_open(&kept, v, frame, 512, &error));
             for (int i = 0; i < 2; i++) {
                 snprintf(path, sizeof path, "%s/%s", folder, kept.files[i].name);
                 good = good && write_file(path, kept.files[i].data, kept.files[i].bytes);
             }
-            folder_tokenizer_close(&kept);
+            zf_folder_tokenizer_close(&kept);
         }
         CHECK_TEXT(t, error.text, "");
         CHECK(t, good);
-        again = bert_vocab_load(folder, NULL, err, sizeof err);
-        CHECK_TEXT(t, err, "");
+        again = zf_wordpiece_open(folder, NULL, &why);
+        CHECK_TEXT(t, why.text, "");
         CHECK(t, again);
-        CHECK(t, bert_vocab_digest(v) == bert_vocab_digest(again));
+        CHECK(t, zf_wordpiece_digest(v) == zf_wordpiece_digest(again));
         if (!encodes_probes(t, again, name)) return;
         snprintf(path, sizeof path, "%s/tokenizer.json", folder);
         remove(path);
-        bert_vocab_free(v);
-        bert_vocab_free(again);
+        zf_wordpiece_free(v);
+        zf_wordpiece_free(again);
     }
 }
 
@@ -372,49 +353,51 @@ TEST_ONCE(tokenizer_config_says)
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         char path[200], expected[512], got[512];
         zf_error error = {ZF_OK, ""};
-        folder_tokenizer kept;
-        bert_vocab *v;
+        zf_folder_tokenizer kept;
+        zf_wordpiece *v;
         snprintf(path, sizeof path, GOLDEN "folders/%s", cases[k].folder);
-        CHECK(t, (v = bert_vocab_load(path, NULL, NULL, 0)));
+        CHECK(t, (v = zf_wordpiece_open(path, NULL, NULL)));
         test_defer(t, free_vocab, v);
-        CHECK(t, folder_tokenizer_open(&kept, v, FOLDER_BERT, 512, &error));
+        CHECK(t, zf_folder_tokenizer_open(&kept, v, ZF_FOLDER_BERT, 512, &error));
         CHECK_TEXT(t, kept.files[1].name, "tokenizer_config.json");
         snprintf(expected, sizeof expected,
                  "{\n  \"tokenizer_class\": \"%s\",\n  \"do_lower_case\": %s,\n"
                  "  \"strip_accents\": %s,\n  \"tokenize_chinese_chars\": %s,\n",
                  cases[k].class, cases[k].lower, cases[k].strip, cases[k].chinese);
         snprintf(got, sizeof got, "%.*s", (int)strlen(expected), (const char *)kept.files[1].data);
-        folder_tokenizer_close(&kept);
+        zf_folder_tokenizer_close(&kept);
         CHECK_TEXT(t, got, expected);
     }
 }
 
 TEST_ONCE(tokenizer_options_of_files_and_callers)
 {
-    static const bert_tokenizer_options joined = {.chinese_chars = BERT_NO},
-                                        keeps = {.strip_accents = BERT_NO};
-    char err[256] = "";
-    bert_vocab *v;
-    bert_tokenizer_options o;
-    CHECK(t, !bert_vocab_load(GOLDEN "folders/uncased", bert_cased(true), err, sizeof err));
-    CHECK_TEXT(t, err,
+    static const zf_wordpiece_options joined = {.chinese_chars = ZF_WORDPIECE_NO},
+                                      keeps = {.strip_accents = ZF_WORDPIECE_NO};
+    zf_error why = {ZF_OK, ""};
+    zf_wordpiece *v;
+    zf_wordpiece_options o;
+    CHECK(t,
+          !zf_wordpiece_open(GOLDEN "folders/uncased", zf_wordpiece_cased(true), &why));
+    CHECK_TEXT(t, why.text,
                GOLDEN "folders/uncased: do_lower_case is true there, but false was asked for");
-    CHECK(t, !bert_vocab_load(GOLDEN "folders/capitals", &keeps, err, sizeof err));
-    CHECK_TEXT(t, err,
+    CHECK(t, !zf_wordpiece_open(GOLDEN "folders/capitals", &keeps, &why));
+    CHECK_TEXT(t, why.text,
                GOLDEN "folders/capitals: strip_accents is true there, but false was asked for");
-    CHECK(t, !bert_vocab_load(GOLDEN "folders/cased/tokenizer.json", &joined, err, sizeof err));
-    CHECK_TEXT(t, err,
+    CHECK(t, !zf_wordpiece_open(GOLDEN "folders/cased/tokenizer.json", &joined, &why));
+    CHECK_TEXT(t, why.text,
                GOLDEN "folders/cased/tokenizer.json: tokenize_chinese_chars is true there, "
                       "but false was asked for");
     /* of a file alone: that file; of a vocab.txt the caller's */
-    CHECK(t, (v = bert_vocab_load(GOLDEN "folders/other/tokenizer.json", NULL, NULL, 0)));
+    CHECK(t, (v = zf_wordpiece_open(GOLDEN "folders/other/tokenizer.json", NULL, NULL)));
     test_defer(t, free_vocab, v);
-    CHECK(t, bert_vocab_options(v).lower_case == BERT_NO);
-    CHECK(t, (v = bert_vocab_load(GOLDEN "folders/lines", &keeps, NULL, 0)));
+    CHECK(t, zf_wordpiece_options_of(v).lower_case == ZF_WORDPIECE_NO);
+    CHECK(t, (v = zf_wordpiece_open(GOLDEN "folders/lines", &keeps, NULL)));
     test_defer(t, free_vocab, v);
-    o = bert_vocab_options(v);
-    CHECK(t, o.lower_case == BERT_YES && o.strip_accents == BERT_NO && o.chinese_chars == BERT_YES);
-    CHECK(t, (v = bert_vocab_load(GOLDEN "folders/joined", &joined, NULL, 0)));
+    o = zf_wordpiece_options_of(v);
+    CHECK(t, o.lower_case == ZF_WORDPIECE_YES && o.strip_accents == ZF_WORDPIECE_NO &&
+                 o.chinese_chars == ZF_WORDPIECE_YES);
+    CHECK(t, (v = zf_wordpiece_open(GOLDEN "folders/joined", &joined, NULL)));
     test_defer(t, free_vocab, v);
 }
 
@@ -428,12 +411,12 @@ TEST_ONCE(tokenizer_digests)
     uint64_t digests[TEXTS + OPTION_SETS];
     int n = 0;
     for (int k = 0; k < TEXTS + OPTION_SETS; k++) {
-        bert_tokenizer_options o = option_set(k < TEXTS ? 0 : k - TEXTS);
+        zf_wordpiece_options o = option_set(k < TEXTS ? 0 : k - TEXTS);
         const char *text = texts[k < TEXTS ? k : 0];
-        bert_vocab *v = bert_vocab_parse(text, strlen(text), "v", &o, NULL, 0);
+        zf_wordpiece *v = zf_wordpiece_parse(text, strlen(text), "v", &o, NULL);
         CHECK(t, v);
-        digests[n++] = bert_vocab_digest(v);
-        bert_vocab_free(v);
+        digests[n++] = zf_wordpiece_digest(v);
+        zf_wordpiece_free(v);
     }
     CHECK(t, digests[0] == digests[TEXTS]);
     for (int k = 1; k < n; k++)
@@ -442,46 +425,48 @@ TEST_ONCE(tokenizer_digests)
 
 /* --------------------------------------------------------------------------------------- encode */
 
-static bert_vocab *small_vocab(test *t, const char *text, bool lower_case)
+static zf_wordpiece *small_vocab(test *t, const char *text, bool lower_case)
 {
-    bert_vocab *v = bert_vocab_parse(text, strlen(text), "small", bert_cased(!lower_case), NULL, 0);
+    zf_wordpiece *v =
+        zf_wordpiece_parse(text, strlen(text), "small", zf_wordpiece_cased(!lower_case), NULL);
     if (v) test_defer(t, free_vocab, v);
     return v;
 }
 
 TEST_ONCE(tokenizer_looks_up)
 {
-    bert_vocab *v = small_vocab(t, FIVE "un\r\n##aff\n##able\n##\n#", true);
-    CHECK(t, v && bert_vocab_size(v) == 10);
-    CHECK_TEXT(t, bert_vocab_token(v, 5), "un");
-    CHECK_TEXT(t, bert_vocab_token(v, 6), "##aff");
-    CHECK_TEXT(t, bert_vocab_token(v, 9), "#");
-    CHECK(t, !bert_vocab_token(v, -1) && !bert_vocab_token(v, 10));
-    for (int32_t id = 0; id < 10; id++) CHECK(t, bert_vocab_id(v, bert_vocab_token(v, id)) == id);
-    CHECK(t, bert_vocab_id(v, "aff") == -1 && bert_vocab_id(v, "##un") == -1);
-    CHECK(t, bert_vocab_id(v, "") == -1);
-    CHECK(t, bert_vocab_id(v, bert_special_tokens[BERT_MASK]) == 4);
-    CHECK(t, bert_vocab_starts_word(v, 5) && !bert_vocab_starts_word(v, 6));
-    CHECK(t, bert_vocab_starts_word(v, 8) && bert_vocab_starts_word(v, BERT_MASK));
-    CHECK(t, !bert_vocab_starts_word(v, -1) && !bert_vocab_starts_word(v, 10));
+    zf_wordpiece *v = small_vocab(t, FIVE "un\r\n##aff\n##able\n##\n#", true);
+    CHECK(t, v && zf_wordpiece_size(v) == 10);
+    CHECK_TEXT(t, zf_wordpiece_token(v, 5), "un");
+    CHECK_TEXT(t, zf_wordpiece_token(v, 6), "##aff");
+    CHECK_TEXT(t, zf_wordpiece_token(v, 9), "#");
+    CHECK(t, !zf_wordpiece_token(v, -1) && !zf_wordpiece_token(v, 10));
+    for (int32_t id = 0; id < 10; id++)
+        CHECK(t, zf_wordpiece_id(v, zf_wordpiece_token(v, id)) == id);
+    CHECK(t, zf_wordpiece_id(v, "aff") == -1 && zf_wordpiece_id(v, "##un") == -1);
+    CHECK(t, zf_wordpiece_id(v, "") == -1);
+    CHECK(t, zf_wordpiece_id(v, zf_wordpiece_special_token(ZF_WORDPIECE_MASK)) == 4);
+    CHECK(t, zf_wordpiece_starts_word(v, 5) && !zf_wordpiece_starts_word(v, 6));
+    CHECK(t, zf_wordpiece_starts_word(v, 8) && zf_wordpiece_starts_word(v, ZF_WORDPIECE_MASK));
+    CHECK(t, !zf_wordpiece_starts_word(v, -1) && !zf_wordpiece_starts_word(v, 10));
 }
 
 TEST_ONCE(tokenizer_counts_beyond_cap)
 {
     static const char text[] = "unaffable un [MASK] unable unx";
-    bert_vocab *v = small_vocab(t, FIVE "un\n##aff\n##able\n[\n]\nmask\n", true);
+    zf_wordpiece *v = small_vocab(t, FIVE "un\n##aff\n##able\n[\n]\nmask\n", true);
     int32_t ids[16], few[4] = {-7, -7, -7, -7};
     static const int32_t plain[] = {5, 6, 7, 5, 8, 10, 9, 5, 7, 1};
     static const int32_t special[] = {5, 6, 7, 5, 4, 5, 7, 1};
     CHECK(t, v);
-    CHECK(t, bert_encode(v, text, strlen(text), 0, ids, 16) == 10);
+    CHECK(t, zf_wordpiece_encode(v, text, strlen(text), 0, ids, 16) == 10);
     CHECK(t, !memcmp(ids, plain, sizeof plain));
-    CHECK(t, bert_encode(v, text, strlen(text), BERT_SPECIAL_TOKENS, ids, 16) == 8);
+    CHECK(t, zf_wordpiece_encode(v, text, strlen(text), ZF_WORDPIECE_SPECIAL, ids, 16) == 8);
     CHECK(t, !memcmp(ids, special, sizeof special));
-    CHECK(t, bert_encode(v, text, strlen(text), BERT_SPECIAL_TOKENS, few, 2) == 8);
+    CHECK(t, zf_wordpiece_encode(v, text, strlen(text), ZF_WORDPIECE_SPECIAL, few, 2) == 8);
     CHECK(t, few[0] == 5 && few[1] == 6 && few[2] == -7 && few[3] == -7);
-    CHECK(t, bert_encode(v, text, strlen(text), 0, NULL, 0) == 10);
-    CHECK(t, bert_encode(v, NULL, 0, 0, NULL, 0) == 0);
+    CHECK(t, zf_wordpiece_encode(v, text, strlen(text), 0, NULL, 0) == 10);
+    CHECK(t, zf_wordpiece_encode(v, NULL, 0, 0, NULL, 0) == 0);
 }
 
 /* Lines as the `tokenizers` package takes them: without the spaces at their end; of equal ones the
@@ -494,22 +479,22 @@ TEST_ONCE(tokenizer_reads_odd_lines)
     } tokens[] = {{"the", 7}, {"and", 8},      {"of", 9},     {"##", 12},      {"last", 13},
                   {"q", 14},  {"\u3000x", 11}, {"r\x1F", 15}, {"s\uFEFF", 16}, {"", 17}};
     static const int32_t expected[] = {7, 8, 9, 13};
-    bert_vocab *v = small_vocab(t,
-                                FIVE "\nthe\nthe\nand \nof\t\r\n\n\u3000x\u3000\n##\nlast\x0B\n"
-                                     "q\xC2\x85\nr\x1F\ns\uFEFF\n\n",
-                                true);
+    zf_wordpiece *v = small_vocab(t,
+                                  FIVE "\nthe\nthe\nand \nof\t\r\n\n\u3000x\u3000\n##\nlast\x0B\n"
+                                       "q\xC2\x85\nr\x1F\ns\uFEFF\n\n",
+                                  true);
     int32_t ids[8];
-    CHECK(t, v && bert_vocab_size(v) == 18);
+    CHECK(t, v && zf_wordpiece_size(v) == 18);
     for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++) {
-        CHECK(t, bert_vocab_id(v, tokens[i].token) == tokens[i].id);
-        CHECK_TEXT(t, bert_vocab_token(v, tokens[i].id), tokens[i].token);
+        CHECK(t, zf_wordpiece_id(v, tokens[i].token) == tokens[i].id);
+        CHECK_TEXT(t, zf_wordpiece_token(v, tokens[i].id), tokens[i].token);
     }
     for (int32_t id = 5; id < 7; id++) {
-        CHECK_TEXT(t, bert_vocab_token(v, id), "");
-        CHECK(t, !bert_vocab_starts_word(v, id));
+        CHECK_TEXT(t, zf_wordpiece_token(v, id), "");
+        CHECK(t, !zf_wordpiece_starts_word(v, id));
     }
-    CHECK_TEXT(t, bert_vocab_token(v, 10), "");
-    CHECK(t, bert_encode(v, "the and of last", 15, 0, ids, 8) == 4);
+    CHECK_TEXT(t, zf_wordpiece_token(v, 10), "");
+    CHECK(t, zf_wordpiece_encode(v, "the and of last", 15, 0, ids, 8) == 4);
     CHECK(t, !memcmp(ids, expected, sizeof expected));
 }
 
@@ -525,24 +510,25 @@ TEST_ONCE(vocab_added_tokens_of_their_own_file)
     static const char plain[] = "{\"<s1>\": 8, \"New\": 9}";
     static const int32_t expected[] = {5, 8, 6, 6, 7};
     const char *folder = test_path("added-tokens");
-    char path[600], err[600];
+    char path[600];
+    zf_error why = {ZF_OK, ""};
     zf_error error = {ZF_OK, ""};
     int32_t ids[8];
-    bert_vocab *v;
-    CHECK(t, folder_make(folder, &error));
+    zf_wordpiece *v;
+    CHECK(t, zf_folder_make(folder, &error));
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, files[i][0]);
         CHECK(t, write_file(path, files[i][1], strlen(files[i][1])));
     }
-    v = bert_vocab_load(folder, NULL, err, sizeof err);
+    v = zf_wordpiece_open(folder, NULL, &why);
     CHECK(t, v);
     test_defer(t, free_vocab, v);
-    CHECK(t, bert_vocab_size(v) == 9 && bert_vocab_is_added(v, 8));
-    CHECK(t, bert_encode(v, "a <s1>b BC", 10, 0, ids, 8) == 5);
+    CHECK(t, zf_wordpiece_size(v) == 9 && zf_wordpiece_is_added(v, 8));
+    CHECK(t, zf_wordpiece_encode(v, "a <s1>b BC", 10, 0, ids, 8) == 5);
     CHECK(t, !memcmp(ids, expected, sizeof expected));
     CHECK(t, write_file(path, plain, sizeof plain - 1));
-    CHECK(t, !bert_vocab_load(folder, NULL, err, sizeof err));
-    CHECK_TEXT(t, err + strlen(path),
+    CHECK(t, !zf_wordpiece_open(folder, NULL, &why));
+    CHECK_TEXT(t, why.text + strlen(path),
                ":1:20: New is no special token of tokenizer_config.json "
                "(additional_special_tokens); added tokens must be special");
 }
@@ -552,19 +538,19 @@ TEST_ONCE(vocab_keeps_its_file)
 {
     static const char text[] = FIVE "the \r\nthe\n\n";
     const char *path = test_path("vocab.txt");
-    bert_tokenizer_options o;
-    bert_vocab_file file;
-    bert_vocab *v;
+    zf_wordpiece_options o;
+    zf_wordpiece_file file;
+    zf_wordpiece *v;
     CHECK(t, write_file(path, text, sizeof text - 1));
-    CHECK(t, (v = bert_vocab_load(path, bert_cased(true), NULL, 0)));
+    CHECK(t, (v = zf_wordpiece_open(path, zf_wordpiece_cased(true), NULL)));
     test_defer(t, free_vocab, v);
     CHECK(t, write_file(path, "another", 7));
-    file = bert_vocab_source(v);
+    file = zf_wordpiece_source(v);
     CHECK_TEXT(t, file.name, "vocab.txt");
     CHECK(t, file.bytes == sizeof text - 1 && !memcmp(file.data, text, file.bytes));
-    o = bert_vocab_options(v);
-    CHECK(t, o.lower_case == BERT_NO && o.strip_accents == BERT_NO);
-    CHECK(t, o.chinese_chars == BERT_YES && o.clean_text == BERT_YES);
+    o = zf_wordpiece_options_of(v);
+    CHECK(t, o.lower_case == ZF_WORDPIECE_NO && o.strip_accents == ZF_WORDPIECE_NO);
+    CHECK(t, o.chinese_chars == ZF_WORDPIECE_YES && o.clean_text == ZF_WORDPIECE_YES);
 }
 
 /* ------------------------------------------------------------------------------------- mistakes */
@@ -586,27 +572,25 @@ TEST_ONCE(vocab_mistakes)
         {FIVE "x\xF4\x90\x80\x80\n", "v.txt:6: invalid UTF-8 at byte 2 of the line"},
         {"\xEF\xBB\xBF" FIVE, "v.txt:1: a byte order mark, which would be part of the first token"},
     };
-    char err[256];
+    zf_error why = {ZF_OK, ""};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *text = cases[i].text;
-        CHECK(t, !bert_vocab_parse(text, strlen(text), "v.txt", NULL, err, sizeof err));
-        CHECK_TEXT(t, err, cases[i].message);
+        CHECK(t, !zf_wordpiece_parse(text, strlen(text), "v.txt", NULL, &why));
+        CHECK_TEXT(t, why.text, cases[i].message);
     }
-    CHECK(t, !bert_vocab_parse(zero, sizeof zero - 1, "v.txt", NULL, err, sizeof err));
-    CHECK_TEXT(t, err, "v.txt:6: a zero at byte 2 of the line");
+    CHECK(t, !zf_wordpiece_parse(zero, sizeof zero - 1, "v.txt", NULL, &why));
+    CHECK_TEXT(t, why.text, "v.txt:6: a zero at byte 2 of the line");
     memset(longest + strlen(FIVE), 'a', 1001);
-    CHECK(t, !bert_vocab_parse(longest, strlen(FIVE) + 1001, "v.txt", NULL, err, sizeof err));
-    CHECK_TEXT(t, err, "v.txt:6: a token of 1001 bytes: it may have at most 1000");
+    CHECK(t, !zf_wordpiece_parse(longest, strlen(FIVE) + 1001, "v.txt", NULL, &why));
+    CHECK_TEXT(t, why.text, "v.txt:6: a token of 1001 bytes: it may have at most 1000");
     CHECK(t, small_vocab(t, FIVE "the\r\n##the", true));
     longest[strlen(FIVE) + 1000] = 0;
     CHECK(t, small_vocab(t, longest, true));
-    CHECK(t, !bert_vocab_load("no/such/vocab.txt", NULL, err, sizeof err));
-    CHECK_TEXT(t, err, "no/such/vocab.txt: No such file or directory");
-    CHECK(t, !bert_vocab_load("tests", NULL, err, sizeof err));
-    CHECK_TEXT(t, err, "tests: a folder without tokenizer.json and vocab.txt");
-    CHECK(t, !bert_vocab_parse("a", 1, "v.txt", NULL, err, 12));
-    CHECK_TEXT(t, err, "v.txt: no [");
-    bert_vocab_free(NULL);
+    CHECK(t, !zf_wordpiece_open("no/such/vocab.txt", NULL, &why));
+    CHECK_TEXT(t, why.text, "no/such/vocab.txt: No such file or directory");
+    CHECK(t, !zf_wordpiece_open("tests", NULL, &why));
+    CHECK_TEXT(t, why.text, "tests: a folder without tokenizer.json and vocab.txt");
+    zf_wordpiece_free(NULL);
 }
 
 /* A tokenizer.json that is right, and one thing in it replaced. */
@@ -661,30 +645,33 @@ TEST_ONCE(tokenizer_json_mistakes)
         {"\"[SEP]\": 3, ", "", ": no [SEP]: [PAD], [UNK], [CLS], [SEP] and [MASK] must be there"},
     };
     const char *path = test_path("tokenizer.json");
-    char text[4096], err[512] = "", expected[512];
-    bert_vocab *v;
+    char text[4096], expected[512];
+    zf_error why = {ZF_OK, ""};
+    zf_wordpiece *v;
     spoil(text, "100", "100");
     CHECK(t, write_file(path, text, strlen(text)));
-    v = bert_vocab_load(path, NULL, err, sizeof err);
-    CHECK_TEXT(t, err, "");
-    CHECK(t, v && bert_vocab_size(v) == 10);
+    v = zf_wordpiece_open(path, NULL, &why);
+    CHECK_TEXT(t, why.text, "");
+    CHECK(t, v && zf_wordpiece_size(v) == 10);
     test_defer(t, free_vocab, v);
-    CHECK_TEXT(t, bert_vocab_token(v, 6), "");
-    CHECK_TEXT(t, bert_vocab_token(v, 9), "<x>");
-    CHECK(t, bert_vocab_is_added(v, 9) && !bert_vocab_is_added(v, 5) && bert_vocab_is_added(v, 4));
-    CHECK(t, bert_vocab_is_piece(v, 4) && bert_vocab_is_piece(v, 5) && !bert_vocab_is_piece(v, 9));
-    CHECK(t, bert_vocab_is_special(v, 4) && !bert_vocab_is_special(v, 9));
-    CHECK(t, bert_vocab_id(v, "<x>") == 9);
+    CHECK_TEXT(t, zf_wordpiece_token(v, 6), "");
+    CHECK_TEXT(t, zf_wordpiece_token(v, 9), "<x>");
+    CHECK(t, zf_wordpiece_is_added(v, 9) && !zf_wordpiece_is_added(v, 5) &&
+                 zf_wordpiece_is_added(v, 4));
+    CHECK(t, zf_wordpiece_is_piece(v, 4) && zf_wordpiece_is_piece(v, 5) &&
+                 !zf_wordpiece_is_piece(v, 9));
+    CHECK(t, zf_wordpiece_is_special(v, 4) && !zf_wordpiece_is_special(v, 9));
+    CHECK(t, zf_wordpiece_id(v, "<x>") == 9);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         spoil(text, cases[i].what, cases[i].by);
         CHECK(t, write_file(path, text, strlen(text)));
-        err[0] = 0;
-        v = bert_vocab_load(path, NULL, err, sizeof err);
-        bert_vocab_free(v);
+        why = (zf_error){ZF_OK, ""};
+        v = zf_wordpiece_open(path, NULL, &why);
+        zf_wordpiece_free(v);
         if (!cases[i].message) continue;
         CHECK(t, !v);
         snprintf(expected, sizeof expected, "%s%s", path, cases[i].message);
-        CHECK_TEXT(t, err, expected);
+        CHECK_TEXT(t, why.text, expected);
     }
 }
 
@@ -722,25 +709,26 @@ static int by_text(const void *a, const void *b)
 TEST_ONCE(vocab_trains_as_the_reference)
 {
     size_t bytes, again_bytes, corpus_bytes;
-    char *corpus = malloc(1 << 20), *trained, *again, *expected, *lines[512], err[256] = "";
+    char *corpus = malloc(1 << 20), *trained, *again, *expected, *lines[512];
+    zf_error why = {ZF_OK, ""};
     const char *path = test_path("corpus.txt"), *out = test_path("vocab.txt");
     int n = 0;
-    bert_vocab *v;
+    zf_wordpiece *v;
     CHECK(t, corpus);
     test_defer(t, free, corpus);
     corpus_bytes = pseudo_corpus(corpus, ".\n");
     CHECK(t, write_file(path, corpus, corpus_bytes));
-    CHECK(t, bert_vocab_train(path, 400, NULL, out, err, sizeof err) == 400);
-    CHECK(t, (v = bert_vocab_load(out, NULL, err, sizeof err)));
+    CHECK(t, zf_wordpiece_train(path, 400, NULL, out, &why) == 400);
+    CHECK(t, (v = zf_wordpiece_open(out, NULL, &why)));
     test_defer(t, free_vocab, v);
-    CHECK(t, bert_vocab_size(v) == 400);
-    for (int32_t id = 0; id < BERT_SPECIAL_COUNT; id++)
-        CHECK_TEXT(t, bert_vocab_token(v, id), bert_special_tokens[id]);
-    CHECK_TEXT(t, bert_vocab_token(v, 5), ".");
-    CHECK_TEXT(t, bert_vocab_token(v, 6), "a");
+    CHECK(t, zf_wordpiece_size(v) == 400);
+    for (int32_t id = 0; id < ZF_WORDPIECE_SPECIAL_COUNT; id++)
+        CHECK_TEXT(t, zf_wordpiece_token(v, id), zf_wordpiece_special_token(id));
+    CHECK_TEXT(t, zf_wordpiece_token(v, 5), ".");
+    CHECK_TEXT(t, zf_wordpiece_token(v, 6), "a");
 
     CHECK(t, (trained = read_file(t, out, &bytes)));
-    CHECK(t, bert_vocab_train(path, 400, NULL, out, err, sizeof err) == 400);
+    CHECK(t, zf_wordpiece_train(path, 400, NULL, out, &why) == 400);
     CHECK(t, (again = read_file(t, out, &again_bytes)));
     CHECK(t, bytes == again_bytes && !memcmp(trained, again, bytes));
 
@@ -763,12 +751,13 @@ TEST_ONCE(vocab_merges_by_frequency)
     static const char expected[] = FIVE "a\nb\nz\n##a\n##b\nba\nab\naba\n";
     const char *path = test_path("corpus.txt"), *out = test_path("vocab.txt");
     size_t bytes;
-    char *trained, err[256] = "";
+    char *trained;
+    zf_error why = {ZF_OK, ""};
     CHECK(t, write_file(path, corpus, strlen(corpus)));
-    CHECK(t, bert_vocab_train(path, 100, NULL, out, err, sizeof err) == 13);
+    CHECK(t, zf_wordpiece_train(path, 100, NULL, out, &why) == 13);
     CHECK(t, (trained = read_file(t, out, &bytes)));
     CHECK_TEXT(t, trained, expected);
-    CHECK(t, bert_vocab_train(path, 11, NULL, out, err, sizeof err) == 11);
+    CHECK(t, zf_wordpiece_train(path, 11, NULL, out, &why) == 11);
     CHECK(t, (trained = read_file(t, out, &bytes)));
     CHECK(t, bytes < strlen(expected) && !memcmp(trained, expected, bytes));
 }
@@ -778,7 +767,8 @@ TEST_ONCE(vocab_trains_over_blocks)
 {
     const char *path = test_path("corpus.txt"), *out = test_path("vocab.txt");
     enum { COPIES = 24, LEAST = 3 << 19 };
-    char *corpus = malloc(4 << 20), *lines, *blanks, err[256] = "";
+    char *corpus = malloc(4 << 20), *lines, *blanks;
+    zf_error why = {ZF_OK, ""};
     size_t bytes, lines_bytes, blanks_bytes;
     CHECK(t, corpus);
     test_defer(t, free, corpus);
@@ -786,12 +776,12 @@ TEST_ONCE(vocab_trains_over_blocks)
     CHECK(t, bytes * COPIES < 4 << 20 && bytes * COPIES > LEAST);
     for (int i = 1; i < COPIES; i++) memcpy(corpus + (size_t)i * bytes, corpus, bytes);
     CHECK(t, write_file(path, corpus, bytes * COPIES));
-    CHECK(t, bert_vocab_train(path, 500, NULL, out, err, sizeof err) == 500);
+    CHECK(t, zf_wordpiece_train(path, 500, NULL, out, &why) == 500);
     CHECK(t, (lines = read_file(t, out, &lines_bytes)));
     for (size_t i = 0; i < bytes * COPIES; i++)
         if (corpus[i] == '\n' || corpus[i] == ' ') corpus[i] = '\t';
     CHECK(t, write_file(path, corpus, bytes * COPIES));
-    CHECK(t, bert_vocab_train(path, 500, NULL, out, err, sizeof err) == 500);
+    CHECK(t, zf_wordpiece_train(path, 500, NULL, out, &why) == 500);
     CHECK(t, (blanks = read_file(t, out, &blanks_bytes)));
     CHECK(t, lines_bytes == blanks_bytes && !memcmp(lines, blanks, lines_bytes));
 }
@@ -800,9 +790,10 @@ TEST_ONCE(vocab_keeps_the_frequent_characters)
 {
     /* 1200 ideographs, the first 1000 of them twice */
     const char *path = test_path("corpus.txt"), *out = test_path("vocab.txt");
-    char corpus[16384], err[256] = "";
+    char corpus[16384];
+    zf_error why = {ZF_OK, ""};
     size_t n = 0;
-    bert_vocab *v;
+    zf_wordpiece *v;
     for (int k = 0; k < 1200 + 1000; k++) {
         int c = 0x5000 + k % 1200;
         corpus[n++] = (char)(0xE0 + c / 4096);
@@ -810,37 +801,38 @@ TEST_ONCE(vocab_keeps_the_frequent_characters)
         corpus[n++] = (char)(0x80 + c % 64);
     }
     CHECK(t, write_file(path, corpus, n));
-    CHECK(t, bert_vocab_train(path, 5000, NULL, out, err, sizeof err) == 1005);
-    CHECK(t, (v = bert_vocab_load(out, NULL, err, sizeof err)));
+    CHECK(t, zf_wordpiece_train(path, 5000, NULL, out, &why) == 1005);
+    CHECK(t, (v = zf_wordpiece_open(out, NULL, &why)));
     test_defer(t, free_vocab, v);
-    CHECK_TEXT(t, bert_vocab_token(v, 5), "\xE5\x80\x80");
-    CHECK_TEXT(t, bert_vocab_token(v, 1004), "\xE5\x8F\xA7");
+    CHECK_TEXT(t, zf_wordpiece_token(v, 5), "\xE5\x80\x80");
+    CHECK_TEXT(t, zf_wordpiece_token(v, 1004), "\xE5\x8F\xA7");
 }
 
 /* A file without an end, or one that would block, is refused at once. */
 TEST_ONCE(vocab_is_a_regular_file)
 {
-    static const char why[] = "a pipe or a device; a regular file is needed";
+    static const char reason[] = "a pipe or a device; a regular file is needed";
     const char *pipe = test_path("pipe.txt"), *huge = test_path("huge.txt");
-    char err[512], expected[512];
+    char expected[512];
+    zf_error why = {ZF_OK, ""};
     FILE *file;
     remove(pipe);
     CHECK(t, !mkfifo(pipe, 0600));
-    snprintf(expected, sizeof expected, "%s: %s", pipe, why);
-    CHECK(t, !bert_vocab_load(pipe, NULL, err, sizeof err));
-    CHECK_TEXT(t, err, expected);
-    CHECK(t, bert_vocab_train(pipe, 100, NULL, huge, err, sizeof err) == -1);
-    CHECK_TEXT(t, err, expected);
-    snprintf(expected, sizeof expected, "/dev/zero: %s", why);
-    CHECK(t, !bert_vocab_load("/dev/zero", NULL, err, sizeof err));
-    CHECK_TEXT(t, err, expected);
-    CHECK(t, bert_vocab_train("/dev/zero", 100, NULL, huge, err, sizeof err) == -1);
-    CHECK_TEXT(t, err, expected);
+    snprintf(expected, sizeof expected, "%s: %s", pipe, reason);
+    CHECK(t, !zf_wordpiece_open(pipe, NULL, &why));
+    CHECK_TEXT(t, why.text, expected);
+    CHECK(t, zf_wordpiece_train(pipe, 100, NULL, huge, &why) == -1);
+    CHECK_TEXT(t, why.text, expected);
+    snprintf(expected, sizeof expected, "/dev/zero: %s", reason);
+    CHECK(t, !zf_wordpiece_open("/dev/zero", NULL, &why));
+    CHECK_TEXT(t, why.text, expected);
+    CHECK(t, zf_wordpiece_train("/dev/zero", 100, NULL, huge, &why) == -1);
+    CHECK_TEXT(t, why.text, expected);
     CHECK(t, (file = fopen(huge, "wb")) && !fclose(file));
     if (!truncate(huge, (off_t)1 << 40)) {
-        CHECK(t, !bert_vocab_load(huge, NULL, err, sizeof err));
+        CHECK(t, !zf_wordpiece_open(huge, NULL, &why));
         snprintf(expected, sizeof expected, "%s: too large for a vocabulary", huge);
-        CHECK_TEXT(t, err, expected);
+        CHECK_TEXT(t, why.text, expected);
     }
     remove(huge);
 }
@@ -848,25 +840,26 @@ TEST_ONCE(vocab_is_a_regular_file)
 TEST_ONCE(vocab_training_mistakes)
 {
     const char *path = test_path("corpus.txt"), *out = test_path("vocab.txt");
-    char err[512], expected[512];
+    char expected[512];
+    zf_error why = {ZF_OK, ""};
     FILE *f;
-    CHECK(t, bert_vocab_train("no/such/corpus.txt", 100, NULL, out, err, sizeof err) == -1);
-    CHECK_TEXT(t, err, "no/such/corpus.txt: No such file or directory");
+    CHECK(t, zf_wordpiece_train("no/such/corpus.txt", 100, NULL, out, &why) == -1);
+    CHECK_TEXT(t, why.text, "no/such/corpus.txt: No such file or directory");
     CHECK(t, write_file(path, " \n\xFF\n", 4));
-    CHECK(t, bert_vocab_train(path, 100, NULL, out, err, sizeof err) == -1);
+    CHECK(t, zf_wordpiece_train(path, 100, NULL, out, &why) == -1);
     snprintf(expected, sizeof expected, "%s: no words in it", path);
-    CHECK_TEXT(t, err, expected);
+    CHECK_TEXT(t, why.text, expected);
     CHECK(t, write_file(path, "ab cd ab\n", 9));
-    CHECK(t, bert_vocab_train(path, 10, NULL, out, err, sizeof err) == -1);
+    CHECK(t, zf_wordpiece_train(path, 10, NULL, out, &why) == -1);
     snprintf(expected, sizeof expected, "%s: 10 tokens are too few: its characters alone need 11",
              path);
-    CHECK_TEXT(t, err, expected);
-    CHECK(t, bert_vocab_train(path, -1, NULL, out, err, sizeof err) == -1);
-    CHECK(t, bert_vocab_train(path, 11, NULL, out, err, sizeof err) == 11);
-    CHECK(t, bert_vocab_train(path, 12, NULL, "no/such/vocab.txt", err, sizeof err) == -1);
-    CHECK_TEXT(t, err, "no/such/vocab.txt: No such file or directory");
-    CHECK(t, bert_vocab_train(path, 12, NULL, "tests", err, sizeof err) == -1);
-    CHECK_TEXT(t, err, "tests: Is a directory");
+    CHECK_TEXT(t, why.text, expected);
+    CHECK(t, zf_wordpiece_train(path, -1, NULL, out, &why) == -1);
+    CHECK(t, zf_wordpiece_train(path, 11, NULL, out, &why) == 11);
+    CHECK(t, zf_wordpiece_train(path, 12, NULL, "no/such/vocab.txt", &why) == -1);
+    CHECK_TEXT(t, why.text, "no/such/vocab.txt: No such file or directory");
+    CHECK(t, zf_wordpiece_train(path, 12, NULL, "tests", &why) == -1);
+    CHECK_TEXT(t, why.text, "tests: Is a directory");
     f = fopen("tests.tmp", "rb");
     if (f) fclose(f);
     CHECK(t, !f);
@@ -879,40 +872,41 @@ TEST_ONCE(vocab_out_of_memory)
     static const char vocab[] = FIVE "a\n##b\n";
     static char corpus[1 << 20];
     const char *path = test_path("corpus.txt"), *out = test_path("vocab.txt");
-    char err[512], expected[512];
-    bert_vocab *v;
+    char expected[512];
+    zf_error why = {ZF_OK, ""};
+    zf_wordpiece *v;
     size_t bytes = pseudo_corpus(corpus, ".\n");
     snprintf(expected, sizeof expected, "%s: out of memory", path);
     CHECK(t, write_file(path, vocab, sizeof vocab - 1));
     for (long k = 0;; k++) {
         refuse_at = k, allocations = 0;
-        v = bert_vocab_load(path, NULL, err, sizeof err);
-        if (v) bert_vocab_free(v);
+        v = zf_wordpiece_open(path, NULL, &why);
+        if (v) zf_wordpiece_free(v);
         CHECK(t, !live);
         if (v) break;
-        CHECK_TEXT(t, err, expected);
+        CHECK_TEXT(t, why.text, expected);
     }
     CHECK(t, refuse_at == 8);
     for (long k = 0;; k++) {
         refuse_at = k, allocations = 0;
-        v = bert_vocab_parse(vocab, sizeof vocab - 1, path, NULL, err, sizeof err);
-        if (v) bert_vocab_free(v);
+        v = zf_wordpiece_parse(vocab, sizeof vocab - 1, path, NULL, &why);
+        if (v) zf_wordpiece_free(v);
         CHECK(t, !live);
         if (v) break;
-        CHECK_TEXT(t, err, expected);
+        CHECK_TEXT(t, why.text, expected);
     }
     CHECK(t, refuse_at == 7);
     CHECK(t, write_file(path, corpus, bytes / 50));
     for (long k = 0;; k++) {
         int32_t n;
         refuse_at = k, allocations = 0;
-        n = bert_vocab_train(path, 60, NULL, out, err, sizeof err);
+        n = zf_wordpiece_train(path, 60, NULL, out, &why);
         CHECK(t, !live);
         if (n > 0) {
             CHECK(t, n == 60 && k > 100);
             break;
         }
-        if (strncmp(err, out, strlen(out))) CHECK_TEXT(t, err, expected);
+        if (strncmp(why.text, out, strlen(out))) CHECK_TEXT(t, why.text, expected);
     }
     refuse_at = -1;
 }

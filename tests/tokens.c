@@ -1,8 +1,6 @@
 /* Tokenizers of tokenizer.json against the package `tokenizers` (tests/golden/tokens/make.py): ids
  * and texts of many kinds, texts in pieces, messages. */
-#include "../llm/text/tokens.h"
-#include "../llm/text/normal.h"
-#include "../llm/text/regex.h"
+#include "../zeroflow_llm.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -10,64 +8,65 @@
 #define GOLDEN "tests/golden/tokens/"
 
 /* Of a static buffer, which then is empty for the next test. */
-static void free_buffer(void *b) { buffer_free(b); }
+static void free_buffer(void *b) { zf_text_free(b); }
 static void free_json(void *json) { zf_json_free(json); }
 
-static void add_file(buffer *out, const char *path)
+static void add_file(zf_text *out, const char *path)
 {
     char part[4096];
     size_t n;
     FILE *file = fopen(path, "rb");
-    while (file && (n = fread(part, 1, sizeof part, file))) buffer_add(out, part, n);
+    while (file && (n = fread(part, 1, sizeof part, file))) zf_text_add(out, part, n);
     if (file) fclose(file);
     else out->failed = true;
 }
 
 /* The template of a kind with the parts that it names; *hashes: the lines behind it. */
-static bool whole_of(const char *kind, buffer *out, buffer *hashes)
+static bool whole_of(const char *kind, zf_text *out, zf_text *hashes)
 {
     char path[128];
     const char *at, *end, *part, *close;
-    buffer file = {.at = NULL};
+    zf_text file = {.at = NULL};
     snprintf(path, sizeof path, GOLDEN "%s.txt", kind);
     add_file(&file, path);
-    if (!file.at || file.failed) return buffer_free(&file), false;
+    if (!file.at || file.failed) return zf_text_free(&file), false;
     at = file.at, end = strchr(at, '\n');
     part = strchr(strstr(at, "\"model\""), '@'), close = strchr(part + 1, '@');
-    buffer_add(out, at, (size_t)(part - at));
+    zf_text_add(out, at, (size_t)(part - at));
     snprintf(path, sizeof path, GOLDEN "%.*s.part", (int)(close - part - 1), part + 1);
     add_file(out, path);
-    buffer_add(out, close + 1, (size_t)(end - close - 1));
-    buffer_add_text(hashes, end + 1);
-    buffer_free(&file);
+    zf_text_add(out, close + 1, (size_t)(end - close - 1));
+    zf_text_add_string(hashes, end + 1);
+    zf_text_free(&file);
     return !out->failed && !hashes->failed;
 }
 
 /* A tokenizer of a kind, with `from` in its text replaced by `to`. NULL with *error. */
-static tokens *tokens_of(const char *kind, const char *from, const char *to, buffer *hashes,
-                         zf_error *error)
+static zf_tokenizer *tokens_of(const char *kind, const char *from, const char *to, zf_text *hashes,
+                               zf_error *error)
 {
-    buffer text = {.at = NULL}, changed = {.at = NULL};
-    tokens *t = NULL;
+    zf_text text = {.at = NULL}, changed = {.at = NULL};
+    zf_tokenizer *t = NULL;
     const char *place;
     *error = (zf_error){ZF_ERR_NOMEM, "out of memory"};
     if (whole_of(kind, &text, hashes)) {
         place = from ? strstr(text.at, from) : NULL;
         if (from && !place) snprintf(error->text, sizeof error->text, "there is no %s", from);
         if (place) {
-            buffer_add(&changed, text.at, (size_t)(place - text.at));
-            buffer_add_text(&changed, to);
-            buffer_add_text(&changed, place + strlen(from));
+            zf_text_add(&changed, text.at, (size_t)(place - text.at));
+            zf_text_add_string(&changed, to);
+            zf_text_add_string(&changed, place + strlen(from));
         }
-        if (place && !changed.failed) t = tokens_parse(changed.at, changed.count, kind, error);
-        if (!from) t = tokens_parse(text.at, text.count, kind, error);
+        if (place && !changed.failed)
+            t = zf_tokenizer_parse(changed.at, changed.count, kind, error);
+        if (!from) t = zf_tokenizer_parse(text.at, text.count, kind, error);
     }
-    buffer_free(&text);
-    buffer_free(&changed);
+    zf_text_free(&text);
+    zf_text_free(&changed);
     return t;
 }
 
-static void free_tokens(void *t) { tokens_free(t); }
+static void free_tokens(void *t) { zf_tokenizer_free(t); }
 
 static uint32_t hash_of(const void *data, size_t bytes)
 {
@@ -78,48 +77,48 @@ static uint32_t hash_of(const void *data, size_t bytes)
 }
 
 /* Hashes of the ids of a text, and of what they decode to. */
-static bool hash_text(const tokens *t, const char *text, size_t bytes, uint32_t out[3],
+static bool hash_text(const zf_tokenizer *t, const char *text, size_t bytes, uint32_t out[3],
                       zf_error *error)
 {
-    id_list ids = {.at = NULL};
-    bool good = tokens_encode(t, text, bytes, TOKENS_FRAME, &ids, error);
+    zf_ids ids = {.at = NULL};
+    bool good = zf_tokenizer_encode(t, text, bytes, ZF_TOKENIZER_FRAME, &ids, error);
     out[0] = hash_of(ids.at, ids.count * sizeof *ids.at);
     for (unsigned flags = 0; flags < 2 && good; flags++) {
-        buffer back = {.at = NULL};
-        good = tokens_decode(t, ids.at, ids.count, flags, &back, error);
+        zf_text back = {.at = NULL};
+        good = zf_tokenizer_decode(t, ids.at, ids.count, flags, &back, error);
         out[2 - flags] = hash_of(back.at, back.count);
-        buffer_free(&back);
+        zf_text_free(&back);
     }
-    id_list_free(&ids);
+    zf_ids_free(&ids);
     return good;
 }
 
 /* A text from its ids one by one has the hash of the whole. */
-static bool hash_stream(const tokens *t, const char *text, size_t bytes, uint32_t *out,
+static bool hash_stream(const zf_tokenizer *t, const char *text, size_t bytes, uint32_t *out,
                         zf_error *error)
 {
-    id_list ids = {.at = NULL};
-    buffer all = {.at = NULL};
-    token_stream s;
-    bool good = tokens_encode(t, text, bytes, TOKENS_FRAME, &ids, error);
-    if (good && token_stream_open(&s, t, 0, NULL, 0, error)) {
+    zf_ids ids = {.at = NULL};
+    zf_text all = {.at = NULL};
+    zf_token_stream s;
+    bool good = zf_tokenizer_encode(t, text, bytes, ZF_TOKENIZER_FRAME, &ids, error);
+    if (good && zf_token_stream_open(&s, t, 0, NULL, 0, error)) {
         for (size_t i = 0; i <= ids.count && good; i++) {
             size_t n;
-            const char *part = i < ids.count ? token_stream_put(&s, ids.at[i], &n, error)
-                                             : token_stream_end(&s, &n, error);
+            const char *part = i < ids.count ? zf_token_stream_put(&s, ids.at[i], &n, error)
+                                             : zf_token_stream_end(&s, &n, error);
             good = part != NULL;
-            if (good) buffer_add(&all, part, n);
+            if (good) zf_text_add(&all, part, n);
         }
-        token_stream_close(&s);
+        zf_token_stream_close(&s);
     }
     if (all.failed) error->status = ZF_ERR_NOMEM;
     *out = hash_of(all.at, all.count);
-    id_list_free(&ids);
-    buffer_free(&all);
+    zf_ids_free(&ids);
+    zf_text_free(&all);
     return good && !error->status;
 }
 
-static void compare(test *t, const char *kind, const tokens *tokenizer, const zf_json *texts,
+static void compare(test *t, const char *kind, const zf_tokenizer *tokenizer, const zf_json *texts,
                     const char *line)
 {
     zf_error error = {ZF_OK, ""};
@@ -143,14 +142,14 @@ static void compare(test *t, const char *kind, const tokens *tokenizer, const zf
 
 static void compare_kind(test *t, const char *kind, const zf_json *texts)
 {
-    buffer hashes = {.at = NULL};
+    zf_text hashes = {.at = NULL};
     zf_error error;
-    tokens *tokenizer = tokens_of(kind, NULL, NULL, &hashes, &error);
+    zf_tokenizer *tokenizer = tokens_of(kind, NULL, NULL, &hashes, &error);
     if (tokenizer) compare(t, kind, tokenizer, texts, hashes.at);
-    else if (!regex_there && strstr(error.text, "PCRE2")) test_skip(t, "PCRE2");
+    else if (!zf_regex_there() && strstr(error.text, "PCRE2")) test_skip(t, "PCRE2");
     else test_unwind(t, __FILE__, __LINE__, kind, error.status, error.text);
-    tokens_free(tokenizer);
-    buffer_free(&hashes);
+    zf_tokenizer_free(tokenizer);
+    zf_text_free(&hashes);
 }
 
 static const char *const kinds[] = {"gpt2",
@@ -204,7 +203,7 @@ TEST_ONCE(tokens_split_as_the_package) { KINDS_FROM(19, KINDS); }
 /* What is between characters decides, so each stands among others. */
 TEST_ONCE(normal_forms_of_all_characters)
 {
-    static buffer text, out, golden;
+    static zf_text text, out, golden;
     const char *line;
     char got[16];
     add_file(&golden, GOLDEN "forms.txt");
@@ -215,17 +214,17 @@ TEST_ONCE(normal_forms_of_all_characters)
     if (golden.failed) OK(t, ZF_ERR_NOMEM, "out of memory");
     for (int compose = 1; compose >= 0; compose--)
         for (uint32_t block = 0; block < 0x30000; block += 0x1000, line += 9) {
-            buffer_clear(&text);
-            buffer_clear(&out);
-            buffer_add_text(&out, "");
+            zf_text_clear(&text);
+            zf_text_clear(&out);
+            zf_text_add_string(&out, "");
             for (uint32_t c = block; c < block + 0x1000; c++) {
                 if (c >= 0xD800 && c < 0xE000) continue;
-                buffer_add_text(&text, "a\xCC\x81");
-                buffer_add_character(&text, c);
-                buffer_add_text(&text, "\xCC\xA3");
-                buffer_add_character(&text, c);
+                zf_text_add_string(&text, "a\xCC\x81");
+                zf_text_add_character(&text, c);
+                zf_text_add_string(&text, "\xCC\xA3");
+                zf_text_add_character(&text, c);
             }
-            if (!text.failed) normal_form(text.at ? text.at : "", text.count, compose, &out);
+            if (!text.failed) zf_text_normalize(text.at ? text.at : "", text.count, compose, &out);
             if (text.failed || out.failed) OK(t, ZF_ERR_NOMEM, "out of memory");
             snprintf(got, sizeof got, "%08x", hash_of(out.at, out.count));
             if (memcmp(got, line, 8)) {
@@ -289,13 +288,14 @@ TEST_ONCE(tokens_that_are_not_supported_are_named)
         {"split_Removed", "\\\\p{P}", "(a", "the regular expression (a is wrong at byte 3:"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-        buffer hashes = {.at = NULL};
+        zf_text hashes = {.at = NULL};
         zf_error error;
-        tokens *tokenizer = tokens_of(cases[k].kind, cases[k].from, cases[k].to, &hashes, &error);
+        zf_tokenizer *tokenizer =
+            tokens_of(cases[k].kind, cases[k].from, cases[k].to, &hashes, &error);
         char got[700];
-        buffer_free(&hashes);
-        tokens_free(tokenizer);
-        if (!regex_there && strstr(error.text, "PCRE2")) continue;
+        zf_text_free(&hashes);
+        zf_tokenizer_free(tokenizer);
+        if (!zf_regex_there() && strstr(error.text, "PCRE2")) continue;
         snprintf(got, sizeof got, "%s", tokenizer ? "read" : error.text);
         if (!strstr(got, cases[k].says)) CHECK_TEXT(t, got, cases[k].says);
         if (error.status != ZF_ERR_NOMEM)
@@ -306,43 +306,45 @@ TEST_ONCE(tokens_that_are_not_supported_are_named)
 TEST_ONCE(tokens_of_a_folder)
 {
     zf_error error = {ZF_OK, ""};
-    CHECK(t, !tokens_load(GOLDEN, &error));
+    CHECK(t, !zf_tokenizer_open(GOLDEN, &error));
     CHECK_TEXT(t, error.text, "cannot open " GOLDEN "/tokenizer.json: No such file or directory");
 }
 
 /* ------------------------------------------------------------------------------------ texts */
 
-static bool ids_are(const id_list *ids, const int32_t *want, size_t count)
+static bool ids_are(const zf_ids *ids, const int32_t *want, size_t count)
 {
     return ids->count == count && !memcmp(ids->at, want, count * sizeof *want);
 }
 
 TEST_ONCE(tokens_special_and_literal)
 {
-    buffer hashes = {.at = NULL};
+    zf_text hashes = {.at = NULL};
     zf_error error;
-    id_list ids = {.at = NULL};
-    tokens *tokenizer = tokens_of("mistral", NULL, NULL, &hashes, &error);
+    zf_ids ids = {.at = NULL};
+    zf_tokenizer *tokenizer = tokens_of("mistral", NULL, NULL, &hashes, &error);
     size_t bytes;
-    buffer_free(&hashes);
+    zf_text_free(&hashes);
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
-    CHECK(t, tokens_size(tokenizer) == 420 && tokens_id(tokenizer, "</s>") == 2);
-    CHECK(t, tokens_is_special(tokenizer, 2) && !tokens_is_special(tokenizer, 3));
-    CHECK(t, tokens_id(tokenizer, "no such token") == -1 && !tokens_text(tokenizer, 420, &bytes) &&
-                 !tokens_text(tokenizer, -1, &bytes));
-    CHECK_TEXT(t, tokens_text(tokenizer, 3 + 65, &bytes), "<0x41>");
+    CHECK(t, zf_tokenizer_size(tokenizer) == 420 && zf_tokenizer_id(tokenizer, "</s>") == 2);
+    CHECK(t, zf_tokenizer_is_special(tokenizer, 2) && !zf_tokenizer_is_special(tokenizer, 3));
+    CHECK(t, zf_tokenizer_id(tokenizer, "no such token") == -1 &&
+                 !zf_tokenizer_token(tokenizer, 420, &bytes) &&
+                 !zf_tokenizer_token(tokenizer, -1, &bytes));
+    CHECK_TEXT(t, zf_tokenizer_token(tokenizer, 3 + 65, &bytes), "<0x41>");
     error = (zf_error){ZF_OK, ""};
-    if (!tokens_encode(tokenizer, "</s>", 4, 0, &ids, &error)) OK(t, error.status, error.text);
+    if (!zf_tokenizer_encode(tokenizer, "</s>", 4, 0, &ids, &error))
+        OK(t, error.status, error.text);
     CHECK(t, ids_are(&ids, (int32_t[]){2}, 1));
     ids.count = 0;
-    if (!tokens_encode(tokenizer, "</s>", 4, TOKENS_LITERAL, &ids, &error)) {
-        id_list_free(&ids);
+    if (!zf_tokenizer_encode(tokenizer, "</s>", 4, ZF_TOKENIZER_LITERAL, &ids, &error)) {
+        zf_ids_free(&ids);
         OK(t, error.status, error.text);
     }
     bytes = ids.count;
     for (size_t i = 0; i < ids.count; i++) bytes += ids.at[i] == 2 ? 100 : 0;
-    id_list_free(&ids);
+    zf_ids_free(&ids);
     CHECK(t, bytes > 1 && bytes < 100);
 }
 
@@ -352,14 +354,14 @@ TEST_ONCE(tokens_merge_what_is_still_there)
     static const char text[] = "{\"model\": {\"vocab\": {\"a\": 0, \"b\": 1, \"c\": 2, \"ab\": 3, "
                                "\"bc\": 4, \"abc\": 5}, \"merges\": [\"b c\", \"a b\", \"a bc\"]}}";
     zf_error error = {ZF_OK, ""};
-    id_list ids = {.at = NULL};
-    tokens *tokenizer = tokens_parse(text, sizeof text - 1, "abc", &error);
+    zf_ids ids = {.at = NULL};
+    zf_tokenizer *tokenizer = zf_tokenizer_parse(text, sizeof text - 1, "abc", &error);
     bool good;
     NEED(t, tokenizer, &error);
-    (void)tokens_encode(tokenizer, "abc", 3, 0, &ids, &error);
+    (void)zf_tokenizer_encode(tokenizer, "abc", 3, 0, &ids, &error);
     good = ids_are(&ids, (int32_t[]){5}, 1);
-    id_list_free(&ids);
-    tokens_free(tokenizer);
+    zf_ids_free(&ids);
+    zf_tokenizer_free(tokenizer);
     OK(t, error.status, error.text);
     CHECK(t, good);
 }
@@ -367,46 +369,46 @@ TEST_ONCE(tokens_merge_what_is_still_there)
 TEST_ONCE(tokens_of_what_is_not_utf8)
 {
     static const char *const wrong[] = {"ab\xFF", "ab\xC3", "ab\xED\xA0\x80", "ab\xC0\x80"};
-    buffer hashes = {.at = NULL};
+    zf_text hashes = {.at = NULL};
     zf_error error;
-    tokens *tokenizer = tokens_of("mistral", NULL, NULL, &hashes, &error);
-    buffer_free(&hashes);
+    zf_tokenizer *tokenizer = tokens_of("mistral", NULL, NULL, &hashes, &error);
+    zf_text_free(&hashes);
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
     for (int k = 0; k < 4; k++) {
-        id_list ids = {.at = NULL};
-        CHECK(t, !tokens_encode(tokenizer, wrong[k], strlen(wrong[k]), 0, &ids, &error));
-        id_list_free(&ids);
+        zf_ids ids = {.at = NULL};
+        CHECK(t, !zf_tokenizer_encode(tokenizer, wrong[k], strlen(wrong[k]), 0, &ids, &error));
+        zf_ids_free(&ids);
         CHECK_TEXT(t, error.text, "the text is not UTF-8 at byte 3");
     }
 }
 
 /* What a stream gives for ids of single bytes, a piece each, with | between them. */
-static const char *pieces_of(const tokens *tokenizer, const char *bytes, const int32_t *context,
-                             size_t count, zf_error *error)
+static const char *pieces_of(const zf_tokenizer *tokenizer, const char *bytes,
+                             const int32_t *context, size_t count, zf_error *error)
 {
     static char out[200];
-    token_stream s;
+    zf_token_stream s;
     size_t n, used = 0;
-    if (!token_stream_open(&s, tokenizer, 0, context, count, error)) return error->text;
+    if (!zf_token_stream_open(&s, tokenizer, 0, context, count, error)) return error->text;
     for (const char *p = bytes;; p++) {
-        const char *part = *p ? token_stream_put(&s, 3 + (unsigned char)*p, &n, error)
-                              : token_stream_end(&s, &n, error);
+        const char *part = *p ? zf_token_stream_put(&s, 3 + (unsigned char)*p, &n, error)
+                              : zf_token_stream_end(&s, &n, error);
         if (!part) break;
         used += (size_t)snprintf(out + used, sizeof out - used, "%s|", part);
         if (!*p) break;
     }
-    token_stream_close(&s);
+    zf_token_stream_close(&s);
     return error->status ? error->text : out;
 }
 
 TEST_ONCE(token_streams_wait_for_whole_characters)
 {
-    buffer hashes = {.at = NULL};
+    zf_text hashes = {.at = NULL};
     zf_error error;
-    tokens *tokenizer = tokens_of("mistral", NULL, NULL, &hashes, &error);
+    zf_tokenizer *tokenizer = tokens_of("mistral", NULL, NULL, &hashes, &error);
     int32_t space = 0;
-    buffer_free(&hashes);
+    zf_text_free(&hashes);
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
     error = (zf_error){ZF_OK, ""};
@@ -415,7 +417,7 @@ TEST_ONCE(token_streams_wait_for_whole_characters)
                "a|||\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD|");
     /* A space is taken off the beginning of a text, but not of one that goes on. */
     CHECK_TEXT(t, pieces_of(tokenizer, " a", NULL, 0, &error), "|a||");
-    space = tokens_id(tokenizer, "▁the");
+    space = zf_tokenizer_id(tokenizer, "▁the");
     CHECK_TEXT(t, pieces_of(tokenizer, " a", &space, 1, &error), " |a||");
     /* What never becomes a character does not wait for ever. */
     CHECK_TEXT(
@@ -437,23 +439,23 @@ TEST_ONCE(tokens_of_a_long_word)
     static const char word[] = "the birds ";
     static const int repeats[] = {2, 3, WORDS};
     size_t count[3] = {0};
-    static buffer text;
-    buffer hashes = {.at = NULL};
+    static zf_text text;
+    zf_text hashes = {.at = NULL};
     zf_error error;
-    tokens *tokenizer = tokens_of("llama2", NULL, NULL, &hashes, &error);
-    buffer_free(&hashes);
+    zf_tokenizer *tokenizer = tokens_of("llama2", NULL, NULL, &hashes, &error);
+    zf_text_free(&hashes);
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
     test_defer(t, free_buffer, &text);
-    for (int i = 0; i < WORDS; i++) buffer_add_text(&text, word);
+    for (int i = 0; i < WORDS; i++) zf_text_add_string(&text, word);
     if (text.failed) OK(t, ZF_ERR_NOMEM, "out of memory");
     error = (zf_error){ZF_OK, ""};
     for (int k = 0; k < 3 && !error.status; k++) {
-        id_list ids = {.at = NULL};
-        (void)tokens_encode(tokenizer, text.at, (size_t)repeats[k] * (sizeof word - 1), 0, &ids,
-                            &error);
+        zf_ids ids = {.at = NULL};
+        (void)zf_tokenizer_encode(tokenizer, text.at, (size_t)repeats[k] * (sizeof word - 1), 0,
+                                  &ids, &error);
         count[k] = ids.count;
-        id_list_free(&ids);
+        zf_ids_free(&ids);
     }
     OK(t, error.status, error.text);
     CHECK(t, count[1] > count[0]);

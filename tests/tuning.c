@@ -6,10 +6,10 @@
 
 #include <stdio.h>
 
-static void free_tokens(void *t) { tokens_free(t); }
+static void free_tokens(void *t) { zf_tokenizer_free(t); }
 
 /* A tokenizer of letters: a is 3, b is 4, ...; <s> 0, </s> 1, [ 29, ] 30; ab is 31 */
-static tokens *letters(zf_error *error)
+static zf_tokenizer *letters(zf_error *error)
 {
     char text[1200];
     int n = snprintf(text, sizeof text,
@@ -22,7 +22,7 @@ static tokens *letters(zf_error *error)
         n += snprintf(text + n, sizeof text - (size_t)n, ", \"%c\": %d", 'a' + k, 3 + k);
     n += snprintf(text + n, sizeof text - (size_t)n,
                   ", \"[\": 29, \"]\": 30, \"ab\": 31}, \"merges\": [\"a b\"]}}");
-    return tokens_parse(text, (size_t)n, "letters", error);
+    return zf_tokenizer_parse(text, (size_t)n, "letters", error);
 }
 
 static bool write_lines(const char *path, const char *lines)
@@ -54,19 +54,19 @@ static const char *row_of(const causal_batch *b, int64_t row)
 
 /* Loads the lines, with the style `name` or none, and checks the first row of training: of two
  * alike, since one is held out. */
-static void check_row(test *t, const tokens *tokenizer, const char *style, const char *line,
+static void check_row(test *t, const zf_tokenizer *tokenizer, const char *style, const char *line,
                       int64_t sequence, const char *want)
 {
     char lines[1000];
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
-    chat_template chat;
+    zf_chat chat;
     tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = sequence};
     tuning all;
     causal_batch b;
     snprintf(lines, sizeof lines, "%s\n\n%s", line, line);
     CHECK(t, write_lines(path, lines));
-    if (style && !chat_template_load(&chat, "tests/golden/chat/chatml", style, &error))
+    if (style && !zf_chat_open(&chat, "tests/golden/chat/chatml", style, &error))
         OK(t, error.status, error.text);
     if (style) d.style = &chat;
     if (!tuning_load(&all, path, &d, &error)) {
@@ -109,7 +109,7 @@ TEST_ONCE(tuning_labels_responses)
         {"mistral", "{\"prompt\": \"q\", \"response\": \"x\"}", "^[]q[]x$. -----x$-.", 30},
     };
     zf_error error = {ZF_OK, ""};
-    tokens *tokenizer = letters(&error);
+    zf_tokenizer *tokenizer = letters(&error);
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
     for (size_t k = 0; k < sizeof cases / sizeof cases[0] && !t->failed; k++)
@@ -148,16 +148,16 @@ TEST_ONCE(tuning_files_that_are_wrong)
     };
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
-    tokens *tokenizer = letters(&error);
+    zf_tokenizer *tokenizer = letters(&error);
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = 8};
-        chat_template chat;
+        zf_chat chat;
         char lines[400];
         tuning all;
         if (cases[k].style &&
-            !chat_template_load(&chat, "tests/golden/chat/chatml", cases[k].style, &error))
+            !zf_chat_open(&chat, "tests/golden/chat/chatml", cases[k].style, &error))
             OK(t, error.status, error.text);
         if (cases[k].style) d.style = &chat;
         snprintf(lines, sizeof lines, "%s\n%s\n", cases[k].line, cases[k].line);
@@ -185,7 +185,7 @@ TEST_ONCE(tuning_packs_all_examples)
     static char lines[8000];
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
-    tokens *tokenizer = letters(&error);
+    zf_tokenizer *tokenizer = letters(&error);
     tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = 16};
     size_t n = 0;
     NEED(t, tokenizer, &error);
@@ -234,7 +234,7 @@ TEST_ONCE(tuning_held_out_rows_are_mixed)
     static char lines[4000];
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
-    tokens *tokenizer = letters(&error);
+    zf_tokenizer *tokenizer = letters(&error);
     tuning_desc d = {
         .tokens = tokenizer, .end = 1, .sequence = 16, .alone = true, .evaluates = true};
     tuning all;

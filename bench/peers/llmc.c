@@ -49,8 +49,8 @@ int main(int argc, char **argv)
     if (!strcmp(argv[1], "124m")) config = (GPT2Config){1024, 50257, 50304, 12, 12, 768};
     batch = atoi(argv[2]), tokens = batch * atoi(argv[3]), steps = atoi(argv[4]);
     build(&model, config);
-    ids = mallocCheck((size_t)tokens * sizeof *ids),
-    labels = mallocCheck((size_t)tokens * sizeof *ids);
+    ids = mallocCheck((size_t)zf_tokenizer * sizeof *ids),
+    labels = mallocCheck((size_t)zf_tokenizer * sizeof *ids);
     times = mallocCheck((size_t)steps * sizeof *times);
     for (int i = 0; i < tokens; i++) {
         ids[i] = (int)(mix((uint64_t)i) % (uint64_t)config.vocab_size);

@@ -1,6 +1,6 @@
 #include "batchfile.h"
+#include "../../zeroflow_llm.h"
 #include "../frame/data/integers.h"
-#include "model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -60,13 +60,13 @@ static bool measure(bert_batch_file *f, const char *path, const integers_rule ru
     for (int which = 0; which < TENSORS; which++)
         for (int axis = 0; data[which] && axis < shape[which].rank; axis++)
             if (shape[which].dims[axis] != shape[IDS].dims[axis] || shape[which].dims[axis] < 1) {
-                char own[SHAPE_TEXT], other[SHAPE_TEXT];
+                char own[ZF_SHAPE_TEXT], other[ZF_SHAPE_TEXT];
                 bool empty = shape[which].dims[axis] < 1;
                 error->status = ZF_ERR_FORMAT;
                 snprintf(error->text, sizeof error->text, "%s: %s is %s, which %s%s", path,
-                         rules[which].name, shape_text(own, shape[which]),
+                         rules[which].name, zf_shape_text(own, shape[which]),
                          empty ? "is empty" : "does not fit input_ids ",
-                         empty ? "" : shape_text(other, shape[IDS]));
+                         empty ? "" : zf_shape_text(other, shape[IDS]));
                 return false;
             }
     f->predictions = 1;

@@ -1,6 +1,6 @@
 /* The commands of the program, except tokenize. */
 #include "commands.h"
-#include "../../llm/folder/folder.h"
+#include "../../zeroflow_llm.h"
 #include "../frame/commands/frame.h"
 #include "../frame/options/tokenizing.h"
 #include "masked.h"
@@ -33,8 +33,8 @@ int bert_command_vocab(int argc, char **argv)
     const char *corpus = NULL, *out = NULL;
     int64_t size = 8192;
     tokenizing words = {.cased = false};
-    bert_tokenizer_options options;
-    char err[512];
+    zf_wordpiece_options options;
+    zf_error error = {ZF_OK, ""};
     int status;
     const option_row rows[] = {
         {"corpus", OPTION_TEXT, "FILE", &corpus, 0, 0, "the text"},
@@ -50,8 +50,8 @@ int bert_command_vocab(int argc, char **argv)
     if (!corpus) return command_usage_error(argv, "a text is needed: --corpus FILE");
     if (!out) return command_usage_error(argv, "a file to write is needed: --vocab FILE");
     options = tokenizing_options(&words);
-    tokens = bert_vocab_train(corpus, (int32_t)size, &options, out, err, sizeof err);
-    if (tokens < 0) return command_error("%s", err);
+    tokens = zf_wordpiece_train(corpus, (int32_t)size, &options, out, &error);
+    if (tokens < 0) return command_error("%s", error.text);
     printf("%s: %d tokens\n", out, (int)tokens);
     return EXIT_GOOD;
 }
@@ -76,7 +76,7 @@ int bert_command_fill(int argc, char **argv)
                       .config = &config,
                       .shape = {1, 1, 1, false, 0}};
     session s;
-    bert_vocab *vocab;
+    zf_wordpiece *vocab;
     zf_error error = {ZF_OK, ""};
     int status;
     bool good;
@@ -85,7 +85,7 @@ int bert_command_fill(int argc, char **argv)
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!text) return command_usage_error(argv, "a text with [MASK] in it is needed");
-    if (!(vocab = folder_vocab(load, NULL, &error))) return command_error("%s", error.text);
+    if (!(vocab = zf_folder_vocab(load, NULL, &error))) return command_error("%s", error.text);
     d.threads = threads;
     good = session_config(&bert_sample, load, &config, &error) &&
            session_open_folder(&s, load, &d, dtype, &error);
@@ -94,6 +94,6 @@ int bert_command_fill(int argc, char **argv)
         good = masked_fill_text(&s, &config, vocab, seq, text, NULL, json, &error);
         session_close(&s);
     }
-    bert_vocab_free(vocab);
+    zf_wordpiece_free(vocab);
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }

@@ -6,7 +6,7 @@
  *     bias of the words    ln of each word's share of the text, so that the first steps need not
  *                          learn it
  */
-#include "../../llm/base/fail.h"
+#include "../frame/options/fail.h"
 #include "masked.h"
 #include "model.h"
 
@@ -15,7 +15,7 @@
 
 static bool put(session *s, const char *name, const float *values, zf_error *error)
 {
-    return !weights_put(s->program, zf_graph_find(s->graph, name), values, error);
+    return !zf_weights_put(s->program, zf_graph_find(s->graph, name), values, error);
 }
 
 void bert_sinusoids(float *table, int64_t rows, int64_t width, double std)

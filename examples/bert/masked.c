@@ -1,6 +1,7 @@
 #include "masked.h"
-#include "../../llm/base/fail.h"
+#include "../frame/options/fail.h"
 #include "model.h"
+#include "../frame/model/settings.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ static bool new_data(dataset *d, zf_error *error)
     return d->own || fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
-static bool open_file(dataset *d, settings *o, const config_facts *facts, void *config,
+static bool open_file(dataset *d, settings *o, const zf_config_facts *facts, void *config,
                       zf_error *error)
 {
     bert_config *c = config;
@@ -42,11 +43,11 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
                             .seed = (uint64_t)o->seed,
                             .sequence = (int32_t)o->seq,
                             .masked_percent = (int32_t)own->masked,
-                            .pad = bert_vocab_id(d->vocab, "[PAD]"),
-                            .unk = bert_vocab_id(d->vocab, "[UNK]"),
-                            .cls = bert_vocab_id(d->vocab, "[CLS]"),
-                            .sep = bert_vocab_id(d->vocab, "[SEP]"),
-                            .mask = bert_vocab_id(d->vocab, "[MASK]")};
+                            .pad = zf_wordpiece_id(d->vocab, "[PAD]"),
+                            .unk = zf_wordpiece_id(d->vocab, "[UNK]"),
+                            .cls = zf_wordpiece_id(d->vocab, "[CLS]"),
+                            .sep = zf_wordpiece_id(d->vocab, "[SEP]"),
+                            .mask = zf_wordpiece_id(d->vocab, "[MASK]")};
     masked_data *data;
     char err[512] = "out of memory";
     if (!new_data(d, error)) return false;
@@ -193,7 +194,7 @@ const objective masked_objective = {
                {"mlm_accuracy", "mlm_correct", false, true},
                {"nsp_loss", "nsp_loss", true, false}},
     .least_sequence = 8,
-    .frame = FOLDER_BERT,
+    .frame = ZF_FOLDER_BERT,
     .open_file = open_file,
     .open_text = open_text,
     .close = close_data,
@@ -242,18 +243,19 @@ bool masked_guesses(session *s, int64_t positions, int64_t tokens, masked_guess 
     return !status || fail(error, status, "%s", zf_program_error(s->program));
 }
 
-int64_t masked_fill_batch(bert_batch *b, const bert_vocab *vocab, const char *text)
+int64_t masked_fill_batch(bert_batch *b, const zf_wordpiece *vocab, const char *text)
 {
-    int32_t cls = bert_vocab_id(vocab, "[CLS]"), sep = bert_vocab_id(vocab, "[SEP]"),
-            mask = bert_vocab_id(vocab, "[MASK]");
+    int32_t cls = zf_wordpiece_id(vocab, "[CLS]"), sep = zf_wordpiece_id(vocab, "[SEP]"),
+            mask = zf_wordpiece_id(vocab, "[MASK]");
     int64_t room = b->sequence - 2, masks = 0;
-    int64_t n = bert_encode(vocab, text, strlen(text), BERT_SPECIAL_TOKENS, b->input_ids + 1, room);
+    int64_t n = zf_wordpiece_encode(vocab, text, strlen(text), ZF_WORDPIECE_SPECIAL,
+                                    b->input_ids + 1, room);
     if (n > room) return -1;
     memset(b->token_type_ids, 0, (size_t)b->sequence * sizeof *b->token_type_ids);
     for (int32_t t = 0; t < b->sequence; t++) {
         if (t == 0) b->input_ids[t] = cls;
         if (t == n + 1) b->input_ids[t] = sep;
-        if (t > n + 1) b->input_ids[t] = bert_vocab_id(vocab, "[PAD]");
+        if (t > n + 1) b->input_ids[t] = zf_wordpiece_id(vocab, "[PAD]");
         b->attention_mask[t] = t <= n + 1;
     }
     for (int32_t p = 0; p < b->predictions; p++) b->positions[p] = 0, b->labels[p] = -100;

@@ -40,12 +40,13 @@ bool masked_guesses(session *s, int64_t positions, int64_t tokens, masked_guess 
 
 /* Puts ids (with [CLS], [SEP]) into batch row 0, the [MASK] positions labelled 0. Returns how many
  * there are, -1 when the text is too long. */
-int64_t masked_fill_batch(bert_batch *batch, const bert_vocab *vocab, const char *text);
+int64_t masked_fill_batch(bert_batch *batch, const zf_wordpiece *vocab, const char *text);
 
 /* The guesses for every [MASK] of one text, printed as lines or as JSON. `with` holds the
  * parameters. False with *error. */
-bool masked_fill_text(session *with, const void *config, const bert_vocab *vocab, int64_t sequence,
-                      const char *text, const char *truth, bool json, zf_error *error);
+bool masked_fill_text(session *with, const void *config, const zf_wordpiece *vocab,
+                      int64_t sequence, const char *text, const char *truth, bool json,
+                      zf_error *error);
 /* Prints sentences of the held-out split, one word masked in each, with the best guesses. */
 bool masked_show(session *with, const void *config, const dataset *d, int64_t sequence,
                  zf_error *error);

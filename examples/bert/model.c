@@ -1,5 +1,4 @@
 #include "model.h"
-#include "masked.h"
 
 #include <string.h>
 
@@ -16,7 +15,7 @@ static void read_architecture(void *config, const char *name)
 }
 
 #define AT(member) offsetof(bert_config, member)
-static const config_table members = {
+const zf_config_table bert_config_table = {
     .types = {"bert"},
     .bytes = sizeof(bert_config),
     .defaults = &(const bert_config){.vocab = 30522,
@@ -34,30 +33,30 @@ static const config_table members = {
               {"medium", 8, 512, 8, 0, 0},
               {"base", 12, 768, 12, 0, 0},
               {"large", 24, 1024, 16, 0, 0}},
-    .rows = {{"vocab_size", CONFIG_COUNT, .at = AT(vocab), .least = 8, .most = INT32_MAX,
-              .use = CONFIG_NEEDED},
-             {"hidden_size", CONFIG_COUNT, .at = AT(hidden), .least = 1, .most = 1 << 20,
-              .use = CONFIG_NEEDED},
-             {"num_hidden_layers", CONFIG_COUNT, .at = AT(layers), .least = 1, .most = 1 << 16,
-              .use = CONFIG_NEEDED},
-             {"num_attention_heads", CONFIG_COUNT, .at = AT(heads), .least = 1, .most = 1 << 16,
-              .use = CONFIG_NEEDED},
-             {"intermediate_size", CONFIG_COUNT, .at = AT(intermediate), .least = 1,
-              .most = 1 << 22, .use = CONFIG_NEEDED},
-             {"max_position_embeddings", CONFIG_COUNT, .at = AT(positions), .least = 8,
+    .rows = {{"vocab_size", ZF_CONFIG_COUNT, .at = AT(vocab), .least = 8, .most = INT32_MAX,
+              .use = ZF_CONFIG_NEEDED},
+             {"hidden_size", ZF_CONFIG_COUNT, .at = AT(hidden), .least = 1, .most = 1 << 20,
+              .use = ZF_CONFIG_NEEDED},
+             {"num_hidden_layers", ZF_CONFIG_COUNT, .at = AT(layers), .least = 1, .most = 1 << 16,
+              .use = ZF_CONFIG_NEEDED},
+             {"num_attention_heads", ZF_CONFIG_COUNT, .at = AT(heads), .least = 1, .most = 1 << 16,
+              .use = ZF_CONFIG_NEEDED},
+             {"intermediate_size", ZF_CONFIG_COUNT, .at = AT(intermediate), .least = 1,
+              .most = 1 << 22, .use = ZF_CONFIG_NEEDED},
+             {"max_position_embeddings", ZF_CONFIG_COUNT, .at = AT(positions), .least = 8,
               .most = 1 << 24},
-             {"type_vocab_size", CONFIG_COUNT, .at = AT(types), .least = 1, .most = 1 << 16},
-             {"layer_norm_eps", CONFIG_NUMBER, .at = AT(eps), .most = 1},
-             {"hidden_act", CONFIG_ACTIVATION, .at = AT(activation)},
-             {"hidden_dropout_prob", CONFIG_NUMBER, .at = AT(dropout), .most = 0.999},
-             {"attention_probs_dropout_prob", CONFIG_NUMBER, .at = AT(attention_dropout),
+             {"type_vocab_size", ZF_CONFIG_COUNT, .at = AT(types), .least = 1, .most = 1 << 16},
+             {"layer_norm_eps", ZF_CONFIG_NUMBER, .at = AT(eps), .most = 1},
+             {"hidden_act", ZF_CONFIG_ACTIVATION, .at = AT(activation)},
+             {"hidden_dropout_prob", ZF_CONFIG_NUMBER, .at = AT(dropout), .most = 0.999},
+             {"attention_probs_dropout_prob", ZF_CONFIG_NUMBER, .at = AT(attention_dropout),
               .most = 0.999},
-             {"initializer_range", CONFIG_NUMBER, .at = AT(std), .most = 10},
-             {"pad_token_id", CONFIG_TOKEN, .at = AT(pad)},
-             {"tie_word_embeddings", CONFIG_TRUTH, .at = AT(tied)},
-             {"position_embedding_type", CONFIG_TEXT, .text = "absolute"},
-             {.key = "is_decoder", .kind = CONFIG_FALSE},
-             {.key = "add_cross_attention", .kind = CONFIG_FALSE}},
+             {"initializer_range", ZF_CONFIG_NUMBER, .at = AT(std), .most = 10},
+             {"pad_token_id", ZF_CONFIG_TOKEN, .at = AT(pad)},
+             {"tie_word_embeddings", ZF_CONFIG_TRUTH, .at = AT(tied)},
+             {"position_embedding_type", ZF_CONFIG_TEXT, .text = "absolute"},
+             {.key = "is_decoder", .kind = ZF_CONFIG_FALSE},
+             {.key = "add_cross_attention", .kind = ZF_CONFIG_FALSE}},
     .vocab = AT(vocab),
     .positions = AT(positions),
     .layers = AT(layers),
@@ -73,7 +72,7 @@ static const config_table members = {
 
 bool bert_config_load(const char *name, bert_config *c, zf_error *error)
 {
-    return config_load(&members, name, c, error);
+    return zf_config_load(&bert_config_table, name, c, error);
 }
 
 /* -------------------------------------------------------------------------------------- graph */
@@ -204,61 +203,3 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, 
     if (keep_logits) zf_output(m.mlm_logits, "mlm_logits");
     return m;
 }
-
-/* ------------------------------------------------------------------------------ to the frame */
-
-/* If a folder has no next-sentence head, neither has the model. */
-static void fit(void *config, const weights *w)
-{
-    ((bert_config *)config)->nsp = weights_find(w, "cls.seq_relationship.weight") >= 0;
-}
-
-static void build(zf_graph *g, const void *config, const sample_shape *shape,
-                  sample_purpose purpose)
-{
-    bert_build(g, config, shape, purpose == SAMPLE_ANSWER);
-}
-
-/* x.LayerNorm.weight -> x.LayerNorm.gamma */
-static bool older(const char *name, char *older, size_t size)
-{
-    const char *norm = strstr(name, "LayerNorm.");
-    if (!norm) return false;
-    snprintf(older, size, "%.*s%s", (int)(norm - name) + 10, name,
-             strcmp(norm + 10, "weight") ? "beta" : "gamma");
-    return true;
-}
-
-static const char *wrong(const settings *o)
-{
-    const masked_options *own = masked_options_of(o);
-    if (o->init && (own->sinusoids || own->unigrams))
-        return "--init has the first values: without --first-positions and --first-bias";
-    if (own->unigrams && o->batch_file)
-        return "--first-bias unigrams needs a text: --corpus FILE";
-    return NULL;
-}
-
-const sample_model bert_sample = {
-    .program = "bert",
-    .title = "BERT",
-    .models = "tiny mini small medium base large, or a config.json, perhaps of a folder; else that "
-              "of\n"
-              "                                    --load or --init, else mini",
-    .otherwise = "mini",
-    .config = &members,
-    .fit = fit,
-    .build = build,
-    .exchange = {.prefix = "bert.",
-                 .words = "bert.embeddings.word_embeddings.weight",
-                 .head = "cls.predictions.decoder.weight",
-                 .bias = "cls.predictions.bias",
-                 .head_bias = "cls.predictions.decoder.bias",
-                 .inside = {"embeddings.", "encoder."},
-                 .heads = {"cls.", "bert.pooler."},
-                 .buffers = {"embeddings.position_ids", "embeddings.token_type_ids"},
-                 .older = older},
-    .objective = &masked_objective,
-    .first = bert_first_values,
-    .wrong = wrong,
-};

@@ -18,8 +18,11 @@ typedef struct bert_config {
  * folder with one. False with *error. */
 bool bert_config_load(const char *name_or_path, bert_config *config, zf_error *error);
 
-/* For the samples' frame. Parameters have Hugging Face's names. Files may have LayerNorm's gamma
- * and beta, may lack the prefix "bert.", and may have a decoder although it is tied. */
+extern const zf_config_table bert_config_table; /* its keys in config.json */
+
+/* For the samples' frame (sample.c). Parameters have Hugging Face's names. Files may have
+ * LayerNorm's gamma and beta, may lack the prefix "bert.", and may have a decoder although it is
+ * tied. */
 extern const sample_model bert_sample;
 
 /* Tensors that the configuration does not need are invalid: token types if there is only one, and

@@ -1,5 +1,5 @@
 /* Sentences with masked words, and what a model guesses. */
-#include "../../llm/base/fail.h"
+#include "../frame/options/fail.h"
 #include "masked.h"
 
 #include <ctype.h>
@@ -15,21 +15,21 @@ static void append_token(char *line, size_t size, const char *token)
              continues ? token + 2 : token);
 }
 
-static void print_guesses(const bert_vocab *vocab, const char *text, const masked_guess *guesses,
+static void print_guesses(const zf_wordpiece *vocab, const char *text, const masked_guess *guesses,
                           int64_t masks, const char *truth)
 {
     printf("  %s\n", text);
     for (int64_t m = 0; m < masks; m++) {
         printf("    %s", masks > 1 ? "-> " : "");
         for (int n = 0; n < MASKED_GUESSES; n++)
-            printf("%s%s %.1f%%", n ? ", " : "", bert_vocab_token(vocab, guesses[m].token[n]),
+            printf("%s%s %.1f%%", n ? ", " : "", zf_wordpiece_token(vocab, guesses[m].token[n]),
                    100 * guesses[m].probability[n]);
         printf("%s%s%s\n", truth ? "   (was: " : "", truth ? truth : "", truth ? ")" : "");
     }
 }
 
 /* {"text": ..., "masks": [[{"token": ..., "id": ..., "probability": ...}, ...], ...]} */
-static bool print_json(const bert_vocab *vocab, const char *text, const masked_guess *guesses,
+static bool print_json(const zf_wordpiece *vocab, const char *text, const masked_guess *guesses,
                        int64_t masks, zf_error *error)
 {
     zf_json_writer *w = zf_json_writer_new(2, NULL);
@@ -42,7 +42,7 @@ static bool print_json(const bert_vocab *vocab, const char *text, const masked_g
         for (int n = 0; n < MASKED_GUESSES; n++) {
             int32_t id = guesses[m].token[n];
             zf_json_begin_object(w);
-            zf_json_put_key(w, "token"), zf_json_put_string(w, bert_vocab_token(vocab, id));
+            zf_json_put_key(w, "token"), zf_json_put_string(w, zf_wordpiece_token(vocab, id));
             zf_json_put_key(w, "id"), zf_json_put_int(w, id);
             zf_json_put_key(w, "probability");
             zf_json_put_double(w, guesses[m].probability[n]);
@@ -57,8 +57,9 @@ static bool print_json(const bert_vocab *vocab, const char *text, const masked_g
     return json != NULL;
 }
 
-bool masked_fill_text(session *with, const void *config, const bert_vocab *vocab, int64_t sequence,
-                      const char *text, const char *truth, bool json, zf_error *error)
+bool masked_fill_text(session *with, const void *config, const zf_wordpiece *vocab,
+                      int64_t sequence, const char *text, const char *truth, bool json,
+                      zf_error *error)
 {
     enum { MASKS = 16 };
     session_desc d = {.sample = with->sample,
@@ -88,7 +89,7 @@ bool masked_fill_text(session *with, const void *config, const bert_vocab *vocab
     } else {
         zf_status status = masked_feed(&s, &batch, 1, 1);
         good = status ? fail(error, status, "%s", zf_program_error(s.program))
-                      : masked_guesses(&s, masks, bert_vocab_size(vocab), guesses, error);
+                      : masked_guesses(&s, masks, zf_wordpiece_size(vocab), guesses, error);
     }
     if (good && s.rank == 0 && json) good = print_json(vocab, text, guesses, masks, error);
     else if (good && s.rank == 0) print_guesses(vocab, text, guesses, masks, truth);
@@ -113,10 +114,10 @@ static int64_t word_to_mask(const dataset *t, int64_t first, int64_t last)
     int64_t best = -1;
     size_t length = 3;
     for (int64_t i = first; i < last; i++) {
-        const char *token = bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, i));
+        const char *token = zf_wordpiece_token(t->vocab, bert_corpus_id(t->corpus, i));
         bool ends =
-            i + 1 == last || bert_vocab_starts_word(t->vocab, bert_corpus_id(t->corpus, i + 1));
-        if (!bert_vocab_starts_word(t->vocab, bert_corpus_id(t->corpus, i)) || !ends) continue;
+            i + 1 == last || zf_wordpiece_starts_word(t->vocab, bert_corpus_id(t->corpus, i + 1));
+        if (!zf_wordpiece_starts_word(t->vocab, bert_corpus_id(t->corpus, i)) || !ends) continue;
         if (strlen(token) > length && is_word(token)) best = i, length = strlen(token);
     }
     return best;
@@ -135,9 +136,9 @@ static bool show_sentence(session *with, const void *config, const dataset *t, i
     for (int64_t i = first; i < last; i++)
         append_token(line, sizeof line,
                      i == mask ? "[MASK]"
-                               : bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, i)));
+                               : zf_wordpiece_token(t->vocab, bert_corpus_id(t->corpus, i)));
     return masked_fill_text(with, config, t->vocab, sequence, line,
-                            bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, mask)), false,
+                            zf_wordpiece_token(t->vocab, bert_corpus_id(t->corpus, mask)), false,
                             error);
 }
 

@@ -1,6 +1,6 @@
 /* bert tokenize: the ids or tokens of texts. */
 #define _POSIX_C_SOURCE 200809L
-#include "../../llm/folder/folder.h"
+#include "../../zeroflow_llm.h"
 #include "../frame/options/tokenizing.h"
 #include "commands.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct printer {
-    const bert_vocab *vocab;
+    const zf_wordpiece *vocab;
     bool bare, tokens;
     int32_t *ids;
     int64_t room;
@@ -18,24 +18,24 @@ typedef struct printer {
 static void put(const printer *p, int32_t id, bool first)
 {
     if (!first) putchar(' ');
-    if (p->tokens) printf("%s", bert_vocab_token(p->vocab, id));
+    if (p->tokens) printf("%s", zf_wordpiece_token(p->vocab, id));
     else printf("%d", (int)id);
 }
 
 /* Prints a line for a text; false: no memory. */
 static bool print_text(printer *p, const char *text, size_t bytes)
 {
-    int64_t n = bert_encode(p->vocab, text, bytes, BERT_SPECIAL_TOKENS, p->ids, p->room);
+    int64_t n = zf_wordpiece_encode(p->vocab, text, bytes, ZF_WORDPIECE_SPECIAL, p->ids, p->room);
     if (n > p->room) {
         int32_t *more = realloc(p->ids, (size_t)n * sizeof *more);
         if (!more) return false;
         p->ids = more;
         p->room = n;
-        bert_encode(p->vocab, text, bytes, BERT_SPECIAL_TOKENS, p->ids, n);
+        zf_wordpiece_encode(p->vocab, text, bytes, ZF_WORDPIECE_SPECIAL, p->ids, n);
     }
-    if (!p->bare) put(p, bert_vocab_id(p->vocab, "[CLS]"), true);
+    if (!p->bare) put(p, zf_wordpiece_id(p->vocab, "[CLS]"), true);
     for (int64_t i = 0; i < n; i++) put(p, p->ids[i], p->bare && !i);
-    if (!p->bare) put(p, bert_vocab_id(p->vocab, "[SEP]"), false);
+    if (!p->bare) put(p, zf_wordpiece_id(p->vocab, "[SEP]"), false);
     putchar('\n');
     return true;
 }
@@ -71,8 +71,8 @@ int bert_command_tokenize(int argc, char **argv)
         {"tokens", OPTION_FLAG, NULL, &p.tokens, 0, 0, "tokens in place of their ids"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
-    bert_tokenizer_options options;
-    bert_vocab *vocab;
+    zf_wordpiece_options options;
+    zf_wordpiece *vocab;
     zf_error error = {ZF_OK, ""};
     int status;
     if (!command_options(argc, argv,
@@ -82,12 +82,12 @@ int bert_command_tokenize(int argc, char **argv)
         return status;
     if (!path) return command_usage_error(argv, "a vocabulary is needed: --vocab FILE|DIR");
     options = tokenizing_options(&words);
-    if (!(vocab = folder_vocab(path, &options, &error))) return command_error("%s", error.text);
+    if (!(vocab = zf_folder_vocab(path, &options, &error))) return command_error("%s", error.text);
     p.vocab = vocab;
     if (!text) status = print_lines(&p);
     else if (print_text(&p, text, strlen(text))) status = EXIT_GOOD;
     else status = command_error("out of memory");
     free(p.ids);
-    bert_vocab_free(vocab);
+    zf_wordpiece_free(vocab);
     return status;
 }

@@ -7,7 +7,7 @@
 /* ------------------------------------------------------------------------------ configuration */
 
 #define AT(member) offsetof(gpt_config, member)
-static const config_table members = {
+static const zf_config_table members = {
     .types = {"gpt2"},
     .architecture = "GPT2LMHeadModel",
     .bytes = sizeof(gpt_config),
@@ -26,31 +26,31 @@ static const config_table members = {
               {"355m", 24, 1024, 16, 50257, 0},
               {"774m", 36, 1280, 20, 50257, 0},
               {"1558m", 48, 1600, 25, 50257, 0}},
-    .rows = {{"vocab_size", CONFIG_COUNT, .at = AT(vocab), .least = 8, .most = INT32_MAX,
-              .use = CONFIG_NEEDED},
-             {"n_positions", CONFIG_COUNT, .at = AT(positions), .least = 1, .most = 1 << 24,
+    .rows = {{"vocab_size", ZF_CONFIG_COUNT, .at = AT(vocab), .least = 8, .most = INT32_MAX,
+              .use = ZF_CONFIG_NEEDED},
+             {"n_positions", ZF_CONFIG_COUNT, .at = AT(positions), .least = 1, .most = 1 << 24,
               .other = {"max_position_embeddings", "n_ctx"}},
-             {"n_embd", CONFIG_COUNT, .at = AT(hidden), .least = 1, .most = 1 << 20,
-              .use = CONFIG_NEEDED, .other = {"hidden_size"}},
-             {"n_layer", CONFIG_COUNT, .at = AT(layers), .least = 1, .most = 1 << 16,
-              .use = CONFIG_NEEDED, .other = {"num_hidden_layers"}},
-             {"n_head", CONFIG_COUNT, .at = AT(heads), .least = 1, .most = 1 << 16,
-              .use = CONFIG_NEEDED, .other = {"num_attention_heads"}},
-             {"n_inner", CONFIG_COUNT, .at = AT(intermediate), .least = 1, .most = 1 << 22},
-             {"activation_function", CONFIG_ACTIVATION, .at = AT(activation)},
-             {"layer_norm_epsilon", CONFIG_NUMBER, .at = AT(eps), .most = 1},
-             {"embd_pdrop", CONFIG_NUMBER, .at = AT(embedding_dropout), .most = 0.999},
-             {"attn_pdrop", CONFIG_NUMBER, .at = AT(attention_dropout), .most = 0.999},
-             {"resid_pdrop", CONFIG_NUMBER, .at = AT(residual_dropout), .most = 0.999},
-             {"initializer_range", CONFIG_NUMBER, .at = AT(std), .most = 10},
-             {"tie_word_embeddings", CONFIG_TRUTH, .at = AT(tied)},
-             {"scale_attn_by_inverse_layer_idx", CONFIG_TRUTH, .at = AT(inverse_layer),
-              .use = CONFIG_RARE},
-             {"reorder_and_upcast_attn", CONFIG_TRUTH, .at = AT(upcast), .use = CONFIG_RARE},
-             {"bos_token_id", CONFIG_TOKEN, .at = AT(end), .use = CONFIG_WRITTEN},
-             {"eos_token_id", CONFIG_TOKEN, .at = AT(end)},
-             {.key = "scale_attn_weights", .kind = CONFIG_TRUE},
-             {.key = "add_cross_attention", .kind = CONFIG_FALSE}},
+             {"n_embd", ZF_CONFIG_COUNT, .at = AT(hidden), .least = 1, .most = 1 << 20,
+              .use = ZF_CONFIG_NEEDED, .other = {"hidden_size"}},
+             {"n_layer", ZF_CONFIG_COUNT, .at = AT(layers), .least = 1, .most = 1 << 16,
+              .use = ZF_CONFIG_NEEDED, .other = {"num_hidden_layers"}},
+             {"n_head", ZF_CONFIG_COUNT, .at = AT(heads), .least = 1, .most = 1 << 16,
+              .use = ZF_CONFIG_NEEDED, .other = {"num_attention_heads"}},
+             {"n_inner", ZF_CONFIG_COUNT, .at = AT(intermediate), .least = 1, .most = 1 << 22},
+             {"activation_function", ZF_CONFIG_ACTIVATION, .at = AT(activation)},
+             {"layer_norm_epsilon", ZF_CONFIG_NUMBER, .at = AT(eps), .most = 1},
+             {"embd_pdrop", ZF_CONFIG_NUMBER, .at = AT(embedding_dropout), .most = 0.999},
+             {"attn_pdrop", ZF_CONFIG_NUMBER, .at = AT(attention_dropout), .most = 0.999},
+             {"resid_pdrop", ZF_CONFIG_NUMBER, .at = AT(residual_dropout), .most = 0.999},
+             {"initializer_range", ZF_CONFIG_NUMBER, .at = AT(std), .most = 10},
+             {"tie_word_embeddings", ZF_CONFIG_TRUTH, .at = AT(tied)},
+             {"scale_attn_by_inverse_layer_idx", ZF_CONFIG_TRUTH, .at = AT(inverse_layer),
+              .use = ZF_CONFIG_RARE},
+             {"reorder_and_upcast_attn", ZF_CONFIG_TRUTH, .at = AT(upcast), .use = ZF_CONFIG_RARE},
+             {"bos_token_id", ZF_CONFIG_TOKEN, .at = AT(end), .use = ZF_CONFIG_WRITTEN},
+             {"eos_token_id", ZF_CONFIG_TOKEN, .at = AT(end)},
+             {.key = "scale_attn_weights", .kind = ZF_CONFIG_TRUE},
+             {.key = "add_cross_attention", .kind = ZF_CONFIG_FALSE}},
     .vocab = AT(vocab),
     .positions = AT(positions),
     .layers = AT(layers),
@@ -65,7 +65,7 @@ static const config_table members = {
 
 bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
 {
-    return config_load(&members, name, c, error);
+    return zf_config_load(&members, name, c, error);
 }
 
 /* -------------------------------------------------------------------------------------- graph */

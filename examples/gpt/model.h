@@ -13,7 +13,7 @@ typedef struct gpt_config {
     /* Whether scores are also divided by the layer's number, from 1 on; and whether they are
      * computed in f32, which they always are here: kept for writing config.json. */
     int64_t inverse_layer, upcast;
-    int64_t bits; /* of weights, as config_facts says; 0: they are floats */
+    int64_t bits; /* of weights, as zf_config_facts says; 0: they are floats */
 } gpt_config;
 
 /* One of small, 124m, 355m, 774m, 1558m, the path of a Hugging Face config.json, or of a folder

@@ -1,6 +1,6 @@
 #include "model.h"
-#include "../../llm/base/fail.h"
-#include "../../llm/base/put.h"
+#include "../frame/options/fail.h"
+#include "../../zeroflow_llm.h"
 
 #include <math.h>
 #include <string.h>
@@ -31,27 +31,27 @@ static void read_count(const zf_json *json, const char *key, int64_t absent, int
 {
     const zf_json *v = zf_json_member(json, key);
     *out = !v ? absent : zf_json_type_of(v) == ZF_JSON_NULL ? empty : *out;
-    if (config_member(json, key)) zf_json_to_int(v, 1, INT32_MAX, out, error);
+    if (zf_config_member(json, key)) zf_json_to_int(v, 1, INT32_MAX, out, error);
 }
 
 /* Positions: the object rope_parameters, or the older rope_scaling. */
 static void read_rope(llm_config *c, const zf_json *json, zf_error *error)
 {
     static const char *const names[] = {"default", "linear", "llama3"};
-    const zf_json *new = config_member(json, "rope_parameters"),
-                  *rope = new ? new : config_member(json, "rope_scaling"),
-                  *type = config_member(rope, "rope_type"), *part;
+    const zf_json *new = zf_config_member(json, "rope_parameters"),
+                  *rope = new ? new : zf_config_member(json, "rope_scaling"),
+                  *type = zf_config_member(rope, "rope_type"), *part;
     const char *text = names[0];
     int k = 0;
-    if (!type) type = config_member(rope, "type");
+    if (!type) type = zf_config_member(rope, "type");
     zf_json_to_string(type, &text, error);
     while (k < 3 && strcmp(text, names[k])) k++;
     if (k == 3) zf_json_expected(type, error, "default, linear or llama3");
     c->scaling = k < 3 ? k : 0;
-    if (new) zf_json_to_double(config_member(new, "rope_theta"), 1e-6, 1e12, &c->theta, error);
+    if (new) zf_json_to_double(zf_config_member(new, "rope_theta"), 1e-6, 1e12, &c->theta, error);
     for (k = 0; k < 2; k++) {
         double whole = 1;
-        part = config_member(k ? rope : json, "partial_rotary_factor");
+        part = zf_config_member(k ? rope : json, "partial_rotary_factor");
         zf_json_to_double(part, 0, 1, &whole, error);
         if (whole != 1) zf_json_expected(part, error, "1: all of a head is rotated");
     }
@@ -61,10 +61,10 @@ static void read_rope(llm_config *c, const zf_json *json, zf_error *error)
     zf_json_to_double(zf_json_require(rope, "low_freq_factor", error), 1e-6, 1e6, &c->low, error);
     zf_json_to_double(zf_json_require(rope, "high_freq_factor", error), 1e-6, 1e6, &c->high, error);
     c->original = c->positions;
-    zf_json_to_int(config_member(rope, "original_max_position_embeddings"), 1, INT32_MAX,
+    zf_json_to_int(zf_config_member(rope, "original_max_position_embeddings"), 1, INT32_MAX,
                    &c->original, error);
     if (c->high <= c->low)
-        zf_json_expected(config_member(rope, "high_freq_factor"), error,
+        zf_json_expected(zf_config_member(rope, "high_freq_factor"), error,
                          "above low_freq_factor (%g)", c->low);
 }
 
@@ -99,14 +99,14 @@ static void read_types(llm_config *c, const zf_json *types, zf_error *error)
 /* Which layers have a window. */
 static void read_windows(llm_config *c, const zf_json *json, zf_error *error)
 {
-    const zf_json *types = config_member(json, "layer_types");
+    const zf_json *types = zf_config_member(json, "layer_types");
     int64_t from = 0;
     bool used = c->family != LLM_LLAMA;
     if (used) read_count(json, "sliding_window", families[c->family].window, 0, &c->window, error);
     if (is_qwen(c)) {
         used = false, from = 28;
-        zf_json_to_bool(config_member(json, "use_sliding_window"), &used, error);
-        zf_json_to_int(config_member(json, "max_window_layers"), 0, INT32_MAX, &from, error);
+        zf_json_to_bool(zf_config_member(json, "use_sliding_window"), &used, error);
+        zf_json_to_int(zf_config_member(json, "max_window_layers"), 0, INT32_MAX, &from, error);
     }
     if (!used || (!types && from >= c->layers)) c->window = 0;
     if (c->window && c->layers > LLM_LAYERS)
@@ -121,7 +121,7 @@ static void read_windows(llm_config *c, const zf_json *json, zf_error *error)
 /* One id or several. */
 static void read_ends(llm_config *c, const zf_json *json, zf_error *error)
 {
-    const zf_json *v = config_member(json, "eos_token_id"), *first = zf_json_first(v);
+    const zf_json *v = zf_config_member(json, "eos_token_id"), *first = zf_json_first(v);
     bool list = zf_json_type_of(v) == ZF_JSON_ARRAY;
     if (!list) zf_json_to_int(v, 0, c->vocab - 1, &c->ends[0], error);
     for (int k = 0; list && first; first = zf_json_next(first), k++) {
@@ -166,12 +166,12 @@ static void write_rope(const llm_config *c, zf_json_writer *w)
         return;
     }
     zf_json_begin_object(w);
-    put_text(w, "rope_type", llama3 ? "llama3" : "linear");
-    put_double(w, "factor", c->factor);
+    zf_json_put_text_member(w, "rope_type", llama3 ? "llama3" : "linear");
+    zf_json_put_double_member(w, "factor", c->factor);
     if (llama3) {
-        put_double(w, "low_freq_factor", c->low);
-        put_double(w, "high_freq_factor", c->high);
-        put_int(w, "original_max_position_embeddings", c->original);
+        zf_json_put_double_member(w, "low_freq_factor", c->low);
+        zf_json_put_double_member(w, "high_freq_factor", c->high);
+        zf_json_put_int_member(w, "original_max_position_embeddings", c->original);
     }
     zf_json_end(w);
 }
@@ -183,8 +183,8 @@ static void write_windows(const llm_config *c, zf_json_writer *w)
     while (from < c->layers && is_full(c, from)) from++;
     for (int64_t k = from; k < c->layers; k++) full += is_full(c, k);
     if (is_qwen(c)) {
-        put_bool(w, "use_sliding_window", c->window > 0);
-        put_int(w, "max_window_layers", from);
+        zf_json_put_bool_member(w, "use_sliding_window", c->window > 0);
+        zf_json_put_int_member(w, "max_window_layers", from);
     }
     if (!full && c->family != LLM_MINISTRAL) return;
     zf_json_put_key(w, "layer_types");
@@ -217,7 +217,7 @@ static const char *architecture_of(const void *config)
 }
 
 #define AT(member) offsetof(llm_config, member)
-static const config_table members = {
+static const zf_config_table members = {
     .types = {"llama", "mistral", "ministral", "qwen2", "qwen3"},
     .type = AT(family),
     .bytes = sizeof(llm_config),
@@ -233,30 +233,31 @@ static const config_table members = {
     .sizes = {{"15m", 6, 288, 6, 32000, 768},
               {"110m", 12, 768, 12, 32000, 2048},
               {"160m", 12, 768, 12, 32000, 3072}},
-    .rows = {{"vocab_size", CONFIG_COUNT, .at = AT(vocab), .least = 8, .most = INT32_MAX,
-              .use = CONFIG_NEEDED},
-             {"max_position_embeddings", CONFIG_COUNT, .at = AT(positions), .least = 1,
-              .most = 1 << 24, .use = CONFIG_NEEDED},
-             {"hidden_size", CONFIG_COUNT, .at = AT(hidden), .least = 1, .most = 1 << 20,
-              .use = CONFIG_NEEDED},
-             {"num_hidden_layers", CONFIG_COUNT, .at = AT(layers), .least = 1, .most = 1 << 16,
-              .use = CONFIG_NEEDED},
-             {"head_dim", CONFIG_COUNT, .at = AT(width), .least = 2, .most = 1024},
-             {"num_attention_heads", CONFIG_COUNT, .at = AT(heads), .least = 1, .most = 1 << 16,
-              .use = CONFIG_NEEDED},
-             {"num_key_value_heads", CONFIG_COUNT, .at = AT(kv_heads), .least = 1, .most = 1 << 16},
-             {"intermediate_size", CONFIG_COUNT, .at = AT(intermediate), .least = 1,
-              .most = 1 << 22, .use = CONFIG_NEEDED},
-             {"hidden_act", CONFIG_ACTIVATION, .at = AT(activation)},
-             {"rms_norm_eps", CONFIG_NUMBER, .at = AT(eps), .most = 1},
-             {"rope_theta", CONFIG_NUMBER, .at = AT(theta), .least = 1e-6, .most = 1e12},
-             {"attention_dropout", CONFIG_NUMBER, .at = AT(attention_dropout), .most = 0.999},
-             {"attention_bias", CONFIG_TRUTH, .at = AT(attention_bias), .use = CONFIG_RARE},
-             {"mlp_bias", CONFIG_TRUTH, .at = AT(mlp_bias), .use = CONFIG_RARE},
-             {"initializer_range", CONFIG_NUMBER, .at = AT(std), .most = 10},
-             {"tie_word_embeddings", CONFIG_TRUTH, .at = AT(tied)},
-             {"bos_token_id", CONFIG_TOKEN, .at = AT(begin)},
-             {"pad_token_id", CONFIG_TOKEN, .at = AT(pad)}},
+    .rows = {{"vocab_size", ZF_CONFIG_COUNT, .at = AT(vocab), .least = 8, .most = INT32_MAX,
+              .use = ZF_CONFIG_NEEDED},
+             {"max_position_embeddings", ZF_CONFIG_COUNT, .at = AT(positions), .least = 1,
+              .most = 1 << 24, .use = ZF_CONFIG_NEEDED},
+             {"hidden_size", ZF_CONFIG_COUNT, .at = AT(hidden), .least = 1, .most = 1 << 20,
+              .use = ZF_CONFIG_NEEDED},
+             {"num_hidden_layers", ZF_CONFIG_COUNT, .at = AT(layers), .least = 1, .most = 1 << 16,
+              .use = ZF_CONFIG_NEEDED},
+             {"head_dim", ZF_CONFIG_COUNT, .at = AT(width), .least = 2, .most = 1024},
+             {"num_attention_heads", ZF_CONFIG_COUNT, .at = AT(heads), .least = 1, .most = 1 << 16,
+              .use = ZF_CONFIG_NEEDED},
+             {"num_key_value_heads", ZF_CONFIG_COUNT, .at = AT(kv_heads), .least = 1,
+              .most = 1 << 16},
+             {"intermediate_size", ZF_CONFIG_COUNT, .at = AT(intermediate), .least = 1,
+              .most = 1 << 22, .use = ZF_CONFIG_NEEDED},
+             {"hidden_act", ZF_CONFIG_ACTIVATION, .at = AT(activation)},
+             {"rms_norm_eps", ZF_CONFIG_NUMBER, .at = AT(eps), .most = 1},
+             {"rope_theta", ZF_CONFIG_NUMBER, .at = AT(theta), .least = 1e-6, .most = 1e12},
+             {"attention_dropout", ZF_CONFIG_NUMBER, .at = AT(attention_dropout), .most = 0.999},
+             {"attention_bias", ZF_CONFIG_TRUTH, .at = AT(attention_bias), .use = ZF_CONFIG_RARE},
+             {"mlp_bias", ZF_CONFIG_TRUTH, .at = AT(mlp_bias), .use = ZF_CONFIG_RARE},
+             {"initializer_range", ZF_CONFIG_NUMBER, .at = AT(std), .most = 10},
+             {"tie_word_embeddings", ZF_CONFIG_TRUTH, .at = AT(tied)},
+             {"bos_token_id", ZF_CONFIG_TOKEN, .at = AT(begin)},
+             {"pad_token_id", ZF_CONFIG_TOKEN, .at = AT(pad)}},
     .vocab = AT(vocab),
     .positions = AT(positions),
     .layers = AT(layers),
@@ -278,7 +279,7 @@ static const config_table members = {
 
 bool llm_config_load(const char *name, llm_config *c, zf_error *error)
 {
-    return config_load(&members, name, c, error);
+    return zf_config_load(&members, name, c, error);
 }
 
 /* -------------------------------------------------------------------------------------- graph */

@@ -14,7 +14,7 @@ typedef enum llm_family {
     LLM_QWEN3
 } llm_family;
 
-enum { LLM_ENDS = CONFIG_ENDS, LLM_LAYERS = 1024 /* of a model with windows, at most */ };
+enum { LLM_ENDS = ZF_CONFIG_ENDS, LLM_LAYERS = 1024 /* of a model with windows, at most */ };
 
 typedef struct llm_config {
     int64_t vocab, positions, hidden, layers, intermediate;
@@ -31,7 +31,7 @@ typedef struct llm_config {
     int64_t tied;                    /* 0: the head has its own weight */
     int64_t begin, pad;              /* ids; -1: not known. pad: its embedding is not trained */
     int64_t ends[LLM_ENDS];          /* ids that end a text; -1 after the last */
-    int64_t bits;                    /* of weights, as config_facts says; 0: they are floats */
+    int64_t bits;                    /* of weights, as zf_config_facts says; 0: they are floats */
 } llm_config;
 
 /* One of 15m, 110m, 160m, the path of a Hugging Face config.json, or of a folder with one. False

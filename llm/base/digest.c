@@ -1,6 +1,4 @@
-#define _POSIX_C_SOURCE 200809L
-#include "digest.h"
-
+/* Digests of data in memory, of files and of folders. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -8,21 +6,22 @@
 #include <sys/stat.h>
 
 /* FNV-1a, of 64 bits. */
-uint64_t digest_bytes(uint64_t digest, const void *data, size_t bytes)
+uint64_t zf_digest_bytes(uint64_t digest, const void *data, size_t bytes)
 {
     const unsigned char *at = data;
     for (size_t i = 0; i < bytes; i++) digest = (digest ^ at[i]) * UINT64_C(0x100000001b3);
     return digest;
 }
 
-static bool digest_file(const char *path, uint64_t *digest, zf_error *error)
+static bool zfl_digest_file(const char *path, uint64_t *digest, zf_error *error)
 {
     static const size_t room = 1 << 20;
     FILE *file = fopen(path, "rb");
     char *piece = malloc(room);
     size_t n = 0;
     bool good = file && piece;
-    while (good && (n = fread(piece, 1, room, file)) > 0) *digest = digest_bytes(*digest, piece, n);
+    while (good && (n = fread(piece, 1, room, file)) > 0)
+        *digest = zf_digest_bytes(*digest, piece, n);
     good = good && !ferror(file);
     if (!good) {
         error->status = ZF_ERR_IO;
@@ -33,14 +32,14 @@ static bool digest_file(const char *path, uint64_t *digest, zf_error *error)
     return good;
 }
 
-static bool ends_with(const char *name, const char *ending)
+static bool zfl_ends_with(const char *name, const char *ending)
 {
     size_t length = strlen(name), end = strlen(ending);
     return length > end && !strcmp(name + length - end, ending);
 }
 
 /* The sum of the files' digests, since their order depends on the file system. */
-static bool digest_directory(const char *path, uint64_t *digest, zf_error *error)
+static bool zfl_digest_directory(const char *path, uint64_t *digest, zf_error *error)
 {
     char inside[4096];
     struct stat about;
@@ -48,28 +47,29 @@ static bool digest_directory(const char *path, uint64_t *digest, zf_error *error
     DIR *directory;
     bool good = true;
     snprintf(inside, sizeof inside, "%s/manifest.json", path);
-    if (!stat(inside, &about)) return digest_file(inside, digest, error);
+    if (!stat(inside, &about)) return zfl_digest_file(inside, digest, error);
     if (!(directory = opendir(path))) {
         error->status = ZF_ERR_IO;
         snprintf(error->text, sizeof error->text, "%.300s: %s", path, strerror(errno));
         return false;
     }
     while (good && (entry = readdir(directory))) {
-        uint64_t one = digest_bytes(DIGEST_START, entry->d_name, strlen(entry->d_name));
-        if (!ends_with(entry->d_name, ".json") && !ends_with(entry->d_name, ".safetensors"))
+        uint64_t one = zf_digest_bytes(ZF_DIGEST_START, entry->d_name, strlen(entry->d_name));
+        if (!zfl_ends_with(entry->d_name, ".json") && !zfl_ends_with(entry->d_name, ".safetensors"))
             continue;
         snprintf(inside, sizeof inside, "%.2048s/%.2000s", path, entry->d_name);
-        good = digest_file(inside, &one, error);
+        good = zfl_digest_file(inside, &one, error);
         *digest += one;
     }
     closedir(directory);
     return good;
 }
 
-bool digest_path(const char *path, uint64_t *digest, zf_error *error)
+bool zf_digest_path(const char *path, uint64_t *digest, zf_error *error)
 {
     struct stat about;
-    *digest = DIGEST_START;
-    if (!stat(path, &about) && S_ISDIR(about.st_mode)) return digest_directory(path, digest, error);
-    return digest_file(path, digest, error);
+    *digest = ZF_DIGEST_START;
+    if (!stat(path, &about) && S_ISDIR(about.st_mode))
+        return zfl_digest_directory(path, digest, error);
+    return zfl_digest_file(path, digest, error);
 }

@@ -1,14 +1,11 @@
-#define _POSIX_C_SOURCE 200809L
-#include "file.h"
-#include "fail.h"
-
+/* Files that are read as a whole. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-FILE *file_open(const char *path, size_t *bytes, const char **why)
+FILE *zf_file_open(const char *path, size_t *bytes, const char **why)
 {
     struct stat about;
     FILE *file = NULL;
@@ -23,17 +20,17 @@ FILE *file_open(const char *path, size_t *bytes, const char **why)
     return file;
 }
 
-bool file_read(const char *path, buffer *out, zf_error *error)
+bool zf_text_read(const char *path, zf_text *out, zf_error *error)
 {
     char part[1 << 14];
     const char *why;
     size_t bytes, n;
-    FILE *file = file_open(path, &bytes, &why);
-    if (!file) return fail(error, ZF_ERR_IO, "%s: %s", path, why);
-    buffer_add(out, "", 0);
-    while ((n = fread(part, 1, sizeof part, file))) buffer_add(out, part, n);
-    if (ferror(file)) fail(error, ZF_ERR_IO, "%s: %s", path, strerror(errno));
-    else if (out->failed) fail(error, ZF_ERR_NOMEM, "out of memory");
+    FILE *file = zf_file_open(path, &bytes, &why);
+    if (!file) return zfl_fail(error, ZF_ERR_IO, "%s: %s", path, why);
+    zf_text_add(out, "", 0);
+    while ((n = fread(part, 1, sizeof part, file))) zf_text_add(out, part, n);
+    if (ferror(file)) zfl_fail(error, ZF_ERR_IO, "%s: %s", path, strerror(errno));
+    else if (out->failed) zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     fclose(file);
     return !error->status;
 }

@@ -1,56 +1,59 @@
-#define _POSIX_C_SOURCE 200809L
-#include "adapter.h"
-#include "../base/digest.h"
-#include "../base/fail.h"
-#include "folder.h"
-#include "../base/put.h"
-
+/* Adapters of low rank: what describes them, and PEFT's files. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static const char before[] = "base_model.model.", end_a[] = ".lora_A.weight",
-                  end_b[] = ".lora_B.weight";
+static const char zfl_before[] = "base_model.model.", zfl_end_a[] = ".lora_A.weight",
+                  zfl_end_b[] = ".lora_B.weight";
 
-static bool ends_in(const char *text, const char *end)
+static bool zfl_adapter_ends_in(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);
     return n >= m && !strcmp(text + n - m, end);
 }
 
-bool adapter_is_param(const char *name) { return ends_in(name, end_a) || ends_in(name, end_b); }
+bool zf_adapter_is_param(const char *name)
+{
+    return zfl_adapter_ends_in(name, zfl_end_a) || zfl_adapter_ends_in(name, zfl_end_b);
+}
 
-const char *adapter_note(char text[64], const zf_training *t)
+const char *zf_adapter_note(char text[64], const zf_training *t)
 {
     const zf_lora_desc d = zf_training_resolved(t).lora;
     const char *targets = d.targets ? d.targets : "all-linear";
     if (!d.rank) return "none";
     snprintf(text, 64, "r=%lld,alpha=%.9g,dropout=%.6g%s,%08x", (long long)d.rank, d.alpha,
              d.dropout, d.rslora ? ",rslora" : "",
-             (unsigned)digest_bytes(DIGEST_START, targets, strlen(targets)));
+             (unsigned)zf_digest_bytes(ZF_DIGEST_START, targets, strlen(targets)));
     return text;
 }
 
 /* ------------------------------------------------------------------------------------------ in */
 
-struct adapter_reader {
+struct zf_adapter {
     zf_json *config;
-    weights *weights;
+    zf_weights *weights;
     zf_lora_desc desc;
-    buffer targets;
-    char path[FOLDER_PATH]; /* of the tensors */
+    zf_text targets;
+    char path[ZF_FOLDER_PATH]; /* of the tensors */
 };
 
 /* Members of adapter_config.json that would change numbers, and the values that do not. */
-static bool check_unknown(const zf_json *config, zf_error *error)
+static bool zfl_check_unknown(const zf_json *config, zf_error *error)
 {
     static const char *const off[] = {"use_dora", "lora_bias", "use_qalora", "use_bdlora"};
-    static const char *const empty[] = {"rank_pattern", "alpha_pattern", "modules_to_save",
-                                        "trainable_token_indices", "layer_replication",
-                                        "target_parameters", "alora_invocation_tokens",
-                                        "arrow_config", "kasa_config", "monteclora_config"},
+    static const char *const empty[] = {"rank_pattern",
+                                        "alpha_pattern",
+                                        "modules_to_save",
+                                        "trainable_token_indices",
+                                        "layer_replication",
+                                        "target_parameters",
+                                        "alora_invocation_tokens",
+                                        "arrow_config",
+                                        "kasa_config",
+                                        "monteclora_config"},
                              *const plain[] = {"gaussian", "orthogonal", "eva"};
     const zf_json *v = zf_json_require(config, "peft_type", error);
     const char *type = "LORA", *bias = "none", *init;
@@ -78,10 +81,10 @@ static bool check_unknown(const zf_json *config, zf_error *error)
     return true;
 }
 
-static bool read_config(adapter_reader *a, zf_error *error)
+static bool zfl_adapter_read_config(zf_adapter *a, zf_error *error)
 {
     const zf_json *c = a->config;
-    if (!check_unknown(c, error)) return false;
+    if (!zfl_check_unknown(c, error)) return false;
     a->desc.alpha = 8;
     zf_json_to_int(zf_json_require(c, "r", error), 1, INT32_MAX, &a->desc.rank, error);
     zf_json_to_double(zf_json_member(c, "lora_alpha"), -1e9, 1e9, &a->desc.alpha, error);
@@ -91,105 +94,108 @@ static bool read_config(adapter_reader *a, zf_error *error)
 
 /* The module of a tensor's name, NAME of base_model.model.NAME.lora_A.weight: its beginning and
  * length. Older files have no base_model.model. */
-static const char *module_of(const char *name, size_t *length)
+static const char *zfl_module_of(const char *name, size_t *length)
 {
-    if (!strncmp(name, before, sizeof before - 1)) name += sizeof before - 1;
-    *length = strlen(name) - (sizeof end_a - 1);
+    if (!strncmp(name, zfl_before, sizeof zfl_before - 1)) name += sizeof zfl_before - 1;
+    *length = strlen(name) - (sizeof zfl_end_a - 1);
     return name;
 }
 
 /* The tensors' modules become the targets. */
-static bool read_modules(adapter_reader *a, zf_error *error)
+static bool zfl_read_modules(zf_adapter *a, zf_error *error)
 {
-    for (int32_t i = 0; i < weights_count(a->weights); i++) {
-        const char *name = weights_name(a->weights, i);
+    for (int32_t i = 0; i < zf_weights_count(a->weights); i++) {
+        const char *name = zf_weights_name(a->weights, i);
         size_t length;
-        if (!adapter_is_param(name))
-            return fail(error, ZF_ERR_MISMATCH,
-                        "%s: %.200s is neither a lora_A.weight nor a lora_B.weight: it is no "
-                        "adapter of this kind",
-                        a->path, name);
-        if (!ends_in(name, end_a)) continue;
-        name = module_of(name, &length);
-        if (a->targets.count) buffer_add_text(&a->targets, ",");
-        buffer_add(&a->targets, name, length);
+        if (!zf_adapter_is_param(name))
+            return zfl_fail(error, ZF_ERR_MISMATCH,
+                            "%s: %.200s is neither a lora_A.weight nor a lora_B.weight: it is no "
+                            "adapter of this kind",
+                            a->path, name);
+        if (!zfl_adapter_ends_in(name, zfl_end_a)) continue;
+        name = zfl_module_of(name, &length);
+        if (a->targets.count) zf_text_add_string(&a->targets, ",");
+        zf_text_add(&a->targets, name, length);
     }
-    if (a->targets.failed) return fail(error, ZF_ERR_NOMEM, "out of memory");
-    if (!a->targets.count) return fail(error, ZF_ERR_FORMAT, "%s has no lora_A.weight", a->path);
+    if (a->targets.failed) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (!a->targets.count)
+        return zfl_fail(error, ZF_ERR_FORMAT, "%s has no lora_A.weight", a->path);
     a->desc.targets = a->targets.at;
     return true;
 }
 
-bool adapter_is_at(const char *path)
+bool zf_adapter_is_at(const char *path)
 {
-    char file[FOLDER_PATH];
+    char file[ZF_FOLDER_PATH];
     snprintf(file, sizeof file, "%s/adapter_config.json", path);
     return !access(file, F_OK);
 }
 
-adapter_reader *adapter_open(const char *path, zf_error *error)
+zf_adapter *zf_adapter_open(const char *path, zf_error *error)
 {
-    adapter_reader *a = calloc(1, sizeof *a);
-    if (!a) return fail(error, ZF_ERR_NOMEM, "out of memory"), NULL;
+    zf_adapter *a = calloc(1, sizeof *a);
+    if (!a) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory"), NULL;
     snprintf(a->path, sizeof a->path, "%s/adapter_config.json", path);
-    if (!adapter_is_at(path)) {
-        fail(error, ZF_ERR_IO, "%s is no adapter: it has no adapter_config.json", path);
-    } else if ((a->config = zf_json_read(a->path, NULL, error)) && read_config(a, error)) {
+    if (!zf_adapter_is_at(path)) {
+        zfl_fail(error, ZF_ERR_IO, "%s is no adapter: it has no adapter_config.json", path);
+    } else if ((a->config = zf_json_read(a->path, NULL, error)) &&
+               zfl_adapter_read_config(a, error)) {
         snprintf(a->path, sizeof a->path, "%s/adapter_model.safetensors", path);
-        if ((a->weights = weights_open(a->path, error)) && read_modules(a, error)) return a;
+        if ((a->weights = zf_weights_open(a->path, error)) && zfl_read_modules(a, error)) return a;
     }
-    adapter_close(a);
+    zf_adapter_close(a);
     return NULL;
 }
 
-void adapter_close(adapter_reader *a)
+void zf_adapter_close(zf_adapter *a)
 {
     if (!a) return;
     zf_json_free(a->config);
-    weights_close(a->weights);
-    buffer_free(&a->targets);
+    zf_weights_close(a->weights);
+    zf_text_free(&a->targets);
     free(a);
 }
 
-const zf_lora_desc *adapter_desc(const adapter_reader *a) { return &a->desc; }
+const zf_lora_desc *zf_adapter_desc(const zf_adapter *a) { return &a->desc; }
 
 /* The tensor of a parameter; -1. */
-static int32_t find(const adapter_reader *a, const char *param)
+static int32_t zfl_adapter_find(const zf_adapter *a, const char *param)
 {
     char name[600];
     int32_t at;
-    snprintf(name, sizeof name, "%s%s", before, param);
-    at = weights_find(a->weights, name);
-    return at < 0 ? weights_find(a->weights, param) : at;
+    snprintf(name, sizeof name, "%s%s", zfl_before, param);
+    at = zf_weights_find(a->weights, name);
+    return at < 0 ? zf_weights_find(a->weights, param) : at;
 }
 
-bool adapter_take(adapter_reader *a, zf_program *p, zf_graph *g, zf_error *error)
+bool zf_adapter_take(zf_adapter *a, zf_program *p, zf_graph *g, zf_error *error)
 {
     bool good = true;
     for (int32_t i = 0; i < zf_param_count(g) && good; i++) {
         zf_tensor param = zf_param_at(g, i);
         const char *name = zf_tensor_name(param);
-        int32_t at = adapter_is_param(name) ? find(a, name) : -1;
+        int32_t at = zf_adapter_is_param(name) ? zfl_adapter_find(a, name) : -1;
         float *values;
-        if (!adapter_is_param(name)) continue;
+        if (!zf_adapter_is_param(name)) continue;
         if (at < 0)
-            return fail(error, ZF_ERR_FORMAT, "%s: there is no tensor %s%s", a->path, before, name);
-        values = weights_take(a->weights, at, zf_tensor_shape(param), error);
-        good = values && !weights_put(p, param, values, error);
+            return zfl_fail(error, ZF_ERR_FORMAT, "%s: there is no tensor %s%s", a->path,
+                            zfl_before, name);
+        values = zf_weights_take(a->weights, at, zf_tensor_shape(param), error);
+        good = values && !zf_weights_put(p, param, values, error);
         free(values);
     }
-    for (int32_t i = 0; i < weights_count(a->weights) && good; i++)
-        if (!weights_taken(a->weights, i))
-            good = fail(error, ZF_ERR_MISMATCH,
-                        "%s: %s fits no weight of the model: it is an adapter of another one",
-                        a->path, weights_name(a->weights, i));
+    for (int32_t i = 0; i < zf_weights_count(a->weights) && good; i++)
+        if (!zf_weights_taken(a->weights, i))
+            good = zfl_fail(error, ZF_ERR_MISMATCH,
+                            "%s: %s fits no weight of the model: it is an adapter of another one",
+                            a->path, zf_weights_name(a->weights, i));
     return good;
 }
 
 /* ----------------------------------------------------------------------------------------- out */
 
 /* The targets as PEFT lists them. Those of all-linear are the last parts of the modules' names. */
-static void put_targets(zf_json_writer *w, zf_graph *g, const char *targets)
+static void zfl_put_targets(zf_json_writer *w, zf_graph *g, const char *targets)
 {
     char seen[1024] = ",", item[300];
     if (!targets) targets = "all-linear";
@@ -204,8 +210,8 @@ static void put_targets(zf_json_writer *w, zf_graph *g, const char *targets)
     } else {
         for (int32_t i = 0; i < zf_param_count(g); i++) {
             const char *name = zf_tensor_name(zf_param_at(g, i)), *last = name;
-            size_t length = strlen(name) - (sizeof end_a - 1), room = strlen(seen);
-            if (!ends_in(name, end_a)) continue;
+            size_t length = strlen(name) - (sizeof zfl_end_a - 1), room = strlen(seen);
+            if (!zfl_adapter_ends_in(name, zfl_end_a)) continue;
             for (const char *at = name; at < name + length; at++)
                 if (*at == '.') last = at + 1;
             snprintf(item, sizeof item, ",%.*s,", (int)(name + length - last), last);
@@ -218,7 +224,8 @@ static void put_targets(zf_json_writer *w, zf_graph *g, const char *targets)
     zf_json_end(w);
 }
 
-static bool write_config(buffer *out, zf_graph *g, const adapter_about *about, zf_error *error)
+static bool zfl_write_config(zf_text *out, zf_graph *g, const zf_adapter_about *about,
+                             zf_error *error)
 {
     static const char *const nothing[] = {"auto_mapping", "layers_pattern", "layers_to_transform",
                                           "modules_to_save", "revision"};
@@ -227,32 +234,33 @@ static bool write_config(buffer *out, zf_graph *g, const adapter_about *about, z
     const char *text;
     size_t bytes;
     zf_json_begin_object(w);
-    put_text(w, "peft_type", "LORA");
-    put_text(w, "task_type", about->causal ? "CAUSAL_LM" : NULL);
-    put_text(w, "base_model_name_or_path", about->base);
-    put_int(w, "r", about->desc->rank);
-    if (alpha == floor(alpha) && fabs(alpha) < 1e15) put_int(w, "lora_alpha", (int64_t)alpha);
-    else put_double(w, "lora_alpha", alpha);
-    put_double(w, "lora_dropout", about->desc->dropout);
-    put_bool(w, "use_rslora", about->desc->rslora);
-    put_bool(w, "use_dora", false);
-    put_text(w, "bias", "none");
-    put_bool(w, "fan_in_fan_out", about->turned);
-    put_bool(w, "inference_mode", true);
-    put_bool(w, "init_lora_weights", true);
-    put_targets(w, g, about->desc->targets);
+    zf_json_put_text_member(w, "peft_type", "LORA");
+    zf_json_put_text_member(w, "task_type", about->causal ? "CAUSAL_LM" : NULL);
+    zf_json_put_text_member(w, "base_model_name_or_path", about->base);
+    zf_json_put_int_member(w, "r", about->desc->rank);
+    if (alpha == floor(alpha) && fabs(alpha) < 1e15)
+        zf_json_put_int_member(w, "lora_alpha", (int64_t)alpha);
+    else zf_json_put_double_member(w, "lora_alpha", alpha);
+    zf_json_put_double_member(w, "lora_dropout", about->desc->dropout);
+    zf_json_put_bool_member(w, "use_rslora", about->desc->rslora);
+    zf_json_put_bool_member(w, "use_dora", false);
+    zf_json_put_text_member(w, "bias", "none");
+    zf_json_put_bool_member(w, "fan_in_fan_out", about->turned);
+    zf_json_put_bool_member(w, "inference_mode", true);
+    zf_json_put_bool_member(w, "init_lora_weights", true);
+    zfl_put_targets(w, g, about->desc->targets);
     for (size_t k = 0; k < sizeof nothing / sizeof *nothing; k++)
         zf_json_put_key(w, nothing[k]), zf_json_put_null(w);
     zf_json_put_key(w, "rank_pattern"), zf_json_begin_object(w), zf_json_end(w);
     zf_json_put_key(w, "alpha_pattern"), zf_json_begin_object(w), zf_json_end(w);
     zf_json_end(w);
-    if ((text = zf_json_text(w, &bytes, error))) buffer_add(out, text, bytes);
+    if ((text = zf_json_text(w, &bytes, error))) zf_text_add(out, text, bytes);
     zf_json_writer_free(w);
     return text != NULL;
 }
 
 /* The header of a safetensors file: its length in 8 bytes, and JSON, padded to a multiple of 8. */
-static bool write_header(buffer *out, zf_graph *g, zf_error *error)
+static bool zfl_write_header(zf_text *out, zf_graph *g, zf_error *error)
 {
     zf_json_writer *w = zf_json_writer_new(0, NULL);
     unsigned char length[8];
@@ -262,17 +270,17 @@ static bool write_header(buffer *out, zf_graph *g, zf_error *error)
     zf_json_begin_object(w);
     zf_json_put_key(w, "__metadata__");
     zf_json_begin_object(w);
-    put_text(w, "format", "pt");
+    zf_json_put_text_member(w, "format", "pt");
     zf_json_end(w);
     for (int32_t i = 0; i < zf_param_count(g); i++) {
         zf_tensor param = zf_param_at(g, i);
         zf_shape s = zf_tensor_shape(param);
         char name[600];
-        if (!adapter_is_param(zf_tensor_name(param))) continue;
-        snprintf(name, sizeof name, "%s%s", before, zf_tensor_name(param));
+        if (!zf_adapter_is_param(zf_tensor_name(param))) continue;
+        snprintf(name, sizeof name, "%s%s", zfl_before, zf_tensor_name(param));
         zf_json_put_key(w, name);
         zf_json_begin_object(w);
-        put_text(w, "dtype", "F32");
+        zf_json_put_text_member(w, "dtype", "F32");
         zf_json_put_key(w, "shape");
         zf_json_begin_array(w);
         for (int32_t k = 0; k < s.rank; k++) zf_json_put_int(w, s.dims[k]);
@@ -288,42 +296,43 @@ static bool write_header(buffer *out, zf_graph *g, zf_error *error)
     if ((text = zf_json_text(w, &bytes, error))) {
         padded = (bytes + 7) / 8 * 8;
         for (int k = 0; k < 8; k++) length[k] = (unsigned char)((uint64_t)padded >> 8 * k);
-        buffer_add(out, length, sizeof length);
-        buffer_add(out, text, bytes);
-        buffer_add(out, "       ", padded - bytes);
+        zf_text_add(out, length, sizeof length);
+        zf_text_add(out, text, bytes);
+        zf_text_add(out, "       ", padded - bytes);
     }
     zf_json_writer_free(w);
     return text != NULL;
 }
 
 /* Adds the values of a parameter, little-endian, as the machine has them. */
-static bool write_values(buffer *out, zf_program *p, zf_tensor param, zf_error *error)
+static bool zfl_write_values(zf_text *out, zf_program *p, zf_tensor param, zf_error *error)
 {
     size_t count = (size_t)zf_shape_count(zf_tensor_shape(param));
     float *values = malloc(count * sizeof *values + 1);
-    bool good = values ? !weights_get(p, param, values, error)
-                       : fail(error, ZF_ERR_NOMEM, "out of memory");
-    if (good) buffer_add(out, values, count * sizeof *values);
+    bool good = values ? !zf_weights_get(p, param, values, error)
+                       : zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (good) zf_text_add(out, values, count * sizeof *values);
     free(values);
     return good;
 }
 
-bool adapter_write(adapter_files *files, zf_program *p, zf_graph *g, const adapter_about *about,
-                   zf_error *error)
+bool zf_adapter_write(zf_adapter_files *files, zf_program *p, zf_graph *g,
+                      const zf_adapter_about *about, zf_error *error)
 {
     bool good;
-    *files = (adapter_files){.config = {.at = NULL}};
-    good = write_config(&files->config, g, about, error) && write_header(&files->model, g, error);
+    *files = (zf_adapter_files){.config = {.at = NULL}};
+    good = zfl_write_config(&files->config, g, about, error) &&
+           zfl_write_header(&files->model, g, error);
     for (int32_t i = 0; i < zf_param_count(g) && good; i++)
-        if (adapter_is_param(zf_tensor_name(zf_param_at(g, i))))
-            good = write_values(&files->model, p, zf_param_at(g, i), error);
+        if (zf_adapter_is_param(zf_tensor_name(zf_param_at(g, i))))
+            good = zfl_write_values(&files->model, p, zf_param_at(g, i), error);
     if (good && (files->config.failed || files->model.failed))
-        good = fail(error, ZF_ERR_NOMEM, "out of memory");
+        good = zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     return good;
 }
 
-void adapter_files_free(adapter_files *files)
+void zf_adapter_files_free(zf_adapter_files *files)
 {
-    buffer_free(&files->config);
-    buffer_free(&files->model);
+    zf_text_free(&files->config);
+    zf_text_free(&files->model);
 }

@@ -1,56 +1,55 @@
-#define _POSIX_C_SOURCE 200809L
-#include "config.h"
-#include "../base/fail.h"
-
+/* config.json, read and written by a table. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* ----------------------------------------------------------------------------------- members */
 
-static int64_t *integer_at(void *config, size_t at) { return (int64_t *)((char *)config + at); }
-static double *number_at(void *config, size_t at) { return (double *)((char *)config + at); }
+static int64_t *zfl_integer_at(void *config, size_t at) { return (int64_t *)((char *)config + at); }
+static double *zfl_number_at(void *config, size_t at) { return (double *)((char *)config + at); }
 
-config_facts config_facts_of(const config_table *t, void *config)
+zf_config_facts zf_config_facts_of(const zf_config_table *t, void *config)
 {
-    config_facts f = {.vocab = integer_at(config, t->vocab),
-                      .positions = integer_at(config, t->positions),
-                      .tied = integer_at(config, t->tied),
-                      .end = t->end ? integer_at(config, t->end) : NULL,
-                      .ends = !t->end ? 0 : t->ends ? t->ends : 1,
-                      .pad = t->pad ? integer_at(config, t->pad) : NULL,
-                      .bits = t->bits ? integer_at(config, t->bits) : NULL};
-    for (int k = 0; k < CONFIG_DROPOUTS && t->dropouts[k]; k++)
-        f.dropouts[k] = number_at(config, t->dropouts[k]);
+    zf_config_facts f = {.vocab = zfl_integer_at(config, t->vocab),
+                         .positions = zfl_integer_at(config, t->positions),
+                         .tied = zfl_integer_at(config, t->tied),
+                         .end = t->end ? zfl_integer_at(config, t->end) : NULL,
+                         .ends = !t->end   ? 0
+                                 : t->ends ? t->ends
+                                           : 1,
+                         .pad = t->pad ? zfl_integer_at(config, t->pad) : NULL,
+                         .bits = t->bits ? zfl_integer_at(config, t->bits) : NULL};
+    for (int k = 0; k < ZF_CONFIG_DROPOUTS && t->dropouts[k]; k++)
+        f.dropouts[k] = zfl_number_at(config, t->dropouts[k]);
     return f;
 }
 
-static int64_t value_of(const void *config, size_t at)
+static int64_t zfl_value_of(const void *config, size_t at)
 {
     int64_t value;
     memcpy(&value, (const char *)config + at, sizeof value);
     return value;
 }
 
-int64_t config_positions(const config_table *t, const void *config)
+int64_t zf_config_positions(const zf_config_table *t, const void *config)
 {
-    return value_of(config, t->positions);
+    return zfl_value_of(config, t->positions);
 }
 
-int64_t config_window(const config_table *t, const void *config)
+int64_t zf_config_window(const zf_config_table *t, const void *config)
 {
-    return t->window ? value_of(config, t->window) : 0;
+    return t->window ? zfl_value_of(config, t->window) : 0;
 }
 
-bool config_set_weights(const config_table *t, void *config, int64_t choice, zf_error *error)
+bool zf_config_set_weights(const zf_config_table *t, void *config, int64_t choice, zf_error *error)
 {
-    int64_t *bits = config_facts_of(t, config).bits;
+    int64_t *bits = zf_config_facts_of(t, config).bits;
     if (bits) *bits = choice == 1 ? 8 : choice == 2 ? 4 : 0;
     return bits || !choice ||
-           fail(error, ZF_ERR_ARGUMENT, "weights of this kind of model stay floats");
+           zfl_fail(error, ZF_ERR_ARGUMENT, "weights of this kind of model stay floats");
 }
 
-int64_t config_bits(const config_table *t, const void *config)
+int64_t zf_config_bits(const zf_config_table *t, const void *config)
 {
     int64_t bits = 0;
     if (t->bits) memcpy(&bits, (const char *)config + t->bits, sizeof bits);
@@ -60,44 +59,45 @@ int64_t config_bits(const config_table *t, const void *config)
 static const struct {
     const char *name;
     zf_activation activation;
-} activations[] = {
+} zfl_activations[] = {
     /* The first name of each activation is the one that is written. */
     {"gelu", ZF_ACTIVATION_GELU},           {"gelu_python", ZF_ACTIVATION_GELU},
     {"gelu_new", ZF_ACTIVATION_GELU_TANH},  {"gelu_pytorch_tanh", ZF_ACTIVATION_GELU_TANH},
     {"gelu_fast", ZF_ACTIVATION_GELU_TANH}, {"relu", ZF_ACTIVATION_RELU},
     {"silu", ZF_ACTIVATION_SILU},           {"swish", ZF_ACTIVATION_SILU},
 };
-enum { ACTIVATIONS = sizeof activations / sizeof activations[0] };
+enum { ZFL_ACTIVATIONS = sizeof zfl_activations / sizeof zfl_activations[0] };
 
 /* ----------------------------------------------------------------------------------- reading */
 
-const zf_json *config_member(const zf_json *json, const char *key)
+const zf_json *zf_config_member(const zf_json *json, const char *key)
 {
     const zf_json *v = zf_json_member(json, key);
     return zf_json_type_of(v) == ZF_JSON_NULL ? NULL : v;
 }
 
-static const zf_json *find(const zf_json *json, const config_row *row, zf_error *error)
+static const zf_json *zfl_config_find(const zf_json *json, const zf_config_row *row,
+                                      zf_error *error)
 {
-    const zf_json *v = config_member(json, row->key);
-    for (int k = 0; k < 2 && !v && row->other[k]; k++) v = config_member(json, row->other[k]);
-    return v || !(row->use & CONFIG_NEEDED) ? v : zf_json_require(json, row->key, error);
+    const zf_json *v = zf_config_member(json, row->key);
+    for (int k = 0; k < 2 && !v && row->other[k]; k++) v = zf_config_member(json, row->other[k]);
+    return v || !(row->use & ZF_CONFIG_NEEDED) ? v : zf_json_require(json, row->key, error);
 }
 
-static void read_activation(const zf_json *v, int64_t *activation, zf_error *error)
+static void zfl_read_activation(const zf_json *v, int64_t *activation, zf_error *error)
 {
     const char *text = NULL;
     zf_json_to_string(v, &text, error);
     if (error->status || !text) return;
-    for (int i = 0; i < ACTIVATIONS; i++)
-        if (!strcmp(text, activations[i].name)) {
-            *activation = activations[i].activation;
+    for (int i = 0; i < ZFL_ACTIVATIONS; i++)
+        if (!strcmp(text, zfl_activations[i].name)) {
+            *activation = zfl_activations[i].activation;
             return;
         }
     zf_json_expected(v, error, "one of gelu, gelu_new, gelu_pytorch_tanh, relu and silu");
 }
 
-static void expect_text(const zf_json *v, const char *wanted, zf_error *error)
+static void zfl_expect_text(const zf_json *v, const char *wanted, zf_error *error)
 {
     const char *text = NULL;
     zf_json_to_string(v, &text, error);
@@ -105,7 +105,7 @@ static void expect_text(const zf_json *v, const char *wanted, zf_error *error)
         zf_json_expected(v, error, "\"%s\"", wanted);
 }
 
-static void expect_truth(const zf_json *v, bool wanted, zf_error *error)
+static void zfl_expect_truth(const zf_json *v, bool wanted, zf_error *error)
 {
     bool is = wanted;
     zf_json_to_bool(v, &is, error);
@@ -113,51 +113,52 @@ static void expect_truth(const zf_json *v, bool wanted, zf_error *error)
 }
 
 /* The key of a member. */
-static const char *key_of(const config_table *t, size_t at)
+static const char *zfl_config_key_of(const zf_config_table *t, size_t at)
 {
-    const config_row *row = t->rows;
-    while (row->key && (row->at != at || row->kind != CONFIG_COUNT)) row++;
+    const zf_config_row *row = t->rows;
+    while (row->key && (row->at != at || row->kind != ZF_CONFIG_COUNT)) row++;
     return row->key;
 }
 
-static void read_row(const config_table *t, const config_row *row, const zf_json *json,
-                     void *config, zf_error *error)
+static void zfl_read_row(const zf_config_table *t, const zf_config_row *row, const zf_json *json,
+                         void *config, zf_error *error)
 {
-    const zf_json *v = find(json, row, error);
-    int64_t *integer = integer_at(config, row->at), hidden = *integer_at(config, t->hidden);
+    const zf_json *v = zfl_config_find(json, row, error);
+    int64_t *integer = zfl_integer_at(config, row->at), hidden = *zfl_integer_at(config, t->hidden);
     bool truth;
     switch (row->kind) {
-    case CONFIG_COUNT:
+    case ZF_CONFIG_COUNT:
         zf_json_to_int(v, (int64_t)row->least, (int64_t)row->most, integer, error);
         if (row->at != t->heads || error->status) return;
-        if (hidden % *integer && !(t->width && *integer_at(config, t->width)))
-            zf_json_expected(v, error, "a divisor of %s (%lld)", key_of(t, t->hidden),
+        if (hidden % *integer && !(t->width && *zfl_integer_at(config, t->width)))
+            zf_json_expected(v, error, "a divisor of %s (%lld)", zfl_config_key_of(t, t->hidden),
                              (long long)hidden);
-        *integer_at(config, t->intermediate) = 4 * hidden;
+        *zfl_integer_at(config, t->intermediate) = 4 * hidden;
         return;
-    case CONFIG_NUMBER:
-        zf_json_to_double(v, row->least, row->most, number_at(config, row->at), error);
+    case ZF_CONFIG_NUMBER:
+        zf_json_to_double(v, row->least, row->most, zfl_number_at(config, row->at), error);
         return;
-    case CONFIG_TRUTH:
+    case ZF_CONFIG_TRUTH:
         truth = *integer;
         zf_json_to_bool(v, &truth, error);
         *integer = truth;
         return;
-    case CONFIG_ACTIVATION: read_activation(v, integer, error); return;
-    case CONFIG_TOKEN:
+    case ZF_CONFIG_ACTIVATION: zfl_read_activation(v, integer, error); return;
+    case ZF_CONFIG_TOKEN:
         if (zf_json_member(json, row->key) && !v) *integer = -1;
         else if (!error->status)
-            zf_json_to_int(v, 0, *integer_at(config, t->vocab) - 1, integer, error);
+            zf_json_to_int(v, 0, *zfl_integer_at(config, t->vocab) - 1, integer, error);
         return;
-    case CONFIG_TRUE: expect_truth(v, true, error); return;
-    case CONFIG_FALSE: expect_truth(v, false, error); return;
-    default: expect_text(v, row->text, error);
+    case ZF_CONFIG_TRUE: zfl_expect_truth(v, true, error); return;
+    case ZF_CONFIG_FALSE: zfl_expect_truth(v, false, error); return;
+    default: zfl_expect_text(v, row->text, error);
     }
 }
 
-static void read_type(const config_table *t, const zf_json *json, void *config, zf_error *error)
+static void zfl_read_type(const zf_config_table *t, const zf_json *json, void *config,
+                          zf_error *error)
 {
-    const zf_json *v = config_member(json, "model_type");
+    const zf_json *v = zf_config_member(json, "model_type");
     const char *text = NULL;
     char names[128] = "";
     zf_json_to_string(v, &text, error);
@@ -166,24 +167,24 @@ static void read_type(const config_table *t, const zf_json *json, void *config, 
         snprintf(names + n, sizeof names - n, "%s\"%s\"", k ? t->types[k + 1] ? ", " : " or " : "",
                  t->types[k]);
         if (strcmp(text, t->types[k])) continue;
-        if (t->type) *integer_at(config, t->type) = k;
+        if (t->type) *zfl_integer_at(config, t->type) = k;
         return;
     }
     if (text && !error->status) zf_json_expected(v, error, "%s", names);
 }
 
 /* For every model: rejects quantised weights and removed heads. */
-static void expect_plain(const zf_json *json, zf_error *error)
+static void zfl_expect_plain(const zf_json *json, zf_error *error)
 {
-    const zf_json *quantized = config_member(json, "quantization_config"),
-                  *pruned = config_member(json, "pruned_heads");
+    const zf_json *quantized = zf_config_member(json, "quantization_config"),
+                  *pruned = zf_config_member(json, "pruned_heads");
     if (quantized && !error->status)
         zf_json_fail(quantized, error, "says that the weights are quantised, which is not read");
     if (zf_json_length(pruned) > 0 && !error->status)
         zf_json_fail(pruned, error, "removes heads; all layers must have all of them");
 }
 
-static zf_json *read_file(const char *path, zf_error *error)
+static zf_json *zfl_read_file(const char *path, zf_error *error)
 {
     struct stat about;
     char file[1024];
@@ -192,7 +193,7 @@ static zf_json *read_file(const char *path, zf_error *error)
     return zf_json_read(file, NULL, error);
 }
 
-bool config_is_path(const char *name)
+bool zf_config_is_path(const char *name)
 {
     char file[1024];
     if (strpbrk(name, "./")) return true;
@@ -200,41 +201,42 @@ bool config_is_path(const char *name)
     return !access(file, F_OK);
 }
 
-static bool load_size(const config_table *t, const char *name, void *config, zf_error *error)
+static bool zfl_load_size(const zf_config_table *t, const char *name, void *config, zf_error *error)
 {
     char names[256] = "";
-    for (const config_size *s = t->sizes; s->name; s++) {
+    for (const zf_config_size *s = t->sizes; s->name; s++) {
         size_t n = strlen(names);
         if (!strcmp(name, s->name)) {
-            *integer_at(config, t->layers) = s->layers;
-            *integer_at(config, t->hidden) = s->hidden;
-            *integer_at(config, t->heads) = s->heads;
-            *integer_at(config, t->intermediate) =
+            *zfl_integer_at(config, t->layers) = s->layers;
+            *zfl_integer_at(config, t->hidden) = s->hidden;
+            *zfl_integer_at(config, t->heads) = s->heads;
+            *zfl_integer_at(config, t->intermediate) =
                 s->intermediate ? s->intermediate : 4 * s->hidden;
-            if (s->vocab) *integer_at(config, t->vocab) = s->vocab;
+            if (s->vocab) *zfl_integer_at(config, t->vocab) = s->vocab;
             return !t->read_more || t->read_more(config, NULL, error);
         }
         snprintf(names + n, sizeof names - n, "%s, ", s->name);
     }
-    return fail(error, ZF_ERR_ARGUMENT, "model \"%.100s\" is none of %sand no config.json", name,
-                names);
+    return zfl_fail(error, ZF_ERR_ARGUMENT, "model \"%.100s\" is none of %sand no config.json",
+                    name, names);
 }
 
-bool config_load(const config_table *t, const char *name, void *config, zf_error *error)
+bool zf_config_load(const zf_config_table *t, const char *name, void *config, zf_error *error)
 {
     zf_json *json;
     memcpy(config, t->defaults, t->bytes);
-    if (!config_is_path(name)) return load_size(t, name, config, error);
-    if (!(json = read_file(name, error))) return false;
-    read_type(t, json, config, error);
-    for (const config_row *row = t->rows; row->key; row++)
-        if (!(row->use & CONFIG_WRITTEN)) read_row(t, row, json, config, error);
+    if (!zf_config_is_path(name)) return zfl_load_size(t, name, config, error);
+    if (!(json = zfl_read_file(name, error))) return false;
+    zfl_read_type(t, json, config, error);
+    for (const zf_config_row *row = t->rows; row->key; row++)
+        if (!(row->use & ZF_CONFIG_WRITTEN)) zfl_read_row(t, row, json, config, error);
     if (t->read_architecture) {
         const char *architecture = "";
-        zf_json_to_string(zf_json_element(config_member(json, "architectures"), 0), &architecture, error);
+        zf_json_to_string(zf_json_element(zf_config_member(json, "architectures"), 0),
+                          &architecture, error);
         t->read_architecture(config, architecture);
     }
-    expect_plain(json, error);
+    zfl_expect_plain(json, error);
     if (t->read_more && !error->status) (void)t->read_more(config, json, error);
     zf_json_free(json);
     return !error->status;
@@ -242,37 +244,38 @@ bool config_load(const config_table *t, const char *name, void *config, zf_error
 
 /* ----------------------------------------------------------------------------------- writing */
 
-static void write_row(zf_json_writer *w, const config_row *row, void *config)
+static void zfl_write_row(zf_json_writer *w, const zf_config_row *row, void *config)
 {
-    const int64_t *integer = integer_at(config, row->at);
+    const int64_t *integer = zfl_integer_at(config, row->at);
     int i = 0;
-    if (row->kind >= CONFIG_TRUE || (row->use & CONFIG_RARE && !*integer)) return;
+    if (row->kind >= ZF_CONFIG_TRUE || (row->use & ZF_CONFIG_RARE && !*integer)) return;
     zf_json_put_key(w, row->key);
     switch (row->kind) {
-    case CONFIG_NUMBER: zf_json_put_double(w, *number_at(config, row->at)); return;
-    case CONFIG_TRUTH: zf_json_put_bool(w, *integer != 0); return;
-    case CONFIG_ACTIVATION:
-        while ((int64_t)activations[i].activation != *integer) i++;
-        zf_json_put_string(w, activations[i].name);
+    case ZF_CONFIG_NUMBER: zf_json_put_double(w, *zfl_number_at(config, row->at)); return;
+    case ZF_CONFIG_TRUTH: zf_json_put_bool(w, *integer != 0); return;
+    case ZF_CONFIG_ACTIVATION:
+        while ((int64_t)zfl_activations[i].activation != *integer) i++;
+        zf_json_put_string(w, zfl_activations[i].name);
         return;
     default:
-        if (row->kind == CONFIG_TOKEN && *integer < 0) zf_json_put_null(w);
+        if (row->kind == ZF_CONFIG_TOKEN && *integer < 0) zf_json_put_null(w);
         else zf_json_put_int(w, *integer);
     }
 }
 
-zf_json_writer *config_json(const config_table *t, const void *config)
+zf_json_writer *zf_config_json(const zf_config_table *t, const void *config)
 {
     zf_json_writer *w = zf_json_writer_new(2, NULL);
-    config_any copy;
+    zf_config_any copy;
     memcpy(&copy, config, t->bytes);
     zf_json_begin_object(w);
     zf_json_put_key(w, "architectures");
     zf_json_begin_array(w);
     zf_json_put_string(w, t->architecture_of ? t->architecture_of(config) : t->architecture);
     zf_json_end(w);
-    zf_json_put_key(w, "model_type"), zf_json_put_string(w, t->types[t->type ? *integer_at(&copy, t->type) : 0]);
-    for (const config_row *row = t->rows; row->key; row++) write_row(w, row, &copy);
+    zf_json_put_key(w, "model_type"),
+        zf_json_put_string(w, t->types[t->type ? *zfl_integer_at(&copy, t->type) : 0]);
+    for (const zf_config_row *row = t->rows; row->key; row++) zfl_write_row(w, row, &copy);
     if (t->write_more) t->write_more(&copy, w);
     zf_json_end(w);
     return w;

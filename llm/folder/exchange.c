@@ -1,81 +1,84 @@
-#include "exchange.h"
-#include "adapter.h"
-#include "../base/fail.h"
-
+/* The parameters of a program from and to files of weights. */
 #include <stdlib.h>
 #include <string.h>
 
-static bool begins(const char *text, const char *with)
+static bool zfl_begins(const char *text, const char *with)
 {
     return !strncmp(text, with, strlen(with));
 }
 
-static bool ends_in(const char *text, const char *end)
+static bool zfl_exchange_ends_in(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);
     return n >= m && !strcmp(text + n - m, end);
 }
 
 /* Whether `holds` is true of one name of the list. */
-static bool any(const char *const *list, bool (*holds)(const char *, const char *),
-                const char *name)
+static bool zfl_any(const char *const *list, bool (*holds)(const char *, const char *),
+                    const char *name)
 {
     for (; *list; list++)
         if (holds(name, *list)) return true;
     return false;
 }
 
-bool exchange_is_head(const exchange *x, const char *param) { return any(x->heads, begins, param); }
+bool zf_exchange_is_head(const zf_exchange *x, const char *param)
+{
+    return zfl_any(x->heads, zfl_begins, param);
+}
 
 /* ------------------------------------------------------------------------------------- names */
 
-static const char *bare(const exchange *x, const char *name)
+static const char *zfl_bare(const zf_exchange *x, const char *name)
 {
-    return x->prefix && begins(name, x->prefix) ? name + strlen(x->prefix) : name;
+    return x->prefix && zfl_begins(name, x->prefix) ? name + strlen(x->prefix) : name;
 }
 
 /* The tensor of this name, with or without the prefix, by its newer or older name; -1. */
-static int32_t find_name(const exchange *x, const weights *w, const char *name)
+static int32_t zfl_find_name(const zf_exchange *x, const zf_weights *w, const char *name)
 {
     char older[300];
-    int32_t at = weights_find(w, name);
-    if (at < 0) at = weights_find(w, bare(x, name));
+    int32_t at = zf_weights_find(w, name);
+    if (at < 0) at = zf_weights_find(w, zfl_bare(x, name));
     if (at >= 0 || !x->older || !x->older(name, older, sizeof older)) return at;
-    at = weights_find(w, older);
-    return at < 0 ? weights_find(w, bare(x, older)) : at;
+    at = zf_weights_find(w, older);
+    return at < 0 ? zf_weights_find(w, zfl_bare(x, older)) : at;
 }
 
 /* The tensor of a parameter; -1. If it has two names and the file has both, the other one is
  * ignored if it is equal. */
-static int32_t find_param(const exchange *x, weights *w, const char *name, bool tied,
-                          zf_error *error)
+static int32_t zfl_find_param(const zf_exchange *x, zf_weights *w, const char *name, bool tied,
+                              zf_error *error)
 {
-    int32_t at = find_name(x, w, name), other = -1;
-    if (x->bias && !strcmp(name, x->bias)) other = at, at = weights_find(w, x->head_bias);
-    if (tied && !strcmp(name, x->words)) other = weights_find(w, x->head);
+    int32_t at = zfl_find_name(x, w, name), other = -1;
+    if (x->bias && !strcmp(name, x->bias)) other = at, at = zf_weights_find(w, x->head_bias);
+    if (tied && !strcmp(name, x->words)) other = zf_weights_find(w, x->head);
     if (at < 0) return other;
-    if (other >= 0 && weights_equal(w, at, other, error)) weights_pass(w, other);
+    if (other >= 0 && zf_weights_equal(w, at, other, error)) zf_weights_pass(w, other);
     return at;
 }
 
-bool exchange_is_tied(const exchange *x, weights *w, zf_error *error)
+bool zf_exchange_is_tied(const zf_exchange *x, zf_weights *w, zf_error *error)
 {
-    return weights_equal(w, find_name(x, w, x->words), weights_find(w, x->head), error);
+    return zf_weights_equal(w, zfl_find_name(x, w, x->words), zf_weights_find(w, x->head), error);
 }
 
 /* ----------------------------------------------------------------------------------- shapes */
 
-static bool is_turned(const exchange *x, zf_tensor param) { return x->turned && x->turned(param); }
+static bool zfl_is_turned(const zf_exchange *x, zf_tensor param)
+{
+    return x->turned && x->turned(param);
+}
 
 /* A tensor's shape in files. */
-static zf_shape file_shape(const exchange *x, zf_tensor param)
+static zf_shape zfl_file_shape(const zf_exchange *x, zf_tensor param)
 {
     zf_shape s = zf_param_shape(param);
-    return is_turned(x, param) ? ZF_SHAPE(s.dims[1], s.dims[0]) : s;
+    return zfl_is_turned(x, param) ? ZF_SHAPE(s.dims[1], s.dims[0]) : s;
 }
 
 /* to[column,row] = from[row,column], elements of `size` bytes. */
-static void turn(char *to, const char *from, zf_shape shape, size_t size)
+static void zfl_turn(char *to, const char *from, zf_shape shape, size_t size)
 {
     size_t rows = (size_t)shape.dims[0], columns = (size_t)shape.dims[1];
     for (size_t row = 0; row < rows; row++)
@@ -85,60 +88,62 @@ static void turn(char *to, const char *from, zf_shape shape, size_t size)
 
 /* ---------------------------------------------------------------------------------------- in */
 
-static bool import_param(const exchange *x, zf_program *p, weights *w, int32_t at, zf_tensor param,
-                         zf_error *error)
+static bool zfl_import_param(const zf_exchange *x, zf_program *p, zf_weights *w, int32_t at,
+                             zf_tensor param, zf_error *error)
 {
-    zf_shape shape = file_shape(x, param);
+    zf_shape shape = zfl_file_shape(x, param);
     float *values, *turned;
     bool good;
-    if (!is_turned(x, param)) return weights_move(w, at, p, param, error);
-    values = weights_take(w, at, shape, error);
+    if (!zfl_is_turned(x, param)) return zf_weights_move(w, at, p, param, error);
+    values = zf_weights_take(w, at, shape, error);
     turned = values ? malloc((size_t)zf_shape_count(shape) * sizeof *values + 1) : NULL;
-    if (turned) turn((char *)turned, (const char *)values, shape, sizeof *values);
-    else if (values) fail(error, ZF_ERR_NOMEM, "out of memory");
-    good = turned && !weights_put(p, param, turned, error);
+    if (turned) zfl_turn((char *)turned, (const char *)values, shape, sizeof *values);
+    else if (values) zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    good = turned && !zf_weights_put(p, param, turned, error);
     free(values);
     free(turned);
     return good;
 }
 
 /* Reports a tensor that was not used, or makes it an error. */
-static bool check_unused(const exchange *x, const char *name, weights_report *report,
-                         const char *path, zf_error *error)
+static bool zfl_check_unused(const zf_exchange *x, const char *name, zf_weights_report *report,
+                             const char *path, zf_error *error)
 {
-    if (any(x->buffers, ends_in, name)) return true;
-    if (any(x->inside, begins, bare(x, name)))
-        return fail(error, ZF_ERR_MISMATCH,
-                    "%s: the model has no tensor %.200s; do the sizes of --model fit?", path, name);
+    if (zfl_any(x->buffers, zfl_exchange_ends_in, name)) return true;
+    if (zfl_any(x->inside, zfl_begins, zfl_bare(x, name)))
+        return zfl_fail(error, ZF_ERR_MISMATCH,
+                        "%s: the model has no tensor %.200s; do the sizes of --model fit?", path,
+                        name);
     if (!strcmp(name, x->head))
-        return fail(error, ZF_ERR_MISMATCH,
-                    "%s: %s differs from the word embedding, to which the model ties it: its "
-                    "config.json must have \"tie_word_embeddings\": false",
-                    path, name);
-    weights_unused(report, name);
+        return zfl_fail(error, ZF_ERR_MISMATCH,
+                        "%s: %s differs from the word embedding, to which the model ties it: its "
+                        "config.json must have \"tie_word_embeddings\": false",
+                        path, name);
+    zf_weights_unused(report, name);
     return true;
 }
 
-bool exchange_import(const exchange *x, zf_program *p, zf_graph *g, const char *path,
-                     weights_report *report, zf_error *error)
+bool zf_exchange_import(const zf_exchange *x, zf_program *p, zf_graph *g, const char *path,
+                        zf_weights_report *report, zf_error *error)
 {
-    weights *w = weights_open(path, error);
+    zf_weights *w = zf_weights_open(path, error);
     bool tied = !zf_valid(zf_graph_find(g, x->head)), good = w != NULL;
-    *report = (weights_report){.fresh = 0};
+    *report = (zf_weights_report){.fresh = 0};
     for (int32_t i = 0; good && i < zf_param_count(g); i++) {
         zf_tensor param = zf_param_at(g, i);
         const char *name = zf_tensor_name(param);
         int32_t at;
-        if (adapter_is_param(name)) continue;
-        at = find_param(x, w, name, tied, error);
+        if (zf_adapter_is_param(name)) continue;
+        at = zfl_find_param(x, w, name, tied, error);
         if (error->status) good = false;
-        else if (at >= 0) good = import_param(x, p, w, at, param, error);
-        else if (exchange_is_head(x, name)) weights_fresh(report, name);
-        else good = fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
+        else if (at >= 0) good = zfl_import_param(x, p, w, at, param, error);
+        else if (zf_exchange_is_head(x, name)) zf_weights_fresh(report, name);
+        else good = zfl_fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
     }
-    for (int32_t i = 0; good && i < weights_count(w); i++)
-        good = weights_taken(w, i) || check_unused(x, weights_name(w, i), report, path, error);
-    weights_close(w);
+    for (int32_t i = 0; good && i < zf_weights_count(w); i++)
+        good = zf_weights_taken(w, i) ||
+               zfl_check_unused(x, zf_weights_name(w, i), report, path, error);
+    zf_weights_close(w);
     return good;
 }
 
@@ -146,55 +151,55 @@ bool exchange_import(const exchange *x, zf_program *p, zf_graph *g, const char *
 
 /* What is exported for the parameter: its value, or with `gradients` the output that keeps its
  * gradient. */
-static zf_tensor exported(zf_graph *g, zf_tensor param, bool gradients)
+static zf_tensor zfl_exported(zf_graph *g, zf_tensor param, bool gradients)
 {
     char name[300];
-    if (!gradients && adapter_is_param(zf_tensor_name(param))) return ZF_NONE;
+    if (!gradients && zf_adapter_is_param(zf_tensor_name(param))) return ZF_NONE;
     snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(param));
     return gradients ? zf_graph_find(g, name) : param;
 }
 
-static bool is_twice(const exchange *x, zf_tensor param, bool gradient)
+static bool zfl_is_twice(const zf_exchange *x, zf_tensor param, bool gradient)
 {
     return x->bias && !gradient && !strcmp(zf_tensor_name(param), x->bias) &&
            zf_valid(zf_graph_find(param.graph, x->head));
 }
 
 /* Declares the tensors of the file. */
-static void declare(const exchange *x, zf_safetensors_writer *w, zf_graph *g, bool gradients,
-                    zf_dtype dtype)
+static void zfl_declare(const zf_exchange *x, zf_safetensors_writer *w, zf_graph *g, bool gradients,
+                        zf_dtype dtype)
 {
     for (int32_t i = 0; i < zf_param_count(g); i++) {
-        zf_tensor t = zf_param_at(g, i), from = exported(g, t, gradients);
-        zf_shape shape = file_shape(x, t);
+        zf_tensor t = zf_param_at(g, i), from = zfl_exported(g, t, gradients);
+        zf_shape shape = zfl_file_shape(x, t);
         if (!zf_valid(from)) continue;
         zf_safetensors_declare(w, zf_tensor_name(t), gradients ? zf_tensor_dtype(from) : dtype,
                                shape);
-        if (is_twice(x, t, gradients)) zf_safetensors_declare(w, x->head_bias, dtype, shape);
+        if (zfl_is_twice(x, t, gradients)) zf_safetensors_declare(w, x->head_bias, dtype, shape);
     }
 }
 
 /* Writes tensor *index. w NULL: another rank writes. */
-static bool export_tensor(const exchange *x, zf_program *p, zf_safetensors_writer *w,
-                          int32_t *index, zf_tensor param, zf_tensor from, zf_dtype dtype,
-                          zf_error *error)
+static bool zfl_export_tensor(const zf_exchange *x, zf_program *p, zf_safetensors_writer *w,
+                              int32_t *index, zf_tensor param, zf_tensor from, zf_dtype dtype,
+                              zf_error *error)
 {
-    bool gradient = from.id != param.id, turned = is_turned(x, param);
+    bool gradient = from.id != param.id, turned = zfl_is_turned(x, param);
     size_t count = (size_t)zf_shape_count(zf_param_shape(param)),
            size = zf_dtype_size(gradient ? zf_tensor_dtype(from) : dtype), bytes = count * size;
     float *values = malloc(count * sizeof *values + 1);
     char *data = malloc(count * sizeof(double) + 1), *other = turned ? malloc(bytes + 1) : NULL;
     zf_status status = ZF_OK;
     if (!values || !data || (turned && !other)) {
-        status = fail_with(error, ZF_ERR_NOMEM, "out of memory");
+        status = zfl_fail_with(error, ZF_ERR_NOMEM, "out of memory");
     } else if (gradient) {
         status = zf_read(p, from, data, bytes);
-        if (status) fail(error, status, "%s", zf_program_error(p));
-    } else if (!(status = weights_get(p, param, values, error))) {
+        if (status) zfl_fail(error, status, "%s", zf_program_error(p));
+    } else if (!(status = zf_weights_get(p, param, values, error))) {
         zf_convert(data, dtype, values, ZF_F32, count);
     }
-    if (!status && turned) turn(other, data, zf_param_shape(param), size);
-    for (int copy = 0; copy < 1 + is_twice(x, param, gradient) && !status && w; copy++)
+    if (!status && turned) zfl_turn(other, data, zf_param_shape(param), size);
+    for (int copy = 0; copy < 1 + zfl_is_twice(x, param, gradient) && !status && w; copy++)
         status = zf_safetensors_write(w, (*index)++, turned ? other : data, bytes);
     free(values);
     free(data);
@@ -202,16 +207,16 @@ static bool export_tensor(const exchange *x, zf_program *p, zf_safetensors_write
     return !status;
 }
 
-bool exchange_export(const exchange *x, zf_program *p, zf_graph *g, const char *path,
-                     bool gradients, zf_dtype dtype, zf_error *error)
+bool zf_exchange_export(const zf_exchange *x, zf_program *p, zf_graph *g, const char *path,
+                        bool gradients, zf_dtype dtype, zf_error *error)
 {
     zf_safetensors_writer *w = path ? zf_safetensors_writer_new(path, NULL, error) : NULL;
     bool good = !path || w;
     int32_t written = 0;
-    if (w) declare(x, w, g, gradients, dtype);
+    if (w) zfl_declare(x, w, g, gradients, dtype);
     for (int32_t i = 0; good && i < zf_param_count(g); i++) {
-        zf_tensor t = zf_param_at(g, i), from = exported(g, t, gradients);
-        if (zf_valid(from)) good = export_tensor(x, p, w, &written, t, from, dtype, error);
+        zf_tensor t = zf_param_at(g, i), from = zfl_exported(g, t, gradients);
+        if (zf_valid(from)) good = zfl_export_tensor(x, p, w, &written, t, from, dtype, error);
     }
     /* zf_safetensors_finish reports the writer's own error. */
     if (w && (good || !error->status)) good = !zf_safetensors_finish(w, error);
@@ -221,62 +226,65 @@ bool exchange_export(const exchange *x, zf_program *p, zf_graph *g, const char *
 
 /* ------------------------------------------------------------------------- between two programs */
 
-static bool copy_param(zf_program *to, zf_tensor param, zf_program *from, zf_tensor source,
-                       const char *path, zf_error *error)
+static bool zfl_copy_param(zf_program *to, zf_tensor param, zf_program *from, zf_tensor source,
+                           const char *path, zf_error *error)
 {
     zf_shape shape = zf_param_shape(param);
-    char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    char here[ZF_SHAPE_TEXT], wanted[ZF_SHAPE_TEXT];
     float *values;
     bool good;
-    if (strcmp(shape_text(here, zf_param_shape(source)), shape_text(wanted, shape)))
-        return fail(error, ZF_ERR_MISMATCH,
-                    "%s: %s is %s, the model's is %s; do the sizes of --model fit?", path,
-                    zf_tensor_name(param), here, wanted);
+    if (strcmp(zf_shape_text(here, zf_param_shape(source)), zf_shape_text(wanted, shape)))
+        return zfl_fail(error, ZF_ERR_MISMATCH,
+                        "%s: %s is %s, the model's is %s; do the sizes of --model fit?", path,
+                        zf_tensor_name(param), here, wanted);
     values = malloc((size_t)zf_shape_count(shape) * sizeof *values + 1);
-    if (!values) return fail(error, ZF_ERR_NOMEM, "out of memory");
-    good = !weights_get(from, source, values, error) && !weights_put(to, param, values, error);
+    if (!values) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    good =
+        !zf_weights_get(from, source, values, error) && !zf_weights_put(to, param, values, error);
     free(values);
     return good;
 }
 
-bool exchange_match(const exchange *x, zf_graph *to, zf_graph *from, const char *path,
-                    weights_report *report, zf_error *error)
+bool zf_exchange_match(const zf_exchange *x, zf_graph *to, zf_graph *from, const char *path,
+                       zf_weights_report *report, zf_error *error)
 {
     bool good = true;
-    *report = (weights_report){.fresh = 0};
+    *report = (zf_weights_report){.fresh = 0};
     for (int32_t i = 0; i < zf_param_count(to) && good; i++) {
         const char *name = zf_tensor_name(zf_param_at(to, i));
-        if (adapter_is_param(name) || zf_valid(zf_graph_find(from, name))) continue;
-        if (exchange_is_head(x, name)) weights_fresh(report, name);
-        else good = fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
+        if (zf_adapter_is_param(name) || zf_valid(zf_graph_find(from, name))) continue;
+        if (zf_exchange_is_head(x, name)) zf_weights_fresh(report, name);
+        else good = zfl_fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
     }
     for (int32_t i = 0; i < zf_param_count(from) && good; i++) {
         const char *name = zf_tensor_name(zf_param_at(from, i));
         if (zf_valid(zf_graph_find(to, name))) continue;
-        if (exchange_is_head(x, name)) weights_unused(report, name);
+        if (zf_exchange_is_head(x, name)) zf_weights_unused(report, name);
         else
-            good = fail(error, ZF_ERR_MISMATCH,
-                        "%s: the model has no tensor %s; do the sizes of --model fit?", path, name);
+            good = zfl_fail(error, ZF_ERR_MISMATCH,
+                            "%s: the model has no tensor %s; do the sizes of --model fit?", path,
+                            name);
     }
     return good;
 }
 
-bool exchange_copy_part(zf_program *to, zf_graph *to_graph, zf_program *from, zf_graph *from_graph,
-                        const char *path, zf_error *error)
+bool zf_exchange_copy_part(zf_program *to, zf_graph *to_graph, zf_program *from,
+                           zf_graph *from_graph, const char *path, zf_error *error)
 {
     bool good = true;
     for (int32_t i = 0; i < zf_param_count(from_graph) && good; i++) {
         zf_tensor source = zf_param_at(from_graph, i);
         zf_tensor param = zf_graph_find(to_graph, zf_tensor_name(source));
-        if (zf_valid(param) && !adapter_is_param(zf_tensor_name(source)))
-            good = copy_param(to, param, from, source, path, error);
+        if (zf_valid(param) && !zf_adapter_is_param(zf_tensor_name(source)))
+            good = zfl_copy_param(to, param, from, source, path, error);
     }
     return good;
 }
 
-bool exchange_copy(const exchange *x, zf_program *to, zf_graph *to_graph, zf_program *from,
-                   zf_graph *from_graph, const char *path, weights_report *report, zf_error *error)
+bool zf_exchange_copy(const zf_exchange *x, zf_program *to, zf_graph *to_graph, zf_program *from,
+                      zf_graph *from_graph, const char *path, zf_weights_report *report,
+                      zf_error *error)
 {
-    return exchange_match(x, to_graph, from_graph, path, report, error) &&
-           exchange_copy_part(to, to_graph, from, from_graph, path, error);
+    return zf_exchange_match(x, to_graph, from_graph, path, report, error) &&
+           zf_exchange_copy_part(to, to_graph, from, from_graph, path, error);
 }

@@ -1,47 +1,43 @@
-#define _POSIX_C_SOURCE 200809L
-#include "../base/fail.h"
-#include "../base/file.h"
-#include "weights.h"
-
+/* Tensors of one or several safetensors files, and the values of parameters. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* SPAN: values that are read at a time, whole blocks of each quantisation. */
-enum { PATH = 1024, SPAN = 8192 };
+enum { ZFL_PATH = 1024, ZFL_SPAN = 8192 };
 
 /* An open file. */
-typedef struct shard {
-    char path[PATH];
+typedef struct zfl_shard {
+    char path[ZFL_PATH];
     zf_safetensors *file;
-} shard;
+} zfl_shard;
 
-typedef struct item {
+typedef struct zfl_item {
     const char *name; /* without prefixes of wrappers */
     int32_t shard, at;
     bool taken;
-} item;
+} zfl_item;
 
-struct weights {
-    char path[PATH];
-    shard *shards;
-    item *items;
+struct zf_weights {
+    char path[ZFL_PATH];
+    zfl_shard *shards;
+    zfl_item *items;
     int32_t shard_count, count;
 };
 
-static zf_status no_memory(zf_error *error)
+static zf_status zfl_no_memory(zf_error *error)
 {
-    return fail_with(error, ZF_ERR_NOMEM, "out of memory");
+    return zfl_fail_with(error, ZF_ERR_NOMEM, "out of memory");
 }
 
-const char *shape_text(char text[SHAPE_TEXT], zf_shape shape)
+const char *zf_shape_text(char text[ZF_SHAPE_TEXT], zf_shape shape)
 {
-    int at = snprintf(text, SHAPE_TEXT, "[");
+    int at = snprintf(text, ZF_SHAPE_TEXT, "[");
     for (int axis = 0; axis < shape.rank; axis++)
-        at += snprintf(text + at, (size_t)(SHAPE_TEXT - at), "%s%lld", axis ? "," : "",
+        at += snprintf(text + at, (size_t)(ZF_SHAPE_TEXT - at), "%s%lld", axis ? "," : "",
                        (long long)shape.dims[axis]);
-    snprintf(text + at, (size_t)(SHAPE_TEXT - at), "]");
+    snprintf(text + at, (size_t)(ZF_SHAPE_TEXT - at), "]");
     return text;
 }
 
@@ -49,21 +45,21 @@ const char *shape_text(char text[SHAPE_TEXT], zf_shape shape)
 
 /* PyTorch's own files are Zip archives or pickle streams: programs, not data. The length at the
  * start of a safetensors file may look like a pickle. */
-static bool is_pickle(const char *path)
+static bool zfl_is_pickle(const char *path)
 {
     unsigned char head[4] = {0};
     const char *why;
     size_t bytes, n;
-    FILE *file = file_open(path, &bytes, &why);
+    FILE *file = zf_file_open(path, &bytes, &why);
     if (!file) return false;
     n = fread(head, 1, sizeof head, file);
     fclose(file);
     return n == 4 && (!memcmp(head, "PK\3\4", 4) || (head[0] == 0x80 && head[1] <= 5));
 }
 
-static zf_status fail_as_pickle(zf_error *error, const char *path)
+static zf_status zfl_fail_as_pickle(zf_error *error, const char *path)
 {
-    return fail_with(
+    return zfl_fail_with(
         error, ZF_ERR_FORMAT,
         "%s is a pickle of PyTorch, which is a program and is not run here: in Python, "
         "from_pretrained(\"DIR\").save_pretrained(\"NEW\") writes a model.safetensors",
@@ -71,52 +67,52 @@ static zf_status fail_as_pickle(zf_error *error, const char *path)
 }
 
 /* Adds a file; its number, or -1 with *error. */
-static int32_t add_shard(weights *w, const char *path, zf_error *error)
+static int32_t zfl_add_shard(zf_weights *w, const char *path, zf_error *error)
 {
-    shard *grown;
+    zfl_shard *grown;
     for (int32_t i = 0; i < w->shard_count; i++)
         if (!strcmp(w->shards[i].path, path)) return i;
     grown = realloc(w->shards, (size_t)(w->shard_count + 1) * sizeof *grown);
-    if (!grown) return no_memory(error), -1;
+    if (!grown) return zfl_no_memory(error), -1;
     w->shards = grown;
-    snprintf(grown[w->shard_count].path, PATH, "%s", path);
+    snprintf(grown[w->shard_count].path, ZFL_PATH, "%s", path);
     grown[w->shard_count].file = zf_safetensors_open(path, NULL, error);
     if (grown[w->shard_count].file) return w->shard_count++;
-    if (is_pickle(path)) fail_as_pickle(error, path);
+    if (zfl_is_pickle(path)) zfl_fail_as_pickle(error, path);
     return -1;
 }
 
-static const char *unwrapped(const char *name)
+static const char *zfl_unwrapped(const char *name)
 {
     static const char *const wrappers[] = {"module.", "_orig_mod."};
     for (size_t i = 0; i < 2; i++) {
         size_t n = strlen(wrappers[i]);
-        if (!strncmp(name, wrappers[i], n)) return unwrapped(name + n);
+        if (!strncmp(name, wrappers[i], n)) return zfl_unwrapped(name + n);
     }
     return name;
 }
 
 /* Lists the tensors of all files. */
-static zf_status list_items(weights *w, zf_error *error)
+static zf_status zfl_list_items(zf_weights *w, zf_error *error)
 {
     int32_t count = 0;
     for (int32_t s = 0; s < w->shard_count; s++) count += zf_safetensors_count(w->shards[s].file);
     w->items = malloc((size_t)(count + 1) * sizeof *w->items);
-    if (!w->items) return no_memory(error);
+    if (!w->items) return zfl_no_memory(error);
     for (int32_t s = 0; s < w->shard_count; s++)
         for (int32_t i = 0; i < zf_safetensors_count(w->shards[s].file); i++) {
-            const char *name = unwrapped(zf_safetensors_at(w->shards[s].file, i)->name);
-            if (weights_find(w, name) >= 0)
-                return fail_with(error, ZF_ERR_FORMAT, "%s: there are two tensors %s",
-                                 w->shards[s].path, name);
-            w->items[w->count++] = (item){name, s, i, false};
+            const char *name = zfl_unwrapped(zf_safetensors_at(w->shards[s].file, i)->name);
+            if (zf_weights_find(w, name) >= 0)
+                return zfl_fail_with(error, ZF_ERR_FORMAT, "%s: there are two tensors %s",
+                                     w->shards[s].path, name);
+            w->items[w->count++] = (zfl_item){name, s, i, false};
         }
     return ZF_OK;
 }
 
 /* {"weight_map": {NAME: FILE beside the index, ...}}: opens the files, and checks that each has the
  * tensors that the index lists. */
-static zf_status open_index(weights *w, const char *path, zf_error *error)
+static zf_status zfl_open_index(zf_weights *w, const char *path, zf_error *error)
 {
     zf_json *json = zf_json_read(path, NULL, error);
     const zf_json *map = zf_json_require(json, "weight_map", error);
@@ -124,7 +120,7 @@ static zf_status open_index(weights *w, const char *path, zf_error *error)
     int32_t listed = 0, held = 0;
     for (const zf_json *v = zf_json_first(map); v && !error->status; v = zf_json_next(v)) {
         const char *file = NULL;
-        char shard_path[PATH];
+        char shard_path[ZFL_PATH];
         int32_t s;
         if (zf_json_to_string(v, &file, error)) break;
         if (!*file || strchr(file, '/')) {
@@ -133,68 +129,68 @@ static zf_status open_index(weights *w, const char *path, zf_error *error)
         }
         snprintf(shard_path, sizeof shard_path, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path,
                  file);
-        if ((s = add_shard(w, shard_path, error)) < 0) break;
+        if ((s = zfl_add_shard(w, shard_path, error)) < 0) break;
         if (zf_safetensors_find(w->shards[s].file, zf_json_key(v, NULL)) < 0)
-            fail_with(error, ZF_ERR_FORMAT, "%s: there is no tensor %s, which %s says is in it",
-                      shard_path, zf_json_key(v, NULL), path);
+            zfl_fail_with(error, ZF_ERR_FORMAT, "%s: there is no tensor %s, which %s says is in it",
+                          shard_path, zf_json_key(v, NULL), path);
         listed++;
     }
     for (int32_t s = 0; s < w->shard_count; s++) held += zf_safetensors_count(w->shards[s].file);
     if (!error->status && held != listed)
-        fail_with(error, ZF_ERR_FORMAT, "%s: its files have %d tensors, the index lists %d", path,
-                  (int)held, (int)listed);
+        zfl_fail_with(error, ZF_ERR_FORMAT, "%s: its files have %d tensors, the index lists %d",
+                      path, (int)held, (int)listed);
     zf_json_free(json);
     return error->status;
 }
 
-static bool is_folder(const char *path)
+static bool zfl_is_folder(const char *path)
 {
     struct stat about;
     return !stat(path, &about) && S_ISDIR(about.st_mode);
 }
 
-static bool ends_in(const char *text, const char *end)
+static bool zfl_weights_ends_in(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);
     return n >= m && !strcmp(text + n - m, end);
 }
 
 /* The file to open in a folder. */
-static zf_status look_into(char file[PATH], const char *folder, zf_error *error)
+static zf_status zfl_look_into(char file[ZFL_PATH], const char *folder, zf_error *error)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-    char pickle[PATH];
+    char pickle[ZFL_PATH];
     for (int i = 0; i < 2; i++) {
-        snprintf(file, PATH, "%s/%s", folder, names[i]);
+        snprintf(file, ZFL_PATH, "%s/%s", folder, names[i]);
         if (!access(file, F_OK)) return ZF_OK;
     }
     snprintf(pickle, sizeof pickle, "%s/pytorch_model.bin", folder);
-    if (!access(pickle, F_OK)) return fail_as_pickle(error, pickle);
+    if (!access(pickle, F_OK)) return zfl_fail_as_pickle(error, pickle);
     snprintf(pickle, sizeof pickle, "%s/pytorch_model.bin.index.json", folder);
-    if (!access(pickle, F_OK)) return fail_as_pickle(error, pickle);
-    return fail_with(
+    if (!access(pickle, F_OK)) return zfl_fail_as_pickle(error, pickle);
+    return zfl_fail_with(
         error, ZF_ERR_IO,
         "%s has no weights: neither model.safetensors nor model.safetensors.index.json", folder);
 }
 
-weights *weights_open(const char *path, zf_error *error)
+zf_weights *zf_weights_open(const char *path, zf_error *error)
 {
-    weights *w = calloc(1, sizeof *w);
-    char file[PATH];
-    if (!w) return no_memory(error), NULL;
+    zf_weights *w = calloc(1, sizeof *w);
+    char file[ZFL_PATH];
+    if (!w) return zfl_no_memory(error), NULL;
     error->status = ZF_OK;
     snprintf(file, sizeof file, "%s", path);
     snprintf(w->path, sizeof w->path, "%s", path);
-    if (is_folder(path)) (void)look_into(file, path, error);
-    if (!error->status && ends_in(file, ".json")) (void)open_index(w, file, error);
-    else if (!error->status) (void)add_shard(w, file, error);
-    if (!error->status) (void)list_items(w, error);
+    if (zfl_is_folder(path)) (void)zfl_look_into(file, path, error);
+    if (!error->status && zfl_weights_ends_in(file, ".json")) (void)zfl_open_index(w, file, error);
+    else if (!error->status) (void)zfl_add_shard(w, file, error);
+    if (!error->status) (void)zfl_list_items(w, error);
     if (!error->status) return w;
-    weights_close(w);
+    zf_weights_close(w);
     return NULL;
 }
 
-void weights_close(weights *w)
+void zf_weights_close(zf_weights *w)
 {
     if (!w) return;
     for (int32_t s = 0; s < w->shard_count; s++) zf_safetensors_close(w->shards[s].file);
@@ -205,37 +201,40 @@ void weights_close(weights *w)
 
 /* ---------------------------------------------------------------------------------- tensors */
 
-int32_t weights_count(const weights *w) { return w->count; }
-const char *weights_name(const weights *w, int32_t index) { return w->items[index].name; }
-void weights_pass(weights *w, int32_t index) { w->items[index].taken = true; }
-bool weights_taken(const weights *w, int32_t index) { return w->items[index].taken; }
+int32_t zf_weights_count(const zf_weights *w) { return w->count; }
+const char *zf_weights_name(const zf_weights *w, int32_t index) { return w->items[index].name; }
+void zf_weights_pass(zf_weights *w, int32_t index) { w->items[index].taken = true; }
+bool zf_weights_taken(const zf_weights *w, int32_t index) { return w->items[index].taken; }
 
-int32_t weights_find(const weights *w, const char *name)
+int32_t zf_weights_find(const zf_weights *w, const char *name)
 {
     for (int32_t i = 0; i < w->count; i++)
         if (!strcmp(w->items[i].name, name)) return i;
     return -1;
 }
 
-static const zf_safetensors_entry *entry_of(const weights *w, int32_t index)
+static const zf_safetensors_entry *zfl_entry_of(const zf_weights *w, int32_t index)
 {
-    const item *x = &w->items[index];
+    const zfl_item *x = &w->items[index];
     return zf_safetensors_at(w->shards[x->shard].file, x->at);
 }
 
-static size_t span_at(size_t at, size_t count) { return count - at < SPAN ? count - at : SPAN; }
+static size_t zfl_span_at(size_t at, size_t count)
+{
+    return count - at < ZFL_SPAN ? count - at : ZFL_SPAN;
+}
 
 /* Values first..first + count - 1, at most SPAN, as f32. */
-static bool read_span(weights *w, int32_t index, size_t first, size_t count, float *values,
-                      zf_error *error)
+static bool zfl_read_span(zf_weights *w, int32_t index, size_t first, size_t count, float *values,
+                          zf_error *error)
 {
-    const zf_safetensors_entry *e = entry_of(w, index);
-    const shard *from = &w->shards[w->items[index].shard];
-    double data[SPAN]; /* wide enough for each dtype */
+    const zf_safetensors_entry *e = zfl_entry_of(w, index);
+    const zfl_shard *from = &w->shards[w->items[index].shard];
+    double data[ZFL_SPAN]; /* wide enough for each dtype */
     size_t size;
     if (!e->readable || e->dtype > ZF_F64) {
-        fail_with(error, ZF_ERR_DTYPE, "%s: %s is %s; F32, F64, BF16 or F16 is needed", from->path,
-                  e->name, e->dtype_name);
+        zfl_fail_with(error, ZF_ERR_DTYPE, "%s: %s is %s; F32, F64, BF16 or F16 is needed",
+                      from->path, e->name, e->dtype_name);
         return false;
     }
     size = zf_dtype_size(e->dtype);
@@ -247,95 +246,85 @@ static bool read_span(weights *w, int32_t index, size_t first, size_t count, flo
 }
 
 /* All values as f32, which the caller frees; NULL with *error. */
-static float *read_values(weights *w, int32_t index, zf_error *error)
+static float *zfl_read_values(zf_weights *w, int32_t index, zf_error *error)
 {
-    size_t count = (size_t)zf_shape_count(entry_of(w, index)->shape), at = 0;
+    size_t count = (size_t)zf_shape_count(zfl_entry_of(w, index)->shape), at = 0;
     float *values = malloc((count + 1) * sizeof *values);
     if (!values) {
-        no_memory(error);
+        zfl_no_memory(error);
         return NULL;
     }
-    for (; at < count; at += SPAN)
-        if (!read_span(w, index, at, span_at(at, count), values + at, error)) break;
+    for (; at < count; at += ZFL_SPAN)
+        if (!zfl_read_span(w, index, at, zfl_span_at(at, count), values + at, error)) break;
     if (at >= count) return values;
     free(values);
     return NULL;
 }
 
 /* Marks a tensor as taken; false with *error where it has another shape. */
-static bool begin_taking(weights *w, int32_t index, zf_shape shape, zf_error *error)
+static bool zfl_begin_taking(zf_weights *w, int32_t index, zf_shape shape, zf_error *error)
 {
-    const zf_safetensors_entry *e = entry_of(w, index);
-    char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    const zf_safetensors_entry *e = zfl_entry_of(w, index);
+    char here[ZF_SHAPE_TEXT], wanted[ZF_SHAPE_TEXT];
     w->items[index].taken = true;
-    return !strcmp(shape_text(here, e->shape), shape_text(wanted, shape)) ||
-           fail(error, ZF_ERR_MISMATCH,
-                "%s: %s is %s, the model's is %s; do the sizes of --model fit?",
-                w->shards[w->items[index].shard].path, e->name, here, wanted);
+    return !strcmp(zf_shape_text(here, e->shape), zf_shape_text(wanted, shape)) ||
+           zfl_fail(error, ZF_ERR_MISMATCH,
+                    "%s: %s is %s, the model's is %s; do the sizes of --model fit?",
+                    w->shards[w->items[index].shard].path, e->name, here, wanted);
 }
 
-float *weights_take(weights *w, int32_t index, zf_shape shape, zf_error *error)
+float *zf_weights_take(zf_weights *w, int32_t index, zf_shape shape, zf_error *error)
 {
-    return begin_taking(w, index, shape, error) ? read_values(w, index, error) : NULL;
+    return zfl_begin_taking(w, index, shape, error) ? zfl_read_values(w, index, error) : NULL;
 }
 
-bool weights_equal(weights *w, int32_t a, int32_t b, zf_error *error)
+bool zf_weights_equal(zf_weights *w, int32_t a, int32_t b, zf_error *error)
 {
     const zf_safetensors_entry *x, *y;
-    float left[SPAN], right[SPAN];
+    float left[ZFL_SPAN], right[ZFL_SPAN];
     size_t count;
     bool equal = true;
     if (a < 0 || b < 0) return true;
-    x = entry_of(w, a), y = entry_of(w, b);
+    x = zfl_entry_of(w, a), y = zfl_entry_of(w, b);
     if (x->shape.rank != y->shape.rank ||
         memcmp(x->shape.dims, y->shape.dims, (size_t)x->shape.rank * sizeof *x->shape.dims))
         return false;
     count = (size_t)zf_shape_count(x->shape);
-    for (size_t at = 0; at < count && equal; at += SPAN) {
-        const size_t n = span_at(at, count);
-        equal = read_span(w, a, at, n, left, error) && read_span(w, b, at, n, right, error) &&
-                !memcmp(left, right, n * sizeof *left);
+    for (size_t at = 0; at < count && equal; at += ZFL_SPAN) {
+        const size_t n = zfl_span_at(at, count);
+        equal = zfl_read_span(w, a, at, n, left, error) &&
+                zfl_read_span(w, b, at, n, right, error) && !memcmp(left, right, n * sizeof *left);
     }
     return equal;
 }
 
 /* ----------------------------------------------------------------------------------- reports */
 
-static void add_name(char names[WEIGHTS_NAMES], const char *name)
+static void zfl_add_name(char names[ZF_WEIGHTS_NAMES], const char *name)
 {
     static const char more[] = ", ...";
     size_t at = strlen(names), n = strlen(name);
-    if (ends_in(names, more)) return;
-    if (at + n + 2 + sizeof more > WEIGHTS_NAMES) memcpy(names + at, more, sizeof more);
-    else snprintf(names + at, WEIGHTS_NAMES - at, "%s%s", at ? ", " : "", name);
+    if (zfl_weights_ends_in(names, more)) return;
+    if (at + n + 2 + sizeof more > ZF_WEIGHTS_NAMES) memcpy(names + at, more, sizeof more);
+    else snprintf(names + at, ZF_WEIGHTS_NAMES - at, "%s%s", at ? ", " : "", name);
 }
 
-void weights_fresh(weights_report *report, const char *name)
+void zf_weights_fresh(zf_weights_report *report, const char *name)
 {
     report->fresh++;
-    add_name(report->fresh_names, name);
+    zfl_add_name(report->fresh_names, name);
 }
 
-void weights_unused(weights_report *report, const char *name)
+void zf_weights_unused(zf_weights_report *report, const char *name)
 {
     report->unused++;
-    add_name(report->unused_names, name);
-}
-
-void weights_print(const char *path, const weights_report *report)
-{
-    if (report->fresh)
-        printf("%s lacks %d tensors, which start anew: %s\n", path, (int)report->fresh,
-               report->fresh_names);
-    if (report->unused)
-        printf("%s has %d tensors that are not used: %s\n", path, (int)report->unused,
-               report->unused_names);
+    zfl_add_name(report->unused_names, name);
 }
 
 /* ---------------------------------------------------------------------------------- programs */
 
 /* The master weights of a parameter; the invalid tensor if it has none. */
-static zf_tensor master_of(zf_tensor param)
+static zf_tensor zfl_master_of(zf_tensor param)
 {
     zf_tensor master = {param.graph, 0};
     const char *optimizer;
@@ -347,62 +336,62 @@ static zf_tensor master_of(zf_tensor param)
     return master;
 }
 
-/* Values first..first + count - 1, at most SPAN and of whole blocks, into a parameter and its master
- * weights. */
-static zf_status put_span(zf_program *p, zf_tensor param, zf_tensor master, size_t first, size_t count,
-                          const float *values, zf_error *error)
+/* Values first..first + count - 1, at most SPAN and of whole blocks, into a parameter and its
+ * master weights. */
+static zf_status zfl_put_span(zf_program *p, zf_tensor param, zf_tensor master, size_t first,
+                              size_t count, const float *values, zf_error *error)
 {
     const zf_quantize_desc blocks = zf_param_blocks(param);
     const size_t unit = blocks.bits ? (size_t)blocks.block : 1,
                  units = (size_t)zf_shape_count(zf_param_shape(param)) / unit,
                  size = units ? zf_tensor_bytes(param) / units : 0;
-    double rounded[SPAN]; /* wide enough for each dtype */
+    double rounded[ZFL_SPAN]; /* wide enough for each dtype */
     zf_status status;
     if (blocks.bits) zf_quantize_values(rounded, values, count, &blocks);
     else zf_convert(rounded, zf_tensor_dtype(param), values, ZF_F32, count);
     status = zf_write_range(p, param, first / unit * size, rounded, count / unit * size);
     if (!status && zf_valid(master))
         status = zf_write_range(p, master, first * sizeof *values, values, count * sizeof *values);
-    return status ? fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;
+    return status ? zfl_fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;
 }
 
-zf_status weights_put(zf_program *p, zf_tensor param, const float *values, zf_error *error)
+zf_status zf_weights_put(zf_program *p, zf_tensor param, const float *values, zf_error *error)
 {
-    const zf_tensor master = master_of(param);
+    const zf_tensor master = zfl_master_of(param);
     const size_t count = (size_t)zf_shape_count(zf_param_shape(param));
     zf_status status = ZF_OK;
-    for (size_t at = 0; at < count && !status; at += SPAN)
-        status = put_span(p, param, master, at, span_at(at, count), values + at, error);
+    for (size_t at = 0; at < count && !status; at += ZFL_SPAN)
+        status = zfl_put_span(p, param, master, at, zfl_span_at(at, count), values + at, error);
     return status;
 }
 
-bool weights_move(weights *w, int32_t index, zf_program *p, zf_tensor param, zf_error *error)
+bool zf_weights_move(zf_weights *w, int32_t index, zf_program *p, zf_tensor param, zf_error *error)
 {
-    const zf_tensor master = master_of(param);
+    const zf_tensor master = zfl_master_of(param);
     const size_t count = (size_t)zf_shape_count(zf_param_shape(param));
-    float values[SPAN];
-    bool good = begin_taking(w, index, zf_param_shape(param), error);
-    for (size_t at = 0; at < count && good; at += SPAN) {
-        const size_t n = span_at(at, count);
-        good = read_span(w, index, at, n, values, error) &&
-               !put_span(p, param, master, at, n, values, error);
+    float values[ZFL_SPAN];
+    bool good = zfl_begin_taking(w, index, zf_param_shape(param), error);
+    for (size_t at = 0; at < count && good; at += ZFL_SPAN) {
+        const size_t n = zfl_span_at(at, count);
+        good = zfl_read_span(w, index, at, n, values, error) &&
+               !zfl_put_span(p, param, master, at, n, values, error);
     }
     return good;
 }
 
-zf_status weights_get(zf_program *p, zf_tensor param, float *values, zf_error *error)
+zf_status zf_weights_get(zf_program *p, zf_tensor param, float *values, zf_error *error)
 {
-    zf_tensor from = zf_valid(master_of(param)) ? master_of(param) : param;
+    zf_tensor from = zf_valid(zfl_master_of(param)) ? zfl_master_of(param) : param;
     const zf_quantize_desc blocks = zf_param_blocks(from);
     const size_t count = (size_t)zf_shape_count(zf_param_shape(from));
     const bool plain = !blocks.bits && zf_tensor_dtype(from) == ZF_F32;
     void *data = plain ? NULL : malloc(zf_tensor_bytes(from) + 1);
     zf_status status;
-    if (!plain && !data) return no_memory(error);
+    if (!plain && !data) return zfl_no_memory(error);
     if (plain) status = zf_read(p, from, values, count * sizeof *values);
     else status = zf_read(p, from, data, zf_tensor_bytes(from));
     if (!status && blocks.bits) zf_dequantize_values(values, data, count, &blocks);
     else if (!status && !plain) zf_convert(values, ZF_F32, data, zf_tensor_dtype(from), count);
     free(data);
-    return status ? fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;
+    return status ? zfl_fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;
 }

@@ -1,27 +1,26 @@
-#include "sampling.h"
-
+/* The next token from logits. */
 #include <math.h>
 #include <stdlib.h>
 
-bool sampler_open(sampler *s, const sampling *how, int64_t count)
+bool zf_sampler_open(zf_sampler *s, const zf_sampling *how, int64_t count)
 {
-    *s = (sampler){.how = *how, .count = count};
+    *s = (zf_sampler){.how = *how, .count = count};
     s->p = malloc((size_t)count * sizeof *s->p);
     s->order = malloc((size_t)count * sizeof *s->order);
     if (s->p && s->order) return true;
-    sampler_close(s);
+    zf_sampler_close(s);
     return false;
 }
 
-void sampler_close(sampler *s)
+void zf_sampler_close(zf_sampler *s)
 {
     free(s->p);
     free(s->order);
-    *s = (sampler){.p = NULL};
+    *s = (zf_sampler){.p = NULL};
 }
 
 /* Each token is penalised once, however often it was there: s->p says which is still to be. */
-static void penalise(sampler *s, float *logits, const int32_t *seen, int64_t seen_count)
+static void zfl_penalise(zf_sampler *s, float *logits, const int32_t *seen, int64_t seen_count)
 {
     double by = s->how.repetition;
     for (int64_t i = 0; i < seen_count; i++)
@@ -35,7 +34,7 @@ static void penalise(sampler *s, float *logits, const int32_t *seen, int64_t see
 }
 
 /* Quickselect: place k of `order` gets what it has when all are sorted, the likeliest first. */
-static void select_best(int32_t *order, const double *p, int64_t count, int64_t k)
+static void zfl_select_best(int32_t *order, const double *p, int64_t count, int64_t k)
 {
     int64_t first = 0, last = count - 1;
     while (first < last) {
@@ -56,19 +55,19 @@ static void select_best(int32_t *order, const double *p, int64_t count, int64_t 
 }
 
 /* Tokens less likely than the k-th best are left out. */
-static void keep_k(sampler *s)
+static void zfl_keep_k(zf_sampler *s)
 {
     double least;
     if (!s->how.top_k || s->how.top_k >= s->count) return;
     for (int64_t v = 0; v < s->count; v++) s->order[v] = (int32_t)v;
-    select_best(s->order, s->p, s->count, s->how.top_k - 1);
+    zfl_select_best(s->order, s->p, s->count, s->how.top_k - 1);
     least = s->p[s->order[s->how.top_k - 1]];
     for (int64_t v = 0; v < s->count; v++)
         if (s->p[v] < least) s->p[v] = 0;
 }
 
 /* The likeliest first; of equal ones the lower number. */
-static void sort_best(int32_t *order, int64_t count, const double *p)
+static void zfl_sort_best(int32_t *order, int64_t count, const double *p)
 {
     for (int64_t root = count / 2, end = count; end > 1;) { /* heapsort: the least on top */
         int32_t item;
@@ -90,7 +89,7 @@ static void sort_best(int32_t *order, int64_t count, const double *p)
 
 /* Of probabilities with the sum `sum`: the likeliest are kept, while those before reach less than
  * top_p of it. Tokens so unlikely that all of them together are left out are not sorted. */
-static void keep_p(sampler *s, double sum)
+static void zfl_keep_p(zf_sampler *s, double sum)
 {
     double before = 0, least = sum * (1 - s->how.top_p) / (double)s->count;
     int64_t kept = 0;
@@ -99,7 +98,7 @@ static void keep_p(sampler *s, double sum)
         if (s->p[v] >= least && s->p[v] > 0) s->order[kept++] = (int32_t)v;
         else s->p[v] = 0;
     }
-    sort_best(s->order, kept, s->p);
+    zfl_sort_best(s->order, kept, s->p);
     for (int64_t k = 0; k < kept; k++) {
         double p = s->p[s->order[k]];
         if (k && before >= s->how.top_p * sum) s->p[s->order[k]] = 0;
@@ -107,27 +106,27 @@ static void keep_p(sampler *s, double sum)
     }
 }
 
-static double sum_of(const sampler *s)
+static double zfl_sum_of(const zf_sampler *s)
 {
     double sum = 0;
     for (int64_t v = 0; v < s->count; v++) sum += s->p[v];
     return sum;
 }
 
-int32_t sampler_draw(sampler *s, float *logits, const int32_t *seen, int64_t seen_count,
-                     uint64_t dice)
+int32_t zf_sampler_draw(zf_sampler *s, float *logits, const int32_t *seen, int64_t seen_count,
+                        uint64_t dice)
 {
     int32_t best = 0;
     double sum, at;
-    if (s->how.repetition != 1) penalise(s, logits, seen, seen_count);
+    if (s->how.repetition != 1) zfl_penalise(s, logits, seen, seen_count);
     for (int64_t v = 1; v < s->count; v++)
         if (logits[v] > logits[best]) best = (int32_t)v;
     if (!(s->how.temperature > 0)) return best;
     for (int64_t v = 0; v < s->count; v++)
         s->p[v] = exp(((double)logits[v] - logits[best]) / s->how.temperature);
-    keep_k(s);
-    keep_p(s, sum_of(s));
-    sum = sum_of(s);
+    zfl_keep_k(s);
+    zfl_keep_p(s, zfl_sum_of(s));
+    sum = zfl_sum_of(s);
     for (int64_t v = 0; v < s->count; v++) s->p[v] /= sum;
     at = ldexp((double)(dice >> 11), -53);
     for (int64_t v = 0; v < s->count; v++) {

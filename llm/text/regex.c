@@ -1,12 +1,20 @@
-#include "regex.h"
-#include "../base/buffer.h"
-#include "../base/fail.h"
-
+/* Regular expressions of tokenizer.json, by PCRE2 (Debian: libpcre2-dev).
+ *
+ * They are written for Oniguruma. Syntax with another meaning in PCRE2 is rewritten (\s, \w, \v,
+ * scripts in \p{...}, {,n}) or is an error that names it (sets within sets, &&, \h, \b, possessive
+ * intervals, options other than i). The edition of Unicode is PCRE2's. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__has_include) && !defined(WITHOUT_PCRE2)
+typedef struct zfl_regex zfl_regex;
+
+/* Calls `found` for each match in order, with its begin and end; an empty match directly after
+ * another one does not count. text: UTF-8. False with *error when the search needs more steps or
+ * memory than PCRE2 allows. */
+typedef void zfl_regex_found(void *user, size_t begin, size_t end);
+
+#if defined(__has_include) && !defined(ZF_WITHOUT_PCRE2)
 #if __has_include(<pcre2.h>)
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -15,9 +23,9 @@
 
 #ifdef PCRE2_MAJOR
 
-const bool regex_there = true;
+bool zf_regex_there(void) { return true; }
 
-struct regex {
+struct zfl_regex {
     pcre2_code *code;
     pcre2_general_context *memory;
 };
@@ -25,86 +33,86 @@ struct regex {
 /* ----------------------------------------------------------------------------- translation */
 
 /* The translation of a pattern. */
-typedef struct translation {
+typedef struct zfl_translation {
     const char *at, *end, *start;
-    buffer out;
+    zf_text out;
     bool in_set;
     zf_error *error;
-} translation;
+} zfl_translation;
 
-static bool refuse(translation *t, const char *from, int bytes, const char *why)
+static bool zfl_refuse(zfl_translation *t, const char *from, int bytes, const char *why)
 {
-    return fail(t->error, ZF_ERR_FORMAT,
-                "the regular expression has %.*s at byte %zu, %s, which is not supported", bytes,
-                from, (size_t)(from - t->start) + 1, why);
+    return zfl_fail(t->error, ZF_ERR_FORMAT,
+                    "the regular expression has %.*s at byte %zu, %s, which is not supported",
+                    bytes, from, (size_t)(from - t->start) + 1, why);
 }
 
 /* Inside of a set, or as a set. */
-static void put_set(translation *t, const char *members, const char *set)
+static void zfl_put_set(zfl_translation *t, const char *members, const char *set)
 {
-    buffer_add_text(&t->out, t->in_set ? members : set);
+    zf_text_add_string(&t->out, t->in_set ? members : set);
 }
 
 /* Unicode's White_Space, and its complement; \s of PCRE2 also has U+180E. */
-#define SPACES                                                                                     \
+#define ZFL_SPACES                                                                                 \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"             \
     "\\x{202f}\\x{205f}\\x{3000}"
-#define NO_SPACES                                                                                  \
+#define ZFL_NO_SPACES                                                                              \
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}"                   \
     "\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}"                 \
     "\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
-#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define ZFL_WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 
 /* \p{Name}, \P{Name}, \p{^Name}: names of more than two letters are scripts, unless they are
  * properties. */
-static bool property(translation *t, const char *from)
+static bool zfl_property(zfl_translation *t, const char *from)
 {
     static const char *const properties[] = {"Any", "Alphabetic", "Lowercase", "Uppercase",
                                              "White_Space"};
     const char *close = memchr(t->at, '}', (size_t)(t->end - t->at)), *name = t->at + 1;
     bool script;
     if (t->at == t->end || *t->at != '{' || !close)
-        return refuse(t, from, 2, "a property without {}");
-    buffer_add(&t->out, from, 3);
-    if (*name == '^') buffer_add(&t->out, name++, 1);
+        return zfl_refuse(t, from, 2, "a property without {}");
+    zf_text_add(&t->out, from, 3);
+    if (*name == '^') zf_text_add(&t->out, name++, 1);
     script = close - name > 2;
     for (size_t k = 0; k < sizeof properties / sizeof properties[0]; k++)
         if ((size_t)(close - name) == strlen(properties[k]) &&
             !memcmp(name, properties[k], strlen(properties[k])))
             script = false;
-    if (script) buffer_add_text(&t->out, "sc:");
-    buffer_add(&t->out, name, (size_t)(close + 1 - name));
+    if (script) zf_text_add_string(&t->out, "sc:");
+    zf_text_add(&t->out, name, (size_t)(close + 1 - name));
     t->at = close + 1;
     return true;
 }
 
 /* What follows a \, which `from` points to. */
-static bool escape(translation *t, const char *from)
+static bool zfl_escape(zfl_translation *t, const char *from)
 {
     char c;
-    if (t->at == t->end) return refuse(t, from, 1, "a \\ at its end");
+    if (t->at == t->end) return zfl_refuse(t, from, 1, "a \\ at its end");
     c = *t->at++;
-    if (c == 's') put_set(t, SPACES, "[" SPACES "]");
-    else if (c == 'S') put_set(t, NO_SPACES, "[^" SPACES "]");
-    else if (c == 'w') put_set(t, WORDS, "[" WORDS "]");
-    else if (c == 'W' && !t->in_set) buffer_add_text(&t->out, "[^" WORDS "]");
-    else if (c == 'v') buffer_add_text(&t->out, "\\x{b}");
-    else if (c == 'p' || c == 'P') return property(t, from);
+    if (c == 's') zfl_put_set(t, ZFL_SPACES, "[" ZFL_SPACES "]");
+    else if (c == 'S') zfl_put_set(t, ZFL_NO_SPACES, "[^" ZFL_SPACES "]");
+    else if (c == 'w') zfl_put_set(t, ZFL_WORDS, "[" ZFL_WORDS "]");
+    else if (c == 'W' && !t->in_set) zf_text_add_string(&t->out, "[^" ZFL_WORDS "]");
+    else if (c == 'v') zf_text_add_string(&t->out, "\\x{b}");
+    else if (c == 'p' || c == 'P') return zfl_property(t, from);
     else if (c == 'u' && t->end - t->at >= 4) {
-        buffer_add_text(&t->out, "\\x{");
-        buffer_add(&t->out, t->at, 4);
-        buffer_add_text(&t->out, "}");
+        zf_text_add_string(&t->out, "\\x{");
+        zf_text_add(&t->out, t->at, 4);
+        zf_text_add_string(&t->out, "}");
         t->at += 4;
     } else if (strchr("dDnrtfaexAz", c) || !isalnum((unsigned char)c)) {
-        buffer_add(&t->out, from, 2);
+        zf_text_add(&t->out, from, 2);
     } else {
-        return refuse(t, from, 2, "an escape");
+        return zfl_refuse(t, from, 2, "an escape");
     }
     return true;
 }
 
 /* What follows a (, which `from` points to. */
-static bool group(translation *t, const char *from)
+static bool zfl_group(zfl_translation *t, const char *from)
 {
     size_t left = (size_t)(t->end - t->at);
     static const char *const known[] = {"?:", "?=", "?!", "?>", "?<=", "?<!", "?i:", "?-i:"};
@@ -112,16 +120,16 @@ static bool group(translation *t, const char *from)
     for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
         size_t n = strlen(known[k]);
         if (left < n || memcmp(t->at, known[k], n)) continue;
-        buffer_add(&t->out, t->at, n);
+        zf_text_add(&t->out, t->at, n);
         t->at += n;
         return true;
     }
     if (from == t->start && left >= 3 && !memcmp(t->at, "?i)", 3)) return true;
-    return refuse(t, from, left > 3 ? 4 : (int)left + 1, "a kind of group");
+    return zfl_refuse(t, from, left > 3 ? 4 : (int)left + 1, "a kind of group");
 }
 
 /* What follows a {: an interval, or an ordinary character. */
-static bool interval(translation *t, const char *from)
+static bool zfl_interval(zfl_translation *t, const char *from)
 {
     const char *p = t->at, *low = p, *high;
     while (p < t->end && isdigit((unsigned char)*p)) p++;
@@ -130,53 +138,53 @@ static bool interval(translation *t, const char *from)
         for (p++; p < t->end && isdigit((unsigned char)*p);) p++;
     if (p == t->end || *p != '}' || p == low || (p == low + 1 && high == low)) return true;
     if (p + 1 < t->end && (p[1] == '+' || (p[1] == '?' && high == p)))
-        return refuse(t, from, (int)(p + 2 - from), "an interval with a sign behind it");
-    if (high == low) buffer_add_text(&t->out, "0");
-    buffer_add(&t->out, low, (size_t)(p + 1 - low));
+        return zfl_refuse(t, from, (int)(p + 2 - from), "an interval with a sign behind it");
+    if (high == low) zf_text_add_string(&t->out, "0");
+    zf_text_add(&t->out, low, (size_t)(p + 1 - low));
     t->at = p + 1;
     return true;
 }
 
-static bool translate(translation *t)
+static bool zfl_translate(zfl_translation *t)
 {
     const char *set = NULL; /* the first character that can close it */
     while (t->at < t->end) {
         const char *from = t->at++;
         if (*from == '\\') {
-            if (!escape(t, from)) return false;
+            if (!zfl_escape(t, from)) return false;
             continue;
         }
         if (t->in_set) {
             if (*from == '[' || (*from == '&' && t->at < t->end && *t->at == '&'))
-                return refuse(t, from, 1, "a set within a set");
+                return zfl_refuse(t, from, 1, "a set within a set");
             if (*from == ']' && from > set) t->in_set = false;
         } else if (*from == '[') {
             t->in_set = true;
             set = t->at + (t->at < t->end && *t->at == '^');
         }
-        buffer_add(&t->out, from, 1);
+        zf_text_add(&t->out, from, 1);
         if (t->in_set) continue;
-        if (*from == '(' && !group(t, from)) return false;
-        if (*from == '{' && !interval(t, from)) return false;
+        if (*from == '(' && !zfl_group(t, from)) return false;
+        if (*from == '{' && !zfl_interval(t, from)) return false;
     }
     return true;
 }
 
 /* -------------------------------------------------------------------------------- matching */
 
-static void *take(size_t bytes, void *user)
+static void *zfl_take(size_t bytes, void *user)
 {
     (void)user;
     return malloc(bytes);
 }
 
-static void give(void *block, void *user)
+static void zfl_regex_give(void *block, void *user)
 {
     (void)user;
     free(block);
 }
 
-static bool compile(regex *r, const buffer *pattern, zf_error *error)
+static bool zfl_compile(zfl_regex *r, const zf_text *pattern, zf_error *error)
 {
     pcre2_compile_context *how = r->memory ? pcre2_compile_context_create(r->memory) : NULL;
     int code = PCRE2_ERROR_NOMEMORY;
@@ -194,28 +202,12 @@ static bool compile(regex *r, const buffer *pattern, zf_error *error)
     }
     pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
     if (code == PCRE2_ERROR_NOMEMORY || code == PCRE2_ERROR_HEAP_FAILED)
-        return fail(error, ZF_ERR_NOMEM, "out of memory");
-    return fail(error, ZF_ERR_FORMAT, "the regular expression %.200s is wrong at byte %zu: %s",
-                pattern->at, at + 1, why);
+        return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    return zfl_fail(error, ZF_ERR_FORMAT, "the regular expression %.200s is wrong at byte %zu: %s",
+                    pattern->at, at + 1, why);
 }
 
-regex *regex_new(const char *pattern, size_t bytes, zf_error *error)
-{
-    translation t = {.at = pattern, .end = pattern + bytes, .start = pattern, .error = error};
-    regex *r = calloc(1, sizeof *r);
-    bool good;
-    buffer_add(&t.out, "", 0);
-    good = translate(&t);
-    if (good && (!r || t.out.failed)) good = fail(error, ZF_ERR_NOMEM, "out of memory");
-    if (good) r->memory = pcre2_general_context_create(take, give, NULL);
-    good = good && compile(r, &t.out, error);
-    buffer_free(&t.out);
-    if (good) return r;
-    regex_free(r);
-    return NULL;
-}
-
-void regex_free(regex *r)
+static void zfl_regex_free(zfl_regex *r)
 {
     if (!r) return;
     pcre2_code_free(r->code);
@@ -223,22 +215,39 @@ void regex_free(regex *r)
     free(r);
 }
 
+/* NULL with *error. */
+static zfl_regex *zfl_regex_new(const char *pattern, size_t bytes, zf_error *error)
+{
+    zfl_translation t = {.at = pattern, .end = pattern + bytes, .start = pattern, .error = error};
+    zfl_regex *r = calloc(1, sizeof *r);
+    bool good;
+    zf_text_add(&t.out, "", 0);
+    good = zfl_translate(&t);
+    if (good && (!r || t.out.failed)) good = zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (good) r->memory = pcre2_general_context_create(zfl_take, zfl_regex_give, NULL);
+    good = good && zfl_compile(r, &t.out, error);
+    zf_text_free(&t.out);
+    if (good) return r;
+    zfl_regex_free(r);
+    return NULL;
+}
+
 /* The end of the character at `at`. */
-static size_t after(const char *text, size_t bytes, size_t at)
+static size_t zfl_after(const char *text, size_t bytes, size_t at)
 {
     for (at++; at < bytes && ((unsigned char)text[at] & 0xC0) == 0x80;) at++;
     return at;
 }
 
-bool regex_each(const regex *r, const char *text, size_t bytes, regex_found *found, void *user,
-                zf_error *error)
+static bool zfl_regex_each(const zfl_regex *r, const char *text, size_t bytes,
+                           zfl_regex_found *found, void *user, zf_error *error)
 {
     pcre2_match_data *data = pcre2_match_data_create(1, r->memory);
     const size_t *place;
     size_t at = 0, last = SIZE_MAX;
     int count = 1;
     char why[128];
-    if (!data) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (!data) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     place = pcre2_get_ovector_pointer(data);
     while (at <= bytes) {
         /* 0: a match, with more groups than there is room for. */
@@ -246,37 +255,39 @@ bool regex_each(const regex *r, const char *text, size_t bytes, regex_found *fou
         if (count < 0) break;
         if (place[1] > place[0] || place[0] != last) found(user, place[0], place[1]);
         at = last = place[1];
-        if (place[1] == place[0]) at = after(text, bytes, at);
+        if (place[1] == place[0]) at = zfl_after(text, bytes, at);
     }
     pcre2_match_data_free(data);
     if (count >= 0 || count == PCRE2_ERROR_NOMATCH) return true;
-    if (count == PCRE2_ERROR_NOMEMORY) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (count == PCRE2_ERROR_NOMEMORY) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     pcre2_get_error_message(count, (PCRE2_UCHAR *)why, sizeof why);
-    return fail(error, ZF_ERR_FORMAT,
-                "the regular expression was given up in a text of %zu bytes: %s", bytes, why);
+    return zfl_fail(error, ZF_ERR_FORMAT,
+                    "the regular expression was given up in a text of %zu bytes: %s", bytes, why);
 }
 
 #else
 
-const bool regex_there = false;
+bool zf_regex_there(void) { return false; }
 
-regex *regex_new(const char *pattern, size_t bytes, zf_error *error)
+/* NULL with *error. */
+static zfl_regex *zfl_regex_new(const char *pattern, size_t bytes, zf_error *error)
 {
     (void)bytes;
-    fail(error, ZF_ERR_FORMAT,
-         "this program was built without PCRE2, which searches for the regular expression %.60s: "
-         "install libpcre2-dev and build it again from make clean",
-         pattern);
+    zfl_fail(
+        error, ZF_ERR_FORMAT,
+        "this program was built without PCRE2, which searches for the regular expression %.60s: "
+        "install libpcre2-dev and build it again from make clean",
+        pattern);
     return NULL;
 }
 
-void regex_free(regex *r) { (void)r; }
+static void zfl_regex_free(zfl_regex *r) { (void)r; }
 
-bool regex_each(const regex *r, const char *text, size_t bytes, regex_found *found, void *user,
-                zf_error *error)
+static bool zfl_regex_each(const zfl_regex *r, const char *text, size_t bytes,
+                           zfl_regex_found *found, void *user, zf_error *error)
 {
     (void)r, (void)text, (void)bytes, (void)found, (void)user;
-    return fail(error, ZF_ERR_FORMAT, "this program was built without PCRE2");
+    return zfl_fail(error, ZF_ERR_FORMAT, "this program was built without PCRE2");
 }
 
 #endif

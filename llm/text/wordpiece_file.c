@@ -9,11 +9,6 @@
  * The tokens of a folder come from tokenizer.json, or if it has none, from vocab.txt. Options of
  * tokenizer_config.json override those of tokenizer.json, as for a BertTokenizer of Hugging Face's
  * transformers; with a tokenizer_class that serves any model, only tokenizer.json counts. */
-#define _POSIX_C_SOURCE 200809L
-#include "../base/file.h"
-#include "../../zeroflow.h"
-#include "wordpiece.h"
-
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,41 +17,42 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FILE_LIMIT = 1 << 28, ID_LIMIT = 1 << 24, PATH_SIZE = 4096 };
+enum { ZFL_FILE_LIMIT = 1 << 28, ZFL_WORDPIECE_FILE_ID_LIMIT = 1 << 24, ZFL_PATH_SIZE = 4096 };
 
 /* A vocabulary while its files are read. */
-typedef struct reader {
-    bert_token *tokens;
+typedef struct zfl_wordpiece_file_reader {
+    zf_wordpiece_entry *tokens;
     size_t count, room;
-    bert_tokenizer_options options;
+    zf_wordpiece_options options;
     bool any_model;         /* tokenizer_class serves any model */
     const char *added_path; /* of added_tokens.json, or NULL */
-    char *err;
-    size_t err_size;
-} reader;
+    zf_error *error;        /* may be NULL */
+} zfl_wordpiece_file_reader;
 
-__attribute__((format(printf, 2, 3))) static bool fail(reader *r, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static bool
+zfl_wordpiece_file_fail(zfl_wordpiece_file_reader *r, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    if (r->err_size) vsnprintf(r->err, r->err_size, format, args);
+    if (r->error) zfl_fail_text(r->error, ZF_ERR_FORMAT, format, args);
     va_end(args);
     return false;
 }
 
-static bool out_of_memory(reader *r, const char *name)
+static bool zfl_wordpiece_file_out_of_memory(zfl_wordpiece_file_reader *r, const char *name)
 {
-    return fail(r, "%s: out of memory", name);
+    zfl_tell(r->error, ZF_ERR_NOMEM, "%s: out of memory", name);
+    return false;
 }
 
 /* Reads a whole file, which the caller frees; NULL with a message. */
-static char *read_whole(reader *r, const char *path, size_t *bytes)
+static char *zfl_read_whole(zfl_wordpiece_file_reader *r, const char *path, size_t *bytes)
 {
     const char *why;
     size_t size, got;
     char *text = NULL;
-    FILE *file = file_open(path, &size, &why);
-    if (file && size > FILE_LIMIT) why = "too large for a vocabulary";
+    FILE *file = zf_file_open(path, &size, &why);
+    if (file && size > ZFL_FILE_LIMIT) why = "too large for a vocabulary";
     else if (file && !(text = malloc(size + 1))) why = "out of memory";
     else if (file) {
         got = fread(text, 1, size, file);
@@ -66,17 +62,17 @@ static char *read_whole(reader *r, const char *path, size_t *bytes)
     }
     if (file) fclose(file);
     if (!why) return text;
-    fail(r, "%s: %s", path, why);
+    zfl_tell(r->error, ZF_ERR_IO, "%s: %s", path, why);
     free(text);
     return NULL;
 }
 
-static bool add_token(reader *r, const char *name, bert_token added)
+static bool zfl_add_token(zfl_wordpiece_file_reader *r, const char *name, zf_wordpiece_entry added)
 {
     if (r->count == r->room) {
         size_t room = r->room ? 2 * r->room : 1024;
-        bert_token *more = realloc(r->tokens, room * sizeof *more);
-        if (!more) return out_of_memory(r, name);
+        zf_wordpiece_entry *more = realloc(r->tokens, room * sizeof *more);
+        if (!more) return zfl_wordpiece_file_out_of_memory(r, name);
         r->tokens = more;
         r->room = room;
     }
@@ -87,40 +83,48 @@ static bool add_token(reader *r, const char *name, bert_token added)
 /* ------------------------------------------------------------------------------------ vocab.txt */
 
 /* The length of a line without trailing spaces; -1, with a message, if it cannot be a token. */
-static int64_t token_length(reader *r, const char *line, size_t length, const char *name)
+static int64_t zfl_token_length(zfl_wordpiece_file_reader *r, const char *line, size_t length,
+                                const char *name)
 {
     size_t end = 0, number = r->count + 1;
     uint32_t c;
     for (size_t i = 0; i < length;) {
-        int bytes = bert_decode((const unsigned char *)line + i, length - i, &c);
+        int bytes = zfl_utf8_decode((const unsigned char *)line + i, length - i, &c);
         if (!bytes || !c) {
-            fail(r, "%s:%zu: %s at byte %zu of the line", name, number,
-                 bytes ? "a zero" : "invalid UTF-8", i + 1);
+            zfl_wordpiece_file_fail(r, "%s:%zu: %s at byte %zu of the line", name, number,
+                                    bytes ? "a zero" : "invalid UTF-8", i + 1);
             return -1;
         }
         i += (size_t)bytes;
-        if (!bert_is_space(c)) end = i;
+        if (!zfl_is_space(c)) end = i;
     }
-    if (end <= BERT_TOKEN_BYTES) return (int64_t)end;
-    fail(r, "%s:%zu: a token of %zu bytes: it may have at most %d", name, number, end,
-         BERT_TOKEN_BYTES);
+    if (end <= ZF_WORDPIECE_TOKEN_BYTES) return (int64_t)end;
+    zfl_wordpiece_file_fail(r, "%s:%zu: a token of %zu bytes: it may have at most %d", name, number,
+                            end, ZF_WORDPIECE_TOKEN_BYTES);
     return -1;
 }
 
 /* Takes the tokens from lines, without copying them. */
-static bool read_lines(reader *r, const char *text, size_t bytes, const char *name)
+static bool zfl_read_lines(zfl_wordpiece_file_reader *r, const char *text, size_t bytes,
+                           const char *name)
 {
-    if (!bytes) return fail(r, "%s: empty file: a vocabulary has one token per line", name);
+    if (!bytes)
+        return zfl_wordpiece_file_fail(r, "%s: empty file: a vocabulary has one token per line",
+                                       name);
     if (bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3))
-        return fail(r, "%s:1: a byte order mark, which would be part of the first token", name);
+        return zfl_wordpiece_file_fail(
+            r, "%s:1: a byte order mark, which would be part of the first token", name);
     for (size_t at = 0; at < bytes;) {
         const char *end = memchr(text + at, '\n', bytes - at);
         size_t next = end ? (size_t)(end - text) + 1 : bytes;
-        int64_t length = token_length(r, text + at, next - at - (end != NULL), name);
-        bert_token line = {.text = text + at, .bytes = (size_t)length, .id = (int32_t)r->count};
+        int64_t length = zfl_token_length(r, text + at, next - at - (end != NULL), name);
+        zf_wordpiece_entry line = {
+            .text = text + at, .bytes = (size_t)length, .id = (int32_t)r->count};
         if (length < 0) return false;
-        if (r->count == ID_LIMIT) return fail(r, "%s: more than %d lines", name, ID_LIMIT);
-        if (!add_token(r, name, line)) return false;
+        if (r->count == ZFL_WORDPIECE_FILE_ID_LIMIT)
+            return zfl_wordpiece_file_fail(r, "%s: more than %d lines", name,
+                                           ZFL_WORDPIECE_FILE_ID_LIMIT);
+        if (!zfl_add_token(r, name, line)) return false;
         at = next;
     }
     return true;
@@ -128,7 +132,7 @@ static bool read_lines(reader *r, const char *text, size_t bytes, const char *na
 
 /* ------------------------------------------------------------------------------- tokenizer.json */
 
-static void *resize(void *user, void *block, size_t old_bytes, size_t new_bytes)
+static void *zfl_resize(void *user, void *block, size_t old_bytes, size_t new_bytes)
 {
     (void)user, (void)old_bytes;
     if (new_bytes) return realloc(block, new_bytes);
@@ -136,25 +140,26 @@ static void *resize(void *user, void *block, size_t old_bytes, size_t new_bytes)
     return NULL;
 }
 
-static zf_json *parse(reader *r, const char *text, size_t bytes, const char *name)
+static zf_json *zfl_parse(zfl_wordpiece_file_reader *r, const char *text, size_t bytes,
+                          const char *name)
 {
     zf_error error = {ZF_OK, ""};
-    zf_json *top = zf_json_parse(text, bytes, &(zf_allocator){.fn = resize}, &error);
-    if (error.status == ZF_ERR_NOMEM) out_of_memory(r, name);
-    else if (!top) fail(r, "%s:%s", name, error.text);
+    zf_json *top = zf_json_parse(text, bytes, &(zf_allocator){.fn = zfl_resize}, &error);
+    if (error.status == ZF_ERR_NOMEM) zfl_wordpiece_file_out_of_memory(r, name);
+    else if (!top) zfl_wordpiece_file_fail(r, "%s:%s", name, error.text);
     return top;
 }
 
 /* Sets *choice to yes or no; null or a missing value does not change it. */
-static void read_choice(const zf_json *value, bert_choice *choice, zf_error *error)
+static void zfl_read_choice(const zf_json *value, zf_wordpiece_choice *choice, zf_error *error)
 {
     bool yes = false;
     if (!value || zf_json_type_of(value) == ZF_JSON_NULL) return;
-    if (!zf_json_to_bool(value, &yes, error)) *choice = yes ? BERT_YES : BERT_NO;
+    if (!zf_json_to_bool(value, &yes, error)) *choice = yes ? ZF_WORDPIECE_YES : ZF_WORDPIECE_NO;
 }
 
 /* The value, if there is one, must be this string, or a token with this content. */
-static void require_text(const zf_json *value, const char *text, zf_error *error)
+static void zfl_require_text(const zf_json *value, const char *text, zf_error *error)
 {
     const char *is = NULL;
     if (zf_json_type_of(value) == ZF_JSON_NULL) return;
@@ -164,19 +169,21 @@ static void require_text(const zf_json *value, const char *text, zf_error *error
 }
 
 /* Adds a text of the file as a token. */
-static bool add_json_token(reader *r, const zf_json *value, const char *text, size_t bytes,
-                           int64_t id, bool added, const char *name, zf_error *error)
+static bool zfl_add_json_token(zfl_wordpiece_file_reader *r, const zf_json *value, const char *text,
+                               size_t bytes, int64_t id, bool added, const char *name,
+                               zf_error *error)
 {
     if (memchr(text, 0, bytes)) return zf_json_fail(value, error, "has a zero in its token"), false;
-    if (bytes > BERT_TOKEN_BYTES)
+    if (bytes > ZF_WORDPIECE_TOKEN_BYTES)
         return zf_json_fail(value, error, "is a token of %zu bytes: it may have at most %d", bytes,
-                            BERT_TOKEN_BYTES),
+                            ZF_WORDPIECE_TOKEN_BYTES),
                false;
-    return add_token(r, name, (bert_token){text, bytes, (int32_t)id, added});
+    return zfl_add_token(r, name, (zf_wordpiece_entry){text, bytes, (int32_t)id, added});
 }
 
 /* Reads one of added_tokens. Its id is a member or, in tokenizer_config.json, the key. */
-static bool read_added(reader *r, const zf_json *added, const char *name, zf_error *error)
+static bool zfl_wordpiece_file_read_added(zfl_wordpiece_file_reader *r, const zf_json *added,
+                                          const char *name, zf_error *error)
 {
     static const char *const must_not[] = {"normalized", "single_word"};
     const zf_json *content = zf_json_require(added, "content", error), *value;
@@ -186,12 +193,12 @@ static bool read_added(reader *r, const zf_json *added, const char *name, zf_err
     char *end;
     if (key) {
         id = strtoll(key, &end, 10);
-        if (*end || end == key || id < 0 || id >= ID_LIMIT)
+        if (*end || end == key || id < 0 || id >= ZFL_WORDPIECE_FILE_ID_LIMIT)
             return zf_json_fail(added, error, "must have an id from 0 to %d as its name",
-                                ID_LIMIT - 1),
+                                ZFL_WORDPIECE_FILE_ID_LIMIT - 1),
                    false;
     } else if ((value = zf_json_require(added, "id", error))) {
-        zf_json_to_int(value, 0, ID_LIMIT - 1, &id, error);
+        zf_json_to_int(value, 0, ZFL_WORDPIECE_FILE_ID_LIMIT - 1, &id, error);
     }
     for (size_t i = 0; i < sizeof must_not / sizeof must_not[0]; i++) {
         bool yes = false;
@@ -200,48 +207,53 @@ static bool read_added(reader *r, const zf_json *added, const char *name, zf_err
     }
     text = zf_json_string(content, &bytes);
     if (content && (!text || !bytes)) zf_json_expected(content, error, "a text");
-    return !error->status && add_json_token(r, content, text, bytes, id, true, name, error);
+    return !error->status && zfl_add_json_token(r, content, text, bytes, id, true, name, error);
 }
 
 /* Reads the list of tokenizer.json, or the object of tokenizer_config.json. */
-static bool read_all_added(reader *r, const zf_json *all, const char *name, zf_error *error)
+static bool zfl_read_all_added(zfl_wordpiece_file_reader *r, const zf_json *all, const char *name,
+                               zf_error *error)
 {
     for (const zf_json *v = zf_json_first(all); v; v = zf_json_next(v))
-        if (!read_added(r, v, name, error)) return false;
+        if (!zfl_wordpiece_file_read_added(r, v, name, error)) return false;
     return true;
 }
 
-static void read_normalizer(reader *r, const zf_json *normalizer, zf_error *error)
+static void zfl_wordpiece_file_read_normalizer(zfl_wordpiece_file_reader *r,
+                                               const zf_json *normalizer, zf_error *error)
 {
-    bert_tokenizer_options *o = &r->options;
+    zf_wordpiece_options *o = &r->options;
     if (zf_json_type_of(normalizer) == ZF_JSON_NULL) {
-        *o = (bert_tokenizer_options){BERT_NO, BERT_NO, BERT_NO, BERT_NO};
+        *o = (zf_wordpiece_options){ZF_WORDPIECE_NO, ZF_WORDPIECE_NO, ZF_WORDPIECE_NO,
+                                    ZF_WORDPIECE_NO};
         return;
     }
-    require_text(zf_json_require(normalizer, "type", error), "BertNormalizer", error);
-    read_choice(zf_json_member(normalizer, "lowercase"), &o->lower_case, error);
-    read_choice(zf_json_member(normalizer, "strip_accents"), &o->strip_accents, error);
-    read_choice(zf_json_member(normalizer, "handle_chinese_chars"), &o->chinese_chars, error);
-    read_choice(zf_json_member(normalizer, "clean_text"), &o->clean_text, error);
-    *o = bert_tokenizer_resolve(o);
+    zfl_require_text(zf_json_require(normalizer, "type", error), "BertNormalizer", error);
+    zfl_read_choice(zf_json_member(normalizer, "lowercase"), &o->lower_case, error);
+    zfl_read_choice(zf_json_member(normalizer, "strip_accents"), &o->strip_accents, error);
+    zfl_read_choice(zf_json_member(normalizer, "handle_chinese_chars"), &o->chinese_chars, error);
+    zfl_read_choice(zf_json_member(normalizer, "clean_text"), &o->clean_text, error);
+    *o = zf_wordpiece_resolve(o);
 }
 
 /* Reads the tokens of tokenizer.json. Their texts are in the tree. */
-static bool read_tokenizer(reader *r, const zf_json *top, const char *name, zf_error *error)
+static bool zfl_read_tokenizer(zfl_wordpiece_file_reader *r, const zf_json *top, const char *name,
+                               zf_error *error)
 {
     const zf_json *model = zf_json_require(top, "model", error), *v;
-    int64_t longest = BERT_WORD_CHARS, id = 0;
+    int64_t longest = ZF_WORDPIECE_WORD_CHARS, id = 0;
     if (zf_json_member(model, "type"))
-        require_text(zf_json_member(model, "type"), "WordPiece", error);
-    require_text(zf_json_require(model, "unk_token", error), "[UNK]", error);
-    require_text(zf_json_require(model, "continuing_subword_prefix", error), "##", error);
+        zfl_require_text(zf_json_member(model, "type"), "WordPiece", error);
+    zfl_require_text(zf_json_require(model, "unk_token", error), "[UNK]", error);
+    zfl_require_text(zf_json_require(model, "continuing_subword_prefix", error), "##", error);
     v = zf_json_member(model, "max_input_chars_per_word");
-    if (v && !zf_json_to_int(v, 0, INT64_MAX, &longest, error) && longest != BERT_WORD_CHARS)
-        zf_json_expected(v, error, "%d", BERT_WORD_CHARS);
-    read_normalizer(r, zf_json_require(top, "normalizer", error), error);
+    if (v && !zf_json_to_int(v, 0, INT64_MAX, &longest, error) &&
+        longest != ZF_WORDPIECE_WORD_CHARS)
+        zf_json_expected(v, error, "%d", ZF_WORDPIECE_WORD_CHARS);
+    zfl_wordpiece_file_read_normalizer(r, zf_json_require(top, "normalizer", error), error);
     v = zf_json_require(top, "pre_tokenizer", error);
     if (zf_json_type_of(v) == ZF_JSON_NULL) zf_json_expected(v, error, "a BertPreTokenizer");
-    else require_text(zf_json_require(v, "type", error), "BertPreTokenizer", error);
+    else zfl_require_text(zf_json_require(v, "type", error), "BertPreTokenizer", error);
     v = zf_json_require(model, "vocab", error);
     if (v && zf_json_type_of(v) != ZF_JSON_OBJECT)
         zf_json_expected(v, error, "an object of tokens and ids");
@@ -249,46 +261,47 @@ static bool read_tokenizer(reader *r, const zf_json *top, const char *name, zf_e
     for (v = zf_json_first(v); v; v = zf_json_next(v)) {
         size_t bytes;
         const char *text = zf_json_key(v, &bytes);
-        if (zf_json_to_int(v, 0, ID_LIMIT - 1, &id, error) ||
-            !add_json_token(r, v, text, bytes, id, false, name, error))
+        if (zf_json_to_int(v, 0, ZFL_WORDPIECE_FILE_ID_LIMIT - 1, &id, error) ||
+            !zfl_add_json_token(r, v, text, bytes, id, false, name, error))
             return false;
     }
-    return read_all_added(r, zf_json_member(top, "added_tokens"), name, error);
+    return zfl_read_all_added(r, zf_json_member(top, "added_tokens"), name, error);
 }
 
 /* ------------------------------------------------------------------------ tokenizer_config.json */
 
-static const char *const special_keys[BERT_SPECIAL_COUNT] = {"pad_token", "unk_token", "cls_token",
-                                                             "sep_token", "mask_token"};
+static const char *const zfl_special_keys[ZF_WORDPIECE_SPECIAL_COUNT] = {
+    "pad_token", "unk_token", "cls_token", "sep_token", "mask_token"};
 
 /* Reads a folder's tokenizer_config.json: its options go to *said. */
-static bool read_config(reader *r, const zf_json *top, bert_tokenizer_options *said,
-                        const char *name, zf_error *error)
+static bool zfl_wordpiece_file_read_config(zfl_wordpiece_file_reader *r, const zf_json *top,
+                                           zf_wordpiece_options *said, const char *name,
+                                           zf_error *error)
 {
     const zf_json *v = zf_json_member(top, "tokenizer_class");
     const char *kind = zf_json_string(v, NULL);
     if (zf_json_type_of(top) != ZF_JSON_OBJECT) zf_json_expected(top, error, "an object");
     r->any_model =
         kind && (!strcmp(kind, "PreTrainedTokenizerFast") || !strcmp(kind, "TokenizersBackend"));
-    for (int k = 0; k < BERT_SPECIAL_COUNT; k++)
-        if ((v = zf_json_member(top, special_keys[k])))
-            require_text(v, bert_special_tokens[k], error);
-    read_choice(zf_json_member(top, "do_lower_case"), &said->lower_case, error);
-    read_choice(zf_json_member(top, "strip_accents"), &said->strip_accents, error);
-    read_choice(zf_json_member(top, "tokenize_chinese_chars"), &said->chinese_chars, error);
+    for (int k = 0; k < ZF_WORDPIECE_SPECIAL_COUNT; k++)
+        if ((v = zf_json_member(top, zfl_special_keys[k])))
+            zfl_require_text(v, zf_wordpiece_special_token(k), error);
+    zfl_read_choice(zf_json_member(top, "do_lower_case"), &said->lower_case, error);
+    zfl_read_choice(zf_json_member(top, "strip_accents"), &said->strip_accents, error);
+    zfl_read_choice(zf_json_member(top, "tokenize_chinese_chars"), &said->chinese_chars, error);
     if (!said->strip_accents) said->strip_accents = said->lower_case;
     return !error->status &&
-           read_all_added(r, zf_json_member(top, "added_tokens_decoder"), name, error);
+           zfl_read_all_added(r, zf_json_member(top, "added_tokens_decoder"), name, error);
 }
 
 /* ---------------------------------------------------------------------------- added_tokens.json */
 
 /* tokenizer_config.json, which may be NULL, names the token as a special one. */
-static bool is_named_special(const zf_json *config, const char *text)
+static bool zfl_is_named_special(const zf_json *config, const char *text)
 {
     static const char *const lists[] = {"additional_special_tokens", "extra_special_tokens"};
-    for (int k = 0; k < BERT_SPECIAL_COUNT; k++)
-        if (!strcmp(text, bert_special_tokens[k])) return true;
+    for (int k = 0; k < ZF_WORDPIECE_SPECIAL_COUNT; k++)
+        if (!strcmp(text, zf_wordpiece_special_token(k))) return true;
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         for (const zf_json *v = zf_json_first(zf_json_member(config, lists[i])); v;
              v = zf_json_next(v)) {
@@ -301,33 +314,34 @@ static bool is_named_special(const zf_json *config, const char *text)
 
 /* Tokens that are not special are an error: Hugging Face's tokenizers also find their lower-case
  * and stripped forms, which is not implemented here. */
-static bool read_added_file(reader *r, const zf_json *top, const zf_json *config, zf_error *error)
+static bool zfl_read_added_file(zfl_wordpiece_file_reader *r, const zf_json *top,
+                                const zf_json *config, zf_error *error)
 {
     if (zf_json_type_of(top) != ZF_JSON_OBJECT) zf_json_expected(top, error, "an object");
     for (const zf_json *v = zf_json_first(top); v && !error->status; v = zf_json_next(v)) {
         size_t bytes;
         int64_t id = 0;
         const char *text = zf_json_key(v, &bytes);
-        if (zf_json_to_int(v, 0, ID_LIMIT - 1, &id, error)) return false;
-        if (!is_named_special(config, text))
+        if (zf_json_to_int(v, 0, ZFL_WORDPIECE_FILE_ID_LIMIT - 1, &id, error)) return false;
+        if (!zfl_is_named_special(config, text))
             return zf_json_fail(v, error,
                                 "is no special token of tokenizer_config.json "
                                 "(additional_special_tokens); added tokens must be special"),
                    false;
-        if (!add_json_token(r, v, text, bytes, id, true, r->added_path, error)) return false;
+        if (!zfl_add_json_token(r, v, text, bytes, id, true, r->added_path, error)) return false;
     }
     return !error->status;
 }
 
 /* Reads r->added_path; *tree, which the caller frees, has the texts. */
-static bool take_added(reader *r, const zf_json *config, zf_json **tree)
+static bool zfl_take_added(zfl_wordpiece_file_reader *r, const zf_json *config, zf_json **tree)
 {
     size_t bytes;
-    char *text = read_whole(r, r->added_path, &bytes);
+    char *text = zfl_read_whole(r, r->added_path, &bytes);
     zf_error error = {ZF_OK, ""};
-    bool good = text && (*tree = parse(r, text, bytes, r->added_path)) != NULL &&
-                read_added_file(r, *tree, config, &error);
-    if (error.status) fail(r, "%s:%s", r->added_path, error.text);
+    bool good = text && (*tree = zfl_parse(r, text, bytes, r->added_path)) != NULL &&
+                zfl_read_added_file(r, *tree, config, &error);
+    if (error.status) zfl_wordpiece_file_fail(r, "%s:%s", r->added_path, error.text);
     free(text);
     return good;
 }
@@ -335,13 +349,14 @@ static bool take_added(reader *r, const zf_json *config, zf_json **tree)
 /* ---------------------------------------------------------------------------------------- whole */
 
 /* Joins the options of the files with those that were asked for, which must not contradict them. */
-static bool take_options(reader *r, const bert_tokenizer_options *wanted, const char *name)
+static bool zfl_take_options(zfl_wordpiece_file_reader *r, const zf_wordpiece_options *wanted,
+                             const char *name)
 {
-    bert_tokenizer_options *o = &r->options, none = {BERT_UNSAID, 0, 0, 0};
-    const bert_tokenizer_options *w = wanted ? wanted : &none;
+    zf_wordpiece_options *o = &r->options, none = {ZF_WORDPIECE_UNSAID, 0, 0, 0};
+    const zf_wordpiece_options *w = wanted ? wanted : &none;
     const struct {
         const char *name;
-        bert_choice *is, wanted;
+        zf_wordpiece_choice *is, wanted;
     } all[] = {{"do_lower_case", &o->lower_case, w->lower_case},
                {"strip_accents", &o->strip_accents, w->strip_accents},
                {"tokenize_chinese_chars", &o->chinese_chars, w->chinese_chars},
@@ -350,8 +365,8 @@ static bool take_options(reader *r, const bert_tokenizer_options *wanted, const 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!all[i].wanted) continue;
         if (*all[i].is && *all[i].is != all[i].wanted)
-            return fail(r, "%s: %s is %s there, but %s was asked for", name, all[i].name,
-                        words[*all[i].is], words[all[i].wanted]);
+            return zfl_wordpiece_file_fail(r, "%s: %s is %s there, but %s was asked for", name,
+                                           all[i].name, words[*all[i].is], words[all[i].wanted]);
         *all[i].is = all[i].wanted;
     }
     return true;
@@ -359,45 +374,48 @@ static bool take_options(reader *r, const bert_tokenizer_options *wanted, const 
 
 /* Checks that tokens with an id in the files have this id in the vocabulary: no two tokens share an
  * id, and no token has two. */
-static bool check_ids(reader *r, const bert_vocab *v, size_t first, const char *name)
+static bool zfl_check_ids(zfl_wordpiece_file_reader *r, const zf_wordpiece *v, size_t first,
+                          const char *name)
 {
     for (size_t i = first; i < r->count; i++) {
-        const bert_token *t = &r->tokens[i];
-        const char *other = bert_vocab_token(v, t->id);
-        char text[BERT_TOKEN_BYTES + 1];
+        const zf_wordpiece_entry *t = &r->tokens[i];
+        const char *other = zf_wordpiece_token(v, t->id);
+        char text[ZF_WORDPIECE_TOKEN_BYTES + 1];
         snprintf(text, sizeof text, "%.*s", (int)t->bytes, t->text);
         if (*other && strcmp(other, text))
-            return fail(r, "%s: the tokens \"%.100s\" and \"%.100s\" both have the id %d", name,
-                        text, other, (int)t->id);
-        if (bert_vocab_id(v, text) != t->id)
-            return fail(r, "%s: the token \"%.100s\" has the ids %d and %d", name, text, (int)t->id,
-                        (int)bert_vocab_id(v, text));
+            return zfl_wordpiece_file_fail(
+                r, "%s: the tokens \"%.100s\" and \"%.100s\" both have the id %d", name, text,
+                other, (int)t->id);
+        if (zf_wordpiece_id(v, text) != t->id)
+            return zfl_wordpiece_file_fail(r, "%s: the token \"%.100s\" has the ids %d and %d",
+                                           name, text, (int)t->id, (int)zf_wordpiece_id(v, text));
     }
     return true;
 }
 
 /* The vocabulary from a file's text, and from a tokenizer_config.json's tree or NULL. */
-static bert_vocab *make(reader *r, const bert_vocab_file *source, const char *path,
-                        const zf_json *config, const char *config_path,
-                        const bert_tokenizer_options *wanted, const char *name)
+static zf_wordpiece *zfl_make(zfl_wordpiece_file_reader *r, const zf_wordpiece_file *source,
+                              const char *path, const zf_json *config, const char *config_path,
+                              const zf_wordpiece_options *wanted, const char *name)
 {
     bool json = !strcmp(source->name, "tokenizer.json"), good;
-    bert_tokenizer_options said = {BERT_UNSAID, BERT_UNSAID, BERT_UNSAID, BERT_UNSAID};
+    zf_wordpiece_options said = {ZF_WORDPIECE_UNSAID, ZF_WORDPIECE_UNSAID, ZF_WORDPIECE_UNSAID,
+                                 ZF_WORDPIECE_UNSAID};
     zf_error error = {ZF_OK, ""};
     zf_json *top = NULL, *added = NULL;
-    bert_vocab *v = NULL;
+    zf_wordpiece *v = NULL;
     size_t lines = 0;
     if (json) {
-        top = parse(r, source->data, source->bytes, path);
-        good = top && read_tokenizer(r, top, path, &error);
+        top = zfl_parse(r, source->data, source->bytes, path);
+        good = top && zfl_read_tokenizer(r, top, path, &error);
     } else {
-        good = read_lines(r, source->data, source->bytes, path);
+        good = zfl_read_lines(r, source->data, source->bytes, path);
         lines = r->count;
     }
-    if (error.status) fail(r, "%s:%s", path, error.text);
+    if (error.status) zfl_wordpiece_file_fail(r, "%s:%s", path, error.text);
     if (good && config) {
-        good = read_config(r, config, &said, config_path, &error);
-        if (error.status) fail(r, "%s:%s", config_path, error.text);
+        good = zfl_wordpiece_file_read_config(r, config, &said, config_path, &error);
+        if (error.status) zfl_wordpiece_file_fail(r, "%s:%s", config_path, error.text);
         if (!json || !r->any_model) {
             if (said.lower_case) r->options.lower_case = said.lower_case;
             if (said.strip_accents) r->options.strip_accents = said.strip_accents;
@@ -405,11 +423,11 @@ static bert_vocab *make(reader *r, const bert_vocab_file *source, const char *pa
         }
     }
     if (good && !json && r->added_path && !zf_json_member(config, "added_tokens_decoder"))
-        good = take_added(r, config, &added);
-    if (good && take_options(r, wanted, name))
-        v = bert_vocab_new(r->tokens, r->count, &r->options, source, path, r->err, r->err_size);
-    if (v && !check_ids(r, v, lines, name)) {
-        bert_vocab_free(v);
+        good = zfl_take_added(r, config, &added);
+    if (good && zfl_take_options(r, wanted, name))
+        v = zf_wordpiece_new(r->tokens, r->count, &r->options, source, path, r->error);
+    if (v && !zfl_check_ids(r, v, lines, name)) {
+        zf_wordpiece_free(v);
         v = NULL;
     }
     zf_json_free(added);
@@ -417,65 +435,70 @@ static bert_vocab *make(reader *r, const bert_vocab_file *source, const char *pa
     return v;
 }
 
-bert_vocab *bert_vocab_parse(const char *text, size_t bytes, const char *name,
-                             const bert_tokenizer_options *options, char *err, size_t err_size)
+zf_wordpiece *zf_wordpiece_parse(const char *text, size_t bytes, const char *name,
+                                 const zf_wordpiece_options *options, zf_error *error)
 {
-    reader r = {.err = err, .err_size = err_size};
-    bert_vocab *v = NULL;
-    if (bytes > FILE_LIMIT) fail(&r, "%s: too large for a vocabulary", name);
+    zfl_wordpiece_file_reader r = {.error = error};
+    zf_wordpiece *v = NULL;
+    if (bytes > ZFL_FILE_LIMIT) zfl_wordpiece_file_fail(&r, "%s: too large for a vocabulary", name);
     else
-        v = make(&r, &(bert_vocab_file){"vocab.txt", text, bytes}, name, NULL, NULL, options, name);
+        v = zfl_make(&r, &(zf_wordpiece_file){"vocab.txt", text, bytes}, name, NULL, NULL, options,
+                     name);
     free(r.tokens);
     return v;
 }
 
-static bool ends_in(const char *path, const char *end)
+static bool zfl_wordpiece_file_ends_in(const char *path, const char *end)
 {
     size_t length = strlen(path), n = strlen(end);
     return length >= n && !strcmp(path + length - n, end);
 }
 
 /* Finds the folder's file, if it exists. */
-static bool find_file(char out[PATH_SIZE], const char *folder, const char *name)
+static bool zfl_find_file(char out[ZFL_PATH_SIZE], const char *folder, const char *name)
 {
-    return snprintf(out, PATH_SIZE, "%s/%s", folder, name) < PATH_SIZE && !access(out, F_OK);
+    return snprintf(out, ZFL_PATH_SIZE, "%s/%s", folder, name) < ZFL_PATH_SIZE &&
+           !access(out, F_OK);
 }
 
 /* The vocabulary of the file `path`, with the options of a tokenizer_config.json, or NULL. */
-static bert_vocab *load_file(reader *r, const char *path, const char *config_path,
-                             const bert_tokenizer_options *wanted, const char *name)
+static zf_wordpiece *zfl_load_file(zfl_wordpiece_file_reader *r, const char *path,
+                                   const char *config_path, const zf_wordpiece_options *wanted,
+                                   const char *name)
 {
-    bert_vocab_file source = {ends_in(path, ".json") ? "tokenizer.json" : "vocab.txt", NULL, 0};
-    char *text = read_whole(r, path, &source.bytes), *config_text = NULL;
+    zf_wordpiece_file source = {
+        zfl_wordpiece_file_ends_in(path, ".json") ? "tokenizer.json" : "vocab.txt", NULL, 0};
+    char *text = zfl_read_whole(r, path, &source.bytes), *config_text = NULL;
     zf_json *config = NULL;
-    bert_vocab *v = NULL;
+    zf_wordpiece *v = NULL;
     size_t bytes;
     source.data = text;
-    if (text && config_path && (config_text = read_whole(r, config_path, &bytes)))
-        config = parse(r, config_text, bytes, config_path);
+    if (text && config_path && (config_text = zfl_read_whole(r, config_path, &bytes)))
+        config = zfl_parse(r, config_text, bytes, config_path);
     if (text && (!config_path || config))
-        v = make(r, &source, path, config, config_path, wanted, name);
+        v = zfl_make(r, &source, path, config, config_path, wanted, name);
     zf_json_free(config);
     free(config_text);
     free(text);
     return v;
 }
 
-bert_vocab *bert_vocab_load(const char *path, const bert_tokenizer_options *options, char *err,
-                            size_t err_size)
+zf_wordpiece *zf_wordpiece_open(const char *path, const zf_wordpiece_options *options,
+                                zf_error *error)
 {
-    reader r = {.err = err, .err_size = err_size};
-    char file[PATH_SIZE], config[PATH_SIZE], added[PATH_SIZE];
+    zfl_wordpiece_file_reader r = {.error = error};
+    char file[ZFL_PATH_SIZE], config[ZFL_PATH_SIZE], added[ZFL_PATH_SIZE];
     struct stat about;
-    bert_vocab *v = NULL;
+    zf_wordpiece *v = NULL;
     if (stat(path, &about) || !S_ISDIR(about.st_mode)) {
-        v = load_file(&r, path, NULL, options, path);
-    } else if (find_file(file, path, "tokenizer.json") || find_file(file, path, "vocab.txt")) {
-        bool configured = find_file(config, path, "tokenizer_config.json");
-        if (find_file(added, path, "added_tokens.json")) r.added_path = added;
-        v = load_file(&r, file, configured ? config : NULL, options, path);
+        v = zfl_load_file(&r, path, NULL, options, path);
+    } else if (zfl_find_file(file, path, "tokenizer.json") ||
+               zfl_find_file(file, path, "vocab.txt")) {
+        bool configured = zfl_find_file(config, path, "tokenizer_config.json");
+        if (zfl_find_file(added, path, "added_tokens.json")) r.added_path = added;
+        v = zfl_load_file(&r, file, configured ? config : NULL, options, path);
     } else {
-        fail(&r, "%s: a folder without tokenizer.json and vocab.txt", path);
+        zfl_wordpiece_file_fail(&r, "%s: a folder without tokenizer.json and vocab.txt", path);
     }
     free(r.tokens);
     return v;

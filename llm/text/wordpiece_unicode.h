@@ -5,10 +5,10 @@
 
 #include <stdint.h>
 
-enum { UNI_LETTER, UNI_SPACE, UNI_DROP, UNI_PUNCT, UNI_CJK, UNI_MARK };
+enum { ZFL_UNI_LETTER, ZFL_UNI_SPACE, ZFL_UNI_DROP, ZFL_UNI_PUNCT, ZFL_UNI_CJK, ZFL_UNI_MARK };
 
 /* first << 8 | rank << 3 | kind, for each stretch of characters of one class. */
-static const uint32_t uni_classes[] = {
+static const uint32_t zfl_uni_classes[] = {
     0x2,0x901,0xB02,0xD01,0xE02,0x2001,0x2103,0x3000,0x3A03,0x4100,0x5B03,0x6100,0x7B03,0x7F02,
     0xA001,0xA103,0xA200,0xA703,0xA800,0xAB03,0xAC00,0xAD02,0xAE00,0xB603,0xB800,0xBB03,0xBC00,
     0xBF03,0xC000,0x3000D,0x34F05,0x3500D,0x37000,0x37E03,0x37F00,0x38703,0x38800,0x4830D,
@@ -106,7 +106,7 @@ static const uint32_t uni_classes[] = {
 };
 
 /* The same for ASCII, the common case. */
-static const uint8_t uni_ascii[128] = {
+static const uint8_t zfl_uni_ascii[128] = {
     2,2,2,2,2,2,2,2,2,1,1,2,2,1,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,
     1,3,3,3,3,3,3,3,3,3,3,3,3,3,3,3,0,0,0,0,0,0,0,0,0,0,3,3,3,3,3,3,
     3,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,3,3,3,3,3,
@@ -115,13 +115,13 @@ static const uint8_t uni_ascii[128] = {
 
 /* `count` characters from `first` on become `to`. Mode +1: the targets ascend with them;
  * +2: every other character. A target from 0x110000 on is a place in the pool. */
-typedef struct uni_run {
+typedef struct zfl_uni_run {
     uint32_t first, to;
     uint16_t count, mode;
-} uni_run;
+} zfl_uni_run;
 
 /* Decomposed, without the nonspacing marks. Hangul syllables are computed. */
-static const uni_run uni_bare_runs[] = {
+static const zfl_uni_run zfl_uni_bare_runs[] = {
     {0xC0,0x41,6,0},{0xC7,0x43,1,0},{0xC8,0x45,4,0},{0xCC,0x49,4,0},{0xD1,0x4E,2,1},
     {0xD3,0x4F,4,0},{0xD9,0x55,4,0},{0xDD,0x59,1,0},{0xE0,0x61,6,0},{0xE7,0x63,1,0},
     {0xE8,0x65,4,0},{0xEC,0x69,4,0},{0xF1,0x6E,2,1},{0xF3,0x6F,4,0},{0xF9,0x75,4,0},
@@ -527,7 +527,7 @@ static const uni_run uni_bare_runs[] = {
 };
 
 /* In lower case. */
-static const uni_run uni_lower_runs[] = {
+static const zfl_uni_run zfl_uni_lower_runs[] = {
     {0x41,0x61,26,1},{0xC0,0xE0,23,1},{0xD8,0xF8,7,1},{0x100,0x101,24,3},{0x130,0x110000,1,0},
     {0x132,0x133,3,3},{0x139,0x13A,8,3},{0x14A,0x14B,23,3},{0x178,0xFF,1,0},{0x179,0x17A,3,3},
     {0x181,0x253,1,0},{0x182,0x183,2,3},{0x186,0x254,1,0},{0x187,0x188,1,0},{0x189,0x256,2,1},
@@ -573,7 +573,7 @@ static const uni_run uni_lower_runs[] = {
 };
 
 /* Targets of several characters: how many, then these. */
-static const uint32_t uni_pool[] = {
+static const uint32_t zfl_uni_pool[] = {
     0x2,0x69,0x307,0x2,0x9C7,0x9BE,0x2,0x9C7,0x9D7,0x2,0xB47,0xB3E,0x2,0xB47,0xB57,0x2,0xB92,
     0xBD7,0x2,0xBC6,0xBBE,0x2,0xBC7,0xBBE,0x2,0xBC6,0xBD7,0x2,0xCC2,0xCD5,0x2,0xD46,0xD3E,
     0x2,0xD47,0xD3E,0x2,0xD46,0xD57,0x2,0xDD9,0xDCF,0x2,0xDD9,0xDCF,0x2,0xDD9,0xDDF,0x2,0x1B05,
@@ -588,21 +588,21 @@ static const uint32_t uni_pool[] = {
 
 /* The kind in the low three bits. Above them the rank: 0 for a starter, otherwise the place
  * of the combining class among those that survive accent stripping (1 for all marks). */
-static inline unsigned uni_class(uint32_t c)
+static inline unsigned zfl_uni_class(uint32_t c)
 {
-    uint32_t low = 0, high = sizeof uni_classes / sizeof uni_classes[0];
+    uint32_t low = 0, high = sizeof zfl_uni_classes / sizeof zfl_uni_classes[0];
     uint32_t key = c << 8 | 0xFF;
-    if (c < 128) return uni_ascii[c];
-    while (high - low > 1) { /* uni_classes[low] <= key < uni_classes[high] */
+    if (c < 128) return zfl_uni_ascii[c];
+    while (high - low > 1) { /* zfl_uni_classes[low] <= key < zfl_uni_classes[high] */
         uint32_t middle = (low + high) / 2;
-        if (uni_classes[middle] <= key) low = middle;
+        if (zfl_uni_classes[middle] <= key) low = middle;
         else high = middle;
     }
-    return uni_classes[low] & 0xFF;
+    return zfl_uni_classes[low] & 0xFF;
 }
 
 /* What c becomes by one of the tables of n runs, into `out`; returns how many, 1 to 3. */
-static inline int uni_find(const uni_run *runs, uint32_t n, uint32_t c, uint32_t out[3])
+static inline int zfl_uni_find(const zfl_uni_run *runs, uint32_t n, uint32_t c, uint32_t out[3])
 {
     uint32_t low = 0, high = n, at, to;
     out[0] = c;
@@ -621,16 +621,16 @@ static inline int uni_find(const uni_run *runs, uint32_t n, uint32_t c, uint32_t
     out[0] = to;
     if (to < 0x110000) return 1;
     to -= 0x110000;
-    for (uint32_t i = 0; i < uni_pool[to]; i++) out[i] = uni_pool[to + 1 + i];
-    return (int)uni_pool[to];
+    for (uint32_t i = 0; i < zfl_uni_pool[to]; i++) out[i] = zfl_uni_pool[to + 1 + i];
+    return (int)zfl_uni_pool[to];
 }
 
 /* Decomposes c and drops the nonspacing marks. Not for a mark. */
-static inline int uni_strip(uint32_t c, uint32_t out[3])
+static inline int zfl_uni_strip(uint32_t c, uint32_t out[3])
 {
     uint32_t at = c - 0xAC00;
     if (at >= 11172)
-        return uni_find(uni_bare_runs, sizeof uni_bare_runs / sizeof *uni_bare_runs, c, out);
+        return zfl_uni_find(zfl_uni_bare_runs, sizeof zfl_uni_bare_runs / sizeof *zfl_uni_bare_runs, c, out);
     out[0] = 0x1100 + at / 588; /* Hangul: leading consonant, vowel, trailing consonant */
     out[1] = 0x1161 + at % 588 / 28;
     out[2] = 0x11A7 + at % 28;
@@ -638,9 +638,9 @@ static inline int uni_strip(uint32_t c, uint32_t out[3])
 }
 
 /* The lower case of c: one character, but for U+0130. */
-static inline int uni_lower(uint32_t c, uint32_t out[3])
+static inline int zfl_uni_lower(uint32_t c, uint32_t out[3])
 {
-    return uni_find(uni_lower_runs, sizeof uni_lower_runs / sizeof *uni_lower_runs, c, out);
+    return zfl_uni_find(zfl_uni_lower_runs, sizeof zfl_uni_lower_runs / sizeof *zfl_uni_lower_runs, c, out);
 }
 
 #endif

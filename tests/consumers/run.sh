@@ -13,14 +13,40 @@ with_pkg_config() {
 with_cmake() {
     cmake -S $here/cmake -B "$work/cmake" -DCMAKE_PREFIX_PATH="$root/usr" \
         -DCMAKE_C_COMPILER=clang &&
-        cmake --build "$work/cmake" && "$work/cmake/app"
+        cmake --build "$work/cmake" && "$work/cmake/app" && "$work/cmake/llm" "$work/model" | grep -x "$answer"
+}
+
+llm_with_pkg_config() {
+    PKG_CONFIG_PATH=$root/usr/share/pkgconfig
+    export PKG_CONFIG_PATH
+    flags=$(pkg-config --cflags --libs 'zeroflow_llm >= 0.1') && echo "flags: $flags" &&
+        clang $strict -O0 $own -DZEROFLOW_LLM_IMPLEMENTATION $here/llm.c -o "$work/llm" $flags &&
+        "$work/llm" "$work/model" | grep -x "$answer"
+}
+
+answer='a bird| y 6 5 l z 7 6 5'
+
+# A folder with a small Llama and a tokenizer of characters, for what zeroflow_llm.h reads.
+makes_model() {
+    mkdir -p "$work/model" && cp tests/golden/llm/llama2/config.json \
+        tests/golden/llm/llama2/model.safetensors "$work/model" &&
+        awk 'BEGIN {
+            printf "{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": null, "
+            printf "\"pre_tokenizer\": null, \"post_processor\": null, \"decoder\": null, "
+            printf "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+            printf "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, "
+            printf "\"fuse_unk\": false, \"byte_fallback\": false, \"merges\": [], \"vocab\": {"
+            for (i = 0; i < 37; i++)
+                printf "%s\"%c\": %d", i ? ", " : "", i < 26 ? 97 + i : i == 26 ? 32 : 21 + i, i
+            print "}}}"
+        }' > "$work/model/tokenizer.json"
 }
 
 # Every file that was installed, and nothing else.
 installed_files() {
     (cd "$root" && find . -type f | sort) | tee "$work/files"
-    printf './usr/%s\n' include/zeroflow.h share/cmake/zeroflow/zeroflow-config-version.cmake \
-        share/cmake/zeroflow/zeroflow-config.cmake share/pkgconfig/zeroflow.pc \
+    printf './usr/%s\n' include/zeroflow.h include/zeroflow_llm.h share/cmake/zeroflow/zeroflow-config-version.cmake \
+        share/cmake/zeroflow/zeroflow-config.cmake share/pkgconfig/zeroflow.pc share/pkgconfig/zeroflow_llm.pc \
         share/zeroflow/zeroflow_cuda.cu share/zeroflow/zeroflow_mpi.c \
         share/zeroflow/zeroflow_nccl.c |
         cmp - "$work/files"
@@ -72,7 +98,9 @@ evaluates_in_any_order() {
 
 check 'make install' installs
 check 'what it installs' installed_files
+check 'a small model' makes_model
 check 'pkg-config' with_pkg_config
+check 'zeroflow_llm.h, pkg-config' llm_with_pkg_config
 check 'CMake package' with_cmake
 check 'one version' one_version
 if command -v mpicc > /dev/null; then
@@ -98,7 +126,17 @@ check 'C++17, g++' builds g++ $strict_cxx "$include" $here/app.cpp "$work/unit.o
 check 'C++17, clang++' builds clang++ $strict_cxx "$include" $here/app.cpp "$work/unit.o"
 check 'beside a program with its own stb_ds' \
     builds gcc -std=gnu11 -Wall "$include" $here/stb.c "$work/unit.o"
+for cc in gcc clang; do
+    check "declarations of zeroflow_llm.h as C++17, $cc" \
+        $cc -x c++ $strict_cxx -Idist -fsyntax-only dist/zeroflow_llm.h
+done
+check 'zeroflow_llm.h private to a file' clang $strict -O0 "$include" -DZF_API=static $own \
+    -DZEROFLOW_LLM_IMPLEMENTATION -DZF_WITHOUT_PCRE2 $here/llm.c -o "$work/llm" $link
 check 'an example by the command that it names' builds clang $strict -O0 -I. examples/hello.c
+check 'another one' clang $strict -O0 -I. examples/generate.c -DZF_WITHOUT_PCRE2 \
+    -o "$work/generate" $link
+check 'goes on with a text' gives 0 '^the bird   n w r v s 2 n n w r m s j j j 2 j z 6$' \
+    "$work/generate" "$work/model" 'the bird'
 check 'compile_commands.json' by_their_entries
 if gdb -nx -batch -ex run true 2>&1 | grep -q 'exited normally'; then
     check 'gdb shows graphs' sh tests/gdb.sh clang

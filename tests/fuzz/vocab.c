@@ -1,14 +1,11 @@
 /* Fuzzes the BERT tokenizer: the input is a vocabulary file, a text, and sometimes a corpus.
  *
- *     clang -g -O1 -fsanitize=fuzzer,address,undefined tests/fuzz/vocab.c \
- *         llm/text/wordpiece.c llm/text/wordpiece_train.c llm/text/wordpiece_file.c \
- *         -o build/fuzz-vocab
- *     build/fuzz-vocab -runs=1000000
+ *     make fuzz-vocab
  *
  * As a vocabulary it is read twice: as it is, and behind the five special tokens, with which it
  * passes far more often. What passes then encodes the input itself.
  */
-#include "../../llm/text/wordpiece.h"
+#include "../../zeroflow_llm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,18 +17,18 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* The ids of a text are in range, as many as announced, and the same whatever the room for them. */
-static void encode(const bert_vocab *v, const char *text, size_t bytes, unsigned flags)
+static void encode(const zf_wordpiece *v, const char *text, size_t bytes, unsigned flags)
 {
-    int64_t n = bert_encode(v, text, bytes, flags, NULL, 0);
+    int64_t n = zf_wordpiece_encode(v, text, bytes, flags, NULL, 0);
     int32_t *all, *half;
     REQUIRE(n >= 0 && (uint64_t)n <= bytes); /* no character gives more ids than it has bytes */
     all = malloc((size_t)n * sizeof *all);
     half = malloc((size_t)(n / 2) * sizeof *half);
     if (n && all && half) {
-        REQUIRE(bert_encode(v, text, bytes, flags, all, n) == n);
-        REQUIRE(bert_encode(v, text, bytes, flags, half, n / 2) == n);
+        REQUIRE(zf_wordpiece_encode(v, text, bytes, flags, all, n) == n);
+        REQUIRE(zf_wordpiece_encode(v, text, bytes, flags, half, n / 2) == n);
         REQUIRE(!memcmp(all, half, (size_t)(n / 2) * sizeof *half));
-        for (int64_t i = 0; i < n; i++) REQUIRE(all[i] >= 0 && all[i] < bert_vocab_size(v));
+        for (int64_t i = 0; i < n; i++) REQUIRE(all[i] >= 0 && all[i] < zf_wordpiece_size(v));
     }
     free(all);
     free(half);
@@ -40,26 +37,27 @@ static void encode(const bert_vocab *v, const char *text, size_t bytes, unsigned
 /* Refused with a message, or every token has its id and the subject encodes. */
 static void read_vocab(const char *text, size_t bytes, const char *subject, size_t subject_bytes)
 {
-    char err[200] = "";
+    zf_error error = {ZF_OK, ""};
     for (int lower_case = 0; lower_case < 2; lower_case++) {
-        bert_vocab *v =
-            bert_vocab_parse(text, bytes, "fuzz", bert_cased(!lower_case), err, sizeof err);
-        REQUIRE(v || !strncmp(err, "fuzz:", 5));
+        zf_wordpiece *v = zf_wordpiece_parse(text, bytes, "fuzz", zf_wordpiece_cased(!lower_case),
+                                             &error);
+        REQUIRE(v || !strncmp(error.text, "fuzz:", 5));
         if (!v) continue;
-        for (int32_t id = 0; id < bert_vocab_size(v); id++) {
-            const char *token = bert_vocab_token(v, id);
-            REQUIRE(!*token || bert_vocab_id(v, token) == id);
+        for (int32_t id = 0; id < zf_wordpiece_size(v); id++) {
+            const char *token = zf_wordpiece_token(v, id);
+            REQUIRE(!*token || zf_wordpiece_id(v, token) == id);
         }
         encode(v, subject, subject_bytes, 0);
-        encode(v, subject, subject_bytes, BERT_SPECIAL_TOKENS);
-        bert_vocab_free(v);
+        encode(v, subject, subject_bytes, ZF_WORDPIECE_SPECIAL);
+        zf_wordpiece_free(v);
     }
 }
 
 /* Training fails for a reason or writes what can be read. */
 static void train(const char *text, size_t bytes)
 {
-    char corpus[64], out[64], err[200] = "";
+    char corpus[64], out[64];
+    zf_error error = {ZF_OK, ""};
     int32_t n = -1;
     FILE *f;
     snprintf(corpus, sizeof corpus, "/tmp/zeroflow-fuzz-%ld.txt", (long)getpid());
@@ -68,13 +66,13 @@ static void train(const char *text, size_t bytes)
     if (!f) return;
     fwrite(text, 1, bytes, f);
     fclose(f);
-    n = bert_vocab_train(corpus, 5 + (int32_t)(bytes % 300), NULL, out, err, sizeof err);
-    REQUIRE(n > 0 || !strncmp(err, corpus, strlen(corpus)));
+    n = zf_wordpiece_train(corpus, 5 + (int32_t)(bytes % 300), NULL, out, &error);
+    REQUIRE(n > 0 || !strncmp(error.text, corpus, strlen(corpus)));
     if (n > 0) {
-        bert_vocab *v = bert_vocab_load(out, NULL, err, sizeof err);
-        REQUIRE(v && bert_vocab_size(v) == n && n <= 5 + (int32_t)(bytes % 300));
+        zf_wordpiece *v = zf_wordpiece_open(out, NULL, &error);
+        REQUIRE(v && zf_wordpiece_size(v) == n && n <= 5 + (int32_t)(bytes % 300));
         encode(v, text, bytes, 0);
-        bert_vocab_free(v);
+        zf_wordpiece_free(v);
     }
     remove(corpus);
     remove(out);

@@ -730,7 +730,7 @@ TEST_ONCE(disk_full_is_found_when_it_is_opened)
 }
 
 /* A file of that text, with zeros up to byte `end`. */
-static bool put_text(const char *path, const char *text, long end)
+static bool zf_json_put_text_member(const char *path, const char *text, long end)
 {
     FILE *file = fopen(path, "w");
     bool good = file && fputs(text, file) >= 0;
@@ -771,18 +771,19 @@ TEST_ONCE(disk_files_of_others)
     /* a run that is alive */
     CHECK(t, setup_refused(&second, ZF_ERR_IO, "-offload belongs to another run that is alive"));
     /* files left under other names are removed; files of live runs, and other files, are not */
-    CHECK(t, put_text(gone, zfi_offload_magic, 0) && put_text(foreign, novel, 0));
+    CHECK(t, zf_json_put_text_member(gone, zfi_offload_magic, 0) &&
+                 zf_json_put_text_member(foreign, novel, 0));
     second.desc.rank = 2;
     NEED(t, setup_open(&second), &second.error);
     CHECK(t, files_in(s.folder) == 3 && access(gone, F_OK) != 0);
     setup_close(&second);
     CHECK(t, access(alive, F_OK) == 0 && access(foreign, F_OK) == 0 && files_in(s.folder) == 2);
     /* something else under its name */
-    CHECK(t, put_text(own, novel, 0));
+    CHECK(t, zf_json_put_text_member(own, novel, 0));
     CHECK(t, setup_refused(&second, ZF_ERR_IO, "it is not an offload file"));
     CHECK_TEXT(t, front_of(own), novel);
     /* what was left under its name, and is longer */
-    CHECK(t, put_text(own, zfi_offload_magic, 1 << 20));
+    CHECK(t, zf_json_put_text_member(own, zfi_offload_magic, 1 << 20));
     NEED(t, setup_open(&second), &second.error);
     CHECK(t, stat(own, &about) == 0 && about.st_size == SPACE + 4096);
     CHECK(t, files_in(s.folder) == 3);

@@ -1,4 +1,5 @@
-# find_package(zeroflow) gives zeroflow::zeroflow: the header's folder and what it links.
+# find_package(zeroflow) gives zeroflow::zeroflow, the folder of the headers and what they link, and
+# zeroflow::llm, the same for zeroflow_llm.h.
 include(CMakeFindDependencyMacro)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_dependency(Threads)
@@ -11,4 +12,12 @@ if(NOT TARGET zeroflow::zeroflow)
         INTERFACE_INCLUDE_DIRECTORIES "${zeroflow_prefix}/include"
         INTERFACE_LINK_LIBRARIES "Threads::Threads;m")
     unset(zeroflow_prefix)
+    add_library(zeroflow::llm INTERFACE IMPORTED)
+    set_target_properties(zeroflow::llm PROPERTIES
+        INTERFACE_LINK_LIBRARIES zeroflow::zeroflow)
+    if(@PCRE2@)
+        set_property(TARGET zeroflow::llm APPEND PROPERTY INTERFACE_LINK_LIBRARIES pcre2-8)
+    else()
+        set_property(TARGET zeroflow::llm PROPERTY INTERFACE_COMPILE_DEFINITIONS ZF_WITHOUT_PCRE2)
+    endif()
 endif()

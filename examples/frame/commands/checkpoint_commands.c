@@ -1,9 +1,8 @@
 /* The commands eval, export and merge, which read a checkpoint. */
-#include "../../../llm/folder/adapter.h"
-#include "../../../llm/text/chat.h"
+#include "../../../zeroflow_llm.h"
 #include "../options/command.h"
 #include "../model/dataset.h"
-#include "../../../llm/base/fail.h"
+#include "../options/fail.h"
 #include "frame.h"
 #include "../model/session.h"
 
@@ -18,11 +17,11 @@ static bool round_param(session *s, zf_tensor param, const zf_quantize_desc *blo
     float *values = malloc(2 * count * sizeof *values + 1); /* and the integers with their scales */
     bool good;
     if (!values) return fail(error, ZF_ERR_NOMEM, "out of memory");
-    good = !weights_get(s->program, param, values, error);
+    good = !zf_weights_get(s->program, param, values, error);
     if (good) {
         zf_quantize_values(values + count, values, count, blocks);
         zf_dequantize_values(values, values + count, count, blocks);
-        good = !weights_put(s->program, param, values, error);
+        good = !zf_weights_put(s->program, param, values, error);
     }
     free(values);
     return good;
@@ -31,14 +30,14 @@ static bool round_param(session *s, zf_tensor param, const zf_quantize_desc *blo
 /* Rounds the weights of an open session to few bits, as an adapter over these has met them. */
 static bool round_weights(session *s, const session_desc *desc, int64_t rounding, zf_error *error)
 {
-    config_any config;
+    zf_config_any config;
     session_desc d = *desc;
     zf_graph *few;
     bool good;
     if (!rounding) return true;
     memcpy(&config, desc->config, s->sample->config->bytes);
     d.config = &config;
-    if (!config_set_weights(s->sample->config, &config, rounding, error)) return false;
+    if (!zf_config_set_weights(s->sample->config, &config, rounding, error)) return false;
     if (!(few = zf_graph_new(NULL))) return fail(error, ZF_ERR_NOMEM, "out of memory");
     s->sample->build(few, &config, &d.shape, d.purpose);
     good = zf_graph_status(few) ? fail(error, zf_graph_status(few), "%s", zf_graph_error(few))
@@ -67,7 +66,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
 {
     const char *load = NULL, *out;
     int64_t dtype = ZF_F32, rounding = 0;
-    config_any config = {{0}};
+    zf_config_any config = {{0}};
     session_desc d = {.sample = sample,
                       .purpose = SAMPLE_EVALUATE,
                       .config = &config,
@@ -80,15 +79,15 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
          "of the weights that are written; f32 are the master weights of runs in 16 bits"},
         {merges ? "adapter" : NULL, OPTION_TEXT, "DIR", &d.adapter, 0, 0,
          "an adapter of its weights (--lora, PEFT)"},
-        {merges && sample->config->bits ? "weights" : NULL, OPTION_CHOICE, CONFIG_WEIGHTS, &rounding,
-         0, 0,
+        {merges && sample->config->bits ? "weights" : NULL, OPTION_CHOICE, ZF_CONFIG_WEIGHTS,
+         &rounding, 0, 0,
          "int8, int4: those of products are rounded first, as the adapter was trained beside;\n"
          "                                    float: it is added to the folder's own"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     session s;
     zf_error error = {ZF_OK, ""};
-    char file[FOLDER_PATH];
+    char file[ZF_FOLDER_PATH];
     int status;
     bool good;
     if (!command_options(argc, argv,
@@ -103,12 +102,12 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
     good = session_config(sample, load, &config, &error) &&
            session_open_folder(&s, load, &d, 1 + ZF_F32, &error);
     if (good) {
-        good =
-            (!merges || (round_weights(&s, &d, rounding, &error) && merge(&s, &error))) &&
-            folder_export(out, load, config_json(sample->config, &config), sample->objective->frame,
-                          config_positions(sample->config, &config), file, &error) &&
-            exchange_export(&sample->exchange, s.program, s.graph, file, false, (zf_dtype)dtype,
-                            &error);
+        good = (!merges || (round_weights(&s, &d, rounding, &error) && merge(&s, &error))) &&
+               zf_folder_export(out, load, zf_config_json(sample->config, &config),
+                                sample->objective->frame,
+                                zf_config_positions(sample->config, &config), file, &error) &&
+               zf_exchange_export(&sample->exchange, s.program, s.graph, file, false,
+                                  (zf_dtype)dtype, &error);
         session_close(&s);
     }
     return good ? EXIT_GOOD : command_error("%s", error.text);
@@ -145,7 +144,7 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
     const objective *of = sample->objective;
     settings o = {.batch = 16, .threads = 1, .model = ".", .evaluates = true};
     int64_t batches = 0, dtype = 0, rounding = 0;
-    config_any config = {{0}};
+    zf_config_any config = {{0}};
     session_desc d = {.sample = sample, .purpose = SAMPLE_EVALUATE, .config = &config};
     const option_row all[] = {
         {"load", OPTION_TEXT, "DIR", &o.load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
@@ -167,10 +166,10 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
         {"chat", OPTION_TEXT, "STYLE", &o.chat, 0, 0,
          "how messages are written; else as the tokenizer's chat_template says"},
         {"date", OPTION_TEXT, "TEXT", &o.date, 0, 0,
-         "today, in styles that show it; else \"" CHAT_DATE "\""},
+         "today, in styles that show it; else \"" ZF_CHAT_DATE "\""},
         {"alone", OPTION_FLAG, NULL, &o.alone, 0, 0, "each example of --data has a row of its own"},
         {"batch-file", OPTION_TEXT, "FILE", &o.batch_file, 0, 0, "batches instead (safetensors)"},
-        {sample->config->bits ? "weights" : NULL, OPTION_CHOICE, CONFIG_WEIGHTS, &rounding, 0, 0,
+        {sample->config->bits ? "weights" : NULL, OPTION_CHOICE, ZF_CONFIG_WEIGHTS, &rounding, 0, 0,
          "int8, int4: of products, rounded in blocks of 64"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
@@ -187,9 +186,9 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
     if (!o.corpus && !of->open_data)
         return command_usage_error(argv, "a text is needed: --corpus FILE");
     if (!session_config(sample, o.load, &config, &error) ||
-        !config_set_weights(sample->config, &config, rounding, &error))
+        !zf_config_set_weights(sample->config, &config, rounding, &error))
         return command_error("%s", error.text);
-    if ((wrong = complete(&o, &batches, config_positions(sample->config, &config))))
+    if ((wrong = complete(&o, &batches, zf_config_positions(sample->config, &config))))
         return command_usage_error(argv, wrong);
     if (!dataset_open(&data, sample, &o, &config, &error)) return command_error("%s", error.text);
     d.shape = (sample_shape){.batch = o.batch, .sequence = o.seq}, d.threads = o.threads;

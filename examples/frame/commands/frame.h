@@ -4,6 +4,7 @@
 #define FRAME_H
 
 #include "../model/sample.h"
+#include "../model/settings.h"
 
 int pretrain_command(const sample_model *sample, const settings_desc *desc, int argc, char **argv);
 /* Losses of a checkpoint on the held-out part of a text. */

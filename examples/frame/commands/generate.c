@@ -1,42 +1,29 @@
 /* The commands generate, which continues texts or answers, all texts at once, and chat. */
 #include "../data/corpus.h"
 #include "../model/causal.h"
-#include "../../../llm/text/chat.h"
+#include "../../../zeroflow_llm.h"
 #include "../options/command.h"
 #include "../model/decoder.h"
-#include "../../../llm/base/fail.h"
-#include "../../../llm/folder/folder.h"
-#include "../../../llm/generate/sampling.h"
-#include "../../../llm/text/tokens.h"
+#include "../options/fail.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENDS = 2 * CONFIG_ENDS + 2, PROMPTS = 256 };
-
-/* A text that is being generated. */
-typedef struct row {
-    id_list ids; /* all ids, first those of the prompt */
-    size_t given;
-    token_stream stream;
-    buffer text;   /* the text, which begins with the prompt */
-    size_t prompt; /* bytes of the prompt */
-    size_t shown;
-    bool done;
-} row;
+enum { ENDS = 2 * ZF_CONFIG_ENDS + 2, PROMPTS = 256 };
 
 typedef struct writer {
     decoder decoder;
-    bert_vocab *words; /* one of these two */
-    tokens *tokens;
-    chat_template chat;
+    zf_wordpiece *words; /* one of these two */
+    zf_tokenizer *tokens;
+    zf_chat chat;
     option_texts stops; /* texts that end the answer */
     int64_t context;    /* tokens of a text for which there is room */
     int32_t ends[ENDS]; /* tokens that end a text; -1: none */
     int32_t begin;      /* of words: the token before a text */
-    row rows[PROMPTS];
+    zf_answer_desc how; /* of all answers */
+    zf_answer rows[PROMPTS];
     int64_t count; /* rows */
-    sampler sampler;
+    zf_sampler sampler;
     bool framed; /* prompts are messages of a chat */
 } writer;
 
@@ -44,7 +31,7 @@ typedef struct writer {
 
 static int64_t vocabulary(const writer *w)
 {
-    return w->tokens ? tokens_size(w->tokens) : bert_vocab_size(w->words);
+    return w->tokens ? zf_tokenizer_size(w->tokens) : zf_wordpiece_size(w->words);
 }
 
 static bool is_end(const writer *w, int32_t id)
@@ -54,122 +41,49 @@ static bool is_end(const writer *w, int32_t id)
     return false;
 }
 
-static bool encode_words(writer *w, row *r, const char *prompt)
+static bool encode_words(writer *w, zf_answer *r, const char *prompt)
 {
-    int64_t count = bert_encode(w->words, prompt, strlen(prompt), 0, NULL, 0);
+    int64_t count = zf_wordpiece_encode(w->words, prompt, strlen(prompt), 0, NULL, 0);
     int32_t *ids = malloc((size_t)(count + 1) * sizeof *ids);
     r->ids.failed = !ids;
-    if (ids) bert_encode(w->words, prompt, strlen(prompt), 0, ids, count);
-    id_list_add(&r->ids, w->begin); /* a text begins after the end of another */
-    for (int64_t i = 0; ids && i < count; i++) id_list_add(&r->ids, ids[i]);
+    if (ids) zf_wordpiece_encode(w->words, prompt, strlen(prompt), 0, ids, count);
+    zf_ids_add(&r->ids, w->begin); /* a text begins after the end of another */
+    for (int64_t i = 0; ids && i < count; i++) zf_ids_add(&r->ids, ids[i]);
     free(ids);
     return !r->ids.failed;
 }
 
-static bool encode_tokens(writer *w, row *r, const char *prompt, zf_error *error)
+static bool encode_tokens(writer *w, zf_answer *r, const char *prompt, zf_error *error)
 {
-    const chat_message m = {CHAT_USER, prompt, strlen(prompt)};
-    buffer text = {.at = NULL};
+    const zf_chat_message m = {ZF_CHAT_USER, prompt, strlen(prompt)};
+    zf_text text = {.at = NULL};
     bool good = true;
-    if (w->framed) good = chat_text(&w->chat, &m, 1, true, &text, NULL, error);
+    if (w->framed) good = zf_chat_write(&w->chat, &m, 1, true, &text, NULL, error);
     if (good)
-        good = w->framed ? tokens_encode(w->tokens, text.at, text.count, 0, &r->ids, error)
-                         : tokens_encode(w->tokens, m.text, m.bytes, TOKENS_FRAME, &r->ids, error);
-    buffer_free(&text);
+        good = w->framed ? zf_tokenizer_encode(w->tokens, text.at, text.count, 0, &r->ids, error)
+                         : zf_tokenizer_encode(w->tokens, m.text, m.bytes, ZF_TOKENIZER_FRAME,
+                                               &r->ids, error);
+    zf_text_free(&text);
     /* If a post_processor adds an end token to the prompt, it is removed. */
     while (good && r->ids.count > 1 && is_end(w, r->ids.at[r->ids.count - 1])) r->ids.count--;
-    return good && token_stream_open(&r->stream, w->tokens, TOKENS_NO_SPECIAL, r->ids.at,
-                                     r->ids.count, error);
+    return good;
 }
 
-static bool begin_row(writer *w, row *r, const char *prompt, zf_error *error)
+static bool begin_row(writer *w, zf_answer *r, const char *prompt, zf_error *error)
 {
-    *r = (row){.ids = {NULL, 0, 0, false}};
+    *r = (zf_answer){.given = 0};
     if (w->tokens ? !encode_tokens(w, r, prompt, error) : !encode_words(w, r, prompt))
         return error->status ? false : fail(error, ZF_ERR_NOMEM, "out of memory");
-    if (!r->ids.count)
-        return fail(error, ZF_ERR_ARGUMENT, "the prompt is empty, and no token begins a text");
-    r->given = r->ids.count;
-    if (!w->framed) buffer_add_text(&r->text, prompt);
-    r->prompt = r->text.count;
-    return !r->text.failed || fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (!w->framed) zf_text_add_string(&r->text, prompt);
+    return zf_answer_begin(r, &w->how, error);
 }
 
-static void end_row(row *r)
+/* Prints new text. */
+static void show(const writer *w, zf_answer *r)
 {
-    id_list_free(&r->ids);
-    buffer_free(&r->text);
-    if (r->stream.tokens) token_stream_close(&r->stream);
-}
-
-/* Adds a token to the text: with a space before it, unless it continues a word or ends a clause. */
-static void add_word(const bert_vocab *vocab, row *r, int32_t id)
-{
-    const char *token = bert_vocab_token(vocab, id);
-    bool on = !strncmp(token, "##", 2) && !bert_vocab_starts_word(vocab, id);
-    bool closes = strlen(token) == 1 && strchr(".,;:!?)", *token);
-    if (!on && !closes) buffer_add_text(&r->text, " ");
-    buffer_add_text(&r->text, token + 2 * on);
-}
-
-/* Looks for the first of the stop texts in the text, which is new from `from` on; removes it and what
- * follows. */
-static void look_for_stop(const writer *w, row *r, size_t from)
-{
-    char *first = NULL;
-    for (int32_t k = 0; k < w->stops.count && r->text.at; k++) {
-        const char *stop = w->stops.at[k];
-        size_t n = strlen(stop);
-        char *found;
-        if (!n) continue;
-        found = strstr(r->text.at + (from - r->prompt > n - 1 ? from - (n - 1) : r->prompt), stop);
-        if (found && (!first || found < first)) first = found;
-    }
-    if (!first) return;
-    r->text.count = (size_t)(first - r->text.at);
-    *first = 0;
-    r->done = true;
-}
-
-/* The bytes at the text's end with which a stop text may begin. */
-static size_t may_stop(const writer *w, const row *r)
-{
-    size_t most = 0;
-    for (int32_t s = 0; s < w->stops.count; s++) {
-        size_t n = strlen(w->stops.at[s]);
-        for (size_t k = n ? n - 1 : 0; k > most; k--)
-            if (k <= r->text.count - r->prompt &&
-                !memcmp(r->text.at + r->text.count - k, w->stops.at[s], k))
-                most = k;
-    }
-    return most;
-}
-
-/* Gives a row its next token; a negative `id` ends it. */
-static bool put(writer *w, row *r, int32_t id, zf_error *error)
-{
-    size_t from = r->text.count, bytes;
-    const char *part;
-    if (id < 0 || is_end(w, id)) r->done = true;
-    else id_list_add(&r->ids, id);
-    if (w->words) {
-        if (!r->done) add_word(w->words, r, id);
-    } else {
-        part = r->done ? token_stream_end(&r->stream, &bytes, error)
-                       : token_stream_put(&r->stream, id, &bytes, error);
-        if (!part) return false;
-        buffer_add(&r->text, part, bytes);
-    }
-    look_for_stop(w, r, from);
-    return !(r->text.failed || r->ids.failed) || fail(error, ZF_ERR_NOMEM, "out of memory");
-}
-
-/* Prints new text, except an end that could become a stop text. */
-static void show(const writer *w, row *r)
-{
-    size_t end = r->text.count - (r->done ? 0 : may_stop(w, r));
-    if (end > r->shown) fwrite(r->text.at + r->shown, 1, end - r->shown, stdout);
-    if (end > r->shown) r->shown = end;
+    size_t bytes;
+    const char *text = zf_answer_shown(r, &w->how, &bytes);
+    fwrite(text, 1, bytes, stdout);
     fflush(stdout);
 }
 
@@ -181,14 +95,14 @@ static bool add(writer *w, int64_t *count, zf_error *error)
 {
     const int32_t *ids[PROMPTS];
     for (int64_t k = 0; k < w->count; k++) {
-        const id_list *l = &w->rows[k].ids;
-        if (w->decoder.past[k] + count[k] > w->context) {
-            decoder_rewind(&w->decoder, k, 0);
+        const zf_ids *l = &w->rows[k].ids;
+        if (w->decoder.steps.past[k] + count[k] > w->context) {
+            zf_decoder_rewind(&w->decoder.steps, k, 0);
             count[k] = (w->context + 1) / 2;
         }
         ids[k] = l->at + l->count - count[k];
     }
-    return decoder_add(&w->decoder, ids, count, error);
+    return zf_decoder_add(&w->decoder.steps, ids, count, error);
 }
 
 /* Draws token `number` of all rows, and sets how many tokens the model is to see next. False where
@@ -197,14 +111,14 @@ static bool step(writer *w, int64_t number, uint64_t seed, int64_t *count, zf_er
 {
     bool going = false;
     for (int64_t k = 0; k < w->count; k++) {
-        row *r = &w->rows[k];
+        zf_answer *r = &w->rows[k];
         uint64_t place = (uint64_t)(r->given + (size_t)number) + ((uint64_t)k << 40);
         int32_t id;
         count[k] = 0;
         if (r->done) continue;
-        id = sampler_draw(&w->sampler, w->decoder.logits + k * w->decoder.vocab, r->ids.at,
-                          (int64_t)r->ids.count, bert_mix(seed + bert_mix(place)));
-        if (!put(w, r, id, error)) return false;
+        id = zf_sampler_draw(&w->sampler, w->decoder.steps.logits + k * w->decoder.steps.vocab,
+                             r->ids.at, (int64_t)r->ids.count, bert_mix(seed + bert_mix(place)));
+        if (!zf_answer_put(r, &w->how, id, error)) return false;
         if (w->count == 1) show(w, r);
         count[k] = !r->done;
         going = going || !r->done;
@@ -212,18 +126,19 @@ static bool step(writer *w, int64_t number, uint64_t seed, int64_t *count, zf_er
     return going;
 }
 
-static bool write_all(writer *w, int64_t most, uint64_t seed, const sampling *how, zf_error *error)
+static bool write_all(writer *w, int64_t most, uint64_t seed, const zf_sampling *how,
+                      zf_error *error)
 {
     int64_t count[PROMPTS];
     for (int64_t k = 0; k < w->count; k++) count[k] = (int64_t)w->rows[k].ids.count;
-    if (!sampler_open(&w->sampler, how, vocabulary(w)))
+    if (!zf_sampler_open(&w->sampler, how, vocabulary(w)))
         return fail(error, ZF_ERR_NOMEM, "out of memory");
     if (w->count == 1) show(w, &w->rows[0]);
     for (int64_t n = 0; n < most && !error->status; n++)
         if (!add(w, count, error) || !step(w, n, seed, count, error)) break;
     for (int64_t k = 0; k < w->count && !error->status; k++) {
-        row *r = &w->rows[k];
-        if (!r->done && !put(w, r, -1, error)) break;
+        zf_answer *r = &w->rows[k];
+        if (!r->done && !zf_answer_put(r, &w->how, -1, error)) break;
         r->done = true;
         show(w, r);
         printf("\n");
@@ -242,7 +157,7 @@ static bool context_of(const char *load, int64_t positions, int64_t most, writer
     for (int64_t k = 0; k < w->count; k++)
         if ((int64_t)w->rows[k].given > longest) longest = (int64_t)w->rows[k].given;
     w->context = positions;
-    if (folder_is_checkpoint(load)) {
+    if (zf_folder_is_checkpoint(load)) {
         if (zf_checkpoint_note(load, "seq", sequence, sizeof sequence, error)) return false;
         w->context = strtoll(sequence, NULL, 10);
     }
@@ -256,11 +171,11 @@ static bool context_of(const char *load, int64_t positions, int64_t most, writer
 }
 
 /* The tokens that end a text, as the model's config.json and generation_config.json say. */
-static bool read_ends(writer *w, const config_facts *facts, const char *load, zf_error *error)
+static bool read_ends(writer *w, const zf_config_facts *facts, const char *load, zf_error *error)
 {
     for (int k = 0; k < ENDS; k++) w->ends[k] = -1;
     for (int64_t k = 0; k < facts->ends; k++) w->ends[k] = (int32_t)facts->end[k];
-    return folder_generation_ends(load, w->ends + CONFIG_ENDS, CONFIG_ENDS, error);
+    return zf_folder_generation_ends(load, w->ends + ZF_CONFIG_ENDS, ZF_CONFIG_ENDS, error);
 }
 
 /* What generate and chat are asked for. */
@@ -268,36 +183,49 @@ typedef struct request {
     const char *load, *adapter, *tokenizer, *chat, *date;
     option_texts stops;
     int64_t most, seed, threads, dtype, weights;
-    sampling how;
+    zf_sampling how;
     bool silent;
 } request;
 
 /* The tokenizer of a folder, and the tokens by which it ends a text. */
-static bool open_tokenizer(writer *w, const request *q, zf_error *error)
+static bool read_tokenizer(writer *w, const request *q, zf_error *error)
 {
     const char *folder = q->tokenizer ? q->tokenizer : q->load, *style = q->chat ? q->chat : "none";
     w->framed = strcmp(style, "none");
-    if (!folder_has_bpe(folder)) {
+    if (!zf_folder_has_bpe(folder)) {
         if (w->framed)
             return fail(error, ZF_ERR_ARGUMENT,
                         "--chat needs a tokenizer with a BPE model; %s has none", folder);
-        if (!(w->words = folder_vocab(folder, NULL, error))) return false;
-        if (w->ends[0] < 0) w->ends[0] = bert_vocab_id(w->words, "[SEP]");
+        if (!(w->words = zf_folder_vocab(folder, NULL, error))) return false;
+        if (w->ends[0] < 0) w->ends[0] = zf_wordpiece_id(w->words, "[SEP]");
         w->begin = w->ends[0];
         return true;
     }
-    if (!(w->tokens = tokens_load(folder, error))) return false;
-    if (!chat_template_load(&w->chat, folder, strcmp(style, "auto") ? style : NULL, error) ||
-        !chat_template_date(&w->chat, q->date, true, error))
+    if (!(w->tokens = zf_tokenizer_open(folder, error))) return false;
+    if (!zf_chat_open(&w->chat, folder, strcmp(style, "auto") ? style : NULL, error) ||
+        !zf_chat_set_date(&w->chat, q->date, true, error))
         return false;
     if (w->framed && !w->chat.style)
         return fail(error, ZF_ERR_ARGUMENT, "%s has no chat_template: name a style, --chat %s",
-                    folder, CHAT_STYLES);
+                    folder, ZF_CHAT_STYLES);
     if (q->silent && !w->framed)
         return fail(error, ZF_ERR_ARGUMENT, "--no-thinking is for chats: --chat auto, or qwen3");
-    if (q->silent && !chat_template_silent(&w->chat, error)) return false;
-    if (*w->chat.end) w->ends[ENDS - 1] = tokens_id(w->tokens, w->chat.end);
-    if (w->framed) w->ends[ENDS - 2] = tokens_id(w->tokens, chat_end(&w->chat));
+    if (q->silent && !zf_chat_set_silent(&w->chat, error)) return false;
+    if (*w->chat.end) w->ends[ENDS - 1] = zf_tokenizer_id(w->tokens, w->chat.end);
+    if (w->framed) w->ends[ENDS - 2] = zf_tokenizer_id(w->tokens, zf_chat_end(&w->chat));
+    return true;
+}
+
+/* The same, and how answers are written. */
+static bool open_tokenizer(writer *w, const request *q, zf_error *error)
+{
+    if (!read_tokenizer(w, q, error)) return false;
+    w->how = (zf_answer_desc){.tokenizer = w->tokens,
+                              .words = w->words,
+                              .ends = w->ends,
+                              .end_count = ENDS,
+                              .stops = w->stops.at,
+                              .stop_count = w->stops.count};
     return true;
 }
 
@@ -328,10 +256,10 @@ static bool begin_rows(writer *w, const char *prompt, const char *path, zf_error
 
 static void close_writer(writer *w)
 {
-    for (int64_t k = 0; k < w->count; k++) end_row(&w->rows[k]);
-    sampler_close(&w->sampler);
-    bert_vocab_free(w->words);
-    tokens_free(w->tokens);
+    for (int64_t k = 0; k < w->count; k++) zf_answer_free(&w->rows[k]);
+    zf_sampler_close(&w->sampler);
+    zf_wordpiece_free(w->words);
+    zf_tokenizer_free(w->tokens);
     free(w);
 }
 
@@ -346,35 +274,92 @@ static void close_writer(writer *w)
 #define REQUEST_ROWS(q)                                                                            \
     {"load", OPTION_TEXT, "DIR", &(q).load, 0, 0, "a checkpoint, or a folder of Hugging Face"},    \
         {"model", OPTION_TEXT, "DIR", &(q).load, 0, 0, "the same"},                                \
-        {"adapter", OPTION_TEXT, "DIR", &(q).adapter, 0, 0,                                        \
+        {"adapter",                                                                                \
+         OPTION_TEXT,                                                                              \
+         "DIR",                                                                                    \
+         &(q).adapter,                                                                             \
+         0,                                                                                        \
+         0,                                                                                        \
          "an adapter of its weights (--lora, PEFT)"},                                              \
-        {"tokenizer", OPTION_TEXT, "DIR", &(q).tokenizer, 0, 0,                                    \
+        {"tokenizer",                                                                              \
+         OPTION_TEXT,                                                                              \
+         "DIR",                                                                                    \
+         &(q).tokenizer,                                                                           \
+         0,                                                                                        \
+         0,                                                                                        \
          "a folder with the tokenizer; else that of --load"},                                      \
         {"tokens", OPTION_COUNT, "N", &(q).most, 1, 1e6, "maximum number of tokens to write"},     \
-        {"date", OPTION_TEXT, "TEXT", &(q).date, 0, 0,                                             \
-         "today, in styles of --chat that show it; else \"" CHAT_DATE "\", in llama3.2 today"},    \
-        {"no-thinking", OPTION_FLAG, NULL, &(q).silent, 0, 0,                                      \
+        {"date",                                                                                   \
+         OPTION_TEXT,                                                                              \
+         "TEXT",                                                                                   \
+         &(q).date,                                                                                \
+         0,                                                                                        \
+         0,                                                                                        \
+         "today, in styles of --chat that show it; else \"" ZF_CHAT_DATE "\", in llama3.2 today"}, \
+        {"no-thinking",                                                                            \
+         OPTION_FLAG,                                                                              \
+         NULL,                                                                                     \
+         &(q).silent,                                                                              \
+         0,                                                                                        \
+         0,                                                                                        \
          "answers of the style qwen3 begin behind empty thoughts"},                                \
-        {"stop", OPTION_TEXTS, "TEXT", &(q).stops, 0, 0,                                           \
+        {"stop",                                                                                   \
+         OPTION_TEXTS,                                                                             \
+         "TEXT",                                                                                   \
+         &(q).stops,                                                                               \
+         0,                                                                                        \
+         0,                                                                                        \
          "ends before this text, or the first of several: --stop A --stop B"},                     \
-        {"temperature", OPTION_NUMBER, "X", &(q).how.temperature, 0, 100,                          \
+        {"temperature",                                                                            \
+         OPTION_NUMBER,                                                                            \
+         "X",                                                                                      \
+         &(q).how.temperature,                                                                     \
+         0,                                                                                        \
+         100,                                                                                      \
          "0: always the most likely token"},                                                       \
-        {"top-k", OPTION_COUNT, "K", &(q).how.top_k, 0, 1e9,                                       \
+        {"top-k",                                                                                  \
+         OPTION_COUNT,                                                                             \
+         "K",                                                                                      \
+         &(q).how.top_k,                                                                           \
+         0,                                                                                        \
+         1e9,                                                                                      \
          "of the K most likely tokens; 0: of all"},                                                \
-        {"top-p", OPTION_NUMBER, "P", &(q).how.top_p, 0, 1,                                        \
+        {"top-p",                                                                                  \
+         OPTION_NUMBER,                                                                            \
+         "P",                                                                                      \
+         &(q).how.top_p,                                                                           \
+         0,                                                                                        \
+         1,                                                                                        \
          "of the most likely tokens whose probabilities add up to P"},                             \
-        {"repetition-penalty", OPTION_NUMBER, "X", &(q).how.repetition, 0.01, 100,                 \
+        {"repetition-penalty",                                                                     \
+         OPTION_NUMBER,                                                                            \
+         "X",                                                                                      \
+         &(q).how.repetition,                                                                      \
+         0.01,                                                                                     \
+         100,                                                                                      \
          "above 1, tokens that were there are less likely"},                                       \
         {"seed", OPTION_COUNT, "K", &(q).seed, 0, 9e15, "another seed gives another text"},        \
-        {"dtype", OPTION_CHOICE, SESSION_DTYPES, &(q).dtype, 0, 0,                                 \
+        {"dtype",                                                                                  \
+         OPTION_CHOICE,                                                                            \
+         SESSION_DTYPES,                                                                           \
+         &(q).dtype,                                                                               \
+         0,                                                                                        \
+         0,                                                                                        \
          "of the computation; auto: as the checkpoint was trained, else f32"},                     \
-        {"weights", OPTION_CHOICE, CONFIG_WEIGHTS, &(q).weights, 0, 0,                             \
+        {"weights",                                                                                \
+         OPTION_CHOICE,                                                                            \
+         ZF_CONFIG_WEIGHTS,                                                                        \
+         &(q).weights,                                                                             \
+         0,                                                                                        \
+         0,                                                                                        \
          "int8, int4: of products, rounded in blocks of 64"},                                      \
-        {"threads", OPTION_COUNT, "N", &(q).threads, 1, 1024, "workers"}
+    {                                                                                              \
+        "threads", OPTION_COUNT, "N", &(q).threads, 1, 1024, "workers"                             \
+    }
 
 /* Opens the decoder for the writer's rows and context. */
 static bool open_decoder(writer *w, const request *q, const sample_model *sample,
-                         const config_any *config, int64_t chunk, zf_error *error)
+                         const zf_config_any *config, int64_t chunk, zf_error *error)
 {
     session_desc d = {
         .sample = sample, .config = config, .threads = q->threads, .adapter = q->adapter};
@@ -395,8 +380,8 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
          "                                    chat_template says"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
-    config_any config = {{0}};
-    const config_facts facts = config_facts_of(sample->config, &config);
+    zf_config_any config = {{0}};
+    const zf_config_facts facts = zf_config_facts_of(sample->config, &config);
     writer *w;
     zf_error error = {ZF_OK, ""};
     int status;
@@ -411,9 +396,8 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     if (!(w = calloc(1, sizeof *w))) return command_error("out of memory");
     w->stops = q.stops;
     good = session_config(sample, q.load, &config, &error) &&
-           config_set_weights(sample->config, &config, q.weights, &error) &&
-           read_ends(w, &facts, q.load, &error) &&
-           open_tokenizer(w, &q, &error) &&
+           zf_config_set_weights(sample->config, &config, q.weights, &error) &&
+           read_ends(w, &facts, q.load, &error) && open_tokenizer(w, &q, &error) &&
            begin_rows(w, prompt, path, &error) &&
            context_of(q.load, *facts.positions, q.most, w, &error);
     if (good) {
@@ -432,9 +416,9 @@ enum { MESSAGES = 256, CHAT_CHUNK = 64 };
 typedef struct talk {
     writer *w;
     request q;
-    chat_message messages[MESSAGES]; /* texts of their own */
+    zf_chat_message messages[MESSAGES]; /* texts of their own */
     size_t count;
-    id_list seen; /* the tokens in the caches */
+    zf_ids seen; /* the tokens in the caches */
     int64_t turn;
 } talk;
 
@@ -443,72 +427,71 @@ static void forget(talk *c, size_t from)
     while (c->count > from) free((void *)(uintptr_t)c->messages[--c->count].text);
 }
 
-static bool say(talk *c, chat_role role, const char *text, size_t bytes, zf_error *error)
+static bool say(talk *c, zf_chat_role role, const char *text, size_t bytes, zf_error *error)
 {
     char *copy = malloc(bytes + 1);
     if (!copy) return fail(error, ZF_ERR_NOMEM, "out of memory");
     memcpy(copy, text, bytes), copy[bytes] = 0;
-    c->messages[c->count++] = (chat_message){role, copy, bytes};
+    c->messages[c->count++] = (zf_chat_message){role, copy, bytes};
     return true;
 }
 
 /* Begins the answer's row: the chat as tokens. */
-static bool begin_answer(talk *c, row *r, zf_error *error)
+static bool begin_answer(talk *c, zf_answer *r, zf_error *error)
 {
     writer *w = c->w;
-    buffer text = {.at = NULL};
-    bool good = chat_text(&w->chat, c->messages, c->count, true, &text, NULL, error) &&
-                tokens_encode(w->tokens, text.at, text.count, 0, &r->ids, error);
-    buffer_free(&text);
+    zf_text text = {.at = NULL};
+    bool good = zf_chat_write(&w->chat, c->messages, c->count, true, &text, NULL, error) &&
+                zf_tokenizer_encode(w->tokens, text.at, text.count, 0, &r->ids, error);
+    zf_text_free(&text);
     r->given = r->ids.count;
     if (good && (int64_t)r->ids.count + c->q.most > w->context)
         good = fail(error, ZF_ERR_LIMIT,
                     "this chat has %lld tokens, and with %lld for the answer there are more than "
                     "the context of %lld: /new begins another one",
                     (long long)r->ids.count, (long long)c->q.most, (long long)w->context);
-    return good &&
-           token_stream_open(&r->stream, w->tokens, TOKENS_NO_SPECIAL, r->ids.at, r->ids.count, error);
+    return good && zf_answer_begin(r, &w->how, error);
 }
 
 /* Writes the answer to the messages so far. What the caches have of them is not computed again. */
-static bool answer(talk *c, row *r, zf_error *error)
+static bool answer(talk *c, zf_answer *r, zf_error *error)
 {
     writer *w = c->w;
     size_t same = 0;
+    int32_t id;
     if (!begin_answer(c, r, error)) return false;
     while (same < c->seen.count && same + 1 < r->ids.count && c->seen.at[same] == r->ids.at[same])
         same++;
-    c->seen.count = (size_t)decoder_rewind(&w->decoder, 0, (int64_t)same);
+    c->seen.count = (size_t)zf_decoder_rewind(&w->decoder.steps, 0, (int64_t)same);
     c->turn++;
     for (int64_t n = 0; n < c->q.most && !r->done; n++) {
         const int32_t *next = r->ids.at + c->seen.count;
         const int64_t count = (int64_t)(r->ids.count - c->seen.count);
         uint64_t dice = bert_mix((uint64_t)c->q.seed + bert_mix((uint64_t)(n + (c->turn << 24))));
-        if (!decoder_add(&w->decoder, &next, &count, error)) return false;
-        while (c->seen.count < r->ids.count) id_list_add(&c->seen, r->ids.at[c->seen.count]);
+        if (!zf_decoder_add(&w->decoder.steps, &next, &count, error)) return false;
+        while (c->seen.count < r->ids.count) zf_ids_add(&c->seen, r->ids.at[c->seen.count]);
         if (c->seen.failed) return fail(error, ZF_ERR_NOMEM, "out of memory");
-        if (!put(w, r, sampler_draw(&w->sampler, w->decoder.logits, r->ids.at, (int64_t)r->ids.count,
-                                    dice),
-                 error))
-            return false;
+        id = zf_sampler_draw(&w->sampler, w->decoder.steps.logits, r->ids.at, (int64_t)r->ids.count,
+                             dice);
+        if (!zf_answer_put(r, &w->how, id, error)) return false;
         show(w, r);
     }
-    if (!r->done && !put(w, r, -1, error)) return false;
+    if (!r->done && !zf_answer_put(r, &w->how, -1, error)) return false;
     r->done = true;
     show(w, r);
     printf("\n");
-    return say(c, CHAT_ASSISTANT, r->text.at ? r->text.at : "", r->text.count, error);
+    return say(c, ZF_CHAT_ASSISTANT, r->text.at ? r->text.at : "", r->text.count, error);
 }
 
-/* Reads messages, a line each, and answers them, until there are no more. A chat that does not go on
- * is told, and its last message forgotten. */
+/* Reads messages, a line each, and answers them, until there are no more. A chat that does not
+ * go on is told, and its last message forgotten. */
 static bool converse(talk *c, const char *system, zf_error *error)
 {
     char line[1 << 14];
-    if (system && !say(c, CHAT_SYSTEM, system, strlen(system), error)) return false;
+    if (system && !say(c, ZF_CHAT_SYSTEM, system, strlen(system), error)) return false;
     while (printf("> "), fflush(stdout), fgets(line, sizeof line, stdin)) {
         size_t n = strcspn(line, "\r\n"), before = c->count;
-        row r = {.ids = {NULL, 0, 0, false}};
+        zf_answer r = {.given = 0};
         zf_error here = {ZF_OK, ""};
         bool good;
         if (!line[n] && !feof(stdin))
@@ -518,8 +501,8 @@ static bool converse(talk *c, const char *system, zf_error *error)
         if (!n || !strcmp(line, "/new")) continue;
         if (c->count + 2 > MESSAGES) good = fail(&here, ZF_ERR_LIMIT, "a chat has at most %d messages: "
                                                  "/new begins another one", MESSAGES);
-        else good = say(c, CHAT_USER, line, n, &here) && answer(c, &r, &here);
-        end_row(&r);
+        else good = say(c, ZF_CHAT_USER, line, n, &here) && answer(c, &r, &here);
+        zf_answer_free(&r);
         if (good) continue;
         forget(c, before);
         if (here.status != ZF_ERR_LIMIT) {
@@ -546,8 +529,8 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
          "tokens of a chat, at most; no more than the model's positions"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
-    config_any config = {{0}};
-    const config_facts facts = config_facts_of(sample->config, &config);
+    zf_config_any config = {{0}};
+    const zf_config_facts facts = zf_config_facts_of(sample->config, &config);
     writer *w;
     zf_error error = {ZF_OK, ""};
     int status;
@@ -561,19 +544,18 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
     if (!(w = c.w = calloc(1, sizeof *w))) return command_error("out of memory");
     w->stops = c.q.stops, w->count = 1;
     good = session_config(sample, c.q.load, &config, &error) &&
-           config_set_weights(sample->config, &config, c.q.weights, &error) &&
-           read_ends(w, &facts, c.q.load, &error) &&
-           open_tokenizer(w, &c.q, &error);
+           zf_config_set_weights(sample->config, &config, c.q.weights, &error) &&
+           read_ends(w, &facts, c.q.load, &error) && open_tokenizer(w, &c.q, &error);
     w->context = context < *facts.positions ? context : *facts.positions;
     if (good) {
         good = open_decoder(w, &c.q, sample, &config, CHAT_CHUNK, &error) &&
-               (sampler_open(&w->sampler, &c.q.how, vocabulary(w)) ||
+               (zf_sampler_open(&w->sampler, &c.q.how, vocabulary(w)) ||
                 fail(&error, ZF_ERR_NOMEM, "out of memory")) &&
                converse(&c, system, &error);
         decoder_close(&w->decoder);
     }
     forget(&c, 0);
-    id_list_free(&c.seen);
+    zf_ids_free(&c.seen);
     w->count = 0;
     close_writer(w);
     return good ? EXIT_GOOD : command_error("%s", error.text);

@@ -1,8 +1,8 @@
 /* The command pretrain: steps on a text, or on given batches for comparison with other systems. */
 #define _POSIX_C_SOURCE 200809L
 #include "../options/command.h"
-#include "../../../llm/base/digest.h"
-#include "../../../llm/base/fail.h"
+#include "../../../zeroflow_llm.h"
+#include "../options/fail.h"
 #include "frame.h"
 #include "../run/output.h"
 #include "../run/run.h"
@@ -81,7 +81,7 @@ static int64_t trained_count(zf_graph *g)
 {
     int64_t count = 0;
     for (int32_t i = 0; i < zf_param_count(g); i++)
-        if (adapter_is_param(zf_tensor_name(zf_param_at(g, i))))
+        if (zf_adapter_is_param(zf_tensor_name(zf_param_at(g, i))))
             count += zf_shape_count(zf_tensor_shape(zf_param_at(g, i)));
     return count;
 }
@@ -161,10 +161,10 @@ static bool write_results(run *r)
                     "--dump-grads %s: the checkpoint had all %lld steps, so there was none to take "
                     "gradients of",
                     o->dump_grads, (long long)o->steps);
-    if (o->dump && !exchange_export(&sample->exchange, s->program, s->graph,
+    if (o->dump && !zf_exchange_export(&sample->exchange, s->program, s->graph,
                                     r->leads ? o->dump : NULL, false, ZF_F32, &r->error))
         return false;
-    if (o->dump_grads && !exchange_export(&sample->exchange, s->program, s->graph,
+    if (o->dump_grads && !zf_exchange_export(&sample->exchange, s->program, s->graph,
                                           r->leads ? o->dump_grads : NULL, true, ZF_F32, &r->error))
         return false;
     if (!r->leads) return true;
@@ -254,8 +254,8 @@ static bool choose_steps(run_job *job, zf_error *error)
 /* Sets the dropouts of the model from the options, or the options from the model. */
 static void set_dropouts(run_job *job)
 {
-    const config_facts facts = config_facts_of(job->sample->config, &job->config);
-    for (int k = 0; k < CONFIG_DROPOUTS && facts.dropouts[k] && job->o.dropout >= 0; k++)
+    const zf_config_facts facts = zf_config_facts_of(job->sample->config, &job->config);
+    for (int k = 0; k < ZF_CONFIG_DROPOUTS && facts.dropouts[k] && job->o.dropout >= 0; k++)
         *facts.dropouts[k] = job->o.dropout;
     if (facts.dropouts[0]) job->o.dropout = *facts.dropouts[0];
 }
@@ -274,14 +274,14 @@ static bool open_job(run_job *job, zf_error *error)
     if (o->cost && !settings_measures(o) && zf_cost_read(o->cost, &job->cost, NULL, error))
         return false;
     if (!open_outputs(job, error) ||
-        !config_load(job->sample->config, o->model, &job->config, error) ||
-        !config_set_weights(job->sample->config, &job->config, o->weights, error) ||
+        !zf_config_load(job->sample->config, o->model, &job->config, error) ||
+        !zf_config_set_weights(job->sample->config, &job->config, o->weights, error) ||
         !dataset_open(&job->data, job->sample, o, &job->config, error) || !cut_batch(job, error))
         return false;
     if (o->init && (!o->load || settings_adapts(o)) &&
         !session_config_take(job->sample, &job->config, o->init, error))
         return false;
-    if (settings_adapts(o) && o->init && (o->save || o->load) && !digest_path(o->init, &job->base, error))
+    if (settings_adapts(o) && o->init && (o->save || o->load) && !zf_digest_path(o->init, &job->base, error))
         return false;
     set_dropouts(job);
     return choose_steps(job, error);
@@ -297,14 +297,14 @@ static bool compare_settings(run_job *job, zf_error *error)
     size_t bytes;
     if (!job->ranks.launcher) return true;
     alike_add_options(&job->alike, job->tables.all, job->tables.count);
-    config = config_json(job->sample->config, &job->config);
+    config = zf_config_json(job->sample->config, &job->config);
     if ((text = zf_json_text(config, &bytes, error)))
         alike_add(&job->alike, "the digest of the model", "%016llx",
-                  (unsigned long long)digest_bytes(DIGEST_START, text, bytes));
+                  (unsigned long long)zf_digest_bytes(ZF_DIGEST_START, text, bytes));
     zf_json_writer_free(config);
     if (d->vocab) {
         alike_add(&job->alike, "the digest of the vocabulary", "%016llx",
-                  (unsigned long long)bert_vocab_digest(d->vocab));
+                  (unsigned long long)zf_wordpiece_digest(d->vocab));
         alike_add(&job->alike, "the digest of the corpus", "%016llx",
                   (unsigned long long)d->digest);
     }
@@ -418,13 +418,24 @@ static void print_choice(int64_t memory, const zf_choice *c)
            (double)c->bytes[ZF_DISK] / mib, c->seconds, c->free_seconds);
 }
 
+/* What an import reports. */
+static void print_report(const char *path, const zf_weights_report *report)
+{
+    if (report->fresh)
+        printf("%s lacks %d tensors, which start anew: %s\n", path, (int)report->fresh,
+               report->fresh_names);
+    if (report->unused)
+        printf("%s has %d tensors that are not used: %s\n", path, (int)report->unused,
+               report->unused_names);
+}
+
 /* Opens the session, with first or saved parameters. */
 static bool begin(run *r)
 {
     const settings *o = &r->job->o;
     const sample_model *sample = r->job->sample;
     session_desc d = run_session(r->job);
-    weights_report report;
+    zf_weights_report report;
     d.comm = r->comm;
     if (r->comm) d.device.index = ranks_device(&r->job->ranks, r->comm->rank);
     /* All ranks report errors to each other; but ranks that measure have calls of their own in
@@ -437,7 +448,7 @@ static bool begin(run *r)
     if (o->init && (!o->load || settings_adapts(o))) {
         (void)session_take(&r->session, o->init, &report, &r->error);
         if (!run_agree(r)) return false;
-        if (r->leads) weights_print(o->init, &report);
+        if (r->leads) print_report(o->init, &report);
     }
     if (!o->load && !o->init && !settings_adapts(o) && sample->first &&
         !sample->first(&r->session, o, &r->job->config, &r->job->data, &r->error))

@@ -1,14 +1,12 @@
-/* The command selftest: the perplexity of a text, tokens per second of prompts and of generation, and
- * the plan of memory. */
+/* The command selftest: the perplexity of a text, tokens per second of prompts and of
+ * generation, and the plan of memory. */
 #include "../data/corpus.h"
 #include "../model/causal.h"
 #include "../options/command.h"
 #include "../model/decoder.h"
-#include "../../../llm/base/fail.h"
-#include "../../../llm/base/file.h"
-#include "../../../llm/folder/folder.h"
+#include "../options/fail.h"
+#include "../../../zeroflow_llm.h"
 #include "../run/run.h"
-#include "../../../llm/text/tokens.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,29 +23,29 @@ static const char own_text[] =
 typedef struct probe {
     const char *load, *tokenizer, *path;
     int64_t threads, dtype, tokens, most, weights;
-    config_any config;
+    zf_config_any config;
     session scores; /* has the parameters */
     decoder writes;
-    id_list ids;
+    zf_ids ids;
 } probe;
 
 static bool encode(probe *p, const char *text, size_t bytes, zf_error *error)
 {
     const char *folder = p->tokenizer ? p->tokenizer : p->load;
     bool good;
-    if (folder_has_bpe(folder)) {
-        tokens *t = tokens_load(folder, error);
-        good = t && tokens_encode(t, text, bytes, TOKENS_FRAME, &p->ids, error);
-        tokens_free(t);
+    if (zf_folder_has_bpe(folder)) {
+        zf_tokenizer *t = zf_tokenizer_open(folder, error);
+        good = t && zf_tokenizer_encode(t, text, bytes, ZF_TOKENIZER_FRAME, &p->ids, error);
+        zf_tokenizer_free(t);
     } else {
-        bert_vocab *words = folder_vocab(folder, NULL, error);
-        int64_t count = words ? bert_encode(words, text, bytes, 0, NULL, 0) : 0;
+        zf_wordpiece *words = zf_folder_vocab(folder, NULL, error);
+        int64_t count = words ? zf_wordpiece_encode(words, text, bytes, 0, NULL, 0) : 0;
         int32_t *ids = malloc((size_t)(count + 1) * sizeof *ids);
         good = words && (ids || fail(error, ZF_ERR_NOMEM, "out of memory"));
-        if (good) bert_encode(words, text, bytes, 0, ids, count);
-        for (int64_t i = 0; good && i < count; i++) id_list_add(&p->ids, ids[i]);
+        if (good) zf_wordpiece_encode(words, text, bytes, 0, ids, count);
+        for (int64_t i = 0; good && i < count; i++) zf_ids_add(&p->ids, ids[i]);
         free(ids);
-        bert_vocab_free(words);
+        zf_wordpiece_free(words);
     }
     return good && (!p->ids.failed || fail(error, ZF_ERR_NOMEM, "out of memory"));
 }
@@ -55,13 +53,13 @@ static bool encode(probe *p, const char *text, size_t bytes, zf_error *error)
 /* The ids of the text, at most p->most of them. */
 static bool read_ids(probe *p, zf_error *error)
 {
-    buffer text = {.at = NULL};
+    zf_text text = {.at = NULL};
     bool good;
-    if (!p->path) buffer_add_text(&text, own_text);
-    good = (!p->path || file_read(p->path, &text, error)) &&
+    if (!p->path) zf_text_add_string(&text, own_text);
+    good = (!p->path || zf_text_read(p->path, &text, error)) &&
            (!text.failed || fail(error, ZF_ERR_NOMEM, "out of memory")) &&
            encode(p, text.at ? text.at : "", text.count, error);
-    buffer_free(&text);
+    zf_text_free(&text);
     if ((int64_t)p->ids.count > p->most) p->ids.count = (size_t)p->most;
     return good && (p->ids.count > 1 ||
                     fail(error, ZF_ERR_ARGUMENT, "the text has fewer than two tokens"));
@@ -95,16 +93,16 @@ static bool time_it(probe *p, double *prompt, double *each, zf_error *error)
     int32_t id = 0;
     double start;
     for (int turn = 0; turn < 2; turn++) { /* the first one meets a cold memory */
-        decoder_rewind(&p->writes, 0, 0);
+        zf_decoder_rewind(&p->writes.steps, 0, 0);
         start = run_now();
-        if (!decoder_add(&p->writes, &next, &count, error)) return false;
+        if (!zf_decoder_add(&p->writes.steps, &next, &count, error)) return false;
         *prompt = run_now() - start;
     }
     next = &id, count = 1, start = run_now();
     for (int64_t n = 0; n < p->tokens; n++) {
-        for (int32_t k = id = 0; k < p->writes.vocab; k++)
-            if (p->writes.logits[k] > p->writes.logits[id]) id = k;
-        if (!decoder_add(&p->writes, &next, &count, error)) return false;
+        for (int32_t k = id = 0; k < p->writes.steps.vocab; k++)
+            if (p->writes.steps.logits[k] > p->writes.steps.logits[id]) id = k;
+        if (!zf_decoder_add(&p->writes.steps, &next, &count, error)) return false;
     }
     *each = (run_now() - start) / (double)p->tokens;
     return true;
@@ -117,12 +115,14 @@ static void print_memory(const probe *p)
     const double mib = 1048576,
                  params =
                      (double)zf_store_info_of(zf_program_store(p->writes.token.program)).bytes;
-    printf("memory: weights %.1f MiB, caches for %lld tokens %.1f, prompts of %lld tokens %.1f, one "
-           "token %.1f: %.1f MiB\n",
-           params / mib, (long long)p->writes.context, (double)prompt.cache_bytes / mib,
-           (long long)p->writes.chunk, (double)(prompt.peak_bytes - prompt.store_bytes - prompt.cache_bytes) / mib,
-           (double)token.peak_bytes / mib,
-           (params + (double)(prompt.peak_bytes - prompt.store_bytes + token.peak_bytes)) / mib);
+    printf(
+        "memory: weights %.1f MiB, caches for %lld tokens %.1f, prompts of %lld tokens %.1f, one "
+        "token %.1f: %.1f MiB\n",
+        params / mib, (long long)p->writes.steps.context, (double)prompt.cache_bytes / mib,
+        (long long)p->writes.steps.prompt.tokens,
+        (double)(prompt.peak_bytes - prompt.store_bytes - prompt.cache_bytes) / mib,
+        (double)token.peak_bytes / mib,
+        (params + (double)(prompt.peak_bytes - prompt.store_bytes + token.peak_bytes)) / mib);
 }
 
 static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
@@ -135,7 +135,7 @@ static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
     decoder_desc room = {.texts = 1};
     double loss = 0, prompt = 1, each = 1;
     bool good;
-    p->most = *config_facts_of(sample->config, &p->config).positions - p->tokens;
+    p->most = *zf_config_facts_of(sample->config, &p->config).positions - p->tokens;
     if (p->most < 2)
         return fail(error, ZF_ERR_ARGUMENT, "--tokens %lld leaves no room for the text",
                     (long long)p->tokens);
@@ -169,7 +169,7 @@ int causal_selftest(const sample_model *sample, int argc, char **argv)
         {"tokens", OPTION_COUNT, "N", &p.tokens, 1, 1e6, "number of tokens to write"},
         {"dtype", OPTION_CHOICE, SESSION_DTYPES, &p.dtype, 0, 0,
          "of the computation; auto: as the checkpoint was trained, else f32"},
-        {"weights", OPTION_CHOICE, CONFIG_WEIGHTS, &p.weights, 0, 0,
+        {"weights", OPTION_CHOICE, ZF_CONFIG_WEIGHTS, &p.weights, 0, 0,
          "int8, int4: of products, rounded in blocks of 64"},
         {"threads", OPTION_COUNT, "N", &p.threads, 1, 1024, "workers"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
@@ -181,8 +181,8 @@ int causal_selftest(const sample_model *sample, int argc, char **argv)
         return status;
     if (!p.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     good = session_config(sample, p.load, &p.config, &error) &&
-           config_set_weights(sample->config, &p.config, p.weights, &error) &&
+           zf_config_set_weights(sample->config, &p.config, p.weights, &error) &&
            probe_all(&p, sample, &error);
-    id_list_free(&p.ids);
+    zf_ids_free(&p.ids);
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }

@@ -1,6 +1,6 @@
 #include "causal_batch.h"
 #include "corpus.h"
-#include "../../../llm/base/fail.h"
+#include "../options/fail.h"
 #include "integers.h"
 
 #include <stdlib.h>

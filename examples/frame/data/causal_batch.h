@@ -14,8 +14,8 @@ typedef struct causal_batch {
     int64_t labelled;           /* labels that are not -100 */
     int32_t *ids, *labels;      /* [B, T] */
     uint8_t *mask;              /* [B, T], 1: a token, 0: padding; NULL: all are tokens */
-    /* [B, T]: which of several texts in a row a token is of, from 1 on, 0: padding; and its place in
-     * that text. NULL: a row is one text */
+    /* [B, T]: which of several texts in a row a token is of, from 1 on, 0: padding; and its
+     * place in that text. NULL: a row is one text */
     int32_t *segments, *positions;
 } causal_batch;
 

@@ -8,7 +8,7 @@
  * Jobs write into buffers of the caller, so that only the caller allocates. */
 #define _POSIX_C_SOURCE 200809L
 #include "corpus.h"
-#include "../../../llm/base/file.h"
+#include "../../../zeroflow_llm.h"
 
 #include <errno.h>
 #include <math.h>
@@ -429,7 +429,7 @@ bert_corpus *bert_corpus_load(const char *path, const bert_corpus_desc *desc, ch
     bert_corpus *corpus = NULL;
     const char *why;
     size_t room, size;
-    FILE *file = file_open(path, &room, &why);
+    FILE *file = zf_file_open(path, &room, &why);
     char *text;
     if (!file) {
         bert_fail(err, err_size, "corpus '%s': cannot open: %s" FORM, path, why);

@@ -1,4 +1,4 @@
-#include "../../../llm/base/fail.h"
+#include "../options/fail.h"
 #include "integers.h"
 
 #include <stdlib.h>

@@ -1,8 +1,7 @@
 #include "tuning.h"
 #include "corpus.h"
-#include "../../../llm/text/wordpiece.h"
-#include "../../../llm/base/fail.h"
-#include "../../../llm/base/file.h"
+#include "../../../zeroflow_llm.h"
+#include "../options/fail.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,24 +14,24 @@ typedef struct reader {
     const tuning_desc *desc;
     tuning *t;
     size_t token_room, example_room;
-    id_list whole, part; /* ids of an example, and of its beginning */
-    buffer text;
+    zf_ids whole, part; /* ids of an example, and of its beginning */
+    zf_text text;
     zf_error *error;
 } reader;
 
 static bool out_of_memory(zf_error *error) { return fail(error, ZF_ERR_NOMEM, "out of memory"); }
 
 /* Appends the ids of a text. */
-static bool encode(reader *r, const char *text, size_t bytes, unsigned flags, id_list *out)
+static bool encode(reader *r, const char *text, size_t bytes, unsigned flags, zf_ids *out)
 {
     const tuning_desc *d = r->desc;
-    int64_t count = d->words ? bert_encode(d->words, text, bytes, 0, NULL, 0) : 0;
+    int64_t count = d->words ? zf_wordpiece_encode(d->words, text, bytes, 0, NULL, 0) : 0;
     int32_t *ids = d->words ? malloc((size_t)(count + 1) * sizeof *ids) : NULL;
-    if (d->tokens) return tokens_encode(d->tokens, text, bytes, flags, out, r->error);
+    if (d->tokens) return zf_tokenizer_encode(d->tokens, text, bytes, flags, out, r->error);
     if (!ids) return out_of_memory(r->error);
-    bert_encode(d->words, text, bytes, 0, ids, count);
-    if (flags & TOKENS_FRAME) id_list_add(out, d->end);
-    for (int64_t i = 0; i < count; i++) id_list_add(out, ids[i]);
+    zf_wordpiece_encode(d->words, text, bytes, 0, ids, count);
+    if (flags & ZF_TOKENIZER_FRAME) zf_ids_add(out, d->end);
+    for (int64_t i = 0; i < count; i++) zf_ids_add(out, ids[i]);
     free(ids);
     return !out->failed || out_of_memory(r->error);
 }
@@ -68,9 +67,11 @@ static bool put_example(reader *r, const bool *labelled)
         if (!flags) return out_of_memory(r->error);
         t->labelled = flags, r->token_room = room;
     }
-    at = list_grow(t->at, (size_t)t->examples + 1, &r->example_room, sizeof *at);
-    if (!at) return out_of_memory(r->error);
-    t->at = at;
+    if (r->example_room < (size_t)t->examples + 2) {
+        size_t room = r->example_room ? 2 * r->example_room : 16;
+        if (!(at = realloc(t->at, room * sizeof *at))) return out_of_memory(r->error);
+        t->at = at, r->example_room = room;
+    }
     memcpy(t->ids + t->tokens, r->whole.at, count * sizeof *t->ids);
     memcpy(t->labelled + t->tokens, labelled, count * sizeof *t->labelled);
     for (size_t i = 0; i < count; i++)
@@ -82,7 +83,8 @@ static bool put_example(reader *r, const bool *labelled)
 }
 
 /* Takes the example with the text r->text and the labelled spans. */
-static bool take_text(reader *r, const chat_span *spans, size_t count, unsigned flags, int32_t end)
+static bool take_text(reader *r, const zf_chat_span *spans, size_t count, unsigned flags,
+                      int32_t end)
 {
     bool good, *labelled;
     r->whole.count = 0;
@@ -98,7 +100,7 @@ static bool take_text(reader *r, const chat_span *spans, size_t count, unsigned 
     }
     if (good && end >= 0 && (!r->whole.count || r->whole.at[r->whole.count - 1] != end)) {
         labelled[r->whole.count] = true;
-        id_list_add(&r->whole, end);
+        zf_ids_add(&r->whole, end);
         good = !r->whole.failed || out_of_memory(r->error);
     }
     good = good && put_example(r, labelled);
@@ -106,14 +108,14 @@ static bool take_text(reader *r, const chat_span *spans, size_t count, unsigned 
     return good;
 }
 
-static bool take_chat(reader *r, const chat_message *m, size_t count)
+static bool take_chat(reader *r, const zf_chat_message *m, size_t count)
 {
-    chat_span spans[MESSAGES];
+    zf_chat_span spans[MESSAGES];
     size_t answers = 0;
-    buffer_clear(&r->text);
-    if (!chat_text(r->desc->style, m, count, false, &r->text, spans, r->error)) return false;
+    zf_text_clear(&r->text);
+    if (!zf_chat_write(r->desc->style, m, count, false, &r->text, spans, r->error)) return false;
     for (size_t i = 0; i < count; i++)
-        if (m[i].role == CHAT_ASSISTANT) spans[answers++] = spans[i];
+        if (m[i].role == ZF_CHAT_ASSISTANT) spans[answers++] = spans[i];
     return take_text(r, spans, answers, 0, -1);
 }
 
@@ -144,29 +146,29 @@ static const char *text_of(reader *r, const zf_json *object, const char *key, si
 static bool read_pair(reader *r, const zf_json *v)
 {
     const char *key = zf_json_member(v, "completion") ? "completion" : "response";
-    chat_message m[2] = {{.role = CHAT_USER}, {.role = CHAT_ASSISTANT}};
-    chat_span span;
+    zf_chat_message m[2] = {{.role = ZF_CHAT_USER}, {.role = ZF_CHAT_ASSISTANT}};
+    zf_chat_span span;
     m[0].text = text_of(r, v, "prompt", &m[0].bytes);
     m[1].text = text_of(r, v, key, &m[1].bytes);
     if (r->error->status) return false;
     if (r->desc->style) return take_chat(r, m, 2);
-    buffer_clear(&r->text);
-    buffer_add(&r->text, m[0].text, m[0].bytes);
+    zf_text_clear(&r->text);
+    zf_text_add(&r->text, m[0].text, m[0].bytes);
     span.begin = r->text.count;
-    buffer_add(&r->text, m[1].text, m[1].bytes);
+    zf_text_add(&r->text, m[1].text, m[1].bytes);
     span.end = r->text.count;
     if (r->text.failed) return out_of_memory(r->error);
-    return take_text(r, &span, 1, TOKENS_FRAME, r->desc->end);
+    return take_text(r, &span, 1, ZF_TOKENIZER_FRAME, r->desc->end);
 }
 
 static bool read_messages(reader *r, const zf_json *all)
 {
-    chat_message m[MESSAGES];
+    zf_chat_message m[MESSAGES];
     size_t count = 0;
     if (zf_json_type_of(all) != ZF_JSON_ARRAY || !zf_json_length(all))
         return zf_json_expected(all, r->error, "an array of messages"), false;
     if (!r->desc->style)
-        return zf_json_fail(all, r->error, "needs the style of its chats: %s", CHAT_STYLES),
+        return zf_json_fail(all, r->error, "needs the style of its chats: %s", ZF_CHAT_STYLES),
                false;
     for (const zf_json *v = zf_json_first(all); v; v = zf_json_next(v), count++) {
         const zf_json *role = zf_json_require(v, "role", r->error);
@@ -175,11 +177,11 @@ static bool read_messages(reader *r, const zf_json *all)
         if (count == MESSAGES)
             return zf_json_fail(all, r->error, "has more than %d messages", MESSAGES), false;
         if (zf_json_to_string(role, &word, r->error) || !word) return false;
-        if ((k = chat_role_of(word)) < 0)
+        if ((k = zf_chat_role_of(word)) < 0)
             return zf_json_expected(role, r->error, "system, user or assistant (tools are not "
                                                     "supported)"), false;
         if (!check_members(r, v)) return false;
-        m[count].role = (chat_role)k;
+        m[count].role = (zf_chat_role)k;
         m[count].text = text_of(r, v, "content", &m[count].bytes);
         if (r->error->status) return false;
     }
@@ -300,15 +302,15 @@ bool tuning_load(tuning *t, const char *path, const tuning_desc *d, zf_error *er
 {
     zf_error why = {ZF_OK, ""};
     reader r = {.desc = d, .t = t, .error = &why};
-    buffer text = {.at = NULL};
+    zf_text text = {.at = NULL};
     bool good;
     *t = (tuning){.sequence = d->sequence};
     error->status = ZF_OK;
-    good = file_read(path, &text, error) && read_lines(&r, text.at, text.count, path, error);
-    buffer_free(&text);
-    id_list_free(&r.whole);
-    id_list_free(&r.part);
-    buffer_free(&r.text);
+    good = zf_text_read(path, &text, error) && read_lines(&r, text.at, text.count, path, error);
+    zf_text_free(&text);
+    zf_ids_free(&r.whole);
+    zf_ids_free(&r.part);
+    zf_text_free(&r.text);
     if (good && t->examples < (d->evaluates ? 1 : 2))
         good = fail(error, ZF_ERR_FORMAT,
                     "%s: %lld examples, besides %lld without a response within %lld tokens: %s",

@@ -16,8 +16,7 @@
 #define TUNING_H
 
 #include "causal_batch.h"
-#include "../../../llm/text/chat.h"
-#include "../../../llm/text/tokens.h"
+#include "../../../zeroflow_llm.h"
 
 typedef struct tuning_rows {
     int64_t *first, *example; /* row r has the examples example[first[r]..first[r + 1]) */
@@ -37,12 +36,12 @@ typedef struct tuning {
 } tuning;
 
 typedef struct tuning_desc {
-    const tokens *tokens;
+    const zf_tokenizer *tokens;
     /* A WordPiece vocabulary instead, or NULL: `end`, the prompt, the response and `end` */
-    const struct bert_vocab *words;
+    const struct zf_wordpiece *words;
     /* The format of chats. NULL: a prompt is followed by its response, with the special tokens of a
      * text around both, and then `end`; chats are an error. */
-    const chat_template *style;
+    const zf_chat *style;
     int32_t end; /* -1: none */
     int64_t sequence; /* tokens of a row; longer examples are truncated */
     bool alone;       /* each example has a row of its own */

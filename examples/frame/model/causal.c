@@ -1,7 +1,8 @@
 #include "causal.h"
 #include "../data/causal_batch.h"
-#include "../../../llm/base/fail.h"
+#include "../options/fail.h"
 #include "../data/tuning.h"
+#include "settings.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -10,24 +11,23 @@
 
 causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose purpose)
 {
-    causal_inputs in = {.input_ids =
-                            zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
-                        .attention_mask = {g, 0},
-                        .segments = {g, 0},
-                        .positions = {g, 0},
-                        .labels = {g, 0},
-                        .loss_weight = {g, 0},
-                        .last = {g, 0},
-                        .past = {g, 0},
-                        .count = {g, 0}};
-    if (purpose == SAMPLE_ANSWER || purpose == SAMPLE_GENERATE)
-        in.last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch));
+    const zf_tensor none = {g, 0};
+    causal_inputs in = {.attention_mask = none,
+                        .segments = none,
+                        .positions = none,
+                        .labels = none,
+                        .loss_weight = none,
+                        .last = none,
+                        .past = none};
     if (purpose == SAMPLE_GENERATE) {
-        in.positions = zf_input(g, "positions", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
-        in.past = zf_input(g, "past", ZF_I32, ZF_SHAPE(s->batch));
-        in.count = zf_input(g, "count", ZF_I32, ZF_SHAPE(s->batch));
-        in.context = s->predictions, in.chunk = s->chunk;
+        const zf_decode_shape shape = {s->batch, s->sequence, s->predictions, s->chunk};
+        in.decode = zf_decode_begin(g, &shape);
+        in.input_ids = in.decode.input_ids, in.last = in.decode.last;
+        in.positions = in.decode.positions, in.past = in.decode.past;
+        return in;
     }
+    in.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+    if (purpose == SAMPLE_ANSWER) in.last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch));
     if (zf_valid(in.last)) return in;
     in.labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
     in.loss_weight = zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR);
@@ -54,23 +54,9 @@ zf_tensor causal_padding(const causal_inputs *in, const sample_shape *s)
                     zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
 }
 
-int64_t causal_ring(int64_t window, int64_t context, int64_t chunk)
-{
-    const int64_t rows = (window - 1 + chunk + 63) / 64 * 64;
-    return window && rows < context ? rows : 0;
-}
-
 void causal_caches(zf_attention_desc *attention, const causal_inputs *in, int64_t width)
 {
-    zf_graph *g = in->past.graph;
-    const int64_t ring = causal_ring(attention->window, in->context, in->chunk);
-    zf_shape shape = ZF_SHAPE(zf_tensor_shape(in->past).dims[0], ring ? ring : in->context, width);
-    if (!zf_valid(in->past)) return;
-    attention->ring = ring > 0;
-    attention->k_cache = zf_cache(g, "k_cache", ZF_F32, shape);
-    attention->v_cache = zf_cache(g, "v_cache", ZF_F32, shape);
-    attention->past = in->past, attention->count = in->count;
-    attention->dropout = 0;
+    if (zf_valid(in->past)) zf_decode_caches(attention, &in->decode, width);
 }
 
 zf_tensor causal_weight(zf_graph *g, const char *name, int64_t out, int64_t in, double std,
@@ -156,7 +142,7 @@ static bool new_data(dataset *d, zf_error *error)
     return d->own || fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
-static bool open_file(dataset *d, settings *o, const config_facts *facts, void *config,
+static bool open_file(dataset *d, settings *o, const zf_config_facts *facts, void *config,
                       zf_error *error)
 {
     causal_data *data;
@@ -171,7 +157,7 @@ static bool open_file(dataset *d, settings *o, const config_facts *facts, void *
 /* Each document ends with [SEP]. */
 static bool open_text(dataset *d, const settings *o, void *config, zf_error *error)
 {
-    int32_t end = bert_vocab_id(d->vocab, "[SEP]");
+    int32_t end = zf_wordpiece_id(d->vocab, "[SEP]");
     const bert_corpus *c = d->corpus;
     causal_data *data;
     (void)config;
@@ -188,37 +174,37 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
 
 /* A model of a size becomes one of a tokenizer of `size` tokens; that of a folder must have ids for
  * them. */
-static bool adopt(int64_t size, const settings *o, const config_facts *facts, int32_t end,
+static bool adopt(int64_t size, const settings *o, const zf_config_facts *facts, int32_t end,
                   zf_error *error)
 {
-    if (!config_is_path(o->model)) *facts->vocab = size;
-    if (!config_is_path(o->model) && facts->end) *facts->end = end;
+    if (!zf_config_is_path(o->model)) *facts->vocab = size;
+    if (!zf_config_is_path(o->model) && facts->end) *facts->end = end;
     return size <= *facts->vocab ||
            fail(error, ZF_ERR_ARGUMENT, "%.200s: vocab_size is %lld, but %.200s has %lld tokens",
                 o->model, (long long)*facts->vocab, o->tokenizer, (long long)size);
 }
 
 /* tokenizer NULL: d->vocab is that of the examples. */
-static bool load_examples(dataset *d, const settings *o, const tokens *tokenizer,
-                          const config_facts *facts, zf_error *error)
+static bool load_examples(dataset *d, const settings *o, const zf_tokenizer *tokenizer,
+                          const zf_config_facts *facts, zf_error *error)
 {
     causal_data *data = d->own;
-    chat_template chat = {.style = NULL};
+    zf_chat chat = {.style = NULL};
     tuning_desc desc = {.tokens = tokenizer,
                         .words = d->vocab,
                         .sequence = o->seq,
                         .alone = o->alone,
                         .evaluates = o->evaluates};
-    if (tokenizer && !chat_template_load(&chat, o->tokenizer, o->chat, error)) return false;
+    if (tokenizer && !zf_chat_open(&chat, o->tokenizer, o->chat, error)) return false;
     if (!tokenizer && o->chat)
         return fail(error, ZF_ERR_ARGUMENT,
                     "--chat needs a tokenizer with a BPE model; %s has none", o->tokenizer);
-    if (!chat_template_date(&chat, o->date, false, error)) return false;
+    if (!zf_chat_set_date(&chat, o->date, false, error)) return false;
     desc.style = chat.style ? &chat : NULL;
-    desc.end = *chat.end ? tokens_id(tokenizer, chat.end) : -1;
-    if (!tokenizer) desc.end = bert_vocab_id(d->vocab, "[SEP]");
-    if (!adopt(tokenizer ? tokens_size(tokenizer) : bert_vocab_size(d->vocab), o, facts, desc.end,
-               error) ||
+    desc.end = *chat.end ? zf_tokenizer_id(tokenizer, chat.end) : -1;
+    if (!tokenizer) desc.end = zf_wordpiece_id(d->vocab, "[SEP]");
+    if (!adopt(tokenizer ? zf_tokenizer_size(tokenizer) : zf_wordpiece_size(d->vocab), o, facts,
+               desc.end, error) ||
         !tuning_load(&data->tuning, o->data, &desc, error))
         return false;
     data->seed = (uint64_t)o->seed, data->sequence = o->seq;
@@ -228,21 +214,21 @@ static bool load_examples(dataset *d, const settings *o, const tokens *tokenizer
     return true;
 }
 
-static bool open_data(dataset *d, const settings *o, const config_facts *facts, void *config,
+static bool open_data(dataset *d, const settings *o, const zf_config_facts *facts, void *config,
                       zf_error *error)
 {
-    bert_tokenizer_options options = tokenizing_options(&o->words);
-    tokens *tokenizer;
+    zf_wordpiece_options options = tokenizing_options(&o->words);
+    zf_tokenizer *tokenizer;
     bool good;
     (void)config;
     if (!new_data(d, error)) return false;
-    if (folder_is(o->tokenizer) && !folder_has_bpe(o->tokenizer))
-        return (d->vocab = folder_vocab(o->tokenizer, &options, error)) &&
+    if (zf_folder_is(o->tokenizer) && !zf_folder_has_bpe(o->tokenizer))
+        return (d->vocab = zf_folder_vocab(o->tokenizer, &options, error)) &&
                load_examples(d, o, NULL, facts, error);
-    if (!(tokenizer = tokens_load(o->tokenizer, error))) return false;
+    if (!(tokenizer = zf_tokenizer_open(o->tokenizer, error))) return false;
     good = load_examples(d, o, tokenizer, facts, error) &&
-           folder_texts_read(&d->texts, o->tokenizer, error);
-    tokens_free(tokenizer);
+           zf_folder_texts_read(&d->texts, o->tokenizer, error);
+    zf_tokenizer_free(tokenizer);
     return good;
 }
 
@@ -353,7 +339,7 @@ const objective causal_objective = {
     .curve_title = "loss",
     .scores = {{"loss", "loss", false, false}},
     .least_sequence = 1,
-    .frame = FOLDER_GPT,
+    .frame = ZF_FOLDER_GPT,
     .open_file = open_file,
     .open_data = open_data,
     .open_text = open_text,

@@ -21,10 +21,9 @@ typedef struct causal_inputs {
     zf_tensor loss_weight; /* f32 []: 1 / labels of the global batch */
     /* For an answer: */
     zf_tensor last; /* i32 [B], b * T + t of the token before the answer */
-    /* For generation, with `positions`: i32 [B], tokens in the caches, which have room for `context`
-     * of them, and new ones */
-    zf_tensor past, count;
-    int64_t context, chunk; /* chunk: new tokens of a step, at most */
+    /* For generation, with `positions`: i32 [B], tokens in the caches; and all inputs of it */
+    zf_tensor past;
+    zf_decode_inputs decode;
 } causal_inputs;
 
 causal_inputs causal_begin(zf_graph *g, const sample_shape *shape, sample_purpose purpose);
@@ -38,17 +37,13 @@ zf_tensor causal_padding(const causal_inputs *in, const sample_shape *shape);
  * T, H]: from the last layer; words [vocab, H]: the head's weight. */
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in);
 
-/* zf_nn_linear, or with `bits` (8 or 4) the same with a frozen weight in blocks of 64 numbers of so many
- * bits (zf_param_desc.quantized), of the same name. Rows of other lengths stay floats. */
+/* zf_nn_linear, or with `bits` (8 or 4) the same with a frozen weight in blocks of 64 numbers of
+ * so many bits (zf_param_desc.quantized), of the same name. Rows of other lengths stay floats. */
 zf_tensor causal_linear(zf_tensor x, const char *name, int64_t out, const zf_nn_linear_desc *desc,
                         int64_t bits);
 /* Such a weight, `name` [out, in]; invalid where it stays float. std: of first values; 0: 0.02 */
 zf_tensor causal_weight(zf_graph *g, const char *name, int64_t out, int64_t in, double std,
                         int64_t bits);
-
-/* The tokens of a cache that a window needs with steps of `chunk` tokens, where they are fewer than
- * the context: it is a ring then. 0: it is none. */
-int64_t causal_ring(int64_t window, int64_t context, int64_t chunk);
 
 /* Gives the attention of a layer, whose keys are `width` wide, its caches if the graph is for
  * generation: a ring where it has a window. */

@@ -1,20 +1,21 @@
 #include "dataset.h"
-#include "../../../llm/folder/config.h"
-#include "../../../llm/base/fail.h"
+#include "../../../zeroflow_llm.h"
+#include "../options/fail.h"
+#include "settings.h"
 
 static int64_t encode(const void *user, const char *text, size_t bytes, int32_t *ids, int64_t cap)
 {
-    return bert_encode(user, text, bytes, 0, ids, cap);
+    return zf_wordpiece_encode(user, text, bytes, 0, ids, cap);
 }
 
 static bool read_text(dataset *d, const settings *o, zf_error *error)
 {
-    bert_tokenizer_options options = tokenizing_options(&o->words);
+    zf_wordpiece_options options = tokenizing_options(&o->words);
     bert_corpus_desc desc = {.encode = encode, .threads = (int)o->threads};
     char err[512] = "out of memory";
     const bert_corpus *c;
-    if (!(d->vocab = folder_vocab(o->vocab, &options, error))) return false;
-    desc.user = d->vocab, desc.vocab_size = bert_vocab_size(d->vocab);
+    if (!(d->vocab = zf_folder_vocab(o->vocab, &options, error))) return false;
+    desc.user = d->vocab, desc.vocab_size = zf_wordpiece_size(d->vocab);
     if (!(c = d->corpus = bert_corpus_load(o->corpus, &desc, err, sizeof err)))
         return fail(error, ZF_ERR_FORMAT, "%s", err);
     d->tokens = c->tokens, d->documents = c->documents, d->held_out = c->held_out.count;
@@ -23,13 +24,14 @@ static bool read_text(dataset *d, const settings *o, zf_error *error)
 }
 
 /* Gives the vocabulary's size to the model, or checks that the vocabulary fits the model's. */
-static bool adopt(const dataset *d, const settings *o, const config_facts *facts, zf_error *error)
+static bool adopt(const dataset *d, const settings *o, const zf_config_facts *facts,
+                  zf_error *error)
 {
-    bool named = !config_is_path(o->model);
-    int64_t tokens = bert_vocab_size(d->vocab);
+    bool named = !zf_config_is_path(o->model);
+    int64_t tokens = zf_wordpiece_size(d->vocab);
     if (named) *facts->vocab = tokens;
-    if (named && facts->pad) *facts->pad = bert_vocab_id(d->vocab, "[PAD]");
-    if (facts->end) *facts->end = bert_vocab_id(d->vocab, "[SEP]");
+    if (named && facts->pad) *facts->pad = zf_wordpiece_id(d->vocab, "[PAD]");
+    if (facts->end) *facts->end = zf_wordpiece_id(d->vocab, "[SEP]");
     return tokens <= *facts->vocab ||
            fail(error, ZF_ERR_ARGUMENT, "%.200s: vocab_size is %lld, but %.200s has %lld tokens",
                 o->model, (long long)*facts->vocab, o->vocab, (long long)tokens);
@@ -38,7 +40,7 @@ static bool adopt(const dataset *d, const settings *o, const config_facts *facts
 bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *config,
                   zf_error *error)
 {
-    const config_facts facts = config_facts_of(sample->config, config);
+    const zf_config_facts facts = zf_config_facts_of(sample->config, config);
     bool good;
     *d = (dataset){.vocab = NULL};
     if (o->batch_file) good = sample->objective->open_file(d, o, &facts, config, error);
@@ -54,7 +56,7 @@ void dataset_close(dataset *d, const sample_model *sample)
 {
     sample->objective->close(d);
     bert_corpus_free(d->corpus);
-    bert_vocab_free(d->vocab);
-    folder_texts_free(&d->texts);
+    zf_wordpiece_free(d->vocab);
+    zf_folder_texts_free(&d->texts);
     *d = (dataset){.vocab = NULL};
 }

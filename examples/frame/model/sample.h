@@ -1,11 +1,11 @@
-/* What a sample gives to the samples' frame: a model (sample_model) and the task it is trained for
- * (objective). The frame has options, ranks, steps, checkpoints, logs, reports, evaluation and
- * Hugging Face's files.
+/* What a sample gives to the samples' frame: a model (sample_model) and the task it is trained
+ * for (objective). The frame has options, ranks, steps, checkpoints, logs, reports, evaluation
+ * and Hugging Face's files.
  *
  * How to add a sample of a model that predicts the next token:
  *
  *     examples/NAME/model.h    struct NAME_config, extern const sample_model NAME_sample
- *     examples/NAME/model.c    its keys in config.json (config_table), its graph between causal_begin
+ *     examples/NAME/model.c    its keys in config.json (zf_config_table), its graph between causal_begin
  *                              and causal_end (causal.h), and NAME_sample: these two, the names that
  *                              files have for parameters (exchange.h), .objective = &causal_objective
  *     examples/NAME/main.c     its commands (frame.h, causal.h), with its defaults for settings
@@ -19,11 +19,7 @@
 #define SAMPLE_H
 
 #include "../data/corpus.h"
-#include "../../../llm/text/wordpiece.h"
-#include "../../../llm/folder/config.h"
-#include "../../../llm/folder/exchange.h"
-#include "../../../llm/folder/folder.h"
-#include "settings.h"
+#include "../../../zeroflow_llm.h"
 
 /* What a row of a batch is: tokens; tokens and padding, with an attention_mask, which the model can
  * do without; several texts, which do not see one another. */
@@ -32,15 +28,16 @@ typedef enum sample_rows { SAMPLE_FULL, SAMPLE_PADDED, SAMPLE_PACKED } sample_ro
 /* The shape of a graph's inputs. */
 typedef struct sample_shape {
     int64_t batch, sequence;
-    /* Labelled positions of a batch, at most; 0: all have a label. For SAMPLE_GENERATE the tokens of an
-     * example for which caches have room */
+    /* Labelled positions of a batch, at most; 0: all have a label. For SAMPLE_GENERATE the
+     * tokens of an example for which caches have room */
     int64_t predictions;
     sample_rows rows;
     int64_t chunk; /* of SAMPLE_GENERATE: new tokens of an example in any of its programs, at most */
 } sample_shape;
 
-/* SAMPLE_ANSWER: has an output of logits, from which the model's answer is read. SAMPLE_GENERATE: the
- * same, of tokens that continue those of earlier steps, whose keys and values are in caches. */
+/* SAMPLE_ANSWER: has an output of logits, from which the model's answer is read.
+ * SAMPLE_GENERATE: the same, of tokens that continue those of earlier steps, whose keys and
+ * values are in caches. */
 typedef enum sample_purpose {
     SAMPLE_TRAIN,
     SAMPLE_EVALUATE,
@@ -49,15 +46,16 @@ typedef enum sample_purpose {
 } sample_purpose;
 
 struct session;
+typedef struct settings settings; /* settings.h */
 
 /* What a run trains on: a text or the batches of a file. */
 typedef struct dataset {
-    bert_vocab *vocab;   /* of the text; NULL: there is none */
+    zf_wordpiece *vocab; /* of the text; NULL: there is none */
     bert_corpus *corpus; /* the text; NULL: none, or the objective keeps what it needs of it */
     int64_t tokens, documents, held_out; /* of the text; documents held out */
     uint64_t digest;                     /* of its tokens; 0: there is no text */
     double unigram_nats; /* loss of a model that only knows the frequency of tokens */
-    folder_texts texts;  /* of the tokenizer of --data */
+    zf_folder_texts texts; /* of the tokenizer of --data */
     void *own;           /* the objective's */
 } dataset;
 
@@ -88,13 +86,13 @@ typedef struct objective {
         bool counts;               /* the output counts, and is no loss */
     } scores[SAMPLE_SCORES];
     int64_t least_sequence;
-    folder_frame frame; /* the special tokens that the tokenizer adds to a text */
+    zf_folder_frame frame; /* the special tokens that the tokenizer adds to a text */
 
     /* The dataset of --batch-file; it sets o->batch and o->seq. False with *error. */
-    bool (*open_file)(dataset *d, settings *o, const config_facts *facts, void *config,
+    bool (*open_file)(dataset *d, settings *o, const zf_config_facts *facts, void *config,
                       zf_error *error);
     /* The dataset of --data; NULL: there is no such option. False with *error. */
-    bool (*open_data)(dataset *d, const settings *o, const config_facts *facts, void *config,
+    bool (*open_data)(dataset *d, const settings *o, const zf_config_facts *facts, void *config,
                       zf_error *error);
     /* Opens what it needs beside vocabulary and corpus, which are open. False with *error. */
     bool (*open_text)(dataset *d, const settings *o, void *config, zf_error *error);
@@ -131,15 +129,15 @@ typedef struct sample_model {
     const char *title;     /* "GPT-2" */
     const char *models;    /* --model's help */
     const char *otherwise; /* --model's default */
-    const config_table *config;
+    const zf_config_table *config;
     /* Sets what the weights of a folder show about the model, besides a tied head; NULL:
      * nothing. */
-    void (*fit)(void *config, const weights *w);
+    void (*fit)(void *config, const zf_weights *w);
     /* Builds the forward graph: the inputs of its objective and "lr", the outputs "loss" and those
      * of the objective. A mistake is the graph's error. */
     void (*build)(zf_graph *g, const void *config, const sample_shape *shape,
                   sample_purpose purpose);
-    exchange exchange;
+    zf_exchange exchange;
     const objective *objective;
     /* Sets first values of a new model that are better than random ones; NULL: there are none. */
     bool (*first)(struct session *s, const settings *o, const void *config, const dataset *d,

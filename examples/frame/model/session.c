@@ -1,6 +1,6 @@
 #include "session.h"
-#include "../../../llm/folder/adapter.h"
-#include "../../../llm/base/fail.h"
+#include "../../../zeroflow_llm.h"
+#include "../options/fail.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -116,7 +116,7 @@ static bool open_backend(session *s, const session_desc *d, zf_error *error)
 
 static bool fits_positions(const session_desc *d, zf_error *error)
 {
-    int64_t positions = config_positions(d->sample->config, d->config);
+    int64_t positions = zf_config_positions(d->sample->config, d->config);
     return d->shape.sequence <= positions ||
            fail(error, ZF_ERR_ARGUMENT,
                 "sequences of %lld tokens are too long for the model's %lld positions",
@@ -125,7 +125,7 @@ static bool fits_positions(const session_desc *d, zf_error *error)
 
 bool session_has_blocks(zf_graph *g, const session_desc *d, zf_error *error)
 {
-    if (!config_bits(d->sample->config, d->config)) return true;
+    if (!zf_config_bits(d->sample->config, d->config)) return true;
     for (int32_t k = 0; k < zf_param_count(g); k++)
         if (zf_param_blocks(zf_param_at(g, k)).bits) return true;
     return fail(error, ZF_ERR_ARGUMENT,
@@ -238,7 +238,7 @@ void session_close(session *s)
     close_variants(s);
     zf_backend_free(s->own);
     zf_backend_free(s->host);
-    adapter_close(s->adapter);
+    zf_adapter_close(s->adapter);
     free(s->labelled);
     *s = (session){.graph = NULL};
 }

@@ -47,7 +47,7 @@ typedef struct session {
     int64_t micro_batches;
     zf_cost cost; /* measured */
     zf_choice choice; /* of session_desc.fit */
-    struct adapter_reader *adapter; /* that of session_open_folder */
+    struct zf_adapter *adapter; /* that of session_open_folder */
     zf_dtype dtype;
     bool buckets;      /* parameters are in buckets: zf_zero was run */
     bool keeps;        /* gradients, which are read after others that share its parameters ran */
@@ -90,7 +90,7 @@ int64_t session_skipped(session *s);
 
 /* Reads the parameters at `path`: a checkpoint, a folder of Hugging Face, or a file of weights.
  * Missing and additional ones are reported. */
-bool session_take(session *s, const char *path, weights_report *report, zf_error *error);
+bool session_take(session *s, const char *path, zf_weights_report *report, zf_error *error);
 /* Sets what the weights at such a path show about the model: whether its head is tied. */
 bool session_config_take(const sample_model *sample, void *config, const char *path,
                          zf_error *error);

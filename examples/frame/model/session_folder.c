@@ -1,7 +1,6 @@
 /* Models of folders: checkpoints of zf_save, and those of Hugging Face, perhaps with an adapter. */
-#include "../../../llm/folder/adapter.h"
-#include "../../../llm/base/fail.h"
-#include "../../../llm/folder/folder.h"
+#include "../../../zeroflow_llm.h"
+#include "../options/fail.h"
 #include "session.h"
 
 #include <string.h>
@@ -21,8 +20,8 @@ static bool take_part(session *s, zf_graph *whole, int32_t first, int32_t count,
             (void)zf_param(part, zf_tensor_name(param), zf_param_shape(param), NULL);
     }
     from = zf_compile(part, &(zf_compile_desc){.backend = cpu, .evaluate = true});
-    good = from ? folder_load(from, path, true, false, error) &&
-                      exchange_copy_part(s->program, s->graph, from, part, path, error)
+    good = from ? zf_folder_load(from, path, true, false, error) &&
+                      zf_exchange_copy_part(s->program, s->graph, from, part, path, error)
                 : fail(error, zf_graph_status(part), "%s", zf_graph_error(part));
     zf_program_free(from);
     zf_graph_free(part);
@@ -30,21 +29,21 @@ static bool take_part(session *s, zf_graph *whole, int32_t first, int32_t count,
 }
 
 /* Reads a checkpoint in f32, so many bytes or one parameter at a time. */
-static bool take_checkpoint(session *s, const char *path, weights_report *report, zf_error *error)
+static bool take_checkpoint(session *s, const char *path, zf_weights_report *report, zf_error *error)
 {
     enum { PART = 16 << 20 };
     const device_desc cpu = {.kind = DEVICE_CPU};
-    config_any config;
+    zf_config_any config;
     zf_graph *whole;
     zf_backend *backend;
     bool good;
-    if (!config_load(s->sample->config, path, &config, error)) return false;
+    if (!zf_config_load(s->sample->config, path, &config, error)) return false;
     if (!(whole = zf_graph_new(NULL))) return fail(error, ZF_ERR_NOMEM, "out of memory");
     s->sample->build(whole, &config, &(sample_shape){1, 1, 1, false, 0}, SAMPLE_EVALUATE);
     backend = device_open(&cpu, 1, error);
     good = backend && (!zf_graph_status(whole) ||
                        fail(error, zf_graph_status(whole), "%s", zf_graph_error(whole)));
-    good = good && exchange_match(&s->sample->exchange, s->graph, whole, path, report, error);
+    good = good && zf_exchange_match(&s->sample->exchange, s->graph, whole, path, report, error);
     for (int32_t first = 0, count; good && first < zf_param_count(whole); first += count) {
         size_t bytes = 0;
         for (count = 0; first + count < zf_param_count(whole); count++) {
@@ -58,10 +57,10 @@ static bool take_checkpoint(session *s, const char *path, weights_report *report
     return good;
 }
 
-bool session_take(session *s, const char *path, weights_report *report, zf_error *error)
+bool session_take(session *s, const char *path, zf_weights_report *report, zf_error *error)
 {
-    if (folder_is_checkpoint(path)) return take_checkpoint(s, path, report, error);
-    return exchange_import(&s->sample->exchange, s->program, s->graph, path, report, error);
+    if (zf_folder_is_checkpoint(path)) return take_checkpoint(s, path, report, error);
+    return zf_exchange_import(&s->sample->exchange, s->program, s->graph, path, report, error);
 }
 
 /* What the weights of Hugging Face say; whole: the model is theirs, with the heads that they
@@ -69,60 +68,60 @@ bool session_take(session *s, const char *path, weights_report *report, zf_error
 static bool fit(const sample_model *sample, void *config, const char *path, bool whole,
                 zf_error *error)
 {
-    weights *w = weights_open(path, error);
+    zf_weights *w = zf_weights_open(path, error);
     if (!w) return false;
-    if (!exchange_is_tied(&sample->exchange, w, error))
-        *config_facts_of(sample->config, config).tied = 0;
+    if (!zf_exchange_is_tied(&sample->exchange, w, error))
+        *zf_config_facts_of(sample->config, config).tied = 0;
     if (whole && sample->fit) sample->fit(config, w);
-    weights_close(w);
+    zf_weights_close(w);
     return !error->status;
 }
 
 bool session_config_take(const sample_model *sample, void *config, const char *path,
                          zf_error *error)
 {
-    config_any own;
-    if (!folder_is_checkpoint(path)) return fit(sample, config, path, false, error);
-    if (!config_load(sample->config, path, &own, error)) return false;
-    *config_facts_of(sample->config, config).tied = *config_facts_of(sample->config, &own).tied;
+    zf_config_any own;
+    if (!zf_folder_is_checkpoint(path)) return fit(sample, config, path, false, error);
+    if (!zf_config_load(sample->config, path, &own, error)) return false;
+    *zf_config_facts_of(sample->config, config).tied = *zf_config_facts_of(sample->config, &own).tied;
     return true;
 }
 
 bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error)
 {
-    if (adapter_is_at(path))
+    if (zf_adapter_is_at(path))
         return fail(error, ZF_ERR_MISMATCH,
                     "%s is an adapter, without its base: name the base's folder, and this one with "
                     "--adapter",
                     path);
-    return config_load(sample->config, path, config, error) &&
-           (folder_is_checkpoint(path) || fit(sample, config, path, true, error));
+    return zf_config_load(sample->config, path, config, error) &&
+           (zf_folder_is_checkpoint(path) || fit(sample, config, path, true, error));
 }
 
 bool session_open_folder(session *s, const char *path, session_desc *d, int64_t dtype,
                          zf_error *error)
 {
-    bool checkpoint = folder_is_checkpoint(path), good;
-    weights_report report;
-    zf_dtype saved = checkpoint ? folder_precision(path) : ZF_F32;
+    bool checkpoint = zf_folder_is_checkpoint(path), good;
+    zf_weights_report report;
+    zf_dtype saved = checkpoint ? zf_folder_precision(path) : ZF_F32;
     const bool adapts = d->adapter != NULL;
-    struct adapter_reader *beside = adapts ? adapter_open(d->adapter, error) : NULL;
+    struct zf_adapter *beside = adapts ? zf_adapter_open(d->adapter, error) : NULL;
     if (adapts && !beside) return false;
-    if (beside) d->training.lora = *adapter_desc(beside);
+    if (beside) d->training.lora = *zf_adapter_desc(beside);
     d->training.precision.dtype = dtype ? (zf_dtype)(dtype - 1) : saved;
     if (!session_open(s, d, error)) {
         const zf_error why = *error;
-        adapter_close(beside);
+        zf_adapter_close(beside);
         if (strncmp(why.text, "zf_lora: ", 9)) return false;
         return fail(error, ZF_ERR_MISMATCH, "%.100s is an adapter of another model: %.370s",
                     d->adapter, why.text);
     }
     s->adapter = beside;
-    if (checkpoint && !config_bits(d->sample->config, d->config) &&
+    if (checkpoint && !zf_config_bits(d->sample->config, d->config) &&
         (d->training.precision.dtype == saved || d->training.precision.dtype == ZF_F32))
-        good = folder_load(s->program, path, d->training.precision.dtype != saved, adapts, error);
+        good = zf_folder_load(s->program, path, d->training.precision.dtype != saved, adapts, error);
     else good = session_take(s, path, &report, error);
-    good = good && (!s->adapter || adapter_take(s->adapter, s->program, s->graph, error));
+    good = good && (!s->adapter || zf_adapter_take(s->adapter, s->program, s->graph, error));
     if (!good) session_close(s);
     return good;
 }

@@ -1,6 +1,5 @@
 #include "settings.h"
-#include "../../../llm/folder/folder.h"
-#include "../../../llm/text/chat.h"
+#include "../../../zeroflow_llm.h"
 #include "../options/processors.h"
 #include "sample.h"
 
@@ -65,14 +64,14 @@ static const zf_option examples_rows[] = {
         .help = "of --data: a folder with tokenizer.json and tokenizer_config.json, or vocab.txt; "
                 "else that of --load, --init or --model"),
     ROW(TEXT, chat, 0, NULL, .unit = "STYLE", .with = "data",
-        .help = "how messages are written: " CHAT_STYLES_1 " " CHAT_STYLES_2
+        .help = "how messages are written: " ZF_CHAT_STYLES_1 " " ZF_CHAT_STYLES_2
                 "; none: prompts and responses as they are; else as the tokenizer's chat_template "
                 "says"),
     ROW(TEXT, date, 0, NULL, .unit = "TEXT", .with = "data",
-        .help = "today, in styles that show it; else \"" CHAT_DATE "\""),
+        .help = "today, in styles that show it; else \"" ZF_CHAT_DATE "\""),
     ROW(FLAG, alone, 0, NULL, .with = "data", .traits = CHANGES,
         .help = "each example of --data has a row of its own"),
-    ROW(CHOICE, weights, 0, CONFIG_WEIGHTS, .with = "lora", .traits = CHANGES, .topic = "model",
+    ROW(CHOICE, weights, 0, ZF_CONFIG_WEIGHTS, .with = "lora", .traits = CHANGES, .topic = "model",
         .help = "int8, int4: with --lora, the frozen weights of products, rounded in blocks of 64 "
                 "(QLoRA)"),
     {.name = NULL}};
@@ -192,13 +191,13 @@ static void look_into_folders(settings *o, const char *otherwise)
     const char *const folders[] = {adapts ? o->init : o->load, adapts ? o->model : o->init,
                                    adapts ? o->load : o->model};
     for (int i = 0; i < 3; i++) {
-        if (!folders[i] || !folder_is(folders[i])) continue;
+        if (!folders[i] || !zf_folder_is(folders[i])) continue;
         if (!o->model) o->model = folders[i];
-        if (!o->vocab && o->corpus && folder_has_vocab(folders[i])) o->vocab = folders[i];
-        if (!o->tokenizer && o->data && folder_has_vocab(folders[i])) o->tokenizer = folders[i];
+        if (!o->vocab && o->corpus && zf_folder_has_vocab(folders[i])) o->vocab = folders[i];
+        if (!o->tokenizer && o->data && zf_folder_has_vocab(folders[i])) o->tokenizer = folders[i];
     }
     if (!o->model) o->model = otherwise;
-    if (o->tunes && !o->init && (!o->load || adapts) && folder_has_weights(o->model))
+    if (o->tunes && !o->init && (!o->load || adapts) && zf_folder_has_weights(o->model))
         o->init = o->model;
 }
 
@@ -286,7 +285,7 @@ static void choose_precision(settings *o)
 {
     zf_dtype *dtype = &o->training.precision.dtype;
     if (*dtype != NOT_GIVEN) return;
-    *dtype = o->load                                                             ? folder_precision(o->load)
+    *dtype = o->load                                                             ? zf_folder_precision(o->load)
              : o->device.kind == DEVICE_CUDA || processors_multiply_bf16() ? ZF_BF16
                                                                            : ZF_F32;
 }

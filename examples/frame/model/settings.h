@@ -15,7 +15,7 @@ typedef struct settings {
         *dump_grads, *cost, *save_cost, *rendezvous, *offload_dir, *data, *tokenizer, *chat, *date;
     int64_t seq, batch, steps, schedule, warmup, first_rate, seed, threads, eval_batches, eval_every,
         save_every, compare_every, keep, ranks, nodes, ranks_per_node, mics, memory;
-    int64_t weights; /* of CONFIG_WEIGHTS */
+    int64_t weights; /* of ZF_CONFIG_WEIGHTS */
     double lr, end_lr, dropout, seconds, deadline;
     device_desc device;
     tokenizing words;

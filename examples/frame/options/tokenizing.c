@@ -1,9 +1,12 @@
 #include "tokenizing.h"
-#include "../../../llm/base/fail.h"
+#include "fail.h"
 
 #include <string.h>
 
-static const char *yes_or_no(bert_choice choice) { return choice == BERT_YES ? "yes" : "no"; }
+static const char *yes_or_no(zf_wordpiece_choice choice)
+{
+    return choice == ZF_WORDPIECE_YES ? "yes" : "no";
+}
 
 static const char *digest(char text[TOKENIZING_TEXT], bool there, uint64_t value)
 {
@@ -12,16 +15,16 @@ static const char *digest(char text[TOKENIZING_TEXT], bool there, uint64_t value
     return text;
 }
 
-void tokenizing_note(tokenizing_notes *n, const tokenizing *t, const bert_vocab *vocab,
+void tokenizing_note(tokenizing_notes *n, const tokenizing *t, const zf_wordpiece *vocab,
                      uint64_t corpus_digest)
 {
-    bert_tokenizer_options said = tokenizing_options(t),
-                           o = vocab ? bert_vocab_options(vocab) : bert_tokenizer_resolve(&said);
-    n->note[0] = (zf_note){"cased", o.lower_case == BERT_YES ? "no" : "yes"};
+    zf_wordpiece_options said = tokenizing_options(t),
+                         o = vocab ? zf_wordpiece_options_of(vocab) : zf_wordpiece_resolve(&said);
+    n->note[0] = (zf_note){"cased", o.lower_case == ZF_WORDPIECE_YES ? "no" : "yes"};
     n->note[1] = (zf_note){"strip-accents", yes_or_no(o.strip_accents)};
     n->note[2] = (zf_note){"chinese-chars", yes_or_no(o.chinese_chars)};
     n->note[3] = (zf_note){"vocabulary digest",
-                           digest(n->vocab, vocab != NULL, vocab ? bert_vocab_digest(vocab) : 0)};
+                           digest(n->vocab, vocab != NULL, vocab ? zf_wordpiece_digest(vocab) : 0)};
     n->note[4] = (zf_note){"corpus digest", digest(n->corpus, corpus_digest != 0, corpus_digest)};
 }
 

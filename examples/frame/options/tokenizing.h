@@ -2,13 +2,12 @@
 #ifndef TOKENIZING_H
 #define TOKENIZING_H
 
-#include "../../../zeroflow.h"
-#include "../../../llm/text/wordpiece.h"
+#include "../../../zeroflow_llm.h"
 #include "options.h"
 
 typedef struct tokenizing {
     bool cased;
-    int64_t strip_accents, chinese_chars; /* a bert_choice */
+    int64_t strip_accents, chinese_chars; /* a zf_wordpiece_choice */
 } tokenizing;
 
 #define TOKENIZING_ROWS(to)                                                                        \
@@ -21,11 +20,11 @@ typedef struct tokenizing {
     }
 
 /* The options; others are not set. */
-static inline bert_tokenizer_options tokenizing_options(const tokenizing *t)
+static inline zf_wordpiece_options tokenizing_options(const tokenizing *t)
 {
-    return (bert_tokenizer_options){.lower_case = t->cased ? BERT_NO : BERT_UNSAID,
-                                    .strip_accents = (bert_choice)t->strip_accents,
-                                    .chinese_chars = (bert_choice)t->chinese_chars};
+    return (zf_wordpiece_options){.lower_case = t->cased ? ZF_WORDPIECE_NO : ZF_WORDPIECE_UNSAID,
+                                  .strip_accents = (zf_wordpiece_choice)t->strip_accents,
+                                  .chinese_chars = (zf_wordpiece_choice)t->chinese_chars};
 }
 
 /* What a checkpoint keeps about its tokenization, compared when its run is resumed: notes after
@@ -37,7 +36,7 @@ typedef struct tokenizing_notes {
 } tokenizing_notes;
 
 /* vocab NULL: there is neither a vocabulary nor a corpus. */
-void tokenizing_note(tokenizing_notes *, const tokenizing *, const bert_vocab *vocab,
+void tokenizing_note(tokenizing_notes *, const tokenizing *, const zf_wordpiece *vocab,
                      uint64_t corpus_digest);
 
 /* Whether the checkpoint `load` has the same; else *error names the difference. The paths are those

@@ -1,5 +1,5 @@
 #include "alike.h"
-#include "../../../llm/base/digest.h"
+#include "../../../zeroflow_llm.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ void alike_add(alike *a, const char *name, const char *format, ...)
 bool alike_add_file(alike *a, const char *name, const char *path, zf_error *error)
 {
     uint64_t digest = 0;
-    if (path && !digest_path(path, &digest, error)) return false;
+    if (path && !zf_digest_path(path, &digest, error)) return false;
     if (path) alike_add(a, name, "%016llx", (unsigned long long)digest);
     else alike_add(a, name, "none");
     return true;
@@ -153,7 +153,7 @@ bool alike_good(const zf_comm *comm, zf_error *error)
         if (!error->status) *error = (zf_error){ZF_ERR_NOMEM, "out of memory"};
         return false;
     }
-    mine[1] = digest_bytes(DIGEST_START, error->text, strlen(error->text));
+    mine[1] = zf_digest_bytes(ZF_DIGEST_START, error->text, strlen(error->text));
     memcpy(all + 2 * comm->rank, mine, sizeof mine);
     if (!collect(comm, all, sizeof mine, &lost)) {
         for (int32_t r = comm->world - 1; r >= 0; r--)

@@ -1,4 +1,4 @@
-#include "../../../llm/base/fail.h"
+#include "../options/fail.h"
 #include "../options/processors.h"
 #include "ranks.h"
 

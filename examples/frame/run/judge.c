@@ -1,5 +1,5 @@
 /* Evaluation of a run, during it and at its end, and the checkpoint that was best. */
-#include "../../../llm/base/fail.h"
+#include "../options/fail.h"
 #include "run.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* How many steps fit into a time on this machine. Steps are measured for a second, on a session of
  * their own. */
-#include "../../../llm/base/fail.h"
+#include "../options/fail.h"
 #include "run.h"
 
 enum { LEAST_STEPS = 200 };

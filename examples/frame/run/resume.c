@@ -1,7 +1,7 @@
 /* Checkpoints of a run contain, beside its tensors, its settings, the model's configuration and the
  * tokenizer. A run can only be resumed with the same ones, so that the bits are the same. */
-#include "../../../llm/base/fail.h"
-#include "../../../llm/folder/folder.h"
+#include "../options/fail.h"
+#include "../../../zeroflow_llm.h"
 #include "run.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ static void make_notes(notes *n, const run_job *job)
     corpus = add(n, "corpus", NULL);
     snprintf(corpus, NOTE, "none");
     if (d->digest) snprintf(corpus, NOTE, "%lld", (long long)d->tokens);
-    snprintf(add(n, "lora", NULL), NOTE, "%s", adapter_note(lora, &job->o.training));
+    snprintf(add(n, "lora", NULL), NOTE, "%s", zf_adapter_note(lora, &job->o.training));
     snprintf(add(n, "base", NULL), NOTE, "%016llx", (unsigned long long)job->base);
     n->equal = n->count;
     snprintf(add(n, "parts", NULL), NOTE, "%lld", (long long)run_parts(job));
@@ -62,18 +62,18 @@ static void make_notes(notes *n, const run_job *job)
 static bool is_trained(void *user, const zf_stored *tensor)
 {
     (void)user;
-    return tensor->state || adapter_is_param(tensor->name);
+    return tensor->state || zf_adapter_is_param(tensor->name);
 }
 
-static bool write_adapter(run *r, adapter_files *files)
+static bool write_adapter(run *r, zf_adapter_files *files)
 {
     const run_job *job = r->job;
     const zf_lora_desc lora = zf_training_resolved(&job->o.training).lora;
-    const adapter_about about = {.desc = &lora,
+    const zf_adapter_about about = {.desc = &lora,
                                  .base = job->o.init,
                                  .turned = job->sample->exchange.turned != NULL,
-                                 .causal = job->sample->objective->frame == FOLDER_GPT};
-    return adapter_write(files, r->session.program, r->session.graph, &about, &r->error);
+                                 .causal = job->sample->objective->frame == ZF_FOLDER_GPT};
+    return zf_adapter_write(files, r->session.program, r->session.graph, &about, &r->error);
 }
 
 bool run_save(run *r) { return run_save_to(r, &r->job->saving, NULL); }
@@ -82,11 +82,11 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
 {
     const run_job *job = r->job;
     const sample_model *sample = job->sample;
-    const bert_vocab *vocab = job->data.vocab;
-    zf_json_writer *config = config_json(sample->config, &job->config);
-    zf_attachment attachments[3 + FOLDER_FILES] = {{"config.json", NULL, 0}};
-    folder_tokenizer tokenizer = {.json = NULL};
-    adapter_files files = {.config = {.at = NULL}};
+    const zf_wordpiece *vocab = job->data.vocab;
+    zf_json_writer *config = zf_config_json(sample->config, &job->config);
+    zf_attachment attachments[3 + ZF_FOLDER_FILES] = {{"config.json", NULL, 0}};
+    zf_folder_tokenizer tokenizer = {.json = NULL};
+    zf_adapter_files files = {.config = {.at = NULL}};
     notes n;
     zf_save_desc d = {.attachments = attachments, .attachment_count = vocab ? 3 : 1};
     make_notes(&n, job);
@@ -94,14 +94,14 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
     d.notes = n.note, d.note_count = n.count + TOKENIZING_NOTES;
     if (held_out) n.note[d.note_count++] = (zf_note){"held-out", held_out};
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
-    if (vocab && folder_tokenizer_open(&tokenizer, vocab, sample->objective->frame,
-                                       config_positions(sample->config, &job->config), &r->error))
+    if (vocab && zf_folder_tokenizer_open(&tokenizer, vocab, sample->objective->frame,
+                                       zf_config_positions(sample->config, &job->config), &r->error))
         memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
-    for (int k = 0; k < FOLDER_FILES; k++) {
-        const buffer *text = &job->data.texts.text[k];
+    for (int k = 0; k < ZF_FOLDER_FILES; k++) {
+        const zf_text *text = &job->data.texts.text[k];
         if (text->at)
             attachments[d.attachment_count++] =
-                (zf_attachment){folder_files[k], text->at, text->count};
+                (zf_attachment){zf_folder_file(k), text->at, text->count};
     }
     if (settings_adapts(&job->o) && write_adapter(r, &files)) {
         attachments[d.attachment_count++] =
@@ -111,8 +111,8 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
         d.select = is_trained;
     }
     if (!r->error.status) saving_save(where, r->leads, r->session.program, &d, &r->error);
-    folder_tokenizer_close(&tokenizer);
-    adapter_files_free(&files);
+    zf_folder_tokenizer_close(&tokenizer);
+    zf_adapter_files_free(&files);
     zf_json_writer_free(config);
     return !r->error.status;
 }
@@ -147,7 +147,7 @@ static bool fits_notes(const notes *n, const char *load, zf_error *error)
         char saved[NOTE];
         zf_error none = {ZF_OK, ""};
         if (!strcmp(note->key, "precision"))
-            snprintf(saved, sizeof saved, "%s", zf_dtype_name(folder_precision(load)));
+            snprintf(saved, sizeof saved, "%s", zf_dtype_name(zf_folder_precision(load)));
         else if (zf_checkpoint_note(load, note->key, saved, sizeof saved, &none)) {
             if (none.status == ZF_ERR_ARGUMENT) continue;
             *error = none;
@@ -173,15 +173,15 @@ static bool fits(const run_job *job, const notes *n, zf_error *error)
 {
     const settings *o = &job->o;
     char path[1024], init[1100];
-    config_any config;
+    zf_config_any config;
     snprintf(init, sizeof init, "--init %s", o->load);
     if (!tokenizing_fits(&n->words, o->load, o->vocab, o->data ? o->data : o->corpus, init,
                          error) ||
         !fits_notes(n, o->load, error))
         return false;
     snprintf(path, sizeof path, "%s/config.json", o->load);
-    if (!config_load(job->sample->config, path, &config, error) ||
-        !config_set_weights(job->sample->config, &config, o->weights, error))
+    if (!zf_config_load(job->sample->config, path, &config, error) ||
+        !zf_config_set_weights(job->sample->config, &config, o->weights, error))
         return false;
     return !memcmp(&config, &job->config, job->sample->config->bytes) ||
            fail(error, ZF_ERR_MISMATCH,

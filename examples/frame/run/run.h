@@ -2,7 +2,7 @@
 #ifndef RUN_H
 #define RUN_H
 
-#include "../../../llm/folder/adapter.h"
+#include "../../../zeroflow_llm.h"
 #include "../ranks/alike.h"
 #include "../model/dataset.h"
 #include "../ranks/ranks.h"
@@ -10,6 +10,7 @@
 #include "../model/session.h"
 #include "step_log.h"
 #include "training.h"
+#include "../model/settings.h"
 
 /* Shared by the ranks of this process, which only read it while they run. */
 typedef struct run_job {
@@ -17,7 +18,7 @@ typedef struct run_job {
     settings o;
     settings_tables tables; /* of the options, over `o` */
     rank_group ranks;
-    config_any config;
+    zf_config_any config;
     sample_shape shape; /* of one part of a global batch */
     dataset data;
     uint64_t base;        /* with --lora: the digest of --init, where there is --save or --load */

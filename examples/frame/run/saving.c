@@ -1,6 +1,6 @@
 #define _XOPEN_SOURCE 700
 #include "saving.h"
-#include "../../../llm/base/fail.h"
+#include "../options/fail.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 #include "step_log.h"
-#include "../../../llm/base/fail.h"
+#include "../options/fail.h"
 #include "training.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* The steps of a run, its live line, its log, and the signals that end it. */
 #define _POSIX_C_SOURCE 200809L
-#include "../../../llm/base/fail.h"
+#include "../options/fail.h"
 #include "interrupt.h"
 #include "run.h"
 

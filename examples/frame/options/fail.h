@@ -1,8 +1,8 @@
 /* An error of a sample: its status and its text. */
-#ifndef COMMON_FAIL_H
-#define COMMON_FAIL_H
+#ifndef FAIL_H
+#define FAIL_H
 
-#include "../../zeroflow.h"
+#include "../../../zeroflow.h"
 
 #include <stdarg.h>
 #include <stdio.h>

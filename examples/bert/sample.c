@@ -1,0 +1,62 @@
+/* What BERT gives to the samples' frame. */
+#include "masked.h"
+#include "model.h"
+#include "../frame/model/settings.h"
+
+#include <string.h>
+
+/* If a folder has no next-sentence head, neither has the model. */
+static void fit(void *config, const zf_weights *w)
+{
+    ((bert_config *)config)->nsp = zf_weights_find(w, "cls.seq_relationship.weight") >= 0;
+}
+
+static void build(zf_graph *g, const void *config, const sample_shape *shape,
+                  sample_purpose purpose)
+{
+    bert_build(g, config, shape, purpose == SAMPLE_ANSWER);
+}
+
+/* x.LayerNorm.weight -> x.LayerNorm.gamma */
+static bool older(const char *name, char *older, size_t size)
+{
+    const char *norm = strstr(name, "LayerNorm.");
+    if (!norm) return false;
+    snprintf(older, size, "%.*s%s", (int)(norm - name) + 10, name,
+             strcmp(norm + 10, "weight") ? "beta" : "gamma");
+    return true;
+}
+
+static const char *wrong(const settings *o)
+{
+    const masked_options *own = masked_options_of(o);
+    if (o->init && (own->sinusoids || own->unigrams))
+        return "--init has the first values: without --first-positions and --first-bias";
+    if (own->unigrams && o->batch_file)
+        return "--first-bias unigrams needs a text: --corpus FILE";
+    return NULL;
+}
+
+const sample_model bert_sample = {
+    .program = "bert",
+    .title = "BERT",
+    .models = "tiny mini small medium base large, or a config.json, perhaps of a folder; else that "
+              "of\n"
+              "                                    --load or --init, else mini",
+    .otherwise = "mini",
+    .config = &bert_config_table,
+    .fit = fit,
+    .build = build,
+    .exchange = {.prefix = "bert.",
+                 .words = "bert.embeddings.word_embeddings.weight",
+                 .head = "cls.predictions.decoder.weight",
+                 .bias = "cls.predictions.bias",
+                 .head_bias = "cls.predictions.decoder.bias",
+                 .inside = {"embeddings.", "encoder."},
+                 .heads = {"cls.", "bert.pooler."},
+                 .buffers = {"embeddings.position_ids", "embeddings.token_type_ids"},
+                 .older = older},
+    .objective = &masked_objective,
+    .first = bert_first_values,
+    .wrong = wrong,
+};

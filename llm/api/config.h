@@ -1,0 +1,127 @@
+/* The configuration of a model: a struct of int64_t and double without pointers, and a table that
+ * maps keys of config.json to its members, and names the members that the frame reads and sets. */
+typedef enum zf_config_kind {
+    ZF_CONFIG_COUNT,      /* an int64_t from least to most */
+    ZF_CONFIG_NUMBER,     /* a double from least to most */
+    ZF_CONFIG_TRUTH,      /* an int64_t, 0 or 1 */
+    ZF_CONFIG_ACTIVATION, /* an int64_t, a zf_activation */
+    ZF_CONFIG_TOKEN,      /* an int64_t, an id of the vocabulary; -1: null */
+    /* Keys without a member that would change what a model computes, in ways that this code does
+     * not support. They must be absent, or have the value that changes nothing: */
+    ZF_CONFIG_TRUE,
+    ZF_CONFIG_FALSE,
+    ZF_CONFIG_TEXT
+} zf_config_kind;
+
+/* Properties of a row's key, combined with |. */
+enum {
+    ZF_CONFIG_NEEDED = 1,  /* the file must have it; otherwise it has a default */
+    ZF_CONFIG_WRITTEN = 2, /* it is written, and not read */
+    ZF_CONFIG_RARE = 4     /* it is written only where it is true */
+};
+
+typedef struct zf_config_row {
+    const char *key;
+    zf_config_kind kind;
+    size_t at; /* the member's offset */
+    double least, most;
+    int use;
+    const char *other[2]; /* names that other models have for it, read as well */
+    const char *text;     /* of ZF_CONFIG_TEXT */
+} zf_config_row;
+
+/* A named size of a model. */
+typedef struct zf_config_size {
+    const char *name;
+    int64_t layers, hidden, heads;
+    int64_t vocab;        /* 0: the default */
+    int64_t intermediate; /* 0: 4 * hidden */
+} zf_config_size;
+
+enum {
+    ZF_CONFIG_ROWS = 32,
+    ZF_CONFIG_SIZES = 8,
+    ZF_CONFIG_TYPES = 6,
+    ZF_CONFIG_DROPOUTS = 4,
+    ZF_CONFIG_ENDS = 8,
+    ZF_CONFIG_BYTES = 512
+};
+
+typedef struct zf_config_table {
+    const char *types[ZF_CONFIG_TYPES]; /* model_type; NULL after the last */
+    size_t type;          /* with several types: the offset of the member with the type's index */
+    size_t bytes;         /* of the struct, at most ZF_CONFIG_BYTES */
+    const void *defaults; /* a struct; a size sets layers, hidden, heads and intermediate */
+    zf_config_size sizes[ZF_CONFIG_SIZES]; /* name NULL after the last */
+    zf_config_row rows[ZF_CONFIG_ROWS];    /* in the order of writing; key NULL after the last */
+    /* Offsets of members. Those of the second and third line may be 0: no such member. */
+    size_t vocab, positions, layers, hidden, heads, intermediate, tied;
+    size_t end, pad; /* ids of [SEP] and [PAD] */
+    int64_t ends;    /* from `end` on, at most ZF_CONFIG_ENDS; -1: none; 0: 1 */
+    size_t width;    /* of a head, whose row is before that of heads; the value 0: hidden / heads */
+    size_t dropouts[ZF_CONFIG_DROPOUTS]; /* the first is noted in checkpoints */
+    size_t bits;                         /* of weights (zf_config_facts); 0: no such member */
+    size_t window;            /* tokens that a token sees in some layers; 0: no such member */
+    const char *architecture; /* of transformers */
+    /* With several architectures: that of a configuration, and a phrase about it. Else NULL. */
+    const char *(*architecture_of)(const void *config);
+    void (*read_architecture)(void *config, const char *architecture);
+    /* Further reading and writing that rows cannot express; NULL: none. Called after the rows; json
+     * NULL: the configuration is a named size. False with *error. */
+    bool (*read_more)(void *config, const zf_json *json, zf_error *error);
+    void (*write_more)(const void *config, zf_json_writer *writer);
+} zf_config_table;
+
+/* A config of any model. */
+typedef union zf_config_any {
+    char bytes[ZF_CONFIG_BYTES];
+    double number; /* aligned for what is in it */
+    int64_t integer;
+} zf_config_any;
+
+/* One of the sizes, the path of a config.json, or of a folder with one. False with *error. */
+ZF_API bool zf_config_load(const zf_config_table *table, const char *name_or_path, void *config,
+                           zf_error *error);
+
+/* The same as a config.json: a writer with its text, which the caller frees; NULL out of memory. */
+ZF_API zf_json_writer *zf_config_json(const zf_config_table *table, const void *config);
+
+/* Members that all models have. */
+typedef struct zf_config_facts {
+    int64_t *vocab, *positions;
+    int64_t *tied;      /* 0: the head has a weight of its own, not tied to the word embedding */
+    int64_t *end, *pad; /* NULL: there is none */
+    int64_t ends;       /* ids that end a text from *end on, -1 where there are fewer */
+    double *dropouts[ZF_CONFIG_DROPOUTS]; /* NULL after the last */
+    /* 8 or 4: weights of products are of so many bits (causal_linear), which no file says; NULL:
+     * they cannot be */
+    int64_t *bits;
+} zf_config_facts;
+ZF_API zf_config_facts zf_config_facts_of(const zf_config_table *table, void *config);
+ZF_API int64_t zf_config_positions(const zf_config_table *table, const void *config);
+
+/* Tokens that a token sees, at most, in some layers; 0: all. */
+ZF_API int64_t zf_config_window(const zf_config_table *table, const void *config);
+
+/* Weights of products, as options of commands name them; the choice sets *zf_config_facts.bits.
+ * False with *error, where they cannot be. */
+#define ZF_CONFIG_WEIGHTS "float|int8|int4"
+
+ZF_API bool zf_config_set_weights(const zf_config_table *table, void *config, int64_t choice,
+                                  zf_error *error);
+
+/* 8 or 4; 0: they are floats. */
+ZF_API int64_t zf_config_bits(const zf_config_table *table, const void *config);
+
+/* The value of a key; NULL where it is absent or null, so that the default applies. */
+ZF_API const zf_json *zf_config_member(const zf_json *json, const char *key);
+
+/* Whether a name is a path: it contains '/' or '.', which names of sizes do not, or is a folder
+ * with a config.json. */
+ZF_API bool zf_config_is_path(const char *name);
+
+/* Writes a member of a JSON object: its key and its value. */
+ZF_API void zf_json_put_text_member(zf_json_writer *w, const char *key, const char *value);
+ZF_API void zf_json_put_bool_member(zf_json_writer *w, const char *key, bool value);
+ZF_API void zf_json_put_int_member(zf_json_writer *w, const char *key, int64_t value);
+ZF_API void zf_json_put_double_member(zf_json_writer *w, const char *key, double value);

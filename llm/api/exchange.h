@@ -1,0 +1,59 @@
+/* Reads and writes the parameters of a model in Hugging Face's files (weights.h). A table gives the
+ * names in files where they differ from the model's. */
+enum { ZF_EXCHANGE_NAMES = 6 };
+
+typedef struct zf_exchange {
+    const char *prefix; /* of most parameters: "bert."; files may lack it; NULL: there is none */
+    /* The word embedding, and the weight of a head that may be tied to it. Files of tied models
+     * have one or both. */
+    const char *words, *head;
+    /* A bias that files have under two names, of which the second counts; NULL: none. If the head
+     * is not tied, it is written under both. */
+    const char *bias, *head_bias;
+    /* Lists, NULL after the last name. */
+    const char *inside[ZF_EXCHANGE_NAMES]; /* beginnings without the prefix: every such tensor of a
+                                          * file must be in the model; others may belong to another
+                                          * task */
+    const char *heads[ZF_EXCHANGE_NAMES]; /* beginnings: such parameters may be missing in a file */
+    const char *buffers[ZF_EXCHANGE_NAMES]; /* ends: such tensors carry no information */
+    /* The name of a parameter in older files; false: the same. NULL: there are none. */
+    bool (*older)(const char *name, char *older, size_t size);
+    /* Whether files hold a weight as [in, out]; it is [out, in] here. NULL: none. */
+    bool (*turned)(zf_tensor param);
+} zf_exchange;
+
+/* Whether a parameter is one that files may lack. */
+ZF_API bool zf_exchange_is_head(const zf_exchange *x, const char *param);
+
+/* False where the files have a head that differs from the word embedding; also with *error. */
+ZF_API bool zf_exchange_is_tied(const zf_exchange *x, zf_weights *w, zf_error *error);
+
+/* Reads every parameter but those of an adapter (adapter.h). It is an error if one is missing
+ * (except heads, which then keep their first values) or has another shape, or if a tensor of the
+ * model's `inside` is unknown. Other tensors of the files are reported. Parameters of bf16 or
+ * f16 are rounded, their master weights are not. */
+ZF_API bool zf_exchange_import(const zf_exchange *x, zf_program *program, zf_graph *g,
+                               const char *path, zf_weights_report *report, zf_error *error);
+
+/* Writes parameters but those of an adapter: their master weights, if any, rounded to `dtype`.
+ * gradients: instead, the gradients that outputs "gradient/NAME" keep, in their own dtype. All
+ * ranks must call it; path NULL: another rank writes. */
+ZF_API bool zf_exchange_export(const zf_exchange *x, zf_program *program, zf_graph *g,
+                               const char *path, bool gradients, zf_dtype dtype, zf_error *error);
+
+/* Whether the parameters of one graph can be copied to another, by name, except those of an
+ * adapter. One that `from` lacks keeps its value if it belongs to a head, and is an error
+ * otherwise. So is one of `from` that `to` lacks and that belongs to no head. Others are
+ * reported. `path` names `from` in messages. */
+ZF_API bool zf_exchange_match(const zf_exchange *x, zf_graph *to, zf_graph *from, const char *path,
+                              zf_weights_report *report, zf_error *error);
+
+/* Copies the parameters that both programs have, except those of an adapter; shapes must be
+ * equal. */
+ZF_API bool zf_exchange_copy_part(zf_program *to, zf_graph *to_graph, zf_program *from,
+                                  zf_graph *from_graph, const char *path, zf_error *error);
+
+/* Both: copies all parameters of one program to another. */
+ZF_API bool zf_exchange_copy(const zf_exchange *x, zf_program *to, zf_graph *to_graph,
+                             zf_program *from, zf_graph *from_graph, const char *path,
+                             zf_weights_report *report, zf_error *error);

@@ -1,0 +1,24 @@
+/* Writes a member of a JSON object: its key and its value. */
+void zf_json_put_text_member(zf_json_writer *w, const char *key, const char *value)
+{
+    zf_json_put_key(w, key);
+    zf_json_put_string(w, value);
+}
+
+void zf_json_put_bool_member(zf_json_writer *w, const char *key, bool value)
+{
+    zf_json_put_key(w, key);
+    zf_json_put_bool(w, value);
+}
+
+void zf_json_put_int_member(zf_json_writer *w, const char *key, int64_t value)
+{
+    zf_json_put_key(w, key);
+    zf_json_put_int(w, value);
+}
+
+void zf_json_put_double_member(zf_json_writer *w, const char *key, double value)
+{
+    zf_json_put_key(w, key);
+    zf_json_put_double(w, value);
+}

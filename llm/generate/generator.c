@@ -1,0 +1,185 @@
+/* A model of a folder that answers prompts. */
+#include <stdlib.h>
+#include <string.h>
+
+enum { ZFL_CHUNK = 256 }; /* tokens of a step, by default */
+
+/* The configuration of a folder, by its config.json and its weights. */
+static bool zfl_read_model_folder(zf_generator *g, const zf_generator_desc *d, zf_error *error)
+{
+    const zf_config_facts facts = zf_config_facts_of(d->model->config, &g->config);
+    zf_error why = {ZF_OK, ""};
+    zf_weights *w;
+    if (!zf_config_load(d->model->config, d->folder, &g->config, error)) return false;
+    if (!(w = zf_weights_open(d->folder, error))) return false;
+    if (!zf_exchange_is_tied(&d->model->exchange, w, &why)) *facts.tied = 0;
+    zf_weights_close(w);
+    if (why.status) return *error = why, false;
+    for (int k = 0; k < ZF_GENERATOR_ENDS; k++) g->ends[k] = -1;
+    for (int64_t k = 0; k < facts.ends; k++) g->ends[k] = (int32_t)facts.end[k];
+    return zf_folder_generation_ends(d->folder, g->ends + ZF_CONFIG_ENDS, ZF_CONFIG_ENDS, error);
+}
+
+/* Compiles step k; `first`: the program whose parameters and caches it uses, or NULL. */
+static bool zfl_compile_step(zf_generator *g, const zf_generator_desc *d, int k,
+                             const zf_decode_shape *shape, zf_program *first, zf_error *error)
+{
+    zf_graph *graph = g->graphs[k] = zf_graph_new(NULL);
+    if (!graph) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    d->model->build(graph, &g->config, shape);
+    zf_fuse(graph, NULL);
+    g->programs[k] =
+        zf_compile(graph, &(zf_compile_desc){.backend = d->backend,
+                                             .store = first ? zf_program_store(first) : NULL,
+                                             .bound = first != NULL,
+                                             .beside = first,
+                                             .caches = first,
+                                             .evaluate = true});
+    return g->programs[k] || zfl_fail(error, zf_graph_status(graph), "%s", zf_graph_error(graph));
+}
+
+/* The shape of the larger step. False with *error: the context is too long. */
+static bool zfl_fit_shape(const zf_generator *g, const zf_generator_desc *d, zf_decode_shape *s,
+                          zf_error *error)
+{
+    const int64_t positions = zf_config_positions(d->model->config, &g->config);
+    s->texts = 1;
+    s->context = d->context ? d->context : positions;
+    s->chunk = d->chunk ? d->chunk : ZFL_CHUNK;
+    if (s->chunk > s->context) s->chunk = s->context;
+    s->tokens = s->chunk;
+    return s->context <= positions ||
+           zfl_fail(error, ZF_ERR_ARGUMENT,
+                    "a context of %lld tokens is too long for the model's %lld positions",
+                    (long long)s->context, (long long)positions);
+}
+
+static bool zfl_open_generator(zf_generator *g, const zf_generator_desc *d, zf_error *error)
+{
+    zf_weights_report report;
+    zf_decode_shape large = {.texts = 0}, small;
+    if (!zfl_read_model_folder(g, d, error) || !zfl_fit_shape(g, d, &large, error)) return false;
+    small = large, small.tokens = 1;
+    return zfl_compile_step(g, d, 0, &large, NULL, error) &&
+           zfl_compile_step(g, d, 1, &small, g->programs[0], error) &&
+           zf_exchange_import(&d->model->exchange, g->programs[0], g->graphs[0], d->folder, &report,
+                              error) &&
+           zf_decoder_open(
+               &g->decoder,
+               &(zf_decoder_desc){.prompt = {g->graphs[0], g->programs[0], large.tokens},
+                                  .token = {g->graphs[1], g->programs[1], 1},
+                                  .texts = large.texts,
+                                  .context = large.context,
+                                  .rings =
+                                      zf_decode_ring(zf_config_window(d->model->config, &g->config),
+                                                     large.context, large.chunk) > 0},
+               error);
+}
+
+bool zf_generator_open(zf_generator *g, const zf_generator_desc *d, zf_error *error)
+{
+    *g = (zf_generator){.graphs = {NULL}};
+    *error = (zf_error){ZF_OK, ""};
+    if (zfl_open_generator(g, d, error)) return true;
+    zf_generator_close(g);
+    return false;
+}
+
+void zf_generator_close(zf_generator *g)
+{
+    zf_decoder_close(&g->decoder);
+    for (int k = 1; k >= 0; k--) {
+        zf_program_free(g->programs[k]);
+        zf_graph_free(g->graphs[k]);
+    }
+    *g = (zf_generator){.graphs = {NULL}};
+}
+
+/* --------------------------------------------------------------------------------- an answer */
+
+/* A well-mixed number: different ones give different ones. */
+static uint64_t zfl_mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+/* The prompt as ids. An end token that a post_processor adds is removed. */
+static bool zfl_encode_prompt(const zf_answer_desc *d, const char *prompt, zf_answer *a,
+                              zf_error *error)
+{
+    if (!zf_tokenizer_encode(d->tokenizer, prompt, strlen(prompt), ZF_TOKENIZER_FRAME, &a->ids,
+                             error))
+        return false;
+    while (a->ids.count > 1 && zfl_is_end(d, a->ids.at[a->ids.count - 1])) a->ids.count--;
+    return zf_answer_begin(a, d, error);
+}
+
+static void zfl_show(zf_answer *a, const zf_answer_desc *d, const zf_generate_desc *desc)
+{
+    size_t bytes;
+    const char *text = zf_answer_shown(a, d, &bytes);
+    if (desc->show && bytes) desc->show(desc->user, text, bytes);
+}
+
+/* Adds the ids that the model has not seen, and draws the next one. */
+static bool zfl_next_token(zf_decoder *decoder, zf_sampler *sampler, zf_answer *a, uint64_t seed,
+                           int32_t *id, zf_error *error)
+{
+    int64_t count[1] = {(int64_t)a->ids.count - decoder->past[0]};
+    const int32_t *ids[1] = {a->ids.at + decoder->past[0]};
+    if (!zf_decoder_add(decoder, ids, count, error)) return false;
+    *id = zf_sampler_draw(sampler, decoder->logits, a->ids.at, (int64_t)a->ids.count,
+                          zfl_mix(seed + zfl_mix((uint64_t)a->ids.count)));
+    return true;
+}
+
+static bool zfl_write_answer(zf_generator *g, zf_answer *a, const zf_answer_desc *d,
+                             const zf_generate_desc *desc, zf_sampler *sampler, zf_error *error)
+{
+    const int64_t most = desc->tokens ? desc->tokens : 64;
+    int32_t id;
+    if ((int64_t)a->ids.count + most > g->decoder.context)
+        return zfl_fail(error, ZF_ERR_ARGUMENT,
+                        "a prompt of %lld tokens and %lld more are too long for a context of %lld",
+                        (long long)a->ids.count, (long long)most, (long long)g->decoder.context);
+    zf_decoder_rewind(&g->decoder, 0, 0);
+    for (int64_t n = 0; n < most && !a->done; n++) {
+        if (!zfl_next_token(&g->decoder, sampler, a, desc->seed, &id, error) ||
+            !zf_answer_put(a, d, id, error))
+            return false;
+        zfl_show(a, d, desc);
+    }
+    if (!a->done && !zf_answer_put(a, d, -1, error)) return false;
+    zfl_show(a, d, desc);
+    return true;
+}
+
+bool zf_generate(zf_generator *g, const zf_tokenizer *tokenizer, const char *prompt,
+                 const zf_generate_desc *desc, zf_text *out, zf_error *error)
+{
+    const zf_answer_desc d = {.tokenizer = tokenizer,
+                              .ends = g->ends,
+                              .end_count = ZF_GENERATOR_ENDS,
+                              .stops = desc->stops,
+                              .stop_count = desc->stop_count};
+    zf_sampling how = desc->how;
+    zf_sampler sampler;
+    zf_answer a = {.given = 0};
+    int64_t known = zf_tokenizer_size(tokenizer);
+    bool good;
+    *error = (zf_error){ZF_OK, ""};
+    if (how.top_p == 0) how.top_p = 1;
+    if (how.repetition == 0) how.repetition = 1;
+    if (known > g->decoder.vocab) known = g->decoder.vocab;
+    if (!zf_sampler_open(&sampler, &how, known))
+        return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    good = zfl_encode_prompt(&d, prompt, &a, error) &&
+           zfl_write_answer(g, &a, &d, desc, &sampler, error);
+    if (good && a.text.count) zf_text_add(out, a.text.at, a.text.count);
+    if (good && out->failed) good = zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    zf_sampler_close(&sampler);
+    zf_answer_free(&a);
+    return good;
+}

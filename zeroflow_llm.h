@@ -1,0 +1,125 @@
+/* zeroflow_llm.h: text and folders of language models, for programs that train or run them with
+ * zeroflow.h.
+ *
+ *     #define ZEROFLOW_IMPLEMENTATION         in one .c file of a program
+ *     #define ZEROFLOW_LLM_IMPLEMENTATION
+ *     #include "zeroflow_llm.h"               which includes zeroflow.h
+ *
+ * C11 with gcc or clang, -lm -lpthread -lpcre2-8, on a POSIX system; the declarations are C++17 as
+ * well. Where there is no pcre2.h, or with -DZF_WITHOUT_PCRE2, tokenizers that need regular
+ * expressions are an error, and nothing else is missing.
+ *
+ *     zf_error error = {ZF_OK, ""};
+ *     zf_tokenizer *t = zf_tokenizer_open("DIR", &error);
+ *     zf_generator g;
+ *     zf_text answer = {0};
+ *     zf_generator_open(&g, &(zf_generator_desc){.model = &llama, .folder = "DIR", .backend = cpu},
+ *                       &error);
+ *     zf_generate(&g, t, "The bird", &(zf_generate_desc){.tokens = 20}, &answer, &error);
+ *
+ * examples/generate.c is the whole program, with the graph of a Llama.
+ *
+ * llm/api has the declarations by part:
+ *
+ *     text        bytes, ids, files, digests      config      config.json by a table
+ *     wordpiece   BERT's tokenizer                folder      what a folder has; exports
+ *     tokenizer   tokenizer.json: BPE             weights     safetensors files of a folder
+ *     chat        chats as text                   adapter     PEFT's adapters of low rank
+ *     sampling    the next token from logits      exchange    a program's parameters from and to files
+ *     generate    caches, answers
+ *
+ * Nothing prints, exits, aborts or reads the environment. Functions that can fail return false, NULL
+ * or a zf_status, and say why in *error, which should be all zero before. Strings are UTF-8. What a
+ * call returns by a pointer that is not const is the caller's, and is freed by the function named in
+ * its part; free(NULL) is nothing everywhere. Memory comes from malloc. There are no globals: several
+ * threads may call any function on objects of their own, and read the same tokenizer.
+ *
+ * A model is not part of this library: it is a function that builds a graph (zf_model), of which
+ * examples/llm, examples/gpt and examples/generate.c have three. */
+#ifndef ZEROFLOW_LLM_H
+#define ZEROFLOW_LLM_H
+
+/* POSIX names are needed by the implementation. */
+#if defined(ZEROFLOW_LLM_IMPLEMENTATION) && !defined(_POSIX_C_SOURCE) && !defined(_GNU_SOURCE)
+#define _POSIX_C_SOURCE 200809L
+#endif
+
+#include "zeroflow.h"
+
+#ifdef ZFI_API_OF_PROGRAM /* as in zeroflow.h */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "llm/api/text.h"
+#include "llm/api/wordpiece.h"
+#include "llm/api/tokenizer.h"
+#include "llm/api/chat.h"
+#include "llm/api/config.h"
+#include "llm/api/folder.h"
+#include "llm/api/weights.h"
+#include "llm/api/adapter.h"
+#include "llm/api/exchange.h"
+#include "llm/api/sampling.h"
+#include "llm/api/generate.h"
+
+#ifdef __cplusplus
+}
+#endif
+#ifdef ZFI_API_OF_PROGRAM
+#pragma GCC diagnostic pop
+#endif
+
+#endif /* ZEROFLOW_LLM_H */
+
+#if defined(ZEROFLOW_LLM_IMPLEMENTATION) && !defined(ZEROFLOW_LLM_IMPLEMENTED)
+#define ZEROFLOW_LLM_IMPLEMENTED
+
+#ifdef ZFI_API_OF_PROGRAM
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+
+/* base */
+#include "llm/base/fail.c"
+#include "llm/base/buffer.c"
+#include "llm/base/utf8.c"
+#include "llm/base/file.c"
+#include "llm/base/digest.c"
+#include "llm/base/member.c"
+
+/* text */
+#include "llm/text/wordpiece.c"
+#include "llm/text/wordpiece_file.c"
+#include "llm/text/wordpiece_train.c"
+#include "llm/text/normal.c"
+#include "llm/text/regex.c"
+#include "llm/text/bpe.c"
+#include "llm/text/steps.c"
+#include "llm/text/tokens.c"
+#include "llm/text/tokens_file.c"
+#include "llm/text/chat.c"
+#include "llm/text/chat_styles.c"
+
+/* folder */
+#include "llm/folder/config.c"
+#include "llm/folder/folder.c"
+#include "llm/folder/weights.c"
+#include "llm/folder/adapter.c"
+#include "llm/folder/exchange.c"
+
+/* generate */
+#include "llm/generate/sampling.c"
+#include "llm/generate/step.c"
+#include "llm/generate/decoder.c"
+#include "llm/generate/answer.c"
+#include "llm/generate/generator.c"
+
+#ifdef ZFI_API_OF_PROGRAM
+#pragma GCC diagnostic pop
+#endif
+
+#endif /* ZEROFLOW_LLM_IMPLEMENTATION */

@@ -2,7 +2,7 @@
 # What the documentation shows is true: sh tests/docs.sh [PAGE...]
 #
 # Pages are README.md, CONTRIBUTING.md, CHANGELOG.md and docs/*.md unless named. Blocks of a page run
-# in their order, in one scratch folder for the page, where the files of this tree are as well:
+# in their order, all pages in one scratch folder, where the files of this tree are as well:
 #
 #     ```sh run              a script; it must end with status 0, or with N: ```sh run status=N
 #     ```c run               a program; it is compiled and run
@@ -155,14 +155,11 @@ block() {
 run_blocks() { # PAGE
     page=$1
     folder=$work/$(echo "$page" | tr / -)
-    scratch=$folder/scratch
-    mkdir -p "$scratch"
-    for entry in *; do ln -s "$tree/$entry" "$scratch/$entry"; done
+    mkdir "$folder"
     split "$page" "$folder"
     for info in "$folder"/*.info; do
         [ -e "$info" ] && block "${info%.info}"
     done
-    rm -rf "$scratch"
 }
 
 # -------------------------------------------------------------------------------------- the names
@@ -214,6 +211,9 @@ names_of() { # PAGE: prints what is wrong
     done
 }
 
+scratch=$work/scratch
+mkdir "$scratch"
+for entry in *; do [ "$entry" = try ] || ln -s "$tree/$entry" "$scratch/$entry"; done
 own_options > "$work/options" 2>&1
 {
     cat zeroflow.h

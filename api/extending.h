@@ -17,7 +17,7 @@
  * is forgotten does not compile, or fails a test that names it. ops/softplus.c is a short example.
  * An optimizer's update is an operator with trait ZF_OP_UPDATE and attributes world and blocks (for
  * zf_zero), perhaps weight_decay with decays, and scaled (for zf_fuse and the loss scale);
- * passes/optimizer.c appends it.
+ * passes/optimizers/optimizer.c appends it.
  *
  * OPERATORS OF YOUR OWN
  *

@@ -91,7 +91,7 @@ ZF_API zf_status zf_precision(zf_graph *graph, const zf_precision_desc *desc);
  *
  * The gradient with respect to the layer's input is added in another order; in 16 bits it is rounded
  * once for each piece. On the CPU no other bits change, and those of a tiled graph are the same at
- * every stage and with every offload. passes/tile.c derives it.
+ * every stage and with every offload. passes/rewrite/tile.c derives it.
  *
  * The weight keeps its name for zf_graph_find, zf_param_at, zf_read, zf_write and stores; checkpoints
  * with and without tiling are the same. In the text its pieces are "NAME[FIRST:LAST]", by rows.
@@ -354,9 +354,9 @@ typedef enum zf_invert {
  *     update     clipping and update
  *     chain      elementwise nodes one after the other, as one loop
  *
- * passes/fuse.c gives for each the nodes before and after, and whether bits change. Before
+ * passes/fuse/fuse.c gives for each the nodes before and after, and whether bits change. Before
  * zf_autograd it also reports near misses: nodes that a rewrite would take but for one thing, and
- * what that is (passes/fuse_miss.c). desc NULL: all, and no reports. */
+ * what that is (passes/fuse/miss.c). desc NULL: all, and no reports. */
 typedef struct zf_fuse_miss {
     const char *rewrite;    /* "attention" */
     int32_t node;           /* as the text numbers nodes, after the pass */

@@ -1,4 +1,4 @@
-/* The verifier of plans. It does not use the lifetimes that passes/memory.c computes: it runs the
+/* The verifier of plans. It does not use the lifetimes that plan/memory.c computes: it runs the
  * plan on a map of memory that holds the last writer of every byte, one map for each space.
  *
  *     bytes   0        64            192      256

@@ -10,7 +10,7 @@
  * Attributes that are 0, false, the first choice or empty are not printed. Effects have no id.
  * After the type come, where they apply: the space, if it is not the device; the value's place,
  * @offset+bytes, and its scratch, after the memory pass; the queue, if it is not compute;
- * `recompute`; `micro`, if a node of the micro section stands below `update:` (passes/beside.c).
+ * `recompute`; `micro`, if a node of the micro section stands below `update:` (overlap/beside.c).
  * After zf_zero the first line is "zero stage=3 world=4 micro_batches=1", with " nodes=2" where
  * these ranks are a mesh, and " shards=2" where each of two nodes has all shards. The last line has
  * the size of the arena, the node at which the most bytes are live, and their number where it is

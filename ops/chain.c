@@ -13,7 +13,7 @@
  * dtype. The first has the shape of the result; each other one has this shape, or one element, or
  * is [n], n being the last dimension.
  *
- * zf_fuse makes chains (passes/fuse_chain.c), after autograd only: there is no gradient.
+ * zf_fuse makes chains (passes/fuse/chain.c), after autograd only: there is no gradient.
  *
  * f32 and f64: the same bits as the nodes one by one, with the same masks of dropout. bf16 and f16:
  * only the result is rounded.

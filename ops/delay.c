@@ -1,4 +1,4 @@
-/* delay: keeps a value for the next step (passes/delay.c).
+/* delay: keeps a value for the next step (passes/rewrite/delay.c).
  *
  *     delay %30, %9     state = x
  *

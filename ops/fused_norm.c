@@ -8,7 +8,7 @@
  *          the same of RMSNorm: y = gamma xhat, xhat = s rstd, rstd = 1 / sqrt(mean s^2 + eps)
  *          sum=saved: the node also saves s, and y is the norm of the rounded s that it saves
  *          sum=given: x and residual are both s itself, which such a node has saved; no bias, p = 0.
- *          It computes y, xhat and rstd again, to the same bits (passes/recompute.c)
+ *          It computes y, xhat and rstd again, to the same bits (passes/recompute/recompute.c)
  *     %8 = embed_norm %words, %ids, %types, %type_ids, %positions, %gamma, %beta
  *          {p=0.1 stream=3 eps=1e-12} : f32[2,4,8]
  *          s = words[ids[b,t],:] + types[type_ids[b,t],:] + positions[t,:]

@@ -13,7 +13,7 @@
  *     %5 = scatter_rows %4, %2 {rows=1000 padded=true padding=3} : f32[1000,256]
  *          out[3,:] = 0
  *
- * With of=n, the table has the rows from `first` on of one of n rows (passes/tile.c): others are
+ * With of=n, the table has the rows from `first` on of one of n rows (tile.c): others are
  * read as 0, and get no gradient. `rows` and padding count from `first`.
  *
  *     %3 = gather_rows %1, %2 {first=4 of=12} : f32[6,256]     %1 has rows 4 to 7 of 12, say

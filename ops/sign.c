@@ -25,7 +25,7 @@
  * them the tensor is contiguous, and its last block may have fewer elements. With world=n, x or y is
  * this rank's shard of a bucket, one of n. A block without elements has s = 0.
  *
- * server=true marks the second compression, of an average over the ranks (passes/zero_compress.c).
+ * server=true marks the second compression, of an average over the ranks (passes/zero/update.c).
  *
  * adam_apply is the second half of adamw (update.c): m and v are given. m is f32, a value of any
  * kind; v is a state, which does not change. The last operand may be master weights. world, blocks
@@ -35,7 +35,7 @@
  * Where v is 0, an element has had no gradient, and only the step's weight decay changes it: m
  * there is a sign and a scale all the same, which eps alone would divide.
  *
- * adam_drift is where this rank's parameters are between two averages (passes/zero_one.c): u and v
+ * adam_drift is where this rank's parameters are between two averages (optimizers/zero_one.c): u and v
  * are f32 states; the last operand may be master weights of a bf16 or f16 parameter, which are read
  * instead of p, and the result is rounded. */
 

@@ -1,4 +1,4 @@
-/* What 1-bit LAMB needs beside 1-bit Adam (passes/onebit_lamb.c): variance_ratio, maxima.
+/* What 1-bit LAMB needs beside 1-bit Adam (passes/optimizers/onebit_lamb.c): variance_ratio, maxima.
  *
  *     %9 = variance_ratio %f, %m, %x, %v, %t, %k {at=[0,2048] count=[1500,7] beta1=0.9 beta2=0.999
  *                                                 eps=1e-06} : f32[3]

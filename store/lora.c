@@ -1,4 +1,4 @@
-/* Adapters of low rank (passes/lora.c) are added to their weights, one weight at a time:
+/* Adapters of low rank (passes/rewrite/lora.c) are added to their weights, one weight at a time:
  *
  *     M.weight [out, in] += scale  M.lora_B.weight [out, rank]  M.lora_A.weight [rank, in]
  *

@@ -1,4 +1,4 @@
-/* Tiling: the bits that passes/tile.c says stay equal do; a tiled graph has one result at every
+/* Tiling: the bits that passes/rewrite/tile.c says stay equal do; a tiled graph has one result at every
  * stage, with every offload; pieces bound what is on the device; names and checkpoints stay whole. */
 #include "numbers.h"
 

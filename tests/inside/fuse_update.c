@@ -1,4 +1,4 @@
-/* Updates that multiply their gradients themselves (passes/fuse_update.c). */
+/* Updates that multiply their gradients themselves (passes/fuse/update.c). */
 #include "../numbers.h"
 
 typedef enum scaling_rule { SCALING_SGD, SCALING_ADAMW, SCALING_LAMB, SCALING_RULES } scaling_rule;

@@ -10,10 +10,10 @@
  *                   memory and back. A bucket's gradient is copied to the host when it is summed;
  *                   nodes of the update section that read it are computed there. The update
  *                   writes a copy of the parameters, which is copied back to where they lie
- *     pieces        offload_pieces.c
- *     parameters    offload_parameters.c
- *     gradients     offload_gradients.c
- *     activations   offload_activations.c
+ *     pieces        pieces.c
+ *     parameters    parameters.c
+ *     gradients     gradients.c
+ *     activations   activations.c
  *
  * before:   %31 = reduce_scatter %30 {world=4} : f32[1024]
  *           update:

@@ -1,7 +1,7 @@
 /* zero_one_adam: 1-bit Adam without a warm-up, whose ranks also make steps of their own (Lu et al.
  * 2022).
  *
- * requires, ensures: as passes/optimizer.c; after zf_autograd, before zf_zero at stage 0, without
+ * requires, ensures: as optimizer.c; after zf_autograd, before zf_zero at stage 0, without
  *                    local steps also at stage 1 or 2
  *
  *     refresh   the gradient is averaged, and m and v are updated by it; p -= lr m / (sqrt(v) + eps);

@@ -16,7 +16,7 @@
  *     exchanges   of quantised gradients are waited for when the next one is issued; then their
  *                 parts are added, quantised again and sent to other nodes
  *     updated     parameters are gathered into their buckets during the next updates
- *     small       gathers of the update section are joined into one (prefetch_join.c)
+ *     small       gathers of the update section are joined into one (join.c)
  *     copies      between device and host overlap computation and are waited for where they are
  *                 read, or when more than `bytes` are in flight in one direction. A gradient is
  *                 copied to the host after the wait for its reduction

@@ -8,7 +8,7 @@
  *
  *     layers    every layer keeps its inputs and recomputes the rest
  *     a limit   recomputes what the plan needs to stay within the limit, at the minimum of FLOPs:
- *               the first steps in the order of recompute_order.c, as few as possible. Bisection
+ *               the first steps of the order (order.c), as few as possible. Bisection
  *               finds how many: each try plans a copy of the graph, with the passes that follow
  *
  * before:   %4 = tanh %3    %5 = matmul %4, %2       ...     %9 = tanh_grad %8, %4

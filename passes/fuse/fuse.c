@@ -17,7 +17,7 @@
  *     after:   %5 = swiglu %1, %2
  *
  *   qkv        products of one input with several weights of one shape. The weights become
- *              neighbours in memory (passes/memory.c, passes/buckets.c), so that their concat is a
+ *              neighbours in memory (plan/memory.c, passes/zero/buckets.c), so that their concat is a
  *              view; parameters and checkpoints do not change. Not frozen ones with an adapter.
  *              bits: equal forward; gradients of the input are summed within the product
  *              Products with quantised weights (ops/quantized_linear.c) are joined likewise.
@@ -82,9 +82,9 @@
  *     before:  %5 = gelu_grad %4, %1     %6 = sum_to %5 {shape=[8]}
  *     after:   %5 = gelu_grad %4, %1     %7 = saved %5 {index=1}
  *
- *   update     clipping and update (passes/fuse_update.c)
+ *   update     clipping and update (passes/fuse/update.c)
  *
- *   chain      elementwise nodes, each reading the one before (passes/fuse_chain.c)
+ *   chain      elementwise nodes, each reading the one before (passes/fuse/chain.c)
  *
  *   invert     the backward pass recomputes a result of a fused node from the value that the node
  *              saves for its gradient, instead of keeping both: LayerNorm's result from xhat, an
@@ -242,7 +242,7 @@ static void zfi_find_ends(const zfi_fuser *f, zfi_ends *ends)
     }
 }
 
-/* The projection is frozen, and a product with a trained weight (passes/lora.c) is added to it: of a
+/* The projection is frozen, and a product with a trained weight (lora.c) is added to it: of a
  * joined product its part would have to be copied first. */
 static bool zfi_has_beside(const zfi_fuser *f, int32_t id, const int32_t *reader)
 {

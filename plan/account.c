@@ -5,7 +5,7 @@
  *                    pack |==========|    with the operands that are computed inside it
  *     position       0  1  2  3  4  5     each has one kind; sums by position and kind
  *
- * Lifetimes are those of passes/memory.c (zfi_find_uses). Which values share bytes follows from the
+ * Lifetimes are those of plan/memory.c (zfi_find_uses). Which values share bytes follows from the
  * places alone, so that parsed plans can be accounted for too. A result placed over an operand
  * counts with its own kind from then on. */
 
@@ -362,7 +362,7 @@ static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
 
 /* -------------------------------------------------------------------------------- the rest */
 
-/* The node recomputes a value as zfi_invert does (passes/fuse.c), or is a view or saved value of
+/* The node recomputes a value as zfi_invert does (passes/fuse/fuse.c), or is a view or saved value of
  * such a node. */
 static bool zfi_is_recomputed(const zf_graph *g, const zfi_node *node)
 {

@@ -1,6 +1,6 @@
 /* onebit_adam: an optimizer whose momentum is averaged over the ranks as signs (Tang et al. 2021).
  *
- * requires, ensures: as passes/optimizer.c; after zf_autograd, before zf_zero at stage 0, 1 or 2
+ * requires, ensures: as optimizer.c; after zf_autograd, before zf_zero at stage 0, 1 or 2
  * before:   gradient %2, %9
  * after (compressed):
  *           update:
@@ -12,7 +12,7 @@
  *           adam_apply %2, %39, %v, %lr, %30, %k {...}
  *
  * zf_zero puts the exchanges between these: all_to_all behind the first sign_compress, all_gather
- * behind the second (zero_update.c). Which of the variants is built is the desc's: the warm-up is
+ * behind the second (zero/update.c). Which of the variants is built is the desc's: the warm-up is
  * AdamW over the same states. */
 
 /* x averaged over the ranks as signs; errors stay in the states worker and server. */

@@ -17,7 +17,7 @@
  * nodes, none a product, recompute it from what is always available, as for a mask; each layer
  * recomputes it.
  *
- * Lifetimes are those of passes/memory.c, without places. The plan shows what the order saves
+ * Lifetimes are those of plan/memory.c, without places. The plan shows what the order saves
  * (recompute.c). */
 
 enum {

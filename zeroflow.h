@@ -139,6 +139,7 @@ ZFI_PLAIN_BEGINS
 #include "options/rules.c"
 #include "options/read.c"
 #include "options/show.c"
+#include "graph/role.c"
 #include "graph/graph.c"
 #include "graph/build.c"
 #include "graph/own.c"

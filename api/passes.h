@@ -103,8 +103,9 @@ typedef struct zf_tile_desc {
 ZF_API zf_status zf_tile(zf_graph *graph, const zf_tile_desc *desc);
 
 /* Appends the gradient of `loss` (a scalar) with respect to every parameter that is not frozen and
- * that it depends on, one `gradient param, value` node each, and an output "loss". Requires: not
- * run before. */
+ * that it depends on, one `gradient param, value` node each. An output of `loss` gets the role
+ * `loss`, whatever it is called. Where there is none, and where the name is free, an output "loss" is
+ * made; where another node has this name, "autograd.loss". Requires: not run before. */
 ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
 /* After zf_autograd: the gradient of a parameter as the passes so far have made it, or the invalid
  * tensor where it has none, without making it an error. */

@@ -707,11 +707,17 @@ ZF_API zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc)
                               {.f = llama3 ? d.high_factor : 0}, {.i = llama3 ? d.original : 0}));
 }
 
-ZF_API zf_tensor zf_output(zf_tensor x, const char *name)
+/* zf_output, with a role. */
+static zf_tensor zfi_output(zf_tensor x, const char *name, zfi_role role)
 {
     int32_t id = x.graph ? zfi_resolve(x.graph, x.id) : 0;
-    zfi_new n = {.op = ZF_OP_output, .args = &id, .arg_count = 1, .name = name};
+    zfi_new n = {.op = ZF_OP_output, .args = &id, .arg_count = 1, .name = name, .role = role};
     if (!id) return zfi_invalid(x, "output");
     zfi_append(x.graph, &n);
     return x.graph->error.status ? (zf_tensor){x.graph, 0} : x;
+}
+
+ZF_API zf_tensor zf_output(zf_tensor x, const char *name)
+{
+    return zfi_output(x, name, ZFI_ROLE_NONE);
 }

@@ -19,6 +19,8 @@ typedef struct zfi_node {
     bool below;    /* of the micro section, but below `update:`; the step has one micro-batch */
     uint8_t queue; /* the queue on which it runs, an index into zfi_queue_names */
     uint8_t space; /* zf_space: where its value lies, and where it runs */
+    uint8_t role;  /* zfi_role: what the library has made it for; */
+    int32_t of;    /* the parameter of a state with a role; 0: none */
     bool recompute; /* recomputes another node's value; not counted as work of the model */
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     const char *name;  /* of an operator with NAMED, else NULL */
@@ -408,8 +410,9 @@ static size_t zfi_node_bytes(const zfi_node *node)
     return (size_t)zfi_node_count(node) * zf_dtype_size(node->dtype);
 }
 
-/* The mark is an output of a scalar float of the micro section: a loss. */
-static bool zfi_marks_loss(const zf_graph *g, const zfi_node *mark)
+/* The mark is an output of a scalar float of the micro section, as that of the loss: a number that
+ * is looked at before the updates. */
+static bool zfi_marks_number(const zf_graph *g, const zfi_node *mark)
 {
     const zfi_node *node = &g->nodes[mark->op == ZF_OP_output ? mark->args[0] : 0];
     return mark->op == ZF_OP_output && !mark->update && zfi_is_float(node->dtype) &&
@@ -702,6 +705,8 @@ typedef struct zfi_new {
     zf_dtype dtype; /* of a leaf */
     zf_shape shape;
     zf_space space; /* of a leaf without operands, or with a name */
+    zfi_role role;
+    int32_t of; /* the parameter of a state with a role */
     int32_t id;     /* 0: the next one */
 } zfi_new;
 
@@ -792,6 +797,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
 
     node.update = g->in_update || (zfi_len(g->order) && g->nodes[stbds_arrlast(g->order)].update);
     node.space = (uint8_t)zfi_space_of(g, record, n->args, n->arg_count, n->attributes, n->space);
+    node.role = (uint8_t)n->role, node.of = n->of;
     node.scope = g->scope;
     node.file = g->file;
     node.line = g->line;

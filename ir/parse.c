@@ -243,6 +243,25 @@ static bool zfi_parse_queue(zfi_parser *p, uint8_t *queue)
                           length < 40 ? length : 40, word);
 }
 
+/* "role=moment of=%2" */
+static bool zfi_parse_role(zfi_parser *p, zfi_new *n)
+{
+    const zf_graph *g = p->graph;
+    int64_t of = 0;
+    int length;
+    const char *word;
+    if (!zfi_take(p, "role=")) return true;
+    word = zfi_word(p, &length);
+    if (!(n->role = zfi_role_called(word, (size_t)length)))
+        return zfi_parse_fail(p, "'%.*s' is no role", length < 40 ? length : 40, word);
+    if (!zfi_take(p, "of=")) return true;
+    if (!zfi_parse_id(p, &of)) return false;
+    if (of <= 0 || of >= zfi_len(g->nodes) || g->nodes[of].op == ZF_OP_none)
+        return zfi_parse_fail(p, "%%%lld is not defined above", (long long)of);
+    n->of = (int32_t)of;
+    return true;
+}
+
 /* "stage=3 world=4 micro_batches=2", perhaps " nodes=2", perhaps " shards=2" */
 static bool zfi_parse_zero(zfi_parser *p)
 {
@@ -316,6 +335,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
         n.dtype = dtype, n.shape = shape;
         n.space = zfi_parse_space(p);
     }
+    if (!zfi_parse_role(p, &n)) return false;
     if (!(record->traits & ZF_OP_EFFECT) && zfi_take(p, "@")) {
         placed = true;
         if (!zfi_parse_place(p, place)) return false;
@@ -447,7 +467,7 @@ static uint32_t zfi_stages_of(const zf_graph *g)
         const zfi_node *node = &g->nodes[g->order[i]];
         if (node->op == ZF_OP_gradient) stages |= ZFI_STAGE_GRADIENTS;
         if (zfi_updates_param(g, node)) stages |= ZFI_STAGE_UPDATES;
-        if (node->op == ZF_OP_output && !strcmp(node->name, "grad_norm"))
+        if (node->role == ZFI_ROLE_NORM)
             stages |= ZFI_STAGE_CLIPPED;
     }
     return stages;

@@ -8,7 +8,8 @@
  *     peak 8192 %4 live=8064
  *
  * Attributes that are 0, false, the first choice or empty are not printed. Effects have no id.
- * After the type come, where they apply: the space, if it is not the device; the value's place,
+ * After the type come, where they apply: the space, if it is not the device; the role, and the
+ * parameter that it is of (graph/role.c); the value's place,
  * @offset+bytes, and its scratch, after the memory pass; the queue, if it is not compute;
  * `recompute`; `micro`, if a node of the micro section stands below `update:` (overlap/beside.c).
  * After zf_zero the first line is "zero stage=3 world=4 micro_batches=1", with " nodes=2" where
@@ -115,6 +116,8 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
         zfi_print(w, " : %s", zfi_type_text(type, node->dtype, &node->shape));
     if (!(record->traits & ZF_OP_EFFECT) && node->space)
         zfi_print(w, " %s", zf_space_name((zf_space)node->space));
+    if (node->role) zfi_print(w, " role=%s", zfi_roles[node->role].text);
+    if (node->of) zfi_print(w, " of=%%%d", zfi_number_of(w, g, node->of));
     if (node->placed) zfi_print(w, " @%lld+%lld", (long long)node->offset, (long long)node->bytes);
     if (node->scratch_bytes)
         zfi_print(w, " scratch=%lld+%lld", (long long)node->scratch_offset,

@@ -9,6 +9,8 @@
  *   - operands and result lie in one space, except for copy; collectives are on the device
  *   - a parameter has at most one gradient; it and each of its states has at most one update; a
  *     gradient is no param or state, since an update could change it before it is read
+ *   - a role is that of an output or of a state of a parameter; there is at most one loss, and a
+ *     parameter has at most one state of each role; master weights begin with its values
  *   - the pieces of a value do not overlap and are all of it; if one has an update, all have
  */
 
@@ -83,6 +85,52 @@ static bool zfi_is_named_as_piece(const zfi_node *leaf)
     return !strcmp(leaf->name + whole, zfi_piece_name(rows, "", cut.row, leaf->shape.dims[0]));
 }
 
+/* Checks the node's role: it fits the operator, and a state has a parameter. */
+static zf_status zfi_verify_role(zf_graph *g, int32_t id, const uint8_t *defined)
+{
+    const zfi_node *node = &g->nodes[id];
+    const zfi_role role = (zfi_role)node->role;
+    const bool marks = zfi_is_output_role(role);
+    if (!role)
+        return node->of ? zfi_verify_fail(g, id, "it is of %%%d, and has no role", (int)node->of)
+                        : ZF_OK;
+    if (node->op != (marks ? ZF_OP_output : ZF_OP_state))
+        return zfi_verify_fail(g, id, "the role %s is that of %s", zfi_roles[role].text,
+                               marks ? "an output" : "a state");
+    if (marks) return ZF_OK;
+    if (node->of <= 0 || node->of >= zfi_len(g->nodes) || !defined[node->of] ||
+        g->nodes[node->of].op != ZF_OP_param)
+        return zfi_verify_fail(g, id, "a state with a role is of a parameter above it");
+    if (role == ZFI_ROLE_MASTER && (node->arg_count != 1 || node->args[0] != node->of))
+        return zfi_verify_fail(g, id, "master weights begin with the values of their parameter");
+    return ZF_OK;
+}
+
+static int zfi_by_role(const void *left, const void *right)
+{
+    const int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+    return a < b ? -1 : a > b;
+}
+
+/* Checks that each role is there once: in the graph, or for each parameter. */
+static void zfi_verify_roles(zf_graph *g)
+{
+    int64_t *keys = NULL; /* the parameter and the role */
+    for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->role) zfi_push(&g->memory, keys, (int64_t)node->of * ZFI_ROLE_COUNT + node->role);
+    }
+    if (keys && !g->memory.failed) qsort(keys, stbds_arrlenu(keys), sizeof *keys, zfi_by_role);
+    for (int32_t k = 1; k < zfi_len(keys) && !g->memory.failed && !g->error.status; k++)
+        if (keys[k] == keys[k - 1])
+            zfi_fail(&g->error, ZF_ERR_VERIFY, "verify: there are two nodes with the role %s%s%.200s",
+                     zfi_roles[keys[k] % ZFI_ROLE_COUNT].text,
+                     keys[k] >= ZFI_ROLE_COUNT ? " of " : "",
+                     keys[k] >= ZFI_ROLE_COUNT ? g->nodes[keys[k] / ZFI_ROLE_COUNT].name : "");
+    zfi_array_free(&g->memory, keys);
+    if (g->memory.failed) zfi_graph_nomem(g);
+}
+
 static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined)
 {
     const zfi_node *node = &g->nodes[id];
@@ -123,6 +171,7 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
     if (!status && node->op == ZF_OP_gradient && zfi_has(g, node->args[1], ZF_OP_WRITABLE))
         status = zfi_verify_fail(g, id, "%%%d is a %s, which updates change", (int)node->args[1],
                                  g->records[args[1]->op]->name);
+    if (!status) status = zfi_verify_role(g, id, defined);
     if (!status) status = zfi_verify_space(g, id);
     if (!status) status = record->infer(&infer);
     if (!status && !(record->traits & ZF_OP_EFFECT) &&
@@ -215,7 +264,7 @@ static zf_status zfi_verify_nodes(zf_graph *g)
         if (node->below && g->micro_batches > 1)
             zfi_verify_fail(g, id, "it runs once, and the step has %lld micro-batches",
                             (long long)g->micro_batches);
-        if (node->below && zfi_marks_loss(g, node))
+        if (node->below && zfi_marks_number(g, node))
             zfi_verify_fail(g, id, "a loss is looked at before updates; it must be above 'update:'");
         once |= zfi_runs_once(node);
         if (g->error.status || zfi_verify_node(g, id, seen)) break;
@@ -228,6 +277,7 @@ static zf_status zfi_verify_nodes(zf_graph *g)
         }
     }
     if (pieces && !g->error.status) zfi_verify_pieces(g, seen);
+    if (!g->error.status) zfi_verify_roles(g);
     zfi_free(&g->memory, seen, count);
     return g->error.status;
 }

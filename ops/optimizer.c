@@ -83,7 +83,9 @@ static zf_tensor zfi_state_for(zf_graph *g, const char *kind, zf_tensor param, z
                      .args = &from,
                      .arg_count = from != 0,
                      .dtype = dtype,
-                     .shape = shape};
+                     .shape = shape,
+                     .role = zfi_role_of_part(kind),
+                     .of = param.id};
     char name[400];
     ZF_INT(&state, state, row) = cut.row, ZF_INT(&state, state, rows) = cut.rows;
     ZF_INT(&state, state, ranks) = ranks;

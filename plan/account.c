@@ -341,7 +341,7 @@ static void zfi_count_overhead(zf_plan *plan, const zf_graph *g, int32_t id, con
 static bool zfi_holds_left(const zf_graph *g, const zfi_node *node)
 {
     const zfi_node *leaf = &g->nodes[node->arg_count ? node->args[0] : 0];
-    return node->op == ZF_OP_bucket && zfi_is_left(leaf->op, leaf->name);
+    return node->op == ZF_OP_bucket && zfi_is_left((zfi_role)leaf->role);
 }
 
 static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)

@@ -125,6 +125,7 @@ static zf_status zfi_link_piece(zf_program *p, const zfi_node *leaf, int32_t ind
     if (whole < 0)
         whole = zfi_store_add(s, (zfi_stored){.name = name,
                                               .op = leaf->op,
+                                              .role = (zfi_role)leaf->role,
                                               .dtype = leaf->dtype,
                                               .shape = shape,
                                               .of = -1,
@@ -367,6 +368,8 @@ static zf_status zfi_bind_store(zf_program *p, bool bound, int32_t *bucket_of)
         const zfi_node *node = &g->nodes[id];
         if (node->op != ZF_OP_param && node->op != ZF_OP_state) continue;
         if (bucket_of[node->held ? node->held : id] >= 0) status = zfi_add_leaf(p, id, bucket_of);
+        if (!status && node->op == ZF_OP_state)
+            p->store->tensors[p->tensor_of[id]].role = (zfi_role)node->role;
         if (!status && node->op == ZF_OP_state && node->arg_count)
             p->store->tensors[p->tensor_of[id]].of = p->tensor_of[node->args[0]];
     }

@@ -205,7 +205,7 @@ static const zfi_node *zfi_bad_output(zf_program *p)
         const zfi_node *mark = &g->nodes[g->order[i]], *node;
         double number[1] = {0};
         zf_array value = {number, ZF_F64, ZF_SCALAR};
-        if (!zfi_marks_loss(g, mark)) continue;
+        if (!zfi_marks_number(g, mark)) continue;
         node = &g->nodes[mark->args[0]];
         value.dtype = node->dtype;
         if (zfi_get_bytes(p->store, (zf_space)node->space, number, p->data[mark->args[0]],

@@ -33,6 +33,7 @@ typedef struct zfi_stored_bucket {
 typedef struct zfi_stored {
     const char *name;
     zf_op op; /* param or state */
+    zfi_role role; /* of a state */
     zf_dtype dtype;
     zf_shape shape;
     int32_t of;     /* the parameter whose master weights these are; -1: none */
@@ -137,12 +138,6 @@ static int32_t zfi_store_placed(const zf_store *s, const char *name)
 {
     int32_t k = zfi_store_find(s, name);
     return k >= 0 && s->tensors[k].bucket >= 0 ? k : -1;
-}
-
-/* The tensor is what quantised gradients have left to send (zf_zero_desc.loco). */
-static bool zfi_is_left(zf_op op, const char *name)
-{
-    return op == ZF_OP_state && !strncmp(name, "loco.", 5);
 }
 
 /* The shape under which the store has a state of `shape`, of which there are so many copies, each

@@ -64,6 +64,8 @@ typedef struct zfi_entry {
     const zf_json *json;
     const char *name;
     int kind;
+    zfi_role role;  /* of a state, and */
+    const char *of; /* the name of its parameter; "": it has none */
     zf_dtype dtype;
     zf_shape shape;
     int64_t first, count;      /* elements; */
@@ -123,6 +125,7 @@ static zf_status zfi_entry_read(const zfi_loading *l, const zf_json *json, zfi_e
                                 "1 to 255 characters, none of them \", \\ or a control character");
     while (entry->kind < 2 && strcmp(text[1], zfi_kinds[entry->kind].name)) entry->kind++;
     if (entry->kind == 2) return zf_json_expected(values[1], error, "\"param\" or \"state\"");
+    if (entry->kind) entry->role = zfi_role_in_name(entry->name, &entry->of);
     while (zf_dtype_size(entry->dtype) && strcmp(text[2], zf_dtype_name(entry->dtype)))
         entry->dtype = (zf_dtype)(entry->dtype + 1);
     if (!zf_dtype_size(entry->dtype))
@@ -207,7 +210,7 @@ static zf_status zfi_load_follows(zfi_loading *l, int32_t k, const zfi_entry *en
                             "overlap",
                             (long long)entry->first, (long long)upto, entry->name);
     if (entry->first > upto && (at < 0 || l->rank) &&
-        !zfi_is_left(l->store->tensors[k].op, entry->name))
+        !zfi_is_left(l->store->tensors[k].role))
         return zf_json_fail(entry->first_json, error,
                             "is %lld, but the parts before end at element %lld of \"%s\": what is "
                             "between is missing",
@@ -243,15 +246,13 @@ static zf_status zfi_load_later(zfi_loading *l, int32_t tensor, const zfi_entry 
  * wanted, the parameter of their dtype; -1: none. */
 static int32_t zfi_load_tensor(const zfi_loading *l, const zfi_entry *entry)
 {
-    static const char of[] = ".master/";
     const zf_store *s = l->store;
-    const char *master = l->d.masters ? strstr(entry->name, of) : NULL;
     int32_t k = zfi_store_find(s, entry->name);
     if (k >= 0 && s->tensors[k].whole >= 0) return -1; /* files name whole tensors */
     if (!l->d.masters) return k;
     if (!entry->kind)
         return k >= 0 && zfi_is_half(entry->dtype) && s->tensors[k].dtype == ZF_F32 ? -1 : k;
-    k = master ? zfi_store_find(s, master + sizeof of - 1) : -1;
+    k = entry->role == ZFI_ROLE_MASTER ? zfi_store_find(s, entry->of) : -1;
     return k >= 0 && s->tensors[k].dtype == entry->dtype ? k : -1;
 }
 
@@ -262,6 +263,7 @@ static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
     zf_store *s = l->store;
     int32_t k = zfi_store_add(s, (zfi_stored){.name = entry->name,
                                               .op = entry->kind ? ZF_OP_state : ZF_OP_param,
+                                              .role = entry->role,
                                               .dtype = entry->dtype,
                                               .shape = entry->shape,
                                               .of = -1,
@@ -286,7 +288,7 @@ static bool zfi_load_means(const zf_store *s, const zfi_stored *t, const zfi_ent
  * the other: the store's begin with 0. */
 static bool zfi_load_drops(const zfi_stored *t, const zfi_entry *entry)
 {
-    return t->bucket >= 0 && zfi_is_left(t->op, t->name) &&
+    return t->bucket >= 0 && zfi_is_left(t->role) &&
            (t->dtype == ZF_U8 || entry->dtype == ZF_U8) &&
            (t->dtype != entry->dtype || !zfi_same_shape(&t->shape, &entry->shape));
 }
@@ -310,7 +312,7 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
         return s->error.status;
     if (k < 0 || (zfi_kind_of(&s->tensors[k]) != entry->kind && !l->d.masters)) {
         if (l->d.params_only ||
-            zfi_is_left(entry->kind ? ZF_OP_state : ZF_OP_param, entry->name))
+            zfi_is_left(entry->role))
             return ZF_OK;
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                         "%s: the store has no %s \"%s\": the checkpoint is of another model%s",
@@ -457,7 +459,7 @@ static zf_status zfi_load_complete(const zfi_loading *l)
         const int kind = zfi_kind_of(t);
         int64_t upto = 0, all;
         if ((kind && l->d.params_only) || t->whole >= 0) continue;
-        if (!found->there && (l->d.merge || zfi_is_left(t->op, t->name))) continue;
+        if (!found->there && (l->d.merge || zfi_is_left(t->role))) continue;
         if (!found->there)
             return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                             "%s: the checkpoint lacks the %s \"%s\": it is of another model%s",
@@ -550,7 +552,7 @@ static zf_status zfi_load_add_rows(zfi_loading *l, int32_t k, int64_t from, int6
     zfi_stored *t = &s->tensors[k];
     const zfi_portion mine = zfi_portion_of(s, k);
     const int64_t count = t->shape.dims[1], rows = l->found[k].rows,
-                  parts = zfi_is_left(t->op, t->name) ? t->shape.dims[0] : rows,
+                  parts = zfi_is_left(t->role) ? t->shape.dims[0] : rows,
                   first = mine.first % count, last = first + mine.count;
     zf_status status = ZF_OK;
     t->fresh = false;
@@ -685,7 +687,7 @@ static zf_status zfi_load_nothing_left(zfi_loading *l)
         const zfi_stored *t = &s->tensors[k];
         const zfi_portion mine = zfi_portion_of(s, k);
         const size_t bytes = (size_t)mine.count * zf_dtype_size(t->dtype);
-        if (l->found[k].there || !zfi_is_left(t->op, t->name)) continue;
+        if (l->found[k].there || !zfi_is_left(t->role)) continue;
         for (size_t at = 0; at < bytes && !status; at += ZFI_PIECE)
             status = zfi_stored_put(s, t, mine.data + at, l->piece,
                                     bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE, &s->error);

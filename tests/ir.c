@@ -167,6 +167,19 @@ TEST(ir_refuses_graphs_that_break_a_rule)
              "gradient %2, %3\n"
              "gradient %2, %3",
          "verify: gradient %2, %3: %2 has a gradient already"},
+        {X W "output %1 \"a\" role=loss\noutput %2 \"b\" role=loss",
+         "verify: there are two nodes with the role loss"},
+        {X W "output %1 \"a\" role=moment",
+         "verify: output %1 \"a\" role=moment: the role moment is that of a state"},
+        {X W "%3 = state \"adamw.m/w\" : f32[4] role=moment",
+         "verify: %3 = state \"adamw.m/w\" : f32[4] role=moment: a state with a role is of a "
+         "parameter above it"},
+        {X W "%3 = state \"a\" : f32[4] role=moment of=%2\n"
+             "%4 = state \"b\" : f32[4] role=moment of=%2",
+         "verify: there are two nodes with the role moment of w"},
+        {X W "%3 = state \"a\" : f32[4] role=master of=%2",
+         "verify: %3 = state \"a\" : f32[4] role=master of=%2: master weights begin with the values "
+         "of their parameter"},
         {X W "gradient %2, %2", "verify: gradient %2, %2: %2 is a param, which updates change"},
         {X W "%3 = state \"s\" : f32[4]\n"
              "gradient %2, %3",

@@ -849,14 +849,14 @@ static int32_t zfi_fuse_sums(zfi_fuser *f, int32_t id)
 
 /* --------------------------------------------------------------------------------- invert */
 
-/* Finds on what the output "loss" depends, and the gradients of activations. */
+/* Finds on what the loss depends, and the gradients of activations. */
 static void zfi_find_forward(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
     for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
         const zfi_node *node = &g->nodes[g->order[i]];
         bool *forward = &f->forward[g->order[i]];
-        *forward |= node->op == ZF_OP_output && !strcmp(node->name, "loss");
+        *forward |= node->role == ZFI_ROLE_LOSS;
         for (int32_t k = 0; k < node->arg_count && *forward; k++) f->forward[node->args[k]] = true;
         if (g->records[node->op]->activates)
             f->last[node->args[g->records[node->op]->activates]] = g->order[i];

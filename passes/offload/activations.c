@@ -25,7 +25,7 @@ static int32_t zfi_find_turn(const zfi_offloading *o, const int32_t *position)
     for (int32_t i = 0; i < zfi_len(o->order) && !g->nodes[o->order[i]].update; i++) {
         const zfi_node *mark = &g->nodes[o->order[i]];
         int32_t x, sum;
-        if (!zfi_marks_loss(g, mark)) continue;
+        if (!zfi_marks_number(g, mark)) continue;
         x = mark->args[0];
         if ((sum = zfi_sum_behind(g, x))) x = g->nodes[sum].args[0];
         while (sum && (g->nodes[x].op == ZF_OP_cast || zfi_has(g, x, ZF_OP_COLLECTIVE)))

@@ -133,7 +133,7 @@ static zf_status zfi_check_offload(zf_graph *g, zf_offload_desc *d)
         for (int32_t i = 0; i < zfi_len(g->order) && kinds[k].space != ZF_DEVICE; i++)
             if (g->nodes[g->order[i]].op == ZF_OP_state &&
                 ZF_INT(&g->nodes[g->order[i]], state, ranks) &&
-                !zfi_is_left(ZF_OP_state, g->nodes[g->order[i]].name))
+                !zfi_is_left((zfi_role)g->nodes[g->order[i]].role))
                 return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                                 "zf_offload: with a 1-bit optimizer everything stays on the device; "
                                 "%s is %s",

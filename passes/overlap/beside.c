@@ -53,7 +53,7 @@ static bool zfi_find_above(zfi_beside *b)
     for (int32_t i = 0; i < b->end; i++) {
         const zfi_node *mark = &g->nodes[b->order[i]];
         int32_t id, sum;
-        if (!zfi_marks_loss(g, mark)) continue;
+        if (!zfi_marks_number(g, mark)) continue;
         b->above[b->order[i]] = found = true;
         if (!(sum = zfi_sum_behind(g, mark->args[0]))) continue;
         for (id = mark->args[0]; id != sum; id = g->nodes[id].args[0]) b->above[id] = true;

@@ -238,7 +238,7 @@ static void zfi_mark_directions(zfi_recompute *r)
         const zfi_node *node = &g->nodes[g->order[i]];
         uint8_t *marks = &r->of[g->order[i]].marks;
         if (node->update) continue;
-        if (node->op == ZF_OP_output && !strcmp(node->name, "loss")) *marks |= ZFI_FORWARD_VALUE;
+        if (node->role == ZFI_ROLE_LOSS) *marks |= ZFI_FORWARD_VALUE;
         for (int32_t k = 0; k < node->arg_count && (*marks & ZFI_FORWARD_VALUE); k++)
             r->of[node->args[k]].marks |= ZFI_FORWARD_VALUE;
     }

@@ -2,7 +2,8 @@
  *
  * requires: no gradients yet; the loss is a scalar float
  * ensures:  one `gradient param, value` for each parameter that is not frozen and on which the loss
- *           depends, in the order of zf_param_at; an output "loss". With a loss scale
+ *           depends, in the order of zf_param_at; an output of the loss with this role, "loss" if
+ *           the name is free. With a loss scale
  *           (precision.c), gradients are those of the loss times the scale
  * before:   %2 = param "w" : f32[8,1]     %3 = matmul %1, %2 : f32[4,1]     ... %5 = sum %4 : f32[]
  * after:    ...  %9 = matmul %1, %8 {transpose_a=true} : f32[8,1]
@@ -161,6 +162,23 @@ static zf_tensor zfi_loss_gradient(zf_graph *g, zf_tensor loss)
                       zf_tensor_shape(loss));
 }
 
+/* Gives an output of the loss its role: that called "loss", which is made where the name is free; or
+ * else any other, or a new one. */
+static void zfi_mark_loss(zf_graph *g, zf_tensor loss)
+{
+    int32_t mark = zfi_map_get(g->names, "loss", 0);
+    if (mark && (g->nodes[mark].op != ZF_OP_output || g->nodes[mark].args[0] != loss.id)) {
+        mark = 0;
+        for (int32_t i = 0; i < zfi_len(g->order) && !mark; i++)
+            if (g->nodes[g->order[i]].op == ZF_OP_output && g->nodes[g->order[i]].args[0] == loss.id)
+                mark = g->order[i];
+        if (!mark) zfi_output(loss, "autograd.loss", ZFI_ROLE_LOSS);
+    } else if (!mark) {
+        zfi_output(loss, "loss", ZFI_ROLE_LOSS);
+    }
+    if (mark) g->nodes[mark].role = ZFI_ROLE_LOSS;
+}
+
 ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
 {
     zf_status status = zfi_enter(g, "zf_autograd", 0, ZFI_STAGE_GRADIENTS | ZFI_STAGE_PLACED);
@@ -212,7 +230,7 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
             if (pair[1] && b.needs[pair[0]])
                 zfi_append(g, &(zfi_new){.op = ZF_OP_gradient, .args = pair, .arg_count = 2});
         }
-        if (!zfi_map_get(g->names, "loss", 0)) zf_output(loss, "loss");
+        if (!g->error.status) zfi_mark_loss(g, loss);
     } else {
         zfi_graph_nomem(g);
     }

@@ -71,7 +71,7 @@ static void zfi_unscale(zf_graph *g, const int32_t *x, int32_t count, double max
     one = zf_constant(g, dtype, ZF_SCALAR, 1);
     all = zf_cast(states[0], dtype);
     if (keep) {
-        zf_tensor unscaled = zf_output(zf_div(norm, all), "grad_norm");
+        zf_tensor unscaled = zfi_output(zf_div(norm, all), "grad_norm", ZFI_ROLE_NORM);
         if (max_norm > 0 && isfinite(max_norm))
             all = zf_mul(zfi_clip_divisor(unscaled, one, max_norm), all);
     }
@@ -102,7 +102,7 @@ ZF_API zf_status zf_clip(zf_graph *g, double max_norm)
         bool scaled = zfi_scaler_node(g, ZF_OP_loss_scale) > 0;
         g->in_update = true;
         if (scaled) zfi_unscale(g, values, count, max_norm, true);
-        else norm = zf_output(zfi_global_norm(g, values, count), "grad_norm");
+        else norm = zfi_output(zfi_global_norm(g, values, count), "grad_norm", ZFI_ROLE_NORM);
         if (!scaled && max_norm > 0 && isfinite(max_norm) && zf_valid(norm)) {
             zf_tensor one = zf_constant(g, zf_tensor_dtype(norm), ZF_SCALAR, 1);
             factor = zf_div(one, zfi_clip_divisor(norm, one, max_norm));

@@ -66,12 +66,15 @@ static void zfi_find_factor(zfi_delaying *d)
     }
 }
 
-/* A new state that is set to `value` at the end of the step. */
-static int32_t zfi_delayed(zfi_delaying *d, const char *name, int32_t value, double begin)
+/* A new state that is set to `value`, the gradient of `param` if that is not 0, at the end of the
+ * step. */
+static int32_t zfi_delayed(zfi_delaying *d, const char *name, int32_t value, double begin,
+                           int32_t param)
 {
     zf_graph *g = d->graph;
     const zfi_node *node = &g->nodes[value];
     const int32_t state = zf_state(g, name, node->dtype, node->shape, begin).id;
+    if (state && param) g->nodes[state].role = ZFI_ROLE_GRADIENT, g->nodes[state].of = param;
     zfi_push(&g->memory, d->delays, state);
     zfi_push(&g->memory, d->delays, value);
     return state;
@@ -87,7 +90,7 @@ static void zfi_delay_update(zfi_delaying *d, int32_t id)
     if (count + 1 > ZFI_COUNT(args)) return;
     memcpy(args, g->nodes[id].args, (size_t)count * sizeof *args);
     snprintf(name, sizeof name, "delay.gradient/%s", g->nodes[args[0]].name);
-    state = zfi_delayed(d, name, args[1], 0);
+    state = zfi_delayed(d, name, args[1], 0, args[0]);
     args[1] = state;
     args[k > 0 ? k : count++] = d->scale;
     list = zfi_bytes_copy(&g->memory, &g->text, args, (size_t)count * sizeof *args);
@@ -130,7 +133,7 @@ static void zfi_run_delay(zfi_delaying *d)
         if (g->nodes[id].update && !g->in_update) {
             g->in_update = true;
             if (!d->factor) d->factor = zf_constant(g, ZF_F32, ZF_SCALAR, 1).id;
-            if (d->factor) d->scale = zfi_delayed(d, "delay.scale", d->factor, -1);
+            if (d->factor) d->scale = zfi_delayed(d, "delay.scale", d->factor, -1, 0);
         }
         if (g->error.status || g->memory.failed) break;
         if (zfi_reads_gradient(g, id)) zfi_delay_update(d, id);

@@ -272,19 +272,18 @@ static int32_t zfi_bucket_of_member(const zfi_zero *z, int32_t m)
     return z->bucket_of[z->cut.members[m].param];
 }
 
-/* The state of a member that is called like `state`, which is another member's: "KIND/PARAM"; 0:
- * there is none. */
+/* The state of a member that has the role of `state`, which is another member's; 0: there is
+ * none. */
 static int32_t zfi_state_like(const zfi_zero *z, int32_t state, int32_t member)
 {
     const zf_graph *g = z->graph;
-    const zfi_node *param = &g->nodes[z->cut.members[member].param], *node;
-    char name[400];
-    int32_t id;
-    snprintf(name, sizeof name, "%.*s/%s", (int)strcspn(g->nodes[state].name, "/"),
-             g->nodes[state].name, param->name);
-    id = zfi_map_get(g->names, name, 0);
-    node = &g->nodes[id];
-    return id && node->op == ZF_OP_state && zfi_same_shape(&node->shape, &param->shape) ? id : 0;
+    const int32_t param = z->cut.members[member].param;
+    for (int32_t i = 0; i < zfi_len(z->order); i++) {
+        const zfi_node *node = &g->nodes[z->order[i]];
+        if (node->op == ZF_OP_state && node->of == param && node->role == g->nodes[state].role)
+            return zfi_same_shape(&node->shape, &g->nodes[param].shape) ? z->order[i] : 0;
+    }
+    return 0;
 }
 
 /* The bucket of a member's state and of those like it. */

@@ -80,12 +80,11 @@ static int32_t zfi_lifted_gather(zfi_zero *z, int32_t f, int64_t over, int32_t x
     return zfi_lifted_node(z, f, ZF_OP_all_gather, &x, 1, zfi_with({.i = ranks}, {.i = over}));
 }
 
-/* The member whose state this is, by its name; -1: none. */
+/* The member whose state this is; -1: none. */
 static int32_t zfi_member_of_state(const zfi_zero *z, int32_t id)
 {
     const zf_graph *g = z->graph;
-    const char *of = strchr(g->nodes[id].name, '/');
-    const int32_t param = of ? zfi_map_get(g->names, of + 1, 0) : 0;
+    const int32_t param = g->nodes[id].of;
     return param && z->member_of[param] >= 0 &&
                    zfi_same_shape(&g->nodes[param].shape, &g->nodes[id].shape)
                ? z->member_of[param]

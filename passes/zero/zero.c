@@ -110,7 +110,7 @@ static void zfi_check_onebit_layout(zfi_zero *z)
     zf_graph *g = z->graph;
     for (int32_t i = 0; i < zfi_len(z->order) && z->sharded && z->d.stage < 3; i++)
         if (g->nodes[z->order[i]].op == ZF_OP_state &&
-            !strncmp(g->nodes[z->order[i]].name, "zero_one_adam.own_m/", 20)) {
+            g->nodes[z->order[i]].role == ZFI_ROLE_OWN_MOMENT) {
             zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                      "zf_zero: local steps of zf_zero_one_adam are for stage 0: each rank makes them "
                      "with all of the variance and the master weights; stage is %d, for which "

@@ -25,14 +25,15 @@
  *     wordpiece   BERT's tokenizer                folder      what a folder has; exports
  *     tokenizer   tokenizer.json: BPE             weights     safetensors files of a folder
  *     chat        chats as text                   adapter     PEFT's adapters of low rank
- *     sampling    the next token from logits      exchange    a program's parameters from and to files
+ *     sampling    the next token from logits      exchange    parameters from and to files
  *     generate    caches, answers
  *
- * Nothing prints, exits, aborts or reads the environment. Functions that can fail return false, NULL
- * or a zf_status, and say why in *error, which should be all zero before. Strings are UTF-8. What a
- * call returns by a pointer that is not const is the caller's, and is freed by the function named in
- * its part; free(NULL) is nothing everywhere. Memory comes from malloc. There are no globals: several
- * threads may call any function on objects of their own, and read the same tokenizer.
+ * Nothing prints, exits, aborts or reads the environment. Functions that can fail return false,
+ * NULL or a zf_status, and say why in *error, which should be all zero before. Strings are UTF-8.
+ * What a call returns by a pointer that is not const is the caller's, and is freed by the function
+ * named in its part; free(NULL) is nothing everywhere. Memory comes from malloc. There are no
+ * globals: several threads may call any function on objects of their own, and read the same
+ * tokenizer.
  *
  * A model is not part of this library: it is a function that builds a graph (zf_model), of which
  * examples/llm, examples/gpt and examples/generate.c have three. */

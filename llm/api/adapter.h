@@ -3,8 +3,9 @@
  *     DIR/adapter_config.json         peft_type LORA, r, lora_alpha, target_modules, ...
  *     DIR/adapter_model.safetensors   base_model.model.NAME.lora_A.weight and .lora_B.weight
  *
- * A checkpoint of a run with --lora has these files and the states of its optimizer, and not the
- * base. */
+ * A checkpoint of a run that trains an adapter has these files and the states of its optimizer, and
+ * not the base. */
+
 /* The adapter of a description, in one short text: targets as a digest; "none". */
 ZF_API const char *zf_adapter_note(char text[64], const zf_training *training);
 

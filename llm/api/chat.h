@@ -8,6 +8,7 @@
  * (ZF_CHAT_STYLES). A template is recognised if it is that of a published model, by its digest, or
  * if all of its text belongs to a style; one with a system message of its own, for example, is not.
  * Chats with tools are not written. */
+
 typedef enum zf_chat_role {
     ZF_CHAT_SYSTEM,
     ZF_CHAT_USER,

@@ -1,5 +1,6 @@
 /* The configuration of a model: a struct of int64_t and double without pointers, and a table that
  * maps keys of config.json to its members, and names the members that the frame reads and sets. */
+
 typedef enum zf_config_kind {
     ZF_CONFIG_COUNT,      /* an int64_t from least to most */
     ZF_CONFIG_NUMBER,     /* a double from least to most */
@@ -93,8 +94,8 @@ typedef struct zf_config_facts {
     int64_t *end, *pad; /* NULL: there is none */
     int64_t ends;       /* ids that end a text from *end on, -1 where there are fewer */
     double *dropouts[ZF_CONFIG_DROPOUTS]; /* NULL after the last */
-    /* 8 or 4: weights of products are of so many bits (causal_linear), which no file says; NULL:
-     * they cannot be */
+    /* 8 or 4: weights of products are of so many bits (zf_param_desc.quantized), which no file
+     * says; NULL: they cannot be */
     int64_t *bits;
 } zf_config_facts;
 ZF_API zf_config_facts zf_config_facts_of(const zf_config_table *table, void *config);

@@ -1,5 +1,6 @@
-/* Reads and writes the parameters of a model in Hugging Face's files (weights.h). A table gives the
+/* Reads and writes the parameters of a model in Hugging Face's files (zf_weights). A table gives the
  * names in files where they differ from the model's. */
+
 enum { ZF_EXCHANGE_NAMES = 6 };
 
 typedef struct zf_exchange {
@@ -28,7 +29,7 @@ ZF_API bool zf_exchange_is_head(const zf_exchange *x, const char *param);
 /* False where the files have a head that differs from the word embedding; also with *error. */
 ZF_API bool zf_exchange_is_tied(const zf_exchange *x, zf_weights *w, zf_error *error);
 
-/* Reads every parameter but those of an adapter (adapter.h). It is an error if one is missing
+/* Reads every parameter but those of an adapter. It is an error if one is missing
  * (except heads, which then keep their first values) or has another shape, or if a tensor of the
  * model's `inside` is unknown. Other tensors of the files are reported. Parameters of bf16 or
  * f16 are rounded, their master weights are not. */

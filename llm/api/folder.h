@@ -5,6 +5,7 @@
  *
  * A checkpoint of zf_save is a folder too: its weights are params.safetensors or one file per rank,
  * listed in manifest.json. */
+
 ZF_API bool zf_folder_is(const char *path); /* a folder, of any kind */
 ZF_API bool zf_folder_is_checkpoint(const char *path);
 
@@ -20,8 +21,8 @@ ZF_API bool zf_folder_has_vocab(const char *path);
 /* It is a checkpoint, or has model.safetensors or the index of several. */
 ZF_API bool zf_folder_has_weights(const char *path);
 
-/* The folder has a tokenizer.json, and no vocab.txt; its model is for tokens.h: BPE, or a kind
- * that is refused there. */
+/* The folder has a tokenizer.json, and no vocab.txt; its model is for zf_tokenizer_open: BPE, or
+ * a kind that is refused there. */
 ZF_API bool zf_folder_has_bpe(const char *path);
 
 /* The files of a tokenizer with a BPE model: tokenizer.json, tokenizer_config.json and perhaps

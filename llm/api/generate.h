@@ -10,6 +10,7 @@
  * zf_decode_end. */
 
 /* The shape of a step. */
+
 typedef struct zf_decode_shape {
     int64_t texts;   /* B: texts that go on together */
     int64_t tokens;  /* T: new tokens of each text, at most */

@@ -3,6 +3,7 @@
  *
  *     logits --penalty--> --/ temperature--> --the best k--> softmax --the best of sum p--> p
  */
+
 typedef struct zf_sampling {
     double temperature; /* 0: always the most likely token */
     int64_t top_k;      /* tokens that are kept, and those equal to the last of them; 0: all */

@@ -1,6 +1,8 @@
-/* Growing lists. A failed allocation is remembered: later additions are lost, and `failed` is
- * true. */
+/* Lists that grow. A failed allocation is remembered: later additions are lost, and `failed` is
+ * true. {0} is an empty list. */
+
 /* Bytes. */
+
 typedef struct zf_text {
     char *at; /* terminated, unless it is NULL */
     size_t count, room;
@@ -23,6 +25,7 @@ ZF_API void zf_ids_free(zf_ids *);
 
 /* Files that a program reads as a whole. They must be regular files, so that reading ends and never
  * blocks. */
+
 /* Opens a regular file and tells its size, which may change while it is read. NULL, and *why is
  * what is wrong, when it cannot be opened or is another kind of file (a folder, a pipe, a
  * device). */
@@ -44,5 +47,6 @@ ZF_API uint64_t zf_digest_bytes(uint64_t digest, const void *data, size_t bytes)
 ZF_API bool zf_digest_path(const char *path, uint64_t *digest, zf_error *error);
 
 /* Normalization forms of Unicode (UAX 15): NFD and NFC. */
+
 /* Appends the canonical decomposition of a text in UTF-8, or with `compose` its composition. */
 ZF_API void zf_text_normalize(const char *text, size_t bytes, bool compose, zf_text *out);

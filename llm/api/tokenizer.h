@@ -16,6 +16,7 @@
  *
  * A tokenizer never changes, so any number of threads may use one.
  */
+
 typedef struct zf_tokenizer zf_tokenizer;
 
 /* False: the implementation was compiled without PCRE2. A tokenizer that needs regular

@@ -3,9 +3,11 @@
  * programs read and write them as f32.
  *
  *     weights *w = zf_weights_open("bert-base-uncased", &error);
- *     for each parameter: zf_weights_take(w, zf_weights_find(w, NAME), shape, &error), zf_weights_put(...)
+ *     for each parameter: values = zf_weights_take(w, zf_weights_find(w, NAME), shape, &error),
+ *                         zf_weights_put(program, param, values, &error)
  *     for each tensor that was not taken: weights_untaken(w, ...)
  */
+
 typedef struct zf_weights zf_weights;
 
 /* NULL with *error, which recognises files of PyTorch's own. */

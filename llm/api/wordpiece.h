@@ -10,6 +10,7 @@
  *
  * A function that fails says why in *error, which may be NULL. A vocabulary never changes, so any
  * number of threads may use it. */
+
 enum {
     ZF_WORDPIECE_WORD_CHARS = 100,  /* a longer word is [UNK] */
     ZF_WORDPIECE_TOKEN_BYTES = 1000 /* a longer line of a vocabulary is an error */
@@ -86,7 +87,8 @@ typedef struct zf_wordpiece_entry {
  * copied. NULL when one of the five tokens is missing, or memory runs out. */
 ZF_API zf_wordpiece *zf_wordpiece_new(const zf_wordpiece_entry *tokens, size_t count,
                                       const zf_wordpiece_options *options,
-                                      const zf_wordpiece_file *source, const char *name, zf_error *error);
+                                      const zf_wordpiece_file *source, const char *name,
+                                      zf_error *error);
 ZF_API void zf_wordpiece_free(zf_wordpiece *);
 
 /* A number that differs, almost surely, for other tokens, ids or options. */
@@ -153,4 +155,5 @@ ZF_API void zf_wordpiece_words(const char *text, size_t bytes, const zf_wordpiec
  * `size` is too small for the characters, or memory runs out. Needs memory for the distinct words,
  * not for the corpus. */
 ZF_API int32_t zf_wordpiece_train(const char *corpus, int32_t size,
-                                  const zf_wordpiece_options *options, const char *path, zf_error *error);
+                                  const zf_wordpiece_options *options, const char *path,
+                                  zf_error *error);

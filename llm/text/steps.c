@@ -26,19 +26,19 @@ typedef enum zfl_step_kind {
     ZFL_STEP_SPLIT,    /* at matches */
     ZFL_STEP_BYTES,    /* each byte becomes the character that stands for it */
     ZFL_STEP_UNBYTES,  /* the other way; all pieces become one; what is not UTF-8, U+FFFD */
-    ZFL_STEP_FALLBACK, /* pieces <0x00> .. <0xFF> become the characters that they are the bytes of */
+    ZFL_STEP_FALLBACK, /* pieces <0x00> .. <0xFF> become the characters with these bytes */
     ZFL_STEP_FUSE,     /* all pieces become one */
     ZFL_STEP_TRIM /* spaces, or content up to `left` and `right` times, are taken off the ends */
 } zfl_step_kind;
 
+/* What becomes of matches. */
 typedef enum zfl_step_split {
-    ZFL_SPLIT_REMOVE,
-    ZFL_SPLIT_ISOLATE,
-    ZFL_SPLIT_BEFORE,
-    ZFL_SPLIT_BEHIND,
-    ZFL_SPLIT_RUNS
-} zfl_step_split; /* matches go; are pieces; end the piece before; begin the one behind; as ISOLATE, but
-                   adjacent ones are one piece */
+    ZFL_SPLIT_REMOVE,  /* they go */
+    ZFL_SPLIT_ISOLATE, /* they are pieces */
+    ZFL_SPLIT_BEFORE,  /* they end the piece before */
+    ZFL_SPLIT_BEHIND,  /* they begin the piece after */
+    ZFL_SPLIT_RUNS     /* they are pieces, adjacent ones together */
+} zfl_step_split;
 
 typedef struct zfl_step {
     zfl_step_kind kind;

@@ -7,7 +7,7 @@
  *     examples/NAME/model.h    struct NAME_config, extern const sample_model NAME_sample
  *     examples/NAME/model.c    its keys in config.json (zf_config_table), its graph between causal_begin
  *                              and causal_end (causal.h), and NAME_sample: these two, the names that
- *                              files have for parameters (exchange.h), .objective = &causal_objective
+ *                              files have for parameters (zf_exchange), .objective = &causal_objective
  *     examples/NAME/main.c     its commands (frame.h, causal.h), with its defaults for settings
  *     Makefile                 NAME in SAMPLES
  *

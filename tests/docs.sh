@@ -1,8 +1,8 @@
 #!/bin/sh
 # What the documentation shows is true: sh tests/docs.sh [PAGE...]
 #
-# Pages are README.md, CONTRIBUTING.md, CHANGELOG.md and docs/*.md unless named. Blocks of a page run
-# in their order, all pages in one scratch folder, where the files of this tree are as well:
+# Pages are README.md, CONTRIBUTING.md, CHANGELOG.md and docs/*.md unless named. Blocks run in their
+# order, those of all pages in one scratch folder, where the files of this tree are as well:
 #
 #     ```sh run              a script; it must end with status 0, or with N: ```sh run status=N
 #     ```c run               a program; it is compiled and run
@@ -12,8 +12,9 @@
 #     needs=COMMAND          in the first line of a block: without that command it is skipped
 #
 # In an output each number stands for any number, runs of spaces for any run, a line "..." for any
-# lines, and " ..." at the end of a line for its rest. Then the names in each page are checked: relative links and their anchors, files, the
-# options of commands, targets of make, and zf_ names. The last line is "N passed, N failed".
+# lines, and " ..." at the end of a line for its rest. Then the names in each page are checked:
+# relative links and their anchors, files, the options of commands, targets of make, and zf_ names.
+# The last line is "N passed, N failed".
 #
 # Lists are split into words on purpose.
 # shellcheck disable=SC2086
@@ -83,7 +84,9 @@ compile() {
 # part FILE: tests/docs/part.c with these statements in the place of its line PART.
 part() {
     echo '#line 1 "program.c"'
-    awk -v file="$1" '/^ *PART$/ { while ((getline line < file) > 0) print line; next } 1' tests/docs/part.c
+    awk -v file="$1" '
+        /^ *PART$/ { while ((getline line < file) > 0) print line; next }
+        { print }' tests/docs/part.c
 }
 
 # matches STATED PRINTED
@@ -103,7 +106,8 @@ matches() {
             for (; i <= wants; i++) {
                 if (want[i] == "...") {
                     if (i == wants) return 1
-                    for (; j <= haves; j++) if (like(want[i + 1], have[j]) && same(i + 1, j)) return 1
+                    for (; j <= haves; j++)
+                        if (like(want[i + 1], have[j]) && same(i + 1, j)) return 1
                     print "not printed: " want[i + 1]
                     return 0
                 }
@@ -185,7 +189,8 @@ anchors() { # FILE: of its headings, as they are made on the web
 words() { grep -Eow -e "$1" "$2" | sort -u; }
 
 names_of() { # PAGE: prints what is wrong
-    dir=$(dirname "$1")
+    page=$1
+    dir=$(dirname "$page")
     grep -Eo '\]\([^)]*\)' "$1" | sed 's/^](//; s/)$//' | while read -r link; do
         case $link in http*) continue ;; esac
         file=${link%%#*}
@@ -196,16 +201,18 @@ names_of() { # PAGE: prints what is wrong
         esac
     done
     grep -Eo -e '--[a-z][a-z0-9-]+' "$1" | sort -u | while read -r option; do
-        echo $foreign | grep -Eq -e "$option( |\$)" || grep -Eq -e "$option([^a-z0-9-]|\$)" "$work/options" ||
+        { echo $foreign && cat "$work/options"; } | grep -Eq -e "$option([^a-z0-9-]|\$)" ||
             echo "no program has $option"
     done
     grep -Eo 'zf_[a-z0-9_]+|ZF_[A-Z0-9_]+' "$1" | sort -u | while read -r name; do
-        grep -qw "$name" "$work/names" || grep -Eq "#define $name\b" $1 || echo "no header has $name"
+        grep -qw "$name" "$work/names" || grep -qw "#define $name" "$page" ||
+            echo "no header has $name"
     done
     grep -Eo '`make [a-z][a-z-]*' "$1" | sort -u | while read -r _ target; do
-        grep -Eq "(^|[ :])$target( |:)" Makefile || grep -Eq "^[a-z -]*\b$target\b.*:" Makefile || echo "no make $target"
+        grep -Eq "^[a-z. -]*\b$target\b.*:|[ =]$target( |\$)" Makefile || echo "no make $target"
     done
-    grep -Eo '`(api|bench|comm|cpu|cuda|docs|examples|graph|io|ir|llm|nn|ops|passes|plan|run|store|tests|tools)/[A-Za-z0-9_./-]*`' "$1" |
+    # shellcheck disable=SC2016 # the quotes of code
+    grep -Eo '`[a-z]+/[A-Za-z0-9_./-]*`' "$1" | grep -v '`\(build\|dist\|try\)/' |
         tr -d '`' | grep -v 'NAME\|GROUP\|PAGE' | sort -u | while read -r file; do
         [ -e "$file" ] || echo "there is no $file"
     done

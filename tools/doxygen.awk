@@ -39,7 +39,8 @@ fence { print; next }
         sub(/^(\.\.\/|docs\/)/, "", target)
         sub(/^#/, page "#", target)
         if (target ~ /#/) { sub(/(\.md)?#/, "-", target); target = "#" target }
-        known = sub(/^pictures\//, "", target) || target ~ /^(#|http|CONTRIBUTING|CHANGELOG|[a-z-]+\.md$)/
+        known = sub(/^pictures\//, "", target) ||
+                target ~ /^(#|http|CONTRIBUTING|CHANGELOG|[a-z-]+\.md$)/
         printf "%s%s", substr($0, 1, RSTART - 1), known ? text "](" target ")" : substr(text, 2)
         $0 = substr($0, RSTART + RLENGTH)
     }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Draws the pictures of docs/ into a folder: sh docs/pictures/make.sh [FOLDER], in the root of the tree
+# Draws the pictures of docs/: sh docs/pictures/make.sh [FOLDER], in the root of the tree
 set -eu
 out=${1:-docs/pictures}
 work=$(mktemp -d)

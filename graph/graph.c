@@ -434,6 +434,15 @@ static int32_t zfi_sum_behind(const zf_graph *g, int32_t id)
     }
 }
 
+static bool zfi_is_frozen(const zfi_node *param) { return ZF_INT(param, param, frozen) != 0; }
+
+/* The value that autograd appended, before other passes changed it: they keep it as operand 0. */
+static int32_t zfi_raw_gradient(const zf_graph *g, int32_t id)
+{
+    while (g->nodes[id].update && g->nodes[id].arg_count) id = g->nodes[id].args[0];
+    return id;
+}
+
 /* The node that replaces `id` after rewrites; 0: none. */
 static int32_t zfi_resolve(const zf_graph *g, int32_t id)
 {

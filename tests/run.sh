@@ -380,7 +380,7 @@ lines_are_made() {
 
 run_opt() {
     check 'mistakes to plant are where they were' sh tests/mutants/run.sh --list
-    check 'zeroflow.h includes each file once' sh tests/house.sh
+    check 'zeroflow.h includes each file once, and goes through the folders once' sh tests/house.sh
     check 'private names have one meaning' sh tests/names.sh
     check 'the macros of builders are those of make lines' lines_are_made
     check 'files and folders are floors' sh tests/floors.sh

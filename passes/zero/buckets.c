@@ -51,8 +51,6 @@ static int64_t zfi_members_bytes(const zfi_cutter *c, int32_t from, int32_t unti
 
 static bool zfi_is_piece(const zfi_node *leaf) { return zfi_cut_rows_of(leaf).rows != 0; }
 
-static bool zfi_is_frozen(const zfi_node *param) { return ZF_INT(param, param, frozen) != 0; }
-
 /* Parameters of one kind may be in one bucket. */
 static uint32_t zfi_kind_of_param(const zfi_node *param)
 {

@@ -48,13 +48,6 @@
  * Scalar float outputs of the micro section that depend on more than constants are summed over the
  * global batch. */
 
-/* The value that autograd appended, before other passes changed it: they keep it as operand 0. */
-static int32_t zfi_raw_gradient(const zf_graph *g, int32_t id)
-{
-    while (g->nodes[id].update && g->nodes[id].arg_count) id = g->nodes[id].args[0];
-    return id;
-}
-
 static void zfi_find_gradients(zfi_zero *z)
 {
     const zf_graph *g = z->graph;

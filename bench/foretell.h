@@ -6,6 +6,18 @@
 
 #include <stdio.h>
 
+/* Sets an option of the passes by its flag; text NULL: nothing. The desc may point to the copy that
+ * this makes of the text: at most four texts, each below 512 bytes. */
+static inline bool bench_set(zf_training *t, const char *flag, const char *text, zf_error *error)
+{
+    static char copies[4][512];
+    static int used;
+    const zf_options table = {.rows = zf_training_options(), .desc = t};
+    if (!text) return true;
+    snprintf(copies[used % 4], sizeof copies[0], "%s", text);
+    return !zf_options_set(&table, 1, flag, copies[used++ % 4], error);
+}
+
 static inline bool foretell(session *s, const char *folder, zf_estimate *e, zf_error *error)
 {
     zf_cost cost;

@@ -119,9 +119,9 @@ static double add(decoder *d, int64_t count, zf_error *error)
     const int32_t *from[PEAK_THREADS];
     int64_t counts[PEAK_THREADS];
     double start = bench_now();
-    for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)(i * 7 % d->vocab);
-    for (int64_t k = 0; k < d->texts; k++) from[k] = ids, counts[k] = count;
-    return decoder_add(d, from, counts, error) ? bench_now() - start : -1;
+    for (int64_t i = 0; i < count; i++) ids[i] = (int32_t)(i * 7 % d->steps.vocab);
+    for (int64_t k = 0; k < d->steps.texts; k++) from[k] = ids, counts[k] = count;
+    return zf_decoder_add(&d->steps, from, counts, error) ? bench_now() - start : -1;
 }
 
 /* What a round has measured: seconds of the prompt and of a token; rates. */
@@ -144,7 +144,7 @@ static bool measure(decoder *d, int64_t prompt, int64_t tokens, int64_t threads,
     if (good && device)
         good = !zf_calibrate(&(zf_calibrate_desc){.backend = device}, &cost, error);
     for (int64_t k = 0; k < rounds && good; k++) {
-        for (int64_t text = 0; text < d->texts; text++) decoder_rewind(d, text, 0);
+        for (int64_t text = 0; text < d->steps.texts; text++) zf_decoder_rewind(&d->steps, text, 0);
         r->peak[k] = device ? cost.flops_per_s
                             : peak_rate(peak_best(dtype == ZF_BF16), (int)threads);
         good = (r->prompt[k] = add(d, prompt, error)) >= 0;
@@ -166,7 +166,7 @@ static bool profile_calls(decoder *d, int64_t count, int64_t calls, bool replace
     bool good = times != NULL;
     profile_reset();
     for (int64_t n = 0; n < calls && good; n++) {
-        for (int64_t text = 0; text < d->texts && replace; text++) decoder_rewind(d, text, 0);
+        for (int64_t text = 0; text < d->steps.texts && replace; text++) zf_decoder_rewind(&d->steps, text, 0);
         good = (times[n] = add(d, count, error)) >= 0;
         profile_step();
         all += times[n];
@@ -241,7 +241,7 @@ int main(int argc, char **argv)
         return fprintf(stderr, "generate: %s\n", error.text), 1;
     room = (decoder_desc){.texts = streams, .context = prompt + tokens + by_operator};
     if (config.positions < room.context) config.positions = room.context;
-    b.dtype = (zf_dtype)precision, b.threads = threads, b.seed = 1;
+    b.training.precision.dtype = (zf_dtype)precision, b.threads = threads, b.seed = 1;
     s.share = &base, s.threads = threads;
     good = session_open(&base, &b, &error) && decoder_open(&d, &room, &s, NULL, 0, &error);
     if (good && by_operator) {
@@ -249,7 +249,7 @@ int main(int argc, char **argv)
         if (good) return decoder_close(&d), session_close(&base), 0;
     }
     if (!good ||
-        !measure(&d, prompt, tokens, threads, b.dtype, rounds,
+        !measure(&d, prompt, tokens, threads, (zf_dtype)precision, rounds,
                  b.device.kind == DEVICE_CPU ? NULL : base.backend, &r, &error))
         return fprintf(stderr, "generate: %s\n", error.text), 1;
     info = zf_program_info_of(d.prompt.program);

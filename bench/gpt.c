@@ -21,26 +21,23 @@
 int main(int argc, char **argv)
 {
     const char *model = "small", *offload = NULL, *recompute = NULL, *rest;
-    int64_t steps = 30, precision = ZF_F32, bits = 0, vocab;
+    int64_t steps = 30, precision = ZF_F32, bits = 0, prefetch = 0, vocab;
     double dropout = 0;
     double roof[2] = {0, 0};
     bool profile = false, json = false, llama = false, estimate = false, loaded;
     gpt_config config;
     llm_config llama_config;
-    zf_lora_desc lora = {.rank = 0};
     session_desc d = {.sample = &gpt_sample,
                       .config = &config,
-                      .lora = &lora,
                       .purpose = SAMPLE_TRAIN,
-                      .weight_decay = 0.1,
-                      .clip = 1,
+                      .training = {.clip = 1, .adamw.weight_decay = 0.1},
                       .seed = 1,
                       .threads = 2,
                       .shape = {8, 128, 0, false, 0}};
     const option_row rows[] = {
         {"llama", OPTION_FLAG, NULL, &llama, 0, 0, "a model of llm, not of gpt"},
         {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as gpt pretrain, or llm pretrain"},
-        {"lora", OPTION_COUNT, "RANK", &lora.rank, 0, 4096, "of an adapter; 0: all are trained"},
+        {"lora", OPTION_COUNT, "RANK", &d.training.lora.rank, 0, 4096, "of an adapter; 0: all are trained"},
         {"weights", OPTION_CHOICE, ZF_CONFIG_WEIGHTS, &bits, 0, 0, "of products, under an adapter"},
         {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},
         {"seq", OPTION_COUNT, "T", &d.shape.sequence, 1, 65536, "tokens of an example"},
@@ -50,12 +47,12 @@ int main(int argc, char **argv)
         {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
         {"dropout", OPTION_NUMBER, "P", &dropout, 0, 0.999, "everywhere"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
-        {"no-fuse", OPTION_TEXT, "NAME,...", &d.no_fuse, 0, 0, "rewrites left out, or all"},
+        {"no-fuse", OPTION_TEXT, "NAME,...", &d.training.fuse.without, 0, 0, "rewrites left out, or all"},
         {"offload", OPTION_TEXT, "KIND=SPACE,...", &offload, 0, 0, "as gpt pretrain"},
         {"offload-dir", OPTION_TEXT, "DIR", &d.offload_dir, 0, 0, "for values on a disk"},
-        {"prefetch", OPTION_COUNT, "BYTES", &d.sharing.prefetch, 0, 1e15, "on their way at a time"},
+        {"prefetch", OPTION_COUNT, "BYTES", &prefetch, 0, 1e15, "on their way at a time"},
         {"recompute", OPTION_TEXT, "off|layers|BYTES", &recompute, 0, 0, "as gpt pretrain"},
-        {"clip", OPTION_NUMBER, "NORM", &d.clip, 0, 1e9, "of gradients; 0: they are not clipped"},
+        {"clip", OPTION_NUMBER, "NORM", &d.training.clip, 0, 1e9, "of gradients; 0: they are not clipped"},
         {"estimate", OPTION_FLAG, NULL, &estimate, 0, 0, "print what measured rates foretell"},
         {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator, beside its floor"},
         {"roof-gflops", OPTION_NUMBER, "X", &roof[0], 0, 1e9, "of the floor; 0: it is measured"},
@@ -77,10 +74,11 @@ int main(int argc, char **argv)
         options_print(stdout, rows);
         return result == OPTIONS_HELP ? 0 : 2;
     }
-    d.dtype = (zf_dtype)precision;
-    if (!settings_offload(offload, &d.offload) ||
-        !settings_recompute(recompute, &d.recompute, &d.memory))
-        return fprintf(stderr, "gpt: --offload or --recompute is not as of gpt pretrain\n"), 2;
+    d.training.precision.dtype = (zf_dtype)precision;
+    d.training.prefetch.bytes = (size_t)prefetch;
+    if (!bench_set(&d.training, "offload", offload, &error) ||
+        !bench_set(&d.training, "recompute", recompute, &error))
+        return fprintf(stderr, "gpt: %s\n", error.text), 2;
     if (llama) d.sample = &llm_sample, d.config = &llama_config;
     loaded = llama ? llm_config_load(model, &llama_config, &error)
                    : gpt_config_load(model, &config, &error);

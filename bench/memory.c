@@ -47,7 +47,8 @@ static bool make_plan(const choices *set, row *r, zf_error *error)
         return backend ? failed(error, ZF_ERR_NOMEM, "out of memory") : false;
     }
     bert_build(g, &set->config, &d->shape, false);
-    training = session_training(g, d);
+    training = d->training;
+    training.loss = zf_graph_find(g, "loss"), training.lr = zf_graph_find(g, "lr");
     if (r->world > 1 || r->stage) training.zero = (zf_zero_desc){.stage = r->stage, .world = r->world};
     zf_passes(g, &training);
     zf_memory(g, &(zf_memory_desc){.backend = backend});
@@ -72,7 +73,7 @@ static bool make_rank(void *user, const zf_comm *comm, zf_error *error)
     session s;
     float lr = 1e-4f;
     bool good;
-    d.sharing = (sharing){.comm = comm, .micro_batches = 1, .stage = m->row->stage, .prefetch = -1};
+    d.comm = comm, d.training.zero.stage = m->row->stage;
     if (!batch) return failed(error, ZF_ERR_NOMEM, "out of memory");
     if (!session_open(&s, &d, error)) return false;
     good = !masked_feed(&s, batch, (double)batch->labelled * m->row->world,
@@ -136,8 +137,7 @@ int main(int argc, char **argv)
 {
     const char *model = "base", *rest;
     choices set = {.session = {.sample = &bert_sample,
-                               .weight_decay = 0.01,
-                               .clip = 1,
+                               .training = {.clip = 1, .adamw.weight_decay = 0.01},
                                .seed = 1,
                                .threads = 1,
                                .shape = {1, 128, 0, false, 0}}};

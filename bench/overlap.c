@@ -284,13 +284,13 @@ static void print_figures(const choices *set, const rank_state *s, const figures
                "\"sent_bytes\": %.0f, \"calls\": %.0f, \"bytes_per_s\": %.0f, "
                "\"compute_ms\": %.3f, \"communication_ms\": %.3f, \"exposed_ms\": %.3f, "
                "\"prefetched_ms\": %.3f, \"hidden\": %.4f}\n",
-               set->model, (int)s->ahead.world, (int)set->session.sharing.stage,
-               (long long)set->session.sharing.prefetch, s->bytes, s->calls, 1e3 * s->bytes / all,
+               set->model, (int)s->ahead.world, (int)set->session.training.zero.stage,
+               (long long)set->session.training.prefetch.bytes, s->bytes, s->calls, 1e3 * s->bytes / all,
                compute, communication, exposed, prefetched, hidden);
     else
         printf("stage %d: %.1f MB in %.0f calls at %.1f MB/s; ms: compute %.1f, "
                "communication %.1f, exposed %.1f, prefetched %.1f; hidden %.1f%%\n",
-               (int)set->session.sharing.stage, 1e-6 * s->bytes, s->calls, 1e-3 * s->bytes / all,
+               (int)set->session.training.zero.stage, 1e-6 * s->bytes, s->calls, 1e-3 * s->bytes / all,
                compute, communication, exposed, prefetched, 100 * hidden);
     fflush(stdout);
 }
@@ -336,11 +336,11 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     s.link.comm.self = &s.link;
     s.link.comm.run = link_run, s.link.comm.abort = link_abort, s.link.comm.destroy = NULL;
     pthread_mutex_init(&s.link.mutex, NULL);
-    d.sharing.comm = &s.link.comm;
+    d.comm = &s.link.comm;
     s.batch = bench_batch(&d.shape, set->config.vocab, (uint64_t)comm->rank);
     if (!s.batch) return failed(error, ZF_ERR_NOMEM, "out of memory");
     if (!session_open(&s.ahead, &d, error)) return false;
-    d.sharing.prefetch = -1;
+    d.training.prefetch.bytes = 0;
     if (!session_open(&s.plain, &d, error)) {
         session_close(&s.ahead);
         return false;
@@ -363,13 +363,11 @@ int main(int argc, char **argv)
                    .share = 0.5,
                    .model = "mini",
                    .session = {.sample = &bert_sample,
-                               .weight_decay = 0.01,
-                               .clip = 1,
+                               .training = {.clip = 1, .adamw.weight_decay = 0.01},
                                .seed = 1,
                                .threads = 1,
-                               .shape = {8, 128, 0, false, 0},
-                               .sharing = {.prefetch = 32 << 20}}};
-    int64_t vocab = 8192;
+                               .shape = {8, 128, 0, false, 0}}};
+    int64_t vocab = 8192, bucket = 0, prefetch = 32 << 20;
     const option_row rows[] = {
         {"model", OPTION_TEXT, "NAME|FILE", &set.model, 0, 0, "as bert pretrain"},
         {"vocab", OPTION_COUNT, "N", &vocab, 8, 1e9, "tokens of the vocabulary"},
@@ -378,9 +376,9 @@ int main(int argc, char **argv)
         {"ranks", OPTION_COUNT, "N", &set.ranks, 2, 4096, "threads that are ranks"},
         {"threads", OPTION_COUNT, "N", &set.session.threads, 1, 1024, "workers of a rank"},
         {"stages", OPTION_TEXT, "DIGITS", &stages, 0, 0, "of ZeRO, one after the other"},
-        {"bucket", OPTION_COUNT, "BYTES", &set.session.sharing.bucket, 0, 1e12,
+        {"bucket", OPTION_COUNT, "BYTES", &bucket, 0, 1e12,
          "of a bucket of parameters; 0: the default"},
-        {"prefetch", OPTION_COUNT, "BYTES", &set.session.sharing.prefetch, 0, 1e12,
+        {"prefetch", OPTION_COUNT, "BYTES", &prefetch, 0, 1e12,
          "gathered ahead of their use"},
         {"share", OPTION_NUMBER, "X", &set.share, 0.01, 100, "communication of the compute time"},
         {"latency", OPTION_NUMBER, "US", &set.latency, 0, 1e6, "microseconds of a collective"},
@@ -405,6 +403,8 @@ int main(int argc, char **argv)
         options_print(stdout, rows);
         return result == OPTIONS_HELP ? 0 : 2;
     }
+    set.session.training.zero.bucket_bytes = (size_t)bucket;
+    set.session.training.prefetch.bytes = (size_t)prefetch;
     set.latency *= 1e-6, set.compute *= 1e-3;
     set.session.shape.predictions =
         bench_predictions(set.session.shape.batch, set.session.shape.sequence);
@@ -418,7 +418,7 @@ int main(int argc, char **argv)
     set.config.vocab = vocab;
     set.session.config = &set.config;
     for (const char *s = stages; *s && !error.status; s++) {
-        set.session.sharing.stage = *s - '0';
+        set.session.training.zero.stage = *s - '0';
         ranks_run(&ranks, run_rank, &set, &error);
     }
     if (error.status && ranks.first == 0) fprintf(stderr, "overlap: %s\n", error.text);

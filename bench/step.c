@@ -23,15 +23,15 @@
 
 int main(int argc, char **argv)
 {
-    const char *model = "mini", *losses = NULL, *offload = NULL, *rest;
-    int64_t vocab = 8192, threads = 2, steps = 30, optimizer = ZF_ADAMW, precision = ZF_F32;
+    const char *model = "mini", *losses = NULL, *offload = NULL, *optimizer = "adamw",
+               *rest;
+    int64_t vocab = 8192, threads = 2, steps = 30, stage = 0, prefetch = 0, precision = ZF_F32;
     double roof[2] = {0, 0};
     bool profile = false, json = false, fusions = false, with_peak = false, estimate = false;
     bert_config config;
     session_desc d = {.sample = &bert_sample,
                       .config = &config,
-                      .weight_decay = 0.01,
-                      .clip = 1,
+                      .training.clip = 1,
                       .seed = 1,
                       .shape = {16, 128, 0, false, 0}};
     const option_row rows[] = {
@@ -44,16 +44,16 @@ int main(int argc, char **argv)
         {"no-graphs", OPTION_FLAG, NULL, &d.device.no_graphs, 0, 0, "CUDA launch by launch"},
         {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
-        {"optimizer", OPTION_CHOICE, training_optimizers(), &optimizer, 0, 0, "the update"},
-        {"zero", OPTION_COUNT, "STAGE", &d.sharing.stage, 0, 3, "ZeRO stage, on one rank: buckets"},
-        {"no-fuse", OPTION_TEXT, "NAME,...", &d.no_fuse, 0, 0, "rewrites left out, or all"},
+        {"optimizer", OPTION_TEXT, "NAME", &optimizer, 0, 0, "the update"},
+        {"zero", OPTION_COUNT, "STAGE", &stage, 0, 3, "ZeRO stage, on one rank: buckets"},
+        {"no-fuse", OPTION_TEXT, "NAME,...", &d.training.fuse.without, 0, 0, "rewrites left out, or all"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
-        {"clip", OPTION_NUMBER, "X", &d.clip, 0, 1e30, "maximum gradient norm; 0: none"},
+        {"clip", OPTION_NUMBER, "X", &d.training.clip, 0, 1e30, "maximum gradient norm; 0: none"},
         {"offload", OPTION_TEXT, "KIND=SPACE,...", &offload, 0, 0, "as bert pretrain"},
         {"offload-dir", OPTION_TEXT, "DIR", &d.offload_dir, 0, 0, "for values on a disk"},
-        {"prefetch", OPTION_COUNT, "BYTES", &d.sharing.prefetch, 0, 1e15, "as bert pretrain"},
+        {"prefetch", OPTION_COUNT, "BYTES", &prefetch, 0, 1e15, "as bert pretrain"},
         {"estimate", OPTION_FLAG, NULL, &estimate, 0, 0, "print what measured rates foretell"},
-        {"timed", OPTION_FLAG, NULL, &d.sharing.measure, 0, 0, "plan the overlap by such rates"},
+        {"timed", OPTION_FLAG, NULL, &d.measure, 0, 0, "plan the overlap by such rates"},
         {"fusions", OPTION_FLAG, NULL, &fusions, 0, 0, "print the names of the rewrites"},
         {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator, beside its floor"},
         {"roof-gflops", OPTION_NUMBER, "X", &roof[0], 0, 1e9, "of the floor; 0: it is measured"},
@@ -81,11 +81,14 @@ int main(int argc, char **argv)
     }
     for (int32_t k = 0; fusions && zf_fuse_name(k); k++) puts(zf_fuse_name(k));
     if (fusions) return 0;
-    d.optimizer = (zf_optimizer)optimizer;
-    d.dtype = (zf_dtype)precision;
+    d.training.zero.stage = (int32_t)stage;
+    d.training.prefetch.bytes = (size_t)prefetch;
+    d.training.precision.dtype = (zf_dtype)precision;
     d.threads = threads;
-    if (!settings_offload(offload, &d.offload))
-        return fprintf(stderr, "step: --offload %s\n", offload), 2;
+    if (!bench_set(&d.training, "optimizer", optimizer, &error) ||
+        !bench_set(&d.training, "offload", offload, &error))
+        return fprintf(stderr, "step: %s\n", error.text), 2;
+    session_set(&d.training, "weight-decay", 0.01);
     d.shape.predictions = bench_predictions(d.shape.batch, d.shape.sequence);
     if (bert_config_load(model, &config, &error)) config.vocab = vocab;
     if (error.status || !session_open(&s, &d, &error))
@@ -97,7 +100,7 @@ int main(int argc, char **argv)
         return fprintf(stderr, "step: no memory, or no file %s\n", losses ? losses : ""), 1;
     peaks = times + steps, shares = peaks + steps;
     info = zf_program_info_of(s.program);
-    kind = peak_best(d.dtype == ZF_BF16);
+    kind = peak_best(precision == ZF_BF16);
     if (estimate && !foretell(&s, d.offload_dir, &foretold, &error))
         return fprintf(stderr, "step: %s\n", error.text), 1;
     if (profile) profile_begin(s.backend, roof[0], roof[1]);

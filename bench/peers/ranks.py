@@ -92,7 +92,7 @@ class Zeroflow:
                    "--init", folder / "init.safetensors",
                    "--batch-file", folder / "batch.safetensors", "--steps", steps,
                    "--schedule", "constant", "--warmup", 0, "--lr", 1e-3,
-                   "--zero", self.stage, "--prefetch", o.prefetch, "--log", log, "--quiet"]
+                   "--zero", self.stage, "--prefetch", o.prefetch, "--precision", "f32", "--log", log, "--quiet"]
         if self.kind == "threads":
             command += ["--ranks", o.ranks, "--threads", o.ranks]
         else:

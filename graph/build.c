@@ -248,7 +248,7 @@ static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x,
                            const zf_attribute *attributes)
 {
     zf_graph *g = NULL;
-    int32_t few[8], *args = few;
+    int32_t few[ZFI_OPERANDS], *args = few;
     zfi_new n = {.op = op, .arg_count = count};
     zf_tensor out = ZFI_LOST;
     for (int32_t k = 0; k < count && !g; k++) g = x[k].graph;

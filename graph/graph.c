@@ -176,6 +176,15 @@ enum {
 #define ZFI_ATTRIBUTE(op, name, kind) " " #name ":" #kind
 ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE, ZFI_NOTHING, ZFI_NOTHING)
 #undef ZFI_ROW
+
+/* The most operands of a row that does not take a list of them (ZF_MAX_OPERANDS). Arrays of this
+ * size hold the operands of every update. A program's own operators may have more. */
+enum { ZFI_OPERANDS = 8 };
+#define ZFI_ROW(name, least, most, attributes)                                                     \
+    _Static_assert((most) <= ZFI_OPERANDS || (most) == ZF_MAX_OPERANDS,                            \
+                   #name " takes more than ZFI_OPERANDS operands");
+ZF_OPS(ZFI_ROW, ZFI_NOTHING, ZFI_NOTHING, ZFI_NOTHING)
+#undef ZFI_ROW
 #undef ZFI_ATTRIBUTE
 
 /* Checks at compile time that two operators have an attribute at the same index, for code that they
@@ -735,7 +744,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
 {
     const zfi_record *record = g->records[n->op];
     zfi_node node = {.op = n->op, .dtype = n->dtype, .shape = n->shape, .arg_count = n->arg_count};
-    const zfi_node *few[8], **args = few;
+    const zfi_node *few[ZFI_OPERANDS], **args = few;
     zfi_infer infer = {g, record, NULL, n->arg_count, n->attributes, n->dtype, n->shape};
     int32_t id = n->id ? n->id : zfi_len(g->nodes);
     const char *fields = record->attributes;

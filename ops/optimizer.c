@@ -120,7 +120,7 @@ static zf_tensor zfi_master(zf_graph *g, const char *kind, zf_tensor param)
 static zf_tensor zfi_build_update(zf_op op, int32_t count, const zf_tensor *x,
                                   const zf_attribute *attributes)
 {
-    zf_tensor args[8];
+    zf_tensor args[ZFI_OPERANDS];
     int32_t n = 0;
     for (int32_t k = 0; k < count; k++)
         if (x[k].graph) args[n++] = x[k];

@@ -285,3 +285,33 @@ static double zfi_bytes_update(const zf_launch *l)
     }
     return bytes;
 }
+
+/* ------------------------------------------------------------------------------- its operands */
+
+/* Operand `scaled` of an update: its number; -1: it has none, 0: it cannot have one. */
+static int32_t zfi_scale_arg(const zf_graph *g, const zfi_node *node)
+{
+    const zf_attribute *scaled = zfi_attribute_of(g, node, "scaled");
+    return !scaled ? 0 : scaled->i ? node->arg_count - 1 : -1;
+}
+
+/* Lets an update that has the attribute scaled read `gradient` and multiply it by `scale`, in place
+ * of the gradient and the scale that it has. */
+static zf_status zfi_scale_update(zf_graph *g, int32_t id, int32_t gradient, int32_t scale)
+{
+    zfi_node *node = &g->nodes[id];
+    const zfi_record *record = g->records[node->op];
+    const int32_t k = zfi_scale_arg(g, node), count = node->arg_count + (k < 0);
+    int32_t args[ZFI_OPERANDS], *list;
+    if (count > record->most)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "%s: there is no room for a scale, since it takes %d operands", record->name,
+                        (int)record->most);
+    memcpy(args, node->args, (size_t)node->arg_count * sizeof *args);
+    args[1] = gradient, args[count - 1] = scale;
+    list = zfi_bytes_copy(&g->memory, &g->text, args, (size_t)count * sizeof *args);
+    if (!list) return zfi_graph_nomem(g);
+    node->args = list, node->arg_count = count;
+    zfi_attribute_in(record, node->attributes, "scaled")->i = 1;
+    return ZF_OK;
+}

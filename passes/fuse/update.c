@@ -74,18 +74,9 @@ static void zfi_find_scalings(const zf_graph *g, zfi_scaling *of)
  * it. */
 static void zfi_move_factor(zf_graph *g, int32_t id, zfi_scaling *of)
 {
-    zfi_node *update = &g->nodes[of->update];
-    int32_t args[8], value, factor = zfi_factor_of(g, id, &value), *list;
-    if (!factor || update->arg_count >= ZFI_COUNT(args)) return;
-    memcpy(args, update->args, (size_t)update->arg_count * sizeof *args);
-    args[1] = value, args[update->arg_count] = factor;
-    list =
-        zfi_bytes_copy(&g->memory, &g->text, args, (size_t)(update->arg_count + 1) * sizeof *args);
-    if (!list) return;
-    update->args = list;
-    update->arg_count++;
-    zfi_attribute_in(g->records[update->op], update->attributes, "scaled")->i = 1;
-    of->value = value;
+    int32_t value;
+    const int32_t factor = zfi_factor_of(g, id, &value);
+    if (factor && !zfi_scale_update(g, of->update, value, factor)) of->value = value;
 }
 
 /* Removes products whose factor has moved, and nodes that only they read. */

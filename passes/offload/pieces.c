@@ -106,8 +106,9 @@ typedef struct zfi_cut_update {
     zfi_node node; /* appending moves the nodes */
     zf_space space;
     int64_t count, size, pieces;
-    int32_t args[8];               /* for the current piece: operands, */
-    int32_t piece[8], between[8];  /* their pieces, and copies of these on the way */
+    int32_t args[ZFI_OPERANDS];    /* for the current piece: operands, */
+    int32_t piece[ZFI_OPERANDS];   /* their pieces, */
+    int32_t between[ZFI_OPERANDS]; /* and copies of these on the way */
     int32_t *norms;   /* growing array: nodes of block norms; each has its source in `sources`: */
     int32_t *sources; /* the number of an operand; -1: the result */
     int32_t *made;    /* growing array: block norms of pieces, one after the other for each piece */

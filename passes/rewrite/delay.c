@@ -28,13 +28,6 @@ typedef struct zfi_delaying {
     int32_t *delays; /* growing array: a state, a value, a state, ... */
 } zfi_delaying;
 
-/* Operand `scaled` of an update: its number; -1: it has none, 0: it cannot have one. */
-static int32_t zfi_scale_arg(const zf_graph *g, const zfi_node *node)
-{
-    const zf_attribute *scaled = zfi_attribute_of(g, node, "scaled");
-    return !scaled ? 0 : scaled->i ? node->arg_count - 1 : -1;
-}
-
 /* The update reads a gradient, and not what another update has computed of one. */
 static bool zfi_reads_gradient(const zf_graph *g, int32_t id)
 {
@@ -85,19 +78,11 @@ static void zfi_delay_update(zfi_delaying *d, int32_t id)
 {
     zf_graph *g = d->graph;
     char name[300];
-    int32_t args[9], count = g->nodes[id].arg_count, *list, state;
-    const int32_t k = zfi_scale_arg(g, &g->nodes[id]);
-    if (count + 1 > ZFI_COUNT(args)) return;
-    memcpy(args, g->nodes[id].args, (size_t)count * sizeof *args);
+    const int32_t *args = g->nodes[id].args;
+    int32_t state;
     snprintf(name, sizeof name, "delay.gradient/%s", g->nodes[args[0]].name);
     state = zfi_delayed(d, name, args[1], 0, args[0]);
-    args[1] = state;
-    args[k > 0 ? k : count++] = d->scale;
-    list = zfi_bytes_copy(&g->memory, &g->text, args, (size_t)count * sizeof *args);
-    if (!list || !state) return;
-    g->nodes[id].args = list;
-    g->nodes[id].arg_count = count;
-    zfi_attribute_in(zfi_record_of(g, id), g->nodes[id].attributes, "scaled")->i = 1;
+    if (state) zfi_scale_update(g, id, state, d->scale);
 }
 
 /* The node advances a count that an update reads. */

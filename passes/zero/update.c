@@ -249,7 +249,7 @@ static int32_t zfi_update_numbers(zfi_zero *z, int32_t f, const int32_t *updates
 static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
 {
     zf_graph *g = z->graph;
-    int32_t id = z->order[position], f = zfi_bucket_of_member(z, member), args[8] = {0}, made;
+    int32_t id = z->order[position], f = zfi_bucket_of_member(z, member), args[ZFI_OPERANDS] = {0}, made;
     const zfi_bucket *bucket = &z->cut.buckets[f];
     const zfi_node node = g->nodes[id];
     const zfi_record *record = g->records[node.op];

@@ -156,3 +156,31 @@ TEST_ONCE(fuse_updates_knows_when_not_to)
         scaling_close(&s);
     }
 }
+
+/* An update that takes no more operands is not given one: an error, and the graph as it was. */
+TEST(fuse_updates_finds_no_room)
+{
+    static const char text[] = "%1 = param \"w\" : f32[4]\n"
+                               "%2 = input \"lr\" : f32[]\n"
+                               "%3 = neg %1 : f32[4]\n"
+                               "update:\n"
+                               "sgd %1, %3, %2\n";
+    enum { SGD_NODE = 4 };
+    const zfi_record *records[ZF_OP_COUNT];
+    zfi_record narrow = zfi_record_sgd;
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator},
+                                 &error);
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    CHECK(t, g->nodes[SGD_NODE].op == ZF_OP_sgd);
+    memcpy(records, g->records, sizeof records);
+    narrow.most = 3;
+    records[ZF_OP_sgd] = &narrow;
+    g->records = records;
+    zfi_scale_update(g, SGD_NODE, 3, 2);
+    g->records = zfi_records;
+    CHECK_TEXT(t, zf_graph_error(g),
+               "sgd: there is no room for a scale, since it takes 3 operands");
+    CHECK(t, g->nodes[SGD_NODE].arg_count == 3);
+}

@@ -728,7 +728,8 @@ ZF_API zf_status zf_optimize(zf_graph *graph, const zf_training *training);
  *     for (t.variant = 0; t.variant < zf_variant_count(&t); t.variant++) {
  *         zf_graph *g = zf_graph_new(NULL);
  *         t.loss = build(g), t.zero.store = store, zf_passes(g, &t);
- *         p[t.variant] = zf_compile(g, &(zf_compile_desc){.store = store, .beside = p[0]});
+ *         p[t.variant] =
+ *             zf_compile(g, &(zf_compile_desc){.store = store, .shares_memory_with = p[0]});
  *         store = zf_program_store(p[0]);
  *     }
  *     zf_program *now = p[zf_variant_at(&t, zf_store_step(store) + 1)];

@@ -170,7 +170,7 @@ extern zf_status zf_nccl_id(void *id, zf_error *error);
  *     zf_program *train = zf_compile(g, &(zf_compile_desc){.seed = 1});
  *     zf_store *store = zf_program_store(train);
  *     zf_program *eval =
- *         zf_compile(h, &(zf_compile_desc){.store = store, .bound = true, .evaluate = true});
+ *         zf_compile(h, &(zf_compile_desc){.store = store, .must_exist = true, .evaluate = true});
  *     zf_step(train), zf_step(eval), zf_step(train);
  *     zf_save(store, "checkpoint", NULL);
  *
@@ -438,13 +438,14 @@ typedef struct zf_compile_desc {
     uint64_t seed;        /* of a new store; else 0, or the store's */
     /* bytes; 0: none. A larger plan is ZF_ERR_LIMIT; the error says by how much and where */
     size_t memory_limit;
-    bool bound;           /* parameters and states that the store lacks are an error */
-    /* A program of this store that never runs at the same time, evaluation beside training: where the
-     * values of a step fit into its memory for them, they lie there. So of several programs the
-     * largest is compiled first. What zf_output keeps of one can be read until another has run, and
-     * micro-batches of one step do not enclose a step of another: ZF_ERR_STAGE. It need not outlive
-     * this one. NULL: all memory is the program's own */
-    const struct zf_program *beside;
+    bool must_exist; /* a parameter or state that the store lacks is an error */
+    /* A program over the same store that never runs at the same time as this one, as evaluation
+     * never does while a step is trained. The values of a step of this program lie in that one's
+     * memory where they fit, so of several programs the largest is compiled first. An output of one
+     * can be read until another has run. No other program may run between the micro-batches of a
+     * step. A call that breaks either rule fails with ZF_ERR_STAGE. The program that is named need
+     * not outlive this one. NULL: all memory is this program's own */
+    const struct zf_program *shares_memory_with;
     /* A program of this store whose caches (zf_cache) are also this one's, by name; it must outlive
      * this program; NULL: none */
     const zf_program *caches;
@@ -512,8 +513,9 @@ typedef struct zf_program_info {
     size_t peak_bytes;      /* predicted: all that is allocated of the device; plan.spaces has all */
     size_t allocated_bytes; /* what the backend was asked for */
     size_t allocated[ZF_SPACES]; /* the same of each space; [ZF_DEVICE] is allocated_bytes */
-    size_t shared[ZF_SPACES]; /* predicted bytes that lie in memory of zf_compile_desc.beside: of each
-                               * space, both are the predicted bytes together */
+    /* Predicted bytes of each space that lie in memory of zf_compile_desc.shares_memory_with.
+     * shared[k] and allocated[k] together are the predicted bytes of space k */
+    size_t shared[ZF_SPACES];
     size_t store_bytes;     /* of these, what it has added to the store; the rest is its own */
     size_t bound_bytes;     /* of tensors that the store had before */
     size_t param_bytes, state_bytes, input_bytes, constant_bytes, work_bytes;

@@ -74,7 +74,7 @@ static zf_status classify(zf_store *store, const float (*at)[2], int64_t n, int3
     zf_tensor x = zf_input(g, "points", ZF_F32, ZF_SHAPE(n, 2));
     zf_tensor best = zf_output(zf_argmax_ex(mlp(x), &(zf_reduce_desc){.axis = -1}), "arm");
     zf_program *p =
-        zf_compile(g, &(zf_compile_desc){.store = store, .bound = true, .evaluate = true});
+        zf_compile(g, &(zf_compile_desc){.store = store, .must_exist = true, .evaluate = true});
     error->status = p ? ZF_OK : zf_graph_status(g);
     if (p && !(error->status = zf_write(p, x, at, (size_t)n * sizeof *at)) &&
         !(error->status = zf_step(p)))

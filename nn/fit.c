@@ -125,7 +125,7 @@ static zf_status zfi_fit_open(zfi_fitter *f, bool evaluate, int size, int64_t ba
     t.lr = ZF_NONE;
     zf_passes(g, &t);
     p->program = zf_compile(
-        g, &(zf_compile_desc){.store = f->store, .bound = evaluate, .evaluate = evaluate});
+        g, &(zf_compile_desc){.store = f->store, .must_exist = evaluate, .evaluate = evaluate});
     if (!p->program) return zfi_fit_fail(f, zf_graph_status(g), "%s", zf_graph_error(g));
     p->loss = zf_graph_find(g, "loss");
     p->lr = zf_graph_find(g, "lr");

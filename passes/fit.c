@@ -12,8 +12,8 @@
  * that fits, as long as moving a thing further never makes a step faster.
  *
  * Where updates are delayed from some step on, there are two kinds of steps over one store, whose
- * values share the memory of the one that takes more of the device (zf_compile_desc.beside). Both
- * are planned, and the time is that of delayed steps.
+ * values share the memory of the one that takes more of the device
+ * (zf_compile_desc.shares_memory_with). Both are planned, and the time is that of delayed steps.
  */
 
 /* What can leave the device, and how far. */

@@ -122,7 +122,7 @@ ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
         zfi_was_overrun(p, (zf_space)p->graph->nodes[id].space))
         return zfi_fail(&p->error, ZF_ERR_STAGE,
                         "zf_read: %%%d was overwritten by another program, which has run in the "
-                        "same memory since (zf_compile_desc.beside)",
+                        "same memory since (zf_compile_desc.shares_memory_with)",
                         (int)id);
     return zfi_get_bytes(p->store, (zf_space)p->graph->nodes[id].space, data, p->data[id], bytes,
                          &p->error);

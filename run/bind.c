@@ -55,9 +55,9 @@ static size_t zfi_work_bytes(const zf_program *p, zf_space space)
 }
 
 /* The memory of another program in which the values of a step have room; NULL: none. */
-static zfi_work *zfi_work_beside(const zf_program *p, const zf_program *beside, zf_space space)
+static zfi_work *zfi_work_shared(const zf_program *p, const zf_program *other, zf_space space)
 {
-    zfi_work *work = beside ? beside->arenas[space].work : NULL;
+    zfi_work *work = other ? other->arenas[space].work : NULL;
     return work && zfi_work_bytes(p, space) <= work->bytes ? work : NULL;
 }
 
@@ -177,8 +177,8 @@ static bool zfi_is_each(const zf_program *p, const zfi_node *node)
 }
 
 /* Checks a leaf that the store holds for kind, dtype and shape. *index is its tensor; -1: the store
- * does not hold it, which is an error if it must be `bound`. */
-static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool bound, int32_t *index)
+ * does not hold it, which is an error if it must exist. */
+static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool must_exist, int32_t *index)
 {
     zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
@@ -193,9 +193,9 @@ static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool bound, int3
                             "zf_compile: the store has \"%s\" %s, and here is \"%s\": give zf_tile "
                             "the same bytes for all programs over one store",
                             t->name, zfi_is_tiled(t) ? "in other pieces" : "whole", node->name);
-        if (!bound) return ZF_OK;
+        if (!must_exist) return ZF_OK;
         return zfi_fail(&g->error, ZF_ERR_MISMATCH,
-                        "zf_compile: the store has no %s \"%s\" (zf_compile_desc.bound)",
+                        "zf_compile: the store has no %s \"%s\" (zf_compile_desc.must_exist)",
                         g->records[node->op]->name, node->name);
     }
     t = &p->store->tensors[*index];
@@ -348,14 +348,14 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
 }
 
 /* Finds in the store what the graph names, or adds it there. */
-static zf_status zfi_bind_store(zf_program *p, bool bound, int32_t *bucket_of)
+static zf_status zfi_bind_store(zf_program *p, bool must_exist, int32_t *bucket_of)
 {
     zf_graph *g = p->graph;
     zf_status status = ZF_OK;
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         if (node->op == ZF_OP_param || node->op == ZF_OP_state)
-            status = zfi_bind_leaf(p, g->order[i], bound, &p->tensor_of[g->order[i]]);
+            status = zfi_bind_leaf(p, g->order[i], must_exist, &p->tensor_of[g->order[i]]);
     }
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];

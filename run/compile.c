@@ -105,10 +105,10 @@ static zf_status zfi_open_store(zf_program *p, const zf_compile_desc *d)
 }
 
 /* Checks the bytes of the store and all its programs against the store's limit. */
-static zf_status zfi_check_store_limit(const zf_program *p, const zf_program *beside)
+static zf_status zfi_check_store_limit(const zf_program *p, const zf_program *other)
 {
     const zf_store *s = p->store;
-    const bool shares = zfi_work_beside(p, beside, ZF_DEVICE) != NULL;
+    const bool shares = zfi_work_shared(p, other, ZF_DEVICE) != NULL;
     const int64_t peak = p->graph->peaks[ZF_DEVICE].bytes -
                          (shares ? (int64_t)zfi_work_bytes(p, ZF_DEVICE) : 0);
     const size_t bytes = s->bytes[ZF_DEVICE], programs = s->program_bytes[ZF_DEVICE],
@@ -162,13 +162,13 @@ static zf_status zfi_allocate_disk(zf_program *p)
 }
 
 /* Memory for the values of a step, or that of another program. */
-static zf_status zfi_allocate_work(zf_program *p, zf_space space, const zf_program *beside)
+static zf_status zfi_allocate_work(zf_program *p, zf_space space, const zf_program *other)
 {
     zf_store *s = p->store;
     zfi_arena *a = &p->arenas[space];
     const size_t bytes = zfi_work_bytes(p, space);
     if (!bytes) return ZF_OK;
-    if ((a->work = zfi_work_beside(p, beside, space))) {
+    if ((a->work = zfi_work_shared(p, other, space))) {
         a->work->owners++, a->shared = bytes;
         return ZF_OK;
     }
@@ -196,7 +196,7 @@ static void zfi_release_work(zf_program *p, zf_space space)
 
 /* Allocates memory for what is added to the store, for what else outlives a step, and for all
  * else. */
-static zf_status zfi_allocate(zf_program *p, zf_space space, const zf_program *beside)
+static zf_status zfi_allocate(zf_program *p, zf_space space, const zf_program *other)
 {
     zf_graph *g = p->graph;
     zfi_arena *a = &p->arenas[space];
@@ -209,11 +209,11 @@ static zf_status zfi_allocate(zf_program *p, zf_space space, const zf_program *b
         return g->error.status;
     a->bytes = kept;
     p->store->program_bytes[space] += kept;
-    return zfi_allocate_work(p, space, beside);
+    return zfi_allocate_work(p, space, other);
 }
 
 /* Binds every node to its memory. */
-static zf_status zfi_bind_all(zf_program *p, bool bound, const zf_program *caches)
+static zf_status zfi_bind_all(zf_program *p, bool must_exist, const zf_program *caches)
 {
     zf_graph *g = p->graph;
     int32_t *bucket_of = zfi_calloc(&p->memory, p->nodes, sizeof *bucket_of);
@@ -223,7 +223,7 @@ static zf_status zfi_bind_all(zf_program *p, bool bound, const zf_program *cache
     if (p->memory.failed) status = zfi_graph_nomem(g);
     else {
         for (size_t n = 0; n < p->nodes; n++) bucket_of[n] = p->tensor_of[n] = -1;
-        if (!(status = zfi_bind_store(p, bound, bucket_of))) status = zfi_bind(p, caches);
+        if (!(status = zfi_bind_store(p, must_exist, bucket_of))) status = zfi_bind(p, caches);
     }
     zfi_free(&p->memory, bucket_of, p->nodes * sizeof *bucket_of);
     return status;
@@ -307,20 +307,20 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
                                                 .caches = d->caches ? d->caches->graph : NULL});
     if (!status && d->verify && !(status = zfi_verify(g))) status = zfi_verify_plan(g);
     if (status || (status = zfi_check_limit(g, "zf_compile", d->memory_limit))) return status;
-    if (d->beside && d->beside->store != p->store)
+    if (d->shares_memory_with && d->shares_memory_with->store != p->store)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_compile: beside is a program over another store");
+                        "zf_compile: shares_memory_with is a program over another store");
     for (int space = 0; space < ZF_SPACES && !status; space++)
         if (g->peaks[space].bytes && !(status = zfi_find_stored(p, (zf_space)space)))
             zfi_find_work(p, (zf_space)space);
-    if (status || (status = zfi_check_store_limit(p, d->beside))) return status;
+    if (status || (status = zfi_check_store_limit(p, d->shares_memory_with))) return status;
     status = zf_graph_plan(g, &p->plan);
     for (int space = 0; space < ZF_SPACES && !status; space++)
-        if (g->peaks[space].bytes) status = zfi_allocate(p, (zf_space)space, d->beside);
+        if (g->peaks[space].bytes) status = zfi_allocate(p, (zf_space)space, d->shares_memory_with);
     if (!status && g->stages & ZFI_STAGE_OVERLAP) status = zfi_open_queues(p);
     if (status) return status;
     p->nodes = (size_t)zfi_len(g->nodes);
-    if ((status = zfi_bind_all(p, d->bound, d->caches))) return status;
+    if ((status = zfi_bind_all(p, d->must_exist, d->caches))) return status;
     launch_of = zfi_calloc(&p->memory, p->nodes, sizeof *launch_of);
     if (!launch_of) return zfi_graph_nomem(g);
     status = zfi_make_launches(p, launch_of);

@@ -429,8 +429,8 @@ static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
             zfi_forget_micro(p);
             return zfi_fail(&p->error, ZF_ERR_STAGE,
                             "%s: another program has run in the same memory "
-                            "(zf_compile_desc.beside) since the step's first micro-batch; the step "
-                            "starts anew",
+                            "(zf_compile_desc.shares_memory_with) since the step's first "
+                            "micro-batch; the step starts anew",
                             call);
         }
     if (zfi_len(p->unwritten))

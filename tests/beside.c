@@ -1,4 +1,4 @@
-/* Programs that run in turns in the same memory (zf_compile_desc.beside). */
+/* Programs that run in turns in the same memory (zf_compile_desc.shares_memory_with). */
 #include "numbers.h"
 
 /* Two layers over `batch` rows; with a loss they are trained, over two micro-batches. */
@@ -35,10 +35,11 @@ static bool open_pair(test *t, pair *p, int64_t rows, bool beside)
     *p = (pair){{build(t, 8, true), build(t, rows, false)}, NULL, NULL};
     p->train = zf_compile(p->graphs[0], &(zf_compile_desc){.seed = 4});
     if (p->train)
-        p->eval = zf_compile(p->graphs[1], &(zf_compile_desc){.store = zf_program_store(p->train),
-                                                              .bound = true,
-                                                              .evaluate = true,
-                                                              .beside = beside ? p->train : NULL});
+        p->eval = zf_compile(p->graphs[1],
+                             &(zf_compile_desc){.store = zf_program_store(p->train),
+                                                .must_exist = true,
+                                                .evaluate = true,
+                                                .shares_memory_with = beside ? p->train : NULL});
     if (p->eval) return true;
     for (int k = 0; k < 2; k++)
         if (!p->graphs[k] || zf_graph_status(p->graphs[k])) {
@@ -151,9 +152,9 @@ TEST(beside_tells_what_is_gone)
                  ZF_ERR_STAGE);
     NEED(t, other = build(t, 4, false), NULL);
     test_defer(t, (test_cleanup *)zf_graph_free, other);
-    zf_program_free(zf_compile(other, &(zf_compile_desc){.beside = p.train}));
+    zf_program_free(zf_compile(other, &(zf_compile_desc){.shares_memory_with = p.train}));
     GIVES(t, zf_graph_status(other), ZF_ERR_ARGUMENT, zf_graph_error(other));
-    CHECK(t, strstr(zf_graph_error(other), "beside is a program over another store"));
+    CHECK(t, strstr(zf_graph_error(other), "shares_memory_with is a program over another store"));
 }
 
 static zf_status status_of(const zf_graph *g) { return g ? zf_graph_status(g) : ZF_ERR_NOMEM; }
@@ -185,7 +186,9 @@ TEST(beside_is_within_the_limit)
     if (p && (q || status_of(h) != ZF_ERR_LIMIT))
         test_unwind(t, __FILE__, __LINE__, "apart", status_of(h), zf_graph_error(h));
     zf_program_free(q);
-    q = p ? zf_compile(again, &(zf_compile_desc){.store = store, .evaluate = true, .beside = p})
+    q = p ? zf_compile(
+                again,
+                &(zf_compile_desc){.store = store, .evaluate = true, .shares_memory_with = p})
           : NULL;
     if (!q)
         test_unwind(t, __FILE__, __LINE__, "beside",

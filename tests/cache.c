@@ -170,7 +170,7 @@ static void check_form(test *t, const form *f)
     build_part(t, &one, f, 1);
     test_defer(t, free_part, &one);
     one.program = zf_compile(one.graph, &(zf_compile_desc){.store = zf_program_store(many.program),
-                                                           .bound = true,
+                                                           .must_exist = true,
                                                            .caches = many.program,
                                                            .verify = true});
     OK(t, zf_graph_status(one.graph), zf_graph_error(one.graph));
@@ -352,9 +352,9 @@ TEST(cache_is_of_a_program)
     build_part(t, &other, &plain, 1);
     NEED(t, other.graph, NULL);
     test_defer(t, (test_cleanup *)zf_graph_free, other.graph);
-    other.program = zf_compile(other.graph, &(zf_compile_desc){.store = STORE(p.program),
-                                                               .bound = true,
-                                                               .caches = p.program});
+    other.program = zf_compile(
+        other.graph,
+        &(zf_compile_desc){.store = STORE(p.program), .must_exist = true, .caches = p.program});
     OK(t, zf_graph_status(other.graph), zf_graph_error(other.graph));
     test_defer(t, (test_cleanup *)zf_program_free, other.program);
     info = zf_program_info_of(other.program);

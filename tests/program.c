@@ -466,13 +466,13 @@ TEST(store_refuses_what_does_not_match)
         const char *text;
     } cases[] = {
         {false, true, "nothing", ZF_F32, 8,
-         "zf_compile: the store has no param \"nothing\" (zf_compile_desc.bound)"},
+         "zf_compile: the store has no param \"nothing\" (zf_compile_desc.must_exist)"},
         {true, true, "nothing", ZF_F32, 8,
-         "zf_compile: the store has no state \"nothing\" (zf_compile_desc.bound)"},
+         "zf_compile: the store has no state \"nothing\" (zf_compile_desc.must_exist)"},
         {true, false, "w", ZF_F32, 8,
          "zf_compile: \"w\" is a state f32[8,8] here and a param f32[8,8] in the store"},
         {false, true, "ids", ZF_F32, 8,
-         "zf_compile: the store has no param \"ids\" (zf_compile_desc.bound)"},
+         "zf_compile: the store has no param \"ids\" (zf_compile_desc.must_exist)"},
         {false, false, "w", ZF_F32, 9,
          "zf_compile: \"w\" is a param f32[8,9] here and a param f32[8,8] in the store"},
         {false, false, "w", ZF_F64, 8,
@@ -486,7 +486,7 @@ TEST(store_refuses_what_does_not_match)
                                     ZF_SHAPE(8, cases[k].dims));
         NEED(t, g, NULL);
         OK(t, zf_graph_status(g), zf_graph_error(g));
-        REFUSED(t, g, (&(zf_compile_desc){.store = STORE(p), .bound = cases[k].bound}),
+        REFUSED(t, g, (&(zf_compile_desc){.store = STORE(p), .must_exist = cases[k].bound}),
                 cases[k].text);
         CHECK(t, zf_graph_status(g) == ZF_ERR_MISMATCH);
         CHECK(t, zf_store_count(STORE(p)) == 4);

@@ -39,7 +39,7 @@ typedef struct crew_desc {
     size_t bucket;
     bool knows_store; /* zf_zero is told */
     bool plain;       /* without zf_zero; for one rank */
-    bool bound, evaluate;
+    bool must_exist, evaluate;
 } crew_desc;
 
 static void family_free(void *object)
@@ -147,7 +147,7 @@ static zf_status crew_new(test *t, crew *c, family *f, const crew_desc *d, zf_er
         build(g, d);
         passes(g, d, f->world, f->stores[r]);
         c->programs[r] = zf_compile(g, &(zf_compile_desc){.store = f->stores[r],
-                                                          .bound = d->bound,
+                                                          .must_exist = d->must_exist,
                                                           .evaluate = d->evaluate,
                                                           .verify = true});
         if (!c->programs[r]) return told(error, zf_graph_status(g), zf_graph_error(g));
@@ -270,8 +270,12 @@ TEST_ONCE(store_is_trained_in_turns)
     test_defer(t, crew_free, &second), test_defer(t, crew_free, &eval);
     for (int w = 0; w < WAYS; w++) {
         const crew_desc d = {.stage = ways[w].stage, .dropout = 0.3, .bucket = 3000},
-                        e = {.stage = ways[w].stage, .bucket = 3000, .rows = 2, .forward = true,
-                             .bound = true, .evaluate = true};
+                        e = {.stage = ways[w].stage,
+                             .bucket = 3000,
+                             .rows = 2,
+                             .forward = true,
+                             .must_exist = true,
+                             .evaluate = true};
         zf_error error = {ZF_OK, ""};
         float loss = 0;
         OK(t, family_new(t, &one, ways[w].world, 5, &error), error.text);
@@ -419,7 +423,7 @@ TEST_ONCE(store_of_base_and_adapter)
  * over them takes them from there. */
 TEST(store_loads_before_it_is_compiled)
 {
-    const crew_desc d = {.plain = true, .rows = 3}, lora = {.adapter = true, .bound = true},
+    const crew_desc d = {.plain = true, .rows = 3}, lora = {.adapter = true, .must_exist = true},
                     wide = {.adapter = true};
     char of_base[300], of_adapter[300];
     static family f, g;

@@ -45,8 +45,8 @@ static zf_status turns_open(turns_program *p, zf_store *store, const zf_comm *co
                                .bucket_bytes = 1,
                                .store = store});
     if (training) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
-    p->program =
-        zf_compile(g, &(zf_compile_desc){.store = store, .bound = !training, .evaluate = !training});
+    p->program = zf_compile(
+        g, &(zf_compile_desc){.store = store, .must_exist = !training, .evaluate = !training});
     if (p->program) return ZF_OK;
     snprintf(error->text, sizeof error->text, "%s", zf_graph_error(g));
     return error->status = zf_graph_status(g);

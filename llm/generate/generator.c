@@ -31,8 +31,8 @@ static bool zfl_compile_step(zf_generator *g, const zf_generator_desc *d, int k,
     g->programs[k] =
         zf_compile(graph, &(zf_compile_desc){.backend = d->backend,
                                              .store = first ? zf_program_store(first) : NULL,
-                                             .bound = first != NULL,
-                                             .beside = first,
+                                             .must_exist = first != NULL,
+                                             .shares_memory_with = first,
                                              .caches = first,
                                              .evaluate = true});
     return g->programs[k] || zfl_fail(error, zf_graph_status(graph), "%s", zf_graph_error(graph));

@@ -144,19 +144,19 @@ static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store 
     if (!zf_graph_status(s->graph) && !session_has_blocks(s->graph, d, error)) return false;
     run_passes(s, d, k, store);
     s->lr = zf_graph_find(s->graph, "lr");
-    s->program = s->programs[k] =
-        zf_compile(s->graph, &(zf_compile_desc){.backend = s->backend,
-                                                .host = s->host,
-                                                .seed = store ? 0 : d->seed,
-                                                .store = store,
-                                                .bound = d->share != NULL,
-                                                .beside = !d->share         ? beside
-                                                          : d->share->keeps ? NULL
-                                                                            : d->share->program,
-                                                .caches = d->share ? d->share->program : NULL,
-                                                .comm = s->comm,
-                                                .offload_dir = store ? NULL : d->offload_dir,
-                                                .evaluate = d->purpose != SAMPLE_TRAIN});
+    s->program = s->programs[k] = zf_compile(
+        s->graph, &(zf_compile_desc){.backend = s->backend,
+                                     .host = s->host,
+                                     .seed = store ? 0 : d->seed,
+                                     .store = store,
+                                     .must_exist = d->share != NULL,
+                                     .shares_memory_with = !d->share         ? beside
+                                                           : d->share->keeps ? NULL
+                                                                             : d->share->program,
+                                     .caches = d->share ? d->share->program : NULL,
+                                     .comm = s->comm,
+                                     .offload_dir = store ? NULL : d->offload_dir,
+                                     .evaluate = d->purpose != SAMPLE_TRAIN});
     return s->program || fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
 }
 

@@ -22,16 +22,16 @@
  * ids are never renumbered. All return ZF_OK or the graph's first error. */
 
 /* LoRA (Hu et al. 2021): the parameters that are there are frozen, and products with the weights of
- * target modules get a trained product of low rank beside them: with a weight [out, in] of module M,
- * x weight^T becomes
+ * target modules get a trained product of low rank beside them: with a weight [out, in] of module
+ * M, x weight^T becomes
  *
  *     x weight^T + alpha / rank (dropout(x) A^T) B^T
  *
  * A is the parameter M.lora_A.weight [rank, in], uniform within 1 / sqrt(in); B is M.lora_B.weight
  * [out, rank], zeros, so that training begins with the results of the base. The module of a
  * parameter "M.weight" is M; of any other parameter it is the whole name. A weight may also be [in,
- * out] (zf_matmul). A bias stays with its product. Frozen parameters have no gradients and no states,
- * and are not reduced; zf_zero and zf_offload shard, gather and move them as others.
+ * out] (zf_matmul). A bias stays with its product. Frozen parameters have no gradients and no
+ * states, and are not reduced; zf_zero and zf_offload shard, gather and move them as others.
  *
  * A weight may be one of records (zf_param_desc.quantized), of zf_quantized_linear (QLoRA, Dettmers
  * et al. 2023): of such, a tile at a time is floats, forward and backward.
@@ -78,25 +78,26 @@ typedef struct zf_precision_desc {
 } zf_precision_desc;
 ZF_API zf_status zf_precision(zf_graph *graph, const zf_precision_desc *desc);
 
-/* Tiling of large operators (ZeRO-Infinity, Rajbhandari et al., SC'21, section 5.1.3): a linear layer
- * whose weight takes more than `bytes` becomes several over ranges of its output features, forward
- * and backward. Each range of the weight's rows is a piece, with a gradient, states and a bucket of
- * its own, so that zf_zero (stage 3) and zf_offload bring one piece at a time. Weights are [features,
- * inputs], as zf_linear, zf_nn_linear and zf_matmul_ex with transpose_b take them. The table of an
- * embedding is cut too, also where the output layer uses it again; what anything else reads stays
- * whole. Pieces have a multiple of 1024 elements, whatever the limit.
+/* Tiling of large operators (ZeRO-Infinity, Rajbhandari et al., SC'21, section 5.1.3): a linear
+ * layer whose weight takes more than `bytes` becomes several over ranges of its output features,
+ * forward and backward. Each range of the weight's rows is a piece, with a gradient, states and a
+ * bucket of its own, so that zf_zero (stage 3) and zf_offload bring one piece at a time. Weights
+ * are [features, inputs], as zf_linear, zf_nn_linear and zf_matmul_ex with transpose_b take them.
+ * The table of an embedding is cut too, also where the output layer uses it again; what anything
+ * else reads stays whole. Pieces have a multiple of 1024 elements, whatever the limit.
  *
  * A layer of logits in pieces keeps all logits of a micro-batch, and their gradient, which
  * the fused loss does not: tiling it pays where a micro-batch has fewer labels than half the width.
  *
- * The gradient with respect to the layer's input is added in another order; in 16 bits it is rounded
- * once for each piece. On the CPU no other bits change, and those of a tiled graph are the same at
- * every stage and with every offload. passes/rewrite/tile.c derives it.
+ * The gradient with respect to the layer's input is added in another order; in 16 bits it is
+ * rounded once for each piece. On the CPU no other bits change, and those of a tiled graph are the
+ * same at every stage and with every offload. passes/rewrite/tile.c derives it.
  *
- * The weight keeps its name for zf_graph_find, zf_param_at, zf_read, zf_write and stores; checkpoints
- * with and without tiling are the same. In the text its pieces are "NAME[FIRST:LAST]", by rows.
- * zf_gradient has no gradient of a weight in pieces. All programs over one store must be tiled
- * alike. Requires: zf_autograd not run yet; after zf_fuse and zf_precision. desc NULL: nothing. */
+ * The weight keeps its name for zf_graph_find, zf_param_at, zf_read, zf_write and stores;
+ * checkpoints with and without tiling are the same. In the text its pieces are "NAME[FIRST:LAST]",
+ * by rows. zf_gradient has no gradient of a weight in pieces. All programs over one store must be
+ * tiled alike. Requires: zf_autograd not run yet; after zf_fuse and zf_precision. desc NULL:
+ * nothing. */
 typedef struct zf_tile_desc {
     size_t bytes; /* of a weight, or a piece, at most; 0: nothing is tiled */
 } zf_tile_desc;
@@ -104,8 +105,8 @@ ZF_API zf_status zf_tile(zf_graph *graph, const zf_tile_desc *desc);
 
 /* Appends the gradient of `loss` (a scalar) with respect to every parameter that is not frozen and
  * that it depends on, one `gradient param, value` node each. An output of `loss` gets the role
- * `loss`, whatever it is called. Where there is none, and where the name is free, an output "loss" is
- * made; where another node has this name, "autograd.loss". Requires: not run before. */
+ * `loss`, whatever it is called. Where there is none, and where the name is free, an output "loss"
+ * is made; where another node has this name, "autograd.loss". Requires: not run before. */
 ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
 /* After zf_autograd: the gradient of a parameter as the passes so far have made it, or the invalid
  * tensor where it has none, without making it an error. */
@@ -168,42 +169,21 @@ typedef struct zf_lion_desc {
 ZF_API zf_status zf_lion(zf_graph *graph, zf_tensor lr, const zf_lion_desc *desc);
 
 /* 1-bit Adam (Tang et al. 2021). Steps up to freeze_step, the warm-up, are AdamW's to the last bit.
- * Behind it the variance v stays as it is, and instead of gradients the ranks average momentum, as
- * signs. With g_r, the gradient of rank r's part of the batch, on each rank, and for the shard of
- * which it is the server:
+ * After it the variance v is constant, and the ranks average momentum as signs instead of
+ * gradients:
  *
- *     c = beta1 m + (1 - beta1) g_r + e       q = sign(c), s = |c| / sqrt(n); e = c - s q
- *     C = mean of s q over the ranks + E      Q = sign(C), S = |C| / sqrt(n); E = C - S Q
- *     m = S Q of all servers                  p -= lr (a + wd p)
- *     a = m^ / (sqrt(v^) + eps), within [-limit, limit]
+ *     c = beta1 m + (1 - beta1) g_r + e    g_r is the gradient of rank r's part of the batch
+ *     m = mean of compressed c             signs, and one scale for each block of 1024 elements
+ *     e = c - compressed c                 the error, a state of each rank
+ *     p -= lr (a + wd p)                   a = m^ / (sqrt(v^) + eps), within [-limit, limit]
  *
- * There is one scale s for each block of 1024 elements of a tensor, n of them in its last block, so
- * that a block is sent in 132 bytes, and bits depend neither on buckets nor on the stage. sign(0)
- * is 1. m^ = m / (1 - beta1^t) and v^ = v / (1 - beta2^freeze_step) are AdamW's corrections; the
- * paper's formulas have none. Of w ranks each sends 2 (w - 1) / w * 132 / 1024 bytes an element, at
- * stages 1 and 2 updated parameters as well, and in the warm-up m, which each rank has whole. Bits
- * depend on the number of ranks, and on which examples each has.
+ * A block of 1024 elements is sent in 132 bytes. After the warm-up each rank clips its own
+ * gradient, and "grad_norm" is |g_r| / sqrt(ranks). An element whose variance is 0 is moved by
+ * weight decay only. Bits depend on the number of ranks, and on which examples each has.
  *
- * The errors are states: e of each rank, and E in shards at every stage. A checkpoint that is loaded
- * by another number of ranks: each begins with the mean of all e, which keeps their mean, and E is
- * cut anew. ZeRO stages 0 to 2 with nodes = 1, no zf_offload and no loss scale: all else is an error.
- *
- * Behind the warm-up no rank has the mean of the gradients, so that zf_clip cannot have its norm.
- * Each rank clips its own gradient, and takes |g_r| / sqrt(w) for the norm, which "grad_norm" is
- * too: that of the mean if the g_r are orthogonal, as the noise of different examples is nearly. It
- * is less where they agree: down to 1 / sqrt(w) of the norm. |g_r| itself would be up to sqrt(w)
- * times the norm that v has been made with, and shorten all steps as much.
- *
- * All elements of a block have one scale, and their variances differ: those of a word that is rare
- * or has not been seen, beside one that is common. Without the limit, which the paper does not
- * have, S / sqrt(v^) moves the first by many times lr, back and forth, and the loss rises. An
- * element whose variance is 0 had no gradient in the warm-up; it is not updated, but for weight
- * decay.
- *
- * DeepSpeed's implementation (0.19) has no corrections and no limit, as the paper, one scale for all
- * of a tensor that a rank or server has, padding counted, and refuses ZeRO. It differs from the paper: its
- * first step makes no update; errors are 0 after a checkpoint is loaded; elements without variance
- * are moved by s / eps, unless the program gives a mask of them. */
+ * Requires: ZeRO stage 0, 1 or 2 with nodes = 1, no zf_offload, no loss scale; anything else is an
+ * error. docs/onebit-optimizers.md has all formulas, what checkpoints hold, and how the paper and
+ * DeepSpeed differ. */
 typedef struct zf_onebit_adam_desc {
     double beta1; /* 0.9 */
     double beta2; /* 0.999 */
@@ -223,30 +203,16 @@ typedef struct zf_onebit_adam_desc {
 ZF_API zf_status zf_onebit_adam(zf_graph *graph, zf_tensor lr, const zf_onebit_adam_desc *desc);
 
 /* 1-bit LAMB (Li et al. 2021). Steps up to freeze_step, the warm-up, are LAMB's to the last bit.
- * They also average the ratio r of each tensor: c = coeff_beta c + (1 - coeff_beta) r. Behind it
- * momentum is averaged as signs, as by zf_onebit_adam; v and c stay as they are, and c is scaled by
- * the change of the variance since then:
+ * They also average the ratio r of each tensor: c = coeff_beta c + (1 - coeff_beta) r. After the
+ * warm-up momentum is averaged as signs, as by zf_onebit_adam, and v and c are constant:
  *
- *     g = (m - beta1 m_before) / (1 - beta1)   the gradient of which the averaged momentum is made
- *     f = beta2 f + (1 - beta2) g^2            the fresh variance, which begins as v
- *     k = max of (sqrt(v^) + eps) / (sqrt(f^) + eps) over the tensor's elements, within
- *         [min_factor, max_factor], and within (1 - factor_change) and (1 + factor_change) times
- *         the k of the step before, which begins as 1
- *     p -= lr c^ k (a + wd p), a as for zf_onebit_adam
+ *     p -= lr c^ k (a + wd p)    a as for zf_onebit_adam; c^ is c, corrected as AdamW's moments are
+ *     k = max of (sqrt(v^) + eps) / (sqrt(f^) + eps) over the tensor, within [min_factor,
+ *         max_factor], and within 1 +- factor_change times the k of the step before
  *
- * c^ is c without the 0 from which it begins: c / (1 - coeff_beta^freeze_step). v^, f^ and m^ are
- * corrected as AdamW's are; the paper's formulas have no corrections. The paper sends all tensors
- * as one with one scale, and so multiplies the momentum of each, before compression, by the
- * tensors' mean RMS / its own RMS, and divides it afterwards. Here each block of 1024 elements has
- * a scale of its own, and no block belongs to two tensors, so that this factor would cancel: it is
- * left out. What zf_onebit_adam says of bytes, errors, clip, other worlds, elements without
- * variance and what is refused is true here.
- *
- * DeepSpeed's implementation (0.19) differs from the paper as that of 1-bit Adam does, and: a ratio
- * that is exactly 1 is not averaged; a checkpoint that is loaded in the warm-up begins the averages
- * anew; k of tensors with weight decay is moved towards 1, by the share of the decay in the
- * update's norm; a tensor whose momentum is 0 at the end of the warm-up gets an infinite factor
- * before compression. */
+ * f begins as v and goes on with the gradients of which the averaged momentum is made.
+ * Bytes, "grad_norm", elements without variance, bits and requirements are those of zf_onebit_adam.
+ * docs/onebit-optimizers.md has all formulas, and how the paper and DeepSpeed differ. */
 typedef struct zf_onebit_lamb_desc {
     double beta1; /* 0.9 */
     double beta2; /* 0.999 */
@@ -265,45 +231,22 @@ typedef struct zf_onebit_lamb_desc {
 } zf_onebit_lamb_desc;
 ZF_API zf_status zf_onebit_lamb(zf_graph *graph, zf_tensor lr, const zf_onebit_lamb_desc *desc);
 
-/* 0/1 Adam (Lu et al. 2022), at ZeRO stage 0, without local steps also at 1 and 2. It has no
- * warm-up. A step is one of three variants:
+/* 0/1 Adam (Lu et al. 2022). It has no warm-up. A step is one of three variants:
  *
- *     refresh   g is averaged in full, m = beta1 m + (1 - beta1) g, and v by g^2 likewise
- *     sync      each rank adds lr m_r, m_r of its own gradient, to u_r; the u_r are averaged as signs
- *               (zf_onebit_adam) to u; m = u / (sum of these lr), within limit (sqrt(v) + eps);
- *               p -= (sum of these lr) m / (sqrt(v) + eps), m_r = m, u_r = 0
- *     local     each rank adds to u_r, which stays within limit (sqrt(v) + eps) times the sum of the
- *               interval's lr; nothing is sent but the losses
+ *     refresh   the gradient is averaged in full, and renews momentum and variance
+ *     sync      each rank adds lr times its own momentum to its sum u_r; the u_r are averaged as
+ *               signs (zf_onebit_adam), the parameters move by the average, and u_r becomes 0
+ *     local     each rank adds to u_r; nothing is sent but the losses
  *
- * The first step is a refresh; the distance to the next is 1, var_update_scaler times, then as often
- * 2, 4, ..., until var_freeze_step. Between these are syncs, and behind it every interval of
- * steps ends with one: those that begin in local_step_scaler steps have 1, in as many 2, 4, ... up to
- * local_step_clipper. In an interval each rank computes with p - u_r / (sqrt(v) + eps), a value of
- * the step; p itself, m and v stay equal on all ranks, and are what checkpoints and evaluation have.
- * Weight decay is that of p, with the sum of the interval's rates, at its end. v is corrected for the
- * 0 from which it begins, as AdamW's is: v += (g^2 - v) (1 - beta2) / (1 - beta2^k) in refresh k. The
- * paper's is not, so that steps are 1 / sqrt(1 - beta2^k) times as large, 3.6 after 80 refreshes. m
- * is not corrected, and the paper's eps is inside the root. What zf_onebit_adam says of scales,
- * errors, clip, other worlds, elements without variance and what is refused is true here.
+ * Refreshes become rarer until var_freeze_step; other steps until then are syncs. After it each
+ * interval of steps, of 1, 2, 4, ... up to local_step_clipper, ends with a sync. Inside an interval
+ * each rank computes with p - u_r / (sqrt(v) + eps); checkpoints and evaluation have p. Blocks,
+ * "grad_norm", elements without variance and bits are as for zf_onebit_adam. Checkpoints of runs
+ * with local steps and of runs without are ZF_ERR_MISMATCH for one another.
  *
- * Without local steps (local_step_clipper = 1) there are two variants. u_r is 0 and m_r is m where a
- * step begins, so neither is a state, and each rank computes with p. The limit is then that of
- * zf_onebit_adam: of what p moves by, while m itself is not within it. ZeRO stages 1 and 2 shard v and
- * the master weights, and the update of p, as for zf_onebit_adam. Checkpoints of runs with local
- * steps have u_r and m_r too, so they are not loaded by runs without, nor the other way round.
- *
- * With local steps, stages 1 and 2 are an error. They shard what is equal on all ranks and read by
- * the update alone. Here each rank computes with p - u_r / (sqrt(v) + eps), and so reads all of p (or
- * of its master weights) and of v in every micro-batch; u_r, m_r and its errors are its own. Only m
- * would be left to shard.
- *
- * DeepSpeed's implementation (0.19) refuses ZeRO, and differs from the paper: its first step makes
- * no update; it refreshes at steps that the distance divides; between refreshes it averages
- * gradients as signs, and not sums of updates; at var_freeze_step errors begin anew, since they
- * were those of gradients; averages come at steps that the interval divides; weight decay is in the
- * sums that are averaged, and so in the momentum made of them; p is brought back by adding what was
- * subtracted, with rounding; a checkpoint that is loaded loses errors and the sums of an open
- * interval. */
+ * Requires: as zf_onebit_adam, but stages 1 and 2 only with local_step_clipper = 1, which makes no
+ * local steps and has two variants; anything else is an error. docs/onebit-optimizers.md has all
+ * formulas, and how the paper and DeepSpeed differ. */
 typedef struct zf_zero_one_adam_desc {
     double beta1; /* 0.9 */
     double beta2; /* 0.999 */
@@ -322,10 +265,10 @@ ZF_API zf_status zf_zero_one_adam(zf_graph *graph, zf_tensor lr, const zf_zero_o
 
 /* Delayed updates (ZeRO-Offload, Ren et al., ATC'21): from the program's second step on, a step
  * updates by the gradients of the step before, which states "delay.gradient/PARAM" keep, with its
- * own learning rate; its first step makes no update. So updates need not wait for gradients, and run
- * beside the computation of the next ones (zf_offload, zf_prefetch). This changes what is learned,
- * but with zf_offload and without it in the same way, to the last bit. The gradients of the last
- * step are left unused. Requires: an optimizer of this library; before zf_zero. */
+ * own learning rate; its first step makes no update. So updates need not wait for gradients, and
+ * run beside the computation of the next ones (zf_offload, zf_prefetch). This changes what is
+ * learned, but with zf_offload and without it in the same way, to the last bit. The gradients of
+ * the last step are left unused. Requires: an optimizer of this library; before zf_zero. */
 ZF_API zf_status zf_delay(zf_graph *graph);
 
 /* When the rewrite `invert` is applied. */
@@ -392,79 +335,51 @@ ZF_API const char *zf_fuse_name(int32_t index);
  *
  *     stage 0   nothing; gradients are summed over the ranks
  *     stage 1   optimizer states
- *     stage 2   and gradients
- *     stage 3   and parameters, which are gathered before each run of uses
+ *     stage 2   optimizer states and gradients
+ *     stage 3   optimizer states, gradients and parameters, which are gathered for each run of uses
  *
  * Losses, gradients, parameters and states are those of stage 0 to the last bit, and those of any
  * other world in which world * micro_batches is the same. Scalar floats that zf_output keeps of
  * what the micro section computes are sums over the global batch: weight a loss with 1 / (examples
- * of the global batch). Requires: where there are gradients, an optimizer; not run before. desc
- * NULL: one rank.
+ * of the global batch).
  *
- * Several nodes. With `nodes` the ranks are a mesh of two axes, node and local: rank r is place r %
- * local of node r / local. Collectives then run over one axis after the other, so that between
- * nodes go world / nodes times fewer bytes than where each rank sends to each:
+ * With several nodes, collectives run inside nodes and between them one after the other, so that
+ * world / nodes times fewer bytes go between nodes. Gradients are added inside nodes first: bits
+ * depend on the number of ranks in a node, but not on the number of nodes. docs/zeropp.md has the
+ * order of sums, and the formulas of what is quantised.
  *
- *     all_gather       over node, then over local
- *     reduce_scatter   over local, then over node
- *     all_reduce       reduce_scatter over local, all_reduce over node, all_gather over local
- *
- * Rank r has shard (r % local) * nodes + r / local, so that what each gather gives lies in one
- * piece. Sums have one order for each number of ranks in a node: in each micro-batch the ranks of a
- * node are added in their order, and these sums, rounded to the dtype of the gradients, are added in
- * the order of nodes to what the micro-batches before left. Where there is one node, or one rank in
- * each, the order is that of ranks, and everything is as without `nodes`. So with several nodes the
- * bits are those of any other number of nodes and micro-batches of the same product, with as many
- * ranks in a node. */
+ * Requires: where there are gradients, an optimizer; not run before. desc NULL: one rank. */
 typedef struct zf_store zf_store; /* api/running.h */
 typedef struct zf_zero_desc {
     int32_t stage; /* 0, 1, 2 or 3 */
     int32_t world; /* ranks; 0: 1 */
     int64_t micro_batches; /* of a step, on each rank; 0: 1 */
-    int32_t nodes; /* in which the ranks are, world / nodes in each; 0: 1 */
+    int32_t nodes; /* of the ranks, world / nodes in each; 0: 1 */
     /* Stage 3 (ZeRO++, Wang et al. 2023): the ranks of a node together keep a copy of the
-     * parameters from the forward to the backward pass, whose gathers then stay inside the node.
-     * No bit changes; the copies are in the plan, 1 / (ranks in a node) of the parameters on each
-     * rank */
+     * parameters from the forward to the backward pass, whose gathers then stay inside the node. It
+     * takes 1 / (ranks in a node) of the parameters on each rank. Bits do not change */
     bool hpz;
     /* Stages 1 to 3 (MiCS, Zhang et al. 2022): what the stage shards is sharded over the ranks of a
      * node, and each node has all of it. Gathers stay inside the node; of sums each rank sends its
-     * shard to other nodes. No bit changes */
+     * shard to other nodes. Bits do not change */
     bool mics;
-    /* Stage 3 (ZeRO++, qwZ): parameters are gathered as integers of 8 bits (zf_quantize_desc), 1 /
-     * 2 of the bytes of bf16. Each rank quantises its shards at the beginning of a micro-batch, so
-     * that forward and backward pass use the same values; what the optimizer updates is not
-     * rounded */
+    /* Stage 3 (ZeRO++, qwZ): parameters are gathered as integers of 8 bits (zf_quantize_desc), half
+     * of the bytes of bf16. What the optimizer updates is not rounded */
     bool quantized_weights;
-    /* Stages 1 to 3 (ZeRO++, qgZ): gradients are sent as integers of 4 bits, 1 / 4 of the bytes of
-     * bf16, and added in f32 in the order of ranks: inside a node, then, quantised again, between
-     * nodes. With mics the nodes add a part of each shard each, and once in a step send each other
-     * the sums in 8 bits. The loss and other scalars are not quantised */
+    /* Stages 1 to 3 (ZeRO++, qgZ): gradients are sent as integers of 4 bits, a quarter of the bytes
+     * of bf16, and added in f32 in the order of ranks. Scalars are not quantised */
     bool quantized_gradients;
-    /* With quantized_gradients (LoCo, Xie et al. 2024): what a rank rounds off a gradient it adds to
-     * its next gradient, that of the next micro-batch or step. For each exchange h = gradient + e is
-     * quantised, r is what that rounds off h, and e = loco_beta e + (1 - loco_beta) r. e is a state,
-     * "loco.error/w", f32 of each rank for all elements of a parameter; with several nodes also
-     * "loco.between/w", for the exchange between them, of each node, sharded over its ranks. A block
-     * with a non-finite number keeps its e. Before step 1 and every loco_reset steps, and after a
-     * step that failed or began anew, e is 0. A checkpoint of another number of ranks or nodes gives
-     * each an equal part of the sum of e; e is 0 where it has none, and is left out where the new
-     * run has none. So bits depend on how a batch is split into ranks and micro-batches. With a loss
-     * scale e is that of gradients without it, and is 0 behind a step that was skipped. Not with
-     * zf_tile.
-     *
-     * With loco_bits=8 e is kept in records of 8 bits (zf_quantize_desc), in blocks as the gradients
-     * and with scales of f32: a byte of each element and a scale of each block. e is then 0 after a
-     * checkpoint of another number of ranks or nodes, of another quantized_block or other bits.
-     *
-     * The paper keeps e in 8 bits. DeepSpeed (0.16; later releases have removed it) does so too, and
-     * computes it in f16; it has it for stage 3 on several nodes alone; it sends gradients of one
-     * dimension, and those whose elements 2 x ranks does not divide, as they are; and for the reset
-     * it counts tensors instead of steps, and resets one of them */
+    /* With quantized_gradients (LoCo, Xie et al. 2024): what a rank rounds off a gradient it adds
+     * to its next gradient, that of the next micro-batch or step. With h = gradient + e quantised,
+     * and r what that rounds off: e = loco_beta e + (1 - loco_beta) r. e is a state for all
+     * elements of a parameter on each rank. Bits depend on how a batch is split into ranks and
+     * micro-batches. Not with zf_tile. docs/zeropp.md: when e is 0, what checkpoints hold, and how
+     * DeepSpeed differs */
     bool loco;
     double loco_beta;   /* in [0, 1); 0: 0.8; ZF_ZERO: 0, which loses nothing */
     int64_t loco_reset; /* 0: 1024; -1: never */
-    int32_t loco_bits;  /* 32 or 8, of an element of e; 0: 32 */
+    /* Of an element of e: 32, or 8 with a scale for each block (zf_quantize_desc); 0: 32 */
+    int32_t loco_bits;
     int32_t quantized_block;  /* as zf_quantize_desc.block; shards are padded to it; 0: 256 */
     zf_dtype quantized_scale; /* as zf_quantize_desc.scale */
     /* Maximum bytes of a bucket, which ends where a scope ends; 0: the size of the largest numbered
@@ -478,8 +393,9 @@ ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
 /* ZeRO-Offload (Ren et al., ATC'21), ZeRO-Infinity (Rajbhandari et al., SC'21): parameters, states,
  * gradients and values of the forward pass lie in host memory or on a disk, and are copied to the
  * device while it uses them. Losses, gradients, parameters and states stay the same, to the last
- * bit where the device is a CPU. ZF_DISK: in a file (zf_store_desc.offload_dir), from which values are read by way of host memory.
- * Requires: zf_zero; before zf_prefetch. desc NULL: everything stays on the device.
+ * bit where the device is a CPU. ZF_DISK: in a file (zf_store_desc.offload_dir), from which values
+ * are read by way of host memory. Requires: zf_zero; before zf_prefetch. desc NULL: everything
+ * stays on the device.
  *
  * With zf_prefetch and one micro-batch, updates run during the backward pass: states are read while
  * gradients are computed, and a bucket is updated as soon as its gradient is in host memory;
@@ -502,24 +418,24 @@ typedef struct zf_offload_desc {
      * sums lie there: of each bucket what the stage leaves to this rank, its shard or the whole. On
      * one rank they are added there; on several a sum is on the device while the ranks add to it.
      * ZF_DISK: from there they go to the disk, and come back for the next micro-batch's sum and for
-     * the update, which reads them in pieces. With one micro-batch zf_prefetch leaves in host memory
-     * those for which its budget host_bytes has room until they are updated: where updates run
-     * during the backward pass, that is most of them, and nothing is written. With zf_delay the
+     * the update, which reads them in pieces. With one micro-batch zf_prefetch leaves in host
+     * memory those for which its budget host_bytes has room until they are updated: where updates
+     * run during the backward pass, that is most of them, and nothing is written. With zf_delay the
      * gradients kept for the next step lie in host memory if the states are offloaded, else on the
      * device */
     zf_space gradients;
-    /* What the backward pass reads of the forward pass: it goes to host memory, and from there to the
-     * disk, after its last use in the forward pass, and comes back before its first use in the
-     * backward pass. With zf_recompute that is what enters each layer. The disk space that a program
-     * takes for that is the store's until this is freed */
+    /* What the backward pass reads of the forward pass: it goes to host memory, and from there to
+     * the disk, after its last use in the forward pass, and comes back before its first use in the
+     * backward pass. With zf_recompute that is what enters each layer. The disk space that a
+     * program takes for that is the store's until this is freed */
     zf_space activations;
     /* Of parameters and activations: buckets and values of at most so many bytes stay on the
      * device */
     size_t keep_bytes;
     /* Updates of buckets with copies of parameters or states run in pieces: a copy has at most so
-     * many bytes as f32, but at least 4096. 0: 16 MiB where states or parameters lie on a disk, else
-     * no pieces. With zf_prefetch pieces are read and written while others are updated, within its
-     * budgets */
+     * many bytes as f32, but at least 4096. 0: 16 MiB where states or parameters lie on a disk,
+     * else no pieces. With zf_prefetch pieces are read and written while others are updated, within
+     * its budgets */
     size_t piece_bytes;
 } zf_offload_desc;
 ZF_API zf_status zf_offload(zf_graph *graph, const zf_offload_desc *desc);
@@ -549,8 +465,8 @@ typedef struct zf_cost {
     double upload_bytes_per_s, upload_latency_s;     /* host to device */
     double read_bytes_per_s, read_latency_s;         /* disk to host */
     double write_bytes_per_s, write_latency_s;       /* host to disk */
-    /* The part of computing on the device, 0 to 1, that is lost while such a copy runs beside it: on
-     * a CPU they share processors and memory. Between device and host memory, and of the disk */
+    /* The part of computing on the device, 0 to 1, that is lost while such a copy runs beside it:
+     * on a CPU they share processors and memory. Between device and host memory, and of the disk */
     double copy_load, disk_load;
     /* How far reads and writes of the disk share its rate, 0 to 1: 0: neither slows the other down;
      * 1: both at a time take as long as one after the other */
@@ -570,11 +486,11 @@ typedef struct zf_calibrate_desc {
     int32_t nodes;       /* as zf_zero_desc.nodes: with several, both links are measured */
     const char *offload_dir; /* a folder on the disk; NULL: the disk is the default */
 } zf_calibrate_desc;
-/* Measures it, in about a second, and one or two more for a disk: products and sums of f32 and bf16,
- * gelu, copies between the spaces, alone and beside products, an update in host memory, all_gathers,
- * and a file of 256 MiB in the folder, which it removes. All ranks must call, and all get rank 0's
- * values, so that their plans are the same. On an error *cost does not change; an error on one rank
- * is the error on all. desc NULL: defaults. */
+/* Measures it, in about a second, and one or two more for a disk: products and sums of f32 and
+ * bf16, gelu, copies between the spaces, alone and beside products, an update in host memory,
+ * all_gathers, and a file of 256 MiB in the folder, which it removes. All ranks must call, and all
+ * get rank 0's values, so that their plans are the same. On an error *cost does not change; an
+ * error on one rank is the error on all. desc NULL: defaults. */
 ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_error *error);
 /* A table as a JSON file: an object of members of zf_cost in the units above; bytes, values, functions
  * and FLOPs from 1 to 1e24 per second, seconds from 0 to 1e6. flops_per_s, bytes_per_s,
@@ -677,8 +593,8 @@ typedef struct zf_training {
     /* As in zf_clip, INFINITY: the output "grad_norm" alone; 0: zf_clip is not run */
     double clip;
     zf_optimizer optimizer;
-    /* A desc for each optimizer, under its name: `zf_adamw_desc adamw`, and so on. That of `optimizer`
-     * is used; in another one anything but 0 is an error */
+    /* A desc for each optimizer, under its name: `zf_adamw_desc adamw`, and so on. That of
+     * `optimizer` is used; in another one anything but 0 is an error */
 #define ZFI_DESC(NAME, name) zf_##name##_desc name;
     ZF_OPTIMIZERS(ZFI_DESC)
 #undef ZFI_DESC

@@ -421,6 +421,45 @@ TEST_ONCE(loco_errors_of_another_world)
     }
 }
 
+/* A store without programs takes a checkpoint, which notes no roles: errors are known by their names.
+ * They begin with 0 behind a checkpoint that has none. A state of the user's that is called almost
+ * so is no error: the other checkpoint lacks it. */
+TEST_ONCE(loco_errors_by_name)
+{
+    static const setup with = {.world = 2, .stage = 1}, without = {.world = 2, .stage = 1, .plain = true};
+    static float errors[2 * WIDTH];
+    char path[2][300];
+    bool some = false;
+    zf_error error = {ZF_OK, ""};
+    zf_store *store = zf_store_new(NULL, &error);
+    zf_graph *g = zf_graph_new(NULL);
+    zf_program *p;
+    NEED(t, store, &error);
+    test_defer(t, (test_cleanup *)zf_store_free, store);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    test_defer(t, team_free, &teams[0]);
+    for (int k = 0; k < 2; k++) {
+        snprintf(path[k], sizeof path[k], "%s", test_path(k ? "loco-none" : "loco-some"));
+        if (!team_new(t, &teams[0], k ? &without : &with) || !steps(t, &teams[0], 3)) return;
+        OK(t, zf_lockstep_save(&(zf_lockstep_desc){teams[0].programs, 2, 0}, path[k], NULL, &error),
+           error.text);
+    }
+    OK(t, zf_load(store, path[0], NULL), zf_store_error(store));
+    OK(t, zf_store_read(store, "loco.error/w", errors, sizeof errors), zf_store_error(store));
+    for (int i = 0; i < 2 * WIDTH; i++) some |= errors[i] != 0;
+    CHECK(t, some);
+    OK(t, zf_load(store, path[1], NULL), zf_store_error(store));
+    OK(t, zf_store_read(store, "loco.error/w", errors, sizeof errors), zf_store_error(store));
+    for (int i = 0; i < 2 * WIDTH; i++) CHECK(t, errors[i] == 0);
+    zf_output(zf_add(zf_param(g, "w", ZF_SHAPE(WIDTH), NULL),
+                     zf_state(g, "my.error/w", ZF_F32, ZF_SHAPE(WIDTH), 1)), "y");
+    p = zf_compile(g, &(zf_compile_desc){.store = store});
+    NEED(t, p, NULL);
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    CHECK(t, zf_load(store, path[1], NULL) == ZF_ERR_MISMATCH);
+    CHECK(t, strstr(zf_store_error(store), "the checkpoint lacks the state \"my.error/w\""));
+}
+
 /* ------------------------------------------------------------------------------------ failed steps */
 
 /* After a step that failed, errors are 0 again on all ranks, and the run goes on. */

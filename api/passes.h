@@ -443,40 +443,56 @@ ZF_API zf_status zf_offload(zf_graph *graph, const zf_offload_desc *desc);
 typedef struct zf_backend zf_backend; /* api/running.h */
 typedef struct zf_comm zf_comm;       /* api/running.h */
 
-/* The speeds of a machine, by which passes choose between plans, and zf_graph_estimate foretells
- * the time of a step. */
+/* The speed of a link, or of copies in one direction. */
+typedef struct zf_cost_link {
+    double bytes_per_s;
+    double latency_s; /* seconds of a collective or copy of no bytes */
+} zf_cost_link;
+
+/* The speeds of a machine, by which passes choose between plans, and zf_graph_estimate predicts the
+ * time of a step. Each is of one rank. */
 typedef struct zf_cost {
-    double flops_per_s;      /* of matrix products, on one rank; */
-    double half_flops_per_s; /* where operands have 16 bits; 0: the same */
-    double bytes_per_s;      /* of memory, by everything; */
-    /* 16-bit values, which are converted or packed. The longer of the two times counts; 0:
-     * bytes_per_s / 2 */
-    double half_values_per_s;
-    double functions_per_s;  /* exponentials and others (zf_launch_functions); 0: bytes_per_s / 8 */
-    double link_bytes_per_s; /* that a rank sends, */
-    double link_latency_s;   /* of a collective: inside a node, or where there is only one */
-    /* The same between nodes; where bytes per second are 0, both are those of the link */
-    double between_bytes_per_s, between_latency_s;
-    /* Of zf_offload: bytes read and written by updates in host memory; copies from the device to
-     * host memory and back, from the disk to host memory and back. Where bytes per second are 0,
-     * they and the latency are those of zf_cost_default */
-    double host_bytes_per_s;
-    double download_bytes_per_s, download_latency_s; /* device to host */
-    double upload_bytes_per_s, upload_latency_s;     /* host to device */
-    double read_bytes_per_s, read_latency_s;         /* disk to host */
-    double write_bytes_per_s, write_latency_s;       /* host to disk */
-    /* The part of computing on the device, 0 to 1, that is lost while such a copy runs beside it:
-     * on a CPU they share processors and memory. Between device and host memory, and of the disk */
-    double copy_load, disk_load;
-    /* How far reads and writes of the disk share its rate, 0 to 1: 0: neither slows the other down;
-     * 1: both at a time take as long as one after the other */
-    double disk_shared;
-    /* 1: what computes in host memory has processors of its own, as beside a GPU; 0: updates there
-     * take the device's time */
-    double host_apart;
+    /* Computing on the device. The time of an operation is that of its FLOPs, its functions, and
+     * either its bytes or its 16-bit values, whichever take longer */
+    struct {
+        double flops_per_s;      /* of products of matrices; a multiply-add is two FLOPs */
+        double half_flops_per_s; /* of products whose operands have 16 bits; 0: flops_per_s */
+        double bytes_per_s;      /* bytes of memory that any operation reads and writes */
+        /* 16-bit values that are converted or packed; 0: bytes_per_s / 2 */
+        double half_values_per_s;
+        double functions_per_s; /* exp and the like (zf_launch_functions); 0: bytes_per_s / 8 */
+    } device;
+    /* Collectives inside a node, and all collectives where there is only one node. Bytes are those
+     * that a rank sends */
+    zf_cost_link link;
+    /* Collectives between nodes. Where bytes_per_s is 0, both members are those of `link` */
+    zf_cost_link between;
+    /* Updates that zf_offload makes in host memory */
+    struct {
+        double bytes_per_s; /* bytes read and written; 0: that of zf_cost_default */
+        /* 1: host memory has processors of its own, as it has where the device is a GPU; 0: what is
+         * computed in host memory takes the device's time */
+        double apart;
+    } host;
+    /* Copies of zf_offload. Where bytes_per_s is 0, both members are those of zf_cost_default */
+    zf_cost_link download; /* from the device to host memory */
+    zf_cost_link upload;   /* from host memory to the device */
+    zf_cost_link read;     /* from the disk to host memory */
+    zf_cost_link write;    /* from host memory to the disk */
+    struct {
+        /* The part of computing on the device, 0 to 1, that is lost while the disk is read or
+         * written. On a CPU both take processors and memory */
+        double load;
+        /* How much reads and writes share the disk's rate, 0 to 1. 0: neither slows the other down;
+         * 1: both at the same time take as long as one after the other */
+        double shared;
+    } disk;
+    /* The part of computing on the device, 0 to 1, that is lost while a copy between the device and
+     * host memory runs. On a CPU both take processors and memory */
+    double copy_load;
 } zf_cost;
-/* Of a small CPU, a 10 Gbit/s network, copies at 10 GB/s, and an SSD that reads 2 and writes 1
- * GB/s */
+/* The table of a small CPU, a 10 Gbit/s network, copies at 10 GB/s, and an SSD that reads 2 and
+ * writes 1 GB/s. */
 ZF_API zf_cost zf_cost_default(void);
 
 typedef struct zf_calibrate_desc {
@@ -486,17 +502,19 @@ typedef struct zf_calibrate_desc {
     int32_t nodes;       /* as zf_zero_desc.nodes: with several, both links are measured */
     const char *offload_dir; /* a folder on the disk; NULL: the disk is the default */
 } zf_calibrate_desc;
-/* Measures it, in about a second, and one or two more for a disk: products and sums of f32 and
+/* Measures a table, in about a second, and one or two more for a disk: products and sums of f32 and
  * bf16, gelu, copies between the spaces, alone and beside products, an update in host memory,
  * all_gathers, and a file of 256 MiB in the folder, which it removes. All ranks must call, and all
  * get rank 0's values, so that their plans are the same. On an error *cost does not change; an
  * error on one rank is the error on all. desc NULL: defaults. */
 ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_error *error);
-/* A table as a JSON file: an object of members of zf_cost in the units above; bytes, values, functions
- * and FLOPs from 1 to 1e24 per second, seconds from 0 to 1e6. flops_per_s, bytes_per_s,
- * link_bytes_per_s and link_latency_s are required; others that are not there are what 0 stands for
- * above, or those of zf_cost_default. On an error *cost, or the file at `path`, does not change.
- * allocator NULL: the C library's. */
+/* A table as a JSON file: an object with a number for each member. The key of a member is its path
+ * with `_` for `.`, as "link_latency_s" of link.latency_s; members of `device` have no prefix:
+ * "flops_per_s". Bytes, values, functions and FLOPs per second are from 1 to 1e24, seconds from 0
+ * to 1e6, others from 0 to 1. flops_per_s, bytes_per_s, link_bytes_per_s and link_latency_s are
+ * required. Another member that is not in the file is what 0 stands for (above), or else that of
+ * zf_cost_default. On an error *cost, or the file at `path`, does not change. allocator NULL: the C
+ * library's. */
 ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocator *allocator,
                               zf_error *error);
 ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_allocator *allocator,

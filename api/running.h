@@ -409,9 +409,9 @@ typedef struct zf_estimate {
 
 /* Plays the step on its queues: a node on queue compute begins where the one before it ends, one on
  * another queue where it is issued, each when its resource is free, and a wait ends with what it
- * waits for. With zf_cost.host_apart, updates in host memory run beside queue compute, which waits
+ * waits for. With zf_cost.host.apart, updates in host memory run beside queue compute, which waits
  * for them only where it needs what they give. Of the time of a copy that is hidden, the part that
- * it takes from computing (copy_load, disk_load) counts as exposed. Nodes take what the table says
+ * it takes from computing (copy_load, disk.load) counts as exposed. Nodes take what the table says
  * of their FLOPs, bytes, 16-bit values and functions (zf_launch_functions). Without zf_prefetch all
  * but these updates is on queue compute, and exposed. Requires: nothing, but the plan is final
  * behind zf_memory. cost NULL: the default. ZF_ERR_ARGUMENT for rates that are not above 0. */

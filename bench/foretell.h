@@ -29,10 +29,11 @@ static inline bool foretell(session *s, const char *folder, zf_estimate *e, zf_e
         return snprintf(error->text, sizeof error->text, "%s", zf_graph_error(s->graph)), false;
     printf("%.1f GFLOP/s, of 16 bits %.1f; values of 16 bits %.2f G/s, functions %.2f G/s; GB/s: "
            "memory %.1f, updates %.1f, download %.1f, upload %.1f, read %.2f, write %.2f\n",
-           1e-9 * cost.flops_per_s, 1e-9 * cost.half_flops_per_s, 1e-9 * cost.half_values_per_s,
-           1e-9 * cost.functions_per_s, 1e-9 * cost.bytes_per_s, 1e-9 * cost.host_bytes_per_s,
-           1e-9 * cost.download_bytes_per_s, 1e-9 * cost.upload_bytes_per_s,
-           1e-9 * cost.read_bytes_per_s, 1e-9 * cost.write_bytes_per_s);
+           1e-9 * cost.device.flops_per_s, 1e-9 * cost.device.half_flops_per_s,
+           1e-9 * cost.device.half_values_per_s, 1e-9 * cost.device.functions_per_s,
+           1e-9 * cost.device.bytes_per_s, 1e-9 * cost.host.bytes_per_s,
+           1e-9 * cost.download.bytes_per_s, 1e-9 * cost.upload.bytes_per_s,
+           1e-9 * cost.read.bytes_per_s, 1e-9 * cost.write.bytes_per_s);
     return true;
 }
 

@@ -145,10 +145,10 @@ static bool measure(decoder *d, int64_t prompt, int64_t tokens, int64_t threads,
         good = !zf_calibrate(&(zf_calibrate_desc){.backend = device}, &cost, error);
     for (int64_t k = 0; k < rounds && good; k++) {
         for (int64_t text = 0; text < d->steps.texts; text++) zf_decoder_rewind(&d->steps, text, 0);
-        r->peak[k] = device ? cost.flops_per_s
-                            : peak_rate(peak_best(dtype == ZF_BF16), (int)threads);
+        r->peak[k] =
+            device ? cost.device.flops_per_s : peak_rate(peak_best(dtype == ZF_BF16), (int)threads);
         good = (r->prompt[k] = add(d, prompt, error)) >= 0;
-        r->read[k] = device ? cost.bytes_per_s : read_rate(memory, threads);
+        r->read[k] = device ? cost.device.bytes_per_s : read_rate(memory, threads);
         for (int64_t n = 0; n < tokens && good; n++)
             good = (times[n] = add(d, 1, error)) >= 0;
         r->token[k] = bench_median(times, tokens);

@@ -102,8 +102,8 @@ static inline void profile_begin(zf_backend *backend, double gflops, double gbyt
     zf_cost cost = zf_cost_default();
     if (gflops == 0 || gbytes == 0)
         zf_calibrate(&(zf_calibrate_desc){.backend = backend}, &cost, NULL);
-    profiled.flops_per_s = gflops == 0 ? cost.flops_per_s : 1e9 * gflops;
-    profiled.bytes_per_s = gbytes == 0 ? cost.bytes_per_s : 1e9 * gbytes;
+    profiled.flops_per_s = gflops == 0 ? cost.device.flops_per_s : 1e9 * gflops;
+    profiled.bytes_per_s = gbytes == 0 ? cost.device.bytes_per_s : 1e9 * gbytes;
     profiled.launch = backend->launch, profiled.wait = backend->wait;
     backend->launch = profile_launch;
     if (backend->wait) backend->wait = profile_wait;

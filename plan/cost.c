@@ -3,44 +3,50 @@
  *     a computation                  FLOPs / flops_per_s, of 16-bit values / half_flops_per_s; +
  *                                    bytes / bytes_per_s, or what is longer, 16-bit values /
  *                                    half_values_per_s; + functions / functions_per_s
- *     an update in host memory       bytes / host_bytes_per_s
+ *     an update in host memory       bytes / host.bytes_per_s
  *     a collective                   latency + bytes that a rank sends inside its node /
- *                                    link_bytes_per_s + to other nodes / between_bytes_per_s
+ *                                    link.bytes_per_s + to other nodes / between.bytes_per_s
  *     a copy between spaces          latency + bytes / the rate of its direction
  */
 
-/* The members of a table. Those for copies between spaces are optional in a file, and their rates
- * may be 0 in memory. */
+/* The members of a table, by their keys in a file, which requires those that are not optional. A
+ * latency is right after its rate. */
 static const struct {
     const char *name;
     size_t at; /* offset in zf_cost */
     double least, most;
     bool optional;
 } zfi_cost_members[] = {
-#define ZFI_RATE(name, optional)                                                                   \
+#define ZFI_MEMBER(name, member, least, most, optional)                                            \
     {                                                                                              \
-#name, offsetof(zf_cost, name), 1, 1e24, optional                                          \
+        name, offsetof(zf_cost, member), least, most, optional                                     \
     }
-#define ZFI_DELAY(name, optional)                                                                  \
-    {                                                                                              \
-#name, offsetof(zf_cost, name), 0, 1e6, optional                                           \
-    }
-#define ZFI_PART(name)                                                                             \
-    {                                                                                              \
-#name, offsetof(zf_cost, name), 0, 1, true                                                 \
-    }
-    ZFI_RATE(flops_per_s, false),        ZFI_RATE(half_flops_per_s, true),
-    ZFI_RATE(bytes_per_s, false),        ZFI_RATE(half_values_per_s, true),
-    ZFI_RATE(functions_per_s, true),
-    ZFI_RATE(link_bytes_per_s, false),   ZFI_DELAY(link_latency_s, false),
-    ZFI_RATE(between_bytes_per_s, true), ZFI_DELAY(between_latency_s, true),
-    ZFI_RATE(host_bytes_per_s, true),    ZFI_RATE(download_bytes_per_s, true),
-    ZFI_DELAY(download_latency_s, true), ZFI_RATE(upload_bytes_per_s, true),
-    ZFI_DELAY(upload_latency_s, true),   ZFI_RATE(read_bytes_per_s, true),
-    ZFI_DELAY(read_latency_s, true),     ZFI_RATE(write_bytes_per_s, true),
-    ZFI_DELAY(write_latency_s, true),    ZFI_PART(copy_load),
-    ZFI_PART(disk_load),                 ZFI_PART(disk_shared),
-    ZFI_PART(host_apart),
+#define ZFI_RATE(name, member, optional)  ZFI_MEMBER(name, member, 1, 1e24, optional)
+#define ZFI_DELAY(name, member, optional) ZFI_MEMBER(name, member, 0, 1e6, optional)
+#define ZFI_PART(name, member)            ZFI_MEMBER(name, member, 0, 1, true)
+    ZFI_RATE("flops_per_s", device.flops_per_s, false),
+    ZFI_RATE("half_flops_per_s", device.half_flops_per_s, true),
+    ZFI_RATE("bytes_per_s", device.bytes_per_s, false),
+    ZFI_RATE("half_values_per_s", device.half_values_per_s, true),
+    ZFI_RATE("functions_per_s", device.functions_per_s, true),
+    ZFI_RATE("link_bytes_per_s", link.bytes_per_s, false),
+    ZFI_DELAY("link_latency_s", link.latency_s, false),
+    ZFI_RATE("between_bytes_per_s", between.bytes_per_s, true),
+    ZFI_DELAY("between_latency_s", between.latency_s, true),
+    ZFI_RATE("host_bytes_per_s", host.bytes_per_s, true),
+    ZFI_RATE("download_bytes_per_s", download.bytes_per_s, true),
+    ZFI_DELAY("download_latency_s", download.latency_s, true),
+    ZFI_RATE("upload_bytes_per_s", upload.bytes_per_s, true),
+    ZFI_DELAY("upload_latency_s", upload.latency_s, true),
+    ZFI_RATE("read_bytes_per_s", read.bytes_per_s, true),
+    ZFI_DELAY("read_latency_s", read.latency_s, true),
+    ZFI_RATE("write_bytes_per_s", write.bytes_per_s, true),
+    ZFI_DELAY("write_latency_s", write.latency_s, true),
+    ZFI_PART("copy_load", copy_load),
+    ZFI_PART("disk_load", disk.load),
+    ZFI_PART("disk_shared", disk.shared),
+    ZFI_PART("host_apart", host.apart),
+#undef ZFI_MEMBER
 #undef ZFI_RATE
 #undef ZFI_DELAY
 #undef ZFI_PART
@@ -55,24 +61,18 @@ static double *zfi_cost_member(zf_cost *cost, int k)
 
 ZF_API zf_cost zf_cost_default(void)
 {
-    return (zf_cost){.flops_per_s = 1e11,
-                     .half_flops_per_s = 1e11,
-                     .bytes_per_s = 1e10,
-                     .half_values_per_s = 5e9,
-                     .functions_per_s = 1.25e9,
-                     .link_bytes_per_s = 1e9,
-                     .link_latency_s = 2e-5,
-                     .between_bytes_per_s = 1e9,
-                     .between_latency_s = 2e-5,
-                     .host_bytes_per_s = 1e10,
-                     .download_bytes_per_s = 1e10,
-                     .download_latency_s = 1e-5,
-                     .upload_bytes_per_s = 1e10,
-                     .upload_latency_s = 1e-5,
-                     .read_bytes_per_s = 2e9,
-                     .read_latency_s = 1e-4,
-                     .write_bytes_per_s = 1e9,
-                     .write_latency_s = 1e-4};
+    return (zf_cost){.device = {.flops_per_s = 1e11,
+                                .half_flops_per_s = 1e11,
+                                .bytes_per_s = 1e10,
+                                .half_values_per_s = 5e9,
+                                .functions_per_s = 1.25e9},
+                     .link = {.bytes_per_s = 1e9, .latency_s = 2e-5},
+                     .between = {.bytes_per_s = 1e9, .latency_s = 2e-5},
+                     .host = {.bytes_per_s = 1e10},
+                     .download = {.bytes_per_s = 1e10, .latency_s = 1e-5},
+                     .upload = {.bytes_per_s = 1e10, .latency_s = 1e-5},
+                     .read = {.bytes_per_s = 2e9, .latency_s = 1e-4},
+                     .write = {.bytes_per_s = 1e9, .latency_s = 1e-4}};
 }
 
 /* The table with defaults for optional rates that are 0, and for their latencies: for products of
@@ -81,10 +81,10 @@ ZF_API zf_cost zf_cost_default(void)
 static zf_cost zfi_cost_resolved(const zf_cost *cost)
 {
     zf_cost all = zf_cost_default(), mine = cost ? *cost : all;
-    all.half_flops_per_s = mine.flops_per_s;
-    all.half_values_per_s = fmax(1, mine.bytes_per_s / 2);
-    all.functions_per_s = fmax(1, mine.bytes_per_s / 8);
-    all.between_bytes_per_s = mine.link_bytes_per_s, all.between_latency_s = mine.link_latency_s;
+    all.device.half_flops_per_s = mine.device.flops_per_s;
+    all.device.half_values_per_s = fmax(1, mine.device.bytes_per_s / 2);
+    all.device.functions_per_s = fmax(1, mine.device.bytes_per_s / 8);
+    all.between = mine.link;
     for (int k = 0; k < ZFI_COST_MEMBERS; k++) {
         const bool rate = zfi_cost_members[k].least > 0;
         if (!zfi_cost_members[k].optional || !rate || *zfi_cost_member(&mine, k) != 0) continue;
@@ -155,24 +155,23 @@ static double zfi_node_seconds(const zf_graph *g, const zf_cost *cost, int32_t i
 {
     const zfi_node *node = &g->nodes[id];
     zfi_amount work;
+    double rate;
     bool half;
     if (!zfi_works(g, id) || zfi_has(g, id, ZF_OP_COLLECTIVE) || node->op == ZF_OP_copy) return 0;
     work = zfi_node_work(g, node);
     half = node->arg_count && zf_dtype_size(g->nodes[node->args[0]].dtype) == 2;
-    return work.flops / (half ? cost->half_flops_per_s : cost->flops_per_s) +
-           fmax(work.halves / cost->half_values_per_s,
-                work.bytes / (node->space == ZF_HOST ? cost->host_bytes_per_s : cost->bytes_per_s)) +
-           work.functions / cost->functions_per_s;
+    rate = node->space == ZF_HOST ? cost->host.bytes_per_s : cost->device.bytes_per_s;
+    return work.flops / (half ? cost->device.half_flops_per_s : cost->device.flops_per_s) +
+           fmax(work.halves / cost->device.half_values_per_s, work.bytes / rate) +
+           work.functions / cost->device.functions_per_s;
 }
 
 /* Seconds of a copy of so many bytes on its queue. */
 static double zfi_copy_seconds(const zf_cost *cost, uint8_t queue, int64_t bytes)
 {
-    switch (queue) {
-    case ZFI_QUEUE_DOWNLOAD:
-        return cost->download_latency_s + (double)bytes / cost->download_bytes_per_s;
-    case ZFI_QUEUE_UPLOAD: return cost->upload_latency_s + (double)bytes / cost->upload_bytes_per_s;
-    case ZFI_QUEUE_READ: return cost->read_latency_s + (double)bytes / cost->read_bytes_per_s;
-    default: return cost->write_latency_s + (double)bytes / cost->write_bytes_per_s;
-    }
+    const zf_cost_link *link = queue == ZFI_QUEUE_DOWNLOAD ? &cost->download
+                               : queue == ZFI_QUEUE_UPLOAD ? &cost->upload
+                               : queue == ZFI_QUEUE_READ   ? &cost->read
+                                                           : &cost->write;
+    return link->latency_s + (double)bytes / link->bytes_per_s;
 }

@@ -12,7 +12,7 @@
  * reductions share one link, though they have two queues. Everything on a queue is waited for
  * within its section, so each run of the micro section takes as long as the first.
  *
- * Where host memory has processors of its own (zf_cost.host_apart), what is computed there runs
+ * Where host memory has processors of its own (zf_cost.host.apart), what is computed there runs
  * beside queue compute, in order, as cuda/hosted.cu says: it begins when what it waits for is done,
  * and queue compute waits for it only where it waits for a copy of its result, and at the end of a
  * section. A wait for a copy from or to a disk is then one of the host.
@@ -64,8 +64,8 @@ static zf_resource zfi_resource_of(const zf_graph *g, int32_t id)
 /* Seconds for the bytes of a collective alone. */
 static double zfi_link_seconds(const zf_cost *cost, const zf_moved *moved)
 {
-    return (double)(moved->bytes - moved->between) / cost->link_bytes_per_s +
-           (double)moved->between / cost->between_bytes_per_s;
+    return (double)(moved->bytes - moved->between) / cost->link.bytes_per_s +
+           (double)moved->between / cost->between.bytes_per_s;
 }
 
 /* Seconds of any node, on the resource that runs it. */
@@ -78,7 +78,7 @@ static double zfi_seconds_of(const zf_graph *g, const zf_cost *cost, int32_t id)
     if (node->op == ZF_OP_copy)
         return zfi_copy_seconds(cost, zfi_queue_of_copy(g, node), (int64_t)moved->bytes);
     if (ZF_INT(node, all_gather, world) <= 1) return 0;
-    return (moved->between ? cost->between_latency_s : cost->link_latency_s) +
+    return (moved->between ? cost->between.latency_s : cost->link.latency_s) +
            zfi_link_seconds(cost, moved);
 }
 
@@ -137,8 +137,8 @@ static double zfi_end_of(zfi_simulation *s, zf_resource resource, double start, 
     double both;
     if (resource < ZF_RESOURCE_READ || s->free[other] <= start) return start + seconds;
     both = s->free[other] - start < seconds ? s->free[other] - start : seconds;
-    s->free[other] += s->cost.disk_shared * both;
-    return start + seconds + s->cost.disk_shared * both;
+    s->free[other] += s->cost.disk.shared * both;
+    return start + seconds + s->cost.disk.shared * both;
 }
 
 /* The node takes this time of the resource. */
@@ -177,7 +177,7 @@ static int32_t zfi_host_side(const zf_graph *g, int32_t id)
 static void zfi_play_wait(zfi_simulation *s, int32_t id)
 {
     const zf_resource resource = zfi_resource_of(s->graph, id);
-    const bool copies = s->cost.host_apart > 0 && s->graph->nodes[id].op == ZF_OP_copy;
+    const bool copies = s->cost.host.apart > 0 && s->graph->nodes[id].op == ZF_OP_copy;
     if (copies && resource >= ZF_RESOURCE_READ) {
         zfi_keep_host(s, resource, s->done[id]);
         zfi_note_hosted(s, id, s->free[ZF_RESOURCE_HOST]);
@@ -192,8 +192,8 @@ static void zfi_play_seconds(zfi_simulation *s, int32_t id)
 {
     const zfi_node *node = &s->graph->nodes[id];
     const zf_resource resource = zfi_resource_of(s->graph, id);
-    const bool apart = s->cost.host_apart > 0, crosses = apart && node->op == ZF_OP_copy &&
-                                                         resource < ZF_RESOURCE_READ;
+    const bool apart = s->cost.host.apart > 0,
+               crosses = apart && node->op == ZF_OP_copy && resource < ZF_RESOURCE_READ;
     double seconds, begin, end;
     if (node->op == ZF_OP_wait) {
         zfi_play_wait(s, node->args[0]);
@@ -222,7 +222,7 @@ static void zfi_add_loads(zf_estimate *e, const zf_cost *cost)
 {
     for (int k = ZF_RESOURCE_DOWNLOAD; k <= ZF_RESOURCE_WRITE; k++)
         e->exposed[k] += (e->busy[k] - e->exposed[k]) *
-                         (k < ZF_RESOURCE_READ ? cost->copy_load : cost->disk_load);
+                         (k < ZF_RESOURCE_READ ? cost->copy_load : cost->disk.load);
 }
 
 /* The estimate of a graph, with a table that has been checked. *count: spans[0..*count) may be

@@ -96,8 +96,8 @@ static zf_status zfi_measure_products(zf_backend *backend, zf_dtype dtype, const
          n <= ZFI_COST_MOST_WIDTH && !status && seconds < zfi_cost_enough; n *= 2) {
         const double size = (double)n * (double)n, flops = 3 * 2 * size * (double)n,
                      values = 3 * 3 * size;
-        double moving = values * (double)zf_dtype_size(dtype) / cost->bytes_per_s;
-        if (half) moving = fmax(moving, values / cost->half_values_per_s);
+        double moving = values * (double)zf_dtype_size(dtype) / cost->device.bytes_per_s;
+        if (half) moving = fmax(moving, values / cost->device.half_values_per_s);
         status = zfi_time_graph(zfi_layer_graph(n, dtype), backend, &seconds, error);
         if (!status) *flops_per_s = flops / fmax(seconds - moving, seconds / 2);
     }
@@ -127,8 +127,9 @@ static zf_status zfi_measure_memory(zf_backend *backend, zf_cost *cost, zf_error
 {
     double floats = 0;
     zf_status status = zfi_measure_sums(backend, ZF_F32, &floats, error);
-    if (!status) status = zfi_measure_sums(backend, ZF_BF16, &cost->half_values_per_s, error);
-    if (!status) cost->bytes_per_s = sizeof(float) * floats;
+    if (!status)
+        status = zfi_measure_sums(backend, ZF_BF16, &cost->device.half_values_per_s, error);
+    if (!status) cost->device.bytes_per_s = sizeof(float) * floats;
     return status;
 }
 
@@ -144,9 +145,10 @@ static zf_status zfi_measure_functions(zf_backend *backend, zf_cost *cost, zf_er
         zf_output(zf_gelu(zf_param(g, "a", ZF_SHAPE(n), NULL)), "b");
         status = zfi_time_graph(g, backend, &seconds, error);
         if (!status)
-            cost->functions_per_s =
+            cost->device.functions_per_s =
                 2 * (double)n /
-                fmax(seconds - 2 * sizeof(float) * (double)n / cost->bytes_per_s, seconds / 16);
+                fmax(seconds - 2 * sizeof(float) * (double)n / cost->device.bytes_per_s,
+                     seconds / 16);
     }
     return status;
 }
@@ -204,13 +206,12 @@ static zf_status zfi_measure_link(const zf_comm *comm, zfi_mesh mesh, const void
     const bool is_mesh = zfi_is_mesh(mesh);
     const zf_group near =
         zfi_mesh_group(mesh, is_mesh ? ZF_OVER_LOCAL : ZF_OVER_ALL, comm->rank);
-    zf_status status = zfi_measure_groups(comm, near, in, out, &cost->link_bytes_per_s,
-                                          &cost->link_latency_s, error);
-    cost->between_bytes_per_s = cost->link_bytes_per_s;
-    cost->between_latency_s = cost->link_latency_s;
+    zf_status status = zfi_measure_groups(comm, near, in, out, &cost->link.bytes_per_s,
+                                          &cost->link.latency_s, error);
+    cost->between = cost->link;
     if (status || !is_mesh) return status;
     return zfi_measure_groups(comm, zfi_mesh_group(mesh, ZF_OVER_NODE, comm->rank), in, out,
-                              &cost->between_bytes_per_s, &cost->between_latency_s, error);
+                              &cost->between.bytes_per_s, &cost->between.latency_s, error);
 }
 
 /* A copy, launched as in a step. */
@@ -314,9 +315,8 @@ static zf_status zfi_measure_copies(zf_backend *backend, zf_cost *cost, zf_error
         if (!status)
             status = zfi_time_copies(backend, device, host, up, sizeof(float), ZFI_COST_LATENCIES,
                                      &small, error);
-        *(up ? &cost->upload_bytes_per_s : &cost->download_bytes_per_s) =
-            ZFI_COST_COPY / (large > 2 * small ? large - small : large);
-        *(up ? &cost->upload_latency_s : &cost->download_latency_s) = small;
+        *(up ? &cost->upload : &cost->download) =
+            (zf_cost_link){ZFI_COST_COPY / (large > 2 * small ? large - small : large), small};
     }
     if (device && !status) {
         zfi_copying copy;
@@ -367,7 +367,7 @@ static zf_status zfi_measure_updates(zf_backend *host, zf_cost *cost, zf_error *
         if (!p) status = zfi_fail(error, zf_graph_status(g), "%s", zf_graph_error(g));
         if (p && ((status = zf_step(p)) || (status = zfi_time_update(p, &seconds, &bytes))))
             zfi_fail(error, status, "%s", p->error.text);
-        if (!status) cost->host_bytes_per_s = bytes / seconds;
+        if (!status) cost->host.bytes_per_s = bytes / seconds;
         zf_program_free(p);
         zf_graph_free(g);
     }
@@ -465,18 +465,18 @@ static zf_status zfi_measure_disk(zf_backend *backend, const char *folder, int32
         (void)zfi_time_chunks(&t, true, error);
         write = zfi_time_chunks(&t, true, error);
         read = zfi_time_chunks(&t, false, error);
-        cost->write_bytes_per_s = ZFI_COST_COPY / write;
-        cost->read_bytes_per_s = ZFI_COST_COPY / read;
+        cost->write.bytes_per_s = ZFI_COST_COPY / write;
+        cost->read.bytes_per_s = ZFI_COST_COPY / read;
         both = zfi_time_both(&t, error);
-        cost->disk_shared = zfi_between_0_and_1((both - fmax(read, write)) / fmin(read, write));
-        cost->write_latency_s = zfi_time_pages(&t, true, error);
-        cost->read_latency_s = zfi_time_pages(&t, false, error);
+        cost->disk.shared = zfi_between_0_and_1((both - fmax(read, write)) / fmin(read, write));
+        cost->write.latency_s = zfi_time_pages(&t, true, error);
+        cost->read.latency_s = zfi_time_pages(&t, false, error);
     }
     if (t.disk && !error->status) {
         zfi_copying copy;
         zfi_make_copy(&copy, backend, t.data, t.disk->base, ZFI_COST_COPY, ZFI_QUEUE_READ, t.disk,
                       error);
-        zfi_measure_load(backend, &copy.launch, &cost->disk_load, error);
+        zfi_measure_load(backend, &copy.launch, &cost->disk.load, error);
     }
     zfi_disk_close(t.disk);
     zfi_free(&memory, memory_at, room);
@@ -516,9 +516,11 @@ static zf_status zfi_measure_rank(const zf_calibrate_desc *d, zf_backend *backen
 {
     zf_error mine = {ZF_OK, ""};
     zf_status status = zfi_measure_memory(backend, cost, &mine);
-    if (!status) status = zfi_measure_products(backend, ZF_F32, cost, &cost->flops_per_s, &mine);
     if (!status)
-        status = zfi_measure_products(backend, ZF_BF16, cost, &cost->half_flops_per_s, &mine);
+        status = zfi_measure_products(backend, ZF_F32, cost, &cost->device.flops_per_s, &mine);
+    if (!status)
+        status =
+            zfi_measure_products(backend, ZF_BF16, cost, &cost->device.half_flops_per_s, &mine);
     if (!status) status = zfi_measure_functions(backend, cost, &mine);
     if (!status) status = zfi_measure_spaces(d, backend, cost, &mine);
     return status ? zfi_fail(error, status, "zf_calibrate: %s", mine.text) : ZF_OK;
@@ -533,7 +535,7 @@ ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_e
     zf_backend *backend = d.backend ? d.backend : own;
     zf_cost measured = zf_cost_default();
     void *out = NULL, *in = NULL;
-    measured.host_apart = backend && !backend->host_memory;
+    measured.host.apart = backend && !backend->host_memory;
     if (d.comm && d.comm->world < 2) d.comm = NULL;
     if (!d.nodes) d.nodes = 1;
     if (d.comm && (d.nodes < 1 || d.comm->world % d.nodes))
@@ -585,8 +587,8 @@ ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocato
     zf_json *file = path && cost ? zf_json_read(path, allocator, &mine) : NULL;
     zf_cost read = zf_cost_default();
     /* then they are others of the table */
-    read.half_flops_per_s = read.half_values_per_s = read.functions_per_s = 0;
-    read.between_bytes_per_s = 0;
+    read.device.half_flops_per_s = read.device.half_values_per_s = read.device.functions_per_s = 0;
+    read.between.bytes_per_s = 0;
     if (!path || !cost)
         return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_cost_read: %s is NULL", path ? "cost" : "path");
     if (file && zf_json_type_of(file) != ZF_JSON_OBJECT)

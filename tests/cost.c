@@ -9,15 +9,21 @@
 #include <unistd.h>
 
 /* A table of these four. */
-#define TABLE(flops, bytes, link, latency)                                                         \
-    {.flops_per_s = (flops),                                                                       \
-     .bytes_per_s = (bytes),                                                                       \
-     .link_bytes_per_s = (link),                                                                   \
-     .link_latency_s = (latency)}
+#define TABLE(flops, bytes, rate, latency)                                                         \
+    {                                                                                              \
+        .device = {.flops_per_s = (flops), .bytes_per_s = (bytes)}, .link = {                      \
+            .bytes_per_s = (rate),                                                                 \
+            .latency_s = (latency)                                                                 \
+        }                                                                                          \
+    }
 
 enum { RANKS = 4 };
 
-enum { MEMBERS = sizeof(zf_cost) / sizeof(double), RATES = MEMBERS - 4 /* and their latencies */ };
+enum {
+    MEMBERS = sizeof(zf_cost) / sizeof(double),
+    APART = offsetof(zf_cost, host.apart) / sizeof(double),
+    RATES = MEMBERS - 3 /* and latencies, and APART; the rest are parts, from 0 to 1 */
+};
 
 /* Member k in the order of the declaration. */
 static double member_of(const zf_cost *c, int k)
@@ -30,10 +36,12 @@ static double member_of(const zf_cost *c, int k)
 /* Rates of a CPU, whose host memory has no processors of its own. */
 static bool is_table(const zf_cost *c)
 {
-    bool good = c->host_apart == 0;
-    for (int k = 0; k < RATES; k++) good &= member_of(c, k) > 0 && member_of(c, k) < DBL_MAX;
-    return good && c->copy_load >= 0 && c->copy_load <= 1 && c->disk_load >= 0 &&
-           c->disk_load <= 1 && c->disk_shared >= 0 && c->disk_shared <= 1;
+    bool good = c->host.apart == 0;
+    for (int k = 0; k < MEMBERS; k++) {
+        const double x = member_of(c, k);
+        good &= k == APART || k >= RATES ? x >= 0 && x <= 1 : x > 0 && x < DBL_MAX;
+    }
+    return good;
 }
 
 static bool same(const zf_cost *a, const zf_cost *b) { return !memcmp(a, b, sizeof *a); }
@@ -55,7 +63,7 @@ TEST_ONCE(cost_alone)
            error.text);
         CHECK(t, is_table(&cost));
         for (int n = 0; n < RATES; n++) { /* links, and without a folder the disk */
-            const bool left = (n >= 5 && n < 9) || (!k && n >= RATES - 4);
+            const bool left = (n >= 5 && n < 9) || n == APART || (!k && n >= RATES - 4);
             CHECK(t, (member_of(&cost, n) == member_of(&plain, n)) == left);
         }
     }
@@ -130,8 +138,9 @@ TEST_ONCE(cost_of_ranks)
         const zf_cost *c = &members[r].cost;
         CHECK(t, !members[r].status && is_table(c));
         CHECK(t, same(c, &members[0].cost));
-        for (int n = 0; n < RATES - 4; n++) CHECK(t, member_of(c, n) != member_of(&plain, n));
-        CHECK(t, c->between_bytes_per_s != c->link_bytes_per_s);
+        for (int n = 0; n < RATES - 4; n++)
+            CHECK(t, n == APART || member_of(c, n) != member_of(&plain, n));
+        CHECK(t, c->between.bytes_per_s != c->link.bytes_per_s);
     }
     for (int r = 0; r < RANKS; r++) members[r].nodes = 3;
     CHECK(t, run(group, members, cpu));
@@ -204,10 +213,27 @@ TEST(cost_files)
     const char *path = test_path("cost.json");
     const zf_cost tables[] = {
         zf_cost_default(),
-        {1, 1, 1, 1, 1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0},
-        {1e24, 1e24, 1e24, 1e24, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1, 0, 0, 1},
-        {123456789.125, 16, 1.0 / 3 + 1, 17, 18, 0x1.23456789abcdep40, 0x1p-60, 14, 15, 5, 6, 7, 8, 9, 10, 11, 12, 13,
-         0.25, 0.5, 0.125, 0.75}};
+        {{1, 1, 1, 1, 1}, {1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 1}, 0},
+        {{1e24, 1e24, 1e24, 1e24, 1e24},
+         {1e24, 1e6},
+         {1e24, 1e6},
+         {1e24, 1},
+         {1e24, 1e6},
+         {1e24, 1e6},
+         {1e24, 1e6},
+         {1e24, 1e6},
+         {0, 0},
+         1},
+        {{123456789.125, 16, 1.0 / 3 + 1, 17, 18},
+         {0x1.23456789abcdep40, 0x1p-60},
+         {14, 15},
+         {5, 0.75},
+         {6, 7},
+         {8, 9},
+         {10, 11},
+         {12, 13},
+         {0.5, 0.125},
+         0.25}};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++) {
         zf_error error = {ZF_OK, ""};
         zf_cost cost = {0};
@@ -220,22 +246,26 @@ TEST(cost_files)
     { /* what lies between spaces has defaults */
         zf_error error = {ZF_OK, ""};
         zf_cost cost = {0}, want = zf_cost_default();
-        want.flops_per_s = want.half_flops_per_s = 2e9, want.bytes_per_s = 40, want.link_bytes_per_s = 3;
-        want.half_values_per_s = 20, want.functions_per_s = 5;
-        want.link_latency_s = 0, want.read_bytes_per_s = 7;
-        want.between_bytes_per_s = 3, want.between_latency_s = 0;
+        want.device.flops_per_s = want.device.half_flops_per_s = 2e9;
+        want.device.bytes_per_s = 40;
+        want.device.half_values_per_s = 20, want.device.functions_per_s = 5;
+        want.link = want.between = (zf_cost_link){.bytes_per_s = 3};
+        want.read.bytes_per_s = 7;
         OK(t, zf_cost_read(path, &cost, &t->allocator, &error), error.text);
         CHECK(t, same(&cost, &want));
     }
     { /* so it has where a rate is 0, with the latency that is beside it */
         zf_error error = {ZF_OK, ""};
-        zf_cost cost = {.flops_per_s = 1, .bytes_per_s = 24, .link_bytes_per_s = 3,
-                        .read_bytes_per_s = 8, .write_latency_s = 5},
+        zf_cost cost = {.device = {.flops_per_s = 1, .bytes_per_s = 24},
+                        .link.bytes_per_s = 3,
+                        .read.bytes_per_s = 8,
+                        .write.latency_s = 5},
                 want = zf_cost_default();
-        want.flops_per_s = want.half_flops_per_s = 1, want.bytes_per_s = 24, want.link_bytes_per_s = 3;
-        want.half_values_per_s = 12, want.functions_per_s = 3;
-        want.link_latency_s = 0, want.read_bytes_per_s = 8, want.read_latency_s = 0;
-        want.between_bytes_per_s = 3, want.between_latency_s = 0;
+        want.device.flops_per_s = want.device.half_flops_per_s = 1;
+        want.device.bytes_per_s = 24;
+        want.device.half_values_per_s = 12, want.device.functions_per_s = 3;
+        want.link = want.between = (zf_cost_link){.bytes_per_s = 3};
+        want.read = (zf_cost_link){.bytes_per_s = 8};
         OK(t, zf_cost_save(&cost, path, &t->allocator, &error), error.text);
         OK(t, zf_cost_read(path, &cost, &t->allocator, &error), error.text);
         CHECK(t, same(&cost, &want));
@@ -307,9 +337,12 @@ TEST_ONCE(cost_bad_calls)
     } rows[] = {
         {TABLE(0, 1, 1, 1), "zf_cost_save: flops_per_s is 0; it must be from 1 to 1e+24"},
         {TABLE(1, NAN, 1, 1), "zf_cost_save: bytes_per_s is nan; it must be from 1 to 1e+24"},
-        {TABLE(1, 1, INFINITY, 1), "zf_cost_save: link_bytes_per_s is inf; it must be from 1 to 1e+24"},
+        {TABLE(1, 1, INFINITY, 1),
+         "zf_cost_save: link_bytes_per_s is inf; it must be from 1 to 1e+24"},
         {TABLE(1, 1, 1, -1), "zf_cost_save: link_latency_s is -1; it must be from 0 to 1e+06"},
-        {{.flops_per_s = 1, .bytes_per_s = 1, .link_bytes_per_s = 1, .upload_bytes_per_s = -1},
+        {{.device = {.flops_per_s = 1, .bytes_per_s = 1},
+          .link.bytes_per_s = 1,
+          .upload.bytes_per_s = -1},
          "zf_cost_save: upload_bytes_per_s is -1; it must be from 1 to 1e+24"},
     };
     char path[1000];

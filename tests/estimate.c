@@ -3,21 +3,16 @@
 #include "numbers.h"
 
 /* Rates by which a byte takes a second or less, and no two resources the same. */
-static const zf_cost hand = {.flops_per_s = 1e30,
-                             .bytes_per_s = 1,
-                             .half_values_per_s = 1e30,
-                             .functions_per_s = 1e30,
-                             .link_bytes_per_s = 16,
-                             .link_latency_s = 100,
-                             .host_bytes_per_s = 2,
-                             .download_bytes_per_s = 4,
-                             .download_latency_s = 10,
-                             .upload_bytes_per_s = 8,
-                             .upload_latency_s = 20,
-                             .read_bytes_per_s = 32,
-                             .read_latency_s = 30,
-                             .write_bytes_per_s = 64,
-                             .write_latency_s = 40};
+static const zf_cost hand = {.device = {.flops_per_s = 1e30,
+                                        .bytes_per_s = 1,
+                                        .half_values_per_s = 1e30,
+                                        .functions_per_s = 1e30},
+                             .link = {.bytes_per_s = 16, .latency_s = 100},
+                             .host = {.bytes_per_s = 2},
+                             .download = {.bytes_per_s = 4, .latency_s = 10},
+                             .upload = {.bytes_per_s = 8, .latency_s = 20},
+                             .read = {.bytes_per_s = 32, .latency_s = 30},
+                             .write = {.bytes_per_s = 64, .latency_s = 40}};
 
 typedef struct expected {
     double busy[ZF_RESOURCES], exposed[ZF_RESOURCES];
@@ -100,7 +95,7 @@ TEST(estimate_of_copies)
     expected more = want;
     CHECK(t, is_estimated(t, text, &hand, &want));
     /* of what is hidden, a quarter or a half slows computing down */
-    loaded.copy_load = 0.25, loaded.disk_load = 0.5;
+    loaded.copy_load = 0.25, loaded.disk.load = 0.5;
     for (int k = ZF_RESOURCE_DOWNLOAD; k <= ZF_RESOURCE_WRITE; k++)
         more.exposed[k] += (want.busy[k] - want.exposed[k]) * (k < ZF_RESOURCE_READ ? 0.25 : 0.5);
     CHECK(t, more.exposed[ZF_RESOURCE_READ] == 0.5 * read);
@@ -142,13 +137,13 @@ TEST(estimate_of_a_host_apart)
                                  [ZF_RESOURCE_HOST] = update - 512,
                                  [ZF_RESOURCE_DOWNLOAD] = copy + rate + copy,
                                  [ZF_RESOURCE_UPLOAD] = upload}};
-    cost.host_apart = 1;
+    cost.host.apart = 1;
     CHECK(t, is_estimated(t, text, &cost, &want));
-    cost.write_bytes_per_s = 1; /* the step ends with the write, which began with the upload */
+    cost.write.bytes_per_s = 1; /* the step ends with the write, which began with the upload */
     want.busy[ZF_RESOURCE_WRITE] = 40 + 4096;
     want.exposed[ZF_RESOURCE_WRITE] = 40 + 4096 - upload;
     CHECK(t, is_estimated(t, text, &cost, &want));
-    cost.host_apart = 0;
+    cost.host.apart = 0;
     want.exposed[ZF_RESOURCE_HOST] = update;
     want.exposed[ZF_RESOURCE_WRITE] = 40 + 4096 - 512 - upload;
     CHECK(t, is_estimated(t, text, &cost, &want));
@@ -175,7 +170,7 @@ TEST(estimate_of_one_link)
     expected want = {.busy = {[ZF_RESOURCE_COMPUTE] = work, [ZF_RESOURCE_LINK] = both},
                      .exposed = {[ZF_RESOURCE_COMPUTE] = work}};
     CHECK(t, is_estimated(t, text, &hand, &want)); /* all of it is hidden */
-    fast.bytes_per_s = 1e30;
+    fast.device.bytes_per_s = 1e30;
     want.busy[ZF_RESOURCE_COMPUTE] = want.exposed[ZF_RESOURCE_COMPUTE] = 0;
     want.exposed[ZF_RESOURCE_LINK] = both;
     CHECK(t, is_estimated(t, text, &fast, &want));
@@ -280,7 +275,7 @@ TEST(estimate_of_functions)
          (2 + 3 + 1 + 1) * 32},
     };
     zf_cost cost = hand;
-    cost.bytes_per_s = 1e30, cost.functions_per_s = 1;
+    cost.device.bytes_per_s = 1e30, cost.device.functions_per_s = 1;
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
         const expected want = {.busy = {[ZF_RESOURCE_COMPUTE] = rows[k].functions},
                                .exposed = {[ZF_RESOURCE_COMPUTE] = rows[k].functions}};
@@ -304,7 +299,7 @@ TEST(estimate_of_own_functions)
     const zf_operator own[] = {{.name = "bell", .cpu = nothing, .functions = five},
                                {.name = "plain", .cpu = nothing}};
     zf_cost cost = hand;
-    cost.bytes_per_s = 1e30, cost.functions_per_s = 1;
+    cost.device.bytes_per_s = 1e30, cost.device.functions_per_s = 1;
     for (int k = 0; k < 2; k++) {
         zf_graph *g = zf_graph_new(&(zf_graph_desc){
             .allocator = t->allocator, .operators = own, .operator_count = 2});
@@ -356,7 +351,7 @@ TEST(estimate_of_16_bits)
             const double time = longer ? 4 * rows[k].halves : rows[k].bytes;
             const expected want = {.busy = {[ZF_RESOURCE_COMPUTE] = time},
                                    .exposed = {[ZF_RESOURCE_COMPUTE] = time}};
-            cost.half_values_per_s = slow ? 0.25 : 1e30;
+            cost.device.half_values_per_s = slow ? 0.25 : 1e30;
             if (!is_estimated(t, rows[k].text, &cost, &want))
                 test_fail(t, __FILE__, __LINE__, slow ? "values" : "bytes", rows[k].text);
         }
@@ -425,7 +420,7 @@ TEST(estimate_errors)
     CHECK(t, e.seconds == 0);
     CHECK(t, zf_graph_estimate(g, NULL, NULL) == ZF_ERR_ARGUMENT);
     CHECK(t, zf_graph_estimate(NULL, NULL, &e) == ZF_ERR_ARGUMENT);
-    cost.read_bytes_per_s = -1;
+    cost.read.bytes_per_s = -1;
     GIVES(t, zf_graph_estimate(g, &cost, &e), ZF_ERR_ARGUMENT, zf_graph_error(g));
     CHECK_TEXT(t, zf_graph_error(g),
                "zf_graph_estimate: read_bytes_per_s of the cost table is -1; it must be above 0");

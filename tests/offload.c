@@ -433,14 +433,13 @@ TEST_ONCE(offload_fetches_in_time)
         {"parameters=host", 1, 0.2, 1, 1},
     };
     for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
-        const zf_cost cost = {.flops_per_s = 1e6,
-                              .bytes_per_s = 1e6,
-                              .link_bytes_per_s = 1,
-                              .host_bytes_per_s = 1e9,
-                              .download_bytes_per_s = 1e12,
-                              .upload_bytes_per_s = 16384 / list[k].upload,
-                              .read_bytes_per_s = 16384 / list[k].read,
-                              .write_bytes_per_s = 1e9};
+        const zf_cost cost = {.device = {.flops_per_s = 1e6, .bytes_per_s = 1e6},
+                              .link.bytes_per_s = 1,
+                              .host.bytes_per_s = 1e9,
+                              .download.bytes_per_s = 1e12,
+                              .upload.bytes_per_s = 16384 / list[k].upload,
+                              .read.bytes_per_s = 16384 / list[k].read,
+                              .write.bytes_per_s = 1e9};
         timed early = {.host = 0}, in_time = {.host = 0};
         char why[200];
         CHECK(t, plan_timed(&cost, false, list[k].kinds, &early));
@@ -459,18 +458,17 @@ TEST_ONCE(offload_fetches_in_time)
  * or where they share its rate as long as one after the other, or half of each. */
 TEST_ONCE(offload_on_a_disk_that_is_shared)
 {
-    zf_cost cost = {.flops_per_s = 1e15,
-                    .bytes_per_s = 1e15,
-                    .link_bytes_per_s = 1,
-                    .host_bytes_per_s = 1e15,
-                    .download_bytes_per_s = 1e15,
-                    .upload_bytes_per_s = 1e15,
-                    .read_bytes_per_s = 1e6,
-                    .write_bytes_per_s = 1e6};
+    zf_cost cost = {.device = {.flops_per_s = 1e15, .bytes_per_s = 1e15},
+                    .link.bytes_per_s = 1,
+                    .host.bytes_per_s = 1e15,
+                    .download.bytes_per_s = 1e15,
+                    .upload.bytes_per_s = 1e15,
+                    .read.bytes_per_s = 1e6,
+                    .write.bytes_per_s = 1e6};
     double alone, both = 0, seconds[3];
     timed result = {.host = 0};
     for (int k = 0; k < 3; k++) {
-        cost.disk_shared = k / 2.0;
+        cost.disk.shared = k / 2.0;
         CHECK(t, plan_timed(&cost, false, "optimizer=disk", &result));
         seconds[k] = result.estimate.seconds;
         both = result.estimate.busy[ZF_RESOURCE_READ] + result.estimate.busy[ZF_RESOURCE_WRITE];

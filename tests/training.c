@@ -49,8 +49,8 @@ static void run_lines(zf_graph *g, const zf_training *t)
     if (t->zero.world) zf_prefetch(g, t);
 }
 
-static const zf_cost slow_link = {
-    .flops_per_s = 1e9, .bytes_per_s = 1e9, .link_bytes_per_s = 1e6, .link_latency_s = 1e-3};
+static const zf_cost slow_link = {.device = {.flops_per_s = 1e9, .bytes_per_s = 1e9},
+                                  .link = {.bytes_per_s = 1e6, .latency_s = 1e-3}};
 
 /* Each description gives the graph of the single calls. */
 TEST_ONCE(passes_make_what_the_calls_make)

@@ -252,12 +252,11 @@ static const zf_cost *take_cost(call *c, zf_cost *cost)
         }
         at = end + 1;
     }
-    *cost = (zf_cost){.flops_per_s = rates[0],
-                      .bytes_per_s = rates[1],
-                      .half_values_per_s = 1e24,
-                      .functions_per_s = 1e24,
-                      .link_bytes_per_s = rates[2],
-                      .link_latency_s = rates[3]};
+    *cost = (zf_cost){.device = {.flops_per_s = rates[0],
+                                 .bytes_per_s = rates[1],
+                                 .half_values_per_s = 1e24,
+                                 .functions_per_s = 1e24},
+                      .link = {.bytes_per_s = rates[2], .latency_s = rates[3]}};
     return cost;
 }
 

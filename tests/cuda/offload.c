@@ -347,9 +347,9 @@ TEST_ONCE(cuda_offload_is_measured)
     if (!open_all(t, 1)) return;
     OK(t, zf_calibrate(&(zf_calibrate_desc){.backend = cuda, .host = &host.backend}, &cost, &error),
        error.text);
-    CHECK(t, cost.upload_bytes_per_s > 0 && cost.upload_bytes_per_s != plain.upload_bytes_per_s);
-    CHECK(t, cost.download_latency_s > 0 && cost.download_latency_s != plain.download_latency_s);
-    CHECK(t, cost.host_bytes_per_s > 0 && cost.host_bytes_per_s != plain.host_bytes_per_s);
+    CHECK(t, cost.upload.bytes_per_s > 0 && cost.upload.bytes_per_s != plain.upload.bytes_per_s);
+    CHECK(t, cost.download.latency_s > 0 && cost.download.latency_s != plain.download.latency_s);
+    CHECK(t, cost.host.bytes_per_s > 0 && cost.host.bytes_per_s != plain.host.bytes_per_s);
     CHECK_TEXT(t, emulation_report(), "");
 }
 

@@ -330,11 +330,11 @@ static void print_estimate(const run *r)
     zf_estimate e;
     if (settings_measures(o)) {
         printf("measured: %.3g GFLOP/s, memory %.3g GB/s, link %.3g GB/s after %.3g us",
-               1e-9 * cost->flops_per_s, 1e-9 * cost->bytes_per_s, 1e-9 * cost->link_bytes_per_s,
-               1e6 * cost->link_latency_s);
+               1e-9 * cost->device.flops_per_s, 1e-9 * cost->device.bytes_per_s,
+               1e-9 * cost->link.bytes_per_s, 1e6 * cost->link.latency_s);
         if (o->offload_dir)
-            printf(", disk %.3g and %.3g GB/s", 1e-9 * cost->read_bytes_per_s,
-                   1e-9 * cost->write_bytes_per_s);
+            printf(", disk %.3g and %.3g GB/s", 1e-9 * cost->read.bytes_per_s,
+                   1e-9 * cost->write.bytes_per_s);
         printf("\n");
     }
     if (zf_graph_estimate(r->session.graph, cost, &e)) return;

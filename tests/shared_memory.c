@@ -29,8 +29,8 @@ static void close_pair(void *self)
     zf_graph_free(p->graphs[1]);
 }
 
-/* A program that trains on 8 rows, and one that evaluates `rows`, beside it or not. */
-static bool open_pair(test *t, pair *p, int64_t rows, bool beside)
+/* A program that trains on 8 rows, and one that evaluates `rows`, in the same memory or not. */
+static bool open_pair(test *t, pair *p, int64_t rows, bool shares)
 {
     *p = (pair){{build(t, 8, true), build(t, rows, false)}, NULL, NULL};
     p->train = zf_compile(p->graphs[0], &(zf_compile_desc){.seed = 4});
@@ -39,7 +39,7 @@ static bool open_pair(test *t, pair *p, int64_t rows, bool beside)
                              &(zf_compile_desc){.store = zf_program_store(p->train),
                                                 .must_exist = true,
                                                 .evaluate = true,
-                                                .shares_memory_with = beside ? p->train : NULL});
+                                                .shares_memory_with = shares ? p->train : NULL});
     if (p->eval) return true;
     for (int k = 0; k < 2; k++)
         if (!p->graphs[k] || zf_graph_status(p->graphs[k])) {
@@ -79,7 +79,7 @@ static bool run_pair(test *t, pair *p, float losses[3])
 }
 
 /* The same bits as apart; what is predicted is what is allocated, or shared. */
-TEST(beside_shares_the_memory_of_a_step)
+TEST(shared_memory_holds_the_values_of_a_step)
 {
     static pair with, without; /* they outlive the body */
     float a[3] = {0}, b[3] = {0};
@@ -103,7 +103,7 @@ TEST(beside_shares_the_memory_of_a_step)
 }
 
 /* A program whose values need more has memory of its own; the first may be freed before it. */
-TEST(beside_has_room)
+TEST(shared_memory_has_room)
 {
     static pair p;
     float losses[3];
@@ -115,7 +115,7 @@ TEST(beside_has_room)
     CHECK(t, run_pair(t, &p, losses));
 }
 
-TEST(beside_outlives_the_first)
+TEST(shared_memory_outlives_the_first)
 {
     static pair p;
     float losses[3], again;
@@ -130,7 +130,7 @@ TEST(beside_outlives_the_first)
 }
 
 /* What another program has overwritten cannot be read, nor can a step go on from it. */
-TEST(beside_tells_what_is_gone)
+TEST(shared_memory_tells_what_is_gone)
 {
     static pair p;
     float loss;
@@ -160,7 +160,7 @@ TEST(beside_tells_what_is_gone)
 static zf_status status_of(const zf_graph *g) { return g ? zf_graph_status(g) : ZF_ERR_NOMEM; }
 
 /* A store's limit holds for what is shared once. */
-TEST(beside_is_within_the_limit)
+TEST(shared_memory_is_within_the_limit)
 {
     zf_error error = {ZF_OK, ""};
     zf_graph *g = build(t, 8, true), *h = build(t, 4, false), *again = build(t, 4, false);
@@ -191,7 +191,7 @@ TEST(beside_is_within_the_limit)
                 &(zf_compile_desc){.store = store, .evaluate = true, .shares_memory_with = p})
           : NULL;
     if (!q)
-        test_unwind(t, __FILE__, __LINE__, "beside",
+        test_unwind(t, __FILE__, __LINE__, "shared",
                     p ? status_of(again) : store ? status_of(g) : error.status,
                     p ? zf_graph_error(again) : store ? zf_graph_error(g) : error.text);
     zf_program_free(q);

@@ -12,7 +12,7 @@
  *           adamw %4, %45, %53, %54, %3, %51 {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01}
  *
  * Nodes above `update:` run once per micro-batch, nodes below it once per step. Where updates run
- * beside the backward pass (zf_offload), that pass stands below it as well, its nodes marked
+ * during the backward pass (zf_offload), that pass is below it as well, with its nodes marked
  * `micro`.
  */
 
@@ -21,9 +21,9 @@
  * A pass checks that it is called in its order, rewrites the graph, and verifies the result. Node
  * ids are never renumbered. All return ZF_OK or the graph's first error. */
 
-/* LoRA (Hu et al. 2021): the parameters that are there are frozen, and products with the weights of
- * target modules get a trained product of low rank beside them: with a weight [out, in] of module
- * M, x weight^T becomes
+/* LoRA (Hu et al. 2021): all parameters of the graph are frozen, and a trained product of low rank
+ * is added to products with the weights of target modules. With a weight [out, in] of module M, x
+ * weight^T becomes
  *
  *     x weight^T + alpha / rank (dropout(x) A^T) B^T
  *
@@ -31,13 +31,14 @@
  * [out, rank], zeros, so that training begins with the results of the base. The module of a
  * parameter "M.weight" is M; of any other parameter it is the whole name. A weight may also be [in,
  * out] (zf_matmul). A bias stays with its product. Frozen parameters have no gradients and no
- * states, and are not reduced; zf_zero and zf_offload shard, gather and move them as others.
+ * states, and are not reduced; zf_zero and zf_offload shard, gather and move them like other
+ * parameters.
  *
- * A weight may be one of records (zf_param_desc.quantized), of zf_quantized_linear (QLoRA, Dettmers
- * et al. 2023): of such, a tile at a time is floats, forward and backward.
+ * A weight may hold records (zf_param_desc.quantized), for zf_quantized_linear (QLoRA, Dettmers et
+ * al. 2023): it is converted to floats a tile at a time, forward and backward.
  *
- * A program that evaluates, or generates, runs the same pass over its graph, or has the products
- * added to the weights (zf_lora_merge), if these are floats.
+ * A program that evaluates or generates runs the same pass over its graph. Where the weights are
+ * floats, the products can be added to them instead (zf_lora_merge).
  *
  * Requires: the forward graph, before zf_fuse. desc NULL: defaults. */
 typedef struct zf_lora_desc {
@@ -45,17 +46,17 @@ typedef struct zf_lora_desc {
     double alpha; /* 0: rank */
     bool rslora;  /* alpha / sqrt(rank) instead (Kalajdzievski 2023) */
     double dropout;
-    /* Modules, by their whole names or by what stands behind a dot in them, with commas between;
-     * each must be found. NULL, or "all-linear": all that are weights of products, but not those of
-     * the last product, which only losses and outputs read */
+    /* Modules, by their whole names or by the part after a dot in them, separated by commas; each
+     * must be found. NULL, or "all-linear": all weights of products, except those of the last
+     * product, which only losses and outputs read */
     const char *targets;
 } zf_lora_desc;
 ZF_API zf_status zf_lora(zf_graph *graph, const zf_lora_desc *desc);
 
 /* Mixed precision (Micikevicius et al. 2018): a graph of f32 computes in bf16 or f16. Parameters
- * and activations get that dtype, and the optimizers update f32 master weights beside it. Losses
- * and their weights, statistics, and what the program writes and reads besides parameters stay f32.
- * Products add in f32 in any case.
+ * and activations get that dtype, and the optimizers update f32 master weights. Losses and their
+ * weights, statistics, and all that the program writes and reads except parameters stay f32.
+ * Products always add in f32.
  *
  * With a loss scale, the loss is multiplied by the scale before the backward pass, which keeps
  * small gradients from being rounded to zero in f16. zf_clip and the optimizers divide by it, in
@@ -112,8 +113,8 @@ ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
  * tensor where it has none, without making it an error. */
 ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
 
-/* Removes nodes that no output, gradient or update needs (so it comes after zf_autograd, unless the
- * loss is an output), merges equal nodes, folds constants, and removes pairs of inverse operators.
+/* Removes nodes that no output, gradient or update needs, merges equal nodes, folds constants, and
+ * removes pairs of inverse operators. Requires: after zf_autograd, unless the loss is an output.
  */
 ZF_API zf_status zf_simplify(zf_graph *graph);
 
@@ -135,7 +136,8 @@ typedef struct zf_sgd_desc {
 } zf_sgd_desc;
 ZF_API zf_status zf_sgd(zf_graph *graph, zf_tensor lr, const zf_sgd_desc *desc);
 
-/* AdamW (Loshchilov & Hutter 2019), with bias correction. Defaults of 0; ZF_ZERO: 0. */
+/* AdamW (Loshchilov & Hutter 2019), with bias correction. A member that is 0 has the default in its
+ * comment; ZF_ZERO is the number 0. */
 typedef struct zf_adamw_desc {
     double beta1; /* 0.9 */
     double beta2; /* 0.999 */
@@ -192,11 +194,11 @@ typedef struct zf_onebit_adam_desc {
     bool decay_all;
     /* The last step of the warm-up, for example a fifth of all; 0: 100000 */
     int64_t freeze_step;
-    /* The most by which a compressed step moves an element, in multiples of lr. AdamW moves by 1
+    /* The maximum by which a compressed step moves an element, in multiples of lr. AdamW moves by 1
      * where gradients are all equal, and by less elsewhere. 0: 1; INFINITY: no limit, as in the
      * paper */
     double limit;
-    /* Which of the two steps the pass appends (zf_variant_count): 0 that of the warm-up, 1 the
+    /* Which of the two steps the pass appends (zf_variant_count): 0: that of the warm-up; 1: the
      * compressed one */
     int32_t variant;
 } zf_onebit_adam_desc;
@@ -266,16 +268,16 @@ ZF_API zf_status zf_zero_one_adam(zf_graph *graph, zf_tensor lr, const zf_zero_o
 /* Delayed updates (ZeRO-Offload, Ren et al., ATC'21): from the program's second step on, a step
  * updates by the gradients of the step before, which states "delay.gradient/PARAM" keep, with its
  * own learning rate; its first step makes no update. So updates need not wait for gradients, and
- * run beside the computation of the next ones (zf_offload, zf_prefetch). This changes what is
- * learned, but with zf_offload and without it in the same way, to the last bit. The gradients of
- * the last step are left unused. Requires: an optimizer of this library; before zf_zero. */
+ * run concurrently with the computation of the next ones (zf_offload, zf_prefetch). This changes
+ * what is learned, to the same bits with zf_offload and without it. The gradients of the last step
+ * are left unused. Requires: an optimizer of this library; before zf_zero. */
 ZF_API zf_status zf_delay(zf_graph *graph);
 
 /* When the rewrite `invert` is applied. */
 typedef enum zf_invert {
     ZF_INVERT_ALWAYS,
     /* By zf_passes where the plan without it exceeds zf_training.memory_limit (never where that is
-     * 0), since it saves memory and costs time. By zf_fuse itself, always */
+     * 0), since it saves memory and costs time. zf_fuse called by itself always applies it */
     ZF_INVERT_AS_NEEDED
 } zf_invert;
 
@@ -299,8 +301,8 @@ typedef enum zf_invert {
  *     chain      elementwise nodes one after the other, as one loop
  *
  * passes/fuse/fuse.c gives for each the nodes before and after, and whether bits change. Before
- * zf_autograd it also reports near misses: nodes that a rewrite would take but for one thing, and
- * what that is (passes/fuse/miss.c). desc NULL: all, and no reports. */
+ * zf_autograd it also reports near misses: nodes that only one thing keeps from being rewritten,
+ * and what that is (passes/fuse/miss.c). desc NULL: all, and no reports. */
 typedef struct zf_fuse_miss {
     const char *rewrite;    /* "attention" */
     int32_t node;           /* as the text numbers nodes, after the pass */
@@ -318,15 +320,15 @@ typedef struct zf_fuse_desc {
     const char *without;
     zf_invert invert;
     /* Embeddings and output layers with tables and weights of more bytes are left as they are, so
-     * that zf_tile can cut these; 0: all are fused. By zf_passes, if it is 0, zf_tile_desc.bytes */
+     * that zf_tile can cut these; 0: all are fused. zf_passes takes zf_tile_desc.bytes for 0 */
     size_t tile_bytes;
-    /* Called for each near miss; it must not touch the graph. NULL: not; by zf_passes with
-     * zf_training.print, zf_fuse_miss_print */
+    /* Called for each near miss; it must not touch the graph. NULL: none. zf_passes with
+     * zf_training.print uses zf_fuse_miss_print */
     void (*miss)(void *user, const zf_fuse_miss *miss);
     void *user;
 } zf_fuse_desc;
 ZF_API zf_status zf_fuse(zf_graph *graph, const zf_fuse_desc *desc);
-/* The name of a rewrite, 0 and up; NULL behind the last */
+/* The name of a rewrite, index 0 and up; NULL after the last */
 ZF_API const char *zf_fuse_name(int32_t index);
 
 /* ZeRO (Rajbhandari et al., SC'20): the step of one rank becomes that of each of `world` ranks. The
@@ -382,10 +384,10 @@ typedef struct zf_zero_desc {
     int32_t loco_bits;
     int32_t quantized_block;  /* as zf_quantize_desc.block; shards are padded to it; 0: 256 */
     zf_dtype quantized_scale; /* as zf_quantize_desc.scale */
-    /* Maximum bytes of a bucket, which ends where a scope ends; 0: the size of the largest numbered
-     * scope ("layer.7"), from 1 to 256 MiB */
+    /* Maximum number of bytes of a bucket. A bucket ends where a scope ends. 0: the size of the
+     * largest numbered scope ("layer.7"), from 1 to 256 MiB */
     size_t bucket_bytes;
-    /* Parameters that this store holds keep their buckets; NULL: none */
+    /* Parameters that this store holds keep the buckets they have there; NULL: none */
     const zf_store *store;
 } zf_zero_desc;
 ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
@@ -393,49 +395,47 @@ ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
 /* ZeRO-Offload (Ren et al., ATC'21), ZeRO-Infinity (Rajbhandari et al., SC'21): parameters, states,
  * gradients and values of the forward pass lie in host memory or on a disk, and are copied to the
  * device while it uses them. Losses, gradients, parameters and states stay the same, to the last
- * bit where the device is a CPU. ZF_DISK: in a file (zf_store_desc.offload_dir), from which values
+ * bit where the device is a CPU. ZF_DISK is a file (zf_store_desc.offload_dir), from which values
  * are read by way of host memory. Requires: zf_zero; before zf_prefetch. desc NULL: everything
  * stays on the device.
  *
  * With zf_prefetch and one micro-batch, updates run during the backward pass: states are read while
  * gradients are computed, and a bucket is updated as soon as its gradient is in host memory;
- * parameters that the backward pass has read from a disk are not read again for that. The
- * update section then begins after the forward pass, when all scalar outputs of the micro section
- * (the loss) have been checked; without such an output nothing overlaps. The norm of zf_clip, and
- * the check for a skipped step of f16, need all gradients, so they end with the backward pass; with
- * these only reads overlap it. The norm is computed where gradients are summed.
+ * parameters that the backward pass has read from a disk are not read again for that. The update
+ * section then begins after the forward pass, when all scalar outputs of the micro section (the
+ * loss) have been checked; without such an output nothing overlaps. The norm of zf_clip, and the
+ * check for a skipped step of f16, require all gradients; with these only reads overlap the
+ * backward pass. The norm is computed where gradients are summed.
  *
- * On CUDA the host memory is pinned, and zf_store_desc.host updates while the device goes on: both
- * in the step's CUDA graphs, as many as without offload. */
+ * On CUDA the host memory is pinned, and zf_store_desc.host updates while the device goes on. Both
+ * are part of the step's CUDA graphs, whose number is the same without offload. */
 typedef struct zf_offload_desc {
-    /* The states of the optimizer, master weights among them. Updates are computed in host memory:
+    /* Optimizer states, with the master weights. Their updates are computed in host memory:
      * gradients go there, and updated parameters come back */
     zf_space optimizer;
     /* Parameters: a bucket is copied to the device for each run of its uses, and released after it.
      * At stage 3 each rank copies its shard. Not possible at stages 1 and 2 with several ranks */
     zf_space parameters;
     /* ZF_HOST: gradients go to host memory when they are summed. With several micro-batches their
-     * sums lie there: of each bucket what the stage leaves to this rank, its shard or the whole. On
-     * one rank they are added there; on several a sum is on the device while the ranks add to it.
-     * ZF_DISK: from there they go to the disk, and come back for the next micro-batch's sum and for
-     * the update, which reads them in pieces. With one micro-batch zf_prefetch leaves in host
-     * memory those for which its budget host_bytes has room until they are updated: where updates
-     * run during the backward pass, that is most of them, and nothing is written. With zf_delay the
-     * gradients kept for the next step lie in host memory if the states are offloaded, else on the
-     * device */
+     * sums lie there: of each bucket the shard or the whole, by the stage. One rank adds them
+     * there; with several ranks a sum is on the device while they add to it. ZF_DISK: from there
+     * gradients go to the disk, and come back for the next micro-batch's sum and for the update,
+     * which reads them in pieces. With one micro-batch zf_prefetch leaves those in host memory for
+     * which its budget host_bytes has room: where updates run during the backward pass, these are
+     * most of them, and they are not written. With zf_delay the gradients kept for the next step
+     * lie in host memory if the states are offloaded, else on the device */
     zf_space gradients;
-    /* What the backward pass reads of the forward pass: it goes to host memory, and from there to
-     * the disk, after its last use in the forward pass, and comes back before its first use in the
-     * backward pass. With zf_recompute that is what enters each layer. The disk space that a
-     * program takes for that is the store's until this is freed */
+    /* Values of the forward pass that the backward pass reads. Each goes to host memory, and from
+     * there to the disk, after its last use in the forward pass, and comes back before its first
+     * use in the backward pass. With zf_recompute these are the inputs of layers. The store keeps
+     * the disk space for them until the store is freed */
     zf_space activations;
-    /* Of parameters and activations: buckets and values of at most so many bytes stay on the
-     * device */
+    /* Buckets of parameters, and activations, of at most so many bytes stay on the device */
     size_t keep_bytes;
-    /* Updates of buckets with copies of parameters or states run in pieces: a copy has at most so
-     * many bytes as f32, but at least 4096. 0: 16 MiB where states or parameters lie on a disk,
-     * else no pieces. With zf_prefetch pieces are read and written while others are updated, within
-     * its budgets */
+    /* Updates of buckets with copies of parameters or states run in pieces. This is the maximum
+     * number of bytes of a copy as f32, at least 4096. 0: 16 MiB where states or parameters lie on
+     * a disk, else no pieces. With zf_prefetch pieces are read and written while others are
+     * updated, within its budgets */
     size_t piece_bytes;
 } zf_offload_desc;
 ZF_API zf_status zf_offload(zf_graph *graph, const zf_offload_desc *desc);
@@ -521,17 +521,18 @@ ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_al
                               zf_error *error);
 
 typedef struct zf_prefetch_desc {
-    /* The maximum bytes of parameters gathered ahead, of gradients that wait to be reduced, of
-     * operands kept for gradients that are computed later, and of copies in one direction that are
-     * on their way or made ahead; 0: no overlap */
+    /* The maximum number of bytes of each of these: parameters gathered ahead; gradients that wait
+     * to be reduced; operands kept for gradients that are computed later; copies in one direction
+     * that are under way or made ahead. 0: no overlap */
     size_t bytes;
-    /* Of host memory: what is read from a disk ahead for the device, and as much for updates; the
-     * largest gradient that is kept longer so that its update can wait for the disk; and gradients
-     * that so need not go to the disk; 0: as `bytes` */
+    /* The maximum number of bytes of host memory for each of these: reads of a disk ahead for the
+     * device; reads of a disk ahead for updates; the largest gradient that is kept longer because
+     * its update waits for the disk; gradients that are kept and so do not go to the disk. 0: the
+     * value of `bytes` */
     size_t host_bytes;
-    /* Stage 3, and parameters that zf_offload brings: buckets stay on the device between forward
-     * and backward pass, which saves bringing them again, as far as the plan stays within
-     * zf_training.memory_limit */
+    /* Gathered buckets (stage 3), and buckets that zf_offload copies to the device, stay there
+     * between forward and backward pass, as far as the plan fits zf_training.memory_limit. They
+     * need not be brought again */
     bool keep_gathered;
 } zf_prefetch_desc;
 
@@ -543,9 +544,9 @@ typedef enum zf_recompute_mode {
 
 typedef struct zf_recompute_desc {
     zf_recompute_mode mode;
-    /* The limit of the plan's peak. Where no plan keeps to it: ZF_ERR_LIMIT, which names the
-     * smallest limit that a plan keeps to. 0: zf_training.memory_limit for ZF_RECOMPUTE_AS_NEEDED,
-     * none for ZF_RECOMPUTE_LAYERS */
+    /* The limit of the plan's peak. Where no plan fits: ZF_ERR_LIMIT, which names the smallest
+     * limit that a plan fits. 0: zf_training.memory_limit for ZF_RECOMPUTE_AS_NEEDED, none for
+     * ZF_RECOMPUTE_LAYERS */
     size_t bytes;
 } zf_recompute_desc;
 
@@ -564,17 +565,18 @@ ZF_API size_t zf_choice_text(const zf_choice *choice, char *text, size_t size);
 
 /* Limits within which zf_passes fits a step: it chooses what is recomputed (zf_recompute_desc) and
  * what leaves the device (zf_offload_desc), by exact plans of copies of the graph and by their
- * estimated time (zf_graph_estimate, by zf_training.cost): the fastest that fits. What
- * zf_training.recompute and .offload ask for anyway is where it begins, and nothing comes back from
- * there. Where nothing fits: ZF_ERR_LIMIT, by how much the nearest choice misses the limits. */
+ * estimated time (zf_graph_estimate, by zf_training.cost): the fastest that fits. It begins with
+ * what zf_training.recompute and .offload ask for, which stays as it is. Where nothing fits:
+ * ZF_ERR_LIMIT, which says by how much the nearest choice exceeds the limits. */
 typedef struct zf_fit_desc {
-    size_t memory; /* bytes of device and host memory together, which on a CPU are one; 0: any */
-    size_t device; /* of the device; 0: any. With `memory` and `device` 0 nothing is chosen */
-    /* Of host memory; 0: nothing leaves the device to stay there, but what is on its way to a disk
-     * passes it */
+    /* Bytes of device and host memory together, which are one memory on a CPU; 0: no limit. With
+     * `memory` and `device` 0 nothing is chosen */
+    size_t memory;
+    size_t device; /* bytes of the device; 0: no limit */
+    /* Bytes of host memory. 0: nothing stays there; values on their way to a disk pass it */
     size_t host;
-    size_t disk; /* of a disk (zf_store_desc.offload_dir); 0: nothing goes there */
-    zf_choice *choice; /* NULL, or where to tell what was chosen */
+    size_t disk; /* bytes of a disk (zf_store_desc.offload_dir); 0: nothing goes there */
+    zf_choice *choice; /* receives what was chosen; NULL: not wanted */
 } zf_fit_desc;
 
 /* The optimizers: X(NAME, name) for ZF_NAME, zf_name_desc and zf_name. */
@@ -593,55 +595,57 @@ typedef enum zf_optimizer {
 #undef ZFI_VALUE
         ZF_OPTIMIZER_COUNT
 } zf_optimizer;
-/* "adamw", ...; NULL behind the last */
+/* "adamw", ...; NULL after the last */
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
 
 /* One description of a training step: the desc of each pass, and what all plans are made for. {0}
  * is valid, and so is each member that is {0}. */
 typedef struct zf_training {
-    /* A scalar; ZF_NONE: nothing is trained. Then all that is about gradients is left out, and the
-     * passes make a step that evaluates */
+    /* A scalar. ZF_NONE: nothing is trained; passes about gradients are left out, and the step
+     * evaluates */
     zf_tensor loss;
-    zf_tensor lr; /* a scalar f32; ZF_NONE: the input "lr", which is made where there is none */
+    zf_tensor lr; /* a scalar f32; ZF_NONE: the input "lr", which is made if it is missing */
     zf_lora_desc lora; /* {0}: not run */
     zf_fuse_desc fuse;
     zf_precision_desc precision;
     zf_tile_desc tile;   /* {0}: not run */
-    bool keep_gradients; /* each is an output "gradient/PARAM", as it is before zf_clip */
-    /* As in zf_clip, INFINITY: the output "grad_norm" alone; 0: zf_clip is not run */
+    bool keep_gradients; /* each gradient before zf_clip is an output, "gradient/PARAM" */
+    /* The maximum norm of zf_clip. INFINITY: only the output "grad_norm" is made; 0: zf_clip is not
+     * run */
     double clip;
     zf_optimizer optimizer;
     /* A desc for each optimizer, under its name: `zf_adamw_desc adamw`, and so on. That of
-     * `optimizer` is used; in another one anything but 0 is an error */
+     * `optimizer` is used; a value other than 0 in another one is an error */
 #define ZFI_DESC(NAME, name) zf_##name##_desc name;
     ZF_OPTIMIZERS(ZFI_DESC)
 #undef ZFI_DESC
     /* Which variant of the step this is (zf_variant_count), for an optimizer that has several */
     int32_t variant;
-    bool delay; /* zf_delay is run */
-    /* zf_delay is run from the step after this one on; above 0 the step has two variants */
+    bool delay; /* each step updates by the gradients of the step before (zf_delay) */
+    /* Steps after this one are delayed (zf_delay); steps up to it are not. Above 0 the step has two
+     * variants */
     int64_t delay_from;
     zf_recompute_desc recompute;
     zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
     zf_offload_desc offload;   /* {0}: not run; else zf_zero is, also where `zero` is {0} */
     zf_prefetch_desc prefetch; /* {0}: not run */
-    zf_fit_desc fit; /* {0}: recompute and offload are as they stand here */
-    /* zf_recompute and zf_prefetch choose between plans by these: */
-    size_t memory_limit; /* bytes; 0: none */
+    zf_fit_desc fit; /* {0}: recompute and offload are used as given here */
+    /* Bytes that plans of zf_recompute and zf_prefetch should fit; 0: no limit */
+    size_t memory_limit;
     zf_backend *backend; /* its scratch is counted in plans; NULL: none */
-    /* NULL: gathers and copies of zf_offload are issued as early as prefetch.bytes allow; else only
-     * as early as needed to hide their time */
+    /* The speeds by which zf_prefetch issues gathers and copies only as early as needed to hide
+     * their time. NULL: as early as prefetch.bytes allow */
     const zf_cost *cost;
-    /* NULL: nothing is printed; else the graph after each pass that changes it, under "# after
-     * PASS" */
+    /* The graph is printed here after each pass that changes it, under "# after PASS". NULL:
+     * nothing is printed */
     FILE *print;
-    /* NULL, or called after each pass that succeeded, with its name without "zf_"; it may add
-     * outputs to the graph */
+    /* Called after each pass that succeeded, with its name without "zf_"; it may add outputs to the
+     * graph. NULL: not called */
     void (*after)(void *user, zf_graph *graph, const char *pass);
     void *user;
 } zf_training;
 
-/* Runs the passes of a training step, each as it is described, in their order:
+/* Runs the passes of a training step by their descriptions, in this order:
  *
  *     lora, fuse, precision, tile, autograd, simplify, clip, an optimizer, delay, fuse,
  *     recompute, zero, offload, prefetch
@@ -649,15 +653,16 @@ typedef struct zf_training {
  * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
  * {0}. */
 ZF_API zf_status zf_passes(zf_graph *graph, const zf_training *training);
-/* The same with defaults filled in, where they are known without a graph: all but
- * zero.bucket_bytes. To be read, and not to be passed on: a 0 in it is 0. */
+/* The description with all defaults filled in, except zero.bucket_bytes, which depends on the
+ * graph. It is to be read only: a 0 in it is 0, so a pass must not be given it. */
 ZF_API zf_training zf_training_resolved(const zf_training *training);
 /* Runs the optimizer of a description alone, with its lr. */
 ZF_API zf_status zf_optimize(zf_graph *graph, const zf_training *training);
 
-/* Variants of a step. A step of some optimizers is one of several, by its number: 1-bit Adam has
- * steps of a warm-up, then compressed ones. Each variant is a graph of its own, built and compiled
- * like any other, and all their programs work over one store, which counts their steps:
+/* Variants of a step. Some optimizers have several kinds of step, chosen by the step's number:
+ * 1-bit Adam has steps of a warm-up, then compressed ones. Each variant is a graph of its own,
+ * built and compiled like any other, and all their programs work over one store, which counts their
+ * steps:
  *
  *     for (t.variant = 0; t.variant < zf_variant_count(&t); t.variant++) {
  *         zf_graph *g = zf_graph_new(NULL);
@@ -673,23 +678,24 @@ ZF_API zf_status zf_optimize(zf_graph *graph, const zf_training *training);
  * the same. Updates that are delayed from some step on (delay_from) make two variants too. Other
  * descriptions have one. */
 ZF_API int32_t zf_variant_count(const zf_training *training);
-/* "warm-up", "compressed"; "direct", "delayed"; NULL for a number outside */
+/* The name of a variant, such as "warm-up", "compressed", "direct", "delayed"; NULL for a number
+ * outside */
 ZF_API const char *zf_variant_name(const zf_training *training, int32_t variant);
-/* That of step 1, 2, ... */
+/* The variant of step 1, 2, ... */
 ZF_API int32_t zf_variant_at(const zf_training *training, int64_t step);
 
 /* Activation checkpointing (Chen et al. 2016): the backward pass recomputes values of the forward
- * pass instead of keeping them. Numbers do not change, to the last bit. Recomputed nodes are marked
- * `recompute` in the text. A layer is the nodes of one numbered scope ("layer.7"), or those that
- * use parameters of such names. Byte limits are compared with the final plan, after zf_zero and
- * zf_prefetch as `training` describes them. Requires: zf_autograd; after the optimizer and the last
- * zf_fuse, before zf_zero. training NULL: nothing. */
+ * pass instead of keeping them. Bits do not change. Recomputed nodes are marked `recompute` in the
+ * text. A layer is the nodes of one numbered scope ("layer.7"), or those that use parameters of
+ * such names. Byte limits are compared with the final plan, after zf_zero and zf_prefetch as
+ * `training` describes them. Requires: zf_autograd; after the optimizer and the last zf_fuse,
+ * before zf_zero. training NULL: nothing. */
 ZF_API zf_status zf_recompute(zf_graph *graph, const zf_training *training);
 
 /* Overlaps communication with computation, on queues of their own: gathers, copies to the device
  * and reads of a disk are issued ahead of their use; reductions are waited for where their result
  * is read; the last large reduction, mostly an embedding's, is issued before the gradients that it
- * does not need; small gathers are joined; copies of zf_offload run beside the updates, and these
- * beside the backward pass (zf_offload_desc). Numbers do not change. Each but the fourth costs at
- * most prefetch.bytes of memory. Requires: zf_zero. training NULL: nothing overlaps. */
+ * does not need; small gathers are joined; copies of zf_offload run concurrently with the updates,
+ * and these with the backward pass (zf_offload_desc). Numbers do not change. Each but the fourth
+ * costs at most prefetch.bytes of memory. Requires: zf_zero. training NULL: nothing overlaps. */
 ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_training *training);

@@ -14,8 +14,8 @@
  * making: program, backend, graph. NULL may be freed. A store of parameters that several programs
  * work with (api/running.h) lives as long as one of them. One graph, its programs and their store
  * belong to one thread at a time; others are independent. No function prints, exits, aborts or
- * reads the environment, and there are no global variables. Threads are those that a CPU backend is
- * asked for, and one more for each queue that a plan with zf_prefetch uses.
+ * reads the environment, and there are no global variables. The library starts the threads that a
+ * CPU backend is asked for, and one more for each queue that a plan with zf_prefetch uses.
  *
  * WORDS
  *
@@ -26,10 +26,11 @@
  *     store         the tensors that outlive a program: parameters, optimizer states, their step
  *     micro-batch   the examples that one rank computes at a time; world * micro_batches of them
  *                   are the global batch of one step
- *     bucket        parameters that lie side by side in memory; collectives move whole buckets
+ *     bucket        parameters that are neighbours in memory; collectives move whole buckets
  *     shard         the elements of a bucket that one rank holds: 1 of `world` equal ranges
  *     piece         elements of a bucket or shard that are updated at one time (zf_offload)
- *     queue         nodes that run in order, beside other queues: compute, gather, reduce
+ *     queue         nodes that run in order, concurrently with those of other queues: compute, gather,
+ *                   reduce
  *     lifetime      the nodes from the first that writes a value to the last that reads it
  *     peak          the bytes that a program and its store allocate together
  *     fused         one node with the result of several
@@ -71,8 +72,8 @@ typedef struct zf_error {
     char text[512];
 } zf_error;
 
-/* A field of a desc that is 0 has its default; where that is another number, comments say so: "0:
- * 0.02". ZF_ZERO in a field of type double is the number 0. */
+/* A field of a desc that is 0 has its default. Where the default is another number, the comment
+ * names it: "0: 0.02". ZF_ZERO in a field of type double is the number 0. */
 #define ZF_ZERO (-1e-300)
 
 /* One function allocates, resizes and frees (new_size 0); it returns NULL when it cannot, and then
@@ -94,7 +95,7 @@ ZF_API const char *zf_dtype_name(zf_dtype dtype); /* "f32", "bf16", ...; "?" whe
 typedef enum zf_space {
     ZF_DEVICE, /* memory of the backend */
     ZF_HOST,   /* memory of the host, where a CPU backend computes */
-    ZF_DISK,   /* a file; what lies there is copied and nothing else */
+    ZF_DISK,   /* a file, from and to which values are copied */
     ZF_SPACES
 } zf_space;
 ZF_API const char *zf_space_name(zf_space space); /* "device", "host", "disk"; "?" for any other */
@@ -158,16 +159,16 @@ typedef struct zf_operator zf_operator; /* api/extending.h */
 
 typedef struct zf_graph_desc {
     zf_allocator allocator; /* {0}: the C library's */
-    const zf_operator *operators; /* of the program's own; they are copied */
+    const zf_operator *operators; /* the program's own operators, which are copied; NULL: none */
     int32_t operator_count;
 } zf_graph_desc;
 
-/* An empty graph, or NULL when there is no memory. What is wrong with an operator of one's own is
+/* An empty graph, or NULL when there is no memory. A mistake in an operator of the program's own is
  * the graph's first error. desc NULL: defaults. */
 ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc);
 ZF_API void zf_graph_free(zf_graph *graph); /* NULL: nothing */
 /* A copy that shares nothing with the graph: the same nodes with the same ids, the same scopes,
- * stage and error, by the same allocator. A tensor of the graph is in the copy {copy, tensor.id}.
+ * stage and error, by the same allocator. A tensor of the graph is {copy, tensor.id} in the copy.
  * NULL without a graph or memory. */
 ZF_API zf_graph *zf_graph_copy(const zf_graph *graph);
 
@@ -192,9 +193,9 @@ ZF_API uint64_t zf_graph_hash(const zf_graph *graph);
 /* The input, param, state or output of that name, or the invalid tensor, without making it an
  * error. */
 ZF_API zf_tensor zf_graph_find(zf_graph *graph, const char *name);
-/* The parameters as they were declared, and after zf_fuse or zf_autograd as the program reads them,
- * scope by scope: 0 <= index < zf_param_count; an index outside
- * gives the invalid tensor, without making it an error. */
+/* The parameters, 0 <= index < zf_param_count, in the order of their declarations; after zf_fuse or
+ * zf_autograd in the order in which the program reads them, scope by scope. An index outside gives
+ * the invalid tensor, without making it an error. */
 ZF_API int32_t zf_param_count(const zf_graph *graph);
 ZF_API zf_tensor zf_param_at(zf_graph *graph, int32_t index);
 
@@ -202,7 +203,7 @@ ZF_API bool zf_valid(zf_tensor tensor);
 ZF_API zf_dtype zf_tensor_dtype(zf_tensor tensor); /* ZF_F32 for an invalid one */
 ZF_API zf_shape zf_tensor_shape(zf_tensor tensor); /* rank -1 for an invalid one */
 ZF_API size_t zf_tensor_bytes(zf_tensor tensor);   /* 0 for an invalid one */
-/* Of an input, param or state; "" for any other */
+/* The name of an input, param or state; "" for any other tensor */
 ZF_API const char *zf_tensor_name(zf_tensor tensor);
 
 /* Scopes name what is built inside them: zf_push(g, "layer.%d", i) ... zf_pop(g); names are joined
@@ -219,8 +220,8 @@ ZF_BUILDER void zf_pop(zf_graph *graph);
  * Every builder returns the new tensor, or the invalid tensor after recording the graph's first
  * error. f32, bf16, f16 and f64 are "float"; operands of one operator have one dtype unless the
  * comment says otherwise. "Broadcasting" is numpy's: shapes are aligned at the last dimension, a
- * dimension 1 is repeated. An axis counts from 0, or from -1 backwards. Saved: what the gradient
- * keeps alive. */
+ * dimension 1 is repeated. An axis counts from 0, or from -1 backwards. "Saved" names the values
+ * that a builder keeps alive for its gradient. */
 
 /* Values that the program writes before a step (zf_write); they stay until written again. A step
  * that reads one which has never been written is ZF_ERR_STAGE. */
@@ -251,21 +252,21 @@ typedef struct zf_param_desc {
     double low, high; /* ZF_UNIFORM: [low, high) */
     double value;     /* ZF_FILL */
     bool frozen;      /* no gradient, no update */
-    /* bits 8 or 4: it holds such records instead, of dtype u8, and is frozen: a weight of
-     * zf_quantized_linear. `shape` is that of the numbers. bits 0: floats */
+    /* With bits 8 or 4 the parameter holds records (zf_quantize_desc) of dtype u8 and is frozen: a
+     * weight of zf_quantized_linear. `shape` is that of the numbers. bits 0: floats */
     zf_quantize_desc quantized;
 } zf_param_desc;
 
-/* A trained tensor. Its first value depends on seed, name and the element's index alone, so that it
- * is the same however the tensor is cut. desc NULL: f32 zeros. */
+/* A trained tensor. Its first value depends on seed, name and the element's index only, so sharding
+ * and tiling do not change it. desc NULL: f32 zeros. */
 ZF_BUILDER zf_tensor zf_param(zf_graph *graph, const char *name, zf_shape shape,
                               const zf_param_desc *desc);
-/* How the numbers of such a parameter are quantised; bits 0: it has floats. */
+/* How the numbers of a parameter are quantised (zf_param_desc.quantized); bits 0: it has floats. */
 ZF_API zf_quantize_desc zf_param_blocks(zf_tensor param);
 /* The shape of a parameter's numbers. */
 ZF_API zf_shape zf_param_shape(zf_tensor param);
-/* Numbers to records, as zf_quantize makes them, and back; they are written and read as any values of
- * the parameter. ZF_ERR_ARGUMENT where count is no multiple of the block. */
+/* Converts numbers to records, as zf_quantize does, and back. Records are written and read like any
+ * values of a parameter. ZF_ERR_ARGUMENT where count is no multiple of the block. */
 ZF_API zf_status zf_quantize_values(void *records, const float *values, size_t count,
                                     const zf_quantize_desc *desc);
 ZF_API zf_status zf_dequantize_values(float *values, const void *records, size_t count,
@@ -278,9 +279,9 @@ ZF_BUILDER zf_tensor zf_state(zf_graph *graph, const char *name, zf_dtype dtype,
  * fills: float [batch, tokens, width], 0 at first. It is in no store and no checkpoint. Programs
  * share caches of one name by zf_compile_desc.caches. */
 ZF_BUILDER zf_tensor zf_cache(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
-/* One value everywhere */
+/* A constant with the same value in every element */
 ZF_BUILDER zf_tensor zf_constant(zf_graph *graph, zf_dtype dtype, zf_shape shape, double value);
-/* values[0..zf_shape_count(shape)) are copied. */
+/* A constant with a value for each element: values[0..zf_shape_count(shape)), which are copied. */
 ZF_BUILDER zf_tensor zf_values(zf_graph *graph, zf_dtype dtype, zf_shape shape,
                                const double *values);
 
@@ -308,39 +309,39 @@ ZF_BUILDER zf_tensor zf_tanh(zf_tensor x);
 ZF_BUILDER zf_tensor zf_sigmoid(zf_tensor x);
 ZF_BUILDER zf_tensor zf_relu(zf_tensor x);
 ZF_BUILDER zf_tensor zf_gelu(zf_tensor x);      /* x Phi(x), by erf (Hendrycks & Gimpel 2016) */
-ZF_BUILDER zf_tensor zf_gelu_tanh(zf_tensor x); /* its tanh approximation (ibid., api/core.h) */
+ZF_BUILDER zf_tensor zf_gelu_tanh(zf_tensor x); /* its tanh approximation (ibid.) */
 ZF_BUILDER zf_tensor zf_silu(zf_tensor x);      /* x sigmoid(x) */
 ZF_BUILDER zf_tensor zf_softplus(zf_tensor x);  /* log(1 + e^x) */
 /* Any to any; rounds to nearest even, float to integer truncates */
 ZF_BUILDER zf_tensor zf_cast(zf_tensor x, zf_dtype to);
 
-/* Symmetric quantisation, and the way back; neither has a gradient. x [..., n], n a multiple of the
+/* Symmetric quantisation (zf_quantize_desc); it has no gradient. x [..., n], n a multiple of the
  * block -> u8 [..., n / block * (bytes of a scale + block bits / 8)] */
 ZF_BUILDER zf_tensor zf_quantize(zf_tensor x, const zf_quantize_desc *desc);
-/* The same way back, of what has been quantised by the same desc; `to` is a float dtype. */
+/* The inverse of zf_quantize with the same desc; it has no gradient. `to` is a float dtype. */
 ZF_BUILDER zf_tensor zf_dequantize(zf_tensor x, zf_dtype to, const zf_quantize_desc *desc);
-/* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). Both use p
- * rounded to a multiple of 2^-16 (if p > 0, from 2^-16 to 1 - 2^-16), so that the expectation is x.
- * The mask is a function of seed, step, the scope, the number of this dropout in it, and the
- * element's global index (16 bits of Philox4x32-10, Salmon et al. 2011): it is computed again for
- * the gradient and never stored. Dropouts of a scope are counted along the operands of what the
- * program shows, as soon as a pass runs, so that the order of calls does not matter. A program
- * compiled with `.evaluate` passes x through. p = 0 gives x itself. */
+/* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). The
+ * probability and the factor use p rounded to a multiple of 2^-16 (if p > 0, from 2^-16 to 1 -
+ * 2^-16), so that the expectation is x. The mask is a function of seed, step, the scope, the number
+ * of this dropout in it, and the element's global index (16 bits of Philox4x32-10, Salmon et al.
+ * 2011): it is computed again for the gradient and never stored. When the first pass runs, the
+ * dropouts of a scope are numbered along the operands of the outputs, so the order of calls does
+ * not matter. A program compiled with `.evaluate` passes x through. p = 0 gives x itself. */
 ZF_BUILDER zf_tensor zf_dropout(zf_tensor x, double p);
 
 /* Shape. */
-/* One dimension may be -1: what remains */
+/* x with another shape; one dimension may be -1: what remains */
 ZF_BUILDER zf_tensor zf_reshape(zf_tensor x, zf_shape shape);
 ZF_BUILDER zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b);
 /* out.dims[i] = x.dims[order[i]], rank entries */
 ZF_BUILDER zf_tensor zf_permute(zf_tensor x, const int32_t *order);
 /* x[start..stop) */
 ZF_BUILDER zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop);
-/* With zeros */
+/* Adds zeros before and after x along the axis */
 ZF_BUILDER zf_tensor zf_pad(zf_tensor x, int32_t axis, int64_t before, int64_t after);
 ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis); /* count >= 1 */
 ZF_BUILDER zf_tensor zf_broadcast(zf_tensor x, zf_shape shape);
-/* The transpose of broadcast: sums what was repeated */
+/* The transpose of broadcast: sums the elements that it repeats */
 ZF_BUILDER zf_tensor zf_sum_to(zf_tensor x, zf_shape shape);
 
 typedef struct zf_matmul_desc {
@@ -394,16 +395,16 @@ ZF_BUILDER zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_em
  * and micro-batches. weight ZF_NONE: 1 / max(1, labelled rows of these labels). */
 ZF_BUILDER zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
 
-/* Layers that are one node each, with gradients of their own. zf_fuse makes some of them of plain
- * nodes, where it recognises these; the builders say what is meant. */
+/* Layers that are one node each, with gradients of their own. zf_fuse makes some of them from plain
+ * nodes where it recognises them; these builders do not depend on that. */
 
 /* x weight^T + bias, as PyTorch's functional.linear: x [..., in], weight [out, in], bias [out] or
- * ZF_NONE. zf_fuse joins projections of one x, and takes an activation behind it into the node. */
+ * ZF_NONE. zf_fuse joins projections of one x, and takes an activation after it into the node. */
 ZF_BUILDER zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias);
 
-/* The same with a frozen weight that is the result of zf_quantize of [out, in] by the same desc: u8.
- * Only a tile of it at a time is floats. Its gradient is that of x and of the bias. zf_fuse takes
- * it, as the head of a model, together with the loss. */
+/* zf_linear with a frozen weight of u8, the result of zf_quantize of [out, in] with the same desc.
+ * It is converted to floats a tile at a time. x and bias have gradients. As the head of a model,
+ * zf_fuse joins it with the loss. */
 ZF_BUILDER zf_tensor zf_quantized_linear(zf_tensor x, zf_tensor weight, zf_tensor bias,
                                          const zf_quantize_desc *desc);
 
@@ -418,31 +419,31 @@ typedef struct zf_attention_desc {
     int64_t kv_heads;
     double scale;   /* of the scores; 0: 1 / sqrt(width of a head) */
     double dropout; /* of the probabilities */
-    /* Query m of M sees key n of N where n <= m + N - M: for M = N, itself and what is before it.
-     * What is not seen is not computed */
+    /* Query m of M sees key n of N where n <= m + N - M: for M = N, itself and the keys before it.
+     * Scores of other keys are not computed */
     bool causal;
-    /* Of causal attention: query m sees the last `window` keys of these alone. 0: all */
+    /* For causal attention: query m sees only the last `window` of these keys. 0: all */
     int64_t window;
     /* Broadcasts to [B, heads, M, N], and gets no gradient. bool or u8: a key that is 0 is not
      * seen; else it is of q's dtype and added to the scaled scores. ZF_NONE: none */
     zf_tensor mask;
     /* Generation: two zf_cache [B, C, width of k], which hold keys and values of `past` earlier
-     * tokens of each example (i32 or i64 [B]). Of the M tokens of q, k and v the first `count` (the
-     * same) are new, and those behind padding, whose result is 0. New keys and values are added to
-     * the caches; then new query m sees the keys 0 to past + m of these. More than C tokens of an
-     * example are an error of the step. Causal; without mask, dropout and gradient. ZF_NONE: none
-     * of the four */
+     * tokens of each example (i32 or i64 [B]). Of the M tokens of q, k and v the first `count` (i32
+     * or i64 [B] too) are new; the others are padding, whose result is 0. New keys and values are
+     * added to the caches; then new query m sees the keys 0 to past + m of these. More than C
+     * tokens of an example are an error of the step. Causal; without mask, dropout and gradient.
+     * ZF_NONE: none of the four */
     zf_tensor k_cache, v_cache, past, count;
-    /* Of caches with a window W: token t of an example is in their row t mod C, so that texts may be
-     * longer than C, a multiple of 64 and at least W - 1 + M */
+    /* For caches with a window W: token t of an example is in row t mod C of the caches, so texts
+     * may be longer than C. Requires: C a multiple of 64 and at least W - 1 + M */
     bool ring;
 } zf_attention_desc;
 
 /* softmax(scale q k^T + mask) v of each head (Vaswani et al. 2017), of which no [M,N] matrix is
- * ever in memory (Dao et al. 2022). q [B, M, H], k and v [B, N, H kv_heads / heads], heads side by
- * side in the last dimension; the result is [B, M, H]. k and v ZF_NONE: q holds all three, [B, T, H
- * + 2 H kv_heads / heads], of each token first q, then k, then v. A query that sees no key gives 0.
- * Saved: the result, and a number for each row of scores. desc NULL: defaults. */
+ * ever in memory (Dao et al. 2022). q [B, M, H], k and v [B, N, H kv_heads / heads], heads one
+ * after the other in the last dimension; the result is [B, M, H]. k and v ZF_NONE: q holds all
+ * three, [B, T, H + 2 H kv_heads / heads], of each token first q, then k, then v. A query that sees
+ * no key gives 0. Saved: the result, and a number for each row of scores. desc NULL: defaults. */
 ZF_BUILDER zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v,
                                   const zf_attention_desc *desc);
 
@@ -450,8 +451,8 @@ typedef struct zf_residual_desc {
     double dropout; /* of x + bias */
     zf_tensor bias; /* [n], or ZF_NONE */
     double eps;     /* 0: 1e-5; ZF_ZERO: 0 */
-    /* Gets residual + dropout(x + bias) as a value of its own: the next residual in a pre-norm
-     * model. In 16 bits the norm is then of that rounded value. NULL: not needed */
+    /* Receives residual + dropout(x + bias) as a value of its own: the next residual in a pre-norm
+     * model. In 16 bits the norm is then that of the rounded value. NULL: not wanted */
     zf_tensor *sum;
 } zf_residual_desc;
 
@@ -466,8 +467,9 @@ ZF_BUILDER zf_tensor zf_residual_rms_norm(zf_tensor x, zf_tensor residual, zf_te
 typedef enum zf_rope_scaling {
     ZF_ROPE_PLAIN,
     ZF_ROPE_LINEAR, /* all frequencies f are f / factor (Chen et al. 2023) */
-    /* Those of a wavelength 2 pi / f above original / low_factor are f / factor, those below
-     * original / high_factor stay, and between them they go from one to the other (Llama 3.1) */
+    /* Frequencies f with a wavelength 2 pi / f above original / low_factor become f / factor; those
+     * with one below original / high_factor stay; between them they go from one to the other (Llama
+     * 3.1) */
     ZF_ROPE_LLAMA3
 } zf_rope_scaling;
 
@@ -482,9 +484,9 @@ typedef struct zf_rope_desc {
     zf_tensor positions;
 } zf_rope_desc;
 
-/* Rotary positions (Su et al. 2021) of x [..., T, H], heads side by side, in the form of Llama: of
- * a head's halves (a, b), (a cos - b sin, b cos + a sin), the angle of element i being position *
- * theta^(-2 i / d), d the width of a head, in f32. desc NULL: defaults. */
+/* Rotary positions (Su et al. 2021) of x [..., T, H], heads one after the other, in the form of
+ * Llama: the halves (a, b) of a head become (a cos - b sin, b cos + a sin). The angle of element i
+ * is position * theta^(-2 i / d), with d the width of a head, in f32. desc NULL: defaults. */
 ZF_BUILDER zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc);
 /* Frequency i of heads of `width`, 0 <= i < width / 2, scaled. */
 ZF_API double zf_rope_frequency(const zf_rope_desc *desc, int64_t width, int64_t i);
@@ -492,8 +494,8 @@ ZF_API double zf_rope_frequency(const zf_rope_desc *desc, int64_t width, int64_t
 /* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
 ZF_BUILDER zf_tensor zf_output(zf_tensor x, const char *name);
 
-/* For layers of one's own: records a misuse as the graph's error, with scope and line; returns the
- * invalid tensor. */
+/* For layers of the program's own: records a misuse as the graph's error, with scope and line;
+ * returns the invalid tensor. */
 ZF_BUILDER zf_tensor zf_fail(zf_tensor x, const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 2, 3)))

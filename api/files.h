@@ -34,7 +34,8 @@ typedef struct zf_save_desc {
     const zf_attachment *attachments;
     int32_t attachment_count;
     bool finite; /* non-finite parameters or states are an error (ZF_ERR_NAN) */
-    /* Which tensors are saved, the same on all ranks: an adapter without its base; NULL: all */
+    /* True for a tensor that is saved, with the same answers on all ranks: an adapter without its
+     * base. NULL: all tensors are saved */
     bool (*select)(void *user, const zf_stored *tensor);
     void *user;
 } zf_save_desc;
@@ -49,8 +50,8 @@ typedef struct zf_load_desc {
     /* For evaluation: states, step and seed do not change, but master weights are set to the
      * parameters; the checkpoint may lack states, and may have parameters that the store lacks. */
     bool params_only;
-    /* With params_only: f32 parameters of the store take the master weights of those that the
-     * checkpoint has in bf16 or f16. */
+    /* With params_only: f32 parameters of the store that the checkpoint has in bf16 or f16 take
+     * their master weights. */
     bool masters;
     /* Tensors that the checkpoint lacks do not change (but master weights are set to the parameters
      * that it has), and tensors that the store lacks are added: a base and an adapter are
@@ -76,10 +77,10 @@ ZF_API zf_status zf_checkpoint_note(const char *path, const char *key, char *val
 
 /* ---------------------------------------------------------------------------------------- JSON
  *
- * JSON (RFC 8259) is read into a tree that does not change. Whatever asks a value accepts NULL, "no
- * such value", so look-ups nest; the zf_json_to_ functions leave *out alone then, so a default
- * stays. They and all that takes an error keep the first one, which names file, line, column, the
- * path of the value, what it must be and what it is:
+ * JSON (RFC 8259) is read into a tree that does not change. All functions accept the value NULL,
+ * "no such value", so look-ups nest; the zf_json_to_ functions then leave *out unchanged, so a
+ * default stays. All functions with an error keep the first one, which names file, line, column,
+ * the path of the value, what it must be and what it is:
  *
  *     int64_t hidden = 0, heads = 12;
  *     double dropout = 0.1;
@@ -119,7 +120,7 @@ typedef struct zf_json zf_json; /* a value; the one at the top owns the tree */
  * a double, more than 128 levels, and 2^31 bytes or more. Takes time in proportion to the text. */
 ZF_API zf_json *zf_json_parse(const char *text, size_t bytes, const zf_allocator *allocator,
                               zf_error *error);
-/* The same of a file of at most 64 MiB, whose name then stands in messages. */
+/* The tree of a file of at most 64 MiB; messages name the file. */
 ZF_API zf_json *zf_json_read(const char *path, const zf_allocator *allocator, zf_error *error);
 /* Frees a tree by what zf_json_parse or zf_json_read returned; NULL: nothing. */
 ZF_API void zf_json_free(zf_json *top);
@@ -127,12 +128,12 @@ ZF_API void zf_json_free(zf_json *top);
 ZF_API zf_json_type zf_json_type_of(const zf_json *value);
 /* Elements of an array, members of an object, bytes of a string; 0 of anything else. */
 ZF_API int64_t zf_json_length(const zf_json *value);
-/* Where it begins: both count from 1, columns in characters; 0 for NULL. */
+/* Where a value begins. Lines and columns (of characters) count from 1; both are 0 for NULL. */
 ZF_API void zf_json_where(const zf_json *value, int64_t *line, int64_t *column);
 
 /* A member's value, or NULL. */
 ZF_API const zf_json *zf_json_member(const zf_json *object, const char *key);
-/* The same; that an object lacks it is an error. Nothing is required of NULL. */
+/* A member's value; an error if the object lacks it. object NULL: NULL, without an error. */
 ZF_API const zf_json *zf_json_require(const zf_json *object, const char *key, zf_error *error);
 /* An element, 0 <= index < length, or NULL. Takes time in proportion to index in an array of arrays
  * or objects. */
@@ -141,14 +142,15 @@ ZF_API const zf_json *zf_json_element(const zf_json *array, int64_t index);
 ZF_API const zf_json *zf_json_first(const zf_json *container);
 ZF_API const zf_json *zf_json_next(const zf_json *value);
 /* The key of a member; NULL for an element and for the top. It is terminated, and lives as long as
- * the tree; *bytes (which may be NULL) is its length. zf_json_string likewise: the value of a
- * string, NULL for anything else. */
+ * the tree; *bytes (which may be NULL) is its length. */
 ZF_API const char *zf_json_key(const zf_json *value, size_t *bytes);
+/* The value of a string; NULL for anything else. It is terminated, and lives as long as the tree;
+ * *bytes (which may be NULL) is its length. */
 ZF_API const char *zf_json_string(const zf_json *value, size_t *bytes);
 
-/* *out, when the value is of that type and least <= value <= most; else ZF_ERR_FORMAT. An integer
- * may be written as 5e8 or 1.0: it is the exact value that counts. A string with a zero byte in it
- * is refused: ask zf_json_string. */
+/* Sets *out when the value is of that type and least <= value <= most; else ZF_ERR_FORMAT. An
+ * integer may be written as 5e8 or 1.0: it is the exact value that counts. A string with a zero
+ * byte in it is refused: ask zf_json_string. */
 ZF_API zf_status zf_json_to_bool(const zf_json *value, bool *out, zf_error *error);
 ZF_API zf_status zf_json_to_int(const zf_json *value, int64_t least, int64_t most, int64_t *out,
                                 zf_error *error);
@@ -169,9 +171,9 @@ ZF_API zf_status zf_json_expected(const zf_json *value, zf_error *error, const c
 #endif
     ;
 
-/* Writes JSON: commas, nesting and escapes are the writer's business. The first mistake or lack of
- * memory sticks, and zf_json_text or zf_json_save reports it. That no two members of an object have
- * one name is up to the caller. */
+/* Writes JSON. The writer takes care of commas, nesting and escapes; the caller, that the members
+ * of an object have different names. The first mistake or lack of memory is kept, and zf_json_text
+ * or zf_json_save reports it. */
 typedef struct zf_json_writer zf_json_writer;
 
 /* indent: spaces per level; 0: all on one line. NULL when there is no memory; what follows accepts
@@ -212,10 +214,10 @@ typedef struct zf_safetensors_entry {
     size_t bytes;
 } zf_safetensors_entry;
 
-/* NULL with *error (which may be NULL) when it cannot be read or breaks a rule. */
+/* Opens a file. NULL with *error (which may be NULL) when it cannot be read or breaks a rule. */
 ZF_API zf_safetensors *zf_safetensors_open(const char *path, const zf_allocator *allocator,
                                            zf_error *error);
-/* The same of bytes in memory, which must stay until it is closed. */
+/* Opens a file in memory; `data` must stay until it is closed. */
 ZF_API zf_safetensors *zf_safetensors_parse(const void *data, size_t bytes,
                                             const zf_allocator *allocator, zf_error *error);
 ZF_API void zf_safetensors_close(zf_safetensors *file); /* NULL: nothing */
@@ -227,7 +229,8 @@ ZF_API const zf_safetensors_entry *zf_safetensors_at(const zf_safetensors *file,
 ZF_API int32_t zf_safetensors_find(const zf_safetensors *file, const char *name);
 /* An object of strings, or NULL when the file has no metadata. It is the file's. */
 ZF_API const zf_json *zf_safetensors_metadata(const zf_safetensors *file);
-/* Copies a tensor's data, `bytes` being its size; or `bytes` of them from `offset` on. */
+/* Copies a tensor's data: all of it, where `bytes` must be its size, or `bytes` from byte `offset`
+ * on. */
 ZF_API zf_status zf_safetensors_read(zf_safetensors *file, int32_t index, void *out, size_t bytes,
                                      zf_error *error);
 ZF_API zf_status zf_safetensors_read_range(zf_safetensors *file, int32_t index, size_t offset,
@@ -235,7 +238,7 @@ ZF_API zf_status zf_safetensors_read_range(zf_safetensors *file, int32_t index, 
 
 /* Writes a file: declare every tensor, write the data of each (in any order, each in as many pieces
  * as one likes), finish. Until then, and after any error, what `path` names stays as it was. The
- * first error sticks. Data are stored with wide element types first, so that all are aligned, else
+ * first error is kept. Data are stored with wide element types first, so that all are aligned, else
  * in the order of declaration. The metadata "format" is "pt", which transformers asks for. */
 typedef struct zf_safetensors_writer zf_safetensors_writer;
 
@@ -249,5 +252,5 @@ ZF_API zf_status zf_safetensors_declare(zf_safetensors_writer *writer, const cha
 ZF_API zf_status zf_safetensors_write(zf_safetensors_writer *writer, int32_t index,
                                       const void *data, size_t bytes);
 ZF_API zf_status zf_safetensors_finish(zf_safetensors_writer *writer, zf_error *error);
-/* Unfinished: leaves no trace. NULL: nothing. */
+/* Frees the writer. An unfinished file leaves no trace. NULL: nothing. */
 ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);

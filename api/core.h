@@ -29,8 +29,7 @@
  *     bucket        parameters that are neighbours in memory; collectives move whole buckets
  *     shard         the elements of a bucket that one rank holds: 1 of `world` equal ranges
  *     piece         elements of a bucket or shard that are updated at one time (zf_offload)
- *     queue         nodes that run in order, concurrently with those of other queues: compute, gather,
- *                   reduce
+ *     queue         nodes that run in order, concurrently with other queues: compute, gather, ...
  *     lifetime      the nodes from the first that writes a value to the last that reads it
  *     peak          the bytes that a program and its store allocate together
  *     fused         one node with the result of several

@@ -10,7 +10,7 @@
  * instruction sets, bits differ by rounding.
  *
  * Ranks. zf_zero turns the step of one rank into that of each of several, at a ZeRO stage, and
- * zf_prefetch lays communication beside computation:
+ * zf_prefetch runs communication concurrently with computation:
  *
  *     zf_passes(g, &(zf_training){.loss = loss,
  *                                 .zero = {.stage = 3, .world = comm->world},
@@ -52,8 +52,9 @@ typedef struct zf_cpu_desc {
 ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error);
 
 typedef struct zf_cuda_desc {
-    int32_t device; /* which one, as CUDA numbers those that it sees */
-    /* Launch node by node in every step, and not the step as a CUDA graph: to look for faults */
+    int32_t device; /* the number that CUDA gives the device, from 0 on */
+    /* Launch node by node in every step, and not the step as a CUDA graph: slower, to find
+     * faults */
     bool no_graphs;
     bool tf32; /* products of f32 in TF32: fast, with 10 bits of mantissa */
     /* A file of algorithms for matrix products. Those in the file are used; for other products
@@ -65,8 +66,8 @@ typedef struct zf_cuda_desc {
      * channel): a product on all of them makes a collective wait for its end. cuBLASLt then may
      * choose another algorithm, with other bits. 0: none */
     int32_t spare_processors;
-    /* How long the device may take to finish its work after other ranks are lost; 0: 60. After that
-     * all calls are ZF_ERR_BACKEND, and its memory is not freed */
+    /* Seconds that the device may take to finish its work after other ranks are lost; 0: 60. After
+     * them all calls are ZF_ERR_BACKEND, and its memory is not freed */
     double deadline_seconds;
     zf_allocator allocator; /* of host memory */
 } zf_cuda_desc;
@@ -164,8 +165,8 @@ extern zf_status zf_nccl_id(void *id, zf_error *error);
  * Parameters and states live in a store: named tensors in the memory of a backend, whole or
  * sharded. A program binds those that its graph names, and adds those that the store lacks: their
  * first values follow from the store's seed and the name. Any number of programs work over one
- * store: training and evaluation (below), two batch sizes, an adapter beside a frozen base, two
- * models that learn from each other.
+ * store: training and evaluation (below), two batch sizes, an adapter of a frozen base, two models
+ * that learn from each other.
  *
  *     zf_program *train = zf_compile(g, &(zf_compile_desc){.seed = 1});
  *     zf_store *store = zf_program_store(train);
@@ -174,7 +175,7 @@ extern zf_status zf_nccl_id(void *id, zf_error *error);
  *     zf_step(train), zf_step(eval), zf_step(train);
  *     zf_save(store, "checkpoint", NULL);
  *
- * An adapter beside a base that was saved: g has the base's parameters, frozen, and new ones.
+ * An adapter of a saved base: g has the base's parameters, frozen, and new ones.
  *
  *     zf_store *store = zf_store_new(&(zf_store_desc){.backend = cpu, .seed = 1}, &error);
  *     zf_load(store, "base", &(zf_load_desc){.params_only = true});
@@ -220,21 +221,22 @@ ZF_API const char *zf_store_error(const zf_store *store);
 /* Training steps done, by all programs: 0 at first, kept by checkpoints. */
 ZF_API int64_t zf_store_step(const zf_store *store);
 
-/* A tensor, and how it is laid out: */
+/* A tensor of a store, and its layout. */
 typedef struct zf_stored {
     const char *name; /* lives as long as the store */
     bool state;       /* else it is a parameter */
     zf_dtype dtype;
     zf_shape shape;
-    const char *master_of; /* the parameter whose master weights these are; NULL */
-    /* Tensors of one number lie in one bucket, this one from element `at` on. -1: the tensor was
-     * loaded, and no program has named it yet; it lies in host memory */
+    const char *master_of; /* the parameter whose master weights these are; NULL: none */
+    /* The number of its bucket, in which it begins at element `at`. -1: the tensor was loaded, and
+     * no program has named it yet; it lies in host memory */
     int32_t bucket;
     int64_t at, bucket_size; /* elements, with padding */
     int32_t world;           /* ranks that share the bucket; 1: each has all of it */
     int64_t first, count;    /* elements of the tensor that this rank has */
-    /* A piece of a tensor that zf_tile has cut: that tensor, and the piece's first element there.
-     * The tensor itself is listed too, with bucket -1 and count 0. NULL: it is no piece */
+    /* For a piece of a tensor that zf_tile has cut: the name of that tensor, which is listed too,
+     * with bucket -1 and count 0. `from` is the piece's first element in it. NULL: it is no
+     * piece */
     const char *piece_of;
     int64_t from;
 } zf_stored;
@@ -247,13 +249,13 @@ ZF_API zf_stored zf_store_at(const zf_store *store, int32_t index);
 ZF_API int32_t zf_store_find(const zf_store *store, const char *name);
 
 typedef struct zf_store_info {
-    size_t bytes;         /* of the backend, for tensors that programs name */
-    size_t program_bytes; /* of the backend, for all else of all programs */
-    size_t host_bytes;    /* of tensors that no program has named yet */
-    /* of host memory, for tensors that programs name and what reads and writes those on the disk,
-     * and for all else of all programs */
-    size_t offloaded_bytes, host_program_bytes;
-    size_t disk_bytes; /* of files, for tensors that programs name and values of their steps */
+    size_t bytes;         /* device memory of tensors that programs name */
+    size_t program_bytes; /* device memory of all programs for everything else */
+    size_t host_bytes;    /* host memory of tensors that no program has named yet */
+    /* Host memory of tensors that programs name, and of what reads and writes those on the disk */
+    size_t offloaded_bytes;
+    size_t host_program_bytes; /* host memory of all programs for everything else */
+    size_t disk_bytes; /* of files: tensors that programs name, and values of their steps */
     int64_t param_count, state_count; /* elements */
 } zf_store_info;
 ZF_API zf_store_info zf_store_info_of(const zf_store *store);
@@ -268,11 +270,12 @@ ZF_API zf_status zf_store_write(zf_store *store, const char *name, const void *d
  * ranks, all of which must call. The error is kept in `to`. */
 ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from);
 
-/* Adds what zf_lora has put beside weights to them: weight += scale B A, for each parameter
- * NAME.lora_A.weight of the store; B becomes zeros, so that programs with the adapter compute what
- * they did, but for the rounding of the weight. Of the desc alpha and rslora count, and rank, where
- * it is not 0, must be that of all. A square weight is [out, in]. Master weights become those of
- * the rounded weight. All ranks must call it where tensors are sharded. desc NULL: defaults. */
+/* Adds the products of zf_lora to the weights: weight += scale B A, for each parameter
+ * NAME.lora_A.weight of the store. B becomes zeros, so programs with the adapter compute the same
+ * results, except for the rounding of the weight. The desc gives alpha and rslora; its rank, where
+ * it is not 0, must be that of all adapters; other members are ignored. A square weight is [out,
+ * in]. Master weights become those of the rounded weight. All ranks must call it where tensors are
+ * sharded. desc NULL: defaults. */
 ZF_API zf_status zf_lora_merge(zf_store *store, const zf_lora_desc *desc);
 
 /* ------------------------------------------------------------------------------ PLANS, PROGRAMS */
@@ -282,13 +285,13 @@ typedef struct zf_program zf_program;
 typedef struct zf_memory_desc {
     zf_backend *backend; /* whose scratch is counted; NULL: none */
     bool no_reuse;       /* every value its own bytes */
-    /* Parameters and states that it has will be bound: they have no place in this plan; NULL:
-     * none */
+    /* The store whose parameters and states the program will use: they have no place in this plan.
+     * NULL: none */
     const zf_store *store;
-    /* The same for values in host memory; NULL: `backend`, if its memory is the host's */
+    /* The backend of values in host memory, whose scratch is counted; NULL: `backend`, if its
+     * memory is the host's */
     zf_backend *host;
-    /* Caches that this graph has will lie in the memory of its program: they have no place in this
-     * plan; NULL: none */
+    /* A graph whose program holds the caches: they have no place in this plan. NULL: none */
     const zf_graph *caches;
 } zf_memory_desc;
 
@@ -298,52 +301,52 @@ typedef struct zf_memory_desc {
  * needs, or one made for a store that had other tensors. desc NULL: defaults. */
 ZF_API zf_status zf_memory(zf_graph *graph, const zf_memory_desc *desc);
 
-/* What bytes of the arena hold: */
+/* What bytes of the arena hold. */
 typedef enum zf_kind {
-    ZF_PARAMETERS, /* and the buckets that hold them */
-    /* of parameters: as the micro section leaves them, packed, their sums over ranks and
-     * micro-batches; at stages 2 and 3 the sums alone, which are this rank's shards */
+    ZF_PARAMETERS, /* parameters, and the buckets that hold them */
+    /* Gradients of parameters as the micro section leaves them, packed, and their sums over ranks
+     * and micro-batches; at stages 2 and 3 only the sums, which are this rank's shards */
     ZF_GRADIENTS,
     ZF_OPTIMIZER,     /* states */
-    ZF_ACTIVATIONS,   /* what else the micro section makes */
-    ZF_COMMUNICATION, /* what is gathered; at stages 2 and 3 also what gradients are summed from */
-    ZF_WORKSPACE,     /* what else the update section makes, and scratch */
-    ZF_INPUTS,        /* and constants */
+    ZF_ACTIVATIONS,   /* other values of the micro section */
+    ZF_COMMUNICATION, /* gathered values; at stages 2 and 3 also the gradients to be summed */
+    ZF_WORKSPACE,     /* other values of the update section, and scratch */
+    ZF_INPUTS,        /* inputs and constants */
     ZF_CACHES,        /* zf_cache */
     ZF_KINDS
 } zf_kind;
-/* "parameters", ...; NULL behind the last */
+/* "parameters", ...; NULL after the last */
 ZF_API const char *zf_kind_name(zf_kind kind);
 
-/* Collectives of one step: how many, and the bytes that one rank of n sends for them, by a ring or
- * directly: for a part of b bytes, (n-1) b of all_gather, reduce_scatter (of its result's) and
- * all_to_all; 2 (n-1) b of all_reduce, b being 1/n of the buffer, rounded up to elements; the
- * buffer of bcast, which goes along a chain. In a group of ranks, n is theirs. INT64_MAX bytes
- * stand for that or more. */
+/* Collectives of one step: their number, and the bytes that one rank sends for them in a group of n
+ * ranks. all_gather, reduce_scatter and all_to_all send (n-1) b, b being the bytes of one rank's
+ * part (of reduce_scatter: of the result). all_reduce sends 2 (n-1) b, b being 1/n of the buffer,
+ * rounded up to elements. bcast sends the buffer. INT64_MAX means that number or more. */
 typedef struct zf_moved {
     int64_t calls;
     size_t bytes;
-    size_t between; /* of these, to ranks of other nodes (zf_zero_desc.nodes) */
+    size_t between; /* the part of `bytes` to ranks of other nodes (zf_zero_desc.nodes) */
 } zf_moved;
 
 typedef struct zf_traffic {
     zf_moved all_gather, reduce_scatter, all_reduce, all_to_all, bcast;
-    /* Copies of zf_offload, device to host memory and back, disk to host memory and back, and the
-     * bytes of the values */
+    /* Copies of zf_offload and the bytes of their values: device to host memory, host memory to
+     * device, disk to host memory, host memory to disk */
     zf_moved download, upload, read, write;
 } zf_traffic;
 
 /* The ranks of a collective, as its attribute `over` names them. */
 typedef enum zf_over {
     ZF_OVER_ALL,
-    ZF_OVER_NODE,  /* those at one place of all nodes */
-    ZF_OVER_LOCAL, /* those of one node */
+    ZF_OVER_NODE,  /* the ranks at one place of all nodes */
+    ZF_OVER_LOCAL, /* the ranks of one node */
     ZF_OVERS
 } zf_over;
 
-/* What a step of one rank takes of one space. What reads and writes the disk (5 MiB, and 8 bytes
- * for each MiB there) is workspace of host memory, and the first page of its file workspace of the
- * disk; the system's own memory for that, and stacks of threads, are not in the plan. */
+/* What a step of one rank takes of one space; members as in zf_plan. The buffers that read and
+ * write the disk (5 MiB, and 8 bytes for each MiB there) are workspace of host memory. The first
+ * page of the file is workspace of the disk. The operating system's own memory, and stacks of
+ * threads, are not in the plan. */
 typedef struct zf_space_plan {
     size_t peak_bytes, live_bytes;
     int32_t peak_node;
@@ -351,28 +354,31 @@ typedef struct zf_space_plan {
     size_t most[ZF_KINDS], at_peak[ZF_KINDS];
 } zf_space_plan;
 
-/* What a step of one rank takes; of memory, that of the device, and of each space: */
+/* What a step of one rank takes. Members about memory are those of the device; `spaces` has all
+ * spaces. */
 typedef struct zf_plan {
-    zf_space_plan spaces[ZF_SPACES]; /* [ZF_DEVICE] is what stands below: */
+    zf_space_plan spaces[ZF_SPACES]; /* [ZF_DEVICE] has the values of the members below */
     size_t peak_bytes; /* all bytes allocated for it, those that it adds to the store included */
     size_t live_bytes; /* the largest sum of bytes alive at one time */
-    /* where that is, as the text numbers nodes, its operator and scope; "" where there is none */
+    /* The node at which live_bytes is reached, as the text numbers nodes, its operator and its
+     * scope; "" where there is none */
     int32_t peak_node;
     const char *peak_op, *peak_scope;
     size_t most[ZF_KINDS];    /* of each kind, the maximum that is alive at one time */
-    size_t at_peak[ZF_KINDS]; /* of each kind, the bytes alive at the peak: in sum live_bytes */
-    zf_traffic traffic; /* of all collectives, and of each kind of group: */
-    zf_traffic traffic_over[ZF_OVERS];
-    /* Of the bytes to other ranks: scales of quantised values; and of the others, padding of buckets,
-     * on average over the ranks */
-    zf_moved scales, padding;
-    size_t loco_bytes; /* of ZF_OPTIMIZER: what quantised gradients have left to send */
-    double flops; /* of the matrix products of a step, a multiply-add being two; the model's: */
-    double recomputed_flops; /* without the products of zf_recompute, which are these */
+    size_t at_peak[ZF_KINDS]; /* of each kind, the bytes alive at peak_node, in sum live_bytes */
+    zf_traffic traffic; /* of all collectives */
+    zf_traffic traffic_over[ZF_OVERS]; /* of the collectives of each kind of group */
+    zf_moved scales;  /* the part of traffic that is scales of quantised values */
+    zf_moved padding; /* the part of traffic that is padding of buckets, a mean over the ranks */
+    size_t loco_bytes; /* the part of ZF_OPTIMIZER that is errors of LoCo (zf_zero_desc.loco) */
+    /* FLOPs of the model's matrix products in a step; a multiply-add is two. Products that
+     * zf_recompute repeats are not counted */
+    double flops;
+    double recomputed_flops; /* FLOPs of the matrix products that zf_recompute repeats */
     int32_t nodes;
-    int32_t inverted; /* values that the backward pass recomputes by zf_fuse's `invert` */
-    int64_t parameter_count; /* elements; */
-    int64_t padded_count;    /* with the padding of buckets */
+    int32_t inverted; /* values that the backward pass recomputes by zf_fuse's rewrite `invert` */
+    int64_t parameter_count; /* elements of parameters */
+    int64_t padded_count;    /* elements of parameters and of the padding of their buckets */
 } zf_plan;
 
 /* The plan of the graph; its bytes are 0 before zf_memory. The graph's error, if there is one. */
@@ -390,42 +396,42 @@ typedef enum zf_resource {
     ZF_RESOURCE_COMPUTE, /* the device */
     ZF_RESOURCE_HOST,    /* what computes in host memory */
     ZF_RESOURCE_LINK,    /* to other ranks: all collectives */
-    ZF_RESOURCE_DOWNLOAD, /* copies from the device to host memory; */
-    ZF_RESOURCE_UPLOAD,   /* from there to the device; */
-    ZF_RESOURCE_READ,     /* from the disk to host memory; */
-    ZF_RESOURCE_WRITE,    /* from there to the disk */
+    ZF_RESOURCE_DOWNLOAD, /* copies from the device to host memory */
+    ZF_RESOURCE_UPLOAD,   /* copies from host memory to the device */
+    ZF_RESOURCE_READ,     /* from the disk to host memory */
+    ZF_RESOURCE_WRITE,    /* from host memory to the disk */
     ZF_RESOURCES
 } zf_resource;
-/* "compute", "host", "link", "download", "upload", "read", "write"; NULL behind the last */
+/* "compute", "host", "link", "download", "upload", "read", "write"; NULL after the last */
 ZF_API const char *zf_resource_name(zf_resource resource);
 
-/* Seconds of a step by a cost table. */
+/* Seconds of a step, by a cost table. */
 typedef struct zf_estimate {
     double seconds; /* of the step: the sum of `exposed` */
-    double busy[ZF_RESOURCES];    /* of work on each */
-    double exposed[ZF_RESOURCES]; /* in which the step waits for it, and queue compute is idle or
-                                     does it itself */
+    double busy[ZF_RESOURCES];    /* the time of work on each */
+    /* The time in which the step waits for each: queue compute is idle or does the work itself */
+    double exposed[ZF_RESOURCES];
 } zf_estimate;
 
-/* Plays the step on its queues: a node on queue compute begins where the one before it ends, one on
- * another queue where it is issued, each when its resource is free, and a wait ends with what it
- * waits for. With zf_cost.host.apart, updates in host memory run beside queue compute, which waits
- * for them only where it needs what they give. Of the time of a copy that is hidden, the part that
- * it takes from computing (copy_load, disk.load) counts as exposed. Nodes take what the table says
- * of their FLOPs, bytes, 16-bit values and functions (zf_launch_functions). Without zf_prefetch all
- * but these updates is on queue compute, and exposed. Requires: nothing, but the plan is final
- * behind zf_memory. cost NULL: the default. ZF_ERR_ARGUMENT for rates that are not above 0. */
+/* Simulates the step on its queues. A node on queue compute begins when the one before it ends, a
+ * node on another queue when it is issued, each when its resource is free; a wait ends with what it
+ * waits for. With zf_cost.host.apart, updates in host memory run concurrently with queue compute,
+ * which waits for them only where it needs their results. Of the hidden time of a copy, the part
+ * that it takes from computing (copy_load, disk.load) counts as exposed. The time of a node follows
+ * from its FLOPs, bytes, 16-bit values and functions (zf_launch_functions). Without zf_prefetch all
+ * except these updates is on queue compute, and exposed. The plan is final after zf_memory. cost
+ * NULL: the default. ZF_ERR_ARGUMENT for rates that are not above 0. */
 ZF_API zf_status zf_graph_estimate(zf_graph *graph, const zf_cost *cost, zf_estimate *estimate);
 
-/* A node that takes a resource for some time, in seconds from the begin of the step. */
+/* A node that takes a resource for some time, in seconds from the beginning of the step. */
 typedef struct zf_span {
     int32_t node;
     zf_resource resource;
     double from, to;
 } zf_span;
 /* The spans of the estimate, in the order of the plan, of the first micro-batch and of the update.
- * *count is the room in `spans` (NULL: none), and afterwards the number of spans that there are:
- * those that have room are written. */
+ * *count is the capacity of `spans` (NULL: none), and afterwards the number of all spans; those
+ * that fit are written. */
 ZF_API zf_status zf_graph_timeline(zf_graph *graph, const zf_cost *cost, zf_span *spans,
                                    int32_t *count);
 
@@ -471,14 +477,15 @@ ZF_API void zf_program_free(zf_program *program); /* NULL: nothing */
 /* The last call's error; "" when it succeeded. */
 ZF_API const char *zf_program_error(const zf_program *program);
 
-/* Copies `bytes` (exactly the tensor's) into an input, param, state or cache; out of one of these or
- * an output. Of a sharded param or state a write keeps this rank's elements, so all ranks must
- * write the same data, and a read is collective: all ranks must call it. Writing a parameter writes
- * its master weights as well. */
+/* zf_write copies `bytes`, exactly the tensor's size, into an input, param, state or cache; zf_read
+ * copies them out of one of these or an output. Of a sharded param or state a write keeps this
+ * rank's elements, so all ranks must write the same data, and a read is collective: all ranks must
+ * call it. Writing a parameter writes its master weights as well. */
 ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
 ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
-/* Writes `bytes` from byte `offset` of a param or state on: whole elements, one range behind the other
- * from the first to the last, so that a file becomes a parameter without a copy of it in memory. */
+/* Writes `bytes` of a param or state from byte `offset` on. Ranges must be whole elements, and
+ * follow one another from the first element to the last. So a file becomes a parameter without a
+ * copy of it in memory. */
 ZF_API zf_status zf_write_range(zf_program *program, zf_tensor tensor, size_t offset,
                                 const void *data, size_t bytes);
 
@@ -506,28 +513,29 @@ ZF_API zf_status zf_micro(zf_program *program);
  * nothing to compare. */
 ZF_API zf_status zf_compare_ranks(zf_program *program);
 
-/* Steps done: of a program that trains, those of its store (zf_store_step); of another, its own. */
+/* Steps done. For a program that trains these are the store's (zf_store_step), for another program
+ * its own. */
 ZF_API int64_t zf_program_step(const zf_program *program);
 
 typedef struct zf_program_info {
-    size_t peak_bytes;      /* predicted: all that is allocated of the device; plan.spaces has all */
+    size_t peak_bytes;      /* predicted bytes of the device; plan.spaces has all spaces */
     size_t allocated_bytes; /* what the backend was asked for */
     size_t allocated[ZF_SPACES]; /* the same of each space; [ZF_DEVICE] is allocated_bytes */
     /* Predicted bytes of each space that lie in memory of zf_compile_desc.shares_memory_with.
      * shared[k] and allocated[k] together are the predicted bytes of space k */
     size_t shared[ZF_SPACES];
-    size_t store_bytes;     /* of these, what it has added to the store; the rest is its own */
+    size_t store_bytes;     /* the part of peak_bytes that it has added to the store */
     size_t bound_bytes;     /* of tensors that the store had before */
     size_t param_bytes, state_bytes, input_bytes, constant_bytes, work_bytes;
     size_t cache_bytes; /* of zf_cache; those of zf_compile_desc.caches are not counted again */
     size_t live_bytes;      /* the largest sum of bytes alive at one time */
-    int32_t peak_node;      /* where that is, as the text numbers nodes */
+    int32_t peak_node;      /* the node at which live_bytes is reached, as the text numbers nodes */
     int64_t param_count;    /* elements of parameters */
     double flops;           /* of the matrix products of a step, a multiply-add being two */
     int32_t nodes;
     zf_plan plan;           /* predicted */
-    zf_traffic counted;     /* in the last step or the one in progress; at its end plan.traffic */
-    zf_traffic counted_over[ZF_OVERS]; /* the same of plan.traffic_over */
+    zf_traffic counted;     /* of the last step or the one in progress; in the end plan.traffic */
+    zf_traffic counted_over[ZF_OVERS]; /* the same by kind of group, as plan.traffic_over */
     size_t comm_bytes;      /* of the device, taken by the communicator: zf_comm.memory */
     /* "", or a line about slow kernels: "products of 7 shapes run by a plain kernel, which is slow:
      * cuBLASLt has none for matmul %12 [128,768] x [768,2] bf16 and others". It covers all programs
@@ -538,7 +546,7 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *program);
 
 /* ------------------------------------------------------------------------------- LAYERS, LOOPS
  *
- * Conveniences, written with the calls above alone (nn/), to be used or copied. Parameters have the
+ * Conveniences in nn/, which use only the calls above, to be used or copied. Parameters have the
  * names and shapes that PyTorch and Hugging Face give them, inside the scopes that are open. */
 
 typedef struct zf_nn_linear_desc {
@@ -607,26 +615,28 @@ typedef enum zf_schedule_kind {
 typedef struct zf_schedule {
     zf_schedule_kind kind;
     double peak, end;
-    int64_t warmup, steps; /* of ZF_ONE_CYCLE warmup -1: none */
+    int64_t warmup, steps; /* ZF_ONE_CYCLE: warmup -1 is none */
     double power; /* 0: 1 */
     double rate;  /* 0: 0.9; ZF_ZERO: `end` after `every` steps */
     int64_t every; /* 0: 1 */
-    /* Of zf_nn_train: the first step has the rate of step 0 (0 where there is a warm-up), as in
-     * Hugging Face's transformers; else that of step 1, so that the last one has that of `steps` */
+    /* For zf_nn_train: the first step has the rate of step 0 (0 where there is a warm-up), as in
+     * Hugging Face's transformers. false: it has that of step 1, and the last one that of
+     * `steps` */
     bool from_zero;
 } zf_schedule;
 ZF_API double zf_schedule_at(const zf_schedule *schedule, int64_t step);
-/* "constant", ...; NULL behind the last */
+/* "constant", ...; NULL after the last */
 ZF_API const char *zf_schedule_name(zf_schedule_kind kind);
 
 typedef struct zf_nn_train_desc {
     zf_program *program;
-    int64_t steps; /* trains until zf_program_step is this */
-    zf_tensor lr;  /* written before each step; ZF_NONE: not */
+    int64_t steps; /* training ends when zf_program_step is this */
+    zf_tensor lr;  /* the rate is written here before each step; ZF_NONE: it is not */
     zf_schedule schedule;
     void *user;
-    /* The program of the next step, when `done` have been made, with its lr in *lr: one of several
-     * variants over the store of `program` (zf_variant_at). NULL: always `program` and `lr` */
+    /* Returns the program of the next step, after `done` steps, and sets *lr to its rate's tensor:
+     * one of several variants over the store of `program` (zf_variant_at). NULL: always `program`
+     * and `lr` */
     zf_program *(*turn)(void *user, int64_t done, zf_tensor *lr);
     /* Writes the inputs of step `step` (0, 1, ...); may be NULL. A bad status ends the training
      * with it. */
@@ -643,14 +653,16 @@ typedef struct zf_nn_field {
     const void *data;
 } zf_nn_field;
 
-/* How far a fit is. */
+/* The progress of a fit. */
 typedef struct zf_nn_progress {
     int64_t epoch, step; /* 1, 2, ...; the step is the store's (zf_store_step) */
     double lr;
     double loss;       /* of this step's batch */
     double epoch_loss; /* mean over the examples that this call has trained on in this epoch */
-    bool epoch_done;   /* this step was its last one: */
-    double held_out;   /* mean loss of the held-out examples, without dropout; else NAN */
+    bool epoch_done;   /* this step was the last of its epoch */
+    /* After the last step of an epoch the mean loss of the held-out examples, without dropout; else
+     * NAN */
+    double held_out;
 } zf_nn_progress;
 
 enum { ZF_NN_FIELDS = 8 };
@@ -660,7 +672,7 @@ typedef struct zf_nn_fit_desc {
      * scalar f32, the mean over them. It is called for each number of examples that there is */
     zf_tensor (*build)(void *user, zf_graph *graph, int64_t examples);
     void *user;
-    zf_nn_field fields[ZF_NN_FIELDS]; /* behind the last one input is NULL */
+    zf_nn_field fields[ZF_NN_FIELDS]; /* after the last one `input` is NULL */
     int64_t examples; /* in the arrays */
     int64_t held_out; /* the last held_out of them are only evaluated, after each epoch */
     int64_t batch;    /* examples of a step; 0: 32. The last step of an epoch has the rest */
@@ -680,5 +692,6 @@ typedef struct zf_nn_fit_desc {
  * its number only, so a store that has done some steps (zf_load) goes on with the same bits. After
  * an error (*error may be NULL) the store is as after the last step that succeeded. */
 ZF_API zf_status zf_nn_fit(zf_store *store, const zf_nn_fit_desc *desc, zf_error *error);
-/* The same with defaults filled in, but for schedule.steps. To be read, as zf_training_resolved. */
+/* The desc with all defaults filled in, except schedule.steps. It is to be read only, as that of
+ * zf_training_resolved. */
 ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);

@@ -1,18 +1,18 @@
 /* api/extending.h - operators, backends and communicators of a program's own.
  *
- * What a program needs that brings operators, a device or a communicator of its own, and what
- * stands where in the library.
+ * For programs with operators, a device or a communicator of their own, and for changes of the
+ * library.
  *
  * ADDING AN OPERATOR
  *
  * One row in ZF_OPS: name, operands, attributes. One file ops/NAME.c, in the list of includes at
- * the end of this header, with the functions of the operator and, at its end, one record of all
- * that anybody may ask of it: ZFI_OPERATOR(NAME, .infer = ..., .grad = ..., .cpu = ..., .traits =
- * ...). graph/graph.c explains the fields (zfi_record), zf_op_traits below the traits. No pass
- * keeps a list of operators. For CUDA one file ops/NAME.cu, in the list of zeroflow_cuda.cu, that
- * ends with ZFD_KERNEL(NAME, run, scratch). A builder: its declaration in api/core.h, which begins
- * with ZF_BUILDER; `make lines` then makes its macro. B in the row makes its function; one with
- * attributes has its function in graph/build.c. One row in tests/op_cases.h runs every test of
+ * the end of this header, with the functions of the operator and, at its end, its record, which has
+ * all that passes and backends ask of it: ZFI_OPERATOR(NAME, .infer = ..., .grad = ..., .cpu = ...,
+ * .traits = ...). graph/graph.c explains the fields (zfi_record), zf_op_traits below the traits. No
+ * pass keeps a list of operators. For CUDA one file ops/NAME.cu, in the list of zeroflow_cuda.cu,
+ * that ends with ZFD_KERNEL(NAME, run, scratch). A builder: its declaration in api/core.h, which
+ * begins with ZF_BUILDER; `make lines` then makes its macro. B in the row makes its function; one
+ * with attributes has its function in graph/build.c. One row in tests/op_cases.h runs every test of
  * operators: values, gradient, threads, writing in place, CUDA, and each claim of the record. What
  * is forgotten does not compile, or fails a test that names it. ops/softplus.c is a short example.
  * An optimizer's update is an operator with trait ZF_OP_UPDATE and attributes world and blocks (for
@@ -21,12 +21,11 @@
  *
  * OPERATORS OF YOUR OWN
  *
- * A program needs no change of the library for an operator: a zf_operator names it, its operands
- * and attributes, its traits (elementwise, by rows, in place), and its functions: infer for the
- * shape of the result, grad, which appends the gradient as nodes, cpu and perhaps cuda, its
- * kernels. zf_graph_desc lists them, zf_apply appends one. examples/own_op.c is a whole program,
- * api/extending.h the reference. They cannot be leaves, effects, updates or collectives, and draw no
- * random numbers.
+ * A program needs no change of the library for an operator. A zf_operator has its name, operands,
+ * attributes, traits (elementwise, by rows, in place) and functions: infer gives the shape of the
+ * result, grad appends the gradient as nodes, cpu and perhaps cuda are its kernels. zf_graph_desc
+ * lists them, zf_apply appends one. examples/own_op.c is a whole program, api/extending.h the
+ * reference. They cannot be leaves, effects, updates or collectives, and draw no random numbers.
  *
  * ADDING A PASS
  *
@@ -34,7 +33,7 @@
  * how text looks before and after. Its function enters by zfi_enter, which says which passes must
  * and must not have been run, and leaves by zfi_leave, which verifies the graph. What it needs to
  * know of a node it asks of the node's record; if nothing says it yet, the record gets a field, and
- * tests/records.c a check that runs the operators. The declaration stands in api/passes.h, a row in
+ * tests/records.c a check that runs the operators. Its declaration is in api/passes.h, a row in
  * passes/training.c puts the pass among those of a training step, a row in tools/pass.c makes it
  * known to zf-opt, and tests/passes/NAME.zf has a graph before and after it, whose numbers are
  * compared as well.
@@ -45,14 +44,14 @@
 /* One row per operator: name, least and most operands, attributes. An attribute is A(operator,
  * name, kind), kind one of i (int64), f (double), b (bool), d (dtype), l (list of int64), v (list
  * of double) and e(names) (one of the names). One that is absent is 0, false, the first name or the
- * empty list. The order of rows means nothing. All else that is known of an operator is its record,
+ * empty list. The order of rows has no meaning. Everything else about an operator is in its record,
  * in its file of ops/.
  *
- * B(operator, UNARY or BINARY) makes its builder, zf_OPERATOR(x) or zf_OPERATOR(a, b), which api/ must
- * declare. C(operator, code, kind, form, activation) makes it an instruction of chains: `code` is its
- * number in their programs, a new one for a new operator; `kind` is a zf_chain_kind, `form` the value
- * of its attribute of that name, else 0. `activation` is the place of the operator among the names of
- * linear's attribute `activation`, 0 where it is none of them. */
+ * B(operator, UNARY or BINARY) makes its builder, zf_OPERATOR(x) or zf_OPERATOR(a, b), which api/
+ * must declare. C(operator, code, kind, form, activation) makes it an instruction of chains: `code`
+ * is its number in their programs, a new one for a new operator; `kind` is a zf_chain_kind, `form`
+ * the value of its attribute of that name, else 0. `activation` is the place of the operator among
+ * the names of linear's attribute `activation`, 0 where it is none of them. */
 #define ZFI_NOTHING(...)
 #define ZF_OPS(X, A, B, C)                                                                         \
     /* leaves */                                                                                   \
@@ -232,7 +231,7 @@
 
 #define ZF_MAX_OPERANDS   65535
 #define ZF_MAX_ATTRIBUTES 9
-#define ZF_MAX_SAVED      4 /* values that a node leaves for its gradient, beside its result */
+#define ZF_MAX_SAVED      4 /* values that a node leaves for its gradient, without its result */
 
 typedef enum zf_op {
     ZF_OP_none,
@@ -248,7 +247,7 @@ typedef enum zf_op {
 
 /* What an operator is. Every claim is tested by running it (tests/ops.c). */
 typedef enum zf_op_traits {
-    ZF_OP_LEAF = 1,     /* has storage of its own that outlives a step, or is known beforehand */
+    ZF_OP_LEAF = 1,     /* has storage that outlives a step, or a value known before the step */
     ZF_OP_NAMED = 2,    /* carries a name */
     ZF_OP_EFFECT = 4,   /* has no value, is never dead */
     ZF_OP_MUTATES = 8,  /* writes into its leaf operands */
@@ -260,12 +259,12 @@ typedef enum zf_op_traits {
     ZF_OP_BY_ROWS = 1 << 8,   /* each row over the last dimension is made of rows of the operands */
     ZF_OP_RANDOM = 1 << 9,    /* draws from a stream of random numbers */
     ZF_OP_PRODUCT = 1 << 10,  /* a matrix product: adds in f32 whatever its operands are */
-    ZF_OP_UPDATE = 1 << 11,   /* an optimizer's: of operand 0 by the gradient, operand 1 */
-    ZF_OP_FOLDABLE = 1 << 12, /* exact but for one rounding, so that constants can be folded */
-    ZF_OP_WANTS_F32 = 1 << 13,  /* 16 bits have not its range or precision */
+    ZF_OP_UPDATE = 1 << 11,   /* an optimizer's update of operand 0 by the gradient, operand 1 */
+    ZF_OP_FOLDABLE = 1 << 12, /* exact except for one rounding, so that constants can be folded */
+    ZF_OP_WANTS_F32 = 1 << 13,  /* 16 bits lack the range or precision for it */
     ZF_OP_COMPARES = 1 << 14,   /* its operands are not to be rounded */
     ZF_OP_READS_HALF = 1 << 15, /* its CPU kernel takes bf16 and f16 as they are */
-    ZF_OP_ONCE = 1 << 16,       /* leaves gradients in the forward pass: is not recomputed */
+    ZF_OP_ONCE = 1 << 16,       /* makes gradients in the forward pass, so it is not recomputed */
     ZF_OP_WRITABLE = 1 << 17,   /* a leaf that steps may write */
     ZF_OP_ANYWHERE = 1 << 18    /* its operands may lie in several spaces */
 } zf_op_traits;
@@ -341,15 +340,15 @@ typedef struct zf_array {
     zf_shape shape;
 } zf_array;
 
-/* What changes from step to step and is no tensor. */
+/* Values of a step that are not tensors. */
 typedef struct zf_run {
     uint64_t seed;
     int64_t step;  /* 1, 2, ... */
     int64_t micro; /* micro-batch of the step: 0, 1, ... */
     int64_t slot;  /* which part of the global batch this is: micro * world + rank */
     int32_t rank, world;
-    int32_t nodes; /* in which the ranks are, as many in each (zf_zero_desc.nodes) */
-    int32_t shard; /* which shard of what is sharded is this rank's: 0, 1, ... */
+    int32_t nodes; /* of the ranks, with as many in each (zf_zero_desc.nodes) */
+    int32_t shard; /* the number of this rank's shards: 0, 1, ... */
     bool evaluate; /* dropout passes through */
 } zf_run;
 
@@ -357,64 +356,65 @@ typedef struct zf_run {
 typedef struct zf_launch {
     zf_op op;
     int32_t node; /* its id, for messages */
-    const zf_operator *own; /* one of the program's own, kept by the graph; NULL: a row of ZF_OPS */
+    const zf_operator *own; /* of the program's own, kept by the graph; NULL: a row of ZF_OPS */
     int32_t arg_count;
     const zf_array *args;
     zf_array out; /* data NULL for an effect */
-    /* What it leaves for its gradient: data NULL and rank 0 where no `saved` node asks for it;
-     * NULL: none does */
+    /* Values that it leaves for its gradient: data NULL and rank 0 where no `saved` node asks for
+     * one. NULL: none is asked for */
     const zf_array *saved;
     const zf_attribute *attributes;
     void *scratch; /* as many bytes as backend->scratch asked for */
-    void *disk; /* of a copy from or to the disk, where values have no memory; else NULL */
-    int32_t disk_value; /* of such a copy: which value there, from 1 on; 0: that at the address */
-    bool sums;  /* of a copy from the disk: of a sum over micro-batches; not done in the first one */
+    void *disk; /* the library's handle of the disk, in a copy from or to it; else NULL */
+    int32_t disk_value; /* of such a copy: the value there, from 1 on; 0: that at the address */
+    /* A copy from the disk of a sum over micro-batches, which the first micro-batch leaves out */
+    bool sums;
     zf_space space; /* where its operands lie; of a copy, where its result does */
     const zf_run *run;
     void *backend; /* zf_backend.self */
-    /* 0: the order of the list. Others run beside it, each in its own order, a launch after all
-     * that were launched on queue 0 before it. */
+    /* 0: launches run in the order of the list. Other queues run concurrently, each in its own
+     * order; a launch there comes after all that were launched on queue 0 before it. */
     int32_t queue;
     const zf_comm *comm; /* of a collective */
     zf_error *error;
 } zf_launch;
 
-/* The name of its operator. */
+/* The name of the launch's operator. */
 ZF_API const char *zf_launch_name(const zf_launch *launch);
 
-/* For kernels of operators of one's own (zf_operator). */
+/* Functions for kernels of the program's own operators (zf_operator). */
 /* Records "NAME %NODE: " and the text as the step's error; returns `status`. */
 ZF_API zf_status zf_launch_fail(const zf_launch *launch, zf_status status, const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 3, 4)))
 #endif
     ;
-/* From zf_operator.cpu: task(launch, first, last) for the pieces, of `grain`, of [0, count), on the
- * workers of the CPU backend; returns when all are done. */
+/* Called from zf_operator.cpu: runs task(launch, first, last) for the pieces of [0, count), each of
+ * `grain`, on the workers of the CPU backend; returns when all are done. */
 ZF_API void zf_launch_split(const zf_launch *launch, int64_t count, int64_t grain,
                             void (*task)(const zf_launch *launch, int64_t first, int64_t last));
 
 /* What an instruction of a chain (ops/chain.c) reads. */
 typedef enum zf_chain_kind {
     ZF_CHAIN_BINARY,   /* two registers */
-    ZF_CHAIN_UNARY,    /* one */
-    ZF_CHAIN_SCALE,    /* one, and a value of the chain: its attribute `by` */
-    ZF_CHAIN_GRADIENT, /* two: dy, and what the unary operator saves */
-    ZF_CHAIN_DROPOUT   /* one, and two values: p and stream */
+    ZF_CHAIN_UNARY,    /* one register */
+    ZF_CHAIN_SCALE,    /* a register, and a value of the chain: its attribute `by` */
+    ZF_CHAIN_GRADIENT, /* two registers: dy, and what the unary operator saves */
+    ZF_CHAIN_DROPOUT   /* a register, and two values: p and stream */
 } zf_chain_kind;
 
-/* FLOPs of the products of a launch, a multiply-add being two, and the bytes that it reads and
- * writes, each value once. Data pointers are not looked at. */
+/* FLOPs of the products of a launch; a multiply-add is two. Data pointers are ignored. */
 ZF_API double zf_launch_flops(const zf_launch *launch);
+/* The bytes that a launch reads and writes, each value once. Data pointers are ignored. */
 ZF_API double zf_launch_bytes(const zf_launch *launch);
-/* Functions of elements that a launch computes, in exponentials that take about as long. One are an
- * exponential, a logarithm, tanh, sigmoid, silu and its gradient, gelu's tanh form, and a random
- * number; two are softplus, gelu, and the gradient of its tanh form; three is the gradient of gelu. */
+/* Functions of elements that a launch computes, counted in exponentials that take about as long. 1:
+ * an exponential, a logarithm, tanh, sigmoid, silu and its gradient, gelu's tanh form, a random
+ * number. 2: softplus, gelu, the gradient of its tanh form. 3: the gradient of gelu. */
 ZF_API double zf_launch_functions(const zf_launch *launch);
 
-/* Operators of a program's own. One that zf_graph_desc lists is appended by zf_apply; it prints,
- * parses and is verified as a built-in one, passes treat it by its traits, and it runs where the
- * others do. examples/own_op.c has two. A name and a kernel are enough:
+/* Operators of a program's own. zf_apply appends one that zf_graph_desc lists. It prints, parses
+ * and is verified like a built-in one; passes treat it by its traits; it runs on the same backends
+ * if it has their kernel. examples/own_op.c has two. A name and a kernel are enough:
  *
  *     static zf_status cube(const zf_launch *l)
  *     {
@@ -429,13 +429,14 @@ ZF_API double zf_launch_functions(const zf_launch *launch);
  *     zf_tensor y = zf_apply(g, "cube", 1, &x, NULL);
  */
 
-/* Operands and attributes of a node; infer sets dtype and shape of its result. */
+/* What zf_operator.infer is given, a node's operands and attributes, and what it sets: dtype and
+ * shape of the result. */
 typedef struct zf_infer {
     const zf_operator *own;
     int32_t arg_count;
     const zf_array *args; /* data NULL */
     const zf_attribute *attributes;
-    zf_dtype dtype; /* of the result; operand 0's at first, like the shape */
+    zf_dtype dtype; /* of the result; before infer, dtype and shape of operand 0 */
     zf_shape shape;
     void *node; /* the library's */
 } zf_infer;
@@ -446,8 +447,9 @@ ZF_API zf_status zf_infer_fail(zf_infer *infer, zf_status status, const char *fo
 #endif
     ;
 
-/* A node whose gradient is asked for. For every operand k with need[k], grad sets dx[k] to a tensor
- * of the dtype and shape of x[k], appended by any builders, or leaves ZF_NONE where it is zero. */
+/* A node whose gradient is asked for. For each operand k with need[k], zf_operator.grad sets dx[k]
+ * to a tensor of the dtype and shape of x[k], appended by any builders, or leaves ZF_NONE where it
+ * is zero. */
 typedef struct zf_grad {
     zf_graph *graph;
     const zf_attribute *attributes;
@@ -456,7 +458,8 @@ typedef struct zf_grad {
     const zf_tensor *x; /* operands */
     const bool *need;
     zf_tensor *dx; /* ZF_NONE at first */
-    /* Of saved values that others read; ZF_NONE: 0. The library's operators alone have them */
+    /* Gradients of saved values that other nodes read; ZF_NONE: 0. Only the library's operators
+     * have them */
     zf_tensor dsaved[ZF_MAX_SAVED];
 } zf_grad;
 
@@ -467,28 +470,28 @@ struct zf_operator {
      * ZF_OPS. NULL: none */
     const char *attributes;
     /* Any of ZF_OP_INPLACE, ZF_OP_ELEMENTWISE, ZF_OP_BY_ROWS, ZF_OP_PRODUCT, ZF_OP_WANTS_F32,
-     * ZF_OP_COMPARES and ZF_OP_READS_HALF. They are believed */
+     * ZF_OP_COMPARES and ZF_OP_READS_HALF. They are not checked */
     uint32_t traits;
     uint32_t over;  /* INPLACE: the operands over which its result may lie, as a mask; 0: all */
-    uint32_t whole; /* BY_ROWS: the operands that belong to all rows, as a mask, */
-    int32_t rows;   /* and the one that has the rows */
+    uint32_t whole; /* BY_ROWS: the operands that belong to all rows, as a mask */
+    int32_t rows;   /* BY_ROWS: the operand that has the rows */
     /* Dtype and shape of the result, from operands and attributes alone. NULL: all operands are
      * f32, bf16 or f16, of one dtype and one shape, and so is the result */
     zf_status (*infer)(zf_infer *infer);
-    /* Appends its gradient; NULL: to differentiate it is an error */
+    /* Appends its gradient. NULL: zf_autograd through it is an error */
     void (*grad)(zf_grad *grad);
-    /* The kernel. Without ZF_OP_READS_HALF it is given f32 in place of bf16 and f16, and with
-     * ELEMENTWISE or BY_ROWS some of the rows at a time, on several threads. Data pointers and what
-     * they point to change from step to step; it must do the same work with the same values */
+    /* The kernel. Without ZF_OP_READS_HALF it gets f32 in place of bf16 and f16. With ELEMENTWISE
+     * or BY_ROWS it is called on several threads, each with some of the rows. Data pointers and
+     * their values change from step to step; equal values must give equal results */
     zf_status (*cpu)(const zf_launch *launch);
     size_t (*scratch)(const zf_launch *launch); /* bytes that cpu needs while it runs; NULL: none */
-    /* The kernel for a CUDA backend, or NULL: puts its work on `stream`, a cudaStream_t. Operands
-     * are of any dtype that infer lets pass but f64. It is called once or twice for each node, and
-     * what it has put there runs again in every step: it must not look at what launch->run points
-     * to */
+    /* The kernel for a CUDA backend: enqueues its work on `stream`, a cudaStream_t. Operands have
+     * any dtype that infer accepts, except f64. It is called once or twice for each node, and the
+     * enqueued work runs again in every step: it must not read what launch->run points to. NULL:
+     * none */
     zf_status (*cuda)(const zf_launch *launch, void *stream);
     size_t (*cuda_scratch)(const zf_launch *launch);
-    double (*flops)(const zf_launch *launch); /* of its products; a multiply-add is two; NULL: 0 */
+    double (*flops)(const zf_launch *launch); /* of its products; a multiply-add is 2; NULL: 0 */
     double (*functions)(const zf_launch *launch); /* as zf_launch_functions; NULL: 0 */
     void *user; /* launch->own->user, infer->own->user */
 };
@@ -500,9 +503,9 @@ enum { ZF_MAX_OPERATORS = ZF_OP_LAST - ZF_OP_OWN + 1, ZF_OWN_OPERANDS = 16 };
 ZF_BUILDER zf_tensor zf_apply(zf_graph *graph, const char *name, int32_t count, const zf_tensor *x,
                               const zf_attribute *attributes);
 
-/* What the nodes of an operator do in a step: how often they run, and what zf_launch_flops and
- * zf_launch_bytes say of that. Leaves, marks and views do nothing; behind zf_memory, only views
- * that it has put onto their operand are views. ZF_OP_none: all operators together. */
+/* What the nodes of an operator do in a step: how often they run, and their zf_launch_flops and
+ * zf_launch_bytes. Leaves, marks and views do nothing; after zf_memory, only views that it has
+ * placed in their operand are views. ZF_OP_none: all operators together. */
 typedef struct zf_work {
     int64_t launches;
     double flops, bytes;
@@ -511,34 +514,34 @@ ZF_API zf_status zf_graph_work(zf_graph *graph, zf_op op, zf_work *work);
 
 /* ------------------------------------------------------------------------------------ BACKENDS
  *
- * What a device must offer. The core is handed a table of functions and knows no device by name. */
+ * What a device must offer: a table of functions. The core knows no device by name. */
 
 typedef enum zf_copy { ZF_HOST_TO_DEVICE, ZF_DEVICE_TO_HOST, ZF_DEVICE_TO_DEVICE } zf_copy;
 
-/* Launches [first, last) of a program in their order, each on its queue, among which those with
- * waits_for[n] >= 0 are waits for launch waits_for[n]. The same list comes again in every step with
- * other values in what launch->run points to. */
+/* Launches [first, last) of a program in their order, each on its queue. One with waits_for[n] >= 0
+ * is a wait for launch waits_for[n]. Every step runs the same list, with other values in what
+ * launch->run points to. */
 typedef struct zf_section {
     const zf_launch *launches;
     const int32_t *waits_for;
     int32_t first, last;
-    void *kept; /* what the backend keeps for the next time; NULL at first */
-    /* Where the backend has allocate_host, the section has launches in host memory too, and copies
+    void *kept; /* the backend's own, kept from step to step; NULL at first */
+    /* Where the backend has allocate_host, the section also has launches in host memory, and copies
      * from and to a disk: those whose `backend` is host->self. The backend calls host->launch for
      * them, and host->wait for a wait for one, in their order on one thread at a time, each when
-     * what stands above it and uses the same host memory is done. Their `error` is not that of
-     * other launches; after the first error none of them needs to run. NULL: there are none */
+     * earlier launches that use the same host memory are done. Their `error` is not that of other
+     * launches; after the first error none of them needs to run. NULL: there are none */
     zf_backend *host;
 } zf_section;
 
 struct zf_backend {
     const char *name;
     void *self;
-    /* 64-byte aligned, or NULL with *error. */
+    /* Memory of the device, 64-byte aligned, or NULL with *error. */
     void *(*allocate)(void *self, size_t bytes, zf_error *error);
     void (*release)(void *self, void *memory, size_t bytes);
-    /* After what was launched on queue 0 before it, and before what is launched there later. When
-     * it returns, the host may use its memory. */
+    /* Copies after all earlier launches of queue 0 and before all later ones. When it returns, the
+     * host may use its memory. */
     zf_status (*copy)(void *self, void *to, const void *from, size_t bytes, zf_copy kind,
                       zf_error *error);
     /* Bytes of scratch that this node needs while it runs; data pointers are not set. */
@@ -547,28 +550,28 @@ struct zf_backend {
     zf_status (*queues)(void *self, int32_t count, zf_error *error);
     /* The launch must stay as it is until it is done. */
     zf_status (*launch)(void *self, const zf_launch *launch);
-    /* What is launched on queue 0 from now on comes after this launch of another queue. */
+    /* Later launches of queue 0 come after this launch of another queue. */
     zf_status (*wait)(void *self, const zf_launch *launch);
-    zf_status (*synchronize)(void *self, zf_error *error); /* with every queue */
+    zf_status (*synchronize)(void *self, zf_error *error); /* waits for every queue */
     void (*destroy)(void *self);
-    /* NULL, or: whether the node can run here, else ZF_ERR_BACKEND in launch->error, saying what
-     * can. Asked by zf_compile; data pointers are not set. */
+    /* Called by zf_compile: whether the node can run here, else ZF_ERR_BACKEND with launch->error,
+     * which says what can. Data pointers are not set. NULL: every node can. */
     zf_status (*check)(void *self, const zf_launch *launch);
-    /* NULL (then launch and wait are called), or: runs them all. What it makes for that it may
-     * keep; then `forget` frees it, and sets `kept` to NULL. */
+    /* Runs all launches of a section. It may keep data in section->kept; `forget` frees them, and
+     * sets `kept` to NULL. NULL: launch and wait are called instead. */
     zf_status (*run)(void *self, zf_section *section, zf_error *error);
     void (*forget)(void *self, zf_section *section);
-    /* NULL, or: what those who wonder about its speed should know, as zf_program_info.remark. */
+    /* A line about slow kernels (zf_program_info.remark). NULL: none. */
     const char *(*remark)(void *self);
-    /* NULL (then they run one after the other), or: task(context, k) for every k in [0, count), on
-     * several threads of the host; returns when all are done. Called while nothing is launched. */
+    /* Runs task(context, k) for every k in [0, count), on several threads of the host; returns when
+     * all are done. Called while nothing is launched. NULL: they run one after the other. */
     void (*share)(void *self, int64_t count, void (*task)(void *context, int64_t index),
                   void *context);
-    /* Its memory is the host's: what lies in ZF_HOST can be computed here as well */
+    /* Its memory is the host's, so it can compute with values in ZF_HOST as well */
     bool host_memory;
-    /* NULL (then it is that of the CPU backend), or: host memory that the device copies from and to
-     * without the host; as allocate and release. Such a device runs sections with launches in host
-     * memory (zf_section.host) */
+    /* As allocate and release: host memory that the device copies from and to without the host.
+     * Such a device runs sections with launches in host memory (zf_section.host). NULL: host memory
+     * is that of the CPU backend */
     void *(*allocate_host)(void *self, size_t bytes, zf_error *error);
     void (*release_host)(void *self, void *memory, size_t bytes);
 };
@@ -607,41 +610,42 @@ struct zf_comm {
     void *self;
     int32_t rank, world;
     /* Blocks until this rank's part is done. ZF_ERR_COMM, naming node and rank, when another rank
-     * does not come within the deadline, asks for something else, or has given up (then ZF_ERR_IO,
-     * if that is why: see abort); then all later calls fail as well. Calls on different channels
-     * may come from different threads. */
+     * does not arrive within the deadline, calls something else, or has given up (abort, which may
+     * make it ZF_ERR_IO). Then all later calls fail as well. Calls on different channels may come
+     * from different threads. */
     zf_status (*run)(void *self, const zf_collective *call, zf_error *error);
-    /* This rank will not come any more, because of an error with this status: the others' calls
+    /* This rank makes no more calls, because of an error with this status: the calls of other ranks
      * fail with "rank R gave up: REASON", and with ZF_ERR_IO where that is the status, else with
      * ZF_ERR_COMM. Does nothing after a failure, of this rank or another. */
     void (*abort)(void *self, zf_status status, const char *reason);
     void (*destroy)(void *self);
-    /* NULL, or, where calls are put on a stream: how they fare, asked by a device that has been
-     * waiting for them for `seconds`. After an error soon nothing on the stream waits for
-     * them. */
+    /* For calls on a stream: their state, asked by a device that has waited for them for `seconds`.
+     * Soon after an error nothing on the stream waits for them. NULL: no calls on streams. */
     zf_status (*check)(void *self, double seconds, zf_error *error);
-    /* Bytes of the device that it has taken for itself, which no plan counts; 0: of the host's */
+    /* Bytes of the device that the communicator uses, which no plan counts; 0: it uses host memory
+     * only */
     size_t memory;
     /* It can do calls of a group (zf_collective.group). Where one fails, the calls of all ranks
      * fail */
     bool groups;
 };
 
-/* What a node of trait ZF_OP_COLLECTIVE asks of the communicator; on no stream. */
+/* The call of a node of trait ZF_OP_COLLECTIVE, without a stream. */
 ZF_API zf_collective zf_collective_of(const zf_launch *launch);
-/* For those who write a communicator: whether a call is one that can be done there, on channels 0
- * to channels - 1; ZF_ERR_ARGUMENT says what is wrong, and what would be right. */
+/* For writers of communicators: checks a call, and that its channel is below `channels`.
+ * ZF_ERR_ARGUMENT says what is wrong, and what would be right. */
 ZF_API zf_status zf_collective_check(const zf_collective *call, const zf_comm *comm,
                                      int32_t channels, zf_error *error);
 /* The group of the call: where it names none, all ranks. The rank itself is number
  * (comm->rank - group.first) / group.stride of it. */
 ZF_API zf_group zf_collective_group(const zf_collective *call, const zf_comm *comm);
-/* "all_gather %59", and "bcast %59 of 1024 f32 from rank 1"; the text is given back. */
+/* "all_gather %59", and "bcast %59 of 1024 f32 from rank 1", written to `text`, which is
+ * returned. */
 ZF_API const char *zf_collective_name(char text[64], const zf_collective *call);
 ZF_API const char *zf_collective_text(char text[128], const zf_collective *call);
 
-/* out[i] = (add ? out[i] : 0) + parts[0][i] + parts[1][i] + ..., in that order; what communicators
- * reduce with. out may be one of the parts. */
+/* out[i] = (add ? out[i] : 0) + parts[0][i] + parts[1][i] + ..., in that order. Communicators
+ * reduce with it. out may be one of the parts. */
 ZF_API void zf_add_ranks(void *out, const void *const *parts, int32_t world, int64_t count,
                          zf_dtype dtype, bool add);
 
@@ -651,7 +655,7 @@ typedef struct zf_cuda_sum {
     void *out;
     const void *parts; /* rank r's is at parts + r * stride */
     size_t stride;     /* bytes */
-    const void *own;   /* where that of `rank` is instead; NULL: with the others */
+    const void *own;   /* the part of `rank`, where it is elsewhere; NULL: with the others */
     int32_t rank, world;
     int64_t count;
     zf_dtype dtype;
@@ -659,23 +663,24 @@ typedef struct zf_cuda_sum {
 } zf_cuda_sum;
 extern zf_status zf_cuda_add_ranks(const zf_cuda_sum *sum, void *stream, zf_error *error);
 
-/* Where a stream is, in host memory that the device sees. */
+/* The collective that a stream has reached, in host memory that the device sees. */
 typedef struct zf_cuda_place {
-    int64_t turn;       /* grows by one at each of these: */
-    zf_collective call; /* what began last; op ZF_OP_none: it has ended */
+    int64_t turn;       /* the number of calls begun or ended so far */
+    zf_collective call; /* the call that has begun; op ZF_OP_none: it has ended */
 } zf_cuda_place;
-/* When the stream comes here, `place` says so; call NULL: what began has ended. */
+/* Enqueues an update of `place` with a call that begins; call NULL: the call has ended. */
 extern zf_status zf_cuda_tell(zf_cuda_place *place, const zf_collective *call, void *stream,
                               zf_error *error);
 
-/* zf_step and others for all ranks at once, on one thread, in lockstep: programs[r] is that of rank
- * r, made with a communicator of that rank. Each runs up to its next collective, which must be the
- * same on all; then it is done for all. A difference is an error that names both sides' nodes. For
- * tests: launches of other queues are done as late as the plan allows, or, by `seed`, sooner. */
+/* zf_step and other functions for all ranks at once, on one thread, in lockstep: programs[r] is
+ * that of rank r, made with a communicator of that rank. Each runs up to its next collective, which
+ * must be the same on all; then it is done for all. A difference is an error that names both sides'
+ * nodes. For tests: launches of other queues run as late as the plan allows, or, by `seed`,
+ * sooner. */
 typedef struct zf_lockstep_desc {
     zf_program *const *programs;
     int32_t count;
-    uint64_t seed; /* 0: at the wait for it */
+    uint64_t seed; /* 0: a launch runs at the wait for it */
 } zf_lockstep_desc;
 ZF_API zf_status zf_lockstep_step(const zf_lockstep_desc *desc, zf_error *error);
 ZF_API zf_status zf_lockstep_micro(const zf_lockstep_desc *desc, zf_error *error);

@@ -109,7 +109,7 @@ ZF_API zf_graph *zf_graph_copy(const zf_graph *from)
     to->nodes = NULL, to->order = NULL, to->params = NULL, to->names = NULL, to->scopes = NULL;
     to->streams = NULL, to->declared = NULL;
     to->own = NULL, to->own_count = 0, to->all_records = NULL;
-    to->had = NULL, to->had_count = 0;
+    to->had = NULL, to->had_count = 0, to->noted = false;
     if (from->had && (to->had = zfi_calloc(&to->memory, from->had_count, 1)))
         memcpy(to->had, from->had, to->had_count = from->had_count);
     zfi_copy_text(&c, from);

@@ -268,6 +268,7 @@ struct zf_graph {
     zfi_peak peaks[ZF_SPACES]; /* once placed */
     uint8_t *had;              /* by node: noted when the pass began (ir/complete.c) */
     size_t had_count;
+    bool noted; /* the last pass noted it when it ended, and nothing was appended since */
 };
 
 struct zfi_infer {
@@ -752,6 +753,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     zf_status status;
 
     if (g->error.status) return 0;
+    g->noted = false;
     if (g->stages & ZFI_STAGE_PLACED) {
         zfi_graph_fail(g, ZF_ERR_STAGE, record->name,
                        "every value has its place in memory already: nothing can be added");

@@ -4,7 +4,10 @@
  * When a pass is entered, it notes by node which parameters have a gradient and an update, and
  * which outputs there are. After zf_zero, gradients and updates are those of buckets. Each
  * parameter of a bucket must then be found in the pack of gradients and among the updated blocks.
- * What was noted before zf_zero is checked after all later passes. */
+ * What was noted before zf_zero is checked after all later passes.
+ *
+ * What the check at the end of a pass finds is the note of the next pass, unless a node was appended
+ * in between. Within a pass nothing is kept, since passes edit nodes directly. */
 enum { ZFI_HAS_GRADIENT = 1, ZFI_HAS_UPDATE = 2, ZFI_HAS_OUTPUT = 4 };
 
 /* The pack of which the value has the elements, or sums of them, in their places; 0: none. */
@@ -72,13 +75,23 @@ static void zfi_find_all(const zf_graph *g, uint8_t *has)
 /* Notes them at the beginning of a pass. */
 static zf_status zfi_note_all(zf_graph *g)
 {
-    if (g->stages & ZFI_STAGE_RANKS) return ZF_OK;
+    const bool noted = g->noted;
+    g->noted = false;
+    if (noted || g->stages & ZFI_STAGE_RANKS) return ZF_OK;
     zfi_free(&g->memory, g->had, g->had_count);
     g->had_count = (size_t)zfi_len(g->nodes);
     g->had = zfi_calloc(&g->memory, g->had_count, 1);
     if (!g->had) return g->had_count = 0, zfi_graph_nomem(g);
     zfi_find_all(g, g->had);
     return ZF_OK;
+}
+
+/* Takes what the check has found, count bytes, as the note of the next pass. */
+static void zfi_keep_note(zf_graph *g, uint8_t *has, size_t count)
+{
+    zfi_free(&g->memory, g->had, g->had_count);
+    g->had = has, g->had_count = count;
+    g->noted = true;
 }
 
 /* Checks that all that was noted is still there. The nodes must have been verified. */
@@ -101,6 +114,7 @@ static zf_status zfi_verify_complete(zf_graph *g)
                                                : "update of",
                      name ? name : "");
     }
-    zfi_free(&g->memory, has, count);
+    if (g->error.status || g->stages & ZFI_STAGE_RANKS) zfi_free(&g->memory, has, count);
+    else zfi_keep_note(g, has, count);
     return g->error.status;
 }

@@ -69,3 +69,35 @@ TEST(verify_finds_what_passes_could_lose)
         CHECK_TEXT(t, zf_graph_error(g), errors[k]);
     }
 }
+
+/* What a pass has found when it ended is noted for the next one; what is appended in between is noted
+ * as well, and a pass notes again what another has left without a check. */
+TEST(verify_notes_what_is_new)
+{
+    for (int k = 0; k < 3; k++) {
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g = zf_graph_parse(complete_text, sizeof complete_text - 1,
+                                     &(zf_graph_desc){.allocator = t->allocator}, &error);
+        const zf_tensor product = {g, 6}, sum = {g, 7};
+        zf_status status;
+        NEED(t, g, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        OK(t, zf_autograd(g, sum), zf_graph_error(g));
+        CHECK(t, g->noted);
+        if (k == 1) zf_output(product, "product");
+        OK(t, zf_graph_status(g), zf_graph_error(g));
+        CHECK(t, g->noted == (k != 1));
+        OK(t, zfi_enter(g, "test", 0, 0), zf_graph_error(g));
+        CHECK(t, !g->noted);
+        complete_drop(g, ZF_OP_output); /* the last one */
+        if (k == 2) OK(t, zfi_enter(g, "test", 0, 0), zf_graph_error(g));
+        status = zfi_leave(g, 0);
+        if (t->refused && status == ZF_ERR_NOMEM) return;
+        CHECK_TEXT(t, zf_graph_error(g),
+                   k == 2 ? ""
+                   : k    ? "verify: the pass has lost the output \"product\", which was there before "
+                            "it"
+                          : "verify: the pass has lost the output \"loss\", which was there before "
+                            "it");
+    }
+}

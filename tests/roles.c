@@ -28,7 +28,7 @@ static zf_graph *graph_of(const naming *n, zf_tensor *loss)
     }
     x = zf_add(x, zf_state(g, n->state, ZF_F32, ZF_SHAPE(64), 0.5));
     aside = zf_mean(zf_mul(x, x));
-    x = zf_gelu(zf_add(zf_matmul(x, w), zf_param(g, n->param, ZF_SHAPE(64), &normal)));
+    x = zf_gelu(zf_linear(x, w, zf_param(g, n->param, ZF_SHAPE(64), &normal)));
     x = zf_matmul(x, zf_param(g, "layer.2.w", ZF_SHAPE(64, 64), &normal));
     *loss = zf_mean(zf_mul(x, x));
     zf_output(aside, n->part);

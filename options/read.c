@@ -266,6 +266,12 @@ static zf_status zfi_put_word(const zf_options *one, const char *called, const c
                          !words->name && row->kind == ZF_OPTION_FLAG ? NULL : words->value, error);
 }
 
+static bool zfi_is_flag_of(const zf_option *rows, const char *value)
+{
+    const zf_option *row = zfi_option_in(rows, value, strlen(value));
+    return row && row->kind == ZF_OPTION_FLAG;
+}
+
 /* unit: what the words are as a whole, for messages; NULL: options of the desc. */
 static zf_status zfi_put_words(const zf_options *one, const char *called, const char *unit,
                                char *text, const char *between, zf_error *error)
@@ -277,7 +283,9 @@ static zf_status zfi_put_words(const zf_options *one, const char *called, const 
     while (!status) {
         char *const cut = words.cut;
         if (!zfi_next_word(&words)) break;
-        if (is_text && !words.name && cut && *between == ',') *cut = ','; /* a list goes on */
+        if (is_text && !words.name && cut && *between == ',' &&
+            !zfi_is_flag_of(one->rows, words.value))
+            *cut = ','; /* a list goes on */
         else status = zfi_put_word(one, called, unit, &words, &is_text, error);
     }
     return status;

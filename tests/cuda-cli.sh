@@ -15,7 +15,7 @@ golden=tests/golden/bert
 trains() {
     to=$1
     shift
-    ends 0 "$bert" pretrain --model $golden/config.json --init $golden/init.safetensors \
+    ends 0 "$bert" pretrain --model $golden/config.json --init $golden/init.safetensors --precision f32 \
         --batch-file $golden/batch.safetensors --steps 3 --schedule constant --warmup 0 \
         --dropout 0.1 --quiet --log "$work/$to.csv" --dump "$work/$to" "$@"
 }
@@ -59,15 +59,15 @@ check 'without clipping' unclipped
 check 'all in host memory and on a disk: the same bits' offloaded unclipped --clip 0 \
     --offload optimizer=disk,parameters=disk,gradients=host,activations=disk --offload-dir "$work/disk"
 fitted() {
-    trains fitted --device cuda --memory 2M && grep -q '^within 2M: .*=host' "$work/out"
+    trains fitted --device cuda --memory 2M && grep -q '^within 2097152 bytes: .*=host' "$work/out"
 }
 check 'what leaves the device is chosen' fitted
 
 batches="--model $golden/config.json --batch-file $golden/batch.safetensors"
 # shellcheck disable=SC2086
 {
-    check 'an option without its device' fails 2 'bert: pretrain: --rendezvous is for ranks with '\
-"GPUs (--device cuda); those on CPUs meet by MPI; 'bert pretrain --help' lists the options" \
+    check 'an option without its device' fails 2 "bert: pretrain: --rendezvous requires --device \
+cuda; it is cpu; 'bert pretrain --help' lists the options" \
         "$bert" pretrain $batches --rendezvous here
     check 'a rendezvous of threads' fails 1 'bert: --rendezvous here is for processes, and this '\
 'one was started alone: start them with mpirun, torchrun or srun' \

@@ -134,6 +134,9 @@ static bool write_report(run *r)
         zf_json_put_key(w, "unigram_entropy"), zf_json_put_double(w, job->data.unigram_nats);
     if (r->reader && of->waits)
         zf_json_put_key(w, "feeder_waits"), zf_json_put_int(w, of->waits(r->reader));
+    zf_json_put_key(w, "options"), zf_json_begin_object(w);
+    zf_options_put_json(job->tables.all, job->tables.count, w);
+    zf_json_end(w);
     zf_json_end(w);
     status = zf_json_save(w, o->report, &r->error);
     zf_json_writer_free(w);

@@ -62,13 +62,14 @@ enum {
 
 typedef struct zfi_stand {
     uint8_t bits;
-    uint8_t cut;  /* SHARD: the axes that it is sharded over, */
-    uint8_t sums; /* and those that its elements are sums over: RANKS once these are all */
+    uint8_t cut;  /* SHARD: the axes that it is sharded over */
+    uint8_t sums; /* the axes that its elements are sums over; RANKS once these are all */
     uint8_t parts; /* its equal parts come from the ranks along these axes, by an all_to_all */
     int32_t pack; /* the pack of its elements, or of their sums; 0, ZFI_MIXED */
     int32_t sum;  /* the node that computed the sum; the pack where there is nothing to sum */
     int32_t cause; /* OTHER and BATCH: a node that causes them */
-    int32_t torn;  /* of a whole bucket: an update of a shard, not gathered; 0 */
+    /* The update that has changed only a part or a copy of it, which is not complete yet; 0: none */
+    int32_t torn;
     int64_t at, of; /* it is a piece of a value of `of` elements, from `at` on; of 0: it is none */
     int64_t back;   /* elements of its pieces that were updated and are back in their place */
     int32_t pieced; /* of a leaf: the first update of a piece; 0 */

@@ -32,11 +32,11 @@ typedef struct zfi_beside {
     const int32_t *order;
     int32_t end;    /* of the micro section */
     int32_t begin;  /* position from which on nodes are below `update:`; `end`: none is */
-    bool *above;    /* by node: it is after `begin`, and moves above `update:`; */
-    bool *early;    /* or it copies to the host a value that this step does not write after that */
+    bool *above;    /* by node: it is after `begin`, and moves above `update:` */
+    bool *early;    /* by node: it copies to the host a value that this step does not write later */
     int32_t *after; /* by node: its position; for the update section, that of zfi_due */
-    int32_t *used;  /* by owner of bytes, or piece: the last position of a reader; */
-    int32_t *wrote; /* and of a writer; */
+    int32_t *used;  /* by owner of bytes, or piece: the last position of a reader */
+    int32_t *wrote; /* by owner of bytes, or piece: the last position of a writer */
     int32_t *used_pieces, *wrote_pieces; /* by owner: the same of its pieces */
     int32_t *until; /* by node: the index in `due` of its last reader; before, the first position
                      * after which a reader comes */

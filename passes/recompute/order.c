@@ -35,11 +35,11 @@ enum { ZFI_CHEAP_NODES = 32, ZFI_LAYER_NODES = 128 };
 /* For each node: */
 typedef struct zfi_again {
     uint8_t marks;
-    uint8_t cheap; /* so few nodes, no product, recompute it; 0: not cheap */
+    uint8_t cheap; /* the number of nodes that recompute it, none a product; 0: not cheap */
     int32_t layer; /* 0: none */
     int32_t step;  /* the step that gives it up with its saved values; 0: none */
     int32_t result_step; /* the step that gives up only its result */
-    int32_t early;       /* the last position in the forward pass where it is read or computed; */
+    int32_t early;       /* the last position in the forward pass where it is read or computed */
     int32_t first, last; /* the first and last positions where the backward pass reads it */
     int32_t sum;         /* the saved value from which it is recomputed whole; 0: its operands */
     int32_t inverse;     /* the backward node that computes it from its saved value; 0 */

@@ -32,11 +32,11 @@ enum { SESSION_VARIANTS = 4 };
 
 typedef struct session {
     const sample_model *sample;
-    zf_graph *graphs[SESSION_VARIANTS]; /* of all variants of the step, and their programs: */
-    zf_program *programs[SESSION_VARIANTS];
+    zf_graph *graphs[SESSION_VARIANTS]; /* a graph for each variant of the step */
+    zf_program *programs[SESSION_VARIANTS]; /* a program for each variant of the step */
     int32_t variants;
-    zf_training training; /* the description of a variant; zf_variant_at says when it is whose turn */
-    zf_graph *graph; /* those of the step in progress */
+    zf_training training; /* that of a variant; zf_variant_at gives the variant of a step */
+    zf_graph *graph; /* of the variant in progress */
     zf_backend *backend, *own; /* own: NULL when it belongs to another session */
     zf_backend *host; /* beside a device: what computes in host memory; NULL: `backend` */
     zf_program *program;

@@ -111,7 +111,7 @@ static zf_status show(zf_store *store, zf_error *error)
         for (int column = 0; column < WIDE; column++) putchar(arm[row * WIDE + column] ? '#' : '.');
     if (classify(store, unseen, HELD_OUT, arm, error)) return error->status;
     for (int i = 0; i < HELD_OUT; i++) right += arm[i] == arms[POINTS - HELD_OUT + i];
-    printf("%.1f%% of %d unseen points are told apart\n", 100.0 * right / HELD_OUT, HELD_OUT);
+    printf("%.1f%% of %d unseen points are classified right\n", 100.0 * right / HELD_OUT, HELD_OUT);
     return ZF_OK;
 }
 

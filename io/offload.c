@@ -213,8 +213,8 @@ static zf_status zfi_offload_open(zfi_offload_file *f, const zfi_offload_desc *d
         desc->run[0] == '.')
         return zfi_fail(
             error, ZF_ERR_ARGUMENT,
-            "the run's name is to have 1 to %d letters, digits, '.', '-' or '_', and no "
-            "'.' in front",
+            "the run's name must have 1 to %d letters, digits, '.', '-' or '_', and no "
+            "'.' at its beginning",
             (int)ZFI_OFFLOAD_RUN);
     if ((status = zfi_path_resolve(desc->folder, folder, error))) return status;
     snprintf(name, sizeof name, "%s.rank-%05d-of-%05d%s", desc->run, (int)desc->rank,

@@ -224,7 +224,7 @@ static zf_status zfi_safetensors_index(zf_safetensors *file, zf_error *error)
                         "%s: the tensors have %llu bytes, but only %llu are there: it is cut short",
                         file->path, (unsigned long long)end, (unsigned long long)have);
     if (end < have)
-        return zfi_fail(error, ZF_ERR_FORMAT, "%s: %llu bytes behind the last tensor", file->path,
+        return zfi_fail(error, ZF_ERR_FORMAT, "%s: %llu bytes after the last tensor", file->path,
                         (unsigned long long)(have - end));
     return ZF_OK;
 }
@@ -595,7 +595,7 @@ ZF_API zf_status zf_safetensors_write(zf_safetensors_writer *writer, int32_t ind
     tensor = &writer->tensors[index];
     if (bytes > tensor->bytes - tensor->done) {
         zfi_fail(&writer->error, ZF_ERR_ARGUMENT,
-                 "%s: %zu bytes behind the first %zu of the tensor %s, but %s has %zu",
+                 "%s: %zu bytes after the first %zu of the tensor %s, but %s has %zu",
                  writer->path, bytes, tensor->done,
                  zfi_quote(quoted, tensor->name, strlen(tensor->name)),
                  zfi_type_text(type, tensor->dtype, &tensor->shape), tensor->bytes);

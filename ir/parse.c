@@ -348,7 +348,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
         return zfi_parse_fail(p, "%s cannot be a recomputed node", record->name);
     below = zfi_take(p, "micro");
     if (below && !g->in_update)
-        return zfi_parse_fail(p, "'micro' marks what stands below 'update:'");
+        return zfi_parse_fail(p, "'micro' marks what is below 'update:'");
     zfi_skip_space(p);
     if (p->at < p->end) return zfi_parse_fail(p, "expected the end of the line");
 

@@ -258,9 +258,9 @@ static zf_status zfi_verify_nodes(zf_graph *g)
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        if (seen[id] & ZFI_DEFINED) zfi_verify_fail(g, id, "it stands twice in the order");
+        if (seen[id] & ZFI_DEFINED) zfi_verify_fail(g, id, "it is twice in the order");
         if (once && !zfi_runs_once(node))
-            zfi_verify_fail(g, id, "it belongs to the micro section but stands below 'update:'");
+            zfi_verify_fail(g, id, "it belongs to the micro section but is below 'update:'");
         if (node->below && g->micro_batches > 1)
             zfi_verify_fail(g, id, "it runs once, and the step has %lld micro-batches",
                             (long long)g->micro_batches);

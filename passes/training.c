@@ -227,7 +227,7 @@ static const zf_option zfi_training_options[] = {
     ZF_OPTION(zf_training, DESC, fuse, 0, NULL, .rows = zfi_fuse_options),
     ZF_OPTION(zf_training, DESC, lora, 0, NULL, .topic = "model", .flag = "lora",
               .traits = ZF_OPTION_BASIC, .rows = zfi_lora_options,
-              .help = "freeze the weights, and train products of low rank beside them"),
+              .help = "freeze the weights, and train products of low rank that are added"),
     ZF_OPTION(zf_training, DESC, zero, 0, NULL, .topic = "ranks", .rows = zfi_zero_options),
     ZF_OPTION(zf_training, DESC, prefetch, 0, NULL, .rows = zfi_prefetch_options),
     ZF_OPTION(zf_training, DESC, recompute, 0, NULL, .topic = "memory", .flag = "recompute",

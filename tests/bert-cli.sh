@@ -439,7 +439,7 @@ adapted() { # resumed with the same bits; with the base, it has the loss that th
 }
 check 'an adapter' adapted
 check 'an adapter of products that are not there' fails 1 'bert: zf_lora: the target "q_proj" is no '\
-'module of the graph, nor the end of one behind a dot; products are in word_embeddings, query, key, '\
+'module of the graph, nor the end of one after a dot; products are in word_embeddings, query, key, '\
 'value, dense, seq_relationship' "$bert" pretrain --init "$work/folder" --corpus "$corpus" --seq 32 \
     --lora r=2,targets=q_proj --steps 1
 

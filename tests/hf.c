@@ -266,7 +266,7 @@ TEST_ONCE(hf_weights_that_are_none)
     CHECK(t, !mkdir(folder, 0777) && !zf_weights_open(folder, &error));
     CHECK(t, strstr(error.text, " has no weights: neither model.safetensors nor "));
     CHECK(t, !zf_weights_open(file_of("away.json", index, sizeof index - 1), &error));
-    CHECK(t, strstr(error.text, "x must be the name of a file beside the index, not"));
+    CHECK(t, strstr(error.text, "x must be the name of a file in the folder of the index, not"));
     CHECK(t, !zf_weights_open(file_of("absent.json", absent, sizeof absent - 1), &error));
     CHECK(t, strstr(error.text, "there.safetensors: No such file"));
     snprintf(folder, sizeof folder, "%s", test_path("a pipe"));

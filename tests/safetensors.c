@@ -211,10 +211,10 @@ TEST(safetensors_refuses_what_breaks_a_rule)
          "safetensors (header):1:2: expected a key in double quotes or '}', found the end of the "
          "text"},
         {"{}x", 0, "safetensors (header):1:3: expected the end of the text, found 'x'"},
-        {"{}", 3, "safetensors: 3 bytes behind the last tensor"},
+        {"{}", 3, "safetensors: 3 bytes after the last tensor"},
         {"{" T("a", "F32", "2", 0, 8) "}", 7,
          "safetensors: the tensors have 8 bytes, but only 7 are there: it is cut short"},
-        {"{" T("a", "F32", "2", 0, 8) "}", 9, "safetensors: 1 bytes behind the last tensor"},
+        {"{" T("a", "F32", "2", 0, 8) "}", 9, "safetensors: 1 bytes after the last tensor"},
         {"{\"a\":1}", 0, "safetensors (header):1:6: a must be an object, not 1"},
         {"{\"a\":{}}", 0, "safetensors (header):1:6: a lacks \"dtype\""},
         {"{\"a\":{\"dtype\":\"F32\"}}", 0, "safetensors (header):1:6: a lacks \"shape\""},
@@ -579,7 +579,7 @@ TEST(safetensors_writer_refuses_misuse)
         {"aW", ": data of tensor 1, but 1 are declared"},
         {"awb", ": a declaration after the first data"},
         {"awK", ": a declaration after the first data"},
-        {"awww", ": 2 bytes behind the first 4 of the tensor \"a\", but u8[4] has 4"},
+        {"awww", ": 2 bytes after the first 4 of the tensor \"a\", but u8[4] has 4"},
         {"aw", ": only 2 of 4 bytes of the tensor \"a\" were written"},
         {"a", ": only 0 of 4 bytes of the tensor \"a\" were written"},
     };

@@ -83,7 +83,7 @@ static void copy_file(const char *path, int depth)
             copy_file(inner, depth + 1);
         } else if (sscanf(line, "#include <%1000[^>]>", name) == 1 &&
                    (file_of_name = find_foreign(name))) {
-            printf("\n/* ==== <%s>, whose licence stands at its end */\n"
+            printf("\n/* ==== <%s>, whose licence is at its end */\n"
                    "#if defined(__GNUC__)\n"
                    "#pragma GCC diagnostic push\n"
                    "#pragma GCC diagnostic ignored \"-Wconversion\"\n"

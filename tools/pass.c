@@ -355,7 +355,7 @@ static void run_hash(call *c)
 
 /* The options of zf_training are not repeated here. */
 static const pass passes[] = {
-    {"lora", "", "freeze the parameters, and put trained products of low rank beside those of the "
+    {"lora", "", "freeze the parameters, and add trained products of low rank to those of the "
      "targets", run_lora},
     {"autograd", "LOSS", "append the gradient of LOSS for every trained parameter", run_autograd},
     {"simplify", "", "remove unneeded nodes, merge equal nodes, fold constants", run_simplify},

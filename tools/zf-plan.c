@@ -341,7 +341,7 @@ static void print_space(const options *o, zf_space space, const zf_space_plan *p
     if (*plan->peak_op) printf("   at %%%d %s", (int)plan->peak_node, plan->peak_op);
     printf("%s%s\n", *plan->peak_scope ? " in " : "", plan->peak_scope);
     if (o->world > 1 && space == ZF_DEVICE)
-        printf("%-16s%14s                 NCCL's own buffers, where ranks are GPUs\n", "beside it",
+        printf("%-16s%14s                 NCCL's own buffers, where ranks are GPUs\n", "not in the plan",
                human(most, nccl_bytes(o)));
 }
 

@@ -67,7 +67,7 @@ int bert_command_tokenize(int argc, char **argv)
         {"vocab", OPTION_TEXT, "FILE|DIR", &path, 0, 0,
          "a vocab.txt, a tokenizer.json, or a folder with one: a checkpoint or of Hugging Face"},
         TOKENIZING_ROWS(&words),
-        {"bare", OPTION_FLAG, NULL, &p.bare, 0, 0, "without [CLS] in front and [SEP] behind"},
+        {"bare", OPTION_FLAG, NULL, &p.bare, 0, 0, "without [CLS] before and [SEP] after the text"},
         {"tokens", OPTION_FLAG, NULL, &p.tokens, 0, 0, "tokens in place of their ids"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };

@@ -124,7 +124,7 @@ static zf_status zfl_open_index(zf_weights *w, const char *path, zf_error *error
         int32_t s;
         if (zf_json_to_string(v, &file, error)) break;
         if (!*file || strchr(file, '/')) {
-            zf_json_expected(v, error, "the name of a file beside the index");
+            zf_json_expected(v, error, "the name of a file in the folder of the index");
             break;
         }
         snprintf(shard_path, sizeof shard_path, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path,

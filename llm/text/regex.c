@@ -138,7 +138,7 @@ static bool zfl_interval(zfl_translation *t, const char *from)
         for (p++; p < t->end && isdigit((unsigned char)*p);) p++;
     if (p == t->end || *p != '}' || p == low || (p == low + 1 && high == low)) return true;
     if (p + 1 < t->end && (p[1] == '+' || (p[1] == '?' && high == p)))
-        return zfl_refuse(t, from, (int)(p + 2 - from), "an interval with a sign behind it");
+        return zfl_refuse(t, from, (int)(p + 2 - from), "an interval with a sign after it");
     if (high == low) zf_text_add_string(&t->out, "0");
     zf_text_add(&t->out, low, (size_t)(p + 1 - low));
     t->at = p + 1;

@@ -276,7 +276,7 @@ static bool zfi_is_apart(const zfi_missing *m, int32_t id, int32_t product)
                 return true;
             }
         } else if (node->op != ZF_OP_scale) {
-            zfi_miss(m, "attention", id, "%s stands between the product of q and k and the softmax",
+            zfi_miss(m, "attention", id, "%s is between the product of q and k and the softmax",
                      ZFI_NAME(m, x));
             return true;
         }
@@ -412,7 +412,7 @@ static void zfi_miss_residual(const zfi_missing *m, int32_t id, int32_t x, int32
         return;
     }
     if (x != sum) {
-        zfi_miss(m, "norm", id, "%s stands between it and the sum, %s", ZFI_NAME(m, x),
+        zfi_miss(m, "norm", id, "%s is between it and the sum, %s", ZFI_NAME(m, x),
                  ZFI_NAME(m, sum));
         return;
     }
@@ -475,7 +475,7 @@ static void zfi_miss_head(const zfi_missing *m, int32_t id)
     if (!zfi_is_weighted(m, product)) return;
     of = zfi_miss_node(m, logits);
     if (logits != product && of->op != ZF_OP_cast) {
-        zfi_miss(m, "head", id, "%s stands between the product, %s, and the loss%s",
+        zfi_miss(m, "head", id, "%s is between the product, %s, and the loss%s",
                  ZFI_NAME(m, logits), ZFI_NAME(m, product),
                  of->op == ZF_OP_reshape ? "; the product's operand can be reshaped instead" : "");
         return;

@@ -174,7 +174,7 @@ static void zfi_mark_target(zfi_lora *l, const char *target, size_t length)
     if (any || g->error.status) return;
     zfi_list_modules(l, modules, sizeof modules);
     zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-             "zf_lora: the target \"%.*s\" is no module of the graph, nor the end of one behind a "
+             "zf_lora: the target \"%.*s\" is no module of the graph, nor the end of one after a "
              "dot; products are in %s",
              (int)(length < 100 ? length : 100), target, *modules ? modules : "none");
 }

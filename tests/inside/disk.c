@@ -793,7 +793,7 @@ TEST_ONCE(disk_files_of_others)
     second.desc.folder = "";
     CHECK(t, setup_refused(&second, ZF_ERR_ARGUMENT, "an empty path"));
     second.desc.folder = s.folder, second.desc.run = "../x";
-    CHECK(t, setup_refused(&second, ZF_ERR_ARGUMENT, "the run's name is to have 1 to 128 letters"));
+    CHECK(t, setup_refused(&second, ZF_ERR_ARGUMENT, "the run's name must have 1 to 128 letters"));
 }
 
 TEST_ONCE(disk_misuse)

@@ -54,9 +54,9 @@ TEST(verify_finds_what_passes_could_break)
         {verify_effect_as_operand, "verify: %9 = neg %10 : f32[8,8]: %10 has no value"},
         {verify_other_shape, "verify: %7 = gelu %6 : f32[8,4]: its operands give f32[4,8]"},
         {verify_other_dtype, "verify: %9 = neg %8 : bf16[8,8]: its operands give f32[8,8]"},
-        {verify_twice, "verify: %7 = gelu %6 : f32[4,8]: it stands twice in the order"},
+        {verify_twice, "verify: %7 = gelu %6 : f32[4,8]: it is twice in the order"},
         {verify_micro_below_update, "verify: sgd %2, %9, %4: it belongs to the micro section but "
-                                    "stands below 'update:'"},
+                                    "is below 'update:'"},
         {verify_unlinked_saved,
          "verify: %6 = saved %5 : f32[4,8]: %5 does not list it as a saved node"},
         {verify_writes_a_value,

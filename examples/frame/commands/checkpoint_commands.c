@@ -81,7 +81,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
          "an adapter of its weights (--lora, PEFT)"},
         {merges && sample->config->bits ? "weights" : NULL, OPTION_CHOICE, ZF_CONFIG_WEIGHTS,
          &rounding, 0, 0,
-         "int8, int4: those of products are rounded first, as the adapter was trained beside;\n"
+         "int8, int4: those of products are rounded first, as when the adapter was trained;\n"
          "                                    float: it is added to the folder's own"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };

@@ -302,7 +302,7 @@ static void close_writer(writer *w)
          &(q).silent,                                                                              \
          0,                                                                                        \
          0,                                                                                        \
-         "answers of the style qwen3 begin behind empty thoughts"},                                \
+         "answers of the style qwen3 begin after empty thoughts"},                                \
         {"stop",                                                                                   \
          OPTION_TEXTS,                                                                             \
          "TEXT",                                                                                   \

@@ -199,7 +199,7 @@ static zf_tensor zfi_rate(zf_graph *g, zf_tensor lr, bool *fixed, double *value)
 #define ZFI_NAME_BEHIND(NAME, name) "|" #name
 #define ZFI_OPTIMIZER_NAMES         (&("" ZF_OPTIMIZERS(ZFI_NAME_BEHIND))[1])
 /* Of optimizers whose steps are all alike. */
-#define ZFI_SAME_STEPS "optimizer=adamw|lamb|sgd|lion"
+#define ZFI_SAME_STEPS "!optimizer=onebit_adam|zero_one_adam|onebit_lamb"
 
 /* The tables of the descs that a description consists of. */
 static const zf_option zfi_training_options[] = {

@@ -29,10 +29,10 @@
  *
  * C11 with gcc or clang, -lm -lpthread, on a POSIX system; the declarations are C++17 as well.
  * dist/zeroflow.h (`make dist`) is this header as one file. The header of the source tree includes
- * the files beside it, and stb_ds (Debian: libstb-dev). No machine flags are needed: AMX, AVX-512,
- * AVX2 or NEON is chosen when it runs. Options, by #define before the implementation: ZF_API
- * (decorates the functions; `static` makes them private), ZEROFLOW_CBLAS (products by a linked
- * BLAS), ZF_NO_LINES (builders do not note the line that calls them).
+ * the other files of the tree, and stb_ds (Debian: libstb-dev). No machine flags are needed: AMX,
+ * AVX-512, AVX2 or NEON is chosen when it runs. Options, by #define before the implementation:
+ * ZF_API (decorates the functions; `static` makes them private), ZEROFLOW_CBLAS (products by a
+ * linked BLAS), ZF_NO_LINES (builders do not note the line that calls them).
  *
  * WHAT IT DOES NOT DO (YET)
  *

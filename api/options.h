@@ -14,7 +14,7 @@
  *
  *     typedef struct mine { int64_t batch; const char *corpus; } mine;
  *     static const zf_option rows[] = {
- *         ZF_OPTION(mine, COUNT, batch, 16, "[1,1048576]", .unit = "B", .help = "examples of a step"),
+ *         ZF_OPTION(mine, COUNT, batch, 16, "[1,1048576]", .unit = "B", .help = "of a step"),
  *         ZF_OPTION(mine, TEXT, corpus, 0, NULL, .unit = "FILE", .help = "what to train on"),
  *         {.name = NULL}};
  */
@@ -45,7 +45,7 @@ enum {
     ZF_OPTION_LOCAL = 2,   /* each rank may have its own value */
     ZF_OPTION_PATH = 4,    /* it names a file or folder, whose name may differ between ranks */
     ZF_OPTION_BASIC = 8,   /* the short --help shows it */
-    ZF_OPTION_GIVEN_0 = 16 /* a 0 that is given differs from nothing given, though the default is 0 */
+    ZF_OPTION_GIVEN_0 = 16 /* a 0 that is given is more than the default 0 */
 };
 
 /* One member of a desc. A member that is 0 has not been given, and has its default. */
@@ -61,8 +61,8 @@ typedef struct zf_option {
      * it is not given. "stage=1|2": it has one of these values. A name is a member of this desc, of
      * one that contains it, or a path ("zero.stage"). NULL: always */
     const char *with;
-    const char *unit;  /* of the value, as --help shows it: "STEPS", "FILE"; NULL: by the kind */
-    const char *help;  /* one sentence without a full stop */
+    const char *unit; /* of the value, as --help shows it: "STEPS", "FILE"; NULL: by the kind */
+    const char *help; /* one sentence without a full stop */
     /* The flag on the command line, without dashes. NULL: the name with '-' for '_'; members of a
      * desc that has a flag are given as --FLAG NAME=VALUE,... instead. "": no flag */
     const char *flag;
@@ -114,12 +114,14 @@ ZF_API zf_status zf_options_take(const zf_options *all, int32_t count, int *argc
 ZF_API zf_status zf_options_words(const zf_options *one, char *text, zf_error *error);
 /* Sets options by a JSON object with members of the same names; descs are objects. Texts live in
  * the tree of `object`. *error names the line. */
-ZF_API zf_status zf_options_read_json(const zf_options *one, const zf_json *object, zf_error *error);
+ZF_API zf_status zf_options_read_json(const zf_options *one, const zf_json *object,
+                                      zf_error *error);
 
 /* Checks the values, and that each option that has been given has an effect: ZF_ERR_ARGUMENT names
  * it and what it requires. flags: as on the command line ("--zero 3"), else as in C
  * ("zero.stage"). */
-ZF_API zf_status zf_options_check(const zf_options *all, int32_t count, bool flags, zf_error *error);
+ZF_API zf_status zf_options_check(const zf_options *all, int32_t count, bool flags,
+                                  zf_error *error);
 /* Replaces what has not been given by its default. Then a 0 is a 0, so the desc must not be given
  * to a pass. */
 ZF_API void zf_options_resolve(const zf_options *all, int32_t count);
@@ -146,5 +148,5 @@ ZF_API void zf_options_each(const zf_options *all, int32_t count,
 /* Prints --help. topic NULL: options with the trait ZF_OPTION_BASIC, and the names of the topics.
  * "all": all options. Any other: the options of that topic; ZF_ERR_ARGUMENT with *error where there
  * is none of that name. */
-ZF_API zf_status zf_options_help(const zf_options *all, int32_t count, const char *topic, FILE *file,
-                                 zf_error *error);
+ZF_API zf_status zf_options_help(const zf_options *all, int32_t count, const char *topic,
+                                 FILE *file, zf_error *error);

@@ -503,7 +503,7 @@ typedef struct zf_calibrate_desc {
     const char *offload_dir; /* a folder on the disk; NULL: the disk is the default */
 } zf_calibrate_desc;
 /* Measures a table, in about a second, and one or two more for a disk: products and sums of f32 and
- * bf16, gelu, copies between the spaces, alone and beside products, an update in host memory,
+ * bf16, gelu, copies between the spaces, alone and while products run, an update in host memory,
  * all_gathers, and a file of 256 MiB in the folder, which it removes. All ranks must call, and all
  * get rank 0's values, so that their plans are the same. On an error *cost does not change; an
  * error on one rank is the error on all. desc NULL: defaults. */

@@ -439,9 +439,9 @@ typedef struct zf_compile_desc {
     /* The store of its parameters and states; NULL: a new one, of backend, comm and seed */
     zf_store *store;
     zf_backend *backend;  /* NULL: the store's; of a new one, a single-threaded CPU backend */
-    zf_backend *host;     /* of a new store: zf_store_desc.host, */
-    const char *offload_dir; /* and its folder */
-    uint64_t seed;        /* of a new store; else 0, or the store's */
+    zf_backend *host;        /* zf_store_desc.host of a new store */
+    const char *offload_dir; /* zf_store_desc.offload_dir of a new store */
+    uint64_t seed;           /* of a new store; of another one 0, or its seed */
     /* bytes; 0: none. A larger plan is ZF_ERR_LIMIT; the error says by how much and where */
     size_t memory_limit;
     bool must_exist; /* a parameter or state that the store lacks is an error */

@@ -155,10 +155,9 @@ static zf_status zfi_put_value(const zf_option *row, void *member, const char *c
     case ZF_OPTION_TEXT: *(const char **)member = text; return ZF_OK;
     case ZF_OPTION_TEXTS: return zfi_put_one_more(member, called, text, error);
     case ZF_OPTION_DESC:
-        return zfi_put_words(&(zf_options){.rows = row->rows, .desc = member}, called, row->unit, text, ",",
-                             error);
-    default:
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s is set in C, and not by text", called);
+        return zfi_put_words(&(zf_options){.rows = row->rows, .desc = member}, called, row->unit,
+                             text, ",", error);
+    default: return zfi_fail(error, ZF_ERR_ARGUMENT, "%s is set in C, and not by text", called);
     }
 }
 
@@ -167,13 +166,13 @@ static zf_status zfi_put_value(const zf_option *row, void *member, const char *c
 /* Words in a text: NAME=VALUE or a value alone, between separators. A value may be in quotes, with
  * \ before quotes and \ in it. */
 typedef struct zfi_words {
-    char *at;            /* behind the last word */
+    char *at;            /* after the last word */
     const char *between; /* the separators */
     char *name, *value;  /* of the current word; name NULL: a value alone */
-    char *cut;           /* the separator before it, which is now the end of the word before; NULL */
+    char *cut; /* the separator before it, which is now the end of the word before; NULL */
 } zfi_words;
 
-/* Takes the quotes off a value; returns what is behind it. */
+/* Takes the quotes off a value; returns what follows it. */
 static char *zfi_unquote(char *value)
 {
     char *to = value, *from = value + 1;
@@ -235,8 +234,8 @@ static zf_status zfi_word_unknown(const zf_options *one, const char *called, con
 {
     char near[ZFI_OPTION_NAME], all[300] = "";
     if (zfi_option_near(one, 1, false, name, near))
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s%sthere is no option '%.100s'; is it %s?", called,
-                        *called ? ": " : "", name, near);
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s%sthere is no option '%.100s'; is it %s?",
+                        called, *called ? ": " : "", name, near);
     for (const zf_option *row = one->rows; row->name && strlen(all) < sizeof all - 40; row++)
         if (row->kind != ZF_OPTION_CODE)
             snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", *all ? ", " : "",
@@ -245,7 +244,8 @@ static zf_status zfi_word_unknown(const zf_options *one, const char *called, con
                     *called ? ": " : "", name, all);
 }
 
-/* Sets the option that a word names. *is_text: its value is a text, which the next words may go on. */
+/* Sets the option that a word names. *is_text: its value is a text, to which the next words may
+ * belong. */
 static zf_status zfi_put_word(const zf_options *one, const char *called, const char *unit,
                               const zfi_words *words, bool *is_text, zf_error *error)
 {
@@ -255,7 +255,8 @@ static zf_status zfi_put_word(const zf_options *one, const char *called, const c
     const char *said = words->name ? words->name : words->value;
     *is_text = false;
     if (!words->name && !(row = zfi_row_of_value(one->rows, words->value)))
-        return unit ? zfi_fail(error, ZF_ERR_ARGUMENT, "%s takes %s, not '%.100s'", called, unit, said)
+        return unit ? zfi_fail(error, ZF_ERR_ARGUMENT, "%s takes %s, not '%.100s'", called, unit,
+                               said)
                     : zfi_word_unknown(one, called, said, error);
     if (!zfi_goto_word(&w, one, row ? row->name : words->name))
         return zfi_word_unknown(one, called, said, error);
@@ -345,7 +346,7 @@ static zf_status zfi_flag_unknown(const zf_options *all, int32_t count, const ch
     return zfi_fail(error, ZF_ERR_ARGUMENT, "there is no option '%.100s'", argument);
 }
 
-/* Goes to the option that an argument names; *equals: behind its '=', or NULL. */
+/* Goes to the option that an argument names; *equals: after its '=', or NULL. */
 static zf_status zfi_goto_argument(zfi_option_walk *w, const zf_options *all, int32_t count,
                                    char *argument, char **equals, zf_error *error)
 {
@@ -409,8 +410,7 @@ ZF_API zf_status zf_options_take(const zf_options *all, int32_t count, int *argc
     if (error) *error = (zf_error){ZF_OK, ""};
     if (!all || !argc || !argv) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_take: NULL");
     status = zfi_take_arguments(all, count, *argc, argv, true, NULL, error);
-    return status ? status
-                  : zfi_take_arguments(all, count, *argc, argv, false, argc, error);
+    return status ? status : zfi_take_arguments(all, count, *argc, argv, false, argc, error);
 }
 
 /* Goes to the option of a flag or a path. */
@@ -448,8 +448,7 @@ ZF_API zf_status zf_options_default(const zf_options *all, int32_t count, const 
     if (error) *error = (zf_error){ZF_OK, ""};
     if (!all || !name) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_default: NULL");
     if (zfi_goto_option(&w, all, count, name, error)) return ZF_ERR_ARGUMENT;
-    if (!zfi_option_has_effect(&w) ||
-        zfi_option_given(zfi_option_row(&w), zfi_option_member(&w)))
+    if (!zfi_option_has_effect(&w) || zfi_option_given(zfi_option_row(&w), zfi_option_member(&w)))
         return ZF_OK;
     return zfi_put_value(zfi_option_row(&w), zfi_option_member(&w), name, text, error);
 }
@@ -513,8 +512,8 @@ static zf_status zfi_json_option(const zf_options *one, const zf_json *value, zf
                             found ? "; is it \"" : "", near, found ? "\"?" : "");
     }
     if (row->kind == ZF_OPTION_DESC)
-        return zfi_json_members(&(zf_options){.rows = row->rows, .desc = (char *)one->desc + row->at}, value,
-                                error);
+        return zfi_json_members(
+            &(zf_options){.rows = row->rows, .desc = (char *)one->desc + row->at}, value, error);
     return zfi_json_put(row, (char *)one->desc + row->at, row->name, value, error);
 }
 

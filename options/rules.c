@@ -49,7 +49,10 @@ static void zfi_list_words(const char *set, char *words, size_t size)
     for (int64_t k = 0; *zfi_choice_at(set, k, &length) && at < size; k++) {
         const char *name = zfi_choice_at(set, k, &length);
         const bool last = !name[length];
-        at += (size_t)snprintf(words + at, size - at, "%s%.*s", k == 0 ? "" : last ? " or " : ", ",
+        at += (size_t)snprintf(words + at, size - at, "%s%.*s",
+                               k == 0 ? ""
+                               : last ? " or "
+                                      : ", ",
                                (int)length, name);
     }
 }
@@ -65,16 +68,16 @@ static const char *zfi_range_words(const zf_option *row, char words[ZFI_OPTION_N
     }
     if (r.by) snprintf(what, sizeof what, "a multiple of %lld", (long long)r.by);
     else
-        snprintf(what, sizeof what, "%s", row->kind == ZF_OPTION_NUMBER  ? "a number"
-                                          : row->kind == ZF_OPTION_BYTES ? "a number of bytes"
-                                                                         : "a whole number");
+        snprintf(what, sizeof what, "%s",
+                 row->kind == ZF_OPTION_NUMBER  ? "a number"
+                 : row->kind == ZF_OPTION_BYTES ? "a number of bytes"
+                                                : "a whole number");
     zfi_double_text(low, r.low), zfi_double_text(high, r.high);
     if (isinf(r.high) && r.above) snprintf(words, ZFI_OPTION_NAME, "%s above %s", what, low);
-    else if (isinf(r.high))
-        snprintf(words, ZFI_OPTION_NAME, "%s of %s or more", what, low);
+    else if (isinf(r.high)) snprintf(words, ZFI_OPTION_NAME, "%s of %s or more", what, low);
     else
-        snprintf(words, ZFI_OPTION_NAME, "%.22s %.5s %.22s %.8s %.22s", what, r.above ? "above" : "from", low,
-                 r.below ? "to below" : "to", high);
+        snprintf(words, ZFI_OPTION_NAME, "%.22s %.5s %.22s %.8s %.22s", what,
+                 r.above ? "above" : "from", low, r.below ? "to below" : "to", high);
     return words;
 }
 
@@ -115,8 +118,8 @@ static bool zfi_option_goto(zfi_option_walk *w, int depth, const char *path, siz
     return zfi_option_goto(w, depth + 1, path + part + 1, length - part - 1);
 }
 
-/* Goes to the option that a condition of the row at `level` names: of its desc, of one that contains
- * it, or of any table. */
+/* Goes to the option that a condition of the row at `level` names: of its desc, of a desc that
+ * contains it, or of any table. */
 static bool zfi_option_goto_named(zfi_option_walk *w, int level, const char *name, size_t length)
 {
     const zfi_option_walk from = *w;
@@ -133,19 +136,19 @@ static bool zfi_option_goto_named(zfi_option_walk *w, int level, const char *nam
 /* One condition of a row. */
 typedef struct zfi_condition {
     zfi_option_walk at; /* the option that it names, the last of several */
-    bool not;
+    bool not ;
     char names[ZFI_OPTION_NAME];  /* "a|b": one of these is given */
     char values[ZFI_OPTION_NAME]; /* "1|2": it has one of these values; "": that it is given */
 } zfi_condition;
 
-/* Reads the condition at *text, and goes behind it. */
+/* Reads the condition at *text; *text is then the next one. */
 static void zfi_condition_read(zfi_condition *c, const char **text)
 {
     const char *at = *text;
     const size_t whole = strcspn(at, ","), name = strcspn(at, "=,");
     *text += whole + (at[whole] ? strspn(at + whole, ", ") : 0);
     c->not = *at == '!';
-    snprintf(c->names, sizeof c->names, "%.*s", (int)name - c->not, at + c->not);
+    snprintf(c->names, sizeof c->names, "%.*s", (int)name - c->not, at + c->not );
     *c->values = '\0';
     if (at[name] == '=')
         snprintf(c->values, sizeof c->values, "%.*s", (int)(whole - name - 1), at + name + 1);
@@ -173,7 +176,7 @@ static bool zfi_condition_holds(zfi_condition *c, const zfi_option_walk *w, int 
         if (!zfi_option_goto_named(&at, level, name, length)) continue;
         c->at = at, found = true, met = zfi_condition_met(c);
     }
-    return !found || met != c->not;
+    return !found || met != c->not ;
 }
 
 /* "--zero-quantized-weights or --zero-quantized-gradients": the options that a condition names. */
@@ -184,7 +187,8 @@ static void zfi_condition_names(const zfi_condition *c, const zfi_option_walk *w
     size_t length, at = 0;
     for (int64_t k = 0; *zfi_choice_at(c->names, k, &length) && at < sizeof all; k++) {
         zfi_option_walk of = *w;
-        if (!zfi_option_goto_named(&of, level, zfi_choice_at(c->names, k, &length), length)) continue;
+        if (!zfi_option_goto_named(&of, level, zfi_choice_at(c->names, k, &length), length))
+            continue;
         at += (size_t)snprintf(all + at, sizeof all - at, "%s%s", at ? "|" : "",
                                zfi_option_called(&of, flags, name));
     }
@@ -220,11 +224,11 @@ static void zfi_condition_words(zfi_condition *c, const zfi_option_walk *w, int 
     if (*c->values) zfi_list_words(c->values, list, sizeof list);
     else zfi_condition_names(c, w, level, flags, list, sizeof list);
     if (*c->values)
-        snprintf(words, size, "requires %s%s%s%s; it is %s", name, flags ? " " : "=",
-                 c->not ? "other than " : "", list,
-                 zfi_option_value(row, zfi_option_member(&c->at),
-                                  zfi_option_resolved(&c->at), value));
-    else if (c->not) snprintf(words, size, "and %s exclude each other", list);
+        snprintf(
+            words, size, "requires %s%s%s%s; it is %s", name, flags ? " " : "=",
+            c->not ? "other than " : "", list,
+            zfi_option_value(row, zfi_option_member(&c->at), zfi_option_resolved(&c->at), value));
+    else if (c->not ) snprintf(words, size, "and %s exclude each other", list);
     else snprintf(words, size, "requires %s", list);
 }
 
@@ -292,7 +296,8 @@ ZF_API void zf_options_resolve(const zf_options *all, int32_t count)
         const zf_option *row = zfi_option_row(&w);
         const bool resolved = zfi_option_resolved(&w);
         void *member = zfi_option_member(&w);
-        if (row->kind == ZF_OPTION_NUMBER) *(double *)member = zfi_option_number(row, member, resolved);
+        if (row->kind == ZF_OPTION_NUMBER)
+            *(double *)member = zfi_option_number(row, member, resolved);
         else if (zfi_option_is_integer(row))
             zfi_option_put_integer(row, member, zfi_option_whole(row, member, resolved));
     }

@@ -58,8 +58,9 @@ ZF_API size_t zf_options_text(const zf_options *all, int32_t count, char *text, 
         if (row->kind == ZF_OPTION_DESC || !zfi_option_shows(&w)) continue;
         zfi_option_path(&w, path);
         if (row->kind != ZF_OPTION_TEXTS)
-            zfi_out_option(&out, path, zfi_option_value(row, zfi_option_member(&w), zfi_option_resolved(&w),
-                                                          value));
+            zfi_out_option(
+                &out, path,
+                zfi_option_value(row, zfi_option_member(&w), zfi_option_resolved(&w), value));
         const zf_option_texts *texts = zfi_option_member(&w);
         for (int32_t k = 0; row->kind == ZF_OPTION_TEXTS && k < texts->count; k++)
             zfi_out_option(&out, path, texts->at[k]);
@@ -71,7 +72,8 @@ static void zfi_json_put_option(const zf_option *row, const void *member, bool r
                                 zf_json_writer *writer)
 {
     char text[ZFI_OPTION_VALUE];
-    const double number = row->kind == ZF_OPTION_NUMBER ? zfi_option_number(row, member, resolved) : 0;
+    const double number =
+        row->kind == ZF_OPTION_NUMBER ? zfi_option_number(row, member, resolved) : 0;
     if (row->kind == ZF_OPTION_FLAG) zf_json_put_bool(writer, *(const bool *)member);
     else if (row->kind == ZF_OPTION_COUNT || row->kind == ZF_OPTION_BYTES)
         zf_json_put_int(writer, zfi_option_whole(row, member, resolved));
@@ -200,7 +202,8 @@ static void zfi_help_text(const zfi_option_walk *w, const char *flag, char *text
         return;
     if (at < size && (row->otherwise != 0 || row->kind == ZF_OPTION_CHOICE ||
                       zfi_option_given(row, zfi_option_member(w))))
-        snprintf(text + at, size - at, " [%s]", zfi_option_value(row, zfi_option_member(w), zfi_option_resolved(w), value));
+        snprintf(text + at, size - at, " [%s]",
+                 zfi_option_value(row, zfi_option_member(w), zfi_option_resolved(w), value));
 }
 
 static void zfi_help_option(const zfi_option_walk *w, const char *flag, FILE *file)
@@ -216,8 +219,7 @@ static void zfi_help_option(const zfi_option_walk *w, const char *flag, FILE *fi
 }
 
 /* The topics in the order of the tables; returns how many. */
-static int32_t zfi_find_topics(const zf_options *all, int32_t count,
-                               const char *topics[ZFI_TOPICS])
+static int32_t zfi_find_topics(const zf_options *all, int32_t count, const char *topics[ZFI_TOPICS])
 {
     zfi_option_walk w = zfi_option_walk_of(all, count);
     char flag[ZFI_OPTION_NAME];
@@ -252,8 +254,8 @@ static void zfi_help_topic(const zf_options *all, int32_t count, const char *top
     if (!first) fputc('\n', file);
 }
 
-ZF_API zf_status zf_options_help(const zf_options *all, int32_t count, const char *topic, FILE *file,
-                                 zf_error *error)
+ZF_API zf_status zf_options_help(const zf_options *all, int32_t count, const char *topic,
+                                 FILE *file, zf_error *error)
 {
     const char *topics[ZFI_TOPICS];
     char names[400] = "";
@@ -265,8 +267,8 @@ ZF_API zf_status zf_options_help(const zf_options *all, int32_t count, const cha
         if (topic && strcmp(topic, "all") && strcmp(topic, topics[k])) continue;
         zfi_help_topic(all, count, topics[k], !topic, file), printed++;
     }
-    if (!topic) fprintf(file, "--help TOPIC shows all of one topic, --help all those of all: %s\n",
-                        names);
+    if (!topic)
+        fprintf(file, "--help TOPIC shows all of one topic, --help all those of all: %s\n", names);
     if (printed) return ZF_OK;
     return zfi_fail(error, ZF_ERR_ARGUMENT, "there is no topic '%.60s'; there are %s, and all",
                     topic ? topic : "", names);

@@ -2,7 +2,8 @@
 
 enum { ZFI_OPTION_DEPTH = 4, ZFI_OPTION_NAME = 96, ZFI_OPTION_VALUE = 72 };
 
-/* A place in tables: level[depth] has the current row, the levels above it the descs that contain it. */
+/* A place in tables: level[depth] has the current row, the levels above it the descs that contain
+ * it. */
 typedef struct zfi_option_walk {
     const zf_options *all;
     int32_t count, set; /* set: the one that the row belongs to */
@@ -20,10 +21,7 @@ static zfi_option_walk zfi_option_walk_of(const zf_options *all, int32_t count)
     return (zfi_option_walk){.all = all, .count = all ? count : 0};
 }
 
-static const zf_option *zfi_option_row(const zfi_option_walk *w)
-{
-    return w->level[w->depth].row;
-}
+static const zf_option *zfi_option_row(const zfi_option_walk *w) { return w->level[w->depth].row; }
 
 static void *zfi_option_member(const zfi_option_walk *w)
 {
@@ -38,7 +36,7 @@ static void zfi_option_enter(zfi_option_walk *w, int depth, const zf_option *tab
     w->level[depth].topic = depth ? w->level[depth - 1].topic : NULL;
 }
 
-/* Goes to the next row, from a desc to its first member; false behind the last. */
+/* Goes to the next row, from a desc to its first member; false after the last. */
 static bool zfi_option_next(zfi_option_walk *w)
 {
     if (w->count < 1) return false;
@@ -75,7 +73,8 @@ static const char *zfi_option_flag(const zfi_option_walk *w, char flag[ZFI_OPTIO
 {
     const zf_option *row = zfi_option_row(w);
     for (int k = 0; k < w->depth; k++)
-        if (w->level[k].row->flag) return NULL; /* it is given with the desc's flag, or not at all */
+        if (w->level[k].row->flag)
+            return NULL; /* it is given with the desc's flag, or not at all */
     if (row->kind == ZF_OPTION_CODE || (row->flag && !*row->flag)) return NULL;
     if (row->kind == ZF_OPTION_DESC && !row->flag) return NULL;
     snprintf(flag, ZFI_OPTION_NAME, "%s", row->flag ? row->flag : row->name);
@@ -177,7 +176,8 @@ static int64_t zfi_choice_of(const char *choices, const char *text, size_t lengt
     return -1;
 }
 
-/* A member's value as text, the default included; numbers with as few digits as read back the same. */
+/* A member's value as text, the default included. Numbers have as few digits as read back the
+ * same. */
 static const char *zfi_option_value(const zf_option *row, const void *member, bool resolved,
                                     char text[ZFI_OPTION_VALUE])
 {
@@ -187,9 +187,7 @@ static const char *zfi_option_value(const zf_option *row, const void *member, bo
     *text = '\0';
     switch (row->kind) {
     case ZF_OPTION_FLAG: return *(const bool *)member ? "true" : "false";
-    case ZF_OPTION_TEXT:
-        name = *(const char *const *)member;
-        return name ? name : "";
+    case ZF_OPTION_TEXT: name = *(const char *const *)member; return name ? name : "";
     case ZF_OPTION_TEXTS:
         snprintf(text, ZFI_OPTION_VALUE, "%d", (int)((const zf_option_texts *)member)->count);
         break;
@@ -205,6 +203,7 @@ static const char *zfi_option_value(const zf_option *row, const void *member, bo
     default: break;
     }
     if (zfi_option_is_integer(row))
-        snprintf(text, ZFI_OPTION_VALUE, "%lld", (long long)zfi_option_whole(row, member, resolved));
+        snprintf(text, ZFI_OPTION_VALUE, "%lld",
+                 (long long)zfi_option_whole(row, member, resolved));
     return text;
 }

@@ -209,7 +209,8 @@ TEST_ONCE(settings_are_those_of_the_frame_and_of_the_sample)
     CHECK(t, o.schedule == ZF_COSINE && o.training.adamw.beta1 == 0.8);
     CHECK(t, o.training.adamw.weight_decay == 0.01 && o.training.adamw.eps == 1e-7);
     CHECK(t, o.training.clip == 1 && o.steps == 1000 && o.warmup == -1);
-    CHECK(t, !settings_of(&o, "--batch-file b --optimizer lion --weight-decay 0 --steps 0 --clip 0"));
+    CHECK(t,
+          !settings_of(&o, "--batch-file b --optimizer lion --weight-decay 0 --steps 0 --clip 0"));
     CHECK(t, o.training.lion.weight_decay == ZF_ZERO && !o.steps && o.training.clip == ZF_ZERO);
     CHECK(t, ((const width_options *)o.own)->width == 3);
 }
@@ -247,7 +248,7 @@ TEST_ONCE(settings_without_effect)
     }
 }
 
-/* ------------------------------------------------------------------------- tables of the library */
+/* ------------------------------------------------------------------------ tables of the library */
 
 typedef struct every_desc {
     int32_t small;
@@ -378,8 +379,15 @@ TEST(options_without_effect_are_refused)
 /* What is printed reads back as the same desc, as words and as JSON. */
 TEST_ONCE(options_read_what_they_print)
 {
-    every_desc d = {.small = 7, .large = 8, .bytes = 1 << 20, .number = 1.0 / 3, .dtype = ZF_F16,
-                     .text = "a \"b\", c", .way = 2, .inner = {.count = 2, .names = "x,y"}}, again;
+    every_desc d = {.small = 7,
+                    .large = 8,
+                    .bytes = 1 << 20,
+                    .number = 1.0 / 3,
+                    .dtype = ZF_F16,
+                    .text = "a \"b\", c",
+                    .way = 2,
+                    .inner = {.count = 2, .names = "x,y"}},
+               again;
     zf_options all = {.rows = every_kind, .desc = &d};
     char text[400], other[400];
     const char *json;
@@ -424,7 +432,8 @@ static void check_rows(test *t, const zf_option *rows, size_t size, const char *
     static unsigned char taken[4096];
     memset(taken, 0, size);
     for (const zf_option *row = rows; row->name; row++, ++*count) {
-        const size_t sizes[] = {[ZF_OPTION_FLAG] = sizeof(bool), [ZF_OPTION_NUMBER] = sizeof(double),
+        const size_t sizes[] = {[ZF_OPTION_FLAG] = sizeof(bool),
+                                [ZF_OPTION_NUMBER] = sizeof(double),
                                 [ZF_OPTION_TEXT] = sizeof(char *),
                                 [ZF_OPTION_TEXTS] = sizeof(zf_option_texts),
                                 [ZF_OPTION_CODE] = 0};
@@ -432,7 +441,8 @@ static void check_rows(test *t, const zf_option *rows, size_t size, const char *
         const bool integer = row->kind == ZF_OPTION_COUNT || row->kind == ZF_OPTION_BYTES ||
                              row->kind == ZF_OPTION_CHOICE;
         if (row->at + row->size > size || (asked && row->size != asked) ||
-            (integer && row->size != 4 && row->size != 8) || (row->kind == ZF_OPTION_CHOICE && !row->range))
+            (integer && row->size != 4 && row->size != 8) ||
+            (row->kind == ZF_OPTION_CHOICE && !row->range))
             test_fail(t, __FILE__, __LINE__, of, row->name);
         for (size_t k = 0; k < row->size; k++)
             if (taken[row->at + k]++) test_fail(t, __FILE__, __LINE__, "two rows", row->name);
@@ -466,7 +476,8 @@ static void see_option(void *user, const zf_option_value *v)
 {
     seen_options *s = user;
     s->count++, s->changing += (v->row->traits & ZF_OPTION_CHANGES) != 0;
-    if (!strcmp(v->path, "inner.count")) snprintf(s->text, sizeof s->text, "%s %d", v->text, v->given);
+    if (!strcmp(v->path, "inner.count"))
+        snprintf(s->text, sizeof s->text, "%s %d", v->text, v->given);
 }
 
 TEST(options_of_nothing)

@@ -2,8 +2,6 @@
  * printed. */
 #include "pass.h"
 
-
-
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -355,8 +353,10 @@ static void run_hash(call *c)
 
 /* The options of zf_training are not repeated here. */
 static const pass passes[] = {
-    {"lora", "", "freeze the parameters, and add trained products of low rank to those of the "
-     "targets", run_lora},
+    {"lora", "",
+     "freeze the parameters, and add trained products of low rank to those of the "
+     "targets",
+     run_lora},
     {"autograd", "LOSS", "append the gradient of LOSS for every trained parameter", run_autograd},
     {"simplify", "", "remove unneeded nodes, merge equal nodes, fold constants", run_simplify},
     {"clip", "NORM", "scale all gradients so that their global norm is at most NORM", run_clip},
@@ -364,19 +364,25 @@ static const pass passes[] = {
     {"precision", "DTYPE", "compute in bf16 or f16, over f32 master weights; a loss scale",
      run_precision},
     {"fuse", "", "merge nodes into fused ones; near misses are printed as comments", run_fuse},
-    {"tile", "BYTES", "linear layers whose weight takes more bytes become several, over ranges of "
-     "its rows", run_tile},
-    {"recompute", "[layers|BYTES]", "recompute values in the backward pass: in every layer, or to "
-     "stay within a memory limit", run_recompute},
+    {"tile", "BYTES",
+     "linear layers whose weight takes more bytes become several, over ranges of "
+     "its rows",
+     run_tile},
+    {"recompute", "[layers|BYTES]",
+     "recompute values in the backward pass: in every layer, or to "
+     "stay within a memory limit",
+     run_recompute},
     {"zero", "", "the step of each of `world` ranks, in so many nodes, at a ZeRO stage", run_zero},
     {"offload", "", "states, parameters, gradients and activations lie in host memory or on a disk",
      run_offload},
     {"prefetch", "[memory=BYTES] [cost=FLOPS,BYTES,LINK,LATENCY]",
      "collectives and copies at the same time as computation, gathers no earlier than rates and "
-     "latency require; buckets kept on the device within a memory limit", run_prefetch},
+     "latency require; buckets kept on the device within a memory limit",
+     run_prefetch},
     {"passes", "LOSS|evaluate [print] [cost=FLOPS,BYTES,LINK,LATENCY]",
      "all passes of a training step of LOSS, in order, with an input \"lr\"; options by their "
-     "paths, zero.stage=3; print: the graph after each", run_passes},
+     "paths, zero.stage=3; print: the graph after each",
+     run_passes},
     {"memory", "[no_reuse] [store] [isa=NAME] [threads=N]",
      "give every value its place; isa or threads: with the scratch of that CPU backend; store: "
      "parameters and states are in a store already",
@@ -395,7 +401,7 @@ static void list_one(FILE *out, const char *name, const char *arguments, const c
         if (in->kind == ZF_OPTION_FLAG) fprintf(out, " [%s]", in->name);
         else if (in->kind != ZF_OPTION_CODE)
             fprintf(out, " [%s=%s]", in->name,
-                    in->unit                          ? in->unit
+                    in->unit                       ? in->unit
                     : in->kind == ZF_OPTION_CHOICE ? in->range
                     : in->kind == ZF_OPTION_BYTES  ? "BYTES"
                     : in->kind == ZF_OPTION_COUNT  ? "N"

@@ -41,8 +41,9 @@ static const zf_option data_rows[] = {
         .with = "vocab, !batch_file, !data",
         .help = "one sentence a line, a blank line between documents"),
     ROW(TEXT, vocab, 0, NULL, .unit = "FILE|DIR", .traits = PATH | BASIC,
-        .help = "a vocab.txt, as 'bert vocab' makes it, a tokenizer.json, or a folder with one; else "
-                "that of --load, --init or --model"),
+        .help =
+            "a vocab.txt, as 'bert vocab' makes it, a tokenizer.json, or a folder with one; else "
+            "that of --load, --init or --model"),
     ROW(DESC, words, 0, NULL, .rows = tokenizing_rows),
     ROW(COUNT, seq, 128, "[1,65536]", .unit = "T", .traits = CHANGES | BASIC,
         .help = "tokens of an example"),
@@ -96,12 +97,14 @@ static const zf_option run_rows[] = {
     ROW(COUNT, warmup, -1, "[-1,1000000000000]", .unit = "STEPS", .traits = CHANGES,
         .help = "steps of warm-up; -1: a tenth of all"),
     ROW(COUNT, first_rate, 1, "[0,1]", .unit = "STEP", .traits = CHANGES,
-        .help = "step of the schedule for the first step: 1, or 0 as in transformers, where a warm-up "
-                "begins with rate 0"),
+        .help =
+            "step of the schedule for the first step: 1, or 0 as in transformers, where a warm-up "
+            "begins with rate 0"),
     ROW(DESC, device, 0, NULL, .rows = device_rows, .topic = "ranks"),
     ROW(COUNT, threads, 0, "[0,1024]", .traits = LOCAL | BASIC,
-        .help = "worker threads of the process; 0: one for each processor that it may use, less where "
-                "several processes share the host"),
+        .help =
+            "worker threads of the process; 0: one for each processor that it may use, less where "
+            "several processes share the host"),
     ROW(COUNT, ranks, 0, "[0,1024]", .traits = LOCAL | BASIC,
         .help = "ranks, as threads; 0: the processes that a launcher started, else 1"),
     ROW(TEXT, rendezvous, 0, NULL, .unit = "HOST:PORT|FILE", .traits = LOCAL,
@@ -110,7 +113,8 @@ static const zf_option run_rows[] = {
     ROW(COUNT, nodes, 0, "[0,1024]", .unit = "M",
         .help = "in which the ranks are, as many in each; sums are made inside nodes first. 0: by "
                 "--ranks-per-node, or the launcher, else 1"),
-    ROW(COUNT, ranks_per_node, 0, "[0,1024]", .unit = "Z", .help = "the same, by the ranks in each"),
+    ROW(COUNT, ranks_per_node, 0, "[0,1024]", .unit = "Z",
+        .help = "the same, by the ranks in each"),
     ROW(COUNT, mics, 0, "[0,1024]", .unit = "Z", .with = "zero.stage=1|2|3, !zero.hpz",
         .help = "shard over the Z ranks of a node alone; each node has all shards (MiCS)"),
     ROW(TEXT, cost, 0, NULL, .unit = "FILE|measure", .with = "prefetch.bytes",
@@ -120,14 +124,16 @@ static const zf_option run_rows[] = {
     ROW(NUMBER, deadline, 60, "[0.001,1000000]", .unit = "SECONDS", .traits = LOCAL,
         .help = "maximum time that ranks wait for one another"),
     ROW(BYTES, memory, 0, NULL, .topic = "memory", .traits = BASIC,
-        .help = "fit a step into these: what is recomputed, and with --offload-dir what goes to the "
-                "disk, is chosen by the estimated time (--cost); of --device cuda the device's: what "
-                "leaves it goes to host memory as well"),
+        .help =
+            "fit a step into these: what is recomputed, and with --offload-dir what goes to the "
+            "disk, is chosen by the estimated time (--cost); of --device cuda the device's: what "
+            "leaves it goes to host memory as well"),
     ROW(TEXT, offload_dir, 0, NULL, .unit = "DIR", .traits = LOCAL,
         .help = "an existing folder for the files of --offload"),
     ROW(TEXT, save, 0, NULL, .unit = "DIR", .topic = "files", .traits = PATH | BASIC,
         .help = "write a checkpoint at the end, and when interrupted"),
-    ROW(COUNT, save_every, 0, "[0,1000000000000]", .with = "save", .help = "and every N steps; 0: not"),
+    ROW(COUNT, save_every, 0, "[0,1000000000000]", .with = "save",
+        .help = "and every N steps; 0: not"),
     ROW(COUNT, keep, 2, "[1,1000]", .traits = LOCAL, .with = "save",
         .help = "checkpoints that stay: DIR, DIR.previous-1, ..."),
     ROW(FLAG, overwrite, 0, NULL, .traits = LOCAL, .with = "save",
@@ -139,7 +145,8 @@ static const zf_option run_rows[] = {
     ROW(COUNT, eval_batches, 16, "[0,1000000]",
         .help = "held-out batches that are evaluated at the end"),
     ROW(COUNT, eval_every, 0, "[0,1000000000000]", .with = "corpus|data",
-        .help = "and every N steps; the checkpoint with the lowest loss stays in DIR.best (--save)"),
+        .help =
+            "and every N steps; the checkpoint with the lowest loss stays in DIR.best (--save)"),
     ROW(TEXT, log, 0, NULL, .unit = "FILE", .traits = LOCAL | BASIC, .help = "CSV of the steps"),
     ROW(TEXT, svg, 0, NULL, .unit = "FILE", .traits = LOCAL, .help = "the loss curve"),
     ROW(TEXT, report, 0, NULL, .unit = "FILE", .traits = LOCAL,
@@ -147,8 +154,7 @@ static const zf_option run_rows[] = {
     ROW(TEXT, dump, 0, NULL, .unit = "FILE", .traits = PATH,
         .help = "parameters after the last step, in Hugging Face's format"),
     ROW(TEXT, dump_grads, 0, NULL, .unit = "FILE", .traits = PATH,
-        .with = "precision.dtype=f32|bf16",
-        .help = "gradients of the last step, before clipping"),
+        .with = "precision.dtype=f32|bf16", .help = "gradients of the last step, before clipping"),
     ROW(FLAG, quiet, 0, NULL, .traits = LOCAL, .help = "no progress line"),
     {.name = NULL}};
 
@@ -232,14 +238,18 @@ static const char *wrong_onebit(const settings *o)
         return "--optimizer onebit_adam and onebit_lamb need --freeze-step N, the last step of the "
                "warm-up: 15 to 25% of all";
     if (t->optimizer == ZF_ZERO_ONE_ADAM && !t->zero_one_adam.var_freeze_step)
-        return "--optimizer zero_one_adam needs --freeze-step N, the last step that may refresh the "
+        return "--optimizer zero_one_adam needs --freeze-step N, the last step that may refresh "
+               "the "
                "variance";
     if (t->zero.stage == 3 && (t->optimizer == ZF_ONEBIT_ADAM || t->optimizer == ZF_ONEBIT_LAMB ||
                                t->optimizer == ZF_ZERO_ONE_ADAM))
-        return "--optimizer onebit_adam, onebit_lamb and zero_one_adam are for --zero 0, 1 and 2: each "
+        return "--optimizer onebit_adam, onebit_lamb and zero_one_adam are for --zero 0, 1 and 2: "
+               "each "
                "rank compresses the whole gradient";
-    if (t->optimizer == ZF_ZERO_ONE_ADAM && t->zero.stage && t->zero_one_adam.local_step_clipper != 1)
-        return "--optimizer zero_one_adam makes local steps with all of what --zero 1 and 2 shard: give "
+    if (t->optimizer == ZF_ZERO_ONE_ADAM && t->zero.stage &&
+        t->zero_one_adam.local_step_clipper != 1)
+        return "--optimizer zero_one_adam makes local steps with all of what --zero 1 and 2 shard: "
+               "give "
                "--local-step-clipper 1, which makes none, or --zero 0";
     return NULL;
 }
@@ -285,7 +295,7 @@ static void choose_precision(settings *o)
 {
     zf_dtype *dtype = &o->training.precision.dtype;
     if (*dtype != NOT_GIVEN) return;
-    *dtype = o->load                                                             ? zf_folder_precision(o->load)
+    *dtype = o->load ? zf_folder_precision(o->load)
              : o->device.kind == DEVICE_CUDA || processors_multiply_bf16() ? ZF_BF16
                                                                            : ZF_F32;
 }
@@ -347,6 +357,5 @@ bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
         error->status = ZF_ERR_ARGUMENT;
         return false;
     }
-    return !refuse(error, wrong(o)) &&
-           !(sample->wrong && refuse(error, sample->wrong(o)));
+    return !refuse(error, wrong(o)) && !(sample->wrong && refuse(error, sample->wrong(o)));
 }

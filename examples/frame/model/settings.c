@@ -1,5 +1,6 @@
 #include "settings.h"
 #include "../../../zeroflow_llm.h"
+#include "../options/fail.h"
 #include "../options/processors.h"
 #include "sample.h"
 
@@ -302,10 +303,7 @@ static void choose_precision(settings *o)
 
 static bool refuse(zf_error *error, const char *text)
 {
-    if (!text) return false;
-    error->status = ZF_ERR_ARGUMENT;
-    snprintf(error->text, sizeof error->text, "%s", text);
-    return true;
+    return text && !fail(error, ZF_ERR_ARGUMENT, "%s", text);
 }
 
 /* Takes the options out of copies of the arguments. */
@@ -321,13 +319,10 @@ static bool take(settings *o, const settings_tables *t, int argc, char **argv, z
         copies[k] = strcpy(at, argv[k]);
         at += strlen(at) + 1;
     }
-    if (!copies || !at) refuse(error, "out of memory");
+    if (!copies || !at) fail(error, ZF_ERR_NOMEM, "out of memory");
     else good = !zf_options_take(t->all, t->count, &left, copies, error);
-    if (good && left > 1) {
-        snprintf(error->text, sizeof error->text, "'%.100s' is one argument too many", copies[1]);
-        error->status = ZF_ERR_ARGUMENT;
-        good = false;
-    }
+    if (good && left > 1)
+        good = fail(error, ZF_ERR_ARGUMENT, "'%.100s' is one argument too many", copies[1]);
     free(copies);
     return good;
 }
@@ -350,12 +345,9 @@ bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
         zf_options_check(t->all, t->count, true, error))
         return false;
     resolve(o, t);
-    if (o->seq < sample->objective->least_sequence) {
-        snprintf(error->text, sizeof error->text,
-                 "--seq takes a whole number from %lld to 65536, not '%lld'",
-                 (long long)sample->objective->least_sequence, (long long)o->seq);
-        error->status = ZF_ERR_ARGUMENT;
-        return false;
-    }
+    if (o->seq < sample->objective->least_sequence)
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--seq takes a whole number from %lld to 65536, not '%lld'",
+                    (long long)sample->objective->least_sequence, (long long)o->seq);
     return !refuse(error, wrong(o)) && !(sample->wrong && refuse(error, sample->wrong(o)));
 }

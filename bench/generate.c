@@ -15,9 +15,9 @@
  * Memory is read by as many threads, 512 MiB of 2 MiB pages where the system gives them. On a GPU
  * both rates are zf_calibrate's, once, and the peak is that of products of f32. */
 #define _GNU_SOURCE
+#include "options.h"
 #include "../examples/frame/data/causal_batch.h"
 #include "../examples/frame/model/decoder.h"
-#include "../examples/frame/options/options.h"
 #include "../examples/llm/model.h"
 #include "figures.h"
 #include "peak.h"
@@ -194,12 +194,37 @@ static bool profile(decoder *d, int64_t prompt, int64_t tokens, int64_t rounds, 
     return profile_calls(d, 1, tokens, false, error);
 }
 
+typedef struct options {
+    const char *model;
+    int64_t prompt, tokens, streams, threads, rounds, precision, weights;
+    device_desc device;
+    bool json, profile;
+} options;
+
+#define ROW(kind, member, default_, range, ...)                                                    \
+    ZF_OPTION(options, kind, member, default_, range, __VA_ARGS__)
+
+static const zf_option rows[] = {
+    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .topic = "generation",
+        .help = "as llm pretrain"),
+    ROW(COUNT, prompt, 256, "[1,65536]", .help = "tokens of the prompt"),
+    ROW(COUNT, tokens, 64, "[1,65536]", .help = "tokens that are generated"),
+    ROW(COUNT, streams, 1, "[1,256]", .help = "texts that are continued together"),
+    ROW(COUNT, threads, 2, "[1,256]", .help = "worker threads"),
+    ROW(COUNT, rounds, 5, "[1,64]", .help = "of all measurements"),
+    ROW(CHOICE, precision, 0, "f32|bf16|f16", .help = "of the computation"),
+    ROW(CHOICE, weights, 0, ZF_CONFIG_WEIGHTS, .help = "of products"),
+    ROW(FLAG, json, 0, NULL, .help = "one JSON object"),
+    ROW(FLAG, profile, 0, NULL, .help = "time by operator"),
+    ROW(DESC, device, 0, NULL, .rows = bench_device_rows),
+    {.name = NULL}};
+
 int main(int argc, char **argv)
 {
-    const char *model = "160m", *rest;
-    int64_t prompt = 256, tokens = 64, precision = ZF_F32, streams = 1, threads = 2, few = 0,
-            rounds = 5;
-    bool json = false, by_operator = false, good;
+    options o = {.model = "160m"};
+    const zf_options all = {.rows = rows, .desc = &o};
+    int rest, status;
+    bool good;
     llm_config config;
     session base;
     decoder d;
@@ -209,47 +234,29 @@ int main(int argc, char **argv)
                       .purpose = SAMPLE_EVALUATE,
                       .shape = {.batch = 1, .sequence = 1}},
                  s = {.sample = &llm_sample, .config = &config};
-    const option_row rows[] = {
-        {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as llm pretrain"},
-        {"prompt", OPTION_COUNT, "N", &prompt, 1, 1 << 16, "tokens of the prompt"},
-        {"tokens", OPTION_COUNT, "N", &tokens, 1, 1 << 16, "tokens that are generated"},
-        {"streams", OPTION_COUNT, "N", &streams, 1, PEAK_THREADS, "texts that go on together"},
-        {"threads", OPTION_COUNT, "N", &threads, 1, PEAK_THREADS, "workers"},
-        {"rounds", OPTION_COUNT, "N", &rounds, 1, ROUNDS, "of all measurements"},
-        {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
-        {"weights", OPTION_CHOICE, ZF_CONFIG_WEIGHTS, &few, 0, 0, "of products"},
-        {"device", OPTION_CHOICE, DEVICE_KINDS, &b.device.kind, 0, 0, "it computes on"},
-        {"tuning", OPTION_TEXT, "FILE", &b.device.tuning, 0, 0, "of CUDA's algorithms"},
-        {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
-        {"profile", OPTION_FLAG, NULL, &by_operator, 0, 0, "time by operator"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
-    char text[512];
-    int count;
     zf_error error = {ZF_OK, ""};
     zf_program_info info;
     round_figures r;
     double first, each, bytes, flops, read, peak;
-    options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
-    if (result != OPTIONS_GOOD || count) {
-        if (result == OPTIONS_BAD) fprintf(stderr, "generate: %s\n", text);
-        options_print(stdout, rows);
-        return result == OPTIONS_HELP ? 0 : 2;
-    }
-    if (!llm_config_load(model, &config, &error) ||
-        !zf_config_set_weights(llm_sample.config, &config, few, &error))
+    if (!bench_options(argc, argv, &all, 1, 1, &rest, &status)) return status;
+    if (rest) return fprintf(stderr, "generate: '%s' is one argument too many\n", argv[1]), 2;
+    const int64_t prompt = o.prompt, tokens = o.tokens, streams = o.streams, rounds = o.rounds;
+    const zf_dtype precision = (zf_dtype)o.precision;
+    b.device = o.device;
+    if (!llm_config_load(o.model, &config, &error) ||
+        !zf_config_set_weights(llm_sample.config, &config, o.weights, &error))
         return fprintf(stderr, "generate: %s\n", error.text), 1;
-    room = (decoder_desc){.texts = streams, .context = prompt + tokens + by_operator};
+    room = (decoder_desc){.texts = streams, .context = prompt + tokens + o.profile};
     if (config.positions < room.context) config.positions = room.context;
-    b.training.precision.dtype = (zf_dtype)precision, b.threads = threads, b.seed = 1;
-    s.share = &base, s.threads = threads;
+    b.training.precision.dtype = precision, b.threads = o.threads, b.seed = 1;
+    s.share = &base, s.threads = o.threads;
     good = session_open(&base, &b, &error) && decoder_open(&d, &room, &s, NULL, 0, &error);
-    if (good && by_operator) {
+    if (good && o.profile) {
         good = profile(&d, prompt, tokens, rounds, base.backend, &error);
         if (good) return decoder_close(&d), session_close(&base), 0;
     }
     if (!good ||
-        !measure(&d, prompt, tokens, threads, (zf_dtype)precision, rounds,
+        !measure(&d, prompt, tokens, o.threads, precision, rounds,
                  b.device.kind == DEVICE_CPU ? NULL : base.backend, &r, &error))
         return fprintf(stderr, "generate: %s\n", error.text), 1;
     info = zf_program_info_of(d.prompt.program);
@@ -260,7 +267,7 @@ int main(int argc, char **argv)
             (double)(prompt * streams);
     first = bench_median(r.prompt, rounds), each = bench_median(r.token, rounds);
     read = bench_median(r.read, rounds), peak = bench_median(r.peak, rounds);
-    printf(json ? "{\"model\": \"%s\", \"prompt_tokens_per_s\": %.1f, \"prompt_gflops\": %.1f, "
+    printf(o.json ? "{\"model\": \"%s\", \"prompt_tokens_per_s\": %.1f, \"prompt_gflops\": %.1f, "
                   "\"peak_gflops\": %.1f, \"prompt_of_peak\": %.3f, \"tokens_per_s\": %.2f, "
                   "\"read_gbytes_per_s\": %.2f, \"memory_gbytes_per_s\": %.2f, "
                   "\"read_of_memory\": %.3f, \"cache_bytes\": %zu, \"planned_bytes\": %.0f, "
@@ -268,7 +275,7 @@ int main(int argc, char **argv)
                 : "%s: prompt %.0f tokens/s, %.1f GFLOP/s of a peak of %.1f (%.2f); generation %.2f "
                   "tokens/s, %.2f GB/s read of %.2f that memory gives (%.2f); caches %zu bytes; "
                   "planned %.0f bytes, resident %.0f\n",
-           model, (double)(prompt * streams) / first, 1e-9 * flops / first, 1e-9 * peak,
+           o.model, (double)(prompt * streams) / first, 1e-9 * flops / first, 1e-9 * peak,
            flops / first / peak, (double)streams / each, 1e-9 * bytes / each, 1e-9 * read,
            bytes / each / read, info.cache_bytes, planned_bytes(&base, &d), r.resident);
     decoder_close(&d);

@@ -9,86 +9,79 @@
  *
  * The loss of every position counts; AdamW. Without dropout, as bench/peers/llmc.c has none. Times
  * are medians. --estimate measures the machine's rates before the steps, and prints the time that
- * they foretell. */
+ * they predict. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/frame/data/causal_batch.h"
 #include "../examples/frame/model/settings.h"
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
-#include "foretell.h"
+#include "estimate.h"
 #include "profile.h"
+#include "session.h"
+
+typedef struct options {
+    const char *model;
+    int64_t steps, weights;
+    double dropout, roof_gflops, roof_gbytes;
+    bool llama, profile, json, estimate;
+} options;
+
+#define ROW(kind, member, default_, range, ...)                                                    \
+    ZF_OPTION(options, kind, member, default_, range, __VA_ARGS__)
+
+static const zf_option rows[] = {
+    ROW(FLAG, llama, 0, NULL, .topic = "step", .help = "a model of llm, not of gpt"),
+    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .help = "as gpt pretrain, or llm pretrain"),
+    ROW(CHOICE, weights, 0, ZF_CONFIG_WEIGHTS, .help = "of products, under an adapter"),
+    ROW(COUNT, steps, 30, "[1,1000000]", .help = "steps that are timed, after three others"),
+    ROW(NUMBER, dropout, 0, "[0,1)", .unit = "P", .help = "everywhere"),
+    ROW(FLAG, estimate, 0, NULL, .help = "print the time that measured rates predict"),
+    ROW(FLAG, profile, 0, NULL, .help = "time by operator, and its floor"),
+    ROW(NUMBER, roof_gflops, 0, "[0,1000000000]", .with = "profile",
+        .help = "of the floor; 0: it is measured"),
+    ROW(NUMBER, roof_gbytes, 0, "[0,1000000000]", .with = "profile",
+        .help = "the same of memory, GB/s"),
+    ROW(FLAG, json, 0, NULL, .help = "one JSON object"),
+    {.name = NULL}};
 
 int main(int argc, char **argv)
 {
-    const char *model = "small", *offload = NULL, *recompute = NULL, *rest;
-    int64_t steps = 30, precision = ZF_F32, bits = 0, prefetch = 0, vocab;
-    double dropout = 0;
-    double roof[2] = {0, 0};
-    bool profile = false, json = false, llama = false, estimate = false, loaded;
+    options o = {.model = "small"};
+    int64_t vocab;
+    bool loaded;
     gpt_config config;
     llm_config llama_config;
     session_desc d = {.sample = &gpt_sample,
                       .config = &config,
                       .purpose = SAMPLE_TRAIN,
-                      .training = {.clip = 1, .adamw.weight_decay = 0.1},
+                      .training.clip = 1,
                       .seed = 1,
                       .threads = 2,
                       .shape = {8, 128, 0, false, 0}};
-    const option_row rows[] = {
-        {"llama", OPTION_FLAG, NULL, &llama, 0, 0, "a model of llm, not of gpt"},
-        {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as gpt pretrain, or llm pretrain"},
-        {"lora", OPTION_COUNT, "RANK", &d.training.lora.rank, 0, 4096, "of an adapter; 0: all are trained"},
-        {"weights", OPTION_CHOICE, ZF_CONFIG_WEIGHTS, &bits, 0, 0, "of products, under an adapter"},
-        {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},
-        {"seq", OPTION_COUNT, "T", &d.shape.sequence, 1, 65536, "tokens of an example"},
-        {"device", OPTION_CHOICE, DEVICE_KINDS, &d.device.kind, 0, 0, "it computes on"},
-        {"tuning", OPTION_TEXT, "FILE", &d.device.tuning, 0, 0, "of CUDA's algorithms"},
-        {"threads", OPTION_COUNT, "N", &d.threads, 1, 1024, "workers"},
-        {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
-        {"dropout", OPTION_NUMBER, "P", &dropout, 0, 0.999, "everywhere"},
-        {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
-        {"no-fuse", OPTION_TEXT, "NAME,...", &d.training.fuse.without, 0, 0, "rewrites left out, or all"},
-        {"offload", OPTION_TEXT, "KIND=SPACE,...", &offload, 0, 0, "as gpt pretrain"},
-        {"offload-dir", OPTION_TEXT, "DIR", &d.offload_dir, 0, 0, "for values on a disk"},
-        {"prefetch", OPTION_COUNT, "BYTES", &prefetch, 0, 1e15, "on their way at a time"},
-        {"recompute", OPTION_TEXT, "off|layers|BYTES", &recompute, 0, 0, "as gpt pretrain"},
-        {"clip", OPTION_NUMBER, "NORM", &d.training.clip, 0, 1e9, "of gradients; 0: they are not clipped"},
-        {"estimate", OPTION_FLAG, NULL, &estimate, 0, 0, "print what measured rates foretell"},
-        {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator, beside its floor"},
-        {"roof-gflops", OPTION_NUMBER, "X", &roof[0], 0, 1e9, "of the floor; 0: it is measured"},
-        {"roof-gbytes", OPTION_NUMBER, "X", &roof[1], 0, 1e9, "the same of memory, GB/s"},
-        {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
-    char text[512];
-    int count;
+    const zf_options all[] = {{.rows = rows, .desc = &o},
+                              {.rows = bench_session_rows, .desc = &d},
+                              {.rows = zf_training_options(), .desc = &d.training}};
+    int rest, status;
+    char decay[] = "0.1";
     zf_error error = {ZF_OK, ""};
-    zf_estimate foretold = {0};
+    zf_estimate estimate = {0};
     zf_program_info info;
     session s;
     causal_batch batch;
     double *times, tokens, median;
-    options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
-    if (result != OPTIONS_GOOD || count) {
-        if (result == OPTIONS_BAD) fprintf(stderr, "gpt: %s\n", text);
-        options_print(stdout, rows);
-        return result == OPTIONS_HELP ? 0 : 2;
-    }
-    d.training.precision.dtype = (zf_dtype)precision;
-    d.training.prefetch.bytes = (size_t)prefetch;
-    if (!bench_set(&d.training, "offload", offload, &error) ||
-        !bench_set(&d.training, "recompute", recompute, &error))
-        return fprintf(stderr, "gpt: %s\n", error.text), 2;
-    if (llama) d.sample = &llm_sample, d.config = &llama_config;
-    loaded = llama ? llm_config_load(model, &llama_config, &error)
-                   : gpt_config_load(model, &config, &error);
+    if (!bench_options(argc, argv, all, 3, 2, &rest, &status)) return status;
+    if (rest) return fprintf(stderr, "gpt: '%s' is one argument too many\n", argv[1]), 2;
+    if (zf_options_default(&all[2], 1, "weight-decay", decay, &error)) return 1;
+    if (o.llama) d.sample = &llm_sample, d.config = &llama_config;
+    loaded = o.llama ? llm_config_load(o.model, &llama_config, &error)
+                   : gpt_config_load(o.model, &config, &error);
     loaded =
-        loaded && (llama ? zf_config_set_weights(llm_sample.config, &llama_config, bits, &error)
-                         : zf_config_set_weights(gpt_sample.config, &config, bits, &error));
+        loaded && (o.llama ? zf_config_set_weights(llm_sample.config, &llama_config, o.weights, &error)
+                         : zf_config_set_weights(gpt_sample.config, &config, o.weights, &error));
     if (!loaded) return fprintf(stderr, "gpt: %s\n", error.text), 1;
-    vocab = llama ? llama_config.vocab : config.vocab;
-    if (llama) llama_config.attention_dropout = dropout;
-    config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
+    vocab = o.llama ? llama_config.vocab : config.vocab;
+    if (o.llama) llama_config.attention_dropout = o.dropout;
+    config.embedding_dropout = config.attention_dropout = config.residual_dropout = o.dropout;
     if (!session_open(&s, &d, &error) ||
         !causal_batch_new(&batch, d.shape.batch, d.shape.sequence, false, &error))
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
@@ -97,12 +90,12 @@ int main(int argc, char **argv)
         batch.ids[i] = (int32_t)(bert_mix((uint64_t)i) % (uint64_t)vocab);
         batch.labels[i] = (int32_t)(bert_mix((uint64_t)i + 1) % (uint64_t)vocab);
     }
-    times = calloc((size_t)steps, sizeof *times);
+    times = calloc((size_t)o.steps, sizeof *times);
     if (!times) return 1;
-    if (estimate && !foretell(&s, d.offload_dir, &foretold, &error))
+    if (o.estimate && !bench_estimate(&s, d.offload_dir, &estimate, &error))
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
-    if (profile) profile_begin(s.backend, roof[0], roof[1]);
-    for (int64_t n = -3; n < steps; n++) {
+    if (o.profile) profile_begin(s.backend, o.roof_gflops, o.roof_gbytes);
+    for (int64_t n = -3; n < o.steps; n++) {
         float lr = 1e-4f;
         double start = bench_now();
         if (n == 0) profile_reset();
@@ -110,32 +103,32 @@ int main(int argc, char **argv)
             zf_step(s.program))
             return fprintf(stderr, "gpt: %s\n", zf_program_error(s.program)), 1;
         if (n >= 0) times[n] = bench_now() - start;
-        if (profile) profile_step();
+        if (o.profile) profile_step();
     }
-    median = bench_median(times, steps);
+    median = bench_median(times, o.steps);
     tokens = (double)batch.labelled;
     info = zf_program_info_of(s.program);
-    if (json) {
+    if (o.json) {
         printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, "
                "\"gflops\": %.1f, \"step_ms\": %.3f, \"peak_bytes\": %zu, "
                "\"peak_rss_bytes\": %.0f, \"parameters\": %.0f, \"host_bytes\": %zu, "
                "\"disk_bytes\": %zu, \"up_bytes\": %.0f, \"down_bytes\": %.0f",
-               model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
+               o.model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
                info.peak_bytes, bench_most_resident(), (double)info.param_count,
                info.allocated[ZF_HOST], info.allocated[ZF_DISK],
                (double)info.counted.upload.bytes, (double)info.counted.download.bytes);
-        profile_print_members(&info.plan, steps);
+        profile_print_members(&info.plan, o.steps);
         puts("}");
     } else {
         printf(
             "%s %s, batch %lld x %lld, %lld threads: %.0f tokens/s (best %.0f), %.1f GFLOP/s, "
             "%.2f ms, %.1f GFLOP a step, %.1f MiB\n",
-            llama ? "Llama" : "GPT-2", model, (long long)batch.examples,
+            o.llama ? "Llama" : "GPT-2", o.model, (long long)batch.examples,
             (long long)batch.sequence, (long long)d.threads,
             tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
             1e-9 * info.flops, (double)info.peak_bytes / 1048576);
-        if (profile) profile_print(steps);
-        if (estimate) print_foretold(&foretold, median);
+        if (o.profile) profile_print(o.steps);
+        if (o.estimate) bench_print_estimate(&estimate, median);
     }
     free(times);
     causal_batch_free(&batch);

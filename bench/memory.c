@@ -11,13 +11,16 @@
  * If all ranks of a world fit --memory together, they are also run for a step, as threads:
  * `measured` is all that each has allocated, which must equal the plan. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/frame/options/options.h"
 #include "../examples/frame/ranks/ranks.h"
 #include "bench.h"
+#include "session.h"
 
 typedef struct choices {
     bert_config config;
     session_desc session; /* but for comm */
+    const char *model;
+    int64_t vocab;
+    double memory; /* GiB */
     bool json;
 } choices;
 
@@ -133,48 +136,44 @@ static bool measure(const choices *set, row *r, double memory, zf_error *error)
     return good;
 }
 
+static const zf_option rows[] = {
+    ZF_OPTION(choices, TEXT, model, 0, NULL, .unit = "NAME|FILE", .topic = "memory",
+              .help = "as bert pretrain"),
+    ZF_OPTION(choices, COUNT, vocab, 0, "[0,1000000000]",
+              .help = "tokens of the vocabulary; 0: the model's"),
+    ZF_OPTION(choices, NUMBER, memory, 12, "[0,1000000]", .unit = "GIB",
+              .help = "all that ranks may take together"),
+    ZF_OPTION(choices, FLAG, json, 0, NULL, .help = "one JSON object a row"),
+    {.name = NULL}};
+
 int main(int argc, char **argv)
 {
-    const char *model = "base", *rest;
-    choices set = {.session = {.sample = &bert_sample,
+    choices set = {.model = "base",
+                   .session = {.sample = &bert_sample,
                                .training = {.clip = 1, .adamw.weight_decay = 0.01},
                                .seed = 1,
                                .threads = 1,
                                .shape = {1, 128, 0, false, 0}}};
-    int64_t vocab = 0;
-    double memory = 12;
-    const option_row rows[] = {
-        {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as bert pretrain"},
-        {"vocab", OPTION_COUNT, "N", &vocab, 0, 1e9, "tokens of the vocabulary; 0: the model's"},
-        {"batch", OPTION_COUNT, "B", &set.session.shape.batch, 1, 1e6, "examples of each rank"},
-        {"seq", OPTION_COUNT, "T", &set.session.shape.sequence, 8, 65536, "tokens of an example"},
-        {"memory", OPTION_NUMBER, "GIB", &memory, 0, 1e6, "all that ranks may take together"},
-        {"json", OPTION_FLAG, NULL, &set.json, 0, 0, "one JSON object a row"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
-    char text[512];
-    int count;
+    const zf_options all[] = {{.rows = rows, .desc = &set},
+                              {.rows = bench_session_rows, .desc = &set.session}};
+    int rest, status;
     zf_error error = {ZF_OK, ""};
-    options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
-    if (result != OPTIONS_GOOD || count) {
-        if (result == OPTIONS_BAD) fprintf(stderr, "memory: %s\n", text);
-        options_print(stdout, rows);
-        return result == OPTIONS_HELP ? 0 : 2;
-    }
+    if (!bench_options(argc, argv, all, 2, 2, &rest, &status)) return status;
+    if (rest) return fprintf(stderr, "memory: '%s' is one argument too many\n", argv[1]), 2;
     set.session.shape.predictions =
         bench_predictions(set.session.shape.batch, set.session.shape.sequence);
-    if (!bert_config_load(model, &set.config, &error))
+    if (!bert_config_load(set.model, &set.config, &error))
         return fprintf(stderr, "memory: %s\n", error.text), 1;
-    if (vocab) set.config.vocab = vocab;
+    if (set.vocab) set.config.vocab = set.vocab;
     set.session.config = &set.config;
     if (!set.json)
         printf("MB of a rank, BERT-%s, %lld x %lld\nranks  stage   parameters  gradients  optimizer"
                "        sum    formula          planned   measured\n",
-               model, (long long)set.session.shape.batch, (long long)set.session.shape.sequence);
+               set.model, (long long)set.session.shape.batch, (long long)set.session.shape.sequence);
     for (int32_t world = 1; world <= 8 && !error.status; world *= 2)
         for (int32_t stage = 0; stage < 4 && !error.status; stage++) {
             row r = {.world = world, .stage = stage};
-            if (measure(&set, &r, memory * 0x1p30, &error)) print_row(&set, &r);
+            if (measure(&set, &r, set.memory * 0x1p30, &error)) print_row(&set, &r);
         }
     if (error.status) fprintf(stderr, "memory: %s\n", error.text);
     return error.status ? 1 : 0;

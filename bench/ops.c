@@ -7,8 +7,7 @@
  * NAME: only operators whose line contains one of these. With --rows 65536 an operand has 64 Mi
  * elements, which no cache holds. Times are medians; on CUDA between events. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/frame/options/device.h"
-#include "../examples/frame/options/options.h"
+#include "options.h"
 #include "profile.h"
 
 /* Operands are parameters, states and caches, with their first values. In texts @
@@ -172,37 +171,41 @@ static bool measure(const struct row *row, zf_backend *backend, int64_t count, i
     return good;
 }
 
+typedef struct options {
+    int64_t rows, rounds, threads, dtype;
+    device_desc device;
+    bool json;
+} options;
+
+#define ROW(kind, member, default_, range, ...)                                                    \
+    ZF_OPTION(options, kind, member, default_, range, __VA_ARGS__)
+
+static const zf_option option_rows[] = {
+    ROW(COUNT, rows, 65536, "[64,16777216]", .topic = "operators",
+        .help = "of operands, a multiple of 64"),
+    ROW(COUNT, rounds, 10, "[1,1000000]", .help = "steps that are timed, after two others"),
+    ROW(COUNT, threads, 2, "[1,1024]", .help = "worker threads"),
+    ROW(CHOICE, dtype, 0, "bf16|f16|f32", .help = "of operands"),
+    ROW(FLAG, json, 0, NULL, .help = "one JSON object"),
+    ROW(DESC, device, 0, NULL, .rows = bench_device_rows),
+    {.name = NULL}};
+
 int main(int argc, char **argv)
 {
-    enum { NAMES = 32 };
-    int64_t count = 65536, rounds = 10, threads = 2;
-    bool json = false, good = true;
-    device_desc device = {0};
-    const option_row options[] = {
-        {"rows", OPTION_COUNT, "N", &count, 64, 1 << 24, "of operands, a multiple of 64"},
-        {"rounds", OPTION_COUNT, "N", &rounds, 1, 1e6, "steps that are timed, after two others"},
-        {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
-        {"device", OPTION_CHOICE, DEVICE_KINDS, &device.kind, 0, 0, "it computes on"},
-        {"dtype", OPTION_CHOICE, "bf16|f16|f32", &half, 0, 0, "of operands: bf16"},
-        {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
-    char text[512];
-    const char *names[NAMES];
-    int some, printed = 0;
+    options o = {.json = false};
+    const zf_options all = {.rows = option_rows, .desc = &o};
+    int some, status, printed = 0;
+    bool good = true;
     double *times, copy = 0;
     zf_error error = {ZF_OK, ""};
     zf_backend *backend;
-    options_result result =
-        options_parse(argc, argv, options, names, NAMES, &some, text, sizeof text);
-    if (result != OPTIONS_GOOD) {
-        if (result == OPTIONS_BAD) fprintf(stderr, "ops: %s\n", text);
-        options_print(stdout, options);
-        return result == OPTIONS_HELP ? 0 : 2;
-    }
-    count -= count % 64;
+    if (!bench_options(argc, argv, &all, 1, 1, &some, &status)) return status;
+    const int64_t count = o.rows - o.rows % 64, rounds = o.rounds;
+    const char *const *names = (const char *const *)argv + 1;
+    const bool json = o.json;
+    half = o.dtype;
     times = calloc((size_t)rounds, sizeof *times);
-    backend = device_open(&device, threads, &error);
+    backend = device_open(&o.device, o.threads, &error);
     if (!backend || !times) return fprintf(stderr, "ops: %s\n", error.text), 1;
     profile_begin(backend, 1, 1);
     if (!json) printf("%-28s %10s %10s %10s %8s\n", "operator", "ms", "GB/s", "GFLOP/s", "of copy");

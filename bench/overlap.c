@@ -25,9 +25,9 @@
  * prefetched step of rank 0 when each collective was issued, got the link, and was done, and how
  * long queue compute waited for it. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/frame/options/options.h"
 #include "../examples/frame/ranks/ranks.h"
 #include "bench.h"
+#include "session.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -38,7 +38,8 @@ typedef struct choices {
     int64_t ranks, steps, rounds;
     double latency, rate, share, compute; /* seconds, bytes per second, of 1, seconds */
     bool real, trace, json;
-    const char *model;
+    const char *model, *stages;
+    int64_t vocab;
 } choices;
 
 /* ------------------------------------------------------------------------------------ the trace */
@@ -353,58 +354,56 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     return good;
 }
 
+#define ROW(kind, member, default_, range, ...)                                                    \
+    ZF_OPTION(choices, kind, member, default_, range, __VA_ARGS__)
+
+static const zf_option rows[] = {
+    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .topic = "overlap", .help = "as bert pretrain"),
+    ROW(COUNT, vocab, 8192, "[8,1000000000]", .help = "tokens of the vocabulary"),
+    ROW(COUNT, ranks, 2, "[2,4096]", .help = "threads that are ranks"),
+    ROW(TEXT, stages, 0, NULL, .unit = "DIGITS", .help = "of ZeRO, one after the other"),
+    ROW(NUMBER, share, 0.5, "[0.01,100]", .help = "communication of the compute time"),
+    ROW(NUMBER, latency, 20, "[0,1000000]", .unit = "US", .help = "microseconds of a collective"),
+    ROW(NUMBER, rate, 0, "[0,1000000000000000]", .unit = "BYTES",
+        .help = "a second of the link; 0: by --share"),
+    ROW(COUNT, steps, 3, "[1,1000000]", .help = "of each kind in a round"),
+    ROW(COUNT, rounds, 5, "[1,1000]", .help = "of which the medians are taken"),
+    ROW(FLAG, real, 0, NULL, .help = "no delays: the link is slow itself"),
+    ROW(NUMBER, compute, 0, "[0,1000000000]", .unit = "MS", .with = "real",
+        .help = "step on a fast link"),
+    ROW(FLAG, trace, 0, NULL, .help = "the collectives of a step"),
+    ROW(FLAG, json, 0, NULL, .help = "one JSON object a stage"),
+    {.name = NULL}};
+
+/* Of the passes. */
+static const zf_option pass_rows[] = {
+    ZF_OPTION(zf_training, BYTES, zero.bucket_bytes, 0, NULL, .flag = "bucket", .topic = "passes",
+              .help = "of a bucket of parameters; 0: the default"),
+    ZF_OPTION(zf_training, BYTES, prefetch.bytes, 0, NULL, .flag = "prefetch",
+              .help = "gathered before their use"),
+    {.name = NULL}};
+
 int main(int argc, char **argv)
 {
-    const char *rest, *stages = "0123";
-    choices set = {.ranks = 2,
-                   .steps = 3,
-                   .rounds = 5,
-                   .latency = 20,
-                   .share = 0.5,
-                   .model = "mini",
+    choices set = {.model = "mini",
+                   .stages = "0123",
                    .session = {.sample = &bert_sample,
-                               .training = {.clip = 1, .adamw.weight_decay = 0.01},
+                               .training = {.clip = 1,
+                                            .adamw.weight_decay = 0.01,
+                                            .prefetch.bytes = 32 << 20},
                                .seed = 1,
                                .threads = 1,
                                .shape = {8, 128, 0, false, 0}}};
-    int64_t vocab = 8192, bucket = 0, prefetch = 32 << 20;
-    const option_row rows[] = {
-        {"model", OPTION_TEXT, "NAME|FILE", &set.model, 0, 0, "as bert pretrain"},
-        {"vocab", OPTION_COUNT, "N", &vocab, 8, 1e9, "tokens of the vocabulary"},
-        {"batch", OPTION_COUNT, "B", &set.session.shape.batch, 1, 1e6, "examples of each rank"},
-        {"seq", OPTION_COUNT, "T", &set.session.shape.sequence, 8, 65536, "tokens of an example"},
-        {"ranks", OPTION_COUNT, "N", &set.ranks, 2, 4096, "threads that are ranks"},
-        {"threads", OPTION_COUNT, "N", &set.session.threads, 1, 1024, "workers of a rank"},
-        {"stages", OPTION_TEXT, "DIGITS", &stages, 0, 0, "of ZeRO, one after the other"},
-        {"bucket", OPTION_COUNT, "BYTES", &bucket, 0, 1e12,
-         "of a bucket of parameters; 0: the default"},
-        {"prefetch", OPTION_COUNT, "BYTES", &prefetch, 0, 1e12,
-         "gathered ahead of their use"},
-        {"share", OPTION_NUMBER, "X", &set.share, 0.01, 100, "communication of the compute time"},
-        {"latency", OPTION_NUMBER, "US", &set.latency, 0, 1e6, "microseconds of a collective"},
-        {"rate", OPTION_NUMBER, "BYTES", &set.rate, 0, 1e15, "a second of the link; 0: by share"},
-        {"steps", OPTION_COUNT, "N", &set.steps, 1, 1e6, "of each kind in a round"},
-        {"rounds", OPTION_COUNT, "N", &set.rounds, 1, 1000, "of which the medians are taken"},
-        {"real", OPTION_FLAG, NULL, &set.real, 0, 0, "no delays: the link is slow itself"},
-        {"compute", OPTION_NUMBER, "MS", &set.compute, 0, 1e9, "with --real: step on a fast link"},
-        {"trace", OPTION_FLAG, NULL, &set.trace, 0, 0, "the collectives of a step"},
-        {"json", OPTION_FLAG, NULL, &set.json, 0, 0, "one JSON object a stage"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
-    char text[512];
-    int count;
+    const zf_options all[] = {{.rows = rows, .desc = &set},
+                              {.rows = bench_session_rows, .desc = &set.session},
+                              {.rows = pass_rows, .desc = &set.session.training}};
+    int rest, status;
     rank_group ranks;
     zf_error error = {ZF_OK, ""};
-    options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
-    if (result == OPTIONS_GOOD && stages[strspn(stages, "0123")])
-        result = OPTIONS_BAD, snprintf(text, sizeof text, "--stages: digits of 0 to 3");
-    if (result != OPTIONS_GOOD || count) {
-        if (result == OPTIONS_BAD) fprintf(stderr, "overlap: %s\n", text);
-        options_print(stdout, rows);
-        return result == OPTIONS_HELP ? 0 : 2;
-    }
-    set.session.training.zero.bucket_bytes = (size_t)bucket;
-    set.session.training.prefetch.bytes = (size_t)prefetch;
+    if (!bench_options(argc, argv, all, 3, 2, &rest, &status)) return status;
+    if (rest) return fprintf(stderr, "overlap: '%s' is one argument too many\n", argv[1]), 2;
+    if (set.stages[strspn(set.stages, "0123")])
+        return fprintf(stderr, "overlap: --stages takes digits of 0 to 3\n"), 2;
     set.latency *= 1e-6, set.compute *= 1e-3;
     set.session.shape.predictions =
         bench_predictions(set.session.shape.batch, set.session.shape.sequence);
@@ -415,9 +414,9 @@ int main(int argc, char **argv)
                                        .deadline = 60},
                     &error))
         return fprintf(stderr, "overlap: %s\n", error.text), 1;
-    set.config.vocab = vocab;
+    set.config.vocab = set.vocab;
     set.session.config = &set.config;
-    for (const char *s = stages; *s && !error.status; s++) {
+    for (const char *s = set.stages; *s && !error.status; s++) {
         set.session.training.zero.stage = *s - '0';
         ranks_run(&ranks, run_rank, &set, &error);
     }

@@ -12,99 +12,87 @@
  * (of the FMA peak, say). --peak measures that peak before and after every step (peak.h), for the
  * share of it that a step's products make, with the machine at the same pace. --losses writes the
  * loss of every step, from the first. --estimate measures the machine's rates before the steps, and
- * prints the time that they foretell; --timed plans the overlap by them too. */
+ * prints the time that they predict; --timed plans the overlap by them too. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/frame/options/options.h"
 #include "../examples/frame/model/settings.h"
 #include "../examples/frame/run/training.h"
-#include "foretell.h"
+#include "estimate.h"
 #include "peak.h"
 #include "profile.h"
+#include "session.h"
+
+typedef struct options {
+    const char *model, *losses;
+    int64_t vocab, steps;
+    double roof_gflops, roof_gbytes;
+    bool profile, json, fusions, peak, estimate, timed;
+} options;
+
+#define ROW(kind, member, default_, range, ...)                                                    \
+    ZF_OPTION(options, kind, member, default_, range, __VA_ARGS__)
+
+static const zf_option rows[] = {
+    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .topic = "step", .help = "as bert pretrain"),
+    ROW(COUNT, vocab, 8192, "[8,1000000000]", .help = "tokens of the vocabulary"),
+    ROW(COUNT, steps, 30, "[1,1000000]", .help = "steps that are timed, after three others"),
+    ROW(FLAG, estimate, 0, NULL, .help = "print the time that measured rates predict"),
+    ROW(FLAG, timed, 0, NULL, .help = "plan the overlap by such rates"),
+    ROW(FLAG, fusions, 0, NULL, .help = "print the names of the rewrites"),
+    ROW(FLAG, profile, 0, NULL, .help = "time by operator, and its floor"),
+    ROW(NUMBER, roof_gflops, 0, "[0,1000000000]", .with = "profile",
+        .help = "of the floor; 0: it is measured"),
+    ROW(NUMBER, roof_gbytes, 0, "[0,1000000000]", .with = "profile",
+        .help = "the same of memory, GB/s"),
+    ROW(FLAG, peak, 0, NULL, .help = "the share of the FMA peak, taken in turns"),
+    ROW(FLAG, json, 0, NULL, .help = "one JSON object"),
+    ROW(TEXT, losses, 0, NULL, .unit = "FILE", .help = "those of all steps, a line each"),
+    {.name = NULL}};
 
 int main(int argc, char **argv)
 {
-    const char *model = "mini", *losses = NULL, *offload = NULL, *optimizer = "adamw",
-               *rest;
-    int64_t vocab = 8192, threads = 2, steps = 30, stage = 0, prefetch = 0, precision = ZF_F32;
-    double roof[2] = {0, 0};
-    bool profile = false, json = false, fusions = false, with_peak = false, estimate = false;
+    options o = {.model = "mini"};
     bert_config config;
     session_desc d = {.sample = &bert_sample,
                       .config = &config,
                       .training.clip = 1,
                       .seed = 1,
+                      .threads = 2,
                       .shape = {16, 128, 0, false, 0}};
-    const option_row rows[] = {
-        {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as bert pretrain"},
-        {"vocab", OPTION_COUNT, "N", &vocab, 8, 1e9, "tokens of the vocabulary"},
-        {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},
-        {"seq", OPTION_COUNT, "T", &d.shape.sequence, 8, 65536, "tokens of an example"},
-        {"device", OPTION_CHOICE, DEVICE_KINDS, &d.device.kind, 0, 0, "it computes on"},
-        {"tuning", OPTION_TEXT, "FILE", &d.device.tuning, 0, 0, "of CUDA's algorithms"},
-        {"no-graphs", OPTION_FLAG, NULL, &d.device.no_graphs, 0, 0, "CUDA launch by launch"},
-        {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
-        {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
-        {"optimizer", OPTION_TEXT, "NAME", &optimizer, 0, 0, "the update"},
-        {"zero", OPTION_COUNT, "STAGE", &stage, 0, 3, "ZeRO stage, on one rank: buckets"},
-        {"no-fuse", OPTION_TEXT, "NAME,...", &d.training.fuse.without, 0, 0, "rewrites left out, or all"},
-        {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
-        {"clip", OPTION_NUMBER, "X", &d.training.clip, 0, 1e30, "maximum gradient norm; 0: none"},
-        {"offload", OPTION_TEXT, "KIND=SPACE,...", &offload, 0, 0, "as bert pretrain"},
-        {"offload-dir", OPTION_TEXT, "DIR", &d.offload_dir, 0, 0, "for values on a disk"},
-        {"prefetch", OPTION_COUNT, "BYTES", &prefetch, 0, 1e15, "as bert pretrain"},
-        {"estimate", OPTION_FLAG, NULL, &estimate, 0, 0, "print what measured rates foretell"},
-        {"timed", OPTION_FLAG, NULL, &d.measure, 0, 0, "plan the overlap by such rates"},
-        {"fusions", OPTION_FLAG, NULL, &fusions, 0, 0, "print the names of the rewrites"},
-        {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator, beside its floor"},
-        {"roof-gflops", OPTION_NUMBER, "X", &roof[0], 0, 1e9, "of the floor; 0: it is measured"},
-        {"roof-gbytes", OPTION_NUMBER, "X", &roof[1], 0, 1e9, "the same of memory, GB/s"},
-        {"peak", OPTION_FLAG, NULL, &with_peak, 0, 0, "the share of the FMA peak, taken in turns"},
-        {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
-        {"losses", OPTION_TEXT, "FILE", &losses, 0, 0, "those of all steps, a line each"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
-    char text[512];
-    int count;
+    const zf_options all[] = {{.rows = rows, .desc = &o},
+                              {.rows = bench_session_rows, .desc = &d},
+                              {.rows = zf_training_options(), .desc = &d.training}};
+    int rest, status;
+    char decay[] = "0.01";
     zf_error error = {ZF_OK, ""};
-    zf_estimate foretold = {0};
+    zf_estimate estimate = {0};
     zf_program_info info;
     peak_kind kind;
     session s;
     bert_batch *batch;
-    FILE *told;
+    FILE *losses;
     double *times, *peaks, *shares, tokens, median, peak = 0, share = 0, before = 0;
-    options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
-    if (result != OPTIONS_GOOD || count) {
-        if (result == OPTIONS_BAD) fprintf(stderr, "step: %s\n", text);
-        options_print(stdout, rows);
-        return result == OPTIONS_HELP ? 0 : 2;
-    }
-    for (int32_t k = 0; fusions && zf_fuse_name(k); k++) puts(zf_fuse_name(k));
-    if (fusions) return 0;
-    d.training.zero.stage = (int32_t)stage;
-    d.training.prefetch.bytes = (size_t)prefetch;
-    d.training.precision.dtype = (zf_dtype)precision;
-    d.threads = threads;
-    if (!bench_set(&d.training, "optimizer", optimizer, &error) ||
-        !bench_set(&d.training, "offload", offload, &error))
-        return fprintf(stderr, "step: %s\n", error.text), 2;
-    session_set(&d.training, "weight-decay", 0.01);
+    if (!bench_options(argc, argv, all, 3, 2, &rest, &status)) return status;
+    if (rest) return fprintf(stderr, "step: '%s' is one argument too many\n", argv[1]), 2;
+    for (int32_t k = 0; o.fusions && zf_fuse_name(k); k++) puts(zf_fuse_name(k));
+    if (o.fusions) return 0;
+    d.measure = o.timed;
+    if (zf_options_default(&all[2], 1, "weight-decay", decay, &error)) return 1;
     d.shape.predictions = bench_predictions(d.shape.batch, d.shape.sequence);
-    if (bert_config_load(model, &config, &error)) config.vocab = vocab;
+    if (bert_config_load(o.model, &config, &error)) config.vocab = o.vocab;
     if (error.status || !session_open(&s, &d, &error))
         return fprintf(stderr, "step: %s\n", error.text), 1;
-    batch = bench_batch(&d.shape, vocab, 0);
-    times = calloc(3 * (size_t)steps, sizeof *times);
-    told = losses ? fopen(losses, "w") : NULL;
-    if (!batch || !times || (losses && !told))
-        return fprintf(stderr, "step: no memory, or no file %s\n", losses ? losses : ""), 1;
-    peaks = times + steps, shares = peaks + steps;
+    batch = bench_batch(&d.shape, o.vocab, 0);
+    times = calloc(3 * (size_t)o.steps, sizeof *times);
+    losses = o.losses ? fopen(o.losses, "w") : NULL;
+    if (!batch || !times || (o.losses && !losses))
+        return fprintf(stderr, "step: no memory, or no file %s\n", o.losses ? o.losses : ""), 1;
+    peaks = times + o.steps, shares = peaks + o.steps;
     info = zf_program_info_of(s.program);
-    kind = peak_best(precision == ZF_BF16);
-    if (estimate && !foretell(&s, d.offload_dir, &foretold, &error))
+    kind = peak_best(d.training.precision.dtype == ZF_BF16);
+    if (o.estimate && !bench_estimate(&s, d.offload_dir, &estimate, &error))
         return fprintf(stderr, "step: %s\n", error.text), 1;
-    if (profile) profile_begin(s.backend, roof[0], roof[1]);
-    for (int64_t n = -3; n < steps; n++) {
+    if (o.profile) profile_begin(s.backend, o.roof_gflops, o.roof_gbytes);
+    for (int64_t n = -3; n < o.steps; n++) {
         float lr = 1e-4f;
         double start = bench_now();
         if (n == 0) profile_reset();
@@ -112,43 +100,44 @@ int main(int argc, char **argv)
             zf_write(s.program, s.lr, &lr, sizeof lr) || zf_step(s.program))
             return fprintf(stderr, "step: %s\n", zf_program_error(s.program)), 1;
         if (n >= 0) times[n] = bench_now() - start;
-        if (with_peak) { /* what is behind one step is before the next */
-            double behind = peak_rate(kind, (int)threads);
+        if (o.peak) { /* the peak after a step is the one before the next */
+            double after = peak_rate(kind, (int)d.threads);
             if (n >= 0) {
-                peaks[n] = 0.5 * (before + behind);
+                peaks[n] = 0.5 * (before + after);
                 shares[n] = info.flops / times[n] / peaks[n];
             }
-            before = behind;
+            before = after;
         }
-        if (profile) profile_step();
-        if (told) fprintf(told, "%.9g\n", session_scalar(&s, "loss"));
+        if (o.profile) profile_step();
+        if (losses) fprintf(losses, "%.9g\n", session_scalar(&s, "loss"));
     }
-    median = bench_median(times, steps);
-    if (with_peak) peak = bench_median(peaks, steps), share = bench_median(shares, steps);
+    median = bench_median(times, o.steps);
+    if (o.peak) peak = bench_median(peaks, o.steps), share = bench_median(shares, o.steps);
     tokens = (double)(d.shape.batch * d.shape.sequence);
-    if (json) {
+    if (o.json) {
         printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, "
                "\"gflops\": %.1f, \"peak_gflops\": %.1f, \"peak_share\": %.4f, "
                "\"step_ms\": %.3f, \"peak_bytes\": %zu, \"device_bytes\": %.0f, "
                "\"peak_rss_bytes\": %.0f",
-               model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e-9 * peak,
+               o.model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e-9 * peak,
                share, 1e3 * median, info.peak_bytes, profile_device_bytes(s.backend),
                bench_most_resident());
-        profile_print_members(&info.plan, steps);
+        profile_print_members(&info.plan, o.steps);
         puts("}");
     } else
         printf("BERT-%s, batch %lld x %lld, %lld threads: %.0f tokens/s (best %.0f), %.1f GFLOP/s, "
                "%.2f ms, %.1f GFLOP a "
                "step, %.1f MiB\n",
-               model, (long long)d.shape.batch, (long long)d.shape.sequence, (long long)threads,
+               o.model, (long long)d.shape.batch, (long long)d.shape.sequence, (long long)d.threads,
                tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
                1e-9 * info.flops, (double)info.peak_bytes / 1048576);
-    if (with_peak && !json)
+    if (o.peak && !o.json)
         printf("the peak: %.1f GFLOP/s (median); of it in a step: %.3f (median), %.3f (best)\n",
-               1e-9 * peak, share, shares[steps - 1]);
-    if (profile && !json) profile_print(steps);
-    if (estimate && !json) print_foretold(&foretold, median);
+               1e-9 * peak, share, shares[o.steps - 1]);
+    if (o.profile && !o.json) profile_print(o.steps);
+    if (o.estimate && !o.json) bench_print_estimate(&estimate, median);
     session_close(&s);
-    if (told && fclose(told)) return fprintf(stderr, "step: %s cannot be written\n", losses), 1;
+    if (losses && fclose(losses))
+        return fprintf(stderr, "step: %s cannot be written\n", o.losses), 1;
     return 0;
 }

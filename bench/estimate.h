@@ -1,24 +1,12 @@
 /* The time of a session's step by rates that are measured now. */
-#ifndef FORETELL_H
-#define FORETELL_H
+#ifndef BENCH_ESTIMATE_H
+#define BENCH_ESTIMATE_H
 
 #include "../examples/frame/model/session.h"
 
 #include <stdio.h>
 
-/* Sets an option of the passes by its flag; text NULL: nothing. The desc may point to the copy that
- * this makes of the text: at most four texts, each below 512 bytes. */
-static inline bool bench_set(zf_training *t, const char *flag, const char *text, zf_error *error)
-{
-    static char copies[4][512];
-    static int used;
-    const zf_options table = {.rows = zf_training_options(), .desc = t};
-    if (!text) return true;
-    snprintf(copies[used % 4], sizeof copies[0], "%s", text);
-    return !zf_options_set(&table, 1, flag, copies[used++ % 4], error);
-}
-
-static inline bool foretell(session *s, const char *folder, zf_estimate *e, zf_error *error)
+static inline bool bench_estimate(session *s, const char *folder, zf_estimate *e, zf_error *error)
 {
     zf_cost cost;
     if (zf_calibrate(&(zf_calibrate_desc){.backend = s->backend, .host = s->host,
@@ -37,7 +25,7 @@ static inline bool foretell(session *s, const char *folder, zf_estimate *e, zf_e
     return true;
 }
 
-static inline void print_foretold(const zf_estimate *e, double seconds)
+static inline void bench_print_estimate(const zf_estimate *e, double seconds)
 {
     printf("estimated %.2f ms, %.3f of the time measured; ms busy (exposed):", 1e3 * e->seconds,
            e->seconds / seconds);

@@ -30,7 +30,7 @@ check 'bad number' misused "--seq takes a whole number from 8 to 65536, not '7'"
 check 'bad choice' misused "--optimizer takes one of adamw, lamb, sgd, lion, onebit_adam, zero_one_adam or \
 onebit_lamb, not 'adam'" \
     pretrain --optimizer adam
-check 'no value' misused '--corpus needs a value: --corpus FILE' eval --corpus
+check 'no value' misused '--corpus needs a value' eval --corpus
 check 'stray argument' misused "'text' is one argument too many" pretrain text
 check 'second text to fill' misused "'b' is one argument too many" fill --load x a b
 check 'pretrain without a text' \

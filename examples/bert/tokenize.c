@@ -58,19 +58,28 @@ static int print_lines(printer *p)
     return EXIT_GOOD;
 }
 
+typedef struct tokenize_options {
+    const char *vocab;
+    tokenizing words;
+    bool bare, tokens;
+} tokenize_options;
+
+static const zf_option rows[] = {
+    ZF_OPTION(tokenize_options, TEXT, vocab, 0, NULL, .unit = "FILE|DIR", .topic = "tokens",
+              .help = "a vocab.txt, a tokenizer.json, or a folder with one: a checkpoint or of "
+                      "Hugging Face"),
+    ZF_OPTION(tokenize_options, DESC, words, 0, NULL, .rows = tokenizing_rows),
+    ZF_OPTION(tokenize_options, FLAG, bare, 0, NULL,
+              .help = "without [CLS] before and [SEP] after the text"),
+    ZF_OPTION(tokenize_options, FLAG, tokens, 0, NULL, .help = "tokens in place of their ids"),
+    {.name = NULL}};
+
 int bert_command_tokenize(int argc, char **argv)
 {
-    const char *path = NULL, *text;
-    tokenizing words = {.cased = false};
-    printer p = {.bare = false};
-    const option_row rows[] = {
-        {"vocab", OPTION_TEXT, "FILE|DIR", &path, 0, 0,
-         "a vocab.txt, a tokenizer.json, or a folder with one: a checkpoint or of Hugging Face"},
-        TOKENIZING_ROWS(&words),
-        {"bare", OPTION_FLAG, NULL, &p.bare, 0, 0, "without [CLS] before and [SEP] after the text"},
-        {"tokens", OPTION_FLAG, NULL, &p.tokens, 0, 0, "tokens in place of their ids"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
+    tokenize_options o = {.vocab = NULL};
+    const command_tables tables = {{{.rows = rows, .desc = &o}}, 1};
+    const char *text;
+    printer p;
     zf_wordpiece_options options;
     zf_wordpiece *vocab;
     zf_error error = {ZF_OK, ""};
@@ -78,12 +87,13 @@ int bert_command_tokenize(int argc, char **argv)
     if (!command_options(argc, argv,
                          "tokenize --vocab FILE|DIR [OPTIONS] [TEXT]\n\n"
                          "Prints the ids of a text, or of each line of the standard input.",
-                         rows, &text, &status))
+                         &tables, &text, &status))
         return status;
-    if (!path) return command_usage_error(argv, "a vocabulary is needed: --vocab FILE|DIR");
-    options = tokenizing_options(&words);
-    if (!(vocab = zf_folder_vocab(path, &options, &error))) return command_error("%s", error.text);
-    p.vocab = vocab;
+    if (!o.vocab) return command_usage_error(argv, "a vocabulary is needed: --vocab FILE|DIR");
+    options = tokenizing_options(&o.words);
+    if (!(vocab = zf_folder_vocab(o.vocab, &options, &error)))
+        return command_error("%s", error.text);
+    p = (printer){.vocab = vocab, .bare = o.bare, .tokens = o.tokens};
     if (!text) status = print_lines(&p);
     else if (print_text(&p, text, strlen(text))) status = EXIT_GOOD;
     else status = command_error("out of memory");

@@ -12,6 +12,10 @@ typedef struct zf_sampling {
                          * are negative; 1: none */
 } zf_sampling;
 
+/* The table of zf_sampling (api/options.h): flags --temperature, --top-k, --top-p and
+ * --repetition-penalty. Of these, a temperature that is not given is 0.8. */
+ZF_API const zf_option *zf_sampling_options(void);
+
 /* Room for `count` tokens; false out of memory. */
 typedef struct zf_sampler {
     zf_sampling how;

@@ -2,6 +2,21 @@
 #include <math.h>
 #include <stdlib.h>
 
+ZF_API const zf_option *zf_sampling_options(void)
+{
+    static const zf_option rows[] = {
+        ZF_OPTION(zf_sampling, NUMBER, temperature, 0.8, "[0,100]",
+                  .help = "0: always the most likely token"),
+        ZF_OPTION(zf_sampling, COUNT, top_k, 0, "[0,1000000000]", .unit = "K",
+                  .help = "of the K most likely tokens; 0: of all"),
+        ZF_OPTION(zf_sampling, NUMBER, top_p, 1, "[0,1]", .unit = "P",
+                  .help = "of the most likely tokens whose probabilities add up to P"),
+        ZF_OPTION(zf_sampling, NUMBER, repetition, 1, "[0.01,100]", .flag = "repetition-penalty",
+                  .help = "above 1, tokens that were there are less likely"),
+        {.name = NULL}};
+    return rows;
+}
+
 bool zf_sampler_open(zf_sampler *s, const zf_sampling *how, int64_t count)
 {
     *s = (zf_sampler){.how = *how, .count = count};

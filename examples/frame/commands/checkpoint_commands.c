@@ -3,6 +3,7 @@
 #include "../options/command.h"
 #include "../model/dataset.h"
 #include "../options/fail.h"
+#include "../options/folder.h"
 #include "frame.h"
 #include "../model/session.h"
 
@@ -61,53 +62,63 @@ static bool merge(session *s, zf_error *error)
     return !status;
 }
 
+typedef struct write_options {
+    folder_options from;
+    int64_t dtype;
+} write_options;
+
+static const zf_option write_rows[] = {
+    ZF_OPTION(write_options, CHOICE, dtype, 0, "f32|bf16|f16", .topic = "files",
+              .help = "of the weights that are written; f32 are the master weights of runs in 16 "
+                      "bits"),
+    {.name = NULL}};
+
+static const zf_option merge_rows[] = {
+    ZF_OPTION(folder_options, CHOICE, weights, 0, ZF_CONFIG_WEIGHTS, .topic = "files",
+              .help = "int8, int4: those of products are rounded first, as when the adapter was "
+                      "trained; float: it is added to the folder's own"),
+    {.name = NULL}};
+
 /* export, or merge, which adds an adapter to what is exported. */
 static int write_model(const sample_model *sample, bool merges, int argc, char **argv)
 {
-    const char *load = NULL, *out;
-    int64_t dtype = ZF_F32, rounding = 0;
+    write_options o = {.dtype = ZF_F32};
+    const char *out;
     zf_config_any config = {{0}};
     session_desc d = {.sample = sample,
                       .purpose = SAMPLE_EVALUATE,
                       .config = &config,
                       .shape = {1, 1, 1, false, 0},
                       .threads = 1};
-    const option_row rows[] = {
-        {"load", OPTION_TEXT, "DIR", &load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
-        {"model", OPTION_TEXT, "DIR", &load, 0, 0, "the same"},
-        {"dtype", OPTION_CHOICE, "f32|bf16|f16", &dtype, 0, 0,
-         "of the weights that are written; f32 are the master weights of runs in 16 bits"},
-        {merges ? "adapter" : NULL, OPTION_TEXT, "DIR", &d.adapter, 0, 0,
-         "an adapter of its weights (--lora, PEFT)"},
-        {merges && sample->config->bits ? "weights" : NULL, OPTION_CHOICE, ZF_CONFIG_WEIGHTS,
-         &rounding, 0, 0,
-         "int8, int4: those of products are rounded first, as when the adapter was trained;\n"
-         "                                    float: it is added to the folder's own"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
+    command_tables tables = {.count = 0};
     session s;
     zf_error error = {ZF_OK, ""};
     char file[ZF_FOLDER_PATH];
     int status;
     bool good;
+    command_add(&tables, folder_load_rows, &o.from);
+    command_add(&tables, merges ? folder_adapter_rows : NULL, &o.from);
+    command_add(&tables, write_rows, &o);
+    command_add(&tables, merges && sample->config->bits ? merge_rows : NULL, &o.from);
     if (!command_options(argc, argv,
                          merges ? "merge --model DIR --adapter DIR [OPTIONS] DIR|FILE.safetensors"
                                 : "export --load DIR [OPTIONS] DIR|FILE.safetensors",
-                         rows, &out, &status))
+                         &tables, &out, &status))
         return status;
-    if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    if (merges && !d.adapter)
+    if (!o.from.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (merges && !o.from.adapter)
         return command_usage_error(argv, "an adapter is needed: --adapter DIR");
     if (!out) return command_usage_error(argv, "a folder or a file to write is needed");
-    good = session_config(sample, load, &config, &error) &&
-           session_open_folder(&s, load, &d, 1 + ZF_F32, &error);
+    d.adapter = o.from.adapter;
+    good = session_config(sample, o.from.load, &config, &error) &&
+           session_open_folder(&s, o.from.load, &d, 1 + ZF_F32, &error);
     if (good) {
-        good = (!merges || (round_weights(&s, &d, rounding, &error) && merge(&s, &error))) &&
-               zf_folder_export(out, load, zf_config_json(sample->config, &config),
+        good = (!merges || (round_weights(&s, &d, o.from.weights, &error) && merge(&s, &error))) &&
+               zf_folder_export(out, o.from.load, zf_config_json(sample->config, &config),
                                 sample->objective->frame,
                                 zf_config_positions(sample->config, &config), file, &error) &&
                zf_exchange_export(&sample->exchange, s.program, s.graph, file, false,
-                                  (zf_dtype)dtype, &error);
+                                  (zf_dtype)o.dtype, &error);
         session_close(&s);
     }
     return good ? EXIT_GOOD : command_error("%s", error.text);
@@ -123,56 +134,86 @@ int merge_command(const sample_model *sample, int argc, char **argv)
     return write_model(sample, true, argc, argv);
 }
 
-/* What the options of eval leave open; NULL, or a mistake in them. */
-static const char *complete(settings *o, int64_t *batches, int64_t positions)
+typedef struct evaluate_options {
+    folder_options from;
+    settings o; /* of the data */
+    int64_t batches;
+} evaluate_options;
+
+#define ROW(kind, member, default_, range, ...)                                                    \
+    ZF_OPTION(settings, kind, member, default_, range, __VA_ARGS__)
+
+static const zf_option data_rows[] = {
+    ROW(TEXT, corpus, 0, NULL, .unit = "FILE", .topic = "data", .with = "!data, !batch_file",
+        .help = "the text, whose held-out part is used"),
+    ROW(TEXT, batch_file, 0, NULL, .unit = "FILE", .with = "!data",
+        .help = "batches instead (safetensors)"),
+    ROW(COUNT, seq, 0, "[0,65536]", .unit = "T",
+        .help = "tokens of an example; 0: 128 of --corpus, 1024 of --data, or the model's if "
+                "fewer"),
+    ROW(COUNT, batch, 16, "[1,1048576]", .unit = "B", .help = "examples at a time"),
+    {.name = NULL}};
+
+static const zf_option examples_rows[] = {
+    ROW(TEXT, data, 0, NULL, .unit = "FILE", .topic = "data",
+        .help = "examples instead, JSON Lines, all of which are used"),
+    ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .with = "data",
+        .help = "of --data; else that of --load"),
+    ROW(TEXT, chat, 0, NULL, .unit = "STYLE", .with = "data",
+        .help = "how messages are written; else as the tokenizer's chat_template says"),
+    ROW(TEXT, date, 0, NULL, .unit = "TEXT", .with = "data",
+        .help = "today, in styles that show it; else \"" ZF_CHAT_DATE "\""),
+    ROW(FLAG, alone, 0, NULL, .with = "data",
+        .help = "each example of --data has a row of its own"),
+    {.name = NULL}};
+
+static const zf_option batches_rows[] = {
+    ZF_OPTION(evaluate_options, COUNT, batches, 0, "[0,1000000]", .topic = "data",
+              .help = "maximum number of batches; 0: 16 of --corpus, else all"),
+    {.name = NULL}};
+
+static command_tables evaluate_tables(evaluate_options *e, const sample_model *sample)
 {
-    if (!o->corpus && !o->data && !o->batch_file)
-        return "a text, examples or batches are needed: --corpus, --data or --batch-file";
-    if ((o->corpus != NULL) + (o->data != NULL) + (o->batch_file != NULL) > 1)
-        return "--corpus, --data and --batch-file exclude one another";
-    if ((o->tokenizer || o->chat || o->date || o->alone) && !o->data)
-        return "--tokenizer, --chat, --date and --alone are for --data";
+    command_tables t = {.count = 0};
+    command_add(&t, folder_load_rows, &e->from);
+    command_add(&t, folder_adapter_rows, &e->from);
+    command_add(&t, data_rows, &e->o);
+    command_add(&t, sample->objective->open_data ? examples_rows : NULL, &e->o);
+    command_add(&t, batches_rows, e);
+    command_add(&t, folder_compute_rows, &e->from);
+    command_add(&t, sample->config->bits ? folder_weights_rows : NULL, &e->from);
+    return t;
+}
+
+/* What eval needs; NULL: all is given. */
+static const char *missing(const evaluate_options *e, const sample_model *sample)
+{
+    if (!e->from.load) return "a checkpoint is needed: --load DIR";
+    if (e->o.corpus || e->o.data || e->o.batch_file) return NULL;
+    return sample->objective->open_data
+               ? "a text, examples or batches are needed: --corpus, --data or --batch-file"
+               : "a text is needed: --corpus FILE";
+}
+
+/* Sets what the options of eval leave open. */
+static void complete(evaluate_options *e, int64_t positions)
+{
+    settings *o = &e->o;
     if (!o->seq) o->seq = o->corpus ? 128 : positions < 1024 ? positions : 1024;
-    if (!*batches) *batches = o->corpus ? 16 : INT64_MAX;
+    if (!e->batches) e->batches = o->corpus ? 16 : INT64_MAX;
+    o->load = o->vocab = e->from.load;
     if (!o->tokenizer) o->tokenizer = o->load;
-    o->vocab = o->load;
-    return NULL;
+    o->threads = folder_threads(&e->from);
+    o->model = ".", o->evaluates = true;
 }
 
 int evaluate_command(const sample_model *sample, int argc, char **argv)
 {
     const objective *of = sample->objective;
-    settings o = {.batch = 16, .threads = 1, .model = ".", .evaluates = true};
-    int64_t batches = 0, dtype = 0, rounding = 0;
+    evaluate_options e = {.batches = 0};
+    const command_tables tables = evaluate_tables(&e, sample);
     zf_config_any config = {{0}};
     session_desc d = {.sample = sample, .purpose = SAMPLE_EVALUATE, .config = &config};
-    const option_row all[] = {
-        {"load", OPTION_TEXT, "DIR", &o.load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
-        {"model", OPTION_TEXT, "DIR", &o.load, 0, 0, "the same"},
-        {"adapter", OPTION_TEXT, "DIR", &d.adapter, 0, 0,
-         "an adapter of its weights (--lora, PEFT)"},
-        {"corpus", OPTION_TEXT, "FILE", &o.corpus, 0, 0, "the text, whose held-out part is used"},
-        {"seq", OPTION_COUNT, "T", &o.seq, 0, 65536,
-         "tokens of an example; 0: 128 of --corpus, 1024 of --data, or the model's if fewer"},
-        {"batch", OPTION_COUNT, "B", &o.batch, 1, 1 << 20, "examples at a time"},
-        {"batches", OPTION_COUNT, "N", &batches, 0, 1e6,
-         "how many of them, at most; 0: 16 of --corpus, else all"},
-        {"dtype", OPTION_CHOICE, SESSION_DTYPES, &dtype, 0, 0,
-         "it computes in; auto: as the checkpoint was trained, else f32"},
-        {"threads", OPTION_COUNT, "N", &o.threads, 1, 1024, "workers"},
-        {of->open_data ? "data" : NULL, OPTION_TEXT, "FILE", &o.data, 0, 0,
-         "examples instead, JSON Lines, all of which are used"},
-        {"tokenizer", OPTION_TEXT, "DIR", &o.tokenizer, 0, 0, "of --data; else that of --load"},
-        {"chat", OPTION_TEXT, "STYLE", &o.chat, 0, 0,
-         "how messages are written; else as the tokenizer's chat_template says"},
-        {"date", OPTION_TEXT, "TEXT", &o.date, 0, 0,
-         "today, in styles that show it; else \"" ZF_CHAT_DATE "\""},
-        {"alone", OPTION_FLAG, NULL, &o.alone, 0, 0, "each example of --data has a row of its own"},
-        {"batch-file", OPTION_TEXT, "FILE", &o.batch_file, 0, 0, "batches instead (safetensors)"},
-        {sample->config->bits ? "weights" : NULL, OPTION_CHOICE, ZF_CONFIG_WEIGHTS, &rounding, 0, 0,
-         "int8, int4: of products, rounded in blocks of 64"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
     dataset data;
     session s;
     sample_score score;
@@ -180,22 +221,21 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
     const char *wrong;
     int status;
     bool good;
-    if (!command_options(argc, argv, "eval --load DIR --corpus FILE [OPTIONS]", all, NULL, &status))
+    if (!command_options(argc, argv, "eval --load DIR --corpus FILE [OPTIONS]", &tables, NULL,
+                         &status))
         return status;
-    if (!o.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    if (!o.corpus && !of->open_data)
-        return command_usage_error(argv, "a text is needed: --corpus FILE");
-    if (!session_config(sample, o.load, &config, &error) ||
-        !zf_config_set_weights(sample->config, &config, rounding, &error))
+    if ((wrong = missing(&e, sample))) return command_usage_error(argv, wrong);
+    if (!session_config(sample, e.from.load, &config, &error) ||
+        !zf_config_set_weights(sample->config, &config, e.from.weights, &error))
         return command_error("%s", error.text);
-    if ((wrong = complete(&o, &batches, zf_config_positions(sample->config, &config))))
-        return command_usage_error(argv, wrong);
-    if (!dataset_open(&data, sample, &o, &config, &error)) return command_error("%s", error.text);
-    d.shape = (sample_shape){.batch = o.batch, .sequence = o.seq}, d.threads = o.threads;
-    of->fit_shape(&data, &o, 1, &d.shape);
-    good = session_open_folder(&s, o.load, &d, dtype, &error);
+    complete(&e, zf_config_positions(sample->config, &config));
+    if (!dataset_open(&data, sample, &e.o, &config, &error)) return command_error("%s", error.text);
+    d.shape = (sample_shape){.batch = e.o.batch, .sequence = e.o.seq};
+    d.threads = e.o.threads, d.adapter = e.from.adapter;
+    of->fit_shape(&data, &e.o, 1, &d.shape);
+    good = session_open_folder(&s, e.from.load, &d, e.from.dtype, &error);
     if (good) {
-        good = session_score(&s, &data, batches, &score, &error);
+        good = session_score(&s, &data, e.batches, &score, &error);
         session_close(&s);
     }
     if (good) of->print(&score, &config, data.unigram_nats, false);

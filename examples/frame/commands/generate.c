@@ -5,6 +5,7 @@
 #include "../options/command.h"
 #include "../model/decoder.h"
 #include "../options/fail.h"
+#include "../options/folder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@ typedef struct writer {
     zf_wordpiece *words; /* one of these two */
     zf_tokenizer *tokens;
     zf_chat chat;
-    option_texts stops; /* texts that end the answer */
+    zf_option_texts stops; /* texts that end the answer */
     int64_t context;    /* tokens of a text for which there is room */
     int32_t ends[ENDS]; /* tokens that end a text; -1: none */
     int32_t begin;      /* of words: the token before a text */
@@ -178,19 +179,24 @@ static bool read_ends(writer *w, const zf_config_facts *facts, const char *load,
     return zf_folder_generation_ends(load, w->ends + ZF_CONFIG_ENDS, ZF_CONFIG_ENDS, error);
 }
 
-/* What generate and chat are asked for. */
+/* The options of generate and chat. */
 typedef struct request {
-    const char *load, *adapter, *tokenizer, *chat, *date;
-    option_texts stops;
-    int64_t most, seed, threads, dtype, weights;
+    folder_options from;
+    const char *chat, *date;
+    zf_option_texts stop;
+    int64_t tokens, seed;
     zf_sampling how;
-    bool silent;
+    bool no_thinking;
+    const char *prompt, *prompts; /* of generate */
+    const char *system;           /* of chat */
+    int64_t context;
 } request;
 
 /* The tokenizer of a folder, and the tokens by which it ends a text. */
 static bool read_tokenizer(writer *w, const request *q, zf_error *error)
 {
-    const char *folder = q->tokenizer ? q->tokenizer : q->load, *style = q->chat ? q->chat : "none";
+    const char *folder = q->from.tokenizer ? q->from.tokenizer : q->from.load,
+               *style = q->chat ? q->chat : "none";
     w->framed = strcmp(style, "none");
     if (!zf_folder_has_bpe(folder)) {
         if (w->framed)
@@ -208,9 +214,9 @@ static bool read_tokenizer(writer *w, const request *q, zf_error *error)
     if (w->framed && !w->chat.style)
         return fail(error, ZF_ERR_ARGUMENT, "%s has no chat_template: name a style, --chat %s",
                     folder, ZF_CHAT_STYLES);
-    if (q->silent && !w->framed)
+    if (q->no_thinking && !w->framed)
         return fail(error, ZF_ERR_ARGUMENT, "--no-thinking is for chats: --chat auto, or qwen3");
-    if (q->silent && !zf_chat_set_silent(&w->chat, error)) return false;
+    if (q->no_thinking && !zf_chat_set_silent(&w->chat, error)) return false;
     if (*w->chat.end) w->ends[ENDS - 1] = zf_tokenizer_id(w->tokens, w->chat.end);
     if (w->framed) w->ends[ENDS - 2] = zf_tokenizer_id(w->tokens, zf_chat_end(&w->chat));
     return true;
@@ -265,144 +271,99 @@ static void close_writer(writer *w)
 
 /* ------------------------------------------------------------------------------ commands */
 
-#define REQUEST                                                                                    \
-    {                                                                                              \
-        .most = 64, .seed = 1, .threads = 1,                                                       \
-        .how = {.temperature = 0.8, .top_p = 1, .repetition = 1 }                                  \
-    }
+#define ROW(kind, member, default_, range, ...)                                                    \
+    ZF_OPTION(request, kind, member, default_, range, __VA_ARGS__)
+#define TOKENS_HELP "maximum number of tokens to write"
+#define CHAT_HELP "auto: as the tokenizer's chat_template says"
 
-#define REQUEST_ROWS(q)                                                                            \
-    {"load", OPTION_TEXT, "DIR", &(q).load, 0, 0, "a checkpoint, or a folder of Hugging Face"},    \
-        {"model", OPTION_TEXT, "DIR", &(q).load, 0, 0, "the same"},                                \
-        {"adapter",                                                                                \
-         OPTION_TEXT,                                                                              \
-         "DIR",                                                                                    \
-         &(q).adapter,                                                                             \
-         0,                                                                                        \
-         0,                                                                                        \
-         "an adapter of its weights (--lora, PEFT)"},                                              \
-        {"tokenizer",                                                                              \
-         OPTION_TEXT,                                                                              \
-         "DIR",                                                                                    \
-         &(q).tokenizer,                                                                           \
-         0,                                                                                        \
-         0,                                                                                        \
-         "a folder with the tokenizer; else that of --load"},                                      \
-        {"tokens", OPTION_COUNT, "N", &(q).most, 1, 1e6, "maximum number of tokens to write"},     \
-        {"date",                                                                                   \
-         OPTION_TEXT,                                                                              \
-         "TEXT",                                                                                   \
-         &(q).date,                                                                                \
-         0,                                                                                        \
-         0,                                                                                        \
-         "today, in styles of --chat that show it; else \"" ZF_CHAT_DATE "\", in llama3.2 today"}, \
-        {"no-thinking",                                                                            \
-         OPTION_FLAG,                                                                              \
-         NULL,                                                                                     \
-         &(q).silent,                                                                              \
-         0,                                                                                        \
-         0,                                                                                        \
-         "answers of the style qwen3 begin after empty thoughts"},                                \
-        {"stop",                                                                                   \
-         OPTION_TEXTS,                                                                             \
-         "TEXT",                                                                                   \
-         &(q).stops,                                                                               \
-         0,                                                                                        \
-         0,                                                                                        \
-         "ends before this text, or the first of several: --stop A --stop B"},                     \
-        {"temperature",                                                                            \
-         OPTION_NUMBER,                                                                            \
-         "X",                                                                                      \
-         &(q).how.temperature,                                                                     \
-         0,                                                                                        \
-         100,                                                                                      \
-         "0: always the most likely token"},                                                       \
-        {"top-k",                                                                                  \
-         OPTION_COUNT,                                                                             \
-         "K",                                                                                      \
-         &(q).how.top_k,                                                                           \
-         0,                                                                                        \
-         1e9,                                                                                      \
-         "of the K most likely tokens; 0: of all"},                                                \
-        {"top-p",                                                                                  \
-         OPTION_NUMBER,                                                                            \
-         "P",                                                                                      \
-         &(q).how.top_p,                                                                           \
-         0,                                                                                        \
-         1,                                                                                        \
-         "of the most likely tokens whose probabilities add up to P"},                             \
-        {"repetition-penalty",                                                                     \
-         OPTION_NUMBER,                                                                            \
-         "X",                                                                                      \
-         &(q).how.repetition,                                                                      \
-         0.01,                                                                                     \
-         100,                                                                                      \
-         "above 1, tokens that were there are less likely"},                                       \
-        {"seed", OPTION_COUNT, "K", &(q).seed, 0, 9e15, "another seed gives another text"},        \
-        {"dtype",                                                                                  \
-         OPTION_CHOICE,                                                                            \
-         SESSION_DTYPES,                                                                           \
-         &(q).dtype,                                                                               \
-         0,                                                                                        \
-         0,                                                                                        \
-         "of the computation; auto: as the checkpoint was trained, else f32"},                     \
-        {"weights",                                                                                \
-         OPTION_CHOICE,                                                                            \
-         ZF_CONFIG_WEIGHTS,                                                                        \
-         &(q).weights,                                                                             \
-         0,                                                                                        \
-         0,                                                                                        \
-         "int8, int4: of products, rounded in blocks of 64"},                                      \
-    {                                                                                              \
-        "threads", OPTION_COUNT, "N", &(q).threads, 1, 1024, "workers"                             \
-    }
+static const zf_option generate_rows[] = {
+    ROW(TEXT, prompt, 0, NULL, .topic = "text", .with = "!prompts",
+        .help = "the text to continue, as without --prompt"),
+    ROW(TEXT, prompts, 0, NULL, .unit = "FILE",
+        .help = "prompts, one a line, that are continued together"),
+    ROW(COUNT, tokens, 64, "[1,1000000]", .help = TOKENS_HELP),
+    ROW(TEXT, chat, 0, NULL, .unit = "STYLE|auto", .topic = "chat",
+        .help = "the prompt is a user's message in this style; " CHAT_HELP),
+    ROW(FLAG, no_thinking, 0, NULL, .with = "chat",
+        .help = "answers of the style qwen3 begin after empty thoughts"),
+    {.name = NULL}};
+
+static const zf_option chat_rows[] = {
+    ROW(TEXT, chat, 0, NULL, .unit = "STYLE|auto", .topic = "chat",
+        .help = "how messages are written; " CHAT_HELP),
+    ROW(TEXT, system, 0, NULL, .help = "a message of the system before all others"),
+    ROW(COUNT, context, 2048, "[2,100000000]",
+        .help = "maximum number of tokens of a chat, which the model's positions limit too"),
+    ROW(FLAG, no_thinking, 0, NULL,
+        .help = "answers of the style qwen3 begin after empty thoughts"),
+    ROW(COUNT, tokens, 256, "[1,1000000]", .topic = "text", .help = TOKENS_HELP),
+    {.name = NULL}};
+
+static const zf_option answer_rows[] = {
+    ROW(TEXT, date, 0, NULL, .topic = "chat",
+        .help = "today, in styles of --chat that show it; else \"" ZF_CHAT_DATE
+                "\", in llama3.2 today"),
+    ROW(TEXTS, stop, 0, NULL, .topic = "text",
+        .help = "ends before this text, or the first of several: --stop A --stop B"),
+    ROW(COUNT, seed, 1, "[0,9000000000000000]", .topic = "sampling",
+        .help = "another seed gives another text"),
+    {.name = NULL}};
+
+static command_tables request_tables(request *q, const zf_option *own)
+{
+    command_tables t = {.count = 0};
+    command_add(&t, folder_load_rows, &q->from);
+    command_add(&t, folder_adapter_rows, &q->from);
+    command_add(&t, folder_tokenizer_rows, &q->from);
+    command_add(&t, own, q);
+    command_add(&t, answer_rows, q);
+    command_add(&t, zf_sampling_options(), &q->how);
+    command_add(&t, folder_compute_rows, &q->from);
+    command_add(&t, folder_weights_rows, &q->from);
+    return t;
+}
 
 /* Opens the decoder for the writer's rows and context. */
 static bool open_decoder(writer *w, const request *q, const sample_model *sample,
                          const zf_config_any *config, int64_t chunk, zf_error *error)
 {
     session_desc d = {
-        .sample = sample, .config = config, .threads = q->threads, .adapter = q->adapter};
+        .sample = sample,
+                      .config = config,
+                      .threads = folder_threads(&q->from),
+                      .adapter = q->from.adapter};
     decoder_desc room = {.texts = w->count, .context = w->context, .chunk = chunk};
-    return decoder_open(&w->decoder, &room, &d, q->load, q->dtype, error);
+    return decoder_open(&w->decoder, &room, &d, q->from.load, q->from.dtype, error);
 }
 
 int causal_generate(const sample_model *sample, int argc, char **argv)
 {
-    request q = REQUEST;
-    const char *prompt, *path = NULL, *named = NULL;
-    const option_row rows[] = {
-        REQUEST_ROWS(q),
-        {"prompt", OPTION_TEXT, "TEXT", &named, 0, 0, "the text to continue, as without --prompt"},
-        {"prompts", OPTION_TEXT, "FILE", &path, 0, 0, "prompts, one a line, that go on together"},
-        {"chat", OPTION_TEXT, "STYLE|auto", &q.chat, 0, 0,
-         "the prompt is a user's message, written in this style, or as the tokenizer's\n"
-         "                                    chat_template says"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
+    request q = {.seed = 0};
+    const command_tables tables = request_tables(&q, generate_rows);
+    const char *prompt;
     zf_config_any config = {{0}};
     const zf_config_facts facts = zf_config_facts_of(sample->config, &config);
     writer *w;
     zf_error error = {ZF_OK, ""};
     int status;
     bool good;
-    if (!command_options(argc, argv, "generate --load DIR [OPTIONS] \"The bird\"", rows, &prompt,
-                         &status))
+    if (!command_options(argc, argv, "generate --load DIR [OPTIONS] \"The bird\"", &tables,
+                         &prompt, &status))
         return status;
-    if (!q.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    if ((prompt != NULL) + (named != NULL) + (path != NULL) > 1)
+    if (!q.from.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (prompt && (q.prompt || q.prompts))
         return command_usage_error(argv, "a prompt, --prompt and --prompts exclude one another");
-    if (named) prompt = named;
+    if (q.prompt) prompt = q.prompt;
     if (!(w = calloc(1, sizeof *w))) return command_error("out of memory");
-    w->stops = q.stops;
-    good = session_config(sample, q.load, &config, &error) &&
-           zf_config_set_weights(sample->config, &config, q.weights, &error) &&
-           read_ends(w, &facts, q.load, &error) && open_tokenizer(w, &q, &error) &&
-           begin_rows(w, prompt, path, &error) &&
-           context_of(q.load, *facts.positions, q.most, w, &error);
+    w->stops = q.stop;
+    good = session_config(sample, q.from.load, &config, &error) &&
+           zf_config_set_weights(sample->config, &config, q.from.weights, &error) &&
+           read_ends(w, &facts, q.from.load, &error) && open_tokenizer(w, &q, &error) &&
+           begin_rows(w, prompt, q.prompts, &error) &&
+           context_of(q.from.load, *facts.positions, q.tokens, w, &error);
     if (good) {
         good = open_decoder(w, &q, sample, &config, 0, &error) &&
-               write_all(w, q.most, (uint64_t)q.seed, &q.how, &error);
+               write_all(w, q.tokens, (uint64_t)q.seed, &q.how, &error);
         decoder_close(&w->decoder);
     }
     close_writer(w);
@@ -445,11 +406,11 @@ static bool begin_answer(talk *c, zf_answer *r, zf_error *error)
                 zf_tokenizer_encode(w->tokens, text.at, text.count, 0, &r->ids, error);
     zf_text_free(&text);
     r->given = r->ids.count;
-    if (good && (int64_t)r->ids.count + c->q.most > w->context)
+    if (good && (int64_t)r->ids.count + c->q.tokens > w->context)
         good = fail(error, ZF_ERR_LIMIT,
                     "this chat has %lld tokens, and with %lld for the answer there are more than "
                     "the context of %lld: /new begins another one",
-                    (long long)r->ids.count, (long long)c->q.most, (long long)w->context);
+                    (long long)r->ids.count, (long long)c->q.tokens, (long long)w->context);
     return good && zf_answer_begin(r, &w->how, error);
 }
 
@@ -464,7 +425,7 @@ static bool answer(talk *c, zf_answer *r, zf_error *error)
         same++;
     c->seen.count = (size_t)zf_decoder_rewind(&w->decoder.steps, 0, (int64_t)same);
     c->turn++;
-    for (int64_t n = 0; n < c->q.most && !r->done; n++) {
+    for (int64_t n = 0; n < c->q.tokens && !r->done; n++) {
         const int32_t *next = r->ids.at + c->seen.count;
         const int64_t count = (int64_t)(r->ids.count - c->seen.count);
         uint64_t dice = bert_mix((uint64_t)c->q.seed + bert_mix((uint64_t)(n + (c->turn << 24))));
@@ -517,41 +478,31 @@ static bool converse(talk *c, const char *system, zf_error *error)
 
 int causal_chat(const sample_model *sample, int argc, char **argv)
 {
-    talk c = {.q = REQUEST};
-    const char *system = NULL;
-    int64_t context = 2048;
-    const option_row rows[] = {
-        REQUEST_ROWS(c.q),
-        {"chat", OPTION_TEXT, "STYLE|auto", &c.q.chat, 0, 0,
-         "how messages are written; auto: as the tokenizer's chat_template says"},
-        {"system", OPTION_TEXT, "TEXT", &system, 0, 0, "a message of the system before all others"},
-        {"context", OPTION_COUNT, "N", &context, 2, 1e8,
-         "tokens of a chat, at most; no more than the model's positions"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
+    talk c = {.count = 0};
+    const command_tables tables = request_tables(&c.q, chat_rows);
     zf_config_any config = {{0}};
     const zf_config_facts facts = zf_config_facts_of(sample->config, &config);
     writer *w;
     zf_error error = {ZF_OK, ""};
     int status;
     bool good;
-    c.q.chat = "auto", c.q.most = 256;
-    if (!command_options(argc, argv, "chat --load DIR [OPTIONS]", rows, NULL, &status))
+    if (!command_options(argc, argv, "chat --load DIR [OPTIONS]", &tables, NULL, &status))
         return status;
-    if (!c.q.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!c.q.chat) c.q.chat = "auto";
+    if (!c.q.from.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!strcmp(c.q.chat, "none"))
         return command_usage_error(argv, "messages need a style: --chat auto, or its name");
     if (!(w = c.w = calloc(1, sizeof *w))) return command_error("out of memory");
-    w->stops = c.q.stops, w->count = 1;
-    good = session_config(sample, c.q.load, &config, &error) &&
-           zf_config_set_weights(sample->config, &config, c.q.weights, &error) &&
-           read_ends(w, &facts, c.q.load, &error) && open_tokenizer(w, &c.q, &error);
-    w->context = context < *facts.positions ? context : *facts.positions;
+    w->stops = c.q.stop, w->count = 1;
+    good = session_config(sample, c.q.from.load, &config, &error) &&
+           zf_config_set_weights(sample->config, &config, c.q.from.weights, &error) &&
+           read_ends(w, &facts, c.q.from.load, &error) && open_tokenizer(w, &c.q, &error);
+    w->context = c.q.context < *facts.positions ? c.q.context : *facts.positions;
     if (good) {
         good = open_decoder(w, &c.q, sample, &config, CHAT_CHUNK, &error) &&
                (zf_sampler_open(&w->sampler, &c.q.how, vocabulary(w)) ||
                 fail(&error, ZF_ERR_NOMEM, "out of memory")) &&
-               converse(&c, system, &error);
+               converse(&c, c.q.system, &error);
         decoder_close(&w->decoder);
     }
     forget(&c, 0);

@@ -526,11 +526,13 @@ int pretrain_command(const sample_model *sample, const settings_desc *desc, int 
     if (command_help(argc, argv, job.tables.all, job.tables.count,
                      desc->tunes ? "finetune --model DIR --data FILE [OPTIONS]"
                                  : "pretrain --corpus FILE --vocab FILE [OPTIONS]",
-                     &status))
+                     NULL, &status))
         return status;
     good = settings_read(o, &job.tables, sample, desc, argc - 1, argv + 1, &error);
-    if (!good) status = command_usage_error(argv, error.text), settings_free(o);
-    if (!good) return status;
+    if (!good) {
+        settings_free(o);
+        return command_usage_error(argv, error.text);
+    }
     if (!ranks_open(&job.ranks,
                     &(rank_group_desc){.program = sample->program,
                                        .count = o->ranks,

@@ -5,6 +5,7 @@
 #include "../options/command.h"
 #include "../model/decoder.h"
 #include "../options/fail.h"
+#include "../options/folder.h"
 #include "../../../zeroflow_llm.h"
 #include "../run/run.h"
 
@@ -15,14 +16,16 @@
 static const char own_text[] =
     "The sun had not yet risen when the fishermen pushed their boats into the water. There was no "
     "wind, and the sea lay as flat as a table. One after the other they lit their lamps, and from "
-    "the hill above the village the small lights looked like stars that had fallen into the bay. An "
+    "the hill above the village the small lights looked like stars that had fallen into the bay. "
+    "An "
     "old woman stood at the window of the last house and counted them, as she had done every "
     "morning for forty years. When she had counted eleven she closed the shutter, put wood on the "
     "fire, and began to make bread.";
 
 typedef struct probe {
-    const char *load, *tokenizer, *path;
-    int64_t threads, dtype, tokens, most, weights;
+    folder_options from;
+    const char *text;
+    int64_t tokens, most;
     zf_config_any config;
     session scores; /* has the parameters */
     decoder writes;
@@ -31,7 +34,7 @@ typedef struct probe {
 
 static bool encode(probe *p, const char *text, size_t bytes, zf_error *error)
 {
-    const char *folder = p->tokenizer ? p->tokenizer : p->load;
+    const char *folder = p->from.tokenizer ? p->from.tokenizer : p->from.load;
     bool good;
     if (zf_folder_has_bpe(folder)) {
         zf_tokenizer *t = zf_tokenizer_open(folder, error);
@@ -55,14 +58,14 @@ static bool read_ids(probe *p, zf_error *error)
 {
     zf_text text = {.at = NULL};
     bool good;
-    if (!p->path) zf_text_add_string(&text, own_text);
-    good = (!p->path || zf_text_read(p->path, &text, error)) &&
+    if (!p->text) zf_text_add_string(&text, own_text);
+    good = (!p->text || zf_text_read(p->text, &text, error)) &&
            (!text.failed || fail(error, ZF_ERR_NOMEM, "out of memory")) &&
            encode(p, text.at ? text.at : "", text.count, error);
     zf_text_free(&text);
     if ((int64_t)p->ids.count > p->most) p->ids.count = (size_t)p->most;
-    return good && (p->ids.count > 1 ||
-                    fail(error, ZF_ERR_ARGUMENT, "the text has fewer than two tokens"));
+    return good &&
+           (p->ids.count > 1 || fail(error, ZF_ERR_ARGUMENT, "the text has fewer than two tokens"));
 }
 
 /* The mean loss of the text's tokens, each predicted from all before it. */
@@ -113,8 +116,7 @@ static void print_memory(const probe *p)
     const zf_program_info prompt = zf_program_info_of(p->writes.prompt.program),
                           token = zf_program_info_of(p->writes.token.program);
     const double mib = 1048576,
-                 params =
-                     (double)zf_store_info_of(zf_program_store(p->writes.token.program)).bytes;
+                 params = (double)zf_store_info_of(zf_program_store(p->writes.token.program)).bytes;
     printf(
         "memory: weights %.1f MiB, caches for %lld tokens %.1f, prompts of %lld tokens %.1f, one "
         "token %.1f: %.1f MiB\n",
@@ -130,7 +132,7 @@ static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
     session_desc of_text = {.sample = sample,
                             .config = &p->config,
                             .purpose = SAMPLE_EVALUATE,
-                            .threads = p->threads},
+                            .threads = folder_threads(&p->from)},
                  of_writer = {.sample = sample, .config = &p->config, .share = &p->scores};
     decoder_desc room = {.texts = 1};
     double loss = 0, prompt = 1, each = 1;
@@ -142,14 +144,15 @@ static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
     if (!read_ids(p, error)) return false;
     of_text.shape = (sample_shape){.batch = 1, .sequence = (int64_t)p->ids.count};
     room.context = (int64_t)p->ids.count + p->tokens;
-    if (!session_open_folder(&p->scores, p->load, &of_text, p->dtype, error)) return false;
+    if (!session_open_folder(&p->scores, p->from.load, &of_text, p->from.dtype, error))
+        return false;
     good = decoder_open(&p->writes, &room, &of_writer, NULL, 0, error);
     good = good && score(p, &loss, error) && time_it(p, &prompt, &each, error);
     if (good) {
         printf("text: %zu tokens, loss %.4f, perplexity %.2f\n", p->ids.count, loss, exp(loss));
         printf("speed: prompt %.1f tokens/s, generation %.2f tokens/s, %s, %lld threads\n",
                (double)p->ids.count / prompt, 1 / each, zf_dtype_name(p->scores.dtype),
-               (long long)p->threads);
+               (long long)folder_threads(&p->from));
         print_memory(p);
     }
     decoder_close(&p->writes);
@@ -157,31 +160,29 @@ static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
     return good;
 }
 
+static const zf_option rows[] = {
+    ZF_OPTION(probe, TEXT, text, 0, NULL, .unit = "FILE", .topic = "text",
+              .help = "the text; else a paragraph of English"),
+    ZF_OPTION(probe, COUNT, tokens, 32, "[1,1000000]", .help = "number of tokens to write"),
+    {.name = NULL}};
+
 int causal_selftest(const sample_model *sample, int argc, char **argv)
 {
-    probe p = {.threads = 1, .tokens = 32};
-    const option_row rows[] = {
-        {"load", OPTION_TEXT, "DIR", &p.load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
-        {"model", OPTION_TEXT, "DIR", &p.load, 0, 0, "the same"},
-        {"tokenizer", OPTION_TEXT, "DIR", &p.tokenizer, 0, 0,
-         "a folder with the tokenizer; else that of --load"},
-        {"text", OPTION_TEXT, "FILE", &p.path, 0, 0, "the text; else a paragraph of English"},
-        {"tokens", OPTION_COUNT, "N", &p.tokens, 1, 1e6, "number of tokens to write"},
-        {"dtype", OPTION_CHOICE, SESSION_DTYPES, &p.dtype, 0, 0,
-         "of the computation; auto: as the checkpoint was trained, else f32"},
-        {"weights", OPTION_CHOICE, ZF_CONFIG_WEIGHTS, &p.weights, 0, 0,
-         "int8, int4: of products, rounded in blocks of 64"},
-        {"threads", OPTION_COUNT, "N", &p.threads, 1, 1024, "workers"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
+    probe p = {.text = NULL};
+    const command_tables tables = {{{.rows = folder_load_rows, .desc = &p.from},
+                                    {.rows = folder_tokenizer_rows, .desc = &p.from},
+                                    {.rows = rows, .desc = &p},
+                                    {.rows = folder_compute_rows, .desc = &p.from},
+                                    {.rows = folder_weights_rows, .desc = &p.from}},
+                                   5};
     zf_error error = {ZF_OK, ""};
     int status;
     bool good;
-    if (!command_options(argc, argv, "selftest --load DIR [OPTIONS]", rows, NULL, &status))
+    if (!command_options(argc, argv, "selftest --load DIR [OPTIONS]", &tables, NULL, &status))
         return status;
-    if (!p.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    good = session_config(sample, p.load, &p.config, &error) &&
-           zf_config_set_weights(sample->config, &p.config, p.weights, &error) &&
+    if (!p.from.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    good = session_config(sample, p.from.load, &p.config, &error) &&
+           zf_config_set_weights(sample->config, &p.config, p.from.weights, &error) &&
            probe_all(&p, sample, &error);
     zf_ids_free(&p.ids);
     return good ? EXIT_GOOD : command_error("%s", error.text);

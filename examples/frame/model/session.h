@@ -95,13 +95,10 @@ bool session_take(session *s, const char *path, zf_weights_report *report, zf_er
 bool session_config_take(const sample_model *sample, void *config, const char *path,
                          zf_error *error);
 
-/* The dtype in which a command computes: the index of a choice. */
-#define SESSION_DTYPES "auto|f32|bf16|f16"
-
 /* The model of a folder, according to its config.json and its weights. */
 bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error);
 /* A session with a folder's weights, and those of an adapter, from a desc with its configuration.
- * dtype: of SESSION_DTYPES; auto is the one the checkpoint was trained in, else f32. */
+ * dtype: an index in FOLDER_DTYPES; auto is the one the checkpoint was trained in, else f32. */
 bool session_open_folder(session *s, const char *path, session_desc *d, int64_t dtype,
                          zf_error *error);
 

@@ -17,13 +17,6 @@
 #define ROW(kind, member, default_, range, ...)                                                    \
     ZF_OPTION(settings, kind, member, default_, range, __VA_ARGS__)
 
-static const zf_option tokenizing_rows[] = {
-    ZF_OPTION(tokenizing, FLAG, cased, 0, NULL, .help = "tell capitals and accents apart"),
-    ZF_OPTION(tokenizing, CHOICE, strip_accents, 0, "auto|no|yes", .help = "auto: unless --cased"),
-    ZF_OPTION(tokenizing, CHOICE, chinese_chars, 0, "auto|no|yes",
-              .help = "each ideograph is a word; auto: yes"),
-    {.name = NULL}};
-
 static const zf_option device_rows[] = {
     ZF_OPTION(device_desc, CHOICE, kind, 0, DEVICE_KINDS, .flag = "device", .traits = BASIC,
               .help = "that computes"),

@@ -29,14 +29,14 @@ int command_usage_error(char **argv, const char *text)
 }
 
 bool command_help(int argc, char **argv, const zf_options *all, int32_t count, const char *usage,
-                  int *status)
+                  const char *without, int *status)
 {
     zf_error error;
     int at = 2;
     const char *topic;
     while (at < argc && strcmp(argv[at], "--help") && strcmp(argv[at], "-h")) at++;
     if (at >= argc) return false;
-    topic = at + 1 < argc && argv[at + 1][0] != '-' ? argv[at + 1] : NULL;
+    topic = at + 1 < argc && argv[at + 1][0] != '-' ? argv[at + 1] : without;
     printf("usage: %s %s\n\n", program->name, usage);
     *status = EXIT_GOOD;
     if (zf_options_help(all, count, topic, stdout, &error))
@@ -44,22 +44,28 @@ bool command_help(int argc, char **argv, const zf_options *all, int32_t count, c
     return true;
 }
 
-bool command_options(int argc, char **argv, const char *usage, const option_row *rows,
+void command_add(command_tables *t, const zf_option *rows, void *desc)
+{
+    if (rows) t->all[t->count++] = (zf_options){.rows = rows, .desc = desc};
+}
+
+bool command_options(int argc, char **argv, const char *usage, const command_tables *t,
                      const char **rest, int *status)
 {
-    char error[512];
-    int count;
-    if (rest) *rest = NULL;
-    switch (
-        options_parse(argc - 1, argv + 1, rows, rest, rest ? 1 : 0, &count, error, sizeof error)) {
-    case OPTIONS_GOOD: return true;
-    case OPTIONS_HELP:
-        printf("usage: %s %s\n\n", program->name, usage);
-        options_print(stdout, rows);
-        *status = EXIT_GOOD;
-        return false;
-    default: *status = command_usage_error(argv, error); return false;
-    }
+    zf_error error;
+    char text[sizeof error.text] = "";
+    int left = argc - 1, most = rest ? 2 : 1;
+    if (command_help(argc, argv, t->all, t->count, usage, "all", status)) return false;
+    if (zf_options_take(t->all, t->count, &left, argv + 1, &error) ||
+        zf_options_check(t->all, t->count, true, &error))
+        snprintf(text, sizeof text, "%s", error.text);
+    else if (left > most)
+        snprintf(text, sizeof text, "'%.100s' is one argument too many", argv[1 + most]);
+    if (*text) *status = command_usage_error(argv, text);
+    if (*text) return false;
+    zf_options_resolve(t->all, t->count);
+    if (rest) *rest = left > 1 ? argv[2] : NULL;
+    return true;
 }
 
 static void print_usage(FILE *out)

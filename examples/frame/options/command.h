@@ -4,7 +4,6 @@
 #define COMMAND_H
 
 #include "../../../zeroflow.h"
-#include "options.h"
 
 enum { EXIT_GOOD, EXIT_FAILED, EXIT_USAGE };
 
@@ -21,13 +20,24 @@ typedef struct command_program {
 /* The return value of main: the command's status, or EXIT_FAILED if output could not be written. */
 int command_main(const command_program *program, int argc, char **argv);
 
-/* Where --help is asked for, perhaps with a topic: prints it, and is true with *status. */
+/* Where --help is asked for, perhaps with a topic: prints it, and is true with *status. without:
+ * the topic that is shown where none is named; NULL: the basic options. */
 bool command_help(int argc, char **argv, const zf_options *all, int32_t count, const char *usage,
-                  int *status);
+                  const char *without, int *status);
 
-/* Reads a command's options. False: the program ends with *status. *rest is the one argument that
- * is no option, or NULL; rest NULL: none is allowed. */
-bool command_options(int argc, char **argv, const char *usage, const option_row *rows,
+/* The tables of a command's options. */
+enum { COMMAND_TABLES = 8 };
+typedef struct command_tables {
+    zf_options all[COMMAND_TABLES];
+    int32_t count;
+} command_tables;
+/* Adds a table; rows NULL: nothing. */
+void command_add(command_tables *t, const zf_option *rows, void *desc);
+
+/* Reads a command's options; then the descs have the defaults of what was not given. False: the
+ * program ends with *status. *rest is the one argument that is no option, or NULL; rest NULL: none
+ * is allowed. */
+bool command_options(int argc, char **argv, const char *usage, const command_tables *tables,
                      const char **rest, int *status);
 
 /* Prints what is wrong with a command line; returns EXIT_USAGE. */

@@ -3,21 +3,13 @@
 #define TOKENIZING_H
 
 #include "../../../zeroflow_llm.h"
-#include "options.h"
 
 typedef struct tokenizing {
     bool cased;
     int64_t strip_accents, chinese_chars; /* a zf_wordpiece_choice */
 } tokenizing;
 
-#define TOKENIZING_ROWS(to)                                                                        \
-    {"cased", OPTION_FLAG, NULL, &(to)->cased, 0, 0, "tell capitals and accents apart"},           \
-        {"strip-accents",       OPTION_CHOICE, "auto|no|yes", &(to)->strip_accents, 0, 0,          \
-         "auto: unless --cased"},                                                                  \
-    {                                                                                              \
-        "chinese-chars", OPTION_CHOICE, "auto|no|yes", &(to)->chinese_chars, 0, 0,                 \
-            "each ideograph is a word; auto: yes"                                                  \
-    }
+extern const zf_option tokenizing_rows[];
 
 /* The options; others are not set. */
 static inline zf_wordpiece_options tokenizing_options(const tokenizing *t)

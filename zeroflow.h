@@ -115,6 +115,7 @@ extern "C" {
 #include "graph/alloc.c"
 #include "graph/number.c"
 #include "graph/names.c"
+#include "graph/near.c"
 #include "graph/shape.c"
 #include "graph/mesh.c"
 #include "graph/blocks.c"

@@ -189,8 +189,8 @@ ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_d
  * every machine and with every compiler. */
 ZF_API uint64_t zf_graph_hash(const zf_graph *graph);
 
-/* The input, param, state or output of that name, or the invalid tensor, without making it an
- * error. */
+/* The input, param, state or output of that name, or an invalid tensor (zf_valid), without an error.
+ * What is given that tensor later says the name in its error, and which names are near. */
 ZF_API zf_tensor zf_graph_find(zf_graph *graph, const char *name);
 /* The parameters, 0 <= index < zf_param_count, in the order of their declarations; after zf_fuse or
  * zf_autograd in the order in which the program reads them, scope by scope. An index outside gives

@@ -45,7 +45,31 @@ ZF_API zf_tensor zf_graph_find(zf_graph *g, const char *name)
 {
     int32_t id = g && name ? zfi_map_get(g->names, name, 0) : 0;
     if (id && g->nodes[id].op == ZF_OP_output) id = g->nodes[id].args[0];
+    if (g && name && !id) {
+        char *missed = g->missed[g->misses % ZFI_MISSES];
+        snprintf(missed, sizeof g->missed[0], "%s", name);
+        id = INT32_MIN + g->misses;
+        g->misses = (g->misses + 1) % (1 << 30);
+    }
     return (zf_tensor){g, id};
+}
+
+/* Of an invalid tensor that zf_graph_find has returned, and not long ago: which name the graph does
+ * not have, and which are near. Else "". */
+static const char *zfi_missed(zf_tensor x, char text[256])
+{
+    const int32_t miss = x.id < 0 ? x.id - INT32_MIN : INT32_MAX;
+    const zf_graph *g = x.graph;
+    char near_names[160];
+    zfi_near near = {.name = {NULL}};
+    *text = '\0';
+    if (!g || miss >= g->misses || g->misses - miss > ZFI_MISSES) return text;
+    near.word = g->missed[miss % ZFI_MISSES];
+    near.most = ((int)strlen(near.word) + 1) / 4;
+    for (int32_t k = 0; k < zfi_map_count(g->names); k++) zfi_near_add(&near, g->names[k].key);
+    snprintf(text, 256, ": the graph has no \"%s\"%s", near.word,
+             zfi_near_text(&near, near_names, sizeof near_names));
+    return text;
 }
 
 /* The parameters without the pieces of zf_tile. */
@@ -72,8 +96,10 @@ static bool zfi_is_operand(zf_tensor x) { return x.graph || x.id; }
  * the error. */
 static zf_tensor zfi_invalid(zf_tensor x, const char *what)
 {
+    char missed[256];
     if (!x.graph) return ZFI_LOST;
-    zfi_graph_fail(x.graph, ZF_ERR_ARGUMENT, what, "operand 0 is no tensor of this graph");
+    zfi_graph_fail(x.graph, ZF_ERR_ARGUMENT, what, "operand 0 is no tensor of this graph%s",
+                   zfi_missed(x, missed));
     return (zf_tensor){x.graph, 0};
 }
 
@@ -93,13 +119,13 @@ ZF_API zf_graph *zf_graph_at(zf_graph *g, const char *file, int line)
 
 ZF_API zf_tensor zf_fail(zf_tensor x, const char *format, ...)
 {
-    char text[400];
+    char text[400], missed[256];
     va_list args;
     if (!x.graph) return ZFI_LOST;
     va_start(args, format);
     vsnprintf(text, sizeof text, format ? format : "zf_fail: the format is NULL", args);
     va_end(args);
-    zfi_graph_fail(x.graph, ZF_ERR_ARGUMENT, "build", "%s", text);
+    zfi_graph_fail(x.graph, ZF_ERR_ARGUMENT, "build", "%s%s", text, zfi_missed(x, missed));
     return (zf_tensor){x.graph, 0};
 }
 
@@ -259,11 +285,13 @@ static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x,
     if (!x[0].graph) g->file = NULL; /* zf_at could not note the caller's line */
     for (int32_t k = 0; k < count; k++)
         if (x[k].graph != g || !zf_valid(x[k])) {
-            zfi_graph_fail(g, ZF_ERR_ARGUMENT, g->records[op]->name, "operand %d is %s", (int)k,
+            char missed[256];
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, g->records[op]->name, "operand %d is %s%s", (int)k,
                            !zfi_is_operand(x[k]) ? "missing (ZF_NONE)"
                            : !x[k].graph     ? "of a builder that had no graph or no operands"
                            : x[k].graph != g ? "a tensor of another graph"
-                                             : "no tensor of this graph");
+                                             : "no tensor of this graph",
+                           zfi_missed(x[k].graph == g ? x[k] : ZF_NONE, missed));
             return out;
         }
     if (count > ZFI_COUNT(few) && !(args = zfi_calloc(&g->memory, (size_t)count, sizeof *args))) {

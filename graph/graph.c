@@ -239,6 +239,8 @@ typedef struct zfi_peak {
     int32_t node;  /* that node */
 } zfi_peak;
 
+enum { ZFI_MISSES = 8 };
+
 struct zf_graph {
     zfi_memory memory;
     zf_error error;
@@ -259,6 +261,8 @@ struct zf_graph {
     bool trial;       /* a copy for a trial: passes do not verify it */
     int64_t *streams; /* random streams that nodes use, ascending */
     bool repeats;     /* a scope has several dropouts (ir/settle.c) */
+    char missed[ZFI_MISSES][64]; /* the last names that zf_graph_find did not find, */
+    int32_t misses;              /* and the number of all */
     int32_t settled;  /* the number of parameters when their order was settled */
     uint32_t stages;
     int32_t zero, world;   /* ZeRO stage and ranks; 0 and 1 without zf_zero */

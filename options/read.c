@@ -2,27 +2,6 @@
 
 /* ---------------------------------------------------------------------------------- near names */
 
-/* The number of characters to insert, remove or change; names of up to 63 characters. */
-static int zfi_edit_distance(const char *a, const char *b)
-{
-    enum { MOST = 64 };
-    int row[MOST];
-    const int n = (int)strlen(a), m = (int)strlen(b);
-    if (n >= MOST || m >= MOST) return MOST;
-    for (int j = 0; j <= m; j++) row[j] = j;
-    for (int i = 1; i <= n; i++) {
-        int corner = row[0];
-        row[0] = i;
-        for (int j = 1; j <= m; j++) {
-            const int change = corner + (a[i - 1] != b[j - 1]);
-            int least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
-            corner = row[j];
-            row[j] = change < least ? change : least;
-        }
-    }
-    return row[m];
-}
-
 /* The nearest flag, or with `flags` false the nearest path, into near; false where none is near. */
 static bool zfi_option_near(const zf_options *all, int32_t count, bool flags, const char *name,
                             char near[ZFI_OPTION_NAME])
@@ -33,7 +12,7 @@ static bool zfi_option_near(const zf_options *all, int32_t count, bool flags, co
     while (zfi_option_next(&w)) {
         char text[ZFI_OPTION_NAME];
         const char *other = flags ? zfi_option_flag(&w, text) : zfi_option_path(&w, text);
-        const int distance = other ? zfi_edit_distance(name, other) : least;
+        const int distance = other ? zfi_edit_distance(name, other, false) : least;
         if (distance < least) least = distance, memcpy(near, text, ZFI_OPTION_NAME);
     }
     return *near;

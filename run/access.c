@@ -20,11 +20,13 @@ static int32_t zfi_access_node(zf_program *p, zf_tensor x, const char *call, boo
     zf_graph *g = p->graph;
     int32_t id = x.graph == g ? zfi_resolve(g, x.id) : 0;
     const zfi_node *node = &g->nodes[id];
+    char missed[256];
     bool known;
     zfi_clear_error(p);
     if (!id)
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
-                        "%s: the tensor is not one of the program's graph", call),
+                        "%s: the tensor is not one of the program's graph%s", call,
+                        zfi_missed(x.graph == g ? x : ZF_NONE, missed)),
                0;
     known = (zfi_is_persistent(g, node) || node->held) && node->op != ZF_OP_bucket &&
             !(writing && node->op == ZF_OP_constant);

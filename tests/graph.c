@@ -519,13 +519,13 @@ TEST(graph_refuses_what_is_no_tensor)
     TRY(zf_add(n.x, ZF_NONE));
     SAYS("add in net (graph.c:LINE): operand 1 is missing (ZF_NONE)");
     TRY(zf_add(n.x, zf_graph_find(n.g, "nothing")));
-    SAYS("add in net (graph.c:LINE): operand 1 is no tensor of this graph");
+    SAYS("add in net (graph.c:LINE): operand 1 is no tensor of this graph: the graph has no \"nothing\"");
     TRY(zf_neg(zf_graph_find(n.g, "nothing")));
-    SAYS("neg in net (graph.c:LINE): operand 0 is no tensor of this graph");
+    SAYS("neg in net (graph.c:LINE): operand 0 is no tensor of this graph: the graph has no \"nothing\"");
     TRY(zf_reshape(zf_graph_find(n.g, "nothing"), ZF_SCALAR));
-    SAYS("reshape in net (graph.c:LINE): operand 0 is no tensor of this graph");
+    SAYS("reshape in net (graph.c:LINE): operand 0 is no tensor of this graph: the graph has no \"nothing\"");
     TRY(zf_dropout(zf_graph_find(n.g, "nothing"), 0));
-    SAYS("dropout in net (graph.c:LINE): operand 0 is no tensor of this graph");
+    SAYS("dropout in net (graph.c:LINE): operand 0 is no tensor of this graph: the graph has no \"nothing\"");
     TRY(zf_transpose(zf_gradient(n.g, n.q), 0, 1));
     SAYS("transpose in net (graph.c:LINE): operand 0 is no tensor of this graph");
     TRY(zf_permute(zf_param_at(n.g, 5), NULL));
@@ -586,6 +586,37 @@ TEST(graph_tensors_say_what_they_are)
                  zf_tensor_bytes(ZF_NONE) == 0);
     CHECK(t, zf_tensor_dtype(by_id(n.g, 77)) == ZF_F32 && !zf_valid(by_id(n.g, 77)));
     CHECK_TEXT(t, zf_tensor_name(ZF_NONE), "");
+}
+
+/* Of a name that is not there, up to four that may be meant; the last eight such names count. */
+TEST(graph_says_which_names_are_near)
+{
+    zf_tensor old;
+    TRY(zf_neg(zf_graph_find(n.g, "q")));
+    SAYS("neg in net (graph.c:LINE): operand 0 is no tensor of this graph: the graph has no \"q\"; near "
+         "are net.q");
+    TRY(zf_neg(zf_graph_find(n.g, "nett.x")));
+    SAYS("neg in net (graph.c:LINE): operand 0 is no tensor of this graph: the graph has no \"nett.x\"; "
+         "near are net.x");
+    TRY(zf_neg(zf_graph_find(n.g, "net.")));
+    SAYS("neg in net (graph.c:LINE): operand 0 is no tensor of this graph: the graph has no \"net.\"; "
+         "near are net.x, net.v, net.m, net.i");
+    TRY(zf_fail(zf_graph_find(n.g, "net.Q"), "no loss"));
+    SAYS("build in net (graph.c:LINE): no loss: the graph has no \"net.Q\"; near are net.x, net.v, net.m, "
+         "net.i");
+    TRY((old = zf_graph_find(n.g, "old"), zf_neg(old)));
+    SAYS("neg in net (graph.c:LINE): operand 0 is no tensor of this graph: the graph has no \"old\"");
+    TRY((old = zf_graph_find(n.g, "net.q."), zf_graph_find(n.g, ""), zf_neg(old)));
+    SAYS("neg in net (graph.c:LINE): operand 0 is no tensor of this graph: the graph has no \"net.q.\"; "
+         "near are net.q");
+    n = net_new(t);
+    NEED(t, n.g, NULL);
+    old = zf_graph_find(n.g, "old");
+    for (int k = 0; k < 8; k++) zf_graph_find(n.g, "new");
+    zf_neg(old);
+    OK(t, zf_graph_status(n.g) == ZF_ERR_NOMEM ? ZF_ERR_NOMEM : ZF_OK, zf_graph_error(n.g));
+    CHECK(t, strstr(zf_graph_error(n.g), "operand 0 is no tensor of this graph"));
+    CHECK(t, !strstr(zf_graph_error(n.g), "the graph has no"));
 }
 
 TEST(graph_finds_by_name)

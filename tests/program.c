@@ -582,8 +582,13 @@ TEST(program_refuses_bad_access)
     BAD(zf_write(p, foreign, values, 16), "zf_write: the tensor is not one of the program's graph");
     BAD(zf_read(p, foreign, values, 16), "zf_read: the tensor is not one of the program's graph");
     BAD(zf_write(p, ZF_NONE, values, 16), "zf_write: the tensor is not one of the program's graph");
-    BAD(zf_read(p, zf_graph_find(g, "nothing"), values, 16),
-        "zf_read: the tensor is not one of the program's graph");
+    BAD(zf_read(p, zf_graph_find(g, "zz"), values, 16),
+        "zf_read: the tensor is not one of the program's graph: the graph has no \"zz\"");
+    BAD(zf_write(p, zf_graph_find(g, "xs"), values, 16),
+        "zf_write: the tensor is not one of the program's graph: the graph has no \"xs\"");
+    BAD(zf_write(p, zf_graph_find(g, ""), values, 16),
+        "zf_write: the tensor is not one of the program's graph: the graph has no \"\"; near are x, w, s, "
+        "z");
     BAD(zf_write(p, x, values, 12), "zf_write: %1 x is f32[4], 16 bytes, not 12");
     BAD(zf_read(p, w, values, 20), "zf_read: %2 w is f32[4], 16 bytes, not 20");
     BAD(zf_read(p, s, values, 4), "zf_read: %3 s is i64[], 8 bytes, not 4");

@@ -5,6 +5,10 @@
 #ifndef SELECT_H
 #define SELECT_H
 
+#include "../graph/near.c"
+
+#include <limits.h>
+
 static char **words;
 static int word_count;
 static bool only_operators; /* the test that runs is selected as one of operators alone */
@@ -48,63 +52,21 @@ bool test_concerns(const char *operator_name)
 
 /* ------------------------------------------------------------------------ words that select nothing */
 
-/* The least number of letters to insert, delete or replace in `word` to find it in `name`. */
-static int distance(const char *word, const char *name)
-{
-    enum { LONGEST = 256 };
-    int row[LONGEST] = {0}, least;
-    const int length = (int)strnlen(name, LONGEST - 1);
-    for (int i = 1; word[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= length; j++) {
-            const int replaced = diagonal + (word[i - 1] != name[j - 1]);
-            diagonal = row[j];
-            if (row[j - 1] < row[j]) row[j] = row[j - 1];
-            row[j] = row[j] + 1 < replaced ? row[j] + 1 : replaced;
-        }
-    }
-    least = row[0];
-    for (int j = 1; j <= length; j++)
-        if (row[j] < least) least = row[j];
-    return least;
-}
-
-typedef struct near_name {
-    const char *text;
-    int far;
-} near_name;
-
-enum { NEAR_NAMES = 4 };
-
-/* Keeps the nearest names, of equally near ones the shorter. */
-static void keep_near(near_name near[NEAR_NAMES], const char *word, const char *text)
-{
-    near_name one = {text, 256 * distance(word, text) + (int)strlen(text)};
-    for (int k = 0; k < NEAR_NAMES; k++) {
-        const near_name was = near[k];
-        if (was.text && was.far <= one.far) continue;
-        near[k] = one;
-        one = was;
-        if (!one.text) return;
-    }
-}
-
 static void say_near(const char *word, const test_case *all)
 {
-    near_name near[NEAR_NAMES] = {{0}};
+    zfi_near near = {.word = word, .most = INT_MAX};
     const char *file = "";
+    char names[400];
     for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT; op++)
-        keep_near(near, word, zf_op_name((zf_op)op));
+        zfi_near_add(&near, zf_op_name((zf_op)op));
     for (const test_case *c = all; c; c = c->next) {
-        keep_near(near, word, c->name);
-        if (strcmp(file, c->file)) keep_near(near, word, c->file);
+        zfi_near_add(&near, c->name);
+        if (strcmp(file, c->file)) zfi_near_add(&near, c->file);
         file = c->file;
     }
-    fprintf(stderr, "tests: '%s' is in the name of no test, file or operator; near are", word);
-    for (int k = 0; k < NEAR_NAMES && near[k].text; k++)
-        fprintf(stderr, "%s %s", k ? "," : "", near[k].text);
-    fprintf(stderr, " (--list lists all tests)\n");
+    fprintf(stderr,
+            "tests: '%s' is in the name of no test, file or operator%s (--list lists all tests)\n",
+            word, zfi_near_text(&near, names, sizeof names));
 }
 
 /* False with a message where a word that selects tests selects none. */

@@ -593,7 +593,7 @@ TEST_ONCE(passes_fit_delayed_steps)
         CHECK(t, plan.peak_bytes <= choices[k].bytes[ZF_DEVICE] &&
                      choices[k].bytes[ZF_DEVICE] <= d.fit.device);
         CHECK(t, !k || e.seconds == choices[k].seconds);
-        CHECK(t, (zf_graph_find(g, "delay.scale").id != 0) == (k == 1));
+        CHECK(t, zf_valid(zf_graph_find(g, "delay.scale")) == (k == 1));
         drop(t, g);
     }
     CHECK(t, !memcmp(&choices[0].offload, &choices[1].offload, sizeof choices[0].offload));

@@ -70,12 +70,14 @@ static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, const char *pass)
     zf_status status =
         zfi_enter(g, pass, ZFI_STAGE_GRADIENTS, ZFI_STAGE_UPDATES | ZFI_STAGE_PLACED);
     const char *scope;
+    char missed[256];
     int32_t *marks;
     if (status) return status;
     if (o->lr.graph != g || !zf_valid(o->lr) || zf_shape_count(zf_tensor_shape(o->lr)) != 1 ||
         !zfi_is_float(zf_tensor_dtype(o->lr)))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "%s: lr must be a float scalar of this graph, an input for example", pass);
+                        "%s: lr must be a float scalar of this graph, an input for example%s", pass,
+                        zfi_missed(o->lr.graph == g ? o->lr : ZF_NONE, missed));
     marks = zfi_gradient_nodes(g);
     scope = g->scope;
     g->scope = "";

@@ -181,9 +181,11 @@ static void zfi_mark_loss(zf_graph *g, zf_tensor loss)
 
 ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
 {
-    zf_status status = zfi_enter(g, "zf_autograd", 0, ZFI_STAGE_GRADIENTS | ZFI_STAGE_PLACED);
+    zf_status status = zfi_enter(g, "zf_autograd", 0,
+                                 ZFI_STAGE_GRADIENTS | ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
     zfi_backward b = {.graph = g};
     const char *scope;
+    char missed[256];
     int32_t count;
     if (status || (status = zfi_settle(g))) return status;
     if (loss.graph == g && loss.id > 0 && loss.id < zfi_len(g->nodes) && !zf_valid(loss))
@@ -192,10 +194,11 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
                         "zf_simplify comes after "
                         "zf_autograd, or zf_output keeps the value",
                         (int)loss.id);
-    loss.id = zfi_resolve(g, loss.id);
     if (loss.graph != g || !zf_valid(loss))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_autograd: the loss is no tensor of this graph");
+                        "zf_autograd: the loss is no tensor of this graph%s",
+                        zfi_missed(loss.graph == g ? loss : ZF_NONE, missed));
+    loss.id = zfi_resolve(g, loss.id);
     count = zfi_len(g->nodes);
     if (!zfi_is_float(zf_tensor_dtype(loss)) || zf_shape_count(zf_tensor_shape(loss)) != 1) {
         char type[ZFI_TYPE_TEXT];

@@ -564,6 +564,19 @@ TEST(ir_stages_are_read_from_the_nodes)
     CHECK_TEXT(t, zf_graph_error(g), "zf_autograd: zf_autograd has been run already");
 }
 
+/* Ranks come after the gradients, where there are to be any. */
+TEST(ir_autograd_comes_before_zero)
+{
+    static const char text[] = "%1 = input \"x\" : f32[]\n%2 = param \"w\" : f32[]\n"
+                               "%3 = mul %1, %2 : f32[]\noutput %3 \"loss\"\n";
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = parse(t, text, &error);
+    NEED(t, g, &error);
+    OK(t, zf_zero(g, &(zf_zero_desc){.world = 2}), zf_graph_error(g));
+    GIVES(t, zf_autograd(g, zf_graph_find(g, "loss")), ZF_ERR_STAGE, zf_graph_error(g));
+    CHECK_TEXT(t, zf_graph_error(g), "zf_autograd: must come before zf_zero, which has been run");
+}
+
 /* A dropout that is added to a graph from text gets a stream of its own: the first free one of its
  * scope. */
 TEST(ir_streams_go_on)

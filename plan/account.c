@@ -502,29 +502,57 @@ static void zfi_mark_peak(const zf_graph *g, bool *there)
     }
 }
 
+/* The largest value or workspace that is left in there[0..nodes), of values, and there[nodes..),
+ * of workspaces; its bytes. -1: none is left. */
+static int32_t zfi_largest_there(const zf_graph *g, const bool *there, int64_t *bytes)
+{
+    const int32_t nodes = zfi_len(g->nodes);
+    int32_t best = -1;
+    *bytes = 0;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const int32_t id = g->order[i];
+        if (there[id] && g->nodes[id].bytes > *bytes) best = id, *bytes = g->nodes[id].bytes;
+        if (there[nodes + id] && g->nodes[id].scratch_bytes > *bytes)
+            best = nodes + id, *bytes = g->nodes[id].scratch_bytes;
+    }
+    return best;
+}
+
+/* "%16 matmul with 480, workspace of %15 add with 384 and others with 128": what makes the peak. */
+static void zfi_peak_text(const zf_graph *g, bool *there, char *text, size_t size)
+{
+    const int32_t nodes = zfi_len(g->nodes);
+    int64_t left = g->peaks[ZF_DEVICE].bytes, bytes;
+    size_t at = 0;
+    *text = '\0';
+    for (int n = 0; n < 3 && at < size; n++) {
+        const int32_t best = zfi_largest_there(g, there, &bytes);
+        const zfi_node *node = &g->nodes[best < 0 ? 0 : best % nodes];
+        if (best < 0) break;
+        there[best] = false;
+        left -= bytes;
+        at += (size_t)snprintf(text + at, size - at, "%s%s%%%d %.40s with %lld", n ? ", " : "",
+                               best < nodes ? "" : "workspace of ", (int)(best % nodes),
+                               node->name ? node->name : g->records[node->op]->name,
+                               (long long)bytes);
+    }
+    if (left > 0 && at < size)
+        snprintf(text + at, size - at, " and others with %lld", (long long)left);
+}
+
 /* Checks a plan against the limit (0: none). The error, by function `call`, says by how much the
- * limit is exceeded, at which node, and which tensors make the peak. */
+ * limit is exceeded, at which node, and which tensors and workspaces make the peak. */
 static zf_status zfi_check_limit(zf_graph *g, const char *call, size_t limit)
 {
-    char largest[256] = "", where[64] = "";
-    size_t count = (size_t)zfi_len(g->nodes), at = 0;
+    char largest[300], where[64] = "";
+    const size_t count = 2 * (size_t)zfi_len(g->nodes);
     const zfi_peak *peak = &g->peaks[ZF_DEVICE];
     bool *there;
     if (!limit || (uint64_t)peak->bytes <= limit) return ZF_OK;
     if (!(there = zfi_calloc(&g->memory, count, sizeof *there))) return zfi_graph_nomem(g);
     zfi_mark_peak(g, there);
-    for (int n = 0; n < 3; n++) {
-        int32_t best = 0;
-        for (int32_t i = 0; i < zfi_len(g->order); i++)
-            if (there[g->order[i]] && (!best || g->nodes[g->order[i]].bytes > g->nodes[best].bytes))
-                best = g->order[i];
-        if (!best) break;
-        there[best] = false;
-        at += (size_t)snprintf(
-            largest + at, sizeof largest - at, "%s%%%d %.40s with %lld", n ? ", " : "", (int)best,
-            g->nodes[best].name ? g->nodes[best].name : g->records[g->nodes[best].op]->name,
-            (long long)g->nodes[best].bytes);
-    }
+    there[count / 2 + (size_t)peak->node] = true;
+    zfi_peak_text(g, there, largest, sizeof largest);
     if (peak->node)
         snprintf(where, sizeof where, "; most is alive at %%%d %s", (int)peak->node,
                  g->records[g->nodes[peak->node].op]->name);

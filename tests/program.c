@@ -397,7 +397,8 @@ TEST(program_memory_limit)
     REFUSED(t, m.g, &(zf_compile_desc){.memory_limit = 1000},
             "zf_compile: the plan takes 3008 bytes, 2008 more than the limit of 1000; most is "
             "alive at %16 matmul; "
-            "the largest there are %16 matmul with 480, %15 add with 384, %4 table with 320");
+            "the largest there are workspace of %16 matmul with 1024, %16 matmul with 480, "
+            "%15 add with 384 and others with 1120");
     CHECK(t, zf_graph_status(m.g) == ZF_ERR_LIMIT);
 }
 

@@ -107,6 +107,7 @@ extern "C" {
 
 /* folder */
 #include "llm/folder/config.c"
+#include "llm/folder/rope.c"
 #include "llm/folder/folder.c"
 #include "llm/folder/weights.c"
 #include "llm/folder/adapter.c"

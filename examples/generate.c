@@ -11,7 +11,7 @@
 
 typedef struct llama {
     int64_t vocab, positions, hidden, layers, heads, kv_heads, width, inner, tied, ends[4];
-    double eps, theta;
+    double eps, theta; /* the file's other members must change nothing, or reading is an error */
 } llama;
 
 static zf_tensor linear(zf_tensor x, const char *name, int64_t out)
@@ -57,6 +57,19 @@ static void build(zf_graph *g, const void *config, const zf_decode_shape *shape)
     zf_decode_end(zf_reshape(x, ZF_SHAPE(shape->texts * shape->tokens, c->hidden)), words, &in);
 }
 
+/* What rows cannot express. False with *error. */
+static bool read_more(void *config, const zf_json *json, zf_error *error)
+{
+    llama *c = config;
+    zf_rope_desc rope = {.theta = 0};
+    if (!zf_config_read_rope(json, c->positions, &rope, error)) return false;
+    c->theta = rope.theta;
+    if (!c->kv_heads) c->kv_heads = c->heads;
+    if (!c->width) c->width = c->hidden / c->heads;
+    if (rope.scaling) zf_json_fail(json, error, "has scaled rope, which this example leaves out");
+    return !rope.scaling;
+}
+
 #define COUNT(key, member, ...)                                                                    \
     {                                                                                              \
         key, ZF_CONFIG_COUNT, .at = offsetof(llama, member), .least = 1, .most = 1 << 24,          \
@@ -72,11 +85,17 @@ static const zf_config_table keys = {
              COUNT("num_hidden_layers", layers, .use = ZF_CONFIG_NEEDED),
              COUNT("head_dim", width, .use = 0),
              COUNT("num_attention_heads", heads, .use = ZF_CONFIG_NEEDED),
-             COUNT("num_key_value_heads", kv_heads, .use = ZF_CONFIG_NEEDED),
+             COUNT("num_key_value_heads", kv_heads, .use = 0),
              COUNT("intermediate_size", inner, .use = ZF_CONFIG_NEEDED),
              {"rms_norm_eps", ZF_CONFIG_NUMBER, .at = offsetof(llama, eps), .most = 1},
              {"rope_theta", ZF_CONFIG_NUMBER, .at = offsetof(llama, theta), .most = 1e12},
+             {"eos_token_id", ZF_CONFIG_TOKENS, .at = offsetof(llama, ends)},
+             {"hidden_act", ZF_CONFIG_TEXT, .text = "silu"},
+             {"attention_bias", ZF_CONFIG_FALSE},
+             {"mlp_bias", ZF_CONFIG_FALSE},
              {"tie_word_embeddings", ZF_CONFIG_TRUTH, .at = offsetof(llama, tied)}},
+    .keys = (const char *const[]){"rope_parameters", "rope_scaling", "partial_rotary_factor",
+                                  "attention_dropout", "initializer_range", NULL},
     .vocab = offsetof(llama, vocab),
     .positions = offsetof(llama, positions),
     .layers = offsetof(llama, layers),
@@ -87,6 +106,7 @@ static const zf_config_table keys = {
     .end = offsetof(llama, ends),
     .ends = 4,
     .width = offsetof(llama, width),
+    .read_more = read_more,
 };
 static const zf_model model = {.config = &keys,
                                .build = build,

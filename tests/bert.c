@@ -670,7 +670,7 @@ TEST_ONCE(bert_configurations_that_are_refused)
         {SIZES("6", "3") ", \"add_cross_attention\": true}",
          ":2:74: add_cross_attention must be false, not true"},
         {SIZES("6", "3") ", \"pad_token_id\": 99}",
-         ":2:67: pad_token_id must be an integer from 0 to 98, not 99"},
+         ":2:67: pad_token_id must be an integer from -99 to 98, not 99"},
         {SIZES("6", "3") ", \"pruned_heads\": {\"0\": [1]}}",
          ":2:67: pruned_heads removes heads; all layers must have all of them"},
         {SIZES("6", "3") ", \"quantization_config\": {}}",

@@ -562,16 +562,22 @@ TEST_ONCE(gpt_configurations)
     CHECK(t, c.vocab == 99 && c.positions == 40 && c.hidden == 6 && c.layers == 1 && c.heads == 3);
     CHECK(t, c.intermediate == 7 && c.eps == 1e-6 && c.embedding_dropout == 0.25);
     CHECK(t, c.attention_dropout == 0 && c.residual_dropout == 0.5 && c.std == 0.3);
-    CHECK(t, c.end == -1 && c.tied && c.activation == ZF_ACTIVATION_GELU_TANH);
+    CHECK(t, c.begin == -1 && c.ends[0] == -1 && c.tied && c.activation == ZF_ACTIVATION_GELU_TANH);
     CHECK(t, load_config("{\"vocab_size\": 99, \"hidden_size\": 6, \"num_hidden_layers\": 1, "
                          "\"num_attention_heads\": 3, \"n_inner\": null, \"n_ctx\": 40, "
-                         "\"tie_word_embeddings\": false, \"eos_token_id\": 7, "
+                         "\"tie_word_embeddings\": false, \"eos_token_id\": [7, 200], \"bos_token_id\": 3, "
                          "\"reorder_and_upcast_attn\": true, "
                          "\"scale_attn_by_inverse_layer_idx\": true, "
                          "\"activation_function\": \"relu\"}",
                          &c, &error));
-    CHECK(t, c.positions == 40 && c.hidden == 6 && c.intermediate == 24 && !c.tied && c.end == 7);
+    CHECK(t, c.positions == 40 && c.hidden == 6 && c.intermediate == 24 && !c.tied);
+    /* Ids beyond the vocabulary never end a text. */
+    CHECK(t, c.begin == 3 && c.ends[0] == 7 && c.ends[1] == 200 && c.ends[2] == -1);
     CHECK(t, c.upcast && c.inverse_layer);
+    /* transformers' own default, where it is a token */
+    CHECK(t, load_config("{\"vocab_size\": 50257, \"n_embd\": 6, \"n_layer\": 1, \"n_head\": 3}",
+                         &again, &error));
+    CHECK(t, again.begin == 50256 && again.ends[0] == 50256 && again.ends[1] == -1);
     CHECK(t, c.activation == ZF_ACTIVATION_RELU);
     w = zf_config_json(gpt_sample.config, &c);
     text = zf_json_text(w, NULL, &error);
@@ -598,6 +604,11 @@ TEST_ONCE(gpt_configurations_that_are_refused)
         {SIZES ", \"n_inner\": 0}", ":2:25: n_inner must be an integer from 1 to 4194304, not 0"},
         {"{\"vocab_size\": 99, \"n_embd\": 6, \"n_layer\": 1,\n\"n_head\": 4}",
          ":2:11: n_head must be a divisor of n_embd (6), not 4"},
+        {SIZES ", \"n_special\": 3}",
+         ":2:27: n_special is not read, and may change what the model computes; remove it if it "
+         "changes nothing"},
+        {SIZES ", \"eos_token_id\": [1,2,3,4,5,6,7,8,9]}",
+         ":2:30: eos_token_id has more than 8 ids"},
         {"{\"vocab_size\": 99}", ":1:1: the top value lacks \"n_embd\""},
 #undef SIZES
     };

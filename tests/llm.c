@@ -537,7 +537,7 @@ TEST_ONCE(llm_configurations)
     CHECK(t, c.hidden == 288 && c.intermediate == 768 && c.kv_heads == 6 && c.width == 48);
     CHECK(t, load_config(SIZES "\"rope_theta\": 5e5}", &c, &error));
     CHECK(t, c.family == LLM_LLAMA && c.kv_heads == 6 && c.width == 2 && c.theta == 5e5);
-    CHECK(t, c.activation == ZF_ACTIVATION_SILU && c.ends[0] == -1 && c.eps == 1e-6 && !c.tied);
+    CHECK(t, c.activation == ZF_ACTIVATION_SILU && c.ends[0] == 2 && c.begin == 1 && c.eps == 1e-6);
     /* What is left out and what is null differ. */
     CHECK(t, load_config(SIZES "\"model_type\": \"mistral\", \"num_key_value_heads\": null}", &c,
                          &error));
@@ -578,6 +578,41 @@ TEST_ONCE(llm_configurations)
                          &c, &error));
 }
 
+/* The order of transformers 5: the object rope_scaling, unless it is empty, else rope_parameters; in
+ * it rope_theta, else that of the file, else 10000. Nulls and keys of other tasks change nothing. */
+TEST_ONCE(llm_configurations_of_rope)
+{
+    static const struct {
+        const char *text;
+        double theta, factor;
+        int64_t scaling;
+    } cases[] = {
+        {SIZES "\"rope_scaling\": {}, \"rope_parameters\": {\"rope_theta\": 5e5}}", 5e5, 0,
+         ZF_ROPE_PLAIN},
+        {SIZES "\"rope_scaling\": null, \"rope_parameters\": {\"type\": \"linear\", \"factor\": "
+               "3, \"beta_fast\": null}, \"rope_theta\": 7e4}",
+         7e4, 3, ZF_ROPE_LINEAR},
+        {SIZES "\"rope_scaling\": {\"rope_theta\": 2e4, \"rope_type\": \"default\", \"type\": "
+               "\"yarn\"}, \"rope_parameters\": {}, \"rope_theta\": 20000}",
+         2e4, 0, ZF_ROPE_PLAIN},
+        {SIZES "\"rope_parameters\": {\"rope_type\": \"default\"}, \"final_logit_softcapping\": null, "
+               "\"id2label\": {\"0\": \"a\"}, \"temperature\": 3, \"add_cross_attention\": false, "
+               "\"pruned_heads\": {}, \"use_sliding_window\": false}",
+         1e4, 0, ZF_ROPE_PLAIN},
+    };
+    llm_config c;
+    zf_error error;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        (void)load_config(cases[k].text, &c, &error);
+        CHECK_TEXT(t, error.text, "");
+        CHECK(t, c.theta == cases[k].theta && c.scaling == cases[k].scaling);
+        CHECK(t, c.factor == cases[k].factor);
+    }
+    /* PyTorch counts a negative [PAD] from the end; other ids beyond the vocabulary never occur. */
+    CHECK(t, load_config(SIZES "\"pad_token_id\": -1, \"eos_token_id\": 50256}", &c, &error));
+    CHECK(t, c.pad == 98 && c.ends[0] == 50256 && c.ends[1] == -1);
+}
+
 TEST_ONCE(llm_configurations_that_are_refused)
 {
     static const struct {
@@ -614,8 +649,44 @@ TEST_ONCE(llm_configurations_that_are_refused)
         {SIZES "\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"layer_types\": "
                "[\"full_attention\"]}",
          ":2:67: layer_types must be a list of num_hidden_layers (3), not an array"},
-        {SIZES "\"eos_token_id\": [5, 99]}",
-         ":2:21: eos_token_id[1] must be an integer from 0 to 98, not 99"},
+        {SIZES "\"eos_token_id\": [5, -2]}",
+         ":2:21: eos_token_id[1] must be an integer from -1 to 2147483647, not -2"},
+        {SIZES "\"pad_token_id\": 99}",
+         ":2:17: pad_token_id must be an integer from -99 to 98, not 99"},
+        {SIZES "\"sliding_window\": 9}", ":2:19: sliding_window must be null in a llama, not 9"},
+        {SIZES "\"use_sliding_window\": true}",
+         ":2:23: use_sliding_window must be false in this family, which does not read it, not "
+         "true"},
+        {SIZES "\"attn_logit_softcapping\": 30}",
+         ":2:27: attn_logit_softcapping is not read, and may change what the model computes; "
+         "remove it if it changes nothing"},
+        {SIZES "\"is_encoder_decoder\": true}",
+         ":2:23: is_encoder_decoder must be false, not true"},
+        /* rope */
+        {SIZES "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_parameters\": "
+               "{\"rope_theta\": 5e5}}",
+         ":2:69: rope_parameters is not read where there is rope_scaling: one of the two must say "
+         "all"},
+        {SIZES "\"rope_parameters\": {\"rope_theta\": 5e5}, \"rope_theta\": 1e4}",
+         ":2:55: rope_theta must be 500000, as in the object of rope, not 1e4"},
+        {SIZES "\"rope_parameters\": {\"rope_type\": \"default\", \"factor\": 2}}",
+         ":2:55: rope_parameters.factor is not read in rope of the type default"},
+        {SIZES "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"mscale\": 1}}",
+         ":2:59: rope_scaling.mscale is not read in rope of the type linear"},
+        {SIZES "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 2, "
+               "\"low_freq_factor\": 1, \"high_freq_factor\": 1}}",
+         ":2:96: rope_scaling.high_freq_factor must be above low_freq_factor (1), not 1"},
+        {SIZES "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 2, "
+               "\"low_freq_factor\": 1, \"high_freq_factor\": 4, \"beta_fast\": 32}}",
+         ":2:112: rope_scaling.beta_fast is not read in rope of the type llama3"},
+        {SIZES "\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 5e5}, "
+               "\"sliding_attention\": {}}}",
+         ":2:39: rope_parameters.full_attention is of some layers alone; all layers must have one "
+         "kind of rope"},
+        {SIZES "\"rope_parameters\": {\"partial_rotary_factor\": 0.5}}",
+         ":2:46: rope_parameters.partial_rotary_factor must be 1: all of a head is rotated, not "
+         "0.5"},
+        {SIZES "\"rope_scaling\": 4}", ":2:17: rope_scaling must be an object, not 4"},
     };
     size_t prefix = strlen(test_path("llm-config.json"));
     llm_config c;

@@ -14,6 +14,11 @@ static void read_architecture(void *config, const char *name)
     ((bert_config *)config)->nsp = strcmp(name, "BertForMaskedLM") != 0;
 }
 
+/* Of poolers of the first files. */
+static const char *const other_keys[] = {
+    "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+    "pooler_size_per_head", "pooler_type", NULL};
+
 #define AT(member) offsetof(bert_config, member)
 const zf_config_table bert_config_table = {
     .types = {"bert"},
@@ -55,8 +60,8 @@ const zf_config_table bert_config_table = {
              {"pad_token_id", ZF_CONFIG_TOKEN, .at = AT(pad)},
              {"tie_word_embeddings", ZF_CONFIG_TRUTH, .at = AT(tied)},
              {"position_embedding_type", ZF_CONFIG_TEXT, .text = "absolute"},
-             {.key = "is_decoder", .kind = ZF_CONFIG_FALSE},
-             {.key = "add_cross_attention", .kind = ZF_CONFIG_FALSE}},
+             {.key = "is_decoder", .kind = ZF_CONFIG_FALSE}},
+    .keys = other_keys,
     .vocab = AT(vocab),
     .positions = AT(positions),
     .layers = AT(layers),

@@ -6,6 +6,22 @@
 
 /* ------------------------------------------------------------------------------ configuration */
 
+/* The id that transformers takes where the file has none, if it is one of the vocabulary. */
+static bool read_more(void *config, const zf_json *json, zf_error *error)
+{
+    gpt_config *c = config;
+    (void)error;
+    if (!json || c->vocab <= 50256) return true;
+    if (!zf_json_member(json, "bos_token_id")) c->begin = 50256;
+    if (!zf_json_member(json, "eos_token_id")) c->ends[0] = 50256;
+    return true;
+}
+
+/* Of a head that sums a text up. */
+static const char *const other_keys[] = {
+    "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
+    "summary_first_dropout", NULL};
+
 #define AT(member) offsetof(gpt_config, member)
 static const zf_config_table members = {
     .types = {"gpt2"},
@@ -14,7 +30,8 @@ static const zf_config_table members = {
     .defaults = &(const gpt_config){.vocab = 50257,
                                     .activation = ZF_ACTIVATION_GELU_TANH,
                                     .tied = 1,
-                                    .end = -1,
+                                    .begin = -1,
+                                    .ends = {-1, -1, -1, -1, -1, -1, -1, -1},
                                     .positions = 1024,
                                     .eps = 1e-5,
                                     .embedding_dropout = 0.1,
@@ -47,10 +64,10 @@ static const zf_config_table members = {
              {"scale_attn_by_inverse_layer_idx", ZF_CONFIG_TRUTH, .at = AT(inverse_layer),
               .use = ZF_CONFIG_RARE},
              {"reorder_and_upcast_attn", ZF_CONFIG_TRUTH, .at = AT(upcast), .use = ZF_CONFIG_RARE},
-             {"bos_token_id", ZF_CONFIG_TOKEN, .at = AT(end), .use = ZF_CONFIG_WRITTEN},
-             {"eos_token_id", ZF_CONFIG_TOKEN, .at = AT(end)},
-             {.key = "scale_attn_weights", .kind = ZF_CONFIG_TRUE},
-             {.key = "add_cross_attention", .kind = ZF_CONFIG_FALSE}},
+             {"bos_token_id", ZF_CONFIG_TOKEN, .at = AT(begin)},
+             {"eos_token_id", ZF_CONFIG_TOKENS, .at = AT(ends)},
+             {.key = "scale_attn_weights", .kind = ZF_CONFIG_TRUE}},
+    .keys = other_keys,
     .vocab = AT(vocab),
     .positions = AT(positions),
     .layers = AT(layers),
@@ -58,7 +75,10 @@ static const zf_config_table members = {
     .heads = AT(heads),
     .intermediate = AT(intermediate),
     .tied = AT(tied),
-    .end = AT(end),
+    .begin = AT(begin),
+    .end = AT(ends),
+    .ends = ZF_CONFIG_ENDS,
+    .read_more = read_more,
     .bits = AT(bits),
     .dropouts = {AT(residual_dropout), AT(embedding_dropout), AT(attention_dropout)},
 };

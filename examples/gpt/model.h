@@ -9,7 +9,8 @@ typedef struct gpt_config {
     double eps, embedding_dropout, attention_dropout, residual_dropout, std;
     int64_t activation; /* a zf_activation */
     int64_t tied;       /* 0: the head has its own weight, not tied to the word embedding */
-    int64_t end;        /* the id of the token before and after a text; -1: not known */
+    int64_t begin;      /* the id before a text; -1: not known */
+    int64_t ends[ZF_CONFIG_ENDS]; /* ids that end a text; -1 after the last */
     /* Whether scores are also divided by the layer's number, from 1 on; and whether they are
      * computed in f32, which they always are here: kept for writing config.json. */
     int64_t inverse_layer, upcast;

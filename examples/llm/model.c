@@ -34,38 +34,12 @@ static void read_count(const zf_json *json, const char *key, int64_t absent, int
     if (zf_config_member(json, key)) zf_json_to_int(v, 1, INT32_MAX, out, error);
 }
 
-/* Positions: the object rope_parameters, or the older rope_scaling. */
 static void read_rope(llm_config *c, const zf_json *json, zf_error *error)
 {
-    static const char *const names[] = {"default", "linear", "llama3"};
-    const zf_json *new = zf_config_member(json, "rope_parameters"),
-                  *rope = new ? new : zf_config_member(json, "rope_scaling"),
-                  *type = zf_config_member(rope, "rope_type"), *part;
-    const char *text = names[0];
-    int k = 0;
-    if (!type) type = zf_config_member(rope, "type");
-    zf_json_to_string(type, &text, error);
-    while (k < 3 && strcmp(text, names[k])) k++;
-    if (k == 3) zf_json_expected(type, error, "default, linear or llama3");
-    c->scaling = k < 3 ? k : 0;
-    if (new) zf_json_to_double(zf_config_member(new, "rope_theta"), 1e-6, 1e12, &c->theta, error);
-    for (k = 0; k < 2; k++) {
-        double whole = 1;
-        part = zf_config_member(k ? rope : json, "partial_rotary_factor");
-        zf_json_to_double(part, 0, 1, &whole, error);
-        if (whole != 1) zf_json_expected(part, error, "1: all of a head is rotated");
-    }
-    if (c->scaling)
-        zf_json_to_double(zf_json_require(rope, "factor", error), 1e-6, 1e6, &c->factor, error);
-    if (c->scaling != ZF_ROPE_LLAMA3) return;
-    zf_json_to_double(zf_json_require(rope, "low_freq_factor", error), 1e-6, 1e6, &c->low, error);
-    zf_json_to_double(zf_json_require(rope, "high_freq_factor", error), 1e-6, 1e6, &c->high, error);
-    c->original = c->positions;
-    zf_json_to_int(zf_config_member(rope, "original_max_position_embeddings"), 1, INT32_MAX,
-                   &c->original, error);
-    if (c->high <= c->low)
-        zf_json_expected(zf_config_member(rope, "high_freq_factor"), error,
-                         "above low_freq_factor (%g)", c->low);
+    zf_rope_desc rope = {.theta = 0};
+    if (!zf_config_read_rope(json, c->positions, &rope, error)) return;
+    c->theta = rope.theta, c->scaling = rope.scaling, c->factor = rope.factor;
+    c->low = rope.low_factor, c->high = rope.high_factor, c->original = rope.original;
 }
 
 static void set_full(llm_config *c, int64_t layer)
@@ -101,11 +75,16 @@ static void read_windows(llm_config *c, const zf_json *json, zf_error *error)
 {
     const zf_json *types = zf_config_member(json, "layer_types");
     int64_t from = 0;
-    bool used = c->family != LLM_LLAMA;
+    bool used = c->family != LLM_LLAMA, uses = false;
     if (used) read_count(json, "sliding_window", families[c->family].window, 0, &c->window, error);
+    else if (zf_config_member(json, "sliding_window"))
+        zf_json_expected(zf_config_member(json, "sliding_window"), error, "null in a llama");
+    zf_json_to_bool(zf_config_member(json, "use_sliding_window"), &uses, error);
+    if (!is_qwen(c) && uses && !error->status)
+        zf_json_expected(zf_json_member(json, "use_sliding_window"), error,
+                         "false in this family, which does not read it");
     if (is_qwen(c)) {
-        used = false, from = 28;
-        zf_json_to_bool(zf_config_member(json, "use_sliding_window"), &used, error);
+        used = uses, from = 28;
         zf_json_to_int(zf_config_member(json, "max_window_layers"), 0, INT32_MAX, &from, error);
     }
     if (!used || (!types && from >= c->layers)) c->window = 0;
@@ -118,17 +97,12 @@ static void read_windows(llm_config *c, const zf_json *json, zf_error *error)
     if (!c->window) memset(c->full, 0, sizeof c->full);
 }
 
-/* One id or several. */
-static void read_ends(llm_config *c, const zf_json *json, zf_error *error)
+/* The ids that transformers takes where the file has none. */
+static void read_ids(llm_config *c, const zf_json *json)
 {
-    const zf_json *v = zf_config_member(json, "eos_token_id"), *first = zf_json_first(v);
-    bool list = zf_json_type_of(v) == ZF_JSON_ARRAY;
-    if (!list) zf_json_to_int(v, 0, c->vocab - 1, &c->ends[0], error);
-    for (int k = 0; list && first; first = zf_json_next(first), k++) {
-        if (k == LLM_ENDS) zf_json_fail(v, error, "has more than %d ids", LLM_ENDS);
-        else zf_json_to_int(first, 0, c->vocab - 1, &c->ends[k], error);
-        if (error->status) return;
-    }
+    if (c->family >= LLM_QWEN2) return;
+    if (!zf_json_member(json, "bos_token_id")) c->begin = 1;
+    if (!zf_json_member(json, "eos_token_id")) c->ends[0] = 2;
 }
 
 static bool read_more(void *config, const zf_json *json, zf_error *error)
@@ -140,7 +114,7 @@ static bool read_more(void *config, const zf_json *json, zf_error *error)
         if (!c->width && !zf_json_member(json, "head_dim")) c->width = families[c->family].width;
         read_rope(c, json, error);
         read_windows(c, json, error);
-        read_ends(c, json, error);
+        read_ids(c, json);
         if (c->family != LLM_LLAMA && c->family != LLM_QWEN3) c->attention_bias = 0;
         if (c->family != LLM_LLAMA) c->mlp_bias = 0;
     }
@@ -204,17 +178,16 @@ static void write_more(const void *config, zf_json_writer *w)
         else zf_json_put_null(w);
     }
     write_windows(c, w);
-    zf_json_put_key(w, "eos_token_id");
-    if (c->ends[1] >= 0) zf_json_begin_array(w);
-    for (int k = 0; k < LLM_ENDS && c->ends[k] >= 0; k++) zf_json_put_int(w, c->ends[k]);
-    if (c->ends[0] < 0) zf_json_put_null(w);
-    if (c->ends[1] >= 0) zf_json_end(w);
 }
 
 static const char *architecture_of(const void *config)
 {
     return families[((const llm_config *)config)->family].architecture;
 }
+
+static const char *const other_keys[] = {
+    "rope_scaling", "rope_parameters", "partial_rotary_factor", "sliding_window",
+    "use_sliding_window", "max_window_layers", "layer_types", NULL};
 
 #define AT(member) offsetof(llm_config, member)
 static const zf_config_table members = {
@@ -257,7 +230,9 @@ static const zf_config_table members = {
              {"initializer_range", ZF_CONFIG_NUMBER, .at = AT(std), .most = 10},
              {"tie_word_embeddings", ZF_CONFIG_TRUTH, .at = AT(tied)},
              {"bos_token_id", ZF_CONFIG_TOKEN, .at = AT(begin)},
+             {"eos_token_id", ZF_CONFIG_TOKENS, .at = AT(ends)},
              {"pad_token_id", ZF_CONFIG_TOKEN, .at = AT(pad)}},
+    .keys = other_keys,
     .vocab = AT(vocab),
     .positions = AT(positions),
     .layers = AT(layers),

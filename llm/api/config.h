@@ -6,7 +6,8 @@ typedef enum zf_config_kind {
     ZF_CONFIG_NUMBER,     /* a double from least to most */
     ZF_CONFIG_TRUTH,      /* an int64_t, 0 or 1 */
     ZF_CONFIG_ACTIVATION, /* an int64_t, a zf_activation */
-    ZF_CONFIG_TOKEN,      /* an int64_t, an id of the vocabulary; -1: null */
+    ZF_CONFIG_TOKEN,      /* an int64_t, an id; -1: null */
+    ZF_CONFIG_TOKENS,     /* int64_t[ends]: an id or a list of them; -1 after the last */
     /* Keys without a member that would change what a model computes, in ways that this code does
      * not support. They must be absent, or have the value that changes nothing: */
     ZF_CONFIG_TRUE,
@@ -55,9 +56,13 @@ typedef struct zf_config_table {
     const void *defaults; /* a struct; a size sets layers, hidden, heads and intermediate */
     zf_config_size sizes[ZF_CONFIG_SIZES]; /* name NULL after the last */
     zf_config_row rows[ZF_CONFIG_ROWS];    /* in the order of writing; key NULL after the last */
+    /* Other keys of these files, which read_more reads or which change nothing in this family; NULL
+     * after the last. A key that is neither here nor in a row is an error, unless its value is null
+     * or it changes nothing in any family (transformers_version, use_cache, id2label, ...). */
+    const char *const *keys;
     /* Offsets of members. Those of the second and third line may be 0: no such member. */
     size_t vocab, positions, layers, hidden, heads, intermediate, tied;
-    size_t end, pad; /* ids of [SEP] and [PAD] */
+    size_t begin, end, pad; /* ids: of [SEP] twice, of [PAD] */
     int64_t ends;    /* from `end` on, at most ZF_CONFIG_ENDS; -1: none; 0: 1 */
     size_t width;    /* of a head, whose row is before that of heads; the value 0: hidden / heads */
     size_t dropouts[ZF_CONFIG_DROPOUTS]; /* the first is noted in checkpoints */
@@ -91,7 +96,7 @@ ZF_API zf_json_writer *zf_config_json(const zf_config_table *table, const void *
 typedef struct zf_config_facts {
     int64_t *vocab, *positions;
     int64_t *tied;      /* 0: the head has a weight of its own, not tied to the word embedding */
-    int64_t *end, *pad; /* NULL: there is none */
+    int64_t *begin, *end, *pad; /* NULL: there is none */
     int64_t ends;       /* ids that end a text from *end on, -1 where there are fewer */
     double *dropouts[ZF_CONFIG_DROPOUTS]; /* NULL after the last */
     /* 8 or 4: weights of products are of so many bits (zf_param_desc.quantized), which no file
@@ -113,6 +118,13 @@ ZF_API bool zf_config_set_weights(const zf_config_table *table, void *config, in
 
 /* 8 or 4; 0: they are floats. */
 ZF_API int64_t zf_config_bits(const zf_config_table *table, const void *config);
+
+/* Reads what config.json says about rotary positions, in transformers 5's order: the object
+ * rope_scaling, else rope_parameters; in it rope_theta, else that of the file. Sets theta, scaling,
+ * factor, low_factor, high_factor and original of *rope. positions: of the model. An object, a
+ * member or a kind of scaling that is not read is an error that names it. False with *error. */
+ZF_API bool zf_config_read_rope(const zf_json *json, int64_t positions, zf_rope_desc *rope,
+                                zf_error *error);
 
 /* The value of a key; NULL where it is absent or null, so that the default applies. */
 ZF_API const zf_json *zf_config_member(const zf_json *json, const char *key);

@@ -13,6 +13,7 @@ zf_config_facts zf_config_facts_of(const zf_config_table *t, void *config)
     zf_config_facts f = {.vocab = zfl_integer_at(config, t->vocab),
                          .positions = zfl_integer_at(config, t->positions),
                          .tied = zfl_integer_at(config, t->tied),
+                         .begin = t->begin ? zfl_integer_at(config, t->begin) : NULL,
                          .end = t->end ? zfl_integer_at(config, t->end) : NULL,
                          .ends = !t->end   ? 0
                                  : t->ends ? t->ends
@@ -120,6 +121,32 @@ static const char *zfl_config_key_of(const zf_config_table *t, size_t at)
     return row->key;
 }
 
+/* An id. Those beyond the vocabulary never occur; PyTorch counts negative ones of [PAD] from the end
+ * of the vocabulary, and refuses others that are not in it. */
+static void zfl_config_read_id(const zf_config_table *t, const zf_config_row *row, const zf_json *v,
+                               void *config, zf_error *error)
+{
+    const int64_t vocab = *zfl_integer_at(config, t->vocab);
+    const bool pads = row->at == t->pad && t->pad;
+    int64_t id = -1;
+    if (zf_json_to_int(v, pads ? -vocab : -1, pads ? vocab - 1 : INT32_MAX, &id, error)) return;
+    *zfl_integer_at(config, row->at) = pads && id < 0 ? id + vocab : id;
+}
+
+/* An id or several. */
+static void zfl_config_read_ids(const zf_config_table *t, const zf_json *v, int64_t *ids,
+                                zf_error *error)
+{
+    const bool list = zf_json_type_of(v) == ZF_JSON_ARRAY;
+    int64_t room = t->ends ? t->ends : 1;
+    if (list && zf_json_length(v) > room)
+        zf_json_fail(v, error, "has more than %lld ids", (long long)room);
+    for (int64_t k = 0; k < room; k++) ids[k] = -1;
+    if (!list) zf_json_to_int(v, -1, INT32_MAX, ids, error);
+    for (v = list ? zf_json_first(v) : NULL; v && !error->status; v = zf_json_next(v))
+        zf_json_to_int(v, -1, INT32_MAX, ids++, error);
+}
+
 static void zfl_read_row(const zf_config_table *t, const zf_config_row *row, const zf_json *json,
                          void *config, zf_error *error)
 {
@@ -145,9 +172,11 @@ static void zfl_read_row(const zf_config_table *t, const zf_config_row *row, con
         return;
     case ZF_CONFIG_ACTIVATION: zfl_read_activation(v, integer, error); return;
     case ZF_CONFIG_TOKEN:
+    case ZF_CONFIG_TOKENS:
         if (zf_json_member(json, row->key) && !v) *integer = -1;
-        else if (!error->status)
-            zf_json_to_int(v, 0, *zfl_integer_at(config, t->vocab) - 1, integer, error);
+        if (!v || error->status) return;
+        if (row->kind == ZF_CONFIG_TOKEN) zfl_config_read_id(t, row, v, config, error);
+        else zfl_config_read_ids(t, v, integer, error);
         return;
     case ZF_CONFIG_TRUE: zfl_expect_truth(v, true, error); return;
     case ZF_CONFIG_FALSE: zfl_expect_truth(v, false, error); return;
@@ -173,15 +202,65 @@ static void zfl_read_type(const zf_config_table *t, const zf_json *json, void *c
     if (text && !error->status) zf_json_expected(v, error, "%s", names);
 }
 
-/* For every model: rejects quantised weights and removed heads. */
-static void zfl_expect_plain(const zf_json *json, zf_error *error)
+/* Keys that change nothing: of classes, heads and outputs of other tasks, of how transformers runs or
+ * saved a model, and of generation, which transformers 5 reads in generation_config.json alone. */
+static const char *const zfl_idle_keys[] = {
+    /* files and classes */
+    "_commit_hash", "_name_or_path", "architectures", "auto_map", "dtype", "model_type",
+    "tokenizer_class", "torch_dtype", "transformers.js_config", "transformers_version",
+    "unsloth_fixed", "unsloth_version",
+    /* how it runs */
+    "_attn_implementation", "_attn_implementation_autoset", "_flash_attn_2_enabled",
+    "attn_implementation", "chunk_size_feed_forward", "gradient_checkpointing", "pretraining_tp",
+    "tf_legacy_loss", "torchscript", "use_bfloat16", "use_cache",
+    /* other tasks and other outputs */
+    "bos_token_id", "classifier_dropout", "decoder_start_token_id", "eos_token_id",
+    "finetuning_task", "id2label", "is_decoder", "label2id", "num_labels", "output_attentions",
+    "output_hidden_states", "pad_token_id", "prefix", "problem_type", "return_dict", "sep_token_id",
+    "task_specific_params",
+    /* generation */
+    "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping",
+    "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "forced_bos_token_id",
+    "forced_eos_token_id", "length_penalty", "max_length", "max_new_tokens", "min_length",
+    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores",
+    "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens",
+    "temperature", "top_k", "top_p", "typical_p", NULL};
+
+/* Whether a list, NULL after its last text, has this text. */
+static bool zfl_is_listed(const char *const *list, const char *text)
 {
-    const zf_json *quantized = zf_config_member(json, "quantization_config"),
-                  *pruned = zf_config_member(json, "pruned_heads");
-    if (quantized && !error->status)
-        zf_json_fail(quantized, error, "says that the weights are quantised, which is not read");
-    if (zf_json_length(pruned) > 0 && !error->status)
-        zf_json_fail(pruned, error, "removes heads; all layers must have all of them");
+    while (list && *list && strcmp(*list, text)) list++;
+    return list && *list;
+}
+
+static bool zfl_has_row(const zf_config_table *t, const char *key)
+{
+    for (const zf_config_row *row = t->rows; row->key; row++)
+        if (!strcmp(key, row->key) || (row->other[0] && !strcmp(key, row->other[0])) ||
+            (row->other[1] && !strcmp(key, row->other[1])))
+            return true;
+    return false;
+}
+
+/* Keys that are known to no row must change nothing. */
+static void zfl_expect_known(const zf_config_table *t, const zf_json *json, zf_error *error)
+{
+    static const char *const off[] = {"add_cross_attention", "is_encoder_decoder",
+                                      "tie_encoder_decoder", NULL};
+    for (const zf_json *v = zf_json_first(json); v && !error->status; v = zf_json_next(v)) {
+        const char *key = zf_json_key(v, NULL);
+        if (zf_json_type_of(v) == ZF_JSON_NULL || zfl_has_row(t, key)) continue;
+        if (zfl_is_listed(off, key)) zfl_expect_truth(v, false, error);
+        else if (!strcmp(key, "quantization_config"))
+            zf_json_fail(v, error, "says that the weights are quantised, which is not read");
+        else if (!strcmp(key, "pruned_heads")) {
+            if (zf_json_length(v))
+                zf_json_fail(v, error, "removes heads; all layers must have all of them");
+        } else if (!zfl_is_listed(t->keys, key) && !zfl_is_listed(zfl_idle_keys, key))
+            zf_json_fail(v, error,
+                         "is not read, and may change what the model computes; remove it if it "
+                         "changes nothing");
+    }
 }
 
 static zf_json *zfl_read_file(const char *path, zf_error *error)
@@ -236,7 +315,7 @@ bool zf_config_load(const zf_config_table *t, const char *name, void *config, zf
                           &architecture, error);
         t->read_architecture(config, architecture);
     }
-    zfl_expect_plain(json, error);
+    if (!error->status) zfl_expect_known(t, json, error);
     if (t->read_more && !error->status) (void)t->read_more(config, json, error);
     zf_json_free(json);
     return !error->status;
@@ -244,7 +323,18 @@ bool zf_config_load(const zf_config_table *t, const char *name, void *config, zf
 
 /* ----------------------------------------------------------------------------------- writing */
 
-static void zfl_write_row(zf_json_writer *w, const zf_config_row *row, void *config)
+/* An id, a list of several, or null. */
+static void zfl_config_write_ids(zf_json_writer *w, const int64_t *ids, int64_t room)
+{
+    const bool list = room > 1 && ids[0] >= 0 && ids[1] >= 0;
+    if (ids[0] < 0) zf_json_put_null(w);
+    if (list) zf_json_begin_array(w);
+    for (int64_t k = 0; k < (list ? room : 1) && ids[k] >= 0; k++) zf_json_put_int(w, ids[k]);
+    if (list) zf_json_end(w);
+}
+
+static void zfl_write_row(const zf_config_table *t, zf_json_writer *w, const zf_config_row *row,
+                          void *config)
 {
     const int64_t *integer = zfl_integer_at(config, row->at);
     int i = 0;
@@ -253,6 +343,7 @@ static void zfl_write_row(zf_json_writer *w, const zf_config_row *row, void *con
     switch (row->kind) {
     case ZF_CONFIG_NUMBER: zf_json_put_double(w, *zfl_number_at(config, row->at)); return;
     case ZF_CONFIG_TRUTH: zf_json_put_bool(w, *integer != 0); return;
+    case ZF_CONFIG_TOKENS: zfl_config_write_ids(w, integer, t->ends); return;
     case ZF_CONFIG_ACTIVATION:
         while ((int64_t)zfl_activations[i].activation != *integer) i++;
         zf_json_put_string(w, zfl_activations[i].name);
@@ -275,7 +366,7 @@ zf_json_writer *zf_config_json(const zf_config_table *t, const void *config)
     zf_json_end(w);
     zf_json_put_key(w, "model_type"),
         zf_json_put_string(w, t->types[t->type ? *zfl_integer_at(&copy, t->type) : 0]);
-    for (const zf_config_row *row = t->rows; row->key; row++) zfl_write_row(w, row, &copy);
+    for (const zf_config_row *row = t->rows; row->key; row++) zfl_write_row(t, w, row, &copy);
     if (t->write_more) t->write_more(&copy, w);
     zf_json_end(w);
     return w;

@@ -179,6 +179,7 @@ static bool adopt(int64_t size, const settings *o, const zf_config_facts *facts,
 {
     if (!zf_config_is_path(o->model)) *facts->vocab = size;
     if (!zf_config_is_path(o->model) && facts->end) *facts->end = end;
+    if (!zf_config_is_path(o->model) && facts->begin) *facts->begin = end;
     return size <= *facts->vocab ||
            fail(error, ZF_ERR_ARGUMENT, "%.200s: vocab_size is %lld, but %.200s has %lld tokens",
                 o->model, (long long)*facts->vocab, o->tokenizer, (long long)size);

@@ -32,6 +32,7 @@ static bool adopt(const dataset *d, const settings *o, const zf_config_facts *fa
     if (named) *facts->vocab = tokens;
     if (named && facts->pad) *facts->pad = zf_wordpiece_id(d->vocab, "[PAD]");
     if (facts->end) *facts->end = zf_wordpiece_id(d->vocab, "[SEP]");
+    if (facts->begin) *facts->begin = *facts->end;
     return tokens <= *facts->vocab ||
            fail(error, ZF_ERR_ARGUMENT, "%.200s: vocab_size is %lld, but %.200s has %lld tokens",
                 o->model, (long long)*facts->vocab, o->vocab, (long long)tokens);

@@ -438,7 +438,10 @@ TEST_ONCE(adapter_that_does_not_fit_is_refused)
          "rank_pattern is not empty, which is not supported"},
         {"\"init_lora_weights\": true", "\"init_lora_weights\": \"pissa\"",
          "init_lora_weights must be true, false, gaussian, orthogonal or eva, not \"pissa\""},
-        {"\"r\"", "\"s\"", "lacks \"r\""},
+        {"\"r\": 3", "\"r\": 3, \"scale_by\": 2",
+         "scale_by is not read, and may change what the adapter computes"},
+        {"\"r\"", "\"r_of_all\": null, \"s\"", "s is not read"},
+        {"\"r\": 3", "\"task\": null", "lacks \"r\""},
     };
     const char *folder = test_path("adapter-varied");
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {

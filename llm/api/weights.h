@@ -46,6 +46,10 @@ typedef struct zf_weights_report {
 ZF_API void zf_weights_fresh(zf_weights_report *report, const char *name);
 ZF_API void zf_weights_unused(zf_weights_report *report, const char *name);
 
+/* For what does not train: false with *error, which names them, where the report has any. path: of
+ * the files. */
+ZF_API bool zf_weights_whole(const zf_weights_report *report, const char *path, zf_error *error);
+
 /* Sets the parameter to `values`, rounded to its dtype, or to its few bits; its master weights
  * are not rounded. */
 ZF_API zf_status zf_weights_put(zf_program *program, zf_tensor param, const float *values,

@@ -40,10 +40,38 @@ struct zf_adapter {
     char path[ZF_FOLDER_PATH]; /* of the tensors */
 };
 
-/* Members of adapter_config.json that would change numbers, and the values that do not. */
+/* Members of adapter_config.json that are read elsewhere, or change nothing once it is trained. */
+static const char *const zfl_adapter_keys[] = {"auto_mapping",
+                                               "base_model_name_or_path",
+                                               "bias",
+                                               "corda_config",
+                                               "eva_config",
+                                               "exclude_modules",
+                                               "fan_in_fan_out",
+                                               "inference_mode",
+                                               "init_lora_weights",
+                                               "layers_pattern",
+                                               "layers_to_transform",
+                                               "lora_alpha",
+                                               "lora_dropout",
+                                               "lora_ga_config",
+                                               "megatron_core",
+                                               "peft_type",
+                                               "peft_version",
+                                               "qalora_group_size",
+                                               "r",
+                                               "revision",
+                                               "runtime_config",
+                                               "target_modules",
+                                               "task_type",
+                                               "use_rslora",
+                                               NULL};
+
+/* Members that would change numbers, and the values that do not. */
 static bool zfl_check_unknown(const zf_json *config, zf_error *error)
 {
-    static const char *const off[] = {"use_dora", "lora_bias", "use_qalora", "use_bdlora"};
+    static const char *const off[] = {"use_dora",   "lora_bias",           "use_qalora",
+                                      "use_bdlora", "ensure_weight_tying", NULL};
     static const char *const empty[] = {"rank_pattern",
                                         "alpha_pattern",
                                         "modules_to_save",
@@ -53,7 +81,11 @@ static bool zfl_check_unknown(const zf_json *config, zf_error *error)
                                         "alora_invocation_tokens",
                                         "arrow_config",
                                         "kasa_config",
-                                        "monteclora_config"},
+                                        "loftq_config",
+                                        "megatron_config",
+                                        "monteclora_config",
+                                        "velora_config",
+                                        NULL},
                              *const plain[] = {"gaussian", "orthogonal", "eva"};
     const zf_json *v = zf_json_require(config, "peft_type", error);
     const char *type = "LORA", *bias = "none", *init;
@@ -67,18 +99,24 @@ static bool zfl_check_unknown(const zf_json *config, zf_error *error)
     for (size_t k = 0; init && k < sizeof plain / sizeof *plain; k++)
         if (!strcmp(init, plain[k])) init = NULL;
     if (init) return zf_json_expected(v, error, "true, false, gaussian, orthogonal or eva"), false;
-    for (size_t k = 0; k < sizeof off / sizeof *off; k++) {
+    for (size_t k = 0; off[k]; k++) {
         bool on = false;
         v = zf_json_member(config, off[k]);
-        if (zf_json_type_of(v) == ZF_JSON_BOOL) zf_json_to_bool(v, &on, error);
+        if (zf_json_type_of(v) != ZF_JSON_NULL && zf_json_to_bool(v, &on, error)) return false;
         if (on) return zf_json_fail(v, error, "is true, which is not supported"), false;
     }
-    for (size_t k = 0; k < sizeof empty / sizeof *empty; k++) {
+    for (size_t k = 0; empty[k]; k++) {
         v = zf_json_member(config, empty[k]);
         if (v && zf_json_type_of(v) != ZF_JSON_NULL && zf_json_length(v) != 0)
             return zf_json_fail(v, error, "is not empty, which is not supported"), false;
     }
-    return true;
+    for (v = zf_json_first(config); v && !error->status; v = zf_json_next(v)) {
+        const char *key = zf_json_key(v, NULL);
+        if (zf_json_type_of(v) != ZF_JSON_NULL && !zfl_is_listed(zfl_adapter_keys, key) &&
+            !zfl_is_listed(off, key) && !zfl_is_listed(empty, key))
+            zf_json_fail(v, error, "is not read, and may change what the adapter computes");
+    }
+    return !error->status;
 }
 
 static bool zfl_adapter_read_config(zf_adapter *a, zf_error *error)

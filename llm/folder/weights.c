@@ -321,6 +321,19 @@ void zf_weights_unused(zf_weights_report *report, const char *name)
     zfl_add_name(report->unused_names, name);
 }
 
+bool zf_weights_whole(const zf_weights_report *r, const char *path, zf_error *error)
+{
+    if (r->fresh)
+        return zfl_fail(error, ZF_ERR_MISMATCH,
+                        "%.200s lacks tensors of the model (%d), which only training could set: %s",
+                        path, (int)r->fresh, r->fresh_names);
+    return !r->unused ||
+           zfl_fail(
+               error, ZF_ERR_MISMATCH,
+               "%.200s has tensors that the model does not use (%d), so it is another model: %s",
+               path, (int)r->unused, r->unused_names);
+}
+
 /* ---------------------------------------------------------------------------------- programs */
 
 /* The master weights of a parameter; the invalid tensor if it has none. */

@@ -64,6 +64,7 @@ static bool zfl_open_generator(zf_generator *g, const zf_generator_desc *d, zf_e
            zfl_compile_step(g, d, 1, &small, g->programs[0], error) &&
            zf_exchange_import(&d->model->exchange, g->programs[0], g->graphs[0], d->folder, &report,
                               error) &&
+           zf_weights_whole(&report, d->folder, error) &&
            zf_decoder_open(
                &g->decoder,
                &(zf_decoder_desc){.prompt = {g->graphs[0], g->programs[0], large.tokens},

@@ -98,6 +98,7 @@ bool session_config_take(const sample_model *sample, void *config, const char *p
 /* The model of a folder, according to its config.json and its weights. */
 bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error);
 /* A session with a folder's weights, and those of an adapter, from a desc with its configuration.
+ * It does not train: a weight that is missing or not used is an error.
  * dtype: an index in FOLDER_DTYPES; auto is the one the checkpoint was trained in, else f32. */
 bool session_open_folder(session *s, const char *path, session_desc *d, int64_t dtype,
                          zf_error *error);

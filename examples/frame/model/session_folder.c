@@ -120,7 +120,7 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
     if (checkpoint && !zf_config_bits(d->sample->config, d->config) &&
         (d->training.precision.dtype == saved || d->training.precision.dtype == ZF_F32))
         good = zf_folder_load(s->program, path, d->training.precision.dtype != saved, adapts, error);
-    else good = session_take(s, path, &report, error);
+    else good = session_take(s, path, &report, error) && zf_weights_whole(&report, path, error);
     good = good && (!s->adapter || zf_adapter_take(s->adapter, s->program, s->graph, error));
     if (!good) session_close(s);
     return good;

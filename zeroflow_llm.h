@@ -60,11 +60,11 @@ extern "C" {
 #include "llm/api/tokenizer.h"
 #include "llm/api/chat.h"
 #include "llm/api/config.h"
+#include "llm/api/sampling.h"
 #include "llm/api/folder.h"
 #include "llm/api/weights.h"
 #include "llm/api/adapter.h"
 #include "llm/api/exchange.h"
-#include "llm/api/sampling.h"
 #include "llm/api/generate.h"
 
 #ifdef __cplusplus
@@ -109,6 +109,7 @@ extern "C" {
 #include "llm/folder/config.c"
 #include "llm/folder/rope.c"
 #include "llm/folder/folder.c"
+#include "llm/folder/generation.c"
 #include "llm/folder/weights.c"
 #include "llm/folder/adapter.c"
 #include "llm/folder/exchange.c"

@@ -3,7 +3,7 @@
 #include "golden.h"
 
 #include "../examples/frame/commands/frame.h"
-#include "../examples/frame/model/session.h"
+#include "../examples/frame/model/decoder.h"
 #include "../examples/llm/model.h"
 #include "../zeroflow_llm.h"
 
@@ -116,7 +116,7 @@ static const char *opened(const char *folder, zf_dtype dtype)
 TEST_ONCE(folders_weights_that_are_missing_or_too_many)
 {
     static const change headless = {.drop = "lm_head.weight"}, rewards = {.add = "score.weight"},
-                        both = {.drop = "lm_head.weight", .add = "score.weight"},
+                        two = {.drop = "lm_head.weight", .add = "score.weight"},
                         none = {.drop = NULL}, cut = {.drop = "model.norm.weight"};
     const char *folder;
     for (int k = 0; k < 2; k++) {
@@ -126,7 +126,7 @@ TEST_ONCE(folders_weights_that_are_missing_or_too_many)
         CHECK(t, (folder = varied("llama2", &headless)));
         CHECK_TEXT(t, opened(folder, dtype),
                    " lacks tensors of the model (1), which only training could set: lm_head.weight");
-        CHECK(t, (folder = varied("llama2", &both)));
+        CHECK(t, (folder = varied("llama2", &two)));
         CHECK_TEXT(t, opened(folder, dtype),
                    " lacks tensors of the model (1), which only training could set: lm_head.weight");
         CHECK(t, (folder = varied("llama2", &rewards)));
@@ -135,5 +135,184 @@ TEST_ONCE(folders_weights_that_are_missing_or_too_many)
                    "score.weight");
         CHECK(t, (folder = varied("llama2", &cut)));
         CHECK_TEXT(t, opened(folder, dtype), ": there is no tensor model.norm.weight");
+    }
+}
+
+/* ------------------------------------------------------------------------------- not finite */
+
+static void close_decoder(void *d) { decoder_close(d); }
+
+/* The error of the first step after a prompt of two texts, and its explanation. */
+static const char *decoded(test *t, const char *folder)
+{
+    static const int32_t text[] = {5, 11, 3};
+    static decoder d; /* outlives what the test defers */
+    static zf_error error;
+    zf_config_any config = {{0}};
+    session_desc s = {.sample = &llm_sample, .config = &config, .threads = 1};
+    decoder_desc room = {.texts = 2, .context = 4};
+    const int32_t *next[2] = {text, text};
+    const int64_t count[2] = {0, 3};
+    error = (zf_error){ZF_OK, ""};
+    if (!session_config(&llm_sample, folder, &config, &error) ||
+        !decoder_open(&d, &room, &s, folder, 1 + ZF_F32, &error))
+        return error.text;
+    test_defer(t, close_decoder, &d);
+    if (zf_decoder_add(&d.steps, next, count, &error)) return "";
+    if (error.status == ZF_ERR_NAN) zf_decoder_blame(&d.steps, &error);
+    decoder_close(&d);
+    return error.text;
+}
+
+TEST_ONCE(folders_weights_that_are_not_finite)
+{
+    static const change none = {.drop = NULL}, norm = {.spoil = "model.norm.weight"},
+                        layer = {.spoil = "model.layers.1.mlp.up_proj.weight"};
+    const char *folder;
+    CHECK(t, (folder = varied("llama2", &none)));
+    CHECK_TEXT(t, decoded(t, folder), "");
+    CHECK(t, (folder = varied("llama2", &norm)));
+    CHECK_TEXT(t, decoded(t, folder),
+               "the logits after token 3 of text 2 are not finite numbers; the weight "
+               "model.norm.weight has a value that is not a finite number");
+    CHECK(t, (folder = varied("llama2", &layer)));
+    CHECK_TEXT(t, decoded(t, folder),
+               "the logits after token 3 of text 2 are not finite numbers; the weight "
+               "model.layers.1.mlp.up_proj.weight has a value that is not a finite number");
+}
+
+/* ------------------------------------------------------------------ tokens beyond the model */
+
+/* 40 tokens, of which the golden models have ids for 37. */
+static const char tokens_json[] =
+    "{\"added_tokens\": [{\"id\": 39, \"content\": \"<new>\", \"special\": true}], \"model\": "
+    "{\"type\": \"BPE\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0, \"b\": 1, \"c\": 36, \"d\": 37}, "
+    "\"merges\": []}}";
+
+static zf_tokenizer *larger_tokenizer(test *t)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_tokenizer *tokens =
+        zf_tokenizer_parse(tokens_json, sizeof tokens_json - 1, "t", &error);
+    if (tokens) test_defer(t, (test_cleanup *)zf_tokenizer_free, tokens);
+    else test_unwind(t, __FILE__, __LINE__, "tokenizer", error.status, error.text);
+    return tokens;
+}
+
+#define BEYOND(token, id)                                                                          \
+    "the token \"" token "\" of the text has the id " id ", and the model has only 37 ids: it "     \
+    "needs the tokenizer that it was trained with"
+
+/* The graph of a step, for zf_generator. */
+static void build_step(zf_graph *g, const void *config, const zf_decode_shape *s)
+{
+    llm_build(g, config, &(sample_shape){s->texts, s->tokens, s->context, SAMPLE_FULL, s->chunk},
+              SAMPLE_GENERATE);
+}
+
+/* Ids are compared with the model's number of them, one by one: a prompt may use the tokens that
+ * both have, and answers are drawn from all ids of the model. */
+TEST_ONCE(folders_tokens_beyond_the_model)
+{
+    static zf_generator g; /* outlives what the test defers */
+    static const struct {
+        const char *prompt, *problem;
+    } cases[] = {{"abc", ""}, {"abd", BEYOND("d", "37")}, {"a<new>b", BEYOND("<new>", "39")}};
+    const zf_model model = {llm_sample.config, build_step, llm_sample.exchange};
+    zf_tokenizer *tokens = larger_tokenizer(t);
+    zf_backend *cpu = zf_cpu_backend(NULL, NULL);
+    zf_error error = {ZF_OK, ""};
+    if (!tokens) return;
+    NEED(t, cpu, NULL);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    if (!zf_generator_open(&g,
+                           &(zf_generator_desc){
+                               .model = &model, .folder = MODELS "llama2", .backend = cpu},
+                           &error)) {
+        test_unwind(t, __FILE__, __LINE__, "generator", error.status, error.text);
+        return;
+    }
+    test_defer(t, (test_cleanup *)zf_generator_close, &g);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        zf_text out = {.at = NULL};
+        (void)zf_generate(&g, tokens, cases[k].prompt, &(zf_generate_desc){.tokens = 3}, &out,
+                          &error);
+        zf_text_free(&out);
+        CHECK_TEXT(t, error.text, cases[k].problem);
+    }
+}
+
+/* ---------------------------------------------------------------------- generation_config.json */
+
+static zf_error read_generation(const char *text, zf_folder_generation *g)
+{
+    const char *folder = test_path("generation");
+    zf_error error = {ZF_OK, ""};
+    if (zf_folder_make(folder, &error) && put_text(folder, "generation_config.json", text))
+        (void)zf_folder_generation_read(g, folder, &error);
+    return error;
+}
+
+TEST_ONCE(folders_generation_as_transformers_completes_it)
+{
+    static const struct {
+        const char *text;
+        zf_folder_generation says;
+    } cases[] = {
+        {"{\"transformers_version\": \"5.0\", \"num_beams\": 1, \"min_length\": 0, \"min_p\": null, "
+         "\"suppress_tokens\": [], \"max_length\": 4096}",
+         {.how = {0, 0, 1, 1}}},
+        {"{\"eos_token_id\": [7, 5], \"do_sample\": false, \"temperature\": 0.6}",
+         {.has_ends = true, .has_sampling = true, .ends = {7, 5}, .how = {0, 0, 1, 1}}},
+        {"{\"eos_token_id\": 9, \"temperature\": 0.6}",
+         {.has_ends = true, .ends = {9, -1}, .how = {0, 0, 1, 1}}},
+        {"{\"do_sample\": true}", {.has_sampling = true, .how = {1, 50, 1, 1}}},
+        {"{\"do_sample\": true, \"temperature\": 0.6, \"top_p\": 0.9, \"top_k\": 20, "
+         "\"repetition_penalty\": 1.05}",
+         {.has_sampling = true, .has_penalty = true, .how = {0.6, 20, 0.9, 1.05}}},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        zf_folder_generation g, says = cases[k].says;
+        const zf_error error = read_generation(cases[k].text, &g);
+        int32_t ends[ZF_CONFIG_ENDS];
+        int64_t of_config[] = {4, 2};
+        const zf_config_facts facts = {.end = of_config, .ends = 2};
+        CHECK_TEXT(t, error.text, "");
+        CHECK(t, g.has_ends == says.has_ends && g.has_sampling == says.has_sampling);
+        CHECK(t, g.has_penalty == says.has_penalty && !memcmp(&g.how, &says.how, sizeof g.how));
+        zf_folder_generation_ends(&g, &facts, ends);
+        CHECK(t, ends[0] == (says.has_ends ? says.ends[0] : 4));
+        CHECK(t, ends[1] == (says.has_ends ? says.ends[1] : 2) && ends[2] == -1);
+    }
+}
+
+TEST_ONCE(folders_generation_that_is_refused)
+{
+    static const struct {
+        const char *text, *problem;
+    } cases[] = {
+        {"{\"num_beams\": 4}", ":1:15: num_beams must be 1: another value is not done here, not 4"},
+        {"{\"min_p\": 0.05}", ":1:11: min_p must be 0: another value is not done here, not 0.05"},
+        {"{\"remove_invalid_values\": true}",
+         ":1:27: remove_invalid_values must be 0: another value is not done here, not true"},
+        {"{\"bad_words_ids\": [[3]]}",
+         ":1:19: bad_words_ids is not done here, and may change the text; remove it if it does "
+         "not"},
+        {"{\"stop_strings\": \"x\"}",
+         ":1:18: stop_strings is not done here, and may change the text; remove it if it does not"},
+        {"{\"my_sampler\": 0}",
+         ":1:16: my_sampler is not done here, and may change the text; remove it if it does not"},
+        {"{\"do_sample\": true, \"temperature\": 0}",
+         ":1:36: temperature must be a number from 1e-6 to 100.0, not 0"},
+        {"{\"cache_implementation\": \"quantized\"}",
+         ":1:26: cache_implementation must be another kind: caches are not rounded, not "
+         "\"quantized\""},
+        {"[]", ":1:1: the top value must be an object, not an array"},
+    };
+    zf_folder_generation g;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const zf_error error = read_generation(cases[k].text, &g);
+        const char *text = strstr(error.text, ".json:");
+        CHECK_TEXT(t, text ? text + 5 : error.text, cases[k].problem);
     }
 }

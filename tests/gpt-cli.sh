@@ -389,8 +389,9 @@ none, chatml, gemma, gemma3, llama2, llama3, llama3.1, llama3.2, mistral-v1, mis
 mistral-nemo, mistral, phi3, phi3.5, qwen2, qwen2.5, qwen3, smollm2, zephyr" "$gpt" pretrain \
     --model "$work/tuned.json" --data "$work/examples" --tokenizer "$work/tokenizer" --chat alpaca
 check 'examples without a tokenizer' fails 2 "gpt: pretrain: --data requires --tokenizer; $list" "$gpt" pretrain --data d
-check 'more tokens than the model has' fails 1 "gpt: $work/config.json: vocab_size is 24, but \
-$work/tokenizer has 420 tokens" "$gpt" pretrain --model "$work/config.json" \
+check 'more tokens than the model has' fails 1 "gpt: $work/examples: line 1: the token \
+\"▁\" of the text has the id 314, and the model has only 24 ids: it needs the tokenizer that it \
+was trained with" "$gpt" pretrain --model "$work/config.json" \
     --data "$work/examples" --tokenizer "$work/tokenizer"
 
 # ------------------------------------------------------------------------------- what all runs do
@@ -502,6 +503,25 @@ ends_early() { # at a word that generation_config.json, or a list in config.json
         [ "$(cat "$work/out")" = 'The bird sings in' ]
 }
 check 'a text ends as the files of its model say' ends_early
+samples_as_said() { # by generation_config.json, unless the command line says otherwise
+    ends 0 "$llm" export --load "$work/llama" "$work/said" || return 1
+    ends 0 "$llm" generate --load "$work/said" --temperature 0 --tokens 9 'The bird' || return 1
+    cp "$work/out" "$work/greedy"
+    echo '{"do_sample": false, "temperature": 9}' > "$work/said/generation_config.json"
+    ends 0 "$llm" generate --load "$work/said" --tokens 9 'The bird' &&
+        cmp -s "$work/out" "$work/greedy" &&
+        ends 0 "$llm" generate --load "$work/said" --temperature 50 --tokens 9 'The bird' &&
+        ! cmp -s "$work/out" "$work/greedy" && cp "$work/out" "$work/hot" || return 1
+    echo '{"do_sample": true, "temperature": 50, "top_k": 0}' > "$work/said/generation_config.json"
+    ends 0 "$llm" generate --load "$work/said" --tokens 9 'The bird' &&
+        cmp -s "$work/out" "$work/hot" &&
+        ends 0 "$llm" generate --load "$work/said" --top-k 1 --tokens 9 'The bird' &&
+        cmp -s "$work/out" "$work/greedy" || return 1
+    echo '{"num_beams": 4}' > "$work/said/generation_config.json"
+    ends 1 "$llm" generate --load "$work/said" --tokens 9 'The bird' &&
+        grep -q 'num_beams must be 1' "$work/err"
+}
+check 'tokens are drawn as generation_config.json says' samples_as_said
 
 # ------------------------------------------------------------------- files that are wrong: llm
 

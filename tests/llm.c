@@ -586,7 +586,7 @@ TEST_ONCE(llm_configurations_of_rope)
         const char *text;
         double theta, factor;
         int64_t scaling;
-    } cases[] = {
+    } ropes[] = {
         {SIZES "\"rope_scaling\": {}, \"rope_parameters\": {\"rope_theta\": 5e5}}", 5e5, 0,
          ZF_ROPE_PLAIN},
         {SIZES "\"rope_scaling\": null, \"rope_parameters\": {\"type\": \"linear\", \"factor\": "
@@ -602,11 +602,11 @@ TEST_ONCE(llm_configurations_of_rope)
     };
     llm_config c;
     zf_error error;
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        (void)load_config(cases[k].text, &c, &error);
+    for (size_t k = 0; k < sizeof ropes / sizeof *ropes; k++) {
+        (void)load_config(ropes[k].text, &c, &error);
         CHECK_TEXT(t, error.text, "");
-        CHECK(t, c.theta == cases[k].theta && c.scaling == cases[k].scaling);
-        CHECK(t, c.factor == cases[k].factor);
+        CHECK(t, c.theta == ropes[k].theta && c.scaling == ropes[k].scaling);
+        CHECK(t, c.factor == ropes[k].factor);
     }
     /* PyTorch counts a negative [PAD] from the end; other ids beyond the vocabulary never occur. */
     CHECK(t, load_config(SIZES "\"pad_token_id\": -1, \"eos_token_id\": 50256}", &c, &error));

@@ -167,6 +167,28 @@ TEST_ONCE(tuning_files_that_are_wrong)
     }
 }
 
+/* A folder may have more tokens than its model has ids: an example that has one is an error. */
+TEST_ONCE(tuning_refuses_tokens_beyond_the_model)
+{
+    const char *path = test_path("tuning.jsonl");
+    zf_error error = {ZF_OK, ""};
+    zf_tokenizer *tokenizer = letters(&error);
+    tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = 16, .vocab = 20};
+    tuning all;
+    NEED(t, tokenizer, &error);
+    test_defer(t, free_tokens, tokenizer);
+    CHECK(t, write_lines(path, "{\"prompt\": \"c\", \"response\": \"e\"}\n"
+                               "{\"prompt\": \"e\", \"response\": \"cq\"}\n"));
+    CHECK(t, zf_tokenizer_size(tokenizer) > 20 && zf_tokenizer_id(tokenizer, "q") == 19);
+    if (!tuning_load(&all, path, &d, &error)) OK(t, error.status, error.text);
+    tuning_free(&all);
+    d.vocab = 19;
+    CHECK(t, !tuning_load(&all, path, &d, &error));
+    CHECK_TEXT(t, error.text + strlen(path),
+               ": line 2: the token \"q\" of the text has the id 19, and the model has only 19 "
+               "ids: it needs the tokenizer that it was trained with");
+}
+
 /* Marks the examples that rows have, which begin with letters: how often each. */
 static void count_examples(const tuning *all, causal_batch *b, bool held_out, int64_t first,
                            int64_t rows, int seen[100])

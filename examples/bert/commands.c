@@ -50,7 +50,7 @@ static const zf_option vocab_rows[] = {
 int bert_command_vocab(int argc, char **argv)
 {
     vocab_options o = {.corpus = NULL};
-    const command_tables tables = {{{.rows = vocab_rows, .desc = &o}}, 1};
+    const command_tables tables = {.all = {{.rows = vocab_rows, .desc = &o}}, .count = 1};
     zf_wordpiece_options options;
     zf_error error = {ZF_OK, ""};
     int status;
@@ -82,10 +82,10 @@ static const zf_option fill_rows[] = {
 int bert_command_fill(int argc, char **argv)
 {
     fill_options o = {.json = false};
-    const command_tables tables = {{{.rows = folder_load_rows, .desc = &o.from},
+    const command_tables tables = {.all = {{.rows = folder_load_rows, .desc = &o.from},
                                     {.rows = fill_rows, .desc = &o},
                                     {.rows = folder_compute_rows, .desc = &o.from}},
-                                   3};
+                                   .count = 3};
     bert_config config;
     session_desc d = {.sample = &bert_sample,
                       .purpose = SAMPLE_EVALUATE,

@@ -77,7 +77,7 @@ static const zf_option rows[] = {
 int bert_command_tokenize(int argc, char **argv)
 {
     tokenize_options o = {.vocab = NULL};
-    const command_tables tables = {{{.rows = rows, .desc = &o}}, 1};
+    const command_tables tables = {.all = {{.rows = rows, .desc = &o}}, .count = 1};
     const char *text;
     printer p;
     zf_wordpiece_options options;

@@ -40,9 +40,22 @@ ZF_API bool zf_folder_texts_write(const zf_folder_texts *, const char *folder, z
 ZF_API void zf_folder_texts_free(zf_folder_texts *);
 ZF_API bool zf_folder_make(const char *path, zf_error *error); /* if it does not exist */
 
-/* The ids that end a text by the folder's generation_config.json, at most `room`; none where it has
- * none. False with *error. */
-ZF_API bool zf_folder_generation_ends(const char *folder, int32_t *ids, int room, zf_error *error);
+/* What a folder's generation_config.json says about answers. */
+typedef struct zf_folder_generation {
+    bool has_ends, has_sampling, has_penalty; /* it says which ids, how, with which penalty */
+    int32_t ends[ZF_CONFIG_ENDS];             /* ids that end a text; -1 after the last */
+    zf_sampling how; /* as transformers completes it: without do_sample a temperature of 0 */
+} zf_folder_generation;
+
+/* Without such a file it says nothing. Lengths are the caller's. A member that is not read and may
+ * change the text is an error that names it. False with *error. */
+ZF_API bool zf_folder_generation_read(zf_folder_generation *g, const char *folder,
+                                      zf_error *error);
+
+/* The ids that end a text, as transformers takes them: those of generation_config.json, else those
+ * of config.json; -1 after the last. */
+ZF_API void zf_folder_generation_ends(const zf_folder_generation *g, const zf_config_facts *facts,
+                               int32_t ends[ZF_CONFIG_ENDS]);
 
 /* The vocabulary of a folder of either kind, or of a file (zf_wordpiece_open). `options`
  * override its own; may be NULL. NULL with *error. */

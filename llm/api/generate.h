@@ -71,9 +71,13 @@ ZF_API bool zf_decoder_open(zf_decoder *, const zf_decoder_desc *, zf_error *err
 ZF_API void zf_decoder_close(zf_decoder *); /* all zero: nothing */
 
 /* Adds count[k] tokens to each text k, and sets its logits if there are any. More tokens than the
- * context are an error. With sharded parameters all ranks must call it. */
+ * context are an error, and so are logits that are not finite (ZF_ERR_NAN, which zf_decoder_blame
+ * explains). With sharded parameters all ranks must call it. */
 ZF_API bool zf_decoder_add(zf_decoder *, const int32_t *const *ids, const int64_t *count,
                            zf_error *error);
+/* After ZF_ERR_NAN: adds to *error the name of a parameter that has a value that is not finite, or
+ * that all are finite. With sharded parameters all ranks must call it. */
+ZF_API void zf_decoder_blame(const zf_decoder *, zf_error *error);
 /* Goes back to the first `past` tokens of a text, or to its beginning where the cache of a window
  * no longer has what these need. Returns the number of tokens that are left. */
 ZF_API int64_t zf_decoder_rewind(zf_decoder *, int64_t text, int64_t past);
@@ -86,6 +90,7 @@ typedef struct zf_answer_desc {
     int32_t end_count;
     const char *const *stops; /* [stop_count] texts that end it, and are not part of it */
     int32_t stop_count;
+    int64_t vocab; /* ids of the model, beyond which a prompt's must not be; 0: not known */
 } zf_answer_desc;
 
 /* An answer that grows. */
@@ -99,7 +104,8 @@ typedef struct zf_answer {
 } zf_answer;
 
 /* Begins an answer to the ids in a->ids, which the caller has added to an answer that is all
- * zero, and to the text in a->text. False with *error: there are no ids, or out of memory. */
+ * zero, and to the text in a->text. False with *error: there are no ids, one that the model does not
+ * have, or out of memory. */
 ZF_API bool zf_answer_begin(zf_answer *a, const zf_answer_desc *d, zf_error *error);
 ZF_API void zf_answer_free(zf_answer *a);
 /* Adds a token, or ends the answer: a negative id, a token of `ends`, a text of `stops`. False with
@@ -125,7 +131,7 @@ typedef struct zf_generator_desc {
     int64_t chunk;       /* tokens of a prompt that a step takes, at most; 0: 256 */
 } zf_generator_desc;
 
-enum { ZF_GENERATOR_ENDS = 2 * ZF_CONFIG_ENDS };
+enum { ZF_GENERATOR_ENDS = ZF_CONFIG_ENDS };
 
 /* A model of a folder, for one text at a time. */
 typedef struct zf_generator {
@@ -134,6 +140,7 @@ typedef struct zf_generator {
     zf_program *programs[2];
     zf_decoder decoder;
     int32_t ends[ZF_GENERATOR_ENDS]; /* the ids that end a text by its files; -1: none */
+    zf_folder_generation says;       /* its generation_config.json: .how = says.how does as it says */
 } zf_generator;
 
 /* False with *error, and then there is nothing to close. */

@@ -61,6 +61,11 @@ enum { ZF_TOKENIZER_NO_SPECIAL = 1 /* without special tokens */ };
 ZF_API bool zf_tokenizer_decode(const zf_tokenizer *, const int32_t *ids, size_t count,
                                 unsigned flags, zf_text *out, zf_error *error);
 
+/* False with *error, which names the first token that a model of `vocab` ids does not have: a folder
+ * may have more tokens than ids. tokens or words: where the ids are from; the other is NULL. */
+ZF_API bool zf_ids_check(const int32_t *ids, size_t count, int64_t vocab,
+                         const zf_tokenizer *tokens, const zf_wordpiece *words, zf_error *error);
+
 /* The text of ids that arrive one by one. An incomplete character waits for the next id. The pieces
  * together are the text of all ids, except for bytes that are not UTF-8. */
 typedef struct zf_token_stream {

@@ -55,6 +55,10 @@ ZF_API bool zf_weights_whole(const zf_weights_report *report, const char *path, 
 ZF_API zf_status zf_weights_put(zf_program *program, zf_tensor param, const float *values,
                                 zf_error *error);
 
+/* The first parameter of the graph that has a value that is not finite; the invalid tensor: there is
+ * none, or with *error. All ranks must call it. */
+ZF_API zf_tensor zf_weights_not_finite(zf_program *program, zf_graph *g, zf_error *error);
+
 /* The values that training continues from: the master weights, if there are any. All ranks must
  * call it. */
 ZF_API zf_status zf_weights_get(zf_program *program, zf_tensor param, float *values,

@@ -127,27 +127,6 @@ void zf_folder_texts_free(zf_folder_texts *t)
     for (int k = 0; k < ZF_FOLDER_FILES; k++) zf_text_free(&t->text[k]);
 }
 
-bool zf_folder_generation_ends(const char *folder, int32_t *ids, int room, zf_error *error)
-{
-    char file[ZF_FOLDER_PATH];
-    zf_json *json;
-    const zf_json *ends, *v;
-    bool list;
-    snprintf(file, sizeof file, "%s/generation_config.json", folder);
-    if (access(file, F_OK)) return true;
-    if (!(json = zf_json_read(file, NULL, error))) return false;
-    ends = zf_json_member(json, "eos_token_id");
-    list = zf_json_type_of(ends) == ZF_JSON_ARRAY;
-    v = list ? zf_json_first(ends) : zf_json_type_of(ends) > ZF_JSON_NULL ? ends : NULL;
-    for (int k = 0; v && !error->status; v = list ? zf_json_next(v) : NULL, k++) {
-        int64_t id = -1;
-        if (k == room) zf_json_fail(ends, error, "has more than %d ids", room);
-        else if (!zf_json_to_int(v, 0, INT32_MAX, &id, error)) ids[k] = (int32_t)id;
-    }
-    zf_json_free(json);
-    return !error->status;
-}
-
 /* ---------------------------------------------------------------------------------- writing */
 
 bool zf_folder_make(const char *path, zf_error *error)

@@ -1,4 +1,5 @@
 /* Tensors of one or several safetensors files, and the values of parameters. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -407,4 +408,21 @@ zf_status zf_weights_get(zf_program *p, zf_tensor param, float *values, zf_error
     else if (!status && !plain) zf_convert(values, ZF_F32, data, zf_tensor_dtype(from), count);
     free(data);
     return status ? zfl_fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;
+}
+
+zf_tensor zf_weights_not_finite(zf_program *p, zf_graph *g, zf_error *error)
+{
+    for (int32_t k = 0; k < zf_param_count(g); k++) {
+        const zf_tensor param = zf_param_at(g, k);
+        const size_t count = (size_t)zf_shape_count(zf_param_shape(param));
+        float *values = malloc(count * sizeof *values + 1);
+        size_t i = 0;
+        if (values) (void)zf_weights_get(p, param, values, error);
+        else (void)zfl_no_memory(error);
+        while (!error->status && i < count && isfinite(values[i])) i++;
+        free(values);
+        if (error->status) break;
+        if (i < count) return param;
+    }
+    return (zf_tensor){g, 0};
 }

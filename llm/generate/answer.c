@@ -7,6 +7,8 @@ bool zf_answer_begin(zf_answer *a, const zf_answer_desc *d, zf_error *error)
     if (a->ids.failed || a->text.failed) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     if (!a->ids.count)
         return zfl_fail(error, ZF_ERR_ARGUMENT, "the prompt is empty, and no token begins a text");
+    if (d->vocab && !zf_ids_check(a->ids.at, a->ids.count, d->vocab, d->tokenizer, d->words, error))
+        return false;
     a->given = a->ids.count, a->prompt = a->text.count;
     return !d->tokenizer || zf_token_stream_open(&a->stream, d->tokenizer, ZF_TOKENIZER_NO_SPECIAL,
                                                  a->ids.at, a->ids.count, error);
@@ -30,11 +32,11 @@ static bool zfl_is_end(const zf_answer_desc *d, int32_t id)
 /* Adds a token to the text: with a space before it, unless it continues a word or ends a clause. */
 static void zfl_add_word(zf_answer *a, const zf_wordpiece *words, int32_t id)
 {
-    const char *token = zf_wordpiece_token(words, id);
+    const char *known = zf_wordpiece_token(words, id), *token = known ? known : "";
     const size_t bytes = strlen(token);
     const size_t mark = !strncmp(token, "##", 2) && !zf_wordpiece_starts_word(words, id) ? 2 : 0;
     const bool closes = bytes == 1 && strchr(".,;:!?)", *token);
-    if (!mark && !closes) zf_text_add_string(&a->text, " ");
+    if (!mark && !closes && known) zf_text_add_string(&a->text, " ");
     zf_text_add(&a->text, token + mark, bytes - mark);
 }
 

@@ -4,6 +4,7 @@
  *     text 1   | past    | new tokens    | room ...           |
  *              0                                           context
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,6 +101,29 @@ static int64_t zfl_after_step(zf_decoder *d, const int64_t *count, int64_t *done
     return most;
 }
 
+/* Whether one of the logits is larger than all others can be: neither NaN nor infinite, and not all
+ * of them minus infinity. */
+static bool zfl_has_choice(const float *logits, int64_t count)
+{
+    bool any = false;
+    for (int64_t v = 0; v < count; v++) {
+        if (!(logits[v] < INFINITY)) return false;
+        any = any || logits[v] > -INFINITY;
+    }
+    return any;
+}
+
+/* The logits of texts that have new tokens. */
+static bool zfl_expect_finite(const zf_decoder *d, const int64_t *count, zf_error *error)
+{
+    for (int64_t k = 0; k < d->texts; k++)
+        if (count[k] && !zfl_has_choice(d->logits + k * d->vocab, d->vocab))
+            return zfl_fail(error, ZF_ERR_NAN,
+                            "the logits after token %lld of text %lld are not finite numbers",
+                            (long long)d->past[k], (long long)k + 1);
+    return true;
+}
+
 bool zf_decoder_add(zf_decoder *d, const int32_t *const *ids, const int64_t *count, zf_error *error)
 {
     int64_t *done = calloc((size_t)d->texts, sizeof *done), most = 0;
@@ -120,7 +144,24 @@ bool zf_decoder_add(zf_decoder *d, const int32_t *const *ids, const int64_t *cou
         if (!status) most = zfl_after_step(d, count, done);
     }
     free(done);
-    return !status || zfl_fail(error, status, "%s", zf_program_error(s->program));
+    if (status) return zfl_fail(error, status, "%s", zf_program_error(s->program));
+    return zfl_expect_finite(d, count, error);
+}
+
+void zf_decoder_blame(const zf_decoder *d, zf_error *error)
+{
+    zf_error none = {ZF_OK, ""};
+    const zf_tensor param = zf_weights_not_finite(d->token.program, d->token.graph, &none);
+    const size_t at = strlen(error->text);
+    if (none.status) return;
+    if (zf_valid(param))
+        snprintf(error->text + at, sizeof error->text - at,
+                 "; the weight %.200s has a value that is not a finite number",
+                 zf_tensor_name(param));
+    else
+        snprintf(
+            error->text + at, sizeof error->text - at,
+            "; all weights are finite: numbers grow too large for the dtype of the computation");
 }
 
 int64_t zf_decoder_rewind(zf_decoder *d, int64_t text, int64_t past)

@@ -15,9 +15,9 @@ static bool zfl_read_model_folder(zf_generator *g, const zf_generator_desc *d, z
     if (!zf_exchange_is_tied(&d->model->exchange, w, &why)) *facts.tied = 0;
     zf_weights_close(w);
     if (why.status) return *error = why, false;
-    for (int k = 0; k < ZF_GENERATOR_ENDS; k++) g->ends[k] = -1;
-    for (int64_t k = 0; k < facts.ends; k++) g->ends[k] = (int32_t)facts.end[k];
-    return zf_folder_generation_ends(d->folder, g->ends + ZF_CONFIG_ENDS, ZF_CONFIG_ENDS, error);
+    if (!zf_folder_generation_read(&g->says, d->folder, error)) return false;
+    zf_folder_generation_ends(&g->says, &facts, g->ends);
+    return true;
 }
 
 /* Compiles step k; `first`: the program whose parameters and caches it uses, or NULL. */
@@ -164,20 +164,20 @@ bool zf_generate(zf_generator *g, const zf_tokenizer *tokenizer, const char *pro
                               .ends = g->ends,
                               .end_count = ZF_GENERATOR_ENDS,
                               .stops = desc->stops,
-                              .stop_count = desc->stop_count};
+                              .stop_count = desc->stop_count,
+                              .vocab = g->decoder.vocab};
     zf_sampling how = desc->how;
     zf_sampler sampler;
     zf_answer a = {.given = 0};
-    int64_t known = zf_tokenizer_size(tokenizer);
     bool good;
     *error = (zf_error){ZF_OK, ""};
     if (how.top_p == 0) how.top_p = 1;
     if (how.repetition == 0) how.repetition = 1;
-    if (known > g->decoder.vocab) known = g->decoder.vocab;
-    if (!zf_sampler_open(&sampler, &how, known))
+    if (!zf_sampler_open(&sampler, &how, g->decoder.vocab))
         return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     good = zfl_encode_prompt(&d, prompt, &a, error) &&
            zfl_write_answer(g, &a, &d, desc, &sampler, error);
+    if (error->status == ZF_ERR_NAN) zf_decoder_blame(&g->decoder, error);
     if (good && a.text.count) zf_text_add(out, a.text.at, a.text.count);
     if (good && out->failed) good = zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     zf_sampler_close(&sampler);

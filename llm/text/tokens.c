@@ -318,6 +318,25 @@ bool zf_tokenizer_decode(const zf_tokenizer *t, const int32_t *ids, size_t count
     return good && (!out->failed || zfl_fail(error, ZF_ERR_NOMEM, "out of memory"));
 }
 
+bool zf_ids_check(const int32_t *ids, size_t count, int64_t vocab, const zf_tokenizer *tokens,
+                  const zf_wordpiece *words, zf_error *error)
+{
+    const char *text = NULL;
+    char shown[101] = "";
+    size_t i = 0, bytes;
+    while (i < count && ids[i] >= 0 && ids[i] < vocab) i++;
+    if (i == count) return true;
+    if (tokens) text = zf_tokenizer_token(tokens, ids[i], &bytes);
+    else if (words) text = zf_wordpiece_token(words, ids[i]);
+    if (text) snprintf(shown, sizeof shown, "%s", text);
+    for (char *at = shown; *at; at++)
+        if ((unsigned char)*at < ' ' || *at == 0x7F) *at = '?'; /* nothing for a terminal */
+    return zfl_fail(error, ZF_ERR_MISMATCH,
+                    "the token \"%s\" of the text has the id %d, and the model has only %lld "
+                    "ids: it needs the tokenizer that it was trained with",
+                    shown, (int)ids[i], (long long)vocab);
+}
+
 /* maximum of ids that wait for the rest of a character; then they are decoded as they are */
 enum { ZFL_WAITING = 16 };
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENDS = 2 * ZF_CONFIG_ENDS + 2, PROMPTS = 256 };
+enum { ENDS = ZF_CONFIG_ENDS + 2, PROMPTS = 256 };
 
 typedef struct writer {
     decoder decoder;
@@ -29,11 +29,6 @@ typedef struct writer {
 } writer;
 
 /* ------------------------------------------------------------------------------------- texts */
-
-static int64_t vocabulary(const writer *w)
-{
-    return w->tokens ? zf_tokenizer_size(w->tokens) : zf_wordpiece_size(w->words);
-}
 
 static bool is_end(const writer *w, int32_t id)
 {
@@ -132,7 +127,7 @@ static bool write_all(writer *w, int64_t most, uint64_t seed, const zf_sampling 
 {
     int64_t count[PROMPTS];
     for (int64_t k = 0; k < w->count; k++) count[k] = (int64_t)w->rows[k].ids.count;
-    if (!zf_sampler_open(&w->sampler, how, vocabulary(w)))
+    if (!zf_sampler_open(&w->sampler, how, w->decoder.steps.vocab))
         return fail(error, ZF_ERR_NOMEM, "out of memory");
     if (w->count == 1) show(w, &w->rows[0]);
     for (int64_t n = 0; n < most && !error->status; n++)
@@ -169,14 +164,6 @@ static bool context_of(const char *load, int64_t positions, int64_t most, writer
                     (long long)longest, (long long)most, (long long)w->context);
     if (longest + most < w->context) w->context = longest + most;
     return true;
-}
-
-/* The tokens that end a text, as the model's config.json and generation_config.json say. */
-static bool read_ends(writer *w, const zf_config_facts *facts, const char *load, zf_error *error)
-{
-    for (int k = 0; k < ENDS; k++) w->ends[k] = -1;
-    for (int64_t k = 0; k < facts->ends; k++) w->ends[k] = (int32_t)facts->end[k];
-    return zf_folder_generation_ends(load, w->ends + ZF_CONFIG_ENDS, ZF_CONFIG_ENDS, error);
 }
 
 /* The options of generate and chat. */
@@ -223,7 +210,7 @@ static bool read_tokenizer(writer *w, const request *q, zf_error *error)
 }
 
 /* The same, and how answers are written. */
-static bool open_tokenizer(writer *w, const request *q, zf_error *error)
+static bool open_tokenizer(writer *w, const request *q, int64_t vocab, zf_error *error)
 {
     if (!read_tokenizer(w, q, error)) return false;
     w->how = (zf_answer_desc){.tokenizer = w->tokens,
@@ -231,7 +218,8 @@ static bool open_tokenizer(writer *w, const request *q, zf_error *error)
                               .ends = w->ends,
                               .end_count = ENDS,
                               .stops = w->stops.at,
-                              .stop_count = w->stops.count};
+                              .stop_count = w->stops.count,
+                              .vocab = vocab};
     return true;
 }
 
@@ -311,7 +299,7 @@ static const zf_option answer_rows[] = {
 
 static command_tables request_tables(request *q, const zf_option *own)
 {
-    command_tables t = {.count = 0};
+    command_tables t = {.open = true};
     command_add(&t, folder_load_rows, &q->from);
     command_add(&t, folder_adapter_rows, &q->from);
     command_add(&t, folder_tokenizer_rows, &q->from);
@@ -321,6 +309,33 @@ static command_tables request_tables(request *q, const zf_option *own)
     command_add(&t, folder_compute_rows, &q->from);
     command_add(&t, folder_weights_rows, &q->from);
     return t;
+}
+
+/* A number as the default of an option that was not given. */
+static bool set_default(const command_tables *t, const char *option, double value, zf_error *error)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", value);
+    return !zf_options_default(t->all, t->count, option, text, error);
+}
+
+/* What the files of the model say about answers: the tokens that end them, and how tokens are
+ * chosen where the command line does not say it. */
+static bool read_generation(writer *w, request *q, const command_tables *t,
+                            const zf_config_facts *facts, zf_error *error)
+{
+    zf_folder_generation g;
+    bool good = zf_folder_generation_read(&g, q->from.load, error);
+    w->ends[ENDS - 1] = w->ends[ENDS - 2] = -1;
+    zf_folder_generation_ends(&g, facts, w->ends);
+    if (good && g.has_sampling)
+        good = set_default(t, "temperature", g.how.temperature, error) &&
+               set_default(t, "top-k", (double)g.how.top_k, error) &&
+               set_default(t, "top-p", g.how.top_p, error);
+    if (good && g.has_penalty)
+        good = set_default(t, "repetition-penalty", g.how.repetition, error);
+    zf_options_resolve(t->all, t->count);
+    return good;
 }
 
 /* Opens the decoder for the writer's rows and context. */
@@ -357,13 +372,15 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     if (!(w = calloc(1, sizeof *w))) return command_error("out of memory");
     w->stops = q.stop;
     good = session_config(sample, q.from.load, &config, &error) &&
+           read_generation(w, &q, &tables, &facts, &error) &&
            zf_config_set_weights(sample->config, &config, q.from.weights, &error) &&
-           read_ends(w, &facts, q.from.load, &error) && open_tokenizer(w, &q, &error) &&
+           open_tokenizer(w, &q, *facts.vocab, &error) &&
            begin_rows(w, prompt, q.prompts, &error) &&
            context_of(q.from.load, *facts.positions, q.tokens, w, &error);
     if (good) {
         good = open_decoder(w, &q, sample, &config, 0, &error) &&
                write_all(w, q.tokens, (uint64_t)q.seed, &q.how, &error);
+        if (error.status == ZF_ERR_NAN) zf_decoder_blame(&w->decoder.steps, &error);
         decoder_close(&w->decoder);
     }
     close_writer(w);
@@ -495,14 +512,16 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
     if (!(w = c.w = calloc(1, sizeof *w))) return command_error("out of memory");
     w->stops = c.q.stop, w->count = 1;
     good = session_config(sample, c.q.from.load, &config, &error) &&
+           read_generation(w, &c.q, &tables, &facts, &error) &&
            zf_config_set_weights(sample->config, &config, c.q.from.weights, &error) &&
-           read_ends(w, &facts, c.q.from.load, &error) && open_tokenizer(w, &c.q, &error);
+           open_tokenizer(w, &c.q, *facts.vocab, &error);
     w->context = c.q.context < *facts.positions ? c.q.context : *facts.positions;
     if (good) {
         good = open_decoder(w, &c.q, sample, &config, CHAT_CHUNK, &error) &&
-               (zf_sampler_open(&w->sampler, &c.q.how, vocabulary(w)) ||
+               (zf_sampler_open(&w->sampler, &c.q.how, w->decoder.steps.vocab) ||
                 fail(&error, ZF_ERR_NOMEM, "out of memory")) &&
                converse(&c, c.q.system, &error);
+        if (error.status == ZF_ERR_NAN) zf_decoder_blame(&w->decoder.steps, &error);
         decoder_close(&w->decoder);
     }
     forget(&c, 0);

@@ -32,13 +32,14 @@ typedef struct probe {
     zf_ids ids;
 } probe;
 
-static bool encode(probe *p, const char *text, size_t bytes, zf_error *error)
+static bool encode(probe *p, const char *text, size_t bytes, int64_t vocab, zf_error *error)
 {
     const char *folder = p->from.tokenizer ? p->from.tokenizer : p->from.load;
     bool good;
     if (zf_folder_has_bpe(folder)) {
         zf_tokenizer *t = zf_tokenizer_open(folder, error);
-        good = t && zf_tokenizer_encode(t, text, bytes, ZF_TOKENIZER_FRAME, &p->ids, error);
+        good = t && zf_tokenizer_encode(t, text, bytes, ZF_TOKENIZER_FRAME, &p->ids, error) &&
+               zf_ids_check(p->ids.at, p->ids.count, vocab, t, NULL, error);
         zf_tokenizer_free(t);
     } else {
         zf_wordpiece *words = zf_folder_vocab(folder, NULL, error);
@@ -47,6 +48,7 @@ static bool encode(probe *p, const char *text, size_t bytes, zf_error *error)
         good = words && (ids || fail(error, ZF_ERR_NOMEM, "out of memory"));
         if (good) zf_wordpiece_encode(words, text, bytes, 0, ids, count);
         for (int64_t i = 0; good && i < count; i++) zf_ids_add(&p->ids, ids[i]);
+        good = good && zf_ids_check(ids, (size_t)count, vocab, NULL, words, error);
         free(ids);
         zf_wordpiece_free(words);
     }
@@ -54,14 +56,14 @@ static bool encode(probe *p, const char *text, size_t bytes, zf_error *error)
 }
 
 /* The ids of the text, at most p->most of them. */
-static bool read_ids(probe *p, zf_error *error)
+static bool read_ids(probe *p, int64_t vocab, zf_error *error)
 {
     zf_text text = {.at = NULL};
     bool good;
     if (!p->text) zf_text_add_string(&text, own_text);
     good = (!p->text || zf_text_read(p->text, &text, error)) &&
            (!text.failed || fail(error, ZF_ERR_NOMEM, "out of memory")) &&
-           encode(p, text.at ? text.at : "", text.count, error);
+           encode(p, text.at ? text.at : "", text.count, vocab, error);
     zf_text_free(&text);
     if ((int64_t)p->ids.count > p->most) p->ids.count = (size_t)p->most;
     return good &&
@@ -141,13 +143,14 @@ static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
     if (p->most < 2)
         return fail(error, ZF_ERR_ARGUMENT, "--tokens %lld leaves no room for the text",
                     (long long)p->tokens);
-    if (!read_ids(p, error)) return false;
+    if (!read_ids(p, *zf_config_facts_of(sample->config, &p->config).vocab, error)) return false;
     of_text.shape = (sample_shape){.batch = 1, .sequence = (int64_t)p->ids.count};
     room.context = (int64_t)p->ids.count + p->tokens;
     if (!session_open_folder(&p->scores, p->from.load, &of_text, p->from.dtype, error))
         return false;
     good = decoder_open(&p->writes, &room, &of_writer, NULL, 0, error);
     good = good && score(p, &loss, error) && time_it(p, &prompt, &each, error);
+    if (error->status == ZF_ERR_NAN) zf_decoder_blame(&p->writes.steps, error);
     if (good) {
         printf("text: %zu tokens, loss %.4f, perplexity %.2f\n", p->ids.count, loss, exp(loss));
         printf("speed: prompt %.1f tokens/s, generation %.2f tokens/s, %s, %lld threads\n",
@@ -169,12 +172,12 @@ static const zf_option rows[] = {
 int causal_selftest(const sample_model *sample, int argc, char **argv)
 {
     probe p = {.text = NULL};
-    const command_tables tables = {{{.rows = folder_load_rows, .desc = &p.from},
+    const command_tables tables = {.all = {{.rows = folder_load_rows, .desc = &p.from},
                                     {.rows = folder_tokenizer_rows, .desc = &p.from},
                                     {.rows = rows, .desc = &p},
                                     {.rows = folder_compute_rows, .desc = &p.from},
                                     {.rows = folder_weights_rows, .desc = &p.from}},
-                                   5};
+                                   .count = 5};
     zf_error error = {ZF_OK, ""};
     int status;
     bool good;

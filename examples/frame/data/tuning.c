@@ -53,6 +53,10 @@ static bool put_example(reader *r, const bool *labelled)
     tuning *t = r->t;
     size_t count = r->whole.count, any = 0;
     int64_t *at;
+    if (r->desc->vocab &&
+        !zf_ids_check(r->whole.at, count, r->desc->vocab, r->desc->tokens, r->desc->words,
+                      r->error))
+        return false;
     if (count > (size_t)r->desc->sequence) count = (size_t)r->desc->sequence, t->cut++;
     for (size_t i = 1; i < count; i++) any += labelled[i];
     if (!any) {

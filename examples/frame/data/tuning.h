@@ -43,6 +43,7 @@ typedef struct tuning_desc {
      * text around both, and then `end`; chats are an error. */
     const zf_chat *style;
     int32_t end; /* -1: none */
+    int64_t vocab;    /* ids of the model; an example with another one is an error; 0: not known */
     int64_t sequence; /* tokens of a row; longer examples are truncated */
     bool alone;       /* each example has a row of its own */
     bool evaluates;   /* all examples are held out */

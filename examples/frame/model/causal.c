@@ -172,17 +172,13 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
     return true;
 }
 
-/* A model of a size becomes one of a tokenizer of `size` tokens; that of a folder must have ids for
- * them. */
-static bool adopt(int64_t size, const settings *o, const zf_config_facts *facts, int32_t end,
-                  zf_error *error)
+/* A model of a size becomes one of a tokenizer of `size` tokens. */
+static void adopt(int64_t size, const settings *o, const zf_config_facts *facts, int32_t end)
 {
-    if (!zf_config_is_path(o->model)) *facts->vocab = size;
-    if (!zf_config_is_path(o->model) && facts->end) *facts->end = end;
-    if (!zf_config_is_path(o->model) && facts->begin) *facts->begin = end;
-    return size <= *facts->vocab ||
-           fail(error, ZF_ERR_ARGUMENT, "%.200s: vocab_size is %lld, but %.200s has %lld tokens",
-                o->model, (long long)*facts->vocab, o->tokenizer, (long long)size);
+    if (zf_config_is_path(o->model)) return;
+    *facts->vocab = size;
+    if (facts->end) *facts->end = end;
+    if (facts->begin) *facts->begin = end;
 }
 
 /* tokenizer NULL: d->vocab is that of the examples. */
@@ -204,10 +200,9 @@ static bool load_examples(dataset *d, const settings *o, const zf_tokenizer *tok
     desc.style = chat.style ? &chat : NULL;
     desc.end = *chat.end ? zf_tokenizer_id(tokenizer, chat.end) : -1;
     if (!tokenizer) desc.end = zf_wordpiece_id(d->vocab, "[SEP]");
-    if (!adopt(tokenizer ? zf_tokenizer_size(tokenizer) : zf_wordpiece_size(d->vocab), o, facts,
-               desc.end, error) ||
-        !tuning_load(&data->tuning, o->data, &desc, error))
-        return false;
+    adopt(tokenizer ? zf_tokenizer_size(tokenizer) : zf_wordpiece_size(d->vocab), o, facts, desc.end);
+    desc.vocab = *facts->vocab;
+    if (!tuning_load(&data->tuning, o->data, &desc, error)) return false;
     data->seed = (uint64_t)o->seed, data->sequence = o->seq;
     d->tokens = data->tuning.tokens, d->documents = data->tuning.examples;
     d->held_out = data->tuning.held_out;

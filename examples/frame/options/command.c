@@ -63,7 +63,7 @@ bool command_options(int argc, char **argv, const char *usage, const command_tab
         snprintf(text, sizeof text, "'%.100s' is one argument too many", argv[1 + most]);
     if (*text) *status = command_usage_error(argv, text);
     if (*text) return false;
-    zf_options_resolve(t->all, t->count);
+    if (!t->open) zf_options_resolve(t->all, t->count);
     if (rest) *rest = left > 1 ? argv[2] : NULL;
     return true;
 }

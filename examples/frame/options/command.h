@@ -30,11 +30,13 @@ enum { COMMAND_TABLES = 8 };
 typedef struct command_tables {
     zf_options all[COMMAND_TABLES];
     int32_t count;
+    bool open; /* the caller sets defaults of its own, and resolves the tables */
 } command_tables;
 /* Adds a table; rows NULL: nothing. */
 void command_add(command_tables *t, const zf_option *rows, void *desc);
 
-/* Reads a command's options; then the descs have the defaults of what was not given. False: the
+/* Reads a command's options; then the descs have the defaults of what was not given, unless the
+ * tables are open. False: the
  * program ends with *status. *rest is the one argument that is no option, or NULL; rest NULL: none
  * is allowed. */
 bool command_options(int argc, char **argv, const char *usage, const command_tables *tables,

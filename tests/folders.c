@@ -1,11 +1,16 @@
 /* Folders whose files do not say the same: what is missing, too much or broken in them is an error
  * that names it, in all commands that do not train. */
+#define _POSIX_C_SOURCE 200809L
 #include "golden.h"
 
 #include "../examples/frame/commands/frame.h"
 #include "../examples/frame/model/decoder.h"
+#include "../examples/frame/options/command.h"
 #include "../examples/llm/model.h"
 #include "../zeroflow_llm.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define MODELS "tests/golden/llm/"
 
@@ -315,4 +320,118 @@ TEST_ONCE(folders_generation_that_is_refused)
         const char *text = strstr(error.text, ".json:");
         CHECK_TEXT(t, text ? text + 5 : error.text, cases[k].problem);
     }
+}
+
+/* ------------------------------------------------------------------------------------- files */
+
+static bool has_text(const char *folder, const char *name, const char *text)
+{
+    char path[400];
+    zf_text is = {.at = NULL};
+    zf_error error = {ZF_OK, ""};
+    bool same;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    same = zf_text_read(path, &is, &error) && !strcmp(is.at, text);
+    zf_text_free(&is);
+    return same;
+}
+
+static bool is_there(const char *folder, const char *name)
+{
+    char path[400];
+    struct stat about;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return !lstat(path, &about);
+}
+
+/* A file is replaced as a whole; a link is replaced, and not what it points to; nothing is left
+ * beside it. */
+TEST_ONCE(folders_files_replace_links)
+{
+    const char *folder = test_path("links");
+    char file[400], link[400];
+    zf_error error = {ZF_OK, ""};
+    struct stat about;
+    CHECK(t, zf_folder_make(folder, &error) && put_text(folder, "far", "precious"));
+    snprintf(file, sizeof file, "%s/far", folder);
+    snprintf(link, sizeof link, "%s/near", folder);
+    CHECK(t, !symlink("far", link) && !chmod(file, 0640));
+    if (!zf_file_save(link, "new", 3, &error)) OK(t, error.status, error.text);
+    CHECK(t, has_text(folder, "near", "new") && has_text(folder, "far", "precious"));
+    CHECK(t, !lstat(link, &about) && S_ISREG(about.st_mode));
+    if (!zf_file_save(file, "newer", 5, &error)) OK(t, error.status, error.text);
+    CHECK(t, has_text(folder, "far", "newer"));
+    CHECK(t, !stat(file, &about) && (about.st_mode & 0777) == 0640);
+    CHECK(t, !is_there(folder, "near.zf-new") && !is_there(folder, "far.zf-new"));
+    /* A folder, a device, and links to them stay. */
+    CHECK(t, !unlink(link) && !symlink("/dev/null", link));
+    CHECK(t, !zf_file_save(link, "new", 3, &error));
+    CHECK(t, strstr(error.text, "near: it is not a regular file"));
+    CHECK(t, !zf_file_save(folder, "new", 3, &error));
+    CHECK(t, strstr(error.text, "links: it is not a regular file"));
+    snprintf(file, sizeof file, "%s/none/file", folder);
+    CHECK(t, !zf_file_save(file, "new", 3, &error) && strstr(error.text, "cannot write"));
+}
+
+static int export_llm(int argc, char **argv) { return export_command(&llm_sample, argc, argv); }
+
+static int exported(const char *from, const char *to)
+{
+    static const command commands[] = {{"export", "", export_llm}, {NULL, NULL, NULL}};
+    char *argv[] = {(char *)"llm", (char *)"export", (char *)"--load", (char *)from, (char *)to, NULL};
+    return command_main(&(command_program){"llm", commands}, 5, argv);
+}
+
+/* The files that a folder of Hugging Face may have besides its weights and config.json. */
+static const char *const kept[][2] = {
+    {"tokenizer.json", "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": []}}"},
+    {"tokenizer_config.json", "{\"eos_token\": \"a\"}"},
+    {"special_tokens_map.json", "{\"eos_token\": \"a\" }"},
+    {"added_tokens.json", "{ }"},
+    {"chat_template.jinja", "{{ messages }}"},
+    {"generation_config.json", "{\"eos_token_id\": [3, 5]}"}};
+enum { KEPT = sizeof kept / sizeof *kept };
+
+/* A folder like a snapshot of a cache: its files are links to others. */
+TEST_ONCE(folders_export_keeps_files_and_replaces_links)
+{
+    static const change none = {.drop = NULL};
+    char to[300], blobs[300], path[700], link[700];
+    const char *from;
+    zf_error error = {ZF_OK, ""};
+    struct stat about;
+    CHECK(t, (from = varied("llama2", &none)));
+    for (int k = 0; k < KEPT; k++) CHECK(t, put_text(from, kept[k][0], kept[k][1]));
+    snprintf(to, sizeof to, "%s", test_path("snapshot"));
+    snprintf(blobs, sizeof blobs, "%s", test_path("blobs"));
+    CHECK(t, zf_folder_make(to, &error) && zf_folder_make(blobs, &error));
+    for (int k = 0; k < KEPT + 2; k++) {
+        const char *name = k < KEPT    ? kept[k][0]
+                           : k == KEPT ? "config.json"
+                                       : "model.safetensors";
+        snprintf(path, sizeof path, "../%s/%s", strrchr(blobs, '/') + 1, name);
+        snprintf(link, sizeof link, "%s/%s", to, name);
+        CHECK(t, put_text(blobs, name, "precious") && !symlink(path, link));
+    }
+    CHECK(t, exported(from, to) == EXIT_GOOD);
+    for (int k = 0; k < KEPT; k++) {
+        CHECK(t, has_text(to, kept[k][0], kept[k][1]) && has_text(blobs, kept[k][0], "precious"));
+        CHECK(t, !is_there(to, "model.safetensors.zf-link"));
+    }
+    CHECK(t, has_text(blobs, "config.json", "precious"));
+    CHECK(t, has_text(blobs, "model.safetensors", "precious"));
+    snprintf(path, sizeof path, "%s/model.safetensors", to);
+    CHECK(t, !lstat(path, &about) && S_ISREG(about.st_mode) && about.st_size > 10000);
+    CHECK_TEXT(t, opened(to, ZF_F32), "");
+    /* Again over itself; a file of another model in it is an error, which changes nothing. */
+    CHECK(t, exported(from, to) == EXIT_GOOD);
+    for (int k = 0; k < KEPT; k++) {
+        char name[400];
+        if (k == 0) continue; /* without it there is no tokenizer to keep */
+        snprintf(name, sizeof name, "%s/%s", from, kept[k][0]);
+        CHECK(t, !remove(name) && put_text(to, "config.json", "as it was"));
+        CHECK(t, exported(from, to) == EXIT_FAILED && has_text(to, "config.json", "as it was"));
+        CHECK(t, put_text(from, kept[k][0], kept[k][1]));
+    }
+    CHECK(t, put_text(to, "vocab.txt", "a\n") && exported(from, to) == EXIT_FAILED);
 }

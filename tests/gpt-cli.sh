@@ -522,6 +522,15 @@ samples_as_said() { # by generation_config.json, unless the command line says ot
         grep -q 'num_beams must be 1' "$work/err"
 }
 check 'tokens are drawn as generation_config.json says' samples_as_said
+keeps_generation() { # what a folder says about answers, through training and export
+    echo '{"eos_token_id": [3, 6], "repetition_penalty": 1.5}' > "$work/said/generation_config.json"
+    ends 0 "$llm" pretrain --model "$work/said" --init "$work/said" --corpus "$work/text" \
+        --vocab "$work/vocab.txt" --seq 32 --batch 4 --steps 1 --eval-batches 0 --save "$work/on" &&
+        cmp -s "$work/said/generation_config.json" "$work/on/generation_config.json" &&
+        ends 0 "$llm" export --load "$work/on" "$work/off" &&
+        cmp -s "$work/said/generation_config.json" "$work/off/generation_config.json"
+}
+check 'generation_config.json is kept' keeps_generation
 
 # ------------------------------------------------------------------- files that are wrong: llm
 

@@ -37,8 +37,9 @@ ZF_API bool zf_exchange_import(const zf_exchange *x, zf_program *program, zf_gra
                                const char *path, zf_weights_report *report, zf_error *error);
 
 /* Writes parameters but those of an adapter: their master weights, if any, rounded to `dtype`.
- * gradients: instead, the gradients that outputs "gradient/NAME" keep, in their own dtype. All
- * ranks must call it; path NULL: another rank writes. */
+ * gradients: instead, the gradients that outputs "gradient/NAME" keep, in their own dtype. A
+ * symbolic link at `path` is replaced; what it points to stays. All ranks must call it; path NULL:
+ * another rank writes. */
 ZF_API bool zf_exchange_export(const zf_exchange *x, zf_program *program, zf_graph *g,
                                const char *path, bool gradients, zf_dtype dtype, zf_error *error);
 

@@ -34,6 +34,11 @@ ZF_API FILE *zf_file_open(const char *path, size_t *bytes, const char **why);
 /* Appends the whole of such a file. False with *error. */
 ZF_API bool zf_text_read(const char *path, zf_text *out, zf_error *error);
 
+/* Writes a file as a whole: beside its place, brought to the disk, then renamed, so that it is never
+ * seen half-written. A symbolic link in its place is replaced; what it points to stays. False with
+ * *error. */
+ZF_API bool zf_file_save(const char *path, const void *data, size_t bytes, zf_error *error);
+
 /* Digests of files and of data in memory, for noticing differences. They do not protect against
  * deliberate collisions. */
 #define ZF_DIGEST_START UINT64_C(0xcbf29ce484222325)

@@ -1,6 +1,7 @@
-/* Files that are read as a whole. */
+/* Files that are read and written as a whole. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,4 +34,97 @@ bool zf_text_read(const char *path, zf_text *out, zf_error *error)
     else if (out->failed) zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     fclose(file);
     return !error->status;
+}
+
+/* ---------------------------------------------------------------------------------- writing */
+
+static bool zfl_fail_io(zf_error *error, const char *what, const char *path)
+{
+    return zfl_fail(error, ZF_ERR_IO, "cannot %s %.400s: %s", what, path, strerror(errno));
+}
+
+/* What is no file, or a link to a folder or a device, is not replaced. */
+static bool zfl_may_replace(const char *path, zf_error *error)
+{
+    struct stat about;
+    return stat(path, &about) || S_ISREG(about.st_mode) ||
+           zfl_fail(error, ZF_ERR_IO, "cannot replace %.400s: it is not a regular file", path);
+}
+
+static bool zfl_is_link(const char *path)
+{
+    struct stat about;
+    return !lstat(path, &about) && S_ISLNK(about.st_mode);
+}
+
+/* Brings the folder of a path to the disk. Some file systems sync no folders: they say EINVAL. */
+static bool zfl_sync_folder(const char *path, zf_error *error)
+{
+    const char *slash = strrchr(path, '/');
+    const size_t length = slash ? (size_t)(slash - path) : 0;
+    char *folder = malloc(length + 2);
+    int number;
+    bool good;
+    if (!folder) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    memcpy(folder, path, length);
+    memcpy(folder + length, length ? "" : slash ? "/" : ".", 1);
+    folder[length + !length] = '\0';
+    number = open(folder, O_RDONLY | O_NONBLOCK);
+    good = number >= 0 && (!fsync(number) || errno == EINVAL);
+    if (!good) zfl_fail_io(error, "sync the folder of", path);
+    if (number >= 0) close(number);
+    free(folder);
+    return good;
+}
+
+/* Renames a file that is on the disk over a path, where it replaces a link too. */
+static bool zfl_file_rename(const char *from, const char *path, zf_error *error)
+{
+    if (!rename(from, path)) return zfl_sync_folder(path, error);
+    zfl_fail_io(error, "replace", path);
+    unlink(from);
+    return false;
+}
+
+/* A path beside another one, to be freed; NULL with *error. */
+static char *zfl_beside(const char *path, const char *end, zf_error *error)
+{
+    const size_t room = strlen(path) + strlen(end) + 1;
+    char *beside = malloc(room);
+    if (beside) snprintf(beside, room, "%s%s", path, end);
+    else zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    return beside;
+}
+
+/* Writes all of the bytes, and brings them to the disk. */
+static bool zfl_write_all(int number, const char *data, size_t bytes)
+{
+    while (bytes) {
+        const ssize_t n = write(number, data, bytes < 1 << 30 ? bytes : 1 << 30);
+        if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = ENOSPC;
+        if (n <= 0) return false;
+        data += n, bytes -= (size_t)n;
+    }
+    return !fsync(number);
+}
+
+bool zf_file_save(const char *path, const void *data, size_t bytes, zf_error *error)
+{
+    struct stat about;
+    const bool replaces = !lstat(path, &about) && S_ISREG(about.st_mode);
+    char *beside = zfl_beside(path, ".zf-new", error);
+    bool good;
+    int number;
+    if (!beside || !zfl_may_replace(path, error)) return free(beside), false;
+    unlink(beside); /* what an interrupted run left */
+    number = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+                  replaces ? about.st_mode & 0777 : 0666);
+    good = number >= 0 && zfl_write_all(number, data, bytes);
+    if (!good) zfl_fail_io(error, "write", path);
+    if (number >= 0 && close(number) && good) good = zfl_fail_io(error, "write", path);
+    if (good) good = zfl_file_rename(beside, path, error);
+    else if (number >= 0) unlink(beside);
+    free(beside);
+    return good;
 }

@@ -207,8 +207,9 @@ static bool zfl_export_tensor(const zf_exchange *x, zf_program *p, zf_safetensor
     return !status;
 }
 
-bool zf_exchange_export(const zf_exchange *x, zf_program *p, zf_graph *g, const char *path,
-                        bool gradients, zf_dtype dtype, zf_error *error)
+/* Writes all tensors to `path`. */
+static bool zfl_export_all(const zf_exchange *x, zf_program *p, zf_graph *g, const char *path,
+                           bool gradients, zf_dtype dtype, zf_error *error)
 {
     zf_safetensors_writer *w = path ? zf_safetensors_writer_new(path, NULL, error) : NULL;
     bool good = !path || w;
@@ -221,6 +222,21 @@ bool zf_exchange_export(const zf_exchange *x, zf_program *p, zf_graph *g, const 
     /* zf_safetensors_finish reports the writer's own error. */
     if (w && (good || !error->status)) good = !zf_safetensors_finish(w, error);
     zf_safetensors_writer_free(w);
+    return good;
+}
+
+/* The writer would follow a link, which is to be replaced. */
+bool zf_exchange_export(const zf_exchange *x, zf_program *p, zf_graph *g, const char *path,
+                        bool gradients, zf_dtype dtype, zf_error *error)
+{
+    char *beside;
+    bool good;
+    if (!path || !zfl_is_link(path)) return zfl_export_all(x, p, g, path, gradients, dtype, error);
+    if (!zfl_may_replace(path, error) || !(beside = zfl_beside(path, ".zf-link", error)))
+        return false;
+    good = zfl_export_all(x, p, g, beside, gradients, dtype, error) &&
+           zfl_file_rename(beside, path, error);
+    free(beside);
     return good;
 }
 

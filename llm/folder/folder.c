@@ -90,17 +90,19 @@ zf_wordpiece *zf_folder_vocab(const char *path, const zf_wordpiece_options *opti
 
 const char *zf_folder_file(int which)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json",
-                                        "chat_template.jinja"};
+    static const char *const names[] = {"tokenizer.json",          "tokenizer_config.json",
+                                        "special_tokens_map.json", "added_tokens.json",
+                                        "chat_template.jinja",     "generation_config.json"};
     return names[which];
 }
 
-bool zf_folder_texts_read(zf_folder_texts *t, const char *folder, zf_error *error)
+bool zf_folder_texts_read(zf_folder_texts *t, const char *tokenizer, const char *model,
+                          zf_error *error)
 {
     char file[ZF_FOLDER_PATH];
-    *t = (zf_folder_texts){{{.at = NULL}}};
     for (int k = 0; k < ZF_FOLDER_FILES; k++) {
-        if (!zfl_has(folder, zf_folder_file(k))) continue;
+        const char *folder = k < ZF_FOLDER_TOKENIZER_FILES ? tokenizer : model;
+        if (!folder || !zfl_has(folder, zf_folder_file(k))) continue;
         snprintf(file, sizeof file, "%s/%s", folder, zf_folder_file(k));
         if (!zf_text_read(file, &t->text[k], error)) return false;
     }
@@ -110,16 +112,12 @@ bool zf_folder_texts_read(zf_folder_texts *t, const char *folder, zf_error *erro
 bool zf_folder_texts_write(const zf_folder_texts *t, const char *folder, zf_error *error)
 {
     char file[ZF_FOLDER_PATH];
-    bool good = true;
-    for (int k = 0; k < ZF_FOLDER_FILES && good; k++) {
-        FILE *out;
-        if (!t->text[k].at) continue;
+    for (int k = 0; k < ZF_FOLDER_FILES; k++) {
+        const zf_text *text = &t->text[k];
         snprintf(file, sizeof file, "%s/%s", folder, zf_folder_file(k));
-        out = fopen(file, "wb");
-        good = out && fwrite(t->text[k].at, 1, t->text[k].count, out) == t->text[k].count;
-        if (out && fclose(out)) good = false;
+        if (text->at && !zf_file_save(file, text->at, text->count, error)) return false;
     }
-    return good || zfl_fail(error, ZF_ERR_IO, "cannot write %s: %s", file, strerror(errno));
+    return true;
 }
 
 void zf_folder_texts_free(zf_folder_texts *t)
@@ -139,12 +137,17 @@ bool zf_folder_make(const char *path, zf_error *error)
 static bool zfl_put_json(const char *path, const char *name, zf_json_writer *json, zf_error *error)
 {
     char file[ZF_FOLDER_PATH];
-    zf_status status;
+    zf_text text = {.at = NULL};
+    size_t bytes;
+    const char *json_text = json ? zf_json_text(json, &bytes, error) : NULL;
+    bool good = json_text || (json ? false : zfl_fail(error, ZF_ERR_NOMEM, "out of memory"));
     snprintf(file, sizeof file, "%s/%s", path, name);
-    status = json ? zf_json_save(json, file, error) : ZF_ERR_NOMEM;
-    if (!json) zfl_fail(error, status, "out of memory");
+    if (good) zf_text_add(&text, json_text, bytes), zf_text_add_string(&text, "\n");
+    if (text.failed) good = zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    good = good && zf_file_save(file, text.at, text.count, error);
+    zf_text_free(&text);
     zf_json_writer_free(json);
-    return !status;
+    return good;
 }
 
 static void zfl_folder_begin(zf_json_writer *w, const char *key)
@@ -327,15 +330,17 @@ static zf_json_writer *zfl_tokenizer(const zf_wordpiece *vocab, zf_folder_frame 
 static bool zfl_put_vocab(const char *path, const zf_wordpiece *vocab, zf_error *error)
 {
     char file[ZF_FOLDER_PATH];
-    FILE *out;
+    zf_text text = {.at = NULL};
     bool good;
     snprintf(file, sizeof file, "%s/vocab.txt", path);
-    out = fopen(file, "wb");
-    good = out != NULL;
-    for (int32_t id = 0; good && id < zf_wordpiece_size(vocab); id++)
-        good = fprintf(out, "%s\n", zf_wordpiece_token(vocab, id)) > 0;
-    if (out && fclose(out)) good = false;
-    return good || zfl_fail(error, ZF_ERR_IO, "cannot write %s: %s", file, strerror(errno));
+    for (int32_t id = 0; id < zf_wordpiece_size(vocab); id++) {
+        zf_text_add_string(&text, zf_wordpiece_token(vocab, id));
+        zf_text_add_string(&text, "\n");
+    }
+    good = text.failed ? zfl_fail(error, ZF_ERR_NOMEM, "out of memory")
+                       : zf_file_save(file, text.at, text.count, error);
+    zf_text_free(&text);
+    return good;
 }
 
 bool zf_folder_put_tokenizer(const char *path, const zf_wordpiece *vocab, zf_folder_frame frame,
@@ -346,6 +351,25 @@ bool zf_folder_put_tokenizer(const char *path, const zf_wordpiece *vocab, zf_fol
            zfl_put_json(path, "tokenizer_config.json", zfl_tokenizer_config(vocab, frame, longest),
                         error) &&
            zfl_put_json(path, "special_tokens_map.json", zfl_special_tokens_map(frame), error);
+}
+
+/* A file that is there already and that this export does not write would be read with it. */
+static bool zfl_expect_own_files(const char *to, const zf_folder_texts *texts,
+                                 const zf_wordpiece *vocab, zf_error *error)
+{
+    static const int of_words[] = {0, 1, 2}; /* those that zf_folder_put_tokenizer writes */
+    const char *other = !vocab && zfl_has(to, "vocab.txt") ? "vocab.txt" : NULL;
+    for (int k = 0; k < ZF_FOLDER_FILES && !other; k++) {
+        bool own = texts->text[k].at != NULL;
+        for (size_t w = 0; vocab && w < sizeof of_words / sizeof *of_words; w++)
+            own = own || of_words[w] == k;
+        if (!own && zfl_has(to, zf_folder_file(k))) other = zf_folder_file(k);
+    }
+    return !other ||
+           zfl_fail(error, ZF_ERR_ARGUMENT,
+                    "%s has the file %s, which the exported model has not: remove it, or name "
+                    "another folder",
+                    to, other);
 }
 
 bool zf_folder_export(const char *to, const char *from, zf_json_writer *config,
@@ -360,9 +384,10 @@ bool zf_folder_export(const char *to, const char *from, zf_json_writer *config,
         zf_json_writer_free(config);
         return true;
     }
-    if (bpe) good = zf_folder_texts_read(&texts, from, error);
-    else good = !zf_folder_has_vocab(from) || (vocab = zf_folder_vocab(from, NULL, error)) != NULL;
-    good = good && zf_folder_make(to, error);
+    good = zf_folder_texts_read(&texts, bpe ? from : NULL, from, error);
+    if (good && !bpe && zf_folder_has_vocab(from))
+        good = (vocab = zf_folder_vocab(from, NULL, error)) != NULL;
+    good = good && zf_folder_make(to, error) && zfl_expect_own_files(to, &texts, vocab, error);
     if (good) good = zfl_put_json(to, "config.json", config, error);
     else zf_json_writer_free(config);
     good = good && (!vocab || zf_folder_put_tokenizer(to, vocab, frame, longest, error));

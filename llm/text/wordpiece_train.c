@@ -479,37 +479,26 @@ static bool zfl_merge_pairs(zfl_trainer *t, int32_t size)
     return true;
 }
 
-/* Writes the tokens to a file beside `path`, then renames it. NULL, or the error. */
-static const char *zfl_write_tokens(const zfl_trainer *t, const char *path)
+/* Writes the tokens, one a line. */
+static bool zfl_write_tokens(const zfl_trainer *t, const char *path, zf_error *error)
 {
-    size_t length = strlen(path);
-    char *aside = malloc(length + 5);
-    const char *why = NULL;
-    FILE *f;
-    if (!aside) return "out of memory";
-    memcpy(aside, path, length);
-    memcpy(aside + length, ".tmp", 5);
-    f = fopen(aside, "wb");
-    if (!f) {
-        why = strerror(errno);
-    } else {
-        for (size_t i = 0; i < t->tokens.n; i++) {
-            fwrite(t->tokens.text + t->tokens.all[i].at, 1, t->tokens.all[i].bytes, f);
-            putc('\n', f);
-        }
-        if (ferror(f)) why = strerror(errno);
-        if (fclose(f) && !why) why = strerror(errno);
-        if (!why && rename(aside, path)) why = strerror(errno);
-        if (why) remove(aside);
+    zf_text text = {.at = NULL};
+    bool good;
+    for (size_t i = 0; i < t->tokens.n; i++) {
+        zf_text_add(&text, t->tokens.text + t->tokens.all[i].at, t->tokens.all[i].bytes);
+        zf_text_add_string(&text, "\n");
     }
-    free(aside);
-    return why;
+    good = text.failed ? zfl_fail(error, ZF_ERR_NOMEM, "out of memory")
+                       : zf_file_save(path, text.at ? text.at : "", text.count, error);
+    zf_text_free(&text);
+    return good;
 }
 
 int32_t zf_wordpiece_train(const char *corpus, int32_t size, const zf_wordpiece_options *options,
                            const char *path, zf_error *error)
 {
     zfl_trainer t = {0};
+    zf_error here = {ZF_OK, ""};
     int32_t result = -1;
     const char *why = zfl_count_words(&t, corpus, options);
     if (why) {
@@ -521,10 +510,11 @@ int32_t zf_wordpiece_train(const char *corpus, int32_t size, const zf_wordpiece_
                  corpus, (int)size, t.tokens.n);
     } else if (!zfl_enter_pairs(&t) || !zfl_merge_pairs(&t, size)) {
         zfl_tell(error, ZF_ERR_NOMEM, "%s: out of memory", corpus);
-    } else if ((why = zfl_write_tokens(&t, path))) {
-        zfl_tell(error, ZF_ERR_IO, "%s: %s", path, why);
-    } else {
+    } else if (zfl_write_tokens(&t, path, &here)) {
         result = (int32_t)t.tokens.n;
+    } else {
+        const bool full = here.status == ZF_ERR_NOMEM;
+        zfl_tell(error, here.status, "%s%s%s", full ? path : "", full ? ": " : "", here.text);
     }
     zfl_trainer_free(&t);
     return result;

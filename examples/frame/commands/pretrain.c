@@ -284,6 +284,8 @@ static bool open_job(run_job *job, zf_error *error)
     if (o->init && (!o->load || settings_adapts(o)) &&
         !session_config_take(job->sample, &job->config, o->init, error))
         return false;
+    if (zf_folder_is(o->model) && !zf_folder_texts_read(&job->data.texts, NULL, o->model, error))
+        return false;
     if (settings_adapts(o) && o->init && (o->save || o->load) && !zf_digest_path(o->init, &job->base, error))
         return false;
     set_dropouts(job);

@@ -223,7 +223,7 @@ static bool open_data(dataset *d, const settings *o, const zf_config_facts *fact
                load_examples(d, o, NULL, facts, error);
     if (!(tokenizer = zf_tokenizer_open(o->tokenizer, error))) return false;
     good = load_examples(d, o, tokenizer, facts, error) &&
-           zf_folder_texts_read(&d->texts, o->tokenizer, error);
+           zf_folder_texts_read(&d->texts, o->tokenizer, NULL, error);
     zf_tokenizer_free(tokenizer);
     return good;
 }

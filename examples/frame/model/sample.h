@@ -55,7 +55,7 @@ typedef struct dataset {
     int64_t tokens, documents, held_out; /* of the text; documents held out */
     uint64_t digest;                     /* of its tokens; 0: there is no text */
     double unigram_nats; /* loss of a model that only knows the frequency of tokens */
-    zf_folder_texts texts; /* of the tokenizer of --data */
+    zf_folder_texts texts; /* of the tokenizer of --data, and of the folder of --model */
     void *own;           /* the objective's */
 } dataset;
 

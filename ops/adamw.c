@@ -24,10 +24,7 @@ static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
     if (!status && c->args[2] == c->args[3])
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                                 "operands 2 and 3, mean and variance, must be two states");
-    if (!status && (c->args[step]->op != ZF_OP_state || c->args[step]->dtype != ZF_I64 ||
-                    c->args[step]->shape.rank))
-        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, the step, must be a state i64[]",
-                                (int)step);
+    if (!status) status = zfi_infer_count(c, step, "the step");
     if (!status) status = zfi_infer_master(c, step + 1);
     if (!status) status = zfi_infer_below(c, "beta1", ZF_FLOAT(c, adamw, beta1), 1);
     if (!status) status = zfi_infer_below(c, "beta2", ZF_FLOAT(c, adamw, beta2), 1);

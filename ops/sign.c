@@ -435,13 +435,6 @@ static int32_t zfi_views_first(const zf_graph *g, const zfi_node *node, int64_t 
 
 enum { ZFI_APPLY_MASTER = 6 };
 
-static zf_status zfi_infer_count(const zfi_infer *c, int32_t k)
-{
-    if (c->args[k]->op == ZF_OP_state && c->args[k]->dtype == ZF_I64 && !c->args[k]->shape.rank)
-        return ZF_OK;
-    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, a count, must be a state i64[]", (int)k);
-}
-
 static zf_status zfi_infer_adam_apply(zfi_infer *c)
 {
     zf_dtype wide = zfi_wide(c->args[0]->dtype);
@@ -453,8 +446,8 @@ static zf_status zfi_infer_adam_apply(zfi_infer *c)
     else if (!status)
         status = zfi_infer_numbers(c, 3, "the rates of the ranges of blocks",
                                    ZF_LIST(c, adam_apply, blocks).count / 2);
-    if (!status) status = zfi_infer_count(c, 4);
-    if (!status) status = zfi_infer_count(c, 5);
+    if (!status) status = zfi_infer_count(c, 4, "a count");
+    if (!status) status = zfi_infer_count(c, 5, "a count");
     if (!status) status = zfi_infer_master(c, ZFI_APPLY_MASTER);
     if (!status) status = zfi_infer_below(c, "beta1", ZF_FLOAT(c, adam_apply, beta1), 1);
     if (!status) status = zfi_infer_below(c, "beta2", ZF_FLOAT(c, adam_apply, beta2), 1);

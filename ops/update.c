@@ -105,6 +105,14 @@ static zf_status zfi_infer_number(const zfi_infer *c, int32_t k, const char *wha
     return zfi_infer_numbers(c, k, what, 1);
 }
 
+/* Checks that operand k is a state that counts, or a copy of one in another space. */
+static zf_status zfi_infer_count(const zfi_infer *c, int32_t k, const char *what)
+{
+    const zfi_node *count = zfi_copied(c->graph, c->args[k]);
+    if (count->op == ZF_OP_state && count->dtype == ZF_I64 && !count->shape.rank) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, %s, must be a state i64[]", (int)k, what);
+}
+
 /* Checks that an attribute called `what` is at least 0, finite, and below `most`. */
 static zf_status zfi_infer_below(const zfi_infer *c, const char *what, double value, double most)
 {

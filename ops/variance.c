@@ -36,8 +36,8 @@ static zf_status zfi_infer_variance_ratio(zfi_infer *c)
     if (!status && c->args[0] == c->args[3])
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                                 "operands 0 and 3, the variances, must be two states");
-    if (!status) status = zfi_infer_count(c, 4);
-    if (!status) status = zfi_infer_count(c, 5);
+    if (!status) status = zfi_infer_count(c, 4, "a count");
+    if (!status) status = zfi_infer_count(c, 5, "a count");
     if (!status) status = zfi_infer_sign_places(c, &ZF_ATTRIBUTE(c, variance_ratio, at), count);
     if (!status) status = zfi_infer_below(c, "beta1", ZF_FLOAT(c, variance_ratio, beta1), 1);
     if (!status) status = zfi_infer_below(c, "beta2", ZF_FLOAT(c, variance_ratio, beta2), 1);

@@ -143,6 +143,39 @@ TEST_ONCE(offload_keeps_the_bits)
             }
 }
 
+/* The step of four ranks, with nodes of the update section that read the count of updates; to be
+ * freed. NULL: there is none. */
+static char *with_readers_of_the_count(test *t, const char *passes)
+{
+    char *plain = text_behind(t, model, passes), *at = plain ? strstr(plain, ".step\" : i64") : NULL;
+    char *text = at ? malloc(strlen(plain) + 200) : NULL;
+    int id = 0;
+    while (at && at > plain && at[-1] != '\n') at--;
+    if (text && sscanf(at, "%%%d", &id) == 1)
+        sprintf(text,
+                "%s      output %%%d \"count\"\n%%900 = cast %%%d {to=f32} : f32[]\n"
+                "      output %%900 \"as_float\"\n",
+                plain, id, id);
+    free(plain);
+    return text;
+}
+
+/* The count of updates lies where others than updates read it; updates read a copy. */
+TEST_ONCE(offload_leaves_a_count_that_is_read)
+{
+    static const char *const passes[] = {
+        "autograd loss; clip 0.5; adamw lr; zero stage=3 world=4",
+        "precision bf16; autograd loss; lamb lr; zero stage=1 world=2 micro_batches=2"};
+    static const char *const kinds[] = {"optimizer=host", "optimizer=disk", "optimizer=disk piece=4096"};
+    for (int k = 0; k < 6; k++) {
+        char *text = with_readers_of_the_count(t, passes[k % 2]);
+        const bool good = text && same_bits(t, text, kinds[k / 2], "verify",
+                                            "prefetch bytes=3000; memory threads=1; verify");
+        free(text);
+        CHECK(t, good);
+    }
+}
+
 /* Updates in pieces of 1024 elements, as a text has them. */
 typedef struct spreading {
     int apart; /* pieces that have a product of the backward pass between them and the one before */

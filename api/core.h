@@ -331,6 +331,8 @@ ZF_BUILDER zf_tensor zf_dropout(zf_tensor x, double p);
 /* Shape. */
 /* x with another shape; one dimension may be -1: what remains */
 ZF_BUILDER zf_tensor zf_reshape(zf_tensor x, zf_shape shape);
+/* x, through which zf_autograd passes no gradient: a constant for what reads it */
+ZF_BUILDER zf_tensor zf_stop_gradient(zf_tensor x);
 ZF_BUILDER zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b);
 /* out.dims[i] = x.dims[order[i]], rank entries */
 ZF_BUILDER zf_tensor zf_permute(zf_tensor x, const int32_t *order);

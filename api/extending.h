@@ -102,6 +102,7 @@
     X(dropout, 1, 1, A(dropout, p, f) A(dropout, stream, i) C(dropout, 24, DROPOUT, 0, 0))         \
     /* shape */                                                                                    \
     X(reshape, 1, 1, A(reshape, shape, l))                                                         \
+    X(stop_gradient, 1, 1, B(stop_gradient, UNARY))                                                \
     X(slice, 1, 1, A(slice, axis, i) A(slice, start, i) A(slice, stop, i))                         \
     X(pad, 1, 1, A(pad, axis, i) A(pad, before, i) A(pad, after, i))                               \
     X(transpose, 1, 1, A(transpose, order, l))                                                     \

@@ -37,6 +37,7 @@
 #define zf_dequantize(x, ...) zf_dequantize(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_dropout(x, ...) zf_dropout(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_reshape(x, ...) zf_reshape(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_stop_gradient(x) zf_stop_gradient(zf_at((x), __FILE__, __LINE__))
 #define zf_transpose(x, ...) zf_transpose(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_permute(x, ...) zf_permute(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_slice(x, ...) zf_slice(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
@@ -109,6 +110,7 @@
 #undef zf_dequantize
 #undef zf_dropout
 #undef zf_reshape
+#undef zf_stop_gradient
 #undef zf_transpose
 #undef zf_permute
 #undef zf_slice

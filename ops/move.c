@@ -1,4 +1,5 @@
-/* Shape: reshape slice pad transpose concat broadcast, which move elements of any dtype.
+/* Shape: reshape slice pad transpose concat broadcast, which move elements of any dtype, and
+ * stop_gradient, which moves none.
  *
  *     %2 = reshape %1 {shape=[2,16]} : f32[2,16]        the same elements      dx = reshape(dy)
  *     %2 = slice %1 {axis=1 start=2 stop=5} : f32[4,3]  x[:,2..5)              dx = pad(dy)
@@ -40,6 +41,8 @@ static zf_status zfi_infer_axis(const zfi_infer *c, int64_t axis)
                           "axis %lld of a tensor of rank %d; 0 to %d is possible", (long long)axis,
                           rank, rank - 1);
 }
+
+static zf_status zfi_infer_itself(zfi_infer *c) { return zfi_infer_like(c, 0); }
 
 static zf_status zfi_infer_reshape(zfi_infer *c)
 {
@@ -458,6 +461,14 @@ static int32_t zfi_same_reshape(zf_graph *g, int32_t id, bool written)
     return zfi_same_shape(&x->shape, &node->shape) ? node->args[0] : id;
 }
 
+/* Once gradients are there, it is its operand. */
+static int32_t zfi_same_stop_gradient(zf_graph *g, int32_t id, bool written)
+{
+    const int32_t x = g->nodes[id].args[0];
+    if (!(g->stages & ZFI_STAGE_GRADIENTS) || (written && zfi_has(g, x, ZF_OP_WRITABLE))) return id;
+    return x;
+}
+
 /* A transpose that undoes another one is the operand of that. */
 static int32_t zfi_same_transpose(zf_graph *g, int32_t id, bool written)
 {
@@ -496,6 +507,9 @@ ZFI_SAME_ATTRIBUTE(broadcast, reshape, shape)
 ZFI_OPERATOR(reshape, .infer = zfi_infer_reshape, .grad = zfi_grad_reshape, .cpu = zfi_cpu_reshape,
              .views = zfi_views_reshape, .same = zfi_same_reshape, .ranks = ZFI_RANKS_VIEW,
              .traits = ZF_OP_VIEW)
+ZFI_OPERATOR(stop_gradient, .infer = zfi_infer_itself, .grad = zfi_grad_none,
+             .cpu = zfi_cpu_reshape, .views = zfi_views_reshape, .same = zfi_same_stop_gradient,
+             .ranks = ZFI_RANKS_VIEW, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(slice, .infer = zfi_infer_slice, .grad = zfi_grad_slice, .cpu = zfi_cpu_slice,
              .views = zfi_views_slice, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(pad, .infer = zfi_infer_pad, .grad = zfi_grad_pad, .cpu = zfi_cpu_pad,

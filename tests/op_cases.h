@@ -181,6 +181,7 @@ static const op_case cases[] = {
 
     {"reshape", "f[R,N]", "reshape %1 {shape=[S]} : f[S]", EXACT, 0, 0, 0},
     {"reshape", "f[1,1]", "reshape %1 : f[]", EXACT, 0, 0, 0},
+    {"stop_gradient", "f[R,N]", "stop_gradient %1 : f[R,N]", EXACT, 0, 0, NO_GRADIENT},
     {"reshape", "b[R,N]", "reshape %1 {shape=[1,N,1,R]} : bool[1,N,1,R]", EXACT, 0, 0, NO_GRADIENT},
     {"view", "f[R,N]", "view %1 {shape=[S]} : f[S]", EXACT, 0, 0, REFUSED},
     {"view", "f[7]", "view %1 {at=2 shape=[2,2]} : f[2,2]", EXACT, 0, 0, REFUSED},

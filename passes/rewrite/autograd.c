@@ -17,13 +17,14 @@
  * Where several nodes read a piece of a param (tile.c), all its gradients are computed at the visit
  * of the first reader, the last visit, in the same order: until then none of them is in memory. */
 
-/* needs[id]: node id depends on a trained parameter. */
+/* needs[id]: node id depends on a trained parameter, and not through stop_gradient alone. */
 static void zfi_mark_trained(const zf_graph *g, bool *needs)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
         if (node->op == ZF_OP_param) needs[id] = !ZF_INT(node, param, frozen);
+        if (node->op == ZF_OP_stop_gradient) continue;
         for (int32_t k = 0; k < node->arg_count && !zfi_has(g, id, ZF_OP_EFFECT); k++)
             if (needs[node->args[k]] && zfi_is_float(node->dtype)) needs[id] = true;
     }

@@ -1,6 +1,6 @@
 /* api/passes.h - what rewrites a graph: each pass, and zf_passes, which runs them in their order.
  *
- * Passes in their order: zf_lora; zf_fuse; zf_precision; zf_tile; zf_autograd;
+ * Passes in their order: zf_name_training; zf_lora; zf_fuse; zf_precision; zf_tile; zf_autograd;
  * zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion, zf_onebit_adam, zf_onebit_lamb,
  * zf_zero_one_adam; zf_delay; zf_fuse again; zf_recompute; zf_zero; zf_offload; zf_prefetch.
  * zf_passes runs them all by one description (zf_training). zf_graph_print shows the graph between
@@ -20,6 +20,14 @@
  *
  * A pass checks that it is called in its order, rewrites the graph, and verifies the result. Node
  * ids are never renumbered. All return ZF_OK or the graph's first error. */
+
+/* Names the training whose step the graph becomes: at most 63 letters, digits and underscores. Its
+ * step count (zf_store_step_of), loss scale, skipped steps and states belong to the name, as
+ * "critic:adamw.step" and "critic:adamw.m/w". So do its random numbers: dropout of two trainings
+ * differs. Several trainings over one store, as those of a generator and of its critic, need a name
+ * each, or one may have none. Master weights belong to the parameter. NULL or "": it has no name.
+ * Requires: before zf_precision and zf_autograd. */
+ZF_API zf_status zf_name_training(zf_graph *graph, const char *name);
 
 /* LoRA (Hu et al. 2021): all parameters of the graph are frozen, and a trained product of low rank
  * is added to products with the weights of target modules. With a weight [out, in] of module M, x
@@ -601,6 +609,7 @@ ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
 /* One description of a training step: the desc of each pass, and what all plans are made for. {0}
  * is valid, and so is each member that is {0}. */
 typedef struct zf_training {
+    const char *name; /* of the training (zf_name_training); NULL: it has none */
     /* A scalar. ZF_NONE: nothing is trained; passes about gradients are left out, and the step
      * evaluates */
     zf_tensor loss;
@@ -647,7 +656,7 @@ typedef struct zf_training {
 
 /* Runs the passes of a training step by their descriptions, in this order:
  *
- *     lora, fuse, precision, tile, autograd, simplify, clip, an optimizer, delay, fuse,
+ *     name_training, lora, fuse, precision, tile, autograd, simplify, clip, an optimizer, delay, fuse,
  *     recompute, zero, offload, prefetch
  *
  * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
@@ -671,7 +680,7 @@ ZF_API zf_status zf_optimize(zf_graph *graph, const zf_training *training);
  *             zf_compile(g, &(zf_compile_desc){.store = store, .shares_memory_with = p[0]});
  *         store = zf_program_store(p[0]);
  *     }
- *     zf_program *now = p[zf_variant_at(&t, zf_store_step(store) + 1)];
+ *     zf_program *now = p[zf_variant_at(&t, zf_store_step_of(store, t.name) + 1)];
  *
  * Compile all before zf_load: a checkpoint has the states of all variants. The number of the step
  * decides, so that a run goes on from a checkpoint as it would have without it, and all ranks take

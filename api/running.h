@@ -185,8 +185,8 @@ extern zf_status zf_nccl_id(void *id, zf_error *error);
  *
  * and later "base" as above, and zf_load(store, "adapter", &(zf_load_desc){.merge = true}).
  *
- * The seed and the count of training steps belong to the store: programs that train in turns share
- * one count. With several ranks each has a store of its own, and all are sharded alike; a later
+ * The seed belongs to the store, and so does the count of training steps, one for each name of a
+ * training (zf_training.name): programs of one training share its count. With several ranks each has a store of its own, and all are sharded alike; a later
  * graph's zf_zero takes the layout from zf_zero_desc.store. A store lives until its maker and all
  * its programs have freed it; backend and communicator must outlive it. It and its programs belong
  * to one thread at a time. */
@@ -218,8 +218,11 @@ ZF_API zf_store *zf_store_new(const zf_store_desc *desc, zf_error *error);
 ZF_API void zf_store_free(zf_store *store);
 /* The last call's error; "" when it succeeded. */
 ZF_API const char *zf_store_error(const zf_store *store);
-/* Training steps done, by all programs: 0 at first, kept by checkpoints. */
+/* Steps done by the training without a name, in all its programs: 0 at first, kept by
+ * checkpoints. */
 ZF_API int64_t zf_store_step(const zf_store *store);
+/* Steps done by the training of this name (zf_training.name). NULL or "": zf_store_step. */
+ZF_API int64_t zf_store_step_of(const zf_store *store, const char *training);
 
 /* A tensor of a store, and its layout. */
 typedef struct zf_stored {
@@ -513,8 +516,8 @@ ZF_API zf_status zf_micro(zf_program *program);
  * nothing to compare. */
 ZF_API zf_status zf_compare_ranks(zf_program *program);
 
-/* Steps done. For a program that trains these are the store's (zf_store_step), for another program
- * its own. */
+/* Steps done. For a program that trains these are its training's (zf_store_step_of), for another
+ * program its own. */
 ZF_API int64_t zf_program_step(const zf_program *program);
 
 typedef struct zf_program_info {
@@ -655,7 +658,7 @@ typedef struct zf_nn_field {
 
 /* The progress of a fit. */
 typedef struct zf_nn_progress {
-    int64_t epoch, step; /* 1, 2, ...; the step is the store's (zf_store_step) */
+    int64_t epoch, step; /* 1, 2, ...; the step is the training's (zf_store_step_of) */
     double lr;
     double loss;       /* of this step's batch */
     double epoch_loss; /* mean over the examples that this call has trained on in this epoch */

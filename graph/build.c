@@ -243,6 +243,24 @@ ZF_API zf_tensor zf_state(zf_graph *g, const char *name, zf_dtype dtype, zf_shap
     return zfi_leaf(g, leaf, name ? name : "");
 }
 
+enum { ZFI_TRAINING_NAME = 63, ZFI_STATE_NAME = 512 }; /* bytes at most; of a text */
+
+/* The name of a state of the graph's training: "adamw.m/w", or "critic:adamw.m/w". */
+static const char *zfi_name_of_training(const zf_graph *g, const char *name,
+                                        char text[ZFI_STATE_NAME])
+{
+    snprintf(text, ZFI_STATE_NAME, "%s%s%s", g->training, *g->training ? ":" : "", name);
+    return text;
+}
+
+/* A state that a pass makes, which belongs to the graph's training. */
+static zf_tensor zfi_state(zf_graph *g, const char *name, zf_dtype dtype, zf_shape shape,
+                           double value)
+{
+    char text[ZFI_STATE_NAME];
+    return zf_state(g, zfi_name_of_training(g, name, text), dtype, shape, value);
+}
+
 ZF_API zf_tensor zf_cache(zf_graph *g, const char *name, zf_dtype dtype, zf_shape shape)
 {
     return zfi_leaf(g, (zfi_new){.op = ZF_OP_cache, .dtype = dtype, .shape = shape},

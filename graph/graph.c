@@ -255,6 +255,7 @@ struct zf_graph {
     zfi_name *names;
     const char *scope;
     const char **scopes; /* the enclosing scopes */
+    const char *training; /* the name of the training whose step it is; "": it has none */
     const char *file;    /* of the current call */
     int line;
     bool in_update;   /* new nodes belong to the update section, which comes last */

@@ -4,7 +4,8 @@
  *     output %5 "total" role=loss
  *     %7 = state "adamw.m/w" : f32[4] role=moment of=%2
  *
- * States of a parameter are named OPTIMIZER.PART/PARAM, also in checkpoints. The library makes these
+ * States of a parameter are named OPTIMIZER.PART/PARAM, also in checkpoints, and those of a training
+ * with a name TRAINING:OPTIMIZER.PART/PARAM. The library makes these
  * names, and a state that it makes has the role of its PART. Only files without roles are read by
  * names (zfi_role_in_name). */
 
@@ -81,6 +82,8 @@ static zfi_role zfi_role_in_name(const char *name, const char **param)
 {
     const char *slash = strchr(name, '/');
     const zfi_role role = slash ? zfi_role_of_part(name) : ZFI_ROLE_NONE;
+    const size_t training = strcspn(name, ":./");
     *param = slash ? slash + 1 : "";
+    if (name[training] == ':') name += training + 1;
     return zfi_is_left(role) && strncmp(name, "loco.", 5) ? ZFI_ROLE_NONE : role;
 }

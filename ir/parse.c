@@ -286,6 +286,19 @@ static bool zfi_parse_zero(zfi_parser *p)
     return true;
 }
 
+/* The name of a training. */
+static bool zfi_parse_training(zfi_parser *p)
+{
+    zf_graph *g = p->graph;
+    int length;
+    const char *word = zfi_word(p, &length);
+    if (zfi_len(g->order) || *g->training || !length || length > ZFI_TRAINING_NAME)
+        return zfi_parse_fail(p, "the first line may be: training NAME");
+    g->training = zfi_text_copy(&g->memory, &g->text, word, (size_t)length);
+    if (!g->training) return g->training = "", false;
+    return true;
+}
+
 /* The node after "%id =". id 0: an effect, which gets the id `fresh`. */
 static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
 {
@@ -389,6 +402,8 @@ static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
         g->in_update = true;
     } else if (zfi_take(p, "zero ")) {
         if (!zfi_parse_zero(p)) return false;
+    } else if (zfi_take(p, "training ")) {
+        if (!zfi_parse_training(p)) return false;
     } else if (zfi_take(p, "peak ")) {
         zfi_peak *peak = &g->peaks[zfi_parse_space(p)];
         if (!zfi_integer(p, &peak->bytes) || !zfi_parse_id(p, &id)) return false;

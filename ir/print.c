@@ -12,7 +12,8 @@
  * parameter that it is of (graph/role.c); the value's place,
  * @offset+bytes, and its scratch, after the memory pass; the queue, if it is not compute;
  * `recompute`; `micro`, if a node of the micro section stands below `update:` (overlap/beside.c).
- * After zf_zero the first line is "zero stage=3 world=4 micro_batches=1", with " nodes=2" where
+ * The step of a training with a name begins with "training NAME" (zf_name_training). After zf_zero
+ * there is a line "zero stage=3 world=4 micro_batches=1", with " nodes=2" where
  * these ranks are a mesh, and " shards=2" where each of two nodes has all shards. The last line has
  * the size of the arena, the node at which the most bytes are live, and their number where it is
  * smaller than the arena. Further lines, "peak host 4096 %5", are for the other spaces that the
@@ -135,6 +136,7 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
         if (!zfi_has(g, g->order[i], ZF_OP_EFFECT) && zfi_number_of(w, g, g->order[i]) > last)
             last = zfi_number_of(w, g, g->order[i]);
     width = snprintf(NULL, 0, "%d", last);
+    if (*g->training) zfi_print(w, "training %s\n", g->training);
     if (g->stages & ZFI_STAGE_RANKS) {
         zfi_print(w, "zero stage=%d world=%d micro_batches=%lld", (int)g->zero, (int)g->world,
                   (long long)g->micro_batches);

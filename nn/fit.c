@@ -185,7 +185,7 @@ static zf_status zfi_fit_evaluate(zfi_fitter *f, double *mean)
 static zf_status zfi_fit_train(zfi_fitter *f)
 {
     const zf_nn_fit_desc *d = f->d;
-    int64_t batches = (f->trained + d->batch - 1) / d->batch, step = zf_store_step(f->store);
+    int64_t batches = (f->trained + d->batch - 1) / d->batch, step = zf_store_step_of(f->store, d->training.name);
     double sum = 0, seen = 0;
     bool more = true;
     zf_status status = zfi_fit_open(f, false, ZFI_FIT_WHOLE, f->trained < d->batch ? 0 : d->batch);

@@ -73,6 +73,17 @@ static zf_status zfi_check_bounds(zf_graph *g, const char *pass, const char *lea
                     least, most_name, most);
 }
 
+/* The name of a state of a parameter. Master weights are the parameter's, whoever trains it; other
+ * states are the training's. */
+static const char *zfi_state_name(const zf_graph *g, const char *kind, zf_tensor param,
+                                  char text[ZFI_STATE_NAME])
+{
+    char name[ZFI_STATE_NAME - ZFI_TRAINING_NAME - 1];
+    snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
+    if (zfi_role_of_part(kind) != ZFI_ROLE_MASTER) return zfi_name_of_training(g, name, text);
+    return memcpy(text, name, sizeof name);
+}
+
 /* A new state for a parameter, laid out over the ranks as `ranks` says (graph/mesh.c): of zeros, or
  * as `from` if that is not 0. */
 static zf_tensor zfi_state_for(zf_graph *g, const char *kind, zf_tensor param, zf_dtype dtype,
@@ -86,11 +97,10 @@ static zf_tensor zfi_state_for(zf_graph *g, const char *kind, zf_tensor param, z
                      .shape = shape,
                      .role = zfi_role_of_part(kind),
                      .of = param.id};
-    char name[400];
+    char name[ZFI_STATE_NAME];
     ZF_INT(&state, state, row) = cut.row, ZF_INT(&state, state, rows) = cut.rows;
     ZF_INT(&state, state, ranks) = ranks;
-    snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
-    return zfi_leaf(g, state, name);
+    return zfi_leaf(g, state, zfi_state_name(g, kind, param, name));
 }
 
 /* A new state of zeros for a parameter: f32, or f64 for an f64 parameter. */

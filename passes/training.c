@@ -17,6 +17,13 @@ static bool zfi_wants_gradients(const zf_training *t)
     return zfi_wants_training(t) && t->keep_gradients;
 }
 
+static bool zfi_wants_name(const zf_training *t) { return t->name && *t->name; }
+
+static zf_status zfi_pass_name(zf_graph *g, const zf_training *t)
+{
+    return zf_name_training(g, t->name);
+}
+
 static bool zfi_wants_clip(const zf_training *t) { return zfi_wants_training(t) && t->clip != 0; }
 
 static bool zfi_wants_precision(const zf_training *t)
@@ -152,6 +159,7 @@ static const zfi_pass zfi_optimizer_passes[] = {
 static const zfi_pass zfi_delay_pass = {"delay", zfi_wants_delay, zfi_pass_delay};
 
 static const zfi_pass zfi_forward_passes[] = {
+    {"name_training", zfi_wants_name, zfi_pass_name},
     {"lora", zfi_wants_lora, zfi_pass_lora},
     {"fuse", zfi_wants_fuse, zfi_pass_fuse},
     {"precision", zfi_wants_precision, zfi_pass_precision},
@@ -203,6 +211,7 @@ static zf_tensor zfi_rate(zf_graph *g, zf_tensor lr, bool *fixed, double *value)
 
 /* The tables of the descs that a description consists of. */
 static const zf_option zfi_training_options[] = {
+    ZF_OPTION(zf_training, TEXT, name, 0, NULL, .flag = "", .traits = ZF_OPTION_CHANGES),
     ZF_OPTION_CODED(zf_training, loss),
     ZF_OPTION_CODED(zf_training, lr),
     ZF_OPTION(zf_training, CHOICE, optimizer, 0, ZFI_OPTIMIZER_NAMES, .topic = "optimizer",

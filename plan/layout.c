@@ -57,6 +57,12 @@ typedef struct zfi_piece {
     size_t engine_bytes;
 } zfi_piece;
 
+/* A training that has a name. */
+typedef struct zfi_trained {
+    const char *name;
+    int64_t step; /* steps done */
+} zfi_trained;
+
 struct zf_store {
     zfi_memory memory;
     zfi_text text; /* names */
@@ -68,7 +74,9 @@ struct zf_store {
     const zf_comm *comm;               /* NULL: one rank */
     int32_t rank, world;
     uint64_t seed;
-    int64_t step;  /* training steps done */
+    int64_t step;         /* done by the training without a name */
+    zfi_trained *trained; /* those with names, a growing array */
+    int64_t steps; /* of all trainings, since the store was made: a program sees that another ran */
     int64_t loads; /* how many zf_load there were: a program then begins its step anew */
     bool undefined; /* an update or a load has failed half way: the values belong to no step */
     int32_t owners; /* references: that of the maker, and of programs */

@@ -347,6 +347,21 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
     return ZF_OK;
 }
 
+/* A parameter has one state of master weights: of two, either would be rounded to it. */
+static zf_status zfi_check_masters(const zf_program *p, int32_t master)
+{
+    const zf_store *s = p->store;
+    const int32_t of = s->tensors[master].of;
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++)
+        if (k != master && s->tensors[k].of == of && s->tensors[k].bucket >= 0)
+            return zfi_fail(&p->graph->error, ZF_ERR_MISMATCH,
+                            "zf_compile: the master weights of \"%.200s\" are \"%.200s\" here and "
+                            "\"%.200s\" in the store: trainings of one parameter in 16 bits need the "
+                            "same optimizer",
+                            s->tensors[of].name, s->tensors[master].name, s->tensors[k].name);
+    return ZF_OK;
+}
+
 /* Finds in the store what the graph names, or adds it there. */
 static zf_status zfi_bind_store(zf_program *p, bool must_exist, int32_t *bucket_of)
 {
@@ -370,8 +385,9 @@ static zf_status zfi_bind_store(zf_program *p, bool must_exist, int32_t *bucket_
         if (bucket_of[node->held ? node->held : id] >= 0) status = zfi_add_leaf(p, id, bucket_of);
         if (!status && node->op == ZF_OP_state)
             p->store->tensors[p->tensor_of[id]].role = (zfi_role)node->role;
-        if (!status && node->op == ZF_OP_state && node->arg_count)
-            p->store->tensors[p->tensor_of[id]].of = p->tensor_of[node->args[0]];
+        if (status || node->op != ZF_OP_state || !node->arg_count) continue;
+        p->store->tensors[p->tensor_of[id]].of = p->tensor_of[node->args[0]];
+        if (node->role == ZFI_ROLE_MASTER) status = zfi_check_masters(p, p->tensor_of[id]);
     }
     for (int32_t i = 0; i < zfi_len(g->declared) && !status; i++) /* those that are in pieces */
         p->tensor_of[g->declared[i]] = zfi_store_find(p->store, g->nodes[g->declared[i]].name);

@@ -335,6 +335,10 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     if (p->comm && g->world > 1 && (status = zfi_list_same(p))) return status;
     p->poison = d->poison;
     p->trains = zfi_trains(g);
+    p->training = zfi_training_added(p->store, g->training);
+    if (*g->training && p->training < 0) return zfi_graph_nomem(g);
+    if (*g->training)
+        p->salt = zfi_hash_bytes(ZFI_HASH_START, g->training, strlen(g->training));
     p->loads = p->store->loads;
     p->same = (zfi_same){p->store, p->same.inputs, 0, p->run.evaluate, p->allow_nan};
     return zfi_fill(p);

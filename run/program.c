@@ -65,10 +65,12 @@ struct zf_program {
     zf_run run;
     zf_plan plan;
     zf_traffic counted, counted_over[ZF_OVERS]; /* of the current step */
-    bool trains;        /* it writes to the store, and counts the store's steps; */
+    bool trains;        /* it writes to the store, and counts the steps of its training; */
+    int32_t training;   /* that, in the store's list; -1: the one without a name */
+    uint64_t salt;      /* of its random numbers: 0 of the training without a name */
     int64_t runs;       /* else: the steps it has run */
     int64_t micro;      /* micro-batches run in the current step, */
-    int64_t micro_step; /* which began at this step of the store */
+    int64_t micro_step; /* which began when the store had done so many */
     int64_t loads;      /* the store's count of zf_load when last seen */
     bool poison, allow_nan;
     bool nonfinite; /* this rank's terms of these sums in this step were not all finite */
@@ -82,9 +84,16 @@ ZF_API const char *zf_program_error(const zf_program *p)
 }
 ZF_API zf_store *zf_program_store(const zf_program *p) { return p ? p->store : NULL; }
 
+/* What counts its steps. */
+static int64_t *zfi_steps_of(zf_program *p)
+{
+    if (!p->trains) return &p->runs;
+    return p->training < 0 ? &p->store->step : &p->store->trained[p->training].step;
+}
+
 ZF_API int64_t zf_program_step(const zf_program *p)
 {
-    return !p ? 0 : p->trains ? p->store->step : p->runs;
+    return p ? *zfi_steps_of((zf_program *)(uintptr_t)p) : 0;
 }
 
 static void zfi_clear_error(zf_program *p)

@@ -186,12 +186,12 @@ static zf_status zfi_run_launches(zf_program *p, int32_t first, int32_t last)
 
 static void zfi_begin_micro(zf_program *p)
 {
-    p->run.seed = p->store->seed;
+    p->run.seed = p->store->seed ^ p->salt;
     p->run.step = zf_program_step(p) + 1;
     p->run.micro = p->micro;
     p->run.slot = p->micro * p->run.world + p->run.rank;
     if (p->micro) return;
-    p->micro_step = p->store->step;
+    p->micro_step = p->store->steps;
     memset(&p->counted, 0, sizeof p->counted);
     p->nonfinite = false;
     memset(p->counted_over, 0, sizeof p->counted_over);
@@ -386,7 +386,8 @@ static void zfi_count_step(zf_program *p)
     zf_store *s = p->store;
     p->micro = 0;
     s->undefined = false;
-    *(p->trains ? &s->step : &p->runs) += 1;
+    s->steps += p->trains;
+    *zfi_steps_of(p) += 1;
 }
 
 /* Notes that the update section will change what the program writes. */
@@ -417,7 +418,7 @@ static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
     zfi_clear_error(p);
     zfi_see_load(p);
     if ((status = zfi_check_defined(p->store, call, &p->error))) return status;
-    if (p->micro && p->micro_step != p->store->step) {
+    if (p->micro && p->micro_step != p->store->steps) {
         zfi_forget_micro(p);
         return zfi_fail(&p->error, ZF_ERR_STAGE,
                         "%s: another program has trained the store since the step's first "

@@ -56,6 +56,7 @@ typedef struct zfi_loading {
     uint32_t *sums;
     char *piece;
     int64_t step;
+    const zf_json *steps; /* of trainings with names; NULL: there are none */
     uint64_t seed;
 } zfi_loading;
 
@@ -476,6 +477,46 @@ static zf_status zfi_load_complete(const zfi_loading *l)
     return ZF_OK;
 }
 
+/* Half of the range leaves room to go on counting. */
+static zf_status zfi_load_count(const zf_json *json, int64_t *count, zf_error *error)
+{
+    zf_status status = zf_json_to_int(json, 0, INT64_MAX / 2, count, error);
+    return status ? status : error->status;
+}
+
+/* Steps of trainings with names. The store has all of these names afterwards. */
+static zf_status zfi_load_steps(zfi_loading *l)
+{
+    zf_store *s = l->store;
+    zf_status status = zfi_load_count(zf_json_require(l->manifest.json, "step", &s->error),
+                                      &l->step, &s->error);
+    l->steps = zf_json_member(l->manifest.json, "steps");
+    if (status || !l->steps) return status;
+    if (zf_json_type_of(l->steps) != ZF_JSON_OBJECT)
+        return zf_json_expected(l->steps, &s->error, "an object");
+    for (const zf_json *at = zf_json_first(l->steps); at && !status; at = zf_json_next(at)) {
+        size_t bytes = 0;
+        const char *name = zf_json_key(at, &bytes);
+        int64_t steps;
+        if (!bytes || strlen(name) != bytes || !zfi_is_training_name(name))
+            return zf_json_fail(at, &s->error, "is not the name of a training");
+        status = zfi_load_count(at, &steps, &s->error);
+        if (!status && zfi_training_added(s, name) < 0) return zfi_nomem(&s->error);
+    }
+    return status;
+}
+
+/* Takes over the steps of all trainings. */
+static void zfi_load_take_steps(const zfi_loading *l)
+{
+    zf_store *s = l->store;
+    s->step = l->step;
+    for (int32_t k = 0; k < zfi_len(s->trained); k++) s->trained[k].step = 0;
+    for (const zf_json *at = zf_json_first(l->steps); at; at = zf_json_next(at))
+        (void)zf_json_to_int(at, 0, INT64_MAX / 2,
+                             &s->trained[zfi_training_at(s, zf_json_key(at, NULL))].step, NULL);
+}
+
 /* Manifest, lists, files and store agree about step, seed and every tensor. */
 static zf_status zfi_load_manifest(zfi_loading *l)
 {
@@ -483,11 +524,7 @@ static zf_status zfi_load_manifest(zfi_loading *l)
     const zf_json *ranks =
         l->manifest.format == 1 ? NULL : zf_json_member(l->manifest.json, "ranks");
     zf_status status;
-    /* Half of the range leaves room to go on counting. */
-    status = zf_json_to_int(zf_json_require(l->manifest.json, "step", error), 0, INT64_MAX / 2,
-                            &l->step, error);
-    if (!status) status = error->status;
-    if (!status) status = zfi_load_seed(l);
+    if (!(status = zfi_load_steps(l))) status = zfi_load_seed(l);
     if (status) return status;
     if (ranks && zf_json_type_of(ranks) != ZF_JSON_OBJECT)
         return zf_json_expected(ranks, error, "an object");
@@ -721,7 +758,7 @@ static void zfi_load_end(zfi_loading *l, zf_status status)
         s->tensors[k].sum = 0; /* of what is cut, and has not been written since */
     if (!status) s->loads++;
     if (!status && !l->d.params_only) {
-        s->step = l->step;
+        zfi_load_take_steps(l);
         s->seed = l->seed;
     }
     zfi_array_free(&l->memory, l->found);

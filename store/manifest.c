@@ -38,6 +38,9 @@
  * member "ranks": {"rank-00000-of-00004.json": "3c9d0e55", ...}. Where no tensor is sharded there
  * are no files of ranks, however many ranks there were.
  *
+ * Steps of trainings with names follow "step": "steps": {"critic": 15}. They are left out where
+ * there are none.
+ *
  * A CRC-32C covers every byte: each 4 MiB of a tensor's (or range's) data have one, so that a rank
  * of another world reads little more than it needs; "headers" has those of the files' headers;
  * "ranks" those of the ranks' lists; the manifest's last member covers everything before its own

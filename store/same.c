@@ -98,10 +98,14 @@ static uint64_t zfi_same_digest(const zfi_same *s)
     return hash;
 }
 
-/* Names, types and buckets. */
+/* Trainings and their steps; names, types and buckets. */
 static uint64_t zfi_same_layout(const zf_store *s)
 {
     uint64_t hash = 0xcbf29ce484222325u;
+    for (int32_t k = 0; k < zfi_len(s->trained); k++) {
+        hash = zfi_hash_bytes(hash, s->trained[k].name, strlen(s->trained[k].name) + 1);
+        hash = zfi_hash_bytes(hash, (const char *)&s->trained[k].step, sizeof s->trained[k].step);
+    }
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         const zfi_stored *t = &s->tensors[k];
         const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
@@ -129,7 +133,7 @@ static zf_status zfi_same_records(const int64_t *records, int32_t world, zf_erro
     static const char *const names[ZFI_SAME_VALUES] = {
         "the seed (zf_compile_desc.seed)", "the step that they are at", "the step that they are at",
         "zf_compile_desc.evaluate", "zf_compile_desc.allow_nan",
-        "what their stores hold, or how it is cut (a digest)"};
+        "what their stores hold, how it is cut, or the steps of trainings with names (a digest)"};
     for (int k = 0; k < ZFI_SAME_VALUES; k++) {
         int32_t r = zfi_same_other(records + k, ZFI_SAME_FIELDS, world);
         if (r)

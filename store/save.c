@@ -315,6 +315,20 @@ static zf_status zfi_put_ranks(zfi_saving *s, zf_json_writer *json)
     return ZF_OK;
 }
 
+/* The steps of trainings with names, if any has done one. */
+static void zfi_put_trainings(const zf_store *s, zf_json_writer *json)
+{
+    bool some = false;
+    for (int32_t k = 0; k < zfi_len(s->trained); k++) {
+        if (!s->trained[k].step) continue;
+        if (!some) zf_json_put_key(json, "steps"), zf_json_begin_object(json);
+        some = true;
+        zf_json_put_key(json, s->trained[k].name);
+        zf_json_put_int(json, s->trained[k].step);
+    }
+    if (some) zf_json_end(json);
+}
+
 static zf_status zfi_put_manifest(zfi_saving *s, zf_json_writer *json)
 {
     const zf_save_desc *d = &s->d;
@@ -326,6 +340,7 @@ static zf_status zfi_put_manifest(zfi_saving *s, zf_json_writer *json)
     zf_json_put_int(json, ZFI_CHECKPOINT_FORMAT);
     zf_json_put_key(json, "step");
     zf_json_put_int(json, s->store->step);
+    zfi_put_trainings(s->store, json);
     zf_json_put_key(json, "seed");
     /* 64 bits without a sign are more than JSON's readers promise to keep */
     snprintf(text, sizeof text, "%llu", (unsigned long long)s->store->seed);

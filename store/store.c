@@ -14,6 +14,33 @@ ZF_API const char *zf_store_error(const zf_store *s)
 
 ZF_API int64_t zf_store_step(const zf_store *s) { return s ? s->step : 0; }
 
+/* The number of a training with a name; -1: it has done no step here, or has no name. */
+static int32_t zfi_training_at(const zf_store *s, const char *name)
+{
+    for (int32_t k = 0; k < zfi_len(s->trained); k++)
+        if (!strcmp(s->trained[k].name, name)) return k;
+    return -1;
+}
+
+ZF_API int64_t zf_store_step_of(const zf_store *s, const char *training)
+{
+    int32_t k;
+    if (!s || !training || !*training) return zf_store_step(s);
+    k = zfi_training_at(s, training);
+    return k < 0 ? 0 : s->trained[k].step;
+}
+
+/* The number of a training, which is added if the store has none of this name; -1: it has no name,
+ * or memory is lacking. */
+static int32_t zfi_training_added(zf_store *s, const char *name)
+{
+    int32_t k = *name ? zfi_training_at(s, name) : -1;
+    if (!*name || k >= 0) return k;
+    name = zfi_text_copy(&s->memory, &s->text, name, strlen(name));
+    if (!name || !zfi_push(&s->memory, s->trained, ((zfi_trained){.name = name}))) return -1;
+    return zfi_len(s->trained) - 1;
+}
+
 /* What computes in host memory, made where it is asked for first; NULL with *error. */
 static zf_backend *zfi_store_host(zf_store *s, zf_error *error)
 {
@@ -59,6 +86,7 @@ static void zfi_store_destroy(zf_store *s)
     zfi_array_free(&memory, s->tensors);
     zfi_array_free(&memory, s->buckets);
     zfi_array_free(&memory, s->pieces);
+    zfi_array_free(&memory, s->trained);
     zfi_map_free(&memory, s->names);
     zfi_text_free(&memory, &s->text);
     zfi_free(&memory, s->room, ZFI_SAME_PIECE);

@@ -114,7 +114,7 @@ static void zfi_update_onebit_adam(zf_graph *g, zfi_optimizer *o, zf_tensor p, z
 /* Counts updates of the variance, apart from those of the momentum: only the warm-up has any. */
 static void zfi_count_variance(zf_graph *g, zfi_optimizer *o, const char *state, int32_t variant)
 {
-    o->variance_step = zf_state(g, state, ZF_I64, ZF_SCALAR, 0);
+    o->variance_step = zfi_state(g, state, ZF_I64, ZF_SCALAR, 0);
     if (variant == ZFI_WARM_UP) (void)zfi_build_update(ZF_OP_advance, 1, &o->variance_step, NULL);
 }
 

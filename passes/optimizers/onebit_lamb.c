@@ -116,7 +116,7 @@ static void zfi_apply_compressed(zf_graph *g, zfi_optimizer *o,
 {
     const zf_onebit_lamb_desc *d = o->desc;
     const int32_t count = zfi_len(tensors);
-    const zf_tensor last = zf_state(g, "onebit_lamb.factor", ZF_F32, ZF_SHAPE(zfi_len(tensors)), 1);
+    const zf_tensor last = zfi_state(g, "onebit_lamb.factor", ZF_F32, ZF_SHAPE(zfi_len(tensors)), 1);
     zf_tensor factor = zfi_lamb_numbers(g, tensors, 0), rates, *own;
     factor = zfi_within(factor, zfi_f32_number(g, d->min_factor), zfi_f32_number(g, d->max_factor));
     factor = zfi_within(factor, zf_scale(last, 1 - d->factor_change),
@@ -147,8 +147,8 @@ static void zfi_finish_onebit_lamb(zf_graph *g, zfi_optimizer *o)
     zf_tensor c, weight;
     if (!count) return;
     qsort(tensors, (size_t)count, sizeof *tensors, zfi_by_declaration);
-    c = zf_state(g, "onebit_lamb.coefficient", ZF_F32, ZF_SHAPE(count), 0);
-    weight = zf_state(g, "onebit_lamb.weight", ZF_F32, ZF_SCALAR, 0);
+    c = zfi_state(g, "onebit_lamb.coefficient", ZF_F32, ZF_SHAPE(count), 0);
+    weight = zfi_state(g, "onebit_lamb.weight", ZF_F32, ZF_SCALAR, 0);
     if (d->variant == ZFI_WARM_UP) zfi_average_coefficients(g, d, tensors, c, weight);
     else zfi_apply_compressed(g, o, tensors, c, weight);
 }

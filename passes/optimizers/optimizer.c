@@ -38,7 +38,7 @@ static zf_tensor zfi_count_updates(zf_graph *g, const zfi_optimizer *o)
     char name[32];
     zf_tensor step;
     snprintf(name, sizeof name, "%s.step", o->record->name);
-    step = zf_state(g, name, ZF_I64, ZF_SCALAR, 0);
+    step = zfi_state(g, name, ZF_I64, ZF_SCALAR, 0);
     (void)zfi_build_update(ZF_OP_advance, 2, (zf_tensor[]){step, o->scale}, NULL);
     return step;
 }

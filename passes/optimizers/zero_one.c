@@ -72,10 +72,8 @@ static int32_t zfi_zero_one_adam_at(const void *desc, int64_t step)
 /* The state of that name, which is made if there is none. */
 static zf_tensor zfi_state_over(zf_graph *g, const char *kind, zf_tensor param, int64_t ranks)
 {
-    char name[400];
-    int32_t id;
-    snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
-    id = zfi_map_get(g->names, name, 0);
+    char name[ZFI_STATE_NAME];
+    const int32_t id = zfi_map_get(g->names, zfi_state_name(g, kind, param, name), 0);
     return id ? (zf_tensor){g, id} : zfi_moment_over(g, kind, param, ranks);
 }
 
@@ -144,9 +142,8 @@ static void zfi_update_zero_one_adam(zf_graph *g, zfi_optimizer *o, zf_tensor p,
                               : none,
                     v = zfi_state_over(g, "zero_one_adam.v", p, ZFI_STATE_STAGE);
     zf_tensor u, w, mean, sum, most = ZF_NONE;
-    char name[400];
-    snprintf(name, sizeof name, "zero_one_adam.master/%s", zf_tensor_name(p));
-    w = zf_graph_find(g, name);
+    char name[ZFI_STATE_NAME];
+    w = zf_graph_find(g, zfi_state_name(g, "zero_one_adam.master", p, name));
     if (!zf_valid(w)) w = zfi_master(g, "zero_one_adam.master", p);
     if (d->variant == ZFI_REFRESH) {
         mean = zfi_op(momentum, zfi_with({.f = d->beta1}), m, dp);
@@ -193,9 +190,9 @@ static void zfi_begin_zero_one_adam(zf_graph *g, zfi_optimizer *o)
 {
     const zf_zero_one_adam_desc *d = o->desc;
     zf_tensor rate;
-    o->variance_step = zf_state(g, "zero_one_adam.variance_step", ZF_I64, ZF_SCALAR, 0);
+    o->variance_step = zfi_state(g, "zero_one_adam.variance_step", ZF_I64, ZF_SCALAR, 0);
     if (d->variant == ZFI_REFRESH) {
-        const zf_tensor weight = zf_state(g, "zero_one_adam.weight", ZF_F32, ZF_SCALAR, 0),
+        const zf_tensor weight = zfi_state(g, "zero_one_adam.weight", ZF_F32, ZF_SCALAR, 0),
                         new_share = zf_constant(g, ZF_F32, ZF_SCALAR, 1 - d->beta2),
                         sum = zf_add(zf_scale(weight, d->beta2), new_share);
         (void)zfi_build_update(ZF_OP_advance, 1, &o->variance_step, NULL);
@@ -207,7 +204,7 @@ static void zfi_begin_zero_one_adam(zf_graph *g, zfi_optimizer *o)
         o->moved = zf_less(zf_constant(g, ZF_F32, ZF_SCALAR, 0), o->lr);
         return;
     }
-    rate = zf_state(g, "zero_one_adam.rate", ZF_F32, ZF_SCALAR, 0);
+    rate = zfi_state(g, "zero_one_adam.rate", ZF_F32, ZF_SCALAR, 0);
     o->total = zf_add(rate, o->lr);
     o->eps = zf_constant(g, ZF_F32, ZF_SCALAR, d->eps);
     o->moved = zf_less(zf_constant(g, ZF_F32, ZF_SCALAR, 0), o->total);

@@ -66,7 +66,7 @@ static int32_t zfi_delayed(zfi_delaying *d, const char *name, int32_t value, dou
 {
     zf_graph *g = d->graph;
     const zfi_node *node = &g->nodes[value];
-    const int32_t state = zf_state(g, name, node->dtype, node->shape, begin).id;
+    const int32_t state = zfi_state(g, name, node->dtype, node->shape, begin).id;
     if (state && param) g->nodes[state].role = ZFI_ROLE_GRADIENT, g->nodes[state].of = param;
     zfi_push(&g->memory, d->delays, state);
     zfi_push(&g->memory, d->delays, value);

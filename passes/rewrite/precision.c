@@ -314,11 +314,11 @@ static void zfi_append_scaler(zf_graph *g, const zf_precision_desc *d)
     const char *scope = g->scope;
     zf_tensor states[ZFI_SCALER_STATES];
     g->scope = "";
-    states[0] = zf_state(g, "scaler.scale", ZF_F32, ZF_SCALAR, d->scale);
-    states[1] = zf_state(g, "scaler.hysteresis", ZF_I64, ZF_SCALAR, d->hysteresis);
-    states[2] = zf_state(g, "scaler.iteration", ZF_I64, ZF_SCALAR, 0);
-    states[3] = zf_state(g, "scaler.last_overflow", ZF_I64, ZF_SCALAR, -1);
-    states[4] = zf_state(g, "scaler.skipped", ZF_I64, ZF_SCALAR, 0);
+    states[0] = zfi_state(g, "scaler.scale", ZF_F32, ZF_SCALAR, d->scale);
+    states[1] = zfi_state(g, "scaler.hysteresis", ZF_I64, ZF_SCALAR, d->hysteresis);
+    states[2] = zfi_state(g, "scaler.iteration", ZF_I64, ZF_SCALAR, 0);
+    states[3] = zfi_state(g, "scaler.last_overflow", ZF_I64, ZF_SCALAR, -1);
+    states[4] = zfi_state(g, "scaler.skipped", ZF_I64, ZF_SCALAR, 0);
     (void)zfi_build(ZF_OP_loss_scale, ZFI_SCALER_STATES, states,
                     zfi_with({.f = d->factor}, {.i = d->window}, {.i = d->hysteresis},
                              {.f = d->min_scale}, {.i = d->consecutive_hysteresis}));

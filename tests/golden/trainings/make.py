@@ -1,0 +1,95 @@
+"""Two trainings over one set of parameters: a GAN, and an actor and critic with a common trunk.
+
+    pip install torch safetensors numpy
+    python make.py
+
+trainings.safetensors holds F64 tensors, of each CASE (gan, actor):
+
+    CASE.losses     [STEPS,2]   the two losses of each step, each before its own update
+    CASE.p.NAME     [dims]      the parameter after all steps
+
+Each training has an optimizer of its own, torch.optim.AdamW, with its own count of steps and
+moments, also for parameters that both train. All is in f64, from numbers that are exactly floats;
+tests/trainings.c has the same formulas for first values and data.
+"""
+import pathlib
+
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import log_softmax, softplus
+
+STEPS, ROWS = 10, 8
+torch.set_default_dtype(torch.float64)
+
+
+def first(k, *shape):
+    """The first values of parameter k."""
+    i = torch.arange(int(torch.tensor(shape).prod()))
+    return (((i * 17 + k * 7) % 23 - 11) / 32).reshape(shape).requires_grad_()
+
+
+def data(step, which, *shape):
+    i = torch.arange(int(torch.tensor(shape).prod()))
+    return (((i * 37 + step * 11 + which * 5) % 29 - 14) / 16).reshape(shape)
+
+
+def adamw(params, lr, betas, decay=0.0):
+    groups = [{"params": [p for p in params if p.dim() > 1], "weight_decay": decay},
+              {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0}]
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=betas, eps=1e-8)
+
+
+def gan():
+    p = {"gen.w0": first(0, 4, 6), "gen.b0": first(1, 6), "gen.w1": first(2, 6, 3),
+         "critic.w0": first(3, 3, 6), "critic.b0": first(4, 6), "critic.w1": first(5, 6, 1)}
+
+    def generate(z):
+        return torch.tanh(z @ p["gen.w0"] + p["gen.b0"]) @ p["gen.w1"]
+
+    def judge(x):
+        return torch.tanh(x @ p["critic.w0"] + p["critic.b0"]) @ p["critic.w1"]
+
+    gen = adamw([v for k, v in p.items() if k.startswith("gen")], 0.0078125, (0.5, 0.9375))
+    critic = adamw([v for k, v in p.items() if k.startswith("critic")], 0.015625, (0.5, 0.9375))
+    losses = torch.zeros(STEPS, 2)
+    for step in range(STEPS):
+        z, real = data(step, 0, ROWS, 4), data(step, 1, ROWS, 3)
+        loss = (softplus(-judge(real)).sum() + softplus(judge(generate(z).detach())).sum()) / ROWS
+        critic.zero_grad(), loss.backward(), critic.step()
+        losses[step, 0] = loss.detach()
+        loss = softplus(-judge(generate(z))).sum() / ROWS
+        gen.zero_grad(), loss.backward(), gen.step()
+        losses[step, 1] = loss.detach()
+    return losses, p
+
+
+def actor():
+    p = {"trunk.w": first(6, 4, 6), "trunk.b": first(7, 6), "policy.w": first(8, 6, 3),
+         "value.w": first(9, 6, 1)}
+    critic = adamw([p["trunk.w"], p["trunk.b"], p["value.w"]], 0.015625, (0.75, 0.9375))
+    policy = adamw([p["trunk.w"], p["trunk.b"], p["policy.w"]], 0.0078125, (0.875, 0.96875), 0.0625)
+    losses = torch.zeros(STEPS, 2)
+    for step in range(STEPS):
+        s, reward = data(step, 2, ROWS, 4), data(step, 3, ROWS, 1)
+        taken = torch.eye(3)[(torch.arange(ROWS) * 5 + step) % 3]
+
+        def trunk():
+            return torch.tanh(s @ p["trunk.w"] + p["trunk.b"])
+
+        loss = ((trunk() @ p["value.w"] - reward) ** 2).sum() / ROWS
+        critic.zero_grad(), loss.backward(), critic.step()
+        losses[step, 0] = loss.detach()
+        h = trunk()
+        advantage = (reward - h @ p["value.w"]).detach()
+        loss = -(log_softmax(h @ p["policy.w"], -1) * taken * advantage).sum() / ROWS
+        policy.zero_grad(), loss.backward(), policy.step()
+        losses[step, 1] = loss.detach()
+    return losses, p
+
+
+tensors = {}
+for name, (losses, params) in {"gan": gan(), "actor": actor()}.items():
+    tensors[f"{name}.losses"] = losses
+    tensors |= {f"{name}.p.{k}": v.detach().contiguous() for k, v in params.items()}
+    print(name, losses[-1].tolist())
+save_file(tensors, pathlib.Path(__file__).parent / "trainings.safetensors")

@@ -1,0 +1,547 @@
+/* Trainings with names: several over one store have their own steps, states and random numbers, as
+ * optimizers of PyTorch have (tests/golden/trainings/make.py), to the same bits at every stage. */
+#include "golden.h"
+
+enum { STEPS = 10, ROWS = 8, PARTS = 4, MOST_RANKS = 4, IMAGE = 1 << 14 };
+
+/* ----------------------------------------------------------------------------------- two models */
+
+/* A model that two trainings share. */
+typedef struct pair {
+    const char *name;
+    const char *trainings[2];
+    zf_adamw_desc adamw[2];
+    float lr[2];
+    /* The loss of a training over this graph, for so many rows of ROWS */
+    zf_tensor (*build)(zf_graph *g, int training, int64_t rows, zf_dtype dtype);
+    struct {
+        const char *name;
+        int k;
+        zf_shape shape;
+    } params[6]; /* up to the first without a name */
+} pair;
+
+static zf_tensor param_of(zf_graph *g, const char *name, zf_shape shape, zf_dtype dtype, bool frozen)
+{
+    return zf_param(g, name, shape, &(zf_param_desc){.dtype = dtype, .frozen = frozen});
+}
+
+static zf_tensor input_of(zf_graph *g, const char *name, int64_t rows, int64_t width, zf_dtype dtype)
+{
+    return zf_cast(zf_input(g, name, ZF_F32, ZF_SHAPE(rows, width)), dtype);
+}
+
+static zf_tensor perceptron(zf_tensor x, const char *name, int64_t in, int64_t out, bool frozen)
+{
+    zf_graph *g = x.graph;
+    const zf_dtype dtype = zf_tensor_dtype(x);
+    zf_push(g, "%s", name);
+    x = zf_matmul(x, param_of(g, "w0", ZF_SHAPE(in, 6), dtype, frozen));
+    x = zf_tanh(zf_add(x, param_of(g, "b0", ZF_SHAPE(6), dtype, frozen)));
+    x = zf_matmul(x, param_of(g, "w1", ZF_SHAPE(6, out), dtype, frozen));
+    zf_pop(g);
+    return x;
+}
+
+/* The critic is trained on what a stopped generator makes, the generator through a frozen critic. */
+static zf_tensor build_gan(zf_graph *g, int training, int64_t rows, zf_dtype dtype)
+{
+    zf_tensor made = perceptron(input_of(g, "z", rows, 4, dtype), "gen", 4, 3, false), loss;
+    if (training)
+        return zf_scale(zf_sum(zf_softplus(zf_neg(perceptron(made, "critic", 3, 1, true)))),
+                        1.0 / ROWS);
+    loss = zf_sum(zf_softplus(
+        zf_neg(perceptron(input_of(g, "real", rows, 3, dtype), "critic", 3, 1, false))));
+    made = zf_matmul(zf_stop_gradient(made), zf_graph_find(g, "critic.w0"));
+    made = zf_tanh(zf_add(made, zf_graph_find(g, "critic.b0")));
+    made = zf_softplus(zf_matmul(made, zf_graph_find(g, "critic.w1")));
+    return zf_scale(zf_add(loss, zf_sum(made)), 1.0 / ROWS);
+}
+
+/* Both train the trunk. */
+static zf_tensor build_actor(zf_graph *g, int training, int64_t rows, zf_dtype dtype)
+{
+    zf_tensor h = input_of(g, "s", rows, 4, dtype), reward = input_of(g, "reward", rows, 1, dtype),
+              miss, odds;
+    h = zf_matmul(h, param_of(g, "trunk.w", ZF_SHAPE(4, 6), dtype, false));
+    h = zf_tanh(zf_add(h, param_of(g, "trunk.b", ZF_SHAPE(6), dtype, false)));
+    miss = zf_sub(reward, zf_matmul(h, param_of(g, "value.w", ZF_SHAPE(6, 1), dtype, false)));
+    if (!training) return zf_scale(zf_sum(zf_mul(miss, miss)), 1.0 / ROWS);
+    odds = zf_log_softmax(zf_matmul(h, param_of(g, "policy.w", ZF_SHAPE(6, 3), dtype, false)));
+    odds = zf_mul(odds, zf_mul(input_of(g, "taken", rows, 3, dtype), zf_stop_gradient(miss)));
+    return zf_scale(zf_sum(odds), -1.0 / ROWS);
+}
+
+static const pair pairs[] = {
+    {"gan",
+     {"critic", ""},
+     {{.beta1 = 0.5, .beta2 = 0.9375}, {.beta1 = 0.5, .beta2 = 0.9375}},
+     {0.015625f, 0.0078125f},
+     build_gan,
+     {{"gen.w0", 0, {2, {4, 6}}},
+      {"gen.b0", 1, {1, {6}}},
+      {"gen.w1", 2, {2, {6, 3}}},
+      {"critic.w0", 3, {2, {3, 6}}},
+      {"critic.b0", 4, {1, {6}}},
+      {"critic.w1", 5, {2, {6, 1}}}}},
+    {"actor",
+     {"critic", "policy"},
+     {{.beta1 = 0.75, .beta2 = 0.9375}, {.beta1 = 0.875, .beta2 = 0.96875, .weight_decay = 0.0625}},
+     {0.015625f, 0.0078125f},
+     build_actor,
+     {{"trunk.w", 6, {2, {4, 6}}},
+      {"trunk.b", 7, {1, {6}}},
+      {"policy.w", 8, {2, {6, 3}}},
+      {"value.w", 9, {2, {6, 1}}}}}};
+
+/* Row i of the global batch of an input. */
+static void row_of(const char *input, int64_t step, int64_t row, int64_t width, float *out)
+{
+    static const char *const names[] = {"z", "real", "s", "reward"};
+    int64_t which = 0;
+    if (!strcmp(input, "taken")) {
+        for (int64_t i = 0; i < width; i++) out[i] = i == (row * 5 + step) % 3;
+        return;
+    }
+    while (strcmp(names[which], input)) which++;
+    for (int64_t i = 0; i < width; i++)
+        out[i] = (float)(((row * width + i) * 37 + step * 11 + which * 5) % 29 - 14) / 16;
+}
+
+/* ------------------------------------------------------------------------------------ the ranks */
+
+typedef struct setting {
+    const pair *pair;
+    zf_dtype dtype; /* of parameters */
+    int32_t world;
+    int64_t micro; /* batches of a step */
+    zf_training training; /* without loss, name, rate and optimizer */
+    const char *offload_dir;
+} setting;
+
+/* The programs of both trainings on all ranks. */
+typedef struct ranks {
+    setting s;
+    zf_comm comms[MOST_RANKS];
+    zf_store *stores[MOST_RANKS];
+    zf_graph *graphs[2][MOST_RANKS];
+    zf_program *programs[2][MOST_RANKS];
+    zf_error error;
+} ranks;
+
+static void close_ranks(void *object)
+{
+    ranks *r = object;
+    for (int k = 2 * MOST_RANKS; k-- > 0;) zf_program_free(r->programs[0][k]);
+    for (int k = 2 * MOST_RANKS; k-- > 0;) zf_graph_free(r->graphs[0][k]);
+    for (int k = MOST_RANKS; k-- > 0;) zf_store_free(r->stores[k]);
+    memset(r, 0, sizeof *r);
+}
+
+static bool open_program(ranks *r, int k, int32_t rank)
+{
+    const setting *s = &r->s;
+    const int64_t rows = ROWS / (s->world * s->micro);
+    zf_graph *g = r->graphs[k][rank] = zf_graph_new(NULL);
+    zf_training t = s->training;
+    t.name = s->pair->trainings[k];
+    t.loss = zf_output(s->pair->build(g, k, rows, s->dtype), "total");
+    t.zero.world = s->world, t.zero.micro_batches = s->micro, t.zero.store = r->stores[rank];
+    t.adamw = s->pair->adamw[k];
+    zf_passes(g, &t);
+    r->programs[k][rank] =
+        zf_compile(g, &(zf_compile_desc){.store = r->stores[rank], .verify = true});
+    if (!r->programs[k][rank]) snprintf(r->error.text, sizeof r->error.text, "%s", zf_graph_error(g));
+    return r->programs[k][rank] != NULL;
+}
+
+/* Opens programs over stores with the first values of the parameters. */
+static bool open_ranks(ranks *r, const setting *s)
+{
+    *r = (ranks){.s = *s};
+    for (int32_t rank = 0; rank < s->world; rank++) {
+        r->comms[rank] = (zf_comm){.rank = rank, .world = s->world};
+        r->stores[rank] = zf_store_new(&(zf_store_desc){.comm = s->world > 1 ? &r->comms[rank] : NULL,
+                                                        .seed = 3,
+                                                        .offload_dir = s->offload_dir},
+                                       &r->error);
+        for (int k = 0; k < 2; k++)
+            if (!r->stores[rank] || !open_program(r, k, rank)) return false;
+        for (int n = 0; n < 6 && s->pair->params[n].name; n++) {
+            const char *name = s->pair->params[n].name;
+            const zf_stored about = zf_store_at(r->stores[rank], zf_store_find(r->stores[rank], name));
+            const int64_t count = zf_shape_count(s->pair->params[n].shape);
+            double wide[64], values[64];
+            for (int64_t i = 0; i < count; i++)
+                wide[i] = (double)((i * 17 + s->pair->params[n].k * 7) % 23 - 11) / 32;
+            zf_convert(values, about.dtype, wide, ZF_F64, (size_t)count);
+            if (zf_store_write(r->stores[rank], name, values,
+                               (size_t)count * zf_dtype_size(about.dtype)))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Writes what rank `rank` is trained on in micro-batch `micro`. */
+static zf_status feed(ranks *r, int k, int32_t rank, int64_t micro, int64_t step)
+{
+    static const char *const inputs[] = {"z", "real", "s", "reward", "taken"};
+    zf_graph *g = r->graphs[k][rank];
+    const int64_t rows = ROWS / (r->s.world * r->s.micro), slot = micro * r->s.world + rank;
+    const float lr = r->s.pair->lr[k];
+    zf_status status = zf_write(r->programs[k][rank], zf_graph_find(g, "lr"), &lr, sizeof lr);
+    for (int n = 0; n < 5 && !status; n++) {
+        const zf_tensor x = zf_graph_find(g, inputs[n]);
+        const int64_t width = zf_valid(x) ? zf_tensor_shape(x).dims[1] : 0;
+        float values[ROWS * 4];
+        for (int64_t i = 0; i < rows && width; i++)
+            row_of(inputs[n], step, slot * rows + i, width, values + i * width);
+        if (width) status = zf_write(r->programs[k][rank], x, values, (size_t)(rows * width) * 4);
+    }
+    return status;
+}
+
+/* A step of training k. */
+static zf_status step_of(ranks *r, int k, int64_t step)
+{
+    const zf_lockstep_desc d = {r->programs[k], r->s.world, 0};
+    zf_status status = ZF_OK;
+    for (int64_t micro = 0; micro < r->s.micro && !status; micro++) {
+        for (int32_t rank = 0; rank < r->s.world && !status; rank++)
+            status = feed(r, k, rank, micro, step);
+        if (!status)
+            status = micro + 1 < r->s.micro ? zf_lockstep_micro(&d, &r->error)
+                                            : zf_lockstep_step(&d, &r->error);
+    }
+    return status;
+}
+
+/* Both trainings in turns, from step `from` on; losses may be NULL. */
+static zf_status train(ranks *r, int64_t from, int64_t until, double (*losses)[2])
+{
+    zf_status status = ZF_OK;
+    for (int64_t step = from; step < until && !status; step++)
+        for (int k = 0; k < 2 && !status; k++) {
+            zf_tensor loss = zf_graph_find(r->graphs[k][0], "total");
+            float narrow = 0;
+            status = step_of(r, k, step);
+            if (status || !losses) continue;
+            if (r->s.dtype == ZF_F64)
+                status = zf_read(r->programs[k][0], loss, &losses[step][k], sizeof(double));
+            else status = zf_read(r->programs[k][0], loss, &narrow, sizeof narrow);
+            if (r->s.dtype != ZF_F64) losses[step][k] = narrow;
+        }
+    return status;
+}
+
+/* A parameter or state of either program; returns its bytes, 0 where it cannot be read. */
+static size_t value_of(ranks *r, const char *name, void *out, size_t room)
+{
+    const zf_stored about = zf_store_at(r->stores[0], zf_store_find(r->stores[0], name));
+    const size_t bytes = (size_t)zf_shape_count(about.shape) * zf_dtype_size(about.dtype);
+    for (int k = 0; k < 2; k++) {
+        const zf_lockstep_desc d = {r->programs[k], r->s.world, 0};
+        zf_error ignored;
+        if (about.name && bytes <= room && !zf_lockstep_read(&d, name, out, bytes, &ignored))
+            return bytes;
+    }
+    return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* All parameters and states by name; their bytes. */
+static size_t image_of(ranks *r, unsigned char image[IMAGE])
+{
+    const char *names[100];
+    const int32_t count = zf_store_count(r->stores[0]);
+    size_t at = 0, bytes;
+    for (int32_t k = 0; k < count && k < 100; k++) names[k] = zf_store_at(r->stores[0], k).name;
+    qsort(names, (size_t)count, sizeof *names, by_name);
+    for (int32_t k = 0; k < count; k++, at += bytes)
+        if (!(bytes = value_of(r, names[k], image + at, IMAGE - at))) return 0;
+    return at;
+}
+
+/* --------------------------------------------------------------------------------------- PyTorch */
+
+/* How far numbers are from the golden ones, as a part of the largest. */
+static double miss_of(const double *got, const double *golden, int64_t count)
+{
+    double most = 0, largest = 1e-3;
+    for (int64_t i = 0; i < count; i++) {
+        most = fmax(most, fabs(got[i] - golden[i]));
+        largest = fmax(largest, fabs(golden[i]));
+    }
+    return most / largest;
+}
+
+static void check_pytorch(test *t, const pair *p)
+{
+    static ranks r;
+    const setting s = {
+        .pair = p, .dtype = ZF_F64, .world = 1, .micro = 1, .training.fuse.without = "all"};
+    zf_safetensors *file = open_file(t, "tests/golden/trainings/trainings.safetensors");
+    double losses[STEPS][2], *golden, values[64];
+    int64_t count = 0;
+    char name[64];
+    CHECK(t, file != NULL);
+    test_defer(t, close_ranks, &r);
+    if (!open_ranks(&r, &s)) test_fail(t, __FILE__, __LINE__, "open_ranks", r.error.text);
+    OK(t, train(&r, 0, STEPS, losses), r.error.text);
+    snprintf(name, sizeof name, "%s.losses", p->name);
+    golden = values_of(file, name, &count);
+    CHECK(t, golden && count == 2 * STEPS && miss_of(losses[0], golden, count) < 1e-12);
+    free(golden);
+    for (int n = 0; n < 6 && p->params[n].name; n++) {
+        snprintf(name, sizeof name, "%s.p.%s", p->name, p->params[n].name);
+        golden = values_of(file, name, &count);
+        CHECK(t, golden && value_of(&r, p->params[n].name, values, sizeof values) ==
+                               (size_t)count * sizeof *values);
+        CHECK(t, miss_of(values, golden, count) < 1e-12);
+        free(golden);
+    }
+    for (int k = 0; k < 2; k++)
+        CHECK(t, zf_store_step_of(r.stores[0], p->trainings[k]) == STEPS);
+}
+
+TEST_ONCE(trainings_of_a_gan_are_pytorchs) { check_pytorch(t, &pairs[0]); }
+
+TEST_ONCE(trainings_of_an_actor_and_a_critic_are_pytorchs) { check_pytorch(t, &pairs[1]); }
+
+/* ------------------------------------------------------------------------------------------ bits */
+
+/* The image after some steps; 0 bytes after reporting a failure. */
+static size_t image_after(test *t, const setting *s, int64_t steps, unsigned char image[IMAGE])
+{
+    static ranks r;
+    size_t bytes = 0;
+    if (!open_ranks(&r, s) || train(&r, 0, steps, NULL) || !(bytes = image_of(&r, image)))
+        test_fail(t, __FILE__, __LINE__, "training", r.error.text);
+    close_ranks(&r);
+    return bytes;
+}
+
+/* Every stage on 1, 2 and 4 ranks that share four parts of the batch, with states in host memory and
+ * buckets of one parameter and of all. */
+TEST_ONCE(trainings_have_equal_bits)
+{
+    static unsigned char one[IMAGE], other[IMAGE];
+    for (int p = 0; p < 2; p++) {
+        setting s = {.pair = &pairs[p], .dtype = ZF_F32, .world = 1, .micro = PARTS};
+        const size_t bytes = image_after(t, &s, 4, one);
+        CHECK(t, bytes > 0);
+        for (int n = 0; n < 24; n++) {
+            s.world = 1 << n % 3, s.micro = PARTS / s.world;
+            s.training = (zf_training){.zero.stage = n / 3 % 4,
+                                       .zero.bucket_bytes = n % 2,
+                                       .prefetch.bytes = n % 5 == 1 ? 1 << 16 : 0,
+                                       .offload.optimizer = n >= 12 ? ZF_HOST : ZF_DEVICE};
+            CHECK(t, image_after(t, &s, 4, other) == bytes && !memcmp(one, other, bytes));
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------ checkpoints */
+
+/* A checkpoint holds the steps of all trainings: a run goes on from it with the same bits, also in
+ * stores that load it before they have a program. */
+TEST_ONCE(trainings_resume_with_their_own_steps)
+{
+    static unsigned char whole[IMAGE], resumed[IMAGE];
+    static ranks r;
+    const char *path = test_path("trainings");
+    setting s = {.pair = &pairs[0], .dtype = ZF_F32, .world = 2, .micro = 2, .training.zero.stage = 3};
+    const size_t bytes = image_after(t, &s, 6, whole);
+    CHECK(t, bytes > 0);
+    test_defer(t, close_ranks, &r);
+    for (int k = 0; k < 2; k++) {
+        const zf_lockstep_desc d = {r.programs[0], 2, 0};
+        CHECK(t, open_ranks(&r, &s));
+        if (!k) {
+            OK(t, train(&r, 0, 3, NULL), r.error.text);
+            OK(t, step_of(&r, 0, 3), r.error.text); /* the critic alone */
+            OK(t, zf_lockstep_save(&d, path, NULL, &r.error), r.error.text);
+        }
+        if (k) OK(t, zf_lockstep_load(&d, path, NULL, &r.error), r.error.text);
+        CHECK(t, zf_store_step_of(r.stores[1], "critic") == 4 && zf_store_step(r.stores[1]) == 3);
+        CHECK(t, zf_program_step(r.programs[0][0]) == 4 && zf_program_step(r.programs[1][0]) == 3);
+        if (k) {
+            OK(t, step_of(&r, 1, 3), r.error.text);
+            OK(t, train(&r, 4, 6, NULL), r.error.text);
+            CHECK(t, image_of(&r, resumed) == bytes && !memcmp(whole, resumed, bytes));
+        }
+        close_ranks(&r);
+    }
+}
+
+/* Steps of a checkpoint replace those of the store, also where it has none of a name. */
+TEST_ONCE(trainings_take_the_steps_of_a_checkpoint)
+{
+    static ranks r;
+    static zf_store *fresh;
+    const char *path = test_path("trainings-steps");
+    const setting s = {.pair = &pairs[1], .dtype = ZF_F32, .world = 1, .micro = 1};
+    const zf_lockstep_desc d = {r.programs[0], 1, 0};
+    test_defer(t, close_ranks, &r);
+    CHECK(t, open_ranks(&r, &s));
+    OK(t, zf_lockstep_save(&d, path, NULL, &r.error), r.error.text);
+    OK(t, train(&r, 0, 2, NULL), r.error.text);
+    CHECK(t, zf_store_step_of(r.stores[0], "policy") == 2 && zf_store_step(r.stores[0]) == 0);
+    OK(t, zf_lockstep_load(&d, path, NULL, &r.error), r.error.text);
+    CHECK(t, zf_store_step_of(r.stores[0], "policy") == 0 && zf_program_step(r.programs[0][0]) == 0);
+    OK(t, train(&r, 0, 1, NULL), r.error.text);
+    OK(t, zf_lockstep_save(&d, path, NULL, &r.error), r.error.text);
+    fresh = zf_store_new(NULL, &r.error);
+    NEED(t, fresh, &r.error);
+    test_defer(t, (test_cleanup *)zf_store_free, fresh);
+    OK(t, zf_load(fresh, path, NULL), zf_store_error(fresh));
+    CHECK(t, zf_store_step_of(fresh, "policy") == 1 && zf_store_step_of(fresh, "critic") == 1);
+    CHECK(t, zf_store_step_of(fresh, "other") == 0 && zf_store_step_of(NULL, "critic") == 0);
+}
+
+/* ----------------------------------------------------------------------------------- loss scale */
+
+static int64_t count_of(ranks *r, const char *name)
+{
+    int64_t count = -1;
+    return value_of(r, name, &count, sizeof count) == sizeof count ? count : -1;
+}
+
+/* A step that one training skips is a step of the other. In f16 both round one set of master
+ * weights. */
+TEST_ONCE(trainings_skip_steps_of_their_own)
+{
+    static ranks r;
+    const setting s = {.pair = &pairs[1],
+                       .dtype = ZF_F32,
+                       .world = 1,
+                       .micro = 1,
+                       .training.precision = {.dtype = ZF_F16, .scale = 1024, .hysteresis = 1}};
+    const float large = 0x1p30f;
+    float scale[2] = {0, 0};
+    test_defer(t, close_ranks, &r);
+    CHECK(t, open_ranks(&r, &s));
+    OK(t, zf_store_write(r.stores[0], "critic:scaler.scale", &large, 4), zf_store_error(r.stores[0]));
+    OK(t, train(&r, 0, 1, NULL), r.error.text);
+    CHECK(t, value_of(&r, "critic:scaler.scale", &scale[0], 4) && scale[0] == large / 2);
+    CHECK(t, value_of(&r, "policy:scaler.scale", &scale[1], 4) && scale[1] == 1024);
+    CHECK(t, count_of(&r, "critic:adamw.step") == 0 && count_of(&r, "policy:adamw.step") == 1);
+    CHECK(t, count_of(&r, "critic:scaler.skipped") == 1 && count_of(&r, "policy:scaler.skipped") == 0);
+    CHECK(t, zf_store_step_of(r.stores[0], "critic") == 1);
+    CHECK(t, zf_store_find(r.stores[0], "adamw.master/trunk.w") >= 0 &&
+                 zf_store_find(r.stores[0], "critic:adamw.master/trunk.w") < 0);
+}
+
+/* ------------------------------------------------------------------------- one name beside another */
+
+/* What a training with dropout makes of a parameter in three steps. */
+static bool dropped(test *t, const char *name, const zf_training *training, float w[64])
+{
+    zf_graph *g = zf_graph_new(NULL);
+    zf_training d = *training;
+    zf_program *p = NULL;
+    const float rate = 0.125f;
+    bool good = true;
+    zf_tensor v = zf_param(g, "w", ZF_SHAPE(64), &(zf_param_desc){.init = ZF_ONES});
+    d.name = name;
+    d.loss = zf_sum(zf_dropout(v, 0.5));
+    for (d.variant = 0; d.variant < 1; d.variant++)
+        if (!zf_passes(g, &d)) p = zf_compile(g, &(zf_compile_desc){.seed = 5});
+    for (int step = 0; step < 3 && p; step++) {
+        good = good && !zf_write(p, zf_graph_find(g, "lr"), &rate, sizeof rate) && !zf_step(p);
+        good = good && zf_program_step(p) == step + 1;
+    }
+    good = p && good && !zf_read(p, v, w, 64 * sizeof *w);
+    if (!good) test_fail(t, __FILE__, __LINE__, "dropped", p ? zf_program_error(p) : zf_graph_error(g));
+    zf_program_free(p);
+    zf_graph_free(g);
+    return good;
+}
+
+/* Dropout of two trainings differs, and the name changes nothing else. */
+TEST_ONCE(trainings_draw_numbers_of_their_own)
+{
+    const zf_training sgd = {.optimizer = ZF_SGD};
+    float a[64], b[64], c[64];
+    CHECK(t, dropped(t, NULL, &sgd, a) && dropped(t, "", &sgd, b) && !memcmp(a, b, sizeof a));
+    CHECK(t, dropped(t, "one", &sgd, b) && dropped(t, "two", &sgd, c));
+    CHECK(t, memcmp(a, b, sizeof a) && memcmp(b, c, sizeof b));
+    CHECK(t, dropped(t, "one", &sgd, c) && !memcmp(b, c, sizeof b));
+}
+
+/* Optimizers that look for their own states find those of the training. */
+TEST_ONCE(trainings_of_every_optimizer)
+{
+    for (int k = 0; zf_optimizer_name((zf_optimizer)k); k++) {
+        const zf_training plain = {.optimizer = (zf_optimizer)k};
+        float w[64];
+        CHECK(t, dropped(t, "one", &plain, w) && w[0] != 1);
+    }
+}
+
+/* --------------------------------------------------------------------------------------- mistakes */
+
+TEST(trainings_names)
+{
+    static const struct {
+        const char *name, *error;
+    } cases[] = {
+        {"critic_2", NULL},
+        {"", NULL},
+        {"a.b", "zf_name_training: \"a.b\": a name has at most 63 letters, digits and underscores"},
+        {"a:b", "zf_name_training: \"a:b\": a name has at most 63 letters, digits and underscores"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        if (cases[k].error) CHECK(t, zf_name_training(g, cases[k].name));
+        else OK(t, zf_name_training(g, cases[k].name), zf_graph_error(g));
+        CHECK_TEXT(t, zf_graph_error(g), cases[k].error ? cases[k].error : "");
+    }
+    CHECK(t, zf_name_training(NULL, "a") == ZF_ERR_ARGUMENT);
+}
+
+TEST(trainings_are_named_first)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor w;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    w = zf_param(g, "w", ZF_SCALAR, NULL);
+    OK(t, zf_precision(g, &(zf_precision_desc){.dtype = ZF_F16}), zf_graph_error(g));
+    (void)w;
+    GIVES(t, zf_name_training(g, "late"), ZF_ERR_STAGE, zf_graph_error(g));
+    CHECK_TEXT(t, zf_graph_error(g), "zf_name_training: must come before zf_precision, whose loss "
+                                     "scale belongs to the training");
+}
+
+/* Two optimizers of one parameter in 16 bits would round two sets of master weights to it. */
+TEST(trainings_share_master_weights)
+{
+    zf_program *p[2] = {NULL};
+    zf_graph *g[2];
+    for (int k = 0; k < 2; k++) {
+        g[k] = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        NEED(t, g[k], NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g[k]);
+        zf_tensor w = zf_param(g[k], "w", ZF_SHAPE(2), &(zf_param_desc){.dtype = ZF_BF16});
+        OK(t, zf_passes(g[k], &(zf_training){.name = k ? "b" : "a",
+                                             .loss = zf_sum(zf_cast(w, ZF_F32)),
+                                             .optimizer = k ? ZF_LION : ZF_ADAMW}),
+           zf_graph_error(g[k]));
+        p[k] = zf_compile(g[k], &(zf_compile_desc){.store = zf_program_store(p[0])});
+        if (!k) NEED(t, p[k], NULL);
+        if (!k) test_defer(t, (test_cleanup *)zf_program_free, p[k]);
+    }
+    CHECK(t, !p[1]);
+    CHECK_TEXT(t, zf_graph_error(g[1]),
+               "zf_compile: the master weights of \"w\" are \"lion.master/w\" here and "
+               "\"adamw.master/w\" in the store: trainings of one parameter in 16 bits need the same "
+               "optimizer");
+}

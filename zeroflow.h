@@ -116,6 +116,7 @@ extern "C" {
 #include "graph/number.c"
 #include "graph/names.c"
 #include "graph/near.c"
+#include "graph/printable.c"
 #include "graph/shape.c"
 #include "graph/mesh.c"
 #include "graph/blocks.c"

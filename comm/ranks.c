@@ -3,6 +3,7 @@
 #ifndef ZFI_RANKS
 #define ZFI_RANKS
 
+#include "../graph/printable.c"
 #include <math.h>
 #include <string.h>
 
@@ -31,13 +32,15 @@ static const char *zfi_list_end(zfi_rank_list *list, int32_t world)
     return list->text;
 }
 
-/* The error of all ranks after one has called abort with this status. */
+/* The error of all ranks after one has called abort with this status. The reason may have come from
+ * another machine. */
 static zf_status zfi_fail_by_rank(zf_error *error, int32_t rank, zf_status status,
                                   const char *reason)
 {
     const zf_status here = status == ZF_ERR_IO ? ZF_ERR_IO : ZF_ERR_COMM;
-    return zfi_fail(error, here, "rank %d gave up%s%s", (int)rank, reason && *reason ? ": " : "",
-                    reason ? reason : "");
+    char text[sizeof error->text];
+    zfi_printable(text, sizeof text, reason ? reason : "");
+    return zfi_fail(error, here, "rank %d gave up%s%s", (int)rank, *text ? ": " : "", text);
 }
 
 /* A call on a channel where another is under way. */

@@ -43,19 +43,6 @@ enum { ZFI_JSON_DEPTH = 128, ZFI_QUOTE = 80, ZFI_JSON_FILE_LIMIT = 64 << 20 };
 
 /* ------------------------------------------------------------------------------------ text */
 
-/* Bytes of the UTF-8 character at s[0..left), left > 0; 0 where there is none: incomplete,
- * overlong, a surrogate, or above U+10FFFF. */
-static int zfi_utf8_bytes(const unsigned char *s, size_t left)
-{
-    int bytes = 1 + (s[0] >= 0xc2) + (s[0] >= 0xe0) + (s[0] >= 0xf0);
-    if ((s[0] >= 0x80 && s[0] < 0xc2) || s[0] > 0xf4 || (size_t)bytes > left) return 0;
-    for (int i = 1; i < bytes; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    if (bytes == 3 && ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f))) return 0;
-    if (bytes == 4 && ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))) return 0;
-    return bytes;
-}
-
 static int zfi_utf8_encode(unsigned char out[4], uint32_t code)
 {
     int bytes = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;

@@ -75,6 +75,15 @@ static void meet(const zf_comm *comm)
     (void)comm->run(comm->self, &c, &ignored);
 }
 
+/* A text of another rank, which is on another machine, without what commands a terminal. */
+static const char *printable(char *text, size_t size)
+{
+    text[size - 1] = '\0';
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+    return text;
+}
+
 /* The first item in which two differ; ALIKE_MOST: none. */
 static int32_t first_difference(const alike *a, const alike *b)
 {
@@ -85,15 +94,15 @@ static int32_t first_difference(const alike *a, const alike *b)
 }
 
 /* "--seed is 2 on ranks 1 and 3, and 1 on rank 0" */
-static void describe(const alike *first, int32_t item, const char (*values)[ALIKE_VALUE],
-                     int32_t world, zf_error *error)
+static void describe(const alike *first, int32_t item, char (*values)[ALIKE_VALUE], int32_t world,
+                     zf_error *error)
 {
     const char *other = NULL;
     char ranks[160] = "";
     int32_t named = 0;
     for (int32_t r = 1; r < world; r++) {
         size_t at = strlen(ranks);
-        if (!strcmp(values[r], values[0])) continue;
+        if (!strcmp(printable(values[r], ALIKE_VALUE), printable(values[0], ALIKE_VALUE))) continue;
         if (!other) other = values[r];
         if (strcmp(values[r], other)) continue;
         if (named++ < 8) snprintf(ranks + at, sizeof ranks - at, "%s%d", at ? ", " : "", (int)r);
@@ -130,8 +139,9 @@ bool alike_compare(const alike *a, const zf_comm *comm, zf_error *error)
             if (items[r] < item) item = (int32_t)items[r];
         if (!status && item < ALIKE_MOST) {
             if (item < a->count) memcpy(values[comm->rank], a->item[item].value, ALIKE_VALUE);
+            printable(first->item[item].name, sizeof first->item[item].name);
             if (!collect(comm, values, sizeof *values, error))
-                describe(first, item, (const char(*)[ALIKE_VALUE])values, comm->world, error);
+                describe(first, item, values, comm->world, error);
             meet(comm);
         }
     }
@@ -162,6 +172,7 @@ bool alike_good(const zf_comm *comm, zf_error *error)
             same = same && all[2 * r] && all[2 * r + 1] == all[1];
         if (who >= 0 && !tell(comm, who, &its, sizeof its, &lost)) {
             error->status = its.status;
+            printable(its.text, sizeof its.text);
             if (same) memcpy(error->text, its.text, sizeof its.text);
             else snprintf(error->text, sizeof error->text, "rank %d: %.480s", (int)who, its.text);
         }

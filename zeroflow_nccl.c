@@ -919,6 +919,7 @@ ZF_API zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error)
     zfi_process_init(&m->p, "zf_nccl_comm", d.deadline_seconds, zfi_nccl_on_failure);
     m->meet.p = &m->p;
     m->meet.host = d.host, m->meet.port = d.port;
+    m->meet.key = zfi_meet_key(d.run);
     m->device = d.device;
     m->fast = d.fast;
     m->ctas = d.ctas;

@@ -141,7 +141,8 @@ typedef struct zf_nccl_desc {
     int32_t ctas;
     /* Rank 0 listens at host:port, the other ranks connect to it, and the connections stay open: a
      * rank that ends or fails is reported to the ranks that wait, and a rank that does not arrive
-     * is named. Connections are not authenticated: use it in trusted networks only */
+     * is named. The host must be an address of rank 0's machine: at no other one it listens.
+     * Connections are not encrypted: use it in trusted networks only */
     const char *host;
     int32_t port;
     /* A path in a folder that all ranks share, where no file is needed otherwise. The ranks make
@@ -151,6 +152,10 @@ typedef struct zf_nccl_desc {
     /* ZF_NCCL_ID_BYTES from zf_nccl_id, which one rank calls; the program sends them to all ranks.
      * The other ranks notice a failed rank only by their deadline */
     const void *id;
+    /* A name of the run, such as a job's number, the same on all ranks. At the host, or in the file,
+     * ranks of runs with other names are not let in; who does not know the name cannot take a rank's
+     * place. NULL: "" */
+    const char *run;
 } zf_nccl_desc;
 /* The calling rank's communicator; all ranks must call within the deadline. Calls on a stream (a
  * cudaStream_t; device memory) return once they are enqueued, and may be captured into a graph.

@@ -3,7 +3,12 @@
  *
  * When all ranks have come, rank 0 sends the same bytes to all, the ids. Later, ranks send notes
  * when they fail, and heartbeats while they wait (comm/process.c). Only ranks that wait read
- * notes. */
+ * notes.
+ *
+ * A port or a folder is open to others. Each note has a key, which follows from the name of the run.
+ * What connects without it, or says nothing, is a stranger: it costs a place among the guests, which
+ * are a fixed number, and no time of the ranks. Who has the key is a rank of the run; nothing else
+ * proves it. */
 #ifndef ZFI_RENDEZVOUS
 #define ZFI_RENDEZVOUS
 
@@ -17,19 +22,27 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { ZFI_IDS_BYTES = 384 };
+enum {
+    ZFI_IDS_BYTES = 384,
+    ZFI_MEET_GUESTS = 64, /* connections that have not said yet which rank they are */
+    ZFI_MEET_NOTES = 64   /* read of one connection at a time */
+};
+
+static const double zfi_meet_patience = 5; /* seconds until a guest has said it */
 
 typedef enum zfi_note_kind {
     ZFI_NOTE_HERE = 1, /* to rank 0: this rank has come */
     ZFI_NOTE_IDS,      /* of rank 0 */
     ZFI_NOTE_WAITS,    /* a heartbeat: waits at `channel` */
     ZFI_NOTE_GAVE_UP,  /* failed; status and text: why */
+    ZFI_NOTE_REFUSED,  /* of rank 0: the process is not let in; text: why */
     ZFI_NOTE_LEFT      /* freed its communicator */
 } zfi_note_kind;
 
 /* A note between ranks, by TCP or in a file. */
 typedef struct zfi_note {
     char magic[8];
+    uint64_t key; /* of the run */
     int32_t word, rank, world, channel, status, unused;
     uint64_t run; /* in files: the number of the creation of the communicator */
     union {
@@ -50,6 +63,7 @@ typedef struct zfi_rendezvous {
     zfi_process *p;
     const char *host; /* NULL, or the host where rank 0 listens; until all have come */
     int32_t port;
+    uint64_t key;
     double next_look;    /* next time to look for notes */
     zfi_line *lines;     /* NULL, or [world]: rank 0's to each; of others [0], to rank 0 */
     char *file;          /* NULL, or the name of the file, */
@@ -92,7 +106,8 @@ static void zfi_meet_note_of(const zfi_rendezvous *v, zfi_note *n, zfi_note_kind
                              const char *text)
 {
     memset(n, 0, sizeof *n);
-    memcpy(n->magic, "zf_meet2", sizeof n->magic);
+    memcpy(n->magic, "zf_meet3", sizeof n->magic);
+    n->key = v->key;
     n->word = (int32_t)word;
     n->rank = v->p->comm.rank, n->world = v->p->comm.world;
     n->run = v->run;
@@ -106,10 +121,25 @@ static void zfi_meet_failure_of(const zfi_rendezvous *v, zfi_note *n, zf_status 
     n->status = (int32_t)status;
 }
 
-static bool zfi_meet_is_note(zfi_note *n)
+/* A note of any run. */
+static bool zfi_meet_is_any(const zfi_note *n)
+{
+    return !memcmp(n->magic, "zf_meet3", sizeof n->magic);
+}
+
+/* A note of this run; its world may be another. */
+static bool zfi_meet_is_note(const zfi_rendezvous *v, zfi_note *n)
 {
     if (n->word != ZFI_NOTE_IDS) n->as.text[sizeof n->as.text - 1] = 0;
-    return !memcmp(n->magic, "zf_meet2", sizeof n->magic);
+    return zfi_meet_is_any(n) && n->key == v->key;
+}
+
+/* The key of a run of this name: its digest (FNV-1a, 64 bits). NULL: "" */
+static uint64_t zfi_meet_key(const char *name)
+{
+    uint64_t key = 0xcbf29ce484222325u;
+    for (; name && *name; name++) key = (key ^ (unsigned char)*name) * 0x100000001b3u;
+    return key;
 }
 
 static void zfi_meet_hang_up(zfi_line *line)
@@ -137,8 +167,8 @@ static void zfi_meet_send(zfi_line *line, const zfi_note *note)
     }
 }
 
-/* Receives: 1, a note is complete; 0, it is not; -1, the other end is gone or is no rank. */
-static int zfi_meet_receive(zfi_line *line)
+/* Receives: 1, a note is complete; 0, it is not; -1, the other end is gone or is none of the run. */
+static int zfi_meet_receive(const zfi_rendezvous *v, zfi_line *line)
 {
     while (line->have < sizeof line->note) {
         ssize_t n = recv(line->socket, (char *)&line->note + line->have,
@@ -149,7 +179,7 @@ static int zfi_meet_receive(zfi_line *line)
         line->have += (size_t)n;
     }
     line->have = 0;
-    return zfi_meet_is_note(&line->note) ? 1 : -1;
+    return zfi_meet_is_note(v, &line->note) ? 1 : -1;
 }
 
 /* The number of this rank's connections: to each other rank, or to rank 0. */
@@ -165,32 +195,46 @@ static void zfi_meet_send_all(zfi_rendezvous *v, const zfi_note *note, int32_t b
         if (r != but) zfi_meet_send(&v->lines[r], note);
 }
 
+/* The note may come by connection `r`: of that rank, or of any through rank 0. */
+static bool zfi_meet_may_say(const zfi_rendezvous *v, const zfi_note *n, int32_t r)
+{
+    const zf_comm *comm = &v->p->comm;
+    return n->world == comm->world && n->rank >= 0 && n->rank < comm->world &&
+           (comm->rank || n->rank == r);
+}
+
+/* Reads notes of connection `r`, as zfi_meet_hear. */
+static bool zfi_meet_hear_line(zfi_rendezvous *v, int32_t r, zf_error *error, bool *known)
+{
+    const zf_comm *comm = &v->p->comm;
+    zfi_line *line = &v->lines[r];
+    for (int k = 0; k < ZFI_MEET_NOTES && line->socket >= 0; k++) {
+        const zfi_note *n = &line->note;
+        const int got = zfi_meet_receive(v, line);
+        if (!got) break;
+        if (got < 0 || !zfi_meet_may_say(v, n, r)) {
+            zfi_meet_hang_up(line);
+            *known = comm->rank != 0;
+            zfi_fail(error, ZF_ERR_COMM, "rank %d of %d has ended", (int)r, (int)comm->world);
+            return true;
+        }
+        if (n->word == ZFI_NOTE_LEFT) zfi_meet_hang_up(line);
+        if (!comm->rank && n->word != ZFI_NOTE_LEFT) zfi_meet_send_all(v, n, r);
+        if (n->word == ZFI_NOTE_WAITS) zfi_process_heard(v->p, n->channel, n->rank);
+        if (n->word != ZFI_NOTE_GAVE_UP) continue;
+        *known = true;
+        zfi_fail_by_rank(error, n->rank, (zf_status)n->status, n->as.text);
+        return true;
+    }
+    return false;
+}
+
 /* Reads notes of other ranks; rank 0 passes them on. True if a rank has failed: `error`, and
  * whether the others know it already. The mutex is held. */
 static bool zfi_meet_hear(zfi_rendezvous *v, zf_error *error, bool *known)
 {
-    const int32_t world = v->p->comm.world;
-    for (int32_t r = 0; r < zfi_meet_lines(v); r++) {
-        zfi_line *line = &v->lines[r];
-        while (line->socket >= 0) {
-            const zfi_note *n = &line->note;
-            int got = zfi_meet_receive(line);
-            if (!got) break;
-            if (got < 0 || n->rank < 0 || n->rank >= world) {
-                zfi_meet_hang_up(line);
-                *known = v->p->comm.rank != 0;
-                zfi_fail(error, ZF_ERR_COMM, "rank %d of %d has ended", (int)r, (int)world);
-                return true;
-            }
-            if (n->word == ZFI_NOTE_LEFT) zfi_meet_hang_up(line);
-            if (!v->p->comm.rank && n->word != ZFI_NOTE_LEFT) zfi_meet_send_all(v, n, r);
-            if (n->word == ZFI_NOTE_WAITS) zfi_process_heard(v->p, n->channel, n->rank);
-            if (n->word != ZFI_NOTE_GAVE_UP) continue;
-            *known = true;
-            zfi_fail_by_rank(error, n->rank, (zf_status)n->status, n->as.text);
-            return true;
-        }
-    }
+    for (int32_t r = 0; r < zfi_meet_lines(v); r++)
+        if (zfi_meet_hear_line(v, r, error, known)) return true;
     return false;
 }
 
@@ -217,21 +261,26 @@ static bool zfi_meet_write_file(zfi_rendezvous *v, const zfi_note *note, const v
                                 size_t bytes)
 {
     const char *part = zfi_meet_name(v, 1, ".%d.part", v->p->comm.rank);
-    FILE *f = fopen(part, "wb");
+    const int file = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    FILE *f = file < 0 ? NULL : fdopen(file, "wb");
     bool good = f && fwrite(note, sizeof *note, 1, f) == 1 && fwrite(more, 1, bytes, f) == bytes;
     if (f && fclose(f)) good = false;
+    if (file >= 0 && !f) close(file);
     if (good && !rename(part, v->names[0])) return true;
     if (f) remove(part);
     return false;
 }
 
-/* Reads the file names[0] and checks that it is for this number of ranks. */
+/* Reads the file names[0] and checks that it is for this number of ranks. Something else of that
+ * name does not stop it. */
 static bool zfi_meet_read_file(const zfi_rendezvous *v, zfi_note *note, void *more, size_t bytes)
 {
-    FILE *f = fopen(v->names[0], "rb");
+    const int file = open(v->names[0], O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    FILE *f = file < 0 ? NULL : fdopen(file, "rb");
     bool good = f && fread(note, sizeof *note, 1, f) == 1 && fread(more, 1, bytes, f) == bytes &&
-                zfi_meet_is_note(note) && note->world == v->p->comm.world;
+                zfi_meet_is_note(v, note) && note->world == v->p->comm.world;
     if (f) fclose(f);
+    else if (file >= 0) close(file);
     return good;
 }
 
@@ -268,6 +317,7 @@ static bool zfi_meet_read_failure(zfi_rendezvous *v, zf_error *error)
     char none;
     zfi_meet_name(v, 0, ".failed", 0);
     if (!zfi_meet_read_file(v, &note, &none, 0) || note.run != v->run) return false;
+    if (note.rank < 0 || note.rank >= note.world) return false;
     zfi_fail_by_rank(error, note.rank, (zf_status)note.status, note.as.text);
     return true;
 }
@@ -287,6 +337,7 @@ typedef struct zfi_meet_search {
     zfi_rendezvous *v;
     double until;
     zf_error *error;
+    char why[200]; /* " (why the last was not let in)"; "": none was refused */
 } zfi_meet_search;
 
 static double zfi_meet_left(const zfi_meet_search *s) { return s->until - zfi_now(); }
@@ -297,21 +348,27 @@ static int zfi_meet_milliseconds(double seconds, int most)
     return seconds <= 0 ? 0 : seconds * 1000 < most ? (int)(seconds * 1000) + 1 : most;
 }
 
+/* Names the ranks that have not come; if all have, those that did not stay. */
 static zf_status zfi_meet_absent(const zfi_meet_search *s, const char *more)
 {
+    const zfi_rendezvous *v = s->v;
+    const int32_t world = v->p->comm.world;
     zfi_rank_list list = {.count = 0};
-    for (int32_t r = 0; r < s->v->p->comm.world; r++)
-        if (s->v->out[r]) zfi_list_rank(&list, r);
-    return zfi_fail(s->error, ZF_ERR_COMM, "%s: %s did not come within %g s%s", s->v->p->maker,
-                    zfi_list_end(&list, s->v->p->comm.world), s->v->p->deadline, more);
+    bool all = true;
+    for (int32_t r = 0; r < world; r++) all = all && !v->out[r];
+    for (int32_t r = 0; r < world; r++)
+        if (all ? r && v->lines && v->lines[r].socket < 0 : v->out[r]) zfi_list_rank(&list, r);
+    return zfi_fail(s->error, ZF_ERR_COMM, "%s: %s did not %s within %g s%s", v->p->maker,
+                    zfi_list_end(&list, world), all ? "stay until all came" : "come",
+                    v->p->deadline, more);
 }
 
 /* The next note of the connection within the time; else closes it. */
-static bool zfi_meet_next_note(zfi_line *line, double seconds)
+static bool zfi_meet_next_note(const zfi_rendezvous *v, zfi_line *line, double seconds)
 {
     const double until = zfi_now() + seconds;
     int got;
-    while (!(got = zfi_meet_receive(line)) && zfi_now() < until)
+    while (!(got = zfi_meet_receive(v, line)) && zfi_now() < until)
         poll(&(struct pollfd){.fd = line->socket, .events = POLLIN}, 1,
              zfi_meet_milliseconds(until - zfi_now(), 1000));
     if (got <= 0) zfi_meet_hang_up(line);
@@ -343,72 +400,197 @@ static struct addrinfo *zfi_meet_resolve(const zfi_rendezvous *v, zf_error *erro
     return code ? NULL : list;
 }
 
-/* Listens at the address or, if this machine does not have it, at all its addresses; -1 with
- * errno. */
-static int zfi_meet_listen_at(const struct addrinfo *a, int32_t port)
+/* Listens at the address alone; -1 with errno. */
+static int zfi_meet_listen_at(const struct addrinfo *a)
 {
-    const struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     const int yes = 1, s = zfi_meet_prepare(socket(a->ai_family, SOCK_STREAM, 0));
-    int code, bound;
+    int code;
     if (s < 0) return s;
     setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    bound = !bind(s, a->ai_addr, a->ai_addrlen);
-    if (!bound && errno == EADDRNOTAVAIL && a->ai_family == AF_INET)
-        bound = !bind(s, (const struct sockaddr *)&any, sizeof any);
-    if (bound && !listen(s, SOMAXCONN)) return s;
+    if (!bind(s, a->ai_addr, a->ai_addrlen) && !listen(s, SOMAXCONN)) return s;
     code = errno;
     close(s);
     errno = code;
     return -1;
 }
 
-/* Gives the connection to the rank that has connected, if that rank is missing. */
-static zf_status zfi_meet_seat(const zfi_meet_search *s, const zfi_line *line)
+/* The first of the addresses that this machine has, where rank 0 listens; -1 with the error. */
+static int zfi_meet_listen_at_one(const zfi_meet_search *s, const struct addrinfo *list)
 {
-    const zfi_note *n = &line->note;
-    const int32_t world = s->v->p->comm.world;
-    if (n->world != world)
-        return zfi_fail(s->error, ZF_ERR_COMM,
-                        "%s: rank %d came from a world of %d; rank 0 is in one of %d",
-                        s->v->p->maker, (int)n->rank, (int)n->world, (int)world);
-    if (n->rank < 1 || n->rank >= world || !s->v->out[n->rank])
-        return zfi_fail(s->error, ZF_ERR_COMM, "%s: two processes say they are rank %d",
-                        s->v->p->maker, (int)n->rank);
-    s->v->lines[n->rank] = *line;
-    s->v->out[n->rank] = false;
-    return ZF_OK;
+    int listening = -1;
+    for (const struct addrinfo *a = list; a && listening < 0; a = a->ai_next) {
+        listening = zfi_meet_listen_at(a);
+        if (listening < 0 && errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) break;
+    }
+    if (listening < 0)
+        zfi_fail(s->error, ZF_ERR_COMM, "%s: rank 0 cannot listen at %s:%d: %s%s", s->v->p->maker,
+                 s->v->host, (int)s->v->port, strerror(errno),
+                 errno == EADDRNOTAVAIL ? "; it must be an address of its own machine" : "");
+    return listening;
+}
+
+/* What rank 0 waits for: a socket that listens, guests, and the ranks that have come. */
+typedef struct zfi_meet_hall {
+    zfi_meet_search *s;
+    int listening;
+    int32_t missing;
+    zfi_line guests[ZFI_MEET_GUESTS];
+    double came[ZFI_MEET_GUESTS];
+    struct pollfd *polls; /* [1 + ZFI_MEET_GUESTS + world], in this order */
+} zfi_meet_hall;
+
+/* The number of the guest that has been there for longest; -1: there is none. */
+static int zfi_meet_oldest(const zfi_meet_hall *h)
+{
+    int oldest = -1;
+    for (int k = 0; k < ZFI_MEET_GUESTS; k++)
+        if (h->guests[k].socket >= 0 && (oldest < 0 || h->came[k] < h->came[oldest])) oldest = k;
+    return oldest;
+}
+
+/* A place for a guest; where there is none, the oldest one has to leave. */
+static int zfi_meet_place(zfi_meet_hall *h)
+{
+    int place = 0;
+    while (place < ZFI_MEET_GUESTS && h->guests[place].socket >= 0) place++;
+    if (place == ZFI_MEET_GUESTS) zfi_meet_hang_up(&h->guests[place = zfi_meet_oldest(h)]);
+    return place;
+}
+
+/* Why the rank that sent the note is not let in; "": it is. */
+static const char *zfi_meet_refusal(const zfi_rendezvous *v, const zfi_note *n, char text[160])
+{
+    const int32_t world = v->p->comm.world, r = n->rank;
+    *text = '\0';
+    if (n->key != v->key) snprintf(text, 160, "a rank of another run came");
+    else if (n->world != world)
+        snprintf(text, 160, "rank %d came from a world of %d; rank 0 is in one of %d", (int)r,
+                 (int)n->world, (int)world);
+    else if (r < 1 || r >= world)
+        snprintf(text, 160, "a process says it is rank %d of %d", (int)r, (int)world);
+    else if (v->lines[r].socket >= 0)
+        snprintf(text, 160, "two processes say they are rank %d", (int)r);
+    return text;
+}
+
+/* Gives the guest's connection to the rank that it is, or refuses it and says why. */
+static void zfi_meet_seat(zfi_meet_hall *h, zfi_line *guest)
+{
+    zfi_rendezvous *v = h->s->v;
+    zfi_note no;
+    char text[160];
+    if (*zfi_meet_refusal(v, &guest->note, text)) {
+        snprintf(h->s->why, sizeof h->s->why, " (%s)", text);
+        zfi_meet_note_of(v, &no, ZFI_NOTE_REFUSED, text);
+        (void)!send(guest->socket, &no, sizeof no, MSG_NOSIGNAL | MSG_DONTWAIT);
+        zfi_meet_hang_up(guest);
+        return;
+    }
+    v->lines[guest->note.rank] = *guest;
+    v->out[guest->note.rank] = false;
+    h->missing--;
+    guest->socket = -1;
+}
+
+/* Reads what a guest says. */
+static void zfi_meet_attend(zfi_meet_hall *h, zfi_line *guest)
+{
+    const int got = guest->socket < 0 ? 0 : zfi_meet_receive(h->s->v, guest);
+    const bool is_rank = got && zfi_meet_is_any(&guest->note) && guest->note.word == ZFI_NOTE_HERE;
+    if (is_rank) zfi_meet_seat(h, guest);
+    else if (got) zfi_meet_hang_up(guest);
+}
+
+/* Takes the connections that are waiting; false with the error if there can be none. */
+static bool zfi_meet_admit(zfi_meet_hall *h)
+{
+    for (int k = 0; k < ZFI_MEET_GUESTS; k++) {
+        const int s = zfi_meet_prepare(accept(h->listening, NULL, NULL));
+        const bool full = s < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS);
+        const int oldest = full ? zfi_meet_oldest(h) : -1;
+        zfi_line *guest;
+        if (s < 0 && !full) break;
+        if (full && oldest < 0) {
+            zfi_fail(h->s->error, ZF_ERR_COMM,
+                     "%s: rank 0 cannot take a connection of each rank: %s", h->s->v->p->maker,
+                     strerror(errno));
+            return false;
+        }
+        if (full) {
+            zfi_meet_hang_up(&h->guests[oldest]);
+            continue;
+        }
+        guest = &h->guests[zfi_meet_place(h)];
+        *guest = (zfi_line){.socket = s};
+        h->came[guest - h->guests] = zfi_now();
+        zfi_meet_attend(h, guest);
+    }
+    return true;
+}
+
+/* Waits until something is to be done. */
+static void zfi_meet_poll(zfi_meet_hall *h)
+{
+    const int32_t world = h->s->v->p->comm.world;
+    struct pollfd *at = h->polls;
+    *at++ = (struct pollfd){.fd = h->listening, .events = POLLIN};
+    for (int k = 0; k < ZFI_MEET_GUESTS; k++)
+        *at++ = (struct pollfd){.fd = h->guests[k].socket, .events = POLLIN};
+    for (int32_t r = 0; r < world; r++)
+        *at++ = (struct pollfd){.fd = h->s->v->lines[r].socket, .events = POLLIN};
+    poll(h->polls, (nfds_t)(at - h->polls), zfi_meet_milliseconds(zfi_meet_left(h->s), 1000));
+}
+
+/* Frees the place of a rank whose connection has ended, so that it can come again. */
+static void zfi_meet_check_seats(zfi_meet_hall *h)
+{
+    zfi_rendezvous *v = h->s->v;
+    for (int32_t r = 1; r < v->p->comm.world; r++) {
+        if (!h->polls[1 + ZFI_MEET_GUESTS + r].revents || v->lines[r].socket < 0) continue;
+        if (!zfi_meet_receive(v, &v->lines[r])) continue;
+        zfi_meet_hang_up(&v->lines[r]);
+        h->missing++;
+    }
 }
 
 /* Rank 0: waits until all have connected, then sends them the ids. */
-static zf_status zfi_meet_receive_all(const zfi_meet_search *s, int listening)
+static zf_status zfi_meet_receive_all(zfi_meet_hall *h)
 {
-    for (int32_t missing = s->v->p->comm.world - 1; missing > 0;) {
-        const double left = zfi_meet_left(s);
-        zfi_line line = {.socket = -1};
-        if (left <= 0) return zfi_meet_absent(s, "");
-        poll(&(struct pollfd){.fd = listening, .events = POLLIN}, 1,
-             zfi_meet_milliseconds(left, 1000));
-        line.socket = zfi_meet_prepare(accept(listening, NULL, NULL));
-        if (line.socket < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS))
-            return zfi_fail(s->error, ZF_ERR_COMM,
-                            "%s: rank 0 cannot take a connection of each rank: %s", s->v->p->maker,
-                            strerror(errno));
-        if (line.socket < 0) continue;
-        if (!zfi_meet_next_note(&line, fmin(left, 5))) continue;
-        if (line.note.word != ZFI_NOTE_HERE) {
-            zfi_meet_hang_up(&line);
-        } else if (zfi_meet_seat(s, &line)) {
-            zfi_note no;
-            zfi_meet_failure_of(s->v, &no, s->error->status, s->error->text);
-            zfi_meet_send(&line, &no);
-            zfi_meet_hang_up(&line);
-            return s->error->status;
-        } else {
-            missing--;
+    while (h->missing > 0) {
+        const double now = zfi_now();
+        if (zfi_meet_left(h->s) <= 0) return zfi_meet_absent(h->s, h->s->why);
+        zfi_meet_poll(h);
+        zfi_meet_check_seats(h);
+        for (int k = 0; k < ZFI_MEET_GUESTS; k++) {
+            zfi_meet_attend(h, &h->guests[k]);
+            if (now - h->came[k] > zfi_meet_patience) zfi_meet_hang_up(&h->guests[k]);
         }
+        if (!zfi_meet_admit(h)) return h->s->error->status;
     }
-    zfi_meet_send_all(s->v, &s->v->ids, -1);
+    zfi_meet_send_all(h->s->v, &h->s->v->ids, -1);
     return ZF_OK;
+}
+
+/* Rank 0: opens the hall, and closes it when all have come. */
+static zf_status zfi_meet_host(zfi_meet_search *s, const struct addrinfo *list)
+{
+    const int32_t world = s->v->p->comm.world;
+    zfi_meet_hall *h = calloc(1, sizeof *h);
+    zf_status status;
+    if (h) h->polls = calloc(1 + ZFI_MEET_GUESTS + (size_t)world, sizeof *h->polls);
+    if (!h || !h->polls) {
+        free(h);
+        return zfi_nomem(s->error);
+    }
+    h->s = s, h->missing = world - 1;
+    for (int k = 0; k < ZFI_MEET_GUESTS; k++) h->guests[k].socket = -1;
+    h->listening = zfi_meet_listen_at_one(s, list);
+    status = h->listening < 0 ? s->error->status : zfi_meet_receive_all(h);
+    for (int k = 0; k < ZFI_MEET_GUESTS; k++) zfi_meet_hang_up(&h->guests[k]);
+    if (h->listening >= 0) close(h->listening);
+    free(h->polls);
+    free(h);
+    return status;
 }
 
 /* Connects to the address within the time; -1 on failure. */
@@ -428,55 +610,61 @@ static int zfi_meet_connect(const struct addrinfo *a, double seconds)
     return -1;
 }
 
+/* The answer of rank 0, if there is one: the ids, or why it gives up or refuses this rank. */
+static bool zfi_meet_answer(zfi_meet_search *s, zfi_line *line)
+{
+    zfi_note *n = &line->note;
+    char text[sizeof n->as.text];
+    if (line->socket < 0) return false;
+    if (!zfi_meet_next_note(s->v, line, zfi_meet_left(s))) {
+        if (zfi_meet_is_any(n))
+            snprintf(s->why, sizeof s->why, " (rank 0 of another run answers there)");
+        return false;
+    }
+    if (n->rank) return false;
+    if (n->word == ZFI_NOTE_GAVE_UP)
+        return zfi_fail_by_rank(s->error, 0, (zf_status)n->status, n->as.text);
+    if (n->word == ZFI_NOTE_REFUSED)
+        return zfi_fail(s->error, ZF_ERR_COMM, "%s: rank 0 refuses rank %d: %s", s->v->p->maker,
+                        (int)s->v->p->comm.rank, zfi_printable(text, sizeof text, n->as.text));
+    if (n->word != ZFI_NOTE_IDS || n->world != s->v->p->comm.world) return false;
+    s->v->ids = *n;
+    return true;
+}
+
 /* Other ranks: wait until rank 0 has sent the ids. If something else answers at its address, they
  * try again. */
-static zf_status zfi_meet_ask_rank_0(const zfi_meet_search *s, const struct addrinfo *list)
+static zf_status zfi_meet_ask_rank_0(zfi_meet_search *s, const struct addrinfo *list)
 {
     zfi_line *line = &s->v->lines[0];
     zfi_note here;
-    char more[300];
+    char more[500];
     zfi_meet_note_of(s->v, &here, ZFI_NOTE_HERE, NULL);
     for (const struct addrinfo *a = list; zfi_meet_left(s) > 0;
          a = a->ai_next ? a->ai_next : list) {
-        line->socket = zfi_meet_connect(a, zfi_meet_left(s));
+        *line = (zfi_line){.socket = zfi_meet_connect(a, zfi_meet_left(s))};
         zfi_meet_send(line, &here);
-        if (line->socket >= 0 && zfi_meet_next_note(line, zfi_meet_left(s))) {
-            if (line->note.word == ZFI_NOTE_IDS) {
-                s->v->ids = line->note;
-                return ZF_OK;
-            }
-            if (line->note.word == ZFI_NOTE_GAVE_UP)
-                return zfi_fail_by_rank(s->error, 0, (zf_status)line->note.status,
-                                        line->note.as.text);
-        }
+        if (zfi_meet_answer(s, line)) return s->error->status;
         zfi_meet_hang_up(line);
         nanosleep(&(struct timespec){0, 50000000}, NULL);
     }
-    snprintf(more, sizeof more, ": it is expected at %.200s:%d", s->v->host, (int)s->v->port);
+    snprintf(more, sizeof more, ": it is expected at %.200s:%d%s", s->v->host, (int)s->v->port,
+             s->why);
     return zfi_meet_absent(s, more);
 }
 
-static zf_status zfi_meet_search_tcp(const zfi_meet_search *s)
+static zf_status zfi_meet_search_tcp(zfi_meet_search *s)
 {
     zfi_rendezvous *v = s->v;
     struct addrinfo *list = zfi_meet_resolve(v, s->error);
-    zf_status status = ZF_OK;
-    int listening = -1;
+    zf_status status;
     if (!list) return s->error->status;
-    if (!(v->lines = calloc(v->p->comm.rank ? 1 : (size_t)v->p->comm.world, sizeof *v->lines)))
-        status = zfi_nomem(s->error);
-    for (int32_t r = 0; r < zfi_meet_lines(v); r++) v->lines[r].socket = -1;
-    if (v->p->comm.rank && !status) {
-        status = zfi_meet_ask_rank_0(s, list);
-    } else if (!status) {
-        for (const struct addrinfo *a = list; a && listening < 0; a = a->ai_next)
-            listening = zfi_meet_listen_at(a, v->port);
-        if (listening >= 0) status = zfi_meet_receive_all(s, listening);
-        else
-            status = zfi_fail(s->error, ZF_ERR_COMM, "%s: rank 0 cannot listen at %s:%d: %s",
-                              s->v->p->maker, v->host, (int)v->port, strerror(errno));
-        if (listening >= 0) close(listening);
+    if (!(v->lines = calloc(v->p->comm.rank ? 1 : (size_t)v->p->comm.world, sizeof *v->lines))) {
+        freeaddrinfo(list);
+        return zfi_nomem(s->error);
     }
+    for (int32_t r = 0; r < zfi_meet_lines(v); r++) v->lines[r].socket = -1;
+    status = v->p->comm.rank ? zfi_meet_ask_rank_0(s, list) : zfi_meet_host(s, list);
     freeaddrinfo(list);
     return status;
 }
@@ -539,7 +727,7 @@ static zf_status zfi_meet_search_file(const zfi_meet_search *s)
  * began at `start`. */
 static zf_status zfi_meet_all(zfi_rendezvous *v, double start, zf_error *error)
 {
-    const zfi_meet_search s = {v, start + v->p->deadline, error};
+    zfi_meet_search s = {v, start + v->p->deadline, error, ""};
     for (int32_t r = 0; r < v->p->comm.world; r++) v->out[r] = v->p->comm.rank ? r == 0 : r > 0;
     return v->host ? zfi_meet_search_tcp(&s) : zfi_meet_search_file(&s);
 }

@@ -77,7 +77,7 @@ cuda; it is cpu; 'bert pretrain --help' lists the options" \
 'or a file in a folder that all see, or MASTER_ADDR and MASTER_PORT in the environment' \
         env RANK=0 WORLD_SIZE=2 "$bert" pretrain $batches --device cuda
     check 'a rendezvous without a port' fails 1 \
-        "bert: the rendezvous is 'host:', which is neither HOST:PORT nor a file" \
+        "bert: the rendezvous is 'host:', which is neither HOST:PORT, HOST:PORT#RUN nor a file" \
         env RANK=0 WORLD_SIZE=2 "$bert" pretrain $batches --device cuda --rendezvous host:
     check 'an environment without a port' fails 1 \
         "bert: MASTER_ADDR is 'host' and MASTER_PORT '1/2', which is no host with a port" \

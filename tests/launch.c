@@ -10,12 +10,22 @@ static const char *const known[] = {
     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS",
     "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_NODES",
-    "SLURM_NNODES"};
+    "SLURM_NNODES", "PMIX_NAMESPACE", "PMI_JOBID", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID",
+    "SLURM_STEP_ID"};
 
 static void forget(void *unused)
 {
     (void)unused;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) unsetenv(known[i]);
+}
+
+/* Sets NAME=VALUE. */
+static void set(test *t, const char *text)
+{
+    char name[64];
+    const char *equals = strchr(text, '=');
+    snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
+    CHECK(t, !setenv(name, equals + 1, 1));
 }
 
 #define MPI     "OMPI_COMM_WORLD_RANK=4", "OMPI_COMM_WORLD_SIZE=6"
@@ -59,17 +69,33 @@ TEST_ONCE(launchers_tell_the_nodes)
         zf_error error = {ZF_OK, ""};
         bool good;
         forget(NULL);
-        for (int i = 0; i < 6 && rows[n].set[i]; i++) {
-            char name[64];
-            const char *equals = strchr(rows[n].set[i], '=');
-            snprintf(name, sizeof name, "%.*s", (int)(equals - rows[n].set[i]), rows[n].set[i]);
-            CHECK(t, !setenv(name, equals + 1, 1));
-        }
+        for (int i = 0; i < 6 && rows[n].set[i]; i++) set(t, rows[n].set[i]);
         r.launcher = rank_launch_of().launcher;
         CHECK(t, r.launcher);
         good = ranks_set_nodes(&r, 0, 0, &error);
         if (good ? r.nodes != rows[n].nodes : rows[n].nodes || !strstr(error.text, rows[n].says))
             test_fail(t, __FILE__, __LINE__, rows[n].says, error.text);
         CHECK(t, ranks_set_nodes(&r, 3, 0, &error) && r.nodes == 3); /* what is asked for counts */
+    }
+}
+
+/* Processes of one run have one name of it, by which they know one another. */
+TEST_ONCE(launchers_name_the_run)
+{
+    static const struct {
+        const char *set[6], *run;
+    } rows[] = {
+        {{MPI}, ""},
+        {{MPI, "PMIX_NAMESPACE=1073.1", "SLURM_JOB_ID=7"}, "1073.1"},
+        {{"PMI_RANK=1", "PMI_SIZE=6", "PMI_JOBID=kvs_12"}, "kvs_12"},
+        {{TORCH, "TORCHELASTIC_RUN_ID=a 1", "SLURM_JOB_ID=7"}, "a 1"},
+        {{SLURM, "SLURM_JOB_ID=7"}, "7"},
+        {{SLURM, "SLURM_JOB_ID=7", "SLURM_STEP_ID=0"}, "7.0"},
+    };
+    test_defer(t, forget, (void *)(uintptr_t)known);
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        forget(NULL);
+        for (int i = 0; i < 6 && rows[n].set[i]; i++) set(t, rows[n].set[i]);
+        CHECK_TEXT(t, rank_launch_of().run, rows[n].run);
     }
 }

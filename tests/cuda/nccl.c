@@ -546,7 +546,8 @@ TEST_ONCE(nccl_old_files)
     }
 }
 
-/* A connection from something that is no rank does not keep ranks from meeting. */
+/* A connection from something that is no rank does not keep ranks from meeting (also
+ * tests/rendezvous.c). */
 static void *stranger_main(void *object)
 {
     const char text[1000] = "GET / HTTP/1.1\r\n";
@@ -662,8 +663,15 @@ TEST_ONCE(nccl_ranks_that_do_not_fit)
     member members[MOST];
     if (ranks(t, 2) < 2) return;
     set_members(members, 2, &d, sum_body, NULL);
+    members[0].desc.deadline_seconds = 1.5;
     members[1].desc.world = 3;
     all_fail(t, members, ZF_ERR_COMM, "rank 1 came from a world of 3; rank 0 is in one of 2", NULL);
+    d.port = free_port();
+    set_members(members, 2, &d, sum_body, NULL);
+    members[0].desc.deadline_seconds = members[1].desc.deadline_seconds = 1.5;
+    members[0].desc.run = "one", members[1].desc.run = "another";
+    all_fail(t, members, ZF_ERR_COMM, " (a rank of another run came)",
+             " (rank 0 of another run answers there)");
     d.port = free_port();
     set_members(members, 2, &d, sum_body, NULL);
     members[1].desc.staging_bytes = 4096;

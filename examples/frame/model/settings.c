@@ -103,7 +103,8 @@ static const zf_option run_rows[] = {
         .help = "ranks, as threads; 0: the processes that a launcher started, else 1"),
     ROW(TEXT, rendezvous, 0, NULL, .unit = "HOST:PORT|FILE", .traits = LOCAL,
         .with = "device.kind=cuda",
-        .help = "where processes with GPUs find one another; else MASTER_ADDR and MASTER_PORT"),
+        .help = "where processes with GPUs find one another; else MASTER_ADDR and MASTER_PORT. "
+                "HOST:PORT#RUN names the run, as the launcher does otherwise"),
     ROW(COUNT, nodes, 0, "[0,1024]", .unit = "M",
         .help = "in which the ranks are, as many in each; sums are made inside nodes first. 0: by "
                 "--ranks-per-node, or the launcher, else 1"),

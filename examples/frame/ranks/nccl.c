@@ -31,7 +31,7 @@ zf_comm *ranks_nccl_comm(const rank_group *r, int32_t rank, zf_error *error)
 /* What the descs of processes and threads share, and the texts to which they point. */
 typedef struct common {
     zf_nccl_desc desc;
-    char host[256], id[ZF_NCCL_ID_BYTES];
+    char host[256], id[ZF_NCCL_ID_BYTES], run[256];
 } common;
 
 /* Checks a host name of this length, and a port. */
@@ -46,27 +46,38 @@ static bool host_and_port(common *c, const char *host, size_t length, const char
     return true;
 }
 
-/* HOST:PORT, or a file. */
+/* HOST:PORT, HOST:PORT#RUN, or a file. */
 static bool rendezvous_at(common *c, const char *text)
 {
-    const char *colon = strrchr(text, ':');
-    if (colon && !strchr(colon, '/'))
-        return host_and_port(c, text, (size_t)(colon - text), colon + 1);
-    c->desc.file = text;
-    return *text != '\0';
+    char place[512];
+    const char *run = strchr(text, '#'), *colon;
+    const size_t length = run ? (size_t)(run - text) : strlen(text);
+    if (length >= sizeof place) return false;
+    snprintf(place, sizeof place, "%.*s", (int)length, text);
+    colon = strrchr(place, ':');
+    if (!colon || strchr(colon, '/')) {
+        c->desc.file = text;
+        return *text != '\0';
+    }
+    if (run && (!run[1] || strlen(run + 1) >= sizeof c->run)) return false;
+    if (run) snprintf(c->run, sizeof c->run, "%s", run + 1);
+    return host_and_port(c, place, (size_t)(colon - place), colon + 1);
 }
 
 static bool open_processes(common *c, const rank_group *r, const char *rendezvous, zf_error *error)
 {
     const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
     bool told = host && port;
+    snprintf(c->run, sizeof c->run, "%s", rank_launch_of().run);
+    c->desc.run = c->run;
     if (rendezvous ? rendezvous_at(c, rendezvous)
                    : told && host_and_port(c, host, strlen(host), port))
         return true;
     error->status = ZF_ERR_ARGUMENT;
     if (rendezvous)
         snprintf(error->text, sizeof error->text,
-                 "the rendezvous is '%s', which is neither HOST:PORT nor a file", rendezvous);
+                 "the rendezvous is '%s', which is neither HOST:PORT, HOST:PORT#RUN nor a file",
+                 rendezvous);
     else if (told)
         snprintf(error->text, sizeof error->text,
                  "MASTER_ADDR is '%s' and MASTER_PORT '%s', which is no host with a port", host,

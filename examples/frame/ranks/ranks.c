@@ -56,16 +56,28 @@ static void find_here(rank_launch *l, const char *here, bool slurm)
     }
 }
 
+/* The name of the run: what these variables say, "12.0" of two. */
+static void name_run(rank_launch *l, const char *const variables[2])
+{
+    const char *first = variables[0] ? getenv(variables[0]) : NULL;
+    const char *second = variables[1] ? getenv(variables[1]) : NULL;
+    snprintf(l->run, sizeof l->run, "%s%s%s", first ? first : "", second ? "." : "",
+             second ? second : "");
+}
+
 rank_launch rank_launch_of(void)
 {
     static const struct {
-        const char *name, *rank, *world, *local, *here;
+        const char *name, *rank, *world, *local, *here, *run[2];
     } launchers[] = {
         {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-         "OMPI_COMM_WORLD_LOCAL_SIZE"},
-        {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-        {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-        {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
+         "OMPI_COMM_WORLD_LOCAL_SIZE", {"PMIX_NAMESPACE", NULL}},
+        {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+         {"PMI_JOBID", NULL}},
+        {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+         {"TORCHELASTIC_RUN_ID", NULL}},
+        {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL,
+         {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
     };
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
         rank_launch l = {.launcher = launchers[i].name};
@@ -74,6 +86,7 @@ rank_launch rank_launch_of(void)
             continue;
         if (!number_of(launchers[i].local, 0, &l.local)) l.local = -1;
         find_here(&l, launchers[i].here, !launchers[i].here);
+        name_run(&l, launchers[i].run);
         return l;
     }
     return (rank_launch){.world = 1, .local = -1};

@@ -68,6 +68,7 @@ typedef struct rank_launch {
     int64_t local;        /* its number among the processes on its host; -1: not told */
     int64_t here;         /* how many these are; 0: not told */
     const char *unclear;  /* the variable that tells it in a way that is not understood, or NULL */
+    char run[256];        /* a name of the run, the same in all its processes; "": not told */
 } rank_launch;
 rank_launch rank_launch_of(void);
 

@@ -18,7 +18,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/select.h> /* sigset_t */
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -31,6 +34,18 @@ ssize_t pread(int, void *, size_t, off_t);
 ssize_t pwrite(int, const void *, size_t, off_t);
 int fsync(int);
 char *realpath(const char *, char *);
+int pthread_sigmask(int, const sigset_t *, sigset_t *);
+int sigpending(sigset_t *);
+int sigwait(const sigset_t *, int *);
+#ifndef sigemptyset /* a macro on some systems */
+int sigemptyset(sigset_t *);
+int sigaddset(sigset_t *, int);
+int sigismember(const sigset_t *, int);
+#endif
+#if !defined(SIG_BLOCK) && defined(__linux__)
+#define SIG_BLOCK   0
+#define SIG_SETMASK 2
+#endif
 
 enum {
     ZFI_PATH_MAX = 4096,
@@ -165,6 +180,37 @@ static char *zfi_file_load(zfi_memory *memory, const char *path, size_t limit, s
 
 /* ------------------------------------------------------------------------------------- writing */
 
+/* Whether SIGXFSZ waits to be delivered. */
+static bool zfi_size_signal_waits(void)
+{
+    sigset_t waiting;
+    sigemptyset(&waiting);
+    return !sigpending(&waiting) && sigismember(&waiting, SIGXFSZ) == 1;
+}
+
+/* pwrite, for which the limit of a file's size (ulimit -f) is the error EFBIG. The system's signal
+ * about it, which ends a process, is blocked in this thread meanwhile, and taken back. */
+static ssize_t zfi_pwrite(int file, const void *data, size_t bytes, int64_t offset)
+{
+    struct rlimit limit;
+    sigset_t size, before;
+    ssize_t put;
+    bool waited;
+    int code, number;
+    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY)
+        return pwrite(file, data, bytes, (off_t)offset);
+    sigemptyset(&size);
+    sigaddset(&size, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &size, &before);
+    waited = zfi_size_signal_waits();
+    put = pwrite(file, data, bytes, (off_t)offset);
+    code = errno;
+    if (!waited && zfi_size_signal_waits()) sigwait(&size, &number);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = code;
+    return put;
+}
+
 typedef struct zfi_new_file {
     int file; /* -1: none */
     char path[ZFI_PATH_MAX], aside[ZFI_ASIDE_MAX];
@@ -198,8 +244,8 @@ static zf_status zfi_new_file_write(const zfi_new_file *new_file, uint64_t offse
                                     size_t bytes, zf_error *error)
 {
     while (bytes) {
-        ssize_t put = pwrite(new_file->file, data, bytes < ZFI_IO_CHUNK ? bytes : ZFI_IO_CHUNK,
-                             (off_t)offset);
+        ssize_t put = zfi_pwrite(new_file->file, data, bytes < ZFI_IO_CHUNK ? bytes : ZFI_IO_CHUNK,
+                                 (int64_t)offset);
         if (put < 0 && errno == EINTR) continue;
         if (put == 0) errno = ENOSPC;
         if (put <= 0) return zfi_io_fail(error, "write", new_file->aside);

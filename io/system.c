@@ -3,7 +3,6 @@
  *
  * All of them return what the system call returns: -1 with errno, or its result. */
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/statvfs.h>
 /* Hidden by strict C11. */
 int ftruncate(int, off_t);
@@ -51,7 +50,7 @@ static int64_t zfi_system_write(void *user, int file, const void *data, size_t b
                                 int64_t offset)
 {
     (void)user;
-    return pwrite(file, data, bytes, (off_t)offset);
+    return zfi_pwrite(file, data, bytes, offset);
 }
 
 #if defined(__linux__) && defined(__GNUC__)

@@ -1,8 +1,9 @@
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700
 #include "command.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
@@ -107,6 +108,7 @@ int command_main(const command_program *self, int argc, char **argv)
     int status;
     program = self;
     open_streams();
+    signal(SIGXFSZ, SIG_IGN); /* a file that becomes too large is an error of the write */
     status = run_command(argc, argv);
     errno = 0;
     if (!fflush(stdout) && !ferror(stdout)) return status;

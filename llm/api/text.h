@@ -31,8 +31,18 @@ ZF_API void zf_ids_free(zf_ids *);
  * device). */
 ZF_API FILE *zf_file_open(const char *path, size_t *bytes, const char **why);
 
-/* Appends the whole of such a file. False with *error. */
+/* Appends the whole of such a file, as bytes. False with *error. */
 ZF_API bool zf_text_read(const char *path, zf_text *out, zf_error *error);
+/* The same of a file of text in UTF-8, without the byte order mark that it may begin with.
+ * ZF_ERR_FORMAT: it is no text (zf_text_wrong); *error names the line. */
+ZF_API bool zf_text_read_plain(const char *path, zf_text *out, zf_error *error);
+
+/* What keeps bytes from being text in UTF-8: a NUL byte, or UTF-16 and UTF-32 by the mark at the
+ * beginning of a file (begins); NULL: nothing. *line is the number of the first line, and becomes
+ * that of the wrong one, or of what follows the bytes. */
+ZF_API const char *zf_text_wrong(const char *at, size_t bytes, bool begins, size_t *line);
+/* The bytes of a byte order mark of UTF-8 at the beginning of a file: 3 or 0. */
+ZF_API size_t zf_text_mark(const char *at, size_t bytes);
 
 /* Writes a file as a whole: beside its place, brought to the disk, then renamed, so that it is never
  * seen half-written. A symbolic link in its place is replaced; what it points to stays. False with

@@ -36,6 +36,34 @@ bool zf_text_read(const char *path, zf_text *out, zf_error *error)
     return !error->status;
 }
 
+size_t zf_text_mark(const char *at, size_t bytes)
+{
+    return bytes >= 3 && !memcmp(at, "\xEF\xBB\xBF", 3) ? 3 : 0;
+}
+
+const char *zf_text_wrong(const char *at, size_t bytes, bool begins, size_t *line)
+{
+    const char *nul = bytes ? memchr(at, 0, bytes) : NULL, *end = nul ? nul : at + bytes;
+    if (begins && bytes > 1 && (!memcmp(at, "\xFF\xFE", 2) || !memcmp(at, "\xFE\xFF", 2)))
+        return "this is UTF-16 or UTF-32, by its byte order mark; iconv -t UTF-8 converts it";
+    for (const char *c = at; c < end && (c = memchr(c, '\n', (size_t)(end - c))); c++) ++*line;
+    return nul ? "a NUL byte, so this is no text" : NULL;
+}
+
+bool zf_text_read_plain(const char *path, zf_text *out, zf_error *error)
+{
+    const size_t before = out->count;
+    size_t line = 1, bytes, mark;
+    const char *why;
+    if (!zf_text_read(path, out, error)) return false;
+    bytes = out->count - before;
+    if ((why = zf_text_wrong(out->at + before, bytes, true, &line)))
+        return zfl_fail(error, ZF_ERR_FORMAT, "%.300s: line %zu: %s", path, line, why);
+    mark = zf_text_mark(out->at + before, bytes);
+    memmove(out->at + before, out->at + before + mark, bytes - mark + 1);
+    out->count -= mark;
+    return true;
+
 /* ---------------------------------------------------------------------------------- writing */
 
 static bool zfl_fail_io(zf_error *error, const char *what, const char *path)

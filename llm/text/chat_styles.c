@@ -330,7 +330,7 @@ static const char *zfl_find_template(const char *folder, const zf_json *config, 
     const zf_json *v = zf_json_member(config, "chat_template");
     const char *text = NULL;
     snprintf(file, sizeof file, "%s/chat_template.jinja", folder);
-    if (!access(file, F_OK)) return zf_text_read(file, jinja, error) ? jinja->at : NULL;
+    if (!access(file, F_OK)) return zf_text_read_plain(file, jinja, error) ? jinja->at : NULL;
     if (zf_json_type_of(v) <= ZF_JSON_NULL) return NULL;
     if (zf_json_type_of(v) == ZF_JSON_ARRAY) { /* several by name: that of plain chats */
         const zf_json *one = zf_json_first(v);

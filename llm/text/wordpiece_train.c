@@ -170,11 +170,12 @@ static void zfl_count_word(void *user, const char *word, size_t bytes)
 }
 
 /* Counts the words of the file, one block at a time; a block ends after a blank or a line, which no
- * word crosses. NULL, or the error. */
+ * word crosses. NULL, or the error; *line: of what is no text, else 0. */
 static const char *zfl_count_words(zfl_trainer *t, const char *corpus,
-                                   const zf_wordpiece_options *options)
+                                   const zf_wordpiece_options *options, size_t *line)
 {
-    size_t bytes = 0, room = ZFL_BLOCK, end;
+    size_t bytes = 0, room = ZFL_BLOCK, end, mark, number = 1;
+    bool begins = true;
     const char *why;
     FILE *f = zf_file_open(corpus, &end, &why);
     char *text = malloc(room), *more;
@@ -188,7 +189,13 @@ static const char *zfl_count_words(zfl_trainer *t, const char *corpus,
         end = bytes;
         if (!feof(f))
             while (end && text[end - 1] != '\n' && text[end - 1] != ' ') end--;
-        zf_wordpiece_words(text, end, options, zfl_count_word, t);
+        if ((why = zf_text_wrong(text, end, begins, &number))) {
+            *line = number;
+            break;
+        }
+        mark = begins ? zf_text_mark(text, end) : 0;
+        begins = begins && !end;
+        zf_wordpiece_words(text + mark, end - mark, options, zfl_count_word, t);
         memmove(text, text + end, bytes - end);
         bytes -= end;
         if (bytes == room) { /* no blank in all of it */
@@ -500,8 +507,11 @@ int32_t zf_wordpiece_train(const char *corpus, int32_t size, const zf_wordpiece_
     zfl_trainer t = {0};
     zf_error here = {ZF_OK, ""};
     int32_t result = -1;
-    const char *why = zfl_count_words(&t, corpus, options);
-    if (why) {
+    size_t line = 0;
+    const char *why = zfl_count_words(&t, corpus, options, &line);
+    if (why && line) {
+        zfl_tell(error, ZF_ERR_FORMAT, "%s: line %zu: %s", corpus, line, why);
+    } else if (why) {
         zfl_tell(error, ZF_ERR_IO, "%s: %s", corpus, why);
     } else if (!zfl_enter_alphabet(&t)) {
         zfl_tell(error, ZF_ERR_NOMEM, "%s: out of memory", corpus);

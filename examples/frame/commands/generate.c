@@ -223,29 +223,33 @@ static bool open_tokenizer(writer *w, const request *q, int64_t vocab, zf_error 
     return true;
 }
 
+/* Begins a row for each line of the text, which is cut into them. */
+static bool begin_lines(writer *w, zf_text *text, const char *path, zf_error *error)
+{
+    for (char *line = text->at, *next; line < text->at + text->count; line = next) {
+        const size_t bytes = strcspn(line, "\n");
+        next = line + bytes + 1;
+        line[bytes] = 0;
+        line[strcspn(line, "\r")] = 0;
+        if (w->count == PROMPTS)
+            return fail(error, ZF_ERR_FORMAT, "%s has more than %d lines", path, PROMPTS);
+        if (!begin_row(w, &w->rows[w->count++], line, error)) return false;
+    }
+    return w->count || fail(error, ZF_ERR_FORMAT, "%s is empty", path);
+}
+
 /* Begins a row for the prompt, or one for each line of a file. */
 static bool begin_rows(writer *w, const char *prompt, const char *path, zf_error *error)
 {
-    char line[1 << 14];
-    FILE *file;
-    bool good = true;
+    zf_text text = {.at = NULL};
+    bool good;
     if (!path) {
         w->count = 1;
         return begin_row(w, &w->rows[0], prompt ? prompt : "", error);
     }
-    if (!(file = fopen(path, "rb"))) return fail(error, ZF_ERR_IO, "%s cannot be read", path);
-    while (good && fgets(line, sizeof line, file)) {
-        size_t n = strcspn(line, "\r\n");
-        if (!line[n] && !feof(file))
-            good = fail(error, ZF_ERR_FORMAT, "%s: line %lld has %zu bytes or more", path,
-                        (long long)w->count + 1, sizeof line - 1);
-        else if (w->count == PROMPTS)
-            good = fail(error, ZF_ERR_FORMAT, "%s has more than %d lines", path, PROMPTS);
-        line[n] = 0;
-        good = good && begin_row(w, &w->rows[w->count++], line, error);
-    }
-    fclose(file);
-    return good && (w->count || fail(error, ZF_ERR_FORMAT, "%s is empty", path));
+    good = zf_text_read_plain(path, &text, error) && begin_lines(w, &text, path, error);
+    zf_text_free(&text);
+    return good;
 }
 
 static void close_writer(writer *w)
@@ -473,7 +477,8 @@ static bool converse(talk *c, const char *system, zf_error *error)
         zf_error here = {ZF_OK, ""};
         bool good;
         if (!line[n] && !feof(stdin))
-            return fail(error, ZF_ERR_FORMAT, "a line has %zu bytes or more", sizeof line - 1);
+            return fail(error, ZF_ERR_FORMAT, "a line has a NUL byte, or %zu bytes or more",
+                        sizeof line - 1);
         line[n] = 0;
         if (!strcmp(line, "/new")) forget(c, system ? 1 : 0);
         if (!n || !strcmp(line, "/new")) continue;

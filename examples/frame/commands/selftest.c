@@ -61,7 +61,7 @@ static bool read_ids(probe *p, int64_t vocab, zf_error *error)
     zf_text text = {.at = NULL};
     bool good;
     if (!p->text) zf_text_add_string(&text, own_text);
-    good = (!p->text || zf_text_read(p->text, &text, error)) &&
+    good = (!p->text || zf_text_read_plain(p->text, &text, error)) &&
            (!text.failed || fail(error, ZF_ERR_NOMEM, "out of memory")) &&
            encode(p, text.at ? text.at : "", text.count, vocab, error);
     zf_text_free(&text);

@@ -359,18 +359,14 @@ static bool finish(loader *l)
 static bool build(loader *l, const char *text, size_t bytes)
 {
     bert_corpus *c = l->corpus;
-    const char *nul = bytes ? memchr(text, 0, bytes) : NULL;
+    size_t line = 1, mark;
+    const char *why;
     if (!bytes)
         return bert_fail(l->err, l->err_size, "corpus '%s': the file is empty" FORM, l->name);
-    if (nul) {
-        long long line = 1;
-        for (const char *s = text; s < nul; s++) line += *s == '\n';
-        return bert_fail(l->err, l->err_size,
-                         "corpus '%s', line %lld: a NUL byte, so this is no text" FORM, l->name,
-                         line);
-    }
-    if (bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) text += 3, bytes -= 3;
-    if (!tokenise_all(l, text, bytes)) return false;
+    if ((why = zf_text_wrong(text, bytes, true, &line)))
+        return bert_fail(l->err, l->err_size, "corpus '%s', line %zu: %s" FORM, l->name, line, why);
+    mark = zf_text_mark(text, bytes);
+    if (!tokenise_all(l, text + mark, bytes - mark)) return false;
     if (!c->sentences)
         return bert_fail(l->err, l->err_size, "corpus '%s': no sentence, only blank lines" FORM,
                          l->name);

@@ -148,6 +148,53 @@ sentences in another order: " "$work/err"
 }
 check 'another order of sentences' another_text
 
+# Examples, and batches of a file: what is dropped is counted, and a run goes on with the same only.
+few() {
+    file=$1
+    shift
+    ends 0 "$gpt" pretrain --model "$work/config.json" --tokenizer "$work" --data "$file" --seq 9 \
+        --batch 2 --quiet "$@"
+}
+awk 'BEGIN {
+    for (k = 0; k < 20; k++) print "{\"prompt\": \"the cat\", \"response\": \" runs in the house .\"}"
+    print "{\"prompt\": \"the cat in the house near the forest\", \"response\": \" runs\"}"
+    print "{\"prompt\": \"the cat\", \"response\": \" runs in the house near the river in the forest .\"}"
+}' > "$work/few"
+dropped="$work/few: of 22 examples, 1 are cut to the 9 tokens of --seq, and 1 are left out, which \
+have no label within them"
+counts() {
+    few "$work/few" --steps 2 --save "$work/counted" && grep -Fqx "$dropped" "$work/out" &&
+        ends 0 "$gpt" eval --load "$work/counted" --data "$work/few" --seq 9 &&
+        grep -Fqx "$dropped" "$work/out"
+}
+check 'examples that are cut or left out are counted' counts
+other_few() {
+    sed 's/runs in/sleeps in/' "$work/few" > "$work/others"
+    ! few "$work/others" --steps 4 --load "$work/counted" && grep -q \
+        "^gpt: $work/counted was trained on another text than $work/others, or " "$work/err"
+}
+check 'other examples of that number' other_few
+batches() {
+    file=$1
+    shift
+    ends 0 "$gpt" pretrain --model $golden/config.json --batch-file "$file" --quiet "$@"
+}
+other_batches() {
+    cp $golden/batch.safetensors "$work/batches"
+    printf '\1' | dd of="$work/batches" bs=1 seek=$(($(wc -c < "$work/batches") - 8)) conv=notrunc 2> "$work/err"
+    batches $golden/batch.safetensors --steps 2 --save "$work/batched" &&
+        batches $golden/batch.safetensors --steps 3 --load "$work/batched" &&
+        ! batches "$work/batches" --steps 3 --load "$work/batched" && grep -q \
+        "^gpt: $work/batched was trained on another text than $work/batches, or " "$work/err"
+}
+check 'another file of batches' other_batches
+not_text() {
+    { cat "$work/few"; head -c 9 /dev/zero; } > "$work/zeros"
+    ! few "$work/zeros" --steps 1 &&
+        [ "$(cat "$work/err")" = "gpt: $work/zeros: line 23: a NUL byte, so this is no text" ]
+}
+check 'zero bytes after the examples' not_text
+
 # A checkpoint has the vocabulary as it was read, even if its file has changed since.
 edited() {
     cp "$work/vocab.txt" "$work/edited"

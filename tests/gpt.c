@@ -496,7 +496,7 @@ static bool load_batches(test *t, const int64_t *ids, zf_shape ids_shape, const 
 TEST_ONCE(gpt_batch_files)
 {
     const int64_t ids[6] = {1, 2, 3, 4, 5, 6}, labels[6] = {1, -100, 3, -100, 5, 8};
-    const int64_t wrong[6] = {1, 2, 3, 4, 9, 6};
+    const int64_t wrong[6] = {1, 2, 3, 4, 9, 6}, none[6] = {1, 2, 3, 4, -100, -100};
     const char *path = test_path("gpt-batches.safetensors");
     zf_error error = {ZF_OK, ""};
     static causal_batch_file f;
@@ -513,6 +513,10 @@ TEST_ONCE(gpt_batch_files)
     CHECK(t, !memcmp(f.batch[1].labels, (int32_t[]){5, 8, -100}, 12));
     CHECK(t, f.batch[0].labelled == 1 && f.batch[1].labelled == 2);
     causal_batch_file_free(&f);
+    CHECK(t, !load_batches(t, ids, ZF_SHAPE(2, 1, 3), none, ZF_SHAPE(2, 1, 3), &f, &error));
+    CHECK_TEXT(t, error.text + strlen(path),
+               ": batch 1 has no label but -100: there is nothing to learn");
+    error = (zf_error){ZF_OK, ""};
     CHECK(t, !load_batches(t, wrong, ZF_SHAPE(2, 3), NULL, ZF_SCALAR, &f, &error));
     CHECK_TEXT(t, error.text + strlen(path), ": input_ids: element 4 is 9; it must be in [0, 9)");
     error = (zf_error){ZF_OK, ""};

@@ -107,6 +107,14 @@ TEST_ONCE(tuning_labels_responses)
          "-----------------x$-------------------yz$--.",
          60},
         {"mistral", "{\"prompt\": \"q\", \"response\": \"x\"}", "^[]q[]x$. -----x$-.", 30},
+        /* Messages that say so are read and not predicted. */
+        {"zephyr",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"q\", \"train\": false}, {\"role\": "
+         "\"assistant\", \"content\": \"x\", \"weight\": 0}, {\"role\": \"user\", \"content\": \"r\"}, "
+         "{\"role\": \"assistant\", \"content\": \"yz\", \"weight\": 1, \"train\": true}]}",
+         "user~q$~assistant~x$~user~r$~assistant~yz$~. "
+         "--------------------------------------yz$--.",
+         60},
     };
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
@@ -142,7 +150,18 @@ TEST_ONCE(tuning_files_that_are_wrong)
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"chat_template_kwargs\": "
          "{\"enable_thinking\": false}}",
          "chat_template_kwargs is not supported: ", "qwen3"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0.5}]}",
+         "messages[0].weight must be 0, which leaves it out of the loss, or 1, not 0.5", "qwen3"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"train\": 0}]}",
+         "messages[0].train must be true or false, not 0", "qwen3"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"weight\": 1}]}",
+         "messages[0] must be no weight and no train: the assistant's messages alone are trained on",
+         "qwen3"},
         /* Nothing is in these. */
+        {"{\"prompt\": \"a\", \"response\": \"b\", \"weight\": 0}",
+         "0 examples, besides 2 without a response within 8 tokens", NULL},
+        {"{\"train\": false, \"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}",
+         "0 examples, besides 2 without a response within 8 tokens", "zephyr"},
         {"{\"tools\": [], \"messages\": [{\"role\": \"user\", \"content\": \"a\", \"tool_calls\": null}]}",
          "0 examples, besides 2 without a response within 8 tokens", "qwen3"},
     };
@@ -187,6 +206,71 @@ TEST_ONCE(tuning_refuses_tokens_beyond_the_model)
     CHECK_TEXT(t, error.text + strlen(path),
                ": line 2: the token \"q\" of the text has the id 19, and the model has only 19 "
                "ids: it needs the tokenizer that it was trained with");
+}
+
+/* Loads the lines without a style, in rows of `sequence` tokens. */
+static bool load_lines(const zf_tokenizer *tokenizer, const char *lines, int64_t sequence,
+                       tuning *all, zf_error *error)
+{
+    const char *path = test_path("tuning.jsonl");
+    const tuning_desc d = {.tokens = tokenizer, .end = -1, .sequence = sequence};
+    *error = (zf_error){ZF_OK, ""};
+    return write_lines(path, lines) && tuning_load(all, path, &d, error);
+}
+
+/* The digests tell texts apart that have the same tokens and labels in other examples. */
+TEST_ONCE(tuning_counts_and_digests)
+{
+    static const char one[] = "{\"prompt\": \"\", \"response\": \"ab\"}\n"
+                              "{\"prompt\": \"\", \"response\": \"c<s>d\"}\n",
+                      other[] = "{\"prompt\": \"\", \"response\": \"ab<s>c\"}\n"
+                                "{\"prompt\": \"\", \"response\": \"d\"}\n",
+                      long_[] = "{\"prompt\": \"abcdefghij\", \"response\": \"x\"}\n"
+                                "{\"prompt\": \"a\", \"response\": \"bcdefghijkl\"}\n"
+                                "{\"prompt\": \"a\", \"response\": \"c\"}\n";
+    zf_error error = {ZF_OK, ""};
+    zf_tokenizer *tokenizer = letters(&error);
+    tuning a, b;
+    NEED(t, tokenizer, &error);
+    test_defer(t, free_tokens, tokenizer);
+    CHECK(t, load_lines(tokenizer, one, 8, &a, &error) && !a.cut && !a.left_out);
+    CHECK(t, load_lines(tokenizer, one, 8, &b, &error) && a.begins == b.begins);
+    tuning_free(&b);
+    CHECK(t, load_lines(tokenizer, other, 8, &b, &error));
+    CHECK(t, a.tokens == b.tokens && a.digest != b.digest && a.begins != b.begins);
+    tuning_free(&a), tuning_free(&b);
+    CHECK(t, load_lines(tokenizer, long_, 8, &a, &error));
+    CHECK(t, a.examples == 2 && a.cut == 1 && a.left_out == 1);
+    tuning_free(&a);
+}
+
+/* What is no text is an error of its line, and a byte order mark is no part of it. */
+TEST_ONCE(tuning_files_that_are_no_text)
+{
+    static const struct {
+        const char *bytes;
+        size_t count;
+        const char *says;
+    } cases[] = {
+        {"a\nb\n\0c\n", 7, ": line 3: a NUL byte, so this is no text"},
+        {"\0", 1, ": line 1: a NUL byte, so this is no text"},
+        {"\xFF\xFE" "a\0", 4, ": line 1: this is UTF-16 or UTF-32, by its byte order mark; "},
+        {"\xFE\xFF\0a", 4, ": line 1: this is UTF-16 or UTF-32, by its byte order mark; "},
+        {"\xEF\xBB\xBF" "ab\n", 6, NULL},
+        {"", 0, NULL},
+    };
+    const char *path = test_path("plain.txt");
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        zf_text text = {.at = NULL};
+        zf_error error = {ZF_OK, ""};
+        FILE *f = fopen(path, "wb");
+        bool good = f && fwrite(cases[k].bytes, 1, cases[k].count, f) == cases[k].count;
+        CHECK(t, f && !fclose(f) && good);
+        CHECK(t, zf_text_read_plain(path, &text, &error) == !cases[k].says);
+        if (cases[k].says) CHECK(t, error.status == ZF_ERR_FORMAT && strstr(error.text, cases[k].says));
+        else CHECK_TEXT(t, text.at, k == 4 ? "ab\n" : "");
+        zf_text_free(&text);
+    }
 }
 
 /* Marks the examples that rows have, which begin with letters: how often each. */

@@ -1,6 +1,7 @@
 #include "batchfile.h"
 #include "../../zeroflow_llm.h"
 #include "../frame/data/integers.h"
+#include "../frame/options/fail.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,17 @@ static bool measure(bert_batch_file *f, const char *path, const integers_rule ru
     return true;
 }
 
+/* Each batch has a label, of a word or of a pair. */
+static bool has_labels(const bert_batch_file *f, const char *path, zf_error *error)
+{
+    for (int64_t s = 0; s < f->entries; s++)
+        if (!f->batch[s].labelled && !f->batch[s].pairs)
+            return fail(error, ZF_ERR_FORMAT,
+                        "%s: batch %lld has no label but -100: there is nothing to learn", path,
+                        (long long)s);
+    return true;
+}
+
 bert_batch_file *bert_batch_file_load(const char *path, int64_t vocab, int64_t types,
                                       zf_error *error)
 {
@@ -101,6 +113,7 @@ bert_batch_file *bert_batch_file_load(const char *path, int64_t vocab, int64_t t
         good = measure(f, path, rules, shape, data, error) && allocate(f);
         f->next_sentences = data[NEXT] != NULL;
         for (int64_t s = 0; good && s < f->entries; s++) fill(f, s, data);
+        good = good && has_labels(f, path, error);
     }
     if (!good || !f) {
         if (!error->status) {

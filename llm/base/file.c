@@ -63,6 +63,7 @@ bool zf_text_read_plain(const char *path, zf_text *out, zf_error *error)
     memmove(out->at + before, out->at + before + mark, bytes - mark + 1);
     out->count -= mark;
     return true;
+}
 
 /* ---------------------------------------------------------------------------------- writing */
 

@@ -238,6 +238,7 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
         good = session_score(&s, &data, e.batches, &score, &error);
         session_close(&s);
     }
+    if (good) dataset_tell(&data, &e.o);
     if (good) of->print(&score, &config, data.unigram_nats, false);
     dataset_close(&data, sample);
     return good ? EXIT_GOOD : command_error("%s", error.text);

@@ -313,11 +313,12 @@ static bool compare_settings(run_job *job, zf_error *error)
         alike_add(&job->alike, "the digest of the corpus", "%016llx",
                   (unsigned long long)d->digest);
     }
-    if (o->data)
-        alike_add(&job->alike, "the digest of --data", "%016llx", (unsigned long long)d->digest);
+    if (o->data || o->batch_file)
+        alike_add(&job->alike,
+                  o->data ? "the digest of --data" : "the digest of --batch-file", "%016llx",
+                  (unsigned long long)(d->digest ^ d->begins));
     return text && alike_add_file(&job->alike, "the digest of --init", o->init, error) &&
-           alike_add_file(&job->alike, "the digest of --load", o->load, error) &&
-           alike_add_file(&job->alike, "the digest of --batch-file", o->batch_file, error);
+           alike_add_file(&job->alike, "the digest of --load", o->load, error);
 }
 
 static void close_job(run_job *job)
@@ -383,6 +384,7 @@ static void print_beginning(const run *r)
     if (o->data)
         printf("%s: %lld tokens in %lld examples, %lld of them held out\n", o->data,
                (long long)d->tokens, (long long)d->documents, (long long)d->held_out);
+    dataset_tell(d, o);
     if (o->corpus)
         printf(
             "%s: %lld tokens in %lld documents, %lld of them held out; unigram entropy %.4f nats\n",

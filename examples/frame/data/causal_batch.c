@@ -102,6 +102,10 @@ bool causal_batch_file_load(causal_batch_file *f, const char *path, int64_t voca
         good = causal_batch_new(b, shape[IDS].dims[1], shape[IDS].dims[2], false, error);
         f->entries += good;
         if (good && !fill(b, s, data)) good = fail(error, ZF_ERR_NOMEM, "out of memory");
+        if (good && !b->labelled)
+            good = fail(error, ZF_ERR_FORMAT,
+                        "%s: batch %lld has no label but -100: there is nothing to learn", path,
+                        (long long)s);
     }
     if (!good) causal_batch_file_free(f);
     for (int k = 0; k < TENSORS; k++) free(data[k]);

@@ -57,12 +57,13 @@ static bool put_example(reader *r, const bool *labelled)
         !zf_ids_check(r->whole.at, count, r->desc->vocab, r->desc->tokens, r->desc->words,
                       r->error))
         return false;
-    if (count > (size_t)r->desc->sequence) count = (size_t)r->desc->sequence, t->cut++;
+    if (count > (size_t)r->desc->sequence) count = (size_t)r->desc->sequence;
     for (size_t i = 1; i < count; i++) any += labelled[i];
     if (!any) {
         t->left_out++;
         return true;
     }
+    t->cut += count < r->whole.count;
     while (r->token_room < (size_t)t->tokens + count) {
         size_t room = r->token_room ? 2 * r->token_room : 4096;
         int32_t *ids = realloc(t->ids, room * sizeof *ids);
@@ -80,6 +81,7 @@ static bool put_example(reader *r, const bool *labelled)
     memcpy(t->labelled + t->tokens, labelled, count * sizeof *t->labelled);
     for (size_t i = 0; i < count; i++)
         t->digest = bert_mix(t->digest ^ ((uint64_t)(uint32_t)r->whole.at[i] << 1 | labelled[i]));
+    t->begins = bert_mix(t->begins ^ (uint64_t)count);
     t->at[t->examples] = t->tokens;
     t->tokens += (int64_t)count;
     t->at[++t->examples] = t->tokens;
@@ -112,14 +114,15 @@ static bool take_text(reader *r, const zf_chat_span *spans, size_t count, unsign
     return good;
 }
 
-static bool take_chat(reader *r, const zf_chat_message *m, size_t count)
+/* trained: by message; of the assistant's, those that are labelled. */
+static bool take_chat(reader *r, const zf_chat_message *m, const bool *trained, size_t count)
 {
     zf_chat_span spans[MESSAGES];
     size_t answers = 0;
     zf_text_clear(&r->text);
     if (!zf_chat_write(r->desc->style, m, count, false, &r->text, spans, r->error)) return false;
     for (size_t i = 0; i < count; i++)
-        if (m[i].role == ZF_CHAT_ASSISTANT) spans[answers++] = spans[i];
+        if (m[i].role == ZF_CHAT_ASSISTANT && trained[i]) spans[answers++] = spans[i];
     return take_text(r, spans, answers, 0, -1);
 }
 
@@ -139,6 +142,22 @@ static bool check_members(reader *r, const zf_json *object)
     return true;
 }
 
+/* Reads "weight", 0 or 1, and "train" of an example or a message: whether it is labelled. *said: it
+ * has one of them. */
+static bool read_weight(reader *r, const zf_json *object, bool *trained, bool *said)
+{
+    const zf_json *weight = zf_json_member(object, "weight"),
+                  *train = zf_json_member(object, "train");
+    double number = 1;
+    bool flag = true;
+    *said = weight || train;
+    if (!zf_json_to_double(weight, 0, 1, &number, r->error) && number != 0 && number != 1)
+        zf_json_expected(weight, r->error, "0, which leaves it out of the loss, or 1");
+    if (!r->error->status) zf_json_to_bool(train, &flag, r->error);
+    *trained = *trained && number != 0 && flag;
+    return !r->error->status;
+}
+
 static const char *text_of(reader *r, const zf_json *object, const char *key, size_t *bytes)
 {
     const zf_json *v = zf_json_require(object, key, r->error);
@@ -147,27 +166,29 @@ static const char *text_of(reader *r, const zf_json *object, const char *key, si
     return text;
 }
 
-static bool read_pair(reader *r, const zf_json *v)
+static bool read_pair(reader *r, const zf_json *v, bool trained)
 {
     const char *key = zf_json_member(v, "completion") ? "completion" : "response";
     zf_chat_message m[2] = {{.role = ZF_CHAT_USER}, {.role = ZF_CHAT_ASSISTANT}};
+    const bool both[2] = {trained, trained};
     zf_chat_span span;
     m[0].text = text_of(r, v, "prompt", &m[0].bytes);
     m[1].text = text_of(r, v, key, &m[1].bytes);
     if (r->error->status) return false;
-    if (r->desc->style) return take_chat(r, m, 2);
+    if (r->desc->style) return take_chat(r, m, both, 2);
     zf_text_clear(&r->text);
     zf_text_add(&r->text, m[0].text, m[0].bytes);
     span.begin = r->text.count;
     zf_text_add(&r->text, m[1].text, m[1].bytes);
     span.end = r->text.count;
     if (r->text.failed) return out_of_memory(r->error);
-    return take_text(r, &span, 1, ZF_TOKENIZER_FRAME, r->desc->end);
+    return take_text(r, &span, trained, ZF_TOKENIZER_FRAME, trained ? r->desc->end : -1);
 }
 
-static bool read_messages(reader *r, const zf_json *all)
+static bool read_messages(reader *r, const zf_json *all, bool labelled)
 {
     zf_chat_message m[MESSAGES];
+    bool trained[MESSAGES], said;
     size_t count = 0;
     if (zf_json_type_of(all) != ZF_JSON_ARRAY || !zf_json_length(all))
         return zf_json_expected(all, r->error, "an array of messages"), false;
@@ -187,22 +208,27 @@ static bool read_messages(reader *r, const zf_json *all)
         if (!check_members(r, v)) return false;
         m[count].role = (zf_chat_role)k;
         m[count].text = text_of(r, v, "content", &m[count].bytes);
-        if (r->error->status) return false;
+        trained[count] = labelled;
+        if (r->error->status || !read_weight(r, v, &trained[count], &said)) return false;
+        if (said && trained[count] && m[count].role != ZF_CHAT_ASSISTANT)
+            return zf_json_expected(v, r->error, "no weight and no train: the assistant's messages "
+                                                 "alone are trained on"), false;
     }
-    return take_chat(r, m, count);
+    return take_chat(r, m, trained, count);
 }
 
 static bool read_line(reader *r, const char *line, size_t bytes)
 {
     zf_json *v = zf_json_parse(line, bytes, NULL, r->error);
     const zf_json *messages = zf_json_member(v, "messages");
-    bool good = v != NULL;
+    bool good = v != NULL, trained = true, said;
     if (good && zf_json_type_of(v) != ZF_JSON_OBJECT)
         good = (zf_json_expected(v, r->error, "an object"), false);
     else if (good && !messages && !zf_json_member(v, "prompt"))
         good = (zf_json_fail(v, r->error, "has neither messages nor a prompt"), false);
-    else if (good && messages) good = check_members(r, v) && read_messages(r, messages);
-    else if (good) good = read_pair(r, v);
+    else if (good && !read_weight(r, v, &trained, &said)) good = false;
+    else if (good && messages) good = check_members(r, v) && read_messages(r, messages, trained);
+    else if (good) good = read_pair(r, v, trained);
     zf_json_free(v);
     return good;
 }
@@ -310,7 +336,7 @@ bool tuning_load(tuning *t, const char *path, const tuning_desc *d, zf_error *er
     bool good;
     *t = (tuning){.sequence = d->sequence};
     error->status = ZF_OK;
-    good = zf_text_read(path, &text, error) && read_lines(&r, text.at, text.count, path, error);
+    good = zf_text_read_plain(path, &text, error) && read_lines(&r, text.at, text.count, path, error);
     zf_text_free(&text);
     zf_ids_free(&r.whole);
     zf_ids_free(&r.part);

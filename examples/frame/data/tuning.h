@@ -4,6 +4,8 @@
  *     {"messages": [{"role": "user", "content": "a small bird?"},
  *                   {"role": "assistant", "content": "A wren."}]}
  *
+ * "weight": 0 and "train": false, of a message or of an example, leave it out of the loss.
+ *
  * They become rows of tokens, several examples to a row where they fit. Only the assistant's text
  * is labelled:
  *
@@ -31,7 +33,7 @@ typedef struct tuning {
     int64_t cut, left_out; /* truncated examples; those left out, without a label */
     int64_t held_out;      /* examples, in rows of their own */
     int64_t sequence;
-    uint64_t digest; /* of all tokens and labels */
+    uint64_t digest, begins; /* of all tokens and labels; of where each example begins */
     tuning_rows train, test;
 } tuning;
 

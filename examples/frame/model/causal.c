@@ -206,7 +206,9 @@ static bool load_examples(dataset *d, const settings *o, const zf_tokenizer *tok
     data->seed = (uint64_t)o->seed, data->sequence = o->seq;
     d->tokens = data->tuning.tokens, d->documents = data->tuning.examples;
     d->held_out = data->tuning.held_out;
+    d->cut = data->tuning.cut, d->left_out = data->tuning.left_out;
     d->digest = data->tuning.digest ? data->tuning.digest : 1;
+    d->begins = data->tuning.begins ? data->tuning.begins : 1;
     return true;
 }
 

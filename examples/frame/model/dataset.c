@@ -44,13 +44,24 @@ bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *con
     const zf_config_facts facts = zf_config_facts_of(sample->config, config);
     bool good;
     *d = (dataset){.vocab = NULL};
-    if (o->batch_file) good = sample->objective->open_file(d, o, &facts, config, error);
+    if (o->batch_file)
+        good = zf_digest_path(o->batch_file, &d->digest, error) &&
+               sample->objective->open_file(d, o, &facts, config, error);
     else if (o->data) good = sample->objective->open_data(d, o, &facts, config, error);
     else
         good = read_text(d, o, error) && sample->objective->open_text(d, o, config, error) &&
                adopt(d, o, &facts, error);
     if (!good) dataset_close(d, sample);
     return good;
+}
+
+void dataset_tell(const dataset *d, const settings *o)
+{
+    if (!d->cut && !d->left_out) return;
+    printf("%s: of %lld examples, %lld are cut to the %lld tokens of --seq, and %lld are left out, "
+           "which have no label within them\n",
+           o->data, (long long)(d->documents + d->left_out), (long long)d->cut, (long long)o->seq,
+           (long long)d->left_out);
 }
 
 void dataset_close(dataset *d, const sample_model *sample)

@@ -9,6 +9,8 @@
  * and then there is nothing to close. */
 bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *config,
                   zf_error *error);
+/* Prints how many examples of --data are cut or left out, if any are. */
+void dataset_tell(const dataset *d, const settings *o);
 void dataset_close(dataset *d, const sample_model *sample);
 
 #endif

@@ -53,7 +53,9 @@ typedef struct dataset {
     zf_wordpiece *vocab; /* of the text; NULL: there is none */
     bert_corpus *corpus; /* the text; NULL: none, or the objective keeps what it needs of it */
     int64_t tokens, documents, held_out; /* of the text; documents held out */
-    uint64_t digest;                     /* of its tokens; 0: there is no text */
+    int64_t cut, left_out;               /* examples of --data: truncated; without a label */
+    uint64_t digest; /* of its tokens, or of --batch-file; 0: there is no text */
+    uint64_t begins; /* of where the examples of --data begin; 0: there are none */
     double unigram_nats; /* loss of a model that only knows the frequency of tokens */
     zf_folder_texts texts; /* of the tokenizer of --data, and of the folder of --model */
     void *own;           /* the objective's */

@@ -24,7 +24,7 @@ static const char *digest(char text[TOKENIZING_TEXT], bool there, uint64_t value
 }
 
 void tokenizing_note(tokenizing_notes *n, const tokenizing *t, const zf_wordpiece *vocab,
-                     uint64_t corpus_digest)
+                     uint64_t corpus, uint64_t begins)
 {
     zf_wordpiece_options said = tokenizing_options(t),
                          o = vocab ? zf_wordpiece_options_of(vocab) : zf_wordpiece_resolve(&said);
@@ -33,7 +33,8 @@ void tokenizing_note(tokenizing_notes *n, const tokenizing *t, const zf_wordpiec
     n->note[2] = (zf_note){"chinese-chars", yes_or_no(o.chinese_chars)};
     n->note[3] = (zf_note){"vocabulary digest",
                            digest(n->vocab, vocab != NULL, vocab ? zf_wordpiece_digest(vocab) : 0)};
-    n->note[4] = (zf_note){"corpus digest", digest(n->corpus, corpus_digest != 0, corpus_digest)};
+    n->note[4] = (zf_note){"corpus digest", digest(n->corpus, corpus != 0, corpus)};
+    n->note[5] = (zf_note){"examples digest", digest(n->begins, begins != 0, begins)};
 }
 
 bool tokenizing_fits(const tokenizing_notes *n, const char *load, const char *vocab_path,
@@ -48,13 +49,14 @@ bool tokenizing_fits(const tokenizing_notes *n, const char *load, const char *vo
             *error = none;
             return false;
         }
-        if (!strcmp(saved, value)) continue;
-        if (key == n->note[3].key)
+        /* Older programs note no digest of --batch-file. */
+        if (!strcmp(saved, value) || (i == 4 && !strcmp(saved, "none"))) continue;
+        if (i == 3)
             return fail(error, ZF_ERR_MISMATCH,
                         "%s was trained with another vocabulary than %s: without --vocab the "
                         "checkpoint's is taken; or start anew from its weights with %s",
                         load, vocab_path ? vocab_path : "none", init);
-        if (key == n->note[4].key)
+        if (i > 3)
             return fail(error, ZF_ERR_MISMATCH,
                         "%s was trained on another text than %s, or with its sentences in another "
                         "order: give the same one, or start anew from its weights with %s",

@@ -21,15 +21,16 @@ static inline zf_wordpiece_options tokenizing_options(const tokenizing *t)
 
 /* What a checkpoint keeps about its tokenization, compared when its run is resumed: notes after
  * those of the settings. Older checkpoints only have "cased". */
-enum { TOKENIZING_NOTES = 5, TOKENIZING_TEXT = 20 };
+enum { TOKENIZING_NOTES = 6, TOKENIZING_TEXT = 20 };
 typedef struct tokenizing_notes {
     zf_note note[TOKENIZING_NOTES];
-    char vocab[TOKENIZING_TEXT], corpus[TOKENIZING_TEXT];
+    char vocab[TOKENIZING_TEXT], corpus[TOKENIZING_TEXT], begins[TOKENIZING_TEXT];
 } tokenizing_notes;
 
-/* vocab NULL: there is neither a vocabulary nor a corpus. */
+/* vocab NULL: there is none. corpus, begins: digests of what is trained on, and of where its examples
+ * begin; 0: none. */
 void tokenizing_note(tokenizing_notes *, const tokenizing *, const zf_wordpiece *vocab,
-                     uint64_t corpus_digest);
+                     uint64_t corpus, uint64_t begins);
 
 /* Whether the checkpoint `load` has the same; else *error names the difference. The paths are those
  * of the vocabulary and the corpus; `init` is the option for starting from the checkpoint's

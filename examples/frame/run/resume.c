@@ -47,7 +47,7 @@ static void make_notes(notes *n, const run_job *job)
     zf_options_each(job->tables.all, job->tables.count, add_option, n);
     corpus = add(n, "corpus", NULL);
     snprintf(corpus, NOTE, "none");
-    if (d->digest) snprintf(corpus, NOTE, "%lld", (long long)d->tokens);
+    if (d->tokens) snprintf(corpus, NOTE, "%lld", (long long)d->tokens);
     snprintf(add(n, "lora", NULL), NOTE, "%s", zf_adapter_note(lora, &job->o.training));
     snprintf(add(n, "base", NULL), NOTE, "%016llx", (unsigned long long)job->base);
     n->equal = n->count;
@@ -55,7 +55,7 @@ static void make_notes(notes *n, const run_job *job)
     snprintf(add(n, "node", NULL), NOTE, "%d",
              job->ranks.nodes > 1 ? (int)(job->ranks.world / job->ranks.nodes) : 1);
     snprintf(add(n, "steps", NULL), NOTE, "%lld", (long long)job->o.steps);
-    tokenizing_note(&n->words, &job->o.words, d->vocab, d->digest);
+    tokenizing_note(&n->words, &job->o.words, d->vocab, d->digest, d->begins);
 }
 
 /* What a checkpoint of an adapter has: all but the base, which has no states. */
@@ -172,11 +172,11 @@ static bool fits_notes(const notes *n, const char *load, zf_error *error)
 static bool fits(const run_job *job, const notes *n, zf_error *error)
 {
     const settings *o = &job->o;
+    const char *source = o->data ? o->data : o->batch_file ? o->batch_file : o->corpus;
     char path[1024], init[1100];
     zf_config_any config;
     snprintf(init, sizeof init, "--init %s", o->load);
-    if (!tokenizing_fits(&n->words, o->load, o->vocab, o->data ? o->data : o->corpus, init,
-                         error) ||
+    if (!tokenizing_fits(&n->words, o->load, o->vocab, source, init, error) ||
         !fits_notes(n, o->load, error))
         return false;
     snprintf(path, sizeof path, "%s/config.json", o->load);

@@ -17,7 +17,7 @@
 
 enum {
     RANKS = 4,  /* of one node at most, */
-    MOST = 6,   /* and of several */
+    MOST = 12,  /* and of several */
     SLOTS = 12, /* parts of the global batch, which 1, 2, 3 and 4 ranks share */
     ROWS = 2,
     IN = 37,
@@ -384,12 +384,12 @@ static void goes_on(test *t, bool lamb)
 TEST_ONCE(shards_go_on_adamw) { goes_on(t, false); }
 TEST_ONCE(shards_go_on_lamb) { goes_on(t, true); }
 
-/* Two ranks in each node: every stage, number of nodes, hpz, mics and bucket has the bits of two
- * nodes at stage 0, and goes on from what the others saved. What nodes have of one another is saved
- * once. One node goes on from it as well. */
+/* Two ranks in each node, in f32 and in 16 bits: every stage, number of nodes and micro-batches, hpz,
+ * mics and bucket has the bits of two nodes at stage 0, and goes on from what the others saved. What
+ * nodes have of one another is saved once. One node goes on from it as well. */
 TEST_ONCE(shards_of_nodes)
 {
-    enum { SAVED = 2, DONE = 3, CASES = 11 };
+    enum { SAVED = 2, DONE = 3, CASES = 13 };
     static const model_desc cases[CASES] = {
         {.stage = 0, .world = 4, .nodes = 2},
         {.stage = 1, .world = 4, .nodes = 2, .bucket = 3000},
@@ -402,6 +402,8 @@ TEST_ONCE(shards_of_nodes)
         {.stage = 2, .world = 4, .nodes = 2, .mics = true, .bucket = 3000},
         {.stage = 3, .world = 4, .nodes = 2, .mics = true},
         {.stage = 3, .world = 6, .nodes = 3, .mics = true, .bucket = 3000, .offload = ZF_HOST},
+        {.stage = 0, .world = 12, .nodes = 6},
+        {.stage = 3, .world = 12, .nodes = 6, .mics = true},
     };
     static model first, saved, loaded, flat;
     char path[300];
@@ -412,14 +414,16 @@ TEST_ONCE(shards_of_nodes)
     test_defer(t, model_free, &saved);
     test_defer(t, model_free, &loaded);
     test_defer(t, model_free, &flat);
-    for (int lamb = 0; lamb < 2; lamb++) {
-        d = cases[0], d.seed = 5, d.lamb = lamb;
+    for (int way = 0; way < 4; way++) {
+        const bool lamb = way & 1;
+        const zf_dtype dtype = way < 2 ? ZF_F32 : ZF_BF16;
+        d = cases[0], d.seed = 5, d.lamb = lamb, d.dtype = dtype;
         OK(t, model_new(t, &first, &d, &error), error.text);
         OK(t, train(&first, DONE, losses, &error), error.text);
-        d = (model_desc){.stage = 2, .world = 3, .lamb = lamb};
+        d = (model_desc){.stage = 2, .world = 3, .lamb = lamb, .dtype = dtype};
         OK(t, model_new(t, &flat, &d, &error), error.text);
-        for (int k = lamb; k < CASES; k += 1 + lamb) {
-            d = cases[k], d.seed = 5, d.lamb = lamb;
+        for (int k = way; k < CASES; k += 1 + lamb) {
+            d = cases[k], d.seed = 5, d.lamb = lamb, d.dtype = dtype;
             OK(t, model_new(t, &saved, &d, &error), error.text);
             OK(t, train(&saved, SAVED, others, &error), error.text);
             CHECK(t, !memcmp(losses, others, SAVED * sizeof *losses));
@@ -428,7 +432,7 @@ TEST_ONCE(shards_of_nodes)
             has_files(t, path, d.stage, d.world);
             OK(t, zf_lockstep_load(&flat.lockstep, path, NULL, &error), error.text);
             CHECK(t, same_image(&saved, &flat));
-            d = cases[(k + 4 + lamb) % CASES], d.seed = 7, d.lamb = lamb;
+            d = cases[(k + 4 + lamb) % CASES], d.seed = 7, d.lamb = lamb, d.dtype = dtype;
             OK(t, model_new(t, &loaded, &d, &error), error.text);
             OK(t, zf_lockstep_load(&loaded.lockstep, path, NULL, &error), error.text);
             CHECK(t, same_image(&saved, &loaded));

@@ -164,7 +164,7 @@ static int32_t zfi_exchange(zfi_zero *z, int64_t over, int32_t x, int32_t errors
 }
 
 /* The sum of bucket f's gradient over ranks and micro-batches, sent in 4 bits: first inside nodes,
- * each sum in f32 at least. */
+ * each sum in f32 at least. With mics the nodes have added a part of each shard each. */
 static int32_t zfi_reduce_quantized(zfi_zero *z, int32_t f, int32_t x)
 {
     const int32_t *left = z->buckets[f].left;
@@ -175,20 +175,18 @@ static int32_t zfi_reduce_quantized(zfi_zero *z, int32_t f, int32_t x)
     if (z->mesh) x = zfi_exchange(z, ZF_OVER_LOCAL, x, left[0], 0, wide);
     if (z->d.micro_batches > 1) onto = zfi_accumulate(z, wide, count / z->d.world);
     x = zfi_exchange(z, z->mesh ? ZF_OVER_NODE : ZF_OVER_ALL, x, left[z->mesh], onto, wide);
-    return z->d.mics ? x : zfi_cast_node(g, x, dtype);
+    return zfi_cast_node(g, x, dtype);
 }
 
-/* mics: once in a step, the sums that the nodes have made of a shard, one part each, sent in 8
- * bits. */
+/* mics: once in a step, the sums of a shard, of which the nodes have made a part each. */
 static int32_t zfi_share_sums(zfi_zero *z, int32_t f)
 {
-    int32_t x = zfi_quantize_node(z, z->buckets[f].reduced, 0, 8);
-    x = zfi_together(z, ZF_OP_all_gather, ZF_OVER_NODE, x, 0);
-    return zfi_dequantize_node(z, x, z->cut.buckets[f].dtype);
+    return zfi_together(z, ZF_OP_all_gather, ZF_OVER_NODE, z->buckets[f].reduced, 0);
 }
 
-/* The sum over ranks, and with several micro-batches over these too; then in f32 at least, so that
- * it is rounded once. In a mesh first inside nodes, in shards if there are as many elements. */
+/* The sum over ranks, and with several micro-batches over these too, in f32 at least. In a mesh first
+ * inside nodes, in shards if there are as many elements: a node's sum is rounded to the dtype of the
+ * gradient, whatever the number of micro-batches. What they all leave is rounded once. */
 static int32_t zfi_reduce_ranks(zfi_zero *z, int32_t x, bool scatter)
 {
     zf_graph *g = z->graph;
@@ -197,9 +195,10 @@ static int32_t zfi_reduce_ranks(zfi_zero *z, int32_t x, bool scatter)
     const int64_t count = zfi_node_count(&g->nodes[x]);
     const bool cut = z->mesh && count % (z->d.world / z->d.nodes) == 0;
     if (z->d.micro_batches == 1 && z->d.world == 1) return x;
+    if (z->mesh)
+        x = zfi_together(z, cut ? ZF_OP_reduce_scatter : ZF_OP_all_reduce, ZF_OVER_LOCAL, x, 0);
     if (z->d.micro_batches > 1) x = zfi_cast_node(g, x, zfi_wide(dtype));
     if (z->mesh) {
-        x = zfi_together(z, cut ? ZF_OP_reduce_scatter : ZF_OP_all_reduce, ZF_OVER_LOCAL, x, 0);
         x = zfi_sum_last(z, scatter && zfi_spans_nodes(z) ? op : ZF_OP_all_reduce,
                          ZF_OVER_NODE, x);
         if (cut && !scatter) x = zfi_together(z, ZF_OP_all_gather, ZF_OVER_LOCAL, x, 0);

@@ -492,6 +492,19 @@ static zfi_cut_rows zfi_cut_rows_of(const zfi_node *leaf)
     return (zfi_cut_rows){0, 0};
 }
 
+/* Checks, for a pass whose states are of whole parameters, that zf_tile has cut none. */
+static zf_status zfi_check_uncut(zf_graph *g, const char *pass)
+{
+    for (int32_t k = 0; k < zfi_len(g->params); k++) {
+        const zfi_node *param = &g->nodes[g->params[k]];
+        if (zfi_cut_rows_of(param).rows)
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                            "%s: \"%s\" is a piece of a parameter; leave out zf_tile", pass,
+                            param->name);
+    }
+    return ZF_OK;
+}
+
 enum { ZFI_PIECE_NAME = 320 }; /* more than a name has */
 
 static const char *zfi_piece_name(char out[ZFI_PIECE_NAME], const char *whole, int64_t row,

@@ -208,7 +208,7 @@ static void zfi_condition_join(zfi_condition *c, const zfi_option_walk *row)
         if (!with || !zfi_option_flag(&w, other) || strcmp(flag, other)) continue;
         zfi_condition_read(&of, &with);
         if (strcmp(of.names, c->names)) continue;
-        at += (size_t)snprintf(c->values + at, sizeof c->values - at, "%s%.30s", at ? "|" : "",
+        at += (size_t)snprintf(c->values + at, sizeof c->values - at, "%s%s", at ? "|" : "",
                                of.values);
     }
 }

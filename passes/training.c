@@ -243,7 +243,7 @@ static const zf_option zfi_training_options[] = {
               .rows = zfi_recompute_options, .traits = ZF_OPTION_BASIC, .unit = "off|layers|BYTES",
               .help = "recompute values in the backward pass: all of each layer but its input, or "
                       "as much as a peak of BYTES requires"),
-    ZF_OPTION(zf_training, DESC, tile, 0, NULL, .rows = zfi_tile_options),
+    ZF_OPTION(zf_training, DESC, tile, 0, NULL, .rows = zfi_tile_options, .with = ZFI_SAME_STEPS),
     ZF_OPTION(zf_training, DESC, offload, 0, NULL, .flag = "offload", .rows = zfi_offload_options,
               .unit = "KIND=SPACE,...", .help = "what lies in host memory or on a disk"),
     ZF_OPTION(zf_training, DESC, fit, 0, NULL, .flag = "", .rows = zfi_fit_options),

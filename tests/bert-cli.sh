@@ -87,6 +87,9 @@ zero_one_adam; it is onebit_adam" \
 check '1-bit LAMB delayed' misused "--delay-update requires --optimizer other than \
 onebit_adam, zero_one_adam or onebit_lamb; it is onebit_lamb" \
     pretrain --corpus c --vocab v --optimizer onebit_lamb --freeze-step 5 --delay-update 0
+check '1-bit Adam in pieces' misused "--tile requires --optimizer other than onebit_adam, \
+zero_one_adam or onebit_lamb; it is onebit_adam" \
+    pretrain --corpus c --vocab v --optimizer onebit_adam --freeze-step 5 --tile 4K
 check 'error feedback of nothing' \
     misused '--zero-loco requires --zero-quantized-gradients' \
     pretrain --corpus c --vocab v --ranks 2 --zero 2 --zero-loco

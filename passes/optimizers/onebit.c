@@ -35,11 +35,7 @@ static zf_status zfi_check_onebit(zf_graph *g, const char *pass)
                         "%s: it has no steps that a loss scale skips, since each rank's gradients "
                         "stay its own; use bf16 or f32",
                         pass);
-    for (int32_t k = 0; k < zf_param_count(g); k++)
-        if (zfi_cut_rows_of(&g->nodes[zf_param_at(g, k).id]).rows)
-            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                            "%s: \"%s\" is a piece of a parameter; leave out zf_tile", pass,
-                            zf_tensor_name(zf_param_at(g, k)));
+    if (zfi_check_uncut(g, pass)) return g->error.status;
     for (int32_t k = 0; k < zf_param_count(g); k++)
         if (zf_tensor_dtype(zf_param_at(g, k)) == ZF_F64)
             return zfi_fail(&g->error, ZF_ERR_DTYPE, "%s: the parameter \"%s\" is f64; signs are "

@@ -130,12 +130,20 @@ static int64_t zfi_piece_rows(const zfi_tiler *t, int32_t id)
     return (zfi_div_up(n, zfi_div_up(n, most)) + unit - 1) / unit * unit; /* of nearly one size */
 }
 
+enum { ZFI_MOST_PIECES = 1 << 16 }; /* of a param */
+
 /* Puts the pieces of a param in its place. */
 static void zfi_cut_param(zfi_tiler *t, int32_t id, int64_t each)
 {
     zf_graph *g = t->graph;
     const zfi_node whole = g->nodes[id]; /* appending moves the nodes */
-    const int64_t rows = whole.shape.dims[0];
+    const int64_t rows = whole.shape.dims[0], pieces = zfi_div_up(rows, each);
+    if (pieces > ZFI_MOST_PIECES)
+        zfi_fail(&g->error, ZF_ERR_LIMIT,
+                 "zf_tile: \"%s\" would be %lld pieces of %lld rows each, and %d are allowed; bytes, "
+                 "the maximum of a piece, is %lld",
+                 whole.name, (long long)pieces, (long long)each, (int)ZFI_MOST_PIECES,
+                 (long long)t->limit);
     for (int64_t row = 0; row < rows && !g->error.status; row += each) {
         char name[ZFI_PIECE_NAME];
         const int64_t count = zfi_min(each, rows - row);

@@ -235,11 +235,7 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
                         "zf_zero: %s needs several ranks, which send less; world is %d",
                         d->quantized_weights ? "quantized_weights" : "quantized_gradients",
                         (int)d->world);
-    for (int32_t k = 0; d->loco && k < zf_param_count(g); k++)
-        if (zfi_cut_rows_of(&g->nodes[zf_param_at(g, k).id]).rows)
-            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                            "zf_zero: loco: \"%s\" is a piece of a parameter; leave out zf_tile",
-                            zf_tensor_name(zf_param_at(g, k)));
+    if (d->loco && zfi_check_uncut(g, "zf_zero: loco")) return g->error.status;
     if ((g->stages & ZFI_STAGE_GRADIENTS) && !(g->stages & ZFI_STAGE_UPDATES))
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_zero: needs %s before it",
                         zfi_stage_advice(ZFI_STAGE_UPDATES));

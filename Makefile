@@ -380,7 +380,7 @@ test-examples:      $(EXAMPLES:%=build/%)
 test-opt:           build/zf-opt
 test-plan:          build/zf-plan build/zf-opt
 test-bert:          build/bert
-test-gpt:           build/gpt build/llm
+test-gpt:           build/gpt build/llm build/bert
 test-docs:          build/bert build/gpt build/llm build/zf-opt build/zf-plan build/own_op build/tests
 test-consumers test-more-consumers: dist
 test-neon:          $(if $(shell command -v aarch64-linux-gnu-gcc),build/neon/tests)
@@ -421,7 +421,8 @@ oom asan ubsan tsan: %: test-% ## the tests with allocations refused in turn (AL
 mutants: build/.needs-test ## plant mistakes one by one, each of which a test must notice (some minutes)
 	@MAKEFLAGS= sh tests/mutants/run.sh
 
-bits: build/bert ## the same bits at every stage, bucket, prefetch and split (some minutes)
+# SEED: of the first pair that is drawn.
+bits: build/bert build/gpt build/llm ## the same bits at every stage, bucket, prefetch and split (some minutes)
 	sh tests/bits.sh build/bert
 
 kill: build/bert ## states on a disk, killed at 100 random moments and resumed (some minutes)

@@ -1,19 +1,24 @@
 #!/bin/sh
-# The same bits on any ranks: sh tests/bits.sh [PROGRAM]   (make bits; some minutes)
+# The same bits on any ranks: sh tests/bits.sh [PROGRAM [drawn COUNT SEED]]   (make bits; some minutes)
 #
 # Twenty steps of BERT-tiny and BERT-mini, dropout and clipping on, with AdamW and LAMB, and of tiny
 # in bf16: four parts of the global batch on one, two and four ranks, at every ZeRO stage, with five
 # bucket sizes, with and without prefetch, as threads and, where the program has MPI, as processes;
-# with the optimizer's states in host memory and on a disk, beside the backward pass where nothing is
-# clipped; of tiny with every kind of offload, also of a batch in one part, with delayed updates, and
-# in f16 with skipped steps.
-# Parameters after the last step, its gradients and the log's losses are compared byte for byte with
-# one rank's.
+# with the optimizer's states in host memory and on a disk, concurrent with the backward pass where
+# nothing is clipped; of tiny with every kind of offload, also of a batch in one part, with delayed
+# updates, and in f16 with skipped steps.
+# Then 300 pairs of runs that are drawn at random (tests/bits.awk): model, optimizer, precision, what
+# is quantised; and stage, ranks in nodes, micro-batches, buckets, prefetch, offload, recompute, where
+# the second run is interrupted and goes on with others of these. With `drawn` only COUNT of these,
+# from SEED on; the samples are those in the folder of PROGRAM. A failure prints its seed.
+# Parameters after the last step, its gradients and the log's losses are compared byte for byte.
 set -u
 export LC_ALL=C OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
 program=${1:-build/bert}
-. "$(dirname "$0")/text.sh"
+here=$(dirname "$0")
+data=$here/../docs/data
+. "$here/text.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 passed=0
@@ -23,6 +28,69 @@ grads=yes
 dir="--offload-dir $work/offload"
 disk="optimizer=disk $dir"
 mkdir "$work/offload"
+
+# part NAME OPTIONS...: five steps of the sample that is drawn; NAME.p, .g and .l. The log of a run
+# that goes on has the rest of the steps.
+part() {
+    name=$work/$1
+    shift
+    "${program%/*}/$sample" pretrain $from --corpus "$data/stories.txt" \
+        --vocab "$data/vocab.txt" --eval-batches 0 --quiet --dump "$name.p" \
+        ${gradients:+--dump-grads "$name.g"} --log "$name.csv" $both "$@" \
+        > "$name.out" 2>&1 || { cat "$name.out"; return 1; }
+    tail -n 1 "$name.csv" | sed 's/,[^,]*$//' > "$name.l" # without tokens_per_s
+}
+
+# alike: what `part` has written twice.
+alike() {
+    for file in p ${gradients:+g} l; do cmp "$work/one.$file" "$work/other.$file" || return 1; done
+}
+
+# drawn SEED: the runs of this seed.
+drawn() {
+    awk -v seed="$1" -f "$here/bits.awk" > "$work/drawn"
+    { IFS='|' read -r sample layers width both one && IFS='|' read -r other rest; } < "$work/drawn"
+    other=$(echo "$other" | sed "s|DISK|$work/offload|")
+    rest=$(echo "$rest" | sed "s|DISK|$work/offload|")
+    case $sample in llm) model=llama ;; *) model=$sample ;; esac
+    sed "s/\(n_layer\|num_hidden_layers\)\": 2/\1\": $layers/
+         s/\(n_embd\|hidden_size\)\": 32/\1\": $width/" "$data/$model.json" > "$work/model.json"
+    case $both in *'--precision f16'*) gradients= ;; *) gradients=yes ;; esac
+    from="--model $work/model.json"
+    case $both in *lora*)
+        options=$both
+        both='--steps 1 --seq 24'
+        part base --save "$work/base" || return 1
+        both=$options
+        from="--init $work/base"
+        ;;
+    esac
+    part one $one && part other $other ${rest:+--save "$work/run" --save-every 2 --keep 3} &&
+        alike || return 1
+    [ -z "$rest" ] || { part other $rest --load "$work/run.previous-2" && alike; }
+}
+
+# all_drawn COUNT SEED: so many, from this seed on.
+all_drawn() {
+    seed=$2
+    while [ "$seed" -lt $(($2 + $1)) ]; do
+        if said=$(drawn "$seed"); then
+            passed=$((passed + 1))
+        else
+            failed=$((failed + 1))
+            printf 'FAILED sh tests/bits.sh %s drawn 1 %s\n%s\n' "$program" "$seed" "$said"
+            sed 's/^/  /' "$work/drawn"
+        fi
+        rm -rf "$work"/run* "$work"/one* "$work"/other* "$work"/base*
+        seed=$((seed + 1))
+    done
+}
+if [ "${2:-}" = drawn ]; then
+    all_drawn "$3" "$4"
+    echo "$passed passed, $failed failed"
+    [ $failed = 0 ]
+    exit
+fi
 
 small_text 60 12 > "$work/text"
 "$program" vocab --corpus "$work/text" --vocab "$work/vocab" --size 600 > /dev/null || exit 1
@@ -147,5 +215,6 @@ for stage in 0 1 2 3; do
     same $base --ranks 2 --micro-batches 2 --zero $stage --offload gradients=disk $dir
     case $stage in 0 | 3) same $base --ranks 4 --zero $stage --prefetch 2000000 --offload $all $dir ;; esac
 done
+all_drawn 300 "${SEED:-1}"
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -58,15 +58,15 @@ BEGIN {
     stages = "0 1 2 3"
     least = inside > 1 ? 2 : 1
     optimizer = pick("adamw adamw lamb sgd lion")
-    precision = pick("f32 bf16 bf16 f16")
+    sent = below(10) # what ranks send
+    quantized = sent < 3
+    onebit = sent == 3
+    precision = pick("f32 bf16 bf16 " (onebit ? "" : "f16"))
     both = " --batch " parts * inside * pick("1 2") " --seq " pick("8 16 24")
     both = both " --dropout " pick("0 0.1") " --precision " precision
     both = both " --clip " pick("0 0.5") " --weight-decay " pick("0 0.01")
     if (chance(20)) both = both " --no-fuse " pick("all linear attention head norm,invert chain")
 
-    sent = below(10) # what ranks send
-    quantized = sent < 3
-    onebit = sent == 3
     if (quantized) {
         least = 2
         stages = sent == 1 ? "3" : "1 2 3"

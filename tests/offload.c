@@ -280,6 +280,11 @@ TEST_ONCE(offload_sums_gradients_of_ranks)
          "stage=2 world=2 quantized_gradients bucket=1", "optimizer=host", "9000"},
         {"autograd loss; clip 0.5; adamw lr; fuse", "stage=2 world=2 bucket=1",
          "gradients=host optimizer=host", "20000"},
+        {"autograd loss; adamw lr", "stage=3 world=2 quantized_weights bucket=1",
+         "activations=host", "5000"},
+        {"precision bf16; autograd loss; lamb lr; recompute layers",
+         "stage=3 world=4 nodes=2 hpz quantized_weights quantized_gradients",
+         "activations=disk parameters=host", "100000"},
     };
     for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
         char before[300], behind[100];

@@ -43,13 +43,14 @@ static bool zfi_reads_operands(const zfi_node *node)
     return node->op != ZF_OP_saved && node->op != ZF_OP_gradient && node->op != ZF_OP_release;
 }
 
-/* The node computes a value of its own that can be moved from the device. */
+/* The node computes a value of its own that can be moved from the device. What a rank sends of its
+ * shard of parameters is no activation. */
 static bool zfi_can_leave(const zfi_offloading *o, int32_t id)
 {
     const zf_graph *g = o->graph;
     const zfi_node *node = &g->nodes[id];
     const size_t bytes = zfi_node_bytes(node);
-    return zfi_bytes_of(g, id) == id && node->op != ZF_OP_copy &&
+    return zfi_bytes_of(g, id) == id && node->op != ZF_OP_copy && !zfi_quantizes(node->op) &&
            !zfi_has(g, id, ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_COLLECTIVE | ZF_OP_MUTATES) &&
            bytes > o->d.keep_bytes && bytes > ZFI_SMALL_ACTIVATION;
 }

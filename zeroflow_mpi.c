@@ -20,7 +20,7 @@
  *
  * The head of a message names its call, and in each call every two ranks exchange at least one
  * message, possibly empty: so ranks that make different calls find out. A rank that fails sends the
- * others a notice; ranks that wait check for notices. A rank that has waited for half of the
+ * others a notice; ranks that wait check for notices. A rank that has waited for a quarter of the
  * deadline sends a heartbeat, so that waiting ranks are not taken for the lost one.
  *
  * In a reduction each rank receives its shard from all and adds it; all_reduce then gathers the
@@ -64,7 +64,8 @@ enum { ZFI_MPI_HEAD = sizeof(zfi_mpi_head) };
 typedef struct zfi_mpi_notice {
     int32_t channel; /* the channel where the rank waits; -1: it has failed */
     int32_t status;  /* after a failure: its zf_status, */
-    char text[504];  /* and the reason */
+    char text[500];  /* and the reason */
+    int32_t missing; /* of a heartbeat: a rank for which this one waits */
 } zfi_mpi_notice;
 
 typedef struct zfi_mpi_mail {
@@ -216,7 +217,8 @@ static void zfi_mpi_listen(zfi_mpi *m)
             return;
         }
         pthread_mutex_lock(&m->p.mutex);
-        zfi_process_heard(&m->p, notice.channel, status.MPI_SOURCE);
+        zfi_process_heard(&m->p, notice.channel, status.MPI_SOURCE,
+                          (zf_group){notice.missing, 1, 1});
         pthread_mutex_unlock(&m->p.mutex);
     }
 }
@@ -366,25 +368,21 @@ static bool zfi_mpi_check_message(const zfi_mpi_phase *p, int64_t round, int32_t
                             low, (int)second, high);
 }
 
-/* After the deadline: the error names the ranks of unfinished requests, except those that have sent
- * a heartbeat after `since`, if there are others. */
+/* After the deadline: the error names the ranks that are late, of which those with unfinished
+ * requests are missing here. */
 static bool zfi_mpi_missing(const zfi_mpi_phase *p, const MPI_Request *requests, const char *what,
                             double since)
 {
     zfi_mpi *m = p->m;
-    const double *heartbeat = m->p.heartbeat[p->call->channel];
     zfi_rank_list list = {.count = 0};
     char name[64];
-    int32_t silent = 0;
     pthread_mutex_lock(&m->p.mutex);
+    memset(m->p.marks, 0, (size_t)m->p.comm.world);
     for (int32_t k = 0; k < p->group.count; k++)
-        if (requests[k] != MPI_REQUEST_NULL && heartbeat[zfi_mpi_rank(p, k)] < since) silent++;
-    for (int32_t k = 0; k < p->group.count; k++) {
-        const int32_t r = zfi_mpi_rank(p, k);
-        if (requests[k] == MPI_REQUEST_NULL || (silent && heartbeat[r] >= since)) continue;
-        if (!m->p.error.status) m->lost[r] = true;
-        zfi_list_rank(&list, r);
-    }
+        if (requests[k] != MPI_REQUEST_NULL) m->p.marks[zfi_mpi_rank(p, k)] = ZFI_LATE_MISSING;
+    zfi_process_list_late(&m->p, p->call->channel, since, &list);
+    for (int32_t r = 0; r < m->p.comm.world && !m->p.error.status; r++)
+        if (m->p.marks[r] & ZFI_LATE_NAMED) m->lost[r] = true;
     pthread_mutex_unlock(&m->p.mutex);
     return zfi_process_find(&m->p, ZF_ERR_COMM, "%s: %s %s within %g s",
                             zfi_process_call(&p->m->p, name, p->call),
@@ -403,18 +401,23 @@ static bool zfi_mpi_is_ahead(const zfi_mpi_phase *p, int32_t from)
     return true;
 }
 
-/* Sends a heartbeat, unless the one before is still in flight. Ranks that are further on, and have
- * sent everything that this rank can receive, wait for it and are told; others may be gone and are
- * not. */
-static void zfi_mpi_tell_waiting(const zfi_mpi_phase *p)
+/* Sends a heartbeat, unless the one before is still in flight. Ranks of the call that have sent
+ * everything that this rank can receive wait for it and are told; others of the call may be gone and
+ * are not. Ranks outside the group may wait for one that waits for this one. */
+static void zfi_mpi_tell_waiting(const zfi_mpi_phase *p, const MPI_Request *requests)
 {
     zfi_mpi_mail *mail = &p->channel->mail;
     const int32_t world = p->m->p.comm.world;
+    int32_t missing = 0;
     int all = 0;
     if (MPI_Testall(world, mail->requests, &all, MPI_STATUSES_IGNORE) || !all) return;
+    while (missing < p->group.count && requests[missing] == MPI_REQUEST_NULL) missing++;
     mail->notice.channel = p->call->channel;
-    for (int32_t k = 0; k < p->group.count; k++)
-        if (zfi_mpi_is_ahead(p, k)) zfi_mpi_post(p->m, mail, zfi_mpi_rank(p, k));
+    mail->notice.missing = zfi_mpi_rank(p, missing);
+    for (int32_t r = 0; r < world; r++)
+        if (!zfi_group_has(&p->group, r) ||
+            zfi_mpi_is_ahead(p, (r - p->group.first) / p->group.stride))
+            zfi_mpi_post(p->m, mail, r);
 }
 
 /* Waits until all messages of the round have arrived, or have been sent. The deadline is for each
@@ -447,7 +450,7 @@ static bool zfi_mpi_wait(const zfi_mpi_phase *p, int64_t round, bool sent)
         patience = zfi_wait_more(&wait, m->p.deadline);
         if (wait.waited >= zfi_spinning) zfi_mpi_listen(m);
         if (atomic_load(&m->p.failed)) return false;
-        if (patience == ZFI_HEARTBEAT) zfi_mpi_tell_waiting(p);
+        if (patience == ZFI_HEARTBEAT) zfi_mpi_tell_waiting(p, requests);
         if (patience == ZFI_TOO_LONG)
             return zfi_mpi_missing(p, requests,
                                    sent                ? "took nothing more"

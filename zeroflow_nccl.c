@@ -159,30 +159,34 @@ typedef struct zfi_nccl_wait {
     zfi_wait wait;
 } zfi_nccl_wait;
 
-/* The deadline has passed: names the ranks of the call without a heartbeat since then. If rank 0 is
- * one of them, others may have sent theirs in vain. */
+/* The ranks of a call: all of none. */
+static zf_group zfi_nccl_group(const zfi_nccl *m, const zf_collective *c)
+{
+    return c && c->group.count ? c->group : (zf_group){0, 1, m->p.comm.world};
+}
+
+/* The deadline has passed: names the ranks that are late. If rank 0 is one of them, others may have
+ * sent their heartbeats in vain. Without connections there are none. */
 static bool zfi_nccl_missing(zfi_nccl *m, int channel, const zf_collective *c, const char *what,
                              double since)
 {
     const int32_t world = m->p.comm.world;
-    const zf_group all = {0, 1, world}, group = c && c->group.count ? c->group : all;
-    const double *heartbeat = m->p.heartbeat[channel];
+    const zf_group group = zfi_nccl_group(m, c);
     char name[64], some[64];
     const char *who;
-    zfi_rank_list list = {.count = 0};
+    zfi_rank_list list = {.count = 0}, first = {.count = 0};
     pthread_mutex_lock(&m->p.mutex);
-    for (int32_t k = 0; k < group.count; k++) {
-        const int32_t r = group.first + k * group.stride;
-        if (r == m->p.comm.rank || heartbeat[r] >= since) continue;
-        zfi_list_rank(&list, r);
-        if (!r) break;
-    }
+    for (int32_t r = 0; r < world; r++)
+        m->p.marks[r] =
+            r != m->p.comm.rank && zfi_group_has(&group, r) ? ZFI_LATE_MISSING : 0;
+    zfi_process_list_late(&m->p, channel, since, &list);
+    if (m->p.marks[0] & ZFI_LATE_NAMED) zfi_list_rank(&first, 0), list = first;
     pthread_mutex_unlock(&m->p.mutex);
     who = zfi_list_end(&list, world);
     snprintf(some, sizeof some, "some rank of %d", (int)world);
     return zfi_process_find(&m->p, ZF_ERR_COMM, "%s: %s %s within %g s",
                             zfi_process_call(&m->p, name, c),
-                            m->meet.lines || group.count == 2 ? who : some, what, m->p.deadline);
+                            m->meet.lines || world == 2 ? who : some, what, m->p.deadline);
 }
 
 /* NCCL's state of the channel; ncclInvalidUsage if it is aborted. */
@@ -205,7 +209,7 @@ static bool zfi_nccl_go_on(zfi_nccl_wait *w)
     const zfi_patience patience = zfi_wait_more(&w->wait, m->p.deadline);
     if (w->wait.waited > 1e-3) zfi_meet_listen(&m->meet);
     if (atomic_load(&m->p.failed)) return false;
-    if (patience == ZFI_HEARTBEAT) zfi_meet_tell_waiting(&m->meet, w->channel);
+    if (patience == ZFI_HEARTBEAT) zfi_meet_tell_waiting(&m->meet, w->channel, zfi_nccl_group(m, w->call));
     if (patience == ZFI_TOO_LONG)
         return zfi_nccl_missing(m, w->channel, w->call, w->what, w->wait.since);
     return true;
@@ -265,7 +269,8 @@ static zf_status zfi_nccl_check(void *self, double seconds, zf_error *error)
             zfi_nccl_find_nccl(m, k, seen.call.op ? &seen.call : NULL, state);
         else if (patience == ZFI_TOO_LONG)
             zfi_nccl_missing(m, k, &seen.call, "did not come", now - ch->wait.waited);
-        else if (patience == ZFI_HEARTBEAT) zfi_meet_tell_waiting(&m->meet, k);
+        else if (patience == ZFI_HEARTBEAT)
+            zfi_meet_tell_waiting(&m->meet, k, zfi_nccl_group(m, &seen.call));
     }
     pthread_setcancelstate(cancel, &cancel);
     if (!atomic_load(&m->p.failed)) return ZF_OK;

@@ -63,6 +63,7 @@ struct zf_local {
     _Atomic bool failed;
     zf_error error; /* the first error; it does not change once `failed` is set */
     zfi_local_rank *ranks;
+    unsigned char *marks; /* [world], of zfi_late */
 };
 
 /* -------------------------------------------------------------------------------------- failing */
@@ -94,16 +95,42 @@ static void zfi_local_abort(void *self, zf_status status, const char *reason)
     pthread_mutex_unlock(&g->mutex);
 }
 
-/* After the deadline: the error names the ranks that have not come to the meeting after
- * `meeting`. */
+/* The rank has come to the next meeting, and waits there. The mutex is held. */
+static bool zfi_local_waits_at(zfi_late *l, const zfi_circle *circle, int32_t rank, int32_t channel)
+{
+    const zfi_channel *at = &circle->channels[channel];
+    const zf_group *group = &circle->group;
+    const int32_t number = (rank - group->first) / group->stride;
+    const int64_t meetings = atomic_load(&at->meetings);
+    if (at->seats[number].came <= meetings) return false;
+    for (int32_t k = 0; k < group->count; k++)
+        if (at->seats[k].came <= meetings) zfi_late_next(l, group->first + k * group->stride);
+    return true;
+}
+
+static bool zfi_local_waits(zfi_late *l, int32_t rank, int32_t channel)
+{
+    const zf_local *g = l->self;
+    bool waits = false;
+    for (const zfi_circle *circle = g->circles; circle; circle = circle->next)
+        for (int32_t k = 0; k < ZFI_CHANNELS; k++)
+            if ((channel < 0 || channel == k) && zfi_group_has(&circle->group, rank))
+                waits |= zfi_local_waits_at(l, circle, rank, k);
+    return waits;
+}
+
+/* After the deadline: the error names the ranks that are late for the meeting after `meeting`. */
 static void zfi_local_missing(zf_local *g, const zfi_channel *channel, const zf_group *group,
                               int64_t meeting, const zf_collective *c)
 {
+    zfi_late late = {.self = g, .world = g->world, .marks = g->marks, .waits = zfi_local_waits};
     zfi_rank_list list = {.count = 0};
     char name[64];
+    memset(g->marks, 0, (size_t)g->world);
     for (int32_t k = 0; k < group->count; k++)
         if (channel->seats[k].came <= meeting)
-            zfi_list_rank(&list, group->first + k * group->stride);
+            g->marks[group->first + k * group->stride] = ZFI_LATE_MISSING;
+    zfi_list_late(&late, c->channel, &list);
     zfi_local_fail(g, ZF_ERR_COMM, "%s: %s did not come within %g s", zf_collective_name(name, c),
                    zfi_list_end(&list, g->world), g->deadline);
 }
@@ -416,6 +443,7 @@ ZF_API void zf_local_free(zf_local *g)
     }
     pthread_mutex_destroy(&g->mutex);
     zfi_free(&memory, g->ranks, (size_t)g->world * sizeof *g->ranks);
+    zfi_free(&memory, g->marks, (size_t)g->world * sizeof *g->marks);
     zfi_free(&memory, g, sizeof *g);
 }
 
@@ -438,7 +466,8 @@ ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error)
     g->deadline = d.deadline_seconds;
     pthread_mutex_init(&g->mutex, NULL);
     g->ranks = zfi_calloc(&g->memory, (size_t)d.world, sizeof *g->ranks);
-    if (!g->ranks || !zfi_local_circle(g, &(zf_group){0, 1, d.world})) {
+    g->marks = zfi_calloc(&g->memory, (size_t)d.world, sizeof *g->marks);
+    if (!g->ranks || !g->marks || !zfi_local_circle(g, &(zf_group){0, 1, d.world})) {
         zfi_nomem(error);
         zf_local_free(g);
         return NULL;

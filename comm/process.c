@@ -4,10 +4,11 @@
  * The first failure of a process is the error of all its later calls, and the communicator tells
  * the other ranks. Who waits does so with backoff, and listens to the others meanwhile:
  *
- *     waited   0 ........ deadline/2 ............. deadline
- *                         heartbeat: "I wait too"  the ranks without a heartbeat are named
+ *     waited   0 ........ deadline/4 .................... deadline
+ *                         heartbeat: "I wait for ..."  the ranks that wait for nobody are named
  *
- * So ranks that wait in vain are not taken for the one that is lost. */
+ * Heartbeats go to ranks of other groups too. So ranks that wait in vain are not taken for the one
+ * that is lost. */
 #ifndef ZFI_PROCESS
 #define ZFI_PROCESS
 
@@ -53,6 +54,12 @@ static const char *zfi_call_text(char text[128], const zfi_call *call)
                                                      .group = call->group});
 }
 
+/* When a rank told last that it waits at a channel, and for which ranks. */
+typedef struct zfi_heartbeat {
+    double time;
+    zf_group group;
+} zfi_heartbeat;
+
 /* One rank. The struct of a communicator begins with this one. */
 typedef struct zfi_process {
     zf_comm comm;
@@ -61,8 +68,9 @@ typedef struct zfi_process {
     pthread_mutex_t mutex;
     atomic_bool failed;
     zf_error error;                  /* the first; it does not change once `failed` is set */
-    atomic_bool busy[ZFI_PROCESS_CHANNELS];  /* a call is under way */
-    double *heartbeat[ZFI_PROCESS_CHANNELS]; /* [world], the last of each rank; by the mutex */
+    atomic_bool busy[ZFI_PROCESS_CHANNELS];         /* a call is under way */
+    zfi_heartbeat *heartbeat[ZFI_PROCESS_CHANNELS]; /* [world], the last of each; by the mutex, */
+    unsigned char *marks;                           /* and [world], of zfi_late */
     /* After the first failure, which has this status: tells the other ranks the status and `notice`
      * if that is not NULL. */
     void (*on_failure)(void *self, zf_status status, const char *notice);
@@ -87,12 +95,14 @@ static bool zfi_process_allocate(zfi_process *p)
         p->heartbeat[k] = calloc((size_t)p->comm.world, sizeof *p->heartbeat[k]);
         if (!p->heartbeat[k]) return false;
     }
-    return true;
+    p->marks = calloc((size_t)p->comm.world, sizeof *p->marks);
+    return p->marks != NULL;
 }
 
 static void zfi_process_free(zfi_process *p)
 {
     for (int k = 0; k < ZFI_PROCESS_CHANNELS; k++) free(p->heartbeat[k]);
+    free(p->marks);
     pthread_mutex_destroy(&p->mutex);
 }
 
@@ -164,7 +174,7 @@ typedef enum zfi_patience { ZFI_GO_ON, ZFI_HEARTBEAT, ZFI_TOO_LONG } zfi_patienc
 static zfi_patience zfi_wait_add(zfi_wait *w, double seconds, double deadline)
 {
     w->waited += fmin(seconds, deadline / 8);
-    if (!w->told && w->waited > deadline / 2) {
+    if (!w->told && w->waited > deadline / 4) {
         w->told = true;
         return ZFI_HEARTBEAT;
     }
@@ -183,11 +193,34 @@ static zfi_patience zfi_wait_more(zfi_wait *w, double deadline)
     return patience;
 }
 
-/* A rank has told that it waits at the channel as well. The mutex is held. */
-static void zfi_process_heard(zfi_process *p, int32_t channel, int32_t rank)
+/* A rank has told that it waits at the channel for ranks of the group. The mutex is held. */
+static void zfi_process_heard(zfi_process *p, int32_t channel, int32_t rank, zf_group group)
 {
     if (channel >= 0 && channel < ZFI_PROCESS_CHANNELS && rank >= 0 && rank < p->comm.world)
-        p->heartbeat[channel][rank] = zfi_now();
+        p->heartbeat[channel][rank] = (zfi_heartbeat){zfi_now(), group};
+}
+
+/* For zfi_late: this rank, or one that has told so since. */
+static bool zfi_process_waits(zfi_late *l, int32_t rank, int32_t channel)
+{
+    const zfi_process *p = l->self;
+    bool waits = rank == p->comm.rank;
+    for (int32_t k = 0; k < ZFI_PROCESS_CHANNELS; k++) {
+        const zfi_heartbeat *heartbeat = &p->heartbeat[k][rank];
+        if ((channel >= 0 && channel != k) || heartbeat->time < l->since) continue;
+        waits = true;
+        for (int32_t r = 0; r < l->world; r++)
+            if (zfi_group_has(&heartbeat->group, r)) zfi_late_next(l, r);
+    }
+    return waits;
+}
+
+/* Lists the ranks that are late for a call since that time, of which those that are missing there
+ * are marked. The mutex is held. */
+static void zfi_process_list_late(zfi_process *p, int32_t channel, double since, zfi_rank_list *list)
+{
+    zfi_late late = {p, p->comm.world, since, p->marks, zfi_process_waits};
+    zfi_list_late(&late, channel, list);
 }
 
 /* ---------------------------------------------------------------------------------- one call */

@@ -32,6 +32,78 @@ static const char *zfi_list_end(zfi_rank_list *list, int32_t world)
     return list->text;
 }
 
+static bool zfi_group_has(const zf_group *group, int32_t rank)
+{
+    const int64_t at = (int64_t)rank - group->first;
+    return group->stride > 0 && at >= 0 && at % group->stride == 0 &&
+           at / group->stride < group->count;
+}
+
+/* Marks of a rank: it has not come to the call; it is looked at now, or next, or was; it is late. */
+enum {
+    ZFI_LATE_MISSING = 1,
+    ZFI_LATE_NOW = 2,
+    ZFI_LATE_NEXT = 4,
+    ZFI_LATE_SEEN = 8,
+    ZFI_LATE_NAMED = 16
+};
+
+/* Who is late where a rank has waited too long: of those that have not come to its call, the ones
+ * that wait for nobody; where all of these wait, at calls of other groups perhaps, the ones for which
+ * they wait, and so on. */
+typedef struct zfi_late {
+    const void *self; /* the communicator */
+    int32_t world;
+    double since;         /* the begin of the wait */
+    unsigned char *marks; /* [world]; at first ZFI_LATE_MISSING, or 0 */
+    /* Says whether a rank waits, at this channel or, with -1, at any, and calls zfi_late_next for
+     * each rank that it waits for. */
+    bool (*waits)(struct zfi_late *late, int32_t rank, int32_t channel);
+} zfi_late;
+
+static void zfi_late_next(zfi_late *l, int32_t rank)
+{
+    const unsigned char any = ZFI_LATE_NOW | ZFI_LATE_NEXT | ZFI_LATE_SEEN;
+    if (rank >= 0 && rank < l->world && !(l->marks[rank] & any)) l->marks[rank] |= ZFI_LATE_NEXT;
+}
+
+static void zfi_late_name(zfi_late *l, int32_t rank, zfi_rank_list *list)
+{
+    l->marks[rank] |= ZFI_LATE_NAMED;
+    zfi_list_rank(list, rank);
+}
+
+/* Lists the ranks that are late, by whether others wait at the channel or, with -1, at any. */
+static void zfi_late_find(zfi_late *l, int32_t channel, zfi_rank_list *list)
+{
+    bool more = true;
+    for (int32_t r = 0; r < l->world; r++)
+        l->marks[r] = l->marks[r] & ZFI_LATE_MISSING ? ZFI_LATE_MISSING | ZFI_LATE_NOW : 0;
+    while (more && !list->count) {
+        more = false;
+        for (int32_t r = 0; r < l->world; r++) {
+            if (!(l->marks[r] & ZFI_LATE_NOW)) continue;
+            l->marks[r] = (l->marks[r] & ZFI_LATE_MISSING) | ZFI_LATE_SEEN;
+            if (!l->waits(l, r, channel)) zfi_late_name(l, r, list);
+        }
+        for (int32_t r = 0; r < l->world; r++) {
+            if (!(l->marks[r] & ZFI_LATE_NEXT)) continue;
+            l->marks[r] ^= ZFI_LATE_NEXT | ZFI_LATE_NOW;
+            more = true;
+        }
+    }
+}
+
+/* Lists and marks them. A rank whose other channels wait may be stopped all the same: where all
+ * ranks wait, those that do not at the channel of the call are late; else those that are missing. */
+static void zfi_list_late(zfi_late *l, int32_t channel, zfi_rank_list *list)
+{
+    zfi_late_find(l, -1, list);
+    if (!list->count) zfi_late_find(l, channel, list);
+    for (int32_t r = 0, none = !list->count; none && r < l->world; r++)
+        if (l->marks[r] & ZFI_LATE_MISSING) zfi_late_name(l, r, list);
+}
+
 /* The error of all ranks after one has called abort with this status. The reason may have come from
  * another machine. */
 static zf_status zfi_fail_by_rank(zf_error *error, int32_t rank, zf_status status,

@@ -48,6 +48,7 @@ typedef struct zfi_note {
     union {
         char text[512];
         unsigned char ids[ZFI_IDS_BYTES];
+        zf_group group; /* a heartbeat: of the call where the rank waits */
     } as;
 } zfi_note;
 
@@ -220,7 +221,7 @@ static bool zfi_meet_hear_line(zfi_rendezvous *v, int32_t r, zf_error *error, bo
         }
         if (n->word == ZFI_NOTE_LEFT) zfi_meet_hang_up(line);
         if (!comm->rank && n->word != ZFI_NOTE_LEFT) zfi_meet_send_all(v, n, r);
-        if (n->word == ZFI_NOTE_WAITS) zfi_process_heard(v->p, n->channel, n->rank);
+        if (n->word == ZFI_NOTE_WAITS) zfi_process_heard(v->p, n->channel, n->rank, n->as.group);
         if (n->word != ZFI_NOTE_GAVE_UP) continue;
         *known = true;
         zfi_fail_by_rank(error, n->rank, (zf_status)n->status, n->as.text);
@@ -751,12 +752,13 @@ static void zfi_meet_listen(zfi_rendezvous *v)
     if (out) zfi_process_fail(v->p, &error, known ? NULL : error.text);
 }
 
-/* Sends a heartbeat of this rank, which waits at the channel. */
-static void zfi_meet_tell_waiting(zfi_rendezvous *v, int channel)
+/* Sends a heartbeat of this rank, which waits at the channel for ranks of the group. */
+static void zfi_meet_tell_waiting(zfi_rendezvous *v, int channel, zf_group group)
 {
     zfi_note note;
     zfi_meet_note_of(v, &note, ZFI_NOTE_WAITS, NULL);
     note.channel = channel;
+    note.as.group = group;
     pthread_mutex_lock(&v->p->mutex);
     zfi_meet_send_all(v, &note, -1);
     pthread_mutex_unlock(&v->p->mutex);

@@ -1,8 +1,10 @@
 /* Communicators: sums in rank order; ranks as threads of this process exchange the right data in
  * any world; and when one fails, all get the same error. */
+#define _POSIX_C_SOURCE 200809L
 #include "collective.h"
 
 #include <pthread.h>
+#include <time.h>
 
 /* The same on every machine: element i of rank `rank` in case `seed`. Floats of many magnitudes, so
  * that another order of additions has other bits; integers whose sums fit a byte. */
@@ -511,6 +513,43 @@ TEST_ONCE(comm_local_faults_of_groups)
             CHECK_TEXT(t, members[r].error.text, want[fault]);
         }
         if (fault == FOREIGN) CHECK_TEXT(t, members[3].error.text, want[FOREIGN] + 16);
+    }
+}
+
+/* Rank 3 does not come. Rank 0 gives up first, where it waits for rank 2, which waits for rank 3 in
+ * another group; so does rank 1. With `busy`, rank 3 waits at another channel for all. */
+static void late_body(member *m)
+{
+    const bool busy = *(const bool *)m->context;
+    static const zf_group groups[4] = {{0, 2, 2}, {1, 2, 2}, {2, 1, 2}, {0, 1, 4}};
+    const int32_t rank = m->comm->rank;
+    float in[4] = {0}, out[16];
+    zf_collective c = {.op = ZF_OP_all_gather,
+                       .node = 7,
+                       .channel = rank == 3,
+                       .dtype = ZF_F32,
+                       .count = 4,
+                       .in = in,
+                       .out = out,
+                       .group = groups[rank]};
+    if (rank) nanosleep(&(struct timespec){0, 100000000}, NULL);
+    if (rank < 3 || busy) call(m, &c);
+}
+
+TEST_ONCE(comm_local_names_who_is_late)
+{
+    for (int busy = 0; busy < 2; busy++) {
+        const bool context = busy;
+        zf_error error = {ZF_OK, ""};
+        member members[4];
+        zf_local *group =
+            zf_local_new(&(zf_local_desc){.world = 4, .deadline_seconds = 0.5}, &error);
+        NEED(t, group, &error);
+        test_defer(t, (test_cleanup *)zf_local_free, group);
+        run_members(t, group, 4, 1, late_body, (void *)(uintptr_t)&context, members);
+        for (int r = 0; r < 3 + busy; r++)
+            CHECK_TEXT(t, members[r].error.text,
+                       "all_gather %7 over ranks 0, 2: rank 3 of 4 did not come within 0.5 s");
     }
 }
 

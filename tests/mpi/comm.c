@@ -405,6 +405,25 @@ static void missing_rank(void)
     close_comm(comm);
 }
 
+/* Each rank waits for the next one, in a group of these two; the last does not come. All name that
+ * one, rank 0 too, whose deadline is the first. */
+static void late_in_another_group(void)
+{
+    zf_comm *comm = open_comm(2);
+    zf_collective c = {.op = ZF_OP_all_reduce, .node = 11, .dtype = ZF_F32, .count = 5};
+    zf_error error = {ZF_OK, ""};
+    char part[80];
+    c.group = (zf_group){rank, 1, 2};
+    if (rank) pause_for(0.2);
+    if (rank < last) call(comm, c, &error);
+    MPI_Barrier(MPI_COMM_WORLD);
+    c.group = (zf_group){0, 1, world};
+    if (rank == last) call(comm, c, &error);
+    snprintf(part, sizeof part, ": rank %d of %d did not come within 2 s", last, world);
+    check(strstr(error.text, part) != NULL, "a rank that is late in another group", error.text);
+    close_comm(comm);
+}
+
 /* The rank's group in call n: all ranks, or every second one. */
 static zf_group group_of_call(int n)
 {
@@ -665,6 +684,7 @@ int main(int argc, char **argv)
         if (world > 1) {
             different_calls(), ends("different calls");
             missing_rank(), ends("a missing rank");
+            late_in_another_group(), ends("a rank that is late in another group");
             stopped_rank(), ends("a rank that stops");
             rank_gives_up(ZF_ERR_BACKEND), ends("a rank that gives up");
             rank_gives_up(ZF_ERR_IO), ends("a rank whose disk fails");

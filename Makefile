@@ -230,7 +230,7 @@ $(foreach v,$(VARIANTS),$(eval $(call variant,$v)))
 # samples and their library allocate through tests/main.c, and report their messages to it.
 OBJCOPY = objcopy
 build/neon/libtested.a: private OBJCOPY = aarch64-linux-gnu-objcopy
-HOOKED  = malloc calloc realloc snprintf vsnprintf
+HOOKED  = malloc calloc realloc snprintf vsnprintf strcmp
 %/libtested.a: %/libparts.a
 	$(if $V,,@)$(OBJCOPY) $(foreach f,$(HOOKED),--redefine-sym $f=test_$f) $< $@
 

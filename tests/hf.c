@@ -247,6 +247,41 @@ static const char *file_of(const char *name, const char *text, size_t bytes)
     return path;
 }
 
+/* Opens a file of so many tensors without elements, and finds each; the comparisons of names. */
+static long comparisons_of(test *t, int count)
+{
+    const char *path = test_path("many.safetensors");
+    zf_error error = {ZF_OK, ""};
+    zf_safetensors_writer *writer = zf_safetensors_writer_new(path, NULL, &error);
+    long before = test_comparisons();
+    zf_weights *w;
+    char name[24];
+    int found = 0;
+    for (int i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "x%d", i);
+        zf_safetensors_declare(writer, name, ZF_F32, ZF_SHAPE(0));
+    }
+    zf_safetensors_finish(writer, &error);
+    zf_safetensors_writer_free(writer);
+    w = zf_weights_open(path, &error);
+    if (!w) return test_fail(t, __FILE__, __LINE__, "zf_weights_open", error.text), 0;
+    for (int i = 0; i < count; i++) {
+        const int32_t at = zf_weights_find(w, zf_weights_name(w, i));
+        snprintf(name, sizeof name, "y%d", i);
+        found += at == i && zf_weights_find(w, name) < 0;
+    }
+    zf_weights_close(w);
+    return found == count ? test_comparisons() - before : 0;
+}
+
+/* Names are searched for in n log n comparisons: four times as many tensors are not 16 times as
+ * many. */
+TEST_ONCE(hf_weights_of_many_tensors)
+{
+    const long few = comparisons_of(t, 500), many = comparisons_of(t, 2000);
+    CHECK(t, few > 500 && many < 6 * few);
+}
+
 TEST_ONCE(hf_weights_that_are_none)
 {
     static const char index[] = "{\"weight_map\": {\"x\": \"../y.safetensors\"}}",

@@ -170,6 +170,16 @@ int test_snprintf(char *text, size_t size, const char *format, ...)
     return length;
 }
 
+static _Atomic long comparisons;
+
+int test_strcmp(const char *left, const char *right)
+{
+    comparisons++;
+    return strcmp(left, right);
+}
+
+long test_comparisons(void) { return comparisons; }
+
 static bool out_of_memory; /* --oom */
 
 static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *at)

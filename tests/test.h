@@ -71,6 +71,8 @@ void test_register(test_case *);
 void test_fail(test *, const char *file, int line, const char *what, const char *text);
 /* Whether a test of all operators runs the cases of this one: of a test that was selected by the
  * names of operators alone, only theirs. */
+/* How often samples and their library have called strcmp. */
+long test_comparisons(void);
 bool test_concerns(const char *operator_name);
 void test_defer(test *, test_cleanup *, void *object);
 /* Notes that the machine lacks something, so that a part of the test is skipped. */

@@ -20,10 +20,17 @@ typedef struct zfl_item {
     bool taken;
 } zfl_item;
 
+/* A name and the index of its item. */
+typedef struct zfl_named_item {
+    const char *name;
+    int32_t item;
+} zfl_named_item;
+
 struct zf_weights {
     char path[ZFL_PATH];
     zfl_shard *shards;
     zfl_item *items;
+    zfl_named_item *names; /* by name */
     int32_t shard_count, count;
 };
 
@@ -93,6 +100,28 @@ static const char *zfl_unwrapped(const char *name)
     return name;
 }
 
+static int zfl_by_item_name(const void *left, const void *right)
+{
+    const zfl_named_item *a = left, *b = right;
+    const int order = strcmp(a->name, b->name);
+    return order ? order : (a->item > b->item) - (a->item < b->item);
+}
+
+/* Sorts the names; one that two tensors have is an error. */
+static zf_status zfl_sort_names(zf_weights *w, zf_error *error)
+{
+    w->names = malloc((size_t)(w->count + 1) * sizeof *w->names);
+    if (!w->names) return zfl_no_memory(error);
+    for (int32_t i = 0; i < w->count; i++) w->names[i] = (zfl_named_item){w->items[i].name, i};
+    qsort(w->names, (size_t)w->count, sizeof *w->names, zfl_by_item_name);
+    for (int32_t i = 1; i < w->count; i++)
+        if (!strcmp(w->names[i - 1].name, w->names[i].name))
+            return zfl_fail_with(error, ZF_ERR_FORMAT, "%s: there are two tensors %s",
+                                 w->shards[w->items[w->names[i].item].shard].path,
+                                 w->names[i].name);
+    return ZF_OK;
+}
+
 /* Lists the tensors of all files. */
 static zf_status zfl_list_items(zf_weights *w, zf_error *error)
 {
@@ -103,12 +132,9 @@ static zf_status zfl_list_items(zf_weights *w, zf_error *error)
     for (int32_t s = 0; s < w->shard_count; s++)
         for (int32_t i = 0; i < zf_safetensors_count(w->shards[s].file); i++) {
             const char *name = zfl_unwrapped(zf_safetensors_at(w->shards[s].file, i)->name);
-            if (zf_weights_find(w, name) >= 0)
-                return zfl_fail_with(error, ZF_ERR_FORMAT, "%s: there are two tensors %s",
-                                     w->shards[s].path, name);
             w->items[w->count++] = (zfl_item){name, s, i, false};
         }
-    return ZF_OK;
+    return zfl_sort_names(w, error);
 }
 
 /* {"weight_map": {NAME: FILE beside the index, ...}}: opens the files, and checks that each has the
@@ -197,6 +223,7 @@ void zf_weights_close(zf_weights *w)
     for (int32_t s = 0; s < w->shard_count; s++) zf_safetensors_close(w->shards[s].file);
     free(w->shards);
     free(w->items);
+    free(w->names);
     free(w);
 }
 
@@ -209,9 +236,14 @@ bool zf_weights_taken(const zf_weights *w, int32_t index) { return w->items[inde
 
 int32_t zf_weights_find(const zf_weights *w, const char *name)
 {
-    for (int32_t i = 0; i < w->count; i++)
-        if (!strcmp(w->items[i].name, name)) return i;
-    return -1;
+    const zfl_named_item key = {name, 0};
+    int32_t first = 0, end = w->count;
+    while (first < end) {
+        const int32_t middle = first + (end - first) / 2;
+        if (zfl_by_item_name(&w->names[middle], &key) < 0) first = middle + 1;
+        else end = middle;
+    }
+    return first < w->count && !strcmp(w->names[first].name, name) ? w->names[first].item : -1;
 }
 
 static const zf_safetensors_entry *zfl_entry_of(const zf_weights *w, int32_t index)

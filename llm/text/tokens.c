@@ -29,7 +29,7 @@ struct zf_tokenizer {
     zfl_added_token *added;
     size_t added_count, added_room;
     int32_t *added_of; /* by id; -1: none */
-    int32_t size;
+    int32_t size, numbered; /* numbered: the ids that added_of has, at last all */
     zfl_trie raw, normalized; /* found before normalization; found after it */
     zfl_regex *word;          /* a character of a word; NULL: not needed */
     zfl_steps normalize, split, decode;

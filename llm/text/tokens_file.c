@@ -478,6 +478,19 @@ static void zfl_read_model(zfl_tokens_file_reader *r, const zf_json *model)
 
 /* ------------------------------------------------------------------------------ added tokens */
 
+/* Makes room in added_of for so many ids. */
+static bool zfl_number_ids(zfl_tokens_file_reader *r, int32_t count)
+{
+    zf_tokenizer *t = r->t;
+    int32_t *grown;
+    if (count <= t->numbered) return true;
+    if (!(grown = realloc(t->added_of, (size_t)count * sizeof *grown)))
+        return zfl_tokens_file_out_of_memory(r->error);
+    t->added_of = grown;
+    while (t->numbered < count) grown[t->numbered++] = -1;
+    return true;
+}
+
 static void zfl_tokens_file_read_added(zfl_tokens_file_reader *r, const zf_json *v)
 {
     zf_tokenizer *t = r->t;
@@ -500,9 +513,8 @@ static void zfl_tokens_file_read_added(zfl_tokens_file_reader *r, const zf_json 
     if (known >= 0 && known != a.id)
         zf_json_expected(id_value, r->error, "%d, the id that the token has in model.vocab",
                          (int)known);
-    for (size_t i = 0; i < t->added_count; i++)
-        if (t->added[i].id == a.id)
-            zf_json_fail(id_value, r->error, "is the id of two added tokens");
+    if (a.id < t->numbered && t->added_of[a.id] >= 0)
+        zf_json_fail(id_value, r->error, "is the id of two added tokens");
     if (known < 0 && a.id < t->bpe.size && t->bpe.tokens[a.id].bytes >= 0)
         zf_json_fail(id_value, r->error, "is the id of another token in model.vocab");
     if (a.single_word && !t->word && !r->error->status) {
@@ -522,6 +534,8 @@ static void zfl_tokens_file_read_added(zfl_tokens_file_reader *r, const zf_json 
     t->added = added;
     t->added[t->added_count++] = a;
     if (a.id >= t->size) t->size = a.id + 1;
+    if (a.id < t->numbered || zfl_number_ids(r, t->size + t->size / 2))
+        t->added_of[a.id] = (int32_t)t->added_count - 1;
 }
 
 /* Adds the text by which an added token is found, normalized if it says so. */
@@ -531,7 +545,6 @@ static bool zfl_index_added(zfl_tokens_file_reader *r, int32_t number)
     zfl_added_token *a = &t->added[number];
     zfl_pieces p = {.list = NULL}, room = {.list = NULL};
     bool good;
-    t->added_of[a->id] = number;
     if (!a->normalized) return zfl_trie_add(&t->raw, a->text, a->bytes, number);
     zfl_pieces_add(&p, a->text, a->bytes, true);
     good = zfl_steps_run(&t->normalize, &p, &room, r->error);
@@ -546,10 +559,7 @@ static bool zfl_index_added(zfl_tokens_file_reader *r, int32_t number)
 static bool zfl_index_all(zfl_tokens_file_reader *r)
 {
     zf_tokenizer *t = r->t;
-    bool good;
-    t->added_of = malloc(((size_t)t->size + 1) * sizeof *t->added_of);
-    good = t->added_of != NULL;
-    for (int32_t id = 0; id < t->size && good; id++) t->added_of[id] = -1;
+    bool good = zfl_number_ids(r, t->size);
     for (size_t i = 0; i < t->added_count && good; i++) good = zfl_index_added(r, (int32_t)i);
     return good || zfl_tokens_file_out_of_memory(r->error);
 }

@@ -209,7 +209,8 @@ static bool zfi_nccl_go_on(zfi_nccl_wait *w)
     const zfi_patience patience = zfi_wait_more(&w->wait, m->p.deadline);
     if (w->wait.waited > 1e-3) zfi_meet_listen(&m->meet);
     if (atomic_load(&m->p.failed)) return false;
-    if (patience == ZFI_HEARTBEAT) zfi_meet_tell_waiting(&m->meet, w->channel, zfi_nccl_group(m, w->call));
+    if (patience == ZFI_HEARTBEAT)
+        zfi_meet_tell_waiting(&m->meet, w->channel, zfi_nccl_group(m, w->call));
     if (patience == ZFI_TOO_LONG)
         return zfi_nccl_missing(m, w->channel, w->call, w->what, w->wait.since);
     return true;

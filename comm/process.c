@@ -217,7 +217,8 @@ static bool zfi_process_waits(zfi_late *l, int32_t rank, int32_t channel)
 
 /* Lists the ranks that are late for a call since that time, of which those that are missing there
  * are marked. The mutex is held. */
-static void zfi_process_list_late(zfi_process *p, int32_t channel, double since, zfi_rank_list *list)
+static void zfi_process_list_late(zfi_process *p, int32_t channel, double since,
+                                  zfi_rank_list *list)
 {
     zfi_late late = {p, p->comm.world, since, p->marks, zfi_process_waits};
     zfi_list_late(&late, channel, list);

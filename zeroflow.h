@@ -216,6 +216,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/rewrite/tile.c"
 #include "passes/rewrite/lora.c"
 #include "passes/optimizers/named.c"
+#include "passes/optimizers/groups.c"
 #include "passes/optimizers/onebit.c"
 #include "passes/optimizers/onebit_lamb.c"
 #include "passes/optimizers/zero_one.c"

@@ -1,10 +1,10 @@
 /* api/passes.h - what rewrites a graph: each pass, and zf_passes, which runs them in their order.
  *
- * Passes in their order: zf_name_training; zf_lora; zf_fuse; zf_precision; zf_tile; zf_autograd;
- * zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion, zf_onebit_adam, zf_onebit_lamb,
- * zf_zero_one_adam; zf_delay; zf_fuse again; zf_recompute; zf_zero; zf_offload; zf_prefetch.
- * zf_passes runs them all by one description (zf_training). zf_graph_print shows the graph between
- * any two of them, one node per line:
+ * Passes in their order: zf_name_training; zf_lora; zf_param_groups; zf_fuse; zf_precision; zf_tile;
+ * zf_autograd; zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion, zf_onebit_adam,
+ * zf_onebit_lamb, zf_zero_one_adam; zf_delay; zf_fuse again; zf_recompute; zf_zero; zf_offload;
+ * zf_prefetch. zf_passes runs them all by one description (zf_training). zf_graph_print shows the
+ * graph between any two of them, one node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -28,6 +28,37 @@
  * each, or one may have none. Master weights belong to the parameter. NULL or "": it has no name.
  * Requires: before zf_precision and zf_autograd. */
 ZF_API zf_status zf_name_training(zf_graph *graph, const char *name);
+
+/* A group of parameters, which are trained in a way of their own. A member that is 0 leaves what
+ * the optimizer's desc, or an earlier group, says. */
+typedef struct zf_param_group {
+    /* Names of parameters: patterns in which * stands for any text and ? for one character, with |
+     * between them: "*.bias|embeddings.*". Each must match a parameter. NULL: none */
+    const char *params;
+    const zf_tensor *tensors; /* parameters too; NULL: none */
+    int32_t tensor_count;
+    double rate;         /* factor of the learning rate, above 0 */
+    double weight_decay; /* of parameters of any rank; ZF_ZERO: as no_decay */
+    bool no_decay;
+    double beta1, beta2; /* of an optimizer that has them */
+    bool frozen;         /* not trained: no gradient, no states */
+} zf_param_group;
+
+/* Puts parameters into groups. Where a parameter is in several, each sets what it gives, and of two
+ * that give the same the later one counts. A group that gives nothing, or that only frozen
+ * parameters match, is an error.
+ *
+ * The groups are attributes of the parameters ("rate=0.1"). zf_zero cuts buckets so that all
+ * parameters of a bucket have one rate and one pair of betas; other programs over the store get
+ * these buckets from it (zf_zero_desc.store). A program without an optimizer that is compiled first
+ * needs the same groups, else zf_zero of the training is ZF_ERR_ARGUMENT. 1-bit Adam and 1-bit LAMB
+ * take groups, 0/1 Adam only weight decay and frozen ones: its sums are made of one rate. SGD has
+ * no betas.
+ *
+ * As a text, for zf_training.param_groups and --param-groups, a group is PATTERNS:MEMBER=VALUE,...,
+ * with ; between: "layer.0.*:rate=0.25;layer.1.*:rate=0.5;*.bias|*norm*:no_decay". Requires: before
+ * zf_tile and zf_autograd; after zf_lora, for its parameters. */
+ZF_API zf_status zf_param_groups(zf_graph *graph, const zf_param_group *groups, int32_t count);
 
 /* LoRA (Hu et al. 2021): all parameters of the graph are frozen, and a trained product of low rank
  * is added to products with the weights of target modules. With a weight [out, in] of module M, x
@@ -615,6 +646,7 @@ typedef struct zf_training {
     zf_tensor loss;
     zf_tensor lr; /* a scalar f32; ZF_NONE: the input "lr", which is made if it is missing */
     zf_lora_desc lora; /* {0}: not run */
+    const char *param_groups; /* as a text (zf_param_groups); NULL: none */
     zf_fuse_desc fuse;
     zf_precision_desc precision;
     zf_tile_desc tile;   /* {0}: not run */
@@ -656,8 +688,8 @@ typedef struct zf_training {
 
 /* Runs the passes of a training step by their descriptions, in this order:
  *
- *     name_training, lora, fuse, precision, tile, autograd, simplify, clip, an optimizer, delay, fuse,
- *     recompute, zero, offload, prefetch
+ *     name_training, lora, param_groups, fuse, precision, tile, autograd, simplify, clip,
+ *     an optimizer, delay, fuse, recompute, zero, offload, prefetch
  *
  * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
  * {0}. */

@@ -7,6 +7,8 @@
  *     %6 = param "w" {init=normal b=0.02 frozen=true bits=8 block=64 scale=bf16} : u8[8,132]
  *                                             8 x 128 numbers in records (quantize.c); first values
  *                                             are those of floats, quantised
+ *     %7 = param "b" {rate=0.1 decay=0.5 beta1=0.8 beta2=0.99} : f32[4]     what its group gives it;
+ *                                             no_decay: a decay of 0 (passes/optimizers/groups.c)
  *     %9 = state %2 "adamw.master/w" : f32[8,8]   starts with the values of the parameter %2
  *     %4 = constant {values=[1]} : f32[4]     one value for all elements, or one for each
  *          output %9 "loss"                       %9 can be read after a step
@@ -129,6 +131,12 @@ static zf_status zfi_infer_param(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "init needs finite values (of %s at most %g), std >= 0 and low <= high",
                               zf_dtype_name(c->dtype), most);
+    if (!(ZF_FLOAT(c, param, rate) >= 0 && ZF_FLOAT(c, param, rate) < INFINITY) ||
+        !(ZF_FLOAT(c, param, decay) >= 0 && ZF_FLOAT(c, param, decay) < INFINITY) ||
+        !(ZF_FLOAT(c, param, beta1) >= 0 && ZF_FLOAT(c, param, beta1) < 1) ||
+        !(ZF_FLOAT(c, param, beta2) >= 0 && ZF_FLOAT(c, param, beta2) < 1))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "rate and decay are 0 or above and finite, betas from 0 to below 1");
     return zfi_infer_cut(c, ZF_INT(c, param, row), ZF_INT(c, param, rows));
 }
 

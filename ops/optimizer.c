@@ -12,6 +12,7 @@ typedef struct zfi_optimizer_record {
     const zf_option *rows; /* of zf_NAME_desc, */
     size_t desc_size;      /* and its bytes */
     bool counts;           /* it has a state that counts updates */
+    bool one_rate;         /* its states are made of one rate and one pair of betas */
     bool signs;            /* ranks average its momentum as signs, from their own gradients */
     /* Checks what ranges do not, and may rewrite the graph before the updates; NULL: nothing */
     zf_status (*prepare)(zf_graph *, const void *desc);
@@ -40,6 +41,7 @@ struct zfi_optimizer {
     /* 0/1 Adam: the sum of the rates, whether it is above 0, a constant, and the share of the newest
      * gradient in the variance */
     zf_tensor total, moved, eps, share;
+    int32_t *rates;                  /* those of groups, an array */
     struct zfi_lamb_piece *pieces;   /* LAMB: those of the current parameter; an array */
     struct zfi_lamb_tensor *tensors; /* 1-bit LAMB: all; an array */
 };

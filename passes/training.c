@@ -39,6 +39,13 @@ static bool zfi_wants_lora(const zf_training *t)
 
 static zf_status zfi_pass_lora(zf_graph *g, const zf_training *t) { return zf_lora(g, &t->lora); }
 
+static bool zfi_wants_groups(const zf_training *t) { return t->param_groups && *t->param_groups; }
+
+static zf_status zfi_pass_groups(zf_graph *g, const zf_training *t)
+{
+    return zfi_read_groups(g, t->param_groups);
+}
+
 static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t)
 {
     zf_fuse_desc d = t->fuse;
@@ -161,6 +168,7 @@ static const zfi_pass zfi_delay_pass = {"delay", zfi_wants_delay, zfi_pass_delay
 static const zfi_pass zfi_forward_passes[] = {
     {"name_training", zfi_wants_name, zfi_pass_name},
     {"lora", zfi_wants_lora, zfi_pass_lora},
+    {"param_groups", zfi_wants_groups, zfi_pass_groups},
     {"fuse", zfi_wants_fuse, zfi_pass_fuse},
     {"precision", zfi_wants_precision, zfi_pass_precision},
     {"tile", zfi_wants_tile, zfi_pass_tile},
@@ -221,8 +229,13 @@ static const zf_option zfi_training_options[] = {
               .with = "optimizer=" #name),
     ZF_OPTIMIZERS(ZFI_OPTIONS_OF)
 #undef ZFI_OPTIONS_OF
+    ZF_OPTION(zf_training, TEXT, param_groups, 0, NULL, .topic = "optimizer",
+              .unit = "PATTERN:rate=X,...;...", .traits = ZF_OPTION_CHANGES,
+              .help = "rate (a factor), weight_decay, no_decay, beta1, beta2 or frozen, of parameters "
+                      "whose names match"),
     ZF_OPTION(zf_training, COUNT, variant, 0, "[0,inf)", .flag = ""),
-    ZF_OPTION(zf_training, NUMBER, clip, 0, "[0,inf]", .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
+    ZF_OPTION(zf_training, NUMBER, clip, 0, "[0,inf]",
+              .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
               .help = "maximum norm of the gradients; inf: the norm is only computed; 0: neither"),
     ZF_OPTION(zf_training, FLAG, keep_gradients, 0, NULL, .flag = ""),
     ZF_OPTION(zf_training, FLAG, delay, 0, NULL, .flag = "", .traits = ZF_OPTION_CHANGES,

@@ -9,7 +9,7 @@ enum { STEPS = 10, ROWS = 8, PARTS = 4, MOST_RANKS = 4, IMAGE = 1 << 14 };
 /* A model that two trainings share. */
 typedef struct pair {
     const char *name;
-    const char *trainings[2];
+    const char *trainings[2], *groups[2];
     zf_adamw_desc adamw[2];
     float lr[2];
     /* The loss of a training over this graph, for so many rows of ROWS */
@@ -21,12 +21,14 @@ typedef struct pair {
     } params[6]; /* up to the first without a name */
 } pair;
 
-static zf_tensor param_of(zf_graph *g, const char *name, zf_shape shape, zf_dtype dtype, bool frozen)
+static zf_tensor param_of(zf_graph *g, const char *name, zf_shape shape, zf_dtype dtype,
+                          bool frozen)
 {
     return zf_param(g, name, shape, &(zf_param_desc){.dtype = dtype, .frozen = frozen});
 }
 
-static zf_tensor input_of(zf_graph *g, const char *name, int64_t rows, int64_t width, zf_dtype dtype)
+static zf_tensor input_of(zf_graph *g, const char *name, int64_t rows, int64_t width,
+                          zf_dtype dtype)
 {
     return zf_cast(zf_input(g, name, ZF_F32, ZF_SHAPE(rows, width)), dtype);
 }
@@ -75,6 +77,7 @@ static zf_tensor build_actor(zf_graph *g, int training, int64_t rows, zf_dtype d
 static const pair pairs[] = {
     {"gan",
      {"critic", ""},
+     {NULL},
      {{.beta1 = 0.5, .beta2 = 0.9375}, {.beta1 = 0.5, .beta2 = 0.9375}},
      {0.015625f, 0.0078125f},
      build_gan,
@@ -86,7 +89,20 @@ static const pair pairs[] = {
       {"critic.w1", 5, {2, {6, 1}}}}},
     {"actor",
      {"critic", "policy"},
+     {NULL},
      {{.beta1 = 0.75, .beta2 = 0.9375}, {.beta1 = 0.875, .beta2 = 0.96875, .weight_decay = 0.0625}},
+     {0.015625f, 0.0078125f},
+     build_actor,
+     {{"trunk.w", 6, {2, {4, 6}}},
+      {"trunk.b", 7, {1, {6}}},
+      {"policy.w", 8, {2, {6, 3}}},
+      {"value.w", 9, {2, {6, 1}}}}},
+    {"grouped",
+     {"critic", "policy"},
+     {"trunk.*:rate=0.5,beta1=0.5;*.b:weight_decay=0.125,rate=2",
+      "trunk.w:no_decay,beta2=0.5;policy.?:rate=0.25;trunk.b:frozen"},
+     {{.beta1 = 0.75, .beta2 = 0.9375, .weight_decay = 0.0625},
+      {.beta1 = 0.875, .beta2 = 0.96875, .weight_decay = 0.0625}},
      {0.015625f, 0.0078125f},
      build_actor,
      {{"trunk.w", 6, {2, {4, 6}}},
@@ -114,7 +130,7 @@ typedef struct setting {
     const pair *pair;
     zf_dtype dtype; /* of parameters */
     int32_t world;
-    int64_t micro; /* batches of a step */
+    int64_t micro;        /* batches of a step */
     zf_training training; /* without loss, name, rate and optimizer */
     const char *offload_dir;
 } setting;
@@ -144,14 +160,15 @@ static bool open_program(ranks *r, int k, int32_t rank)
     const int64_t rows = ROWS / (s->world * s->micro);
     zf_graph *g = r->graphs[k][rank] = zf_graph_new(NULL);
     zf_training t = s->training;
-    t.name = s->pair->trainings[k];
+    t.name = s->pair->trainings[k], t.param_groups = s->pair->groups[k];
     t.loss = zf_output(s->pair->build(g, k, rows, s->dtype), "total");
     t.zero.world = s->world, t.zero.micro_batches = s->micro, t.zero.store = r->stores[rank];
     t.adamw = s->pair->adamw[k];
     zf_passes(g, &t);
     r->programs[k][rank] =
         zf_compile(g, &(zf_compile_desc){.store = r->stores[rank], .verify = true});
-    if (!r->programs[k][rank]) snprintf(r->error.text, sizeof r->error.text, "%s", zf_graph_error(g));
+    if (!r->programs[k][rank])
+        snprintf(r->error.text, sizeof r->error.text, "%s", zf_graph_error(g));
     return r->programs[k][rank] != NULL;
 }
 
@@ -161,15 +178,17 @@ static bool open_ranks(ranks *r, const setting *s)
     *r = (ranks){.s = *s};
     for (int32_t rank = 0; rank < s->world; rank++) {
         r->comms[rank] = (zf_comm){.rank = rank, .world = s->world};
-        r->stores[rank] = zf_store_new(&(zf_store_desc){.comm = s->world > 1 ? &r->comms[rank] : NULL,
-                                                        .seed = 3,
-                                                        .offload_dir = s->offload_dir},
-                                       &r->error);
+        r->stores[rank] =
+            zf_store_new(&(zf_store_desc){.comm = s->world > 1 ? &r->comms[rank] : NULL,
+                                          .seed = 3,
+                                          .offload_dir = s->offload_dir},
+                         &r->error);
         for (int k = 0; k < 2; k++)
             if (!r->stores[rank] || !open_program(r, k, rank)) return false;
         for (int n = 0; n < 6 && s->pair->params[n].name; n++) {
             const char *name = s->pair->params[n].name;
-            const zf_stored about = zf_store_at(r->stores[rank], zf_store_find(r->stores[rank], name));
+            const zf_stored about =
+                zf_store_at(r->stores[rank], zf_store_find(r->stores[rank], name));
             const int64_t count = zf_shape_count(s->pair->params[n].shape);
             double wide[64], values[64];
             for (int64_t i = 0; i < count; i++)
@@ -305,13 +324,14 @@ static void check_pytorch(test *t, const pair *p)
         CHECK(t, miss_of(values, golden, count) < 1e-12);
         free(golden);
     }
-    for (int k = 0; k < 2; k++)
-        CHECK(t, zf_store_step_of(r.stores[0], p->trainings[k]) == STEPS);
+    for (int k = 0; k < 2; k++) CHECK(t, zf_store_step_of(r.stores[0], p->trainings[k]) == STEPS);
 }
 
 TEST_ONCE(trainings_of_a_gan_are_pytorchs) { check_pytorch(t, &pairs[0]); }
 
 TEST_ONCE(trainings_of_an_actor_and_a_critic_are_pytorchs) { check_pytorch(t, &pairs[1]); }
+
+TEST_ONCE(trainings_of_groups_are_pytorchs) { check_pytorch(t, &pairs[2]); }
 
 /* ------------------------------------------------------------------------------------------ bits */
 
@@ -331,7 +351,7 @@ static size_t image_after(test *t, const setting *s, int64_t steps, unsigned cha
 TEST_ONCE(trainings_have_equal_bits)
 {
     static unsigned char one[IMAGE], other[IMAGE];
-    for (int p = 0; p < 2; p++) {
+    for (int p = 0; p < 3; p++) {
         setting s = {.pair = &pairs[p], .dtype = ZF_F32, .world = 1, .micro = PARTS};
         const size_t bytes = image_after(t, &s, 4, one);
         CHECK(t, bytes > 0);
@@ -355,7 +375,8 @@ TEST_ONCE(trainings_resume_with_their_own_steps)
     static unsigned char whole[IMAGE], resumed[IMAGE];
     static ranks r;
     const char *path = test_path("trainings");
-    setting s = {.pair = &pairs[0], .dtype = ZF_F32, .world = 2, .micro = 2, .training.zero.stage = 3};
+    setting s = {
+        .pair = &pairs[0], .dtype = ZF_F32, .world = 2, .micro = 2, .training.zero.stage = 3};
     const size_t bytes = image_after(t, &s, 6, whole);
     CHECK(t, bytes > 0);
     test_defer(t, close_ranks, &r);
@@ -393,7 +414,8 @@ TEST_ONCE(trainings_take_the_steps_of_a_checkpoint)
     OK(t, train(&r, 0, 2, NULL), r.error.text);
     CHECK(t, zf_store_step_of(r.stores[0], "policy") == 2 && zf_store_step(r.stores[0]) == 0);
     OK(t, zf_lockstep_load(&d, path, NULL, &r.error), r.error.text);
-    CHECK(t, zf_store_step_of(r.stores[0], "policy") == 0 && zf_program_step(r.programs[0][0]) == 0);
+    CHECK(t,
+          zf_store_step_of(r.stores[0], "policy") == 0 && zf_program_step(r.programs[0][0]) == 0);
     OK(t, train(&r, 0, 1, NULL), r.error.text);
     OK(t, zf_lockstep_save(&d, path, NULL, &r.error), r.error.text);
     fresh = zf_store_new(NULL, &r.error);
@@ -426,12 +448,14 @@ TEST_ONCE(trainings_skip_steps_of_their_own)
     float scale[2] = {0, 0};
     test_defer(t, close_ranks, &r);
     CHECK(t, open_ranks(&r, &s));
-    OK(t, zf_store_write(r.stores[0], "critic:scaler.scale", &large, 4), zf_store_error(r.stores[0]));
+    OK(t, zf_store_write(r.stores[0], "critic:scaler.scale", &large, 4),
+       zf_store_error(r.stores[0]));
     OK(t, train(&r, 0, 1, NULL), r.error.text);
     CHECK(t, value_of(&r, "critic:scaler.scale", &scale[0], 4) && scale[0] == large / 2);
     CHECK(t, value_of(&r, "policy:scaler.scale", &scale[1], 4) && scale[1] == 1024);
     CHECK(t, count_of(&r, "critic:adamw.step") == 0 && count_of(&r, "policy:adamw.step") == 1);
-    CHECK(t, count_of(&r, "critic:scaler.skipped") == 1 && count_of(&r, "policy:scaler.skipped") == 0);
+    CHECK(t,
+          count_of(&r, "critic:scaler.skipped") == 1 && count_of(&r, "policy:scaler.skipped") == 0);
     CHECK(t, zf_store_step_of(r.stores[0], "critic") == 1);
     CHECK(t, zf_store_find(r.stores[0], "adamw.master/trunk.w") >= 0 &&
                  zf_store_find(r.stores[0], "critic:adamw.master/trunk.w") < 0);
@@ -457,7 +481,8 @@ static bool dropped(test *t, const char *name, const zf_training *training, floa
         good = good && zf_program_step(p) == step + 1;
     }
     good = p && good && !zf_read(p, v, w, 64 * sizeof *w);
-    if (!good) test_fail(t, __FILE__, __LINE__, "dropped", p ? zf_program_error(p) : zf_graph_error(g));
+    if (!good)
+        test_fail(t, __FILE__, __LINE__, "dropped", p ? zf_program_error(p) : zf_graph_error(g));
     zf_program_free(p);
     zf_graph_free(g);
     return good;
@@ -481,6 +506,164 @@ TEST_ONCE(trainings_of_every_optimizer)
         const zf_training plain = {.optimizer = (zf_optimizer)k};
         float w[64];
         CHECK(t, dropped(t, "one", &plain, w) && w[0] != 1);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------- groups */
+
+/* What four steps make of a parameter; of an optimizer with variants, two of each. */
+static bool stepped(test *t, const zf_training *training, const char *groups, float rate,
+                    float w[6])
+{
+    zf_training d = *training;
+    zf_program *p[3] = {NULL};
+    zf_graph *g[3] = {NULL};
+    zf_store *store = zf_store_new(&(zf_store_desc){.seed = 5}, NULL);
+    const int32_t variants =
+        zf_variant_count(&(zf_training){.loss = {NULL, 1}, .optimizer = d.optimizer});
+    bool good = store != NULL;
+    d.param_groups = groups;
+    for (d.variant = 0; d.variant < variants && good; d.variant++) {
+        zf_graph *of = g[d.variant] = zf_graph_new(NULL);
+        zf_tensor v =
+            zf_param(of, "w", ZF_SHAPE(2, 3), &(zf_param_desc){.init = ZF_NORMAL, .std = 1});
+        d.loss = zf_sum(zf_mul(v, v));
+        good = !zf_passes(of, &d);
+        p[d.variant] = good ? zf_compile(of, &(zf_compile_desc){.store = store}) : NULL;
+        good = p[d.variant] != NULL;
+        if (!good) test_fail(t, __FILE__, __LINE__, "stepped", zf_graph_error(of));
+    }
+    for (int step = 0; step < 4 && good; step++) {
+        const int k = variants > 1 ? step / 2 : 0;
+        good = !zf_write(p[k], zf_graph_find(g[k], "lr"), &rate, sizeof rate) && !zf_step(p[k]);
+        if (!good) test_fail(t, __FILE__, __LINE__, "stepped", zf_program_error(p[k]));
+    }
+    good = good && !zf_store_read(store, "w", w, 6 * sizeof *w);
+    for (int k = 3; k-- > 0;) zf_program_free(p[k]), zf_graph_free(g[k]);
+    zf_store_free(store);
+    return good;
+}
+
+/* A group's rate is that of a training with this rate, its weight decay and betas those of a desc,
+ * for every optimizer. */
+TEST_ONCE(groups_are_as_descs)
+{
+    for (int k = 0; zf_optimizer_name((zf_optimizer)k); k++) {
+        const bool betas = k != ZF_SGD && k != ZF_ZERO_ONE_ADAM;
+        zf_training plain = {.optimizer = (zf_optimizer)k}, set = plain;
+        float a[6], b[6], c[6];
+        test_set(&set, "weight-decay", 0.25);
+        if (betas) test_set(&set, "beta1", 0.5), test_set(&set, "beta2", 0.75);
+        CHECK(t, stepped(t, &set, NULL, 0.125f, a) && stepped(t, &plain, NULL, 0.125f, c));
+        CHECK(t, memcmp(a, c, sizeof a));
+        CHECK(t, stepped(t, &plain,
+                         betas ? "*:weight_decay=0.25,beta1=0.5,beta2=0.75" : "w:weight_decay=0.25",
+                         0.125f, b));
+        if (memcmp(a, b, sizeof a))
+            test_fail(t, __FILE__, __LINE__, zf_optimizer_name((zf_optimizer)k), "");
+        CHECK(t, stepped(t, &set, "w:no_decay", 0.125f, b));
+        CHECK(t, memcmp(a, b, sizeof a));
+        if (k == ZF_ZERO_ONE_ADAM) continue;
+        CHECK(t, stepped(t, &set, "?:rate=0.5", 0.25f, b));
+        if (memcmp(a, b, sizeof a))
+            test_fail(t, __FILE__, __LINE__, zf_optimizer_name((zf_optimizer)k), "");
+    }
+}
+
+typedef struct mistake {
+    zf_optimizer optimizer;
+    const char *groups, *error;
+} mistake;
+
+/* A model of which "frozen" is frozen. */
+static zf_status train_grouped(zf_graph *g, const mistake *m)
+{
+    const zf_param_desc frozen = {.frozen = true};
+    zf_tensor w = zf_param(g, "a.w", ZF_SHAPE(2), NULL),
+              v = zf_param(g, "frozen", ZF_SHAPE(2), &frozen);
+    return zf_passes(g, &(zf_training){.loss = zf_sum(zf_mul(w, v)),
+                                       .optimizer = m->optimizer,
+                                       .param_groups = m->groups});
+}
+
+TEST(groups_mistakes)
+{
+    static const mistake mistakes[] = {
+        {ZF_ADAMW, "a.w:rate=0.5;;*:beta2=0.5", NULL},
+        {ZF_ADAMW, "b.*|a.w:rate=0.5",
+         "zf_param_groups: the pattern 'b.*' matches no parameter of this graph"},
+        {ZF_ADAMW, "a:rate=0.5",
+         "zf_param_groups: the pattern 'a' matches no parameter of this graph"},
+        {ZF_ADAMW, "a.w",
+         "param_groups: 'a.w' has no ':' between a pattern and what it gives, as in "
+         "'head.*:rate=0.1'"},
+        {ZF_ADAMW, "a.w:",
+         "zf_param_groups: the group of 'a.w' gives nothing: rate, weight_decay, no_decay, beta1, "
+         "beta2 "
+         "or frozen"},
+        {ZF_ADAMW, ":rate=2", "zf_param_groups: a group needs a pattern or tensors"},
+        {ZF_ADAMW, "frozen:rate=2",
+         "zf_param_groups: all parameters of the group of 'frozen' are frozen, so it changes "
+         "nothing"},
+        {ZF_ADAMW, "a.w:no_decay,weight_decay=1",
+         "zf_param_groups: no_decay and weight_decay exclude each other"},
+        {ZF_SGD, "*:beta1=0.5",
+         "zf_sgd: the group of \"a.w\" gives it a beta1, which this optimizer does not have"},
+        {ZF_ZERO_ONE_ADAM, "*:rate=0.5",
+         "zf_zero_one_adam: the group of \"a.w\" gives it a rate; this optimizer has one for all "
+         "parameters"},
+    };
+    for (size_t k = 0; k < sizeof mistakes / sizeof *mistakes; k++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        zf_status status;
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        status = train_grouped(g, &mistakes[k]);
+        if (!mistakes[k].error) OK(t, status, zf_graph_error(g));
+        CHECK_TEXT(t, zf_graph_error(g), mistakes[k].error ? mistakes[k].error : "");
+    }
+}
+
+/* By tensors; values out of range, and calls that are too late. */
+TEST(groups_of_tensors)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor w, x;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    w = zf_param(g, "w", ZF_SHAPE(2), NULL), x = zf_input(g, "x", ZF_F32, ZF_SHAPE(2));
+    OK(t,
+       zf_param_groups(g, &(zf_param_group){.tensors = &w, .tensor_count = 1, .frozen = true}, 1),
+       zf_graph_error(g));
+    CHECK(t, zf_param_groups(NULL, NULL, 0) == ZF_ERR_ARGUMENT);
+    GIVES(t, zf_autograd(g, zf_sum(zf_mul(w, x))), ZF_ERR_ARGUMENT, zf_graph_error(g));
+}
+
+/* A program that evaluates has other buckets where it is compiled first without the groups. */
+TEST_ONCE(groups_and_a_store_without_them)
+{
+    static const char *const groups[] = {NULL, "a:rate=0.5", "a:rate=0.5"};
+    for (int same = 0; same < 2; same++) {
+        zf_store *store = zf_store_new(NULL, NULL);
+        zf_graph *g[2];
+        zf_program *p = NULL;
+        for (int k = 0; k < 2; k++) {
+            g[k] = zf_graph_new(NULL);
+            zf_tensor a = zf_param(g[k], "a", ZF_SHAPE(2), NULL),
+                      b = zf_param(g[k], "b", ZF_SHAPE(2), NULL);
+            zf_tensor y = zf_output(zf_sum(zf_mul(a, b)), "y");
+            zf_passes(g[k], &(zf_training){.loss = k ? y : ZF_NONE,
+                                           .param_groups = groups[k + same],
+                                           .zero = {.world = 1, .store = store}});
+            if (!k) p = zf_compile(g[0], &(zf_compile_desc){.store = store});
+        }
+        CHECK(t, p != NULL);
+        CHECK(t, (zf_graph_status(g[1]) == ZF_OK) == same);
+        CHECK(t, same || strstr(zf_graph_error(g[1]), "have other rates or betas here: compile the "
+                                                      "program that trains them first"));
+        zf_program_free(p);
+        for (int k = 0; k < 2; k++) zf_graph_free(g[k]);
+        zf_store_free(store);
     }
 }
 
@@ -517,8 +700,9 @@ TEST(trainings_are_named_first)
     OK(t, zf_precision(g, &(zf_precision_desc){.dtype = ZF_F16}), zf_graph_error(g));
     (void)w;
     GIVES(t, zf_name_training(g, "late"), ZF_ERR_STAGE, zf_graph_error(g));
-    CHECK_TEXT(t, zf_graph_error(g), "zf_name_training: must come before zf_precision, whose loss "
-                                     "scale belongs to the training");
+    CHECK_TEXT(t, zf_graph_error(g),
+               "zf_name_training: must come before zf_precision, whose loss "
+               "scale belongs to the training");
 }
 
 /* Two optimizers of one parameter in 16 bits would round two sets of master weights to it. */
@@ -531,17 +715,19 @@ TEST(trainings_share_master_weights)
         NEED(t, g[k], NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g[k]);
         zf_tensor w = zf_param(g[k], "w", ZF_SHAPE(2), &(zf_param_desc){.dtype = ZF_BF16});
-        OK(t, zf_passes(g[k], &(zf_training){.name = k ? "b" : "a",
-                                             .loss = zf_sum(zf_cast(w, ZF_F32)),
-                                             .optimizer = k ? ZF_LION : ZF_ADAMW}),
+        OK(t,
+           zf_passes(g[k], &(zf_training){.name = k ? "b" : "a",
+                                          .loss = zf_sum(zf_cast(w, ZF_F32)),
+                                          .optimizer = k ? ZF_LION : ZF_ADAMW}),
            zf_graph_error(g[k]));
         p[k] = zf_compile(g[k], &(zf_compile_desc){.store = zf_program_store(p[0])});
         if (!k) NEED(t, p[k], NULL);
         if (!k) test_defer(t, (test_cleanup *)zf_program_free, p[k]);
     }
     CHECK(t, !p[1]);
-    CHECK_TEXT(t, zf_graph_error(g[1]),
-               "zf_compile: the master weights of \"w\" are \"lion.master/w\" here and "
-               "\"adamw.master/w\" in the store: trainings of one parameter in 16 bits need the same "
-               "optimizer");
+    CHECK_TEXT(
+        t, zf_graph_error(g[1]),
+        "zf_compile: the master weights of \"w\" are \"lion.master/w\" here and "
+        "\"adamw.master/w\" in the store: trainings of one parameter in 16 bits need the same "
+        "optimizer");
 }

@@ -257,7 +257,7 @@ static bool zfi_has_beside(const zfi_fuser *f, int32_t id, const int32_t *reader
 
 /* Projections of one input that can be joined. The same losses must depend on them: otherwise a
  * joined weight on which the loss does not depend would get a gradient of zeros, and weight decay.
- * Frozen and trained weights are in different buckets. */
+ * Frozen and trained weights, and those of other groups, are in different buckets. */
 static bool zfi_are_siblings(const zfi_fuser *f, const zfi_ends *ends, int32_t a, int32_t b)
 {
     const zfi_node *x = zfi_fuse_node(f, a), *y = zfi_fuse_node(f, b);
@@ -268,8 +268,8 @@ static bool zfi_are_siblings(const zfi_fuser *f, const zfi_ends *ends, int32_t a
         if (x->attributes[k].i != y->attributes[k].i) return false;
     for (int32_t k = 1; k < x->arg_count; k++) {
         const zfi_node *p = zfi_fuse_node(f, x->args[k]), *q = zfi_fuse_node(f, y->args[k]);
-        if (!zfi_same_shape(&p->shape, &q->shape) ||
-            zfi_is_frozen(p) != zfi_is_frozen(q))
+        if (!zfi_same_shape(&p->shape, &q->shape) || zfi_is_frozen(p) != zfi_is_frozen(q) ||
+            !zfi_same_group(p, q))
             return false;
     }
     return true;

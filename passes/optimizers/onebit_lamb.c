@@ -20,7 +20,7 @@
 typedef struct zfi_lamb_tensor {
     zf_tensor param, momentum, variance, master;
     zf_tensor numbers[2]; /* the norms of warm-up steps; or the ratio of variances */
-    double decay;
+    double decay, rate, beta1, beta2; /* of its group; rate is a factor */
 } zfi_lamb_tensor;
 
 static const zf_option zfi_onebit_lamb_options[] = {
@@ -43,7 +43,11 @@ static void zfi_update_onebit_lamb(zf_graph *g, zfi_optimizer *o, zf_tensor p, z
                                    double decay)
 {
     const zf_onebit_lamb_desc *d = o->desc;
-    zfi_lamb_tensor made = {.param = p, .decay = decay};
+    zfi_lamb_tensor made = {.param = p,
+                            .decay = decay,
+                            .rate = ZF_FLOAT(&g->nodes[p.id], param, rate),
+                            .beta1 = d->beta1,
+                            .beta2 = d->beta2};
     zf_tensor m = zfi_moment_over(g, "onebit_lamb.m", p, ZFI_STATE_WHOLE), worker, server, fresh, x;
     const zf_attribute none = zfi_listed(NULL, 0);
     made.variance = zfi_moment(g, "onebit_lamb.v", p);
@@ -125,15 +129,15 @@ static void zfi_apply_compressed(zf_graph *g, zfi_optimizer *o,
     rates = zf_mul(zf_mul(zf_div(c, weight), factor), zf_cast(o->lr, ZF_F32));
     own = zfi_calloc(&g->memory, (size_t)count, sizeof *own);
     for (int32_t k = 0; own && k < count; k++)
-        own[k] = zf_reshape(zf_slice(rates, 0, k, k + 1), ZF_SCALAR);
+        own[k] = zf_scale(zf_reshape(zf_slice(rates, 0, k, k + 1), ZF_SCALAR),
+                          tensors[k].rate == 0 ? 1 : tensors[k].rate);
     for (int32_t k = 0; own && k < count; k++) {
         const zfi_lamb_tensor *x = &tensors[k];
-        (void)zfi_build_update(
-            ZF_OP_adam_apply, 7,
-            (zf_tensor[]){x->param, x->momentum, x->variance, own[k], o->step, o->variance_step,
-                          x->master},
-            zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = x->decay},
-                     zfi_limit_attribute(d->limit)));
+        (void)zfi_build_update(ZF_OP_adam_apply, 7,
+                               (zf_tensor[]){x->param, x->momentum, x->variance, own[k], o->step,
+                                             o->variance_step, x->master},
+                               zfi_with({.f = x->beta1}, {.f = x->beta2}, {.f = d->eps},
+                                        {.f = x->decay}, zfi_limit_attribute(d->limit)));
     }
     if (!own) zfi_graph_nomem(g);
     zfi_free(&g->memory, own, (size_t)count * sizeof *own);

@@ -9,6 +9,8 @@
  *           advance %30
  *           adamw %2, %9, %31, %32, %7, %30 {beta1=0.9 beta2=0.999 eps=1e-08}
  *
+ * A group's rate is `scale` of lr, its betas and decay are attributes of the updates (groups.c).
+ *
  * With a loss scale, updates multiply gradients by the number that removes the scale (from zf_clip,
  * or computed here). If it is negative, they change nothing:
  *
@@ -50,18 +52,90 @@ static double zfi_desc_number(const zf_option *rows, const void *desc, const cha
     return zfi_option_number(row, (const char *)desc + row->at, true);
 }
 
+/* A desc of any optimizer. */
+typedef union zfi_optimizer_desc {
+#define ZFI_MEMBER(NAME, name) zf_##name##_desc name;
+    ZF_OPTIMIZERS(ZFI_MEMBER)
+#undef ZFI_MEMBER
+} zfi_optimizer_desc;
+
+/* The learning rate of a parameter: that of the graph, times the factor of its group. */
+static zf_tensor zfi_rate_of_group(zf_graph *g, zfi_optimizer *o, int32_t param, zf_tensor lr)
+{
+    const double by = ZF_FLOAT(&g->nodes[param], param, rate);
+    if (by == 0 || by == 1) return lr;
+    for (int32_t k = 0; k < zfi_len(o->rates); k++)
+        if (ZF_FLOAT(&g->nodes[o->rates[k]], scale, by) == by) return (zf_tensor){g, o->rates[k]};
+    lr = zf_scale(lr, by);
+    zfi_push(&g->memory, o->rates, lr.id);
+    return lr;
+}
+
+/* The weight decay of a parameter: that of its group, or the optimizer's. */
+static double zfi_decay_of_group(const zf_graph *g, int32_t param, double otherwise)
+{
+    const zfi_node *node = &g->nodes[param];
+    const double own = ZF_FLOAT(node, param, decay);
+    return ZF_INT(node, param, no_decay) ? 0 : own != 0 ? own : otherwise;
+}
+
+/* The desc of a parameter's update, with the betas of its group; NULL with the graph's error where
+ * the optimizer has none. */
+static const void *zfi_desc_of_group(zf_graph *g, const zfi_optimizer *o, int32_t param,
+                                     const void *desc, void *room)
+{
+    const zfi_node *node = &g->nodes[param];
+    const double betas[2] = {ZF_FLOAT(node, param, beta1), ZF_FLOAT(node, param, beta2)};
+    if (betas[0] == 0 && betas[1] == 0) return desc;
+    memcpy(room, desc, o->record->desc_size);
+    for (int k = 0; k < 2; k++) {
+        const zf_option *row = zfi_option_in(o->record->rows, k ? "beta2" : "beta1", 5);
+        if (betas[k] == 0) continue;
+        if (!row)
+            return zfi_fail(
+                       &g->error, ZF_ERR_ARGUMENT,
+                       "zf_%s: the group of \"%.200s\" gives it a beta%d, which this optimizer "
+                       "does not have",
+                       o->record->name, node->name, k + 1),
+                   NULL;
+        *(double *)(void *)((char *)room + row->at) = betas[k];
+    }
+    return room;
+}
+
+/* Where an optimizer's steps are made of one rate and one pair of betas, groups cannot have others. */
+static zf_status zfi_check_group(zf_graph *g, const zfi_optimizer *o, int32_t param)
+{
+    const zfi_node *node = &g->nodes[param];
+    const bool rate = ZF_FLOAT(node, param, rate) != 0 && ZF_FLOAT(node, param, rate) != 1,
+               beta = ZF_FLOAT(node, param, beta1) != 0 || ZF_FLOAT(node, param, beta2) != 0;
+    if (!o->record->one_rate || (!rate && !beta)) return ZF_OK;
+    return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                    "zf_%s: the group of \"%.200s\" gives it a %s; this optimizer has one for all "
+                    "parameters",
+                    o->record->name, node->name, rate ? "rate" : "beta");
+}
+
 static void zfi_append_updates(zf_graph *g, zfi_optimizer *o, const int32_t *marks)
 {
     const zfi_optimizer_record *r = o->record;
     const bool all = zfi_desc_number(r->rows, o->desc, "decay_all") != 0;
     const double decay = zfi_desc_number(r->rows, o->desc, "weight_decay");
+    const zf_tensor lr = o->lr;
+    const void *desc = o->desc;
+    zfi_optimizer_desc room;
     if (r->counts) o->step = zfi_count_updates(g, o);
     if (r->begin) r->begin(g, o);
     for (int32_t k = 0; k < zfi_len(marks) && !g->error.status; k++) {
         const zf_tensor param = {g, g->nodes[marks[k]].args[0]},
                         gradient = {g, g->nodes[marks[k]].args[1]};
-        r->update(g, o, param, gradient, all || zf_tensor_shape(param).rank >= 2 ? decay : 0);
+        const double its = all || zf_tensor_shape(param).rank >= 2 ? decay : 0;
+        o->lr = zfi_rate_of_group(g, o, param.id, lr);
+        o->desc = zfi_desc_of_group(g, o, param.id, desc, &room);
+        if (!o->desc || zfi_check_group(g, o, param.id)) break;
+        r->update(g, o, param, gradient, zfi_decay_of_group(g, param.id, its));
     }
+    o->lr = lr, o->desc = desc;
     if (r->finish && !g->error.status && !g->memory.failed) r->finish(g, o);
 }
 
@@ -88,15 +162,9 @@ static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, const char *pass)
     zfi_array_free(&g->memory, marks);
     zfi_array_free(&g->memory, o->pieces);
     zfi_array_free(&g->memory, o->tensors);
+    zfi_array_free(&g->memory, o->rates);
     return zfi_leave(g, ZFI_STAGE_UPDATES);
 }
-
-/* A desc of any optimizer. */
-typedef union zfi_optimizer_desc {
-#define ZFI_MEMBER(NAME, name) zf_##name##_desc name;
-    ZF_OPTIMIZERS(ZFI_MEMBER)
-#undef ZFI_MEMBER
-} zfi_optimizer_desc;
 
 /* Runs the pass of an optimizer. desc NULL: defaults. */
 static zf_status zfi_run_optimizer(zf_graph *g, const zfi_optimizer_record *record, zf_tensor lr,

@@ -231,6 +231,7 @@ static const char *const *zfi_zero_one_adam_variants(const void *desc)
                              *const without_local[] = {"refresh", "sync", NULL};
     return zfi_makes_local_steps(desc) ? names : without_local;
 }
-ZFI_OPTIMIZER(zero_one_adam, .counts = true, .signs = true, .prepare = zfi_prepare_zero_one_adam,
+ZFI_OPTIMIZER(zero_one_adam, .counts = true, .one_rate = true, .signs = true,
+              .prepare = zfi_prepare_zero_one_adam,
               .begin = zfi_begin_zero_one_adam, .update = zfi_update_zero_one_adam,
               .variants = zfi_zero_one_adam_variants, .variant_at = zfi_zero_one_adam_at)

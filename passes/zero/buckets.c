@@ -4,7 +4,8 @@
  * bytes is an atom; so is a single tensor of any size. Neighbouring atoms are joined while they fit
  * into a bucket. Only names, shapes and dtypes count, in the settled order (ir/settle.c), so graphs
  * that read the same parameters in one order have the same buckets. Frozen and trained parameters
- * have separate buckets, each as if the others were not there.
+ * have separate buckets, each as if the others were not there; so have trained parameters of groups
+ * with other rates or betas, of which an update has one.
  *
  * Parameters that are in buckets of a store (zf_zero_desc.store) get the same buckets here.
  *
@@ -51,10 +52,11 @@ static int64_t zfi_members_bytes(const zfi_cutter *c, int32_t from, int32_t unti
 
 static bool zfi_is_piece(const zfi_node *leaf) { return zfi_cut_rows_of(leaf).rows != 0; }
 
-/* Parameters of one kind may be in one bucket. */
-static uint32_t zfi_kind_of_param(const zfi_node *param)
+/* Parameters of one kind may be in one bucket, which has one update. */
+static bool zfi_same_kind(const zfi_node *a, const zfi_node *b)
 {
-    return 2 * (uint32_t)param->dtype + zfi_is_frozen(param);
+    return a->dtype == b->dtype && zfi_is_frozen(a) == zfi_is_frozen(b) &&
+           (zfi_is_frozen(a) || zfi_same_group(a, b));
 }
 
 /* Splits members [from, until), which share their first `depth` components, into atoms. */
@@ -231,6 +233,16 @@ static void zfi_cut_pieces(zfi_cutter *c, int32_t world, const zf_store *store)
     }
 }
 
+/* A parameter before the i-th, and whole, is of its kind. */
+static bool zfi_has_earlier_of_kind(const zf_graph *g, int32_t i)
+{
+    for (int32_t k = 0; k < i; k++)
+        if (!zfi_is_piece(&g->nodes[g->params[k]]) &&
+            zfi_same_kind(&g->nodes[g->params[k]], &g->nodes[g->params[i]]))
+            return true;
+    return false;
+}
+
 /* Assigns all parameters to buckets for `world` ranks; bucket_bytes 0: the default. The caller
  * frees the arrays. On failure the graph has the error. */
 static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
@@ -238,7 +250,6 @@ static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
 {
     zf_graph *g = c->graph;
     int64_t all = 0;
-    uint32_t done = 0; /* kinds */
     int32_t taken_buckets;
     zfi_take_buckets(c, store, world);
     taken_buckets = zfi_len(c->buckets);
@@ -250,12 +261,11 @@ static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
         }
     }
     for (int32_t i = 0; i < zfi_len(g->params) && !g->memory.failed; i++) {
-        uint32_t kind = zfi_kind_of_param(&g->nodes[g->params[i]]);
+        const zfi_node *first = &g->nodes[g->params[i]];
         int32_t from = zfi_len(c->members), until;
-        if (done >> kind & 1 || zfi_is_piece(&g->nodes[g->params[i]])) continue;
-        done |= (uint32_t)1 << kind;
+        if (zfi_is_piece(first) || zfi_has_earlier_of_kind(g, i)) continue;
         for (int32_t k = i; k < zfi_len(g->params); k++)
-            if (zfi_kind_of_param(&g->nodes[g->params[k]]) == kind &&
+            if (zfi_same_kind(&g->nodes[g->params[k]], first) &&
                 !zfi_is_piece(&g->nodes[g->params[k]]) &&
                 zfi_taken(c, &g->nodes[g->params[k]], store, world) < 0)
                 zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[k]}));

@@ -244,6 +244,36 @@ static int32_t zfi_update_numbers(zfi_zero *z, int32_t f, const int32_t *updates
     return all;
 }
 
+/* The updates differ in more than weight decay, or in the rate where they take one: they are no
+ * update of a bucket. */
+static bool zfi_updates_differ(const zf_graph *g, int32_t a, int32_t b)
+{
+    const zfi_node *x = &g->nodes[a], *y = &g->nodes[b];
+    const zfi_record *record = g->records[x->op];
+    const char *fields = record->attributes;
+    zfi_field field;
+    for (int k = 0; zfi_next_field(&fields, &field); k++)
+        if (field.kind != 'l' && field.kind != 'v' &&
+            strncmp(field.name, "weight_decay", (size_t)field.name_length) &&
+            x->attributes[k].i != y->attributes[k].i)
+            return true;
+    return record->rate && x->op != ZF_OP_adam_apply &&
+           x->args[record->rate] != y->args[record->rate];
+}
+
+/* Checks that all updates of bucket f can be one. */
+static void zfi_check_alike(zfi_zero *z, int32_t f, const int32_t *updates, int32_t id)
+{
+    const zfi_bucket *bucket = &z->cut.buckets[f];
+    for (int32_t m = 0; m < bucket->count && !z->graph->error.status; m++)
+        if (updates[m] && zfi_updates_differ(z->graph, updates[m], id))
+            zfi_zero_fail(
+                z, updates[m],
+                "parameters of one bucket of the store (zf_zero_desc.store) have other "
+                "rates or betas here: compile the program that trains them first, or give "
+                "its groups (zf_param_groups) to the program that was");
+}
+
 /* At the first update of a bucket's parameters by this operator: appends one update for all of
  * them. */
 static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
@@ -262,6 +292,7 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
         if (z->updated[bucket->first + m])
             updates[m] =
                 zfi_update_of(z, node.op, z->cut.members[bucket->first + m].param, position);
+    if (updates) zfi_check_alike(z, f, updates, id);
     for (int32_t k = 0; blocks && decays && updates && k < node.arg_count && !g->error.status;
          k++) {
         int32_t arg = node.args[k];

@@ -3,7 +3,7 @@
     pip install torch safetensors numpy
     python make.py
 
-trainings.safetensors holds F64 tensors, of each CASE (gan, actor):
+trainings.safetensors holds F64 tensors, of each CASE (gan, actor, grouped):
 
     CASE.losses     [STEPS,2]   the two losses of each step, each before its own update
     CASE.p.NAME     [dims]      the parameter after all steps
@@ -63,11 +63,10 @@ def gan():
     return losses, p
 
 
-def actor():
+def actor(optimizers):
     p = {"trunk.w": first(6, 4, 6), "trunk.b": first(7, 6), "policy.w": first(8, 6, 3),
          "value.w": first(9, 6, 1)}
-    critic = adamw([p["trunk.w"], p["trunk.b"], p["value.w"]], 0.015625, (0.75, 0.9375))
-    policy = adamw([p["trunk.w"], p["trunk.b"], p["policy.w"]], 0.0078125, (0.875, 0.96875), 0.0625)
+    critic, policy = optimizers(p)
     losses = torch.zeros(STEPS, 2)
     for step in range(STEPS):
         s, reward = data(step, 2, ROWS, 4), data(step, 3, ROWS, 1)
@@ -87,8 +86,26 @@ def actor():
     return losses, p
 
 
+def plain(p):
+    return (adamw([p["trunk.w"], p["trunk.b"], p["value.w"]], 0.015625, (0.75, 0.9375)),
+            adamw([p["trunk.w"], p["trunk.b"], p["policy.w"]], 0.0078125, (0.875, 0.96875), 0.0625))
+
+
+def grouped(p):
+    """The same with groups; tests/trainings.c has them as a text."""
+    def group(name, lr, betas, decay):
+        return {"params": [p[name]], "lr": lr, "betas": betas, "weight_decay": decay}
+
+    return (torch.optim.AdamW([group("trunk.w", 0.015625 / 2, (0.5, 0.9375), 0.0625),
+                               group("trunk.b", 0.015625 * 2, (0.5, 0.9375), 0.125),
+                               group("value.w", 0.015625, (0.75, 0.9375), 0.0625)], eps=1e-8),
+            torch.optim.AdamW([group("trunk.w", 0.0078125, (0.875, 0.5), 0.0),
+                               group("policy.w", 0.0078125 / 4, (0.875, 0.96875), 0.0625)], eps=1e-8))
+
+
 tensors = {}
-for name, (losses, params) in {"gan": gan(), "actor": actor()}.items():
+cases = {"gan": gan(), "actor": actor(plain), "grouped": actor(grouped)}
+for name, (losses, params) in cases.items():
     tensors[f"{name}.losses"] = losses
     tensors |= {f"{name}.p.{k}": v.detach().contiguous() for k, v in params.items()}
     print(name, losses[-1].tolist())

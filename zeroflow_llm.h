@@ -101,6 +101,8 @@ extern "C" {
 #include "llm/text/bpe.c"
 #include "llm/text/steps.c"
 #include "llm/text/tokens.c"
+#include "llm/text/tokens_read.c"
+#include "llm/text/tokens_added.c"
 #include "llm/text/tokens_file.c"
 #include "llm/text/chat.c"
 #include "llm/text/chat_styles.c"

@@ -435,3 +435,97 @@ TEST_ONCE(folders_export_keeps_files_and_replaces_links)
     }
     CHECK(t, put_text(to, "vocab.txt", "a\n") && exported(from, to) == EXIT_FAILED);
 }
+
+/* --------------------------------------------------------------------------------- tokenizers */
+
+#define GOLDEN "tests/golden/folders/"
+
+/* Removes the files that an earlier case has left, and writes those of this one. */
+static bool put_files(const char *folder, const zf_json *files)
+{
+    bool good = true;
+    for (int k = 0; k < KEPT; k++) {
+        char path[400];
+        snprintf(path, sizeof path, "%s/%s", folder, kept[k][0]);
+        remove(path);
+    }
+    for (const zf_json *v = zf_json_first(files); v && good; v = zf_json_next(v))
+        good = put_text(folder, zf_json_key(v, NULL), zf_json_string(v, NULL));
+    return good;
+}
+
+/* A list of ids as text. */
+static void ids_text(char out[600], const int32_t *ids, const zf_json *json)
+{
+    size_t n = 0, i = 0, count = ids ? (size_t)ids[0] : (size_t)zf_json_length(json);
+    const zf_json *v = zf_json_first(json);
+    *out = 0;
+    for (; i < count; i++, v = ids ? NULL : zf_json_next(v)) {
+        int64_t id = ids ? ids[i + 1] : -1;
+        if (!ids) zf_json_to_int(v, 0, INT32_MAX, &id, NULL);
+        n += (size_t)snprintf(out + n, 600 - n, "%lld ", (long long)id);
+    }
+}
+
+static void check_probe(test *t, const zf_tokenizer *tokens, const char *name, const char *probe,
+                        const zf_json *expected)
+{
+    char got[700], want[700];
+    zf_error error = {ZF_OK, ""};
+    zf_ids ids = {.at = NULL};
+    zf_ids_add(&ids, 0);
+    (void)zf_tokenizer_encode(tokens, probe, strlen(probe), ZF_TOKENIZER_FRAME, &ids, &error);
+    if (!error.status && ids.at) ids.at[0] = (int32_t)ids.count - 1;
+    snprintf(got, sizeof got, "%s: %s: ", name, probe);
+    memcpy(want, got, sizeof got);
+    if (!error.status && ids.at) ids_text(got + strlen(got), ids.at, NULL);
+    zf_ids_free(&ids);
+    OK(t, error.status, error.text);
+    ids_text(want + strlen(want), NULL, expected);
+    CHECK_TEXT(t, got, want);
+}
+
+/* tokens NULL: opening the folder has failed. */
+static void check_opened(test *t, const zf_tokenizer *tokens, const zf_error *error,
+                         const zf_json *one, const zf_json *probes)
+{
+    const char *name = zf_json_string(zf_json_member(one, "name"), NULL),
+               *refused = zf_json_string(zf_json_member(one, "refused"), NULL);
+    const zf_json *ids = zf_json_first(zf_json_member(one, "ids"));
+    int64_t size = 0;
+    zf_json_to_int(zf_json_member(one, "size"), 0, INT32_MAX, &size, NULL);
+    if (refused) {
+        if (!strstr(error->text, refused)) CHECK_TEXT(t, error->text, refused);
+        return;
+    }
+    OK(t, error->status, error->text);
+    if (zf_tokenizer_size(tokens) != size)
+        test_fail(t, __FILE__, __LINE__, "the number of ids", name);
+    for (const zf_json *p = zf_json_first(probes); p && !t->failed && !t->unwound;
+         p = zf_json_next(p), ids = zf_json_next(ids))
+        check_probe(t, tokens, name, zf_json_string(p, NULL), ids);
+}
+
+static void check_tokenizer(test *t, const zf_json *one, const zf_json *probes)
+{
+    const char *folder = test_path("tokenizer-case");
+    zf_error error = {ZF_OK, ""};
+    zf_tokenizer *tokens;
+    CHECK(t, zf_folder_make(folder, &error) && put_files(folder, zf_json_member(one, "files")));
+    tokens = zf_tokenizer_open(folder, &error);
+    check_opened(t, tokens, &error, one, probes);
+    zf_tokenizer_free(tokens);
+}
+
+/* Special tokens that only some files of a folder have, and members of those (make.py beside the
+ * cases says how they are made). */
+TEST_ONCE(folders_tokens_of_all_files)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_json *cases = zf_json_read(GOLDEN "cases.json", NULL, &error);
+    NEED(t, cases, &error);
+    test_defer(t, (test_cleanup *)zf_json_free, cases);
+    for (const zf_json *v = zf_json_first(zf_json_member(cases, "cases"));
+         v && !t->failed && !t->unwound; v = zf_json_next(v))
+        check_tokenizer(t, v, zf_json_member(cases, "probes"));
+}

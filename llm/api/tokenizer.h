@@ -8,8 +8,13 @@
  * Sequence; the pre_tokenizers ByteLevel, Split, Digits, Metaspace, WhitespaceSplit, and Sequence;
  * the post_processors TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel, and
  * Sequence; the decoders ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip, and Sequence;
- * added tokens with all their flags. What is not supported is an error that names it and its place.
- * As by transformers, truncation and padding are not done, and BPE's dropout must be 0.
+ * added tokens with all their flags. What is not supported is an error that names it and its place,
+ * and so is a member that is not read. As by transformers, truncation and padding are not done, and
+ * BPE's dropout must be 0.
+ *
+ * Of a folder, special tokens that only tokenizer_config.json, special_tokens_map.json or
+ * added_tokens.json have are added as transformers 5 adds them; split_special_tokens is obeyed, and
+ * other members that would change texts must say what tokenizer.json says.
  *
  * Ids equal those of the package tokenizers. A text that is not UTF-8 is an error. Regular
  * expressions need PCRE2; characters newer than its edition of Unicode may differ.

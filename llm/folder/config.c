@@ -226,13 +226,6 @@ static const char *const zfl_idle_keys[] = {
     "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens",
     "temperature", "top_k", "top_p", "typical_p", NULL};
 
-/* Whether a list, NULL after its last text, has this text. */
-static bool zfl_is_listed(const char *const *list, const char *text)
-{
-    while (list && *list && strcmp(*list, text)) list++;
-    return list && *list;
-}
-
 static bool zfl_has_row(const zf_config_table *t, const char *key)
 {
     for (const zf_config_row *row = t->rows; row->key; row++)

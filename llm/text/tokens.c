@@ -34,6 +34,7 @@ struct zf_tokenizer {
     zfl_regex *word;          /* a character of a word; NULL: not needed */
     zfl_steps normalize, split, decode;
     bool decodes;          /* there is a decoder; else tokens are joined with spaces */
+    bool literal;          /* special tokens in texts are always ordinary text */
     zf_ids before, behind; /* tokens added around a text */
 };
 
@@ -277,7 +278,8 @@ static bool zfl_normalize(zfl_encoding *e, const char *text, size_t bytes, bool 
 bool zf_tokenizer_encode(const zf_tokenizer *t, const char *text, size_t bytes, unsigned flags,
                          zf_ids *out, zf_error *error)
 {
-    zfl_encoding e = {.tokens = t, .flags = flags, .out = out, .error = error};
+    const unsigned split = t->literal ? ZF_TOKENIZER_LITERAL : 0;
+    zfl_encoding e = {.tokens = t, .flags = flags | split, .out = out, .error = error};
     size_t valid = zfl_utf8_valid(text, bytes);
     bool good;
     if (valid < bytes)

@@ -1,78 +1,6 @@
-/* Reads tokenizer.json. Members that are not named here have no effect on ids or texts:
- * trim_offsets, fuse_unk without an unk_token, and others. */
+/* Reads tokenizer.json. */
 #include <stdlib.h>
 #include <string.h>
-
-enum { ZFL_TOKENS_FILE_ID_LIMIT = 1 << 24, ZFL_SEQUENCE_DEPTH = 8 };
-
-typedef struct zfl_tokens_file_reader {
-    zf_tokenizer *t;
-    zf_error *error;
-    int depth; /* depth of nested sequences */
-} zfl_tokens_file_reader;
-
-static bool zfl_tokens_file_out_of_memory(zf_error *error)
-{
-    return error->status ? false : zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
-}
-
-/* A copy, terminated. */
-static char *zfl_copy_of(const char *text, size_t bytes, zf_error *error)
-{
-    char *copy = malloc(bytes + 1);
-    if (!copy) {
-        zfl_tokens_file_out_of_memory(error);
-        return NULL;
-    }
-    memcpy(copy, text, bytes);
-    copy[bytes] = 0;
-    return copy;
-}
-
-/* A member; NULL where it is absent or null. */
-static const zf_json *zfl_member(const zf_json *object, const char *key)
-{
-    const zf_json *v = zf_json_member(object, key);
-    return zf_json_type_of(v) == ZF_JSON_NULL ? NULL : v;
-}
-
-static bool zfl_truth(zfl_tokens_file_reader *r, const zf_json *object, const char *key,
-                      bool otherwise)
-{
-    bool yes = otherwise;
-    zf_json_to_bool(zfl_member(object, key), &yes, r->error);
-    return yes;
-}
-
-/* A string, which is required and may contain zero bytes. */
-static const char *zfl_text_of(zfl_tokens_file_reader *r, const zf_json *v, size_t *bytes)
-{
-    const char *text = zf_json_string(v, bytes);
-    if (v && !text) zf_json_expected(v, r->error, "a string");
-    return text;
-}
-
-/* The index of a string among the names; -1 with an error, which lists them. */
-static int zfl_choice(zfl_tokens_file_reader *r, const zf_json *v, const char *const *names,
-                      int count)
-{
-    char all[400] = "";
-    size_t used = 0;
-    const char *text = NULL;
-    if (!v || zf_json_to_string(v, &text, r->error)) return -1;
-    for (int k = 0; k < count; k++) {
-        if (!strcmp(text, names[k])) return k;
-        used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", k ? ", " : "", names[k]);
-    }
-    zf_json_expected(v, r->error, "one of %s", all);
-    return -1;
-}
-
-static int zfl_type_of(zfl_tokens_file_reader *r, const zf_json *v, const char *const *names,
-                       int count)
-{
-    return zfl_choice(r, zf_json_require(v, "type", r->error), names, count);
-}
 
 /* ------------------------------------------------------------------------------------- steps */
 
@@ -148,7 +76,12 @@ static void zfl_sequence(zfl_tokens_file_reader *r, const zf_json *v, const char
 
 static void zfl_tokens_file_read_normalizer(zfl_tokens_file_reader *r, const zf_json *v)
 {
-    static const char *const types[] = {"NFC", "NFD", "Prepend", "Replace", "Sequence", "Strip"};
+    static const zfl_object_kind types[] = {{"NFC", "type"},
+                                            {"NFD", "type"},
+                                            {"Prepend", "type|prepend"},
+                                            {"Replace", "type|pattern|content"},
+                                            {"Sequence", "type|normalizers"},
+                                            {"Strip", "type|strip_left|strip_right"}};
     zfl_steps *to = &r->t->normalize;
     const char *text;
     size_t bytes;
@@ -162,6 +95,7 @@ static void zfl_tokens_file_read_normalizer(zfl_tokens_file_reader *r, const zf_
     case 2:
         text = zfl_text_of(r, zf_json_require(v, "prepend", r->error), &bytes);
         if (text) zfl_set_content(r, zfl_tokens_file_put(r, to, ZFL_STEP_PREPEND, v), text, bytes);
+        r->leads = true;
         break;
     case 3: zfl_put_replace(r, to, v); break;
     case 4: zfl_sequence(r, v, "normalizers", zfl_tokens_file_read_normalizer); break;
@@ -201,8 +135,11 @@ static int zfl_scheme_of(zfl_tokens_file_reader *r, const zf_json *v)
 {
     static const char *const schemes[] = {"always", "first", "never"};
     const zf_json *scheme = zfl_member(v, "prepend_scheme");
-    if (scheme) return zfl_choice(r, scheme, schemes, 3);
-    return zfl_truth(r, v, "add_prefix_space", true) ? 0 : 2;
+    const bool leads = zfl_truth(r, v, "add_prefix_space", true);
+    const int which = scheme ? zfl_choice(r, scheme, schemes, 3) : leads ? 0 : 2;
+    if (!leads && which >= 0 && which != 2)
+        zf_json_expected(scheme, r->error, "never, since add_prefix_space is false");
+    return which;
 }
 
 static void zfl_read_metaspace(zfl_tokens_file_reader *r, const zf_json *v)
@@ -218,7 +155,7 @@ static void zfl_read_metaspace(zfl_tokens_file_reader *r, const zf_json *v)
     zfl_set_content(r, s, text, bytes);
     if (scheme != 2 && (s = zfl_tokens_file_put(r, to, ZFL_STEP_LEAD, v))) {
         zfl_set_content(r, s, text, bytes);
-        s->first_only = scheme == 1;
+        s->first_only = scheme == 1, r->leads = true;
     }
     if (zfl_truth(r, v, "split", true) && (s = zfl_tokens_file_put(r, to, ZFL_STEP_SPLIT, v))) {
         zfl_set_literal(r, s, text, bytes);
@@ -240,14 +177,19 @@ static void zfl_read_split(zfl_tokens_file_reader *r, const zf_json *v)
 
 static void zfl_read_pre_tokenizer(zfl_tokens_file_reader *r, const zf_json *v)
 {
-    static const char *const types[] = {"ByteLevel", "Digits", "Metaspace",
-                                        "Sequence",  "Split",  "WhitespaceSplit"};
+    static const zfl_object_kind types[] = {
+        {"ByteLevel", "type|add_prefix_space|trim_offsets|use_regex"},
+        {"Digits", "type|individual_digits"},
+        {"Metaspace", "type|replacement|str_rep|prepend_scheme|split|add_prefix_space"},
+        {"Sequence", "type|pretokenizers"},
+        {"Split", "type|pattern|behavior|invert"},
+        {"WhitespaceSplit", "type"}};
     zfl_step *s;
     switch (zfl_type_of(r, v, types, 6)) {
     case 0:
         if (zfl_truth(r, v, "add_prefix_space", true))
             if ((s = zfl_tokens_file_put(r, &r->t->split, ZFL_STEP_LEAD, v)))
-                zfl_set_content(r, s, " ", 1);
+                zfl_set_content(r, s, " ", 1), r->leads = true;
         if (zfl_truth(r, v, "use_regex", true))
             zfl_put_split(r, zfl_gpt2_words, ZFL_SPLIT_ISOLATE, v);
         zfl_tokens_file_put(r, &r->t->split, ZFL_STEP_BYTES, v);
@@ -268,8 +210,14 @@ static void zfl_read_pre_tokenizer(zfl_tokens_file_reader *r, const zf_json *v)
 
 static void zfl_read_decoder(zfl_tokens_file_reader *r, const zf_json *v)
 {
-    static const char *const types[] = {"ByteFallback", "ByteLevel", "Fuse", "Metaspace",
-                                        "Replace",      "Sequence",  "Strip"};
+    static const zfl_object_kind types[] = {
+        {"ByteFallback", "type"},
+        {"ByteLevel", "type|add_prefix_space|trim_offsets|use_regex"},
+        {"Fuse", "type"},
+        {"Metaspace", "type|replacement|str_rep|prepend_scheme|split|add_prefix_space"},
+        {"Replace", "type|pattern|content"},
+        {"Sequence", "type|decoders"},
+        {"Strip", "type|content|start|stop"}};
     zfl_steps *to = &r->t->decode;
     const char *text;
     size_t bytes;
@@ -340,8 +288,12 @@ static void zfl_tokens_file_read_template(zfl_tokens_file_reader *r, const zf_js
 
 static void zfl_read_post_processor(zfl_tokens_file_reader *r, const zf_json *v)
 {
-    static const char *const types[] = {"BertProcessing", "ByteLevel", "RobertaProcessing",
-                                        "Sequence", "TemplateProcessing"};
+    static const zfl_object_kind types[] = {
+        {"BertProcessing", "type|sep|cls"},
+        {"ByteLevel", "type|add_prefix_space|trim_offsets|use_regex"},
+        {"RobertaProcessing", "type|sep|cls|trim_offsets|add_prefix_space"},
+        {"Sequence", "type|processors"},
+        {"TemplateProcessing", "type|single|pair|special_tokens"}};
     int type = zfl_type_of(r, v, types, 5);
     if (type < 0 || type == 1) return;
     if (type == 3) {
@@ -452,6 +404,10 @@ static void zfl_read_model(zfl_tokens_file_reader *r, const zf_json *model)
                   *v = zfl_member(model, "type");
     double dropout = 0;
     char *unknown;
+    zfl_expect_members(
+        r, model,
+        "type|dropout|unk_token|continuing_subword_prefix|end_of_word_suffix|fuse_unk|"
+        "byte_fallback|ignore_merges|vocab|merges");
     if (v) zfl_choice(r, v, types, 1);
     v = zfl_member(model, "dropout");
     if (v && !zf_json_to_double(v, 0, 1, &dropout, r->error) && dropout > 0)
@@ -459,6 +415,7 @@ static void zfl_read_model(zfl_tokens_file_reader *r, const zf_json *model)
     if (merges && zf_json_type_of(merges) != ZF_JSON_ARRAY)
         zf_json_expected(merges, r->error, "an array");
     zfl_read_vocab(r, zf_json_require(model, "vocab", r->error), (size_t)zf_json_length(merges));
+    r->known = (int32_t)zf_json_length(zfl_member(model, "vocab"));
     if (r->error->status) return;
     b->prefix = zfl_option_text(r, model, "continuing_subword_prefix");
     b->suffix = zfl_option_text(r, model, "end_of_word_suffix");
@@ -477,66 +434,6 @@ static void zfl_read_model(zfl_tokens_file_reader *r, const zf_json *model)
 }
 
 /* ------------------------------------------------------------------------------ added tokens */
-
-/* Makes room in added_of for so many ids. */
-static bool zfl_number_ids(zfl_tokens_file_reader *r, int32_t count)
-{
-    zf_tokenizer *t = r->t;
-    int32_t *grown;
-    if (count <= t->numbered) return true;
-    if (!(grown = realloc(t->added_of, (size_t)count * sizeof *grown)))
-        return zfl_tokens_file_out_of_memory(r->error);
-    t->added_of = grown;
-    while (t->numbered < count) grown[t->numbered++] = -1;
-    return true;
-}
-
-static void zfl_tokens_file_read_added(zfl_tokens_file_reader *r, const zf_json *v)
-{
-    zf_tokenizer *t = r->t;
-    const zf_json *id_value = zf_json_require(v, "id", r->error),
-                  *content = zf_json_require(v, "content", r->error);
-    zfl_added_token *added, a = {.text = NULL};
-    const char *text = zfl_text_of(r, content, &a.bytes);
-    int64_t id = 0;
-    int32_t known;
-    zf_json_to_int(id_value, 0, ZFL_TOKENS_FILE_ID_LIMIT - 1, &id, r->error);
-    a.id = (int32_t)id;
-    a.single_word = zfl_truth(r, v, "single_word", false);
-    a.lstrip = zfl_truth(r, v, "lstrip", false);
-    a.rstrip = zfl_truth(r, v, "rstrip", false);
-    a.special = zfl_truth(r, v, "special", false);
-    a.normalized = zfl_truth(r, v, "normalized", !a.special);
-    if (text && !a.bytes) zf_json_expected(content, r->error, "a text");
-    if (r->error->status) return;
-    known = zfl_bpe_find(&t->bpe, text, a.bytes);
-    if (known >= 0 && known != a.id)
-        zf_json_expected(id_value, r->error, "%d, the id that the token has in model.vocab",
-                         (int)known);
-    if (a.id < t->numbered && t->added_of[a.id] >= 0)
-        zf_json_fail(id_value, r->error, "is the id of two added tokens");
-    if (known < 0 && a.id < t->bpe.size && t->bpe.tokens[a.id].bytes >= 0)
-        zf_json_fail(id_value, r->error, "is the id of another token in model.vocab");
-    if (a.single_word && !t->word && !r->error->status) {
-        static const char word[] = "[\\w\\x{200C}\\x{200D}]";
-        zf_error why = {ZF_OK, ""};
-        if (!(t->word = zfl_regex_new(word, sizeof word - 1, &why)))
-            zf_json_fail(zfl_member(v, "single_word"), r->error, "cannot be used: %.300s",
-                         why.text);
-    }
-    if (r->error->status || !(a.text = zfl_copy_of(text, a.bytes, r->error))) return;
-    added = zfl_list_grow(t->added, t->added_count, &t->added_room, sizeof *added);
-    if (!added) {
-        free(a.text);
-        zfl_tokens_file_out_of_memory(r->error);
-        return;
-    }
-    t->added = added;
-    t->added[t->added_count++] = a;
-    if (a.id >= t->size) t->size = a.id + 1;
-    if (a.id < t->numbered || zfl_number_ids(r, t->size + t->size / 2))
-        t->added_of[a.id] = (int32_t)t->added_count - 1;
-}
 
 /* Adds the text by which an added token is found, normalized if it says so. */
 static bool zfl_index_added(zfl_tokens_file_reader *r, int32_t number)
@@ -566,17 +463,23 @@ static bool zfl_index_all(zfl_tokens_file_reader *r)
 
 /* ------------------------------------------------------------------------------------- files */
 
-static bool zfl_read_top(zfl_tokens_file_reader *r, const zf_json *top)
+/* files: the other files of the folder, or NULL. */
+static bool zfl_read_top(zfl_tokens_file_reader *r, const zf_json *top,
+                         const zfl_token_files *files)
 {
     zf_tokenizer *t = r->t;
     const zf_json *model = zf_json_require(top, "model", r->error),
                   *v = zfl_member(top, "added_tokens");
+    zfl_expect_members(r, top,
+                       "version|truncation|padding|added_tokens|normalizer|pre_tokenizer|"
+                       "post_processor|decoder|model");
     if (model) zfl_read_model(r, model);
     if (v && zf_json_type_of(v) != ZF_JSON_ARRAY) zf_json_expected(v, r->error, "an array");
     if (r->error->status) return false;
     t->size = t->bpe.size;
     for (v = zf_json_first(v); v && !r->error->status; v = zf_json_next(v))
         zfl_tokens_file_read_added(r, v);
+    if (files && !r->error->status) zfl_merge_tokens(r, files);
     if ((v = zfl_member(top, "normalizer"))) zfl_tokens_file_read_normalizer(r, v);
     if ((v = zfl_member(top, "pre_tokenizer"))) zfl_read_pre_tokenizer(r, v);
     if ((v = zfl_member(top, "post_processor"))) zfl_read_post_processor(r, v);
@@ -584,14 +487,19 @@ static bool zfl_read_top(zfl_tokens_file_reader *r, const zf_json *top)
         t->decodes = true;
         zfl_read_decoder(r, v);
     }
+    if (files && !r->error->status) zfl_check_prefix(r, files);
     return !r->error->status && zfl_index_all(r);
 }
 
-static zf_tokenizer *zfl_read_tree(zf_json *top, zf_error *error)
+static zf_tokenizer *zfl_read_tree(zf_json *top, const zfl_token_files *files, zf_error *error)
 {
-    zfl_tokens_file_reader r = {.t = top ? calloc(1, sizeof(zf_tokenizer)) : NULL, .error = error};
-    bool good = r.t ? zfl_read_top(&r, top) : top ? zfl_tokens_file_out_of_memory(error) : false;
+    zfl_tokens_file_reader r = {
+        .t = top ? calloc(1, sizeof(zf_tokenizer)) : NULL, .error = error, .last = -1};
+    bool good = r.t           ? zfl_read_top(&r, top, files)
+                : top != NULL ? zfl_tokens_file_out_of_memory(error)
+                              : false;
     zf_json_free(top);
+    free(r.contents.nodes);
     if (good) return r.t;
     zf_tokenizer_free(r.t);
     return NULL;
@@ -601,7 +509,7 @@ zf_tokenizer *zf_tokenizer_parse(const char *text, size_t bytes, const char *nam
 {
     zf_error why = {ZF_OK, ""};
     zf_json *top = zf_json_parse(text, bytes, NULL, &why);
-    zf_tokenizer *t = zfl_read_tree(top, &why);
+    zf_tokenizer *t = zfl_read_tree(top, NULL, &why);
     if (!t && why.status == ZF_ERR_NOMEM) zfl_fail(error, why.status, "%s", why.text);
     else if (!t) zfl_fail(error, why.status, "%s:%.400s", name, why.text);
     return t;
@@ -610,12 +518,15 @@ zf_tokenizer *zf_tokenizer_parse(const char *text, size_t bytes, const char *nam
 zf_tokenizer *zf_tokenizer_open(const char *path, zf_error *error)
 {
     char file[ZF_FOLDER_PATH];
+    const bool folder = zf_folder_is(path);
     zf_error why = {ZF_OK, ""};
-    zf_tokenizer *t;
-    if (zf_folder_is(path)) {
-        snprintf(file, sizeof file, "%s/tokenizer.json", path);
-        path = file;
-    }
-    if (!(t = zfl_read_tree(zf_json_read(path, NULL, &why), &why))) *error = why;
+    zfl_token_files files = {.config = NULL};
+    zf_tokenizer *t = NULL;
+    if (folder) snprintf(file, sizeof file, "%s/tokenizer.json", path);
+    if (!folder || zfl_token_files_read(&files, path, &why))
+        t = zfl_read_tree(zf_json_read(folder ? file : path, NULL, &why), folder ? &files : NULL,
+                          &why);
+    zfl_token_files_free(&files);
+    if (!t) *error = why;
     return t;
 }

@@ -183,6 +183,7 @@ ZFI_PLAIN_BEGINS
 #include "ops/quantized_dot.c"
 #include "ops/quantized_linear.c"
 #include "ops/head.c"
+#include "ops/logp.c"
 #include "ops/fused_norm.c"
 #include "ops/fused_softmax.c"
 #include "ops/attention_heads.c"

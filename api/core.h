@@ -396,6 +396,25 @@ ZF_BUILDER zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_em
  * and micro-batches. weight ZF_NONE: 1 / max(1, labelled rows of these labels). */
 ZF_BUILDER zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
 
+typedef struct zf_head_desc {
+    double temperature; /* that logits are divided by; 0: 1 */
+    /* How the weight is quantised: it is u8, as zf_quantized_linear takes it, and frozen. bits 0: it
+     * is floats */
+    zf_quantize_desc blocks;
+} zf_head_desc;
+
+/* The log-probability of each row's label, log softmax(x weight^T + bias)[label]: f32 [n] (f64 for
+ * f64), 0 for rows with label -100. x [n,width], weight [classes,width] (the weight of an output layer,
+ * or a tied embedding), bias [classes] or ZF_NONE, labels [n] i32 or i64. It is computed in tiles, and
+ * so is its gradient: nothing of size n x classes is in memory. desc NULL: the defaults. */
+ZF_BUILDER zf_tensor zf_head_logp(zf_tensor x, zf_tensor weight, zf_tensor bias, zf_tensor labels,
+                                  const zf_head_desc *desc);
+/* Of a result of zf_head_logp: the entropy of each row's distribution, in nats, f32 [n], 0 for rows
+ * with label -100. It has no gradient. */
+ZF_BUILDER zf_tensor zf_head_entropy(zf_tensor logp);
+/* The most likely class of each row, i32 [n], -1 for rows with label -100. */
+ZF_BUILDER zf_tensor zf_head_argmax(zf_tensor logp);
+
 /* Layers that are one node each, with gradients of their own. zf_fuse makes some of them from plain
  * nodes where it recognises them; these builders do not depend on that. */
 

@@ -146,6 +146,10 @@
       A(quantized_linear, scale, d) A(quantized_linear, transposed, b))                            \
     X(head_loss, 4, 5, A(head_loss, ignore, i) A(head_loss, bits, i) A(head_loss, block, i)        \
       A(head_loss, scale, d))                                                                      \
+    X(head_logp, 3, 4, A(head_logp, ignore, i) A(head_logp, bits, i) A(head_logp, block, i)        \
+      A(head_logp, scale, d) A(head_logp, temperature, f))                                         \
+    X(head_logp_grad, 4, 5, A(head_logp_grad, ignore, i) A(head_logp_grad, bits, i)                \
+      A(head_logp_grad, block, i) A(head_logp_grad, scale, d) A(head_logp_grad, temperature, f))   \
     X(residual_norm, 3, 5, A(residual_norm, p, f) A(residual_norm, stream, i)                      \
       A(residual_norm, eps, f) A(residual_norm, form, e(layer|rms))                                \
       A(residual_norm, sum, e(none|saved|given)))                                                  \

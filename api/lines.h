@@ -62,6 +62,9 @@
 #define zf_embedding(x, ...) zf_embedding(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_embedding_ex(x, ...) zf_embedding_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_cross_entropy(x, ...) zf_cross_entropy(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_head_logp(x, ...) zf_head_logp(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_head_entropy(x) zf_head_entropy(zf_at((x), __FILE__, __LINE__))
+#define zf_head_argmax(x) zf_head_argmax(zf_at((x), __FILE__, __LINE__))
 #define zf_linear(x, ...) zf_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_quantized_linear(x, ...) zf_quantized_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_swiglu(x, ...) zf_swiglu(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
@@ -135,6 +138,9 @@
 #undef zf_embedding
 #undef zf_embedding_ex
 #undef zf_cross_entropy
+#undef zf_head_logp
+#undef zf_head_entropy
+#undef zf_head_argmax
 #undef zf_linear
 #undef zf_quantized_linear
 #undef zf_swiglu

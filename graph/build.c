@@ -618,6 +618,31 @@ ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor 
     return zf_mul(zf_sum(rows), weight);
 }
 
+ZF_API zf_tensor zf_head_logp(zf_tensor x, zf_tensor weight, zf_tensor bias, zf_tensor labels,
+                              const zf_head_desc *desc)
+{
+    const zf_head_desc d = desc ? *desc : (zf_head_desc){.temperature = 1};
+    const zf_quantize_desc b = d.blocks.bits ? zfi_quantize_resolved(&d.blocks) : d.blocks;
+    return zfi_build(ZF_OP_head_logp, zfi_is_operand(bias) ? 4 : 3,
+                     (zf_tensor[]){x, weight, labels, bias},
+                     zfi_with({.i = ZFI_IGNORED_LABEL}, {.i = b.bits}, {.i = b.block},
+                              {.i = b.scale}, {.f = zfi_or(d.temperature, 1)}));
+}
+
+/* A saved value of a head_logp. */
+static zf_tensor zfi_of_head(zf_tensor logp, const char *builder, int64_t index)
+{
+    const zfi_node *node = zfi_node_of(logp);
+    if (node && node->op != ZF_OP_head_logp)
+        return zfi_misuse(logp, ZF_ERR_ARGUMENT, builder,
+                          "it is the result of %s; it must be that of zf_head_logp",
+                          zf_op_name((zf_op)node->op));
+    return zfi_saved(logp, index);
+}
+
+ZF_API zf_tensor zf_head_entropy(zf_tensor logp) { return zfi_of_head(logp, "zf_head_entropy", 0); }
+ZF_API zf_tensor zf_head_argmax(zf_tensor logp) { return zfi_of_head(logp, "zf_head_argmax", 1); }
+
 /* -------------------------------------------------------------------------------- layers */
 
 ZF_API zf_tensor zf_swiglu(zf_tensor gate, zf_tensor up)

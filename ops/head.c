@@ -1,5 +1,5 @@
-/* head_loss: the head of a language model and its loss, in tiles of rows. Only the logits of one
- * tile are in memory, and their gradient replaces them.
+/* The head of a language model in tiles of rows: head_loss here, head_logp in ops/logp.c. Only the
+ * logits of one tile are in memory, and their gradient replaces them.
  *
  *     %6 = head_loss %1, %2, %3, %4, %5 {ignore=-100} : f32[]
  *     %6 = head_loss %1, %2, %3, %4 {ignore=-100 bits=8 block=64} : f32[]
@@ -10,8 +10,8 @@
  *     dx = dy dz w     dw = dy dz^T x     db = dy sum over r of dz[r,:]
  *
  * labels [P] are i32 or i64. Rows whose label is `ignore` add nothing; a label that is no class is
- * an error of the step. weight is a scalar of the result's dtype: f32, or f64 for f64 operands. Its
- * gradient is dy y / weight; a trained weight must not be 0.
+ * an error of the step. weight has the result's dtype, f32, or f64 for f64 operands: a scalar, or
+ * [P], of each row. The gradient of a scalar is dy y / weight; a trained one must not be 0.
  *
  * The gradients for dy = 1 are computed together with y, where there are saved nodes for them:
  *
@@ -67,6 +67,7 @@ enum {
     ZFI_HEAD_SPAN = 64,        /* columns of such a task, at least */
     ZFI_HEAD_STRIP = 16,       /* classes whose dz are made together */
     ZFI_HEAD_SUM = 16,         /* exponentials that are summed before they are added to the total */
+    ZFI_HEAD_LIMIT = 32 << 20, /* bytes of the exponentials of a tile of head_logp_grad */
     ZFI_HEAD_ALIGN = 64
 };
 
@@ -79,6 +80,15 @@ static int64_t zfi_head_most(zf_dtype x)
     return ZFI_HEAD_BYTES / (int64_t)zf_dtype_size(zfi_head_kept(x));
 }
 
+/* The same in a launch: head_logp_grad keeps the exponentials of its tile below ZFI_HEAD_LIMIT. */
+static int64_t zfi_head_most_of(const zf_launch *l)
+{
+    const int64_t most = zfi_head_most(l->args[0].dtype), classes = l->args[1].shape.dims[0],
+                  each = classes * (int64_t)zf_dtype_size(zfi_head_kept(l->args[0].dtype)),
+                  rows = ZFI_HEAD_LIMIT / each / (2 * ZFI_HEAD_LANES) * (2 * ZFI_HEAD_LANES);
+    return l->op == ZF_OP_head_logp_grad ? zfi_max(2 * ZFI_HEAD_LANES, zfi_min(most, rows)) : most;
+}
+
 /* How w is quantised; bits 0: it is floats. */
 static zfi_blocks zfi_head_blocks(const zf_attribute *attributes)
 {
@@ -86,11 +96,11 @@ static zfi_blocks zfi_head_blocks(const zf_attribute *attributes)
                          attributes[ZF_AT_head_loss_scale].i);
 }
 
-static zf_status zfi_infer_head_loss(zfi_infer *c)
+/* Checks x, w, labels, and the bias where it is operand `bias`. */
+static zf_status zfi_infer_head(zfi_infer *c, int32_t bias)
 {
-    const zfi_node *x = c->args[0], *w = c->args[1], *labels = c->args[2], *weight = c->args[3];
+    const zfi_node *x = c->args[0], *w = c->args[1], *labels = c->args[2];
     const zfi_blocks b = zfi_head_blocks(c->attributes);
-    zf_dtype wide = zfi_wide(x->dtype);
     zf_status status = ZF_OK;
     int64_t width;
     if (!zfi_is_float(x->dtype))
@@ -107,25 +117,40 @@ static zf_status zfi_infer_head_loss(zfi_infer *c)
                               "%lld classes of %lld features; 1 to 2^31 - 1 of up to 2^31 - 1 are "
                               "possible",
                               (long long)w->shape.dims[0], (long long)width);
-    if ((!b.bits && w->dtype != x->dtype) || (c->arg_count > 4 && c->args[4]->dtype != x->dtype))
+    if ((!b.bits && w->dtype != x->dtype) ||
+        (c->arg_count > bias && c->args[bias]->dtype != x->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "x, w and the bias must have one dtype");
     if (labels->shape.rank != 1 || labels->shape.dims[0] != x->shape.dims[0])
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "the labels must be [%lld], one for each row of x",
                               (long long)x->shape.dims[0]);
     if (!zfi_is_integer(labels->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "the labels must be i32 or i64");
-    if (weight->shape.rank || weight->dtype != wide)
-        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the weight must be %s[]", zf_dtype_name(wide));
-    if (c->arg_count > 4 &&
-        (c->args[4]->shape.rank != 1 || c->args[4]->shape.dims[0] != w->shape.dims[0]))
+    if (c->arg_count > bias &&
+        (c->args[bias]->shape.rank != 1 || c->args[bias]->shape.dims[0] != w->shape.dims[0]))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "the bias must be [%lld]",
                               (long long)w->shape.dims[0]);
-    c->dtype = wide;
+    c->dtype = zfi_wide(x->dtype);
+    return ZF_OK;
+}
+
+static zf_status zfi_infer_head_loss(zfi_infer *c)
+{
+    const zfi_node *weight = c->args[3];
+    const zf_status status = zfi_infer_head(c, 4);
+    if (status) return status;
+    if (weight->dtype != c->dtype ||
+        (weight->shape.rank && !zfi_same_shape(&weight->shape, &c->args[2]->shape)))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the weight must be %s[], or %s[%lld], of each row",
+                              zf_dtype_name(c->dtype), zf_dtype_name(c->dtype),
+                              (long long)c->args[2]->shape.dims[0]);
     c->shape = ZF_SCALAR;
     return ZF_OK;
 }
 
-enum { ZFI_HEAD_DX, ZFI_HEAD_DW, ZFI_HEAD_DB, ZFI_HEAD_BEST }; /* saved values */
+/* Saved values of head_loss, head_logp and its gradient. */
+enum { ZFI_HEAD_DX, ZFI_HEAD_DW, ZFI_HEAD_DB, ZFI_HEAD_BEST };
+enum { ZFI_LOGP_ENTROPY, ZFI_LOGP_BEST };
+enum { ZFI_LOGP_DW, ZFI_LOGP_DB };
 
 /* The dtype of the saved gradients. */
 static zf_dtype zfi_head_saved_dtype(zf_dtype x, int64_t rows)
@@ -146,6 +171,16 @@ static bool zfi_saved_head_loss(const zf_graph *g, const zfi_node *node, int64_t
     return true;
 }
 
+/* The log-probabilities of the labels that a head_loss has. */
+static zf_tensor zfi_head_logp_like(const zf_grad *c)
+{
+    const zf_tensor args[] = {c->x[0], c->x[1], c->x[2], c->count > 4 ? c->x[4] : c->x[3]};
+    zf_attribute attributes[ZF_MAX_ATTRIBUTES] = {{0}};
+    memcpy(attributes, c->attributes, sizeof attributes);
+    attributes[ZF_AT_head_logp_temperature].f = 1;
+    return zfi_build(ZF_OP_head_logp, c->count > 4 ? 4 : 3, args, attributes);
+}
+
 static void zfi_grad_head_loss(zf_grad *c)
 {
     static const int saved[] = {ZFI_HEAD_DX, ZFI_HEAD_DW, -1, -1, ZFI_HEAD_DB};
@@ -159,23 +194,60 @@ static void zfi_grad_head_loss(zf_grad *c)
         if (!one) dx = zf_mul(zf_cast(dx, zf_tensor_dtype(c->dy)), c->dy);
         c->dx[k] = zf_cast(dx, zf_tensor_dtype(c->x[k]));
     }
-    if (c->need[3]) c->dx[3] = zf_mul(c->dy, zf_div(c->y, c->x[3]));
+    if (!c->need[3]) return;
+    if (zf_tensor_shape(c->x[3]).rank)
+        c->dx[3] = zf_neg(zf_mul(c->dy, zfi_head_logp_like(c)));
+    else c->dx[3] = zf_mul(c->dy, zf_div(c->y, c->x[3]));
 }
 
 /* ------------------------------------------------------------------------------ reference */
 
+/* The operands and results of a launch; NULL: there is none. */
+typedef struct zfi_head_values {
+    const zf_array *bias;
+    const zf_array *weight;       /* of losses: one number, or one for each row */
+    double factor;                /* of the weight in dz */
+    double scale;                 /* of logits */
+    bool labelled;                /* only rows with a label are computed */
+    bool makes_dx, makes_entropy; /* also before there is memory for them */
+    const zf_array *dx, *dw, *db; /* gradients */
+    const zf_array *best, *logp, *entropy;
+} zfi_head_values;
+
+static zfi_head_values zfi_head_values_of(const zf_launch *l)
+{
+    return (zfi_head_values){.bias = l->arg_count > 4 ? &l->args[4] : NULL,
+                             .weight = &l->args[3],
+                             .factor = 1,
+                             .scale = 1,
+                             .makes_dx = true,
+                             .dx = zfi_saved_out(l, ZFI_HEAD_DX),
+                             .dw = zfi_saved_out(l, ZFI_HEAD_DW),
+                             .db = zfi_saved_out(l, ZFI_HEAD_DB),
+                             .best = zfi_saved_out(l, ZFI_HEAD_BEST)};
+}
+
+/* What dz of a row is multiplied by; 0 where the row adds nothing. */
+static double zfi_head_weight_of(const zf_launch *l, const zfi_head_values *v, int64_t row)
+{
+    const int64_t label = zfi_get_integer(&l->args[2], row);
+    if (!v->weight || label == ZF_INT(l, head_loss, ignore)) return 0;
+    return v->factor * zfi_get(v->weight, v->weight->shape.rank ? row : 0);
+}
+
 /* Scratch: lse of every row, and for each worker one row of classes or one column of rows. */
 typedef struct zfi_head_plain {
     const zf_launch *launch;
+    zfi_head_values of;
     zfi_blocks blocks; /* bits 0: w is floats */
     int64_t rows, width, classes, room;
-    double weight;
     double *lse, *loss, *work;
 } zfi_head_plain;
 
-static zfi_head_plain zfi_head_plain_of(const zf_launch *l)
+static zfi_head_plain zfi_head_plain_of(const zf_launch *l, const zfi_head_values *of)
 {
     zfi_head_plain h = {.launch = l,
+                        .of = *of,
                         .blocks = zfi_head_blocks(l->attributes),
                         .rows = l->args[0].shape.dims[0],
                         .width = l->args[0].shape.dims[1],
@@ -204,39 +276,53 @@ static double zfi_head_logit(const zfi_head_plain *h, int64_t row, int64_t class
     double sum = 0;
     for (int64_t i = 0; i < h->width; i++)
         sum += zfi_get(&args[0], row * h->width + i) * zfi_head_weight(h, class, i);
-    return h->launch->arg_count > 4 ? sum + zfi_get(&args[4], class) : sum;
+    return (h->of.bias ? sum + zfi_get(h->of.bias, class) : sum) * h->of.scale;
 }
 
 /* dz of one logit. */
 static double zfi_head_slope(const zfi_head_plain *h, int64_t row, int64_t class, double logit)
 {
-    int64_t label = zfi_get_integer(&h->launch->args[2], row);
+    const int64_t label = zfi_get_integer(&h->launch->args[2], row);
     if (label == ZF_INT(h->launch, head_loss, ignore)) return 0;
-    return h->weight * (exp(logit - h->lse[row]) - (class == label));
+    return zfi_head_weight_of(h->launch, &h->of, row) *
+           (exp(logit - h->lse[row]) - (class == label));
+}
+
+/* What a row of logits is made into, but for gradients. */
+static void zfi_head_plain_scores(const zfi_head_plain *h, int64_t row, const double *z, int64_t at)
+{
+    const int64_t label = zfi_get_integer(&h->launch->args[2], row);
+    const bool counts = label != ZF_INT(h->launch, head_loss, ignore);
+    double entropy = 0;
+    h->loss[row] = counts ? h->lse[row] - z[label] : 0;
+    if (h->of.best) zfi_set_integer(h->of.best, row, counts || !h->of.labelled ? at : -1);
+    if (h->of.logp) zfi_set(h->of.logp, row, -h->loss[row]);
+    for (int64_t v = 0; v < h->classes && h->of.entropy && counts; v++) {
+        const double p = exp(z[v] - h->lse[row]);
+        if (p > 0) entropy += p * (h->lse[row] - z[v]);
+    }
+    if (h->of.entropy) zfi_set(h->of.entropy, row, entropy);
 }
 
 /* One row: lse, loss, the class with the largest logit, dx. */
 static void zfi_head_plain_row(void *context, int64_t row, int worker)
 {
     const zfi_head_plain *h = context;
-    const zf_launch *l = h->launch;
-    const zf_array *dx = zfi_saved_out(l, ZFI_HEAD_DX), *best = zfi_saved_out(l, ZFI_HEAD_BEST);
     double *z = h->work + worker * h->room, most = -INFINITY, sum = 0;
-    int64_t label = zfi_get_integer(&l->args[2], row), at = 0;
+    int64_t at = 0;
     for (int64_t v = 0; v < h->classes; v++) {
         z[v] = zfi_head_logit(h, row, v);
         if (z[v] > most || (isnan(z[v]) && !isnan(most))) most = z[v], at = v;
     }
-    if (best) zfi_set_integer(best, row, at);
     if (isinf(most)) most = 0;
     for (int64_t v = 0; v < h->classes; v++) sum += exp(z[v] - most);
     h->lse[row] = most + log(sum);
-    h->loss[row] = label == ZF_INT(l, head_loss, ignore) ? 0 : h->lse[row] - z[label];
-    for (int64_t v = 0; v < h->classes && dx; v++) z[v] = zfi_head_slope(h, row, v, z[v]);
-    for (int64_t i = 0; i < h->width && dx; i++) { /* dx[row,i] */
+    zfi_head_plain_scores(h, row, z, at);
+    for (int64_t v = 0; v < h->classes && h->of.dx; v++) z[v] = zfi_head_slope(h, row, v, z[v]);
+    for (int64_t i = 0; i < h->width && h->of.dx; i++) { /* dx[row,i] */
         sum = 0;
         for (int64_t v = 0; v < h->classes; v++) sum += z[v] * zfi_head_weight(h, v, i);
-        zfi_set(dx, row * h->width + i, sum);
+        zfi_set(h->of.dx, row * h->width + i, sum);
     }
 }
 
@@ -244,41 +330,46 @@ static void zfi_head_plain_row(void *context, int64_t row, int worker)
 static void zfi_head_plain_class(void *context, int64_t class, int worker)
 {
     const zfi_head_plain *h = context;
-    const zf_launch *l = h->launch;
-    const zf_array *dw = zfi_saved_out(l, ZFI_HEAD_DW), *db = zfi_saved_out(l, ZFI_HEAD_DB);
     double *dz = h->work + worker * h->room, sum = 0;
     for (int64_t row = 0; row < h->rows; row++) {
         dz[row] = zfi_head_slope(h, row, class, zfi_head_logit(h, row, class));
         sum += dz[row];
     }
-    if (db) zfi_set(db, class, sum);
-    for (int64_t i = 0; i < h->width && dw; i++) { /* dw[class,i] */
+    if (h->of.db) zfi_set(h->of.db, class, sum);
+    for (int64_t i = 0; i < h->width && h->of.dw; i++) { /* dw[class,i] */
         sum = 0;
         for (int64_t row = 0; row < h->rows; row++)
-            sum += dz[row] * zfi_get(&l->args[0], row * h->width + i);
-        zfi_set(dw, class * h->width + i, sum);
+            sum += dz[row] * zfi_get(&h->launch->args[0], row * h->width + i);
+        zfi_set(h->of.dw, class * h->width + i, sum);
     }
 }
 
-static void zfi_head_reference(const zf_launch *l)
+/* What the loss of a row is multiplied by before it is added to others. */
+static double zfi_head_row_weight(const zfi_head_values *of, int64_t row)
 {
-    zfi_head_plain h = zfi_head_plain_of(l);
+    return of->weight && of->weight->shape.rank ? zfi_get(of->weight, row) : 1;
+}
+
+/* Returns the sum of the losses, without a common weight. */
+static double zfi_head_reference(const zf_launch *l, const zfi_head_values *of)
+{
+    zfi_head_plain h = zfi_head_plain_of(l, of);
     double loss = 0;
-    h.weight = zfi_get(&l->args[3], 0);
     zfi_pool_run(zfi_cpu_of(l)->pool, h.rows, zfi_head_plain_row, &h);
-    for (int64_t row = 0; row < h.rows; row++) loss += h.loss[row];
-    zfi_set(&l->out, 0, h.weight * loss);
-    if (zfi_saved_out(l, ZFI_HEAD_DW) || zfi_saved_out(l, ZFI_HEAD_DB))
-        zfi_pool_run(zfi_cpu_of(l)->pool, h.classes, zfi_head_plain_class, &h);
+    for (int64_t row = 0; row < h.rows; row++)
+        loss += zfi_head_row_weight(of, row) * h.loss[row];
+    if (of->dw || of->db) zfi_pool_run(zfi_cpu_of(l)->pool, h.classes, zfi_head_plain_class, &h);
+    return loss;
 }
 
 /* ----------------------------------------------------------------------------------- fast */
 
-/* For each of `lanes` neighbouring columns of z: adds the bias (may be NULL), and finds the maximum
- * of `classes` numbers, NaN being the largest, and the first index at which it is, counted from
- * `first`. */
+/* For each of `lanes` neighbouring columns of z: adds the bias (may be NULL), multiplies by `scale`,
+ * and finds the maximum of `classes` numbers, NaN being the largest, and the first index at which it
+ * is, counted from `first`. */
 ZFI_BODY void zfi_head_top_body(zfi_isa isa, float *z, int64_t lanes, const float *bias,
-                                int64_t classes, int32_t first, float *top, int32_t *best)
+                                float scale, int64_t classes, int32_t first, float *top,
+                                int32_t *best)
 {
     for (int64_t t = 0; t < lanes; t++) top[t] = -INFINITY, best[t] = first;
     for (int64_t v = 0; v < classes; v++, z += lanes) {
@@ -286,7 +377,7 @@ ZFI_BODY void zfi_head_top_body(zfi_isa isa, float *z, int64_t lanes, const floa
         int32_t index = first + (int32_t)v;
         ZFI_VECTOR
         for (int64_t t = 0; t < lanes; t++) {
-            float x = z[t] + b, most = top[t];
+            float x = (z[t] + b) * scale, most = top[t];
             bool more = (most < x) | ((x != x) & (most == most));
             z[t] = x;
             top[t] = zfi_pick(isa, more, x, most);
@@ -295,9 +386,9 @@ ZFI_BODY void zfi_head_top_body(zfi_isa isa, float *z, int64_t lanes, const floa
     }
 }
 ZFI_KERNEL(zfi_head_top,
-           (float *z, int64_t lanes, const float *bias, int64_t classes, int32_t first, float *top,
-            int32_t *best),
-           (z, lanes, bias, classes, first, top, best))
+           (float *z, int64_t lanes, const float *bias, float scale, int64_t classes, int32_t first,
+            float *top, int32_t *best),
+           (z, lanes, bias, scale, classes, first, top, best))
 
 /* The number that is subtracted from a column before exp: its maximum; 0 where all are -inf. */
 ZFI_BODY float zfi_head_base(zfi_isa isa, float top)
@@ -328,6 +419,24 @@ ZFI_BODY void zfi_head_exp_body(zfi_isa isa, float *z, int64_t lanes, int64_t cl
 ZFI_KERNEL(zfi_head_exp,
            (float *z, int64_t lanes, int64_t classes, float by, const float *top, float *sum),
            (z, lanes, classes, by, top, sum))
+
+/* The sum over each column of e^d d, d = z - base: what the entropy needs of a chunk. */
+ZFI_BODY void zfi_head_spread_body(zfi_isa isa, const float *z, int64_t lanes, int64_t classes,
+                                   const float *top, float *spread)
+{
+    float base[ZFI_HEAD_TILE];
+    for (int64_t t = 0; t < lanes; t++) base[t] = zfi_head_base(isa, top[t]), spread[t] = 0;
+    for (int64_t v = 0; v < classes; v++, z += lanes) {
+        ZFI_VECTOR
+        for (int64_t t = 0; t < lanes; t++) {
+            float d = z[t] - base[t], e = zfi_exp1(isa, d);
+            spread[t] += zfi_pick(isa, e == 0.0f, 0.0f, e * d);
+        }
+    }
+}
+ZFI_KERNEL(zfi_head_spread,
+           (const float *z, int64_t lanes, int64_t classes, const float *top, float *spread),
+           (z, lanes, classes, top, spread))
 
 /* For each column, from top and sum [chunks, lanes] of all chunks: computes lse, and replaces the
  * sums by the factors that turn exponentials into dz. `weights` has one number for each column, 0
@@ -388,6 +497,7 @@ static float zfi_head_by(zf_dtype kept) { return kept == ZF_F16 ? 0x1p15f : 1; }
 
 typedef struct zfi_head {
     const zf_launch *launch;
+    zfi_head_values of;
     zfi_isa isa;
     zf_dtype dtype, product; /* dtype: of x, w and the bias; product: of the operands of products */
     zf_dtype kept;           /* of exponentials */
@@ -397,20 +507,27 @@ typedef struct zfi_head {
     int64_t tile, chunks, groups; /* rows of a tile but the last; chunks; groups of chunks */
     int64_t step;                 /* chunks that a product adds to dx */
     int64_t spans, span; /* of columns of dw and dx, which tasks share; no bits depend on it */
-    int64_t first, count, lanes; /* the current tile: first row, rows, these rounded up */
-    const void *x, *w, *bias;    /* bias may be NULL */
-    void *dx, *dw, *db;          /* may be NULL */
+    /* The current tile: its first row, rows, rows of products, and these rounded up. Of labelled rows
+     * alone, `first` counts these, and products have 2 ZFI_HEAD_LANES or a multiple */
+    int64_t first, used, count, lanes;
+    int32_t *index;       /* [rows]: the rows with a label; NULL: all are computed */
+    const void *x, *w;
+    void *dx, *dw, *db;   /* may be NULL */
     zf_dtype made;               /* the dtype of dx, dw and db */
     /* Arrays in scratch: */
     int64_t *label;            /* [lanes], -1: ignored */
     double *lse;               /* [lanes] */
     float *of_label, *weights; /* [lanes]; weights: of `by`, 0 where a row adds nothing */
     float *top, *sum;          /* [chunks, lanes]; the sums become factors */
+    float *spread;             /* [chunks, lanes], NULL: no entropy is asked for */
     int32_t *best;             /* [chunks, lanes] */
     void *turned, *straight;   /* x^T and x of the tile, packed */
-    void *z;     /* [classes, lanes]: exponentials, f16 if products are bf16; then dz */
+    /* [classes, lanes]: exponentials, f16 if products are bf16; then dz. Without gradients they are not
+     * kept, and a chunk's are in `own` */
+    void *z;
     float *part; /* [groups, tile, width]: sums of dx */
-    float *wide; /* f16: [tile, width]: the tile's rows of x in f32 */
+    /* [tile, width]: the tile's rows of x in the dtype of products; NULL: they lie in x so */
+    void *own_x;
     /* for each worker: a chunk in f32 if z is not, w if it is converted, the product's scratch */
     char *own;
     size_t z_bytes, w_bytes, own_bytes, bytes; /* of these two, of `own`, of all scratch */
@@ -420,8 +537,15 @@ enum { ZFI_HEAD_LOGITS, ZFI_HEAD_TO_W, ZFI_HEAD_TO_X, ZFI_HEAD_PRODUCTS };
 
 static void zfi_head_rows(zfi_head *h, int64_t count)
 {
-    h->count = count;
-    h->lanes = zfi_round_up(count, ZFI_HEAD_LANES);
+    h->used = count;
+    h->count = h->of.labelled ? zfi_round_up(count, 2 * ZFI_HEAD_LANES) : count;
+    h->lanes = zfi_round_up(h->count, ZFI_HEAD_LANES);
+}
+
+/* The row of x that row `t` of the tile is. */
+static int64_t zfi_head_row(const zfi_head *h, int64_t t)
+{
+    return h->index ? h->index[h->first + t] : h->first + t;
 }
 
 /* The product of `classes` with the current tile; of dw and dx, columns from `from` on. Pointers are
@@ -466,25 +590,41 @@ static void *zfi_head_take(zfi_head *h, int64_t count, size_t size)
     return at;
 }
 
+/* Raises own_bytes to what products of a tile of `count` rows need. */
+static void zfi_head_make_room(zfi_head *h, int64_t count)
+{
+    const int64_t step = h->step * ZFI_HEAD_CHUNK;
+    /* classes of products: of full chunks, and with the last */
+    const int64_t last = (h->classes - 1) % ZFI_HEAD_CHUNK + 1,
+                  classes[] = {ZFI_HEAD_CHUNK, step, last, step - ZFI_HEAD_CHUNK + last};
+    zfi_head_rows(h, count);
+    for (int i = 0; i < 8 * ZFI_HEAD_PRODUCTS; i++) {
+        const zfi_matmul_desc d = zfi_head_product(h, i / 8, zfi_min(h->classes, classes[i & 3]),
+                                                   i & 4 ? (h->spans - 1) * h->span : 0);
+        const size_t bytes = zfi_matmul_tiled_scratch(h->isa, 1, &d);
+        if (bytes > h->own_bytes) h->own_bytes = bytes;
+    }
+}
+
 /* How the work is split, and where the arrays in scratch are. */
-static zfi_head zfi_head_of(const zf_launch *l)
+static zfi_head zfi_head_of(const zf_launch *l, const zfi_head_values *of)
 {
     zfi_head h = {.launch = l,
+                  .of = *of,
                   .isa = zfi_cpu_of(l)->isa,
                   .dtype = l->args[0].dtype,
                   .product = l->args[0].dtype == ZF_BF16 ? ZF_BF16 : ZF_F32,
                   .kept = zfi_head_kept(l->args[0].dtype),
                   .by = zfi_head_by(zfi_head_kept(l->args[0].dtype)),
                   .blocks = zfi_head_blocks(l->attributes),
-                  .made = zfi_head_saved_dtype(l->args[0].dtype, l->args[0].shape.dims[0]),
+                  .made = l->op == ZF_OP_head_loss
+                              ? zfi_head_saved_dtype(l->args[0].dtype, l->args[0].shape.dims[0])
+                              : zfi_wide(l->args[0].dtype),
                   .rows = l->args[0].shape.dims[0],
                   .width = l->args[0].shape.dims[1],
                   .classes = l->args[1].shape.dims[0]};
     const int64_t step = h.kept == ZF_F32 ? ZFI_HEAD_CHUNK : ZFI_HEAD_STEP;
-    /* classes of products: of full chunks, and with the last */
-    const int64_t last = (h.classes - 1) % ZFI_HEAD_CHUNK + 1,
-                  classes[] = {ZFI_HEAD_CHUNK, step, last, step - ZFI_HEAD_CHUNK + last};
-    int64_t tiles = zfi_max(1, zfi_div_up(h.rows, zfi_head_most(h.dtype))), rest, spans;
+    int64_t tiles = zfi_max(1, zfi_div_up(h.rows, zfi_head_most_of(l))), spans;
     zfi_matmul_desc turned, straight;
     h.tile = zfi_round_up(zfi_max(1, zfi_div_up(h.rows, tiles)), 2 * ZFI_HEAD_LANES);
     tiles = zfi_div_up(h.rows, h.tile);
@@ -496,19 +636,14 @@ static zfi_head zfi_head_of(const zf_launch *l)
     spans = zfi_max(1, zfi_min(spans, h.width / ZFI_HEAD_SPAN));
     h.span = zfi_max(ZFI_TILE_COLUMNS, zfi_round_up(zfi_div_up(h.width, spans), ZFI_TILE_COLUMNS));
     h.spans = zfi_max(1, zfi_div_up(h.width, h.span));
-    rest = h.rows - (tiles - 1) * h.tile; /* rows of the last tile */
-    for (int i = 0; i < 16 * ZFI_HEAD_PRODUCTS; i++) {
-        const int which = i / 16;
-        zfi_matmul_desc d;
-        size_t bytes;
-        zfi_head_rows(&h, i & 4 ? rest : zfi_min(h.tile, h.rows));
-        d = zfi_head_product(&h, which, zfi_min(h.classes, classes[i & 3]),
-                             i & 8 ? (h.spans - 1) * h.span : 0);
-        bytes = zfi_matmul_tiled_scratch(h.isa, 1, &d);
-        if (bytes > h.own_bytes) h.own_bytes = bytes;
-    }
+    if (of->labelled) /* any number of rows may have a label */
+        for (int64_t count = h.tile; count > 0; count -= 2 * ZFI_HEAD_LANES)
+            zfi_head_make_room(&h, count);
+    else
+        for (int last = 0; last < 2; last++)
+            zfi_head_make_room(&h, last ? h.rows - (tiles - 1) * h.tile : zfi_min(h.tile, h.rows));
     zfi_head_rows(&h, h.tile);
-    if (h.kept != ZF_F32) h.z_bytes = ZFI_HEAD_CHUNK * (size_t)h.lanes * sizeof(float);
+    if (h.kept != ZF_F32 || !of->makes_dx) h.z_bytes = ZFI_HEAD_CHUNK * (size_t)h.lanes * sizeof(float);
     if (h.dtype == ZF_F16 || h.blocks.bits)
         h.w_bytes = (size_t)(step * h.width) * zf_dtype_size(h.product);
     h.own_bytes =
@@ -520,23 +655,32 @@ static zfi_head zfi_head_of(const zf_launch *l)
     h.top = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.top);
     h.sum = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.sum);
     h.best = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.best);
+    if (of->makes_entropy) h.spread = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.spread);
+    if (of->labelled) h.index = zfi_head_take(&h, h.rows, sizeof *h.index);
     turned = zfi_head_packing(&h, ZFI_HEAD_LOGITS);
     straight = zfi_head_packing(&h, ZFI_HEAD_TO_W);
     h.turned = zfi_head_take(&h, 1, zfi_matmul_packed_bytes(h.isa, &turned));
     h.straight = zfi_head_take(&h, 1, zfi_matmul_packed_bytes(h.isa, &straight));
-    h.z = zfi_head_take(&h, h.classes * h.lanes, zf_dtype_size(h.kept));
-    h.part = zfi_head_take(&h, h.groups * h.tile * h.width, sizeof *h.part);
-    if (h.dtype == ZF_F16) h.wide = zfi_head_take(&h, h.tile * h.width, sizeof *h.wide);
+    if (of->makes_dx) h.z = zfi_head_take(&h, h.classes * h.lanes, zf_dtype_size(h.kept));
+    if (of->makes_dx) h.part = zfi_head_take(&h, h.groups * h.tile * h.width, sizeof *h.part);
+    if (h.dtype == ZF_F16 || of->labelled)
+        h.own_x = zfi_head_take(&h, h.tile * h.width, zf_dtype_size(h.product));
     h.own = zfi_head_take(&h, zfi_pool_threads(zfi_cpu_of(l)->pool), h.own_bytes);
     return h;
 }
 
-static size_t zfi_scratch_head_loss(const zf_launch *l)
+static size_t zfi_head_scratch(const zf_launch *l, const zfi_head_values *of)
 {
-    zfi_head_plain h = zfi_head_plain_of(l);
-    if (zfi_fast_or_half(l)) return zfi_head_of(l).bytes;
+    zfi_head_plain h = zfi_head_plain_of(l, of);
+    if (zfi_fast_or_half(l)) return zfi_head_of(l, of).bytes;
     return (2 * (size_t)h.rows + (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool) * (size_t)h.room) *
            sizeof(double);
+}
+
+static size_t zfi_scratch_head_loss(const zf_launch *l)
+{
+    const zfi_head_values of = zfi_head_values_of(l);
+    return zfi_head_scratch(l, &of);
 }
 
 static char *zfi_head_own(const zfi_head *h, int worker)
@@ -586,27 +730,33 @@ static void zfi_head_forward(void *context, int64_t chunk, int worker)
     const zfi_head *h = context;
     const int64_t first = chunk * ZFI_HEAD_CHUNK, classes = zfi_head_classes(h, chunk);
     zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_LOGITS, classes, 0);
-    float *z = h->kept == ZF_F32 ? zfi_head_z(h, first) : (void *)zfi_head_own(h, worker);
+    const bool in_own = h->kept != ZF_F32 || !h->of.makes_dx;
+    float *z = in_own ? (void *)zfi_head_own(h, worker) : zfi_head_z(h, first);
     float *top = h->top + chunk * h->lanes, bias[ZFI_HEAD_CHUNK];
+    const zf_array *of_bias = h->of.bias;
     d.a = zfi_head_weights(h, first, classes, worker), d.b = h->turned, d.c = z;
     zfi_head_multiply(h, &d, worker);
     for (int64_t v = 0; v < classes && h->count < h->lanes; v++)
         memset(z + v * h->lanes + h->count, 0, (size_t)(h->lanes - h->count) * sizeof *z);
-    if (h->bias) zfi_widen(h->isa, bias, h->dtype, zfi_element(h->bias, h->dtype, first), classes);
-    zfi_head_top(h->isa, z, h->lanes, h->bias ? bias : NULL, classes, (int32_t)first, top,
-                 h->best + chunk * h->lanes);
+    if (of_bias)
+        zfi_widen(h->isa, bias, h->dtype, zfi_element(of_bias->data, h->dtype, first), classes);
+    zfi_head_top(h->isa, z, h->lanes, of_bias ? bias : NULL, (float)h->of.scale, classes,
+                 (int32_t)first, top, h->best + chunk * h->lanes);
     for (int64_t t = 0; t < h->count; t++) {
         int64_t at = h->label[t] - first;
         if (at >= 0 && at < classes) h->of_label[t] = z[at * h->lanes + t];
     }
+    if (h->spread)
+        zfi_head_spread(h->isa, z, h->lanes, classes, top, h->spread + chunk * h->lanes);
     zfi_head_exp(h->isa, z, h->lanes, classes, h->by, top, h->sum + chunk * h->lanes);
-    if (h->kept != ZF_F32) zfi_narrow(h->isa, zfi_head_z(h, first), h->kept, z, classes * h->lanes);
+    if (in_own && h->of.makes_dx)
+        zfi_narrow(h->isa, zfi_head_z(h, first), h->kept, z, classes * h->lanes);
 }
 
 /* The tile's rows of x, in the dtype of products. */
 static const void *zfi_head_x(const zfi_head *h)
 {
-    return h->wide ? h->wide : zfi_element(h->x, h->dtype, h->first * h->width);
+    return h->own_x ? h->own_x : zfi_element(h->x, h->dtype, h->first * h->width);
 }
 
 /* Adds rows of dz to db. */
@@ -679,7 +829,7 @@ static void zfi_head_add_groups(void *context, int64_t row, int worker)
     (void)worker;
     for (int64_t group = 1; group < h->groups; group++)
         zfi_add_run(h->isa, sum, h->part + (group * h->tile + row) * h->width, h->width);
-    zfi_narrow(h->isa, zfi_element_of(h->dx, h->made, (h->first + row) * h->width), h->made, sum,
+    zfi_narrow(h->isa, zfi_element_of(h->dx, h->made, zfi_head_row(h, row) * h->width), h->made, sum,
                h->width);
 }
 
@@ -702,102 +852,182 @@ static void zfi_head_pack(const zfi_head *h, int which, void *to)
     zfi_matmul_pack_b(h->isa, zfi_cpu_of(h->launch)->pool, &d, to);
 }
 
-/* Computes a tile of rows. Returns the sum of their losses. */
-static double zfi_head_tile(zfi_head *h, float weight, const zf_array *best)
+/* Copies the tile's rows of x, where they do not lie as products need them. */
+static void zfi_head_take_x(const zfi_head *h)
+{
+    const size_t bytes = zf_dtype_size(h->product) * (size_t)h->width;
+    for (int64_t t = 0; t < h->count && h->own_x; t++) {
+        char *to = (char *)h->own_x + (size_t)t * bytes;
+        const void *from = t < h->used ? zfi_element(h->x, h->dtype, zfi_head_row(h, t) * h->width)
+                                       : NULL;
+        if (!from) memset(to, 0, bytes);
+        else if (h->dtype == h->product) memcpy(to, from, bytes);
+        else zfi_widen(h->isa, (float *)(void *)to, h->dtype, from, h->width);
+    }
+}
+
+/* The labels of the tile's rows, and the weights of their dz. */
+static void zfi_head_take_labels(const zfi_head *h)
 {
     const zf_launch *l = h->launch;
-    zfi_pool *pool = zfi_cpu_of(l)->pool;
-    double loss = 0;
-    if (h->wide)
-        zfi_widen(h->isa, h->wide, h->dtype, zfi_element(h->x, h->dtype, h->first * h->width),
-                  h->count * h->width);
-    zfi_head_pack(h, ZFI_HEAD_LOGITS, h->turned);
-    if (h->dw) zfi_head_pack(h, ZFI_HEAD_TO_W, h->straight);
     for (int64_t t = 0; t < h->lanes; t++) {
-        int64_t label = t < h->count ? zfi_get_integer(&l->args[2], h->first + t) : -1;
-        bool counts = t < h->count && label != ZF_INT(l, head_loss, ignore);
+        const int64_t row = t < h->used ? zfi_head_row(h, t) : 0,
+                      label = t < h->used ? zfi_get_integer(&l->args[2], row) : -1;
+        const bool counts = t < h->used && label != ZF_INT(l, head_loss, ignore);
         h->label[t] = counts ? label : -1;
-        h->weights[t] = counts ? weight / h->by : 0;
+        h->weights[t] = counts ? (float)zfi_head_weight_of(l, &h->of, row) / h->by : 0;
     }
-    zfi_pool_run(pool, h->chunks, zfi_head_forward, h);
-    zfi_head_lse(h->isa, h->lanes, h->chunks, h->top, h->sum, h->weights, h->lse);
-    for (int64_t t = 0; t < h->count; t++) {
-        if (h->label[t] >= 0) loss += h->lse[t] - h->of_label[t];
-        if (best) ((int32_t *)best->data)[h->first + t] = zfi_head_best(h, t);
+}
+
+/* The entropy of a column: with P = e^(base - most) of each chunk,
+ * log(sum of P sum) - (sum of P (spread + (base - most) sum)) / (sum of P sum). */
+static double zfi_head_entropy(const zfi_head *h, int64_t t)
+{
+    double most = -INFINITY, sum = 0, spread = 0;
+    for (int64_t c = 0; c < h->chunks; c++) most = fmax(most, (double)h->top[c * h->lanes + t]);
+    if (isinf(most)) return 0;
+    for (int64_t c = 0; c < h->chunks; c++) {
+        const double top = (double)h->top[c * h->lanes + t], d = (isinf(top) ? 0 : top) - most,
+                     p = isinf(top) ? 0 : exp(d), of = (double)h->sum[c * h->lanes + t];
+        sum += p * of;
+        spread += p * ((double)h->spread[c * h->lanes + t] + d * of);
     }
-    if (h->dx || h->dw || h->db) zfi_pool_run(pool, h->chunks, zfi_head_slopes, h);
-    if (h->dx || h->dw) zfi_pool_run(pool, h->groups * h->spans, zfi_head_backward, h);
-    if (h->dx) zfi_pool_run(pool, h->count, zfi_head_add_groups, h);
+    return log(sum) - spread / sum;
+}
+
+/* Writes what a tile gives for each row; returns the sum of the losses. */
+static double zfi_head_put_scores(const zfi_head *h)
+{
+    double loss = 0;
+    for (int64_t t = 0; t < h->used; t++) {
+        const int64_t row = zfi_head_row(h, t);
+        const double of = h->label[t] < 0 ? 0 : h->lse[t] - h->of_label[t];
+        if (h->label[t] >= 0) loss += zfi_head_row_weight(&h->of, row) * of;
+        if (h->of.logp) ((float *)h->of.logp->data)[row] = (float)-of;
+        if (h->of.best) ((int32_t *)h->of.best->data)[row] = zfi_head_best(h, t);
+    }
     return loss;
 }
 
-static void *zfi_head_saved(const zf_launch *l, int index)
+/* Computes a tile of rows. Returns the sum of their losses. */
+static double zfi_head_tile(zfi_head *h)
 {
-    const zf_array *saved = zfi_saved_out(l, index);
-    return saved ? saved->data : NULL;
+    zfi_pool *pool = zfi_cpu_of(h->launch)->pool;
+    zfi_head_take_x(h);
+    zfi_head_pack(h, ZFI_HEAD_LOGITS, h->turned);
+    if (h->dw) zfi_head_pack(h, ZFI_HEAD_TO_W, h->straight);
+    zfi_head_take_labels(h);
+    zfi_pool_run(pool, h->chunks, zfi_head_forward, h);
+    for (int64_t t = 0; t < h->used && h->spread; t++)
+        ((float *)h->of.entropy->data)[zfi_head_row(h, t)] = (float)zfi_head_entropy(h, t);
+    zfi_head_lse(h->isa, h->lanes, h->chunks, h->top, h->sum, h->weights, h->lse);
+    if (h->dx || h->dw || h->db) zfi_pool_run(pool, h->chunks, zfi_head_slopes, h);
+    if (h->dx || h->dw) zfi_pool_run(pool, h->groups * h->spans, zfi_head_backward, h);
+    if (h->dx) zfi_pool_run(pool, h->used, zfi_head_add_groups, h);
+    return zfi_head_put_scores(h);
 }
 
-static void zfi_head_fast(const zf_launch *l)
+/* Fills index with the rows that have a label, and sets what others give. Returns how many have. */
+static int64_t zfi_head_find_labelled(const zfi_head *h)
 {
-    zfi_head h = zfi_head_of(l);
-    float weight = *(const float *)l->args[3].data;
+    const zf_launch *l = h->launch;
+    int64_t count = 0;
+    for (int64_t row = 0; row < h->rows; row++) {
+        if (zfi_get_integer(&l->args[2], row) != ZF_INT(l, head_loss, ignore)) {
+            h->index[count++] = (int32_t)row;
+            continue;
+        }
+        if (h->of.logp) ((float *)h->of.logp->data)[row] = 0;
+        if (h->of.entropy) ((float *)h->of.entropy->data)[row] = 0;
+        if (h->of.best) ((int32_t *)h->of.best->data)[row] = -1;
+        if (h->dx)
+            memset(zfi_element_of(h->dx, h->made, row * h->width), 0,
+                   (size_t)h->width * zf_dtype_size(h->made));
+    }
+    return count;
+}
+
+static void *zfi_head_data(const zf_array *of) { return of ? of->data : NULL; }
+
+/* Returns the sum of the losses, without a common weight. */
+static double zfi_head_fast(const zf_launch *l, const zfi_head_values *of)
+{
+    zfi_head h = zfi_head_of(l, of);
     double loss = 0;
     h.x = l->args[0].data, h.w = l->args[1].data;
-    h.bias = l->arg_count > 4 ? l->args[4].data : NULL;
-    h.dx = zfi_head_saved(l, ZFI_HEAD_DX), h.dw = zfi_head_saved(l, ZFI_HEAD_DW);
-    h.db = zfi_head_saved(l, ZFI_HEAD_DB);
-    if (!h.rows && h.dw) memset(h.dw, 0, (size_t)(h.classes * h.width) * zf_dtype_size(h.made));
-    if (!h.rows && h.db) memset(h.db, 0, (size_t)h.classes * zf_dtype_size(h.made));
-    for (; h.first < h.rows; h.first += h.tile) {
-        zfi_head_rows(&h, zfi_min(h.tile, h.rows - h.first));
-        loss += zfi_head_tile(&h, weight, zfi_saved_out(l, ZFI_HEAD_BEST));
+    h.dx = zfi_head_data(of->dx), h.dw = zfi_head_data(of->dw), h.db = zfi_head_data(of->db);
+    const int64_t rows = h.index ? zfi_head_find_labelled(&h) : h.rows;
+    if (!rows && h.dw) memset(h.dw, 0, (size_t)(h.classes * h.width) * zf_dtype_size(h.made));
+    if (!rows && h.db) memset(h.db, 0, (size_t)h.classes * zf_dtype_size(h.made));
+    for (; h.first < rows; h.first += h.tile) {
+        zfi_head_rows(&h, zfi_min(h.tile, rows - h.first));
+        loss += zfi_head_tile(&h);
     }
-    *(float *)l->out.data = (float)(weight * loss);
+    return loss;
 }
 
-static zf_status zfi_cpu_head_loss(const zf_launch *l)
+/* Runs the head; *loss: what the functions return. */
+static zf_status zfi_head_run(const zf_launch *l, const char *name, const zfi_head_values *of,
+                              double *loss)
 {
     zf_array logits = {NULL, l->args[0].dtype, ZF_SHAPE(l->args[1].shape.dims[0])};
     zf_launch labelled = *l;
     zf_status status;
     labelled.arg_count = 3; /* so that the labels are the last operand */
-    status = zfi_check_labels(&labelled, "head_loss", &logits);
-    if (status) return status;
-    if (zfi_fast_or_half(l)) zfi_head_fast(l);
-    else zfi_head_reference(l);
-    return ZF_OK;
+    status = zfi_check_labels(&labelled, name, &logits);
+    if (!status) *loss = zfi_fast_or_half(l) ? zfi_head_fast(l, of) : zfi_head_reference(l, of);
+    return status;
+}
+
+static zf_status zfi_cpu_head_loss(const zf_launch *l)
+{
+    const zfi_head_values of = zfi_head_values_of(l);
+    double loss = 0;
+    const zf_status status = zfi_head_run(l, "head_loss", &of, &loss);
+    const double weight = l->args[3].shape.rank ? 1 : zfi_get(&l->args[3], 0);
+    if (!status) zfi_set(&l->out, 0, weight * loss);
+    return status;
+}
+
+/* Saved value `index` is made. */
+static bool zfi_head_saves(const zf_launch *l, int index)
+{
+    return l->saved && l->saved[index].shape.rank;
 }
 
 /* Products: the logits, dx and dw. */
 static int zfi_head_products(const zf_launch *l)
 {
-    return 1 + (l->saved && l->saved[ZFI_HEAD_DX].shape.rank) +
-           (l->saved && l->saved[ZFI_HEAD_DW].shape.rank);
+    if (l->op == ZF_OP_head_logp) return 1;
+    if (l->op == ZF_OP_head_logp_grad) return 2 + zfi_head_saves(l, ZFI_LOGP_DW);
+    return 1 + zfi_head_saves(l, ZFI_HEAD_DX) + zfi_head_saves(l, ZFI_HEAD_DW);
 }
 
-static double zfi_flops_head_loss(const zf_launch *l)
+static double zfi_flops_head(const zf_launch *l)
 {
     return 2.0 * (double)zfi_count(&l->args[0]) * (double)l->args[1].shape.dims[0] *
            zfi_head_products(l);
 }
 
 /* An exponential for each logit. */
-static double zfi_functions_head_loss(const zf_launch *l)
+static double zfi_functions_head(const zf_launch *l)
 {
     return (double)zfi_row_count(&l->args[0].shape) * (double)l->args[1].shape.dims[0];
 }
 
 /* Logits, which every product writes or reads; and for each tile but the first, w for z and for dx,
  * and dw, which is f32, read and written: four values of 16 bits. */
-static double zfi_between_head_loss(const zf_launch *l)
+static double zfi_between_head(const zf_launch *l)
 {
-    const int64_t rows = zfi_row_count(&l->args[0].shape), most = zfi_head_most(l->args[0].dtype),
+    const int64_t rows = zfi_row_count(&l->args[0].shape), most = zfi_head_most_of(l),
                   tiles = zfi_div_up(rows, most);
     const double table = (double)l->args[1].shape.dims[0] * (double)zfi_last(&l->args[0].shape);
+    const bool grad = l->op == ZF_OP_head_logp_grad, loss = l->op == ZF_OP_head_loss;
     double each = 1; /* values for each number of w */
-    if (l->saved && l->saved[ZFI_HEAD_DX].shape.rank) each += 1;
-    if (l->saved && l->saved[ZFI_HEAD_DW].shape.rank) each += 4;
-    return zfi_functions_head_loss(l) * zfi_head_products(l) +
+    if (grad || (loss && zfi_head_saves(l, ZFI_HEAD_DX))) each += 1;
+    if (zfi_head_saves(l, ZFI_LOGP_DW) && grad) each += 4;
+    if (zfi_head_saves(l, ZFI_HEAD_DW) && loss) each += 4;
+    return zfi_functions_head(l) * zfi_head_products(l) +
            (tiles > 1 ? (double)(tiles - 1) * table * each : 0);
 }
 
@@ -805,6 +1035,6 @@ static double zfi_between_head_loss(const zf_launch *l)
 
 ZFI_OPERATOR(head_loss, .infer = zfi_infer_head_loss, .grad = zfi_grad_head_loss,
              .cpu = zfi_cpu_head_loss, .scratch = zfi_scratch_head_loss,
-             .saved = zfi_saved_head_loss, .flops = zfi_flops_head_loss,
-             .functions = zfi_functions_head_loss, .between = zfi_between_head_loss,
+             .saved = zfi_saved_head_loss, .flops = zfi_flops_head,
+             .functions = zfi_functions_head, .between = zfi_between_head,
              .traits = ZF_OP_ONCE | ZF_OP_READS_HALF)

@@ -1,4 +1,5 @@
-/* The head of a language model and its loss on CUDA: ops/head.c.
+/* The head of a language model on CUDA: head_loss, head_logp and its gradient (ops/head.c,
+ * ops/logp.c).
  *
  *     x tile [T,K]  w [V,K]                     1. z = x w^T, f32                    cuBLASLt
  *          \        /                           2. of each row of z + b: the largest, the sum of
@@ -11,8 +12,9 @@
  * Each tile of T rows reads and writes all of dw once, 8 bytes an element for 6 T operations: at 8192
  * rows that is 3% of the time that they take at the rates of an H200. z may take a 64th of the
  * device's memory, up to so many rows. A weight of records is dequantised into scratch, as a whole and
- * once, in x's dtype, and has no gradient. dz in f16 is 2^14 (exp(z - lse) - (v = label)), which its range
- * can hold; the weight is multiplied last. */
+ * once, in x's dtype, and has no gradient. dz in f16 is 2^14 (exp(z - lse) - (v = label)), times a row's
+ * weight by the largest weight, which its range can hold; the largest weight is multiplied last. Rows
+ * without a label are computed too: how many there are is not known before the launch. */
 
 enum {
     ZFD_HEAD_ONE_TILE = 160, /* rows: with at most so many, bf16 has gradients in bf16 */
@@ -20,7 +22,10 @@ enum {
     ZFD_HEAD_PIECE = 32,     /* rows of a column that one thread adds */
     ZFD_HEAD_PACK = 4        /* columns of a thread */
 };
-enum { ZFD_HEAD_DX, ZFD_HEAD_DW, ZFD_HEAD_DB, ZFD_HEAD_BEST }; /* saved values */
+/* Saved values, as in ops/head.c. */
+enum { ZFD_HEAD_DX, ZFD_HEAD_DW, ZFD_HEAD_DB, ZFD_HEAD_BEST };
+enum { ZFD_LOGP_ENTROPY, ZFD_LOGP_BEST };
+enum { ZFD_LOGP_DW, ZFD_LOGP_DB };
 
 static const float zfd_head_f16 = 16384;
 
@@ -143,11 +148,40 @@ __device__ __forceinline__ int32_t zfd_head_label(const zfd_head_labels &l, int6
     return -1;
 }
 
-/* A block computes a row of z[0..rows, 0..ld). Row 0 is row `first` of labels, loss and best. */
+/* What rows of logits are made into; NULL: not asked for. */
+typedef struct zfd_head_scores {
+    float *loss, *logp, *entropy;
+    int32_t *best;
+    float scale;   /* of logits */
+    bool labelled; /* rows without a label have no best class */
+} zfd_head_scores;
+
+/* sum over v of p (lse - z) of a row, by all threads of the block; valid in thread 0. */
+template <class T>
+__device__ __forceinline__ float zfd_head_entropy(const float *of, const T *bias, int64_t classes,
+                                                  float scale, zfd_head_row row, float *parts)
+{
+    const float lse = row.base - logf(row.over);
+    float part = 0, all = 0;
+    for (int64_t v = threadIdx.x; v < classes; v += blockDim.x) {
+        const float x = (of[v] + (bias ? zfd_to_f32(bias[v]) : 0)) * scale;
+        const float p = expf(x - row.base) * row.over;
+        if (p > 0) part += p * (lse - x);
+    }
+    for (int step = ZFD_WARP / 2; step; step /= 2)
+        part += __shfl_xor_sync(0xffffffffu, part, step);
+    __syncthreads();
+    if (threadIdx.x % ZFD_WARP == 0) parts[threadIdx.x / ZFD_WARP] = part;
+    __syncthreads();
+    for (unsigned k = 0; k < blockDim.x / ZFD_WARP; k++) all += parts[k];
+    return all;
+}
+
+/* A block computes a row of z[0..rows, 0..ld). Row 0 is row `first` of labels and scores. */
 template <class T>
 static __global__ void zfd_head_rows(const float *z, int64_t ld, const T *bias, bool lies,
                                      int64_t rows, int64_t first, zfd_head_labels labels,
-                                     zfd_head_row *made, float *loss, int32_t *best)
+                                     zfd_head_row *made, zfd_head_scores to)
 {
     ZFD_SHARED(zfd_head_top, warps);
     const int lane = (int)threadIdx.x % ZFD_WARP, warp = (int)threadIdx.x / ZFD_WARP;
@@ -163,7 +197,7 @@ static __global__ void zfd_head_rows(const float *z, int64_t ld, const T *bias, 
             zfd_head_bias(b, bias, lies, col, classes);
 #pragma unroll
             for (int i = 0; i < ZFD_HEAD_PACK; i++)
-                x[i] = col + i < classes ? x[i] + b[i] : -INFINITY;
+                x[i] = col + i < classes ? (x[i] + b[i]) * to.scale : -INFINITY;
             zfd_head_add_pack<T>(t, x, (int)col);
         }
         t = zfd_head_warp(t);
@@ -179,22 +213,37 @@ static __global__ void zfd_head_rows(const float *z, int64_t ld, const T *bias, 
             zfd_head_row r = {zfd_head_base(t.most), 1 / t.sum, label, 0};
             float at = label >= 0 ? of[label] : 0;
             if (label >= 0 && bias) at += zfd_to_f32(bias[label]);
+            const float loss = label >= 0 ? r.base - at * to.scale + logf(t.sum) : 0;
             made[row] = r;
-            loss[first + row] = label >= 0 ? r.base - at + logf(t.sum) : 0;
-            if (best) best[first + row] = t.best;
+            if (to.loss) to.loss[first + row] = loss;
+            if (to.logp) to.logp[first + row] = -loss;
+            if (to.best) to.best[first + row] = to.labelled && label < 0 ? -1 : t.best;
         }
+        if (!to.entropy) continue;
+        __syncthreads();
+        const float entropy = zfd_head_entropy(of, bias, classes, to.scale, made[row],
+                                               reinterpret_cast<float *>(warps));
+        if (threadIdx.x == 0) to.entropy[first + row] = made[row].label >= 0 ? entropy : 0;
     }
 }
 
+/* The weights of rows' losses: one number, or one of each row of the tile. */
+typedef struct zfd_head_weights {
+    const float *at;
+    bool by_row;
+    float factor;      /* of dz */
+    const float *most; /* f16: the largest weight, by which dz is divided; else NULL */
+} zfd_head_weights;
+
 /* dz of ZFD_HEAD_PIECE rows and a block's packs of columns; dz may be z. pieces: the sum of each
- * column times the weight. `scale`: the factor of dz; 0: the weight. */
+ * column times the weight. */
 template <class T>
 static __global__ void zfd_head_slopes(const float *z, T *dz, int64_t ld, const T *bias, bool lies,
                                        int64_t rows, int64_t classes, const zfd_head_row *made,
-                                       const float *weight, float scale, float *pieces)
+                                       zfd_head_weights weights, float scale, float *pieces)
 {
     const int64_t col = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * ZFD_HEAD_PACK;
-    const float by = *weight, of_dz = scale == 0 ? by : scale;
+    const float most = weights.most ? *weights.most : 0;
     float b[ZFD_HEAD_PACK];
     if (col >= ld) return;
     zfd_head_bias(b, bias, lies, col, classes);
@@ -203,11 +252,13 @@ static __global__ void zfd_head_slopes(const float *z, T *dz, int64_t ld, const 
         float sum[ZFD_HEAD_PACK] = {0};
         for (int64_t row = piece * ZFD_HEAD_PIECE; row < end; row++) {
             const zfd_head_row r = made[row];
+            const float by = weights.factor * weights.at[weights.by_row ? row : 0];
+            const float of_dz = !weights.most ? by : most != 0 ? by / most * zfd_head_f16 : 0;
             float x[ZFD_HEAD_PACK];
             zfd_load(x, z + row * ld + col);
 #pragma unroll
             for (int i = 0; i < ZFD_HEAD_PACK; i++) {
-                float slope = zfd_head_exp<T>(x[i] + b[i] - r.base) * r.over -
+                float slope = zfd_head_exp<T>((x[i] + b[i]) * scale - r.base) * r.over -
                               (col + i == r.label ? 1 : 0);
                 if (r.label < 0 || col + i >= classes) slope = 0; /* even if z is NaN */
                 else sum[i] += by * slope;
@@ -233,6 +284,22 @@ static __global__ void zfd_head_pieces(T *db, const float *pieces, int64_t count
     }
 }
 
+/* The largest magnitude of factor * weight[0..rows), by one block. */
+static __global__ void zfd_head_largest(float *most, const float *weight, int64_t rows, float factor)
+{
+    ZFD_SHARED(float, warps);
+    float top = 0;
+    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
+        top = fmaxf(top, fabsf(factor * weight[row]));
+    for (int step = ZFD_WARP / 2; step; step /= 2)
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+    if (threadIdx.x % ZFD_WARP == 0) warps[threadIdx.x / ZFD_WARP] = top;
+    __syncthreads();
+    if (threadIdx.x) return;
+    for (unsigned warp = 0; warp < blockDim.x / ZFD_WARP; warp++) top = fmaxf(top, warps[warp]);
+    *most = top;
+}
+
 static __global__ void zfd_head_weigh(float *x, int64_t count, const float *weight)
 {
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count;
@@ -240,25 +307,64 @@ static __global__ void zfd_head_weigh(float *x, int64_t count, const float *weig
         x[i] *= *weight;
 }
 
-/* out = weight * the sum of losses, by one block: thread t adds t, t + blockDim, ...; then each
- * warp, then their sums. */
+/* out = the sum of losses times their weights, by one block: thread t adds t, t + blockDim, ...; then
+ * each warp, then their sums. */
 static __global__ void zfd_head_total(float *out, const float *loss, int64_t rows,
-                                      const float *weight)
+                                      const float *weight, bool by_row)
 {
     ZFD_SHARED(double, warps);
     double sum = 0;
-    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) sum += loss[row];
+    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) sum += by_row ? (double)weight[row] * loss[row] : loss[row];
     for (int step = ZFD_WARP / 2; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     if (threadIdx.x % ZFD_WARP == 0) warps[threadIdx.x / ZFD_WARP] = sum;
     __syncthreads();
     if (threadIdx.x) return;
     sum = 0;
     for (unsigned warp = 0; warp < blockDim.x / ZFD_WARP; warp++) sum += warps[warp];
-    *out = (float)(*weight * sum);
+    *out = (float)(by_row ? sum : *weight * sum);
+}
+
+/* The operands and results of a launch; NULL: there is none. */
+typedef struct zfd_head_values {
+    const void *bias;
+    const zf_array *weight;
+    float factor, scale; /* of the weight in dz; of logits */
+    const zf_array *dx, *dw, *db;
+    zfd_head_scores scores;
+} zfd_head_values;
+
+static void *zfd_head_data(const zf_array *of) { return of ? of->data : NULL; }
+
+static zfd_head_values zfd_head_values_of(const zf_launch *l)
+{
+    const bool logp = l->op == ZF_OP_head_logp, grad = l->op == ZF_OP_head_logp_grad;
+    zfd_head_values v = {};
+    v.factor = v.scale = 1;
+    if (logp) v.scale = (float)(1 / ZF_FLOAT(l, head_logp, temperature));
+    if (grad) v.scale = (float)(1 / ZF_FLOAT(l, head_logp_grad, temperature));
+    v.bias = l->arg_count > (logp ? 3 : 4) ? l->args[logp ? 3 : 4].data : NULL;
+    v.weight = logp ? NULL : &l->args[3];
+    v.scores.scale = v.scale, v.scores.labelled = logp;
+    if (logp) {
+        v.scores.logp = static_cast<float *>(l->out.data);
+        v.scores.entropy =
+            static_cast<float *>(zfd_head_data(zfd_saved_out(l, ZFD_LOGP_ENTROPY)));
+        v.scores.best = static_cast<int32_t *>(zfd_head_data(zfd_saved_out(l, ZFD_LOGP_BEST)));
+    } else if (grad) {
+        v.factor = -v.scale;
+        v.dx = &l->out;
+        v.dw = zfd_saved_out(l, ZFD_LOGP_DW), v.db = zfd_saved_out(l, ZFD_LOGP_DB);
+    } else {
+        v.dx = zfd_saved_out(l, ZFD_HEAD_DX), v.dw = zfd_saved_out(l, ZFD_HEAD_DW);
+        v.db = zfd_saved_out(l, ZFD_HEAD_DB);
+        v.scores.best = static_cast<int32_t *>(zfd_head_data(zfd_saved_out(l, ZFD_HEAD_BEST)));
+    }
+    return v;
 }
 
 /* How the work is split, and the parts of scratch. */
 typedef struct zfd_head {
+    zfd_head_values of;
     int64_t rows, width, classes;
     int64_t tile, rest; /* rows of a tile, and of the last one */
     int64_t whole;      /* classes of the first of two products; all classes where there is one */
@@ -268,6 +374,7 @@ typedef struct zfd_head {
     zfd_blocks blocks;  /* of w; bits 0: it is floats */
     const void *w;      /* as floats */
     float *z, *loss, *pieces;
+    float *most; /* the largest weight */
     void *dz;
     zfd_head_row *of_rows;
     void *work;
@@ -294,11 +401,13 @@ static zfd_head zfd_head_of(const zf_launch *l)
 {
     zfd_head h;
     const zf_dtype dtype = l->args[0].dtype;
+    h.of = zfd_head_values_of(l);
     h.rows = l->args[0].shape.dims[0], h.width = l->args[0].shape.dims[1];
     h.classes = l->args[1].shape.dims[0];
     h.ld = zfd_div_up(h.classes, 16) * 16;
     h.size = zf_dtype_size(dtype), h.bytes = 0;
-    h.made = dtype == ZF_BF16 && h.rows <= ZFD_HEAD_ONE_TILE ? ZF_BF16 : ZF_F32;
+    h.made = dtype == ZF_BF16 && h.rows <= ZFD_HEAD_ONE_TILE && l->op == ZF_OP_head_loss ? ZF_BF16
+                                                                                        : ZF_F32;
     h.tile = h.made == ZF_F32 ? zfd_tile_rows(h.rows, h.ld, zfd_head_bytes(l, h.ld)) : h.rows;
     h.rest = h.rows ? h.rows - (h.rows - 1) / h.tile * h.tile : 0;
     h.whole = h.size == 2 && h.made == ZF_F32 ? h.classes / 8 * 8 : 0;
@@ -312,14 +421,9 @@ static zfd_head zfd_head_of(const zf_launch *l)
     h.blocks = zfd_blocks_by(ZF_INT(l, head_loss, bits), ZF_INT(l, head_loss, block),
                              ZF_INT(l, head_loss, scale));
     h.w = h.blocks.bits ? zfd_head_take(&h, l, h.classes * h.width, h.size) : l->args[1].data;
+    h.most = static_cast<float *>(zfd_head_take(&h, l, 1, sizeof(float)));
     h.work = zfd_head_take(&h, l, 0, 1);
     return h;
-}
-
-static void *zfd_head_saved(const zf_launch *l, int index)
-{
-    const zf_array *saved = zfd_saved_out(l, index);
-    return saved ? saved->data : NULL;
 }
 
 enum { ZFD_HEAD_LOGITS, ZFD_HEAD_TO_X, ZFD_HEAD_TO_W, ZFD_HEAD_PRODUCTS };
@@ -345,7 +449,7 @@ static zfd_gemm zfd_head_product(const zf_launch *l, const zfd_head *h, int whic
     return g;
 }
 
-static size_t zfd_cuda_scratch_head_loss(const zf_launch *l)
+static size_t zfd_cuda_scratch_head(const zf_launch *l)
 {
     const zfd_head h = zfd_head_of(l);
     size_t work = 0;
@@ -373,9 +477,9 @@ static zf_status zfd_head_multiply(const zf_launch *l, const zfd_head *h, int wh
         const zfd_gemm g = zfd_head_product(l, h, which, rows, count);
         const char *w = static_cast<const char *>(h->w) + (size_t)(from * h->width) * h->size;
         const char *dz = static_cast<const char *>(h->dz) + (size_t)from * h->size;
-        char *dx = static_cast<char *>(zfd_head_saved(l, ZFD_HEAD_DX)) +
+        char *dx = static_cast<char *>(zfd_head_data(h->of.dx)) +
                    (size_t)(first * h->width) * made;
-        char *dw = static_cast<char *>(zfd_head_saved(l, ZFD_HEAD_DW)) +
+        char *dw = static_cast<char *>(zfd_head_data(h->of.dw)) +
                    (size_t)(from * h->width) * made;
         if (which == ZFD_HEAD_LOGITS)
             status = zfd_gemm_run(l, g, x, w, h->z + from, NULL, NULL, 1, h->work);
@@ -387,15 +491,25 @@ static zf_status zfd_head_multiply(const zf_launch *l, const zfd_head *h, int wh
     return status;
 }
 
+/* The weights of the rows from `first` on. */
+static zfd_head_weights zfd_head_weights_of(const zf_launch *l, const zfd_head *h, int64_t first)
+{
+    zfd_head_weights w;
+    w.by_row = h->of.weight->shape.rank > 0;
+    w.at = static_cast<const float *>(h->of.weight->data) + (w.by_row ? first : 0);
+    w.factor = h->of.factor;
+    w.most = l->args[0].dtype == ZF_F16 ? h->most : NULL;
+    return w;
+}
+
 /* Steps 2 to 4 of a tile, after its z. */
 template <class T>
 static void zfd_head_middle(const zf_launch *l, const zfd_head *h, int64_t first, int64_t rows,
                             bool slopes)
 {
     const zfd_device *d = zfd_device_of(l);
-    const T *bias = l->arg_count > 4 ? static_cast<const T *>(l->args[4].data) : NULL;
-    const float *weight = static_cast<const float *>(l->args[3].data);
-    const bool lies = zfd_lies_well(0, 0, bias), f16 = l->args[0].dtype == ZF_F16;
+    const T *bias = static_cast<const T *>(h->of.bias);
+    const bool lies = zfd_lies_well(0, 0, bias);
     const unsigned across = (unsigned)zfd_div_up(h->ld, ZFD_THREADS * ZFD_HEAD_PACK);
     const int64_t pieces = zfd_div_up(rows, ZFD_HEAD_PIECE);
     const zfd_head_labels labels = {l->args[2].data,
@@ -405,15 +519,17 @@ static void zfd_head_middle(const zf_launch *l, const zfd_head *h, int64_t first
                                     d->fault,
                                     (int32_t)l->op,
                                     l->node};
-    void *db = zfd_head_saved(l, ZFD_HEAD_DB);
+    void *db = zfd_head_data(h->of.db);
     const int threads = h->classes < 4096 ? ZFD_THREADS : 2 * ZFD_THREADS;
+    zfd_head_scores scores = h->of.scores;
+    if (l->op == ZF_OP_head_loss) scores.loss = h->loss;
     ZFD_LAUNCH(zfd_head_rows<T>, zfd_grid(l, rows), threads, ZFD_WARP * sizeof(zfd_head_top),
-               zfd_stream(l), h->z, h->ld, bias, lies, rows, first, labels, h->of_rows, h->loss,
-               static_cast<int32_t *>(zfd_head_saved(l, ZFD_HEAD_BEST)));
+               zfd_stream(l), h->z, h->ld, bias, lies, rows, first, labels, h->of_rows, scores);
     if (!slopes) return;
     ZFD_LAUNCH(zfd_head_slopes<T>, dim3(across, pieces < 65535 ? (unsigned)pieces : 65535u),
                ZFD_THREADS, 0, zfd_stream(l), h->z, static_cast<T *>(h->dz), h->ld, bias, lies,
-               rows, h->classes, h->of_rows, weight, f16 ? zfd_head_f16 : 0, h->pieces);
+               rows, h->classes, h->of_rows, zfd_head_weights_of(l, h, first), h->of.scale,
+               h->pieces);
     if (db && h->made == ZF_F32)
         ZFD_LAUNCH(zfd_head_pieces<float>, zfd_grid(l, zfd_div_up(h->classes, ZFD_THREADS)),
                    ZFD_THREADS, 0, zfd_stream(l), static_cast<float *>(db), h->pieces, pieces,
@@ -433,19 +549,33 @@ template <class T> static void zfd_head_dequantize(const zf_launch *l, const zfd
                static_cast<const unsigned char *>(l->args[1].data), records, h->blocks, 1, false);
 }
 
-static zf_status zfd_cuda_head_loss(const zf_launch *l)
+/* f16: multiplies gradients by the largest weight, by which dz was divided. */
+static void zfd_head_weigh_all(const zf_launch *l, const zfd_head *h)
+{
+    const zf_array *const made[] = {h->of.dx, h->of.dw};
+    for (int k = 0; k < 2; k++)
+        if (made[k] && zfd_count(made[k]))
+            ZFD_LAUNCH(zfd_head_weigh, zfd_grid(l, zfd_div_up(zfd_count(made[k]), ZFD_THREADS)),
+                       ZFD_THREADS, 0, zfd_stream(l), static_cast<float *>(made[k]->data),
+                       zfd_count(made[k]), h->most);
+}
+
+static zf_status zfd_cuda_head(const zf_launch *l)
 {
     const zfd_head h = zfd_head_of(l);
-    const float *weight = static_cast<const float *>(l->args[3].data);
     const bool f16 = l->args[0].dtype == ZF_F16;
+    const zf_array *weight = h.of.weight;
     const float alpha = f16 ? 1 / zfd_head_f16 : 1;
-    void *dx = zfd_head_saved(l, ZFD_HEAD_DX);
-    void *dw = zfd_head_saved(l, ZFD_HEAD_DW), *db = zfd_head_saved(l, ZFD_HEAD_DB);
+    void *dx = zfd_head_data(h.of.dx), *dw = zfd_head_data(h.of.dw), *db = zfd_head_data(h.of.db);
     zf_status status = ZF_OK;
-    if (!h.rows && dw) cudaMemsetAsync(dw, 0, zfd_bytes(&l->saved[ZFD_HEAD_DW]), zfd_stream(l));
-    if (!h.rows && db) cudaMemsetAsync(db, 0, zfd_bytes(&l->saved[ZFD_HEAD_DB]), zfd_stream(l));
+    if (!h.rows && dw) cudaMemsetAsync(dw, 0, zfd_bytes(h.of.dw), zfd_stream(l));
+    if (!h.rows && db) cudaMemsetAsync(db, 0, zfd_bytes(h.of.db), zfd_stream(l));
     if (h.blocks.bits && h.width)
         ZFD_FLOATS(l, l->args[0].dtype, T, { zfd_head_dequantize<T>(l, &h); })
+    if (f16 && weight)
+        ZFD_LAUNCH(zfd_head_largest, 1, 4 * ZFD_THREADS, ZFD_WARP * sizeof(float), zfd_stream(l),
+                   h.most, static_cast<const float *>(weight->data),
+                   weight->shape.rank ? h.rows : 1, h.of.factor);
     for (int64_t first = 0; first < h.rows && !status; first += h.tile) {
         const int64_t rows = first + h.tile < h.rows ? h.tile : h.rest;
         status = zfd_head_multiply(l, &h, ZFD_HEAD_LOGITS, first, rows, 1);
@@ -457,17 +587,14 @@ static zf_status zfd_cuda_head_loss(const zf_launch *l)
         if (dw && !status) status = zfd_head_multiply(l, &h, ZFD_HEAD_TO_W, first, rows, alpha);
     }
     if (status) return status;
-    if (f16)
-        for (int k = ZFD_HEAD_DX; k <= ZFD_HEAD_DW; k++) {
-            const zf_array *made = zfd_saved_out(l, k);
-            if (made && zfd_count(made))
-                ZFD_LAUNCH(zfd_head_weigh, zfd_grid(l, zfd_div_up(zfd_count(made), ZFD_THREADS)),
-                           ZFD_THREADS, 0, zfd_stream(l), static_cast<float *>(made->data),
-                           zfd_count(made), weight);
-        }
-    ZFD_LAUNCH(zfd_head_total, 1, 4 * ZFD_THREADS, ZFD_WARP * sizeof(double), zfd_stream(l),
-               static_cast<float *>(l->out.data), h.loss, h.rows, weight);
+    if (f16) zfd_head_weigh_all(l, &h);
+    if (l->op == ZF_OP_head_loss)
+        ZFD_LAUNCH(zfd_head_total, 1, 4 * ZFD_THREADS, ZFD_WARP * sizeof(double), zfd_stream(l),
+                   static_cast<float *>(l->out.data), h.loss, h.rows,
+                   static_cast<const float *>(weight->data), weight->shape.rank > 0);
     return zfd_launched(l);
 }
 
-ZFD_KERNEL(head_loss, zfd_cuda_head_loss, zfd_cuda_scratch_head_loss)
+ZFD_KERNEL(head_loss, zfd_cuda_head, zfd_cuda_scratch_head)
+ZFD_KERNEL(head_logp, zfd_cuda_head, zfd_cuda_scratch_head)
+ZFD_KERNEL(head_logp_grad, zfd_cuda_head, zfd_cuda_scratch_head)

@@ -255,6 +255,8 @@ static int roundings(const op_case *c)
 static int inner_roundings(const op_case *c)
 {
     if (strstr(c->text, "quantized_linear ")) return 1;
+    if (strstr(c->text, "head_logp_grad ")) return 1;
+    if (strstr(c->text, "head_logp ") && strstr(c->text, "bits=")) return 1;
     if (strstr(c->text, "head_loss ") && strstr(c->text, "bits=")) return 2;
     if (strstr(c->text, "linear ") && strstr(c->text, "activation=")) return 1;
     return strstr(c->text, "attention_grad") ? 3 : strstr(c->text, "attention ") ? 1 : 0;

@@ -618,8 +618,8 @@ TEST(head_loss_explains_mistakes)
         {"f32[4,8] f32[9,8] i32[5] f32[] f32[9]",
          "6: head_loss: the labels must be [4], one for each row of x; "},
         {"f32[4,8] f32[9,8] f32[4] f32[] f32[9]", "6: head_loss: the labels must be i32 or i64; "},
-        {"bf16[4,8] bf16[9,8] i32[4] bf16[] bf16[9]", "6: head_loss: the weight must be f32[]; "},
-        {"f64[4,8] f64[9,8] i32[4] f64[1] f64[9]", "6: head_loss: the weight must be f64[]; "},
+        {"bf16[4,8] bf16[9,8] i32[4] bf16[] bf16[9]", "6: head_loss: the weight must be f32[], or f32[4], of each row; "},
+        {"f64[4,8] f64[9,8] i32[4] f64[1] f64[9]", "6: head_loss: the weight must be f64[], or f64[4], of each row; "},
         {"f32[4,8] f32[9,8] i32[4] f32[] f32[8]", "6: head_loss: the bias must be [9]; "},
         {"f32[4,64] f32[9,64] i32[4] f32[] f32[9] bits=8 block=64",
          "6: head_loss: operand 1 must be u8 [n, bytes], whole records of 68 bytes: the result of "

@@ -269,6 +269,17 @@ static const op_case cases[] = {
      "quantize %2 {bits=8 block=64} : u8[N,136]\n"
      "head_loss %1, %6, %3, %4, %5 {ignore=-100 bits=8 block=64} : g[]",
      NORM, 400, 0, NEEDS_N | NO_GRADIENT},
+    {"head_logp", "f[R,M] f[N,M] l[R] f[N]",
+     "head_logp %1, %2, %3, %4 {ignore=-100 temperature=0.7} : g[R]", NORM, 160, 0, NEEDS_N},
+    {"head_logp", "f[R,M] f[N,M] l[R]", "head_logp %1, %2, %3 {ignore=-100 temperature=1} : g[R]",
+     NORM, 160, 0, NEEDS_N},
+    {"head_logp", "f[R,128] f[N,128] l[R] f[N]",
+     "quantize %2 {bits=8 block=64} : u8[N,136]\n"
+     "head_logp %1, %5, %3, %4 {ignore=-100 bits=8 block=64 temperature=2} : g[R]",
+     NORM, 400, 0, NEEDS_N | NO_GRADIENT},
+    {"head_logp_grad", "f[R,M] f[N,M] l[R] v[R] f[N]",
+     "head_logp_grad %1, %2, %3, %4, %5 {ignore=-100 temperature=0.7} : g[R,M]", NORM, 160, 0,
+     NEEDS_N | REFUSED},
     {"saved", "f[R,N] f[M,N] f[M]",
      "linear %1, %2, %3 {activation=gelu} : f[R,M]\nsaved %4 {index=0} : f[R,M]", TERMS, 2, 'N',
      REFUSED},

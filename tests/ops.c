@@ -146,7 +146,8 @@ static void check_values(test *t, session *s, const op_case *c, const sizes *z)
     bool one_row = !second, wide_start = second && strstr(c->text, ": g[R,2]\n") == second - 8;
     bool narrow =
         (one_row || wide_start) && is_float_kind(c->operands[0]) && strcmp(c->row, "cast") &&
-        !strstr(c->row, "attention"); /* rounds on the way: tests/attention.c, tests/cache.c */
+        /* these round on the way: tests/attention.c, tests/cache.c, tests/logp.c */
+        !strstr(c->row, "attention") && strcmp(c->row, "head_logp_grad");
     zf_cpu_desc plain = {.threads = 2};
     result got = {.values = kept[0]}, exact = {.values = kept[1]}, terms = {.values = kept[2]};
     for (int d = 0; d < (narrow ? 3 : 1); d++) {

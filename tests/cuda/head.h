@@ -26,6 +26,28 @@
  {181, 67, 7}},
 {{"saved", HEAD_TYPES, HEAD "\nsaved %6 {index=3} : i32[R]", EXACT, 0, 0, NEEDS_N | REFUSED},
  {41, 67, 1}},
+#define LOGP_TYPES "f[R,M] f[N,M] l[R] f[N]"
+#define LOGP       "head_logp %1, %2, %3, %4 {ignore=-100 temperature=0.7} : g[R]"
+#define LOGP_GRAD                                                                                  \
+    "scale %1 {by=1} : f[R,M]\nhead_logp_grad %6, %2, %3, %4, %5 {ignore=-100 temperature=0.7} : " \
+    "g[R,M]"
+{{"head_logp", LOGP_TYPES, LOGP, NORM, 160, 0, NEEDS_N}, {170, 40, 16}},
+{{"head_logp", LOGP_TYPES, LOGP, NORM, 160, 0, NEEDS_N}, {5, 4500, 3}},
+{{"saved", LOGP_TYPES, LOGP "\nsaved %5 {index=0} : g[R]", NORM, 160, 0, NEEDS_N | REFUSED},
+ {41, 67, 7}},
+{{"saved", LOGP_TYPES, LOGP "\nsaved %5 {index=1} : i32[R]", EXACT, 0, 0, NEEDS_N | REFUSED},
+ {41, 67, 1}},
+{{"head_logp_grad", "f[R,M] f[N,M] l[R] v[R] f[N]", LOGP_GRAD, NORM, 160, 0, NEEDS_N | REFUSED},
+ {170, 40, 16}},
+{{"saved", "f[R,M] f[N,M] l[R] v[R] f[N]", LOGP_GRAD "\nsaved %7 {index=0} : g[N,M]", NORM, 160, 0,
+  NEEDS_N | REFUSED},
+ {181, 67, 7}},
+{{"saved", "f[R,M] f[N,M] l[R] v[R] f[N]", LOGP_GRAD "\nsaved %7 {index=1} : g[N]", NORM, 160, 0,
+  NEEDS_N | REFUSED},
+ {181, 67, 7}},
+#undef LOGP_TYPES
+#undef LOGP
+#undef LOGP_GRAD
 #undef HEAD_TYPES
 #undef HEAD
 #undef HEAD_SAVED

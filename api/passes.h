@@ -1,10 +1,10 @@
 /* api/passes.h - what rewrites a graph: each pass, and zf_passes, which runs them in their order.
  *
- * Passes in their order: zf_name_training; zf_lora; zf_param_groups; zf_fuse; zf_precision; zf_tile;
- * zf_autograd; zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion, zf_onebit_adam,
- * zf_onebit_lamb, zf_zero_one_adam; zf_delay; zf_fuse again; zf_recompute; zf_zero; zf_offload;
- * zf_prefetch. zf_passes runs them all by one description (zf_training). zf_graph_print shows the
- * graph between any two of them, one node per line:
+ * Passes in their order: zf_name_training; zf_lora; zf_param_groups; zf_fuse; zf_precision;
+ * zf_tile; zf_autograd; zf_simplify; zf_clip; one of zf_adamw, zf_lamb, zf_sgd, zf_lion,
+ * zf_onebit_adam, zf_onebit_lamb, zf_zero_one_adam; zf_ema; zf_delay; zf_fuse again; zf_recompute;
+ * zf_zero; zf_offload; zf_prefetch. zf_passes runs them all by one description (zf_training).
+ * zf_graph_print shows the graph between any two of them, one node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -311,6 +311,18 @@ ZF_API zf_status zf_zero_one_adam(zf_graph *graph, zf_tensor lr, const zf_zero_o
  * what is learned, to the same bits with zf_offload and without it. The gradients of the last step
  * are left unused. Requires: an optimizer of this library; before zf_zero. */
 ZF_API zf_status zf_delay(zf_graph *graph);
+
+/* An exponential moving average of each trained parameter (Polyak & Juditsky 1992): after each
+ * update, average = decay average + (1 - decay) parameter. It begins as the parameter, also when
+ * that is written (zf_write, zf_load without states). It is f32 for a parameter of 16 bits, the
+ * average of its master weights, and stays where a loss scale skips a step. It is a state
+ * "ema.average/PARAM", which zf_zero shards, zf_offload moves and checkpoints hold as they do
+ * master weights; zf_ema_copy makes parameters of it, for evaluation and export. Requires: an
+ * optimizer; before zf_zero. desc NULL: defaults. */
+typedef struct zf_ema_desc {
+    double decay; /* 0: 0.999 */
+} zf_ema_desc;
+ZF_API zf_status zf_ema(zf_graph *graph, const zf_ema_desc *desc);
 
 /* When the rewrite `invert` is applied. */
 typedef enum zf_invert {
@@ -662,6 +674,7 @@ typedef struct zf_training {
 #undef ZFI_DESC
     /* Which variant of the step this is (zf_variant_count), for an optimizer that has several */
     int32_t variant;
+    zf_ema_desc ema; /* {0}: not run */
     bool delay; /* each step updates by the gradients of the step before (zf_delay) */
     /* Steps after this one are delayed (zf_delay); steps up to it are not. Above 0 the step has two
      * variants */
@@ -689,7 +702,7 @@ typedef struct zf_training {
 /* Runs the passes of a training step by their descriptions, in this order:
  *
  *     name_training, lora, param_groups, fuse, precision, tile, autograd, simplify, clip,
- *     an optimizer, delay, fuse, recompute, zero, offload, prefetch
+ *     an optimizer, ema, delay, fuse, recompute, zero, offload, prefetch
  *
  * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
  * {0}. */

@@ -191,10 +191,10 @@ extern zf_status zf_nccl_id(void *id, zf_error *error);
  * and later "base" as above, and zf_load(store, "adapter", &(zf_load_desc){.merge = true}).
  *
  * The seed belongs to the store, and so does the count of training steps, one for each name of a
- * training (zf_training.name): programs of one training share its count. With several ranks each has a store of its own, and all are sharded alike; a later
- * graph's zf_zero takes the layout from zf_zero_desc.store. A store lives until its maker and all
- * its programs have freed it; backend and communicator must outlive it. It and its programs belong
- * to one thread at a time. */
+ * training (zf_training.name): programs of one training share its count. With several ranks each
+ * has a store of its own, and all are sharded alike; a later graph's zf_zero takes the layout
+ * from zf_zero_desc.store. A store lives until its maker and all its programs have freed it;
+ * backend and communicator must outlive it. It and its programs belong to one thread at a time. */
 
 typedef struct zf_store_desc {
     zf_backend *backend; /* NULL: a single-threaded CPU backend of the store's own */
@@ -277,6 +277,13 @@ ZF_API zf_status zf_store_write(zf_store *store, const char *name, const void *d
  * before anything is changed, where they differ in kind, dtype or shape. Both stores have the same
  * ranks, all of which must call. The error is kept in `to`. */
 ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from);
+
+/* Parameters of `to` take the averages that a training has made of them in `from` (zf_ema),
+ * rounded to their dtype, whatever the shards; those without an average take the parameter's
+ * values. So a second store evaluates or exports the averages while the first one is trained.
+ * `to` may be `from`: then training goes on from the averages. training NULL or "": that without
+ * a name. Collective, and errors, as zf_store_copy; ZF_ERR_ARGUMENT where there is no average. */
+ZF_API zf_status zf_ema_copy(zf_store *to, zf_store *from, const char *training);
 
 /* Adds the products of zf_lora to the weights: weight += scale B A, for each parameter
  * NAME.lora_A.weight of the store. B becomes zeros, so programs with the adapter compute the same

@@ -15,6 +15,7 @@
     X(LOSS, "loss", "")                /* the output of the value that zf_autograd was given */    \
     X(NORM, "grad_norm", "")           /* the output of the global norm of gradients */            \
     X(MASTER, "master", "master")      /* f32 weights of a bf16 or f16 parameter */                \
+    X(AVERAGE, "average", "average")   /* a moving average of the parameter (zf_ema) */            \
     X(MOMENT, "moment", "m")           /* a mean of gradients */                                   \
     X(MOMENTUM, "momentum", "momentum") /* a sum of gradients */                                   \
     X(VARIANCE, "variance", "v")       /* a mean of squared gradients */                           \

@@ -403,7 +403,7 @@ static double zfi_bytes_local_sum(const zf_launch *l)
 
 static zf_status zfi_infer_assign(zfi_infer *c)
 {
-    const zf_op op = c->args[0]->op;
+    const zf_op op = zfi_home_of(c->graph, c->args[0])->op;
     char type[ZFI_TYPE_TEXT];
     if (op != ZF_OP_state && op != ZF_OP_bucket && op != ZF_OP_shard)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a state, not the result of %s",

@@ -163,6 +163,15 @@ static const zfi_pass zfi_optimizer_passes[] = {
 #undef ZFI_PASS
 };
 
+static bool zfi_wants_ema(const zf_training *t)
+{
+    return zfi_wants_training(t) && t->ema.decay != 0;
+}
+
+static zf_status zfi_pass_ema(zf_graph *g, const zf_training *t) { return zf_ema(g, &t->ema); }
+
+static const zfi_pass zfi_ema_pass = {"ema", zfi_wants_ema, zfi_pass_ema};
+
 static const zfi_pass zfi_delay_pass = {"delay", zfi_wants_delay, zfi_pass_delay};
 
 static const zfi_pass zfi_forward_passes[] = {
@@ -238,6 +247,7 @@ static const zf_option zfi_training_options[] = {
               .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
               .help = "maximum norm of the gradients; inf: the norm is only computed; 0: neither"),
     ZF_OPTION(zf_training, FLAG, keep_gradients, 0, NULL, .flag = ""),
+    ZF_OPTION(zf_training, DESC, ema, 0, NULL, .rows = zfi_ema_options),
     ZF_OPTION(zf_training, FLAG, delay, 0, NULL, .flag = "", .traits = ZF_OPTION_CHANGES,
               .with = ZFI_SAME_STEPS),
     ZF_OPTION(zf_training, COUNT, delay_from, 0, "[0,inf)", .flag = "delay-update", .unit = "STEP",
@@ -301,6 +311,7 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
     if (fixed) t.lr = zf_constant(g, ZF_F32, ZF_SCALAR, rate);
     zfi_run_passes(g, &t, &zfi_optimizer_passes[t.optimizer], 1);
     if (zfi_wants_fit(&t) && !g->error.status && zfi_fit_training(g, &t)) return g->error.status;
+    zfi_run_passes(g, &t, &zfi_ema_pass, 1);
     zfi_run_passes(g, &t, &zfi_delay_pass, 1);
     zfi_run_passes(g, &t, zfi_update_passes, ZFI_COUNT(zfi_update_passes));
     zfi_run_passes(g, &t, zfi_rank_passes, ZFI_COUNT(zfi_rank_passes));

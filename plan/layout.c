@@ -36,7 +36,7 @@ typedef struct zfi_stored {
     zfi_role role; /* of a state */
     zf_dtype dtype;
     zf_shape shape;
-    int32_t of;     /* the parameter whose master weights these are; -1: none */
+    int32_t of;     /* the parameter whose master weights or average these are; -1: none */
     int32_t bucket; /* -1: it is loose */
     int64_t at;     /* its first element in the bucket */
     char *host;     /* the values of a loose tensor */

@@ -353,7 +353,8 @@ static zf_status zfi_check_masters(const zf_program *p, int32_t master)
     const zf_store *s = p->store;
     const int32_t of = s->tensors[master].of;
     for (int32_t k = 0; k < zfi_len(s->tensors); k++)
-        if (k != master && s->tensors[k].of == of && s->tensors[k].bucket >= 0)
+        if (k != master && s->tensors[k].of == of && s->tensors[k].role == ZFI_ROLE_MASTER &&
+            s->tensors[k].bucket >= 0)
             return zfi_fail(&p->graph->error, ZF_ERR_MISMATCH,
                             "zf_compile: the master weights of \"%.200s\" are \"%.200s\" here and "
                             "\"%.200s\" in the store: trainings of one parameter in 16 bits need the "

@@ -179,7 +179,8 @@ ZF_API zf_stored zf_store_at(const zf_store *s, int32_t index)
                       .state = t->op == ZF_OP_state,
                       .dtype = t->dtype,
                       .shape = t->shape,
-                      .master_of = t->of < 0 ? NULL : s->tensors[t->of].name,
+                      .master_of = t->of < 0 || t->role != ZFI_ROLE_MASTER ? NULL
+                                                                           : s->tensors[t->of].name,
                       .bucket = t->bucket,
                       .at = t->at,
                       .bucket_size = b ? b->size : zfi_stored_count(t),

@@ -1,6 +1,9 @@
+#define _POSIX_C_SOURCE 200809L
 /* Trainings with names: several over one store have their own steps, states and random numbers, as
  * optimizers of PyTorch have (tests/golden/trainings/make.py), to the same bits at every stage. */
 #include "golden.h"
+
+#include <sys/stat.h>
 
 enum { STEPS = 10, ROWS = 8, PARTS = 4, MOST_RANKS = 4, IMAGE = 1 << 14 };
 
@@ -302,8 +305,12 @@ static double miss_of(const double *got, const double *golden, int64_t count)
 static void check_pytorch(test *t, const pair *p)
 {
     static ranks r;
-    const setting s = {
-        .pair = p, .dtype = ZF_F64, .world = 1, .micro = 1, .training.fuse.without = "all"};
+    const setting s = {.pair = p,
+                       .dtype = ZF_F64,
+                       .world = 1,
+                       .micro = 1,
+                       .training.fuse.without = "all",
+                       .training.ema.decay = 0.875};
     zf_safetensors *file = open_file(t, "tests/golden/trainings/trainings.safetensors");
     double losses[STEPS][2], *golden, values[64];
     int64_t count = 0;
@@ -321,6 +328,17 @@ static void check_pytorch(test *t, const pair *p)
         golden = values_of(file, name, &count);
         CHECK(t, golden && value_of(&r, p->params[n].name, values, sizeof values) ==
                                (size_t)count * sizeof *values);
+        CHECK(t, miss_of(values, golden, count) < 1e-12);
+        free(golden);
+    }
+    for (int n = 0; n < 6 && p == &pairs[0]; n++) {
+        const char *param = p->params[n].name;
+        char state[64];
+        snprintf(name, sizeof name, "gan.e.%s", param);
+        snprintf(state, sizeof state, "%sema.average/%s", *param == 'c' ? "critic:" : "", param);
+        golden = values_of(file, name, &count);
+        CHECK(t, golden &&
+                     value_of(&r, state, values, sizeof values) == (size_t)count * sizeof *values);
         CHECK(t, miss_of(values, golden, count) < 1e-12);
         free(golden);
     }
@@ -352,12 +370,17 @@ TEST_ONCE(trainings_have_equal_bits)
 {
     static unsigned char one[IMAGE], other[IMAGE];
     for (int p = 0; p < 3; p++) {
-        setting s = {.pair = &pairs[p], .dtype = ZF_F32, .world = 1, .micro = PARTS};
+        setting s = {.pair = &pairs[p],
+                     .dtype = ZF_F32,
+                     .world = 1,
+                     .micro = PARTS,
+                     .training.ema.decay = 0.875};
         const size_t bytes = image_after(t, &s, 4, one);
         CHECK(t, bytes > 0);
         for (int n = 0; n < 24; n++) {
             s.world = 1 << n % 3, s.micro = PARTS / s.world;
-            s.training = (zf_training){.zero.stage = n / 3 % 4,
+            s.training = (zf_training){.ema.decay = 0.875,
+                                       .zero.stage = n / 3 % 4,
                                        .zero.bucket_bytes = n % 2,
                                        .prefetch.bytes = n % 5 == 1 ? 1 << 16 : 0,
                                        .offload.optimizer = n >= 12 ? ZF_HOST : ZF_DEVICE};
@@ -443,14 +466,22 @@ TEST_ONCE(trainings_skip_steps_of_their_own)
                        .dtype = ZF_F32,
                        .world = 1,
                        .micro = 1,
-                       .training.precision = {.dtype = ZF_F16, .scale = 1024, .hysteresis = 1}};
+                       .training.precision = {.dtype = ZF_F16, .scale = 1024, .hysteresis = 1},
+                       .training.ema.decay = 0.5};
+    float first[6], average[6], moved[18], before[18];
     const float large = 0x1p30f;
     float scale[2] = {0, 0};
     test_defer(t, close_ranks, &r);
     CHECK(t, open_ranks(&r, &s));
     OK(t, zf_store_write(r.stores[0], "critic:scaler.scale", &large, 4),
        zf_store_error(r.stores[0]));
+    CHECK(t, value_of(&r, "adamw.master/value.w", first, sizeof first) == sizeof first);
+    CHECK(t, value_of(&r, "adamw.master/policy.w", before, sizeof before) == sizeof before);
     OK(t, train(&r, 0, 1, NULL), r.error.text);
+    CHECK(t, value_of(&r, "critic:ema.average/value.w", average, sizeof average) == sizeof average);
+    CHECK(t, !memcmp(first, average, sizeof first));
+    CHECK(t, value_of(&r, "policy:ema.average/policy.w", moved, sizeof moved) == sizeof moved);
+    CHECK(t, memcmp(before, moved, sizeof moved));
     CHECK(t, value_of(&r, "critic:scaler.scale", &scale[0], 4) && scale[0] == large / 2);
     CHECK(t, value_of(&r, "policy:scaler.scale", &scale[1], 4) && scale[1] == 1024);
     CHECK(t, count_of(&r, "critic:adamw.step") == 0 && count_of(&r, "policy:adamw.step") == 1);
@@ -507,6 +538,78 @@ TEST_ONCE(trainings_of_every_optimizer)
         float w[64];
         CHECK(t, dropped(t, "one", &plain, w) && w[0] != 1);
     }
+}
+
+/* --------------------------------------------------------------------------------------- averages
+ */
+
+/* Averages of master weights have equal bits at every stage, in host memory and on a disk, by pieces
+ * too. */
+TEST_ONCE(averages_of_master_weights)
+{
+    static unsigned char one[IMAGE], other[IMAGE];
+    setting s = {.pair = &pairs[1],
+                 .dtype = ZF_F32,
+                 .world = 1,
+                 .micro = PARTS,
+                 .training.precision.dtype = ZF_BF16,
+                 .training.ema.decay = 0.75};
+    const size_t bytes = image_after(t, &s, 3, one);
+    CHECK(t, bytes > 0);
+    s.offload_dir = test_path("averages");
+    mkdir(s.offload_dir, 0700);
+    for (int n = 0; n < 12; n++) {
+        s.world = 1 << n % 3, s.micro = PARTS / s.world;
+        s.training.zero.stage = n % 4;
+        s.training.offload.optimizer = n / 4 == 0 ? ZF_DEVICE : n / 4 == 1 ? ZF_HOST : ZF_DISK;
+        s.training.offload.piece_bytes = n % 2 && n / 4 ? 4096 : 0;
+        s.training.prefetch.bytes = n % 5 == 1 ? 1 << 16 : 0;
+        CHECK(t, image_after(t, &s, 3, other) == bytes && !memcmp(one, other, bytes));
+    }
+}
+
+/* A store takes the averages of another one as parameters, which then differ from what is
+ * trained. */
+TEST_ONCE(averages_become_parameters)
+{
+    static ranks r, eval;
+    const setting s = {.pair = &pairs[0],
+                       .dtype = ZF_F32,
+                       .world = 1,
+                       .micro = 1,
+                       .training.ema.decay = 0.5},
+                  plain = {.pair = &pairs[0], .dtype = ZF_F32, .world = 1, .micro = 1};
+    float trained[18], average[18], taken[18];
+    const size_t bytes = sizeof trained;
+    test_defer(t, close_ranks, &r);
+    test_defer(t, close_ranks, &eval);
+    CHECK(t, open_ranks(&r, &s) && open_ranks(&eval, &plain));
+    OK(t, train(&r, 0, 3, NULL), r.error.text);
+    OK(t, zf_ema_copy(eval.stores[0], r.stores[0], "critic"), zf_store_error(eval.stores[0]));
+    CHECK(t, value_of(&r, "critic.w0", trained, bytes) == bytes);
+    CHECK(t, value_of(&r, "critic:ema.average/critic.w0", average, bytes) == bytes);
+    CHECK(t, value_of(&eval, "critic.w0", taken, bytes) == bytes);
+    CHECK(t, !memcmp(average, taken, bytes) && memcmp(average, trained, bytes));
+    CHECK(t, value_of(&r, "gen.w1", trained, bytes) == bytes);
+    CHECK(t, value_of(&eval, "gen.w1", taken, bytes) == bytes && !memcmp(trained, taken, bytes));
+    OK(t, zf_ema_copy(eval.stores[0], r.stores[0], NULL), zf_store_error(eval.stores[0]));
+    CHECK(t, value_of(&r, "ema.average/gen.w1", average, bytes) == bytes);
+    CHECK(t, value_of(&eval, "gen.w1", taken, bytes) == bytes && !memcmp(average, taken, bytes));
+    CHECK(t, !zf_store_at(r.stores[0], zf_store_find(r.stores[0], "ema.average/gen.w1")).master_of);
+    CHECK(t, zf_ema_copy(eval.stores[0], eval.stores[0], "") == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, zf_store_error(eval.stores[0]),
+               "zf_ema_copy: the store has no averages of the training \"\" (zf_ema)");
+    CHECK(t, zf_ema_copy(NULL, eval.stores[0], NULL) == ZF_ERR_ARGUMENT &&
+                 zf_ema_copy(eval.stores[0], NULL, NULL) == ZF_ERR_ARGUMENT);
+}
+
+TEST(averages_need_updates)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    GIVES(t, zf_ema(g, NULL), ZF_ERR_STAGE, zf_graph_error(g));
+    CHECK(t, zf_ema(NULL, NULL) == ZF_ERR_ARGUMENT);
 }
 
 /* ----------------------------------------------------------------------------------------- groups */

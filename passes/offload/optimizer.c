@@ -7,13 +7,24 @@
  *                they have written is then copied back
  */
 
-/* Finds the states of updates. */
+/* The node sets an average, which lies where master weights do. */
+static bool zfi_sets_average(const zf_graph *g, const zfi_node *node)
+{
+    const zfi_node *state = &g->nodes[node->args[0]];
+    if (node->op != ZF_OP_assign) return false;
+    if (state->op == ZF_OP_bucket) state = &g->nodes[state->args[0]];
+    return state->op == ZF_OP_state && state->role == ZFI_ROLE_AVERAGE;
+}
+
+/* Finds the states of updates, and averages. */
 static void zfi_find_states(zfi_offloading *o)
 {
     zf_graph *g = o->graph;
     if (o->d.optimizer == ZF_DEVICE) return;
     for (int32_t i = 0; i < zfi_len(o->order); i++) {
         const zfi_node *node = &g->nodes[o->order[i]];
+        if (node->arg_count && zfi_sets_average(g, node))
+            zfi_set_home(g, node->args[0], o->d.optimizer);
         if (!zfi_has(g, o->order[i], ZF_OP_UPDATE)) continue;
         for (int32_t k = 1; k < node->arg_count; k++)
             if ((zfi_written_args(g, node) >> (k < 31 ? k : 31) & 1) ||

@@ -64,7 +64,7 @@ static int32_t zfi_lifted_node(zfi_zero *z, int32_t f, zf_op op, const int32_t *
         if (node->op == op && node->arg_count == count &&
             !memcmp(node->args, args, (size_t)count * sizeof *args) &&
             (op == ZF_OP_norms || op == ZF_OP_maxima || op == ZF_OP_sign_expand ||
-             !memcmp(node->attributes, attributes, sizeof node->attributes)))
+             zfi_alike_but_piece(g->records[op], node->attributes, attributes)))
             return z->lifted[i - 1].node;
     }
     made.node = zfi_append_op(g, op, args, count, attributes);

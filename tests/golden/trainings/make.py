@@ -7,6 +7,7 @@ trainings.safetensors holds F64 tensors, of each CASE (gan, actor, grouped):
 
     CASE.losses     [STEPS,2]   the two losses of each step, each before its own update
     CASE.p.NAME     [dims]      the parameter after all steps
+    gan.e.NAME      [dims]      its average, by torch.optim.swa_utils' function, of decay 0.875
 
 Each training has an optimizer of its own, torch.optim.AdamW, with its own count of steps and
 moments, also for parameters that both train. All is in f64, from numbers that are exactly floats;
@@ -19,6 +20,7 @@ from safetensors.torch import save_file
 from torch.nn.functional import log_softmax, softplus
 
 STEPS, ROWS = 10, 8
+tensors = {}
 torch.set_default_dtype(torch.float64)
 
 
@@ -52,14 +54,22 @@ def gan():
     gen = adamw([v for k, v in p.items() if k.startswith("gen")], 0.0078125, (0.5, 0.9375))
     critic = adamw([v for k, v in p.items() if k.startswith("critic")], 0.015625, (0.5, 0.9375))
     losses = torch.zeros(STEPS, 2)
+    average = torch.optim.swa_utils.get_ema_multi_avg_fn(0.875)
+    averages = {k: v.detach().clone() for k, v in p.items()}
+
+    def follow(of):
+        names = [k for k in p if k.startswith(of)]
+        average([averages[k] for k in names], [p[k].detach() for k in names], None)
+
     for step in range(STEPS):
         z, real = data(step, 0, ROWS, 4), data(step, 1, ROWS, 3)
         loss = (softplus(-judge(real)).sum() + softplus(judge(generate(z).detach())).sum()) / ROWS
-        critic.zero_grad(), loss.backward(), critic.step()
+        critic.zero_grad(), loss.backward(), critic.step(), follow("critic")
         losses[step, 0] = loss.detach()
         loss = softplus(-judge(generate(z))).sum() / ROWS
-        gen.zero_grad(), loss.backward(), gen.step()
+        gen.zero_grad(), loss.backward(), gen.step(), follow("gen")
         losses[step, 1] = loss.detach()
+    tensors.update({f"gan.e.{k}": v for k, v in averages.items()})
     return losses, p
 
 
@@ -103,7 +113,6 @@ def grouped(p):
                                group("policy.w", 0.0078125 / 4, (0.875, 0.96875), 0.0625)], eps=1e-8))
 
 
-tensors = {}
 cases = {"gan": gan(), "actor": actor(plain), "grouped": actor(grouped)}
 for name, (losses, params) in cases.items():
     tensors[f"{name}.losses"] = losses

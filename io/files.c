@@ -35,6 +35,7 @@ ssize_t pwrite(int, const void *, size_t, off_t);
 int fsync(int);
 char *realpath(const char *, char *);
 int pthread_sigmask(int, const sigset_t *, sigset_t *);
+int lstat(const char *, struct stat *);
 int sigpending(sigset_t *);
 int sigwait(const sigset_t *, int *);
 #ifndef sigemptyset /* a macro on some systems */

@@ -5,8 +5,8 @@
  *
  * The data in such a file do not outlive the run. The run holds a lock on it (flock), which the
  * system releases however the process ends. So a file without a lock was left by a killed run: it
- * is reused if it has the wanted name, and removed otherwise. A file with the wanted name that is
- * no offload file is not touched.
+ * is reused if it has the wanted name, and removed otherwise: by its header, not by its name alone. A
+ * file without one, and a symbolic link, are not touched.
  *
  * The whole space is allocated when the file is opened, so the disk cannot become full later. */
 enum {
@@ -36,24 +36,21 @@ static bool zfi_offload_named(const char *name)
     return length > suffix && !strcmp(name + length - suffix, zfi_offload_suffix);
 }
 
-/* The file begins as an offload file does, or is empty: a run may be killed before it has written a
- * header. */
-static bool zfi_offload_known(int file)
+/* The file begins as an offload file does. empty: one without a byte will do, since a run may be
+ * killed before it has written a header. */
+static bool zfi_offload_known(int file, bool empty)
 {
-    static const char nothing[sizeof zfi_offload_magic];
     char front[sizeof zfi_offload_magic] = "";
     const size_t magic = sizeof front - 1;
     int64_t got = pread(file, front, magic, 0);
-    if (got < 0) return false;
-    return got == 0 || (got == (int64_t)magic && (!memcmp(front, zfi_offload_magic, magic) ||
-                                                  !memcmp(front, nothing, magic)));
+    return got ? got == (int64_t)magic && !memcmp(front, zfi_offload_magic, magic) : empty;
 }
 
 /* The open file has this name and is a regular file. */
 static bool zfi_offload_is(int file, const char *path)
 {
     struct stat opened, named;
-    return fstat(file, &opened) == 0 && stat(path, &named) == 0 && S_ISREG(opened.st_mode) &&
+    return fstat(file, &opened) == 0 && lstat(path, &named) == 0 && S_ISREG(opened.st_mode) &&
            opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
@@ -64,7 +61,7 @@ static void zfi_offload_clear(const char *path)
     if (file < 0) return;
     fcntl(file, F_SETFD, FD_CLOEXEC);
     if (flock(file, LOCK_EX | LOCK_NB) == 0 && zfi_offload_is(file, path) &&
-        zfi_offload_known(file))
+        zfi_offload_known(file, false))
         unlink(path);
     close(file);
 }
@@ -90,7 +87,13 @@ static zf_status zfi_offload_take(zfi_offload_file *f, zf_error *error)
 {
     const struct timespec moment = {0, 10000000};
     for (int tries = 0; tries < 100; tries++) {
+        struct stat about;
         bool locked, named;
+        if (!lstat(f->path, &about) && !S_ISREG(about.st_mode))
+            return zfi_fail(error, ZF_ERR_IO,
+                            "%s is there, and it is not a regular file: remove it, or offload to "
+                            "another folder",
+                            zfi_path_tail(f->path));
         f->file = open(f->path, O_RDWR | O_CREAT | O_NONBLOCK, 0600);
         if (f->file < 0) return zfi_io_fail(error, "create", f->path);
         fcntl(f->file, F_SETFD, FD_CLOEXEC);
@@ -98,7 +101,7 @@ static zf_status zfi_offload_take(zfi_offload_file *f, zf_error *error)
         if (!locked && errno != EWOULDBLOCK && errno != EINTR)
             return zfi_io_fail(error, "lock", f->path);
         named = zfi_offload_is(f->file, f->path);
-        if (locked && named && zfi_offload_known(f->file)) return ZF_OK;
+        if (locked && named && zfi_offload_known(f->file, true)) return ZF_OK;
         if (locked && named)
             return zfi_fail(error, ZF_ERR_IO,
                             "%s is there, and it is not an offload file: remove it, or offload to "

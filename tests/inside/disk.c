@@ -730,6 +730,7 @@ TEST_ONCE(disk_full_is_found_when_it_is_opened)
 }
 
 /* A file of that text, with zeros up to byte `end`. */
+int symlink(const char *, const char *); /* hidden by strict C11 */
 static bool zf_json_put_text_member(const char *path, const char *text, long end)
 {
     FILE *file = fopen(path, "w");
@@ -754,7 +755,7 @@ TEST_ONCE(disk_files_of_others)
     static const char novel[] = "It was a dark and stormy night";
     static setup s, second;
     struct stat about;
-    char alive[600], gone[600], foreign[600], own[600];
+    char alive[600], gone[600], foreign[600], own[600], nothing[600], zeros[600];
     setup_new(t, &s);
     s.desc.plan = 0xabc;
     setup_new(t, &second);
@@ -778,6 +779,22 @@ TEST_ONCE(disk_files_of_others)
     CHECK(t, files_in(s.folder) == 3 && access(gone, F_OK) != 0);
     setup_close(&second);
     CHECK(t, access(alive, F_OK) == 0 && access(foreign, F_OK) == 0 && files_in(s.folder) == 2);
+    /* files without a header, by whatever name, may be somebody's: empty ones, zeros, links */
+    snprintf(nothing, sizeof nothing, "%s/nothing.rank-00000-of-00001.zf-offload", s.folder);
+    snprintf(zeros, sizeof zeros, "%s/zeros.rank-00000-of-00001.zf-offload", s.folder);
+    CHECK(t, zf_json_put_text_member(nothing, "", 0) && zf_json_put_text_member(zeros, "", 4096));
+    CHECK(t, symlink(foreign, own) == 0);
+    CHECK(t, setup_refused(&second, ZF_ERR_IO, "it is not a regular file"));
+    CHECK(t, access(nothing, F_OK) == 0 && access(zeros, F_OK) == 0 && !unlink(own));
+    CHECK(t, zf_json_put_text_member(own, "", 4096));
+    CHECK(t, setup_refused(&second, ZF_ERR_IO, "it is not an offload file"));
+    CHECK_TEXT(t, front_of(foreign), novel);
+    CHECK(t, !unlink(nothing) && !unlink(zeros) && !unlink(own));
+    /* what a run has left that was killed before it wrote a header */
+    CHECK(t, zf_json_put_text_member(own, "", 0));
+    NEED(t, setup_open(&second), &second.error);
+    setup_close(&second);
+    CHECK(t, access(own, F_OK) != 0);
     /* something else under its name */
     CHECK(t, zf_json_put_text_member(own, novel, 0));
     CHECK(t, setup_refused(&second, ZF_ERR_IO, "it is not an offload file"));

@@ -176,8 +176,9 @@ build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,tests/main.c $(CUDA_TES
 # make V=1 shows the commands.
 say       = $(if $V,,@$(if $(QUIET),,printf '  %-8s %s\n' $1 $@;))
 
-# Tokenizers with regular expressions (llm/text/regex.c) need PCRE2, where there is one.
-PCRE2    := $(shell $(CC) -DPCRE2_CODE_UNIT_WIDTH=8 -include pcre2.h -E -x c /dev/null \
+# Tokenizers with regular expressions (llm/text/regex.c) need PCRE2, where there is one. It is looked for
+# at each link, since tools/needs.sh may have installed it for the objects of this very run.
+PCRE2     = $(shell $(CC) -DPCRE2_CODE_UNIT_WIDTH=8 -include pcre2.h -E -x c /dev/null \
               > /dev/null 2>&1 && echo -Wl,--as-needed -lpcre2-8)
 
 # What was found on this machine. Objects that are compiled otherwise without it depend on this

@@ -57,13 +57,13 @@ examine() {
     need "$package" compiles "$cc" pthread.h -lm -lpthread
     need make command -v make
     need libstb-dev compiles "$cc" stb/stb_ds.h
+    [ "$target" = docs ] || wish libpcre2-dev compiles "$cc -DPCRE2_CODE_UNIT_WIDTH=8" pcre2.h -lpcre2-8
     case $target in test*)
         need build-essential compiles gcc stdio.h
         need build-essential command -v g++
         need clang compiles clang stdio.h
         need cmake command -v cmake
         need pkg-config command -v pkg-config
-        wish libpcre2-dev compiles "$cc -DPCRE2_CODE_UNIT_WIDTH=8" pcre2.h -lpcre2-8
         wish libopenmpi-dev compiles mpicc mpi.h
         wish openmpi-bin command -v mpirun
         ;;

@@ -31,3 +31,9 @@ ZF_API void zf_sampler_close(zf_sampler *);
  * temperature is 0. Changes the logits. */
 ZF_API int32_t zf_sampler_draw(zf_sampler *s, float *logits, const int32_t *seen,
                                int64_t seen_count, uint64_t dice);
+
+/* The random number for token `place` of an answer. It belongs to the prompt, so that a text is the
+ * same whatever other prompts are answered at the same time: prompt [count] are its ids, and `sample`
+ * counts answers to the same prompt, from 0 on. */
+ZF_API uint64_t zf_sampler_dice(uint64_t seed, const int32_t *prompt, size_t count, int64_t sample,
+                                int64_t place);

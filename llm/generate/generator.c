@@ -98,14 +98,6 @@ void zf_generator_close(zf_generator *g)
 
 /* --------------------------------------------------------------------------------- an answer */
 
-/* A well-mixed number: different ones give different ones. */
-static uint64_t zfl_mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return x ^ x >> 31;
-}
-
 /* The prompt as ids. An end token that a post_processor adds is removed. */
 static bool zfl_encode_prompt(const zf_answer_desc *d, const char *prompt, zf_answer *a,
                               zf_error *error)
@@ -132,7 +124,7 @@ static bool zfl_next_token(zf_decoder *decoder, zf_sampler *sampler, zf_answer *
     const int32_t *ids[1] = {a->ids.at + decoder->past[0]};
     if (!zf_decoder_add(decoder, ids, count, error)) return false;
     *id = zf_sampler_draw(sampler, decoder->logits, a->ids.at, (int64_t)a->ids.count,
-                          zfl_mix(seed + zfl_mix((uint64_t)a->ids.count)));
+                          zf_sampler_dice(seed, a->ids.at, a->given, 0, (int64_t)a->ids.count));
     return true;
 }
 

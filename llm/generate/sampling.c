@@ -150,3 +150,19 @@ int32_t zf_sampler_draw(zf_sampler *s, float *logits, const int32_t *seen, int64
     }
     return best;
 }
+
+/* A well-mixed number: different ones give different ones. */
+static uint64_t zfl_mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+uint64_t zf_sampler_dice(uint64_t seed, const int32_t *prompt, size_t count, int64_t sample,
+                         int64_t place)
+{
+    uint64_t own = zf_digest_bytes(ZF_DIGEST_START, prompt, count * sizeof *prompt);
+    own = zfl_mix(own + zfl_mix((uint64_t)sample));
+    return zfl_mix(seed + zfl_mix(own + zfl_mix((uint64_t)place)));
+}

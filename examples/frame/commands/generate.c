@@ -1,5 +1,4 @@
 /* The commands generate, which continues texts or answers, all texts at once, and chat. */
-#include "../data/corpus.h"
 #include "../model/causal.h"
 #include "../../../zeroflow_llm.h"
 #include "../options/command.h"
@@ -101,19 +100,31 @@ static bool add(writer *w, int64_t *count, zf_error *error)
     return zf_decoder_add(&w->decoder.steps, ids, count, error);
 }
 
-/* Draws token `number` of all rows, and sets how many tokens the model is to see next. False where
+/* How many rows before row k have its prompt. */
+static int64_t sample_of(const writer *w, int64_t k)
+{
+    const zf_answer *r = &w->rows[k];
+    int64_t sample = 0;
+    for (int64_t i = 0; i < k; i++)
+        sample += w->rows[i].given == r->given &&
+                  !memcmp(w->rows[i].ids.at, r->ids.at, r->given * sizeof *r->ids.at);
+    return sample;
+}
+
+/* Draws the next token of all rows, and sets how many tokens the model is to see next. False where
  * no row goes on, or with *error. */
-static bool step(writer *w, int64_t number, uint64_t seed, int64_t *count, zf_error *error)
+static bool step(writer *w, uint64_t seed, int64_t *count, zf_error *error)
 {
     bool going = false;
     for (int64_t k = 0; k < w->count; k++) {
         zf_answer *r = &w->rows[k];
-        uint64_t place = (uint64_t)(r->given + (size_t)number) + ((uint64_t)k << 40);
         int32_t id;
         count[k] = 0;
         if (r->done) continue;
         id = zf_sampler_draw(&w->sampler, w->decoder.steps.logits + k * w->decoder.steps.vocab,
-                             r->ids.at, (int64_t)r->ids.count, bert_mix(seed + bert_mix(place)));
+                             r->ids.at, (int64_t)r->ids.count,
+                             zf_sampler_dice(seed, r->ids.at, r->given, sample_of(w, k),
+                                             (int64_t)r->ids.count));
         if (!zf_answer_put(r, &w->how, id, error)) return false;
         if (w->count == 1) show(w, r);
         count[k] = !r->done;
@@ -131,7 +142,7 @@ static bool write_all(writer *w, int64_t most, uint64_t seed, const zf_sampling 
         return fail(error, ZF_ERR_NOMEM, "out of memory");
     if (w->count == 1) show(w, &w->rows[0]);
     for (int64_t n = 0; n < most && !error->status; n++)
-        if (!add(w, count, error) || !step(w, n, seed, count, error)) break;
+        if (!add(w, count, error) || !step(w, seed, count, error)) break;
     for (int64_t k = 0; k < w->count && !error->status; k++) {
         zf_answer *r = &w->rows[k];
         if (!r->done && !zf_answer_put(r, &w->how, -1, error)) break;
@@ -271,7 +282,7 @@ static void close_writer(writer *w)
 static const zf_option generate_rows[] = {
     ROW(TEXT, prompt, 0, NULL, .topic = "text", .with = "!prompts",
         .help = "the text to continue, as without --prompt"),
-    ROW(TEXT, prompts, 0, NULL, .unit = "FILE",
+    ROW(TEXT, prompts, 0, NULL, .unit = "FILE", .traits = ZF_OPTION_READS,
         .help = "prompts, one a line, that are continued together"),
     ROW(COUNT, tokens, 64, "[1,1000000]", .help = TOKENS_HELP),
     ROW(TEXT, chat, 0, NULL, .unit = "STYLE|auto", .topic = "chat",
@@ -401,7 +412,6 @@ typedef struct talk {
     zf_chat_message messages[MESSAGES]; /* texts of their own */
     size_t count;
     zf_ids seen; /* the tokens in the caches */
-    int64_t turn;
 } talk;
 
 static void forget(talk *c, size_t from)
@@ -445,16 +455,15 @@ static bool answer(talk *c, zf_answer *r, zf_error *error)
     while (same < c->seen.count && same + 1 < r->ids.count && c->seen.at[same] == r->ids.at[same])
         same++;
     c->seen.count = (size_t)zf_decoder_rewind(&w->decoder.steps, 0, (int64_t)same);
-    c->turn++;
     for (int64_t n = 0; n < c->q.tokens && !r->done; n++) {
         const int32_t *next = r->ids.at + c->seen.count;
         const int64_t count = (int64_t)(r->ids.count - c->seen.count);
-        uint64_t dice = bert_mix((uint64_t)c->q.seed + bert_mix((uint64_t)(n + (c->turn << 24))));
         if (!zf_decoder_add(&w->decoder.steps, &next, &count, error)) return false;
         while (c->seen.count < r->ids.count) zf_ids_add(&c->seen, r->ids.at[c->seen.count]);
         if (c->seen.failed) return fail(error, ZF_ERR_NOMEM, "out of memory");
         id = zf_sampler_draw(&w->sampler, w->decoder.steps.logits, r->ids.at, (int64_t)r->ids.count,
-                             dice);
+                             zf_sampler_dice((uint64_t)c->q.seed, r->ids.at, r->given, 0,
+                                             (int64_t)r->ids.count));
         if (!zf_answer_put(r, &w->how, id, error)) return false;
         show(w, r);
     }

@@ -45,7 +45,9 @@ enum {
     ZF_OPTION_LOCAL = 2,   /* each rank may have its own value */
     ZF_OPTION_PATH = 4,    /* it names a file or folder, whose name may differ between ranks */
     ZF_OPTION_BASIC = 8,   /* the short --help shows it */
-    ZF_OPTION_GIVEN_0 = 16 /* a 0 that is given is more than the default 0 */
+    ZF_OPTION_GIVEN_0 = 16, /* a 0 that is given is more than the default 0 */
+    ZF_OPTION_READS = 32,   /* the file or folder that it names is read */
+    ZF_OPTION_WRITES = 64   /* it is written */
 };
 
 /* One member of a desc. A member that is 0 has not been given, and has its default. */

@@ -208,8 +208,8 @@ check 'binary corpus' \
     --corpus "$work/binary"
 sed '/^$/d' "$corpus" > "$work/single"
 check 'corpus of one document' \
-    spoils "corpus '$work/single': 1 document, and at least 4 are needed, two to train on and two\
- held out: next-sentence pairs take their second segment from another document; $form" \
+    spoils "corpus '$work/single': 1 document, and at least 4 are needed: whole documents are held\
+ out, two of them, and two are left to train on; $form" \
     --corpus "$work/single"
 grep -v MASK "$vocab" > "$work/maskless"
 check 'vocabulary without [MASK]' \
@@ -925,6 +925,15 @@ other_parts() {
  it goes on, with other bits" "$work/out"
 }
 check 'then in another number of parts' other_parts
+other_ranks() {
+    options='--optimizer onebit_adam --freeze-step 2 --zero 1'
+    # shellcheck disable=SC2086
+    steps 5 half $options --ranks 2 --micro-batches 2 --save "$work/onebit" &&
+        steps 9 other $options --ranks 4 --load "$work/onebit" && grep -qx \
+        "$work/onebit was trained on 2 ranks, which have states of their own, not 4: it goes on with \
+their mean, and other bits" "$work/out"
+}
+check 'states of ranks on another number of them' other_ranks
 cut_weights() {
     said="$work/parts was trained with lr = 0.001, not 0.01: give the same --lr, or start anew from"
     said="$said its weights with --init $work/parts"
@@ -1155,5 +1164,22 @@ check 'batches that cannot be cut' \
     fails 1 "bert: $golden/batch.safetensors: 4 examples cannot be split into 3 equal parts\
  (ranks 3 x micro-batches 1); 3 or 6 can" "$bert" pretrain --model $golden/config.json \
     --batch-file $golden/batch.safetensors --ranks 3
+
+# What is written is nothing that is read, or written by another option.
+meets() {
+    wanted=$1
+    shift
+    cp "$work/meeting" "$work/kept" && ends 1 "$@" &&
+        grep -Fqx "bert: $wanted; name another place" "$work/err" && cmp "$work/kept" "$work/meeting"
+}
+printf 'a b\n\nc d\n\na c\n\nb d\n' > "$work/meeting"
+for option in log svg report dump dump-grads; do
+    check "--$option over the corpus" meets "--$option $work/meeting: it is the file of --corpus" \
+        "$bert" pretrain --corpus "$work/meeting" --vocab "$work/meeting2" --$option "$work/meeting"
+done
+check 'a vocabulary over the corpus' meets "--vocab $work/meeting: it is the file of --corpus" \
+    "$bert" vocab --corpus "$work/meeting" --vocab "$work/meeting"
+check 'two outputs on one file' meets "--log $work/both: it is the file of --report" \
+    "$bert" pretrain --corpus "$work/meeting" --vocab "$work/meeting2" --log "$work/both" --report "$work/both"
 
 total

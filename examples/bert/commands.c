@@ -39,8 +39,9 @@ typedef struct vocab_options {
 
 static const zf_option vocab_rows[] = {
     ZF_OPTION(vocab_options, TEXT, corpus, 0, NULL, .unit = "FILE", .topic = "files",
+              .traits = ZF_OPTION_READS,
               .help = "the text"),
-    ZF_OPTION(vocab_options, TEXT, vocab, 0, NULL, .unit = "FILE",
+    ZF_OPTION(vocab_options, TEXT, vocab, 0, NULL, .unit = "FILE", .traits = ZF_OPTION_WRITES,
               .help = "the vocab.txt to write"),
     ZF_OPTION(vocab_options, COUNT, size, 8192, "[16,10000000]", .topic = "tokens",
               .help = "maximum number of tokens"),

@@ -66,6 +66,7 @@ typedef struct tokenize_options {
 
 static const zf_option rows[] = {
     ZF_OPTION(tokenize_options, TEXT, vocab, 0, NULL, .unit = "FILE|DIR", .topic = "tokens",
+              .traits = ZF_OPTION_READS,
               .help = "a vocab.txt, a tokenizer.json, or a folder with one: a checkpoint or of "
                       "Hugging Face"),
     ZF_OPTION(tokenize_options, DESC, words, 0, NULL, .rows = tokenizing_rows),

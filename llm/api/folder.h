@@ -81,7 +81,7 @@ enum { ZF_FOLDER_PATH = 1024 };
  * transformers, which gets a config.json and, if `from` has a vocabulary, the files of a tokenizer
  * (training on a batch file leaves none), and the files that are kept as they are. Files are replaced
  * as by zf_file_save; one that `to` has and `from` has not is an error, since it would change what is
- * read. Frees `config`. weights: the path of the file of weights, which the caller writes. */
+ * read. A folder that holds a checkpoint or an adapter is an error too. Frees `config`. weights: the path of the file of weights, which the caller writes. */
 ZF_API bool zf_folder_export(const char *to, const char *from, zf_json_writer *config,
                              zf_folder_frame frame, int64_t longest, char weights[ZF_FOLDER_PATH],
                              zf_error *error);

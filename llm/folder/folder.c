@@ -372,6 +372,14 @@ static bool zfl_expect_own_files(const char *to, const zf_folder_texts *texts,
                     to, other);
 }
 
+/* A folder that holds something else than a model for transformers stays as it is. */
+static bool zfl_may_export(const char *to, zf_error *error)
+{
+    if (!zf_folder_is_checkpoint(to) && !zf_adapter_is_at(to)) return true;
+    return zfl_fail(error, ZF_ERR_ARGUMENT, "%.300s holds %s; name another place", to,
+                    zf_folder_is_checkpoint(to) ? "the checkpoint of a run" : "an adapter");
+}
+
 bool zf_folder_export(const char *to, const char *from, zf_json_writer *config,
                       zf_folder_frame frame, int64_t longest, char weights[ZF_FOLDER_PATH],
                       zf_error *error)
@@ -384,7 +392,7 @@ bool zf_folder_export(const char *to, const char *from, zf_json_writer *config,
         zf_json_writer_free(config);
         return true;
     }
-    good = zf_folder_texts_read(&texts, bpe ? from : NULL, from, error);
+    good = zfl_may_export(to, error) && zf_folder_texts_read(&texts, bpe ? from : NULL, from, error);
     if (good && !bpe && zf_folder_has_vocab(from))
         good = (vocab = zf_folder_vocab(from, NULL, error)) != NULL;
     good = good && zf_folder_make(to, error) && zfl_expect_own_files(to, &texts, vocab, error);

@@ -3,6 +3,7 @@
 #include "../options/command.h"
 #include "../model/dataset.h"
 #include "../options/fail.h"
+#include "../options/files.h"
 #include "../options/folder.h"
 #include "frame.h"
 #include "../model/session.h"
@@ -91,6 +92,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
                       .shape = {1, 1, 1, false, 0},
                       .threads = 1};
     command_tables tables = {.count = 0};
+    named_files files = {.count = 0};
     session s;
     zf_error error = {ZF_OK, ""};
     char file[ZF_FOLDER_PATH];
@@ -110,7 +112,9 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
         return command_usage_error(argv, "an adapter is needed: --adapter DIR");
     if (!out) return command_usage_error(argv, "a folder or a file to write is needed");
     d.adapter = o.from.adapter;
-    good = session_config(sample, o.from.load, &config, &error) &&
+    files_add(&files, "", out, true);
+    files_add_options(&files, tables.all, tables.count);
+    good = files_apart(&files, &error) && session_config(sample, o.from.load, &config, &error) &&
            session_open_folder(&s, o.from.load, &d, 1 + ZF_F32, &error);
     if (good) {
         good = (!merges || (round_weights(&s, &d, o.from.weights, &error) && merge(&s, &error))) &&
@@ -145,8 +149,9 @@ typedef struct evaluate_options {
 
 static const zf_option data_rows[] = {
     ROW(TEXT, corpus, 0, NULL, .unit = "FILE", .topic = "data", .with = "!data, !batch_file",
+        .traits = ZF_OPTION_READS,
         .help = "the text, whose held-out part is used"),
-    ROW(TEXT, batch_file, 0, NULL, .unit = "FILE", .with = "!data",
+    ROW(TEXT, batch_file, 0, NULL, .unit = "FILE", .with = "!data", .traits = ZF_OPTION_READS,
         .help = "batches instead (safetensors)"),
     ROW(COUNT, seq, 0, "[0,65536]", .unit = "T",
         .help = "tokens of an example; 0: 128 of --corpus, 1024 of --data, or the model's if "
@@ -155,9 +160,9 @@ static const zf_option data_rows[] = {
     {.name = NULL}};
 
 static const zf_option examples_rows[] = {
-    ROW(TEXT, data, 0, NULL, .unit = "FILE", .topic = "data",
+    ROW(TEXT, data, 0, NULL, .unit = "FILE", .topic = "data", .traits = ZF_OPTION_READS,
         .help = "examples instead, JSON Lines, all of which are used"),
-    ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .with = "data",
+    ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .with = "data", .traits = ZF_OPTION_READS,
         .help = "of --data; else that of --load"),
     ROW(TEXT, chat, 0, NULL, .unit = "STYLE", .with = "data",
         .help = "how messages are written; else as the tokenizer's chat_template says"),
@@ -199,7 +204,8 @@ static const char *missing(const evaluate_options *e, const sample_model *sample
 static void complete(evaluate_options *e, int64_t positions)
 {
     settings *o = &e->o;
-    if (!o->seq) o->seq = o->corpus ? 128 : positions < 1024 ? positions : 1024;
+    const int64_t usual = o->corpus ? 128 : 1024;
+    if (!o->seq) o->seq = positions < usual ? positions : usual;
     if (!e->batches) e->batches = o->corpus ? 16 : INT64_MAX;
     o->load = o->vocab = e->from.load;
     if (!o->tokenizer) o->tokenizer = o->load;

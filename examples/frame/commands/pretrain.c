@@ -3,6 +3,7 @@
 #include "../options/command.h"
 #include "../../../zeroflow_llm.h"
 #include "../options/fail.h"
+#include "../options/files.h"
 #include "frame.h"
 #include "../run/output.h"
 #include "../run/run.h"
@@ -225,7 +226,11 @@ static bool open_outputs(run_job *job, zf_error *error)
                            .overwrite = o->overwrite,
                            .follows = job->ranks.first > 0,
                            .keep = o->keep};
-    if (!d.follows && !output_try(outputs, sizeof outputs / sizeof *outputs, error)) return false;
+    named_files files = {.count = 0};
+    files_add_options(&files, job->tables.all, job->tables.count);
+    if (!d.follows && (!files_apart(&files, error) ||
+                       !output_try(outputs, sizeof outputs / sizeof *outputs, error)))
+        return false;
     return !o->save ||
            (saving_open(&job->saving, &d, error) && (!o->eval_every || open_best(job, &d, error)));
 }

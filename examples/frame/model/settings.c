@@ -14,6 +14,8 @@
 #define LOCAL   ZF_OPTION_LOCAL
 #define PATH    ZF_OPTION_PATH
 #define BASIC   ZF_OPTION_BASIC
+#define READS   ZF_OPTION_READS
+#define WRITES  ZF_OPTION_WRITES
 #define ROW(kind, member, default_, range, ...)                                                    \
     ZF_OPTION(settings, kind, member, default_, range, __VA_ARGS__)
 
@@ -21,7 +23,7 @@ static const zf_option device_rows[] = {
     ZF_OPTION(device_desc, CHOICE, kind, 0, DEVICE_KINDS, .flag = "device", .traits = BASIC,
               .help = "that computes"),
     ZF_OPTION(device_desc, TEXT, tuning, 0, NULL, .unit = "FILE", .with = "kind=cuda",
-              .traits = LOCAL,
+              .traits = LOCAL | WRITES,
               .help = "measure the fastest algorithms for matrix products, and keep them in this "
                       "file"),
     ZF_OPTION(device_desc, COUNT, spare, 0, "[0,1024]", .flag = "spare-processors",
@@ -31,10 +33,10 @@ static const zf_option device_rows[] = {
 
 /* What is trained, on what. */
 static const zf_option data_rows[] = {
-    ROW(TEXT, corpus, 0, NULL, .unit = "FILE", .topic = "data", .traits = PATH | BASIC,
+    ROW(TEXT, corpus, 0, NULL, .unit = "FILE", .topic = "data", .traits = PATH | READS | BASIC,
         .with = "vocab, !batch_file, !data",
         .help = "one sentence a line, a blank line between documents"),
-    ROW(TEXT, vocab, 0, NULL, .unit = "FILE|DIR", .traits = PATH | BASIC,
+    ROW(TEXT, vocab, 0, NULL, .unit = "FILE|DIR", .traits = PATH | READS | BASIC,
         .help =
             "a vocab.txt, as 'bert vocab' makes it, a tokenizer.json, or a folder with one; else "
             "that of --load, --init or --model"),
@@ -43,7 +45,7 @@ static const zf_option data_rows[] = {
         .help = "tokens of an example"),
     ROW(COUNT, batch, 16, "[1,1048576]", .unit = "B", .traits = CHANGES | BASIC,
         .help = "examples of a step"),
-    ROW(TEXT, batch_file, 0, NULL, .unit = "FILE", .traits = PATH, .with = "!data",
+    ROW(TEXT, batch_file, 0, NULL, .unit = "FILE", .traits = PATH | READS, .with = "!data",
         .help = "train on these batches (safetensors) instead"),
     ROW(COUNT, seed, 1, "[0,9000000000000000]", .traits = CHANGES,
         .help = "of parameters, dropout and examples"),
@@ -51,11 +53,11 @@ static const zf_option data_rows[] = {
 
 /* The same, of objectives with examples (--data). */
 static const zf_option examples_rows[] = {
-    ROW(TEXT, data, 0, NULL, .unit = "FILE", .topic = "data", .traits = PATH | BASIC,
+    ROW(TEXT, data, 0, NULL, .unit = "FILE", .topic = "data", .traits = PATH | READS | BASIC,
         .with = "tokenizer",
         .help = "train on examples instead, JSON Lines of prompt and response, or of messages; "
                 "labels are what the assistant has written"),
-    ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .traits = PATH, .with = "data",
+    ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .traits = PATH | READS, .with = "data",
         .help = "of --data: a folder with tokenizer.json and tokenizer_config.json, or vocab.txt; "
                 "else that of --load, --init or --model"),
     ROW(TEXT, chat, 0, NULL, .unit = "STYLE", .with = "data",
@@ -73,10 +75,12 @@ static const zf_option examples_rows[] = {
 
 /* How it is trained, where, and what is written. */
 static const zf_option run_rows[] = {
-    ROW(TEXT, model, 0, NULL, .unit = "NAME|DIR|FILE", .topic = "model", .traits = LOCAL | BASIC,
+    ROW(TEXT, model, 0, NULL, .unit = "NAME|DIR|FILE", .topic = "model",
+        .traits = LOCAL | READS | BASIC,
         .help = "the configuration"),
-    ROW(TEXT, init, 0, NULL, .unit = "DIR|FILE", .traits = PATH | BASIC,
-        .help = "start from the weights of a checkpoint or a Hugging Face folder"),
+    ROW(TEXT, init, 0, NULL, .unit = "DIR|FILE", .traits = PATH | READS | BASIC,
+        .help = "start from the weights of a checkpoint or a Hugging Face folder; with --load it is read "
+                "only where it has the base of an adapter (--lora)"),
     ROW(NUMBER, dropout, -1, "[0,1)", .unit = "P", .traits = CHANGES,
         .help = "probability; without this option that of the model's configuration"),
     ROW(COUNT, steps, 1000, "[0,1000000000000]", .topic = "optimizer", .traits = BASIC,
@@ -112,9 +116,11 @@ static const zf_option run_rows[] = {
         .help = "the same, by the ranks in each"),
     ROW(COUNT, mics, 0, "[0,1024]", .unit = "Z", .with = "zero.stage=1|2|3, !zero.hpz",
         .help = "shard over the Z ranks of a node alone; each node has all shards (MiCS)"),
-    ROW(TEXT, cost, 0, NULL, .unit = "FILE|measure", .with = "prefetch.bytes",
-        .help = "rates by which --prefetch is planned; measure: those of this machine"),
-    ROW(TEXT, save_cost, 0, NULL, .unit = "FILE", .traits = LOCAL, .with = "cost=measure",
+    ROW(TEXT, cost, 0, NULL, .unit = "FILE|measure", .traits = READS,
+        .with = "prefetch.bytes|memory",
+        .help = "rates by which --prefetch is planned and --memory chooses; measure: those of this "
+                "machine"),
+    ROW(TEXT, save_cost, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES, .with = "cost=measure",
         .help = "write the rates of --cost measure"),
     ROW(NUMBER, deadline, 60, "[0.001,1000000]", .unit = "SECONDS", .traits = LOCAL,
         .help = "maximum time that ranks wait for one another"),
@@ -123,9 +129,9 @@ static const zf_option run_rows[] = {
             "fit a step into these: what is recomputed, and with --offload-dir what goes to the "
             "disk, is chosen by the estimated time (--cost); of --device cuda the device's: what "
             "leaves it goes to host memory as well"),
-    ROW(TEXT, offload_dir, 0, NULL, .unit = "DIR", .traits = LOCAL,
+    ROW(TEXT, offload_dir, 0, NULL, .unit = "DIR", .traits = LOCAL | READS,
         .help = "an existing folder for the files of --offload"),
-    ROW(TEXT, save, 0, NULL, .unit = "DIR", .topic = "files", .traits = PATH | BASIC,
+    ROW(TEXT, save, 0, NULL, .unit = "DIR", .topic = "files", .traits = PATH | WRITES | BASIC,
         .help = "write a checkpoint at the end, and when interrupted"),
     ROW(COUNT, save_every, 0, "[0,1000000000000]", .with = "save",
         .help = "and every N steps; 0: not"),
@@ -133,7 +139,7 @@ static const zf_option run_rows[] = {
         .help = "checkpoints that stay: DIR, DIR.previous-1, ..."),
     ROW(FLAG, overwrite, 0, NULL, .traits = LOCAL, .with = "save",
         .help = "--save may replace another run's checkpoint"),
-    ROW(TEXT, load, 0, NULL, .unit = "DIR", .traits = PATH | BASIC,
+    ROW(TEXT, load, 0, NULL, .unit = "DIR", .traits = PATH | READS | BASIC,
         .help = "resume from a checkpoint"),
     ROW(COUNT, compare_every, 1000, "[0,1000000000000]",
         .help = "ranks compare their parameters every N steps, and at saves; 0: at saves only"),
@@ -142,14 +148,16 @@ static const zf_option run_rows[] = {
     ROW(COUNT, eval_every, 0, "[0,1000000000000]", .with = "corpus|data",
         .help =
             "and every N steps; the checkpoint with the lowest loss stays in DIR.best (--save)"),
-    ROW(TEXT, log, 0, NULL, .unit = "FILE", .traits = LOCAL | BASIC, .help = "CSV of the steps"),
-    ROW(TEXT, svg, 0, NULL, .unit = "FILE", .traits = LOCAL, .help = "the loss curve"),
-    ROW(TEXT, report, 0, NULL, .unit = "FILE", .traits = LOCAL,
+    ROW(TEXT, log, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES | BASIC,
+        .help = "CSV of the steps"),
+    ROW(TEXT, svg, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES, .help = "the loss curve"),
+    ROW(TEXT, report, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES,
         .help = "JSON: memory, speed, losses, all options"),
-    ROW(TEXT, dump, 0, NULL, .unit = "FILE", .traits = PATH,
-        .help = "parameters after the last step, in Hugging Face's format"),
-    ROW(TEXT, dump_grads, 0, NULL, .unit = "FILE", .traits = PATH,
-        .with = "precision.dtype=f32|bf16", .help = "gradients of the last step, before clipping"),
+    ROW(TEXT, dump, 0, NULL, .unit = "FILE", .traits = PATH | WRITES,
+        .with = "!lora", .help = "parameters after the last step, in Hugging Face's format"),
+    ROW(TEXT, dump_grads, 0, NULL, .unit = "FILE", .traits = PATH | WRITES,
+        .with = "!lora, precision.dtype=f32|bf16",
+        .help = "gradients of the last step, before clipping"),
     ROW(FLAG, quiet, 0, NULL, .traits = LOCAL, .help = "no progress line"),
     {.name = NULL}};
 

@@ -1,5 +1,6 @@
 #define _XOPEN_SOURCE 700
 #include "command.h"
+#include "files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -53,7 +54,8 @@ void command_add(command_tables *t, const zf_option *rows, void *desc)
 bool command_options(int argc, char **argv, const char *usage, const command_tables *t,
                      const char **rest, int *status)
 {
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
+    named_files files = {.count = 0};
     char text[sizeof error.text] = "";
     int left = argc - 1, most = rest ? 2 : 1;
     if (command_help(argc, argv, t->all, t->count, usage, "all", status)) return false;
@@ -64,6 +66,9 @@ bool command_options(int argc, char **argv, const char *usage, const command_tab
         snprintf(text, sizeof text, "'%.100s' is one argument too many", argv[1 + most]);
     if (*text) *status = command_usage_error(argv, text);
     if (*text) return false;
+    files_add_options(&files, t->all, t->count);
+    if (!files_apart(&files, &error)) *status = command_error("%s", error.text);
+    if (error.status) return false;
     if (!t->open) zf_options_resolve(t->all, t->count);
     if (rest) *rest = left > 1 ? argv[2] : NULL;
     return true;

@@ -6,18 +6,19 @@
     ZF_OPTION(folder_options, kind, member, default_, range, __VA_ARGS__)
 
 const zf_option folder_load_rows[] = {
-    ROW(TEXT, load, 0, NULL, .unit = "DIR", .topic = "model",
+    ROW(TEXT, load, 0, NULL, .unit = "DIR", .topic = "model", .traits = ZF_OPTION_READS,
         .help = "a checkpoint, or a folder of Hugging Face"),
-    ROW(TEXT, load, 0, NULL, .unit = "DIR", .flag = "model", .help = "the same"),
+    ROW(TEXT, load, 0, NULL, .unit = "DIR", .flag = "model", .traits = ZF_OPTION_READS,
+        .help = "the same"),
     {.name = NULL}};
 
-const zf_option folder_adapter_rows[] = {ROW(TEXT, adapter, 0, NULL, .unit = "DIR",
-                                             .topic = "model",
-                                             .help = "an adapter of its weights (--lora, PEFT)"),
-                                         {.name = NULL}};
+const zf_option folder_adapter_rows[] = {
+    ROW(TEXT, adapter, 0, NULL, .unit = "DIR", .topic = "model", .traits = ZF_OPTION_READS,
+        .help = "an adapter of its weights (--lora, PEFT)"),
+    {.name = NULL}};
 
 const zf_option folder_tokenizer_rows[] = {
-    ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .topic = "model",
+    ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .topic = "model", .traits = ZF_OPTION_READS,
         .help = "a folder with the tokenizer; else that of --load"),
     {.name = NULL}};
 

@@ -61,6 +61,11 @@ bool tokenizing_fits(const tokenizing_notes *n, const char *load, const char *vo
                         "%s was trained on another text than %s, or with its sentences in another "
                         "order: give the same one, or start anew from its weights with %s",
                         load, corpus_path ? corpus_path : "none", init);
+        if (i == 0)
+            return fail(error, ZF_ERR_MISMATCH,
+                        "%s was trained with%s --cased: %s, or start anew from its weights with %s",
+                        load, strcmp(saved, "yes") ? "out" : "",
+                        strcmp(saved, "yes") ? "leave it out" : "give it", init);
         return fail(error, ZF_ERR_MISMATCH,
                     "%s was trained with %s = %s, not %s: give the same --%s, or start anew from "
                     "its weights with %s",

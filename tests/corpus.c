@@ -303,11 +303,11 @@ TEST(corpus_refuses_what_is_no_corpus)
     REFUSED(t, "1\n2\n\n\0 3\n", desc,
             "corpus 'x.txt', line 4: a NUL byte, so this is no text" FORM);
     REFUSED(t, "1\n2\n3\n", desc,
-            "corpus 'x.txt': 1 document, and at least 4 are needed, two to train on and two held "
-            "out: next-sentence pairs take their second segment from another document" FORM);
+            "corpus 'x.txt': 1 document, and at least 4 are needed: whole documents are held "
+            "out, two of them, and two are left to train on" FORM);
     REFUSED(t, "1\n\n2\n\n3\n", desc,
-            "corpus 'x.txt': 3 documents, and at least 4 are needed, two to train on and two held "
-            "out: next-sentence pairs take their second segment from another document" FORM);
+            "corpus 'x.txt': 3 documents, and at least 4 are needed: whole documents are held "
+            "out, two of them, and two are left to train on" FORM);
     REFUSED(t, "1\n\n2\n\n3\n\n4 11 5\n", desc,
             "corpus 'x.txt', line 7: id 11 is outside the vocabulary of 10 tokens");
     bad.encode = encode_too_many;

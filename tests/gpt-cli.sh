@@ -93,6 +93,17 @@ weights() {
 }
 check 'weights go out and in' weights
 
+# What is drawn for a prompt depends on no other one: the first of a file, the second, or alone.
+rows_alike() {
+    printf 'the cat\nthe dog sings in\nthe cat\n' > "$work/prompts"
+    draws() { ends 0 "$gpt" generate --load "$work/learned" --temperature 3 --tokens 12 "$@"; }
+    draws --prompts "$work/prompts" && cp "$work/out" "$work/rows" &&
+        draws 'the cat' && [ "$(cat "$work/out")" = "$(sed -n 1p "$work/rows")" ] &&
+        draws 'the dog sings in' && [ "$(cat "$work/out")" = "$(sed -n 2p "$work/rows")" ] &&
+        [ "$(sed -n 1p "$work/rows")" != "$(sed -n 3p "$work/rows")" ]
+}
+check 'a text does not depend on its row' rows_alike
+
 # A folder of Hugging Face generates the text of the checkpoint; a run can start from it, and with 0
 # steps it becomes a checkpoint again.
 folder() {
@@ -122,6 +133,27 @@ check 'goes on with the same bits' goes_on
 check 'goes on with other settings' fails 1 "gpt: $work/half was trained with batch = 4, not 5: give \
 the same --batch, or start anew from its weights with --init $work/half" "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
     --seq 32 --batch 5 --lr 3e-3 --quiet --schedule constant --warmup 4 --load "$work/half"
+
+# Flags that differ are named as what they are, and a schedule that is stretched is told.
+go_on() {
+    pretrain --schedule linear --warmup 4 --load "$work/linear" "$@"
+}
+flags() {
+    pretrain --schedule linear --warmup 4 --steps 10 --save "$work/linear" &&
+        ! go_on --steps 12 --cased && [ "$(cat "$work/err")" = "gpt: $work/linear was trained without \
+--cased: leave it out, or start anew from its weights with --init $work/linear" ] &&
+        ! go_on --steps 12 --no-fuse all && [ "$(cat "$work/err")" = "gpt: $work/linear was trained \
+without --no-fuse: leave it out, or start anew from its weights with --init $work/linear" ]
+}
+check 'goes on with another flag' flags
+stretched() {
+    go_on --steps 20 && grep -Fqx "$work/linear was trained for --steps 10, not 20: its learning rate \
+goes on as that of 20 steps, 0.00169 after 0" "$work/out" &&
+        go_on --steps 10 && ! grep -q 'learning rate' "$work/out"
+}
+check 'goes on with another number of steps' stretched
+check 'evaluates as many tokens as the model has' \
+    ends 0 "$gpt" eval --load "$work/linear" --corpus "$work/text"
 
 # Without --vocab, the checkpoint's is used; another one, or another text, is an error.
 run_on() {
@@ -362,6 +394,16 @@ other_base() {
         grep -q "^gpt: $work/adapter is an adapter of other weights than those of --init: " "$work/err"
 }
 check 'an adapter of other weights' other_base
+other_base_of() {
+    said="gpt: $work/adapter is an adapter of other weights than those of $work/merged: "
+    command=$1
+    shift
+    ends 1 "$gpt" "$command" --load "$work/merged" --adapter "$work/adapter" "$@" &&
+        grep -Fq "$said" "$work/err"
+}
+check 'generates by an adapter of other weights' other_base_of generate --tokens 3 a
+check 'evaluates an adapter of other weights' other_base_of eval --data "$work/others"
+check 'merges an adapter of other weights' other_base_of merge "$work/x"
 check 'an adapter without weights to adapt' fails 2 "gpt: pretrain: --lora adapts the weights of a \
 folder: --init DIR, or of finetune, --model DIR; $list" "$gpt" pretrain --data d --tokenizer t \
     --lora r=4

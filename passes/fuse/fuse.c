@@ -1054,7 +1054,8 @@ static void zfi_fuse_sweep(zf_graph *g, const struct zfi_fusion *fusion, size_t 
 
 static const zf_option zfi_fuse_options[] = {
     ZF_OPTION(zf_fuse_desc, TEXT, without, 0, NULL, .flag = "no-fuse", .unit = "NAME,...",
-              .topic = "memory", .help = "rewrites of fuse to leave out, or all"),
+              .topic = "memory", .traits = ZF_OPTION_CHANGES,
+              .help = "rewrites of fuse to leave out, or all"),
     ZF_OPTION(zf_fuse_desc, CHOICE, invert, 0, "always|as_needed", .flag = ""),
     ZF_OPTION(zf_fuse_desc, BYTES, tile_bytes, 0, NULL, .flag = ""),
     ZF_OPTION_CODED(zf_fuse_desc, miss),

@@ -373,9 +373,8 @@ static bool build(loader *l, const char *text, size_t bytes)
     if (c->documents < 2 * least_held_out)
         return bert_fail(
             l->err, l->err_size,
-            "corpus '%s': %lld document%s, and at least %d are needed, two to train on and "
-            "two held out: next-sentence pairs take their second segment from another "
-            "document" FORM,
+            "corpus '%s': %lld document%s, and at least %d are needed: whole documents are held "
+            "out, two of them, and two are left to train on" FORM,
             l->name, (long long)c->documents, c->documents == 1 ? "" : "s", 2 * least_held_out);
     return divide(l) && finish(l) && measure_unigrams(l);
 }

@@ -62,7 +62,7 @@ typedef struct bert_corpus {
  * with one added to the count of every token of the vocabulary.
  *
  * NULL when the file cannot be read, holds a NUL byte, has no sentence, or has fewer than four
- * documents (a next-sentence pair takes two, in each split); when an id is outside the vocabulary;
+ * documents (two to train on, two held out); when an id is outside the vocabulary;
  * when memory runs out. */
 bert_corpus *bert_corpus_load(const char *path, const bert_corpus_desc *, char *err,
                               size_t err_size);

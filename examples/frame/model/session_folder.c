@@ -98,6 +98,25 @@ bool session_config(const sample_model *sample, const char *path, void *config, 
            (zf_folder_is_checkpoint(path) || fit(sample, config, path, true, error));
 }
 
+/* An adapter of a run of ours knows the digest of the weights that it was trained over. */
+static bool fits_base(const char *adapter, const char *base, zf_error *error)
+{
+    char saved[20], own[20];
+    uint64_t digest;
+    zf_error none = {ZF_OK, ""};
+    if (!zf_folder_is_checkpoint(adapter) ||
+        zf_checkpoint_note(adapter, "base", saved, sizeof saved, &none) ||
+        !strcmp(saved, "0000000000000000"))
+        return true;
+    if (!zf_digest_path(base, &digest, error)) return false;
+    snprintf(own, sizeof own, "%016llx", (unsigned long long)digest);
+    return !strcmp(saved, own) ||
+           fail(error, ZF_ERR_MISMATCH,
+                "%s is an adapter of other weights than those of %s: name the folder of the base that "
+                "it was trained with",
+                adapter, base);
+}
+
 bool session_open_folder(session *s, const char *path, session_desc *d, int64_t dtype,
                          zf_error *error)
 {
@@ -105,7 +124,9 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
     zf_weights_report report;
     zf_dtype saved = checkpoint ? zf_folder_precision(path) : ZF_F32;
     const bool adapts = d->adapter != NULL;
-    struct zf_adapter *beside = adapts ? zf_adapter_open(d->adapter, error) : NULL;
+    struct zf_adapter *beside;
+    if (adapts && !fits_base(d->adapter, path, error)) return false;
+    beside = adapts ? zf_adapter_open(d->adapter, error) : NULL;
     if (adapts && !beside) return false;
     if (beside) d->training.lora = *zf_adapter_desc(beside);
     d->training.precision.dtype = dtype ? (zf_dtype)(dtype - 1) : saved;

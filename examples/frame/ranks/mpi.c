@@ -3,6 +3,11 @@
 #define _POSIX_C_SOURCE 200809L
 #include "ranks.h"
 
+#include <string.h>
+
+/* A batch script has Slurm's variables although it is one process. */
+static bool is_slurm(const rank_group *r) { return !strcmp(r->launcher, "Slurm"); }
+
 #ifndef WITH_MPI
 
 bool ranks_mpi_open(rank_group *r, int64_t expected, zf_error *error)
@@ -10,8 +15,9 @@ bool ranks_mpi_open(rank_group *r, int64_t expected, zf_error *error)
     error->status = ZF_ERR_COMM;
     snprintf(error->text, sizeof error->text,
              "%s started %lld processes, and this program was built without MPI: build it where "
-             "there is an mpicc (Debian: libopenmpi-dev), or start one process with --ranks %lld",
-             r->launcher, (long long)expected, (long long)expected);
+             "there is an mpicc (Debian: libopenmpi-dev), or start one process with --ranks %lld%s",
+             r->launcher, (long long)expected, (long long)expected,
+             is_slurm(r) ? "; --ranks 1 trains in this process alone" : "");
     return false;
 }
 
@@ -35,6 +41,11 @@ bool ranks_mpi_open(rank_group *r, int64_t expected, zf_error *error)
     if (threads < MPI_THREAD_MULTIPLE) {
         snprintf(error->text, sizeof error->text,
                  "this MPI is not for threads (MPI_THREAD_MULTIPLE), which is needed");
+    } else if (world != expected && is_slurm(r)) {
+        snprintf(error->text, sizeof error->text,
+                 "Slurm's variables say %lld processes, and MPI knows %d of them: start them with srun "
+                 "or mpirun, or train in this process alone with --ranks 1",
+                 (long long)expected, world);
     } else if (world != expected) {
         snprintf(error->text, sizeof error->text,
                  "%s started %lld processes, and MPI knows %d of them: start them with its mpirun",

@@ -8,9 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first `equal` of these notes must be equal. After them come the number of parts of a global
- * batch, that of ranks in each of several nodes, and that of all steps, which may change. */
+/* The first `equal` of these notes must be equal. After them come those of free_note, which may change. */
 enum { NOTES = 96, NOTE = 72 };
+enum free_note {
+    PARTS, /* of a global batch */
+    NODE,  /* ranks in each of several nodes */
+    STEPS,
+    WORLD /* ranks that have states of their own; 0: states belong to no rank */
+};
 typedef struct notes {
     int32_t count, equal;
     zf_note note[NOTES + TOKENIZING_NOTES + 1];
@@ -39,6 +44,13 @@ static void add_option(void *user, const zf_option_value *v)
                                             : "not given");
 }
 
+/* Each rank has states of its own: the errors of what it compresses. */
+static bool ranks_have_states(const zf_training *t)
+{
+    return t->optimizer == ZF_ONEBIT_ADAM || t->optimizer == ZF_ONEBIT_LAMB ||
+           t->optimizer == ZF_ZERO_ONE_ADAM || t->zero.loco;
+}
+
 static void make_notes(notes *n, const run_job *job)
 {
     const dataset *d = &job->data;
@@ -55,6 +67,8 @@ static void make_notes(notes *n, const run_job *job)
     snprintf(add(n, "node", NULL), NOTE, "%d",
              job->ranks.nodes > 1 ? (int)(job->ranks.world / job->ranks.nodes) : 1);
     snprintf(add(n, "steps", NULL), NOTE, "%lld", (long long)job->o.steps);
+    snprintf(add(n, "ranks with states", NULL), NOTE, "%d",
+             ranks_have_states(&job->o.training) ? (int)job->ranks.world : 0);
     tokenizing_note(&n->words, &job->o.words, d->vocab, d->digest, d->begins);
 }
 
@@ -138,12 +152,33 @@ static bool is_same(const zf_note *note, const zf_option *row, const char *saved
            (row && number <= 0 && number == floor(number) && other == row->otherwise);
 }
 
+/* What was trained with another value of an option. */
+static bool refuse(const char *load, const zf_note *note, const zf_option *row, const char *saved,
+                   zf_error *error)
+{
+    const bool flag = row && row->kind == ZF_OPTION_FLAG;
+    const char *tokens = strcmp(note->key, "corpus") ? "" : " tokens";
+    if (!*saved || (flag && !strcmp(saved, "not given")))
+        return fail(error, ZF_ERR_MISMATCH,
+                    "%s was trained without --%s: leave it out, or start anew from its weights with "
+                    "--init %s",
+                    load, note->key, load);
+    if (flag || !*note->value)
+        return fail(error, ZF_ERR_MISMATCH,
+                    "%s was trained with --%s%s%s: give it, or start anew from its weights with "
+                    "--init %s",
+                    load, note->key, flag ? "" : " ", flag ? "" : saved, load);
+    return fail(error, ZF_ERR_MISMATCH,
+                "%s was trained with %s = %s%s, not %s: give the same --%s, or start anew from its "
+                "weights with --init %s",
+                load, note->key, saved, tokens, note->value, note->key, load);
+}
+
 /* A checkpoint lacks the notes of options that its program did not have. */
 static bool fits_notes(const notes *n, const char *load, zf_error *error)
 {
     for (int i = 0; i < n->equal; i++) {
         const zf_note *note = &n->note[i];
-        bool corpus = !strcmp(note->key, "corpus");
         char saved[NOTE];
         zf_error none = {ZF_OK, ""};
         if (!strcmp(note->key, "precision"))
@@ -158,12 +193,7 @@ static bool fits_notes(const notes *n, const char *load, zf_error *error)
                         "%s is an adapter of other weights than those of --init: name the folder "
                         "of the base that it was trained with",
                         load);
-        if (!is_same(note, n->row[i], saved))
-            return fail(error, ZF_ERR_MISMATCH,
-                        "%s was trained with %s = %s%s, not %s: give the same --%s, or start anew "
-                        "from its weights with --init %s",
-                        load, note->key, saved, corpus ? " tokens" : "", note->value, note->key,
-                        load);
+        if (!is_same(note, n->row[i], saved)) return refuse(load, note, n->row[i], saved, error);
     }
     return true;
 }
@@ -189,21 +219,56 @@ static bool fits(const run_job *job, const notes *n, zf_error *error)
                 o->model);
 }
 
-/* Another number of parts, or of ranks in a node, is allowed, but changes bits: sums are split
- * differently. */
-static void compare_parts(const run *r, const zf_note *parts, const zf_note *node)
+/* Reads a note that may change to saved; whether it differs. */
+static bool differs(const run *r, const zf_note *note, const char *otherwise, char saved[NOTE])
 {
-    char saved[NOTE] = "1", each[NOTE] = "1";
     zf_error none;
-    (void)zf_checkpoint_note(r->job->o.load, parts->key, saved, sizeof saved, &none);
-    (void)zf_checkpoint_note(r->job->o.load, node->key, each, sizeof each, &none);
-    if (r->leads && strcmp(each, node->value))
+    snprintf(saved, NOTE, "%s", otherwise);
+    (void)zf_checkpoint_note(r->job->o.load, note->key, saved, NOTE, &none);
+    return strcmp(saved, note->value) != 0;
+}
+
+/* Another number of all steps stretches the schedule of the learning rate. */
+static void tell_steps(const run *r, const char *saved)
+{
+    const settings *o = &r->job->o;
+    const int64_t before = strtoll(saved, NULL, 10);
+    const int64_t done = zf_program_step(r->session.program);
+    zf_schedule s = {.kind = (zf_schedule_kind)o->schedule,
+                     .peak = o->lr,
+                     .end = o->end_lr,
+                     .warmup = o->warmup,
+                     .steps = before,
+                     .from_zero = !o->first_rate};
+    double rate, next;
+    if (s.kind == ZF_CONSTANT || !done || !o->steps || !before) return;
+    rate = zf_schedule_at(&s, done);
+    s.steps = o->steps;
+    next = zf_schedule_at(&s, done + 1);
+    printf("%s was trained for --steps %s, not %lld: its learning rate goes on as that of %lld steps, "
+           "%.3g after %.3g\n",
+           o->load, saved, (long long)o->steps, (long long)o->steps, next, rate);
+}
+
+/* What may change, and what that changes: sums are split into parts differently, and what belongs to
+ * ranks is shared out among others. */
+static void tell_changes(const run *r, const notes *n)
+{
+    const zf_note *const note = &n->note[n->equal];
+    const char *load = r->job->o.load;
+    char saved[NOTE];
+    if (differs(r, &note[NODE], "1", saved))
         printf("%s was trained with %s rank%s in each node, not %s: it goes on, with other bits\n",
-               r->job->o.load, each, strcmp(each, "1") ? "s" : "", node->value);
-    if (r->leads && strcmp(saved, parts->value))
+               load, saved, strcmp(saved, "1") ? "s" : "", note[NODE].value);
+    if (differs(r, &note[PARTS], "1", saved))
         printf("%s was trained on batches in %s part%s (ranks times micro-batches), not %s: it "
                "goes on, with other bits\n",
-               r->job->o.load, saved, strcmp(saved, "1") ? "s" : "", parts->value);
+               load, saved, strcmp(saved, "1") ? "s" : "", note[PARTS].value);
+    if (differs(r, &note[WORLD], note[WORLD].value, saved))
+        printf("%s was trained on %s ranks, which have states of their own, not %s: it goes on with "
+               "their mean, and other bits\n",
+               load, saved, note[WORLD].value);
+    if (differs(r, &note[STEPS], note[STEPS].value, saved)) tell_steps(r, saved);
 }
 
 bool run_resume(run *r)
@@ -214,7 +279,8 @@ bool run_resume(run *r)
     make_notes(&n, r->job);
     (void)fits(r->job, &n, &r->error);
     if (!run_agree(r)) return false;
-    compare_parts(r, &n.note[n.equal], &n.note[n.equal + 1]);
     status = zf_load(store, r->job->o.load, &(zf_load_desc){.merge = settings_adapts(&r->job->o)});
-    return !status || fail(&r->error, status, "%s", zf_store_error(store));
+    if (status) return fail(&r->error, status, "%s", zf_store_error(store));
+    if (r->leads) tell_changes(r, &n);
+    return true;
 }

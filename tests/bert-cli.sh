@@ -96,7 +96,7 @@ check 'error feedback of nothing' \
 check 'errors of 16 bits' misused "--loco-bits takes 8 or 32, not '16'" pretrain --corpus c --vocab v \
     --loco-bits 16
 check 'cost without prefetch' \
-    misused '--cost requires --prefetch' \
+    misused '--cost requires --prefetch or --memory' \
     pretrain --corpus c --vocab v --cost measure
 check 'offload of something' \
     misused \
@@ -495,7 +495,8 @@ check 'another seed' differs seed 1 2 --seed 2
 check 'another dropout' differs dropout 0.1 0 --dropout 0
 check 'another beta1' differs beta1 0.9 0.8 --beta1 0.8
 check 'another first rate' differs first-rate 1 0 --first-rate 0
-check 'other capitals' differs cased no yes --cased
+check 'other capitals' refuses "$work/check point was trained without --cased: leave it out, or start \
+anew from its weights with --init $work/check point" --cased
 { cat "$corpus"; echo 'The gold .'; } > "$work/longer"
 change 's/"num_attention_heads": 2/"num_attention_heads": 4/'
 # Another vocabulary with as many tokens.
@@ -1167,10 +1168,10 @@ check 'batches that cannot be cut' \
 
 # What is written is nothing that is read, or written by another option.
 meets() {
-    wanted=$1
+    message=$1
     shift
     cp "$work/meeting" "$work/kept" && ends 1 "$@" &&
-        grep -Fqx "bert: $wanted; name another place" "$work/err" && cmp "$work/kept" "$work/meeting"
+        grep -Fqx "bert: $message; name another place" "$work/err" && cmp "$work/kept" "$work/meeting"
 }
 printf 'a b\n\nc d\n\na c\n\nb d\n' > "$work/meeting"
 for option in log svg report dump dump-grads; do

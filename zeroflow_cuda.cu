@@ -4,7 +4,7 @@
  *     nvcc -O3 -gencode arch=compute_90a,code=sm_90a -c zeroflow_cuda.cu
  *     cc ... zeroflow_cuda.o -lcublasLt -lcudart -lstdc++
  *
- * This file uses only the public header. Kernels are beside their operators, ops/NAME.cu beside
+ * This file uses only the public header. Kernels are with their operators, ops/NAME.cu next to
  * ops/NAME.c. Each states its order of additions, so that every run has the same bits. A launcher
  * zfd_cuda_OP has the signature of a CPU kernel, and puts its kernels on the stream of the launch's
  * queue. Private names begin with zfd_ or ZFD_, those of the library with zfi_ or ZFI_

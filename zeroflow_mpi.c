@@ -1,6 +1,6 @@
 /* Ranks as processes: zf_mpi_comm over MPI.
  *
- *     mpicc -c zeroflow_mpi.c        beside zeroflow.h; link it with the rest
+ *     mpicc -c zeroflow_mpi.c        next to zeroflow.h; link it with the rest
  *     mpirun -np 4 program
  *
  * Code shared with other communicators is in comm/; dist/zeroflow_mpi.c (`make dist`) is one file.
@@ -42,7 +42,7 @@
 
 enum {
     /* Rounds in flight: while a link sends one, the next ones already match their receivers, and a
-     * message waits behind all others on its way */
+     * message waits after all others on its way */
     ZFI_MPI_DEPTH = 8,
     ZFI_MPI_STAGING = 8 << 20,     /* bytes of a channel's staging; pieces are made to fit */
     ZFI_MPI_LEAST_PIECE = 4 << 10, /* minimum of bytes, for any number of ranks */

@@ -1,6 +1,6 @@
 /* Ranks with a GPU each: zf_nccl_comm over NCCL.
  *
- *     cc -c zeroflow_nccl.c       beside zeroflow.h; link it with zeroflow_cuda.o, -lnccl, -lcudart
+ *     cc -c zeroflow_nccl.c       next to zeroflow.h; link zeroflow_cuda.o, -lnccl, -lcudart
  *
  * Code shared with other communicators is in comm/; dist/zeroflow_nccl.c (`make dist`) is one file.
  *
@@ -29,7 +29,7 @@
  * two one-thread kernels tell the host which call the stream is in, so that a device that is busy
  * for long is not taken for one that waits for another rank.
  *
- * Ranks also exchange notes beside NCCL: that they have failed, and (through rank 0) heartbeats
+ * Ranks also exchange notes besides NCCL: that they have failed, and (through rank 0) heartbeats
  * while they wait, so that waiting ranks are not taken for the lost one. Only ranks that wait read
  * them.
  *

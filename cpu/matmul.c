@@ -91,7 +91,7 @@ enum {
     ZFI_ROWS_TO_PACK = 192, /* rows that are worth to pack B for once more */
     ZFI_ROWS_A_TASK = 128,  /* rows of a task at least where A is packed for each span */
     ZFI_ROWS_ASIDE = 1008,  /* rows of a task that are summed aside: 1 MiB */
-    ZFI_SPAN_KEEPING = 128, /* columns of a task beside an A that is kept */
+    ZFI_SPAN_KEEPING = 128, /* columns of a task with an A that is kept */
     ZFI_WORTH_KEEPING = 240 /* products that each packed element takes part in, at least */
 };
 
@@ -277,7 +277,7 @@ static void zfi_matmul_pack(const zfi_matmul_plan *plan, zf_dtype dtype, bool of
 }
 
 /* Where the block of k at k0 begins in a packed B of n columns, in words. All panels of a block lie
- * behind one another. */
+ * one after the other. */
 static int64_t zfi_matmul_packed_at(const zfi_matmul_plan *plan, int64_t n, int64_t k0)
 {
     return k0 / plan->tile->per_word * zfi_round_up(n, plan->columns);

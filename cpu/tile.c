@@ -20,7 +20,7 @@ ZFI_INLINE int64_t zfi_max(int64_t a, int64_t b) { return a > b ? a : b; }
 typedef void zfi_micro(int64_t k, const void *a, int64_t a_row, int64_t a_col, const float *b,
                        int64_t b_row, float *c, int64_t c_row, bool add);
 
-/* Packs lanes into panels of `width`, one behind the other: dst[(i * words + p) * width + l] = word
+/* Packs lanes into panels of `width`, one after the other: dst[(i * words + p) * width + l] = word
  * p of lane i * width + l. In a partial last panel the rest is unspecified. k and the
  * strides are in elements of src. */
 typedef void zfi_pack(float *dst, int64_t width, const void *src, int64_t lane_stride,

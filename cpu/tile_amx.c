@@ -216,7 +216,7 @@ static const zfi_tile zfi_tile_amx = {
 };
 
 /* Tiles in vectors, on a processor with AMX: its second-level cache, of 2 MiB, holds 512 rows of A
- * beside a span of B. */
+ * next to a span of B. */
 static const zfi_tile zfi_tile_vectors_amx = {ZFI_AVX512_TILE, .keep = 512};
 #endif
 

@@ -6,7 +6,7 @@
  * it. Even its memory is not freed, since that would wait for the device. */
 
 enum {
-    /* Streams beside those of queues: of zf_backend.copy to the device, and of host functions */
+    /* Streams besides those of queues: of zf_backend.copy to the device, and of host functions */
     ZFD_COPIES = ZFD_QUEUES,
     ZFD_HOSTED,
     ZFD_STREAMS,
@@ -15,7 +15,7 @@ enum {
     ZFD_STAGE = 1 << 20
 };
 
-/* A stream beside that of queue 0: its last launches, number n from 1 on at n % ZFD_MARKS, and the
+/* A stream besides that of queue 0: its last launches, number n from 1 on at n % ZFD_MARKS, and the
  * events after each. */
 typedef struct zfd_lane {
     const void *work[ZFD_MARKS]; /* zf_launch, or zfd_hosted */

@@ -1,6 +1,6 @@
-/* Work in host memory beside the device: updates, and copies from and to a disk. The CPU backend
- * does it, called by host functions on a stream of their own. So the device's own work goes on
- * meanwhile, and a CUDA graph contains it.
+/* Work in host memory, concurrent with the device: updates, and copies from and to a disk. The CPU
+ * backend does it, called by host functions on a stream of their own. So the device's own work goes
+ * on meanwhile, and a CUDA graph contains it.
  *
  *     queue 0     --- backward -- backward -- backward ------------------ wait %9 --
  *     download         \-- %7, a gradient --.                            /
@@ -22,7 +22,7 @@ typedef struct zfd_hosted {
     zf_backend *host;
     const zf_launch *launch;
     size_t scratch; /* bytes */
-    int32_t more;   /* how many behind it one host function does with it */
+    int32_t more;   /* how many after it one host function does with it */
     bool wait;
     bool off; /* the device is lost, and `launch` may be gone */
 } zfd_hosted;

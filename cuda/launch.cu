@@ -18,7 +18,7 @@
 
 enum {
     /* Queues of plans: 0 computes, 1 and 2 communicate, 3 and 4 copy to and from host memory. Those
-     * of disks are behind them, and the host's (cuda/hosted.cu) */
+     * of disks follow them, and the host's (cuda/hosted.cu) */
     ZFD_QUEUES = 5,
     ZFD_THREADS = 256, /* threads of a block, unless a kernel says otherwise */
     ZFD_WARP = 32

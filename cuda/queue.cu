@@ -30,7 +30,7 @@ static zf_status zfd_tell_run(zfd_cuda *c, const zf_run *run, zf_error *error)
 
 /* ------------------------------------------------------------------------------- queues */
 
-/* Makes a stream beside that of queue 0, with its events. */
+/* Makes a stream besides that of queue 0, with its events. */
 static zf_status zfd_open_lane(zfd_cuda *c, int stream, zf_error *error)
 {
     zfd_lane *lane = &c->lanes[stream];

@@ -2,7 +2,7 @@
  *
  *     nodes[id]   the node; id 0 is invalid; an id is never used again for another node
  *     order[i]    ids in the order of execution; nodes marked `update` come last
- *     params[i]   the parameters, as declared; later in the order of ir/settle.c; behind zf_tile
+ *     params[i]   the parameters, as declared; later in the order of ir/settle.c; after zf_tile
  *                 pieces instead of those that it has cut, which then are not in `order`
  *     names       input, param, state and output names -> id
  *
@@ -478,7 +478,7 @@ static void zfi_replace(zf_graph *g, int32_t id, int32_t by)
 enum { ZFI_NORM_BLOCK = 1024 }; /* elements of a block of norms (ops/reduce.c) */
 
 /* Rows [row, row + its own) of a tensor that zf_tile has cut: a param, or a state of one, with the
- * tensor's `rows`. Its name is the tensor's with these rows behind it: "w[0:1024]". */
+ * tensor's `rows`. Its name is the tensor's and these rows: "w[0:1024]". */
 typedef struct zfi_cut_rows {
     int64_t row, rows; /* rows 0: the leaf is no piece */
 } zfi_cut_rows;

@@ -70,7 +70,7 @@ __attribute__((target("sse4.2,pclmul"))) static uint32_t zfi_crc32c_skip(uint32_
     return (uint32_t)_mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
 }
 
-/* The checksum is linear: that of a stream is continued by zeros for those behind it, and all are
+/* The checksum is linear: that of a stream is continued by zeros for those after it, and all are
  * added. */
 __attribute__((target("sse4.2,pclmul"))) static uint32_t
 zfi_crc32c_streams(uint32_t state, const uint8_t *data, size_t bytes)

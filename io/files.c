@@ -1,6 +1,6 @@
 /* Files that are never seen half-written, and directories that are replaced as a whole.
  *
- * A new file grows beside its place and is renamed over it when every byte is on the disk. A new
+ * A new file grows next to its place and is renamed over it when every byte is on the disk. A new
  * directory likewise:
  *
  *     begin    PATH: the old one, complete           PATH.zf-new: being filled
@@ -433,7 +433,7 @@ static zf_status zfi_directory_clear(const char *aside, zf_error *error)
     return status;
 }
 
-/* Makes an empty directory beside `path` and writes its name to aside: lock it, fill it with files,
+/* Makes an empty directory next to `path`, with its name in aside: lock it, fill it with files,
  * `mark` among them, then commit or abandon it. */
 ZFI_UNUSED static zf_status zfi_directory_begin(const char *path, const char *mark,
                                                 char aside[ZFI_ASIDE_MAX], zf_error *error)

@@ -174,14 +174,14 @@ static void zfi_soon_fetch(zfi_soon *soon)
     }
 }
 
-/* The left operand of a product of blocks. Row i begins i * step words behind `at`. Within a tile,
+/* The left operand of a product of blocks. Row i begins i * step words after `at`. Within a tile,
  * `row` words lie between rows, `col` words between neighbours in k. */
 typedef struct zfi_left {
     const void *at;
     int64_t step, row, col;
 } zfi_left;
 
-/* The right operand: word p of k, of the columns of a tile, begins p * row words behind their
+/* The right operand: word p of k, of the columns of a tile, begins p * row words after their
  * panel. */
 typedef struct zfi_right {
     const float *at;
@@ -280,7 +280,7 @@ static void zfi_load_row(zfi_isa isa, float *y, int64_t width, const zf_array *x
 }
 
 /* y[0..rows)[0..d) = rows of x from element `at` on, `row` apart. Rows of y are `width` apart, and
- * filled with 0 behind d. */
+ * filled with 0 after d. */
 static void zfi_load_rows(zfi_isa isa, float *y, int64_t width, const zf_array *x, int64_t at,
                           int64_t row, int64_t rows, int64_t d)
 {

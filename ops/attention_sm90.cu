@@ -13,9 +13,9 @@
  * every 32 keys: they share one block of random words and 16 bytes of bias. Row 8 c + 2 t + i has
  * key 8 t + 2 c + i, and lanes with this t have column 8 c + 2 t + i of S.
  *
- * A maximum lags behind by up to 8, a factor of 256 in P: O and the sum are scaled only where a row
- * of the warp has grown by more. Numbers stay far below the largest of 16 bits, and P has the same
- * relative precision.
+ * A maximum may be too small by up to 8, a factor of 256 in P: O and the sum are scaled only where
+ * a row of the warp has grown by more. Numbers stay far below the largest of 16 bits, and P has the
+ * same relative precision.
  *
  * K and V of a tile use one of 3 places in shared memory. At the barrier of tile j, all threads'
  * parts of it have arrived, and the thread that fetched a part has made it visible to the tensor

@@ -368,7 +368,7 @@ typedef struct zfi_cached_run {
     int64_t width;               /* of a row of q and y in scratch */
     int64_t most, pieces;        /* pieces of an example: that there is room for; in this launch */
     size_t sum, y, piece;        /* of a piece: maxima, sums, values; all of it, in elements */
-    size_t workers, rows, count; /* behind the pieces: a worker's q and scores, rows in f32; all */
+    size_t workers, rows, count; /* after the pieces: a worker's q and scores, rows in f32; all */
 } zfi_cached_run;
 
 /* Rows are widened before they are used: those of f16, and where several heads use them. */

@@ -58,7 +58,7 @@ typedef struct zfd_chain {
     zfd_dropout dropout; /* what all dropouts of the chain share */
 } zfd_chain;
 
-/* N numbers of this thread, as packs of at most 4, each pack beside those of the other threads. */
+/* N numbers of this thread, as packs of at most 4, each pack next to those of the other threads. */
 template <int N> struct zfd_slots {
     static const int some = N < 4 ? N : 4;
     typedef zfd_pack<float, some> pack;

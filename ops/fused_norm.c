@@ -383,7 +383,7 @@ static void zfi_affine_reference(const zf_launch *l, int64_t first, int64_t last
  *
  * A worker takes its rows in groups that fit into its first-level cache, and performs each stage
  * for all rows of a group before the next stage. So the latency of one row's folded sum or root is
- * hidden behind the other rows. bf16 and f16 are converted when they are read and written.
+ * hidden after the other rows. bf16 and f16 are converted when they are read and written.
  *
  * Scratch: rows of f32, `stride` apart,
  *
@@ -465,7 +465,7 @@ static size_t zfi_scratch_residual_norm(const zf_launch *l)
                : SIZE_MAX;
 }
 
-/* Vector `a` as f32: in place, or converted into row k of the vectors behind the workers' rows. */
+/* Vector `a` as f32: in place, or converted into row k of the vectors after the workers' rows. */
 static const float *zfi_norm_vector(const zfi_norm_job *j, const zf_array *a, int k)
 {
     float *room = zfi_norm_sums(j, -1, ZFI_DGAMMA + k);

@@ -194,7 +194,7 @@ typedef struct zfi_cpu {
     zf_backend backend;
     zfi_memory memory;
     zfi_pool *pool;
-    struct zfi_queue *queues[ZFI_QUEUES]; /* the queues beside queue 0; NULL: not in use */
+    struct zfi_queue *queues[ZFI_QUEUES]; /* the queues except queue 0; NULL: not in use */
     zfi_isa isa;
     bool reference;
 } zfi_cpu;

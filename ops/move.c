@@ -227,7 +227,7 @@ static void zfi_copy_steps(char *to, int64_t to_step, const char *from, int64_t 
     else if (size == 8) zfi_copy_steps_of(to, to_step, from, from_step, filled, 8);
     else if (size == 2) zfi_copy_steps_of(to, to_step, from, from_step, filled, 2);
     else zfi_copy_steps_of(to, to_step, from, from_step, filled, 1);
-    /* One value, repeated: copies the filled part behind itself, doubling it each time. */
+    /* One value, repeated: copies the filled part after itself, doubling it each time. */
     for (int64_t more; filled < n; filled += more) {
         more = filled < n - filled ? filled : n - filled;
         memcpy(to + filled * size, to, (size_t)(more * size));

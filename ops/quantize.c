@@ -46,7 +46,7 @@
  *
  * With a loss scale S (scaler.c) e is that of gradients without it: h = x + S e, e = beta e + ((1 -
  * beta) / S) r.
- * Errors then count as 0 behind a step that was skipped, too. */
+ * Errors then count as 0 after a step that was skipped, too. */
 
 /* Of the attributes of quantize, dequantize and dequantize_sum. */
 static zfi_blocks zfi_blocks_of(const zf_attribute *attributes)
@@ -103,7 +103,7 @@ static zf_status zfi_infer_quantize(zfi_infer *c)
     return zfi_infer_records(c, b.block, b.record, "elements of a block");
 }
 
-/* The operands of quantize_feedback behind the errors: those of a loss scale. */
+/* The operands of quantize_feedback after the errors: those of a loss scale. */
 enum { ZFI_FEEDBACK_SCALE = 2, ZFI_FEEDBACK_ITERATION, ZFI_FEEDBACK_OVERFLOW, ZFI_FEEDBACK_ALL };
 
 /* The elements of the errors of so many numbers, which are f32, or bytes of records. */
@@ -202,7 +202,7 @@ static void zfi_quantize_records(const zf_launch *l, int64_t first, int64_t last
     }
 }
 
-/* The errors count as 0: after so many steps, or behind a step that a loss scale has skipped. */
+/* The errors count as 0: after so many steps, or after a step that a loss scale has skipped. */
 static bool zfi_begins_errors(const zf_launch *l)
 {
     const int64_t reset = ZF_INT(l, quantize_feedback, reset);

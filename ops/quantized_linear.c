@@ -93,7 +93,7 @@ typedef struct zfi_quantized {
     zfi_isa isa;
     int64_t m, n, k, bytes; /* bytes: of a row of the weight */
     bool transposed, aside; /* aside: sums are made in f32 in scratch */
-    zf_dtype dtype;      /* of a dequantised tile and of x beside it: f32 or bf16 */
+    zf_dtype dtype;      /* of a dequantised tile and of x with it: f32 or bf16 */
     int64_t rows;        /* of w, of a tile */
     int64_t span;        /* columns of y of a task */
     zfi_dot_x row;       /* x, where it is one row */

@@ -1,5 +1,5 @@
 /* Compression to signs, with error feedback: sign_compress, sign_expand; and what 1-bit optimizers
- * need beside it: momentum, local_sum, assign, adam_apply, adam_drift.
+ * need besides: momentum, local_sum, assign, adam_apply, adam_drift.
  *
  *     %3 = sign_compress %1, %2 {at=[0,2048] count=[1500,7]} : u8[3,132]
  *         of each block of 1024 elements: c = x + e, s = |c| / sqrt(n), q = sign(c), sign(0) = +1;
@@ -57,7 +57,7 @@ static int64_t zfi_sign_elements(const zf_launch *l, const zf_attribute *first, 
                   begin = (shards > 1 ? l->run->shard * all : 0) + block * ZFI_NORM_BLOCK;
     int64_t low = 0, high = tensors;
     if (!tensors) return zfi_min(all - block * ZFI_NORM_BLOCK, ZFI_NORM_BLOCK);
-    while (low < high) { /* the first tensor that begins behind it */
+    while (low < high) { /* the first tensor that begins after it */
         int64_t middle = (low + high) / 2;
         if (at[middle] > begin) high = middle;
         else low = middle + 1;

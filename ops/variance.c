@@ -1,4 +1,5 @@
-/* What 1-bit LAMB needs beside 1-bit Adam (passes/optimizers/onebit_lamb.c): variance_ratio, maxima.
+/* What 1-bit LAMB needs that 1-bit Adam does not (passes/optimizers/onebit_lamb.c):
+ * variance_ratio, maxima.
  *
  *     %9 = variance_ratio %f, %m, %x, %v, %t, %k {at=[0,2048] count=[1500,7] beta1=0.9 beta2=0.999
  *                                                 eps=1e-06} : f32[3]
@@ -10,7 +11,7 @@
  *
  * m is the momentum before this step and x that after it, so g is the gradient of which x was made.
  * v, the variance of the warm-up, does not change. f, that of all gradients, is a state; it begins
- * as v, at the first step behind the warm-up. t and k are states i64[] that count updates of the
+ * as v, at the first step after the warm-up. t and k are states i64[] that count updates of the
  * momentum and of v, from 1: t is k + 1 at that step; f^ = f / (1 - beta2^t), v^ = v / (1 -
  * beta2^k). Elements where v is 0 count as 0: no update moves them (sign.c). All are f32.
  *

@@ -1,4 +1,4 @@
-/* What 1-bit LAMB needs beside 1-bit Adam, on CUDA (ops/variance.c): variance_ratio, maxima.
+/* What 1-bit LAMB needs besides 1-bit Adam, on CUDA (ops/variance.c): variance_ratio, maxima.
  *
  * As in sign_compress (sign.cu) a warp has a block of 1024 elements. */
 

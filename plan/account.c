@@ -22,7 +22,7 @@ typedef struct zfi_account {
     uint8_t *kind;       /* by node: zf_kind */
     int32_t *life;       /* by node: the lifetime of its bytes, an index; -1: none in this arena */
     zfi_lifetime *lives; /* growing array */
-    int32_t micro_end;   /* of the micro section: the position behind it */
+    int32_t micro_end;   /* of the micro section: the position after it */
 } zfi_account;
 
 /* ----------------------------------------------------------------------------------- kinds */

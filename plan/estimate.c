@@ -13,9 +13,9 @@
  * within its section, so each run of the micro section takes as long as the first.
  *
  * Where host memory has processors of its own (zf_cost.host.apart), what is computed there runs
- * beside queue compute, in order, as cuda/hosted.cu says: it begins when what it waits for is done,
- * and queue compute waits for it only where it waits for a copy of its result, and at the end of a
- * section. A wait for a copy from or to a disk is then one of the host.
+ * concurrently with queue compute, in order, as cuda/hosted.cu says: it begins when what it waits
+ * for is done, and queue compute waits for it only where it waits for a copy of its result, and at
+ * the end of a section. A wait for a copy from or to a disk is then one of the host.
  *
  *     compute   | backward | backward | backward |::::::::|
  *     download      | copy |                             ^ end of the section
@@ -149,7 +149,7 @@ static void zfi_show_span(zfi_simulation *s, int32_t id, zf_resource resource, d
     if (n < s->room) s->shown[n] = (zf_span){id, resource, from, to};
 }
 
-/* A node that the host computes beside the device, or a copy from or to a disk. */
+/* A node that the host computes concurrently with the device, or a copy from or to a disk. */
 static void zfi_play_host(zfi_simulation *s, int32_t id, zf_resource resource, double seconds)
 {
     double begin = s->free[ZF_RESOURCE_HOST], end;
@@ -173,7 +173,7 @@ static int32_t zfi_host_side(const zf_graph *g, int32_t id)
     return g->nodes[id].space == ZF_DEVICE ? g->nodes[id].args[0] : id;
 }
 
-/* A wait on queue compute; for a copy from or to a disk, on the host that is beside it. */
+/* A wait on queue compute; for a copy from or to a disk, on the host that runs concurrently. */
 static void zfi_play_wait(zfi_simulation *s, int32_t id)
 {
     const zf_resource resource = zfi_resource_of(s->graph, id);

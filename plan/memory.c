@@ -667,7 +667,7 @@ static bool zfi_is_on_disk(const zf_graph *g, int32_t id)
            (zfi_is_persistent(g, node) || zfi_bytes_of(g, id) == id);
 }
 
-/* What a space takes beside the values in it, for those on the disk: of host memory what reads and
+/* What a space takes besides the values in it, for those on the disk: of host memory what reads and
  * writes them, of the disk the file's first page. */
 static int64_t zfi_overhead_of(const zf_graph *g, zf_space space)
 {

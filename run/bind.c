@@ -22,7 +22,7 @@ static void *zfi_address(const zf_program *p, uint8_t space, int64_t offset)
            (offset < a->stored_at ? offset : offset - (a->stored_end - a->stored_at));
 }
 
-/* Finds where the values of a step begin in the plan of a space: behind all that outlives it. In a
+/* Finds where the values of a step begin in the plan of a space: after all that outlives it. In a
  * plan with another order, that has been parsed, at its end. */
 static void zfi_find_work(zf_program *p, zf_space space)
 {
@@ -340,7 +340,7 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
                                               .fresh = true});
     if (index < 0) return zfi_graph_nomem(g);
     p->tensor_of[id] = index;
-    if (s->tensors[index].bucket >= 0) return ZF_OK; /* others are added beside it */
+    if (s->tensors[index].bucket >= 0) return ZF_OK; /* others are added next to it */
     if (zfi_cut_rows_of(node).rows && zfi_link_piece(p, node, index)) return g->error.status;
     s->tensors[index].bucket = bucket;
     s->tensors[index].at = home ? ((const int64_t *)ZF_LIST(home, bucket, at).data)[k] : 0;

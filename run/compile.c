@@ -144,7 +144,7 @@ static const char *zfi_disk_name(const zf_graph *g, const zfi_node *node)
 }
 
 /* Makes a file of the store for all values on the disk: for those that are added to the store, and
- * behind them those of a step. */
+ * after them those of a step. */
 static zf_status zfi_allocate_disk(zf_program *p)
 {
     zf_graph *g = p->graph;

@@ -9,7 +9,7 @@
  *
  * Rates are measured with the operations of real steps: products and memory with small programs on
  * the backend, on all ranks at the same time; the link with collectives; the disk with its engine;
- * what copies take from computing, with products beside them.
+ * what copies take from computing, with products at the same time.
  * Each size runs once to warm up; then the median of several runs counts. If a size takes too
  * little time to measure, a larger one is tried. All ranks use rank 0's values, so that their plans
  * are the same. */
@@ -251,7 +251,7 @@ static double zfi_time_launches(const zf_program *p, int times)
     return zfi_now() - start;
 }
 
-/* The part of computing that is lost while a copy runs beside it: products take longer then. A
+/* The part of computing that is lost while a copy runs: products take longer then. A
  * device with memory of its own loses nothing. */
 static zf_status zfi_measure_load(zf_backend *backend, const zf_launch *copy, double *load,
                                   zf_error *error)

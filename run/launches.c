@@ -26,7 +26,7 @@ static void zfi_mark_sums(zf_program *p, const int32_t *launch_of)
 }
 
 /* The backend that runs a launch: the one that computes in the space of its operands; for copies
- * the device, or beside a device with memory of its own the host, if they are from or to a disk. */
+ * the device, or with a device with memory of its own the host, if they are from or to a disk. */
 static zf_backend *zfi_runner(const zf_program *p, const zf_launch *l)
 {
     const bool host =

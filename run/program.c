@@ -41,7 +41,7 @@ struct zf_program {
     zf_store *store;
     zf_backend *backend; /* the store's */
     zfi_arena arenas[ZF_SPACES];
-    size_t overhead[ZF_SPACES]; /* bytes added to the store beside tensors, for those on the disk */
+    size_t overhead[ZF_SPACES]; /* bytes that the store has besides tensors, for the disk */
     size_t bound_bytes;  /* bytes of tensors that the store had before */
     int32_t first_added; /* tensors of the store from this one on were added */
     int32_t *tensor_of;  /* by node: the store's tensor of a parameter or state; -1: none */
@@ -75,7 +75,7 @@ struct zf_program {
     bool poison, allow_nan;
     bool nonfinite; /* this rank's terms of these sums in this step were not all finite */
     zf_error error;
-    zf_error host_error; /* of launches in host memory beside a device, until the next wait for it */
+    zf_error host_error; /* of launches in host memory, with a device, until the next wait for it */
 };
 
 ZF_API const char *zf_program_error(const zf_program *p)

@@ -1,4 +1,5 @@
-/* A queue of the CPU backend: launches that run in order on a thread of their own, beside queue 0.
+/* A queue of the CPU backend: launches that run in order on a thread of their own, with
+ * queue 0 at the same time.
  * They are collectives, which mostly wait for other ranks, and copies.
  *
  *     queue 0    launch A ------ matmul ---- matmul ---- wait A ---- reads A

@@ -135,7 +135,7 @@ static zf_status zfi_synchronize(zf_program *p)
 }
 
 /* Launches on the backend that runs it, or waits there for a launch. Before a launch in host memory
- * beside a device, waits for the device. */
+ * with a device, waits for the device. */
 static zf_status zfi_launch_there(zf_program *p, const zf_launch *l, bool wait)
 {
     zf_backend *runs = zfi_runner(p, l);

@@ -13,7 +13,7 @@
 /* Elements [begin, upto) of a tensor: those of a piece (zf_tile) that the lists have so far. */
 typedef struct zfi_extent {
     int64_t begin, upto;
-    int32_t next; /* behind it, an index into zfi_loading.extents; -1: none */
+    int32_t next; /* after it, an index into zfi_loading.extents; -1: none */
 } zfi_extent;
 
 /* What the checkpoint has of a tensor. */

@@ -234,7 +234,7 @@ static zf_status zfi_manifest_find(const char *path, char out[ZFI_ASIDE_MAX], zf
 /* The manifest is this library's, of a format that is read here, and as it was written. */
 static zf_status zfi_manifest_check(zfi_manifest *m, zf_error *error)
 {
-    static const char end[] = "\"\n}\n"; /* what is behind the checksum's digits */
+    static const char end[] = "\"\n}\n"; /* what follows the checksum's digits */
     const char *library = zf_json_string(zf_json_member(m->json, "library"), NULL);
     const zf_json *format, *sum;
     uint32_t expected = 0, crc;

@@ -11,8 +11,8 @@
  *           %39 = assign %m, %38
  *           adam_apply %2, %39, %v, %lr, %30, %k {...}
  *
- * zf_zero puts the exchanges between these: all_to_all behind the first sign_compress, all_gather
- * behind the second (zero/update.c). Which of the variants is built is the desc's: the warm-up is
+ * zf_zero puts the exchanges between these: all_to_all after the first sign_compress, all_gather
+ * after the second (zero/update.c). Which of the variants is built is the desc's: the warm-up is
  * AdamW over the same states. */
 
 /* x averaged over the ranks as signs; errors stay in the states worker and server. */

@@ -2,14 +2,14 @@
  *
  * requires, ensures: as optimizer.c; after zf_autograd, before zf_zero at stage 0, 1 or 2
  *
- *     warm-up     LAMB, and behind all updates the running means of the tensors' ratios, an element
+ *     warm-up     LAMB, and after all updates the running means of the tensors' ratios, an element
  *                 each:
  *                     %70 = concat of all |p|, %71 = concat of all |u|     ratios %75 of these
  *                     %80 = assign %c, beta %c + (1 - beta) %75            "onebit_lamb.coefficient"
  *     compressed  %38 = the average of momenta, as in onebit.c
  *                 %39 = variance_ratio %fresh, %m, %38, %v, %t, %k {...}   a maximum of each block
  *                 %40 = max %39         %41 = assign %m, %38
- *                 behind these of all tensors, with %50 = concat of all %40:
+ *                 after these of all tensors, with %50 = concat of all %40:
  *                     %57 = assign %factor, %50 within its bounds          "onebit_lamb.factor"
  *                     %60 = lr * %c^ * %57                                 a rate for each tensor
  *                 adam_apply %2, %41, %v, %60[0], %t, %k {...}

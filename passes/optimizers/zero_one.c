@@ -47,7 +47,7 @@ static const zf_option zfi_zero_one_adam_options[] = {
     {.name = NULL}};
 
 /* Refreshes come with distances 1, var_update_scaler times, then 2, 4, ..., up to var_freeze_step.
- * Behind it come intervals, each of which ends with an average: of 1 step in the first
+ * After it come intervals, each of which ends with an average: of 1 step in the first
  * local_step_scaler steps, of 2 in as many, of 4, ... local_step_clipper. An interval has the length
  * that holds where it begins. */
 static int32_t zfi_zero_one_adam_at(const void *desc, int64_t step)

@@ -91,7 +91,8 @@ extern "C" {
 #include "api/options.h"
 #include "api/extending.h"
 
-#ifdef ZFI_API_OF_PROGRAM
+/* gcc looks at the end of a file whether it has to warn of declarations that are never defined. */
+#if defined(ZFI_API_OF_PROGRAM) && (defined(ZEROFLOW_IMPLEMENTATION) || defined(__clang__))
 #pragma GCC diagnostic pop
 #endif
 

@@ -70,13 +70,15 @@ extern "C" {
 #ifdef __cplusplus
 }
 #endif
-#ifdef ZFI_API_OF_PROGRAM
+#if defined(ZFI_API_OF_PROGRAM) && (defined(ZEROFLOW_LLM_IMPLEMENTATION) || defined(__clang__))
 #pragma GCC diagnostic pop
 #endif
 
 #endif /* ZEROFLOW_LLM_H */
 
-#if defined(ZEROFLOW_LLM_IMPLEMENTATION) && !defined(ZEROFLOW_LLM_IMPLEMENTED)
+#if defined(ZEROFLOW_LLM_IMPLEMENTATION) && defined(__cplusplus)
+#error "ZEROFLOW_LLM_IMPLEMENTATION must be compiled as C: put it in one .c file"
+#elif defined(ZEROFLOW_LLM_IMPLEMENTATION) && !defined(ZEROFLOW_LLM_IMPLEMENTED)
 #define ZEROFLOW_LLM_IMPLEMENTED
 
 #ifdef ZFI_API_OF_PROGRAM

@@ -192,7 +192,32 @@ static void zfi_stb_free(void *ptr) { zfi_block_free(zfi_stb->memory, ptr); }
 #define stbds_hmdel_key                   zfi_stbds_hmdel_key
 #define stbds_shmode_func                 zfi_stbds_shmode_func
 #define STB_DS_IMPLEMENTATION
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+/* They are private: after these declarations, those of stb_ds, which are `extern`, mean static. */
+struct stbds_string_arena;
+static void stbds_rand_seed(size_t seed);
+static size_t stbds_hash_bytes(void *p, size_t len, size_t seed);
+static size_t stbds_hash_string(char *str, size_t seed);
+static char *stbds_stralloc(struct stbds_string_arena *a, char *str);
+static void stbds_strreset(struct stbds_string_arena *a);
+static void *stbds_arrgrowf(void *a, size_t elemsize, size_t addlen, size_t min_cap);
+static void stbds_arrfreef(void *a);
+static void stbds_hmfree_func(void *a, size_t elemsize);
+static void *stbds_hmget_key(void *a, size_t elemsize, void *key, size_t keysize, int mode);
+static void *stbds_hmget_key_ts(void *a, size_t elemsize, void *key, size_t keysize, ptrdiff_t *temp,
+                                int mode);
+static void *stbds_hmput_default(void *a, size_t elemsize);
+static void *stbds_hmput_key(void *a, size_t elemsize, void *key, size_t keysize, int mode);
+static void *stbds_hmdel_key(void *a, size_t elemsize, void *key, size_t keysize, size_t keyoffset,
+                             int mode);
+static void *stbds_shmode_func(size_t elemsize, int mode);
 #include <stb/stb_ds.h>
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 #undef STB_DS_IMPLEMENTATION
 
 #define zfi_len(array) ((int32_t)stbds_arrlen(array))

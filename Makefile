@@ -365,7 +365,7 @@ test-rest: build/.needs-test-all
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
 GROUPS      = unit mpi examples opt plan bert gpt consumers emulated docs
-MORE_GROUPS = oom clang dist asan oom-asan ubsan tsan blas more-mpi more-consumers fuzz neon \
+MORE_GROUPS = oom clang dist asan oom-asan ubsan tsan blas more-mpi more-consumers install fuzz neon \
               cuda-check emulated-asan
 
 test-unit test-oom: build/tests
@@ -384,6 +384,7 @@ test-bert:          build/bert
 test-gpt:           build/gpt build/llm build/bert
 test-docs:          build/bert build/gpt build/llm build/zf-opt build/zf-plan build/own_op build/tests
 test-consumers test-more-consumers: dist
+test-install: stage
 test-neon:          $(if $(shell command -v aarch64-linux-gnu-gcc),build/neon/tests)
 test-cuda-check:    $(if $(NVCC),build/cuda-check/device)
 test-emulated:      $(if $(CUDA_HEADERS),build/emulated/tests build/emulated/bert)
@@ -471,20 +472,77 @@ docs: build/.needs-docs ## write the reference of the public headers to build/do
 bench: $(BENCHES:%=build/%) ## build the benchmarks; the head of each bench/*.c says how to run it
 	@printf '%s\n' $^
 
-SHARE = $(DESTDIR)$(PREFIX)/share
+# What `make install` writes is written below build/stage first, so that `make uninstall` knows it.
+# LIBDIR is below PREFIX, or a path that CMake's package finds from there.
+LIBDIR         = $(PREFIX)/lib
+PROGRAM_PREFIX =
+INSTALLED = $(SAMPLES) $(TOOLS)
+SERIES    = $(basename $(VERSION))
+STAGE     = build/stage
+STAGED    = $(STAGE)$(PREFIX)
+COMPILED  = build/libzeroflow.a build/libzeroflow_llm.a build/libzeroflow.so.$(SERIES) \
+            build/libzeroflow_llm.so.$(SERIES)
+relative  = $(shell realpath -m --relative-to='$1' '$2')
+FILL      = sed 's,@VERSION@,$(VERSION),; s,@SERIES@,$(SERIES),; \
+                 s,@LIBRARIES@,$(call relative,$(PREFIX),$(LIBDIR)),; \
+                 s,@INCLUDE@,$(call relative,$(LIBDIR)/pkgconfig,$(PREFIX)/include),; \
+                 s,if(@PCRE2@),if($(if $(PCRE2),ON,OFF)),; s,@PCRE2@,$(if $(PCRE2),-lpcre2-8),; \
+                 s, *@WITHOUT_PCRE2@,$(if $(PCRE2),, -DZF_WITHOUT_PCRE2),'
 
-install: dist ## install the headers, zeroflow_{mpi,nccl}.c, zeroflow_cuda.cu, pkg-config files and a CMake package (PREFIX, DESTDIR)
-	install -d $(DESTDIR)$(PREFIX)/include $(SHARE)/pkgconfig $(SHARE)/cmake/zeroflow \
-	    $(SHARE)/zeroflow
-	install -m 644 dist/zeroflow.h dist/zeroflow_llm.h $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(BESIDE:%=dist/%) $(SHARE)/zeroflow
-	sed 's/@PCRE2@/$(if $(PCRE2),ON,OFF)/' tools/install/zeroflow-config.cmake \
-	    > $(SHARE)/cmake/zeroflow/zeroflow-config.cmake
-	sed 's/@VERSION@/$(VERSION)/' tools/install/zeroflow-config-version.cmake \
-	    > $(SHARE)/cmake/zeroflow/zeroflow-config-version.cmake
-	sed 's/@VERSION@/$(VERSION)/' tools/install/zeroflow.pc > $(SHARE)/pkgconfig/zeroflow.pc
-	sed 's/@VERSION@/$(VERSION)/; s/ @PCRE2@/$(if $(PCRE2), -lpcre2-8)/; s/ @WITHOUT_PCRE2@/$(if $(PCRE2),, -DZF_WITHOUT_PCRE2)/' \
-	    tools/install/zeroflow_llm.pc > $(SHARE)/pkgconfig/zeroflow_llm.pc
+# Only what begins with zf_ is seen from outside.
+SHARED = -fPIC -fvisibility=hidden '-DZF_API=__attribute__((visibility("default")))'
+build/libzeroflow.so.$(SERIES): dist/zeroflow.h Makefile
+	$(call say,link) $(CC) $(STRICT) $(CFLAGS) $(SHARED) -shared -Wl,-soname,$(@F) -Wl,-z,defs \
+	    $(IMPLEMENT) -x c $< -x none -o $@ $(LDFLAGS) $(LDLIBS)
+build/libzeroflow_llm.so.$(SERIES): dist/zeroflow_llm.h build/libzeroflow.so.$(SERIES) build/.found
+	$(call say,link) $(CC) $(STRICT) $(CFLAGS) $(SHARED) -shared -Wl,-soname,$(@F) -Wl,-z,defs -Idist \
+	    -DZEROFLOW_LLM_IMPLEMENTATION -x c $< -x none -o $@ $(LDFLAGS) \
+	    build/libzeroflow.so.$(SERIES) $(PCRE2) $(LDLIBS)
+build/libzeroflow_llm.a: build/obj/zeroflow_llm.o
+	$(ARCHIVE)
+
+stage-headers: dist
+	rm -rf $(STAGE)
+	install -d $(STAGED)/include $(STAGED)/share/pkgconfig $(STAGED)/share/cmake/zeroflow \
+	    $(STAGED)/share/zeroflow
+	install -m 644 dist/zeroflow.h dist/zeroflow_llm.h $(STAGED)/include
+	install -m 644 $(BESIDE:%=dist/%) $(STAGED)/share/zeroflow
+	for f in zeroflow-config zeroflow-config-version; do \
+	    $(FILL) tools/install/$$f.cmake > $(STAGED)/share/cmake/zeroflow/$$f.cmake || exit; done
+	for f in zeroflow zeroflow_llm; do \
+	    $(FILL) tools/install/$$f.pc > $(STAGED)/share/pkgconfig/$$f.pc || exit; done
+
+stage: $(COMPILED) $(INSTALLED:%=build/%) stage-headers
+	install -d $(STAGED)/bin $(STAGED)/share/man/man1 $(STAGED)/share/doc/zeroflow/docs \
+	    $(STAGE)$(LIBDIR)/pkgconfig
+	install -m 644 $(filter %.a,$(COMPILED)) $(STAGE)$(LIBDIR)
+	install -m 755 $(filter %.so.$(SERIES),$(COMPILED)) $(STAGE)$(LIBDIR)
+	for l in zeroflow zeroflow_llm; do \
+	    ln -s lib$$l.so.$(SERIES) $(STAGE)$(LIBDIR)/lib$$l.so || exit; \
+	    $(FILL) tools/install/lib$$l.pc > $(STAGE)$(LIBDIR)/pkgconfig/lib$$l.pc || exit; done
+	for p in $(INSTALLED); do \
+	    install -m 755 build/$$p $(STAGED)/bin/$(PROGRAM_PREFIX)$$p || exit; \
+	    source=tools/$$p.c; [ -e $$source ] || source=examples/$$p/main.c; \
+	    sh tools/install/man.sh build/$$p $$source $(VERSION) $(PROGRAM_PREFIX)$$p \
+	        > $(STAGED)/share/man/man1/$(PROGRAM_PREFIX)$$p.1 || exit; done
+	install -m 644 LICENSE README.md CHANGELOG.md $(STAGED)/share/doc/zeroflow
+	install -m 644 docs/*.md $(STAGED)/share/doc/zeroflow/docs
+
+# $1: a command for each file $f of the stage, whose place is $to.
+staged = cd $(STAGE) && find . ! -type d | while read -r f; do \
+             to="$(if $(DESTDIR),$(abspath $(DESTDIR)))/$$f"; $1 || exit; done
+place  = mkdir -p "$${to%/*}" && if [ -L "$$f" ]; then cp -Pf "$$f" "$$to"; else \
+             mode=644; [ ! -x "$$f" ] || mode=755; install -m $$mode "$$f" "$$to"; fi
+
+install: stage ## install headers, libraries, programs, manual pages, sources for MPI, CUDA and NCCL, pkg-config and CMake (PREFIX, LIBDIR, DESTDIR, PROGRAM_PREFIX)
+	$(call staged,$(place))
+install-headers: stage-headers ## of these only what a program needs that carries the implementation
+	$(call staged,$(place))
+uninstall: stage ## remove what make install has written with the same settings
+	$(call staged,rm -f "$$to")
+	-rmdir $(addprefix $(DESTDIR)$(PREFIX)/share/,cmake/zeroflow zeroflow doc/zeroflow/docs doc/zeroflow)
+
+check-install: test-install ## build programs from an installed tree: C, C++, CMake; MPI, CUDA, NCCL
 
 clean: ## remove build/ and dist/
 	rm -rf build dist compile_commands.json
@@ -493,7 +551,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z_. -]*\):.* ## /\1: /p' Makefile | awk '{ \
 	    at = index($$0, ": "); printf "%-22s%s\n", substr($$0, 1, at - 1), substr($$0, at + 2) }'
 
-.PHONY: all dist lines docs pretrain quick debug test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits kill bless fuzz coverage tidy bench install clean \
+.PHONY: all dist lines docs pretrain quick debug test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits kill bless fuzz coverage tidy bench stage stage-headers install install-headers uninstall check-install clean \
         help $(GROUPS:%=test-%) $(MORE_GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -22,7 +22,7 @@ mkdir -p "$logs"
 # In an order that keeps two cores busy to the end: what takes longest goes first.
 groups_of_test='emulated unit mpi consumers bert gpt examples docs opt plan'
 groups_of_rest='tsan neon emulated-asan asan oom-asan cuda-check dist clang more-mpi blas
-                more-consumers fuzz'
+                more-consumers install fuzz'
 
 # run_all WHICH GROUPS: builds and runs these.
 run_all() {
@@ -426,6 +426,7 @@ run_docs() {
 
 run_consumers() { . tests/consumers/run.sh; }
 run_more_consumers() { . tests/consumers/more.sh; }
+run_install() { . tests/consumers/install.sh; }
 
 # ------------------------------------------------------------------------------------ one of them
 

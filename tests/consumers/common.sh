@@ -17,7 +17,8 @@ builds() {
 }
 
 installs() {
-    MAKEFLAGS='' make -s --no-print-directory install DESTDIR="$work/root" PREFIX=/usr
+    MAKEFLAGS='' make -s --no-print-directory install-headers STAGE="$work/stage" \
+        DESTDIR="$work/root" PREFIX=/usr
 }
 
 root=$work/root

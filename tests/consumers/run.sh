@@ -63,9 +63,19 @@ one_version() {
 
 # One error, which says what to do.
 refuses_cxx() {
-    ! $1 $strict_cxx "$include" $own -fsyntax-only $here/app.cpp > "$work/errors" 2>&1 &&
+    file=$2
+    cxx=$1
+    shift 2
+    ! $cxx $strict_cxx "$include" "$@" -fsyntax-only $file > "$work/errors" 2>&1 &&
         cat "$work/errors" && grep -q 'put it in one .c file' "$work/errors" &&
         [ "$(grep -c 'error:' "$work/errors")" = 1 ]
+}
+
+# An implementation that is private to a file has no symbol for the linker: another may be beside it.
+private_twice() {
+    clang $strict -O0 "$include" -DZF_API=static -c $here/unit.c -o "$work/private.o" &&
+        ! nm -g --defined-only "$work/private.o" | grep . &&
+        builds clang $strict -O0 "$include" -DZF_API=static $own $here/app.c "$work/private.o"
 }
 
 # A file of the unit, and one of the tests of private functions, as compile_commands.json says.
@@ -118,7 +128,16 @@ done
 check 'dropped in, clang' builds clang $strict -O0 "$include" $own $here/app.c
 check 'the header first, the implementation later' builds clang $strict -O0 "$include" $here/late.c
 check 'private to a file' builds clang $strict -O0 "$include" -DZF_API=static $own $here/app.c
-for cc in g++ clang++; do check "no implementation in C++, $cc" refuses_cxx $cc; done
+check 'private to two files' private_twice
+for cc in gcc clang; do
+    check "private, and declared alone, $cc" \
+        $cc $strict "$include" -DZF_API=static -c $here/declared.c -o "$work/declared.o"
+done
+for cc in g++ clang++; do
+    check "no implementation in C++, $cc" refuses_cxx $cc $here/app.cpp $own
+    check "none of zeroflow_llm.h either, $cc" \
+        refuses_cxx $cc $here/declared.c -DZEROFLOW_LLM_IMPLEMENTATION -x c++
+done
 check 'the implementation in a file of its own' \
     clang $strict -O0 "$include" -c $here/unit.c -o "$work/unit.o"
 check 'two files of one program' builds gcc $strict "$include" $here/app.c "$work/unit.o"

@@ -78,10 +78,10 @@ static void look(void *user, const zf_option_value *v)
 {
     test *t = user;
     const char *unit = v->row->unit ? v->row->unit : "";
-    const uint32_t both = v->row->traits & (ZF_OPTION_READS | ZF_OPTION_WRITES);
+    const uint32_t does = v->row->traits & (ZF_OPTION_READS | ZF_OPTION_WRITES);
     const bool names = strstr(unit, "FILE") || strstr(unit, "DIR");
     if (v->row->kind != ZF_OPTION_TEXT || strstr(unit, "HOST:PORT")) return;
-    if (names != (both == ZF_OPTION_READS || both == ZF_OPTION_WRITES))
+    if (names != (does == ZF_OPTION_READS || does == ZF_OPTION_WRITES))
         CHECK_TEXT(t, v->flag, "an option whose file is read or written");
 }
 

@@ -51,6 +51,18 @@ TEST(ir_refuses_bad_text)
 {
     static const mistake mistakes[] = {
         {"%1", "1:3: expected '='"},
+        {X "training a", "2:11: the first line may be: training NAME"},
+        {"zero stage=4 world=2 micro_batches=1",
+         "1:37: the first line may be: zero stage=0..3 world=1.. micro_batches=1.."},
+        {"zero stage=1 world=4 micro_batches=1 nodes=3",
+         "1:45: nodes must divide the world, with several ranks in each"},
+        {"zero stage=1 world=4 micro_batches=1 nodes=2 shards=3",
+         "1:54: shards must be those of all ranks, or of a node's"},
+        {X "output %1 \"a\" role=foo", "2:23: 'foo' is no role"},
+        {X "%3 = neg %1 : f32[4] queue=foo",
+         "2:31: 'foo' is none of the queues compute, gather, reduce, download, upload, read, write"},
+        {X "%3 = neg %1 : f32[4] micro", "2:27: 'micro' marks what is below 'update:'"},
+        {X "%3 = state \"s\" : f32[4] recompute", "2:34: state cannot be a recomputed node"},
         {"%1 =", "1:5: expected an operator"},
         {"%1 = 3", "1:6: '3' is no operator"},
         {"%1 = inptu \"x\" : f32[4]", "1:6: 'inptu' is no operator"},
@@ -181,6 +193,17 @@ TEST(ir_refuses_graphs_that_break_a_rule)
          "verify: %3 = state \"a\" : f32[4] role=master of=%2: master weights begin with the values "
          "of their parameter"},
         {X W "gradient %2, %2", "verify: gradient %2, %2: %2 is a param, which updates change"},
+        {X "%3 = copy %1 {to=host} : f32[4] host\n"
+           "%4 = copy %3 {to=disk} : f32[4] disk\n"
+           "%5 = neg %4 : f32[4] disk",
+         "verify: %5 = neg %4 : f32[4] disk: a value on the disk can only be copied"},
+        {"zero stage=0 world=2 micro_batches=1\n" X "%3 = copy %1 {to=host} : f32[4] host\n"
+         "%4 = all_reduce %3 {world=2} : f32[4] host",
+         "verify: %4 = all_reduce %3 {world=2} : f32[4] host: collectives take values on the "
+         "device, and this one lies in host"},
+        {X W "%3 = bucket %2 {at=[0] size=1024} : f32[1024]\n"
+             "%4 = neg %2 : f32[4]",
+         "verify: %4 = neg %2 : f32[4]: %2 has no storage: it lies in the bucket %3"},
         {X W "%3 = state \"s\" : f32[4]\n"
              "gradient %2, %3",
          "verify: gradient %2, %3: %3 is a state, which updates change"},

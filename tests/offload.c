@@ -1263,6 +1263,7 @@ static const char cut[] = "zero stage=0 world=1 micro_batches=1\n"
                           "%5  = state \"sgd.momentum/w\" : f32[8,256] disk\n"
                           "%43 = bucket %5 {at=[0] size=2048} : f32[2048] disk\n"
                           "%49 = copy %4 {to=host} : f32[] host\n"
+                          "%50 = constant {values=[0.5]} : f32[] host\n"
                           "%10 = piece %42 {size=1024} : f32[1024] host\n"
                           "%11 = piece %42 {at=1024 size=1024} : f32[1024] host\n"
                           "%12 = piece %47 {size=1024} : f32[1024] host\n"
@@ -1300,7 +1301,9 @@ TEST_ONCE(offload_mistakes_in_pieces_are_found)
         {"piece=[1024,2048]", "piece=[0,2048]", "%11 is a piece: piece must be [1024,2048]"},
         {" piece=[1024,2048]", "", "ascending, within the 1 blocks"},
         {"momentum=0.9 piece=[1024,2048]", "momentum=0.8 piece=[1024,2048]",
-         "pieces of %42 are updated in two ways"},
+         "pieces of %42 are updated in two ways, here and by sgd %10"},
+        {"sgd %11, %13, %49, %17", "sgd %11, %13, %50, %17",
+         "%50 and %49, for another piece, are not of one value"},
         {"      sgd %11, %13, %49, %17 {momentum=0.9 piece=[1024,2048] blocks=[0,2] decays=[0]}\n",
          "", "it has no update, and other pieces of %42 have one"},
         {"      wait %18\n", "", "nothing waits for it before the end of the update section"},

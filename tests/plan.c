@@ -168,6 +168,45 @@ static const char whole[] = "zero stage=0 world=1 micro_batches=2\n"
                             "%43 = bucket %5 {at=[0] size=1024} : f32[1024]\n"
                             "      sgd %42, %48, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}\n";
 
+/* A step on one rank that delays its gradients. */
+static const char delayed[] = "zero stage=0 world=1 micro_batches=1\n"
+                              "%2  = param \"a\" : f32[8]\n"
+                              "%3  = param \"b\" : f32[8]\n"
+                              "%5  = bucket %2 {at=[0] size=1024} : f32[1024]\n"
+                              "%6  = bucket %3 {at=[0] size=1024} : f32[1024]\n"
+                              "%1  = input \"x\" : f32[8]\n"
+                              "%4  = input \"lr\" : f32[]\n"
+                              "%7  = pack %1 {at=[0] size=1024} : f32[1024]\n"
+                              "%8  = neg %1 : f32[8]\n"
+                              "%9  = pack %8 {at=[0] size=1024} : f32[1024]\n"
+                              "%21 = constant {values=[1]} : f32[]\n"
+                              "update:\n"
+                              "%22 = state \"delay.scale\" {value=-1} : f32[]\n"
+                              "%23 = state \"g/a\" : f32[8] role=gradient of=%2\n"
+                              "%24 = state \"g/b\" : f32[8] role=gradient of=%3\n"
+                              "%10 = bucket %23 {at=[0] size=1024} : f32[1024]\n"
+                              "%11 = bucket %24 {at=[0] size=1024} : f32[1024]\n"
+                              "      sgd %5, %10, %4, %22 {blocks=[0,1] decays=[0] scaled=true}\n"
+                              "      sgd %6, %11, %4, %22 {blocks=[0,1] decays=[0] scaled=true}\n"
+                              "      delay %22, %21\n"
+                              "      delay %10, %7\n"
+                              "      delay %11, %9\n"
+                              "      gradient %5, %7\n"
+                              "      gradient %6, %9\n";
+
+/* A node that saves values, with a scratch. */
+static const char saving[] =
+    "%1  = input \"x\" : f32[8,4] @0+128\n"
+    "%2  = input \"y\" : i32[8] @128+32\n"
+    "%6  = param \"w\" : f32[3,4] @576+48\n"
+    "%14 = constant {values=[0.125]} : f32[] @768+4\n"
+    "%18 = head_loss %1, %6, %2, %14 {ignore=-100} : f32[] @896+4 scratch=1664+7680\n"
+    "%20 = saved %18 : f32[8,4] @9344+128\n"
+    "%21 = saved %18 {index=1} : f32[3,4] @9472+48\n"
+    "      gradient %6, %21\n"
+    "      output %18 \"loss\"\n"
+    "peak 9536 %18\n";
+
 /* A concat of two params that is where they are; a node that saves a value. */
 static const char joined[] = "%1  = input \"x\" : f32[4,16] @0+256\n"
                              "%2  = param \"a\" {init=normal b=0.3} : f32[8,16] @256+512\n"
@@ -188,7 +227,7 @@ typedef struct mistake {
     const char *text;
     struct {
         const char *from, *to;
-    } edits[2];
+    } edits[3];
     const char *error;
 } mistake;
 
@@ -199,7 +238,7 @@ static void check_mistakes(test *t, const mistake *list, int count)
         zf_error error = {ZF_OK, ""};
         zf_graph *g;
         snprintf(text, sizeof text, "%s", list[k].text);
-        for (int i = 0; i < 2 && list[k].edits[i].from; i++) {
+        for (int i = 0; i < 3 && list[k].edits[i].from; i++) {
             char *at = strstr(text, list[k].edits[i].from);
             if (!at) {
                 test_fail(t, __FILE__, __LINE__, "not in the text", list[k].edits[i].from);
@@ -223,7 +262,8 @@ static void check_mistakes(test *t, const mistake *list, int count)
 
 TEST(plan_texts_are_good)
 {
-    static const char *const texts[] = {accumulating, queued, updating, exchanged, whole, joined};
+    static const char *const texts[] = {accumulating, queued, updating, exchanged, whole, joined,
+                                        delayed, saving};
     for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k++) {
         zf_error error = {ZF_OK, ""};
         zf_graph *g = zf_graph_parse(texts[k], strlen(texts[k]),
@@ -349,6 +389,69 @@ TEST_ONCE(plan_groups_take_turns)
            "%52 = view %9 {shape=[1024]} : f32[1024]"}},
          "verify: %9 = reduce_scatter %49 {world=2 over=node} : f32[2048]: %49 is whole: shards "
          "are made over local first"},
+    };
+    CHECK_MISTAKES(t, list);
+}
+
+TEST_ONCE(plan_of_a_delayed_step)
+{
+    static const mistake list[] = {
+        {delayed, /* two updates of one state */
+         {{"sgd %6, %11", "sgd %6, %10"}},
+         "verify: sgd %6, %10, %4, %22 {blocks=[0,1] decays=[0] scaled=true}: %10 has the gradients "
+         "of other parameters, updated above"},
+        {delayed,
+         {{"      delay %22, %21\n", ""},
+          {"update:\n%22 = state \"delay.scale\" {value=-1} : f32[]\n",
+           "%22 = state \"delay.scale\" {value=-1} : f32[]\n      delay %22, %21\nupdate:\n"}},
+         "verify: delay %22, %21: it sets states in the micro section, which may run again"},
+        {whole, /* below `update:`, for each micro-batch */
+         {{"      sgd", "%9 = neg %4 : f32[] micro\n      sgd"}},
+         "verify: %9 = neg %4 : f32[] micro: it runs once, and the step has 2 micro-batches"},
+        {whole,
+         {{"{momentum=0.9 blocks", "{momentum=0.9 piece=[0,1024] blocks"}},
+         "verify: sgd %42, %48, %4, %43 {momentum=0.9 piece=[0,1024] blocks=[0,1] decays=[0]}: %42 "
+         "is no piece: piece must not be given"},
+        {whole,
+         {{"world=1 micro_batches", "world=2 micro_batches"},
+          {"%47 {world=1}", "%47 {world=2}"},
+          {"{momentum=0.9 blocks", "{momentum=0.9 world=2 blocks"}},
+         "verify: sgd %42, %48, %4, %43 {momentum=0.9 world=2 blocks=[0,1] decays=[0]}: %42 is "
+         "whole: world must not be given"},
+        {whole, /* a momentum in whose place another copy goes back */
+         {{"      sgd %42, %48, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}\n",
+           "%50 = copy %42 {to=host} : f32[1024] host\n"
+           "%51 = copy %48 {to=host} : f32[1024] host\n"
+           "%52 = copy %4 {to=host} : f32[] host\n"
+           "%53 = copy %43 {to=host} : f32[1024] host\n"
+           "%55 = copy %43 {to=host} : f32[1024] host\n"
+           "      sgd %50, %51, %52, %53 {momentum=0.9 blocks=[0,1] decays=[0]}\n"
+           "%54 = copy %50, %42 : f32[1024]\n"
+           "%56 = copy %55, %43 : f32[1024]\n"}},
+         "verify: sgd %50, %51, %52, %53 {momentum=0.9 blocks=[0,1] decays=[0]}: nothing copies %53 "
+         "back, which it writes"},
+        {whole, /* what has been copied back is the original */
+         {{"      sgd %42", "%50 = copy %42 {to=host} : f32[1024] host\n"
+                            "%51 = copy %50, %42 : f32[1024]\n      sgd %51"}},
+         "verify: sgd %51, %48, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}: it writes %51, "
+         "which is %42, and not that"},
+        {accumulating,
+         {{"update:\n", "update:\n%80 = accumulator : f32[8,8]\n"
+                        "%81 = all_reduce %14, %80 {world=2} : f32[8,8]\n"}},
+         "verify: %81 = all_reduce %14, %80 {world=2} : f32[8,8]: the update section runs once, so "
+         "nothing accumulates there"},
+        {exchanged, /* a sum of a node is none of the step */
+         {{"%49 = dequantize_sum %48 {",
+           "%80 = accumulator : f32[2048]\n%49 = dequantize_sum %48, %80 {"}},
+         "verify: %49 = dequantize_sum %48, %80 {bits=4 block=64 parts=2} : f32[2048]: it is no sum "
+         "over all ranks yet, so nothing accumulates there"},
+        {saving,
+         {{"%20 = saved %18 : f32[8,4] @9344", "%20 = saved %18 : f32[8,4] @1664"}},
+         "verify: %20 = saved %18 : f32[8,4] @1664+128: its result overlaps the scratch of %18"},
+        {saving,
+         {{"%20 = saved %18 : f32[8,4] @9344", "%20 = saved %18 : f32[8,4] @0"}},
+         "verify: %20 = saved %18 : f32[8,4] @0+128: its result overlaps %1, which what saves it "
+         "still reads"},
     };
     CHECK_MISTAKES(t, list);
 }

@@ -194,15 +194,19 @@ static void zfi_lift_norm(zfi_zero *z, int32_t id)
     zfi_free_blocks(z, blocks, f);
 }
 
-/* The update of the m-th member by the same operator, in the update section before the pass. */
-static int32_t zfi_update_of(const zfi_zero *z, zf_op op, int32_t param, int32_t from)
+/* The updates of the members of bucket f by this operator, from a position of the update section
+ * before the pass on. */
+static void zfi_find_updates(const zfi_zero *z, int32_t f, zf_op op, int32_t from, int32_t *updates)
 {
     const zf_graph *g = z->graph;
-    for (int32_t i = from; i < zfi_len(z->order); i++) {
+    int32_t left = z->buckets[f].updated;
+    for (int32_t i = from; i < zfi_len(z->order) && left; i++) {
         const zfi_node *node = &g->nodes[z->order[i]];
-        if (node->op == op && node->args[0] == param) return z->order[i];
+        const int32_t m = node->op == op ? z->member_of[node->args[0]] : -1;
+        if (m < 0 || !z->updated[m] || zfi_bucket_of_member(z, m) != f) continue;
+        updates[m - z->cut.buckets[f].first] = z->order[i];
+        left--;
     }
-    return 0;
 }
 
 /* The bucket of the states that are operand k of the updates of bucket f, by its members. */
@@ -288,10 +292,7 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
     int64_t count = 0, *blocks = zfi_updated_blocks(z, f, &count);
     double *decays = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *decays);
     int32_t *updates = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *updates);
-    for (int32_t m = 0; updates && m < bucket->count; m++)
-        if (z->updated[bucket->first + m])
-            updates[m] =
-                zfi_update_of(z, node.op, z->cut.members[bucket->first + m].param, position);
+    if (updates) zfi_find_updates(z, f, node.op, position, updates);
     if (updates) zfi_check_alike(z, f, updates, id);
     for (int32_t k = 0; blocks && decays && updates && k < node.arg_count && !g->error.status;
          k++) {

@@ -40,6 +40,10 @@ static void verify_micro_below_update(zf_graph *g) { g->nodes[VERIFY_OUTPUT + 1]
 
 static void verify_unlinked_saved(zf_graph *g) { g->nodes[5].saved[0] = 0; }
 
+static void verify_of_without_a_role(zf_graph *g) { g->nodes[7].of = 2; }
+
+static void verify_other_space(zf_graph *g) { g->nodes[7].space = ZF_HOST; }
+
 static void verify_writes_a_value(zf_graph *g) { g->nodes[2].op = ZF_OP_input; }
 
 TEST(verify_finds_what_passes_could_break)
@@ -54,6 +58,10 @@ TEST(verify_finds_what_passes_could_break)
         {verify_effect_as_operand, "verify: %9 = neg %10 : f32[8,8]: %10 has no value"},
         {verify_other_shape, "verify: %7 = gelu %6 : f32[8,4]: its operands give f32[4,8]"},
         {verify_other_dtype, "verify: %9 = neg %8 : bf16[8,8]: its operands give f32[8,8]"},
+        {verify_of_without_a_role,
+         "verify: %7 = gelu %6 : f32[4,8] of=%2: it is of %2, and has no role"},
+        {verify_other_space,
+         "verify: %7 = gelu %6 : f32[4,8] host: its operands give a result in the space device"},
         {verify_twice, "verify: %7 = gelu %6 : f32[4,8]: it is twice in the order"},
         {verify_micro_below_update, "verify: sgd %2, %9, %4: it belongs to the micro section but "
                                     "is below 'update:'"},

@@ -1,0 +1,45 @@
+#!/bin/sh
+# Each rule of the verifier and of the parser has a wrong input: sh tests/rules.sh [FILE...]
+#
+# Of each message in ir/*.c (or FILE), the longest part between values must be in some test. Prints the
+# messages of which none is, and the number of all.
+set -u
+export LC_ALL=C
+[ $# != 0 ] || set -- ir/*.c
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT INT TERM
+
+# joined FILE...: their text; string literals that follow one another are one.
+joined() {
+    cat "$@" | awk '{
+        if (open && match($0, /^[ \t]*"/)) $0 = substr($0, RSTART + RLENGTH)
+        else printf open ? "\"\n" : "\n"
+        open = sub(/"$/, "")
+        printf "%s", $0
+    }'
+}
+# shellcheck disable=SC2046
+joined $(find tests -name '*.c' -o -name '*.zf' -o -name '*.sh') > "$work/tests"
+joined "$@" | awk '
+    BEGIN { RS = "_fail\\(" }
+    NR > 1 {
+        sub(/;\n.*/, "")
+        while (match($0, /"([^"\\]|\\.)*"/)) {
+            text = substr($0, RSTART + 1, RLENGTH - 2)
+            $0 = substr($0, RSTART + RLENGTH)
+            best = ""
+            n = split(text, part, /%[-+0-9.*]*(ll|z)?[a-zA-Z%]|\\./)
+            for (k = 1; k <= n; k++) if (length(part[k]) > length(best)) best = part[k]
+            gsub(/^ +| +$/, "", best)
+            if (length(best) > 11) print best
+        }
+    }' | sort -u > "$work/rules"
+failed=0
+while read -r rule; do
+    grep -qF -- "$rule" "$work/tests" && continue
+    failed=$((failed + 1))
+    echo "no test has: $rule"
+done < "$work/rules"
+all=$(wc -l < "$work/rules")
+echo "$((all - failed)) rules have a wrong input, $failed have none"
+[ $failed = 0 ] && [ "$all" -gt 100 ]

@@ -12,14 +12,15 @@
  *
  * w has no gradient: it is frozen. Saved: nothing.
  *
- * One row of x is bound by reading w: each element of y is one sum along a row of w, of integers
- * block by block (quantized_dot.c). Of more rows, a task dequantises some rows (transposed: columns) of w into its own
+ * A few rows of x are bound by reading w: each element of y is one sum along a row of w, of integers
+ * block by block (quantized_dot.c), whose bits depend on no other row of x. Of more rows, a task dequantises some rows (transposed: columns) of w into its own
  * cache, in x's dtype, and multiplies by them. */
 
 /* Rows of w that a task dequantises at a time: as many as a cache takes, since x is read once for
- * them. Of one row of x, rows of a task. Transposed, k of a product, whose sums are read and written
+ * them. Of a few rows of x, rows of a task. Transposed, k of a product, whose sums are read and written
  * once for them. */
 enum {
+    ZFI_QUANTIZED_FEW = 16, /* rows of x at most that are sums of integers */
     ZFI_QUANTIZED_ROWS = 64,
     ZFI_QUANTIZED_MORE = 128,
     ZFI_QUANTIZED_TILE = 1 << 18, /* bytes of a tile of so many more */
@@ -96,7 +97,8 @@ typedef struct zfi_quantized {
     zf_dtype dtype;      /* of a dequantised tile and of x with it: f32 or bf16 */
     int64_t rows;        /* of w, of a tile */
     int64_t span;        /* columns of y of a task */
-    zfi_dot_x row;       /* x, where it is one row */
+    bool few;            /* x has a few rows: */
+    zfi_dot_x row[ZFI_QUANTIZED_FEW];
     size_t tile, product; /* a worker's scratch, in bytes: the tile; what its product needs */
     size_t wide, all;    /* f16: x in f32; transposed: sums in f32. All of it */
 } zfi_quantized;
@@ -145,14 +147,15 @@ static zfi_quantized zfi_quantized_of(const zf_launch *l)
     int64_t last = zfi_last(&l->args[0].shape), left;
     q.k = q.bytes / q.b.record * q.b.block;
     q.m = last ? zfi_count(&l->args[0]) / last : 0;
+    q.few = !q.transposed && q.m <= ZFI_QUANTIZED_FEW;
     q.rows = q.transposed ? ZFI_QUANTIZED_DEEP
-             : q.m > 1 && q.k * ZFI_QUANTIZED_MORE * (int64_t)zf_dtype_size(q.dtype) <=
+             : !q.few && q.k * ZFI_QUANTIZED_MORE * (int64_t)zf_dtype_size(q.dtype) <=
                               ZFI_QUANTIZED_TILE
                  ? ZFI_QUANTIZED_MORE
                  : ZFI_QUANTIZED_ROWS;
     q.span = q.transposed ? q.b.block : q.rows;
-    if (!q.transposed && q.m == 1) {
-        q.all = zfi_round_bytes(zfi_dot_bytes(&q.b, l->out.dtype, q.k));
+    if (q.few) {
+        q.all = (size_t)q.m * zfi_round_bytes(zfi_dot_bytes(&q.b, l->out.dtype, q.k));
         return q;
     }
     if (l->out.dtype == ZF_F16) q.wide = zfi_round_bytes((size_t)zfi_count(&l->args[0]) * 4);
@@ -204,16 +207,18 @@ static void zfi_quantized_finish(const zfi_quantized *q, float *sums, int64_t at
     zfi_narrow(q->isa, zfi_element_of(out->data, out->dtype, at), out->dtype, sums, n);
 }
 
-/* Elements of one row of y. */
+/* Some columns of a few rows of y. */
 static void zfi_quantized_row_task(void *context, int64_t index, int worker)
 {
     const zfi_quantized *q = context;
     const int64_t n0 = index * q->span, n = zfi_min(q->span, q->n - n0);
     float sums[ZFI_QUANTIZED_ROWS];
     (void)worker;
-    zfi_dot_rows(q->isa, &q->b, &q->row, zfi_quantized_at(q, n0, 0), q->bytes, q->k / q->b.block, n,
-                 sums);
-    zfi_quantized_finish(q, sums, n0, n0, n);
+    for (int64_t m = 0; m < q->m; m++) {
+        zfi_dot_rows(q->isa, &q->b, &q->row[m], zfi_quantized_at(q, n0, 0), q->bytes,
+                     q->k / q->b.block, n, sums);
+        zfi_quantized_finish(q, sums, m * q->n + n0, n0, n);
+    }
 }
 
 /* Dequantises columns k0..k0+columns-1 of rows n0..n0+rows-1. */
@@ -275,8 +280,11 @@ static zf_status zfi_cpu_quantized_linear(const zf_launch *l)
         zfi_split(l, zfi_count(&l->out), 1, zfi_quantized_reference);
         return ZF_OK;
     }
-    if (!q.transposed && q.m == 1) {
-        q.row = zfi_dot_x_of(q.isa, &q.b, x->dtype, x->data, q.k, l->scratch);
+    if (q.few) {
+        const size_t bytes = zfi_round_bytes(zfi_dot_bytes(&q.b, x->dtype, q.k));
+        for (int64_t m = 0; m < q.m; m++)
+            q.row[m] = zfi_dot_x_of(q.isa, &q.b, x->dtype, zfi_element(x->data, x->dtype, m * q.k),
+                                    q.k, (char *)l->scratch + (size_t)m * bytes);
         zfi_pool_run(pool, zfi_div_up(q.n, q.span), zfi_quantized_row_task, &q);
         return ZF_OK;
     }

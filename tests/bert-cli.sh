@@ -1170,8 +1170,8 @@ check 'batches that cannot be cut' \
 meets() {
     message=$1
     shift
-    cp "$work/meeting" "$work/kept" && ends 1 "$@" &&
-        grep -Fqx "bert: $message; name another place" "$work/err" && cmp "$work/kept" "$work/meeting"
+    cp "$work/meeting" "$work/meeting.kept" && ends 1 "$@" &&
+        grep -Fqx "bert: $message; name another place" "$work/err" && cmp "$work/meeting.kept" "$work/meeting"
 }
 printf 'a b\n\nc d\n\na c\n\nb d\n' > "$work/meeting"
 for option in log svg report dump dump-grads; do

@@ -459,3 +459,46 @@ TEST_ONCE(quantized_linear_has_gradients)
         for (int i = 0; i < GRADIENTS; i++) CHECK_NEAR(t, fused[i], plain[i], 2 * unit * most);
     }
 }
+
+/* The rows of a product of `rows` rows of x with a weight, the same in each call, from row `first` of
+ * the same numbers on. */
+static bool few_rows(test *t, const zf_quantize_desc *d, zf_dtype dtype, int64_t first, int64_t rows,
+                     float *out)
+{
+    enum { IN = 192, OUT = 37 };
+    static float numbers[17 * IN];
+    zf_graph *g = s.graph = zf_graph_new(NULL);
+    zf_tensor x, w, y;
+    zf_status status;
+    for (int i = 0; i < 17 * IN; i++) numbers[i] = (float)(i * 7919 % 1999 - 999) / 500;
+    x = zf_input(g, "x", ZF_F32, ZF_SHAPE(rows, IN));
+    w = zf_param(g, "w", ZF_SHAPE(OUT, IN),
+                 &(zf_param_desc){.init = ZF_NORMAL, .std = 0.5, .quantized = *d});
+    y = zf_quantized_linear(dtype == ZF_F32 ? x : zf_cast(x, dtype), w, ZF_NONE, d);
+    y = zf_output(dtype == ZF_F32 ? y : zf_cast(y, ZF_F32), "y");
+    s.program = zf_compile(g, &(zf_compile_desc){.seed = 9, .evaluate = true});
+    status = s.program ? zf_write(s.program, x, numbers + first * IN, (size_t)(rows * IN) * 4)
+                       : zf_graph_status(g);
+    if (!status) status = zf_step(s.program);
+    if (!status) status = zf_read(s.program, y, out, (size_t)(rows * OUT) * 4);
+    if (status) test_unwind(t, __FILE__, __LINE__, "a product", status, zf_graph_error(g));
+    session_free(&s);
+    return !status;
+}
+
+/* One row has the bits that it has among others, as many as a step of generation has texts. */
+TEST_ONCE(quantized_rows_are_alike)
+{
+    enum { OUT = 37 };
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
+    static const zf_quantize_desc descs[] = {{8, 64, ZF_BF16}, {4, 192, ZF_F32}};
+    static float all[16 * OUT], one[16 * OUT];
+    test_defer(t, session_free, &s);
+    for (int n = 0; n < 6; n++) {
+        if (!few_rows(t, &descs[n / 3], dtypes[n % 3], 0, 16, all)) return;
+        for (int64_t rows = 1; rows < 16; rows += 7) {
+            if (!few_rows(t, &descs[n / 3], dtypes[n % 3], 1, rows, one)) return;
+            CHECK(t, !memcmp(one, all + OUT, (size_t)(rows * OUT) * sizeof *one));
+        }
+    }
+}

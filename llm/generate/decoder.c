@@ -124,26 +124,43 @@ static bool zfl_expect_finite(const zf_decoder *d, const int64_t *count, zf_erro
     return true;
 }
 
+/* Adds count[k] tokens to each text by steps of one program. */
+static zf_status zfl_add_by(zf_decoder *d, const zf_decode_step *s, const int32_t *const *ids,
+                            const int64_t *count, int64_t *done)
+{
+    int64_t most = 0;
+    zf_status status = ZF_OK;
+    for (int64_t k = 0; k < d->texts; k++) {
+        done[k] = 0;
+        if (count[k] > most) most = count[k];
+    }
+    while (most > 0 && !status) {
+        status = zfl_run_decode_step(d, s, ids, count, done);
+        if (!status) most = zfl_after_step(d, count, done);
+    }
+    return status;
+}
+
+/* Which program takes the tokens of a text depends on no other text: that of prompts takes the first
+ * ones and several at a time. */
 bool zf_decoder_add(zf_decoder *d, const int32_t *const *ids, const int64_t *count, zf_error *error)
 {
-    int64_t *done = calloc((size_t)d->texts, sizeof *done), most = 0;
-    zf_status status = ZF_OK;
-    const zf_decode_step *s = &d->token;
-    if (!done) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    int64_t *prompt = calloc(3 * (size_t)d->texts, sizeof *prompt), *token, *done;
+    const zf_decode_step *s = &d->prompt;
+    zf_status status;
+    if (!prompt) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    token = prompt + d->texts, done = token + d->texts;
     for (int64_t k = 0; k < d->texts; k++) {
-        if (count[k] > most) most = count[k];
+        *(count[k] > 1 || !d->past[k] ? &prompt[k] : &token[k]) = count[k];
         if (d->past[k] + count[k] <= d->context) continue;
-        free(done);
+        free(prompt);
         return zfl_fail(error, ZF_ERR_ARGUMENT,
                         "a text of %lld tokens and %lld more is too long for a context of %lld",
                         (long long)d->past[k], (long long)count[k], (long long)d->context);
     }
-    while (most > 0 && !status) {
-        s = most > 1 ? &d->prompt : &d->token;
-        status = zfl_run_decode_step(d, s, ids, count, done);
-        if (!status) most = zfl_after_step(d, count, done);
-    }
-    free(done);
+    status = zfl_add_by(d, s, ids, prompt, done);
+    if (!status) s = &d->token, status = zfl_add_by(d, s, ids, token, done);
+    free(prompt);
     if (status) return zfl_fail(error, status, "%s", zf_program_error(s->program));
     return zfl_expect_finite(d, count, error);
 }

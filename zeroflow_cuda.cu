@@ -26,6 +26,7 @@
 
 #include <type_traits>
 
+#include "cuda/gpu.cu"
 #include "cuda/launch.cu"
 #include "cuda/element.cu"
 #include "cuda/reduce.cu"

@@ -4,7 +4,7 @@
 __device__ __forceinline__ float zfd_warp_sum(float x)
 {
 #pragma unroll
-    for (int step = ZFD_WARP / 2; step; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    for (int step = ZFD_WARP / 2; step; step /= 2) x += zfd_shuffle_xor(x, step);
     return x;
 }
 
@@ -12,7 +12,7 @@ __device__ __forceinline__ float zfd_warp_max(float x)
 {
 #pragma unroll
     for (int step = ZFD_WARP / 2; step; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+        x = fmaxf(x, zfd_shuffle_xor(x, step));
     return x;
 }
 

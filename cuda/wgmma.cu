@@ -296,7 +296,7 @@ template <class T, int N> struct zfd_wgmma {
         for (int i = 0; i < 4; i++)
             for (int r = 0; r < 2; r++) {
                 const uint64_t mine = (uint64_t)a[2 + r] << 32 | a[r];
-                const uint64_t has = __shfl_sync(0xffffffffu, mine, 4 * g + i);
+                const uint64_t has = zfd_shuffle(mine, 4 * g + i);
                 T two[4];
                 memcpy(static_cast<void *>(two), &has, sizeof two);
                 for (int e = 0; e < 4; e++)

@@ -180,7 +180,7 @@ __device__ __forceinline__ uint32_t zfd_kept_bits(const zfd_dropper &d, const ui
     zfd_random_blocks(block, d.stream, d.step, d.seed, word);
 #pragma unroll
     for (int i = 0; i < N / 2; i++) bits |= zfd_kept_of_block(word[i], d.threshold) << 8 * i;
-    other = __shfl_xor_sync(0xffffffffu, bits, PARTNER) >> 4 * odd & 0x0f0f0f0f;
+    other = zfd_shuffle_xor(bits, PARTNER) >> 4 * odd & 0x0f0f0f0f;
     bits = bits >> 4 * odd & 0x0f0f0f0f;
     return odd ? bits << 4 | other : other << 4 | bits;
 }
@@ -284,7 +284,7 @@ __device__ __forceinline__ void zfd_fragments(uint32_t (&x)[4], const void *row)
         for (int e = 0; e < 2; e++) {
             int from = ACROSS ? 2 * t + e : g, column = ACROSS ? g : 2 * t + e;
             if (ACROSS || e == 0)
-                at = __shfl_sync(0xffffffffu, static_cast<const char *>(row), 8 * i + from);
+                at = zfd_shuffle(static_cast<const char *>(row), 8 * i + from);
             memcpy(&two[e], at + 2 * column, 2);
         }
         memcpy(&x[i], two, 4);
@@ -299,8 +299,8 @@ template <class T> struct zfd_tensor_core {
         uint64_t b = (uint64_t)b1 << 32 | b0;
         for (int i = 0; i < 4; i++) { /* k = 2 i, 2 i + 1, 2 i + 8, 2 i + 9 */
             uint64_t from[4] = {
-                __shfl_sync(0xffffffffu, top, 4 * g + i), __shfl_sync(0xffffffffu, low, 4 * g + i),
-                __shfl_sync(0xffffffffu, b, 8 * t + i), __shfl_sync(0xffffffffu, b, 8 * t + 4 + i)};
+                zfd_shuffle(top, 4 * g + i), zfd_shuffle(low, 4 * g + i),
+                zfd_shuffle(b, 8 * t + i), zfd_shuffle(b, 8 * t + 4 + i)};
             T x[4][4];
             memcpy(x, from, sizeof x);
             for (int k = 0; k < 4; k++)
@@ -569,8 +569,8 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
 #pragma unroll
             for (int c = 0; c < 2 * groups; c++)
                 high[r] = fmaxf(high[r], fmaxf(s[c][2 * r], s[c][2 * r + 1]));
-            high[r] = fmaxf(high[r], __shfl_xor_sync(0xffffffffu, high[r], 1));
-            high[r] = fmaxf(high[r], __shfl_xor_sync(0xffffffffu, high[r], 2));
+            high[r] = fmaxf(high[r], zfd_shuffle_xor(high[r], 1));
+            high[r] = fmaxf(high[r], zfd_shuffle_xor(high[r], 2));
             shift[r] = high[r] == -INFINITY ? 0 : high[r];
             fix[r] = zfd_exp2(most[r] - shift[r]);
             most[r] = high[r];
@@ -615,12 +615,12 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
         }
     }
     if (m >= a.m) return;
-    __syncwarp(); /* the warp has read its queries: y replaces them */
+    zfd_sync_warp(); /* the warp has read its queries: y replaces them */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = m + g + 8 * r;
-        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+        sum[r] += zfd_shuffle_xor(sum[r], 1);
+        sum[r] += zfd_shuffle_xor(sum[r], 2);
         if (lse && t == 0 && row < a.m)
             lse[(int64_t)head.number * a.m + row] = most[r] * 0.693147181f + logf(sum[r]);
         float by = sum[r] == 0 ? 0 : (drop.off ? 1 : drop.scale) / sum[r];
@@ -630,7 +630,7 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
             zfd_put_pair(q_tile + (y_at ^ c * 8),
                          core::pair(o[c][2 * r] * by, o[c][2 * r + 1] * by));
     }
-    __syncwarp();
+    zfd_sync_warp();
     int64_t hidden = (int64_t)a.heads * a.d;
     zfd_tile_out<D, D>(y + zfd_token_at(a, head, a.m, m, hidden), hidden, q_tile, 16 * warp, 16,
                        a.m - m, 0, a.d, y_well);
@@ -677,7 +677,7 @@ __global__ void __launch_bounds__(ZFD_THREADS)
     }
 #pragma unroll
     for (int k = 0; k < some; k++) {
-        for (int step = 4; step; step /= 2) sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], step);
+        for (int step = 4; step; step /= 2) sum[k] += zfd_shuffle_xor(sum[k], step);
         if (threadIdx.x % 8 == 0) sums[group + k * 32] = sum[k];
     }
     __syncthreads();
@@ -827,8 +827,8 @@ zfd_back_scores(const zfd_heads &a, const zfd_back_warp<T, D> &w, const T *q, co
         unsigned all = zfd_kept_from<8>(w.drop, zfd_score_number(a, w.head, m + query) +
                                                     (unsigned)(mine & ~7))
                        << 8 * of;
-        all |= __shfl_xor_sync(0xffffffffu, all, 4);
-        all |= __shfl_xor_sync(0xffffffffu, all, 8);
+        all |= zfd_shuffle_xor(all, 4);
+        all |= zfd_shuffle_xor(all, 8);
 #pragma unroll
         for (int c = 0; c < 4; c++) kept |= (all >> (8 * c + 2 * of) & 3) << 4 * c;
     }
@@ -937,7 +937,7 @@ __device__ __forceinline__ void zfd_back_queries(const zfd_heads &a, const zfd_h
                 zfd_put_pair(q + (at ^ c * 8),
                              core::pair(dq[c][2 * half] * scale, dq[c][2 * half + 1] * scale));
         }
-        __syncwarp();
+        zfd_sync_warp();
         zfd_tile_out<D, some>(static_cast<T *>(b.dq) +
                                   zfd_token_at(a, w.head, a.m, i * queries + own, b.row),
                               b.row, q, own, 16, a.m - i * queries - own, from, a.d, b.well);
@@ -1071,7 +1071,7 @@ __global__ void __launch_bounds__(zfd_back<T, D>::threads, zfd_back<T, D>::per_p
                     zfd_put_pair(w.v + (to ^ c * 8), core::pair(v[0], v[1]));
                 }
             }
-            __syncwarp();
+            zfd_sync_warp();
             const int64_t to = zfd_token_at(a, w.head, a.n, w.n + w.own, b.kv_row);
             const int has = a.n - w.n - w.own;
             zfd_tile_out<D, width>(static_cast<T *>(b.dk) + to, b.kv_row, w.k, w.own, span, has,
@@ -1254,7 +1254,7 @@ __global__ void __launch_bounds__(ZFD_THREADS)
             }
 #pragma unroll
             for (int step = 8; step; step /= 2)
-                high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, step));
+                high = fmaxf(high, zfd_shuffle_xor(high, step));
             shift = high == -INFINITY ? 0 : high;
             fix = zfd_exp2(most[r] - shift);
             most[r] = high;
@@ -1268,15 +1268,15 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                 if (!(kept >> c & 1)) s[r][c] = 0;
             }
         }
-        __syncwarp(); /* each warp reads only its own rows of p */
+        zfd_sync_warp(); /* each warp reads only its own rows of p */
         zfd_plain_put<each>(p, s, cut::s_line);
-        __syncwarp();
+        zfd_sync_warp();
         zfd_plain_add<D, false, false>(o, p, v_tile);
     }
 #pragma unroll
     for (int r = 0; r < each; r++) {
 #pragma unroll
-        for (int step = 8; step; step /= 2) sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], step);
+        for (int step = 8; step; step /= 2) sum[r] += zfd_shuffle_xor(sum[r], step);
         if (lse && threadIdx.x % 16 == 0 && m + r < a.m)
             lse[(int64_t)head.number * a.m + m + r] = most[r] * 0.693147181f + logf(sum[r]);
         sum[r] = sum[r] == 0 ? 0 : (drop.off ? 1 : drop.scale) / sum[r];

@@ -103,10 +103,10 @@ static inline void zfd_put_fragments(void *row, const uint32_t (&x)[4])
 {
     const int lane = (int)threadIdx.x % ZFD_WARP;
     for (int i = 0; i < 4; i++) {
-        char *at = __shfl_sync(0xffffffffu, static_cast<char *>(row), 8 * i + lane / 4);
+        char *at = zfd_shuffle(static_cast<char *>(row), 8 * i + lane / 4);
         memcpy(at + lane % 4 * 4, &x[i], 4);
     }
-    __syncwarp();
+    zfd_sync_warp();
 }
 
 static inline void zfd_add_there(float *to, const float *x)
@@ -169,7 +169,7 @@ __device__ __forceinline__ void zfd_grad_out(T *stages, const float (&x)[32], fl
                                   core::pair(x[4 * c + 6] * by, x[4 * c + 7] * by)};
         zfd_put_fragments(stage + (first ^ c * 8), four);
     }
-    __syncwarp();
+    zfd_sync_warp();
     to += lane / 8 * row + lane % 8 * 8;
     auto row_of = [&](int i) {
         const T *y = stage + i * 64 + (lane % 8 ^ (TURNED ? i >> 1 & 7 : i & 7)) * 8;
@@ -189,12 +189,12 @@ __device__ __forceinline__ void zfd_grad_out(T *stages, const float (&x)[32], fl
         }
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], 8);
-            sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], 16);
+            sum[k] += zfd_shuffle_xor(sum[k], 8);
+            sum[k] += zfd_shuffle_xor(sum[k], 16);
         }
         if (lane < 8) zfd_store(columns + lane * 8, sum);
     }
-    __syncwarp();
+    zfd_sync_warp();
 }
 
 /* Which of a thread's scores with 32 queries, 8 j + 2 t + e for j < 16, are dropped. Key 2 x + h of
@@ -226,7 +226,7 @@ __device__ __forceinline__ void zfd_dropped_bits(const zfd_dropper &d, uint64_t 
         all = made & mask << x;
 #pragma unroll
         for (int other = 1; other < 4; other++) { /* bits computed by lane x ^ other */
-            const uint32_t has = __shfl_xor_sync(0xffffffffu, made, 4 * other) >> x & mask;
+            const uint32_t has = zfd_shuffle_xor(made, 4 * other) >> x & mask;
             all |= has << (x ^ other);
         }
         bits[half] = all;
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(256, 1)
     T *const stage = ds + 2 * cut::tile;
     float *const stats = reinterpret_cast<float *>(ds + 2 * cut::tile + cut::warps * cut::stage);
     const int lane = (int)threadIdx.x % ZFD_WARP, g = lane / 4, t = lane % 4;
-    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / ZFD_WARPGROUP, 0);
+    const int group = zfd_shuffle((int)threadIdx.x / ZFD_WARPGROUP, 0);
     const int own = (int)threadIdx.x / ZFD_WARP * 16; /* the warp's first row, of keys or queries */
     const zfd_dropper drop = zfd_dropper_of(a.drop);
     const float keep = DROPS && !drop.off ? drop.scale : 1;

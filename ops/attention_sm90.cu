@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(ZFD_WARPGROUP, 4)
     ZFD_SHARED(T, q_tile);
     T *const places = q_tile + queries * D;
     /* All lanes have the same value; the compiler knows it of the result of a shuffle. */
-    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
+    const int warp = zfd_shuffle((int)threadIdx.x / 32, 0);
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const zfd_one_head head = {(int)(blockIdx.z * gridDim.y + blockIdx.y), (int)blockIdx.z,
                                (int)blockIdx.y};
@@ -197,12 +197,12 @@ __global__ void __launch_bounds__(ZFD_WARPGROUP, 4)
 #pragma unroll
             for (int c = 1; c < 8; c++)
                 high[r] = fmaxf(high[r], fmaxf(s[4 * c + 2 * r], s[4 * c + 2 * r + 1]));
-            high[r] = fmaxf(high[r], __shfl_xor_sync(0xffffffffu, high[r], 1));
-            high[r] = fmaxf(high[r], __shfl_xor_sync(0xffffffffu, high[r], 2));
+            high[r] = fmaxf(high[r], zfd_shuffle_xor(high[r], 1));
+            high[r] = fmaxf(high[r], zfd_shuffle_xor(high[r], 2));
         }
         zfd_wgmma_wait<0>();
         zfd_wgmma_settle(o);
-        if (__any_sync(0xffffffffu, high[0] > most[0] + slack || high[1] > most[1] + slack)) {
+        if (zfd_any(high[0] > most[0] + slack || high[1] > most[1] + slack)) {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float now = fmaxf(high[r], most[r]);
@@ -253,8 +253,8 @@ __global__ void __launch_bounds__(ZFD_WARPGROUP, 4)
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int query = m + g + 8 * r;
-        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+        sum[r] += zfd_shuffle_xor(sum[r], 1);
+        sum[r] += zfd_shuffle_xor(sum[r], 2);
         if (lse && t == 0 && query < a.m)
             lse[(int64_t)head.number * a.m + query] =
                 (most[r] * by + __log2f(sum[r])) * 0.693147181f;
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(ZFD_WARPGROUP, 4)
             zfd_put_pair(q_tile + zfd_swizzled(16 * warp + g + 8 * r, c) + 2 * t,
                          core::pair(o[4 * c + 2 * r] * of_sum, o[4 * c + 2 * r + 1] * of_sum));
     }
-    __syncwarp();
+    zfd_sync_warp();
     const int hidden = a.heads * D;
     T *out = y + zfd_token_at(a, head, a.m, m, hidden) + lane / 8 * hidden + lane % 8 * 8;
 #pragma unroll

@@ -105,9 +105,9 @@ __device__ __forceinline__ zfd_head_top zfd_head_warp(zfd_head_top t)
 #pragma unroll
     for (int step = ZFD_WARP / 2; step; step /= 2) {
         zfd_head_top other;
-        other.most = __shfl_xor_sync(0xffffffffu, t.most, step);
-        other.sum = __shfl_xor_sync(0xffffffffu, t.sum, step);
-        other.best = __shfl_xor_sync(0xffffffffu, t.best, step);
+        other.most = zfd_shuffle_xor(t.most, step);
+        other.sum = zfd_shuffle_xor(t.sum, step);
+        other.best = zfd_shuffle_xor(t.best, step);
         t = zfd_head_join(t, other);
     }
     return t;
@@ -169,7 +169,7 @@ __device__ __forceinline__ float zfd_head_entropy(const float *of, const T *bias
         if (p > 0) part += p * (lse - x);
     }
     for (int step = ZFD_WARP / 2; step; step /= 2)
-        part += __shfl_xor_sync(0xffffffffu, part, step);
+        part += zfd_shuffle_xor(part, step);
     __syncthreads();
     if (threadIdx.x % ZFD_WARP == 0) parts[threadIdx.x / ZFD_WARP] = part;
     __syncthreads();
@@ -292,7 +292,7 @@ static __global__ void zfd_head_largest(float *most, const float *weight, int64_
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
         top = fmaxf(top, fabsf(factor * weight[row]));
     for (int step = ZFD_WARP / 2; step; step /= 2)
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+        top = fmaxf(top, zfd_shuffle_xor(top, step));
     if (threadIdx.x % ZFD_WARP == 0) warps[threadIdx.x / ZFD_WARP] = top;
     __syncthreads();
     if (threadIdx.x) return;
@@ -315,7 +315,7 @@ static __global__ void zfd_head_total(float *out, const float *loss, int64_t row
     ZFD_SHARED(double, warps);
     double sum = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) sum += by_row ? (double)weight[row] * loss[row] : loss[row];
-    for (int step = ZFD_WARP / 2; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    for (int step = ZFD_WARP / 2; step; step /= 2) sum += zfd_shuffle_xor(sum, step);
     if (threadIdx.x % ZFD_WARP == 0) warps[threadIdx.x / ZFD_WARP] = sum;
     __syncthreads();
     if (threadIdx.x) return;

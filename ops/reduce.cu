@@ -30,8 +30,8 @@ __device__ __forceinline__ zfd_most zfd_warp_most(zfd_most a)
 #pragma unroll
     for (int step = ZFD_WARP / 2; step; step /= 2) {
         zfd_most b;
-        b.x = __shfl_xor_sync(0xffffffffu, a.x, step);
-        b.at = __shfl_xor_sync(0xffffffffu, a.at, step);
+        b.x = zfd_shuffle_xor(a.x, step);
+        b.at = zfd_shuffle_xor(a.at, step);
         a = zfd_larger(a, b);
     }
     return a;

@@ -193,17 +193,17 @@ static __global__ void zfd_sort_place_kernel(zfd_sort s)
         int i = group + lane, digit;
         bool there = i < s.count;
         uint32_t key = there ? zfd_sort_key(s, i, false) : 0, at;
-        uint32_t same = __ballot_sync(0xffffffffu, there); /* lanes with the same digit */
+        uint32_t same = zfd_ballot(there); /* lanes with the same digit */
         digit = zfd_sort_digit(s, key);
 #pragma unroll
         for (int bit = 0; bit < ZFD_SORT_BITS; bit++) {
-            uint32_t set = __ballot_sync(0xffffffffu, digit >> bit & 1);
+            uint32_t set = zfd_ballot(digit >> bit & 1);
             same &= digit >> bit & 1 ? set : ~set;
         }
         at = own[digit] + (uint32_t)__popc(same & ((1u << lane) - 1));
-        __syncwarp();
+        zfd_sync_warp();
         if (there && (same >> lane) == 1) own[digit] = at + 1; /* the last of these lanes */
-        __syncwarp();
+        zfd_sync_warp();
         if (there) {
             s.keys[at] = key;
             s.positions[at] = s.positions_in ? s.positions_in[i] : (uint32_t)i;

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(ZFD_THREADS)
             const int i = w * ZFD_WARP + lane;
             c[w] = i < n ? x[i] + e[i] : 0;
             s = fmaf(c[w], c[w], s);
-            const uint32_t word = __ballot_sync(0xffffffffu, c[w] < 0);
+            const uint32_t word = zfd_ballot(c[w] < 0);
             if (lane == w) signs = word;
         }
         s = zfd_warp_sum(s);
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(ZFD_THREADS)
             const uint32_t s = zfd_get_word(row), signs = zfd_get_word(row + 4 + 4 * lane);
 #pragma unroll
             for (int w = 0; w < ZFD_SIGN_WORDS; w++) {
-                const uint32_t word = __shfl_sync(0xffffffffu, signs, w);
+                const uint32_t word = zfd_shuffle(signs, w);
                 y[w] += __uint_as_float(s ^ (word >> lane & 1) << 31);
             }
         }

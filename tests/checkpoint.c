@@ -624,6 +624,18 @@ TEST_ONCE(checkpoint_master_weights)
         zf_convert(master, ZF_F32, rounded, ZF_BF16, bytes / 4);
         CHECK(t, i == 1 || memcmp(own, master, bytes)); /* not what is rounded */
     }
+    /* Without params_only all comes back, and masters says nothing. */
+    {
+        static model whole;
+        uint16_t mine[IN * HIDDEN], its[IN * HIDDEN];
+        test_defer(t, model_free, &whole);
+        NEED(t, model_new(t, &whole, &(model_desc){.rule = LAMB, .seed = 9, .dtype = ZF_BF16}), NULL);
+        OK(t, zf_load(STORE(whole.program), path, &(zf_load_desc){.masters = true}),
+           STORE_ERROR(whole.program));
+        CHECK(t, !zf_read(a.program, zf_graph_find(a.graph, params[0]), its, sizeof its));
+        CHECK(t, !zf_read(whole.program, zf_graph_find(whole.graph, params[0]), mine, sizeof mine));
+        CHECK(t, !memcmp(mine, its, sizeof its) && zf_program_step(whole.program) == 3);
+    }
     /* Of a run in f32 there are none. */
     test_defer(t, model_free, &c);
     NEED(t, model_new(t, &c, &(model_desc){.rule = ADAMW, .seed = 5}), NULL);

@@ -1132,6 +1132,29 @@ TEST_ONCE(onebit_in_the_text)
 /* --------------------------------------------------------------------------------------- misuse */
 
 /* Every variant of the step says so. */
+/* A compressed step before any that updates the variance is refused. */
+TEST_ONCE(onebit_first_step_is_of_the_warm_up)
+{
+    const zf_optimizer optimizers[] = {ZF_ONEBIT_ADAM, ZF_ONEBIT_LAMB};
+    for (int k = 0; k < 2; k++) {
+        zf_graph *g = zf_graph_new(NULL);
+        zf_program *p;
+        zf_passes(g, &(zf_training){.loss = build(g), .optimizer = optimizers[k], .variant = 1});
+        p = zf_compile(g, NULL);
+        CHECK(t, p != NULL);
+        for (int n = 0; n < 4; n++) {
+            static const char *const names[] = {"x", "y", "weight", "lr"};
+            static const char zeros[1 << 16];
+            const zf_tensor x = zf_graph_find(g, names[n]);
+            CHECK(t, !zf_write(p, x, zeros, zf_tensor_bytes(x)));
+        }
+        CHECK(t, zf_step(p) == ZF_ERR_ARGUMENT);
+        CHECK(t, strstr(zf_program_error(p), "so compressed steps come after steps that update the "
+                                             "variance"));
+        zf_program_free(p), zf_graph_free(g);
+    }
+}
+
 TEST_ONCE(onebit_misuse)
 {
     static const struct {

@@ -284,6 +284,31 @@ static bool setup_refused(setup *s, zf_status status, const char *text)
     return refused;
 }
 
+/* The file is made by writes and allocations that are interrupted or do a part of what they are asked
+ * for; its space too, where the file system cannot allocate any. */
+TEST_ONCE(disk_makes_its_file_by_parts)
+{
+    for (int fills = 0; fills < 2; fills++) {
+        static setup s;
+        const zfi_offload_desc d = {s.folder, "parts", 0, 1, 7, 5 * 4096, &s.f.system};
+        zfi_offload_file file;
+        zf_error error = {ZF_OK, ""};
+        char header[4096] = "", page[4096];
+        setup_new(t, &s);
+        s.f.cut = 2, s.f.fail_writes = true;
+        s.f.fail_from = 1, s.f.fail_to = 3, s.f.fail_with = EINTR;
+        s.f.allocate_with = fills ? EOPNOTSUPP : 0;
+        OK(t, zfi_offload_open(&file, &d, &error), error.text);
+        CHECK(t, pread(file.file, header, sizeof header, 0) == (ssize_t)sizeof header);
+        CHECK(t, !strncmp(header, zfi_offload_magic, strlen(zfi_offload_magic)));
+        CHECK(t, strstr(header, "run parts\nrank 0 of 1\n") && strstr(header, "can be removed.\n"));
+        CHECK(t, pread(file.file, page, sizeof page, 4 * 4096) == (ssize_t)sizeof page);
+        CHECK(t, s.f.moved > (fills ? 6 : 2));
+        zfi_offload_close(&file);
+        t->deferred_count--, setup_free(&s);
+    }
+}
+
 static zf_status write_all(zfi_disk *d, int32_t value, const void *data, zf_error *error)
 {
     zfi_disk_transfer transfer;

@@ -27,6 +27,7 @@ typedef struct crew {
 
 typedef struct crew_desc {
     int32_t stage;
+    int32_t nodes; /* 0: 1 */
     int64_t rows;      /* 0: ROWS */
     bool forward;      /* no optimizer */
     bool lamb;
@@ -108,6 +109,7 @@ static void passes(zf_graph *g, const crew_desc *d, int32_t world, const zf_stor
     if (!d->plain)
         training.zero = (zf_zero_desc){.stage = d->stage,
                                        .world = world,
+                                       .nodes = d->nodes,
                                        .micro_batches = SLOTS / world,
                                        .bucket_bytes = d->bucket,
                                        .store = d->knows_store ? store : NULL};
@@ -537,6 +539,18 @@ TEST(store_refuses_another_layout)
          "nodes, and "
          "the store (zf_zero_desc.store), or zf_store_copy the values to a store of another "
          "layout"},
+        {{.stage = 3}, /* the same shards of other ranks */
+         {.stage = 3, .nodes = 2, .forward = true},
+         4,
+         "zf_compile: \"in.weight\" is to be element 0 of a bucket of 8192, sharded over 4 ranks of "
+         "2 nodes, and in the store it is element 0 of a bucket of 8192, sharded over 4 ranks: give "
+         "zf_zero the same stage, world and nodes, and the store (zf_zero_desc.store), or "
+         "zf_store_copy the values to a store of another layout"},
+        {{.stage = 3}, /* shards of other parameters */
+         {.stage = 3, .nodes = 2, .forward = true, .scope = "other"},
+         4,
+         "zf_compile: shards in the store are those of ranks in 1 nodes; give zf_zero as many, and not "
+         "2 (zf_zero_desc.nodes)"},
         {{.stage = 0}, {.plain = true, .forward = true}, 1, NULL},
         {{.stage = 3}, {.stage = 3, .forward = true, .half = true, .knows_store = true}, 2, NULL},
         {{.stage = 3, .half = true}, {.stage = 3, .knows_store = true, .bucket = 1}, 2, NULL},

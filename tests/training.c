@@ -569,6 +569,38 @@ TEST_ONCE(passes_fit_one_memory)
     CHECK(t, !zf_choice_text(NULL, text, sizeof text));
 }
 
+/* With a disk: device and host together stay within `memory`, though host memory alone has room; and
+ * for limits of device and disk alone nothing is put into host memory. */
+TEST_ONCE(passes_fit_keeps_each_limit)
+{
+    zf_training d = {.clip = 1, .zero = {.world = 1, .bucket_bytes = 1 << 16}};
+    zf_plan plain, plan;
+    zf_estimate e;
+    zf_choice choice;
+    int fitted[2] = {0, 0};
+    if (!deep_step(t, &d, &plain, &e)) return;
+    for (int k = 0; k < 8; k++) {
+        const bool together = k % 2;
+        const size_t all = together ? memory_of(&plain) : plain.peak_bytes,
+                     limit = all - all * (size_t)(k / 2 + 1) / 12;
+        zf_graph *g;
+        zf_space lie[4];
+        d.fit = (zf_fit_desc){.disk = 1 << 30, .choice = &choice};
+        if (together) d.fit.memory = limit, d.fit.host = 1 << 30;
+        else d.fit.device = limit;
+        if (!(g = deep_step(t, &d, &plan, &e))) return;
+        if (zf_graph_status(g) == ZF_ERR_LIMIT) continue;
+        OK(t, zf_graph_status(g), zf_graph_error(g));
+        fitted[together]++;
+        CHECK(t, (together ? memory_of(&plan) : plan.peak_bytes) <= limit);
+        memcpy(lie, (zf_space[4]){choice.offload.optimizer, choice.offload.parameters,
+                                  choice.offload.gradients, choice.offload.activations},
+               sizeof lie);
+        for (int n = 0; n < 4; n++) CHECK(t, together || lie[n] != ZF_HOST);
+    }
+    CHECK(t, fitted[0] > 1 && fitted[1] > 1);
+}
+
 /* Updates that are delayed from some step on: one choice for both kinds of steps, within the limit
  * with the memory of both. */
 TEST_ONCE(passes_fit_delayed_steps)

@@ -229,6 +229,13 @@ static void zfi_offload_cut(zfi_offloading *o, int32_t position)
     c.count = zfi_node_count(&g->nodes[c.node.args[0]]);
     c.size = zfi_piece_size(o, c.count);
     c.pieces = (c.count + c.size - 1) / c.size;
+    if (c.pieces > ZFI_MOST_PIECES) {
+        zfi_fail(&g->error, ZF_ERR_LIMIT,
+                 "zf_offload: the update of %lld elements would run in %lld pieces, and %d are "
+                 "allowed; piece_bytes is %zu",
+                 (long long)c.count, (long long)c.pieces, (int)ZFI_MOST_PIECES, o->d.piece_bytes);
+        return;
+    }
     g->scope = c.node.scope;
     zfi_find_norms(o, &c, position);
     for (int32_t k = 0; k < c.node.arg_count && !g->error.status && !g->memory.failed; k++) {

@@ -130,7 +130,7 @@ static int64_t zfi_piece_rows(const zfi_tiler *t, int32_t id)
     return (zfi_div_up(n, zfi_div_up(n, most)) + unit - 1) / unit * unit; /* of nearly one size */
 }
 
-enum { ZFI_MOST_PIECES = 1 << 16 }; /* of a param */
+enum { ZFI_MOST_PIECES = 1 << 16 }; /* of a param, or of an update (offload/pieces.c) */
 
 /* Puts the pieces of a param in its place. */
 static void zfi_cut_param(zfi_tiler *t, int32_t id, int64_t each)

@@ -147,6 +147,9 @@ ZF_API const char *zf_json_key(const zf_json *value, size_t *bytes);
 /* The value of a string; NULL for anything else. It is terminated, and lives as long as the tree;
  * *bytes (which may be NULL) is its length. */
 ZF_API const char *zf_json_string(const zf_json *value, size_t *bytes);
+/* A number as it is written, *bytes (which may be NULL) long and not terminated; NULL for anything
+ * else. */
+ZF_API const char *zf_json_number(const zf_json *value, size_t *bytes);
 
 /* Sets *out when the value is of that type and least <= value <= most; else ZF_ERR_FORMAT. An
  * integer may be written as 5e8 or 1.0: it is the exact value that counts. A string with a zero

@@ -689,6 +689,13 @@ ZF_API const char *zf_json_string(const zf_json *value, size_t *bytes)
     return zfi_json_document_of(value)->text + value->start;
 }
 
+ZF_API const char *zf_json_number(const zf_json *value, size_t *bytes)
+{
+    if (zf_json_type_of(value) != ZF_JSON_NUMBER) return NULL;
+    if (bytes) *bytes = value->count;
+    return zfi_json_document_of(value)->text + value->start;
+}
+
 ZF_API const char *zf_json_key(const zf_json *value, size_t *bytes)
 {
     return value && value->member ? zf_json_string(value - 1, bytes) : NULL;

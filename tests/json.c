@@ -47,6 +47,8 @@ TEST(json_reads_every_kind_of_value)
     CHECK(t, !zf_json_element(list, 4) && !zf_json_element(list, -1) && !zf_json_element(top, 0));
     OK(t, zf_json_to_double(zf_json_member(top, "half"), 0, 1, &half, &error), error.text);
     CHECK(t, half == 0.5);
+    text = zf_json_number(zf_json_member(top, "half"), &bytes);
+    CHECK(t, text && bytes == 3 && !memcmp(text, "0.5", 3) && !zf_json_number(top, &bytes));
     zf_json_where(zf_json_member(top, "half"), &line, &column);
     CHECK(t, line == 4 && column == 23);
     zf_json_where(top, &line, &column);
@@ -88,7 +90,7 @@ TEST(json_accepts_null_for_a_value)
     CHECK(t, zf_json_type_of(NULL) == ZF_JSON_MISSING && zf_json_length(NULL) == 0);
     CHECK(t, !zf_json_member(NULL, "a") && !zf_json_element(NULL, 0) && !zf_json_first(NULL) &&
                  !zf_json_next(NULL));
-    CHECK(t, !zf_json_key(NULL, NULL) && !zf_json_string(NULL, NULL) &&
+    CHECK(t, !zf_json_key(NULL, NULL) && !zf_json_string(NULL, NULL) && !zf_json_number(NULL, NULL) &&
                  !zf_json_require(NULL, "a", &error));
     OK(t, zf_json_to_int(NULL, 0, 1, &whole, &error), error.text);
     OK(t, zf_json_to_double(NULL, 0, 1, &number, &error), error.text);

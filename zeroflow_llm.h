@@ -24,9 +24,9 @@
  *     text        bytes, ids, files, digests      config      config.json by a table
  *     wordpiece   BERT's tokenizer                folder      what a folder has; exports
  *     tokenizer   tokenizer.json: BPE             weights     safetensors files of a folder
- *     chat        chats as text                   adapter     PEFT's adapters of low rank
- *     sampling    the next token from logits      exchange    parameters from and to files
- *     generate    caches, answers
+ *     jinja       templates of chats              adapter     PEFT's adapters of low rank
+ *     chat        chats as text                   exchange    parameters from and to files
+ *     sampling    the next token from logits      generate    caches, answers
  *
  * Nothing prints, exits, aborts or reads the environment. Functions that can fail return false,
  * NULL or a zf_status, and say why in *error, which should be all zero before. Strings are UTF-8.
@@ -58,6 +58,7 @@ extern "C" {
 #include "llm/api/text.h"
 #include "llm/api/wordpiece.h"
 #include "llm/api/tokenizer.h"
+#include "llm/api/jinja.h"
 #include "llm/api/chat.h"
 #include "llm/api/config.h"
 #include "llm/api/sampling.h"
@@ -108,6 +109,18 @@ extern "C" {
 #include "llm/text/tokens_file.c"
 #include "llm/text/chat.c"
 #include "llm/text/chat_styles.c"
+
+/* chat */
+#include "llm/chat/value.c"
+#include "llm/chat/print.c"
+#include "llm/chat/strings.c"
+#include "llm/chat/operators.c"
+#include "llm/chat/methods.c"
+#include "llm/chat/filters.c"
+#include "llm/chat/lexer.c"
+#include "llm/chat/parser.c"
+#include "llm/chat/interpreter.c"
+#include "llm/chat/jinja.c"
 
 /* folder */
 #include "llm/folder/config.c"

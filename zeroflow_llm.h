@@ -107,8 +107,6 @@ extern "C" {
 #include "llm/text/tokens_read.c"
 #include "llm/text/tokens_added.c"
 #include "llm/text/tokens_file.c"
-#include "llm/text/chat.c"
-#include "llm/text/chat_styles.c"
 
 /* chat */
 #include "llm/chat/value.c"
@@ -121,6 +119,8 @@ extern "C" {
 #include "llm/chat/parser.c"
 #include "llm/chat/interpreter.c"
 #include "llm/chat/jinja.c"
+#include "llm/chat/styles.c"
+#include "llm/chat/chat.c"
 
 /* folder */
 #include "llm/folder/config.c"

@@ -361,7 +361,18 @@ thinks_not() { # TEXT OPTIONS...: only chats of one style
 }
 check '--no-thinking of other styles' eval 'thinks_not "--no-thinking is for chats" --chat auto &&
     thinks_not "generate: --no-thinking requires --chat"'
-check 'answers in a style by name' answers ' sings' --chat mistral-v3 --prompt 'the bird'
+check 'a style whose tokens the tokenizer lacks' fails 1 "gpt: chats of the style mistral-v3 need the \
+token [INST], which the tokenizer lacks" "$gpt" generate --load "$work/tuned" --tokenizer "$work/tokenizer" \
+    --chat mistral-v3 'the bird'
+# shellcheck disable=SC2016 # Jinja
+echo '{{ bos_token }}[INST] {{ messages[0].content ~ end }}' > "$work/chat.jinja"
+check 'answers by a template and its variables' answers ' sings' --chat "$work/chat.jinja" \
+    --chat-vars '{"end": "[/INST]"}' --prompt 'the bird'
+check 'a variable that the template does not read' fails 1 "gpt: 1:8: nd is not read by the template of \
+these chats" "$gpt" generate --load "$work/tuned" --tokenizer "$work/tokenizer" \
+    --chat "$work/chat.jinja" --chat-vars '{"nd": ""}' 'the bird'
+check 'variables without a chat' fails 2 "gpt: generate: --chat-vars requires --chat; 'gpt generate \
+--help' lists the options" "$gpt" generate --load "$work/tuned" --chat-vars '{}' 'the bird'
 check 'two prompts' fails 2 "gpt: generate: a prompt, --prompt and --prompts exclude one another; 'gpt \
 generate --help' lists the options" "$gpt" generate --load "$work/tuned" --prompt a b
 answers_itself() { # by the checkpoint's own tokenizer, or that of its export
@@ -475,7 +486,8 @@ other_examples() {
 check 'other examples' other_examples
 check 'a style of chats that is not there' fails 1 "gpt: there is no style of chats alpaca, only \
 none, chatml, gemma, gemma3, llama2, llama3, llama3.1, llama3.2, mistral-v1, mistral-v2, mistral-v3, \
-mistral-nemo, mistral, phi3, phi3.5, qwen2, qwen2.5, qwen3, smollm2, zephyr" "$gpt" pretrain \
+mistral-nemo, mistral, phi3, phi3.5, qwen2, qwen2.5, qwen3, smollm2, zephyr; a file of a template has a / in \
+its path, or ends in .jinja" "$gpt" pretrain \
     --model "$work/tuned.json" --data "$work/examples" --tokenizer "$work/tokenizer" --chat alpaca
 check 'examples without a tokenizer' fails 2 "gpt: pretrain: --data requires --tokenizer; $list" "$gpt" pretrain --data d
 check 'more tokens than the model has' fails 1 "gpt: $work/examples: line 1: the token \

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 static void free_tokens(void *t) { zf_tokenizer_free(t); }
+static void free_json(void *json) { zf_json_free(json); }
 
 /* A tokenizer of letters: a is 3, b is 4, ...; <s> 0, </s> 1, [ 29, ] 30; ab is 31 */
 static zf_tokenizer *letters(zf_error *error)
@@ -60,7 +61,7 @@ static void check_row(test *t, const zf_tokenizer *tokenizer, const char *style,
     char lines[1000];
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
-    zf_chat chat;
+    zf_chat chat = {.style = -1};
     tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = sequence};
     tuning all;
     causal_batch b;
@@ -68,8 +69,10 @@ static void check_row(test *t, const zf_tokenizer *tokenizer, const char *style,
     CHECK(t, write_lines(path, lines));
     if (style && !zf_chat_open(&chat, "tests/golden/chat/chatml", style, &error))
         OK(t, error.status, error.text);
-    if (style) d.style = &chat;
-    if (!tuning_load(&all, path, &d, &error)) {
+    if (style) d.chat = &chat;
+    bool good = tuning_load(&all, path, &d, &error);
+    zf_chat_close(&chat);
+    if (!good) {
         CHECK_TEXT(t, error.text, want);
         return;
     }
@@ -134,22 +137,19 @@ TEST_ONCE(tuning_files_that_are_wrong)
         {"{\"text\": \"a\"}", "line 1: 1:1: the top value has neither messages nor a prompt", NULL},
         {"[]", "line 1: 1:1: the top value must be an object, not an array", NULL},
         {"{\"prompt\": \"a\"", "line 1: 1:15: ", NULL},
-        {"{\"messages\": []}", "line 1: 1:14: messages must be an array of messages", NULL},
+        {"{\"messages\": []}", "line 1: 1:14: messages has no message", "qwen3"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
          "line 1: 1:14: messages needs the style of its chats: chatml, ", NULL},
         {"{\"prompt\": \"abcdefghij\", \"response\": \"a\"}",
          "0 examples, besides 2 without a response within 8 tokens", NULL},
         {"{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}",
-         "role must be system, user or assistant (tools are not supported), not \"tool\"", "qwen3"},
+         "the style qwen3: line 1: the template refuses these messages: this style has no message of "
+         "the role tool", "qwen3"},
         {"{\"tools\": [{\"name\": \"f\"}], \"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
-         "line 1: 1:11: tools is not supported: chats are written without tools, ", "qwen3"},
-        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{}]}]}",
-         "messages[0].tool_calls is not supported: ", "qwen3"},
-        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"reasoning_content\": \"a\"}]}",
-         "messages[0].reasoning_content is not supported: ", "qwen3"},
+         "line 1: 1:11: tools is not written by the template of these chats", "qwen3"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"chat_template_kwargs\": "
-         "{\"enable_thinking\": false}}",
-         "chat_template_kwargs is not supported: ", "qwen3"},
+         "{\"date_string\": \"\"}}",
+         "chat_template_kwargs.date_string is not read by the template of these chats", "qwen3"},
         {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0.5}]}",
          "messages[0].weight must be 0, which leaves it out of the loss, or 1, not 0.5", "qwen3"},
         {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"train\": 0}]}",
@@ -172,16 +172,17 @@ TEST_ONCE(tuning_files_that_are_wrong)
     test_defer(t, free_tokens, tokenizer);
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = 8};
-        zf_chat chat;
+        zf_chat chat = {.style = -1};
         char lines[400];
         tuning all;
         if (cases[k].style &&
             !zf_chat_open(&chat, "tests/golden/chat/chatml", cases[k].style, &error))
             OK(t, error.status, error.text);
-        if (cases[k].style) d.style = &chat;
+        if (cases[k].style) d.chat = &chat;
         snprintf(lines, sizeof lines, "%s\n%s\n", cases[k].line, cases[k].line);
         CHECK(t, write_lines(path, lines));
         CHECK(t, !tuning_load(&all, path, &d, &error));
+        zf_chat_close(&chat);
         if (!strstr(error.text, cases[k].says)) CHECK_TEXT(t, error.text, cases[k].says);
     }
 }
@@ -445,4 +446,94 @@ TEST_ONCE(tuning_texts_in_a_row_are_apart)
     gpt.residual_dropout = gpt.embedding_dropout = gpt.attention_dropout = 0;
     compare_rows(t, &gpt_sample, &gpt);
     if (!t->failed && !t->unwound) compare_rows(t, &llm_sample, &llm);
+}
+
+/* ------------------------------------------------------------------------------------ labels */
+
+#define LABELS "tests/golden/labels/"
+
+static void write_example(FILE *f, const zf_json *messages)
+{
+    fprintf(f, "{\"messages\": [");
+    for (const zf_json *v = zf_json_first(messages); v; v = zf_json_next(v)) {
+        const char *text = zf_json_string(zf_json_member(v, "content"), NULL);
+        fprintf(f, "%s{\"role\": \"%s\", \"content\": \"", v == zf_json_first(messages) ? "" : ", ",
+                zf_json_string(zf_json_member(v, "role"), NULL));
+        for (; *text; text++)
+            if (*text == '\n') fprintf(f, "\\n");
+            else fputc(*text, f);
+        fprintf(f, "\"}");
+    }
+    fprintf(f, "]}\n");
+}
+
+/* The tokens of an example and their labels, as text: [] around those that have one. */
+static void show_labels(const int32_t *ids, const bool *labelled, size_t count, char *out, size_t room)
+{
+    size_t n = 0;
+    *out = 0;
+    for (size_t i = 0; i < count && n < room; i++)
+        n += (size_t)snprintf(out + n, room - n, labelled[i] ? "[%d]" : " %d ", (int)ids[i]);
+}
+
+/* One conversation with its labels by TRL. */
+static void check_labels(test *t, const tuning_desc *d, const char *name, const zf_json *golden)
+{
+    enum { MOST = 200 };
+    const char *path = test_path("labels.jsonl");
+    int32_t ids[MOST];
+    bool labelled[MOST], any = false;
+    char got[2000], want[2000];
+    size_t count = 0;
+    zf_error error = {ZF_OK, ""};
+    tuning all;
+    FILE *f = fopen(path, "wb");
+    const zf_json *mark = zf_json_first(zf_json_member(golden, "labelled"));
+    for (const zf_json *v = zf_json_first(zf_json_member(golden, "ids")); v && count < MOST;
+         v = zf_json_next(v), mark = zf_json_next(mark), count++) {
+        int64_t id = 0, one = 0;
+        zf_json_to_int(v, 0, INT32_MAX, &id, NULL);
+        zf_json_to_int(mark, 0, 1, &one, NULL);
+        ids[count] = (int32_t)id, labelled[count] = one, any |= one;
+    }
+    NEED(t, f, &error);
+    for (int k = 0; k < 2; k++) write_example(f, zf_json_member(golden, "messages"));
+    CHECK(t, !fclose(f));
+    if (!tuning_load(&all, path, d, &error)) {
+        if (error.status == ZF_ERR_NOMEM) OK(t, error.status, error.text);
+        CHECK(t, !any && strstr(error.text, "0 examples"));
+        return;
+    }
+    show_labels(ids, labelled, count, want, sizeof want);
+    show_labels(all.ids, all.labelled, (size_t)all.at[1], got, sizeof got);
+    tuning_free(&all);
+    if (strcmp(got, want)) test_fail(t, __FILE__, __LINE__, "differs", name);
+    CHECK_TEXT(t, got, want);
+}
+
+/* Which tokens of conversations are trained on, token by token, as TRL's assistant-only loss has
+ * them: blocks with and without the token that ends an answer, and tokens across their borders. */
+TEST_ONCE(tuning_labels_are_those_of_trl)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_json *golden = zf_json_read(LABELS "labels.json", NULL, &error);
+    NEED(t, golden, &error);
+    test_defer(t, free_json, golden);
+    for (const zf_json *v = zf_json_first(golden); v && !t->failed; v = zf_json_next(v)) {
+        char path[100];
+        snprintf(path, sizeof path, LABELS "%s.json", zf_json_key(v, NULL));
+        zf_tokenizer *tokenizer = zf_tokenizer_open(path, &error);
+        if (!tokenizer) OK(t, error.status, error.text);
+        for (const zf_json *k = zf_json_first(v); k && !t->failed; k = zf_json_next(k)) {
+            zf_chat chat;
+            const tuning_desc d = {.tokens = tokenizer, .end = -1, .sequence = 256, .chat = &chat};
+            snprintf(path, sizeof path, LABELS "%s", zf_json_key(k, NULL));
+            bool good = zf_chat_open(&chat, "tests/golden/chat/chatml", path, &error);
+            for (const zf_json *c = zf_json_first(k); c && good && !t->failed; c = zf_json_next(c))
+                check_labels(t, &d, path, c);
+            zf_chat_close(&chat);
+        }
+        zf_tokenizer_free(tokenizer);
+    }
+    OK(t, error.status, error.text);
 }

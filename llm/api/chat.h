@@ -1,37 +1,25 @@
-/* Chats in the text format that a model was trained on: the zf_chat of its
- * tokenizer_config.json.
+/* Chats as the text that a model was trained on: by the Jinja template of its folder or a style.
  *
  *     user       a small bird?        <|im_start|>user\na small bird?<|im_end|>\n
  *     assistant  A wren.              <|im_start|>assistant\nA wren.<|im_end|>\n
  *
- * Templates are Jinja programs, which are not interpreted here. Some styles are known by name
- * (ZF_CHAT_STYLES). A template is recognised if it is that of a published model, by its digest, or
- * if all of its text belongs to a style; one with a system message of its own, for example, is not.
- * Chats with tools are not written. */
-
-typedef enum zf_chat_role {
-    ZF_CHAT_SYSTEM,
-    ZF_CHAT_USER,
-    ZF_CHAT_ASSISTANT,
-    ZF_CHAT_ROLES
-} zf_chat_role;
-
-typedef struct zf_chat_message {
-    zf_chat_role role;
-    const char *text;
-    size_t bytes;
-} zf_chat_message;
-
-typedef struct zf_chat_style zf_chat_style;
+ * A conversation is an object of JSON. Its template gets what transformers' apply_chat_template
+ * gives it: messages, without members that are null, and with their thoughts under the names
+ * reasoning_content and thinking; tools and documents, else none; the members of
+ * chat_template_kwargs; the special tokens of tokenizer_config.json or special_tokens_map.json
+ * (bos_token, ...); add_generation_prompt. */
 
 enum { ZF_CHAT_TOKEN = 64 };
 
-/* A style, the tokens before and after a model's input, and the date that a style may show. */
 typedef struct zf_chat {
-    const zf_chat_style *style;
-    char begin[ZF_CHAT_TOKEN], end[ZF_CHAT_TOKEN];
-    char date[32];
-    bool silent; /* an answer begins after empty thoughts */
+    zf_jinja *plain;                               /* NULL: there is no template */
+    zf_jinja *tools;                               /* of conversations with tools; NULL: plain is */
+    int style;                                     /* of ZF_CHAT_STYLES, -1: another template */
+    char begin[ZF_CHAT_TOKEN], end[ZF_CHAT_TOKEN]; /* bos_token and eos_token; "": none */
+    char date[32];                                 /* date_string; "": not given */
+    int64_t now;                                   /* for strftime_now */
+    bool silent;                                   /* enable_thinking is false */
+    zf_json *config, *special, *variables;         /* of the folder; of zf_chat_set_variables */
 } zf_chat;
 
 /* The names of all styles, in two lines of a help text. */
@@ -43,44 +31,63 @@ typedef struct zf_chat {
 
 #define ZF_CHAT_STYLES ZF_CHAT_STYLES_1 " " ZF_CHAT_STYLES_2
 
-/* The date of the templates that name one. */
+/* The day that templates show in examples. */
 #define ZF_CHAT_DATE "26 Jul 2024"
 
-/* The template of a model's folder: that of its zf_chat.jinja or tokenizer_config.json, or
- * the style `name`, if it is not NULL. begin and end are bos_token and eos_token. False with
- * *error: it is unknown. Where a folder has no template, and for the name "none", style is NULL. */
+/* The template of a model's folder: its chat_template.jinja, or chat_template of its
+ * tokenizer_config.json, of which there may be one, or some by name (default, tool_use). `name`, if
+ * it is not NULL, is a style, or the path of a template: it has a / or ends in .jinja. False with
+ * *error. Where a folder has no template, and for the name "none", plain is NULL. */
 ZF_API bool zf_chat_open(zf_chat *, const char *folder, const char *name, zf_error *error);
+ZF_API void zf_chat_close(zf_chat *);
 
-/* Sets the date of a style that shows one: `date`; for NULL, what the template shows by default:
- * of llama3.2 the day of the answer if one is to be written (`answers`), else ZF_CHAT_DATE, so
- * that examples are the same on every day. False with *error: `date` is too long, or of another
- * style. */
+/* False with *error: the tokenizer, or the folder's special tokens, lack a token of the style. A
+ * template that is no style fits any. */
+ZF_API bool zf_chat_fits(const zf_chat *, const zf_tokenizer *, zf_error *error);
+
+/* Sets the day of templates that show one (date_string, strftime_now): as "26 Jul 2024"; NULL: the
+ * day of the call if an answer is to be written (`answers`), else ZF_CHAT_DATE, so that examples
+ * are the same on every day. False with *error: it is no such day, or the template shows none. */
 ZF_API bool zf_chat_set_date(zf_chat *, const char *date, bool answers, zf_error *error);
 
-/* Lets answers begin after empty thoughts, as templates do by enable_thinking=false. False with
- * *error: the style has no thoughts. */
+/* Sets enable_thinking to false. False with *error: the template does not read it. */
 ZF_API bool zf_chat_set_silent(zf_chat *, zf_error *error);
 
-/* The digest of a template, without line feeds at its end; "\n" in its texts is a line feed. */
-ZF_API uint64_t zf_chat_digest(const char *jinja);
+/* Sets variables of the template: the members of an object, {"enable_thinking": false}. False with
+ * *error: it is none, or the template does not read one of them. */
+ZF_API bool zf_chat_set_variables(zf_chat *, const char *json, zf_error *error);
 
-/* The style of the published template with this digest; NULL: there is none. */
-ZF_API const zf_chat_style *zf_chat_style_published(uint64_t digest);
+/* A message, for conversations that are made by a program. */
+typedef struct zf_chat_message {
+    const char *role, *text; /* the role is terminated */
+    size_t bytes;
+} zf_chat_message;
 
-/* "system", "user" or "assistant"; -1: another word. */
-ZF_API int zf_chat_role_of(const char *word);
+/* A conversation of these messages. To be freed by zf_json_free. NULL with *error: not UTF-8. */
+ZF_API zf_json *zf_chat_of(const zf_chat_message *messages, size_t count, zf_error *error);
 
-/* A part of a chat's text. */
+/* A part of a chat's text that is trained on. */
 typedef struct zf_chat_span {
     size_t begin, end;
+    int64_t message; /* its number, from 0; -1: not known */
 } zf_chat_span;
 
-/* Appends the text of a chat and, with `answer`, the beginning of an answer. spans, if not NULL:
- * for each message, the text of its author; for the assistant, with its thoughts and the token
- * that ends it; empty for a message that the style leaves out. False with *error where the style
- * does not allow the chat: roles that do not alternate, a system message. */
-ZF_API bool zf_chat_write(const zf_chat *, const zf_chat_message *messages, size_t count,
-                          bool answer, zf_text *out, zf_chat_span *spans, zf_error *error);
+typedef struct zf_chat_spans {
+    zf_chat_span *at;
+    size_t count, room;
+} zf_chat_spans;
+ZF_API void zf_chat_spans_free(zf_chat_spans *);
 
-/* The token that ends the assistant's messages. */
-ZF_API const char *zf_chat_end(const zf_chat *);
+/* Appends the text of a conversation and, with `answer`, the beginning of an answer. False with
+ * *error: the template refuses it, or does not write all of it (tools, documents, tool_calls,
+ * thoughts, variables).
+ *
+ * spans, if not NULL: what the assistant has written, with the tokens that end it. These are the
+ * generation blocks of the template. In one that has none, a message is what the template adds to
+ * the text of those before it and the beginning of an answer, without white space at its end; if
+ * later messages change that text, it is an error. */
+ZF_API bool zf_chat_write(const zf_chat *, const zf_json *conversation, bool answer, zf_text *out,
+                          zf_chat_spans *spans, zf_error *error);
+
+/* The text that ends the assistant's messages, which is a token of most models; "": not known. */
+ZF_API bool zf_chat_end(const zf_chat *, char end[ZF_CHAT_TOKEN], zf_error *error);

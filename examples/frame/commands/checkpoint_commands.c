@@ -166,8 +166,10 @@ static const zf_option examples_rows[] = {
         .help = "of --data; else that of --load"),
     ROW(TEXT, chat, 0, NULL, .unit = "STYLE", .with = "data",
         .help = "how messages are written; else as the tokenizer's chat_template says"),
-    ROW(TEXT, date, 0, NULL, .unit = "TEXT", .with = "data",
-        .help = "today, in styles that show it; else \"" ZF_CHAT_DATE "\""),
+    ROW(TEXT, chat_vars, 0, NULL, .unit = "JSON", .with = "data",
+        .help = "variables of the template, as {\"enable_thinking\": false}"),
+    ROW(TEXT, date, 0, NULL, .unit = "DAY", .with = "data",
+        .help = "the day that the template shows; else \"" ZF_CHAT_DATE "\""),
     ROW(FLAG, alone, 0, NULL, .with = "data",
         .help = "each example of --data has a row of its own"),
     {.name = NULL}};

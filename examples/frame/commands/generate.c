@@ -48,19 +48,28 @@ static bool encode_words(writer *w, zf_answer *r, const char *prompt)
     return !r->ids.failed;
 }
 
+/* Messages, and the beginning of an answer. */
+static bool encode_chat(const writer *w, const zf_chat_message *m, size_t count, zf_ids *ids,
+                        zf_error *error)
+{
+    zf_text text = {.at = NULL};
+    zf_json *chat = zf_chat_of(m, count, error);
+    bool good = chat && zf_chat_write(&w->chat, chat, true, &text, NULL, error) &&
+                zf_tokenizer_encode(w->tokens, text.at, text.count, 0, ids, error);
+    zf_json_free(chat);
+    zf_text_free(&text);
+    return good;
+}
+
 static bool encode_tokens(writer *w, zf_answer *r, const char *prompt, zf_error *error)
 {
-    const zf_chat_message m = {ZF_CHAT_USER, prompt, strlen(prompt)};
-    zf_text text = {.at = NULL};
-    bool good = true;
-    if (w->framed) good = zf_chat_write(&w->chat, &m, 1, true, &text, NULL, error);
-    if (good)
-        good = w->framed ? zf_tokenizer_encode(w->tokens, text.at, text.count, 0, &r->ids, error)
-                         : zf_tokenizer_encode(w->tokens, m.text, m.bytes, ZF_TOKENIZER_FRAME,
-                                               &r->ids, error);
-    zf_text_free(&text);
+    const zf_chat_message m = {"user", prompt, strlen(prompt)};
+    bool good = w->framed ? encode_chat(w, &m, 1, &r->ids, error)
+                          : zf_tokenizer_encode(w->tokens, m.text, m.bytes, ZF_TOKENIZER_FRAME,
+                                                &r->ids, error);
     /* If a post_processor adds an end token to the prompt, it is removed. */
-    while (good && r->ids.count > 1 && is_end(w, r->ids.at[r->ids.count - 1])) r->ids.count--;
+    while (good && !w->framed && r->ids.count > 1 && is_end(w, r->ids.at[r->ids.count - 1]))
+        r->ids.count--;
     return good;
 }
 
@@ -180,7 +189,7 @@ static bool context_of(const char *load, int64_t positions, int64_t most, writer
 /* The options of generate and chat. */
 typedef struct request {
     folder_options from;
-    const char *chat, *date;
+    const char *chat, *chat_vars, *date;
     zf_option_texts stop;
     int64_t tokens, seed;
     zf_sampling how;
@@ -189,6 +198,28 @@ typedef struct request {
     const char *system;           /* of chat */
     int64_t context;
 } request;
+
+/* The template of chats, and the tokens by which it ends an answer. */
+static bool open_chat(writer *w, const request *q, const char *folder, const char *style,
+                      zf_error *error)
+{
+    char end[ZF_CHAT_TOKEN] = "";
+    if (!zf_chat_open(&w->chat, folder, strcmp(style, "auto") ? style : NULL, error) ||
+        !zf_chat_set_date(&w->chat, q->date, true, error))
+        return false;
+    if (*w->chat.end) w->ends[ENDS - 1] = zf_tokenizer_id(w->tokens, w->chat.end);
+    if (!w->framed) return true;
+    if (!w->chat.plain)
+        return fail(error, ZF_ERR_ARGUMENT, "%s has no chat_template: name a style, --chat %s",
+                    folder, ZF_CHAT_STYLES);
+    if (!zf_chat_fits(&w->chat, w->tokens, error) ||
+        (q->no_thinking && !zf_chat_set_silent(&w->chat, error)) ||
+        (q->chat_vars && !zf_chat_set_variables(&w->chat, q->chat_vars, error)) ||
+        !zf_chat_end(&w->chat, end, error))
+        return false;
+    if (*end) w->ends[ENDS - 2] = zf_tokenizer_id(w->tokens, end);
+    return true;
+}
 
 /* The tokenizer of a folder, and the tokens by which it ends a text. */
 static bool read_tokenizer(writer *w, const request *q, zf_error *error)
@@ -205,19 +236,11 @@ static bool read_tokenizer(writer *w, const request *q, zf_error *error)
         w->begin = w->ends[0];
         return true;
     }
-    if (!(w->tokens = zf_tokenizer_open(folder, error))) return false;
-    if (!zf_chat_open(&w->chat, folder, strcmp(style, "auto") ? style : NULL, error) ||
-        !zf_chat_set_date(&w->chat, q->date, true, error))
-        return false;
-    if (w->framed && !w->chat.style)
-        return fail(error, ZF_ERR_ARGUMENT, "%s has no chat_template: name a style, --chat %s",
-                    folder, ZF_CHAT_STYLES);
-    if (q->no_thinking && !w->framed)
-        return fail(error, ZF_ERR_ARGUMENT, "--no-thinking is for chats: --chat auto, or qwen3");
-    if (q->no_thinking && !zf_chat_set_silent(&w->chat, error)) return false;
-    if (*w->chat.end) w->ends[ENDS - 1] = zf_tokenizer_id(w->tokens, w->chat.end);
-    if (w->framed) w->ends[ENDS - 2] = zf_tokenizer_id(w->tokens, zf_chat_end(&w->chat));
-    return true;
+    if ((q->no_thinking || q->chat_vars) && !w->framed)
+        return fail(error, ZF_ERR_ARGUMENT, "--%s is for chats: --chat auto, or a style",
+                    q->no_thinking ? "no-thinking" : "chat-vars");
+    return (w->tokens = zf_tokenizer_open(folder, error)) &&
+           open_chat(w, q, folder, style, error);
 }
 
 /* The same, and how answers are written. */
@@ -269,6 +292,7 @@ static void close_writer(writer *w)
     zf_sampler_close(&w->sampler);
     zf_wordpiece_free(w->words);
     zf_tokenizer_free(w->tokens);
+    zf_chat_close(&w->chat);
     free(w);
 }
 
@@ -277,7 +301,10 @@ static void close_writer(writer *w)
 #define ROW(kind, member, default_, range, ...)                                                    \
     ZF_OPTION(request, kind, member, default_, range, __VA_ARGS__)
 #define TOKENS_HELP "maximum number of tokens to write"
-#define CHAT_HELP "auto: as the tokenizer's chat_template says"
+#define CHAT_HELP                                                                                  \
+    "auto: as the tokenizer's chat_template says; or the path of a template, FILE.jinja"
+#define NO_THINKING_HELP "enable_thinking is false in the template"
+#define VARS_HELP        "variables of the template, as {\"enable_thinking\": false}"
 
 static const zf_option generate_rows[] = {
     ROW(TEXT, prompt, 0, NULL, .topic = "text", .with = "!prompts",
@@ -287,8 +314,8 @@ static const zf_option generate_rows[] = {
     ROW(COUNT, tokens, 64, "[1,1000000]", .help = TOKENS_HELP),
     ROW(TEXT, chat, 0, NULL, .unit = "STYLE|auto", .topic = "chat",
         .help = "the prompt is a user's message in this style; " CHAT_HELP),
-    ROW(FLAG, no_thinking, 0, NULL, .with = "chat",
-        .help = "answers of the style qwen3 begin after empty thoughts"),
+    ROW(FLAG, no_thinking, 0, NULL, .with = "chat", .help = NO_THINKING_HELP),
+    ROW(TEXT, chat_vars, 0, NULL, .unit = "JSON", .with = "chat", .help = VARS_HELP),
     {.name = NULL}};
 
 static const zf_option chat_rows[] = {
@@ -297,15 +324,14 @@ static const zf_option chat_rows[] = {
     ROW(TEXT, system, 0, NULL, .help = "a message of the system before all others"),
     ROW(COUNT, context, 2048, "[2,100000000]",
         .help = "maximum number of tokens of a chat, which the model's positions limit too"),
-    ROW(FLAG, no_thinking, 0, NULL,
-        .help = "answers of the style qwen3 begin after empty thoughts"),
+    ROW(FLAG, no_thinking, 0, NULL, .help = NO_THINKING_HELP),
+    ROW(TEXT, chat_vars, 0, NULL, .unit = "JSON", .help = VARS_HELP),
     ROW(COUNT, tokens, 256, "[1,1000000]", .topic = "text", .help = TOKENS_HELP),
     {.name = NULL}};
 
 static const zf_option answer_rows[] = {
     ROW(TEXT, date, 0, NULL, .topic = "chat",
-        .help = "today, in styles of --chat that show it; else \"" ZF_CHAT_DATE
-                "\", in llama3.2 today"),
+        .help = "the day that the template shows, as \"" ZF_CHAT_DATE "\"; else today"),
     ROW(TEXTS, stop, 0, NULL, .topic = "text",
         .help = "ends before this text, or the first of several: --stop A --stop B"),
     ROW(COUNT, seed, 1, "[0,9000000000000000]", .topic = "sampling",
@@ -419,7 +445,7 @@ static void forget(talk *c, size_t from)
     while (c->count > from) free((void *)(uintptr_t)c->messages[--c->count].text);
 }
 
-static bool say(talk *c, zf_chat_role role, const char *text, size_t bytes, zf_error *error)
+static bool say(talk *c, const char *role, const char *text, size_t bytes, zf_error *error)
 {
     char *copy = malloc(bytes + 1);
     if (!copy) return fail(error, ZF_ERR_NOMEM, "out of memory");
@@ -432,10 +458,7 @@ static bool say(talk *c, zf_chat_role role, const char *text, size_t bytes, zf_e
 static bool begin_answer(talk *c, zf_answer *r, zf_error *error)
 {
     writer *w = c->w;
-    zf_text text = {.at = NULL};
-    bool good = zf_chat_write(&w->chat, c->messages, c->count, true, &text, NULL, error) &&
-                zf_tokenizer_encode(w->tokens, text.at, text.count, 0, &r->ids, error);
-    zf_text_free(&text);
+    bool good = encode_chat(w, c->messages, c->count, &r->ids, error);
     r->given = r->ids.count;
     if (good && (int64_t)r->ids.count + c->q.tokens > w->context)
         good = fail(error, ZF_ERR_LIMIT,
@@ -471,7 +494,7 @@ static bool answer(talk *c, zf_answer *r, zf_error *error)
     r->done = true;
     show(w, r);
     printf("\n");
-    return say(c, ZF_CHAT_ASSISTANT, r->text.at ? r->text.at : "", r->text.count, error);
+    return say(c, "assistant", r->text.at ? r->text.at : "", r->text.count, error);
 }
 
 /* Reads messages, a line each, and answers them, until there are no more. A chat that does not
@@ -479,7 +502,7 @@ static bool answer(talk *c, zf_answer *r, zf_error *error)
 static bool converse(talk *c, const char *system, zf_error *error)
 {
     char line[1 << 14];
-    if (system && !say(c, ZF_CHAT_SYSTEM, system, strlen(system), error)) return false;
+    if (system && !say(c, "system", system, strlen(system), error)) return false;
     while (printf("> "), fflush(stdout), fgets(line, sizeof line, stdin)) {
         size_t n = strcspn(line, "\r\n"), before = c->count;
         zf_answer r = {.given = 0};
@@ -493,7 +516,7 @@ static bool converse(talk *c, const char *system, zf_error *error)
         if (!n || !strcmp(line, "/new")) continue;
         if (c->count + 2 > MESSAGES) good = fail(&here, ZF_ERR_LIMIT, "a chat has at most %d messages: "
                                                  "/new begins another one", MESSAGES);
-        else good = say(c, ZF_CHAT_USER, line, n, &here) && answer(c, &r, &here);
+        else good = say(c, "user", line, n, &here) && answer(c, &r, &here);
         zf_answer_free(&r);
         if (good) continue;
         forget(c, before);

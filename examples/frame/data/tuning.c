@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGES = 256, HELD_OUT = 20 };
+enum { HELD_OUT = 20 };
 
 /* ---------------------------------------------------------------------------------- reading */
 
@@ -15,7 +15,7 @@ typedef struct reader {
     tuning *t;
     size_t token_room, example_room;
     zf_ids whole, part; /* ids of an example, and of its beginning */
-    zf_text text;
+    zf_text text, decoded;
     zf_error *error;
 } reader;
 
@@ -36,14 +36,33 @@ static bool encode(reader *r, const char *text, size_t bytes, unsigned flags, zf
     return !out->failed || out_of_memory(r->error);
 }
 
-/* How many ids of the whole text come before byte `at`: those that its beginning has too. */
-static bool ids_before(reader *r, size_t at, unsigned flags, size_t *count)
+/* The bytes of the text of ids. */
+static bool bytes_of(reader *r, const int32_t *ids, size_t count, size_t *bytes)
 {
-    size_t n = 0;
+    zf_text_clear(&r->decoded);
+    if (!zf_tokenizer_decode(r->desc->tokens, ids, count, 0, &r->decoded, r->error)) return false;
+    *bytes = r->decoded.count;
+    return true;
+}
+
+/* How many ids of the whole text come before byte `at`; `across`: with one that has bytes on both
+ * sides. The text before `at` may be cut into other tokens at its end. */
+static bool ids_before(reader *r, size_t at, unsigned flags, bool across, size_t *count)
+{
+    const zf_ids *part = &r->part, *whole = &r->whole;
+    size_t n = 0, before, begin = 0, end = 0, k = 0;
     r->part.count = 0;
     if (!encode(r, r->text.at, at, flags, &r->part)) return false;
-    while (n < r->part.count && n < r->whole.count && r->part.at[n] == r->whole.at[n]) n++;
+    while (n < part->count && n < whole->count && part->at[n] == whole->at[n]) n++;
     *count = n;
+    if (n == part->count || !r->desc->tokens) return true;
+    if (!bytes_of(r, part->at + n, part->count - n, &before)) return false;
+    for (; n + k < whole->count; k++) {
+        if (!bytes_of(r, whole->at + n, k + 1, &end)) return false;
+        if (end > before) break;
+        begin = end;
+    }
+    *count = n + k + (across && begin < before && n + k < whole->count);
     return true;
 }
 
@@ -99,8 +118,9 @@ static bool take_text(reader *r, const zf_chat_span *spans, size_t count, unsign
     good = labelled || out_of_memory(r->error);
     for (size_t s = 0; s < count && good; s++) {
         size_t from, to;
-        good =
-            ids_before(r, spans[s].begin, flags, &from) && ids_before(r, spans[s].end, flags, &to);
+        if (spans[s].begin == spans[s].end) continue;
+        good = ids_before(r, spans[s].begin, flags, false, &from) &&
+               ids_before(r, spans[s].end, flags, true, &to);
         if (good && spans[s].end == r->text.count) to = r->whole.count;
         for (size_t i = from; good && i < to; i++) labelled[i] = true;
     }
@@ -112,34 +132,6 @@ static bool take_text(reader *r, const zf_chat_span *spans, size_t count, unsign
     good = good && put_example(r, labelled);
     free(labelled);
     return good;
-}
-
-/* trained: by message; of the assistant's, those that are labelled. */
-static bool take_chat(reader *r, const zf_chat_message *m, const bool *trained, size_t count)
-{
-    zf_chat_span spans[MESSAGES];
-    size_t answers = 0;
-    zf_text_clear(&r->text);
-    if (!zf_chat_write(r->desc->style, m, count, false, &r->text, spans, r->error)) return false;
-    for (size_t i = 0; i < count; i++)
-        if (m[i].role == ZF_CHAT_ASSISTANT && trained[i]) spans[answers++] = spans[i];
-    return take_text(r, spans, answers, 0, -1);
-}
-
-/* Checks that a chat, or a message of it, has no member that templates write and styles do not. */
-static bool check_members(reader *r, const zf_json *object)
-{
-    static const char *const names[] = {"tools",     "functions",     "documents",
-                                        "tool_calls", "function_call", "reasoning_content",
-                                        "chat_template_kwargs"};
-    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-        const zf_json *v = zf_json_member(object, names[k]);
-        if (zf_json_type_of(v) < ZF_JSON_STRING || !zf_json_length(v)) continue;
-        zf_json_fail(v, r->error, "is not supported: chats are written without tools, documents and "
-                                  "options of their template, and thoughts are a part of content");
-        return false;
-    }
-    return true;
 }
 
 /* Reads "weight", 0 or 1, and "train" of an example or a message: whether it is labelled. *said: it
@@ -158,6 +150,43 @@ static bool read_weight(reader *r, const zf_json *object, bool *trained, bool *s
     return !r->error->status;
 }
 
+/* Takes the spans out that are not trained on: of messages with a weight of 0. */
+static bool weigh(reader *r, const zf_json *messages, bool labelled, zf_chat_spans *spans)
+{
+    bool trained, said;
+    int64_t number = 0;
+    for (const zf_json *v = zf_json_first(messages); v; v = zf_json_next(v), number++) {
+        const char *role = zf_json_string(zf_json_member(v, "role"), NULL);
+        trained = labelled;
+        if (!read_weight(r, v, &trained, &said)) return false;
+        if (said && trained && (!role || strcmp(role, "assistant")))
+            return zf_json_expected(v, r->error, "no weight and no train: the assistant's messages "
+                                                 "alone are trained on"),
+                   false;
+        for (size_t i = 0; !trained && i < spans->count; i++) {
+            if (labelled && spans->at[i].message < 0 && role && !strcmp(role, "assistant"))
+                return zf_json_fail(v, r->error, "has a weight of 0, and which generation block of "
+                                                 "the template is its own is not known"),
+                       false;
+            if (!labelled || spans->at[i].message == number) spans->at[i].end = spans->at[i].begin;
+        }
+    }
+    return true;
+}
+
+/* Takes a conversation: what its template says that the assistant has written is labelled. */
+static bool take_chat(reader *r, const zf_json *conversation, bool labelled)
+{
+    zf_chat_spans spans = {.at = NULL};
+    bool good;
+    zf_text_clear(&r->text);
+    good = zf_chat_write(r->desc->chat, conversation, false, &r->text, &spans, r->error) &&
+           weigh(r, zf_json_member(conversation, "messages"), labelled, &spans) &&
+           take_text(r, spans.at, spans.count, 0, -1);
+    zf_chat_spans_free(&spans);
+    return good;
+}
+
 static const char *text_of(reader *r, const zf_json *object, const char *key, size_t *bytes)
 {
     const zf_json *v = zf_json_require(object, key, r->error);
@@ -166,16 +195,23 @@ static const char *text_of(reader *r, const zf_json *object, const char *key, si
     return text;
 }
 
+static bool take_messages(reader *r, const zf_chat_message *m, size_t count, bool labelled)
+{
+    zf_json *conversation = zf_chat_of(m, count, r->error);
+    bool good = conversation && take_chat(r, conversation, labelled);
+    zf_json_free(conversation);
+    return good;
+}
+
 static bool read_pair(reader *r, const zf_json *v, bool trained)
 {
     const char *key = zf_json_member(v, "completion") ? "completion" : "response";
-    zf_chat_message m[2] = {{.role = ZF_CHAT_USER}, {.role = ZF_CHAT_ASSISTANT}};
-    const bool both[2] = {trained, trained};
+    zf_chat_message m[2] = {{.role = "user"}, {.role = "assistant"}};
     zf_chat_span span;
     m[0].text = text_of(r, v, "prompt", &m[0].bytes);
     m[1].text = text_of(r, v, key, &m[1].bytes);
     if (r->error->status) return false;
-    if (r->desc->style) return take_chat(r, m, both, 2);
+    if (r->desc->chat) return take_messages(r, m, 2, trained);
     zf_text_clear(&r->text);
     zf_text_add(&r->text, m[0].text, m[0].bytes);
     span.begin = r->text.count;
@@ -185,36 +221,12 @@ static bool read_pair(reader *r, const zf_json *v, bool trained)
     return take_text(r, &span, trained, ZF_TOKENIZER_FRAME, trained ? r->desc->end : -1);
 }
 
-static bool read_messages(reader *r, const zf_json *all, bool labelled)
+static bool read_messages(reader *r, const zf_json *v, bool labelled)
 {
-    zf_chat_message m[MESSAGES];
-    bool trained[MESSAGES], said;
-    size_t count = 0;
-    if (zf_json_type_of(all) != ZF_JSON_ARRAY || !zf_json_length(all))
-        return zf_json_expected(all, r->error, "an array of messages"), false;
-    if (!r->desc->style)
-        return zf_json_fail(all, r->error, "needs the style of its chats: %s", ZF_CHAT_STYLES),
-               false;
-    for (const zf_json *v = zf_json_first(all); v; v = zf_json_next(v), count++) {
-        const zf_json *role = zf_json_require(v, "role", r->error);
-        const char *word = NULL;
-        int k;
-        if (count == MESSAGES)
-            return zf_json_fail(all, r->error, "has more than %d messages", MESSAGES), false;
-        if (zf_json_to_string(role, &word, r->error) || !word) return false;
-        if ((k = zf_chat_role_of(word)) < 0)
-            return zf_json_expected(role, r->error, "system, user or assistant (tools are not "
-                                                    "supported)"), false;
-        if (!check_members(r, v)) return false;
-        m[count].role = (zf_chat_role)k;
-        m[count].text = text_of(r, v, "content", &m[count].bytes);
-        trained[count] = labelled;
-        if (r->error->status || !read_weight(r, v, &trained[count], &said)) return false;
-        if (said && trained[count] && m[count].role != ZF_CHAT_ASSISTANT)
-            return zf_json_expected(v, r->error, "no weight and no train: the assistant's messages "
-                                                 "alone are trained on"), false;
-    }
-    return take_chat(r, m, trained, count);
+    if (r->desc->chat) return take_chat(r, v, labelled);
+    return zf_json_fail(zf_json_member(v, "messages"), r->error, "needs the style of its chats: %s",
+                        ZF_CHAT_STYLES),
+           false;
 }
 
 static bool read_line(reader *r, const char *line, size_t bytes)
@@ -227,7 +239,7 @@ static bool read_line(reader *r, const char *line, size_t bytes)
     else if (good && !messages && !zf_json_member(v, "prompt"))
         good = (zf_json_fail(v, r->error, "has neither messages nor a prompt"), false);
     else if (good && !read_weight(r, v, &trained, &said)) good = false;
-    else if (good && messages) good = check_members(r, v) && read_messages(r, messages, trained);
+    else if (good && messages) good = read_messages(r, v, trained);
     else if (good) good = read_pair(r, v, trained);
     zf_json_free(v);
     return good;
@@ -341,6 +353,7 @@ bool tuning_load(tuning *t, const char *path, const tuning_desc *d, zf_error *er
     zf_ids_free(&r.whole);
     zf_ids_free(&r.part);
     zf_text_free(&r.text);
+    zf_text_free(&r.decoded);
     if (good && t->examples < (d->evaluates ? 1 : 2))
         good = fail(error, ZF_ERR_FORMAT,
                     "%s: %lld examples, besides %lld without a response within %lld tokens: %s",

@@ -43,7 +43,7 @@ typedef struct tuning_desc {
     const struct zf_wordpiece *words;
     /* The format of chats. NULL: a prompt is followed by its response, with the special tokens of a
      * text around both, and then `end`; chats are an error. */
-    const zf_chat *style;
+    const zf_chat *chat;
     int32_t end; /* -1: none */
     int64_t vocab;    /* ids of the model; an example with another one is an error; 0: not known */
     int64_t sequence; /* tokens of a row; longer examples are truncated */

@@ -181,24 +181,32 @@ static void adopt(int64_t size, const settings *o, const zf_config_facts *facts,
     if (facts->begin) *facts->begin = end;
 }
 
+/* The template of chats, as the options say. */
+static bool open_chat(zf_chat *chat, const settings *o, const zf_tokenizer *tokenizer,
+                      zf_error *error)
+{
+    if (!tokenizer && (o->chat || o->date || o->chat_vars))
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--chat, --chat-vars and --date need a tokenizer with a BPE model; %s has none",
+                    o->tokenizer);
+    if (!tokenizer) return true;
+    return zf_chat_open(chat, o->tokenizer, o->chat, error) &&
+           zf_chat_fits(chat, tokenizer, error) && zf_chat_set_date(chat, o->date, false, error) &&
+           (!o->chat_vars || zf_chat_set_variables(chat, o->chat_vars, error));
+}
+
 /* tokenizer NULL: d->vocab is that of the examples. */
 static bool load_examples(dataset *d, const settings *o, const zf_tokenizer *tokenizer,
-                          const zf_config_facts *facts, zf_error *error)
+                          const zf_chat *chat, const zf_config_facts *facts, zf_error *error)
 {
     causal_data *data = d->own;
-    zf_chat chat = {.style = NULL};
     tuning_desc desc = {.tokens = tokenizer,
                         .words = d->vocab,
                         .sequence = o->seq,
                         .alone = o->alone,
                         .evaluates = o->evaluates};
-    if (tokenizer && !zf_chat_open(&chat, o->tokenizer, o->chat, error)) return false;
-    if (!tokenizer && o->chat)
-        return fail(error, ZF_ERR_ARGUMENT,
-                    "--chat needs a tokenizer with a BPE model; %s has none", o->tokenizer);
-    if (!zf_chat_set_date(&chat, o->date, false, error)) return false;
-    desc.style = chat.style ? &chat : NULL;
-    desc.end = *chat.end ? zf_tokenizer_id(tokenizer, chat.end) : -1;
+    desc.chat = chat->plain ? chat : NULL;
+    desc.end = *chat->end ? zf_tokenizer_id(tokenizer, chat->end) : -1;
     if (!tokenizer) desc.end = zf_wordpiece_id(d->vocab, "[SEP]");
     adopt(tokenizer ? zf_tokenizer_size(tokenizer) : zf_wordpiece_size(d->vocab), o, facts, desc.end);
     desc.vocab = *facts->vocab;
@@ -212,6 +220,16 @@ static bool load_examples(dataset *d, const settings *o, const zf_tokenizer *tok
     return true;
 }
 
+static bool open_examples(dataset *d, const settings *o, const zf_tokenizer *tokenizer,
+                          const zf_config_facts *facts, zf_error *error)
+{
+    zf_chat chat = {.style = -1};
+    bool good = open_chat(&chat, o, tokenizer, error) &&
+                load_examples(d, o, tokenizer, &chat, facts, error);
+    zf_chat_close(&chat);
+    return good;
+}
+
 static bool open_data(dataset *d, const settings *o, const zf_config_facts *facts, void *config,
                       zf_error *error)
 {
@@ -222,9 +240,9 @@ static bool open_data(dataset *d, const settings *o, const zf_config_facts *fact
     if (!new_data(d, error)) return false;
     if (zf_folder_is(o->tokenizer) && !zf_folder_has_bpe(o->tokenizer))
         return (d->vocab = zf_folder_vocab(o->tokenizer, &options, error)) &&
-               load_examples(d, o, NULL, facts, error);
+               open_examples(d, o, NULL, facts, error);
     if (!(tokenizer = zf_tokenizer_open(o->tokenizer, error))) return false;
-    good = load_examples(d, o, tokenizer, facts, error) &&
+    good = open_examples(d, o, tokenizer, facts, error) &&
            zf_folder_texts_read(&d->texts, o->tokenizer, NULL, error);
     zf_tokenizer_free(tokenizer);
     return good;

@@ -62,10 +62,12 @@ static const zf_option examples_rows[] = {
                 "else that of --load, --init or --model"),
     ROW(TEXT, chat, 0, NULL, .unit = "STYLE", .with = "data",
         .help = "how messages are written: " ZF_CHAT_STYLES_1 " " ZF_CHAT_STYLES_2
-                "; none: prompts and responses as they are; else as the tokenizer's chat_template "
-                "says"),
-    ROW(TEXT, date, 0, NULL, .unit = "TEXT", .with = "data",
-        .help = "today, in styles that show it; else \"" ZF_CHAT_DATE "\""),
+                "; FILE.jinja: a template; none: prompts and responses as they are; else as the "
+                "tokenizer's chat_template says"),
+    ROW(TEXT, chat_vars, 0, NULL, .unit = "JSON", .with = "data",
+        .help = "variables of the template, as {\"enable_thinking\": false}"),
+    ROW(TEXT, date, 0, NULL, .unit = "DAY", .with = "data",
+        .help = "the day that the template shows; else \"" ZF_CHAT_DATE "\""),
     ROW(FLAG, alone, 0, NULL, .with = "data", .traits = CHANGES,
         .help = "each example of --data has a row of its own"),
     ROW(CHOICE, weights, 0, ZF_CONFIG_WEIGHTS, .with = "lora", .traits = CHANGES, .topic = "model",

@@ -1,9 +1,9 @@
 """Writes the goldens of tests/chat.c with jinja2, set up as transformers sets it up:
 python3 tests/golden/chat/make.py
 
-    NAME/     the tokenizer_config.json of a folder whose template is of that style; or is unknown:
-              unknown, begins, trims; or is one of several, default, of chatml: several
-    chats.json  for each style, chats and the texts that its template makes of them; null: an error
+    NAME/     the tokenizer_config.json of a folder with a template, written in one way or another;
+              several: it is one of two, by the name default
+    chats.json  for each folder, chats and the texts that its template makes of them; null: an error
 """
 import json
 import os
@@ -87,8 +87,6 @@ def main():
             f.write("\n")
         out[name] = [{"chat": chat, "text": [render(template, [{"role": ROLES[m[0]], "content": m[2:]} for m in chat],
                                                     answer) for answer in (False, True)]} for chat in CHATS]
-    for name in "unknown", "begins", "trims", "several":
-        del out[name]
     with open(os.path.join(HERE, "chats.json"), "w") as f:
         json.dump(out, f, indent=0)
         f.write("\n")

@@ -1,5 +1,5 @@
 """Writes published.json with the chat templates that models are published with, by transformers'
-apply_chat_template, and prints the rows of their digests for llm/text/chat_styles.c:
+apply_chat_template: what the styles of llm/chat/styles.c must write too.
 
     pip install transformers tokenizers jinja2
     python3 tests/golden/chat/published.py FOLDER
@@ -8,9 +8,8 @@ FOLDER has the templates, which are not part of this repository: the chat_templa
 tokenizer_config.json as the file OWNER--MODEL.jinja (-first: as it was first published). Those that are not there are named and left
 out.
 
-    published.json  for each style: "digests" of templates, and "chats" with the texts that these
-                    templates make of them, without and with the beginning of an answer; null: an
-                    error. The date is 26 Jul 2024, bos_token <s> and eos_token </s>.
+    published.json  for each style: chats and the texts that these templates make of them, without
+                    and with the beginning of an answer; null: an error. The date is 26 Jul 2024, bos_token <s> and eos_token </s>.
 """
 import json
 import pathlib
@@ -51,14 +50,6 @@ CHATS = [["u a small bird?"], ["u  two words \n", "a  A wren. ", "u and\nthen?"]
 ROLES = {"u": "user", "a": "assistant", "s": "system"}
 
 
-def digest(template):
-    """FNV-1a, as chat_digest computes it."""
-    value = 0xcbf29ce484222325
-    for byte in template.rstrip("\n").replace("\\n", "\n").encode():
-        value = (value ^ byte) * 0x100000001b3 % 2**64
-    return f"{value:016x}"
-
-
 def render(template, chat, answer):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, "a")),
                                         bos_token="<s>", eos_token="</s>")
@@ -81,10 +72,7 @@ def main(folder):
             template = path.read_text()
             chats = [{"chat": chat, "text": [render(template, chat, a) for a in (False, True)]}
                      for chat in CHATS]
-            entry = out.setdefault(style, {"digests": [], "chats": chats})
-            assert entry["chats"] == chats, name
-            entry["digests"].append(digest(template))
-            print(f'    {{UINT64_C(0x{digest(template)}), "{style}"}}, /* {name} */')
+            assert out.setdefault(style, {"chats": chats})["chats"] == chats, name
     with open(HERE / "published.json", "w") as f:
         json.dump(out, f, indent=0, ensure_ascii=False)
         f.write("\n")

@@ -21,6 +21,11 @@ static void build(zf_graph *g, const void *config, const zf_decode_shape *shape)
     zf_decode_end(x, zf_nn_embedding_table(g, "lm_head", c->vocab, c->hidden, NULL), &in);
 }
 
+/* Of a whole Llama; this one has no layers. */
+static const char *const left_out[] = {
+    "attention_bias", "attention_dropout", "head_dim", "hidden_act", "initializer_range", "mlp_bias",
+    "num_key_value_heads", "rms_norm_eps", "rope_parameters", NULL};
+
 #define COUNT(key, member)                                                                         \
     {                                                                                              \
         key, ZF_CONFIG_COUNT, .at = offsetof(words, member), .most = 1e9                           \
@@ -39,6 +44,7 @@ int main(int argc, char **argv)
                  COUNT("num_attention_heads", heads),
                  COUNT("intermediate_size", inner),
                  {"tie_word_embeddings", ZF_CONFIG_TRUTH, .at = offsetof(words, tied)}},
+        .keys = left_out,
         .vocab = offsetof(words, vocab),
         .positions = offsetof(words, positions),
         .layers = offsetof(words, layers),
@@ -51,7 +57,8 @@ int main(int argc, char **argv)
                             .exchange = {.prefix = "model.",
                                          .words = "model.embed_tokens.weight",
                                          .head = "lm_head.weight",
-                                         .heads = {"lm_head."}}};
+                                         .heads = {"lm_head."},
+                                         .buffers = {"proj.weight", "norm.weight"}}};
     zf_error error = {ZF_OK, ""};
     zf_generator g = {.graphs = {NULL}};
     zf_generator_desc desc = {.model = &model, .folder = argc > 1 ? argv[1] : "."};

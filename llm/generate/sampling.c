@@ -5,7 +5,7 @@
 ZF_API const zf_option *zf_sampling_options(void)
 {
     static const zf_option rows[] = {
-        ZF_OPTION(zf_sampling, NUMBER, temperature, 0.8, "[0,100]",
+        ZF_OPTION(zf_sampling, NUMBER, temperature, 0.8, "[0,100]", .topic = "sampling",
                   .help = "0: always the most likely token"),
         ZF_OPTION(zf_sampling, COUNT, top_k, 0, "[0,1000000000]", .unit = "K",
                   .help = "of the K most likely tokens; 0: of all"),

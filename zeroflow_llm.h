@@ -96,6 +96,7 @@ extern "C" {
 #include "llm/base/member.c"
 
 /* text */
+#include "llm/text/token_keys.c"
 #include "llm/text/wordpiece.c"
 #include "llm/text/wordpiece_file.c"
 #include "llm/text/wordpiece_train.c"

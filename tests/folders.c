@@ -517,6 +517,48 @@ static void check_tokenizer(test *t, const zf_json *one, const zf_json *probes)
     zf_tokenizer_free(tokens);
 }
 
+/* The same rule for tokenizers of words. */
+TEST_ONCE(folders_words_of_all_files)
+{
+    static const char vocab[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n</s>\n";
+    static const struct {
+        const char *config, *map, *problem;
+    } cases[] = {
+        {"{\"do_lower_case\": true, \"never_split\": null, \"do_basic_tokenize\": true, "
+         "\"clean_up_tokenization_spaces\": true, \"eos_token\": \"[SEP]\", \"bos_token\": null}",
+         NULL, ""},
+        {"{\"do_basic_tokenize\": false}", NULL, ":1:23: do_basic_tokenize must be true, not false"},
+        {"{\"never_split\": [\"a\"]}", NULL, ":1:17: never_split is not empty, which is not read"},
+        {"{\"wordpieces_prefix\": \"@@\"}", NULL, ":1:23: wordpieces_prefix must be \"##\", not \"@@\""},
+        {"{\"split_special_tokens\": true}", NULL,
+         ":1:26: split_special_tokens must be false, not true"},
+        {"{\"my_way\": true}", NULL, ":1:12: my_way is not read, and may change the text"},
+        {"{\"eos_token\": \"</s>\"}", NULL,
+         ":1:15: eos_token names the token \"</s>\", which is no added token of the vocabulary"},
+        {"{\"additional_special_tokens\": [\"<x>\"]}", NULL,
+         ":1:32: additional_special_tokens[0] names the token \"<x>\", which is no added token of the "
+         "vocabulary"},
+        {"{\"additional_special_tokens\": [\"<x>\"], \"added_tokens_decoder\": {\"7\": {\"content\": "
+         "\"<x>\", \"special\": true}}}",
+         "{\"eos_token\": \"<y>\"}", ""},
+        {"{}", "{\"eos_token\": \"<y>\"}",
+         ":1:15: eos_token names the token \"<y>\", which is no added token of the vocabulary"},
+        {"{}", "{\"cls_token\": {\"content\": \"[CLS]\"}}", ""},
+    };
+    const char *folder = test_path("words");
+    zf_error error = {ZF_OK, ""};
+    CHECK(t, zf_folder_make(folder, &error) && put_text(folder, "vocab.txt", vocab));
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const char *text;
+        CHECK(t, put_text(folder, "tokenizer_config.json", cases[k].config));
+        CHECK(t, put_text(folder, "special_tokens_map.json", cases[k].map ? cases[k].map : "{}"));
+        error = (zf_error){ZF_OK, ""};
+        zf_wordpiece_free(zf_wordpiece_open(folder, NULL, &error));
+        text = strstr(error.text, ".json:");
+        CHECK_TEXT(t, text ? text + 5 : error.text, cases[k].problem);
+    }
+}
+
 /* Special tokens that only some files of a folder have, and members of those (make.py beside the
  * cases says how they are made). */
 TEST_ONCE(folders_tokens_of_all_files)

@@ -238,13 +238,6 @@ static void zfl_merge_numbered(zfl_tokens_file_reader *r, const zfl_token_files 
 static const char *const zfl_token_names[] = {"bos_token", "eos_token", "unk_token",  "sep_token",
                                               "pad_token", "cls_token", "mask_token", NULL};
 
-static bool zfl_is_token_key(const char *key)
-{
-    const size_t n = strlen(key);
-    return n > 6 && !strcmp(key + n - 6, "_token") && strcmp(key, "add_bos_token") &&
-           strcmp(key, "add_eos_token");
-}
-
 /* Calls fn for each named special token, in the order in which they are added. */
 typedef void zfl_named_fn(void *user, const zf_json *v);
 
@@ -326,98 +319,13 @@ static void zfl_merge_named(void *user, const zf_json *v)
 
 /* -------------------------------------------------------------------- tokenizer_config.json */
 
-/* Members of tokenizer_config.json and special_tokens_map.json that are read elsewhere, or that
- * change no ids and no text where there is a tokenizer.json: what transformers 5 does not read then,
- * padding, truncation and frames of batches. */
-static const char *const zfl_config_keys[] = {"add_bos_token",
-                                              "add_eos_token",
-                                              "add_prefix_space",
-                                              "added_tokens_decoder",
-                                              "additional_special_tokens",
-                                              "auto_map",
-                                              "backend",
-                                              "chat_control_tokens",
-                                              "chat_template",
-                                              "clean_up_tokenization_spaces",
-                                              "device_map",
-                                              "errors",
-                                              "extra_special_tokens",
-                                              "files_loaded",
-                                              "from_slow",
-                                              "is_local",
-                                              "legacy",
-                                              "local_files_only",
-                                              "max_len",
-                                              "max_length",
-                                              "model_input_names",
-                                              "model_max_length",
-                                              "model_specific_special_tokens",
-                                              "name_or_path",
-                                              "pad_to_multiple_of",
-                                              "pad_token_type_id",
-                                              "padding",
-                                              "padding_side",
-                                              "processor_class",
-                                              "response_schema",
-                                              "response_template",
-                                              "return_token_type_ids",
-                                              "sp_model_kwargs",
-                                              "spaces_between_special_tokens",
-                                              "special_tokens_map_file",
-                                              "split_special_tokens",
-                                              "stride",
-                                              "tokenizer_class",
-                                              "tokenizer_file",
-                                              "truncation",
-                                              "truncation_side",
-                                              "truncation_strategy",
-                                              "trust_remote_code",
-                                              "unk_id",
-                                              "use_default_system_prompt",
-                                              "use_fast",
-                                              "verbose",
-                                              "vocab_file",
-                                              "vocab_size",
-                                              NULL};
-
-/* Whether a list of strings has no other one than this. */
-static bool zfl_lists_only(const zf_json *list, const char *text)
-{
-    for (const zf_json *v = zf_json_first(list); v; v = zf_json_next(v)) {
-        const char *is = zf_json_string(v, NULL);
-        if (!is || strcmp(is, text)) return false;
-    }
-    return true;
-}
-
-static void zfl_expect_token_config(zfl_tokens_file_reader *r, const zf_json *top)
-{
-    static const char *const off[] = {
-        "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", "do_lower_case",
-        "fix_mistral_regex", NULL};
-    for (const zf_json *v = zf_json_first(top); v && !r->error->status; v = zf_json_next(v)) {
-        const char *key = zf_json_key(v, NULL);
-        bool on = false;
-        if (zf_json_type_of(v) == ZF_JSON_NULL || zfl_is_token_key(key)) continue;
-        if (zfl_is_listed(off, key)) {
-            if (!zf_json_to_bool(v, &on, r->error) && on) zf_json_expected(v, r->error, "false");
-        } else if (!strcmp(key, "init_inputs")) {
-            if (zf_json_length(v)) zf_json_fail(v, r->error, "is not empty, which is not read");
-        } else if (!strcmp(key, "fast_tokenizer_files")) {
-            if (!zfl_lists_only(v, "tokenizer.json"))
-                zf_json_fail(v, r->error, "names other files than tokenizer.json");
-        } else if (!zfl_is_listed(zfl_config_keys, key)) {
-            zf_json_fail(v, r->error, "is not read, and may change the text");
-        }
-    }
-}
-
 /* Reads what the other files of the folder say. */
 static void zfl_merge_tokens(zfl_tokens_file_reader *r, const zfl_token_files *f)
 {
+    static const char *const own[] = {"add_prefix_space", "split_special_tokens", NULL};
     const zf_json *decoder = zfl_member(f->config, "added_tokens_decoder");
-    zfl_expect_token_config(r, f->config);
-    zfl_expect_token_config(r, f->map);
+    zfl_expect_token_config(f->config, own, r->error);
+    zfl_expect_token_config(f->map, own, r->error);
     r->t->literal = zfl_truth(r, f->config, "split_special_tokens", false);
     if (r->error->status) return;
     if (decoder) zfl_merge_numbered(r, f, decoder, true);

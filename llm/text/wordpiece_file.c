@@ -5,10 +5,12 @@
  *     tokenizer_config.json   options, added tokens
  *     added_tokens.json       beside vocab.txt: added tokens with their ids, if
  *                             tokenizer_config.json has none but says which are special
+ *     special_tokens_map.json special tokens, which must be among these
  *
  * The tokens of a folder come from tokenizer.json, or if it has none, from vocab.txt. Options of
  * tokenizer_config.json override those of tokenizer.json, as for a BertTokenizer of Hugging Face's
- * transformers; with a tokenizer_class that serves any model, only tokenizer.json counts. */
+ * transformers; with a tokenizer_class that serves any model, only tokenizer.json counts. Other
+ * members of these files that would change texts are an error. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,6 +28,7 @@ typedef struct zfl_wordpiece_file_reader {
     zf_wordpiece_options options;
     bool any_model;         /* tokenizer_class serves any model */
     const char *added_path; /* of added_tokens.json, or NULL */
+    const char *map_path;   /* of special_tokens_map.json, or NULL */
     zf_error *error;        /* may be NULL */
 } zfl_wordpiece_file_reader;
 
@@ -273,6 +276,59 @@ static bool zfl_read_tokenizer(zfl_wordpiece_file_reader *r, const zf_json *top,
 static const char *const zfl_special_keys[ZF_WORDPIECE_SPECIAL_COUNT] = {
     "pad_token", "unk_token", "cls_token", "sep_token", "mask_token"};
 
+/* Members that only tokenizers of words have, and the values of those that are not read. */
+static void zfl_expect_word_config(const zf_json *top, zf_error *error)
+{
+    static const char *const own[] = {
+        "add_prefix_space", "do_basic_tokenize",      "do_lower_case",     "never_split",
+        "strip_accents",    "tokenize_chinese_chars", "wordpieces_prefix", NULL};
+    const zf_json *never = zf_json_member(top, "never_split"),
+                  *basic = zf_json_member(top, "do_basic_tokenize"),
+                  *prefix = zf_json_member(top, "wordpieces_prefix");
+    zf_wordpiece_choice splits = ZF_WORDPIECE_YES;
+    zfl_expect_token_config(top, own, error);
+    if (zf_json_type_of(never) > ZF_JSON_NULL && zf_json_length(never))
+        zf_json_fail(never, error, "is not empty, which is not read");
+    zfl_read_choice(basic, &splits, error);
+    if (splits == ZF_WORDPIECE_NO) zf_json_expected(basic, error, "true");
+    if (prefix) zfl_require_text(prefix, "##", error);
+}
+
+/* A special token that a file names must be one of the vocabulary: an added one, or one of BERT's. */
+static void zfl_expect_word(const zfl_wordpiece_file_reader *r, const zf_json *v, zf_error *error)
+{
+    const char *text = zf_json_string(v, NULL);
+    if (zf_json_type_of(v) == ZF_JSON_OBJECT)
+        text = zf_json_string(zf_json_member(v, "content"), NULL);
+    if (zf_json_type_of(v) <= ZF_JSON_NULL || error->status) return;
+    if (!text) zf_json_expected(v, error, "a token");
+    for (int k = 0; text && k < ZF_WORDPIECE_SPECIAL_COUNT; k++)
+        if (!strcmp(text, zf_wordpiece_special_token(k))) return;
+    for (size_t i = 0; text && i < r->count; i++)
+        if (r->tokens[i].added && r->tokens[i].bytes == strlen(text) &&
+            !memcmp(r->tokens[i].text, text, r->tokens[i].bytes))
+            return;
+    if (text)
+        zf_json_fail(v, error,
+                     "names the token \"%.100s\", which is no added token of the "
+                     "vocabulary",
+                     text);
+}
+
+/* All that tokenizer_config.json names. */
+static void zfl_expect_words(const zfl_wordpiece_file_reader *r, const zf_json *top,
+                             zf_error *error)
+{
+    static const char *const lists[] = {"additional_special_tokens", "extra_special_tokens",
+                                        "model_specific_special_tokens"};
+    for (const zf_json *v = zf_json_first(top); v && !error->status; v = zf_json_next(v))
+        if (zfl_is_token_key(zf_json_key(v, NULL))) zfl_expect_word(r, v, error);
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
+        for (const zf_json *v = zf_json_first(zf_json_member(top, lists[k])); v;
+             v = zf_json_next(v))
+            zfl_expect_word(r, v, error);
+}
+
 /* Reads a folder's tokenizer_config.json: its options go to *said. */
 static bool zfl_wordpiece_file_read_config(zfl_wordpiece_file_reader *r, const zf_json *top,
                                            zf_wordpiece_options *said, const char *name,
@@ -286,6 +342,7 @@ static bool zfl_wordpiece_file_read_config(zfl_wordpiece_file_reader *r, const z
     for (int k = 0; k < ZF_WORDPIECE_SPECIAL_COUNT; k++)
         if ((v = zf_json_member(top, zfl_special_keys[k])))
             zfl_require_text(v, zf_wordpiece_special_token(k), error);
+    zfl_expect_word_config(top, error);
     zfl_read_choice(zf_json_member(top, "do_lower_case"), &said->lower_case, error);
     zfl_read_choice(zf_json_member(top, "strip_accents"), &said->strip_accents, error);
     zfl_read_choice(zf_json_member(top, "tokenize_chinese_chars"), &said->chinese_chars, error);
@@ -331,6 +388,22 @@ static bool zfl_read_added_file(zfl_wordpiece_file_reader *r, const zf_json *top
         if (!zfl_add_json_token(r, v, text, bytes, id, true, r->added_path, error)) return false;
     }
     return !error->status;
+}
+
+/* Checks the tokens that special_tokens_map.json names. */
+static bool zfl_check_map(zfl_wordpiece_file_reader *r)
+{
+    size_t bytes;
+    char *text = zfl_read_whole(r, r->map_path, &bytes);
+    zf_json *map = text ? zfl_parse(r, text, bytes, r->map_path) : NULL;
+    zf_error error = {ZF_OK, ""};
+    bool good = map != NULL;
+    if (good) zfl_expect_token_config(map, NULL, &error);
+    if (good && !error.status) zfl_expect_words(r, map, &error);
+    if (error.status) good = zfl_wordpiece_file_fail(r, "%s:%s", r->map_path, error.text);
+    zf_json_free(map);
+    free(text);
+    return good;
 }
 
 /* Reads r->added_path; *tree, which the caller frees, has the texts. */
@@ -424,6 +497,10 @@ static zf_wordpiece *zfl_make(zfl_wordpiece_file_reader *r, const zf_wordpiece_f
     }
     if (good && !json && r->added_path && !zf_json_member(config, "added_tokens_decoder"))
         good = zfl_take_added(r, config, &added);
+    if (good && config) zfl_expect_words(r, config, &error);
+    if (good && error.status) good = zfl_wordpiece_file_fail(r, "%s:%s", config_path, error.text);
+    if (good && r->map_path && !zf_json_member(config, "added_tokens_decoder"))
+        good = zfl_check_map(r);
     if (good && zfl_take_options(r, wanted, name))
         v = zf_wordpiece_new(r->tokens, r->count, &r->options, source, path, r->error);
     if (v && !zfl_check_ids(r, v, lines, name)) {
@@ -487,7 +564,7 @@ zf_wordpiece *zf_wordpiece_open(const char *path, const zf_wordpiece_options *op
                                 zf_error *error)
 {
     zfl_wordpiece_file_reader r = {.error = error};
-    char file[ZFL_PATH_SIZE], config[ZFL_PATH_SIZE], added[ZFL_PATH_SIZE];
+    char file[ZFL_PATH_SIZE], config[ZFL_PATH_SIZE], added[ZFL_PATH_SIZE], map[ZFL_PATH_SIZE];
     struct stat about;
     zf_wordpiece *v = NULL;
     if (stat(path, &about) || !S_ISDIR(about.st_mode)) {
@@ -496,6 +573,7 @@ zf_wordpiece *zf_wordpiece_open(const char *path, const zf_wordpiece_options *op
                zfl_find_file(file, path, "vocab.txt")) {
         bool configured = zfl_find_file(config, path, "tokenizer_config.json");
         if (zfl_find_file(added, path, "added_tokens.json")) r.added_path = added;
+        if (zfl_find_file(map, path, "special_tokens_map.json")) r.map_path = map;
         v = zfl_load_file(&r, file, configured ? config : NULL, options, path);
     } else {
         zfl_wordpiece_file_fail(&r, "%s: a folder without tokenizer.json and vocab.txt", path);

@@ -218,13 +218,13 @@ TEST_ONCE(rendezvous_says_who_came)
     const int port = free_port();
     rank ranks[MOST];
     ranks_new(t, ranks, WORLD, port, NULL);
-    for (int k = 0; k < WORLD; k++) ranks[k].p.deadline = 1;
+    for (int k = 0; k < WORLD; k++) ranks[k].p.deadline = 2;
     ranks[2].v.key = zfi_meet_key("other");
     ranks_start(ranks, WORLD);
     ranks_join(ranks, WORLD);
     CHECK_TEXT(t, ranks[0].error.text,
-               "zf_test_comm: rank 2 of 3 did not come within 1 s (a rank of another run came)");
-    CHECK(t, strstr(ranks[2].error.text, "rank 0 of 3 did not come within 1 s: it is expected at "
+               "zf_test_comm: rank 2 of 3 did not come within 2 s (a rank of another run came)");
+    CHECK(t, strstr(ranks[2].error.text, "rank 0 of 3 did not come within 2 s: it is expected at "
                                          "127.0.0.1:"));
     CHECK(t, strstr(ranks[2].error.text, " (rank 0 of another run answers there)"));
     ranks_free(ranks, WORLD);
@@ -238,7 +238,7 @@ TEST_ONCE(rendezvous_says_who_left)
     rank ranks[MOST];
     int s;
     ranks_new(t, ranks, WORLD, port, NULL);
-    for (int k = 0; k < WORLD; k++) ranks[k].p.deadline = 0.6;
+    for (int k = 0; k < WORLD; k++) ranks[k].p.deadline = 2;
     ranks[1].absent = true, ranks[2].late = 0.3;
     ranks_start(ranks, WORLD);
     s = connected("127.0.0.1", port);
@@ -247,7 +247,7 @@ TEST_ONCE(rendezvous_says_who_left)
     close(s);
     ranks_join(ranks, WORLD);
     CHECK_TEXT(t, ranks[0].error.text,
-               "zf_test_comm: rank 1 of 3 did not stay until all came within 0.6 s");
+               "zf_test_comm: rank 1 of 3 did not stay until all came within 2 s");
     ranks_free(ranks, WORLD);
 }
 
@@ -360,10 +360,10 @@ TEST_ONCE(rendezvous_files_of_strangers)
     snprintf(one, sizeof one, "%s.2", file);
     CHECK(t, (f = fopen(one, "wb")) && fwrite(&other, sizeof other, 1, f) == 1 && !fclose(f));
     ranks_new(t, ranks, WORLD, 0, file);
-    for (int k = 0; k < WORLD; k++) ranks[k].p.deadline = 0.5;
+    for (int k = 0; k < WORLD; k++) ranks[k].p.deadline = 1.5;
     ranks[2].absent = true;
     ranks_start(ranks, WORLD);
     ranks_join(ranks, WORLD);
-    CHECK_TEXT(t, ranks[0].error.text, "zf_test_comm: rank 2 of 3 did not come within 0.5 s");
+    CHECK_TEXT(t, ranks[0].error.text, "zf_test_comm: rank 2 of 3 did not come within 1.5 s");
     ranks_free(ranks, WORLD);
 }

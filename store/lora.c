@@ -126,7 +126,7 @@ ZF_API zf_status zf_lora_merge(zf_store *s, const zf_lora_desc *desc)
                 continue;
             if (m.bytes > most) most = m.bytes;
             if (!pass) continue;
-            rank = (double)m.rank, alpha = d.alpha == 0 ? rank : d.alpha;
+            rank = (double)m.rank, alpha = zfi_or(d.alpha, rank);
             m.low[0] = (double *)(void *)room, m.low[1] = m.low[0] + m.rank * m.in;
             m.row = m.low[1] + m.rank * m.out;
             m.raw = (char *)(m.row + (m.turned ? m.out : m.in));

@@ -397,6 +397,15 @@ adapted() {
         answers ' swims' --chat auto --load "$work/merged" 'the bird'
 }
 check 'an adapter answers otherwise, and can be merged' adapted
+nothing_added() {
+    mkdir "$work/zeroed" && cp "$work/adapter/adapter_model.safetensors" "$work/zeroed" &&
+        sed 's/"lora_alpha": 8/"lora_alpha": 0/' "$work/adapter/adapter_config.json" \
+            > "$work/zeroed/adapter_config.json" &&
+        answers ' sings' --chat auto --adapter "$work/zeroed" 'the bird' &&
+        ends 0 "$gpt" merge --load "$work/tuned" --adapter "$work/zeroed" "$work/merged0" &&
+        answers ' sings' --chat auto --load "$work/merged0" 'the bird'
+}
+check 'an adapter with alpha 0 adds nothing' nothing_added
 check 'an adapter is no model' fails 1 "gpt: $work/adapter is an adapter, without its base: name \
 the base's folder, and this one with --adapter" "$gpt" export --load "$work/adapter" "$work/x"
 other_base() {

@@ -173,7 +173,7 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, 
                                 .activation = (zf_activation)c->activation,
                                 .dropout = c->dropout,
                                 .attention_dropout = c->attention_dropout,
-                                .eps = c->eps,
+                                .eps = c->eps > 0 ? c->eps : ZF_ZERO,
                                 .std = c->std};
     bert_model m = inputs(g, c, s);
     zf_nn_linear_desc linear = {.std = c->std};

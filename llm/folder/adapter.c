@@ -126,6 +126,7 @@ static bool zfl_adapter_read_config(zf_adapter *a, zf_error *error)
     a->desc.alpha = 8;
     zf_json_to_int(zf_json_require(c, "r", error), 1, INT32_MAX, &a->desc.rank, error);
     zf_json_to_double(zf_json_member(c, "lora_alpha"), -1e9, 1e9, &a->desc.alpha, error);
+    if (a->desc.alpha == 0) a->desc.alpha = ZF_ZERO;
     zf_json_to_bool(zf_json_member(c, "use_rslora"), &a->desc.rslora, error);
     return !error->status;
 }

@@ -514,6 +514,27 @@ ZF_API double zf_rope_frequency(const zf_rope_desc *desc, int64_t width, int64_t
 /* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
 ZF_BUILDER zf_tensor zf_output(zf_tensor x, const char *name);
 
+/* What a state takes where a step has several parts of the batch: those of its ranks and
+ * micro-batches (zf_zero_desc). */
+typedef enum zf_parts {
+    ZF_PARTS_ONE,  /* the value is the same in all parts; one that is not is zf_zero's error */
+    ZF_PARTS_MEAN, /* the mean over the parts, */
+    ZF_PARTS_SUM   /* or the sum, of floats */
+} zf_parts;
+
+typedef struct zf_assign_desc {
+    zf_parts parts;
+} zf_assign_desc;
+
+/* state = value, once at the end of each step of the program: running statistics, queues, counters,
+ * target networks. The graph reads the state as it was before the step. A step that fails before
+ * its updates changes no state; one that a loss scale skips does. A program compiled with
+ * `.evaluate` assigns nothing. The value has the state's dtype and shape; each state is assigned
+ * once in a graph. Returns value. Requires: before the optimizer. */
+ZF_BUILDER zf_tensor zf_assign(zf_tensor state, zf_tensor value);
+/* desc NULL: defaults. */
+ZF_BUILDER zf_tensor zf_assign_ex(zf_tensor state, zf_tensor value, const zf_assign_desc *desc);
+
 /* For layers of the program's own: records a misuse as the graph's error, with scope and line;
  * returns the invalid tensor. */
 ZF_BUILDER zf_tensor zf_fail(zf_tensor x, const char *format, ...)

@@ -195,6 +195,7 @@
     /* effects */                                                                                  \
     X(output, 1, 1, )                                                                              \
     X(gradient, 2, 2, )                                                                            \
+    X(set, 2, 2, A(set, parts, e(one|mean|sum)))                                                   \
     X(copy, 1, 2, A(copy, to, e(device|host|disk)))                                                \
     X(release, 1, 1, )                                                                             \
     X(wait, 1, 1, )                                                                                \

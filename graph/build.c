@@ -788,6 +788,27 @@ static zf_tensor zfi_output(zf_tensor x, const char *name, zfi_role role)
     return x.graph->error.status ? (zf_tensor){x.graph, 0} : x;
 }
 
+ZF_API zf_tensor zf_assign_ex(zf_tensor state, zf_tensor value, const zf_assign_desc *desc)
+{
+    const zf_assign_desc d = desc ? *desc : (zf_assign_desc){.parts = ZF_PARTS_ONE};
+    zf_graph *g = state.graph;
+    for (int32_t i = 0; zf_valid(state) && i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op == ZF_OP_set && node->args[0] == zfi_resolve(g, state.id))
+            return zfi_misuse(state, ZF_ERR_ARGUMENT, "assign", "the state \"%.200s\" is assigned "
+                              "already, by %%%d", zf_tensor_name(state), (int)g->order[i]);
+    }
+    if (g && !g->error.status && (g->stages & ZFI_STAGE_UPDATES))
+        return zfi_misuse(state, ZF_ERR_STAGE, "assign", "it must come before the optimizer");
+    (void)zfi_op(set, zfi_with({.i = d.parts}), state, value);
+    return g && g->error.status ? (zf_tensor){g, 0} : value;
+}
+
+ZF_API zf_tensor zf_assign(zf_tensor state, zf_tensor value)
+{
+    return zf_assign_ex(state, value, NULL);
+}
+
 ZF_API zf_tensor zf_output(zf_tensor x, const char *name)
 {
     return zfi_output(x, name, ZFI_ROLE_NONE);

@@ -729,7 +729,7 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     zf_array *args;
     int32_t most = 1;
     if (!status && g->repeats) status = zfi_settle(g);
-    if (status) return status;
+    if (status || (status = zfi_settle_sets(g))) return status;
     d.host = zfi_host_backend(d.backend, d.host);
     if (zfi_len(g->scopes))
         return zfi_fail(&g->error, ZF_ERR_STAGE,

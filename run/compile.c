@@ -237,17 +237,21 @@ static zf_status zfi_bind_all(zf_program *p, bool must_exist, const zf_program *
     return status;
 }
 
-/* The graph writes to parameters or states. */
-static bool zfi_trains(const zf_graph *g)
+/* A step writes to parameters or states. *updates: it updates or counts, and does not assign
+ * alone. */
+static bool zfi_writes_store(const zf_program *p, bool *updates)
 {
+    const zf_graph *g = p->graph;
+    bool writes = false;
+    *updates = false;
     for (int32_t i = zfi_len(g->order); i-- > 0;) {
         const zfi_node *node = &g->nodes[g->order[i]];
         for (int32_t k = 0; k < node->arg_count && k < 31; k++)
-            if (zfi_written_args(g, node) >> k & 1 &&
+            if (zfi_written_args(g, node) >> k & 1 && !zfi_leaves_state(p, node) &&
                 zfi_is_stored(g, &g->nodes[zfi_written_leaf(g, node->args[k])]))
-                return true;
+                writes = true, *updates |= node->op != ZF_OP_assign;
     }
-    return false;
+    return writes;
 }
 
 /* Checks that the caches of the program that lends them are like those of this graph. */
@@ -342,7 +346,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     if ((status = zfi_list_inputs(p))) return status;
     if (p->comm && g->world > 1 && (status = zfi_list_same(p))) return status;
     p->poison = d->poison;
-    p->trains = zfi_trains(g);
+    p->writes = zfi_writes_store(p, &p->trains);
     p->training = zfi_training_added(p->store, g->training);
     if (*g->training && p->training < 0) return zfi_graph_nomem(g);
     if (*g->training)

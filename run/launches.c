@@ -1,5 +1,11 @@
 /* The launches of a step, with final pointers, in sections that a backend runs at once. */
 
+/* A program that evaluates assigns nothing to the user's states. */
+static bool zfi_leaves_state(const zf_program *p, const zfi_node *node)
+{
+    return node->op == ZF_OP_assign && p->run.evaluate && !(p->graph->stages & ZFI_STAGE_UPDATES);
+}
+
 /* The node has a launch of its own. */
 static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
 {
@@ -7,6 +13,7 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
     int64_t at;
     int32_t k;
     if (!zfi_record_of(g, id)->cpu || zfi_is_joined(g, node)) return false;
+    if (zfi_leaves_state(p, node)) return false;
     k = zfi_viewed(g, node, &at);
     if (k < 0 || zfi_has(g, id, ZF_OP_COLLECTIVE) || zfi_writes_into(g, id, k)) return true;
     if (at < 0) at = (int64_t)zfi_node_bytes(node) * p->run.shard;

@@ -65,7 +65,8 @@ struct zf_program {
     zf_run run;
     zf_plan plan;
     zf_traffic counted, counted_over[ZF_OVERS]; /* of the current step */
-    bool trains;        /* it writes to the store, and counts the steps of its training; */
+    bool writes; /* it changes values of the store; */
+    bool trains; /* by updates: it counts the steps of its training; */
     int32_t training;   /* that, in the store's list; -1: the one without a name */
     uint64_t salt;      /* of its random numbers: 0 of the training without a name */
     int64_t runs;       /* else: the steps it has run */

@@ -386,7 +386,7 @@ static void zfi_count_step(zf_program *p)
     zf_store *s = p->store;
     p->micro = 0;
     s->undefined = false;
-    s->steps += p->trains;
+    s->steps += p->writes;
     *zfi_steps_of(p) += 1;
 }
 
@@ -408,7 +408,7 @@ static void zfi_mark_changed(zf_program *p)
         }
     }
     p->changed = true;
-    p->store->undefined = p->trains; /* until the step has ended */
+    p->store->undefined = p->writes; /* until the step has ended */
 }
 
 static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)

@@ -54,6 +54,7 @@ static const op_case cases[] = {
     {"input", "f[R,N]", "scale %1 {by=1} : f[R,N]", EXACT, 0, 0, 0},
     {"output", "f[R,N]", "scale %1 {by=1} : f[R,N]", EXACT, 0, 0, 0},
     {"gradient", "f[R,N]", "scale %1 {by=1} : f[R,N]", EXACT, 0, 0, 0},
+    {"set", "f[R,N]", "scale %1 {by=1} : f[R,N]", EXACT, 0, 0, 0},
     {"param", "", "param \"w\" {init=uniform a=-1 b=3} : f[R,N]", RELATIVE, 1, 0, NO_GRADIENT},
     {"state", "", "state \"s\" {value=0.1} : f[R,N]", RELATIVE, 1, 0, NO_GRADIENT},
     {"constant", "", "constant {values=[0.1]} : f[R,N]", RELATIVE, 1, 0, NO_GRADIENT},

@@ -834,3 +834,161 @@ TEST(trainings_share_master_weights)
         "\"adamw.master/w\" in the store: trainings of one parameter in 16 bits need the same "
         "optimizer");
 }
+
+/* ---------------------------------------------------------------------------------------- states */
+
+/* A step of running statistics, a counter and a queue over x; with a loss, also a training. */
+static zf_status build_states(zf_graph *g, int64_t rows, zf_parts parts, bool trains,
+                              const zf_training *training)
+{
+    const zf_assign_desc of_parts = {.parts = parts};
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(rows, 3)),
+              w = zf_param(g, "w", ZF_SHAPE(3), NULL);
+    zf_tensor mean = zf_state(g, "mean", ZF_F32, ZF_SHAPE(3), 1), count, target, y;
+    zf_training t = *training;
+    y = zf_mean_ex(x, &(zf_reduce_desc){.axis = 0});
+    zf_assign_ex(mean, zf_add(zf_scale(mean, 0.5), zf_scale(y, 0.5)), &of_parts);
+    count = zf_state(g, "count", ZF_I64, ZF_SCALAR, 7);
+    zf_assign(count, zf_add(count, zf_constant(g, ZF_I64, ZF_SCALAR, 1)));
+    target = zf_state(g, "target", ZF_F32, ZF_SHAPE(3), 0);
+    zf_assign_ex(target, w, &of_parts); /* as it was before the step; all parts have it */
+    zf_output(mean, "before");
+    y = zf_scale(zf_sum(zf_mul(zf_sub(x, mean), w)), 1.0 / 8);
+    t.loss = trains ? y : ZF_NONE;
+    zf_output(y, "total");
+    return zf_passes(g, &t);
+}
+
+typedef struct states {
+    float mean[3], target[3], w[3];
+    int64_t count;
+} states;
+
+/* Three steps on so many ranks. */
+static bool run_states(test *t, int32_t world, zf_training *training, bool trains, bool evaluate,
+                       states *out)
+{
+    const int64_t micro = training->zero.micro_batches ? training->zero.micro_batches : 1;
+    const int64_t rows = 8 / (world * micro);
+    zf_graph *g[MOST_RANKS] = {NULL};
+    zf_program *p[MOST_RANKS] = {NULL};
+    zf_comm comms[MOST_RANKS];
+    const zf_lockstep_desc d = {p, world, 0};
+    zf_error error = {ZF_OK, ""};
+    bool good = true;
+    const float lr = 0.25f;
+    if (world > 1 || training->zero.micro_batches) training->zero.world = world;
+    memset(out, 0, sizeof *out);
+    for (int32_t r = 0; r < world && good; r++) {
+        comms[r] = (zf_comm){.rank = r, .world = world};
+        g[r] = zf_graph_new(NULL);
+        good = !build_states(g[r], rows, ZF_PARTS_MEAN, trains, training);
+        p[r] = !good ? NULL
+                     : zf_compile(g[r], &(zf_compile_desc){.comm = world > 1 ? &comms[r] : NULL,
+                                                           .evaluate = evaluate,
+                                                           .verify = true});
+        good = p[r] != NULL;
+        if (!good) test_fail(t, __FILE__, __LINE__, "states", zf_graph_error(g[r]));
+    }
+    for (int64_t step = 0; step < 3 && good; step++)
+        for (int64_t m = 0; m < micro && good; m++) {
+            for (int32_t r = 0; r < world; r++) {
+                float x[24];
+                const int64_t first = (m * world + r) * rows;
+                for (int64_t i = 0; i < rows * 3; i++)
+                    x[i] = (float)((first * 3 + i) * 5 % 17 + step) / 16;
+                zf_write(p[r], zf_graph_find(g[r], "x"), x, (size_t)rows * 12);
+                if (trains) zf_write(p[r], zf_graph_find(g[r], "lr"), &lr, sizeof lr);
+            }
+            good = !(m + 1 < micro ? zf_lockstep_micro(&d, &error) : zf_lockstep_step(&d, &error));
+            if (!good) test_fail(t, __FILE__, __LINE__, "states", error.text);
+        }
+    good = good && !zf_lockstep_read(&d, "mean", out->mean, 12, &error) &&
+           !zf_lockstep_read(&d, "target", out->target, 12, &error) &&
+           (training->precision.dtype || !zf_lockstep_read(&d, "w", out->w, 12, &error)) &&
+           !zf_lockstep_read(&d, "count", &out->count, 8, &error);
+    good = good && zf_store_step(zf_program_store(p[0])) == (trains ? 3 : 0);
+    good = good && zf_program_step(p[0]) == 3;
+    for (int r = 0; r < MOST_RANKS; r++) zf_program_free(p[r]), zf_graph_free(g[r]);
+    return good;
+}
+
+/* Means over the parts have equal bits for any split into four, at every stage, trained and not;
+ * target networks have the values of before the step. */
+TEST_ONCE(states_are_assigned_once_a_step)
+{
+    for (int trains = 0; trains < 2; trains++) {
+        zf_training plain = {.optimizer = ZF_SGD}, one = plain;
+        states whole, parts, other;
+        float w[3] = {0, 0, 0}, mean[3] = {1, 1, 1};
+        if (!trains) plain = one = (zf_training){.loss = ZF_NONE};
+        CHECK(t, run_states(t, 1, &plain, trains, false, &whole) && whole.count == 10);
+        for (int step = 0; step < 3; step++)
+            for (int i = 0; i < 3; i++) {
+                float y = 0;
+                for (int row = 0; row < 8; row++) y += (float)((row * 3 + i) * 5 % 17 + step) / 16;
+                CHECK(t, trains || !memcmp(whole.target, w, sizeof w));
+                mean[i] = 0.5f * mean[i] + 0.5f * (y / 8);
+            }
+        for (int i = 0; i < 3; i++) CHECK_NEAR(t, whole.mean[i], mean[i], 1e-6);
+        CHECK(t, !trains || memcmp(whole.target, whole.w, sizeof w));
+        one.zero.micro_batches = 4;
+        CHECK(t, run_states(t, 1, &one, trains, false, &parts) && parts.count == 10);
+        for (int i = 0; i < 3; i++) CHECK_NEAR(t, parts.mean[i], mean[i], 1e-6);
+        for (int i = 0; i < 3; i++) CHECK_NEAR(t, parts.target[i], whole.target[i], 1e-6);
+        for (int n = 0; n < 12; n++) {
+            const int32_t world = 1 << n % 3;
+            zf_training z = plain;
+            z.zero.stage = n / 3, z.zero.micro_batches = PARTS / world;
+            if (trains && n % 2) z.offload.optimizer = ZF_HOST;
+            z.prefetch.bytes = n % 2 ? 1 << 16 : 0;
+            CHECK(t, run_states(t, world, &z, trains, false, &other));
+            CHECK(t, !memcmp(&parts, &other, sizeof parts));
+        }
+    }
+}
+
+/* In 16 bits states stay f32; what evaluates assigns nothing. */
+TEST_ONCE(states_of_programs_that_evaluate)
+{
+    zf_training half = {.precision.dtype = ZF_BF16, .optimizer = ZF_SGD}, none = {.loss = ZF_NONE};
+    states s;
+    CHECK(t, run_states(t, 2, &half, true, false, &s) && s.count == 10 && s.mean[0] != 1);
+    CHECK(t, run_states(t, 1, &none, false, true, &s) && s.count == 7 && s.mean[0] == 1);
+    none.zero.stage = 3;
+    CHECK(t, run_states(t, 2, &none, false, true, &s) && s.count == 7 && s.mean[0] == 1);
+}
+
+TEST(states_mistakes)
+{
+    static const char *const errors[] = {
+        "its value is computed from a part of the batch, of which there are several",
+        "is assigned already, by %",
+        "operand 0 must be a state, not the result of param",
+        "operand 1 must be f32[3] as the state is",
+        "a mean or sum over the parts of a batch is float",
+        "it must come before the optimizer"};
+    for (int k = 0; k < 6; k++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        zf_tensor s, x, n;
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        x = zf_param(g, "w", ZF_SHAPE(3), NULL), s = zf_state(g, "s", ZF_F32, ZF_SHAPE(3), 0);
+        n = zf_state(g, "n", ZF_I64, ZF_SCALAR, 0);
+        if (k == 0) {
+            zf_assign(s, zf_input(g, "x", ZF_F32, ZF_SHAPE(3)));
+            zf_zero(g, &(zf_zero_desc){.world = 2});
+        }
+        if (k == 1) zf_assign(s, x), zf_assign(s, x);
+        if (k == 2) zf_assign(x, s);
+        if (k == 3) zf_assign(s, zf_sum(x));
+        if (k == 4) zf_assign_ex(n, n, &(zf_assign_desc){.parts = ZF_PARTS_SUM});
+        if (k == 5)
+            zf_autograd(g, zf_sum(x)), zf_sgd(g, zf_constant(g, ZF_F32, ZF_SCALAR, 1), NULL),
+                zf_assign(s, x);
+        CHECK(t, zf_graph_status(g));
+        if (!strstr(zf_graph_error(g), errors[k]))
+            test_unwind(t, __FILE__, __LINE__, errors[k], test_status_of(zf_graph_error(g)),
+                        zf_graph_error(g));
+    }
+}

@@ -163,8 +163,9 @@ static zfi_given zfi_choose_given(zfi_retype *r, int32_t id, zfi_infer *infer)
         /* Operands of a comparison are not rounded. */
         held |= compares && (r->held[arg] == ZFI_HELD_DATA || r->held[arg] == ZFI_HELD_WIDE);
     }
-    if (node->op == ZF_OP_cast || zfi_has(g, id, ZF_OP_EFFECT)) last = ZFI_GIVEN_AS_HELD;
-    else if ((!ones || constants) && !held && !zfi_has(g, id, ZF_OP_WANTS_F32))
+    if (node->op == ZF_OP_cast || (zfi_has(g, id, ZF_OP_EFFECT) && node->op != ZF_OP_set))
+        last = ZFI_GIVEN_AS_HELD;
+    else if (node->op != ZF_OP_set && (!ones || constants) && !held && !zfi_has(g, id, ZF_OP_WANTS_F32))
         for (int way = !zfi_has(g, id, ZF_OP_PRODUCT); way < ZFI_COUNT(ways); way++)
             if (!zfi_infer_given(r, id, ways[way], infer)) return ways[way];
     zfi_infer_given(r, id, last, infer);
@@ -281,7 +282,8 @@ static void zfi_retype_graph(zf_graph *g, zf_dtype to)
         r.order = g->order;
         g->order = NULL;
         for (int32_t i = 0; i < zfi_len(r.order); i++)
-            if (g->nodes[r.order[i]].op == ZF_OP_output)
+            if (g->nodes[r.order[i]].op == ZF_OP_set) r.kept[g->nodes[r.order[i]].args[1]] = true;
+            else if (g->nodes[r.order[i]].op == ZF_OP_output)
                 r.kept[g->nodes[r.order[i]].args[0]] = true;
         for (int32_t i = 0; i < zfi_len(r.order) && !g->error.status && !g->memory.failed; i++) {
             int32_t id = r.order[i];

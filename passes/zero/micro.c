@@ -51,6 +51,8 @@ typedef struct zfi_zero {
     zfi_lifted *lifted;
     int32_t *outputs;    /* marks: scalars of the micro section to be summed over ranks */
     int32_t *kept;       /* marks: outputs of gradients */
+    int32_t *sets; /* of each state that a step sets: the mark, the state, the value; the mark 0:
+                    * the value is that of all parts of the batch */
     int32_t *order;      /* the order before */
     size_t nodes;        /* the number of nodes before */
     zfi_lift *lift;      /* by node */
@@ -528,11 +530,27 @@ static bool zfi_joins_gradients(const zfi_zero *z, int32_t id)
     return true;
 }
 
+/* At a mark: the value that the state takes, in the micro section (sets.c). */
+static void zfi_set_at(zfi_zero *z, int32_t id)
+{
+    zf_graph *g = z->graph;
+    const int32_t state = g->nodes[id].args[0], value = g->nodes[id].args[1];
+    int32_t x = z->bucket_of[value] < 0 ? zfi_set_value(g, value) : zfi_seen(z, value);
+    if (z->bucket_of[value] >= 0 && x) x = zfi_append_nodes(g, scale, zfi_with({.f = 1}), x);
+    zfi_push(&g->memory, z->sets, id);
+    zfi_push(&g->memory, z->sets, state);
+    zfi_push(&g->memory, z->sets, x);
+}
+
 static void zfi_micro_node(zfi_zero *z, int32_t id)
 {
     zf_graph *g = z->graph;
     bool output = g->nodes[id].op == ZF_OP_output;
     if (g->nodes[id].op == ZF_OP_param || g->nodes[id].op == ZF_OP_gradient) return;
+    if (g->nodes[id].op == ZF_OP_set) {
+        zfi_set_at(z, id);
+        return;
+    }
     if (g->nodes[id].op == ZF_OP_state && z->lift[id].value) return; /* in a bucket already */
     if (zfi_joins_gradients(z, id)) return; /* zfi_keep_outputs joins what is summed */
     if (z->bucket_of[id] >= 0) { /* a view of a parameter is appended where it is used */

@@ -694,7 +694,7 @@ static void zfi_update_section(zfi_zero *z)
     zf_graph *g = z->graph;
     int32_t first = 0, end = zfi_len(z->order);
     while (first < end && !g->nodes[z->order[first]].update) first++;
-    g->in_update = first < end || zfi_len(z->kept) > 0;
+    g->in_update = first < end || zfi_len(z->kept) > 0 || zfi_len(z->sets) > 0;
     for (int32_t m = 0; m < zfi_len(z->cut.members); m++) {
         z->lift[z->cut.members[m].param] = (zfi_lift){ZFI_LIFT_ELEMENTS, m, 0};
         if (z->gradient[m]) z->lift[z->gradient[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, m, 0};
@@ -715,4 +715,5 @@ static void zfi_update_section(zfi_zero *z)
     for (int32_t m = 0; m < zfi_len(z->cut.members) && !g->error.status; m++)
         if (z->gradient[m]) zfi_mark_gradient(z, m, z->buckets[zfi_bucket_of_member(z, m)].reduced);
     zfi_keep_outputs(z, true);
+    zfi_assign_sets(z);
 }

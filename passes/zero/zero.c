@@ -175,6 +175,7 @@ static void zfi_run_zero(zfi_zero *z)
     zfi_check_updates(z);
     zfi_check_onebit_layout(z);
     if (!g->error.status) zfi_micro_section(z);
+    if (!g->error.status && !g->memory.failed) zfi_sum_sets(z);
     if (!g->error.status && !g->memory.failed) zfi_update_section(z);
     zfi_forget(z);
 }
@@ -305,6 +306,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     zfi_array_free(&g->memory, z.lifted);
     zfi_array_free(&g->memory, z.outputs);
     zfi_array_free(&g->memory, z.kept);
+    zfi_array_free(&g->memory, z.sets);
     zfi_array_free(&g->memory, z.order);
     g->scope = scope;
     g->zero = z.d.stage, g->world = z.d.world, g->micro_batches = z.d.micro_batches;

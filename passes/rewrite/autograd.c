@@ -180,10 +180,19 @@ static void zfi_mark_loss(zf_graph *g, zf_tensor loss)
     if (mark) g->nodes[mark].role = ZFI_ROLE_LOSS;
 }
 
+/* Enters the pass. Gradients of gradients are refused by what they are. */
+static zf_status zfi_enter_autograd(zf_graph *g)
+{
+    if (g && !g->error.status && (g->stages & ZFI_STAGE_GRADIENTS))
+        return zfi_fail(&g->error, ZF_ERR_STAGE,
+                        "zf_autograd: zf_autograd has been run already; there are no second "
+                        "derivatives");
+    return zfi_enter(g, "zf_autograd", 0, ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
+}
+
 ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
 {
-    zf_status status = zfi_enter(g, "zf_autograd", 0,
-                                 ZFI_STAGE_GRADIENTS | ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
+    zf_status status = zfi_enter_autograd(g);
     zfi_backward b = {.graph = g};
     const char *scope;
     char missed[256];

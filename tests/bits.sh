@@ -35,15 +35,17 @@ part() {
     name=$work/$1
     shift
     "${program%/*}/$sample" pretrain $from --corpus "$data/stories.txt" \
-        --vocab "$data/vocab.txt" --eval-batches 0 --quiet --dump "$name.p" \
-        ${gradients:+--dump-grads "$name.g"} --log "$name.csv" $both "$@" \
+        --vocab "$data/vocab.txt" --eval-batches 0 --quiet \
+        ${whole:+--dump "$name.p"} ${gradients:+--dump-grads "$name.g"} --log "$name.csv" $both "$@" \
         > "$name.out" 2>&1 || { cat "$name.out"; return 1; }
     tail -n 1 "$name.csv" | sed 's/,[^,]*$//' > "$name.l" # without tokens_per_s
 }
 
 # alike: what `part` has written twice.
 alike() {
-    for file in p ${gradients:+g} l; do cmp "$work/one.$file" "$work/other.$file" || return 1; done
+    for file in ${whole:+p} ${gradients:+g} l; do
+        cmp "$work/one.$file" "$work/other.$file" || return 1
+    done
 }
 
 # drawn SEED: the runs of this seed.
@@ -57,9 +59,11 @@ drawn() {
          s/\(n_embd\|hidden_size\)\": 32/\1\": $width/" "$data/$model.json" > "$work/model.json"
     case $both in *'--precision f16'*) gradients= ;; *) gradients=yes ;; esac
     from="--model $work/model.json"
+    whole=yes
     case $both in *lora*)
         options=$both
         both='--steps 1 --seq 24'
+        whole= gradients= # of an adapter losses and norms of gradients are compared
         part base --save "$work/base" || return 1
         both=$options
         from="--init $work/base"

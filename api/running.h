@@ -460,7 +460,7 @@ typedef struct zf_compile_desc {
     /* bytes; 0: none. A larger plan is ZF_ERR_LIMIT; the error says by how much and where */
     size_t memory_limit;
     bool must_exist; /* a parameter or state that the store lacks is an error */
-    /* A program over the same store that never runs at the same time as this one, as evaluation
+    /* A program on the same backend, over any store, that never runs at the same time as this one, as evaluation
      * never does while a step is trained. The values of a step of this program lie in that one's
      * memory where they fit, so of several programs the largest is compiled first. An output of one
      * can be read until another has run. No other program may run between the micro-batches of a

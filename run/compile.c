@@ -181,7 +181,7 @@ static zf_status zfi_allocate_work(zf_program *p, zf_space space, const zf_progr
         return ZF_OK;
     }
     if (!(a->work = zfi_calloc(&s->memory, 1, sizeof *a->work))) return zfi_graph_nomem(p->graph);
-    a->work->owners = 1;
+    a->work->owners = 1, a->work->store = s, s->owners++;
     a->work->memory = zfi_allocate_in(s, space, bytes, &p->graph->error);
     if (!a->work->memory) return p->graph->error.status;
     a->work->bytes = bytes;
@@ -192,14 +192,15 @@ static zf_status zfi_allocate_work(zf_program *p, zf_space space, const zf_progr
 
 static void zfi_release_work(zf_program *p, zf_space space)
 {
-    zf_store *s = p->store;
     zfi_work *work = p->arenas[space].work;
+    zf_store *s = work ? work->store : NULL; /* perhaps another program's */
     if (!work) return;
     if (work->last == p) work->last = work;
     if (--work->owners) return;
     if (work->memory) zfi_release_in(s, space, work->memory, work->bytes);
     s->program_bytes[space] -= work->bytes;
     zfi_free(&s->memory, work, sizeof *work);
+    zf_store_free(s);
 }
 
 /* Allocates memory for what is added to the store, for what else outlives a step, and for all
@@ -319,9 +320,9 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
                                                 .caches = d->caches ? d->caches->graph : NULL});
     if (!status && d->verify && !(status = zfi_verify(g))) status = zfi_verify_plan(g);
     if (status || (status = zfi_check_limit(g, "zf_compile", d->memory_limit))) return status;
-    if (d->shares_memory_with && d->shares_memory_with->store != p->store)
+    if (d->shares_memory_with && d->shares_memory_with->backend != p->backend)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_compile: shares_memory_with is a program over another store");
+                        "zf_compile: shares_memory_with is a program on another backend");
     for (int space = 0; space < ZF_SPACES && !status; space++)
         if (g->peaks[space].bytes && !(status = zfi_find_stored(p, (zf_space)space)))
             zfi_find_work(p, (zf_space)space);

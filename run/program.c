@@ -19,6 +19,7 @@
 
 /* Memory for the values of a step. */
 typedef struct zfi_work {
+    zf_store *store; /* which has asked for it, and lives as long */
     void *memory;
     size_t bytes;
     int32_t owners;         /* programs */

@@ -154,7 +154,37 @@ TEST(shared_memory_tells_what_is_gone)
     test_defer(t, (test_cleanup *)zf_graph_free, other);
     zf_program_free(zf_compile(other, &(zf_compile_desc){.shares_memory_with = p.train}));
     GIVES(t, zf_graph_status(other), ZF_ERR_ARGUMENT, zf_graph_error(other));
-    CHECK(t, strstr(zf_graph_error(other), "shares_memory_with is a program over another store"));
+    CHECK(t, strstr(zf_graph_error(other), "shares_memory_with is a program on another backend"));
+}
+
+/* Programs over two stores of one backend share memory, which outlives the program and the store
+ * that have asked for it. */
+TEST(shared_memory_of_two_stores)
+{
+    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.allocator = t->allocator}, NULL);
+    zf_graph *g[2];
+    zf_program *p[2] = {NULL};
+    NEED(t, cpu, NULL);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    for (int k = 0; k < 2; k++) {
+        zf_tensor x;
+        NEED(t, g[k] = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator}), NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g[k]);
+        x = zf_param(g[k], "w", ZF_SHAPE(k ? 8 : 64), &(zf_param_desc){.init = ZF_ONES});
+        zf_output(zf_sum(zf_exp(zf_neg(x))), "y");
+        p[k] = zf_compile(g[k], &(zf_compile_desc){.backend = cpu, .shares_memory_with = p[0]});
+        if (!p[k] && k) zf_program_free(p[0]);
+        if (!p[k]) OK(t, zf_graph_status(g[k]), zf_graph_error(g[k]));
+    }
+    zf_status status = zf_step(p[0]);
+    const bool shares = zf_program_info_of(p[1]).shared[ZF_DEVICE] > 0;
+    float y = 0;
+    zf_program_free(p[0]);
+    if (!status) status = zf_step(p[1]);
+    if (!status) status = zf_read(p[1], zf_graph_find(g[1], "y"), &y, sizeof y);
+    zf_program_free(p[1]);
+    OK(t, status, NULL);
+    CHECK(t, shares && fabs(y - 8 * exp(-1)) < 1e-5);
 }
 
 static zf_status status_of(const zf_graph *g) { return g ? zf_graph_status(g) : ZF_ERR_NOMEM; }

@@ -32,6 +32,7 @@ FUZZ_RUNS = 1000000
 
 # -------------------------------------------------------------------------------------- sources
 
+DECLARED = $(filter-out api/lines.h,zeroflow.h $(wildcard api/*.h))
 LIBRARY  = zeroflow.h $(wildcard api/*.h \
              $(addsuffix /*.c,graph cpu io options ops ir passes passes/* plan store comm run nn))
 DEVICE   = zeroflow_cuda.cu $(wildcard cuda/*.cu ops/*.cu)
@@ -235,6 +236,12 @@ HOOKED  = malloc calloc realloc snprintf vsnprintf strcmp
 %/libtested.a: %/libparts.a
 	$(if $V,,@)$(OBJCOPY) $(foreach f,$(HOOKED),--redefine-sym $f=test_$f) $< $@
 
+# Calls of every public function, from their declarations.
+build/arguments.h: tests/arguments.awk $(DECLARED)
+	$(call say,write) mkdir -p build; awk -f tests/arguments.awk $(filter %.h,$^) > $@.part
+	@mv $@.part $@
+$(VARIANTS:%=%/obj/tests/arguments.o) build/blas/obj/tests/arguments.o: build/arguments.h
+
 define tested
 $1/tests: $(TESTS:%.c=$1/obj/%.o) $1/libtested.a
 	$$(LINK)
@@ -315,7 +322,6 @@ build/amalgamate build/lines: build/%: build/obj/tools/%.o
 	$(LINK)
 
 # Macros cannot be made by macros: api/lines.h is, from the declarations of builders.
-DECLARED = $(filter-out api/lines.h,zeroflow.h $(wildcard api/*.h))
 lines: build/lines ## write api/lines.h, the macros of builders
 	$(call say,write) $< $(DECLARED) > build/lines.h
 	@cmp -s build/lines.h api/lines.h || cp build/lines.h api/lines.h

@@ -124,6 +124,7 @@ extern "C" {
 ZFI_PLAIN_BEGINS
 #include "graph/role.c"
 #include "graph/graph.c"
+#include "graph/parts.c"
 #include "graph/build.c"
 #include "graph/own.c"
 #include "graph/new.c"
@@ -203,6 +204,7 @@ ZFI_PLAIN_BEGINS
 #include "ir/ranks.c"
 #include "ir/complete.c"
 #include "ir/gate.c"
+#include "ir/live.c"
 #include "ir/settle.c"
 #include "ir/plan.c"
 #include "ir/parse.c"
@@ -231,6 +233,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/fuse/fuse.c"
 #include "passes/zero/buckets.c"
 #include "passes/zero/runs.c"
+#include "passes/zero/reduction.c"
 #include "passes/zero/micro.c"
 #include "passes/zero/sets.c"
 #include "passes/zero/update.c"

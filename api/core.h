@@ -10,12 +10,12 @@
  *
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
- * Own. A graph owns its nodes; a program borrows graph and backend; free in the reverse order of
- * making: program, backend, graph. NULL may be freed. A store of parameters that several programs
- * work with (api/running.h) lives as long as one of them. One graph, its programs and their store
- * belong to one thread at a time; others are independent. No function prints, exits, aborts or
- * reads the environment, and there are no global variables. The library starts the threads that a
- * CPU backend is asked for, and one more for each queue that a plan with zf_prefetch uses.
+ * Own. Graphs, programs, stores, backends and communicators are freed in any order: each lives as
+ * long as what uses it (processes end MPI after all of them). NULL may be freed. One graph, its
+ * programs and their store belong to one thread at a time; others are independent. No function
+ * prints, exits, aborts or reads the environment, and there are no global variables. The library
+ * starts the threads that a CPU backend is asked for, and one more for each queue that a plan with
+ * zf_prefetch uses.
  *
  * WORDS
  *
@@ -391,9 +391,10 @@ typedef struct zf_embedding_desc {
 ZF_BUILDER zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedding_desc *desc);
 
 /* weight * sum over rows of -log softmax(logits)[label]; rows with label -100 are ignored. logits
- * [n,classes] float, labels [n] i32 or i64, weight a scalar f32. With the weight 1 / (labelled rows
- * of the global batch), the loss is the mean over all labelled rows, whatever the number of ranks
- * and micro-batches. weight ZF_NONE: 1 / max(1, labelled rows of these labels). */
+ * [n,classes] float, labels [n] i32 or i64, weight a scalar f32. weight ZF_NONE: 1 / max(1, labelled
+ * rows); with zf_zero the labelled rows of the global batch, so that the loss is the mean over them
+ * whatever the number of ranks and micro-batches. So it is with an input that has this weight, which
+ * losses that are added need. */
 ZF_BUILDER zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
 
 typedef struct zf_head_desc {
@@ -511,8 +512,29 @@ ZF_BUILDER zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc);
 /* Frequency i of heads of `width`, 0 <= i < width / 2, scaled. */
 ZF_API double zf_rope_frequency(const zf_rope_desc *desc, int64_t width, int64_t i);
 
-/* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
+/* How the values that a scalar float has for the parts of a global batch (zf_zero_desc) make one. */
+typedef enum zf_reduction {
+    ZF_REDUCTION_DERIVED, /* by the operators that compute it; where they do not tell, zf_zero fails */
+    ZF_REDUCTION_SUM,
+    ZF_REDUCTION_MEAN,
+    /* Each rank keeps that of its last micro-batch; not of a loss. With several ranks zf_step does not
+     * ask whether it is finite */
+    ZF_REDUCTION_NONE
+} zf_reduction;
+
+typedef struct zf_output_desc {
+    zf_reduction reduction;
+} zf_output_desc;
+
+/* Keeps the value readable (zf_read) after each step, under `name`. Returns x, by which the value
+ * can be read whatever passes make of it. desc NULL: defaults. */
 ZF_BUILDER zf_tensor zf_output(zf_tensor x, const char *name);
+ZF_BUILDER zf_tensor zf_output_ex(zf_tensor x, const char *name, const zf_output_desc *desc);
+
+/* Whether x is a ratio of sums over examples (zf_zero), as zf_cross_entropy is without a weight. Then
+ * *divisor is what it is divided by, and *sum the sum in that: the number of labelled rows. Else, and
+ * for lack of memory, both are ZF_NONE. Either may be NULL. */
+ZF_API bool zf_ratio_of(zf_tensor x, zf_tensor *divisor, zf_tensor *sum);
 
 /* What a state takes where a step has several parts of the batch: those of its ranks and
  * micro-batches (zf_zero_desc). */

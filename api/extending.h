@@ -193,7 +193,7 @@
     X(dequantize_sum, 1, 2, A(dequantize_sum, bits, i) A(dequantize_sum, block, i)                 \
       A(dequantize_sum, scale, d) A(dequantize_sum, to, d) A(dequantize_sum, parts, i))            \
     /* effects */                                                                                  \
-    X(output, 1, 1, )                                                                              \
+    X(output, 1, 3, A(output, reduction, e(derived|sum|mean|none)))                                \
     X(gradient, 2, 2, )                                                                            \
     X(set, 2, 2, A(set, parts, e(one|mean|sum)))                                                   \
     X(copy, 1, 2, A(copy, to, e(device|host|disk)))                                                \
@@ -581,6 +581,10 @@ struct zf_backend {
      * is that of the CPU backend */
     void *(*allocate_host)(void *self, size_t bytes, zf_error *error);
     void (*release_host)(void *self, void *memory, size_t bytes);
+    /* Of the library, 0 at first: the stores that use it, and that zf_backend_free was called, which
+     * destroys it when there is none */
+    int32_t stores;
+    bool freed;
 };
 
 /* ------------------------------------------------------------------------------- COMMUNICATORS */
@@ -635,6 +639,9 @@ struct zf_comm {
     /* It can do calls of a group (zf_collective.group). Where one fails, the calls of all ranks
      * fail */
     bool groups;
+    /* Of the library, 0 at first; used where there is a `destroy`: as zf_backend.stores and .freed */
+    int32_t stores;
+    bool freed;
 };
 
 /* The call of a node of trait ZF_OP_COLLECTIVE, without a stream. */

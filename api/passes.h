@@ -392,9 +392,23 @@ ZF_API const char *zf_fuse_name(int32_t index);
  *     stage 3   optimizer states, gradients and parameters, which are gathered for each run of uses
  *
  * Losses, gradients, parameters and states are those of stage 0 to the last bit, and those of any
- * other world in which world * micro_batches is the same. Scalar floats that zf_output keeps of
- * what the micro section computes are sums over the global batch: weight a loss with 1 / (examples
- * of the global batch).
+ * other world in which world * micro_batches is the same.
+ *
+ * The loss, its gradients, and other outputs of one float are those of the global batch, as the
+ * operators say that compute them. The first dimension of inputs has the examples; a scalar input
+ * is the same for all parts.
+ *
+ *     mean    zf_mean; a sum of examples times 1 / its terms or 1 / examples; means added, or times
+ *             what no example decides: the mean over the parts
+ *     sum     zf_sum; sums added, or times what no example decides: the sum over the parts
+ *     ratio   a sum (at least a number, or plus one) divides a sum, as in zf_cross_entropy without a
+ *             weight: the sum over the parts divided by that over the parts. No parameter that is
+ *             trained decides the divisor
+ *     same    no example decides it: as it is; may be added to a mean
+ *
+ * Any other is ZF_ERR_ARGUMENT, unless zf_output_desc.reduction says what it is: a product,
+ * maximum or function of these, two ratios with different divisors added. Other outputs, of several elements or of integers, are those of a rank's last
+ * micro-batch.
  *
  * With several nodes, collectives run inside nodes and between them one after the other, so that
  * world / nodes times fewer bytes go between nodes. Gradients are added inside nodes first: bits

@@ -86,7 +86,7 @@ extern void *zf_cuda_stream(const zf_backend *cuda, int32_t queue);
 ZF_API void zf_comm_free(zf_comm *comm); /* NULL: nothing */
 
 /* Ranks within one process: communicators for as many threads. Each belongs to one rank; the group
- * must outlive them and what uses them, and frees them. */
+ * frees them, when no store uses one of them any more. */
 typedef struct zf_local zf_local;
 
 typedef struct zf_local_desc {
@@ -191,10 +191,10 @@ extern zf_status zf_nccl_id(void *id, zf_error *error);
  * and later "base" as above, and zf_load(store, "adapter", &(zf_load_desc){.merge = true}).
  *
  * The seed belongs to the store, and so does the count of training steps, one for each name of a
- * training (zf_training.name): programs of one training share its count. With several ranks each
- * has a store of its own, and all are sharded alike; a later graph's zf_zero takes the layout
- * from zf_zero_desc.store. A store lives until its maker and all its programs have freed it;
- * backend and communicator must outlive it. It and its programs belong to one thread at a time. */
+ * training (zf_training.name): programs of one training share its count. With several ranks each has
+ * a store of its own, and all are sharded alike; a later graph's zf_zero takes the layout from
+ * zf_zero_desc.store. A store lives until its maker and all its programs have freed it. It and its
+ * programs belong to one thread at a time. */
 
 typedef struct zf_store_desc {
     zf_backend *backend; /* NULL: a single-threaded CPU backend of the store's own */
@@ -467,8 +467,8 @@ typedef struct zf_compile_desc {
      * step. A call that breaks either rule fails with ZF_ERR_STAGE. The program that is named need
      * not outlive this one. NULL: all memory is this program's own */
     const struct zf_program *shares_memory_with;
-    /* A program of this store whose caches (zf_cache) are also this one's, by name; it must outlive
-     * this program; NULL: none */
+    /* A program of this store whose caches (zf_cache) are also this one's, by name; it lives as long
+     * as this program; NULL: none */
     const zf_program *caches;
     bool evaluate;        /* dropout passes through */
     bool no_reuse;        /* as zf_memory_desc.no_reuse */
@@ -480,8 +480,10 @@ typedef struct zf_compile_desc {
     bool verify;          /* check the rules of graph and plan once more: ZF_ERR_VERIFY */
 } zf_compile_desc;
 
-/* A program that runs the graph, or NULL: the graph has the error, and the store is unchanged. It
- * borrows graph and backend, and the graph must not change while it lives. Tensors that graph and
+/* A program that runs the graph, or NULL: the graph has the error, and the store is unchanged. Nodes
+ * on which no output, update, gradient or state depends are left out, unless zf_memory was run; a
+ * step does not ask for inputs that nothing reads, and zf_write ignores them. The program keeps the
+ * graph, which must not change while it lives. Tensors that graph and
  * store both name must have the same kind, dtype, shape and shards (zf_zero_desc.store), else it is
  * ZF_ERR_MISMATCH. desc NULL: defaults. */
 ZF_API zf_program *zf_compile(zf_graph *graph, const zf_compile_desc *desc);
@@ -548,6 +550,10 @@ typedef struct zf_program_info {
     int64_t param_count;    /* elements of parameters */
     double flops;           /* of the matrix products of a step, a multiply-add being two */
     int32_t nodes;
+    /* Nodes of the graph that zf_compile has left out, since no output, update, gradient or state
+     * depends on them, and the inputs that nothing reads: "labels, mask"; "": none */
+    int32_t left_out;
+    const char *unread;
     zf_plan plan;           /* predicted */
     zf_traffic counted;     /* of the last step or the one in progress; in the end plan.traffic */
     zf_traffic counted_over[ZF_OVERS]; /* the same by kind of group, as plan.traffic_over */
@@ -673,10 +679,12 @@ typedef struct zf_nn_progress {
     int64_t epoch, step; /* 1, 2, ...; the step is the training's (zf_store_step_of) */
     double lr;
     double loss;       /* of this step's batch */
-    double epoch_loss; /* mean over the examples that this call has trained on in this epoch */
+    /* Mean over what this call has trained on in this epoch: over its labelled rows where the loss
+     * is a ratio (zf_ratio_of), else over its examples */
+    double epoch_loss;
     bool epoch_done;   /* this step was the last of its epoch */
-    /* After the last step of an epoch the mean loss of the held-out examples, without dropout; else
-     * NAN */
+    /* After the last step of an epoch the mean loss of the held-out examples, without dropout, over
+     * rows as epoch_loss, so that it does not depend on `batch`; else NAN */
     double held_out;
 } zf_nn_progress;
 

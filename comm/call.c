@@ -2,7 +2,7 @@
 
 ZF_API zf_group zf_collective_group(const zf_collective *c, const zf_comm *comm)
 {
-    return c->group.count ? c->group : (zf_group){0, 1, comm->world};
+    return c && c->group.count ? c->group : (zf_group){0, 1, comm ? comm->world : 0};
 }
 
 /* " over ranks 2 to 3", " over ranks 1, 3", " over ranks 1, 3, ..., 7"; "" of all. */
@@ -20,6 +20,7 @@ static void zfi_group_text(char text[64], const zf_group *group)
 ZF_API const char *zf_collective_name(char text[64], const zf_collective *c)
 {
     char group[64];
+    if (!text) return "";
     if (!c) return strcpy(text, "no collective");
     zfi_group_text(group, &c->group);
     snprintf(text, 64, "%s %%%d%.40s",
@@ -31,7 +32,7 @@ ZF_API const char *zf_collective_name(char text[64], const zf_collective *c)
 ZF_API const char *zf_collective_text(char text[128], const zf_collective *c)
 {
     char name[64], root[32] = "";
-    if (!c) return zf_collective_name(text, c);
+    if (!c || !text) return zf_collective_name(text, c);
     if (c->op == ZF_OP_bcast) snprintf(root, sizeof root, " from rank %d", (int)c->root);
     snprintf(text, 128, "%s of %lld %s%s%s", zf_collective_name(name, c), (long long)c->count,
              zf_dtype_name(c->dtype), root, c->add ? " added to out" : "");
@@ -42,7 +43,7 @@ ZF_API const char *zf_collective_text(char text[128], const zf_collective *c)
 static bool zfi_is_group(const zf_group *group, const zf_comm *comm)
 {
     const int64_t from = (int64_t)comm->rank - group->first,
-                  last = group->first + (int64_t)(group->count - 1) * group->stride;
+                  last = group->first + ((int64_t)group->count - 1) * group->stride;
     return group->first >= 0 && group->stride >= 1 && group->count >= 1 && last < comm->world &&
            from >= 0 && from % group->stride == 0 && comm->rank <= last;
 }
@@ -79,12 +80,14 @@ ZF_API zf_status zf_collective_check(const zf_collective *c, const zf_comm *comm
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: root %d is no rank of a %s of %d", name,
                         (int)c->root, c->group.count ? "group" : "world", (int)world);
     if (c->count && (!c->out || (!c->in && (c->op != ZF_OP_bcast ||
-                                         c->root * group.stride + group.first == comm->rank))))
+                                         (int64_t)c->root * group.stride + group.first == comm->rank))))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: %s is NULL", name, c->out ? "in" : "out");
     return ZF_OK;
 }
 
 ZF_API void zf_comm_free(zf_comm *comm)
 {
-    if (comm && comm->destroy) comm->destroy(comm->self);
+    if (!comm || !comm->destroy) return;
+    if (comm->stores) comm->freed = true;
+    else comm->destroy(comm->self);
 }

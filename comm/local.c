@@ -429,11 +429,9 @@ static zf_status zfi_local_run(void *self, const zf_collective *c, zf_error *err
 
 /* ------------------------------------------------------------------------------------ the group */
 
-ZF_API void zf_local_free(zf_local *g)
+static void zfi_local_destroy(zf_local *g)
 {
-    zfi_memory memory;
-    if (!g) return;
-    memory = g->memory;
+    zfi_memory memory = g->memory;
     for (zfi_circle *circle; (circle = g->circles);) {
         const size_t seats = (size_t)circle->group.count * ZFI_CHANNELS;
         g->circles = circle->next;
@@ -445,6 +443,22 @@ ZF_API void zf_local_free(zf_local *g)
     zfi_free(&memory, g->ranks, (size_t)g->world * sizeof *g->ranks);
     zfi_free(&memory, g->marks, (size_t)g->world * sizeof *g->marks);
     zfi_free(&memory, g, sizeof *g);
+}
+
+/* A rank's communicator is the group's: when the group is freed, and no store uses one, all are. */
+static void zfi_local_leave(void *self)
+{
+    zf_local *g = ((zfi_local_rank *)self)->group;
+    for (int32_t r = 0; r < g->world; r++)
+        if (g->ranks[r].comm.stores || !g->ranks[r].comm.freed) return;
+    zfi_local_destroy(g);
+}
+
+ZF_API void zf_local_free(zf_local *g)
+{
+    if (!g) return;
+    for (int32_t r = 0; r < g->world; r++) g->ranks[r].comm.freed = true;
+    zfi_local_leave(&g->ranks[0]);
 }
 
 ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error)
@@ -469,7 +483,7 @@ ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error)
     g->marks = zfi_calloc(&g->memory, (size_t)d.world, sizeof *g->marks);
     if (!g->ranks || !g->marks || !zfi_local_circle(g, &(zf_group){0, 1, d.world})) {
         zfi_nomem(error);
-        zf_local_free(g);
+        zfi_local_destroy(g);
         return NULL;
     }
     for (int32_t r = 0; r < d.world; r++) {
@@ -478,6 +492,7 @@ ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error)
                                      .world = d.world,
                                      .run = zfi_local_run,
                                      .abort = zfi_local_abort,
+                                     .destroy = zfi_local_leave,
                                      .groups = true};
         g->ranks[r].group = g;
     }

@@ -152,7 +152,7 @@ ZF_API void zf_push(zf_graph *g, const char *format, ...)
                        "control character");
         return;
     }
-    if (zfi_push(&g->memory, g->scopes, g->scope)) {
+    if (zfi_push(&g->memory, g->scopes, ((zfi_scope){g->scope, g->file, g->line}))) {
         const char *copy = zfi_text_copy(&g->memory, &g->text, name, length + (size_t)written);
         if (copy) g->scope = copy;
     }
@@ -163,7 +163,7 @@ ZF_API void zf_pop(zf_graph *g)
 {
     if (!g || g->error.status) return;
     if (!zfi_len(g->scopes)) zfi_graph_fail(g, ZF_ERR_ARGUMENT, "zf_pop", "no scope is open");
-    else g->scope = stbds_arrpop(g->scopes);
+    else g->scope = stbds_arrpop(g->scopes).around;
 }
 
 /* ----------------------------------------------------------------------------- leaves */
@@ -778,13 +778,22 @@ ZF_API zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc)
                               {.f = llama3 ? d.high_factor : 0}, {.i = llama3 ? d.original : 0}));
 }
 
-/* zf_output, with a role. */
-static zf_tensor zfi_output(zf_tensor x, const char *name, zfi_role role)
+/* zf_output_ex, with a role. */
+static zf_tensor zfi_output_as(zf_tensor x, const char *name, zfi_role role,
+                               const zf_output_desc *desc)
 {
+    const zf_output_desc d = desc ? *desc : (zf_output_desc){ZF_REDUCTION_DERIVED};
     int32_t id = x.graph ? zfi_resolve(x.graph, x.id) : 0;
     zfi_new n = {.op = ZF_OP_output, .args = &id, .arg_count = 1, .name = name, .role = role};
     if (!id) return zfi_invalid(x, "output");
-    zfi_append(x.graph, &n);
+    if ((unsigned)d.reduction > ZF_REDUCTION_NONE)
+        return zfi_misuse(x, ZF_ERR_ARGUMENT, "output", "%d is no zf_reduction", (int)d.reduction);
+    if (d.reduction && !zfi_is_number(&x.graph->nodes[id]))
+        return zfi_misuse(x, ZF_ERR_ARGUMENT, "output",
+                          "a reduction is that of one float; the value has %lld elements",
+                          (long long)zfi_node_count(&x.graph->nodes[id]));
+    ZF_INT(&n, output, reduction) = d.reduction;
+    zfi_append_output(x.graph, &n);
     return x.graph->error.status ? (zf_tensor){x.graph, 0} : x;
 }
 
@@ -809,7 +818,28 @@ ZF_API zf_tensor zf_assign(zf_tensor state, zf_tensor value)
     return zf_assign_ex(state, value, NULL);
 }
 
-ZF_API zf_tensor zf_output(zf_tensor x, const char *name)
+static zf_tensor zfi_output(zf_tensor x, const char *name, zfi_role role)
 {
-    return zfi_output(x, name, ZFI_ROLE_NONE);
+    return zfi_output_as(x, name, role, NULL);
+}
+
+ZF_API zf_tensor zf_output_ex(zf_tensor x, const char *name, const zf_output_desc *desc)
+{
+    return zfi_output_as(x, name, ZFI_ROLE_NONE, desc);
+}
+
+ZF_API zf_tensor zf_output(zf_tensor x, const char *name) { return zf_output_ex(x, name, NULL); }
+
+ZF_API bool zf_ratio_of(zf_tensor x, zf_tensor *divisor, zf_tensor *sum)
+{
+    zf_graph *g = x.graph;
+    const int32_t id = g ? zfi_resolve(g, x.id) : 0;
+    size_t count = 0;
+    zfi_parted *parts = id && !g->error.status ? zfi_find_parts(g, &count) : NULL;
+    const zfi_parted found = parts ? zfi_parted_in(parts, id) : (zfi_parted){.kind = 0};
+    const bool ratio = found.kind == ZFI_PART_RATIO;
+    if (parts) zfi_free(&g->memory, parts, count * sizeof *parts);
+    if (divisor) *divisor = ratio ? (zf_tensor){g, found.divisor} : ZF_NONE;
+    if (sum) *sum = ratio ? (zf_tensor){g, found.sum} : ZF_NONE;
+    return ratio;
 }

@@ -105,11 +105,12 @@ ZF_API zf_graph *zf_graph_copy(const zf_graph *from)
     if (!(c.to = to = zfi_calloc(&memory, 1, sizeof *to))) return NULL;
     *to = *from;
     to->memory = memory;
+    to->owners = 1, to->freed = false, to->pass = NULL;
     to->text = (zfi_text){NULL};
     to->nodes = NULL, to->order = NULL, to->params = NULL, to->names = NULL, to->scopes = NULL;
     to->streams = NULL, to->declared = NULL;
     to->own = NULL, to->own_count = 0, to->all_records = NULL;
-    to->had = NULL, to->had_count = 0, to->noted = false;
+    to->had = NULL, to->had_count = 0, to->noted = false, to->unread = NULL;
     if (from->had && (to->had = zfi_calloc(&to->memory, from->had_count, 1)))
         memcpy(to->had, from->had, to->had_count = from->had_count);
     zfi_copy_text(&c, from);
@@ -123,7 +124,9 @@ ZF_API zf_graph *zf_graph_copy(const zf_graph *from)
     for (int32_t k = 0; k < zfi_len(from->streams) && !to->memory.failed; k++)
         zfi_push(&to->memory, to->streams, from->streams[k]);
     for (int32_t k = 0; k < zfi_len(from->scopes) && !to->memory.failed; k++)
-        zfi_push(&to->memory, to->scopes, (const char *)zfi_copied_text(&c, from->scopes[k]));
+        zfi_push(&to->memory, to->scopes,
+                 ((zfi_scope){zfi_copied_text(&c, from->scopes[k].around), from->scopes[k].file,
+                              from->scopes[k].line}));
     for (int32_t k = 0; k < zfi_map_count(from->names) && !to->memory.failed; k++)
         to->names = zfi_map_put(&to->memory, to->names, zfi_copied_text(&c, from->names[k].key),
                                 from->names[k].value);

@@ -21,6 +21,8 @@ typedef struct zfi_node {
     uint8_t space; /* zf_space: where its value lies, and where it runs */
     uint8_t role;  /* zfi_role: what the library has made it for; */
     int32_t of;    /* the parameter of a state with a role; 0: none */
+    int32_t shown; /* an output: the tensor that it was made of, whatever passes made of that; */
+    bool sums;     /* which was a sum over examples then (graph/parts.c) */
     bool recompute; /* recomputes another node's value; not counted as work of the model */
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     const char *name;  /* of an operator with NAMED, else NULL */
@@ -54,6 +56,21 @@ typedef enum zfi_among_ranks {
     ZFI_RANKS_GRADIENT, /* as operand 1, the gradient */
     ZFI_RANKS_SIGNS     /* as operand 0; a sum over the ranks where it adds parts */
 } zfi_among_ranks;
+
+/* How an operator acts on values of one part of a batch (graph/parts.c). */
+typedef enum zfi_of_parts {
+    ZFI_PARTS_OPAQUE, /* in a way of its own */
+    ZFI_PARTS_MOVED,  /* operand 0 in another form */
+    ZFI_PARTS_SCALED,
+    ZFI_PARTS_ADDED,
+    ZFI_PARTS_MULTIPLIED,
+    ZFI_PARTS_DIVIDED,
+    ZFI_PARTS_BOUNDED, /* the larger operand */
+    ZFI_PARTS_SUMMED,
+    ZFI_PARTS_SUMMED_TO,
+    ZFI_PARTS_WEIGHTED, /* a weighted sum over rows */
+    ZFI_PARTS_SAVED
+} zfi_of_parts;
 
 /* Kinds of leaves that outlive a step, in the order of their places in a plan. */
 typedef enum zfi_lies {
@@ -148,6 +165,7 @@ typedef struct zfi_record {
     zf_kind holds;         /* the kind of its bytes in accounts, if not by where it is computed */
     zfi_lies place;        /* a leaf: where they are placed */
     zfi_among_ranks ranks; /* how its value depends on the rank */
+    zfi_of_parts parts;
     /* BY_ROWS: a mask of the operands that all rows share, and the operand that has the rows */
     uint32_t whole;
     int32_t rows;
@@ -241,8 +259,17 @@ typedef struct zfi_peak {
 
 enum { ZFI_MISSES = 8 };
 
+/* An open scope: the one around it, and where it was opened. */
+typedef struct zfi_scope {
+    const char *around, *file;
+    int line;
+} zfi_scope;
+
 struct zf_graph {
     zfi_memory memory;
+    int32_t owners; /* whoever made it, and programs over it */
+    bool freed;     /* zf_graph_free was called */
+    const char *pass; /* the pass that is calling a function of the program's own; NULL: none */
     zf_error error;
     const zfi_record *const *records; /* by zf_op: those of ZF_OPS, then `own` */
     const zfi_record **all_records;   /* the list, if there are own operators; else NULL */
@@ -254,7 +281,7 @@ struct zf_graph {
     int32_t *declared; /* with zf_tile: the parameters before it, whole ones; NULL: `params` */
     zfi_name *names;
     const char *scope;
-    const char **scopes; /* the enclosing scopes */
+    zfi_scope *scopes; /* those that are open */
     const char *training; /* the name of the training whose step it is; "": it has none */
     const char *file;    /* of the current call */
     int line;
@@ -273,6 +300,8 @@ struct zf_graph {
     zfi_peak peaks[ZF_SPACES]; /* once placed */
     uint8_t *had;              /* by node: noted when the pass began (ir/complete.c) */
     size_t had_count;
+    int32_t left_out;   /* nodes that zf_compile has removed, since nothing needs them, */
+    const char *unread; /* and the names of inputs that nothing reads; NULL: before that */
     bool noted; /* the last pass noted it when it ended, and nothing was appended since */
 };
 
@@ -418,6 +447,23 @@ static int64_t zfi_times_in_step(const zf_graph *g, const zfi_node *node)
     return node->update ? 1 : g->micro_batches - zfi_reads_sum(g, node);
 }
 
+/* The single value of a constant; false where it has several. */
+static bool zfi_splat(const zfi_node *node, double *value)
+{
+    if (node->op != ZF_OP_constant || ZF_LIST(node, constant, values).count != 1) return false;
+    *value = *(const double *)ZF_LIST(node, constant, values).data;
+    return true;
+}
+
+/* The value that all elements of a node have, seen through reshape and broadcast; false where they
+ * differ. */
+static bool zfi_uniform(const zf_graph *g, int32_t id, double *value)
+{
+    while (g->nodes[id].op == ZF_OP_reshape || g->nodes[id].op == ZF_OP_broadcast)
+        id = g->nodes[id].args[0];
+    return zfi_splat(&g->nodes[id], value);
+}
+
 static int64_t zfi_node_count(const zfi_node *node) { return zf_shape_count(node->shape); }
 
 static size_t zfi_node_bytes(const zfi_node *node)
@@ -425,16 +471,22 @@ static size_t zfi_node_bytes(const zfi_node *node)
     return (size_t)zfi_node_count(node) * zf_dtype_size(node->dtype);
 }
 
+static bool zfi_is_number(const zfi_node *node)
+{
+    return zfi_is_float(node->dtype) && zfi_node_count(node) == 1;
+}
+
 /* The mark is an output of a scalar float of the micro section, as that of the loss: a number that
- * is looked at before the updates. */
+ * is looked at before the updates. All ranks see the same. */
 static bool zfi_marks_number(const zf_graph *g, const zfi_node *mark)
 {
     const zfi_node *node = &g->nodes[mark->op == ZF_OP_output ? mark->args[0] : 0];
-    return mark->op == ZF_OP_output && !mark->update && zfi_is_float(node->dtype) &&
-           zfi_node_count(node) == 1;
+    return mark->op == ZF_OP_output && !mark->update && zfi_is_number(node) &&
+           (g->world == 1 || mark->role == ZFI_ROLE_LOSS ||
+            ZF_INT(mark, output, reduction) != ZF_REDUCTION_NONE);
 }
 
-/* The all_reduce of whose result the value is a part, seen through views and casts, or the first of
+/* The all_reduce of whose result the value is a part, seen through views, casts and factors, or the first of
  * several over one axis after the other, which reads what this rank gives; 0: none. */
 static int32_t zfi_sum_behind(const zf_graph *g, int32_t id)
 {
@@ -442,7 +494,9 @@ static int32_t zfi_sum_behind(const zf_graph *g, int32_t id)
         const zfi_node *node = &g->nodes[id];
         const bool sums = node->op == ZF_OP_all_reduce;
         int64_t at;
-        int32_t k = sums || node->op == ZF_OP_cast ? 0 : zfi_viewed(g, node, &at);
+        const bool seen = sums || node->op == ZF_OP_cast || node->op == ZF_OP_scale ||
+                          node->op == ZF_OP_mul;
+        int32_t k = seen ? 0 : zfi_viewed(g, node, &at);
         if (sums) sum = id;
         if (k < 0) return sum;
         id = node->args[k];
@@ -836,6 +890,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     node.update = g->in_update || (zfi_len(g->order) && g->nodes[stbds_arrlast(g->order)].update);
     node.space = (uint8_t)zfi_space_of(g, record, n->args, n->arg_count, n->attributes, n->space);
     node.role = (uint8_t)n->role, node.of = n->of;
+    node.shown = n->op == ZF_OP_output ? n->args[0] : 0;
     node.scope = g->scope;
     node.file = g->file;
     node.line = g->line;

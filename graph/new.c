@@ -1,9 +1,10 @@
 /* Making and freeing a graph. */
 
-ZF_API void zf_graph_free(zf_graph *g)
+/* A program, or whoever made the graph, needs it no more. */
+static void zfi_graph_give_up(zf_graph *g)
 {
     zfi_memory memory;
-    if (!g) return;
+    if (--g->owners) return;
     memory = g->memory;
     zfi_array_free(&memory, g->nodes);
     zfi_array_free(&memory, g->order);
@@ -18,6 +19,14 @@ ZF_API void zf_graph_free(zf_graph *g)
     zfi_free(&memory, g, sizeof *g);
 }
 
+ZF_API void zf_graph_free(zf_graph *g)
+{
+    if (g && g->pass)
+        zfi_fail(&g->error, ZF_ERR_STAGE, "zf_graph_free: called while %s rewrites the graph",
+                 g->pass);
+    else if (g && !g->freed) g->freed = true, zfi_graph_give_up(g);
+}
+
 /* An empty graph with the library's operators, as zf_graph_new makes it. */
 static zf_graph *zfi_graph_new(const zf_graph_desc *desc, const zfi_record *const *records)
 {
@@ -25,6 +34,7 @@ static zf_graph *zfi_graph_new(const zf_graph_desc *desc, const zfi_record *cons
     zf_graph *g = zfi_calloc(&memory, 1, sizeof *g);
     if (!g) return NULL;
     g->memory = memory;
+    g->owners = 1;
     g->records = records;
     g->scope = g->training = "";
     g->world = g->mesh_nodes = g->shards = 1;

@@ -17,8 +17,9 @@ ZF_API zf_status zf_infer_fail(zf_infer *infer, zf_status status, const char *fo
 {
     char text[256];
     va_list args;
+    if (!infer || !infer->node) return ZF_ERR_ARGUMENT;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(text, sizeof text, format ? format : "it failed", args);
     va_end(args);
     return zfi_infer_fail(infer->node, status ? status : ZF_ERR_ARGUMENT, "%s", text);
 }

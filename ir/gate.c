@@ -25,12 +25,29 @@ static const char *zfi_stage_advice(uint32_t stage)
     }
 }
 
+/* A scope that is open names all that is built after it. */
+static zf_status zfi_open_scope_fail(zf_graph *g, const char *name)
+{
+    const zfi_scope *last = &stbds_arrlast(g->scopes);
+    char where[320];
+    zfi_where(where, sizeof where, "", last->file, last->line);
+    return zfi_fail(&g->error, ZF_ERR_STAGE,
+                    "%s: the scope \"%s\", opened by zf_push%s, is still open (zf_pop closes it)",
+                    name, g->scope, where);
+}
+
 /* Enters pass `name`: an error unless every stage of `needs` has been reached and none of
- * `forbids`. */
+ * `forbids`, and where another pass runs, as when an operator's gradient calls one. */
 static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32_t forbids)
 {
     if (!g) return ZF_ERR_ARGUMENT;
     if (g->error.status) return g->error.status;
+    if (g->pass)
+        return zfi_fail(&g->error, ZF_ERR_STAGE,
+                        "%s: called while %s rewrites the graph: an operator's functions append "
+                        "nodes, and call no pass",
+                        name, g->pass);
+    if (zfi_len(g->scopes)) return zfi_open_scope_fail(g, name);
     g->file = NULL;
     for (uint32_t stage = 1; stage <= ZFI_STAGE_PLACED; stage <<= 1) {
         if ((needs & stage) && !(g->stages & stage))

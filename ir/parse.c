@@ -365,7 +365,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     zfi_skip_space(p);
     if (p->at < p->end) return zfi_parse_fail(p, "expected the end of the line");
 
-    id = zfi_append(g, &n);
+    id = n.op == ZF_OP_output ? zfi_append_output(g, &n) : zfi_append(g, &n);
     if (!id) return false;
     if (!(record->traits & ZF_OP_EFFECT) &&
         (g->nodes[id].dtype != dtype || !zfi_same_shape(&g->nodes[id].shape, &shape))) {

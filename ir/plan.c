@@ -132,6 +132,16 @@ static bool zfi_lies_in_operand(const zf_graph *g, const zfi_node *node)
     return !node->placed || node->offset == x->offset + at;
 }
 
+/* The node is an input that nothing reads, which needs no place. */
+static bool zfi_is_unread_input(const zf_graph *g, int32_t id)
+{
+    if (g->nodes[id].op != ZF_OP_input || !g->unread) return false;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        for (int32_t k = 0; k < g->nodes[g->order[i]].arg_count; k++)
+            if (g->nodes[g->order[i]].args[k] == id) return false;
+    return true;
+}
+
 /* Checks a place: inside the arena, of the value's size, aligned. */
 static void zfi_play_place(zf_graph *g, int32_t id)
 {
@@ -143,7 +153,8 @@ static void zfi_play_place(zf_graph *g, int32_t id)
         zfi_verify_fail(g, id, "its bytes do not fit its type or the arena of %lld",
                         (long long)arena);
     if (!node->placed && !view && !zfi_has(g, id, ZF_OP_EFFECT) && !zfi_is_joined(g, node) &&
-        (!zfi_is_written(g, node->op) || node->op == ZF_OP_accumulator))
+        (!zfi_is_written(g, node->op) || node->op == ZF_OP_accumulator) &&
+        !zfi_is_unread_input(g, id))
         zfi_verify_fail(g, id, "it has no place");
     if (node->placed && node->held)
         zfi_verify_fail(g, id, "it has a place, and lies in the bucket %%%d", (int)node->held);

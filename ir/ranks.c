@@ -852,8 +852,8 @@ static void zfi_check_output(const zfi_ranks *r, int32_t id)
     uint8_t bits = r->at[node->args[0]].bits;
     if (bits & ZFI_SHARD)
         zfi_verify_fail(g, id, "%%%d is this rank's shard alone", (int)node->args[0]);
-    if (node->update || !zfi_is_float(x->dtype) || zfi_node_count(x) != 1 ||
-        zfi_has(g, node->args[0], ZF_OP_LEAF) || !r->at[node->args[0]].varies)
+    if (node->update || !zfi_is_number(x) ||
+        ZF_INT(node, output, reduction) == ZF_REDUCTION_NONE || zfi_has(g, node->args[0], ZF_OP_LEAF) || !r->at[node->args[0]].varies)
         return;
     if ((r->shares & ZFI_OTHER && !(bits & ZFI_RANKS)) ||
         (r->shares & ZFI_BATCH && !(bits & ZFI_BATCHES)) || bits & (ZFI_OTHER | ZFI_BATCH))

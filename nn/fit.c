@@ -14,7 +14,13 @@ typedef struct zfi_fit_program {
     zf_program *program;
     int64_t batch;
     zf_tensor loss, lr, inputs[ZF_NN_FIELDS];
+    zf_tensor divisor, rows; /* of a loss that is a mean over labelled rows; else ZF_NONE */
 } zfi_fit_program;
+
+/* A mean over the examples of several batches. */
+typedef struct zfi_fit_mean {
+    double sum, rows;
+} zfi_fit_mean;
 
 typedef struct zfi_fitter {
     const zf_nn_fit_desc *d;
@@ -118,6 +124,10 @@ static zf_status zfi_fit_open(zfi_fitter *f, bool evaluate, int size, int64_t ba
     t.loss = f->d->build(f->d->user, g, batch);
     if (!zf_graph_status(g) && (t.loss.graph != g || !zf_valid(t.loss)))
         return zfi_fit_fail(f, ZF_ERR_ARGUMENT, "zf_nn_fit: build must return the loss, a scalar");
+    if (zf_ratio_of(t.loss, &p->divisor, &p->rows)) {
+        zf_output(p->divisor, "zf_nn_fit.divisor");
+        zf_output(p->rows, "zf_nn_fit.rows");
+    }
     if (evaluate) {
         zf_output(t.loss, "loss");
         t.loss = ZF_NONE;
@@ -144,11 +154,12 @@ static void zfi_fit_close(zfi_fitter *f)
 
 /* ----------------------------------------------------------------------------------- the steps */
 
-/* One step over examples [first, first + batch) of an epoch; epoch 0: of the held-out examples. */
+/* One step over examples [first, first + batch) of an epoch; epoch 0: of the held-out examples.
+ * Its loss is added to the mean by its labelled rows, or else by its examples. */
 static zf_status zfi_fit_step(zfi_fitter *f, zfi_fit_program *p, int64_t epoch, int64_t first,
-                              double *loss)
+                              zfi_fit_mean *mean, double *loss)
 {
-    float value = 0;
+    float value = 0, divisor = (float)p->batch, rows = (float)p->batch;
     zf_status status = ZF_OK;
     for (int k = 0; k < ZF_NN_FIELDS && f->d->fields[k].input && !status; k++) {
         const char *data = f->d->fields[k].data;
@@ -161,32 +172,42 @@ static zf_status zfi_fit_step(zfi_fitter *f, zfi_fit_program *p, int64_t epoch, 
     }
     if (!status) status = zf_step(p->program);
     if (!status) status = zf_read(p->program, p->loss, &value, sizeof value);
+    if (!status && zf_valid(p->divisor))
+        status = zf_read(p->program, p->divisor, &divisor, sizeof divisor);
+    if (!status && zf_valid(p->rows)) status = zf_read(p->program, p->rows, &rows, sizeof rows);
     if (status) return zfi_fit_fail(f, status, "%s", zf_program_error(p->program));
     *loss = value;
+    mean->sum += (double)value * divisor, mean->rows += rows;
     return ZF_OK;
+}
+
+static double zfi_fit_mean_of(const zfi_fit_mean *mean)
+{
+    return mean->rows > 0 ? mean->sum / mean->rows : 0; /* 0 of no rows, as zf_cross_entropy */
 }
 
 /* The mean loss of the held-out examples. */
 static zf_status zfi_fit_evaluate(zfi_fitter *f, double *mean)
 {
     int64_t count = f->d->held_out, batch = f->d->batch;
-    double sum = 0, loss = 0;
+    zfi_fit_mean all = {0, 0};
+    double loss = 0;
     zf_status status = zfi_fit_open(f, true, ZFI_FIT_WHOLE, count < batch ? 0 : batch);
     if (!status) status = zfi_fit_open(f, true, ZFI_FIT_REST, count % batch);
     for (int64_t at = 0; at < count && !status; at += batch) {
         zfi_fit_program *p = &f->programs[1][count - at < batch ? ZFI_FIT_REST : ZFI_FIT_WHOLE];
-        status = zfi_fit_step(f, p, 0, f->trained + at, &loss);
-        sum += loss * (double)p->batch;
+        status = zfi_fit_step(f, p, 0, f->trained + at, &all, &loss);
     }
-    *mean = sum / (double)count;
+    *mean = zfi_fit_mean_of(&all);
     return status;
 }
 
 static zf_status zfi_fit_train(zfi_fitter *f)
 {
     const zf_nn_fit_desc *d = f->d;
-    int64_t batches = (f->trained + d->batch - 1) / d->batch, step = zf_store_step_of(f->store, d->training.name);
-    double sum = 0, seen = 0;
+    int64_t batches = (f->trained + d->batch - 1) / d->batch,
+            step = zf_store_step_of(f->store, d->training.name);
+    zfi_fit_mean seen = {0, 0};
     bool more = true;
     zf_status status = zfi_fit_open(f, false, ZFI_FIT_WHOLE, f->trained < d->batch ? 0 : d->batch);
     if (!status) status = zfi_fit_open(f, false, ZFI_FIT_REST, f->trained % d->batch);
@@ -199,11 +220,10 @@ static zf_status zfi_fit_train(zfi_fitter *f)
         zf_nn_progress at = {.epoch = epoch, .step = step + 1, .lr = lr, .held_out = NAN};
         status = zf_write(p->program, p->lr, &lr, sizeof lr);
         if (status) return zfi_fit_fail(f, status, "%s", zf_program_error(p->program));
-        if ((status = zfi_fit_step(f, p, epoch, first, &at.loss))) break;
-        sum += at.loss * (double)p->batch, seen += (double)p->batch;
-        at.epoch_loss = sum / seen;
+        if ((status = zfi_fit_step(f, p, epoch, first, &seen, &at.loss))) break;
+        at.epoch_loss = zfi_fit_mean_of(&seen);
         at.epoch_done = (step + 1) % batches == 0;
-        if (at.epoch_done) sum = seen = 0;
+        if (at.epoch_done) seen = (zfi_fit_mean){0, 0};
         if (at.epoch_done && d->held_out) status = zfi_fit_evaluate(f, &at.held_out);
         if (!status && d->report) more = d->report(d->user, f->store, &at);
     }

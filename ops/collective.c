@@ -133,6 +133,7 @@ ZF_API void zf_add_ranks(void *out, const void *const *parts, int32_t world, int
                          zf_dtype dtype, bool add)
 {
     zf_array to = {out, dtype, {0, {0}}};
+    if (!out || !parts || world < 1 || count < 1 || !zf_dtype_size(dtype)) return;
     if (dtype == ZF_F32 || zfi_is_half(dtype)) {
         zfi_add_floats(out, parts, world, count, dtype, add);
         return;
@@ -163,14 +164,17 @@ static void zfi_add_alone(const zf_launch *l, int64_t first, int64_t last)
 
 ZF_API zf_collective zf_collective_of(const zf_launch *l)
 {
-    int64_t world = ZF_INT(l, all_gather, world), count = zfi_count(&l->args[0]);
-    zf_collective c = {.op = l->op,
-                       .node = l->node,
-                       .channel = l->queue,
-                       .dtype = l->out.dtype,
-                       .count = count,
-                       .in = l->args[0].data,
-                       .out = l->out.data};
+    zf_collective c = {.op = ZF_OP_none};
+    int64_t world, count;
+    if (!l || !l->args || !l->run || !(zf_op_traits_of(l->op) & ZF_OP_COLLECTIVE)) return c;
+    world = ZF_INT(l, all_gather, world), count = zfi_count(&l->args[0]);
+    c = (zf_collective){.op = l->op,
+                        .node = l->node,
+                        .channel = l->queue,
+                        .dtype = l->out.dtype,
+                        .count = count,
+                        .in = l->args[0].data,
+                        .out = l->out.data};
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_to_all) c.count = count / world;
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_reduce)
         c.add = l->arg_count > 1 && l->run->micro > 0;

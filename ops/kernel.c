@@ -154,6 +154,7 @@ ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype f
                        size_t count)
 {
     zf_array out = {to, to_dtype, {0, {0}}}, in = {(void *)(uintptr_t)from, from_dtype, {0, {0}}};
+    if (!to || !from || !zf_dtype_size(to_dtype) || !zf_dtype_size(from_dtype)) return;
     if (zfi_is_float(to_dtype) && zfi_is_float(from_dtype)) {
         zfi_convert_floats(zfi_isa_best(), to, to_dtype, from, from_dtype, (int64_t)count);
         return;

@@ -12,6 +12,8 @@
  *     %9 = state %2 "adamw.master/w" : f32[8,8]   starts with the values of the parameter %2
  *     %4 = constant {values=[1]} : f32[4]     one value for all elements, or one for each
  *          output %9 "loss"                       %9 can be read after a step
+ *          output %9, %8, %7 "loss"               the same; %9 is a ratio of sums over examples, %8
+ *                                                 its divisor, and %7 the sum in that
  *          gradient %2, %8                        %8 is the gradient of the loss with respect to %2
  *          advance %3                             %3 += 1
  *          advance %3, %8                         the same unless %8 < 0
@@ -154,7 +156,15 @@ static zf_status zfi_infer_constant(zfi_infer *c)
     return status;
 }
 
-static zf_status zfi_infer_output(zfi_infer *c) { return zfi_infer_like(c, 0); }
+/* Operands 1 and 2: of a ratio, the divisor and the sum in it (graph/parts.c). */
+static zf_status zfi_infer_output(zfi_infer *c)
+{
+    for (int32_t k = 1; k < c->arg_count; k++)
+        if (!zfi_is_number(c->args[k]) || !zfi_is_number(c->args[0]))
+            return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                                  "a ratio, its divisor and the sum in it are one float each");
+    return zfi_infer_like(c, 0);
+}
 
 static zf_status zfi_infer_gradient(zfi_infer *c)
 {
@@ -186,23 +196,6 @@ static zf_status zfi_cpu_advance(const zf_launch *l)
     if (l->arg_count > 1 && zfi_get(&l->args[1], 0) < 0) return ZF_OK;
     zfi_set(&l->args[0], 0, zfi_get(&l->args[0], 0) + 1);
     return ZF_OK;
-}
-
-/* The single value of a constant; false where it has several. */
-static bool zfi_splat(const zfi_node *node, double *value)
-{
-    if (node->op != ZF_OP_constant || ZF_LIST(node, constant, values).count != 1) return false;
-    *value = *(const double *)ZF_LIST(node, constant, values).data;
-    return true;
-}
-
-/* The value that all elements of a node have, seen through reshape and broadcast; false where they
- * differ. */
-static bool zfi_uniform(const zf_graph *g, int32_t id, double *value)
-{
-    while (g->nodes[id].op == ZF_OP_reshape || g->nodes[id].op == ZF_OP_broadcast)
-        id = g->nodes[id].args[0];
-    return zfi_splat(&g->nodes[id], value);
 }
 
 static uint32_t zfi_writes_first(const zfi_node *node)

@@ -506,17 +506,17 @@ static int32_t zfi_views_slice(const zf_graph *g, const zfi_node *node, int64_t 
 ZFI_SAME_ATTRIBUTE(broadcast, reshape, shape)
 ZFI_OPERATOR(reshape, .infer = zfi_infer_reshape, .grad = zfi_grad_reshape, .cpu = zfi_cpu_reshape,
              .views = zfi_views_reshape, .same = zfi_same_reshape, .ranks = ZFI_RANKS_VIEW,
-             .traits = ZF_OP_VIEW)
+             .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(stop_gradient, .infer = zfi_infer_itself, .grad = zfi_grad_none,
              .cpu = zfi_cpu_reshape, .views = zfi_views_reshape, .same = zfi_same_stop_gradient,
-             .ranks = ZFI_RANKS_VIEW, .traits = ZF_OP_VIEW)
+             .ranks = ZFI_RANKS_VIEW, .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(slice, .infer = zfi_infer_slice, .grad = zfi_grad_slice, .cpu = zfi_cpu_slice,
              .views = zfi_views_slice, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(pad, .infer = zfi_infer_pad, .grad = zfi_grad_pad, .cpu = zfi_cpu_pad,
              .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(transpose, .infer = zfi_infer_transpose, .grad = zfi_grad_transpose,
-             .cpu = zfi_cpu_transpose, .same = zfi_same_transpose, .traits = ZF_OP_READS_HALF)
+             .cpu = zfi_cpu_transpose, .same = zfi_same_transpose, .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(concat, .infer = zfi_infer_concat, .grad = zfi_grad_concat, .cpu = zfi_cpu_concat,
              .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(broadcast, .infer = zfi_infer_broadcast, .grad = zfi_grad_broadcast,
-             .cpu = zfi_cpu_broadcast, .traits = ZF_OP_READS_HALF)
+             .cpu = zfi_cpu_broadcast, .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_READS_HALF)

@@ -431,7 +431,7 @@ ZF_API zf_status zf_quantize_values(void *records, const float *values, size_t c
 {
     zfi_blocks b;
     const int64_t n = zfi_records_of(desc, count, &b);
-    if (n < 0) return ZF_ERR_ARGUMENT;
+    if (n < 0 || (n && (!records || !values))) return ZF_ERR_ARGUMENT;
     zfi_quantize_blocks(zfi_isa_best(), &b, records, ZF_F32, values, n);
     return ZF_OK;
 }
@@ -441,7 +441,7 @@ ZF_API zf_status zf_dequantize_values(float *values, const void *records, size_t
 {
     zfi_blocks b;
     const int64_t n = zfi_records_of(desc, count, &b);
-    if (n < 0) return ZF_ERR_ARGUMENT;
+    if (n < 0 || (n && (!records || !values))) return ZF_ERR_ARGUMENT;
     for (int64_t k = 0; k < n; k++)
         zfi_dequantize_block(zfi_isa_best(), &b, ZF_F32, values + k * b.block,
                              (const uint8_t *)records + k * b.record, false);

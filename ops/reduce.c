@@ -252,11 +252,11 @@ ZFI_SAME_ATTRIBUTE(max, sum, keep)
 ZFI_SAME_ATTRIBUTE(argmax, sum, axis)
 ZFI_SAME_ATTRIBUTE(argmax, sum, keep)
 ZFI_OPERATOR(sum, .infer = zfi_infer_reduce, .grad = zfi_grad_sum, .cpu = zfi_cpu_sum_to,
-             .scratch = zfi_scratch_sum_to, .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
+             .scratch = zfi_scratch_sum_to, .parts = ZFI_PARTS_SUMMED, .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
 ZFI_OPERATOR(max, .infer = zfi_infer_reduce, .grad = zfi_grad_max, .cpu = zfi_cpu_max)
 ZFI_OPERATOR(argmax, .infer = zfi_infer_argmax, .grad = zfi_grad_none, .cpu = zfi_cpu_max)
 ZFI_OPERATOR(total, .infer = zfi_infer_total, .grad = zfi_grad_total, .cpu = zfi_cpu_total,
-             .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
+             .parts = ZFI_PARTS_SUMMED_TO, .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
 ZFI_OPERATOR(block_norms, .infer = zfi_infer_block_norms, .cpu = zfi_cpu_block_norms,
              .ranks = ZFI_RANKS_BLOCKS, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(norm, .infer = zfi_infer_total, .cpu = zfi_cpu_norm,

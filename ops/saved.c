@@ -37,4 +37,4 @@ static zf_status zfi_infer_saved(zfi_infer *c)
 
 /* ------------------------------------------------------------------------------- records */
 
-ZFI_OPERATOR(saved, .infer = zfi_infer_saved)
+ZFI_OPERATOR(saved, .infer = zfi_infer_saved, .parts = ZFI_PARTS_SAVED)

@@ -260,4 +260,4 @@ static zf_status zfi_cpu_sum_rows(const zf_launch *l, const zf_array *x, const z
 
 ZFI_SAME_ATTRIBUTE(sum_to, reshape, shape)
 ZFI_OPERATOR(sum_to, .infer = zfi_infer_sum_to, .grad = zfi_grad_sum_to, .cpu = zfi_cpu_sum_to,
-             .scratch = zfi_scratch_sum_to, .traits = ZF_OP_READS_HALF)
+             .scratch = zfi_scratch_sum_to, .parts = ZFI_PARTS_SUMMED_TO, .traits = ZF_OP_READS_HALF)

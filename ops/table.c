@@ -28,9 +28,16 @@ static const zfi_record *zfi_record_for(const zf_launch *l)
     return l->own ? &((const zfi_own_operator *)l->own)->record : zfi_records[l->op];
 }
 
+/* The launch is one of an operator. */
+static bool zfi_is_launch(const zf_launch *l)
+{
+    return l && (l->own || ((unsigned)l->op < ZF_OP_COUNT && l->op != ZF_OP_none)) &&
+           (!l->arg_count || l->args);
+}
+
 ZF_API const char *zf_launch_name(const zf_launch *l)
 {
-    return l->own ? l->own->name : zf_op_name(l->op);
+    return !l ? "?" : l->own ? l->own->name : zf_op_name(l->op);
 }
 
 ZF_API zf_status zf_launch_fail(const zf_launch *l, zf_status status, const char *format, ...)
@@ -38,36 +45,38 @@ ZF_API zf_status zf_launch_fail(const zf_launch *l, zf_status status, const char
     char text[400];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(text, sizeof text, format ? format : "it failed", args);
     va_end(args);
-    return zfi_fail(l->error, status ? status : ZF_ERR_ARGUMENT, "%s %%%d: %s",
-                    zf_launch_name(l), (int)l->node, text);
+    return zfi_fail(l ? l->error : NULL, status ? status : ZF_ERR_ARGUMENT, "%s %%%d: %s",
+                    zf_launch_name(l), l ? (int)l->node : 0, text);
 }
 
 ZF_API void zf_launch_split(const zf_launch *l, int64_t count, int64_t grain,
                             void (*task)(const zf_launch *, int64_t, int64_t))
 {
-    zfi_split(l, count, grain < 1 ? 1 : grain, task);
+    if (l && task && count > 0) zfi_split(l, count, grain < 1 ? 1 : grain, task);
 }
 
 ZF_API double zf_launch_flops(const zf_launch *l)
 {
-    const zfi_record *record = zfi_record_for(l);
-    return record->flops ? record->flops(l) : 0;
+    const zfi_record *record = zfi_is_launch(l) ? zfi_record_for(l) : NULL;
+    return record && record->flops ? record->flops(l) : 0;
 }
 
 ZF_API double zf_launch_functions(const zf_launch *l)
 {
-    const zfi_record *record = zfi_record_for(l);
-    return record->functions ? record->functions(l) : 0;
+    const zfi_record *record = zfi_is_launch(l) ? zfi_record_for(l) : NULL;
+    return record && record->functions ? record->functions(l) : 0;
 }
 
 ZF_API double zf_launch_bytes(const zf_launch *l)
 {
-    const zfi_record *record = zfi_record_for(l);
-    double bytes = record->bytes                     ? record->bytes(l)
-                   : record->traits & ZF_OP_EFFECT ? 0
-                                                   : (double)zfi_array_bytes(&l->out);
+    const zfi_record *record = zfi_is_launch(l) ? zfi_record_for(l) : NULL;
+    double bytes;
+    if (!record) return 0;
+    bytes = record->bytes                     ? record->bytes(l)
+            : record->traits & ZF_OP_EFFECT ? 0
+                                            : (double)zfi_array_bytes(&l->out);
     for (int32_t k = 0; k < l->arg_count && !record->bytes; k++)
         bytes += (double)zfi_array_bytes(&l->args[k]);
     for (int k = 0; l->saved && k < ZF_MAX_SAVED; k++)

@@ -356,11 +356,11 @@ static int32_t zfi_same_cast(zf_graph *g, int32_t id, bool written)
 ZFI_OPERATOR(neg, .infer = zfi_infer_alike, .grad = zfi_grad_neg, .cpu = zfi_cpu_elements,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .same = zfi_same_neg,
              .functions = zfi_functions_none,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+             .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(scale, .infer = zfi_infer_alike, .grad = zfi_grad_scale, .cpu = zfi_cpu_elements,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .same = zfi_same_scale,
              .functions = zfi_functions_none,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+             .parts = ZFI_PARTS_SCALED, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(exp, .infer = zfi_infer_alike, .grad = zfi_grad_exp, .cpu = zfi_cpu_elements,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
@@ -399,7 +399,7 @@ ZFI_OPERATOR(silu, .infer = zfi_infer_alike, .grad = zfi_grad_silu, .cpu = zfi_c
              .grad_reads_x = true, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(cast, .infer = zfi_infer_cast, .grad = zfi_grad_cast, .cpu = zfi_cpu_cast,
              .same = zfi_same_cast, .functions = zfi_functions_none,
-             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
+             .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(dropout, .infer = zfi_infer_dropout, .grad = zfi_grad_dropout, .cpu = zfi_cpu_dropout,
              .functions = zfi_draws_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_RANDOM | ZF_OP_READS_HALF)

@@ -273,8 +273,9 @@ static zf_status zfi_put_words(const zf_options *one, const char *called, const 
 
 ZF_API zf_status zf_options_words(const zf_options *one, char *text, zf_error *error)
 {
-    if (error) *error = (zf_error){ZF_OK, ""};
-    if (!one || !text) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_words: NULL");
+    zf_status status = zfi_options_given(one, 1, "zf_options_words", error);
+    if (status) return status;
+    if (!text) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_words: NULL");
     return zfi_put_words(one, "", NULL, text, " \t\r\n", error);
 }
 
@@ -385,9 +386,9 @@ static zf_status zfi_take_arguments(const zf_options *all, int32_t count, int ar
 ZF_API zf_status zf_options_take(const zf_options *all, int32_t count, int *argc, char **argv,
                                  zf_error *error)
 {
-    zf_status status;
-    if (error) *error = (zf_error){ZF_OK, ""};
-    if (!all || !argc || !argv) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_take: NULL");
+    zf_status status = zfi_options_given(all, count, "zf_options_take", error);
+    if (status) return status;
+    if (!argc || !argv) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_take: NULL");
     status = zfi_take_arguments(all, count, *argc, argv, true, NULL, error);
     return status ? status : zfi_take_arguments(all, count, *argc, argv, false, argc, error);
 }
@@ -411,8 +412,8 @@ ZF_API zf_status zf_options_set(const zf_options *all, int32_t count, const char
 {
     zfi_option_walk w;
     char called[ZFI_OPTION_NAME];
-    if (error) *error = (zf_error){ZF_OK, ""};
-    if (!all || !name) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_set: NULL");
+    if (zfi_options_given(all, count, "zf_options_set", error)) return ZF_ERR_ARGUMENT;
+    if (!name) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_set: NULL");
     if (zfi_goto_option(&w, all, count, name, error)) return ZF_ERR_ARGUMENT;
     zfi_option_called(&w, !strchr(name, '.'), called);
     if (!text && zfi_option_row(&w)->kind != ZF_OPTION_FLAG)
@@ -424,9 +425,11 @@ ZF_API zf_status zf_options_default(const zf_options *all, int32_t count, const 
                                     char *text, zf_error *error)
 {
     zfi_option_walk w;
-    if (error) *error = (zf_error){ZF_OK, ""};
-    if (!all || !name) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_default: NULL");
+    if (zfi_options_given(all, count, "zf_options_default", error)) return ZF_ERR_ARGUMENT;
+    if (!name) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_default: NULL");
     if (zfi_goto_option(&w, all, count, name, error)) return ZF_ERR_ARGUMENT;
+    if (!text && zfi_option_row(&w)->kind != ZF_OPTION_FLAG)
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s needs a value", name);
     if (!zfi_option_has_effect(&w) || zfi_option_given(zfi_option_row(&w), zfi_option_member(&w)))
         return ZF_OK;
     return zfi_put_value(zfi_option_row(&w), zfi_option_member(&w), name, text, error);
@@ -498,7 +501,8 @@ static zf_status zfi_json_option(const zf_options *one, const zf_json *value, zf
 
 ZF_API zf_status zf_options_read_json(const zf_options *one, const zf_json *object, zf_error *error)
 {
-    if (error) *error = (zf_error){ZF_OK, ""};
-    if (!one || !object) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_read_json: NULL");
+    zf_status status = zfi_options_given(one, 1, "zf_options_read_json", error);
+    if (status) return status;
+    if (!object) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_read_json: NULL");
     return zfi_json_members(one, object, error);
 }

@@ -285,8 +285,8 @@ static zf_status zfi_options_check(const zf_options *all, int32_t count, bool fl
 
 ZF_API zf_status zf_options_check(const zf_options *all, int32_t count, bool flags, zf_error *error)
 {
-    if (error) *error = (zf_error){ZF_OK, ""};
-    return zfi_options_check(all, count, flags, "", error);
+    zf_status status = zfi_options_given(all, count, "zf_options_check", error);
+    return status ? status : zfi_options_check(all, count, flags, "", error);
 }
 
 ZF_API void zf_options_resolve(const zf_options *all, int32_t count)

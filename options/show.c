@@ -261,6 +261,7 @@ ZF_API zf_status zf_options_help(const zf_options *all, int32_t count, const cha
     char names[400] = "";
     int32_t found = zfi_find_topics(all, count, topics), printed = 0;
     if (error) *error = (zf_error){ZF_OK, ""};
+    if (!file) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_options_help: file is NULL");
     for (int32_t k = 0; k < found; k++) {
         const size_t at = strlen(names);
         snprintf(names + at, sizeof names - at, "%s%s", k ? ", " : "", topics[k]);

@@ -21,6 +21,19 @@ static zfi_option_walk zfi_option_walk_of(const zf_options *all, int32_t count)
     return (zfi_option_walk){.all = all, .count = all ? count : 0};
 }
 
+/* Checks that each has rows and a desc. */
+static zf_status zfi_options_given(const zf_options *all, int32_t count, const char *call,
+                                   zf_error *error)
+{
+    if (error) *error = (zf_error){ZF_OK, ""};
+    if (!all && count > 0) return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: NULL", call);
+    for (int32_t k = 0; k < count; k++)
+        if (!all[k].rows || !all[k].desc)
+            return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: options %d have no %s", call, (int)k,
+                            all[k].rows ? "desc" : "rows");
+    return ZF_OK;
+}
+
 static const zf_option *zfi_option_row(const zfi_option_walk *w) { return w->level[w->depth].row; }
 
 static void *zfi_option_member(const zfi_option_walk *w)
@@ -30,6 +43,8 @@ static void *zfi_option_member(const zfi_option_walk *w)
 
 static void zfi_option_enter(zfi_option_walk *w, int depth, const zf_option *table, void *desc)
 {
+    static const zf_option none[] = {{.name = NULL}};
+    if (!table || !desc) table = none;
     w->depth = depth;
     w->level[depth].table = w->level[depth].row = table;
     w->level[depth].desc = desc;

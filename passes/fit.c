@@ -221,7 +221,7 @@ ZF_API size_t zf_choice_text(const zf_choice *c, char *text, size_t size)
     if (c->recompute.mode != ZF_RECOMPUTE_OFF)
         at += (size_t)snprintf(all + at, sizeof all - at, "%srecompute", at ? ", " : "");
     if (!at) at = (size_t)snprintf(all, sizeof all, "all on the device, nothing recomputed");
-    if (size) snprintf(text, size, "%s", all);
+    if (size && text) snprintf(text, size, "%s", all);
     return at;
 }
 

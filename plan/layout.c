@@ -72,6 +72,8 @@ struct zf_store {
     const char *offload_dir;           /* NULL: none */
     const zfi_system *system;          /* of its disks; NULL: the system's own calls */
     const zf_comm *comm;               /* NULL: one rank */
+    zf_backend *given[2]; /* backends that it was given, and a communicator that can be freed, which */
+    zf_comm *given_comm;  /* count the store; NULL: none */
     int32_t rank, world;
     uint64_t seed;
     int64_t step;         /* done by the training without a name */
@@ -80,6 +82,7 @@ struct zf_store {
     int64_t loads; /* how many zf_load there were: a program then begins its step anew */
     bool undefined; /* an update or a load has failed half way: the values belong to no step */
     int32_t owners; /* references: that of the maker, and of programs */
+    bool made;      /* by zf_store_new, and not freed since */
     zfi_stored *tensors; /* growing arrays */
     zfi_stored_bucket *buckets;
     zfi_piece *pieces;

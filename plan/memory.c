@@ -302,7 +302,7 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
         zfi_node *node = &g->nodes[id];
         int64_t at;
         bool view = zfi_shares_operand(p, id, i, d->no_reuse, &k, &at);
-        if (node->held) continue;
+        if (node->held || (g->unread && node->op == ZF_OP_input && p->last_use[id] == i)) continue;
         if (!zfi_is_persistent(g, node) && !view) {
             const zf_backend *runs =
                 node->space == ZF_HOST && node->op != ZF_OP_copy ? d->host : d->backend;
@@ -731,9 +731,6 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     if (!status && g->repeats) status = zfi_settle(g);
     if (status || (status = zfi_settle_sets(g))) return status;
     d.host = zfi_host_backend(d.backend, d.host);
-    if (zfi_len(g->scopes))
-        return zfi_fail(&g->error, ZF_ERR_STAGE,
-                        "zf_memory: the scope \"%s\" is still open (zf_pop closes it)", g->scope);
     p.nodes = (size_t)zfi_len(g->nodes);
     p.buffer_of = zfi_calloc(&g->memory, p.nodes, sizeof *p.buffer_of);
     p.inside = zfi_calloc(&g->memory, p.nodes, sizeof *p.inside);

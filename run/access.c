@@ -14,24 +14,47 @@ static zf_shape zfi_access_shape(const zf_program *p, int32_t id)
     return zfi_stored_shape(node->shape, zfi_copies_of(p, node));
 }
 
+/* The node is an input that nothing reads: it has no memory. */
+static bool zfi_is_unread(const zf_program *p, int32_t id)
+{
+    return p->graph->nodes[id].op == ZF_OP_input && !p->data[id];
+}
+
+/* The value of an output that was made of node id, or reads it now; 0: there is none. */
+static int32_t zfi_shown_as(const zf_graph *g, int32_t id)
+{
+    const int32_t now = zfi_resolve(g, id);
+    int32_t shown = 0;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *mark = &g->nodes[g->order[i]];
+        if (mark->op != ZF_OP_output) continue;
+        if (now && mark->args[0] == now) return now;
+        if (mark->shown == id || (now && zfi_resolve(g, mark->shown) == now)) shown = mark->args[0];
+    }
+    return shown;
+}
+
 /* The node of `x`, after checking that a program may read or write it. */
 static int32_t zfi_access_node(zf_program *p, zf_tensor x, const char *call, bool writing)
 {
     zf_graph *g = p->graph;
+    const int32_t shown = x.graph == g && !writing ? zfi_shown_as(g, x.id) : 0;
     int32_t id = x.graph == g ? zfi_resolve(g, x.id) : 0;
     const zfi_node *node = &g->nodes[id];
     char missed[256];
     bool known;
     zfi_clear_error(p);
+    if (shown) return shown;
     if (!id)
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
-                        "%s: the tensor is not one of the program's graph%s", call,
-                        zfi_missed(x.graph == g ? x : ZF_NONE, missed)),
+                        x.graph == g && x.id > 0 && x.id < zfi_len(g->nodes)
+                            ? "%s: the tensor was left out, since nothing needs it; zf_output keeps "
+                              "a value%s"
+                            : "%s: the tensor is not one of the program's graph%s",
+                        call, zfi_missed(x.graph == g ? x : ZF_NONE, missed)),
                0;
     known = (zfi_is_persistent(g, node) || node->held) && node->op != ZF_OP_bucket &&
-            !(writing && node->op == ZF_OP_constant);
-    for (int32_t i = 0; i < zfi_len(g->order) && !known && !writing; i++)
-        known = g->nodes[g->order[i]].op == ZF_OP_output && g->nodes[g->order[i]].args[0] == id;
+            (writing ? node->op != ZF_OP_constant : !zfi_is_unread(p, id));
     if (!known)
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
                         writing ? "%s: %%%d %s is no input, param, state or cache"
@@ -71,6 +94,7 @@ ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t b
     if (!id) return p->error.status;
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
     if (p->tensor_of[id] >= 0) return zfi_store_put(p->store, p->tensor_of[id], data, &p->error);
+    if (zfi_is_unread(p, id)) return ZF_OK;
     status = zfi_put_bytes(p->store, (zf_space)p->graph->nodes[id].space, p->data[id], data, bytes,
                            &p->error);
     for (int32_t k = 0; k < zfi_len(p->unwritten) && !status; k++)
@@ -120,6 +144,15 @@ ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
     if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
     if (p->tensor_of[id] >= 0)
         return zfi_store_get(p->store, p->tensor_of[id], data, id, "zf_read", &p->error);
+    if (!zfi_is_persistent(p->graph, &p->graph->nodes[id]) && !p->ran)
+        return zfi_fail(&p->error, ZF_ERR_STAGE,
+                        "zf_read: %%%d %s has no value yet: no step has run (zf_step, zf_micro)",
+                        (int)id, p->graph->records[p->graph->nodes[id].op]->name);
+    for (int32_t k = 0; k < zfi_len(p->unwritten); k++)
+        if (p->unwritten[k] == id)
+            return zfi_fail(&p->error, ZF_ERR_STAGE,
+                            "zf_read: the input \"%s\" has no value yet: zf_write gives it one",
+                            p->graph->nodes[id].name);
     if (!zfi_is_persistent(p->graph, &p->graph->nodes[id]) &&
         zfi_was_overrun(p, (zf_space)p->graph->nodes[id].space))
         return zfi_fail(&p->error, ZF_ERR_STAGE,

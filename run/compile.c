@@ -93,6 +93,7 @@ static zf_status zfi_open_store(zf_program *p, const zf_compile_desc *d)
                                                  .seed = d->seed,
                                                  .allocator = p->memory.allocator},
                                 error);
+        if (p->store) p->store->made = false; /* it is the program's */
         return p->store ? ZF_OK : error->status;
     }
     if ((d->backend && d->backend != s->backend) || (d->comm && d->comm != s->comm) ||
@@ -306,18 +307,24 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     zf_status status = zfi_check_caches(p, d->caches);
     int32_t *launch_of;
     if (status) return status;
+    if (d->caches) {
+        p->caches = (zf_program *)d->caches; /* counted, as a graph and a store are */
+        p->caches->owners++;
+    }
     p->backend = p->store->backend;
     p->comm = p->store->comm;
     p->run.rank = p->store->rank;
     p->run.shard = zfi_mesh_shard(zfi_mesh_of(g), g->shards, p->run.rank);
     p->first_added = zfi_len(p->store->tensors);
     if (zfi_uses_host(g) && !zfi_store_host(p->store, &g->error)) return g->error.status;
-    if (!(g->stages & ZFI_STAGE_PLACED))
+    if (!(g->stages & ZFI_STAGE_PLACED)) {
+        zfi_leave_out(g);
         status = zf_memory(g, &(zf_memory_desc){.backend = p->backend,
                                                 .host = p->store->host,
                                                 .no_reuse = d->no_reuse,
                                                 .store = p->store,
                                                 .caches = d->caches ? d->caches->graph : NULL});
+    }
     if (!status && d->verify && !(status = zfi_verify(g))) status = zfi_verify_plan(g);
     if (status || (status = zfi_check_limit(g, "zf_compile", d->memory_limit))) return status;
     if (d->shares_memory_with && d->shares_memory_with->backend != p->backend)
@@ -367,6 +374,7 @@ ZF_API zf_program *zf_compile(zf_graph *g, const zf_compile_desc *desc)
     if (!p) return zfi_graph_nomem(g), NULL;
     p->memory = zfi_memory_of(&g->memory.allocator);
     p->graph = g;
+    p->owners = 1, g->owners++;
     p->run.evaluate = d.evaluate;
     p->run.world = g->world, p->run.nodes = g->mesh_nodes;
     p->allow_nan = d.allow_nan;
@@ -385,7 +393,7 @@ ZF_API zf_program *zf_compile(zf_graph *g, const zf_compile_desc *desc)
 ZF_API void zf_program_free(zf_program *p)
 {
     zfi_memory memory;
-    if (!p) return;
+    if (!p || --p->owners > 0) return;
     memory = p->memory;
     for (int32_t k = 0; k < p->section_count; k++)
         if (p->sections[k].kept) p->backend->forget(p->backend->self, &p->sections[k]);
@@ -408,6 +416,8 @@ ZF_API void zf_program_free(zf_program *p)
     zfi_array_free(&memory, p->rates);
     zfi_array_free(&memory, p->same.inputs);
     zfi_free(&memory, p->args, (size_t)p->arg_count * sizeof *p->args);
-    zf_store_free(p->store);
+    zfi_store_give_up(p->store);
+    zf_program_free(p->caches);
+    zfi_graph_give_up(p->graph);
     zfi_free(&memory, p, sizeof *p);
 }

@@ -538,10 +538,10 @@ ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_e
     measured.host.apart = backend && !backend->host_memory;
     if (d.comm && d.comm->world < 2) d.comm = NULL;
     if (!d.nodes) d.nodes = 1;
-    if (d.comm && (d.nodes < 1 || d.comm->world % d.nodes))
+    if (d.nodes < 1 || (d.comm && d.comm->world % d.nodes))
         zfi_fail(&mine, ZF_ERR_ARGUMENT,
                  "zf_calibrate: nodes is %d; it must divide the world of %d", (int)d.nodes,
-                 (int)d.comm->world);
+                 d.comm ? (int)d.comm->world : 1);
     if (!cost) zfi_fail(&mine, ZF_ERR_ARGUMENT, "zf_calibrate: cost is NULL");
     if (!mine.status && d.comm) {
         out = backend->allocate(backend->self, bytes, &mine);

@@ -192,5 +192,6 @@ ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error)
 
 ZF_API void zf_backend_free(zf_backend *backend)
 {
-    if (backend) backend->destroy(backend->self);
+    if (backend && backend->stores) backend->freed = true;
+    else if (backend) backend->destroy(backend->self);
 }

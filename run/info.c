@@ -2,7 +2,7 @@
 
 ZF_API zf_program_info zf_program_info_of(const zf_program *p)
 {
-    zf_program_info info = {.remark = ""};
+    zf_program_info info = {.remark = "", .unread = ""};
     const zf_graph *g;
     int64_t persistent = 0, all = 0;
     if (!p) return info;
@@ -20,6 +20,8 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
     info.allocated_bytes = info.allocated[ZF_DEVICE];
     if (p->comm) info.comm_bytes = p->comm->memory;
     info.plan = p->plan;
+    info.left_out = g->left_out;
+    info.unread = g->unread ? g->unread : "";
     info.counted = p->counted;
     memcpy(info.counted_over, p->counted_over, sizeof info.counted_over);
     info.live_bytes = (size_t)g->peaks[ZF_DEVICE].live;

@@ -38,8 +38,10 @@ typedef struct zfi_arena {
 
 struct zf_program {
     zfi_memory memory;
+    int32_t owners; /* whoever compiled it, and programs that use its caches */
     zf_graph *graph;
     zf_store *store;
+    zf_program *caches; /* zf_compile_desc.caches */
     zf_backend *backend; /* the store's */
     zfi_arena arenas[ZF_SPACES];
     size_t overhead[ZF_SPACES]; /* bytes that the store has besides tensors, for the disk */
@@ -62,6 +64,7 @@ struct zf_program {
     int32_t *rates;      /* inputs that are learning rates, known before the update section */
     zfi_same same;       /* the values that ranks compare */
     bool compared;       /* the ranks have compared the values with which they begin */
+    bool ran;            /* it has run a micro-batch, so there are outputs */
     bool changed;        /* it has run steps, so what it writes no longer has its first values */
     zf_run run;
     zf_plan plan;

@@ -190,6 +190,7 @@ static void zfi_begin_micro(zf_program *p)
     p->run.step = zf_program_step(p) + 1;
     p->run.micro = p->micro;
     p->run.slot = p->micro * p->run.world + p->run.rank;
+    p->ran = true;
     if (p->micro) return;
     p->micro_step = p->store->steps;
     memset(&p->counted, 0, sizeof p->counted);

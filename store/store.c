@@ -76,6 +76,18 @@ static void zfi_release_piece(zf_store *s, const zfi_piece *piece)
     } else zfi_release_in(s, piece->space, piece->data, piece->bytes);
 }
 
+/* Counts the store among those that use what it was given, or no more: backends and a communicator
+ * are not destroyed before. */
+static void zfi_store_borrow(zf_store *s, int32_t more)
+{
+    zf_comm *comm = s->given_comm;
+    for (int k = 0; k < ZFI_COUNT(s->given); k++) {
+        zf_backend *b = s->given[k];
+        if (b && !(b->stores += more) && b->freed) b->destroy(b->self);
+    }
+    if (comm && !(comm->stores += more) && comm->freed) comm->destroy(comm->self);
+}
+
 static void zfi_store_destroy(zf_store *s)
 {
     zfi_memory memory = s->memory;
@@ -94,12 +106,21 @@ static void zfi_store_destroy(zf_store *s)
         zfi_free(&memory, s->records, (size_t)s->world * ZFI_SAME_FIELDS * sizeof *s->records);
     zf_backend_free(s->own_host);
     zf_backend_free(s->own_backend);
+    zfi_store_borrow(s, -1);
     zfi_free(&memory, s, sizeof *s);
+}
+
+/* Whoever made the store, or a program over it, needs it no more. */
+static void zfi_store_give_up(zf_store *s)
+{
+    if (s && --s->owners == 0) zfi_store_destroy(s);
 }
 
 ZF_API void zf_store_free(zf_store *s)
 {
-    if (s && --s->owners == 0) zfi_store_destroy(s);
+    if (!s || !s->made) return;
+    s->made = false;
+    zfi_store_give_up(s);
 }
 
 /* What a store needs besides its tensors. */
@@ -149,8 +170,13 @@ ZF_API zf_store *zf_store_new(const zf_store_desc *desc, zf_error *error)
     s->comm = d.comm;
     s->seed = d.seed;
     s->memory_limit = d.memory_limit;
-    s->owners = 1;
-    if (!zfi_store_open(s, &d, &failed)) return s;
+    s->owners = 1, s->made = true;
+    if (!zfi_store_open(s, &d, &failed)) {
+        s->given[0] = d.backend, s->given[1] = d.host == d.backend ? NULL : d.host;
+        s->given_comm = d.comm && d.comm->destroy ? (zf_comm *)d.comm : NULL;
+        zfi_store_borrow(s, 1);
+        return s;
+    }
     zfi_store_destroy(s);
     zfi_fail(error, failed.status, "%s", failed.text);
     return NULL;

@@ -76,14 +76,14 @@ static zf_graph *build(const setup *s, int32_t rank)
     zf_graph *g = zf_graph_new(NULL);
     zf_tensor words = zf_input(g, "words", ZF_I32, ZF_SHAPE(ROWS)),
               x = zf_input(g, "x", ZF_F32, ZF_SHAPE(ROWS, WIDTH)),
-              extra = zf_input(g, "extra", ZF_F32, ZF_SCALAR),
+              extra = zf_input(g, "extra", ZF_F32, ZF_SHAPE(1)),
               lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR), h, loss;
     h = zf_embedding(zf_param(g, "table", ZF_SHAPE(WORDS, WIDTH), &normal), words);
     h = zf_matmul(zf_add(h, x), zf_param(g, "first", ZF_SHAPE(WIDTH, HIDDEN), &normal));
     h = zf_matmul(zf_relu(h), zf_param(g, "second", ZF_SHAPE(HIDDEN, 3), &normal));
     loss = zf_scale(zf_mean(zf_mul(h, h)), 1.0 / (double)(RANKS * s->micro_batches));
     zf_output(loss, "loss");
-    zf_output(zf_scale(extra, 0.5), "sum");
+    zf_output(zf_sum(zf_scale(extra, 0.5)), "sum");
     zf_passes(g,
               &(zf_training){
                   .loss = loss,

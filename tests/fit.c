@@ -298,3 +298,40 @@ TEST(fit_says_what_is_wrong)
         CHECK(t, zf_store_step(store) == 0);
     }
 }
+
+/* ------------------------------------------------------------------------------- labelled rows */
+
+static zf_tensor build_labelled(void *user, zf_graph *g, int64_t n)
+{
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(n));
+    zf_tensor labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(n));
+    zf_tensor w = zf_param(g, "w", ZF_SHAPE(1, 3),
+                           &(zf_param_desc){.init = ZF_NORMAL, .std = 0.3});
+    note(user, n);
+    return zf_cross_entropy(zf_mul(zf_reshape(x, ZF_SHAPE(n, 1)), w), labels, ZF_NONE);
+}
+
+/* The losses of an epoch and of the held-out examples are means over the labelled rows: they do not
+ * depend on how these are spread over batches. */
+TEST(fit_weighs_batches_by_labelled_rows)
+{
+    static const int32_t labels[EXAMPLES] = {0,    -100, 2,    -100, -100, -100, 1,
+                                             -100, 2,    -100, -100, 0,    -100};
+    static const int64_t sizes[] = {1, 2, 3, 5, 13};
+    double first[2] = {0, 0};
+    for (int k = 0; k < 5; k++) {
+        heard h = {.count = 0};
+        zf_store *store = new_store(t);
+        const zf_nn_progress *last;
+        if (!store) return;
+        FIT(t, .build = build_labelled, .user = &h, .report = hear, .examples = EXAMPLES,
+            .held_out = 5, .batch = sizes[k], .fields = {{"x", xs}, {"labels", labels}},
+            .in_order = true, .schedule.peak = ZF_ZERO);
+        last = &h.at[h.count - 1];
+        CHECK(t, last->epoch_done);
+        if (!k) first[0] = last->epoch_loss, first[1] = last->held_out;
+        CHECK_NEAR(t, last->epoch_loss, first[0], 1e-6);
+        CHECK_NEAR(t, last->held_out, first[1], 1e-6);
+        CHECK(t, first[0] > 0.5 && first[1] > 0.5);
+    }
+}

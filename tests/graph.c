@@ -701,7 +701,8 @@ TEST(graph_open_scope_cannot_be_placed)
     if (t->refused) OK(t, status, zf_graph_error(n.g));
     CHECK(t, status == ZF_ERR_STAGE);
     CHECK_TEXT(t, zf_graph_error(n.g),
-               "zf_memory: the scope \"net\" is still open (zf_pop closes it)");
+               "zf_memory: the scope \"net\", opened by zf_push (graph.c:18), is still open (zf_pop "
+               "closes it)");
 }
 
 TEST(graph_first_error_sticks)
@@ -774,6 +775,7 @@ TEST(graph_two_graphs_do_not_mix)
         t, zf_graph_error(a.g),
         with_line("add in net (graph.c:LINE): operand 1 is a tensor of another graph", line));
     CHECK(t, y.graph == a.g && !zf_valid(y));
+    zf_pop(b.g);
     GIVES(t, zf_autograd(b.g, a.x), ZF_ERR_ARGUMENT, zf_graph_error(b.g));
     CHECK_TEXT(t, zf_graph_error(b.g), "zf_autograd: the loss is no tensor of this graph");
 }

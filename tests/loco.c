@@ -192,7 +192,7 @@ static bool team_new(test *t, team *m, const setup *s)
                   lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR), h, loss;
         h = zf_add(w, zf_constant(g, zeros.dtype, ZF_SCALAR, -1));
         loss = zf_add(zf_sum(zf_scale(zf_mul(h, h), 0.5 / s->world)), zf_sum(zf_mul(w, noise)));
-        zf_output(loss, "loss");
+        zf_output_ex(loss, "loss", &(zf_output_desc){ZF_REDUCTION_SUM});
         zf_precision(g, &(zf_precision_desc){.dtype = ZF_F32,
                                              .scale = s->scale > 0 ? (double)s->scale : ZF_ZERO,
                                              .window = 2,

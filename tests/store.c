@@ -133,7 +133,8 @@ static void build(zf_graph *g, const crew_desc *d)
     }
     h = zf_cast(h, ZF_F32);
     if (!d->half) h = zf_sub(h, y);
-    zf_output(zf_scale(zf_sum(zf_mul(zf_mul(h, h), mask)), 1.0 / SLOTS), "error");
+    zf_output_ex(zf_scale(zf_sum(zf_mul(zf_mul(h, h), mask)), 1.0 / SLOTS), "error",
+                 &(zf_output_desc){ZF_REDUCTION_SUM});
 }
 
 /* Programs over the family's stores. */

@@ -1069,8 +1069,9 @@ ZF_API zf_status zf_fuse(zf_graph *g, const zf_fuse_desc *desc)
     const char *without = desc ? desc->without : NULL, *scope;
     bool none = without && !strcmp(without, "all");
     int phase;
-    if (status || (status = zfi_settle(g)) || none || (status = zfi_check_names(g, without)))
+    if (status || (status = zfi_settle(g)) || (!none && (status = zfi_check_names(g, without))))
         return status;
+    if (none) return zfi_leave(g, 0);
     scope = g->scope;
     phase = g->stages & ZFI_STAGE_GRADIENTS ? ZFI_BACKWARD : ZFI_FORWARD;
     for (int32_t k = 0; k < ZFI_COUNT(zfi_fusions) && !g->error.status && !g->memory.failed; k++)

@@ -540,7 +540,9 @@ static void zfi_report_misses(zf_graph *g, const zf_fuse_desc *desc)
             for (int32_t k = 0; k < node->arg_count; k++)
                 m.uses[node->args[k]]++, m.reader[node->args[k]] = g->order[i];
         }
+        g->pass = "zf_fuse";
         zfi_find_misses(&m);
+        g->pass = NULL;
     }
     zfi_free(&g->memory, m.uses, 2 * nodes * sizeof *m.uses);
     zfi_free(&g->memory, m.trained, nodes * sizeof *m.trained);
@@ -549,7 +551,7 @@ static void zfi_report_misses(zf_graph *g, const zf_fuse_desc *desc)
 ZF_API void zf_fuse_miss_print(void *file, const zf_fuse_miss *miss)
 {
     char where[320];
-    if (!file || !miss) return;
+    if (!file || !miss || !miss->rewrite || !miss->scope || !miss->op || !miss->text) return;
     fprintf((FILE *)file, "# near miss: %s%s: %%%d = %s: %s\n", miss->rewrite,
             zfi_where(where, sizeof where, miss->scope, miss->file, miss->line), (int)miss->node,
             miss->op, miss->text);

@@ -45,6 +45,17 @@ typedef struct zfi_beside {
     size_t nodes;
 } zfi_beside;
 
+/* Marks what is computed of a sum of losses for node id; false: that is not computed of it. */
+static bool zfi_mark_above(zfi_beside *b, int32_t id, int32_t sum, int32_t pack)
+{
+    const zfi_node *node = &b->graph->nodes[id];
+    bool above = id == sum;
+    for (int32_t k = 0; k < node->arg_count && id != sum && b->after[id] > b->after[pack]; k++)
+        above |= zfi_mark_above(b, node->args[k], sum, pack);
+    if (above) b->above[id] = true;
+    return above;
+}
+
 /* Moves outputs of losses above `update:`, with their sums and packs; false: there are none. */
 static bool zfi_find_above(zfi_beside *b)
 {
@@ -52,12 +63,11 @@ static bool zfi_find_above(zfi_beside *b)
     bool found = false;
     for (int32_t i = 0; i < b->end; i++) {
         const zfi_node *mark = &g->nodes[b->order[i]];
-        int32_t id, sum;
+        int32_t sum;
         if (!zfi_marks_number(g, mark)) continue;
         b->above[b->order[i]] = found = true;
         if (!(sum = zfi_sum_behind(g, mark->args[0]))) continue;
-        for (id = mark->args[0]; id != sum; id = g->nodes[id].args[0]) b->above[id] = true;
-        b->above[sum] = true;
+        zfi_mark_above(b, mark->args[0], sum, g->nodes[sum].args[0]);
         if (g->nodes[g->nodes[sum].args[0]].op == ZF_OP_pack)
             b->above[g->nodes[sum].args[0]] = true;
     }

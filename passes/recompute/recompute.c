@@ -486,7 +486,7 @@ ZF_API zf_status zf_recompute(zf_graph *g, const zf_training *training)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_recompute: there is no mode %d; the last one is %d",
                         (int)t.recompute.mode, ZF_RECOMPUTE_AS_NEEDED);
-    if (t.recompute.mode == ZF_RECOMPUTE_OFF) return ZF_OK;
+    if (t.recompute.mode == ZF_RECOMPUTE_OFF) return zfi_leave(g, 0);
     t.recompute = zfi_recompute_resolved(&t);
     r.nodes = uses.nodes = (size_t)zfi_len(g->nodes);
     r.of = zfi_calloc(&g->memory, r.nodes, sizeof *r.of);

@@ -105,10 +105,12 @@ static void zfi_differentiate(zfi_backward *b, int32_t id, int32_t only)
             if (dsaved) c.dsaved[k] = (zf_tensor){g, dsaved};
         }
         g->scope = node.scope, g->file = node.file, g->line = node.line;
+        g->pass = "zf_autograd";
         if (g->records[node.op]->grad) g->records[node.op]->grad(&c);
         else if (!zfi_is_read_saved(g, &node)) /* leaving the gradient out would be wrong */
             zfi_graph_fail(g, ZF_ERR_ARGUMENT, "autograd", "%%%d = %s has no gradient of its own",
                            (int)id, g->records[node.op]->name);
+        g->pass = NULL;
         for (size_t k = 0; k < n && !g->error.status; k++) {
             int32_t *sum = &gradients[node.args[k]];
             if (!need[k] || !zfi_is_operand(dx[k])) continue;
@@ -163,19 +165,32 @@ static zf_tensor zfi_loss_gradient(zf_graph *g, zf_tensor loss)
                       zf_tensor_shape(loss));
 }
 
+/* What the program has said of the loss, by an output of it. */
+static zf_output_desc zfi_said_of(const zf_graph *g, int32_t loss)
+{
+    zf_output_desc d = {ZF_REDUCTION_DERIVED};
+    for (int32_t i = 0; i < zfi_len(g->order) && !d.reduction; i++) {
+        const zfi_node *mark = &g->nodes[g->order[i]];
+        if (mark->op == ZF_OP_output && mark->args[0] == loss)
+            d.reduction = (zf_reduction)ZF_INT(mark, output, reduction);
+    }
+    return d;
+}
+
 /* Gives an output of the loss its role: that called "loss", which is made where the name is free; or
  * else any other, or a new one. */
 static void zfi_mark_loss(zf_graph *g, zf_tensor loss)
 {
+    const zf_output_desc said = zfi_said_of(g, loss.id);
     int32_t mark = zfi_map_get(g->names, "loss", 0);
     if (mark && (g->nodes[mark].op != ZF_OP_output || g->nodes[mark].args[0] != loss.id)) {
         mark = 0;
         for (int32_t i = 0; i < zfi_len(g->order) && !mark; i++)
             if (g->nodes[g->order[i]].op == ZF_OP_output && g->nodes[g->order[i]].args[0] == loss.id)
                 mark = g->order[i];
-        if (!mark) zfi_output(loss, "autograd.loss", ZFI_ROLE_LOSS);
+        if (!mark) zfi_output_as(loss, "autograd.loss", ZFI_ROLE_LOSS, &said);
     } else if (!mark) {
-        zfi_output(loss, "loss", ZFI_ROLE_LOSS);
+        zfi_output_as(loss, "loss", ZFI_ROLE_LOSS, &said);
     }
     if (mark) g->nodes[mark].role = ZFI_ROLE_LOSS;
 }
@@ -239,7 +254,8 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
         }
         g->scope = scope, g->file = NULL;
         for (int32_t i = 0; i < zfi_len(g->params) && !g->error.status; i++) {
-            int32_t pair[2] = {g->params[i], b.gradients[g->params[i]]};
+            int32_t pair[2] = {g->params[i], 0};
+            if (pair[0] < count) pair[1] = b.gradients[pair[0]]; /* else a gradient has made it */
             if (pair[1] && b.needs[pair[0]])
                 zfi_append(g, &(zfi_new){.op = ZF_OP_gradient, .args = pair, .arg_count = 2});
         }

@@ -284,7 +284,8 @@ static void zfi_retype_graph(zf_graph *g, zf_dtype to)
         for (int32_t i = 0; i < zfi_len(r.order); i++)
             if (g->nodes[r.order[i]].op == ZF_OP_set) r.kept[g->nodes[r.order[i]].args[1]] = true;
             else if (g->nodes[r.order[i]].op == ZF_OP_output)
-                r.kept[g->nodes[r.order[i]].args[0]] = true;
+                for (int32_t k = 0; k < g->nodes[r.order[i]].arg_count; k++)
+                    r.kept[g->nodes[r.order[i]].args[k]] = true;
         for (int32_t i = 0; i < zfi_len(r.order) && !g->error.status && !g->memory.failed; i++) {
             int32_t id = r.order[i];
             if (zfi_has(g, id, ZF_OP_MUTATES) && !zfi_writes_only_caches(g, &g->nodes[id])) {

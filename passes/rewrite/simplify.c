@@ -95,29 +95,6 @@ static const char *zfi_node_key(zf_graph *g, int32_t id, zfi_text *keys)
     return key ? zfi_text_copy(&g->memory, keys, key, strlen(key)) : NULL;
 }
 
-static void zfi_remove_dead(zf_graph *g)
-{
-    size_t count = (size_t)zfi_len(g->nodes);
-    bool *live = zfi_calloc(&g->memory, count, sizeof *live);
-    int32_t kept = 0;
-    if (!live) return;
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
-        const zfi_node *node = &g->nodes[g->order[i]];
-        if (node->op == ZF_OP_none) continue;
-        if (zfi_has(g, g->order[i], ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_NAMED))
-            live[g->order[i]] = true;
-        for (int32_t k = 0; k < node->arg_count && live[g->order[i]]; k++)
-            live[node->args[k]] = true;
-    }
-    for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        int32_t id = g->order[i];
-        if (live[id]) g->order[kept++] = id;
-        else if (g->nodes[id].op != ZF_OP_none) zfi_replace(g, id, 0);
-    }
-    if (g->order) stbds_header(g->order)->length = (size_t)kept;
-    zfi_free(&g->memory, live, count * sizeof *live);
-}
-
 ZF_API zf_status zf_simplify(zf_graph *g)
 {
     zf_status status = zfi_enter(g, "zf_simplify", 0, ZFI_STAGE_PLACED);

@@ -309,7 +309,8 @@ ZF_API zf_status zf_tile(zf_graph *g, const zf_tile_desc *desc)
     zf_status status = zfi_enter(g, "zf_tile", 0,
                                  ZFI_STAGE_GRADIENTS | ZFI_STAGE_UPDATES | ZFI_STAGE_RANKS |
                                      ZFI_STAGE_PLACED);
-    if (status || !desc || !desc->bytes) return status;
+    if (status) return status;
+    if (!desc || !desc->bytes) return zfi_leave(g, 0);
     if ((status = zfi_settle(g))) return status;
     if (desc->bytes < INT64_MAX) t.limit = (int64_t)desc->bytes;
     scope = g->scope;

@@ -65,7 +65,7 @@ typedef struct zfi_zero {
     int32_t *next_same;  /* by member: another member with the same gradient; -1 */
     int32_t *first_same; /* by node: the first member with this gradient; -1 */
     bool *updated;       /* by member */
-    bool *varies;        /* by node: it depends on a leaf that is no constant */
+    zfi_reductions reductions;
 } zfi_zero;
 
 static int32_t zfi_zero_fail(zfi_zero *z, int32_t id, const char *why)
@@ -567,28 +567,50 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
             zfi_push(&g->memory, z->kept, id);
             return;
         }
-        if (zfi_is_float(value->dtype) && zf_shape_count(value->shape) == 1 && z->varies[x] &&
-            !zfi_has(g, x, ZF_OP_LEAF) && z->d.world * z->d.micro_batches > 1) {
-            zfi_push(&g->memory, z->outputs, id);
-            return;
+        if (z->reductions.parts > 1 && !zfi_has(g, x, ZF_OP_LEAF))
+            zfi_check_mixed(&z->reductions, id);
+        if (zfi_is_number(value) && !zfi_has(g, x, ZF_OP_LEAF) && z->reductions.parts > 1 &&
+            !g->error.status) {
+            const zf_reduction how = zfi_reduction_of(&z->reductions, id);
+            ZF_INT(&g->nodes[id], output, reduction) = how;
+            if (how != ZF_REDUCTION_NONE) {
+                zfi_push(&g->memory, z->outputs, id);
+                return;
+            }
         }
     }
     for (int32_t k = 0; k < g->nodes[id].arg_count && !g->error.status; k++) {
         int32_t arg = g->nodes[id].args[k];
-        if (z->bucket_of[arg] < 0) continue;
-        arg = zfi_seen(z, arg);
+        arg = z->bucket_of[arg] < 0 ? zfi_stands_for(&z->reductions, arg) : zfi_seen(z, arg);
         g->nodes[id].args[k] = arg;
     }
+    zfi_seed_mean(&z->reductions, id, z->scaler);
     zfi_keep(z, id);
+    zfi_make_constant(&z->reductions, id);
     zfi_gradient_made(z, id);
 }
 
-/* Sums the scalar outputs of one dtype in one collective. */
+/* An output of the sum of its values, which lies in `sum` as number n. */
+static void zfi_reduce_output(zfi_zero *z, int32_t mark, int32_t sum, int32_t n)
+{
+    zf_graph *g = z->graph;
+    const zfi_node node = g->nodes[mark];
+    int32_t x = zfi_view_node(g, sum, n, g->nodes[node.args[0]].shape);
+    x = zfi_times_factor(&z->reductions, (zf_reduction)ZF_INT(&node, output, reduction),
+                         zfi_ratio_marked(&z->reductions, &node), x);
+    g->nodes[mark].args[0] = x;
+    g->nodes[mark].arg_count = 1;
+    ZF_INT(&g->nodes[mark], output, reduction) = ZF_REDUCTION_DERIVED;
+    zfi_keep(z, mark);
+}
+
+/* Sums the scalar outputs of one dtype in one collective, and the sums that ratios divide by. */
 static void zfi_sum_outputs(zfi_zero *z, zf_dtype dtype)
 {
     zf_graph *g = z->graph;
     int32_t *values = NULL, packed, sum;
-    int64_t *at = NULL, count = 0;
+    int64_t *at = NULL, count = 0, outputs;
+    const zfi_quotient *ratios = z->reductions.ratios;
     for (int32_t i = 0; i < zfi_len(z->outputs); i++) {
         int32_t x = g->nodes[z->outputs[i]].args[0];
         if (g->nodes[x].dtype != dtype) continue;
@@ -596,17 +618,24 @@ static void zfi_sum_outputs(zfi_zero *z, zf_dtype dtype)
         zfi_push(&g->memory, at, count);
         count++;
     }
+    outputs = count;
+    for (int32_t k = 0; k < zfi_len(ratios); k++) {
+        if (g->nodes[ratios[k].sum].dtype != dtype) continue;
+        zfi_push(&g->memory, values, ratios[k].sum);
+        zfi_push(&g->memory, at, count);
+        count++;
+    }
     if (values && at && !g->memory.failed) {
         packed = zfi_append_op(g, ZF_OP_pack, values, zfi_len(values),
                                zfi_with(zfi_listed(at, count), {.i = count}));
         sum = packed ? zfi_reduce_ranks(z, packed, false) : 0;
-        for (int32_t i = 0, n = 0; i < zfi_len(z->outputs) && sum && !g->error.status; i++) {
-            int32_t mark = z->outputs[i], x = g->nodes[mark].args[0];
-            if (g->nodes[x].dtype != dtype) continue;
-            x = zfi_view_node(g, sum, n++, g->nodes[x].shape);
-            g->nodes[mark].args[0] = x;
-            zfi_keep(z, mark);
-        }
+        for (int32_t k = 0; k < zfi_len(ratios) && sum && !g->error.status; k++)
+            if (g->nodes[ratios[k].sum].dtype == dtype)
+                zfi_make_factor(&z->reductions, k,
+                                zfi_view_node(g, sum, outputs++, g->nodes[ratios[k].sum].shape));
+        for (int32_t i = 0, n = 0; i < zfi_len(z->outputs) && sum && !g->error.status; i++)
+            if (g->nodes[g->nodes[z->outputs[i]].args[0]].dtype == dtype)
+                zfi_reduce_output(z, z->outputs[i], sum, n++);
     }
     zfi_array_free(&g->memory, values);
     zfi_array_free(&g->memory, at);

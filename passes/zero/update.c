@@ -704,6 +704,8 @@ static void zfi_update_section(zfi_zero *z)
         if (zfi_has(g, z->order[i], ZF_OP_LEAF)) zfi_keep(z, z->order[i]);
     for (int32_t f = 0; f < zfi_len(z->cut.buckets) && z->d.mics && z->d.quantized_gradients; f++)
         z->buckets[f].reduced = zfi_share_sums(z, f);
+    for (int32_t f = 0; f < zfi_len(z->cut.buckets) && !g->error.status; f++)
+        z->buckets[f].reduced = zfi_reduced_gradient(&z->reductions, z->buckets[f].reduced);
     zfi_keep_outputs(z, false);
     zfi_keep_views(z, first);
     for (int32_t i = first; i < end && !g->error.status && !g->memory.failed; i++) {

@@ -45,8 +45,7 @@
  * bucket: elementwise operators and updates run once for a bucket, from stage 1 on only on this
  * rank's shard. Block norms are gathered; nodes that read them do not change.
  *
- * Scalar float outputs of the micro section that depend on more than constants are summed over the
- * global batch. */
+ * Scalar float outputs of the micro section become those of the global batch (reduction.c). */
 
 static void zfi_find_gradients(zfi_zero *z)
 {
@@ -162,11 +161,6 @@ static void zfi_run_zero(zfi_zero *z)
             z->bucket_of[z->order[i]] = z->bucket_of[node->args[0]];
             z->member_of[z->order[i]] = z->member_of[node->args[0]];
         }
-        z->varies[z->order[i]] =
-            zfi_draws(g, z->order[i]) ||
-            (zfi_has(g, z->order[i], ZF_OP_LEAF) && node->op != ZF_OP_constant);
-        for (int32_t k = 0; k < node->arg_count; k++)
-            z->varies[z->order[i]] |= z->varies[node->args[k]];
     }
     for (int32_t i = 0; i < zfi_len(z->order); i++)
         z->local |= g->nodes[z->order[i]].op == ZF_OP_sign_compress ||
@@ -240,9 +234,6 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
     if ((g->stages & ZFI_STAGE_GRADIENTS) && !(g->stages & ZFI_STAGE_UPDATES))
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_zero: needs %s before it",
                         zfi_stage_advice(ZFI_STAGE_UPDATES));
-    if (zfi_len(g->scopes))
-        return zfi_fail(&g->error, ZF_ERR_STAGE,
-                        "zf_zero: the scope \"%s\" is still open (zf_pop closes it)", g->scope);
     return ZF_OK;
 }
 
@@ -285,9 +276,9 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     z.bucket_of = zfi_calloc(&g->memory, 5 * z.nodes, sizeof *z.bucket_of);
     z.gradient = zfi_calloc(&g->memory, 3 * members, sizeof *z.gradient);
     z.updated = zfi_calloc(&g->memory, members, sizeof *z.updated);
-    z.varies = zfi_calloc(&g->memory, z.nodes, sizeof *z.varies);
-    if (!g->error.status && z.buckets && z.lift && z.bucket_of && z.gradient && z.updated &&
-        z.varies) {
+    zfi_find_reductions(&z.reductions, g, (double)z.d.world * (double)z.d.micro_batches);
+    if (!g->error.status && !g->memory.failed && z.buckets && z.lift && z.bucket_of && z.gradient &&
+        z.updated) {
         z.member_of = z.bucket_of + z.nodes, z.first_same = z.bucket_of + 2 * z.nodes;
         z.seen_as = z.bucket_of + 3 * z.nodes, z.seen_in = z.bucket_of + 4 * z.nodes;
         z.next_same = z.gradient + members, z.packed = z.gradient + 2 * members;
@@ -298,7 +289,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     zfi_free(&g->memory, z.bucket_of, 5 * z.nodes * sizeof *z.bucket_of);
     zfi_free(&g->memory, z.gradient, 3 * members * sizeof *z.gradient);
     zfi_free(&g->memory, z.updated, members * sizeof *z.updated);
-    zfi_free(&g->memory, z.varies, z.nodes * sizeof *z.varies);
+    zfi_free_reductions(&z.reductions);
     zfi_array_free(&g->memory, z.cut.members);
     zfi_array_free(&g->memory, z.cut.buckets);
     zfi_array_free(&g->memory, z.cut.atoms);

@@ -460,12 +460,12 @@ typedef struct zf_compile_desc {
     /* bytes; 0: none. A larger plan is ZF_ERR_LIMIT; the error says by how much and where */
     size_t memory_limit;
     bool must_exist; /* a parameter or state that the store lacks is an error */
-    /* A program on the same backend, over any store, that never runs at the same time as this one, as evaluation
-     * never does while a step is trained. The values of a step of this program lie in that one's
-     * memory where they fit, so of several programs the largest is compiled first. An output of one
-     * can be read until another has run. No other program may run between the micro-batches of a
-     * step. A call that breaks either rule fails with ZF_ERR_STAGE. The program that is named need
-     * not outlive this one. NULL: all memory is this program's own */
+    /* A program on the same backend, over any store, that never runs at the same time as this
+     * one, as evaluation never does while a step is trained. The values of a step of this program
+     * lie in that one's memory where they fit, so of several programs the largest is compiled
+     * first. An output of one can be read until another has run. No other program may run between
+     * the micro-batches of a step. A call that breaks either rule fails with ZF_ERR_STAGE. The
+     * program that is named need not outlive this one. NULL: all memory is this program's own */
     const struct zf_program *shares_memory_with;
     /* A program of this store whose caches (zf_cache) are also this one's, by name; it lives as long
      * as this program; NULL: none */

@@ -22,7 +22,7 @@ typedef struct zfi_work {
     zf_store *store; /* which has asked for it, and lives as long */
     void *memory;
     size_t bytes;
-    int32_t owners;         /* programs */
+    int32_t owners;   /* programs */
     const void *last; /* the program whose values are there; NULL: none has run; this: it is freed */
 } zfi_work;
 

@@ -20,7 +20,7 @@ typedef struct zfj_machine {
     const char *name; /* of the template, in messages */
     int line;         /* of what is parsed or run */
     zfj_block *blocks;
-    char *at;            /* the free part of the newest block */
+    char *at;            /* the free part of a block */
     size_t left, bytes;  /* of it; of all blocks */
     size_t most;         /* of `bytes` */
     int64_t steps;       /* that are left */
@@ -65,23 +65,24 @@ static void zfj_enter_level(zfj_machine *m)
 
 static void zfj_leave_level(zfj_machine *m) { m->depth--; }
 
-static void zfj_new_block(zfj_machine *m, size_t bytes)
+static void *zfj_new_block(zfj_machine *m, size_t bytes)
 {
-    size_t room = bytes > ZFJ_BLOCK / 4 ? bytes : ZFJ_BLOCK;
     zfj_block *block;
-    if (room > m->most || m->bytes > m->most - room)
+    if (bytes > m->most || m->bytes > m->most - bytes)
         zfj_stop(m, "%s takes more than %zu MiB of memory", m->exceeds, m->most >> 20);
-    if (!(block = malloc(sizeof *block + room))) zfj_stop_memory(m);
-    *block = (zfj_block){m->blocks, room};
-    m->blocks = block, m->bytes += room;
-    m->at = (char *)(block + 1), m->left = room;
+    if (!(block = malloc(sizeof *block + bytes))) zfj_stop_memory(m);
+    *block = (zfj_block){m->blocks, bytes};
+    m->blocks = block, m->bytes += bytes;
+    return block + 1;
 }
 
+/* What is large has a block of its own, and leaves the rest of the newest one. */
 static void *zfj_arena_take(zfj_machine *m, size_t bytes)
 {
     void *taken;
     bytes = bytes ? (bytes + 15) / 16 * 16 : 16;
-    if (bytes > m->left) zfj_new_block(m, bytes);
+    if (bytes > m->left && bytes > ZFJ_BLOCK / 4) return zfj_new_block(m, bytes);
+    if (bytes > m->left) m->at = zfj_new_block(m, ZFJ_BLOCK), m->left = ZFJ_BLOCK;
     taken = m->at;
     m->at += bytes, m->left -= bytes;
     return taken;

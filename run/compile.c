@@ -201,7 +201,7 @@ static void zfi_release_work(zf_program *p, zf_space space)
     if (work->memory) zfi_release_in(s, space, work->memory, work->bytes);
     s->program_bytes[space] -= work->bytes;
     zfi_free(&s->memory, work, sizeof *work);
-    zf_store_free(s);
+    zfi_store_give_up(s);
 }
 
 /* Allocates memory for what is added to the store, for what else outlives a step, and for all

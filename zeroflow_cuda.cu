@@ -127,25 +127,19 @@ ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
     c->device.number = d.device;
     c->no_graphs = d.no_graphs;
     c->deadline = d.deadline_seconds;
-    c->backend = {"cuda",
-                  c,
-                  zfd_cuda_allocate,
-                  zfd_cuda_release,
-                  zfd_cuda_copy,
-                  zfd_cuda_scratch,
-                  zfd_cuda_queues,
-                  zfd_cuda_launch,
-                  zfd_cuda_wait,
-                  zfd_cuda_synchronize,
-                  zfd_cuda_destroy,
-                  zfd_cuda_check,
-                  zfd_cuda_run,
-                  zfd_cuda_forget,
-                  zfd_cuda_remark,
-                  NULL,
-                  false,
-                  zfd_cuda_allocate_host,
-                  zfd_cuda_release_host};
+    c->backend.name = "cuda", c->backend.self = c;
+    c->backend.allocate = zfd_cuda_allocate, c->backend.release = zfd_cuda_release;
+    c->backend.allocate_host = zfd_cuda_allocate_host;
+    c->backend.release_host = zfd_cuda_release_host;
+    c->backend.copy = zfd_cuda_copy;
+    c->backend.scratch = zfd_cuda_scratch;
+    c->backend.queues = zfd_cuda_queues;
+    c->backend.launch = zfd_cuda_launch, c->backend.wait = zfd_cuda_wait;
+    c->backend.synchronize = zfd_cuda_synchronize;
+    c->backend.check = zfd_cuda_check;
+    c->backend.run = zfd_cuda_run, c->backend.forget = zfd_cuda_forget;
+    c->backend.remark = zfd_cuda_remark;
+    c->backend.destroy = zfd_cuda_destroy;
     if (zfd_open(c, &d, error)) {
         zfd_cuda_destroy(c);
         return NULL;

@@ -191,12 +191,19 @@ static zf_status apart_synchronize(void *self, zf_error *error)
 
 static apart apart_of(test *t, zf_backend *inner, size_t shift)
 {
-    return (apart){{"apart", NULL, apart_allocate, apart_release, apart_copy, apart_scratch,
-                    apart_queues, apart_launch, apart_wait, apart_synchronize, NULL, apart_check,
-                    NULL, NULL, NULL, NULL, false, NULL, NULL},
-                   inner,
-                   shift,
-                   t};
+    return (apart){.backend = {.name = "apart",
+                               .allocate = apart_allocate,
+                               .release = apart_release,
+                               .copy = apart_copy,
+                               .scratch = apart_scratch,
+                               .queues = apart_queues,
+                               .launch = apart_launch,
+                               .wait = apart_wait,
+                               .synchronize = apart_synchronize,
+                               .check = apart_check},
+                   .inner = inner,
+                   .shift = shift,
+                   .t = t};
 }
 
 /* ----------------------------------------------------------------------------- sessions */

@@ -23,6 +23,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "cuda/gpu.cu"
 #include "cuda/launch.cu"
 #include "cuda/element.cu"
 #include "cuda/reduce.cu"

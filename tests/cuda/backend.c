@@ -1009,7 +1009,8 @@ TEST_ONCE(cuda_asks_how_ranks_fare)
 {
     zf_error error = {ZF_OK, ""};
     zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
-    lost l = {{&l, 0, 2, lost_run, lost_abort, NULL, lost_check, 0, false}, 0, false, NULL};
+    lost l = {.comm = {.self = &l, .world = 2, .run = lost_run, .abort = lost_abort,
+                       .check = lost_check}};
     lost_call call;
     NEED(t, cuda, &error);
     lost_call_set(&call, cuda, &l, &error);
@@ -1035,7 +1036,8 @@ TEST_ONCE(cuda_device_that_does_not_end)
 {
     zf_error error = {ZF_OK, ""};
     zf_backend *cuda = zf_cuda_backend(&(zf_cuda_desc){.deadline_seconds = 0.1}, &error);
-    lost l = {{&l, 0, 2, lost_run, lost_abort, NULL, lost_check, 0, false}, 0, false, NULL};
+    lost l = {.comm = {.self = &l, .world = 2, .run = lost_run, .abort = lost_abort,
+                       .check = lost_check}};
     cudaStream_t other;
     lost_call call;
     char byte = 0;

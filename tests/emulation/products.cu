@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <time.h>
 
+#include "cuda/gpu.cu"
 #include "cuda/launch.cu"
 #include "cuda/element.cu"
 #include "cuda/wgmma.cu"

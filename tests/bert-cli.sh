@@ -1018,6 +1018,7 @@ if [ -n "$mpi" ]; then
     done
     check 'all offloaded, four processes: the same bits' offloads_to_disk \
         optimizer=disk,parameters=disk,gradients=disk,activations=host adamw --zero 3 --prefetch 20000
+    precision=bf16 # as the runs above in two nodes
     check 'two nodes of two processes: the same bits' \
         like nodes --zero 3 --nodes 2 --zero-hpz --prefetch 20000
     # shellcheck disable=SC2086
@@ -1034,6 +1035,7 @@ if [ -n "$mpi" ]; then
     hosts 2 > "$work/hosts"
     launch="mpirun -np 4 sh $(printf %s "$work/hosts" | sed 's/ /?/g')"
     check 'nodes that mpirun tells: the same bits' like nodes --zero 1
+    precision=f32
     hosts 3 > "$work/hosts"
     uneven() {
         pretrain --steps 1

@@ -82,6 +82,11 @@ static zf_tensor make_leaf(maker *m)
     }
 }
 
+static bool is_one_float(zf_tensor x)
+{
+    return is_float(x) && zf_shape_count(zf_tensor_shape(x)) == 1;
+}
+
 static zf_tensor make_unary(maker *m)
 {
     static zf_tensor (*const functions[])(zf_tensor) = {zf_neg,   zf_exp,       zf_log,  zf_sqrt,
@@ -228,6 +233,8 @@ static zf_tensor make_rows(maker *m)
 static zf_graph *make_graph(uint64_t seed, zf_tensor *loss)
 {
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 16, 17, 33, 0};
+    /* Few of these values are sums or means of the batch, so it is said of all. */
+    const zf_output_desc sum = {.reduction = ZF_REDUCTION_SUM};
     zf_param_desc ones = {.init = ZF_ONES};
     maker m = {.state = seed * 0x9e3779b97f4a7c15u + 1};
     int target = 6 + pick(&m, 30);
@@ -251,14 +258,14 @@ static zf_graph *make_graph(uint64_t seed, zf_tensor *loss)
         if (!pick(&m, 8)) {
             char name[32];
             snprintf(name, sizeof name, "o%d", m.names++);
-            zf_output(x, name);
+            zf_output_ex(x, name, is_one_float(x) ? &sum : NULL);
         }
     }
     *loss = zf_mean(zf_tanh(m.list[0]));
     for (int k = 1; k < m.count; k++)
         if (is_float(m.list[k]) && pick(&m, 3))
             *loss = zf_add(*loss, zf_cast(zf_sum(zf_tanh(m.list[k])), ZF_F32));
-    zf_output(*loss, "loss");
+    zf_output_ex(*loss, "loss", &sum);
     return m.g;
 }
 
@@ -374,7 +381,7 @@ static bool shows_input(const char *text, const char *name)
 {
     char mark[300], leaf[40];
     const char *at;
-    snprintf(mark, sizeof mark, " \"%.255s\"\n", name);
+    snprintf(mark, sizeof mark, " \"%.255s\"", name);
     for (at = strstr(text, mark); at && strncmp(at, "output %", 8); at--)
         if (*at == '\n' && at < strstr(text, mark)) return false;
     if (!at) return false;

@@ -708,6 +708,15 @@ for optimizer in adamw lamb; do
         done
     done
 done
+traffic() { # predicted|counted: the bytes by kind that the report has
+    sed -n "/\"$1_traffic_bytes\"/,/}/p" "$work/report.json" | sed 1d
+}
+counts_traffic() { # what a step moves is what was predicted, in the report too
+    like adamw --zero 3 --ranks 4 --offload optimizer=host && traffic counted | grep -q upload &&
+        traffic counted | grep -q all_gather &&
+        [ "$(traffic counted)" = "$(traffic predicted)" ]
+}
+check 'bytes moved, predicted and counted' counts_traffic
 check 'another optimizer has others' eval '! cmp -s "$work/adamw.params" "$work/lamb.params"'
 for bytes in 0 20000 1000000000; do
     check "gathered $bytes bytes ahead: the same bits" like adamw --zero 3 --ranks 4 \

@@ -87,6 +87,30 @@ static int64_t trained_count(zf_graph *g)
     return count;
 }
 
+/* What a step of this rank moves, by kind. */
+static void put_traffic(zf_json_writer *w, const char *key, const zf_traffic *t)
+{
+    static const struct {
+        const char *name;
+        size_t at;
+    } kinds[] = {{"all_gather", offsetof(zf_traffic, all_gather)},
+                 {"reduce_scatter", offsetof(zf_traffic, reduce_scatter)},
+                 {"all_reduce", offsetof(zf_traffic, all_reduce)},
+                 {"all_to_all", offsetof(zf_traffic, all_to_all)},
+                 {"bcast", offsetof(zf_traffic, bcast)},
+                 {"download", offsetof(zf_traffic, download)},
+                 {"upload", offsetof(zf_traffic, upload)},
+                 {"read", offsetof(zf_traffic, read)},
+                 {"write", offsetof(zf_traffic, write)}};
+    zf_json_put_key(w, key), zf_json_begin_object(w);
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        const zf_moved *m = (const zf_moved *)(const void *)((const char *)t + kinds[k].at);
+        if (m->bytes)
+            zf_json_put_key(w, kinds[k].name), zf_json_put_int(w, (int64_t)m->bytes);
+    }
+    zf_json_end(w);
+}
+
 static bool write_report(run *r)
 {
     const run_job *job = r->job;
@@ -119,6 +143,8 @@ static bool write_report(run *r)
         zf_json_put_key(w, "host_bytes"), zf_json_put_int(w, (int64_t)info.allocated[ZF_HOST]);
     if (info.allocated[ZF_DISK])
         zf_json_put_key(w, "disk_bytes"), zf_json_put_int(w, (int64_t)info.allocated[ZF_DISK]);
+    put_traffic(w, "predicted_traffic_bytes", &info.plan.traffic);
+    put_traffic(w, "counted_traffic_bytes", &info.counted);
     zf_json_put_key(w, "communicator_bytes"), zf_json_put_int(w, (int64_t)info.comm_bytes);
     zf_json_put_key(w, "live_peak_bytes"), zf_json_put_int(w, (int64_t)info.live_bytes);
     zf_json_put_key(w, "resident_peak_bytes"),

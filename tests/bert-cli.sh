@@ -393,6 +393,24 @@ begun() {
 }
 check 'starts from it, and evaluates alone' begun
 
+scores() { # FOLDER OPTIONS...: the line of eval
+    "$bert" eval --load "$@" --corpus "$corpus" --seq 32 --batch 4
+}
+averages() { # those of a run are other weights, which eval and export take
+    pretrain --steps 30 --ema 0.9 --save "$work/averaged" &&
+        weights=$(scores "$work/averaged") && of_them=$(scores "$work/averaged" --average) &&
+        [ "$weights" != "$of_them" ] &&
+        "$bert" export --load "$work/averaged" --average "$work/average" &&
+        [ "$(scores "$work/average")" = "$of_them" ] &&
+        "$bert" export --load "$work/averaged" "$work/averaged.safetensors" &&
+        ! cmp -s "$work/averaged.safetensors" "$work/average/model.safetensors"
+}
+check 'averages of weights are evaluated and exported' averages
+check 'averages that a run has not kept' fails 1 "bert: $work/check point has no averages: it was \
+trained without --ema" "$bert" eval --load "$work/check point" --average --corpus "$corpus"
+check 'averages of a folder of Hugging Face' fails 1 "bert: $work/average has no averages: only a \
+checkpoint of a run with --ema has" "$bert" eval --load "$work/average" --average --corpus "$corpus"
+
 # Runs and commands on a folder of Hugging Face print what those on the checkpoint printed.
 same_score() { cmp "$work/out" "$work/held out"; }
 folder() {

@@ -105,7 +105,7 @@ int bert_command_fill(int argc, char **argv)
     if (!text) return command_usage_error(argv, "a text with [MASK] in it is needed");
     if (!(vocab = zf_folder_vocab(o.from.load, NULL, &error)))
         return command_error("%s", error.text);
-    d.threads = folder_threads(&o.from);
+    d.threads = folder_threads(&o.from), d.average = o.from.average;
     good = session_config(&bert_sample, o.from.load, &config, &error) &&
            session_open_folder(&s, o.from.load, &d, o.from.dtype, &error);
     if (good) {

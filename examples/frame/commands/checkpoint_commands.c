@@ -111,7 +111,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
     if (merges && !o.from.adapter)
         return command_usage_error(argv, "an adapter is needed: --adapter DIR");
     if (!out) return command_usage_error(argv, "a folder or a file to write is needed");
-    d.adapter = o.from.adapter;
+    d.adapter = o.from.adapter, d.average = o.from.average;
     files_add(&files, "", out, true);
     files_add_options(&files, tables.all, tables.count);
     good = files_apart(&files, &error) && session_config(sample, o.from.load, &config, &error) &&
@@ -240,6 +240,7 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
     if (!dataset_open(&data, sample, &e.o, &config, &error)) return command_error("%s", error.text);
     d.shape = (sample_shape){.batch = e.o.batch, .sequence = e.o.seq};
     d.threads = e.o.threads, d.adapter = e.from.adapter;
+    d.average = e.from.average;
     of->fit_shape(&data, &e.o, 1, &d.shape);
     good = session_open_folder(&s, e.from.load, &d, e.from.dtype, &error);
     if (good) {

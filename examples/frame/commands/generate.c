@@ -387,7 +387,8 @@ static bool open_decoder(writer *w, const request *q, const sample_model *sample
         .sample = sample,
                       .config = config,
                       .threads = folder_threads(&q->from),
-                      .adapter = q->from.adapter};
+                      .adapter = q->from.adapter,
+                      .average = q->from.average};
     decoder_desc room = {.texts = w->count, .context = w->context, .chunk = chunk};
     return decoder_open(&w->decoder, &room, &d, q->from.load, q->from.dtype, error);
 }

@@ -134,7 +134,8 @@ static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
     session_desc of_text = {.sample = sample,
                             .config = &p->config,
                             .purpose = SAMPLE_EVALUATE,
-                            .threads = folder_threads(&p->from)},
+                            .threads = folder_threads(&p->from),
+                            .average = p->from.average},
                  of_writer = {.sample = sample, .config = &p->config, .share = &p->scores};
     decoder_desc room = {.texts = 1};
     double loss = 0, prompt = 1, each = 1;

@@ -23,6 +23,7 @@ typedef struct session_desc {
     const char *offload_dir; /* for values on a disk */
     int64_t fit;         /* bytes into which a step is fitted (zf_training.fit); 0: any */
     const char *adapter; /* of session_open_folder: the folder of an adapter, or NULL */
+    bool average;        /* of session_open_folder: parameters take the averages of --ema */
     /* The session whose parameters, dtype, adapter and zf_zero_desc (except micro_batches) this one
      * uses, and whose caches, if it has any; not for training. */
     struct session *share;

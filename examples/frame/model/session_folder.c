@@ -29,7 +29,8 @@ static bool take_part(session *s, zf_graph *whole, int32_t first, int32_t count,
 }
 
 /* Reads a checkpoint in f32, so many bytes or one parameter at a time. */
-static bool take_checkpoint(session *s, const char *path, zf_weights_report *report, zf_error *error)
+static bool take_checkpoint(session *s, const char *path, zf_weights_report *report,
+                            zf_error *error)
 {
     enum { PART = 16 << 20 };
     const device_desc cpu = {.kind = DEVICE_CPU};
@@ -83,7 +84,8 @@ bool session_config_take(const sample_model *sample, void *config, const char *p
     zf_config_any own;
     if (!zf_folder_is_checkpoint(path)) return fit(sample, config, path, false, error);
     if (!zf_config_load(sample->config, path, &own, error)) return false;
-    *zf_config_facts_of(sample->config, config).tied = *zf_config_facts_of(sample->config, &own).tied;
+    *zf_config_facts_of(sample->config, config).tied =
+        *zf_config_facts_of(sample->config, &own).tied;
     return true;
 }
 
@@ -110,11 +112,44 @@ static bool fits_base(const char *adapter, const char *base, zf_error *error)
         return true;
     if (!zf_digest_path(base, &digest, error)) return false;
     snprintf(own, sizeof own, "%016llx", (unsigned long long)digest);
-    return !strcmp(saved, own) ||
-           fail(error, ZF_ERR_MISMATCH,
-                "%s is an adapter of other weights than those of %s: name the folder of the base that "
-                "it was trained with",
-                adapter, base);
+    return !strcmp(saved, own) || fail(error, ZF_ERR_MISMATCH,
+                                       "%s is an adapter of other weights than those of %s: name "
+                                       "the folder of the base that "
+                                       "it was trained with",
+                                       adapter, base);
+}
+
+/* Parameters take the averages that a checkpoint has of them. */
+static bool take_averages(session *s, const char *path, zf_error *error)
+{
+    const device_desc cpu = {.kind = DEVICE_CPU};
+    zf_backend *backend = device_open(&cpu, 1, error);
+    zf_store *store = backend ? zf_store_new(&(zf_store_desc){.backend = backend}, error) : NULL;
+    zf_status status;
+    if (store && (status = zf_load(store, path, NULL)))
+        fail(error, status, "%s", zf_store_error(store));
+    else if (store && (status = zf_ema_copy(zf_program_store(s->program), store, NULL)))
+        fail(error, status,
+             status == ZF_ERR_ARGUMENT ? "%s has no averages: it was trained without "
+                                         "--ema"
+                                       : "%s: its averages are those of another model",
+             path);
+    zf_store_free(store);
+    zf_backend_free(backend);
+    return !error->status;
+}
+
+/* --average needs a checkpoint alone. */
+static bool may_average(const session_desc *d, const char *path, zf_error *error)
+{
+    if (!d->average) return true;
+    if (d->adapter)
+        return fail(error, ZF_ERR_ARGUMENT, "--average and --adapter exclude each other");
+    if (zf_config_bits(d->sample->config, d->config))
+        return fail(error, ZF_ERR_ARGUMENT, "--average is for weights that are floats");
+    return zf_folder_is_checkpoint(path) ||
+           fail(error, ZF_ERR_ARGUMENT,
+                "%s has no averages: only a checkpoint of a run with --ema has", path);
 }
 
 bool session_open_folder(session *s, const char *path, session_desc *d, int64_t dtype,
@@ -125,6 +160,7 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
     zf_dtype saved = checkpoint ? zf_folder_precision(path) : ZF_F32;
     const bool adapts = d->adapter != NULL;
     struct zf_adapter *beside;
+    if (!may_average(d, path, error)) return false;
     if (adapts && !fits_base(d->adapter, path, error)) return false;
     beside = adapts ? zf_adapter_open(d->adapter, error) : NULL;
     if (adapts && !beside) return false;
@@ -140,8 +176,10 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
     s->adapter = beside;
     if (checkpoint && !zf_config_bits(d->sample->config, d->config) &&
         (d->training.precision.dtype == saved || d->training.precision.dtype == ZF_F32))
-        good = zf_folder_load(s->program, path, d->training.precision.dtype != saved, adapts, error);
+        good =
+            zf_folder_load(s->program, path, d->training.precision.dtype != saved, adapts, error);
     else good = session_take(s, path, &report, error) && zf_weights_whole(&report, path, error);
+    good = good && (!d->average || take_averages(s, path, error));
     good = good && (!s->adapter || zf_adapter_take(s->adapter, s->program, s->graph, error));
     if (!good) session_close(s);
     return good;

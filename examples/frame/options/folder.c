@@ -10,6 +10,8 @@ const zf_option folder_load_rows[] = {
         .help = "a checkpoint, or a folder of Hugging Face"),
     ROW(TEXT, load, 0, NULL, .unit = "DIR", .flag = "model", .traits = ZF_OPTION_READS,
         .help = "the same"),
+    ROW(FLAG, average, 0, NULL, .with = "load",
+        .help = "the averages of the weights that a run with --ema has kept"),
     {.name = NULL}};
 
 const zf_option folder_adapter_rows[] = {

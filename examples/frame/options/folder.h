@@ -12,9 +12,10 @@ typedef struct folder_options {
     int64_t dtype;                          /* the index in FOLDER_DTYPES */
     int64_t weights;                        /* the index in ZF_CONFIG_WEIGHTS */
     int64_t threads;                        /* 0: all processors that the process may use */
+    bool average;                           /* of the weights, by --ema, in place of them */
 } folder_options;
 
-/* load, and model, which is the same; adapter; tokenizer; dtype and threads; weights. */
+/* load, model, which is the same, and average; adapter; tokenizer; dtype and threads; weights. */
 extern const zf_option folder_load_rows[], folder_adapter_rows[], folder_tokenizer_rows[],
     folder_compute_rows[], folder_weights_rows[];
 

@@ -530,6 +530,12 @@ typedef struct zf_output_desc {
  * can be read whatever passes make of it. desc NULL: defaults. */
 ZF_BUILDER zf_tensor zf_output(zf_tensor x, const char *name);
 ZF_BUILDER zf_tensor zf_output_ex(zf_tensor x, const char *name, const zf_output_desc *desc);
+/* Keeps readable, under `name`, the gradient of the loss with respect to x, a float: an input, a
+ * frozen parameter or any value that the loss depends on; of the dtype and shape of x. With several
+ * ranks or micro-batches it is that of a rank's last part of the batch, whose loss is not yet divided
+ * by the number of parts or by their sum. A loss scale multiplies it, as zf_gradient. Returns x.
+ * Requires: before zf_autograd. */
+ZF_BUILDER zf_tensor zf_output_gradient(zf_tensor x, const char *name);
 
 /* Whether x is a ratio of sums over examples (zf_zero), as zf_cross_entropy is without a weight. Then
  * *divisor is what it is divided by, and *sum the sum in that: the number of labelled rows. Else, and

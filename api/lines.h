@@ -76,6 +76,7 @@
 #define zf_rope(x, ...) zf_rope(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_output(x, ...) zf_output(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_output_ex(x, ...) zf_output_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_output_gradient(x, ...) zf_output_gradient(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_assign(x, ...) zf_assign(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_assign_ex(x, ...) zf_assign_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_fail(x, ...) zf_fail(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
@@ -153,6 +154,7 @@
 #undef zf_rope
 #undef zf_output
 #undef zf_output_ex
+#undef zf_output_gradient
 #undef zf_assign
 #undef zf_assign_ex
 #undef zf_fail

@@ -830,6 +830,26 @@ ZF_API zf_tensor zf_output_ex(zf_tensor x, const char *name, const zf_output_des
 
 ZF_API zf_tensor zf_output(zf_tensor x, const char *name) { return zf_output_ex(x, name, NULL); }
 
+ZF_API zf_tensor zf_output_gradient(zf_tensor x, const char *name)
+{
+    zf_graph *g = x.graph;
+    const int32_t id = g ? zfi_resolve(g, x.id) : 0;
+    zfi_new n = {.op = ZF_OP_output,
+                 .args = &id,
+                 .arg_count = 1,
+                 .name = name,
+                 .role = ZFI_ROLE_WANTED};
+    if (!id) return zfi_invalid(x, "output_gradient");
+    if (!zfi_is_float(g->nodes[id].dtype))
+        return zfi_misuse(x, ZF_ERR_DTYPE, "output_gradient",
+                          "the value is %s; only that of floats has a gradient",
+                          zf_dtype_name(g->nodes[id].dtype));
+    if (!g->error.status && (g->stages & ZFI_STAGE_GRADIENTS))
+        return zfi_misuse(x, ZF_ERR_STAGE, "output_gradient", "it must come before zf_autograd");
+    zfi_append(g, &n);
+    return g->error.status ? (zf_tensor){g, 0} : x;
+}
+
 ZF_API bool zf_ratio_of(zf_tensor x, zf_tensor *divisor, zf_tensor *sum)
 {
     zf_graph *g = x.graph;

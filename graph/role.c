@@ -14,6 +14,7 @@
     X(NONE, "", "")                                                                                \
     X(LOSS, "loss", "")                /* the output of the value that zf_autograd was given */    \
     X(NORM, "grad_norm", "")           /* the output of the global norm of gradients */            \
+    X(WANTED, "wanted_gradient", "")   /* before zf_autograd: an output of this value's gradient */ \
     X(MASTER, "master", "master")      /* f32 weights of a bf16 or f16 parameter */                \
     X(AVERAGE, "average", "average")   /* a moving average of the parameter (zf_ema) */            \
     X(MOMENT, "moment", "m")           /* a mean of gradients */                                   \
@@ -46,7 +47,7 @@ static const struct zfi_role_names {
 /* The role is that of an output; others, but NONE, are of a parameter's states. */
 static bool zfi_is_output_role(zfi_role role)
 {
-    return role == ZFI_ROLE_LOSS || role == ZFI_ROLE_NORM;
+    return role == ZFI_ROLE_LOSS || role == ZFI_ROLE_NORM || role == ZFI_ROLE_WANTED;
 }
 
 /* What quantised gradients have left to send (zf_zero_desc.loco). */

@@ -112,13 +112,15 @@ static int zfi_by_role(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* Checks that each role is there once: in the graph, or for each parameter. */
+/* Checks that each role is there once, in the graph or for each parameter; but any number of
+ * gradients may be wanted. */
 static void zfi_verify_roles(zf_graph *g)
 {
     int64_t *keys = NULL; /* the parameter and the role */
     for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (node->role) zfi_push(&g->memory, keys, (int64_t)node->of * ZFI_ROLE_COUNT + node->role);
+        if (node->role && node->role != ZFI_ROLE_WANTED)
+            zfi_push(&g->memory, keys, (int64_t)node->of * ZFI_ROLE_COUNT + node->role);
     }
     if (keys && !g->memory.failed) qsort(keys, stbds_arrlenu(keys), sizeof *keys, zfi_by_role);
     for (int32_t k = 1; k < zfi_len(keys) && !g->memory.failed && !g->error.status; k++)

@@ -721,6 +721,20 @@ static void zfi_place(zfi_placement *p, const zf_memory_desc *d)
     }
 }
 
+/* Every gradient that is wanted has been made. */
+static zf_status zfi_check_wanted(zf_graph *g)
+{
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *mark = &g->nodes[g->order[i]];
+        if (mark->role == ZFI_ROLE_WANTED)
+            return zfi_fail(&g->error, ZF_ERR_STAGE,
+                            "the output \"%.200s\" is the gradient of %%%d, which zf_autograd makes; "
+                            "it has not been run",
+                            mark->name, (int)mark->args[0]);
+    }
+    return ZF_OK;
+}
+
 ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
 {
     zf_memory_desc d = desc ? *desc : (zf_memory_desc){.backend = NULL};
@@ -729,6 +743,7 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     zf_array *args;
     int32_t most = 1;
     if (!status && g->repeats) status = zfi_settle(g);
+    if (!status) status = zfi_check_wanted(g);
     if (status || (status = zfi_settle_sets(g))) return status;
     d.host = zfi_host_backend(d.backend, d.host);
     p.nodes = (size_t)zfi_len(g->nodes);

@@ -17,13 +17,16 @@
  * Where several nodes read a piece of a param (tile.c), all its gradients are computed at the visit
  * of the first reader, the last visit, in the same order: until then none of them is in memory. */
 
-/* needs[id]: node id depends on a trained parameter, and not through stop_gradient alone. */
+/* needs[id]: node id is, or depends on, a trained parameter or a value whose gradient is wanted, and
+ * not through stop_gradient alone. */
 static void zfi_mark_trained(const zf_graph *g, bool *needs)
 {
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (g->nodes[g->order[i]].role == ZFI_ROLE_WANTED) needs[g->nodes[g->order[i]].args[0]] = true;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        if (node->op == ZF_OP_param) needs[id] = !ZF_INT(node, param, frozen);
+        if (node->op == ZF_OP_param && !ZF_INT(node, param, frozen)) needs[id] = true;
         if (node->op == ZF_OP_stop_gradient) continue;
         for (int32_t k = 0; k < node->arg_count && !zfi_has(g, id, ZF_OP_EFFECT); k++)
             if (needs[node->args[k]] && zfi_is_float(node->dtype)) needs[id] = true;
@@ -195,6 +198,30 @@ static void zfi_mark_loss(zf_graph *g, zf_tensor loss)
     if (mark) g->nodes[mark].role = ZFI_ROLE_LOSS;
 }
 
+/* Makes outputs of the gradients that are wanted, at the end of the order. */
+static void zfi_put_wanted(zf_graph *g, const int32_t *gradients)
+{
+    for (int32_t i = 0, end = zfi_len(g->order); i < end && !g->error.status;) {
+        const int32_t id = g->order[i];
+        zfi_node *mark = &g->nodes[id];
+        const int32_t dx = mark->role == ZFI_ROLE_WANTED ? gradients[mark->args[0]] : 0;
+        if (mark->role != ZFI_ROLE_WANTED) {
+            i++;
+        } else if (!dx) {
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_autograd: the loss does not depend on %%%d, whose gradient the output "
+                     "\"%.200s\" is to have",
+                     (int)mark->args[0], mark->name);
+        } else {
+            memmove(&g->order[i], &g->order[i + 1],
+                    (size_t)(zfi_len(g->order) - i - 1) * sizeof *g->order);
+            g->order[zfi_len(g->order) - 1] = id;
+            mark->args[0] = mark->shown = dx, mark->role = ZFI_ROLE_NONE, end--;
+            if (zfi_is_number(&g->nodes[dx])) ZF_INT(mark, output, reduction) = ZF_REDUCTION_NONE;
+        }
+    }
+}
+
 /* Enters the pass. Gradients of gradients are refused by what they are. */
 static zf_status zfi_enter_autograd(zf_graph *g)
 {
@@ -256,9 +283,10 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
         for (int32_t i = 0; i < zfi_len(g->params) && !g->error.status; i++) {
             int32_t pair[2] = {g->params[i], 0};
             if (pair[0] < count) pair[1] = b.gradients[pair[0]]; /* else a gradient has made it */
-            if (pair[1] && b.needs[pair[0]])
+            if (pair[1] && b.needs[pair[0]] && !ZF_INT(&g->nodes[pair[0]], param, frozen))
                 zfi_append(g, &(zfi_new){.op = ZF_OP_gradient, .args = pair, .arg_count = 2});
         }
+        zfi_put_wanted(g, b.gradients);
         if (!g->error.status) zfi_mark_loss(g, loss);
     } else {
         zfi_graph_nomem(g);

@@ -414,8 +414,10 @@ TEST_ONCE(cuda_programs_share_a_backend)
         /* Without dropout: other numbers, and the same each time */
         for (int turn = 0; turn < 2; turn++) {
             OK(t, feed(p[1], g[1], step, 0), zf_program_error(p[1]));
+            OK(t, zf_step(p[1]), zf_program_error(p[1]));
             OK(t, zf_read(p[1], zf_graph_find(g[1], "loss"), &losses[turn], 4), NULL);
         }
+        CHECK(t, losses[0] == losses[1] && losses[0] > 0);
     }
     CHECK(t, same(&expected, &got));
 }

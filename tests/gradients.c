@@ -1,0 +1,128 @@
+/* Gradients with respect to values that are no trained parameters: zf_output_gradient. */
+#include "test.h"
+
+enum { N = 3 };
+
+typedef struct session {
+    zf_graph *graph;
+    zf_backend *cpu;
+    zf_program *program;
+    zf_error error;
+} session;
+
+static void session_close(void *object)
+{
+    session *s = object;
+    zf_program_free(s->program);
+    zf_backend_free(s->cpu);
+    zf_graph_free(s->graph);
+    *s = (session){.graph = NULL};
+}
+
+/* loss = sum (tanh(x w) f)^2, of an input x, a trained w and a frozen f. */
+static zf_tensor build(zf_graph *g, zf_tensor *middle)
+{
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(N));
+    zf_tensor w = zf_param(g, "w", ZF_SHAPE(N), &(zf_param_desc){.init = ZF_FILL, .value = 0.5});
+    zf_tensor f = zf_param(g, "f", ZF_SHAPE(N),
+                           &(zf_param_desc){.init = ZF_FILL, .value = 2, .frozen = true});
+    zf_tensor y = *middle = zf_tanh(zf_mul(x, w)), z = zf_mul(y, f);
+    return zf_sum(zf_mul(z, z));
+}
+
+static void run(test *t, session *s, zf_tensor loss)
+{
+    static const float x[N] = {-1, 0.25f, 2}, lr = 0.125f;
+    zf_tensor rate = zf_input(s->graph, "lr", ZF_F32, ZF_SCALAR);
+    OK(t, zf_passes(s->graph, &(zf_training){.loss = loss, .lr = rate, .optimizer = ZF_SGD}),
+       zf_graph_error(s->graph));
+    NEED(t,
+         s->cpu =
+             zf_cpu_backend(&(zf_cpu_desc){.threads = 1, .allocator = t->allocator}, &s->error),
+         &s->error);
+    s->program = zf_compile(s->graph, &(zf_compile_desc){.backend = s->cpu, .poison = true});
+    OK(t, zf_graph_status(s->graph), zf_graph_error(s->graph));
+    OK(t, zf_write(s->program, zf_graph_find(s->graph, "x"), x, sizeof x),
+       zf_program_error(s->program));
+    OK(t, zf_write(s->program, rate, &lr, sizeof lr), zf_program_error(s->program));
+    OK(t, zf_step(s->program), zf_program_error(s->program));
+}
+
+/* Each equals its formula; the frozen parameter stays, the trained one moves as without them. */
+TEST(gradients_of_any_value)
+{
+    static const double x[N] = {-1, 0.25, 2};
+    static session s;
+    float dx[N], dy[N], df[N], w[N], f[N];
+    zf_tensor middle, loss;
+    test_defer(t, session_close, &s);
+    s = (session){.graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator})};
+    NEED(t, s.graph, NULL);
+    loss = build(s.graph, &middle);
+    zf_output_gradient(zf_graph_find(s.graph, "x"), "dx");
+    zf_output_gradient(middle, "dy");
+    zf_output_gradient(zf_graph_find(s.graph, "f"), "df");
+    run(t, &s, loss);
+    OK(t, zf_read(s.program, zf_graph_find(s.graph, "dx"), dx, sizeof dx), "dx");
+    OK(t, zf_read(s.program, zf_graph_find(s.graph, "dy"), dy, sizeof dy), "dy");
+    OK(t, zf_read(s.program, zf_graph_find(s.graph, "df"), df, sizeof df), "df");
+    OK(t, zf_read(s.program, zf_graph_find(s.graph, "w"), w, sizeof w), "w");
+    OK(t, zf_read(s.program, zf_graph_find(s.graph, "f"), f, sizeof f), "f");
+    for (int k = 0; k < N; k++) {
+        const double y = tanh(0.5 * x[k]), slope = 1 - y * y;
+        CHECK_NEAR(t, dy[k], 8 * y, 1e-5);
+        CHECK_NEAR(t, dx[k], 8 * y * slope * 0.5, 1e-5);
+        CHECK_NEAR(t, df[k], 4 * y * y, 1e-5);
+        CHECK_NEAR(t, w[k], 0.5 - 0.125 * 8 * y * slope * x[k], 1e-5);
+        CHECK(t, f[k] == 2);
+    }
+}
+
+/* The text of a graph keeps what is wanted. */
+TEST(gradients_in_text)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator}), *again;
+    zf_error error;
+    char text[2000];
+    zf_tensor middle;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    zf_output(build(g, &middle), "loss");
+    zf_output_gradient(middle, "dy");
+    NEED(t, zf_graph_text(g, text, sizeof text) < sizeof text, NULL);
+    CHECK(t, strstr(text, "\"dy\" role=wanted_gradient"));
+    again = zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
+    NEED(t, again, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, again);
+    OK(t, zf_autograd(again, zf_graph_find(again, "loss")), zf_graph_error(again));
+    CHECK(t, zf_graph_text(again, text, sizeof text) < sizeof text && !strstr(text, "wanted"));
+}
+
+TEST(gradients_that_cannot_be)
+{
+    static const char *const errors[] = {
+        "zf_autograd: the loss does not depend on %",
+        "output_gradient (gradients.c:",
+        "it must come before zf_autograd",
+        "whose",
+    };
+    for (int k = 0; k < 4; k++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        zf_tensor middle, loss, labels;
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        loss = build(g, &middle), labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(N));
+        if (k == 0) zf_output_gradient(zf_input(g, "other", ZF_F32, ZF_SHAPE(N)), "d");
+        if (k == 1) zf_output_gradient(labels, "d");
+        if (k == 3) zf_output_gradient(middle, "d");
+        if (k < 3) zf_autograd(g, loss);
+        if (k == 2) zf_output_gradient(middle, "d");
+        if (k == 3) zf_memory(g, NULL);
+        CHECK(t, zf_graph_status(g));
+        if (k < 3) CHECK(t, strstr(zf_graph_error(g), errors[k]));
+        else
+            CHECK(t,
+                  strstr(zf_graph_error(g), "the output \"d\" is the gradient of %") &&
+                      strstr(zf_graph_error(g), ", which zf_autograd makes; it has not been run"));
+    }
+}

@@ -38,8 +38,10 @@ static int32_t zfi_shown_as(const zf_graph *g, int32_t id)
 static int32_t zfi_access_node(zf_program *p, zf_tensor x, const char *call, bool writing)
 {
     zf_graph *g = p->graph;
-    const int32_t shown = x.graph == g && !writing ? zfi_shown_as(g, x.id) : 0;
     int32_t id = x.graph == g ? zfi_resolve(g, x.id) : 0;
+    /* a leaf is read itself, also where an output is made of it */
+    const bool computed = x.graph == g && !(id && zfi_has(g, id, ZF_OP_LEAF));
+    const int32_t shown = computed && !writing ? zfi_shown_as(g, x.id) : 0;
     const zfi_node *node = &g->nodes[id];
     char missed[256];
     bool known;

@@ -567,10 +567,11 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
             zfi_push(&g->memory, z->kept, id);
             return;
         }
-        if (z->reductions.parts > 1 && !zfi_has(g, x, ZF_OP_LEAF))
-            zfi_check_mixed(&z->reductions, id);
-        if (zfi_is_number(value) && !zfi_has(g, x, ZF_OP_LEAF) && z->reductions.parts > 1 &&
-            !g->error.status) {
+        /* a leaf is no sum or mean unless that is said */
+        const bool may = z->reductions.parts > 1 && (!zfi_has(g, x, ZF_OP_LEAF) ||
+                                                     ZF_INT(&g->nodes[id], output, reduction));
+        if (may) zfi_check_mixed(&z->reductions, id);
+        if (may && zfi_is_number(value) && !g->error.status) {
             const zf_reduction how = zfi_reduction_of(&z->reductions, id);
             ZF_INT(&g->nodes[id], output, reduction) = how;
             if (how != ZF_REDUCTION_NONE) {

@@ -346,7 +346,7 @@ static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x,
 static int32_t zfi_axis(zf_tensor x, int32_t axis)
 {
     int32_t rank = zf_tensor_shape(x).rank;
-    if (axis < 0) axis += rank;
+    if (axis < 0 && axis >= -rank) axis += rank;
     return axis >= 0 && axis < rank ? axis : -1;
 }
 

@@ -89,7 +89,8 @@ TEST(gradients_in_text)
     test_defer(t, (test_cleanup *)zf_graph_free, g);
     zf_output(build(g, &middle), "loss");
     zf_output_gradient(middle, "dy");
-    NEED(t, zf_graph_text(g, text, sizeof text) < sizeof text, NULL);
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    CHECK(t, zf_graph_text(g, text, sizeof text) < sizeof text);
     CHECK(t, strstr(text, "\"dy\" role=wanted_gradient"));
     again = zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
     NEED(t, again, &error);
@@ -118,7 +119,11 @@ TEST(gradients_that_cannot_be)
         if (k < 3) zf_autograd(g, loss);
         if (k == 2) zf_output_gradient(middle, "d");
         if (k == 3) zf_memory(g, NULL);
-        CHECK(t, zf_graph_status(g));
+        GIVES(t, zf_graph_status(g),
+              k == 0   ? ZF_ERR_ARGUMENT
+              : k == 1 ? ZF_ERR_DTYPE
+                       : ZF_ERR_STAGE,
+              zf_graph_error(g));
         if (k < 3) CHECK(t, strstr(zf_graph_error(g), errors[k]));
         else
             CHECK(t,

@@ -257,12 +257,14 @@ static long comparisons_of(test *t, int count)
     zf_weights *w;
     char name[24];
     int found = 0;
+    if (!writer) return test_fail(t, __FILE__, __LINE__, "zf_safetensors_writer_new", error.text), 0;
     for (int i = 0; i < count; i++) {
         snprintf(name, sizeof name, "x%d", i);
         zf_safetensors_declare(writer, name, ZF_F32, ZF_SHAPE(0));
     }
-    zf_safetensors_finish(writer, &error);
+    const zf_status status = zf_safetensors_finish(writer, &error);
     zf_safetensors_writer_free(writer);
+    if (status) return test_fail(t, __FILE__, __LINE__, "zf_safetensors_finish", error.text), 0;
     w = zf_weights_open(path, &error);
     if (!w) return test_fail(t, __FILE__, __LINE__, "zf_weights_open", error.text), 0;
     for (int i = 0; i < count; i++) {

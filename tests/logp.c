@@ -257,8 +257,8 @@ TEST_ONCE(head_logp_keeps_no_logits)
             zf_cpu_backend(&(zf_cpu_desc){.threads = 2, .allocator = t->allocator}, &error);
         const double numbers = (double)((h.rows + h.classes) * h.width),
                      each = (double)zf_dtype_size(h.dtype);
-        test_defer(t, (void (*)(void *))zf_graph_free, g);
-        test_defer(t, (void (*)(void *))zf_backend_free, cpu);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        test_defer(t, (test_cleanup *)zf_backend_free, cpu);
         build(g, &h);
         zf_simplify(g);
         zf_memory(g, &(zf_memory_desc){.backend = cpu});
@@ -283,12 +283,13 @@ TEST(head_logp_explains_mistakes)
     };
     for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
         zf_tensor x = zf_param(g, "x", ZF_SHAPE(4, bad[k].what == 2 ? 7 : 8), NULL);
         zf_tensor w = zf_param(g, "w", ZF_SHAPE(9, 8), NULL);
         zf_tensor b = zf_param(g, "b", ZF_SHAPE(bad[k].what == 4 ? 8 : 9), NULL);
         zf_tensor labels = zf_input(g, "labels", bad[k].what == 3 ? ZF_F32 : ZF_I32, ZF_SHAPE(4));
         const zf_head_desc desc = {.temperature = bad[k].what == 0 ? -1 : 0};
-        test_defer(t, (void (*)(void *))zf_graph_free, g);
         if (bad[k].what == 1) zf_head_entropy(labels);
         else {
             zf_tensor logp = zf_head_logp(x, w, b, labels, &desc);

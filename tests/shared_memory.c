@@ -168,7 +168,9 @@ TEST(shared_memory_of_two_stores)
     test_defer(t, (test_cleanup *)zf_backend_free, cpu);
     for (int k = 0; k < 2; k++) {
         zf_tensor x;
-        NEED(t, g[k] = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator}), NULL);
+        g[k] = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        if (!g[k]) zf_program_free(p[0]);
+        NEED(t, g[k], NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g[k]);
         x = zf_param(g[k], "w", ZF_SHAPE(k ? 8 : 64), &(zf_param_desc){.init = ZF_ONES});
         zf_output(zf_sum(zf_exp(zf_neg(x))), "y");

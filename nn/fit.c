@@ -292,9 +292,10 @@ ZF_API zf_status zf_nn_fit(zf_store *store, const zf_nn_fit_desc *desc, zf_error
     f.error = error ? error : &none;
     if (desc) d.training = desc->training;
     if (!f.allocator.fn) f.allocator.fn = zfi_fit_allocate;
-    f.trained = d.examples - d.held_out;
     f.schedule = d.schedule;
-    if (!(status = zfi_fit_check(&f))) status = zfi_fit_train(&f);
+    status = zfi_fit_check(&f);
+    f.trained = status ? 0 : d.examples - d.held_out;
+    if (!status) status = zfi_fit_train(&f);
     zfi_fit_close(&f);
     return status;
 }

@@ -200,7 +200,7 @@ static char *pick_path(world *w)
 
 static char *pick_name(world *w)
 {
-    static char all[][40] = {
+    static char all[][ROOM + 1] = { /* whole where a call says that it has ROOM bytes */
         "", "x", "w", "a name", "{\"a\": 1}", "optimizer", "%1 = input \"q\" : f32[2]"};
     static char longest[2000];
     if (one_of(w, 8) == 0) return memset(longest, 'n', sizeof longest - 1);

@@ -543,13 +543,13 @@ TEST_ONCE(comm_local_names_who_is_late)
         zf_error error = {ZF_OK, ""};
         member members[4];
         zf_local *group =
-            zf_local_new(&(zf_local_desc){.world = 4, .deadline_seconds = 0.5}, &error);
+            zf_local_new(&(zf_local_desc){.world = 4, .deadline_seconds = 1.5}, &error);
         NEED(t, group, &error);
         test_defer(t, (test_cleanup *)zf_local_free, group);
         run_members(t, group, 4, 1, late_body, (void *)(uintptr_t)&context, members);
         for (int r = 0; r < 3 + busy; r++)
             CHECK_TEXT(t, members[r].error.text,
-                       "all_gather %7 over ranks 0, 2: rank 3 of 4 did not come within 0.5 s");
+                       "all_gather %7 over ranks 0, 2: rank 3 of 4 did not come within 1.5 s");
     }
 }
 

@@ -411,13 +411,13 @@ TEST_ONCE(cuda_programs_share_a_backend)
         if (step < 5) continue;
         for (int32_t k = 0; k < zf_param_count(g[0]); k++)
             OK(t, keep(p[0], zf_param_at(g[0], k), &got), zf_program_error(p[0]));
-        /* Without dropout: other numbers, and the same each time */
+        /* Without dropout: other numbers. Its steps update the parameters too */
         for (int turn = 0; turn < 2; turn++) {
             OK(t, feed(p[1], g[1], step, 0), zf_program_error(p[1]));
             OK(t, zf_step(p[1]), zf_program_error(p[1]));
             OK(t, zf_read(p[1], zf_graph_find(g[1], "loss"), &losses[turn], 4), NULL);
         }
-        CHECK(t, losses[0] == losses[1] && losses[0] > 0);
+        CHECK(t, losses[1] > 0 && losses[1] < losses[0]);
     }
     CHECK(t, same(&expected, &got));
 }

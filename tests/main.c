@@ -137,6 +137,12 @@ static void *counting_allocator(void *user, void *ptr, size_t old_size, size_t n
     return block;
 }
 
+#ifdef __SANITIZE_ADDRESS__
+/* Memory that no machine has is refused, as without a sanitizer. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
+#endif
+
 /* ------------------------------------------------------- what does not go through t->allocator */
 
 /* An allocation of the library's default allocator or of a sample, on any thread. */

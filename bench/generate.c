@@ -223,7 +223,7 @@ int main(int argc, char **argv)
 {
     options o = {.model = "160m"};
     const zf_options all = {.rows = rows, .desc = &o};
-    int rest, status;
+    int status;
     bool good;
     llm_config config;
     session base;
@@ -238,8 +238,7 @@ int main(int argc, char **argv)
     zf_program_info info;
     round_figures r;
     double first, each, bytes, flops, read, peak;
-    if (!bench_options(argc, argv, &all, 1, 1, &rest, &status)) return status;
-    if (rest) return fprintf(stderr, "generate: '%s' is one argument too many\n", argv[1]), 2;
+    if (!bench_options(argc, argv, &all, 1, 1, NULL, &status)) return status;
     const int64_t prompt = o.prompt, tokens = o.tokens, streams = o.streams, rounds = o.rounds;
     const zf_dtype precision = (zf_dtype)o.precision;
     b.device = o.device;

@@ -21,9 +21,9 @@
 
 typedef struct options {
     const char *model;
-    int64_t steps, weights;
-    double dropout, roof_gflops, roof_gbytes;
-    bool llama, profile, json, estimate;
+    int64_t weights;
+    double dropout;
+    bool llama;
 } options;
 
 #define ROW(kind, member, default_, range, ...)                                                    \
@@ -33,15 +33,7 @@ static const zf_option rows[] = {
     ROW(FLAG, llama, 0, NULL, .topic = "step", .help = "a model of llm, not of gpt"),
     ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .help = "as gpt pretrain, or llm pretrain"),
     ROW(CHOICE, weights, 0, ZF_CONFIG_WEIGHTS, .help = "of products, under an adapter"),
-    ROW(COUNT, steps, 30, "[1,1000000]", .help = "steps that are timed, after three others"),
     ROW(NUMBER, dropout, 0, "[0,1)", .unit = "P", .help = "everywhere"),
-    ROW(FLAG, estimate, 0, NULL, .help = "print the time that measured rates predict"),
-    ROW(FLAG, profile, 0, NULL, .help = "time by operator, and its floor"),
-    ROW(NUMBER, roof_gflops, 0, "[0,1000000000]", .with = "profile",
-        .help = "of the floor; 0: it is measured"),
-    ROW(NUMBER, roof_gbytes, 0, "[0,1000000000]", .with = "profile",
-        .help = "the same of memory, GB/s"),
-    ROW(FLAG, json, 0, NULL, .help = "one JSON object"),
     {.name = NULL}};
 
 int main(int argc, char **argv)
@@ -58,10 +50,12 @@ int main(int argc, char **argv)
                       .seed = 1,
                       .threads = 2,
                       .shape = {8, 128, 0, false, 0}};
+    bench_step m = {.steps = 0};
     const zf_options all[] = {{.rows = rows, .desc = &o},
+                              {.rows = bench_step_rows, .desc = &m},
                               {.rows = bench_session_rows, .desc = &d},
                               {.rows = zf_training_options(), .desc = &d.training}};
-    int rest, status;
+    int status;
     char decay[] = "0.1";
     zf_error error = {ZF_OK, ""};
     zf_estimate estimate = {0};
@@ -69,9 +63,8 @@ int main(int argc, char **argv)
     session s;
     causal_batch batch;
     double *times, tokens, median;
-    if (!bench_options(argc, argv, all, 3, 2, &rest, &status)) return status;
-    if (rest) return fprintf(stderr, "gpt: '%s' is one argument too many\n", argv[1]), 2;
-    if (zf_options_default(&all[2], 1, "weight-decay", decay, &error)) return 1;
+    if (!bench_options(argc, argv, all, 4, 3, NULL, &status)) return status;
+    if (zf_options_default(&all[3], 1, "weight-decay", decay, &error)) return 1;
     if (o.llama) d.sample = &llm_sample, d.config = &llama_config;
     loaded = o.llama ? llm_config_load(o.model, &llama_config, &error)
                    : gpt_config_load(o.model, &config, &error);
@@ -90,12 +83,12 @@ int main(int argc, char **argv)
         batch.ids[i] = (int32_t)(bert_mix((uint64_t)i) % (uint64_t)vocab);
         batch.labels[i] = (int32_t)(bert_mix((uint64_t)i + 1) % (uint64_t)vocab);
     }
-    times = calloc((size_t)o.steps, sizeof *times);
+    times = calloc((size_t)m.steps, sizeof *times);
     if (!times) return 1;
-    if (o.estimate && !bench_estimate(&s, d.offload_dir, &estimate, &error))
+    if (m.estimate && !bench_estimate(&s, d.offload_dir, &estimate, &error))
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
-    if (o.profile) profile_begin(s.backend, o.roof_gflops, o.roof_gbytes);
-    for (int64_t n = -3; n < o.steps; n++) {
+    if (m.profile) profile_begin(s.backend, m.roof_gflops, m.roof_gbytes);
+    for (int64_t n = -3; n < m.steps; n++) {
         float lr = 1e-4f;
         double start = bench_now();
         if (n == 0) profile_reset();
@@ -103,12 +96,12 @@ int main(int argc, char **argv)
             zf_step(s.program))
             return fprintf(stderr, "gpt: %s\n", zf_program_error(s.program)), 1;
         if (n >= 0) times[n] = bench_now() - start;
-        if (o.profile) profile_step();
+        if (m.profile) profile_step();
     }
-    median = bench_median(times, o.steps);
+    median = bench_median(times, m.steps);
     tokens = (double)batch.labelled;
     info = zf_program_info_of(s.program);
-    if (o.json) {
+    if (m.json) {
         printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, "
                "\"gflops\": %.1f, \"step_ms\": %.3f, \"peak_bytes\": %zu, "
                "\"peak_rss_bytes\": %.0f, \"parameters\": %.0f, \"host_bytes\": %zu, "
@@ -117,7 +110,7 @@ int main(int argc, char **argv)
                info.peak_bytes, bench_most_resident(), (double)info.param_count,
                info.allocated[ZF_HOST], info.allocated[ZF_DISK],
                (double)info.counted.upload.bytes, (double)info.counted.download.bytes);
-        profile_print_members(&info.plan, o.steps);
+        profile_print_members(&info.plan, m.steps);
         puts("}");
     } else {
         printf(
@@ -127,8 +120,8 @@ int main(int argc, char **argv)
             (long long)batch.sequence, (long long)d.threads,
             tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
             1e-9 * info.flops, (double)info.peak_bytes / 1048576);
-        if (o.profile) profile_print(o.steps);
-        if (o.estimate) bench_print_estimate(&estimate, median);
+        if (m.profile) profile_print(m.steps);
+        if (m.estimate) bench_print_estimate(&estimate, median);
     }
     free(times);
     causal_batch_free(&batch);

@@ -156,10 +156,9 @@ int main(int argc, char **argv)
                                .shape = {1, 128, 0, false, 0}}};
     const zf_options all[] = {{.rows = rows, .desc = &set},
                               {.rows = bench_session_rows, .desc = &set.session}};
-    int rest, status;
+    int status;
     zf_error error = {ZF_OK, ""};
-    if (!bench_options(argc, argv, all, 2, 2, &rest, &status)) return status;
-    if (rest) return fprintf(stderr, "memory: '%s' is one argument too many\n", argv[1]), 2;
+    if (!bench_options(argc, argv, all, 2, 2, NULL, &status)) return status;
     set.session.shape.predictions =
         bench_predictions(set.session.shape.batch, set.session.shape.sequence);
     if (!bert_config_load(set.model, &set.config, &error))

@@ -24,8 +24,8 @@ static inline const char *bench_name(char **argv)
 }
 
 /* Reads the options into the descs of the tables, and fills in the defaults of the first `own`
- * ones; the others are descs of passes. *rest: how many arguments stay, in argv[1..]. False: main
- * returns *status. */
+ * ones; the others are descs of passes. *rest: how many arguments stay, in argv[1..]; NULL: none may.
+ * False: main returns *status. */
 static inline bool bench_options(int argc, char **argv, const zf_options *all, int32_t count,
                                  int32_t own, int *rest, int *status)
 {
@@ -35,8 +35,9 @@ static inline bool bench_options(int argc, char **argv, const zf_options *all, i
     if (!help && !zf_options_take(all, count, &argc, argv, &error) &&
         !zf_options_check(all, count, true, &error)) {
         zf_options_resolve(all, own);
-        *rest = argc - 1;
-        return true;
+        if (rest) *rest = argc - 1;
+        if (rest || argc < 2) return true;
+        snprintf(error.text, sizeof error.text, "'%.100s' is one argument too many", argv[1]);
     }
     if (!help) fprintf(stderr, "%s: %s; --help lists the options\n", bench_name(argv), error.text);
     else zf_options_help(all, count, "all", stdout, &error);

@@ -397,11 +397,10 @@ int main(int argc, char **argv)
     const zf_options all[] = {{.rows = rows, .desc = &set},
                               {.rows = bench_session_rows, .desc = &set.session},
                               {.rows = pass_rows, .desc = &set.session.training}};
-    int rest, status;
+    int status;
     rank_group ranks;
     zf_error error = {ZF_OK, ""};
-    if (!bench_options(argc, argv, all, 3, 2, &rest, &status)) return status;
-    if (rest) return fprintf(stderr, "overlap: '%s' is one argument too many\n", argv[1]), 2;
+    if (!bench_options(argc, argv, all, 3, 2, NULL, &status)) return status;
     if (set.stages[strspn(set.stages, "0123")])
         return fprintf(stderr, "overlap: --stages takes digits of 0 to 3\n"), 2;
     set.latency *= 1e-6, set.compute *= 1e-3;

@@ -16,4 +16,24 @@ static const zf_option bench_session_rows[] = {
     ZF_OPTION(session_desc, DESC, device, 0, NULL, .rows = bench_device_rows),
     {.name = NULL}};
 
+/* What is measured of a step, and how it is printed. */
+typedef struct bench_step {
+    int64_t steps;
+    double roof_gflops, roof_gbytes;
+    bool estimate, profile, json;
+} bench_step;
+
+static const zf_option bench_step_rows[] = {
+    ZF_OPTION(bench_step, COUNT, steps, 30, "[1,1000000]", .topic = "step",
+              .help = "steps that are timed, after three others"),
+    ZF_OPTION(bench_step, FLAG, estimate, 0, NULL,
+              .help = "print the time that measured rates predict"),
+    ZF_OPTION(bench_step, FLAG, profile, 0, NULL, .help = "time by operator, and its floor"),
+    ZF_OPTION(bench_step, NUMBER, roof_gflops, 0, "[0,1000000000]", .with = "profile",
+              .help = "of the floor; 0: it is measured"),
+    ZF_OPTION(bench_step, NUMBER, roof_gbytes, 0, "[0,1000000000]", .with = "profile",
+              .help = "the same of memory, GB/s"),
+    ZF_OPTION(bench_step, FLAG, json, 0, NULL, .help = "one JSON object"),
+    {.name = NULL}};
+
 #endif

@@ -23,9 +23,8 @@
 
 typedef struct options {
     const char *model, *losses;
-    int64_t vocab, steps;
-    double roof_gflops, roof_gbytes;
-    bool profile, json, fusions, peak, estimate, timed;
+    int64_t vocab;
+    bool fusions, peak, timed;
 } options;
 
 #define ROW(kind, member, default_, range, ...)                                                    \
@@ -34,17 +33,9 @@ typedef struct options {
 static const zf_option rows[] = {
     ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .topic = "step", .help = "as bert pretrain"),
     ROW(COUNT, vocab, 8192, "[8,1000000000]", .help = "tokens of the vocabulary"),
-    ROW(COUNT, steps, 30, "[1,1000000]", .help = "steps that are timed, after three others"),
-    ROW(FLAG, estimate, 0, NULL, .help = "print the time that measured rates predict"),
     ROW(FLAG, timed, 0, NULL, .help = "plan the overlap by such rates"),
     ROW(FLAG, fusions, 0, NULL, .help = "print the names of the rewrites"),
-    ROW(FLAG, profile, 0, NULL, .help = "time by operator, and its floor"),
-    ROW(NUMBER, roof_gflops, 0, "[0,1000000000]", .with = "profile",
-        .help = "of the floor; 0: it is measured"),
-    ROW(NUMBER, roof_gbytes, 0, "[0,1000000000]", .with = "profile",
-        .help = "the same of memory, GB/s"),
     ROW(FLAG, peak, 0, NULL, .help = "the share of the FMA peak, taken in turns"),
-    ROW(FLAG, json, 0, NULL, .help = "one JSON object"),
     ROW(TEXT, losses, 0, NULL, .unit = "FILE", .help = "those of all steps, a line each"),
     {.name = NULL}};
 
@@ -58,10 +49,12 @@ int main(int argc, char **argv)
                       .seed = 1,
                       .threads = 2,
                       .shape = {16, 128, 0, false, 0}};
+    bench_step m = {.steps = 0};
     const zf_options all[] = {{.rows = rows, .desc = &o},
+                              {.rows = bench_step_rows, .desc = &m},
                               {.rows = bench_session_rows, .desc = &d},
                               {.rows = zf_training_options(), .desc = &d.training}};
-    int rest, status;
+    int status;
     char decay[] = "0.01";
     zf_error error = {ZF_OK, ""};
     zf_estimate estimate = {0};
@@ -71,28 +64,27 @@ int main(int argc, char **argv)
     bert_batch *batch;
     FILE *losses;
     double *times, *peaks, *shares, tokens, median, peak = 0, share = 0, before = 0;
-    if (!bench_options(argc, argv, all, 3, 2, &rest, &status)) return status;
-    if (rest) return fprintf(stderr, "step: '%s' is one argument too many\n", argv[1]), 2;
+    if (!bench_options(argc, argv, all, 4, 3, NULL, &status)) return status;
     for (int32_t k = 0; o.fusions && zf_fuse_name(k); k++) puts(zf_fuse_name(k));
     if (o.fusions) return 0;
     d.measure = o.timed;
-    if (zf_options_default(&all[2], 1, "weight-decay", decay, &error)) return 1;
+    if (zf_options_default(&all[3], 1, "weight-decay", decay, &error)) return 1;
     d.shape.predictions = bench_predictions(d.shape.batch, d.shape.sequence);
     if (bert_config_load(o.model, &config, &error)) config.vocab = o.vocab;
     if (error.status || !session_open(&s, &d, &error))
         return fprintf(stderr, "step: %s\n", error.text), 1;
     batch = bench_batch(&d.shape, o.vocab, 0);
-    times = calloc(3 * (size_t)o.steps, sizeof *times);
+    times = calloc(3 * (size_t)m.steps, sizeof *times);
     losses = o.losses ? fopen(o.losses, "w") : NULL;
     if (!batch || !times || (o.losses && !losses))
         return fprintf(stderr, "step: no memory, or no file %s\n", o.losses ? o.losses : ""), 1;
-    peaks = times + o.steps, shares = peaks + o.steps;
+    peaks = times + m.steps, shares = peaks + m.steps;
     info = zf_program_info_of(s.program);
     kind = peak_best(d.training.precision.dtype == ZF_BF16);
-    if (o.estimate && !bench_estimate(&s, d.offload_dir, &estimate, &error))
+    if (m.estimate && !bench_estimate(&s, d.offload_dir, &estimate, &error))
         return fprintf(stderr, "step: %s\n", error.text), 1;
-    if (o.profile) profile_begin(s.backend, o.roof_gflops, o.roof_gbytes);
-    for (int64_t n = -3; n < o.steps; n++) {
+    if (m.profile) profile_begin(s.backend, m.roof_gflops, m.roof_gbytes);
+    for (int64_t n = -3; n < m.steps; n++) {
         float lr = 1e-4f;
         double start = bench_now();
         if (n == 0) profile_reset();
@@ -108,13 +100,13 @@ int main(int argc, char **argv)
             }
             before = after;
         }
-        if (o.profile) profile_step();
+        if (m.profile) profile_step();
         if (losses) fprintf(losses, "%.9g\n", session_scalar(&s, "loss"));
     }
-    median = bench_median(times, o.steps);
-    if (o.peak) peak = bench_median(peaks, o.steps), share = bench_median(shares, o.steps);
+    median = bench_median(times, m.steps);
+    if (o.peak) peak = bench_median(peaks, m.steps), share = bench_median(shares, m.steps);
     tokens = (double)(d.shape.batch * d.shape.sequence);
-    if (o.json) {
+    if (m.json) {
         printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, "
                "\"gflops\": %.1f, \"peak_gflops\": %.1f, \"peak_share\": %.4f, "
                "\"step_ms\": %.3f, \"peak_bytes\": %zu, \"device_bytes\": %.0f, "
@@ -122,7 +114,7 @@ int main(int argc, char **argv)
                o.model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e-9 * peak,
                share, 1e3 * median, info.peak_bytes, profile_device_bytes(s.backend),
                bench_most_resident());
-        profile_print_members(&info.plan, o.steps);
+        profile_print_members(&info.plan, m.steps);
         puts("}");
     } else
         printf("BERT-%s, batch %lld x %lld, %lld threads: %.0f tokens/s (best %.0f), %.1f GFLOP/s, "
@@ -131,11 +123,11 @@ int main(int argc, char **argv)
                o.model, (long long)d.shape.batch, (long long)d.shape.sequence, (long long)d.threads,
                tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
                1e-9 * info.flops, (double)info.peak_bytes / 1048576);
-    if (o.peak && !o.json)
+    if (o.peak && !m.json)
         printf("the peak: %.1f GFLOP/s (median); of it in a step: %.3f (median), %.3f (best)\n",
-               1e-9 * peak, share, shares[o.steps - 1]);
-    if (o.profile && !o.json) profile_print(o.steps);
-    if (o.estimate && !o.json) bench_print_estimate(&estimate, median);
+               1e-9 * peak, share, shares[m.steps - 1]);
+    if (m.profile && !m.json) profile_print(m.steps);
+    if (m.estimate && !m.json) bench_print_estimate(&estimate, median);
     session_close(&s);
     if (losses && fclose(losses))
         return fprintf(stderr, "step: %s cannot be written\n", o.losses), 1;

@@ -448,26 +448,27 @@ static zfj_node *zfj_parse_not(zfj_parser *p)
     return n;
 }
 
-static zfj_node *zfj_parse_and(zfj_parser *p)
+/* Operands with `word` between them, from left to right. */
+static zfj_node *zfj_parse_joined(zfj_parser *p, const char *word, zfj_node_kind kind,
+                                  zfj_node *(*operand)(zfj_parser *p))
 {
-    zfj_node *n = zfj_parse_not(p), *both;
-    while (zfj_skip_word(p, "and")) {
-        both = zfj_node_of(p, ZFJ_NODE_AND, n);
-        both->b = zfj_parse_not(p);
+    zfj_node *n = operand(p), *both;
+    while (zfj_skip_word(p, word)) {
+        both = zfj_node_of(p, kind, n);
+        both->b = operand(p);
         n = both;
     }
     return n;
 }
 
+static zfj_node *zfj_parse_and(zfj_parser *p)
+{
+    return zfj_parse_joined(p, "and", ZFJ_NODE_AND, zfj_parse_not);
+}
+
 static zfj_node *zfj_parse_or(zfj_parser *p)
 {
-    zfj_node *n = zfj_parse_and(p), *both;
-    while (zfj_skip_word(p, "or")) {
-        both = zfj_node_of(p, ZFJ_NODE_OR, n);
-        both->b = zfj_parse_and(p);
-        n = both;
-    }
-    return n;
+    return zfj_parse_joined(p, "or", ZFJ_NODE_OR, zfj_parse_and);
 }
 
 static zfj_node *zfj_parse_expression(zfj_parser *p)

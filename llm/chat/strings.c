@@ -139,26 +139,27 @@ static void zfj_put_raised(zfj_machine *m, zfj_out *out, uint32_t c)
     else zfj_stop(m, "upper case of the character U+%04X is not supported", (unsigned)c);
 }
 
-static zfj_string zfj_lower(zfj_machine *m, zfj_string s)
+/* Each character as `put` writes it. */
+static zfj_string zfj_mapped(zfj_machine *m, zfj_string s,
+                             void (*put)(zfj_machine *m, zfj_out *out, uint32_t c))
 {
     zfj_out out = {.at = NULL};
     uint32_t c;
     for (size_t at = 0; at < s.bytes;) {
         at += zfj_next_character(s.at + at, s.at + s.bytes, &c);
-        zfj_put_lowered(m, &out, c);
+        put(m, &out, c);
     }
     return zfj_taken(&out);
 }
 
+static zfj_string zfj_lower(zfj_machine *m, zfj_string s)
+{
+    return zfj_mapped(m, s, zfj_put_lowered);
+}
+
 static zfj_string zfj_upper(zfj_machine *m, zfj_string s)
 {
-    zfj_out out = {.at = NULL};
-    uint32_t c;
-    for (size_t at = 0; at < s.bytes;) {
-        at += zfj_next_character(s.at + at, s.at + s.bytes, &c);
-        zfj_put_raised(m, &out, c);
-    }
-    return zfj_taken(&out);
+    return zfj_mapped(m, s, zfj_put_raised);
 }
 
 /* The first letter is raised, and each one after a character of which `begins` is true; NULL: only

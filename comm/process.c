@@ -54,7 +54,7 @@ static const char *zfi_call_text(char text[128], const zfi_call *call)
                                                      .group = call->group});
 }
 
-/* When a rank told last that it waits at a channel, and for which ranks. */
+/* When a rank last said that it waits at a channel, and for which ranks. */
 typedef struct zfi_heartbeat {
     double time;
     zf_group group;
@@ -193,14 +193,14 @@ static zfi_patience zfi_wait_more(zfi_wait *w, double deadline)
     return patience;
 }
 
-/* A rank has told that it waits at the channel for ranks of the group. The mutex is held. */
+/* A rank has said that it waits at the channel for ranks of the group. The mutex is held. */
 static void zfi_process_heard(zfi_process *p, int32_t channel, int32_t rank, zf_group group)
 {
     if (channel >= 0 && channel < ZFI_PROCESS_CHANNELS && rank >= 0 && rank < p->comm.world)
         p->heartbeat[channel][rank] = (zfi_heartbeat){zfi_now(), group};
 }
 
-/* For zfi_late: this rank, or one that has told so since. */
+/* For zfi_late: this rank, or one that has said so since. */
 static bool zfi_process_waits(zfi_late *l, int32_t rank, int32_t channel)
 {
     const zfi_process *p = l->self;

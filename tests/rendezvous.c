@@ -212,7 +212,7 @@ TEST_ONCE(rendezvous_comes_again)
     ranks_free(ranks, WORLD);
 }
 
-/* Who waits in vain is told what came instead. */
+/* The error of a rank that waits in vain says what came instead. */
 TEST_ONCE(rendezvous_says_who_came)
 {
     const int port = free_port();
@@ -251,7 +251,7 @@ TEST_ONCE(rendezvous_says_who_left)
     ranks_free(ranks, WORLD);
 }
 
-/* Rank 0 listens at the address that it was told, and at no other. */
+/* Rank 0 listens at the address that it was given, and at no other. */
 TEST_ONCE(rendezvous_listens_at_one_address)
 {
     struct sockaddr_in at = {.sin_family = AF_INET};

@@ -115,14 +115,14 @@ static bool zfl_file_rename(const char *from, const char *path, zf_error *error)
     return false;
 }
 
-/* A path beside another one, to be freed; NULL with *error. */
-static char *zfl_beside(const char *path, const char *end, zf_error *error)
+/* A path next to another one, to be freed; NULL with *error. */
+static char *zfl_path_with(const char *path, const char *end, zf_error *error)
 {
     const size_t room = strlen(path) + strlen(end) + 1;
-    char *beside = malloc(room);
-    if (beside) snprintf(beside, room, "%s%s", path, end);
+    char *made = malloc(room);
+    if (made) snprintf(made, room, "%s%s", path, end);
     else zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
-    return beside;
+    return made;
 }
 
 /* Writes all of the bytes, and brings them to the disk. */
@@ -142,18 +142,18 @@ bool zf_file_save(const char *path, const void *data, size_t bytes, zf_error *er
 {
     struct stat about;
     const bool replaces = !lstat(path, &about) && S_ISREG(about.st_mode);
-    char *beside = zfl_beside(path, ".zf-new", error);
+    char *made = zfl_path_with(path, ".zf-new", error);
     bool good;
     int number;
-    if (!beside || !zfl_may_replace(path, error)) return free(beside), false;
-    unlink(beside); /* what an interrupted run left */
-    number = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+    if (!made || !zfl_may_replace(path, error)) return free(made), false;
+    unlink(made); /* what an interrupted run left */
+    number = open(made, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
                   replaces ? about.st_mode & 0777 : 0666);
     good = number >= 0 && zfl_write_all(number, data, bytes);
     if (!good) zfl_fail_io(error, "write", path);
     if (number >= 0 && close(number) && good) good = zfl_fail_io(error, "write", path);
-    if (good) good = zfl_file_rename(beside, path, error);
-    else if (number >= 0) unlink(beside);
-    free(beside);
+    if (good) good = zfl_file_rename(made, path, error);
+    else if (number >= 0) unlink(made);
+    free(made);
     return good;
 }

@@ -229,14 +229,14 @@ static bool zfl_export_all(const zf_exchange *x, zf_program *p, zf_graph *g, con
 bool zf_exchange_export(const zf_exchange *x, zf_program *p, zf_graph *g, const char *path,
                         bool gradients, zf_dtype dtype, zf_error *error)
 {
-    char *beside;
+    char *made;
     bool good;
     if (!path || !zfl_is_link(path)) return zfl_export_all(x, p, g, path, gradients, dtype, error);
-    if (!zfl_may_replace(path, error) || !(beside = zfl_beside(path, ".zf-link", error)))
+    if (!zfl_may_replace(path, error) || !(made = zfl_path_with(path, ".zf-link", error)))
         return false;
-    good = zfl_export_all(x, p, g, beside, gradients, dtype, error) &&
-           zfl_file_rename(beside, path, error);
-    free(beside);
+    good = zfl_export_all(x, p, g, made, gradients, dtype, error) &&
+           zfl_file_rename(made, path, error);
+    free(made);
     return good;
 }
 

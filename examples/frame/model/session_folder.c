@@ -159,21 +159,21 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
     zf_weights_report report;
     zf_dtype saved = checkpoint ? zf_folder_precision(path) : ZF_F32;
     const bool adapts = d->adapter != NULL;
-    struct zf_adapter *beside;
+    struct zf_adapter *adapter;
     if (!may_average(d, path, error)) return false;
     if (adapts && !fits_base(d->adapter, path, error)) return false;
-    beside = adapts ? zf_adapter_open(d->adapter, error) : NULL;
-    if (adapts && !beside) return false;
-    if (beside) d->training.lora = *zf_adapter_desc(beside);
+    adapter = adapts ? zf_adapter_open(d->adapter, error) : NULL;
+    if (adapts && !adapter) return false;
+    if (adapter) d->training.lora = *zf_adapter_desc(adapter);
     d->training.precision.dtype = dtype ? (zf_dtype)(dtype - 1) : saved;
     if (!session_open(s, d, error)) {
         const zf_error why = *error;
-        zf_adapter_close(beside);
+        zf_adapter_close(adapter);
         if (strncmp(why.text, "zf_lora: ", 9)) return false;
         return fail(error, ZF_ERR_MISMATCH, "%.100s is an adapter of another model: %.370s",
                     d->adapter, why.text);
     }
-    s->adapter = beside;
+    s->adapter = adapter;
     if (checkpoint && !zf_config_bits(d->sample->config, d->config) &&
         (d->training.precision.dtype == saved || d->training.precision.dtype == ZF_F32))
         good =

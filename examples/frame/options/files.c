@@ -95,7 +95,7 @@ static bool is_of_model(const char *name)
     return end && !strcmp(end, ".safetensors");
 }
 
-/* Whether a path lies beside a manifest.json. */
+/* Whether a path lies next to a manifest.json. */
 static bool is_in_checkpoint(const char *path)
 {
     const char *slash = strrchr(path, '/');

@@ -27,6 +27,7 @@
  *     jinja       templates of chats              adapter     PEFT's adapters of low rank
  *     chat        chats as text                   exchange    parameters from and to files
  *     sampling    the next token from logits      generate    caches, answers
+ *     losses      of pairs and of rewards
  *
  * Nothing prints, exits, aborts or reads the environment. Functions that can fail return false,
  * NULL or a zf_status, and say why in *error, which should be all zero before. Strings are UTF-8.
@@ -67,6 +68,7 @@ extern "C" {
 #include "llm/api/adapter.h"
 #include "llm/api/exchange.h"
 #include "llm/api/generate.h"
+#include "llm/api/losses.h"
 
 #ifdef __cplusplus
 }
@@ -138,6 +140,11 @@ extern "C" {
 #include "llm/generate/decoder.c"
 #include "llm/generate/answer.c"
 #include "llm/generate/generator.c"
+
+/* losses */
+#include "llm/losses/rows.c"
+#include "llm/losses/preference.c"
+#include "llm/losses/pairs.c"
 
 #ifdef ZFI_API_OF_PROGRAM
 #pragma GCC diagnostic pop

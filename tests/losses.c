@@ -1,0 +1,337 @@
+/* Losses over judgements (llm/losses) against formulas in float64 (tests/golden/losses/make.py). */
+#include "../zeroflow_llm.h"
+#include "golden.h"
+
+static const char golden_path[] = "tests/golden/losses/losses.safetensors";
+enum { TEXTS = 8, TOKENS = 7, PAIRS = TEXTS / 2 };
+
+/* A loss, and what is judged by it: the parameter `of`, whose gradient is compared. */
+typedef struct judged {
+    zf_tensor loss, losses;
+} judged;
+typedef judged builder(zf_graph *g, zf_dtype dtype, const void *desc);
+
+typedef struct loss_case {
+    const char *name, *of;
+    builder *build;
+    const void *desc;
+} loss_case;
+
+static zf_tensor logp_of(zf_graph *g, zf_dtype dtype)
+{
+    return zf_param(g, "logp", ZF_SHAPE(TEXTS, TOKENS), &(zf_param_desc){.dtype = dtype});
+}
+
+static zf_tensor of_tokens(zf_graph *g, const char *name, zf_dtype dtype)
+{
+    return zf_input(g, name, dtype, ZF_SHAPE(TEXTS, TOKENS));
+}
+
+typedef struct session {
+    zf_graph *graph;
+    zf_backend *cpu;
+    zf_program *program;
+    zf_error error;
+} session;
+
+static void session_close(void *object)
+{
+    session *s = object;
+    zf_program_free(s->program);
+    zf_backend_free(s->cpu);
+    zf_graph_free(s->graph);
+    *s = (session){.graph = NULL};
+}
+
+/* Writes values of the golden file to what the graph has of that name. */
+static zf_status write_from(session *s, zf_safetensors *golden, const char *name)
+{
+    const zf_tensor to = zf_graph_find(s->graph, name);
+    int64_t count = 0;
+    double *x;
+    void *raw;
+    zf_status status = ZF_ERR_NOMEM;
+    if (!zf_valid(to)) return ZF_OK;
+    x = values_of(golden, name, &count), raw = calloc((size_t)count + 1, 8);
+    if (x && raw) {
+        zf_convert(raw, zf_tensor_dtype(to), x, ZF_F64, (size_t)count);
+        status = zf_write(s->program, to, raw, zf_tensor_bytes(to));
+    }
+    free(x), free(raw);
+    return status;
+}
+
+/* The elements of an output as doubles, at most `most`. */
+static zf_status read_values(session *s, const char *name, double *x, int64_t most)
+{
+    const zf_tensor from = zf_graph_find(s->graph, name);
+    const int64_t count = zf_valid(from) ? zf_shape_count(zf_tensor_shape(from)) : 0;
+    double raw[TEXTS * TOKENS];
+    zf_status status;
+    if (!count || count > most) return ZF_ERR_SHAPE;
+    status = zf_read(s->program, from, raw, zf_tensor_bytes(from));
+    if (!status) zf_convert(x, ZF_F64, raw, zf_tensor_dtype(from), (size_t)count);
+    return status;
+}
+
+static bool goes_on(const test *t) { return !t->failed && !t->unwound; }
+
+/* Compiles the loss with its gradient. */
+static void open_session(test *t, session *s, const loss_case *c, zf_dtype dtype,
+                         const zf_cpu_desc *cpu)
+{
+    zf_cpu_desc d = *cpu;
+    judged j;
+    zf_graph *g = s->graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    NEED(t, g, NULL);
+    j = c->build(g, dtype, c->desc);
+    zf_output(j.loss, "loss"), zf_output(j.losses, "losses");
+    zf_autograd(g, j.loss);
+    zf_output(zf_gradient(g, zf_graph_find(g, c->of)), "grad");
+    zf_simplify(g);
+    d.allocator = t->allocator;
+    s->cpu = zf_cpu_backend(&d, &s->error);
+    NEED(t, s->cpu, &s->error);
+    s->program = zf_compile(g, &(zf_compile_desc){.backend = s->cpu, .seed = 1, .poison = true});
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+}
+
+static const char *const inputs[] = {"logp",  "reference", "labels", "pair_weight",
+                                     "score", "scores",    "margin", "pair_positions.weight"};
+
+static void step(test *t, session *s, zf_safetensors *golden)
+{
+    for (size_t k = 0; k < sizeof inputs / sizeof *inputs; k++)
+        OK(t, write_from(s, golden, inputs[k]), zf_program_error(s->program));
+    OK(t, zf_step(s->program), zf_program_error(s->program));
+}
+
+/* The squared difference of an output to CASE.NAME, by the square of that. */
+static double off_by(test *t, session *s, zf_safetensors *golden, const char *c, const char *name)
+{
+    double x[TEXTS * TOKENS], off = 0, all, *exact;
+    char path[80];
+    int64_t count = 0;
+    zf_status status = read_values(s, name, x, TEXTS * TOKENS);
+    snprintf(path, sizeof path, "%s.%s", c, name);
+    exact = values_of(golden, path, &count);
+    if (status || !exact) test_fail(t, __FILE__, __LINE__, path, zf_program_error(s->program));
+    for (int64_t i = 0; exact && !status && i < count; i++)
+        off += (x[i] - exact[i]) * (x[i] - exact[i]);
+    all = exact ? square_sum(exact, count) : 1;
+    free(exact);
+    return off / (all > 0 ? all : 1);
+}
+
+/* Relative errors: of f32 1e-6, its gradients 1e-8 squared. */
+static void compare(test *t, session *s, zf_safetensors *golden, const loss_case *c, zf_dtype dtype)
+{
+    const double tight = dtype == ZF_F64 ? 1e-26 : 1e-12, loose = dtype == ZF_F64 ? 1e-20 : 1e-8;
+    open_session(t, s, c, dtype, &(zf_cpu_desc){.threads = 1});
+    if (goes_on(t)) step(t, s, golden);
+    if (!goes_on(t)) return;
+    CHECK_NEAR(t, off_by(t, s, golden, c->name, "loss"), 0, tight);
+    CHECK_NEAR(t, off_by(t, s, golden, c->name, "losses"), 0, tight);
+    CHECK_NEAR(t, off_by(t, s, golden, c->name, "grad"), 0, loose);
+}
+
+static void compare_all(test *t, const loss_case *cases, size_t count)
+{
+    static session s;
+    zf_safetensors *golden = open_file(t, golden_path);
+    test_defer(t, session_close, &s);
+    for (size_t k = 0; golden && k < 2 * count && goes_on(t); k++) {
+        compare(t, &s, golden, &cases[k / 2], k % 2 ? ZF_F64 : ZF_F32);
+        if (t->failed) printf("  of %s\n", cases[k / 2].name);
+        session_close(&s);
+    }
+}
+
+/* ---------------------------------------------------------------------------------- preferences */
+
+static judged preference(zf_graph *g, zf_dtype dtype, const void *desc)
+{
+    const zf_preference_desc *d = desc;
+    const zf_tensor labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(TEXTS, TOKENS));
+    const zf_tensor reference =
+        zf_preference_needs_reference(d) ? of_tokens(g, "reference", dtype) : ZF_NONE;
+    const zf_preference p = zf_preference_loss(logp_of(g, dtype), reference, labels, ZF_NONE, d);
+    return (judged){p.loss, p.losses};
+}
+
+static judged weighted_preference(zf_graph *g, zf_dtype dtype, const void *desc)
+{
+    const zf_preference p =
+        zf_preference_loss(logp_of(g, dtype), of_tokens(g, "reference", dtype),
+                           zf_input(g, "labels", ZF_I32, ZF_SHAPE(TEXTS, TOKENS)),
+                           zf_input(g, "pair_weight", dtype, ZF_SHAPE(PAIRS)), desc);
+    return (judged){p.loss, p.losses};
+}
+
+#define PREFERENCE(...)                                                                            \
+    &(zf_preference_desc) { __VA_ARGS__ }
+static const loss_case preferences[] = {
+    {"sigmoid", "logp", preference, PREFERENCE(.beta = 0.3)},
+    {"ipo", "logp", preference, PREFERENCE(.loss = ZF_PREFERENCE_IPO, .beta = 0.3)},
+    {"hinge", "logp", preference, PREFERENCE(.loss = ZF_PREFERENCE_HINGE, .beta = 0.3)},
+    {"robust", "logp", preference,
+     PREFERENCE(.loss = ZF_PREFERENCE_ROBUST, .beta = 0.3, .smoothing = 0.1)},
+    {"norm", "logp", preference, PREFERENCE(.loss = ZF_PREFERENCE_NORM, .beta = 0.3)},
+    {"orpo", "logp", preference, PREFERENCE(.loss = ZF_PREFERENCE_ORPO, .beta = 0.3)},
+    {"simpo", "logp", preference, PREFERENCE(.loss = ZF_PREFERENCE_SIMPO, .beta = 0.3)},
+    {"simpo_smoothed", "logp", preference,
+     PREFERENCE(.loss = ZF_PREFERENCE_SIMPO, .beta = 2, .smoothing = 0.1, .gamma = 1.5)},
+    {"sigmoid_weighted", "logp", weighted_preference, PREFERENCE(.smoothing = 0.2)},
+    {"hinge_weighted", "logp", weighted_preference, PREFERENCE(.loss = ZF_PREFERENCE_HINGE)}};
+
+TEST_ONCE(losses_of_preferences_are_those_of_the_papers)
+{
+    compare_all(t, preferences, sizeof preferences / sizeof *preferences);
+}
+
+/* Where the policy is the reference, DPO's loss of each pair is ln 2 to the last bit. */
+TEST_ONCE(dpo_begins_with_ln_2)
+{
+    static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
+    static session s;
+    zf_safetensors *golden = open_file(t, golden_path);
+    test_defer(t, session_close, &s);
+    for (int isa = 0; golden && isa < 4 && goes_on(t); isa++) {
+        float losses[PAIRS];
+        if (!test_has_isa(t, isas[isa])) continue;
+        open_session(t, &s, preferences, ZF_F32, &(zf_cpu_desc){.threads = 1, .isa = isas[isa]});
+        if (!goes_on(t)) return;
+        step(t, &s, golden);
+        if (!goes_on(t)) return;
+        {
+            float logp[TEXTS * TOKENS];
+            const zf_tensor own = zf_graph_find(s.graph, "logp"),
+                            reference = zf_graph_find(s.graph, "reference");
+            OK(t, zf_read(s.program, own, logp, sizeof logp), zf_program_error(s.program));
+            OK(t, zf_write(s.program, reference, logp, sizeof logp), zf_program_error(s.program));
+        }
+        OK(t, zf_step(s.program), zf_program_error(s.program));
+        OK(t, zf_read(s.program, zf_graph_find(s.graph, "losses"), losses, sizeof losses),
+           zf_program_error(s.program));
+        for (int k = 0; k < PAIRS; k++) CHECK(t, losses[k] == (float)log(2));
+        session_close(&s);
+    }
+}
+
+/* Graphs that are refused, by what is wrong. */
+static void refused_preference(zf_graph *g, int wrong)
+{
+    const int64_t texts = wrong == 1 ? TEXTS - 1 : TEXTS;
+    const zf_shape shape = ZF_SHAPE(texts, TOKENS);
+    zf_tensor logp = zf_input(g, "logp", wrong == 0 ? ZF_I32 : ZF_F32, shape);
+    zf_tensor labels = zf_input(g, "labels", wrong == 2 ? ZF_F32 : ZF_I32, shape);
+    zf_tensor reference = zf_input(g, "reference", wrong == 3 ? ZF_F64 : ZF_F32, shape);
+    zf_tensor weight = zf_input(g, "weight", ZF_F32, ZF_SHAPE(wrong == 4 ? TEXTS : PAIRS));
+    zf_preference_desc d = {.beta = 0};
+    if (wrong == 5) reference = ZF_NONE;
+    if (wrong == 6) d.loss = ZF_PREFERENCE_ORPO;
+    if (wrong == 7) d.beta = -1;
+    if (wrong == 8) d.smoothing = 0.1, d.loss = ZF_PREFERENCE_HINGE;
+    if (wrong == 9) logp = zf_input(g, "other", ZF_F32, ZF_SHAPE(TEXTS));
+    zf_preference_loss(logp, reference, labels, weight, &d);
+}
+
+static void refused_pair(zf_graph *g, int wrong)
+{
+    const int64_t texts = wrong == 1 ? TEXTS - 1 : TEXTS;
+    const zf_tensor score = wrong == 0 ? zf_input(g, "score", ZF_F32, ZF_SHAPE(2, 2, 2))
+                                       : zf_input(g, "score", ZF_F32, ZF_SHAPE(texts));
+    const zf_tensor margin = zf_input(g, "margin", ZF_F32, ZF_SHAPE(wrong == 2 ? TEXTS : PAIRS));
+    const zf_tensor weight = zf_input(g, "weight", wrong == 3 ? ZF_I32 : ZF_F32, ZF_SHAPE(PAIRS));
+    zf_pair_loss(score, margin, weight, &(zf_pair_desc){.center = wrong == 4 ? -1 : 0});
+}
+
+typedef struct refusal {
+    void (*build)(zf_graph *g, int wrong);
+    int wrong;
+    const char *error;
+} refusal;
+
+static void check_refusals(test *t, const refusal *all, size_t count)
+{
+    for (size_t k = 0; k < count && goes_on(t); k++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        all[k].build(g, all[k].wrong);
+        CHECK(t, zf_graph_status(g));
+        if (!strstr(zf_graph_error(g), all[k].error))
+            CHECK_TEXT(t, zf_graph_error(g), all[k].error);
+    }
+}
+
+TEST(losses_of_pairs_explain_mistakes)
+{
+    static const refusal all[] = {
+        {refused_preference, 0, "zf_preference_loss: 56 floats are needed, one for each label"},
+        {refused_preference, 1, "7 texts are no pairs: chosen and rejected come in turns"},
+        {refused_preference, 2, "the labels must be i32 or i64 [texts, tokens]"},
+        {refused_preference, 3, "the reference must be f32[8,7]"},
+        {refused_preference, 4, "the weight must be f32[4]"},
+        {refused_preference, 5, "the reference must be f32[8,7]"},
+        {refused_preference, 6, "this loss has no reference"},
+        {refused_preference, 7, "beta is -1; it must be a number above 0"},
+        {refused_preference, 8, "smoothing requires loss=sigmoid, robust, norm or simpo"},
+        {refused_preference, 9, "56 floats are needed"},
+        {refused_pair, 0, "zf_pair_loss: the scores must be floats [texts] or [texts, tokens]"},
+        {refused_pair, 1, "7 texts are no pairs"},
+        {refused_pair, 2, "the margin must be f32[4]"},
+        {refused_pair, 3, "the weight must be f32[4]"},
+        {refused_pair, 4, "center is -1; it must be a number of 0 or more"}};
+    check_refusals(t, all, sizeof all / sizeof *all);
+}
+
+/* -------------------------------------------------------------------------------------- rewards */
+
+static judged pair(zf_graph *g, zf_dtype dtype, const void *desc)
+{
+    const zf_tensor score = zf_param(g, "score", ZF_SHAPE(TEXTS), &(zf_param_desc){.dtype = dtype});
+    const zf_tensor margin = desc ? zf_input(g, "margin", dtype, ZF_SHAPE(PAIRS)) : ZF_NONE;
+    const zf_pair p = zf_pair_loss(score, margin, ZF_NONE, desc);
+    return (judged){p.loss, p.losses};
+}
+
+static judged pair_positions(zf_graph *g, zf_dtype dtype, const void *desc)
+{
+    const zf_tensor score =
+        zf_param(g, "scores", ZF_SHAPE(TEXTS, TOKENS), &(zf_param_desc){.dtype = dtype});
+    const zf_tensor weight = zf_input(g, "pair_positions.weight", dtype, ZF_SHAPE(PAIRS, TOKENS));
+    const zf_pair p = zf_pair_loss(score, ZF_NONE, weight, desc);
+    return (judged){p.loss, p.losses};
+}
+
+static const loss_case pairs[] = {{"pair", "score", pair, NULL},
+                                  {"pair_center", "score", pair, &(zf_pair_desc){.center = 0.01}},
+                                  {"pair_positions", "scores", pair_positions, NULL}};
+
+TEST_ONCE(losses_of_rewards_are_those_of_the_papers)
+{
+    compare_all(t, pairs, sizeof pairs / sizeof *pairs);
+}
+
+/* What DeepSpeed-Chat averages over; texts of 3 and 9 tokens, padding in no weight. */
+TEST_ONCE(pair_positions_are_those_of_deepspeed_chat)
+{
+    static const int32_t ids[][2][TOKENS] = {{{4, 5, 6, 7, 8}, {4, 5, 9}},
+                                             {{1, 2, 3}, {1, 2, 3, 4, 5, 6, 7}},
+                                             {{3, 3, 3, 3}, {3, 3, 3, 3}},
+                                             {{2, 8}, {5, 8}}};
+    static const int64_t counts[][2] = {{5, 3}, {3, 7}, {4, 4}, {2, 2}};
+    zf_safetensors *golden = open_file(t, golden_path);
+    int64_t count = 0;
+    double *exact;
+    if (!golden) return;
+    exact = values_of(golden, "pair_positions.weight", &count);
+    NEED(t, exact, NULL);
+    test_defer(t, free, exact);
+    for (int k = 0; k < PAIRS; k++) {
+        float weight[TOKENS];
+        zf_pair_positions(ids[k][0], counts[k][0], ids[k][1], counts[k][1], TOKENS, PAIRS, weight);
+        for (int i = 0; i < TOKENS; i++) CHECK_NEAR(t, weight[i], exact[k * TOKENS + i], 1e-8);
+    }
+}

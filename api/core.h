@@ -262,6 +262,9 @@ ZF_BUILDER zf_tensor zf_param(zf_graph *graph, const char *name, zf_shape shape,
                               const zf_param_desc *desc);
 /* How the numbers of a parameter are quantised (zf_param_desc.quantized); bits 0: it has floats. */
 ZF_API zf_quantize_desc zf_param_blocks(zf_tensor param);
+/* The name of the adapter that the parameter belongs to (zf_lora), "" where that has none; NULL: it
+ * belongs to no adapter, or the tensor is no parameter. Lives as long as the graph. */
+ZF_API const char *zf_param_adapter(zf_tensor param);
 /* The shape of a parameter's numbers. */
 ZF_API zf_shape zf_param_shape(zf_tensor param);
 /* Converts numbers to records, as zf_quantize does, and back. Records are written and read like any

@@ -67,7 +67,10 @@ ZF_API zf_status zf_param_groups(zf_graph *graph, const zf_param_group *groups, 
  *     x weight^T + alpha / rank (dropout(x) A^T) B^T
  *
  * A is the parameter M.lora_A.weight [rank, in], uniform within 1 / sqrt(in); B is M.lora_B.weight
- * [out, rank], zeros, so that training begins with the results of the base. The module of a
+ * [out, rank], zeros, so that training begins with the results of the base. An adapter with a name
+ * has it in the names of its parameters, before the last part: M.lora_A.critic.weight. Then programs
+ * over one store may have different adapters, or none, over one base: each has parameters of its own,
+ * and the base is there once. A graph has one adapter. The module of a
  * parameter "M.weight" is M; of any other parameter it is the whole name. A weight may also be [in,
  * out] (zf_matmul). A bias stays with its product. Frozen parameters have no gradients and no
  * states, and are not reduced; zf_zero and zf_offload shard, gather and move them like other
@@ -76,11 +79,16 @@ ZF_API zf_status zf_param_groups(zf_graph *graph, const zf_param_group *groups, 
  * A weight may hold records (zf_param_desc.quantized), for zf_quantized_linear (QLoRA, Dettmers et
  * al. 2023): it is converted to floats a tile at a time, forward and backward.
  *
+ * Parameters that `keep` names are not frozen: they belong to the adapter, as the score head of a
+ * reward model does. With a name, "score.weight" becomes "score.critic.weight". The base without the
+ * adapter then reads "score.weight", which is another parameter, or which the store lacks.
+ *
  * A program that evaluates or generates runs the same pass over its graph. Where the weights are
  * floats, the products can be added to them instead (zf_lora_merge).
  *
  * Requires: the forward graph, before zf_fuse. desc NULL: defaults. */
 typedef struct zf_lora_desc {
+    const char *name; /* at most 63 letters, digits and underscores; NULL or "": it has none */
     int64_t rank; /* 0: 8 */
     double alpha; /* 0: rank */
     bool rslora;  /* alpha / sqrt(rank) instead (Kalajdzievski 2023) */
@@ -89,6 +97,11 @@ typedef struct zf_lora_desc {
      * must be found. NULL, or "all-linear": all weights of products, except those of the last
      * product, which only losses and outputs read */
     const char *targets;
+    /* Parameters that stay trained, separated by commas: names of parameters, names of modules as
+     * those of targets, with all parameters below them, and patterns of either with * and ?
+     * (zf_param_group.params). Each must match a parameter, which is not frozen and no target;
+     * all-linear leaves them out. NULL or "": none */
+    const char *keep;
 } zf_lora_desc;
 ZF_API zf_status zf_lora(zf_graph *graph, const zf_lora_desc *desc);
 

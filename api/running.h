@@ -233,6 +233,9 @@ ZF_API int64_t zf_store_step_of(const zf_store *store, const char *training);
 typedef struct zf_stored {
     const char *name; /* lives as long as the store */
     bool state;       /* else it is a parameter */
+    /* Of a parameter of an adapter (zf_lora), also one that it keeps: the adapter's name, "" where it
+     * has none. NULL: no program has named it as such */
+    const char *adapter;
     zf_dtype dtype;
     zf_shape shape;
     const char *master_of; /* the parameter whose master weights these are; NULL: none */
@@ -286,12 +289,20 @@ ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from);
 ZF_API zf_status zf_ema_copy(zf_store *to, zf_store *from, const char *training);
 
 /* Adds the products of zf_lora to the weights: weight += scale B A, for each parameter
- * NAME.lora_A.weight of the store. B becomes zeros, so programs with the adapter compute the same
- * results, except for the rounding of the weight. The desc gives alpha and rslora; its rank, where
- * it is not 0, must be that of all adapters; other members are ignored. A square weight is [out,
+ * M.lora_A.weight of the store; with a name in the desc, for each M.lora_A.NAME.weight. B becomes
+ * zeros, so programs with the adapter compute the same results, except for the rounding of the
+ * weight. The desc gives name, alpha and rslora; its rank, where it is not 0, must be that of all
+ * these; other members are ignored. Kept parameters are not changed. A square weight is [out,
  * in]. Master weights become those of the rounded weight. All ranks must call it where tensors are
  * sharded. desc NULL: defaults. */
 ZF_API zf_status zf_lora_merge(zf_store *store, const zf_lora_desc *desc);
+
+/* The adapter `to` takes the values of the adapter `from`, those of kept parameters too: both by
+ * their names in zf_lora_desc, "" or NULL for that without one. Programs over the store have made
+ * both. So a reference stays as it is while the other is trained. ZF_ERR_ARGUMENT where the store
+ * has no such adapter, ZF_ERR_MISMATCH, before anything is changed, where a parameter of `to` is
+ * not in `from`, or of another type. Master weights of `to` follow. All ranks must call it. */
+ZF_API zf_status zf_lora_copy(zf_store *store, const char *to, const char *from);
 
 /* ------------------------------------------------------------------------------ PLANS, PROGRAMS */
 

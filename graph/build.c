@@ -225,6 +225,13 @@ ZF_API zf_quantize_desc zf_param_blocks(zf_tensor param)
                               .scale = (zf_dtype)ZF_INT(node, param, scale)};
 }
 
+ZF_API const char *zf_param_adapter(zf_tensor param)
+{
+    return zf_valid(param) && param.graph->nodes[param.id].role == ZFI_ROLE_ADAPTER
+               ? param.graph->adapter
+               : NULL;
+}
+
 ZF_API zf_shape zf_param_shape(zf_tensor param)
 {
     zf_shape shape = zf_tensor_shape(param);
@@ -243,7 +250,7 @@ ZF_API zf_tensor zf_state(zf_graph *g, const char *name, zf_dtype dtype, zf_shap
     return zfi_leaf(g, leaf, name ? name : "");
 }
 
-enum { ZFI_TRAINING_NAME = 63, ZFI_STATE_NAME = 512 }; /* bytes at most; of a text */
+enum { ZFI_STATE_NAME = 512 }; /* bytes of a text */
 
 /* The name of a state of the graph's training: "adamw.m/w", or "critic:adamw.m/w". */
 static const char *zfi_name_of_training(const zf_graph *g, const char *name,

@@ -118,6 +118,7 @@ ZF_API zf_graph *zf_graph_copy(const zf_graph *from)
     if (!to->memory.failed) zfi_copy_nodes(&c, from);
     to->scope = zfi_copied_text(&c, from->scope);
     to->training = zfi_copied_text(&c, from->training);
+    to->adapter = zfi_copied_text(&c, from->adapter);
     to->order = zfi_copy_ids(&to->memory, from->order);
     to->params = zfi_copy_ids(&to->memory, from->params);
     to->declared = from->declared ? zfi_copy_ids(&to->memory, from->declared) : NULL;

@@ -283,6 +283,7 @@ struct zf_graph {
     const char *scope;
     zfi_scope *scopes; /* those that are open */
     const char *training; /* the name of the training whose step it is; "": it has none */
+    const char *adapter;  /* that of its adapter (zf_lora); "": the adapter has none */
     const char *file;    /* of the current call */
     int line;
     bool in_update;   /* new nodes belong to the update section, which comes last */

@@ -1,8 +1,9 @@
-/* Roles: what an output or a state is to the library, whatever it is called. Passes, the store and
+/* Roles: what an output, a parameter or a state is to the library, whatever it is called. Passes, the store and
  * the verifier ask for the role of a node and for the parameter that it belongs to.
  *
  *     output %5 "total" role=loss
  *     %7 = state "adamw.m/w" : f32[4] role=moment of=%2
+ *     %3 = param "q.lora_A.weight" : f32[2,4] role=adapter
  *
  * States of a parameter are named OPTIMIZER.PART/PARAM, also in checkpoints, and those of a training
  * with a name TRAINING:OPTIMIZER.PART/PARAM. The library makes these
@@ -15,6 +16,7 @@
     X(LOSS, "loss", "")                /* the output of the value that zf_autograd was given */    \
     X(NORM, "grad_norm", "")           /* the output of the global norm of gradients */            \
     X(WANTED, "wanted_gradient", "")   /* before zf_autograd: an output of this value's gradient */ \
+    X(ADAPTER, "adapter", "")          /* a parameter of the graph's adapter (zf_lora) */          \
     X(MASTER, "master", "master")      /* f32 weights of a bf16 or f16 parameter */                \
     X(AVERAGE, "average", "average")   /* a moving average of the parameter (zf_ema) */            \
     X(MOMENT, "moment", "m")           /* a mean of gradients */                                   \
@@ -44,10 +46,13 @@ static const struct zfi_role_names {
 #undef ZFI_ROLE
 };
 
-/* The role is that of an output; others, but NONE, are of a parameter's states. */
-static bool zfi_is_output_role(zfi_role role)
+/* What has the role: an output, a parameter, or a state of a parameter. */
+static zf_op zfi_op_of_role(zfi_role role)
 {
-    return role == ZFI_ROLE_LOSS || role == ZFI_ROLE_NORM || role == ZFI_ROLE_WANTED;
+    return role == ZFI_ROLE_LOSS || role == ZFI_ROLE_NORM || role == ZFI_ROLE_WANTED
+               ? ZF_OP_output
+           : role == ZFI_ROLE_ADAPTER ? ZF_OP_param
+                                      : ZF_OP_state;
 }
 
 /* What quantised gradients have left to send (zf_zero_desc.loco). */

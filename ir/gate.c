@@ -1,5 +1,5 @@
 /* The gate of passes: a pass enters if the stages before it are reached, and leaves a graph that
- * keeps every rule. */
+ * keeps every rule. Names that a pass gives to the graph. */
 
 /* Checks the whole graph; the first broken rule becomes the graph's error. */
 static zf_status zfi_verify(zf_graph *g)
@@ -86,4 +86,19 @@ static zf_status zfi_leave(zf_graph *g, uint32_t stages)
     zfi_link_saved(g);
     for (int32_t i = 0; i < zfi_len(g->order); i++) g->nodes[g->order[i]].number = i + 1;
     return g->trial ? g->error.status : zfi_verify(g);
+}
+
+/* The name, of a training or of an adapter, becomes *out. */
+static zf_status zfi_take_name(zf_graph *g, const char *pass, const char *name, const char **out)
+{
+    char quoted[ZFI_QUOTE];
+    const char *copy;
+    if (!zfi_is_short_name(name))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "%s: %s: a name has at most %d letters, digits and underscores", pass,
+                        zfi_quote(quoted, name, strlen(name)), (int)ZFI_SHORT_NAME);
+    copy = zfi_text_copy(&g->memory, &g->text, name, strlen(name));
+    if (!copy) return zfi_graph_nomem(g);
+    *out = copy;
+    return ZF_OK;
 }

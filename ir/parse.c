@@ -47,11 +47,6 @@ static bool zfi_need(zfi_parser *p, const char *text)
     return zfi_take(p, text) || zfi_parse_fail(p, "expected '%s'", text);
 }
 
-static bool zfi_is_word(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
 /* The next word after white space; its length is 0 where there is none. */
 static const char *zfi_word(zfi_parser *p, int *length)
 {
@@ -286,16 +281,16 @@ static bool zfi_parse_zero(zfi_parser *p)
     return true;
 }
 
-/* The name of a training. */
-static bool zfi_parse_training(zfi_parser *p)
+/* The name of a training or of an adapter, which the graph does not have yet. */
+static bool zfi_parse_name_of(zfi_parser *p, const char *what, const char **name)
 {
     zf_graph *g = p->graph;
     int length;
     const char *word = zfi_word(p, &length);
-    if (zfi_len(g->order) || *g->training || !length || length > ZFI_TRAINING_NAME)
-        return zfi_parse_fail(p, "the first line may be: training NAME");
-    g->training = zfi_text_copy(&g->memory, &g->text, word, (size_t)length);
-    if (!g->training) return g->training = "", false;
+    if (zfi_len(g->order) || **name || !length || length > ZFI_SHORT_NAME)
+        return zfi_parse_fail(p, "the first line may be: %s NAME", what);
+    *name = zfi_text_copy(&g->memory, &g->text, word, (size_t)length);
+    if (!*name) return *name = "", false;
     return true;
 }
 
@@ -403,7 +398,9 @@ static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
     } else if (zfi_take(p, "zero ")) {
         if (!zfi_parse_zero(p)) return false;
     } else if (zfi_take(p, "training ")) {
-        if (!zfi_parse_training(p)) return false;
+        if (!zfi_parse_name_of(p, "training", &p->graph->training)) return false;
+    } else if (zfi_take(p, "adapter ")) {
+        if (!zfi_parse_name_of(p, "adapter", &p->graph->adapter)) return false;
     } else if (zfi_take(p, "peak ")) {
         zfi_peak *peak = &g->peaks[zfi_parse_space(p)];
         if (!zfi_integer(p, &peak->bytes) || !zfi_parse_id(p, &id)) return false;

@@ -12,7 +12,8 @@
  * parameter that it is of (graph/role.c); the value's place,
  * @offset+bytes, and its scratch, after the memory pass; the queue, if it is not compute;
  * `recompute`; `micro`, if a node of the micro section stands below `update:` (overlap/beside.c).
- * The step of a training with a name begins with "training NAME" (zf_name_training). After zf_zero
+ * The step of a training with a name begins with "training NAME" (zf_name_training), and a graph
+ * whose adapter has a name (zf_lora) with "adapter NAME". After zf_zero
  * there is a line "zero stage=3 world=4 micro_batches=1", with " nodes=2" where
  * these ranks are a mesh, and " shards=2" where each of two nodes has all shards. The last line has
  * the size of the arena, the node at which the most bytes are live, and their number where it is
@@ -137,6 +138,7 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
             last = zfi_number_of(w, g, g->order[i]);
     width = snprintf(NULL, 0, "%d", last);
     if (*g->training) zfi_print(w, "training %s\n", g->training);
+    if (*g->adapter) zfi_print(w, "adapter %s\n", g->adapter);
     if (g->stages & ZFI_STAGE_RANKS) {
         zfi_print(w, "zero stage=%d world=%d micro_batches=%lld", (int)g->zero, (int)g->world,
                   (long long)g->micro_batches);

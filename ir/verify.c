@@ -9,7 +9,7 @@
  *   - operands and result lie in one space, except for copy; collectives are on the device
  *   - a parameter has at most one gradient; it and each of its states has at most one update; a
  *     gradient is no param or state, since an update could change it before it is read
- *   - a role is that of an output or of a state of a parameter; there is at most one loss, and a
+ *   - a role is that of an output, of a parameter or of its state; there is at most one loss, and a
  *     parameter has at most one state of each role; master weights begin with its values
  *   - the pieces of a value do not overlap and are all of it; if one has an update, all have
  */
@@ -90,14 +90,16 @@ static zf_status zfi_verify_role(zf_graph *g, int32_t id, const uint8_t *defined
 {
     const zfi_node *node = &g->nodes[id];
     const zfi_role role = (zfi_role)node->role;
-    const bool marks = zfi_is_output_role(role);
+    const zf_op op = zfi_op_of_role(role);
     if (!role)
         return node->of ? zfi_verify_fail(g, id, "it is of %%%d, and has no role", (int)node->of)
                         : ZF_OK;
-    if (node->op != (marks ? ZF_OP_output : ZF_OP_state))
+    if (node->op != op)
         return zfi_verify_fail(g, id, "the role %s is that of %s", zfi_roles[role].text,
-                               marks ? "an output" : "a state");
-    if (marks) return ZF_OK;
+                               op == ZF_OP_output  ? "an output"
+                               : op == ZF_OP_param ? "a parameter"
+                                                   : "a state");
+    if (op != ZF_OP_state) return ZF_OK;
     if (node->of <= 0 || node->of >= zfi_len(g->nodes) || !defined[node->of] ||
         g->nodes[node->of].op != ZF_OP_param)
         return zfi_verify_fail(g, id, "a state with a role is of a parameter above it");
@@ -113,13 +115,13 @@ static int zfi_by_role(const void *left, const void *right)
 }
 
 /* Checks that each role is there once, in the graph or for each parameter; but any number of
- * gradients may be wanted. */
+ * gradients may be wanted, and an adapter has several parameters. */
 static void zfi_verify_roles(zf_graph *g)
 {
     int64_t *keys = NULL; /* the parameter and the role */
     for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (node->role && node->role != ZFI_ROLE_WANTED)
+        if (node->role && node->role != ZFI_ROLE_WANTED && node->role != ZFI_ROLE_ADAPTER)
             zfi_push(&g->memory, keys, (int64_t)node->of * ZFI_ROLE_COUNT + node->role);
     }
     if (keys && !g->memory.failed) qsort(keys, stbds_arrlenu(keys), sizeof *keys, zfi_by_role);

@@ -80,7 +80,7 @@ static zf_status zfi_check_bounds(zf_graph *g, const char *pass, const char *lea
 static const char *zfi_state_name(const zf_graph *g, const char *kind, zf_tensor param,
                                   char text[ZFI_STATE_NAME])
 {
-    char name[ZFI_STATE_NAME - ZFI_TRAINING_NAME - 1];
+    char name[ZFI_STATE_NAME - ZFI_SHORT_NAME - 1];
     snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
     if (zfi_role_of_part(kind) != ZFI_ROLE_MASTER) return zfi_name_of_training(g, name, text);
     return memcpy(text, name, sizeof name);

@@ -33,7 +33,8 @@ typedef struct zfi_stored_bucket {
 typedef struct zfi_stored {
     const char *name;
     zf_op op; /* param or state */
-    zfi_role role; /* of a state */
+    zfi_role role; /* in the programs that named it */
+    const char *adapter; /* of a parameter with the role adapter: its adapter's name */
     zf_dtype dtype;
     zf_shape shape;
     int32_t of;     /* the parameter whose master weights or average these are; -1: none */

@@ -111,6 +111,19 @@ static int32_t zfi_whole_stored(const zf_store *s, const zfi_node *leaf)
     return zfi_store_find(s, name);
 }
 
+/* Notes the role of a leaf at its tensor. A parameter of an adapter remains one where programs read
+ * it as another. */
+static zf_status zfi_note_role(zf_program *p, int32_t index, const zfi_node *leaf)
+{
+    zf_store *s = p->store;
+    zfi_stored *t = &s->tensors[index];
+    const char *adapter = p->graph->adapter;
+    if (leaf->op == ZF_OP_state || leaf->role) t->role = (zfi_role)leaf->role;
+    if (leaf->role != ZFI_ROLE_ADAPTER || t->adapter) return ZF_OK;
+    t->adapter = zfi_text_copy(&s->memory, &s->text, adapter, strlen(adapter));
+    return t->adapter ? ZF_OK : zfi_graph_nomem(p->graph);
+}
+
 /* Makes the tensor of the leaf a piece of its whole, which is added if the store lacks it. */
 static zf_status zfi_link_piece(zf_program *p, const zfi_node *leaf, int32_t index)
 {
@@ -125,12 +138,11 @@ static zf_status zfi_link_piece(zf_program *p, const zfi_node *leaf, int32_t ind
     if (whole < 0)
         whole = zfi_store_add(s, (zfi_stored){.name = name,
                                               .op = leaf->op,
-                                              .role = (zfi_role)leaf->role,
                                               .dtype = leaf->dtype,
                                               .shape = shape,
                                               .of = -1,
                                               .bucket = -1});
-    if (whole < 0) return zfi_graph_nomem(g);
+    if (whole < 0 || zfi_note_role(p, whole, leaf)) return zfi_graph_nomem(g);
     if (s->tensors[whole].op != leaf->op || s->tensors[whole].dtype != leaf->dtype ||
         !zfi_same_shape(&s->tensors[whole].shape, &shape))
         return zfi_fail(&g->error, ZF_ERR_MISMATCH,
@@ -384,8 +396,7 @@ static zf_status zfi_bind_store(zf_program *p, bool must_exist, int32_t *bucket_
         const zfi_node *node = &g->nodes[id];
         if (node->op != ZF_OP_param && node->op != ZF_OP_state) continue;
         if (bucket_of[node->held ? node->held : id] >= 0) status = zfi_add_leaf(p, id, bucket_of);
-        if (!status && node->op == ZF_OP_state)
-            p->store->tensors[p->tensor_of[id]].role = (zfi_role)node->role;
+        if (!status) status = zfi_note_role(p, p->tensor_of[id], node);
         if (status || node->op != ZF_OP_state || !node->arg_count) continue;
         p->store->tensors[p->tensor_of[id]].of = p->tensor_of[node->args[0]];
         if (node->role == ZFI_ROLE_MASTER) status = zfi_check_masters(p, p->tensor_of[id]);

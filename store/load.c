@@ -498,7 +498,7 @@ static zf_status zfi_load_steps(zfi_loading *l)
         size_t bytes = 0;
         const char *name = zf_json_key(at, &bytes);
         int64_t steps;
-        if (!bytes || strlen(name) != bytes || !zfi_is_training_name(name))
+        if (!bytes || strlen(name) != bytes || !zfi_is_short_name(name))
             return zf_json_fail(at, &s->error, "is not the name of a training");
         status = zfi_load_count(at, &steps, &s->error);
         if (!status && zfi_training_added(s, name) < 0) return zfi_nomem(&s->error);

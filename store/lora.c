@@ -1,8 +1,81 @@
-/* Adapters of low rank (passes/rewrite/lora.c) are added to their weights, one weight at a time:
+/* Adapters of low rank (passes/rewrite/lora.c): one takes the values of another; they are added to
+ * their weights, one weight at a time:
  *
  *     M.weight [out, in] += scale  M.lora_B.weight [out, rank]  M.lora_A.weight [rank, in]
  *
  * and B becomes zeros. Products are computed in f64 and rounded once. */
+
+/* ---------------------------------------------------------------------------------------- copies */
+
+/* The tensor from which tensor k of the adapter `to` takes its values; -1 with the store's error. */
+static int32_t zfi_copied_from(zf_store *s, int32_t k, const char *to, const char *from)
+{
+    const zfi_stored *t = &s->tensors[k];
+    char plain[ZFI_ADAPTER_NAME], name[ZFI_ADAPTER_NAME], type[2][ZFI_TYPE_TEXT];
+    const int32_t at =
+        zfi_store_find(s, zfi_adapter_name(name, from, zfi_plain_name(plain, to, t->name)));
+    const zfi_stored *x = at < 0 ? NULL : &s->tensors[at];
+    if (x && x->dtype == t->dtype && zfi_same_shape(&x->shape, &t->shape)) return at;
+    zfi_fail(&s->error, ZF_ERR_MISMATCH,
+             x ? "zf_lora_copy: \"%.200s\" is %s and \"%.200s\" %s"
+               : "zf_lora_copy: for \"%.200s\", %s, the store has no \"%.200s\"",
+             t->name, zfi_type_text(type[0], t->dtype, &t->shape), name,
+             x ? zfi_type_text(type[1], x->dtype, &x->shape) : "");
+    return -1;
+}
+
+/* Copies tensor k of the adapter. */
+static zf_status zfi_copy_one(zf_store *s, int32_t k, const char *to, const char *from)
+{
+    const size_t bytes = zfi_stored_bytes(&s->tensors[k]);
+    const int32_t at = zfi_copied_from(s, k, to, from);
+    char *room = zfi_realloc(&s->memory, NULL, 0, bytes + 1);
+    zf_status status = room ? zfi_store_get(s, at, room, 0, "zf_lora_copy", &s->error)
+                            : zfi_nomem(&s->error);
+    if (!status) status = zfi_store_put(s, k, room, &s->error);
+    s->memory.failed = false;
+    zfi_free(&s->memory, room, bytes + 1);
+    return status;
+}
+
+ZF_API zf_status zf_lora_copy(zf_store *s, const char *to, const char *from)
+{
+    bool some[2] = {false, false};
+    const char *const names[2] = {to ? to : "", from ? from : ""};
+    zf_status status = ZF_OK;
+    if (!s) return ZF_ERR_ARGUMENT;
+    s->error = (zf_error){ZF_OK, ""};
+    if (!strcmp(names[0], names[1]))
+        return zfi_fail(&s->error, ZF_ERR_ARGUMENT,
+                        "zf_lora_copy: the adapter \"%.63s\" is both the one that changes and the one "
+                        "that is copied",
+                        names[0]);
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++)
+        for (int n = 0; n < 2; n++)
+            some[n] |= s->tensors[k].adapter && !strcmp(s->tensors[k].adapter, names[n]);
+    for (int n = 0; n < 2; n++)
+        if (!some[n])
+            return zfi_fail(&s->error, ZF_ERR_ARGUMENT,
+                            "zf_lora_copy: the store has no adapter \"%.63s\"; a program that has "
+                            "been compiled over it must have one (zf_lora_desc.name)",
+                            names[n]);
+    if ((status = s->backend->synchronize(s->backend->self, &s->error))) return status;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++) {
+            const zfi_stored *t = &s->tensors[k];
+            if (!t->adapter || strcmp(t->adapter, names[0]) || t->whole >= 0) continue;
+            if (pass) status = zfi_copy_one(s, k, names[0], names[1]);
+            else if (zfi_copied_from(s, k, names[0], names[1]) < 0) status = s->error.status;
+        }
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------------- merging */
+
+/* The ends of the names of products' parameters. */
+typedef struct zfi_low_ends {
+    char a[ZFI_ADAPTER_NAME], b[ZFI_ADAPTER_NAME];
+} zfi_low_ends;
 
 /* One adapter: its tensors, and the room that it needs. */
 typedef struct zfi_merged {
@@ -14,10 +87,10 @@ typedef struct zfi_merged {
     double *low[2], *row; /* A and B, and a row of the weight */
 } zfi_merged;
 
-/* The parameter NAME of which NAME.lora_A.weight is tensor k: NAME.weight, or NAME; -1. */
-static int32_t zfi_adapted(const zf_store *s, int32_t k, char *name, size_t size)
+/* The parameter of which M.lora_A.weight, with the end `end`, is tensor k: M.weight, or M; -1. */
+static int32_t zfi_adapted(const zf_store *s, int32_t k, const char *end, char *name, size_t size)
 {
-    size_t length = strlen(s->tensors[k].name) - (sizeof zfi_lora_a - 1);
+    size_t length = strlen(s->tensors[k].name) - strlen(end);
     int32_t at;
     snprintf(name, size, "%.*s.weight", (int)length, s->tensors[k].name);
     if ((at = zfi_store_find(s, name)) >= 0) return at;
@@ -26,18 +99,18 @@ static int32_t zfi_adapted(const zf_store *s, int32_t k, char *name, size_t size
 }
 
 /* Finds the tensors of the adapter whose A is tensor k, and checks their shapes. */
-static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d, zfi_merged *m)
+static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d,
+                                const zfi_low_ends *end, zfi_merged *m)
 {
     const zfi_stored *a = &s->tensors[k], *b, *w;
     const zf_shape *sa = &a->shape, *sb, *sw;
     char name[600];
     *m = (zfi_merged){.a = k, .b = -1};
-    if ((m->weight = zfi_adapted(s, k, name, sizeof name)) < 0)
+    if ((m->weight = zfi_adapted(s, k, end->a, name, sizeof name)) < 0)
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                         "zf_lora_merge: \"%.200s\" is of \"%.200s\", which the store does not have",
                         a->name, name);
-    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(a->name) - (sizeof zfi_lora_a - 1)), a->name,
-             zfi_lora_b);
+    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(a->name) - strlen(end->a)), a->name, end->b);
     if ((m->b = zfi_store_find(s, name)) < 0)
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                         "zf_lora_merge: there is \"%.200s\", and no \"%.200s\"", a->name, name);
@@ -115,14 +188,18 @@ ZF_API zf_status zf_lora_merge(zf_store *s, const zf_lora_desc *desc)
     size_t most = 0;
     char *room = NULL;
     zf_status status = ZF_OK;
+    zfi_low_ends end;
     if (!s) return ZF_ERR_ARGUMENT;
     s->error = (zf_error){ZF_OK, ""};
+    if (!d.name) d.name = "";
+    zfi_adapter_name(end.a, d.name, zfi_lora_a);
+    zfi_adapter_name(end.b, d.name, zfi_lora_b);
     for (int pass = 0; pass < 2 && !status; pass++) {
         for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++) {
             zfi_merged m;
             double rank, alpha;
-            if (s->tensors[k].op != ZF_OP_param || !zfi_ends_in(s->tensors[k].name, zfi_lora_a) ||
-                (status = zfi_merge_look(s, k, &d, &m)))
+            if (s->tensors[k].op != ZF_OP_param || !zfi_ends_in(s->tensors[k].name, end.a) ||
+                (status = zfi_merge_look(s, k, &d, &end, &m)))
                 continue;
             if (m.bytes > most) most = m.bytes;
             if (!pass) continue;
@@ -135,7 +212,7 @@ ZF_API zf_status zf_lora_merge(zf_store *s, const zf_lora_desc *desc)
         if (pass || status) continue;
         if (!most)
             status = zfi_fail(&s->error, ZF_ERR_MISMATCH,
-                              "zf_lora_merge: the store has no parameter NAME%s", zfi_lora_a);
+                              "zf_lora_merge: the store has no parameter NAME%s", end.a);
         else if (!(room = zfi_realloc(&s->memory, NULL, 0, most))) status = zfi_nomem(&s->error);
         else status = s->backend->synchronize(s->backend->self, &s->error);
     }

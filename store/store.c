@@ -203,6 +203,7 @@ ZF_API zf_stored zf_store_at(const zf_store *s, int32_t index)
     portion = zfi_portion_of(s, index);
     out = (zf_stored){.name = t->name,
                       .state = t->op == ZF_OP_state,
+                      .adapter = t->adapter,
                       .dtype = t->dtype,
                       .shape = t->shape,
                       .master_of = t->of < 0 || t->role != ZFI_ROLE_MASTER ? NULL

@@ -21,20 +21,6 @@ static const zf_option zfi_group_options[] = {
     ZF_OPTION(zf_param_group, FLAG, frozen, 0, NULL, .help = "no training"),
     {.name = NULL}};
 
-/* The name matches a pattern of `length` bytes, in which * stands for any text, ? for a character. */
-static bool zfi_matches(const char *pattern, size_t length, const char *name)
-{
-    const char *star = NULL, *from = name, *end = pattern + length;
-    while (*name) {
-        if (pattern < end && *pattern == '*') star = ++pattern, from = name;
-        else if (pattern < end && (*pattern == '?' || *pattern == *name)) pattern++, name++;
-        else if (star) pattern = star, name = ++from;
-        else return false;
-    }
-    while (pattern < end && *pattern == '*') pattern++;
-    return pattern == end;
-}
-
 /* Sets what a group gives. */
 static void zfi_put_group(zfi_node *param, const zf_param_group *d)
 {

@@ -1,17 +1,18 @@
-/* lora: freezes the parameters that are there, and puts trained products of low rank beside
- * products with them (Hu et al. 2021).
+/* lora: freezes the parameters that are there, except those that are kept, and puts trained products
+ * of low rank beside products with them (Hu et al. 2021).
  *
  * requires: the forward graph, before zf_fuse, which joins weights
  * ensures:  each module that a target names has two trained parameters, lora_A.weight [rank, in] and
  *           lora_B.weight [out, rank]; lora_B begins as zeros, so that results are what they were;
- *           all other parameters are frozen. The sum has the id of the product (or of the bias
- *           added to it), so that its readers do not change
+ *           all other parameters are frozen, except those that `keep` names. The sum has the id of
+ *           the product (or of the bias added to it), so that its readers do not change. With a
+ *           name, these parameters have it in theirs; they and the kept ones have the role adapter
  * before:   %2 = param "q.weight" : f32[8,16]   %3 = linear %1, %2 : f32[4,8]
  * after:    %2 = param "q.weight" {frozen=true} : f32[8,16]
  *           %4 = linear %1, %2 : f32[4,8]
- *           %5 = param "q.lora_A.weight" {init=uniform a=-0.25 b=0.25} : f32[2,16]
+ *           %5 = param "q.lora_A.weight" {init=uniform a=-0.25 b=0.25} : f32[2,16] role=adapter
  *           %6 = dropout %1 {p=0.1}           %7 = linear %6, %5 : f32[4,2]
- *           %8 = scale %7 {by=2} : f32[4,2]   %9 = param "q.lora_B.weight" : f32[8,2]
+ *           %8 = scale %7 {by=2} : f32[4,2]   %9 = param "q.lora_B.weight" : f32[8,2] role=adapter
  *           %10 = matmul %8, %9 {transpose_b=true} : f32[4,8]
  *           %3 = add %4, %10 : f32[4,8]
  *
@@ -30,6 +31,7 @@ typedef struct zfi_lora {
     int32_t *product; /* of a parameter: the first product with it as a weight; 0: none */
     int32_t *other;   /* of a parameter: the first other reader; 0: none */
     bool *adapted;    /* of a parameter: a target names its module */
+    bool *kept;       /* of a parameter: it stays trained */
     int32_t *a, *b;   /* of a parameter: lora_A and lora_B; 0: not made yet */
 } zfi_lora;
 
@@ -169,6 +171,11 @@ static void zfi_mark_target(zfi_lora *l, const char *target, size_t length)
             zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                      "zf_lora: \"%.100s\" is of the target \"%.*s\", but nothing reads it", name,
                      (int)length, target);
+        else if (l->kept[id])
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_lora: \"%.100s\" is of the target \"%.*s\", and keep has it as well: it is "
+                     "either adapted or trained itself",
+                     name, (int)length, target);
         l->adapted[id] = true;
     }
     if (any || g->error.status) return;
@@ -186,7 +193,8 @@ static void zfi_mark_all(zfi_lora *l)
     bool any = false;
     for (int32_t i = 0; i < zfi_len(g->params); i++) {
         int32_t id = g->params[i];
-        if (!l->product[id] || l->other[id] || zfi_is_head(l, l->product[id])) continue;
+        if (!l->product[id] || l->other[id] || l->kept[id] || zfi_is_head(l, l->product[id]))
+            continue;
         l->adapted[id] = any = true;
     }
     if (!any)
@@ -209,16 +217,89 @@ static void zfi_mark_targets(zfi_lora *l)
         zfi_mark_target(l, at, length);
 }
 
+/* ------------------------------------------------------------------------------- kept parameters */
+
+/* The parameter's name, or that of a module around it, matches a pattern: a module's from the
+ * beginning or from a dot on. */
+static bool zfi_keeps(const char *pattern, size_t length, const char *name)
+{
+    char module[ZFI_ADAPTER_NAME], *dot;
+    if (zfi_matches(pattern, length, name)) return true;
+    snprintf(module, sizeof module, "%s", name);
+    while ((dot = strrchr(module, '.')) != NULL) {
+        *dot = '\0';
+        for (const char *at = module; at; at = strchr(at, '.'), at = at ? at + 1 : NULL)
+            if (zfi_matches(pattern, length, at)) return true;
+    }
+    return false;
+}
+
+/* Marks the parameters of one pattern. */
+static void zfi_mark_kept(zfi_lora *l, const char *pattern, size_t length)
+{
+    zf_graph *g = l->graph;
+    const int shown = (int)zfi_min((int64_t)length, 100);
+    bool any = false;
+    for (int32_t i = 0; i < zfi_len(g->params) && !g->error.status; i++) {
+        const int32_t id = g->params[i];
+        if (!zfi_keeps(pattern, length, g->nodes[id].name)) continue;
+        if (zfi_is_frozen(&g->nodes[id]))
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_lora: keep has \"%.*s\", but \"%.100s\" is frozen: it is not trained%s",
+                     shown, pattern, g->nodes[id].name,
+                     ZF_INT(&g->nodes[id], param, bits) ? ", as its numbers have few bits" : "");
+        l->kept[id] = any = true;
+    }
+    if (!any && !g->error.status)
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_lora: keep has \"%.*s\", which matches no parameter of the graph and no module",
+                 shown, pattern);
+}
+
+static void zfi_mark_all_kept(zfi_lora *l)
+{
+    const char *list = l->d.keep;
+    size_t length;
+    for (const char *at; !l->graph->error.status && (at = zfi_next_name(&list, &length)) != NULL;)
+        zfi_mark_kept(l, at, length);
+}
+
+/* The parameter belongs to the adapter: it has its name in its own. */
+static void zfi_keep_param(zfi_lora *l, int32_t id)
+{
+    zf_graph *g = l->graph;
+    zfi_node *node = &g->nodes[id];
+    char name[ZFI_ADAPTER_NAME];
+    node->role = ZFI_ROLE_ADAPTER;
+    if (!*g->adapter) return;
+    zfi_adapter_name(name, g->adapter, node->name);
+    if (zfi_map_get(g->names, name, 0) || !zfi_valid_name(name)) {
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_lora: \"%.200s\" would be called \"%.270s\", which is %s", node->name, name,
+                 zfi_valid_name(name) ? "the name of another value" : "too long for a name");
+        return;
+    }
+    g->names = zfi_map_put(&g->memory, g->names, node->name, 0);
+    node->name = zfi_text_copy(&g->memory, &g->text, name, strlen(name));
+    if (node->name) g->names = zfi_map_put(&g->memory, g->names, node->name, id);
+}
+
 /* ------------------------------------------------------------------------------- rewriting */
 
-/* A trained parameter MODULE.lora_A.weight or MODULE.lora_B.weight of weight w. */
+/* A trained parameter MODULE.lora_A.weight or MODULE.lora_B.weight of weight w, with the adapter's
+ * name after lora_A or lora_B. */
 static int32_t zfi_lora_param(zfi_lora *l, int32_t w, const char *end, zf_shape shape, double bound)
 {
     zf_graph *g = l->graph;
     const zfi_node *weight = zfi_lora_node(l, w), *product = zfi_lora_node(l, l->product[w]);
-    char name[600];
-    zfi_new n = {.op = ZF_OP_param, .dtype = product->dtype, .shape = shape, .name = name};
-    snprintf(name, sizeof name, "%.*s%s", (int)zfi_module_length(weight->name), weight->name, end);
+    char plain[ZFI_ADAPTER_NAME], name[ZFI_ADAPTER_NAME];
+    zfi_new n = {.op = ZF_OP_param,
+                 .dtype = product->dtype,
+                 .shape = shape,
+                 .name = name,
+                 .role = ZFI_ROLE_ADAPTER};
+    snprintf(plain, sizeof plain, "%.*s%s", (int)zfi_module_length(weight->name), weight->name, end);
+    zfi_adapter_name(name, g->adapter, plain);
     ZF_INT(&n, param, init) = bound > 0 ? ZF_UNIFORM : ZF_ZEROS;
     ZF_FLOAT(&n, param, a) = bound > 0 ? -bound : 0;
     ZF_FLOAT(&n, param, b) = bound;
@@ -283,7 +364,11 @@ static void zfi_lora_rewrite(zfi_lora *l)
             zfi_adapt(l, id, product);
         zfi_push(&g->memory, g->order, id);
     }
-    for (int32_t i = 0; i < params; i++) ZF_INT(&g->nodes[g->params[i]], param, frozen) = true;
+    for (int32_t i = 0; i < params; i++) {
+        const int32_t id = g->params[i];
+        if (!l->kept[id]) ZF_INT(&g->nodes[id], param, frozen) = true;
+        else if (!g->error.status && !g->memory.failed) zfi_keep_param(l, id);
+    }
     zfi_array_free(&g->memory, order);
     g->scope = scope;
 }
@@ -291,6 +376,7 @@ static void zfi_lora_rewrite(zfi_lora *l)
 /* ------------------------------------------------------------------------------- the pass */
 
 static const zf_option zfi_lora_options[] = {
+    ZF_OPTION_CODED(zf_lora_desc, name),
     ZF_OPTION(zf_lora_desc, COUNT, rank, 8, "[1,2147483647]", .flag = "r",
               .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_lora_desc, NUMBER, alpha, 0, "[-1e300,1e300]", .traits = ZF_OPTION_CHANGES),
@@ -298,6 +384,7 @@ static const zf_option zfi_lora_options[] = {
     ZF_OPTION(zf_lora_desc, NUMBER, dropout, 0, "[0,1)", .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_lora_desc, TEXT, targets, 0, NULL, .unit = "all-linear|NAME,...",
               .traits = ZF_OPTION_CHANGES),
+    ZF_OPTION_CODED(zf_lora_desc, keep),
     {.name = NULL}};
 
 /* alpha is the rank where it has not been given. */
@@ -313,7 +400,7 @@ static zf_lora_desc zfi_lora_resolved(const zf_lora_desc *desc)
 static zf_status zfi_lora_check(zf_graph *g)
 {
     for (int32_t i = 0; i < zfi_len(g->params); i++)
-        if (zfi_ends_in(g->nodes[g->params[i]].name, zfi_lora_a))
+        if (g->nodes[g->params[i]].role == ZFI_ROLE_ADAPTER)
             return zfi_fail(&g->error, ZF_ERR_STAGE,
                             "zf_lora: \"%.200s\" is there already: it has been run",
                             g->nodes[g->params[i]].name);
@@ -333,19 +420,24 @@ ZF_API zf_status zf_lora(zf_graph *g, const zf_lora_desc *desc)
     if (!status && desc)
         status = zfi_options_check(&(zf_options){.rows = zfi_lora_options, .desc = &l.d}, 1, false, "zf_lora: ",
                                    &g->error);
-    if (status || (status = zfi_lora_check(g)) || (status = zfi_settle(g))) return status;
+    if (status || (status = zfi_lora_check(g)) ||
+        (status = zfi_take_name(g, "zf_lora", l.d.name ? l.d.name : "", &g->adapter)) ||
+        (status = zfi_settle(g)))
+        return status;
     nodes = (size_t)zfi_len(g->nodes);
     l.uses = zfi_calloc(&g->memory, 6 * nodes, sizeof *l.uses);
-    l.adapted = zfi_calloc(&g->memory, nodes, sizeof *l.adapted);
+    l.adapted = zfi_calloc(&g->memory, 2 * nodes, sizeof *l.adapted);
     if (l.uses && l.adapted) {
         l.reader = l.uses + nodes, l.product = l.uses + 2 * nodes, l.other = l.uses + 3 * nodes;
         l.a = l.uses + 4 * nodes, l.b = l.uses + 5 * nodes;
+        l.kept = l.adapted + nodes;
         zfi_find_products(&l);
-        zfi_mark_targets(&l);
+        zfi_mark_all_kept(&l);
+        if (!g->error.status) zfi_mark_targets(&l);
         if (!g->error.status) zfi_lora_rewrite(&l);
     }
     zfi_free(&g->memory, l.uses, 6 * nodes * sizeof *l.uses);
-    zfi_free(&g->memory, l.adapted, nodes * sizeof *l.adapted);
+    zfi_free(&g->memory, l.adapted, 2 * nodes * sizeof *l.adapted);
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status ? g->error.status : zfi_leave(g, 0);
 }

@@ -151,7 +151,8 @@ static void zfi_cut_param(zfi_tiler *t, int32_t id, int64_t each)
                      .name = zfi_piece_name(name, whole.name, row, count),
                      .dtype = whole.dtype,
                      .shape = ZF_SHAPE(count, whole.shape.dims[1]),
-                     .space = (zf_space)whole.space};
+                     .space = (zf_space)whole.space,
+                     .role = (zfi_role)whole.role};
         int32_t piece;
         memcpy(n.attributes, whole.attributes, sizeof n.attributes);
         ZF_INT(&n, param, row) = row, ZF_INT(&n, param, rows) = rows;

@@ -223,6 +223,91 @@ TEST_ONCE(full_tuning_is_that_of_torch)
     if (!t->failed) check_tuned(t, &(tuned){NULL, "qwen2", false, 1e-3, NULL, 0});
 }
 
+/* -------------------------------------------------------------------------------- references */
+
+/* Opens a session that evaluates over the parameters of another, and is closed with the test. */
+static bool open_reference(test *t, session *s, session *of, const void *config,
+                           session_adapter with)
+{
+    zf_error error = {ZF_OK, ""};
+    const session_desc d = {.sample = &llm_sample,
+                            .purpose = SAMPLE_EVALUATE,
+                            .config = config,
+                            .shape = of->shape,
+                            .threads = 1,
+                            .share = of,
+                            .with = with};
+    if (session_open(s, &d, &error)) return test_defer(t, close_session, s), true;
+    test_unwind(t, __FILE__, __LINE__, "session_open", error.status, error.text);
+    return false;
+}
+
+/* The loss of a batch; NAN after a failed check. */
+static double loss_over(test *t, session *s, causal_batch_file *f)
+{
+    if (session_feed(s, &f->batch[0], false) || zf_step(s->program))
+        test_unwind(t, __FILE__, __LINE__, "a step", ZF_ERR_BACKEND, zf_program_error(s->program));
+    return session_scalar(s, "loss");
+}
+
+/* Next to a training, its base and its adapter as it was loaded give the losses that they gave
+ * before; the adapter, before it was trained, gives that of its first values, to the last bit. */
+TEST_ONCE(adapter_has_references_over_its_base)
+{
+    static session train, base, first, again, own;
+    static causal_batch_file f;
+    const tuned of = {"qv", "llama3", true, 1e-2, NULL, 0};
+    llm_config config;
+    zf_error error = {ZF_OK, ""};
+    double was[3], lr = 0.01;
+    float rate = (float)lr;
+    CHECK(t, open_tuned(t, &of, &train, &f) &&
+                 session_config(&llm_sample, MODELS "llama3", &config, &error));
+    CHECK(t, open_reference(t, &own, &train, &config, SESSION_OWN) &&
+                 open_reference(t, &base, &train, &config, SESSION_BASE) &&
+                 open_reference(t, &first, &train, &config, SESSION_FIRST));
+    was[0] = loss_over(t, &own, &f), was[1] = loss_over(t, &base, &f);
+    was[2] = loss_over(t, &first, &f);
+    CHECK(t, was[0] == was[2] && fabs(was[0] - was[1]) > 1e-3);
+    OK(t, zf_write(train.program, train.lr, &rate, sizeof rate), zf_program_error(train.program));
+    for (int k = 0; k < 3; k++) loss_over(t, &train, &f);
+    CHECK(t, open_reference(t, &again, &train, &config, SESSION_FIRST));
+    CHECK(t, loss_over(t, &own, &f) < was[0] - 1e-3);
+    CHECK(t, loss_over(t, &base, &f) == was[1] && loss_over(t, &first, &f) == was[2]);
+    CHECK(t, loss_over(t, &again, &f) == was[2]);
+    CHECK(t, zf_program_info_of(base.program).store_bytes == 0 &&
+                 zf_program_info_of(again.program).store_bytes == 0);
+    for (int32_t k = 0; k < zf_param_count(own.graph); k++) {
+        const zf_tensor param = zf_param_at(own.graph, k);
+        const float zeros[30 * 30] = {0};
+        if (zf_param_adapter(param) && strstr(zf_tensor_name(param), "lora_B"))
+            OK(t, zf_write(own.program, param, zeros, zf_tensor_bytes(param)),
+               zf_program_error(own.program));
+    }
+    CHECK(t, loss_over(t, &own, &f) == was[1]);
+}
+
+/* A reference without a copy needs something that is not trained. */
+TEST_ONCE(adapter_of_which_there_is_no_reference)
+{
+    static session train, other;
+    static causal_batch_file f;
+    const tuned of = {NULL, "llama3", true, 1e-2, NULL, 0};
+    llm_config config;
+    zf_error error = {ZF_OK, ""};
+    session_desc d = {.sample = &llm_sample, .config = &config, .purpose = SAMPLE_EVALUATE};
+    CHECK(t, open_tuned(t, &of, &train, &f) &&
+                 session_config(&llm_sample, MODELS "llama3", &config, &error));
+    d.shape = train.shape, d.threads = 1, d.share = &train;
+    for (d.with = SESSION_BASE; d.with <= SESSION_FIRST; d.with++) {
+        error = (zf_error){ZF_OK, ""};
+        CHECK(t, !session_open(&other, &d, &error) && error.status == ZF_ERR_ARGUMENT);
+        CHECK_TEXT(t, error.text,
+                   "all parameters are trained, and none is left as it was: a reference without a "
+                   "copy of them needs an adapter (--lora)");
+    }
+}
+
 /* --------------------------------------------------------------------------------- commands */
 
 static int finetune(int argc, char **argv)

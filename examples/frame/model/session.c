@@ -33,12 +33,16 @@ static void fit_step(session *s, const session_desc *d, zf_training *t)
     if (d->offload_dir) t->fit.disk = INT64_MAX;
 }
 
+static const char first_adapter[] = "ref"; /* of SESSION_FIRST */
+
 /* The description of a step that shares the parameters of another session. */
 static zf_training sharing_training(const session *s, const session_desc *d)
 {
     zf_training t = d->training;
     const zf_training *from = &d->share->training;
     t.lora = from->lora, t.precision = from->precision, t.tile = from->tile;
+    if (d->with == SESSION_BASE) t.lora = (zf_lora_desc){.rank = 0};
+    if (d->with == SESSION_FIRST) t.lora.name = first_adapter;
     t.zero = from->zero, t.zero.micro_batches = s->micro_batches;
     t.prefetch = from->prefetch, t.cost = from->cost;
     t.offload = (zf_offload_desc){.parameters = from->offload.parameters};
@@ -133,23 +137,61 @@ bool session_has_blocks(zf_graph *g, const session_desc *d, zf_error *error)
                 "has rows of a multiple of 64");
 }
 
+/* The adapter of SESSION_FIRST is in the store. */
+static bool has_first(zf_graph *g, const zf_store *store)
+{
+    for (int32_t k = 0; k < zf_param_count(g); k++)
+        if (zf_param_adapter(zf_param_at(g, k)))
+            return zf_store_find(store, zf_tensor_name(zf_param_at(g, k))) >= 0;
+    return false;
+}
+
+/* What a session that shares parameters reads without their adapter, or with its first values, is
+ * there and is not trained. */
+static bool fits_adapter(session *s, const session_desc *d, const zf_store *store, zf_error *error)
+{
+    if (!d->share || d->with == SESSION_OWN || zf_graph_status(s->graph)) return true;
+    if (zf_valid(d->share->lr) && !zf_training_resolved(&d->share->training).lora.rank)
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "all parameters are trained, and none is left as it was: a reference without a "
+                    "copy of them needs an adapter (--lora)");
+    for (int32_t k = 0; k < zf_param_count(s->graph); k++) {
+        const zf_tensor param = zf_param_at(s->graph, k);
+        const char *name = zf_tensor_name(param);
+        const int32_t at = zf_store_find(store, name);
+        if (zf_param_adapter(param)) continue;
+        if (at < 0)
+            return fail(error, ZF_ERR_MISMATCH,
+                        "the reference reads %.200s, which the base does not have", name);
+        if (zf_store_at(store, at).adapter)
+            return fail(error, ZF_ERR_MISMATCH,
+                        "the reference reads %.200s, which stays trained next to the adapter: take "
+                        "the adapter's first values as the reference",
+                        name);
+    }
+    return true;
+}
+
 /* Builds and compiles variant k of the step, over the store, if there is one. `beside`: a variant
  * that has been compiled, or NULL. */
 static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store *store,
                          const zf_program *beside, zf_error *error)
 {
+    bool copies;
     s->graph = s->graphs[k] = zf_graph_new(NULL);
     if (!s->graph) return fail(error, ZF_ERR_NOMEM, "out of memory");
     d->sample->build(s->graph, d->config, &d->shape, d->purpose);
     if (!zf_graph_status(s->graph) && !session_has_blocks(s->graph, d, error)) return false;
     run_passes(s, d, k, store);
     s->lr = zf_graph_find(s->graph, "lr");
+    if (!fits_adapter(s, d, store, error)) return false;
+    copies = d->share && d->with == SESSION_FIRST && !has_first(s->graph, store);
     s->program = s->programs[k] = zf_compile(
         s->graph, &(zf_compile_desc){.backend = s->backend,
                                      .host = s->host,
                                      .seed = store ? 0 : d->seed,
                                      .store = store,
-                                     .must_exist = d->share != NULL,
+                                     .must_exist = d->share && !copies,
                                      .shares_memory_with = !d->share         ? beside
                                                            : d->share->keeps ? NULL
                                                                              : d->share->program,
@@ -157,7 +199,10 @@ static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store 
                                      .comm = s->comm,
                                      .offload_dir = store ? NULL : d->offload_dir,
                                      .evaluate = d->purpose != SAMPLE_TRAIN});
-    return s->program || fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
+    if (!s->program)
+        return fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
+    return !copies || !zf_lora_copy(store, first_adapter, d->share->training.lora.name) ||
+           fail(error, ZF_ERR_BACKEND, "%s", zf_store_error(store));
 }
 
 static void close_variants(session *s)

@@ -5,6 +5,15 @@
 #include "../options/device.h"
 #include "sample.h"
 
+/* The adapter of a session that shares parameters. */
+typedef enum session_adapter {
+    SESSION_OWN,  /* that of the other session */
+    SESSION_BASE, /* none: what is computed is the base, whatever the adapter has become */
+    /* That of the other session with the values that it has now: the first such session copies
+     * them, to an adapter called "ref", and later ones use these, which checkpoints hold */
+    SESSION_FIRST
+} session_adapter;
+
 /* With several ranks the global batch of a step is split into ranks x micro-batches parts. Part k *
  * ranks + r is micro-batch k of rank r. Each rank has a session of its own. */
 typedef struct session_desc {
@@ -27,6 +36,7 @@ typedef struct session_desc {
     /* The session whose parameters, dtype, adapter and zf_zero_desc (except micro_batches) this one
      * uses, and whose caches, if it has any; not for training. */
     struct session *share;
+    session_adapter with; /* the adapter, with `share` */
 } session_desc;
 
 enum { SESSION_VARIANTS = 4 };

@@ -29,6 +29,7 @@ void test_register(test_case *self)
  * the samples too; NULL: none. */
 static test *hooked;
 
+#include "deadline.h"
 #include "refusals.h"
 #include "select.h"
 
@@ -200,11 +201,13 @@ static bool run(const test_case *c, long refuse_at, test *t)
     *t = (test){.self = c, .refuse_at = refuse_at};
     t->allocator = (zf_allocator){counting_allocator, t};
     if (out_of_memory && c->once) hooked = t;
+    deadline_begin(c);
     c->body(t);
     while (t->deferred_count) {
         t->deferred_count--;
         t->deferred[t->deferred_count].run(t->deferred[t->deferred_count].object);
     }
+    deadline_end();
     hooked = NULL;
     if (out_of_memory && c->once && test_folder_made) { /* its files stay */
         nftw(test_folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);

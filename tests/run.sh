@@ -78,11 +78,14 @@ total() {
 
 # ------------------------------------------------------------------------- what groups are made of
 
+# A command that hangs is ended; some take SIGTERM for a wish to end after the current step.
+limit='timeout -k 10'
+
 # suite COMMAND...: a test program, which prints "N passed, N failed" and perhaps ", N skipped". One
 # that crashes, hangs, runs no test, or has a sanitizer complain at its end counts as one more
 # failure. suite_again: its tests were counted before.
 suite() {
-    timeout 1200 "$@" > "$work/said" 2>&1
+    $limit 1200 "$@" > "$work/said" 2>&1
     status=$?
     counts=$(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$/\1 \2 0\4/p' \
         "$work/said" | tail -n 1)
@@ -142,7 +145,10 @@ gives() {
     wanted=$1
     pattern=$2
     shift 2
-    output=$("$@" 2>&1)
+    case $(command -v "$1") in
+    */*) output=$($limit 600 "$@" 2>&1) ;;
+    *) output=$("$@" 2>&1) ;; # a function
+    esac
     status=$?
     printf '%s\n' "$output"
     [ $status = "$wanted" ] || {
@@ -345,7 +351,7 @@ run_fuzz() {
         seeds=tests/fuzz/seeds/$target
         [ -d "$seeds" ] || seeds=
         mkdir "$work/$target"
-            check "$target" timeout 600 "build/fuzz/$target" -runs=5000 -seed=1 \
+            check "$target" $limit 600 "build/fuzz/$target" -runs=5000 -seed=1 \
             -artifact_prefix="$logs/fuzz-$target-" "$work/$target" $seeds
     done
 }
@@ -362,7 +368,7 @@ run_examples() {
 
 run_bert() {
     suite sh tests/bert-cli.sh build/bert
-    check 'learns a small language' timeout 300 sh tests/learns.sh build/bert
+    check 'learns a small language' $limit 300 sh tests/learns.sh build/bert
 }
 
 run_gpt() {

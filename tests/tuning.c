@@ -2,36 +2,12 @@
 #include "../examples/frame/data/tuning.h"
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
+#include "letters.h"
 #include "test.h"
 
 #include <stdio.h>
 
-static void free_tokens(void *t) { zf_tokenizer_free(t); }
 static void free_json(void *json) { zf_json_free(json); }
-
-/* A tokenizer of letters: a is 3, b is 4, ...; <s> 0, </s> 1, [ 29, ] 30; ab is 31 */
-static zf_tokenizer *letters(zf_error *error)
-{
-    char text[1200];
-    int n = snprintf(text, sizeof text,
-                     "{\"added_tokens\": [{\"id\": 0, \"content\": \"<s>\", \"special\": true}, "
-                     "{\"id\": 1, \"content\": \"</s>\", \"special\": true}], \"post_processor\": "
-                     "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
-                     "\"<s>\"}}, {\"Sequence\": {\"id\": \"A\"}}], \"special_tokens\": {\"<s>\": "
-                     "{\"ids\": [0]}}}, \"model\": {\"vocab\": {\"\\n\": 2");
-    for (int k = 0; k < 26; k++)
-        n += snprintf(text + n, sizeof text - (size_t)n, ", \"%c\": %d", 'a' + k, 3 + k);
-    n += snprintf(text + n, sizeof text - (size_t)n,
-                  ", \"[\": 29, \"]\": 30, \"ab\": 31}, \"merges\": [\"a b\"]}}");
-    return zf_tokenizer_parse(text, (size_t)n, "letters", error);
-}
-
-static bool write_lines(const char *path, const char *lines)
-{
-    FILE *f = fopen(path, "wb");
-    bool good = f && fputs(lines, f) >= 0;
-    return f && !fclose(f) && good;
-}
 
 /* A row as text: ids as letters (^ <s>, $ </s>), | before another segment, . where padding begins;
  * then the labels likewise. */
@@ -62,7 +38,7 @@ static void check_row(test *t, const zf_tokenizer *tokenizer, const char *style,
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
     zf_chat chat = {.style = -1};
-    tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = sequence};
+    examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = sequence};
     tuning all;
     causal_batch b;
     snprintf(lines, sizeof lines, "%s\n\n%s", line, line);
@@ -171,7 +147,7 @@ TEST_ONCE(tuning_files_that_are_wrong)
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-        tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = 8};
+        examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 8};
         zf_chat chat = {.style = -1};
         char lines[400];
         tuning all;
@@ -193,7 +169,7 @@ TEST_ONCE(tuning_refuses_tokens_beyond_the_model)
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
-    tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = 16, .vocab = 20};
+    examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 16, .vocab = 20};
     tuning all;
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
@@ -214,7 +190,7 @@ static bool load_lines(const zf_tokenizer *tokenizer, const char *lines, int64_t
                        tuning *all, zf_error *error)
 {
     const char *path = test_path("tuning.jsonl");
-    const tuning_desc d = {.tokens = tokenizer, .end = -1, .sequence = sequence};
+    const examples_desc d = {.tokens = tokenizer, .end = -1, .sequence = sequence};
     *error = (zf_error){ZF_OK, ""};
     return write_lines(path, lines) && tuning_load(all, path, &d, error);
 }
@@ -293,7 +269,7 @@ TEST_ONCE(tuning_packs_all_examples)
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
-    tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = 16};
+    examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 16};
     size_t n = 0;
     NEED(t, tokenizer, &error);
     test_defer(t, free_tokens, tokenizer);
@@ -342,7 +318,7 @@ TEST_ONCE(tuning_held_out_rows_are_mixed)
     const char *path = test_path("tuning.jsonl");
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
-    tuning_desc d = {
+    examples_desc d = {
         .tokens = tokenizer, .end = 1, .sequence = 16, .alone = true, .evaluates = true};
     tuning all;
     causal_batch b = {.ids = NULL};
@@ -477,7 +453,7 @@ static void show_labels(const int32_t *ids, const bool *labelled, size_t count, 
 }
 
 /* One conversation with its labels by TRL. */
-static void check_labels(test *t, const tuning_desc *d, const char *name, const zf_json *golden)
+static void check_labels(test *t, const examples_desc *d, const char *name, const zf_json *golden)
 {
     enum { MOST = 200 };
     const char *path = test_path("labels.jsonl");
@@ -526,7 +502,7 @@ TEST_ONCE(tuning_labels_are_those_of_trl)
         if (!tokenizer) OK(t, error.status, error.text);
         for (const zf_json *k = zf_json_first(v); k && !t->failed; k = zf_json_next(k)) {
             zf_chat chat;
-            const tuning_desc d = {.tokens = tokenizer, .end = -1, .sequence = 256, .chat = &chat};
+            const examples_desc d = {.tokens = tokenizer, .end = -1, .sequence = 256, .chat = &chat};
             snprintf(path, sizeof path, LABELS "%s", zf_json_key(k, NULL));
             bool good = zf_chat_open(&chat, "tests/golden/chat/chatml", path, &error);
             for (const zf_json *c = zf_json_first(k); c && good && !t->failed; c = zf_json_next(c))

@@ -6,83 +6,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELD_OUT = 20 };
+enum { HELD_OUT = 20 }; /* a key */
 
 /* ---------------------------------------------------------------------------------- reading */
 
 typedef struct reader {
-    const tuning_desc *desc;
+    const examples_desc *desc;
     tuning *t;
     size_t token_room, example_room;
-    zf_ids whole, part; /* ids of an example, and of its beginning */
-    zf_text text, decoded;
+    examples_text text; /* that of an example */
     zf_error *error;
 } reader;
 
 static bool out_of_memory(zf_error *error) { return fail(error, ZF_ERR_NOMEM, "out of memory"); }
 
-/* Appends the ids of a text. */
-static bool encode(reader *r, const char *text, size_t bytes, unsigned flags, zf_ids *out)
-{
-    const tuning_desc *d = r->desc;
-    int64_t count = d->words ? zf_wordpiece_encode(d->words, text, bytes, 0, NULL, 0) : 0;
-    int32_t *ids = d->words ? malloc((size_t)(count + 1) * sizeof *ids) : NULL;
-    if (d->tokens) return zf_tokenizer_encode(d->tokens, text, bytes, flags, out, r->error);
-    if (!ids) return out_of_memory(r->error);
-    zf_wordpiece_encode(d->words, text, bytes, 0, ids, count);
-    if (flags & ZF_TOKENIZER_FRAME) zf_ids_add(out, d->end);
-    for (int64_t i = 0; i < count; i++) zf_ids_add(out, ids[i]);
-    free(ids);
-    return !out->failed || out_of_memory(r->error);
-}
-
-/* The bytes of the text of ids. */
-static bool bytes_of(reader *r, const int32_t *ids, size_t count, size_t *bytes)
-{
-    zf_text_clear(&r->decoded);
-    if (!zf_tokenizer_decode(r->desc->tokens, ids, count, 0, &r->decoded, r->error)) return false;
-    *bytes = r->decoded.count;
-    return true;
-}
-
-/* How many ids of the whole text come before byte `at`; `across`: with one that has bytes on both
- * sides. The text before `at` may be cut into other tokens at its end. */
-static bool ids_before(reader *r, size_t at, unsigned flags, bool across, size_t *count)
-{
-    const zf_ids *part = &r->part, *whole = &r->whole;
-    size_t n = 0, before, begin = 0, end = 0, k = 0;
-    r->part.count = 0;
-    if (!encode(r, r->text.at, at, flags, &r->part)) return false;
-    while (n < part->count && n < whole->count && part->at[n] == whole->at[n]) n++;
-    *count = n;
-    if (n == part->count || !r->desc->tokens) return true;
-    if (!bytes_of(r, part->at + n, part->count - n, &before)) return false;
-    for (; n + k < whole->count; k++) {
-        if (!bytes_of(r, whole->at + n, k + 1, &end)) return false;
-        if (end > before) break;
-        begin = end;
-    }
-    *count = n + k + (across && begin < before && n + k < whole->count);
-    return true;
-}
-
-/* Appends the example of r->whole, truncated to a row; `labelled`: which tokens are predicted. */
+/* Appends the example of r->text, truncated to a row; `labelled`: which tokens are predicted. */
 static bool put_example(reader *r, const bool *labelled)
 {
     tuning *t = r->t;
-    size_t count = r->whole.count, any = 0;
+    const zf_ids *whole = &r->text.ids;
+    size_t count = whole->count, any = 0;
     int64_t *at;
-    if (r->desc->vocab &&
-        !zf_ids_check(r->whole.at, count, r->desc->vocab, r->desc->tokens, r->desc->words,
-                      r->error))
-        return false;
+    if (!examples_ids_fit(&r->text, r->error)) return false;
     if (count > (size_t)r->desc->sequence) count = (size_t)r->desc->sequence;
     for (size_t i = 1; i < count; i++) any += labelled[i];
     if (!any) {
         t->left_out++;
         return true;
     }
-    t->cut += count < r->whole.count;
+    t->cut += count < whole->count;
     while (r->token_room < (size_t)t->tokens + count) {
         size_t room = r->token_room ? 2 * r->token_room : 4096;
         int32_t *ids = realloc(t->ids, room * sizeof *ids);
@@ -96,10 +48,10 @@ static bool put_example(reader *r, const bool *labelled)
         if (!(at = realloc(t->at, room * sizeof *at))) return out_of_memory(r->error);
         t->at = at, r->example_room = room;
     }
-    memcpy(t->ids + t->tokens, r->whole.at, count * sizeof *t->ids);
+    memcpy(t->ids + t->tokens, whole->at, count * sizeof *t->ids);
     memcpy(t->labelled + t->tokens, labelled, count * sizeof *t->labelled);
     for (size_t i = 0; i < count; i++)
-        t->digest = bert_mix(t->digest ^ ((uint64_t)(uint32_t)r->whole.at[i] << 1 | labelled[i]));
+        t->digest = bert_mix(t->digest ^ ((uint64_t)(uint32_t)whole->at[i] << 1 | labelled[i]));
     t->begins = bert_mix(t->begins ^ (uint64_t)count);
     t->at[t->examples] = t->tokens;
     t->tokens += (int64_t)count;
@@ -111,23 +63,23 @@ static bool put_example(reader *r, const bool *labelled)
 static bool take_text(reader *r, const zf_chat_span *spans, size_t count, unsigned flags,
                       int32_t end)
 {
+    zf_ids *whole = &r->text.ids;
     bool good, *labelled;
-    r->whole.count = 0;
-    if (!encode(r, r->text.at, r->text.count, flags, &r->whole)) return false;
-    labelled = calloc(r->whole.count + 2, sizeof *labelled);
+    if (!examples_encode(&r->text, flags, r->error)) return false;
+    labelled = calloc(whole->count + 2, sizeof *labelled);
     good = labelled || out_of_memory(r->error);
     for (size_t s = 0; s < count && good; s++) {
         size_t from, to;
         if (spans[s].begin == spans[s].end) continue;
-        good = ids_before(r, spans[s].begin, flags, false, &from) &&
-               ids_before(r, spans[s].end, flags, true, &to);
-        if (good && spans[s].end == r->text.count) to = r->whole.count;
+        good = examples_ids_before(&r->text, spans[s].begin, flags, false, &from, r->error) &&
+               examples_ids_before(&r->text, spans[s].end, flags, true, &to, r->error);
+        if (good && spans[s].end == r->text.text.count) to = whole->count;
         for (size_t i = from; good && i < to; i++) labelled[i] = true;
     }
-    if (good && end >= 0 && (!r->whole.count || r->whole.at[r->whole.count - 1] != end)) {
-        labelled[r->whole.count] = true;
-        zf_ids_add(&r->whole, end);
-        good = !r->whole.failed || out_of_memory(r->error);
+    if (good && end >= 0 && (!whole->count || whole->at[whole->count - 1] != end)) {
+        labelled[whole->count] = true;
+        zf_ids_add(whole, end);
+        good = !whole->failed || out_of_memory(r->error);
     }
     good = good && put_example(r, labelled);
     free(labelled);
@@ -179,8 +131,8 @@ static bool take_chat(reader *r, const zf_json *conversation, bool labelled)
 {
     zf_chat_spans spans = {.at = NULL};
     bool good;
-    zf_text_clear(&r->text);
-    good = zf_chat_write(r->desc->chat, conversation, false, &r->text, &spans, r->error) &&
+    zf_text_clear(&r->text.text);
+    good = zf_chat_write(r->desc->chat, conversation, false, &r->text.text, &spans, r->error) &&
            weigh(r, zf_json_member(conversation, "messages"), labelled, &spans) &&
            take_text(r, spans.at, spans.count, 0, -1);
     zf_chat_spans_free(&spans);
@@ -212,12 +164,12 @@ static bool read_pair(reader *r, const zf_json *v, bool trained)
     m[1].text = text_of(r, v, key, &m[1].bytes);
     if (r->error->status) return false;
     if (r->desc->chat) return take_messages(r, m, 2, trained);
-    zf_text_clear(&r->text);
-    zf_text_add(&r->text, m[0].text, m[0].bytes);
-    span.begin = r->text.count;
-    zf_text_add(&r->text, m[1].text, m[1].bytes);
-    span.end = r->text.count;
-    if (r->text.failed) return out_of_memory(r->error);
+    zf_text_clear(&r->text.text);
+    zf_text_add(&r->text.text, m[0].text, m[0].bytes);
+    span.begin = r->text.text.count;
+    zf_text_add(&r->text.text, m[1].text, m[1].bytes);
+    span.end = r->text.text.count;
+    if (r->text.text.failed) return out_of_memory(r->error);
     return take_text(r, &span, trained, ZF_TOKENIZER_FRAME, trained ? r->desc->end : -1);
 }
 
@@ -229,41 +181,16 @@ static bool read_messages(reader *r, const zf_json *v, bool labelled)
            false;
 }
 
-static bool read_line(reader *r, const char *line, size_t bytes)
+static bool read_line(void *user, const zf_json *v, zf_error *error)
 {
-    zf_json *v = zf_json_parse(line, bytes, NULL, r->error);
+    reader *r = user;
     const zf_json *messages = zf_json_member(v, "messages");
-    bool good = v != NULL, trained = true, said;
-    if (good && zf_json_type_of(v) != ZF_JSON_OBJECT)
-        good = (zf_json_expected(v, r->error, "an object"), false);
-    else if (good && !messages && !zf_json_member(v, "prompt"))
-        good = (zf_json_fail(v, r->error, "has neither messages nor a prompt"), false);
-    else if (good && !read_weight(r, v, &trained, &said)) good = false;
-    else if (good && messages) good = read_messages(r, v, trained);
-    else if (good) good = read_pair(r, v, trained);
-    zf_json_free(v);
-    return good;
-}
-
-static bool is_blank(const char *line, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        if (!strchr(" \t\r", line[i])) return false;
-    return true;
-}
-
-static bool read_lines(reader *r, const char *text, size_t bytes, const char *path, zf_error *error)
-{
-    size_t number = 1;
-    for (size_t at = 0; at < bytes; number++) {
-        const char *line = text + at, *end = memchr(line, '\n', bytes - at);
-        size_t length = end ? (size_t)(end - line) : bytes - at;
-        at += length + 1;
-        if (is_blank(line, length) || read_line(r, line, length)) continue;
-        if (r->error->status == ZF_ERR_NOMEM) return out_of_memory(error);
-        return fail(error, r->error->status, "%s: line %zu: %.400s", path, number, r->error->text);
-    }
-    return true;
+    bool trained = true, said;
+    r->error = error;
+    if (!messages && !zf_json_member(v, "prompt"))
+        return zf_json_fail(v, error, "has neither messages nor a prompt"), false;
+    if (!read_weight(r, v, &trained, &said)) return false;
+    return messages ? read_messages(r, v, trained) : read_pair(r, v, trained);
 }
 
 /* ---------------------------------------------------------------------------------- packing */
@@ -321,39 +248,37 @@ static bool pack(const tuning *t, item *items, int64_t count, bool alone, tuning
     return true;
 }
 
-/* Holds out every twentieth example, or all, in an order that is independent of theirs. */
-static bool divide(tuning *t, const tuning_desc *d, zf_error *error)
+/* The examples of an order, with their keys: the longest first. */
+static item *items_of(const tuning *t, const int64_t *order, zf_error *error)
 {
     item *items = malloc((size_t)(t->examples + 1) * sizeof *items);
-    bool good;
-    t->held_out = d->evaluates                ? t->examples
-                  : t->examples / HELD_OUT ? t->examples / HELD_OUT
-                                           : 1;
-    if (!items) return out_of_memory(error);
-    for (int64_t e = 0; e < t->examples; e++) items[e] = (item){e, bert_mix((uint64_t)e + 0x7475)};
-    qsort(items, (size_t)t->examples, sizeof *items, by_key);
-    good = pack(t, items, t->held_out, d->alone, &t->test, error) &&
-           pack(t, items + t->held_out, t->examples - t->held_out, d->alone, &t->train, error);
+    if (!items) return out_of_memory(error), NULL;
+    for (int64_t k = 0; k < t->examples; k++) items[k].example = order[k];
+    return items;
+}
+
+/* Divides the examples into those to train on and those held out. */
+static bool divide(tuning *t, const examples_desc *d, zf_error *error)
+{
+    int64_t *order = examples_order(d, t->examples, &t->held_out, error);
+    item *items = order ? items_of(t, order, error) : NULL;
+    bool good = items && pack(t, items, t->held_out, d->alone, &t->test, error) &&
+                pack(t, items + t->held_out, t->examples - t->held_out, d->alone, &t->train, error);
     free(items);
+    free(order);
     return good;
 }
 
 /* ------------------------------------------------------------------------------------ files */
 
-bool tuning_load(tuning *t, const char *path, const tuning_desc *d, zf_error *error)
+bool tuning_load(tuning *t, const char *path, const examples_desc *d, zf_error *error)
 {
-    zf_error why = {ZF_OK, ""};
-    reader r = {.desc = d, .t = t, .error = &why};
-    zf_text text = {.at = NULL};
+    reader r = {.desc = d, .t = t, .text.desc = d};
     bool good;
     *t = (tuning){.sequence = d->sequence};
     error->status = ZF_OK;
-    good = zf_text_read_plain(path, &text, error) && read_lines(&r, text.at, text.count, path, error);
-    zf_text_free(&text);
-    zf_ids_free(&r.whole);
-    zf_ids_free(&r.part);
-    zf_text_free(&r.text);
-    zf_text_free(&r.decoded);
+    good = examples_read(path, read_line, &r, error);
+    examples_text_free(&r.text);
     if (good && t->examples < (d->evaluates ? 1 : 2))
         good = fail(error, ZF_ERR_FORMAT,
                     "%s: %lld examples, besides %lld without a response within %lld tokens: %s",
@@ -378,25 +303,6 @@ void tuning_free(tuning *t)
 }
 
 /* ---------------------------------------------------------------------------------- batches */
-
-/* The place of `at` in a permutation of 0..count that depends on the key: a Feistel network on the
- * next power of four, repeated until the result is in range. */
-static int64_t shuffled(int64_t at, int64_t count, uint64_t key)
-{
-    uint64_t x = (uint64_t)at;
-    int half = 1;
-    while (1ll << 2 * half < count) half++;
-    do {
-        uint64_t low = x & ((1ull << half) - 1), high = x >> half;
-        for (uint64_t round = 0; round < 4; round++) {
-            uint64_t mixed = bert_mix(key + bert_mix(low + (round << 32)));
-            uint64_t next = high ^ (mixed & ((1ull << half) - 1));
-            high = low, low = next;
-        }
-        x = high << half | low;
-    } while (x >= (uint64_t)count);
-    return (int64_t)x;
-}
 
 /* Row `row` of the batch becomes row r of `rows`; empty where there is none. */
 static void fill(const tuning *t, causal_batch *b, int64_t row, const tuning_rows *rows, int64_t r)
@@ -423,10 +329,10 @@ void tuning_read(const tuning *t, causal_batch *b, bool held_out, uint64_t seed,
     const tuning_rows *rows = held_out ? &t->test : &t->train;
     b->labelled = 0;
     for (int64_t row = 0; row < b->examples; row++) {
-        int64_t at = first + row, epoch = at / rows->count;
-        if (!held_out) at = shuffled(at % rows->count, rows->count, bert_mix(seed) + (uint64_t)epoch);
+        int64_t at = first + row;
+        if (!held_out) at = examples_drawn(at, rows->count, seed);
         /* Rows with long examples come first, so that the first ones are no sample of all. */
-        else if (at < rows->count) at = shuffled(at, rows->count, bert_mix(HELD_OUT));
+        else if (at < rows->count) at = examples_shuffled(at, rows->count, bert_mix(HELD_OUT));
         fill(t, b, row, rows, at);
     }
 }

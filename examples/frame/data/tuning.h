@@ -18,7 +18,7 @@
 #define TUNING_H
 
 #include "causal_batch.h"
-#include "../../../zeroflow_llm.h"
+#include "examples.h"
 
 typedef struct tuning_rows {
     int64_t *first, *example; /* row r has the examples example[first[r]..first[r + 1]) */
@@ -37,23 +37,10 @@ typedef struct tuning {
     tuning_rows train, test;
 } tuning;
 
-typedef struct tuning_desc {
-    const zf_tokenizer *tokens;
-    /* A WordPiece vocabulary instead, or NULL: `end`, the prompt, the response and `end` */
-    const struct zf_wordpiece *words;
-    /* The format of chats. NULL: a prompt is followed by its response, with the special tokens of a
-     * text around both, and then `end`; chats are an error. */
-    const zf_chat *chat;
-    int32_t end; /* -1: none */
-    int64_t vocab;    /* ids of the model; an example with another one is an error; 0: not known */
-    int64_t sequence; /* tokens of a row; longer examples are truncated */
-    bool alone;       /* each example has a row of its own */
-    bool evaluates;   /* all examples are held out */
-} tuning_desc;
-
-/* False with *error, which names the line, for an invalid example, or fewer than two. A twentieth
+/* False with *error, which names the line, for an invalid example, or fewer than two. Longer ones than
+ * desc->sequence are truncated. A twentieth
  * of the examples is held out, at least one, always the same. */
-bool tuning_load(tuning *, const char *path, const tuning_desc *, zf_error *error);
+bool tuning_load(tuning *, const char *path, const examples_desc *, zf_error *error);
 void tuning_free(tuning *);
 
 /* Reads rows first, first + 1, ... of training: each epoch has all of them, in an order drawn by

@@ -200,7 +200,7 @@ static bool load_examples(dataset *d, const settings *o, const zf_tokenizer *tok
                           const zf_chat *chat, const zf_config_facts *facts, zf_error *error)
 {
     causal_data *data = d->own;
-    tuning_desc desc = {.tokens = tokenizer,
+    examples_desc desc = {.tokens = tokenizer,
                         .words = d->vocab,
                         .sequence = o->seq,
                         .alone = o->alone,

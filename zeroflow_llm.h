@@ -27,7 +27,8 @@
  *     jinja       templates of chats              adapter     PEFT's adapters of low rank
  *     chat        chats as text                   exchange    parameters from and to files
  *     sampling    the next token from logits      generate    caches, answers
- *     losses      of pairs and of rewards
+ *     losses      of pairs and of rewards         policy      losses of actors and critics
+ *     advantage   numbers of a batch of answers
  *
  * Nothing prints, exits, aborts or reads the environment. Functions that can fail return false,
  * NULL or a zf_status, and say why in *error, which should be all zero before. Strings are UTF-8.
@@ -69,6 +70,8 @@ extern "C" {
 #include "llm/api/exchange.h"
 #include "llm/api/generate.h"
 #include "llm/api/losses.h"
+#include "llm/api/policy.h"
+#include "llm/api/advantage.h"
 
 #ifdef __cplusplus
 }
@@ -145,6 +148,9 @@ extern "C" {
 #include "llm/losses/rows.c"
 #include "llm/losses/preference.c"
 #include "llm/losses/pairs.c"
+#include "llm/losses/policy.c"
+#include "llm/losses/value.c"
+#include "llm/losses/advantage.c"
 
 #ifdef ZFI_API_OF_PROGRAM
 #pragma GCC diagnostic pop

@@ -3,7 +3,7 @@
 #include "golden.h"
 
 static const char golden_path[] = "tests/golden/losses/losses.safetensors";
-enum { TEXTS = 8, TOKENS = 7, PAIRS = TEXTS / 2 };
+enum { TEXTS = 8, TOKENS = 7, PAIRS = TEXTS / 2, LONGEST = 12 };
 
 /* A loss, and what is judged by it: the parameter `of`, whose gradient is compared. */
 typedef struct judged {
@@ -15,6 +15,7 @@ typedef struct loss_case {
     const char *name, *of;
     builder *build;
     const void *desc;
+    zf_policy_kind kind; /* of the weights of a policy's loss */
 } loss_case;
 
 static zf_tensor logp_of(zf_graph *g, zf_dtype dtype)
@@ -31,6 +32,7 @@ typedef struct session {
     zf_graph *graph;
     zf_backend *cpu;
     zf_program *program;
+    zf_policy_kind kind;
     zf_error error;
 } session;
 
@@ -61,6 +63,15 @@ static zf_status write_from(session *s, zf_safetensors *golden, const char *name
     return status;
 }
 
+static bool read_labels(zf_safetensors *golden, int32_t labels[TEXTS * TOKENS])
+{
+    int64_t count = 0;
+    double *x = values_of(golden, "labels", &count);
+    for (int64_t i = 0; x && i < count; i++) labels[i] = (int32_t)x[i];
+    free(x);
+    return x != NULL;
+}
+
 /* The elements of an output as doubles, at most `most`. */
 static zf_status read_values(session *s, const char *name, double *x, int64_t most)
 {
@@ -85,6 +96,7 @@ static void open_session(test *t, session *s, const loss_case *c, zf_dtype dtype
     zf_graph *g = s->graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
     NEED(t, g, NULL);
     j = c->build(g, dtype, c->desc);
+    s->kind = c->kind;
     zf_output(j.loss, "loss"), zf_output(j.losses, "losses");
     zf_autograd(g, j.loss);
     zf_output(zf_gradient(g, zf_graph_find(g, c->of)), "grad");
@@ -96,13 +108,29 @@ static void open_session(test *t, session *s, const loss_case *c, zf_dtype dtype
     OK(t, zf_graph_status(g), zf_graph_error(g));
 }
 
-static const char *const inputs[] = {"logp",  "reference", "labels", "pair_weight",
-                                     "score", "scores",    "margin", "pair_positions.weight"};
+static const char *const inputs[] = {"logp",  "reference", "labels",     "pair_weight",
+                                     "score", "scores",    "margin",     "pair_positions.weight",
+                                     "old",   "advantage", "advantages", "correction",
+                                     "value", "old_value", "returns"};
+
+/* The weights of the policy's loss that the session was made of. */
+static zf_status write_weights(session *s, zf_safetensors *golden)
+{
+    const zf_tensor to = zf_graph_find(s->graph, "weight");
+    int32_t labels[TEXTS * TOKENS];
+    double weights[TEXTS], raw[TEXTS];
+    if (!zf_valid(to)) return ZF_OK;
+    if (!read_labels(golden, labels)) return ZF_ERR_NOMEM;
+    zf_policy_weights(&(zf_answers){TEXTS, TOKENS, labels}, s->kind, LONGEST, weights);
+    zf_convert(raw, zf_tensor_dtype(to), weights, ZF_F64, TEXTS);
+    return zf_write(s->program, to, raw, zf_tensor_bytes(to));
+}
 
 static void step(test *t, session *s, zf_safetensors *golden)
 {
     for (size_t k = 0; k < sizeof inputs / sizeof *inputs; k++)
         OK(t, write_from(s, golden, inputs[k]), zf_program_error(s->program));
+    OK(t, write_weights(s, golden), zf_program_error(s->program));
     OK(t, zf_step(s->program), zf_program_error(s->program));
 }
 
@@ -171,18 +199,25 @@ static judged weighted_preference(zf_graph *g, zf_dtype dtype, const void *desc)
 #define PREFERENCE(...)                                                                            \
     &(zf_preference_desc) { __VA_ARGS__ }
 static const loss_case preferences[] = {
-    {"sigmoid", "logp", preference, PREFERENCE(.beta = 0.3)},
-    {"ipo", "logp", preference, PREFERENCE(.loss = ZF_PREFERENCE_IPO, .beta = 0.3)},
-    {"hinge", "logp", preference, PREFERENCE(.loss = ZF_PREFERENCE_HINGE, .beta = 0.3)},
-    {"robust", "logp", preference,
-     PREFERENCE(.loss = ZF_PREFERENCE_ROBUST, .beta = 0.3, .smoothing = 0.1)},
-    {"norm", "logp", preference, PREFERENCE(.loss = ZF_PREFERENCE_NORM, .beta = 0.3)},
-    {"orpo", "logp", preference, PREFERENCE(.loss = ZF_PREFERENCE_ORPO, .beta = 0.3)},
-    {"simpo", "logp", preference, PREFERENCE(.loss = ZF_PREFERENCE_SIMPO, .beta = 0.3)},
-    {"simpo_smoothed", "logp", preference,
-     PREFERENCE(.loss = ZF_PREFERENCE_SIMPO, .beta = 2, .smoothing = 0.1, .gamma = 1.5)},
-    {"sigmoid_weighted", "logp", weighted_preference, PREFERENCE(.smoothing = 0.2)},
-    {"hinge_weighted", "logp", weighted_preference, PREFERENCE(.loss = ZF_PREFERENCE_HINGE)}};
+    {"sigmoid", .of = "logp", .build = preference, .desc = PREFERENCE(.beta = 0.3)},
+    {"ipo", .of = "logp", .build = preference,
+     .desc = PREFERENCE(.loss = ZF_PREFERENCE_IPO, .beta = 0.3)},
+    {"hinge", .of = "logp", .build = preference,
+     .desc = PREFERENCE(.loss = ZF_PREFERENCE_HINGE, .beta = 0.3)},
+    {"robust", .of = "logp", .build = preference,
+     .desc = PREFERENCE(.loss = ZF_PREFERENCE_ROBUST, .beta = 0.3, .smoothing = 0.1)},
+    {"norm", .of = "logp", .build = preference,
+     .desc = PREFERENCE(.loss = ZF_PREFERENCE_NORM, .beta = 0.3)},
+    {"orpo", .of = "logp", .build = preference,
+     .desc = PREFERENCE(.loss = ZF_PREFERENCE_ORPO, .beta = 0.3)},
+    {"simpo", .of = "logp", .build = preference,
+     .desc = PREFERENCE(.loss = ZF_PREFERENCE_SIMPO, .beta = 0.3)},
+    {"simpo_smoothed", .of = "logp", .build = preference,
+     .desc = PREFERENCE(.loss = ZF_PREFERENCE_SIMPO, .beta = 2, .smoothing = 0.1, .gamma = 1.5)},
+    {"sigmoid_weighted", .of = "logp", .build = weighted_preference,
+     .desc = PREFERENCE(.smoothing = 0.2)},
+    {"hinge_weighted", .of = "logp", .build = weighted_preference,
+     .desc = PREFERENCE(.loss = ZF_PREFERENCE_HINGE)}};
 
 TEST_ONCE(losses_of_preferences_are_those_of_the_papers)
 {
@@ -305,9 +340,10 @@ static judged pair_positions(zf_graph *g, zf_dtype dtype, const void *desc)
     return (judged){p.loss, p.losses};
 }
 
-static const loss_case pairs[] = {{"pair", "score", pair, NULL},
-                                  {"pair_center", "score", pair, &(zf_pair_desc){.center = 0.01}},
-                                  {"pair_positions", "scores", pair_positions, NULL}};
+static const loss_case pairs[] = {
+    {"pair", .of = "score", .build = pair, .desc = NULL},
+    {"pair_center", .of = "score", .build = pair, .desc = &(zf_pair_desc){.center = 0.01}},
+    {"pair_positions", .of = "scores", .build = pair_positions, .desc = NULL}};
 
 TEST_ONCE(losses_of_rewards_are_those_of_the_papers)
 {
@@ -334,4 +370,75 @@ TEST_ONCE(pair_positions_are_those_of_deepspeed_chat)
         zf_pair_positions(ids[k][0], counts[k][0], ids[k][1], counts[k][1], TOKENS, PAIRS, weight);
         for (int i = 0; i < TOKENS; i++) CHECK_NEAR(t, weight[i], exact[k * TOKENS + i], 1e-8);
     }
+}
+
+/* ---------------------------------------------------------------------------------------- policies */
+
+/* What a policy's loss is made of. */
+typedef struct policy_case {
+    zf_policy_desc desc;
+    bool first;  /* no old log p */
+    bool tokens; /* an advantage and a correction for each token */
+    bool reference;
+} policy_case;
+
+static judged policy(zf_graph *g, zf_dtype dtype, const void *desc)
+{
+    const policy_case *c = desc;
+    const zf_shape column = ZF_SHAPE(TEXTS, 1);
+    zf_policy p;
+    zf_policy_rows rows = {.logp = logp_of(g, dtype),
+                           .labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(TEXTS, TOKENS))};
+    rows.advantage =
+        c->tokens ? of_tokens(g, "advantages", dtype) : zf_input(g, "advantage", dtype, column);
+    if (c->tokens) rows.correction = of_tokens(g, "correction", dtype);
+    if (!c->first) rows.old = of_tokens(g, "old", dtype);
+    if (c->reference) rows.reference = of_tokens(g, "reference", dtype);
+    if (c->desc.loss != ZF_POLICY_BNPO) rows.weight = zf_input(g, "weight", dtype, column);
+    p = zf_policy_loss(&rows, &c->desc);
+    return (judged){p.loss, p.losses};
+}
+
+static judged critic(zf_graph *g, zf_dtype dtype, const void *desc)
+{
+    const zf_tensor value =
+        zf_param(g, "value", ZF_SHAPE(TEXTS, TOKENS, 1), &(zf_param_desc){.dtype = dtype});
+    const zf_tensor old = desc ? of_tokens(g, "old_value", dtype) : ZF_NONE;
+    const zf_value p =
+        zf_value_loss(value, old, of_tokens(g, "returns", dtype),
+                      zf_input(g, "labels", ZF_I32, ZF_SHAPE(TEXTS, TOKENS)), ZF_NONE, desc);
+    return (judged){p.loss, p.losses};
+}
+
+#define POLICY(...)                                                                                \
+    &(policy_case) { __VA_ARGS__ }
+static const loss_case policies[] = {
+    {"grpo", .of = "logp", .build = policy, .desc = POLICY(.first = false)},
+    {"bnpo", .of = "logp", .build = policy, .desc = POLICY(.desc.loss = ZF_POLICY_BNPO)},
+    {"dr_grpo", .of = "logp", .build = policy, .desc = POLICY(.desc.loss = ZF_POLICY_DR_GRPO),
+     .kind = ZF_POLICY_DR_GRPO},
+    {"gspo", .of = "logp", .build = policy, .desc = POLICY(.desc.loss = ZF_POLICY_GSPO),
+     .kind = ZF_POLICY_GSPO},
+    {"dapo", .of = "logp", .build = policy,
+     .desc = POLICY(.desc = {.loss = ZF_POLICY_DAPO, .clip_high = 0.28}), .kind = ZF_POLICY_DAPO},
+    {"cispo", .of = "logp", .build = policy,
+     .desc = POLICY(.desc = {.loss = ZF_POLICY_CISPO, .cap = 1.1}), .kind = ZF_POLICY_CISPO},
+    {"dual", .of = "logp", .build = policy, .desc = POLICY(.desc.dual_clip = 1.25)},
+    {"grpo_k1", .of = "logp", .build = policy,
+     .desc = POLICY(.desc = {.kl_beta = 0.04, .kl = ZF_KL_K1}, .reference = true)},
+    {"grpo_k2", .of = "logp", .build = policy,
+     .desc = POLICY(.desc = {.kl_beta = 0.04, .kl = ZF_KL_K2}, .reference = true)},
+    {"grpo_k3", .of = "logp", .build = policy,
+     .desc = POLICY(.desc = {.kl_beta = 0.04}, .reference = true)},
+    {"first", .of = "logp", .build = policy,
+     .desc = POLICY(.desc.loss = ZF_POLICY_BNPO, .first = true)},
+    {"tokens", .of = "logp", .build = policy,
+     .desc = POLICY(.desc = {.loss = ZF_POLICY_BNPO, .kl_beta = 0.1}, .tokens = true,
+                    .reference = true)},
+    {"critic", .of = "value", .build = critic, .desc = &(zf_value_desc){.clip = 0.2}},
+    {"critic_unclipped", .of = "value", .build = critic, .desc = NULL}};
+
+TEST_ONCE(losses_of_policies_are_those_of_the_papers)
+{
+    compare_all(t, policies, sizeof policies / sizeof *policies);
 }

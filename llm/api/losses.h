@@ -62,8 +62,8 @@ ZF_API zf_preference zf_preference_loss(zf_tensor logp, zf_tensor reference, zf_
 /* -------------------------------------------------------------------------------------- rewards */
 
 typedef struct zf_pair_desc {
-    /* Times the mean of (chosen + rejected)^2, so that scores stay around 0 (Eisenstein et al. 2023);
-     * 0: none */
+    /* Times the mean of (chosen + rejected)^2, so that scores stay around 0 (Eisenstein et al.
+     * 2023); 0: none */
     double center;
 } zf_pair_desc;
 

@@ -33,8 +33,8 @@ zf_pair zf_pair_loss(zf_tensor score, zf_tensor margin, zf_tensor weight, const 
     p.chosen = zfl_answers(all, 0), p.rejected = zfl_answers(all, 1);
     by = zf_sub(p.chosen, p.rejected), sum = zf_add(p.chosen, p.rejected);
     shape = zf_tensor_shape(by);
-    if ((margin.id && !zfl_fits(who, "the margin", margin, zf_tensor_dtype(by), shape, by)) ||
-        (weight.id && !zfl_fits(who, "the weight", weight, zf_tensor_dtype(by), shape, by)))
+    if ((margin.id && !zfl_fits(who, "the margin", margin, zf_tensor_dtype(by), shape, true, by)) ||
+        (weight.id && !zfl_fits(who, "the weight", weight, zf_tensor_dtype(by), shape, false, by)))
         return p;
     p.losses = zf_softplus(zf_neg(margin.id ? zf_sub(by, margin) : by));
     if (d.center > 0) p.losses = zf_add(p.losses, zf_scale(zf_mul(sum, sum), d.center));

@@ -97,7 +97,7 @@ static zf_tensor zfl_preference_scores(zfl_rows *r, zf_tensor logp, zf_tensor re
     const bool needs = zf_preference_needs_reference(d);
     if (!zf_valid(x) || !zfl_are_pairs(r->who, x, r->shape.dims[0])) return zfl_invalid(x);
     if (!needs && reference.id) return zf_fail(reference, "%s: this loss has no reference", r->who);
-    if (needs && !zfl_fits(r->who, "the reference", reference, r->dtype, r->shape, x))
+    if (needs && !zfl_fits(r->who, "the reference", reference, r->dtype, r->shape, false, x))
         return zfl_invalid(x);
     x = zfl_masked(r, needs ? zf_sub(x, reference) : x);
     return zfl_compares_means(d->loss) ? zfl_text_mean(r, x) : zfl_text_sum(x);
@@ -114,7 +114,7 @@ zf_preference zf_preference_loss(zf_tensor logp, zf_tensor reference, zf_tensor 
     scores = zfl_preference_scores(&r, logp, reference, labels, &d);
     chosen = zfl_answers(scores, 0), rejected = zfl_answers(scores, 1);
     if (weight.id &&
-        !zfl_fits(r.who, "the weight", weight, r.dtype, zf_tensor_shape(chosen), chosen))
+        !zfl_fits(r.who, "the weight", weight, r.dtype, zf_tensor_shape(chosen), false, chosen))
         return p;
     p.losses = zfl_preference_losses(&r, &d, chosen, rejected);
     p.chosen = zf_scale(chosen, d.beta), p.rejected = zf_scale(rejected, d.beta);

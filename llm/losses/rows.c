@@ -50,23 +50,24 @@ static bool zfl_settle(const char *who, const zf_option *rows, void *desc, zf_te
     return true;
 }
 
-/* Whether x, called so, is a tensor of this dtype that broadcasts to the shape; else the graph's
- * error of `at`. */
+/* Whether x, called so, is a tensor of this dtype and shape, or, if it may be broad, of this shape
+ * with a last dimension 1; else the graph's error of `at`. */
 static bool zfl_fits(const char *who, const char *name, zf_tensor x, zf_dtype dtype, zf_shape shape,
-                     zf_tensor at)
+                     bool broad, zf_tensor at)
 {
     const zf_shape own = zf_tensor_shape(x);
     bool fits = zf_valid(x) && zf_tensor_dtype(x) == dtype && own.rank == shape.rank;
     char text[64] = "";
     int length = 0;
     for (int32_t i = 0; i < shape.rank; i++) {
-        const bool last = i > 0 && i + 1 == shape.rank;
-        fits = fits && (own.dims[i] == shape.dims[i] || (last && own.dims[i] == 1));
+        const bool may_be_1 = broad && i > 0 && i + 1 == shape.rank;
+        fits = fits && (own.dims[i] == shape.dims[i] || (may_be_1 && own.dims[i] == 1));
         length += snprintf(text + length, sizeof text - (size_t)length, "%s%lld", i ? "," : "",
                            (long long)shape.dims[i]);
     }
     if (!fits && zf_valid(at))
-        zf_fail(at, "%s: %s must be %s[%s]", who, name, zf_dtype_name(dtype), text);
+        zf_fail(at, "%s: %s must be %s[%s]%s", who, name, zf_dtype_name(dtype), text,
+                broad && shape.rank > 1 ? ", or with 1 as the last dimension" : "");
     return fits;
 }
 
@@ -106,6 +107,28 @@ static zf_tensor zfl_ones(const zfl_rows *r)
 static zf_tensor zfl_text_mean(const zfl_rows *r, zf_tensor x)
 {
     return zf_div(zfl_text_sum(x), zf_maximum(zfl_text_sum(zfl_ones(r)), zfl_number(r, 1)));
+}
+
+/* x between -most and most. */
+static zf_tensor zfl_within(const zfl_rows *r, zf_tensor x, double most)
+{
+    return zf_maximum(zf_minimum(x, zfl_number(r, most)), zfl_number(r, -most));
+}
+
+/* What the program writes, [texts, tokens] or [texts, 1], at the answers; 0 elsewhere, as is `zero`
+ * there. */
+static zf_tensor zfl_written(const zfl_rows *r, zf_tensor zero, zf_tensor x)
+{
+    return zf_where(r->ignored, zf_stop_gradient(zero), x);
+}
+
+/* The weighted sum of losses of tokens, which are 0 outside of answers; without weights the mean
+ * over the tokens of all answers. */
+static zf_tensor zfl_token_loss(const zfl_rows *r, zf_tensor losses, zf_tensor zero,
+                                zf_tensor weight)
+{
+    if (weight.id) return zf_sum(zf_mul(losses, zfl_written(r, zero, weight)));
+    return zf_div(zf_sum(losses), zf_maximum(zf_sum(zfl_ones(r)), zfl_number(r, 1)));
 }
 
 /* The weighted sum of losses; without weights their mean. */

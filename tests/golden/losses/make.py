@@ -49,8 +49,16 @@ inputs = {
     "scores": rng.normal(0, 2, (TEXTS, TOKENS)),
     "margin": rng.uniform(0, 1, PAIRS),
 }
+inputs["old"] = inputs["logp"] + rng.normal(0, 0.35, (TEXTS, TOKENS))
+inputs["advantage"] = rng.normal(0.5, 1, (TEXTS, 1))
+inputs["advantages"] = rng.normal(0.5, 1, (TEXTS, TOKENS))
+inputs["correction"] = rng.uniform(0.5, 2, (TEXTS, TOKENS))
+inputs["value"] = rng.normal(0, 1, (TEXTS, TOKENS))
+inputs["old_value"] = inputs["value"] + rng.normal(0, 0.3, (TEXTS, TOKENS))
+inputs["returns"] = rng.normal(0, 1, (TEXTS, TOKENS))
 inputs = {k: f32(v) for k, v in inputs.items()}
-inputs["reference"][labels == -100] = 7
+for k in ("reference", "old", "advantages", "correction", "old_value", "returns"):
+    inputs[k][labels == -100] = np.nan
 for k, v in inputs.items():
     keep(k, v)
 
@@ -151,5 +159,139 @@ def positions(scores):
 
 
 case("pair_positions", "scores", positions)
+
+# ---------------------------------------------------------------------------------------- actors
+
+LONGEST = 12
+
+
+def mean_of(kind, losses):
+    """What TRL does with losses of tokens, with counts of the global batch."""
+    losses = torch.where(mask, losses, 0.0)
+    if kind in ("grpo", "gspo"):
+        return (losses.sum(1) / n).mean()
+    if kind == "dr_grpo":
+        return losses.sum() / (TEXTS * LONGEST)
+    return losses.sum() / m.sum()
+
+
+def policy(kind, low=0.2, high=0.2, dual=None, cap=5.0, kl=None, beta=0.0, first=False,
+           advantage="advantage", corrected=False):
+    def by(logp):
+        old = logp.detach() if first else torch.where(mask, given("old"), 0.0)
+        a = torch.nan_to_num(given(advantage))
+        q = torch.where(mask, logp - old, 0.0)
+        if kind == "gspo":
+            q = (q.sum(1) / n)[:, None]
+        rho = torch.exp(q)
+        if kind == "cispo":
+            losses = -torch.clamp(rho, max=cap).detach() * a * logp
+        else:
+            losses = torch.max(-a * rho, -a * torch.clamp(rho, 1 - low, 1 + high))
+            if dual:
+                losses = torch.where(a < 0, torch.min(losses, -a * dual), losses)
+        if corrected:
+            losses = losses * torch.nan_to_num(given("correction"))
+        d = torch.where(mask, logp - torch.where(mask, given("reference"), 0.0), 0.0)
+        if kl == "k1":
+            losses = losses + beta * d
+        if kl == "k2":
+            losses = losses + beta * d**2 / 2
+        if kl == "k3":
+            losses = losses + beta * (torch.exp(-d) + d - 1)
+        losses = torch.where(mask, losses.expand(TEXTS, TOKENS), 0.0)
+        return mean_of(kind, losses), losses
+
+    return by
+
+
+for kind in ("grpo", "bnpo", "dr_grpo", "gspo"):
+    case(kind, "logp", policy(kind))
+case("dapo", "logp", policy("dapo", high=0.28))
+case("cispo", "logp", policy("cispo", cap=1.1))
+case("dual", "logp", policy("grpo", dual=1.25))
+for kl in ("k1", "k2", "k3"):
+    case("grpo_" + kl, "logp", policy("grpo", kl=kl, beta=0.04))
+case("first", "logp", policy("bnpo", first=True))
+case("tokens", "logp", policy("bnpo", advantage="advantages", corrected=True, kl="k3", beta=0.1))
+
+
+def critic(clip):
+    def by(value):
+        old, returns = (torch.nan_to_num(given(k)) for k in ("old_value", "returns"))
+        clipped = torch.clamp(value, old - clip, old + clip) if clip else value
+        losses = 0.5 * torch.max((value - returns) ** 2, (clipped - returns) ** 2)
+        losses = torch.where(mask, losses, 0.0)
+        return mean_of("bnpo", losses), losses
+
+    return by
+
+
+case("critic", "value", critic(0.2))
+case("critic_unclipped", "value", critic(None))
+
+# ------------------------------------------------------------------------------- numbers of a batch
+
+rewards = rng.normal(0, 2, 12)
+rewards[4] = rewards[7] = rewards[1] = 0.95
+rewards[5] = np.nan
+group = np.array([0, 1, 2, 0, 1, 2, 2, 1, 0, 2, 3, 4], dtype=np.int32)  # of interleaved prompts
+out["group"] = group
+keep("rewards", rewards)
+advantages = {k: np.zeros(12) for k in ("group", "mean", "rloo")}
+for g in range(5):
+    at = np.flatnonzero((group == g) & ~np.isnan(rewards))
+    r = torch.tensor(rewards[at])
+    if len(at) < 2 or bool((r == r[0]).all()):
+        continue
+    advantages["group"][at] = (r - r.mean()) / (r.std() + 1e-4)
+    advantages["mean"][at] = r - r.mean()
+    advantages["rloo"][at] = r - (r.sum() - r) / (len(at) - 1)
+for k, v in advantages.items():
+    keep("advantage." + k, v)
+
+
+def token_rewards(beta, clip):
+    r = np.where(labels != -100, -beta * (inputs["logp"] - inputs["reference"]), 0.0)
+    for i in range(TEXTS):
+        r[i, FIRST[i] + LENGTHS[i] - 1] += np.clip(rewards_of_texts[i], -clip, clip)
+    return r
+
+
+def gae(r, v, gamma, lam):
+    a, returns = np.zeros_like(r), np.zeros_like(r)
+    for i in range(TEXTS):
+        span = range(FIRST[i], FIRST[i] + LENGTHS[i])
+        for t in span:  # from the definition: a sum of discounted deltas
+            for s in range(t, span.stop):
+                after = v[i, s + 1] if s + 1 < span.stop else 0.0
+                a[i, t] += (gamma * lam) ** (s - t) * (r[i, s] + gamma * after - v[i, s])
+            returns[i, t] = a[i, t] + v[i, t]
+    return a, returns
+
+
+rewards_of_texts = f32(rng.normal(0, 4, TEXTS))
+keep("score_of_texts", rewards_of_texts)
+shaped = token_rewards(0.1, 3.0)
+keep("token_rewards", shaped)
+a, returns = gae(shaped, inputs["value"], 0.97, 0.9)
+keep("gae.advantage", a)
+keep("gae.returns", returns)
+plus, _ = gae(shaped, np.zeros_like(shaped), 1.0, 1.0)
+keep("reinforce.advantage", plus)
+white = np.zeros_like(plus)
+x = torch.tensor(plus[labels != -100])
+white[labels != -100] = (x - x.mean()) / torch.sqrt(x.var() + 1e-8)
+keep("reinforce.whitened", white)
+
+sampled = inputs["old"] + rng.normal(0, 0.5, (TEXTS, TOKENS))
+sampled[3, 2] = np.nan  # not known
+keep("sampled", sampled)
+w = np.where(labels != -100, np.exp(np.nan_to_num(inputs["old"] - sampled)), 0.0)
+whole = np.exp(np.where(labels != -100, np.nan_to_num(inputs["old"] - sampled), 0.0).sum(1))
+answers = (labels != -100).astype(float)
+keep("correction.truncate", np.clip(w, 0.8, 1.5) * answers)
+keep("correction.mask", np.where((w < 0.8) | (w > 1.5), 0.0, w))
+keep("correction.sequence", np.where((whole < 0.8) | (whole > 1.5), 0.0, whole)[:, None] * answers)
 
 save_file(out, str(pathlib.Path(__file__).parent / "losses.safetensors"))

@@ -212,6 +212,24 @@ ZF_BUILDER void zf_push(zf_graph *graph, const char *format, ...)
     __attribute__((format(printf, 2, 3)))
 #endif
     ;
+/* Opens a scope in which zf_param declares nothing: it returns the parameter that the graph has by
+ * the name without this scope. So a model is built a second time over the same parameters, for
+ * another row length or other texts, and gradients are the sum of those of both:
+ *
+ *     zf_tensor loss = model(g, rows);
+ *     zf_push_shared(g, "pretraining");
+ *     zf_tensor other = model(g, more_rows);
+ *     zf_pop(g);
+ *
+ * Names of inputs, states and caches begin with the scope ("pretraining.ids"), and its dropout
+ * draws numbers of its own. A parameter that the graph does not have is an error, and one
+ * whose dtype, shape, first values, quantisation or `frozen` differ is ZF_ERR_MISMATCH. zf_pop closes
+ * the scope. */
+ZF_BUILDER void zf_push_shared(zf_graph *graph, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
 ZF_BUILDER void zf_pop(zf_graph *graph);
 
 /* ------------------------------------------------------------------------------------- BUILDERS

@@ -3,6 +3,7 @@
  * itself: the name on the right is the function. */
 #ifndef zf_push
 #define zf_push(g, ...) zf_push(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_push_shared(g, ...) zf_push_shared(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_pop(g) zf_pop(zf_graph_at((g), __FILE__, __LINE__))
 #define zf_input(g, ...) zf_input(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_param(g, ...) zf_param(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
@@ -83,6 +84,7 @@
 #define zf_apply(g, ...) zf_apply(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #else
 #undef zf_push
+#undef zf_push_shared
 #undef zf_pop
 #undef zf_input
 #undef zf_param

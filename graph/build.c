@@ -131,39 +131,80 @@ ZF_API zf_tensor zf_fail(zf_tensor x, const char *format, ...)
 
 /* ----------------------------------------------------------------------------- scopes */
 
-ZF_API void zf_push(zf_graph *g, const char *format, ...)
+/* The text "SCOPE.NAME"; NULL with the graph's error. */
+static const char *zfi_scope_name(zf_graph *g, const char *what, const char *scope,
+                                  const char *name)
 {
-    char name[512];
-    size_t length = 0;
-    int written;
-    va_list args;
-    if (!g || g->error.status) return;
-    if (!format) {
-        zfi_graph_fail(g, ZF_ERR_ARGUMENT, "zf_push", "the format is NULL");
-        return;
-    }
-    if (*g->scope) length = (size_t)snprintf(name, sizeof name, "%s.", g->scope);
-    va_start(args, format);
-    written = vsnprintf(name + length, sizeof name - length, format, args);
-    va_end(args);
-    if (written <= 0 || length + (size_t)written > 200 || !zfi_valid_name(name)) {
-        zfi_graph_fail(g, ZF_ERR_ARGUMENT, "zf_push",
+    char text[512];
+    const int length = snprintf(text, sizeof text, "%s%s%s", scope, *scope ? "." : "", name);
+    if (!*name || length > 200 || !zfi_valid_name(text)) {
+        zfi_graph_fail(g, ZF_ERR_ARGUMENT, what,
                        "a scope's whole name has 1 to 200 characters, none of them \", \\ or a "
                        "control character");
-        return;
+        return NULL;
     }
-    if (zfi_push(&g->memory, g->scopes, ((zfi_scope){g->scope, g->file, g->line}))) {
-        const char *copy = zfi_text_copy(&g->memory, &g->text, name, length + (size_t)written);
-        if (copy) g->scope = copy;
-    }
+    return zfi_text_copy(&g->memory, &g->text, text, (size_t)length);
+}
+
+/* Opens a scope, in which parameters are found by the names of the scope `shared` (NULL: they are
+ * declared). */
+static void zfi_open_scope(zf_graph *g, const char *what, const char *name, const char *shared)
+{
+    const char *scope = zfi_scope_name(g, what, g->scope, name);
+    if (scope && zfi_push(&g->memory, g->scopes,
+                          ((zfi_scope){g->scope, g->shared, g->file, g->line})))
+        g->scope = scope, g->shared = shared;
     if (g->memory.failed) zfi_graph_nomem(g);
+}
+
+/* The name that the format gives; "" where it gives none, or a long one. */
+static const char *zfi_formatted(char text[256], const char *format, va_list args)
+{
+    const int length = vsnprintf(text, 256, format, args);
+    return length > 0 && length < 256 ? text : "";
+}
+
+/* The graph can take a scope. */
+static bool zfi_takes_scope(zf_graph *g, const char *what, const char *format)
+{
+    if (!g || g->error.status) return false;
+    if (!format) zfi_graph_fail(g, ZF_ERR_ARGUMENT, what, "the format is NULL");
+    return format != NULL;
+}
+
+ZF_API void zf_push(zf_graph *g, const char *format, ...)
+{
+    char name[256];
+    const char *shared = NULL;
+    va_list args;
+    if (!zfi_takes_scope(g, "zf_push", format)) return;
+    va_start(args, format);
+    zfi_formatted(name, format, args);
+    va_end(args);
+    if (g->shared) shared = zfi_scope_name(g, "zf_push", g->shared, name);
+    if (!g->error.status) zfi_open_scope(g, "zf_push", name, shared);
+}
+
+ZF_API void zf_push_shared(zf_graph *g, const char *format, ...)
+{
+    char name[256];
+    va_list args;
+    if (!zfi_takes_scope(g, "zf_push_shared", format)) return;
+    va_start(args, format);
+    zfi_formatted(name, format, args);
+    va_end(args);
+    zfi_open_scope(g, "zf_push_shared", name, g->shared ? g->shared : g->scope);
 }
 
 ZF_API void zf_pop(zf_graph *g)
 {
     if (!g || g->error.status) return;
-    if (!zfi_len(g->scopes)) zfi_graph_fail(g, ZF_ERR_ARGUMENT, "zf_pop", "no scope is open");
-    else g->scope = stbds_arrpop(g->scopes).around;
+    if (!zfi_len(g->scopes)) {
+        zfi_graph_fail(g, ZF_ERR_ARGUMENT, "zf_pop", "no scope is open");
+        return;
+    }
+    g->shared = stbds_arrlast(g->scopes).around_params;
+    g->scope = stbds_arrpop(g->scopes).around;
 }
 
 /* ----------------------------------------------------------------------------- leaves */
@@ -203,6 +244,51 @@ static void zfi_quantize_leaf(zfi_new *leaf, const zf_quantize_desc *desc)
     }
 }
 
+/* What of a parameter differs from what `leaf` says; NULL: nothing. */
+static const char *zfi_param_differs(const zfi_node *param, const zfi_new *leaf)
+{
+    if (leaf->dtype != param->dtype || !zfi_same_shape(&leaf->shape, &param->shape))
+        return "its type";
+    if (ZF_INT(leaf, param, bits) != ZF_INT(param, param, bits) ||
+        ZF_INT(leaf, param, block) != ZF_INT(param, param, block) ||
+        ZF_INT(leaf, param, scale) != ZF_INT(param, param, scale))
+        return "its quantisation";
+    if (ZF_INT(leaf, param, frozen) != ZF_INT(param, param, frozen)) return "whether it is frozen";
+    return ZF_INT(leaf, param, init) != ZF_INT(param, param, init) ||
+                   ZF_FLOAT(leaf, param, a) != ZF_FLOAT(param, param, a) ||
+                   ZF_FLOAT(leaf, param, b) != ZF_FLOAT(param, param, b)
+               ? "its first values"
+               : NULL;
+}
+
+/* The parameter that a scope of zf_push_shared finds, which must be as `leaf` says. */
+static zf_tensor zfi_shared_param(zf_graph *g, const zfi_new *leaf, const char *name)
+{
+    char full[512], near_names[160], type[ZFI_TYPE_TEXT], wanted[ZFI_TYPE_TEXT];
+    const char *differs;
+    int32_t id;
+    if (g->error.status) return (zf_tensor){g, 0};
+    snprintf(full, sizeof full, "%s%s%.300s", g->shared, *g->shared ? "." : "", name);
+    id = zfi_map_get(g->names, full, 0);
+    if (!id || g->nodes[id].op != ZF_OP_param) {
+        zfi_near near = {.word = full, .most = ((int)strlen(full) + 1) / 4};
+        for (int32_t k = 0; k < zfi_len(g->params); k++)
+            zfi_near_add(&near, g->nodes[g->params[k]].name);
+        zfi_graph_fail(g, ZF_ERR_ARGUMENT, "param",
+                       "the graph has no parameter \"%.200s\" that zf_push_shared could take%s",
+                       full, zfi_near_text(&near, near_names, sizeof near_names));
+        return (zf_tensor){g, 0};
+    }
+    differs = zfi_param_differs(&g->nodes[id], leaf);
+    if (!differs) return (zf_tensor){g, id};
+    zfi_graph_fail(g, ZF_ERR_MISMATCH, "param",
+                   "\"%.100s\" is shared (zf_push_shared), but %s differs: %%%d = %s, here %s",
+                   full, differs, (int)id,
+                   zfi_type_text(type, g->nodes[id].dtype, &g->nodes[id].shape),
+                   zfi_type_text(wanted, leaf->dtype, &leaf->shape));
+    return (zf_tensor){g, 0};
+}
+
 ZF_API zf_tensor zf_param(zf_graph *g, const char *name, zf_shape shape, const zf_param_desc *desc)
 {
     zf_param_desc d = desc ? *desc : (zf_param_desc){.dtype = ZF_F32};
@@ -212,6 +298,7 @@ ZF_API zf_tensor zf_param(zf_graph *g, const char *name, zf_shape shape, const z
     ZF_FLOAT(&leaf, param, b) = d.init == ZF_UNIFORM ? d.high : d.std;
     ZF_INT(&leaf, param, frozen) = d.frozen;
     if (d.quantized.bits) zfi_quantize_leaf(&leaf, &d.quantized);
+    if (g && g->shared) return zfi_shared_param(g, &leaf, name ? name : "");
     return zfi_leaf(g, leaf, name ? name : "");
 }
 

@@ -117,6 +117,7 @@ ZF_API zf_graph *zf_graph_copy(const zf_graph *from)
     if (!to->memory.failed) zfi_copy_own(&c, from);
     if (!to->memory.failed) zfi_copy_nodes(&c, from);
     to->scope = zfi_copied_text(&c, from->scope);
+    to->shared = zfi_copied_text(&c, from->shared);
     to->training = zfi_copied_text(&c, from->training);
     to->adapter = zfi_copied_text(&c, from->adapter);
     to->order = zfi_copy_ids(&to->memory, from->order);
@@ -126,8 +127,9 @@ ZF_API zf_graph *zf_graph_copy(const zf_graph *from)
         zfi_push(&to->memory, to->streams, from->streams[k]);
     for (int32_t k = 0; k < zfi_len(from->scopes) && !to->memory.failed; k++)
         zfi_push(&to->memory, to->scopes,
-                 ((zfi_scope){zfi_copied_text(&c, from->scopes[k].around), from->scopes[k].file,
-                              from->scopes[k].line}));
+                 ((zfi_scope){zfi_copied_text(&c, from->scopes[k].around),
+                              zfi_copied_text(&c, from->scopes[k].around_params),
+                              from->scopes[k].file, from->scopes[k].line}));
     for (int32_t k = 0; k < zfi_map_count(from->names) && !to->memory.failed; k++)
         to->names = zfi_map_put(&to->memory, to->names, zfi_copied_text(&c, from->names[k].key),
                                 from->names[k].value);

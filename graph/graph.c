@@ -259,9 +259,9 @@ typedef struct zfi_peak {
 
 enum { ZFI_MISSES = 8 };
 
-/* An open scope: the one around it, and where it was opened. */
+/* An open scope: the one around it, also as parameters are named there, and where it was opened. */
 typedef struct zfi_scope {
-    const char *around, *file;
+    const char *around, *around_params, *file;
     int line;
 } zfi_scope;
 
@@ -281,7 +281,8 @@ struct zf_graph {
     int32_t *declared; /* with zf_tile: the parameters before it, whole ones; NULL: `params` */
     zfi_name *names;
     const char *scope;
-    zfi_scope *scopes; /* those that are open */
+    const char *shared; /* with zf_push_shared: the scope of parameters; else NULL */
+    zfi_scope *scopes;  /* those that are open */
     const char *training; /* the name of the training whose step it is; "": it has none */
     const char *adapter;  /* that of its adapter (zf_lora); "": the adapter has none */
     const char *file;    /* of the current call */
@@ -848,8 +849,13 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
             return 0;
         }
         if (zfi_map_get(g->names, n->name, 0)) {
-            zfi_graph_fail(g, ZF_ERR_ARGUMENT, record->name, "the name \"%s\" is taken by %%%d",
-                           n->name, zfi_map_get(g->names, n->name, 0));
+            const int32_t other = zfi_map_get(g->names, n->name, 0);
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, record->name, "the name \"%s\" is taken by %%%d%s",
+                           n->name, other,
+                           n->op == ZF_OP_param && g->nodes[other].op == ZF_OP_param
+                               ? "; within zf_push_shared a model is built over parameters that "
+                                 "are there"
+                               : "");
             return 0;
         }
     }

@@ -101,7 +101,7 @@ typedef struct zfi_fuser {
     /* For each of these nodes: */
     int32_t *uses;    /* how often it is an operand */
     bool *placed;     /* it is in the new order */
-    int32_t *becomes; /* the node that replaces it; 0: none */
+    int32_t *becomes; /* the node that replaces it; of a weight, the concat; 0: none */
     int32_t *sibling; /* of a projection: the next one of the same input and shape; 0: none */
     /* Of an input: the last projection so far. Of a saved value: the gradient that is computed from
      * it */
@@ -199,8 +199,7 @@ static int32_t zfi_fuse_halves(zfi_fuser *f, int32_t id)
 
 /* ------------------------------------------------------------------------------------- qkv */
 
-/* The node is a projection; its weight, and its bias if it has one, are parameters that nothing
- * else reads. */
+/* The node is a projection; its weight, and its bias if it has one, are parameters. */
 static bool zfi_can_join(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
@@ -213,7 +212,7 @@ static bool zfi_can_join(const zfi_fuser *f, int32_t id)
         return false;
     }
     for (int32_t k = 1; k < node->arg_count; k++)
-        if (!zfi_used_once(f, node->args[k], ZF_OP_param)) return false;
+        if (zfi_fuse_node(f, node->args[k])->op != ZF_OP_param) return false;
     return true;
 }
 
@@ -275,6 +274,46 @@ static bool zfi_are_siblings(const zfi_fuser *f, const zfi_ends *ends, int32_t a
     return true;
 }
 
+/* The siblings that begin with a have the parameters of those that begin with b, in their order. */
+static bool zfi_have_same_weights(const zfi_fuser *f, int32_t a, int32_t b)
+{
+    for (; a && b; a = f->sibling[a], b = f->sibling[b]) {
+        const zfi_node *x = zfi_fuse_node(f, a), *y = zfi_fuse_node(f, b);
+        for (int32_t k = 1; k < x->arg_count; k++)
+            if (x->arg_count != y->arg_count || x->args[k] != y->args[k]) return false;
+    }
+    return !a && !b;
+}
+
+/* Takes apart siblings with a parameter that has a reader other than siblings with the same
+ * parameters, as those of a model that is built twice have (zf_push_shared): a parameter has one
+ * place in memory. `first` and `reads` are 0 for every node. */
+static void zfi_part_strangers(zfi_fuser *f, int32_t *first, int32_t *reads)
+{
+    const zf_graph *g = f->graph;
+    int32_t *order = g->order;
+    for (int32_t i = 0; i < zfi_len(order); i++) first[f->sibling[order[i]]] = -1;
+    for (int32_t i = 0; i < zfi_len(order); i++) {
+        const int32_t head = order[i];
+        if (!f->sibling[head] || first[head]) continue;
+        for (int32_t one = head; one; one = f->sibling[one])
+            for (int32_t k = 1; k < g->nodes[one].arg_count; k++) {
+                const int32_t param = g->nodes[one].args[k];
+                if (!first[param]) first[param] = head;
+                reads[param] += zfi_have_same_weights(f, head, first[param]);
+            }
+    }
+    for (int32_t i = 0; i < zfi_len(order); i++) {
+        bool strange = false;
+        if (!f->sibling[order[i]] || first[order[i]]) continue;
+        for (int32_t one = order[i]; one; one = f->sibling[one])
+            for (int32_t k = 1; k < g->nodes[one].arg_count; k++)
+                strange |= reads[g->nodes[one].args[k]] != f->uses[g->nodes[one].args[k]];
+        for (int32_t one = order[i], next; strange && one; one = next)
+            next = f->sibling[one], f->sibling[one] = 0;
+    }
+}
+
 /* Finds the siblings of every projection. */
 static void zfi_find_siblings(zfi_fuser *f)
 {
@@ -297,6 +336,8 @@ static void zfi_find_siblings(zfi_fuser *f)
                 if (!f->sibling[other] && zfi_are_siblings(f, ends, other, id)) break;
             if (other) f->sibling[other] = id;
         }
+        memset(earlier, 0, 2 * f->nodes * sizeof *earlier);
+        zfi_part_strangers(f, earlier, reader);
     }
     zfi_free(&f->graph->memory, ends, f->nodes * sizeof *ends);
     zfi_free(&f->graph->memory, earlier, 2 * f->nodes * sizeof *earlier);
@@ -306,7 +347,9 @@ static void zfi_find_siblings(zfi_fuser *f)
 static int32_t zfi_join_operands(zfi_fuser *f, int32_t id, int32_t k)
 {
     zf_graph *g = f->graph;
-    int32_t *all = NULL, joined = 0;
+    const int32_t param = g->nodes[id].args[k];
+    int32_t *all = NULL, joined = f->becomes[param]; /* of other siblings with these weights */
+    if (joined) return joined;
     for (; id && !g->memory.failed; id = f->sibling[id]) {
         int32_t x = g->nodes[id].args[k];
         if (!f->placed[x]) {
@@ -318,7 +361,7 @@ static int32_t zfi_join_operands(zfi_fuser *f, int32_t id, int32_t k)
     if (!g->memory.failed)
         joined = zfi_append_op(g, ZF_OP_concat, all, zfi_len(all), zfi_with({.i = 0}));
     zfi_array_free(&g->memory, all);
-    return joined;
+    return f->becomes[param] = joined;
 }
 
 static int32_t zfi_fuse_siblings(zfi_fuser *f, int32_t id)
@@ -326,6 +369,7 @@ static int32_t zfi_fuse_siblings(zfi_fuser *f, int32_t id)
     zf_graph *g = f->graph;
     int32_t args[3] = {0}, count, joined, axis;
     int64_t at = 0, n;
+    if (g->nodes[id].op == ZF_OP_param) return 0;
     if (f->becomes[id]) return f->becomes[id];
     if (!f->sibling[id]) return 0;
     count = g->nodes[id].arg_count, axis = g->nodes[id].shape.rank - 1;

@@ -104,7 +104,7 @@ static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d,
 {
     const zfi_stored *a = &s->tensors[k], *b, *w;
     const zf_shape *sa = &a->shape, *sb, *sw;
-    char name[600];
+    char name[600 + ZFI_ADAPTER_NAME];
     *m = (zfi_merged){.a = k, .b = -1};
     if ((m->weight = zfi_adapted(s, k, end->a, name, sizeof name)) < 0)
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,

@@ -2,6 +2,7 @@
 #include "../data/causal_batch.h"
 #include "../options/fail.h"
 #include "../data/tuning.h"
+#include "dataset.h"
 #include "settings.h"
 
 #include <math.h>
@@ -172,80 +173,23 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
     return true;
 }
 
-/* A model of a size becomes one of a tokenizer of `size` tokens. */
-static void adopt(int64_t size, const settings *o, const zf_config_facts *facts, int32_t end)
-{
-    if (zf_config_is_path(o->model)) return;
-    *facts->vocab = size;
-    if (facts->end) *facts->end = end;
-    if (facts->begin) *facts->begin = end;
-}
-
-/* The template of chats, as the options say. */
-static bool open_chat(zf_chat *chat, const settings *o, const zf_tokenizer *tokenizer,
-                      zf_error *error)
-{
-    if (!tokenizer && (o->chat || o->date || o->chat_vars))
-        return fail(error, ZF_ERR_ARGUMENT,
-                    "--chat, --chat-vars and --date need a tokenizer with a BPE model; %s has none",
-                    o->tokenizer);
-    if (!tokenizer) return true;
-    return zf_chat_open(chat, o->tokenizer, o->chat, error) &&
-           zf_chat_fits(chat, tokenizer, error) && zf_chat_set_date(chat, o->date, false, error) &&
-           (!o->chat_vars || zf_chat_set_variables(chat, o->chat_vars, error));
-}
-
-/* tokenizer NULL: d->vocab is that of the examples. */
-static bool load_examples(dataset *d, const settings *o, const zf_tokenizer *tokenizer,
-                          const zf_chat *chat, const zf_config_facts *facts, zf_error *error)
+static bool load_examples(dataset *d, const settings *o, const examples_desc *desc, zf_error *error)
 {
     causal_data *data = d->own;
-    examples_desc desc = {.tokens = tokenizer,
-                        .words = d->vocab,
-                        .sequence = o->seq,
-                        .alone = o->alone,
-                        .evaluates = o->evaluates};
-    desc.chat = chat->plain ? chat : NULL;
-    desc.end = *chat->end ? zf_tokenizer_id(tokenizer, chat->end) : -1;
-    if (!tokenizer) desc.end = zf_wordpiece_id(d->vocab, "[SEP]");
-    adopt(tokenizer ? zf_tokenizer_size(tokenizer) : zf_wordpiece_size(d->vocab), o, facts, desc.end);
-    desc.vocab = *facts->vocab;
-    if (!tuning_load(&data->tuning, o->data, &desc, error)) return false;
+    if (!tuning_load(&data->tuning, o->data, desc, error)) return false;
     data->seed = (uint64_t)o->seed, data->sequence = o->seq;
     d->tokens = data->tuning.tokens, d->documents = data->tuning.examples;
     d->held_out = data->tuning.held_out;
     d->cut = data->tuning.cut, d->left_out = data->tuning.left_out;
-    d->digest = data->tuning.digest ? data->tuning.digest : 1;
-    d->begins = data->tuning.begins ? data->tuning.begins : 1;
+    d->digest = data->tuning.digest, d->begins = data->tuning.begins;
     return true;
-}
-
-static bool open_examples(dataset *d, const settings *o, const zf_tokenizer *tokenizer,
-                          const zf_config_facts *facts, zf_error *error)
-{
-    zf_chat chat = {.style = -1};
-    bool good = open_chat(&chat, o, tokenizer, error) &&
-                load_examples(d, o, tokenizer, &chat, facts, error);
-    zf_chat_close(&chat);
-    return good;
 }
 
 static bool open_data(dataset *d, const settings *o, const zf_config_facts *facts, void *config,
                       zf_error *error)
 {
-    zf_wordpiece_options options = tokenizing_options(&o->words);
-    zf_tokenizer *tokenizer;
-    bool good;
     (void)config;
-    if (!new_data(d, error)) return false;
-    if (zf_folder_is(o->tokenizer) && !zf_folder_has_bpe(o->tokenizer))
-        return (d->vocab = zf_folder_vocab(o->tokenizer, &options, error)) &&
-               open_examples(d, o, NULL, facts, error);
-    if (!(tokenizer = zf_tokenizer_open(o->tokenizer, error))) return false;
-    good = open_examples(d, o, tokenizer, facts, error) &&
-           zf_folder_texts_read(&d->texts, o->tokenizer, NULL, error);
-    zf_tokenizer_free(tokenizer);
-    return good;
+    return new_data(d, error) && dataset_open_examples(d, o, facts, load_examples, error);
 }
 
 static void close_data(dataset *d)

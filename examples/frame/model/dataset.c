@@ -38,6 +38,81 @@ static bool adopt(const dataset *d, const settings *o, const zf_config_facts *fa
                 o->model, (long long)*facts->vocab, o->vocab, (long long)tokens);
 }
 
+/* ----------------------------------------------------------------------------------- examples */
+
+/* A model of a size becomes one of a tokenizer of `size` tokens. */
+static void adopt_size(int64_t size, const settings *o, const zf_config_facts *facts, int32_t end)
+{
+    if (zf_config_is_path(o->model)) return;
+    *facts->vocab = size;
+    if (facts->end) *facts->end = end;
+    if (facts->begin) *facts->begin = end;
+}
+
+/* The template of chats, as the options say. */
+static bool open_chat(zf_chat *chat, const settings *o, const zf_tokenizer *tokenizer,
+                      zf_error *error)
+{
+    if (!tokenizer && (o->chat || o->date || o->chat_vars))
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--chat, --chat-vars and --date need a tokenizer with a BPE model; %s has none",
+                    o->tokenizer);
+    if (!tokenizer) return true;
+    return zf_chat_open(chat, o->tokenizer, o->chat, error) &&
+           zf_chat_fits(chat, tokenizer, error) && zf_chat_set_date(chat, o->date, false, error) &&
+           (!o->chat_vars || zf_chat_set_variables(chat, o->chat_vars, error));
+}
+
+/* tokenizer NULL: d->vocab is that of the examples. */
+static bool load_examples(dataset *d, const settings *o, const zf_tokenizer *tokenizer,
+                          const zf_chat *chat, const zf_config_facts *facts, dataset_load *load,
+                          zf_error *error)
+{
+    examples_desc desc = {.tokens = tokenizer,
+                          .words = d->vocab,
+                          .chat = chat->plain ? chat : NULL,
+                          .sequence = o->seq,
+                          .alone = o->alone,
+                          .evaluates = o->evaluates};
+    desc.end = *chat->end ? zf_tokenizer_id(tokenizer, chat->end) : -1;
+    if (!tokenizer) desc.end = zf_wordpiece_id(d->vocab, "[SEP]");
+    adopt_size(tokenizer ? zf_tokenizer_size(tokenizer) : zf_wordpiece_size(d->vocab), o, facts,
+               desc.end);
+    desc.vocab = *facts->vocab;
+    if (!load(d, o, &desc, error)) return false;
+    if (!d->digest) d->digest = 1;
+    if (!d->begins) d->begins = 1;
+    return true;
+}
+
+static bool load_chats(dataset *d, const settings *o, const zf_tokenizer *tokenizer,
+                       const zf_config_facts *facts, dataset_load *load, zf_error *error)
+{
+    zf_chat chat = {.style = -1};
+    bool good = open_chat(&chat, o, tokenizer, error) &&
+                load_examples(d, o, tokenizer, &chat, facts, load, error);
+    zf_chat_close(&chat);
+    return good;
+}
+
+bool dataset_open_examples(dataset *d, const settings *o, const zf_config_facts *facts,
+                           dataset_load *load, zf_error *error)
+{
+    zf_wordpiece_options options = tokenizing_options(&o->words);
+    zf_tokenizer *tokenizer;
+    bool good;
+    if (zf_folder_is(o->tokenizer) && !zf_folder_has_bpe(o->tokenizer))
+        return (d->vocab = zf_folder_vocab(o->tokenizer, &options, error)) &&
+               load_chats(d, o, NULL, facts, load, error);
+    if (!(tokenizer = zf_tokenizer_open(o->tokenizer, error))) return false;
+    good = load_chats(d, o, tokenizer, facts, load, error) &&
+           zf_folder_texts_read(&d->texts, o->tokenizer, NULL, error);
+    zf_tokenizer_free(tokenizer);
+    return good;
+}
+
+/* ------------------------------------------------------------------------------------- opening */
+
 bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *config,
                   zf_error *error)
 {

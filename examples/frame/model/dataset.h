@@ -2,6 +2,7 @@
 #ifndef DATASET_H
 #define DATASET_H
 
+#include "../data/examples.h"
 #include "sample.h"
 
 /* Opens the text of --corpus, or the batches of --batch-file, which set o->batch and o->seq. A
@@ -9,6 +10,13 @@
  * and then there is nothing to close. */
 bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *config,
                   zf_error *error);
+/* For an objective's open_data: opens the tokenizer and the template of --data as the options say, and
+ * calls `load` with how its lines are read; load sets counts and digests of *d. A named model gets the
+ * size and the end token of the tokenizer. The tokenizer's files are kept in d->texts, a WordPiece
+ * vocabulary in d->vocab. False with *error. */
+typedef bool dataset_load(dataset *d, const settings *o, const examples_desc *desc, zf_error *error);
+bool dataset_open_examples(dataset *d, const settings *o, const zf_config_facts *facts,
+                           dataset_load *load, zf_error *error);
 /* Prints how many examples of --data are cut or left out, if any are. */
 void dataset_tell(const dataset *d, const settings *o);
 void dataset_close(dataset *d, const sample_model *sample);

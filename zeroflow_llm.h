@@ -28,7 +28,7 @@
  *     chat        chats as text                   exchange    parameters from and to files
  *     sampling    the next token from logits      generate    caches, answers
  *     losses      of pairs and of rewards         policy      losses of actors and critics
- *     advantage   numbers of a batch of answers
+ *     advantage   numbers of a batch of answers   rollout     sampled answers to prompts
  *
  * Nothing prints, exits, aborts or reads the environment. Functions that can fail return false,
  * NULL or a zf_status, and say why in *error, which should be all zero before. Strings are UTF-8.
@@ -72,6 +72,7 @@ extern "C" {
 #include "llm/api/losses.h"
 #include "llm/api/policy.h"
 #include "llm/api/advantage.h"
+#include "llm/api/rollout.h"
 
 #ifdef __cplusplus
 }
@@ -142,6 +143,8 @@ extern "C" {
 #include "llm/generate/step.c"
 #include "llm/generate/decoder.c"
 #include "llm/generate/answer.c"
+#include "llm/generate/prompt.c"
+#include "llm/generate/answers.c"
 #include "llm/generate/generator.c"
 
 /* losses */
@@ -151,6 +154,10 @@ extern "C" {
 #include "llm/losses/policy.c"
 #include "llm/losses/value.c"
 #include "llm/losses/advantage.c"
+
+/* rollout */
+#include "llm/rollout/prompts.c"
+#include "llm/rollout/rollouts.c"
 
 #ifdef ZFI_API_OF_PROGRAM
 #pragma GCC diagnostic pop

@@ -104,6 +104,18 @@ rows_alike() {
 }
 check 'a text does not depend on its row' rows_alike
 
+# More prompts than go on together: rows are filled again, and lines come in their order.
+many_rows() {
+    awk 'BEGIN { for (k = 0; k < 100; k++) print k % 3 ? "the cat" : "the dog sings in" }' \
+        > "$work/prompts"
+    draws --prompts "$work/prompts" && cp "$work/out" "$work/many" && [ "$(wc -l < "$work/many")" = 100 ] &&
+        awk '(NR % 3 == 1) != /^the dog sings in/ { exit 1 }' "$work/many" &&
+        [ "$(sed -n 2p "$work/many")" = "$(sed -n 1p "$work/rows")" ] &&
+        [ "$(sed -n 1p "$work/many")" = "$(sed -n 2p "$work/rows")" ] &&
+        [ "$(sed -n 3p "$work/many")" = "$(sed -n 3p "$work/rows")" ]
+}
+check 'more prompts than rows' many_rows
+
 # A folder of Hugging Face generates the text of the checkpoint; a run can start from it, and with 0
 # steps it becomes a checkpoint again.
 folder() {
@@ -470,6 +482,8 @@ check 'a chat of several messages' longer_chat
 check 'a chat longer than the context' eval 'chats "the bird\n" --tokens 38 && says "> > |" &&
 grep -q "^this chat has [0-9]* tokens, and with 38 for the answer there are more than the context of \
 40: /new begins another one$" "$work/err"'
+check 'a message longer than the context' eval 'chats "$(printf "%020000d" 0)\n" --tokens 5 && says "> > |" &&
+grep -q "^this chat has 20[0-9]* tokens, and with 5 " "$work/err"'
 tests_itself() {
     ends 0 "$gpt" selftest --load "$work/tuned" --tokenizer "$work/tokenizer" --text "$work/prompts" \
         --tokens 5 &&

@@ -5,6 +5,7 @@
  *     zf_generate       a prompt in, an answer out
  *     zf_decoder        the same for programs of one's own: ids in, logits out
  *     zf_answer         the text of ids that arrive one by one, with texts that end it
+ *     zf_answers_write  many answers by a decoder, which goes on with the next where one has ended
  *
  * A model is a function that builds the graph of a step between zf_decode_begin and
  * zf_decode_end. */
@@ -86,12 +87,22 @@ ZF_API int64_t zf_decoder_rewind(zf_decoder *, int64_t text, int64_t past);
 typedef struct zf_answer_desc {
     const zf_tokenizer *tokenizer; /* one of these two */
     const zf_wordpiece *words;
+    const zf_chat *chat; /* prompts are messages of a user; NULL: texts that are continued */
+    int32_t begin;       /* of words: the token before a prompt */
     const int32_t *ends; /* [end_count] tokens that end it; negative ones count for nothing */
     int32_t end_count;
+    bool keep_end; /* the token that ends it is one of its ids, and no part of its text */
     const char *const *stops; /* [stop_count] texts that end it, and are not part of it */
     int32_t stop_count;
     int64_t vocab; /* ids of the model, beyond which a prompt's must not be; 0: not known */
 } zf_answer_desc;
+
+/* Why an answer has ended. */
+typedef enum zf_finish {
+    ZF_FINISH_LENGTH, /* it was cut: it has as many tokens as it may have */
+    ZF_FINISH_END,    /* a token of zf_answer_desc.ends */
+    ZF_FINISH_STOP    /* a text of zf_answer_desc.stops */
+} zf_finish;
 
 /* An answer that grows. */
 typedef struct zf_answer {
@@ -99,21 +110,54 @@ typedef struct zf_answer {
     size_t given; /* ids of the prompt */
     zf_text text; /* the text, which may begin with that of the prompt */
     bool done;
+    zf_finish finish; /* of one that is done */
     size_t prompt, shown; /* bytes of the prompt; those that zf_answer_shown gave */
+    uint64_t owner;       /* of its random numbers (zf_sampler_dice) */
+    float *logp;          /* of each drawn token, of zf_answers_desc.logp, or NULL; freed with it */
     zf_token_stream stream;
 } zf_answer;
+
+/* Appends the ids of a prompt: a text to be continued, without an end token that the tokenizer
+ * adds, or a message of d->chat. False with *error. */
+ZF_API bool zf_answer_prompt(const zf_answer_desc *d, const char *text, size_t bytes, zf_ids *out,
+                             zf_error *error);
+/* The same of a conversation (zf_chat_write), and the beginning of an answer. Needs d->chat. */
+ZF_API bool zf_answer_prompt_chat(const zf_answer_desc *d, const zf_json *conversation,
+                                  zf_ids *out, zf_error *error);
 
 /* Begins an answer to the ids in a->ids, which the caller has added to an answer that is all
  * zero, and to the text in a->text. False with *error: there are no ids, one that the model does not
  * have, or out of memory. */
 ZF_API bool zf_answer_begin(zf_answer *a, const zf_answer_desc *d, zf_error *error);
 ZF_API void zf_answer_free(zf_answer *a);
-/* Adds a token, or ends the answer: a negative id, a token of `ends`, a text of `stops`. False with
- * *error out of memory. */
+/* Adds a token, or ends the answer: a negative id (its length), a token of `ends`, a text of
+ * `stops`. False with *error out of memory. */
 ZF_API bool zf_answer_put(zf_answer *a, const zf_answer_desc *d, int32_t id, zf_error *error);
 /* The text that is new since the last call, *bytes long, without an end that could become a text of
  * `stops`. Valid until the next call. */
 ZF_API const char *zf_answer_shown(zf_answer *a, const zf_answer_desc *d, size_t *bytes);
+
+/* How many answers are written together. */
+typedef struct zf_answers_desc {
+    zf_decoder *decoder; /* whose texts go on together; answers may be more, or fewer */
+    const zf_answer_desc *how;
+    zf_sampling sampling; /* top_p and repetition 0: 1 */
+    uint64_t seed;
+    int64_t tokens; /* of an answer, at most */
+    bool logp;      /* the log-probability of each drawn token is kept (zf_sampler_logp) */
+    bool slides;    /* a text for which the context has no room goes on with its last half */
+    void (*show)(void *user, zf_answer *a); /* after each token; NULL: not called */
+    void *user;
+} zf_answers_desc;
+
+/* Writes answers that have begun (zf_answer_begin), each with an owner of its random numbers. Where
+ * one has ended, the decoder goes on with the next one. An answer depends on no other and not on
+ * the number of texts of the decoder, except that products of one row round otherwise than those of
+ * several: it is the same for each decoder of two texts or more. Where parameters are sharded, all
+ * ranks must write the same answers. False with *error: a prompt and its answer do not fit the
+ * context; logits that are not finite; out of memory. */
+ZF_API bool zf_answers_write(zf_answer *answers, int64_t count, const zf_answers_desc *d,
+                             zf_error *error);
 
 /* A family of models, for zf_generator. */
 typedef struct zf_model {

@@ -18,6 +18,7 @@ void zf_answer_free(zf_answer *a)
 {
     zf_ids_free(&a->ids);
     zf_text_free(&a->text);
+    free(a->logp);
     if (a->stream.tokens) zf_token_stream_close(&a->stream);
     *a = (zf_answer){.given = 0};
 }
@@ -56,6 +57,7 @@ static void zfl_look_for_stop(zf_answer *a, const zf_answer_desc *d, size_t from
     if (!first) return;
     a->text.count = (size_t)(first - a->text.at);
     *first = 0;
+    if (!a->done || a->finish == ZF_FINISH_LENGTH) a->finish = ZF_FINISH_STOP;
     a->done = true;
 }
 
@@ -64,8 +66,8 @@ bool zf_answer_put(zf_answer *a, const zf_answer_desc *d, int32_t id, zf_error *
     const size_t from = a->text.count;
     const char *part;
     size_t bytes;
-    if (zfl_is_end(d, id)) a->done = true;
-    else zf_ids_add(&a->ids, id);
+    if (zfl_is_end(d, id)) a->done = true, a->finish = id < 0 ? ZF_FINISH_LENGTH : ZF_FINISH_END;
+    if (!a->done || (id >= 0 && d->keep_end)) zf_ids_add(&a->ids, id);
     if (!d->tokenizer) {
         if (!a->done) zfl_add_word(a, d->words, id);
     } else {

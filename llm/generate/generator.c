@@ -98,81 +98,45 @@ void zf_generator_close(zf_generator *g)
 
 /* --------------------------------------------------------------------------------- an answer */
 
-/* The prompt as ids. An end token that a post_processor adds is removed. */
-static bool zfl_encode_prompt(const zf_answer_desc *d, const char *prompt, zf_answer *a,
-                              zf_error *error)
-{
-    if (!zf_tokenizer_encode(d->tokenizer, prompt, strlen(prompt), ZF_TOKENIZER_FRAME, &a->ids,
-                             error))
-        return false;
-    while (a->ids.count > 1 && zfl_is_end(d, a->ids.at[a->ids.count - 1])) a->ids.count--;
-    return zf_answer_begin(a, d, error);
-}
+typedef struct zfl_shown {
+    const zf_answer_desc *how;
+    const zf_generate_desc *desc;
+} zfl_shown;
 
-static void zfl_show(zf_answer *a, const zf_answer_desc *d, const zf_generate_desc *desc)
+static void zfl_show(void *user, zf_answer *a)
 {
+    const zfl_shown *s = user;
     size_t bytes;
-    const char *text = zf_answer_shown(a, d, &bytes);
-    if (desc->show && bytes) desc->show(desc->user, text, bytes);
-}
-
-/* Adds the ids that the model has not seen, and draws the next one. */
-static bool zfl_next_token(zf_decoder *decoder, zf_sampler *sampler, zf_answer *a, uint64_t seed,
-                           int32_t *id, zf_error *error)
-{
-    int64_t count[1] = {(int64_t)a->ids.count - decoder->past[0]};
-    const int32_t *ids[1] = {a->ids.at + decoder->past[0]};
-    if (!zf_decoder_add(decoder, ids, count, error)) return false;
-    *id = zf_sampler_draw(sampler, decoder->logits, a->ids.at, (int64_t)a->ids.count,
-                          zf_sampler_dice(seed, a->ids.at, a->given, 0, (int64_t)a->ids.count));
-    return true;
-}
-
-static bool zfl_write_answer(zf_generator *g, zf_answer *a, const zf_answer_desc *d,
-                             const zf_generate_desc *desc, zf_sampler *sampler, zf_error *error)
-{
-    const int64_t most = desc->tokens ? desc->tokens : 64;
-    int32_t id;
-    if ((int64_t)a->ids.count + most > g->decoder.context)
-        return zfl_fail(error, ZF_ERR_ARGUMENT,
-                        "a prompt of %lld tokens and %lld more are too long for a context of %lld",
-                        (long long)a->ids.count, (long long)most, (long long)g->decoder.context);
-    zf_decoder_rewind(&g->decoder, 0, 0);
-    for (int64_t n = 0; n < most && !a->done; n++) {
-        if (!zfl_next_token(&g->decoder, sampler, a, desc->seed, &id, error) ||
-            !zf_answer_put(a, d, id, error))
-            return false;
-        zfl_show(a, d, desc);
-    }
-    if (!a->done && !zf_answer_put(a, d, -1, error)) return false;
-    zfl_show(a, d, desc);
-    return true;
+    const char *text = zf_answer_shown(a, s->how, &bytes);
+    if (s->desc->show && bytes) s->desc->show(s->desc->user, text, bytes);
 }
 
 bool zf_generate(zf_generator *g, const zf_tokenizer *tokenizer, const char *prompt,
                  const zf_generate_desc *desc, zf_text *out, zf_error *error)
 {
-    const zf_answer_desc d = {.tokenizer = tokenizer,
-                              .ends = g->ends,
-                              .end_count = ZF_GENERATOR_ENDS,
-                              .stops = desc->stops,
-                              .stop_count = desc->stop_count,
-                              .vocab = g->decoder.vocab};
-    zf_sampling how = desc->how;
-    zf_sampler sampler;
+    const zf_answer_desc how = {.tokenizer = tokenizer,
+                                .ends = g->ends,
+                                .end_count = ZF_GENERATOR_ENDS,
+                                .stops = desc->stops,
+                                .stop_count = desc->stop_count,
+                                .vocab = g->decoder.vocab};
+    zfl_shown shown = {&how, desc};
+    const zf_answers_desc all = {.decoder = &g->decoder,
+                                 .how = &how,
+                                 .sampling = desc->how,
+                                 .seed = desc->seed,
+                                 .tokens = desc->tokens ? desc->tokens : 64,
+                                 .show = zfl_show,
+                                 .user = &shown};
     zf_answer a = {.given = 0};
     bool good;
     *error = (zf_error){ZF_OK, ""};
-    if (how.top_p == 0) how.top_p = 1;
-    if (how.repetition == 0) how.repetition = 1;
-    if (!zf_sampler_open(&sampler, &how, g->decoder.vocab))
-        return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
-    good = zfl_encode_prompt(&d, prompt, &a, error) &&
-           zfl_write_answer(g, &a, &d, desc, &sampler, error);
-    if (error->status == ZF_ERR_NAN) zf_decoder_blame(&g->decoder, error);
+    good = zf_answer_prompt(&how, prompt, strlen(prompt), &a.ids, error) &&
+           zf_answer_begin(&a, &how, error);
+    a.owner = zf_sampler_owner(a.ids.at, a.given, 0);
+    good = good && zf_answers_write(&a, 1, &all, error);
     if (good && a.text.count) zf_text_add(out, a.text.at, a.text.count);
     if (good && out->failed) good = zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
-    zf_sampler_close(&sampler);
     zf_answer_free(&a);
     return good;
 }

@@ -159,10 +159,24 @@ static uint64_t zfl_mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-uint64_t zf_sampler_dice(uint64_t seed, const int32_t *prompt, size_t count, int64_t sample,
-                         int64_t place)
+double zf_sampler_logp(const zf_sampler *s, int32_t id)
 {
-    uint64_t own = zf_digest_bytes(ZF_DIGEST_START, prompt, count * sizeof *prompt);
-    own = zfl_mix(own + zfl_mix((uint64_t)sample));
-    return zfl_mix(seed + zfl_mix(own + zfl_mix((uint64_t)place)));
+    return s->how.temperature > 0 ? log(s->p[id]) : 0;
+}
+
+uint64_t zf_sampler_owner(const int32_t *prompt, size_t count, int64_t sample)
+{
+    const uint64_t own = zf_digest_bytes(ZF_DIGEST_START, prompt, count * sizeof *prompt);
+    return zfl_mix(own + zfl_mix((uint64_t)sample));
+}
+
+uint64_t zf_sampler_owner_of(int64_t iteration, int64_t prompt, int64_t sample)
+{
+    const uint64_t own = zfl_mix((uint64_t)prompt + zfl_mix((uint64_t)iteration));
+    return zfl_mix(own + zfl_mix((uint64_t)sample));
+}
+
+uint64_t zf_sampler_dice(uint64_t seed, uint64_t owner, int64_t place)
+{
+    return zfl_mix(seed + zfl_mix(owner + zfl_mix((uint64_t)place)));
 }

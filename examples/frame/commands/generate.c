@@ -1,4 +1,5 @@
 /* The commands generate, which continues texts or answers, all texts at once, and chat. */
+#define _POSIX_C_SOURCE 200809L
 #include "../model/causal.h"
 #include "../../../zeroflow_llm.h"
 #include "../options/command.h"
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENDS = ZF_CONFIG_ENDS + 2, PROMPTS = 256 };
+enum { ENDS = ZF_CONFIG_ENDS + 2, TOGETHER = 64 }; /* TOGETHER: prompts, at most */
 
 typedef struct writer {
     decoder decoder;
@@ -17,68 +18,43 @@ typedef struct writer {
     zf_tokenizer *tokens;
     zf_chat chat;
     zf_option_texts stops; /* texts that end the answer */
-    int64_t context;    /* tokens of a text for which there is room */
-    int32_t ends[ENDS]; /* tokens that end a text; -1: none */
-    int32_t begin;      /* of words: the token before a text */
-    zf_answer_desc how; /* of all answers */
-    zf_answer rows[PROMPTS];
-    int64_t count; /* rows */
-    zf_sampler sampler;
-    bool framed; /* prompts are messages of a chat */
+    int64_t context;       /* tokens of a text for which there is room */
+    int32_t ends[ENDS];    /* tokens that end a text; -1: none */
+    zf_answer_desc how;    /* of all answers */
+    zf_answer *rows;
+    int64_t count, room, shown; /* rows; allocated ones; those that have been printed */
+    zf_sampler sampler;         /* of chat */
+    bool framed;                /* prompts are messages of a chat */
 } writer;
+
+/* The options of generate and chat. */
+typedef struct request {
+    folder_options from;
+    const char *chat, *chat_vars, *date;
+    zf_option_texts stop;
+    int64_t tokens, seed;
+    zf_sampling how;
+    bool no_thinking;
+    const char *prompt, *prompts; /* of generate */
+    const char *system;           /* of chat */
+    int64_t context;
+} request;
 
 /* ------------------------------------------------------------------------------------- texts */
 
-static bool is_end(const writer *w, int32_t id)
+static bool begin_row(writer *w, const char *prompt, zf_error *error)
 {
-    for (int k = 0; k < ENDS; k++)
-        if (w->ends[k] == id) return true;
-    return false;
-}
-
-static bool encode_words(writer *w, zf_answer *r, const char *prompt)
-{
-    int64_t count = zf_wordpiece_encode(w->words, prompt, strlen(prompt), 0, NULL, 0);
-    int32_t *ids = malloc((size_t)(count + 1) * sizeof *ids);
-    r->ids.failed = !ids;
-    if (ids) zf_wordpiece_encode(w->words, prompt, strlen(prompt), 0, ids, count);
-    zf_ids_add(&r->ids, w->begin); /* a text begins after the end of another */
-    for (int64_t i = 0; ids && i < count; i++) zf_ids_add(&r->ids, ids[i]);
-    free(ids);
-    return !r->ids.failed;
-}
-
-/* Messages, and the beginning of an answer. */
-static bool encode_chat(const writer *w, const zf_chat_message *m, size_t count, zf_ids *ids,
-                        zf_error *error)
-{
-    zf_text text = {.at = NULL};
-    zf_json *chat = zf_chat_of(m, count, error);
-    bool good = chat && zf_chat_write(&w->chat, chat, true, &text, NULL, error) &&
-                zf_tokenizer_encode(w->tokens, text.at, text.count, 0, ids, error);
-    zf_json_free(chat);
-    zf_text_free(&text);
-    return good;
-}
-
-static bool encode_tokens(writer *w, zf_answer *r, const char *prompt, zf_error *error)
-{
-    const zf_chat_message m = {"user", prompt, strlen(prompt)};
-    bool good = w->framed ? encode_chat(w, &m, 1, &r->ids, error)
-                          : zf_tokenizer_encode(w->tokens, m.text, m.bytes, ZF_TOKENIZER_FRAME,
-                                                &r->ids, error);
-    /* If a post_processor adds an end token to the prompt, it is removed. */
-    while (good && !w->framed && r->ids.count > 1 && is_end(w, r->ids.at[r->ids.count - 1]))
-        r->ids.count--;
-    return good;
-}
-
-static bool begin_row(writer *w, zf_answer *r, const char *prompt, zf_error *error)
-{
+    zf_answer *r;
+    if (w->count == w->room) {
+        const int64_t room = w->room ? 2 * w->room : 16;
+        zf_answer *rows = realloc(w->rows, (size_t)room * sizeof *rows);
+        if (!rows) return fail(error, ZF_ERR_NOMEM, "out of memory");
+        w->rows = rows, w->room = room;
+    }
+    r = &w->rows[w->count++];
     *r = (zf_answer){.given = 0};
-    if (w->tokens ? !encode_tokens(w, r, prompt, error) : !encode_words(w, r, prompt))
-        return error->status ? false : fail(error, ZF_ERR_NOMEM, "out of memory");
-    if (!w->framed) zf_text_add_string(&r->text, prompt);
+    if (!zf_answer_prompt(&w->how, prompt, strlen(prompt), &r->ids, error)) return false;
+    if (!w->how.chat) zf_text_add_string(&r->text, prompt);
     return zf_answer_begin(r, &w->how, error);
 }
 
@@ -93,80 +69,64 @@ static void show(const writer *w, zf_answer *r)
 
 /* ------------------------------------------------------------------------------------- steps */
 
-/* Adds the last `count[k]` tokens of each row. Where there is no room for them, which happens to
- * texts of words alone, goes on with the last half of the context. */
-static bool add(writer *w, int64_t *count, zf_error *error)
+static int by_owner(const void *a, const void *b)
 {
-    const int32_t *ids[PROMPTS];
-    for (int64_t k = 0; k < w->count; k++) {
-        const zf_ids *l = &w->rows[k].ids;
-        if (w->decoder.steps.past[k] + count[k] > w->context) {
-            zf_decoder_rewind(&w->decoder.steps, k, 0);
-            count[k] = (w->context + 1) / 2;
-        }
-        ids[k] = l->at + l->count - count[k];
-    }
-    return zf_decoder_add(&w->decoder.steps, ids, count, error);
+    const zf_answer *const *x = a, *const *y = b;
+    if ((*x)->owner != (*y)->owner) return (*x)->owner < (*y)->owner ? -1 : 1;
+    return (*x > *y) - (*x < *y);
 }
 
-/* How many rows before row k have its prompt. */
-static int64_t sample_of(const writer *w, int64_t k)
+/* Each row draws random numbers of its own, those with one prompt too. */
+static bool set_owners(writer *w, zf_error *error)
 {
-    const zf_answer *r = &w->rows[k];
+    zf_answer **order = malloc((size_t)w->count * sizeof *order);
+    uint64_t last = 0;
     int64_t sample = 0;
-    for (int64_t i = 0; i < k; i++)
-        sample += w->rows[i].given == r->given &&
-                  !memcmp(w->rows[i].ids.at, r->ids.at, r->given * sizeof *r->ids.at);
-    return sample;
-}
-
-/* Draws the next token of all rows, and sets how many tokens the model is to see next. False where
- * no row goes on, or with *error. */
-static bool step(writer *w, uint64_t seed, int64_t *count, zf_error *error)
-{
-    bool going = false;
+    if (!order) return fail(error, ZF_ERR_NOMEM, "out of memory");
     for (int64_t k = 0; k < w->count; k++) {
-        zf_answer *r = &w->rows[k];
-        int32_t id;
-        count[k] = 0;
-        if (r->done) continue;
-        id = zf_sampler_draw(&w->sampler, w->decoder.steps.logits + k * w->decoder.steps.vocab,
-                             r->ids.at, (int64_t)r->ids.count,
-                             zf_sampler_dice(seed, r->ids.at, r->given, sample_of(w, k),
-                                             (int64_t)r->ids.count));
-        if (!zf_answer_put(r, &w->how, id, error)) return false;
-        if (w->count == 1) show(w, r);
-        count[k] = !r->done;
-        going = going || !r->done;
+        order[k] = &w->rows[k];
+        order[k]->owner = zf_sampler_owner(order[k]->ids.at, order[k]->given, 0);
     }
-    return going;
+    qsort(order, (size_t)w->count, sizeof *order, by_owner);
+    for (int64_t k = 0; k < w->count; k++) {
+        sample = k && order[k]->owner == last ? sample + 1 : 0, last = order[k]->owner;
+        order[k]->owner = zf_sampler_owner(order[k]->ids.at, order[k]->given, sample);
+    }
+    free(order);
+    return true;
 }
 
-static bool write_all(writer *w, int64_t most, uint64_t seed, const zf_sampling *how,
-                      zf_error *error)
+/* Prints what a single row has, or all rows, in their order, that are done. */
+static void show_next(void *user, zf_answer *r)
 {
-    int64_t count[PROMPTS];
-    for (int64_t k = 0; k < w->count; k++) count[k] = (int64_t)w->rows[k].ids.count;
-    if (!zf_sampler_open(&w->sampler, how, w->decoder.steps.vocab))
-        return fail(error, ZF_ERR_NOMEM, "out of memory");
-    if (w->count == 1) show(w, &w->rows[0]);
-    for (int64_t n = 0; n < most && !error->status; n++)
-        if (!add(w, count, error) || !step(w, seed, count, error)) break;
-    for (int64_t k = 0; k < w->count && !error->status; k++) {
-        zf_answer *r = &w->rows[k];
-        if (!r->done && !zf_answer_put(r, &w->how, -1, error)) break;
-        r->done = true;
-        show(w, r);
+    writer *w = user;
+    if (w->count == 1) show(w, r);
+    while (w->shown < w->count && w->rows[w->shown].done) {
+        show(w, &w->rows[w->shown++]);
         printf("\n");
     }
-    return !error->status;
+}
+
+static bool write_all(writer *w, const request *q, zf_error *error)
+{
+    const zf_answers_desc d = {.decoder = &w->decoder.steps,
+                               .how = &w->how,
+                               .sampling = q->how,
+                               .seed = (uint64_t)q->seed,
+                               .tokens = q->tokens,
+                               .slides = w->words != NULL,
+                               .show = show_next,
+                               .user = w};
+    if (w->count == 1) show(w, &w->rows[0]);
+    return set_owners(w, error) && zf_answers_write(w->rows, w->count, &d, error);
 }
 
 /* --------------------------------------------------------------------------------- beginning */
 
 /* The number of tokens for which there is to be room. Positions after the sequence length of a
  * checkpoint's run have not been trained. */
-static bool context_of(const char *load, int64_t positions, int64_t most, writer *w, zf_error *error)
+static bool context_of(const char *load, int64_t positions, int64_t most, writer *w,
+                       zf_error *error)
 {
     char sequence[40];
     int64_t longest = 0;
@@ -185,19 +145,6 @@ static bool context_of(const char *load, int64_t positions, int64_t most, writer
     if (longest + most < w->context) w->context = longest + most;
     return true;
 }
-
-/* The options of generate and chat. */
-typedef struct request {
-    folder_options from;
-    const char *chat, *chat_vars, *date;
-    zf_option_texts stop;
-    int64_t tokens, seed;
-    zf_sampling how;
-    bool no_thinking;
-    const char *prompt, *prompts; /* of generate */
-    const char *system;           /* of chat */
-    int64_t context;
-} request;
 
 /* The template of chats, and the tokens by which it ends an answer. */
 static bool open_chat(writer *w, const request *q, const char *folder, const char *style,
@@ -233,14 +180,12 @@ static bool read_tokenizer(writer *w, const request *q, zf_error *error)
                         "--chat needs a tokenizer with a BPE model; %s has none", folder);
         if (!(w->words = zf_folder_vocab(folder, NULL, error))) return false;
         if (w->ends[0] < 0) w->ends[0] = zf_wordpiece_id(w->words, "[SEP]");
-        w->begin = w->ends[0];
         return true;
     }
     if ((q->no_thinking || q->chat_vars) && !w->framed)
         return fail(error, ZF_ERR_ARGUMENT, "--%s is for chats: --chat auto, or a style",
                     q->no_thinking ? "no-thinking" : "chat-vars");
-    return (w->tokens = zf_tokenizer_open(folder, error)) &&
-           open_chat(w, q, folder, style, error);
+    return (w->tokens = zf_tokenizer_open(folder, error)) && open_chat(w, q, folder, style, error);
 }
 
 /* The same, and how answers are written. */
@@ -249,6 +194,8 @@ static bool open_tokenizer(writer *w, const request *q, int64_t vocab, zf_error 
     if (!read_tokenizer(w, q, error)) return false;
     w->how = (zf_answer_desc){.tokenizer = w->tokens,
                               .words = w->words,
+                              .chat = w->framed ? &w->chat : NULL,
+                              .begin = w->ends[0],
                               .ends = w->ends,
                               .end_count = ENDS,
                               .stops = w->stops.at,
@@ -258,16 +205,14 @@ static bool open_tokenizer(writer *w, const request *q, int64_t vocab, zf_error 
 }
 
 /* Begins a row for each line of the text, which is cut into them. */
-static bool begin_lines(writer *w, zf_text *text, const char *path, zf_error *error)
+static bool begin_lines(writer *w, const zf_text *text, const char *path, zf_error *error)
 {
     for (char *line = text->at, *next; line < text->at + text->count; line = next) {
         const size_t bytes = strcspn(line, "\n");
         next = line + bytes + 1;
         line[bytes] = 0;
         line[strcspn(line, "\r")] = 0;
-        if (w->count == PROMPTS)
-            return fail(error, ZF_ERR_FORMAT, "%s has more than %d lines", path, PROMPTS);
-        if (!begin_row(w, &w->rows[w->count++], line, error)) return false;
+        if (!begin_row(w, line, error)) return false;
     }
     return w->count || fail(error, ZF_ERR_FORMAT, "%s is empty", path);
 }
@@ -277,10 +222,7 @@ static bool begin_rows(writer *w, const char *prompt, const char *path, zf_error
 {
     zf_text text = {.at = NULL};
     bool good;
-    if (!path) {
-        w->count = 1;
-        return begin_row(w, &w->rows[0], prompt ? prompt : "", error);
-    }
+    if (!path) return begin_row(w, prompt ? prompt : "", error);
     good = zf_text_read_plain(path, &text, error) && begin_lines(w, &text, path, error);
     zf_text_free(&text);
     return good;
@@ -289,6 +231,7 @@ static bool begin_rows(writer *w, const char *prompt, const char *path, zf_error
 static void close_writer(writer *w)
 {
     for (int64_t k = 0; k < w->count; k++) zf_answer_free(&w->rows[k]);
+    free(w->rows);
     zf_sampler_close(&w->sampler);
     zf_wordpiece_free(w->words);
     zf_tokenizer_free(w->tokens);
@@ -373,8 +316,7 @@ static bool read_generation(writer *w, request *q, const command_tables *t,
         good = set_default(t, "temperature", g.how.temperature, error) &&
                set_default(t, "top-k", (double)g.how.top_k, error) &&
                set_default(t, "top-p", g.how.top_p, error);
-    if (good && g.has_penalty)
-        good = set_default(t, "repetition-penalty", g.how.repetition, error);
+    if (good && g.has_penalty) good = set_default(t, "repetition-penalty", g.how.repetition, error);
     zf_options_resolve(t->all, t->count);
     return good;
 }
@@ -383,13 +325,13 @@ static bool read_generation(writer *w, request *q, const command_tables *t,
 static bool open_decoder(writer *w, const request *q, const sample_model *sample,
                          const zf_config_any *config, int64_t chunk, zf_error *error)
 {
-    session_desc d = {
-        .sample = sample,
+    session_desc d = {.sample = sample,
                       .config = config,
                       .threads = folder_threads(&q->from),
                       .adapter = q->from.adapter,
                       .average = q->from.average};
-    decoder_desc room = {.texts = w->count, .context = w->context, .chunk = chunk};
+    decoder_desc room = {
+        .texts = w->count < TOGETHER ? w->count : TOGETHER, .context = w->context, .chunk = chunk};
     return decoder_open(&w->decoder, &room, &d, q->from.load, q->from.dtype, error);
 }
 
@@ -404,8 +346,8 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     zf_error error = {ZF_OK, ""};
     int status;
     bool good;
-    if (!command_options(argc, argv, "generate --load DIR [OPTIONS] \"The bird\"", &tables,
-                         &prompt, &status))
+    if (!command_options(argc, argv, "generate --load DIR [OPTIONS] \"The bird\"", &tables, &prompt,
+                         &status))
         return status;
     if (!q.from.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (prompt && (q.prompt || q.prompts))
@@ -420,9 +362,7 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
            begin_rows(w, prompt, q.prompts, &error) &&
            context_of(q.from.load, *facts.positions, q.tokens, w, &error);
     if (good) {
-        good = open_decoder(w, &q, sample, &config, 0, &error) &&
-               write_all(w, q.tokens, (uint64_t)q.seed, &q.how, &error);
-        if (error.status == ZF_ERR_NAN) zf_decoder_blame(&w->decoder.steps, &error);
+        good = open_decoder(w, &q, sample, &config, 0, &error) && write_all(w, &q, &error);
         decoder_close(&w->decoder);
     }
     close_writer(w);
@@ -459,7 +399,9 @@ static bool say(talk *c, const char *role, const char *text, size_t bytes, zf_er
 static bool begin_answer(talk *c, zf_answer *r, zf_error *error)
 {
     writer *w = c->w;
-    bool good = encode_chat(w, c->messages, c->count, &r->ids, error);
+    zf_json *conversation = zf_chat_of(c->messages, c->count, error);
+    bool good = conversation && zf_answer_prompt_chat(&w->how, conversation, &r->ids, error);
+    zf_json_free(conversation);
     r->given = r->ids.count;
     if (good && (int64_t)r->ids.count + c->q.tokens > w->context)
         good = fail(error, ZF_ERR_LIMIT,
@@ -476,6 +418,7 @@ static bool answer(talk *c, zf_answer *r, zf_error *error)
     size_t same = 0;
     int32_t id;
     if (!begin_answer(c, r, error)) return false;
+    r->owner = zf_sampler_owner(r->ids.at, r->given, 0);
     while (same < c->seen.count && same + 1 < r->ids.count && c->seen.at[same] == r->ids.at[same])
         same++;
     c->seen.count = (size_t)zf_decoder_rewind(&w->decoder.steps, 0, (int64_t)same);
@@ -486,8 +429,7 @@ static bool answer(talk *c, zf_answer *r, zf_error *error)
         while (c->seen.count < r->ids.count) zf_ids_add(&c->seen, r->ids.at[c->seen.count]);
         if (c->seen.failed) return fail(error, ZF_ERR_NOMEM, "out of memory");
         id = zf_sampler_draw(&w->sampler, w->decoder.steps.logits, r->ids.at, (int64_t)r->ids.count,
-                             zf_sampler_dice((uint64_t)c->q.seed, r->ids.at, r->given, 0,
-                                             (int64_t)r->ids.count));
+                             zf_sampler_dice((uint64_t)c->q.seed, r->owner, (int64_t)r->ids.count));
         if (!zf_answer_put(r, &w->how, id, error)) return false;
         show(w, r);
     }
@@ -502,33 +444,38 @@ static bool answer(talk *c, zf_answer *r, zf_error *error)
  * go on is told, and its last message forgotten. */
 static bool converse(talk *c, const char *system, zf_error *error)
 {
-    char line[1 << 14];
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t bytes;
     if (system && !say(c, "system", system, strlen(system), error)) return false;
-    while (printf("> "), fflush(stdout), fgets(line, sizeof line, stdin)) {
+    while (!error->status &&
+           (printf("> "), fflush(stdout), bytes = getline(&line, &room, stdin)) >= 0) {
         size_t n = strcspn(line, "\r\n"), before = c->count;
         zf_answer r = {.given = 0};
         zf_error here = {ZF_OK, ""};
         bool good;
-        if (!line[n] && !feof(stdin))
-            return fail(error, ZF_ERR_FORMAT, "a line has a NUL byte, or %zu bytes or more",
-                        sizeof line - 1);
+        if ((size_t)bytes > n && !line[n]) {
+            fail(error, ZF_ERR_FORMAT, "a line has a NUL byte");
+            break;
+        }
         line[n] = 0;
         if (!strcmp(line, "/new")) forget(c, system ? 1 : 0);
         if (!n || !strcmp(line, "/new")) continue;
-        if (c->count + 2 > MESSAGES) good = fail(&here, ZF_ERR_LIMIT, "a chat has at most %d messages: "
-                                                 "/new begins another one", MESSAGES);
+        if (c->count + 2 > MESSAGES)
+            good = fail(&here, ZF_ERR_LIMIT,
+                        "a chat has at most %d messages: "
+                        "/new begins another one",
+                        MESSAGES);
         else good = say(c, "user", line, n, &here) && answer(c, &r, &here);
         zf_answer_free(&r);
         if (good) continue;
         forget(c, before);
-        if (here.status != ZF_ERR_LIMIT) {
-            *error = here;
-            return false;
-        }
-        fprintf(stderr, "%s\n", here.text);
+        if (here.status != ZF_ERR_LIMIT) *error = here;
+        else fprintf(stderr, "%s\n", here.text);
     }
-    printf("\n");
-    return true;
+    free(line);
+    if (!error->status) printf("\n");
+    return !error->status;
 }
 
 int causal_chat(const sample_model *sample, int argc, char **argv)

@@ -29,6 +29,7 @@
  *     sampling    the next token from logits      generate    caches, answers
  *     losses      of pairs and of rewards         policy      losses of actors and critics
  *     advantage   numbers of a batch of answers   rollout     sampled answers to prompts
+ *     reward      numbers for answers
  *
  * Nothing prints, exits, aborts or reads the environment. Functions that can fail return false,
  * NULL or a zf_status, and say why in *error, which should be all zero before. Strings are UTF-8.
@@ -73,6 +74,7 @@ extern "C" {
 #include "llm/api/policy.h"
 #include "llm/api/advantage.h"
 #include "llm/api/rollout.h"
+#include "llm/api/reward.h"
 
 #ifdef __cplusplus
 }
@@ -158,6 +160,10 @@ extern "C" {
 /* rollout */
 #include "llm/rollout/prompts.c"
 #include "llm/rollout/rollouts.c"
+#include "llm/rollout/builtin.c"
+#include "llm/rollout/process.c"
+#include "llm/rollout/command.c"
+#include "llm/rollout/rewards.c"
 
 #ifdef ZFI_API_OF_PROGRAM
 #pragma GCC diagnostic pop

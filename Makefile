@@ -221,7 +221,7 @@ $(TOOLS:%=$1/%): $1/%: $1/obj/tools/%.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)
 $(EXAMPLES:%=$1/%): $1/%: $1/obj/examples/%.o $1/libzeroflow.a
 	$$(LINK)
-$1/generate: $1/obj/zeroflow_llm.o
+$1/generate $1/rlhf: $1/obj/zeroflow_llm.o
 $(BENCHES:%=$1/%): $1/%: $1/obj/%.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)
 endef
@@ -388,7 +388,7 @@ test-opt:           build/zf-opt
 test-plan:          build/zf-plan build/zf-opt
 test-bert:          build/bert
 test-gpt:           build/gpt build/llm build/bert
-test-docs:          build/bert build/gpt build/llm build/zf-opt build/zf-plan build/own_op build/tests
+test-docs:          build/bert build/gpt build/llm build/zf-opt build/zf-plan build/own_op build/rlhf build/tests
 test-consumers test-more-consumers: dist
 test-install: stage
 test-neon:          $(if $(shell command -v aarch64-linux-gnu-gcc),build/neon/tests)

@@ -356,6 +356,11 @@ run_fuzz() {
     done
 }
 
+learns_from_rewards() {
+    for letter in a b c d e f g h; do echo "{\"prompt\": \"$letter\"}"; done > "$work/prompts"
+    gives 0 '^iteration 200  reward (0\.9[0-9]|1\.00)  a: ' build/rlhf "$work/prompts"
+}
+
 run_examples() {
     check 'hello finds the line' gives 0 '^y = 2.000 x \+ 1.000, ' build/hello
     check 'hello prints its graph' gives 0 '^ +sgd %3, %[0-9]+, %[0-9]+$' build/hello
@@ -363,6 +368,7 @@ run_examples() {
     check 'own_op learns a sine' gives 0 ' of step 400 0\.00[0-9]*$' build/own_op
     check 'own_op prints its operators' gives 0 '^%[0-9]+ = snake_grad %[0-9]+, %19 \{a=1.5\} : ' \
         build/own_op
+    check 'rlhf learns from its rewards' learns_from_rewards
     check 'mlp learns the spirals' gives 0 '^(9[5-9]|100)\.[0-9]% of 500 unseen points' build/mlp
 }
 

@@ -1,5 +1,4 @@
 /* Rewards that are computed from the answer and the line of its prompt. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,6 +148,6 @@ static bool zfl_reward_overlong(void *user, const zf_reward_item *items, int64_t
     (void)error;
     zfl_decimal(s->argument, s->argument + strlen(s->argument), &buffer);
     for (int64_t k = 0; k < n; k++)
-        out[k] = -fmax(0, (double)items[k].count - ((double)items[k].tokens - buffer)) / buffer;
+        out[k] = zf_overlong_penalty(items[k].count, items[k].tokens, (int64_t)buffer);
     return true;
 }

@@ -143,6 +143,29 @@ TEST_ONCE(folders_weights_that_are_missing_or_too_many)
     }
 }
 
+/* Those of a model that scores: its head has one weight, and is no other one. */
+TEST_ONCE(folders_weights_of_reward_models)
+{
+    static const change none = {.drop = NULL}, headless = {.drop = "score.weight"},
+                        biased = {.add = "score.bias"}, also = {.add = "lm_head.weight"};
+    static const struct {
+        const change *change;
+        const char *problem;
+    } all[] = {
+        {&none, ""},
+        {&headless,
+         " lacks tensors of the model (1), which only training could set: score.weight"},
+        {&biased, ": the model has no tensor score.bias; do the sizes of --model fit?"},
+        {&also,
+         " has tensors that the model does not use (1), so it is another model: lm_head.weight"},
+    };
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        const char *folder = varied("../reward/llama", all[k].change);
+        CHECK(t, folder);
+        CHECK_TEXT(t, opened(folder, ZF_F32), all[k].problem);
+    }
+}
+
 /* ------------------------------------------------------------------------------- not finite */
 
 /* The error of the first step after a prompt of two texts, and its explanation. */

@@ -1,6 +1,7 @@
 /* gpt: trains a GPT-2 on a text, continues sentences, exports its weights. */
 #include "../frame/options/command.h"
 #include "../frame/commands/frame.h"
+#include "../frame/score/reward.h"
 #include "model.h"
 
 static int pretrain(int argc, char **argv)
@@ -10,6 +11,8 @@ static int pretrain(int argc, char **argv)
     return pretrain_command(&gpt_sample, &(settings_desc){.defaults = defaults}, argc, argv);
 }
 
+static int reward(int argc, char **argv) { return reward_command(&gpt_sample, argc, argv); }
+static int score(int argc, char **argv) { return score_command(&gpt_sample, argc, argv); }
 static int eval(int argc, char **argv) { return evaluate_command(&gpt_sample, argc, argv); }
 static int generate(int argc, char **argv) { return causal_generate(&gpt_sample, argc, argv); }
 static int chat(int argc, char **argv) { return causal_chat(&gpt_sample, argc, argv); }
@@ -19,6 +22,8 @@ static int export(int argc, char **argv) { return export_command(&gpt_sample, ar
 
 static const command commands[] = {
     {"pretrain", "train on the next token", pretrain},
+    {"reward", "train a model that scores answers on pairs of them (--data FILE)", reward},
+    {"score", "print the scores that such a model gives to answers (--data FILE)", score},
     {"eval", "the loss of a checkpoint on the held-out part of a text", eval},
     {"generate", "continue a text", generate},
     {"chat", "answer messages", chat},

@@ -1,4 +1,5 @@
 #include "model.h"
+#include "../frame/score/score.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -80,6 +81,7 @@ static const zf_config_table members = {
     .ends = ZF_CONFIG_ENDS,
     .read_more = read_more,
     .bits = AT(bits),
+    .scores = AT(scores),
     .dropouts = {AT(residual_dropout), AT(embedding_dropout), AT(attention_dropout)},
 };
 
@@ -117,7 +119,8 @@ static zf_tensor block(zf_tensor x, zf_tensor mask, const causal_inputs *in, con
     return zf_add(x, zf_dropout(y, c->residual_dropout));
 }
 
-/* The input of the head, [B T, H]; *words: its weight, the embedding if they are tied. */
+/* The input of the head, [B T, H]; *words: its weight, the embedding if they are tied or there is no
+ * head. */
 static zf_tensor body(zf_graph *g, const gpt_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
@@ -137,15 +140,16 @@ static zf_tensor body(zf_graph *g, const gpt_config *c, const sample_shape *s,
     }
     x = zf_nn_layer_norm(x, "ln_f", c->eps);
     zf_pop(g);
-    if (!c->tied) *words = zf_nn_embedding_table(g, "lm_head", c->vocab, c->hidden, &table);
+    if (!c->tied && !c->scores) *words = zf_nn_embedding_table(g, "lm_head", c->vocab, c->hidden, &table);
     return zf_reshape(x, ZF_SHAPE(s->batch * s->sequence, c->hidden));
 }
 
 zf_tensor gpt_build(zf_graph *g, const gpt_config *c, const sample_shape *s, sample_purpose purpose)
 {
-    causal_inputs in = causal_begin(g, s, purpose);
-    zf_tensor words, x = body(g, c, s, &in, &words);
-    return causal_end(x, words, &in);
+    sample_shape rows = *s;
+    causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, s, purpose);
+    zf_tensor words, x = body(g, c, &rows, &in, &words);
+    return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }
 
 /* -------------------------------------------------------------------------------- to the frame */
@@ -173,8 +177,9 @@ const sample_model gpt_sample = {
     .exchange = {.prefix = "transformer.",
                  .words = "transformer.wte.weight",
                  .head = "lm_head.weight",
+                 .score = "score.weight",
                  .inside = {"h.", "wte.", "wpe.", "ln_f."},
-                 .heads = {"lm_head."},
+                 .heads = {"lm_head.", "score."},
                  .buffers = {".attn.bias", ".attn.masked_bias"},
                  .turned = is_turned},
     .objective = &causal_objective,

@@ -15,6 +15,7 @@ typedef struct gpt_config {
      * computed in f32, which they always are here: kept for writing config.json. */
     int64_t inverse_layer, upcast;
     int64_t bits; /* of weights, as zf_config_facts says; 0: they are floats */
+    int64_t scores; /* as zf_config_facts says: 1: it scores texts */
 } gpt_config;
 
 /* One of small, 124m, 355m, 774m, 1558m, the path of a Hugging Face config.json, or of a folder
@@ -28,7 +29,7 @@ bool gpt_config_load(const char *name_or_path, gpt_config *config, zf_error *err
 extern const sample_model gpt_sample;
 
 /* Builds the forward graph up to the loss, or for an answer up to the logits of the token after
- * each sequence. A mistake is the graph's error. */
+ * each sequence; of a model that scores, as score.h says. A mistake is the graph's error. */
 zf_tensor gpt_build(zf_graph *g, const gpt_config *config, const sample_shape *shape,
                     sample_purpose purpose);
 

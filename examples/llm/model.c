@@ -1,5 +1,6 @@
 #include "model.h"
 #include "../frame/options/fail.h"
+#include "../frame/score/score.h"
 #include "../../zeroflow_llm.h"
 
 #include <math.h>
@@ -246,6 +247,7 @@ static const zf_config_table members = {
     .width = AT(width),
     .dropouts = {AT(attention_dropout)},
     .bits = AT(bits),
+    .scores = AT(scores),
     .window = AT(window),
     .architecture_of = architecture_of,
     .read_more = read_more,
@@ -323,7 +325,8 @@ static zf_tensor feed_forward(zf_tensor x, const llm_config *c)
     return causal_linear(gate, "down_proj", c->hidden, &linear, c->bits);
 }
 
-/* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied. */
+/* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied or there is no
+ * head. */
 static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
@@ -347,7 +350,7 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
     }
     x = norm(&x, y, "norm", c);
     zf_pop(g);
-    if (!c->tied) {
+    if (!c->tied && !c->scores) {
         *words = causal_weight(g, "lm_head.weight", c->vocab, c->hidden, c->std, c->bits);
         if (!zf_valid(*words))
             *words = zf_nn_embedding_table(g, "lm_head", c->vocab, c->hidden, &table);
@@ -357,9 +360,10 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
 
 zf_tensor llm_build(zf_graph *g, const llm_config *c, const sample_shape *s, sample_purpose purpose)
 {
-    causal_inputs in = causal_begin(g, s, purpose);
-    zf_tensor words, x = body(g, c, s, &in, &words);
-    return causal_end(x, words, &in);
+    sample_shape rows = *s;
+    causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, s, purpose);
+    zf_tensor words, x = body(g, c, &rows, &in, &words);
+    return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }
 
 /* -------------------------------------------------------------------------------- to the frame */
@@ -381,8 +385,9 @@ const sample_model llm_sample = {
     .exchange = {.prefix = "model.",
                  .words = "model.embed_tokens.weight",
                  .head = "lm_head.weight",
+                 .score = "score.weight",
                  .inside = {"layers.", "embed_tokens.", "norm."},
-                 .heads = {"lm_head."},
+                 .heads = {"lm_head.", "score."},
                  .buffers = {".rotary_emb.inv_freq"}},
     .objective = &causal_objective,
 };

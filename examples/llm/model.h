@@ -32,6 +32,7 @@ typedef struct llm_config {
     int64_t begin, pad;              /* ids; -1: not known. pad: its embedding is not trained */
     int64_t ends[LLM_ENDS];          /* ids that end a text; -1 after the last */
     int64_t bits;                    /* of weights, as zf_config_facts says; 0: they are floats */
+    int64_t scores;                  /* as zf_config_facts says: 1: it scores texts */
 } llm_config;
 
 /* One of 15m, 110m, 160m, the path of a Hugging Face config.json, or of a folder with one. False
@@ -43,7 +44,7 @@ bool llm_config_load(const char *name_or_path, llm_config *config, zf_error *err
 extern const sample_model llm_sample;
 
 /* Builds the forward graph up to the loss, or for an answer up to the logits of the token after
- * each sequence. A mistake is the graph's error. */
+ * each sequence; of a model that scores, as score.h says. A mistake is the graph's error. */
 zf_tensor llm_build(zf_graph *g, const llm_config *config, const sample_shape *shape,
                     sample_purpose purpose);
 

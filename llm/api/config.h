@@ -68,7 +68,9 @@ typedef struct zf_config_table {
     size_t dropouts[ZF_CONFIG_DROPOUTS]; /* the first is noted in checkpoints */
     size_t bits;                         /* of weights (zf_config_facts); 0: no such member */
     size_t window;            /* tokens that a token sees in some layers; 0: no such member */
-    const char *architecture; /* of transformers */
+    size_t scores;            /* zf_config_facts.scores; 0: no such member */
+    /* Of transformers; of a model that scores, the end of it is ForSequenceClassification. */
+    const char *architecture;
     /* With several architectures: that of a configuration, and a phrase about it. Else NULL. */
     const char *(*architecture_of)(const void *config);
     void (*read_architecture)(void *config, const char *architecture);
@@ -102,6 +104,10 @@ typedef struct zf_config_facts {
     /* 8 or 4: weights of products are of so many bits (zf_param_desc.quantized), which no file
      * says; NULL: they cannot be */
     int64_t *bits;
+    /* 1: a text gets a score, and no token is predicted. In files the architecture is
+     * ...ForSequenceClassification with one label (num_labels), and score.weight takes the place of the
+     * head. NULL: such models are not read */
+    int64_t *scores;
 } zf_config_facts;
 ZF_API zf_config_facts zf_config_facts_of(const zf_config_table *table, void *config);
 ZF_API int64_t zf_config_positions(const zf_config_table *table, const void *config);
@@ -118,6 +124,9 @@ ZF_API bool zf_config_set_weights(const zf_config_table *table, void *config, in
 
 /* 8 or 4; 0: they are floats. */
 ZF_API int64_t zf_config_bits(const zf_config_table *table, const void *config);
+
+/* Whether a text gets a score (zf_config_facts.scores). */
+ZF_API bool zf_config_scores(const zf_config_table *table, const void *config);
 
 /* Reads what config.json says about rotary positions, in transformers 5's order: the object
  * rope_scaling, else rope_parameters; in it rope_theta, else that of the file. Sets theta, scaling,

@@ -8,6 +8,8 @@ typedef struct zf_exchange {
     /* The word embedding, and the weight of a head that may be tied to it. Files of tied models
      * have one or both. */
     const char *words, *head;
+    const char *score; /* the weight that a model which scores has instead of a head; NULL: there is
+                        * none */
     /* A bias that files have under two names, of which the second counts; NULL: none. If the head
      * is not tied, it is written under both. */
     const char *bias, *head_bias;

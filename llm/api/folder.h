@@ -26,16 +26,17 @@ ZF_API bool zf_folder_has_weights(const char *path);
 ZF_API bool zf_folder_has_bpe(const char *path);
 
 /* The files that are kept as they are: first those of a tokenizer with a BPE model (tokenizer.json,
- * tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja), then that
- * of a model (generation_config.json). at NULL: a file that is not there. */
-enum { ZF_FOLDER_TOKENIZER_FILES = 5, ZF_FOLDER_FILES };
+ * tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja), then those
+ * of a model (generation_config.json, and reward.json, which says how a model that scores has scored
+ * held-out texts). at NULL: a file that is not there. */
+enum { ZF_FOLDER_TOKENIZER_FILES = 5, ZF_FOLDER_REWARD = 6, ZF_FOLDER_FILES };
 ZF_API const char *zf_folder_file(int which);
 
 typedef struct zf_folder_texts {
     zf_text text[ZF_FOLDER_FILES];
 } zf_folder_texts;
 
-/* Reads those of a tokenizer from one folder, that of a model from another; NULL: not. The texts must
+/* Reads those of a tokenizer from one folder, those of a model from another; NULL: not. The texts must
  * be all zero, or read from the other one. False with *error; to be freed all the same. */
 ZF_API bool zf_folder_texts_read(zf_folder_texts *, const char *tokenizer, const char *model,
                                  zf_error *error);

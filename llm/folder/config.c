@@ -19,7 +19,8 @@ zf_config_facts zf_config_facts_of(const zf_config_table *t, void *config)
                                  : t->ends ? t->ends
                                            : 1,
                          .pad = t->pad ? zfl_integer_at(config, t->pad) : NULL,
-                         .bits = t->bits ? zfl_integer_at(config, t->bits) : NULL};
+                         .bits = t->bits ? zfl_integer_at(config, t->bits) : NULL,
+                         .scores = t->scores ? zfl_integer_at(config, t->scores) : NULL};
     for (int k = 0; k < ZF_CONFIG_DROPOUTS && t->dropouts[k]; k++)
         f.dropouts[k] = zfl_number_at(config, t->dropouts[k]);
     return f;
@@ -35,6 +36,11 @@ static int64_t zfl_value_of(const void *config, size_t at)
 int64_t zf_config_positions(const zf_config_table *t, const void *config)
 {
     return zfl_value_of(config, t->positions);
+}
+
+bool zf_config_scores(const zf_config_table *t, const void *config)
+{
+    return t->scores && zfl_value_of(config, t->scores);
 }
 
 int64_t zf_config_window(const zf_config_table *t, const void *config)
@@ -202,6 +208,39 @@ static void zfl_read_type(const zf_config_table *t, const zf_json *json, void *c
     if (text && !error->status) zf_json_expected(v, error, "%s", names);
 }
 
+static const char zfl_classifies[] = "ForSequenceClassification";
+
+/* The labels of a model that classifies texts. */
+static int64_t zfl_label_count(const zf_json *json, zf_error *error)
+{
+    int64_t count = 2; /* of transformers, where the file says nothing */
+    zf_json_to_int(zf_config_member(json, "num_labels"), 0, INT32_MAX, &count, error);
+    return zf_config_member(json, "id2label") ? zf_json_length(zf_config_member(json, "id2label"))
+                                              : count;
+}
+
+/* A model that classifies texts by one label gives them a score; one of more labels is not read. */
+static void zfl_read_scores(const zf_config_table *t, const zf_json *json, void *config,
+                            zf_error *error)
+{
+    const zf_json *v = zf_json_element(zf_config_member(json, "architectures"), 0);
+    const char *name = "";
+    int64_t labels;
+    size_t length;
+    if (!t->scores || error->status || zf_json_to_string(v, &name, error)) return;
+    length = strlen(name);
+    if (length < sizeof zfl_classifies ||
+        strcmp(name + length - (sizeof zfl_classifies - 1), zfl_classifies))
+        return;
+    labels = zfl_label_count(json, error);
+    if (labels != 1 && !error->status)
+        zf_json_fail(v, error,
+                     "has %lld labels (num_labels, id2label); a score, which is one label, is read "
+                     "alone",
+                     (long long)labels);
+    *zfl_integer_at(config, t->scores) = 1;
+}
+
 /* Keys that change nothing: of classes, heads and outputs of other tasks, of how transformers runs or
  * saved a model, and of generation, which transformers 5 reads in generation_config.json alone. */
 static const char *const zfl_idle_keys[] = {
@@ -302,6 +341,7 @@ bool zf_config_load(const zf_config_table *t, const char *name, void *config, zf
     zfl_read_type(t, json, config, error);
     for (const zf_config_row *row = t->rows; row->key; row++)
         if (!(row->use & ZF_CONFIG_WRITTEN)) zfl_read_row(t, row, json, config, error);
+    zfl_read_scores(t, json, config, error);
     if (t->read_architecture) {
         const char *architecture = "";
         zf_json_to_string(zf_json_element(zf_config_member(json, "architectures"), 0),
@@ -347,19 +387,46 @@ static void zfl_write_row(const zf_config_table *t, zf_json_writer *w, const zf_
     }
 }
 
+/* That of the table, or its beginning with the end of a model that scores. */
+static void zfl_write_architecture(const zf_config_table *t, zf_json_writer *w, const void *config)
+{
+    static const char *const ends[] = {"ForCausalLM", "LMHeadModel"};
+    const char *name = t->architecture_of ? t->architecture_of(config) : t->architecture;
+    size_t length = strlen(name);
+    char scores[128];
+    for (size_t k = 0; k < sizeof ends / sizeof *ends; k++)
+        if (strstr(name, ends[k])) length = (size_t)(strstr(name, ends[k]) - name);
+    snprintf(scores, sizeof scores, "%.*s%s", (int)length, name, zfl_classifies);
+    zf_json_put_key(w, "architectures");
+    zf_json_begin_array(w);
+    zf_json_put_string(w, zf_config_scores(t, config) ? scores : name);
+    zf_json_end(w);
+}
+
+/* The one label, as transformers names it: from it it has the number of labels. */
+static void zfl_write_label(zf_json_writer *w)
+{
+    zf_json_put_key(w, "id2label");
+    zf_json_begin_object(w);
+    zf_json_put_text_member(w, "0", "LABEL_0");
+    zf_json_end(w);
+    zf_json_put_key(w, "label2id");
+    zf_json_begin_object(w);
+    zf_json_put_int_member(w, "LABEL_0", 0);
+    zf_json_end(w);
+}
+
 zf_json_writer *zf_config_json(const zf_config_table *t, const void *config)
 {
     zf_json_writer *w = zf_json_writer_new(2, NULL);
     zf_config_any copy;
     memcpy(&copy, config, t->bytes);
     zf_json_begin_object(w);
-    zf_json_put_key(w, "architectures");
-    zf_json_begin_array(w);
-    zf_json_put_string(w, t->architecture_of ? t->architecture_of(config) : t->architecture);
-    zf_json_end(w);
+    zfl_write_architecture(t, w, config);
     zf_json_put_key(w, "model_type"),
         zf_json_put_string(w, t->types[t->type ? *zfl_integer_at(&copy, t->type) : 0]);
     for (const zf_config_row *row = t->rows; row->key; row++) zfl_write_row(t, w, row, &copy);
+    if (zf_config_scores(t, config)) zfl_write_label(w);
     if (t->write_more) t->write_more(&copy, w);
     zf_json_end(w);
     return w;

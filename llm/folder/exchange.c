@@ -106,15 +106,16 @@ static bool zfl_import_param(const zf_exchange *x, zf_program *p, zf_weights *w,
 }
 
 /* Reports a tensor that was not used, or makes it an error. */
-static bool zfl_check_unused(const zf_exchange *x, const char *name, zf_weights_report *report,
-                             const char *path, zf_error *error)
+static bool zfl_check_unused(const zf_exchange *x, const char *name, bool scores,
+                             zf_weights_report *report, const char *path, zf_error *error)
 {
     if (zfl_any(x->buffers, zfl_exchange_ends_in, name)) return true;
-    if (zfl_any(x->inside, zfl_begins, zfl_bare(x, name)))
+    if (zfl_any(x->inside, zfl_begins, zfl_bare(x, name)) ||
+        (scores && !strncmp(name, x->score, strcspn(x->score, ".") + 1)))
         return zfl_fail(error, ZF_ERR_MISMATCH,
                         "%s: the model has no tensor %.200s; do the sizes of --model fit?", path,
                         name);
-    if (!strcmp(name, x->head))
+    if (!strcmp(name, x->head) && !scores)
         return zfl_fail(error, ZF_ERR_MISMATCH,
                         "%s: %s differs from the word embedding, to which the model ties it: its "
                         "config.json must have \"tie_word_embeddings\": false",
@@ -128,6 +129,7 @@ bool zf_exchange_import(const zf_exchange *x, zf_program *p, zf_graph *g, const 
 {
     zf_weights *w = zf_weights_open(path, error);
     bool tied = !zf_valid(zf_graph_find(g, x->head)), good = w != NULL;
+    const bool scores = x->score && zf_valid(zf_graph_find(g, x->score));
     *report = (zf_weights_report){.fresh = 0};
     for (int32_t i = 0; good && i < zf_param_count(g); i++) {
         zf_tensor param = zf_param_at(g, i);
@@ -142,7 +144,7 @@ bool zf_exchange_import(const zf_exchange *x, zf_program *p, zf_graph *g, const 
     }
     for (int32_t i = 0; good && i < zf_weights_count(w); i++)
         good = zf_weights_taken(w, i) ||
-               zfl_check_unused(x, zf_weights_name(w, i), report, path, error);
+               zfl_check_unused(x, zf_weights_name(w, i), scores, report, path, error);
     zf_weights_close(w);
     return good;
 }

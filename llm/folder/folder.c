@@ -92,7 +92,8 @@ const char *zf_folder_file(int which)
 {
     static const char *const names[] = {"tokenizer.json",          "tokenizer_config.json",
                                         "special_tokens_map.json", "added_tokens.json",
-                                        "chat_template.jinja",     "generation_config.json"};
+                                        "chat_template.jinja",     "generation_config.json",
+                                        "reward.json"};
     return names[which];
 }
 

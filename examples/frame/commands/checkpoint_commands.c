@@ -159,7 +159,7 @@ static const zf_option data_rows[] = {
     ROW(COUNT, batch, 16, "[1,1048576]", .unit = "B", .help = "examples at a time"),
     {.name = NULL}};
 
-static const zf_option examples_rows[] = {
+const zf_option frame_examples_rows[] = {
     ROW(TEXT, data, 0, NULL, .unit = "FILE", .topic = "data", .traits = ZF_OPTION_READS,
         .help = "examples instead, JSON Lines, all of which are used"),
     ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .with = "data", .traits = ZF_OPTION_READS,
@@ -170,6 +170,9 @@ static const zf_option examples_rows[] = {
         .help = "variables of the template, as {\"enable_thinking\": false}"),
     ROW(TEXT, date, 0, NULL, .unit = "DAY", .with = "data",
         .help = "the day that the template shows; else \"" ZF_CHAT_DATE "\""),
+    {.name = NULL}};
+
+static const zf_option alone_rows[] = {
     ROW(FLAG, alone, 0, NULL, .with = "data",
         .help = "each example of --data has a row of its own"),
     {.name = NULL}};
@@ -185,7 +188,8 @@ static command_tables evaluate_tables(evaluate_options *e, const sample_model *s
     command_add(&t, folder_load_rows, &e->from);
     command_add(&t, folder_adapter_rows, &e->from);
     command_add(&t, data_rows, &e->o);
-    command_add(&t, sample->objective->open_data ? examples_rows : NULL, &e->o);
+    command_add(&t, sample->objective->open_data ? frame_examples_rows : NULL, &e->o);
+    command_add(&t, sample->objective->open_data ? alone_rows : NULL, &e->o);
     command_add(&t, batches_rows, e);
     command_add(&t, folder_compute_rows, &e->from);
     command_add(&t, sample->config->bits ? folder_weights_rows : NULL, &e->from);

@@ -7,6 +7,8 @@
 #include "../model/settings.h"
 
 int pretrain_command(const sample_model *sample, const settings_desc *desc, int argc, char **argv);
+/* The options of examples (--data) of a command that reads a checkpoint, over `settings`. */
+extern const zf_option frame_examples_rows[];
 /* Losses of a checkpoint on the held-out part of a text. */
 int evaluate_command(const sample_model *sample, int argc, char **argv);
 /* Writes the weights of a checkpoint as transformers reads them; merge_command, with those of an

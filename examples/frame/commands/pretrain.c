@@ -202,6 +202,15 @@ static bool write_results(run *r)
     return !o->report || write_report(r);
 }
 
+/* Saves at the end, with what the checkpoint keeps of held-out scores. */
+static bool save(run *r)
+{
+    const settings *o = &r->job->o;
+    const bool scores = r->job->sample->objective->describe && o->eval_batches && !r->interrupted &&
+                        r->judged != zf_program_step(r->session.program);
+    return !o->save || ((!scores || run_evaluate(r)) && run_save(r));
+}
+
 /* ---------------------------------------------------------------------------------- beginning */
 
 /* The size of one part of a global batch. If the batch cannot be split, the error names a number
@@ -294,6 +303,15 @@ static void set_dropouts(run_job *job)
     if (facts.dropouts[0]) job->o.dropout = *facts.dropouts[0];
 }
 
+/* An adapter of a model that scores has the head, which is trained next to it. */
+static void keep_head(run_job *job)
+{
+    zf_lora_desc *lora = &job->o.training.lora;
+    const bool more = lora->keep && *lora->keep;
+    snprintf(job->keep, sizeof job->keep, "score%s%s", more ? "," : "", more ? lora->keep : "");
+    lora->keep = job->keep;
+}
+
 /* Opens what the ranks of this process share. False with *error. */
 static bool open_job(run_job *job, zf_error *error)
 {
@@ -319,6 +337,7 @@ static bool open_job(run_job *job, zf_error *error)
         return false;
     if (settings_adapts(o) && o->init && (o->save || o->load) && !zf_digest_path(o->init, &job->base, error))
         return false;
+    if (job->sample->objective->scores_texts && settings_adapts(o)) keep_head(job);
     set_dropouts(job);
     return choose_steps(job, error);
 }
@@ -521,7 +540,7 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     good = run_agree(&r);
     if (good) r.agreed = !(good = alike_compare(&job->alike, comm, &r.error));
     good = good && begin(&r);
-    if (good && job->o.steps) good = run_train(&r) && (!job->o.save || run_save(&r));
+    if (good && job->o.steps) good = run_train(&r) && save(&r);
     if (good && r.interrupted) {
         if (r.leads) training_tell_interrupted(&job->told, zf_program_step(r.session.program));
     } else if (good) {
@@ -559,7 +578,8 @@ int pretrain_command(const sample_model *sample, const settings_desc *desc, int 
     bool good;
     job.tables = settings_tables_of(o, sample, desc);
     if (command_help(argc, argv, job.tables.all, job.tables.count,
-                     desc->tunes ? "finetune --model DIR --data FILE [OPTIONS]"
+                     desc->usage   ? desc->usage
+                     : desc->tunes ? "finetune --model DIR --data FILE [OPTIONS]"
                                  : "pretrain --corpus FILE --vocab FILE [OPTIONS]",
                      NULL, &status))
         return status;

@@ -8,11 +8,11 @@
 /* ---------------------------------------------------------------------------------- reading */
 
 enum { CHOSEN, REJECTED, ANSWERS };
-static const char *const names[ANSWERS] = {"chosen", "rejected"};
 
 typedef struct reader {
     const examples_desc *desc;
     pairs *p;
+    int answers; /* of a line: ANSWERS, or 1 */
     examples_text text;
     zf_text before;          /* that of the prompt */
     char end[ZF_CHAT_TOKEN]; /* what ends an answer of the template; "": not known */
@@ -34,10 +34,13 @@ static bool make_room(pairs *p, size_t count, zf_error *error)
     while (p->room < texts + 1) {
         size_t room = p->room ? 2 * p->room : 64;
         int64_t *at = realloc(p->at, room * sizeof *at), *before;
+        double *margin;
         if (at) p->at = at;
         if (!at || !(before = realloc(p->before, room * sizeof *before)))
             return out_of_memory(error);
-        p->before = before, p->room = room;
+        p->before = before;
+        if (!(margin = realloc(p->margin, room / 2 * sizeof *margin))) return out_of_memory(error);
+        p->margin = margin, p->room = room;
     }
     return true;
 }
@@ -47,7 +50,7 @@ static bool put_text(reader *r, int which, size_t before)
 {
     pairs *p = r->p;
     const zf_ids *ids = &r->text.ids;
-    const int64_t text = 2 * p->count + which;
+    const int64_t text = r->answers * p->count + which;
     if (!make_room(p, ids->count, r->error)) return false;
     memcpy(p->ids + p->tokens, ids->at, ids->count * sizeof *p->ids);
     for (size_t i = 0; i < ids->count; i++)
@@ -101,6 +104,11 @@ static bool finish_pair(reader *r, const zf_json *v)
     if (chosen == rejected &&
         !memcmp(p->ids + at[0], p->ids + at[1], (size_t)chosen * sizeof *p->ids))
         return zf_json_fail(zf_json_member(v, "rejected"), r->error, "equals \"chosen\""), false;
+    p->margin[p->count] = 0;
+    if (zf_json_to_double(zf_json_member(v, "margin"), -1e6, 1e6, &p->margin[p->count], r->error))
+        return false;
+    if (p->margin[p->count] != 0)
+        p->digest = bert_mix(p->digest ^ (uint64_t)(int64_t)(1e6 * p->margin[p->count]));
     p->count++;
     return true;
 }
@@ -292,7 +300,7 @@ static bool take_messages(reader *r, conversation c, const zf_json *const answer
     zf_text_clear(&r->before);
     if (!write_chat(r, &c, &r->before)) return false;
     c.first = first;
-    for (int k = 0; k < ANSWERS; k++) {
+    for (int k = 0; k < r->answers; k++) {
         c.answer = answer[k];
         if (!take_message(r, &c, k)) return false;
     }
@@ -328,7 +336,7 @@ static bool is_equal(const zf_json *a, const zf_json *b)
 /* Each answer is one message of the assistant, element `first` of its list and the last. */
 static bool are_answers(reader *r, const zf_json *const answer[ANSWERS], int64_t first)
 {
-    for (int k = 0; k < ANSWERS; k++) {
+    for (int k = 0; k < r->answers; k++) {
         const zf_json *v = zf_json_element(answer[k], first);
         const char *role = zf_json_string(zf_json_member(v, "role"), NULL);
         if (zf_json_length(answer[k]) == first)
@@ -355,9 +363,10 @@ static bool read_lists(reader *r, const zf_json *v, const zf_json *prompt,
         return zf_json_fail(answer[CHOSEN], r->error, "needs the style of its chats: %s",
                             ZF_CHAT_STYLES),
                false;
-    if (is_equal(answer[CHOSEN], answer[REJECTED]))
+    if (r->answers > 1 && is_equal(answer[CHOSEN], answer[REJECTED]))
         return zf_json_fail(answer[REJECTED], r->error, "equals \"chosen\""), false;
-    if (!prompt)
+    if (!prompt && r->answers == 1) first = zf_json_length(answer[CHOSEN]) - 1;
+    else if (!prompt)
         while (is_equal(zf_json_element(answer[CHOSEN], first),
                         zf_json_element(answer[REJECTED], first)))
             first++;
@@ -382,7 +391,7 @@ static bool are_alike(reader *r, const zf_json *prompt, const zf_json *const ans
         return zf_json_expected(prompt ? prompt : answer[CHOSEN], r->error,
                                 "a string or a list of messages"),
                false;
-    for (int k = 0; k < ANSWERS; k++)
+    for (int k = 0; k < r->answers; k++)
         if (zf_json_type_of(answer[k]) != type)
             return zf_json_expected(answer[k], r->error,
                                     type == ZF_JSON_STRING
@@ -401,34 +410,74 @@ static bool read_strings(reader *r, const zf_json *v, const zf_json *prompt,
     if (!prompt) return read_whole_strings(r, v, answer);
     if (r->desc->chat) return take_messages(r, c, answer, 0);
     text = zf_json_string(prompt, &bytes);
-    return take_strings(r, answer[CHOSEN], CHOSEN, text, bytes) &&
-           take_strings(r, answer[REJECTED], REJECTED, text, bytes);
+    for (int k = 0; k < r->answers; k++)
+        if (!take_strings(r, answer[k], k, text, bytes)) return false;
+    return true;
 }
 
-static bool read_line(void *user, const zf_json *v, zf_error *error)
+/* All answers of a line, after its prompt or NULL. */
+static bool read_answers(reader *r, const zf_json *v, const zf_json *prompt,
+                         const zf_json *const answer[ANSWERS])
 {
+    if (zf_json_type_of(prompt) == ZF_JSON_NULL) prompt = NULL;
+    if (!are_alike(r, prompt, answer)) return false;
+    return zf_json_type_of(answer[CHOSEN]) == ZF_JSON_STRING ? read_strings(r, v, prompt, answer)
+                                                             : read_lists(r, v, prompt, answer);
+}
+
+static bool read_pair(void *user, const zf_json *v, zf_error *error)
+{
+    static const char *const names[ANSWERS] = {"chosen", "rejected"};
     reader *r = user;
-    const zf_json *prompt = zf_json_member(v, "prompt"), *answer[ANSWERS];
+    const zf_json *answer[ANSWERS];
     r->error = error;
     for (int k = 0; k < ANSWERS; k++)
         if (!(answer[k] = zf_json_require(v, names[k], error))) return false;
-    if (zf_json_type_of(prompt) == ZF_JSON_NULL) prompt = NULL;
-    if (!are_alike(r, prompt, answer)) return false;
-    return (zf_json_type_of(answer[CHOSEN]) == ZF_JSON_STRING ? read_strings(r, v, prompt, answer)
-                                                              : read_lists(r, v, prompt, answer)) &&
-           finish_pair(r, v);
+    return read_answers(r, v, zf_json_member(v, "prompt"), answer) && finish_pair(r, v);
+}
+
+/* A prompt and its answer, or messages of which the last one is the answer. */
+static bool read_text(void *user, const zf_json *v, zf_error *error)
+{
+    reader *r = user;
+    const zf_json *messages = zf_json_member(v, "messages"), *prompt = NULL;
+    const char *key = zf_json_member(v, "completion") ? "completion" : "response";
+    const zf_json *const answer[ANSWERS] = {messages ? messages : zf_json_require(v, key, error)};
+    r->error = error;
+    if (!answer[0] || (!messages && !(prompt = zf_json_require(v, "prompt", error)))) return false;
+    if (messages && zf_json_type_of(messages) != ZF_JSON_ARRAY)
+        return zf_json_expected(messages, error, "a list of messages"), false;
+    if (prompt && zf_json_type_of(prompt) == ZF_JSON_NULL)
+        return zf_json_expected(prompt, error, "a string or a list of messages"), false;
+    if (!read_answers(r, v, prompt, answer)) return false;
+    r->p->margin[r->p->count++] = 0;
+    return true;
+}
+
+/* Lines of so many answers. */
+static bool load(pairs *p, const char *path, const examples_desc *d, int answers, examples_line *line,
+                 zf_error *error)
+{
+    reader r = {.desc = d, .p = p, .answers = answers, .text.desc = d};
+    bool good;
+    *p = (pairs){.count = 0};
+    error->status = ZF_OK;
+    good = (!d->chat || zf_chat_end(d->chat, r.end, error)) && examples_read(path, line, &r, error);
+    examples_text_free(&r.text);
+    zf_text_free(&r.before);
+    return good;
+}
+
+bool pairs_load_texts(pairs *p, const char *path, const examples_desc *d, zf_error *error)
+{
+    const bool good = load(p, path, d, 1, read_text, error);
+    if (!good) pairs_free(p);
+    return good && (p->count || fail(error, ZF_ERR_FORMAT, "%s has no text", path));
 }
 
 bool pairs_load(pairs *p, const char *path, const examples_desc *d, zf_error *error)
 {
-    reader r = {.desc = d, .p = p, .text.desc = d};
-    bool good;
-    *p = (pairs){.count = 0};
-    error->status = ZF_OK;
-    good = (!d->chat || zf_chat_end(d->chat, r.end, error)) &&
-           examples_read(path, read_line, &r, error);
-    examples_text_free(&r.text);
-    zf_text_free(&r.before);
+    bool good = load(p, path, d, ANSWERS, read_pair, error);
     if (good && p->count < (d->evaluates ? 1 : 2))
         good = fail(error, ZF_ERR_FORMAT, "%s: %lld pairs: %s", path, (long long)p->count,
                     d->evaluates ? "there is nothing to evaluate"
@@ -443,6 +492,7 @@ void pairs_free(pairs *p)
     free(p->ids);
     free(p->at);
     free(p->before);
+    free(p->margin);
     free(p->order);
     *p = (pairs){.count = 0};
 }

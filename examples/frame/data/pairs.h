@@ -5,7 +5,7 @@
  *      "chosen": [{"role": "assistant", "content": "A wren."}],
  *      "rejected": [{"role": "assistant", "content": "A whale."}]}
  *
- * Without "prompt" it is the common beginning of both: of strings, in bytes, without a space at its
+ * "margin" is a number, for a reward model. Without "prompt" it is the common beginning of both: of strings, in bytes, without a space at its
  * end; of lists, in messages. After the prompt comes one answer. A prompt and an answer that are
  * strings are messages where examples have a template, as in tuning.h; the two strings of a line
  * without a prompt are texts as they are.
@@ -28,6 +28,7 @@ typedef struct pairs {
     int64_t *at;     /* text k has the tokens at[k]..at[k + 1] - 1; pair p has the texts 2 p, the
                       * chosen one, and 2 p + 1 */
     int64_t *before; /* tokens of text k before its answer, at least 1 */
+    double *margin;  /* by which the chosen answer of pair p is better; 0: the line has none */
     int64_t *order;  /* of pairs; the first held_out of them are held out */
     int64_t count, held_out; /* pairs */
     int64_t tokens, longest; /* tokens of all texts; of the longest one */
@@ -44,6 +45,9 @@ typedef struct pairs {
  *
  * And for fewer than two pairs, or with desc->evaluates, none. */
 bool pairs_load(pairs *, const char *path, const examples_desc *, zf_error *error);
+/* The same of lines with one answer, "response" or "completion", or with "messages", of which the
+ * last is the answer. Text k, with its prompt, is that of line k; there is no order. */
+bool pairs_load_texts(pairs *, const char *path, const examples_desc *, zf_error *error);
 void pairs_free(pairs *);
 
 /* Texts of a batch, one in each row: row 2 k is the chosen one of pair k, row 2 k + 1 the rejected

@@ -113,12 +113,24 @@ bool dataset_open_examples(dataset *d, const settings *o, const zf_config_facts 
 
 /* ------------------------------------------------------------------------------------- opening */
 
+/* A model of an objective that scores becomes one that does; others must predict. */
+static bool take_scores(const sample_model *sample, const settings *o, const zf_config_facts *facts,
+                        zf_error *error)
+{
+    if (sample->objective->scores_texts) *facts->scores = 1;
+    return sample->objective->scores_texts || !facts->scores || !*facts->scores ||
+           fail(error, ZF_ERR_MISMATCH,
+                "%s is a reward model, which predicts no tokens: reward trains it, score uses it",
+                o->evaluates ? o->load : o->model);
+}
+
 bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *config,
                   zf_error *error)
 {
     const zf_config_facts facts = zf_config_facts_of(sample->config, config);
     bool good;
     *d = (dataset){.vocab = NULL};
+    if (!take_scores(sample, o, &facts, error)) return false;
     if (o->batch_file)
         good = zf_digest_path(o->batch_file, &d->digest, error) &&
                sample->objective->open_file(d, o, &facts, config, error);

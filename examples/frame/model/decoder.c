@@ -45,6 +45,10 @@ bool decoder_open(decoder *d, const decoder_desc *desc, session_desc *s, const c
     *d = (decoder){.steps = {.texts = 0}};
     if (!chunk) chunk = CHUNK / desc->texts > 0 ? CHUNK / desc->texts : 1;
     if (chunk > desc->context) chunk = desc->context;
+    if (zf_config_scores(s->sample->config, s->config))
+        return fail(error, ZF_ERR_MISMATCH,
+                    "%s is a reward model: it scores texts (score), and continues none",
+                    load ? load : "the model");
     if (desc->context > positions)
         return fail(error, ZF_ERR_ARGUMENT,
                     "a context of %lld tokens is too long for the model's %lld positions",

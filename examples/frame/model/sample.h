@@ -62,7 +62,7 @@ typedef struct dataset {
 } dataset;
 
 /* Means over the batches of an evaluation. */
-enum { SAMPLE_LOSSES = 4, SAMPLE_SCORES = 4 };
+enum { SAMPLE_LOSSES = 4, SAMPLE_SCORES = 5 };
 typedef struct sample_score {
     double value[SAMPLE_SCORES]; /* as the objective lists them */
     double loss;                 /* the sum of the losses, without counts */
@@ -88,6 +88,7 @@ typedef struct objective {
         bool counts;               /* the output counts, and is no loss */
     } scores[SAMPLE_SCORES];
     int64_t least_sequence;
+    bool scores_texts; /* texts get a score, of a model with zf_config_facts.scores */
     zf_folder_frame frame; /* the special tokens that the tokenizer adds to a text */
 
     /* The dataset of --batch-file; it sets o->batch and o->seq. False with *error. */
@@ -120,6 +121,9 @@ typedef struct objective {
 
     /* Prints one line about the scores of held-out batches; exact: with all digits. */
     void (*print)(const sample_score *score, const void *config, double unigram_nats, bool exact);
+    /* Writes what a checkpoint keeps of the scores of its held-out examples, as reward.json; NULL:
+     * nothing. */
+    void (*describe)(const sample_score *score, zf_json_writer *w);
     /* Prints answers of a trained model; NULL: nothing. All ranks must call it. */
     bool (*show)(struct session *with, const void *config, const dataset *d, int64_t sequence,
                  zf_error *error);

@@ -353,5 +353,5 @@ bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
         return fail(error, ZF_ERR_ARGUMENT,
                     "--seq takes a whole number from %lld to 65536, not '%lld'",
                     (long long)sample->objective->least_sequence, (long long)o->seq);
-    return !refuse(error, wrong(o)) && !(sample->wrong && refuse(error, sample->wrong(o)));
+    return !(sample->wrong && refuse(error, sample->wrong(o))) && !refuse(error, wrong(o));
 }

@@ -39,6 +39,7 @@ typedef struct settings_desc {
     const settings_default *defaults; /* the last has option NULL; or NULL */
     zf_options own;                   /* rows NULL: it has no options of its own */
     bool tunes;
+    const char *usage; /* of --help; NULL: that of pretrain or finetune */
 } settings_desc;
 
 /* The tables of a run, in the order of --help. */

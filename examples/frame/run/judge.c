@@ -19,7 +19,7 @@ static bool open_judge(run *r)
     return r->judge.graph || session_open(&r->judge, &d, &r->error);
 }
 
-bool run_evaluate(run *r)
+static bool evaluate(run *r)
 {
     const run_job *job = r->job;
     const int64_t step = zf_program_step(r->session.program);
@@ -32,6 +32,13 @@ bool run_evaluate(run *r)
         printf("%s%s %.9g", k ? "  " : "", name, session_scalar(&r->judge, name));
     }
     if (r->leads) printf("\n");
+    return true;
+}
+
+bool run_evaluate(run *r)
+{
+    if (!evaluate(r)) return false;
+    r->judged = zf_program_step(r->session.program);
     return true;
 }
 
@@ -50,7 +57,6 @@ bool run_judge(run *r)
     const run_job *job = r->job;
     char held_out[40];
     if (!run_evaluate(r)) return false;
-    r->judged = zf_program_step(r->session.program);
     if (r->leads) {
         printf("%sheld out after step %lld: ", r->terminal ? "\r\033[K" : "",
                (long long)r->judged);

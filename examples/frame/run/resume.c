@@ -90,6 +90,27 @@ static bool write_adapter(run *r, zf_adapter_files *files)
     return zf_adapter_write(files, r->session.program, r->session.graph, &about, &r->error);
 }
 
+/* The scores of held-out examples after the last step, in place of those that the model began with. */
+static zf_json_writer *describe(const run *r)
+{
+    const objective *of = r->job->sample->objective;
+    zf_json_writer *w;
+    if (!of->describe || !r->score.labelled || r->judged != zf_program_step(r->session.program))
+        return NULL;
+    w = zf_json_writer_new(2, NULL);
+    of->describe(&r->score, w);
+    return w;
+}
+
+/* A file that is kept as it is; of a model that scores, not what was said of earlier scores. */
+static const zf_text *kept(const run *r, int which)
+{
+    static const zf_text none = {.at = NULL};
+    return which == ZF_FOLDER_REWARD && r->job->sample->objective->describe
+               ? &none
+               : &r->job->data.texts.text[which];
+}
+
 bool run_save(run *r) { return run_save_to(r, &r->job->saving, NULL); }
 
 bool run_save_to(run *r, const saving *where, const char *held_out)
@@ -97,8 +118,8 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
     const run_job *job = r->job;
     const sample_model *sample = job->sample;
     const zf_wordpiece *vocab = job->data.vocab;
-    zf_json_writer *config = zf_config_json(sample->config, &job->config);
-    zf_attachment attachments[3 + ZF_FOLDER_FILES] = {{"config.json", NULL, 0}};
+    zf_json_writer *config = zf_config_json(sample->config, &job->config), *about = describe(r);
+    zf_attachment attachments[4 + ZF_FOLDER_FILES] = {{"config.json", NULL, 0}};
     zf_folder_tokenizer tokenizer = {.json = NULL};
     zf_adapter_files files = {.config = {.at = NULL}};
     notes n;
@@ -112,10 +133,15 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
                                        zf_config_positions(sample->config, &job->config), &r->error))
         memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
     for (int k = 0; k < ZF_FOLDER_FILES; k++) {
-        const zf_text *text = &job->data.texts.text[k];
+        const zf_text *text = kept(r, k);
         if (text->at)
             attachments[d.attachment_count++] =
                 (zf_attachment){zf_folder_file(k), text->at, text->count};
+    }
+    if (about) {
+        zf_attachment *a = &attachments[d.attachment_count++];
+        a->name = zf_folder_file(ZF_FOLDER_REWARD);
+        a->data = zf_json_text(about, &a->bytes, &r->error);
     }
     if (settings_adapts(&job->o) && write_adapter(r, &files)) {
         attachments[d.attachment_count++] =
@@ -127,6 +153,7 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
     if (!r->error.status) saving_save(where, r->leads, r->session.program, &d, &r->error);
     zf_folder_tokenizer_close(&tokenizer);
     zf_adapter_files_free(&files);
+    zf_json_writer_free(about);
     zf_json_writer_free(config);
     return !r->error.status;
 }

@@ -21,6 +21,7 @@ typedef struct run_job {
     zf_config_any config;
     sample_shape shape; /* of one part of a global batch */
     dataset data;
+    char keep[400];       /* of --lora, for a model that scores */
     uint64_t base;        /* with --lora: the digest of --init, where there is --save or --load */
     zf_cost cost;  /* of --cost FILE */
     saving saving; /* in the process of rank 0 */
@@ -41,7 +42,7 @@ typedef struct run {
     session session;
     session judge; /* evaluates over its parameters, from the first evaluation on */
     double best;   /* the lowest loss of run_judge, and after which step of this part of the run */
-    int64_t best_step, judged; /* judged: after which step it was called last; 0: not yet */
+    int64_t best_step, judged; /* judged: after which step `score` was computed; 0: not yet */
     void *reader;
     step_log log; /* of rank 0 */
     zf_error error;

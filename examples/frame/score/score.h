@@ -1,0 +1,42 @@
+/* Models that score: r = w . h, with h [H] from the last norm at the last token of a text, and no bias
+ * (Stiennon et al. 2020). Their graph is between two calls, as one that predicts tokens is:
+ *
+ *     sample_shape rows = *shape;
+ *     causal_inputs in = score_begin(g, &rows, purpose);
+ *     x = ...in.input_ids...                     with `rows` as the shape
+ *     score_end(x, &rows, purpose);
+ *
+ * A graph for SAMPLE_ANSWER has shape.batch texts, and the output "scores" [B]. Other graphs have
+ * shape.batch pairs of texts, row 2p the chosen one and row 2p + 1 the rejected one, and the loss
+ *
+ *     sum over p of weight[p] (-log sigma(chosen - rejected - margin[p]) + center (chosen + rejected)^2)
+ *
+ * (zf_pair_loss; the centre, which keeps scores around 0, is that of Eisenstein et al. 2023). With rows
+ * of padding (SAMPLE_PADDED) the first term is that of DeepSpeed-Chat, of values r at positions in
+ * place of scores.
+ *
+ * Texts begin at the left. Their last tokens are an input: padding is never looked for by its id, and
+ * as attention is causal, it changes no score. */
+#ifndef SCORE_H
+#define SCORE_H
+
+#include "../model/causal.h"
+
+/* rows->batch becomes the rows of the graph. */
+causal_inputs score_begin(zf_graph *g, sample_shape *rows, sample_purpose purpose);
+
+/* x [rows->batch T, H]: from the last norm. Adds the parameter score.weight [1, H], whose first
+ * values are normal with a standard deviation of 1 / (H + 1) (as OpenRLHF's), and the inputs
+ *
+ *     last      i32 [rows]  row * T + place of each text's last token
+ *     weight    f32 [P]     of each pair; 0: the pair is not there
+ *     margin    f32 [P], of SAMPLE_PADDED [P, 1]: by which the chosen score should exceed the other one
+ *     center    f32 []
+ *     places    f32 [P, T]  of SAMPLE_PADDED: weights of positions, in place of `weight`
+ *
+ * Outputs: "loss", and sums over pairs: "accurate", how many chosen texts have the higher score;
+ * "margins", of score differences; "chosen" and "squares", of scores of chosen texts and of their
+ * squares. */
+zf_tensor score_end(zf_tensor x, const sample_shape *rows, sample_purpose purpose);
+
+#endif

@@ -23,6 +23,7 @@ typedef struct zfi_node {
     int32_t of;    /* the parameter of a state with a role; 0: none */
     int32_t shown; /* an output: the tensor that it was made of, whatever passes made of that; */
     bool sums;     /* which was a sum over examples then (graph/parts.c) */
+    bool untold;   /* or of which was not known what the values of several parts make */
     bool recompute; /* recomputes another node's value; not counted as work of the model */
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     const char *name;  /* of an operator with NAMED, else NULL */

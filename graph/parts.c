@@ -127,8 +127,8 @@ static zfi_parted zfi_parted_inverse(const zf_graph *g, zfi_parted y, int32_t b)
     return z;
 }
 
-/* The sum over some dimensions, of so many terms; `whole`: no dimension that may have examples
- * remains. */
+/* The sum over some dimensions, of so many terms, where one is no sum; `whole`: no dimension that may
+ * have examples remains. */
 static zfi_parted zfi_parted_summed(zfi_parted x, double terms, bool whole)
 {
     if (x.kind != ZFI_PART_ROWS) return x.terms *= terms, x;
@@ -136,7 +136,7 @@ static zfi_parted zfi_parted_summed(zfi_parted x, double terms, bool whole)
         x.kind = x.divisor ? ZFI_PART_RATIO : ZFI_PART_SUM;
         if (x.divisor && x.reduced & ZFI_DIMS_AVERAGED) x.kind = ZFI_PART_UNKNOWN;
         x.terms = terms;
-    } else if (!x.first) {
+    } else if (!x.first && terms > 1) {
         x.before = x.reduced, x.reduced |= ZFI_DIMS_SUMMED, x.terms = terms;
     }
     return x;
@@ -328,5 +328,6 @@ static int32_t zfi_append_output(zf_graph *g, zfi_new *n)
     }
     id = zfi_append(g, n);
     if (id) g->nodes[id].sums = x.kind == ZFI_PART_SUM;
+    if (id) g->nodes[id].untold = x.kind == ZFI_PART_UNKNOWN;
     return id;
 }

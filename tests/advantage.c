@@ -41,7 +41,8 @@ static void check_near(test *t, const table *of, const char *name, const double 
         CHECK_NEAR(t, x[i], exact[i], 1e-12 * (1 + fabs(exact[i])));
 }
 
-/* Prompts are interleaved; a group has a reward that is NaN, one has equal ones, two have one answer. */
+/* Prompts are interleaved; a group has a reward that is NaN, one has equal ones, two have one
+ * answer. */
 TEST_ONCE(advantages_of_groups)
 {
     static const char *const names[] = {"advantage.group", "advantage.mean", "advantage.rloo"};
@@ -73,7 +74,8 @@ TEST(advantages_of_equal_rewards_are_0)
         }
 }
 
-/* The score is at the last token of an answer, whether it ended or was cut at the end of the row. */
+/* The score is at the last token of an answer, whether it ended or was cut at the end of the
+ * row. */
 TEST(advantages_have_the_score_at_the_last_token)
 {
     enum { N = 6 };

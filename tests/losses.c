@@ -372,7 +372,7 @@ TEST_ONCE(pair_positions_are_those_of_deepspeed_chat)
     }
 }
 
-/* ---------------------------------------------------------------------------------------- policies */
+/* ------------------------------------------------------------------------------------- policies */
 
 /* What a policy's loss is made of. */
 typedef struct policy_case {
@@ -441,4 +441,48 @@ static const loss_case policies[] = {
 TEST_ONCE(losses_of_policies_are_those_of_the_papers)
 {
     compare_all(t, policies, sizeof policies / sizeof *policies);
+}
+
+static void refused_policy(zf_graph *g, int wrong)
+{
+    const zf_shape shape = ZF_SHAPE(TEXTS, TOKENS), column = ZF_SHAPE(TEXTS, 1);
+    zf_policy_desc d = {.kl_beta = wrong == 0 ? 0.1 : 0};
+    zf_policy_rows rows = {.logp = of_tokens(g, "logp", ZF_F32),
+                           .labels = zf_input(g, "labels", ZF_I32, shape)};
+    rows.advantage = zf_input(g, "advantage", ZF_F32, wrong == 1 ? ZF_SHAPE(TEXTS) : column);
+    if (wrong == 2) rows.old = zf_input(g, "old", ZF_F32, column);
+    if (wrong == 3) rows.weight = zf_input(g, "weight", ZF_I32, column);
+    if (wrong == 4) d.kl = ZF_KL_K2;
+    if (wrong == 5) d.loss = ZF_POLICY_CISPO, d.clip_high = 0.2;
+    if (wrong == 6) rows.labels = zf_input(g, "flat", ZF_I32, ZF_SHAPE(TEXTS * TOKENS));
+    if (wrong == 7) rows.advantage = ZF_NONE;
+    zf_policy_loss(&rows, &d);
+}
+
+static void refused_value(zf_graph *g, int wrong)
+{
+    const zf_tensor labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(TEXTS, TOKENS)),
+                    value = of_tokens(g, "value", ZF_F32),
+                    returns = of_tokens(g, "returns", ZF_F32);
+    const zf_tensor old = zf_input(g, "old", ZF_F32, ZF_SHAPE(TEXTS, wrong == 0 ? 1 : TOKENS));
+    zf_value_loss(wrong == 1 ? labels : value, old, wrong == 2 ? ZF_NONE : returns, labels, ZF_NONE,
+                  &(zf_value_desc){.clip = wrong == 3 ? -1 : 0});
+}
+
+TEST(losses_of_policies_explain_mistakes)
+{
+    static const refusal all[] = {
+        {refused_policy, 0, "zf_policy_loss: the reference must be f32[8,7]"},
+        {refused_policy, 1, "the advantage must be f32[8,7], or with 1 as the last dimension"},
+        {refused_policy, 2, "old must be f32[8,7]"},
+        {refused_policy, 3, "the weight must be f32[8,7], or with 1 as the last dimension"},
+        {refused_policy, 4, "kl requires kl_beta"},
+        {refused_policy, 5, "clip_high requires loss=grpo, bnpo, dapo, dr_grpo or gspo"},
+        {refused_policy, 6, "the labels must be i32 or i64 [texts, tokens]"},
+        {refused_policy, 7, "the advantage must be f32[8,7]"},
+        {refused_value, 0, "zf_value_loss: old must be f32[8,7]"},
+        {refused_value, 1, "56 floats are needed, one for each label"},
+        {refused_value, 2, "returns must be f32[8,7]"},
+        {refused_value, 3, "clip is -1; it must be a number above 0"}};
+    check_refusals(t, all, sizeof all / sizeof *all);
 }

@@ -481,6 +481,12 @@ typedef struct zf_compile_desc {
     /* A program of this store whose caches (zf_cache) are also this one's, by name; it lives as long
      * as this program; NULL: none */
     const zf_program *caches;
+    /* The caches of this program lie among the values of a step, in memory that shares_memory_with
+     * lends: so caches of generation are where activations of training are. They hold what steps of
+     * this program, and of those that name it in `caches`, have added since zf_clear_caches, until
+     * another program runs in that memory; a step that would read them afterwards is ZF_ERR_STAGE. So
+     * a generation begins with zf_clear_caches and its prompt */
+    bool temporary_caches;
     bool evaluate;        /* dropout passes through */
     bool no_reuse;        /* as zf_memory_desc.no_reuse */
     bool poison;          /* fill values with NaN after their lifetime: finds late reads; slow */
@@ -533,6 +539,14 @@ ZF_API zf_status zf_step(zf_program *program);
  */
 ZF_API zf_status zf_micro(zf_program *program);
 
+/* Fills with 0 the caches (zf_cache) that the program uses, its own or those of
+ * zf_compile_desc.caches. Of temporary ones it takes the memory back from the program that ran there
+ * last, whose outputs are lost. */
+ZF_API zf_status zf_clear_caches(zf_program *program);
+/* Whether the caches hold what steps have added: false of temporary ones before zf_clear_caches,
+ * and after another program has run in their memory. True without caches; false without a program. */
+ZF_API bool zf_has_caches(const zf_program *program);
+
 /* Collective: compares what must be the same on all ranks: seed, step, `evaluate` and `allow_nan`,
  * and the values of parameters, states, and inputs that updates read (the learning rate); of a
  * sharded parameter or state, the value last written (zf_write). ZF_ERR_MISMATCH on all ranks names
@@ -550,7 +564,8 @@ typedef struct zf_program_info {
     size_t allocated_bytes; /* what the backend was asked for */
     size_t allocated[ZF_SPACES]; /* the same of each space; [ZF_DEVICE] is allocated_bytes */
     /* Predicted bytes of each space that lie in memory of zf_compile_desc.shares_memory_with.
-     * shared[k] and allocated[k] together are the predicted bytes of space k */
+     * shared[k] and allocated[k] together are the predicted bytes of space k. A program that reads
+     * temporary caches of another one counts them again */
     size_t shared[ZF_SPACES];
     size_t store_bytes;     /* the part of peak_bytes that it has added to the store */
     size_t bound_bytes;     /* of tensors that the store had before */

@@ -77,11 +77,11 @@ typedef enum zfi_of_parts {
 typedef enum zfi_lies {
     ZFI_NO_PLACE, /* no place, or one among the values of a step */
     ZFI_PLACE_OF_INPUTS,
-    ZFI_PLACE_OF_CACHES,
     ZFI_PLACE_OF_BUCKETS,
     ZFI_PLACE_OF_PARAMS,
     ZFI_PLACE_OF_STATES,
     ZFI_PLACE_OF_CONSTANTS,
+    ZFI_PLACE_OF_CACHES, /* the last, next to the values of a step: they may be temporary */
     ZFI_PLACES
 } zfi_lies;
 
@@ -303,6 +303,9 @@ struct zf_graph {
     zfi_peak peaks[ZF_SPACES]; /* once placed */
     uint8_t *had;              /* by node: noted when the pass began (ir/complete.c) */
     size_t had_count;
+    /* Bytes of temporary caches (zf_compile_desc), which are the first values of a step: those of its
+     * own program, and those of another one, above which its values lie */
+    int64_t temporary, above;
     int32_t left_out;   /* nodes that zf_compile has removed, since nothing needs them, */
     const char *unread; /* and the names of inputs that nothing reads; NULL: before that */
     bool noted; /* the last pass noted it when it ended, and nothing was appended since */

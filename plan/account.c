@@ -224,6 +224,9 @@ static void zfi_account_memory(zf_graph *g, zf_plan *plan, const zfi_alive_rows 
             a.micro_end++;
         for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++)
             zfi_add_life(&a, g->order[i], i);
+        if (g->above)
+            zfi_push(&g->memory, a.lives,
+                     ((zfi_lifetime){g->above, 0, zfi_len(g->order), -1, ZF_CACHES, ZF_DEVICE}));
         for (int space = 0; space < ZF_SPACES; space++)
             if (g->peaks[space].bytes)
                 zfi_sum_lives(&a, (zf_space)space, &plan->spaces[space], alive);

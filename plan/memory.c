@@ -6,8 +6,10 @@
  * before:   %4 = matmul %1, %2 : f32[4,32]
  * after:    %4 = matmul %1, %2 : f32[4,32] @4096+512      ...      peak 8192 %4
  *
- *     | inputs, parameters, states, constants | work: values that live within a step |
- *     0                                   persistent                               arena
+ *     | inputs, parameters, states, constants, caches | work: values that live within a step |
+ *     0                                            persistent                               arena
+ *
+ * Work begins above the temporary caches of the program that lends them.
  *
  * There is one such arena for each space (device, host, disk), placed independently. A buffer is
  * the storage of a value and of all values that share it: views (reshape, a slice of leading rows);
@@ -696,6 +698,8 @@ static void zfi_place(zfi_placement *p, const zf_memory_desc *d)
         *peak = (zfi_peak){0};
         if (!used[space]) continue;
         persistent[space] = zfi_place_persistent(p, (zf_space)space);
+        if (space == ZF_DEVICE && d->caches) g->above = d->caches->temporary;
+        if (space == ZF_DEVICE) persistent[space] += g->above;
         peak->bytes = persistent[space] + zfi_pack_work(p, d, (zf_space)space);
         peak->live = persistent[space] + zfi_largest_sum(p, (zf_space)space, &peak->node);
     }

@@ -7,6 +7,68 @@ static bool zfi_was_overrun(const zf_program *p, zf_space space)
     return work && work->last && work->last != p;
 }
 
+/* The program whose caches this one uses, perhaps itself. */
+static zf_program *zfi_lender(zf_program *p)
+{
+    while (p->caches && !p->temporary) p = p->caches;
+    return p;
+}
+
+/* The caches that the program uses are temporary, and another program has run in their memory. */
+static bool zfi_lost_caches(zf_program *p)
+{
+    const zf_program *lender = zfi_lender(p);
+    const zfi_work *work = lender->arenas[ZF_DEVICE].work;
+    return lender->temporary && work && work->caches != lender;
+}
+
+static zf_status zfi_check_kept_caches(zf_program *p, const char *call)
+{
+    if (!zfi_lost_caches(p)) return ZF_OK;
+    return zfi_fail(&p->error, ZF_ERR_STAGE,
+                    "%s: nothing is in the temporary caches, or another program has run in their "
+                    "memory (zf_compile_desc.temporary_caches): after zf_clear_caches each text "
+                    "begins with its first token",
+                    call);
+}
+
+ZF_API bool zf_has_caches(const zf_program *p)
+{
+    return p && !zfi_lost_caches((zf_program *)(uintptr_t)p);
+}
+
+static zf_status zfi_clear_own_caches(const zf_program *p, zf_error *error)
+{
+    static const char zeros[1 << 14];
+    const zf_graph *g = p->graph;
+    zf_status status = ZF_OK;
+    for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        const size_t bytes = node->op == ZF_OP_cache && node->placed ? (size_t)node->bytes : 0;
+        for (size_t at = 0, n; at < bytes && !status; at += n) {
+            n = bytes - at < sizeof zeros ? bytes - at : sizeof zeros;
+            status = zfi_put_bytes(p->store, (zf_space)node->space,
+                                   (char *)p->data[g->order[i]] + at, zeros, n, error);
+        }
+    }
+    return status;
+}
+
+ZF_API zf_status zf_clear_caches(zf_program *p)
+{
+    zf_program *lender = p ? zfi_lender(p) : NULL;
+    zfi_work *work = p && lender->temporary ? lender->arenas[ZF_DEVICE].work : NULL;
+    zf_status status;
+    if (!p) return ZF_ERR_ARGUMENT;
+    zfi_clear_error(p);
+    status = p->backend->synchronize(p->backend->self, &p->error);
+    if (work) work->last = work, work->caches = NULL;
+    for (const zf_program *of = p; of && !status; of = of == lender ? NULL : of->caches)
+        status = zfi_clear_own_caches(of, &p->error);
+    if (work && !status) work->caches = lender;
+    return status;
+}
+
 /* The shape of what a program reads or writes of a node. */
 static zf_shape zfi_access_shape(const zf_program *p, int32_t id)
 {
@@ -97,6 +159,8 @@ ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t b
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
     if (p->tensor_of[id] >= 0) return zfi_store_put(p->store, p->tensor_of[id], data, &p->error);
     if (zfi_is_unread(p, id)) return ZF_OK;
+    if (p->graph->nodes[id].op == ZF_OP_cache && zfi_check_kept_caches(p, "zf_write"))
+        return p->error.status;
     status = zfi_put_bytes(p->store, (zf_space)p->graph->nodes[id].space, p->data[id], data, bytes,
                            &p->error);
     for (int32_t k = 0; k < zfi_len(p->unwritten) && !status; k++)
@@ -146,6 +210,8 @@ ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
     if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
     if (p->tensor_of[id] >= 0)
         return zfi_store_get(p->store, p->tensor_of[id], data, id, "zf_read", &p->error);
+    if (p->graph->nodes[id].op == ZF_OP_cache && zfi_check_kept_caches(p, "zf_read"))
+        return p->error.status;
     if (!zfi_is_persistent(p->graph, &p->graph->nodes[id]) && !p->ran)
         return zfi_fail(&p->error, ZF_ERR_STAGE,
                         "zf_read: %%%d %s has no value yet: no step has run (zf_step, zf_micro)",

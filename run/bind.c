@@ -33,7 +33,7 @@ static void zfi_find_work(zf_program *p, zf_space space)
         const zfi_node *node = &g->nodes[g->order[i]];
         const int64_t until = zfi_min(node->offset + zfi_room_of(node->space, node->bytes), end);
         if ((zf_space)node->space == space && node->placed && zfi_is_persistent(g, node) &&
-            until > a->work_at)
+            until > a->work_at && !(p->temporary && node->op == ZF_OP_cache))
             a->work_at = until;
     }
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
@@ -45,6 +45,28 @@ static void zfi_find_work(zf_program *p, zf_space space)
             (node->scratch_bytes && node->scratch_offset < a->work_at))
             a->work_at = end;
     }
+}
+
+/* Notes the bytes of temporary caches, which lie before all other values of a step. */
+static zf_status zfi_find_temporary(const zf_program *p)
+{
+    zf_graph *g = p->graph;
+    int64_t until = p->arenas[ZF_DEVICE].work_at;
+    for (int32_t i = 0; i < zfi_len(g->order) && p->temporary; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op != ZF_OP_cache) continue;
+        if (!node->placed || node->offset != until)
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                            node->placed
+                                ? "zf_compile: temporary_caches: the plan has the cache \"%s\" at "
+                                  "another place than zf_memory gives it"
+                                : "zf_compile: temporary_caches is for the program that lends them, "
+                                  "and the cache \"%s\" is another one's",
+                            node->name);
+        until += zfi_room_of(node->space, node->bytes);
+    }
+    g->temporary = until - p->arenas[ZF_DEVICE].work_at;
+    return ZF_OK;
 }
 
 /* Bytes of the values of a step. */

@@ -197,6 +197,7 @@ static void zfi_release_work(zf_program *p, zf_space space)
     zf_store *s = work ? work->store : NULL; /* perhaps another program's */
     if (!work) return;
     if (work->last == p) work->last = work;
+    if (work->caches == p) work->caches = NULL;
     if (--work->owners) return;
     if (work->memory) zfi_release_in(s, space, work->memory, work->bytes);
     s->program_bytes[space] -= work->bytes;
@@ -256,7 +257,8 @@ static bool zfi_writes_store(const zf_program *p, bool *updates)
     return writes;
 }
 
-/* Checks that the caches of the program that lends them are like those of this graph. */
+/* Checks that the caches of the program that lends them are like those of this graph, and that a
+ * plan that was made for them leaves them their place. */
 static zf_status zfi_check_caches(const zf_program *p, const zf_program *caches)
 {
     zf_graph *g = p->graph;
@@ -278,6 +280,11 @@ static zf_status zfi_check_caches(const zf_program *p, const zf_program *caches)
                         node->name, zfi_type_text(here, node->dtype, &node->shape),
                         zfi_type_text(there, other->dtype, &other->shape));
     }
+    if (g->stages & ZFI_STAGE_PLACED && g->above != (caches ? caches->graph->temporary : 0))
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: zf_memory left %lld bytes for temporary caches "
+                        "(zf_memory_desc.caches), and zf_compile_desc.caches has %lld",
+                        (long long)g->above, (long long)(caches ? caches->graph->temporary : 0));
     return ZF_OK;
 }
 
@@ -311,6 +318,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
         p->caches = (zf_program *)d->caches; /* counted, as a graph and a store are */
         p->caches->owners++;
     }
+    p->temporary = d->temporary_caches;
     p->backend = p->store->backend;
     p->comm = p->store->comm;
     p->run.rank = p->store->rank;
@@ -333,6 +341,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     for (int space = 0; space < ZF_SPACES && !status; space++)
         if (g->peaks[space].bytes && !(status = zfi_find_stored(p, (zf_space)space)))
             zfi_find_work(p, (zf_space)space);
+    if (!status) status = zfi_find_temporary(p);
     if (status || (status = zfi_check_store_limit(p, d->shares_memory_with))) return status;
     status = zf_graph_plan(g, &p->plan);
     for (int space = 0; space < ZF_SPACES && !status; space++)

@@ -120,10 +120,11 @@ static zf_status zfi_fill_bucket(zf_program *p, int32_t id, zfi_fill_room *room)
     return status;
 }
 
-/* The node has new memory that outlives a step. */
-static bool zfi_has_first_values(const zf_graph *g, const zfi_node *node)
+/* The node has new memory that outlives a step. Temporary caches are cleared by zf_clear_caches. */
+static bool zfi_has_first_values(const zf_program *p, const zfi_node *node)
 {
-    return node->placed && zfi_is_persistent(g, node);
+    return node->placed && zfi_is_persistent(p->graph, node) &&
+           !(p->temporary && node->op == ZF_OP_cache);
 }
 
 /* Fills leaves that were added to a bucket of the store. */
@@ -148,7 +149,7 @@ static zf_status zfi_fill(zf_program *p)
     zf_status status = ZF_OK;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (zfi_has_first_values(g, node) || node->op == ZF_OP_bucket)
+        if (zfi_has_first_values(p, node) || node->op == ZF_OP_bucket)
             room.count = zfi_max(room.count, zfi_node_count(node));
     }
     room.count = zfi_min(room.count, ZFI_FILL_PIECE);
@@ -159,7 +160,7 @@ static zf_status zfi_fill(zf_program *p)
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
         if (node->op == ZF_OP_bucket && !node->placed) status = zfi_fill_added(p, id, &room);
-        if (!zfi_has_first_values(g, node)) continue;
+        if (!zfi_has_first_values(p, node)) continue;
         if (node->op == ZF_OP_bucket) status = zfi_fill_bucket(p, id, &room);
         else status = zfi_fill_leaf(p, id, 0, zfi_node_count(node), p->data[id], &room);
     }

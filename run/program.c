@@ -13,6 +13,8 @@
  *     work                                                       |==================|
  *                                                                work_at
  *
+ * Caches lie between constants and the values of a step; temporary ones are the first of these.
+ *
  *     launches | micro section, once per micro-batch | update section, once per step |
  *              0                                 micro_end                    launch_count
  */
@@ -23,7 +25,8 @@ typedef struct zfi_work {
     void *memory;
     size_t bytes;
     int32_t owners;   /* programs */
-    const void *last; /* the program whose values are there; NULL: none has run; this: it is freed */
+    const void *last; /* the program whose values are there; NULL: none has run; this: it is gone */
+    const zf_program *caches; /* the program whose temporary caches are there; NULL: none */
 } zfi_work;
 
 typedef struct zfi_arena {
@@ -42,6 +45,7 @@ struct zf_program {
     zf_graph *graph;
     zf_store *store;
     zf_program *caches; /* zf_compile_desc.caches */
+    bool temporary;     /* its caches lie among the values of a step */
     zf_backend *backend; /* the store's */
     zfi_arena arenas[ZF_SPACES];
     size_t overhead[ZF_SPACES]; /* bytes that the store has besides tensors, for the disk */

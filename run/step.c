@@ -365,8 +365,11 @@ ZF_API zf_status zf_compare_ranks(zf_program *p)
 static zf_status zfi_run_micro(zf_program *p)
 {
     zf_status status = zfi_agree(p);
-    for (int space = 0; space < ZF_SPACES; space++)
-        if (p->arenas[space].work) p->arenas[space].work->last = p;
+    for (int space = 0; space < ZF_SPACES; space++) {
+        zfi_work *work = p->arenas[space].work;
+        if (work) work->last = p;
+        if (work && work->caches != zfi_lender(p)) work->caches = NULL;
+    }
     if (!status && !p->compared) status = zfi_compare(p);
     zfi_begin_micro(p);
     return status ? status : zfi_run_launches(p, 0, p->micro_end);
@@ -435,6 +438,7 @@ static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
                             "micro-batch; the step starts anew",
                             call);
         }
+    if ((status = zfi_check_kept_caches(p, call))) return status;
     if (zfi_len(p->unwritten))
         return zfi_fail(&p->error, ZF_ERR_STAGE,
                         "%s: the input \"%.200s\" has not been written (zf_write)%s", call,

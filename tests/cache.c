@@ -372,3 +372,204 @@ TEST(cache_is_of_a_program)
                 "zf_compile: the cache \"k_cache\" is f32[3,80,8] here and f32[3,80,4] in the program "
                 "that lends it (zf_compile_desc.caches)");
 }
+
+/* ----------------------------------------------------------------------------- temporary caches */
+
+/* A program with many values, in whose memory the others generate; then a prompt and single tokens. */
+typedef struct turns {
+    part large, many, one;
+} turns;
+
+static void free_turns(void *object)
+{
+    turns *a = object;
+    free_part(&a->one);
+    free_part(&a->many);
+    free_part(&a->large);
+}
+
+static zf_program *in_turns(part *p, const turns *a, bool first, bool temporary)
+{
+    return p->program = zf_compile(
+               p->graph,
+               &(zf_compile_desc){.store = STORE(a->large.program),
+                                  .shares_memory_with = first ? a->large.program : a->many.program,
+                                  .caches = first ? NULL : a->many.program,
+                                  .temporary_caches = first && temporary,
+                                  .verify = true});
+}
+
+static bool open_turns(test *t, turns *a, const form *f, bool temporary)
+{
+    part *const parts[] = {&a->large, &a->many, &a->one};
+    *a = (turns){.large.graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator})};
+    a->large.x[0] = zf_input(a->large.graph, "x", ZF_F32, ZF_SHAPE(40000));
+    a->large.y = zf_output(zf_exp(zf_neg(a->large.x[0])), "y");
+    build_part(t, &a->many, f, CHUNK), build_part(t, &a->one, f, 1);
+    if ((a->large.program = zf_compile(a->large.graph, NULL)) != NULL &&
+        in_turns(&a->many, a, true, temporary) && in_turns(&a->one, a, false, temporary))
+        return true;
+    for (int k = 0; k < 3; k++)
+        if (!parts[k]->graph || zf_graph_status(parts[k]->graph)) {
+            test_unwind(t, __FILE__, __LINE__, "turns",
+                        parts[k]->graph ? zf_graph_status(parts[k]->graph) : ZF_ERR_NOMEM,
+                        zf_graph_error(parts[k]->graph));
+            break;
+        }
+    free_turns(a);
+    return false;
+}
+
+static zf_status run_large(turns *a)
+{
+    static float x[40000];
+    const zf_status status = zf_write(a->large.program, a->large.x[0], x, sizeof x);
+    return status ? status : zf_step(a->large.program);
+}
+
+/* Prompts and single tokens of all examples. */
+static bool generate(test *t, turns *a, const form *f)
+{
+    int32_t past[BATCH] = {0};
+    while (past[0] < prompts[0])
+        if (!advance(t, &a->many, f, CHUNK, past, prompts)) return false;
+    while (past[0] < lengths[0])
+        if (!advance(t, &a->one, f, 1, past, lengths)) return false;
+    return true;
+}
+
+/* Every byte of the caches lies in the memory of the large program; what is predicted is what is
+ * allocated or lent; generation is what it was, also after that program has run there. */
+static void check_temporary(test *t, const form *f)
+{
+    static turns a, apart;
+    const size_t each = ((size_t)(BATCH * (f->ring ? RING : CONTEXT) * f->kv_heads * f->d) *
+                             zf_dtype_size(f->dtype) +
+                         63) /
+                        64 * 64;
+    zf_program_info large, many, one, alone;
+    zf_store_info store;
+    free_turns(&a), free_turns(&apart); /* of a form that ended early */
+    if (!open_turns(t, &apart, f, false)) return;
+    test_defer(t, free_turns, &apart);
+    if (!open_turns(t, &a, f, true)) return;
+    test_defer(t, free_turns, &a);
+    large = zf_program_info_of(a.large.program), many = zf_program_info_of(a.many.program);
+    one = zf_program_info_of(a.one.program), alone = zf_program_info_of(apart.many.program);
+    store = zf_store_info_of(STORE(a.large.program));
+    CHECK(t, many.cache_bytes == 2 * each && many.peak_bytes == alone.peak_bytes);
+    CHECK(t, many.allocated_bytes == alone.allocated_bytes - 2 * each);
+    CHECK(t, many.shared[ZF_DEVICE] == alone.shared[ZF_DEVICE] + 2 * each);
+    CHECK(t, many.allocated_bytes == many.input_bytes + many.constant_bytes);
+    CHECK(t, one.allocated_bytes + one.shared[ZF_DEVICE] == one.peak_bytes);
+    CHECK(t, one.allocated_bytes == one.input_bytes + one.constant_bytes);
+    CHECK(t, one.plan.at_peak[ZF_CACHES] == 2 * each && one.plan.live_bytes == one.live_bytes);
+    CHECK(t, store.bytes + store.program_bytes ==
+                 large.allocated_bytes + many.allocated_bytes + one.allocated_bytes);
+    for (int turn = 0; turn < 2; turn++) {
+        OK(t, run_large(&a), zf_program_error(a.large.program));
+        CHECK(t, !zf_has_caches(a.many.program) && !zf_has_caches(a.one.program));
+        OK(t, zf_clear_caches(turn ? a.one.program : a.many.program),
+           zf_program_error(a.many.program));
+        CHECK(t, zf_has_caches(a.many.program) && zf_has_caches(a.one.program));
+        if (!generate(t, &a, f)) return;
+    }
+    free_turns(&a), free_turns(&apart);
+}
+
+TEST_ONCE(cache_lies_in_memory_of_another_program)
+{
+    for (size_t k = 0; k < sizeof forms / sizeof *forms && !t->failed; k++)
+        if (forms[k].d <= 8 || forms[k].dtype != ZF_F32) check_temporary(t, &forms[k]);
+}
+
+static const char gone[] =
+    "nothing is in the temporary caches, or another program has run in their memory "
+    "(zf_compile_desc.temporary_caches): after zf_clear_caches each text begins "
+    "with its first token";
+
+static void check_gone(test *t, zf_program *p, zf_status status, const char *call)
+{
+    char text[300];
+    snprintf(text, sizeof text, "%s: %s", call, gone);
+    GIVES(t, status, ZF_ERR_STAGE, zf_program_error(p));
+    CHECK_TEXT(t, zf_program_error(p), text);
+}
+
+/* What another program has overwritten is neither used, nor read, nor written in part. */
+TEST(cache_that_is_gone)
+{
+    static turns a;
+    static float rows[BATCH * CONTEXT * 4], y[40000];
+    zf_tensor cache;
+    int32_t past[BATCH] = {0}, count[BATCH] = {1, 1, 1};
+    if (!open_turns(t, &a, &plain, true)) return;
+    test_defer(t, free_turns, &a);
+    cache = zf_graph_find(a.many.graph, "k_cache");
+    OK(t, write_part(&a.many, &plain, CHUNK, past, count), zf_program_error(a.many.program));
+    OK(t, write_part(&a.one, &plain, 1, past, count), zf_program_error(a.one.program));
+    check_gone(t, a.many.program, zf_step(a.many.program), "zf_step");
+    OK(t, run_large(&a), zf_program_error(a.large.program));
+    OK(t, zf_read(a.large.program, a.large.y, y, sizeof y), zf_program_error(a.large.program));
+    OK(t, zf_clear_caches(a.many.program), zf_program_error(a.many.program));
+    GIVES(t, zf_read(a.large.program, a.large.y, y, sizeof y), ZF_ERR_STAGE,
+          zf_program_error(a.large.program));
+    OK(t, zf_read(a.many.program, cache, rows, sizeof rows), zf_program_error(a.many.program));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) CHECK(t, rows[i] == 0);
+    OK(t, zf_step(a.many.program), zf_program_error(a.many.program));
+    OK(t, zf_step(a.one.program), zf_program_error(a.one.program));
+    OK(t, run_large(&a), zf_program_error(a.large.program));
+    check_gone(t, a.one.program, zf_step(a.one.program), "zf_step");
+    check_gone(t, a.many.program, zf_read(a.many.program, cache, rows, sizeof rows), "zf_read");
+    check_gone(t, a.many.program, zf_write(a.many.program, cache, rows, sizeof rows), "zf_write");
+    CHECK(t, zf_clear_caches(NULL) == ZF_ERR_ARGUMENT && !zf_has_caches(NULL));
+    CHECK(t, zf_has_caches(a.large.program) && !zf_clear_caches(a.large.program));
+    check_gone(t, a.one.program, zf_step(a.one.program), "zf_step");
+    free_part(&a.one);
+    free_part(&a.many);
+    OK(t, run_large(&a), zf_program_error(a.large.program)); /* no program's caches are there */
+}
+
+/* Caches that outlive other programs are cleared too. */
+TEST(cache_is_cleared)
+{
+    static turns a;
+    static float rows[BATCH * CONTEXT * 4];
+    zf_tensor cache;
+    if (!open_turns(t, &a, &plain, false)) return;
+    test_defer(t, free_turns, &a);
+    cache = zf_graph_find(a.many.graph, "v_cache");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) rows[i] = 3;
+    OK(t, zf_write(a.many.program, cache, rows, sizeof rows), zf_program_error(a.many.program));
+    OK(t, run_large(&a), zf_program_error(a.large.program));
+    OK(t, zf_read(a.many.program, cache, rows, sizeof rows), zf_program_error(a.many.program));
+    CHECK(t, rows[7] == 3);
+    OK(t, zf_clear_caches(a.one.program), zf_program_error(a.one.program));
+    OK(t, zf_read(a.many.program, cache, rows, sizeof rows), zf_program_error(a.many.program));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) CHECK(t, rows[i] == 0);
+}
+
+/* Temporary caches are the lender's, and a plan that was made without them is refused. */
+TEST(cache_that_is_temporary_is_lent)
+{
+    static turns a;
+    part other;
+    if (!open_turns(t, &a, &plain, true)) return;
+    test_defer(t, free_turns, &a);
+    for (int k = 0; k < 2; k++) {
+        build_part(t, &other, &plain, 1);
+        NEED(t, other.graph, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, other.graph);
+        if (k) OK(t, zf_memory(other.graph, NULL), zf_graph_error(other.graph));
+        CHECK(t, !zf_compile(other.graph, &(zf_compile_desc){.store = STORE(a.large.program),
+                                                             .caches = a.many.program,
+                                                             .temporary_caches = !k}));
+        GIVES(t, zf_graph_status(other.graph), k ? ZF_ERR_MISMATCH : ZF_ERR_ARGUMENT,
+              zf_graph_error(other.graph));
+        check_error(t, other.graph,
+                    k ? "zf_compile: zf_memory left 0 bytes for temporary caches "
+                        "(zf_memory_desc.caches), and zf_compile_desc.caches has 7680"
+                      : "zf_compile: temporary_caches is for the program that lends them, and the "
+                        "cache \"k_cache\" is another one's");
+    }
+}

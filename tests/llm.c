@@ -246,6 +246,95 @@ failed:
     if (!test_unwind(t, __FILE__, __LINE__, "caches of windows", error.status, error.text)) return;
 }
 
+/* A session that scores, and a decoder in its memory. */
+typedef struct scored {
+    session scores;
+    decoder writes;
+} scored;
+
+static void close_scored(void *object)
+{
+    scored *s = object;
+    decoder_close(&s->writes);
+    session_close(&s->scores);
+    *s = (scored){.writes = {.steps = {.texts = 0}}};
+}
+
+/* The logits after a prompt of seven tokens and one more. */
+static bool write_eight(decoder *d, float logits[VOCAB], zf_error *error)
+{
+    static const int32_t ids[8] = {3, 1, 4, 1, 5, 9, 2, 6};
+    const int32_t *next = ids, *last = ids + 7;
+    int64_t count = 7, one = 1;
+    const bool good = zf_decoder_add(&d->steps, &next, &count, error) &&
+                      zf_decoder_add(&d->steps, &last, &one, error);
+    if (good) memcpy(logits, d->steps.logits, VOCAB * sizeof *logits);
+    return good;
+}
+
+/* The caches lie in the memory of the session that scores, in the dtype of the model. What it
+ * computes ends the texts; those that begin again are the same. */
+static void check_scored(test *t, scored *s, zf_dtype dtype, zf_error *error)
+{
+    llm_config c;
+    session_desc desc = {.sample = &llm_sample,
+                         .config = &c,
+                         .threads = 1,
+                         .shape = {.batch = 8, .sequence = 60},
+                         .purpose = SAMPLE_EVALUATE},
+                 writer;
+    const decoder_desc room = {.texts = 1, .context = 60};
+    const int32_t ids[480] = {1}, *next = ids;
+    const float weight = 0.5f;
+    float before[VOCAB] = {0}, after[VOCAB] = {1};
+    const int64_t count = 1;
+    zf_program_info prompt;
+    size_t each;
+    CHECK(t, llm_config_load(folder_of(5), &c, error));
+    writer = desc, writer.share = &s->scores;
+    if (!session_open_folder(&s->scores, folder_of(5), &desc, 1 + dtype, error) ||
+        !decoder_open(&s->writes, &room, &writer, NULL, 0, error))
+        return;
+    prompt = zf_program_info_of(s->writes.prompt.program);
+    each = (size_t)(60 * c.kv_heads * c.width) * zf_dtype_size(dtype);
+    CHECK(t, prompt.cache_bytes == (size_t)(2 * c.layers) * ((each + 63) / 64 * 64));
+    CHECK(t, prompt.allocated_bytes == prompt.input_bytes + prompt.constant_bytes);
+    CHECK(t, prompt.shared[ZF_DEVICE] >= prompt.cache_bytes &&
+                 prompt.allocated_bytes + prompt.shared[ZF_DEVICE] == prompt.peak_bytes);
+    if (!write_eight(&s->writes, before, error)) return;
+    if (session_write(&s->scores, "input_ids", ids, sizeof ids) ||
+        session_write(&s->scores, "labels", ids, sizeof ids) ||
+        session_write(&s->scores, "loss_weight", &weight, sizeof weight) ||
+        zf_step(s->scores.program)) {
+        error->status = ZF_ERR_BACKEND;
+        snprintf(error->text, sizeof error->text, "%s", zf_program_error(s->scores.program));
+        return;
+    }
+    CHECK(t, !zf_decoder_add(&s->writes.steps, &next, &count, error));
+    CHECK_TEXT(t, error->text,
+               "another program has run in the memory of the caches "
+               "(zf_compile_desc.temporary_caches): text 1, of 8 tokens, begins anew "
+               "(zf_decoder_rewind)");
+    *error = (zf_error){ZF_OK, ""};
+    zf_decoder_rewind(&s->writes.steps, 0, 0);
+    if (!write_eight(&s->writes, after, error)) return;
+    CHECK(t, !memcmp(before, after, sizeof before));
+}
+
+TEST_ONCE(llm_caches_lie_in_the_memory_of_a_session)
+{
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
+    static scored s; /* outlives what the test defers */
+    test_defer(t, close_scored, &s);
+    for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes && !t->failed; k++) {
+        zf_error error = {ZF_OK, ""};
+        check_scored(t, &s, dtypes[k], &error);
+        close_scored(&s);
+        if (error.status && !test_unwind(t, __FILE__, __LINE__, "scored", error.status, error.text))
+            return;
+    }
+}
+
 /* Rounds the weights of all products of a session to so many bits, in blocks of 64. */
 static bool round_weights(session *s, int64_t bits)
 {

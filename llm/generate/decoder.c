@@ -141,14 +141,33 @@ static zf_status zfl_add_by(zf_decoder *d, const zf_decode_step *s, const int32_
     return status;
 }
 
+/* Temporary caches that another program has overwritten are cleared for texts that begin; the others
+ * are gone. */
+static bool zfl_begin_again(zf_decoder *d, const int64_t *count, zf_error *error)
+{
+    zf_status status;
+    if (zf_has_caches(d->prompt.program)) return true;
+    for (int64_t k = 0; k < d->texts; k++)
+        if (d->past[k] && count[k])
+            return zfl_fail(error, ZF_ERR_STAGE,
+                            "another program has run in the memory of the caches "
+                            "(zf_compile_desc.temporary_caches): text %lld, of %lld tokens, begins "
+                            "anew (zf_decoder_rewind)",
+                            (long long)k + 1, (long long)d->past[k]);
+    for (int64_t k = 0; k < d->texts; k++) d->past[k] = d->most[k] = 0;
+    status = zf_clear_caches(d->prompt.program);
+    return !status || zfl_fail(error, status, "%s", zf_program_error(d->prompt.program));
+}
+
 /* Which program takes the tokens of a text depends on no other text: that of prompts takes the first
  * ones and several at a time. */
 bool zf_decoder_add(zf_decoder *d, const int32_t *const *ids, const int64_t *count, zf_error *error)
 {
-    int64_t *prompt = calloc(3 * (size_t)d->texts, sizeof *prompt), *token, *done;
     const zf_decode_step *s = &d->prompt;
+    int64_t *prompt, *token, *done;
     zf_status status;
-    if (!prompt) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (!zfl_begin_again(d, count, error)) return false;
+    if (!(prompt = calloc(3 * (size_t)d->texts, sizeof *prompt))) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     token = prompt + d->texts, done = token + d->texts;
     for (int64_t k = 0; k < d->texts; k++) {
         *(count[k] > 1 || !d->past[k] ? &prompt[k] : &token[k]) = count[k];

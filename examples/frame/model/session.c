@@ -172,6 +172,14 @@ static bool fits_adapter(session *s, const session_desc *d, const zf_store *stor
     return true;
 }
 
+/* The session generates in the memory of one that does not: its caches may lie there too, since a
+ * generation begins with its prompt. */
+static bool lends_caches(const session_desc *d)
+{
+    return d->purpose == SAMPLE_GENERATE && d->share && !d->share->keeps &&
+           !zf_program_info_of(d->share->program).cache_bytes;
+}
+
 /* Builds and compiles variant k of the step, over the store, if there is one. `beside`: a variant
  * that has been compiled, or NULL. */
 static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store *store,
@@ -196,6 +204,7 @@ static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store 
                                                            : d->share->keeps ? NULL
                                                                              : d->share->program,
                                      .caches = d->share ? d->share->program : NULL,
+                                     .temporary_caches = lends_caches(d),
                                      .comm = s->comm,
                                      .offload_dir = store ? NULL : d->offload_dir,
                                      .evaluate = d->purpose != SAMPLE_TRAIN});

@@ -2,6 +2,7 @@
  * exports weights. */
 #include "../frame/options/command.h"
 #include "../frame/commands/frame.h"
+#include "../frame/policy/policy.h"
 #include "../frame/score/reward.h"
 #include "model.h"
 
@@ -23,6 +24,7 @@ static int finetune(int argc, char **argv)
 
 static int reward(int argc, char **argv) { return reward_command(&llm_sample, argc, argv); }
 static int score(int argc, char **argv) { return score_command(&llm_sample, argc, argv); }
+static int grpo(int argc, char **argv) { return policy_command(&llm_sample, argc, argv); }
 static int eval(int argc, char **argv) { return evaluate_command(&llm_sample, argc, argv); }
 static int generate(int argc, char **argv) { return causal_generate(&llm_sample, argc, argv); }
 static int chat(int argc, char **argv) { return causal_chat(&llm_sample, argc, argv); }
@@ -35,6 +37,7 @@ static const command commands[] = {
     {"finetune", "fine-tune --model DIR on --data FILE, or an adapter of it (--lora)", finetune},
     {"reward", "train a model that scores answers on pairs of them (--data FILE)", reward},
     {"score", "print the scores that such a model gives to answers (--data FILE)", score},
+    {"grpo", "train --model DIR on rewards (--reward) of its answers to prompts (--data FILE)", grpo},
     {"eval", "the loss of a checkpoint on a text, on examples or on batches", eval},
     {"generate", "continue a text", generate},
     {"chat", "answer messages", chat},

@@ -40,6 +40,21 @@ static bool zfl_blame_item(const zfl_reward_spec *s, const zf_reward_item *item,
                     s->name, (long long)item->prompt->line, why->text);
 }
 
+/* Where the command itself failed. */
+static bool zfl_blame_all(const zfl_reward_spec *s, const zf_reward_item *items, int64_t n,
+                          const zf_error *why, zf_error *error)
+{
+    int64_t first = items[0].prompt->line, last = first;
+    for (int64_t k = 1; k < n; k++) {
+        const int64_t line = items[k].prompt->line;
+        if (line < first) first = line;
+        if (line > last) last = line;
+    }
+    return zfl_fail(error, why->status,
+                    "%.150s: %.200s, at answers to the prompts of lines %lld to %lld", s->name,
+                    why->text, (long long)first, (long long)last);
+}
+
 static bool zfl_take_rewards(const zfl_reward_spec *s, const zf_text *said,
                              const zf_reward_item *items, int64_t n, double *out, zf_error *error)
 {
@@ -72,10 +87,7 @@ static bool zfl_reward_command(void *user, const zf_reward_item *items, int64_t 
     good = !text.failed || zfl_fail(&why, ZF_ERR_NOMEM, "out of memory");
     good = good && zfl_process_run(s->argument, s->deadline, &text, &said, &why);
     if (!good && why.status == ZF_ERR_NOMEM) *error = why;
-    else if (!good)
-        zfl_fail(error, why.status,
-                 "%.150s: %.200s, at answers to the prompts of lines %lld to %lld", s->name,
-                 why.text, (long long)items[0].prompt->line, (long long)items[n - 1].prompt->line);
+    else if (!good) zfl_blame_all(s, items, n, &why, error);
     good = good && zfl_take_rewards(s, &said, items, n, out, error);
     zf_text_free(&text);
     zf_text_free(&said);

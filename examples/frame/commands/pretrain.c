@@ -20,6 +20,11 @@ bool run_agree(run *r)
 
 int64_t run_parts(const run_job *job) { return job->ranks.world * settings_micro_batches(&job->o); }
 
+int64_t run_tokens(const run_job *job)
+{
+    return run_parts(job) * job->shape.batch * job->shape.sequence;
+}
+
 /* FLOPs of the matrix products of a step, on all ranks. */
 static double step_flops(const run *r)
 {
@@ -312,6 +317,23 @@ static void keep_head(run_job *job)
     lora->keep = job->keep;
 }
 
+/* No dropout, where the objective allows none. */
+static bool fits_dropout(run_job *job, zf_error *error)
+{
+    const zf_config_facts facts = zf_config_facts_of(job->sample->config, &job->config);
+    if (!job->sample->objective->no_dropout) return true;
+    for (int k = 0; k < ZF_CONFIG_DROPOUTS && facts.dropouts[k]; k++)
+        if (*facts.dropouts[k] > 0)
+            return fail(error, ZF_ERR_ARGUMENT,
+                        "%s has a dropout of %g, and what is compared must be computed without: give "
+                        "--dropout 0",
+                        job->o.model, *facts.dropouts[k]);
+    return job->o.training.lora.dropout <= 0 ||
+           fail(error, ZF_ERR_ARGUMENT,
+                "--lora dropout=%g: what is compared must be computed without dropout",
+                job->o.training.lora.dropout);
+}
+
 /* Opens what the ranks of this process share. False with *error. */
 static bool open_job(run_job *job, zf_error *error)
 {
@@ -339,7 +361,7 @@ static bool open_job(run_job *job, zf_error *error)
         return false;
     if (job->sample->objective->scores_texts && settings_adapts(o)) keep_head(job);
     set_dropouts(job);
-    return choose_steps(job, error);
+    return fits_dropout(job, error) && choose_steps(job, error);
 }
 
 /* Compares what must be equal in all processes, after defaults have been resolved. */
@@ -408,7 +430,8 @@ static void print_beginning(const run *r)
     const dataset *d = &job->data;
     zf_program_info info = step_info(&r->session);
     printf("%s %s: %.3g million parameters, batch %lld x %lld tokens", job->sample->title, o->model,
-           1e-6 * (double)info.param_count, (long long)o->batch, (long long)o->seq);
+           1e-6 * (double)info.param_count, (long long)o->batch,
+           (long long)(run_tokens(job) / o->batch));
     if (run_parts(job) > 1) printf(" in %lld parts", (long long)run_parts(job));
     printf(", %.3g GFLOP a step, plan %.3g MiB", 1e-9 * step_flops(r),
            (double)info.peak_bytes / 1048576);

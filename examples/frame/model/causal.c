@@ -10,6 +10,19 @@
 
 /* ------------------------------------------------------------------------------------ graphs */
 
+/* What a loss of a policy takes; evaluation needs labels alone. */
+static void begin_policy(zf_graph *g, const sample_shape *s, causal_inputs *in)
+{
+    const zf_shape rows = ZF_SHAPE(s->batch, 1), tokens = ZF_SHAPE(s->batch, s->sequence);
+    zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    if (in->scores) return;
+    in->advantage = zf_input(g, "advantage", ZF_F32, rows);
+    in->weight = zf_input(g, "weight", ZF_F32, rows);
+    in->old = zf_input(g, "old", ZF_F32, tokens);
+    in->correction = zf_input(g, "correction", ZF_F32, tokens);
+    if (in->policy->loss.kl_beta > 0) in->reference = zf_input(g, "reference", ZF_F32, tokens);
+}
+
 causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose purpose)
 {
     const zf_tensor none = {g, 0};
@@ -18,6 +31,11 @@ causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose pu
                         .positions = none,
                         .labels = none,
                         .loss_weight = none,
+                        .reference = none,
+                        .advantage = none,
+                        .weight = none,
+                        .old = none,
+                        .correction = none,
                         .last = none,
                         .past = none};
     if (purpose == SAMPLE_GENERATE) {
@@ -31,6 +49,8 @@ causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose pu
     if (purpose == SAMPLE_ANSWER) in.last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch));
     if (zf_valid(in.last)) return in;
     in.labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+    in.policy = s->policy, in.scores = purpose == SAMPLE_EVALUATE;
+    if (in.policy) return begin_policy(g, s, &in), in;
     in.loss_weight = zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR);
     zf_input(g, "lr", ZF_F32, ZF_SCALAR);
     if (s->rows == SAMPLE_PADDED)
@@ -99,8 +119,36 @@ static zf_tensor head(zf_tensor x, zf_tensor words)
     return zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
 }
 
+/* The outputs of a policy. */
+static zf_tensor policy_end(zf_tensor x, zf_tensor words, const causal_inputs *in)
+{
+    const zf_head_desc head = {.temperature = in->policy->temperature,
+                               .blocks = zf_param_blocks(words)};
+    const zf_tensor logp =
+        zf_head_logp(x, words, ZF_NONE, zf_reshape(in->labels, ZF_SHAPE(-1)), &head);
+    const zf_policy_rows rows = {.logp = logp,
+                                 .labels = in->labels,
+                                 .advantage = in->advantage,
+                                 .old = in->old,
+                                 .reference = zf_valid(in->reference) ? in->reference : ZF_NONE,
+                                 .correction = in->correction,
+                                 .weight = in->weight};
+    const zf_output_desc own = {.reduction = ZF_REDUCTION_NONE};
+    zf_policy p;
+    if (in->scores) {
+        zf_output(zf_head_entropy(logp), "entropy");
+        return zf_output(logp, "logp");
+    }
+    p = zf_policy_loss(&rows, &in->policy->loss);
+    zf_output(zf_sum(zf_mul(p.clipped, in->weight)), "clipped");
+    zf_output_ex(zf_max(p.ratio), "ratio_high", &own);
+    zf_output_ex(zf_neg(zf_max(zf_neg(p.ratio))), "ratio_low", &own);
+    return zf_output(p.loss, "loss");
+}
+
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in)
 {
+    if (in->policy) return policy_end(x, words, in);
     if (zf_valid(in->last)) return zf_output(head(zf_gather_rows(x, in->last), words), "logits");
     return zf_output(
         zf_cross_entropy(head(x, words), zf_reshape(in->labels, ZF_SHAPE(-1)), in->loss_weight),

@@ -49,9 +49,8 @@ static void adopt_size(int64_t size, const settings *o, const zf_config_facts *f
     if (facts->begin) *facts->begin = end;
 }
 
-/* The template of chats, as the options say. */
-static bool open_chat(zf_chat *chat, const settings *o, const zf_tokenizer *tokenizer,
-                      zf_error *error)
+bool dataset_open_chat(zf_chat *chat, const settings *o, const zf_tokenizer *tokenizer,
+                       zf_error *error)
 {
     if (!tokenizer && (o->chat || o->date || o->chat_vars))
         return fail(error, ZF_ERR_ARGUMENT,
@@ -89,7 +88,7 @@ static bool load_chats(dataset *d, const settings *o, const zf_tokenizer *tokeni
                        const zf_config_facts *facts, dataset_load *load, zf_error *error)
 {
     zf_chat chat = {.style = -1};
-    bool good = open_chat(&chat, o, tokenizer, error) &&
+    bool good = dataset_open_chat(&chat, o, tokenizer, error) &&
                 load_examples(d, o, tokenizer, &chat, facts, load, error);
     zf_chat_close(&chat);
     return good;

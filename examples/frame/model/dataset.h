@@ -17,6 +17,10 @@ bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *con
 typedef bool dataset_load(dataset *d, const settings *o, const examples_desc *desc, zf_error *error);
 bool dataset_open_examples(dataset *d, const settings *o, const zf_config_facts *facts,
                            dataset_load *load, zf_error *error);
+/* The template of chats, as the options say; without a BPE tokenizer these must not be given. To be
+ * closed all the same. */
+bool dataset_open_chat(zf_chat *chat, const settings *o, const zf_tokenizer *tokenizer,
+                       zf_error *error);
 /* Prints how many examples of --data are cut or left out, if any are. */
 void dataset_tell(const dataset *d, const settings *o);
 void dataset_close(dataset *d, const sample_model *sample);

@@ -3,6 +3,17 @@
 
 enum { CHUNK = 256 }; /* tokens of a step, by default */
 
+static bool copy_parameters(session *copy, const session *from, zf_error *error)
+{
+    return !zf_store_copy(zf_program_store(copy->program), zf_program_store(from->program)) ||
+           fail(error, ZF_ERR_BACKEND, "%s", zf_store_error(zf_program_store(copy->program)));
+}
+
+bool decoder_refresh(decoder *d, const session *from, zf_error *error)
+{
+    return copy_parameters(&d->prompt, from, error);
+}
+
 /* A session with a copy of the parameters of s->share, whole on each rank. */
 static bool open_copy(session *copy, session_desc *s, zf_error *error)
 {
@@ -12,9 +23,7 @@ static bool open_copy(session *copy, session_desc *s, zf_error *error)
                                 .tile = from->training.tile};
     s->comm = from->comm, s->share = NULL;
     if (!session_open(copy, s, error)) return false;
-    if (!zf_store_copy(zf_program_store(copy->program), zf_program_store(from->program)))
-        return true;
-    fail(error, ZF_ERR_BACKEND, "%s", zf_store_error(zf_program_store(copy->program)));
+    if (copy_parameters(copy, from, error)) return true;
     session_close(copy);
     return false;
 }

@@ -24,6 +24,9 @@ typedef struct decoder {
  * then there is nothing to close. */
 bool decoder_open(decoder *, const decoder_desc *, session_desc *d, const char *load, int64_t dtype,
                   zf_error *error);
+/* Of one with a copy of the parameters (decoder_desc.whole): copies those that the session has now.
+ * All ranks must call it. False with *error. */
+bool decoder_refresh(decoder *, const session *from, zf_error *error);
 void decoder_close(decoder *);
 
 #endif

@@ -25,6 +25,12 @@
  * do without; several texts, which do not see one another. */
 typedef enum sample_rows { SAMPLE_FULL, SAMPLE_PADDED, SAMPLE_PACKED } sample_rows;
 
+/* What a graph of a policy has (causal_end). */
+typedef struct policy_graph {
+    zf_policy_desc loss;
+    double temperature; /* at which answers were sampled */
+} policy_graph;
+
 /* The shape of a graph's inputs. */
 typedef struct sample_shape {
     int64_t batch, sequence;
@@ -33,6 +39,8 @@ typedef struct sample_shape {
     int64_t predictions;
     sample_rows rows;
     int64_t chunk; /* of SAMPLE_GENERATE: new tokens of an example in any of its programs, at most */
+    /* Each row is a prompt and its answer, with this loss; NULL: it is none */
+    const struct policy_graph *policy;
 } sample_shape;
 
 /* SAMPLE_ANSWER: has an output of logits, from which the model's answer is read.
@@ -62,7 +70,7 @@ typedef struct dataset {
 } dataset;
 
 /* Means over the batches of an evaluation. */
-enum { SAMPLE_LOSSES = 4, SAMPLE_SCORES = 5 };
+enum { SAMPLE_LOSSES = 15, SAMPLE_SCORES = 5 };
 typedef struct sample_score {
     double value[SAMPLE_SCORES]; /* as the objective lists them */
     double loss;                 /* the sum of the losses, without counts */
@@ -82,12 +90,14 @@ typedef struct objective {
     struct {
         const char *name, *output;
     } hits; /* labels that are predicted correctly, in the live line; NULL: not shown */
+    const char *also; /* one of `losses` that the live line has as well; NULL: none */
     struct {
         const char *name, *output; /* name in the report; output of the graph */
         bool of_pairs;             /* a mean over pairs, not over labels */
         bool counts;               /* the output counts, and is no loss */
     } scores[SAMPLE_SCORES];
     int64_t least_sequence;
+    bool no_dropout; /* a model with dropout is an error */
     bool scores_texts; /* texts get a score, of a model with zf_config_facts.scores */
     zf_folder_frame frame; /* the special tokens that the tokenizer adds to a text */
 
@@ -113,6 +123,12 @@ typedef struct objective {
     const void *(*read)(void *reader, int64_t step); /* valid until the next call */
     int64_t (*waits)(void *reader); /* how often a step waited for its batch; NULL: never */
     void (*stop)(void *reader);     /* NULL: nothing */
+
+    /* Called before `read` of each step, by all ranks: what the steps from this one on train on may
+     * depend on the parameters. False with *error. NULL: nothing. */
+    bool (*prepare)(struct session *s, void *reader, int64_t step, zf_error *error);
+    /* A number of `losses` that is no output of the graph: sets *out. NULL: all are outputs. */
+    bool (*number)(void *reader, const char *name, double *out);
 
     batch_counts (*count)(const void *batch);
     /* Writes part `part` of `parts` equal parts of a global batch into the inputs. Losses are means

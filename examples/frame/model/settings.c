@@ -183,11 +183,12 @@ settings_tables settings_tables_of(settings *o, const sample_model *sample,
 static const settings_default all_defaults[] = {
     {"weight-decay", "0.01"}, {"clip", "1"}, {"momentum", "0.9"}, {NULL, NULL}};
 
-static bool set_defaults(const settings_tables *t, const settings_default *list, zf_error *error)
+static bool set_defaults(settings *o, const settings_tables *t, const settings_default *list,
+                         zf_error *error)
 {
     for (; list && list->option; list++) {
-        char text[40];
-        snprintf(text, sizeof text, "%s", list->text);
+        char *text = o->defaults[o->default_count++];
+        snprintf(text, sizeof o->defaults[0], "%s", list->text);
         if (zf_options_default(t->all, t->count, list->option, text, error)) return false;
     }
     return true;
@@ -345,7 +346,7 @@ bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
     o->tunes = desc->tunes, o->own = desc->own.desc;
     look_into_folders(o, sample->otherwise);
     choose_precision(o);
-    if (!set_defaults(t, desc->defaults, error) || !set_defaults(t, all_defaults, error) ||
+    if (!set_defaults(o, t, desc->defaults, error) || !set_defaults(o, t, all_defaults, error) ||
         zf_options_check(t->all, t->count, true, error))
         return false;
     resolve(o, t);

@@ -10,6 +10,8 @@
 
 struct sample_model;
 
+enum { SETTINGS_DEFAULTS = 16 }; /* of a sample and of all, at most */
+
 typedef struct settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file, *dump,
         *dump_grads, *cost, *save_cost, *rendezvous, *offload_dir, *data, *tokenizer, *chat,
@@ -24,6 +26,8 @@ typedef struct settings {
     /* As it was given: a 0 stands for the default. The session sets what depends on the graph */
     zf_training training;
     char *arguments; /* copies of the command line, which texts of options point to */
+    char defaults[SETTINGS_DEFAULTS][40]; /* and of defaults */
+    int32_t default_count;
     const void *own; /* the sample's own, or NULL */
     bool evaluates;  /* nothing is trained: all of --data is held out */
     bool tunes;      /* a folder of --model has the first weights, too */

@@ -237,3 +237,18 @@ zf_status ranks_sum(const zf_comm *comm, int64_t *number, zf_error *error)
         .op = ZF_OP_all_reduce, .dtype = ZF_I64, .count = 1, .in = number, .out = number};
     return comm ? comm->run(comm->self, &c, error) : ZF_OK;
 }
+
+zf_status ranks_add(const zf_comm *comm, float *numbers, int64_t count, zf_error *error)
+{
+    enum { PIECE = 1 << 16 };
+    zf_status status = ZF_OK;
+    for (int64_t k = 0; comm && k < count && !status; k += PIECE) {
+        zf_collective c = {.op = ZF_OP_all_reduce,
+                           .dtype = ZF_F32,
+                           .count = count - k < PIECE ? count - k : PIECE,
+                           .in = numbers + k,
+                           .out = numbers + k};
+        status = comm->run(comm->self, &c, error);
+    }
+    return status;
+}

@@ -61,6 +61,9 @@ bool ranks_run(const rank_group *ranks, rank_function *run, void *user, zf_error
 /* Adds a number of each rank; the result is the same on all. All ranks must call it. */
 zf_status ranks_sum(const zf_comm *comm, int64_t *number, zf_error *error);
 
+/* The same of `count` floats. */
+zf_status ranks_add(const zf_comm *comm, float *numbers, int64_t count, zf_error *error);
+
 /* What a launcher has told this process. A process that was started alone was told nothing. */
 typedef struct rank_launch {
     const char *launcher; /* NULL: this process was not started as one of several */

@@ -49,7 +49,7 @@ typedef struct run {
     const void *batch; /* the global batch of the current step */
     int64_t first_step;
     double started, last_step, last_line;
-    double shown_loss, shown_hits, shown_labelled; /* sums since the last line */
+    double shown_loss, shown_also, shown_hits, shown_labelled; /* sums since the last line */
     int64_t shown_steps;
     bool terminal, interrupted, agreed;
     sample_score score;
@@ -57,6 +57,9 @@ typedef struct run {
 
 /* The number of parts of a global batch: ranks times micro-batches. */
 int64_t run_parts(const run_job *job);
+
+/* The tokens of a global batch, padding included. */
+int64_t run_tokens(const run_job *job);
 
 /* The desc of one rank's session for training; its communicator is still to be set. */
 session_desc run_session(const run_job *job);

@@ -2,9 +2,10 @@
 #ifndef STEP_LOG_H
 #define STEP_LOG_H
 
+#include "../model/sample.h"
 #include "csv.h"
 
-enum { STEP_LOSSES = 4 };
+enum { STEP_LOSSES = SAMPLE_LOSSES };
 typedef struct step_log_row {
     int64_t step;
     double losses[STEP_LOSSES]; /* as many as the log has names */

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -35,22 +36,26 @@ static void clock_text(char *text, size_t size, double seconds)
 static void show(run *r, int64_t done)
 {
     const settings *o = &r->job->o;
-    const char *hits = r->job->sample->objective->hits.name;
-    char eta[32], share[60] = "", also[40] = "";
+    const objective *of = r->job->sample->objective;
+    const char *hits = of->hits.name;
+    char eta[32], share[100] = "", also[40] = "";
     int64_t skipped = session_skipped(&r->session);
     double n = (double)(r->shown_steps ? r->shown_steps : 1), t = run_now(), spent = t - r->started;
-    double tokens = n * (double)(o->batch * o->seq);
+    double tokens = n * (double)run_tokens(r->job);
     int64_t here = done - r->first_step;
     clock_text(eta, sizeof eta, here ? spent / (double)here * (double)(o->steps - done) : 0);
     if (skipped) snprintf(also, sizeof also, "  %lld skipped", (long long)skipped);
     if (hits)
         snprintf(share, sizeof share, "  %s %.1f%%", hits,
                  100 * r->shown_hits / (r->shown_labelled > 0 ? r->shown_labelled : 1));
+    if (of->also)
+        snprintf(share + strlen(share), sizeof share - strlen(share), "  %s %.4f", of->also,
+                 r->shown_also / n);
     printf("%sstep %lld/%lld  loss %.4f%s  %.0f tokens/s  %.0f MiB  ETA %s%s%s",
            r->terminal ? "\r\033[K" : "", (long long)done, (long long)o->steps, r->shown_loss / n,
            share, tokens / (t - r->last_line), run_peak_mib(), eta, also, r->terminal ? "" : "\n");
     interrupt_flush();
-    r->shown_loss = r->shown_hits = r->shown_labelled = 0;
+    r->shown_loss = r->shown_also = r->shown_hits = r->shown_labelled = 0;
     r->shown_steps = 0;
     r->last_line = t;
 }
@@ -68,8 +73,11 @@ static zf_program *turn(void *user, int64_t done, zf_tensor *lr)
 static zf_status feed(void *user, zf_program *program, int64_t step)
 {
     run *r = user;
+    const objective *of = r->job->sample->objective;
     (void)program;
-    r->batch = r->job->sample->objective->read(r->reader, step);
+    if (of->prepare && !of->prepare(&r->session, r->reader, step, &r->error))
+        return r->error.status;
+    r->batch = of->read(r->reader, step);
     return session_feed(&r->session, r->batch, false);
 }
 
@@ -85,6 +93,15 @@ static bool hear(run *r)
 /* There is a loss scale, so a non-finite gradient means a skipped step. */
 static bool scaled(const run *r) { return r->job->o.training.precision.dtype == ZF_F16; }
 
+/* One of the objective's `losses`, after a step. */
+static double number_of(run *r, const char *name)
+{
+    const objective *of = r->job->sample->objective;
+    double number;
+    if (of->number && of->number(r->reader, name, &number)) return number;
+    return session_scalar(&r->session, name);
+}
+
 /* Adds a row to the log, and prints a line when it is time. */
 static bool tell(run *r, const step_log_row *row, double t)
 {
@@ -94,6 +111,7 @@ static bool tell(run *r, const step_log_row *row, double t)
     if (!r->leads) return true;
     r->shown_loss += loss, r->shown_steps++;
     r->shown_labelled += (double)of->count(r->batch).labelled;
+    if (of->also) r->shown_also += number_of(r, of->also);
     if (of->hits.name) r->shown_hits += session_scalar(&r->session, of->hits.output);
     if (!step_log_add(&r->log, row, &r->error)) return false;
     if (o->quiet || !isfinite(loss) || !(isfinite(row->grad_norm) || scaled(r))) return true;
@@ -107,13 +125,13 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
     const settings *o = &r->job->o;
     session *s = &r->session;
     const objective *of = r->job->sample->objective;
-    double tokens = (double)(o->batch * o->seq), t = run_now();
+    double tokens = (double)run_tokens(r->job), t = run_now();
     step_log_row row = {.step = done,
                         .lr = lr,
                         .grad_norm = session_scalar(s, "grad_norm"),
                         .tokens_per_s = tokens / (t - r->last_step)};
     for (int k = 0; k < SAMPLE_LOSSES && of->losses[k]; k++)
-        row.losses[k] = session_scalar(s, of->losses[k]);
+        row.losses[k] = number_of(r, of->losses[k]);
     if (!tell(r, &row, t)) return false;
     if (!isfinite(row.losses[0]) || !(isfinite(row.grad_norm) || scaled(r)))
         return fail(&r->error, ZF_ERR_NAN,
@@ -190,7 +208,8 @@ bool run_train(run *r)
     zf_status status;
     interrupt_catch(r->job->ranks.launcher != NULL);
     r->first_step = zf_program_step(s->program);
-    r->reader = of->start(&r->job->data, false, o->batch, r->first_step, &r->error);
+    r->reader = of->start(&r->job->data, false, r->job->shape.batch * run_parts(r->job),
+                          r->first_step, &r->error);
     if (!r->reader) return false;
     if (r->leads && !step_log_open(&r->log, o->log, r->job->sample->program, of->losses,
                                    r->first_step, &r->error))
@@ -198,7 +217,7 @@ bool run_train(run *r)
     r->started = r->last_step = r->last_line = run_now();
     status = zf_nn_train(&d);
     if (r->terminal && !o->quiet) printf("\n");
-    if (!status) return !r->error.status;
+    if (!status || r->error.status) return !r->error.status;
     if (status == ZF_ERR_NAN && !scaled(r)) return fail_by_loss(r);
     return fail(&r->error, status, "%s", zf_program_error(s->program));
 }

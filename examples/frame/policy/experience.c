@@ -1,0 +1,268 @@
+#include "experience.h"
+#include "../data/examples.h"
+#include "../options/fail.h"
+#include "../ranks/ranks.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 32, CHUNK = 32 }; /* of the decoder: texts that go on together, tokens of a prompt */
+
+bool experience_new(experience *e, const experience_desc *desc, zf_error *error)
+{
+    const size_t answers = (size_t)desc->o->answers, cells = answers * (size_t)desc->sequence;
+    *e = (experience){.desc = desc, .answers = desc->o->answers};
+    e->ids = malloc(cells * sizeof *e->ids);
+    e->labels = malloc(cells * sizeof *e->labels);
+    e->advantage = malloc(answers * sizeof *e->advantage);
+    e->weight = malloc(answers * sizeof *e->weight);
+    e->reward = malloc(answers * sizeof *e->reward);
+    e->old = malloc(cells * sizeof *e->old);
+    e->entropy = malloc(cells * sizeof *e->entropy);
+    e->reference = malloc(cells * sizeof *e->reference);
+    e->correction = malloc(cells * sizeof *e->correction);
+    e->sampled = malloc(cells * sizeof *e->sampled);
+    return (e->ids && e->labels && e->advantage && e->weight && e->reward && e->old && e->entropy &&
+            e->reference && e->correction && e->sampled) ||
+           fail(error, ZF_ERR_NOMEM, "out of memory");
+}
+
+void experience_close(experience *e)
+{
+    if (e->opened) {
+        session_close(&e->base);
+        session_close(&e->score);
+        decoder_close(&e->decoder);
+    }
+    free(e->ids), free(e->labels), free(e->advantage), free(e->weight), free(e->reward);
+    free(e->old), free(e->entropy), free(e->reference), free(e->correction), free(e->sampled);
+    *e = (experience){.ids = NULL};
+}
+
+/* ------------------------------------------------------------------------------------ sessions */
+
+static bool open_score(experience *e, session *s, session_adapter with, session *score,
+                       zf_error *error)
+{
+    return session_open(score,
+                        &(session_desc){.sample = s->sample,
+                                        .purpose = SAMPLE_EVALUATE,
+                                        .config = e->desc->config,
+                                        .shape = s->shape,
+                                        .training = {.fuse.without = e->desc->no_fuse},
+                                        .share = s,
+                                        .with = with},
+                        error);
+}
+
+static bool open_base(experience *e, session *s, zf_error *error)
+{
+    return !e->desc->reference ||
+           open_score(e, s, e->desc->first ? SESSION_FIRST : SESSION_BASE, &e->base, error);
+}
+
+/* All programs that run over the parameters of the session. Ranks write different numbers of tokens,
+ * so each has whole parameters. */
+static bool open_all(experience *e, session *s, zf_error *error)
+{
+    session_desc d = {.sample = s->sample, .config = e->desc->config, .share = s};
+    decoder_desc room = {.texts = ROWS, .context = e->desc->sequence, .chunk = CHUNK};
+    room.whole = e->whole = s->world > 1;
+    if (!decoder_open(&e->decoder, &room, &d, NULL, 0, error)) return false;
+    if (!open_score(e, s, SESSION_OWN, &e->score, error)) {
+        decoder_close(&e->decoder);
+        return false;
+    }
+    e->opened = open_base(e, s, error);
+    if (e->opened) return true;
+    session_close(&e->score);
+    decoder_close(&e->decoder);
+    return false;
+}
+
+/* ------------------------------------------------------------------------------------- answers */
+
+static void fill_rows(experience *e, const zf_rollouts *r)
+{
+    const int64_t sequence = e->desc->sequence;
+    for (int64_t k = 0; k < e->answers; k++) {
+        const zf_answer *a = &r->answers[k];
+        const int64_t given = (int64_t)a->given, count = (int64_t)a->ids.count;
+        for (int64_t t = 0; t < sequence; t++) {
+            const bool answers = t + 1 >= given && t + 1 < count;
+            const int64_t cell = k * sequence + t;
+            e->ids[cell] = t < count ? a->ids.at[t] : 0;
+            e->labels[cell] = answers ? a->ids.at[t + 1] : -100;
+            e->sampled[cell] = answers ? a->logp[t + 1 - given] : 0;
+        }
+    }
+}
+
+/* The reward of each answer; one rank computes them, since a command may. */
+static bool reward(experience *e, const session *s, const zf_rollouts *r, zf_error *error)
+{
+    const zf_collective tell = {
+        .op = ZF_OP_bcast, .dtype = ZF_F64, .count = e->answers, .in = e->reward, .out = e->reward};
+    if (!s->rank && !zf_rewards_score(e->desc->rewards, r, e->reward, NULL, error)) return false;
+    return !s->comm || !s->comm->run(s->comm->self, &tell, error);
+}
+
+/* Advantages within groups, and the weights of tokens in each batch of a step. */
+static bool weigh(experience *e, zf_error *error)
+{
+    const int64_t sequence = e->desc->sequence, batch = e->desc->batch;
+    const policy_options *o = e->desc->o;
+    double *numbers = malloc((size_t)e->answers * sizeof *numbers);
+    int32_t *group = malloc((size_t)e->answers * sizeof *group);
+    if (numbers && group) {
+        for (int64_t k = 0; k < e->answers; k++) group[k] = (int32_t)(k / o->group);
+        zf_group_advantages(e->reward, group, e->answers, o->advantage.advantage, numbers);
+        for (int64_t k = 0; k < e->answers; k++) e->advantage[k] = (float)numbers[k];
+        zf_answers_leave_out(e->labels, e->answers, sequence, e->reward);
+        for (int64_t k = 0; k < e->answers; k += batch)
+            zf_policy_weights(&(zf_answers){batch, sequence, e->labels + k * sequence},
+                              o->loss.loss, o->tokens, numbers + k);
+        for (int64_t k = 0; k < e->answers; k++) e->weight[k] = (float)numbers[k];
+    } else {
+        fail(error, ZF_ERR_NOMEM, "out of memory");
+    }
+    free(numbers);
+    free(group);
+    return !error->status;
+}
+
+/* -------------------------------------------------------------------------------------- scores */
+
+/* Log p, and the entropy or NULL, of all answers by a session: each rank computes parts of the shape
+ * of training's, and gets those of the others. */
+static bool score(const experience *e, session *by, float *logp, float *entropy, zf_error *error)
+{
+    const int64_t rows = by->shape.batch, cells = rows * e->desc->sequence;
+    const size_t bytes = (size_t)cells * sizeof *logp;
+    const int64_t all = e->answers * e->desc->sequence;
+    zf_status status = ZF_OK;
+    memset(logp, 0, (size_t)all * sizeof *logp);
+    if (entropy) memset(entropy, 0, (size_t)all * sizeof *entropy);
+    for (int64_t at = by->rank * cells; at < all && !status; at += by->world * cells) {
+        status = session_write(by, "input_ids", e->ids + at, bytes);
+        if (!status) status = session_write(by, "labels", e->labels + at, bytes);
+        if (!status) status = zf_step(by->program);
+        if (!status)
+            status = zf_read(by->program, zf_graph_find(by->graph, "logp"), logp + at, bytes);
+        if (!status && entropy)
+            status = zf_read(by->program, zf_graph_find(by->graph, "entropy"), entropy + at, bytes);
+    }
+    if (status) return fail(error, status, "%s", zf_program_error(by->program));
+    return !ranks_add(by->comm, logp, all, error) &&
+           (!entropy || !ranks_add(by->comm, entropy, all, error));
+}
+
+/* Factors that correct what was sampled by other numbers than those that are trained. */
+static bool correct(experience *e, zf_error *error)
+{
+    const int64_t cells = e->answers * e->desc->sequence;
+    double *numbers = malloc(3 * (size_t)cells * sizeof *numbers);
+    if (!numbers) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    for (int64_t k = 0; k < cells; k++)
+        numbers[k] = (double)e->old[k], numbers[cells + k] = (double)e->sampled[k];
+    zf_sampler_weights(&(zf_answers){e->answers, e->desc->sequence, e->labels}, numbers,
+                       numbers + cells, &e->desc->o->advantage, numbers + 2 * cells);
+    for (int64_t k = 0; k < cells; k++) e->correction[k] = (float)numbers[2 * cells + k];
+    free(numbers);
+    return true;
+}
+
+/* ----------------------------------------------------------------------------------------- log */
+
+/* Mean and deviation of the rewards of a group that can be told; false: they are all equal. */
+static bool group_signal(const double *reward, int64_t count, double *deviation)
+{
+    double sum = 0, squares = 0, n = 0, first = NAN;
+    bool differs = false;
+    for (int64_t k = 0; k < count; k++) {
+        if (isnan(reward[k])) continue;
+        if (isnan(first)) first = reward[k];
+        differs = differs || reward[k] != first;
+        sum += reward[k], n++;
+    }
+    for (int64_t k = 0; k < count; k++)
+        if (!isnan(reward[k])) squares += (reward[k] - sum / n) * (reward[k] - sum / n);
+    *deviation = n > 1 ? sqrt(squares / (n - 1)) : 0;
+    return differs;
+}
+
+static void log_rewards(experience *e, const zf_rollouts *r)
+{
+    const int64_t group = e->desc->o->group;
+    const double groups = (double)(e->answers / group), answers = (double)e->answers;
+    experience_log *l = &e->log;
+    double known = 0, deviation;
+    *l = (experience_log){.reward = 0};
+    for (int64_t k = 0; k < e->answers; k += group) {
+        l->no_signal += !group_signal(e->reward + k, group, &deviation) / groups;
+        l->deviation += deviation / groups;
+    }
+    for (int64_t k = 0; k < e->answers; k++) {
+        const zf_answer *a = &r->answers[k];
+        if (!isnan(e->reward[k])) l->reward += e->reward[k], known++;
+        l->length += (double)(a->ids.count - a->given) / answers;
+        l->ended += (a->finish != ZF_FINISH_LENGTH) / answers;
+    }
+    l->reward /= known > 0 ? known : 1;
+}
+
+static void log_tokens(experience *e, bool reference)
+{
+    const int64_t cells = e->answers * e->desc->sequence;
+    experience_log *l = &e->log;
+    double n = 0;
+    for (int64_t k = 0; k < cells; k++) {
+        const double q = (double)e->old[k] - (double)e->reference[k];
+        if (e->labels[k] == -100) continue;
+        l->kl1 += q, l->kl3 += exp(-q) - 1 + q, l->entropy += (double)e->entropy[k];
+        l->mismatch += fabs((double)e->old[k] - (double)e->sampled[k]), n++;
+    }
+    if (n == 0) n = 1;
+    l->kl1 = reference ? l->kl1 / n : NAN, l->kl3 = reference ? l->kl3 / n : NAN;
+    l->entropy /= n, l->mismatch /= n;
+}
+
+/* ----------------------------------------------------------------------------------- iteration */
+
+static bool write_answers(experience *e, session *s, int64_t iteration, zf_rollouts *r,
+                          zf_error *error)
+{
+    const experience_desc *d = e->desc;
+    const int64_t prompts = e->answers / d->o->group;
+    const zf_rollout_desc rollout = {.decoder = &e->decoder.steps,
+                                     .how = d->how,
+                                     .sampling = d->o->how,
+                                     .seed = d->seed,
+                                     .iteration = iteration,
+                                     .group = d->o->group,
+                                     .tokens = d->o->tokens,
+                                     .comm = s->comm};
+    int64_t *numbers = malloc((size_t)prompts * sizeof *numbers);
+    bool good = numbers || fail(error, ZF_ERR_NOMEM, "out of memory");
+    for (int64_t k = 0; k < prompts && good; k++)
+        numbers[k] = examples_drawn(iteration * prompts + k, d->data->count, d->seed);
+    good = good && zf_rollouts_write(r, d->data, numbers, prompts, &rollout, error);
+    free(numbers);
+    return good;
+}
+
+bool experience_make(experience *e, session *s, int64_t iteration, zf_error *error)
+{
+    const bool reference = e->desc->reference;
+    zf_rollouts r = {.answers = NULL};
+    bool good = e->opened || open_all(e, s, error);
+    good = good && (!e->whole || decoder_refresh(&e->decoder, s, error)) &&
+           write_answers(e, s, iteration, &r, error) && reward(e, s, &r, error);
+    if (good) fill_rows(e, &r);
+    good = good && weigh(e, error) && score(e, &e->score, e->old, e->entropy, error) &&
+           (!reference || score(e, &e->base, e->reference, NULL, error)) && correct(e, error);
+    if (good) log_rewards(e, &r), log_tokens(e, reference);
+    zf_rollouts_free(&r);
+    return good;
+}

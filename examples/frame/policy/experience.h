@@ -1,0 +1,52 @@
+/* What an iteration trains on: answers, their rewards, and what the steps take of them. */
+#ifndef EXPERIENCE_H
+#define EXPERIENCE_H
+
+#include "../model/decoder.h"
+#include "policy.h"
+
+/* What is alike in all iterations. */
+typedef struct experience_desc {
+    const policy_options *o;
+    const zf_prompts *data;
+    const zf_answer_desc *how;
+    zf_rewards *rewards;
+    uint64_t seed;
+    int64_t batch, sequence; /* answers of a step; tokens of a row */
+    const void *config;      /* of the sample */
+    const char *no_fuse;     /* fusions that are left out */
+    bool reference;          /* there is one: the base of an adapter, */
+    bool first;              /* or the adapter as it was loaded */
+} experience_desc;
+
+/* Numbers of an iteration, over all answers. */
+typedef struct experience_log {
+    double reward, deviation,
+        no_signal;                 /* mean; mean deviation of groups; share with equal rewards */
+    double kl1, kl3;               /* to the reference, of a token; NaN without one */
+    double entropy, length, ended; /* of a token; tokens; share that has ended by itself */
+    double mismatch;               /* mean |log p - sampled| of a token */
+} experience_log;
+
+/* [answers], [answers, sequence]. All ranks have all of them. */
+typedef struct experience {
+    const experience_desc *desc;
+    int64_t answers;
+    int32_t *ids, *labels;
+    float *advantage, *weight, *old, *entropy, *reference, *correction, *sampled;
+    double *reward; /* NaN: not scorable */
+    decoder decoder;
+    session score, base; /* evaluate the policy and its reference */
+    bool opened, whole;  /* these are open; the decoder has a copy of the parameters */
+    experience_log log;
+} experience;
+
+/* False with *error, out of memory; to be closed all the same. */
+bool experience_new(experience *e, const experience_desc *desc, zf_error *error);
+void experience_close(experience *e);
+
+/* Samples, rewards and scores the answers of an iteration over the parameters of a session that
+ * trains. All ranks must call it. False with *error. */
+bool experience_make(experience *e, session *s, int64_t iteration, zf_error *error);
+
+#endif

@@ -290,7 +290,7 @@ static void check_plan(test *t, const char *model, int64_t batch, bool fuse)
 {
     static zf_backend counting; /* outlives what the test defers */
     zf_backend *cpu = zf_cpu_backend(NULL, NULL);
-    sample_shape shape = {batch, 128, batch * 19, false, 0};
+    sample_shape shape = {.batch = batch, .sequence = 128, .predictions = batch * 19};
     zf_error error = {ZF_OK, ""};
     bert_config config;
     bert_model m;

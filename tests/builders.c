@@ -233,7 +233,8 @@ TEST(near_misses_of_the_samples_are_none)
         test_defer(t, (test_cleanup *)zf_graph_free, g);
         OK(t, !bert_config_load(berts[k % 2], &config, &error), error.text);
         if (k / 2) config.dropout = config.attention_dropout = 0;
-        bert_build(g, &config, &(sample_shape){2, 16, 5, false, 0}, false);
+        bert_build(g, &config, &(sample_shape){.batch = 2, .sequence = 16, .predictions = 5},
+                   false);
         m = fuse(g);
         OK(t, zf_graph_status(g), zf_graph_error(g));
         CHECK_TEXT(t, m.text, "");
@@ -247,7 +248,7 @@ TEST(near_misses_of_the_samples_are_none)
         OK(t, !gpt_config_load("small", &config, &error), error.text);
         if (k & 1) config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0;
         config.tied = k >> 1 & 1;
-        gpt_build(g, &config, &(sample_shape){2, 16, 0, k == 2 || k == 3, 0},
+        gpt_build(g, &config, &(sample_shape){.batch = 2, .sequence = 16, .rows = k == 2 || k == 3},
                   k & 4 ? SAMPLE_ANSWER : SAMPLE_TRAIN);
         m = fuse(g);
         OK(t, zf_graph_status(g), zf_graph_error(g));

@@ -231,7 +231,12 @@ static zf_tokenizer *larger_tokenizer(test *t)
 /* The graph of a step, for zf_generator. */
 static void build_step(zf_graph *g, const void *config, const zf_decode_shape *s)
 {
-    llm_build(g, config, &(sample_shape){s->texts, s->tokens, s->context, SAMPLE_FULL, s->chunk},
+    llm_build(g, config,
+              &(sample_shape){.batch = s->texts,
+                              .sequence = s->tokens,
+                              .predictions = s->context,
+                              .rows = SAMPLE_FULL,
+                              .chunk = s->chunk},
               SAMPLE_GENERATE);
 }
 

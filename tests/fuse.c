@@ -42,7 +42,9 @@ static char *bert_text(double dropout)
                           .tied = 1,
                           .nsp = 1};
     char *text;
-    bert_build(g, &config, &(sample_shape){BATCH, TOKENS, PREDICTIONS, false, 0}, false);
+    bert_build(g, &config,
+               &(sample_shape){.batch = BATCH, .sequence = TOKENS, .predictions = PREDICTIONS},
+               false);
     text = text_of(g);
     zf_graph_free(g);
     return text;

@@ -31,7 +31,7 @@ static session_desc recipe(sample_purpose purpose)
                       .training = {.adamw.weight_decay = 0.1, .clip = 1}};
     zf_error error = {ZF_OK, ""};
     (void)gpt_config_load(GOLDEN "config.json", &config, &error);
-    d.shape = (sample_shape){3, 24, 0, false, 0};
+    d.shape = (sample_shape){.batch = 3, .sequence = 24};
     return d;
 }
 

@@ -53,7 +53,9 @@ static bool open_bert(test *t, const bert_case *c, session *s, const bert_batch 
     if (f) test_defer(t, free_bert_batches, f);
     if (good && !f->next_sentences) config.nsp = 0;
     if (good && c->activation >= 0) config.activation = c->activation;
-    if (good) d.shape = (sample_shape){f->examples, f->sequence, f->predictions, false, 0};
+    if (good)
+        d.shape = (sample_shape){
+            .batch = f->examples, .sequence = f->sequence, .predictions = f->predictions};
     good = good && session_open(s, &d, &error);
     if (good) {
         test_defer(t, close_bert, s);
@@ -110,7 +112,8 @@ static void check_gpt(test *t, const char *name, const gpt_config *change)
     config.inverse_layer = change->inverse_layer, config.upcast = change->upcast;
     CHECK(t, causal_batch_file_load(&f, GOLDEN "gpt-batch.safetensors", config.vocab, &error));
     test_defer(t, free_gpt_batches, &f);
-    d.shape = (sample_shape){f.batch[0].examples, f.batch[0].sequence, 0, f.masked, 0};
+    d.shape = (sample_shape){
+        .batch = f.batch[0].examples, .sequence = f.batch[0].sequence, .rows = f.masked};
     CHECK(t, f.masked && session_open(&s, &d, &error));
     test_defer(t, close_gpt, &s);
     CHECK(t, zf_exchange_import(&gpt_sample.exchange, s.program, s.graph, GOLDEN "gpt", &report,

@@ -53,7 +53,7 @@ static bool open_case(test *t, int k, session *s, causal_batch_file *f, session_
                                        VOCAB, &error);
     if (good) test_defer(t, free_batches, f);
     d->sample = &llm_sample, d->config = &config, d->threads = 1;
-    d->shape = (sample_shape){BATCH, TOKENS, 0, cases[k].masked, 0};
+    d->shape = (sample_shape){.batch = BATCH, .sequence = TOKENS, .rows = cases[k].masked};
     good = good && session_open(s, d, &error);
     if (good) {
         test_defer(t, close_session, s);

@@ -24,7 +24,9 @@ static zf_tensor build_bert(zf_graph *g, double dropout, int64_t batch, int64_t 
                           .pad = -1,
                           .tied = 1,
                           .nsp = 1};
-    return bert_build(g, &config, &(sample_shape){batch, tokens, 5, false, 0}, false).loss;
+    return bert_build(g, &config,
+                      &(sample_shape){.batch = batch, .sequence = tokens, .predictions = 5}, false)
+        .loss;
 }
 
 /* Layers with LayerNorm in front of each half, behind an embedding of bytes. */

@@ -169,8 +169,9 @@ static bool prepare(test *t, run_job *job)
     }
     job->o.batch = f->examples, job->o.seq = f->sequence;
     job->o.threads = job->o.seed = 1;
-    job->shape =
-        (sample_shape){job->o.batch / 2, job->o.seq, bert_batch_file_predictions(f, 2), false, 0};
+    job->shape = (sample_shape){.batch = job->o.batch / 2,
+                                .sequence = job->o.seq,
+                                .predictions = bert_batch_file_predictions(f, 2)};
     return true;
 }
 

@@ -66,7 +66,7 @@ TEST_ONCE(bert_speed_by_a_clock)
                   bert_batch_file_load("tests/golden/bert/batch.safetensors", 197, 2, &error)));
     test_defer(t, free_batches, data.file);
     CHECK(t, bert_config_load("tests/golden/bert/config.json", &config, &error));
-    d.shape = (sample_shape){4, 32, data.file->predictions, false, 0};
+    d.shape = (sample_shape){.batch = 4, .sequence = 32, .predictions = data.file->predictions};
     CHECK(t, session_open(&r.session, &d, &error));
     test_defer(t, close_session, &r.session);
     timed = r.session.program;

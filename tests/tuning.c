@@ -374,7 +374,7 @@ static bool train(session_desc d, int64_t rows, double loss[3], zf_error *error)
     session s;
     causal_batch b = {.ids = NULL};
     zf_status status = ZF_OK;
-    d.shape = (sample_shape){rows, 12, 0, SAMPLE_PACKED, 0};
+    d.shape = (sample_shape){.batch = rows, .sequence = 12, .rows = SAMPLE_PACKED};
     if (!fill_batch(&b, rows, error)) return false;
     if (!session_open(&s, &d, error)) return causal_batch_free(&b), false;
     for (int k = 0; k < 3 && !status; k++) {

@@ -197,7 +197,9 @@ static zf_tensor build_bert(zf_graph *g, const options *o)
                      .pad = -1,
                      .tied = 1,
                      .nsp = 1};
-    sample_shape s = {o->batch, o->seq, o->batch * ((o->seq * 20 + 127) / 128), false, 0};
+    sample_shape s = {.batch = o->batch,
+                      .sequence = o->seq,
+                      .predictions = o->batch * ((o->seq * 20 + 127) / 128)};
     return bert_build(g, &c, &s, false).loss;
 }
 

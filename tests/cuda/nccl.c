@@ -1003,7 +1003,9 @@ static zf_graph *course_graph(const member *m, const course *c, int32_t variant,
                                 .tied = 1,
                                 .nsp = 1};
     zf_graph *g = zf_graph_new(NULL);
-    bert_model b = bert_build(g, &config, &(sample_shape){1, SEQUENCE, LABELS, false, 0}, false);
+    bert_model b =
+        bert_build(g, &config,
+                   &(sample_shape){.batch = 1, .sequence = SEQUENCE, .predictions = LABELS}, false);
     zf_fuse(g, NULL);
     zf_precision(g, &(zf_precision_desc){.dtype = c->dtype});
     zf_autograd(g, b.loss);

@@ -40,7 +40,8 @@ static bool take_checkpoint(session *s, const char *path, zf_weights_report *rep
     bool good;
     if (!zf_config_load(s->sample->config, path, &config, error)) return false;
     if (!(whole = zf_graph_new(NULL))) return fail(error, ZF_ERR_NOMEM, "out of memory");
-    s->sample->build(whole, &config, &(sample_shape){1, 1, 1, false, 0}, SAMPLE_EVALUATE);
+    s->sample->build(whole, &config,
+                     &(sample_shape){.batch = 1, .sequence = 1, .predictions = 1}, SAMPLE_EVALUATE);
     backend = device_open(&cpu, 1, error);
     good = backend && (!zf_graph_status(whole) ||
                        fail(error, zf_graph_status(whole), "%s", zf_graph_error(whole)));

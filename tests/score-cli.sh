@@ -50,6 +50,21 @@ exported() {
 }
 check 'what is exported scores alike' exported
 
+# GRPO by the reward model: the rewards that are logged are scores of the answers, of which there are
+# more that it prefers after some steps.
+rewards_answers() {
+    sed 's/"chosen".*/"x": 0}/' $pairs | head -n 40 > "$work/questions" &&
+        ends 0 "$llm" grpo --model docs/data/llama.json --tokenizer "$work" --data "$work/questions" \
+            --reward "model:$work/rm" --reward-standardize --tokens 6 --seq 24 --batch 64 --lr 1e-2 \
+            --steps 30 --precision f32 --threads 1 --quiet --log "$work/log.csv" &&
+        awk -F, 'NR > 1 && NR < 7 { first += $3 } NR > 26 { last += $3 } END { exit !(last > first + 1) }' \
+            "$work/log.csv"
+}
+check 'a reward model rewards answers' rewards_answers
+check 'a reward model without a folder' fails 1 'llm: the reward "model:" names no folder: model:DIR' \
+    "$llm" grpo --model docs/data/llama.json --tokenizer "$work" --data "$work/questions" --reward model: \
+    --tokens 6 --seq 24
+
 standard() {
     ends 0 "$llm" score --model "$work/rm" --data "$work/chosen" --standardize --threads 1 &&
         paste "$work/a" "$work/out" | tr -d '}' | awk -v about="$work/rm/reward.json" '

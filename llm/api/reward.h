@@ -38,7 +38,8 @@ typedef struct zf_reward_item {
     const zf_prompt *prompt; /* its ids, its line, and what else that has (data) */
     const char *text;        /* the answer, terminated, never NULL */
     size_t bytes;
-    const int32_t *ids; /* [count] of the answer, with the token that ended it */
+    const int32_t *ids; /* [count] of the answer, with the token that ended it; before them in memory
+                         * are those of the prompt */
     int64_t count;
     zf_finish finish;
     int64_t tokens; /* that an answer has, at most */

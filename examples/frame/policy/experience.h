@@ -3,7 +3,7 @@
 #define EXPERIENCE_H
 
 #include "../model/decoder.h"
-#include "policy.h"
+#include "policy_options.h"
 
 /* What is alike in all iterations. */
 typedef struct experience_desc {

@@ -4,6 +4,7 @@
 #include "../model/session.h"
 #include "../options/fail.h"
 #include "experience.h"
+#include "model_reward.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -52,16 +53,6 @@ static bool read_ends(policy_data *p, const settings *o, const zf_config_facts *
     return true;
 }
 
-static bool open_rewards(policy_data *p, const policy_options *own, zf_error *error)
-{
-    p->rewards = zf_rewards_open(&(zf_rewards_desc){.specs = own->reward.at,
-                                                    .spec_count = own->reward.count,
-                                                    .tokens = own->tokens,
-                                                    .deadline = own->reward_deadline},
-                                 error);
-    return p->rewards != NULL;
-}
-
 static bool open_prompts(policy_data *p, const settings *o, const zf_config_facts *facts,
                          zf_error *error)
 {
@@ -78,6 +69,27 @@ static bool open_prompts(policy_data *p, const settings *o, const zf_config_fact
                            error);
 }
 
+/* `sequence`: tokens of a prompt and its answer, at most. */
+static bool open_rewards(policy_data *p, const settings *o, int64_t sequence, zf_error *error)
+{
+    const policy_options *own = o->own;
+    model_reward_desc model = {.sample = own->sample,
+                               .vocab = p->how.vocab,
+                               .tokens = sequence,
+                               .folder = o->tokenizer,
+                               .threads = o->threads,
+                               .standardize = own->reward_standardize};
+    const zf_reward_kind kind = {"model", model_reward_open, &model};
+    p->rewards = zf_rewards_open(&(zf_rewards_desc){.specs = own->reward.at,
+                                                    .spec_count = own->reward.count,
+                                                    .kinds = &kind,
+                                                    .kind_count = 1,
+                                                    .tokens = own->tokens,
+                                                    .deadline = own->reward_deadline},
+                                 error);
+    return p->rewards != NULL;
+}
+
 /* The desc of the loss, without what it does not have; a 0 is one that was given. */
 static zf_policy_desc loss_of(const policy_options *own)
 {
@@ -89,9 +101,9 @@ static zf_policy_desc loss_of(const policy_options *own)
     return d;
 }
 
-static void describe(dataset *d, policy_data *p, const settings *o, const void *config)
+/* What the prompts say of the data; the tokens of the longest. */
+static int64_t count_prompts(dataset *d, const policy_data *p)
 {
-    const policy_options *own = o->own;
     int64_t longest = 0;
     d->documents = p->prompts.count, d->digest = ZF_DIGEST_START, d->begins = 1;
     for (int64_t k = 0; k < p->prompts.count; k++) {
@@ -100,6 +112,12 @@ static void describe(dataset *d, policy_data *p, const settings *o, const void *
         d->digest = zf_digest_bytes(d->digest, at->text.at, at->text.count);
         if ((int64_t)at->ids.count > longest) longest = (int64_t)at->ids.count;
     }
+    return longest;
+}
+
+static void describe(policy_data *p, const settings *o, int64_t sequence, const void *config)
+{
+    const policy_options *own = o->own;
     p->graph = (policy_graph){loss_of(own), own->how.temperature};
     p->experience = (experience_desc){.o = own,
                                       .data = &p->prompts,
@@ -107,7 +125,7 @@ static void describe(dataset *d, policy_data *p, const settings *o, const void *
                                       .rewards = p->rewards,
                                       .seed = (uint64_t)o->seed,
                                       .batch = o->batch,
-                                      .sequence = longest + own->tokens,
+                                      .sequence = sequence,
                                       .config = config,
                                       .no_fuse = o->training.fuse.without,
                                       .reference = settings_adapts(o)};
@@ -117,13 +135,15 @@ static bool open_data(dataset *d, const settings *o, const zf_config_facts *fact
                       zf_error *error)
 {
     policy_data *p = d->own = calloc(1, sizeof *p);
+    int64_t sequence;
     if (!p) return fail(error, ZF_ERR_NOMEM, "out of memory");
     p->chat.style = -1;
     if (!open_tokenizer(d, p, o, error) || !dataset_open_chat(&p->chat, o, p->tokens, error) ||
-        !read_ends(p, o, facts, error) || !open_prompts(p, o, facts, error) ||
-        !open_rewards(p, o->own, error))
+        !read_ends(p, o, facts, error) || !open_prompts(p, o, facts, error))
         return false;
-    describe(d, p, o, config);
+    sequence = count_prompts(d, p) + ((const policy_options *)o->own)->tokens;
+    if (!open_rewards(p, o, sequence, error)) return false;
+    describe(p, o, sequence, config);
     return !p->tokens || zf_folder_texts_read(&d->texts, o->tokenizer, NULL, error);
 }
 
@@ -299,11 +319,15 @@ static const zf_option advantage_rows[] = {
 
 static const zf_option policy_rows[] = {
     ROW(TEXTS, reward, 0, NULL, .unit = "[W*]SPEC", .topic = "rewards", .traits = CHANGES | BASIC,
-        .help =
-            "exact, number, regex:PATTERN, length, overlong:N or cmd:COMMAND; several are added, "
-            "with weights: --reward exact --reward -0.2*length"),
+        .help = "exact, number, regex:PATTERN, length, overlong:N, cmd:COMMAND or model:DIR; "
+                "several are added, "
+                "with weights: --reward exact --reward -0.2*length"),
     ROW(NUMBER, reward_deadline, 60, "(0,1000000]", .unit = "SECONDS",
         .help = "that a command may take for the answers of an iteration"),
+    ROW(FLAG, reward_standardize, 0, NULL, .traits = CHANGES,
+        .help =
+            "of model:DIR: without the mean of the scores of held-out answers that its reward.json "
+            "says, divided by their deviation"),
     ROW(COUNT, group, 8, "[2,65536]", .traits = CHANGES | BASIC, .topic = "answers",
         .help = "answers to each prompt, which are compared with one another"),
     ROW(COUNT, tokens, 256, "[1,65535]", .traits = CHANGES | BASIC,
@@ -357,7 +381,7 @@ int policy_command(const sample_model *sample, int argc, char **argv)
                                                 {"eval-batches", "0"},
                                                 {"no-fuse", "accumulate"},
                                                 {NULL, NULL}};
-    policy_options own = {.group = 0};
+    policy_options own = {.sample = sample};
     zf_option rows[POLICY_ROWS];
     sample_model with = *sample;
     memcpy(rows, policy_rows, sizeof rows);

@@ -8,17 +8,6 @@
 
 #include "../model/sample.h"
 
-/* The options of the command, besides those of a run. */
-typedef struct policy_options {
-    zf_option_texts reward, stop;
-    int64_t group, tokens, answers, epochs;
-    double reward_deadline;
-    zf_sampling how;
-    bool off_policy;
-    zf_policy_desc loss;
-    zf_advantage_desc advantage; /* advantage, correction and its limits */
-} policy_options;
-
 extern const objective policy_objective;
 
 /* The command grpo: the whole command line; an exit status. */

@@ -7,7 +7,7 @@ enum { TEXTS = 8, TOKENS = 7, PAIRS = TEXTS / 2, LONGEST = 12 };
 
 /* A loss, and what is judged by it: the parameter `of`, whose gradient is compared. */
 typedef struct judged {
-    zf_tensor loss, losses;
+    zf_tensor loss, losses, clipped; /* clipped: ZF_NONE of losses that clip nothing */
 } judged;
 typedef judged builder(zf_graph *g, zf_dtype dtype, const void *desc);
 
@@ -98,6 +98,7 @@ static void open_session(test *t, session *s, const loss_case *c, zf_dtype dtype
     j = c->build(g, dtype, c->desc);
     s->kind = c->kind;
     zf_output(j.loss, "loss"), zf_output(j.losses, "losses");
+    if (zf_valid(j.clipped)) zf_output(j.clipped, "clipped");
     zf_autograd(g, j.loss);
     zf_output(zf_gradient(g, zf_graph_find(g, c->of)), "grad");
     zf_simplify(g);
@@ -161,6 +162,8 @@ static void compare(test *t, session *s, zf_safetensors *golden, const loss_case
     CHECK_NEAR(t, off_by(t, s, golden, c->name, "loss"), 0, tight);
     CHECK_NEAR(t, off_by(t, s, golden, c->name, "losses"), 0, tight);
     CHECK_NEAR(t, off_by(t, s, golden, c->name, "grad"), 0, loose);
+    if (zf_valid(zf_graph_find(s->graph, "clipped")))
+        CHECK_NEAR(t, off_by(t, s, golden, c->name, "clipped"), 0, 0);
 }
 
 static void compare_all(test *t, const loss_case *cases, size_t count)
@@ -184,7 +187,7 @@ static judged preference(zf_graph *g, zf_dtype dtype, const void *desc)
     const zf_tensor reference =
         zf_preference_needs_reference(d) ? of_tokens(g, "reference", dtype) : ZF_NONE;
     const zf_preference p = zf_preference_loss(logp_of(g, dtype), reference, labels, ZF_NONE, d);
-    return (judged){p.loss, p.losses};
+    return (judged){p.loss, p.losses, ZF_NONE};
 }
 
 static judged weighted_preference(zf_graph *g, zf_dtype dtype, const void *desc)
@@ -193,7 +196,7 @@ static judged weighted_preference(zf_graph *g, zf_dtype dtype, const void *desc)
         zf_preference_loss(logp_of(g, dtype), of_tokens(g, "reference", dtype),
                            zf_input(g, "labels", ZF_I32, ZF_SHAPE(TEXTS, TOKENS)),
                            zf_input(g, "pair_weight", dtype, ZF_SHAPE(PAIRS)), desc);
-    return (judged){p.loss, p.losses};
+    return (judged){p.loss, p.losses, ZF_NONE};
 }
 
 #define PREFERENCE(...)                                                                            \
@@ -328,7 +331,7 @@ static judged pair(zf_graph *g, zf_dtype dtype, const void *desc)
     const zf_tensor score = zf_param(g, "score", ZF_SHAPE(TEXTS), &(zf_param_desc){.dtype = dtype});
     const zf_tensor margin = desc ? zf_input(g, "margin", dtype, ZF_SHAPE(PAIRS)) : ZF_NONE;
     const zf_pair p = zf_pair_loss(score, margin, ZF_NONE, desc);
-    return (judged){p.loss, p.losses};
+    return (judged){p.loss, p.losses, ZF_NONE};
 }
 
 static judged pair_positions(zf_graph *g, zf_dtype dtype, const void *desc)
@@ -337,7 +340,7 @@ static judged pair_positions(zf_graph *g, zf_dtype dtype, const void *desc)
         zf_param(g, "scores", ZF_SHAPE(TEXTS, TOKENS), &(zf_param_desc){.dtype = dtype});
     const zf_tensor weight = zf_input(g, "pair_positions.weight", dtype, ZF_SHAPE(PAIRS, TOKENS));
     const zf_pair p = zf_pair_loss(score, ZF_NONE, weight, desc);
-    return (judged){p.loss, p.losses};
+    return (judged){p.loss, p.losses, ZF_NONE};
 }
 
 static const loss_case pairs[] = {
@@ -396,7 +399,7 @@ static judged policy(zf_graph *g, zf_dtype dtype, const void *desc)
     if (c->reference) rows.reference = of_tokens(g, "reference", dtype);
     if (c->desc.loss != ZF_POLICY_BNPO) rows.weight = zf_input(g, "weight", dtype, column);
     p = zf_policy_loss(&rows, &c->desc);
-    return (judged){p.loss, p.losses};
+    return (judged){p.loss, p.losses, p.clipped};
 }
 
 static judged critic(zf_graph *g, zf_dtype dtype, const void *desc)
@@ -407,7 +410,7 @@ static judged critic(zf_graph *g, zf_dtype dtype, const void *desc)
     const zf_value p =
         zf_value_loss(value, old, of_tokens(g, "returns", dtype),
                       zf_input(g, "labels", ZF_I32, ZF_SHAPE(TEXTS, TOKENS)), ZF_NONE, desc);
-    return (judged){p.loss, p.losses};
+    return (judged){p.loss, p.losses, p.clipped};
 }
 
 #define POLICY(...)                                                                                \

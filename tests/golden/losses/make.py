@@ -68,9 +68,11 @@ def given(name):
 
 
 def case(name, of, by):
-    """by: log p or scores -> (loss, losses)."""
+    """by: log p or scores -> (loss, losses), or with where the gradient of a ratio is cut."""
     x = given(of).requires_grad_()
-    loss, losses = by(x)
+    loss, losses, *cut = by(x)
+    if cut:
+        keep(name + ".clipped", (cut[0].expand(TEXTS, TOKENS) & mask).double())
     (grad,) = torch.autograd.grad(loss, x)
     keep(name + ".loss", loss.detach().reshape(1))
     keep(name + ".losses", losses.detach())
@@ -186,9 +188,12 @@ def policy(kind, low=0.2, high=0.2, dual=None, cap=5.0, kl=None, beta=0.0, first
         rho = torch.exp(q)
         if kind == "cispo":
             losses = -torch.clamp(rho, max=cap).detach() * a * logp
+            cut = rho > cap
         else:
             losses = torch.max(-a * rho, -a * torch.clamp(rho, 1 - low, 1 + high))
+            cut = ((rho > 1 + high) & (a > 0)) | ((rho < 1 - low) & (a < 0))
             if dual:
+                cut = cut | ((a < 0) & (rho > dual))
                 losses = torch.where(a < 0, torch.min(losses, -a * dual), losses)
         if corrected:
             losses = losses * torch.nan_to_num(given("correction"))
@@ -200,7 +205,7 @@ def policy(kind, low=0.2, high=0.2, dual=None, cap=5.0, kl=None, beta=0.0, first
         if kl == "k3":
             losses = losses + beta * (torch.exp(-d) + d - 1)
         losses = torch.where(mask, losses.expand(TEXTS, TOKENS), 0.0)
-        return mean_of(kind, losses), losses
+        return mean_of(kind, losses), losses, cut
 
     return by
 
@@ -222,7 +227,7 @@ def critic(clip):
         clipped = torch.clamp(value, old - clip, old + clip) if clip else value
         losses = 0.5 * torch.max((value - returns) ** 2, (clipped - returns) ** 2)
         losses = torch.where(mask, losses, 0.0)
-        return mean_of("bnpo", losses), losses
+        return mean_of("bnpo", losses), losses, (clipped - returns).abs() > (value - returns).abs()
 
     return by
 

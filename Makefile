@@ -370,7 +370,7 @@ test-rest: build/.needs-test-all
 	+@MAKE='$(MAKE)' sh tests/run.sh rest
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
-GROUPS      = unit mpi examples opt plan bert gpt consumers emulated docs
+GROUPS      = unit mpi examples opt plan bert gpt consumers emulated nccl docs
 MORE_GROUPS = oom clang dist asan oom-asan ubsan tsan blas more-mpi more-consumers install fuzz neon \
               cuda-check emulated-asan
 
@@ -394,6 +394,7 @@ test-install: stage
 test-neon:          $(if $(shell command -v aarch64-linux-gnu-gcc),build/neon/tests)
 test-cuda-check:    $(if $(NVCC),build/cuda-check/device)
 test-emulated:      $(if $(CUDA_HEADERS),build/emulated/tests build/emulated/bert)
+test-nccl:          $(if $(CUDA_HEADERS),build/emulated/tests)
 test-emulated-asan: $(if $(CUDA_HEADERS),build/emulated/asan/tests)
 test-fuzz:          $(FUZZ:%=build/fuzz/%)
 
@@ -422,7 +423,7 @@ build/cuda-check/device: build/cuda-check/device.o build/cuda-check/zeroflow_cud
 
 cuda-check: test-cuda-check ## compile and link all that is for CUDA, which needs no GPU
 
-emulated: test-emulated test-emulated-asan ## CUDA's kernels, run on the CPU, against the CPU's
+emulated: test-emulated test-nccl test-emulated-asan ## CUDA's kernels, run on the CPU, against the CPU's
 
 oom asan ubsan tsan: %: test-% ## the tests with allocations refused in turn (ALL=1: each), or under a sanitizer
 

@@ -20,7 +20,7 @@ logs=build/test
 mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
-groups_of_test='emulated unit mpi consumers bert gpt examples docs opt plan'
+groups_of_test='emulated nccl unit mpi consumers bert gpt examples docs opt plan'
 groups_of_rest='tsan neon emulated-asan asan oom-asan cuda-check dist clang more-mpi blas
                 more-consumers install fuzz'
 
@@ -276,13 +276,17 @@ run_neon() {
 }
 
 # CUDA's kernels on the CPU (tests/emulation/). Of the tests, those of private functions are there
-# only because they carry the library.
+# only because they carry the library. Ranks are a group of their own, which another core runs.
 run_emulated() {
     has_emulation build/emulated/tests || return
-    suite build/emulated/tests --times tests/cuda tests/emulation
+    suite build/emulated/tests --times tests/cuda tests/emulation -nccl.c
     suite sh tests/cuda-cli.sh build/emulated/bert
     suite sh tests/cuda-bench.sh
-    build/emulated/tests --list nccl.c | grep -q . || skip NCCL 'there is no nccl.h (libnccl-dev)'
+}
+run_nccl() {
+    has_emulation build/emulated/tests || return
+    if build/emulated/tests --list nccl.c | grep -q .; then suite build/emulated/tests --times nccl.c
+    else skip NCCL 'there is no nccl.h (libnccl-dev)'; fi
 }
 # Without those that take longest there.
 run_emulated_asan() {

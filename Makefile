@@ -137,7 +137,7 @@ endif
 build/cuda/obj/nccl/%.o: %.c build/.found Makefile
 	$(COMPILE) -DWITH_NCCL -I. $<
 nccl.h:
-	@echo 'NCCL=1: there is no nccl.h beside CUDA, in /usr/local/include or in /usr/include' \
+	@echo 'NCCL=1: there is no nccl.h next to CUDA, in /usr/local/include or in /usr/include' \
 	    '(libnccl-dev of its makers)'; exit 1
 
 build/cuda/obj/zeroflow_cuda.o: zeroflow.h $(DEVICE) Makefile
@@ -272,7 +272,7 @@ $(FUZZ:%=build/fuzz/%): build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/l
                                       build/fuzz/libzeroflow.a
 	$(LINK) -fsanitize=fuzzer
 
-# $1: one of EMULATED. $2: the parts and the library that go with it. Beside AddressSanitizer that is
+# $1: one of EMULATED. $2: the parts and the library that go with it. With AddressSanitizer that is
 # the one that the tests carry, since it takes long to compile; run.sh leaves its tests out.
 define emulated
 $1/obj/%.o: %.c build/.found Makefile
@@ -327,7 +327,7 @@ lines: build/lines ## write api/lines.h, the macros of builders
 	@cmp -s build/lines.h api/lines.h || cp build/lines.h api/lines.h
 test-opt: build/lines
 
-# The backend for CUDA and communicators, each to be compiled beside that header.
+# The backend for CUDA and communicators, each to be compiled with that header.
 BESIDE = zeroflow_cuda.cu zeroflow_mpi.c zeroflow_nccl.c
 dist: $(BESIDE:%=dist/%)
 

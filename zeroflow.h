@@ -245,7 +245,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/offload/optimizer.c"
 #include "passes/offload/pieces.c"
 #include "passes/offload/offload.c"
-#include "passes/overlap/beside.c"
+#include "passes/overlap/early.c"
 #include "passes/overlap/reuse.c"
 #include "passes/overlap/reuse_gradients.c"
 #include "passes/overlap/join.c"

@@ -89,7 +89,7 @@ typedef struct zfi_mpi {
     zfi_process p;
     MPI_Comm mpi;
     size_t piece, slot; /* bytes: maximum payload of a message; the same with its head */
-    bool *lost;         /* [world], the ranks that the error names, until they are told */
+    bool *lost;         /* [world], the ranks that the error names, until they hear */
     zfi_mpi_mail mail;
     zfi_mpi_channel channels[ZFI_PROCESS_CHANNELS];
 } zfi_mpi;
@@ -402,7 +402,7 @@ static bool zfi_mpi_is_ahead(const zfi_mpi_phase *p, int32_t from)
 }
 
 /* Sends a heartbeat, unless the one before is still in flight. Ranks of the call that have sent
- * everything that this rank can receive wait for it and are told; others of the call may be gone and
+ * everything that this rank can receive wait for it and hear of it; others of the call may be gone and
  * are not. Ranks outside the group may wait for one that waits for this one. */
 static void zfi_mpi_tell_waiting(const zfi_mpi_phase *p, const MPI_Request *requests)
 {

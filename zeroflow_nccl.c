@@ -299,12 +299,12 @@ static zfi_nccl_work zfi_nccl_work_of(zfi_nccl *m, const zf_collective *c, cudaS
 }
 
 /* A request to NCCL: `count` elements of `type`, as in zf_collective. In an all_to_all, data for
- * rank r are at from + r * apart, and its data go to to + r * beside, except this rank's own. */
+ * rank r are at from + r * apart, and its data go to to + r * to_apart, except this rank's own. */
 typedef struct zfi_nccl_move {
     zf_op op;
     const char *from;
     char *to;
-    size_t count, apart, beside;
+    size_t count, apart, to_apart;
     ncclDataType_t type;
 } zfi_nccl_move;
 
@@ -318,7 +318,7 @@ static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const 
 {
     const int32_t world = w->group.count, rank = w->mine, root = w->call->root;
     const bool spreads = v->op == ZF_OP_all_to_all, one = v->op == ZF_OP_bcast;
-    const size_t apart = spreads ? v->apart : 0, beside = spreads ? v->beside : one ? 0 : v->count;
+    const size_t apart = spreads ? v->apart : 0, to_apart = spreads ? v->to_apart : one ? 0 : v->count;
     ncclResult_t code, end;
     switch (world == w->m->p.comm.world ? v->op : ZF_OP_all_to_all) {
     case ZF_OP_all_gather: return ncclAllGather(v->from, v->to, v->count, v->type, nccl, w->stream);
@@ -337,7 +337,7 @@ static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const 
             code = ncclSend(v->from + (size_t)to * apart, v->count, v->type,
                             (int)(w->group.first + to * w->group.stride), nccl, w->stream);
         if ((!code || code == ncclInProgress) && (!one || from == root))
-            code = ncclRecv(v->to + (size_t)from * beside, v->count, v->type,
+            code = ncclRecv(v->to + (size_t)from * to_apart, v->count, v->type,
                             (int)(w->group.first + from * w->group.stride), nccl, w->stream);
     }
     end = ncclGroupEnd();

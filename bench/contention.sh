@@ -3,7 +3,7 @@
 #
 #     make build/bench/step && sh bench/contention.sh [ROUNDS [step's options...]]
 #
-# A round takes the step alone, then beside a loop that is bound to the last core. Printed are the
+# A round takes the step alone, then concurrent with a loop that is bound to the last core. Printed are the
 # medians of the rounds' median steps, in ms, and the ratio. Needs taskset (Debian: util-linux).
 set -eu
 export LC_ALL=C
@@ -29,13 +29,13 @@ while [ "$rounds" -gt 0 ]; do
     ms "$@" >> "$work/alone"
     taskset -c "$last" sh -c 'while :; do :; done' &
     busy=$!
-    ms "$@" >> "$work/beside"
+    ms "$@" >> "$work/busy"
     kill "$busy"
     wait "$busy" 2> /dev/null || :
     busy=
     rounds=$((rounds - 1))
 done
 alone=$(median "$work/alone")
-beside=$(median "$work/beside")
-awk -v a="$alone" -v b="$beside" \
-    'BEGIN { printf "alone %.1f ms, beside a busy process %.1f ms: %.2f times\n", a, b, b / a }'
+busy=$(median "$work/busy")
+awk -v a="$alone" -v b="$busy" \
+    'BEGIN { printf "alone %.1f ms, next to a busy process %.1f ms: %.2f times\n", a, b, b / a }'

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What a machine with a GPU has to show: the tests on the device, the rate of matrix products,
-# training steps beside PyTorch's, generation, single operators, offload, compute-sanitizer; and a
+# training steps next to PyTorch's, generation, single operators, offload, compute-sanitizer; and a
 # table of it all.
 #
 #     sh bench/cuda.sh [only=PART,...] [quick] [FILE]      FILE: bench/results/DATE-GPU.md
@@ -18,7 +18,7 @@
 #     llama       steps of a Llama of 160 million parameters, all trained, LoRA, and LoRA over weights
 #                 of 4 bits
 #     generate    prompts and generation of that Llama, with weights of 16, 8 and 4 bits
-#     ops         single operators beside a copy: quantised blocks, signs, caches, rope, ...
+#     ops         single operators compared with a copy: quantised blocks, signs, caches, rope, ...
 #     offload     a GPT with parameters and optimizer in host memory
 #     sanitizer   memcheck and racecheck over tests, several processes at once
 #     compile     as `eager` by torch.compile: last, since compiling takes the longest
@@ -185,7 +185,7 @@ echo "$gpu" > "$out/gpu"
 asked="sh bench/cuda.sh${only:+ only=$(echo "$only" | tr ' ' ,)}${quick:+ quick}"
 say "$gpu; $limit s in all; the table: $result"
 
-# Libraries of CUDA may lie beside PyTorch alone.
+# Libraries of CUDA may lie next to PyTorch alone.
 for folder in "$cuda/lib64" $("$python" -c 'import nvidia, glob
 for p in nvidia.__path__: print(*glob.glob(p + "/*/lib"))' 2> /dev/null); do
     LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
@@ -286,7 +286,7 @@ do_steps() {
         --roof-gflops "$rate"
 }
 
-# Adapters of rank 16 on all products, beside training of all parameters.
+# Adapters of rank 16 on all products, compared with training of all parameters.
 do_llama() {
     llama='--llama --model 160m --batch 32 --seq 1024 --no-fuse invert'
     # shellcheck disable=SC2086 # a list of options

@@ -1,4 +1,4 @@
-/* Bandwidth of the disk engine in MB/s, by size of block, depth, order and way, beside that of
+/* Bandwidth of the disk engine in MB/s, by size of block, depth, order and way, next to that of
  * single pread and pwrite calls on the same file.
  *
  *     build/bench/disk FOLDER [--bytes MIB] [--seconds S] [--rounds N]

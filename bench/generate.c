@@ -1,6 +1,6 @@
 /* Generation by a Llama of made-up weights: tokens per second of the prompt and of one stream, the
- * products of the prompt per second beside the peak of this machine's registers, and the bytes of
- * weights and caches that a token reads per second beside what its memory gives.
+ * products of the prompt per second next to the peak of this machine's registers, and the bytes of
+ * weights and caches that a token reads per second next to what its memory gives.
  *
  *     build/bench/generate --model 160m|15m|... --prompt 256 --tokens 64 --threads 2 [--rounds 5]
  *                          [--precision f32|bf16|f16] [--weights int8|int4] [--streams 1] [--json]
@@ -11,7 +11,7 @@
  *
  * Each round measures the peak, the prompt, the memory and the tokens, in turns; figures are medians
  * over the rounds, of a round's tokens the median as well. Resident is what the process has taken
- * until its first token is there, beside what is planned: weights, caches, and the values of steps.
+ * until its first token is there, next to what is planned: weights, caches, and the values of steps.
  * Memory is read by as many threads, 512 MiB of 2 MiB pages where the system gives them. On a GPU
  * both rates are zf_calibrate's, once, and the peak is that of products of f32. */
 #define _GNU_SOURCE
@@ -158,7 +158,7 @@ static bool measure(decoder *d, int64_t prompt, int64_t tokens, int64_t threads,
     return good;
 }
 
-/* Prints by operator the time of adding `count` tokens, a mean of `calls`. They begin behind the
+/* Prints by operator the time of adding `count` tokens, a mean of `calls`. They begin after the
  * prompt, or each replaces it. */
 static bool profile_calls(decoder *d, int64_t count, int64_t calls, bool replace, zf_error *error)
 {
@@ -182,7 +182,7 @@ static bool profile_calls(decoder *d, int64_t count, int64_t calls, bool replace
     return good;
 }
 
-/* Prints the time of a prompt and of tokens behind it by operator. */
+/* Prints the time of a prompt and of tokens after it by operator. */
 static bool profile(decoder *d, int64_t prompt, int64_t tokens, int64_t rounds, zf_backend *backend,
                     zf_error *error)
 {
@@ -190,7 +190,7 @@ static bool profile(decoder *d, int64_t prompt, int64_t tokens, int64_t rounds, 
     profile_begin(backend, 0, 0);
     printf("a prompt of %lld tokens:\n", (long long)prompt);
     if (!profile_calls(d, prompt, rounds, true, error)) return false;
-    printf("a token behind it:\n");
+    printf("a token after it:\n");
     return profile_calls(d, 1, tokens, false, error);
 }
 

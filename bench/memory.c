@@ -1,9 +1,9 @@
-/* Bytes of each rank by ZeRO stage and world, beside the formula.
+/* Bytes of each rank by ZeRO stage and world, next to the formula.
  *
  *     build/bench/memory [--model base] [--batch 1] [--memory GIB] [--json]
  *
  * A plan is made for 1, 2, 4 and 8 ranks at each stage, AdamW in f32. Its parameters, gradients and
- * optimizer states are printed beside the paper's formulas (Rajbhandari et al. 2020), in bytes per
+ * optimizer states are printed next to the paper's formulas (Rajbhandari et al. 2020), in bytes per
  * parameter:
  *
  *     stage 0   4 + 4 + 8     stage 1   4 + 4 + 8/N     stage 2   4 + 4/N + 8/N     stage 3   16/N

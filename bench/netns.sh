@@ -5,7 +5,7 @@
 #     make build/bert build/zf-plan && sudo sh bench/netns.sh methods [STEPS [RATE...]]
 #
 # The time of a step of BERT-mini in bf16, for each method of sending less and each RATE of the link
-# (1gbit 100mbit): two nodes of two ranks. Beside it, what zf-plan foretells by the rates that the
+# (1gbit 100mbit): two nodes of two ranks. Next to it: what zf-plan predicts by the rates that the
 # ranks measure, its bytes between nodes, and how many times as fast it is as plain stage 3 and
 # stage 1 (of LAMB for 1-bit LAMB). STEPS (14) are taken. The median counts, without the first two;
 # of 0/1 Adam, where three of four steps are local, the mean of the last eight. Of 1-bit optimizers
@@ -200,7 +200,7 @@ methods() {
         print ""; if (i % 12 == 11) print "" } }' > "$scratch/text"
     "$program" vocab --corpus "$scratch/text" --vocab "$scratch/vocab.txt" --size 2000 > "$scratch/out" 2>&1 ||
         stop "$(tail -3 "$scratch/out")"
-    printf '%-10s%-18s%12s%12s%16s%10s%10s\n' link method 'ms a step' 'foretold' 'between nodes' \
+    printf '%-10s%-18s%12s%12s%16s%10s%10s\n' link method 'ms a step' 'predicted' 'between nodes' \
         '/ stage3' '/ stage1'
     for rate in "$@"; do
         rm -f "$scratch"/*.ms

@@ -1,4 +1,4 @@
-/* The time of single operators, beside that of a copy: milliseconds, GB/s of the bytes that they
+/* The time of single operators, next to that of a copy: milliseconds, GB/s of the bytes that they
  * read and write, and GFLOP/s of products.
  *
  *     build/bench/ops [--rows 65536] [--rounds 10] [--threads 2] [--device cpu|cuda] [--json]

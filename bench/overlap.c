@@ -1,4 +1,4 @@
-/* How much of the communication the plan hides behind computation: BERT on ranks whose collectives
+/* How much of the communication the plan hides in computation: BERT on ranks whose collectives
  * take the time of a link of given latency and bandwidth.
  *
  *     build/bench/overlap [--model mini] [--stages 0123] [--ranks 2] [--prefetch BYTES] [--json]

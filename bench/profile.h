@@ -115,7 +115,7 @@ static inline void profile_begin(zf_backend *backend, double gflops, double gbyt
 #endif
 }
 
-/* Behind every step, when the device is done with it. */
+/* After every step, when the device is done with it. */
 static inline void profile_step(void)
 {
 #ifdef WITH_CUDA
@@ -155,7 +155,7 @@ static inline void profile_print(int64_t steps)
 {
     static const char *const queues[PROFILE_QUEUES] = {"",       "gather", "reduce", "download",
                                                        "upload", "read",   "write",  "other"};
-    bool told[ZF_OP_COUNT] = {false};
+    bool printed[ZF_OP_COUNT] = {false};
     double total = 0, floor = 0, each = 1 / (double)steps;
     for (int op = 0; op < ZF_OP_COUNT; op++)
         total += profiled.seconds[op], floor += profiled.floor[op];
@@ -165,9 +165,9 @@ static inline void profile_print(int64_t steps)
     for (;;) {
         int most = -1;
         for (int op = 0; op < ZF_OP_COUNT; op++)
-            if (!told[op] && (most < 0 || profiled.seconds[op] > profiled.seconds[most])) most = op;
+            if (!printed[op] && (most < 0 || profiled.seconds[op] > profiled.seconds[most])) most = op;
         if (most < 0 || profiled.seconds[most] <= 0.001 * total) break;
-        told[most] = true;
+        printed[most] = true;
         printf("%-20s %8lld %5.1f %8.3f %8.1f %8.1f %8.1f %8.3f %6.2f\n", zf_op_name((zf_op)most),
                (long long)(profiled.launches[most] / steps), 100 * profiled.seconds[most] / total,
                1e3 * profiled.seconds[most] * each,

@@ -1,5 +1,5 @@
 /* Nanoseconds per element of the vector functions and of the conversions between f32 and 16 bits
- * (6 bytes an element), by instruction set, with the C library beside.
+ * (6 bytes an element), by instruction set, with the C library next to it.
  *
  *     build/bench/vmath [--threads N] [--rounds N]
  *

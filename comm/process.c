@@ -114,7 +114,7 @@ static const char *zfi_process_call(const zfi_process *p, char text[64], const z
     return c && c->op ? zf_collective_name(text, c) : p->maker;
 }
 
-/* From here on every call fails with this error, unless with an earlier one. The others are told
+/* From here on every call fails with this error, unless with an earlier one. The others hear
  * its status and `notice` if that is not NULL. Returns false. */
 static bool zfi_process_fail(zfi_process *p, const zf_error *error, const char *notice)
 {
@@ -164,7 +164,7 @@ static void zfi_back_off(double waited)
 typedef struct zfi_wait {
     double since, before; /* its begin and the last look; 0: none yet */
     double waited;
-    bool told; /* the heartbeat is sent */
+    bool said; /* the heartbeat is sent */
 } zfi_wait;
 
 typedef enum zfi_patience { ZFI_GO_ON, ZFI_HEARTBEAT, ZFI_TOO_LONG } zfi_patience;
@@ -174,8 +174,8 @@ typedef enum zfi_patience { ZFI_GO_ON, ZFI_HEARTBEAT, ZFI_TOO_LONG } zfi_patienc
 static zfi_patience zfi_wait_add(zfi_wait *w, double seconds, double deadline)
 {
     w->waited += fmin(seconds, deadline / 8);
-    if (!w->told && w->waited > deadline / 4) {
-        w->told = true;
+    if (!w->said && w->waited > deadline / 4) {
+        w->said = true;
         return ZFI_HEARTBEAT;
     }
     return w->waited > deadline ? ZFI_TOO_LONG : ZFI_GO_ON;

@@ -1,4 +1,4 @@
-/* How processes find one another and exchange notes beside their collectives: by TCP through rank
+/* How processes find one another and exchange notes apart from their collectives: by TCP through rank
  * 0, or by files in a folder that all can see. zeroflow_nccl.c includes it.
  *
  * When all ranks have come, rank 0 sends the same bytes to all, the ids. Later, ranks send notes

@@ -66,10 +66,10 @@ static inline uint32_t zfd_shared_at(const void *p)
 #endif
 
 /* The operand that begins at `tile`. If it is `across` and has more than 64 columns, the tile with
- * the next 64 is `beside` bytes further. */
-__device__ __forceinline__ uint64_t zfd_wgmma_operand(const void *tile, int beside = 0)
+ * the next 64 is `next` bytes further. */
+__device__ __forceinline__ uint64_t zfd_wgmma_operand(const void *tile, int next = 0)
 {
-    return (uint64_t)((zfd_shared_at(tile) & 0x3ffff) >> 4) | (uint64_t)(beside >> 4) << 16 |
+    return (uint64_t)((zfd_shared_at(tile) & 0x3ffff) >> 4) | (uint64_t)(next >> 4) << 16 |
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
@@ -245,9 +245,9 @@ template <int GROUPS> static inline void zfd_fetch_wait() {}
 template <class T>
 static inline float zfd_wgmma_element(uint64_t operand, bool across, int i, int k)
 {
-    const int start = (int)(operand & 0x3fff) << 4, beside = (int)(operand >> 16 & 0x3fff) << 4;
+    const int start = (int)(operand & 0x3fff) << 4, next = (int)(operand >> 16 & 0x3fff) << 4;
     const int stride = (int)(operand >> 32 & 0x3fff) << 4;
-    int at = across ? start + i / 64 * beside + i % 64 * 2 + k / 8 * stride + k % 8 * 128
+    int at = across ? start + i / 64 * next + i % 64 * 2 + k / 8 * stride + k % 8 * 128
                     : start + i / 8 * stride + i % 8 * 128 + k * 2;
     T x;
     at ^= (at >> 7 & 7) << 4;

@@ -156,7 +156,7 @@ typedef struct zfi_record {
     int32_t rate;
     /* An update: a mask of the operands that it only reads, and that have an element for each of the
      * parameter */
-    uint32_t beside;
+    uint32_t elementwise;
     /* The last random stream that it draws from; NULL: the attribute `stream` */
     int64_t (*stream)(const zfi_node *);
     /* A node above with the same value, or `id`; `written` as in zfi_identity. NULL: id */
@@ -494,7 +494,7 @@ static bool zfi_marks_number(const zf_graph *g, const zfi_node *mark)
 
 /* The all_reduce of whose result the value is a part, seen through views, casts and factors, or the first of
  * several over one axis after the other, which reads what this rank gives; 0: none. */
-static int32_t zfi_sum_behind(const zf_graph *g, int32_t id)
+static int32_t zfi_sum_after(const zf_graph *g, int32_t id)
 {
     for (int32_t sum = 0;;) {
         const zfi_node *node = &g->nodes[id];

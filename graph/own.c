@@ -126,7 +126,7 @@ static size_t zfi_name_length(const char *text)
 
 /* The text after the kind at `text`, which is one of i f b d l v or e(NAME|NAME); NULL where it is
  * none. */
-static const char *zfi_behind_kind(const char *text)
+static const char *zfi_after_kind(const char *text)
 {
     size_t length;
     if (!*text || !strchr("ifbdlve", *text)) return NULL;
@@ -148,7 +148,7 @@ static bool zfi_is_attributes(const char *text)
         if (!length || at[length] != ':' || ++count > ZF_MAX_ATTRIBUTES) return false;
         for (const char *other = text; other < at; other = strchr(other, ' ') + 1)
             if (!memcmp(other, at, length + 1)) return false; /* given twice */
-        if (!(at = zfi_behind_kind(at + length + 1)) || (*at && (*at != ' ' || !at[1])))
+        if (!(at = zfi_after_kind(at + length + 1)) || (*at && (*at != ' ' || !at[1])))
             return false;
         at += *at == ' ';
     }

@@ -10,7 +10,7 @@
  * One function derives it from the operators, whose records say how they act (zfi_record.parts).
  * Examples are the first dimension of inputs. A sum times a constant is a mean where the constant
  * is 1 / its elements or 1 / its rows, else a sum. Products of sums and means, maxima, functions of
- * them are not told.
+ * them are not said.
  *
  * An output of a scalar float keeps what was derived when it was made, since passes rewrite what it
  * was derived from: attribute `reduction` says mean; of a ratio, operands 1 and 2 are the divisor

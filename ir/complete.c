@@ -11,7 +11,7 @@
 enum { ZFI_HAS_GRADIENT = 1, ZFI_HAS_UPDATE = 2, ZFI_HAS_OUTPUT = 4 };
 
 /* The pack of which the value has the elements, or sums of them, in their places; 0: none. */
-static int32_t zfi_pack_behind(const zf_graph *g, int32_t id)
+static int32_t zfi_pack_after(const zf_graph *g, int32_t id)
 {
     while (id && g->nodes[id].op != ZF_OP_pack) {
         const zfi_node *node = &g->nodes[id];
@@ -31,7 +31,7 @@ static void zfi_find_gradients_of(const zf_graph *g, int32_t bucket, int32_t val
 {
     const zfi_node *node = &g->nodes[bucket];
     const int64_t *at = ZF_LIST(node, bucket, at).data;
-    int32_t pack = zfi_pack_behind(g, value);
+    int32_t pack = zfi_pack_after(g, value);
     for (int32_t k = 0; k < node->arg_count && pack; k++) {
         int64_t first = at[k] / ZFI_NORM_BLOCK,
                 last = first + zfi_whole_blocks(zfi_node_count(&g->nodes[node->args[k]]));

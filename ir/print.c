@@ -11,7 +11,7 @@
  * After the type come, where they apply: the space, if it is not the device; the role, and the
  * parameter that it is of (graph/role.c); the value's place,
  * @offset+bytes, and its scratch, after the memory pass; the queue, if it is not compute;
- * `recompute`; `micro`, if a node of the micro section stands below `update:` (overlap/beside.c).
+ * `recompute`; `micro`, if a node of the micro section stands below `update:` (overlap/early.c).
  * The step of a training with a name begins with "training NAME" (zf_name_training), and a graph
  * whose adapter has a name (zf_lora) with "adapter NAME". After zf_zero
  * there is a line "zero stage=3 world=4 micro_batches=1", with " nodes=2" where

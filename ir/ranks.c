@@ -509,15 +509,15 @@ static void zfi_check_cut(zfi_ranks *r, int32_t id, int32_t k)
 
 /* Checks operand k, other than the gradient: a state that is sharded as the parameters are, or a
  * value equal on all ranks. */
-static void zfi_check_beside(zfi_ranks *r, int32_t id, int32_t k, const zf_attribute *blocks)
+static void zfi_check_same_rows(zfi_ranks *r, int32_t id, int32_t k, const zf_attribute *blocks)
 {
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id], *home = &g->nodes[zfi_updated_leaf(g, node->args[k])];
     int32_t arg = node->args[k], bucket = zfi_updated_leaf(g, node->args[0]);
-    const uint32_t beside = zfi_written_args(g, node) | g->records[node->op]->beside;
+    const uint32_t shaped = zfi_written_args(g, node) | g->records[node->op]->elementwise;
     const zfi_stand *x = &r->at[arg];
     int64_t block;
-    if (!(k < 31 && beside >> k & 1) && k != zfi_master_arg(g, node)) {
+    if (!(k < 31 && shaped >> k & 1) && k != zfi_master_arg(g, node)) {
         if (x->bits & (ZFI_OTHER | ZFI_BATCH))
             zfi_verify_fail(g, id, "%%%d depends on %%%d, so ranks would update differently",
                             (int)arg, (int)x->cause);
@@ -674,7 +674,7 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
                         (int)node->args[0], (int)g->shards);
     if (!zfi_reads_delayed(r, id, bucket, blocks)) zfi_check_gradient(r, id, bucket, blocks);
     zfi_check_cut(r, id, 1);
-    for (int32_t k = 2; k < node->arg_count; k++) zfi_check_beside(r, id, k, blocks);
+    for (int32_t k = 2; k < node->arg_count; k++) zfi_check_same_rows(r, id, k, blocks);
     if (!g->error.status) zfi_check_pieces(r, id);
 }
 

@@ -18,9 +18,9 @@ static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
     if (!status && c->arg_count > step + 2)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
                                 (int)c->arg_count);
-    if (!status) status = zfi_infer_beside(c, 1, "the gradient", c->args[0]->dtype, false);
-    if (!status) status = zfi_infer_beside(c, 2, "the mean", wide, true);
-    if (!status) status = zfi_infer_beside(c, 3, "the variance", wide, true);
+    if (!status) status = zfi_infer_paired(c, 1, "the gradient", c->args[0]->dtype, false);
+    if (!status) status = zfi_infer_paired(c, 2, "the mean", wide, true);
+    if (!status) status = zfi_infer_paired(c, 3, "the variance", wide, true);
     if (!status && c->args[2] == c->args[3])
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                                 "operands 2 and 3, mean and variance, must be two states");

@@ -50,7 +50,7 @@ typedef struct zfd_heads {
     zfd_dropout drop;
 } zfd_heads;
 
-static const void *zfd_behind(const void *data, int64_t count, size_t size)
+static const void *zfd_after(const void *data, int64_t count, size_t size)
 {
     return data ? static_cast<const char *>(data) + count * (int64_t)size : NULL;
 }
@@ -80,8 +80,8 @@ static zf_status zfd_heads_of(const zf_launch *l, int first, zfd_heads *a)
     a->row = row, a->kv_row = packed ? row : kv_hidden;
     a->group = a->heads / (int)kv_heads, a->window = (int)min(at[6].i, n);
     a->q = x->data;
-    a->k = packed ? zfd_behind(x->data, hidden, size) : x[1].data;
-    a->v = packed ? zfd_behind(x->data, hidden + kv_hidden, size) : x[2].data;
+    a->k = packed ? zfd_after(x->data, hidden, size) : x[1].data;
+    a->v = packed ? zfd_after(x->data, hidden + kv_hidden, size) : x[2].data;
     a->scale = (float)(at[3].f * 1.4426950408889634);
     a->causal = at[4].i != 0;
     a->well = zfd_lies_well(row, size, a->q, a->k, a->v) && a->kv_row * size % 16 == 0 &&

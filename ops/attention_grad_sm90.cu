@@ -134,7 +134,7 @@ typedef struct zfd_grad_place {
     int j, i; /* j: tile of keys, i: tile of queries */
 } zfd_grad_place;
 
-__device__ __forceinline__ zfd_grad_place zfd_place_behind(const zfd_heads &a,
+__device__ __forceinline__ zfd_grad_place zfd_place_after(const zfd_heads &a,
                                                            const zfd_heads_back &b,
                                                            zfd_grad_place x)
 {
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(256, 1)
     zfd_shared_to_products();
 #pragma unroll 1
     while (x.head.number < a.count) {
-        const zfd_grad_place next = zfd_place_behind(a, b, x);
+        const zfd_grad_place next = zfd_place_after(a, b, x);
         const bool ends = next.head.number != x.head.number || next.j != x.j;
         const int m0 = x.i * cut::queries, n0 = x.j * cut::keys;
         T *const k = shared + 2 * k_half * cut::tile, *const v = k + cut::tile;

@@ -22,7 +22,7 @@ static zf_status zfi_infer_lamb_apply(zfi_infer *c)
     int64_t norms =
         ZF_LIST(c, lamb_apply, blocks).count ? ZF_LIST(c, lamb_apply, blocks).count / 2 : 1;
     zf_status status = zfi_infer_target(c, ZF_AT_lamb_apply_world);
-    if (!status) status = zfi_infer_beside(c, 1, "the update", zfi_wide(c->args[0]->dtype), false);
+    if (!status) status = zfi_infer_paired(c, 1, "the update", zfi_wide(c->args[0]->dtype), false);
     if (!status) status = zfi_infer_number(c, 2, "the learning rate");
     if (!status) status = zfi_infer_numbers(c, 3, "the parameter's norm", norms);
     if (!status) status = zfi_infer_numbers(c, 4, "the update's norm", norms);

@@ -16,8 +16,8 @@ static zf_status zfi_infer_lion(zfi_infer *c)
     if (!status && c->arg_count > ZFI_LION_MASTER + 1)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
                                 (int)c->arg_count);
-    if (!status) status = zfi_infer_beside(c, 1, "the gradient", c->args[0]->dtype, false);
-    if (!status) status = zfi_infer_beside(c, 2, "the mean", zfi_wide(c->args[0]->dtype), true);
+    if (!status) status = zfi_infer_paired(c, 1, "the gradient", c->args[0]->dtype, false);
+    if (!status) status = zfi_infer_paired(c, 2, "the mean", zfi_wide(c->args[0]->dtype), true);
     if (!status) status = zfi_infer_number(c, 3, "the learning rate");
     if (!status) status = zfi_infer_master(c, ZFI_LION_MASTER);
     if (!status) status = zfi_infer_below(c, "beta1", ZF_FLOAT(c, lion, beta1), 1);

@@ -21,7 +21,7 @@ static zf_status zfi_infer_sgd(zfi_infer *c)
     if (!status && c->arg_count > master + 1)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
                                 (int)c->arg_count);
-    if (!status) status = zfi_infer_beside(c, 1, "the gradient", c->args[0]->dtype, false);
+    if (!status) status = zfi_infer_paired(c, 1, "the gradient", c->args[0]->dtype, false);
     if (!status) status = zfi_infer_number(c, 2, "the learning rate");
     if (!status) status = zfi_infer_below(c, "momentum", momentum, INFINITY);
     if (!status)
@@ -30,7 +30,7 @@ static zf_status zfi_infer_sgd(zfi_infer *c)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                                 "momentum = %g needs a buffer, a state, as operand 3", momentum);
     if (!status && master > 3)
-        status = zfi_infer_beside(c, 3, "the momentum buffer", zfi_wide(c->args[0]->dtype), true);
+        status = zfi_infer_paired(c, 3, "the momentum buffer", zfi_wide(c->args[0]->dtype), true);
     if (!status) status = zfi_infer_master(c, master);
     if (!status && momentum == 0 && ZF_INT(c, sgd, nesterov))
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "nesterov needs a momentum above 0");

@@ -439,8 +439,8 @@ static zf_status zfi_infer_adam_apply(zfi_infer *c)
 {
     zf_dtype wide = zfi_wide(c->args[0]->dtype);
     zf_status status = zfi_infer_target(c, ZF_AT_adam_apply_world);
-    if (!status) status = zfi_infer_beside(c, 1, "the mean", wide, false);
-    if (!status) status = zfi_infer_beside(c, 2, "the variance", wide, true);
+    if (!status) status = zfi_infer_paired(c, 1, "the mean", wide, false);
+    if (!status) status = zfi_infer_paired(c, 2, "the variance", wide, true);
     if (!status && zfi_node_count(c->args[3]) == 1)
         status = zfi_infer_number(c, 3, "the learning rate");
     else if (!status)
@@ -578,8 +578,8 @@ static zf_status zfi_infer_adam_drift(zfi_infer *c)
                               c->graph->records[op]->name);
     if (c->args[0]->dtype == ZF_F64)
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0 must be f32, bf16 or f16");
-    status = zfi_infer_beside(c, 1, "the sum of updates", ZF_F32, true);
-    if (!status) status = zfi_infer_beside(c, 2, "the variance", ZF_F32, true);
+    status = zfi_infer_paired(c, 1, "the sum of updates", ZF_F32, true);
+    if (!status) status = zfi_infer_paired(c, 2, "the variance", ZF_F32, true);
     if (!status) status = zfi_infer_master(c, 3);
     if (!status) status = zfi_infer_below(c, "eps", ZF_FLOAT(c, adam_drift, eps), INFINITY);
     return status ? status : zfi_infer_like(c, 0);
@@ -640,7 +640,7 @@ ZFI_OPERATOR(assign, .infer = zfi_infer_assign, .cpu = zfi_cpu_assign, .views = 
              .writes = zfi_writes_first, .bytes = zfi_bytes_assign, .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES)
 ZFI_OPERATOR(adam_apply, .infer = zfi_infer_adam_apply, .grad = zfi_grad_none,
              .cpu = zfi_cpu_adam_apply, .writes = zfi_writes_adam_apply,
-             .master = zfi_master_adam_apply, .bytes = zfi_bytes_update, .rate = 3, .beside = 4,
+             .master = zfi_master_adam_apply, .bytes = zfi_bytes_update, .rate = 3, .elementwise = 4,
              .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)
 ZFI_OPERATOR(adam_drift, .infer = zfi_infer_adam_drift, .grad = zfi_grad_none,
              .cpu = zfi_cpu_adam_drift, .traits = ZF_OP_READS_HALF)

@@ -73,7 +73,7 @@ static zf_status zfi_infer_target(zfi_infer *c, int first)
 
 /* Checks that operand k, called `what` in messages, has the shape of the parameter and the given
  * dtype; with `state`, that it is a state or a bucket of states. */
-static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *what, zf_dtype dtype,
+static zf_status zfi_infer_paired(const zfi_infer *c, int32_t k, const char *what, zf_dtype dtype,
                                   bool state)
 {
     char type[ZFI_TYPE_TEXT];
@@ -151,7 +151,7 @@ static zf_status zfi_infer_master(const zfi_infer *c, int32_t k)
             return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                                   "operands %d and %d, the master weights, must be two states",
                                   (int)other, (int)k);
-    return zfi_infer_beside(c, k, "the master weights", ZF_F32, true);
+    return zfi_infer_paired(c, k, "the master weights", ZF_F32, true);
 }
 
 /* --------------------------------------------------------------------------- stretches */

@@ -179,7 +179,7 @@ static void zfi_add_choice(zfi_fitting *f, zf_choice c)
     s->planned = s->open = true;
 }
 
-/* The kind goes on to the spaces behind its own that may hold it. */
+/* The kind goes on to the spaces after its own that may hold it. */
 static void zfi_move_on(zfi_fitting *f, const zf_choice *from, int kind)
 {
     const zf_fit_desc *d = &f->training->fit;
@@ -254,7 +254,7 @@ static zf_status zfi_fit_training(zf_graph *g, zf_training *t)
     zfi_fit_state *best = NULL, *nearest = NULL;
     if (t->cost && zfi_check_cost(g, "zf_passes", t->cost)) return g->error.status;
     zfi_add_choice(&f, first);
-    /* What is wrong with the description itself is told by the passes. */
+    /* What is wrong with the description itself is said by the passes. */
     if (!f.states[zfi_fit_index(&first)].planned) return g->error.status;
     first = f.states[zfi_fit_index(&first)].choice;
     for (;;) {

@@ -11,7 +11,7 @@ static bool zfi_is_for_updates(const zf_graph *g, int32_t id)
 }
 
 /* The rate of which a group's is a multiple, seen through copies. */
-static int32_t zfi_rate_behind(const zf_graph *g, int32_t id)
+static int32_t zfi_rate_after(const zf_graph *g, int32_t id)
 {
     while (g->nodes[id].op == ZF_OP_copy || (g->nodes[id].op == ZF_OP_scale && g->nodes[id].update))
         id = g->nodes[id].args[0];
@@ -30,7 +30,7 @@ static zf_status zfi_list_inputs(zf_program *p)
         for (int32_t k = 0; k < node->arg_count && !p->memory.failed; k++) {
             int32_t id = node->args[k];
             seen[id] |= READ;
-            id = zfi_rate_behind(g, id);
+            id = zfi_rate_after(g, id);
             if (!k || k != g->records[node->op]->rate || g->nodes[id].update || seen[id] & RATE)
                 continue;
             zfi_push(&p->memory, p->rates, id);

@@ -267,11 +267,11 @@ static zf_status zfi_measure_load(zf_backend *backend, const zf_launch *copy, do
     if (!p) status = zfi_fail(error, zf_graph_status(g), "%s", zf_graph_error(g));
     for (int run = 0; run < ZFI_COST_RUNS && !status; run++) {
         const double alone = zfi_time_launches(p, PRODUCTS);
-        double beside;
+        double both;
         for (int k = 0; k < COPIES && !status; k++) status = backend->launch(backend->self, copy);
-        beside = zfi_time_launches(p, PRODUCTS);
+        both = zfi_time_launches(p, PRODUCTS);
         if (!status) status = backend->wait(backend->self, copy);
-        times[run] = beside > alone ? 1 - alone / beside : 0;
+        times[run] = both > alone ? 1 - alone / both : 0;
     }
     if (!status) *load = zfi_median(times, ZFI_COST_RUNS);
     zf_program_free(p);

@@ -27,7 +27,7 @@ static void zfi_mark_sums(zf_program *p, const int32_t *launch_of)
     if (p->allow_nan || !(g->stages & ZFI_STAGE_UPDATES) || g->world < 2) return;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *mark = &g->nodes[g->order[i]];
-        int32_t sum = zfi_marks_number(g, mark) ? zfi_sum_behind(g, mark->args[0]) : 0;
+        int32_t sum = zfi_marks_number(g, mark) ? zfi_sum_after(g, mark->args[0]) : 0;
         if (sum) p->sums_outputs[launch_of[sum]] = true;
     }
 }

@@ -206,7 +206,7 @@ TEST_ONCE(adapter_of_all_products_trains_as_by_peft)
     if (!t->failed) check_tuned(t, &(tuned){"all", "qwen2", false, 3e-3, "all", 0});
 }
 
-/* Beside weights of few bits, as PEFT trains beside the floats that these stand for. */
+/* With weights of few bits, as PEFT trains with the floats that these stand for. */
 TEST_ONCE(adapter_over_8_bits_trains_as_by_peft)
 {
     check_tuned(t, &(tuned){"int8", "wide", true, 3e-3, NULL, 1});
@@ -471,7 +471,7 @@ TEST_ONCE(adapter_over_few_bits_of_narrow_rows)
                "rows of a multiple of 64");
 }
 
-/* Writes a copy of an adapter's config with `from` replaced by `to`, beside its tensors. */
+/* Writes a copy of an adapter's config with `from` replaced by `to`, next to its tensors. */
 static bool vary(const char *folder, const char *from, const char *to)
 {
     char path[400];

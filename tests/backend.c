@@ -342,7 +342,7 @@ TEST(backend_poison_runs_no_sections)
     CHECK(t, !watches[0].runs && !watches[0].kept);
 }
 
-/* A section that fails is the step's error. The next step is a step again, but behind the section
+/* A section that fails is the step's error. The next step is a step again, but after the section
  * of the updates, of which some may have been made. */
 TEST(backend_section_fails)
 {

@@ -327,7 +327,7 @@ TEST(batch_parts_are_the_batch)
     }
 }
 
-/* So many percent of the words are masked; of held-out examples as many as they are told. */
+/* So many percent of the words are masked; of held-out examples as many as they are given. */
 TEST(batch_masks_a_share)
 {
     enum { rows = 400, sequence = 64 };

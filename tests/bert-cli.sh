@@ -793,7 +793,7 @@ goes_on_delayed() { # after the third step and the sixth
             --load "$saved" && cmp "$work/delayed.params" "$work/other.params" || return
     done
 }
-check 'resumed before and behind that, elsewhere: the same bits' goes_on_delayed
+check 'resumed before and after that, elsewhere: the same bits' goes_on_delayed
 # signs RUN OPTIONS...: 1-bit LAMB, with four steps of each variant.
 signs() {
     leaves=$1

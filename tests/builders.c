@@ -150,7 +150,7 @@ static misses fuse(zf_graph *g)
  * builders, with and without grouped heads, it gets none. */
 TEST(near_misses_of_a_llama)
 {
-    static const char *const told[] = {
+    static const char *const named[] = {
         "qkv in model.layers.0: matmul: it and ",
         "attention in model.layers.0: masked_softmax: q, ",
         "zf_rope rotates q and k before that",
@@ -167,8 +167,8 @@ TEST(near_misses_of_a_llama)
         OK(t, zf_graph_status(plain), zf_graph_error(plain));
         OK(t, zf_graph_status(fused), zf_graph_error(fused));
         CHECK_TEXT(t, of_fused.text, "");
-        for (size_t k = 0; k < sizeof told / sizeof told[0]; k++)
-            if (!strstr(of_plain.text, told[k])) CHECK_TEXT(t, of_plain.text, told[k]);
+        for (size_t k = 0; k < sizeof named / sizeof named[0]; k++)
+            if (!strstr(of_plain.text, named[k])) CHECK_TEXT(t, of_plain.text, named[k]);
         CHECK(t, of_plain.count == 6);
     }
 }

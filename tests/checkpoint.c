@@ -193,7 +193,7 @@ static bool put_file(const char *path, const char *name, const char *data, long 
     return file && fclose(file) == 0 && good;
 }
 
-/* Removes a directory of files, and files left beside it. */
+/* Removes a directory of files, and files left next to it. */
 static void remove_all(const char *path)
 {
     static const char *const ends[] = {"", ".zf-new", ".zf-old"};

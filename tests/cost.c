@@ -254,7 +254,7 @@ TEST(cost_files)
         OK(t, zf_cost_read(path, &cost, &t->allocator, &error), error.text);
         CHECK(t, same(&cost, &want));
     }
-    { /* so it has where a rate is 0, with the latency that is beside it */
+    { /* so it has where a rate is 0, with the latency that comes with it */
         zf_error error = {ZF_OK, ""};
         zf_cost cost = {.device = {.flops_per_s = 1, .bytes_per_s = 24},
                         .link.bytes_per_s = 3,
@@ -272,8 +272,8 @@ TEST(cost_files)
     }
 }
 
-/* The text behind the path, which depends on the build. */
-static const char *behind(const char *text, const char *path)
+/* The text after the path, which depends on the build. */
+static const char *after(const char *text, const char *path)
 {
     const char *at = strstr(text, path);
     return at ? at + strlen(path) : text;
@@ -322,7 +322,7 @@ TEST_ONCE(cost_bad_files)
         zf_cost cost = before;
         CHECK(t, put(path, rows[k].text));
         CHECK(t, zf_cost_read(path, &cost, NULL, &error) == ZF_ERR_FORMAT);
-        CHECK_TEXT(t, behind(error.text, path), rows[k].error);
+        CHECK_TEXT(t, after(error.text, path), rows[k].error);
         CHECK(t, same(&cost, &before));
         CHECK(t, zf_cost_read(path, &cost, NULL, NULL) == ZF_ERR_FORMAT);
     }
@@ -356,7 +356,7 @@ TEST_ONCE(cost_bad_calls)
     }
     error.status = ZF_OK;
     CHECK(t, zf_cost_read(path, &cost, NULL, &error) == ZF_ERR_IO); /* none was written */
-    CHECK_TEXT(t, behind(error.text, path), ": No such file or directory");
+    CHECK_TEXT(t, after(error.text, path), ": No such file or directory");
     error.status = ZF_OK;
     CHECK(t, zf_cost_read(NULL, &cost, NULL, &error) == ZF_ERR_ARGUMENT);
     CHECK_TEXT(t, error.text, "zf_cost_read: path is NULL");

@@ -74,7 +74,7 @@ check 'JSON anywhere in the output' grep -qx '{"tokens_per_s": 7, "rows": {"a": 
     "$tree/build/cuda/bench-out/torch-eager-128.json"
 check 'PyTorch is compiled last' eval '[ "$(grep -c "mode compile" "$CALLS")" -gt 0 ] &&
     tail -n 1 "$CALLS" | grep -q "mode compile"'
-check 'steps are profiled beside the best rate' grep -q 'profile.*--roof-gflops 700500' "$CALLS"
+check 'steps are profiled next to the best rate' grep -q 'profile.*--roof-gflops 700500' "$CALLS"
 check 'a table after each part' eval '[ "$(wc -l < "$TABLES")" -ge 11 ]'
 check 'the logs' eval 'tar -tzf "$OUT/logs.tar.gz" | grep -q "step-128.log"'
 check 'what 80 GB cannot hold is left out' has 'torch-compile-512: left out, for lack of memory'

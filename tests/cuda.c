@@ -40,7 +40,7 @@ enum { SIZED_CASES = sizeof sized_cases / sizeof sized_cases[0], ROWS = 128, SEE
 /* -------------------------------------------------------------------- operands of their own
  *
  * A backend around another: what it launches has each operand, result and scratch in an allocation
- * of its own, exactly as long as it is, so that reads and writes beside them are found. Its own
+ * of its own, exactly as long as it is, so that reads and writes outside them are found. Its own
  * memory is the host's.
  *
  *     arena (host)   | a | b | out |        allocations (device)   [a]  [b]  [out]  [scratch]
@@ -49,7 +49,7 @@ enum { SIZED_CASES = sizeof sized_cases / sizeof sized_cases[0], ROWS = 128, SEE
 typedef struct apart {
     zf_backend backend;
     zf_backend *inner;
-    size_t shift; /* elements that operands begin behind the start of their allocation */
+    size_t shift; /* elements that operands begin after the start of their allocation */
     test *t;
 } apart;
 

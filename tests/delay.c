@@ -54,7 +54,7 @@ static bool step(trained of, int at, unsigned char *w, size_t bytes)
 
 /* Where gradients do not depend on parameters, delayed parameters are those of one step before,
  * to the last bit. */
-TEST_ONCE(delay_is_one_step_behind)
+TEST_ONCE(delay_is_one_step_late)
 {
     static const char *const lines[] = {
         "autograd loss; adamw lr weight_decay=0.1; %szero",
@@ -85,7 +85,7 @@ TEST_ONCE(delay_is_one_step_behind)
         for (int n = 1; n <= STEPS; n++) {
             CHECK(t, step(p, n, delayed, bytes));
             if (memcmp(delayed, plain[n - 1], bytes) != 0)
-                test_fail(t, __FILE__, __LINE__, line, "it is not one step behind");
+                test_fail(t, __FILE__, __LINE__, line, "it is not one step late");
         }
         if (!moved) test_fail(t, __FILE__, __LINE__, line, "no step updates");
     }

@@ -55,7 +55,7 @@ static bool is_estimated(test *t, const char *text, const zf_cost *cost, const e
 
 /* An optimizer in host memory. The micro section: pack reads 256 bytes and
  * writes 4096; while its result goes to the host, tanh reads and writes 256; the section then waits
- * for the copy. The learning rate's copy, on queue compute, comes behind that of the parameters. */
+ * for the copy. The learning rate's copy, on queue compute, comes after that of the parameters. */
 TEST(estimate_of_copies)
 {
     static const char text[] =
@@ -102,8 +102,8 @@ TEST(estimate_of_copies)
     CHECK(t, is_estimated(t, text, &loaded, &more));
 }
 
-/* The same where the host has processors of its own: what the device does behind the update runs
- * beside it, and the write is waited for by the host. Where the parameters come back on queue compute,
+/* The same where the host has processors of its own: what the device does after the update runs
+ * concurrent with it, and the write is waited for by the host. Where the parameters come back on queue compute,
  * that waits for the update as well. */
 TEST(estimate_of_a_host_apart)
 {

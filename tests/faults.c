@@ -267,7 +267,7 @@ static void step_body(member *k) { k->status = one_step(k, 0, true); }
 
 static void has_another_plan(test *t, const setup *s)
 {
-    static const char behind[] = "): their graphs, or the options of the passes, are not the same";
+    static const char after[] = "): their graphs, or the options of the passes, are not the same";
     team *m = team_new(t, 0, s);
     if (!m) return;
     if (s->threads) CHECK(t, run_team(m, step_body));
@@ -279,7 +279,7 @@ static void has_another_plan(test *t, const setup *s)
                  s->threads && r == 1 ? 0 : 1);
         CHECK(t, !s->threads || m->members[r].status == ZF_ERR_MISMATCH);
         CHECK(t, !strncmp(text, before, strlen(before)));
-        CHECK_TEXT(t, end ? end : text, behind);
+        CHECK_TEXT(t, end ? end : text, after);
     }
 }
 

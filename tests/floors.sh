@@ -4,7 +4,7 @@
 #   - no circle of files, of which NAME.c and NAME.h count as one, nor one of folders;
 #   - no sample includes a file of another one;
 #   - zeroflow_llm.h includes zeroflow.h, all declarations in llm/api, and all of llm/base, text, chat,
-#     folder, generate, losses and rollout, floor by floor; those files include only tables beside
+#     folder, generate, losses and rollout, floor by floor; those files include only tables next to
 #     them;
 #   - llm/ has no private name of zeroflow.h, prints nothing and never ends a program; nobody else has
 #     a private name of llm/.

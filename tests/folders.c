@@ -370,7 +370,7 @@ static bool is_there(const char *folder, const char *name)
 }
 
 /* A file is replaced as a whole; a link is replaced, and not what it points to; nothing is left
- * beside it. */
+ * next to it. */
 TEST_ONCE(folders_files_replace_links)
 {
     const char *folder = test_path("links");
@@ -584,7 +584,7 @@ TEST_ONCE(folders_words_of_all_files)
     }
 }
 
-/* Special tokens that only some files of a folder have, and members of those (make.py beside the
+/* Special tokens that only some files of a folder have, and members of those (make.py next to the
  * cases says how they are made). */
 TEST_ONCE(folders_tokens_of_all_files)
 {

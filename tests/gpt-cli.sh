@@ -146,7 +146,7 @@ check 'goes on with other settings' fails 1 "gpt: $work/half was trained with ba
 the same --batch, or start anew from its weights with --init $work/half" "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
     --seq 32 --batch 5 --lr 3e-3 --quiet --schedule constant --warmup 4 --load "$work/half"
 
-# Flags that differ are named as what they are, and a schedule that is stretched is told.
+# Flags that differ are named as what they are, and a schedule that is stretched is said.
 go_on() {
     pretrain --schedule linear --warmup 4 --load "$work/linear" "$@"
 }

@@ -285,7 +285,7 @@ TEST_ONCE(gpt_generation_has_the_probabilities_of_training)
     CHECK_NEAR(t, sum / (double)b->labelled, session_scalar(&s, "loss"), 1e-5);
 }
 
-TEST_ONCE(gpt_sees_no_token_behind)
+TEST_ONCE(gpt_sees_no_later_token)
 {
     session_desc d = recipe(SAMPLE_ANSWER);
     static session s;

@@ -344,8 +344,8 @@ static size_t between(const zf_traffic *t)
            t->all_to_all.between + t->bcast.between;
 }
 
-/* Runs steps; on each rank what was foretold is counted. *plan is that of all ranks. */
-static bool foretold(test *t, const setup *s, zf_plan *plan)
+/* Runs steps; on each rank what was predicted is counted. *plan is that of all ranks. */
+static bool predicted(test *t, const setup *s, zf_plan *plan)
 {
     zf_error error = {ZF_OK, ""};
     bool same = true;
@@ -361,7 +361,7 @@ static bool foretold(test *t, const setup *s, zf_plan *plan)
                !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over);
         if (!r) *plan = info.plan;
     }
-    if (!same) test_fail(t, __FILE__, __LINE__, "what was foretold is counted", "");
+    if (!same) test_fail(t, __FILE__, __LINE__, "what was predicted is counted", "");
     return same;
 }
 
@@ -396,7 +396,7 @@ TEST_ONCE(groups_bytes_by_link)
         zf_plan plan;
         const zf_traffic *node = &plan.traffic_over[ZF_OVER_NODE],
                          *local = &plan.traffic_over[ZF_OVER_LOCAL];
-        if (!foretold(t, &s, &plan)) return;
+        if (!predicted(t, &s, &plan)) return;
         CHECK(t, local->all_gather.bytes == rows[n].gather_near + norms_near);
         CHECK(t, node->all_gather.bytes == rows[n].gather_far + norms_far);
         CHECK(t, local->reduce_scatter.bytes == rows[n].reduce_near);
@@ -437,7 +437,7 @@ TEST_ONCE(groups_bytes_of_quantized)
         zf_plan plan;
         const zf_traffic *node = &plan.traffic_over[ZF_OVER_NODE],
                          *local = &plan.traffic_over[ZF_OVER_LOCAL];
-        if (!foretold(t, &s, &plan)) return;
+        if (!predicted(t, &s, &plan)) return;
         CHECK(t, between(&plan.traffic) == gathers + sums + OTHERS);
         CHECK(t, node->all_to_all.bytes == (quantized ? sums : 0));
         CHECK(t, local->all_to_all.bytes == (quantized ? 2 * sums : 0));
@@ -475,7 +475,7 @@ TEST_ONCE(groups_bytes_of_quantized_mics)
     const zf_traffic *node = &plan.traffic_over[ZF_OVER_NODE],
                      *local = &plan.traffic_over[ZF_OVER_LOCAL];
     test_defer(t, team_free, &teams[0]);
-    if (!foretold(t, &s, &plan)) return;
+    if (!predicted(t, &s, &plan)) return;
     CHECK(t, local->all_to_all.bytes == MICRO * L * 2 * (B / 2 + SCALES));
     CHECK(t, node->all_to_all.bytes == MICRO * L * (B / 2 + SCALES));
     CHECK(t, node->all_gather.bytes == L * 2 * B);

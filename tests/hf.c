@@ -191,7 +191,7 @@ static const char *take(test *t, const bert_config *config, const char *path,
     return error.text;
 }
 
-TEST_ONCE(hf_tensors_without_a_use_are_told)
+TEST_ONCE(hf_tensors_without_a_use_are_said)
 {
     zf_error error = {ZF_OK, ""};
     zf_weights_report report;

@@ -61,4 +61,4 @@ cmp "$work/whole.p" "$work/killed.p" || exit 1
 # The run after it may leave its file then; the next one removes it.
 [ -z "$(ls "$work/offload")" ] || (run again 0) || { cat "$work/again.out"; exit 1; }
 [ -z "$(ls "$work/offload")" ] || { ls "$work/offload"; exit 1; }
-echo "killed $killed times, $left files left behind and removed: the same bits"
+echo "killed $killed times, $left files left after and removed: the same bits"

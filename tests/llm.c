@@ -102,7 +102,7 @@ static void check_gradients(test *t, int k, const char *no_fuse)
     causal_batch_file_free(&f);
 }
 
-/* The logits behind each token. */
+/* The logits after each token. */
 static void check_logits(test *t, int k)
 {
     static session s; /* outlive what the test defers */

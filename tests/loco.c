@@ -39,7 +39,7 @@ static void fill(void)
     }
 }
 
-/* How errors are kept: in records, beside a loss scale (0: there is none), and whether they begin. */
+/* How errors are kept: in records, with a loss scale (0: there is none), and whether they begin. */
 typedef struct keeping {
     const char *attributes;
     double beta;
@@ -270,7 +270,7 @@ static double distance(test *t, const team *m)
     return sum / (WIDTH / 2);
 }
 
-/* Beside large gradients, small ones are rounded to 0 in every step: only with error feedback they
+/* Next to large gradients, small ones are rounded to 0 in every step: only with error feedback they
  * are learnt, as fast as without quantisation, up to what is left to send. */
 TEST_ONCE(loco_learns_what_quantisation_loses)
 {
@@ -312,7 +312,7 @@ static void same_tensor(test *t, const char *name, size_t bytes)
 }
 
 /* Errors are those of gradients without the scale: a power of 2, which grows on the way, changes no
- * bit of them nor of parameters. Behind steps that overflow, which change no parameter, they begin
+ * bit of them nor of parameters. After steps that overflow, which change no parameter, they begin
  * with 0. The gradients of five steps repeat. */
 TEST_ONCE(loco_with_a_loss_scale)
 {
@@ -422,7 +422,7 @@ TEST_ONCE(loco_errors_of_another_world)
 }
 
 /* A store without programs takes a checkpoint, which notes no roles: errors are known by their names.
- * They begin with 0 behind a checkpoint that has none. A state of the user's that is called almost
+ * They begin with 0 after a checkpoint that has none. A state of the user's that is called almost
  * so is no error: the other checkpoint lacks it. */
 TEST_ONCE(loco_errors_by_name)
 {

@@ -68,8 +68,8 @@ static const char
                               "%16 = linear %15, %7 : f32[6,8]\n" BEHIND_PRODUCTS;
 
 /* Parameters, states and losses after five steps by the passes `before`, and by `before` and
- * `behind`, are equal. */
-static bool same_bits(test *t, const char *text, const char *before, const char *behind)
+ * `after`, are equal. */
+static bool same_bits(test *t, const char *text, const char *before, const char *after)
 {
     char line[800], why[600] = "";
     numbers one = {0}, many = {0};
@@ -80,9 +80,9 @@ static bool same_bits(test *t, const char *text, const char *before, const char 
     char *plain, *other;
     bool good;
     mkdir(folder, 0700);
-    snprintf(line, sizeof line, "%s; %s", before, behind);
-    plain = text_behind(t, text, before);
-    other = plain ? text_behind(t, text, line) : NULL;
+    snprintf(line, sizeof line, "%s; %s", before, after);
+    plain = text_after(t, text, before);
+    other = plain ? text_after(t, text, line) : NULL;
     d.slots = 4;
     good = other && numbers_of(&one, plain, &d, &error) && numbers_of(&many, other, &d, &error) &&
            numbers_compare(&one, &many, "", why, sizeof why) > 12;
@@ -111,16 +111,16 @@ TEST_ONCE(lora_keeps_the_bits)
     for (int world = 1; world <= 4; world *= 2)
         for (int stage = 0; stage < 4; stage++, n++) {
             const bool whole = world > 1 && (stage == 1 || stage == 2);
-            char before[300], behind[300];
+            char before[300], after[300];
             snprintf(before, sizeof before, "%s; %sautograd loss; %sadamw lr weight_decay=0.1%s%s",
                      loras[n % 3], precisions[n / 2 % 3], n % 3 == 1 ? "clip 0.5; " : "",
                      n % 2 ? "; fuse" : "", n % 5 == 1 ? "; recompute layers" : "");
-            snprintf(behind, sizeof behind,
+            snprintf(after, sizeof after,
                      "zero stage=%d world=%d micro_batches=%d bucket=%d; %sprefetch bytes=%d; "
                      "memory threads=1; verify",
                      stage, world, 4 / world, n % 3 ? 20000 : 1, kinds[whole ? n % 2 * 3 : n % 5],
                      n % 4 * 5000);
-            CHECK(t, same_bits(t, model, before, behind));
+            CHECK(t, same_bits(t, model, before, after));
         }
 }
 
@@ -134,7 +134,7 @@ TEST_ONCE(lora_over_records_keeps_the_bits)
     };
     static const char offloaded[] = "zero stage=3 world=4 micro_batches=1 bucket=1; "
                                     "offload parameters=disk optimizer=host; prefetch bytes=5000";
-    static const char *const behind[] = {
+    static const char *const after[] = {
         "zero stage=3 world=2 micro_batches=2; prefetch bytes=5000",
         offloaded,
         "zero stage=2 world=2 micro_batches=2 bucket=20000",
@@ -144,7 +144,7 @@ TEST_ONCE(lora_over_records_keeps_the_bits)
     };
     for (int n = 0; n < 6; n++) {
         char line[300];
-        snprintf(line, sizeof line, "%s; memory threads=%d; verify", behind[n], 1 + n % 2);
+        snprintf(line, sizeof line, "%s; memory threads=%d; verify", after[n], 1 + n % 2);
         CHECK(t, same_bits(t, quantised, before[n % 3], line));
     }
 }
@@ -152,7 +152,7 @@ TEST_ONCE(lora_over_records_keeps_the_bits)
 /* Parameters that ranks send as integers of 8 bits: those of records are sent as they are. */
 TEST(lora_over_records_sends_them_as_they_are)
 {
-    char *text = text_behind(t, quantised,
+    char *text = text_after(t, quantised,
                              "lora rank=2; autograd loss; adamw lr; zero stage=3 world=2 "
                              "quantized_weights; memory");
     const char *at = text;

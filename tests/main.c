@@ -41,8 +41,8 @@ static bool says_so(const char *text)
 
 void test_fail(test *t, const char *file, int line, const char *what, const char *text)
 {
-    if (hooked && (says_so(what) || (text && says_so(text)))) t->told = true;
-    if (t->refused && (t->told || is_unjudged(t->self))) t->unwound = true;
+    if (hooked && (says_so(what) || (text && says_so(text)))) t->said = true;
+    if (t->refused && (t->said || is_unjudged(t->self))) t->unwound = true;
     if (t->unwound) return;
     t->failed = true;
     printf("  %s:%d: %s\n", file, line, what);
@@ -163,7 +163,7 @@ void *test_realloc(void *block, size_t bytes) { return refuses() ? NULL : reallo
 int test_vsnprintf(char *text, size_t size, const char *format, va_list args)
 {
     int length = vsnprintf(text, size, format, args);
-    if (hooked && size && strstr(text, "out of memory")) hooked->told = true;
+    if (hooked && size && strstr(text, "out of memory")) hooked->said = true;
     return length;
 }
 
@@ -216,7 +216,7 @@ static bool run(const test_case *c, long refuse_at, test *t)
     }
     if ((t->live_blocks || t->live_bytes) && !(t->refused && is_unjudged(c))) {
         t->refused = false;
-        t->told = false;
+        t->said = false;
         t->unwound = false;
         test_fail(t, c->file, 0, "left allocated", "");
         if (t->failed) printf("    %ld blocks, %ld bytes\n", t->live_blocks, t->live_bytes);

@@ -132,7 +132,7 @@ static zf_program *slope(test *t, bool derived, int64_t micro_batches, bool allo
 
 static zf_graph *graph_of(test *t)
 {
-    return t->deferred[t->deferred_count - 2].object; /* the program's is behind it */
+    return t->deferred[t->deferred_count - 2].object; /* the program's is after it */
 }
 
 /* An input that is read must have been written once; others need not. */

@@ -127,7 +127,7 @@ char *text_of(const zf_graph *graph)
     return text;
 }
 
-char *text_behind(test *t, const char *graph, const char *passes)
+char *text_after(test *t, const char *graph, const char *passes)
 {
     char message[600] = "", *out = NULL;
     zf_error error = {ZF_OK, ""};

@@ -53,8 +53,8 @@ double seeded(const char *name, int64_t i);
 zf_status write_seeded(zf_program *program, zf_tensor tensor);
 /* The text of the graph, to be freed. */
 char *text_of(const zf_graph *graph);
-/* The graph's text behind the passes (tools/pass.h), to be freed; NULL after a failed check. */
-char *text_behind(test *t, const char *graph, const char *passes);
+/* The graph's text after the passes (tools/pass.h), to be freed; NULL after a failed check. */
+char *text_after(test *t, const char *graph, const char *passes);
 /* The graph's text with every f32 an f64, to be freed. */
 char *text_in_f64(const char *graph);
 /* Element i as a double. */

@@ -68,9 +68,9 @@ static void write_eight_layers(char text[2000], int rows, int width)
              rows * width, rows * width);
 }
 
-/* With kinds offloaded and without, by the passes `before` and `behind`. */
+/* With kinds offloaded and without, by the passes `before` and `after`. */
 static bool same_bits(test *t, const char *text, const char *kinds, const char *before,
-                      const char *behind)
+                      const char *after)
 {
     char line[800], why[600] = "";
     numbers with = {0}, without = {0};
@@ -81,13 +81,13 @@ static bool same_bits(test *t, const char *text, const char *kinds, const char *
     char *plain, *other;
     bool good;
     mkdir(folder, 0700);
-    snprintf(line, sizeof line, "%s; %s", before, behind);
-    plain = text_behind(t, text, line);
-    snprintf(line, sizeof line, "%s; offload %s; %s", before, kinds, behind);
-    other = plain ? text_behind(t, text, line) : NULL;
+    snprintf(line, sizeof line, "%s; %s", before, after);
+    plain = text_after(t, text, line);
+    snprintf(line, sizeof line, "%s; offload %s; %s", before, kinds, after);
+    other = plain ? text_after(t, text, line) : NULL;
     good = other && strstr(other, " host @") &&
            (!strstr(kinds, "disk") || strstr(other, " disk @") || strstr(before, "sgd lr;") ||
-            strstr(behind, "host_bytes=1048576")) &&
+            strstr(after, "host_bytes=1048576")) &&
            numbers_of(&without, plain, &d, &error) && numbers_of(&with, other, &d, &error) &&
            numbers_compare(&without, &with, "", why, sizeof why) > 8;
     if (!good)
@@ -124,7 +124,7 @@ TEST_ONCE(offload_keeps_the_bits)
     for (int world = 1; world <= 4; world *= 2)
         for (int stage = 0; stage < 4; stage++)
             for (int o = 0; o < 4; o++, n++) {
-                char before[300], behind[100], kinds[100];
+                char before[300], after[100], kinds[100];
                 const char *precision = precisions[n % 3];
                 const bool whole = world > 1 && (stage == 1 || stage == 2);
                 snprintf(before, sizeof before,
@@ -134,12 +134,12 @@ TEST_ONCE(offload_keeps_the_bits)
                          n % 7 == 3 ? "delay; " : "", n % 2 ? "fuse; " : "",
                          n % 5 == 1 ? "recompute layers; " : "", stage, world, n % 4 == 3 ? 4 : 1,
                          n % 7 ? 20000 : 1);
-                snprintf(behind, sizeof behind, "prefetch bytes=%d host_bytes=%d memory=%d; memory "
+                snprintf(after, sizeof after, "prefetch bytes=%d host_bytes=%d memory=%d; memory "
                          "threads=1; verify",
                          prefetches[n / 2 % 3], prefetches[n / 4 % 3], n % 4 == 2 ? 1 << 17 : 0);
                 snprintf(kinds, sizeof kinds, "%s%s", whole ? states[n % 2] : all[(n + o) % 8],
                          pieces[(n / 4 + o) % 3]);
-                CHECK(t, same_bits(t, model, kinds, before, behind));
+                CHECK(t, same_bits(t, model, kinds, before, after));
             }
 }
 
@@ -147,7 +147,7 @@ TEST_ONCE(offload_keeps_the_bits)
  * freed. NULL: there is none. */
 static char *with_readers_of_the_count(test *t, const char *passes)
 {
-    char *plain = text_behind(t, model, passes), *at = plain ? strstr(plain, ".step\" : i64") : NULL;
+    char *plain = text_after(t, model, passes), *at = plain ? strstr(plain, ".step\" : i64") : NULL;
     char *text = at ? malloc(strlen(plain) + 200) : NULL;
     int id = 0;
     while (at && at > plain && at[-1] != '\n') at--;
@@ -179,7 +179,7 @@ TEST_ONCE(offload_leaves_a_count_that_is_read)
 /* Updates in pieces of 1024 elements, as a text has them. */
 typedef struct spreading {
     int apart; /* pieces that have a product of the backward pass between them and the one before */
-    bool late; /* one is put when the gradients of three buckets behind its own are complete */
+    bool late; /* one is put when the gradients of three buckets after its own are complete */
 } spreading;
 
 /* phases: updates of each piece. Changes the text. */
@@ -232,16 +232,16 @@ TEST_ONCE(offload_spreads_updates)
     char text[2000];
     write_eight_layers(text, 4, 64);
     for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
-        char before[300], behind[200], kinds[100], line[700], why[100], *plan;
+        char before[300], after[200], kinds[100], line[700], why[100], *plan;
         spreading s;
         snprintf(before, sizeof before, "%sautograd loss; %s; zero bucket=1 %s", list[k].before,
                  list[k].optimizer, list[k].zero);
         snprintf(kinds, sizeof kinds, "%s piece=4096", list[k].kinds);
-        snprintf(behind, sizeof behind, "prefetch bytes=1000000 %s %s; memory threads=1; verify",
+        snprintf(after, sizeof after, "prefetch bytes=1000000 %s %s; memory threads=1; verify",
                  list[k].prefetch, list[k].cost);
-        CHECK(t, same_bits(t, text, kinds, before, behind));
-        snprintf(line, sizeof line, "%s; offload %s; %s", before, kinds, behind);
-        CHECK(t, plan = text_behind(t, text, line));
+        CHECK(t, same_bits(t, text, kinds, before, after));
+        snprintf(line, sizeof line, "%s; offload %s; %s", before, kinds, after);
+        CHECK(t, plan = text_after(t, text, line));
         s = spreading_of(plan, strncmp(list[k].optimizer, "lamb", 4) ? 1 : 2);
         free(plan);
         snprintf(why, sizeof why, "%d pieces apart%s", s.apart, s.late ? ", late" : "");
@@ -287,11 +287,11 @@ TEST_ONCE(offload_sums_gradients_of_ranks)
          "activations=disk parameters=host", "100000"},
     };
     for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
-        char before[300], behind[100];
+        char before[300], after[100];
         snprintf(before, sizeof before, "%s; zero %s", list[k].before, list[k].zero);
-        snprintf(behind, sizeof behind, "prefetch bytes=%s; memory threads=1; verify",
+        snprintf(after, sizeof after, "prefetch bytes=%s; memory threads=1; verify",
                  list[k].prefetch);
-        CHECK(t, same_bits(t, model, list[k].kinds, before, behind));
+        CHECK(t, same_bits(t, model, list[k].kinds, before, after));
     }
 }
 
@@ -315,7 +315,7 @@ TEST_ONCE(offload_keeps_the_bits_with_gradients_on_a_disk)
     for (int world = 1; world <= 4; world *= 2)
         for (int stage = 0; stage < 4; stage++)
             for (int k = 0; k < 4; k++, n++) {
-                char before[300], behind[200], offload[100];
+                char before[300], after[200], offload[100];
                 const char *kind = kinds[(n + n / 6) % 6];
                 const bool several = k / 2;
                 if (strstr(kind, "parameters") && world > 1 && (stage == 1 || stage == 2))
@@ -327,16 +327,16 @@ TEST_ONCE(offload_keeps_the_bits_with_gradients_on_a_disk)
                          optimizers[k % 2], n % 11 == 3 ? "delay; " : "", n % 3 ? "fuse; " : "",
                          n % 5 == 1 ? "recompute layers; " : "", stage, world, several ? 4 : 1,
                          n % 2 ? 20000 : 1, world == 4 && n % 2 ? " nodes=2" : "");
-                snprintf(behind, sizeof behind, "prefetch %s; memory threads=1; verify",
+                snprintf(after, sizeof after, "prefetch %s; memory threads=1; verify",
                          prefetches[(n + n / 16) % 4]);
                 snprintf(offload, sizeof offload, "gradients=disk%s", kind);
-                CHECK(t, same_bits(t, model, offload, before, behind));
+                CHECK(t, same_bits(t, model, offload, before, after));
             }
 }
 
 /* How many updates of the text stand above its last pack of gradients; -1: it has none below
  * `update:`. */
-static int updates_beside(const char *text)
+static int updates_early(const char *text)
 {
     const char *last = NULL, *at = strstr(text, "\nupdate:\n");
     int count = 0;
@@ -345,13 +345,13 @@ static int updates_beside(const char *text)
     return last ? count : -1;
 }
 
-/* Updates beside the backward pass, and states read ahead of them; where the norm of all gradients
+/* Updates during the backward pass, and states read ahead of them; where the norm of all gradients
  * must be known first, reads alone. With several micro-batches nothing is. */
-TEST_ONCE(offload_beside_the_backward_pass)
+TEST_ONCE(offload_during_the_backward_pass)
 {
     static const struct {
         const char *before, *prefetch;
-        int updates; /* beside: 1: some */
+        int updates; /* early ones; 1: some */
         bool reads;  /* all states are read above the first update */
     } list[] = {
         {"autograd loss; adamw lr; zero bucket=1", "100000", 1, true},
@@ -370,12 +370,12 @@ TEST_ONCE(offload_beside_the_backward_pass)
         int reads = 0, updates;
         snprintf(line, sizeof line, "%s; offload optimizer=disk; prefetch bytes=%s", list[k].before,
                  list[k].prefetch);
-        CHECK(t, text = text_behind(t, tall_layers, line));
+        CHECK(t, text = text_after(t, tall_layers, line));
         update = strstr(text, " adamw %");
         for (read = text; (read = strstr(read, "queue=read")) && read < update; read++) reads++;
-        updates = updates_beside(text);
+        updates = updates_early(text);
         if ((updates > 1 ? 1 : updates) != list[k].updates || (reads >= 8) != list[k].reads)
-            test_fail(t, __FILE__, __LINE__, line, updates_beside(text) < 0 ? "none" : "some");
+            test_fail(t, __FILE__, __LINE__, line, updates_early(text) < 0 ? "none" : "some");
         free(text);
     }
 }
@@ -415,7 +415,7 @@ TEST_ONCE(offload_brings_once_for_a_run)
         int reads, ahead = 0;
         snprintf(line, sizeof line, "zero bucket=1; offload parameters=disk; prefetch %s",
                  list[k].prefetch);
-        NEED(t, out = text_behind(t, text, line), NULL);
+        NEED(t, out = text_after(t, text, line), NULL);
         reads = occurrences(out, "{to=host}");
         *strstr(out, " = matmul ") = '\0';
         ahead = occurrences(out, "{to=host}");
@@ -427,7 +427,7 @@ TEST_ONCE(offload_brings_once_for_a_run)
     }
 }
 
-/* A step of eight layers by a cost table, behind a prefetch that knows it or not. */
+/* A step of eight layers by a cost table, after a prefetch that knows it or not. */
 typedef struct timed {
     zf_estimate estimate;
     long host, device; /* bytes of the plan */
@@ -453,7 +453,7 @@ static bool plan_timed(const zf_cost *cost, bool knows, const char *kinds, timed
     return good;
 }
 
-/* Links that are faster than computing are used as late as they hide behind it: less memory, and
+/* Links that are faster than computing are used as late as they hide in it: less memory, and
  * not a second more than as early as possible. Where links are slower, that is as early as
  * possible. */
 TEST_ONCE(offload_fetches_in_time)
@@ -532,7 +532,7 @@ static int reads_over_the_end(const char *text)
     return count;
 }
 
-/* Reads for updates have a budget of their own beside that of fetches, and behind the last fetch
+/* Reads for updates have a budget of their own next to that of fetches, and after the last fetch
  * also its part. */
 TEST_ONCE(offload_reads_ahead_of_the_last_updates)
 {
@@ -542,14 +542,14 @@ TEST_ONCE(offload_reads_ahead_of_the_last_updates)
         int reads;
         snprintf(line, sizeof line, "autograd loss; adamw lr; zero bucket=1; offload "
                  "parameters=disk optimizer=disk; prefetch bytes=1000000 host_bytes=%d", own * READ);
-        CHECK(t, text = text_behind(t, tall_layers, line));
+        CHECK(t, text = text_after(t, tall_layers, line));
         reads = reads_over_the_end(text);
         free(text);
         CHECK(t, reads > own && reads <= 2 * own);
     }
 }
 
-/* Bytes that a step of four layers reads from the disk, behind the passes; -1: they fail. */
+/* Bytes that a step of four layers reads from the disk, after the passes; -1: they fail. */
 static int64_t bytes_read(test *t, const char *line)
 {
     zf_graph *g = zf_graph_parse(layers, strlen(layers), NULL, NULL);
@@ -565,13 +565,13 @@ static int64_t bytes_read(test *t, const char *line)
 
 /* Each layer's parameters are read for the forward pass and for the backward pass, but those of the
  * first, which the backward pass does not need, and of the last, which stay until then. Updates
- * read those two and their states; those between only their states, if they come beside the
+ * read those two and their states; those between only their states, if they come during the
  * backward pass, and the budget of host memory has room for what stays. */
 TEST_ONCE(offload_reads_parameters_once_for_the_update)
 {
     enum { LAYER = 64 * 64 * 4 };
     static const struct {
-        const char *before, *behind;
+        const char *before, *after;
         int reads; /* of a layer's bytes */
     } list[] = {
         {"zero bucket=1", "prefetch bytes=1000000", 6 + 2},
@@ -596,7 +596,7 @@ TEST_ONCE(offload_reads_parameters_once_for_the_update)
         int64_t bytes;
         snprintf(line, sizeof line, "autograd loss; %s%s; %s; offload parameters=disk %s; %s",
                  clips ? "clip 1; " : "", optimizers[n % 4], list[k].before + (clips ? 8 : 0),
-                 kinds[n % 4], list[k].behind);
+                 kinds[n % 4], list[k].after);
         bytes = bytes_read(t, line);
         if (bytes != (int64_t)(list[k].reads + states) * LAYER) {
             char why[100];
@@ -619,7 +619,7 @@ TEST_ONCE(offload_places_by_pages)
         snprintf(line, sizeof line, "autograd loss; clip 1; %s; zero bucket=1; offload "
                  "parameters=disk optimizer=disk piece=4096; prefetch bytes=100000; memory no_reuse",
                  optimizers[k]);
-        CHECK(t, text = text_behind(t, model, line));
+        CHECK(t, text = text_after(t, model, line));
         for (const char *at = text; (at = strstr(at, " host @")); at++) {
             const char *const plus = strchr(at, '+');
             offset = strtol(at + 7, NULL, 10), bytes = strtol(plus + 1, NULL, 10);
@@ -636,10 +636,10 @@ TEST_ONCE(offload_places_by_pages)
     }
 }
 
-/* Bytes of the plan of a space, behind "peak " or "peak host " of the text that the passes make. */
+/* Bytes of the plan of a space, after "peak " or "peak host " of the text that the passes make. */
 static long peak_of(test *t, const char *text, const char *line, const char *peak)
 {
-    char *out = text_behind(t, text, line), *at = out ? strstr(out, peak) : NULL;
+    char *out = text_after(t, text, line), *at = out ? strstr(out, peak) : NULL;
     const long bytes = at ? strtol(at + strlen(peak), NULL, 10) : 0;
     free(out);
     return bytes;
@@ -728,7 +728,7 @@ TEST_ONCE(offload_puts_activations_on_a_disk)
 }
 
 /* Gradients on a disk. With one micro-batch each is written and read once, but for those for which
- * host memory has room until they are updated: where updates run beside the backward pass that is
+ * host memory has room until they are updated: where updates run during the backward pass that is
  * all of them. Sums over micro-batches are written by each, and read by each but the first, and by
  * the update. The norms of clip read nothing. */
 TEST_ONCE(offload_puts_gradients_on_a_disk)
@@ -821,7 +821,7 @@ TEST_ONCE(offload_updates_in_pieces)
         snprintf(line, sizeof line, "%s; offload optimizer=disk; memory", list[k].before);
         whole = peak_of(t, wide, line, "\npeak host ");
         snprintf(strstr(line, "; memory"), 100, "%s; memory", list[k].piece);
-        NEED(t, out = text_behind(t, wide, line), NULL);
+        NEED(t, out = text_after(t, wide, line), NULL);
         updates = occurrences(out, " decays=[0]}") + occurrences(out, " most=10 ");
         host = strtol(strstr(out, "\npeak host ") + 11, NULL, 10);
         free(out);
@@ -834,7 +834,7 @@ TEST_ONCE(offload_updates_in_pieces)
 /* The update section copies no parameters but those that updates write. */
 TEST_ONCE(offload_copies_no_views_for_updates)
 {
-    char *out = text_behind(t, model, "autograd loss; clip 1; adamw lr; zero bucket=1; "
+    char *out = text_after(t, model, "autograd loss; clip 1; adamw lr; zero bucket=1; "
                                "offload parameters=disk optimizer=disk; memory");
     CHECK(t, out);
     CHECK(t, strstr(out, "f32[40,60] disk") && !strstr(out, "f32[40,60] host"));
@@ -1031,7 +1031,7 @@ TEST_ONCE(offload_goes_on_elsewhere)
     disk_remove(saved);
 }
 
-/* Making first values, saving and loading take a few MiB beside the plan, less than the parameters,
+/* Making first values, saving and loading take a few MiB in addition to the plan, less than the parameters,
  * also where these lie on the disk. */
 TEST_ONCE(offload_streams)
 {

@@ -527,7 +527,7 @@ static double bounded(double x, double least, double most, int bit)
 }
 
 /* The paper's, with AdamW's corrections: momenta are multiplied by the mean RMS of all tensors /
- * their own before compression, and divided behind it. */
+ * their own before compression, and divided after it. */
 static void reference_onebit_lamb(const setup *s, const zf_onebit_lamb_desc *d, int64_t step)
 {
     static double parts[RANKS][PARAMS], before[PARAMS], u[PARAMS];
@@ -831,7 +831,7 @@ TEST_ONCE(onebit_warm_up_is_the_optimizer)
 
 /* By hand: a bucket of b blocks is cut into shards of b / n. Each rank sends n - 1 of them, 132
  * bytes a block, to their owners, and its own to all others; at stage 1 updated parameters as well,
- * and, of LAMB, a ratio for each block. The loss is one f32, all-reduced. What was foretold is
+ * and, of LAMB, a ratio for each block. The loss is one f32, all-reduced. What was predicted is
  * counted. */
 TEST_ONCE(onebit_bytes)
 {

@@ -671,7 +671,7 @@ static const char *operand_type(char kind, zf_dtype dtype)
 static bool is_float_kind(char kind) { return strchr("fpushqwc", kind) != NULL; }
 static bool is_mutable(char kind) { return strchr("wmvtc", kind) != NULL; }
 
-/* The letter of operand k, 0 behind the last. */
+/* The letter of operand k, 0 after the last. */
 static char kind_of(const op_case *c, int k)
 {
     const char *at = c->operands;

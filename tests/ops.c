@@ -348,10 +348,10 @@ static void check_gradient(test *t, session *s, const op_case *c, const sizes *z
     s->error.status = zf_autograd(s->graph, loss);
     if (c->flags & REFUSED) {
         char expected[128];
-        bool told = s->error.status == ZF_ERR_ARGUMENT;
+        bool said = s->error.status == ZF_ERR_ARGUMENT;
         snprintf(expected, sizeof expected, "autograd: %%%d = %s has no gradient of its own",
                  (int)y.id, c->row);
-        if (!told || strcmp(zf_graph_error(s->graph), expected))
+        if (!said || strcmp(zf_graph_error(s->graph), expected))
             wrong(t, __LINE__, c, z, "autograd must refuse, but says: %s",
                   zf_graph_error(s->graph));
         session_close(s);

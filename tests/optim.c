@@ -321,7 +321,7 @@ TEST(optim_clip_scales_gradients)
     "%4 = state \"m\" : f32[2,3]\n%5 = state \"v\" : f32[2,3]\n%6 = state \"t\" : i64[]\n"         \
     "%7 = input \"w\" : f32[3]\n%8 = state \"d\" : f64[2,3]\nupdate:\n"
 
-/* An operator as IR, and what it is told, up to the operands. */
+/* An operator as IR, and what it says, up to the operands. */
 static const char *const mistakes[][2] = {
     {"sgd %2, %2, %3",
      "operand 0 must be a param, a bucket or a shard of one, not the result of input"},

@@ -8,7 +8,7 @@
  *
  * Each step is + (gradients were finite), - (they were not: it is skipped) or ! (they were not, at
  * the least scale: an error, after which all is as before), then the scale and the hysteresis left
- * behind it. The rule, of which iteration counts + and - from 0, and last is that of the last -, at
+ * after it. The rule, of which iteration counts + and - from 0, and last is that of the last -, at
  * first -1:
  *
  *     -   left > 1: left - 1, otherwise scale / factor, not below least
@@ -21,7 +21,7 @@ typedef struct scaler_row {
 } scaler_row;
 
 static const scaler_row scaler_rows[] = {
-    {"growth, after every third good step behind the first",
+    {"growth, after every third good step after the first",
      "scale=4 factor=2 least=1 window=3 hysteresis=2 consecutive=0",
      "+4:2 +4:2 +4:2 +8:2 +8:2 +8:2 +16:2"},
     {"hysteresis 1", "scale=16 factor=2 least=1 window=2 hysteresis=1 consecutive=0",

@@ -7,7 +7,7 @@
 
 /* ------------------------------------------------------------------------------------- models */
 
-/* A small BERT: LayerNorm behind each half of a layer. */
+/* A small BERT: LayerNorm after each half of a layer. */
 static zf_tensor build_bert(zf_graph *g, double dropout, int64_t batch, int64_t tokens)
 {
     bert_config config = {.vocab = 11,
@@ -29,7 +29,7 @@ static zf_tensor build_bert(zf_graph *g, double dropout, int64_t batch, int64_t 
         .loss;
 }
 
-/* Layers with LayerNorm in front of each half, behind an embedding of bytes. */
+/* Layers with LayerNorm in front of each half, after an embedding of bytes. */
 static zf_tensor build_pre_norm(zf_graph *g, double dropout)
 {
     const zf_nn_encoder_desc block = {.heads = 2,
@@ -215,8 +215,8 @@ static zf_graph *training_graph(test *t, bool fused)
     return g;
 }
 
-/* The number at *text, behind `words`; -1 where there are others. */
-static long long number_behind(const char **text, const char *words)
+/* The number at *text, after `words`; -1 where there are others. */
+static long long number_after(const char **text, const char *words)
 {
     char *end;
     long long found;
@@ -236,16 +236,16 @@ static long long least_of(test *t, zf_training *d, zf_graph *g)
     d->memory_limit = 1;
     if (zf_recompute(own, d) != ZF_ERR_LIMIT) test_fail(t, __FILE__, __LINE__, "no limit", "");
     at = zf_graph_error(own);
-    base = number_behind(&at, "zf_recompute: parameters, gradients, states and inputs alone take ");
-    if (base < 1 || number_behind(&at, " bytes, ") != base - 1 ||
+    base = number_after(&at, "zf_recompute: parameters, gradients, states and inputs alone take ");
+    if (base < 1 || number_after(&at, " bytes, ") != base - 1 ||
         strcmp(at, " more than the limit of 1"))
         test_fail(t, __FILE__, __LINE__, "the message", zf_graph_error(own));
     d->memory_limit = (size_t)base;
     if (zf_recompute(g, d) != ZF_ERR_LIMIT) test_fail(t, __FILE__, __LINE__, "no limit", "");
     at = zf_graph_error(g);
-    least = number_behind(&at, "zf_recompute: the plan takes ");
-    if (least <= base || number_behind(&at, " bytes at least, ") != least - base ||
-        number_behind(&at, " more than the limit of ") != base ||
+    least = number_after(&at, "zf_recompute: the plan takes ");
+    if (least <= base || number_after(&at, " bytes at least, ") != least - base ||
+        number_after(&at, " more than the limit of ") != base ||
         strncmp(at, "; most is alive at ", 19))
         test_fail(t, __FILE__, __LINE__, "the message", zf_graph_error(g));
     zf_graph_free(own);

@@ -15,7 +15,7 @@ typedef struct claims {
 
 claims claims_of(const zf_graph *graph, int32_t node);
 /* The launch of the index-th node of the order, data pointers unset; `args` has room for 64. False
- * behind the last. */
+ * after the last. */
 bool launch_at(const zf_graph *graph, int32_t index, zf_launch *launch, zf_array *args);
 
 #endif

@@ -1,5 +1,5 @@
 /* What the values of a scalar for the parts of a global batch make: derived of sums, means and
- * ratios, told by zf_output_desc, or an error; losses and updates are those of one process. */
+ * ratios, said by zf_output_desc, or an error; losses and updates are those of one process. */
 #include "test.h"
 
 enum { ROWS = 24, IN = 3, CLASSES = 5, PARTS = 4, STEPS = 3 };
@@ -332,7 +332,7 @@ TEST_ONCE(reduction_of_losses_is_that_of_one_process)
     }
 }
 
-/* An output beside the loss: a metric. */
+/* An output in addition to the loss: a metric. */
 TEST_ONCE(reduction_of_outputs_is_that_of_one_process)
 {
     static made *const outputs[] = {ratio_of_labels, mean, mean_of_sum, masked_mean_eps, sum};
@@ -343,17 +343,17 @@ TEST_ONCE(reduction_of_outputs_is_that_of_one_process)
 }
 
 /* What no operator tells is an error that names the choices; on one rank it is none. */
-TEST_ONCE(reduction_that_is_not_told_is_an_error)
+TEST_ONCE(reduction_that_is_not_said_is_an_error)
 {
-    static made *const untold[] = {perplexity,      largest,       product,
+    static made *const unsaid[] = {perplexity,      largest,       product,
                                    two_ratios,      sum_and_decay, sum_of_other_mean,
                                    learned_divisor, mean_of_a_sum};
-    for (size_t k = 0; k < sizeof untold / sizeof *untold; k++) {
-        run_desc d = {.loss = untold[k], .world = 2, .micro = 1};
+    for (size_t k = 0; k < sizeof unsaid / sizeof *unsaid; k++) {
+        run_desc d = {.loss = unsaid[k], .world = 2, .micro = 1};
         result out = run(t, &d);
         CHECK(t, strstr(out.error, "zf_zero: the output \"loss\"") &&
                      strstr(out.error, "ZF_REDUCTION_MEAN"));
-        d = (run_desc){.loss = mean, .output = untold[k], .world = 1, .micro = 2};
+        d = (run_desc){.loss = mean, .output = unsaid[k], .world = 1, .micro = 2};
         out = run(t, &d);
         CHECK(t,
               strstr(out.error, "the output \"output\"") && strstr(out.error, "ZF_REDUCTION_MEAN"));

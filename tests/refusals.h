@@ -7,7 +7,7 @@ typedef struct exception {
     const char *name, *why;
 } exception;
 
-static const char no_message[] = "it is told of a refusal by a bool, or by NULL, without a message";
+static const char no_message[] = "it learns of a refusal from a bool, or by NULL, without a message";
 static const char leaves[] = "a case that ends early leaves what it has open to the next one";
 
 /* These run with refusals, and must not crash or hang; failed checks after a refusal do not

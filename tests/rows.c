@@ -104,7 +104,7 @@ TEST(rows_bad_indices_and_labels)
     "input \"r\" : f32[2]\n"                                                                       \
     "%9 = input \"w\" : f32[1,1,1,1,1,1]\n"
 
-/* A line of IR and what it is told, up to the operands. */
+/* A line of IR and what it says, up to the operands. */
 static const char *const mistakes[][2] = {
     {"softmax %2 : f32[]", "needs one dimension or more"},
     {"softmax %5 : i32[3]", "the operand must be float: f32, bf16, f16 or f64"},

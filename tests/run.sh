@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the tests (make test, make test-all): sh tests/run.sh test|rest|all|total|GROUP
 #
-# `test` has make build and run the groups of make test, `rest` those that make test-all has beside
-# them, `all` both, on every core. The last line is "N passed, N failed", with ", N skipped" behind
+# `test` has make build and run the groups of make test, `rest` those that make test-all adds to
+# them, `all` both, on every core. The last line is "N passed, N failed", with ", N skipped" after
 # it where the machine lacks something; the status is 1 when anything failed. `total` prints that
 # line once more. A group is what `make test-GROUP` runs once its programs are built: it prints one
 # line, and the output of what failed. All that it said, with the processor's time of each body, is
@@ -224,7 +224,7 @@ run_blas() {
     fi
 }
 
-# Open MPI runs as root only when told so, has to be told that there are more ranks than cores, and
+# Open MPI runs as root only when asked to, has to be informed that there are more ranks than cores, and
 # ends all ranks when one is killed unless asked to recover. That goes by shared memory; TCP is how
 # ranks on several hosts talk; there, once a rank was killed, Open MPI 4.1 itself may hang.
 has_mpi() {

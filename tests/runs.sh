@@ -58,7 +58,7 @@ replaces() {
         ends 0 train $short --steps 3 --save "$work/place" --overwrite &&
         [ "$(step_of "$work/place")" = 3 ] && diff -r "$work/before" "$work/place.previous-1"
 }
-check 'but for --overwrite, beside which it is kept' replaces
+check 'but for --overwrite, with which it is kept' replaces
 # shellcheck disable=SC2086
 keeps() {
     ends 0 train $short --steps 7 --save "$work/kept" --save-every 2 --keep 3 &&
@@ -235,7 +235,7 @@ init_unread() {
         grep -qx -e "--init $work/straight is not read: the weights are those of --load\
  $work/before" "$work/out"
 }
-check '--init beside --load' init_unread
+check '--init with --load' init_unread
 # shellcheck disable=SC2086
 not_a_number() {
     cp "$work/straight" "$work/nan" && size=$(wc -c < "$work/nan") &&

@@ -58,7 +58,7 @@ static void model_free(void *object)
     *m = (model){.world = 0};
 }
 
-static zf_status told(zf_error *error, zf_status status, const char *text)
+static zf_status fails_with(zf_error *error, zf_status status, const char *text)
 {
     error->status = status;
     snprintf(error->text, sizeof error->text, "%s", text);
@@ -81,7 +81,7 @@ static zf_status model_new(test *t, model *m, const model_desc *d, zf_error *err
         const zf_comm *comm;
         const bool last = r == d->world - 1;
         zf_tensor x, y, lr, h, loss;
-        if (!g) return told(error, ZF_ERR_NOMEM, "out of memory");
+        if (!g) return fails_with(error, ZF_ERR_NOMEM, "out of memory");
         x = zf_cast(zf_input(g, "x", ZF_F32, ZF_SHAPE(ROWS, in)), d->dtype);
         y = zf_cast(zf_input(g, "y", ZF_F32, ZF_SHAPE(ROWS, out)), d->dtype);
         lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
@@ -115,7 +115,7 @@ static zf_status model_new(test *t, model *m, const model_desc *d, zf_error *err
         m->programs[r] = zf_compile(
             g,
             &(zf_compile_desc){.seed = d->seed, .backend = last ? d->backend : NULL, .comm = comm});
-        if (!m->programs[r]) return told(error, zf_graph_status(g), zf_graph_error(g));
+        if (!m->programs[r]) return fails_with(error, zf_graph_status(g), zf_graph_error(g));
     }
     return ZF_OK;
 }
@@ -145,14 +145,14 @@ static zf_status train(model *m, int64_t steps, float *losses, zf_error *error)
         zf_status status = ZF_OK;
         for (int64_t slot = 0; slot < SLOTS && !status; slot++) {
             int32_t r = (int32_t)(slot % m->world);
-            if (feed(m, r, slot, step)) return told(error, ZF_ERR_NOMEM, "not fed");
+            if (feed(m, r, slot, step)) return fails_with(error, ZF_ERR_NOMEM, "not fed");
             if (r < m->world - 1) continue;
             if (m->world > 1)
                 status = slot == SLOTS - 1 ? zf_lockstep_step(&m->lockstep, error)
                                            : zf_lockstep_micro(&m->lockstep, error);
             else if ((status =
                           slot == SLOTS - 1 ? zf_step(m->programs[0]) : zf_micro(m->programs[0])))
-                told(error, status, zf_program_error(m->programs[0]));
+                fails_with(error, status, zf_program_error(m->programs[0]));
         }
         if (!status)
             status = zf_read(m->programs[0], zf_graph_find(m->graphs[0], "error"), &losses[step],
@@ -168,7 +168,7 @@ static const char *const kinds[] = {
 
 enum { IMAGE = 1 << 17 };
 
-/* Every parameter and state, one behind the other; returns their bytes, 0 on failure. */
+/* Every parameter and state, one after the other; returns their bytes, 0 on failure. */
 static size_t image_of(model *m, unsigned char image[IMAGE])
 {
     size_t at = 0;
@@ -521,13 +521,13 @@ static zf_status large_new(test *t, model *m, int32_t world, zf_error *error)
     m->lockstep = (zf_lockstep_desc){m->programs, world, 0};
     for (int32_t r = 0; r < world; r++) {
         zf_graph *g = m->graphs[r] = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
-        if (!g) return told(error, ZF_ERR_NOMEM, "out of memory");
+        if (!g) return fails_with(error, ZF_ERR_NOMEM, "out of memory");
         zf_output(zf_sum(zf_param(g, "w", ZF_SHAPE(LARGE), NULL)), "sum");
         zf_output(zf_sum(zf_param(g, "none", ZF_SHAPE(3, 0), NULL)), "nothing");
         zf_zero(g, &(zf_zero_desc){.stage = 3, .world = world});
         m->comms[r] = (zf_comm){.rank = r, .world = world};
         m->programs[r] = zf_compile(g, &(zf_compile_desc){.comm = world > 1 ? &m->comms[r] : NULL});
-        if (!m->programs[r]) return told(error, zf_graph_status(g), zf_graph_error(g));
+        if (!m->programs[r]) return fails_with(error, zf_graph_status(g), zf_graph_error(g));
     }
     return ZF_OK;
 }
@@ -1058,7 +1058,7 @@ static zf_status device_copy(void *self, void *to, const void *from, size_t byte
 {
     (void)self;
     if (kind == device.kind && device.calls++ == device.fail_at)
-        return told(error, ZF_ERR_BACKEND, "device lost");
+        return fails_with(error, ZF_ERR_BACKEND, "device lost");
     if (bytes) memmove(to, from, bytes);
     return ZF_OK;
 }
@@ -1264,7 +1264,7 @@ static zf_status line_run(void *self, const zf_collective *call, zf_error *error
     (void)self;
     if (line.calls++ < line.fail_at) return line.over->run(line.over->self, call, error);
     line.over->abort(line.over->self, ZF_ERR_COMM, "unplugged");
-    return told(error, ZF_ERR_COMM, "unplugged");
+    return fails_with(error, ZF_ERR_COMM, "unplugged");
 }
 
 /* Every rank hears of it, and what is there is the old checkpoint or the new one. */

@@ -31,14 +31,14 @@ typedef struct crew_desc {
     int64_t rows;      /* 0: ROWS */
     bool forward;      /* no optimizer */
     bool lamb;
-    bool adapter;      /* the base is frozen, and has a product of low rank beside it */
+    bool adapter;      /* the base is frozen, and has a product of low rank added to it */
     const char *scope; /* of the model; NULL: none */
     const char *judge; /* of a second model, frozen, that reads the first one's result; NULL: none */
     bool half;         /* the first layer alone */
     double dropout;
     zf_dtype dtype;
     size_t bucket;
-    bool knows_store; /* zf_zero is told */
+    bool knows_store; /* zf_zero knows it */
     bool plain;       /* without zf_zero; for one rank */
     bool must_exist, evaluate;
 } crew_desc;
@@ -58,7 +58,7 @@ static void crew_free(void *object)
     *c = (crew){.world = 0};
 }
 
-static zf_status told(zf_error *error, zf_status status, const char *text)
+static zf_status fails_with(zf_error *error, zf_status status, const char *text)
 {
     error->status = status;
     snprintf(error->text, sizeof error->text, "%s", text);
@@ -146,14 +146,14 @@ static zf_status crew_new(test *t, crew *c, family *f, const crew_desc *d, zf_er
     c->lockstep = (zf_lockstep_desc){c->programs, f->world, 0};
     for (int32_t r = 0; r < f->world; r++) {
         zf_graph *g = c->graphs[r] = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
-        if (!g) return told(error, ZF_ERR_NOMEM, "out of memory");
+        if (!g) return fails_with(error, ZF_ERR_NOMEM, "out of memory");
         build(g, d);
         passes(g, d, f->world, f->stores[r]);
         c->programs[r] = zf_compile(g, &(zf_compile_desc){.store = f->stores[r],
                                                           .must_exist = d->must_exist,
                                                           .evaluate = d->evaluate,
                                                           .verify = true});
-        if (!c->programs[r]) return told(error, zf_graph_status(g), zf_graph_error(g));
+        if (!c->programs[r]) return fails_with(error, zf_graph_status(g), zf_graph_error(g));
     }
     return ZF_OK;
 }
@@ -186,13 +186,13 @@ static zf_status step_on(crew *c, int64_t step, int64_t some, float *loss, zf_er
         int32_t r = (int32_t)(slot % c->world);
         zf_program *p = c->programs[0];
         bool last = slot == c->slots - 1;
-        if (feed(c, r, slot, step, some)) return told(error, ZF_ERR_NOMEM, "not fed");
+        if (feed(c, r, slot, step, some)) return fails_with(error, ZF_ERR_NOMEM, "not fed");
         if (r < c->world - 1) continue;
         if (c->world > 1)
             status = last ? zf_lockstep_step(&c->lockstep, error)
                           : zf_lockstep_micro(&c->lockstep, error);
         else if ((status = last ? zf_step(p) : zf_micro(p)))
-            told(error, status, zf_program_error(p));
+            fails_with(error, status, zf_program_error(p));
     }
     if (status || !loss) return status;
     return zf_read(c->programs[0], zf_graph_find(c->graphs[0], "error"), loss, sizeof *loss);
@@ -370,7 +370,7 @@ static zf_status load(crew *c, const char *path, const zf_load_desc *d, zf_error
     return zf_lockstep_load(&c->lockstep, path, d, error);
 }
 
-/* A base that was trained and saved; an adapter beside it is trained alone, saved alone, and goes
+/* A base that was trained and saved; an adapter next to it is trained alone, saved alone, and goes
  * on from both checkpoints with the same bits, at another stage and on other ranks too. */
 TEST_ONCE(store_of_base_and_adapter)
 {

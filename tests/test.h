@@ -44,7 +44,7 @@ typedef struct test {
     atomic_long allocations;
     long refuse_at, live_blocks, live_bytes, peak_bytes;
     atomic_bool refused; /* an allocation was */
-    atomic_bool told;    /* a message says that memory is out; for TEST_ONCE only */
+    atomic_bool said;    /* a message says that memory is out; for TEST_ONCE only */
     bool unwound;        /* a call said so: later checks do not count */
     bool failed, skipped;
     struct {

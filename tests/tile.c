@@ -52,14 +52,14 @@ static bool numbers_of_text(test *t, numbers *out, const char *of, const char *l
                             const numbers_desc *d)
 {
     zf_error error = {ZF_OK, ""};
-    char *text = text_behind(t, of, line);
+    char *text = text_after(t, of, line);
     const bool good = text && numbers_of(out, text, d, &error);
     if (text && !good) test_fail(t, __FILE__, __LINE__, line, error.text);
     free(text);
     return good;
 }
 
-static bool numbers_behind(test *t, numbers *out, const char *line, const numbers_desc *d)
+static bool numbers_after(test *t, numbers *out, const char *line, const numbers_desc *d)
 {
     return numbers_of_text(t, out, model, line, d);
 }
@@ -80,9 +80,9 @@ TEST_ONCE(tile_changes_only_the_order_of_dx)
         char line[200], why[300] = "";
         bool good;
         snprintf(line, sizeof line, "%sautograd loss", list[k].precision);
-        good = numbers_behind(t, &without, line, &d);
+        good = numbers_after(t, &without, line, &d);
         snprintf(line, sizeof line, "%stile 4096; autograd loss", list[k].precision);
-        good = good && numbers_behind(t, &with, line, &d);
+        good = good && numbers_after(t, &with, line, &d);
         for (size_t n = 0; n < sizeof same / sizeof *same && good; n++)
             if (numbers_compare(&without, &with, same[n], why, sizeof why) != 1) good = false;
         if (good && numbers_compare(&without, &with, "gradient layer.0", why, sizeof why) == 2)
@@ -106,10 +106,10 @@ TEST_ONCE(tile_has_one_trust_ratio)
         char line[200], why[300] = "";
         bool good;
         snprintf(line, sizeof line, "%sautograd loss; lamb lr weight_decay=0.1", precisions[k]);
-        good = numbers_behind(t, &without, line, &d);
+        good = numbers_after(t, &without, line, &d);
         snprintf(line, sizeof line, "%stile 4096; autograd loss; lamb lr weight_decay=0.1",
                  precisions[k]);
-        good = good && numbers_behind(t, &with, line, &d);
+        good = good && numbers_after(t, &with, line, &d);
         for (size_t n = 0; n < sizeof same / sizeof *same && good; n++)
             if (numbers_compare(&without, &with, same[n], why, sizeof why) != 1)
                 test_fail(t, __FILE__, __LINE__, line, why);
@@ -154,7 +154,7 @@ TEST_ONCE(tile_has_one_result)
                      "threads=1; verify",
                      before, stage, world, micro, *offload ? "offload " : "", offload,
                      *offload ? "; " : "", n % 4 == 3 ? 0 : 6000);
-            if (numbers_behind(t, &one, before, &d) && numbers_behind(t, &all, line, &d) &&
+            if (numbers_after(t, &one, before, &d) && numbers_after(t, &all, line, &d) &&
                 (numbers_compare(&one, &all, "output loss", why, sizeof why) < 2 ||
                  numbers_compare(&one, &all, "param", why, sizeof why) != 12 ||
                  numbers_compare(&one, &all, "state", why, sizeof why) < 10))
@@ -230,10 +230,10 @@ TEST_ONCE(tile_of_a_table_has_one_result)
     }
 }
 
-/* Bytes behind "peak " of the plan. */
+/* Bytes after "peak " of the plan. */
 static long peak_of(test *t, const char *text, const char *line)
 {
-    char *out = text_behind(t, text, line), *at = out ? strstr(out, "\npeak ") : NULL;
+    char *out = text_after(t, text, line), *at = out ? strstr(out, "\npeak ") : NULL;
     const long bytes = at ? strtol(at + 6, NULL, 10) : 0;
     free(out);
     return bytes;

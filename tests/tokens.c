@@ -21,7 +21,7 @@ static void add_file(zf_text *out, const char *path)
     else out->failed = true;
 }
 
-/* The template of a kind with the parts that it names; *hashes: the lines behind it. */
+/* The template of a kind with the parts that it names; *hashes: the lines after it. */
 static bool whole_of(const char *kind, zf_text *out, zf_text *hashes)
 {
     char path[128];

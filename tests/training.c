@@ -177,24 +177,24 @@ TEST(zero_can_be_said)
 
 /* ------------------------------------------------------------------------------------ printing */
 
-typedef struct told {
+typedef struct notes {
     char passes[200]; /* "fuse autograd ... " */
     char *texts;      /* what print is to hold */
     size_t used;
-    uint64_t hash; /* behind the last pass */
-} told;
+    uint64_t hash; /* after the last pass */
+} notes;
 
-enum { TOLD = 1 << 20 };
+enum { MOST = 1 << 20 };
 
 static void hear(void *user, zf_graph *g, const char *pass)
 {
-    told *heard = user;
+    notes *heard = user;
     bool same = heard->hash == zf_graph_hash(g);
     strcat(heard->passes, pass);
     strcat(heard->passes, " ");
-    heard->used += (size_t)snprintf(heard->texts + heard->used, TOLD - heard->used,
+    heard->used += (size_t)snprintf(heard->texts + heard->used, MOST - heard->used,
                                     "# after %s%s\n", pass, same ? ": the same" : "");
-    if (!same) heard->used += zf_graph_text(g, heard->texts + heard->used, TOLD - heard->used);
+    if (!same) heard->used += zf_graph_text(g, heard->texts + heard->used, MOST - heard->used);
     if (!strcmp(pass, "gradients")) zf_output(zf_graph_find(g, "x"), "seen");
     heard->hash = zf_graph_hash(g);
 }
@@ -202,10 +202,10 @@ static void hear(void *user, zf_graph *g, const char *pass)
 TEST_ONCE(passes_show_the_graph)
 {
     zf_graph *g = zf_graph_new(NULL);
-    told heard = {.texts = calloc(2, TOLD)};
+    notes heard = {.texts = calloc(2, MOST)};
     const char *path = test_path("passes.txt");
     FILE *file = fopen(path, "w+");
-    char *printed = heard.texts + TOLD;
+    char *printed = heard.texts + MOST;
     size_t bytes;
     zf_tensor loss = build(g);
     CHECK(t, heard.texts && file);
@@ -225,7 +225,7 @@ TEST_ONCE(passes_show_the_graph)
     CHECK_TEXT(t, heard.passes,
                "fuse autograd simplify gradients clip lamb fuse recompute zero prefetch ");
     rewind(file);
-    bytes = fread(printed, 1, TOLD - 1, file);
+    bytes = fread(printed, 1, MOST - 1, file);
     CHECK(t, bytes == heard.used && !memcmp(printed, heard.texts, bytes));
     CHECK(t, zf_valid(zf_graph_find(g, "seen")));
     fclose(file);
@@ -313,7 +313,7 @@ TEST(graph_copies_are_their_own)
        zf_graph_error(copy));
     CHECK(t, zf_graph_hash(g) == before && !zf_valid(zf_graph_find(g, "outer.1.more")));
 
-    /* Behind all passes as well, and without the graph that it was made of. */
+    /* After all passes as well, and without the graph that it was made of. */
     trained = zf_graph_hash(copy);
     g = zf_graph_copy(copy);
     NEED(t, g, NULL);

@@ -492,7 +492,7 @@ TEST_ONCE(trainings_skip_steps_of_their_own)
                  zf_store_find(r.stores[0], "critic:adamw.master/trunk.w") < 0);
 }
 
-/* ------------------------------------------------------------------------- one name beside another */
+/* ------------------------------------------------------------------------- one name next to another */
 
 /* What a training with dropout makes of a parameter in three steps. */
 static bool dropped(test *t, const char *name, const zf_training *training, float w[64])

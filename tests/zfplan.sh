@@ -218,7 +218,7 @@ planned $small --nodes 2 $less
 is 'ZeRO++: seconds are those of fewer bytes' "$(spent)" $(($(between) * 1000))
 holds 'ZeRO++: about a quarter of the bytes between nodes' \
     "$(between) * 100 < $plain * 30 && $(between) * 100 > $plain * 20"
-is 'ZeRO++: the plain step beside it' \
+is 'ZeRO++: the plain step next to it' \
     "$(sed -n 's/^  "plain_seconds": \([0-9.e+]*\),$/\1/p' "$work/json" | whole)" "$plain_spent"
 # shellcheck disable=SC2086
 "$plan" $small --nodes 2 $less > "$work/table"
@@ -363,7 +363,7 @@ is 'fit: in a table' "$("$plan" --fit --device 1G | grep -Ec '^(GPT |BERT)  plai
 misused '--fit requires --device' --fit
 
 # bench/cuda/roofline.sh makes a table of the same numbers: where memory is fast, products take
-# the time, and where it is slow, reading and writing does; milliseconds of a profile stand beside.
+# the time, and where it is slow, reading and writing does; milliseconds of a profile are next to it.
 roofline() {
     PLAN=$plan sh bench/cuda/roofline.sh "$@" --layers 2 --batch 2 > "$work/roofline" 2>&1
 }
@@ -381,7 +381,7 @@ echo 'linear 9 a 7.250 b c d e' > "$work/profile"
 roofline -t 1e6 -b 1e-6 -p "$work/profile"
 is 'roofline: bound by bytes' "$(awk '/^in all/ { print $6 }' "$work/roofline")" \
     "$(of_operators bytes 1e-3 3)"
-is 'roofline: a profile beside' "$(awk '$1 == "linear" || /^in all/ { print $NF }' "$work/roofline" |
+is 'roofline: with a profile' "$(awk '$1 == "linear" || /^in all/ { print $NF }' "$work/roofline" |
     sort -u)" 7.250
 
 "$plan" --help | grep -q '^Usage: zf-plan'

@@ -3,7 +3,7 @@
 # Of a header the plain comments are marked. Those that head a section ("/* ----") stay plain:
 #
 #     /* before a declaration */              /** before a declaration */
-#     int64_t heads; /* behind a member */    int64_t heads; /**< behind a member */
+#     int64_t heads; /* after a member */    int64_t heads; /**< after a member */
 #
 # In a page a fence names its language alone, headings get the anchors that they have on the web,
 # and links to files that are no pages become their text.

@@ -147,7 +147,7 @@ static UChar32 target(UChar32 c, const UChar32 *parts, int n)
 
 /* Computes the class and the replacements of every character. The lookup orders the characters that
  * stripping leaves by rank, and it recognises a dropped mark only if the mark stands alone. So
- * stripping must not drop a starter beside a kept combining character; the program stops if it
+ * stripping must not drop a starter next to a kept combining character; the program stops if it
  * does. */
 static void fill(const UNormalizer2 *nfd)
 {
@@ -176,7 +176,7 @@ static void fill(const UNormalizer2 *nfd)
                 parts[kept++] = parts[i];
             }
         }
-        if (barrier && combines) stop("hides a starter beside a combining character", c);
+        if (barrier && combines) stop("hides a starter next to a combining character", c);
         if (kind(c) == MARK) {
             if (kept) stop("is a mark that leaves something", c);
             classes[c] = (uint8_t)(MARK | (barrier ? 0 : 1) << 3);

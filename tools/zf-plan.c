@@ -308,7 +308,7 @@ static zf_moved moved(const zf_plan *plan, int k)
 
 static const char *precision(const options *o) { return zf_dtype_name(o->t.precision.dtype); }
 
-/* Maximum of NCCL's memory on a rank's device, beside the plan: zeroflow.h, zf_nccl_desc.ctas, with
+/* Maximum of NCCL's memory on a rank's device, in addition to the plan: zeroflow.h, zf_nccl_desc.ctas, with
  * its defaults: 16 blocks, 32 MiB of staging, three channels. */
 static double nccl_bytes(const options *o)
 {

@@ -1,4 +1,4 @@
-/* Attention on CUDA: what its kernels give beside a plain one in f32, and how long they take.
+/* Attention on CUDA: what its kernels give compared with a plain one in f32, and how long they take.
  *
  *     make build/cuda/attention CUDA_ARCHS=90
  *     build/cuda/attention [check] [time] [--shape TEXT] [--way TEXT] [--rounds N]

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What a step takes at least, by operator, from its plan: bytes at the rate of memory, FLOPs at that
-# of products, whichever is more; to be put beside a profile (bench/step --profile).
+# of products, whichever is more; to be compared with a profile (bench/step --profile).
 #
 #     sh bench/cuda/roofline.sh [-t TFLOPS] [-b TBYTES] [-p PROFILE] [OPTIONS OF zf-plan ...]
 #
@@ -8,7 +8,7 @@
 #         --precision bf16 --no-fuse invert
 #
 # -t: TFLOP/s (696: an H200 over the products of BERT-large in bf16); -b: TB/s (3.9: what its memory
-# gave to an add); -p: the output of bench/step --profile, whose milliseconds stand beside the
+# gave to an add); -p: the output of bench/step --profile, whose milliseconds are next to the
 # estimate. Needs build/zf-plan and awk.
 # PLAN: another zf-plan than build/zf-plan.
 set -eu

@@ -6,7 +6,7 @@
 #     sh bench/cuda/sass.sh [OBJECT]      build/cuda/obj/zeroflow_cuda.o
 #
 # It fails where no kernel has HGMMA though code for 9.0a is there. CUOBJDUMP: another one than that
-# on the path or beside nvcc; PyTorch's Triton brings one (triton/backends/nvidia/bin).
+# on the path or next to nvcc; PyTorch's Triton brings one (triton/backends/nvidia/bin).
 set -eu
 export LC_ALL=C
 object=${1:-$(dirname "$0")/../../build/cuda/obj/zeroflow_cuda.o}

@@ -77,7 +77,7 @@ def large(rate):
         print(f"The matrix rate in this run (`build/cuda/matmul`): {rate['step']:.0f} TFLOP/s over the "
               f"products of the step, {rate['most']:.0f} the best of any shape. Utilisation is the "
               "model's products (twice multiply-adds, nothing counted twice) over the time of the "
-              "step, of the best; beside it the same of the datasheet's rate.\n")
+              "step, of the best; next to it the same of the datasheet's rate.\n")
     sheet = datasheet()
     print("| tokens x batch | system | tokens/s | TFLOP/s | of the best | "
           f"of {sheet or 'the datasheet'} | ms | peak GiB | GPU in use GiB |")

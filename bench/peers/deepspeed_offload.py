@@ -5,7 +5,7 @@
     apt-get install libaio-dev ninja-build g++        # DeepSpeed compiles its own operators
     python deepspeed_offload.py --model base --offload nvme --folder /mnt/disk
 
-Beside it, the same shapes and counts:
+Next to it, the same shapes and counts:
 
     build/bert pretrain --model base --seq 128 --batch 8 --offload optimizer=disk,parameters=disk \
         --offload-dir /mnt/disk --prefetch 256000000 --clip 0 ...

@@ -15,7 +15,7 @@ start once and go on; zeroflow starts anew, and its first steps are left out eac
 the medians over the rounds of a round's median step, the ratio to zeroflow's threads, and what a
 stage changes: the largest difference of the losses of 20 steps, and of the parameters after them,
 from stage 0 of the same system. Of zeroflow's, the files of parameters and the losses are compared
-to the last bit over both kinds of ranks. A system that fails is told with its error.
+to the last bit over both kinds of ranks. A system that fails is named with its error.
 
 Figures are only fair on a quiet machine, where it all takes about four minutes; --limit ends it in
 any case, with what has been measured until then.

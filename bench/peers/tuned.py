@@ -3,7 +3,7 @@
 What counts is read when a process starts, so the script runs itself again, once.
 
 malloc  The memory of a step is allocated anew each time; an allocator that hands it back to the
-        system pays a page fault for every 4 KiB of it. jemalloc without decay, or glibc told never
+        system pays a page fault for every 4 KiB of it. jemalloc without decay, or glibc set never
         to trim nor mmap, keep it, and both ask for 2 MiB pages, as THP_MEM_ALLOC_ENABLE has PyTorch
         do. auto: jemalloc (libjemalloc2) where it is installed, else glibc. plain: as installed.
 mkl     PyTorch's f32 products are MKL's, and MKL takes its AVX2 kernels on processors that are not

@@ -137,7 +137,7 @@ static zf_status zfl_list_items(zf_weights *w, zf_error *error)
     return zfl_sort_names(w, error);
 }
 
-/* {"weight_map": {NAME: FILE beside the index, ...}}: opens the files, and checks that each has the
+/* {"weight_map": {NAME: FILE next to the index, ...}}: opens the files, and checks that each has the
  * tensors that the index lists. */
 static zf_status zfl_open_index(zf_weights *w, const char *path, zf_error *error)
 {

@@ -203,7 +203,7 @@ void zf_decoder_blame(const zf_decoder *d, zf_error *error)
 int64_t zf_decoder_rewind(zf_decoder *d, int64_t text, int64_t past)
 {
     if (past > d->past[text]) past = d->past[text];
-    /* A ring has as many tokens beside the window as a step adds. A new text needs none of them. */
+    /* A ring has as many tokens in addition to the window as a step adds. A new text needs none of them. */
     if (d->rings && d->most[text] - past >= d->prompt.tokens) past = d->most[text] = 0;
     return d->past[text] = (int32_t)past;
 }

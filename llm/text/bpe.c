@@ -133,7 +133,7 @@ static void zfl_bpe_add_merge(zfl_bpe *b, int32_t left, int32_t right, int32_t r
 /* A token of a word during merging. */
 struct zfl_symbol {
     int32_t id;             /* -1: merged into the one before */
-    int32_t before, behind; /* -1: none */
+    int32_t before, after; /* -1: none */
 };
 
 /* A pair that may be merged. */
@@ -155,7 +155,7 @@ static bool zfl_put_symbol(zfl_bpe_work *w, int32_t id)
     if (!symbols) return false;
     w->symbols = symbols;
     w->symbols[w->count] = (struct zfl_symbol){id, (int32_t)w->count - 1, -1};
-    if (w->count) w->symbols[w->count - 1].behind = (int32_t)w->count;
+    if (w->count) w->symbols[w->count - 1].after = (int32_t)w->count;
     w->count++;
     return true;
 }
@@ -170,7 +170,7 @@ static bool zfl_put_candidate(const zfl_bpe *b, zfl_bpe_work *w, int32_t at)
 {
     const struct zfl_symbol *s = &w->symbols[at];
     const zfl_bpe_merge *m =
-        s->behind < 0 ? NULL : zfl_merge_of(b, s->id, w->symbols[s->behind].id);
+        s->after < 0 ? NULL : zfl_merge_of(b, s->id, w->symbols[s->after].id);
     struct zfl_candidate *heap, c;
     size_t place = w->waiting;
     if (!m || m->rank < 0) return true;
@@ -208,12 +208,12 @@ static bool zfl_bpe_join(const zfl_bpe *b, zfl_bpe_work *w)
         struct zfl_candidate c = zfl_take_candidate(w);
         struct zfl_symbol *s = &w->symbols[c.at], *right;
         const zfl_bpe_merge *m;
-        if (s->id < 0 || s->behind < 0) continue;
-        right = &w->symbols[s->behind];
+        if (s->id < 0 || s->after < 0) continue;
+        right = &w->symbols[s->after];
         m = zfl_merge_of(b, s->id, right->id);
         if (m->rank < 0 || m->id != c.id) continue; /* one of the two has changed */
-        s->id = c.id, s->behind = right->behind, right->id = -1;
-        if (s->behind >= 0) w->symbols[s->behind].before = c.at;
+        s->id = c.id, s->after = right->after, right->id = -1;
+        if (s->after >= 0) w->symbols[s->after].before = c.at;
         if (s->before >= 0 && !zfl_put_candidate(b, w, s->before)) return false;
         if (!zfl_put_candidate(b, w, c.at)) return false;
     }

@@ -70,7 +70,7 @@ static void zfl_normal_put(zfl_marks *m, uint32_t c)
 static void zfl_decompose(zfl_marks *m, uint32_t c)
 {
     const uint32_t *row;
-    uint32_t at = c - ZFL_SYLLABLE, behind[4];
+    uint32_t at = c - ZFL_SYLLABLE, after[4];
     int count = 0;
     if (at < ZFL_SYLLABLES) {
         zfl_normal_put(m, ZFL_LEAD + at / (ZFL_VOWELS * ZFL_TRAILS));
@@ -81,11 +81,11 @@ static void zfl_decompose(zfl_marks *m, uint32_t c)
     while (c >= 0xC0 &&
            (row = zfl_normal_find(zfl_normal_parts,
                                   sizeof zfl_normal_parts / sizeof zfl_normal_parts[0], 1, c, 0))) {
-        if (row[2] && count < 4) behind[count++] = row[2];
+        if (row[2] && count < 4) after[count++] = row[2];
         c = row[1];
     }
     zfl_normal_put(m, c);
-    while (count) zfl_normal_put(m, behind[--count]);
+    while (count) zfl_normal_put(m, after[--count]);
 }
 
 static int zfl_by_class(const void *a, const void *b)

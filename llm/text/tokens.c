@@ -35,7 +35,7 @@ struct zf_tokenizer {
     zfl_steps normalize, split, decode;
     bool decodes;          /* there is a decoder; else tokens are joined with spaces */
     bool literal;          /* special tokens in texts are always ordinary text */
-    zf_ids before, behind; /* tokens added around a text */
+    zf_ids before, after; /* tokens added around a text */
 };
 
 void zf_tokenizer_free(zf_tokenizer *t)
@@ -54,7 +54,7 @@ void zf_tokenizer_free(zf_tokenizer *t)
     zfl_steps_free(&t->split);
     zfl_steps_free(&t->decode);
     zf_ids_free(&t->before);
-    zf_ids_free(&t->behind);
+    zf_ids_free(&t->after);
     zfl_bpe_close(&t->bpe);
     free(t);
 }
@@ -287,8 +287,8 @@ bool zf_tokenizer_encode(const zf_tokenizer *t, const char *text, size_t bytes, 
     for (size_t i = 0; i < t->before.count && flags & ZF_TOKENIZER_FRAME; i++)
         zf_ids_add(out, t->before.at[i]);
     good = zfl_set_apart(&e, &t->raw, text, bytes, true, zfl_normalize);
-    for (size_t i = 0; i < t->behind.count && flags & ZF_TOKENIZER_FRAME; i++)
-        zf_ids_add(out, t->behind.at[i]);
+    for (size_t i = 0; i < t->after.count && flags & ZF_TOKENIZER_FRAME; i++)
+        zf_ids_add(out, t->after.at[i]);
     zfl_pieces_free(&e.a);
     zfl_pieces_free(&e.b);
     zfl_pieces_free(&e.words);

@@ -272,9 +272,9 @@ static void zfl_tokens_file_read_template(zfl_tokens_file_reader *r, const zf_js
         if (!special) {
             if (!zf_json_member(v, "Sequence"))
                 zf_json_expected(v, r->error, "{\"SpecialToken\"} or {\"Sequence\"}");
-            else if (to == &r->t->behind)
+            else if (to == &r->t->after)
                 zf_json_fail(v, r->error, "has a text for the second time");
-            to = &r->t->behind;
+            to = &r->t->after;
             continue;
         }
         if (zf_json_to_string(zf_json_require(special, "id", r->error), &name, r->error) || !name)
@@ -300,14 +300,14 @@ static void zfl_read_post_processor(zfl_tokens_file_reader *r, const zf_json *v)
         zfl_sequence(r, v, "processors", zfl_read_post_processor);
         return;
     }
-    if (r->t->before.count || r->t->behind.count) {
+    if (r->t->before.count || r->t->after.count) {
         zf_json_fail(v, r->error, "is the second one that puts tokens around a text");
     } else if (type == 4) {
         zfl_tokens_file_read_template(r, v);
     } else {
         zfl_tokens_file_put_id(r, &r->t->before,
                                zf_json_element(zf_json_require(v, "cls", r->error), 1));
-        zfl_tokens_file_put_id(r, &r->t->behind,
+        zfl_tokens_file_put_id(r, &r->t->after,
                                zf_json_element(zf_json_require(v, "sep", r->error), 1));
     }
 }

@@ -3,7 +3,7 @@
  *     vocab.txt               tokens, one per line
  *     tokenizer.json          tokens with their ids, added tokens, options
  *     tokenizer_config.json   options, added tokens
- *     added_tokens.json       beside vocab.txt: added tokens with their ids, if
+ *     added_tokens.json       next to vocab.txt: added tokens with their ids, if
  *                             tokenizer_config.json has none but says which are special
  *     special_tokens_map.json special tokens, which must be among these
  *

@@ -243,7 +243,7 @@ static void zfi_find_ends(const zfi_fuser *f, zfi_ends *ends)
 
 /* The projection is frozen, and a product with a trained weight (lora.c) is added to it: of a
  * joined product its part would have to be copied first. */
-static bool zfi_has_beside(const zfi_fuser *f, int32_t id, const int32_t *reader)
+static bool zfi_has_sibling(const zfi_fuser *f, int32_t id, const int32_t *reader)
 {
     const zfi_node *sum = zfi_fuse_node(f, reader[id]), *other;
     if (!zfi_is_frozen(zfi_fuse_node(f, zfi_fuse_node(f, id)->args[1])) || f->uses[id] != 1 ||
@@ -329,7 +329,7 @@ static void zfi_find_siblings(zfi_fuser *f)
                 reader[g->nodes[g->order[i]].args[k]] = g->order[i];
         for (int32_t i = 0; i < zfi_len(g->order); i++) {
             int32_t id = g->order[i], x, other;
-            if (!zfi_can_join(f, id) || zfi_has_beside(f, id, reader)) continue;
+            if (!zfi_can_join(f, id) || zfi_has_sibling(f, id, reader)) continue;
             x = g->nodes[id].args[0];
             earlier[id] = f->last[x], f->last[x] = id;
             for (other = earlier[id]; other; other = earlier[other])

@@ -27,7 +27,7 @@ static int32_t zfi_find_turn(const zfi_offloading *o, const int32_t *position)
         int32_t x, sum;
         if (!zfi_marks_number(g, mark)) continue;
         x = mark->args[0];
-        if ((sum = zfi_sum_behind(g, x))) x = g->nodes[sum].args[0];
+        if ((sum = zfi_sum_after(g, x))) x = g->nodes[sum].args[0];
         while (sum && (g->nodes[x].op == ZF_OP_cast || zfi_has(g, x, ZF_OP_COLLECTIVE)))
             x = g->nodes[x].args[0]; /* of several axes, one sum after the other */
         if (position[x] > turn && !(sum && g->nodes[x].op == ZF_OP_pack)) turn = position[x];

@@ -36,7 +36,7 @@ typedef struct zfi_prefetch {
     double *time;  /* by position: seconds of computation from the start of the micro section */
     double *start; /* by node: the time at which a fetch must be issued so that it is hidden */
     double *ready; /* by node: the time at which a copy to the host is done, waits included */
-    double now;    /* the time behind what has been put; */
+    double now;    /* the time after what has been put; */
     double late;   /* by so much it is later with updates, and waits for copies; */
     double busy[ZFI_QUEUES]; /* and until this time a queue has copies to the host */
     int32_t *order;               /* the order before */
@@ -46,8 +46,8 @@ typedef struct zfi_prefetch {
     int32_t *waiting;  /* those without a wait so far, oldest first */
     int32_t *deferred; /* what follows sums that are still in flight */
     int64_t moving[ZFI_QUEUES]; /* bytes in flight: of gradients, and of copies */
-    zfi_beside beside;
-    int32_t next;              /* index in beside.due of the next node, */
+    zfi_early_updates updates;
+    int32_t next;              /* index in updates.due of the next node, */
     int32_t next_early;        /* and of the next copy that may be issued early; */
     int64_t ahead[ZFI_QUEUES]; /* bytes of early copies that have not been used */
     int32_t issued[ZFI_LINKS]; /* fetches; */
@@ -104,11 +104,11 @@ static void zfi_find_aheads(zfi_prefetch *p)
         a.bytes = (int64_t)zfi_node_bytes(&g->nodes[id]);
         zfi_push(&g->memory, p->aheads[link], a);
     }
-    for (int32_t i = p->beside.end; i < zfi_len(p->order); i++) p->time[i] = seconds;
+    for (int32_t i = p->updates.end; i < zfi_len(p->order); i++) p->time[i] = seconds;
 }
 
 /* The position after the first computation from `use` on. */
-static int32_t zfi_behind_use(const zfi_prefetch *p, int32_t use)
+static int32_t zfi_after_use(const zfi_prefetch *p, int32_t use)
 {
     int32_t at = use;
     while (at + 1 < zfi_len(p->order) && !p->graph->nodes[p->order[at + 1]].update &&
@@ -124,7 +124,7 @@ static int32_t zfi_behind_use(const zfi_prefetch *p, int32_t use)
 static void zfi_time_fetches(zfi_prefetch *p, const zfi_ahead *aheads, uint8_t queue)
 {
     const zf_graph *g = p->graph;
-    const zfi_due *due = p->beside.due;
+    const zfi_due *due = p->updates.due;
     double next = INFINITY;
     for (int32_t k = zfi_len(aheads), n = zfi_len(due); k > 0 || n > 0;) {
         const bool updates = n > 0 && (!k || due[n - 1].after >= aheads[k - 1].use);
@@ -132,7 +132,7 @@ static void zfi_time_fetches(zfi_prefetch *p, const zfi_ahead *aheads, uint8_t q
                       use = updates ? due[n - 1].after + 1 : aheads[k - 1].use;
         double seconds;
         updates ? n-- : k--;
-        if (updates && (!p->beside.early[id] || zfi_queue_of_copy(g, &g->nodes[id]) != queue))
+        if (updates && (!p->updates.early[id] || zfi_queue_of_copy(g, &g->nodes[id]) != queue))
             continue;
         seconds = zfi_seconds_of(g, &p->cost, id) * (queue == ZFI_QUEUE_READ ? 2 : 1);
         next -= seconds;
@@ -165,8 +165,8 @@ static void zfi_place_aheads(zfi_prefetch *p, zfi_ahead *aheads, size_t budget)
         }
         if (a->from > at) at = a->from;
         if (k && a->chained && !p->costed) {
-            const int32_t behind = zfi_behind_use(p, aheads[k - 1].use);
-            if (behind > at) at = behind;
+            const int32_t after = zfi_after_use(p, aheads[k - 1].use);
+            if (after > at) at = after;
         }
         while (p->costed && at < a->use && p->time[at + 1] <= p->start[a->node]) at++;
         a->issue = at < a->use ? at : a->use;

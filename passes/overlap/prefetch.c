@@ -22,8 +22,8 @@
  *                 copied to the host after the wait for its reduction
  *     ahead       copies to the host, of states for example, are issued before the updates that
  *                 read them, as many as have at most `bytes` in one direction; of a disk at most
- *                 `host_bytes`, twice that behind the last fetch
- *     beside      updates in host memory run during the backward pass (beside.c); parameters that
+ *                 `host_bytes`, twice that after the last fetch
+ *     early       updates in host memory run during the backward pass (early.c); parameters that
  *                 this has read from a disk are not read again for them (reuse.c)
  *     stay        gradients for which host memory has room until they are updated, of at most
  *                 `host_bytes`, do not go to the disk (reuse_gradients.c)
@@ -62,7 +62,7 @@ static void zfi_drop_idle_waits(zf_graph *g)
 static void zfi_run_prefetch(zfi_prefetch *p)
 {
     zf_graph *g = p->graph;
-    const zfi_beside *b = &p->beside;
+    const zfi_early_updates *b = &p->updates;
     zfi_find_aheads(p);
     if (!g->memory.failed && p->bytes) zfi_place_links(p);
     g->in_update = false;
@@ -163,7 +163,7 @@ static void zfi_keep_gathered(zf_graph *g, const zfi_keepable *keep, int32_t cou
 static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
 {
     zfi_prefetch p = {.graph = g,
-                      .beside.graph = g,
+                      .updates.graph = g,
                       .completed = {-1, -1, -1},
                       .bytes = t->prefetch.bytes,
                       .host_bytes = t->prefetch.host_bytes ? t->prefetch.host_bytes
@@ -181,7 +181,7 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
     p.nodes = 2 * (size_t)zfi_len(g->nodes) + 1;
     p.time = zfi_calloc(&g->memory, positions + 2 * p.nodes, sizeof *p.time);
     p.pending = zfi_calloc(&g->memory, 4 * p.nodes, sizeof *p.pending);
-    if (p.time && p.pending && zfi_beside_plan(&p.beside, g->order, p.bytes > 0)) {
+    if (p.time && p.pending && zfi_early_plan(&p.updates, g->order, p.bytes > 0)) {
         p.born = p.pending + p.nodes, p.readers = p.pending + 2 * p.nodes;
         p.pieces = p.pending + 3 * p.nodes;
         p.start = p.time + positions, p.ready = p.start + p.nodes;
@@ -189,7 +189,7 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
         g->order = NULL;
         zfi_run_prefetch(&p);
     }
-    zfi_beside_free(&p.beside);
+    zfi_early_free(&p.updates);
     zfi_free(&g->memory, p.time, (positions + 2 * p.nodes) * sizeof *p.time);
     zfi_free(&g->memory, p.pending, 4 * p.nodes * sizeof *p.pending);
     for (int link = 0; link < ZFI_LINKS; link++) zfi_array_free(&g->memory, p.aheads[link]);

@@ -33,13 +33,13 @@ static double zfi_reduction_seconds(const zfi_put_off *o, int32_t id, size_t mos
 static int32_t zfi_find_exposed(const zfi_put_off *o, size_t bytes, double *seconds)
 {
     const zf_graph *g = o->graph;
-    double behind = 0;
+    double after = 0;
     int32_t found = o->end;
     *seconds = 0;
     for (int32_t i = o->end - 1; i >= 0; i--) {
-        double bare = zfi_reduction_seconds(o, g->order[i], bytes) - behind;
+        double bare = zfi_reduction_seconds(o, g->order[i], bytes) - after;
         if (bare > *seconds) *seconds = bare, found = i;
-        behind += zfi_node_seconds(g, o->cost, g->order[i]);
+        after += zfi_node_seconds(g, o->cost, g->order[i]);
     }
     return found;
 }

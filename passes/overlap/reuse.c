@@ -1,6 +1,6 @@
 /* reuse: the backward pass and the update read parameters from the disk together.
  *
- * Where updates run beside the backward pass (beside.c), a bucket is updated soon after its last
+ * Where updates run during the backward pass (early.c), a bucket is updated soon after its last
  * use. Then its copy in host memory, of which the device has another, stays there, and the update
  * writes this copy instead of one that it reads again. At most `bytes` stay for that at one time.
  *
@@ -21,7 +21,7 @@ typedef struct zfi_reused {
 
 typedef struct zfi_reusing {
     zf_graph *graph;
-    zfi_beside beside;
+    zfi_early_updates updates;
     zfi_reused *of;  /* by node */
     bool *again;     /* by node: it is a copy for an update */
     int32_t *staying; /* growing array: buckets that stay */
@@ -44,7 +44,7 @@ static int32_t zfi_reads_bucket(const zf_graph *g, int32_t id)
 static void zfi_find_reused(zfi_reusing *r)
 {
     const zf_graph *g = r->graph;
-    const zfi_beside *b = &r->beside;
+    const zfi_early_updates *b = &r->updates;
     for (int32_t i = b->begin; i < b->end; i++) {
         const int32_t bucket = zfi_reads_bucket(g, g->order[i]);
         if (bucket) r->of[bucket].fetch = g->order[i];
@@ -69,7 +69,7 @@ static void zfi_choose_reused(zfi_reusing *r, size_t bytes)
 {
     zf_graph *g = r->graph;
     int64_t staying = 0;
-    for (int32_t i = r->beside.begin; i < r->beside.end && !g->memory.failed; i++) {
+    for (int32_t i = r->updates.begin; i < r->updates.end && !g->memory.failed; i++) {
         const int32_t fetch = g->order[i], bucket = zfi_reads_bucket(g, fetch);
         const int64_t size = (int64_t)zfi_node_bytes(&g->nodes[fetch]);
         int32_t kept = 0;
@@ -120,20 +120,20 @@ static void zfi_reuse_fetches(zf_graph *g, size_t bytes)
 {
     const size_t nodes = (size_t)zfi_len(g->nodes);
     const char *scope = g->scope;
-    zfi_reusing r = {.graph = g, .beside.graph = g};
+    zfi_reusing r = {.graph = g, .updates.graph = g};
     bool some = false;
     for (int32_t i = 0; i < zfi_len(g->order) && !some; i++)
         some = zfi_reads_bucket(g, g->order[i]) != 0;
     if (!some) return;
     r.of = zfi_calloc(&g->memory, nodes, sizeof *r.of);
     r.again = zfi_calloc(&g->memory, nodes, sizeof *r.again);
-    if (r.of && r.again && zfi_beside_plan(&r.beside, g->order, true) &&
-        r.beside.begin < r.beside.end) {
+    if (r.of && r.again && zfi_early_plan(&r.updates, g->order, true) &&
+        r.updates.begin < r.updates.end) {
         zfi_find_reused(&r);
         zfi_choose_reused(&r, bytes);
         if (zfi_len(r.staying) && !g->memory.failed) zfi_put_reused(&r);
     }
-    zfi_beside_free(&r.beside);
+    zfi_early_free(&r.updates);
     zfi_free(&g->memory, r.of, nodes * sizeof *r.of);
     zfi_free(&g->memory, r.again, nodes * sizeof *r.again);
     zfi_array_free(&g->memory, r.staying);

@@ -2,7 +2,7 @@
  * disk.
  *
  * A gradient's copy in host memory stays there, and what reads it from the disk reads that. At most
- * `bytes` stay at one time. Where updates run beside the backward pass (beside.c), a gradient is
+ * `bytes` stay at one time. Where updates run during the backward pass (early.c), a gradient is
  * read soon after it was made, so most of them stay; where all gradients must be known first (clip,
  * the loss scale), the first ones stay to the end of the step. Sums over micro-batches do not stay.
  *
@@ -22,7 +22,7 @@ static int32_t zfi_stores_gradient(const zfi_node *node)
 
 /* Sets by node: of a gradient on the disk, the last position after which the update section reads
  * it; INT32_MAX: the micro section does, as with activations. */
-static void zfi_find_last_reads(const zfi_beside *b, int32_t *until)
+static void zfi_find_last_reads(const zfi_early_updates *b, int32_t *until)
 {
     const zf_graph *g = b->graph;
     for (int32_t i = 0; i < b->end; i++) {
@@ -42,7 +42,7 @@ static void zfi_find_last_reads(const zfi_beside *b, int32_t *until)
 }
 
 /* Chooses the gradients that stay; sets `until` of others to 0. */
-static bool zfi_choose_staying(const zfi_beside *b, int32_t *until, size_t bytes)
+static bool zfi_choose_staying(const zfi_early_updates *b, int32_t *until, size_t bytes)
 {
     zf_graph *g = b->graph;
     int32_t *staying = NULL;
@@ -89,17 +89,17 @@ static void zfi_put_staying(zf_graph *g, const int32_t *until)
 static void zfi_keep_gradients(zf_graph *g, size_t bytes)
 {
     const size_t nodes = (size_t)zfi_len(g->nodes);
-    zfi_beside b = {.graph = g};
+    zfi_early_updates b = {.graph = g};
     int32_t *until;
     bool some = false;
     for (int32_t i = 0; i < zfi_len(g->order) && !some; i++)
         some = zfi_stores_gradient(&g->nodes[g->order[i]]) != 0;
     if (!some || !(until = zfi_calloc(&g->memory, nodes, sizeof *until))) return;
-    if (zfi_beside_plan(&b, g->order, true)) {
+    if (zfi_early_plan(&b, g->order, true)) {
         zfi_find_last_reads(&b, until);
         if (zfi_choose_staying(&b, until, bytes) && !g->memory.failed) zfi_put_staying(g, until);
     }
-    zfi_beside_free(&b);
+    zfi_early_free(&b);
     zfi_free(&g->memory, until, nodes * sizeof *until);
     if (g->memory.failed) zfi_graph_nomem(g);
 }

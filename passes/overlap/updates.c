@@ -1,4 +1,4 @@
-/* prefetch, updates: puts the update section, beside the backward pass where beside.c allows it
+/* prefetch, updates: puts the update section, during the backward pass where early.c allows it
  * (prefetch.c).
  *
  *     ahead       copies to the host are issued in the order of updates, as far as their budget
@@ -54,7 +54,7 @@ static void zfi_put_one_due(zfi_prefetch *p, const zfi_due *due)
 {
     const zf_graph *g = p->graph;
     if (p->born[due->node]) return;
-    if (p->beside.early[due->node])
+    if (p->updates.early[due->node])
         p->ahead[zfi_queue_of(p, due->node)] += (int64_t)zfi_node_bytes(&g->nodes[due->node]);
     zfi_put(p, due->node);
 }
@@ -74,7 +74,7 @@ static bool zfi_put_source(zfi_prefetch *p, int32_t id)
     return true;
 }
 
-/* The maximum of bytes of early copies on a queue. Behind the last fetch from the disk they have
+/* The maximum of bytes of early copies on a queue. After the last fetch from the disk they have
  * its share too. */
 static int64_t zfi_early_budget(const zfi_prefetch *p, uint8_t queue)
 {
@@ -96,10 +96,10 @@ static bool zfi_is_under_way(const zfi_prefetch *p, int32_t id)
  * is time. */
 static void zfi_put_early(zfi_prefetch *p)
 {
-    for (; p->next_early < zfi_len(p->beside.due); p->next_early++) {
-        const zfi_due *due = &p->beside.due[p->next_early];
+    for (; p->next_early < zfi_len(p->updates.due); p->next_early++) {
+        const zfi_due *due = &p->updates.due[p->next_early];
         const int64_t bytes = (int64_t)zfi_node_bytes(&p->graph->nodes[due->node]);
-        const uint8_t queue = p->beside.early[due->node] ? zfi_queue_of(p, due->node) : 0;
+        const uint8_t queue = p->updates.early[due->node] ? zfi_queue_of(p, due->node) : 0;
         if (!queue || p->born[due->node]) continue;
         if (p->costed && p->now < p->start[due->node]) return;
         if (zfi_is_under_way(p, p->graph->nodes[due->node].args[0])) continue;
@@ -117,7 +117,7 @@ static void zfi_count_used(zfi_prefetch *p, int32_t id)
     for (int32_t k = 0; k < g->nodes[id].arg_count && g->nodes[id].op != ZF_OP_piece; k++) {
         const int32_t x = g->nodes[id].args[k];
         const bool stays = zfi_stays(p, zfi_bytes_of(g, x));
-        if (p->beside.until[x] == p->next && (p->beside.early[x] || stays))
+        if (p->updates.until[x] == p->next && (p->updates.early[x] || stays))
             p->ahead[stays ? ZFI_QUEUE_READ : zfi_queue_of(p, x)] -=
                 (int64_t)zfi_node_bytes(&g->nodes[x]);
     }
@@ -148,10 +148,10 @@ static bool zfi_waits_for_disk(const zfi_prefetch *p, const zfi_due *due)
 static void zfi_put_due(zfi_prefetch *p, int32_t position, bool last)
 {
     const zf_graph *g = p->graph;
-    p->now = p->time[last ? p->beside.end : position + 1];
+    p->now = p->time[last ? p->updates.end : position + 1];
     zfi_put_early(p);
-    for (; p->next < zfi_len(p->beside.due) && !g->memory.failed && !g->error.status; p->next++) {
-        const zfi_due *due = &p->beside.due[p->next];
+    for (; p->next < zfi_len(p->updates.due) && !g->memory.failed && !g->error.status; p->next++) {
+        const zfi_due *due = &p->updates.due[p->next];
         if (!last && (due->after > position || !zfi_is_due(p, due->node, false) ||
                       zfi_waits_for_disk(p, due)))
             return;
@@ -177,8 +177,8 @@ static void zfi_complete_gradient(zfi_prefetch *p, int32_t position)
 static void zfi_begin_update(zfi_prefetch *p)
 {
     zf_graph *g = p->graph;
-    for (int32_t i = p->beside.begin; i < p->beside.end; i++)
-        if (p->beside.above[p->order[i]]) zfi_put(p, p->order[i]);
+    for (int32_t i = p->updates.begin; i < p->updates.end; i++)
+        if (p->updates.above[p->order[i]]) zfi_put(p, p->order[i]);
     zfi_wait_all(p);
     p->update = zfi_len(g->order);
     g->in_update = true;

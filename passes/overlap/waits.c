@@ -34,7 +34,7 @@ static void zfi_forget_pending(zfi_prefetch *p, int32_t id)
 static bool zfi_is_moving(const zfi_prefetch *p, int32_t id)
 {
     return p->graph->nodes[id].queue != ZFI_QUEUE_GATHER && zfi_link_of(p->graph, id) < 0 &&
-           !((size_t)id < p->beside.nodes && p->beside.early[id]);
+           !((size_t)id < p->updates.nodes && p->updates.early[id]);
 }
 
 /* A copy to the host is issued, from the device or a disk: it is done after those before it. */
@@ -142,8 +142,8 @@ static void zfi_wait_for_pieces(zfi_prefetch *p, int32_t leaf)
 static bool zfi_stays(const zfi_prefetch *p, int32_t id)
 {
     const zfi_node *node = &p->graph->nodes[id];
-    return (size_t)id < p->beside.nodes && node->op == ZF_OP_copy && !node->update &&
-           (p->beside.wrote[id] >= 0 || p->beside.wrote_pieces[id] >= 0);
+    return (size_t)id < p->updates.nodes && node->op == ZF_OP_copy && !node->update &&
+           (p->updates.wrote[id] >= 0 || p->updates.wrote_pieces[id] >= 0);
 }
 
 /* Counts what a fetch reads from the disk, or what it uses of that. */

@@ -180,7 +180,7 @@ static void zfi_remake_all(zfi_recompute *r)
     zfi_free(&g->memory, m.placed, nodes * sizeof *m.placed);
 }
 
-/* ---------------------------------------------------------------------------- the passes behind */
+/* ---------------------------------------------------------------------------- the passes after */
 
 /* A pass of zf_passes: runs if the description asks for it. */
 typedef struct zfi_pass {
@@ -253,10 +253,10 @@ static int64_t zfi_base_bytes(zf_graph *g)
 /* Plans a copy of a graph after its recomputation is decided, with the passes that follow. */
 static zf_status zfi_plan_trial(zf_graph *trial, const zf_training *t)
 {
-    zf_training behind = *t;
-    behind.prefetch.keep_gathered = false; /* it would only use memory that is free */
+    zf_training after = *t;
+    after.prefetch.keep_gathered = false; /* it would only use memory that is free */
     for (int k = 0; k < ZFI_COUNT(zfi_rank_passes); k++)
-        if (zfi_rank_passes[k].wanted(&behind)) zfi_rank_passes[k].run(trial, &behind);
+        if (zfi_rank_passes[k].wanted(&after)) zfi_rank_passes[k].run(trial, &after);
     return zf_memory(trial, &(zf_memory_desc){.backend = t->backend});
 }
 

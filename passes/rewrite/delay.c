@@ -3,7 +3,7 @@
  * requires: an optimizer; before zf_zero
  * ensures:  an update reads its gradient, and the factor of gradients, from states, which the step
  *           then sets to its own. So of its step it needs the learning rate alone, and can run
- *           beside the backward pass, which computes the next gradients
+ *           concurrent with the backward pass, which computes the next gradients
  *
  *     step       1            2            3
  *     gradient   g1 of p0     g2 of p0     g3 of p1

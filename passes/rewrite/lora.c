@@ -1,5 +1,5 @@
 /* lora: freezes the parameters that are there, except those that are kept, and puts trained products
- * of low rank beside products with them (Hu et al. 2021).
+ * of low rank added to products with them (Hu et al. 2021).
  *
  * requires: the forward graph, before zf_fuse, which joins weights
  * ensures:  each module that a target names has two trained parameters, lora_A.weight [rank, in] and
@@ -50,7 +50,7 @@ static size_t zfi_module_length(const char *name)
     return strlen(name) - (zfi_ends_in(name, weight) ? sizeof weight - 1 : 0);
 }
 
-/* The name's module is called target[0..length), or ends in it behind a dot. */
+/* The name's module is called target[0..length), or ends in it after a dot. */
 static bool zfi_is_target(const char *name, const char *target, size_t length)
 {
     size_t n = zfi_module_length(name);
@@ -86,7 +86,7 @@ static int32_t zfi_result_of(const zfi_lora *l, int32_t id)
 }
 
 /* The node is a product to which a bias is added: the sum is its result. */
-static bool zfi_has_bias_behind(const zfi_lora *l, int32_t id)
+static bool zfi_has_bias_after(const zfi_lora *l, int32_t id)
 {
     return l->uses[id] == 1 && zfi_result_of(l, l->reader[id]) == id;
 }
@@ -95,7 +95,7 @@ static bool zfi_has_bias_behind(const zfi_lora *l, int32_t id)
 static bool zfi_is_head(const zfi_lora *l, int32_t product)
 {
     const zf_graph *g = l->graph;
-    int32_t result = zfi_has_bias_behind(l, product) ? l->reader[product] : product;
+    int32_t result = zfi_has_bias_after(l, product) ? l->reader[product] : product;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         bool reads = false;
@@ -360,7 +360,7 @@ static void zfi_lora_rewrite(zfi_lora *l)
     for (int32_t i = 0; i < zfi_len(order) && !g->memory.failed; i++) {
         int32_t id = order[i], product = zfi_result_of(l, id);
         if (product && l->adapted[zfi_weight_of(l, product)] && !g->error.status &&
-            !(product == id && zfi_has_bias_behind(l, id)))
+            !(product == id && zfi_has_bias_after(l, id)))
             zfi_adapt(l, id, product);
         zfi_push(&g->memory, g->order, id);
     }

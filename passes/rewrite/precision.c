@@ -2,7 +2,7 @@
  *
  * requires: no gradients yet
  * ensures:  f32 parameters and caches have the new dtype, so that optimizers keep f32 master weights
- *           beside parameters, and so have values computed from them; other values that the program writes and
+ *           next to parameters, and so have values computed from them; other values that the program writes and
  *           reads keep their dtype; with a loss scale, its states and a mark
  * before:   %3 = matmul %1, %2 : f32[4,8]            of an input and a parameter
  *           %5 = cross_entropy %3, %4, %6 : f32[4]   %4 = logsumexp %3
@@ -17,7 +17,7 @@
  *   - values of one element that are computed from values of one element: losses and their weights.
  *     Not values that are computed from constants alone, a mask for example
  *   - operators with an operand that is f32 by these rules, or by its own operator (moments), if
- *     they do not accept the new dtype beside it: log_softmax, which subtracts a logsumexp from its
+ *     they do not accept the new dtype with it: log_softmax, which subtracts a logsumexp from its
  *     operand. Products are too large for this: their operands are rounded
  *
  * Whether an operator accepts operands of a dtype is decided by its infer, so the graph may have

@@ -117,15 +117,15 @@ static void zfi_lay_out(zfi_cutter *c, zfi_bucket *bucket, int32_t world)
     zfi_member *m = c->members + bucket->first;
     int64_t at = 0, shard = c->unit * world;
     for (int32_t i = 0; i + 1 < bucket->count; i++) {
-        int32_t behind = i + 1;
+        int32_t after = i + 1;
         for (int32_t k = i + 1; k < bucket->count; k++) {
             zfi_member sibling = m[k];
             if (!zfi_siblings(&c->graph->nodes[m[i].param], &c->graph->nodes[sibling.param]))
                 continue;
-            memmove(m + behind + 1, m + behind, (size_t)(k - behind) * sizeof *m);
-            m[behind++] = sibling;
+            memmove(m + after + 1, m + after, (size_t)(k - after) * sizeof *m);
+            m[after++] = sibling;
         }
-        i = behind - 1;
+        i = after - 1;
     }
     for (int32_t i = 0; i < bucket->count; i++) {
         m[i].at = at;

@@ -62,11 +62,11 @@ static zf_reduction zfi_reduction_fail(const zfi_reductions *r, int32_t mark, co
     return ZF_REDUCTION_NONE;
 }
 
-static zf_reduction zfi_untold(const zfi_reductions *r, int32_t mark)
+static zf_reduction zfi_unsaid(const zfi_reductions *r, int32_t mark)
 {
     return zfi_reduction_fail(
         r, mark,
-        "how its values for %g parts of the batch make one is not told: it is no sum, mean or "
+        "how its values for %g parts of the batch make one is not said: it is no sum, mean or "
         "ratio "
         "of sums over examples. Say ZF_REDUCTION_MEAN, _SUM or _NONE (zf_output_ex), or give "
         "zf_cross_entropy a weight",
@@ -97,7 +97,7 @@ static zf_reduction zfi_reduction_of(const zfi_reductions *r, int32_t mark)
         break;
     default: break;
     }
-    return zfi_untold(r, mark);
+    return zfi_unsaid(r, mark);
 }
 
 /* A constant in place of a ratio's sum is no value of this part: what is made of it is a ratio

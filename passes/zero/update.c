@@ -302,7 +302,7 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
         else if (lift->kind == ZFI_LIFT_ELEMENTS)
             args[k] = zfi_cut_like(z, f, zfi_pull(z, id, member, arg), zfi_target(z, f));
         else if (g->nodes[arg].op == ZF_OP_state &&
-                 ((zfi_written_args(g, &node) >> k & 1) || k == 1 || record->beside >> k & 1 ||
+                 ((zfi_written_args(g, &node) >> k & 1) || k == 1 || record->elementwise >> k & 1 ||
                   k == zfi_master_arg(g, &node)))
             args[k] = zfi_states_bucket(z, f, updates, k);
         else args[k] = zfi_update_numbers(z, f, updates, k, arg);

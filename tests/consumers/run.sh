@@ -71,7 +71,7 @@ refuses_cxx() {
         [ "$(grep -c 'error:' "$work/errors")" = 1 ]
 }
 
-# An implementation that is private to a file has no symbol for the linker: another may be beside it.
+# An implementation that is private to a file has no symbol for the linker: another may be linked with it.
 private_twice() {
     clang $strict -O0 "$include" -DZF_API=static -c $here/unit.c -o "$work/private.o" &&
         ! nm -g --defined-only "$work/private.o" | grep . &&
@@ -114,9 +114,9 @@ check 'zeroflow_llm.h, pkg-config' llm_with_pkg_config
 check 'CMake package' with_cmake
 check 'one version' one_version
 if command -v mpicc > /dev/null; then
-    check 'zeroflow_mpi.c beside the installed header' with_mpi
+    check 'zeroflow_mpi.c with the installed header' with_mpi
 else
-    skip 'zeroflow_mpi.c beside the installed header' 'there is no mpicc (libopenmpi-dev)'
+    skip 'zeroflow_mpi.c with the installed header' 'there is no mpicc (libopenmpi-dev)'
 fi
 
 check 'arguments in the order of gcc and of clang' evaluates_in_any_order
@@ -143,7 +143,7 @@ check 'the implementation in a file of its own' \
 check 'two files of one program' builds gcc $strict "$include" $here/app.c "$work/unit.o"
 check 'C++17, g++' builds g++ $strict_cxx "$include" $here/app.cpp "$work/unit.o"
 check 'C++17, clang++' builds clang++ $strict_cxx "$include" $here/app.cpp "$work/unit.o"
-check 'beside a program with its own stb_ds' \
+check 'in a program with its own stb_ds' \
     builds gcc -std=gnu11 -Wall "$include" $here/stb.c "$work/unit.o"
 for cc in gcc clang; do
     check "declarations of zeroflow_llm.h as C++17, $cc" \

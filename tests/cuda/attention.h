@@ -1,4 +1,4 @@
-/* Shapes for the tiles of attention (tests/cuda.c): heads of all widths, lengths at and beside the
+/* Shapes for the tiles of attention (tests/cuda.c): heads of all widths, lengths at and next to the
  * edges of tiles, so many heads that each is one task, and so few that tiles are.
  *
  * qkv packed: examples, tokens, hidden, 3 hidden, heads. */

@@ -171,7 +171,7 @@ TEST_ONCE(cuda_steps_as_graphs)
     }
 }
 
-/* Quantised gradients' errors over steps, of floats and in records beside a loss scale: the bits of
+/* Quantised gradients' errors over steps, of floats and in records with a loss scale: the bits of
  * the CPU, launch by launch and out of graphs; they begin anew in the steps 1, 3 and 5, and stay where
  * a number is none. */
 TEST_ONCE(cuda_keeps_errors)
@@ -449,7 +449,7 @@ TEST_ONCE(cuda_devices_in_turn)
 enum { Q_LENGTH = 300, Q_LAUNCHES = 10, Q_CUT = 7, Q_ARRAYS = 8 };
 
 /* Launches over three queues, in two sections; `of` says what each makes of what: scaled by a
- * number, the sum of two, or a wait for a launch. h = 198 x comes out, if each is behind what it
+ * number, the sum of two, or a wait for a launch. h = 198 x comes out, if each is after what it
  * reads. */
 static const struct {
     int32_t queue, waits_for;

@@ -766,7 +766,7 @@ static void fault_body(member *m)
     if (f->silent == BAD_ROOT) m->comm->run(m->comm->self, &bad, &m->error);
     else if (f->silent != LEAVES && !(f->silent == NOTHING && m->desc.id))
         gather(m, f, FLOATS - 1);
-    else m->absent = true; /* nobody has told it */
+    else m->absent = true; /* it has not heard */
 }
 
 /* The last of three ranks, or of two pairs, is at fault; the errors of the others hold one of two

@@ -291,7 +291,7 @@ static bool same(const image *a, const image *b)
 TEST_ONCE(cuda_offload_keeps_the_bits)
 {
     static const struct {
-        const char *before, *offload, *behind;
+        const char *before, *offload, *after;
         int64_t micro_batches;
     } list[] = {
         {"autograd loss; adamw lr weight_decay=0.1; zero bucket=1", "parameters=host",
@@ -322,10 +322,10 @@ TEST_ONCE(cuda_offload_keeps_the_bits)
         setup s = {line, list[k].micro_batches, true, 1, false};
         const bool norms = strstr(list[k].before, "clip") || strstr(list[k].before, "lamb"),
                    plain = !norms || !strstr(list[k].offload, "optimizer");
-        snprintf(line, sizeof line, "%s; %s", list[k].before, list[k].behind);
+        snprintf(line, sizeof line, "%s; %s", list[k].before, list[k].after);
         if (plain && !train(t, &s, &expected)) return;
         snprintf(line, sizeof line, "%s; offload %s; %s", list[k].before, list[k].offload,
-                 list[k].behind);
+                 list[k].after);
         if (!plain && !train(t, &s, &expected)) return;
         for (s.seed = 1; s.seed < 6; s.seed++) {
             s.alone = s.seed < 3, s.poison = s.seed == 1;

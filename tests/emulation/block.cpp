@@ -27,7 +27,7 @@
  *   - a barrier that some threads do not reach, because they left or wait elsewhere
  *   - a warp operation whose mask names a lane that does not come, or lacks the lane that calls
  *   - named barriers that too few threads come to; a thread that leaves with products in flight
- *   - writes behind shared memory and around allocations (AddressSanitizer sees reads as well, and
+ *   - writes after shared memory and around allocations (AddressSanitizer sees reads as well, and
  *     the host's own reads and writes of device memory)
  *
  * A product of a warpgroup (cuda/wgmma.cu) is computed at once in some blocks, and in others when
@@ -66,7 +66,7 @@ enum { THREADS = 1024, LANES = 32, STACK = 256 << 10, GUARD = 256, BARRIERS = 16
 /* A stack that runs threads, one after the other, until one waits. */
 struct fiber {
     void *pointer; /* of its stack, while it does not run */
-    char *stack;   /* and its lowest byte; of the host's, as it is told by the sanitizer */
+    char *stack;   /* and its lowest byte; of the host's, as it is known from the sanitizer */
     size_t size;
     void *fake; /* the sanitizer's */
 };
@@ -115,7 +115,7 @@ static void prepare(fiber *f, void (*entry)())
 static void change(fiber *from, fiber *to) { swapcontext(context(from), context(to)); }
 #endif
 
-/* Behind every switch: where the stack is that was left, the host's for one. */
+/* After every switch: where the stack is that was left, the host's for one. */
 static void arrived(fiber *self)
 {
 #if WITH_ASAN
@@ -177,7 +177,7 @@ struct thread {
     enum state state;
     const char *what, *file; /* what it waits in */
     int line;
-    uint64_t value, told;
+    uint64_t value, answer;
     /* Products in flight, the group of each, and how many groups were committed. */
     std::vector<std::pair<int, std::function<void()>>> products;
     int groups;
@@ -424,12 +424,12 @@ int barrier(barrier_kind kind, int value, const char *file, int line)
         int from = (int)b.order.below((size_t)b.count), step = b.order.next() & 1 ? 1 : b.count - 1;
         b.at_barrier = 0;
         for (int i = 0, t = from; i < b.count; i++, t = (t + step) % b.count) {
-            b.threads[t].told = (uint64_t)answer;
+            b.threads[t].answer = (uint64_t)answer;
             may_go_on(t);
         }
     }
     wait_here();
-    return (int)me->told;
+    return (int)me->answer;
 }
 
 void named_barrier(int id, int threads, bool waits, const char *file, int line)
@@ -477,7 +477,7 @@ void products_wait(int groups)
 }
 
 /* The result for lane `lane` of an operation to which all lanes of the mask have come. */
-static uint64_t told(const gathering *p, const thread *lanes, int lane, int argument, int width)
+static uint64_t answer_of(const gathering *p, const thread *lanes, int lane, int argument, int width)
 {
     int first = lane & ~(width - 1), from = lane;
     uint64_t answer = 0;
@@ -563,7 +563,7 @@ uint64_t exchange(warp_kind kind, unsigned mask, uint64_t bits, int argument, in
         me->what = warp_names[kind], me->file = file, me->line = line;
         me->state = IN_WARP;
         wait_here();
-        return me->told;
+        return me->answer;
     }
     /* All have their results now, and the place is free: lanes that continue may come to the next
      * operation before others have left this one. */
@@ -573,10 +573,10 @@ uint64_t exchange(warp_kind kind, unsigned mask, uint64_t bits, int argument, in
     for (int i = 0; i < LANES; i++) {
         int l = upward ? i : LANES - 1 - i, t = self - lane + l;
         if (!(mask >> l & 1)) continue;
-        lanes[l].told = told(&done, lanes, l, asks[t].argument, asks[t].width);
+        lanes[l].answer = answer_of(&done, lanes, l, asks[t].argument, asks[t].width);
         if (l != lane) may_go_on(t);
     }
-    return me->told;
+    return me->answer;
 }
 
 /* ----------------------------------------------------------------------------------- grid */
@@ -613,7 +613,7 @@ static void run_block()
     }
     for (size_t i = 0; i < GUARD && !WITH_ASAN && !b.failed; i++)
         if ((unsigned char)b.shared[b.shared_bytes + i] != 0xff) {
-            FOUND("writes %zu bytes behind its %zu bytes of shared memory", i, b.shared_bytes);
+            FOUND("writes %zu bytes after its %zu bytes of shared memory", i, b.shared_bytes);
             b.failed = true;
         }
 }

@@ -118,7 +118,7 @@ int64_t at(const layout &l, int64_t batch, int64_t row, int64_t col)
     return batch * l.stride + (l.order == CUBLASLT_ORDER_ROW ? row * l.ld + col : col * l.ld + row);
 }
 
-/* Bytes from the first element to behind the last. */
+/* Bytes from the first element to after the last. */
 size_t extent(const layout &l)
 {
     return (size_t)(at(l, l.batch - 1, (int64_t)l.rows - 1, (int64_t)l.cols - 1) + 1) *

@@ -23,7 +23,7 @@ static bool all_are(const float *x, int count, float value)
     return true;
 }
 
-/* The finding is told by a line with all of these words. */
+/* The finding is said by a line with all of these words. */
 #define CHECK_FOUND(t, ...)                                                                        \
     do {                                                                                           \
         const char *words[] = {__VA_ARGS__};                                                       \

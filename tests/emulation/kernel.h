@@ -73,9 +73,9 @@ enum warp_kind {
 };
 enum barrier_kind { SYNCTHREADS, SYNCTHREADS_COUNT, SYNCTHREADS_AND, SYNCTHREADS_OR };
 
-/* Waits for every thread of the block; of a kind with a value, returns what all are told. */
+/* Waits for every thread of the block; of a kind with a value, returns the answer for all. */
 int barrier(barrier_kind kind, int value, const char *file, int line);
-/* Waits for the lanes of the mask; returns what this lane is told. */
+/* Waits for the lanes of the mask; returns the answer for this lane. */
 uint64_t exchange(warp_kind kind, unsigned mask, uint64_t bits, int lane, int width,
                   const char *file, int line);
 

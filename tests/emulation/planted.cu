@@ -60,9 +60,9 @@ static __global__ void mask_without_its_lane(float *out, bool without)
     if (threadIdx.x < 2) out[threadIdx.x] = (float)__ballot_sync(mask, 1);
 }
 
-static __global__ void write_beside(float *out, int by) { out[by + (int)threadIdx.x] = 1; }
+static __global__ void write_next_to(float *out, int by) { out[by + (int)threadIdx.x] = 1; }
 
-static __global__ void write_beside_shared(float *out, int by)
+static __global__ void write_next_to_shared(float *out, int by)
 {
     ZFD_SHARED(float, kept);
     kept[(int)threadIdx.x + by] = 1;
@@ -123,8 +123,8 @@ extern "C" int planted_mask(float *out, int without)
 extern "C" int planted_write(float *out, int by, int shared)
 {
     return on_device(out, WARP, [=](float *to) {
-        if (shared) ZFD_LAUNCH(write_beside_shared, 1, WARP, sizeof(float) * WARP, NULL, to, by);
-        else ZFD_LAUNCH(write_beside, 1, WARP, 0, NULL, to, by);
+        if (shared) ZFD_LAUNCH(write_next_to_shared, 1, WARP, sizeof(float) * WARP, NULL, to, by);
+        else ZFD_LAUNCH(write_next_to, 1, WARP, 0, NULL, to, by);
     });
 }
 

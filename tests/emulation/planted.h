@@ -29,7 +29,7 @@ int planted_staging(float *out, int waits);
 int planted_device(float *out, int other);
 /* A stream waits for an event, last recorded in it or in a graph that is complete */
 int planted_event(float *out, int in_graph);
-/* *out: 8, by a product whose workspace begins `by` bytes behind a multiple of 256, or whose handle
+/* *out: 8, by a product whose workspace begins `by` bytes after a multiple of 256, or whose handle
  * is another device's */
 int planted_product(float *out, int by, int other);
 /* 12 results of each of x * y threads */

@@ -135,7 +135,7 @@ struct event_state {
 
 struct CUevent_st {
     std::shared_ptr<event_state> state;
-    capture *taken; /* recorded in it, behind these nodes */
+    capture *taken; /* recorded in it, after these nodes */
     std::vector<int> last;
 };
 
@@ -230,9 +230,9 @@ static void check_guard(uintptr_t at, const block_of_memory *m, const char *afte
     const unsigned char *bytes = (const unsigned char *)at;
     for (int i = 0; i < GUARD_BYTES && m->base && !WITH_ASAN; i++)
         if (bytes[m->bytes + (size_t)i] != 0xff || bytes[-1 - i] != 0xff) {
-            bool behind = bytes[m->bytes + (size_t)i] != 0xff;
-            found("%s: %d bytes %s an allocation of %zu bytes were written", after, i + !behind,
-                  behind ? "behind" : "before", m->bytes);
+            bool after = bytes[m->bytes + (size_t)i] != 0xff;
+            found("%s: %d bytes %s an allocation of %zu bytes were written", after, i + !after,
+                  after ? "after" : "before", m->bytes);
             memset((char *)at + m->bytes, 0xff, GUARD_BYTES);
             memset((char *)at - GUARD_BYTES, 0xff, GUARD_BYTES);
             return;

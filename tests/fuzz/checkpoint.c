@@ -206,8 +206,8 @@ static uint32_t crc32c(const unsigned char *data, size_t bytes)
     return ~crc;
 }
 
-/* Eight digits over the text[0..bytes) behind the last `key`, if they are there. */
-static unsigned char *digits_behind(unsigned char *text, size_t bytes, const char *key)
+/* Eight digits over the text[0..bytes) after the last `key`, if they are there. */
+static unsigned char *digits_after(unsigned char *text, size_t bytes, const char *key)
 {
     size_t length = strlen(key);
     if (bytes < length + 8) return NULL;
@@ -225,7 +225,7 @@ static void put_digits(unsigned char *at, uint32_t crc)
 
 static void correct_manifest(unsigned char *text, size_t bytes)
 {
-    unsigned char *at = digits_behind(text, bytes, "\"crc32c\": \"");
+    unsigned char *at = digits_after(text, bytes, "\"crc32c\": \"");
     if (at) put_digits(at, crc32c(text, (size_t)(at - 1 - text)));
 }
 
@@ -238,7 +238,7 @@ static void correct_parents(const checkpoint *c, int which, uint32_t crc)
     if (parent < 0) return;
     memcpy(copy, c->good[parent], c->bytes[parent]);
     snprintf(key, sizeof key, "\"%s\": \"", c->targets[which].name);
-    at = digits_behind(copy, c->bytes[parent], key);
+    at = digits_after(copy, c->bytes[parent], key);
     insist(at != NULL);
     put_digits(at, crc);
     if (parent == MANIFEST) correct_manifest(copy, c->bytes[parent]);

@@ -40,7 +40,7 @@ static zf_graph *read_back(const zf_graph *g)
     zf_error error = {ZF_OK, ""};
     char *text = text_of(g), *exact = malloc(strlen(text)), *again;
     zf_graph *copy;
-    memcpy(exact, text, strlen(text)); /* nothing stands behind its last byte */
+    memcpy(exact, text, strlen(text)); /* nothing stands after its last byte */
     copy = zf_graph_parse(exact, strlen(text), NULL, &error);
     REQUIRE(copy && !error.status);
     again = text_of(copy);
@@ -167,7 +167,7 @@ static size_t pick_line(edit *e)
 
 static size_t line_length(const edit *e, size_t at) { return strcspn(e->text + at, "\n"); }
 
-/* The next of `set` behind a random place, or the end. */
+/* The next of `set` after a random place, or the end. */
 static size_t pick_any(edit *e, const char *set)
 {
     size_t at = pick(e, e->size + 1);

@@ -2,7 +2,7 @@
  *
  *     make fuzz-vocab
  *
- * As a vocabulary it is read twice: as it is, and behind the five special tokens, with which it
+ * As a vocabulary it is read twice: as it is, and after the five special tokens, with which it
  * passes far more often. What passes then encodes the input itself.
  */
 #include "../../zeroflow_llm.h"
@@ -83,13 +83,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const char five[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
     const size_t head = sizeof five - 1;
     const char *text = (const char *)data;
-    char *behind = malloc(head + size);
-    if (!behind) return 0;
-    memcpy(behind, five, head);
-    if (size) memcpy(behind + head, data, size);
+    char *after = malloc(head + size);
+    if (!after) return 0;
+    memcpy(after, five, head);
+    if (size) memcpy(after + head, data, size);
     read_vocab(text, size, text, size);
-    read_vocab(behind, head + size, text, size);
-    free(behind);
+    read_vocab(after, head + size, text, size);
+    free(after);
     if (size % 16 == 1 && data[0] == 'T') train(text + 1, size - 1); /* slow, so seldom */
     return 0;
 }

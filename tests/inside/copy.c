@@ -1,4 +1,4 @@
-/* Copies between device and host memory: every byte, and no byte beside them, at any address and of
+/* Copies between device and host memory: every byte, and no byte outside them, at any address and of
  * any size; alone, on the workers and past the caches. */
 
 /* Copies `bytes` from `from` to `to` by the launch of a copy, on a queue or not. */

@@ -438,7 +438,7 @@ TEST_ONCE(disk_copies_at_shared_places)
                                              {"small", 4096, 100},
                                              {"all", 4096, 3 * BLOCK},
                                              {"some", 4096, BLOCK + 700},
-                                             {"behind", 4096 + 3 * BLOCK, 4096}};
+                                             {"after", 4096 + 3 * BLOCK, 4096}};
     static setup s;
     setup_new(t, &s);
     s.desc.values = sharing, s.desc.count = ZFI_COUNT(sharing);
@@ -1172,7 +1172,7 @@ static bool trained_together(trained_rank ranks[2], int steps)
 }
 
 /* The disk of one rank fails in a step: it is ZF_ERR_IO on all ranks, with a text that names this
- * one; no rank hangs. One whose last collective is behind it learns of it in the next step. */
+ * one; no rank hangs. One whose last collective is after it learns of it in the next step. */
 TEST_ONCE(disk_of_one_rank_fails)
 {
     static trained_rank ranks[2];

@@ -88,7 +88,7 @@ TEST_ONCE(fuse_updates_keeps_every_bit)
 
 /* A factor in 16 bits is replaced by the value from which it was rounded; products, and casts that
  * were only for them, are removed; gradient marks then name the unmultiplied gradient. */
-TEST_ONCE(fuse_updates_leaves_nothing_behind)
+TEST_ONCE(fuse_updates_leaves_nothing)
 {
     static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
     static scaling_texts s;

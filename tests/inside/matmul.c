@@ -167,7 +167,7 @@ static bool matmul_check(matmul_bench *bench, zfi_isa isa, zfi_matmul_desc *d, c
         memset(bench->seen, 0, bench->c_size * sizeof *bench->seen);
         for (int i = 0; i < 16; i++) bench->scratch[words + (size_t)i] = 12345.0f + (float)i;
         zfi_matmul_tiled(isa, bench->pools[pool], d, bench->scratch);
-        *what = "wrote behind the scratch";
+        *what = "wrote after the scratch";
         for (int i = 0; i < 16; i++)
             if (bench->scratch[words + (size_t)i] != 12345.0f + (float)i) return false;
         *what = "bits differ between numbers of threads";
@@ -466,7 +466,7 @@ TEST_ONCE(matmul_by_amx)
             memset(bench.scratch, 0xff, bench.scratch_size); /* NaN */
             memcpy(bench.c, bench.before, (size_t)((d.m + 32) * d.c_row) * sizeof(float));
             zfi_matmul_tiled(ZFI_ISA_AMX, bench.pools[form % 2], &d, bench.scratch);
-            for (int64_t m = 0; m < d.m + 32; m++) /* also what lies behind C */
+            for (int64_t m = 0; m < d.m + 32; m++) /* also what lies after C */
                 for (int64_t n = 0; n < d.c_row; n++) {
                     float old = ((float *)bench.before)[m * d.c_row + n];
                     float got = ((float *)bench.c)[m * d.c_row + n];

@@ -121,7 +121,7 @@ TEST(quantized_parts_add_in_their_order)
 }
 
 /* Results that are larger than caches say the same as small ones, also where they begin in a line, and
- * no byte beside them changes. */
+ * no byte outside them changes. */
 TEST_ONCE(quantized_past_the_caches)
 {
     enum { BLOCK_OF = 128, EDGE_OF = 64, SUMS_OF = 3 };

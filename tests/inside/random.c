@@ -190,7 +190,7 @@ TEST_ONCE(random_dropout_is_independent)
     CHECK_NEAR(t, sum / N, 32767.5, 5 * 18918.6 / sqrt(N));
     CHECK_NEAR(t, squares / N, 65535.0 * 131071 / 6, 5 * 1.281e9 / sqrt(N));
     for (int k = 0; k < 8; k++) CHECK_NEAR(t, place[k] / (N / 8), p, 5 * sqrt(spread / (N / 8)));
-    for (int k = 1; k < FAR + 4; k++) { /* k behind, or the same element of another sequence */
+    for (int k = 1; k < FAR + 4; k++) { /* k after, or the same element of another sequence */
         const uint16_t *other = k <= FAR ? half[0] + k : half[k - FAR];
         double both = 0;
         for (int i = 0; i < N; i++)

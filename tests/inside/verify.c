@@ -14,7 +14,7 @@ static const char verify_text[] = "%1 = input \"x\" : f32[4,8]\n"
                                   "%9 = neg %8 : f32[8,8]\n"
                                   "sgd %2, %9, %4\n";
 
-enum { VERIFY_OUTPUT = 10 }; /* the first id behind those of the text */
+enum { VERIFY_OUTPUT = 10 }; /* the first id after those of the text */
 
 static void verify_use_before_definition(zf_graph *g)
 {

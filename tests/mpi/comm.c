@@ -150,7 +150,7 @@ static void expect(const zf_collective *c, char *out)
 
 /* ---------------------------------------------------------------------------------- collectives */
 
-enum { GUARD = 64 }; /* bytes before and behind `out` that nothing may touch */
+enum { GUARD = 64 }; /* bytes before and after `out` that nothing may touch */
 
 /* Runs the collective on made-up values; returns "" or the mistake. `place`: out is in, or in is
  * this rank's part of out. */
@@ -180,7 +180,7 @@ static const char *try_collective(zf_comm *comm, zf_collective c, bool place, zf
     else if (memcmp(out, wanted, out_bytes)) wrong = "other bits";
     else if (memcmp(in, kept, in_bytes)) wrong = "the input was written to";
     for (int i = 0; i < GUARD; i++)
-        if (room[i] != 0x5a || out[out_bytes + (size_t)i] != 0x5a) wrong = "written beside out";
+        if (room[i] != 0x5a || out[out_bytes + (size_t)i] != 0x5a) wrong = "written outside out";
     free(in), free(kept), free(wanted), free(room);
     return wrong;
 }

@@ -441,7 +441,7 @@ static bool answer(talk *c, zf_answer *r, zf_error *error)
 }
 
 /* Reads messages, a line each, and answers them, until there are no more. A chat that does not
- * go on is told, and its last message forgotten. */
+ * go on is said, and its last message forgotten. */
 static bool converse(talk *c, const char *system, zf_error *error)
 {
     char *line = NULL;

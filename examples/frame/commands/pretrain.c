@@ -537,7 +537,7 @@ static bool begin(run *r)
     run_judge_begin(r);
     if (r->leads) {
         print_beginning(r);
-        training_tell_beginning(&r->job->told, zf_program_step(r->session.program));
+        training_tell_beginning(&r->job->report, zf_program_step(r->session.program));
     }
     return true;
 }
@@ -565,7 +565,7 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     good = good && begin(&r);
     if (good && job->o.steps) good = run_train(&r) && save(&r);
     if (good && r.interrupted) {
-        if (r.leads) training_tell_interrupted(&job->told, zf_program_step(r.session.program));
+        if (r.leads) training_tell_interrupted(&job->report, zf_program_step(r.session.program));
     } else if (good) {
         good = conclude(&r);
         if (good && !job->o.steps && job->o.save) good = run_save(&r);
@@ -594,7 +594,7 @@ static bool tells(const run_job *job, const zf_error *error)
 
 int pretrain_command(const sample_model *sample, const settings_desc *desc, int argc, char **argv)
 {
-    run_job job = {.sample = sample, .told = {.argc = argc, .argv = argv}};
+    run_job job = {.sample = sample, .report = {.argc = argc, .argv = argv}};
     settings *o = &job.o;
     zf_error error = {ZF_OK, ""};
     int status;
@@ -621,10 +621,10 @@ int pretrain_command(const sample_model *sample, const settings_desc *desc, int 
         return command_error("%s", error.text);
     if (!o->threads) o->threads = ranks_processors(&job.ranks);
     if (open_job(&job, &job.error)) compare_settings(&job, &job.error);
-    job.told.save = o->save, job.told.load = o->load;
-    job.told.init = settings_adapts(o) ? NULL : o->init; /* an adapter's base is read in any case */
-    job.told.steps = o->steps;
-    job.told.launcher = job.ranks.launcher, job.told.world = job.ranks.world;
+    job.report.save = o->save, job.report.load = o->load;
+    job.report.init = settings_adapts(o) ? NULL : o->init; /* an adapter's base is read in any case */
+    job.report.steps = o->steps;
+    job.report.launcher = job.ranks.launcher, job.report.world = job.ranks.world;
     good = ranks_run(&job.ranks, run_rank, &job, &error);
     if (!good && tells(&job, &error)) command_error("%s", error.text);
     close_job(&job);

@@ -107,7 +107,7 @@ typedef struct objective {
     /* The dataset of --data; NULL: there is no such option. False with *error. */
     bool (*open_data)(dataset *d, const settings *o, const zf_config_facts *facts, void *config,
                       zf_error *error);
-    /* Opens what it needs beside vocabulary and corpus, which are open. False with *error. */
+    /* Opens what it needs in addition to vocabulary and corpus, which are open. False with *error. */
     bool (*open_text)(dataset *d, const settings *o, void *config, zf_error *error);
     void (*close)(dataset *d);
     /* Sets sample_shape.predictions and .rows, for a batch that is split into `parts` parts. */

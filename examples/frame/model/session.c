@@ -180,10 +180,10 @@ static bool lends_caches(const session_desc *d)
            !zf_program_info_of(d->share->program).cache_bytes;
 }
 
-/* Builds and compiles variant k of the step, over the store, if there is one. `beside`: a variant
+/* Builds and compiles variant k of the step, over the store, if there is one. `sharing`: a variant
  * that has been compiled, or NULL. */
 static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store *store,
-                         const zf_program *beside, zf_error *error)
+                         const zf_program *sharing, zf_error *error)
 {
     bool copies;
     s->graph = s->graphs[k] = zf_graph_new(NULL);
@@ -200,7 +200,7 @@ static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store 
                                      .seed = store ? 0 : d->seed,
                                      .store = store,
                                      .must_exist = d->share && !copies,
-                                     .shares_memory_with = !d->share         ? beside
+                                     .shares_memory_with = !d->share         ? sharing
                                                            : d->share->keeps ? NULL
                                                                              : d->share->program,
                                      .caches = d->share ? d->share->program : NULL,

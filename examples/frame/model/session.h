@@ -49,7 +49,7 @@ typedef struct session {
     zf_training training; /* that of a variant; zf_variant_at gives the variant of a step */
     zf_graph *graph; /* of the variant in progress */
     zf_backend *backend, *own; /* own: NULL when it belongs to another session */
-    zf_backend *host; /* beside a device: what computes in host memory; NULL: `backend` */
+    zf_backend *host; /* with a device: what computes in host memory; NULL: `backend` */
     zf_program *program;
     zf_tensor lr; /* an input; invalid unless the session trains */
     sample_shape shape;

@@ -67,18 +67,18 @@ static bool rendezvous_at(common *c, const char *text)
 static bool open_processes(common *c, const rank_group *r, const char *rendezvous, zf_error *error)
 {
     const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
-    bool told = host && port;
+    bool given = host && port;
     snprintf(c->run, sizeof c->run, "%s", rank_launch_of().run);
     c->desc.run = c->run;
     if (rendezvous ? rendezvous_at(c, rendezvous)
-                   : told && host_and_port(c, host, strlen(host), port))
+                   : given && host_and_port(c, host, strlen(host), port))
         return true;
     error->status = ZF_ERR_ARGUMENT;
     if (rendezvous)
         snprintf(error->text, sizeof error->text,
                  "the rendezvous is '%s', which is neither HOST:PORT, HOST:PORT#RUN nor a file",
                  rendezvous);
-    else if (told)
+    else if (given)
         snprintf(error->text, sizeof error->text,
                  "MASTER_ADDR is '%s' and MASTER_PORT '%s', which is no host with a port", host,
                  port);

@@ -45,7 +45,7 @@ int64_t ranks_processors(const rank_group *ranks);
 bool ranks_open(rank_group *ranks, const rank_group_desc *desc, zf_error *error);
 
 /* Sets ranks->nodes: as asked for by the number of nodes, or of ranks in each; 0 and 0: as the
- * launcher has told, else 1. False with *error where these are not equal nodes. */
+ * launcher has said, else 1. False with *error where these are not equal nodes. */
 bool ranks_set_nodes(rank_group *ranks, int64_t nodes, int64_t each, zf_error *error);
 
 /* error: why the run failed, NULL: it did not. Under MPI a failure ends all processes, here. */
@@ -64,14 +64,14 @@ zf_status ranks_sum(const zf_comm *comm, int64_t *number, zf_error *error);
 /* The same of `count` floats. */
 zf_status ranks_add(const zf_comm *comm, float *numbers, int64_t count, zf_error *error);
 
-/* What a launcher has told this process. A process that was started alone was told nothing. */
+/* What a launcher has said to this process. A process that was started alone has no launcher. */
 typedef struct rank_launch {
     const char *launcher; /* NULL: this process was not started as one of several */
     int64_t rank, world;  /* then 0 and 1 */
-    int64_t local;        /* its number among the processes on its host; -1: not told */
-    int64_t here;         /* how many these are; 0: not told */
+    int64_t local;        /* its number among the processes on its host; -1: not said */
+    int64_t here;         /* how many these are; 0: not said */
     const char *unclear;  /* the variable that tells it in a way that is not understood, or NULL */
-    char run[256];        /* a name of the run, the same in all its processes; "": not told */
+    char run[256];        /* a name of the run, the same in all its processes; "": not said */
 } rank_launch;
 rank_launch rank_launch_of(void);
 

@@ -19,7 +19,7 @@ static bool fail(zf_error *error, const output *o, const char *why)
 static bool try_one(const output *o, zf_error *error)
 {
     static const char something[4096] = "";
-    char place[PATH_MAX], beside[PATH_MAX + 16];
+    char place[PATH_MAX], aside[PATH_MAX + 16];
     struct stat about;
     ssize_t written;
     int file;
@@ -34,15 +34,15 @@ static bool try_one(const output *o, zf_error *error)
         strcpy(place, o->path);
     }
     if (!*place || place[strlen(place) - 1] == '/') return fail(error, o, "it names no file");
-    snprintf(beside, sizeof beside, "%s.zf-try", place);
-    unlink(beside); /* left by a run that was killed here */
-    file = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    snprintf(aside, sizeof aside, "%s.zf-try", place);
+    unlink(aside); /* left by a run that was killed here */
+    file = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file < 0) return fail(error, o, strerror(errno));
     written = write(file, something, sizeof something);
     if (written < 0) fail(error, o, strerror(errno));
     else if ((size_t)written < sizeof something) fail(error, o, strerror(ENOSPC));
     close(file);
-    unlink(beside);
+    unlink(aside);
     return !error->status;
 }
 

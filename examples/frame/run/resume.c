@@ -1,4 +1,4 @@
-/* Checkpoints of a run contain, beside its tensors, its settings, the model's configuration and the
+/* Checkpoints of a run contain, in addition to its tensors, its settings, the model's configuration and the
  * tokenizer. A run can only be resumed with the same ones, so that the bits are the same. */
 #include "../options/fail.h"
 #include "../../../zeroflow_llm.h"

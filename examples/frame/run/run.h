@@ -27,7 +27,7 @@ typedef struct run_job {
     saving saving; /* in the process of rank 0 */
     saving best;   /* with --eval-every: the checkpoint with the lowest held-out loss */
     bool resumes;  /* --save is the place of --load, and so is that of the best one */
-    training told;
+    training report;
     alike alike;      /* what must be equal in other processes */
     zf_error error;   /* of this process, before its ranks begin */
     bool interrupted; /* at its end */

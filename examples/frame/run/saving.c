@@ -21,7 +21,7 @@ static void previous(char out[ROOM], const saving *s, int64_t n)
 }
 
 /* A path that exists only while a checkpoint is saved. */
-static void beside(char out[ROOM], const saving *s, const char *what)
+static void sibling(char out[ROOM], const saving *s, const char *what)
 {
     snprintf(out, ROOM, "%s.zf-%s", s->path, what);
 }
@@ -140,14 +140,14 @@ static bool may_replace(const saving *s, const saving_desc *d, zf_error *error)
                 d->path, d->path);
 }
 
-/* Locks the place as long as this process lives, with a file beside it. On a file system without
+/* Locks the place as long as this process lives, with a file next to it. On a file system without
  * locks it goes on without. */
 static bool lock(saving *s, const saving_desc *d, zf_error *error)
 {
     char path[ROOM];
     struct stat named, opened;
     bool taken, again;
-    beside(path, s, "lock");
+    sibling(path, s, "lock");
     do {
         s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (s->lock < 0) return refuse(error, d, strerror(errno));
@@ -162,12 +162,12 @@ static bool lock(saving *s, const saving_desc *d, zf_error *error)
     return refuse(error, d, "another process saves there; name another place");
 }
 
-/* Removes what a killed run has left beside the place. */
+/* Removes what a killed run has left next to the place. */
 static void clear_aside(const saving *s)
 {
     char path[ROOM];
-    beside(path, s, "kept"), remove_flat(path);
-    beside(path, s, "gone"), remove_flat(path);
+    sibling(path, s, "kept"), remove_flat(path);
+    sibling(path, s, "gone"), remove_flat(path);
 }
 
 bool saving_open(saving *s, const saving_desc *d, zf_error *error)
@@ -202,7 +202,7 @@ void saving_close(saving *s)
 {
     char path[ROOM];
     if (*s->path && s->lock >= 0) {
-        beside(path, s, "lock");
+        sibling(path, s, "lock");
         unlink(path);
         close(s->lock);
     }
@@ -237,7 +237,7 @@ static bool copy_file(const char *from, const char *to, zf_error *error)
 static void drop(const saving *s, const char *checkpoint)
 {
     char gone[ROOM];
-    beside(gone, s, "gone");
+    sibling(gone, s, "gone");
     if (!rename(checkpoint, gone)) remove_flat(gone);
 }
 
@@ -292,7 +292,7 @@ bool saving_save(const saving *s, bool leads, zf_program *program, const zf_save
     zf_save_desc d = *desc;
     zf_status status;
     bool keeps = leads && s->keep > 1 && is_checkpoint(s->path);
-    beside(kept, s, "kept");
+    sibling(kept, s, "kept");
     if (keeps && !duplicate(s->path, kept, error)) {
         remove_flat(kept);
         return false;

@@ -55,8 +55,8 @@ void training_tell_grace(const training *t, double step_seconds)
 {
     /* The time that Open MPI's mpirun waits after Ctrl-C before SIGTERM, and again before SIGKILL.
      * It is in the environment of its processes. */
-    const char *told = getenv("OMPI_MCA_odls_base_sigkill_timeout");
-    double grace = told ? strtod(told, NULL) : 1;
+    const char *given = getenv("OMPI_MCA_odls_base_sigkill_timeout");
+    double grace = given ? strtod(given, NULL) : 1;
     if (!t->save || !getenv("OMPI_COMM_WORLD_RANK") || step_seconds < grace / 2) return;
     printf("a step takes %.1f s, and mpirun kills its processes %.0f s after Ctrl-C, perhaps before "
            "they have saved: send SIGUSR1 to mpirun to end the run, or start it with --mca "

@@ -23,7 +23,7 @@ def token(content, **flags):
 
 
 def tokenizer(added=(), vocab=(), **top):
-    """A BPE of letters without merges, with `vocab` behind them, and `added` tokens with their ids."""
+    """A BPE of letters without merges, with `vocab` after them, and `added` tokens with their ids."""
     words = {c: i for i, c in enumerate(LETTERS)}
     for t in vocab:
         words[t] = len(words)

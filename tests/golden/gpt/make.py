@@ -20,7 +20,7 @@ of a difference is rounding.
                              last update
     adamw10_params.safetensors  F32 (of the f64 run): parameters after the last update
     generated/               a smaller model with more positions: config.json, model.safetensors
-                             (BF16), and tokens.safetensors: I32 "prompts" [P,9], -1 behind their
+                             (BF16), and tokens.safetensors: I32 "prompts" [P,9], -1 after their
                              ends, and "tokens" [P,200], the most likely tokens that follow, by
                              generate in f64 with a repetition penalty of 1.3; they and the second
                              ones are at least 5e-5 apart in their logits

@@ -11,8 +11,8 @@ and the gradients that it computes of them in float64.
     NAME/expected.safetensors    F32 of f64: "logits" [B,T,V], "loss" [], and the gradient of every
                                  parameter under its name
     batch.safetensors            I64 input_ids and labels [1,B,T], as batch files have them
-    batch-masked.safetensors     the same with attention_mask: padding within and behind
-    generated.safetensors        I32 "prompts" [P,9], -1 behind their ends, and of each model NAME
+    batch-masked.safetensors     the same with attention_mask: padding within and after
+    generated.safetensors        I32 "prompts" [P,9], -1 after their ends, and of each model NAME
                                  [P,200], the most likely tokens that follow, by generate in f64 with
                                  a repetition penalty (PENALTY); they and the second ones are at
                                  least 5e-5 apart in their logits

@@ -11,7 +11,7 @@ of an adapter and of all parameters.
                              "losses" [21], before each step and after the last
     full-MODEL.safetensors   the same of all parameters of a model
 
-int8 and int4 stand beside a Llama called "wide", which no file has: its weights follow from their names
+int8 and int4 belong to a Llama called "wide", which no file has: its weights follow from their names
 (wide_value). Those of products were rounded to 8 and 4 bits in blocks of 64, as ops/quantize.c says.
 
 AdamW: lr 1e-3 for models and as below for adapters, betas 0.9 and 0.999, eps 1e-8, weight decay 0.1 on

@@ -1,4 +1,4 @@
-"""Writes all.safetensors and foreign.safetensors beside this file: what Python's safetensors makes of every dtype.
+"""Writes all.safetensors and foreign.safetensors next to this file: what Python's safetensors makes of every dtype.
 
 python3 make.py
 """

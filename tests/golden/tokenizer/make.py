@@ -277,7 +277,7 @@ def folders(lines):
     change("controls", "uncased",
            lambda tree: tree["normalizer"].update(clean_text=False, strip_accents=False))
     change("plain", "uncased", lambda tree: tree.update(normalizer=None))
-    # vocab.txt: with duplicate and empty lines; with what an older transformers wrote beside it
+    # vocab.txt: with duplicate and empty lines; with what an older transformers wrote next to it
     write("folders/lines/vocab.txt", SPECIAL + ["", "the", "cat ", "the", "", "cats\t"] + tokens[5:])
     write("folders/older/vocab.txt", tokens)
     with open(os.path.join(place, "older", "tokenizer_config.json"), "w", encoding="utf-8") as f:

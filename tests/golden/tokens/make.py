@@ -102,15 +102,15 @@ def split(pattern, behavior="Isolated", invert=False, regex=True):
          "invert": invert}, byte_level(regex=False)]}
 
 
-def template(before, behind=()):
+def template(before, after=()):
     def special(t):
         return {"SpecialToken": {"id": t[0], "type_id": 0}}
     return {"type": "TemplateProcessing",
             "single": [special(t) for t in before] + [{"Sequence": {"id": "A", "type_id": 0}}] +
-            [special(t) for t in behind],
+            [special(t) for t in after],
             "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
             "special_tokens": {t[0]: {"id": t[0], "ids": [t[1]], "tokens": [t[0]]}
-                               for t in (*before, *behind)}}
+                               for t in (*before, *after)}}
 
 
 def spm(words, decoder=None, normalizer=None, tokens=(), **options):

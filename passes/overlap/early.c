@@ -1,4 +1,4 @@
-/* beside: updates in host memory run during the backward pass.
+/* early: updates in host memory run during the backward pass.
  *
  * In a step of one micro-batch with offloaded updates, updates need not wait for the end of the
  * backward pass. A bucket's states are read while its gradient is computed, and it is updated as
@@ -27,7 +27,7 @@ typedef struct zfi_due {
     int32_t index; /* index of its position before */
 } zfi_due;
 
-typedef struct zfi_beside {
+typedef struct zfi_early_updates {
     zf_graph *graph;
     const int32_t *order;
     int32_t end;    /* of the micro section */
@@ -43,10 +43,10 @@ typedef struct zfi_beside {
     int32_t *limit, *limit_pieces; /* as wrote, for the writers that follow: the first position */
     zfi_due *due;   /* growing array: the update section, in its new order */
     size_t nodes;
-} zfi_beside;
+} zfi_early_updates;
 
 /* Marks what is computed of a sum of losses for node id; false: that is not computed of it. */
-static bool zfi_mark_above(zfi_beside *b, int32_t id, int32_t sum, int32_t pack)
+static bool zfi_mark_above(zfi_early_updates *b, int32_t id, int32_t sum, int32_t pack)
 {
     const zfi_node *node = &b->graph->nodes[id];
     bool above = id == sum;
@@ -57,7 +57,7 @@ static bool zfi_mark_above(zfi_beside *b, int32_t id, int32_t sum, int32_t pack)
 }
 
 /* Moves outputs of losses above `update:`, with their sums and packs; false: there are none. */
-static bool zfi_find_above(zfi_beside *b)
+static bool zfi_find_above(zfi_early_updates *b)
 {
     const zf_graph *g = b->graph;
     bool found = false;
@@ -66,7 +66,7 @@ static bool zfi_find_above(zfi_beside *b)
         int32_t sum;
         if (!zfi_marks_number(g, mark)) continue;
         b->above[b->order[i]] = found = true;
-        if (!(sum = zfi_sum_behind(g, mark->args[0]))) continue;
+        if (!(sum = zfi_sum_after(g, mark->args[0]))) continue;
         zfi_mark_above(b, mark->args[0], sum, g->nodes[sum].args[0]);
         if (g->nodes[g->nodes[sum].args[0]].op == ZF_OP_pack)
             b->above[g->nodes[sum].args[0]] = true;
@@ -75,7 +75,7 @@ static bool zfi_find_above(zfi_beside *b)
 }
 
 /* Some node of the update section is computed in host memory. */
-static bool zfi_updates_on_host(const zfi_beside *b)
+static bool zfi_updates_on_host(const zfi_early_updates *b)
 {
     const zf_graph *g = b->graph;
     for (int32_t i = b->end; i < zfi_len(b->order); i++)
@@ -85,7 +85,7 @@ static bool zfi_updates_on_host(const zfi_beside *b)
 }
 
 /* Finds where the losses are complete: after everything that moves above `update:` needs. */
-static void zfi_find_begin(zfi_beside *b)
+static void zfi_find_begin(zfi_early_updates *b)
 {
     const zf_graph *g = b->graph;
     int32_t begin = 0;
@@ -111,7 +111,7 @@ static void zfi_raise(int32_t *to, int32_t value)
 }
 
 /* Notes what the node, which comes after position `after`, reads and writes. */
-static void zfi_note_use(zfi_beside *b, int32_t id, int32_t after)
+static void zfi_note_use(zfi_early_updates *b, int32_t id, int32_t after)
 {
     const zf_graph *g = b->graph;
     const zfi_node *node = &g->nodes[id];
@@ -128,7 +128,7 @@ static void zfi_note_use(zfi_beside *b, int32_t id, int32_t after)
 }
 
 /* The last position of a writer (of a reader: `used`) of bytes of the value. */
-static int32_t zfi_last_of(const zfi_beside *b, int32_t id, bool used)
+static int32_t zfi_last_of(const zfi_early_updates *b, int32_t id, bool used)
 {
     const int32_t bytes = zfi_bytes_of(b->graph, id), piece = zfi_piece_of(b->graph, id);
     const int32_t *all = used ? b->used : b->wrote;
@@ -139,7 +139,7 @@ static int32_t zfi_last_of(const zfi_beside *b, int32_t id, bool used)
 /* The position after which a node of the update section may come: its operands are computed, what
  * it reads is written, and what it writes has been read, also where it writes a copy, which would
  * have to be kept until it can be copied back. */
-static int32_t zfi_may_follow(const zfi_beside *b, int32_t id)
+static int32_t zfi_may_follow(const zfi_early_updates *b, int32_t id)
 {
     const zf_graph *g = b->graph;
     const zfi_node *node = &g->nodes[id];
@@ -165,7 +165,7 @@ static bool zfi_is_stored_gradient(const zf_graph *g, int32_t bytes)
 
 /* The node copies to the host a value from elsewhere that this step has not written, or a gradient
  * from a disk. */
-static bool zfi_can_be_early(const zfi_beside *b, int32_t id)
+static bool zfi_can_be_early(const zfi_early_updates *b, int32_t id)
 {
     const zfi_node *node = &b->graph->nodes[id];
     const int32_t bytes = node->op == ZF_OP_copy ? zfi_bytes_of(b->graph, node->args[0]) : 0;
@@ -175,7 +175,7 @@ static bool zfi_can_be_early(const zfi_beside *b, int32_t id)
 }
 
 /* The first position after which a node that follows writes bytes of the value. */
-static int32_t zfi_first_writer(const zfi_beside *b, int32_t id)
+static int32_t zfi_first_writer(const zfi_early_updates *b, int32_t id)
 {
     const int32_t bytes = zfi_bytes_of(b->graph, id), piece = zfi_piece_of(b->graph, id);
     const int32_t other = piece ? b->limit[piece] : b->limit_pieces[bytes];
@@ -189,7 +189,7 @@ static void zfi_lower(int32_t *to, int32_t value)
 
 /* Moves nodes of the update section that compute a value, and write nothing else, to the first of
  * their readers, unless what they read is written before. */
-static void zfi_put_late(zfi_beside *b)
+static void zfi_put_late(zfi_early_updates *b)
 {
     zf_graph *g = b->graph;
     for (size_t n = 0; n < b->nodes; n++)
@@ -224,7 +224,7 @@ static int zfi_by_after(const void *left, const void *right)
 
 /* Orders the update section; false without memory. `overlap`: during the backward pass, where
  * possible. */
-static bool zfi_beside_plan(zfi_beside *b, const int32_t *order, bool overlap)
+static bool zfi_early_plan(zfi_early_updates *b, const int32_t *order, bool overlap)
 {
     zf_graph *g = b->graph;
     b->order = order;
@@ -259,7 +259,7 @@ static bool zfi_beside_plan(zfi_beside *b, const int32_t *order, bool overlap)
     return true;
 }
 
-static void zfi_beside_free(zfi_beside *b)
+static void zfi_early_free(zfi_early_updates *b)
 {
     zfi_memory *memory = &b->graph->memory;
     zfi_free(memory, b->above, 2 * b->nodes * sizeof *b->above);

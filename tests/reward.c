@@ -110,7 +110,7 @@ TEST_ONCE(rewards_that_are_built_in)
     }
 }
 
-/* The length of an answer; that of "b" cannot be told, that of "i" is infinite, and "f" fails. */
+/* The length of an answer; that of "b" cannot be said, that of "i" is infinite, and "f" fails. */
 static bool own(void *user, const zf_reward_item *items, int64_t n, double *out, zf_error *error)
 {
     ++*(int *)user;

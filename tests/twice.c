@@ -42,11 +42,11 @@ static char *text_with(bool longer, bool shorter)
     return text;
 }
 
-static bool behind(test *t, numbers *out, const char *text, const char *passes,
+static bool after_passes(test *t, numbers *out, const char *text, const char *passes,
                    const numbers_desc *d)
 {
     zf_error error = {ZF_OK, ""};
-    char *after = text ? text_behind(t, text, passes) : NULL;
+    char *after = text ? text_after(t, text, passes) : NULL;
     const bool good = after && numbers_of(out, after, d, &error);
     if (after && !good) test_fail(t, __FILE__, __LINE__, passes, error.text);
     free(after);
@@ -74,7 +74,7 @@ TEST_ONCE(twice_gradients_are_sums)
         numbers of[3] = {{0}};
         bool good = true;
         for (int n = 0; n < 3; n++)
-            good = good && behind(t, &of[n], wide[n], rewrites[r], &(numbers_desc){.steps = 1});
+            good = good && after_passes(t, &of[n], wide[n], rewrites[r], &(numbers_desc){.steps = 1});
         for (size_t k = 0; k < sizeof params / sizeof *params && good; k++) {
             char name[64];
             const number *sum, *one, *other;
@@ -109,7 +109,7 @@ TEST_ONCE(twice_projections_are_joined)
 {
     char *text = text_with(true, true), *after = NULL, *apart = NULL;
     NEED(t, text, NULL);
-    after = text_behind(t, text, "fuse");
+    after = text_after(t, text, "fuse");
     if (after) {
         CHECK(t, count_of(after, "= concat ") == 2); /* of weights, and of biases */
         CHECK(t, count_of(after, "= linear ") == 2 && count_of(after, "f32[2,6,48]") == 1);
@@ -127,7 +127,7 @@ TEST_ONCE(twice_projections_are_joined)
                 "%%900 = total %%%d : f32[]\n      output %%900 \"stranger\"\n", id);
     }
     free(after);
-    after = apart ? text_behind(t, apart, "fuse") : NULL;
+    after = apart ? text_after(t, apart, "fuse") : NULL;
     if (after) CHECK(t, count_of(after, "= concat ") == 0);
     free(after), free(apart), free(text);
 }
@@ -150,14 +150,14 @@ TEST_ONCE(twice_has_the_same_bits_everywhere)
         bool good;
         snprintf(line, sizeof line,
                  "%sautograd loss; simplify; adamw lr; zero stage=0 micro_batches=4", models[m]);
-        good = behind(t, &one, text, line, &d);
+        good = after_passes(t, &one, text, line, &d);
         for (size_t k = 0; k < sizeof after / sizeof *after && good; k++) {
             numbers other = {0};
             const char *world = strstr(after[k], "world=");
             snprintf(line, sizeof line,
                      "%sautograd loss; simplify; adamw lr; %.*s micro_batches=%d%s", models[m],
                      (int)(world + 7 - after[k]), after[k], 4 / atoi(world + 6), world + 7);
-            if (!behind(t, &other, text, line, &d)) good = false;
+            if (!after_passes(t, &other, text, line, &d)) good = false;
             else if (numbers_compare(&one, &other, "", why, sizeof why) < 10)
                 test_fail(t, __FILE__, __LINE__, line, why);
             numbers_free(&other);

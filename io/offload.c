@@ -5,8 +5,9 @@
  *
  * The data in such a file do not outlive the run. The run holds a lock on it (flock), which the
  * system releases however the process ends. So a file without a lock was left by a killed run: it
- * is reused if it has the wanted name, and removed otherwise: by its header, not by its name alone. A
- * file without one, and a symbolic link, are not touched.
+ * is reused if it has the wanted name, and removed otherwise: by its header, not by its name alone.
+ * A run may be killed before it has written the header, so a file without a byte that has the whole
+ * name of such a file is removed, too. Any other file, and a symbolic link, are not touched.
  *
  * The whole space is allocated when the file is opened, so the disk cannot become full later. */
 enum {
@@ -36,6 +37,16 @@ static bool zfi_offload_named(const char *name)
     return length > suffix && !strcmp(name + length - suffix, zfi_offload_suffix);
 }
 
+/* The name is RUN.rank-RANK-of-WORLD.zf-offload, as zfi_offload_open makes it. */
+static bool zfi_offload_named_whole(const char *name)
+{
+    const char *from = name, *next;
+    int rank, world, end = 0;
+    while ((next = strstr(from + 1, ".rank-"))) from = next;
+    if (from == name || sscanf(from, ".rank-%5d-of-%5d%n", &rank, &world, &end) != 2) return false;
+    return !strcmp(from + end, zfi_offload_suffix);
+}
+
 /* The file begins as an offload file does. empty: one without a byte will do, since a run may be
  * killed before it has written a header. */
 static bool zfi_offload_known(int file, bool empty)
@@ -54,14 +65,15 @@ static bool zfi_offload_is(int file, const char *path)
            opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
-/* Removes the file if a killed run has left it. */
-static void zfi_offload_clear(const char *path)
+/* Removes the file if a killed run has left it. One that another process has created, and is about
+ * to lock, may seem to be left: that process makes a new one. */
+static void zfi_offload_clear(const char *path, const char *name)
 {
     int file = open(path, O_RDWR | O_NONBLOCK);
     if (file < 0) return;
     fcntl(file, F_SETFD, FD_CLOEXEC);
     if (flock(file, LOCK_EX | LOCK_NB) == 0 && zfi_offload_is(file, path) &&
-        zfi_offload_known(file, false))
+        zfi_offload_known(file, zfi_offload_named_whole(name)))
         unlink(path);
     close(file);
 }
@@ -75,7 +87,7 @@ static zf_status zfi_offload_clean(const char *folder, const char *own, zf_error
     if (!directory) return zfi_io_fail(error, "open", folder);
     while ((name = zfi_directory_next(directory)))
         if (zfi_offload_named(name) && zfi_path_join(path, folder, name) && strcmp(path, own))
-            zfi_offload_clear(path);
+            zfi_offload_clear(path, name);
     closedir(directory);
     return ZF_OK;
 }

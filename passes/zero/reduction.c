@@ -87,7 +87,7 @@ static zf_reduction zfi_reduction_of(const zfi_reductions *r, int32_t mark)
                                   "other outputs");
     if (said) return (zf_reduction)said;
     if (node->sums || node->arg_count > 1) return ZF_REDUCTION_SUM;
-    if (node->untold) return zfi_untold(r, mark);
+    if (node->untold) return zfi_unsaid(r, mark);
     switch ((zfi_parted_kind)zfi_parted_in(r->known, x).kind) {
     case ZFI_PART_SUM: return ZF_REDUCTION_SUM;
     case ZFI_PART_MEAN: return ZF_REDUCTION_MEAN;

@@ -175,7 +175,7 @@ static bool correct(experience *e, zf_error *error)
 
 /* ----------------------------------------------------------------------------------------- log */
 
-/* Mean and deviation of the rewards of a group that can be told; false: they are all equal. */
+/* Mean and deviation of the rewards of a group that can be scored; false: they are all equal. */
 static bool group_signal(const double *reward, int64_t count, double *deviation)
 {
     double sum = 0, squares = 0, n = 0, first = NAN;

@@ -511,3 +511,25 @@ TEST_ONCE(scores_are_those_of_the_run_that_saved)
         CHECK(t, deviation > 0);
     }
 }
+
+/* First values of the head: a deviation of 1 / (H + 1). */
+TEST(scores_head_begins_small)
+{
+    enum { WIDTH = 4000 };
+    static float w[WIDTH];
+    const sample_shape rows = {.batch = 1, .sequence = 1};
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_program *p;
+    double sum = 0, squares = 0;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    score_end(zf_input(g, "x", ZF_F32, ZF_SHAPE(1, WIDTH)), &rows, SAMPLE_ANSWER);
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    p = zf_compile(g, &(zf_compile_desc){.seed = 7, .evaluate = true});
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    OK(t, zf_read(p, zf_graph_find(g, "score.weight"), w, sizeof w), zf_program_error(p));
+    for (int i = 0; i < WIDTH; i++) sum += (double)w[i], squares += (double)w[i] * (double)w[i];
+    CHECK_NEAR(t, sum / WIDTH, 0, 0.1 / (WIDTH + 1));
+    CHECK_NEAR(t, sqrt(squares / WIDTH) * (WIDTH + 1), 1, 0.05);
+}

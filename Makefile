@@ -44,7 +44,7 @@ BENCHES  = $(patsubst %.c,%,$(wildcard bench/*.c))
 LLM      = zeroflow_llm.h $(wildcard llm/*/*.[ch])
 # Shared by programs and tests: the samples' frame, the samples without their main, zf-opt's passes by
 # name, pictures.
-SAMPLES  = bert gpt llm
+SAMPLES  = bert gpt llm opt
 PARTS    = $(filter-out %/main.c %/sentences.c, \
              $(wildcard examples/frame/*/*.c $(SAMPLES:%=examples/%/*.c))) $(wildcard tools/pass.c tools/picture*.c)
 

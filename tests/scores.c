@@ -11,6 +11,7 @@
 #include "../examples/frame/score/scorer.h"
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
+#include "../examples/opt/model.h"
 
 #define GOLDEN "tests/golden/reward/"
 
@@ -24,7 +25,8 @@ typedef struct scored {
 static const scored cases[] = {{"llama", &llm_sample},
                                {"qwen2", &llm_sample},
                                {"qwen3", &llm_sample},
-                               {"gpt2", &gpt_sample}};
+                               {"gpt2", &gpt_sample},
+                               {"opt", &opt_sample}};
 enum { CASES = sizeof cases / sizeof *cases };
 
 static const char *folder_of(const scored *of)
@@ -340,7 +342,8 @@ TEST_ONCE(scores_configurations_are_written)
 {
     static const char *const architectures[] = {
         "\"LlamaForSequenceClassification\"", "\"Qwen2ForSequenceClassification\"",
-        "\"Qwen3ForSequenceClassification\"", "\"GPT2ForSequenceClassification\""};
+        "\"Qwen3ForSequenceClassification\"", "\"GPT2ForSequenceClassification\"",
+        "\"OPTForSequenceClassification\""};
     for (int k = 0; k < CASES; k++) {
         const zf_config_table *table = cases[k].sample->config;
         zf_config_any c, again;
@@ -352,7 +355,7 @@ TEST_ONCE(scores_configurations_are_written)
         test_defer(t, (test_cleanup *)zf_json_writer_free, w);
         NEED(t, (text = zf_json_text(w, NULL, &error)), &error);
         CHECK(t, strstr(text, architectures[k]) && strstr(text, "\"LABEL_0\""));
-        if (k == 3) continue;
+        if (k >= 3) continue;
         (void)load_config(text, (llm_config *)(void *)&again, &error);
         CHECK_TEXT(t, error.text, "");
         CHECK(t, !memcmp(&c, &again, table->bytes));

@@ -42,7 +42,7 @@ llm_with_shared() {
 
 # Programs run; the page of each has its name and what --help says.
 programs() {
-    for p in bert gpt llm zf-opt zf-plan; do
+    for p in bert gpt llm opt zf-opt zf-plan; do
         "$root/usr/bin/zf_$p" --help > "$work/help" && [ -s "$work/help" ] &&
             [ "$(grep -c '^\.SH' "$man/zf_$p.1")" -ge 3 ] &&
             grep -q "^zf_$(echo $p | sed 's/-/\\\\-/') " "$man/zf_$p.1" || return

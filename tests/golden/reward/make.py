@@ -4,7 +4,7 @@ scores, losses of pairs, gradients, and twenty steps of training, in float64.
     pip install torch transformers safetensors numpy
     python make.py                   # writes the folders and pairs.safetensors
     python make.py check FOLDER      # loads what `build/llm export --load NAME FOLDER/NAME` (of gpt2
-                                     # build/gpt) wrote
+                                     # build/gpt, of opt build/opt) wrote
 
     pairs.safetensors            I64 "ids" [6,9]: chosen and rejected texts in turns, -1 after their
                                  ends; F64 "margin" [3]
@@ -50,6 +50,9 @@ CASES = {
     "gpt2": ("gpt2", torch.float32,
              dict(n_embd=16, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0,
                   attn_pdrop=0.0)),
+    "opt": ("opt", torch.float32,
+            dict(hidden_size=16, num_attention_heads=4, ffn_dim=20, word_embed_proj_dim=12,
+                 do_layer_norm_before=False, dropout=0.0, attention_dropout=0.0, **RELATIVES)),
 }
 
 # The end token is inside a text, last in two, and missing in others; text 5 begins as text 4.
@@ -92,7 +95,7 @@ def values_of(model):
     for row, text in enumerate(TEXTS):
         ids[row, :len(text)] = torch.tensor(text)
         mask[row, :len(text)] = 1
-    hidden = model.base_model(ids, attention_mask=mask).last_hidden_state
+    hidden = model.base_model(ids, attention_mask=mask)[0]
     return model.score(hidden)[..., 0]
 
 

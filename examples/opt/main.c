@@ -1,0 +1,50 @@
+/* opt: trains an OPT on a text or on examples, or as a reward model, continues sentences, exports
+ * weights. */
+#include "../frame/options/command.h"
+#include "../frame/commands/frame.h"
+#include "../frame/score/reward.h"
+#include "model.h"
+
+static int pretrain(int argc, char **argv)
+{
+    static const settings_default defaults[] = {
+        {"batch", "8"}, {"schedule", "cosine"}, {"weight-decay", "0.1"}, {"eps", "1e-8"}, {NULL, NULL}};
+    return pretrain_command(&opt_sample, &(settings_desc){.defaults = defaults}, argc, argv);
+}
+
+static int finetune(int argc, char **argv)
+{
+    static const settings_default defaults[] = {{"batch", "8"},         {"schedule", "cosine"},
+                                                {"lr", "2e-5"},         {"seq", "1024"},
+                                                {"weight-decay", "0"}, {NULL, NULL}};
+    return pretrain_command(&opt_sample, &(settings_desc){.defaults = defaults, .tunes = true}, argc,
+                            argv);
+}
+
+static int reward(int argc, char **argv) { return reward_command(&opt_sample, argc, argv); }
+static int score(int argc, char **argv) { return score_command(&opt_sample, argc, argv); }
+static int eval(int argc, char **argv) { return evaluate_command(&opt_sample, argc, argv); }
+static int generate(int argc, char **argv) { return causal_generate(&opt_sample, argc, argv); }
+static int chat(int argc, char **argv) { return causal_chat(&opt_sample, argc, argv); }
+static int selftest(int argc, char **argv) { return causal_selftest(&opt_sample, argc, argv); }
+static int merge(int argc, char **argv) { return merge_command(&opt_sample, argc, argv); }
+static int export(int argc, char **argv) { return export_command(&opt_sample, argc, argv); }
+
+static const command commands[] = {
+    {"pretrain", "train on the next token", pretrain},
+    {"finetune", "fine-tune --model DIR on --data FILE, or an adapter of it (--lora)", finetune},
+    {"reward", "train a model that scores answers on pairs of them (--data FILE)", reward},
+    {"score", "print the scores that such a model gives to answers (--data FILE)", score},
+    {"eval", "the loss of a checkpoint on a text, on examples or on batches", eval},
+    {"generate", "continue a text", generate},
+    {"chat", "answer messages", chat},
+    {"selftest", "how well and how fast it predicts a text, and its memory", selftest},
+    {"merge", "export the weights with an adapter added to them", merge},
+    {"export", "write a checkpoint's weights as Hugging Face's files have them", export},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return command_main(&(command_program){"opt", commands}, argc, argv);
+}

@@ -285,6 +285,7 @@ ZFI_PLAIN_BEGINS
 #include "run/access.c"
 #include "run/step.c"
 #include "run/info.c"
+#include "run/together.c"
 #include "run/cost.c"
 #include "run/lockstep.c"
 #include "nn/schedule.c"

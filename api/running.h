@@ -214,6 +214,9 @@ typedef struct zf_store_desc {
      * ZF_ERR_LIMIT of zf_compile */
     size_t memory_limit;
     zf_allocator allocator; /* of host memory */
+    /* Nothing is allocated: programs over the store are compiled for their plans and layouts
+     * (zf_program_info_of, zf_zero_desc.store). What would read or write values is ZF_ERR_STAGE */
+    bool plan_only;
 } zf_store_desc;
 
 /* An empty store, or NULL with *error (which may be NULL). desc NULL: defaults. A program without
@@ -546,6 +549,38 @@ ZF_API zf_status zf_clear_caches(zf_program *program);
 /* Whether the caches hold what steps have added: false of temporary ones before zf_clear_caches,
  * and after another program has run in their memory. True without caches; false without a program. */
 ZF_API bool zf_has_caches(const zf_program *program);
+
+/* One of several programs that run in turns, as training and generation do. */
+typedef struct zf_turn {
+    const zf_graph *graph; /* after its passes, before zf_memory */
+    int32_t store;         /* programs with one number have one store; from 0 to count - 1 */
+    int32_t caches; /* the number, from 1 on, of an earlier turn that lends its caches; 0: none */
+    bool temporary_caches; /* zf_compile_desc.temporary_caches */
+} zf_turn;
+
+typedef struct zf_together_desc {
+    zf_backend *backend, *host; /* of the stores */
+    const zf_comm *comm;        /* this rank; NULL: there is one */
+    size_t memory_limit;        /* bytes of the device; 0: none */
+    zf_allocator allocator;
+} zf_together_desc;
+
+typedef struct zf_together {
+    size_t bytes[ZF_SPACES];  /* that all programs and their stores will have allocated */
+    size_t shared[ZF_SPACES]; /* the part in which values of a step lie, of all that fit, in turns */
+    /* The turn to compile first, counted from 0. The others name it in shares_memory_with, or the
+     * one that lends them caches */
+    int32_t first;
+} zf_together;
+
+/* Plans several graphs before any is compiled: what outlives a step is summed, and values of a step
+ * lie in the memory of the turn that takes most. The graphs do not change. Programs that are then
+ * compiled as `first` says allocate exactly these bytes. With parameters in shards, the passes of a
+ * later graph need the layout of an earlier one (zf_zero_desc.store), which a store of plan_only can
+ * give. ZF_ERR_LIMIT above the limit: *out then has the bytes. The error of a graph is that of the
+ * call. desc NULL: defaults. error may be NULL. */
+ZF_API zf_status zf_plan_together(const zf_turn *turns, int32_t count, const zf_together_desc *desc,
+                                  zf_together *out, zf_error *error);
 
 /* Collective: compares what must be the same on all ranks: seed, step, `evaluate` and `allow_nan`,
  * and the values of parameters, states, and inputs that updates read (the learning rate); of a

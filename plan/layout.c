@@ -81,6 +81,8 @@ struct zf_store {
     zfi_trained *trained; /* those with names, a growing array */
     int64_t steps; /* of all trainings, since the store was made: a program sees that another ran */
     int64_t loads; /* how many zf_load there were: a program then begins its step anew */
+    bool plans;     /* zf_store_desc.plan_only; */
+    uintptr_t next; /* then the next address that it gives out, at which nothing is */
     bool undefined; /* an update or a load has failed half way: the values belong to no step */
     int32_t owners; /* references: that of the maker, and of programs */
     bool made;      /* by zf_store_new, and not freed since */
@@ -260,6 +262,9 @@ static zfi_disk *zfi_store_disk(const zf_store *s, const void *at)
 static zf_status zfi_copy_stored(const zf_store *s, zf_space space, zf_copy how, void *to,
                                  const void *from, size_t bytes, zf_error *error)
 {
+    if (s->plans)
+        return zfi_fail(error, ZF_ERR_STAGE,
+                        "the store plans, and holds no values (zf_store_desc.plan_only)");
     if (space == ZF_DEVICE) return s->backend->copy(s->backend->self, to, from, bytes, how, error);
     if (bytes && space == ZF_DISK)
         return zfi_disk_copy(zfi_store_disk(s, how == ZF_HOST_TO_DEVICE ? to : from), -1, to, from,

@@ -346,7 +346,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     status = zf_graph_plan(g, &p->plan);
     for (int space = 0; space < ZF_SPACES && !status; space++)
         if (g->peaks[space].bytes) status = zfi_allocate(p, (zf_space)space, d->shares_memory_with);
-    if (!status && g->stages & ZFI_STAGE_OVERLAP) status = zfi_open_queues(p);
+    if (!status && g->stages & ZFI_STAGE_OVERLAP && !p->store->plans) status = zfi_open_queues(p);
     if (status) return status;
     p->nodes = (size_t)zfi_len(g->nodes);
     if ((status = zfi_bind_all(p, d->must_exist, d->caches))) return status;
@@ -370,7 +370,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
         p->salt = zfi_hash_bytes(ZFI_HASH_START, g->training, strlen(g->training));
     p->loads = p->store->loads;
     p->same = (zfi_same){p->store, p->same.inputs, 0, p->run.evaluate, p->allow_nan};
-    return zfi_fill(p);
+    return p->store->plans ? ZF_OK : zfi_fill(p);
 }
 
 ZF_API zf_program *zf_compile(zf_graph *g, const zf_compile_desc *desc)

@@ -421,6 +421,9 @@ static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
     zf_status status;
     zfi_clear_error(p);
     zfi_see_load(p);
+    if (p->store->plans)
+        return zfi_fail(&p->error, ZF_ERR_STAGE,
+                        "%s: the store plans, and holds no values (zf_store_desc.plan_only)", call);
     if ((status = zfi_check_defined(p->store, call, &p->error))) return status;
     if (p->micro && p->micro_step != p->store->steps) {
         zfi_forget_micro(p);

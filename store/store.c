@@ -51,10 +51,19 @@ static zf_backend *zfi_store_host(zf_store *s, zf_error *error)
     return s->host;
 }
 
+/* An address for memory of a store that plans, unlike all others of it. */
+static void *zfi_plan_address(zf_store *s, size_t bytes)
+{
+    void *address = (void *)(s->next += ZFI_DISK_ALIGN);
+    s->next += (bytes + ZFI_DISK_ALIGN - 1) / ZFI_DISK_ALIGN * ZFI_DISK_ALIGN;
+    return address;
+}
+
 /* Memory of a space; NULL with *error. */
 static void *zfi_allocate_in(zf_store *s, zf_space space, size_t bytes, zf_error *error)
 {
     zf_backend *host;
+    if (s->plans) return zfi_plan_address(s, bytes);
     if (space == ZF_DEVICE) return s->backend->allocate(s->backend->self, bytes, error);
     if (!(host = zfi_store_host(s, error))) return NULL;
     return s->backend->allocate_host ? s->backend->allocate_host(s->backend->self, bytes, error)
@@ -63,6 +72,7 @@ static void *zfi_allocate_in(zf_store *s, zf_space space, size_t bytes, zf_error
 
 static void zfi_release_in(zf_store *s, zf_space space, void *memory, size_t bytes)
 {
+    if (s->plans) return;
     if (space == ZF_DEVICE) s->backend->release(s->backend->self, memory, bytes);
     else if (s->backend->release_host) s->backend->release_host(s->backend->self, memory, bytes);
     else s->host->release(s->host->self, memory, bytes);
@@ -170,6 +180,7 @@ ZF_API zf_store *zf_store_new(const zf_store_desc *desc, zf_error *error)
     s->comm = d.comm;
     s->seed = d.seed;
     s->memory_limit = d.memory_limit;
+    s->plans = d.plan_only;
     s->owners = 1, s->made = true;
     if (!zfi_store_open(s, &d, &failed)) {
         s->given[0] = d.backend, s->given[1] = d.host == d.backend ? NULL : d.host;
@@ -313,6 +324,11 @@ static char *zfi_store_add_disk(zf_store *s, zfi_disk_value *values, int32_t cou
                        .space = ZF_DISK,
                        .engine_bytes = engine_bytes};
     char run[64]; /* no other store that lives has this name */
+    if (s->plans) {
+        if (!zfi_push(&s->memory, s->pieces, piece)) return zfi_nomem(error), NULL;
+        s->bytes[ZF_DISK] += piece.bytes, s->bytes[ZF_HOST] += engine_bytes;
+        return stbds_arrlast(s->pieces).data = zfi_plan_address(s, bytes);
+    }
     if (!s->offload_dir)
         return zfi_fail(error, ZF_ERR_ARGUMENT,
                         "zf_compile: the plan takes %zu bytes of a disk, and the store has no folder "

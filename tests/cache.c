@@ -399,12 +399,19 @@ static zf_program *in_turns(part *p, const turns *a, bool first, bool temporary)
                                   .verify = true});
 }
 
+static zf_graph *large_graph(test *t)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_output(zf_exp(zf_neg(zf_input(g, "x", ZF_F32, ZF_SHAPE(40000)))), "y");
+    return g;
+}
+
 static bool open_turns(test *t, turns *a, const form *f, bool temporary)
 {
     part *const parts[] = {&a->large, &a->many, &a->one};
-    *a = (turns){.large.graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator})};
-    a->large.x[0] = zf_input(a->large.graph, "x", ZF_F32, ZF_SHAPE(40000));
-    a->large.y = zf_output(zf_exp(zf_neg(a->large.x[0])), "y");
+    *a = (turns){.large.graph = large_graph(t)};
+    a->large.x[0] = zf_graph_find(a->large.graph, "x");
+    a->large.y = zf_graph_find(a->large.graph, "y");
     build_part(t, &a->many, f, CHUNK), build_part(t, &a->one, f, 1);
     if ((a->large.program = zf_compile(a->large.graph, NULL)) != NULL &&
         in_turns(&a->many, a, true, temporary) && in_turns(&a->one, a, false, temporary))
@@ -547,6 +554,34 @@ TEST(cache_is_cleared)
     OK(t, zf_clear_caches(a.one.program), zf_program_error(a.one.program));
     OK(t, zf_read(a.many.program, cache, rows, sizeof rows), zf_program_error(a.many.program));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) CHECK(t, rows[i] == 0);
+}
+
+/* Both programs of generation and the other one are planned together, before any is compiled. */
+TEST(cache_is_planned_together)
+{
+    static turns a;
+    part planned[2];
+    zf_graph *large;
+    zf_turn all[3] = {{.temporary_caches = true}, {.caches = 1}};
+    zf_together together;
+    zf_error error = {ZF_OK, ""};
+    zf_store_info store;
+    for (int k = 0; k < 2; k++) {
+        build_part(t, &planned[k], &plain, k ? 1 : CHUNK);
+        NEED(t, all[k].graph = planned[k].graph, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, planned[k].graph);
+    }
+    NEED(t, large = large_graph(t), NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, large);
+    all[2].graph = large;
+    OK(t, zf_plan_together(all, 3, &(zf_together_desc){.allocator = t->allocator}, &together, &error),
+       error.text);
+    CHECK(t, together.first == 2);
+    if (!open_turns(t, &a, &plain, true)) return;
+    test_defer(t, free_turns, &a);
+    store = zf_store_info_of(STORE(a.large.program));
+    CHECK(t, together.bytes[ZF_DEVICE] == store.bytes + store.program_bytes);
+    CHECK(t, together.shared[ZF_DEVICE] == zf_program_info_of(a.large.program).work_bytes);
 }
 
 /* Temporary caches are the lender's, and a plan that was made without them is refused. */

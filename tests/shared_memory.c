@@ -233,3 +233,139 @@ TEST(shared_memory_is_within_the_limit)
     zf_graph_free(h);
     zf_graph_free(again);
 }
+
+/* ---------------------------------------------------------------------------------- plans of all */
+
+enum { TURNS = 4, RANKS = 2 };
+
+/* A step over two layers with shards on a rank of two; `trains` 2: its states lie in host memory. */
+static zf_graph *build_shards(test *t, int64_t batch, int trains, const zf_store *store)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(batch, 24));
+    zf_tensor h = zf_tanh(zf_nn_linear(x, "a", 40, NULL));
+    zf_tensor loss = zf_mean(zf_nn_linear(h, "b", 24, NULL));
+    zf_output(loss, "loss");
+    zf_passes(g, &(zf_training){.loss = trains ? loss : ZF_NONE,
+                                .zero = {.stage = 3, .world = RANKS, .store = store},
+                                .offload.optimizer = trains == 2 ? ZF_HOST : ZF_DEVICE});
+    return g;
+}
+
+static void free_graphs(void *graphs)
+{
+    for (int k = 0; k < TURNS; k++) zf_graph_free(((zf_graph **)graphs)[k]);
+    memset(graphs, 0, TURNS * sizeof(zf_graph *));
+}
+
+/* What is planned before anything is compiled is what programs of the graphs then allocate. */
+TEST(shared_memory_is_planned_together)
+{
+    static zf_graph *graphs[TURNS];
+    static const int32_t stores[TURNS] = {0, 0, 1, 1};
+    const zf_comm comm = {.rank = 1, .world = RANKS};
+    zf_store *plan[2] = {NULL}, *real[2] = {NULL};
+    zf_program *programs[TURNS] = {NULL};
+    zf_turn turns[TURNS];
+    zf_together all;
+    zf_error error = {ZF_OK, ""};
+    size_t bytes[ZF_SPACES] = {0};
+    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.allocator = t->allocator}, &error);
+    NEED(t, cpu, &error);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    test_defer(t, free_graphs, graphs);
+    for (int k = 0; k < 2; k++) {
+        plan[k] = zf_store_new(
+            &(zf_store_desc){.comm = &comm, .plan_only = true, .allocator = t->allocator}, &error);
+        NEED(t, plan[k], &error);
+        test_defer(t, (test_cleanup *)zf_store_free, plan[k]);
+        real[k] = zf_store_new(
+            &(zf_store_desc){.comm = &comm, .backend = cpu, .allocator = t->allocator}, &error);
+        NEED(t, real[k], &error);
+        test_defer(t, (test_cleanup *)zf_store_free, real[k]);
+    }
+    for (int k = 0; k < TURNS; k++) {
+        static const int trains[TURNS] = {1, 0, 2, 0};
+        static const float values[90 * 24];
+        static const int64_t rows[TURNS] = {4, 6, 90, 5};
+        graphs[k] = build_shards(t, rows[k], trains[k], plan[stores[k]]);
+        NEED(t, graphs[k], NULL);
+        OK(t, zf_graph_status(graphs[k]), zf_graph_error(graphs[k]));
+        turns[k] = (zf_turn){.graph = graphs[k], .store = stores[k]};
+        if (trains[k]) { /* the layout for the next one */
+            zf_graph *copy = zf_graph_copy(graphs[k]);
+            zf_program *p;
+            NEED(t, copy, NULL);
+            test_defer(t, (test_cleanup *)zf_graph_free, copy);
+            p = zf_compile(copy, &(zf_compile_desc){.store = plan[stores[k]]});
+            OK(t, zf_graph_status(copy), zf_graph_error(copy));
+            GIVES(t, zf_step(p), ZF_ERR_STAGE, zf_program_error(p));
+            CHECK(t, zf_write(p, zf_graph_find(copy, "x"), values, (size_t)rows[k] * 96) ==
+                         ZF_ERR_STAGE);
+            GIVES(t, zf_step(p), ZF_ERR_STAGE, zf_program_error(p));
+            CHECK_TEXT(t, zf_program_error(p),
+                       "zf_step: the store plans, and holds no values "
+                       "(zf_store_desc.plan_only)");
+            zf_program_free(p);
+        }
+    }
+    OK(t,
+       zf_plan_together(turns, TURNS, &(zf_together_desc){.comm = &comm, .allocator = t->allocator},
+                        &all, &error),
+       error.text);
+    CHECK(t, all.first == 2);
+    for (int n = 0; n < TURNS; n++) {
+        const int k = n == 0 ? 2 : n <= 2 ? n - 1 : n;
+        programs[k] = zf_compile(graphs[k], &(zf_compile_desc){.store = real[stores[k]],
+                                                               .shares_memory_with = programs[2]});
+        OK(t, zf_graph_status(graphs[k]), zf_graph_error(graphs[k]));
+        test_defer(t, (test_cleanup *)zf_program_free, programs[k]);
+    }
+    for (int k = 0; k < 2; k++) {
+        const zf_store_info info = zf_store_info_of(real[k]);
+        bytes[ZF_DEVICE] += info.bytes + info.program_bytes;
+        bytes[ZF_HOST] += info.offloaded_bytes + info.host_program_bytes;
+    }
+    CHECK(t, bytes[ZF_DEVICE] == all.bytes[ZF_DEVICE] && bytes[ZF_HOST] == all.bytes[ZF_HOST]);
+    CHECK(t, all.bytes[ZF_HOST] && !all.bytes[ZF_DISK] && all.shared[ZF_DEVICE]);
+}
+
+TEST(shared_memory_plans_refuse)
+{
+    static zf_graph *graphs[TURNS];
+    zf_error error = {ZF_OK, ""};
+    zf_together all;
+    zf_turn turns[2];
+    test_defer(t, free_graphs, graphs);
+    for (int k = 0; k < 2; k++) {
+        graphs[k] = build(t, 8, !k);
+        NEED(t, graphs[k], NULL);
+        OK(t, zf_graph_status(graphs[k]), zf_graph_error(graphs[k]));
+        turns[k] = (zf_turn){.graph = graphs[k]};
+    }
+    GIVES(t,
+          zf_plan_together(turns, 2,
+                           &(zf_together_desc){.memory_limit = 1000, .allocator = t->allocator},
+                           &all, &error),
+          ZF_ERR_LIMIT, error.text);
+    CHECK(t, all.bytes[ZF_DEVICE] > 1000 && strstr(error.text, "more than the limit of 1000"));
+    for (int k = 0; k < 7; k++) {
+        static const char *const says[] = {"one turn or more",
+                                           "one turn or more",
+                                           "turn 2 needs a graph",
+                                           "turn 2 needs a graph",
+                                           "turn 2 needs a graph",
+                                           "turn 2 needs a graph",
+                                           "turn 2: its plan is made already"};
+        zf_turn wrong[2] = {turns[0], turns[1]};
+        if (k == 2) wrong[1].graph = NULL;
+        if (k == 3) wrong[1].store = 2;
+        if (k == 4) wrong[1].caches = 2;
+        if (k == 5) wrong[1].store = -1;
+        if (k == 6) OK(t, zf_memory(graphs[1], NULL), zf_graph_error(graphs[1]));
+        error = (zf_error){ZF_OK, ""};
+        GIVES(t, zf_plan_together(wrong, k == 0 ? 0 : 2, NULL, k == 1 ? NULL : &all, &error),
+              k == 6 ? ZF_ERR_STAGE : ZF_ERR_ARGUMENT, error.text);
+        if (!strstr(error.text, says[k])) test_fail(t, __FILE__, __LINE__, says[k], error.text);
+    }
+}

@@ -1,0 +1,115 @@
+/* The command grpo: what an iteration trains on, by its log. */
+#include "../examples/frame/options/command.h"
+#include "../examples/frame/policy/policy.h"
+#include "../examples/llm/model.h"
+#include "test.h"
+
+static int grpo(int argc, char **argv) { return policy_command(&llm_sample, argc, argv); }
+
+static bool write_file(const char *name, const char *text)
+{
+    FILE *f = fopen(test_path(name), "wb");
+    return f && fputs(text, f) >= 0 && !fclose(f);
+}
+
+/* A tokenizer of 37 characters, of which answers end with c. */
+static bool write_inputs(void)
+{
+    char text[600];
+    int n = snprintf(text, sizeof text,
+                     "{\"decoder\": {\"type\": \"Fuse\"}, \"model\": {\"merges\": [], "
+                     "\"vocab\": {\"a\": 0");
+    for (int k = 1; k < 37; k++)
+        n += snprintf(text + n, sizeof text - (size_t)n, ", \"%c\": %d",
+                      "abcdefghijklmnopqrstuvwxyz 0123456789#"[k], k);
+    snprintf(text + n, sizeof text - (size_t)n, "}}}");
+    return write_file("tokenizer.json", text) && write_file("tokenizer_config.json", "{}") &&
+           write_file("grpo.jsonl", "{\"prompt\": \"ab\"}\n{\"prompt\": \"xyz\"}\n");
+}
+
+/* Runs 20 steps with an adapter, and reads the columns of the last. */
+enum {
+    LOSS,
+    REWARD,
+    DEVIATION,
+    NO_SIGNAL,
+    KL1,
+    KL3,
+    ENTROPY,
+    LOW,
+    HIGH,
+    CLIPPED,
+    LENGTH,
+    ENDED,
+    MISMATCH,
+    COLUMNS
+};
+static bool run(test *t, const char *reward, const char *tokens, double first[COLUMNS],
+                double last[COLUMNS])
+{
+    static const command commands[] = {{"grpo", "", grpo}, {NULL, NULL, NULL}};
+    static char data[300], log[300], folder[300];
+    char line[1000];
+    char *argv[] = {(char *)"llm",         (char *)"grpo",
+                    (char *)"--model",     (char *)"tests/golden/llm/llama2",
+                    (char *)"--tokenizer", folder,
+                    (char *)"--data",      data,
+                    (char *)"--log",       log,
+                    (char *)"--reward",    (char *)(uintptr_t)reward,
+                    (char *)"--tokens",    (char *)(uintptr_t)tokens,
+                    (char *)"--seq",       (char *)"12",
+                    (char *)"--batch",     (char *)"16",
+                    (char *)"--lr",        (char *)"2e-2",
+                    (char *)"--steps",     (char *)"20",
+                    (char *)"--lora",      (char *)"r=4",
+                    (char *)"--quiet",     (char *)"--threads",
+                    (char *)"1",           (char *)"--precision",
+                    (char *)"bf16",        NULL};
+    FILE *f;
+    int64_t rows = 0;
+    snprintf(data, sizeof data, "%s", test_path("grpo.jsonl"));
+    snprintf(log, sizeof log, "%s", test_path("grpo.csv"));
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(data, '/') - data), data);
+    if (!write_inputs() || command_main(&(command_program){"llm", commands},
+                                        sizeof argv / sizeof *argv - 1, argv) != EXIT_GOOD)
+        return test_fail(t, __FILE__, __LINE__, "grpo", "it failed"), false;
+    f = fopen(log, "rb");
+    while (f && fgets(line, sizeof line, f)) {
+        char *at = strchr(line, ',');
+        for (int k = 0; k < COLUMNS && at && rows; k++) last[k] = strtod(at + 1, &at);
+        if (rows++ == 1) memcpy(first, last, COLUMNS * sizeof *first);
+    }
+    if (f) fclose(f);
+    return rows == 21;
+}
+
+/* Short answers are wanted, so they end: the token that ends them is trained. Ratios are 1 in the
+ * first pass over answers, in bf16 with an adapter too, and the reference is the base. */
+TEST_ONCE(grpo_learns_to_end)
+{
+    double first[COLUMNS] = {0}, last[COLUMNS] = {0};
+    CHECK(t, run(t, "-1*length", "6", first, last));
+    CHECK(t, first[ENDED] < 0.5 && last[ENDED] > 0.9);
+    CHECK(t, last[LENGTH] < first[LENGTH] - 2 && last[REWARD] > first[REWARD] + 0.3);
+    CHECK_NEAR(t, last[REWARD], -last[LENGTH] / 6, 1e-6);
+    CHECK(t, first[LOW] == 1 && first[HIGH] == 1 && last[LOW] == 1 && last[HIGH] == 1);
+    CHECK(t, first[KL1] == 0 && first[KL3] == 0 && last[KL3] > 0.01);
+    CHECK(t, first[MISMATCH] < 0.02 && last[MISMATCH] < 0.05);
+    CHECK(t, first[ENTROPY] > 3 && first[ENTROPY] < 3.62); /* of 37 tokens at most ln 37 = 3.611 */
+}
+
+/* Rewards that are all equal teach nothing: no group has a signal, and no parameter moves. */
+TEST_ONCE(grpo_equal_rewards_teach_nothing)
+{
+    double first[COLUMNS] = {0}, last[COLUMNS] = {0};
+    CHECK(t, run(t, "exact:prompt", "6", first, last));
+    CHECK(t, last[NO_SIGNAL] == 1 && last[DEVIATION] == 0 && last[LOSS] == 0 && last[KL3] == 0);
+}
+
+/* The first token of an answer is trained, by the log p after the prompt. */
+TEST_ONCE(grpo_trains_the_first_token)
+{
+    double first[COLUMNS] = {0}, last[COLUMNS] = {0};
+    CHECK(t, run(t, "cmd:sed 's/.*\"completion\": \"[a-m]\".*/1/; t; s/.*/0/'", "1", first, last));
+    CHECK(t, last[KL3] > 0.001 && last[ENTROPY] > 1 && last[LENGTH] == 1);
+}

@@ -386,6 +386,10 @@ typedef struct zf_fuse_desc {
     /* Embeddings and output layers with tables and weights of more bytes are left as they are, so
      * that zf_tile can cut these; 0: all are fused. zf_passes takes zf_tile_desc.bytes for 0 */
     size_t tile_bytes;
+    /* Of a graph that is not trained: the rewrite `accumulate` is made as it is after zf_autograd, so that
+     * in bf16 and f16 products with an adapter have the bits that they have in training. zf_passes does
+     * so after the other passes; `chain` is left out, whose bits depend on what a backward pass reads */
+    bool as_trained;
     /* Called for each near miss; it must not touch the graph. NULL: none. zf_passes with
      * zf_training.print uses zf_fuse_miss_print */
     void (*miss)(void *user, const zf_fuse_miss *miss);

@@ -50,6 +50,7 @@ static zf_status zfi_pass_groups(zf_graph *g, const zf_training *t)
 static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t)
 {
     zf_fuse_desc d = t->fuse;
+    d.as_trained = false; /* of the second one */
     if (!d.tile_bytes) d.tile_bytes = t->tile.bytes;
     return zf_fuse(g, &d);
 }

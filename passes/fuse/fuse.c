@@ -961,7 +961,7 @@ static int32_t zfi_invert(zfi_fuser *f, int32_t id)
 
 /* ---------------------------------------------------------------------------------- sweeps */
 
-enum { ZFI_FORWARD = 1, ZFI_BACKWARD = 2 };
+enum { ZFI_FORWARD = 1, ZFI_BACKWARD = 2, ZFI_AS_TRAINED = 4 };
 
 static const struct zfi_fusion {
     const char *name;
@@ -983,7 +983,7 @@ static const struct zfi_fusion {
     {"embedding", ZFI_FORWARD, zfi_fuse_embedding, NULL, NULL},
     {"embedding", ZFI_FORWARD, zfi_fuse_embedding_dropout, NULL, NULL},
     {"head", ZFI_FORWARD, zfi_fuse_head, zfi_find_guesses, NULL},
-    {"accumulate", ZFI_BACKWARD, zfi_fuse_accumulate, zfi_find_accumulated, NULL},
+    {"accumulate", ZFI_BACKWARD | ZFI_AS_TRAINED, zfi_fuse_accumulate, zfi_find_accumulated, NULL},
     {"sums", ZFI_BACKWARD, zfi_fuse_sums, NULL, NULL},
     {"invert", ZFI_BACKWARD, zfi_invert, zfi_find_forward, NULL},
     {"update", ZFI_BACKWARD, NULL, NULL, zfi_fuse_updates},
@@ -1102,6 +1102,7 @@ static const zf_option zfi_fuse_options[] = {
               .help = "rewrites of fuse to leave out, or all"),
     ZF_OPTION(zf_fuse_desc, CHOICE, invert, 0, "always|as_needed", .flag = ""),
     ZF_OPTION(zf_fuse_desc, BYTES, tile_bytes, 0, NULL, .flag = ""),
+    ZF_OPTION(zf_fuse_desc, FLAG, as_trained, 0, NULL, .flag = ""),
     ZF_OPTION_CODED(zf_fuse_desc, miss),
     ZF_OPTION_CODED(zf_fuse_desc, user),
     {.name = NULL}};
@@ -1117,7 +1118,9 @@ ZF_API zf_status zf_fuse(zf_graph *g, const zf_fuse_desc *desc)
         return status;
     if (none) return zfi_leave(g, 0);
     scope = g->scope;
-    phase = g->stages & ZFI_STAGE_GRADIENTS ? ZFI_BACKWARD : ZFI_FORWARD;
+    phase = g->stages & ZFI_STAGE_GRADIENTS ? ZFI_BACKWARD
+            : desc && desc->as_trained          ? ZFI_AS_TRAINED
+                                                : ZFI_FORWARD;
     for (int32_t k = 0; k < ZFI_COUNT(zfi_fusions) && !g->error.status && !g->memory.failed; k++)
         if ((zfi_fusions[k].phases & phase) && !zfi_names(without, zfi_fusions[k].name))
             zfi_fusions[k].whole

@@ -11,7 +11,7 @@ static bool zfi_wants_fuse(const zf_training *t)
 
 static bool zfi_wants_fuse_again(const zf_training *t)
 {
-    return zfi_wants_training(t) && zfi_wants_fuse(t);
+    return (zfi_wants_training(t) || t->fuse.as_trained) && zfi_wants_fuse(t);
 }
 
 static bool zfi_wants_recompute(const zf_training *t)

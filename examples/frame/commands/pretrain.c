@@ -360,6 +360,7 @@ static bool open_job(run_job *job, zf_error *error)
     if (settings_adapts(o) && o->init && (o->save || o->load) && !zf_digest_path(o->init, &job->base, error))
         return false;
     if (job->sample->objective->scores_texts && settings_adapts(o)) keep_head(job);
+    if (o->adapter && !session_fits_base(o->adapter, o->init, error)) return false;
     set_dropouts(job);
     return fits_dropout(job, error) && choose_steps(job, error);
 }
@@ -509,6 +510,15 @@ static void print_report(const char *path, const zf_weights_report *report)
                report->unused_names);
 }
 
+/* Gives the parameters of --adapter their values. Each rank reads the files. */
+static bool take_adapter(run *r)
+{
+    zf_adapter *a = zf_adapter_open(r->job->o.adapter, &r->error);
+    if (a) (void)zf_adapter_take(a, r->session.program, r->session.graph, &r->error);
+    zf_adapter_close(a);
+    return run_agree(r);
+}
+
 /* Opens the session, with first or saved parameters. */
 static bool begin(run *r)
 {
@@ -530,10 +540,12 @@ static bool begin(run *r)
         if (!run_agree(r)) return false;
         if (r->leads) print_report(o->init, &report);
     }
+    if (o->adapter && !o->load && !take_adapter(r)) return false;
     if (!o->load && !o->init && !settings_adapts(o) && sample->first &&
         !sample->first(&r->session, o, &r->job->config, &r->job->data, &r->error))
         return false;
     if (o->load && !run_resume(r)) return false;
+    if (!run_refer(r)) return false;
     run_judge_begin(r);
     if (r->leads) {
         print_beginning(r);
@@ -549,6 +561,7 @@ static void end(run *r)
     r->job->sample->objective->stop(r->reader);
     session_close(&r->judge);
     session_close(&r->session);
+    free(r->reference);
 }
 
 /* The work of one rank. */

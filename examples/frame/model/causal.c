@@ -32,6 +32,8 @@ causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose pu
                         .labels = none,
                         .loss_weight = none,
                         .reference = none,
+                        .pair_weight = none,
+                        .pair_share = none,
                         .advantage = none,
                         .weight = none,
                         .old = none,
@@ -49,9 +51,13 @@ causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose pu
     if (purpose == SAMPLE_ANSWER) in.last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch));
     if (zf_valid(in.last)) return in;
     in.labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
-    in.policy = s->policy, in.scores = purpose == SAMPLE_EVALUATE;
+    in.policy = s->policy, in.preference = s->preference, in.scores = purpose == SAMPLE_EVALUATE;
     if (in.policy) return begin_policy(g, s, &in), in;
-    in.loss_weight = zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR);
+    if (!in.preference) in.loss_weight = zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR);
+    else in.pair_weight = zf_input(g, "pair_weight", ZF_F32, ZF_SHAPE(s->batch / 2)),
+         in.pair_share = zf_input(g, "pair_share", ZF_F32, ZF_SCALAR);
+    if (in.preference && zf_preference_needs_reference(in.preference))
+        in.reference = zf_input(g, "reference", ZF_F32, ZF_SHAPE(s->batch, s->sequence));
     zf_input(g, "lr", ZF_F32, ZF_SCALAR);
     if (s->rows == SAMPLE_PADDED)
         in.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(s->batch, s->sequence));
@@ -146,9 +152,32 @@ static zf_tensor policy_end(zf_tensor x, zf_tensor words, const causal_inputs *i
     return zf_output(p.loss, "loss");
 }
 
+/* The outputs of pairs. */
+static zf_tensor preference_end(zf_tensor x, zf_tensor words, const causal_inputs *in)
+{
+    const zf_tensor weight = in->pair_weight;
+    const zf_head_desc head = {.blocks = zf_param_blocks(words)};
+    const zf_tensor logp =
+        zf_head_logp(x, words, ZF_NONE, zf_reshape(in->labels, ZF_SHAPE(-1)), &head);
+    const zf_preference p =
+        zf_preference_loss(logp, zf_valid(in->reference) ? in->reference : ZF_NONE, in->labels,
+                           weight, in->preference);
+    const zf_tensor right = zf_sum(zf_where(zf_less(p.rejected, p.chosen),
+                                            zf_constant(x.graph, ZF_F32, ZF_SCALAR, 1),
+                                            zf_constant(x.graph, ZF_F32, ZF_SCALAR, 0)));
+    zf_output(zf_sum(zf_mul(p.chosen, weight)), "rewards/chosen");
+    zf_output(zf_sum(zf_mul(p.rejected, weight)), "rewards/rejected");
+    zf_output(zf_mul(right, in->pair_share), "accuracy");
+    zf_output(zf_sum(zf_mul(zf_sub(p.chosen, p.rejected), weight)), "margin");
+    zf_output(right, "accurate");
+    if (in->scores) zf_output(logp, "logp");
+    return zf_output(p.loss, "loss");
+}
+
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in)
 {
     if (in->policy) return policy_end(x, words, in);
+    if (in->preference) return preference_end(x, words, in);
     if (zf_valid(in->last)) return zf_output(head(zf_gather_rows(x, in->last), words), "logits");
     return zf_output(
         zf_cross_entropy(head(x, words), zf_reshape(in->labels, ZF_SHAPE(-1)), in->loss_weight),

@@ -21,8 +21,13 @@ typedef struct causal_inputs {
     zf_tensor loss_weight; /* f32 []: 1 / labels of the global batch */
     /* Of a policy, in place of loss_weight: f32 [B, 1], and f32 [B, T] */
     zf_tensor advantage, weight, old, correction, reference;
-    bool scores; /* there is an output of log p, and no loss */
+    bool scores; /* there is an output of log p, and of a policy no loss */
     const policy_graph *policy; /* NULL: rows are no answers of one */
+    /* Of pairs, in place of loss_weight: f32 [B / 2], 1 / pairs of the global batch, 0: the pair is
+     * not there; f32 [], the same for all; and `reference`, log p of the labels at first, invalid
+     * unless the loss has one */
+    zf_tensor pair_weight, pair_share;
+    const zf_preference_desc *preference; /* NULL: rows are no pairs */
     /* For an answer: */
     zf_tensor last; /* i32 [B], b * T + t of the token before the answer */
     /* For generation, with `positions`: i32 [B], tokens in the caches; and all inputs of it */
@@ -40,7 +45,9 @@ zf_tensor causal_padding(const causal_inputs *in, const sample_shape *shape);
 /* The output "loss", or for an answer "logits", [B, vocab], of the token after each sequence. x [B
  * T, H]: from the last layer; words [vocab, H]: the head's weight. Of a policy (zf_policy_loss) also
  * "clipped", a sum by weights, and "ratio_low" and "ratio_high" of a rank's last part; for evaluation
- * "logp" and "entropy" [B T] alone. */
+ * "logp" and "entropy" [B T] alone. Of pairs (zf_preference_loss) also
+ * "rewards/chosen", "rewards/rejected", "accuracy" and "margin", sums by pair_weight; "accurate", how
+ * many pairs have the higher reward for the chosen text; and for evaluation "logp" [B T]. */
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in);
 
 /* zf_nn_linear, or with `bits` (8 or 4) the same with a frozen weight in blocks of 64 numbers of

@@ -41,6 +41,8 @@ typedef struct sample_shape {
     int64_t chunk; /* of SAMPLE_GENERATE: new tokens of an example in any of its programs, at most */
     /* Each row is a prompt and its answer, with this loss; NULL: it is none */
     const struct policy_graph *policy;
+    /* The batch is pairs of texts, one in each row, with this loss; NULL: it is none */
+    const zf_preference_desc *preference;
 } sample_shape;
 
 /* SAMPLE_ANSWER: has an output of logits, from which the model's answer is read.
@@ -110,13 +112,14 @@ typedef struct objective {
     /* Opens what it needs in addition to vocabulary and corpus, which are open. False with *error. */
     bool (*open_text)(dataset *d, const settings *o, void *config, zf_error *error);
     void (*close)(dataset *d);
-    /* Sets sample_shape.predictions and .rows, for a batch that is split into `parts` parts. */
+    /* Sets what the data say about the shape of a part, for a batch that is split into `parts` parts:
+     * .predictions and .rows, and perhaps rows of an example and a shorter sequence. */
     void (*fit_shape)(const dataset *d, const settings *o, int64_t parts, sample_shape *shape);
 
-    /* How many global batches of `examples` examples have held-out ones, or those of a file; NULL,
+    /* How many global batches of `examples` rows have held-out ones, or those of a file; NULL,
      * or 0: any number has. */
     int64_t (*batches)(const dataset *d, int64_t examples);
-    /* A rank's reader of global batches of `examples` examples: of training, in order from step
+    /* A rank's reader of global batches of `examples` rows: of training, in order from step
      * `first` on, or held out. NULL with *error. */
     void *(*start)(const dataset *d, bool held_out, int64_t examples, int64_t first,
                    zf_error *error);
@@ -129,6 +132,10 @@ typedef struct objective {
     bool (*prepare)(struct session *s, void *reader, int64_t step, zf_error *error);
     /* A number of `losses` that is no output of the graph: sets *out. NULL: all are outputs. */
     bool (*number)(void *reader, const char *name, double *out);
+    /* What losses need of the first parameters (session.reference): how many numbers, and their
+     * values by a session that evaluates one part. NULL: nothing. All ranks must call `refer`. */
+    int64_t (*references)(const dataset *d, const settings *o);
+    bool (*refer)(struct session *s, const dataset *d, float *reference, zf_error *error);
 
     batch_counts (*count)(const void *batch);
     /* Writes part `part` of `parts` equal parts of a global batch into the inputs. Losses are means

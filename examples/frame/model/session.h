@@ -62,6 +62,7 @@ typedef struct session {
     zf_dtype dtype;
     bool buckets;      /* parameters are in buckets: zf_zero was run */
     bool keeps;        /* gradients, which are read after others that share its parameters ran */
+    const float *reference; /* of objective.refer; NULL: none, or not yet */
     int32_t *labelled; /* room for positions and labels of the current part, [2, predictions] */
 } session;
 
@@ -105,6 +106,10 @@ bool session_take(session *s, const char *path, zf_weights_report *report, zf_er
 /* Sets what the weights at such a path show about the model: whether its head is tied. */
 bool session_config_take(const sample_model *sample, void *config, const char *path,
                          zf_error *error);
+
+/* Whether an adapter is one of the weights at `base`: that of a run of ours knows their digest. Else
+ * false with *error. */
+bool session_fits_base(const char *adapter, const char *base, zf_error *error);
 
 /* The model of a folder, according to its config.json and its weights. */
 bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error);

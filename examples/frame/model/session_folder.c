@@ -101,8 +101,7 @@ bool session_config(const sample_model *sample, const char *path, void *config, 
            (zf_folder_is_checkpoint(path) || fit(sample, config, path, true, error));
 }
 
-/* An adapter of a run of ours knows the digest of the weights that it was trained over. */
-static bool fits_base(const char *adapter, const char *base, zf_error *error)
+bool session_fits_base(const char *adapter, const char *base, zf_error *error)
 {
     char saved[20], own[20];
     uint64_t digest;
@@ -162,7 +161,7 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
     const bool adapts = d->adapter != NULL;
     struct zf_adapter *adapter;
     if (!may_average(d, path, error)) return false;
-    if (adapts && !fits_base(d->adapter, path, error)) return false;
+    if (adapts && !session_fits_base(d->adapter, path, error)) return false;
     adapter = adapts ? zf_adapter_open(d->adapter, error) : NULL;
     if (adapts && !adapter) return false;
     if (adapter) d->training.lora = *zf_adapter_desc(adapter);

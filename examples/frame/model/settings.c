@@ -70,6 +70,9 @@ static const zf_option examples_rows[] = {
         .help = "the day that the template shows; else \"" ZF_CHAT_DATE "\""),
     ROW(FLAG, alone, 0, NULL, .with = "data", .traits = CHANGES,
         .help = "each example of --data has a row of its own"),
+    ROW(TEXT, adapter, 0, NULL, .unit = "DIR", .traits = PATH | READS | BASIC, .topic = "model",
+        .with = "data|batch_file",
+        .help = "go on with this adapter, of its rank, scale and targets; in place of --lora"),
     ROW(CHOICE, weights, 0, ZF_CONFIG_WEIGHTS, .with = "lora", .traits = CHANGES, .topic = "model",
         .help = "int8, int4: with --lora, the frozen weights of products, rounded in blocks of 64 "
                 "(QLoRA)"),
@@ -335,14 +338,28 @@ static bool take(settings *o, const settings_tables *t, int argc, char **argv, z
 void settings_free(settings *o)
 {
     free(o->arguments);
-    o->arguments = NULL;
+    zf_adapter_close(o->adapts);
+    o->arguments = NULL, o->adapts = NULL;
+}
+
+/* --adapter describes what is trained; dropout is left out where the objective allows none. */
+static bool take_adapter(settings *o, const objective *of, zf_error *error)
+{
+    if (!o->adapter) return true;
+    if (settings_adapts(o))
+        return fail(error, ZF_ERR_ARGUMENT, "--adapter and --lora exclude each other: an adapter has "
+                                            "its rank, scale and targets");
+    if (!(o->adapts = zf_adapter_open(o->adapter, error))) return false;
+    o->training.lora = *zf_adapter_desc(o->adapts);
+    if (of->no_dropout) o->training.lora.dropout = 0;
+    return true;
 }
 
 bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
                    const settings_desc *desc, int argc, char **argv, zf_error *error)
 {
     o->training.precision.dtype = NOT_GIVEN;
-    if (!take(o, t, argc, argv, error)) return false;
+    if (!take(o, t, argc, argv, error) || !take_adapter(o, sample->objective, error)) return false;
     o->tunes = desc->tunes, o->own = desc->own.desc;
     look_into_folders(o, sample->otherwise);
     choose_precision(o);

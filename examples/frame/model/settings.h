@@ -15,7 +15,7 @@ enum { SETTINGS_DEFAULTS = 16 }; /* of a sample and of all, at most */
 typedef struct settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file, *dump,
         *dump_grads, *cost, *save_cost, *rendezvous, *offload_dir, *data, *tokenizer, *chat,
-        *chat_vars, *date;
+        *chat_vars, *date, *adapter;
     int64_t seq, batch, steps, schedule, warmup, first_rate, seed, threads, eval_batches, eval_every,
         save_every, compare_every, keep, ranks, nodes, ranks_per_node, mics, memory;
     int64_t weights; /* of ZF_CONFIG_WEIGHTS */
@@ -25,6 +25,7 @@ typedef struct settings {
     bool quiet, overwrite, alone;
     /* As it was given: a 0 stands for the default. The session sets what depends on the graph */
     zf_training training;
+    struct zf_adapter *adapts; /* that of --adapter, which training.lora points to */
     char *arguments; /* copies of the command line, which texts of options point to */
     char defaults[SETTINGS_DEFAULTS][40]; /* and of defaults */
     int32_t default_count;

@@ -16,7 +16,9 @@ static bool open_judge(run *r)
                             .training = {.fuse.without = job->o.training.fuse.without,
                                          .zero.micro_batches = job->o.training.zero.micro_batches},
                             .share = &r->session};
-    return r->judge.graph || session_open(&r->judge, &d, &r->error);
+    if (!r->judge.graph && !session_open(&r->judge, &d, &r->error)) return false;
+    r->judge.reference = r->reference;
+    return true;
 }
 
 static bool evaluate(run *r)

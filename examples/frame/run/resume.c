@@ -119,7 +119,7 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
     const sample_model *sample = job->sample;
     const zf_wordpiece *vocab = job->data.vocab;
     zf_json_writer *config = zf_config_json(sample->config, &job->config), *about = describe(r);
-    zf_attachment attachments[4 + ZF_FOLDER_FILES] = {{"config.json", NULL, 0}};
+    zf_attachment attachments[5 + ZF_FOLDER_FILES] = {{"config.json", NULL, 0}};
     zf_folder_tokenizer tokenizer = {.json = NULL};
     zf_adapter_files files = {.config = {.at = NULL}};
     notes n;
@@ -143,6 +143,9 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
         a->name = zf_folder_file(ZF_FOLDER_REWARD);
         a->data = zf_json_text(about, &a->bytes, &r->error);
     }
+    if (r->reference)
+        attachments[d.attachment_count++] =
+            (zf_attachment){run_reference_file, r->reference, run_reference_bytes(job)};
     if (settings_adapts(&job->o) && write_adapter(r, &files)) {
         attachments[d.attachment_count++] =
             (zf_attachment){"adapter_config.json", files.config.at, files.config.count};

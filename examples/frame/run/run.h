@@ -43,6 +43,7 @@ typedef struct run {
     session judge; /* evaluates over its parameters, from the first evaluation on */
     double best;   /* the lowest loss of run_judge, and after which step of this part of the run */
     int64_t best_step, judged; /* judged: after which step `score` was computed; 0: not yet */
+    float *reference; /* of objective.refer; NULL: none */
     void *reader;
     step_log log; /* of rank 0 */
     zf_error error;
@@ -92,6 +93,11 @@ bool run_evaluate(run *r);
 /* The same during a run, printed; saves the checkpoint if it is the best so far. */
 bool run_judge(run *r);
 void run_judge_begin(run *r); /* finds out what was the best before, in a run that is resumed */
+/* Sets r->reference: computes it by the parameters before the first step, or in a run that is resumed
+ * reads it from the checkpoint, which has this file. */
+bool run_refer(run *r);
+extern const char run_reference_file[];
+size_t run_reference_bytes(const run_job *job); /* 0: the objective needs none */
 /* Restores the checkpoint of --load, after checking that it belongs to this run. */
 bool run_resume(run *r);
 

@@ -67,8 +67,8 @@ extern "C" {
 #include "llm/api/sampling.h"
 #include "llm/api/folder.h"
 #include "llm/api/weights.h"
-#include "llm/api/adapter.h"
 #include "llm/api/exchange.h"
+#include "llm/api/adapter.h"
 #include "llm/api/generate.h"
 #include "llm/api/losses.h"
 #include "llm/api/policy.h"
@@ -137,8 +137,8 @@ extern "C" {
 #include "llm/folder/folder.c"
 #include "llm/folder/generation.c"
 #include "llm/folder/weights.c"
-#include "llm/folder/adapter.c"
 #include "llm/folder/exchange.c"
+#include "llm/folder/adapter.c"
 
 /* generate */
 #include "llm/generate/sampling.c"

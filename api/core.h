@@ -283,6 +283,9 @@ ZF_API zf_quantize_desc zf_param_blocks(zf_tensor param);
 /* The name of the adapter that the parameter belongs to (zf_lora), "" where that has none; NULL: it
  * belongs to no adapter, or the tensor is no parameter. Lives as long as the graph. */
 ZF_API const char *zf_param_adapter(zf_tensor param);
+/* The parameter's name without its adapter's: "score.weight" of "score.critic.weight". Written to
+ * text, which has room for `size` bytes and is returned. */
+ZF_API const char *zf_param_plain_name(zf_tensor param, char *text, size_t size);
 /* The shape of a parameter's numbers. */
 ZF_API zf_shape zf_param_shape(zf_tensor param);
 /* Converts numbers to records, as zf_quantize does, and back. Records are written and read like any

@@ -319,6 +319,16 @@ ZF_API const char *zf_param_adapter(zf_tensor param)
                : NULL;
 }
 
+ZF_API const char *zf_param_plain_name(zf_tensor param, char *text, size_t size)
+{
+    char plain[ZFI_ADAPTER_NAME];
+    const char *adapter = zf_param_adapter(param);
+    if (!size) return text;
+    snprintf(text, size, "%s",
+             zfi_plain_name(plain, adapter ? adapter : "", zf_tensor_name(param)));
+    return text;
+}
+
 ZF_API zf_shape zf_param_shape(zf_tensor param)
 {
     zf_shape shape = zf_tensor_shape(param);

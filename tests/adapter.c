@@ -128,7 +128,7 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
         test_defer(t, close_session, s);
         s->adapter = a;
         good = session_take(s, base, &report, &error) && !report.fresh && !report.unused &&
-               (!a || zf_adapter_take(a, s->program, s->graph, &error));
+               (!a || zf_adapter_take(a, s->program, s->graph, &llm_sample.exchange, &error));
     } else {
         zf_adapter_close(a);
     }
@@ -188,7 +188,7 @@ static void check_tuned(test *t, const tuned *of)
     for (int32_t i = 0; i < zf_param_count(s.graph); i++) {
         zf_tensor param = zf_param_at(s.graph, i);
         const char *name = zf_tensor_name(param);
-        if (of->name ? zf_adapter_is_param(name) : !strstr(name, "k_proj.bias"))
+        if (of->name ? zf_param_adapter(param) != NULL : !strstr(name, "k_proj.bias"))
             check_param(t, of, &s, param, golden);
     }
     session_close(&s); /* the next one may have these places */
@@ -215,6 +215,13 @@ TEST_ONCE(adapter_over_8_bits_trains_as_by_peft)
 TEST_ONCE(adapter_over_4_bits_trains_as_by_peft)
 {
     check_tuned(t, &(tuned){"int4", "wide", false, 3e-3, NULL, 2});
+}
+
+/* With modules that stay trained next to it, and with a word embedding to which the head is tied. */
+TEST_ONCE(adapter_that_keeps_modules_trains_as_by_peft)
+{
+    check_tuned(t, &(tuned){"kept", "llama2", false, 3e-3, NULL, 0});
+    if (!t->failed) check_tuned(t, &(tuned){"tied", "qwen2", false, 3e-3, NULL, 0});
 }
 
 TEST_ONCE(full_tuning_is_that_of_torch)
@@ -385,7 +392,7 @@ static double most_off(const float *a, const float *b)
 
 /* A run's --save is an adapter: with it the base answers as the merged model does. Interrupted and
  * resumed, on other ranks, it ends with the same files. rounding: of ZF_CONFIG_WEIGHTS. */
-static void check_saved(test *t, const char *model, int64_t rounding)
+static void check_saved(test *t, const char *model, const char *adapt, int64_t rounding)
 {
     static const char *const files[] = {"adapter_model.safetensors", "adapter_config.json"},
                              *const names[] = {"float", "int8", "int4"};
@@ -394,7 +401,7 @@ static void check_saved(test *t, const char *model, int64_t rounding)
     snprintf(once, sizeof once, "%s", test_path("adapter-once"));
     snprintf(twice, sizeof twice, "%s", test_path("adapter-twice"));
     snprintf(merged, sizeof merged, "%s", test_path("adapter-merged"));
-    snprintf(first, sizeof first, TUNE ADAPT "--model %s --weights %s", model, names[rounding]);
+    snprintf(first, sizeof first, TUNE "%s --model %s --weights %s", adapt, model, names[rounding]);
     snprintf(line, sizeof line, "%s --micro-batches 2 --threads 2 --steps 6 --save %s --overwrite", first, once);
     CHECK(t, run_line(line) == EXIT_GOOD);
     snprintf(line, sizeof line, "%s --ranks 2 --zero 3 --steps 4 --save %s --overwrite", first, twice);
@@ -417,7 +424,16 @@ static void check_saved(test *t, const char *model, int64_t rounding)
     CHECK(t, !rounding || (logits_of(model, once, 0, base) && most_off(base, with) > 1e-4));
 }
 
-TEST_ONCE(adapter_is_saved_resumed_and_merged) { check_saved(t, MODELS "llama3", 0); }
+TEST_ONCE(adapter_is_saved_resumed_and_merged) { check_saved(t, MODELS "llama3", ADAPT, 0); }
+
+/* The same of an adapter with a name, and of modules that it keeps: those of a head, of a norm, of
+ * which a tied model has the head's weights in its embedding. */
+TEST_ONCE(adapter_with_kept_modules_is_saved_resumed_and_merged)
+{
+    check_saved(t, MODELS "llama2", "--lora r=3,name=actor,keep=lm_head,model.norm,dropout=0.2", 0);
+    if (!t->failed) check_saved(t, MODELS "qwen2", "--lora targets=q_proj,keep=embed_tokens", 0);
+    if (!t->failed) check_saved(t, MODELS "qwen2", "--lora targets=v_proj,keep=*.q_proj.bias", 0);
+}
 
 /* All parameters of a model with windows, grouped heads and a tied head: ranks, stages, prefetch,
  * offload, recomputing and an interruption leave the same bits. */
@@ -448,8 +464,8 @@ TEST_ONCE(adapter_over_few_bits_is_saved_resumed_and_merged)
     char model[300];
     snprintf(model, sizeof model, "%s", test_path("adapter-wide"));
     CHECK(t, make_wide(model));
-    check_saved(t, model, 1);
-    if (!t->failed) check_saved(t, model, 2);
+    check_saved(t, model, ADAPT, 1);
+    if (!t->failed) check_saved(t, model, ADAPT, 2);
 }
 
 /* No row of the model is a block. */
@@ -472,15 +488,18 @@ TEST_ONCE(adapter_over_few_bits_of_narrow_rows)
 }
 
 /* Writes a copy of an adapter's config with `from` replaced by `to`, next to its tensors. */
-static bool vary(const char *folder, const char *from, const char *to)
+static bool vary(const char *folder, const char *name, const char *from, const char *to)
 {
     char path[400];
     zf_text text = {.at = NULL}, tensors = {.at = NULL};
     zf_error error = {ZF_OK, ""};
     const char *at;
     FILE *out;
-    bool good = zf_text_read(GOLDEN "qv/adapter_config.json", &text, &error) &&
-                zf_text_read(GOLDEN "qv/adapter_model.safetensors", &tensors, &error);
+    bool good;
+    snprintf(path, sizeof path, GOLDEN "%s/adapter_config.json", name);
+    good = zf_text_read(path, &text, &error);
+    snprintf(path, sizeof path, GOLDEN "%s/adapter_model.safetensors", name);
+    good = good && zf_text_read(path, &tensors, &error);
     mkdir(folder, 0777);
     at = good ? strstr(text.at, from) : NULL;
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);
@@ -527,10 +546,14 @@ TEST_ONCE(adapter_that_does_not_fit_is_refused)
          "scale_by is not read, and may change what the adapter computes"},
         {"\"r\"", "\"r_of_all\": null, \"s\"", "s is not read"},
         {"\"r\": 3", "\"task\": null", "lacks \"r\""},
+        {"\"modules_to_save\": null", "\"modules_to_save\": \"norm\"",
+         "modules_to_save must be null or a list of modules, not \"norm\""},
+        {"\"modules_to_save\": null", "\"modules_to_save\": [\"norm\", 3]",
+         "modules_to_save[1] must be the name of a module, not 3"},
     };
     const char *folder = test_path("adapter-varied");
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        CHECK(t, vary(folder, cases[k].from, cases[k].to));
+        CHECK(t, vary(folder, "qv", cases[k].from, cases[k].to));
         if (!strstr(refusal("llama3", folder), cases[k].says))
             CHECK_TEXT(t, refusal("llama3", folder), cases[k].says);
     }
@@ -544,6 +567,62 @@ TEST_ONCE(adapter_that_does_not_fit_is_refused)
     CHECK_TEXT(t, refusal("../lora/qv", NULL),
                MODELS "../lora/qv is an adapter, without its base: name the base's folder, and "
                       "this one with --adapter");
+}
+
+/* The tensors of a folder have another name, of the same length. */
+static bool rename_tensor(const char *folder, const char *from, const char *to)
+{
+    char path[400];
+    zf_text text = {.at = NULL};
+    zf_error error = {ZF_OK, ""};
+    FILE *out;
+    bool good;
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder);
+    good = zf_text_read(path, &text, &error) && (out = fopen(path, "wb")) != NULL;
+    for (size_t i = 0; good && i + strlen(from) <= text.count; i++)
+        if (!memcmp(text.at + i, from, strlen(from))) memcpy(text.at + i, to, strlen(to));
+    if (good) good = fwrite(text.at, 1, text.count, out) == text.count;
+    if (good) good = !fclose(out);
+    zf_text_free(&text);
+    return good;
+}
+
+TEST_ONCE(adapter_whose_kept_modules_do_not_fit_is_refused)
+{
+    static const struct {
+        const char *name, *model, *from, *to, *says;
+    } cases[] = {
+        {"kept", "llama2", "\"model.norm\"", "\"model.embed_tokens\"",
+         "base_model.model.model.norm.weight is neither a lora_A.weight nor a lora_B.weight, nor of "
+         "modules_to_save: it is no adapter of this kind"},
+        {"tied", "qwen2", "\"ensure_weight_tying\": true", "\"ensure_weight_tying\": null",
+         "base_model.model.lm_head.weight is neither a lora_A.weight nor a lora_B.weight, nor of "
+         "modules_to_save"},
+        {"kept", "qwen2", "\"r\": 2", "\"r\": 2",
+         "zf_lora: keep has \"lm_head.weight\", which matches no parameter of the graph"},
+    };
+    const char *folder = test_path("adapter-kept-varied");
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        CHECK(t, vary(folder, cases[k].name, cases[k].from, cases[k].to));
+        if (!strstr(refusal(cases[k].model, folder), cases[k].says))
+            CHECK_TEXT(t, refusal(cases[k].model, folder), cases[k].says);
+    }
+    CHECK(t, vary(folder, "tied", "\"ensure_weight_tying\": true", "\"ensure_weight_tying\": false") &&
+                 rename_tensor(folder, "model.lm_head.weight", "modelx.lora_B.weight"));
+    CHECK(t, strstr(refusal("qwen2", folder),
+                    "keeps model.embed_tokens.weight, to which the model ties its head: "
+                    "adapter_config.json must have \"ensure_weight_tying\": true"));
+}
+
+/* What PEFT's files cannot hold is refused before the first step. */
+TEST_ONCE(adapter_that_peft_cannot_keep_is_refused)
+{
+    char line[900];
+    snprintf(line, sizeof line, TUNE "--model " MODELS "qwen2 --steps 1 --save %s --lora "
+             "targets=q_proj,keep=model.layers.0.self_attn.q_proj.bias", test_path("adapter-unkept"));
+    CHECK(t, run_line(line) == EXIT_FAILED);
+    snprintf(line, sizeof line, TUNE "--model " MODELS "qwen2 --steps 1 --lora keep=of_no_module");
+    CHECK(t, run_line(line) == EXIT_FAILED);
 }
 
 /* --lora: false where it is refused. */

@@ -25,20 +25,26 @@ typedef struct zf_exchange {
     bool (*turned)(zf_tensor param);
 } zf_exchange;
 
+/* The parameter of the graph that files call so: one that an adapter keeps has the adapter's name in
+ * its own. Invalid where there is none. */
+ZF_API zf_tensor zf_exchange_find(zf_graph *g, const char *name);
+
 /* Whether a parameter is one that files may lack. */
 ZF_API bool zf_exchange_is_head(const zf_exchange *x, const char *param);
 
 /* False where the files have a head that differs from the word embedding; also with *error. */
 ZF_API bool zf_exchange_is_tied(const zf_exchange *x, zf_weights *w, zf_error *error);
 
-/* Reads every parameter but those of an adapter. It is an error if one is missing
- * (except heads, which then keep their first values) or has another shape, or if a tensor of the
+/* Reads every parameter but those of an adapter's products. It is an error if one is missing
+ * (except heads and what an adapter keeps, which then have their first values) or has another shape,
+ * or if a tensor of the
  * model's `inside` is unknown. Other tensors of the files are reported. Parameters of bf16 or
  * f16 are rounded, their master weights are not. */
 ZF_API bool zf_exchange_import(const zf_exchange *x, zf_program *program, zf_graph *g,
                                const char *path, zf_weights_report *report, zf_error *error);
 
-/* Writes parameters but those of an adapter: their master weights, if any, rounded to `dtype`.
+/* Writes parameters but those of an adapter's products: their master weights, if any, rounded to
+ * `dtype`; those that it keeps without its name.
  * gradients: instead, the gradients that outputs "gradient/NAME" keep, in their own dtype. A
  * symbolic link at `path` is replaced; what it points to stays. All ranks must call it; path NULL:
  * another rank writes. */
@@ -46,14 +52,14 @@ ZF_API bool zf_exchange_export(const zf_exchange *x, zf_program *program, zf_gra
                                const char *path, bool gradients, zf_dtype dtype, zf_error *error);
 
 /* Whether the parameters of one graph can be copied to another, by name, except those of an
- * adapter. One that `from` lacks keeps its value if it belongs to a head, and is an error
- * otherwise. So is one of `from` that `to` lacks and that belongs to no head. Others are
+ * adapter's products. One that `from` lacks keeps its value if it belongs to a head or is kept by
+ * an adapter, and is an error otherwise. So is one of `from` that `to` lacks and that belongs to no head. Others are
  * reported. `path` names `from` in messages. */
 ZF_API bool zf_exchange_match(const zf_exchange *x, zf_graph *to, zf_graph *from, const char *path,
                               zf_weights_report *report, zf_error *error);
 
-/* Copies the parameters that both programs have, except those of an adapter; shapes must be
- * equal. */
+/* Copies the parameters that both programs have, except those of an adapter's products; shapes must
+ * be equal. */
 ZF_API bool zf_exchange_copy_part(zf_program *to, zf_graph *to_graph, zf_program *from,
                                   zf_graph *from_graph, const char *path, zf_error *error);
 

@@ -41,6 +41,7 @@ enum { ZF_WEIGHTS_NAMES = 240 };
 
 typedef struct zf_weights_report {
     int32_t fresh, unused;
+    int32_t kept; /* of `fresh`: parameters that an adapter keeps */
     char fresh_names[ZF_WEIGHTS_NAMES], unused_names[ZF_WEIGHTS_NAMES]; /* "a, b, ..." */
 } zf_weights_report;
 ZF_API void zf_weights_fresh(zf_weights_report *report, const char *name);

@@ -7,7 +7,7 @@ static bool zfl_begins(const char *text, const char *with)
     return !strncmp(text, with, strlen(with));
 }
 
-static bool zfl_exchange_ends_in(const char *text, const char *end)
+static bool zfl_ends_in(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);
     return n >= m && !strcmp(text + n - m, end);
@@ -28,6 +28,38 @@ bool zf_exchange_is_head(const zf_exchange *x, const char *param)
 }
 
 /* ------------------------------------------------------------------------------------- names */
+
+static const char zfl_end_a[] = ".lora_A.weight", zfl_end_b[] = ".lora_B.weight";
+
+enum { ZFL_PARAM_NAME = 320 }; /* bytes of a text; more than a name has */
+
+bool zf_adapter_is_product(zf_tensor param)
+{
+    char name[ZFL_PARAM_NAME];
+    if (!zf_param_adapter(param)) return false;
+    zf_param_plain_name(param, name, sizeof name);
+    return zfl_ends_in(name, zfl_end_a) || zfl_ends_in(name, zfl_end_b);
+}
+
+zf_tensor zf_exchange_find(zf_graph *g, const char *name)
+{
+    char plain[ZFL_PARAM_NAME];
+    for (int32_t i = 0; i < zf_param_count(g); i++)
+        if (!strcmp(zf_param_plain_name(zf_param_at(g, i), plain, sizeof plain), name))
+            return zf_param_at(g, i);
+    return ZF_NONE;
+}
+
+/* A parameter that files lack has its first values; false: it must not. */
+static bool zfl_may_lack(const zf_exchange *x, zf_tensor param, const char *name,
+                         zf_weights_report *report)
+{
+    const bool kept = zf_param_adapter(param) != NULL;
+    if (!kept && !zf_exchange_is_head(x, name)) return false;
+    report->kept += kept;
+    zf_weights_fresh(report, name);
+    return true;
+}
 
 static const char *zfl_bare(const zf_exchange *x, const char *name)
 {
@@ -67,7 +99,7 @@ bool zf_exchange_is_tied(const zf_exchange *x, zf_weights *w, zf_error *error)
 
 static bool zfl_is_turned(const zf_exchange *x, zf_tensor param)
 {
-    return x->turned && x->turned(param);
+    return x && x->turned && x->turned(param);
 }
 
 /* A tensor's shape in files. */
@@ -109,7 +141,7 @@ static bool zfl_import_param(const zf_exchange *x, zf_program *p, zf_weights *w,
 static bool zfl_check_unused(const zf_exchange *x, const char *name, bool scores,
                              zf_weights_report *report, const char *path, zf_error *error)
 {
-    if (zfl_any(x->buffers, zfl_exchange_ends_in, name)) return true;
+    if (zfl_any(x->buffers, zfl_ends_in, name)) return true;
     if (zfl_any(x->inside, zfl_begins, zfl_bare(x, name)) ||
         (scores && !strncmp(name, x->score, strcspn(x->score, ".") + 1)))
         return zfl_fail(error, ZF_ERR_MISMATCH,
@@ -128,19 +160,20 @@ bool zf_exchange_import(const zf_exchange *x, zf_program *p, zf_graph *g, const 
                         zf_weights_report *report, zf_error *error)
 {
     zf_weights *w = zf_weights_open(path, error);
-    bool tied = !zf_valid(zf_graph_find(g, x->head)), good = w != NULL;
-    const bool scores = x->score && zf_valid(zf_graph_find(g, x->score));
+    bool tied = !zf_valid(zf_exchange_find(g, x->head)), good = w != NULL;
+    const bool scores = x->score && zf_valid(zf_exchange_find(g, x->score));
     *report = (zf_weights_report){.fresh = 0};
     for (int32_t i = 0; good && i < zf_param_count(g); i++) {
         zf_tensor param = zf_param_at(g, i);
-        const char *name = zf_tensor_name(param);
+        char name[ZFL_PARAM_NAME];
         int32_t at;
-        if (zf_adapter_is_param(name)) continue;
+        if (zf_adapter_is_product(param)) continue;
+        zf_param_plain_name(param, name, sizeof name);
         at = zfl_find_param(x, w, name, tied, error);
         if (error->status) good = false;
         else if (at >= 0) good = zfl_import_param(x, p, w, at, param, error);
-        else if (zf_exchange_is_head(x, name)) zf_weights_fresh(report, name);
-        else good = zfl_fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
+        else if (!zfl_may_lack(x, param, name, report))
+            good = zfl_fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
     }
     for (int32_t i = 0; good && i < zf_weights_count(w); i++)
         good = zf_weights_taken(w, i) ||
@@ -156,7 +189,7 @@ bool zf_exchange_import(const zf_exchange *x, zf_program *p, zf_graph *g, const 
 static zf_tensor zfl_exported(zf_graph *g, zf_tensor param, bool gradients)
 {
     char name[300];
-    if (!gradients && zf_adapter_is_param(zf_tensor_name(param))) return ZF_NONE;
+    if (!gradients && zf_adapter_is_product(param)) return ZF_NONE;
     snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(param));
     return gradients ? zf_graph_find(g, name) : param;
 }
@@ -174,9 +207,11 @@ static void zfl_declare(const zf_exchange *x, zf_safetensors_writer *w, zf_graph
     for (int32_t i = 0; i < zf_param_count(g); i++) {
         zf_tensor t = zf_param_at(g, i), from = zfl_exported(g, t, gradients);
         zf_shape shape = zfl_file_shape(x, t);
+        char name[ZFL_PARAM_NAME];
         if (!zf_valid(from)) continue;
-        zf_safetensors_declare(w, zf_tensor_name(t), gradients ? zf_tensor_dtype(from) : dtype,
-                               shape);
+        if (gradients) snprintf(name, sizeof name, "%s", zf_tensor_name(t));
+        else zf_param_plain_name(t, name, sizeof name);
+        zf_safetensors_declare(w, name, gradients ? zf_tensor_dtype(from) : dtype, shape);
         if (zfl_is_twice(x, t, gradients)) zf_safetensors_declare(w, x->head_bias, dtype, shape);
     }
 }
@@ -269,14 +304,16 @@ bool zf_exchange_match(const zf_exchange *x, zf_graph *to, zf_graph *from, const
     bool good = true;
     *report = (zf_weights_report){.fresh = 0};
     for (int32_t i = 0; i < zf_param_count(to) && good; i++) {
-        const char *name = zf_tensor_name(zf_param_at(to, i));
-        if (zf_adapter_is_param(name) || zf_valid(zf_graph_find(from, name))) continue;
-        if (zf_exchange_is_head(x, name)) zf_weights_fresh(report, name);
-        else good = zfl_fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
+        const zf_tensor param = zf_param_at(to, i);
+        char name[ZFL_PARAM_NAME];
+        zf_param_plain_name(param, name, sizeof name);
+        if (zf_adapter_is_product(param) || zf_valid(zf_graph_find(from, name))) continue;
+        if (!zfl_may_lack(x, param, name, report))
+            good = zfl_fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
     }
     for (int32_t i = 0; i < zf_param_count(from) && good; i++) {
         const char *name = zf_tensor_name(zf_param_at(from, i));
-        if (zf_valid(zf_graph_find(to, name))) continue;
+        if (zf_valid(zf_exchange_find(to, name))) continue;
         if (zf_exchange_is_head(x, name)) zf_weights_unused(report, name);
         else
             good = zfl_fail(error, ZF_ERR_MISMATCH,
@@ -292,8 +329,8 @@ bool zf_exchange_copy_part(zf_program *to, zf_graph *to_graph, zf_program *from,
     bool good = true;
     for (int32_t i = 0; i < zf_param_count(from_graph) && good; i++) {
         zf_tensor source = zf_param_at(from_graph, i);
-        zf_tensor param = zf_graph_find(to_graph, zf_tensor_name(source));
-        if (zf_valid(param) && !zf_adapter_is_param(zf_tensor_name(source)))
+        zf_tensor param = zf_exchange_find(to_graph, zf_tensor_name(source));
+        if (zf_valid(param) && !zf_adapter_is_product(param))
             good = zfl_copy_param(to, param, from, source, path, error);
     }
     return good;

@@ -376,7 +376,7 @@ static void zfi_lora_rewrite(zfi_lora *l)
 /* ------------------------------------------------------------------------------- the pass */
 
 static const zf_option zfi_lora_options[] = {
-    ZF_OPTION_CODED(zf_lora_desc, name),
+    ZF_OPTION(zf_lora_desc, TEXT, name, 0, NULL, .unit = "NAME", .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_lora_desc, COUNT, rank, 8, "[1,2147483647]", .flag = "r",
               .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_lora_desc, NUMBER, alpha, 0, "[-1e300,1e300]", .traits = ZF_OPTION_CHANGES),
@@ -384,7 +384,8 @@ static const zf_option zfi_lora_options[] = {
     ZF_OPTION(zf_lora_desc, NUMBER, dropout, 0, "[0,1)", .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_lora_desc, TEXT, targets, 0, NULL, .unit = "all-linear|NAME,...",
               .traits = ZF_OPTION_CHANGES),
-    ZF_OPTION_CODED(zf_lora_desc, keep),
+    ZF_OPTION(zf_lora_desc, TEXT, keep, 0, NULL, .unit = "NAME|PATTERN,...",
+              .traits = ZF_OPTION_CHANGES),
     {.name = NULL}};
 
 /* alpha is the rank where it has not been given. */

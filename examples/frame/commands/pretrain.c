@@ -87,7 +87,7 @@ static int64_t trained_count(zf_graph *g)
 {
     int64_t count = 0;
     for (int32_t i = 0; i < zf_param_count(g); i++)
-        if (zf_adapter_is_param(zf_tensor_name(zf_param_at(g, i))))
+        if (zf_param_adapter(zf_param_at(g, i)))
             count += zf_shape_count(zf_tensor_shape(zf_param_at(g, i)));
     return count;
 }
@@ -531,6 +531,7 @@ static bool begin(run *r)
     /* All ranks report errors to each other; but ranks that measure have calls of their own in
      * flight. */
     if (!session_open(&r->session, &d, &r->error) && settings_measures(o)) return false;
+    if (!r->error.status && o->save) (void)zf_adapter_can_write(r->session.graph, &r->error);
     if (!run_agree(r)) return false;
     if (o->memory && r->leads) print_choice(o->memory, &r->session.choice);
     if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))

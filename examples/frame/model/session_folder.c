@@ -16,7 +16,7 @@ static bool take_part(session *s, zf_graph *whole, int32_t first, int32_t count,
     if (!part) return fail(error, ZF_ERR_NOMEM, "out of memory");
     for (int32_t i = first; i < first + count; i++) {
         const zf_tensor param = zf_param_at(whole, i);
-        if (zf_valid(zf_graph_find(s->graph, zf_tensor_name(param))))
+        if (zf_valid(zf_exchange_find(s->graph, zf_tensor_name(param))))
             (void)zf_param(part, zf_tensor_name(param), zf_param_shape(param), NULL);
     }
     from = zf_compile(part, &(zf_compile_desc){.backend = cpu, .evaluate = true});
@@ -178,9 +178,14 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
         (d->training.precision.dtype == saved || d->training.precision.dtype == ZF_F32))
         good =
             zf_folder_load(s->program, path, d->training.precision.dtype != saved, adapts, error);
-    else good = session_take(s, path, &report, error) && zf_weights_whole(&report, path, error);
+    else {
+        good = session_take(s, path, &report, error);
+        if (good && adapts) report.fresh -= report.kept; /* the adapter has them */
+        good = good && zf_weights_whole(&report, path, error);
+    }
     good = good && (!d->average || take_averages(s, path, error));
-    good = good && (!s->adapter || zf_adapter_take(s->adapter, s->program, s->graph, error));
+    good = good && (!s->adapter || zf_adapter_take(s->adapter, s->program, s->graph,
+                                               &s->sample->exchange, error));
     if (!good) session_close(s);
     return good;
 }

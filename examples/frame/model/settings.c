@@ -227,8 +227,7 @@ bool settings_measures(const settings *o) { return o->cost && !strcmp(o->cost, "
 
 bool settings_adapts(const settings *o)
 {
-    const zf_lora_desc *d = &o->training.lora;
-    return d->rank || d->alpha != 0 || d->rslora || d->dropout != 0 || d->targets;
+    return zf_training_resolved(&o->training).lora.rank != 0;
 }
 
 bool settings_offloads(const zf_offload_desc *d, zf_space space)

@@ -76,7 +76,7 @@ static void make_notes(notes *n, const run_job *job)
 static bool is_trained(void *user, const zf_stored *tensor)
 {
     (void)user;
-    return tensor->state || zf_adapter_is_param(tensor->name);
+    return tensor->state || tensor->adapter;
 }
 
 static bool write_adapter(run *r, zf_adapter_files *files)
@@ -84,9 +84,11 @@ static bool write_adapter(run *r, zf_adapter_files *files)
     const run_job *job = r->job;
     const zf_lora_desc lora = zf_training_resolved(&job->o.training).lora;
     const zf_adapter_about about = {.desc = &lora,
-                                 .base = job->o.init,
-                                 .turned = job->sample->exchange.turned != NULL,
-                                 .causal = job->sample->objective->frame == ZF_FOLDER_GPT};
+                                    .base = job->o.init,
+                                    .exchange = &job->sample->exchange,
+                                    .task = job->sample->objective->frame == ZF_FOLDER_GPT
+                                                ? "CAUSAL_LM"
+                                                : NULL};
     return zf_adapter_write(files, r->session.program, r->session.graph, &about, &r->error);
 }
 

@@ -3,10 +3,12 @@ of an adapter and of all parameters.
 
     pip install torch transformers peft safetensors numpy
     python make.py                   # writes the folders
+    python make.py make NAME...      # writes these adapters alone
     python make.py check FOLDER      # loads adapters and merged models that build/llm wrote (below)
 
     NAME/adapter_config.json, adapter_model.safetensors
                              the adapter before the first step, as PEFT saves it; lora_B is random
+                             kept modules differ from the base's, too
     NAME/trained.safetensors F32 of f64: the adapter after the last step, under PEFT's names; and
                              "losses" [21], before each step and after the last
     full-MODEL.safetensors   the same of all parameters of a model
@@ -41,6 +43,10 @@ STEPS = 20
 CASES = {
     "qv": ("llama3", True, 1e-2, dict(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj"])),
     "all": ("qwen2", False, 3e-3, dict(r=2, lora_alpha=4, target_modules="all-linear", use_rslora=True)),
+    "kept": ("llama2", False, 3e-3, dict(r=2, lora_alpha=4, target_modules=["q_proj", "up_proj"],
+                                         modules_to_save=["lm_head", "model.norm"])),
+    "tied": ("qwen2", False, 3e-3, dict(r=2, lora_alpha=3, target_modules=["v_proj"],
+                                       modules_to_save=["embed_tokens"], ensure_weight_tying=True)),
     "int8": ("wide8", True, 3e-3, dict(r=2, lora_alpha=3, target_modules=["q_proj", "down_proj"])),
     "int4": ("wide4", False, 3e-3, dict(r=2, lora_alpha=4, target_modules=["v_proj", "up_proj"])),
 }
@@ -129,6 +135,8 @@ def make_case(name):
         for n, p in peft.named_parameters():
             if p.requires_grad:    # exact in f32, so that both begin with the same
                 x = 0.25 * rng.standard_normal(tuple(p.shape))
+                if "modules_to_save" in n:
+                    x = p.numpy() + 0.2 * x
                 p.copy_(torch.from_numpy(x.astype(np.float32)))
     peft.float().save_pretrained(HERE / name)
     (HERE / name / "README.md").unlink(missing_ok=True)
@@ -136,7 +144,7 @@ def make_case(name):
     config.write_text(config.read_text().replace(str(MODELS), "tests/golden/llm"))
     losses, params = train(peft.double(), masked, lr)
     save(HERE / name / "trained.safetensors", losses,
-         {n.replace(".default", ""): p for n, p in params.items()})
+         {n.replace(".default", "").replace(".modules_to_save", ""): p for n, p in params.items()})
     print(f"{name}: {losses[0]:.6f} to {losses[-1]:.6f}")
 
 
@@ -171,7 +179,10 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    if len(sys.argv) > 2:
+    if sys.argv[1:2] == ["make"]:
+        for each in sys.argv[2:]:
+            make_case(each)
+    elif len(sys.argv) > 2:
         check(pathlib.Path(sys.argv[2]))
     else:
         for each in CASES:

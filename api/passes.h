@@ -70,7 +70,7 @@ ZF_API zf_status zf_param_groups(zf_graph *graph, const zf_param_group *groups, 
  * [out, rank], zeros, so that training begins with the results of the base. An adapter with a name
  * has it in the names of its parameters, before the last part: M.lora_A.critic.weight. Then programs
  * over one store may have different adapters, or none, over one base: each has parameters of its own,
- * and the base is there once. A graph has one adapter. The module of a
+ * and the base is there once. A name changes no first values. A graph has one adapter. The module of a
  * parameter "M.weight" is M; of any other parameter it is the whole name. A weight may also be [in,
  * out] (zf_matmul). A bias stays with its product. Frozen parameters have no gradients and no
  * states, and are not reduced; zf_zero and zf_offload shard, gather and move them like other

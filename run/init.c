@@ -9,11 +9,15 @@ static uint32_t zfi_stream_of(const char *name, size_t length)
     return (uint32_t)(hash ^ hash >> 32);
 }
 
-/* The same of a param; a piece has that of the whole. */
-static uint32_t zfi_stream_of_param(const zfi_node *param)
+/* The same of a param; a piece has that of the whole. The name of an adapter changes no values. */
+static uint32_t zfi_stream_of_param(const zf_graph *g, const zfi_node *param)
 {
     const bool piece = zfi_cut_rows_of(param).rows != 0;
-    return zfi_stream_of(param->name, piece ? zfi_whole_name(param->name) : strlen(param->name));
+    const size_t length = piece ? zfi_whole_name(param->name) : strlen(param->name);
+    char whole[ZFI_ADAPTER_NAME], plain[ZFI_ADAPTER_NAME];
+    if (param->role != ZFI_ROLE_ADAPTER) return zfi_stream_of(param->name, length);
+    snprintf(whole, sizeof whole, "%.*s", (int)length, param->name);
+    return zfi_stream_of(plain, strlen(zfi_plain_name(plain, g->adapter, whole)));
 }
 
 /* Computes elements [first, first + n) of a param, state or constant, in its dtype, into out[0..n).
@@ -35,12 +39,12 @@ static void zfi_first_numbers(const zf_graph *g, const zfi_node *node, uint64_t 
     }
     if (node->op == ZF_OP_param && (a[0].i == ZF_NORMAL || a[0].i == ZF_TRUNCATED_NORMAL)) {
         zfi_random_normal(zfi_isa_best(), work, (uint64_t)first, n, (float)a[1].f, (float)a[2].f,
-                          a[0].i == ZF_TRUNCATED_NORMAL, zfi_stream_of_param(node), 0, seed);
+                          a[0].i == ZF_TRUNCATED_NORMAL, zfi_stream_of_param(g, node), 0, seed);
         for (int64_t i = 0; i < n; i++) zfi_set(&to, i, work[i]);
         return;
     }
     if (node->op == ZF_OP_param && a[0].i == ZF_UNIFORM) {
-        zfi_random_uniform(zfi_isa_best(), work, (uint64_t)first, n, zfi_stream_of_param(node), 0,
+        zfi_random_uniform(zfi_isa_best(), work, (uint64_t)first, n, zfi_stream_of_param(g, node), 0,
                            seed);
         for (int64_t i = 0; i < n; i++) zfi_set(&to, i, a[1].f + (a[2].f - a[1].f) * work[i]);
         return;

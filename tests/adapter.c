@@ -294,6 +294,35 @@ TEST_ONCE(adapter_has_references_over_its_base)
     CHECK(t, loss_over(t, &own, &f) == was[1]);
 }
 
+/* The base reads what the adapter keeps under the same name. */
+TEST_ONCE(adapter_keeps_what_the_reference_reads)
+{
+    static session train, base, first;
+    static causal_batch_file f;
+    const tuned of = {"kept", "llama2", false, 1e-2, NULL, 0};
+    llm_config config;
+    zf_error error = {ZF_OK, ""};
+    double was;
+    float rate = 0.01f;
+    session_desc d = {.sample = &llm_sample,
+                      .config = &config,
+                      .purpose = SAMPLE_EVALUATE,
+                      .threads = 1,
+                      .with = SESSION_BASE};
+    CHECK(t, open_tuned(t, &of, &train, &f) &&
+                 session_config(&llm_sample, MODELS "llama2", &config, &error));
+    d.shape = train.shape, d.share = &train;
+    CHECK(t, !session_open(&base, &d, &error) && error.status == ZF_ERR_MISMATCH);
+    CHECK(t, strstr(error.text, "weight, which stays trained next to the adapter: take the adapter's "
+                                "first values as the reference"));
+    CHECK(t, open_reference(t, &first, &train, &config, SESSION_FIRST));
+    was = loss_over(t, &first, &f);
+    OK(t, zf_write(train.program, train.lr, &rate, sizeof rate), zf_program_error(train.program));
+    CHECK(t, loss_over(t, &train, &f) == was);
+    loss_over(t, &train, &f);
+    CHECK(t, loss_over(t, &first, &f) == was && session_scalar(&train, "loss") < was);
+}
+
 /* A reference without a copy needs something that is not trained. */
 TEST_ONCE(adapter_of_which_there_is_no_reference)
 {

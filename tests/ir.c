@@ -52,6 +52,8 @@ TEST(ir_refuses_bad_text)
     static const mistake mistakes[] = {
         {"%1", "1:3: expected '='"},
         {X "training a", "2:11: the first line may be: training NAME"},
+        {X "adapter a", "2:10: the first line may be: adapter NAME"},
+        {"adapter a\nadapter b\n" X, "2:10: the first line may be: adapter NAME"},
         {"zero stage=4 world=2 micro_batches=1",
          "1:37: the first line may be: zero stage=0..3 world=1.. micro_batches=1.."},
         {"zero stage=1 world=4 micro_batches=1 nodes=3",
@@ -183,6 +185,8 @@ TEST(ir_refuses_graphs_that_break_a_rule)
          "verify: there are two nodes with the role loss"},
         {X W "output %1 \"a\" role=moment",
          "verify: output %1 \"a\" role=moment: the role moment is that of a state"},
+        {X W "output %1 \"a\" role=adapter",
+         "verify: output %1 \"a\" role=adapter: the role adapter is that of a parameter"},
         {X W "%3 = state \"adamw.m/w\" : f32[4] role=moment",
          "verify: %3 = state \"adamw.m/w\" : f32[4] role=moment: a state with a role is of a "
          "parameter above it"},

@@ -417,3 +417,85 @@ TEST(lora_merge_that_fits_nothing)
                "zf_lora_merge: \"layer.0.v.weight\" is quantised: merge into a store that has it as "
                "floats");
 }
+
+/* ---------------------------------------------------------------------------------------- by name */
+
+/* A program over the store with the adapter `name`, which keeps the norm. */
+static trial named(test *t, zf_store *store, const char *name, int64_t rank, bool trains)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g =
+        zf_graph_parse(model, strlen(model), &(zf_graph_desc){.allocator = t->allocator}, &error);
+    zf_training d = {.name = trains ? name : NULL,
+                     .lora = {.name = name, .rank = rank, .targets = "q,v", .keep = "norm"}};
+    zf_program *p;
+    if (!g) {
+        test_unwind(t, __FILE__, __LINE__, "a graph", error.status, error.text);
+        return (trial){NULL, NULL};
+    }
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    if (trains) d.loss = zf_graph_find(g, "loss");
+    zf_passes(g, &d);
+    p = zf_compile(g, &(zf_compile_desc){.store = store, .evaluate = !trains});
+    if (!p) test_unwind(t, __FILE__, __LINE__, "zf_compile", zf_graph_status(g), zf_graph_error(g));
+    else test_defer(t, (test_cleanup *)zf_program_free, p);
+    return (trial){g, p};
+}
+
+/* A name changes no number; a copy has the values of what it was made of, and stays as it is. */
+TEST(lora_by_name_is_that_without)
+{
+    zf_store *plain = store_of(t), *store = store_of(t);
+    trial one, actor, ref;
+    float loss[2], before;
+    char name[80];
+    CHECK(t, plain && store && (one = named(t, plain, NULL, 3, true)).program);
+    CHECK(t, (actor = named(t, store, "actor", 3, true)).program &&
+                 (ref = named(t, store, "ref", 3, false)).program);
+    for (int k = 0; k < 3; k++) {
+        loss[0] = step(t, one, 0.03f), loss[1] = step(t, actor, 0.03f);
+        CHECK(t, loss[0] == loss[1]);
+    }
+    OK(t, zf_lora_copy(store, "ref", "actor"), zf_store_error(store));
+    before = step(t, ref, 0);
+    CHECK(t, before < loss[0] && before == step(t, actor, 0.03f));
+    step(t, actor, 0.03f);
+    CHECK(t, step(t, ref, 0) == before && step(t, actor, 0) < before);
+    for (int32_t k = 0; k < zf_param_count(actor.graph); k++) {
+        const zf_tensor param = zf_param_at(actor.graph, k);
+        const char *of = zf_param_adapter(param);
+        zf_param_plain_name(param, name, sizeof name);
+        CHECK(t, zf_valid(zf_graph_find(one.graph, name)));
+        CHECK(t, !of == !zf_param_adapter(zf_graph_find(one.graph, name)));
+        CHECK(t, !of || (!strcmp(of, "actor") && strstr(zf_tensor_name(param), ".actor.")));
+        CHECK(t, of || !strcmp(name, zf_tensor_name(param)));
+    }
+    CHECK(t, !zf_param_adapter(ZF_NONE) && zf_store_find(store, "layer.0.norm.weight") < 0);
+    CHECK(t, !strcmp(zf_store_at(store, zf_store_find(store, "layer.0.norm.ref.weight")).adapter, "ref"));
+    OK(t, zf_lora_merge(store, &(zf_lora_desc){.name = "actor"}), zf_store_error(store));
+    CHECK(t, zf_lora_merge(store, NULL) == ZF_ERR_MISMATCH);
+}
+
+TEST(lora_copy_that_fits_nothing)
+{
+    zf_store *store = store_of(t);
+    CHECK(t, store && named(t, store, "actor", 3, false).program &&
+                 named(t, store, "low", 2, false).program && trial_of(t, store, true, false).program);
+    GIVES(t, zf_lora_copy(store, "critic", "actor"), ZF_ERR_ARGUMENT, zf_store_error(store));
+    CHECK_TEXT(t, zf_store_error(store),
+               "zf_lora_copy: the store has no adapter \"critic\"; a program that has been compiled "
+               "over it must have one (zf_lora_desc.name)");
+    GIVES(t, zf_lora_copy(store, "actor", "actor"), ZF_ERR_ARGUMENT, zf_store_error(store));
+    CHECK_TEXT(t, zf_store_error(store),
+               "zf_lora_copy: the adapter \"actor\" is both the one that changes and the one that is "
+               "copied");
+    GIVES(t, zf_lora_copy(store, "low", "actor"), ZF_ERR_MISMATCH, zf_store_error(store));
+    CHECK_TEXT(t, zf_store_error(store),
+               "zf_lora_copy: \"layer.0.q.lora_A.low.weight\" is f32[2,40] and "
+               "\"layer.0.q.lora_A.actor.weight\" f32[3,40]");
+    GIVES(t, zf_lora_copy(store, "actor", NULL), ZF_ERR_MISMATCH, zf_store_error(store));
+    CHECK_TEXT(t, zf_store_error(store),
+               "zf_lora_copy: for \"layer.0.q.lora_A.actor.weight\", f32[3,40], the store has no "
+               "\"layer.0.q.lora_A.weight\"");
+    CHECK(t, zf_lora_copy(NULL, "a", "b") == ZF_ERR_ARGUMENT);
+}

@@ -318,9 +318,10 @@ TEST_ONCE(adapter_keeps_what_the_reference_reads)
     CHECK(t, open_reference(t, &first, &train, &config, SESSION_FIRST));
     was = loss_over(t, &first, &f);
     OK(t, zf_write(train.program, train.lr, &rate, sizeof rate), zf_program_error(train.program));
-    CHECK(t, loss_over(t, &train, &f) == was);
-    loss_over(t, &train, &f);
-    CHECK(t, loss_over(t, &first, &f) == was && session_scalar(&train, "loss") < was);
+    CHECK_NEAR(t, loss_over(t, &train, &f), was, 0);
+    for (int k = 0; k < 4; k++) loss_over(t, &train, &f);
+    CHECK_NEAR(t, loss_over(t, &first, &f), was, 0);
+    CHECK(t, loss_over(t, &train, &f) < was - 1e-2);
 }
 
 /* A reference without a copy needs something that is not trained. */

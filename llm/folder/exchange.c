@@ -141,13 +141,13 @@ static bool zfl_import_param(const zf_exchange *x, zf_program *p, zf_weights *w,
 static bool zfl_check_unused(const zf_exchange *x, const char *name, bool scores,
                              zf_weights_report *report, const char *path, zf_error *error)
 {
-    if (zfl_any(x->buffers, zfl_ends_in, name)) return true;
+    if (zfl_any(x->buffers, zfl_ends_in, name) || (scores && !strcmp(name, x->head))) return true;
     if (zfl_any(x->inside, zfl_begins, zfl_bare(x, name)) ||
         (scores && !strncmp(name, x->score, strcspn(x->score, ".") + 1)))
         return zfl_fail(error, ZF_ERR_MISMATCH,
                         "%s: the model has no tensor %.200s; do the sizes of --model fit?", path,
                         name);
-    if (!strcmp(name, x->head) && !scores)
+    if (!strcmp(name, x->head))
         return zfl_fail(error, ZF_ERR_MISMATCH,
                         "%s: %s differs from the word embedding, to which the model ties it: its "
                         "config.json must have \"tie_word_embeddings\": false",

@@ -514,7 +514,9 @@ static void print_report(const char *path, const zf_weights_report *report)
 static bool take_adapter(run *r)
 {
     zf_adapter *a = zf_adapter_open(r->job->o.adapter, &r->error);
-    if (a) (void)zf_adapter_take(a, r->session.program, r->session.graph, &r->error);
+    if (a)
+        (void)zf_adapter_take(a, r->session.program, r->session.graph, &r->job->sample->exchange,
+                              &r->error);
     zf_adapter_close(a);
     return run_agree(r);
 }

@@ -83,12 +83,13 @@ static bool write_adapter(run *r, zf_adapter_files *files)
 {
     const run_job *job = r->job;
     const zf_lora_desc lora = zf_training_resolved(&job->o.training).lora;
+    const char *task = job->sample->objective->scores_texts              ? "SEQ_CLS"
+                       : job->sample->objective->frame == ZF_FOLDER_GPT ? "CAUSAL_LM"
+                                                                         : NULL;
     const zf_adapter_about about = {.desc = &lora,
                                     .base = job->o.init,
                                     .exchange = &job->sample->exchange,
-                                    .task = job->sample->objective->frame == ZF_FOLDER_GPT
-                                                ? "CAUSAL_LM"
-                                                : NULL};
+                                    .task = task};
     return zf_adapter_write(files, r->session.program, r->session.graph, &about, &r->error);
 }
 

@@ -42,11 +42,16 @@ static bool find_base(scorer *r, const char *adapter, zf_error *error)
                         path);
 }
 
-/* Whether the adapter has a head that scores. */
-static bool adapter_scores(const char *folder, zf_error *error)
+/* Whether the adapter keeps the head that scores. */
+static bool adapter_scores(const char *folder, const char *score, zf_error *error)
 {
     zf_adapter *a = zf_adapter_open(folder, error);
-    const bool has = a && zf_adapter_desc(a)->targets;
+    const char *at = a ? zf_adapter_desc(a)->keep : NULL;
+    bool has = false;
+    for (size_t length; at && *at; at += length + (at[length] == ',')) {
+        length = strcspn(at, ",");
+        has |= strlen(score) == length && !memcmp(at, score, length);
+    }
     zf_adapter_close(a);
     return has;
 }
@@ -63,7 +68,7 @@ bool scorer_read(scorer *r, const scorer_desc *desc, zf_error *error)
         !read_scale(&r->scale, r->adapter ? r->adapter : r->base, error))
         return false;
     if (facts.scores && r->adapter && !*facts.scores)
-        *facts.scores = adapter_scores(r->adapter, error);
+        *facts.scores = adapter_scores(r->adapter, desc->sample->exchange.score, error);
     if (error->status) return false;
     return (facts.scores && *facts.scores) ||
            fail(error, ZF_ERR_MISMATCH,

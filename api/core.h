@@ -448,8 +448,9 @@ ZF_BUILDER zf_tensor zf_head_argmax(zf_tensor logp);
 ZF_BUILDER zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias);
 
 /* zf_linear with a frozen weight of u8, the result of zf_quantize of [out, in] with the same desc.
- * It is converted to floats a tile at a time. x and bias have gradients. As the head of a model,
- * zf_fuse joins it with the loss. */
+ * It is converted to floats a tile at a time; x [rows, in] of up to 16 rows, and x [..., 1, in], to
+ * integers, each row for itself. x and bias have gradients. As the head of a model, zf_fuse joins it
+ * with the loss. */
 ZF_BUILDER zf_tensor zf_quantized_linear(zf_tensor x, zf_tensor weight, zf_tensor bias,
                                          const zf_quantize_desc *desc);
 

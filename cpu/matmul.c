@@ -20,8 +20,8 @@
  * rows of A, a thread keeps those that it packed for its next tasks, and all tasks do one block of k
  * before the next.
  *
- * One row of A times rows of B that lie along k (a token times a weight) is bound by reading B: each
- * element of C is one sum over k, in the lanes of zfi_vdot, without tiles.
+ * One row of A times rows of B that lie along k (a token times a weight) is bound by reading B, which
+ * is then not packed (row.c). Its sums have the same order.
  *
  * Blocks of k are counted in words (tile.c). A C of 16 bits is summed in f32 aside, all of a task's
  * rows where there are several blocks of k, and rounded when its last block is done.
@@ -167,21 +167,28 @@ static int64_t zfi_matmul_groups_to_keep(const zfi_matmul_plan *plan, const zfi_
     return plan->direct_a && rows * cols < ZFI_WORTH_KEEPING * (rows + cols) ? 0 : groups;
 }
 
+/* Elements of a block of k, of each but the last. */
+static int64_t zfi_matmul_k_block(const zfi_tile *tile, int64_t k)
+{
+    const int64_t words = zfi_div_up(k, tile->per_word);
+    return tile->per_word *
+           zfi_round_up(zfi_div_up(words, zfi_div_up(words, tile->k_block)), tile->k_unit);
+}
+
 static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_matmul_desc *d)
 {
     zfi_matmul_plan plan = {.tile = zfi_tile_of_product(isa, d->dtype), .isa = isa};
     int64_t columns = 2 * plan.tile->lanes, n = zfi_round_up(d->n, columns), spans, groups;
     int64_t wanted; /* tasks of a matrix */
-    int64_t per = plan.tile->per_word, words = zfi_div_up(d->k, per), block, kept;
+    int64_t per = plan.tile->per_word, block, kept;
     bool narrow = d->c_dtype != ZF_F32;
     wanted = zfi_div_up(plan.tile->tasks * (int64_t)threads, zfi_matmul_count(d));
     plan.converts = d->dtype != ZF_F32 && per == 1;
     plan.columns = columns;
     plan.rows = zfi_div_up(d->m, zfi_div_up(d->m, plan.tile->rows));
     plan.panels = zfi_div_up(d->m, plan.rows);
-    block =
-        zfi_round_up(zfi_div_up(words, zfi_div_up(words, plan.tile->k_block)), plan.tile->k_unit);
-    plan.k_block = per * block;
+    plan.k_block = zfi_matmul_k_block(plan.tile, d->k);
+    block = plan.k_block / per;
     plan.group = zfi_min(plan.tile->group / plan.tile->rows, plan.panels);
     zfi_matmul_read(&plan, d);
     kept = zfi_matmul_groups_to_keep(&plan, d, threads);
@@ -235,6 +242,7 @@ typedef struct zfi_matmul_run {
     float *scratch;
     zfi_matmul_kept *kept; /* of each thread */
     int64_t chunk;         /* of k: where it begins */
+    const float *row;      /* a row alone, as zfi_one_row_sums reads it */
 } zfi_matmul_run;
 
 /* c[0..rows,0..columns) (+)= one block of k words: tiles below one another. The tile at row i reads
@@ -420,104 +428,64 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
 
 /* ----------------------------------------------------------------------------------- one row */
 
-/* Bytes of B that are fetched ahead: some processors fetch too little of a stream by themselves. */
-enum { ZFI_READ_AHEAD = 1024 };
-
-/* zfi_vdot where y is bf16, or f16. */
-ZFI_BODY float zfi_vdot_bf16_body(zfi_isa isa, const float *x, const uint16_t *y, int64_t n)
-{
-    float lane[ZFI_LANES] = {0};
-    int64_t i = 0;
-    for (; i + ZFI_LANES <= n; i += ZFI_LANES) {
-        ZFI_PREFETCH(y + i + ZFI_READ_AHEAD / 2);
-        ZFI_PREFETCH(y + i + ZFI_READ_AHEAD / 2 + 32);
-        for (int l = 0; l < ZFI_LANES; l++)
-            lane[l] = zfi_fma(isa, x[i + l], zfi_bf16_to_f32(y[i + l]), lane[l]);
-    }
-    for (int l = 0; l < n % ZFI_LANES; l++)
-        lane[l] = zfi_fma(isa, x[i + l], zfi_bf16_to_f32(y[i + l]), lane[l]);
-    return zfi_fold_sum(lane);
-}
-ZFI_KERNEL_OF(float, zfi_vdot_bf16, (const float *x, const uint16_t *y, int64_t n), (x, y, n))
-
-ZFI_BODY float zfi_vdot_f16_body(zfi_isa isa, const float *x, const uint16_t *y, int64_t n)
-{
-    float lane[ZFI_LANES] = {0};
-    int64_t i = 0;
-    for (; i + ZFI_LANES <= n; i += ZFI_LANES)
-        for (int l = 0; l < ZFI_LANES; l++)
-            lane[l] = zfi_fma(isa, x[i + l], zfi_f16_to_f32(y[i + l]), lane[l]);
-    for (int l = 0; l < n % ZFI_LANES; l++)
-        lane[l] = zfi_fma(isa, x[i + l], zfi_f16_to_f32(y[i + l]), lane[l]);
-    return zfi_fold_sum(lane);
-}
-#if ZFI_X86
-/* The same, with the instructions that widen f16. */
-#define ZFI_VDOT_F16(name, attributes, isa, vector, lanes, set1, load, store, fma, widen)          \
-    attributes ZFI_OPTIMIZE static float name(const float *x, const uint16_t *y, int64_t n)        \
-    {                                                                                              \
-        enum { VECTORS = ZFI_LANES / lanes };                                                      \
-        vector sum[VECTORS];                                                                       \
-        float lane[ZFI_LANES];                                                                     \
-        int64_t i = 0;                                                                             \
-        ZFI_UNROLL                                                                                 \
-        for (int v = 0; v < VECTORS; v++) sum[v] = set1(0.0f);                                     \
-        for (; i + ZFI_LANES <= n; i += ZFI_LANES) {                                               \
-            ZFI_PREFETCH(y + i + ZFI_READ_AHEAD / 2);                                              \
-            ZFI_PREFETCH(y + i + ZFI_READ_AHEAD / 2 + 32);                                         \
-            ZFI_UNROLL                                                                             \
-            for (int v = 0; v < VECTORS; v++)                                                      \
-                sum[v] = fma(load(x + i + v * lanes), widen(y + i + v * lanes), sum[v]);           \
-        }                                                                                          \
-        ZFI_UNROLL                                                                                 \
-        for (int v = 0; v < VECTORS; v++) store(lane + v * lanes, sum[v]);                         \
-        for (int l = 0; l < n % ZFI_LANES; l++)                                                    \
-            lane[l] = zfi_fma(isa, x[i + l], zfi_f16_to_f32(y[i + l]), lane[l]);                   \
-        return zfi_fold_sum(lane);                                                                 \
-    }
-ZFI_VDOT_F16(zfi_vdot_f16_avx2, ZFI_TARGET_AVX2, ZFI_ISA_AVX2, __m256, 8, _mm256_set1_ps,
-             _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps, ZFI_AVX2_F16)
-ZFI_VDOT_F16(zfi_vdot_f16_avx512, ZFI_TARGET_AVX512, ZFI_ISA_AVX512, __m512, 16, _mm512_set1_ps,
-             _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, ZFI_AVX512_F16)
-#endif
-
-ZFI_KERNEL_BY_HAND(float, return, zfi_vdot_f16, (const float *x, const uint16_t *y, int64_t n),
-                   (x, y, n))
-
 /* The product is one row of neighbours times rows of B along k. */
-static bool zfi_matmul_is_row(const zfi_matmul_desc *d)
+static bool zfi_matmul_is_row(zfi_isa isa, const zfi_matmul_desc *d)
 {
+    const zfi_one_row row = zfi_one_row_of(isa, d->dtype);
     return d->m == 1 && zfi_matmul_count(d) == 1 && d->b_row == 1 && !d->packed &&
-           (d->a_col == 1 || d->k == 1);
+           (d->a_col == 1 || d->k == 1) && row.sums && d->n >= ZFI_ONE_ROW_COLUMNS;
 }
 
 /* Elements of C of a task: about 64 KiB of B. */
 static int64_t zfi_matmul_row_grain(const zfi_matmul_desc *d)
 {
-    return zfi_max(16, zfi_min(ZFI_SPAN, (1 << 15) / zfi_max(d->k, 1)));
+    return zfi_min(ZFI_SPAN, zfi_round_up((1 << 15) / zfi_max(d->k, 1) + 1, ZFI_ONE_ROW_COLUMNS));
 }
 
-/* Elements of a task: sums of x, the row in f32, with rows of B. */
+/* Elements of a task: sums of the row, as zfi_one_row_sums reads it, with rows of B. */
 static void zfi_matmul_row_task(void *context, int64_t index, int worker)
 {
     const zfi_matmul_run *run = context;
     const zfi_matmul_desc *d = run->d;
     const zfi_isa isa = run->plan.isa;
+    const zfi_one_row row = zfi_one_row_of(isa, d->dtype);
+    const int64_t each = d->dtype == ZF_F32 ? 4 : 2, apart = d->b_col * each;
     int64_t grain = zfi_matmul_row_grain(d), n0 = index * grain, n = zfi_min(grain, d->n - n0);
-    const float *x = run->scratch ? run->scratch : d->a;
     void *c = zfi_element_of(d->c, d->c_dtype, n0);
     float aside[ZFI_SPAN], *sums = d->c_dtype == ZF_F32 ? c : aside;
     (void)worker;
     if (d->accumulate && sums == aside) zfi_widen(isa, sums, d->c_dtype, c, n);
-    for (int64_t i = 0; i < n; i++) {
-        const void *row = zfi_element(d->b, d->dtype, (n0 + i) * d->b_col);
-        float sum = d->dtype == ZF_BF16  ? zfi_vdot_bf16(isa, x, row, d->k)
-                    : d->dtype == ZF_F16 ? zfi_vdot_f16(isa, x, row, d->k)
-                                         : zfi_vdot(isa, x, row, d->k);
-        sums[i] = d->accumulate ? sums[i] + sum : sum;
+    for (int64_t i = 0; i < n; i += ZFI_ONE_ROW_COLUMNS) {
+        /* the last ones of C are summed with some of those before them */
+        const int64_t first = zfi_min(n0 + i, d->n - ZFI_ONE_ROW_COLUMNS), known = n0 + i - first;
+        float some[ZFI_ONE_ROW_COLUMNS];
+        for (int64_t k0 = 0, k; k0 < d->k; k0 += k) {
+            const char *b = (const char *)d->b + first * apart + k0 * each;
+            k = zfi_min(run->plan.k_block, d->k - k0);
+            row.sums(k * each, run->row + k0 / row.per_word, b, apart,
+                     k0 + k < d->k ? b + k * each : b + ZFI_ONE_ROW_COLUMNS * apart - k0 * each, some);
+            for (int64_t j = i; j < zfi_min(i + ZFI_ONE_ROW_COLUMNS, n); j++) {
+                float sum = some[j - i + known];
+                sums[j] = d->accumulate || k0 ? sums[j] + sum : sum;
+            }
+        }
     }
     if (d->epilogue) d->epilogue(d->epilogue_context, sums, d->c_row, 0, n0, 1, n);
     if (sums == aside) zfi_narrow(isa, c, d->c_dtype, sums, n);
+}
+
+/* The row as zfi_one_row_sums reads it. */
+static const float *zfi_matmul_row_of(zfi_isa isa, const zfi_matmul_desc *d, float *scratch)
+{
+    const int64_t words = zfi_div_up(d->k, 2);
+    if (d->dtype == ZF_F32) return d->a;
+    if (zfi_one_row_of(isa, d->dtype).per_word == 1) {
+        zfi_widen(isa, scratch, d->dtype, d->a, d->k);
+    } else {
+        memset(scratch + words - 1, 0, sizeof *scratch); /* the other half of an odd k */
+        memcpy(scratch, d->a, (size_t)d->k * 2);
+    }
+    return scratch;
 }
 
 /* k is 0: each sum is empty; a row and a span at a time. */
@@ -563,7 +531,7 @@ ZFI_UNUSED static size_t zfi_matmul_tiled_scratch(zfi_isa isa, int threads,
 {
     zfi_matmul_desc turned = zfi_matmul_turned(d);
     if (!d->m || !d->n || !d->k || !zfi_matmul_count(d)) return 0;
-    if (zfi_matmul_is_row(&turned)) return d->dtype == ZF_F32 ? 0 : (size_t)d->k * sizeof(float);
+    if (zfi_matmul_is_row(isa, &turned)) return d->dtype == ZF_F32 ? 0 : (size_t)d->k * sizeof(float);
     return zfi_matmul_plan_of(isa, threads, &turned).bytes;
 }
 
@@ -583,9 +551,9 @@ ZFI_UNUSED static void zfi_matmul_tiled(zfi_isa isa, zfi_pool *pool, const zfi_m
     }
     if ((double)matrices * (double)d->m * (double)d->n * (double)d->k < 0x1p17)
         pool = NULL; /* less work than it takes to wake a thread */
-    if (zfi_matmul_is_row(&turned)) {
-        if (d->dtype == ZF_F32) run.scratch = NULL;
-        else zfi_widen(isa, run.scratch, d->dtype, turned.a, d->k);
+    if (zfi_matmul_is_row(isa, &turned)) {
+        run.plan.k_block = zfi_matmul_k_block(zfi_tile_of_product(isa, d->dtype), d->k);
+        run.row = zfi_matmul_row_of(isa, &turned, scratch);
         zfi_pool_run(pool, zfi_div_up(turned.n, zfi_matmul_row_grain(&turned)), zfi_matmul_row_task,
                      &run);
         return;

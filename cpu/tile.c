@@ -64,11 +64,13 @@ ZFI_INLINE float zfi_word_at(const void *p)
 
 #if defined(__GNUC__)
 #define ZFI_PREFETCH(p)       __builtin_prefetch((p), 0)
+#define ZFI_PREFETCH_FAR(p)   __builtin_prefetch((p), 0, 2) /* to the second-level cache */
 #define ZFI_PREFETCH_WRITE(p) __builtin_prefetch((p), 1)
 /* Has the compiler forget how x was computed, and hence not compute it in another way. */
 #define ZFI_OPAQUE(x) __asm__("" : "+r"(x))
 #else
 #define ZFI_PREFETCH(p)       (void)0
+#define ZFI_PREFETCH_FAR(p)   (void)0
 #define ZFI_PREFETCH_WRITE(p) (void)0
 #define ZFI_OPAQUE(x)         (void)0
 #endif
@@ -240,6 +242,31 @@ ZFI_MICRO_BODY(zfi_micro_avx2_body, ZFI_TARGET_AVX2, __m256, 8, _mm256_set1_ps, 
                _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_add_ps)
 ZFI_MICROS_6(zfi_micro_avx2, ZFI_TARGET_AVX2)
 
+/* r[i][j] and r[j][i] change places. */
+ZFI_TARGET_AVX2 ZFI_INLINE void zfi_turn_eight(__m256 r[8])
+{
+    __m256 t[8];
+    ZFI_UNROLL
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    ZFI_UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    ZFI_UNROLL
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+        t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+    }
+    ZFI_UNROLL
+    for (int i = 0; i < 8; i++) r[i] = t[i];
+}
+
 /* Neighbouring lanes are copied, one k after the other. Where k runs along memory, blocks of 8
  * lanes x 8 k are transposed in registers. In both cases the next reads are far from the last
  * ones, so they are prefetched. */
@@ -282,32 +309,15 @@ ZFI_TARGET_AVX2 ZFI_OPTIMIZE static void zfi_pack_avx2(float *dst, int64_t width
             /* elements beyond the width are overwritten by the next row, but for the last row's */
             bool beyond = l + 8 > width && panel + width >= lanes;
             for (; p + 8 <= k - beyond; p += 8) {
-                __m256 r[8], t[8];
+                __m256 r[8];
                 ZFI_UNROLL
                 for (int i = 0; i < 8; i++) {
                     r[i] = _mm256_loadu_ps(row[i] + p);
                     ZFI_PREFETCH(row[i] + 8 * lane_stride + p);
                 }
+                zfi_turn_eight(r);
                 ZFI_UNROLL
-                for (int i = 0; i < 8; i += 2) {
-                    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-                    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-                }
-                ZFI_UNROLL
-                for (int i = 0; i < 8; i += 4) {
-                    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-                    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-                    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-                    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-                }
-                ZFI_UNROLL
-                for (int i = 0; i < 4; i++)
-                    _mm256_storeu_ps(dst + (p + i) * width + l,
-                                     _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-                ZFI_UNROLL
-                for (int i = 0; i < 4; i++)
-                    _mm256_storeu_ps(dst + (p + 4 + i) * width + l,
-                                     _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+                for (int i = 0; i < 8; i++) _mm256_storeu_ps(dst + (p + i) * width + l, r[i]);
             }
             for (; p < k; p++)
                 for (int64_t i = 0; i < 8 && l + i < width; i++) dst[p * width + l + i] = row[i][p];

@@ -27,11 +27,11 @@
 #if ZFI_BF16
 #if defined(__clang__)
 #define ZFI_TARGET_BF16                                                                            \
-    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma"),               \
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c"),               \
                    min_vector_width(512)))
 #else
 #define ZFI_TARGET_BF16                                                                            \
-    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma,"                \
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c,"              \
                           "prefer-vector-width=512")))
 #endif
 

@@ -127,6 +127,7 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, zfi_attention 
     c.rows = zfi_div_up(m, zfi_div_up(m, c.tile->rows));
     most = zfi_max(32, zfi_min(ZFI_SCORE_BLOCK, ZFI_HEAD_BLOCK / c.a.d));
     c.keys = zfi_attention_block(n, most, ZFI_SCORE_LANES);
+    if (c.a.past) c.keys = zfi_round_up(zfi_min(n, most), ZFI_SCORE_LANES); /* of any context alike */
     if (n < c.a.n) c.keys = zfi_min(most, ZFI_RING_BLOCK) / 32 * 32; /* no block crosses the end */
     c.key_rows = zfi_div_up(c.keys, zfi_div_up(c.keys, c.tile->rows));
     c.queries = zfi_attention_block(m, most, c.rows);

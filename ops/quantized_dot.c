@@ -58,7 +58,15 @@ static size_t zfi_dot_bytes(const zfi_blocks *b, zf_dtype dtype, int64_t k)
     return (size_t)k * (dtype == ZF_F32 ? 4 : 2) + (size_t)(k / b->block) * sizeof(float);
 }
 
-/* The integers of x [k], of f32, bf16 or f16, in `room`. */
+/* Where in `room` the integers of x [k] are. */
+static zfi_dot_x zfi_dot_x_in(const zfi_blocks *b, zf_dtype dtype, int64_t k, void *room)
+{
+    float *unit = room;
+    int16_t *high = (int16_t *)(unit + k / b->block);
+    return (zfi_dot_x){high, dtype == ZF_F32 ? high + k : NULL, unit};
+}
+
+/* Writes the integers of x [k], of f32, bf16 or f16, to `room`. */
 static zfi_dot_x zfi_dot_x_of(zfi_isa isa, const zfi_blocks *b, zf_dtype dtype, const void *x,
                               int64_t k, void *room)
 {
@@ -76,7 +84,7 @@ static zfi_dot_x zfi_dot_x_of(zfi_isa isa, const zfi_blocks *b, zf_dtype dtype, 
         zfi_dot_integers(isa, high + at, from, by, b->block);
         if (low) zfi_dot_rest(isa, low + at, high + at, from, by, b->block);
     }
-    return (zfi_dot_x){high, low, unit};
+    return zfi_dot_x_in(b, dtype, k, room);
 }
 
 /* The product of x with a row of records. wide: scales are f32, else bf16. */

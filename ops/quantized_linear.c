@@ -13,14 +13,17 @@
  * w has no gradient: it is frozen. Saved: nothing.
  *
  * A few rows of x are bound by reading w: each element of y is one sum along a row of w, of integers
- * block by block (quantized_dot.c), whose bits depend on no other row of x. Of more rows, a task dequantises some rows (transposed: columns) of w into its own
- * cache, in x's dtype, and multiplies by them. */
+ * block by block (quantized_dot.c). Of more rows, a task dequantises some rows (transposed: columns)
+ * of w into its own cache, in x's dtype, and multiplies by them. Which of the two depends on the rows
+ * of a matrix of x, not on how many matrices there are: so a token of a text has the same bits alone
+ * and among those of other texts. */
 
 /* Rows of w that a task dequantises at a time: as many as a cache takes, since x is read once for
  * them. Of a few rows of x, rows of a task. Transposed, k of a product, whose sums are read and written
  * once for them. */
 enum {
-    ZFI_QUANTIZED_FEW = 16, /* rows of x at most that are sums of integers */
+    ZFI_QUANTIZED_FEW = 16, /* rows at most of an x [rows, k] that are sums of integers; 1 of more
+                             * dimensions */
     ZFI_QUANTIZED_ROWS = 64,
     ZFI_QUANTIZED_MORE = 128,
     ZFI_QUANTIZED_TILE = 1 << 18, /* bytes of a tile of so many more */
@@ -97,8 +100,8 @@ typedef struct zfi_quantized {
     zf_dtype dtype;      /* of a dequantised tile and of x with it: f32 or bf16 */
     int64_t rows;        /* of w, of a tile */
     int64_t span;        /* columns of y of a task */
-    bool few;            /* x has a few rows: */
-    zfi_dot_x row[ZFI_QUANTIZED_FEW];
+    bool few;            /* x has a few rows, whose integers have so many bytes each: */
+    size_t x_bytes;
     size_t tile, product; /* a worker's scratch, in bytes: the tile; what its product needs */
     size_t wide, all;    /* f16: x in f32; transposed: sums in f32. All of it */
 } zfi_quantized;
@@ -143,11 +146,12 @@ static zfi_quantized zfi_quantized_of(const zf_launch *l)
                        .transposed = ZF_INT(l, quantized_linear, transposed) != 0,
                        .aside = ZF_INT(l, quantized_linear, transposed) || l->out.dtype != ZF_F32,
                        .dtype = l->out.dtype == ZF_BF16 ? ZF_BF16 : ZF_F32};
+    const zf_shape *x = &l->args[0].shape;
     zfi_matmul_desc d, rest;
-    int64_t last = zfi_last(&l->args[0].shape), left;
+    int64_t last = zfi_last(x), left;
     q.k = q.bytes / q.b.record * q.b.block;
     q.m = last ? zfi_count(&l->args[0]) / last : 0;
-    q.few = !q.transposed && q.m <= ZFI_QUANTIZED_FEW;
+    q.few = !q.transposed && (x->rank > 2 ? x->dims[x->rank - 2] == 1 : q.m <= ZFI_QUANTIZED_FEW);
     q.rows = q.transposed ? ZFI_QUANTIZED_DEEP
              : !q.few && q.k * ZFI_QUANTIZED_MORE * (int64_t)zf_dtype_size(q.dtype) <=
                               ZFI_QUANTIZED_TILE
@@ -155,7 +159,8 @@ static zfi_quantized zfi_quantized_of(const zf_launch *l)
                  : ZFI_QUANTIZED_ROWS;
     q.span = q.transposed ? q.b.block : q.rows;
     if (q.few) {
-        q.all = (size_t)q.m * zfi_round_bytes(zfi_dot_bytes(&q.b, l->out.dtype, q.k));
+        q.x_bytes = zfi_round_bytes(zfi_dot_bytes(&q.b, l->out.dtype, q.k));
+        q.all = (size_t)q.m * q.x_bytes;
         return q;
     }
     if (l->out.dtype == ZF_F16) q.wide = zfi_round_bytes((size_t)zfi_count(&l->args[0]) * 4);
@@ -207,6 +212,12 @@ static void zfi_quantized_finish(const zfi_quantized *q, float *sums, int64_t at
     zfi_narrow(q->isa, zfi_element_of(out->data, out->dtype, at), out->dtype, sums, n);
 }
 
+/* Where the integers of row m of x are. */
+static void *zfi_quantized_x(const zfi_quantized *q, int64_t m)
+{
+    return (char *)q->l->scratch + (size_t)m * q->x_bytes;
+}
+
 /* Some columns of a few rows of y. */
 static void zfi_quantized_row_task(void *context, int64_t index, int worker)
 {
@@ -215,7 +226,8 @@ static void zfi_quantized_row_task(void *context, int64_t index, int worker)
     float sums[ZFI_QUANTIZED_ROWS];
     (void)worker;
     for (int64_t m = 0; m < q->m; m++) {
-        zfi_dot_rows(q->isa, &q->b, &q->row[m], zfi_quantized_at(q, n0, 0), q->bytes,
+        const zfi_dot_x x = zfi_dot_x_in(&q->b, q->l->out.dtype, q->k, zfi_quantized_x(q, m));
+        zfi_dot_rows(q->isa, &q->b, &x, zfi_quantized_at(q, n0, 0), q->bytes,
                      q->k / q->b.block, n, sums);
         zfi_quantized_finish(q, sums, m * q->n + n0, n0, n);
     }
@@ -281,10 +293,9 @@ static zf_status zfi_cpu_quantized_linear(const zf_launch *l)
         return ZF_OK;
     }
     if (q.few) {
-        const size_t bytes = zfi_round_bytes(zfi_dot_bytes(&q.b, x->dtype, q.k));
         for (int64_t m = 0; m < q.m; m++)
-            q.row[m] = zfi_dot_x_of(q.isa, &q.b, x->dtype, zfi_element(x->data, x->dtype, m * q.k),
-                                    q.k, (char *)l->scratch + (size_t)m * bytes);
+            zfi_dot_x_of(q.isa, &q.b, x->dtype, zfi_element(x->data, x->dtype, m * q.k), q.k,
+                         zfi_quantized_x(&q, m));
         zfi_pool_run(pool, zfi_div_up(q.n, q.span), zfi_quantized_row_task, &q);
         return ZF_OK;
     }

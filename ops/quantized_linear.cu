@@ -8,7 +8,7 @@
  * With more rows, and for the transposed product, the weight is dequantised into scratch, in x's
  * dtype, and cuBLASLt multiplies by it. */
 
-enum { ZFD_QUANTIZED_FEW = 16 /* rows of x */ };
+enum { ZFD_QUANTIZED_FEW = 16 /* rows of an x [rows, k]; 1 of more dimensions */ };
 
 typedef struct zfd_quantized {
     zfd_blocks b;
@@ -95,10 +95,13 @@ static zfd_gemm zfd_quantized_product(const zf_launch *l, const zfd_quantized *q
 {
     const bool transposed = ZF_INT(l, quantized_linear, transposed) != 0,
                bias = l->arg_count > 2;
+    const zf_shape *x = &l->args[0].shape;
+    bool few;
     zfd_gemm g = transposed ? zfd_gemm_of(l, q->m, q->k, q->n, false, false)
                             : zfd_gemm_of(l, q->m, q->n, q->k, false, true);
     g.bias = bias;
-    *multiplies = transposed || (q->m > ZFD_QUANTIZED_FEW && (!bias || q->n % 8 == 0));
+    few = x->rank > 2 ? x->dims[x->rank - 2] == 1 : q->m <= ZFD_QUANTIZED_FEW;
+    *multiplies = transposed || (!few && (!bias || q->n % 8 == 0));
     return g;
 }
 

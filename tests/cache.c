@@ -44,11 +44,11 @@ static void free_part(void *object)
     *p = (part){.graph = NULL};
 }
 
-static void build_part(test *t, part *p, const form *f, int64_t tokens)
+static void build_over(test *t, part *p, const form *f, int64_t tokens, int64_t context)
 {
     static const char *const names[] = {"q", "k", "v"};
     zf_shape kv = ZF_SHAPE(BATCH, tokens, f->kv_heads * f->d);
-    zf_shape rows = ZF_SHAPE(BATCH, f->ring ? RING : CONTEXT, f->kv_heads * f->d);
+    zf_shape rows = ZF_SHAPE(BATCH, context, f->kv_heads * f->d);
     zf_graph *g = p->graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
     for (int k = 0; k < 3; k++)
         p->x[k] = zf_input(g, names[k], f->dtype,
@@ -66,6 +66,11 @@ static void build_part(test *t, part *p, const form *f, int64_t tokens)
                                                        .past = p->past,
                                                        .count = p->count}),
                      "y");
+}
+
+static void build_part(test *t, part *p, const form *f, int64_t tokens)
+{
+    build_over(t, p, f, tokens, f->ring ? RING : CONTEXT);
 }
 
 /* What x of that kind holds after rounding. */
@@ -192,6 +197,31 @@ TEST_ONCE(cache_rings_hold_what_attention_sees)
 {
     for (size_t k = 0; k < sizeof forms / sizeof *forms && !t->failed; k++)
         if (forms[k].ring) check_form(t, &forms[k]);
+}
+
+/* Attention of the same prompts over caches of other lengths has the same bits: a text does not depend
+ * on the longest one of its batch. */
+TEST_ONCE(cache_of_any_length_gives_the_same_bits)
+{
+    enum { WIDTH = 300 };
+    static const form f = {1, 1, WIDTH, 0, ZF_F32, 0, false, false};
+    static const int64_t contexts[] = {60, 78, 130}; /* alone they are cut at 32 and at 64 */
+    static float y[3][BATCH * CHUNK * WIDTH];
+    static part p;
+    for (int k = 0; k < 3; k++) {
+        int32_t past[BATCH] = {0}, count[BATCH] = {CHUNK, CHUNK, CHUNK};
+        free_part(&p);
+        build_over(t, &p, &f, CHUNK, contexts[k]);
+        if (!k) test_defer(t, free_part, &p);
+        p.program = zf_compile(p.graph, NULL);
+        OK(t, zf_graph_status(p.graph), zf_graph_error(p.graph));
+        for (; past[0] + CHUNK <= 60; past[0] += CHUNK, past[1] += CHUNK, past[2] += CHUNK) {
+            OK(t, write_part(&p, &f, CHUNK, past, count), zf_program_error(p.program));
+            OK(t, zf_step(p.program), zf_program_error(p.program));
+        }
+        OK(t, zf_read(p.program, p.y, y[k], sizeof y[k]), zf_program_error(p.program));
+        CHECK(t, !memcmp(y[k], y[0], sizeof y[0]));
+    }
 }
 
 /* ------------------------------------------------------------------------------- mistakes */

@@ -460,18 +460,18 @@ TEST_ONCE(quantized_linear_has_gradients)
     }
 }
 
-/* The rows of a product of `rows` rows of x with a weight, the same in each call, from row `first` of
- * the same numbers on. */
+/* The rows of a product of x with a weight, the same in each call, where x has the rows of the same
+ * numbers from row `first` on: [rows], or so many matrices of `each` rows. */
 static bool few_rows(test *t, const zf_quantize_desc *d, zf_dtype dtype, int64_t first, int64_t rows,
-                     float *out)
+                     int64_t each, float *out)
 {
-    enum { IN = 192, OUT = 37 };
-    static float numbers[17 * IN];
+    enum { IN = 192, OUT = 37, MOST = 48 };
+    static float numbers[MOST * IN];
     zf_graph *g = s.graph = zf_graph_new(NULL);
     zf_tensor x, w, y;
     zf_status status;
-    for (int i = 0; i < 17 * IN; i++) numbers[i] = (float)(i * 7919 % 1999 - 999) / 500;
-    x = zf_input(g, "x", ZF_F32, ZF_SHAPE(rows, IN));
+    for (int i = 0; i < MOST * IN; i++) numbers[i] = (float)(i * 7919 % 1999 - 999) / 500;
+    x = zf_input(g, "x", ZF_F32, each ? ZF_SHAPE(rows / each, each, IN) : ZF_SHAPE(rows, IN));
     w = zf_param(g, "w", ZF_SHAPE(OUT, IN),
                  &(zf_param_desc){.init = ZF_NORMAL, .std = 0.5, .quantized = *d});
     y = zf_quantized_linear(dtype == ZF_F32 ? x : zf_cast(x, dtype), w, ZF_NONE, d);
@@ -486,19 +486,25 @@ static bool few_rows(test *t, const zf_quantize_desc *d, zf_dtype dtype, int64_t
     return !status;
 }
 
-/* One row has the bits that it has among others, as many as a step of generation has texts. */
+/* One row has the bits that it has among others, and a matrix of rows, of which a prompt is one, those
+ * that it has among other matrices, however many there are. */
 TEST_ONCE(quantized_rows_are_alike)
 {
-    enum { OUT = 37 };
+    enum { OUT = 37, MOST = 48 };
+    static const struct {
+        int64_t all, each, some;
+    } shapes[] = {{16, 0, 1}, {16, 0, 8}, {16, 0, 15}, {40, 1, 1}, {40, 1, 17}, {46, 23, 23}, {40, 5, 5}};
     static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
     static const zf_quantize_desc descs[] = {{8, 64, ZF_BF16}, {4, 192, ZF_F32}};
-    static float all[16 * OUT], one[16 * OUT];
+    static float all[MOST * OUT], one[MOST * OUT];
     test_defer(t, session_free, &s);
-    for (int n = 0; n < 6; n++) {
-        if (!few_rows(t, &descs[n / 3], dtypes[n % 3], 0, 16, all)) return;
-        for (int64_t rows = 1; rows < 16; rows += 7) {
-            if (!few_rows(t, &descs[n / 3], dtypes[n % 3], 1, rows, one)) return;
-            CHECK(t, !memcmp(one, all + OUT, (size_t)(rows * OUT) * sizeof *one));
-        }
+    for (int n = 0; n < 6 * (int)(sizeof shapes / sizeof *shapes); n++) {
+        const zf_quantize_desc *d = &descs[n % 2];
+        const zf_dtype dtype = dtypes[n % 3];
+        const int64_t rows = shapes[n / 6].some, each = shapes[n / 6].each;
+        if (!few_rows(t, d, dtype, 0, shapes[n / 6].all, each, all) ||
+            !few_rows(t, d, dtype, each ? each : 1, rows, each, one))
+            return;
+        CHECK(t, !memcmp(one, all + (each ? each : 1) * OUT, (size_t)(rows * OUT) * sizeof *one));
     }
 }

@@ -32,9 +32,12 @@ void zf_decode_caches(zf_attention_desc *attention, const zf_decode_inputs *in, 
 zf_tensor zf_decode_end(zf_tensor x, zf_tensor words, const zf_decode_inputs *in)
 {
     const zf_quantize_desc blocks = zf_param_blocks(words);
-    const zf_tensor last = zf_gather_rows(x, in->last);
-    return zf_output(blocks.bits
-                         ? zf_quantized_linear(last, words, ZF_NONE, &blocks)
-                         : zf_matmul_ex(last, words, &(zf_matmul_desc){.transpose_b = true}),
-                     "logits");
+    const int64_t texts = in->shape.texts;
+    zf_tensor last = zf_gather_rows(x, in->last), y;
+    if (!blocks.bits)
+        return zf_output(zf_matmul_ex(last, words, &(zf_matmul_desc){.transpose_b = true}), "logits");
+    /* as matrices of one row, each of which is computed as one alone */
+    last = zf_reshape(last, ZF_SHAPE(texts, 1, zf_tensor_shape(last).dims[1]));
+    y = zf_quantized_linear(last, words, ZF_NONE, &blocks);
+    return zf_output(zf_reshape(y, ZF_SHAPE(texts, zf_tensor_shape(y).dims[2])), "logits");
 }

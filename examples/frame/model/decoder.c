@@ -52,7 +52,7 @@ bool decoder_open(decoder *d, const decoder_desc *desc, session_desc *s, const c
     const int64_t window = zf_config_window(s->sample->config, s->config);
     int64_t chunk = desc->chunk;
     *d = (decoder){.steps = {.texts = 0}};
-    if (!chunk) chunk = CHUNK / desc->texts > 0 ? CHUNK / desc->texts : 1;
+    if (!chunk) chunk = CHUNK / desc->texts > 1 ? CHUNK / desc->texts : 2; /* 1: as later tokens */
     if (chunk > desc->context) chunk = desc->context;
     if (zf_config_scores(s->sample->config, s->config))
         return fail(error, ZF_ERR_MISMATCH,

@@ -298,6 +298,34 @@ static bool compress(test *t, const float *x, float *e, int64_t count, unsigned 
     return good;
 }
 
+/* Elements between the tensors of a bucket are 0, after them too, whatever was in their place. */
+TEST(onebit_what_is_between_tensors_is_zero)
+{
+    enum { COUNT = 3 * BLOCK, ROW = 132, STEPS = 2 };
+    static const char text[] =
+        "%1 = input \"signs\" : u8[6,132]\n"
+        "%2 = sign_expand %1 {shape=[3072] parts=2 at=[0,2048] count=[1500,7]} : f32[3072]\n"
+        "%3 = neg %2 : f32[3072]\noutput %3 \"y\"\n";
+    static unsigned char rows[6 * ROW];
+    static float y[COUNT];
+    const float scale = 0.5f;
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
+    zf_program *p;
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    p = zf_compile(g, &(zf_compile_desc){.poison = true});
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    memset(rows, 0xff, sizeof rows);
+    for (int r = 0; r < 6; r++) memcpy(rows + r * ROW, &scale, sizeof scale);
+    OK(t, zf_write(p, zf_graph_find(g, "signs"), rows, sizeof rows), zf_program_error(p));
+    for (int step = 0; step < STEPS; step++) OK(t, zf_step(p), zf_program_error(p));
+    OK(t, zf_read(p, zf_graph_find(g, "y"), y, sizeof y), zf_program_error(p));
+    for (int i = 0; i < COUNT; i++)
+        CHECK(t, fabsf(y[i]) == (i < 1500 || (i >= 2048 && i < 2055) ? 0.5f : 0));
+}
+
 /* What is sent and what is kept: m + e_old = s q + e_new, each in f32; s the root of the mean square
  * of the block, q the sign, + for 0. Nothing else is lost than the rounding of e. */
 TEST_ONCE(onebit_compression_by_definition)

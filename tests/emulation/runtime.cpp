@@ -225,14 +225,14 @@ bool on_device(const void *at, size_t bytes)
     return m && (m->where == PINNED || m->device == the_device);
 }
 
-static void check_guard(uintptr_t at, const block_of_memory *m, const char *after)
+static void check_guard(uintptr_t at, const block_of_memory *m, const char *when)
 {
     const unsigned char *bytes = (const unsigned char *)at;
     for (int i = 0; i < GUARD_BYTES && m->base && !WITH_ASAN; i++)
         if (bytes[m->bytes + (size_t)i] != 0xff || bytes[-1 - i] != 0xff) {
-            bool after = bytes[m->bytes + (size_t)i] != 0xff;
-            found("%s: %d bytes %s an allocation of %zu bytes were written", after, i + !after,
-                  after ? "after" : "before", m->bytes);
+            bool end = bytes[m->bytes + (size_t)i] != 0xff;
+            found("%s: %d bytes %s an allocation of %zu bytes were written", when, i + !end,
+                  end ? "after" : "before", m->bytes);
             memset((char *)at + m->bytes, 0xff, GUARD_BYTES);
             memset((char *)at - GUARD_BYTES, 0xff, GUARD_BYTES);
             return;

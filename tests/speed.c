@@ -60,13 +60,15 @@ TEST_ONCE(bert_speed_by_a_clock)
     char *line;
     job = (run_job){.sample = &bert_sample,
                     .o = {.batch = 4, .seq = 32, .steps = 6, .lr = 1e-3, .schedule = ZF_CONSTANT},
-                    .data.own = &data};
+                    .data.own = &data,
+                    .ranks.world = 1};
     r = (run){.job = &job, .leads = true};
     CHECK(t, (data.file =
                   bert_batch_file_load("tests/golden/bert/batch.safetensors", 197, 2, &error)));
     test_defer(t, free_batches, data.file);
     CHECK(t, bert_config_load("tests/golden/bert/config.json", &config, &error));
-    d.shape = (sample_shape){.batch = 4, .sequence = 32, .predictions = data.file->predictions};
+    job.shape = d.shape =
+        (sample_shape){.batch = 4, .sequence = 32, .predictions = data.file->predictions};
     CHECK(t, session_open(&r.session, &d, &error));
     test_defer(t, close_session, &r.session);
     timed = r.session.program;

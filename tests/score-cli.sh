@@ -80,6 +80,21 @@ goes_on() {
 }
 check 'a reward model is trained on' goes_on
 
+# An adapter over a model that predicts has the head: it scores by itself, since it names its base.
+adapts() {
+    ends 0 "$llm" pretrain --model docs/data/llama.json --corpus docs/data/stories.txt --vocab \
+        "$work/vocab.txt" --seq 32 --batch 16 --steps 400 --lr 5e-3 --precision f32 --threads 1 --quiet --eval-batches 0 \
+        --save "$work/base" &&
+        ends 0 "$llm" reward --model "$work/base" --data $pairs --seq 20 --steps 600 --lr 5e-3 --lora r=8 \
+            --precision f32 --threads 1 --quiet --save "$work/adapter" &&
+        held_out | awk '{ exit !($1 > 70) }' && scores adapter chosen g && scores adapter rejected h &&
+        paste "$work/g" "$work/h" | tr -d '}' | awk '$2 > $4 { n++ } END { exit n < 36 }' &&
+        ends 0 "$llm" score --model "$work/base" --adapter "$work/adapter" --data "$work/chosen" \
+            --threads 1 && cmp "$work/out" "$work/g" &&
+        grep -q '"modules_to_save": \["score"\]' "$work/adapter/adapter_config.json"
+}
+check 'an adapter scores by its own head' adapts
+
 # ---------------------------------------------------------------------------------- mistakes
 
 check 'no pairs' fails 2 "llm: reward: pairs of answers are needed: --data FILE; $list" "$llm" reward

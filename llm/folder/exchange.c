@@ -137,17 +137,20 @@ static bool zfl_import_param(const zf_exchange *x, zf_program *p, zf_weights *w,
     return good;
 }
 
-/* Reports a tensor that was not used, or makes it an error. */
-static bool zfl_check_unused(const zf_exchange *x, const char *name, bool scores,
+/* Reports a tensor that was not used, or makes it an error. score: the head of a model that scores;
+ * where an adapter keeps it, the base is a language model. */
+static bool zfl_check_unused(const zf_exchange *x, const char *name, zf_tensor score,
                              zf_weights_report *report, const char *path, zf_error *error)
 {
-    if (zfl_any(x->buffers, zfl_ends_in, name) || (scores && !strcmp(name, x->head))) return true;
+    const bool scores = zf_valid(score), is_head = !strcmp(name, x->head);
+    if (zfl_any(x->buffers, zfl_ends_in, name)) return true;
+    if (is_head && scores && zf_param_adapter(score)) return true;
     if (zfl_any(x->inside, zfl_begins, zfl_bare(x, name)) ||
         (scores && !strncmp(name, x->score, strcspn(x->score, ".") + 1)))
         return zfl_fail(error, ZF_ERR_MISMATCH,
                         "%s: the model has no tensor %.200s; do the sizes of --model fit?", path,
                         name);
-    if (!strcmp(name, x->head))
+    if (is_head && !scores)
         return zfl_fail(error, ZF_ERR_MISMATCH,
                         "%s: %s differs from the word embedding, to which the model ties it: its "
                         "config.json must have \"tie_word_embeddings\": false",
@@ -161,7 +164,7 @@ bool zf_exchange_import(const zf_exchange *x, zf_program *p, zf_graph *g, const 
 {
     zf_weights *w = zf_weights_open(path, error);
     bool tied = !zf_valid(zf_exchange_find(g, x->head)), good = w != NULL;
-    const bool scores = x->score && zf_valid(zf_exchange_find(g, x->score));
+    const zf_tensor score = x->score ? zf_exchange_find(g, x->score) : ZF_NONE;
     *report = (zf_weights_report){.fresh = 0};
     for (int32_t i = 0; good && i < zf_param_count(g); i++) {
         zf_tensor param = zf_param_at(g, i);
@@ -177,7 +180,7 @@ bool zf_exchange_import(const zf_exchange *x, zf_program *p, zf_graph *g, const 
     }
     for (int32_t i = 0; good && i < zf_weights_count(w); i++)
         good = zf_weights_taken(w, i) ||
-               zfl_check_unused(x, zf_weights_name(w, i), scores, report, path, error);
+               zfl_check_unused(x, zf_weights_name(w, i), score, report, path, error);
     zf_weights_close(w);
     return good;
 }

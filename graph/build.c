@@ -323,7 +323,7 @@ ZF_API const char *zf_param_plain_name(zf_tensor param, char *text, size_t size)
 {
     char plain[ZFI_ADAPTER_NAME];
     const char *adapter = zf_param_adapter(param);
-    if (!size) return text;
+    if (!text || !size) return "";
     snprintf(text, size, "%s",
              zfi_plain_name(plain, adapter ? adapter : "", zf_tensor_name(param)));
     return text;

@@ -769,18 +769,18 @@ check 'several passes over the answers of an iteration' several_passes
 # Answers, rewards and steps are the same for any stage and ranks with equal parts.
 same_on_ranks() {
     grpo --steps 4 --precision f32 --micro-batches 2 --reward "$has_a" --reward -0.1*length &&
-        cp "$work/columns" "$work/rows" || return 1
+        cp "$work/columns" "$work/columns.before" || return 1
     for stage in 0 3; do
         grpo --steps 4 --precision f32 --ranks 2 --zero $stage --reward "$has_a" \
-            --reward -0.1*length && cmp "$work/rows" "$work/columns" || return 1
+            --reward -0.1*length && cmp "$work/columns.before" "$work/columns" || return 1
     done
 }
 check 'the same rewards on every number of ranks' same_on_ranks
 rewards_go_on() {
-    grpo --steps 4 --reward length && tail -n 2 "$work/columns" > "$work/rows" &&
+    grpo --steps 4 --reward length && tail -n 2 "$work/columns" > "$work/columns.before" &&
         grpo --steps 2 --reward length --save "$work/halfway" &&
         grpo --steps 4 --reward length --load "$work/halfway" &&
-        tail -n 2 "$work/columns" | cmp - "$work/rows"
+        tail -n 2 "$work/columns" | cmp - "$work/columns.before"
 }
 check 'training on rewards goes on' rewards_go_on
 

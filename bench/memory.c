@@ -153,7 +153,7 @@ int main(int argc, char **argv)
                                .training = {.clip = 1, .adamw.weight_decay = 0.01},
                                .seed = 1,
                                .threads = 1,
-                               .shape = {1, 128, 0, false, 0}}};
+                               .shape = {.batch = 1, .sequence = 128}}};
     const zf_options all[] = {{.rows = rows, .desc = &set},
                               {.rows = bench_session_rows, .desc = &set.session}};
     int status;

@@ -393,7 +393,7 @@ int main(int argc, char **argv)
                                             .prefetch.bytes = 32 << 20},
                                .seed = 1,
                                .threads = 1,
-                               .shape = {8, 128, 0, false, 0}}};
+                               .shape = {.batch = 8, .sequence = 128}}};
     const zf_options all[] = {{.rows = rows, .desc = &set},
                               {.rows = bench_session_rows, .desc = &set.session},
                               {.rows = pass_rows, .desc = &set.session.training}};

@@ -48,7 +48,7 @@ int main(int argc, char **argv)
                       .training.clip = 1,
                       .seed = 1,
                       .threads = 2,
-                      .shape = {16, 128, 0, false, 0}};
+                      .shape = {.batch = 16, .sequence = 128}};
     bench_step m = {.steps = 0};
     const zf_options all[] = {{.rows = rows, .desc = &o},
                               {.rows = bench_step_rows, .desc = &m},

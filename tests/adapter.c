@@ -104,7 +104,7 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
     session_desc d = {.sample = &llm_sample,
                       .purpose = SAMPLE_TRAIN,
                       .config = &config,
-                      .shape = {BATCH, TOKENS, 0, of->masked, 0},
+                      .shape = {.batch = BATCH, .sequence = TOKENS, .rows = of->masked},
                       .threads = 1,
                       .training = {.adamw = {.weight_decay = 0.1},
                                    .clip = 1,
@@ -384,7 +384,7 @@ static bool open_adapted(session *s, const char *folder, const char *adapter, in
     session_desc d = {.sample = &llm_sample,
                       .purpose = SAMPLE_ANSWER,
                       .config = &config,
-                      .shape = {BATCH, TOKENS, 0, false, 0},
+                      .shape = {.batch = BATCH, .sequence = TOKENS},
                       .threads = 1,
                       .adapter = adapter};
     return session_config(&llm_sample, folder, &config, error) &&

@@ -38,7 +38,7 @@ static void close_family(family *f)
 {
     for (int k = 0; k < PROGRAMS; k++) zf_program_free(f->programs[k]), zf_graph_free(f->graphs[k]);
     zf_store_free(f->store);
-    *f = (family){NULL};
+    *f = (family){.store = NULL};
 }
 
 static zf_tensor model(zf_graph *g)
@@ -193,7 +193,7 @@ static zf_status go_on(family *f, found *r, const way *w)
 static void *work(void *user)
 {
     found *r = user;
-    family f = {NULL}, again = {NULL};
+    family f = {.store = NULL}, again = {.store = NULL};
     zf_status status = begin(&f, r, &r->way);
     if (!status)
         status = say(&r->error, zf_save(f.store, r->path, &(zf_save_desc){.select = is_trained}),

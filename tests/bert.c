@@ -57,8 +57,9 @@ static bool open_session(test *t, session *s, const bert_batch_file *batches, co
     bert_config config;
     session_desc d = {.sample = &bert_sample,
                       .config = &config,
-                      .shape = {batches->examples, batches->sequence, batches->predictions, false,
-                                0},
+                      .shape = {.batch = batches->examples,
+                                .sequence = batches->sequence,
+                                .predictions = batches->predictions},
                       .threads = threads,
                       .seed = seed,
                       .training = {.optimizer = r->optimizer,
@@ -336,7 +337,9 @@ PLAN(base, 8)
 static bool run_plainly(test *t, const bert_batch_file *batches, const zf_compile_desc *d,
                         double *loss, uint64_t *sum)
 {
-    session s = {.shape = {batches->examples, batches->sequence, batches->predictions, false, 0}};
+    session s = {.shape = {.batch = batches->examples,
+                           .sequence = batches->sequence,
+                           .predictions = batches->predictions}};
     zf_error error = {ZF_OK, ""};
     zf_status status = ZF_OK;
     bert_config config;
@@ -522,7 +525,7 @@ static void check_import(test *t, const variant *v, int expected_fresh, const ch
     session_desc d = {.sample = &bert_sample,
                       .config = &config,
                       .purpose = SAMPLE_EVALUATE,
-                      .shape = {1, 8, 1, false, 0},
+                      .shape = {.batch = 1, .sequence = 8, .predictions = 1},
                       .threads = 1,
                       .seed = 5};
     zf_safetensors *init, *before;
@@ -901,7 +904,8 @@ TEST_ONCE(bert_sessions_that_cannot_be)
 {
     bert_config config;
     session_desc d = {
-        .sample = &bert_sample, .config = &config, .shape = {1, 65, 1, false, 0}, .threads = 1};
+        .sample = &bert_sample, .config = &config, .threads = 1,
+        .shape = {.batch = 1, .sequence = 65, .predictions = 1}};
     zf_error error = {ZF_OK, ""};
     session s;
     CHECK(t, bert_config_load(GOLDEN "config.json", &config, &error));

@@ -24,7 +24,7 @@ static bool open_session(test *t, session *s, bert_config *config, zf_dtype dtyp
 {
     session_desc d = {.sample = &bert_sample,
                       .config = config,
-                      .shape = {2, POSITIONS, 4, false, 0},
+                      .shape = {.batch = 2, .sequence = POSITIONS, .predictions = 4},
                       .threads = 1,
                       .training.precision.dtype = dtype};
     zf_error error = {ZF_OK, ""};

@@ -105,7 +105,7 @@ static const char *opened(const char *folder, zf_dtype dtype)
     session_desc d = {.sample = &llm_sample,
                       .config = &config,
                       .purpose = SAMPLE_EVALUATE,
-                      .shape = {1, 8, 1, false, 0},
+                      .shape = {.batch = 1, .sequence = 8, .predictions = 1},
                       .threads = 1};
     session s;
     error = (zf_error){ZF_OK, ""};

@@ -225,7 +225,7 @@ TEST_ONCE(gpt_layers_that_add_to_the_residual_start_smaller)
     session_desc d = {.sample = &gpt_sample,
                       .purpose = SAMPLE_EVALUATE,
                       .config = &config,
-                      .shape = {1, 4, 0, false, 0},
+                      .shape = {.batch = 1, .sequence = 4},
                       .threads = 1,
                       .seed = 1};
     zf_error error = {ZF_OK, ""};

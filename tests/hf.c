@@ -182,7 +182,7 @@ static const char *take(test *t, const bert_config *config, const char *path,
     session_desc d = {.sample = &bert_sample,
                       .config = config,
                       .purpose = SAMPLE_EVALUATE,
-                      .shape = {1, 8, 1, false, 0},
+                      .shape = {.batch = 1, .sequence = 8, .predictions = 1},
                       .threads = 1};
     error = (zf_error){ZF_OK, ""};
     if (!session_open(&s, &d, &error)) test_fail(t, __FILE__, __LINE__, "open", error.text);

@@ -1000,7 +1000,7 @@ TEST_ONCE(onebit_variants_share_the_largest)
         session_desc d = {.sample = &bert_sample,
                                 .config = &config,
                                 .purpose = SAMPLE_TRAIN,
-                                .shape = {1, 8, 2, false, 0},
+                                .shape = {.batch = 1, .sequence = 8, .predictions = 2},
                                 .threads = 1,
                                 .training = {.zero.micro_batches = 2,
                                              .optimizer = optimizers[n],

@@ -325,7 +325,7 @@ static const char *goes_on(test *t, const settings *o, const zf_note *notes, int
     session_desc of;
     bool good;
     snprintf(path, sizeof path, "%s", test_path("older"));
-    job = (run_job){.sample = &gpt_sample, .o = *o, .shape = {1, 8, 0, false, 0}};
+    job = (run_job){.sample = &gpt_sample, .o = *o, .shape = {.batch = 1, .sequence = 8}};
     job.o.load = path, job.ranks.world = job.ranks.here = 1;
     r = (run){.job = &job, .leads = true};
     job.tables = settings_tables_of(&job.o, &gpt_sample, &(settings_desc){.tunes = false});

@@ -91,7 +91,7 @@ int bert_command_fill(int argc, char **argv)
     session_desc d = {.sample = &bert_sample,
                       .purpose = SAMPLE_EVALUATE,
                       .config = &config,
-                      .shape = {1, 1, 1, false, 0, NULL}};
+                      .shape = {.batch = 1, .sequence = 1, .predictions = 1}};
     session s;
     const char *text;
     zf_wordpiece *vocab;

@@ -65,7 +65,7 @@ bool masked_fill_text(session *with, const void *config, const zf_wordpiece *voc
     session_desc d = {.sample = with->sample,
                       .purpose = SAMPLE_ANSWER,
                       .config = config,
-                      .shape = {1, sequence, MASKS, false, 0, NULL},
+                      .shape = {.batch = 1, .sequence = sequence, .predictions = MASKS},
                       .share = with};
     masked_guess guesses[MASKS];
     session s;

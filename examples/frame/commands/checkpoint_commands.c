@@ -89,7 +89,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
     session_desc d = {.sample = sample,
                       .purpose = SAMPLE_EVALUATE,
                       .config = &config,
-                      .shape = {1, 1, 1, false, 0, NULL},
+                      .shape = {.batch = 1, .sequence = 1, .predictions = 1},
                       .threads = 1};
     command_tables tables = {.count = 0};
     named_files files = {.count = 0};

@@ -231,14 +231,14 @@ ZF_API zf_tensor zf_input(zf_graph *g, const char *name, zf_dtype dtype, zf_shap
 static void zfi_quantize_leaf(zfi_new *leaf, const zf_quantize_desc *desc)
 {
     const zf_quantize_desc d = zfi_quantize_resolved(desc);
-    int64_t *last = &leaf->shape.dims[leaf->shape.rank > 0 ? leaf->shape.rank - 1 : 0];
+    const bool has_last = leaf->shape.rank > 0 && leaf->shape.rank <= ZF_MAX_RANK;
+    int64_t *last = &leaf->shape.dims[has_last ? leaf->shape.rank - 1 : 0];
     ZF_INT(leaf, param, frozen) = true;
     ZF_INT(leaf, param, bits) = d.bits;
     ZF_INT(leaf, param, block) = d.block;
     ZF_INT(leaf, param, scale) = d.scale;
     leaf->dtype = ZF_U8;
-    if (zfi_are_blocks(d.bits, d.block, d.scale) && leaf->shape.rank > 0 &&
-        *last < INT64_MAX / 8) {
+    if (has_last && zfi_are_blocks(d.bits, d.block, d.scale) && *last < INT64_MAX / 8) {
         const zfi_blocks b = zfi_blocks_by(d.bits, d.block, d.scale);
         *last = *last % b.block ? 1 : *last / b.block * b.record;
     }

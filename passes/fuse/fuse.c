@@ -992,7 +992,7 @@ static const struct zfi_fusion {
 
 ZF_API const char *zf_fuse_name(int32_t index)
 {
-    for (int32_t k = 0; k < ZFI_COUNT(zfi_fusions); k++) {
+    for (int32_t k = 0; k < ZFI_COUNT(zfi_fusions) && index >= 0; k++) {
         bool again = k > 0 && !strcmp(zfi_fusions[k].name, zfi_fusions[k - 1].name);
         if (!again && index-- == 0) return zfi_fusions[k].name;
     }

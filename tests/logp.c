@@ -230,6 +230,7 @@ TEST_ONCE(head_logp_of_a_row_does_not_depend_on_others)
                 other.rows = turn == 2 ? 40 : h.rows;
                 run(t, &some, &other,
                     (zf_cpu_desc){.threads = turn == 3 ? 1 : 2, .isa = isas[isa]});
+                for (int k = 0; k < RESULTS; k++) CHECK(t, some.values[k] && all.values[k]);
                 for (int k = LOGP; k <= BEST; k++)
                     CHECK(t, some.values[k][row] == all.values[k][row]);
                 CHECK(t, !memcmp(some.values[DX] + row * h.width, all.values[DX] + row * h.width,

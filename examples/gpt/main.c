@@ -4,13 +4,7 @@
 #include "../frame/score/reward.h"
 #include "model.h"
 
-static int pretrain(int argc, char **argv)
-{
-    static const settings_default defaults[] = {
-        {"batch", "8"}, {"schedule", "cosine"}, {"weight-decay", "0.1"}, {"eps", "1e-8"}, {NULL, NULL}};
-    return pretrain_command(&gpt_sample, &(settings_desc){.defaults = defaults}, argc, argv);
-}
-
+static int pretrain(int argc, char **argv) { return causal_pretrain(&gpt_sample, argc, argv); }
 static int reward(int argc, char **argv) { return reward_command(&gpt_sample, argc, argv); }
 static int score(int argc, char **argv) { return score_command(&gpt_sample, argc, argv); }
 static int eval(int argc, char **argv) { return evaluate_command(&gpt_sample, argc, argv); }

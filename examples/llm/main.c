@@ -7,22 +7,8 @@
 #include "../frame/preference/preference.h"
 #include "model.h"
 
-static int pretrain(int argc, char **argv)
-{
-    static const settings_default defaults[] = {
-        {"batch", "8"}, {"schedule", "cosine"}, {"weight-decay", "0.1"}, {"eps", "1e-8"}, {NULL, NULL}};
-    return pretrain_command(&llm_sample, &(settings_desc){.defaults = defaults}, argc, argv);
-}
-
-static int finetune(int argc, char **argv)
-{
-    static const settings_default defaults[] = {{"batch", "8"},         {"schedule", "cosine"},
-                                                {"lr", "2e-5"},         {"seq", "1024"},
-                                                {"weight-decay", "0"}, {NULL, NULL}};
-    return pretrain_command(&llm_sample, &(settings_desc){.defaults = defaults, .tunes = true}, argc,
-                            argv);
-}
-
+static int pretrain(int argc, char **argv) { return causal_pretrain(&llm_sample, argc, argv); }
+static int finetune(int argc, char **argv) { return causal_finetune(&llm_sample, argc, argv); }
 static int reward(int argc, char **argv) { return reward_command(&llm_sample, argc, argv); }
 static int score(int argc, char **argv) { return score_command(&llm_sample, argc, argv); }
 static int grpo(int argc, char **argv) { return policy_command(&llm_sample, argc, argv); }

@@ -35,6 +35,8 @@ typedef struct causal_inputs {
     zf_decode_inputs decode;
 } causal_inputs;
 
+/* No input at all. */
+causal_inputs causal_none(zf_graph *g);
 causal_inputs causal_begin(zf_graph *g, const sample_shape *shape, sample_purpose purpose);
 
 /* The attention mask for padding, [B, 1, 1, T]. It is added to scores and makes the softmax of
@@ -65,6 +67,9 @@ void causal_caches(zf_attention_desc *attention, const causal_inputs *in, int64_
 extern const objective causal_objective;
 
 /* A command: the whole command line; it reads its own options, returns an exit status. */
+int causal_pretrain(const sample_model *sample, int argc, char **argv);
+/* Trains a model of a folder, or an adapter of it, on examples (--data). */
+int causal_finetune(const sample_model *sample, int argc, char **argv);
 int causal_generate(const sample_model *sample, int argc, char **argv);
 int causal_chat(const sample_model *sample, int argc, char **argv);
 /* Prints how well and how fast a model predicts a text, and the memory that it takes. */

@@ -23,23 +23,29 @@ static void begin_policy(zf_graph *g, const sample_shape *s, causal_inputs *in)
     if (in->policy->loss.kl_beta > 0) in->reference = zf_input(g, "reference", ZF_F32, tokens);
 }
 
-causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose purpose)
+causal_inputs causal_none(zf_graph *g)
 {
     const zf_tensor none = {g, 0};
-    causal_inputs in = {.attention_mask = none,
-                        .segments = none,
-                        .positions = none,
-                        .labels = none,
-                        .loss_weight = none,
-                        .reference = none,
-                        .pair_weight = none,
-                        .pair_share = none,
-                        .advantage = none,
-                        .weight = none,
-                        .old = none,
-                        .correction = none,
-                        .last = none,
-                        .past = none};
+    return (causal_inputs){.input_ids = none,
+                           .attention_mask = none,
+                           .segments = none,
+                           .positions = none,
+                           .labels = none,
+                           .loss_weight = none,
+                           .reference = none,
+                           .pair_weight = none,
+                           .pair_share = none,
+                           .advantage = none,
+                           .weight = none,
+                           .old = none,
+                           .correction = none,
+                           .last = none,
+                           .past = none};
+}
+
+causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose purpose)
+{
+    causal_inputs in = causal_none(g);
     if (purpose == SAMPLE_GENERATE) {
         const zf_decode_shape shape = {s->batch, s->sequence, s->predictions, s->chunk};
         in.decode = zf_decode_begin(g, &shape);

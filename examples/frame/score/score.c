@@ -7,14 +7,7 @@ static bool has_pairs(sample_purpose purpose)
 
 causal_inputs score_begin(zf_graph *g, sample_shape *rows, sample_purpose purpose)
 {
-    const zf_tensor none = {g, 0};
-    causal_inputs in = {.attention_mask = none,
-                        .segments = none,
-                        .positions = none,
-                        .labels = none,
-                        .loss_weight = none,
-                        .last = none,
-                        .past = none};
+    causal_inputs in = causal_none(g);
     if (has_pairs(purpose)) rows->batch *= 2;
     in.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(rows->batch, rows->sequence));
     if (rows->rows == SAMPLE_PADDED)

@@ -110,6 +110,21 @@ bool dataset_open_examples(dataset *d, const settings *o, const zf_config_facts 
     return good;
 }
 
+bool dataset_load_pairs(dataset *d, const settings *o, const examples_desc *desc, pairs *p,
+                        zf_error *error)
+{
+    if (!pairs_load(p, o->data, desc, error)) return false;
+    d->tokens = p->tokens, d->documents = p->count, d->held_out = p->held_out;
+    d->digest = p->digest, d->begins = p->begins;
+    return true;
+}
+
+const char *dataset_wrong_for_pairs(const settings *o)
+{
+    if (o->corpus || o->batch_file || !o->data) return "pairs of answers are needed: --data FILE";
+    return o->alone ? "--alone: each text of a pair has a row of its own already" : NULL;
+}
+
 /* ------------------------------------------------------------------------------------- opening */
 
 /* A model of an objective that scores becomes one that does; others must predict. */

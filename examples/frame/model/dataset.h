@@ -2,7 +2,7 @@
 #ifndef DATASET_H
 #define DATASET_H
 
-#include "../data/examples.h"
+#include "../data/pairs.h"
 #include "sample.h"
 
 /* Opens the text of --corpus, or the batches of --batch-file, which set o->batch and o->seq. A
@@ -17,6 +17,11 @@ bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *con
 typedef bool dataset_load(dataset *d, const settings *o, const examples_desc *desc, zf_error *error);
 bool dataset_open_examples(dataset *d, const settings *o, const zf_config_facts *facts,
                            dataset_load *load, zf_error *error);
+/* For a dataset_load: loads the pairs of --data, and sets counts and digests of *d. False with *error. */
+bool dataset_load_pairs(dataset *d, const settings *o, const examples_desc *desc, pairs *p,
+                        zf_error *error);
+/* For sample_model.wrong of a command that takes pairs: what of the options does not fit them. */
+const char *dataset_wrong_for_pairs(const settings *o);
 /* The template of chats, as the options say; without a BPE tokenizer these must not be given. To be
  * closed all the same. */
 bool dataset_open_chat(zf_chat *chat, const settings *o, const zf_tokenizer *tokenizer,

@@ -1,6 +1,5 @@
 #include "preference.h"
 #include "../commands/frame.h"
-#include "../data/pairs.h"
 #include "../model/dataset.h"
 #include "../model/session.h"
 #include "../options/fail.h"
@@ -20,14 +19,10 @@ typedef struct preference_data {
 static bool load(dataset *d, const settings *o, const examples_desc *desc, zf_error *error)
 {
     preference_data *data = d->own;
-    pairs *p = &data->pairs;
-    if (!pairs_load(p, o->data, desc, error)) return false;
     data->seed = (uint64_t)o->seed;
     data->desc = *(const zf_preference_desc *)o->own;
     if (data->desc.loss != ZF_PREFERENCE_SIMPO) data->desc.gamma = 0;
-    d->tokens = p->tokens, d->documents = p->count, d->held_out = p->held_out;
-    d->digest = p->digest, d->begins = p->begins;
-    return true;
+    return dataset_load_pairs(d, o, desc, &data->pairs, error);
 }
 
 static bool open_data(dataset *d, const settings *o, const zf_config_facts *facts, void *config,
@@ -245,12 +240,6 @@ const objective preference_objective = {
 
 /* ----------------------------------------------------------------------------------- the command */
 
-static const char *wrong(const settings *o)
-{
-    if (o->corpus || o->batch_file || !o->data) return "pairs of answers are needed: --data FILE";
-    return o->alone ? "--alone: each text of a pair has a row of its own already" : NULL;
-}
-
 int preference_command(const sample_model *sample, int argc, char **argv)
 {
     static const settings_default defaults[] = {{"batch", "8"},         {"schedule", "cosine"},
@@ -258,7 +247,7 @@ int preference_command(const sample_model *sample, int argc, char **argv)
                                                 {"weight-decay", "0"}, {NULL, NULL}};
     zf_preference_desc preference = {.beta = 0};
     sample_model with = *sample;
-    with.objective = &preference_objective, with.wrong = wrong;
+    with.objective = &preference_objective, with.wrong = dataset_wrong_for_pairs;
     return pretrain_command(&with,
                             &(settings_desc){.defaults = defaults,
                                              .own = {.rows = zf_preference_options(),

@@ -42,11 +42,7 @@ static const reward_options *options_of(const settings *o)
 static bool load_pairs(dataset *d, const settings *o, const examples_desc *desc, zf_error *error)
 {
     reward_data *data = d->own;
-    if (!pairs_load(&data->pairs, o->data, desc, error)) return false;
-    d->tokens = data->pairs.tokens, d->documents = data->pairs.count;
-    d->held_out = data->pairs.held_out;
-    d->digest = data->pairs.digest, d->begins = data->pairs.begins;
-    return true;
+    return dataset_load_pairs(d, o, desc, &data->pairs, error);
 }
 
 static bool open_data(dataset *d, const settings *o, const zf_config_facts *facts, void *config,
@@ -228,12 +224,6 @@ const objective reward_objective = {
 
 /* ---------------------------------------------------------------------------------- the command */
 
-static const char *wrong(const settings *o)
-{
-    if (o->corpus || o->batch_file || !o->data) return "pairs of answers are needed: --data FILE";
-    return o->alone ? "--alone: each text of a pair has a row of its own already" : NULL;
-}
-
 int reward_command(const sample_model *sample, int argc, char **argv)
 {
     static const settings_default defaults[] = {{"batch", "8"},         {"schedule", "cosine"},
@@ -241,7 +231,7 @@ int reward_command(const sample_model *sample, int argc, char **argv)
                                                 {"weight-decay", "0"}, {NULL, NULL}};
     reward_options own = {.center = 0};
     sample_model with = *sample;
-    with.objective = &reward_objective, with.wrong = wrong;
+    with.objective = &reward_objective, with.wrong = dataset_wrong_for_pairs;
     return pretrain_command(&with,
                             &(settings_desc){.defaults = defaults,
                                              .own = {.rows = reward_rows, .desc = &own},

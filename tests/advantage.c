@@ -71,6 +71,8 @@ TEST(advantages_of_equal_rewards_are_0)
             zf_group_advantages(reward, group, 16, (zf_advantage_kind)kind, advantage);
             for (int i = 1; i < 16; i += 2) CHECK(t, advantage[i] == 0);
             CHECK(t, advantage[0] < -0.5);
+            CHECK(t, zf_group_deviation(reward, group, 16, 1) == 0);
+            CHECK_NEAR(t, zf_group_deviation(reward, group, 16, 0), sqrt(24), 1e-14);
         }
 }
 

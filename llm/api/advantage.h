@@ -16,8 +16,7 @@ typedef struct zf_answers {
 ZF_API int64_t zf_answers_leave_out(int32_t *labels, int64_t texts, int64_t tokens,
                                     const double *reward);
 
-/* -------------------------------------------------------------------------------------
- * advantages */
+/* ---------------------------------------------------------------------------------- advantages */
 
 typedef enum zf_advantage_kind {
     ZF_ADVANTAGE_GROUP, /* (R - mean) / (std + 1e-4), std with count - 1 (GRPO, Shao et al. 2024) */
@@ -55,6 +54,11 @@ ZF_API const zf_option *zf_advantage_options(void);
 ZF_API void zf_group_advantages(const double *reward, const int32_t *group, int64_t count,
                                 zf_advantage_kind kind, double *advantage);
 
+/* The standard deviation of the rewards of one group, with count - 1: by what zf_group_advantages
+ * divides. NaN rewards are not counted. Exactly 0 where all are equal, or there is at most one. */
+ZF_API double zf_group_deviation(const double *reward, const int32_t *group, int64_t count,
+                                 int32_t id);
+
 /* Rewards of tokens: -kl_reward (log p - reference), and at the last token of the answer the score,
  * within reward_clip, is added. logp and reference may be NULL where kl_reward is 0. score [texts].
  * desc NULL: the defaults. */
@@ -77,8 +81,7 @@ ZF_API void zf_whiten(const zf_answers *a, double *x);
  * buffer, from there falling to -1 at `most` (DAPO, Yu et al. 2025). buffer 0: 0. */
 ZF_API double zf_overlong_penalty(int64_t length, int64_t most, int64_t buffer);
 
-/* ----------------------------------------------------------------------------------------
- * weights */
+/* ------------------------------------------------------------------------------------- weights */
 
 /* Weights of the tokens of each text, [texts], for zf_policy_rows.weight as [texts, 1]; 0 for a
  * text without an answer, which no count includes. With N texts that have one, of n tokens:

@@ -110,10 +110,16 @@ static double zfl_advantage(const zfl_peers *g, zf_advantage_kind kind, double r
 void zf_group_advantages(const double *reward, const int32_t *group, int64_t count,
                          zf_advantage_kind kind, double *advantage)
 {
+    zfl_peers g = {.count = 0};
     for (int64_t i = 0; i < count; i++) {
-        const zfl_peers g = zfl_peers_of(reward, group, count, group[i]);
+        if (!i || group[i] != group[i - 1]) g = zfl_peers_of(reward, group, count, group[i]);
         advantage[i] = isnan(reward[i]) ? 0 : zfl_advantage(&g, kind, reward[i]);
     }
+}
+
+double zf_group_deviation(const double *reward, const int32_t *group, int64_t count, int32_t id)
+{
+    return zfl_peers_of(reward, group, count, id).std;
 }
 
 void zf_token_rewards(const zf_answers *a, const double *score, const double *logp,

@@ -15,6 +15,7 @@ bool experience_new(experience *e, const experience_desc *desc, zf_error *error)
     *e = (experience){.desc = desc, .answers = desc->o->answers};
     e->ids = malloc(cells * sizeof *e->ids);
     e->labels = malloc(cells * sizeof *e->labels);
+    e->group = malloc(answers * sizeof *e->group);
     e->advantage = malloc(answers * sizeof *e->advantage);
     e->weight = malloc(answers * sizeof *e->weight);
     e->reward = malloc(answers * sizeof *e->reward);
@@ -23,7 +24,8 @@ bool experience_new(experience *e, const experience_desc *desc, zf_error *error)
     e->reference = malloc(cells * sizeof *e->reference);
     e->correction = malloc(cells * sizeof *e->correction);
     e->sampled = malloc(cells * sizeof *e->sampled);
-    return (e->ids && e->labels && e->advantage && e->weight && e->reward && e->old && e->entropy &&
+    for (int64_t k = 0; e->group && k < e->answers; k++) e->group[k] = (int32_t)(k / desc->o->group);
+    return (e->ids && e->labels && e->group && e->advantage && e->weight && e->reward && e->old && e->entropy &&
             e->reference && e->correction && e->sampled) ||
            fail(error, ZF_ERR_NOMEM, "out of memory");
 }
@@ -35,7 +37,8 @@ void experience_close(experience *e)
         session_close(&e->score);
         decoder_close(&e->decoder);
     }
-    free(e->ids), free(e->labels), free(e->advantage), free(e->weight), free(e->reward);
+    free(e->ids), free(e->labels), free(e->group), free(e->advantage), free(e->weight);
+    free(e->reward);
     free(e->old), free(e->entropy), free(e->reference), free(e->correction), free(e->sampled);
     *e = (experience){.ids = NULL};
 }
@@ -114,10 +117,8 @@ static bool weigh(experience *e, zf_error *error)
     const int64_t sequence = e->desc->sequence, batch = e->desc->batch;
     const policy_options *o = e->desc->o;
     double *numbers = malloc((size_t)e->answers * sizeof *numbers);
-    int32_t *group = malloc((size_t)e->answers * sizeof *group);
-    if (numbers && group) {
-        for (int64_t k = 0; k < e->answers; k++) group[k] = (int32_t)(k / o->group);
-        zf_group_advantages(e->reward, group, e->answers, o->advantage.advantage, numbers);
+    if (numbers) {
+        zf_group_advantages(e->reward, e->group, e->answers, o->advantage.advantage, numbers);
         for (int64_t k = 0; k < e->answers; k++) e->advantage[k] = (float)numbers[k];
         zf_answers_leave_out(e->labels, e->answers, sequence, e->reward);
         for (int64_t k = 0; k < e->answers; k += batch)
@@ -128,7 +129,6 @@ static bool weigh(experience *e, zf_error *error)
         fail(error, ZF_ERR_NOMEM, "out of memory");
     }
     free(numbers);
-    free(group);
     return !error->status;
 }
 
@@ -175,32 +175,16 @@ static bool correct(experience *e, zf_error *error)
 
 /* ----------------------------------------------------------------------------------------- log */
 
-/* Mean and deviation of the rewards of a group that can be scored; false: they are all equal. */
-static bool group_signal(const double *reward, int64_t count, double *deviation)
-{
-    double sum = 0, squares = 0, n = 0, first = NAN;
-    bool differs = false;
-    for (int64_t k = 0; k < count; k++) {
-        if (isnan(reward[k])) continue;
-        if (isnan(first)) first = reward[k];
-        differs = differs || reward[k] != first;
-        sum += reward[k], n++;
-    }
-    for (int64_t k = 0; k < count; k++)
-        if (!isnan(reward[k])) squares += (reward[k] - sum / n) * (reward[k] - sum / n);
-    *deviation = n > 1 ? sqrt(squares / (n - 1)) : 0;
-    return differs;
-}
-
 static void log_rewards(experience *e, const zf_rollouts *r)
 {
     const int64_t group = e->desc->o->group;
     const double groups = (double)(e->answers / group), answers = (double)e->answers;
     experience_log *l = &e->log;
-    double known = 0, deviation;
+    double known = 0;
     *l = (experience_log){.reward = 0};
     for (int64_t k = 0; k < e->answers; k += group) {
-        l->no_signal += !group_signal(e->reward + k, group, &deviation) / groups;
+        const double deviation = zf_group_deviation(e->reward + k, e->group + k, group, e->group[k]);
+        l->no_signal += (deviation == 0) / groups;
         l->deviation += deviation / groups;
     }
     for (int64_t k = 0; k < e->answers; k++) {

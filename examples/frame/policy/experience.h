@@ -33,6 +33,7 @@ typedef struct experience {
     const experience_desc *desc;
     int64_t answers;
     int32_t *ids, *labels;
+    int32_t *group; /* [answers]: the answers to the same prompt have the same number */
     float *advantage, *weight, *old, *entropy, *reference, *correction, *sampled;
     double *reward; /* NaN: not scorable */
     decoder decoder;

@@ -2,10 +2,10 @@
  * commands around them. */
 #define _POSIX_C_SOURCE 200809L
 #include "golden.h"
+#include "words.h"
 
 #include "../zeroflow_llm.h"
 #include "../examples/frame/data/causal_batch.h"
-#include "../examples/frame/options/command.h"
 #include "../examples/frame/commands/frame.h"
 #include "../examples/llm/model.h"
 
@@ -359,16 +359,7 @@ static int export(int argc, char **argv) { return export_command(&llm_sample, ar
 static const command commands[] = {
     {"finetune", "", finetune}, {"merge", "", merge}, {"export", "", export}, {NULL, NULL, NULL}};
 
-/* Runs a command line of words between spaces. */
-static int run_line(const char *line)
-{
-    char copy[1200], *argv[40] = {(char *)"llm"};
-    int argc = 1;
-    snprintf(copy, sizeof copy, "%s", line);
-    for (char *word = strtok(copy, " "); word && argc < 39; word = strtok(NULL, " "))
-        argv[argc++] = word;
-    return command_main(&(command_program){"llm", commands}, argc, argv);
-}
+static int run_line(const char *line) { return run_words(commands, line); }
 
 #define TUNE                                                                                       \
     "finetune --batch-file " MODELS                                                                \

@@ -2,9 +2,9 @@
  * same bits on any ranks and after an interruption, what is refused. */
 #define _POSIX_C_SOURCE 200809L
 #include "golden.h"
+#include "words.h"
 
 #include "../zeroflow_llm.h"
-#include "../examples/frame/options/command.h"
 #include "../examples/frame/preference/preference.h"
 #include "../examples/llm/model.h"
 
@@ -20,16 +20,13 @@ static const command commands[] = {{"dpo", "", dpo}, {NULL, NULL, NULL}};
 /* Runs dpo on a file of pairs, in f32, with words between spaces. */
 static int run_on(const char *data, const char *options)
 {
-    char copy[1200], *argv[60] = {(char *)"llm"};
-    int argc = 1;
-    snprintf(copy, sizeof copy,
+    char line[1200];
+    snprintf(line, sizeof line,
              "dpo --model " MODEL " --tokenizer tests/golden/dpo --data %s --batch 8 --warmup 0 "
              "--schedule constant --quiet --seq 64 %s%s%s",
              data, options, strstr(options, "--precision") ? "" : " --precision f32",
              strstr(options, "--save") ? " --overwrite" : "");
-    for (char *word = strtok(copy, " "); word && argc < 59; word = strtok(NULL, " "))
-        argv[argc++] = word;
-    return command_main(&(command_program){"llm", commands}, argc, argv);
+    return run_words(commands, line);
 }
 
 static int run(const char *options) { return run_on(GOLDEN "pairs.jsonl", options); }

@@ -1,11 +1,11 @@
 /* Reward models against transformers (tests/golden/reward/make.py), and what is refused of their
  * folders. */
 #include "golden.h"
+#include "words.h"
 
 #include "../zeroflow_llm.h"
 #include "../examples/frame/commands/frame.h"
 #include "../examples/frame/model/decoder.h"
-#include "../examples/frame/options/command.h"
 #include "../examples/frame/score/reward.h"
 #include "../examples/frame/score/score_batch.h"
 #include "../examples/frame/score/scorer.h"
@@ -416,16 +416,7 @@ static int export(int argc, char **argv) { return export_command(&llm_sample, ar
 static const command commands[] = {
     {"reward", "", reward}, {"score", "", score}, {"export", "", export}, {NULL, NULL, NULL}};
 
-/* Runs a command line of words between spaces. */
-static int run_line(const char *line)
-{
-    char copy[1200], *argv[48] = {(char *)"llm"};
-    int argc = 1;
-    snprintf(copy, sizeof copy, "%s", line);
-    for (char *word = strtok(copy, " "); word && argc < 47; word = strtok(NULL, " "))
-        argv[argc++] = word;
-    return command_main(&(command_program){"llm", commands}, argc, argv);
-}
+static int run_line(const char *line) { return run_words(commands, line); }
 
 #define TRAIN                                                                                      \
     "reward --model docs/data/llama.json --tokenizer docs/data --data docs/data/pairs.jsonl --seq " \

@@ -5,10 +5,10 @@
  *      "chosen": [{"role": "assistant", "content": "A wren."}],
  *      "rejected": [{"role": "assistant", "content": "A whale."}]}
  *
- * "margin" is a number, for a reward model. Without "prompt" it is the common beginning of both: of strings, in bytes, without a space at its
- * end; of lists, in messages. After the prompt comes one answer. A prompt and an answer that are
- * strings are messages where examples have a template, as in tuning.h; the two strings of a line
- * without a prompt are texts as they are.
+ * "margin" is a number, for a reward model. Without "prompt", the prompt is the common beginning of
+ * both answers: of strings, in bytes, without a space at its end; of lists, in messages. After the
+ * prompt comes one answer. A prompt and an answer that are strings are messages where examples have
+ * a template, as in tuning.h; the two strings of a line without a prompt are texts as they are.
  *
  * Prompt and answer become tokens together. The answer begins with the first token that has bytes of
  * it, and ends with its end token, which is appended where the template does not write one. What a

@@ -151,8 +151,10 @@ typedef struct ranks {
 static void close_ranks(void *object)
 {
     ranks *r = object;
-    for (int k = 2 * MOST_RANKS; k-- > 0;) zf_program_free(r->programs[0][k]);
-    for (int k = 2 * MOST_RANKS; k-- > 0;) zf_graph_free(r->graphs[0][k]);
+    for (int k = 2 * MOST_RANKS; k-- > 0;)
+        zf_program_free(r->programs[k / MOST_RANKS][k % MOST_RANKS]);
+    for (int k = 2 * MOST_RANKS; k-- > 0;)
+        zf_graph_free(r->graphs[k / MOST_RANKS][k % MOST_RANKS]);
     for (int k = MOST_RANKS; k-- > 0;) zf_store_free(r->stores[k]);
     memset(r, 0, sizeof *r);
 }

@@ -4,7 +4,7 @@
 #include "../examples/llm/model.h"
 #include "test.h"
 
-static int grpo(int argc, char **argv) { return policy_command(&llm_sample, argc, argv); }
+static int grpo(int argc, char **argv) { return grpo_command(&llm_sample, argc, argv); }
 
 static bool write_file(const char *name, const char *text)
 {

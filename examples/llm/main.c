@@ -11,7 +11,7 @@ static int pretrain(int argc, char **argv) { return causal_pretrain(&llm_sample,
 static int finetune(int argc, char **argv) { return causal_finetune(&llm_sample, argc, argv); }
 static int reward(int argc, char **argv) { return reward_command(&llm_sample, argc, argv); }
 static int score(int argc, char **argv) { return score_command(&llm_sample, argc, argv); }
-static int grpo(int argc, char **argv) { return policy_command(&llm_sample, argc, argv); }
+static int grpo(int argc, char **argv) { return grpo_command(&llm_sample, argc, argv); }
 static int dpo(int argc, char **argv) { return preference_command(&llm_sample, argc, argv); }
 static int eval(int argc, char **argv) { return evaluate_command(&llm_sample, argc, argv); }
 static int generate(int argc, char **argv) { return causal_generate(&llm_sample, argc, argv); }

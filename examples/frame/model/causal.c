@@ -16,7 +16,7 @@ static void begin_policy(zf_graph *g, const sample_shape *s, causal_inputs *in)
     const zf_shape rows = ZF_SHAPE(s->batch, 1), tokens = ZF_SHAPE(s->batch, s->sequence);
     zf_input(g, "lr", ZF_F32, ZF_SCALAR);
     if (in->scores) return;
-    in->advantage = zf_input(g, "advantage", ZF_F32, rows);
+    in->advantage = zf_input(g, "advantage", ZF_F32, tokens);
     in->weight = zf_input(g, "weight", ZF_F32, rows);
     in->old = zf_input(g, "old", ZF_F32, tokens);
     in->correction = zf_input(g, "correction", ZF_F32, tokens);

@@ -19,7 +19,7 @@ typedef struct causal_inputs {
     zf_tensor segments, positions;
     zf_tensor labels;      /* i32 [B, T], the token after each; -100: none */
     zf_tensor loss_weight; /* f32 []: 1 / labels of the global batch */
-    /* Of a policy, in place of loss_weight: f32 [B, 1], and f32 [B, T] */
+    /* Of a policy, in place of loss_weight: f32 [B, T]; weight: f32 [B, 1] */
     zf_tensor advantage, weight, old, correction, reference;
     bool scores; /* there is an output of log p, and of a policy no loss */
     const policy_graph *policy; /* NULL: rows are no answers of one */

@@ -16,7 +16,7 @@ bool experience_new(experience *e, const experience_desc *desc, zf_error *error)
     e->ids = malloc(cells * sizeof *e->ids);
     e->labels = malloc(cells * sizeof *e->labels);
     e->group = malloc(answers * sizeof *e->group);
-    e->advantage = malloc(answers * sizeof *e->advantage);
+    e->advantage = malloc(cells * sizeof *e->advantage);
     e->weight = malloc(answers * sizeof *e->weight);
     e->reward = malloc(answers * sizeof *e->reward);
     e->old = malloc(cells * sizeof *e->old);
@@ -111,25 +111,20 @@ static bool reward(experience *e, const session *s, const zf_rollouts *r, zf_err
     return !s->comm || !s->comm->run(s->comm->self, &tell, error);
 }
 
-/* Advantages within groups, and the weights of tokens in each batch of a step. */
+/* The weights of tokens in each batch of a step. */
 static bool weigh(experience *e, zf_error *error)
 {
     const int64_t sequence = e->desc->sequence, batch = e->desc->batch;
     const policy_options *o = e->desc->o;
     double *numbers = malloc((size_t)e->answers * sizeof *numbers);
-    if (numbers) {
-        zf_group_advantages(e->reward, e->group, e->answers, o->advantage.advantage, numbers);
-        for (int64_t k = 0; k < e->answers; k++) e->advantage[k] = (float)numbers[k];
-        zf_answers_leave_out(e->labels, e->answers, sequence, e->reward);
-        for (int64_t k = 0; k < e->answers; k += batch)
-            zf_policy_weights(&(zf_answers){batch, sequence, e->labels + k * sequence},
-                              o->loss.loss, o->tokens, numbers + k);
-        for (int64_t k = 0; k < e->answers; k++) e->weight[k] = (float)numbers[k];
-    } else {
-        fail(error, ZF_ERR_NOMEM, "out of memory");
-    }
+    if (!numbers) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    zf_answers_leave_out(e->labels, e->answers, sequence, e->reward);
+    for (int64_t k = 0; k < e->answers; k += batch)
+        zf_policy_weights(&(zf_answers){batch, sequence, e->labels + k * sequence}, o->loss.loss,
+                          o->tokens, numbers + k);
+    for (int64_t k = 0; k < e->answers; k++) e->weight[k] = (float)numbers[k];
     free(numbers);
-    return !error->status;
+    return true;
 }
 
 /* -------------------------------------------------------------------------------------- scores */
@@ -245,7 +240,8 @@ bool experience_make(experience *e, session *s, int64_t iteration, zf_error *err
            write_answers(e, s, iteration, &r, error) && reward(e, s, &r, error);
     if (good) fill_rows(e, &r);
     good = good && weigh(e, error) && score(e, &e->score, e->old, e->entropy, error) &&
-           (!reference || score(e, &e->base, e->reference, NULL, error)) && correct(e, error);
+           (!reference || score(e, &e->base, e->reference, NULL, error)) && correct(e, error) &&
+           e->desc->o->kind->advantages(e, error);
     if (good) log_rewards(e, &r), log_tokens(e, reference);
     zf_rollouts_free(&r);
     return good;

@@ -34,7 +34,8 @@ typedef struct experience {
     int64_t answers;
     int32_t *ids, *labels;
     int32_t *group; /* [answers]: the answers to the same prompt have the same number */
-    float *advantage, *weight, *old, *entropy, *reference, *correction, *sampled;
+    float *weight;  /* [answers], of each token of it in its step */
+    float *advantage, *old, *entropy, *reference, *correction, *sampled;
     double *reward; /* NaN: not scorable */
     decoder decoder;
     session score, base; /* evaluate the policy and its reference */

@@ -1,0 +1,28 @@
+/* The dataset of a command that samples answers: prompts, what ends an answer, and rewards. */
+#ifndef POLICY_DATA_H
+#define POLICY_DATA_H
+
+#include "../model/dataset.h"
+#include "experience.h"
+
+enum { POLICY_ENDS = ZF_CONFIG_ENDS + 2 };
+
+/* dataset.own */
+typedef struct policy_data {
+    zf_tokenizer *tokens;
+    zf_chat chat;
+    int32_t ends[POLICY_ENDS];
+    zf_answer_desc how;
+    zf_prompts prompts;
+    zf_rewards *rewards;
+    policy_graph graph;
+    experience_desc experience;
+} policy_data;
+
+/* Of an objective: open_data, close, and fit_shape: a row is a prompt and its answer. */
+bool policy_data_open(dataset *d, const settings *o, const zf_config_facts *facts, void *config,
+                      zf_error *error);
+void policy_data_close(dataset *d);
+void policy_data_fit(const dataset *d, const settings *o, int64_t parts, sample_shape *shape);
+
+#endif

@@ -357,7 +357,8 @@ static bool open_job(run_job *job, zf_error *error)
         return false;
     if (zf_folder_is(o->model) && !zf_folder_texts_read(&job->data.texts, NULL, o->model, error))
         return false;
-    if (settings_adapts(o) && o->init && (o->save || o->load) && !zf_digest_path(o->init, &job->base, error))
+    if ((settings_adapts(o) || job->sample->objective->joins) && settings_first(o) &&
+        (o->save || o->load) && !zf_digest_path(settings_first(o), &job->base, error))
         return false;
     if (job->sample->objective->scores_texts && settings_adapts(o)) keep_head(job);
     if (o->adapter && !session_fits_base(o->adapter, o->init, error)) return false;

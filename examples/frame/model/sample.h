@@ -43,6 +43,10 @@ typedef struct sample_shape {
     const struct policy_graph *policy;
     /* The batch is pairs of texts, one in each row, with this loss; NULL: it is none */
     const zf_preference_desc *preference;
+    /* Of a model that scores: each row is a prompt and its answer, whose tokens have values, with
+     * this loss; NULL: rows have scores. And the scope of its parameters; NULL: none */
+    const zf_value_desc *value;
+    const char *scope;
 } sample_shape;
 
 /* SAMPLE_ANSWER: has an output of logits, from which the model's answer is read.
@@ -54,6 +58,8 @@ typedef enum sample_purpose {
     SAMPLE_ANSWER,
     SAMPLE_GENERATE
 } sample_purpose;
+
+#define SAMPLE_NOTE "objective" /* objective.note in a checkpoint */
 
 struct session;
 typedef struct settings settings; /* settings.h */
@@ -72,7 +78,7 @@ typedef struct dataset {
 } dataset;
 
 /* Means over the batches of an evaluation. */
-enum { SAMPLE_LOSSES = 15, SAMPLE_SCORES = 5 };
+enum { SAMPLE_LOSSES = 18, SAMPLE_SCORES = 5 };
 typedef struct sample_score {
     double value[SAMPLE_SCORES]; /* as the objective lists them */
     double loss;                 /* the sum of the losses, without counts */
@@ -100,6 +106,7 @@ typedef struct objective {
     } scores[SAMPLE_SCORES];
     int64_t least_sequence;
     bool no_dropout; /* a model with dropout is an error */
+    bool joins; /* checkpoints have parameters besides those of the session that trains */
     bool scores_texts; /* texts get a score, of a model with zf_config_facts.scores */
     zf_folder_frame frame; /* the special tokens that the tokenizer adds to a text */
 
@@ -132,6 +139,11 @@ typedef struct objective {
     bool (*prepare)(struct session *s, void *reader, int64_t step, zf_error *error);
     /* A number of `losses` that is no output of the graph: sets *out. NULL: all are outputs. */
     bool (*number)(void *reader, const char *name, double *out);
+    /* A number that steps go on from, next to what the store has: its text for a checkpoint, of `size`
+     * bytes, where it is called SAMPLE_NOTE. NULL: there is none. */
+    void (*note)(void *reader, char *text, size_t size);
+    /* Whether a run can go on from a checkpoint of step `done`; NULL: from any. */
+    bool (*whole)(void *reader, int64_t done);
     /* What losses need of the first parameters (session.reference): how many numbers, and their
      * values by a session that evaluates one part. NULL: nothing. All ranks must call `refer`. */
     int64_t (*references)(const dataset *d, const settings *o);

@@ -40,12 +40,15 @@ static zf_training sharing_training(const session *s, const session_desc *d)
 {
     zf_training t = d->training;
     const zf_training *from = &d->share->training;
-    t.lora = from->lora, t.precision = from->precision, t.tile = from->tile;
+    if (d->with != SESSION_NEXT) t.lora = from->lora;
+    t.precision = from->precision, t.tile = from->tile;
     if (d->with == SESSION_BASE) t.lora = (zf_lora_desc){.rank = 0};
     if (d->with == SESSION_FIRST) t.lora.name = first_adapter;
     t.zero = from->zero, t.zero.micro_batches = s->micro_batches;
     t.prefetch = from->prefetch, t.cost = from->cost;
-    t.offload = (zf_offload_desc){.parameters = from->offload.parameters};
+    t.offload = from->offload;
+    if (d->purpose != SAMPLE_TRAIN)
+        t.offload = (zf_offload_desc){.parameters = from->offload.parameters};
     t.delay = false, t.delay_from = 0;
     return t;
 }
@@ -150,7 +153,9 @@ static bool has_first(zf_graph *g, const zf_store *store)
  * there and is not trained. */
 static bool fits_adapter(session *s, const session_desc *d, const zf_store *store, zf_error *error)
 {
-    if (!d->share || d->with == SESSION_OWN || zf_graph_status(s->graph)) return true;
+    if (!d->share || d->with == SESSION_OWN || d->with == SESSION_NEXT ||
+        zf_graph_status(s->graph))
+        return true;
     if (zf_valid(d->share->lr) && !zf_training_resolved(&d->share->training).lora.rank)
         return fail(error, ZF_ERR_ARGUMENT,
                     "all parameters are trained, and none is left as it was: a reference without a "
@@ -197,9 +202,9 @@ static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store 
     s->program = s->programs[k] = zf_compile(
         s->graph, &(zf_compile_desc){.backend = s->backend,
                                      .host = s->host,
-                                     .seed = store ? 0 : d->seed,
+                                     .seed = store && d->with != SESSION_NEXT ? 0 : d->seed,
                                      .store = store,
-                                     .must_exist = d->share && !copies,
+                                     .must_exist = d->share && !copies && d->with != SESSION_NEXT,
                                      .shares_memory_with = !d->share         ? sharing
                                                            : d->share->keeps ? NULL
                                                                              : d->share->program,

@@ -11,7 +11,10 @@ typedef enum session_adapter {
     SESSION_BASE, /* none: what is computed is the base, whatever the adapter has become */
     /* That of the other session with the values that it has now: the first such session copies
      * them, to an adapter called "ref", and later ones use these, which checkpoints hold */
-    SESSION_FIRST
+    SESSION_FIRST,
+    /* One of its own, as training.lora says, or parameters of its own (sample_shape.scope): what is
+     * not in the store has first values. It may be trained, with a name of the training */
+    SESSION_NEXT
 } session_adapter;
 
 /* With several ranks the global batch of a step is split into ranks x micro-batches parts. Part k *
@@ -34,7 +37,7 @@ typedef struct session_desc {
     const char *adapter; /* of session_open_folder: the folder of an adapter, or NULL */
     bool average;        /* of session_open_folder: parameters take the averages of --ema */
     /* The session whose parameters, dtype, adapter and zf_zero_desc (except micro_batches) this one
-     * uses, and whose caches, if it has any; not for training. */
+     * uses, and whose caches, if it has any; not for training, except by SESSION_NEXT. */
     struct session *share;
     session_adapter with; /* the adapter, with `share` */
 } session_desc;

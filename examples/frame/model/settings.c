@@ -225,6 +225,11 @@ int64_t settings_micro_batches(const settings *o)
 
 bool settings_measures(const settings *o) { return o->cost && !strcmp(o->cost, "measure"); }
 
+const char *settings_first(const settings *o)
+{
+    return o->init ? o->init : zf_folder_has_weights(o->model) ? o->model : NULL;
+}
+
 bool settings_adapts(const settings *o)
 {
     return zf_training_resolved(&o->training).lora.rank != 0;

@@ -67,6 +67,8 @@ void settings_free(settings *o);
 int64_t settings_micro_batches(const settings *o);
 /* --cost measure. */
 bool settings_measures(const settings *o);
+/* The folder of the weights that training begins with, also where it goes on; NULL: they are random. */
+const char *settings_first(const settings *o);
 /* --lora is given. */
 bool settings_adapts(const settings *o);
 /* Some kind lies in this space. */

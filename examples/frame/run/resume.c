@@ -18,9 +18,9 @@ enum free_note {
 };
 typedef struct notes {
     int32_t count, equal;
-    zf_note note[NOTES + TOKENIZING_NOTES + 1];
+    zf_note note[NOTES + TOKENIZING_NOTES + 2];
     const zf_option *row[NOTES]; /* NULL: not an option */
-    char key[NOTES][40], text[NOTES][NOTE];
+    char key[NOTES][40], text[NOTES][NOTE], state[NOTE];
     tokenizing_notes words;
 } notes;
 
@@ -72,11 +72,12 @@ static void make_notes(notes *n, const run_job *job)
     tokenizing_note(&n->words, &job->o.words, d->vocab, d->digest, d->begins);
 }
 
-/* What a checkpoint of an adapter has: all but the base, which has no states. */
+/* What a checkpoint of an adapter has: all but the base, which has no states. user: the run. */
 static bool is_trained(void *user, const zf_stored *tensor)
 {
-    (void)user;
-    return tensor->state || tensor->adapter;
+    const run *r = user;
+    return tensor->state || tensor->adapter ||
+           (r->job->sample->objective->joins && !zf_valid(zf_graph_find(r->session.graph, tensor->name)));
 }
 
 static bool write_adapter(run *r, zf_adapter_files *files)
@@ -130,6 +131,10 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
     make_notes(&n, job);
     memcpy(n.note + n.count, n.words.note, sizeof n.words.note);
     d.notes = n.note, d.note_count = n.count + TOKENIZING_NOTES;
+    if (sample->objective->note && r->reader) {
+        sample->objective->note(r->reader, n.state, sizeof n.state);
+        n.note[d.note_count++] = (zf_note){SAMPLE_NOTE, n.state};
+    }
     if (held_out) n.note[d.note_count++] = (zf_note){"held-out", held_out};
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
     if (vocab && zf_folder_tokenizer_open(&tokenizer, vocab, sample->objective->frame,
@@ -154,7 +159,7 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
             (zf_attachment){"adapter_config.json", files.config.at, files.config.count};
         attachments[d.attachment_count++] =
             (zf_attachment){"adapter_model.safetensors", files.model.at, files.model.count};
-        d.select = is_trained;
+        d.select = is_trained, d.user = r;
     }
     if (!r->error.status) saving_save(where, r->leads, r->session.program, &d, &r->error);
     zf_folder_tokenizer_close(&tokenizer);
@@ -223,8 +228,11 @@ static bool fits_notes(const notes *n, const char *load, zf_error *error)
         }
         if (!is_same(note, n->row[i], saved) && !strcmp(note->key, "base"))
             return fail(error, ZF_ERR_MISMATCH,
-                        "%s is an adapter of other weights than those of --init: name the folder "
-                        "of the base that it was trained with",
+                        zf_adapter_is_at(load)
+                            ? "%s is an adapter of other weights than those of --init: name the folder "
+                              "of the base that it was trained with"
+                            : "%s began with other weights than those of --model: name the folder that "
+                              "it was trained with",
                         load);
         if (!is_same(note, n->row[i], saved)) return refuse(load, note, n->row[i], saved, error);
     }
@@ -307,12 +315,13 @@ static void tell_changes(const run *r, const notes *n)
 bool run_resume(run *r)
 {
     zf_store *store = zf_program_store(r->session.program);
+    const bool merges = settings_adapts(&r->job->o) || r->job->sample->objective->joins;
     zf_status status;
     notes n;
     make_notes(&n, r->job);
     (void)fits(r->job, &n, &r->error);
     if (!run_agree(r)) return false;
-    status = zf_load(store, r->job->o.load, &(zf_load_desc){.merge = settings_adapts(&r->job->o)});
+    status = zf_load(store, r->job->o.load, &(zf_load_desc){.merge = merges});
     if (status) return fail(&r->error, status, "%s", zf_store_error(store));
     if (r->leads) tell_changes(r, &n);
     return true;

@@ -90,6 +90,15 @@ static bool hear(run *r)
     return true;
 }
 
+/* Whether a signal ends the run here; one that came amid steps that belong together waits. */
+static bool hears(run *r, int64_t done)
+{
+    const objective *of = r->job->sample->objective;
+    if (!hear(r)) return true;
+    if (of->whole && !of->whole(r->reader, done)) r->interrupted = false;
+    return r->interrupted;
+}
+
 /* There is a loss scale, so a non-finite gradient means a skipped step. */
 static bool scaled(const run *r) { return r->job->o.training.precision.dtype == ZF_F16; }
 
@@ -139,7 +148,7 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
                     row.losses[0], row.grad_norm);
     if (r->leads && done == r->first_step + 2) training_tell_grace(&r->job->report, t - r->last_step);
     r->last_step = t;
-    if (!hear(r) || r->interrupted) return false;
+    if (hears(r, done)) return false;
     if (r->comm && o->compare_every && done % o->compare_every == 0) {
         zf_status status = zf_compare_ranks(program);
         if (status) return fail(&r->error, status, "%s", zf_program_error(program));

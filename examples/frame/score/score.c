@@ -1,17 +1,18 @@
 #include "score.h"
 
-static bool has_pairs(sample_purpose purpose)
+static bool has_pairs(const sample_shape *rows, sample_purpose purpose)
 {
-    return purpose == SAMPLE_TRAIN || purpose == SAMPLE_EVALUATE;
+    return !rows->value && (purpose == SAMPLE_TRAIN || purpose == SAMPLE_EVALUATE);
 }
 
 causal_inputs score_begin(zf_graph *g, sample_shape *rows, sample_purpose purpose)
 {
     causal_inputs in = causal_none(g);
-    if (has_pairs(purpose)) rows->batch *= 2;
+    if (has_pairs(rows, purpose)) rows->batch *= 2;
     in.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(rows->batch, rows->sequence));
     if (rows->rows == SAMPLE_PADDED)
         in.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(rows->batch, rows->sequence));
+    if (rows->scope) zf_push(g, "%s", rows->scope);
     return in;
 }
 
@@ -61,6 +62,23 @@ static zf_tensor loss_of(zf_tensor x, zf_tensor scores, zf_tensor head, const sa
     return zf_output_ex(zf_add(p.loss, centered), "loss", &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
 }
 
+static zf_tensor put_values(zf_tensor values, const sample_shape *rows, sample_purpose purpose)
+{
+    zf_graph *g = values.graph;
+    const zf_shape tokens = ZF_SHAPE(rows->batch, rows->sequence);
+    zf_tensor labels, returns, old, weight;
+    zf_value p;
+    zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    if (purpose != SAMPLE_TRAIN) return zf_output(zf_reshape(values, tokens), "values");
+    labels = zf_input(g, "labels", ZF_I32, tokens), returns = zf_input(g, "returns", ZF_F32, tokens);
+    old = zf_input(g, "old_values", ZF_F32, tokens);
+    weight = zf_input(g, "weight", ZF_F32, ZF_SHAPE(rows->batch, 1));
+    p = zf_value_loss(values, old, returns, labels, weight, rows->value);
+    zf_output_ex(zf_sum(zf_mul(p.clipped, weight)), "value_clipped",
+                 &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
+    return zf_output_ex(p.loss, "loss", &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
+}
+
 zf_tensor score_end(zf_tensor x, const sample_shape *rows, sample_purpose purpose)
 {
     zf_graph *g = x.graph;
@@ -71,7 +89,9 @@ zf_tensor score_end(zf_tensor x, const sample_shape *rows, sample_purpose purpos
     head = zf_param(g, "weight", ZF_SHAPE(1, width),
                     &(zf_param_desc){.init = ZF_NORMAL, .std = 1 / (double)(width + 1)});
     zf_pop(g);
+    if (rows->scope) zf_pop(g);
+    if (rows->value) return put_values(values_of(x, head), rows, purpose);
     scores = zf_gather_rows(x, zf_input(g, "last", ZF_I32, ZF_SHAPE(rows->batch)));
     scores = values_of(scores, head);
-    return has_pairs(purpose) ? loss_of(x, scores, head, rows) : zf_output(scores, "scores");
+    return has_pairs(rows, purpose) ? loss_of(x, scores, head, rows) : zf_output(scores, "scores");
 }

@@ -15,6 +15,10 @@
  * of padding (SAMPLE_PADDED) the first term is that of DeepSpeed-Chat, of values r at positions in
  * place of scores.
  *
+ * With shape.value each of shape.batch rows is a prompt and its answer, and r at a position is the
+ * value of the text up to there (zf_value_loss): what the tokens after it are expected to be rewarded
+ * with.
+ *
  * Texts begin at the left. Their last tokens are an input: padding is never looked for by its id, and
  * as attention is causal, it changes no score. */
 #ifndef SCORE_H
@@ -34,9 +38,17 @@ causal_inputs score_begin(zf_graph *g, sample_shape *rows, sample_purpose purpos
  *     center    f32 []
  *     places    f32 [P, T]  of SAMPLE_PADDED: weights of positions, in place of `weight`
  *
+ * Of values, in place of these, for SAMPLE_TRAIN alone:
+ *
+ *     labels       i32 [rows, T]  the token after each, where it is of the answer, else -100
+ *     returns      f32 [rows, T]
+ *     old_values   f32 [rows, T]  by the parameters that sampled
+ *     weight       f32 [rows, 1]  of each token of the row
+ *
  * Outputs: "loss", and sums over pairs: "accurate", how many chosen texts have the higher score;
  * "margins", of score differences; "chosen" and "squares", of scores of chosen texts and of their
- * squares. */
+ * squares. Of values: "values" f32 [rows, T], or for SAMPLE_TRAIN "loss" and
+ * "value_clipped", the share of tokens, by weight, whose loss is that of the clipped value. */
 zf_tensor score_end(zf_tensor x, const sample_shape *rows, sample_purpose purpose);
 
 #endif

@@ -60,7 +60,8 @@ bool scorer_read(scorer *r, const scorer_desc *desc, zf_error *error)
 {
     const bool adapts = !desc->adapter && zf_adapter_is_at(desc->folder);
     const zf_config_facts facts = zf_config_facts_of(desc->sample->config, &r->config);
-    *r = (scorer){.adapter = adapts ? desc->folder : desc->adapter};
+    *r = (scorer){.session.sample = desc->sample,
+                  .adapter = adapts ? desc->folder : desc->adapter};
     r->base = adapts ? r->base_path : desc->folder;
     if ((adapts && !find_base(r, desc->folder, error)) ||
         !session_config(desc->sample, r->base, &r->config, error) ||

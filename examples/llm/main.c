@@ -3,6 +3,7 @@
 #include "../frame/options/command.h"
 #include "../frame/commands/frame.h"
 #include "../frame/policy/policy.h"
+#include "../frame/ppo/ppo.h"
 #include "../frame/score/reward.h"
 #include "../frame/preference/preference.h"
 #include "model.h"
@@ -12,6 +13,7 @@ static int finetune(int argc, char **argv) { return causal_finetune(&llm_sample,
 static int reward(int argc, char **argv) { return reward_command(&llm_sample, argc, argv); }
 static int score(int argc, char **argv) { return score_command(&llm_sample, argc, argv); }
 static int grpo(int argc, char **argv) { return grpo_command(&llm_sample, argc, argv); }
+static int ppo(int argc, char **argv) { return ppo_command(&llm_sample, argc, argv); }
 static int dpo(int argc, char **argv) { return preference_command(&llm_sample, argc, argv); }
 static int eval(int argc, char **argv) { return evaluate_command(&llm_sample, argc, argv); }
 static int generate(int argc, char **argv) { return causal_generate(&llm_sample, argc, argv); }
@@ -26,6 +28,7 @@ static const command commands[] = {
     {"reward", "train a model that scores answers on pairs of them (--data FILE)", reward},
     {"score", "print the scores that such a model gives to answers (--data FILE)", score},
     {"grpo", "train --model DIR on rewards (--reward) of its answers to prompts (--data FILE)", grpo},
+    {"ppo", "the same with a critic, which gives values to tokens (PPO)", ppo},
     {"dpo", "train --model DIR on pairs of answers (--data FILE), or an adapter of it (--lora)", dpo},
     {"eval", "the loss of a checkpoint on a text, on examples or on batches", eval},
     {"generate", "continue a text", generate},

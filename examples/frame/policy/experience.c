@@ -33,6 +33,7 @@ bool experience_new(experience *e, const experience_desc *desc, zf_error *error)
 void experience_close(experience *e)
 {
     if (e->opened) {
+        if (e->desc->o->kind->close) e->desc->o->kind->close(e);
         session_close(&e->base);
         session_close(&e->score);
         decoder_close(&e->decoder);
@@ -59,10 +60,28 @@ static bool open_score(experience *e, session *s, session_adapter with, session 
                         error);
 }
 
+/* All parameters are trained: the reference has its own, those of --init, on each rank. */
+static bool open_copy(experience *e, session *s, zf_error *error)
+{
+    const settings *o = e->desc->run;
+    zf_config_any config;
+    session_desc d = {.sample = s->sample,
+                      .purpose = SAMPLE_EVALUATE,
+                      .config = &config,
+                      .shape = s->shape,
+                      .training = {.fuse.without = e->desc->no_fuse},
+                      .device = o->device,
+                      .threads = o->threads / s->world};
+    memcpy(&config, e->desc->config, s->sample->config->bytes);
+    if (s->comm) d.device.index = s->comm->rank;
+    return session_open_folder(&e->base, settings_first(o), &d, (int64_t)s->dtype + 1, error);
+}
+
 static bool open_base(experience *e, session *s, zf_error *error)
 {
-    return !e->desc->reference ||
-           open_score(e, s, e->desc->first ? SESSION_FIRST : SESSION_BASE, &e->base, error);
+    if (!e->desc->reference) return true;
+    if (e->desc->copy) return open_copy(e, s, error);
+    return open_score(e, s, e->desc->first ? SESSION_FIRST : SESSION_BASE, &e->base, error);
 }
 
 /* All programs that run over the parameters of the session. Ranks write different numbers of tokens,
@@ -78,7 +97,9 @@ static bool open_all(experience *e, session *s, zf_error *error)
         return false;
     }
     e->opened = open_base(e, s, error);
-    if (e->opened) return true;
+    if (e->opened && (!e->desc->o->kind->open || e->desc->o->kind->open(e, s, error))) return true;
+    if (e->opened) session_close(&e->base);
+    e->opened = false;
     session_close(&e->score);
     decoder_close(&e->decoder);
     return false;
@@ -129,28 +150,32 @@ static bool weigh(experience *e, zf_error *error)
 
 /* -------------------------------------------------------------------------------------- scores */
 
-/* Log p, and the entropy or NULL, of all answers by a session: each rank computes parts of the shape
- * of training's, and gets those of the others. */
-static bool score(const experience *e, session *by, float *logp, float *entropy, zf_error *error)
+bool experience_score(const experience *e, session *by, const char *output, float *out,
+                      zf_error *error)
 {
+    return experience_score_two(e, by, (const char *[2]){output}, (float *[2]){out}, error);
+}
+
+bool experience_score_two(const experience *e, session *by, const char *const outputs[2],
+                          float *const out[2], zf_error *error)
+{
+    const session *ranks = &e->score; /* the others may be of one rank */
     const int64_t rows = by->shape.batch, cells = rows * e->desc->sequence;
-    const size_t bytes = (size_t)cells * sizeof *logp;
+    const size_t bytes = (size_t)cells * sizeof **out;
     const int64_t all = e->answers * e->desc->sequence;
     zf_status status = ZF_OK;
-    memset(logp, 0, (size_t)all * sizeof *logp);
-    if (entropy) memset(entropy, 0, (size_t)all * sizeof *entropy);
-    for (int64_t at = by->rank * cells; at < all && !status; at += by->world * cells) {
+    for (int k = 0; k < 2 && outputs[k]; k++) memset(out[k], 0, (size_t)all * sizeof **out);
+    for (int64_t at = ranks->rank * cells; at < all && !status; at += ranks->world * cells) {
         status = session_write(by, "input_ids", e->ids + at, bytes);
         if (!status) status = session_write(by, "labels", e->labels + at, bytes);
         if (!status) status = zf_step(by->program);
-        if (!status)
-            status = zf_read(by->program, zf_graph_find(by->graph, "logp"), logp + at, bytes);
-        if (!status && entropy)
-            status = zf_read(by->program, zf_graph_find(by->graph, "entropy"), entropy + at, bytes);
+        for (int k = 0; k < 2 && outputs[k] && !status; k++)
+            status = zf_read(by->program, zf_graph_find(by->graph, outputs[k]), out[k] + at, bytes);
     }
     if (status) return fail(error, status, "%s", zf_program_error(by->program));
-    return !ranks_add(by->comm, logp, all, error) &&
-           (!entropy || !ranks_add(by->comm, entropy, all, error));
+    for (int k = 0; k < 2 && outputs[k]; k++)
+        if (ranks_add(ranks->comm, out[k], all, error)) return false;
+    return true;
 }
 
 /* Factors that correct what was sampled by other numbers than those that are trained. */
@@ -239,9 +264,12 @@ bool experience_make(experience *e, session *s, int64_t iteration, zf_error *err
     good = good && (!e->whole || decoder_refresh(&e->decoder, s, error)) &&
            write_answers(e, s, iteration, &r, error) && reward(e, s, &r, error);
     if (good) fill_rows(e, &r);
-    good = good && weigh(e, error) && score(e, &e->score, e->old, e->entropy, error) &&
-           (!reference || score(e, &e->base, e->reference, NULL, error)) && correct(e, error) &&
-           e->desc->o->kind->advantages(e, error);
+    good = good && weigh(e, error) &&
+           experience_score_two(e, &e->score, (const char *[2]){"logp", "entropy"},
+                                (float *[2]){e->old, e->entropy}, error) &&
+           (!reference || experience_score(e, &e->base, "logp", e->reference, error)) &&
+           correct(e, error) &&
+           e->desc->o->kind->advantages(e, s, error);
     if (good) log_rewards(e, &r), log_tokens(e, reference);
     zf_rollouts_free(&r);
     return good;

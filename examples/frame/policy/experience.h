@@ -8,6 +8,7 @@
 /* What is alike in all iterations. */
 typedef struct experience_desc {
     const policy_options *o;
+    const settings *run;
     const zf_prompts *data;
     const zf_answer_desc *how;
     zf_rewards *rewards;
@@ -16,7 +17,8 @@ typedef struct experience_desc {
     const void *config;      /* of the sample */
     const char *no_fuse;     /* fusions that are left out */
     bool reference;          /* there is one: the base of an adapter, */
-    bool first;              /* or the adapter as it was loaded */
+    bool first;              /* or the adapter as it was loaded, */
+    bool copy;               /* or a copy of the weights of --init */
 } experience_desc;
 
 /* Numbers of an iteration, over all answers. */
@@ -41,6 +43,7 @@ typedef struct experience {
     session score, base; /* evaluate the policy and its reference */
     bool opened, whole;  /* these are open; the decoder has a copy of the parameters */
     experience_log log;
+    void *own; /* of the kind */
 } experience;
 
 /* False with *error, out of memory; to be closed all the same. */
@@ -50,5 +53,13 @@ void experience_close(experience *e);
 /* Samples, rewards and scores the answers of an iteration over the parameters of a session that
  * trains. All ranks must call it. False with *error. */
 bool experience_make(experience *e, session *s, int64_t iteration, zf_error *error);
+
+/* An output [rows, sequence] of all answers by a session: each rank computes parts of the shape of
+ * training's, and gets those of the others. out [answers, sequence]. False with *error. */
+bool experience_score(const experience *e, session *by, const char *output, float *out,
+                      zf_error *error);
+/* The same of two outputs; the second may be NULL. */
+bool experience_score_two(const experience *e, session *by, const char *const outputs[2],
+                          float *const out[2], zf_error *error);
 
 #endif

@@ -5,10 +5,11 @@
 
 #include <stdlib.h>
 
-static bool advantages(experience *e, zf_error *error)
+static bool advantages(experience *e, session *s, zf_error *error)
 {
     const int64_t sequence = e->desc->sequence;
     double *numbers = malloc((size_t)e->answers * sizeof *numbers);
+    (void)s;
     if (!numbers) return fail(error, ZF_ERR_NOMEM, "out of memory");
     zf_group_advantages(e->reward, e->group, e->answers, e->desc->o->advantage.advantage, numbers);
     for (int64_t k = 0; k < e->answers; k++)
@@ -27,12 +28,6 @@ static const zf_option advantage_rows[] = {
         .traits = CHANGES,
         .help = "of an answer in its group: group: (R - mean) / deviation; mean: R - mean; rloo: R "
                 "- mean of the others"),
-    ZF_OPTION(zf_advantage_desc, CHOICE, correction, 0, "none|truncate|mask|sequence",
-              .flag = "correction", .traits = CHANGES,
-              .help = "of what was sampled by other log p than those of the steps (TIS)"),
-    ZF_OPTION(zf_advantage_desc, NUMBER, correction_high, 2, "(0,inf)", .flag = "correction-high",
-              .with = "correction=truncate|mask|sequence", .traits = CHANGES,
-              .help = "limit of its factors"),
     {.name = NULL}};
 
 static const zf_option rows[] = {
@@ -66,7 +61,8 @@ int grpo_command(const sample_model *sample, int argc, char **argv)
         .defaults = defaults,
         .rows = rows,
         .wrong = wrong,
-        .objective = &policy_objective,
+        .columns = {"loss", "reward", "reward_deviation", "no_signal", "kl1", "kl3", "entropy",
+                    "ratio_low", "ratio_high", "clipped", "length", "ended", "mismatch"},
         .advantages = advantages};
     return policy_command(sample, &grpo, argc, argv);
 }

@@ -35,16 +35,52 @@ static void *start(const dataset *d, bool held_out, int64_t examples, int64_t fi
 
 static int64_t steps_of_pass(const policy_reader *r) { return r->e.answers / r->e.desc->batch; }
 
+/* What the kind trains besides, on the answers of step k of an iteration. */
+static bool train_besides(policy_reader *r, session *s, int64_t k, int64_t step, zf_error *error)
+{
+    const policy_kind *kind = r->e.desc->o->kind;
+    return !kind->step || kind->step(&r->e, s, k % steps_of_pass(r), step, error);
+}
+
+/* Iterations before the first step, in which only that is trained. */
+static bool warm_up(policy_reader *r, session *s, int64_t each, zf_error *error)
+{
+    bool good = true;
+    for (int64_t k = 0; k < r->e.desc->o->ppo.critic_warmup && good; k++) {
+        good = experience_make(&r->e, s, k, error);
+        for (int64_t b = 0; b < each && good; b++) good = train_besides(r, s, b, -1, error);
+    }
+    return good;
+}
+
 static bool prepare(session *s, void *user, int64_t step, zf_error *error)
 {
     policy_reader *r = user;
-    const int64_t each = steps_of_pass(r) * r->e.desc->o->epochs;
-    if (step % each == 0) return experience_make(&r->e, s, step / each, error);
-    return r->e.opened ||
-           fail(error, ZF_ERR_ARGUMENT,
-                "--load has a checkpoint of step %lld, amid the %lld steps on the answers of an "
-                "iteration, which it does not have: --save-every must be a multiple of %lld",
-                (long long)step, (long long)each, (long long)each);
+    const policy_options *o = r->e.desc->o;
+    const int64_t each = steps_of_pass(r) * o->epochs, at = step % each;
+    if (!step && !warm_up(r, s, each, error)) return false;
+    if (at ? !r->e.opened : !experience_make(&r->e, s, o->ppo.critic_warmup + step / each, error))
+        return at && fail(error, ZF_ERR_ARGUMENT,
+                          "--load has a checkpoint of step %lld, amid the %lld steps on the answers "
+                          "of an iteration, which it does not have: --save-every must be a multiple "
+                          "of %lld",
+                          (long long)step, (long long)each, (long long)each);
+    return train_besides(r, s, at, step, error);
+}
+
+/* After the last step on the answers of an iteration. */
+static bool whole(void *user, int64_t done)
+{
+    const policy_reader *r = user;
+    return done % (steps_of_pass(r) * r->e.desc->o->epochs) == 0;
+}
+
+static void note(void *user, char *text, size_t size)
+{
+    const policy_reader *r = user;
+    const policy_kind *kind = r->e.desc->o->kind;
+    if (kind->note) kind->note(&r->e, text, size);
+    else snprintf(text, size, "none");
 }
 
 static const void *read_batch(void *user, int64_t step)
@@ -96,15 +132,16 @@ static bool number(void *user, const char *name, double *out)
                    {"ended", offsetof(experience_log, ended)},
                    {"mismatch", offsetof(experience_log, mismatch)}};
     const policy_reader *r = user;
+    const policy_kind *kind = r->e.desc->o->kind;
+    if (kind->number && kind->number(&r->e, name, out)) return true;
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
         if (!strcmp(numbers[k].name, name))
             return memcpy(out, (const char *)&r->e.log + numbers[k].at, sizeof *out), true;
     return false;
 }
 
-const objective policy_objective = {
-    .losses = {"loss", "reward", "reward_deviation", "no_signal", "kl1", "kl3", "entropy",
-               "ratio_low", "ratio_high", "clipped", "length", "ended", "mismatch"},
+/* Without its losses. */
+static const objective policy_objective = {
     .curve = 1,
     .curve_title = "reward",
     .also = "reward",
@@ -119,6 +156,8 @@ const objective policy_objective = {
     .read = read_batch,
     .stop = stop,
     .number = number,
+    .note = note,
+    .whole = whole,
     .count = count,
     .feed = feed,
 };
@@ -144,6 +183,15 @@ static const zf_option sampling_rows[] = {
         .traits = CHANGES, .help = "above 1, tokens that were there are less likely"),
     {.name = NULL}};
 
+static const zf_option correction_rows[] = {
+    ZF_OPTION(zf_advantage_desc, CHOICE, correction, 0, "none|truncate|mask|sequence",
+              .flag = "correction", .traits = CHANGES,
+              .help = "of what was sampled by other log p than those of the steps (TIS)"),
+    ZF_OPTION(zf_advantage_desc, NUMBER, correction_high, 2, "(0,inf)", .flag = "correction-high",
+              .with = "correction=truncate|mask|sequence", .traits = CHANGES,
+              .help = "limit of its factors"),
+    {.name = NULL}};
+
 /* What all kinds have. */
 static const zf_option policy_rows[] = {
     ROW(TEXTS, reward, 0, NULL, .unit = "[W*]SPEC", .topic = "rewards", .traits = CHANGES | BASIC,
@@ -166,6 +214,7 @@ static const zf_option policy_rows[] = {
     ROW(FLAG, off_policy, 0, NULL, .traits = CHANGES,
         .help = "answers may be sampled by other probabilities than those that are trained"),
     ROW(DESC, how, 0, NULL, .rows = sampling_rows),
+    ROW(DESC, advantage, 0, NULL, .rows = correction_rows),
     {.name = NULL}};
 
 enum { ROWS = 48 };
@@ -210,8 +259,11 @@ int policy_command(const sample_model *sample, const policy_kind *kind, int argc
     zf_option rows[ROWS];
     int32_t count = 0;
     sample_model with = *sample;
+    objective of = policy_objective;
     add_rows(rows, &count, policy_rows), add_rows(rows, &count, kind->rows);
-    with.objective = kind->objective, with.wrong = wrong;
+    memcpy(of.losses, kind->columns, sizeof of.losses);
+    of.joins = kind->open != NULL;
+    with.objective = &of, with.wrong = wrong;
     return pretrain_command(&with,
                             &(settings_desc){.defaults = kind->defaults,
                                              .own = {.rows = rows, .desc = &own},

@@ -8,8 +8,6 @@
 
 #include "policy_options.h"
 
-extern const objective policy_objective;
-
 /* The command of a kind; grpo: GRPO and relatives. The whole command line; an exit status. */
 int policy_command(const sample_model *sample, const policy_kind *kind, int argc, char **argv);
 int grpo_command(const sample_model *sample, int argc, char **argv);

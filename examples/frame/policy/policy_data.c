@@ -97,8 +97,10 @@ static int64_t count_prompts(dataset *d, const policy_data *p)
 static void describe(policy_data *p, const settings *o, int64_t sequence, const void *config)
 {
     const policy_options *own = o->own;
+    const bool copies = !settings_adapts(o) && own->kind->open && own->advantage.kl_reward > 0;
     p->graph = (policy_graph){loss_of(own), own->how.temperature};
     p->experience = (experience_desc){.o = own,
+                                      .run = o,
                                       .data = &p->prompts,
                                       .how = &p->how,
                                       .rewards = p->rewards,
@@ -107,7 +109,8 @@ static void describe(policy_data *p, const settings *o, int64_t sequence, const 
                                       .sequence = sequence,
                                       .config = config,
                                       .no_fuse = o->training.fuse.without,
-                                      .reference = settings_adapts(o)};
+                                      .reference = settings_adapts(o) || copies,
+                                      .copy = copies};
 }
 
 bool policy_data_open(dataset *d, const settings *o, const zf_config_facts *facts, void *config,

@@ -1,0 +1,114 @@
+#!/bin/sh
+# The command ppo: sh tests/ppo-cli.sh [PROGRAM]
+#
+# A small model learns from rewards of its answers, with a critic that is an adapter, or has parameters
+# of its own. Messages for mistakes. One line per check, and "N passed, N failed" at the end.
+set -u
+export LC_ALL=C
+
+llm=${1:-build/llm}
+. tests/cli.sh
+
+# What the others begin with: a model of a small language, reward models, prompts.
+first() {
+    cp docs/data/vocab.txt "$work" &&
+        "$llm" pretrain --model docs/data/llama.json --corpus docs/data/stories.txt --vocab "$work/vocab.txt" \
+            --seq 32 --batch 16 --steps 300 --lr 5e-3 --precision f32 --threads 1 --quiet --eval-batches 0 \
+            --save "$work/writer" > "$work/out" 2> "$work/err" || return 1
+    for rank in 0 8; do
+        "$llm" reward --model "$work/writer" --data docs/data/pairs.jsonl --seq 20 --batch 8 --lr 3e-3 \
+            --steps 300 --precision f32 --threads 1 --quiet --save "$work/rm$rank" \
+            $([ $rank = 0 ] || echo "--lora r=$rank") > "$work/out" 2> "$work/err" || return 1
+    done
+    sed 's/"chosen".*/"answer": "mice"}/' docs/data/pairs.jsonl | head -n 40 > "$work/prompts.jsonl"
+}
+check 'a model and reward models' first
+
+# ppo OPTIONS...: some steps; the columns of the log are in $work/log.csv, and in $work/columns without
+# what belongs to parts.
+ppo() {
+    ends 0 "$llm" ppo --model "$work/writer" --data "$work/prompts.jsonl" --tokens 3 --seq 24 --batch 16 \
+        --lr 2e-3 --critic-lr 3e-3 --quiet --threads 1 --log "$work/log.csv" "$@" &&
+        cut -d, -f1-7,10-18 "$work/log.csv" > "$work/columns"
+}
+# column NAME: its values.
+column() {
+    awk -F, -v name="$1" 'NR == 1 { for (k = 1; k <= NF; k++) if ($k == name) at = k }
+                          NR > 1 { print $at }' "$work/log.csv"
+}
+
+learns() {
+    ppo --reward "model:$work/rm8" --steps 40 --batch 32 --precision f32 --lora r=4 &&
+        column reward | awk 'NR <= 5 { first += $1 } NR > 35 { last += $1 } END { exit !(last > first + 1.5) }' &&
+        column value_loss | awk 'NR <= 5 { first += $1 } NR > 35 { last += $1 } END { exit !(last < first / 4) }' &&
+        column explained_variance | awk 'NR == 1 { first = $1 } END { exit !(first < 0 && $1 > 0.3) }' &&
+        column ratio_low | awk '$1 != 1 { exit 1 }' && column kl1 | awk 'NR == 1 && $1 != 0 { exit 1 }' &&
+        column kl3 | awk 'NR > 1 && $1 <= 0 { exit 1 }'
+}
+check 'rewards rise, and values come to predict them' learns
+
+# All of a run, for the bits: two passes over two batches, an average, KL that is adapted.
+all="--reward exact --reward -0.1*length --group 2 --answers 32 --epochs 2 --steps 8 --ema 0.9
+     --kl-target 0.1 --kl-horizon 64 --critic-every 2 --critic-warmup 1"
+# same MODE: what is trained has the same numbers for any stage, ranks, threads, and where it goes on.
+# shellcheck disable=SC2086 # words
+same() {
+    ppo $all $1 --micro-batches 4 && cp "$work/columns" "$work/columns.first" &&
+        column kl_reward | awk 'NR == 1 { first = $1 } END { exit $1 == first }' &&
+        ppo $all $1 --micro-batches 2 --ranks 2 --zero 1 --threads 2 &&
+        cmp "$work/columns.first" "$work/columns" &&
+        ppo $all $1 --ranks 4 --zero 3 && cmp "$work/columns.first" "$work/columns" &&
+        ppo $all $1 --micro-batches 4 --steps 4 --overwrite --save "$work/half" &&
+        ppo $all $1 --micro-batches 2 --ranks 2 --zero 2 --load "$work/half" &&
+        tail -n 4 "$work/columns.first" > "$work/a" && tail -n 4 "$work/columns" | cmp - "$work/a"
+}
+check 'an adapter has the same bits everywhere' same '--lora r=4 --precision bf16'
+check 'all parameters have the same bits everywhere' same '--precision f32'
+
+# The values of the first answers, by a reward model that is an adapter: over the base of the policy, or
+# over a base of its own.
+begins_as() {
+    ppo --reward exact "$@" --steps 1 --precision f32 --tokens 6 --batch 32 && column value_loss
+}
+begins_as_reward_model() {
+    begins_as --critic "$work/rm8" --lora r=4 > "$work/shared" &&
+        begins_as --critic "$work/rm8" > "$work/own" && begins_as > "$work/new" &&
+        begins_as --reward "0.00001*model:$work/rm0" > "$work/named" &&
+        begins_as --critic "$work/rm0" --lora r=2 > "$work/adapted" &&
+        paste "$work/shared" "$work/own" "$work/named" "$work/adapted" "$work/new" | awk '
+            function near(a, b) { return a - b < 1e-4 * a && b - a < 1e-4 * a }
+            { exit !(near($1, $2) && near($3, $4) && !near($1, $3) && !near($1, $5) && $1 > 0.1) }'
+}
+check 'the critic begins as the reward model' begins_as_reward_model
+
+list="; 'llm ppo --help' lists the options"
+# refuses STATUS TEXT OPTIONS...
+refuses() {
+    wanted=$1
+    text=$2
+    shift 2
+    ends "$wanted" "$llm" ppo --model "$work/writer" --data "$work/prompts.jsonl" --tokens 3 --seq 24 \
+        --batch 16 --steps 1 --quiet --threads 1 "$@" && grep -qxF "$text" "$work/err"
+}
+check 'no target without KL' refuses 2 "llm: ppo: --kl-target adapts --kl-reward, which must not be 0$list" \
+    --reward exact --kl-target 1 --kl-reward 0
+check 'no horizon without a target' refuses 2 "llm: ppo: --kl-horizon requires --kl-target$list" \
+    --reward exact --kl-horizon 5
+check 'a critic that is no reward model' refuses 1 "llm: $work/writer is no reward model: it has no head that \
+scores (score.weight)" --reward exact --critic "$work/writer"
+check 'a critic of another vocabulary' refuses 1 "llm: tests/golden/reward/llama is a reward model of another \
+vocabulary: it has 37 ids, the other model 176" --reward exact --critic tests/golden/reward/llama
+random() {
+    ends 2 "$llm" ppo --model docs/data/llama.json --tokenizer "$work" --data "$work/prompts.jsonl" \
+        --reward exact && grep -qxF "llm: ppo: --kl-reward compares with the first weights, and these are \
+random: --model DIR, or --kl-reward 0$list" "$work/err"
+}
+check 'no first weights to compare with' random
+other_first_weights() {
+    ppo $all --precision f32 --overwrite --save "$work/half" --steps 4 &&
+        refuses 1 "llm: $work/half began with other weights than those of --model: name the folder that it was \
+trained with" $all --precision f32 --batch 16 --lr 2e-3 --critic-lr 3e-3 --steps 4 --load "$work/half" --model "$work/half"
+}
+check 'goes on with the first weights alone' other_first_weights
+
+total

@@ -62,7 +62,7 @@
       A(param, decay, f) A(param, no_decay, b) A(param, beta1, f) A(param, beta2, f))              \
     X(state, 0, 1, A(state, value, f) A(state, row, i) A(state, rows, i)                           \
       A(state, ranks, e(stage|whole|each|cut|node)))                                               \
-    X(cache, 0, 0, )                                                                               \
+    X(cache, 0, 0, A(cache, held, b) A(cache, bits, i) A(cache, block, i) A(cache, scale, d))      \
     X(constant, 0, 0, A(constant, values, v))                                                      \
     /* elementwise, broadcasting */                                                                \
     X(add, 2, 2, B(add, BINARY) C(add, 0, BINARY, 0, 0))                                           \

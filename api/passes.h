@@ -466,6 +466,11 @@ typedef struct zf_zero_desc {
     int32_t loco_bits;
     int32_t quantized_block;  /* as zf_quantize_desc.block; shards are padded to it; 0: 256 */
     zf_dtype quantized_scale; /* as zf_quantize_desc.scale */
+    /* Of a step that only evaluates: it reads parameters whole from memory into which zf_hold has
+     * gathered them (zf_hold_graph), and gathers nothing itself. So a generation of many tokens
+     * gathers once, and its ranks may make different numbers of steps. At every stage: of parameters
+     * that are whole on each rank, or offloaded, it makes a copy on the device */
+    bool hold;
     /* Maximum number of bytes of a bucket. A bucket ends where a scope ends. 0: the size of the
      * largest numbered scope ("layer.7"), from 1 to 256 MiB */
     size_t bucket_bytes;
@@ -473,6 +478,24 @@ typedef struct zf_zero_desc {
     const zf_store *store;
 } zf_zero_desc;
 ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
+
+/* A new graph, whose step gathers the parameters that `reader` reads from held memory
+ * (zf_zero_desc.hold), with the quantisation and the nodes of its desc: for zf_hold. The reader's
+ * passes have been run, and zf_memory has not. Its program holds the memory, and that of this graph
+ * names it:
+ *
+ *     zf_zero_desc zero = {.stage = 3, .world = comm->world, .store = store, .hold = true};
+ *     zf_passes(g, &(zf_training){.zero = zero});
+ *     h = zf_hold_graph(g);
+ *     reader = zf_compile(g, &(zf_compile_desc){.store = store, .shares_memory_with = train,
+ *                                               .temporary_caches = true, .evaluate = true});
+ *     gather = zf_compile(h, &(zf_compile_desc){.store = store, .shares_memory_with = train,
+ *                                               .caches = reader, .evaluate = true});
+ *     zf_hold(gather), zf_step(reader), zf_step(reader), ...
+ *
+ * NULL without memory. ZF_ERR_ARGUMENT of the new graph where the reader holds nothing, ZF_ERR_STAGE
+ * after zf_memory, and the reader's error is that of the new graph too. */
+ZF_API zf_graph *zf_hold_graph(const zf_graph *reader);
 
 /* ZeRO-Offload (Ren et al., ATC'21), ZeRO-Infinity (Rajbhandari et al., SC'21): parameters, states,
  * gradients and values of the forward pass lie in host memory or on a disk, and are copied to the

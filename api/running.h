@@ -481,14 +481,14 @@ typedef struct zf_compile_desc {
      * the micro-batches of a step. A call that breaks either rule fails with ZF_ERR_STAGE. The
      * program that is named need not outlive this one. NULL: all memory is this program's own */
     const struct zf_program *shares_memory_with;
-    /* A program of this store whose caches (zf_cache) are also this one's, by name; it lives as long
-     * as this program; NULL: none */
+    /* A program of this store whose caches (zf_cache), and held parameters (zf_hold), are also this
+     * one's, by name; it lives as long as this program; NULL: none */
     const zf_program *caches;
-    /* The caches of this program lie among the values of a step, in memory that shares_memory_with
+    /* The caches, and held parameters, of this program lie among the values of a step, in memory that shares_memory_with
      * lends: so caches of generation are where activations of training are. They hold what steps of
      * this program, and of those that name it in `caches`, have added since zf_clear_caches, until
      * another program runs in that memory; a step that would read them afterwards is ZF_ERR_STAGE. So
-     * a generation begins with zf_clear_caches and its prompt */
+     * a generation begins with zf_hold, if it holds parameters, zf_clear_caches and its prompt */
     bool temporary_caches;
     bool evaluate;        /* dropout passes through */
     bool no_reuse;        /* as zf_memory_desc.no_reuse */
@@ -550,6 +550,19 @@ ZF_API zf_status zf_clear_caches(zf_program *program);
  * and after another program has run in their memory. True without caches; false without a program. */
 ZF_API bool zf_has_caches(const zf_program *program);
 
+/* Held parameters. zf_hold runs a program of zf_hold_graph: it gathers the parameters as they are
+ * now into the memory of the program that holds them, for all that read them there, in one step
+ * (zf_program_info.counted). Collective; ranks compare plans and values as in zf_step. Of temporary
+ * memory (zf_compile_desc.temporary_caches) it takes the place of what ran there last. Steps of
+ * readers are ZF_ERR_STAGE before it, after zf_release, after the store has changed, and after
+ * another program has run in temporary memory. Readers at stage 3 exchange nothing but their plans,
+ * in their first step or in zf_compare_ranks: after that, ranks may make different numbers of steps.
+ * ZF_ERR_ARGUMENT for another program; zf_step of this one is ZF_ERR_STAGE. Errors as of zf_step. */
+ZF_API zf_status zf_hold(zf_program *program);
+/* The held parameters that the program gathers or reads are needed no more. Others may use temporary
+ * memory without this call. ZF_ERR_ARGUMENT of a program that has none. */
+ZF_API zf_status zf_release(zf_program *program);
+
 /* One of several programs that run in turns, as training and generation do. */
 typedef struct zf_turn {
     const zf_graph *graph; /* after its passes, before zf_memory */
@@ -605,6 +618,7 @@ typedef struct zf_program_info {
     size_t store_bytes;     /* the part of peak_bytes that it has added to the store */
     size_t bound_bytes;     /* of tensors that the store had before */
     size_t param_bytes, state_bytes, input_bytes, constant_bytes, work_bytes;
+    size_t held_bytes;  /* of held parameters (zf_hold) that lie in this program's memory */
     size_t cache_bytes; /* of zf_cache; those of zf_compile_desc.caches are not counted again */
     size_t live_bytes;      /* the largest sum of bytes alive at one time */
     int32_t peak_node;      /* the node at which live_bytes is reached, as the text numbers nodes */

@@ -353,6 +353,23 @@ static uint32_t zfi_written_args(const zf_graph *g, const zfi_node *node)
     return record->writes ? record->writes(node) : 0;
 }
 
+/* The node is memory for a gathered bucket (passes/zero/hold.c). */
+static bool zfi_is_held(const zfi_node *node)
+{
+    return node->op == ZF_OP_cache && ZF_INT(node, cache, held);
+}
+
+enum { ZFI_HELD_NAME = 320 }; /* more than a name has */
+
+static const char zfi_held_prefix[] = "held/";
+
+/* The name of the memory for a bucket whose first parameter has this name. */
+static const char *zfi_held_name(char out[ZFI_HELD_NAME], const char *param)
+{
+    snprintf(out, ZFI_HELD_NAME, "%s%.255s", zfi_held_prefix, param);
+    return out;
+}
+
 /* The node writes, and nothing but caches. */
 static bool zfi_writes_only_caches(const zf_graph *g, const zfi_node *node)
 {

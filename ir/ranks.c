@@ -265,7 +265,7 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
     }
     switch (zfi_record_of(g, id)->ranks) {
     case ZFI_RANKS_BATCH:
-        if (zfi_node_count(node) != 1) s.bits = r->shares;
+        if (zfi_node_count(node) != 1 && !zfi_is_held(node)) s.bits = r->shares;
         return s;
     case ZFI_RANKS_BUCKET:
         if (ZF_INT(node, bucket, world) > 1)
@@ -422,6 +422,7 @@ static void zfi_check_fill(zfi_ranks *r, int32_t id)
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id], *x = &g->nodes[node->args[0]];
     int32_t bucket = node->args[1];
+    if (zfi_is_held(&g->nodes[bucket])) return;
     if (x->op == ZF_OP_all_gather && x->arg_count == 1) x = &g->nodes[x->args[0]];
     if (x->op != ZF_OP_shard || x->args[0] != bucket)
         zfi_verify_fail(g, id, "operand 0 must be the shard of %%%d, into which it gathers",
@@ -687,7 +688,7 @@ static void zfi_check_assign(zfi_ranks *r, int32_t id, int32_t k)
     const bool each = g->nodes[node->args[k]].op == ZF_OP_bucket &&
                       ZF_INT(&g->nodes[node->args[k]], bucket, each);
     const zfi_stand *x = &r->at[node->args[1]];
-    if (!node->update)
+    if (!node->update && !zfi_is_held(&g->nodes[node->args[k]]))
         zfi_verify_fail(g, id, "it writes %%%d in the micro section, which may run again",
                         (int)node->args[k]);
     else if (!each && x->bits & (ZFI_OTHER | ZFI_BATCH))

@@ -154,7 +154,8 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
                  !zfi_has(g, zfi_updated_leaf(g, arg), ZF_OP_WRITABLE))
             status = zfi_verify_fail(g, id, "it writes %%%d, which is no param, state or cache",
                                      (int)arg);
-        else if (g->nodes[arg].op == ZF_OP_cache && node->op != ZF_OP_output &&
+        else if (g->nodes[arg].op == ZF_OP_cache && !zfi_is_held(&g->nodes[arg]) &&
+                 node->op != ZF_OP_output &&
                  !(zfi_written_args(g, node) >> (k < 31 ? k : 31) & 1))
             status = zfi_verify_fail(g, id, "%%%d is a cache, which only the node reads that writes it",
                                      (int)arg);

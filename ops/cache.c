@@ -8,6 +8,11 @@
  * A cache is memory of a program that steps write: 0 at first, and what the last step left
  * afterwards. It is in no store and no checkpoint. Only the node that writes a cache reads it.
  *
+ *     %9 = cache "held/w" {held=true} : f32[4096]            a bucket, gathered by zf_hold
+ *     %9 = cache "held/w" {held=true bits=8 block=256} ...   the same, quantised on its way
+ *
+ * Such a cache is written by one program and read by others (passes/zero/hold.c).
+ *
  * cached_attention takes q [B,M,H], k and v [B,M,K], past and count (i32 or i64 [B]), and two caches
  * [B,C,K]. Of example b, the first count[b] of M tokens are new, the others padding, and the caches
  * have past[b] tokens:
@@ -60,9 +65,23 @@ static zfi_attention zfi_cached_of(const zf_launch *l)
     return a;
 }
 
+/* How a held bucket is quantised on its way. */
+static zf_status zfi_infer_held(const zfi_infer *c, int64_t bits)
+{
+    const int64_t block = ZF_INT(c, cache, block), scale = ZF_INT(c, cache, scale);
+    if (!zfi_is_float(c->dtype))
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "only floats are quantised on their way, not %s",
+                              zf_dtype_name(c->dtype));
+    return zfi_are_blocks(bits, block, scale)
+               ? ZF_OK
+               : zfi_infer_fail(c, ZF_ERR_ARGUMENT, "bits, block and scale are not those of zf_quantize");
+}
+
 static zf_status zfi_infer_cache(zfi_infer *c)
 {
     zf_status status = zfi_infer_leaf(c);
+    const int64_t bits = ZF_INT(c, cache, bits);
+    if (!status && ZF_INT(c, cache, held)) return bits ? zfi_infer_held(c, bits) : ZF_OK;
     if (!status && !zfi_is_float(c->dtype))
         status = zfi_infer_fail(c, ZF_ERR_DTYPE, "a cache is f32, bf16, f16 or f64, not %s",
                                 zf_dtype_name(c->dtype));

@@ -2,6 +2,7 @@
  *
  *     %9 = all_gather %8 {world=4} : f32[4096]       y = x of rank 0, x of rank 1, ...
  *     %9 = all_gather %8, %7 {world=4} : f32[4096]   the same, written to the bucket %7: y is %7
+ *                                                    %7 may be a held cache (cache.c) too
  *     %9 = reduce_scatter %8 {world=4} : f32[1024]   y = this rank's shard of the sum of all x
  *     %9 = reduce_scatter %8, %7 {world=4} : f32[1024]   the same, added to the accumulator %7
  *     %9 = all_reduce %8 {world=4} : f32[4096]       y = the sum of all x; `, %7` likewise
@@ -31,7 +32,8 @@ static zf_status zfi_infer_into(const zfi_infer *c, zf_op op)
     const zfi_node *into = c->arg_count < 2             ? NULL
                            : op == ZF_OP_accumulator ? zfi_copied(c->graph, c->args[1])
                                                         : c->args[1];
-    if (!into || (into->op == op && c->args[1]->dtype == c->dtype &&
+    if (!into || ((into->op == op || (op == ZF_OP_bucket && zfi_is_held(into))) &&
+                  c->args[1]->dtype == c->dtype &&
                   zfi_same_shape(&c->args[1]->shape, &c->shape)))
         return ZF_OK;
     return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 1 must be an %s of type %s",

@@ -405,7 +405,7 @@ static zf_status zfi_infer_assign(zfi_infer *c)
 {
     const zf_op op = zfi_home_of(c->graph, c->args[0])->op;
     char type[ZFI_TYPE_TEXT];
-    if (op != ZF_OP_state && op != ZF_OP_bucket && op != ZF_OP_shard)
+    if (op != ZF_OP_state && op != ZF_OP_bucket && op != ZF_OP_shard && !zfi_is_held(c->args[0]))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a state, not the result of %s",
                               c->graph->records[op]->name);
     if (c->args[1]->dtype != c->args[0]->dtype ||

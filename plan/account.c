@@ -31,6 +31,7 @@ static zf_kind zfi_holding_of(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     if (node->op == ZF_OP_bucket) return zfi_holding_of(g, node->args[0]);
+    if (zfi_is_held(node)) return ZF_COMMUNICATION;
     if (zfi_has(g, id, ZF_OP_LEAF) || zfi_record_of(g, id)->holds)
         return zfi_record_of(g, id)->holds;
     if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return ZF_COMMUNICATION;

@@ -80,6 +80,7 @@ struct zf_store {
     int64_t step;         /* done by the training without a name */
     zfi_trained *trained; /* those with names, a growing array */
     int64_t steps; /* of all trainings, since the store was made: a program sees that another ran */
+    int64_t puts;  /* how many writes of tensors there were, and */
     int64_t loads; /* how many zf_load there were: a program then begins its step anew */
     bool plans;     /* zf_store_desc.plan_only; */
     uintptr_t next; /* then the next address that it gives out, at which nothing is */

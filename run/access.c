@@ -19,11 +19,12 @@ static bool zfi_lost_caches(zf_program *p)
 {
     const zf_program *lender = zfi_lender(p);
     const zfi_work *work = lender->arenas[ZF_DEVICE].work;
-    return lender->temporary && work && work->caches != lender;
+    return p->has_caches && lender->temporary && work && work->caches != lender;
 }
 
 static zf_status zfi_check_kept_caches(zf_program *p, const char *call)
 {
+    if (p->held && !p->gathers && zfi_check_held(p, call)) return p->error.status;
     if (!zfi_lost_caches(p)) return ZF_OK;
     return zfi_fail(&p->error, ZF_ERR_STAGE,
                     "%s: nothing is in the temporary caches, or another program has run in their "
@@ -44,7 +45,9 @@ static zf_status zfi_clear_own_caches(const zf_program *p, zf_error *error)
     zf_status status = ZF_OK;
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        const size_t bytes = node->op == ZF_OP_cache && node->placed ? (size_t)node->bytes : 0;
+        const size_t bytes = node->op == ZF_OP_cache && node->placed && !zfi_is_held(node)
+                                 ? (size_t)node->bytes
+                                 : 0;
         for (size_t at = 0, n; at < bytes && !status; at += n) {
             n = bytes - at < sizeof zeros ? bytes - at : sizeof zeros;
             status = zfi_put_bytes(p->store, (zf_space)node->space,
@@ -62,7 +65,8 @@ ZF_API zf_status zf_clear_caches(zf_program *p)
     if (!p) return ZF_ERR_ARGUMENT;
     zfi_clear_error(p);
     status = p->backend->synchronize(p->backend->self, &p->error);
-    if (work) work->last = work, work->caches = NULL;
+    if (work) zfi_take_work(work, lender);
+    if (work) work->caches = NULL;
     for (const zf_program *of = p; of && !status; of = of == lender ? NULL : of->caches)
         status = zfi_clear_own_caches(of, &p->error);
     if (work && !status) work->caches = lender;
@@ -159,6 +163,10 @@ ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t b
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
     if (p->tensor_of[id] >= 0) return zfi_store_put(p->store, p->tensor_of[id], data, &p->error);
     if (zfi_is_unread(p, id)) return ZF_OK;
+    if (zfi_is_held(&p->graph->nodes[id]))
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        "zf_write: \"%.200s\" is held parameters, which zf_hold writes",
+                        p->graph->nodes[id].name);
     if (p->graph->nodes[id].op == ZF_OP_cache && zfi_check_kept_caches(p, "zf_write"))
         return p->error.status;
     status = zfi_put_bytes(p->store, (zf_space)p->graph->nodes[id].space, p->data[id], data, bytes,

@@ -198,6 +198,7 @@ static void zfi_release_work(zf_program *p, zf_space space)
     if (!work) return;
     if (work->last == p) work->last = work;
     if (work->caches == p) work->caches = NULL;
+    if (work->held == p) work->held = NULL;
     if (--work->owners) return;
     if (work->memory) zfi_release_in(s, space, work->memory, work->bytes);
     s->program_bytes[space] -= work->bytes;
@@ -255,6 +256,38 @@ static bool zfi_writes_store(const zf_program *p, bool *updates)
                 writes = true, *updates |= node->op != ZF_OP_assign;
     }
     return writes;
+}
+
+/* Notes what caches and held parameters the program has. */
+static void zfi_note_caches(zf_program *p)
+{
+    const zf_graph *g = p->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        const uint32_t written = zfi_written_args(g, node);
+        if (zfi_is_held(node)) p->held = g->order[i];
+        else p->has_caches |= node->op == ZF_OP_cache;
+        for (int32_t k = 0; k < node->arg_count && k < 31; k++)
+            p->gathers |= (written >> k & 1) && zfi_is_held(&g->nodes[node->args[k]]);
+    }
+}
+
+/* Checks that held parameters lie in one program's memory, and are those of its store. */
+static zf_status zfi_check_one_holder(const zf_program *p)
+{
+    zf_graph *g = p->graph;
+    for (int32_t i = 0; i < zfi_len(g->order) && p->held; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]], *one = &g->nodes[p->held];
+        if (zfi_is_held(node) && node->placed != one->placed)
+            return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                            "zf_compile: the program in caches holds \"%s\" and not \"%s\": a "
+                            "program reads all parameters from the memory of one",
+                            node->placed ? one->name : node->name,
+                            node->placed ? node->name : one->name);
+    }
+    if (!p->held || g->nodes[p->held].placed || p->caches->store == p->store) return ZF_OK;
+    return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                    "zf_compile: the program in caches holds parameters of another store");
 }
 
 /* Checks that the caches of the program that lends them are like those of this graph, and that a
@@ -362,6 +395,8 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     }
     if ((status = zfi_list_inputs(p))) return status;
     if (p->comm && g->world > 1 && (status = zfi_list_same(p))) return status;
+    zfi_note_caches(p);
+    if ((status = zfi_check_one_holder(p))) return status;
     p->poison = d->poison;
     p->writes = zfi_writes_store(p, &p->trains);
     p->training = zfi_training_added(p->store, g->training);

@@ -36,7 +36,8 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
         if (leaf->op == ZF_OP_param) info.param_bytes += bytes;
         if (leaf->op == ZF_OP_state) info.state_bytes += bytes;
         if (node->op == ZF_OP_input) info.input_bytes += bytes;
-        if (node->op == ZF_OP_cache) info.cache_bytes += bytes;
+        if (node->op == ZF_OP_cache)
+            *(zfi_is_held(node) ? &info.held_bytes : &info.cache_bytes) += bytes;
         if (node->op == ZF_OP_constant) info.constant_bytes += bytes;
         if (zfi_is_persistent(g, node)) persistent += (int64_t)bytes;
     }

@@ -27,6 +27,7 @@ typedef struct zfi_work {
     int32_t owners;   /* programs */
     const void *last; /* the program whose values are there; NULL: none has run; this: it is gone */
     const zf_program *caches; /* the program whose temporary caches are there; NULL: none */
+    const zf_program *held;   /* the program whose held parameters are there; NULL: none */
 } zfi_work;
 
 typedef struct zfi_arena {
@@ -46,6 +47,11 @@ struct zf_program {
     zf_store *store;
     zf_program *caches; /* zf_compile_desc.caches */
     bool temporary;     /* its caches lie among the values of a step */
+    bool has_caches;    /* it reads or writes caches other than held parameters */
+    int32_t held;       /* a node that is held parameters; 0: it has none */
+    bool gathers;       /* it gathers them: zf_hold runs it */
+    bool holds;         /* those that lie in its memory are there, as they were when the store */
+    int64_t held_at;    /* had changed so many times */
     zf_backend *backend; /* the store's */
     zfi_arena arenas[ZF_SPACES];
     size_t overhead[ZF_SPACES]; /* bytes that the store has besides tensors, for the disk */

@@ -367,10 +367,12 @@ static zf_status zfi_run_micro(zf_program *p)
     zf_status status = zfi_agree(p);
     for (int space = 0; space < ZF_SPACES; space++) {
         zfi_work *work = p->arenas[space].work;
-        if (work) work->last = p;
-        if (work && work->caches != zfi_lender(p)) work->caches = NULL;
+        if (!work) continue;
+        zfi_take_work(work, zfi_lender(p));
+        work->last = p;
     }
-    if (!status && !p->compared) status = zfi_compare(p);
+    /* Values of held parameters were compared by zf_hold. */
+    if (!status && !p->compared && (!p->held || p->gathers)) status = zfi_compare(p);
     zfi_begin_micro(p);
     return status ? status : zfi_run_launches(p, 0, p->micro_end);
 }
@@ -425,6 +427,13 @@ static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
         return zfi_fail(&p->error, ZF_ERR_STAGE,
                         "%s: the store plans, and holds no values (zf_store_desc.plan_only)", call);
     if ((status = zfi_check_defined(p->store, call, &p->error))) return status;
+    if (p->gathers != !strcmp(call, "zf_hold"))
+        return zfi_fail(&p->error, p->gathers ? ZF_ERR_STAGE : ZF_ERR_ARGUMENT,
+                        p->gathers
+                            ? "%s: the program gathers parameters that others read: zf_hold runs it"
+                            : "%s: the program gathers no parameters: its graph must be one of "
+                              "zf_hold_graph",
+                        call);
     if (p->micro && p->micro_step != p->store->steps) {
         zfi_forget_micro(p);
         return zfi_fail(&p->error, ZF_ERR_STAGE,
@@ -468,12 +477,10 @@ ZF_API zf_status zf_micro(zf_program *p)
     return ZF_OK;
 }
 
-ZF_API zf_status zf_step(zf_program *p)
+/* Runs the last micro-batch, and the updates. */
+static zf_status zfi_end_step(zf_program *p)
 {
-    zf_status status;
-    if (!p) return ZF_ERR_ARGUMENT;
-    if ((status = zfi_check_micro(p, "zf_step", true))) return status;
-    status = zfi_run_micro(p);
+    zf_status status = zfi_run_micro(p);
     if (!status && (status = zfi_check_outputs(p)) == ZF_ERR_NAN)
         status = zfi_name_nonfinite_rank(p);
     if (!status) zfi_mark_changed(p);
@@ -482,5 +489,27 @@ ZF_API zf_status zf_step(zf_program *p)
     if (status == ZF_ERR_NAN) p->store->undefined = false; /* the loss scale's: nothing is updated */
     if (status) return zfi_step_failed(p, status);
     zfi_count_step(p);
+    return ZF_OK;
+}
+
+ZF_API zf_status zf_step(zf_program *p)
+{
+    zf_status status;
+    if (!p) return ZF_ERR_ARGUMENT;
+    status = zfi_check_micro(p, "zf_step", true);
+    return status ? status : zfi_end_step(p);
+}
+
+ZF_API zf_status zf_hold(zf_program *p)
+{
+    zf_program *holder;
+    zf_status status;
+    if (!p) return ZF_ERR_ARGUMENT;
+    if ((status = zfi_check_micro(p, "zf_hold", true))) return status;
+    holder = zfi_holder(p);
+    zfi_let_go(holder);
+    if ((status = zfi_end_step(p))) return status;
+    holder->holds = true, holder->held_at = zfi_changes_of(p->store);
+    if (zfi_held_work(holder)) zfi_held_work(holder)->held = holder;
     return ZF_OK;
 }

@@ -68,7 +68,10 @@ static int32_t zfi_largest_turn(const zfi_turns *t)
     for (int32_t k = 0; k < t->count; k++) {
         if (t->turns[k].caches) continue;
         bytes = zfi_work_bytes(t->programs[k], ZF_DEVICE);
-        if (t->turns[k].temporary_caches) bytes += zf_program_info_of(t->programs[k]).cache_bytes;
+        if (t->turns[k].temporary_caches) {
+            const zf_program_info info = zf_program_info_of(t->programs[k]);
+            bytes += info.cache_bytes + info.held_bytes;
+        }
         if (bytes > most) most = bytes, largest = k;
     }
     return largest;

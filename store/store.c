@@ -429,6 +429,7 @@ static zf_status zfi_store_put_range(zf_store *s, int32_t index, int64_t first, 
     int64_t at = first > portion.first ? first : portion.first,
             end = until < portion.first + portion.count ? until : portion.first + portion.count;
     zf_status status = ZF_OK;
+    s->puts++;
     for (int32_t k = zfi_is_tiled(t) ? t->next : -1; k >= 0 && !status; k = s->tensors[k].next) {
         const int64_t begin = s->tensors[k].from, stop = begin + zfi_stored_count(&s->tensors[k]);
         const int64_t a = first > begin ? first : begin, b = until < stop ? until : stop;

@@ -419,6 +419,23 @@ static void zfi_close_run(zfi_zero *z, int32_t f)
     z->buckets[f].gathered = 0;
 }
 
+/* Memory for all of bucket f, named after its first parameter. */
+static int32_t zfi_held_bucket(zfi_zero *z, int32_t f)
+{
+    zf_graph *g = z->graph;
+    const zfi_bucket *bucket = &z->cut.buckets[f];
+    const bool quantized = z->d.quantized_weights && zfi_is_float(bucket->dtype);
+    char name[ZFI_HELD_NAME];
+    zfi_new n = {.op = ZF_OP_cache, .dtype = bucket->dtype, .shape = ZF_SHAPE(bucket->size)};
+    const zf_attribute *with =
+        quantized ? zfi_with({.i = true}, {.i = 8}, {.i = z->d.quantized_block},
+                             {.i = z->d.quantized_scale})
+                  : zfi_with({.i = true});
+    memcpy(n.attributes, with, sizeof n.attributes);
+    n.name = zfi_held_name(name, g->nodes[z->cut.members[bucket->first].param].name);
+    return zfi_append(g, &n);
+}
+
 /* How many parameters from member m on, neighbours in a bucket, have gradients that are consecutive
  * slices of one value, beginning with its first rows. */
 static int32_t zfi_pieces(const zfi_zero *z, int32_t m)
@@ -655,6 +672,17 @@ static void zfi_find_gathers(zfi_zero *z)
     zfi_free(&g->memory, frozen, count * sizeof *frozen);
 }
 
+/* The buckets that are used are read from memory that zf_hold fills (hold.c). */
+static void zfi_hold_buckets(zfi_zero *z)
+{
+    for (int32_t u = 0; u < zfi_len(z->uses) && !z->graph->error.status; u++) {
+        const int32_t f = z->uses[u].bucket;
+        if (!z->buckets[f].gathered) z->buckets[f].gathered = zfi_held_bucket(z, f);
+    }
+    zfi_array_free(&z->graph->memory, z->uses);
+    z->uses = NULL;
+}
+
 /* Where parameters have drifted on this rank, a value of each bucket takes its place in the micro
  * section. */
 static void zfi_drift_buckets(zfi_zero *z)
@@ -676,12 +704,13 @@ static void zfi_drift_buckets(zfi_zero *z)
 static void zfi_micro_section(zfi_zero *z)
 {
     zf_graph *g = z->graph;
-    bool gathers = z->sharded && z->d.stage == 3;
+    bool gathers = (z->sharded && z->d.stage == 3) || z->d.hold;
     int32_t use = 0;
     zfi_make_buckets(z);
     if (z->d.loco) zfi_make_left(z);
     zfi_drift_buckets(z);
     if (gathers) zfi_find_gathers(z);
+    if (z->d.hold) zfi_hold_buckets(z);
     for (int32_t u = 0; u < zfi_len(z->uses); u++) (void)zfi_sent_of(z, z->uses[u].bucket);
     for (int32_t i = 0; i < zfi_len(z->order) && !g->error.status && !g->memory.failed; i++) {
         int32_t id = z->order[i];

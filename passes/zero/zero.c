@@ -30,6 +30,10 @@
  *           %31 = quantize %30 {bits=4 block=256} : u8[2112]   %32 = all_to_all %31 ...
  *           %33 = dequantize_sum %32 {bits=4 block=256 parts=4} : f32[1024]
  *
+ * With hold the micro section reads parameters that another program has gathered (hold.c):
+ *
+ *           %21 = cache "held/w" {held=true} : f32[4096]    %22 = view %21 {shape=[8,32]} : f32[8,32]
+ *
  * With loco what a quantisation has rounded off stays in states, whole on each rank, and in a mesh,
  * for the exchange between nodes, of the part of a node's sum that a rank sends:
  *
@@ -208,6 +212,7 @@ static const zf_option zfi_zero_options[] = {
     ZF_OPTION(zf_zero_desc, CHOICE, quantized_scale, 0, "f32|bf16",
               .with = "quantized_weights|quantized_gradients", .traits = ZF_OPTION_CHANGES,
               .help = "dtype of these scales"),
+    ZF_OPTION(zf_zero_desc, FLAG, hold, 0, NULL, .flag = ""),
     ZF_OPTION(zf_zero_desc, BYTES, bucket_bytes, 0, "[0,4611686018427387903]", .flag = "bucket",
               .help = "maximum of the parameters of one bucket; 0: those of a layer"),
     ZF_OPTION_CODED(zf_zero_desc, store),
@@ -230,6 +235,10 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
                         "zf_zero: %s needs several ranks, which send less; world is %d",
                         d->quantized_weights ? "quantized_weights" : "quantized_gradients",
                         (int)d->world);
+    if (d->hold && g->stages & (ZFI_STAGE_GRADIENTS | ZFI_STAGE_UPDATES))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: hold is for steps that only evaluate: one that trains would go on "
+                        "with the parameters of zf_hold");
     if (d->loco && zfi_check_uncut(g, "zf_zero: loco")) return g->error.status;
     if ((g->stages & ZFI_STAGE_GRADIENTS) && !(g->stages & ZFI_STAGE_UPDATES))
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_zero: needs %s before it",

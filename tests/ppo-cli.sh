@@ -29,7 +29,7 @@ check 'a model and reward models' first
 ppo() {
     ends 0 "$llm" ppo --model "$work/writer" --data "$work/prompts.jsonl" --tokens 3 --seq 24 --batch 16 \
         --lr 2e-3 --critic-lr 3e-3 --quiet --threads 1 --log "$work/log.csv" "$@" &&
-        cut -d, -f1-7,10-18 "$work/log.csv" > "$work/columns"
+        cut -d, -f1-7,10-19 "$work/log.csv" > "$work/columns"
 }
 # column NAME: its values.
 column() {
@@ -47,8 +47,8 @@ learns() {
 }
 check 'rewards rise, and values come to predict them' learns
 
-# All of a run, for the bits: two passes over two batches, an average, KL that is adapted.
-all="--reward exact --reward -0.1*length --group 2 --answers 32 --epochs 2 --steps 8 --ema 0.9
+# All of a run, for the bits: two passes over two batches, an average, KL that is adapted, a text.
+all="--ptx docs/data/stories.txt --ptx-rows 4 --ptx-coefficient 0.5 --reward exact --reward -0.1*length --group 2 --answers 32 --epochs 2 --steps 8 --ema 0.9
      --kl-target 0.1 --kl-horizon 64 --critic-every 2 --critic-warmup 1"
 # same MODE: what is trained has the same numbers for any stage, ranks, threads, and where it goes on.
 # shellcheck disable=SC2086 # words
@@ -90,6 +90,22 @@ refuses() {
     ends "$wanted" "$llm" ppo --model "$work/writer" --data "$work/prompts.jsonl" --tokens 3 --seq 24 \
         --batch 16 --steps 1 --quiet --threads 1 "$@" && grep -qxF "$text" "$work/err"
 }
+text_loss() {
+    ppo --reward -1*length --steps 30 --precision f32 --lr 4e-3 --ptx docs/data/stories.txt "$@" &&
+        column ptx_loss | tail -n 10 | awk '{ sum += $1 } END { print sum / 10 }'
+}
+# One that hardly counts is forgotten.
+keeps_text() {
+    text_loss --ptx-coefficient 1e-7 > "$work/a" && text_loss > "$work/b" &&
+        paste "$work/a" "$work/b" | awk '{ exit !($2 < 0.9 && $1 > 1.3 * $2) }'
+}
+check 'a text is still predicted' keeps_text
+check 'rows that cannot be split' refuses 1 "llm: --ptx-rows 6 cannot be split into 4 equal parts (ranks x \
+micro-batches)" --reward exact --ptx docs/data/stories.txt --ptx-rows 6 --micro-batches 4
+echo 'a cat' > "$work/short.txt"
+check 'a text shorter than a row' refuses 1 "llm: --ptx $work/short.txt has 3 tokens; a row of 12 and the \
+token after it are needed" --reward exact --ptx "$work/short.txt"
+check 'no rows without a text' refuses 2 "llm: ppo: --ptx-rows requires --ptx$list" --reward exact --ptx-rows 4
 check 'no target without KL' refuses 2 "llm: ppo: --kl-target adapts --kl-reward, which must not be 0$list" \
     --reward exact --kl-target 1 --kl-reward 0
 check 'no horizon without a target' refuses 2 "llm: ppo: --kl-horizon requires --kl-target$list" \

@@ -193,7 +193,7 @@ static zf_tensor body(zf_graph *g, const opt_config *c, const sample_shape *s,
 zf_tensor opt_build(zf_graph *g, const opt_config *c, const sample_shape *s, sample_purpose purpose)
 {
     sample_shape rows = *s;
-    causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, s, purpose);
+    causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, &rows, purpose);
     zf_tensor words, x = body(g, c, &rows, &in, &words);
     return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }

@@ -10,8 +10,19 @@
 
 /* ------------------------------------------------------------------------------------ graphs */
 
+/* Rows of a text after those of the answers. */
+static void begin_texts(zf_graph *g, sample_shape *s, causal_inputs *in)
+{
+    const zf_shape shape = ZF_SHAPE(in->policy->texts, s->sequence);
+    const zf_tensor ids[2] = {in->input_ids, zf_input(g, "text_ids", ZF_I32, shape)};
+    in->input_ids = zf_concat(ids, 2, 0);
+    in->text_labels = zf_input(g, "text_labels", ZF_I32, shape);
+    in->text_share = zf_input(g, "text_share", ZF_F32, ZF_SCALAR);
+    s->batch += in->policy->texts;
+}
+
 /* What a loss of a policy takes; evaluation needs labels alone. */
-static void begin_policy(zf_graph *g, const sample_shape *s, causal_inputs *in)
+static void begin_policy(zf_graph *g, sample_shape *s, causal_inputs *in)
 {
     const zf_shape rows = ZF_SHAPE(s->batch, 1), tokens = ZF_SHAPE(s->batch, s->sequence);
     zf_input(g, "lr", ZF_F32, ZF_SCALAR);
@@ -21,6 +32,7 @@ static void begin_policy(zf_graph *g, const sample_shape *s, causal_inputs *in)
     in->old = zf_input(g, "old", ZF_F32, tokens);
     in->correction = zf_input(g, "correction", ZF_F32, tokens);
     if (in->policy->loss.kl_beta > 0) in->reference = zf_input(g, "reference", ZF_F32, tokens);
+    if (in->policy->texts) begin_texts(g, s, in);
 }
 
 causal_inputs causal_none(zf_graph *g)
@@ -39,11 +51,13 @@ causal_inputs causal_none(zf_graph *g)
                            .weight = none,
                            .old = none,
                            .correction = none,
+                           .text_labels = none,
+                           .text_share = none,
                            .last = none,
                            .past = none};
 }
 
-causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose purpose)
+causal_inputs causal_begin(zf_graph *g, sample_shape *s, sample_purpose purpose)
 {
     causal_inputs in = causal_none(g);
     if (purpose == SAMPLE_GENERATE) {
@@ -131,13 +145,25 @@ static zf_tensor head(zf_tensor x, zf_tensor words)
     return zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
 }
 
+/* The mean cross-entropy of the texts, which are the rows of x after `first`. */
+static zf_tensor texts_end(zf_tensor x, int64_t first, zf_tensor words, const causal_inputs *in)
+{
+    const int64_t rows = zf_tensor_shape(x).dims[0];
+    const zf_tensor logits = head(zf_slice(x, 0, first, rows), words),
+                    labels = zf_reshape(in->text_labels, ZF_SHAPE(-1));
+    return zf_output_ex(zf_cross_entropy(logits, labels, in->text_share), "ptx_loss",
+                        &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
+}
+
 /* The outputs of a policy. */
 static zf_tensor policy_end(zf_tensor x, zf_tensor words, const causal_inputs *in)
 {
-    const zf_head_desc head = {.temperature = in->policy->temperature,
+    const zf_head_desc desc = {.temperature = in->policy->temperature,
                                .blocks = zf_param_blocks(words)};
-    const zf_tensor logp =
-        zf_head_logp(x, words, ZF_NONE, zf_reshape(in->labels, ZF_SHAPE(-1)), &head);
+    const int64_t answers = zf_shape_count(zf_tensor_shape(in->labels));
+    const bool texts = zf_valid(in->text_labels);
+    const zf_tensor logp = zf_head_logp(texts ? zf_slice(x, 0, 0, answers) : x, words, ZF_NONE,
+                                        zf_reshape(in->labels, ZF_SHAPE(-1)), &desc);
     const zf_policy_rows rows = {.logp = logp,
                                  .labels = in->labels,
                                  .advantage = in->advantage,
@@ -145,17 +171,20 @@ static zf_tensor policy_end(zf_tensor x, zf_tensor words, const causal_inputs *i
                                  .reference = zf_valid(in->reference) ? in->reference : ZF_NONE,
                                  .correction = in->correction,
                                  .weight = in->weight};
-    const zf_output_desc own = {.reduction = ZF_REDUCTION_NONE};
+    const zf_output_desc own = {.reduction = ZF_REDUCTION_NONE}, sum = {.reduction = ZF_REDUCTION_SUM};
     zf_policy p;
     if (in->scores) {
         zf_output(zf_head_entropy(logp), "entropy");
         return zf_output(logp, "logp");
     }
     p = zf_policy_loss(&rows, &in->policy->loss);
-    zf_output(zf_sum(zf_mul(p.clipped, in->weight)), "clipped");
+    zf_output_ex(zf_sum(zf_mul(p.clipped, in->weight)), "clipped", &sum);
     zf_output_ex(zf_max(p.ratio), "ratio_high", &own);
     zf_output_ex(zf_neg(zf_max(zf_neg(p.ratio))), "ratio_low", &own);
-    return zf_output(p.loss, "loss");
+    if (texts)
+        p.loss = zf_add(p.loss, zf_scale(texts_end(x, answers, words, in),
+                                         in->policy->text_coefficient));
+    return zf_output_ex(p.loss, "loss", &sum);
 }
 
 /* The outputs of pairs. */

@@ -1,8 +1,9 @@
 /* Models that predict the next token of a text: their inputs and head, and what they are trained
  * for. Text and batches: causal_text.h, causal_batch.h.
  *
- *     causal_inputs in = causal_begin(g, shape, purpose);
- *     x = ...in.input_ids...
+ *     sample_shape rows = *shape;
+ *     causal_inputs in = causal_begin(g, &rows, purpose);
+ *     x = ...in.input_ids...                     with `rows` as the shape
  *     causal_end(x, words, &in);
  */
 #ifndef CAUSAL_H
@@ -21,6 +22,8 @@ typedef struct causal_inputs {
     zf_tensor loss_weight; /* f32 []: 1 / labels of the global batch */
     /* Of a policy, in place of loss_weight: f32 [B, T]; weight: f32 [B, 1] */
     zf_tensor advantage, weight, old, correction, reference;
+    /* Of its texts: i32 [texts, T]; f32 []: 1 / labels of the global batch */
+    zf_tensor text_labels, text_share;
     bool scores; /* there is an output of log p, and of a policy no loss */
     const policy_graph *policy; /* NULL: rows are no answers of one */
     /* Of pairs, in place of loss_weight: f32 [B / 2], 1 / pairs of the global batch, 0: the pair is
@@ -37,7 +40,8 @@ typedef struct causal_inputs {
 
 /* No input at all. */
 causal_inputs causal_none(zf_graph *g);
-causal_inputs causal_begin(zf_graph *g, const sample_shape *shape, sample_purpose purpose);
+/* shape->batch becomes the rows of the graph. */
+causal_inputs causal_begin(zf_graph *g, sample_shape *shape, sample_purpose purpose);
 
 /* The attention mask for padding, [B, 1, 1, T]. It is added to scores and makes the softmax of
  * padding 0, unless all keys are padding. Of packed rows, a bool [B, 1, T, T]: tokens see those of

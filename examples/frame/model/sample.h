@@ -29,6 +29,10 @@ typedef enum sample_rows { SAMPLE_FULL, SAMPLE_PADDED, SAMPLE_PACKED } sample_ro
 typedef struct policy_graph {
     zf_policy_desc loss;
     double temperature; /* at which answers were sampled */
+    /* Of a step: rows of a text that are predicted as well, after those of the batch, and by what the
+     * mean over their tokens is multiplied in the loss */
+    int64_t texts;
+    double text_coefficient;
 } policy_graph;
 
 /* The shape of a graph's inputs. */

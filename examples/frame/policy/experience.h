@@ -2,6 +2,7 @@
 #ifndef EXPERIENCE_H
 #define EXPERIENCE_H
 
+#include "../data/causal_batch.h"
 #include "../model/decoder.h"
 #include "policy_options.h"
 
@@ -10,6 +11,7 @@ typedef struct experience_desc {
     const policy_options *o;
     const settings *run;
     const zf_prompts *data;
+    causal_tokens text; /* of --ptx, or none */
     const zf_answer_desc *how;
     zf_rewards *rewards;
     uint64_t seed;

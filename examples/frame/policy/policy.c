@@ -12,13 +12,24 @@
 typedef struct policy_reader {
     experience e;
     int64_t first, labelled; /* of the step's answers: the first, and tokens of all */
+    causal_batch text;       /* of the step; examples 0: there is none */
 } policy_reader;
 
 static void stop(void *user)
 {
     policy_reader *r = user;
-    if (r) experience_close(&r->e);
+    if (r) experience_close(&r->e), causal_batch_free(&r->text);
     free(r);
+}
+
+static bool open_texts(policy_reader *r, const policy_data *p, zf_error *error)
+{
+    if (p->text_rows % p->parts)
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--ptx-rows %lld cannot be split into %lld equal parts (ranks x micro-batches)",
+                    (long long)p->text_rows, (long long)p->parts);
+    return !p->text_rows ||
+           causal_batch_new(&r->text, p->text_rows, p->experience.sequence, false, error);
 }
 
 static void *start(const dataset *d, bool held_out, int64_t examples, int64_t first,
@@ -27,9 +38,9 @@ static void *start(const dataset *d, bool held_out, int64_t examples, int64_t fi
     const policy_data *p = d->own;
     policy_reader *r = calloc(1, sizeof *r);
     (void)held_out, (void)examples, (void)first;
-    if (r && experience_new(&r->e, &p->experience, error)) return r;
+    if (!r) return fail(error, ZF_ERR_NOMEM, "out of memory"), NULL;
+    if (experience_new(&r->e, &p->experience, error) && open_texts(r, p, error)) return r;
     stop(r);
-    fail(error, ZF_ERR_NOMEM, "out of memory");
     return NULL;
 }
 
@@ -90,12 +101,24 @@ static const void *read_batch(void *user, int64_t step)
     r->first = step % steps_of_pass(r) * batch, r->labelled = 0;
     for (int64_t k = 0; k < batch * sequence; k++)
         r->labelled += r->e.labels[r->first * sequence + k] != -100;
+    if (r->text.examples)
+        causal_batch_draw(&r->text, &r->e.desc->text, r->e.desc->seed, step * r->text.examples);
     return r;
 }
 
 static batch_counts count(const void *batch)
 {
     return (batch_counts){((const policy_reader *)batch)->labelled, 0};
+}
+
+static zf_status feed_texts(session *s, const causal_batch *b, int64_t part, int64_t parts)
+{
+    const int64_t cells = b->examples / parts * b->sequence, at = part * cells;
+    const size_t bytes = (size_t)cells * sizeof *b->ids;
+    const float share = b->labelled ? 1 / (float)b->labelled : 0;
+    zf_status status = session_write(s, "text_ids", b->ids + at, bytes);
+    if (!status) status = session_write(s, "text_labels", b->labels + at, bytes);
+    return status ? status : session_write(s, "text_share", &share, sizeof share);
 }
 
 static zf_status feed(session *s, const void *batch, int64_t part, int64_t parts, bool sums)
@@ -112,7 +135,8 @@ static zf_status feed(session *s, const void *batch, int64_t part, int64_t parts
     if (!status) status = session_write(s, "correction", e->correction + at, cells);
     if (!status) status = session_write(s, "reference", e->reference + at, cells);
     if (!status) status = session_write(s, "advantage", e->advantage + at, cells);
-    return status ? status : session_write(s, "weight", e->weight + first, each);
+    if (!status) status = session_write(s, "weight", e->weight + first, each);
+    return status || !r->text.examples ? status : feed_texts(s, &r->text, part, parts);
 }
 
 /* ------------------------------------------------------------------------------------------ log */

@@ -1,5 +1,6 @@
 #include "policy_data.h"
 #include "../options/fail.h"
+#include "../ppo/ptx.h"
 #include "model_reward.h"
 
 #include <stdlib.h>
@@ -98,7 +99,7 @@ static void describe(policy_data *p, const settings *o, int64_t sequence, const 
 {
     const policy_options *own = o->own;
     const bool copies = !settings_adapts(o) && own->kind->open && own->advantage.kl_reward > 0;
-    p->graph = (policy_graph){loss_of(own), own->how.temperature};
+    p->graph = (policy_graph){.loss = loss_of(own), .temperature = own->how.temperature};
     p->experience = (experience_desc){.o = own,
                                       .run = o,
                                       .data = &p->prompts,
@@ -111,6 +112,20 @@ static void describe(policy_data *p, const settings *o, int64_t sequence, const 
                                       .no_fuse = o->training.fuse.without,
                                       .reference = settings_adapts(o) || copies,
                                       .copy = copies};
+}
+
+/* The text of --ptx, if there is one. */
+static bool open_text(dataset *d, policy_data *p, const settings *o, int64_t sequence,
+                      zf_error *error)
+{
+    const ppo_options *own = &((const policy_options *)o->own)->ppo;
+    causal_tokens *text = &p->experience.text;
+    if (!own->ptx) return true;
+    if (!ptx_read(text, own->ptx, &p->how, sequence, error)) return false;
+    d->digest = zf_digest_bytes(d->digest, text->id, (size_t)text->count * sizeof *text->id);
+    p->text_rows = own->ptx_rows ? own->ptx_rows : o->batch;
+    p->graph.text_coefficient = own->ptx_coefficient;
+    return true;
 }
 
 bool policy_data_open(dataset *d, const settings *o, const zf_config_facts *facts, void *config,
@@ -126,6 +141,7 @@ bool policy_data_open(dataset *d, const settings *o, const zf_config_facts *fact
     sequence = count_prompts(d, p) + ((const policy_options *)o->own)->tokens;
     if (!open_rewards(p, o, sequence, error)) return false;
     describe(p, o, sequence, config);
+    if (!open_text(d, p, o, sequence, error)) return false;
     return !p->tokens || zf_folder_texts_read(&d->texts, o->tokenizer, NULL, error);
 }
 
@@ -133,6 +149,7 @@ void policy_data_close(dataset *d)
 {
     policy_data *p = d->own;
     if (!p) return;
+    free(p->experience.text.id);
     zf_rewards_close(p->rewards);
     zf_prompts_free(&p->prompts);
     zf_chat_close(&p->chat);
@@ -142,7 +159,8 @@ void policy_data_close(dataset *d)
 
 void policy_data_fit(const dataset *d, const settings *o, int64_t parts, sample_shape *shape)
 {
-    const policy_data *p = d->own;
-    (void)o, (void)parts;
+    policy_data *p = d->own;
+    (void)o;
+    p->parts = parts, p->graph.texts = p->text_rows / parts;
     shape->sequence = p->experience.sequence, shape->policy = &p->graph;
 }

@@ -16,6 +16,7 @@ typedef struct policy_data {
     zf_prompts prompts;
     zf_rewards *rewards;
     policy_graph graph;
+    int64_t text_rows, parts; /* of a step: rows of --ptx, and the parts that it is split into */
     experience_desc experience;
 } policy_data;
 

@@ -37,6 +37,9 @@ typedef struct ppo_options {
     int64_t critic_every, critic_warmup, kl_horizon;
     zf_value_desc value;
     bool no_whiten;
+    const char *ptx; /* a file */
+    int64_t ptx_rows;
+    double ptx_coefficient;
 } ppo_options;
 
 typedef struct policy_options {

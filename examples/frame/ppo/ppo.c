@@ -224,6 +224,14 @@ static const zf_option own_rows[] = {
         .help = "it makes a step at each N-th step"),
     OWN(COUNT, critic_warmup, 0, "[0,1000000]", .unit = "N", .traits = CHANGES,
         .help = "iterations before the first step, in which the critic alone is trained"),
+    OWN(TEXT, ptx, 0, NULL, .unit = "FILE", .topic = "text",
+        .traits = ZF_OPTION_PATH | ZF_OPTION_READS | BASIC,
+        .help = "a text that the policy goes on predicting (PPO-ptx): documents with blank lines "
+                "between them"),
+    OWN(COUNT, ptx_rows, 0, "[0,1048576]", .with = "ptx", .traits = CHANGES, .unit = "N",
+        .help = "rows of it in a step, each as long as a prompt and its answer; 0: --batch"),
+    OWN(NUMBER, ptx_coefficient, 27.8, "(0,inf)", .with = "ptx", .traits = CHANGES, .unit = "X",
+        .help = "its mean loss of a token is added to that of answers X times"),
     {.name = NULL}};
 
 static const zf_option rows[] = {
@@ -259,7 +267,8 @@ int ppo_command(const sample_model *sample, int argc, char **argv)
                                      .columns = {"loss", "reward", "kl1", "kl3", "kl_reward",
                                                  "entropy", "ratio_low", "ratio_high", "clipped",
                                                  "length", "ended", "mismatch", "value_loss",
-                                                 "value_clipped", "explained_variance"},
+                                                 "value_clipped", "explained_variance",
+                                                 "ptx_loss"},
                                      .open = open_ppo,
                                      .close = close_ppo,
                                      .advantages = advantages,

@@ -151,9 +151,12 @@ CUDA_HEADERS := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard \
 # Without nccl.h, sources about ranks are left out.
 NCCL_SOURCE   = $(if $(NCCL_HEADER),zeroflow_nccl.c)
 CUDA_TESTS    = tests/cuda.c $(filter-out $(if $(NCCL_SOURCE),,%/nccl.c),$(wildcard tests/cuda/*.c))
+# fmaf as an instruction, where there is one: the same numbers.
+FMA          := $(if $(shell grep -sw fma /proc/cpuinfo),-mfma)
 EMULATE       = $(call say,compile) mkdir -p $(@D); \
                 $(CXX) -std=c++17 -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-unused-function \
-                -O1 -g1 -fno-strict-aliasing -ffp-contract=off -isystem $(CUDA_HEADERS) -I. $(MODE) \
+                -O1 -g1 -fno-strict-aliasing -ffp-contract=off $(FMA) \
+                -isystem $(CUDA_HEADERS) -I. $(MODE) \
                 -MMD -MP -c -o $@
 EMULATION     = $(wildcard tests/emulation/*.c*)
 # Those of them that run kernels; the others test these.

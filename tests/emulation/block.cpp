@@ -60,6 +60,8 @@ namespace emulation
 {
 
 enum { THREADS = 1024, LANES = 32, STACK = 256 << 10, GUARD = 256, BARRIERS = 16 };
+/* Stacks begin at different lines of the caches, so that hundreds of them can be in these. */
+enum { APART = 576, COLOURS = 113 };
 
 /* --------------------------------------------------------------------------------- fibers */
 
@@ -67,7 +69,7 @@ enum { THREADS = 1024, LANES = 32, STACK = 256 << 10, GUARD = 256, BARRIERS = 16
 struct fiber {
     void *pointer; /* of its stack, while it does not run */
     char *stack;   /* and its lowest byte; of the host's, as it is known from the sanitizer */
-    size_t size;
+    size_t size;   /* as far as it is used */
     void *fake; /* the sanitizer's */
 };
 
@@ -154,10 +156,11 @@ static void begin_anew(fiber *f)
 
 static fiber *some_fiber()
 {
+    static int made;
     fiber *f;
     if (!idle_count) {
         f = new fiber();
-        f->size = STACK;
+        f->size = (size_t)(STACK - made++ % COLOURS * APART);
         f->stack = static_cast<char *>(mmap(NULL, STACK, PROT_READ | PROT_WRITE,
                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         if (f->stack == MAP_FAILED) abort();
@@ -223,6 +226,8 @@ static struct {
 
 void *shared_memory() { return b.shared; }
 
+static uint3 indices[THREADS]; /* of the threads of this kernel's blocks */
+
 static uint3 index_of(int t)
 {
     uint3 at;
@@ -246,6 +251,9 @@ static const char *name_of(int t)
     return name;
 }
 
+/* Both are __FILE__. */
+static bool same_file(const char *a, const char *b) { return a == b || !strcmp(a, b); }
+
 /* What thread t does instead of arriving. */
 static std::string instead(int t)
 {
@@ -261,7 +269,7 @@ static void become(int t)
 {
     b.current = t;
     b.threads[t].state = RUNS;
-    threadIdx = index_of(t);
+    threadIdx = indices[t];
 }
 
 static void may_go_on(int t)
@@ -406,7 +414,7 @@ int barrier(barrier_kind kind, int value, const char *file, int line)
     } else {
         const thread *other = &b.threads[b.first_there];
         if (other->what != barrier_names[kind] || other->line != line ||
-            strcmp(other->file, file)) {
+            !same_file(other->file, file)) {
             FOUND("divergent barrier: %s waits in %s at %s:%d, %s comes to %s at %s:%d",
                   name_of(b.first_there), other->what, other->file, other->line, name_of(self),
                   barrier_names[kind], file, line);
@@ -545,7 +553,7 @@ uint64_t exchange(warp_kind kind, unsigned mask, uint64_t bits, int argument, in
     }
     for (int g = 0; g < w->count && !p; g++)
         if (w->pending[g].mask == mask) p = &w->pending[g];
-    if (p && (p->kind != kind || p->line != line || strcmp(p->file, file))) {
+    if (p && (p->kind != kind || p->line != line || !same_file(p->file, file))) {
         FOUND(
             "incomplete %s at %s:%d: %s waits for lane %d of mask %#x, which comes to %s at %s:%d",
             warp_names[p->kind], p->file, p->line, name_of(self - lane + __builtin_ctz(p->arrived)),
@@ -632,6 +640,7 @@ bool run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared,
     b.shared = static_cast<char *>(memory);
     gridDim = grid;
     blockDim = block;
+    for (int t = 0; t < b.count; t++) indices[t] = index_of(t);
     if (b.order.next() & 1) step = blocks - 1;
     first = (int64_t)b.order.below((size_t)blocks);
     for (int64_t i = 0; i < blocks && (i == 0 || !b.failed); i++) {

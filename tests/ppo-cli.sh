@@ -1,5 +1,5 @@
 #!/bin/sh
-# The command ppo: sh tests/ppo-cli.sh [PROGRAM]
+# The commands ppo and rlhf: sh tests/ppo-cli.sh [PROGRAM]
 #
 # A small model learns from rewards of its answers, with a critic that is an adapter, or has parameters
 # of its own. Messages for mistakes. One line per check, and "N passed, N failed" at the end.
@@ -62,8 +62,9 @@ same() {
         ppo $all $1 --micro-batches 2 --ranks 2 --zero 2 --load "$work/half" &&
         tail -n 4 "$work/columns.first" > "$work/a" && tail -n 4 "$work/columns" | cmp - "$work/a"
 }
-check 'an adapter has the same bits everywhere' same '--lora r=4 --precision bf16'
-check 'all parameters have the same bits everywhere' same '--precision f32'
+ln -s "$work" "$top/work" # without a space in its name
+check 'an adapter has the same bits everywhere' same "--lora r=4 --precision bf16 --critic $top/work/rm8"
+check 'all parameters have the same bits everywhere' same "--precision f32 --critic $top/work/rm0"
 
 # The values of the first answers, by a reward model that is an adapter: over the base of the policy, or
 # over a base of its own.
@@ -126,5 +127,66 @@ other_first_weights() {
 trained with" $all --precision f32 --batch 16 --lr 2e-3 --critic-lr 3e-3 --steps 4 --load "$work/half" --model "$work/half"
 }
 check 'goes on with the first weights alone' other_first_weights
+
+# ------------------------------------------------------------------------------------------ rlhf
+
+# rlhf STEPS OPTIONS...: all three steps into $work/$place, of which the last has STEPS.
+rlhf() {
+    ppo_steps=$1
+    shift
+    ends 0 "$llm" rlhf --model "$work/writer" --data docs/data/pairs.jsonl --save "$work/$place" --seq 24 \
+        --threads 1 --quiet --precision f32 --lora r=4 --sft '--steps 10 --lr 1e-3 --batch 8' \
+        --reward '--steps 20 --lr 3e-3 --batch 8' \
+        --ppo "--steps $ppo_steps --lr 1e-3 --critic-lr 1e-3 --batch 16 --tokens 4 --ema 0.9" "$@"
+}
+says() { grep -qF -- "$1" "$work/out"; }
+three_steps() {
+    place=whole && rlhf 8 && says 'step 3 of 3: ' && [ "$(cat "$work/whole"/*.jsonl | wc -l)" = 152 ] &&
+        grep -q '"base_model_name_or_path": ".*/whole/sft"' "$work/whole/ppo/adapter_config.json" &&
+        [ "$(head -n 1 "$work/whole/sft.jsonl")" = \
+            '{"prompt":"what eats the owl ?","response":" the owl eats moths ."}' ] &&
+        rlhf 8 && says "step 1 of 3: $work/whole/sft.adapter is done" && says 'ppo is done' && ! says LoRA
+}
+check 'three steps, each of which is done once' three_steps
+# A checkpoint without the file of what is done is that of a run that was interrupted.
+steps_go_on() {
+    place=parts && rlhf 4 && rm "$work/parts/ppo.done" && rlhf 8 && says 'reward is done' &&
+        says " --load '$work/parts/ppo'" && cmp "$work/whole/ppo/params.safetensors" \
+            "$work/parts/ppo/params.safetensors"
+}
+check 'a step that was interrupted goes on' steps_go_on
+one_step() {
+    place=parts && rlhf 2 --step 3 && ! says 'step 1' && says ' --overwrite' && rlhf 2 && says 'ppo is done' &&
+        rlhf 2 --step 2 && ends 1 "$llm" rlhf --model "$work/writer" --data docs/data/pairs.jsonl --save \
+            "$work/none" --step 3 && grep -qx "llm: --step 3 needs step 1, which is not done in $work/none" \
+            "$work/err"
+}
+check 'one step alone, anew' one_step
+other_options() {
+    ends 1 "$llm" rlhf --model "$work/writer" --data docs/data/pairs.jsonl --save "$work/whole" --threads 1 &&
+        grep -qx "llm: $work/whole/sft.done: step 1 was done with other options or data: give the same, do it \
+anew with --step 1, or name another --save" "$work/err"
+}
+check 'other options than those of what is done' other_options
+# refused STATUS TEXT OPTIONS...: and nothing is written.
+refused() {
+    wanted=$1
+    text=$2
+    shift 2
+    ends "$wanted" "$llm" rlhf --model "$work/writer" --save "$work/refused" "$@" &&
+        [ "$(cat "$work/err")" = "$text" ]
+}
+rlhf_list="; 'llm rlhf --help' lists the options"
+check 'no pairs' refused 2 "llm: rlhf: pairs are needed: --data FILE$rlhf_list"
+check 'a mistake in the options of the last step' refused 2 "llm: ppo: there is no option '--kl-rewards'; \
+is it --kl-reward?$list" --data docs/data/pairs.jsonl --ppo '--kl-rewards 1'
+check 'proportions' refused 1 "llm: --split takes three numbers above 0, as 2,4,4, not '1,2'" \
+    --data docs/data/pairs.jsonl --split 1,2
+echo '{"chosen": "a", "rejected": "b"}' > "$work/bad.jsonl"
+check 'a pair without a prompt' refused 1 "llm: $work/bad.jsonl: line 1: 1:1: the top value lacks \"prompt\"" \
+    --data "$work/bad.jsonl"
+echo '{"prompt": "a", "chosen": [], "rejected": "b"}' > "$work/bad.jsonl"
+check 'an answer of another type' refused 1 "llm: $work/bad.jsonl: line 1: 1:27: chosen must be of the type of \
+the prompt, not an array" --data "$work/bad.jsonl"
 
 total

@@ -4,6 +4,7 @@
 #include "../frame/commands/frame.h"
 #include "../frame/policy/policy.h"
 #include "../frame/ppo/ppo.h"
+#include "../frame/rlhf/rlhf.h"
 #include "../frame/score/reward.h"
 #include "../frame/preference/preference.h"
 #include "model.h"
@@ -14,6 +15,7 @@ static int reward(int argc, char **argv) { return reward_command(&llm_sample, ar
 static int score(int argc, char **argv) { return score_command(&llm_sample, argc, argv); }
 static int grpo(int argc, char **argv) { return grpo_command(&llm_sample, argc, argv); }
 static int ppo(int argc, char **argv) { return ppo_command(&llm_sample, argc, argv); }
+static int rlhf(int argc, char **argv) { return rlhf_command(&llm_sample, argc, argv); }
 static int dpo(int argc, char **argv) { return preference_command(&llm_sample, argc, argv); }
 static int eval(int argc, char **argv) { return evaluate_command(&llm_sample, argc, argv); }
 static int generate(int argc, char **argv) { return causal_generate(&llm_sample, argc, argv); }
@@ -29,6 +31,7 @@ static const command commands[] = {
     {"score", "print the scores that such a model gives to answers (--data FILE)", score},
     {"grpo", "train --model DIR on rewards (--reward) of its answers to prompts (--data FILE)", grpo},
     {"ppo", "the same with a critic, which gives values to tokens (PPO)", ppo},
+    {"rlhf", "fine-tune, train a reward model, and ppo, from one file of pairs (--data FILE)", rlhf},
     {"dpo", "train --model DIR on pairs of answers (--data FILE), or an adapter of it (--lora)", dpo},
     {"eval", "the loss of a checkpoint on a text, on examples or on batches", eval},
     {"generate", "continue a text", generate},

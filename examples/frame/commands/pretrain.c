@@ -628,6 +628,7 @@ int pretrain_command(const sample_model *sample, const settings_desc *desc, int 
         settings_free(o);
         return command_usage_error(argv, error.text);
     }
+    if (o->check) return settings_free(o), EXIT_GOOD;
     if (!ranks_open(&job.ranks,
                     &(rank_group_desc){.program = sample->program,
                                        .count = o->ranks,

@@ -164,6 +164,7 @@ static const zf_option run_rows[] = {
         .with = "!lora, precision.dtype=f32|bf16",
         .help = "gradients of the last step, before clipping"),
     ROW(FLAG, quiet, 0, NULL, .traits = LOCAL, .help = "no progress line"),
+    ROW(FLAG, check, 0, NULL, .traits = LOCAL, .help = "only check the options"),
     {.name = NULL}};
 
 settings_tables settings_tables_of(settings *o, const sample_model *sample,

@@ -22,7 +22,7 @@ typedef struct settings {
     double lr, end_lr, dropout, seconds, deadline;
     device_desc device;
     tokenizing words;
-    bool quiet, overwrite, alone;
+    bool quiet, overwrite, alone, check;
     /* As it was given: a 0 stands for the default. The session sets what depends on the graph */
     zf_training training;
     struct zf_adapter *adapts; /* that of --adapter, which training.lora points to */

@@ -60,13 +60,14 @@ static bool has_scope(const char *param)
     return !strncmp(param, name, sizeof name - 1) && param[sizeof name - 1] == '.';
 }
 
-/* Whether the store has a critic: that of a checkpoint. */
-static bool is_stored(const zf_store *store)
+/* Whether what is trained was among the first `count` tensors of the store: a checkpoint brought it. */
+static bool was_stored(const critic *c, int32_t count)
 {
-    for (int32_t k = 0; k < zf_store_count(store); k++) {
-        const zf_stored at = zf_store_at(store, k);
-        if (!at.state && ((at.adapter && !strcmp(at.adapter, name)) || has_scope(at.name)))
-            return true;
+    const zf_store *store = zf_program_store(c->train.program);
+    for (int32_t k = 0; k < zf_param_count(c->train.graph); k++) {
+        const zf_tensor param = zf_param_at(c->train.graph, k);
+        if (zf_param_adapter(param) || has_scope(zf_tensor_name(param)))
+            return zf_store_find(store, zf_tensor_name(param)) < count;
     }
     return false;
 }
@@ -214,7 +215,7 @@ bool critic_open(critic *c, const experience *e, session *policy, const char *fo
                  zf_error *error)
 {
     static const objective values = {.feed = feed};
-    const bool stored = is_stored(zf_program_store(policy->program));
+    const int32_t before = zf_store_count(zf_program_store(policy->program));
     origin from;
     bool good;
     *c = (critic){.sample = *policy->sample};
@@ -222,7 +223,7 @@ bool critic_open(critic *c, const experience *e, session *policy, const char *fo
     good = read_origin(&from, c, e, folder, error) &&
            describe(c, &from, e->desc->run, error) &&
            open_session(c, &c->train, e, policy, SAMPLE_TRAIN, from.shares, error) &&
-           (stored || take(c, &from, error)) &&
+           (was_stored(c, before) || take(c, &from, error)) &&
            open_session(c, &c->evaluate, e, policy, SAMPLE_EVALUATE, from.shares, error);
     if (!good) critic_close(c);
     return good;

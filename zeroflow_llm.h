@@ -97,6 +97,7 @@ extern "C" {
 
 /* base */
 #include "llm/base/fail.c"
+#include "llm/base/clock.c"
 #include "llm/base/buffer.c"
 #include "llm/base/utf8.c"
 #include "llm/base/file.c"

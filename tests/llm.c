@@ -449,7 +449,7 @@ enum { RANKS = 2, ANSWER = 6, ROOM = 1 << 13 };
 
 typedef struct trainer {
     zf_comm *comm;
-    enum { NOTHING, GATHERED, WHOLE } how; /* generation between the first step and the others */
+    enum { NOTHING, GATHERED, HELD } how; /* generation between the first step and the others */
     float params[ROOM];
     int64_t count;
     float logits[2][ANSWER][VOCAB];
@@ -475,11 +475,12 @@ static bool answer(trainer *r, session *s, const llm_config *config)
 {
     static const int32_t texts[2][ANSWER + 2] = {{5, 11, 3, 28, 30, 1, 2, 7}, {7, 1, 2, 35, 4, 36, 6, 9}};
     session_desc d = {.sample = &llm_sample, .config = config, .threads = 1, .share = s};
-    decoder_desc room = {.texts = 2, .context = ANSWER + 2, .chunk = 2, .whole = r->how == WHOLE};
+    decoder_desc room = {.texts = 2, .context = ANSWER + 2, .chunk = 2, .hold = r->how == HELD};
     const int32_t *next[2] = {texts[0], texts[1]};
     int64_t count[2] = {3, 2};
     decoder generates;
-    bool open = decoder_open(&generates, &room, &d, NULL, 0, &r->error), good = open;
+    bool open = decoder_open(&generates, &room, &d, NULL, 0, &r->error),
+         good = open && (r->how != HELD || decoder_hold(&generates, &r->error));
     for (int n = 0; n < ANSWER && good; n++) {
         good = zf_decoder_add(&generates.steps, next, count, &r->error);
         for (int b = 0; b < 2 && good; b++) {
@@ -557,7 +558,7 @@ TEST_ONCE(llm_generates_between_steps_at_stage_3)
     }
     for (int r = 0; r < RANKS; r++) {
         CHECK(t, ranks[GATHERED][r].logits[0][0][0] != 0);
-        for (int how = GATHERED; how <= WHOLE; how++)
+        for (int how = GATHERED; how <= HELD; how++)
             CHECK(t, !memcmp(ranks[how][r].logits, ranks[GATHERED][0].logits,
                              sizeof ranks[0][0].logits));
     }

@@ -384,6 +384,7 @@ run_bert() {
 run_gpt() {
     suite sh tests/gpt-cli.sh build/gpt
     suite sh tests/score-cli.sh build/llm
+    suite sh tests/grpo-cli.sh build/llm
     suite sh tests/ppo-cli.sh build/llm
     suite sh tests/bits.sh build/bert drawn 25 1
     check 'llm goes on from a folder of transformers' gives 0 '^step 3/3' build/llm pretrain \

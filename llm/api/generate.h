@@ -65,6 +65,7 @@ typedef struct zf_decoder {
     int32_t *most;              /* [texts]: tokens in the caches, at most since the text began */
     int32_t *ids, *at, *counts; /* room for a step: [texts, T] twice, [2 texts] */
     float *row;                 /* [texts, vocab] */
+    double prompt_seconds;      /* in steps of `prompt`, since it was opened */
 } zf_decoder;
 
 /* False with *error, out of memory. */
@@ -73,9 +74,9 @@ ZF_API void zf_decoder_close(zf_decoder *); /* all zero: nothing */
 
 /* Adds count[k] tokens to each text k, and sets its logits if there are any. More tokens than the
  * context are an error, and so are logits that are not finite (ZF_ERR_NAN, which zf_decoder_blame
- * explains). With sharded parameters all ranks must call it. Where the programs have temporary caches
- * (zf_compile_desc), and another program has run in their memory, texts that go on are ZF_ERR_STAGE,
- * and others begin anew. */
+ * explains). With sharded parameters that are not held (zf_hold) all ranks must call it. Where the
+ * programs have temporary caches (zf_compile_desc), and another program has run in their memory,
+ * texts that go on are ZF_ERR_STAGE, and others begin anew. */
 ZF_API bool zf_decoder_add(zf_decoder *, const int32_t *const *ids, const int64_t *count,
                            zf_error *error);
 /* After ZF_ERR_NAN: adds to *error the name of a parameter that has a value that is not finite, or

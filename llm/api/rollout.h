@@ -38,7 +38,8 @@ ZF_API void zf_prompts_free(zf_prompts *); /* all zero: nothing */
 
 typedef struct zf_rollout_desc {
     /* Of two texts or more, with steps of two tokens or more for prompts, so that products round
-     * alike for any number of rows. Each rank has one, with all parameters */
+     * alike for any number of rows. Each rank has one, which needs no other rank: its parameters are
+     * whole, or held (zf_hold) */
     zf_decoder *decoder;
     const zf_answer_desc *how; /* keep_end is taken as true */
     zf_sampling sampling;      /* top_p and repetition 0: 1 */

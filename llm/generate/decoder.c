@@ -177,7 +177,9 @@ bool zf_decoder_add(zf_decoder *d, const int32_t *const *ids, const int64_t *cou
                         "a text of %lld tokens and %lld more is too long for a context of %lld",
                         (long long)d->past[k], (long long)count[k], (long long)d->context);
     }
+    d->prompt_seconds -= zfl_now();
     status = zfl_add_by(d, s, ids, prompt, done);
+    d->prompt_seconds += zfl_now();
     if (!status) s = &d->token, status = zfl_add_by(d, s, ids, token, done);
     free(prompt);
     if (status) return zfl_fail(error, status, "%s", zf_program_error(s->program));

@@ -17,13 +17,6 @@ typedef struct zfl_process {
     double until;
 } zfl_process;
 
-static double zfl_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void zfl_close_end(int *end)
 {
     if (*end >= 0) close(*end);
@@ -70,7 +63,7 @@ static int zfl_spawn(zfl_process *p, const char *command, int in, int out)
 static bool zfl_process_open(zfl_process *p, const char *command, double deadline, zf_error *error)
 {
     int in[2] = {-1, -1}, out[2] = {-1, -1}, failed = 0;
-    *p = (zfl_process){.pid = -1, .in = -1, .out = -1, .until = zfl_clock() + deadline};
+    *p = (zfl_process){.pid = -1, .in = -1, .out = -1, .until = zfl_now() + deadline};
     if (!zfl_pipe(in) || !zfl_pipe(out) || fcntl(in[1], F_SETFL, O_NONBLOCK) ||
         fcntl(out[0], F_SETFL, O_NONBLOCK))
         failed = errno;
@@ -128,7 +121,7 @@ static bool zfl_process_talk(zfl_process *p, const zf_text *text, zf_text *out)
     while (p->out >= 0) {
         struct pollfd ends[2] = {{.fd = p->out, .events = POLLIN},
                                  {.fd = p->in, .events = POLLOUT}};
-        const double left = p->until - zfl_clock();
+        const double left = p->until - zfl_now();
         if (left <= 0) return false;
         if (poll(ends, 2, left < 3600 ? (int)(1000 * left) + 1 : 3600000) < 0 && errno != EINTR)
             return false;
@@ -145,7 +138,7 @@ static bool zfl_process_wait(zfl_process *p, int *status)
     pid_t ended;
     *status = 0;
     while (!(ended = waitpid(p->pid, status, WNOHANG)) || (ended < 0 && errno == EINTR)) {
-        if (zfl_clock() > p->until) return false;
+        if (zfl_now() > p->until) return false;
         nanosleep(&pause, NULL);
     }
     p->pid = -1;

@@ -3,29 +3,13 @@
 
 enum { CHUNK = 256 }; /* tokens of a step, by default */
 
-static bool copy_parameters(session *copy, const session *from, zf_error *error)
-{
-    return !zf_store_copy(zf_program_store(copy->program), zf_program_store(from->program)) ||
-           fail(error, ZF_ERR_BACKEND, "%s", zf_store_error(zf_program_store(copy->program)));
-}
+bool decoder_hold(decoder *d, zf_error *error) { return session_hold(&d->prompt, error); }
 
-bool decoder_refresh(decoder *d, const session *from, zf_error *error)
+/* Ranks compare what they have before the first step, so that later ones need no other rank. */
+static bool compare(const session *s, zf_error *error)
 {
-    return copy_parameters(&d->prompt, from, error);
-}
-
-/* A session with a copy of the parameters of s->share, whole on each rank. */
-static bool open_copy(session *copy, session_desc *s, zf_error *error)
-{
-    session *from = s->share;
-    s->training = (zf_training){.lora = from->training.lora,
-                                .precision = from->training.precision,
-                                .tile = from->training.tile};
-    s->comm = from->comm, s->share = NULL;
-    if (!session_open(copy, s, error)) return false;
-    if (copy_parameters(copy, from, error)) return true;
-    session_close(copy);
-    return false;
+    return !s->comm || !zf_compare_ranks(s->program) ||
+           fail(error, ZF_ERR_MISMATCH, "%s", zf_program_error(s->program));
 }
 
 static bool open_sessions(decoder *d, const decoder_desc *desc, session_desc *s, int64_t chunk,
@@ -37,12 +21,13 @@ static bool open_sessions(decoder *d, const decoder_desc *desc, session_desc *s,
                               .predictions = desc->context,
                               .rows = SAMPLE_FULL,
                               .chunk = chunk};
-    if (!s->share     ? !session_open_folder(&d->prompt, load, s, dtype, error)
-        : desc->whole ? !open_copy(&d->prompt, s, error)
-                      : !session_open(&d->prompt, s, error))
+    s->hold = desc->hold && s->share;
+    if (!s->share ? !session_open_folder(&d->prompt, load, s, dtype, error)
+                  : !session_open(&d->prompt, s, error))
         return false;
-    s->shape.sequence = 1, s->share = &d->prompt;
-    return session_open(&d->token, s, error);
+    s->shape.sequence = 1, s->share = &d->prompt, s->hold = false;
+    return session_open(&d->token, s, error) &&
+           (!desc->hold || (compare(&d->prompt, error) && compare(&d->token, error)));
 }
 
 bool decoder_open(decoder *d, const decoder_desc *desc, session_desc *s, const char *load,

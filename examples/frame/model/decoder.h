@@ -8,9 +8,10 @@ typedef struct decoder_desc {
     int64_t texts;   /* that go on together */
     int64_t context; /* tokens of a text, at most */
     int64_t chunk;   /* tokens of a text that a step takes, at most; 0: 256 for all texts together */
-    /* Of shared parameters that are sharded over ranks: all ranks gather them when the decoder is
-     * opened, and each has a copy of all until it is closed. Else each step gathers them */
-    bool whole;
+    /* Ranks add different numbers of tokens. All of them open the decoder, and call decoder_hold before
+     * the first token and after the parameters have changed: parameters that are sharded or
+     * offloaded are gathered there, and not in each step */
+    bool hold;
 } decoder_desc;
 
 typedef struct decoder {
@@ -24,9 +25,7 @@ typedef struct decoder {
  * then there is nothing to close. */
 bool decoder_open(decoder *, const decoder_desc *, session_desc *d, const char *load, int64_t dtype,
                   zf_error *error);
-/* Of one with a copy of the parameters (decoder_desc.whole): copies those that the session has now.
- * All ranks must call it. False with *error. */
-bool decoder_refresh(decoder *, const session *from, zf_error *error);
+bool decoder_hold(decoder *, zf_error *error); /* False with *error. */
 void decoder_close(decoder *);
 
 #endif

@@ -35,6 +35,12 @@ static void fit_step(session *s, const session_desc *d, zf_training *t)
 
 static const char first_adapter[] = "ref"; /* of SESSION_FIRST */
 
+/* Each step would gather or copy parameters. */
+static bool brings_parameters(const zf_training *t, int32_t world)
+{
+    return (t->zero.stage == 3 && world > 1) || t->offload.parameters != ZF_DEVICE;
+}
+
 /* The description of a step that shares the parameters of another session. */
 static zf_training sharing_training(const session *s, const session_desc *d)
 {
@@ -45,6 +51,7 @@ static zf_training sharing_training(const session *s, const session_desc *d)
     if (d->with == SESSION_BASE) t.lora = (zf_lora_desc){.rank = 0};
     if (d->with == SESSION_FIRST) t.lora.name = first_adapter;
     t.zero = from->zero, t.zero.micro_batches = s->micro_batches;
+    t.zero.hold |= d->hold && brings_parameters(from, s->world);
     t.prefetch = from->prefetch, t.cost = from->cost;
     t.offload = from->offload;
     if (d->purpose != SAMPLE_TRAIN)
@@ -185,11 +192,23 @@ static bool lends_caches(const session_desc *d)
            !zf_program_info_of(d->share->program).cache_bytes;
 }
 
+/* The program that gathers what the session reads, if it holds parameters in its own memory. */
+static bool open_gather(session *s, const zf_compile_desc *with, zf_error *error)
+{
+    zf_compile_desc how = *with;
+    if (!s->gathers) return true;
+    how.caches = s->program, how.temporary_caches = false;
+    s->gather = zf_compile(s->gathers, &how);
+    return s->gather ||
+           fail(error, zf_graph_status(s->gathers), "%s", zf_graph_error(s->gathers));
+}
+
 /* Builds and compiles variant k of the step, over the store, if there is one. `sharing`: a variant
  * that has been compiled, or NULL. */
 static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store *store,
                          const zf_program *sharing, zf_error *error)
 {
+    zf_compile_desc with;
     bool copies;
     s->graph = s->graphs[k] = zf_graph_new(NULL);
     if (!s->graph) return fail(error, ZF_ERR_NOMEM, "out of memory");
@@ -199,28 +218,33 @@ static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store 
     s->lr = zf_graph_find(s->graph, "lr");
     if (!fits_adapter(s, d, store, error)) return false;
     copies = d->share && d->with == SESSION_FIRST && !has_first(s->graph, store);
-    s->program = s->programs[k] = zf_compile(
-        s->graph, &(zf_compile_desc){.backend = s->backend,
-                                     .host = s->host,
-                                     .seed = store && d->with != SESSION_NEXT ? 0 : d->seed,
-                                     .store = store,
-                                     .must_exist = d->share && !copies && d->with != SESSION_NEXT,
-                                     .shares_memory_with = !d->share         ? sharing
-                                                           : d->share->keeps ? NULL
-                                                                             : d->share->program,
-                                     .caches = d->share ? d->share->program : NULL,
-                                     .temporary_caches = lends_caches(d),
-                                     .comm = s->comm,
-                                     .offload_dir = store ? NULL : d->offload_dir,
-                                     .evaluate = d->purpose != SAMPLE_TRAIN});
+    if (d->hold && s->training.zero.hold && !(s->gathers = zf_hold_graph(s->graph)))
+        return fail(error, ZF_ERR_NOMEM, "out of memory");
+    with = (zf_compile_desc){.backend = s->backend,
+                             .host = s->host,
+                             .seed = store && d->with != SESSION_NEXT ? 0 : d->seed,
+                             .store = store,
+                             .must_exist = d->share && !copies && d->with != SESSION_NEXT,
+                             .shares_memory_with = !d->share         ? sharing
+                                                   : d->share->keeps ? NULL
+                                                                     : d->share->program,
+                             .caches = d->share ? d->share->program : NULL,
+                             .temporary_caches = lends_caches(d),
+                             .comm = s->comm,
+                             .offload_dir = store ? NULL : d->offload_dir,
+                             .evaluate = d->purpose != SAMPLE_TRAIN};
+    s->program = s->programs[k] = zf_compile(s->graph, &with);
     if (!s->program)
         return fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
+    if (!open_gather(s, &with, error)) return false;
     return !copies || !zf_lora_copy(store, first_adapter, d->share->training.lora.name) ||
            fail(error, ZF_ERR_BACKEND, "%s", zf_store_error(store));
 }
 
 static void close_variants(session *s)
 {
+    zf_program_free(s->gather), zf_graph_free(s->gathers);
+    s->gather = NULL, s->gathers = NULL;
     for (int32_t k = 0; k < SESSION_VARIANTS; k++) {
         zf_program_free(s->programs[k]), zf_graph_free(s->graphs[k]);
         s->programs[k] = NULL, s->graphs[k] = NULL;
@@ -300,6 +324,12 @@ void session_close(session *s)
     zf_adapter_close(s->adapter);
     free(s->labelled);
     *s = (session){.graph = NULL};
+}
+
+bool session_hold(session *s, zf_error *error)
+{
+    const zf_status status = s->gather ? zf_hold(s->gather) : ZF_OK;
+    return !status || fail(error, status, "%s", zf_program_error(s->gather));
 }
 
 zf_status session_write(session *s, const char *input, const void *data, size_t bytes)

@@ -39,6 +39,7 @@ typedef struct session_desc {
     /* The session whose parameters, dtype, adapter and zf_zero_desc (except micro_batches) this one
      * uses, and whose caches, if it has any; not for training, except by SESSION_NEXT. */
     struct session *share;
+    bool hold; /* of SAMPLE_GENERATE with `share`: parameters are gathered by session_hold */
     session_adapter with; /* the adapter, with `share` */
 } session_desc;
 
@@ -48,6 +49,8 @@ typedef struct session {
     const sample_model *sample;
     zf_graph *graphs[SESSION_VARIANTS]; /* a graph for each variant of the step */
     zf_program *programs[SESSION_VARIANTS]; /* a program for each variant of the step */
+    zf_graph *gathers;  /* of session_desc.hold: the graph, */
+    zf_program *gather; /* and the program that session_hold runs; NULL: it has nothing to gather */
     int32_t variants;
     zf_training training; /* that of a variant; zf_variant_at gives the variant of a step */
     zf_graph *graph; /* of the variant in progress */
@@ -80,6 +83,11 @@ bool session_open(session *s, const session_desc *d, zf_error *error);
 void session_close(session *s);
 /* When `done` steps have been made: takes the variant of the next one. */
 void session_turn(session *s, int64_t done);
+
+/* Of a session with session_desc.hold: gathers the parameters that it reads, as they are now. All
+ * ranks must call it; then they may make different numbers of steps, until a session that trains
+ * makes one. False with *error. */
+bool session_hold(session *s, zf_error *error);
 
 /* Writes an input; ignores one that the model does not have. */
 zf_status session_write(session *s, const char *input, const void *data, size_t bytes);

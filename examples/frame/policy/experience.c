@@ -24,9 +24,10 @@ bool experience_new(experience *e, const experience_desc *desc, zf_error *error)
     e->reference = malloc(cells * sizeof *e->reference);
     e->correction = malloc(cells * sizeof *e->correction);
     e->sampled = malloc(cells * sizeof *e->sampled);
+    e->spent = calloc(1, sizeof *e->spent);
     for (int64_t k = 0; e->group && k < e->answers; k++) e->group[k] = (int32_t)(k / desc->o->group);
     return (e->ids && e->labels && e->group && e->advantage && e->weight && e->reward && e->old && e->entropy &&
-            e->reference && e->correction && e->sampled) ||
+            e->reference && e->correction && e->sampled && e->spent) ||
            fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
@@ -41,6 +42,7 @@ void experience_close(experience *e)
     free(e->ids), free(e->labels), free(e->group), free(e->advantage), free(e->weight);
     free(e->reward);
     free(e->old), free(e->entropy), free(e->reference), free(e->correction), free(e->sampled);
+    free(e->spent);
     *e = (experience){.ids = NULL};
 }
 
@@ -84,13 +86,12 @@ static bool open_base(experience *e, session *s, zf_error *error)
     return open_score(e, s, e->desc->first ? SESSION_FIRST : SESSION_BASE, &e->base, error);
 }
 
-/* All programs that run over the parameters of the session. Ranks write different numbers of tokens,
- * so each has whole parameters. */
+/* All programs that run over the parameters of the session. */
 static bool open_all(experience *e, session *s, zf_error *error)
 {
     session_desc d = {.sample = s->sample, .config = e->desc->config, .share = s};
-    decoder_desc room = {.texts = ROWS, .context = e->desc->sequence, .chunk = CHUNK};
-    room.whole = e->whole = s->world > 1;
+    const decoder_desc room = {
+        .texts = ROWS, .context = e->desc->sequence, .chunk = CHUNK, .hold = true};
     if (!decoder_open(&e->decoder, &room, &d, NULL, 0, error)) return false;
     if (!open_score(e, s, SESSION_OWN, &e->score, error)) {
         decoder_close(&e->decoder);
@@ -156,6 +157,14 @@ bool experience_score(const experience *e, session *by, const char *output, floa
     return experience_score_two(e, by, (const char *[2]){output}, (float *[2]){out}, error);
 }
 
+/* Notes the tokens and bytes of `steps` steps by a session, and of sums of its outputs. */
+static void count_scores(const experience *e, const session *by, int64_t steps, int outputs)
+{
+    const int64_t all = e->answers * e->desc->sequence;
+    phases_count(e->spent, all, by->program, steps);
+    for (int k = 0; k < outputs; k++) phases_sum(e->spent, all, e->score.world);
+}
+
 bool experience_score_two(const experience *e, session *by, const char *const outputs[2],
                           float *const out[2], zf_error *error)
 {
@@ -163,16 +172,18 @@ bool experience_score_two(const experience *e, session *by, const char *const ou
     const int64_t rows = by->shape.batch, cells = rows * e->desc->sequence;
     const size_t bytes = (size_t)cells * sizeof **out;
     const int64_t all = e->answers * e->desc->sequence;
+    int64_t steps = 0;
     zf_status status = ZF_OK;
     for (int k = 0; k < 2 && outputs[k]; k++) memset(out[k], 0, (size_t)all * sizeof **out);
     for (int64_t at = ranks->rank * cells; at < all && !status; at += ranks->world * cells) {
         status = session_write(by, "input_ids", e->ids + at, bytes);
         if (!status) status = session_write(by, "labels", e->labels + at, bytes);
-        if (!status) status = zf_step(by->program);
+        if (!status) status = zf_step(by->program), steps++;
         for (int k = 0; k < 2 && outputs[k] && !status; k++)
             status = zf_read(by->program, zf_graph_find(by->graph, outputs[k]), out[k] + at, bytes);
     }
     if (status) return fail(error, status, "%s", zf_program_error(by->program));
+    count_scores(e, by, steps, outputs[1] ? 2 : 1);
     for (int k = 0; k < 2 && outputs[k]; k++)
         if (ranks_add(ranks->comm, out[k], all, error)) return false;
     return true;
@@ -256,20 +267,53 @@ static bool write_answers(experience *e, session *s, int64_t iteration, zf_rollo
     return good;
 }
 
+/* Gathers what is sampled from. */
+static bool gather(experience *e, zf_error *error)
+{
+    phases_enter(e->spent, PHASE_GATHER);
+    if (!decoder_hold(&e->decoder, error)) return false;
+    if (e->decoder.prompt.gather) phases_count(e->spent, 0, e->decoder.prompt.gather, 1);
+    return true;
+}
+
+/* Notes the time of prompts, and the tokens of all. */
+static void count_answers(experience *e, const zf_rollouts *r, const session *s, double prompt)
+{
+    const int64_t each = (e->answers + s->world - 1) / s->world, size = 1 + 2 * e->desc->o->tokens;
+    int64_t given = 0, all = 0;
+    for (int64_t k = 0; k < e->answers; k++)
+        given += (int64_t)r->answers[k].given, all += (int64_t)r->answers[k].ids.count;
+    e->spent->tokens[PHASE_PROMPT] += given, e->spent->tokens[PHASE_DECODE] += all - given;
+    phases_give(e->spent, PHASE_PROMPT, prompt);
+    phases_gather(e->spent, each * size, s->world);
+}
+
+/* The answers of an iteration, and their rewards. */
+static bool sample(experience *e, session *s, int64_t iteration, zf_rollouts *r, zf_error *error)
+{
+    const double before = e->decoder.steps.prompt_seconds;
+    phases_enter(e->spent, PHASE_DECODE);
+    if (!write_answers(e, s, iteration, r, error)) return false;
+    count_answers(e, r, s, e->decoder.steps.prompt_seconds - before);
+    phases_enter(e->spent, PHASE_REWARD);
+    if (!reward(e, s, r, error)) return false;
+    phases_enter(e->spent, PHASE_OTHER);
+    fill_rows(e, r);
+    return weigh(e, error);
+}
+
 bool experience_make(experience *e, session *s, int64_t iteration, zf_error *error)
 {
     const bool reference = e->desc->reference;
     zf_rollouts r = {.answers = NULL};
-    bool good = e->opened || open_all(e, s, error);
-    good = good && (!e->whole || decoder_refresh(&e->decoder, s, error)) &&
-           write_answers(e, s, iteration, &r, error) && reward(e, s, &r, error);
-    if (good) fill_rows(e, &r);
-    good = good && weigh(e, error) &&
+    bool good = (e->opened || open_all(e, s, error)) && gather(e, error) &&
+                sample(e, s, iteration, &r, error);
+    if (good) phases_enter(e->spent, PHASE_SCORE);
+    good = good &&
            experience_score_two(e, &e->score, (const char *[2]){"logp", "entropy"},
                                 (float *[2]){e->old, e->entropy}, error) &&
            (!reference || experience_score(e, &e->base, "logp", e->reference, error)) &&
-           correct(e, error) &&
-           e->desc->o->kind->advantages(e, s, error);
+           correct(e, error) && e->desc->o->kind->advantages(e, s, error);
     if (good) log_rewards(e, &r), log_tokens(e, reference);
     zf_rollouts_free(&r);
     return good;

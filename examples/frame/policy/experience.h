@@ -4,6 +4,7 @@
 
 #include "../data/causal_batch.h"
 #include "../model/decoder.h"
+#include "phases.h"
 #include "policy_options.h"
 
 /* What is alike in all iterations. */
@@ -43,8 +44,9 @@ typedef struct experience {
     double *reward; /* NaN: not scorable */
     decoder decoder;
     session score, base; /* evaluate the policy and its reference */
-    bool opened, whole;  /* these are open; the decoder has a copy of the parameters */
+    bool opened;         /* these are open */
     experience_log log;
+    phases *spent; /* of the iteration */
     void *own; /* of the kind */
 } experience;
 

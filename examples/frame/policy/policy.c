@@ -1,3 +1,4 @@
+#define _POSIX_C_SOURCE 200809L
 #include "policy.h"
 #include "../commands/frame.h"
 #include "../model/session.h"
@@ -6,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---------------------------------------------------------------------------------------- steps */
 
@@ -13,12 +15,38 @@ typedef struct policy_reader {
     experience e;
     int64_t first, labelled; /* of the step's answers: the first, and tokens of all */
     causal_batch text;       /* of the step; examples 0: there is none */
+    const session *trains;   /* NULL: no step has begun */
+    int64_t iteration;       /* from 0 on */
 } policy_reader;
+
+/* After a step: what it moved. */
+static void note_step(policy_reader *r)
+{
+    const experience *e = &r->e;
+    if (r->trains) phases_count(e->spent, e->desc->batch * e->desc->sequence, r->trains->program, 1);
+    r->trains = NULL;
+}
+
+/* Prints where the time of the iteration went. */
+static void end_iteration(policy_reader *r, bool prints)
+{
+    char text[600];
+    note_step(r);
+    if (!r->e.spent || !r->e.spent->some) return;
+    phases_end(r->e.spent);
+    phases_text(r->e.spent, text, sizeof text);
+    r->e.spent->some = false;
+    if (!prints || r->e.desc->run->quiet) return;
+    printf("%siteration %lld, %s\n", isatty(1) ? "\r\033[K" : "", (long long)r->iteration, text);
+    fflush(stdout);
+}
 
 static void stop(void *user)
 {
     policy_reader *r = user;
-    if (r) experience_close(&r->e), causal_batch_free(&r->text);
+    if (!r) return;
+    end_iteration(r, r->trains && !r->trains->rank);
+    experience_close(&r->e), causal_batch_free(&r->text);
     free(r);
 }
 
@@ -53,12 +81,23 @@ static bool train_besides(policy_reader *r, session *s, int64_t k, int64_t step,
     return !kind->step || kind->step(&r->e, s, k % steps_of_pass(r), step, error);
 }
 
+/* The answers of an iteration. */
+static bool iterate(policy_reader *r, session *s, int64_t iteration, zf_error *error)
+{
+    end_iteration(r, !s->rank);
+    phases_begin(r->e.spent);
+    r->iteration = iteration;
+    if (!experience_make(&r->e, s, iteration, error)) return false;
+    phases_enter(r->e.spent, PHASE_TRAIN);
+    return true;
+}
+
 /* Iterations before the first step, in which only that is trained. */
 static bool warm_up(policy_reader *r, session *s, int64_t each, zf_error *error)
 {
     bool good = true;
     for (int64_t k = 0; k < r->e.desc->o->ppo.critic_warmup && good; k++) {
-        good = experience_make(&r->e, s, k, error);
+        good = iterate(r, s, k, error);
         for (int64_t b = 0; b < each && good; b++) good = train_besides(r, s, b, -1, error);
     }
     return good;
@@ -70,12 +109,14 @@ static bool prepare(session *s, void *user, int64_t step, zf_error *error)
     const policy_options *o = r->e.desc->o;
     const int64_t each = steps_of_pass(r) * o->epochs, at = step % each;
     if (!step && !warm_up(r, s, each, error)) return false;
-    if (at ? !r->e.opened : !experience_make(&r->e, s, o->ppo.critic_warmup + step / each, error))
+    note_step(r);
+    if (at ? !r->e.opened : !iterate(r, s, o->ppo.critic_warmup + step / each, error))
         return at && fail(error, ZF_ERR_ARGUMENT,
                           "--load has a checkpoint of step %lld, amid the %lld steps on the answers "
                           "of an iteration, which it does not have: --save-every must be a multiple "
                           "of %lld",
                           (long long)step, (long long)each, (long long)each);
+    r->trains = s;
     return train_besides(r, s, at, step, error);
 }
 

@@ -1,0 +1,169 @@
+#!/bin/sh
+# The command grpo: sh tests/grpo-cli.sh [PROGRAM]
+#
+# A small model learns from rewards of its answers, for any ranks, stages and interruptions. Messages for
+# mistakes. One line per check, and "N passed, N failed" at the end.
+set -u
+export LC_ALL=C
+
+llm=${1:-build/llm}
+. tests/cli.sh
+
+# A Llama with random weights and a tokenizer of characters, and eight prompts.
+mkdir "$work/rewarded"
+cp tests/golden/llm/llama2/config.json tests/golden/llm/llama2/model.safetensors "$work/rewarded"
+echo '{}' > "$work/rewarded/tokenizer_config.json"
+awk 'BEGIN {
+    printf "{\"decoder\": {\"type\": \"Fuse\"}, \"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {"
+    for (i = 0; i < 37; i++)
+        printf "%s\"%c\": %d", i ? ", " : "", i < 26 ? 97 + i : i == 26 ? 32 : 21 + i, i
+    print "}}}"
+}' > "$work/rewarded/tokenizer.json"
+for letter in a b c d e f g h; do
+    echo "{\"prompt\": \"$letter\", \"answer\": \"x\"}"
+done > "$work/prompts.jsonl"
+
+# grpo OPTIONS...: some steps; the columns of the log but the speed are in $work/columns.
+grpo() {
+    ends 0 "$llm" grpo --model "$work/rewarded" --data "$work/prompts.jsonl" --tokens 8 --seq 24 \
+        --batch 32 --lr 1e-2 --quiet --threads 1 --log "$work/log.csv" "$@" &&
+        cut -d, -f1-16 "$work/log.csv" > "$work/columns"
+}
+# column NAME: its values.
+column() {
+    awk -F, -v name="$1" 'NR == 1 { for (k = 1; k <= NF; k++) if ($k == name) at = k }
+                          NR > 1 { print $at }' "$work/log.csv"
+}
+has_a='cmd:awk -F\" "{ print \$4 ~ /a/ }"'
+learns_rewards() {
+    grpo --steps 30 --precision f32 --batch 64 --reward "$has_a" &&
+        column reward | awk 'NR == 1 { first = $1 } END { exit !(first < 0.4 && $1 > 0.9) }' &&
+        column ratio_low | awk '$1 != 1 { exit 1 }' && column ratio_high | awk '$1 != 1 { exit 1 }' &&
+        column mismatch | awk '$1 > 1e-5 { exit 1 }' && column kl3 | awk '$1 != "nan" { exit 1 }'
+}
+check 'answers are rewarded by a command' learns_rewards
+
+# The first pass over answers has the log p with which they were scored, in all precisions, with an
+# adapter as well, whose base is the reference.
+ratios_are_1() {
+    for precision in f32 bf16 f16; do
+        grpo --steps 3 --precision $precision --lora r=4 --kl-beta 0.1 --reward length &&
+            column ratio_low | awk '$1 != 1 { exit 1 }' &&
+            column ratio_high | awk '$1 != 1 { exit 1 }' &&
+            column kl1 | awk 'NR == 1 ? $1 != 0 : $1 == 0 { exit 1 }' || return 1
+    done
+}
+check 'ratios of the first pass are 1' ratios_are_1
+several_passes() {
+    grpo --steps 8 --answers 64 --epochs 2 --loss gspo --advantage rloo --reward length &&
+        column ratio_high | awk '(NR % 4 == 1) != ($1 == 1) { exit 1 }' &&
+        column reward | awk 'NR % 4 != 1 && $1 != last { exit 1 } { last = $1 }' &&
+        column clipped | awk '{ sum += $1 } END { exit !(sum > 0) }'
+}
+check 'several passes over the answers of an iteration' several_passes
+
+# Answers, rewards and steps are the same for any stage and ranks with equal parts.
+same_on_ranks() {
+    grpo --steps 4 --precision f32 --micro-batches 2 --reward "$has_a" --reward -0.1*length &&
+        cp "$work/columns" "$work/columns.before" || return 1
+    for stage in 0 3; do
+        grpo --steps 4 --precision f32 --ranks 2 --zero $stage --reward "$has_a" \
+            --reward -0.1*length && cmp "$work/columns.before" "$work/columns" || return 1
+    done
+}
+check 'the same rewards on every number of ranks' same_on_ranks
+
+# What is sampled from is gathered once for all tokens, whatever holds it; phases add up to the iteration.
+# iterations OPTIONS...: the lines of the iterations, in $work/lines.
+iterations() {
+    ends 0 "$llm" grpo --model "$work/rewarded" --data "$work/prompts.jsonl" --seq 24 --batch 32 --steps 2 \
+        --reward length --threads 1 --precision f32 "$@" &&
+        grep '^iteration' "$work/out" > "$work/lines"
+}
+# phase NAME: its seconds, and its bytes.
+phase() { sed -n "s/.* $1 \([^,]*\).*/\1/p" "$work/lines"; }
+gathers_once() {
+    iterations --tokens 2 --ranks 4 --zero 3 --group 4 && phase gather | awk '{ print $(NF - 1), $NF }' \
+        > "$work/two" && grep -q MiB "$work/two" &&
+        iterations --tokens 12 --ranks 4 --zero 3 --group 4 && phase gather | awk '{ print $(NF - 1), $NF }' |
+        cmp - "$work/two" && iterations --tokens 2 --ranks 4 --zero 2 --group 4 && ! phase gather | grep MiB
+}
+check 'what is sampled from is gathered once' gathers_once
+adds_up() {
+    iterations --tokens 8 --ranks 2 --zero 3 && [ "$(wc -l < "$work/lines")" = 2 ] &&
+        awk '{ sum = 0; gsub(":", "")
+               for (k = 4; k < NF; k++) if ($(k + 1) == "s" && $k + 0 == $k) sum += $k
+               if (sum < 0.97 * $3 || sum > 1.03 * $3) exit 1 }' "$work/lines" &&
+        for part in prompt decode score train; do phase $part | grep -q tokens/s || return 1; done
+}
+check 'an iteration says where its time goes' adds_up
+# held COLUMNS OPTIONS...: what does not belong to parts.
+held() {
+    to=$work/$1
+    shift
+    grpo --steps 3 --precision bf16 --group 4 --lora r=4 --reward length "$@" &&
+        cut -d, -f1-8,12-14 "$work/columns" > "$to"
+}
+same_when_held() {
+    held one --micro-batches 4 && held nodes --ranks 4 --nodes 2 || return 1
+    for how in '--zero 3' '--zero 1' '--zero 3 --offload parameters=host'; do
+        # shellcheck disable=SC2086 # words
+        held now --ranks 4 $how && cmp "$work/now" "$work/one" || return 1
+    done
+    held now --ranks 4 --nodes 2 --zero 3 --zero-hpz && cmp "$work/now" "$work/nodes"
+}
+check 'the same rewards where parameters are gathered' same_when_held
+rewards_go_on() {
+    grpo --steps 4 --reward length && tail -n 2 "$work/columns" > "$work/columns.before" &&
+        grpo --steps 2 --reward length --save "$work/halfway" &&
+        grpo --steps 4 --reward length --load "$work/halfway" &&
+        tail -n 2 "$work/columns" | cmp - "$work/columns.before"
+}
+check 'training on rewards goes on' rewards_go_on
+
+# refuses STATUS TEXT OPTIONS...: where a command line is wrong, that tells of --help too.
+refuses() {
+    wanted=$1
+    text=$2
+    shift 2
+    fails "$wanted" "$text" "$llm" grpo --model "$work/rewarded" --data "$work/prompts.jsonl" --seq 24 \
+        --tokens 8 "$@"
+}
+list="; 'llm grpo --help' lists the options"
+check 'no reward' refuses 2 "llm: grpo: a reward is needed: --reward SPEC$list"
+check 'a group of one' refuses 2 "llm: grpo: --group takes a whole number from 2 to 65536, not '1'$list" \
+    --reward length --group 1
+check 'a group larger than the batch' refuses 2 "llm: grpo: --batch must be a multiple of --group: a \
+step has whole groups$list" --reward length --group 128
+check 'sampling of some tokens alone' refuses 2 "llm: grpo: --top-k requires --off-policy$list" \
+    --reward length --top-k 5
+sampling_of_some() {
+    grpo --steps 1 --reward length --top-k 2 --off-policy --correction truncate &&
+        column mismatch | awk '$1 < 0.5 { exit 1 }'
+}
+check 'sampling of some tokens is measured' sampling_of_some
+check 'dropout' refuses 1 "llm: $work/rewarded has a dropout of 0.1, and what is compared must be \
+computed without: give --dropout 0" --reward length --dropout 0.1
+check 'no room for an answer' refuses 1 "llm: --seq 8 has no room for a prompt and an answer of \
+--tokens 8" --reward length --seq 8
+echo '{"prompt": "longer"}' >> "$work/prompts.jsonl"
+check 'a prompt longer than the row' refuses 1 "llm: $work/prompts.jsonl: line 9: the prompt has 6 tokens, \
+at most 4 fit" --reward length --seq 12
+check 'KL without an adapter' refuses 2 "llm: grpo: --kl-beta compares with the base of an adapter: \
+--lora$list" --reward length --kl-beta 0.1
+fails_with_line() {
+    ends 1 "$llm" grpo --model "$work/rewarded" --data "$work/prompts.jsonl" --seq 24 --tokens 8 --quiet \
+        --steps 1 "$@" && cat "$work/err" | grep -qx "llm: $text"
+}
+text='the prompt of line 9: .*lacks "answer"' check 'a line without the answer' \
+    fails_with_line --batch 96 --reward exact
+text='cmd:exit 3: failed with status 3, at answers to the prompts of lines 1 to 9' \
+    check 'a command that fails' fails_with_line --reward 'cmd:exit 3'
+text='cmd:echo x: for an answer to the prompt of line [1-9]: printed "x", which is no number and not null' \
+    check 'a command that prints text' fails_with_line --reward 'cmd:echo x'
+text='cmd:sleep 9: did not end within 0.1 s, at answers to the prompts of lines 1 to [89]' \
+    check 'a command that hangs' fails_with_line --reward 'cmd:sleep 9' --reward-deadline 0.1
+
+rm -r "$work/rewarded"
+
+total

@@ -59,7 +59,8 @@
     X(param, 0, 0, A(param, init, e(zeros|ones|constant|normal|truncated|uniform))                 \
       A(param, a, f) A(param, b, f) A(param, frozen, b) A(param, row, i) A(param, rows, i)         \
       A(param, bits, i) A(param, block, i) A(param, scale, d) A(param, rate, f)                    \
-      A(param, decay, f) A(param, no_decay, b) A(param, beta1, f) A(param, beta2, f))              \
+      A(param, decay, f) A(param, no_decay, b) A(param, beta1, f) A(param, beta2, f)               \
+      A(param, optimizer, e(any|adamw|lamb|sgd|lion)))                                             \
     X(state, 0, 1, A(state, value, f) A(state, row, i) A(state, rows, i)                           \
       A(state, ranks, e(stage|whole|each|cut|node)))                                               \
     X(cache, 0, 0, A(cache, held, b) A(cache, bits, i) A(cache, block, i) A(cache, scale, d))      \
@@ -237,7 +238,7 @@
     X(maxima, 1, 1, A(maxima, blocks, l))
 
 #define ZF_MAX_OPERANDS   65535
-#define ZF_MAX_ATTRIBUTES 14
+#define ZF_MAX_ATTRIBUTES 15
 #define ZF_MAX_SAVED      4 /* values that a node leaves for its gradient, without its result */
 
 typedef enum zf_op {

@@ -41,6 +41,7 @@ typedef struct zf_param_group {
     double weight_decay; /* of parameters of any rank; ZF_ZERO: as no_decay */
     bool no_decay;
     double beta1, beta2; /* of an optimizer that has them */
+    const char *optimizer; /* "adamw", "lamb", "sgd" or "lion" updates them; NULL: the graph's */
     bool frozen;         /* not trained: no gradient, no states */
 } zf_param_group;
 
@@ -54,6 +55,11 @@ typedef struct zf_param_group {
  * needs the same groups, else zf_zero of the training is ZF_ERR_ARGUMENT. 1-bit Adam and 1-bit LAMB
  * take groups, 0/1 Adam only weight decay and frozen ones: its sums are made of one rate. SGD has
  * no betas.
+ *
+ * Parameters whose group has an optimizer are left out by the others: that optimizer's pass is
+ * called as well, before or after that of all other parameters. zf_passes calls all, with the descs
+ * of zf_training. Each keeps states and a count of its own; clipping, loss scale and EMA are those
+ * of all parameters. 1-bit Adam, 1-bit LAMB and 0/1 Adam are the only optimizer of a graph.
  *
  * As a text, for zf_training.param_groups and --param-groups, a group is PATTERNS:MEMBER=VALUE,...,
  * with ; between: "layer.0.*:rate=0.25;layer.1.*:rate=0.5;*.bias|*norm*:no_decay". Requires: before
@@ -179,7 +185,8 @@ ZF_API zf_status zf_clip(zf_graph *graph, double max_norm);
  * decoupled (added to the update; for SGD to the gradient) and applies to parameters of rank >= 2,
  * so not to biases and norms, unless decay_all. A bf16 or f16 parameter is updated in f32: its
  * master weights are a state, which starts as the first value in f32; the parameter is the master
- * weights, rounded. Requires: zf_autograd; one optimizer per graph. desc NULL: defaults. */
+ * weights, rounded. A graph has one optimizer, and others for the groups that name them
+ * (zf_param_group.optimizer). Requires: zf_autograd. desc NULL: defaults. */
 typedef struct zf_sgd_desc {
     double momentum; /* 0 */
     bool nesterov;
@@ -722,7 +729,8 @@ typedef struct zf_training {
     double clip;
     zf_optimizer optimizer;
     /* A desc for each optimizer, under its name: `zf_adamw_desc adamw`, and so on. That of
-     * `optimizer` is used; a value other than 0 in another one is an error */
+     * `optimizer` is used, and those that param_groups name as an optimizer=NAME; a value other
+     * than 0 in another one is an error */
 #define ZFI_DESC(NAME, name) zf_##name##_desc name;
     ZF_OPTIMIZERS(ZFI_DESC)
 #undef ZFI_DESC

@@ -86,6 +86,12 @@ static zf_status zfi_note_all(zf_graph *g)
     return ZF_OK;
 }
 
+/* The node had a gradient, an update or an output when the pass was entered. */
+static bool zfi_had(const zf_graph *g, int32_t id, uint8_t what)
+{
+    return (size_t)id < g->had_count && g->had[id] & what;
+}
+
 /* Takes what the check has found, count bytes, as the note of the next pass. */
 static void zfi_keep_note(zf_graph *g, uint8_t *has, size_t count)
 {

@@ -37,8 +37,9 @@ static zf_status zfi_open_scope_fail(zf_graph *g, const char *name)
 }
 
 /* Enters pass `name`: an error unless every stage of `needs` has been reached and none of
- * `forbids`, and where another pass runs, as when an operator's gradient calls one. */
-static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32_t forbids)
+ * `forbids`, and where another pass runs, as when an operator's gradient calls one. Some parameters
+ * may still lack their optimizer. */
+static zf_status zfi_enter_early(zf_graph *g, const char *name, uint32_t needs, uint32_t forbids)
 {
     if (!g) return ZF_ERR_ARGUMENT;
     if (g->error.status) return g->error.status;
@@ -61,6 +62,28 @@ static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32
                             name, zfi_stage_advice(stage));
     }
     return zfi_note_all(g);
+}
+
+/* Where there are updates, each parameter with a gradient whose group has an optimizer has one. */
+static zf_status zfi_check_trained(zf_graph *g, const char *name)
+{
+    for (int32_t k = 0; k < zfi_len(g->params) && g->stages & ZFI_STAGE_UPDATES; k++) {
+        const zfi_node *param = &g->nodes[g->params[k]];
+        if (!ZF_INT(param, param, optimizer) || zfi_had(g, g->params[k], ZFI_HAS_UPDATE) ||
+            !zfi_had(g, g->params[k], ZFI_HAS_GRADIENT))
+            continue;
+        return zfi_fail(&g->error, ZF_ERR_STAGE,
+                        "%s: the optimizer of the group of \"%.200s\" has not been run", name,
+                        param->name);
+    }
+    return ZF_OK;
+}
+
+/* The same of a pass that comes after all optimizers, or before all. */
+static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32_t forbids)
+{
+    const zf_status status = zfi_enter_early(g, name, needs, forbids);
+    return status ? status : zfi_check_trained(g, name);
 }
 
 /* Sets the saved nodes of every node. Where two were merged, the remaining one counts. */

@@ -8,7 +8,8 @@
  *                                             8 x 128 numbers in records (quantize.c); first values
  *                                             are those of floats, quantised
  *     %7 = param "b" {rate=0.1 decay=0.5 beta1=0.8 beta2=0.99} : f32[4]     what its group gives it;
- *                                             no_decay: a decay of 0 (passes/optimizers/groups.c)
+ *                                             no_decay: a decay of 0; optimizer=sgd: another one
+ *                                             (passes/optimizers/groups.c)
  *     %9 = state %2 "adamw.master/w" : f32[8,8]   starts with the values of the parameter %2
  *     %4 = constant {values=[1]} : f32[4]     one value for all elements, or one for each
  *          output %9 "loss"                       %9 can be read after a step

@@ -282,27 +282,28 @@ ZF_API zf_status zf_options_words(const zf_options *one, char *text, zf_error *e
 /* ------------------------------------------------------------------------------- command lines */
 
 /* Goes to the option of a flag[0..length): exactly, or the only one that begins so. Of several with
- * one flag, to the one that has an effect, else the first. *other: a second one that begins so. */
+ * one flag, to the one that has most effect, else the first. *other: a second one that begins so. */
 static bool zfi_goto_flag(zfi_option_walk *found, const zf_options *all, int32_t count,
                           const char *flag, size_t length, char other[ZFI_OPTION_NAME])
 {
     zfi_option_walk w = zfi_option_walk_of(all, count);
     char name[ZFI_OPTION_NAME], first[ZFI_OPTION_NAME] = "";
-    bool exact = false, active = false;
+    int effect = -1;
     *other = '\0';
     while (zfi_option_next(&w)) {
         if (!zfi_option_flag(&w, name) || strncmp(name, flag, length)) continue;
         if (!name[length]) {
-            if (exact && (active || !zfi_option_has_effect(&w))) continue;
-            *found = w, exact = true, active = zfi_option_has_effect(&w);
-        } else if (!exact && !*first) {
+            const int its = zfi_option_effect(&w);
+            if (its <= effect) continue;
+            *found = w, effect = its;
+        } else if (effect < 0 && !*first) {
             *found = w, memcpy(first, name, sizeof first);
-        } else if (!exact && strcmp(first, name)) {
+        } else if (effect < 0 && strcmp(first, name)) {
             memcpy(other, name, sizeof name);
         }
     }
-    if (exact) *other = '\0';
-    return exact || *first;
+    if (effect >= 0) *other = '\0';
+    return effect >= 0 || *first;
 }
 
 /* Goes from the first of several options with one flag to the one that has an effect. */

@@ -135,8 +135,9 @@ static bool zfi_option_goto_named(zfi_option_walk *w, int level, const char *nam
 
 /* One condition of a row. */
 typedef struct zfi_condition {
-    zfi_option_walk at; /* the option that it names, the last of several */
+    zfi_option_walk at; /* the option that it names: of several the one that meets it, or the first */
     bool not ;
+    int others; /* conditions so far that are met by another option than the first that they name */
     char names[ZFI_OPTION_NAME];  /* "a|b": one of these is given */
     char values[ZFI_OPTION_NAME]; /* "1|2": it has one of these values; "": that it is given */
 } zfi_condition;
@@ -154,14 +155,24 @@ static void zfi_condition_read(zfi_condition *c, const char **text)
         snprintf(c->values, sizeof c->values, "%.*s", (int)(whole - name - 1), at + name + 1);
 }
 
-/* Whether the option where the condition is now is given, or has one of its values. */
-static bool zfi_condition_met(const zfi_condition *c)
+/* A text of settings, such as "head.*:rate=0.1,optimizer=sgd", has one of these values. */
+static bool zfi_settings_have(const char *text, const char *values)
 {
-    const zf_option *row = zfi_option_row(&c->at);
+    for (; text && (text = strchr(text, '=')); text++)
+        if (zfi_choice_of(values, text + 1, strcspn(text + 1, ",;")) >= 0) return true;
+    return false;
+}
+
+/* Whether the option at *at is given, or has one of the values of a condition. */
+static bool zfi_condition_met(const zfi_condition *c, const zfi_option_walk *at)
+{
+    const zf_option *row = zfi_option_row(at);
     char text[ZFI_OPTION_VALUE];
     const char *value;
-    if (!*c->values) return zfi_option_given(row, zfi_option_member(&c->at));
-    value = zfi_option_value(row, zfi_option_member(&c->at), zfi_option_resolved(&c->at), text);
+    if (!*c->values) return zfi_option_given(row, zfi_option_member(at));
+    if (row->kind == ZF_OPTION_TEXT)
+        return zfi_settings_have(*(const char *const *)zfi_option_member(at), c->values);
+    value = zfi_option_value(row, zfi_option_member(at), zfi_option_resolved(at), text);
     return zfi_choice_of(c->values, value, strlen(value)) >= 0;
 }
 
@@ -174,7 +185,10 @@ static bool zfi_condition_holds(zfi_condition *c, const zfi_option_walk *w, int 
         const char *name = zfi_choice_at(c->names, k, &length);
         zfi_option_walk at = *w;
         if (!zfi_option_goto_named(&at, level, name, length)) continue;
-        c->at = at, found = true, met = zfi_condition_met(c);
+        met = zfi_condition_met(c, &at);
+        if (!found || met) c->at = at;
+        c->others += met && k > 0;
+        found = true;
     }
     return !found || met != c->not ;
 }
@@ -236,6 +250,7 @@ static void zfi_condition_words(zfi_condition *c, const zfi_option_walk *w, int 
  * -1: all hold. */
 static int zfi_option_fails(const zfi_option_walk *w, zfi_condition *failed)
 {
+    failed->others = 0;
     for (int level = 0; level <= w->depth; level++)
         for (const char *with = w->level[level].row->with; with && *with;) {
             zfi_condition_read(failed, &with);
@@ -248,6 +263,14 @@ static bool zfi_option_has_effect(const zfi_option_walk *w)
 {
     zfi_condition failed;
     return zfi_option_fails(w, &failed) < 0;
+}
+
+/* How much of an effect an option has: 0, none; 1, where it is that of a group, for example the
+ * weight decay of an optimizer that a group has; 2. */
+static int zfi_option_effect(const zfi_option_walk *w)
+{
+    zfi_condition failed;
+    return zfi_option_fails(w, &failed) >= 0 ? 0 : failed.others ? 1 : 2;
 }
 
 /* --------------------------------------------------------------------------------------- check */

@@ -210,6 +210,16 @@ static void zfi_run_passes(zf_graph *g, const zf_training *t, const zfi_pass *pa
     }
 }
 
+/* The optimizer of a description, and then those of groups. */
+static void zfi_run_optimizers(zf_graph *g, const zf_training *t)
+{
+    zf_training with = *t;
+    zfi_run_passes(g, t, &zfi_optimizer_passes[t->optimizer], 1);
+    for (with.optimizer = 0; zf_optimizer_name(with.optimizer); with.optimizer++)
+        if (zfi_is_of_group(g, t, with.optimizer))
+            zfi_run_passes(g, &with, &zfi_optimizer_passes[with.optimizer], 1);
+}
+
 /* The learning rate that was given, or the input "lr", which is made if there is none. *fixed: it
  * is a constant, which zf_simplify removes as long as nothing reads it. */
 static zf_tensor zfi_rate(zf_graph *g, zf_tensor lr, bool *fixed, double *value)
@@ -237,13 +247,13 @@ static const zf_option zfi_training_options[] = {
               .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC, .help = "the update"),
 #define ZFI_OPTIONS_OF(NAME, name)                                                                 \
     ZF_OPTION(zf_training, DESC, name, 0, NULL, .rows = zfi_##name##_options,                      \
-              .with = "optimizer=" #name),
+              .with = "optimizer|param_groups=" #name),
     ZF_OPTIMIZERS(ZFI_OPTIONS_OF)
 #undef ZFI_OPTIONS_OF
     ZF_OPTION(zf_training, TEXT, param_groups, 0, NULL, .topic = "optimizer",
               .unit = "PATTERN:rate=X,...;...", .traits = ZF_OPTION_CHANGES,
-              .help = "rate (a factor), weight_decay, no_decay, beta1, beta2 or frozen, of parameters "
-                      "whose names match"),
+              .help = "rate (a factor), weight_decay, no_decay, beta1, beta2, optimizer or frozen, of "
+                      "parameters whose names match"),
     ZF_OPTION(zf_training, COUNT, variant, 0, "[0,inf)", .flag = ""),
     ZF_OPTION(zf_training, NUMBER, clip, 0, "[0,inf]",
               .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
@@ -311,7 +321,7 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
     if (zfi_wants_training(&t)) t.lr = zfi_rate(g, t.lr, &fixed, &rate);
     zfi_run_passes(g, &t, zfi_forward_passes, ZFI_COUNT(zfi_forward_passes));
     if (fixed) t.lr = zf_constant(g, ZF_F32, ZF_SCALAR, rate);
-    zfi_run_passes(g, &t, &zfi_optimizer_passes[t.optimizer], 1);
+    zfi_run_optimizers(g, &t);
     if (zfi_wants_fit(&t) && !g->error.status && zfi_fit_training(g, &t)) return g->error.status;
     zfi_run_passes(g, &t, &zfi_ema_pass, 1);
     zfi_run_passes(g, &t, &zfi_delay_pass, 1);

@@ -15,6 +15,7 @@ typedef struct pair {
     const char *trainings[2], *groups[2];
     zf_adamw_desc adamw[2];
     float lr[2];
+    double momentum, clip; /* momentum: of the groups with SGD */
     /* The loss of a training over this graph, for so many rows of ROWS */
     zf_tensor (*build)(zf_graph *g, int training, int64_t rows, zf_dtype dtype);
     struct {
@@ -83,6 +84,8 @@ static const pair pairs[] = {
      {NULL},
      {{.beta1 = 0.5, .beta2 = 0.9375}, {.beta1 = 0.5, .beta2 = 0.9375}},
      {0.015625f, 0.0078125f},
+     0,
+     0,
      build_gan,
      {{"gen.w0", 0, {2, {4, 6}}},
       {"gen.b0", 1, {1, {6}}},
@@ -95,6 +98,8 @@ static const pair pairs[] = {
      {NULL},
      {{.beta1 = 0.75, .beta2 = 0.9375}, {.beta1 = 0.875, .beta2 = 0.96875, .weight_decay = 0.0625}},
      {0.015625f, 0.0078125f},
+     0,
+     0,
      build_actor,
      {{"trunk.w", 6, {2, {4, 6}}},
       {"trunk.b", 7, {1, {6}}},
@@ -107,6 +112,21 @@ static const pair pairs[] = {
      {{.beta1 = 0.75, .beta2 = 0.9375, .weight_decay = 0.0625},
       {.beta1 = 0.875, .beta2 = 0.96875, .weight_decay = 0.0625}},
      {0.015625f, 0.0078125f},
+     0,
+     0,
+     build_actor,
+     {{"trunk.w", 6, {2, {4, 6}}},
+      {"trunk.b", 7, {1, {6}}},
+      {"policy.w", 8, {2, {6, 3}}},
+      {"value.w", 9, {2, {6, 1}}}}},
+    {"mixed",
+     {"critic", ""},
+     {"trunk.w:rate=0.5;value.*:optimizer=sgd,weight_decay=0.125",
+      "trunk.w:rate=0.5,optimizer=sgd,no_decay"},
+     {{.beta1 = 0.75, .beta2 = 0.9375}, {.beta1 = 0.875, .beta2 = 0.96875, .weight_decay = 0.0625}},
+     {0.015625f, 0.0078125f},
+     0.75,
+     0.5,
      build_actor,
      {{"trunk.w", 6, {2, {4, 6}}},
       {"trunk.b", 7, {1, {6}}},
@@ -168,7 +188,7 @@ static bool open_program(ranks *r, int k, int32_t rank)
     t.name = s->pair->trainings[k], t.param_groups = s->pair->groups[k];
     t.loss = zf_output(s->pair->build(g, k, rows, s->dtype), "total");
     t.zero.world = s->world, t.zero.micro_batches = s->micro, t.zero.store = r->stores[rank];
-    t.adamw = s->pair->adamw[k];
+    t.adamw = s->pair->adamw[k], t.sgd.momentum = s->pair->momentum, t.clip = s->pair->clip;
     zf_passes(g, &t);
     r->programs[k][rank] =
         zf_compile(g, &(zf_compile_desc){.store = r->stores[rank], .verify = true});
@@ -353,6 +373,8 @@ TEST_ONCE(trainings_of_an_actor_and_a_critic_are_pytorchs) { check_pytorch(t, &p
 
 TEST_ONCE(trainings_of_groups_are_pytorchs) { check_pytorch(t, &pairs[2]); }
 
+TEST_ONCE(trainings_of_two_optimizers_are_pytorchs) { check_pytorch(t, &pairs[3]); }
+
 /* ------------------------------------------------------------------------------------------ bits */
 
 /* The image after some steps; 0 bytes after reporting a failure. */
@@ -371,7 +393,7 @@ static size_t image_after(test *t, const setting *s, int64_t steps, unsigned cha
 TEST_ONCE(trainings_have_equal_bits)
 {
     static unsigned char one[IMAGE], other[IMAGE];
-    for (int p = 0; p < 3; p++) {
+    for (int p = 0; p < 4; p++) {
         setting s = {.pair = &pairs[p],
                      .dtype = ZF_F32,
                      .world = 1,
@@ -395,13 +417,12 @@ TEST_ONCE(trainings_have_equal_bits)
 
 /* A checkpoint holds the steps of all trainings: a run goes on from it with the same bits, also in
  * stores that load it before they have a program. */
-TEST_ONCE(trainings_resume_with_their_own_steps)
+static void check_resumes(test *t, const pair *p)
 {
     static unsigned char whole[IMAGE], resumed[IMAGE];
     static ranks r;
     const char *path = test_path("trainings");
-    setting s = {
-        .pair = &pairs[0], .dtype = ZF_F32, .world = 2, .micro = 2, .training.zero.stage = 3};
+    setting s = {.pair = p, .dtype = ZF_F32, .world = 2, .micro = 2, .training.zero.stage = 3};
     const size_t bytes = image_after(t, &s, 6, whole);
     CHECK(t, bytes > 0);
     test_defer(t, close_ranks, &r);
@@ -423,6 +444,12 @@ TEST_ONCE(trainings_resume_with_their_own_steps)
         }
         close_ranks(&r);
     }
+}
+
+TEST_ONCE(trainings_resume_with_their_own_steps)
+{
+    check_resumes(t, &pairs[0]);
+    check_resumes(t, &pairs[3]);
 }
 
 /* Steps of a checkpoint replace those of the store, also where it has none of a name. */
@@ -704,14 +731,21 @@ TEST(groups_mistakes)
          "'head.*:rate=0.1'"},
         {ZF_ADAMW, "a.w:",
          "zf_param_groups: the group of 'a.w' gives nothing: rate, weight_decay, no_decay, beta1, "
-         "beta2 "
-         "or frozen"},
+         "beta2, optimizer or frozen"},
         {ZF_ADAMW, ":rate=2", "zf_param_groups: a group needs a pattern or tensors"},
         {ZF_ADAMW, "frozen:rate=2",
          "zf_param_groups: all parameters of the group of 'frozen' are frozen, so it changes "
          "nothing"},
         {ZF_ADAMW, "a.w:no_decay,weight_decay=1",
          "zf_param_groups: no_decay and weight_decay exclude each other"},
+        {ZF_ADAMW, "a.w:optimizer=rmsprop",
+         "zf_param_groups: 'rmsprop' is no optimizer that a group can have; there are adamw, lamb, "
+         "sgd, lion"},
+        {ZF_ADAMW, "a.w:optimizer=sgd,beta1=0.5",
+         "zf_adamw: the groups of all trained parameters have other optimizers"},
+        {ZF_ONEBIT_ADAM, "a.w:optimizer=sgd",
+         "zf_onebit_adam: the group of \"a.w\" has the optimizer sgd; this optimizer is that of all "
+         "parameters"},
         {ZF_SGD, "*:beta1=0.5",
          "zf_sgd: the group of \"a.w\" gives it a beta1, which this optimizer does not have"},
         {ZF_ZERO_ONE_ADAM, "*:rate=0.5",
@@ -744,11 +778,70 @@ TEST(groups_of_tensors)
     GIVES(t, zf_autograd(g, zf_sum(zf_mul(w, x))), ZF_ERR_ARGUMENT, zf_graph_error(g));
 }
 
+/* Each call of an optimizer is of the parameters that are its own: none is left out, and none has
+ * two. */
+TEST(groups_of_optimizers)
+{
+    static const struct {
+        const char *calls, *error;
+    } cases[] = {
+        {"as", NULL},
+        {"a", "zf_zero: the optimizer of the group of \"b\" has not been run"},
+        {"ae", "zf_ema: the optimizer of the group of \"b\" has not been run"},
+        {"asa", "zf_adamw: an optimizer (zf_adamw or another) has been run already"},
+        {"al", "zf_lion: must come before an optimizer (zf_adamw or another), which has been run"},
+        {"asz", NULL},
+        {"aszs", "zf_sgd: must come before zf_zero, which has been run"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        zf_tensor a, b, lr;
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        a = zf_param(g, "a", ZF_SHAPE(2), NULL), b = zf_param(g, "b", ZF_SHAPE(2), NULL);
+        lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+        zf_param_groups(g, &(zf_param_group){.params = "b", .optimizer = "sgd"}, 1);
+        zf_autograd(g, zf_sum(zf_mul(a, b)));
+        for (const char *call = cases[k].calls; *call; call++)
+            if (*call == 'a') zf_adamw(g, lr, NULL);
+            else if (*call == 's') zf_sgd(g, lr, NULL);
+            else if (*call == 'l') zf_lion(g, lr, NULL);
+            else if (*call == 'e') zf_ema(g, NULL);
+            else zf_zero(g, &(zf_zero_desc){.world = 1});
+        if (cases[k].error && !cases[k].calls[1]) zf_zero(g, &(zf_zero_desc){.world = 1});
+        if (!cases[k].error) OK(t, zf_graph_status(g), zf_graph_error(g));
+        CHECK_TEXT(t, zf_graph_error(g), cases[k].error ? cases[k].error : "");
+    }
+}
+
+/* The options of the optimizer of a group have an effect; a flag that several optimizers have is
+ * that of the graph's. */
+TEST_ONCE(groups_have_the_options_of_their_optimizer)
+{
+    for (int k = 0; k < 3; k++) {
+        zf_training d = {.optimizer = ZF_SGD};
+        const zf_options one = {.rows = zf_training_options(), .desc = &d};
+        char text[5][40] = {"test", "--weight-decay=0.5", "--param-groups=b:optimizer=adamw",
+                            "--weight-decay=0.25", "--beta1=0.5"};
+        char *argv[5] = {text[0], text[1], text[2], text[3], text[4]};
+        int argc = k == 2 ? 2 : 5;
+        zf_error error;
+        if (k == 1) memcpy(text[2], "--param-groups=b:rate=0.5", 26);
+        OK(t, zf_options_take(&one, 1, &argc, argv, &error), error.text);
+        CHECK(t, d.sgd.weight_decay == (k < 2 ? 0.25 : 0.5) && d.adamw.weight_decay == 0);
+        CHECK(t, k || d.adamw.beta1 == 0.5);
+        CHECK(t, zf_options_check(&one, 1, true, &error) == (k == 1 ? ZF_ERR_ARGUMENT : ZF_OK));
+        CHECK(t, k != 1 || strstr(error.text, "--beta1 requires --optimizer adamw"));
+    }
+}
+
 /* A program that evaluates has other buckets where it is compiled first without the groups. */
 TEST_ONCE(groups_and_a_store_without_them)
 {
-    static const char *const groups[] = {NULL, "a:rate=0.5", "a:rate=0.5"};
-    for (int same = 0; same < 2; same++) {
+    static const char *const groups[2][3] = {{NULL, "a:rate=0.5", "a:rate=0.5"},
+                                             {NULL, "a:optimizer=lion", "a:optimizer=lion"}};
+    for (int n = 0; n < 4; n++) {
+        const int same = n % 2;
         zf_store *store = zf_store_new(NULL, NULL);
         zf_graph *g[2];
         zf_program *p = NULL;
@@ -758,14 +851,14 @@ TEST_ONCE(groups_and_a_store_without_them)
                       b = zf_param(g[k], "b", ZF_SHAPE(2), NULL);
             zf_tensor y = zf_output(zf_sum(zf_mul(a, b)), "y");
             zf_passes(g[k], &(zf_training){.loss = k ? y : ZF_NONE,
-                                           .param_groups = groups[k + same],
+                                           .param_groups = groups[n / 2][k + same],
                                            .zero = {.world = 1, .store = store}});
             if (!k) p = zf_compile(g[0], &(zf_compile_desc){.store = store});
         }
         CHECK(t, p != NULL);
         CHECK(t, (zf_graph_status(g[1]) == ZF_OK) == same);
-        CHECK(t, same || strstr(zf_graph_error(g[1]), "have other rates or betas here: compile the "
-                                                      "program that trains them first"));
+        CHECK(t, same || strstr(zf_graph_error(g[1]), "have other rates, betas or optimizers here: "
+                                                      "compile the program that trains them first"));
         zf_program_free(p);
         for (int k = 0; k < 2; k++) zf_graph_free(g[k]);
         zf_store_free(store);

@@ -1,5 +1,5 @@
-/* Groups of parameters: rates, weight decay, betas and freezing by the names of parameters. They are
- * attributes of the parameters, which the optimizer reads (optimizer.c) and by which buckets are
+/* Groups of parameters: rates, weight decay, betas, optimizers and freezing by the names of
+ * parameters. They are attributes of the parameters, which the optimizer reads (optimizer.c) and by which buckets are
  * cut (zero/buckets.c).
  *
  * requires: no gradients yet; before zf_tile
@@ -18,17 +18,48 @@ static const zf_option zfi_group_options[] = {
               .help = "no weight decay"),
     ZF_OPTION(zf_param_group, NUMBER, beta1, 0, "(0,1)", .help = "the optimizer's beta1"),
     ZF_OPTION(zf_param_group, NUMBER, beta2, 0, "(0,1)", .help = "the optimizer's beta2"),
+    ZF_OPTION(zf_param_group, TEXT, optimizer, 0, NULL, .help = "the optimizer, instead of that of "
+                                                                "the others"),
     ZF_OPTION(zf_param_group, FLAG, frozen, 0, NULL, .help = "no training"),
     {.name = NULL}};
 
+/* The name of optimizer `index` of a group, and its length; NULL after the last. Number 0 is that of
+ * parameters whose group has none. */
+static const char *zfi_group_optimizer(const zf_graph *g, int64_t index, int *length)
+{
+    const char *fields = g->records[ZF_OP_param]->attributes;
+    zfi_field field = {.choices = NULL};
+    for (int k = 0; k <= ZF_AT_param_optimizer; k++) zfi_next_field(&fields, &field);
+    return zfi_choice(field.choices, index, length);
+}
+
+/* The number of the optimizer of this name; 0: there is none that a group can have. */
+static int64_t zfi_group_optimizer_of(const zf_graph *g, const char *name)
+{
+    const char *found;
+    int length;
+    for (int64_t k = 1; name && (found = zfi_group_optimizer(g, k, &length)); k++)
+        if (!strncmp(found, name, (size_t)length) && !name[length]) return k;
+    return 0;
+}
+
+/* The parameter is updated by the optimizer of this name alone. */
+static bool zfi_chooses(const zf_graph *g, int32_t param, const char *name)
+{
+    const int64_t chosen = ZF_INT(&g->nodes[param], param, optimizer);
+    return chosen && chosen == zfi_group_optimizer_of(g, name);
+}
+
 /* Sets what a group gives. */
-static void zfi_put_group(zfi_node *param, const zf_param_group *d)
+static void zfi_put_group(const zf_graph *g, zfi_node *param, const zf_param_group *d)
 {
     const bool decays = d->weight_decay > 0, none = d->no_decay || d->weight_decay == ZF_ZERO;
     if (d->frozen) ZF_INT(param, param, frozen) = true;
     if (d->rate != 0) ZF_FLOAT(param, param, rate) = d->rate;
     if (d->beta1 != 0) ZF_FLOAT(param, param, beta1) = d->beta1;
     if (d->beta2 != 0) ZF_FLOAT(param, param, beta2) = d->beta2;
+    if (d->optimizer)
+        ZF_INT(param, param, optimizer) = zfi_group_optimizer_of(g, d->optimizer);
     if (decays || none) ZF_FLOAT(param, param, decay) = none ? 0 : d->weight_decay;
     if (decays || none) ZF_INT(param, param, no_decay) = none;
 }
@@ -37,7 +68,7 @@ static void zfi_put_group(zfi_node *param, const zf_param_group *d)
 static void zfi_join_group(zf_graph *g, int32_t id, const zf_param_group *d, bool *trained)
 {
     *trained |= !zfi_is_frozen(&g->nodes[id]);
-    zfi_put_group(&g->nodes[id], d);
+    zfi_put_group(g, &g->nodes[id], d);
 }
 
 /* The parameters that one of the patterns matches; each must match one. */
@@ -73,6 +104,19 @@ static zf_status zfi_join_tensors(zf_graph *g, const zf_param_group *d, bool *tr
     return ZF_OK;
 }
 
+static zf_status zfi_group_optimizer_fail(zf_graph *g, const char *name)
+{
+    const char *other;
+    char all[120] = "";
+    int length;
+    for (int64_t k = 1; (other = zfi_group_optimizer(g, k, &length)); k++)
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%.*s", *all ? ", " : "", length,
+                 other);
+    return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                    "zf_param_groups: '%.100s' is no optimizer that a group can have; there are %s",
+                    name, all);
+}
+
 static zf_status zfi_add_group(zf_graph *g, const zf_param_group *d)
 {
     const zf_options one = {.rows = zfi_group_options, .desc = (void *)(uintptr_t)d};
@@ -85,8 +129,10 @@ static zf_status zfi_add_group(zf_graph *g, const zf_param_group *d)
             &g->error, ZF_ERR_ARGUMENT,
             given ? "zf_param_groups: a group needs a pattern or tensors"
                   : "zf_param_groups: the group of '%.200s' gives nothing: rate, weight_decay, "
-                    "no_decay, beta1, beta2 or frozen",
+                    "no_decay, beta1, beta2, optimizer or frozen",
             d->params ? d->params : "");
+    if (d->optimizer && !zfi_group_optimizer_of(g, d->optimizer))
+        return zfi_group_optimizer_fail(g, d->optimizer);
     if (zfi_match_group(g, d, &trained) || zfi_join_tensors(g, d, &trained)) return g->error.status;
     if (trained || d->frozen) return ZF_OK;
     return zfi_fail(
@@ -141,10 +187,12 @@ static zf_status zfi_read_groups(zf_graph *g, const char *text)
     return g->error.status;
 }
 
-/* The parameters may have one update: their rates and betas are the same. */
+/* The parameters may have one update: their rates, betas and optimizers are the
+ * same. */
 static bool zfi_same_group(const zfi_node *a, const zfi_node *b)
 {
     return ZF_FLOAT(a, param, rate) == ZF_FLOAT(b, param, rate) &&
            ZF_FLOAT(a, param, beta1) == ZF_FLOAT(b, param, beta1) &&
-           ZF_FLOAT(a, param, beta2) == ZF_FLOAT(b, param, beta2);
+           ZF_FLOAT(a, param, beta2) == ZF_FLOAT(b, param, beta2) &&
+           ZF_INT(a, param, optimizer) == ZF_INT(b, param, optimizer);
 }

@@ -1,7 +1,7 @@
 /* Optimizers: append one update per parameter that has a gradient, as the optimizer's record says
  * (ops/optimizer.c).
  *
- * requires: gradients; no optimizer yet
+ * requires: gradients of parameters that have no update yet
  * ensures:  the parameter and its states are written in the update section; states are named
  *           "adamw.m/PARAM"; bf16 and f16 parameters have master weights, "adamw.master/PARAM"
  * before:   gradient %2, %9
@@ -116,6 +116,47 @@ static zf_status zfi_check_group(zf_graph *g, const zfi_optimizer *o, int32_t pa
                     o->record->name, node->name, rate ? "rate" : "beta");
 }
 
+/* The mark is of a parameter that this optimizer updates: its group has this optimizer, or none. */
+static bool zfi_takes(const zf_graph *g, const zfi_optimizer *o, int32_t mark)
+{
+    const int32_t param = g->nodes[mark].args[0];
+    if (zfi_had(g, param, ZFI_HAS_UPDATE)) return false;
+    return !ZF_INT(&g->nodes[param], param, optimizer) || zfi_chooses(g, param, o->record->name);
+}
+
+static int32_t zfi_count_taken(const zf_graph *g, const zfi_optimizer *o, const int32_t *marks)
+{
+    int32_t taken = 0;
+    for (int32_t k = 0; k < zfi_len(marks); k++) taken += zfi_takes(g, o, marks[k]);
+    return taken;
+}
+
+/* Removes the marks of parameters that another optimizer updates. */
+static void zfi_keep_taken(const zf_graph *g, const zfi_optimizer *o, int32_t *marks)
+{
+    int32_t taken = 0;
+    for (int32_t k = 0; k < zfi_len(marks); k++)
+        if (zfi_takes(g, o, marks[k])) marks[taken++] = marks[k];
+    if (marks) stbds_header(marks)->length = (size_t)taken;
+}
+
+/* Optimizers that average momentum over the ranks have all parameters. */
+static zf_status zfi_check_alone(zf_graph *g, const zfi_optimizer *o, const int32_t *all)
+{
+    int length;
+    for (int32_t k = 0; k < zfi_len(all) && o->record->signs; k++) {
+        const zfi_node *param = &g->nodes[g->nodes[all[k]].args[0]];
+        const int64_t other = ZF_INT(param, param, optimizer);
+        const char *name = zfi_group_optimizer(g, other, &length);
+        if (other)
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                            "zf_%s: the group of \"%.200s\" has the optimizer %.*s; this optimizer "
+                            "is that of all parameters",
+                            o->record->name, param->name, length, name);
+    }
+    return ZF_OK;
+}
+
 static void zfi_append_updates(zf_graph *g, zfi_optimizer *o, const int32_t *marks)
 {
     const zfi_optimizer_record *r = o->record;
@@ -139,10 +180,22 @@ static void zfi_append_updates(zf_graph *g, zfi_optimizer *o, const int32_t *mar
     if (r->finish && !g->error.status && !g->memory.failed) r->finish(g, o);
 }
 
+/* Checks that the optimizer can be that of the marks `taken`. */
+static zf_status zfi_check_taken(zf_graph *g, const zfi_optimizer *o, const char *pass,
+                                 const int32_t *marks, int32_t taken)
+{
+    if (zfi_check_alone(g, o, marks)) return g->error.status;
+    if (taken || !zfi_len(marks)) return ZF_OK;
+    if (g->stages & ZFI_STAGE_UPDATES)
+        return zfi_enter_early(g, pass, ZFI_STAGE_GRADIENTS, ZFI_STAGE_UPDATES);
+    return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                    "%s: the groups of all trained parameters have other optimizers", pass);
+}
+
 static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, const char *pass)
 {
     zf_status status =
-        zfi_enter(g, pass, ZFI_STAGE_GRADIENTS, ZFI_STAGE_UPDATES | ZFI_STAGE_PLACED);
+        zfi_enter_early(g, pass, ZFI_STAGE_GRADIENTS, ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
     const char *scope;
     char missed[256];
     int32_t *marks;
@@ -153,10 +206,13 @@ static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, const char *pass)
                         "%s: lr must be a float scalar of this graph, an input for example%s", pass,
                         zfi_missed(o->lr.graph == g ? o->lr : ZF_NONE, missed));
     marks = zfi_gradient_nodes(g);
+    if (zfi_check_taken(g, o, pass, marks, zfi_count_taken(g, o, marks)))
+        return zfi_array_free(&g->memory, marks), g->error.status;
     scope = g->scope;
     g->scope = "";
     g->in_update = true;
     o->scale = zfi_gradients_scale(g, marks);
+    zfi_keep_taken(g, o, marks);
     zfi_append_updates(g, o, marks);
     g->scope = scope;
     zfi_array_free(&g->memory, marks);
@@ -221,6 +277,17 @@ static const zfi_optimizer_record *zfi_optimizer_of(const zf_training *t, zfi_op
     return place->record;
 }
 
+/* Another optimizer than that of the description, which the group of a gradient has. */
+static bool zfi_is_of_group(const zf_graph *g, const zf_training *t, zf_optimizer optimizer)
+{
+    const char *const name = zf_optimizer_name(optimizer);
+    for (int32_t i = 0; i < zfi_len(g->order) && optimizer != t->optimizer; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op == ZF_OP_gradient && zfi_chooses(g, node->args[0], name)) return true;
+    }
+    return false;
+}
+
 /* The pass of the optimizer of a description. */
 static zf_status zfi_pass_optimizer(zf_graph *g, const zf_training *t)
 {
@@ -234,9 +301,15 @@ static zf_status zfi_pass_optimizer(zf_graph *g, const zf_training *t)
 
 ZF_API zf_status zf_optimize(zf_graph *g, const zf_training *t)
 {
+    zf_training with;
+    zf_status status;
     if (!g) return ZF_ERR_ARGUMENT;
     if (!t || !zf_optimizer_name(t->optimizer))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_optimize: there is no optimizer %d",
                         t ? (int)t->optimizer : -1);
-    return zfi_pass_optimizer(g, t);
+    status = zfi_pass_optimizer(g, t);
+    for (with = *t, with.optimizer = 0; !status && zf_optimizer_name(with.optimizer);
+         with.optimizer++)
+        if (zfi_is_of_group(g, t, with.optimizer)) status = zfi_pass_optimizer(g, &with);
+    return status;
 }

@@ -270,11 +270,12 @@ static void zfi_check_alike(zfi_zero *z, int32_t f, const int32_t *updates, int3
 {
     const zfi_bucket *bucket = &z->cut.buckets[f];
     for (int32_t m = 0; m < bucket->count && !z->graph->error.status; m++)
-        if (updates[m] && zfi_updates_differ(z->graph, updates[m], id))
+        if (updates[m] ? zfi_updates_differ(z->graph, updates[m], id)
+                       : z->updated[bucket->first + m])
             zfi_zero_fail(
-                z, updates[m],
+                z, updates[m] ? updates[m] : id,
                 "parameters of one bucket of the store (zf_zero_desc.store) have other "
-                "rates or betas here: compile the program that trains them first, or give "
+                "rates, betas or optimizers here: compile the program that trains them first, or give "
                 "its groups (zf_param_groups) to the program that was");
 }
 

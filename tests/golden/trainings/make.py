@@ -3,14 +3,16 @@
     pip install torch safetensors numpy
     python make.py
 
-trainings.safetensors holds F64 tensors, of each CASE (gan, actor, grouped):
+trainings.safetensors holds F64 tensors, of each CASE (gan, actor, grouped,
+mixed):
 
     CASE.losses     [STEPS,2]   the two losses of each step, each before its own update
     CASE.p.NAME     [dims]      the parameter after all steps
     gan.e.NAME      [dims]      its average, by torch.optim.swa_utils' function, of decay 0.875
 
 Each training has an optimizer of its own, torch.optim.AdamW, with its own count of steps and
-moments, also for parameters that both train. All is in f64, from numbers that are exactly floats;
+moments, also for parameters that both train; those of `mixed` have torch.optim.SGD for some
+parameters, and clip the gradients of all. All is in f64, from numbers that are exactly floats;
 tests/trainings.c has the same formulas for first values and data.
 """
 import pathlib
@@ -73,6 +75,21 @@ def gan():
     return losses, p
 
 
+class Both:
+    """Two optimizers over disjoint parameters, after the gradients of all have been clipped."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def zero_grad(self):
+        [part.zero_grad() for part in self.parts]
+
+    def step(self):
+        torch.nn.utils.clip_grad_norm_([p for part in self.parts for group in part.param_groups
+                                        for p in group["params"]], 0.5)
+        [part.step() for part in self.parts]
+
+
 def actor(optimizers):
     p = {"trunk.w": first(6, 4, 6), "trunk.b": first(7, 6), "policy.w": first(8, 6, 3),
          "value.w": first(9, 6, 1)}
@@ -113,7 +130,18 @@ def grouped(p):
                                group("policy.w", 0.0078125 / 4, (0.875, 0.96875), 0.0625)], eps=1e-8))
 
 
-cases = {"gan": gan(), "actor": actor(plain), "grouped": actor(grouped)}
+def mixed(p):
+    """AdamW for some parameters, SGD for the others."""
+    slower, betas = {"params": [p["trunk.w"]], "lr": 0.015625 / 2}, (0.75, 0.9375)
+    return (Both(torch.optim.AdamW([slower, {"params": [p["trunk.b"]]}], lr=0.015625, betas=betas,
+                                   eps=1e-8, weight_decay=0),
+                 torch.optim.SGD([p["value.w"]], lr=0.015625, momentum=0.75, weight_decay=0.125)),
+            Both(adamw([p["trunk.b"], p["policy.w"]], 0.0078125, (0.875, 0.96875), 0.0625),
+                 torch.optim.SGD([p["trunk.w"]], lr=0.0078125 / 2, momentum=0.75)))
+
+
+cases = {"gan": gan(), "actor": actor(plain), "grouped": actor(grouped),
+         "mixed": actor(mixed)}
 for name, (losses, params) in cases.items():
     tensors[f"{name}.losses"] = losses
     tensors |= {f"{name}.p.{k}": v.detach().contiguous() for k, v in params.items()}

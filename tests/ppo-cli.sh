@@ -47,6 +47,14 @@ learns() {
 }
 check 'rewards rise, and values come to predict them' learns
 
+# Answers are worth 1, except for few, and so are their tokens, of gamma 1 and lambda 1.
+values_become_rewards() {
+    ppo --reward length --steps 60 --precision f32 --kl-reward 0 --lambda 1 --lr 1e-9 --critic-lr 1e-2 &&
+        column reward | awk '$1 < 0.9 { exit 1 }' && column kl1 | awk '$1 != "nan" { exit 1 }' &&
+        column value_loss | awk 'NR == 1 { first = $1 } END { exit !($1 < 0.01 && first > 0.1) }'
+}
+check 'values become the rewards that follow' values_become_rewards
+
 # All of a run, for the bits: two passes over two batches, an average, KL that is adapted, a text.
 all="--ptx docs/data/stories.txt --ptx-rows 4 --ptx-coefficient 0.5 --reward exact --reward -0.1*length --group 2 --answers 32 --epochs 2 --steps 8 --ema 0.9
      --kl-target 0.1 --kl-horizon 64 --critic-every 2 --critic-warmup 1"

@@ -4,6 +4,7 @@
 #include "ppo.h"
 #include "../options/fail.h"
 #include "critic.h"
+#include "numbers.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -76,41 +77,7 @@ static bool open_ppo(experience *e, session *s, zf_error *error)
 
 /* ----------------------------------------------------------------------------------- advantages */
 
-/* 1 - variance of (R - V) / variance of R, over the tokens of answers. */
-static double explained(const zf_answers *a, const double *value, const double *returns)
-{
-    const int64_t cells = a->texts * a->tokens;
-    double n = 0, mean = 0, miss = 0, all = 0, left = 0;
-    for (int64_t k = 0; k < cells; k++)
-        if (a->labels[k] != -100) mean += returns[k], miss += returns[k] - value[k], n++;
-    if (n > 0) mean /= n, miss /= n;
-    for (int64_t k = 0; k < cells; k++) {
-        const double r = returns[k] - mean, d = returns[k] - value[k] - miss;
-        if (a->labels[k] != -100) all += r * r, left += d * d;
-    }
-    return all > 0 ? 1 - left / all : NAN;
-}
-
-/* The factor of the next iteration (Ziegler et al. 2019). kl: of a token, mean over all. */
-static void adapt(ppo *p, const policy_options *o, double kl, int64_t answers)
-{
-    double miss;
-    if (!(o->ppo.kl_target > 0)) return;
-    miss = kl / o->ppo.kl_target - 1;
-    if (miss > 0.2) miss = 0.2;
-    if (miss < -0.2) miss = -0.2;
-    p->beta *= 1 + miss * (double)answers / (double)o->ppo.kl_horizon;
-}
-
-static double mean_kl(const zf_answers *a, const double *logp, const double *reference)
-{
-    double sum = 0, n = 0;
-    for (int64_t k = 0; k < a->texts * a->tokens; k++)
-        if (a->labels[k] != -100) sum += logp[k] - reference[k], n++;
-    return n > 0 ? sum / n : 0;
-}
-
-/* Advantages, [2] = returns, of what is in columns of `cells` numbers. */
+/* Sets advantages and returns. column: room for 6 * cells numbers. */
 static void compute(experience *e, ppo *p, double *column, int64_t cells)
 {
     const policy_options *o = e->desc->o;
@@ -126,11 +93,12 @@ static void compute(experience *e, ppo *p, double *column, int64_t cells)
     }
     zf_token_rewards(&a, e->reward, logp, reference, &d, reward);
     zf_returns(&a, reward, value, &d, advantage, returns);
-    p->explained = explained(&a, value, returns);
+    p->explained = ppo_explained(&a, value, returns);
     if (!o->ppo.no_whiten) zf_whiten(&a, advantage);
     for (int64_t k = 0; k < cells; k++)
         e->advantage[k] = (float)advantage[k], p->returns[k] = (float)returns[k];
-    if (e->desc->reference) adapt(p, o, mean_kl(&a, logp, reference), e->answers);
+    p->beta = ppo_beta(p->beta, ppo_kl(&a, logp, reference), o->ppo.kl_target, e->answers,
+                       o->ppo.kl_horizon);
 }
 
 static bool advantages(experience *e, session *s, zf_error *error)

@@ -153,8 +153,8 @@ bool split_write(const char *from, const char *dir, const double parts[SPLIT_STE
     bool good = zf_text_read_plain(from, &text, error) && open_files(&s, dir, error) &&
                 take_lines(&s, from, &text, parts, seed, error);
     for (int k = 0; k < SPLIT_STEPS; k++) {
-        const bool written = !s.file[k] || (!ferror(s.file[k]) & !fclose(s.file[k]));
-        if (good && !written) good = fail(error, ZF_ERR_IO, "cannot write %s", s.path[k]);
+        const bool lost = s.file[k] && ferror(s.file[k]), closed = !s.file[k] || !fclose(s.file[k]);
+        if (good && (lost || !closed)) good = fail(error, ZF_ERR_IO, "cannot write %s", s.path[k]);
     }
     zf_text_free(&text);
     return good;

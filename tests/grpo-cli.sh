@@ -113,13 +113,40 @@ same_when_held() {
     held now --ranks 4 --nodes 2 --zero 3 --zero-hpz && cmp "$work/now" "$work/nodes"
 }
 check 'the same rewards where parameters are gathered' same_when_held
-rewards_go_on() {
-    grpo --steps 4 --reward length && tail -n 2 "$work/columns" > "$work/columns.before" &&
-        grpo --steps 2 --reward length --save "$work/halfway" &&
-        grpo --steps 4 --reward length --load "$work/halfway" &&
+
+# goes_on OPTIONS...: the last two steps of four are the same after an interruption.
+goes_on() {
+    rm -rf "$work/halfway"
+    grpo --steps 4 --reward length "$@" && tail -n 2 "$work/columns" > "$work/columns.before" &&
+        grpo --steps 2 --reward length --save "$work/halfway" "$@" &&
+        grpo --steps 4 --reward length --load "$work/halfway" "$@" &&
         tail -n 2 "$work/columns" | cmp - "$work/columns.before"
 }
-check 'training on rewards goes on' rewards_go_on
+check 'training on rewards goes on' goes_on
+
+# The reference is what training began with: the base of an adapter (above), an adapter as it was loaded,
+# or a copy of the weights.
+begins_at_0() { column kl3 | awk 'NR == 1 ? $1 != 0 : $1 <= 0 { exit 1 }'; }
+reference_is_copied() {
+    goes_on --kl-beta 0.1 --precision f32 && grpo --steps 3 --reward length --kl-beta 0.1 && begins_at_0
+}
+check 'the first weights are the reference' reference_is_copied
+check 'other first weights' fails 1 "llm: $work/halfway began with other weights than those of --model: name \
+the folder that it was trained with" "$llm" grpo --model docs/data/llama.json --init "$work/halfway" \
+    --tokenizer "$work/rewarded" --data "$work/prompts.jsonl" --tokens 8 --seq 24 --batch 32 --lr 1e-2 \
+    --quiet --kl-beta 0.1 --precision f32 --reward length --load "$work/halfway" --steps 4
+reference_is_an_adapter() {
+    grpo --steps 3 --reward length --lora r=4 --save "$work/adapter" || return 1
+    set -- --adapter "$work/adapter" --kl-beta 0.1 --reward length
+    grpo --steps 3 "$@" --micro-batches 4 --group 4 && begins_at_0 &&
+        cut -d, -f1-8,12-14 "$work/columns" > "$work/columns.one" || return 1
+    for stage in 0 3; do
+        grpo --steps 3 "$@" --ranks 4 --group 4 --zero $stage && cut -d, -f1-8,12-14 "$work/columns" |
+            cmp - "$work/columns.one" || return 1
+    done
+    goes_on --adapter "$work/adapter" --kl-beta 0.1 --ranks 2 --zero 3
+}
+check 'an adapter as it was loaded is the reference' reference_is_an_adapter
 
 # refuses STATUS TEXT OPTIONS...: where a command line is wrong, that tells of --help too.
 refuses() {
@@ -149,8 +176,9 @@ check 'no room for an answer' refuses 1 "llm: --seq 8 has no room for a prompt a
 echo '{"prompt": "longer"}' >> "$work/prompts.jsonl"
 check 'a prompt longer than the row' refuses 1 "llm: $work/prompts.jsonl: line 9: the prompt has 6 tokens, \
 at most 4 fit" --reward length --seq 12
-check 'KL without an adapter' refuses 2 "llm: grpo: --kl-beta compares with the base of an adapter: \
---lora$list" --reward length --kl-beta 0.1
+check 'KL to random weights' fails 2 "llm: grpo: --kl-beta compares with the first weights, and these \
+are random: --model DIR, or --init DIR$list" "$llm" grpo --model docs/data/llama.json --tokenizer \
+    "$work/rewarded" --data "$work/prompts.jsonl" --seq 24 --tokens 8 --reward length --kl-beta 0.1
 fails_with_line() {
     ends 1 "$llm" grpo --model "$work/rewarded" --data "$work/prompts.jsonl" --seq 24 --tokens 8 --quiet \
         --steps 1 "$@" && cat "$work/err" | grep -qx "llm: $text"

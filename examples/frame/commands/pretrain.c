@@ -357,7 +357,7 @@ static bool open_job(run_job *job, zf_error *error)
         return false;
     if (zf_folder_is(o->model) && !zf_folder_texts_read(&job->data.texts, NULL, o->model, error))
         return false;
-    if ((settings_adapts(o) || job->sample->objective->joins) && settings_first(o) &&
+    if ((settings_adapts(o) || job->sample->objective->joins || job->data.first) && settings_first(o) &&
         (o->save || o->load) && !zf_digest_path(settings_first(o), &job->base, error))
         return false;
     if (job->sample->objective->scores_texts && settings_adapts(o)) keep_head(job);

@@ -76,6 +76,7 @@ typedef struct dataset {
     int64_t cut, left_out;               /* examples of --data: truncated; without a label */
     uint64_t digest; /* of its tokens, or of --batch-file; 0: there is no text */
     uint64_t begins; /* of where the examples of --data begin; 0: there are none */
+    bool first; /* the first weights are needed later, as --init says: their digest is kept */
     double unigram_nats; /* loss of a model that only knows the frequency of tokens */
     zf_folder_texts texts; /* of the tokenizer of --data, and of the folder of --model */
     void *own;           /* the objective's */

@@ -39,8 +39,9 @@ static const zf_option rows[] = {
 
 static const char *wrong(const policy_options *own, const settings *o)
 {
-    if (own->loss.kl_beta > 0 && !settings_adapts(o))
-        return "--kl-beta compares with the base of an adapter: --lora";
+    if (own->loss.kl_beta > 0 && !settings_first(o))
+        return "--kl-beta compares with the first weights, and these are random: --model DIR, or "
+               "--init DIR";
     return NULL;
 }
 

@@ -98,7 +98,8 @@ static int64_t count_prompts(dataset *d, const policy_data *p)
 static void describe(policy_data *p, const settings *o, int64_t sequence, const void *config)
 {
     const policy_options *own = o->own;
-    const bool copies = !settings_adapts(o) && own->kind->open && own->advantage.kl_reward > 0;
+    const bool copies = !settings_adapts(o) && (own->loss.kl_beta > 0 ||
+                                                (own->kind->open && own->advantage.kl_reward > 0));
     p->graph = (policy_graph){.loss = loss_of(own), .temperature = own->how.temperature};
     p->experience = (experience_desc){.o = own,
                                       .run = o,
@@ -111,6 +112,7 @@ static void describe(policy_data *p, const settings *o, int64_t sequence, const 
                                       .config = config,
                                       .no_fuse = o->training.fuse.without,
                                       .reference = settings_adapts(o) || copies,
+                                      .first = o->adapter != NULL,
                                       .copy = copies};
 }
 
@@ -141,6 +143,7 @@ bool policy_data_open(dataset *d, const settings *o, const zf_config_facts *fact
     sequence = count_prompts(d, p) + ((const policy_options *)o->own)->tokens;
     if (!open_rewards(p, o, sequence, error)) return false;
     describe(p, o, sequence, config);
+    d->first = p->experience.copy;
     if (!open_text(d, p, o, sequence, error)) return false;
     return !p->tokens || zf_folder_texts_read(&d->texts, o->tokenizer, NULL, error);
 }

@@ -23,7 +23,7 @@ typedef struct run_job {
     dataset data;
     char keep[400];       /* of --lora, for a model that scores */
     uint64_t base; /* where there is --save or --load, and the first weights are needed later (--lora,
-                    * objective.joins): their digest */
+                    * objective.joins, dataset.first): their digest */
     zf_cost cost;  /* of --cost FILE */
     saving saving; /* in the process of rank 0 */
     saving best;   /* with --eval-every: the checkpoint with the lowest held-out loss */

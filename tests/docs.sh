@@ -181,6 +181,7 @@ own_options() {
     done
     build/zf-opt --help
     build/zf-plan --help
+    build/zf-plan rlhf --help all
     cat bench/*.c bench/*.sh bench/peers/*.py tests/main.c tests/*.sh
 }
 anchors() { # FILE: of its headings, as they are made on the web

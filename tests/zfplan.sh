@@ -384,6 +384,46 @@ is 'roofline: bound by bytes' "$(awk '/^in all/ { print $6 }' "$work/roofline")"
 is 'roofline: with a profile' "$(awk '$1 == "linear" || /^in all/ { print $NF }' "$work/roofline" |
     sort -u)" 7.250
 
+# -------------------------------------------------------------------------- an iteration of grpo
+
+# rlhf KEY OPTIONS...: a number of the plan; of a phase, PHASE.KEY.
+rlhf() {
+    key=$1
+    shift
+    "$plan" rlhf --model docs/data/llama.json --prompt 16 --answer 16 --json "$@" | awk -v want="$key" '
+        { gsub(/[",]/, "") }
+        $1 == "phase:" { phase = $2 "." }
+        $1 == "]" { phase = "" }
+        phase $1 == want ":" { print $2 }'
+}
+is 'rlhf: what is gathered is all parameters' "$(rlhf sampling.gathered --zero 3 --world 8)" \
+    "$(($(rlhf parameters --zero 3 --world 8) * 8))"
+is 'rlhf: one copy is moved' "$(rlhf moved --zero 3 --world 8)" \
+    "$(($(rlhf parameters --zero 3 --world 8) * 7))"
+is 'rlhf: nothing is gathered' "$(rlhf sampling.gathered --zero 2 --world 8) $(rlhf moved --zero 2 --world 8)" '0 0'
+most() {
+    for phase in sampling scoring training; do
+        echo $(($(rlhf $phase.gathered "$@") + $(rlhf $phase.caches "$@") + $(rlhf $phase.values "$@")))
+    done | sort -n | tail -n 1
+}
+is 'rlhf: phases take turns' "$(rlhf in_turns --zero 3 --world 4)" "$(most --zero 3 --world 4)"
+kept=0
+for phase in sampling scoring training; do kept=$((kept + $(rlhf $phase.kept))); done
+is 'rlhf: all is the sum' "$(rlhf all)" \
+    "$(($(rlhf parameters) + $(rlhf optimizer) + $(rlhf in_turns) + kept))"
+usage="
+Try 'zf-plan rlhf --help'."
+is 'rlhf without a model' "$("$plan" rlhf 2>&1)" "zf-plan: rlhf: a model is needed: --model DIR$usage"
+is 'rlhf of uneven parts' "$("$plan" rlhf --model docs/data/llama.json --prompt 16 --answer 16 --world 3 2>&1)" \
+    'zf-plan: rlhf: a batch of 64 answers is no multiple of the 3 parts of a step, or of the group of 8'
+is 'rlhf of a long answer' "$("$plan" rlhf --model docs/data/llama.json --prompt 16 --answer 600 2>&1)" \
+    "zf-plan: rlhf: sequences of 616 tokens are too long for the model's $(
+        sed -n 's/.*"max_position_embeddings": \([0-9]*\).*/\1/p' docs/data/llama.json) positions"
+fails 1 "zf-plan: rlhf: the phases take $(rlhf all) bytes, $(($(rlhf all) - 1000)) more than the limit of 1000" \
+    rlhf --model docs/data/llama.json --prompt 16 --answer 16 --memory 1000
+"$plan" rlhf --help | grep -q '^Usage: zf-plan rlhf'
+is 'rlhf: help' "$?" 0
+
 "$plan" --help | grep -q '^Usage: zf-plan'
 is 'help' "$?" 0
 

@@ -8,7 +8,9 @@
  * allocates only the graph. */
 #define _GNU_SOURCE /* clock_gettime */
 #include "../examples/bert/model.h"
+#include "../examples/frame/plan/rlhf_plan.h"
 #include "../examples/gpt/model.h"
+#include "../examples/llm/model.h"
 #include "picture.h"
 
 #include <errno.h>
@@ -93,7 +95,7 @@ static int help(const zf_options all[TABLES], const char *topic)
     fputs("Usage: zf-plan [OPTION]...\n"
           "Print what a training step of a BERT or GPT takes on each of N ranks: bytes by kind,\n"
           "bytes sent, and FLOPs. Sizes that are not given are those of BERT-base or GPT-2\n"
-          "small.\n\n",
+          "small. 'zf-plan rlhf --help' is about training on rewards of a model's own answers.\n\n",
           stdout);
     if (zf_options_help(all, TABLES, topic, stdout, &error)) return misuse("%s", error.text);
     fputs("\nBYTES may end in K, M, G or T: 2^10, 2^20, 2^30 or 2^40. The scratch of kernels, which\n"
@@ -783,7 +785,7 @@ static int print_variant(const options *o)
     return end;
 }
 
-int main(int argc, char **argv)
+static int plan_step(int argc, char **argv)
 {
     options o;
     zf_training t;
@@ -810,4 +812,11 @@ int main(int argc, char **argv)
         end = BAD;
     }
     return end;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && !strcmp(argv[1], "rlhf"))
+        return rlhf_plan_command(&llm_sample, argc - 1, argv + 1);
+    return plan_step(argc, argv);
 }

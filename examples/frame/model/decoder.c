@@ -8,7 +8,7 @@ bool decoder_hold(decoder *d, zf_error *error) { return session_hold(&d->prompt,
 /* Ranks compare what they have before the first step, so that later ones need no other rank. */
 static bool compare(const session *s, zf_error *error)
 {
-    return !s->comm || !zf_compare_ranks(s->program) ||
+    return !s->comm || s->plans || !zf_compare_ranks(s->program) ||
            fail(error, ZF_ERR_MISMATCH, "%s", zf_program_error(s->program));
 }
 

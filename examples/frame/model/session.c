@@ -222,7 +222,7 @@ static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store 
         return fail(error, ZF_ERR_NOMEM, "out of memory");
     with = (zf_compile_desc){.backend = s->backend,
                              .host = s->host,
-                             .seed = store && d->with != SESSION_NEXT ? 0 : d->seed,
+                             .seed = d->share && d->with != SESSION_NEXT ? 0 : d->seed,
                              .store = store,
                              .must_exist = d->share && !copies && d->with != SESSION_NEXT,
                              .shares_memory_with = !d->share         ? sharing
@@ -237,7 +237,7 @@ static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store 
     if (!s->program)
         return fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
     if (!open_gather(s, &with, error)) return false;
-    return !copies || !zf_lora_copy(store, first_adapter, d->share->training.lora.name) ||
+    return !copies || s->plans || !zf_lora_copy(store, first_adapter, d->share->training.lora.name) ||
            fail(error, ZF_ERR_BACKEND, "%s", zf_store_error(store));
 }
 
@@ -256,7 +256,7 @@ static void close_variants(session *s)
  * have room there. */
 static bool open_variants(session *s, const session_desc *d, int32_t first, zf_error *error)
 {
-    zf_store *store = d->share ? zf_program_store(d->share->program) : NULL;
+    zf_store *store = d->share ? zf_program_store(d->share->program) : s->planned;
     bool good = open_variant(s, d, first, store, NULL, error);
     if (good && !store) store = zf_program_store(s->program);
     s->variants = good ? zf_variant_count(&s->training) : 0;
@@ -287,6 +287,19 @@ static bool open_step(session *s, const session_desc *d, zf_error *error)
     return !largest || open_variants(s, d, largest, error);
 }
 
+/* The store of a session that plans. */
+static bool open_planned(session *s, const session_desc *d, zf_error *error)
+{
+    if (!d->plan_only || d->share) return true;
+    s->planned = zf_store_new(&(zf_store_desc){.backend = s->backend,
+                                               .host = s->host,
+                                               .comm = s->comm,
+                                               .seed = d->seed,
+                                               .plan_only = true},
+                              error);
+    return s->planned != NULL;
+}
+
 bool session_open(session *s, const session_desc *d, zf_error *error)
 {
     *s = (session){
@@ -295,11 +308,12 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
         .keeps = d->training.keep_gradients,
         .dtype = d->share ? d->share->dtype : d->training.precision.dtype};
     set_sharing(s, d);
+    s->plans = d->share ? d->share->plans : d->plan_only;
     if (!fits_positions(d, error)) return false;
     s->labelled = malloc((size_t)(2 * d->shape.predictions) * sizeof *s->labelled + 1);
     if (!s->labelled) {
         fail(error, ZF_ERR_NOMEM, "out of memory");
-    } else if (open_backend(s, d, error)) {
+    } else if (open_backend(s, d, error) && open_planned(s, d, error)) {
         const bool good = open_step(s, d, error);
         if (good) session_turn(s, zf_program_step(s->program));
         if (good) return true;
@@ -319,6 +333,7 @@ void session_turn(session *s, int64_t done)
 void session_close(session *s)
 {
     close_variants(s);
+    zf_store_free(s->planned);
     zf_backend_free(s->own);
     zf_backend_free(s->host);
     zf_adapter_close(s->adapter);

@@ -39,6 +39,7 @@ typedef struct session_desc {
     /* The session whose parameters, dtype, adapter and zf_zero_desc (except micro_batches) this one
      * uses, and whose caches, if it has any; not for training, except by SESSION_NEXT. */
     struct session *share;
+    bool plan_only; /* nothing is allocated (zf_store_desc.plan_only), also of those that share it */
     bool hold; /* of SAMPLE_GENERATE with `share`: parameters are gathered by session_hold */
     session_adapter with; /* the adapter, with `share` */
 } session_desc;
@@ -49,6 +50,8 @@ typedef struct session {
     const sample_model *sample;
     zf_graph *graphs[SESSION_VARIANTS]; /* a graph for each variant of the step */
     zf_program *programs[SESSION_VARIANTS]; /* a program for each variant of the step */
+    zf_store *planned;  /* of session_desc.plan_only, without `share`; or NULL */
+    bool plans;         /* it only plans, or shares with one that does */
     zf_graph *gathers;  /* of session_desc.hold: the graph, */
     zf_program *gather; /* and the program that session_hold runs; NULL: it has nothing to gather */
     int32_t variants;

@@ -174,6 +174,7 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
                     d->adapter, why.text);
     }
     s->adapter = adapter;
+    if (s->plans) return true;
     if (checkpoint && !zf_config_bits(d->sample->config, d->config) &&
         (d->training.precision.dtype == saved || d->training.precision.dtype == ZF_F32))
         good =

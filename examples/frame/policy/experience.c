@@ -73,9 +73,12 @@ static bool open_copy(experience *e, session *s, zf_error *error)
                       .shape = s->shape,
                       .training = {.fuse.without = e->desc->no_fuse},
                       .device = o->device,
-                      .threads = o->threads / s->world};
+                      .threads = o->threads / s->world,
+                      .plan_only = s->plans};
     memcpy(&config, e->desc->config, s->sample->config->bytes);
     if (s->comm) d.device.index = s->comm->rank;
+    d.training.precision.dtype = s->dtype;
+    if (s->plans) return session_open(&e->base, &d, error);
     return session_open_folder(&e->base, settings_first(o), &d, (int64_t)s->dtype + 1, error);
 }
 
@@ -86,8 +89,7 @@ static bool open_base(experience *e, session *s, zf_error *error)
     return open_score(e, s, e->desc->first ? SESSION_FIRST : SESSION_BASE, &e->base, error);
 }
 
-/* All programs that run over the parameters of the session. */
-static bool open_all(experience *e, session *s, zf_error *error)
+bool experience_open(experience *e, session *s, zf_error *error)
 {
     session_desc d = {.sample = s->sample, .config = e->desc->config, .share = s};
     const decoder_desc room = {
@@ -306,7 +308,7 @@ bool experience_make(experience *e, session *s, int64_t iteration, zf_error *err
 {
     const bool reference = e->desc->reference;
     zf_rollouts r = {.answers = NULL};
-    bool good = (e->opened || open_all(e, s, error)) && gather(e, error) &&
+    bool good = (e->opened || experience_open(e, s, error)) && gather(e, error) &&
                 sample(e, s, iteration, &r, error);
     if (good) phases_enter(e->spent, PHASE_SCORE);
     good = good &&

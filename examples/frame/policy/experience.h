@@ -54,6 +54,10 @@ typedef struct experience {
 bool experience_new(experience *e, const experience_desc *desc, zf_error *error);
 void experience_close(experience *e);
 
+/* Opens the programs that run over the parameters of a session that trains: experience_make does so
+ * first. False with *error. */
+bool experience_open(experience *e, session *s, zf_error *error);
+
 /* Samples, rewards and scores the answers of an iteration over the parameters of a session that
  * trains. All ranks must call it. False with *error. */
 bool experience_make(experience *e, session *s, int64_t iteration, zf_error *error);

@@ -84,6 +84,7 @@ static bool open_session(scorer *r, const scorer_desc *desc, zf_error *error)
                       .config = &r->config,
                       .adapter = r->adapter,
                       .average = desc->average,
+                      .plan_only = desc->plan_only,
                       .threads = desc->threads};
     r->texts = desc->texts ? desc->texts : TEXTS;
     r->tokens = desc->tokens ? desc->tokens : zf_config_positions(desc->sample->config, &r->config);

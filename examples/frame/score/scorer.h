@@ -22,6 +22,7 @@ typedef struct scorer_desc {
     int64_t tokens;  /* of a text, at most; 0: as many as the model has positions */
     int64_t threads;
     bool average; /* parameters take the averages of --ema */
+    bool plan_only; /* as session_desc.plan_only: it has no weights, and scores nothing */
 } scorer_desc;
 
 /* What reward.json says of scores that the model gave to held-out texts. */

@@ -1,0 +1,195 @@
+/* An iteration of grpo takes the bytes that its plan says (zf-plan rlhf): programs of all phases are
+ * opened, answers sampled, and a step is made. */
+#include "../examples/frame/options/command.h"
+#include "../examples/frame/plan/iteration_plan.h"
+#include "../examples/frame/policy/experience.h"
+#include "../examples/llm/model.h"
+#include "test.h"
+
+#include <pthread.h>
+
+#define MODEL "tests/golden/llm/llama2"
+
+enum { IDS = 37, GROUP = 4, BATCH = 16, PROMPT = 6, ANSWER = 10, MOST = 4 };
+
+/* 0 to 9 and others are ids 27 to 36. */
+static zf_tokenizer *characters(zf_error *error)
+{
+    char text[600];
+    int n = snprintf(text, sizeof text, "{\"model\": {\"merges\": [], \"vocab\": {\"a\": 0");
+    for (int k = 1; k < IDS; k++)
+        n += snprintf(text + n, sizeof text - (size_t)n, ", \"%c\": %d",
+                      "abcdefghijklmnopqrstuvwxyz 0123456789#"[k], k);
+    n += snprintf(text + n, sizeof text - (size_t)n, "}}}");
+    return zf_tokenizer_parse(text, (size_t)n, "characters", error);
+}
+
+static bool no_advantages(experience *e, session *s, zf_error *error)
+{
+    (void)s, (void)error;
+    memset(e->advantage, 0, (size_t)(BATCH * (PROMPT + ANSWER)) * sizeof *e->advantage);
+    return true;
+}
+
+/* One rank. */
+typedef struct rank {
+    const iteration_desc *d;
+    const zf_comm *comm;
+    const char *prompts;
+    pthread_t thread;
+    size_t device, host, held, moved;
+    zf_error error;
+} rank;
+
+static zf_status write_step(session *s, const experience *e)
+{
+    const size_t cells = (size_t)(s->shape.batch * s->shape.sequence) * 4;
+    const float lr = 1e-3f;
+    zf_status status = session_write(s, "input_ids", e->ids, cells);
+    if (!status) status = session_write(s, "labels", e->labels, cells);
+    if (!status) status = session_write(s, "old", e->old, cells);
+    if (!status) status = session_write(s, "correction", e->correction, cells);
+    if (!status) status = session_write(s, "reference", e->old, cells);
+    if (!status) status = session_write(s, "advantage", e->advantage, cells);
+    if (!status) status = session_write(s, "weight", e->weight, (size_t)s->shape.batch * 4);
+    return status ? status : zf_write(s->program, s->lr, &lr, sizeof lr);
+}
+
+/* Two iterations of a step each. */
+static bool iterate(rank *r, session *s, experience *e)
+{
+    for (int64_t k = 0; k < 2; k++) {
+        zf_status status;
+        if (!experience_make(e, s, k, &r->error)) return false;
+        status = write_step(s, e);
+        if (!status) status = zf_step(s->program);
+        if (!status) continue;
+        snprintf(r->error.text, sizeof r->error.text, "%s", zf_program_error(s->program));
+        return r->error.status = status, false;
+    }
+    return true;
+}
+
+static void count_bytes(rank *r, const session *s, const experience *e)
+{
+    const zf_store_info all = zf_store_info_of(zf_program_store(s->program));
+    const zf_program *gather = e->decoder.prompt.gather;
+    r->device = all.bytes + all.program_bytes, r->host = all.offloaded_bytes + all.host_program_bytes;
+    r->held = zf_program_info_of(e->decoder.prompt.program).held_bytes;
+    if (gather) {
+        const zf_traffic t = zf_program_info_of(gather).counted;
+        r->moved = t.all_gather.bytes + t.upload.bytes;
+    }
+    if (!e->desc->copy) return;
+    const zf_store_info own = zf_store_info_of(zf_program_store(e->base.program));
+    r->device += own.bytes + own.program_bytes;
+}
+
+static void run_with(rank *r, zf_tokenizer *tokens, zf_rewards *rewards)
+{
+    static const policy_kind kind = {.advantages = no_advantages};
+    const iteration_desc *d = r->d;
+    const zf_answer_desc how = {.tokenizer = tokens, .vocab = IDS};
+    const bool adapts = d->training.lora.rank != 0;
+    policy_options own = {.group = GROUP, .tokens = ANSWER, .answers = BATCH, .kind = &kind,
+                          .how.temperature = 1};
+    settings run = {.init = MODEL, .threads = d->world, .quiet = true};
+    policy_graph graph = {.temperature = 1};
+    zf_prompts prompts = {.count = 0};
+    experience_desc about = {.o = &own,
+                             .run = &run,
+                             .data = &prompts,
+                             .how = &how,
+                             .rewards = rewards,
+                             .batch = BATCH,
+                             .sequence = PROMPT + ANSWER,
+                             .config = d->config,
+                             .reference = d->reference || adapts,
+                             .copy = d->reference && !adapts};
+    session_desc s = {.sample = &llm_sample,
+                      .purpose = SAMPLE_TRAIN,
+                      .config = d->config,
+                      .shape = {.batch = BATCH / d->world,
+                                .sequence = PROMPT + ANSWER,
+                                .policy = &graph},
+                      .training = d->training,
+                      .comm = r->comm,
+                      .threads = 1};
+    session train;
+    experience e;
+    if (!zf_prompts_read(&prompts, r->prompts, &(zf_prompts_desc){.how = &how}, &r->error)) return;
+    if (session_open(&train, &s, &r->error)) {
+        if (experience_new(&e, &about, &r->error) && iterate(r, &train, &e)) count_bytes(r, &train, &e);
+        experience_close(&e);
+        session_close(&train);
+    }
+    zf_prompts_free(&prompts);
+}
+
+static void *run_rank(void *self)
+{
+    rank *r = self;
+    zf_tokenizer *tokens = characters(&r->error);
+    const char *const spec = "length";
+    zf_rewards *rewards =
+        zf_rewards_open(&(zf_rewards_desc){.specs = &spec, .spec_count = 1, .tokens = ANSWER}, &r->error);
+    if (tokens && rewards) run_with(r, tokens, rewards);
+    if (r->error.status && r->comm) r->comm->abort(r->comm->self, r->error.status, r->error.text);
+    zf_rewards_close(rewards);
+    zf_tokenizer_free(tokens);
+    return NULL;
+}
+
+static void check_plan(test *t, const iteration_desc *d)
+{
+    static const char lines[] = "{\"prompt\": \"owl\"}\n{\"prompt\": \"a fox\"}\n{\"prompt\": \"cat a\"}\n"
+                                "{\"prompt\": \"dog\"}\n";
+    static rank ranks[MOST];
+    const char *path = test_path("iteration.jsonl");
+    FILE *f = fopen(path, "wb");
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = d->world, .deadline_seconds = 20}, NULL);
+    iteration_plan plan;
+    zf_error error = {ZF_OK, ""};
+    CHECK(t, group && f && fputs(lines, f) >= 0 && !fclose(f));
+    if (!iteration_plan_of(&plan, d, &error)) OK(t, error.status, error.text);
+    for (int32_t k = 0; k < d->world; k++) {
+        ranks[k] = (rank){.d = d, .comm = d->world > 1 ? zf_local_comm(group, k) : NULL, .prompts = path};
+        if (pthread_create(&ranks[k].thread, NULL, run_rank, &ranks[k])) abort();
+    }
+    for (int32_t k = 0; k < d->world; k++) pthread_join(ranks[k].thread, NULL);
+    zf_local_free(group);
+    for (int32_t k = 0; k < d->world; k++) {
+        OK(t, ranks[k].error.status, ranks[k].error.text);
+        CHECK(t, ranks[k].device == plan.total && ranks[k].host == plan.host);
+        CHECK(t, ranks[k].held == plan.phases[0].held && ranks[k].moved == plan.moved);
+    }
+}
+
+/* To the byte, for ranks, stages, offload, adapters and copies. */
+TEST_ONCE(iteration_takes_what_is_planned)
+{
+    llm_config config;
+    zf_error error = {ZF_OK, ""};
+    const zf_training bf16 = {.precision.dtype = ZF_BF16};
+    zf_training t3 = {.zero.stage = 3}, away = t3, adapts = bf16;
+    away.offload = (zf_offload_desc){.parameters = ZF_HOST, .optimizer = ZF_HOST};
+    adapts.lora.rank = 4, adapts.zero.stage = 3;
+    if (!llm_config_load(MODEL, &config, &error)) OK(t, error.status, error.text);
+    const struct {
+        int32_t world;
+        const zf_training *training;
+        bool reference;
+    } cases[] = {{1, &bf16, true}, {1, &away, false}, {2, &t3, false}, {2, &away, false}, {4, &adapts, true}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases && !t->failed; k++)
+        check_plan(t, &(iteration_desc){.sample = &llm_sample,
+                                        .config = &config,
+                                        .training = *cases[k].training,
+                                        .group = GROUP,
+                                        .prompt = PROMPT,
+                                        .answer = ANSWER,
+                                        .batch = BATCH,
+                                        .world = cases[k].world,
+                                        .nodes = 1,
+                                        .threads = 1,
+                                        .reference = cases[k].reference});
+}

@@ -153,7 +153,7 @@ three_steps() {
         grep -q '"base_model_name_or_path": ".*/whole/sft"' "$work/whole/ppo/adapter_config.json" &&
         [ "$(head -n 1 "$work/whole/sft.jsonl")" = \
             '{"prompt":"what eats the owl ?","response":" the owl eats moths ."}' ] &&
-        rlhf 8 && says "step 1 of 3: $work/whole/sft.adapter is done" && says 'ppo is done' && ! says LoRA
+        rlhf 8 --threads 2 && says "step 1 of 3: $work/whole/sft.adapter is done" && says 'ppo is done' && ! says LoRA
 }
 check 'three steps, each of which is done once' three_steps
 # A checkpoint without the file of what is done is that of a run that was interrupted.

@@ -142,12 +142,27 @@ static void done_path(char path[PATH_ROOM], const rlhf *r, int step)
     snprintf(path, PATH_ROOM, "%s/%s.done", r->o.save, steps[step].name);
 }
 
-/* What the file of a step that is done has: the data and the command line without places. */
+/* How many words an option has that changes no number of the result; 0: it may change them. */
+static int is_local(const char *word)
+{
+    static const char *const with_value[] = {"--threads", "--log",  "--svg",      "--report",
+                                             "--keep",    "--deadline", "--save-every"};
+    for (size_t k = 0; k < sizeof with_value / sizeof *with_value; k++) {
+        const size_t length = strlen(with_value[k]);
+        if (strncmp(word, with_value[k], length)) continue;
+        if (!word[length] || word[length] == '=') return word[length] ? 1 : 2;
+    }
+    return !strcmp(word, "--quiet");
+}
+
+/* What the file of a step that is done has: the data, and the options that may change its result. */
 static void done_text(char *text, const rlhf *r, const line *l)
 {
     size_t at = (size_t)snprintf(text, DONE_ROOM, "data %016llx\n", (unsigned long long)r->digest);
-    for (int k = 2; k < l->count && at < DONE_ROOM; k++)
-        at += (size_t)snprintf(text + at, DONE_ROOM - at, "%s\n", l->word[k]);
+    for (int k = 2, words; k < l->count && at < DONE_ROOM; k += words ? words : 1) {
+        words = is_local(l->word[k]);
+        if (!words) at += (size_t)snprintf(text + at, DONE_ROOM - at, "%s\n", l->word[k]);
+    }
 }
 
 /* 0: it is not done; 1: it is; -1: with other options, *error. */

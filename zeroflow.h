@@ -48,6 +48,7 @@
  *     api/running.h     devices, ranks, stores, plans, programs, layers, loops
  *     api/files.h       checkpoints, JSON, safetensors
  *     api/options.h     options by name: command lines, text, JSON
+ *     api/reports.h     metrics of a run, TensorBoard's event files, progress
  *     api/extending.h   operators, backends, communicators of a program's own
  *
  * A program that trains needs the first three. docs/ has a page for each thing that one wants to do.
@@ -89,6 +90,7 @@ extern "C" {
 #include "api/running.h"
 #include "api/files.h"
 #include "api/options.h"
+#include "api/reports.h"
 #include "api/extending.h"
 
 /* gcc looks at the end of a file whether it has to warn of declarations that are never defined. */
@@ -149,6 +151,8 @@ ZFI_PLAIN_ENDS
 ZFI_PLAIN_BEGINS
 #include "io/json.c"
 #include "io/safetensors.c"
+#include "io/event_file.c"
+#include "io/event_sink.c"
 #include "options/walk.c"
 #include "options/rules.c"
 #include "options/read.c"
@@ -295,6 +299,8 @@ ZFI_PLAIN_BEGINS
 #include "nn/layers.c"
 #include "nn/train.c"
 #include "nn/fit.c"
+#include "nn/report/metrics.c"
+#include "nn/report/progress.c"
 ZFI_PLAIN_ENDS
 #if defined(__clang__)
 #pragma clang diagnostic pop /* cpu/isa.c */

@@ -550,6 +550,8 @@ static bool begin(run *r)
         return false;
     if (o->load && !run_resume(r)) return false;
     if (!run_refer(r)) return false;
+    (void)run_open_metrics(r);
+    if (!run_agree(r)) return false;
     run_judge_begin(r);
     if (r->leads) {
         print_beginning(r);
@@ -561,6 +563,7 @@ static bool begin(run *r)
 static void end(run *r)
 {
     zf_error lost = {ZF_OK, ""};
+    if (!run_close_metrics(r, &lost) && !r->error.status) r->error = lost;
     if (!step_log_close(&r->log, &lost) && !r->error.status) r->error = lost;
     r->job->sample->objective->stop(r->reader);
     session_close(&r->judge);

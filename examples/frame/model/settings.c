@@ -154,7 +154,11 @@ static const zf_option run_rows[] = {
         .help =
             "and every N steps; the checkpoint with the lowest loss stays in DIR.best (--save)"),
     ROW(TEXT, log, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES | BASIC,
-        .help = "CSV of the steps"),
+        .help = "CSV of the steps; held-out losses are in one next to it, log.eval.csv of log.csv"),
+    ROW(TEXT, tensorboard, 0, NULL, .unit = "DIR", .traits = LOCAL | WRITES,
+        .help = "event files of TensorBoard in this folder"),
+    ROW(CHOICE, tensorboard_names, 0, "hf|deepspeed", .with = "tensorboard", .traits = LOCAL,
+        .help = "names there: as Hugging Face's Trainer over steps, or as DeepSpeed over samples"),
     ROW(TEXT, svg, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES, .help = "the loss curve"),
     ROW(TEXT, report, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES,
         .help = "JSON: memory, speed, losses, all options"),

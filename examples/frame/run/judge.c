@@ -41,7 +41,7 @@ bool run_evaluate(run *r)
 {
     if (!evaluate(r)) return false;
     r->judged = zf_program_step(r->session.program);
-    return true;
+    return !r->leads || run_put_score(r);
 }
 
 void run_judge_begin(run *r)

@@ -47,12 +47,14 @@ typedef struct run {
     float *reference; /* of objective.refer; NULL: none */
     void *reader;
     step_log log; /* of rank 0 */
+    zf_metrics metrics; /* of rank 0: its log, and what else is written of the run */
+    zf_metrics live;    /* its live line, while it trains */
+    bool metrics_lost;  /* a message has said that some could not be written */
     zf_error error;
     const void *batch; /* the global batch of the current step */
     int64_t first_step;
-    double started, last_step, last_line;
-    double shown_loss, shown_also, shown_hits, shown_labelled; /* sums since the last line */
-    int64_t shown_steps;
+    double last_step;
+    double clock; /* seconds from run_now's zero to 1970's */
     bool terminal, interrupted, agreed;
     sample_score score;
 } run;
@@ -84,6 +86,21 @@ bool run_train(run *r);
 double run_speed(const run *r);
 double run_peak_mib(void); /* of memory that the process has used */
 double run_now(void);      /* seconds of a clock */
+
+/* The numbers of a run, of rank 0 (metrics.c). Opens what is written beside its log (--tensorboard),
+ * after the session; and the log and the live line, before the first step. */
+bool run_open_metrics(run *r);
+bool run_open_live(run *r);
+/* Puts the numbers of step row->step, or those of held-out batches, into all of them. False where
+ * memory is out; what cannot be written is reported once, and the run goes on. */
+bool run_put_step(run *r, const step_log_row *row);
+bool run_put_score(run *r);
+/* Closes them; false with *error where numbers are missing in what was written. */
+bool run_close_metrics(run *r, zf_error *error);
+/* One of the objective's `losses`, after a step. */
+double run_number(run *r, const char *name);
+/* There is a loss scale, so a non-finite gradient means a skipped step. */
+bool run_scaled(const run *r);
 
 /* Writes a checkpoint to --save; to another place, with the loss that the note "held-out" says. */
 bool run_save(run *r);

@@ -1,3 +1,4 @@
+#define _POSIX_C_SOURCE 200809L
 #include "step_log.h"
 #include "../options/fail.h"
 #include "training.h"
@@ -6,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static bool io_error(zf_error *error, const char *path)
 {
@@ -50,11 +52,26 @@ static bool read_row(void *user, const char *line)
     return true;
 }
 
+/* "log.eval.csv" of "log.csv"; "" where the log is no regular file. */
+static void name_held_out(step_log *log, const char *path)
+{
+    struct stat about;
+    const size_t length = path ? strlen(path) : 0;
+    const bool csv = length > 4 && !strcmp(path + length - 4, ".csv");
+    *log->held_out_path = 0;
+    if (!path || length + 10 > sizeof log->held_out_path) return;
+    if (!stat(path, &about) && !S_ISREG(about.st_mode)) return;
+    snprintf(log->held_out_path, sizeof log->held_out_path, "%.*s.eval.csv",
+             (int)(length - (csv ? 4 : 0)), path);
+}
+
 bool step_log_open(step_log *log, const char *path, const char *program, const char *const *losses,
                    int64_t step, zf_error *error)
 {
     char header[256] = "step";
-    *log = (step_log){.program = program, .losses = losses};
+    *log = (step_log){.program = program, .losses = losses, .resumed = step};
+    name_held_out(log, path);
+    if (*log->held_out_path && !step) remove(log->held_out_path); /* another run's */
     for (int k = 0; k < losses_of(log); k++) {
         size_t at = strlen(header);
         snprintf(header + at, sizeof header - at, ",%s", losses[k]);
@@ -78,9 +95,60 @@ bool step_log_add(step_log *log, const step_log_row *r, zf_error *error)
     return true;
 }
 
+/* Opens the file of held-out values, for a run that has these. */
+static bool open_held_out(step_log *log, const zf_metric *list, int32_t count, zf_error *error)
+{
+    char header[512] = "step";
+    for (int32_t k = 0; k < count; k++) {
+        const size_t at = strlen(header);
+        snprintf(header + at, sizeof header - at, ",%s", list[k].name);
+    }
+    snprintf(header + strlen(header), sizeof header - strlen(header), "\n");
+    return csv_open(&log->held_out, log->held_out_path, header, log->resumed, NULL, NULL, error);
+}
+
+static bool add_held_out(step_log *log, const zf_metric *list, int32_t count, zf_error *error)
+{
+    char row[512];
+    int at = snprintf(row, sizeof row, "%lld", (long long)list->step);
+    if (!*log->held_out_path) return true;
+    if (!log->held_out.path && !open_held_out(log, list, count, error)) {
+        *log->held_out_path = 0; /* it is not tried again */
+        return false;
+    }
+    for (int32_t k = 0; k < count && at < (int)sizeof row - 30; k++)
+        at += snprintf(row + at, sizeof row - (size_t)at, ",%.9g", list[k].value);
+    snprintf(row + at, sizeof row - (size_t)at, "\n");
+    training_log(&log->held_out, log->program, row);
+    return true;
+}
+
+static double metric_of(const zf_metric *list, int32_t count, const char *name)
+{
+    for (int32_t k = 0; k < count; k++)
+        if (!strcmp(list[k].name, name)) return list[k].value;
+    return 0;
+}
+
+static zf_status take_metrics(void *self, const zf_metric *list, int32_t count, zf_error *error)
+{
+    step_log *log = self;
+    step_log_row row = {.step = list->step};
+    if (!strncmp(list->name, "eval_", 5))
+        return add_held_out(log, list, count, error) ? ZF_OK : error->status;
+    for (int k = 0; k < losses_of(log); k++) row.losses[k] = metric_of(list, count, log->losses[k]);
+    row.lr = metric_of(list, count, "learning_rate");
+    row.grad_norm = metric_of(list, count, "grad_norm");
+    row.tokens_per_s = metric_of(list, count, "train_tokens_per_second");
+    return step_log_add(log, &row, error) ? ZF_OK : error->status;
+}
+
+zf_sink step_log_sink(step_log *log) { return (zf_sink){.self = log, .put = take_metrics}; }
+
 bool step_log_close(step_log *log, zf_error *error)
 {
-    bool good = csv_close(&log->file, error);
+    bool good = csv_close(&log->held_out, error);
+    good = csv_close(&log->file, error) && good;
     free(log->rows);
     *log = (step_log){.rows = NULL};
     return good;

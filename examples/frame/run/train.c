@@ -24,42 +24,6 @@ double run_peak_mib(void)
     return (double)usage.ru_maxrss / 1024;
 }
 
-/* -------------------------------------------------------------------------------- live line */
-
-static void clock_text(char *text, size_t size, double seconds)
-{
-    long s = seconds > 0 && seconds < 1e8 ? (long)(seconds + 0.5) : 0;
-    if (s >= 3600) snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
-    else snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
-}
-
-static void show(run *r, int64_t done)
-{
-    const settings *o = &r->job->o;
-    const objective *of = r->job->sample->objective;
-    const char *hits = of->hits.name;
-    char eta[32], share[100] = "", also[40] = "";
-    int64_t skipped = session_skipped(&r->session);
-    double n = (double)(r->shown_steps ? r->shown_steps : 1), t = run_now(), spent = t - r->started;
-    double tokens = n * (double)run_tokens(r->job);
-    int64_t here = done - r->first_step;
-    clock_text(eta, sizeof eta, here ? spent / (double)here * (double)(o->steps - done) : 0);
-    if (skipped) snprintf(also, sizeof also, "  %lld skipped", (long long)skipped);
-    if (hits)
-        snprintf(share, sizeof share, "  %s %.1f%%", hits,
-                 100 * r->shown_hits / (r->shown_labelled > 0 ? r->shown_labelled : 1));
-    if (of->also)
-        snprintf(share + strlen(share), sizeof share - strlen(share), "  %s %.4f", of->also,
-                 r->shown_also / n);
-    printf("%sstep %lld/%lld  loss %.4f%s  %.0f tokens/s  %.0f MiB  ETA %s%s%s",
-           r->terminal ? "\r\033[K" : "", (long long)done, (long long)o->steps, r->shown_loss / n,
-           share, tokens / (t - r->last_line), run_peak_mib(), eta, also, r->terminal ? "" : "\n");
-    interrupt_flush();
-    r->shown_loss = r->shown_also = r->shown_hits = r->shown_labelled = 0;
-    r->shown_steps = 0;
-    r->last_line = t;
-}
-
 /* ------------------------------------------------------------------------------------ steps */
 
 static zf_program *turn(void *user, int64_t done, zf_tensor *lr)
@@ -99,33 +63,14 @@ static bool hears(run *r, int64_t done)
     return r->interrupted;
 }
 
-/* There is a loss scale, so a non-finite gradient means a skipped step. */
-static bool scaled(const run *r) { return r->job->o.training.precision.dtype == ZF_F16; }
+bool run_scaled(const run *r) { return r->job->o.training.precision.dtype == ZF_F16; }
 
-/* One of the objective's `losses`, after a step. */
-static double number_of(run *r, const char *name)
+double run_number(run *r, const char *name)
 {
     const objective *of = r->job->sample->objective;
     double number;
     if (of->number && of->number(r->reader, name, &number)) return number;
     return session_scalar(&r->session, name);
-}
-
-/* Adds a row to the log, and prints a line when it is time. */
-static bool tell(run *r, const step_log_row *row, double t)
-{
-    const settings *o = &r->job->o;
-    const objective *of = r->job->sample->objective;
-    double loss = row->losses[0];
-    if (!r->leads) return true;
-    r->shown_loss += loss, r->shown_steps++;
-    r->shown_labelled += (double)of->count(r->batch).labelled;
-    if (of->also) r->shown_also += number_of(r, of->also);
-    if (of->hits.name) r->shown_hits += session_scalar(&r->session, of->hits.output);
-    if (!step_log_add(&r->log, row, &r->error)) return false;
-    if (o->quiet || !isfinite(loss) || !(isfinite(row->grad_norm) || scaled(r))) return true;
-    if (t - r->last_line > (r->terminal ? 0.5 : 10) || row->step == o->steps) show(r, row->step);
-    return true;
 }
 
 static bool report(void *user, zf_program *program, int64_t done, double lr)
@@ -140,9 +85,9 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
                         .grad_norm = session_scalar(s, "grad_norm"),
                         .tokens_per_s = tokens / (t - r->last_step)};
     for (int k = 0; k < SAMPLE_LOSSES && of->losses[k]; k++)
-        row.losses[k] = number_of(r, of->losses[k]);
-    if (!tell(r, &row, t)) return false;
-    if (!isfinite(row.losses[0]) || !(isfinite(row.grad_norm) || scaled(r)))
+        row.losses[k] = run_number(r, of->losses[k]);
+    if (r->leads && !run_put_step(r, &row)) return false;
+    if (!isfinite(row.losses[0]) || !(isfinite(row.grad_norm) || run_scaled(r)))
         return fail(&r->error, ZF_ERR_NAN,
                     "step %lld: loss %g, gradient norm %g; " TRAINING_DIVERGED, (long long)done,
                     row.losses[0], row.grad_norm);
@@ -223,10 +168,11 @@ bool run_train(run *r)
     if (r->leads && !step_log_open(&r->log, o->log, r->job->sample->program, of->losses,
                                    r->first_step, &r->error))
         return false;
-    r->started = r->last_step = r->last_line = run_now();
+    if (r->leads && !run_open_live(r)) return false;
+    r->last_step = run_now();
     status = zf_nn_train(&d);
-    if (r->terminal && !o->quiet) printf("\n");
+    zf_metrics_close(&r->live, NULL);
     if (!status || r->error.status) return !r->error.status;
-    if (status == ZF_ERR_NAN && !scaled(r)) return fail_by_loss(r);
+    if (status == ZF_ERR_NAN && !run_scaled(r)) return fail_by_loss(r);
     return fail(&r->error, status, "%s", zf_program_error(s->program));
 }

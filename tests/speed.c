@@ -37,6 +37,8 @@ static int step_clock(clockid_t id, struct timespec *t)
 #define run_close_metrics     timed_close_metrics
 #define run_number            timed_number
 #define run_scaled            timed_scaled
+bool run_open_live(run *r);
+bool run_put_step(run *r, const step_log_row *row);
 #include "../examples/frame/run/train.c"
 #undef stdout
 #define stdout said_file

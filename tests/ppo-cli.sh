@@ -156,6 +156,19 @@ three_steps() {
         rlhf 8 --threads 2 && says "step 1 of 3: $work/whole/sft.adapter is done" && says 'ppo is done' && ! says LoRA
 }
 check 'three steps, each of which is done once' three_steps
+# The last model is an adapter with averages. They are other weights, which answer and can be merged.
+averages() {
+    for which in '' --average; do
+        # shellcheck disable=SC2086 # a word or none
+        ends 0 "$llm" merge --load "$work/whole/sft" --adapter "$work/whole/ppo" $which --dtype f32 \
+            "$work/merged$which.safetensors" || return 1
+    done
+    ! cmp -s "$work/merged.safetensors" "$work/merged--average.safetensors" &&
+        ends 0 "$llm" generate --load "$work/whole/sft" --adapter "$work/whole/ppo" --average --tokens 2 cat
+}
+check 'averages of an adapter are merged' averages
+check 'averages that an adapter does not have' fails 1 "llm: $work/whole/sft.adapter has no averages: it was \
+trained without --ema" "$llm" generate --load "$work/writer" --adapter "$work/whole/sft.adapter" --average cat
 # A checkpoint without the file of what is done is that of a run that was interrupted.
 steps_go_on() {
     place=parts && rlhf 4 && rm "$work/parts/ppo.done" && rlhf 8 && says 'reward is done' &&

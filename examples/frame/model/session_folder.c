@@ -3,6 +3,7 @@
 #include "../options/fail.h"
 #include "session.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Reads `count` parameters of `whole` from number `first` on, those that the session has, as f32,
@@ -119,33 +120,65 @@ bool session_fits_base(const char *adapter, const char *base, zf_error *error)
                                        adapter, base);
 }
 
-/* Parameters take the averages that a checkpoint has of them. */
-static bool take_averages(session *s, const char *path, zf_error *error)
+/* The averages of a checkpoint as parameters in a store. False with *error. */
+static bool average(zf_store *averages, zf_store *from, const char *path, zf_error *error)
+{
+    const zf_status status = zf_ema_copy(averages, from, NULL);
+    return !status || fail(error, status,
+                           status == ZF_ERR_ARGUMENT ? "%s has no averages: it was trained without "
+                                                       "--ema"
+                                                     : "%s: its averages are those of another model",
+                           path);
+}
+
+/* The parameters of the session's adapter take those of a store. */
+static bool take_stored_adapter(session *s, zf_store *store, const char *path, zf_error *error)
+{
+    zf_graph *part = zf_graph_new(NULL);
+    zf_program *from;
+    bool good;
+    if (!part) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    for (int32_t k = 0; k < zf_param_count(s->graph); k++) {
+        const zf_tensor param = zf_param_at(s->graph, k);
+        if (zf_param_adapter(param)) (void)zf_param(part, zf_tensor_name(param), zf_param_shape(param), NULL);
+    }
+    from = zf_compile(part, &(zf_compile_desc){.store = store, .must_exist = true, .evaluate = true});
+    good = from != NULL;
+    if (!good) fail(error, zf_graph_status(part), "%s: %.400s", path, zf_graph_error(part));
+    for (int32_t k = 0; good && k < zf_param_count(part); k++) {
+        const zf_tensor source = zf_param_at(part, k);
+        const zf_tensor to = zf_graph_find(s->graph, zf_tensor_name(source));
+        float *values = malloc((size_t)zf_shape_count(zf_param_shape(to)) * sizeof *values + 1);
+        good = values ? !zf_weights_get(from, source, values, error) &&
+                            !zf_weights_put(s->program, to, values, error)
+                      : fail(error, ZF_ERR_NOMEM, "out of memory");
+        free(values);
+    }
+    zf_program_free(from);
+    zf_graph_free(part);
+    return good;
+}
+
+/* Parameters take the averages that a checkpoint has of them: all, or those of the adapter. */
+static bool take_averages(session *s, const char *path, bool adapts, zf_error *error)
 {
     const device_desc cpu = {.kind = DEVICE_CPU};
     zf_backend *backend = device_open(&cpu, 1, error);
     zf_store *store = backend ? zf_store_new(&(zf_store_desc){.backend = backend}, error) : NULL;
-    zf_status status;
-    if (store && (status = zf_load(store, path, NULL)))
-        fail(error, status, "%s", zf_store_error(store));
-    else if (store && (status = zf_ema_copy(zf_program_store(s->program), store, NULL)))
-        fail(error, status,
-             status == ZF_ERR_ARGUMENT ? "%s has no averages: it was trained without "
-                                         "--ema"
-                                       : "%s: its averages are those of another model",
-             path);
+    const zf_status status = store ? zf_load(store, path, NULL) : ZF_OK;
+    bool good = store && (!status || fail(error, status, "%s", zf_store_error(store)));
+    good = good && average(adapts ? store : zf_program_store(s->program), store, path, error) &&
+           (!adapts || take_stored_adapter(s, store, path, error));
     zf_store_free(store);
     zf_backend_free(backend);
-    return !error->status;
+    return good;
 }
 
-/* --average needs a checkpoint alone. */
+/* --average needs a checkpoint. */
 static bool may_average(const session_desc *d, const char *path, zf_error *error)
 {
     if (!d->average) return true;
-    if (d->adapter)
-        return fail(error, ZF_ERR_ARGUMENT, "--average and --adapter exclude each other");
-    if (zf_config_bits(d->sample->config, d->config))
+    if (zf_config_bits(d->sample->config, d->config) && !d->adapter)
         return fail(error, ZF_ERR_ARGUMENT, "--average is for weights that are floats");
     return zf_folder_is_checkpoint(path) ||
            fail(error, ZF_ERR_ARGUMENT,
@@ -160,7 +193,7 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
     zf_dtype saved = checkpoint ? zf_folder_precision(path) : ZF_F32;
     const bool adapts = d->adapter != NULL;
     struct zf_adapter *adapter;
-    if (!may_average(d, path, error)) return false;
+    if (!may_average(d, adapts ? d->adapter : path, error)) return false;
     if (adapts && !session_fits_base(d->adapter, path, error)) return false;
     adapter = adapts ? zf_adapter_open(d->adapter, error) : NULL;
     if (adapts && !adapter) return false;
@@ -184,9 +217,9 @@ bool session_open_folder(session *s, const char *path, session_desc *d, int64_t 
         if (good && adapts) report.fresh -= report.kept; /* the adapter has them */
         good = good && zf_weights_whole(&report, path, error);
     }
-    good = good && (!d->average || take_averages(s, path, error));
     good = good && (!s->adapter || zf_adapter_take(s->adapter, s->program, s->graph,
                                                &s->sample->exchange, error));
+    good = good && (!d->average || take_averages(s, adapts ? d->adapter : path, adapts, error));
     if (!good) session_close(s);
     return good;
 }

@@ -74,6 +74,8 @@ typedef struct zf_error {
 /* A field of a desc that is 0 has its default. Where the default is another number, the comment
  * names it: "0: 0.02". ZF_ZERO in a field of type double is the number 0. */
 #define ZF_ZERO (-1e-300)
+/* A number for such a field that may be 0, and is then 0 and not the default. */
+#define ZF_GIVEN(x) ((x) == 0 ? ZF_ZERO : (x))
 
 /* One function allocates, resizes and frees (new_size 0); it returns NULL when it cannot, and then
  * `ptr` is still valid. `fn` NULL means the C library's realloc and free. A graph and all that is

@@ -2,7 +2,11 @@
  * none for the same program with the builders, and none for the samples. */
 #include "../examples/bert/model.h"
 #include "../examples/gpt/model.h"
+#include "../examples/llm/model.h"
+#include "../examples/opt/model.h"
 #include "numbers.h"
+
+#include <stdlib.h>
 
 enum { BATCH = 2, TOKENS = 6, HEADS = 4, KV_HEADS = 2, WIDTH = 8, HIDDEN = HEADS * WIDTH, WIDE = 48 };
 
@@ -253,5 +257,39 @@ TEST(near_misses_of_the_samples_are_none)
         m = fuse(g);
         OK(t, zf_graph_status(g), zf_graph_error(g));
         CHECK_TEXT(t, m.text, "");
+    }
+}
+
+/* No first value of a parameter of this graph is drawn. */
+static void check_none_drawn(test *t, const zf_graph *g, const char *model)
+{
+    char *text = text_of(g);
+    CHECK(t, text && strstr(text, "init=truncated"));
+    if (!text || strstr(text, " b=")) test_fail(t, __FILE__, __LINE__, model, text ? text : "");
+    free(text);
+}
+
+/* An initializer_range of 0 in config.json is 0, and not the default of a desc. */
+TEST_ONCE(samples_of_no_first_values)
+{
+    const sample_shape shape = {.batch = 2, .sequence = 16, .predictions = 5};
+    zf_error error;
+    zf_graph *g[4];
+    bert_config bert;
+    gpt_config gpt;
+    llm_config llm;
+    opt_config opt;
+    for (int k = 0; k < 4; k++) g[k] = zf_graph_new(NULL);
+    OK(t, !bert_config_load("tiny", &bert, &error), error.text);
+    OK(t, !gpt_config_load("small", &gpt, &error), error.text);
+    OK(t, !llm_config_load("160m", &llm, &error), error.text);
+    OK(t, !zf_config_load(opt_sample.config, "125m", &opt, &error), error.text);
+    bert.std = gpt.std = llm.std = opt.std = 0;
+    bert_build(g[0], &bert, &shape, false), gpt_build(g[1], &gpt, &shape, SAMPLE_TRAIN);
+    llm_build(g[2], &llm, &shape, SAMPLE_TRAIN), opt_build(g[3], &opt, &shape, SAMPLE_TRAIN);
+    for (int k = 0; k < 4; k++) {
+        OK(t, zf_graph_status(g[k]), zf_graph_error(g[k]));
+        check_none_drawn(t, g[k], (const char *const[]){"bert", "gpt", "llm", "opt"}[k]);
+        zf_graph_free(g[k]);
     }
 }

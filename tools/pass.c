@@ -180,12 +180,15 @@ static void run_clip(call *c)
     if (ready(c)) ran(c, zf_clip(c->graph, most));
 }
 
-/* Any optimizer. */
+/* Any optimizer; those of groups are passes of their own. */
 static void run_optimizer(call *c)
 {
     zf_training t = {.lr = take_tensor(c, "the learning rate")};
-    while (strcmp(c->name, zf_optimizer_name(t.optimizer))) t.optimizer++;
-    if (take_desc(c, &t)) ran(c, zf_optimize(c->graph, &t));
+    if (!take_desc(c, &t)) return;
+#define RUN(NAME, optimizer) \
+    if (!strcmp(c->name, #optimizer)) ran(c, zf_##optimizer(c->graph, t.lr, &t.optimizer));
+    ZF_OPTIMIZERS(RUN)
+#undef RUN
 }
 
 static void run_delay(call *c)

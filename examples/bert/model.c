@@ -86,7 +86,7 @@ bool bert_config_load(const char *name, bert_config *c, zf_error *error)
 static zf_tensor embed(zf_graph *g, const bert_config *c, const sample_shape *s, const bert_model *m,
                        zf_tensor words)
 {
-    zf_nn_embedding_desc table = {.std = c->std};
+    zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
     zf_embedding_desc padding = {.padded = c->pad >= 0, .padding = c->pad};
     zf_tensor positions, types, x;
     zf_push(g, "embeddings");
@@ -113,7 +113,7 @@ static zf_tensor mask_bias(zf_graph *g, const sample_shape *s, const bert_model 
 static zf_tensor predict(zf_graph *g, const bert_config *c, const sample_shape *s,
                          const bert_model *m, zf_tensor words, zf_tensor x)
 {
-    zf_nn_linear_desc linear = {.std = c->std};
+    zf_nn_linear_desc linear = {.std = ZF_GIVEN(c->std)};
     zf_push(g, "cls.predictions");
     x = zf_gather_rows(zf_reshape(x, ZF_SHAPE(s->batch * s->sequence, c->hidden)), m->positions);
     x = zf_nn_linear(x, "transform.dense", c->hidden, &linear);
@@ -121,7 +121,7 @@ static zf_tensor predict(zf_graph *g, const bert_config *c, const sample_shape *
     x = zf_nn_layer_norm(x, "transform.LayerNorm", c->eps);
     if (!c->tied)
         words = zf_nn_embedding_table(g, "decoder", c->vocab, c->hidden,
-                                      &(zf_nn_embedding_desc){.std = c->std});
+                                      &(zf_nn_embedding_desc){.std = ZF_GIVEN(c->std)});
     x = zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
     x = zf_add(x, zf_param(g, "bias", ZF_SHAPE(c->vocab), NULL));
     zf_pop(g);
@@ -142,7 +142,8 @@ static zf_tensor pool(const bert_config *c, const sample_shape *s, zf_tensor x)
 {
     zf_tensor first = zf_reshape(zf_slice(x, 1, 0, 1), ZF_SHAPE(s->batch, c->hidden));
     return zf_tanh(
-        zf_nn_linear(first, "pooler.dense", c->hidden, &(zf_nn_linear_desc){.std = c->std}));
+        zf_nn_linear(first, "pooler.dense", c->hidden,
+                     &(zf_nn_linear_desc){.std = ZF_GIVEN(c->std)}));
 }
 
 /* The inputs that the configuration needs. */
@@ -173,16 +174,16 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, 
                                 .activation = (zf_activation)c->activation,
                                 .dropout = c->dropout,
                                 .attention_dropout = c->attention_dropout,
-                                .eps = c->eps > 0 ? c->eps : ZF_ZERO,
-                                .std = c->std};
+                                .eps = ZF_GIVEN(c->eps),
+                                .std = ZF_GIVEN(c->std)};
     bert_model m = inputs(g, c, s);
-    zf_nn_linear_desc linear = {.std = c->std};
+    zf_nn_linear_desc linear = {.std = ZF_GIVEN(c->std)};
     zf_tensor words, x, bias, pooled = {g, 0};
 
     zf_push(g, "bert");
     zf_push(g, "embeddings");
     words = zf_nn_embedding_table(g, "word_embeddings", c->vocab, c->hidden,
-                                  &(zf_nn_embedding_desc){.std = c->std});
+                                  &(zf_nn_embedding_desc){.std = ZF_GIVEN(c->std)});
     zf_pop(g);
     x = embed(g, c, s, &m, words);
     bias = mask_bias(g, s, &m);

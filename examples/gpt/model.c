@@ -97,7 +97,8 @@ bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
 static zf_tensor block(zf_tensor x, zf_tensor mask, const causal_inputs *in, const gpt_config *c,
                        int64_t number)
 {
-    zf_nn_linear_desc into = {.std = c->std}, out = {.std = c->std / sqrt(2.0 * (double)c->layers)};
+    zf_nn_linear_desc into = {.std = ZF_GIVEN(c->std)},
+                      out = {.std = ZF_GIVEN(c->std / sqrt(2.0 * (double)c->layers))};
     zf_attention_desc attention = {
         .heads = c->heads, .dropout = c->attention_dropout, .causal = true, .mask = mask};
     zf_tensor y, part[3] = {ZF_NONE, ZF_NONE, ZF_NONE};
@@ -124,7 +125,7 @@ static zf_tensor block(zf_tensor x, zf_tensor mask, const causal_inputs *in, con
 static zf_tensor body(zf_graph *g, const gpt_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
-    zf_nn_embedding_desc table = {.std = c->std};
+    zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
     zf_tensor positions, mask = causal_padding(in, s), x;
     zf_push(g, "transformer");
     *words = zf_nn_embedding_table(g, "wte", c->vocab, c->hidden, &table);

@@ -273,7 +273,7 @@ static zf_tensor ones(zf_graph *g, const char *name, int64_t count)
 /* Adds y to the residual *x, then applies the norm `name`. */
 static zf_tensor norm(zf_tensor *x, zf_tensor y, const char *name, const llm_config *c)
 {
-    zf_residual_desc d = {.eps = c->eps > 0 ? c->eps : ZF_ZERO, .sum = x};
+    zf_residual_desc d = {.eps = ZF_GIVEN(c->eps), .sum = x};
     return zf_residual_rms_norm(y, *x, ones(y.graph, name, c->hidden), &d);
 }
 
@@ -289,8 +289,8 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
                         int64_t layer)
 {
     bool bias = c->attention_bias || c->family == LLM_QWEN2;
-    zf_nn_linear_desc into = {.std = c->std, .no_bias = !bias},
-                      out = {.std = c->std, .no_bias = !c->attention_bias};
+    zf_nn_linear_desc into = {.std = ZF_GIVEN(c->std), .no_bias = !bias},
+                      out = {.std = ZF_GIVEN(c->std), .no_bias = !c->attention_bias};
     zf_rope_desc rope = {.theta = c->theta,
                          .scaling = (zf_rope_scaling)c->scaling,
                          .factor = c->factor,
@@ -317,7 +317,7 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
 
 static zf_tensor feed_forward(zf_tensor x, const llm_config *c)
 {
-    zf_nn_linear_desc linear = {.std = c->std, .no_bias = !c->mlp_bias};
+    zf_nn_linear_desc linear = {.std = ZF_GIVEN(c->std), .no_bias = !c->mlp_bias};
     zf_tensor gate = causal_linear(x, "gate_proj", c->intermediate, &linear, c->bits),
               up = causal_linear(x, "up_proj", c->intermediate, &linear, c->bits);
     if (c->activation == ZF_ACTIVATION_SILU) gate = zf_swiglu(gate, up);
@@ -330,7 +330,7 @@ static zf_tensor feed_forward(zf_tensor x, const llm_config *c)
 static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
-    zf_nn_embedding_desc table = {.std = c->std};
+    zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
     zf_tensor mask = causal_padding(in, s), x, y = ZF_NONE;
     zf_push(g, "model");
     *words = zf_nn_embedding_table(g, "embed_tokens", c->vocab, c->hidden, &table);
@@ -351,7 +351,7 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
     x = norm(&x, y, "norm", c);
     zf_pop(g);
     if (!c->tied && !c->scores) {
-        *words = causal_weight(g, "lm_head.weight", c->vocab, c->hidden, c->std, c->bits);
+        *words = causal_weight(g, "lm_head.weight", c->vocab, c->hidden, ZF_GIVEN(c->std), c->bits);
         if (!zf_valid(*words))
             *words = zf_nn_embedding_table(g, "lm_head", c->vocab, c->hidden, &table);
     }

@@ -89,13 +89,13 @@ static const zf_config_table members = {
 
 static zf_tensor linear(zf_tensor x, const char *name, int64_t out, const opt_config *c)
 {
-    return causal_linear(x, name, out, &(zf_nn_linear_desc){.std = c->std}, c->bits);
+    return causal_linear(x, name, out, &(zf_nn_linear_desc){.std = ZF_GIVEN(c->std)}, c->bits);
 }
 
 /* Between widths, without a bias. */
 static zf_tensor project(zf_tensor x, const char *name, int64_t out, const opt_config *c)
 {
-    return causal_linear(x, name, out, &(zf_nn_linear_desc){.std = c->std, .no_bias = true}, c->bits);
+    return causal_linear(x, name, out, &(zf_nn_linear_desc){.std = ZF_GIVEN(c->std), .no_bias = true}, c->bits);
 }
 
 static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, const opt_config *c)
@@ -153,7 +153,7 @@ static zf_tensor masked_positions(zf_tensor mask, const sample_shape *s)
 static zf_tensor embed(zf_graph *g, const opt_config *c, const sample_shape *s,
                        const causal_inputs *in, zf_tensor *words)
 {
-    const zf_nn_embedding_desc table = {.std = c->std};
+    const zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
     zf_tensor x, positions;
     *words = zf_nn_embedding_table(g, "embed_tokens", c->vocab, c->words, &table);
     x = zf_embedding_ex(*words, in->input_ids,
@@ -173,7 +173,7 @@ static zf_tensor embed(zf_graph *g, const opt_config *c, const sample_shape *s,
 static zf_tensor body(zf_graph *g, const opt_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
-    const zf_nn_embedding_desc table = {.std = c->std};
+    const zf_nn_embedding_desc table = {.std = ZF_GIVEN(c->std)};
     zf_tensor mask = causal_padding(in, s), x;
     zf_push(g, "model.decoder");
     x = embed(g, c, s, in, words);

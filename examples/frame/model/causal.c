@@ -111,7 +111,7 @@ zf_tensor causal_weight(zf_graph *g, const char *name, int64_t out, int64_t in, 
 {
     const zf_param_desc d = {
         .init = ZF_TRUNCATED_NORMAL,
-        .std = std > 0 ? std : 0.02,
+        .std = std == 0 ? 0.02 : std == ZF_ZERO ? 0 : std,
         .quantized = {.bits = (int32_t)bits, .block = 64, .scale = ZF_BF16}};
     return bits && in % d.quantized.block == 0 ? zf_param(g, name, ZF_SHAPE(out, in), &d)
                                                : (zf_tensor){g, 0};

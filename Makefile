@@ -46,7 +46,7 @@ LLM      = zeroflow_llm.h $(wildcard llm/*/*.[ch])
 # name, pictures.
 SAMPLES  = bert gpt llm opt
 PARTS    = $(filter-out %/main.c %/sentences.c, \
-             $(wildcard examples/frame/*/*.c $(SAMPLES:%=examples/%/*.c))) $(wildcard tools/pass.c tools/picture*.c)
+             $(wildcard examples/frame/*/*.c $(SAMPLES:%=examples/%/*.c))) $(wildcard tools/pass.c tools/picture*.c tools/written.c)
 
 # make CUDA=1 builds those that run on a GPU, in build/cuda.
 # NCCL=1: they run on several.

@@ -205,7 +205,7 @@ typedef struct options {
     ZF_OPTION(options, kind, member, default_, range, __VA_ARGS__)
 
 static const zf_option rows[] = {
-    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .topic = "generation",
+    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS, .topic = "generation",
         .help = "as llm pretrain"),
     ROW(COUNT, prompt, 256, "[1,65536]", .help = "tokens of the prompt"),
     ROW(COUNT, tokens, 64, "[1,65536]", .help = "tokens that are generated"),

@@ -31,7 +31,8 @@ typedef struct options {
 
 static const zf_option rows[] = {
     ROW(FLAG, llama, 0, NULL, .topic = "step", .help = "a model of llm, not of gpt"),
-    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .help = "as gpt pretrain, or llm pretrain"),
+    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS,
+        .help = "as gpt pretrain, or llm pretrain"),
     ROW(CHOICE, weights, 0, ZF_CONFIG_WEIGHTS, .help = "of products, under an adapter"),
     ROW(NUMBER, dropout, 0, "[0,1)", .unit = "P", .help = "everywhere"),
     {.name = NULL}};

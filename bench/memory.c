@@ -137,7 +137,7 @@ static bool measure(const choices *set, row *r, double memory, zf_error *error)
 }
 
 static const zf_option rows[] = {
-    ZF_OPTION(choices, TEXT, model, 0, NULL, .unit = "NAME|FILE", .topic = "memory",
+    ZF_OPTION(choices, TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS, .topic = "memory",
               .help = "as bert pretrain"),
     ZF_OPTION(choices, COUNT, vocab, 0, "[0,1000000000]",
               .help = "tokens of the vocabulary; 0: the model's"),

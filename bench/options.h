@@ -3,6 +3,7 @@
 #define BENCH_OPTIONS_H
 
 #include "../examples/frame/options/device.h"
+#include "../examples/frame/options/files.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 static const zf_option bench_device_rows[] = {
     ZF_OPTION(device_desc, CHOICE, kind, 0, DEVICE_KINDS, .flag = "device", .topic = "device",
               .help = "that computes"),
-    ZF_OPTION(device_desc, TEXT, tuning, 0, NULL, .unit = "FILE", .with = "kind=cuda",
+    ZF_OPTION(device_desc, TEXT, tuning, 0, NULL, .unit = "FILE", .traits = ZF_OPTION_READS, .with = "kind=cuda",
               .help = "of CUDA's algorithms"),
     ZF_OPTION(device_desc, FLAG, no_graphs, 0, NULL, .with = "kind=cuda",
               .help = "launch by launch"),
@@ -30,14 +31,17 @@ static inline bool bench_options(int argc, char **argv, const zf_options *all, i
                                  int32_t own, int *rest, int *status)
 {
     zf_error error = {ZF_OK, ""};
+    named_files files = {.count = 0};
     bool help = false;
     for (int k = 1; k < argc; k++) help = help || !strcmp(argv[k], "--help");
     if (!help && !zf_options_take(all, count, &argc, argv, &error) &&
         !zf_options_check(all, count, true, &error)) {
         zf_options_resolve(all, own);
         if (rest) *rest = argc - 1;
-        if (rest || argc < 2) return true;
-        snprintf(error.text, sizeof error.text, "'%.100s' is one argument too many", argv[1]);
+        files_add_options(&files, all, count);
+        if ((rest || argc < 2) && files_apart(&files, &error)) return true;
+        if (!rest && argc > 1)
+            snprintf(error.text, sizeof error.text, "'%.100s' is one argument too many", argv[1]);
     }
     if (!help) fprintf(stderr, "%s: %s; --help lists the options\n", bench_name(argv), error.text);
     else zf_options_help(all, count, "all", stdout, &error);

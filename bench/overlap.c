@@ -358,7 +358,7 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     ZF_OPTION(choices, kind, member, default_, range, __VA_ARGS__)
 
 static const zf_option rows[] = {
-    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .topic = "overlap", .help = "as bert pretrain"),
+    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS, .topic = "overlap", .help = "as bert pretrain"),
     ROW(COUNT, vocab, 8192, "[8,1000000000]", .help = "tokens of the vocabulary"),
     ROW(COUNT, ranks, 2, "[2,4096]", .help = "threads that are ranks"),
     ROW(TEXT, stages, 0, NULL, .unit = "DIGITS", .help = "of ZeRO, one after the other"),

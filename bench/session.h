@@ -11,7 +11,7 @@ static const zf_option bench_session_rows[] = {
     ZF_OPTION(session_desc, COUNT, shape.sequence, 0, "[1,65536]", .flag = "seq", .unit = "T",
               .help = "tokens of an example"),
     ZF_OPTION(session_desc, COUNT, threads, 0, "[1,1024]", .help = "worker threads of a rank"),
-    ZF_OPTION(session_desc, TEXT, offload_dir, 0, NULL, .unit = "DIR",
+    ZF_OPTION(session_desc, TEXT, offload_dir, 0, NULL, .unit = "DIR", .traits = ZF_OPTION_READS,
               .help = "for values on a disk"),
     ZF_OPTION(session_desc, DESC, device, 0, NULL, .rows = bench_device_rows),
     {.name = NULL}};

@@ -33,6 +33,8 @@ TEST_ONCE(apart_files)
         {"log", "/dev/null", true, "svg", "/dev/null", true, NULL},
         {"corpus", "text", false, "data", "text", false, NULL},
         {"", "folder", true, "load", "folder/", false, "folder: it is the folder of --load"},
+        {"output", "text", true, "", "folder/../text", false,
+         "--output text: it is the file of folder/../text"},
         {"save", "folder", true, "load", "folder/", false, NULL},
         {"save", "folder", true, "init", "folder", false, "--save folder: it is the folder of --init"},
         {"save", "none/", true, "dump", "none", true, "--save none/: it is the file of --dump"},
@@ -101,4 +103,15 @@ TEST_ONCE(apart_options)
     f.count = 0;
     files_add_options(&f, tables.all, tables.count);
     CHECK(t, f.count == 4);
+    o.chat = "chatml", f.count = 0;
+    files_add_options(&f, tables.all, tables.count);
+    CHECK(t, f.count == 4);
+    o.chat = "own.jinja", f.count = 0;
+    files_add_options(&f, tables.all, tables.count);
+    CHECK(t, f.count == 5);
+    o.log = "own.jinja", f.count = 0;
+    files_add_options(&f, tables.all, tables.count);
+    zf_error error;
+    CHECK(t, !files_apart(&f, &error));
+    CHECK_TEXT(t, error.text, "--log own.jinja: it is the file of --chat; name another place");
 }

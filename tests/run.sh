@@ -431,6 +431,29 @@ run_opt() {
     check 'a missing file' gives 1 'none.zf: No such file' build/zf-opt simplify "$work/none.zf"
     check 'an unknown option' gives 2 nonesuch build/zf-opt --nonesuch
     check 'help' gives 0 '^Usage: zf-opt' build/zf-opt --help
+    # What is written is nothing that is read, and whole or not at all.
+    for option in output svg dot; do
+        check "--$option over the graph" gives 2 "it is the file of $work/graph.zf; name another place" \
+            build/zf-opt "--$option=$work/graph.zf" simplify "$work/graph.zf"
+    done
+    check 'two outputs on one file' gives 2 'it is the file of --dot' \
+        build/zf-opt "--svg=$work/two" "--dot=$work/two" simplify "$work/graph.zf"
+    # too_large FILE COMMAND...: the file is not written by a process whose files are small.
+    too_large() {
+        file=$1
+        shift
+        echo kept > "$file"
+        (ulimit -f 1 && gives 1 'File too large' "$@") && echo kept | cmp - "$file"
+    }
+    for i in 1 2 3 4 5 6 7 8 9; do echo "%$i = input \"x$i\" : f32[4]"; done > "$work/long.zf"
+    for i in 1 2 3 4 5 6 7 8 9; do
+        for j in 1 2 3 4 5 6; do echo "      output %$i \"a_long_name_of_an_output_$i$j\""; done
+    done >> "$work/long.zf"
+    check 'an output that is too large' too_large "$work/out" build/zf-opt -o "$work/out" --check "$work/long.zf"
+    check 'a picture that is too large' too_large "$work/out" \
+        build/zf-opt -q "--svg=$work/out" --check "$work/long.zf"
+    full() { "$@" > /dev/full; }
+    check 'a text that cannot be written' gives 1 'No space left' full build/zf-opt --check "$work/long.zf"
 }
 
 run_plan() {

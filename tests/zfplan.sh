@@ -424,6 +424,18 @@ fails 1 "zf-plan: rlhf: the phases take $(rlhf all) bytes, $(($(rlhf all) - 1000
 "$plan" rlhf --help | grep -q '^Usage: zf-plan rlhf'
 is 'rlhf: help' "$?" 0
 
+# A picture is nothing that is read, and whole or not at all.
+echo '{}' > "$work/rates"
+misused "--svg $work/rates: it is the file of --cost; name another place" \
+    --cost "$work/rates" --svg "$work/rates"
+echo kept > "$work/picture"
+(ulimit -f 1 && "$plan" --layers 2 --svg "$work/picture") > /dev/null 2> "$work/err"
+is 'a picture that is too large' "$? $(cat "$work/picture" "$work/err")" \
+    "1 kept
+zf-plan: cannot write $work/picture: File too large"
+"$plan" --layers 2 > /dev/full 2> "$work/err"
+is 'a disk that is full' "$? $(cat "$work/err")" '1 zf-plan: cannot write: No space left on device'
+
 "$plan" --help | grep -q '^Usage: zf-plan'
 is 'help' "$?" 0
 

@@ -5,9 +5,12 @@
 #define _GNU_SOURCE /* getopt_long */
 #include "pass.h"
 #include "picture.h"
+#include "written.h"
+#include "../examples/frame/options/files.h"
 
 #include <errno.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,15 +68,16 @@ static int draw(const pictures *p, const zf_graph *before, const zf_graph *after
 {
     for (int dot = 0; dot < 2; dot++) {
         const char *name = dot ? p->dot : p->svg;
-        FILE *file = name ? fopen(name, "w") : NULL;
-        zf_status status = ZF_ERR_IO;
+        written w = {.path = NULL};
+        zf_status status = ZF_ERR_NOMEM;
+        zf_error error;
         if (!name) continue;
-        if (file && dot) status = picture_graph_dot(before, after, title, file);
-        else if (file) status = picture_graph_svg(before, after, title, file);
-        if (file && fclose(file) && !status) status = ZF_ERR_IO;
-        if (!status) continue;
-        fprintf(stderr, "zf-opt: %s: %s\n", name,
-                status == ZF_ERR_IO ? strerror(errno) : zf_status_name(status));
+        written_open(&w, name);
+        if (w.file)
+            status = dot ? picture_graph_dot(before, after, title, w.file)
+                         : picture_graph_svg(before, after, title, w.file);
+        if (written_close(&w, !status, &error)) continue;
+        fprintf(stderr, "zf-opt: %s\n", *error.text ? error.text : zf_status_name(status));
         return BAD;
     }
     return GOOD;
@@ -130,11 +134,15 @@ int main(int argc, char **argv)
     };
     const char *output = NULL, *line = NULL, *name = "standard input";
     pictures drawn = {NULL, NULL};
-    bool check = false, quiet = false;
-    FILE *in = stdin, *out = stdout;
+    bool check = false, quiet = false, failed;
+    FILE *in = stdin;
+    written out = {.file = stdout};
+    named_files files = {.count = 0};
+    zf_error error;
     char *text;
     size_t bytes;
     int option, result;
+    signal(SIGXFSZ, SIG_IGN); /* a file that becomes too large is an error of the write */
     while ((option = getopt_long(argc, argv, "cqo:", options, NULL)) != -1) {
         switch (option) {
         case 'c': check = true; break;
@@ -153,18 +161,24 @@ int main(int argc, char **argv)
     if (argc - optind > 1) return misuse("more than one file");
     if (optind < argc && strcmp(argv[optind], "-")) {
         name = argv[optind];
+        files_add(&files, "", name, false);
         in = fopen(name, "rb");
         if (!in) return file_error(name);
     }
+    files_add(&files, "output", output, true);
+    files_add(&files, "svg", drawn.svg, true), files_add(&files, "dot", drawn.dot, true);
+    if (!files_apart(&files, &error)) return misuse(error.text);
     text = read_all(in, &bytes);
     if (!text) return file_error(name);
     if (in != stdin) fclose(in);
-    if (output && !quiet && !(out = fopen(output, "w"))) {
-        free(text);
-        return file_error(output);
-    }
-    result = optimize(name, text, bytes, line, quiet ? NULL : out, &drawn);
+    if (output && !quiet) written_open(&out, output);
+    result = out.file ? optimize(name, text, bytes, line, quiet ? NULL : out.file, &drawn) : BAD;
     free(text);
-    if (fclose(out) && !result) return file_error(output ? output : "standard output");
+    if (out.path && !written_close(&out, !result, &error) && !result) {
+        fprintf(stderr, "zf-opt: %s\n", error.text);
+        return BAD;
+    }
+    failed = ferror(stdout);
+    if ((fclose(stdout) || failed) && !result) return file_error("standard output");
     return result;
 }

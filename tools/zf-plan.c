@@ -12,9 +12,12 @@
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
 #include "picture.h"
+#include "written.h"
+#include "../examples/frame/options/files.h"
 
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +58,7 @@ static const zf_option plan_rows[] = {
         .help = "in which the ranks are, as many in each"),
     ROW(COUNT, ranks_per_node, 0, MANY, .unit = "Z", .help = "the same, by the ranks in each"),
     ROW(COUNT, mics, 0, MANY, .unit = "Z", .help = "shard over the Z ranks of a node alone"),
-    ROW(TEXT, cost_file, 0, NULL, .unit = "FILE", .flag = "cost",
+    ROW(TEXT, cost_file, 0, NULL, .unit = "FILE", .flag = "cost", .traits = ZF_OPTION_READS,
         .help = "rates of a machine, its link and its disk (zf_cost_read), by which the time of a step "
                 "is estimated and --prefetch planned"),
     ROW(BYTES, memory, 0, NULL, .topic = "memory", BASIC, .with = "!fit",
@@ -71,7 +74,8 @@ static const zf_option plan_rows[] = {
     ROW(BYTES, host, 0, NULL, BASIC, .with = "fit", .help = "of host memory; without it: none"),
     ROW(BYTES, disk, 0, NULL, BASIC, .with = "fit", .help = "of a disk; without it: none"),
     ROW(FLAG, json, 0, NULL, .topic = "files", BASIC, .help = "print JSON"),
-    ROW(TEXT, svg, 0, NULL, .unit = "FILE", BASIC, .with = "!fit",
+    ROW(TEXT, svg, 0, NULL, .unit = "FILE", .with = "!fit",
+        .traits = ZF_OPTION_BASIC | ZF_OPTION_WRITES,
         .help = "draw bytes over the step, and what its queues do over time; further variants in "
                 "FILE.2, FILE.3, ..."),
     {.name = NULL}};
@@ -143,6 +147,7 @@ static int read_options(int argc, char **argv, options *o)
 {
     const zf_options all[TABLES] = {{.rows = plan_rows, .desc = o},
                                     {.rows = zf_training_options(), .desc = &o->t}};
+    named_files files = {.count = 0};
     zf_training t;
     zf_error error;
     *o = (options){.t.precision.dtype = NOT_GIVEN, .cost = zf_cost_default()};
@@ -152,6 +157,8 @@ static int read_options(int argc, char **argv, options *o)
     if (argc > 1) return misuse("'%s' is no option", argv[1]) + 1;
     settle_defaults(o);
     if (zf_options_check(all, TABLES, true, &error)) return misuse("%s", error.text) + 1;
+    files_add_options(&files, all, TABLES);
+    if (!files_apart(&files, &error)) return misuse("%s", error.text) + 1;
     t = o->t;
     zf_options_resolve(all, TABLES);
     o->t = t;
@@ -741,18 +748,18 @@ static int print_fit(const options *o)
 static int draw_variant(const options *o, zf_graph *g)
 {
     char name[1024], title[160];
-    FILE *file;
-    zf_status status = ZF_ERR_IO;
+    written w;
+    zf_status status = ZF_ERR_NOMEM;
+    zf_error error;
     if (!o->svg) return GOOD;
     snprintf(name, sizeof name, o->t.variant ? "%s.%d" : "%s", o->svg, (int)o->t.variant + 1);
     snprintf(title, sizeof title, "%s of %lld layers, %lld wide, batch %lld, rank 0 of %lld",
              o->gpt ? "GPT" : "BERT", (long long)o->layers, (long long)o->hidden,
              (long long)o->batch, (long long)o->world);
-    if ((file = fopen(name, "w"))) status = picture_plan_svg(g, &o->cost, title, file);
-    if (file && fclose(file) && !status) status = ZF_ERR_IO;
-    if (!status) return GOOD;
-    fprintf(stderr, "zf-plan: %s: %s\n", name,
-            status == ZF_ERR_IO ? strerror(errno) : zf_status_name(status));
+    written_open(&w, name);
+    if (w.file) status = picture_plan_svg(g, &o->cost, title, w.file);
+    if (written_close(&w, !status, &error)) return GOOD;
+    fprintf(stderr, "zf-plan: %s\n", *error.text ? error.text : zf_status_name(status));
     return BAD;
 }
 
@@ -807,16 +814,21 @@ static int plan_step(int argc, char **argv)
         end = print_variant(&o);
     }
     if (o.json && o.variants > 1 && !end) puts("]");
-    if (fclose(stdout) && !end) {
-        fprintf(stderr, "zf-plan: cannot write: %s\n", strerror(errno));
-        end = BAD;
-    }
     return end;
+}
+
+static int close_output(int end)
+{
+    const bool failed = ferror(stdout);
+    if ((!fclose(stdout) && !failed) || end) return end;
+    fprintf(stderr, "zf-plan: cannot write: %s\n", strerror(errno));
+    return BAD;
 }
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file that becomes too large is an error of the write */
     if (argc > 1 && !strcmp(argv[1], "rlhf"))
-        return rlhf_plan_command(&llm_sample, argc - 1, argv + 1);
-    return plan_step(argc, argv);
+        return close_output(rlhf_plan_command(&llm_sample, argc - 1, argv + 1));
+    return close_output(plan_step(argc, argv));
 }

@@ -164,7 +164,7 @@ const zf_option frame_examples_rows[] = {
         .help = "examples instead, JSON Lines, all of which are used"),
     ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .with = "data", .traits = ZF_OPTION_READS,
         .help = "of --data; else that of --load"),
-    ROW(TEXT, chat, 0, NULL, .unit = "STYLE", .with = "data",
+    ROW(TEXT, chat, 0, NULL, .unit = "STYLE|FILE", .with = "data", .traits = ZF_OPTION_READS,
         .help = "how messages are written; else as the tokenizer's chat_template says"),
     ROW(TEXT, chat_vars, 0, NULL, .unit = "JSON", .with = "data",
         .help = "variables of the template, as {\"enable_thinking\": false}"),

@@ -255,14 +255,14 @@ static const zf_option generate_rows[] = {
     ROW(TEXT, prompts, 0, NULL, .unit = "FILE", .traits = ZF_OPTION_READS,
         .help = "prompts, one a line, that are continued together"),
     ROW(COUNT, tokens, 64, "[1,1000000]", .help = TOKENS_HELP),
-    ROW(TEXT, chat, 0, NULL, .unit = "STYLE|auto", .topic = "chat",
+    ROW(TEXT, chat, 0, NULL, .unit = "STYLE|FILE|auto", .topic = "chat", .traits = ZF_OPTION_READS,
         .help = "the prompt is a user's message in this style; " CHAT_HELP),
     ROW(FLAG, no_thinking, 0, NULL, .with = "chat", .help = NO_THINKING_HELP),
     ROW(TEXT, chat_vars, 0, NULL, .unit = "JSON", .with = "chat", .help = VARS_HELP),
     {.name = NULL}};
 
 static const zf_option chat_rows[] = {
-    ROW(TEXT, chat, 0, NULL, .unit = "STYLE|auto", .topic = "chat",
+    ROW(TEXT, chat, 0, NULL, .unit = "STYLE|FILE|auto", .topic = "chat", .traits = ZF_OPTION_READS,
         .help = "how messages are written; " CHAT_HELP),
     ROW(TEXT, system, 0, NULL, .help = "a message of the system before all others"),
     ROW(COUNT, context, 2048, "[2,100000000]",

@@ -60,7 +60,7 @@ static const zf_option examples_rows[] = {
     ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .traits = PATH | READS, .with = "data",
         .help = "of --data: a folder with tokenizer.json and tokenizer_config.json, or vocab.txt; "
                 "else that of --load, --init or --model"),
-    ROW(TEXT, chat, 0, NULL, .unit = "STYLE", .with = "data",
+    ROW(TEXT, chat, 0, NULL, .unit = "STYLE|FILE", .traits = READS, .with = "data",
         .help = "how messages are written: " ZF_CHAT_STYLES_1 " " ZF_CHAT_STYLES_2
                 "; FILE.jinja: a template; none: prompts and responses as they are; else as the "
                 "tokenizer's chat_template says"),

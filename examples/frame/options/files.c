@@ -15,12 +15,15 @@ void files_add(named_files *f, const char *option, const char *path, bool writes
     f->count++;
 }
 
-/* Whether the value is a word among "FILE|measure", "NAME|DIR", and no path. */
+/* Whether the value is a word among "FILE|measure", "NAME|DIR", "STYLE|FILE", and no path. */
 static bool is_word(const zf_option *row, const char *value)
 {
+    const char *end = strrchr(value, '.');
     const char *found = row->unit ? strstr(row->unit, value) : NULL;
     const size_t length = strlen(value);
     if (row->unit && !strncmp(row->unit, "NAME|", 5)) return !zf_config_is_path(value);
+    if (row->unit && !strncmp(row->unit, "STYLE|", 6)) /* as zf_chat_open tells them apart */
+        return !strchr(value, '/') && (!end || strcmp(end, ".jinja"));
     return found && found > row->unit && found[-1] == '|' && strchr("|", found[length]);
 }
 
@@ -111,9 +114,11 @@ static bool is_in_checkpoint(const char *path)
 static bool refuse(const named_file *w, const char *why, const named_file *of, zf_error *error)
 {
     const char *dashes = *w->option ? "--" : "", *space = *w->option ? " " : "";
-    return fail(error, ZF_ERR_ARGUMENT, "%s%s%s%.200s: %s%s%s; name another place", dashes,
+    return fail(error, ZF_ERR_ARGUMENT, "%s%s%s%.200s: %s%s%.200s; name another place", dashes,
                 w->option, space, w->path, why, of && *of->option ? "--" : "",
-                of ? of->option : "");
+                !of          ? ""
+                : *of->option ? of->option
+                              : of->path);
 }
 
 /* A folder that is replaced as a whole. */

@@ -703,18 +703,32 @@ typedef enum zf_schedule_kind {
     ZF_COSINE,      /* the same along half a cosine */
     ZF_POLYNOMIAL,  /* the same along (1 - t)^power */
     ZF_EXPONENTIAL, /* peak * rate^floor(steps after the warm-up / every), not below end */
-    ZF_ONE_CYCLE    /* cosines: up from peak/25 in the warm-up (0: 30% of steps), down to end */
+    ZF_ONE_CYCLE,   /* cosines: up from peak/25 in the warm-up (0: 30% of steps), down to end */
+    /* Those of DeepSpeed's lr_schedules.py, to the bit where log and cos agree. Step 1 has the rate
+     * of t = -1, step 2 that of t = 0, as there; `from_zero` is for the others. A warm-up has N =
+     * max(2, warmup) steps and goes from start at t = 0 to peak at t = N, along t/N, or with
+     * `logarithmic` along ln(t + 1)/ln(N) */
+    ZF_WARMUP_LR,        /* then peak */
+    ZF_WARMUP_DECAY_LR,  /* then peak to start along (steps - t)/(steps - N) */
+    ZF_WARMUP_COSINE_LR, /* then half a cosine to end; start and end are factors of peak */
+    /* From start to peak in `warmup` steps, back in `fall`, then start / (1 + rate t'/every) after
+     * t' further steps; every 0: then start */
+    ZF_CYCLE_LR,
+    ZF_RANGE_TEST_LR /* peak (1 + rate (t + 1)/every), with `stairs` its whole part */
 } zf_schedule_kind;
 
-/* The learning rate of step 1, 2, ...: all but ZF_ONE_CYCLE rise linearly, step/warmup of peak, for
- * `warmup` steps. */
+/* The learning rate of step 1, 2, ...: those before ZF_ONE_CYCLE rise linearly, step/warmup of
+ * peak, for `warmup` steps. */
 typedef struct zf_schedule {
     zf_schedule_kind kind;
     double peak, end;
     int64_t warmup, steps; /* ZF_ONE_CYCLE: warmup -1 is none */
     double power; /* 0: 1 */
-    double rate;  /* 0: 0.9; ZF_ZERO: `end` after `every` steps */
-    int64_t every; /* 0: 1 */
+    double rate;  /* 0: 0.9, or 0 of ZF_CYCLE_LR, 1 of ZF_RANGE_TEST_LR; ZF_ZERO: 0 */
+    int64_t every; /* 0: 1, or 2000 of ZF_RANGE_TEST_LR */
+    double start;
+    int64_t fall;  /* 0: as `warmup` */
+    bool logarithmic, stairs;
     /* For zf_nn_train: the first step has the rate of step 0 (0 where there is a warm-up), as in
      * Hugging Face's transformers. false: it has that of step 1, and the last one that of
      * `steps` */

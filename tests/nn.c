@@ -1,5 +1,5 @@
 /* Layers, schedules and the training loop. */
-#include "test.h"
+#include "golden.h"
 
 /* -------------------------------------------------------------------------------- schedules */
 
@@ -72,7 +72,7 @@ TEST_ONCE(schedules_without_room_are_within_their_bounds)
     static const int64_t steps[] = {0, 1, 2, 100}, warmups[] = {0, 1, 2, 200},
                          at[] = {0, 1, 2, 3, 150, 1000000};
     static const double powers[] = {0, 0.5, 1, 3, -1}, ends[] = {0, 0.25, 0.5};
-    for (int kind = ZF_CONSTANT; kind <= ZF_ONE_CYCLE; kind++)
+    for (int kind = ZF_CONSTANT; kind <= ZF_CYCLE_LR; kind++)
         for (int a = 0; a < 4; a++)
             for (int b = 0; b < 4; b++)
                 for (int c = 0; c < 5; c++)
@@ -91,13 +91,60 @@ TEST_ONCE(schedules_without_room_are_within_their_bounds)
     CHECK_RATES(t, SCHEDULE(.kind = ZF_ONE_CYCLE, .peak = 0.5, .end = 0.1), {{0, 0.1}, {1, 0.1}});
 }
 
+/* Doubles between two positive ones. */
+static int64_t ulps(double a, double b)
+{
+    int64_t of_a, of_b;
+    memcpy(&of_a, &a, sizeof a), memcpy(&of_b, &b, sizeof b);
+    return of_a < of_b ? of_b - of_a : of_a - of_b;
+}
+
+/* The rates of 2,000 steps that DeepSpeed's lr_schedules.py computes (golden/schedules/make.py). */
+TEST_ONCE(schedules_are_those_of_deepspeed)
+{
+    static const struct {
+        const char *name;
+        zf_schedule s;
+    } cases[] = {
+        {"warmup_log",
+         {.kind = ZF_WARMUP_LR, .start = 1e-6, .peak = 2e-3, .warmup = 700, .logarithmic = true}},
+        {"warmup_linear", {.kind = ZF_WARMUP_LR, .start = 1e-6, .peak = 3e-4, .warmup = 333}},
+        {"decay",
+         {.kind = ZF_WARMUP_DECAY_LR, .start = 1e-5, .peak = 1e-3, .warmup = 100, .steps = 1500,
+          .logarithmic = true}},
+        {"cosine",
+         {.kind = ZF_WARMUP_COSINE_LR, .start = 0.1, .peak = 3e-4, .end = 0.01, .warmup = 150,
+          .steps = 1900, .logarithmic = true}},
+        {"cosine_linear",
+         {.kind = ZF_WARMUP_COSINE_LR, .peak = 3e-4, .end = 1e-4, .warmup = 1, .steps = 2500}},
+        {"cycle",
+         {.kind = ZF_CYCLE_LR, .start = 1e-4, .peak = 1e-3, .warmup = 300, .fall = 517,
+          .rate = 0.01, .every = 7}},
+        {"range", {.kind = ZF_RANGE_TEST_LR, .peak = 1e-4, .every = 13, .rate = 0.7}},
+        {"range_stairs",
+         {.kind = ZF_RANGE_TEST_LR, .peak = 1e-4, .every = 200, .rate = 5, .stairs = true}},
+    };
+    zf_safetensors *golden = open_file(t, "tests/golden/schedules/rates.safetensors");
+    for (size_t k = 0; k < sizeof cases / sizeof *cases && golden; k++) {
+        int64_t count = 0, most = 0;
+        double *rates = values_of(golden, cases[k].name, &count);
+        for (int64_t n = 0; n < count; n++) {
+            const int64_t off = ulps(zf_schedule_at(&cases[k].s, n + 1), rates[n]);
+            most = off > most ? off : most;
+        }
+        if (count != 2000 || most > 1) test_fail(t, __FILE__, __LINE__, cases[k].name, "differs");
+        free(rates);
+    }
+}
+
 TEST(schedules_have_names)
 {
-    static const char *const names[] = {"constant",   "linear",      "cosine",
-                                        "polynomial", "exponential", "one_cycle"};
-    for (int kind = ZF_CONSTANT; kind <= ZF_ONE_CYCLE; kind++)
+    static const char *const names[] = {
+        "constant",  "linear",          "cosine",           "polynomial", "exponential", "one_cycle",
+        "warmup_lr", "warmup_decay_lr", "warmup_cosine_lr", "cycle_lr",   "range_test_lr"};
+    for (int kind = ZF_CONSTANT; kind <= ZF_RANGE_TEST_LR; kind++)
         CHECK_TEXT(t, zf_schedule_name((zf_schedule_kind)kind), names[kind]);
-    CHECK(t, !zf_schedule_name((zf_schedule_kind)(ZF_ONE_CYCLE + 1)));
+    CHECK(t, !zf_schedule_name((zf_schedule_kind)(ZF_RANGE_TEST_LR + 1)));
     CHECK(t, !zf_schedule_name((zf_schedule_kind)-1));
 }
 

@@ -34,7 +34,7 @@ FUZZ_RUNS = 1000000
 
 DECLARED = $(filter-out api/lines.h,zeroflow.h $(wildcard api/*.h))
 LIBRARY  = zeroflow.h $(wildcard api/*.h \
-             $(addsuffix /*.c,graph cpu io options ops ir passes passes/* plan store comm run nn nn/*))
+             $(addsuffix /*.c,graph cpu io options options/* ops ir passes passes/* plan store comm run nn nn/*))
 DEVICE   = zeroflow_cuda.cu $(wildcard cuda/*.cu ops/*.cu)
 TESTS    = $(filter-out tests/cuda.c,$(wildcard tests/*.c))
 FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))

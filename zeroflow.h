@@ -48,6 +48,7 @@
  *     api/running.h     devices, ranks, stores, plans, programs, layers, loops
  *     api/files.h       checkpoints, JSON, safetensors
  *     api/options.h     options by name: command lines, text, JSON
+ *     api/deepspeed.h   DeepSpeed's configuration file
  *     api/reports.h     metrics of a run, TensorBoard's event files, progress
  *     api/extending.h   operators, backends, communicators of a program's own
  *
@@ -90,6 +91,7 @@ extern "C" {
 #include "api/running.h"
 #include "api/files.h"
 #include "api/options.h"
+#include "api/deepspeed.h"
 #include "api/reports.h"
 #include "api/extending.h"
 
@@ -157,6 +159,13 @@ ZFI_PLAIN_BEGINS
 #include "options/rules.c"
 #include "options/read.c"
 #include "options/show.c"
+#include "options/deepspeed/key.c"
+#include "options/deepspeed/set.c"
+#include "options/deepspeed/keys.c"
+#include "options/deepspeed/find.c"
+#include "options/deepspeed/batch.c"
+#include "options/deepspeed/read.c"
+#include "options/deepspeed/show.c"
 #include "ops/kernel.c"
 #include "ops/leaf.c"
 #include "ops/binary.c"

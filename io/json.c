@@ -131,6 +131,7 @@ typedef struct zfi_json_parser {
     unsigned char *at, *end;
     const unsigned char *line_start;
     uint32_t line, joined; /* joined: bytes of this line that begin no character */
+    bool relaxed; /* comments, keys without quotes, commas missing at line ends or at the end */
     zf_error *error;
 } zfi_json_parser;
 
@@ -173,7 +174,25 @@ static const char *zfi_json_found(const zfi_json_parser *p, char out[ZFI_QUOTE])
     return out;
 }
 
-static void zfi_json_space(zfi_json_parser *p)
+/* Skips a comment: #, // and between slashes with *. False: there is none, or it does not end. */
+static bool zfi_json_comment(zfi_json_parser *p)
+{
+    const bool slash = p->at + 1 < p->end && p->at[0] == '/';
+    const unsigned char *end = p->at;
+    if (!p->relaxed || (*p->at != '#' && !(slash && (p->at[1] == '/' || p->at[1] == '*'))))
+        return false;
+    if (*p->at == '#' || p->at[1] == '/') {
+        while (p->at < p->end && *p->at != '\n') p->at++;
+        return true;
+    }
+    for (end += 2; end + 1 < p->end && !(end[0] == '*' && end[1] == '/');) end++;
+    if (end + 1 >= p->end) return false;
+    for (; p->at < end + 2; p->at++)
+        if (*p->at == '\n') p->line++, p->line_start = p->at + 1, p->joined = 0;
+    return true;
+}
+
+static void zfi_json_blank(zfi_json_parser *p)
 {
     for (; p->at < p->end; p->at++) {
         if (*p->at == '\n') {
@@ -184,6 +203,12 @@ static void zfi_json_space(zfi_json_parser *p)
             return;
         }
     }
+}
+
+static void zfi_json_space(zfi_json_parser *p)
+{
+    do zfi_json_blank(p);
+    while (p->at < p->end && zfi_json_comment(p));
 }
 
 /* Four hexadecimal digits at s, or -1. */
@@ -359,6 +384,18 @@ static bool zfi_json_push(zfi_json_parser *p, zf_json node)
     return zfi_push(&document->memory, document->nodes, node) || (zfi_nomem(p->error), false);
 }
 
+/* A key without quotes: letters, digits, '_', '-' and '.'. The ':' after it is needed. */
+static bool zfi_json_bare_key(zfi_json_parser *p, zf_json *node)
+{
+    unsigned char *at = p->at;
+    while (at < p->end && (zfi_json_word(*at) || *at == '-' || *at == '.')) at++;
+    if (!p->relaxed || at == p->at || at == p->end || !strchr(": \t", *at)) return false;
+    node->start = (uint32_t)(p->at - (unsigned char *)p->document->text);
+    node->count = (uint32_t)(at - p->at);
+    p->at = at;
+    return true;
+}
+
 static bool zfi_json_key_of(zfi_json_parser *p, uint32_t object, bool first)
 {
     char text[ZFI_QUOTE];
@@ -367,12 +404,14 @@ static bool zfi_json_key_of(zfi_json_parser *p, uint32_t object, bool first)
     if (p->at < p->end && *p->at == '}' && !first)
         return ZFI_JSON_REFUSE(p,
                                "expected a key after ',', found '}': no trailing commas in JSON");
-    if (p->at == p->end || *p->at != '"')
-        return ZFI_JSON_REFUSE(p, "expected a key in double quotes%s, found %s",
-                               first ? " or '}'" : "", zfi_json_found(p, text));
     node.line = p->line;
     node.column = zfi_json_column(p);
-    if (!zfi_json_text_of(p, &node.start, &node.count) || !zfi_json_push(p, node)) return false;
+    const bool bare = p->at < p->end && zfi_json_bare_key(p, &node);
+    if (!bare && (p->at == p->end || *p->at != '"'))
+        return ZFI_JSON_REFUSE(p, "expected a key in double quotes%s, found %s",
+                               first ? " or '}'" : "", zfi_json_found(p, text));
+    if (!bare && !zfi_json_text_of(p, &node.start, &node.count)) return false;
+    if (!zfi_json_push(p, node)) return false;
     zfi_json_space(p);
     if (p->at == p->end || *p->at != ':') {
         char key[ZFI_QUOTE];
@@ -381,6 +420,7 @@ static bool zfi_json_key_of(zfi_json_parser *p, uint32_t object, bool first)
                                zfi_json_found(p, text));
     }
     p->at++;
+    if (bare) p->document->text[node.start + node.count] = '\0'; /* the ':' or a blank before it */
     return true;
 }
 
@@ -421,9 +461,23 @@ static bool zfi_json_value(zfi_json_parser *p, bool member, bool first)
         if (!node.type)
             return ZFI_JSON_REFUSE(p, "expected a value%s, found %s%s", first ? " or ']'" : "",
                                    zfi_json_found(p, found),
-                                   c == '/' ? ": no comments in JSON" : "");
+                                   p->relaxed && zfi_json_word(c) ? ": a text is in double quotes"
+                                   : c == '/' && !p->relaxed      ? ": no comments in JSON"
+                                                                  : "");
     }
     return zfi_json_push(p, node);
+}
+
+/* Skips the comma that only the end of the array or object follows, where that is allowed. */
+static bool zfi_json_last_comma(zfi_json_parser *p, bool object)
+{
+    const zfi_json_parser before = *p;
+    if (!p->relaxed) return false;
+    p->at++;
+    zfi_json_space(p);
+    if (p->at < p->end && *p->at == (object ? '}' : ']')) return true;
+    *p = before;
+    return false;
 }
 
 /* Makes the nodes of the whole text. Open arrays and objects are on a stack, so there is no
@@ -459,12 +513,17 @@ static bool zfi_json_values(zfi_json_parser *p)
         for (;;) { /* after a value, or before the end of an empty array or object */
             zf_json *parent;
             bool object;
+            const uint32_t line = p->line;
             zfi_json_space(p);
             if (!depth) return true;
             parent = &nodes[open[depth - 1].index];
             object = parent->type == ZF_JSON_OBJECT;
             parent->count += open[depth - 1].child != 0;
-            if (p->at < p->end && *p->at == ',') break;
+            if (p->at < p->end && *p->at == ',' && !zfi_json_last_comma(p, object)) break;
+            if (p->relaxed && line != p->line && p->at < p->end && *p->at != '}' && *p->at != ']') {
+                p->at--; /* the line end is the comma */
+                break;
+            }
             if (p->at == p->end || *p->at != (object ? '}' : ']'))
                 return ZFI_JSON_REFUSE(
                     p, "expected ',' or '%c' in the %s that began on line %u, found %s",
@@ -552,13 +611,13 @@ static void zfi_json_document_free(zfi_json_document *document)
     zfi_free(&memory, document, sizeof *document);
 }
 
-/* As zf_json_parse, with a name for messages ("": none). */
-static zf_json *zfi_json_parse(const char *text, size_t bytes, const char *name,
-                               const zf_allocator *allocator, zf_error *error)
+/* As zf_json_parse, with a name for messages ("": none), strictly or as Hjson (relaxed). */
+static zf_json *zfi_json_parse_as(const char *text, size_t bytes, const char *name, bool relaxed,
+                                  const zf_allocator *allocator, zf_error *error)
 {
     zfi_memory memory = zfi_memory_of(allocator);
     zfi_json_document *document;
-    zfi_json_parser p = {.line = 1, .error = error};
+    zfi_json_parser p = {.line = 1, .relaxed = relaxed, .error = error};
     size_t name_size = strlen(name) + 1;
     char found[ZFI_QUOTE];
     bool good;
@@ -598,22 +657,34 @@ static zf_json *zfi_json_parse(const char *text, size_t bytes, const char *name,
     return &document->nodes[1];
 }
 
+static zf_json *zfi_json_parse(const char *text, size_t bytes, const char *name,
+                               const zf_allocator *allocator, zf_error *error)
+{
+    return zfi_json_parse_as(text, bytes, name, false, allocator, error);
+}
+
 ZF_API zf_json *zf_json_parse(const char *text, size_t bytes, const zf_allocator *allocator,
                               zf_error *error)
 {
     return zfi_json_parse(text ? text : "", text ? bytes : 0, "", allocator, error);
 }
 
-ZF_API zf_json *zf_json_read(const char *path, const zf_allocator *allocator, zf_error *error)
+static zf_json *zfi_json_load(const char *path, bool relaxed, const zf_allocator *allocator,
+                              zf_error *error)
 {
     zfi_memory memory = zfi_memory_of(allocator);
     zf_json *top;
     size_t bytes;
     char *text = zfi_file_load(&memory, path, ZFI_JSON_FILE_LIMIT, &bytes, error);
     if (!text) return NULL;
-    top = zfi_json_parse(text, bytes, zfi_path_tail(path), allocator, error);
+    top = zfi_json_parse_as(text, bytes, zfi_path_tail(path), relaxed, allocator, error);
     zfi_free(&memory, text, bytes + 1);
     return top;
+}
+
+ZF_API zf_json *zf_json_read(const char *path, const zf_allocator *allocator, zf_error *error)
+{
+    return zfi_json_load(path, false, allocator, error);
 }
 
 /* ------------------------------------------------------------------------------ navigation */

@@ -14,7 +14,7 @@ static const char *zfi_ds_from(const zf_deepspeed *d, const zf_deepspeed_setting
 
 ZF_API void zf_deepspeed_explain(const zf_deepspeed *resolved, FILE *file)
 {
-    if (!resolved || !file) return;
+    if (!resolved || !resolved->settings || !file) return;
     for (int pass = 0; pass < 2; pass++)
         for (int32_t k = 0; k < resolved->count; k++) {
             const zf_deepspeed_setting *s = &resolved->settings[k];
@@ -29,7 +29,7 @@ ZF_API void zf_deepspeed_explain(const zf_deepspeed *resolved, FILE *file)
 
 ZF_API void zf_deepspeed_put_json(const zf_deepspeed *resolved, zf_json_writer *writer)
 {
-    for (int32_t k = 0; resolved && k < resolved->count; k++) {
+    for (int32_t k = 0; resolved && resolved->settings && k < resolved->count; k++) {
         const zf_deepspeed_setting *s = &resolved->settings[k];
         bool before = false;
         for (int32_t i = 0; i < k; i++) before |= !strcmp(resolved->settings[i].option, s->option);

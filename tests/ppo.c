@@ -5,7 +5,9 @@
 #include "../examples/frame/ppo/numbers.h"
 #include "../examples/frame/model/causal.h"
 #include "../examples/frame/score/reward.h"
+#include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
+#include "../examples/opt/model.h"
 
 #define GOLDEN "tests/golden/ppo/ppo.safetensors"
 
@@ -39,7 +41,8 @@ TEST_ONCE(ppo_numbers_are_those_of_trl)
     enum { LABELS, OLD, REFERENCE, VALUES, REWARD, ADVANTAGE, RETURNS, COUNT };
     static const char *const names[COUNT] = {"labels", "old",       "reference", "old_values",
                                              "reward", "advantage", "returns"};
-    const zf_advantage_desc d = {.kl_reward = 0.1, .reward_clip = 1.5, .gamma = 0.97, .lambda = 0.9};
+    const zf_advantage_desc d = {
+        .kl_reward = 0.1, .reward_clip = 1.5, .gamma = 0.97, .lambda = 0.9};
     zf_safetensors *file = open_file(t, GOLDEN);
     double in[COUNT][CELLS], score[TEXTS], beta, share;
     double reward[CELLS], advantage[CELLS], returns[CELLS];
@@ -79,26 +82,28 @@ TEST_ONCE(ppo_numbers_without_answers)
 static const zf_value_desc value_loss = {.clip = 0.2};
 static const policy_graph graphs[2] = {
     {.loss = {.loss = ZF_POLICY_BNPO, .clip_low = 0.2}, .temperature = 1},
-    {.loss = {.loss = ZF_POLICY_BNPO, .clip_low = 0.2}, .temperature = 1, .texts = 1, .text_coefficient = 0.7}};
+    {.loss = {.loss = ZF_POLICY_BNPO, .clip_low = 0.2},
+     .temperature = 1,
+     .texts = 1,
+     .text_coefficient = 0.7}};
 
 typedef struct model {
     const char *name, *folder, *loss, *losses;
     bool scores;
     const policy_graph *policy;
 } model;
-static const model actor = {"actor", "tests/golden/llm/llama2", "actor.loss", "actor.losses", false,
-                            &graphs[0]},
-                   critic = {"critic", "tests/golden/reward/llama", "critic.loss", "critic.losses",
-                             true, NULL},
-                   text = {"text", "tests/golden/llm/llama2", "actor.text_loss", NULL, false,
-                           &graphs[1]};
+static const model
+    actor = {"actor", "tests/golden/llm/llama2", "actor.loss", "actor.losses", false, &graphs[0]},
+    critic = {"critic", "tests/golden/reward/llama", "critic.loss", "critic.losses", true, NULL},
+    text = {"text", "tests/golden/llm/llama2", "actor.text_loss", NULL, false, &graphs[1]};
 
-static bool open_model(test *t, const model *m, session *s, zf_training training, const char *scope)
+static bool open_model(test *t, const sample_model *sample, const model *m, session *s,
+                       zf_training training, const char *scope)
 {
     static zf_config_any config; /* outlive what the test defers */
     zf_error error = {ZF_OK, ""};
     zf_weights_report report;
-    session_desc d = {.sample = &llm_sample,
+    session_desc d = {.sample = sample,
                       .purpose = SAMPLE_TRAIN,
                       .config = &config,
                       .training = training,
@@ -108,7 +113,7 @@ static bool open_model(test *t, const model *m, session *s, zf_training training
                                 .policy = m->policy,
                                 .value = m->scores ? &value_loss : NULL,
                                 .scope = scope}};
-    bool good = session_config(&llm_sample, m->folder, &config, &error) && session_open(s, &d, &error);
+    bool good = session_config(sample, m->folder, &config, &error) && session_open(s, &d, &error);
     if (good) test_defer(t, close_session, s);
     good = good && (scope || session_take(s, m->folder, &report, &error));
     if (!good) test_unwind(t, __FILE__, __LINE__, m->name, error.status, error.text);
@@ -138,7 +143,8 @@ static bool write_answers(test *t, zf_safetensors *file, session *s)
     for (int k = 0; k < CELLS; k++) count += labels[k] != -100, ones[k] = 1;
     for (int k = 0; k < TEXTS; k++) weight[k] = 1 / count;
     for (int k = 0; k < 4; k++)
-        if (!take(t, file, floats[k], x, CELLS) || !write_floats(s, floats[k], x, CELLS)) return false;
+        if (!take(t, file, floats[k], x, CELLS) || !write_floats(s, floats[k], x, CELLS))
+            return false;
     return write_ids(s, "input_ids", ids, CELLS) && write_ids(s, "labels", labels, CELLS) &&
            write_floats(s, "weight", weight, TEXTS) && write_floats(s, "correction", ones, CELLS);
 }
@@ -161,7 +167,8 @@ static void check_gradients(test *t, const model *m, session *s, zf_safetensors 
     const char *path = test_path("ppo-gradients.safetensors");
     zf_error error = {ZF_OK, ""};
     zf_safetensors *own;
-    CHECK(t, zf_exchange_export(&llm_sample.exchange, s->program, s->graph, path, true, ZF_F32, &error));
+    CHECK(t, zf_exchange_export(&llm_sample.exchange, s->program, s->graph, path, true, ZF_F32,
+                                &error));
     CHECK(t, (own = open_file(t, path)) != NULL);
     for (int32_t i = 0; i < zf_param_count(s->graph); i++) {
         const char *name = zf_tensor_name(zf_param_at(s->graph, i));
@@ -183,7 +190,9 @@ static void check_step(test *t, const model *m)
     zf_safetensors *golden = open_file(t, GOLDEN);
     const double none = 0;
     double loss;
-    if (!take(t, golden, m->loss, &loss, 1) || !open_model(t, m, &s, (zf_training){.keep_gradients = true}, NULL)) return;
+    if (!take(t, golden, m->loss, &loss, 1) ||
+        !open_model(t, &llm_sample, m, &s, (zf_training){.keep_gradients = true}, NULL))
+        return;
     CHECK(t, write_floats(&s, "lr", &none, 1) && write_answers(t, golden, &s));
     OK(t, zf_step(s.program), zf_program_error(s.program));
     CHECK_NEAR(t, session_scalar(&s, "loss"), loss, 1e-6 * fabs(loss));
@@ -203,7 +212,7 @@ TEST_ONCE(ppo_text_loss_is_that_of_torch)
     double nothing[CELLS], loss;
     for (int k = 0; k < CELLS; k++) nothing[k] = -100;
     if (!take(t, golden, text.loss, &loss, 1) ||
-        !open_model(t, &text, &s,
+        !open_model(t, &llm_sample, &text, &s,
                     (zf_training){.keep_gradients = true, .zero = {.micro_batches = 2}}, NULL))
         return;
     CHECK(t, write_floats(&s, "lr", &none, 1) && write_answers(t, golden, &s) &&
@@ -223,7 +232,8 @@ static void check_steps(test *t, const model *m)
     const double lr = 1e-3;
     double losses[STEPS];
     if (!take(t, golden, m->losses, losses, STEPS) ||
-        !open_model(t, m, &s, (zf_training){.adamw = {.weight_decay = ZF_ZERO}, .clip = 1}, NULL))
+        !open_model(t, &llm_sample, m, &s,
+                    (zf_training){.adamw = {.weight_decay = ZF_ZERO}, .clip = 1}, NULL))
         return;
     CHECK(t, write_floats(&s, "lr", &lr, 1) && write_answers(t, golden, &s));
     for (int k = 0; k < STEPS; k++) {
@@ -243,10 +253,19 @@ TEST_ONCE(ppo_steps_are_those_of_torch)
 TEST_ONCE(ppo_critic_has_a_scope)
 {
     static session s; /* outlives what the test defers */
-    if (!open_model(t, &critic, &s, (zf_training){.name = "critic"}, "critic")) return;
-    for (int32_t k = 0; k < zf_param_count(s.graph); k++)
-        CHECK(t, !strncmp(zf_tensor_name(zf_param_at(s.graph, k)), "critic.", 7));
-    CHECK(t, zf_valid(zf_graph_find(s.graph, "critic.score.weight")));
-    CHECK(t, zf_valid(zf_graph_find(s.graph, "input_ids")) && zf_valid(zf_graph_find(s.graph, "returns")));
-    session_close(&s);
+    static const sample_model *const samples[] = {&llm_sample, &gpt_sample, &opt_sample};
+    static const char *const folders[] = {"llama", "gpt2", "opt"};
+    for (int i = 0; i < 3; i++) {
+        char folder[100];
+        model m = critic;
+        snprintf(folder, sizeof folder, "tests/golden/reward/%s", folders[i]);
+        m.folder = folder;
+        if (!open_model(t, samples[i], &m, &s, (zf_training){.name = "critic"}, "critic")) return;
+        for (int32_t k = 0; k < zf_param_count(s.graph); k++)
+            CHECK(t, !strncmp(zf_tensor_name(zf_param_at(s.graph, k)), "critic.", 7));
+        CHECK(t, zf_valid(zf_graph_find(s.graph, "critic.score.weight")));
+        CHECK(t, zf_valid(zf_graph_find(s.graph, "input_ids")));
+        CHECK(t, zf_valid(zf_graph_find(s.graph, "returns")));
+        session_close(&s);
+    }
 }

@@ -1,7 +1,11 @@
-/* opt: trains an OPT on a text or on examples, or as a reward model, continues sentences, exports
+/* opt: trains an OPT on a text, on examples, preferences or rewards, continues sentences, exports
  * weights. */
 #include "../frame/options/command.h"
 #include "../frame/commands/frame.h"
+#include "../frame/policy/policy.h"
+#include "../frame/ppo/ppo.h"
+#include "../frame/preference/preference.h"
+#include "../frame/rlhf/rlhf.h"
 #include "../frame/score/reward.h"
 #include "model.h"
 
@@ -9,6 +13,10 @@ static int pretrain(int argc, char **argv) { return causal_pretrain(&opt_sample,
 static int finetune(int argc, char **argv) { return causal_finetune(&opt_sample, argc, argv); }
 static int reward(int argc, char **argv) { return reward_command(&opt_sample, argc, argv); }
 static int score(int argc, char **argv) { return score_command(&opt_sample, argc, argv); }
+static int grpo(int argc, char **argv) { return grpo_command(&opt_sample, argc, argv); }
+static int ppo(int argc, char **argv) { return ppo_command(&opt_sample, argc, argv); }
+static int rlhf(int argc, char **argv) { return rlhf_command(&opt_sample, argc, argv); }
+static int dpo(int argc, char **argv) { return preference_command(&opt_sample, argc, argv); }
 static int eval(int argc, char **argv) { return evaluate_command(&opt_sample, argc, argv); }
 static int generate(int argc, char **argv) { return causal_generate(&opt_sample, argc, argv); }
 static int chat(int argc, char **argv) { return causal_chat(&opt_sample, argc, argv); }
@@ -21,6 +29,10 @@ static const command commands[] = {
     {"finetune", "fine-tune --model DIR on --data FILE, or an adapter of it (--lora)", finetune},
     {"reward", "train a model that scores answers on pairs of them (--data FILE)", reward},
     {"score", "print the scores that such a model gives to answers (--data FILE)", score},
+    {"grpo", "train --model DIR on rewards (--reward) of its answers to prompts (--data FILE)", grpo},
+    {"ppo", "the same with a critic, which gives values to tokens (PPO)", ppo},
+    {"rlhf", "fine-tune, train a reward model, and ppo, from one file of pairs (--data FILE)", rlhf},
+    {"dpo", "train --model DIR on pairs of answers (--data FILE), or an adapter of it (--lora)", dpo},
     {"eval", "the loss of a checkpoint on a text, on examples or on batches", eval},
     {"generate", "continue a text", generate},
     {"chat", "answer messages", chat},

@@ -128,7 +128,8 @@ static bool keep(critic *c, const origin *from, zf_error *error)
     }
     c->lora.keep = c->keep;
     return length < sizeof c->keep ||
-           fail(error, ZF_ERR_LIMIT, "the adapter of the critic keeps parameters of too many names");
+           fail(error, ZF_ERR_LIMIT,
+                "the adapter of the critic keeps parameters of too many names");
 }
 
 /* The model, and what of it is trained: an adapter and its head, or all. */
@@ -220,8 +221,7 @@ bool critic_open(critic *c, const experience *e, session *policy, const char *fo
     bool good;
     *c = (critic){.sample = *policy->sample};
     c->sample.objective = &values;
-    good = read_origin(&from, c, e, folder, error) &&
-           describe(c, &from, e->desc->run, error) &&
+    good = read_origin(&from, c, e, folder, error) && describe(c, &from, e->desc->run, error) &&
            open_session(c, &c->train, e, policy, SAMPLE_TRAIN, from.shares, error) &&
            (was_stored(c, before) || take(c, &from, error)) &&
            open_session(c, &c->evaluate, e, policy, SAMPLE_EVALUATE, from.shares, error);

@@ -23,7 +23,8 @@ typedef struct critic {
  * model or any other; NULL: as the policy. A value that is not there has a random one; all that a
  * checkpoint has brought to the store stays. All ranks must call it. False with *error, and then there
  * is nothing to close. */
-bool critic_open(critic *c, const experience *e, session *policy, const char *folder, zf_error *error);
+bool critic_open(critic *c, const experience *e, session *policy, const char *folder,
+                 zf_error *error);
 void critic_close(critic *c);
 
 /* A step on batch number `batch` of the answers, toward `returns`; old: the values before the first

@@ -164,7 +164,8 @@ static void note(const experience *e, char *text, size_t size)
 
 static const zf_option advantage_rows[] = {
     ADVANTAGE(NUMBER, kl_reward, 0.05, "[0,inf)", .traits = CHANGES | BASIC, .unit = "BETA",
-              .help = "BETA (log p - log p of the reference) is taken from the reward of each token"),
+              .help =
+                  "BETA (log p - log p of the reference) is taken from the reward of each token"),
     ADVANTAGE(NUMBER, reward_clip, 5, "[0,inf)", .traits = CHANGES,
               .help = "the score of an answer is within +- this; 0: as it is"),
     ADVANTAGE(NUMBER, gamma, 1, "(0,1]", .traits = CHANGES, .help = "discount of a token"),
@@ -174,12 +175,14 @@ static const zf_option advantage_rows[] = {
 
 static const zf_option own_rows[] = {
     OWN(NUMBER, kl_target, 0, "[0,inf)", .unit = "KL", .traits = CHANGES,
-        .help = "BETA of --kl-reward is adapted until the mean of that difference is KL; 0: it stays"),
+        .help =
+            "BETA of --kl-reward is adapted until the mean of that difference is KL; 0: it stays"),
     OWN(COUNT, kl_horizon, 10000, "[1,1000000000]", .with = "kl_target", .traits = CHANGES,
         .unit = "N", .help = "answers in which BETA changes by a fifth at most"),
     OWN(FLAG, no_whiten, 0, NULL, .traits = CHANGES,
-        .help = "advantages as they are; else with the mean 0 and the variance 1 over all tokens of "
-                "an iteration"),
+        .help =
+            "advantages as they are; else with the mean 0 and the variance 1 over all tokens of "
+            "an iteration"),
     OWN(TEXT, critic, 0, NULL, .unit = "DIR", .topic = "critic",
         .traits = ZF_OPTION_PATH | ZF_OPTION_READS | BASIC,
         .help = "the reward model that the critic begins as; else that of --reward model:DIR, or a "
@@ -225,9 +228,9 @@ static const char *wrong(const policy_options *own, const settings *o)
 int ppo_command(const sample_model *sample, int argc, char **argv)
 {
     static const settings_default defaults[] = {
-        {"batch", "64"},        {"schedule", "constant"}, {"lr", "1e-6"},
-        {"seq", "1024"},        {"weight-decay", "0"},    {"eval-batches", "0"},
-        {"no-fuse", "accumulate"}, {"loss", "bnpo"},      {NULL, NULL}};
+        {"batch", "64"},           {"schedule", "constant"}, {"lr", "1e-6"},
+        {"seq", "1024"},           {"weight-decay", "0"},    {"eval-batches", "0"},
+        {"no-fuse", "accumulate"}, {"loss", "bnpo"},         {NULL, NULL}};
     static const policy_kind kind = {.usage = "ppo --model DIR --data FILE --reward SPEC [OPTIONS]",
                                      .defaults = defaults,
                                      .rows = rows,
@@ -235,8 +238,7 @@ int ppo_command(const sample_model *sample, int argc, char **argv)
                                      .columns = {"loss", "reward", "kl1", "kl3", "kl_reward",
                                                  "entropy", "ratio_low", "ratio_high", "clipped",
                                                  "length", "ended", "mismatch", "value_loss",
-                                                 "value_clipped", "explained_variance",
-                                                 "ptx_loss"},
+                                                 "value_clipped", "explained_variance", "ptx_loss"},
                                      .open = open_ppo,
                                      .close = close_ppo,
                                      .advantages = advantages,

@@ -10,7 +10,8 @@ static size_t document(const char *text, size_t bytes)
     for (size_t k = 0; k < bytes; k++) {
         size_t next = k + 1;
         if (text[k] != '\n') continue;
-        while (next < bytes && (text[next] == ' ' || text[next] == '\t' || text[next] == '\r')) next++;
+        while (next < bytes && (text[next] == ' ' || text[next] == '\t' || text[next] == '\r'))
+            next++;
         if (next == bytes || text[next] == '\n') return k;
     }
     return bytes;
@@ -45,8 +46,8 @@ bool ptx_read(causal_tokens *out, const char *path, const zf_answer_desc *how, i
     zf_text_free(&text);
     if (good && (int64_t)ids.count <= row)
         good = fail(error, ZF_ERR_ARGUMENT,
-                    "--ptx %s has %lld tokens; a row of %lld and the token after it are needed", path,
-                    (long long)ids.count, (long long)row);
+                    "--ptx %s has %lld tokens; a row of %lld and the token after it are needed",
+                    path, (long long)ids.count, (long long)row);
     if (good) *out = (causal_tokens){ids.at, (int64_t)ids.count};
     else zf_ids_free(&ids);
     return good;

@@ -35,17 +35,20 @@ static const zf_option rows[] = {
     ROW(TEXT, data, 0, NULL, .unit = "FILE", .traits = BASIC,
         .help = "pairs, JSON Lines {\"prompt\", \"chosen\", \"rejected\"}"),
     ROW(TEXT, save, 0, NULL, .unit = "DIR", .traits = BASIC,
-        .help = "DIR/sft, DIR/reward and DIR/ppo, the models of the steps; what is done there is not "
-                "done again, and what was interrupted goes on"),
+        .help =
+            "DIR/sft, DIR/reward and DIR/ppo, the models of the steps; what is done there is not "
+            "done again, and what was interrupted goes on"),
     ROW(COUNT, step, 0, "[0,3]", .unit = "N", .traits = BASIC,
-        .help = "this step alone, anew: 1 fine-tunes on chosen answers, 2 trains the reward model, 3 "
-                "is PPO; 0: all"),
+        .help =
+            "this step alone, anew: 1 fine-tunes on chosen answers, 2 trains the reward model, 3 "
+            "is PPO; 0: all"),
     ROW(TEXT, split, 0, NULL, .unit = "A,B,C",
         .help = "proportions of the lines of --data that the steps have; else 2,4,4"),
     ROW(COUNT, seed, 1, "[0,9000000000000000]", .help = "of all steps, and of the split"),
     ROW(TEXT, own[0], 0, NULL, .flag = "sft", .unit = "OPTIONS", .traits = BASIC,
-        .help = "of finetune, as one text of words: --sft '--steps 500 --lr 1e-5'. Other options, as "
-                "--lora r=16, are those of all steps"),
+        .help =
+            "of finetune, as one text of words: --sft '--steps 500 --lr 1e-5'. Other options, as "
+            "--lora r=16, are those of all steps"),
     ROW(TEXT, own[1], 0, NULL, .flag = "reward", .unit = "OPTIONS", .traits = BASIC,
         .help = "of reward"),
     ROW(TEXT, own[2], 0, NULL, .flag = "ppo", .unit = "OPTIONS", .traits = BASIC, .help = "of ppo"),
@@ -84,7 +87,10 @@ static void add(line *l, const char *word)
     l->word[l->count] = NULL;
 }
 
-static void add_two(line *l, const char *option, const char *value) { add(l, option), add(l, value); }
+static void add_two(line *l, const char *option, const char *value)
+{
+    add(l, option), add(l, value);
+}
 
 /* The words of all steps, and of one. own: is cut. */
 static void add_options(line *l, const rlhf *r, int step, char *own)
@@ -145,7 +151,7 @@ static void done_path(char path[PATH_ROOM], const rlhf *r, int step)
 /* How many words an option has that changes no number of the result; 0: it may change them. */
 static int is_local(const char *word)
 {
-    static const char *const with_value[] = {"--threads", "--log",  "--svg",      "--report",
+    static const char *const with_value[] = {"--threads", "--log",      "--svg",       "--report",
                                              "--keep",    "--deadline", "--save-every"};
     for (size_t k = 0; k < sizeof with_value / sizeof *with_value; k++) {
         const size_t length = strlen(with_value[k]);
@@ -212,9 +218,14 @@ static bool mark_done(const rlhf *r, const line *l, int step, zf_error *error)
 static int merge(const rlhf *r, const line *l)
 {
     char to[PATH_ROOM];
-    char *argv[] = {r->program,           (char *)"merge",     (char *)"--load",
-                    (char *)(uintptr_t)r->o.model, (char *)"--adapter", (char *)(uintptr_t)l->save,
-                    to,                   NULL};
+    char *argv[] = {r->program,
+                    (char *)"merge",
+                    (char *)"--load",
+                    (char *)(uintptr_t)r->o.model,
+                    (char *)"--adapter",
+                    (char *)(uintptr_t)l->save,
+                    to,
+                    NULL};
     snprintf(to, sizeof to, "%s/sft", r->o.save);
     return merge_command(r->sample, 7, argv);
 }
@@ -275,10 +286,11 @@ static bool prepare(rlhf *r, zf_error *error)
 {
     double parts[SPLIT_STEPS] = {2, 4, 4};
     char end = 0;
-    if (r->o.split && (sscanf(r->o.split, "%lf,%lf,%lf%c", parts, parts + 1, parts + 2, &end) != 3 ||
-                       !(parts[0] > 0 && parts[1] > 0 && parts[2] > 0) || parts[0] + parts[1] + parts[2] > 1e9))
-        return fail(error, ZF_ERR_ARGUMENT, "--split takes three numbers above 0, as 2,4,4, not '%.100s'",
-                    r->o.split);
+    if (r->o.split &&
+        (sscanf(r->o.split, "%lf,%lf,%lf%c", parts, parts + 1, parts + 2, &end) != 3 ||
+         !(parts[0] > 0 && parts[1] > 0 && parts[2] > 0) || parts[0] + parts[1] + parts[2] > 1e9))
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--split takes three numbers above 0, as 2,4,4, not '%.100s'", r->o.split);
     if (rank_launch_of().launcher)
         return fail(error, ZF_ERR_ARGUMENT,
                     "rlhf is one process: give --ranks N, or run the commands of its steps by %s",
@@ -318,8 +330,7 @@ static void separate(rlhf *r, char **argv, int *count)
         if (!own && r->common_count < WORDS) r->common[r->common_count++] = argv[k];
         if (!own) continue;
         argv[kept++] = argv[k];
-        if ((help || text[2 + length] != '=') && k + 1 < *count)
-            argv[kept++] = argv[++k];
+        if ((help || text[2 + length] != '=') && k + 1 < *count) argv[kept++] = argv[++k];
     }
     *count = kept;
 }

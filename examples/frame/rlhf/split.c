@@ -108,7 +108,8 @@ static bool take_line(split *s, int step, const char *line, size_t bytes, zf_err
 static int step_of(int64_t line, const double parts[SPLIT_STEPS], uint64_t seed)
 {
     const double all = parts[0] + parts[1] + parts[2],
-                 at = (double)(bert_mix(bert_mix(seed + 1) + (uint64_t)line) >> 11) / 9007199254740992.0;
+                 at = (double)(bert_mix(bert_mix(seed + 1) + (uint64_t)line) >> 11) /
+                      9007199254740992.0;
     return at * all < parts[0] ? 0 : at * all < parts[0] + parts[1] ? 1 : 2;
 }
 
@@ -125,13 +126,14 @@ static bool take_lines(split *s, const char *from, const zf_text *text,
         if (strspn(line, " \t\r") >= bytes) continue;
         if (!take_line(s, step_of(number, parts, seed), line, bytes, error)) {
             const zf_error why = *error;
-            return fail(error, why.status, "%.300s: line %lld: %.600s", from, (long long)number, why.text);
+            return fail(error, why.status, "%.300s: line %lld: %.600s", from, (long long)number,
+                        why.text);
         }
     }
     for (int k = 0; k < SPLIT_STEPS; k++)
         if (!s->lines[k])
-            return fail(error, ZF_ERR_ARGUMENT, "%s: no line for %s.jsonl: there must be more of them",
-                        from, names[k]);
+            return fail(error, ZF_ERR_ARGUMENT,
+                        "%s: no line for %s.jsonl: there must be more of them", from, names[k]);
     return true;
 }
 

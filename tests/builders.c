@@ -273,7 +273,7 @@ static void check_none_drawn(test *t, const zf_graph *g, const char *model)
 TEST_ONCE(samples_of_no_first_values)
 {
     const sample_shape shape = {.batch = 2, .sequence = 16, .predictions = 5};
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     zf_graph *g[4];
     bert_config bert;
     gpt_config gpt;

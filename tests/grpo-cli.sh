@@ -27,7 +27,7 @@ done > "$work/prompts.jsonl"
 grpo() {
     ends 0 "$llm" grpo --model "$work/rewarded" --data "$work/prompts.jsonl" --tokens 8 --seq 24 \
         --batch 32 --lr 1e-2 --quiet --threads 1 --log "$work/log.csv" "$@" &&
-        cut -d, -f1-16 "$work/log.csv" > "$work/columns"
+        cut -d, -f1-18 "$work/log.csv" > "$work/columns"
 }
 # column NAME: its values.
 column() {
@@ -123,6 +123,45 @@ goes_on() {
         tail -n 2 "$work/columns" | cmp - "$work/columns.before"
 }
 check 'training on rewards goes on' goes_on
+
+# Groups without a signal are replaced, at most as often as asked for, alike on all ranks and after an
+# interruption.
+begins_with_a='cmd:awk -F\" "{ print \$4 ~ /^[a-d]/ }"'
+redraws() {
+    grpo --steps 3 --precision f32 --group 2 --micro-batches 2 --reward "$begins_with_a" &&
+        column no_signal > "$work/without" && column redrawn | awk '$1 != 0 { exit 1 }' &&
+        grpo --steps 3 --precision f32 --group 2 --micro-batches 2 --reward "$begins_with_a" --redraws 2 &&
+        column no_signal | paste - "$work/without" | awk '$1 >= $2 { exit 1 }' &&
+        column redrawn > "$work/redrawn" && column no_signal | paste - "$work/redrawn" |
+        awk '$2 < 2 * $1 || $2 > 2 { exit 1 }' && cp "$work/columns" "$work/columns.one" &&
+        grpo --steps 3 --precision f32 --group 2 --ranks 2 --zero 3 --reward "$begins_with_a" --redraws 2 &&
+        cmp "$work/columns" "$work/columns.one" &&
+        grpo --steps 1 --precision f32 --redraws 3 --reward regex:^#nothing && [ "$(column redrawn)" = 3 ] &&
+        [ "$(column no_signal)" = 1 ] && goes_on --redraws 2 --group 2 --reward "$begins_with_a"
+}
+check 'groups with equal rewards are drawn anew' redraws
+
+# Held-out prompts change no step, and are answered alike on all ranks.
+held_out() {
+    head -n 3 "$work/prompts.jsonl" > "$work/held.jsonl"
+    grpo --steps 5 --precision f32 --micro-batches 2 --reward length &&
+        cut -d, -f1-15 "$work/columns" > "$work/columns.one" &&
+        grpo --steps 5 --precision f32 --micro-batches 2 --reward length --held-out "$work/held.jsonl" \
+            --held-out-every 2 --samples "$work/samples" && cp "$work/samples" "$work/samples.one" &&
+        cut -d, -f1-15 "$work/columns" | cmp - "$work/columns.one" &&
+        column held_out | awk 'NR % 2 == 0 ? $1 != "nan" : !($1 > 0 && $1 <= 1) { exit 1 }' &&
+        [ "$(grep -c '^{"iteration":[024],"line":[123],"completion":".*","reward":[0-9.]*}$' \
+            "$work/samples")" = 9 ] &&
+        grpo --steps 5 --precision f32 --ranks 2 --zero 3 --reward length --held-out "$work/held.jsonl" \
+            --held-out-every 2 --samples "$work/samples" && cmp "$work/samples" "$work/samples.one" &&
+        cut -d, -f1-15 "$work/columns" | cmp - "$work/columns.one"
+}
+check 'held-out prompts are answered' held_out
+check 'samples without prompts' fails 2 "llm: grpo: --samples requires --held-out; 'llm grpo --help' lists the \
+options" "$llm" grpo --model "$work/rewarded" --data "$work/prompts.jsonl" --reward length --samples "$work/x"
+check 'held-out prompts that are missing' fails 1 "llm: $work/none: No such file or directory" \
+    "$llm" grpo --model "$work/rewarded" --data "$work/prompts.jsonl" --seq 24 --tokens 8 --reward length \
+    --held-out "$work/none"
 
 # The reference is what training began with: the base of an adapter (above), an adapter as it was loaded,
 # or a copy of the weights.

@@ -1,5 +1,4 @@
-#include "experience.h"
-#include "../data/examples.h"
+#include "answers.h"
 #include "../options/fail.h"
 #include "../ranks/ranks.h"
 
@@ -126,15 +125,6 @@ static void fill_rows(experience *e, const zf_rollouts *r)
     }
 }
 
-/* The reward of each answer; one rank computes them, since a command may. */
-static bool reward(experience *e, const session *s, const zf_rollouts *r, zf_error *error)
-{
-    const zf_collective tell = {
-        .op = ZF_OP_bcast, .dtype = ZF_F64, .count = e->answers, .in = e->reward, .out = e->reward};
-    if (!s->rank && !zf_rewards_score(e->desc->rewards, r, e->reward, NULL, error)) return false;
-    return !s->comm || !s->comm->run(s->comm->self, &tell, error);
-}
-
 /* The weights of tokens in each batch of a step. */
 static bool weigh(experience *e, zf_error *error)
 {
@@ -214,7 +204,7 @@ static void log_rewards(experience *e, const zf_rollouts *r)
     const double groups = (double)(e->answers / group), answers = (double)e->answers;
     experience_log *l = &e->log;
     double known = 0;
-    *l = (experience_log){.reward = 0};
+    *l = (experience_log){.redrawn = l->redrawn, .held_out = l->held_out};
     for (int64_t k = 0; k < e->answers; k += group) {
         const double deviation = zf_group_deviation(e->reward + k, e->group + k, group, e->group[k]);
         l->no_signal += (deviation == 0) / groups;
@@ -247,28 +237,6 @@ static void log_tokens(experience *e, bool reference)
 
 /* ----------------------------------------------------------------------------------- iteration */
 
-static bool write_answers(experience *e, session *s, int64_t iteration, zf_rollouts *r,
-                          zf_error *error)
-{
-    const experience_desc *d = e->desc;
-    const int64_t prompts = e->answers / d->o->group;
-    const zf_rollout_desc rollout = {.decoder = &e->decoder.steps,
-                                     .how = d->how,
-                                     .sampling = d->o->how,
-                                     .seed = d->seed,
-                                     .iteration = iteration,
-                                     .group = d->o->group,
-                                     .tokens = d->o->tokens,
-                                     .comm = s->comm};
-    int64_t *numbers = malloc((size_t)prompts * sizeof *numbers);
-    bool good = numbers || fail(error, ZF_ERR_NOMEM, "out of memory");
-    for (int64_t k = 0; k < prompts && good; k++)
-        numbers[k] = examples_drawn(iteration * prompts + k, d->data->count, d->seed);
-    good = good && zf_rollouts_write(r, d->data, numbers, prompts, &rollout, error);
-    free(numbers);
-    return good;
-}
-
 /* Gathers what is sampled from. */
 static bool gather(experience *e, zf_error *error)
 {
@@ -278,27 +246,15 @@ static bool gather(experience *e, zf_error *error)
     return true;
 }
 
-/* Notes the time of prompts, and the tokens of all. */
-static void count_answers(experience *e, const zf_rollouts *r, const session *s, double prompt)
-{
-    const int64_t each = (e->answers + s->world - 1) / s->world, size = 1 + 2 * e->desc->o->tokens;
-    int64_t given = 0, all = 0;
-    for (int64_t k = 0; k < e->answers; k++)
-        given += (int64_t)r->answers[k].given, all += (int64_t)r->answers[k].ids.count;
-    e->spent->tokens[PHASE_PROMPT] += given, e->spent->tokens[PHASE_DECODE] += all - given;
-    phases_give(e->spent, PHASE_PROMPT, prompt);
-    phases_gather(e->spent, each * size, s->world);
-}
-
-/* The answers of an iteration, and their rewards. */
+/* The answers of an iteration, their rewards and weights. */
 static bool sample(experience *e, session *s, int64_t iteration, zf_rollouts *r, zf_error *error)
 {
-    const double before = e->decoder.steps.prompt_seconds;
-    phases_enter(e->spent, PHASE_DECODE);
-    if (!write_answers(e, s, iteration, r, error)) return false;
-    count_answers(e, r, s, e->decoder.steps.prompt_seconds - before);
-    phases_enter(e->spent, PHASE_REWARD);
-    if (!reward(e, s, r, error)) return false;
+    const policy_options *o = e->desc->o;
+    e->log.held_out = NAN;
+    if (e->desc->held_out && iteration % o->held_out_every == 0 &&
+        !answers_evaluate(e, s, iteration, error))
+        return false;
+    if (!answers_sample(e, s, iteration, r, error)) return false;
     phases_enter(e->spent, PHASE_OTHER);
     fill_rows(e, r);
     return weigh(e, error);

@@ -11,7 +11,7 @@
 typedef struct experience_desc {
     const policy_options *o;
     const settings *run;
-    const zf_prompts *data;
+    const zf_prompts *data, *held_out; /* held_out: NULL: none */
     causal_tokens text; /* of --ptx, or none */
     const zf_answer_desc *how;
     zf_rewards *rewards;
@@ -31,6 +31,8 @@ typedef struct experience_log {
     double kl1, kl3;               /* to the reference, of a token; NaN without one */
     double entropy, length, ended; /* of a token; tokens; share that has ended by itself */
     double mismatch;               /* mean |log p - sampled| of a token */
+    double redrawn;  /* groups that were drawn anew, as a share of all */
+    double held_out; /* mean reward of held-out prompts; NaN in other iterations */
 } experience_log;
 
 /* [answers], [answers, sequence]. All ranks have all of them. */

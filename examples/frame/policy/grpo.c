@@ -33,6 +33,9 @@ static const zf_option advantage_rows[] = {
 static const zf_option rows[] = {
     ZF_OPTION(policy_options, COUNT, group, 8, "[2,65536]", .traits = CHANGES | BASIC,
               .help = "answers to each prompt, which are compared with one another"),
+    ZF_OPTION(policy_options, COUNT, redraws, 0, "[0,100]", .traits = CHANGES, .unit = "N",
+              .help = "groups with equal rewards, which teach nothing, are replaced by answers to "
+                      "other prompts, at most N times (dynamic sampling)"),
     ZF_OPTION(policy_options, DESC, advantage, 0, NULL, .rows = advantage_rows, .topic = "policy"),
     ZF_OPTION(policy_options, DESC, loss, 0, NULL, .rows = NULL),
     {.name = NULL}};
@@ -63,7 +66,8 @@ int grpo_command(const sample_model *sample, int argc, char **argv)
         .rows = rows,
         .wrong = wrong,
         .columns = {"loss", "reward", "reward_deviation", "no_signal", "kl1", "kl3", "entropy",
-                    "ratio_low", "ratio_high", "clipped", "length", "ended", "mismatch"},
+                    "ratio_low", "ratio_high", "clipped", "length", "ended", "mismatch", "redrawn",
+                    "held_out"},
         .advantages = advantages};
     return policy_command(sample, &grpo, argc, argv);
 }

@@ -195,7 +195,9 @@ static bool number(void *user, const char *name, double *out)
                    {"entropy", offsetof(experience_log, entropy)},
                    {"length", offsetof(experience_log, length)},
                    {"ended", offsetof(experience_log, ended)},
-                   {"mismatch", offsetof(experience_log, mismatch)}};
+                   {"mismatch", offsetof(experience_log, mismatch)},
+                   {"redrawn", offsetof(experience_log, redrawn)},
+                   {"held_out", offsetof(experience_log, held_out)}};
     const policy_reader *r = user;
     const policy_kind *kind = r->e.desc->o->kind;
     if (kind->number && kind->number(&r->e, name, out)) return true;
@@ -275,6 +277,13 @@ static const zf_option policy_rows[] = {
         .help = "of an iteration, a multiple of --batch; 0: --batch, so that each is one step"),
     ROW(COUNT, epochs, 1, "[1,1000]", .traits = CHANGES,
         .help = "passes over the answers of an iteration"),
+    ROW(TEXT, held_out, 0, NULL, .unit = "FILE", .topic = "held out",
+        .help = "prompts that are answered with the most likely tokens, and rewarded, for the log"),
+    ROW(COUNT, held_out_every, 10, "[1,1000000000]", .unit = "N", .with = "held_out",
+        .help = "before iterations 0, N, 2 N, ..."),
+    ROW(TEXT, samples, 0, NULL, .unit = "FILE", .with = "held_out",
+        .traits = ZF_OPTION_PATH | ZF_OPTION_LOCAL,
+        .help = "JSON Lines to which the answers to the first ten of them are added"),
     ROW(TEXTS, stop, 0, NULL, .traits = CHANGES, .help = "ends an answer before this text"),
     ROW(FLAG, off_policy, 0, NULL, .traits = CHANGES,
         .help = "answers may be sampled by other probabilities than those that are trained"),

@@ -1,7 +1,7 @@
 #include "policy_data.h"
 #include "../options/fail.h"
 #include "../ppo/ptx.h"
-#include "model_reward.h"
+#include "../score/model_reward.h"
 
 #include <stdlib.h>
 
@@ -45,8 +45,9 @@ static bool open_prompts(policy_data *p, const settings *o, const zf_config_fact
     p->how.ends = p->ends, p->how.end_count = POLICY_ENDS;
     p->how.stops = own->stop.at, p->how.stop_count = own->stop.count;
     p->how.vocab = *facts->vocab;
-    return zf_prompts_read(&p->prompts, o->data, &(zf_prompts_desc){&p->how, o->seq - own->tokens},
-                           error);
+    const zf_prompts_desc fits = {&p->how, o->seq - own->tokens};
+    return zf_prompts_read(&p->prompts, o->data, &fits, error) &&
+           (!own->held_out || zf_prompts_read(&p->held_out, own->held_out, &fits, error));
 }
 
 /* `sequence`: tokens of a prompt and its answer, at most. */
@@ -92,6 +93,9 @@ static int64_t count_prompts(dataset *d, const policy_data *p)
         d->digest = zf_digest_bytes(d->digest, at->text.at, at->text.count);
         if ((int64_t)at->ids.count > longest) longest = (int64_t)at->ids.count;
     }
+    for (int64_t k = 0; k < p->held_out.count; k++)
+        if ((int64_t)p->held_out.at[k].ids.count > longest)
+            longest = (int64_t)p->held_out.at[k].ids.count;
     return longest;
 }
 
@@ -104,6 +108,7 @@ static void describe(policy_data *p, const settings *o, int64_t sequence, const 
     p->experience = (experience_desc){.o = own,
                                       .run = o,
                                       .data = &p->prompts,
+                                      .held_out = own->held_out ? &p->held_out : NULL,
                                       .how = &p->how,
                                       .rewards = p->rewards,
                                       .seed = (uint64_t)o->seed,
@@ -155,6 +160,7 @@ void policy_data_close(dataset *d)
     free(p->experience.text.id);
     zf_rewards_close(p->rewards);
     zf_prompts_free(&p->prompts);
+    zf_prompts_free(&p->held_out);
     zf_chat_close(&p->chat);
     zf_tokenizer_free(p->tokens);
     free(p);

@@ -13,7 +13,7 @@ typedef struct policy_data {
     zf_chat chat;
     int32_t ends[POLICY_ENDS];
     zf_answer_desc how;
-    zf_prompts prompts;
+    zf_prompts prompts, held_out;
     zf_rewards *rewards;
     policy_graph graph;
     int64_t text_rows, parts; /* of a step: rows of --ptx, and the parts that it is split into */

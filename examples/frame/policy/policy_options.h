@@ -44,7 +44,8 @@ typedef struct ppo_options {
 
 typedef struct policy_options {
     zf_option_texts reward, stop;
-    int64_t group, tokens, answers, epochs;
+    int64_t group, tokens, answers, epochs, redraws, held_out_every;
+    const char *held_out, *samples; /* files */
     double reward_deadline;
     zf_sampling how;
     bool off_policy, reward_standardize;

@@ -136,6 +136,13 @@ trained with" $all --precision f32 --batch 16 --lr 2e-3 --critic-lr 3e-3 --steps
 }
 check 'goes on with the first weights alone' other_first_weights
 
+help_shows() {
+    ends 0 "$llm" "$1" --help all && grep -qF 'how losses of tokens make one [grpo]' "$work/out" &&
+        ends 0 "$llm" ppo --help all && grep -qF 'how losses of tokens make one [bnpo]' "$work/out" &&
+        grep -qF 'highest learning rate [1e-06]' "$work/out"
+}
+check 'help shows the defaults of the command' help_shows grpo
+
 # ------------------------------------------------------------------------------------------ rlhf
 
 # rlhf STEPS OPTIONS...: all three steps into $work/$place, of which the last has STEPS.

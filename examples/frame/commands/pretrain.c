@@ -620,6 +620,7 @@ int pretrain_command(const sample_model *sample, const settings_desc *desc, int 
     int status;
     bool good;
     job.tables = settings_tables_of(o, sample, desc);
+    if (command_asks(argc, argv) < argc) (void)settings_show(o, &job.tables, desc, &error);
     if (command_help(argc, argv, job.tables.all, job.tables.count,
                      desc->usage   ? desc->usage
                      : desc->tunes ? "finetune --model DIR --data FILE [OPTIONS]"

@@ -364,6 +364,11 @@ static bool take_adapter(settings *o, const objective *of, zf_error *error)
     return true;
 }
 
+bool settings_show(settings *o, const settings_tables *t, const settings_desc *desc, zf_error *error)
+{
+    return set_defaults(o, t, desc->defaults, error) && set_defaults(o, t, all_defaults, error);
+}
+
 bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
                    const settings_desc *desc, int argc, char **argv, zf_error *error)
 {

@@ -62,6 +62,10 @@ settings_tables settings_tables_of(settings *o, const struct sample_model *sampl
 bool settings_read(settings *o, settings_tables *tables, const struct sample_model *sample,
                    const settings_desc *desc, int argc, char **argv, zf_error *error);
 
+/* Sets what --help shows as the defaults of a sample. False with *error. */
+bool settings_show(settings *o, const settings_tables *tables, const settings_desc *desc,
+                   zf_error *error);
+
 void settings_free(settings *o);
 
 /* The parts of a batch on each rank. */

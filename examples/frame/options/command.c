@@ -30,13 +30,19 @@ int command_usage_error(char **argv, const char *text)
     return EXIT_USAGE;
 }
 
+int command_asks(int argc, char **argv)
+{
+    int at = 2;
+    while (at < argc && strcmp(argv[at], "--help") && strcmp(argv[at], "-h")) at++;
+    return at < argc ? at : argc;
+}
+
 bool command_help(int argc, char **argv, const zf_options *all, int32_t count, const char *usage,
                   const char *without, int *status)
 {
     zf_error error;
-    int at = 2;
+    const int at = command_asks(argc, argv);
     const char *topic;
-    while (at < argc && strcmp(argv[at], "--help") && strcmp(argv[at], "-h")) at++;
     if (at >= argc) return false;
     topic = at + 1 < argc && argv[at + 1][0] != '-' ? argv[at + 1] : without;
     printf("usage: %s %s\n\n", program->name, usage);

@@ -20,6 +20,8 @@ typedef struct command_program {
 /* The return value of main: the command's status, or EXIT_FAILED if output could not be written. */
 int command_main(const command_program *program, int argc, char **argv);
 
+/* Where --help or -h is in a command line; argc: there is none. */
+int command_asks(int argc, char **argv);
 /* Where --help is asked for, perhaps with a topic: prints it, and is true with *status. without:
  * the topic that is shown where none is named; NULL: the basic options. */
 bool command_help(int argc, char **argv, const zf_options *all, int32_t count, const char *usage,

@@ -385,6 +385,9 @@ typedef struct zf_launch {
     int32_t queue;
     const zf_comm *comm; /* of a collective */
     zf_error *error;
+    /* Where a backend that `measures` notes when the launch began and ended, in seconds of one clock;
+     * NULL: nobody asks */
+    zf_span *span;
 } zf_launch;
 
 /* The name of the launch's operator. */
@@ -575,6 +578,7 @@ struct zf_backend {
      * all are done. Called while nothing is launched. NULL: they run one after the other. */
     void (*share)(void *self, int64_t count, void (*task)(void *context, int64_t index),
                   void *context);
+    bool measures; /* it notes when a launch runs (zf_launch.span) */
     /* Its memory is the host's, so it can compute with values in ZF_HOST as well */
     bool host_memory;
     /* As allocate and release: host memory that the device copies from and to without the host.

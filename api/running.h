@@ -464,6 +464,15 @@ typedef struct zf_span {
 ZF_API zf_status zf_graph_timeline(zf_graph *graph, const zf_cost *cost, zf_span *spans,
                                    int32_t *count);
 
+/* Notes when each launch of the following steps runs, or no longer. It changes no number. It takes
+ * memory of the host for a zf_span of each launch, until it is off. ZF_ERR_BACKEND where the backend
+ * cannot (zf_backend.measures): the CPU's can. */
+ZF_API zf_status zf_measure(zf_program *program, bool on);
+/* The spans of the last step with zf_measure, of all its micro-batches, in the order in which they were
+ * launched, in seconds from the beginning of the first; a launch on another queue may end later than
+ * the next begins. *count as in zf_graph_timeline. */
+ZF_API zf_status zf_measured(const zf_program *program, zf_span *spans, int32_t *count);
+
 typedef struct zf_compile_desc {
     /* The store of its parameters and states; NULL: a new one, of backend, comm and seed */
     zf_store *store;

@@ -453,6 +453,7 @@ ZF_API void zf_program_free(zf_program *p)
     zfi_free(&memory, p->data, p->nodes * sizeof *p->data);
     zfi_free(&memory, p->tensor_of, p->nodes * sizeof *p->tensor_of);
     zfi_free(&memory, p->launches, (size_t)p->launch_room * sizeof *p->launches);
+    zfi_free(&memory, p->spans, (size_t)p->span_room * sizeof *p->spans);
     zfi_free(&memory, p->waits_for, (size_t)p->launch_room * sizeof *p->waits_for);
     zfi_free(&memory, p->sums_outputs, (size_t)p->launch_room * sizeof *p->sums_outputs);
     if (p->hashes) zfi_free(&memory, p->hashes, (size_t)p->run.world * sizeof *p->hashes);

@@ -79,7 +79,13 @@ static zf_status zfi_cpu_queues(void *self, int32_t count, zf_error *error)
 static zf_status zfi_cpu_launch(void *self, const zf_launch *l)
 {
     zfi_cpu *cpu = self;
-    if (l->queue <= 0 || l->queue >= ZFI_QUEUES || !cpu->queues[l->queue]) return zfi_run_launch(l);
+    if (l->queue <= 0 || l->queue >= ZFI_QUEUES || !cpu->queues[l->queue]) {
+        zf_status status;
+        zfi_note_begin(l);
+        status = zfi_run_launch(l);
+        zfi_note_end(l);
+        return status;
+    }
     zfi_queue_launch(cpu->queues[l->queue], l);
     return ZF_OK;
 }
@@ -182,7 +188,8 @@ ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error)
                                 .synchronize = zfi_cpu_synchronize,
                                 .destroy = zfi_cpu_destroy,
                                 .share = zfi_cpu_share,
-                                .host_memory = true};
+                                .host_memory = true,
+                                .measures = true};
     if (d.threads > 1 && !(cpu->pool = zfi_pool_new(&cpu->memory, d.threads, error))) {
         zfi_cpu_destroy(cpu);
         return NULL;

@@ -89,6 +89,8 @@ struct zf_program {
     int64_t loads;      /* the store's count of zf_load when last seen */
     bool poison, allow_nan;
     bool nonfinite; /* this rank's terms of these sums in this step were not all finite */
+    zf_span *spans; /* of the launches of a step (zf_measure); NULL: they are not noted */
+    int32_t span_count, span_room;
     zf_error error;
     zf_error host_error; /* of launches in host memory, with a device, until the next wait for it */
 };

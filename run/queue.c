@@ -18,6 +18,16 @@ typedef struct zfi_queue {
     zf_error error; /* the first error; later launches do not run */
 } zfi_queue;
 
+static void zfi_note_begin(const zf_launch *l)
+{
+    if (l->span) l->span->from = zfi_now();
+}
+
+static void zfi_note_end(const zf_launch *l)
+{
+    if (l->span) l->span->to = zfi_now();
+}
+
 static void *zfi_queue_main(void *argument)
 {
     zfi_queue *q = argument;
@@ -33,7 +43,9 @@ static void *zfi_queue_main(void *argument)
         l.error = &error;
         if (!q->error.status) {
             pthread_mutex_unlock(&q->mutex);
+            zfi_note_begin(&l);
             (void)zfi_record_for(&l)->cpu(&l);
+            zfi_note_end(&l);
             pthread_mutex_lock(&q->mutex);
             if (error.status && !q->error.status) q->error = error;
         }

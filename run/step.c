@@ -146,6 +146,15 @@ static zf_status zfi_launch_there(zf_program *p, const zf_launch *l, bool wait)
     return status ? (zfi_take_host_error(p), status) : ZF_OK;
 }
 
+/* Gives launch n a place for its times, where they are asked for. */
+static void zfi_want_span(zf_program *p, int32_t n)
+{
+    zf_launch *l = &p->launches[n];
+    if (!p->spans || p->span_count == p->span_room) return;
+    l->span = &p->spans[p->span_count++];
+    *l->span = (zf_span){.node = l->node, .resource = zfi_resource_of(p->graph, l->node)};
+}
+
 /* Launches n, or waits for the launch of a `wait`. */
 static zf_status zfi_launch(zf_program *p, int32_t n)
 {
@@ -156,6 +165,7 @@ static zf_status zfi_launch(zf_program *p, int32_t n)
         status = zfi_launch_there(p, &p->launches[n], true);
     } else {
         if ((status = zfi_note_launch(p, n))) return status;
+        zfi_want_span(p, n);
         status = zfi_launch_there(p, l, false);
         if (l->queue) return status; /* its operands are needed until its wait */
     }
@@ -195,6 +205,7 @@ static void zfi_begin_micro(zf_program *p)
     p->micro_step = p->store->steps;
     memset(&p->counted, 0, sizeof p->counted);
     p->nonfinite = false;
+    p->span_count = 0;
     memset(p->counted_over, 0, sizeof p->counted_over);
 }
 

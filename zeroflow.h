@@ -300,6 +300,7 @@ ZFI_PLAIN_BEGINS
 #include "run/hold.c"
 #include "run/access.c"
 #include "run/step.c"
+#include "run/measure.c"
 #include "run/info.c"
 #include "run/together.c"
 #include "run/cost.c"
@@ -310,6 +311,12 @@ ZFI_PLAIN_BEGINS
 #include "nn/fit.c"
 #include "nn/report/metrics.c"
 #include "nn/report/progress.c"
+#include "nn/report/markup.c"
+#include "nn/report/series.c"
+#include "nn/report/chart.c"
+#include "nn/report/plan.c"
+#include "nn/report/page.c"
+#include "nn/report/trace.c"
 ZFI_PLAIN_ENDS
 #if defined(__clang__)
 #pragma clang diagnostic pop /* cpu/isa.c */

@@ -121,3 +121,63 @@ typedef struct zf_progress_desc {
  *     step 30/100  loss 6.8599  MLM accuracy 13.4%  2897 tokens/s  168 MiB  ETA 1:10
  *     [#########---------------------] step 30/100  loss 6.8599  ...         on a terminal */
 ZF_API zf_status zf_progress_sink(const zf_progress_desc *desc, zf_sink *sink, zf_error *error);
+
+/* -------------------------------------------------------------------------------------- a page
+ *
+ * A page of HTML about a run: what ran, curves, memory, queues, operators, traffic, warnings. It is one
+ * file, without scripts, that asks nothing of a network; its size does not grow with the number of
+ * steps. Texts from outside are escaped. */
+typedef struct zf_report zf_report;
+
+/* NULL without memory. title NULL: "zeroflow". */
+ZF_API zf_report *zf_report_new(const char *title, const zf_allocator *allocator);
+ZF_API void zf_report_free(zf_report *report); /* NULL: nothing */
+/* A row of "What ran": a setting, its value, and where it is from ("--lr", "default"). value and
+ * origin may be NULL. Lack of memory is an error of zf_report_save. */
+ZF_API void zf_report_fact(zf_report *report, const char *name, const char *value,
+                           const char *origin);
+/* A line under "Warnings". */
+ZF_API void zf_report_warning(zf_report *report, const char *text);
+/* The numbers that follow are of this run; pages have up to 16, whose curves are drawn over one
+ * another. Not called: there is one run. ZF_ERR_LIMIT: there are 16. */
+ZF_API zf_status zf_report_run(zf_report *report, const char *name);
+/* The parts about a plan, in place of earlier ones: the graph's, after zf_memory, by the cost table
+ * (NULL: the default). With the program that runs it, what it has counted and, after zf_measure,
+ * measured is next to what was planned. program NULL: nothing has run. */
+ZF_API zf_status zf_report_plan(zf_report *report, zf_graph *graph, const zf_cost *cost,
+                                zf_program *program);
+/* A sink that draws each number over steps, as its mean, least and largest value in 512 parts, and
+ * "eval_NAME" in the picture of NAME. It warns where the metric "loss" jumps, and of
+ * "skipped_steps". It writes the page to `path` (NULL: not) as zf_file_replace does, every so many seconds
+ * of zf_metric.wall_time (0: 30; ZF_ZERO: at each step), and when it is closed. The report must
+ * outlive it. */
+ZF_API zf_status zf_report_sink(zf_report *report, const char *path, double every, zf_sink *sink,
+                                zf_error *error);
+/* The page as it is now, *bytes long (may be NULL); it lives until the next call on the report. NULL
+ * without memory. */
+ZF_API const char *zf_report_text(zf_report *report, size_t *bytes);
+ZF_API zf_status zf_report_save(zf_report *report, const char *path, zf_error *error);
+
+/* ------------------------------------------------------------------------------------- a trace
+ *
+ * Slices over time in Chrome's trace format, for ui.perfetto.dev and chrome://tracing: a process for
+ * each rank, once as planned and once as measured; a thread for each queue; a slice for each node that
+ * takes time, with its operator, scope, bytes of the result and FLOP/s; an arrow from a gather to the
+ * first slice that reads it. */
+typedef struct zf_trace zf_trace;
+
+typedef struct zf_trace_desc {
+    const zf_span *spans; /* of zf_graph_timeline or zf_measured */
+    int32_t count;
+    int32_t rank;
+    bool planned;
+    bool last; /* what is added afterwards is of a later step: it begins where these spans end */
+} zf_trace_desc;
+
+/* NULL without memory. */
+ZF_API zf_trace *zf_trace_new(const zf_allocator *allocator);
+ZF_API void zf_trace_free(zf_trace *trace); /* NULL: nothing */
+/* Adds the spans of a step of the graph. */
+ZF_API zf_status zf_trace_spans(zf_trace *trace, zf_graph *graph, const zf_trace_desc *desc);
+/* Writes what was added so far, as zf_file_replace. */
+ZF_API zf_status zf_trace_save(zf_trace *trace, const char *path, zf_error *error);

@@ -308,6 +308,15 @@ static zf_status zfi_file_save(const char *path, const void *data, size_t bytes,
     return status ? status : zfi_new_file_commit(&new_file, error);
 }
 
+ZF_API zf_status zf_file_replace(const char *path, const void *data, size_t bytes, zf_error *error)
+{
+    zf_error none = {ZF_OK, ""};
+    if (!error) error = &none;
+    if (!path || !*path || (bytes && !data))
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_file_replace: a path and data are needed");
+    return zfi_file_save(path, data, bytes, error);
+}
+
 /* --------------------------------------------------------------------------------- directories */
 
 /* PATH/NAME into out; false when it is too long. */

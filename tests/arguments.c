@@ -21,6 +21,8 @@ typedef struct world {
     zf_json_writer *json_writer;
     zf_safetensors *safetensors;
     zf_safetensors_writer *safetensors_writer;
+    zf_report *report;
+    zf_trace *trace;
     FILE *file;
 } world;
 
@@ -67,6 +69,7 @@ static void world_open(world *w)
     w->safetensors = zf_safetensors_parse(file, sizeof file - 1, NULL, NULL);
     w->safetensors_writer =
         zf_safetensors_writer_new(test_path("arguments.safetensors"), NULL, NULL);
+    w->report = zf_report_new(NULL, NULL), w->trace = zf_trace_new(NULL);
     w->file = fopen("/dev/null", "w+");
 }
 
@@ -77,6 +80,7 @@ static void world_close(world *w)
     zf_store_free(w->store), zf_backend_free(w->backend), zf_local_free(w->local);
     zf_json_free(w->json), zf_json_writer_free(w->json_writer);
     zf_safetensors_close(w->safetensors), zf_safetensors_writer_free(w->safetensors_writer);
+    zf_report_free(w->report), zf_trace_free(w->trace);
     if (w->file) fclose(w->file);
 }
 
@@ -86,7 +90,8 @@ static void forget(world *w, const void *freed)
     void **all[] = {
         (void **)&w->graph,       (void **)&w->program,     (void **)&w->store,
         (void **)&w->backend,     (void **)&w->local,       (void **)&w->json,
-        (void **)&w->json_writer, (void **)&w->safetensors, (void **)&w->safetensors_writer};
+        (void **)&w->json_writer, (void **)&w->safetensors, (void **)&w->safetensors_writer,
+        (void **)&w->report,      (void **)&w->trace};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         if (*all[k] == freed) *all[k] = NULL;
 }
@@ -108,6 +113,8 @@ PICK(zf_json *, top, w->json)
 PICK(zf_json_writer *, zf_json_writer_at, w->json_writer)
 PICK(zf_safetensors *, zf_safetensors_at, w->safetensors)
 PICK(zf_safetensors_writer *, zf_safetensors_writer_at, w->safetensors_writer)
+PICK(zf_report *, zf_report_at, w->report)
+PICK(zf_trace *, zf_trace_at, w->trace)
 PICK(FILE *, FILE_at, w->file)
 PICK(FILE *, FILE, w->file)
 
@@ -297,6 +304,8 @@ static void free_made(void *made, const char *maker)
     else if (!strncmp(maker, "zf_local_new(", 13)) zf_local_free(made);
     else if (!strncmp(maker, "zf_store_new(", 13)) zf_store_free(made);
     else if (!strncmp(maker, "zf_compile(", 11)) zf_program_free(made);
+    else if (!strncmp(maker, "zf_report_new(", 14)) zf_report_free(made);
+    else if (!strncmp(maker, "zf_trace_new(", 13)) zf_trace_free(made);
     else if (!strncmp(maker, "zf_json_writer_new(", 19)) zf_json_writer_free(made);
     else if (!strncmp(maker, "zf_json", 7)) zf_json_free(made);
     else if (!strncmp(maker, "zf_safetensors_writer_new(", 26)) zf_safetensors_writer_free(made);

@@ -388,10 +388,10 @@ test-blas:          $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h)
 test-mpi test-more-mpi: $(if $(MPICC),build/mpi/comm build/mpi/faults)
 test-examples:      $(EXAMPLES:%=build/%)
 test-opt:           build/zf-opt
-test-plan:          build/zf-plan build/zf-opt
+test-plan:          build/zf-plan build/zf-opt build/zf-report
 test-bert:          build/bert
 test-gpt:           build/gpt build/llm build/bert
-test-docs:          build/bert build/gpt build/llm build/zf-opt build/zf-plan build/own_op build/rlhf build/tests
+test-docs:          build/bert build/gpt build/llm build/zf-opt build/zf-plan build/zf-report build/own_op build/rlhf build/tests
 test-consumers test-more-consumers: dist
 test-install: stage
 test-neon:          $(if $(shell command -v aarch64-linux-gnu-gcc),build/neon/tests)

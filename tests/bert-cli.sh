@@ -275,6 +275,23 @@ reported() {
 check 'report' reported
 check 'its vocabulary' cmp "$vocab" "$work/check point/vocab.txt"
 
+# What is written of a run changes none of its numbers.
+sinks() {
+    pretrain --steps 5 --threads 1 --dump "$work/plain" && [ $status = 0 ] &&
+        pretrain --steps 5 --threads 1 --dump "$work/watched" --report-html "$work/page.html" \
+            --tensorboard "$work/events" --trace "$work/trace.json:steps=2-3" && [ $status = 0 ] &&
+        cmp "$work/plain" "$work/watched" && ls "$work"/events/events.out.tfevents.* > "$work/out" &&
+        [ "$(wc -l < "$work/out")" = 1 ] && grep -q '</html>' "$work/page.html" &&
+        grep -q '<tr><td>--steps</td><td>5</td><td class="soft">command line</td>' "$work/page.html" &&
+        ! grep -qE '<script|https?:|src=' "$work/page.html" &&
+        [ "$(grep -c '"name":"rank 0, measured"' "$work/trace.json")" = 2 ] &&
+        grep -q '"name":"adamw"' "$work/trace.json"
+}
+check 'page, event files and trace' sinks
+check 'steps of a trace' fails 1 "bert: --trace t:steps=3-2: the steps must be A-B, 1 or more and at most \
+1000 of them, as in FILE:steps=10-12" \
+    "$bert" pretrain --corpus "$corpus" --vocab "$vocab" --seq 32 --batch 4 --trace t:steps=3-2
+
 # A model without next sentences has no head for them; it can be resumed and evaluated.
 words_alone() {
     pretrain --steps 10 --no-nsp --save "$work/alone" && [ $status = 0 ] &&

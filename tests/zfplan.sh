@@ -439,5 +439,28 @@ is 'a disk that is full' "$? $(cat "$work/err")" '1 zf-plan: cannot write: No sp
 "$plan" --help | grep -q '^Usage: zf-plan'
 is 'help' "$?" 0
 
+# A page about the plan has its bytes; pages of runs have their numbers.
+planned --layers 2 --hidden 128 --heads 2 --world 4 --zero 3 --html "$work/page.html"
+grep -q "are allocated ($(of peak) bytes)" "$work/page.html"
+is 'page' "$?" 0
+"$plan" --layers 2 --hidden 128 --heads 2 --html "$work/none/page.html" > "$work/out" 2> "$work/err"
+is 'page in no folder' "$? $(cat "$work/err")" \
+    "1 zf-plan: --html: cannot create $work/none/page.html.zf-new: No such file or directory"
+report=${plan%/*}/zf-report
+printf 'step,loss\n1,4\n2,2.5\n3,2' > "$work/a.csv"
+printf 'step,eval_loss\n2,3.25\n' > "$work/a.eval.csv"
+mkdir "$work/run"
+printf 'step,loss,lr\n1,5,0.1\n' > "$work/run/log.csv"
+"$report" "$work/a.csv" "$work/run" > "$work/page.html"
+is 'two runs' "$?" 0
+grep -q "<td>loss</td><td>$work/a.csv</td><td>4</td><td>2.5</td><td>2</td>" "$work/page.html" &&
+    grep -q "<td>eval_loss</td><td>$work/a.csv</td><td>3.25</td>" "$work/page.html" &&
+    grep -q "<td>learning_rate</td><td>$work/run</td><td>0.1</td>" "$work/page.html"
+is 'their numbers, without an incomplete row' "$?" 0
+printf 'step,loss\n1,x\n' > "$work/a.csv"
+is 'a log with a word in it' "$("$report" "$work/a.csv" 2>&1)" "zf-report: $work/a.csv:2: a field is not a number"
+is 'no log' "$("$report" "$work/none.csv" 2>&1)" "zf-report: $work/none.csv: No such file or directory"
+is 'no run' "$("$report" 2>&1 | head -1)" 'zf-report: which runs?'
+
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -29,6 +29,8 @@ static void usage(FILE *out)
           "  -o, --output=FILE  print to FILE\n"
           "      --svg=FILE     draw the graph before and after PASSES (--check: as it is)\n"
           "      --dot=FILE     the same as text for graphviz\n"
+          "      --html=FILE    a page about the plan: memory, queues, operators, traffic; memory must\n"
+          "                     be the last of PASSES\n"
           "      --help         print this and exit\n"
           "\n"
           "Passes (a value is %ID or the name of an input, param, state or output):\n",
@@ -60,7 +62,7 @@ static char *read_all(FILE *file, size_t *bytes)
 }
 
 typedef struct pictures {
-    const char *svg, *dot; /* files; NULL: none */
+    const char *svg, *dot, *html; /* files; NULL: none */
 } pictures;
 
 /* Draws the graphs. `before` NULL: only the other. */
@@ -81,6 +83,19 @@ static int draw(const pictures *p, const zf_graph *before, const zf_graph *after
         return BAD;
     }
     return GOOD;
+}
+
+/* Writes the page about the plan. */
+static int write_page(const pictures *p, zf_graph *graph, const char *title)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_report *r = p->html ? zf_report_new(title, NULL) : NULL;
+    zf_status status = !p->html ? ZF_OK : r ? zf_report_plan(r, graph, NULL, NULL) : ZF_ERR_NOMEM;
+    if (status) snprintf(error.text, sizeof error.text, "%s", zf_status_name(status));
+    if (r && !status) status = zf_report_save(r, p->html, &error);
+    zf_report_free(r);
+    if (status) fprintf(stderr, "zf-opt: --html: %s\n", error.text);
+    return status ? BAD : GOOD;
 }
 
 /* Runs the passes (NULL: none) over the text and prints the graph to `out` (NULL: nowhere). */
@@ -104,6 +119,7 @@ static int optimize(const char *name, const char *text, size_t bytes, const char
     if (status) fprintf(stderr, "zf-opt: cannot write: %s\n", strerror(errno));
     end = result == PASS_MISUSED ? MISUSED : result || status ? BAD : GOOD;
     if (!end) end = draw(p, before, graph, line ? line : name);
+    if (!end) end = write_page(p, graph, line ? line : name);
     zf_graph_free(before);
     zf_graph_free(graph);
     return end;
@@ -129,11 +145,12 @@ int main(int argc, char **argv)
         {"output", required_argument, NULL, 'o'},
         {"svg", required_argument, NULL, 's'},
         {"dot", required_argument, NULL, 'd'},
+        {"html", required_argument, NULL, 'p'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
     const char *output = NULL, *line = NULL, *name = "standard input";
-    pictures drawn = {NULL, NULL};
+    pictures drawn = {.svg = NULL};
     bool check = false, quiet = false, failed;
     FILE *in = stdin;
     written out = {.file = stdout};
@@ -150,6 +167,7 @@ int main(int argc, char **argv)
         case 'o': output = optarg; break;
         case 's': drawn.svg = optarg; break;
         case 'd': drawn.dot = optarg; break;
+        case 'p': drawn.html = optarg; break;
         case 'h': usage(stdout); return GOOD;
         default: fputs("Try 'zf-opt --help'.\n", stderr); return MISUSED;
         }
@@ -167,6 +185,7 @@ int main(int argc, char **argv)
     }
     files_add(&files, "output", output, true);
     files_add(&files, "svg", drawn.svg, true), files_add(&files, "dot", drawn.dot, true);
+    files_add(&files, "html", drawn.html, true);
     if (!files_apart(&files, &error)) return misuse(error.text);
     text = read_all(in, &bytes);
     if (!text) return file_error(name);

@@ -32,6 +32,7 @@ typedef struct options {
     int64_t device, host, disk;
     const char *cost_file; /* may be NULL */
     const char *svg;       /* a picture of the plan; NULL: none */
+    const char *html;      /* a page about it; NULL: none */
     zf_cost cost;          /* its contents, or the default */
     zf_training t;
     int32_t variants; /* of the step */
@@ -77,6 +78,10 @@ static const zf_option plan_rows[] = {
     ROW(TEXT, svg, 0, NULL, .unit = "FILE", .with = "!fit",
         .traits = ZF_OPTION_BASIC | ZF_OPTION_WRITES,
         .help = "draw bytes over the step, and what its queues do over time; further variants in "
+                "FILE.2, FILE.3, ..."),
+    ROW(TEXT, html, 0, NULL, .unit = "FILE", .with = "!fit",
+        .traits = ZF_OPTION_BASIC | ZF_OPTION_WRITES,
+        .help = "write a page about the plan: memory, queues, operators, traffic; further variants in "
                 "FILE.2, FILE.3, ..."),
     {.name = NULL}};
 
@@ -744,19 +749,43 @@ static int print_fit(const options *o)
     return text ? GOOD : BAD;
 }
 
-/* Draws the plan where --svg asks for it. */
+/* The name of the file of a variant. */
+static const char *variant_file(char name[1024], const options *o, const char *file)
+{
+    snprintf(name, 1024, o->t.variant ? "%s.%d" : "%s", file, (int)o->t.variant + 1);
+    return name;
+}
+
+static zf_status write_page(const options *o, zf_graph *g, const char *title, zf_error *error)
+{
+    char name[1024], text[2000] = "";
+    zf_report *r = zf_report_new(title, NULL);
+    zf_status status = r ? zf_report_plan(r, g, &o->cost, NULL) : ZF_ERR_NOMEM;
+    if (status) snprintf(error->text, sizeof error->text, "%s", zf_status_name(status));
+    zf_options_text(&(zf_options){.rows = zf_training_options(), .desc = (void *)&o->t}, 1, text,
+                    sizeof text);
+    zf_report_fact(r, "model", title, NULL), zf_report_fact(r, "passes", text, NULL);
+    if (!status) status = zf_report_save(r, variant_file(name, o, o->html), error);
+    zf_report_free(r);
+    return status;
+}
+
+/* Draws the plan where --svg asks for it, and writes the page of --html. */
 static int draw_variant(const options *o, zf_graph *g)
 {
     char name[1024], title[160];
     written w;
+    zf_error error = {ZF_OK, ""};
     zf_status status = ZF_ERR_NOMEM;
-    zf_error error;
-    if (!o->svg) return GOOD;
-    snprintf(name, sizeof name, o->t.variant ? "%s.%d" : "%s", o->svg, (int)o->t.variant + 1);
     snprintf(title, sizeof title, "%s of %lld layers, %lld wide, batch %lld, rank 0 of %lld",
              o->gpt ? "GPT" : "BERT", (long long)o->layers, (long long)o->hidden,
              (long long)o->batch, (long long)o->world);
-    written_open(&w, name);
+    if (o->html && write_page(o, g, title, &error)) {
+        fprintf(stderr, "zf-plan: --html: %s\n", error.text);
+        return BAD;
+    }
+    if (!o->svg) return GOOD;
+    written_open(&w, variant_file(name, o, o->svg));
     if (w.file) status = picture_plan_svg(g, &o->cost, title, w.file);
     if (written_close(&w, !status, &error)) return GOOD;
     fprintf(stderr, "zf-plan: %s\n", *error.text ? error.text : zf_status_name(status));

@@ -21,6 +21,7 @@ bool run_open_metrics(run *r)
     const zf_metric_names names = (zf_metric_names)o->tensorboard_names;
     zf_sink sink;
     r->clock = clock_offset();
+    if (!run_open_trace(r) || !run_open_page(r)) return false;
     if (!r->leads || !o->tensorboard) return true;
     if (zf_event_sink(&(zf_event_desc){.directory = o->tensorboard,
                                        .names = names,
@@ -58,6 +59,7 @@ bool run_open_live(run *r)
     if (!r->clock) r->clock = clock_offset();
     d.wall_time = run_now() + r->clock;
     if (!has_sink(&r->metrics, &log) && zf_metrics_add(&r->metrics, &log, &r->error)) return false;
+    if (!run_page_takes_log(r)) return false;
     if (o->quiet) return true;
     if (of->hits.name)
         d.before[k++] = (zf_progress_column){.metric = "label_hits",
@@ -140,6 +142,9 @@ bool run_put_score(run *r)
 
 bool run_close_metrics(run *r, zf_error *error)
 {
+    bool good;
     zf_metrics_close(&r->live, NULL);
-    return !zf_metrics_close(&r->metrics, error);
+    good = !zf_metrics_close(&r->metrics, error);
+    run_close_reports(r);
+    return good;
 }

@@ -35,6 +35,13 @@ typedef struct run_job {
     bool agreed;      /* all processes have the same error */
 } run_job;
 
+/* Of --trace: the file, and the first and last step; first 0: not given. */
+typedef struct run_traced {
+    char path[1024];
+    int64_t first, last;
+    bool planned; /* what is planned has been added */
+} run_traced;
+
 /* The run of one rank. Only rank 0 prints and writes (leads). */
 typedef struct run {
     const run_job *job;
@@ -49,6 +56,10 @@ typedef struct run {
     step_log log; /* of rank 0 */
     zf_metrics metrics; /* of rank 0: its log, and what else is written of the run */
     zf_metrics live;    /* its live line, while it trains */
+    zf_report *page;    /* of --report-html, of rank 0; NULL: none */
+    zf_trace *trace;    /* of --trace, of rank 0; NULL: none */
+    run_traced traced;
+    zf_status measure; /* whether the step before which it was asked for can be measured */
     bool metrics_lost;  /* a message has said that some could not be written */
     zf_error error;
     const void *batch; /* the global batch of the current step */
@@ -101,6 +112,17 @@ bool run_close_metrics(run *r, zf_error *error);
 double run_number(run *r, const char *name);
 /* There is a loss scale, so a non-finite gradient means a skipped step. */
 bool run_scaled(const run *r);
+
+/* The page and the trace of a run (reports.c), of which nothing is done where they are not asked for.
+ * What is read of --trace; what is opened after the session; rows of the log for the page; what is
+ * measured before and after a step, by all ranks. */
+bool run_trace_steps(const char *text, run_traced *out, zf_error *error);
+bool run_open_page(run *r);
+bool run_open_trace(run *r);
+bool run_page_takes_log(run *r);
+zf_status run_before_step(run *r, int64_t done);
+bool run_after_step(run *r, int64_t done);
+void run_close_reports(run *r); /* after the metrics */
 
 /* Writes a checkpoint to --save; to another place, with the loss that the note "held-out" says. */
 bool run_save(run *r);

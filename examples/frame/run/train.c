@@ -31,6 +31,7 @@ static zf_program *turn(void *user, int64_t done, zf_tensor *lr)
     run *r = user;
     session_turn(&r->session, done);
     *lr = r->session.lr;
+    r->measure = run_before_step(r, done);
     return r->session.program;
 }
 
@@ -38,6 +39,7 @@ static zf_status feed(void *user, zf_program *program, int64_t step)
 {
     run *r = user;
     const objective *of = r->job->sample->objective;
+    if (r->measure) return r->measure; /* the program has the error */
     (void)program;
     if (of->prepare && !of->prepare(&r->session, r->reader, step, &r->error))
         return r->error.status;
@@ -87,6 +89,7 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
     for (int k = 0; k < SAMPLE_LOSSES && of->losses[k]; k++)
         row.losses[k] = run_number(r, of->losses[k]);
     if (r->leads && !run_put_step(r, &row)) return false;
+    if (!run_after_step(r, done)) return false;
     if (!isfinite(row.losses[0]) || !(isfinite(row.grad_norm) || run_scaled(r)))
         return fail(&r->error, ZF_ERR_NAN,
                     "step %lld: loss %g, gradient norm %g; " TRAINING_DIVERGED, (long long)done,

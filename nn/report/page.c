@@ -43,7 +43,7 @@ static const char zfi_page_style[] =
     ".grid{stroke:var(--line);stroke-width:1;fill:none}.axis{stroke:var(--text);fill:none}"
     ".band{opacity:.22}\n"
     "table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}td,th{padding:2px "
-    "10px 2px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}\n"
+    "10px 2px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line);overflow-wrap:normal}\n"
     "i{display:inline-block;width:.8em;height:.8em;margin-right:.4em}.warn li{color:var(--c3)}"
     "summary{cursor:pointer;color:var(--soft)}\n";
 

@@ -200,7 +200,7 @@ typedef struct zfi_operator_time {
     double seconds[2]; /* of zfi_times */
 } zfi_operator_time;
 
-enum { ZFI_OPERATORS = 64 };
+enum { ZFI_OPERATORS = 64, ZFI_ROOF_NAMES = 5 };
 
 /* The seconds of each operator, the longest first. Returns their number. */
 static int zfi_operators_of(zf_graph *g, const zfi_times *all, int count, const zf_op *op_of,
@@ -260,7 +260,8 @@ static void zfi_roofline_draw(zfi_markup *t, const zf_cost *cost, const zfi_oper
         zfi_markup_print(t, "<circle class=\"f0\" r=\"4\" cx=\"%.1f\" cy=\"%.1f\"/><text x=\"%.1f\" y=\"%.1f\">",
                        zfi_axes_x(&a, x), zfi_axes_y(&a, y), zfi_axes_x(&a, x) + 6,
                        zfi_axes_y(&a, y) + 4);
-        zfi_markup_escaped(t, zf_op_name(o->op)), zfi_markup_put(t, "</text>\n");
+        if (k < ZFI_ROOF_NAMES) zfi_markup_escaped(t, zf_op_name(o->op));
+        zfi_markup_put(t, "</text>\n");
     }
     zfi_markup_put(t, "</svg>\n");
 }

@@ -34,6 +34,7 @@ bool run_trace_steps(const char *text, run_traced *out, zf_error *error)
 typedef struct option_list {
     zf_report *page;
     const run_job *job;
+    bool given; /* those on the command line, or the others */
 } option_list;
 
 /* Whether an argument is the whole name of an option. */
@@ -70,7 +71,7 @@ static void put_option(void *user, const zf_option_value *v)
     const option_list *l = user;
     char name[200];
     const bool given = v->flag && is_given(l->job, v->flag);
-    if (!*v->text || (!given && !v->has_effect)) return;
+    if (!*v->text || given != l->given || (!given && !v->has_effect)) return;
     snprintf(name, sizeof name, v->flag ? "--%s" : "%s", v->flag ? v->flag : v->path);
     zf_report_fact(l->page, name, v->text, given ? "command line" : "default or chosen");
 }
@@ -99,8 +100,9 @@ static void put_facts(run *r)
         put_fact(r->page, "machine", "%s, %s %s %s", machine.nodename, machine.sysname, machine.release,
                  machine.machine);
     put_fact(r->page, "zeroflow", "%s", zf_version());
-    zf_options_each(job->tables.all, job->tables.count, put_option,
-                    &(option_list){.page = r->page, .job = job});
+    for (int given = 1; given >= 0; given--)
+        zf_options_each(job->tables.all, job->tables.count, put_option,
+                        &(option_list){.page = r->page, .job = job, .given = given});
 }
 
 static bool draw_plan(run *r)

@@ -124,6 +124,7 @@ extern "C" {
 #include "graph/printable.c"
 #include "graph/shape.c"
 #include "graph/mesh.c"
+#include "graph/tree.c"
 #include "graph/blocks.c"
 ZFI_PLAIN_BEGINS
 #include "graph/role.c"

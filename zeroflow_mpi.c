@@ -476,7 +476,8 @@ static void zfi_mpi_finish(const zfi_mpi_phase *p, int64_t round)
         to += (size_t)(at + (p->by_source ? r * p->segment : 0)) * p->size;
         if (!p->sum && to != parts[r]) memcpy(to, parts[r], (size_t)count * p->size);
         if (p->sum && r == world - 1)
-            zf_add_ranks(to, parts, world, count, p->call->dtype, p->call->add);
+            (p->call->tree ? zf_add_ranks_by_tree : zf_add_ranks)(to, parts, world, count,
+                                                                  p->call->dtype, p->call->add);
     }
 }
 

@@ -391,7 +391,8 @@ static bool zfi_nccl_add_piece(const zfi_nccl_work *w, cudaStream_t stream, char
     zf_error error = {ZF_OK, ""};
     char name[64];
     const zf_cuda_sum sum = {
-        out, half, stride, own, w->mine, w->group.count, n, w->call->dtype, w->call->add};
+        out, half, stride, own, w->mine, w->group.count, n, w->call->dtype, w->call->add,
+        w->call->tree};
     if (!zf_cuda_add_ranks(&sum, stream, &error)) return true;
     return zfi_process_find(&w->m->p, error.status, "%s: %s",
                             zfi_process_call(&w->m->p, name, w->call), error.text);
@@ -510,7 +511,7 @@ static bool zfi_nccl_start(const zfi_nccl_work *w)
     case ZF_OP_all_to_all: return zfi_nccl_all_to_all(w);
     case ZF_OP_reduce_scatter:
     case ZF_OP_all_reduce:
-        if (w->m->fast && !c->add && w->group.count == w->m->p.comm.world &&
+        if (w->m->fast && !c->add && !c->tree && w->group.count == w->m->p.comm.world &&
             zfi_nccl_type(c->dtype, &move.type)) {
             move.count = (size_t)c->count;
             return zfi_nccl_put(w, &move);

@@ -184,8 +184,9 @@
     X(norms, 1, 1, A(norms, blocks, l))                                                            \
     X(all_gather, 1, 2, A(all_gather, world, i) A(all_gather, over, e(all|node|local)))            \
     X(reduce_scatter, 1, 2, A(reduce_scatter, world, i)                                            \
-      A(reduce_scatter, over, e(all|node|local)))                                                  \
-    X(all_reduce, 1, 2, A(all_reduce, world, i) A(all_reduce, over, e(all|node|local)))            \
+      A(reduce_scatter, over, e(all|node|local)) A(reduce_scatter, order, e(ranks|tree)))          \
+    X(all_reduce, 1, 2, A(all_reduce, world, i) A(all_reduce, over, e(all|node|local))             \
+      A(all_reduce, order, e(ranks|tree)))                                                         \
     X(all_to_all, 1, 1, A(all_to_all, world, i) A(all_to_all, over, e(all|node|local)))            \
     X(bcast, 1, 1, A(bcast, world, i) A(bcast, over, e(all|node|local)) A(bcast, root, i))         \
     X(quantize_feedback, 2, 5, A(quantize_feedback, bits, i) A(quantize_feedback, block, i)        \
@@ -614,6 +615,7 @@ typedef struct zf_collective {
     const void *in;
     void *out;
     bool add;     /* reductions: out += instead of out = */
+    bool tree;    /* reductions: by zf_add_ranks_by_tree rather than zf_add_ranks */
     int32_t root; /* bcast: which one of the group, from 0 on */
     zf_group group; /* who calls it, this rank among them; a rank may be in several groups */
     void *stream; /* the device queue to do it on; NULL: it is done when the call returns */
@@ -621,7 +623,8 @@ typedef struct zf_collective {
 
 /* The ranks that run one plan, as one of them sees it. A reduction adds rank 0, 1, 2, ... in that
  * order, to what `add` finds, in f32 (f64 of f64, integers of integers) and rounds once, so that
- * the bits are the same on every communicator (zf_add_ranks). */
+ * the bits are the same on every communicator (zf_add_ranks). With `tree` it adds by a balanced tree
+ * (zf_add_ranks_by_tree). */
 struct zf_comm {
     void *self;
     int32_t rank, world;
@@ -667,6 +670,11 @@ ZF_API const char *zf_collective_text(char text[128], const zf_collective *call)
  * reduce with it. out may be one of the parts. */
 ZF_API void zf_add_ranks(void *out, const void *const *parts, int32_t world, int64_t count,
                          zf_dtype dtype, bool add);
+/* out[i] = (add ? out[i] : 0) + the sum of all parts[r][i] by a balanced tree: neighbours are added,
+ * then neighbours of these sums, ...; the last one of an odd number is taken over. So parts that are
+ * such sums themselves, of equal powers of two of terms, give the bits of the tree of all terms. */
+ZF_API void zf_add_ranks_by_tree(void *out, const void *const *parts, int32_t world, int64_t count,
+                                 zf_dtype dtype, bool add);
 
 /* For communicators that work on CUDA's streams (zeroflow_cuda.cu): zf_add_ranks on the current
  * device. */
@@ -678,7 +686,7 @@ typedef struct zf_cuda_sum {
     int32_t rank, world;
     int64_t count;
     zf_dtype dtype;
-    bool add;
+    bool add, tree; /* tree: as zf_add_ranks_by_tree */
 } zf_cuda_sum;
 extern zf_status zf_cuda_add_ranks(const zf_cuda_sum *sum, void *stream, zf_error *error);
 

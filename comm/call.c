@@ -5,6 +5,14 @@ ZF_API zf_group zf_collective_group(const zf_collective *c, const zf_comm *comm)
     return c && c->group.count ? c->group : (zf_group){0, 1, comm ? comm->world : 0};
 }
 
+/* out = or += the sum of parts, in the order of the call. */
+static void zfi_collective_add(const zf_collective *c, void *out, const void *const *parts,
+                               int32_t ranks, int64_t count)
+{
+    if (c->tree) zf_add_ranks_by_tree(out, parts, ranks, count, c->dtype, c->add);
+    else zf_add_ranks(out, parts, ranks, count, c->dtype, c->add);
+}
+
 /* " over ranks 2 to 3", " over ranks 1, 3", " over ranks 1, 3, ..., 7"; "" of all. */
 static void zfi_group_text(char text[64], const zf_group *group)
 {
@@ -34,8 +42,9 @@ ZF_API const char *zf_collective_text(char text[128], const zf_collective *c)
     char name[64], root[32] = "";
     if (!c || !text) return zf_collective_name(text, c);
     if (c->op == ZF_OP_bcast) snprintf(root, sizeof root, " from rank %d", (int)c->root);
-    snprintf(text, 128, "%s of %lld %s%s%s", zf_collective_name(name, c), (long long)c->count,
-             zf_dtype_name(c->dtype), root, c->add ? " added to out" : "");
+    snprintf(text, 128, "%s of %lld %s%s%s%s", zf_collective_name(name, c), (long long)c->count,
+             zf_dtype_name(c->dtype), root, c->tree ? " by tree" : "",
+             c->add ? " added to out" : "");
     return text;
 }
 

@@ -140,7 +140,7 @@ static void zfi_local_missing(zf_local *g, const zfi_channel *channel, const zf_
 static bool zfi_same_call(const zf_collective *a, const zf_collective *b)
 {
     return a->op == b->op && a->node == b->node && a->dtype == b->dtype && a->count == b->count &&
-           a->add == b->add && (a->op != ZF_OP_bcast || a->root == b->root);
+           a->add == b->add && a->tree == b->tree && (a->op != ZF_OP_bcast || a->root == b->root);
 }
 
 /* Joins the next meeting as number `rank`: false if the ranks have failed, or fail here because
@@ -245,7 +245,7 @@ static void zfi_local_add(const zfi_local_work *w, const zf_collective *c, int64
     size_t skip = (size_t)at * zf_dtype_size(c->dtype);
     if (!count) return;
     for (int32_t s = 0; s < w->group->count; s++) parts[s] = zfi_local_in(w, s) + skip;
-    zf_add_ranks(out, parts, w->group->count, count, c->dtype, c->add);
+    zfi_collective_add(c, out, parts, w->group->count, count);
 }
 
 /* Where shard r of count elements begins, with `world` ranks. */

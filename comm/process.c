@@ -27,7 +27,7 @@ enum {
 /* What ranks compare of a call. */
 typedef struct zfi_call {
     int64_t count;
-    int32_t op, node, dtype, root, add;
+    int32_t op, node, dtype, root, add, tree;
     zf_group group;
 } zfi_call;
 
@@ -39,6 +39,7 @@ static zfi_call zfi_call_of(const zf_collective *c)
                       .dtype = (int32_t)c->dtype,
                       .root = c->op == ZF_OP_bcast ? c->root : 0,
                       .add = c->add,
+                      .tree = c->tree,
                       .group = c->group};
 }
 
@@ -50,6 +51,7 @@ static const char *zfi_call_text(char text[128], const zfi_call *call)
                                                      .dtype = (zf_dtype)call->dtype,
                                                      .count = call->count,
                                                      .add = call->add,
+                                                     .tree = call->tree,
                                                      .root = call->root,
                                                      .group = call->group});
 }

@@ -27,6 +27,15 @@
  * rows where there are several blocks of k, and rounded when its last block is done.
  */
 
+/* y += x */
+ZFI_BODY void zfi_add_run_body(zfi_isa isa, float *y, const float *x, int64_t n)
+{
+    (void)isa;
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n; i++) y[i] += x[i];
+}
+ZFI_KERNEL(zfi_add_run, (float *y, const float *x, int64_t n), (y, x, n))
+
 /* Called once on every finished block of C, in f32, while it is in cache: c points to its first
  * element, its extent is rows x cols, and `row` counts through the batch: (matrix of it) * m + row
  * of the matrix. */

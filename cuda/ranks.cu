@@ -5,7 +5,8 @@
  *                 |          |       |        |
  *     out = add ? out + ---- + ----- + ------ + --->  rounded once
  *
- * The same bits as zf_add_ranks: a thread adds 16 bytes of elements, rank by rank. */
+ * The same bits as zf_add_ranks: a thread adds 16 bytes of elements, rank by rank. Likewise those of
+ * zf_add_ranks_by_tree, an element at a time. */
 
 /* The types in which a sum of T is added and returned. Integers wrap, except u8, which saturates at
  * 255. */
@@ -59,6 +60,22 @@ __device__ __forceinline__ void zfd_sum_at(const zf_cuda_sum &s, int64_t i)
     *out = p;
 }
 
+/* The same by a balanced tree (graph/tree.c), with the open sums in an array. */
+template <class T>
+__device__ __forceinline__ void zfd_tree_at(const zf_cuda_sum &s, int64_t i)
+{
+    typename zfd_sum<T>::type sums[33];
+    T *out = static_cast<T *>(s.out) + i;
+    int depth = 0;
+    for (int32_t r = 0; r < s.world; r++) {
+        sums[depth++] = zfd_sum<T>::in(zfd_part_at<T, 1>(s, r, i).at[0]);
+        for (int32_t k = r; depth > 1 && (k & 1 || r == s.world - 1); k >>= 1, depth--)
+            sums[depth - 2] += sums[depth - 1];
+    }
+    if (s.add) sums[0] += zfd_sum<T>::in(*out);
+    *out = zfd_sum<T>::out(sums[0]);
+}
+
 /* The first `packs` packs of 16 bytes, then the rest. */
 template <class T> __global__ void zfd_sum_ranks(zf_cuda_sum s, int64_t packs)
 {
@@ -69,14 +86,22 @@ template <class T> __global__ void zfd_sum_ranks(zf_cuda_sum s, int64_t packs)
     for (int64_t i = packs * wide + first; i < s.count; i += step) zfd_sum_at<T, 1>(s, i);
 }
 
+template <class T> __global__ void zfd_sum_ranks_by_tree(zf_cuda_sum s)
+{
+    const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+                  step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = first; i < s.count; i += step) zfd_tree_at<T>(s, i);
+}
+
 template <class T> static void zfd_put_sum(const zf_cuda_sum *s, cudaStream_t stream)
 {
     const int64_t most = 1024; /* maximum of blocks */
     const bool well = zfd_lies_well(0, 0, s->out, s->parts, s->own) && s->stride % 16 == 0;
     const int64_t packs = well ? s->count / zfd_wide<T>::count : 0,
-                  blocks = zfd_div_up(well ? packs : s->count, ZFD_THREADS);
-    ZFD_LAUNCH((zfd_sum_ranks<T>), (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most),
-               ZFD_THREADS, 0, stream, *s, packs);
+                  wanted = zfd_div_up(well && !s->tree ? packs : s->count, ZFD_THREADS);
+    const unsigned blocks = (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
+    if (s->tree) ZFD_LAUNCH((zfd_sum_ranks_by_tree<T>), blocks, ZFD_THREADS, 0, stream, *s);
+    else ZFD_LAUNCH((zfd_sum_ranks<T>), blocks, ZFD_THREADS, 0, stream, *s, packs);
 }
 
 ZF_API zf_status zf_cuda_add_ranks(const zf_cuda_sum *s, void *stream, zf_error *error)

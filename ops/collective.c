@@ -15,7 +15,8 @@
  *
  * x is taken flat. Sums add rank 0, 1, 2, ... in this order to the sum of earlier micro-batches in
  * the accumulator. So a step adds the parts of the global batch in their order, and its bits do not
- * depend on how many ranks share them. In a world of one no communicator is needed.
+ * depend on how many ranks share them. With order=tree the ranks' values are added by a balanced tree
+ * (graph/tree.c), and then to the accumulator. In a world of one no communicator is needed.
  * `world` is the number of ranks that take part: those of a group where `over` names an axis
  * (graph/mesh.c). */
 
@@ -164,6 +165,49 @@ static void zfi_add_alone(const zf_launch *l, int64_t first, int64_t last)
                  true);
 }
 
+/* As zfi_add_floats; sums of subtrees that are complete stay open. */
+static void zfi_add_floats_by_tree(void *out, const void *const *parts, int32_t world,
+                                   int64_t count, zf_dtype dtype, bool add)
+{
+    enum { TILE = 256, DEPTHS = 33 };
+    zfi_isa isa = zfi_isa_best();
+    float sums[DEPTHS][TILE];
+    for (int64_t i = 0; i < count; i += TILE) {
+        int64_t n = count - i < TILE ? count - i : TILE;
+        for (int32_t r = 0; r < world; r++) {
+            int depth = zfi_tree_depth(r);
+            zfi_widen(isa, sums[depth], dtype, zfi_element(parts[r], dtype, i), n);
+            for (int k = zfi_tree_merges(r, world); k > 0; k--, depth--)
+                zfi_add_run(isa, sums[depth - 1], sums[depth], n);
+        }
+        if (add) {
+            zfi_widen(isa, sums[1], dtype, zfi_element(out, dtype, i), n);
+            zfi_add_run(isa, sums[0], sums[1], n);
+        }
+        zfi_narrow(isa, zfi_element_of(out, dtype, i), dtype, sums[0], n);
+    }
+}
+
+static void zfi_add_doubles_by_tree(double *out, const void *const *parts, int32_t world,
+                                    int64_t count, bool add)
+{
+    for (int64_t i = 0; i < count; i++) {
+        zfi_tree tree = {.sections = world};
+        for (int32_t r = 0; r < world; r++) zfi_tree_put(&tree, ((const double *)parts[r])[i]);
+        out[i] = tree.sums[0] + (add ? out[i] : 0);
+    }
+}
+
+ZF_API void zf_add_ranks_by_tree(void *out, const void *const *parts, int32_t world, int64_t count,
+                                 zf_dtype dtype, bool add)
+{
+    if (!out || !parts || world < 1 || count < 1) return;
+    if (dtype == ZF_F32 || zfi_is_half(dtype))
+        zfi_add_floats_by_tree(out, parts, world, count, dtype, add);
+    else if (dtype == ZF_F64) zfi_add_doubles_by_tree(out, parts, world, count, add);
+    else zf_add_ranks(out, parts, world, count, dtype, add); /* integers, in any order */
+}
+
 ZF_API zf_collective zf_collective_of(const zf_launch *l)
 {
     zf_collective c = {.op = ZF_OP_none};
@@ -179,7 +223,7 @@ ZF_API zf_collective zf_collective_of(const zf_launch *l)
                         .out = l->out.data};
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_to_all) c.count = count / world;
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_reduce)
-        c.add = l->arg_count > 1 && l->run->micro > 0;
+        c.add = l->arg_count > 1 && l->run->micro > 0, c.tree = ZF_INT(l, all_reduce, order) != 0;
     if (l->op == ZF_OP_bcast) c.root = (int32_t)ZF_INT(l, bcast, root);
     c.group = zfi_mesh_group((zfi_mesh){l->run->world, l->run->nodes}, ZF_INT(l, all_gather, over),
                              l->run->rank);
@@ -215,6 +259,7 @@ ZFI_SAME_ATTRIBUTE(reduce_scatter, all_gather, world)
 ZFI_SAME_ATTRIBUTE(reduce_scatter, all_gather, over)
 ZFI_SAME_ATTRIBUTE(all_reduce, all_gather, world)
 ZFI_SAME_ATTRIBUTE(all_reduce, all_gather, over)
+ZFI_SAME_ATTRIBUTE(reduce_scatter, all_reduce, order)
 ZFI_SAME_ATTRIBUTE(all_to_all, all_gather, world)
 ZFI_SAME_ATTRIBUTE(all_to_all, all_gather, over)
 ZFI_SAME_ATTRIBUTE(bcast, all_gather, world)

@@ -122,14 +122,6 @@ static void zfi_linear_reference(const zf_launch *l, int64_t first, int64_t last
     }
 }
 
-ZFI_BODY void zfi_add_run_body(zfi_isa isa, float *y, const float *x, int64_t n)
-{
-    (void)isa;
-    ZFI_VECTOR
-    for (int64_t i = 0; i < n; i++) y[i] += x[i];
-}
-ZFI_KERNEL(zfi_add_run, (float *y, const float *x, int64_t n), (y, x, n))
-
 /* Applies bias, what is added, and activation to a block of the product, and writes u if it is
  * saved. A block of 16 bits has at most ZFI_SPAN columns. */
 static void zfi_linear_epilogue(void *context, float *c, int64_t c_row_stride, int64_t row,

@@ -87,7 +87,7 @@ static zf_status zfi_lockstep_group(zfi_lockstep *s, int32_t ranks)
             for (size_t from = 0; from < world; from++)
                 s->parts[from] = (const char *)calls[from].in + r * part;
             memcpy(s->sum + r * part, calls[r].out, part);
-            zf_add_ranks(s->sum + r * part, s->parts, ranks, c->count, c->dtype, c->add);
+            zfi_collective_add(c, s->sum + r * part, s->parts, ranks, c->count);
         }
         for (size_t r = 0; r < world; r++) memcpy(calls[r].out, s->sum + r * part, part);
         break;
@@ -95,7 +95,7 @@ static zf_status zfi_lockstep_group(zfi_lockstep *s, int32_t ranks)
         for (size_t from = 0; from < world; from++) s->parts[from] = calls[from].in;
         for (size_t r = 0; r < world; r++) {
             memcpy(s->sum + r * part, calls[r].out, part);
-            zf_add_ranks(s->sum + r * part, s->parts, ranks, c->count, c->dtype, c->add);
+            zfi_collective_add(c, s->sum + r * part, s->parts, ranks, c->count);
         }
         for (size_t r = 0; r < world; r++) memcpy(calls[r].out, s->sum + r * part, part);
         break;

@@ -50,13 +50,37 @@ static double sum_of(zf_dtype dtype, const double *terms, int count)
     return dtype == ZF_F32 || dtype == ZF_BF16 || dtype == ZF_F16 ? single : sum;
 }
 
+/* The same by a balanced tree, a level after the other. */
+static double tree_of(zf_dtype dtype, const double *terms, int count)
+{
+    double level[16];
+    memcpy(level, terms, (size_t)count * sizeof *terms);
+    for (int left; count > 1; count = left) {
+        left = 0;
+        for (int k = 0; k < count; k += 2)
+            level[left++] = k + 1 < count ? sum_of(dtype, level + k, 2) : level[k];
+    }
+    return level[0];
+}
+
+/* The sum of `old`, if there is one, and of what the ranks have. */
+static double added(zf_dtype dtype, bool tree, const double *old, const double *terms, int count)
+{
+    double all[16];
+    int n = 0;
+    if (old) all[n++] = *old;
+    if (tree) all[n++] = tree_of(dtype, terms, count);
+    else memcpy(all + n, terms, (size_t)count * sizeof *terms), n += count;
+    return sum_of(dtype, all, n);
+}
+
 /* ------------------------------------------------------------------------------------ additions */
 
 enum { MOST_PARTS = 8, MOST_COUNT = 2500 };
 
 /* Every dtype; lengths around the ends of vectors and tiles; out separate, added to, or one of the
  * parts. */
-static void sums_are_in_rank_order(test *t, zf_dtype dtype, int64_t count, int world)
+static void sums_are_in_order(test *t, zf_dtype dtype, int64_t count, int world, bool tree)
 {
     static double room[MOST_PARTS + 2][MOST_COUNT];
     const size_t size = zf_dtype_size(dtype);
@@ -68,27 +92,30 @@ static void sums_are_in_rank_order(test *t, zf_dtype dtype, int64_t count, int w
             for (int64_t i = 0; i < count; i++) set(room[r], dtype, i, element(1, r, i, dtype));
         for (int r = 0; r < world; r++) parts[r] = room[r];
         for (int64_t i = 0; i < count; i++) {
-            double terms[MOST_PARTS + 1], reversed[MOST_PARTS + 1];
-            int n = 0;
-            if (mode == -1) terms[n++] = get(room[world], dtype, i);
-            for (int r = 0; r < world; r++) terms[n++] = get(room[r], dtype, i);
-            for (int k = 0; k < n; k++) reversed[k] = terms[n - 1 - k];
-            set(want, dtype, i, sum_of(dtype, terms, n));
-            orders += sum_of(dtype, terms, n) != sum_of(dtype, reversed, n);
+            double terms[MOST_PARTS], reversed[MOST_PARTS], old = get(room[world], dtype, i);
+            const double *onto = mode == -1 ? &old : NULL;
+            for (int r = 0; r < world; r++) terms[r] = get(room[r], dtype, i);
+            for (int r = 0; r < world; r++) reversed[r] = terms[world - 1 - r];
+            set(want, dtype, i, added(dtype, tree, onto, terms, world));
+            orders += added(dtype, tree, onto, terms, world) !=
+                      added(dtype, false, onto, tree ? terms : reversed, world);
         }
-        zf_add_ranks(out, parts, world, count, dtype, mode == -1);
+        (tree ? zf_add_ranks_by_tree : zf_add_ranks)(out, parts, world, count, dtype, mode == -1);
         CHECK(t, !memcmp(out, want, (size_t)count * size));
-        if ((dtype == ZF_F32 || dtype == ZF_F64) && world > 2 && count > 30) CHECK(t, orders > 0);
+        if ((dtype == ZF_F32 || dtype == ZF_F64) && world > 2 + tree && count > 30)
+            CHECK(t, orders > 0);
     }
 }
 
-TEST_ONCE(comm_sums_are_in_rank_order)
+/* In the order of ranks, and by a tree. */
+TEST_ONCE(comm_sums_are_in_order)
 {
     static const int64_t counts[] = {0, 1, 7, 8, 31, 1023, 1024, 1025, MOST_COUNT};
     for (int dtype = ZF_F32; dtype <= ZF_BOOL && !t->failed; dtype++)
         for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
-            for (int world = 1; world <= MOST_PARTS && !t->failed; world += world < 4 ? 1 : 4)
-                sums_are_in_rank_order(t, (zf_dtype)dtype, counts[k], world);
+            for (int world = 1; world <= MOST_PARTS && !t->failed; world += world < 4 ? 1 : 2)
+                for (int tree = 0; tree < 2; tree++)
+                    sums_are_in_order(t, (zf_dtype)dtype, counts[k], world, tree);
 }
 
 /* By hand: the effect of order, precision and rounding on a few numbers. */
@@ -222,6 +249,12 @@ typedef struct one_call {
     uint64_t seed;
 } one_call;
 
+/* Half of the sums are made by a tree. */
+static bool is_by_tree(const one_call *c)
+{
+    return (c->op == ZF_OP_reduce_scatter || c->op == ZF_OP_all_reduce) && c->seed & 1;
+}
+
 /* Element i that rank `rank` must find in out. */
 static double expected(const one_call *c, int rank, int world, int64_t i)
 {
@@ -235,13 +268,13 @@ static double expected(const one_call *c, int rank, int world, int64_t i)
     case ZF_OP_bcast: return element(c->seed, c->root, i, c->dtype);
     default: break;
     }
-    if (c->place == ADDED) terms[n++] = element(c->seed, 99, at, c->dtype);
     for (int r = 0; r < world; r++) terms[n++] = element(c->seed, r, at, c->dtype);
+    terms[n++] = element(c->seed, 99, at, c->dtype);
     for (int k = 0; k < n; k++) { /* as the dtype holds them */
         set(&value, c->dtype, 0, terms[k]);
         terms[k] = get(&value, c->dtype, 0);
     }
-    return sum_of(c->dtype, terms, n);
+    return added(c->dtype, is_by_tree(c), c->place == ADDED ? &terms[world] : NULL, terms, world);
 }
 
 /* Makes the call and compares with the definition. Bytes around `out`, and a separate `in`, must
@@ -265,6 +298,7 @@ static bool one(member *m, const one_call *c)
                        .dtype = c->dtype,
                        .count = c->count,
                        .add = c->place == ADDED,
+                       .tree = is_by_tree(c),
                        .root = c->root,
                        .group = m->group};
     in = apart = c->place == IN_PLACE ? NULL : malloc((size_t)in_count * size + 1);

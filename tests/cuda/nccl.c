@@ -246,6 +246,7 @@ static bool same(member *m, const one_call *k)
                        .dtype = k->dtype,
                        .count = k->count,
                        .add = k->place == ADDED,
+                       .tree = sums && k->seed & 1,
                        .root = k->root,
                        .group = k->group};
     zf_status status;

@@ -373,6 +373,11 @@ ZF_BUILDER zf_tensor zf_sum_to(zf_tensor x, zf_shape shape);
 
 typedef struct zf_matmul_desc {
     bool transpose_a, transpose_b; /* of the last two dimensions */
+    /* k is cut into so many equal sections, each a sum of its own; their sums are added by a balanced
+     * tree (zf_add_ranks_by_tree). So products of parts of k, with a power of two of its sections
+     * each, add up to the same bits, if each is `wide`. Gradients have one section. 0: 1 */
+    int64_t sections;
+    bool wide; /* the result has the dtype of sums: f32, or f64 of f64 */
 } zf_matmul_desc;
 
 /* out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]; float, ranks >= 2, leading dimensions

@@ -112,7 +112,8 @@
     X(broadcast, 1, 1, A(broadcast, shape, l))                                                     \
     X(sum_to, 1, 1, A(sum_to, shape, l))                                                           \
     /* products */                                                                                 \
-    X(matmul, 2, 3, A(matmul, transpose_a, b) A(matmul, transpose_b, b))                           \
+    X(matmul, 2, 3, A(matmul, transpose_a, b) A(matmul, transpose_b, b) A(matmul, sections, i)     \
+      A(matmul, wide, b))                                                                          \
     /* reductions */                                                                               \
     X(sum, 1, 1, A(sum, axis, i) A(sum, keep, b))                                                  \
     X(max, 1, 1, A(max, axis, i) A(max, keep, b))                                                  \
@@ -142,7 +143,8 @@
       A(rope, inverse, b))                                                                         \
     /* fused */                                                                                    \
     X(saved, 1, 1, A(saved, index, i))                                                             \
-    X(linear, 2, 4, A(linear, activation, e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)))          \
+    X(linear, 2, 4, A(linear, activation, e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid))           \
+      A(linear, sections, i) A(linear, wide, b))                                                   \
     X(quantized_linear, 2, 3, A(quantized_linear, bits, i) A(quantized_linear, block, i)           \
       A(quantized_linear, scale, d) A(quantized_linear, transposed, b))                            \
     X(head_loss, 4, 5, A(head_loss, ignore, i) A(head_loss, bits, i) A(head_loss, block, i)        \

@@ -25,6 +25,14 @@
  *
  * Blocks of k are counted in words (tile.c). A C of 16 bits is summed in f32 aside, all of a task's
  * rows where there are several blocks of k, and rounded when its last block is done.
+ *
+ * With `sections`, k is cut into so many equal sections first. Each is a product of its own, from
+ * zero, with the blocks of its length; C is their sum, made by a balanced tree (graph/tree.c). So a
+ * product of some neighbouring sections, a power of two of them, has the bits of their subtree.
+ * A task keeps the open sums of the tree aside, in f32. Those of sections 0 to 7 as they are added:
+ *
+ *     depth 0   0   01   01   01   0..3   0..3   0..3   0..3   0..7
+ *     depth 1            2    23          4      45     45  67
  */
 
 /* y += x */
@@ -64,6 +72,7 @@ typedef struct zfi_matmul_desc {
     /* 0, or b is a matrix of so many columns that zfi_matmul_pack_b has packed, B are those from
      * packed_from on, a multiple of ZFI_TILE_COLUMNS, and there is no batch */
     int64_t packed, packed_from;
+    int64_t sections; /* of k, which is a multiple; 0 means 1. More: B is not packed */
 } zfi_matmul_desc;
 
 /* Element `at` of an array of f32, bf16 or f16. */
@@ -92,6 +101,14 @@ static int64_t zfi_matmul_count(const zfi_matmul_desc *d)
     return d->batch * (d->outer ? d->outer : 1);
 }
 
+static bool zfi_matmul_is_cut(const zfi_matmul_desc *d) { return d->sections > 1; }
+
+/* Elements of k in a section. */
+static int64_t zfi_matmul_section(const zfi_matmul_desc *d)
+{
+    return zfi_matmul_is_cut(d) ? d->k / d->sections : d->k;
+}
+
 /* -------------------------------------------------------------------------------------- blocks */
 
 enum {
@@ -112,7 +129,8 @@ typedef struct zfi_matmul_plan {
     bool converts;           /* A and B to f32 while they are packed */
     int64_t columns;         /* of a tile */
     int64_t rows, panels;    /* rows of a panel of A (but the last), and how many there are */
-    int64_t k_block;         /* of each but the last */
+    int64_t k_block;         /* of each but the last of a section */
+    int depths;              /* sums of a tree over sections that are open at once; 1: no tree */
     int64_t group;           /* panels of A that go together, and are packed together */
     bool direct_a, direct_b; /* read where it lies */
     int64_t chunk;           /* k that all tasks do before the next: a multiple of k_block */
@@ -126,6 +144,12 @@ typedef struct zfi_matmul_plan {
 typedef struct zfi_matmul_kept {
     int64_t row, k;
 } zfi_matmul_kept;
+
+/* Sums of 16 bits, and those over sections, stay aside from one block of k to the next. */
+static bool zfi_matmul_has_blocks(const zfi_matmul_plan *plan, const zfi_matmul_desc *d)
+{
+    return plan->k_block < d->k || zfi_matmul_is_cut(d);
+}
 
 /* Whether rows of a tile's width at this distance may be read in place: they do not share a few
  * sets of the cache (a way of the first level has 4 KiB), or are not read repeatedly, and several
@@ -151,7 +175,7 @@ static void zfi_matmul_read(zfi_matmul_plan *plan, const zfi_matmul_desc *d)
     bool apart = d->a_row / per % 1024 || plan->rows <= 6;
     if (plan->converts) return;
     plan->direct_a = d->a_col == 1 && (apart || plan->tile->column) && d->a_row % per == 0 &&
-                     d->k % (per * plan->tile->k_unit) == 0;
+                     zfi_matmul_section(d) % (per * plan->tile->k_unit) == 0;
     if (per != 1) return;
     plan->direct_a |= d->a_row == 1 && zfi_short_rows(d->a_col, tiles);
     plan->direct_b = !d->packed && d->b_col == 1 && d->n % plan->tile->lanes == 0 &&
@@ -166,7 +190,8 @@ static int64_t zfi_matmul_groups_to_keep(const zfi_matmul_plan *plan, const zfi_
     int64_t least, best = INT64_MAX, groups = 0, rows, cols;
     if (!plan->tile->keep || plan->panels <= plan->group || zfi_matmul_count(d) > 1) return 0;
     if (d->packed) return 0; /* A is packed once for all columns, or not at all */
-    if (d->c_dtype != ZF_F32 && plan->k_block < d->k) return 0; /* a task sums all blocks aside */
+    if ((d->c_dtype != ZF_F32 && plan->k_block < d->k) || zfi_matmul_is_cut(d))
+        return 0; /* a task sums all blocks aside */
     least = zfi_div_up(d->m, plan->tile->keep);
     for (int64_t g = least; g <= zfi_max(least, threads); g++) {
         int64_t packed = d->m / g + d->n * g / threads;
@@ -190,13 +215,14 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
     int64_t columns = 2 * plan.tile->lanes, n = zfi_round_up(d->n, columns), spans, groups;
     int64_t wanted; /* tasks of a matrix */
     int64_t per = plan.tile->per_word, block, kept;
-    bool narrow = d->c_dtype != ZF_F32;
+    bool aside = d->c_dtype != ZF_F32 || zfi_matmul_is_cut(d);
     wanted = zfi_div_up(plan.tile->tasks * (int64_t)threads, zfi_matmul_count(d));
     plan.converts = d->dtype != ZF_F32 && per == 1;
     plan.columns = columns;
     plan.rows = zfi_div_up(d->m, zfi_div_up(d->m, plan.tile->rows));
     plan.panels = zfi_div_up(d->m, plan.rows);
-    plan.k_block = zfi_matmul_k_block(plan.tile, d->k);
+    plan.k_block = zfi_matmul_k_block(plan.tile, zfi_matmul_section(d));
+    plan.depths = zfi_tree_depths(zfi_matmul_is_cut(d) ? d->sections : 1);
     block = plan.k_block / per;
     plan.group = zfi_min(plan.tile->group / plan.tile->rows, plan.panels);
     zfi_matmul_read(&plan, d);
@@ -212,7 +238,7 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         groups = 1;
         spans = zfi_max(zfi_div_up(n, ZFI_SPAN), wanted);
     } else if (plan.direct_b) {
-        if (!narrow) plan.chunk = zfi_max(1, ZFI_IN_PLACE / n / plan.k_block) * plan.k_block;
+        if (!aside) plan.chunk = zfi_max(1, ZFI_IN_PLACE / n / plan.k_block) * plan.k_block;
         groups = zfi_max(zfi_min(plan.panels, wanted), zfi_div_up(plan.panels, plan.group));
         spans = zfi_div_up(wanted, groups);
     } else {
@@ -227,8 +253,9 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         groups = zfi_max(groups,
                          zfi_min(zfi_div_up(wanted, spans), zfi_max(d->m / ZFI_ROWS_A_TASK, each)));
     }
-    if (narrow && plan.k_block < d->k)
-        groups = zfi_max(groups, zfi_div_up(plan.panels * plan.rows, ZFI_ROWS_ASIDE));
+    if (aside && zfi_matmul_has_blocks(&plan, d))
+        groups = zfi_max(groups,
+                         zfi_div_up(plan.panels * plan.rows * plan.depths, ZFI_ROWS_ASIDE));
     plan.task = plan.direct_b ? zfi_max(1, plan.panels / groups) : zfi_div_up(plan.panels, groups);
     plan.span = zfi_round_up(zfi_div_up(n, spans), columns);
     if (!plan.direct_a) {
@@ -236,9 +263,10 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         plan.a_size = (size_t)zfi_round_up(panels * plan.rows * block, 16);
     }
     if (!plan.direct_b && !d->packed) plan.b_size = (size_t)zfi_round_up(block * plan.span, 16);
-    if (narrow) {
-        int64_t panels = plan.k_block < d->k ? plan.task : zfi_min(plan.group, plan.task);
-        plan.c_size = (size_t)zfi_round_up(panels * plan.rows * plan.span, 16);
+    if (aside) {
+        int64_t panels =
+            zfi_matmul_has_blocks(&plan, d) ? plan.task : zfi_min(plan.group, plan.task);
+        plan.c_size = (size_t)zfi_round_up(plan.depths * panels * plan.rows * plan.span, 16);
     }
     plan.bytes = (size_t)threads * (plan.a_size + plan.b_size + plan.c_size) * sizeof(float);
     if (plan.keep) plan.bytes += (size_t)threads * sizeof(zfi_matmul_kept);
@@ -354,6 +382,49 @@ static void zfi_matmul_fetch(zfi_isa isa, float *to, int64_t to_row, const void 
         zfi_widen(isa, to + i * to_row, dtype, zfi_element(from, dtype, i * from_row), cols);
 }
 
+/* Which of the sums aside a block of k goes to, and what is added when it is there. */
+typedef struct zfi_matmul_step {
+    int64_t k;  /* elements of the block */
+    int depth;  /* the sum */
+    bool add;   /* to what is there already */
+    int merges; /* sums that are then added to the one before each, from `depth` on */
+} zfi_matmul_step;
+
+/* The block at k0 < end. A section of one block is added at once to the sum that it completes. */
+static zfi_matmul_step zfi_matmul_step_of(const zfi_matmul_desc *d, int64_t k_block, int64_t k0,
+                                          int64_t end)
+{
+    const int64_t length = zfi_matmul_section(d), at = k0 % length, index = k0 / length;
+    zfi_matmul_step s = {.k = zfi_min(k_block, length - at), .add = at > 0};
+    if (!zfi_matmul_is_cut(d)) {
+        s.k = zfi_min(k_block, end - k0);
+        return s;
+    }
+    s.depth = zfi_tree_depth(index);
+    if (at + s.k == length) s.merges = zfi_tree_merges(index, d->sections);
+    if (s.k < length || !(index & 1)) return s;
+    s.depth--, s.merges--, s.add = true;
+    return s;
+}
+
+/* to[0..rows,0..cols) += from */
+static void zfi_matmul_merge(zfi_isa isa, float *to, const float *from, int64_t row, int64_t rows,
+                             int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++) zfi_add_run(isa, to + i * row, from + i * row, cols);
+}
+
+/* sums = what C was, plus sums. At most ZFI_SPAN columns. */
+static void zfi_matmul_add_old(zfi_isa isa, float *sums, int64_t row, const void *c, zf_dtype dtype,
+                               int64_t c_row, int64_t rows, int64_t cols)
+{
+    float old[ZFI_SPAN];
+    for (int64_t i = 0; i < rows; i++) {
+        zfi_widen(isa, old, dtype, zfi_element(c, dtype, i * c_row), cols);
+        zfi_add_run(isa, sums + i * row, old, cols);
+    }
+}
+
 /* The work of one task: panels, columns n0..n0+n-1, k of the chunk. */
 static void zfi_matmul_task(void *context, int64_t index, int worker)
 {
@@ -369,6 +440,8 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
     int64_t m0 = index / spans % groups * plan->task * plan->rows, n0 = index % spans * plan->span;
     int64_t m_end = zfi_min(m0 + plan->task * plan->rows, d->m), n = zfi_min(plan->span, d->n - n0);
     int64_t k_end = zfi_min(run->chunk + plan->chunk, d->k), k, per = plan->tile->per_word;
+    const int64_t deep = (m_end - m0) * plan->span; /* from one sum of the tree to the next */
+    const bool cut = plan->depths > 1;
     bool pack_a = !plan->direct_a;
     const void *a, *b;
     void *c;
@@ -382,8 +455,9 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
         const void *b_at;
         const float *from_b;
         int64_t b_row = d->b_row, b_step = 1, words;
-        bool add = d->accumulate || k0 > 0;
-        k = zfi_min(plan->k_block, k_end - k0), words = zfi_tile_words(plan->tile, k);
+        const zfi_matmul_step to = zfi_matmul_step_of(d, plan->k_block, k0, k_end);
+        bool add = cut ? to.add : d->accumulate || k0 > 0;
+        k = to.k, words = zfi_tile_words(plan->tile, k);
         b_at = zfi_element(b, d->dtype, k0 * d->b_row + n0 * d->b_col);
         if (plan->direct_b) {
             from_b = b_at;
@@ -403,27 +477,35 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
             void *c_at = zfi_element_of(c, d->c_dtype, m * d->c_row + n0);
             float *sums = c_at;
             if (!plan->direct_a) {
-                float *to = plan->keep ? packed_a + (m - m0) * words : packed_a;
+                float *at = plan->keep ? packed_a + (m - m0) * words : packed_a;
                 if (pack_a)
-                    zfi_matmul_pack(plan, d->dtype, true, to, plan->rows, from_a, d->a_row,
+                    zfi_matmul_pack(plan, d->dtype, true, at, plan->rows, from_a, d->a_row,
                                     d->a_col, rows, k);
-                from_a = to, a_step = words;
+                from_a = at, a_step = words;
                 if (plan->tile->pack_a) a_row = words, a_col = 1;
                 else a_row = 1, a_col = plan->rows;
             }
             if (aside) {
                 c_row = plan->span;
-                sums = aside + (plan->k_block < d->k ? (m - m0) * c_row : 0);
-                if (d->accumulate && k0 == 0)
+                sums = aside + (zfi_matmul_has_blocks(plan, d) ? (m - m0) * c_row : 0);
+                if (d->accumulate && k0 == 0 && !cut)
                     zfi_matmul_fetch(plan->isa, sums, c_row, c_at, d->c_dtype, d->c_row, rows, n);
             }
             for (int64_t span = 0; span < n; span += ZFI_SPAN) {
                 int64_t span_end = zfi_min(span + ZFI_SPAN, n);
-                for (int64_t j = span; j < span_end; j += plan->columns)
-                    zfi_matmul_column(plan, rows, zfi_min(plan->columns, n - j), words, from_a,
-                                      a_step, a_row, a_col, from_b + j * b_step, b_row, sums + j,
-                                      c_row, add);
+                for (int64_t j = span; j < span_end; j += plan->columns) {
+                    float *sum = sums + j + to.depth * deep;
+                    const int64_t columns = zfi_min(plan->columns, n - j);
+                    zfi_matmul_column(plan, rows, columns, words, from_a, a_step, a_row, a_col,
+                                      from_b + j * b_step, b_row, sum, c_row, add);
+                    for (int i = 0; i < to.merges; i++, sum -= deep)
+                        zfi_matmul_merge(plan->isa, sum - deep, sum, c_row, rows, columns);
+                }
                 if (k0 + k < d->k) continue;
+                if (cut && d->accumulate)
+                    zfi_matmul_add_old(plan->isa, sums + span, c_row,
+                                       zfi_element(c_at, d->c_dtype, span), d->c_dtype, d->c_row,
+                                       rows, span_end - span);
                 if (d->epilogue)
                     d->epilogue(d->epilogue_context, sums + span, c_row, matrix * d->m + m,
                                 n0 + span, rows, span_end - span);
@@ -442,6 +524,7 @@ static bool zfi_matmul_is_row(zfi_isa isa, const zfi_matmul_desc *d)
 {
     const zfi_one_row row = zfi_one_row_of(isa, d->dtype);
     return d->m == 1 && zfi_matmul_count(d) == 1 && d->b_row == 1 && !d->packed &&
+           !zfi_matmul_is_cut(d) &&
            (d->a_col == 1 || d->k == 1) && row.sums && d->n >= ZFI_ONE_ROW_COLUMNS;
 }
 
@@ -606,7 +689,7 @@ typedef struct zfi_matmul_blas {
 static bool zfi_matmul_blas_of(const zfi_matmul_desc *d, zfi_matmul_blas *blas)
 {
     if (!d->m || !d->n || !d->k || !zfi_matmul_count(d) || d->dtype != ZF_F32 ||
-        d->c_dtype != ZF_F32 || d->packed)
+        d->c_dtype != ZF_F32 || d->packed || zfi_matmul_is_cut(d))
         return false;
     blas->a = zfi_matmul_blas_form(d->m, d->k, d->a_row, d->a_col, &blas->a_ld);
     blas->b = zfi_matmul_blas_form(d->k, d->n, d->b_row, d->b_col, &blas->b_ld);

@@ -625,8 +625,11 @@ ZF_API zf_tensor zf_sum_to(zf_tensor x, zf_shape shape)
 
 ZF_API zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *desc)
 {
-    zf_matmul_desc d = desc ? *desc : (zf_matmul_desc){false, false};
-    return zfi_op(matmul, zfi_with({.i = d.transpose_a}, {.i = d.transpose_b}), a, b);
+    zf_matmul_desc d = {.sections = 0};
+    if (desc) d = *desc;
+    return zfi_op(
+        matmul,
+        zfi_with({.i = d.transpose_a}, {.i = d.transpose_b}, {.i = d.sections}, {.i = d.wide}), a, b);
 }
 
 ZF_API zf_tensor zf_matmul(zf_tensor a, zf_tensor b) { return zf_matmul_ex(a, b, NULL); }

@@ -44,3 +44,11 @@ static void zfi_tree_put(zfi_tree *t, double x)
         t->sums[depth - 1] += t->sums[depth];
     t->index++;
 }
+
+/* Open sums at most, the section that is being added among them. */
+static int zfi_tree_depths(int64_t sections)
+{
+    int depths = 1;
+    for (; sections > 1; sections = sections / 2 + (sections & 1)) depths++;
+    return depths;
+}

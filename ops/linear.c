@@ -6,6 +6,9 @@
  *     y = activation(u)     and after b, or none
  *     du = dy activation'   dx = du w   dw = du^T x   db = sum over rows of du   dc = du
  *
+ * sections, wide: as those of matmul. b, c and activation follow the sum of all sections; a wide
+ * product has none of them.
+ *
  * saved 0: u, for gelu and silu, whose derivative is not a function of y (grad_reads_x). The other
  * activations save y alone.
  *
@@ -53,6 +56,10 @@ static zf_status zfi_infer_linear(zfi_infer *c)
     c->dtype = c->args[0]->dtype;
     c->shape = *x;
     c->shape.dims[x->rank - 1] = w->dims[0];
+    status = zfi_infer_sections(c, zfi_last(x), ZF_INT(c, linear, sections),
+                                ZF_INT(c, linear, wide) != 0,
+                                c->arg_count == 2 && !ZF_INT(c, linear, activation));
+    if (status) return status;
     if (c->arg_count > 3 && ZF_INT(c, linear, activation))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "there is no activation of a sum (operand 3)");
     if (c->arg_count > 3 && !zfi_same_shape(&c->args[3]->shape, &c->shape))
@@ -94,6 +101,7 @@ static void zfi_grad_linear(zf_grad *c)
     zf_shape w = zf_tensor_shape(c->x[1]), y = zf_tensor_shape(c->y);
     int64_t rows = y.rank == 1 ? 1 : zfi_row_count(&y);
     zf_tensor du = zfi_grad_before(c);
+    if (ZF_INT(c, linear, wide)) du = zf_cast(du, zf_tensor_dtype(c->x[0]));
     du = zf_reshape(du, ZF_SHAPE(rows, w.dims[0]));
     if (c->need[0])
         c->dx[0] = zf_reshape(zfi_matmul_of(du, false, c->x[1], false), zf_tensor_shape(c->x[0]));
@@ -105,16 +113,38 @@ static void zfi_grad_linear(zf_grad *c)
 
 /* ------------------------------------------------------------------------------ kernels */
 
+static zfi_matmul_desc zfi_linear_product(const zf_launch *l)
+{
+    int64_t n = l->args[1].shape.dims[0], k = l->args[1].shape.dims[1];
+    return (zfi_matmul_desc){.m = n ? zfi_count(&l->out) / n : 0,
+                             .n = n,
+                             .k = k,
+                             .batch = 1,
+                             .a = l->args[0].data,
+                             .b = l->args[1].data,
+                             .c = l->out.data,
+                             .a_row = k,
+                             .a_col = 1,
+                             .b_row = 1,
+                             .b_col = k,
+                             .c_row = n,
+                             .dtype = l->args[0].dtype,
+                             .c_dtype = l->out.dtype,
+                             .sections = ZF_INT(l, linear, sections)};
+}
+
 static void zfi_linear_reference(const zf_launch *l, int64_t first, int64_t last)
 {
-    const zf_array *x = &l->args[0], *w = &l->args[1], *u = zfi_saved_out(l, 0);
-    int64_t k = w->shape.dims[1], n = w->shape.dims[0];
+    const zfi_matmul_desc d = zfi_linear_product(l);
+    const zf_array *u = zfi_saved_out(l, 0);
+    const int64_t k = d.k, n = d.n;
     zfi_activating a;
     zfi_activating_of(&a, l, l->out.dtype);
     for (int64_t i = first; i < last; i++) { /* out[row,col] */
         int64_t row = i / n, col = i % n;
-        double sum = 0;
-        for (int64_t p = 0; p < k; p++) sum += zfi_get(x, row * k + p) * zfi_get(w, col * k + p);
+        double sum = zfi_matmul_is_cut(&d)
+                         ? zfi_matmul_sections(l, &d, row * k, col * k)
+                         : zfi_matmul_terms(l, &d, row * k, col * k, 0, k, 0);
         if (l->arg_count > 2) sum += zfi_get(&l->args[2], col);
         if (l->arg_count > 3) sum += zfi_get(&l->args[3], i);
         if (u) zfi_set(u, i, sum);
@@ -150,25 +180,6 @@ static void zfi_linear_epilogue(void *context, float *c, int64_t c_row_stride, i
         a.args[0].data = a.launch.out.data = y;
         a.record->piece(&a.launch, 0, cols);
     }
-}
-
-static zfi_matmul_desc zfi_linear_product(const zf_launch *l)
-{
-    int64_t n = l->args[1].shape.dims[0], k = l->args[1].shape.dims[1];
-    return (zfi_matmul_desc){.m = n ? zfi_count(&l->out) / n : 0,
-                             .n = n,
-                             .k = k,
-                             .batch = 1,
-                             .a = l->args[0].data,
-                             .b = l->args[1].data,
-                             .c = l->out.data,
-                             .a_row = k,
-                             .a_col = 1,
-                             .b_row = 1,
-                             .b_col = k,
-                             .c_row = n,
-                             .dtype = l->out.dtype,
-                             .c_dtype = l->out.dtype};
 }
 
 static size_t zfi_scratch_linear(const zf_launch *l)
@@ -221,12 +232,12 @@ static bool zfi_remade_linear(const zf_graph *g, const zfi_node *of, const zfi_n
 
 static zfi_weight zfi_weight_linear(const zfi_node *node)
 {
-    return (void)node, ZFI_WEIGHT_OUT_IN;
+    return zfi_is_plain_product(node) ? ZFI_WEIGHT_OUT_IN : ZFI_NO_WEIGHT;
 }
 
 static int32_t zfi_addend_linear(const zfi_node *node)
 {
-    return ZF_INT(node, linear, activation) ? 0 : 3;
+    return ZF_INT(node, linear, activation) || !zfi_is_plain_product(node) ? 0 : 3;
 }
 
 /* ------------------------------------------------------------------------------- records */

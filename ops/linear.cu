@@ -4,6 +4,7 @@
  *     f32, activation      the product to u (or y), then a kernel for bias, u and activation
  *     bf16, f16            u = product + bias by cuBLASLt, which rounds it once; then a kernel
  *                          computes y from the rounded u. Without u, it is y's memory
+ *     sections             their sum in f32 (ops/matmul.cu), and the kernel of f32 with activation
  *     the same, n or k not a multiple of 8     the product is f32, in tiles of rows in scratch,
  *                          and a kernel does the rest: cuBLASLt may round before the bias there
  *
@@ -112,6 +113,7 @@ typedef struct zfd_linear {
     int64_t rows, cols, tile, rest; /* tile, rest: rows of a tile, and of the last */
     zfd_gemm gemm;                  /* the product of a tile */
     size_t product;                 /* bytes of the f32 tile, which the workspace follows */
+    bool cut;                       /* the product has sections, whose sums are in scratch */
 } zfd_linear;
 
 static zfd_linear zfd_linear_of(const zf_launch *l)
@@ -119,21 +121,34 @@ static zfd_linear zfd_linear_of(const zf_launch *l)
     const int64_t n = l->args[1].shape.dims[0], k = l->args[1].shape.dims[1];
     zfd_linear p;
     const bool plain = ZF_INT(l, linear, activation) == ZFD_AS_NONE;
-    if (l->out.dtype == ZF_F32) p.direct = plain;
+    p.cut = ZF_INT(l, linear, sections) > 1 && k;
+    if (p.cut) p.direct = false;
+    else if (l->out.dtype == ZF_F32) p.direct = plain;
     else p.direct = (n % 8 == 0 && k % 8 == 0) || (plain && l->arg_count < 3);
     p.activate = p.direct && !plain;
     p.rows = zfd_count(&l->out) / n, p.cols = n;
     p.tile = p.rows;
-    if (!p.direct && l->out.dtype != ZF_F32) p.tile = zfd_tile_rows(p.rows, n, ZFD_LINEAR_BYTES);
+    if (!p.direct && (p.cut || l->out.dtype != ZF_F32))
+        p.tile = zfd_tile_rows(p.rows, n, ZFD_LINEAR_BYTES);
     p.rest = p.rows - (p.rows - 1) / p.tile * p.tile;
     p.gemm = zfd_gemm_of(l, p.tile, n, k, false, true);
     p.gemm.bias = p.direct && l->arg_count > 2;
     p.product = 0;
-    if (!p.direct && l->out.dtype != ZF_F32) {
+    if (l->out.dtype == ZF_F32) p.gemm.to = ZF_F32;
+    if (!p.direct && !p.cut && l->out.dtype != ZF_F32) {
         p.gemm.to = ZF_F32;
         p.product = ((size_t)(p.tile * n) * sizeof(float) + 63) / 64 * 64;
     }
     return p;
+}
+
+/* Bytes of scratch for the product of a tile. */
+static size_t zfd_linear_work(const zf_launch *l, bool cut, zfd_gemm g)
+{
+    zfd_sections s;
+    if (!cut) return zfd_gemm_scratch(l, g);
+    s = zfd_sections_of(g, ZF_INT(l, linear, sections));
+    return zfd_sections_scratch(l, &s);
 }
 
 static size_t zfd_cuda_scratch_linear(const zf_launch *l)
@@ -142,9 +157,9 @@ static size_t zfd_cuda_scratch_linear(const zf_launch *l)
     size_t work, rest;
     if (!zfd_count(&l->out)) return 0;
     p = zfd_linear_of(l);
-    work = zfd_gemm_scratch(l, p.gemm);
+    work = zfd_linear_work(l, p.cut, p.gemm);
     p.gemm.m = p.rest;
-    rest = zfd_gemm_scratch(l, p.gemm);
+    rest = zfd_linear_work(l, p.cut, p.gemm);
     return p.product + (work > rest ? work : rest);
 }
 
@@ -175,15 +190,21 @@ static zf_status zfd_cuda_linear(const zf_launch *l)
     for (int64_t row = 0; row < p.rows && !status; row += p.tile) {
         p.gemm.m = row + p.tile < p.rows ? p.tile : p.rest;
         ZFD_FLOATS(l, l->out.dtype, T, {
-            const T *x = static_cast<const T *>(l->args[0].data) + row * p.gemm.k;
+            const char *x = static_cast<const char *>(l->args[0].data) +
+                            (size_t)(row * p.gemm.k) * zf_dtype_size(l->args[0].dtype);
             const T *b = static_cast<const T *>(bias);
             const T *more = added ? static_cast<const T *>(added) + row * p.cols : NULL;
             T *y = static_cast<T *>(l->out.data) + row * p.cols, *u = NULL;
             void *to = product;
             if (saved) u = static_cast<T *>(saved->data) + row * p.cols;
-            if (!p.product) to = u ? u : y;
-            status = zfd_gemm_run(l, p.gemm, x, l->args[1].data, to, NULL, NULL, 1,
-                                  product + p.product);
+            if (!p.product && !p.cut) to = u ? u : y;
+            if (p.cut) {
+                const zfd_sections s = zfd_sections_of(p.gemm, ZF_INT(l, linear, sections));
+                status = zfd_sections_run(l, &s, x, l->args[1].data, product);
+            } else {
+                status = zfd_gemm_run(l, p.gemm, x, l->args[1].data, to, NULL, NULL, 1,
+                                      product + p.product);
+            }
             if (status) return status;
             if (zfd_lies_well(p.cols, sizeof(T), y, u, b) && zfd_lies_well(0, 1, more))
                 zfd_linear_launch<T, zfd_wide<T>::count>(l, static_cast<float *>(to), b, more, u, y,

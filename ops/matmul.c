@@ -10,9 +10,40 @@
  * where transpose_a or transpose_b first transposes the last two dimensions of that operand. c has
  * the shape of the result; the result may be placed over c.
  *
+ *     %3 = matmul %1, %2 {sections=4} : f32[8,32]
+ *
+ * cuts k into four equal sections. Each is summed from zero, and their sums are added by a balanced
+ * tree (graph/tree.c), and then to c. So ranks that have a quarter of k each, whose results are
+ * added by a collective with order=tree, get the same bits. `wide`: the result has the dtype of
+ * sums (f32; f64 of f64) and there is no c: what such ranks send.
+ *
  * Leading dimensions broadcast. Saved: both operands. f32, bf16 and f16 are summed in f32, in an
  * order that depends on the shape alone (cpu/matmul.c), and rounded once. The reference sums in
  * double, k ascending. The sum starts from c; blocks of k are added to it. */
+
+/* Checks the sections of k, and gives the result the dtype of sums if it is `wide`, which it may be
+ * if it is `bare`: nothing is added to the product. */
+static zf_status zfi_infer_sections(zfi_infer *c, int64_t k, int64_t sections, bool wide, bool bare)
+{
+    if (sections < 0 || sections > INT32_MAX || (sections && k % sections))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "%lld sections of sums of %lld terms: they must divide these",
+                              (long long)sections, (long long)k);
+    if (wide && !bare)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "to a wide product nothing can be added");
+    if (wide && c->dtype != ZF_F64) c->dtype = ZF_F32;
+    return ZF_OK;
+}
+
+/* The node is a product in one section, of the dtype of its operands. Others are left as they are by
+ * passes that put products into other nodes or cut them. */
+static bool zfi_is_plain_product(const zfi_node *node)
+{
+    if (node->op == ZF_OP_linear)
+        return ZF_INT(node, linear, sections) <= 1 && !ZF_INT(node, linear, wide);
+    return node->op == ZF_OP_matmul && ZF_INT(node, matmul, sections) <= 1 &&
+           !ZF_INT(node, matmul, wide);
+}
 
 static zf_status zfi_infer_matmul(zfi_infer *c)
 {
@@ -45,12 +76,14 @@ static zf_status zfi_infer_matmul(zfi_infer *c)
     if (c->arg_count > 2 && !zfi_same_shape(&c->args[2]->shape, &c->shape))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "what the product is added to must be %s",
                               zfi_type_text(type, c->dtype, &c->shape));
-    return ZF_OK;
+    return zfi_infer_sections(c, ka, ZF_INT(c, matmul, sections), ZF_INT(c, matmul, wide) != 0,
+                              c->arg_count == 2);
 }
 
 static zf_tensor zfi_matmul_of(zf_tensor a, bool transpose_a, zf_tensor b, bool transpose_b)
 {
-    return zf_matmul_ex(a, b, &(zf_matmul_desc){transpose_a, transpose_b});
+    return zf_matmul_ex(
+        a, b, &(zf_matmul_desc){.transpose_a = transpose_a, .transpose_b = transpose_b});
 }
 
 /* x as a matrix: leading dimensions become rows. A view. */
@@ -65,6 +98,7 @@ static void zfi_grad_matmul(zf_grad *c)
     bool ta = ZF_INT(c, matmul, transpose_a) != 0, tb = ZF_INT(c, matmul, transpose_b) != 0;
     zf_tensor a = c->x[0], b = c->x[1], dy = c->dy, dx;
     if (c->count > 2 && c->need[2]) c->dx[2] = dy;
+    if (ZF_INT(c, matmul, wide)) dy = zf_cast(dy, zf_tensor_dtype(a));
     /* b is one matrix for the whole batch (a weight): a becomes one tall matrix, and db needs no
      * sum over the batch. */
     if (!ta && zf_tensor_shape(b).rank == 2) {
@@ -112,8 +146,9 @@ static zfi_product zfi_product_of(const zf_launch *l)
     d->b_row = tb ? 1 : cols_b, d->b_col = tb ? cols_b : 1;
     d->c_row = d->n;
     d->batch = 1;
-    d->dtype = d->c_dtype = l->out.dtype;
+    d->dtype = l->args[0].dtype, d->c_dtype = l->out.dtype;
     d->accumulate = l->arg_count > 2;
+    d->sections = ZF_INT(l, matmul, sections);
     p.lead.rank -= 2, lead_a.rank -= 2, lead_b.rank -= 2;
     zfi_broadcast_strides(&lead_a, &p.lead, p.step_a);
     zfi_broadcast_strides(&lead_b, &p.lead, p.step_b);
@@ -151,6 +186,28 @@ static size_t zfi_scratch_matmul(const zf_launch *l)
     return zfi_matmul_scratch(zfi_cpu_of(l)->isa, zfi_pool_threads(zfi_cpu_of(l)->pool), &p.matrix);
 }
 
+/* sum + the products of elements [k, end) of a row and a column. */
+static double zfi_matmul_terms(const zf_launch *l, const zfi_matmul_desc *d, int64_t at_a,
+                               int64_t at_b, int64_t k, int64_t end, double sum)
+{
+    for (; k < end; k++)
+        sum += zfi_get(&l->args[0], at_a + k * d->a_col) *
+               zfi_get(&l->args[1], at_b + k * d->b_row);
+    return sum;
+}
+
+/* The sum of all sections of the products of a row and a column. */
+static double zfi_matmul_sections(const zf_launch *l, const zfi_matmul_desc *d, int64_t at_a,
+                                  int64_t at_b)
+{
+    const int64_t length = zfi_matmul_section(d);
+    zfi_tree tree = {.sections = d->sections};
+    for (int64_t s = 0; s < d->sections; s++)
+        zfi_tree_put(&tree,
+                     zfi_matmul_terms(l, d, at_a, at_b, s * length, (s + 1) * length, 0));
+    return tree.sums[0];
+}
+
 /* Rows [first, last) of all matrices of out. */
 static void zfi_matmul_plain(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -162,9 +219,8 @@ static void zfi_matmul_plain(const zf_launch *l, int64_t first, int64_t last)
         int64_t at_b = zfi_offset(outer, &p.lead, p.step_b) + batch * d->b_batch;
         for (int64_t n = 0; n < d->n; n++) {
             double sum = d->accumulate ? zfi_get(&l->args[2], row * d->n + n) : 0;
-            for (int64_t k = 0; k < d->k; k++)
-                sum += zfi_get(&l->args[0], at_a + k * d->a_col) *
-                       zfi_get(&l->args[1], at_b + k * d->b_row + n * d->b_col);
+            if (zfi_matmul_is_cut(d)) sum += zfi_matmul_sections(l, d, at_a, at_b + n * d->b_col);
+            else sum = zfi_matmul_terms(l, d, at_a, at_b + n * d->b_col, 0, d->k, sum);
             zfi_set(&l->out, row * d->n + n, sum);
         }
     }
@@ -192,7 +248,7 @@ static zf_status zfi_cpu_matmul(const zf_launch *l)
         zfi_matmul_desc d = p.matrix;
         d.a = zfi_element(l->args[0].data, d.dtype, zfi_offset(outer, &p.lead, p.step_a));
         d.b = zfi_element(l->args[1].data, d.dtype, zfi_offset(outer, &p.lead, p.step_b));
-        d.c = zfi_element_of(l->out.data, d.dtype, zfi_offset(outer, &p.lead, p.step_c));
+        d.c = zfi_element_of(l->out.data, d.c_dtype, zfi_offset(outer, &p.lead, p.step_c));
         zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
     }
     return ZF_OK;
@@ -207,11 +263,15 @@ static double zfi_flops_matmul(const zf_launch *l)
 
 static zfi_weight zfi_weight_matmul(const zfi_node *node)
 {
-    if (node->arg_count != 2 || ZF_INT(node, matmul, transpose_a)) return ZFI_NO_WEIGHT;
+    if (node->arg_count != 2 || ZF_INT(node, matmul, transpose_a) || !zfi_is_plain_product(node))
+        return ZFI_NO_WEIGHT;
     return ZF_INT(node, matmul, transpose_b) ? ZFI_WEIGHT_OUT_IN : ZFI_WEIGHT_IN_OUT;
 }
 
-static int32_t zfi_addend_matmul(const zfi_node *node) { return (void)node, 2; }
+static int32_t zfi_addend_matmul(const zfi_node *node)
+{
+    return zfi_is_plain_product(node) ? 2 : 0;
+}
 
 /* ------------------------------------------------------------------------------- records */
 

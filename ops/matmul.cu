@@ -545,6 +545,79 @@ static zf_status zfd_gemm_run(const zf_launch *l, zfd_gemm g, const void *a, con
                          (int)l->node, cublasLtGetStatusString(code));
 }
 
+/* ---------------------------------------------------------------------------------- sections */
+
+/* Sums over sections of k by a balanced tree (graph/tree.c): a product for each section, to the next
+ * of the open sums in scratch, [depths][batch][m][n] of f32; then sums that are complete are added.
+ * Each product has the bits of one of its length. */
+typedef struct zfd_sections {
+    int64_t count, length; /* of sections; of k in each */
+    int64_t each;          /* elements of a sum */
+    size_t sums;           /* bytes of all sums, which the workspace follows */
+    zfd_gemm gemm;         /* of a section */
+} zfd_sections;
+
+static zfd_sections zfd_sections_of(zfd_gemm g, int64_t sections)
+{
+    zfd_sections s;
+    int64_t depths = 1;
+    for (int64_t left = sections; left > 1; left = zfd_div_up(left, 2)) depths++;
+    s.count = sections, s.length = g.k / sections;
+    s.each = g.m * g.n * g.batch;
+    s.sums = ((size_t)(depths * s.each) * sizeof(float) + 63) / 64 * 64;
+    g.k = s.length, g.to = ZF_F32, g.bias = 0;
+    g.c_row = g.n, g.c_batch = g.m * g.n;
+    s.gemm = g;
+    return s;
+}
+
+static __global__ void zfd_add_sums(float *to, const float *from, int64_t count)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x)
+        to[i] += from[i];
+}
+
+/* out = added (or 0) + sum */
+template <class T>
+static __global__ void zfd_finish_sums(T *out, const T *added, const float *sum, int64_t count)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x)
+        out[i] = zfd_from_f32<T>(added ? zfd_to_f32(added[i]) + sum[i] : sum[i]);
+}
+
+/* The sum of all sections, in f32, at the beginning of scratch. */
+static zf_status zfd_sections_run(const zf_launch *l, const zfd_sections *s, const void *a,
+                                  const void *b, void *scratch)
+{
+    const size_t size = zf_dtype_size((zf_dtype)s->gemm.from);
+    const size_t a_step = size * (size_t)(s->length * (s->gemm.turn_a ? s->gemm.a_row : 1)),
+                 b_step = size * (size_t)(s->length * (s->gemm.turn_b ? 1 : s->gemm.b_row));
+    const unsigned grid = zfd_grid(l, zfd_div_up(s->each, ZFD_THREADS));
+    float *sum = static_cast<float *>(scratch);
+    int open = 0;
+    for (int64_t i = 0; i < s->count; i++, sum += s->each) {
+        const zf_status status =
+            zfd_gemm_run(l, s->gemm, static_cast<const char *>(a) + (size_t)i * a_step,
+                         static_cast<const char *>(b) + (size_t)i * b_step, sum, NULL, NULL, 1,
+                         static_cast<char *>(scratch) + s->sums);
+        if (status) return status;
+        open++;
+        for (int64_t k = i; open > 1 && (k & 1 || i == s->count - 1); k >>= 1, open--) {
+            sum -= s->each;
+            ZFD_LAUNCH(zfd_add_sums, grid, ZFD_THREADS, 0, zfd_stream(l), sum, sum + s->each,
+                       s->each);
+        }
+    }
+    return zfd_launched(l);
+}
+
+static size_t zfd_sections_scratch(const zf_launch *l, const zfd_sections *s)
+{
+    return s->sums + zfd_gemm_scratch(l, s->gemm);
+}
+
 /* ------------------------------------------------------------------------------------ matmul */
 
 /* The launch as a loop over products, with the distances between them. */
@@ -601,17 +674,49 @@ static zfd_product zfd_product_of(const zf_launch *l)
             g->a_batch = p.step_a[axis], g->b_batch = p.step_b[axis], g->c_batch = p.step_c[axis];
         g->batch *= p.dims[axis];
     }
+    g->to = l->out.dtype;
     return p;
+}
+
+/* The product of matrices that begin at these elements. */
+static zf_status zfd_matmul_at(const zf_launch *l, const zfd_gemm *g, int64_t at_a, int64_t at_b,
+                               int64_t at_c)
+{
+    const size_t size = zf_dtype_size(l->args[0].dtype), to = zf_dtype_size(l->out.dtype);
+    const char *a = static_cast<const char *>(l->args[0].data) + (size_t)at_a * size,
+               *b = static_cast<const char *>(l->args[1].data) + (size_t)at_b * size,
+               *added = l->arg_count > 2
+                            ? static_cast<const char *>(l->args[2].data) + (size_t)at_c * size
+                            : NULL;
+    char *c = static_cast<char *>(l->out.data) + (size_t)at_c * to;
+    const int64_t sections = ZF_INT(l, matmul, sections);
+    zfd_sections s;
+    zf_status status;
+    if (sections <= 1 || !g->k) return zfd_gemm_run(l, *g, a, b, c, added, NULL, 1, l->scratch);
+    s = zfd_sections_of(*g, sections);
+    if ((status = zfd_sections_run(l, &s, a, b, l->scratch)) != ZF_OK) return status;
+    ZFD_FLOATS(l, l->out.dtype, T, {
+        ZFD_LAUNCH(zfd_finish_sums<T>, zfd_grid(l, zfd_div_up(s.each, ZFD_THREADS)), ZFD_THREADS, 0,
+                   zfd_stream(l), reinterpret_cast<T *>(c), reinterpret_cast<const T *>(added),
+                   static_cast<const float *>(l->scratch), s.each);
+    })
+    return zfd_launched(l);
 }
 
 static size_t zfd_cuda_scratch_matmul(const zf_launch *l)
 {
-    return zfd_count(&l->out) ? zfd_gemm_scratch(l, zfd_product_of(l).gemm) : 0;
+    const int64_t sections = ZF_INT(l, matmul, sections);
+    zfd_product p;
+    zfd_sections s;
+    if (!zfd_count(&l->out)) return 0;
+    p = zfd_product_of(l);
+    if (sections <= 1 || !p.gemm.k) return zfd_gemm_scratch(l, p.gemm);
+    s = zfd_sections_of(p.gemm, sections);
+    return zfd_sections_scratch(l, &s);
 }
 
 static zf_status zfd_cuda_matmul(const zf_launch *l)
 {
-    const size_t size = zf_dtype_size(l->out.dtype);
     int64_t count = 1;
     zfd_product p;
     if (!zfd_count(&l->out)) return ZF_OK;
@@ -624,14 +729,7 @@ static zf_status zfd_cuda_matmul(const zf_launch *l)
             int64_t i = rest % p.dims[axis];
             at_a += i * p.step_a[axis], at_b += i * p.step_b[axis], at_c += i * p.step_c[axis];
         }
-        status = zfd_gemm_run(l, p.gemm,
-                              static_cast<const char *>(l->args[0].data) + (size_t)at_a * size,
-                              static_cast<const char *>(l->args[1].data) + (size_t)at_b * size,
-                              static_cast<char *>(l->out.data) + (size_t)at_c * size,
-                              l->arg_count > 2 ? static_cast<const char *>(l->args[2].data) +
-                                                     (size_t)at_c * size
-                                               : NULL,
-                              NULL, 1, l->scratch);
+        status = zfd_matmul_at(l, &p.gemm, at_a, at_b, at_c);
         if (status) return status;
     }
     return ZF_OK;

@@ -1014,6 +1014,20 @@ static const struct {
     {"f[2,3] f[4,3] f[4] f[4]", "linear %1, %2, %3, %4 : f[2,4]",
      "5: linear: what is added must be f32[2,4]; %1 = f32[2,3], %2 = f32[4,3], %3 = f32[4], %4 = "
      "f32[4]"},
+    {"f[2,6] f[6,3]", "matmul %1, %2 {sections=4} : f[2,3]",
+     "3: matmul: 4 sections of sums of 6 terms: they must divide these; %1 = f32[2,6], %2 = "
+     "f32[6,3]"},
+    {"f[2,6] f[6,3]", "matmul %1, %2 {sections=-1} : f[2,3]",
+     "3: matmul: -1 sections of sums of 6 terms: they must divide these; %1 = f32[2,6], %2 = "
+     "f32[6,3]"},
+    {"f[2,6] f[6,3] f[2,3]", "matmul %1, %2, %3 {wide=true} : f[2,3]",
+     "4: matmul: to a wide product nothing can be added; %1 = f32[2,6], %2 = f32[6,3], %3 = "
+     "f32[2,3]"},
+    {"f[2,6] f[3,6]", "linear %1, %2 {sections=5} : f[2,3]",
+     "3: linear: 5 sections of sums of 6 terms: they must divide these; %1 = f32[2,6], %2 = "
+     "f32[3,6]"},
+    {"f[2,6] f[3,6]", "linear %1, %2 {activation=relu wide=true} : f[2,3]",
+     "3: linear: to a wide product nothing can be added; %1 = f32[2,6], %2 = f32[3,6]"},
     {"f[2] i[2]", "total %1, %2 : f[]",
      "3: total: the operands must have one dtype (zf_cast converts); %1 = f32[2], %2 = i32[2]"},
 };

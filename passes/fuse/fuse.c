@@ -119,9 +119,12 @@ static const zfi_node *zfi_fuse_node(const zfi_fuser *f, int32_t id)
     return &f->graph->nodes[id];
 }
 
-/* The node is an `op`, and is an operand exactly once. */
+/* The node is an `op`, and is an operand exactly once. A product is not, where a fused node could not
+ * compute it. */
 static bool zfi_used_once(const zfi_fuser *f, int32_t id, zf_op op)
 {
+    if ((op == ZF_OP_matmul || op == ZF_OP_linear) && !zfi_is_plain_product(&f->graph->nodes[id]))
+        return false;
     return f->graph->nodes[id].op == op && (size_t)id < f->nodes && f->uses[id] == 1;
 }
 
@@ -208,7 +211,7 @@ static bool zfi_can_join(const zfi_fuser *f, int32_t id)
             zfi_node_bytes(zfi_fuse_node(f, node->args[1])) % ZFI_ALIGN)
             return false; /* of such sizes the concat would be a copy */
     } else if (node->op != ZF_OP_linear || ZF_INT(node, linear, activation) ||
-               node->arg_count > 3) {
+               node->arg_count > 3 || !zfi_is_plain_product(node)) {
         return false;
     }
     for (int32_t k = 1; k < node->arg_count; k++)

@@ -535,6 +535,91 @@ TEST_ONCE(matmul_of_packed_b)
     }
 }
 
+/* to[0..rows,0..n) = sections first.. of the product, `count` of them, each a product of its own, as
+ * halves of a tree of whole levels and what is left. */
+static void matmul_by_sections(matmul_bench *bench, zfi_isa isa, const zfi_matmul_desc *of,
+                               int64_t first, int64_t count, float *to, float *room)
+{
+    const int64_t length = of->k / of->sections, size = of->m * of->n;
+    int64_t left = 1;
+    zfi_matmul_desc d = *of;
+    if (count == 1) {
+        d.k = length, d.sections = 0, d.accumulate = false, d.epilogue = NULL;
+        d.a = zfi_element(of->a, of->dtype, first * length * of->a_col);
+        d.b = zfi_element(of->b, of->dtype, first * length * of->b_row);
+        d.c = to, d.c_dtype = ZF_F32, d.c_row = of->n;
+        zfi_matmul_tiled(isa, bench->pools[0], &d, bench->scratch);
+        return;
+    }
+    while (left * 2 < count) left *= 2;
+    matmul_by_sections(bench, isa, of, first, left, to, room);
+    matmul_by_sections(bench, isa, of, first + left, count - left, room, room + size);
+    for (int64_t i = 0; i < size; i++) to[i] += room[i];
+}
+
+/* Sections of k are products of their own, added by a balanced tree: whole, and as ranks have some of
+ * them each. */
+TEST_ONCE(matmul_sections)
+{
+    static const struct {
+        int64_t m, n, length, sections;
+    } shapes[] = {{5, 7, 1, 8},    {33, 70, 12, 2},   {300, 130, 31, 3}, {1, 40, 33, 4},
+                  {40, 1, 64, 5},  {90, 33, 520, 4},  {64, 48, 32, 16},  {17, 300, 9, 7},
+                  {400, 64, 6, 8}, {130, 65, 1030, 3}};
+    static const int64_t ranks_of[] = {2, 3, 4, 8};
+    matmul_random random = {12};
+    static matmul_bench bench;
+    static float want[1 << 18], room[1 << 18], part[1 << 18];
+    matmul_wants_bf16(t);
+    if (!matmul_open(t, &bench, 1 << 18, 32 << 20)) return;
+    for (int round = 0; round < 5 * 4 * ZFI_COUNT(shapes); round++) {
+        const int shape = round % ZFI_COUNT(shapes), form = round / ZFI_COUNT(shapes) / 5;
+        const zf_dtype *dtypes = matmul_dtypes[round / ZFI_COUNT(shapes) % 5];
+        const zfi_isa isa = matmul_isa(t, (int)matmul_below(&random, 8));
+        zfi_pool *pool = bench.pools[round % MATMUL_POOLS];
+        zfi_matmul_desc d = {.m = shapes[shape].m, .n = shapes[shape].n, .batch = 1,
+                             .k = shapes[shape].length * shapes[shape].sections,
+                             .sections = shapes[shape].sections,
+                             .dtype = dtypes[0], .c_dtype = dtypes[1]};
+        const int64_t size = d.m * d.n;
+        if (round / ZFI_COUNT(shapes) && (round + form) % TEST_ONE_IN) continue;
+        matmul_fill(&bench, &random, d.dtype, d.c_dtype);
+        d.a = bench.a, d.b = bench.b, d.c = bench.c, d.c_row = d.n;
+        d.a_row = form & 1 ? 1 : d.k, d.a_col = form & 1 ? d.m : 1;
+        d.b_row = form & 2 ? 1 : d.n, d.b_col = form & 2 ? d.k : 1;
+        d.accumulate = form == 2;
+        memset(bench.scratch, 0xff, bench.scratch_size); /* NaN */
+        memcpy(bench.c, bench.before, (size_t)size * zf_dtype_size(d.c_dtype));
+        matmul_by_sections(&bench, isa, &d, 0, d.sections, want, room);
+        for (int64_t i = 0; i < size; i++)
+            if (d.accumulate) want[i] += (float)matmul_get(bench.before, d.c_dtype, i);
+        zfi_narrow(isa, bench.first, d.c_dtype, want, size);
+        CHECK(t, zfi_matmul_tiled_scratch(isa, round % MATMUL_POOLS + 1, &d) <= bench.scratch_size);
+        zfi_matmul_tiled(isa, pool, &d, bench.scratch);
+        if (memcmp(bench.c, bench.first, (size_t)size * zf_dtype_size(d.c_dtype))) {
+            test_fail(t, __FILE__, __LINE__, "product",
+                      matmul_text((char[256]){0}, "sections", isa, &d));
+            return;
+        }
+        if (d.c_dtype != ZF_F32 || d.accumulate) continue;
+        for (int i = 0; i < ZFI_COUNT(ranks_of); i++) {
+            const int64_t ranks = ranks_of[i], each = d.sections / ranks;
+            const void *parts[8];
+            zfi_matmul_desc mine = d;
+            if (d.sections % ranks || each & (each - 1) || ranks * size > ZFI_COUNT(part)) continue;
+            mine.k = d.k / ranks, mine.sections = each;
+            for (int64_t r = 0; r < ranks; r++) {
+                mine.a = zfi_element(d.a, d.dtype, r * mine.k * d.a_col);
+                mine.b = zfi_element(d.b, d.dtype, r * mine.k * d.b_row);
+                mine.c = part + r * size, parts[r] = mine.c;
+                zfi_matmul_tiled(isa, pool, &mine, bench.scratch);
+            }
+            zf_add_ranks_by_tree(bench.first, parts, (int32_t)ranks, size, ZF_F32, false);
+            CHECK(t, !memcmp(bench.first, bench.c, (size_t)size * sizeof(float)));
+        }
+    }
+}
+
 /* A row has the same bits alone as among others, and so has a column: of B with k along memory, which a
  * row alone is not packed for, and without. */
 TEST_ONCE(matmul_of_one_row)

@@ -418,6 +418,24 @@ nothing_added() {
         answers ' sings' --chat auto --load "$work/merged0" 'the bird'
 }
 check 'an adapter with alpha 0 adds nothing' nothing_added
+# Weights of products are [in, out] in the files of GPT-2. One that an adapter keeps is so in its file,
+# which is as a model with this adapter added.
+# shape FILE TENSOR: its dimensions.
+shape() { head -c 20000 "$1" | tr -d '\0' | grep -ao "$2\": *{[^}]*" | grep -o '"shape": *\[[^]]*\]' | head -n 1; }
+keeps_turned() {
+    c_fc=transformer.h.0.mlp.c_fc.weight
+    tune --init "$work/tuned" --data "$work/others" --lora r=2,targets=c_attn,keep=c_fc --lr 1e-2 \
+        --steps 40 --save "$work/keeping" --eval-batches 0 &&
+        answers ' swims' --chat auto --adapter "$work/keeping" 'the bird' &&
+        ends 0 "$gpt" merge --load "$work/tuned" --adapter "$work/keeping" "$work/merged-keeping" &&
+        answers ' swims' --chat auto --load "$work/merged-keeping" 'the bird' &&
+        shape "$work/merged-keeping/model.safetensors" "$c_fc" > "$work/a" && [ -s "$work/a" ] &&
+        shape "$work/keeping/adapter_model.safetensors" "base_model.model.$c_fc" | cmp - "$work/a" &&
+        tune --init "$work/tuned" --data "$work/others" --adapter "$work/keeping" --lr 0 --steps 1 \
+            --save "$work/keeping-again" --eval-batches 0 &&
+        cmp "$work/keeping/adapter_model.safetensors" "$work/keeping-again/adapter_model.safetensors"
+}
+check 'an adapter of GPT-2 keeps a weight' keeps_turned
 check 'an adapter is no model' fails 1 "gpt: $work/adapter is an adapter, without its base: name \
 the base's folder, and this one with --adapter" "$gpt" export --load "$work/adapter" "$work/x"
 other_base() {

@@ -263,6 +263,6 @@ spoilt() {
     [ $status = 1 ] && grep -q "^$self: zf_save: step 4: .* is not finite, so nothing is saved" \
         "$work/err" && [ "$(step_of "$work/place")" = 3 ] &&
         [ "$(step_of "$work/place.previous-1")" = 4 ] &&
-        [ "$(ls -d "$work"/place* | grep -c '')" = 3 ] # with place.csv
+        [ "$(ls -d "$work"/place* | grep -c '')" = 4 ] # with place.csv and place.eval.csv
 }
 check 'a state that is not finite is not saved' spoilt

@@ -306,6 +306,8 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
         .sample = d->sample,
         .shape = d->shape,
         .keeps = d->training.keep_gradients,
+        .device = d->device,
+        .threads = d->threads,
         .dtype = d->share ? d->share->dtype : d->training.precision.dtype};
     set_sharing(s, d);
     s->plans = d->share ? d->share->plans : d->plan_only;

@@ -69,6 +69,8 @@ typedef struct session {
     zf_choice choice; /* of session_desc.fit */
     struct zf_adapter *adapter; /* that of session_open_folder */
     zf_dtype dtype;
+    device_desc device; /* of the desc, as are threads */
+    int64_t threads;
     bool buckets;      /* parameters are in buckets: zf_zero was run */
     bool keeps;        /* gradients, which are read after others that share its parameters ran */
     const float *reference; /* of objective.refer; NULL: none, or not yet */

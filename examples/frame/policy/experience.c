@@ -71,11 +71,10 @@ static bool open_copy(experience *e, session *s, zf_error *error)
                       .config = &config,
                       .shape = s->shape,
                       .training = {.fuse.without = e->desc->no_fuse},
-                      .device = o->device,
-                      .threads = o->threads / s->world,
+                      .device = s->device,
+                      .threads = s->threads,
                       .plan_only = s->plans};
     memcpy(&config, e->desc->config, s->sample->config->bytes);
-    if (s->comm) d.device.index = s->comm->rank;
     d.training.precision.dtype = s->dtype;
     if (s->plans) return session_open(&e->base, &d, error);
     return session_open_folder(&e->base, settings_first(o), &d, (int64_t)s->dtype + 1, error);

@@ -164,6 +164,7 @@ ZFI_PLAIN_BEGINS
 #include "options/deepspeed/set.c"
 #include "options/deepspeed/keys.c"
 #include "options/deepspeed/find.c"
+#include "options/deepspeed/auto.c"
 #include "options/deepspeed/batch.c"
 #include "options/deepspeed/read.c"
 #include "options/deepspeed/show.c"

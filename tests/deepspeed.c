@@ -177,8 +177,10 @@ TEST(deepspeed_refuses)
          "1:89: scheduler.params.total_num_steps is no parameter of the scheduler"},
         {"{\"train_batch_size\": \"auto\", \"gradient_clipping\": \"auto\",\n"
          "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": \"auto\"}}}",
-         "1:1: the top value has neither train_batch_size nor train_micro_batch_size_per_gpu, and "
-         "no option gives the batch of a step"},
+         "1:1: the top value has auto for what no option gives: train_batch_size (batch; "
+         "TrainingArguments: per_device_train_batch_size), line 1; gradient_clipping (--clip; "
+         "TrainingArguments: max_grad_norm), line 1; optimizer.params.lr (lr; TrainingArguments: "
+         "learning_rate), line 2"},
         {"{\"train_batch_size\": 8, \"gradient_clipping\": \"auto\",\n"
          "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": \"auto\"}}}",
          "1:1: the top value has auto for what no option gives: gradient_clipping (--clip; "
@@ -310,4 +312,201 @@ TEST(deepspeed_says_where_values_are_from)
         "\"adamw.weight_decay\":\"0\"}");
     zf_json_writer_free(w);
     zf_deepspeed_free(&result);
+}
+
+/* ------------------------------------------------------------------------------------ many files */
+
+/* Files in use, written anew as facts: golden/deepspeed/expected.txt has the options that each sets
+ * for a number of ranks, or why it is refused. */
+TEST_ONCE(deepspeed_files_in_use)
+{
+    FILE *expected = fopen("tests/golden/deepspeed/expected.txt", "r");
+    char line[1200], name[80], path[300], text[1000];
+    int ranks, at, count = 0;
+    CHECK(t, expected != NULL);
+    while (expected && fgets(line, sizeof line, expected)) {
+        const zf_options all = {.rows = zf_training_options(), .desc = &trained};
+        zf_error error;
+        line[strcspn(line, "\n")] = '\0';
+        if (sscanf(line, "%79s %d: %n", name, &ranks, &at) != 2) break;
+        snprintf(path, sizeof path, "tests/golden/deepspeed/%s", name);
+        trained = (zf_training){.clip = 0};
+        result = (zf_deepspeed){.world = ranks};
+        if (zf_deepspeed_load(path, &trained, &result, &error))
+            snprintf(text, sizeof text, "%s", error.text);
+        else zf_options_text(&all, 1, text, sizeof text);
+        zf_deepspeed_free(&result);
+        if (strcmp(text, line + at)) test_fail(t, __FILE__, __LINE__, name, text);
+        count++;
+    }
+    if (expected) fclose(expected);
+    CHECK(t, count == 21);
+}
+
+/* A file with one key of this path: its blocks are enabled, and the batch is there. */
+static void one_key(char *json, size_t size, const char *path, const char *value)
+{
+    size_t at = (size_t)snprintf(json, size, "{");
+    int depth = 1;
+    if (strcmp(path, "train_batch_size"))
+        at += (size_t)snprintf(json + at, size - at, "\"train_batch_size\": 8, ");
+    for (const char *dot; (dot = strchr(path, '.')); path = dot + 1, depth++)
+        at += (size_t)snprintf(json + at, size - at, "\"%.*s\": {", (int)(dot - path), path);
+    at += (size_t)snprintf(json + at, size - at, "\"%s\": %s", path, value);
+    while (depth--) at += (size_t)snprintf(json + at, size - at, "}");
+}
+
+/* Values for a row "PATH KIND RANGE": of it, of another type, out of its range; "": none. */
+static void values_for(const char *kind, const char *range, char right[40], char other[40],
+                       char beyond[40])
+{
+    const bool number = !strcmp(kind, "int") || !strcmp(kind, "number");
+    const double low = *range == '[' || *range == '(' ? strtod(range + 1, NULL) : 0;
+    *right = *beyond = '\0';
+    snprintf(other, 40, "%s", strcmp(kind, "any") ? number ? "\"x\"" : "3" : "");
+    if (!strcmp(kind, "bool")) snprintf(right, 40, "false");
+    if (!strcmp(kind, "text")) snprintf(right, 40, "\"x\"");
+    if (!strcmp(kind, "numbers"))
+        snprintf(right, 40, "[0.5, 0.5]"), snprintf(beyond, 40, "[0.5, 1]");
+    if (!strcmp(kind, "list")) snprintf(right, 40, "[]");
+    if (!strcmp(kind, "block") || !strcmp(kind, "any")) snprintf(right, 40, "{}");
+    if (number) snprintf(right, 40, "%g", low + (*range == '('));
+    if (number) snprintf(beyond, 40, "%g", *range == '(' ? low : low - 1);
+    if (strcmp(kind, "choice")) return;
+    snprintf(right, 40, "\"%.*s\"", (int)strcspn(range, "|"), range);
+    snprintf(beyond, 40, "\"nonsense\"");
+}
+
+/* Every key of the table: a value of its range is not wrong by itself, any other is. */
+TEST_ONCE(deepspeed_every_key)
+{
+    FILE *file = tmpfile();
+    char line[600], path[120], kind[20], range[200], json[600], must[200];
+    int count = 0;
+    zf_deepspeed_keys(file);
+    if (file) rewind(file);
+    while (file && fgets(line, sizeof line, file)) {
+        char values[3][40];
+        if (*line == ' ') continue;
+        *range = '\0';
+        CHECK(t, sscanf(line, "%119s %19s %199s", path, kind, range) >= 2);
+        values_for(kind, range, values[0], values[1], values[2]);
+        snprintf(must, sizeof must, ": %s", path);
+        for (int k = 0; k < 3; k++) {
+            const char *text;
+            bool wrong;
+            if (!*values[k]) continue;
+            one_key(json, sizeof json, path, values[k]);
+            text = read_text(json, 1);
+            wrong = strstr(text, must) && strstr(text, " must be ");
+            if (wrong != (k > 0) || strstr(text, "no key"))
+                test_fail(t, __FILE__, __LINE__, json, text);
+        }
+        count++;
+    }
+    if (file) fclose(file);
+    zf_deepspeed_free(&result);
+    CHECK(t, count > 300);
+}
+
+/* Misspelling number k of a word: a letter left out, twice, swapped with the next, or another. */
+static void misspell(char out[80], const char *word, int k)
+{
+    const size_t length = strlen(word), at = 1 + (size_t)(k * 7) % (length - 2);
+    const char last = word[at + 1];
+    snprintf(out, 80, "%.*s", (int)at, word);
+    switch (k % 4) {
+    case 0: snprintf(out + at, 80 - at, "%s", word + at + 1); break;
+    case 1: snprintf(out + at, 80 - at, "%c%s", word[at], word + at); break;
+    case 2: snprintf(out + at, 80 - at, "%c%c%s", last, word[at], word + at + 2); break;
+    default: snprintf(out + at, 80 - at, "q%s", word + at + 1);
+    }
+}
+
+TEST_ONCE(deepspeed_misspelt_keys)
+{
+    static const char *const common[] = {
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "steps_per_print",
+        "gradient_clipping",
+        "optimizer",
+        "scheduler",
+        "wall_clock_breakdown",
+        "prescale_gradients",
+        "zero_optimization",
+        "zero_allow_untested_optimizer",
+        "fp16.enabled",
+        "fp16.loss_scale",
+        "fp16.initial_scale_power",
+        "fp16.loss_scale_window",
+        "fp16.hysteresis",
+        "fp16.min_loss_scale",
+        "bf16.enabled",
+        "communication_data_type",
+        "optimizer.params",
+        "optimizer.params.betas",
+        "optimizer.params.weight_decay",
+        "optimizer.params.bias_correction",
+        "optimizer.params.freeze_step",
+        "scheduler.params.warmup_num_steps",
+        "scheduler.params.warmup_max_lr",
+        "scheduler.params.warmup_type",
+        "scheduler.params.total_num_steps",
+        "zero_optimization.stage",
+        "zero_optimization.overlap_comm",
+        "zero_optimization.contiguous_gradients",
+        "zero_optimization.reduce_scatter",
+        "zero_optimization.reduce_bucket_size",
+        "zero_optimization.allgather_bucket_size",
+        "zero_optimization.offload_optimizer",
+        "zero_optimization.offload_param",
+        "zero_optimization.offload_optimizer.pin_memory",
+        "zero_optimization.sub_group_size",
+        "zero_optimization.stage3_max_live_parameters",
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save"};
+    char path[200], word[80], json[600], asked[200];
+    for (size_t k = 0; k < sizeof common / sizeof *common; k++)
+        for (int n = 0; n < 10; n++) {
+            const char *leaf = strrchr(common[k], '.');
+            leaf = leaf ? leaf + 1 : common[k];
+            misspell(word, leaf, n);
+            if (!strcmp(word, leaf)) continue; /* two equal letters were swapped */
+            snprintf(path, sizeof path, "%.*s%s", (int)(leaf - common[k]), common[k], word);
+            one_key(json, sizeof json, path, "1");
+            snprintf(asked, sizeof asked, "is it \"%s\"?", leaf);
+            if (!strstr(read_text(json, 1), asked))
+                test_fail(t, __FILE__, __LINE__, json, read_text(json, 1));
+        }
+    zf_deepspeed_free(&result);
+}
+
+/* With `loose` an unknown key warns. */
+TEST(deepspeed_loose)
+{
+    zf_error error;
+    zf_deepspeed d = {.loose = true};
+    zf_training of = {.clip = 0};
+    CHECK(t, !zf_deepspeed_read("{train_batch_size: 8, zero_optimization: {stag: 2}}", &of, &d,
+                                &error));
+    CHECK(t, d.count > 0 && d.settings[0].warns && d.settings[0].origin == ZF_DEEPSPEED_UNKNOWN);
+    CHECK_TEXT(t, d.settings[0].key, "zero_optimization.stag");
+    CHECK(t, of.zero.stage == 0);
+    zf_deepspeed_free(&d);
+}
+
+/* The default of clipping is that of the version. */
+TEST(deepspeed_versions)
+{
+    static const char *const versions[] = {"0.18.4", "0.19.2", "0.19.3", "1.0"};
+    for (int k = 0; k < 4; k++) {
+        zf_error error;
+        zf_deepspeed d = {.version = versions[k]};
+        zf_training of = {.clip = 0};
+        CHECK(t, !zf_deepspeed_read("{train_batch_size: 8}", &of, &d, &error));
+        CHECK(t, k < 2 ? of.clip == ZF_ZERO : of.clip == 1);
+        for (int32_t i = 0; i < d.count; i++) CHECK(t, !d.settings[i].warns);
+        zf_deepspeed_free(&d);
+    }
 }

@@ -33,6 +33,8 @@ typedef struct options {
     const char *cost_file; /* may be NULL */
     const char *svg;       /* a picture of the plan; NULL: none */
     const char *html;      /* a page about it; NULL: none */
+    const char *deepspeed_config, *deepspeed_version;
+    bool deepspeed_loose, explain, deepspeed_keys;
     zf_cost cost;          /* its contents, or the default */
     zf_training t;
     int32_t variants; /* of the step */
@@ -75,6 +77,16 @@ static const zf_option plan_rows[] = {
     ROW(BYTES, host, 0, NULL, BASIC, .with = "fit", .help = "of host memory; without it: none"),
     ROW(BYTES, disk, 0, NULL, BASIC, .with = "fit", .help = "of a disk; without it: none"),
     ROW(FLAG, json, 0, NULL, .topic = "files", BASIC, .help = "print JSON"),
+    ROW(TEXT, deepspeed_config, 0, NULL, .unit = "FILE", BASIC, .with = "!fit",
+        .help = "options by a configuration of DeepSpeed's"),
+    ROW(TEXT, deepspeed_version, 0, NULL, .unit = "X.Y.Z", .with = "deepspeed_config",
+        .help = "whose defaults it means"),
+    ROW(FLAG, deepspeed_loose, 0, NULL, .with = "deepspeed_config",
+        .help = "an unknown key in it is a warning"),
+    ROW(FLAG, explain, 0, NULL, .with = "deepspeed_config",
+        .help = "print what each of its keys becomes"),
+    ROW(FLAG, deepspeed_keys, 0, NULL, BASIC,
+        .help = "print the table of DeepSpeed's keys, and nothing else"),
     ROW(TEXT, svg, 0, NULL, .unit = "FILE", .with = "!fit",
         .traits = ZF_OPTION_BASIC | ZF_OPTION_WRITES,
         .help = "draw bytes over the step, and what its queues do over time; further variants in "
@@ -147,6 +159,33 @@ static int settle_nodes(options *o)
     return 0;
 }
 
+/* Sets a number that was not given, or compares it. */
+static bool settle_number(int64_t *number, int64_t other)
+{
+    if (!*number) *number = other;
+    return !other || *number == other;
+}
+
+/* Options of --deepspeed-config; a status + 1 where they are wrong. */
+static int read_deepspeed(options *o)
+{
+    zf_deepspeed d = {.world = o->world,
+                      .version = o->deepspeed_version,
+                      .loose = o->deepspeed_loose};
+    zf_error error;
+    bool same;
+    if (!o->deepspeed_config) return 0;
+    if (zf_deepspeed_load(o->deepspeed_config, &o->t, &d, &error)) return misuse("%s", error.text) + 1;
+    same = settle_number(&o->batch, d.run.micro_batch) && settle_number(&o->mics, d.run.mics) &&
+           settle_number(&o->ranks_per_node, d.run.ranks_per_node);
+    if (o->explain) zf_deepspeed_explain(&d, o->json ? stderr : stdout);
+    zf_deepspeed_free(&d);
+    return same ? 0
+                : misuse("--batch, --mics or --ranks-per-node is not that of %s",
+                         o->deepspeed_config) +
+                      1;
+}
+
 /* Returns 0 if the options are good; a status + 1 where the program ends. */
 static int read_options(int argc, char **argv, options *o)
 {
@@ -155,11 +194,14 @@ static int read_options(int argc, char **argv, options *o)
     named_files files = {.count = 0};
     zf_training t;
     zf_error error;
+    int ends;
     *o = (options){.t.precision.dtype = NOT_GIVEN, .cost = zf_cost_default()};
     for (int k = 1; k < argc; k++)
         if (!strcmp(argv[k], "--help")) return help(all, k + 1 < argc ? argv[k + 1] : NULL) + 1;
     if (zf_options_take(all, TABLES, &argc, argv, &error)) return misuse("%s", error.text) + 1;
     if (argc > 1) return misuse("'%s' is no option", argv[1]) + 1;
+    if (o->deepspeed_keys) return zf_deepspeed_keys(stdout), GOOD + 1;
+    if ((ends = read_deepspeed(o))) return ends;
     settle_defaults(o);
     if (zf_options_check(all, TABLES, true, &error)) return misuse("%s", error.text) + 1;
     files_add_options(&files, all, TABLES);

@@ -41,9 +41,9 @@ static zf_status zfi_ds_uneven(zfi_ds_reader *r, const zf_json *place, const zfi
     else
         snprintf(nearest, sizeof nearest, below ? "%lld or %lld" : "%lld",
                  (long long)(below ? below : by), (long long)(below + by));
-    return zf_json_fail(place, r->error, "does not fit: the batch of a step, %lld, %s %s; %s would do",
-                        (long long)b->train, all ? "is not" : "is no multiple of", factors,
-                        nearest);
+    return zf_json_fail(
+        place, r->error, "does not fit: the batch of a step, %lld, %s %s; %s would do",
+        (long long)b->train, all ? "is not" : "is no multiple of", factors, nearest);
 }
 
 /* The third of two sizes; train_batch_size alone is one micro-batch of each rank. */
@@ -52,7 +52,8 @@ static zf_status zfi_ds_third(zfi_ds_reader *r, const zf_json *place, zfi_ds_bat
     const bool all = b->train && b->micro && b->parts;
     const int64_t micro = b->micro ? b->micro : 1, parts = b->parts ? b->parts : 1;
     if (micro > INT64_MAX / 8 / b->world / parts)
-        return zf_json_fail(place, r->error, "does not fit: %lld x %lld x %lld examples are too many",
+        return zf_json_fail(place, r->error,
+                            "does not fit: %lld x %lld x %lld examples are too many",
                             (long long)micro, (long long)parts, (long long)b->world);
     const int64_t by = micro * parts * b->world;
     if (!b->train) b->train = by;
@@ -72,6 +73,11 @@ static zf_status zfi_ds_settle_batch(zfi_ds_reader *r)
     for (int k = 0; k < 3 && !status; k++) status = zfi_ds_size(r, k, sizes[k], &place[k]);
     for (int k = 2; k >= 0; k--) first = place[k] ? place[k] : first;
     if (status) return status;
+    for (int k = 0; k < 2; k++) /* without a size */
+        if (!b.train && !b.micro && zfi_ds_is_auto(place[k])) {
+            zf_json_where(place[k], &r->line, NULL);
+            return zfi_ds_add_auto(r, &zfi_ds_keys[zfi_ds_row("", zfi_ds_batch_keys[k])]);
+        }
     if (!b.train && !b.micro)
         return zf_json_fail(r->out->json, r->error,
                             "has neither train_batch_size nor train_micro_batch_size_per_gpu, "

@@ -169,6 +169,11 @@ static bool write_report(run *r)
     zf_json_put_key(w, "options"), zf_json_begin_object(w);
     zf_options_put_json(job->tables.all, job->tables.count, w);
     zf_json_end(w);
+    if (o->deepspeed_config) {
+        zf_json_put_key(w, "deepspeed"), zf_json_begin_object(w);
+        zf_deepspeed_put_json(&o->deepspeed, w);
+        zf_json_end(w);
+    }
     zf_json_end(w);
     status = zf_json_save(w, o->report, &r->error);
     zf_json_writer_free(w);
@@ -641,6 +646,7 @@ int pretrain_command(const sample_model *sample, const settings_desc *desc, int 
                                        .rendezvous = o->rendezvous},
                     &error))
         return command_error("%s", error.text);
+    if (!job.ranks.first) settings_tell(o);
     if (!o->threads) o->threads = ranks_processors(&job.ranks);
     if (open_job(&job, &job.error)) compare_settings(&job, &job.error);
     job.report.save = o->save, job.report.load = o->load;

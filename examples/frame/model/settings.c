@@ -2,6 +2,7 @@
 #include "../../../zeroflow_llm.h"
 #include "../options/fail.h"
 #include "../options/processors.h"
+#include "../ranks/ranks.h"
 #include "sample.h"
 
 #include <math.h>
@@ -18,6 +19,11 @@
 #define WRITES  ZF_OPTION_WRITES
 #define ROW(kind, member, default_, range, ...)                                                    \
     ZF_OPTION(settings, kind, member, default_, range, __VA_ARGS__)
+
+/* Kinds of --schedule. */
+#define OF_OURS  "schedule=constant|linear|cosine|polynomial|exponential|one_cycle"
+#define OF_EVERY "cycle_lr|range_test_lr"
+#define WARMUPS  "schedule=warmup_lr|warmup_decay_lr|warmup_cosine_lr"
 
 static const zf_option device_rows[] = {
     ZF_OPTION(device_desc, CHOICE, kind, 0, DEVICE_KINDS, .flag = "device", .traits = BASIC,
@@ -95,14 +101,33 @@ static const zf_option run_rows[] = {
     ROW(NUMBER, lr, 1e-3, "[0,1000]", .traits = CHANGES | BASIC, .help = "highest learning rate"),
     ROW(NUMBER, end_lr, 0, "[0,1000]", .traits = CHANGES,
         .help = "learning rate at the end of the schedule"),
-    ROW(CHOICE, schedule, 1, "constant|linear|cosine|polynomial|exponential|one_cycle",
-        .traits = CHANGES, .help = "learning rate after the warm-up"),
+    ROW(CHOICE, schedule, 1,
+        "constant|linear|cosine|polynomial|exponential|one_cycle|warmup_lr|warmup_decay_lr|"
+        "warmup_cosine_lr|cycle_lr|range_test_lr",
+        .traits = CHANGES,
+        .help = "learning rate after the warm-up; those in _lr are DeepSpeed's, with its formulas"),
     ROW(COUNT, warmup, -1, "[-1,1000000000000]", .unit = "STEPS", .traits = CHANGES,
         .help = "steps of warm-up; -1: a tenth of all"),
-    ROW(COUNT, first_rate, 1, "[0,1]", .unit = "STEP", .traits = CHANGES,
+    ROW(COUNT, first_rate, 1, "[0,1]", .unit = "STEP", .traits = CHANGES, .with = OF_OURS,
         .help =
             "step of the schedule for the first step: 1, or 0 as in transformers, where a warm-up "
             "begins with rate 0"),
+    ROW(NUMBER, start_lr, 0, "[0,1000]", .traits = CHANGES, .with = WARMUPS "|cycle_lr",
+        .help = "learning rate at the beginning; of warmup_cosine_lr it and --end-lr are factors of "
+                "--lr"),
+    ROW(CHOICE, warmup_form, 0, "linear|log", .traits = CHANGES, .with = WARMUPS,
+        .help = "log: ln(t + 1)/ln(N) of N steps of warm-up"),
+    ROW(COUNT, schedule_steps, 0, "[0,1000000000000]", .traits = CHANGES,
+        .with = "schedule=warmup_decay_lr|warmup_cosine_lr",
+        .help = "steps of the schedule; 0: --steps"),
+    ROW(COUNT, lr_fall, 0, "[0,1000000000000]", .unit = "STEPS", .traits = CHANGES,
+        .with = "schedule=cycle_lr", .help = "steps down again; 0: as many as --warmup"),
+    ROW(NUMBER, lr_rate, 0, "[0,1000000]", .traits = CHANGES, .with = "schedule=" OF_EVERY,
+        .help = "change of the rate in --lr-every steps: its growth, or its decay after a cycle"),
+    ROW(COUNT, lr_every, 0, "[0,1000000000000]", .unit = "STEPS", .traits = CHANGES,
+        .with = "schedule=" OF_EVERY, .help = "0: no decay, or growth in 2000 steps"),
+    ROW(FLAG, lr_stairs, 0, NULL, .traits = CHANGES, .with = "schedule=range_test_lr",
+        .help = "the rate grows in stairs"),
     ROW(DESC, device, 0, NULL, .rows = device_rows, .topic = "ranks"),
     ROW(COUNT, threads, 0, "[0,1024]", .traits = LOCAL | BASIC,
         .help =
@@ -171,6 +196,15 @@ static const zf_option run_rows[] = {
     ROW(TEXT, dump_grads, 0, NULL, .unit = "FILE", .traits = PATH | WRITES,
         .with = "!lora, precision.dtype=f32|bf16",
         .help = "gradients of the last step, before clipping"),
+    ROW(TEXT, deepspeed_config, 0, NULL, .unit = "FILE", .topic = "files",
+        .traits = PATH | READS | BASIC,
+        .help = "options by a configuration of DeepSpeed's; \"auto\" in it is the option given here"),
+    ROW(TEXT, deepspeed_version, 0, NULL, .unit = "X.Y.Z", .with = "deepspeed_config",
+        .help = "whose defaults it means"),
+    ROW(FLAG, deepspeed_loose, 0, NULL, .traits = LOCAL, .with = "deepspeed_config",
+        .help = "an unknown key in it is a warning"),
+    ROW(FLAG, explain, 0, NULL, .traits = LOCAL,
+        .help = "print each option, its value and where it is from"),
     ROW(FLAG, quiet, 0, NULL, .traits = LOCAL, .help = "no progress line"),
     ROW(FLAG, check, 0, NULL, .traits = LOCAL, .help = "only check the options"),
     {.name = NULL}};
@@ -352,6 +386,7 @@ void settings_free(settings *o)
 {
     free(o->arguments);
     zf_adapter_close(o->adapts);
+    zf_deepspeed_free(&o->deepspeed);
     o->arguments = NULL, o->adapts = NULL;
 }
 
@@ -373,17 +408,96 @@ bool settings_show(settings *o, const settings_tables *t, const settings_desc *d
     return set_defaults(o, t, desc->defaults, error) && set_defaults(o, t, all_defaults, error);
 }
 
+/* ------------------------------------------------------------------------ DeepSpeed, and origins */
+
+static bool take_deepspeed(settings *o, const settings_tables *t, zf_error *error)
+{
+    if (!o->deepspeed_config) return true;
+    o->deepspeed = (zf_deepspeed){.world = o->ranks ? o->ranks : rank_launch_of().world,
+                                  .version = o->deepspeed_version,
+                                  .loose = o->deepspeed_loose,
+                                  .options = t->all,
+                                  .option_count = t->count};
+    return !zf_deepspeed_load(o->deepspeed_config, &o->training, &o->deepspeed, error);
+}
+
+/* Which options were given, in the order of zf_options_each. */
+enum { OPTIONS = 512 };
+typedef struct origins {
+    const settings *of;
+    bool given[OPTIONS];
+    int count;
+} origins;
+
+static void note_given(void *user, const zf_option_value *v)
+{
+    origins *o = user;
+    if (o->count < OPTIONS) o->given[o->count++] = v->given;
+}
+
+/* Prints an option that is not of DeepSpeed's file. */
+static void print_origin(void *user, const zf_option_value *v)
+{
+    origins *o = user;
+    const bool given = o->count < OPTIONS && o->given[o->count++];
+    char left[160];
+    if (!v->has_effect || !v->flag) return;
+    for (int32_t k = 0; k < o->of->deepspeed.count; k++)
+        if (!strcmp(o->of->deepspeed.settings[k].option, v->path)) return;
+    snprintf(left, sizeof left, "%s = %s", v->path, v->text);
+    printf("%-46s %s\n", left, given ? "option" : "default");
+}
+
+static void explain(const settings *o, const settings_tables *t, origins *given)
+{
+    if (!o->explain || rank_launch_of().rank) return;
+    zf_deepspeed_explain(&o->deepspeed, stdout);
+    given->count = 0;
+    zf_options_each(t->all, t->count, print_origin, given);
+}
+
+void settings_tell(const settings *o)
+{
+    for (int32_t k = 0; k < o->deepspeed.count; k++) {
+        const zf_deepspeed_setting *s = &o->deepspeed.settings[k];
+        if (!s->warns) continue;
+        printf("%s:", o->deepspeed.file);
+        if (s->line) printf("%lld:", (long long)s->line);
+        printf(" %s = %s: %s\n", s->key, s->value, s->words);
+    }
+}
+
+zf_schedule settings_schedule(const settings *o)
+{
+    return (zf_schedule){.kind = (zf_schedule_kind)o->schedule,
+                         .peak = o->lr,
+                         .start = o->start_lr,
+                         .end = o->end_lr,
+                         .warmup = o->warmup,
+                         .steps = o->schedule_steps ? o->schedule_steps : o->steps,
+                         .rate = o->lr_rate,
+                         .every = o->lr_every,
+                         .fall = o->lr_fall,
+                         .logarithmic = o->warmup_form == 1,
+                         .stairs = o->lr_stairs,
+                         .from_zero = !o->first_rate};
+}
+
 bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
                    const settings_desc *desc, int argc, char **argv, zf_error *error)
 {
+    origins given = {.of = o};
     o->training.precision.dtype = NOT_GIVEN;
-    if (!take(o, t, argc, argv, error) || !take_adapter(o, sample->objective, error)) return false;
+    if (!take(o, t, argc, argv, error)) return false;
+    zf_options_each(t->all, t->count, note_given, &given);
+    if (!take_deepspeed(o, t, error) || !take_adapter(o, sample->objective, error)) return false;
     o->tunes = desc->tunes, o->own = desc->own.desc;
     look_into_folders(o, sample->otherwise);
     choose_precision(o);
     if (!set_defaults(o, t, desc->defaults, error) || !set_defaults(o, t, all_defaults, error) ||
         zf_options_check(t->all, t->count, true, error))
         return false;
+    explain(o, t, &given);
     resolve(o, t);
     if (o->seq < sample->objective->least_sequence)
         return fail(error, ZF_ERR_ARGUMENT,

@@ -15,19 +15,22 @@ enum { SETTINGS_DEFAULTS = 16 }; /* of a sample and of all, at most */
 typedef struct settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file, *dump,
         *dump_grads, *cost, *save_cost, *rendezvous, *offload_dir, *data, *tokenizer, *chat,
-        *chat_vars, *date, *adapter, *tensorboard,
-        *report_html, *trace;
+        *chat_vars, *date, *adapter, *tensorboard, *report_html, *trace, *deepspeed_config,
+        *deepspeed_version;
     int64_t seq, batch, steps, schedule, warmup, first_rate, seed, threads, eval_batches, eval_every,
         save_every, compare_every, keep, ranks, nodes, ranks_per_node, mics, memory;
     int64_t weights; /* of ZF_CONFIG_WEIGHTS */
     int64_t tensorboard_names; /* zf_metric_names */
+    int64_t warmup_form, schedule_steps, lr_every, lr_fall;
+    double start_lr, lr_rate;
     double lr, end_lr, dropout, seconds, deadline;
     device_desc device;
     tokenizing words;
-    bool quiet, overwrite, alone, check;
+    bool quiet, overwrite, alone, check, lr_stairs, explain, deepspeed_loose;
     /* As it was given: a 0 stands for the default. The session sets what depends on the graph */
     zf_training training;
     struct zf_adapter *adapts; /* that of --adapter, which training.lora points to */
+    zf_deepspeed deepspeed; /* of --deepspeed-config */
     char *arguments; /* copies of the command line, which texts of options point to */
     char defaults[SETTINGS_DEFAULTS][40]; /* and of defaults */
     int32_t default_count;
@@ -69,6 +72,10 @@ bool settings_show(settings *o, const settings_tables *tables, const settings_de
 
 void settings_free(settings *o);
 
+/* The learning rate over the steps. */
+zf_schedule settings_schedule(const settings *o);
+/* What a user must know of --deepspeed-config. */
+void settings_tell(const settings *o);
 /* The parts of a batch on each rank. */
 int64_t settings_micro_batches(const settings *o);
 /* --cost measure. */

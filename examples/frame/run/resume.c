@@ -106,6 +106,37 @@ static zf_json_writer *describe(const run *r)
     return w;
 }
 
+/* The file of a checkpoint that has the options of --deepspeed-config. */
+static const char deepspeed_file[] = "deepspeed.json";
+
+/* Prints which options of DeepSpeed's configuration differ from those of the checkpoint; those that
+ * change numbers have been refused. */
+static void tell_deepspeed(const run *r)
+{
+    const settings *o = &r->job->o;
+    char path[1100];
+    zf_error none;
+    snprintf(path, sizeof path, "%s/%s", o->load, deepspeed_file);
+    zf_json *saved = o->deepspeed_config ? zf_json_read(path, NULL, &none) : NULL;
+    for (int32_t k = 0; saved && k < o->deepspeed.count; k++) {
+        const zf_deepspeed_setting *s = &o->deepspeed.settings[k];
+        const char *before = zf_json_string(zf_json_member(saved, s->option), NULL);
+        if (before && strcmp(before, s->value))
+            printf("%s was trained with %s = %s, not %s\n", o->load, s->option, before, s->value);
+    }
+    zf_json_free(saved);
+}
+
+/* The options of --deepspeed-config as JSON, NULL: there is none. */
+static zf_json_writer *describe_deepspeed(const run *r)
+{
+    zf_json_writer *w = r->job->o.deepspeed_config ? zf_json_writer_new(2, NULL) : NULL;
+    zf_json_begin_object(w);
+    zf_deepspeed_put_json(&r->job->o.deepspeed, w);
+    zf_json_end(w);
+    return w;
+}
+
 /* A file that is kept as it is; of a model that scores, not what was said of earlier scores. */
 static const zf_text *kept(const run *r, int which)
 {
@@ -123,7 +154,8 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
     const sample_model *sample = job->sample;
     const zf_wordpiece *vocab = job->data.vocab;
     zf_json_writer *config = zf_config_json(sample->config, &job->config), *about = describe(r);
-    zf_attachment attachments[5 + ZF_FOLDER_FILES] = {{"config.json", NULL, 0}};
+    zf_json_writer *deepspeed = describe_deepspeed(r);
+    zf_attachment attachments[6 + ZF_FOLDER_FILES] = {{"config.json", NULL, 0}};
     zf_folder_tokenizer tokenizer = {.json = NULL};
     zf_adapter_files files = {.config = {.at = NULL}};
     notes n;
@@ -151,6 +183,11 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
         a->name = zf_folder_file(ZF_FOLDER_REWARD);
         a->data = zf_json_text(about, &a->bytes, &r->error);
     }
+    if (deepspeed) {
+        zf_attachment *a = &attachments[d.attachment_count++];
+        a->name = deepspeed_file;
+        a->data = zf_json_text(deepspeed, &a->bytes, &r->error);
+    }
     if (r->reference)
         attachments[d.attachment_count++] =
             (zf_attachment){run_reference_file, r->reference, run_reference_bytes(job)};
@@ -165,6 +202,7 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
     zf_folder_tokenizer_close(&tokenizer);
     zf_adapter_files_free(&files);
     zf_json_writer_free(about);
+    zf_json_writer_free(deepspeed);
     zf_json_writer_free(config);
     return !r->error.status;
 }
@@ -275,13 +313,10 @@ static void tell_steps(const run *r, const char *saved)
     const settings *o = &r->job->o;
     const int64_t before = strtoll(saved, NULL, 10);
     const int64_t done = zf_program_step(r->session.program);
-    zf_schedule s = {.kind = (zf_schedule_kind)o->schedule,
-                     .peak = o->lr,
-                     .end = o->end_lr,
-                     .warmup = o->warmup,
-                     .steps = before,
-                     .from_zero = !o->first_rate};
+    zf_schedule s = settings_schedule(o);
     double rate, next;
+    s.steps = before;
+    if (o->schedule_steps || s.kind == ZF_WARMUP_LR || s.kind >= ZF_CYCLE_LR) return;
     if (s.kind == ZF_CONSTANT || !done || !o->steps || !before) return;
     rate = zf_schedule_at(&s, done);
     s.steps = o->steps;
@@ -323,6 +358,6 @@ bool run_resume(run *r)
     if (!run_agree(r)) return false;
     status = zf_load(store, r->job->o.load, &(zf_load_desc){.merge = merges});
     if (status) return fail(&r->error, status, "%s", zf_store_error(store));
-    if (r->leads) tell_changes(r, &n);
+    if (r->leads) tell_changes(r, &n), tell_deepspeed(r);
     return true;
 }

@@ -156,12 +156,7 @@ bool run_train(run *r)
                           .turn = turn,
                           .feed = feed,
                           .report = report,
-                          .schedule = {.kind = (zf_schedule_kind)o->schedule,
-                                       .peak = o->lr,
-                                       .end = o->end_lr,
-                                       .warmup = o->warmup,
-                                       .steps = o->steps,
-                                       .from_zero = !o->first_rate}};
+                          .schedule = settings_schedule(o)};
     zf_status status;
     interrupt_catch(r->job->ranks.launcher != NULL);
     r->first_step = zf_program_step(s->program);

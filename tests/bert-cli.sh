@@ -334,7 +334,7 @@ check 'momentum of SGD' updates sgd --momentum 0
 on_terminal() {
     script -qec "'$bert' pretrain --model '$config' --corpus '$corpus' --vocab '$vocab' --seq 32 \
         --batch 4 --steps 5" /dev/null > "$work/out" 2> "$work/err" < /dev/null &&
-        awk '/\r\033\[Kstep 5\/5  loss/ { n++ } END { exit n != 1 }' "$work/out"
+        awk '/\r\033\[K\[#+\] step 5\/5  loss/ { n++ } END { exit n != 1 }' "$work/out"
 }
 check 'one line on a terminal' on_terminal
 quiet() { pretrain --steps 5 --quiet && [ $status = 0 ] && ! grep -q '^step' "$work/out"; }

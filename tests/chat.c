@@ -415,3 +415,23 @@ TEST_ONCE(chat_styles_need_their_tokens)
         CHECK_TEXT(t, error.text, cases[k][1]);
     }
 }
+
+/* A value is copied with its digits and all bytes of its strings. */
+TEST_ONCE(chat_values_of_json_are_copied)
+{
+    static const char json[] = "{\"a\\u0000\\n\\\"\": [1.0, 12345678901234567890123, -2e-400, true, "
+                               "false, null, {}, [], \"x\\u0000y\\u001f\\\\\\u00e9\"]}",
+                      want[] = "{\"a\\u0000\\u000a\\u0022\": [1.0, 12345678901234567890123, -2e-400, "
+                               "true, false, null, {}, [], \"x\\u0000y\\u001f\\u005c\xc3\xa9\"]}";
+    zf_error error = {ZF_OK, ""};
+    zf_json *v = zf_json_parse(json, sizeof json - 1, NULL, &error);
+    zf_text out = {.at = NULL};
+    bool good;
+    NEED(t, v, &error);
+    zf_text_add_json(&out, v);
+    zf_json_free(v);
+    good = out.at && !strcmp(out.at, want);
+    if (!good && !out.failed) CHECK_TEXT(t, out.at, want);
+    zf_text_free(&out);
+    if (!good) OK(t, ZF_ERR_NOMEM, "out of memory");
+}

@@ -147,3 +147,8 @@ ZF_API void zf_json_put_text_member(zf_json_writer *w, const char *key, const ch
 ZF_API void zf_json_put_bool_member(zf_json_writer *w, const char *key, bool value);
 ZF_API void zf_json_put_int_member(zf_json_writer *w, const char *key, int64_t value);
 ZF_API void zf_json_put_double_member(zf_json_writer *w, const char *key, double value);
+
+/* Appends a value as JSON: the same strings, with every byte, and the same digits of numbers. The
+ * second one has the key of the value before it, where it is a member. */
+ZF_API void zf_text_add_json(zf_text *out, const zf_json *value);
+ZF_API void zf_text_add_json_member(zf_text *out, const zf_json *value);

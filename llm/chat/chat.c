@@ -220,21 +220,6 @@ bool zf_chat_set_variables(zf_chat *t, const char *json, zf_error *error)
 
 /* ----------------------------------------------------------------------------- conversations */
 
-static void zfl_put_json_string(zf_text *out, const char *text, size_t bytes)
-{
-    char escape[8];
-    zf_text_add(out, "\"", 1);
-    for (size_t i = 0; i < bytes; i++) {
-        if ((unsigned char)text[i] >= 0x20 && text[i] != '"' && text[i] != '\\') {
-            zf_text_add(out, text + i, 1);
-            continue;
-        }
-        snprintf(escape, sizeof escape, "\\u%04x", (unsigned)(unsigned char)text[i]);
-        zf_text_add_string(out, escape);
-    }
-    zf_text_add(out, "\"", 1);
-}
-
 zf_json *zf_chat_of(const zf_chat_message *m, size_t count, zf_error *error)
 {
     zf_text text = {.at = NULL};
@@ -243,9 +228,9 @@ zf_json *zf_chat_of(const zf_chat_message *m, size_t count, zf_error *error)
     zf_text_add_string(&text, "{\"messages\": [");
     for (; good < count && zfl_utf8_valid(m[good].text, m[good].bytes) == m[good].bytes; good++) {
         zf_text_add_string(&text, good ? ", {\"role\": " : "{\"role\": ");
-        zfl_put_json_string(&text, m[good].role, strlen(m[good].role));
+        zfl_add_json_string(&text, m[good].role, strlen(m[good].role));
         zf_text_add_string(&text, ", \"content\": ");
-        zfl_put_json_string(&text, m[good].text, m[good].bytes);
+        zfl_add_json_string(&text, m[good].text, m[good].bytes);
         zf_text_add_string(&text, "}");
     }
     zf_text_add_string(&text, "]}");

@@ -8,7 +8,7 @@ static void zfl_put_item(zf_text *out, const zf_reward_item *item)
     static const char *const names[] = {"length", "end", "stop"};
     char tokens[40];
     zf_text_add_string(out, "{\"completion\": ");
-    zfl_put_json_string(out, item->text, item->bytes);
+    zfl_add_json_string(out, item->text, item->bytes);
     zf_text_add_string(out, ", \"finish\": \"");
     zf_text_add_string(out, names[item->finish]);
     snprintf(tokens, sizeof tokens, "\", \"tokens\": %lld, \"data\": ", (long long)item->count);

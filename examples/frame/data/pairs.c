@@ -161,46 +161,20 @@ static bool read_whole_strings(reader *r, const zf_json *v, const zf_json *const
 
 /* --------------------------------------------------------------------------------- messages */
 
-/* A number that has the same value in JSON. */
-static void put_number(zf_json_writer *w, const zf_json *v)
-{
-    zf_error none = {ZF_OK, ""};
-    int64_t whole;
-    double number = 0;
-    if (!zf_json_to_int(v, INT64_MIN, INT64_MAX, &whole, &none)) zf_json_put_int(w, whole);
-    else zf_json_to_double(v, -1e308, 1e308, &number, &none), zf_json_put_double(w, number);
-}
-
-static void put_value(zf_json_writer *w, const zf_json *v)
-{
-    const zf_json_type type = zf_json_type_of(v);
-    bool flag = false;
-    if (type == ZF_JSON_OBJECT || type == ZF_JSON_ARRAY) {
-        if (type == ZF_JSON_OBJECT) zf_json_begin_object(w);
-        else zf_json_begin_array(w);
-        for (const zf_json *m = zf_json_first(v); m; m = zf_json_next(m)) {
-            if (type == ZF_JSON_OBJECT) zf_json_put_key(w, zf_json_key(m, NULL));
-            put_value(w, m);
-        }
-        zf_json_end(w);
-    } else if (type == ZF_JSON_STRING) zf_json_put_string(w, zf_json_string(v, NULL));
-    else if (type == ZF_JSON_NUMBER) put_number(w, v);
-    else if (type == ZF_JSON_BOOL) zf_json_to_bool(v, &flag, NULL), zf_json_put_bool(w, flag);
-    else zf_json_put_null(w);
-}
-
-/* Puts messages: a string is one of this role, of a list the elements from `first` on, `count`. */
-static void put_messages(zf_json_writer *w, const zf_json *v, const char *role, int64_t first,
+/* Adds messages: a string is one of this role, of a list the elements from `first` on, `count`. */
+static void add_messages(zf_text *out, const zf_json *v, const char *role, int64_t first,
                          int64_t count)
 {
     if (zf_json_type_of(v) == ZF_JSON_STRING) {
-        zf_json_begin_object(w);
-        zf_json_put_key(w, "role"), zf_json_put_string(w, role);
-        zf_json_put_key(w, "content"), put_value(w, v);
-        zf_json_end(w);
+        zf_text_add_string(out, "{\"role\": \""), zf_text_add_string(out, role);
+        zf_text_add_string(out, "\", \"content\": "), zf_text_add_json(out, v);
+        zf_text_add_string(out, "}");
         return;
     }
-    for (int64_t k = first; k < first + count; k++) put_value(w, zf_json_element(v, k));
+    for (int64_t k = first; k < first + count; k++) {
+        if (k > first) zf_text_add_string(out, ", ");
+        zf_text_add_json(out, zf_json_element(v, k));
+    }
 }
 
 /* A prompt, and an answer or NULL. */
@@ -212,24 +186,23 @@ typedef struct conversation {
 /* The conversation as a template takes it, to be freed; NULL with *error. */
 static zf_json *messages_of(const conversation *c, zf_error *error)
 {
-    zf_json_writer *w = zf_json_writer_new(0, NULL);
+    zf_text text = {.at = NULL};
     zf_json *out = NULL;
-    size_t bytes;
-    const char *text;
-    zf_json_begin_object(w);
+    zf_text_add_string(&text, "{");
     for (const zf_json *m = zf_json_first(c->line); m; m = zf_json_next(m)) {
         const char *key = zf_json_key(m, NULL);
         if (strcmp(key, "tools") && strcmp(key, "documents") && strcmp(key, "chat_template_kwargs"))
             continue;
-        zf_json_put_key(w, key), put_value(w, m);
+        zf_text_add_json_member(&text, m), zf_text_add_string(&text, ", ");
     }
-    zf_json_put_key(w, "messages"), zf_json_begin_array(w);
-    put_messages(w, c->prompt, "user", 0, c->prompt_messages);
-    if (c->answer) put_messages(w, c->answer, "assistant", c->first, 1);
-    zf_json_end(w);
-    zf_json_end(w);
-    if ((text = zf_json_text(w, &bytes, error))) out = zf_json_parse(text, bytes, NULL, error);
-    zf_json_writer_free(w);
+    zf_text_add_string(&text, "\"messages\": [");
+    add_messages(&text, c->prompt, "user", 0, c->prompt_messages);
+    if (c->answer) zf_text_add_string(&text, ", ");
+    if (c->answer) add_messages(&text, c->answer, "assistant", c->first, 1);
+    zf_text_add_string(&text, "]}");
+    if (text.failed) out_of_memory(error);
+    else out = zf_json_parse(text.at, text.count, NULL, error);
+    zf_text_free(&text);
     return out;
 }
 

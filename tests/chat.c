@@ -292,6 +292,40 @@ static bool open_text(zf_chat *chat, const char *jinja, zf_error *error)
 
 #define LIST "{% for m in messages %}{{ m.role[0] ~ m.content }}{% endfor %}"
 
+/* Parts of a content are one text, unless the template reads parts; developer is system in styles. */
+TEST_ONCE(chat_contents_of_parts)
+{
+#define PARTS                                                                                      \
+    "{\"messages\": [{\"role\": \"developer\", \"content\": []}, {\"role\": \"assistant\", "        \
+    "\"content\": [{\"type\": \"text\", \"text\": \"a\\n\"}, {\"type\": \"text\", \"text\": \"b \"}]}]}"
+    static const struct {
+        const char *jinja, *want; /* a template, or a style */
+    } cases[] = {
+        {LIST, "daa\nb "},
+        {"{% for m in messages %}{{ m.role[0] }}|{% for p in m.content %}{{ p.text|trim }},"
+         "{% endfor %}{% endfor %}",
+         "d|a|a,b,"},
+        {"chatml", "<|im_start|>system\n<|im_end|>\n<|im_start|>assistant\na\nb <|im_end|>\n"},
+    };
+    zf_error error = {ZF_OK, ""};
+    zf_json *v = zf_json_parse(PARTS, strlen(PARTS), NULL, &error);
+    NEED(t, v, &error);
+    test_defer(t, free_json, v);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        zf_text out = {.at = NULL};
+        zf_chat chat;
+        char got[200];
+        if (k < 2 ? open_text(&chat, cases[k].jinja, &error)
+                  : zf_chat_open(&chat, GOLDEN "chatml", cases[k].jinja, &error))
+            (void)zf_chat_write(&chat, v, false, &out, NULL, &error);
+        zf_chat_close(&chat);
+        snprintf(got, sizeof got, "%s", out.at ? out.at : "");
+        zf_text_free(&out);
+        OK(t, error.status, error.text);
+        CHECK_TEXT(t, got, cases[k].want);
+    }
+}
+
 /* Conversations that a template refuses, or would not write whole. */
 TEST_ONCE(chat_conversations_that_are_refused)
 {
@@ -299,6 +333,15 @@ TEST_ONCE(chat_conversations_that_are_refused)
         const char *jinja, *json, *want;
     } cases[] = {
         {LIST, "{\"messages\": [{\"content\": \"a\"}]}", "1:15: messages[0] lacks \"role\""},
+        {LIST, "{\"messages\": [{\"role\": \"a\", \"content\": [\"b\"]}]}",
+         "1:41: messages[0].content[0] must be an object, not \"b\""},
+        {LIST, "{\"messages\": [{\"role\": \"a\", \"content\": [{\"text\": \"b\"}]}]}",
+         "1:41: messages[0].content[0] lacks \"type\""},
+        {LIST, "{\"messages\": [{\"role\": \"a\", \"content\": [{\"type\": \"image\"}]}]}",
+         "1:50: messages[0].content[0].type must be \"text\": the template of these chats reads no "
+         "other parts, not \"image\""},
+        {LIST, "{\"messages\": [{\"role\": \"a\", \"content\": [{\"type\": \"text\", \"text\": 1}]}]}",
+         "1:66: messages[0].content[0].text must be a string, not 1"},
         {LIST, "{\"messages\": [1]}", "1:15: messages[0] must be an object, not 1"},
         {LIST, "{\"messages\": []}",
          "1:14: messages has no message"},

@@ -7,7 +7,9 @@
  * gives it: messages, without members that are null, and with their thoughts under the names
  * reasoning_content and thinking; tools and documents, else none; the members of
  * chat_template_kwargs; the special tokens of tokenizer_config.json or special_tokens_map.json
- * (bos_token, ...); add_generation_prompt. */
+ * (bos_token, ...); add_generation_prompt. Two things are read more kindly than there. A content of
+ * parts, [{"type": "text", "text": "..."}, ...], is their texts, one after the other, for a template
+ * that does not read parts: it does not have the word text. For styles the role developer is system. */
 
 enum { ZF_CHAT_TOKEN = 64 };
 

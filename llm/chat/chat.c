@@ -251,14 +251,43 @@ typedef struct zfl_chat_job {
     bool answer;
 } zfl_chat_job;
 
+static bool zfl_has_role(const zf_json *message, const char *name)
+{
+    const char *role = zf_json_string(zf_json_member(message, "role"), NULL);
+    return role && !strcmp(role, name);
+}
+
 static void zfl_set(zfj_run *r, const char *name, zfj_value v)
 {
     zfj_set_variable(r, r->globals, zfj_string_of(name), v);
 }
 
-/* A message as transformers gives it: without null, and thoughts under two names. */
-static zfj_value zfl_message_of(zfj_run *r, const zf_json *message)
+static const zf_jinja *zfl_template_of(const zfl_chat_job *job)
 {
+    return job->tools && job->chat->tools ? job->chat->tools : job->chat->plain;
+}
+
+/* Parts of a content are one text for a template that does not read them. */
+static bool zfl_joins_parts(const zfl_chat_job *job)
+{
+    return !zf_jinja_mentions(zfl_template_of(job), "text");
+}
+
+static void zfl_join_parts(zfj_run *r, const zf_json *content, zfj_dict *message)
+{
+    zfj_out text = {.at = NULL};
+    zfj_string part;
+    for (const zf_json *v = zf_json_first(content); v; v = zf_json_next(v)) {
+        part.at = zf_json_string(zf_json_member(v, "text"), &part.bytes);
+        zfj_put_string(&r->m, &text, part);
+    }
+    zfj_dict_put(&r->m, message, "content", zfj_text_of(&text));
+}
+
+/* A message as transformers gives it: without null, and thoughts under two names. */
+static zfj_value zfl_message_of(zfj_run *r, const zfl_chat_job *job, const zf_json *message)
+{
+    const zf_json *content = zf_json_member(message, "content");
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     zfj_value all = zfj_from_json(&r->m, message), v = zfj_dict_new(&r->m, ZFJ_DICT),
               thoughts = zfj_none;
@@ -273,6 +302,10 @@ static zfj_value zfl_message_of(zfj_run *r, const zf_json *message)
         if (all.as.dict->at[i].value.kind != ZFJ_NONE)
             zfj_dict_set(&r->m, v.as.dict, all.as.dict->at[i].key, all.as.dict->at[i].value);
     if (thoughts.kind != ZFJ_NONE) zfj_dict_put(&r->m, v.as.dict, "reasoning_content", thoughts);
+    if (zf_json_type_of(content) == ZF_JSON_ARRAY && zfl_joins_parts(job))
+        zfl_join_parts(r, content, v.as.dict);
+    if (job->chat->style >= 0 && zfl_has_role(message, "developer"))
+        zfj_dict_put(&r->m, v.as.dict, "role", zfj_literal("system"));
     return v;
 }
 
@@ -292,7 +325,7 @@ static void zfl_set_chat(zfj_run *r, const void *user)
     const zf_json *v = zf_json_first(zf_json_member(job->conversation, "messages"));
     zfj_value messages = zfj_list_new(&r->m, ZFJ_LIST);
     for (size_t i = 0; i < job->count && v; i++, v = zf_json_next(v))
-        zfj_push(&r->m, messages.as.list, zfl_message_of(r, v));
+        zfj_push(&r->m, messages.as.list, zfl_message_of(r, job, v));
     zfl_set_tokens(r, job->chat);
     zfj_set_members(r, job->chat->variables);
     if (job->chat->silent) zfl_set(r, "enable_thinking", zfj_bool(false));
@@ -302,11 +335,6 @@ static void zfl_set_chat(zfj_run *r, const void *user)
     zfl_set(r, "tools", zfj_from_json(&r->m, job->tools));
     zfl_set(r, "documents", zfj_from_json(&r->m, zf_json_member(job->conversation, "documents")));
     zfl_set(r, "add_generation_prompt", zfj_bool(job->answer));
-}
-
-static const zf_jinja *zfl_template_of(const zfl_chat_job *job)
-{
-    return job->tools && job->chat->tools ? job->chat->tools : job->chat->plain;
 }
 
 static bool zfl_run_job(const zfl_chat_job *job, zf_text *out, zf_jinja_spans *marks,
@@ -371,11 +399,7 @@ static bool zfl_add_span(zf_chat_spans *spans, zf_chat_span span, zf_error *erro
     return true;
 }
 
-static bool zfl_is_assistant(const zf_json *message)
-{
-    const char *role = zf_json_string(zf_json_member(message, "role"), NULL);
-    return role && !strcmp(role, "assistant");
-}
+static bool zfl_is_assistant(const zf_json *message) { return zfl_has_role(message, "assistant"); }
 
 /* The generation blocks of a text. Where there are as many as answers, each belongs to one. */
 static bool zfl_spans_of_marks(const zfl_chat_job *job, const zf_jinja_spans *marks,
@@ -403,7 +427,10 @@ static bool zfl_spans_of_marks(const zfl_chat_job *job, const zf_jinja_spans *ma
 static size_t zfl_answer_end(const zf_json *message, const char *text, size_t begin, size_t end)
 {
     size_t bytes = 0, last = end;
-    const char *content = zf_json_string(zf_json_member(message, "content"), &bytes);
+    const zf_json *said = zf_json_member(message, "content");
+    const int64_t parts = zf_json_type_of(said) == ZF_JSON_ARRAY ? zf_json_length(said) : 0;
+    if (parts) said = zf_json_member(zf_json_element(said, parts - 1), "text");
+    const char *content = zf_json_string(said, &bytes);
     while (last > begin && strchr(" \t\r\n", text[last - 1])) last--;
     while (bytes && strchr(" \t\r\n", content[bytes - 1])) bytes--;
     if (bytes && last - begin >= bytes && !memcmp(text + last - bytes, content, bytes)) return end;
@@ -476,8 +503,33 @@ static bool zfl_tools_of(const zf_json *conversation, const zf_json **tools, zf_
     return true;
 }
 
-static bool zfl_check_messages(const zf_json *messages, zf_error *error)
+static void zfl_expect_part(const zf_json *type, zf_error *error)
 {
+    const char *text = zf_json_string(type, NULL);
+    if (!text || strcmp(text, "text"))
+        zf_json_expected(type, error,
+                         "\"text\": the template of these chats reads no other parts");
+}
+
+/* A template that does not read the parts of a content gets their texts. */
+static bool zfl_check_parts(const zf_json *content, zf_error *error)
+{
+    if (zf_json_type_of(content) != ZF_JSON_ARRAY) return true;
+    for (const zf_json *v = zf_json_first(content); v; v = zf_json_next(v)) {
+        const zf_json *type, *text = NULL;
+        if (zf_json_type_of(v) != ZF_JSON_OBJECT)
+            return zf_json_expected(v, error, "an object"), false;
+        if ((type = zf_json_require(v, "type", error))) zfl_expect_part(type, error);
+        if (!error->status) text = zf_json_require(v, "text", error);
+        if (text && !zf_json_string(text, NULL)) zf_json_expected(text, error, "a string");
+        if (error->status) return false;
+    }
+    return true;
+}
+
+static bool zfl_check_messages(const zfl_chat_job *job, zf_error *error)
+{
+    const zf_json *messages = zf_json_member(job->conversation, "messages");
     if (zf_json_type_of(messages) != ZF_JSON_ARRAY)
         return zf_json_expected(messages, error, "an array of messages"), false;
     if (!zf_json_length(messages)) return zf_json_fail(messages, error, "has no message"), false;
@@ -487,6 +539,8 @@ static bool zfl_check_messages(const zf_json *messages, zf_error *error)
             return zf_json_expected(v, error, "an object"), false;
         if (!(role = zf_json_require(v, "role", error))) return false;
         if (!zf_json_string(role, NULL)) return zf_json_expected(role, error, "a string"), false;
+        if (zfl_joins_parts(job) && !zfl_check_parts(zf_json_member(v, "content"), error))
+            return false;
     }
     return true;
 }
@@ -499,9 +553,8 @@ bool zf_chat_write(const zf_chat *t, const zf_json *conversation, bool answer, z
     zf_jinja_spans marks = {.at = NULL};
     const size_t at = out->count;
     zf_json *read = NULL;
-    bool marked, good = zfl_check_messages(messages, error) &&
-                        zfl_tools_of(conversation, &job.tools, &read, error) &&
-                        zfl_all_written(&job, error);
+    bool marked, good = zfl_tools_of(conversation, &job.tools, &read, error) &&
+                        zfl_check_messages(&job, error) && zfl_all_written(&job, error);
     marked = good && spans && zfl_template_of(&job)->marked;
     good = good && zfl_run_job(&job, out, marked ? &marks : NULL, error);
     if (good && marked) good = zfl_spans_of_marks(&job, &marks, spans, error);

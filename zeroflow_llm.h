@@ -131,6 +131,7 @@ extern "C" {
 #include "llm/chat/jinja.c"
 #include "llm/chat/styles.c"
 #include "llm/chat/chat.c"
+#include "llm/chat/forms.c"
 
 /* folder */
 #include "llm/folder/config.c"

@@ -324,6 +324,13 @@ TEST_ONCE(chat_contents_of_parts)
         OK(t, error.status, error.text);
         CHECK_TEXT(t, got, cases[k].want);
     }
+    /* An answer that ends with its content has the blank at its end. */
+    char got[200];
+    zf_chat chat;
+    if (open_text(&chat, LIST, &error)) show_spans(&chat, PARTS, got, sizeof got, &error);
+    zf_chat_close(&chat);
+    OK(t, error.status, error.text);
+    CHECK_TEXT(t, got, "1[aa\nb ]");
 }
 
 /* Conversations that a template refuses, or would not write whole. */

@@ -94,6 +94,39 @@ TEST_ONCE(tuning_labels_responses)
          "user~q$~assistant~x$~user~r$~assistant~yz$~. "
          "--------------------------------------yz$--.",
          60},
+        /* ShareGPT, with a weight and a system's text; messages named conversations. */
+        {"zephyr",
+         "{\"system\": \"s\", \"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": "
+         "\"gpt\", \"value\": \"x\", \"weight\": 0}, {\"from\": \"user\", \"value\": \"r\"}, "
+         "{\"from\": \"assistant\", \"value\": \"yz\"}]}",
+         "system~s$~user~q$~assistant~x$~user~r$~assistant~yz$~. "
+         "------------------------------------------------yz$--.",
+         60},
+        {"zephyr",
+         "{\"conversations\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
+         "\"content\": \"x\"}], \"system\": null}",
+         "user~q$~assistant~x$~. -----------------x$--.", 30},
+        /* Alpaca. */
+        {"zephyr", "{\"instruction\": \"q\", \"input\": \"\", \"output\": \"x\"}",
+         "user~q$~assistant~x$~. -----------------x$--.", 30},
+        {"zephyr",
+         "{\"instruction\": \"q\", \"input\": \"r\", \"output\": \"x\", \"system\": \"s\", "
+         "\"history\": [[\"t\", \"y\"]]}",
+         "system~s$~user~t$~assistant~y$~user~q~r$~assistant~x$~. "
+         "---------------------------y$---------------------x$--.",
+         60},
+        /* TRL: answers of the prompt are read and not predicted. */
+        {"zephyr",
+         "{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": "
+         "\"x\", \"train\": true}, {\"content\": \"r\", \"role\": \"user\"}], \"completion\": [{\"role\": "
+         "\"assistant\", \"content\": \"yz\"}]}",
+         "user~q$~assistant~x$~user~r$~assistant~yz$~. "
+         "--------------------------------------yz$--.",
+         60},
+        {"mistral",
+         "{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"response\": [{\"role\": "
+         "\"assistant\", \"content\": \"x\"}]}",
+         "^[]q[]x$. -----x$-.", 30},
     };
     zf_error error = {ZF_OK, ""};
     zf_tokenizer *tokenizer = letters(&error);
@@ -133,6 +166,40 @@ TEST_ONCE(tuning_files_that_are_wrong)
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"weight\": 1}]}",
          "messages[0] must be no weight and no train: the assistant's messages alone are trained on",
          "qwen3"},
+        {"{\"conversations\": [{\"from\": \"bing\", \"value\": \"a\"}]}",
+         "line 1: 1:29: conversations[0].from must be human, user, gpt, assistant, system, developer or "
+         "tool, not \"bing\"", "zephyr"},
+        {"{\"conversations\": [{\"from\": \"gpt\"}]}",
+         "line 1: 1:20: conversations[0] lacks \"value\"", "zephyr"},
+        {"{\"conversations\": [{\"value\": \"a\"}]}",
+         "line 1: 1:20: conversations[0] lacks \"role\"", "zephyr"},
+        {"{\"conversations\": [3]}", "line 1: 1:20: conversations[0] must be an object, not 3",
+         "zephyr"},
+        {"{\"conversations\": {}}",
+         "line 1: 1:19: conversations must be an array of messages, not an object", "zephyr"},
+        {"{\"conversations\": [], \"system\": 3}", "line 1: 1:33: system must be a string, not 3",
+         "zephyr"},
+        {"{\"conversations\": []}", "messages has no message", "zephyr"},
+        {"{\"conversations\": [{\"from\": \"gpt\", \"value\": \"a\"}]}",
+         "messages needs the style of its chats: chatml, ", NULL},
+        {"{\"instruction\": 3, \"output\": \"a\"}",
+         "line 1: 1:17: instruction must be a string, not 3", "zephyr"},
+        {"{\"instruction\": \"a\", \"output\": \"b\", \"input\": [3]}",
+         "line 1: 1:46: input must be a string, not an array", "zephyr"},
+        {"{\"instruction\": \"a\", \"output\": null}",
+         "line 1: 1:32: output must be a string, not null", "zephyr"},
+        {"{\"instruction\": \"a\", \"output\": \"b\", \"history\": [[\"c\"]]}",
+         "line 1: 1:49: history[0] must be a question and an answer, not an array", "zephyr"},
+        {"{\"instruction\": \"a\", \"output\": \"b\", \"history\": \"c\"}",
+         "line 1: 1:48: history must be a list of pairs, not \"c\"", "zephyr"},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": \"b\"}",
+         "line 1: 1:62: completion must be a list of messages, as the prompt is, not \"b\"", "zephyr"},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": []}",
+         "line 1: 1:62: completion has no message", "zephyr"},
+        {"{\"prompt\": [], \"completion\": [3]}",
+         "line 1: 1:31: completion[0] must be an object, not 3", "zephyr"},
+        {"{\"prompt\": [{\"role\": 3}], \"completion\": [3]}",
+         "line 1: 1:22: prompt[0].role must be a string, not 3", "zephyr"},
         /* Nothing is in these. */
         {"{\"prompt\": \"a\", \"response\": \"b\", \"weight\": 0}",
          "0 examples, besides 2 without a response within 8 tokens", NULL},

@@ -68,6 +68,20 @@ typedef struct zf_chat_message {
 /* A conversation of these messages. To be freed by zf_json_free. NULL with *error: not UTF-8. */
 ZF_API zf_json *zf_chat_of(const zf_chat_message *messages, size_t count, zf_error *error);
 
+/* The conversation of a line of data in another form: {"messages": [...]}, and the members that are
+ * not of that form.
+ *
+ *     {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}  ShareGPT;
+ *         roles: human or user, gpt or assistant, system, developer, tool; "system" may be the first
+ *     {"instruction": "a", "input": "b", "output": "c"}  Alpaca; the user says a, a new line, b;
+ *         "system" and "history", [["question", "answer"], ...], come before
+ *     {"prompt": [MESSAGE, ...], "completion": [MESSAGE, ...]}  TRL; answers of the prompt have the
+ *         weight 0; or "response"
+ *
+ * *out is to be freed by zf_json_free; NULL where the line is in none of these forms: it has messages,
+ * chosen, or a prompt that is a string. False with *error. */
+ZF_API bool zf_chat_convert(const zf_json *line, zf_json **out, zf_error *error);
+
 /* A part of a chat's text that is trained on. */
 typedef struct zf_chat_span {
     size_t begin, end;

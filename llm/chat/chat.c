@@ -507,8 +507,7 @@ static void zfl_expect_part(const zf_json *type, zf_error *error)
 {
     const char *text = zf_json_string(type, NULL);
     if (!text || strcmp(text, "text"))
-        zf_json_expected(type, error,
-                         "\"text\": the template of these chats reads no other parts");
+        zf_json_expected(type, error, "\"text\": the template of these chats reads no other parts");
 }
 
 /* A template that does not read the parts of a content gets their texts. */

@@ -22,10 +22,12 @@ static bool take_line(const char *line, size_t bytes, examples_line *take, void 
                       zf_error *error)
 {
     zf_json *v = zf_json_parse(line, bytes, NULL, error);
+    zf_json *chat = NULL;
     bool good = v != NULL;
     if (good && zf_json_type_of(v) != ZF_JSON_OBJECT)
         good = (zf_json_expected(v, error, "an object"), false);
-    good = good && take(user, v, error);
+    good = good && zf_chat_convert(v, &chat, error) && take(user, chat ? chat : v, error);
+    zf_json_free(chat);
     zf_json_free(v);
     return good;
 }

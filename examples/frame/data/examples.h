@@ -20,7 +20,8 @@ typedef struct examples_desc {
     bool evaluates;   /* all examples are held out */
 } examples_desc;
 
-/* Takes the object of one line. False with *error. */
+/* Takes the object of one line; a conversation in another form has become messages
+ * (zf_chat_convert). False with *error. */
 typedef bool examples_line(void *user, const zf_json *object, zf_error *error);
 
 /* Calls `take` for each line of a file of JSON Lines that is not blank. False with *error, which

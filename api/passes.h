@@ -424,7 +424,8 @@ ZF_API const char *zf_fuse_name(int32_t index);
  *
  *     mean    zf_mean; a sum of examples times 1 / its terms or 1 / examples; means added, or times
  *             what no example decides: the mean over the parts
- *     sum     zf_sum; sums added, or times what no example decides: the sum over the parts
+ *     sum     zf_sum; sums added, or times what no example decides: the sum over the parts. Times a
+ *             constant below 1 it is not said, since it may be part of a mean
  *     ratio   a sum (at least a number, or plus one) divides a sum, as in zf_cross_entropy without a
  *             weight: the sum over the parts divided by that over the parts. No parameter that is
  *             trained decides the divisor

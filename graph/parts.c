@@ -9,7 +9,8 @@
  *
  * One function derives it from the operators, whose records say how they act (zfi_record.parts).
  * Examples are the first dimension of inputs. A sum times a constant is a mean where the constant
- * is 1 / its elements or 1 / its rows, else a sum. Products of sums and means, maxima, functions of
+ * is 1 / its elements or 1 / its rows; else it is a sum, and of a constant below 1 it is not said:
+ * 0.5 / rows may be half the mean of a part, or the mean of two parts. Products of sums and means, maxima, functions of
  * them are not said.
  *
  * An output of a scalar float keeps what was derived when it was made, since passes rewrite what it
@@ -36,6 +37,7 @@ typedef struct zfi_parted {
     /* Rows of which it is not known where the examples are: how other dimensions were reduced, which
      * may have been theirs; and before the last operator, if that is a sum */
     uint8_t reduced, before;
+    bool scaled;  /* not said, since a sum was multiplied by a number below 1 */
     bool trained; /* a parameter that is not frozen decides it */
     int64_t rows; /* of the part; 0: not known */
     double terms; /* of the sum that was the last operator; 0: it was none */
@@ -60,6 +62,7 @@ static zfi_parted zfi_parted_times(zfi_parted x, double by)
         if (mean) x.reduced = x.before | ZFI_DIMS_AVERAGED;
     } else if (x.kind == ZFI_PART_SUM) {
         if (mean) x.kind = x.reduced & ZFI_DIMS_SUMMED ? ZFI_PART_UNKNOWN : ZFI_PART_MEAN;
+        else if (fabs(by) < 1) x.kind = ZFI_PART_UNKNOWN, x.scaled = true;
     } else if (x.kind == ZFI_PART_DIVISOR) {
         x.kind = ZFI_PART_UNKNOWN;
     }
@@ -71,6 +74,7 @@ static zfi_parted zfi_parted_times(zfi_parted x, double by)
 static zfi_parted zfi_parted_both(zfi_parted x, zfi_parted y)
 {
     x.trained |= y.trained;
+    x.scaled |= y.scaled;
     x.reduced |= y.reduced;
     if (y.kind != x.kind) return x.terms = 0, x;
     x.first &= y.first;

@@ -124,7 +124,8 @@ static zf_program *slope(test *t, bool derived, int64_t micro_batches, bool allo
     zf_input(g, "unused", ZF_F32, ZF_SHAPE(3));
     zf_input(g, "empty", ZF_F32, ZF_SHAPE(3, 0));
     if (derived) lr = zf_scale(lr, 0.5);
-    zf_autograd(g, zf_scale(zf_sum(zf_mul(d, d)), 0.5));
+    zf_autograd(g, zf_output_ex(zf_scale(zf_sum(zf_mul(d, d)), 0.5), "loss",
+                                &(zf_output_desc){.reduction = ZF_REDUCTION_SUM}));
     zf_sgd(g, lr, NULL);
     if (micro_batches > 1) zf_zero(g, &(zf_zero_desc){.micro_batches = micro_batches});
     return compiled(t, g, &(zf_compile_desc){.allow_nan = allow_nan});

@@ -216,7 +216,8 @@ static zf_tensor perceptron(zf_graph *g, bool own, double weight)
     h = apply(h, "snake", 0.7);
     h = own ? zf_apply(g, "unit_rows", 1, &h, NULL) : unit_rows_built(h);
     h = zf_sub(zf_matmul(h, zf_param(g, "out", ZF_SHAPE(HIDDEN, 1), &normal)), y);
-    return zf_scale(zf_sum(zf_mul(h, h)), weight);
+    return zf_output_ex(zf_scale(zf_sum(zf_mul(h, h)), weight), "loss",
+                        &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
 }
 
 typedef struct training {

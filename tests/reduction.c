@@ -50,6 +50,14 @@ static zf_tensor sum_of_mean(zf_graph *g, zf_tensor logits, zf_tensor labels, zf
     return zf_sum(zf_mean_ex(square(logits), &(zf_reduce_desc){.axis = 0}));
 }
 
+/* Half of the mean of squares, in the way of textbooks. */
+static zf_tensor half_mean_by_hand(zf_graph *g, zf_tensor logits, zf_tensor labels, zf_tensor mask)
+{
+    const int64_t rows = zf_tensor_shape(logits).dims[0];
+    (void)g, (void)labels, (void)mask;
+    return zf_scale(zf_sum(square(logits)), 0.5 / (double)rows);
+}
+
 static zf_tensor mean_by_hand(zf_graph *g, zf_tensor logits, zf_tensor labels, zf_tensor mask)
 {
     const int64_t rows = zf_tensor_shape(logits).dims[0];
@@ -106,7 +114,7 @@ static zf_tensor means_divided(zf_graph *g, zf_tensor logits, zf_tensor labels, 
 static zf_tensor sum(zf_graph *g, zf_tensor logits, zf_tensor labels, zf_tensor mask)
 {
     (void)g, (void)labels, (void)mask;
-    return zf_neg(zf_neg(zf_add(zf_sum(square(logits)), zf_scale(zf_sum(zf_tanh(logits)), 0.5))));
+    return zf_neg(zf_neg(zf_add(zf_sum(square(logits)), zf_scale(zf_sum(zf_tanh(logits)), 2))));
 }
 
 static zf_tensor weighted(zf_graph *g, zf_tensor logits, zf_tensor labels, zf_tensor mask)
@@ -361,6 +369,26 @@ TEST_ONCE(reduction_that_is_not_said_is_an_error)
         out = run(t, &d);
         CHECK_TEXT(t, out.error, "");
     }
+}
+
+/* Half of a mean by hand, or the mean of all parts: only the program knows. */
+TEST_ONCE(reduction_of_a_scaled_sum_must_be_said)
+{
+    const char *const says = "a sum times a number below 1 may be part of a mean over one of 4 parts of "
+                             "the batch, or over all: say ZF_REDUCTION_MEAN or ZF_REDUCTION_SUM "
+                             "(zf_output_ex), or use zf_mean";
+    run_desc d = {.loss = half_mean_by_hand, .world = 2, .micro = 2}, whole = d;
+    result out = run(t, &d), one;
+    CHECK(t, strstr(out.error, says));
+    d.loss = mean, d.output = half_mean_by_hand;
+    out = run(t, &d);
+    CHECK(t, strstr(out.error, says) && strstr(out.error, "the output \"output\""));
+    whole.world = whole.micro = 1, d = whole, d.world = d.micro = 2;
+    d.say.reduction = ZF_REDUCTION_MEAN;
+    out = run(t, &d), one = run(t, &whole);
+    CHECK_TEXT(t, out.error, "");
+    CHECK_TEXT(t, one.error, "");
+    CHECK_NEAR(t, out.loss[0], one.loss[0], 1e-5);
 }
 
 /* What a program says is done. */

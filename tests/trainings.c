@@ -186,7 +186,8 @@ static bool open_program(ranks *r, int k, int32_t rank)
     zf_graph *g = r->graphs[k][rank] = zf_graph_new(NULL);
     zf_training t = s->training;
     t.name = s->pair->trainings[k], t.param_groups = s->pair->groups[k];
-    t.loss = zf_output(s->pair->build(g, k, rows, s->dtype), "total");
+    t.loss = zf_output_ex(s->pair->build(g, k, rows, s->dtype), "total",
+                          &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
     t.zero.world = s->world, t.zero.micro_batches = s->micro, t.zero.store = r->stores[rank];
     t.adamw = s->pair->adamw[k], t.sgd.momentum = s->pair->momentum, t.clip = s->pair->clip;
     zf_passes(g, &t);
@@ -950,7 +951,7 @@ static zf_status build_states(zf_graph *g, int64_t rows, zf_parts parts, bool tr
     zf_output(mean, "before");
     y = zf_scale(zf_sum(zf_mul(zf_sub(x, mean), w)), 1.0 / 8);
     t.loss = trains ? y : ZF_NONE;
-    zf_output(y, "total");
+    zf_output_ex(y, "total", &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
     return zf_passes(g, &t);
 }
 

@@ -33,7 +33,8 @@ static zf_status turns_open(turns_program *p, zf_store *store, const zf_comm *co
     h = zf_matmul(x, zf_param(g, "a", ZF_SHAPE(TURNS_IN, TURNS_OUT), &normal));
     h = zf_dropout(zf_tanh(h), 0.2);
     h = zf_matmul(h, zf_param(g, "b", ZF_SHAPE(TURNS_OUT, TURNS_OUT), &normal));
-    h = zf_output(zf_scale(zf_sum(zf_mul(h, h)), 1.0 / TURNS_SLOTS), "error");
+    h = zf_output_ex(zf_scale(zf_sum(zf_mul(h, h)), 1.0 / TURNS_SLOTS), "error",
+                     &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
     if (training) {
         zf_autograd(g, h);
         zf_clip(g, 0.1);

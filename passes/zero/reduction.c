@@ -64,6 +64,12 @@ static zf_reduction zfi_reduction_fail(const zfi_reductions *r, int32_t mark, co
 
 static zf_reduction zfi_unsaid(const zfi_reductions *r, int32_t mark)
 {
+    if (zfi_parted_in(r->known, r->graph->nodes[mark].args[0]).scaled)
+        return zfi_reduction_fail(
+            r, mark,
+            "a sum times a number below 1 may be part of a mean over one of %g parts of the batch, or "
+            "over all: say ZF_REDUCTION_MEAN or ZF_REDUCTION_SUM (zf_output_ex), or use zf_mean",
+            r->parts);
     return zfi_reduction_fail(
         r, mark,
         "how its values for %g parts of the batch make one is not said: it is no sum, mean or "

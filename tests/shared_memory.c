@@ -210,7 +210,7 @@ TEST(shared_memory_is_within_the_limit)
     zf_program_free(probe);
     zf_graph_free(g);
     g = build(t, 8, true);
-    store = zf_store_new(&(zf_store_desc){.seed = 4, .memory_limit = peak + 4 * 24 * 4 + 4096,
+    store = zf_store_new(&(zf_store_desc){.seed = 4, .memory_limit = peak + 4 * 24 * 4 + 1024,
                                           .allocator = t->allocator},
                          &error);
     if (store) p = zf_compile(g, &(zf_compile_desc){.store = store});

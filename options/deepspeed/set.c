@@ -246,8 +246,8 @@ static bool zfi_ds_of_schedule(const char *path, int64_t schedule)
 {
     static const char *const names[] = {"warmup_min_lr|warmup_max_lr|warmup_num_steps|warmup_type",
                                         "|total_num_steps",
-                                        "warmup_num_steps|warmup_type|total_num_steps|"
-                                        "warmup_min_ratio|cos_min_ratio",
+                                        ("warmup_num_steps|warmup_type|total_num_steps|"
+                                         "warmup_min_ratio|cos_min_ratio"),
                                         "cycle_|decay_", "lr_range_"};
     const char *leaf = zfi_ds_leaf(path), *list;
     if (schedule < ZF_WARMUP_LR || schedule > ZF_RANGE_TEST_LR) return false;

@@ -1,4 +1,4 @@
-#include "answers.h"
+#include "experience.h"
 #include "../data/examples.h"
 #include "../options/fail.h"
 

@@ -1,4 +1,4 @@
-#include "answers.h"
+#include "experience.h"
 #include "../options/fail.h"
 #include "../ranks/ranks.h"
 

@@ -1,6 +1,5 @@
 #include "policy_data.h"
 #include "../options/fail.h"
-#include "../ppo/ptx.h"
 #include "../score/model_reward.h"
 
 #include <stdlib.h>

@@ -155,9 +155,10 @@ static void zfi_condition_read(zfi_condition *c, const char **text)
         snprintf(c->values, sizeof c->values, "%.*s", (int)(whole - name - 1), at + name + 1);
 }
 
-/* A text of settings, such as "head.*:rate=0.1,optimizer=sgd", has one of these values. */
-static bool zfi_settings_have(const char *text, const char *values)
+/* A text is one of these values, or has settings with one of them: "head.*:rate=0.1,optimizer=sgd". */
+static bool zfi_text_has(const char *text, const char *values)
 {
+    if (text && zfi_choice_of(values, text, strlen(text)) >= 0) return true;
     for (; text && (text = strchr(text, '=')); text++)
         if (zfi_choice_of(values, text + 1, strcspn(text + 1, ",;")) >= 0) return true;
     return false;
@@ -171,7 +172,7 @@ static bool zfi_condition_met(const zfi_condition *c, const zfi_option_walk *at)
     const char *value;
     if (!*c->values) return zfi_option_given(row, zfi_option_member(at));
     if (row->kind == ZF_OPTION_TEXT)
-        return zfi_settings_have(*(const char *const *)zfi_option_member(at), c->values);
+        return zfi_text_has(*(const char *const *)zfi_option_member(at), c->values);
     value = zfi_option_value(row, zfi_option_member(at), zfi_option_resolved(at), text);
     return zfi_choice_of(c->values, value, strlen(value)) >= 0;
 }

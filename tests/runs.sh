@@ -126,7 +126,7 @@ check 'what was tried is as it was' untouched
 full() { # full COMMAND...
     "$@" > /dev/full 2> "$work/err" < /dev/null
     [ $? = 1 ] &&
-        grep -q "^$self: what was printed could not be written: No space left on device$" "$work/err"
+        grep -q "^$self: what was printed could not be written: \(No space left on device\|an earlier write has failed\)$" "$work/err"
 }
 check 'help on a full disk' full train --help
 # shellcheck disable=SC2086

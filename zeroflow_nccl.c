@@ -772,7 +772,7 @@ static size_t zfi_nccl_free_bytes(void)
 static bool zfi_nccl_connect_all(zfi_nccl *m, int channel)
 {
     const zf_collective first = {.op = ZF_OP_none, .channel = channel};
-    const zfi_call head = {.count = (int64_t)m->half, .root = m->ctas, .add = m->fast};
+    const zfi_call head = {.count = (int64_t)m->half, .root = m->ctas, .sum = m->fast};
     zfi_nccl_channel *ch = &m->channels[channel];
     zfi_nccl_wait wait = {m, channel, NULL, "did not come", {0, 0, 0, false}};
     const zfi_nccl_work w = zfi_nccl_work_of(m, &first, ch->stream);

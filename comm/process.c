@@ -24,12 +24,14 @@ enum {
     ZFI_SMALL_SUM = 16 << 10 /* bytes up to which all_reduce sends its operand whole */
 };
 
-/* What ranks compare of a call. */
+/* What ranks compare of a call, byte by byte: it has no padding. */
 typedef struct zfi_call {
     int64_t count;
-    int32_t op, node, dtype, root, add, tree;
+    int32_t op, node, dtype, root;
+    int32_t sum; /* bits: 1 added to out, 2 by tree */
     zf_group group;
 } zfi_call;
+_Static_assert(sizeof(zfi_call) == 8 + 5 * 4 + sizeof(zf_group), "padding in zfi_call");
 
 static zfi_call zfi_call_of(const zf_collective *c)
 {
@@ -38,8 +40,7 @@ static zfi_call zfi_call_of(const zf_collective *c)
                       .node = c->node,
                       .dtype = (int32_t)c->dtype,
                       .root = c->op == ZF_OP_bcast ? c->root : 0,
-                      .add = c->add,
-                      .tree = c->tree,
+                      .sum = c->add | c->tree << 1,
                       .group = c->group};
 }
 
@@ -50,8 +51,8 @@ static const char *zfi_call_text(char text[128], const zfi_call *call)
                                                      .node = call->node,
                                                      .dtype = (zf_dtype)call->dtype,
                                                      .count = call->count,
-                                                     .add = call->add,
-                                                     .tree = call->tree,
+                                                     .add = call->sum & 1,
+                                                     .tree = call->sum >> 1 & 1,
                                                      .root = call->root,
                                                      .group = call->group});
 }

@@ -93,7 +93,8 @@ part() {
 matches() {
     for f in "$1" "$2"; do
         sed -E 's/\x1b\[[0-9;]*[A-Za-z]//g; s/[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?/N/g
-            s/[[:space:]]+/ /g; s/^ //; s/ $//; s/-N/N/g' "$f" > "$f.masked"
+            s/[[:space:]]+/ /g; s/^ //; s/ $//; s/-N/N/g
+            s/(N passed, N failed), N skipped$/\1/' "$f" > "$f.masked"
     done
     awk '
         NR == FNR { want[++wants] = $0; next }
@@ -170,7 +171,7 @@ run_blocks() { # PAGE
 
 # Options of programs that are not ours.
 foreign='--mca --no-python --nproc-per-node --shutdown-timeout --signal --ff-only --cflags --libs
-         --variable --enable-recovery --help --exclude --device-only --nnodes'
+         --variable --enable-recovery --help --exclude --device-only --nnodes --logdir'
 
 own_options() {
     for program in bert gpt llm; do
@@ -213,7 +214,7 @@ names_of() { # PAGE: prints what is wrong
         grep -Eq "^[a-z. -]*\b$target\b.*:|[ =]$target( |\$)" Makefile || echo "no make $target"
     done
     # shellcheck disable=SC2016 # the quotes of code
-    grep -Eo '`[a-z]+/[A-Za-z0-9_./-]*`' "$1" | grep -v '`\(build\|dist\|try\)/' |
+    grep -Eo '`[a-z]+/[A-Za-z0-9_./-]*`' "$1" | grep -v '`\(build\|dist\|try\|train\|eval\)/' |
         tr -d '`' | grep -v 'NAME\|GROUP\|PAGE' | sort -u | while read -r file; do
         [ -e "$file" ] || echo "there is no $file"
     done

@@ -29,14 +29,15 @@ static zf_tensor model(zf_graph *g, int64_t batch, int64_t tokens)
 static char *text_with(bool longer, bool shorter)
 {
     zf_graph *g = zf_graph_new(NULL);
-    zf_tensor loss = longer ? zf_output(model(g, 2, 6), "long") : ZF_NONE, other;
+    const zf_output_desc sum = {ZF_REDUCTION_SUM};
+    zf_tensor loss = longer ? zf_output_ex(model(g, 2, 6), "long", &sum) : ZF_NONE, other;
     char *text;
     zf_input(g, "lr", ZF_F32, ZF_SCALAR);
     if (shorter && longer) zf_push_shared(g, "short");
     else if (shorter) zf_push(g, "short");
-    if (shorter) other = zf_output(model(g, 3, 4), "brief"), zf_pop(g);
+    if (shorter) other = zf_output_ex(model(g, 3, 4), "brief", &sum), zf_pop(g);
     if (shorter) loss = longer ? zf_add(loss, zf_scale(other, 0.5)) : zf_scale(other, 0.5);
-    zf_output(loss, "loss");
+    zf_output_ex(loss, "loss", &sum);
     text = text_of(g);
     zf_graph_free(g);
     return text;

@@ -59,6 +59,7 @@
 #include "ops/head.cu"
 #include "ops/fused_norm.cu"
 #include "ops/fused_softmax.cu"
+#include "ops/documents.cu"
 #include "ops/attention.cu"
 #include "ops/attention_sm90.cu"
 #include "ops/attention_grad_sm90.cu"
@@ -85,6 +86,12 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: there is no f64 on CUDA, but f32, bf16 and f16; the CPU "
                              "backend has it",
+                             zf_launch_name(l), (int)l->node);
+    if ((l->op == ZF_OP_attention || l->op == ZF_OP_attention_grad) &&
+        (l->attributes[7].i || l->attributes[8].i))
+        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
+                             "%s %%%d: documents and block masks have no kernel on CUDA, but on the "
+                             "CPU; a mask (zf_attention_desc.mask) has one",
                              zf_launch_name(l), (int)l->node);
     if (zfd_is_among_ranks(l) && l->comm && !l->comm->check)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,

@@ -465,6 +465,79 @@ ZF_BUILDER zf_tensor zf_quantized_linear(zf_tensor x, zf_tensor weight, zf_tenso
  * gate first; the result is [..., n]. Saved: gate and up. */
 ZF_BUILDER zf_tensor zf_swiglu(zf_tensor gate, zf_tensor up);
 
+/* Block masks: attention that looks at some blocks of keys. */
+typedef enum zf_layout {
+    ZF_LAYOUT_FIXED,    /* windows of `local` blocks, of which the last `global` are seen by all */
+    ZF_LAYOUT_VARIABLE, /* `random` blocks of a row, windows of given widths, given globals */
+    ZF_LAYOUT_BIGBIRD,  /* `random` blocks, `width` around the row, the first `global` */
+    ZF_LAYOUT_LONGFORMER, /* `width` around the row, given globals */
+    ZF_LAYOUT_WINDOW,   /* `width` around the row */
+    ZF_LAYOUT_FILE        /* a text of rows of 0 and 1, as many as blocks; blanks are skipped */
+} zf_layout;
+ZF_API const char *zf_layout_name(zf_layout layout); /* "fixed", ...; "?" when it is none */
+
+#define ZF_BLOCK_LIST 16   /* windows and globals of a desc, at most */
+#define ZF_NO_BLOCKS  (-1) /* in `random`: the number 0 */
+
+typedef struct zf_block_range {
+    int64_t first, end; /* blocks first..end-1 */
+} zf_block_range;
+
+/* The layouts are those of DeepSpeed's sparsity_config.py (its names in parentheses), without columns
+ * after the row where they are causal. Parameters that a layout does not have must be 0. */
+typedef struct zf_block_mask_desc {
+    zf_allocator allocator; /* {0}: the C library's */
+    zf_layout layout;
+    int64_t tokens; /* of a sequence; the last block may be shorter than others */
+    int64_t block;  /* 16, 32, 64 or 128 tokens; 0: 16 */
+    bool causal;    /* (attention = unidirectional) */
+    bool per_head;  /* a layout for each head (different_layout_per_head) */
+    int64_t heads;  /* of q, where layouts are per head; 0: 1 */
+    int64_t local;  /* (num_local_blocks) 0: 4 */
+    int64_t global; /* (num_global_blocks) fixed: a divisor of local; 0: 1 */
+    /* Of fixed, per head: head h has its globals (h % patterns) global blocks further in front
+     * (num_different_global_patterns). 0: 1 */
+    int64_t patterns;
+    bool horizontal; /* globals see all blocks too (horizontal_global_attention); not causal */
+    int64_t random;  /* of each row (num_random_blocks); 0: 1 of bigbird, none of variable */
+    uint64_t seed;   /* of these: the same layout on all ranks and machines */
+    int64_t width;   /* width / 2 blocks to each side (num_sliding_window_blocks); 0: 3 */
+    /* Widths of the windows of `variable`, the last one repeats (local_window_blocks); none: 4 */
+    int64_t windows[ZF_BLOCK_LIST];
+    int32_t window_count;
+    /* (global_block_indices, global_block_end_indices); none: block 0 */
+    zf_block_range globals[ZF_BLOCK_LIST];
+    int32_t global_count;
+    const char *path; /* of ZF_LAYOUT_FILE; with per_head the rows of one head after the other */
+} zf_block_mask_desc;
+
+/* Sets layout and parameters from a text, NAME[,KEY=VALUE]..., as "bigbird,random=2,width=5". KEY is a
+ * field of the desc; windows are "4+2+8", globals "0+5:7"; horizontal and per_head have no value; the
+ * path is last and keeps its commas. The desc's path points into `text`. */
+ZF_API zf_status zf_block_mask_parse(const char *text, zf_block_mask_desc *desc, zf_error *error);
+
+/* Which blocks see which. NULL with an error when parameters are wrong, or memory or the file is
+ * missing. It belongs to the caller; graphs copy what they need. */
+typedef struct zf_block_mask zf_block_mask;
+ZF_API zf_block_mask *zf_block_mask_new(const zf_block_mask_desc *desc, zf_error *error);
+ZF_API void zf_block_mask_free(zf_block_mask *mask);
+
+typedef struct zf_block_mask_info {
+    int64_t tokens, block;
+    int64_t layouts; /* 1, or the number of heads */
+    int64_t blocks;  /* of a side */
+    int64_t seen;    /* blocks that are seen, of all layouts */
+    bool causal;
+} zf_block_mask_info;
+ZF_API zf_block_mask_info zf_block_mask_info_of(const zf_block_mask *mask); /* of NULL: zeros */
+/* The block in `row` (of queries) sees the one in `column`; false outside the mask. */
+ZF_API bool zf_block_mask_sees(const zf_block_mask *mask, int64_t head, int64_t row,
+                               int64_t column);
+
+/* The mask as a constant of a graph, for zf_attention_desc.blocks of all its layers: i32, 2 + 2
+ * layouts (blocks + 1) + 2 seen numbers (ops/block_mask.c). */
+ZF_BUILDER zf_tensor zf_block_mask_lists(zf_graph *graph, const zf_block_mask *mask);
+
 typedef struct zf_attention_desc {
     int64_t heads; /* of q; 0: 1 */
     /* Heads of k and v, a divisor of heads: head j of q reads head j / (heads / kv_heads)
@@ -480,6 +553,11 @@ typedef struct zf_attention_desc {
     /* Broadcasts to [B, heads, M, N], and gets no gradient. bool or u8: a key that is 0 is not
      * seen; else it is of q's dtype and added to the scaled scores. ZF_NONE: none */
     zf_tensor mask;
+    /* The result of zf_documents: a token sees those of its own document. M = N. ZF_NONE: one */
+    zf_tensor documents;
+    /* The result of zf_block_mask_lists: keys are seen in blocks. M = N. ZF_NONE: all are. `causal`,
+     * `window`, `mask` and `documents` hold within the blocks too */
+    zf_tensor blocks;
     /* Generation: two zf_cache [B, C, width of k], which hold keys and values of `past` earlier
      * tokens of each example (i32 or i64 [B]). Of the M tokens of q, k and v the first `count` (i32
      * or i64 [B] too) are new; the others are padding, whose result is 0. New keys and values are
@@ -491,6 +569,11 @@ typedef struct zf_attention_desc {
      * may be longer than C. Requires: C a multiple of 64 and at least W - 1 + M */
     bool ring;
 } zf_attention_desc;
+
+/* Several documents in a row of tokens: segments [B, T], i32 or i64, numbers of documents. Equal
+ * numbers that follow one another are one document. The result is i32 [B, T, 2], for each token the
+ * first of its document and the one after the last. */
+ZF_BUILDER zf_tensor zf_documents(zf_tensor segments);
 
 /* softmax(scale q k^T + mask) v of each head (Vaswani et al. 2017), of which no [M,N] matrix is
  * ever in memory (Dao et al. 2022). q [B, M, H], k and v [B, N, H kv_heads / heads], heads one

@@ -165,12 +165,15 @@
     X(masked_softmax_grad, 2, 2, A(masked_softmax_grad, p, f)                                      \
       A(masked_softmax_grad, stream, i) A(masked_softmax_grad, scale, f))                          \
     X(affine, 2, 3, )                                                                              \
-    X(attention, 1, 4, A(attention, p, f) A(attention, stream, i) A(attention, heads, i)           \
+    X(documents, 1, 1, B(documents, UNARY))                                                        \
+    X(attention, 1, 6, A(attention, p, f) A(attention, stream, i) A(attention, heads, i)           \
       A(attention, scale, f) A(attention, causal, b) A(attention, kv_heads, i)                     \
-      A(attention, window, i))                                                                     \
-    X(attention_grad, 4, 7, A(attention_grad, p, f) A(attention_grad, stream, i)                   \
+      A(attention, window, i) A(attention, documents, b) A(attention, block, i)                    \
+      A(attention, layouts, i))                                                                    \
+    X(attention_grad, 4, 9, A(attention_grad, p, f) A(attention_grad, stream, i)                   \
       A(attention_grad, heads, i) A(attention_grad, scale, f) A(attention_grad, causal, b)         \
-      A(attention_grad, kv_heads, i) A(attention_grad, window, i))                                 \
+      A(attention_grad, kv_heads, i) A(attention_grad, window, i)                                  \
+      A(attention_grad, documents, b) A(attention_grad, block, i) A(attention_grad, layouts, i))   \
     X(cached_attention, 7, 7, A(cached_attention, heads, i) A(cached_attention, scale, f)          \
       A(cached_attention, kv_heads, i) A(cached_attention, window, i)                              \
       A(cached_attention, ring, b))                                                                \

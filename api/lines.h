@@ -69,6 +69,9 @@
 #define zf_linear(x, ...) zf_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_quantized_linear(x, ...) zf_quantized_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_swiglu(x, ...) zf_swiglu(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_block_mask_lists(g, ...)                                                                \
+    zf_block_mask_lists(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_documents(x) zf_documents(zf_at((x), __FILE__, __LINE__))
 #define zf_attention(x, ...) zf_attention(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_residual_layer_norm(x, ...)                                                             \
     zf_residual_layer_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
@@ -150,6 +153,8 @@
 #undef zf_linear
 #undef zf_quantized_linear
 #undef zf_swiglu
+#undef zf_block_mask_lists
+#undef zf_documents
 #undef zf_attention
 #undef zf_residual_layer_norm
 #undef zf_residual_rms_norm

@@ -783,13 +783,26 @@ static zf_tensor zfi_added_mask(zf_tensor mask, zf_dtype dtype)
                     zf_constant(mask.graph, dtype, ZF_SCALAR, -INFINITY));
 }
 
+/* What the lists of a block mask say of themselves; false: they are none. */
+static bool zfi_mask_blocks(zf_tensor lists, int64_t *block, int64_t *layouts)
+{
+    const zfi_node *node = zfi_node_of(lists);
+    const double *values;
+    if (!node || node->op != ZF_OP_constant || ZF_LIST(node, constant, values).count < 2) return false;
+    values = ZF_LIST(node, constant, values).data;
+    *block = values[0] >= 16 && values[0] <= 128 ? (int64_t)values[0] : 0;
+    *layouts = values[1] >= 1 && values[1] <= INT32_MAX ? (int64_t)values[1] : 0;
+    return *block && *layouts;
+}
+
 ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_attention_desc *desc)
 {
     zf_attention_desc d = desc ? *desc : (zf_attention_desc){.heads = 0};
     int64_t heads = d.heads ? d.heads : 1, kv_heads = d.kv_heads ? d.kv_heads : heads, hidden;
     bool packed = !zfi_is_operand(k) && !zfi_is_operand(v);
     zf_shape s = zf_tensor_shape(q);
-    zf_tensor x[4] = {q, k, v};
+    zf_tensor x[6] = {q, k, v};
+    int64_t block = 0, layouts = 0;
     int32_t count;
     if (!zf_valid(q)) return zfi_invalid(q, "attention");
     if (heads < 1 || kv_heads < 1 || heads % kv_heads)
@@ -807,10 +820,11 @@ ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_at
     if (d.scale == 0 && hidden) d.scale = 1 / sqrt((double)hidden / (double)heads);
     if (zfi_is_operand(d.k_cache) || zfi_is_operand(d.v_cache) || zfi_is_operand(d.past) ||
         zfi_is_operand(d.count)) {
-        if (packed || count > 3 || d.dropout > 0 || !d.causal)
+        if (packed || count > 3 || d.dropout > 0 || !d.causal || zfi_is_operand(d.documents) ||
+            zfi_is_operand(d.blocks))
             return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention",
-                              "with caches it takes q, k and v, is causal, and has neither mask nor "
-                              "dropout");
+                              "with caches it takes q, k and v, is causal, and has no mask, documents, "
+                              "blocks or dropout");
         if (!zfi_is_operand(d.k_cache) || !zfi_is_operand(d.v_cache) || !zfi_is_operand(d.past) ||
             !zfi_is_operand(d.count))
             return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention",
@@ -822,10 +836,18 @@ ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_at
     }
     if (d.ring)
         return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention", "only caches can be a ring");
+    if (zfi_is_operand(d.documents)) x[count++] = d.documents;
+    if (zfi_is_operand(d.blocks)) {
+        x[count++] = d.blocks;
+        if (zf_valid(d.blocks) && !zfi_mask_blocks(d.blocks, &block, &layouts))
+            return zfi_misuse(d.blocks, ZF_ERR_ARGUMENT, "attention",
+                              "the blocks must be the result of zf_block_mask_lists");
+    }
     return zfi_build(ZF_OP_attention, count, x,
                      zfi_with({.f = d.dropout}, {.i = d.dropout > 0 ? zfi_new_stream(q.graph) : 0},
                               {.i = heads}, {.f = d.scale}, {.i = d.causal},
-                              {.i = kv_heads < heads ? kv_heads : 0}, {.i = d.window}));
+                              {.i = kv_heads < heads ? kv_heads : 0}, {.i = d.window},
+                              {.i = zfi_is_operand(d.documents)}, {.i = block}, {.i = layouts}));
 }
 
 /* x holds the last `count` operands of residual_norm; the bias is the last of all. */

@@ -198,7 +198,7 @@ ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE, ZFI_NOTHING, ZFI_NOTHING)
 
 /* The most operands of a row that does not take a list of them (ZF_MAX_OPERANDS). Arrays of this
  * size hold the operands of every update. A program's own operators may have more. */
-enum { ZFI_OPERANDS = 8 };
+enum { ZFI_OPERANDS = 9 };
 #define ZFI_ROW(name, least, most, attributes)                                                     \
     _Static_assert((most) <= ZFI_OPERANDS || (most) == ZF_MAX_OPERANDS,                            \
                    #name " takes more than ZFI_OPERANDS operands");

@@ -36,6 +36,11 @@
  * products of warpgroups compute it, blocks of 16 rows are summed as they are stored, and these sums
  * are then added (attention_grad_sm90.cu).
  *
+ * documents: an operand i32 [B,M,2] follows, of the operator documents. block: the last operand is the
+ * lists of a block mask, of 1 or `heads` layouts (block_mask.c). Both need M = N.
+ *
+ *     %6 = attention %1, %4, %5 {heads=4 causal=true documents=true block=16 layouts=1} : ...
+ *
  * Sources: Milakov & Gimelshein 2018 (online softmax); Dao et al. 2022 and Dao 2023
  * (FlashAttention: the backward pass). */
 
@@ -77,7 +82,8 @@ static void zfi_attention_reference(void *context, int64_t row, int worker)
     int64_t head = row / a->m, m = row % a->m, b = head / a->heads, h = head % a->heads;
     int64_t seen = zfi_attention_seen(a, b, m), first = zfi_attention_first(a, b, m);
     for (int64_t n = first; n < seen; n++) {
-        p[n - first] = zfi_attention_score(a, head, m, n);
+        p[n - first] =
+            zfi_attention_lists(a, head, m, n) ? zfi_attention_score(a, head, m, n) : -INFINITY;
         if (p[n - first] > most) most = p[n - first];
     }
     for (int64_t n = first; n < seen; n++) {
@@ -112,7 +118,9 @@ static void zfi_attention_grad_head(const zfi_attention_run *run, int64_t head, 
         for (int64_t i = 0; i < d; i++) delta += zfi_get(dy, row + i) * zfi_get(y, row + i);
         for (int64_t n = first; n < seen; n++) {
             double kept = zfi_attention_kept(a, head, m, n), dp = 0;
-            p[n] = lse == -INFINITY ? 0 : exp(zfi_attention_score(a, head, m, n) - lse);
+            p[n] = lse == -INFINITY || !zfi_attention_lists(a, head, m, n)
+                       ? 0
+                       : exp(zfi_attention_score(a, head, m, n) - lse);
             for (int64_t i = 0; i < d; i++)
                 dp += zfi_get(dy, row + i) * zfi_get(a->v, v_from + n * a->kv_row + i);
             ds[n] = p[n] * (dp * kept - delta) * a->scale;
@@ -163,7 +171,8 @@ static zf_status zfi_cpu_attention(const zf_launch *l)
         return ZF_OK;
     }
     cut = zfi_attention_cut_of(l, plain.a, false);
-    zfi_pool_run(zfi_cpu_of(l)->pool, heads * cut.query_blocks, zfi_attention_task, &cut);
+    zfi_pool_run(zfi_cpu_of(l)->pool, heads * cut.query_blocks,
+                 plain.a.block ? zfi_blocks_task : zfi_attention_task, &cut);
     return ZF_OK;
 }
 
@@ -177,7 +186,7 @@ static zf_status zfi_cpu_attention_grad(const zf_launch *l)
     } else if (zfi_count(&l->out)) {
         cut = zfi_attention_cut_of(l, plain.a, true);
         zfi_pool_run(zfi_cpu_of(l)->pool, heads * zfi_attention_grad_parts(&cut),
-                     zfi_attention_grad_task, &cut);
+                     plain.a.block ? zfi_blocks_grad_task : zfi_attention_grad_task, &cut);
     }
     if (zfi_saved_out(l, ZFI_QKV_SUMS))
         return zfi_cpu_sum_rows(l, &l->out, zfi_saved_out(l, ZFI_QKV_SUMS));
@@ -186,24 +195,32 @@ static zf_status zfi_cpu_attention_grad(const zf_launch *l)
 
 /* ------------------------------------------------------------------------------- work */
 
-/* Keys that a query sees at most, of n. */
+/* Keys that a query sees at most, of n; of a block mask, those of blocks on average. */
 static double zfi_attention_reach(const zf_launch *l, int64_t n)
 {
-    int64_t window = ZF_INT(l, attention, window);
-    return (double)(window && window < n ? window : n);
+    const int64_t window = ZF_INT(l, attention, window), block = ZF_INT(l, attention, block),
+                  layouts = ZF_INT(l, attention, layouts);
+    const double reach = (double)(window && window < n ? window : n);
+    double listed;
+    if (!block || !n) return reach;
+    listed = (double)zfi_listed_blocks(zfi_count(&l->args[l->arg_count - 1]), layouts,
+                                       zfi_div_up(n, block));
+    return fmin(reach, listed * (double)block * (double)block / (double)(layouts * n));
 }
 
 /* Of two products over the keys; of the gradient four. */
 static double zfi_flops_attention(const zf_launch *l)
 {
     return 4.0 * (double)zfi_count(&l->out) *
-           zfi_attention_reach(l, l->args[l->arg_count > 2 ? 1 : 0].shape.dims[1]);
+           zfi_attention_reach(
+               l, l->args[zfi_attention_is_apart(l->arg_count, l->attributes)].shape.dims[1]);
 }
 
 static double zfi_flops_attention_grad(const zf_launch *l)
 {
     return 8.0 * (double)zfi_count(&l->args[0]) *
-           zfi_attention_reach(l, l->args[l->arg_count > 5 ? 4 : 3].shape.dims[1]);
+           zfi_attention_reach(
+               l, l->args[3 + zfi_attention_is_apart(l->arg_count - 3, l->attributes)].shape.dims[1]);
 }
 
 /* Scores, which are FLOPs of the two products divided by those of one score. */
@@ -242,6 +259,9 @@ ZFI_SAME_ATTRIBUTE(attention_grad, attention, scale)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, causal)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, kv_heads)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, window)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, documents)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, block)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, layouts)
 ZFI_SAME_ATTRIBUTE(attention, dropout, p)
 ZFI_SAME_ATTRIBUTE(attention, dropout, stream)
 ZFI_OPERATOR(attention, .infer = zfi_infer_attention, .grad = zfi_grad_attention,

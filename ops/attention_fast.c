@@ -46,6 +46,8 @@ enum {
     ZFI_AT_BIAS, /* the bias of the same rows */
     ZFI_AT_ZERO, /* zeros: no bias, no dropout */
     ZFI_AT_ROWS, /* two rows of tokens */
+    ZFI_AT_TOKENS, /* of a block mask: tokens of several blocks */
+    ZFI_AT_MORE_TOKENS,
     ZFI_AT_END
 };
 
@@ -90,7 +92,9 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
     size[ZFI_AT_DRAW] = size[ZFI_AT_BIAS] / 2;
     size[ZFI_AT_ZERO] = keys;
     size[ZFI_AT_ROWS] = 2 * width;
-    size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = backward ? m * group : queries;
+    size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = backward && !c->a.block ? m * group : queries;
+    if (c->a.block) size[ZFI_AT_TOKENS] = (backward && queries > keys ? queries : keys) * width;
+    if (c->a.block && backward) size[ZFI_AT_MORE_TOKENS] = size[ZFI_AT_TOKENS];
     if (backward) {
         size[ZFI_AT_DY] = size[ZFI_AT_Q];
         size[ZFI_AT_Q_RIGHT] = size[ZFI_AT_DY_RIGHT] =
@@ -110,6 +114,17 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
     }
     for (int part = 0; part < ZFI_AT_END; part++)
         c->part[part + 1] = c->part[part] + (size[part] + 15) / 16 * 16;
+}
+
+/* The cut of a block mask: rows of it are cut into blocks, and tiles hold several of them. */
+static void zfi_attention_cut_blocks(zfi_attention_cut *c, bool backward)
+{
+    const int64_t block = c->a.block, rows = c->tile->rows;
+    c->queries = backward ? ZFI_SCORE_BLOCK : block;
+    c->keys = ZFI_SCORE_BLOCK;
+    c->rows = c->key_rows = zfi_div_up(block, zfi_div_up(block, rows));
+    c->query_blocks = c->key_blocks = c->a.blocks;
+    c->apart = true;
 }
 
 static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, zfi_attention a, bool backward)
@@ -142,6 +157,7 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, zfi_attention 
     /* Two separate tasks compute seven products, one task for all computes five. */
     c.apart = 5 * zfi_round_up(heads, threads) > 7 * heads + 4 * threads / c.key_blocks ||
               (!c.direct && m > ZFI_GRADIENT_IN_SCRATCH / (c.width * c.a.group));
+    if (a.block) zfi_attention_cut_blocks(&c, backward);
     zfi_attention_parts(&c, backward);
     return c;
 }
@@ -251,9 +267,10 @@ static zfi_right zfi_turned_of(const zfi_attention_worker *w, int part, const zf
 
 /* A block of scores: queries m..m+rows-1 and keys n..n+keys-1 of a head of q. With causal masking,
  * row i sees the first `seen` + i of these keys, at most all; without the first `seen` + i - window
- * of them, if there is a window. */
+ * of them, if there is a window; and none outside of its document. */
 typedef struct zfi_scores {
     int64_t head, m, rows, n, keys, seen, window;
+    const int32_t *documents; /* of these queries (documents.c), or NULL */
 } zfi_scores;
 
 static zfi_scores zfi_scores_of(const zfi_attention_cut *c, int64_t head, int64_t m, int64_t n)
@@ -266,25 +283,68 @@ static zfi_scores zfi_scores_of(const zfi_attention_cut *c, int64_t head, int64_
                         n,
                         zfi_min(c->keys, a->n - n),
                         a->causal ? m + 1 + zfi_attention_past(a, b) - n : INT64_MAX / 4,
-                        a->window < a->n ? a->window : INT64_MAX / 2};
-}
-
-/* Whether any row sees any key of the block: the last row has the last key, the first the first. */
-static bool zfi_block_is_seen(const zfi_scores *b)
-{
-    return b->seen + b->rows > 1 && b->seen - b->window < b->keys;
+                        a->window < a->n ? a->window : INT64_MAX / 2,
+                        a->documents ? a->documents + 2 * (b * a->m + m) : NULL};
 }
 
 /* The first key of a block that its row r sees. */
 static int64_t zfi_row_first(const zfi_scores *b, int64_t r)
 {
-    return zfi_max(0, zfi_min(b->keys, b->seen + r - b->window));
+    int64_t first = b->seen + r - b->window;
+    if (b->documents) first = zfi_max(first, b->documents[2 * r] - b->n);
+    return zfi_max(0, zfi_min(b->keys, first));
 }
 
 /* The number of keys of a block up to the last that its row r sees. */
 static int64_t zfi_row_sees(const zfi_scores *b, int64_t r)
 {
-    return zfi_max(0, zfi_min(b->keys, b->seen + r));
+    int64_t seen = b->seen + r;
+    if (b->documents) seen = zfi_min(seen, b->documents[2 * r + 1] - b->n);
+    return zfi_max(0, zfi_min(b->keys, seen));
+}
+
+/* Whether any row sees any key of the block: the last row has the last key, the first the first. */
+static bool zfi_block_is_seen(const zfi_scores *b)
+{
+    bool seen = b->seen + b->rows > 1 && b->seen - b->window < b->keys;
+    if (!b->documents || !seen) return seen;
+    seen = false;
+    for (int64_t r = 0; r < b->rows && !seen; r++) seen = zfi_row_first(b, r) < zfi_row_sees(b, r);
+    return seen;
+}
+
+/* The most and the least of zfi_row_sees of some rows. */
+static int64_t zfi_rows_see(const zfi_scores *b, int64_t r, int64_t rows)
+{
+    int64_t most = zfi_row_sees(b, r + rows - 1);
+    for (int64_t i = r; i < r + rows && b->documents; i++) most = zfi_max(most, zfi_row_sees(b, i));
+    return most;
+}
+
+static int64_t zfi_rows_all_see(const zfi_scores *b, int64_t r, int64_t rows)
+{
+    int64_t least = zfi_row_sees(b, r);
+    for (int64_t i = r; i < r + rows && b->documents; i++) least = zfi_min(least, zfi_row_sees(b, i));
+    return least;
+}
+
+/* The keys, from the first of a block on, that the queries m..m+rows-1 of an example see. */
+typedef struct zfi_key_span {
+    int64_t first, end;
+} zfi_key_span;
+
+static zfi_key_span zfi_key_span_of(const zfi_attention_cut *c, int64_t b, int64_t m, int64_t rows)
+{
+    const zfi_attention *a = &c->a;
+    zfi_key_span span = {zfi_attention_first(a, b, m), zfi_attention_seen(a, b, m + rows - 1)};
+    if (a->documents) span = (zfi_key_span){a->n, 0};
+    for (int64_t r = m; r < m + rows && a->documents; r++) {
+        const int64_t first = zfi_attention_first(a, b, r), end = zfi_attention_seen(a, b, r);
+        if (first >= end) continue; /* it sees none */
+        span.first = zfi_min(span.first, first), span.end = zfi_max(span.end, end);
+    }
+    span.first = span.first / c->keys * c->keys;
+    return span;
 }
 
 /* The bias of the rows from `first` on, x->n elements each; 0 where there is no key, or where the
@@ -296,9 +356,8 @@ static void zfi_bias_of(const zfi_attention_worker *w, const zfi_scores *b, int6
     const int64_t *step = c->a.bias_step;
     int64_t rows = x->rows, at = b->head / c->a.heads * step[0] + b->head % c->a.heads * step[1] +
                                  (b->m + first) * step[2] + b->n * step[3];
-    bool all = zfi_row_sees(b, first) == b->keys;
+    bool all = zfi_rows_all_see(b, first, rows) == b->keys;
     float *to = zfi_part_of(w, ZFI_AT_BIAS);
-    x->bias = zfi_part_of(w, ZFI_AT_ZERO);
     if (!c->a.bias) return;
     x->bias_row = step[2];
     x->bias = zfi_array_at(c->a.bias, at);
@@ -322,8 +381,6 @@ static void zfi_draws_of(const zfi_attention_worker *w, const zfi_scores *b, int
     uint16_t *draw = (uint16_t *)(void *)zfi_part_of(w, ZFI_AT_DRAW);
     uint64_t at = d->element + (uint64_t)((b->head * a->m + b->m + first) * a->n + b->n);
     int64_t rows = x->rows, n = x->n;
-    x->draw = (const uint16_t *)(const void *)zfi_part_of(w, ZFI_AT_ZERO);
-    x->threshold = 1;
     if (!a->drops) return;
     x->draw = draw;
     x->draw_row = n;
@@ -353,6 +410,30 @@ static void zfi_hide(const zfi_score_rows *x, int64_t i, int64_t from, int64_t e
         memset(x->ds + i * x->line + from, 0, (size_t)(end - from) * sizeof *x->ds);
 }
 
+/* Rows r.. of a block or tile, n elements each, without bias and dropout. */
+static zfi_score_rows zfi_score_rows_of(const zfi_attention_worker *w, int64_t r, int64_t rows,
+                                        int64_t n, float *s, float *ds, float *most, float *sum,
+                                        float *fix)
+{
+    const zfi_attention_cut *c = w->c;
+    return (zfi_score_rows){
+        .s = s + r * c->keys,
+        .ds = ds ? ds + r * c->keys : NULL,
+        .rows = rows,
+        .n = n,
+        .line = c->keys,
+        .bias = zfi_part_of(w, ZFI_AT_ZERO),
+        .draw = (const uint16_t *)(const void *)zfi_part_of(w, ZFI_AT_ZERO),
+        .threshold = 1,
+        .scale = (float)c->a.scale,
+        .keep = (float)c->a.keep,
+        .most = most + r,
+        .sum = sum + r,
+        .fix = ds ? NULL : fix + r,
+        .lse = most + r,
+        .delta = sum + r};
+}
+
 /* Turns a block of products into what the next product reads. ds is NULL in the forward pass. */
 static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b, float *s,
                              float *ds, float *most, float *sum, float *fix)
@@ -360,19 +441,8 @@ static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b,
     const zfi_attention_cut *c = w->c;
     for (int64_t r = 0; r < b->rows; r += ZFI_SCORE_ROWS) {
         int64_t rows = zfi_min(ZFI_SCORE_ROWS, b->rows - r);
-        int64_t has = zfi_row_sees(b, r + rows - 1);
-        zfi_score_rows x = {.s = s + r * c->keys,
-                            .ds = ds ? ds + r * c->keys : NULL,
-                            .rows = rows,
-                            .n = zfi_round_up(has, ZFI_SCORE_LANES),
-                            .line = c->keys,
-                            .scale = (float)c->a.scale,
-                            .keep = (float)c->a.keep,
-                            .most = most + r,
-                            .sum = sum + r,
-                            .fix = ds ? NULL : fix + r,
-                            .lse = most + r,
-                            .delta = sum + r};
+        int64_t n = zfi_round_up(zfi_rows_see(b, r, rows), ZFI_SCORE_LANES);
+        zfi_score_rows x = zfi_score_rows_of(w, r, rows, n, s, ds, most, sum, fix);
         zfi_bias_of(w, b, r, &x);
         zfi_draws_of(w, b, r, &x);
         for (int64_t i = 0; i < rows; i++) {
@@ -486,18 +556,40 @@ static void zfi_attention_soon(zfi_attention_worker *w, int64_t index, const zfi
     zfi_soon_add(soon, a->v, zfi_attention_kv(a, a->v_at, head, n), a->kv_row, keys);
 }
 
+/* Divides rows of y by their sums, and stores them from element out_at on, and lse from lse_at on. */
+static void zfi_attention_finish(const zfi_attention_worker *w, const zf_array *out, int64_t out_at,
+                                 int64_t rows, const zf_array *lse, int64_t lse_at)
+{
+    const zfi_attention_cut *c = w->c;
+    const int64_t width = c->width, d = c->a.d, hidden = c->a.heads * d;
+    float *y = zfi_part_of(w, ZFI_AT_Y), *most = zfi_part_of(w, ZFI_AT_MOST);
+    float *sum = zfi_part_of(w, ZFI_AT_SUM), *fix = zfi_part_of(w, ZFI_AT_FIX);
+    for (int64_t i = 0; i < rows; i++) {
+        if (sum[i] == 0) memset(y + i * width, 0, (size_t)width * sizeof *y);
+        fix[i] = sum[i] == 0 ? 0 : (float)c->a.keep / sum[i];
+    }
+    if (c->direct) {
+        zfi_scale_rows(c->isa, zfi_array_at(out, out_at), hidden, y, width, rows, d, fix, 1);
+    } else {
+        zfi_scale_rows(c->isa, y, width, y, width, rows, width, fix, 1);
+        zfi_store_rows(c->isa, out, out_at, hidden, y, width, rows, d);
+    }
+    if (!lse) return;
+    zfi_vlog(c->isa, sum, sum, rows);
+    for (int64_t i = 0; i < rows; i++) ((float *)lse->data)[lse_at + i] = most[i] + sum[i];
+}
+
 /* A task: one block of queries of one head, over all keys. */
 static void zfi_attention_task(void *context, int64_t index, int worker)
 {
     const zfi_attention_cut *c = context;
     const zfi_attention *a = &c->a;
-    const zf_array *lse = zfi_saved_out(c->launch, 0), *out = &c->launch->out;
+    const zf_array *lse = zfi_saved_out(c->launch, 0);
     zfi_attention_worker w = zfi_attention_worker_of(c, worker);
     int64_t head = index / c->query_blocks, m = index % c->query_blocks * c->queries;
     int64_t b = head / a->heads, hidden = a->heads * a->d;
     int64_t rows = zfi_min(c->queries, zfi_attention_queries(a, b) - m);
-    int64_t first = zfi_attention_first(a, b, m) / c->keys * c->keys;
-    int64_t end = zfi_attention_seen(a, b, m + rows - 1);
+    zfi_key_span span;
     int64_t out_at = zfi_attention_at(a, head, a->m, m, hidden);
     float *s = zfi_part_of(&w, ZFI_AT_S), *y = zfi_part_of(&w, ZFI_AT_Y);
     float *most = zfi_part_of(&w, ZFI_AT_MOST), *sum = zfi_part_of(&w, ZFI_AT_SUM);
@@ -505,32 +597,21 @@ static void zfi_attention_task(void *context, int64_t index, int worker)
     zfi_left q = zfi_left_of(&w, ZFI_AT_Q, a->q,
                              a->q_at + zfi_attention_at(a, head, a->m, m, a->row), a->row, rows);
     if (rows <= 0) return;
+    span = zfi_key_span_of(c, b, m, rows);
     for (int64_t i = 0; i < rows; i++) most[i] = -INFINITY, sum[i] = 0;
-    for (int64_t n = first; n < end; n += c->keys) {
+    for (int64_t n = span.first; n < span.end; n += c->keys) {
         zfi_scores block = zfi_scores_of(c, head, m, n);
         zfi_right kt = zfi_turned_of(&w, ZFI_AT_KT, a->k, zfi_attention_kv(a, a->k_at, head, n),
                                      a->kv_row, block.keys);
         zfi_right v = zfi_right_of(&w, ZFI_AT_K_RIGHT, a->v, zfi_attention_kv(a, a->v_at, head, n),
                                    a->kv_row, block.keys);
-        zfi_attention_soon(&w, index, &block, end);
+        zfi_attention_soon(&w, index, &block, span.end);
         zfi_score_product(&w, &block, s, q, kt);
         zfi_attend_block(&w, &block, s, NULL, most, sum, fix);
-        if (n > first) zfi_scale_rows(c->isa, y, c->width, y, c->width, rows, c->width, fix, 1);
-        zfi_keys_product(&w, &block, y, c->width, s, ZFI_AT_P_HALF, v, n > first);
+        if (n > span.first) zfi_scale_rows(c->isa, y, c->width, y, c->width, rows, c->width, fix, 1);
+        zfi_keys_product(&w, &block, y, c->width, s, ZFI_AT_P_HALF, v, n > span.first);
     }
-    for (int64_t i = 0; i < rows; i++) {
-        if (sum[i] == 0) memset(y + i * c->width, 0, (size_t)c->width * sizeof *y);
-        fix[i] = sum[i] == 0 ? 0 : (float)a->keep / sum[i];
-    }
-    if (c->direct) {
-        zfi_scale_rows(c->isa, zfi_array_at(out, out_at), hidden, y, c->width, rows, a->d, fix, 1);
-    } else {
-        zfi_scale_rows(c->isa, y, c->width, y, c->width, rows, c->width, fix, 1);
-        zfi_store_rows(c->isa, out, out_at, hidden, y, c->width, rows, a->d);
-    }
-    if (!lse) return;
-    zfi_vlog(c->isa, sum, sum, rows);
-    for (int64_t i = 0; i < rows; i++) ((float *)lse->data)[head * a->m + m + i] = most[i] + sum[i];
+    zfi_attention_finish(&w, &c->launch->out, out_at, rows, lse, head * a->m + m);
 }
 
 /* Blocks of scores in the backward pass: key blocks j0..j1-1 by query blocks i0..i1-1 of heads
@@ -663,8 +744,7 @@ static void zfi_attention_grad_block(zfi_attention_worker *w, const zfi_attentio
         of->add = true;
     }
     if (x->dq) {
-        int64_t first = zfi_attention_first(a, b->head / a->heads, b->m);
-        bool add = b->n > first / c->keys * c->keys;
+        bool add = b->n > zfi_key_span_of(c, b->head / a->heads, b->m, b->rows).first;
         zfi_keys_product(w, b, dq.at, dq.row, ds, ZFI_AT_DS_HALF, of->k, add);
     }
 }
@@ -693,8 +773,9 @@ static void zfi_attention_grad_range(zfi_attention_worker *w, const zfi_attentio
         zfi_gradient_rows dq = zfi_dq_of(w, x, h, first, first, count);
         int64_t at = (h - x->h0) * count;
         zfi_row_sums(w, h, first, count, lse + at, delta + at);
-        for (int64_t m = first; m < last && x->dq && !zfi_attention_seen(a, h / a->heads, m); m++)
-            memset(dq.at + (m - first) * dq.row, 0, (size_t)a->d * sizeof *dq.at); /* no keys */
+        for (int64_t m = first; m < last && x->dq; m++) /* those that see no key */
+            if (zfi_attention_seen(a, h / a->heads, m) <= zfi_attention_first(a, h / a->heads, m))
+                memset(dq.at + (m - first) * dq.row, 0, (size_t)a->d * sizeof *dq.at);
     }
     for (int64_t j = x->j0; j < x->j1; j++) {
         zfi_attention_keys of = {.n = j * c->keys, .keys = zfi_min(c->keys, a->n - j * c->keys)};

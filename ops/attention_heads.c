@@ -16,6 +16,9 @@ typedef struct zfi_attention {
     int64_t q_at, k_at, v_at;
     zf_shape scores; /* [batch, heads, m, n] */
     int64_t bias_step[ZF_MAX_RANK];
+    const int32_t *documents; /* [batch, m, 2] (documents.c), or NULL */
+    const int32_t *lists;     /* of a block mask (block_mask.c) */
+    int64_t block, layouts, blocks; /* block 0: no block mask */
     double scale, keep; /* keep: 1 / (1 - p) with dropout, else 1 */
     bool causal, drops;
     zfi_drop drop;
@@ -34,18 +37,110 @@ static void zfi_attention_shapes(const zf_shape *x, const zf_shape *of_k, int64_
     }
 }
 
+/* Operands in front of documents and lists: q, k, v and the bias. */
+static int32_t zfi_attention_floats(int32_t count, int64_t documents, int64_t block)
+{
+    return count - (documents != 0) - (block != 0);
+}
+
+/* A list of a block mask: numbers of blocks, ascending. */
+typedef struct zfi_block_list {
+    const int32_t *at;
+    int64_t count;
+} zfi_block_list;
+
+/* The columns that a row of blocks sees, or turned, the rows by which a column is seen. */
+static zfi_block_list zfi_block_list_of(const int32_t *lists, int64_t layouts, int64_t blocks,
+                                        int64_t layout, int64_t row, bool turned)
+{
+    const int64_t begins = layouts * (blocks + 1);
+    const int32_t *begin = lists + 2 + (turned ? begins : 0) + layout * (blocks + 1) + row;
+    const int32_t *entries = lists + 2 + 2 * begins + (turned ? lists[2 + begins - 1] : 0);
+    return (zfi_block_list){entries + begin[0], begin[1] - begin[0]};
+}
+
+/* The number of blocks that are seen, of lists of `count` elements. */
+static int64_t zfi_listed_blocks(int64_t count, int64_t layouts, int64_t blocks)
+{
+    return count / 2 - 1 - layouts * (blocks + 1);
+}
+
+/* The lists of one side are what block_mask.c says. begin, entries: of that side. */
+static bool zfi_are_lists(const double *begin, const double *entries, int64_t seen, int64_t layouts,
+                          int64_t blocks)
+{
+    for (int64_t i = 0; i < layouts * (blocks + 1); i++) {
+        const double last = i ? begin[i - 1] : 0, next = begin[i];
+        const bool whole = i % (blocks + 1) == 0; /* begins where the one before ends */
+        if (!(next >= last && next <= (double)seen) || (whole && next != last)) return false;
+        for (int64_t k = (int64_t)last; k < (int64_t)next; k++)
+            if (!(entries[k] >= 0 && entries[k] < (double)blocks) ||
+                entries[k] != floor(entries[k]) || (k > (int64_t)last && entries[k] <= entries[k - 1]))
+                return false;
+        if (next != floor(next)) return false;
+    }
+    return begin[layouts * (blocks + 1) - 1] == (double)seen;
+}
+
+/* Checks documents and lists; `from` is the number of the first of them. */
+static zf_status zfi_infer_masks(const zfi_infer *c, int32_t from, const zf_shape *q,
+                                 const zf_shape *k)
+{
+    const int64_t documents = ZF_INT(c, attention, documents), block = ZF_INT(c, attention, block),
+                  layouts = ZF_INT(c, attention, layouts), heads = ZF_INT(c, attention, heads);
+    const zf_shape pairs = ZF_SHAPE(q->dims[0], q->dims[1], 2);
+    const int64_t blocks = block > 0 ? zfi_div_up(q->dims[1], block) : 0;
+    const zfi_node *x = c->args[from];
+    const double *values;
+    int64_t count, begins, seen;
+    if ((documents || block) && q->dims[1] != k->dims[1])
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "documents and blocks need as many queries as keys, not %lld and %lld",
+                              (long long)q->dims[1], (long long)k->dims[1]);
+    if (documents && (x->dtype != ZF_I32 || !zfi_same_shape(&x->shape, &pairs)))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "the documents, operand %d, must be i32[%lld,%lld,2] (zf_documents)",
+                              (int)from, (long long)pairs.dims[0], (long long)pairs.dims[1]);
+    if (!block) return ZF_OK;
+    x = c->args[c->arg_count - 1];
+    if ((block != 16 && block != 32 && block != 64 && block != 128) ||
+        (layouts != 1 && layouts != heads))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "block = %lld must be 16, 32, 64 or 128, and layouts = %lld 1 or the "
+                              "%lld heads",
+                              (long long)block, (long long)layouts, (long long)heads);
+    if (x->op != ZF_OP_constant || x->dtype != ZF_I32 || x->shape.rank != 1)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "the blocks, operand %d, must be a constant i32 (zf_block_mask_lists)",
+                              (int)c->arg_count - 1);
+    count = x->shape.dims[0], begins = layouts * (blocks + 1);
+    seen = zfi_listed_blocks(count, layouts, blocks);
+    values = ZF_LIST(x, constant, values).data;
+    if (ZF_LIST(x, constant, values).count != count || count % 2 || seen < 0 ||
+        values[0] != (double)block || values[1] != (double)layouts ||
+        !zfi_are_lists(values + 2, values + 2 + 2 * begins, seen, layouts, blocks) ||
+        !zfi_are_lists(values + 2 + begins, values + 2 + 2 * begins + seen, seen, layouts, blocks))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "the blocks, operand %d, are no lists of %lld layouts of %lld blocks",
+                              (int)c->arg_count - 1, (long long)layouts, (long long)blocks);
+    return ZF_OK;
+}
+
 /* Checks the operands of an attention, from number `first` on. Sets the shapes of q, k and the
  * scores. */
 static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q, zf_shape *k,
                                  zf_shape *scores)
 {
-    int32_t count = c->arg_count - first;
+    int32_t count = zfi_attention_floats(c->arg_count - first, ZF_INT(c, attention, documents),
+                                         ZF_INT(c, attention, block));
     const zfi_node *const *x = c->args + first;
     int64_t heads = ZF_INT(c, attention, heads), stream = ZF_INT(c, attention, stream);
     int64_t kv_heads = ZF_INT(c, attention, kv_heads), window = ZF_INT(c, attention, window);
     double p = ZF_FLOAT(c, attention, p), scale = ZF_FLOAT(c, attention, scale);
     bool packed = count <= 2;
     char type[ZFI_TYPE_TEXT];
+    if (count < 1 || count > 4)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "takes 1 to 4 floats before documents and blocks");
     if (!zfi_is_float(x[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand %d must be float: f32, bf16, f16 or f64",
                               (int)first);
@@ -102,7 +197,17 @@ static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q,
         return zfi_infer_fail(c, ZF_ERR_SHAPE,
                               "the bias, operand %d, must broadcast to the scores, %s",
                               (int)(first + count - 1), zfi_type_text(type, x[0]->dtype, scores));
-    return ZF_OK;
+    return zfi_infer_masks(c, first + count, q, k);
+}
+
+/* Whether q, k and v are operands of their own. */
+static bool zfi_attention_is_apart(int32_t count, const zf_attribute *attributes)
+{
+    const struct {
+        const zf_attribute *attributes;
+    } of = {attributes};
+    return zfi_attention_floats(count, ZF_INT(&of, attention, documents),
+                                ZF_INT(&of, attention, block)) > 2;
 }
 
 static zf_status zfi_infer_attention(zfi_infer *c)
@@ -147,7 +252,7 @@ static zf_status zfi_infer_attention_grad(zfi_infer *c)
                               zfi_type_text(type, zfi_wide(c->args[3]->dtype), &lse));
     c->dtype = c->args[3]->dtype;
     c->shape = c->args[3]->shape;
-    if (c->arg_count > 5) {
+    if (zfi_attention_is_apart(c->arg_count - 3, c->attributes)) {
         int64_t of_q = zf_shape_count(q), of_k = zf_shape_count(k);
         if (of_k > (INT64_MAX - of_q) / 2)
             return zfi_infer_fail(c, ZF_ERR_SHAPE, "the result would have 2^63 elements or more");
@@ -163,24 +268,26 @@ static bool zfi_saved_attention_grad(const zf_graph *g, const zfi_node *node, in
     (void)g;
     *dtype = node->dtype;
     *shape = ZF_SHAPE(zfi_last(&node->shape));
-    return index == ZFI_QKV_SUMS && node->arg_count <= 5;
+    return index == ZFI_QKV_SUMS && !zfi_attention_is_apart(node->arg_count - 3, node->attributes);
 }
 
 static void zfi_grad_attention(zf_grad *c)
 {
-    zf_tensor x[7] = {c->dy, c->y}, dx;
+    zf_tensor x[9] = {c->dy, c->y}, dx;
+    const int32_t floats = zfi_attention_floats(c->count, ZF_INT(c, attention, documents),
+                                                ZF_INT(c, attention, block));
     int64_t at = 0;
-    if (c->count % 2 == 0 && c->need[c->count - 1]) {
+    if (floats % 2 == 0 && c->need[floats - 1]) {
         zfi_graph_fail(c->graph, ZF_ERR_ARGUMENT, "autograd",
                        "%%%d = attention gives its bias no gradient, and %%%d is trained: "
                        "matmul, add and softmax do",
-                       (int)c->y.id, (int)c->x[c->count - 1].id);
+                       (int)c->y.id, (int)c->x[floats - 1].id);
         return;
     }
     x[2] = zfi_saved(c->y, 0);
     for (int32_t k = 0; k < c->count; k++) x[3 + k] = c->x[k];
     dx = zfi_build(ZF_OP_attention_grad, 3 + c->count, x, c->attributes);
-    if (c->count <= 2) {
+    if (floats <= 2) {
         c->dx[0] = dx;
         return;
     }
@@ -195,7 +302,8 @@ static void zfi_grad_attention(zf_grad *c)
 /* The operands of a launch from number `first` on. */
 static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
 {
-    int32_t count = l->arg_count - first;
+    const bool documents = ZF_INT(l, attention, documents) != 0;
+    int32_t count = zfi_attention_floats(l->arg_count - first, documents, ZF_INT(l, attention, block));
     const zf_array *x = l->args + first;
     bool packed = count <= 2;
     zf_launch as_dropout = *l;
@@ -216,6 +324,10 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     }
     o.scale = ZF_FLOAT(l, attention, scale);
     o.causal = ZF_INT(l, attention, causal) != 0;
+    if (documents) o.documents = x[count].data;
+    o.block = ZF_INT(l, attention, block), o.layouts = ZF_INT(l, attention, layouts);
+    if (o.block) o.lists = l->args[l->arg_count - 1].data;
+    if (o.block) o.blocks = zfi_div_up(o.n, o.block);
     o.window = ZF_INT(l, attention, window) ? zfi_min(ZF_INT(l, attention, window), o.n) : o.n;
     o.keep = 1;
     if (l->run && !l->run->evaluate && ZF_FLOAT(l, attention, p) > 0) {
@@ -239,16 +351,44 @@ static int64_t zfi_attention_past(const zfi_attention *a, int64_t b)
     return a->past ? zfi_get_integer(a->past, b) : a->n - a->m;
 }
 
-/* Query `m` of example b sees keys zfi_attention_first to zfi_attention_seen - 1. */
-static int64_t zfi_attention_seen(const zfi_attention *a, int64_t b, int64_t m)
+/* The keys that query `m` of example b sees, without documents: the last of these is the end. */
+static int64_t zfi_attention_until(const zfi_attention *a, int64_t b, int64_t m)
 {
     if (m >= zfi_attention_queries(a, b)) return 0;
     return a->causal ? zfi_max(0, zfi_min(a->n, m + 1 + zfi_attention_past(a, b))) : a->n;
 }
 
+/* Query `m` of example b sees keys zfi_attention_first to zfi_attention_seen - 1; of a block mask,
+ * those of blocks that are listed. */
+static int64_t zfi_attention_seen(const zfi_attention *a, int64_t b, int64_t m)
+{
+    const int64_t until = zfi_attention_until(a, b, m);
+    return a->documents ? zfi_min(until, a->documents[2 * (b * a->m + m) + 1]) : until;
+}
+
 static int64_t zfi_attention_first(const zfi_attention *a, int64_t b, int64_t m)
 {
-    return zfi_max(0, zfi_attention_seen(a, b, m) - a->window);
+    const int64_t first = zfi_max(0, zfi_attention_until(a, b, m) - a->window);
+    return a->documents ? zfi_max(first, a->documents[2 * (b * a->m + m)]) : first;
+}
+
+/* The list of row (or turned: column) `row` of blocks, of a head. `head` counts over the batch. */
+static zfi_block_list zfi_attention_list(const zfi_attention *a, int64_t head, int64_t row,
+                                         bool turned)
+{
+    return zfi_block_list_of(a->lists, a->layouts, a->blocks, head % a->heads % a->layouts, row,
+                             turned);
+}
+
+/* Query m may see key n, as far as blocks are concerned. */
+static bool zfi_attention_lists(const zfi_attention *a, int64_t head, int64_t m, int64_t n)
+{
+    zfi_block_list list;
+    if (!a->block) return true;
+    list = zfi_attention_list(a, head, m / a->block, false);
+    for (int64_t k = 0; k < list.count; k++)
+        if (list.at[k] == n / a->block) return true;
+    return false;
 }
 
 /* The element of k or v (`at`) of key n that head `head` of q reads; `head` counts over the batch. */

@@ -23,6 +23,7 @@ typedef struct world {
     zf_safetensors_writer *safetensors_writer;
     zf_report *report;
     zf_trace *trace;
+    zf_block_mask *block_mask;
     FILE *file;
 } world;
 
@@ -70,6 +71,7 @@ static void world_open(world *w)
     w->safetensors_writer =
         zf_safetensors_writer_new(test_path("arguments.safetensors"), NULL, NULL);
     w->report = zf_report_new(NULL, NULL), w->trace = zf_trace_new(NULL);
+    w->block_mask = zf_block_mask_new(&(zf_block_mask_desc){.tokens = 40}, NULL);
     w->file = fopen("/dev/null", "w+");
 }
 
@@ -81,6 +83,7 @@ static void world_close(world *w)
     zf_json_free(w->json), zf_json_writer_free(w->json_writer);
     zf_safetensors_close(w->safetensors), zf_safetensors_writer_free(w->safetensors_writer);
     zf_report_free(w->report), zf_trace_free(w->trace);
+    zf_block_mask_free(w->block_mask);
     if (w->file) fclose(w->file);
 }
 
@@ -91,7 +94,8 @@ static void forget(world *w, const void *freed)
         (void **)&w->graph,       (void **)&w->program,     (void **)&w->store,
         (void **)&w->backend,     (void **)&w->local,       (void **)&w->json,
         (void **)&w->json_writer, (void **)&w->safetensors, (void **)&w->safetensors_writer,
-        (void **)&w->report,      (void **)&w->trace};
+        (void **)&w->report,      (void **)&w->trace,
+        (void **)&w->block_mask};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         if (*all[k] == freed) *all[k] = NULL;
 }
@@ -115,6 +119,7 @@ PICK(zf_safetensors *, zf_safetensors_at, w->safetensors)
 PICK(zf_safetensors_writer *, zf_safetensors_writer_at, w->safetensors_writer)
 PICK(zf_report *, zf_report_at, w->report)
 PICK(zf_trace *, zf_trace_at, w->trace)
+PICK(zf_block_mask *, zf_block_mask_at, w->block_mask)
 PICK(FILE *, FILE_at, w->file)
 PICK(FILE *, FILE, w->file)
 

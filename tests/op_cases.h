@@ -294,6 +294,8 @@ static const op_case cases[] = {
     {"saved", "f[R,N] f[M,N] f[M]",
      "linear %1, %2, %3 {activation=gelu} : f[R,M]\nsaved %4 {index=0} : f[R,M]", TERMS, 2, 'N',
      REFUSED},
+    {"documents", "o[R,N]", "documents %1 : i32[R,N,2]", EXACT, 0, 0, NO_GRADIENT},
+    {"documents", "l[2,R]", "documents %1 : i32[2,R,2]", EXACT, 0, 0, NO_GRADIENT},
     {"attention", "f[2,R,W]", "attention %1 {heads=1 scale=0.01} : f[2,R,N]", NORM, 96, 'N', 0},
     {"attention", "f[2,R,W] f[1,1,R]", "attention %1, %2 {heads=1 scale=0.01} : f[2,R,N]", NORM, 96,
      'N', NO_GRADIENT},

@@ -535,12 +535,13 @@ static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
 static int32_t zfi_fuse_thirds(zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
-    int32_t args[2], packed;
-    if (node->op != ZF_OP_attention || node->arg_count < 3 ||
+    int32_t args[4], packed;
+    if (node->op != ZF_OP_attention ||
+        !zfi_attention_is_apart(node->arg_count, node->attributes) ||
         !(packed = zfi_packed_of(f, node->args)))
         return 0;
     args[0] = packed;
-    if (node->arg_count > 3) args[1] = node->args[3];
+    for (int32_t k = 3; k < node->arg_count; k++) args[k - 2] = node->args[k];
     return zfi_append_op(f->graph, ZF_OP_attention, args, node->arg_count - 2, node->attributes);
 }
 

@@ -435,6 +435,26 @@ is 'a picture that is too large' "$? $(cat "$work/picture" "$work/err")" \
 zf-plan: cannot write $work/picture: File too large"
 "$plan" --layers 2 > /dev/full 2> "$work/err"
 is 'a disk that is full' "$? $(cat "$work/err")" '1 zf-plan: cannot write: No space left on device'
+# A layout is a picture; the plan counts the blocks of it.
+is 'layout' "$("$plan" --model gpt --seq 80 --attention fixed,local=2 --layout)" '#....
+##...
+.##..
+.###.
+.#.##
+11 of 25 blocks of 16 tokens, 44.0%'
+is 'layout of each head' \
+    "$("$plan" --seq 48 --hidden 128 --heads 2 --attention fixed,local=2,patterns=2,per_head --layout)" \
+    'head 0
+###
+###
+.##
+head 1
+###
+###
+#.#
+16 of 18 blocks of 16 tokens, 88.9%'
+is 'layout of no blocks' "$("$plan" --attention bird --layout 2>&1)" \
+    'zf-plan: block mask: bird is no layout: fixed, variable, bigbird, longformer, window, file'
 
 "$plan" --help | grep -q '^Usage: zf-plan'
 is 'help' "$?" 0

@@ -35,6 +35,8 @@ typedef struct options {
     const char *html;      /* a page about it; NULL: none */
     const char *deepspeed_config, *deepspeed_version;
     bool deepspeed_loose, explain, deepspeed_keys;
+    const char *attention; /* blocks that tokens see, as zf_block_mask_parse takes them; NULL: all */
+    bool layout;           /* print it, and no plan */
     zf_cost cost;          /* its contents, or the default */
     zf_training t;
     int32_t variants; /* of the step */
@@ -56,6 +58,11 @@ static const zf_option plan_rows[] = {
         .help = "rows of the word embedding (30522 of BERT, 50257 of GPT)"),
     ROW(COUNT, seq, 0, MANY, BASIC, .help = "tokens of a sequence (128 of BERT, 1024 of GPT)"),
     ROW(COUNT, batch, 0, MANY, BASIC, .help = "sequences of a micro-batch on one rank (8)"),
+    ROW(TEXT, attention, 0, NULL, .unit = "LAYOUT", .with = "!fit",
+        .help = "tokens see blocks of others: fixed, variable, bigbird, longformer, window or file, "
+                "with parameters as in bigbird,block=64,random=2"),
+    ROW(FLAG, layout, 0, NULL, .with = "attention",
+        .help = "print the layout of --attention, # where a block is seen, and no plan"),
     ROW(COUNT, world, 1, MANY, .topic = "ranks", BASIC, .help = "ranks"),
     ROW(COUNT, nodes, 0, MANY, .unit = "M", .with = "!ranks_per_node",
         .help = "in which the ranks are, as many in each"),
@@ -217,6 +224,40 @@ static int read_options(int argc, char **argv, options *o)
     return settle_nodes(o);
 }
 
+/* ---------------------------------------------------------------------------------- layouts */
+
+static void print_layout_of(const zf_block_mask *mask, int64_t head)
+{
+    const zf_block_mask_info info = zf_block_mask_info_of(mask);
+    if (info.layouts > 1) printf("head %lld\n", (long long)head);
+    for (int64_t row = 0; row < info.blocks; row++) {
+        for (int64_t column = 0; column < info.blocks; column++)
+            putchar(zf_block_mask_sees(mask, head, row, column) ? '#' : '.');
+        putchar('\n');
+    }
+}
+
+/* Prints the layout of --attention, of each head if they differ. */
+static int print_layout(const options *o)
+{
+    zf_block_mask_desc d = {.tokens = o->seq, .heads = o->heads, .causal = o->gpt != 0};
+    zf_error error;
+    zf_block_mask *mask = NULL;
+    zf_block_mask_info info;
+    if (!zf_block_mask_parse(o->attention, &d, &error)) mask = zf_block_mask_new(&d, &error);
+    if (!mask) {
+        fprintf(stderr, "zf-plan: %s\n", error.text);
+        return BAD;
+    }
+    info = zf_block_mask_info_of(mask);
+    for (int64_t head = 0; head < info.layouts; head++) print_layout_of(mask, head);
+    printf("%lld of %lld blocks of %lld tokens, %.1f%%\n", (long long)info.seen,
+           (long long)(info.layouts * info.blocks * info.blocks), (long long)info.block,
+           100 * (double)info.seen / (double)(info.layouts * info.blocks * info.blocks));
+    zf_block_mask_free(mask);
+    return GOOD;
+}
+
 /* ---------------------------------------------------------------- models: those of the samples */
 
 static zf_tensor build_gpt(zf_graph *g, const options *o)
@@ -234,7 +275,8 @@ static zf_tensor build_gpt(zf_graph *g, const options *o)
                     .residual_dropout = 0.1,
                     .std = 0.02,
                     .tied = 1};
-    return gpt_build(g, &c, &(sample_shape){.batch = o->batch, .sequence = o->seq}, SAMPLE_TRAIN);
+    return gpt_build(g, &c, &(sample_shape){.batch = o->batch, .sequence = o->seq, .attention = o->attention},
+                     SAMPLE_TRAIN);
 }
 
 static zf_tensor build_bert(zf_graph *g, const options *o)
@@ -255,6 +297,7 @@ static zf_tensor build_bert(zf_graph *g, const options *o)
                      .nsp = 1};
     sample_shape s = {.batch = o->batch,
                       .sequence = o->seq,
+                      .attention = o->attention,
                       .predictions = o->batch * ((o->seq * 20 + 127) / 128)};
     return bert_build(g, &c, &s, false).loss;
 }
@@ -870,6 +913,7 @@ static int plan_step(int argc, char **argv)
     zf_error error = {ZF_OK, ""};
     int end = read_options(argc, argv, &o);
     if (end) return end - 1;
+    if (o.layout) return print_layout(&o);
     t = varying(&o);
     o.t.variant = 0, o.variants = zf_variant_count(&t);
     if (o.cost_file && zf_cost_read(o.cost_file, &o.cost, NULL, &error)) {

@@ -690,6 +690,11 @@ typedef enum zf_activation {
 /* zf_gelu, zf_gelu_tanh, zf_relu or zf_silu of x. */
 ZF_API zf_tensor zf_nn_activation(zf_tensor x, zf_activation activation);
 
+/* The lists of a block mask (zf_attention_desc.blocks) whose layout is a text, as
+ * zf_block_mask_parse takes it; NULL: ZF_NONE. heads: of q. */
+ZF_API zf_tensor zf_nn_blocks(zf_graph *graph, const char *layout, int64_t tokens, int64_t heads,
+                              bool causal);
+
 typedef struct zf_nn_encoder_desc {
     int64_t heads;        /* 0: one for every 64 of hidden */
     int64_t intermediate; /* 0: 4 hidden */
@@ -699,6 +704,7 @@ typedef struct zf_nn_encoder_desc {
     double std; /* of the weights; 0: 0.02 */
     /* LayerNorm before each half and not after it; a model then ends with a LayerNorm of its own */
     bool pre_norm;
+    zf_tensor blocks; /* keys are seen in blocks (zf_attention_desc.blocks); ZF_NONE: all are */
 } zf_nn_encoder_desc;
 
 /* One transformer encoder block, x [batch, tokens, hidden] -> the same; parameters named as in

@@ -98,13 +98,50 @@ static zf_tensor zfi_nn_heads(zf_tensor x, const char *name, int64_t heads,
                         2);
 }
 
+ZF_API zf_tensor zf_nn_blocks(zf_graph *g, const char *layout, int64_t tokens, int64_t heads,
+                              bool causal)
+{
+    zf_block_mask_desc d = {.tokens = tokens, .heads = heads, .causal = causal};
+    zf_error error;
+    zf_block_mask *mask;
+    zf_tensor lists;
+    if (!layout) return ZF_NONE;
+    mask = zf_block_mask_parse(layout, &d, &error) ? NULL : zf_block_mask_new(&d, &error);
+    if (!mask) return zf_fail(((zf_tensor){g, 0}), "%s", error.text);
+    lists = zf_block_mask_lists(g, mask);
+    zf_block_mask_free(mask);
+    return lists;
+}
+
+/* The attention of a block over x: by heads, or where it sees blocks of keys, as one node. */
+static zf_tensor zfi_nn_attend(zf_tensor x, zf_tensor bias, int64_t heads,
+                               const zf_nn_encoder_desc *d)
+{
+    zf_shape s = zf_tensor_shape(x);
+    zf_nn_linear_desc linear = {.std = d->std};
+    zf_tensor q, k, v;
+    if (d->blocks.graph || d->blocks.id) {
+        const zf_attention_desc attention = {
+            .heads = heads, .dropout = d->attention_dropout, .mask = bias, .blocks = d->blocks};
+        q = zf_nn_linear(x, "query", s.dims[2], &linear);
+        k = zf_nn_linear(x, "key", s.dims[2], &linear);
+        v = zf_nn_linear(x, "value", s.dims[2], &linear);
+        return zf_attention(q, k, v, &attention);
+    }
+    q = zfi_nn_heads(x, "query", heads, &linear);
+    k = zfi_nn_heads(x, "key", heads, &linear);
+    v = zfi_nn_heads(x, "value", heads, &linear);
+    return zf_reshape(
+        zf_transpose(zf_nn_attention(q, k, v, bias, d->attention_dropout), 1, 2), s);
+}
+
 ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_encoder_desc *desc)
 {
     zf_nn_encoder_desc d = desc ? *desc : (zf_nn_encoder_desc){.heads = 0};
     zf_graph *g = x.graph;
     zf_shape s = zf_tensor_shape(x);
     zf_nn_linear_desc linear = {.std = d.std};
-    zf_tensor in, q, k, v, y;
+    zf_tensor in, y;
     double eps = zfi_or(d.eps, 1e-12);
     int64_t heads;
     if (!zf_valid(x)) return zf_fail(x, "zf_nn_encoder_block: x is no tensor");
@@ -117,12 +154,8 @@ ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_en
 
     in = d.pre_norm ? zf_nn_layer_norm(x, "attention.output.LayerNorm", eps) : x;
     zf_push(g, "attention.self");
-    q = zfi_nn_heads(in, "query", heads, &linear);
-    k = zfi_nn_heads(in, "key", heads, &linear);
-    v = zfi_nn_heads(in, "value", heads, &linear);
-    y = zf_nn_attention(q, k, v, bias, d.attention_dropout);
+    y = zfi_nn_attend(in, bias, heads, &d);
     zf_pop(g);
-    y = zf_reshape(zf_transpose(y, 1, 2), s);
     y = zf_add(
         x, zf_dropout(zf_nn_linear(y, "attention.output.dense", s.dims[2], &linear), d.dropout));
     if (!d.pre_norm) y = zf_nn_layer_norm(y, "attention.output.LayerNorm", eps);

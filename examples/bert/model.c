@@ -175,7 +175,8 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, 
                                 .dropout = c->dropout,
                                 .attention_dropout = c->attention_dropout,
                                 .eps = ZF_GIVEN(c->eps),
-                                .std = ZF_GIVEN(c->std)};
+                                .std = ZF_GIVEN(c->std),
+                                .blocks = zf_nn_blocks(g, s->attention, s->sequence, c->heads, false)};
     bert_model m = inputs(g, c, s);
     zf_nn_linear_desc linear = {.std = ZF_GIVEN(c->std)};
     zf_tensor words, x, bias, pooled = {g, 0};

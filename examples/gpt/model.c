@@ -106,6 +106,7 @@ static zf_tensor block(zf_tensor x, zf_tensor mask, const causal_inputs *in, con
         attention.scale = 1 / (sqrt((double)(c->hidden / c->heads)) * (double)number);
     y = causal_linear(zf_nn_layer_norm(x, "ln_1", c->eps), "attn.c_attn", 3 * c->hidden, &into,
                       c->bits);
+    causal_masks(&attention, in);
     causal_caches(&attention, in, c->hidden);
     for (int k = 0; k < 3 && zf_valid(in->past); k++)
         part[k] = zf_slice(y, 2, k * c->hidden, (k + 1) * c->hidden);
@@ -149,7 +150,9 @@ zf_tensor gpt_build(zf_graph *g, const gpt_config *c, const sample_shape *s, sam
 {
     sample_shape rows = *s;
     causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, &rows, purpose);
-    zf_tensor words, x = body(g, c, &rows, &in, &words);
+    zf_tensor words, x;
+    causal_blocks(&in, &rows, c->heads);
+    x = body(g, c, &rows, &in, &words);
     return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }
 

@@ -308,6 +308,7 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
     zf_tensor q = causal_linear(x, "q_proj", c->heads * c->width, &into, c->bits),
               k = causal_linear(x, "k_proj", of_k, &into, c->bits),
               v = causal_linear(x, "v_proj", of_k, &into, c->bits);
+    causal_masks(&attention, in);
     causal_caches(&attention, in, of_k);
     if (c->family == LLM_QWEN3) q = head_norm(q, "q_norm", c), k = head_norm(k, "k_norm", c);
     rope.heads = c->heads, q = zf_rope(q, &rope);
@@ -362,7 +363,9 @@ zf_tensor llm_build(zf_graph *g, const llm_config *c, const sample_shape *s, sam
 {
     sample_shape rows = *s;
     causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, &rows, purpose);
-    zf_tensor words, x = body(g, c, &rows, &in, &words);
+    zf_tensor words, x;
+    causal_blocks(&in, &rows, c->heads);
+    x = body(g, c, &rows, &in, &words);
     return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }
 

@@ -107,6 +107,7 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
     q = linear(x, "q_proj", c->hidden, c);
     k = linear(x, "k_proj", c->hidden, c);
     v = linear(x, "v_proj", c->hidden, c);
+    causal_masks(&attention, in);
     causal_caches(&attention, in, c->hidden);
     x = linear(zf_attention(q, k, v, &attention), "out_proj", c->hidden, c);
     zf_pop(x.graph);
@@ -194,7 +195,9 @@ zf_tensor opt_build(zf_graph *g, const opt_config *c, const sample_shape *s, sam
 {
     sample_shape rows = *s;
     causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, &rows, purpose);
-    zf_tensor words, x = body(g, c, &rows, &in, &words);
+    zf_tensor words, x;
+    causal_blocks(&in, &rows, c->heads);
+    x = body(g, c, &rows, &in, &words);
     return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }
 

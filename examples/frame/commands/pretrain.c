@@ -239,7 +239,8 @@ static bool cut_batch(run_job *job, zf_error *error)
                     (long long)o->batch, (long long)parts, (int)job->ranks.world,
                     (long long)settings_micro_batches(o), fewer, (long long)(less + parts));
     }
-    job->shape = (sample_shape){.batch = o->batch / parts, .sequence = o->seq};
+    job->shape = (sample_shape){
+        .batch = o->batch / parts, .sequence = o->seq, .attention = o->attention};
     job->sample->objective->fit_shape(&job->data, o, parts, &job->shape);
     return true;
 }

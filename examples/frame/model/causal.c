@@ -41,6 +41,8 @@ causal_inputs causal_none(zf_graph *g)
     return (causal_inputs){.input_ids = none,
                            .attention_mask = none,
                            .segments = none,
+                           .documents = none,
+                           .blocks = none,
                            .positions = none,
                            .labels = none,
                            .loss_weight = none,
@@ -84,14 +86,28 @@ causal_inputs causal_begin(zf_graph *g, sample_shape *s, sample_purpose purpose)
     if (s->rows == SAMPLE_PACKED) {
         in.segments = zf_input(g, "segments", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
         in.positions = zf_input(g, "positions", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+        if (!s->by_mask) in.documents = zf_documents(in.segments);
     }
     return in;
+}
+
+void causal_blocks(causal_inputs *in, const sample_shape *s, int64_t heads)
+{
+    if (s->attention && !zf_valid(in->past))
+        in->blocks = zf_nn_blocks(in->input_ids.graph, s->attention, s->sequence, heads, true);
+}
+
+void causal_masks(zf_attention_desc *attention, const causal_inputs *in)
+{
+    if (zf_valid(in->documents)) attention->documents = in->documents;
+    if (zf_valid(in->blocks)) attention->blocks = in->blocks;
 }
 
 zf_tensor causal_padding(const causal_inputs *in, const sample_shape *s)
 {
     zf_graph *g = in->attention_mask.graph;
     zf_tensor keys;
+    if (zf_valid(in->documents)) return ZF_NONE;
     if (zf_valid(in->segments))
         return zf_equal(zf_reshape(in->segments, ZF_SHAPE(s->batch, 1, s->sequence, 1)),
                         zf_reshape(in->segments, ZF_SHAPE(s->batch, 1, 1, s->sequence)));
@@ -318,7 +334,8 @@ static void close_data(dataset *d)
 static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample_shape *shape)
 {
     const causal_data *data = d->own;
-    (void)o, (void)parts;
+    (void)parts;
+    shape->by_mask = o->device.kind == DEVICE_CUDA;
     shape->rows = data->tuning.examples ? SAMPLE_PACKED
                   : data->file.masked   ? SAMPLE_PADDED
                                         : SAMPLE_FULL;

@@ -92,6 +92,9 @@ static const zf_option run_rows[] = {
     ROW(TEXT, init, 0, NULL, .unit = "DIR|FILE", .traits = PATH | READS | BASIC,
         .help = "start from the weights of a checkpoint or a Hugging Face folder; with --load it is read "
                 "only where it has the base of an adapter (--lora)"),
+    ROW(TEXT, attention, 0, NULL, .unit = "LAYOUT", .traits = CHANGES,
+        .help = "tokens see blocks of others: fixed, variable, bigbird, longformer, window or file, "
+                "with parameters as in bigbird,block=64,random=2 (docs/block-masks.md); on the CPU"),
     ROW(NUMBER, dropout, -1, "[0,1)", .unit = "P", .traits = CHANGES,
         .help = "probability; without this option that of the model's configuration"),
     ROW(COUNT, steps, 1000, "[0,1000000000000]", .topic = "optimizer", .traits = BASIC,

@@ -15,7 +15,7 @@ enum { SETTINGS_DEFAULTS = 16 }; /* of a sample and of all, at most */
 typedef struct settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file, *dump,
         *dump_grads, *cost, *save_cost, *rendezvous, *offload_dir, *data, *tokenizer, *chat,
-        *chat_vars, *date, *adapter, *tensorboard, *report_html, *trace, *deepspeed_config,
+        *chat_vars, *date, *attention, *adapter, *tensorboard, *report_html, *trace, *deepspeed_config,
         *deepspeed_version;
     int64_t seq, batch, steps, schedule, warmup, first_rate, seed, threads, eval_batches, eval_every,
         save_every, compare_every, keep, ranks, nodes, ranks_per_node, mics, memory;

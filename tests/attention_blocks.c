@@ -228,6 +228,27 @@ static double *result(const form *f, int part, int64_t b, int64_t t, int64_t h)
            (part > 1 ? f->heads + (part - 2) * kv_of(f) : 0) * f->d + h * f->d;
 }
 
+/* q, k, v and w as the kernels read them: of rows of a head, d numbers each. */
+static double read_as[4][1 << 15];
+
+static double *read_at(const form *f, int part, int64_t b, int64_t t, int64_t h)
+{
+    const int64_t heads = part == 1 || part == 2 ? kv_of(f) : f->heads;
+    return read_as[part] + ((b * f->tokens + t) * heads + h) * f->d;
+}
+
+static void read_inputs(const form *f, zf_dtype dtype)
+{
+    for (int part = 0; part < 4; part++)
+        for (int64_t b = 0; b < BATCH; b++)
+            for (int64_t t = 0; t < f->tokens; t++)
+                for (int64_t h = 0; h < (part == 1 || part == 2 ? kv_of(f) : f->heads); h++)
+                    for (int64_t i = 0; i < f->d; i++)
+                        read_at(f, part, b, t, h)[i] =
+                            part == 3 ? weight_of(f, dtype, b, t, h * f->d + i)
+                                      : value_of(f, dtype, part, b, t, h, i);
+}
+
 /* Row m of head h of example b: y, and what it adds to gradients. Adds its probabilities to those of
  * keys. */
 static void define_row(const form *f, zf_dtype dtype, int64_t b, int64_t h, int64_t m, double *key)
@@ -235,30 +256,32 @@ static void define_row(const form *f, zf_dtype dtype, int64_t b, int64_t h, int6
     static double p[4096];
     const int64_t group = f->heads / kv_of(f), kv = h / group, d = f->d;
     const double scale = 1 / sqrt((double)d);
+    const double *q = read_at(f, 0, b, m, h), *w = read_at(f, 3, b, m, h);
     double sum = 0, delta = 0, *y = result(f, 0, b, m, h), *dq = result(f, 1, b, m, h);
     for (int64_t n = 0; n < f->tokens; n++) {
-        double score = bias_of(f, dtype, m, n);
-        for (int64_t i = 0; i < d; i++)
-            score += scale * value_of(f, dtype, 0, b, m, h, i) * value_of(f, dtype, 1, b, n, kv, i);
-        sum += p[n] = sees(f, b, h, m, n) ? exp(score) : 0;
+        const double *k = read_at(f, 1, b, n, kv);
+        double score = 0;
+        p[n] = 0;
+        if (!sees(f, b, h, m, n)) continue;
+        for (int64_t i = 0; i < d; i++) score += scale * q[i] * k[i];
+        sum += p[n] = exp(score + bias_of(f, dtype, m, n));
     }
     for (int64_t n = 0; n < f->tokens; n++) {
         p[n] = sum > 0 ? p[n] / sum : 0;
         key[n] += p[n];
         for (int64_t i = 0; i < d && p[n] > 0; i++)
-            y[i] += p[n] * value_of(f, dtype, 2, b, n, kv, i);
+            y[i] += p[n] * read_at(f, 2, b, n, kv)[i];
     }
-    for (int64_t i = 0; i < d; i++) delta += y[i] * weight_of(f, dtype, b, m, h * d + i);
+    for (int64_t i = 0; i < d; i++) delta += y[i] * w[i];
     for (int64_t n = 0; n < f->tokens; n++) {
         double *dk = result(f, 2, b, n, kv), *dv = result(f, 3, b, n, kv), dp = 0, ds;
         if (p[n] == 0) continue;
-        for (int64_t i = 0; i < d; i++)
-            dp += weight_of(f, dtype, b, m, h * d + i) * value_of(f, dtype, 2, b, n, kv, i);
+        for (int64_t i = 0; i < d; i++) dp += w[i] * read_at(f, 2, b, n, kv)[i];
         ds = p[n] * (dp - delta) * scale;
         for (int64_t i = 0; i < d; i++) {
-            dq[i] += ds * value_of(f, dtype, 1, b, n, kv, i);
-            dk[i] += ds * value_of(f, dtype, 0, b, m, h, i);
-            dv[i] += p[n] * weight_of(f, dtype, b, m, h * d + i);
+            dq[i] += ds * read_at(f, 1, b, n, kv)[i];
+            dk[i] += ds * q[i];
+            dv[i] += p[n] * w[i];
         }
     }
 }
@@ -269,6 +292,7 @@ static double define(const form *f, zf_dtype dtype)
     static double key[4096];
     double most = 1;
     memset(&exact, 0, sizeof exact);
+    read_inputs(f, dtype);
     for (int64_t b = 0; b < BATCH; b++)
         for (int64_t h = 0; h < f->heads; h++) {
             if (h % (f->heads / kv_of(f)) == 0) memset(key, 0, sizeof key);

@@ -201,8 +201,8 @@ TEST(deepspeed_reads_hjson)
 {
     static const char *const same[] = {
         "{\"train_batch_size\": 8, \"bf16\": {\"enabled\": true}, \"gradient_clipping\": 1}",
-        "# a\n{// b\ntrain_batch_size: 8 /* c\n d */\n  bf16: {enabled : true,}\n"
-        "  gradient_clipping: 1 # e\n}\n// f",
+        ("# a\n{// b\ntrain_batch_size: 8 /* c\n d */\n  bf16: {enabled : true,}\n"
+         "  gradient_clipping: 1 # e\n}\n// f"),
         "{\n\"train_batch_size\": 8,\n\"bf16\":\n{\"enabled\":true}\n,\"gradient_clipping\":1}"};
     static const char *const wrong[][2] = {
         {"{a: 1 b: 2}", "1:7: expected ',' or '}' in the object that began on line 1, found 'b'"},

@@ -42,16 +42,21 @@ static bool in_one_window(const zf_block_mask_desc *d, int64_t i, int64_t j)
     }
 }
 
-static bool is_global(const zf_block_mask_desc *d, int64_t h, int64_t j, int64_t nb)
+/* The global columns of windows of `local`; the last window may be short. */
+static bool is_fixed_global(const zf_block_mask_desc *d, int64_t h, int64_t j, int64_t nb)
 {
     const int64_t g = d->global, at = j / d->local * d->local, last = nb / d->local * d->local;
     const int64_t front = d->local - (1 + h % d->patterns) * g;
-    const int64_t from = last + front < nb - g ? last + front : nb - g; /* of a short last window */
+    const int64_t from = last + front < nb - g ? last + front : nb - g;
+    return (at < last && j >= at + front && j < at + front + g) ||
+           (last < nb && j >= from && j < from + g);
+}
+
+static bool is_global(const zf_block_mask_desc *d, int64_t h, int64_t j, int64_t nb)
+{
     bool in = false;
-    if (d->layout == ZF_LAYOUT_BIGBIRD) return j < g;
-    if (d->layout == ZF_LAYOUT_FIXED)
-        return (at < last && j >= at + front && j < at + front + g) ||
-               (last < nb && j >= from && j < from + g);
+    if (d->layout == ZF_LAYOUT_BIGBIRD) return j < d->global;
+    if (d->layout == ZF_LAYOUT_FIXED) return is_fixed_global(d, h, j, nb);
     for (int k = 0; k < d->global_count; k++)
         in = in || (j >= d->globals[k].first && j < d->globals[k].end);
     return in && d->layout != ZF_LAYOUT_WINDOW;

@@ -571,7 +571,7 @@ TEST_ONCE(matmul_sections)
     static matmul_bench bench;
     static float want[1 << 18], room[1 << 18], part[1 << 18];
     matmul_wants_bf16(t);
-    if (!matmul_open(t, &bench, 1 << 18, 32 << 20)) return;
+    if (!matmul_open(t, &bench, 1 << 19, 32 << 20)) return;
     for (int round = 0; round < 5 * 4 * ZFI_COUNT(shapes); round++) {
         const int shape = round % ZFI_COUNT(shapes), form = round / ZFI_COUNT(shapes) / 5;
         const zf_dtype *dtypes = matmul_dtypes[round / ZFI_COUNT(shapes) % 5];

@@ -7,23 +7,26 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The least number of characters to insert, remove or change in `word` to make `name` of it or, with
- * `part`, a part of `name`. The first 255 characters of `name` count. */
+/* The least number of characters to insert, remove or change, or of neighbours to swap, in `word` to
+ * make `name` of it or, with `part`, a part of `name`. The first 255 characters of `name` count. */
 static int zfi_edit_distance(const char *word, const char *name, bool part)
 {
     enum { MOST = 255 };
     const size_t whole = strlen(name);
     const int length = whole < MOST ? (int)whole : MOST;
-    int row[MOST + 1], least;
+    int rows[3][MOST + 1], *row = rows[0], *last = rows[1], *before = rows[2], least;
     for (int j = 0; j <= length; j++) row[j] = part ? 0 : j;
     for (int i = 1; word[i - 1]; i++) {
-        int corner = row[0];
+        int *const spare = before;
+        before = last, last = row, row = spare;
         row[0] = i;
         for (int j = 1; j <= length; j++) {
-            const int changed = corner + (word[i - 1] != name[j - 1]);
-            least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
-            corner = row[j];
+            const int changed = last[j - 1] + (word[i - 1] != name[j - 1]);
+            least = last[j] < row[j - 1] ? last[j] + 1 : row[j - 1] + 1;
             row[j] = changed < least ? changed : least;
+            if (i > 1 && j > 1 && word[i - 1] == name[j - 2] && word[i - 2] == name[j - 1] &&
+                before[j - 2] + 1 < row[j])
+                row[j] = before[j - 2] + 1;
         }
     }
     least = row[length];

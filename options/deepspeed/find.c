@@ -1,5 +1,7 @@
 /* DeepSpeed's configuration: rows by name, and the nearest of a name that is none. */
 
+enum { ZFI_DS_NAME = 60 }; /* more than any last name has */
+
 static int zfi_ds_count(void) { return ZFI_COUNT(zfi_ds_keys); }
 
 /* The row of block[0..length) "." key; -1: none. */
@@ -14,39 +16,17 @@ static int zfi_ds_row(const char *block, const char *key)
     return -1;
 }
 
-/* Changes between two words, of one letter or of two neighbours that are swapped. Words of more
- * than 60 letters are far from all. */
-static int zfi_ds_distance(const char *word, const char *name)
-{
-    enum { MOST = 60 };
-    int rows[3][MOST + 1], *row = rows[0], *last = rows[1], *before = rows[2], *spare;
-    const int n = (int)strlen(word), m = (int)strlen(name);
-    if (n > MOST || m > MOST) return MOST;
-    for (int j = 0; j <= m; j++) row[j] = j;
-    for (int i = 1; i <= n; i++) {
-        spare = before, before = last, last = row, row = spare;
-        row[0] = i;
-        for (int j = 1; j <= m; j++) {
-            const int changed = last[j - 1] + (word[i - 1] != name[j - 1]);
-            row[j] = last[j] < row[j - 1] ? last[j] + 1 : row[j - 1] + 1;
-            if (changed < row[j]) row[j] = changed;
-            if (i > 1 && j > 1 && word[i - 1] == name[j - 2] && word[i - 2] == name[j - 1] &&
-                before[j - 2] + 1 < row[j])
-                row[j] = before[j - 2] + 1;
-        }
-    }
-    return row[m];
-}
-
-/* The row whose last name is nearest, in this block rather than in another; -1: none is near. */
+/* The row whose last name is nearest, in this block rather than in another; -1: none is near, as of
+ * keys that are longer than any row's. */
 static int zfi_ds_nearest(const char *block, const char *key)
 {
     const size_t length = strlen(block);
     int nearest = -1, least = 2 * (2 + (int)strlen(key) / 4);
+    if (strlen(key) > ZFI_DS_NAME) return -1;
     for (int k = 0; k < zfi_ds_count(); k++) {
         const char *path = zfi_ds_keys[k].path, *leaf = zfi_ds_leaf(path);
         const bool here = !strncmp(path, block, length) && leaf == path + length + (length > 0);
-        const int distance = 2 * zfi_ds_distance(key, leaf) + !here;
+        const int distance = 2 * zfi_edit_distance(key, leaf, false) + !here;
         if (distance < least) least = distance, nearest = k;
     }
     return nearest;

@@ -353,7 +353,7 @@ static uint32_t zfi_written_args(const zf_graph *g, const zfi_node *node)
     return record->writes ? record->writes(node) : 0;
 }
 
-/* The node is memory for a gathered bucket (passes/zero/hold.c). */
+/* The node is memory for a gathered bucket (passes/hold.c). */
 static bool zfi_is_held(const zfi_node *node)
 {
     return node->op == ZF_OP_cache && ZF_INT(node, cache, held);

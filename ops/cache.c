@@ -11,7 +11,7 @@
  *     %9 = cache "held/w" {held=true} : f32[4096]            a bucket, gathered by zf_hold
  *     %9 = cache "held/w" {held=true bits=8 block=256} ...   the same, quantised on its way
  *
- * Such a cache is written by one program and read by others (passes/zero/hold.c).
+ * Such a cache is written by one program and read by others (passes/hold.c).
  *
  * cached_attention takes q [B,M,H], k and v [B,M,K], past and count (i32 or i64 [B]), and two caches
  * [B,C,K]. Of example b, the first count[b] of M tokens are new, the others padding, and the caches

@@ -3,9 +3,8 @@
 /* A program that evaluates assigns nothing to the user's states. */
 static bool zfi_leaves_state(const zf_program *p, const zfi_node *node)
 {
-    const bool assigns = node->op == ZF_OP_assign;
-    if (assigns && zfi_is_held(&p->graph->nodes[node->args[0]])) return false;
-    return node->op == ZF_OP_assign && p->run.evaluate && !(p->graph->stages & ZFI_STAGE_UPDATES);
+    return node->op == ZF_OP_assign && !zfi_is_held(&p->graph->nodes[node->args[0]]) &&
+           p->run.evaluate && !(p->graph->stages & ZFI_STAGE_UPDATES);
 }
 
 /* The node has a launch of its own. */

@@ -321,7 +321,7 @@ static zf_status zfi_lockstep_run(const zf_lockstep_desc *d, const char *call, b
     s.programs = d->programs, s.count = d->count;
     s.random = d->seed;
     for (int32_t r = 0; r < d->count && !status; r++)
-        if ((status = zfi_check_micro(d->programs[r], call, last)))
+        if ((status = zfi_check_micro(d->programs[r], call, last, false)))
             zfi_fail(error, status, "rank %d: %s", (int)r, d->programs[r]->error.text);
     if (status) return status;
     s.calls = zfi_calloc(&s.memory, 2 * world, sizeof *s.calls);

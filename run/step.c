@@ -428,7 +428,8 @@ static void zfi_mark_changed(zf_program *p)
     p->store->undefined = p->writes; /* until the step has ended */
 }
 
-static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
+/* Checks that `call` may run a micro-batch, the last one or another; `holds`: it is zf_hold. */
+static zf_status zfi_check_micro(zf_program *p, const char *call, bool last, bool holds)
 {
     int64_t all = p->graph->micro_batches;
     zf_status status;
@@ -438,7 +439,7 @@ static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
         return zfi_fail(&p->error, ZF_ERR_STAGE,
                         "%s: the store plans, and holds no values (zf_store_desc.plan_only)", call);
     if ((status = zfi_check_defined(p->store, call, &p->error))) return status;
-    if (p->gathers != !strcmp(call, "zf_hold"))
+    if (p->gathers != holds)
         return zfi_fail(&p->error, p->gathers ? ZF_ERR_STAGE : ZF_ERR_ARGUMENT,
                         p->gathers
                             ? "%s: the program gathers parameters that others read: zf_hold runs it"
@@ -480,7 +481,7 @@ ZF_API zf_status zf_micro(zf_program *p)
 {
     zf_status status;
     if (!p) return ZF_ERR_ARGUMENT;
-    if ((status = zfi_check_micro(p, "zf_micro", false))) return status;
+    if ((status = zfi_check_micro(p, "zf_micro", false, false))) return status;
     status = zfi_run_micro(p);
     if (!status) status = zfi_synchronize(p);
     if (status) return zfi_step_failed(p, status);
@@ -507,7 +508,7 @@ ZF_API zf_status zf_step(zf_program *p)
 {
     zf_status status;
     if (!p) return ZF_ERR_ARGUMENT;
-    status = zfi_check_micro(p, "zf_step", true);
+    status = zfi_check_micro(p, "zf_step", true, false);
     return status ? status : zfi_end_step(p);
 }
 
@@ -516,7 +517,7 @@ ZF_API zf_status zf_hold(zf_program *p)
     zf_program *holder;
     zf_status status;
     if (!p) return ZF_ERR_ARGUMENT;
-    if ((status = zfi_check_micro(p, "zf_hold", true))) return status;
+    if ((status = zfi_check_micro(p, "zf_hold", true, true))) return status;
     holder = zfi_holder(p);
     zfi_let_go(holder);
     if ((status = zfi_end_step(p))) return status;

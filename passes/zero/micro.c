@@ -672,7 +672,7 @@ static void zfi_find_gathers(zfi_zero *z)
     zfi_free(&g->memory, frozen, count * sizeof *frozen);
 }
 
-/* The buckets that are used are read from memory that zf_hold fills (hold.c). */
+/* The buckets that are used are read from memory that zf_hold fills (passes/hold.c). */
 static void zfi_hold_buckets(zfi_zero *z)
 {
     for (int32_t u = 0; u < zfi_len(z->uses) && !z->graph->error.status; u++) {

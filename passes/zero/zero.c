@@ -30,7 +30,7 @@
  *           %31 = quantize %30 {bits=4 block=256} : u8[2112]   %32 = all_to_all %31 ...
  *           %33 = dequantize_sum %32 {bits=4 block=256 parts=4} : f32[1024]
  *
- * With hold the micro section reads parameters that another program has gathered (hold.c):
+ * With hold the micro section reads parameters that another program has gathered (passes/hold.c):
  *
  *           %21 = cache "held/w" {held=true} : f32[4096]    %22 = view %21 {shape=[8,32]} : f32[8,32]
  *

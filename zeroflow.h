@@ -319,6 +319,7 @@ ZFI_PLAIN_BEGINS
 #include "nn/report/markup.c"
 #include "nn/report/series.c"
 #include "nn/report/chart.c"
+#include "nn/report/nodes.c"
 #include "nn/report/plan.c"
 #include "nn/report/page.c"
 #include "nn/report/trace.c"

@@ -203,14 +203,14 @@ typedef struct zfi_operator_time {
 enum { ZFI_OPERATORS = 64, ZFI_ROOF_NAMES = 5 };
 
 /* The seconds of each operator, the longest first. Returns their number. */
-static int zfi_operators_of(zf_graph *g, const zfi_times *all, int count, const zf_op *op_of,
-                            zfi_operator_time out[ZFI_OPERATORS])
+static int zfi_operators_of(zf_graph *g, const zfi_times *all, int count,
+                            const zfi_nodes_by_id *nodes, zfi_operator_time out[ZFI_OPERATORS])
 {
     int used = 0;
     for (int n = 0; n < count; n++)
         for (int32_t k = 0; k < all[n].count; k++) {
             const zf_span *s = &all[n].spans[k];
-            const zf_op op = op_of[s->node];
+            const zf_op op = nodes->all[s->node].op;
             int at = 0;
             while (at < used && out[at].op != op) at++;
             if (at == ZFI_OPERATORS) continue;
@@ -267,10 +267,10 @@ static void zfi_roofline_draw(zfi_markup *t, const zf_cost *cost, const zfi_oper
 }
 
 static void zfi_operators_draw(zfi_markup *t, zf_graph *g, const zf_cost *cost, const zfi_times *all,
-                               int count, const zf_op *op_of)
+                               int count, const zfi_nodes_by_id *nodes)
 {
     zfi_operator_time of[ZFI_OPERATORS];
-    const int used = zfi_operators_of(g, all, count, op_of, of);
+    const int used = zfi_operators_of(g, all, count, nodes, of);
     if (!used) return;
     zfi_markup_put(t, "<section id=\"operators\"><h2>Operators</h2>\n<p>The bound is the time that the "
                     "FLOPs or the bytes of all nodes of the operator take at the machine's rates, "
@@ -343,35 +343,26 @@ static void zfi_traffic_draw(zfi_markup *t, const zf_plan *plan, const zf_progra
 typedef struct zfi_plan_room {
     zf_allocator a;
     size_t (*alive)[ZF_KINDS];
-    zf_op *op_of; /* by id */
+    zfi_nodes_by_id nodes;
     zf_span *spans;
-    size_t alive_bytes, op_bytes, span_bytes;
+    size_t alive_bytes, span_bytes;
 } zfi_plan_room;
 
 static void zfi_plan_room_free(zfi_plan_room *r)
 {
     if (r->alive) r->a.fn(r->a.user, r->alive, r->alive_bytes, 0);
-    if (r->op_of) r->a.fn(r->a.user, r->op_of, r->op_bytes, 0);
+    zfi_nodes_by_id_free(&r->nodes, &r->a);
     if (r->spans) r->a.fn(r->a.user, r->spans, r->span_bytes, 0);
 }
 
 static zf_status zfi_plan_room_new(zfi_plan_room *r, zf_graph *g, const zf_plan *plan, int32_t spans)
 {
-    zf_node node;
-    int32_t most = 0;
-    for (int32_t k = 0; k < plan->nodes && zf_graph_node(g, k, &node); k++)
-        if (node.id > most) most = node.id;
     r->alive_bytes = ((size_t)plan->nodes + 1) * sizeof *r->alive;
-    r->op_bytes = ((size_t)most + 1) * sizeof *r->op_of;
     r->span_bytes = ((size_t)spans + 1) * sizeof *r->spans;
     r->alive = r->a.fn(r->a.user, NULL, 0, r->alive_bytes);
-    r->op_of = r->a.fn(r->a.user, NULL, 0, r->op_bytes);
+    r->nodes = zfi_nodes_by_id_of(&r->a, g);
     r->spans = r->a.fn(r->a.user, NULL, 0, r->span_bytes);
-    if (!r->alive || !r->op_of || !r->spans) return ZF_ERR_NOMEM;
-    memset(r->op_of, 0, r->op_bytes);
-    for (int32_t k = 0; k < plan->nodes && zf_graph_node(g, k, &node); k++)
-        if (node.id >= 0) r->op_of[node.id] = node.op;
-    return ZF_OK;
+    return r->alive && r->nodes.all && r->spans ? ZF_OK : ZF_ERR_NOMEM;
 }
 
 /* Draws all of a plan after zf_memory; measured: spans of a step that has run, or NULL. */
@@ -397,7 +388,7 @@ static zf_status zfi_plan_draw(zfi_markup *t, zf_graph *g, const zf_cost *cost,
         for (int k = 0; k < ZF_SPACES; k++) zfi_memory_draw(t, g, &plan, (zf_space)k, r.alive);
         zfi_markup_put(t, "</section>\n");
         zfi_queues_draw(t, all, times, &e);
-        zfi_operators_draw(t, g, &rates, all, times, r.op_of);
+        zfi_operators_draw(t, g, &rates, all, times, &r.nodes);
         zfi_traffic_draw(t, &plan, info);
     }
     zfi_plan_room_free(&r);

@@ -43,26 +43,6 @@ static void zfi_trace_name(zf_trace *t, const char *what, int pid, int tid, cons
                    what, pid, tid, *what == 'p' ? pid : tid);
 }
 
-/* What is known of the nodes of a graph, by id. */
-typedef struct zfi_trace_nodes {
-    zf_node *all;
-    int32_t count;
-} zfi_trace_nodes;
-
-static zfi_trace_nodes zfi_trace_nodes_of(const zf_allocator *a, const zf_graph *g)
-{
-    zfi_trace_nodes n = {.count = 0};
-    zf_node node;
-    for (int32_t k = 0; zf_graph_node(g, k, &node); k++)
-        if (node.id >= n.count) n.count = node.id + 1;
-    n.all = a->fn(a->user, NULL, 0, ((size_t)n.count + 1) * sizeof *n.all);
-    if (!n.all) return n;
-    memset(n.all, 0, ((size_t)n.count + 1) * sizeof *n.all);
-    for (int32_t k = 0; zf_graph_node(g, k, &node); k++)
-        if (node.id >= 0) n.all[node.id] = node;
-    return n;
-}
-
 static size_t zfi_trace_bytes(const zf_node *node)
 {
     return node->effect ? 0 : (size_t)zf_shape_count(node->shape) * zf_dtype_size(node->dtype);
@@ -103,7 +83,7 @@ static bool zfi_trace_reads(const zf_node *all, int32_t count, int32_t reader, i
 }
 
 /* An arrow from a gather to the first slice that reads what it has gathered. */
-static void zfi_trace_flow(zf_trace *t, const zfi_trace_nodes *n, const zf_span *spans, int32_t count,
+static void zfi_trace_flow(zf_trace *t, const zfi_nodes_by_id *n, const zf_span *spans, int32_t count,
                            int32_t at, int pid)
 {
     const zf_span *s = &spans[at];
@@ -127,13 +107,13 @@ static void zfi_trace_flow(zf_trace *t, const zfi_trace_nodes *n, const zf_span 
 ZF_API zf_status zf_trace_spans(zf_trace *t, zf_graph *graph, const zf_trace_desc *desc)
 {
     const int pid = desc ? desc->rank + 1 + (desc->planned ? 1 << 21 : 0) : 0;
-    zfi_trace_nodes n;
+    zfi_nodes_by_id n;
     char name[64];
     double end = 0;
     if (!t || !graph || !desc || desc->rank < 0 || desc->rank > 1 << 20 || desc->count < 0 ||
         (desc->count && !desc->spans))
         return ZF_ERR_ARGUMENT;
-    n = zfi_trace_nodes_of(&t->text.allocator, graph);
+    n = zfi_nodes_by_id_of(&t->text.allocator, graph);
     if (!n.all) return ZF_ERR_NOMEM;
     snprintf(name, sizeof name, "rank %d, %s", (int)desc->rank, desc->planned ? "planned" : "measured");
     zfi_trace_name(t, "process", pid, 0, name);
@@ -147,7 +127,7 @@ ZF_API zf_status zf_trace_spans(zf_trace *t, zf_graph *graph, const zf_trace_des
             zfi_trace_flow(t, &n, desc->spans, desc->count, k, pid);
         if (s->to > end) end = s->to;
     }
-    t->text.allocator.fn(t->text.allocator.user, n.all, ((size_t)n.count + 1) * sizeof *n.all, 0);
+    zfi_nodes_by_id_free(&n, &t->text.allocator);
     if (desc->last) t->at += 1e6 * end;
     return t->text.lacks_memory ? ZF_ERR_NOMEM : ZF_OK;
 }

@@ -55,6 +55,17 @@ values_become_rewards() {
 }
 check 'values become the rewards that follow' values_become_rewards
 
+# The first step has the start of the warm-up: at 0 the critic stays as it is for the second batch.
+critic_follows_the_schedule() {
+    for start in 0 1e-3; do
+        ppo --reward length --steps 2 --answers 32 --precision f32 --lora r=4 --schedule warmup_lr \
+            --warmup 4 --start-lr $start && column value_loss > "$work/losses.$start" || return
+    done
+    [ "$(head -n 1 "$work/losses.0")" = "$(head -n 1 "$work/losses.1e-3")" ] &&
+        [ "$(tail -n 1 "$work/losses.0")" != "$(tail -n 1 "$work/losses.1e-3")" ]
+}
+check 'the critic follows all of the schedule' critic_follows_the_schedule
+
 # All of a run, for the bits: two passes over two batches, an average, KL that is adapted, a text.
 all="--ptx docs/data/stories.txt --ptx-rows 4 --ptx-coefficient 0.5 --reward exact --reward -0.1*length --group 2 --answers 32 --epochs 2 --steps 8 --ema 0.9
      --kl-target 0.1 --kl-horizon 64 --critic-every 2 --critic-warmup 1"

@@ -117,16 +117,21 @@ static bool advantages(experience *e, session *s, zf_error *error)
 
 /* ---------------------------------------------------------------------------------------- steps */
 
+/* The schedule of the policy, with the rates of the critic. */
+static zf_schedule schedule_of(const settings *run, double lr)
+{
+    zf_schedule s = settings_schedule(run);
+    const bool rates = s.kind != ZF_WARMUP_COSINE_LR; /* there start and end are shares of the peak */
+    s.peak = lr;
+    if (rates) s.start = run->lr > 0 ? s.start / run->lr * lr : 0;
+    if (rates) s.end = run->lr > 0 ? s.end / run->lr * lr : 0;
+    return s;
+}
+
 static bool train_critic(experience *e, session *s, int64_t batch, int64_t step, zf_error *error)
 {
-    const settings *run = e->desc->run;
     const ppo_options *o = &e->desc->o->ppo;
-    const zf_schedule schedule = {.kind = (zf_schedule_kind)run->schedule,
-                                  .peak = o->critic_lr,
-                                  .end = run->lr > 0 ? run->end_lr / run->lr * o->critic_lr : 0,
-                                  .warmup = run->warmup,
-                                  .steps = run->steps,
-                                  .from_zero = !run->first_rate};
+    const zf_schedule schedule = schedule_of(e->desc->run, o->critic_lr);
     ppo *p = e->own;
     (void)s;
     p->critic.loss = p->critic.clipped = NAN;

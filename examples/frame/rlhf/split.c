@@ -16,64 +16,34 @@ typedef struct split {
 
 /* ----------------------------------------------------------------------------------- one line */
 
-/* A value as it is. A mistake in it is kept in *error. */
-static void put(zf_json_writer *w, const zf_json *v, zf_error *error)
-{
-    const zf_json_type type = zf_json_type_of(v);
-    const char *text = NULL;
-    double number = 0;
-    bool truth = false;
-    if (type == ZF_JSON_STRING) {
-        if (!zf_json_to_string(v, &text, error)) zf_json_put_string(w, text);
-    } else if (type == ZF_JSON_NUMBER) {
-        if (!zf_json_to_double(v, -1e300, 1e300, &number, error)) zf_json_put_double(w, number);
-    } else if (type == ZF_JSON_BOOL) {
-        if (!zf_json_to_bool(v, &truth, error)) zf_json_put_bool(w, truth);
-    } else if (type != ZF_JSON_ARRAY && type != ZF_JSON_OBJECT) {
-        zf_json_put_null(w);
-    } else {
-        if (type == ZF_JSON_ARRAY) zf_json_begin_array(w);
-        else zf_json_begin_object(w);
-        for (const zf_json *at = zf_json_first(v); at && !error->status; at = zf_json_next(at)) {
-            if (type == ZF_JSON_OBJECT) zf_json_put_key(w, zf_json_key(at, NULL));
-            put(w, at, error);
-        }
-        zf_json_end(w);
-    }
-}
-
 /* The elements of a list. */
-static void put_all(zf_json_writer *w, const zf_json *list, zf_error *error)
+static void add_all(zf_text *out, const zf_json *list)
 {
-    for (const zf_json *at = zf_json_first(list); at; at = zf_json_next(at)) put(w, at, error);
+    for (const zf_json *at = zf_json_first(list); at; at = zf_json_next(at)) {
+        if (out->count && out->at[out->count - 1] != '[') zf_text_add_string(out, ",");
+        zf_text_add_json(out, at);
+    }
 }
 
 /* A prompt and its response, or all messages of both. */
-static void put_example(zf_json_writer *w, const zf_json *prompt, const zf_json *chosen,
-                        zf_error *error)
-{
-    zf_json_begin_object(w);
-    if (zf_json_type_of(prompt) == ZF_JSON_STRING) {
-        zf_json_put_key(w, "prompt"), put(w, prompt, error);
-        zf_json_put_key(w, "response"), put(w, chosen, error);
-    } else {
-        zf_json_put_key(w, "messages"), zf_json_begin_array(w);
-        put_all(w, prompt, error), put_all(w, chosen, error);
-        zf_json_end(w);
-    }
-    zf_json_end(w);
-}
-
 static bool write_example(FILE *file, const zf_json *prompt, const zf_json *chosen, zf_error *error)
 {
-    zf_json_writer *w = zf_json_writer_new(0, NULL);
-    size_t bytes = 0;
-    const char *text = NULL;
-    put_example(w, prompt, chosen, error);
-    if (!error->status) text = zf_json_text(w, &bytes, error);
-    if (text) fprintf(file, "%.*s%s", (int)bytes, text, text[bytes - 1] == '\n' ? "" : "\n");
-    zf_json_writer_free(w);
-    return text != NULL;
+    const bool texts = zf_json_type_of(prompt) == ZF_JSON_STRING;
+    zf_text line = {.at = NULL};
+    bool good;
+    zf_text_add_string(&line, texts ? "{\"prompt\":" : "{\"messages\":[");
+    if (texts) {
+        zf_text_add_json(&line, prompt);
+        zf_text_add_string(&line, ",\"response\":");
+        zf_text_add_json(&line, chosen);
+    } else {
+        add_all(&line, prompt), add_all(&line, chosen);
+    }
+    zf_text_add_string(&line, texts ? "}\n" : "]}\n");
+    good = !line.failed || fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (good) fwrite(line.at, 1, line.count, file);
+    zf_text_free(&line);
+    return good;
 }
 
 /* Whether the prompt is a text or a list of messages, and so is the answer. */

@@ -105,11 +105,16 @@ static void put_facts(run *r)
                         &(option_list){.page = r->page, .job = job, .given = given});
 }
 
+/* The rates by which the plan is estimated; NULL: the default. */
+static const zf_cost *cost_of(const run *r)
+{
+    if (settings_measures(&r->job->o)) return &r->session.cost;
+    return r->job->o.cost ? &r->job->cost : NULL;
+}
+
 static bool draw_plan(run *r)
 {
-    const settings *o = &r->job->o;
-    const zf_cost *cost = settings_measures(o) ? &r->session.cost : o->cost ? &r->job->cost : NULL;
-    const zf_status status = zf_report_plan(r->page, r->session.graph, cost, r->session.program);
+    const zf_status status = zf_report_plan(r->page, r->session.graph, cost_of(r), r->session.program);
     return !status || fail(&r->error, status, "--report-html: the plan cannot be drawn (%s)",
                            zf_status_name(status));
 }
@@ -196,15 +201,13 @@ static bool add_spans(run *r, const zf_span *spans, int32_t count, int32_t rank,
 
 static bool add_planned(run *r)
 {
-    const settings *o = &r->job->o;
-    const zf_cost *cost = settings_measures(o) ? &r->session.cost : o->cost ? &r->job->cost : NULL;
     int32_t count = 0;
     zf_span *spans;
     bool good;
-    if (zf_graph_timeline(r->session.graph, cost, NULL, &count)) return true;
+    if (zf_graph_timeline(r->session.graph, cost_of(r), NULL, &count)) return true;
     if (!(spans = calloc((size_t)count + 1, sizeof *spans)))
         return fail(&r->error, ZF_ERR_NOMEM, "out of memory");
-    good = !zf_graph_timeline(r->session.graph, cost, spans, &count) &&
+    good = !zf_graph_timeline(r->session.graph, cost_of(r), spans, &count) &&
            add_spans(r, spans, count, 0, true, false);
     free(spans);
     return good;

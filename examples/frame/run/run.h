@@ -59,7 +59,7 @@ typedef struct run {
     zf_report *page;    /* of --report-html, of rank 0; NULL: none */
     zf_trace *trace;    /* of --trace, of rank 0; NULL: none */
     run_traced traced;
-    zf_status measure; /* whether the step before which it was asked for can be measured */
+    zf_status measure; /* of run_before_step, for the feed of that step */
     bool metrics_lost;  /* a message has said that some could not be written */
     zf_error error;
     const void *batch; /* the global batch of the current step */
@@ -98,7 +98,7 @@ double run_speed(const run *r);
 double run_peak_mib(void); /* of memory that the process has used */
 double run_now(void);      /* seconds of a clock */
 
-/* The numbers of a run, of rank 0 (metrics.c). Opens what is written beside its log (--tensorboard),
+/* The numbers of a run, of rank 0 (metrics.c). Opens what is written next to its log (--tensorboard),
  * after the session; and the log and the live line, before the first step. */
 bool run_open_metrics(run *r);
 bool run_open_live(run *r);

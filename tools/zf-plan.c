@@ -8,6 +8,7 @@
  * allocates only the graph. */
 #define _GNU_SOURCE /* clock_gettime */
 #include "../examples/bert/model.h"
+#include "../examples/frame/plan/human.h"
 #include "../examples/frame/plan/rlhf_plan.h"
 #include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
@@ -413,16 +414,6 @@ static double nccl_bytes(const options *o)
 {
     const double mib = 1 << 20;
     return o->world < 2 ? 0 : 3 * (32 + 2) * mib + 3.0 * 16 * (double)o->world * 12 * mib;
-}
-
-/* "12.34 GB" */
-static const char *human(char text[32], double bytes)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
-    int unit = 0;
-    for (; bytes >= 999.5 && unit < 6; unit++) bytes /= 1000;
-    snprintf(text, 32, unit ? "%.2f %s" : "%.0f %s", bytes, units[unit]);
-    return text;
 }
 
 /* Prints the bytes of a rank in a space. */

@@ -1,4 +1,5 @@
 #include "rlhf_plan.h"
+#include "human.h"
 #include "iteration_plan.h"
 
 #include <string.h>
@@ -73,23 +74,12 @@ static int read_options(int argc, char **argv, options *o)
 
 /* ------------------------------------------------------------------------------------- printing */
 
-static void human(char out[24], size_t bytes)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    double n = (double)bytes;
-    int k = 0;
-    for (; n >= 1000 && k < 4; k++) n /= 1000;
-    if (!bytes) snprintf(out, 24, "-");
-    else snprintf(out, 24, k ? "%.2f %s" : "%.0f %s", n, units[k]);
-}
-
 static void print_bytes(const char *name, const size_t *bytes, int count, const char *note)
 {
     printf("%-14s", name);
     for (int k = 0; k < count; k++) {
-        char text[24];
-        human(text, bytes[k]);
-        printf("%12s", text);
+        char text[32];
+        printf("%12s", bytes[k] ? human(text, (double)bytes[k]) : "-");
     }
     printf("%s\n", note);
 }

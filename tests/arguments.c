@@ -304,9 +304,10 @@ static zf_options *pick_zf_options_at(world *w)
 
 static void free_made(void *made, const char *maker)
 {
-    if (!strncmp(maker, "zf_graph", 8)) zf_graph_free(made);
+    if (!strncmp(maker, "zf_graph", 8) || !strncmp(maker, "zf_hold_graph(", 14)) zf_graph_free(made);
     else if (!strncmp(maker, "zf_cpu_backend(", 15)) zf_backend_free(made);
     else if (!strncmp(maker, "zf_local_new(", 13)) zf_local_free(made);
+    else if (!strncmp(maker, "zf_block_mask_new(", 18)) zf_block_mask_free(made);
     else if (!strncmp(maker, "zf_store_new(", 13)) zf_store_free(made);
     else if (!strncmp(maker, "zf_compile(", 11)) zf_program_free(made);
     else if (!strncmp(maker, "zf_report_new(", 14)) zf_report_free(made);

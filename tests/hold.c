@@ -445,14 +445,18 @@ static void check_odd(test *t, bool value, const char *text)
 {
     static odd_rank ranks[2];
     pthread_t threads[2];
-    zf_local *group = zf_local_new(&(zf_local_desc){.world = 2, .deadline_seconds = SECONDS}, NULL);
-    CHECK(t, group != NULL);
+    zf_error error = {0};
+    zf_local *group =
+        zf_local_new(&(zf_local_desc){.world = 2, .deadline_seconds = SECONDS}, &error);
+    NEED(t, group, &error);
     for (int32_t k = 0; k < 2; k++) {
         ranks[k] = (odd_rank){zf_local_comm(group, k), value, {ZF_OK, ""}};
         if (pthread_create(&threads[k], NULL, run_odd_rank, &ranks[k])) abort();
     }
     for (int32_t k = 0; k < 2; k++) pthread_join(threads[k], NULL);
     zf_local_free(group);
+    for (int32_t k = 0; k < 2; k++)
+        if (ranks[k].error.status == ZF_ERR_NOMEM) OK(t, ZF_ERR_NOMEM, ranks[k].error.text);
     for (int32_t k = 0; k < 2; k++) {
         CHECK(t, ranks[k].error.status == ZF_ERR_MISMATCH);
         if (!strstr(ranks[k].error.text, text)) test_fail(t, __FILE__, __LINE__, text, ranks[k].error.text);

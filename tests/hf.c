@@ -314,6 +314,54 @@ TEST_ONCE(hf_weights_that_are_none)
     CHECK(t, strstr(error.text, "it is not a regular file"));
 }
 
+/* A safetensors file of two tensors, of one value each: `value` and the next one. */
+static const char *pair_of(const char *name, const char *first, const char *second, float value)
+{
+    char file[8 + 256 + 8] = {0, 1}; /* the length of the header is 256 */
+    const float values[2] = {value, value + 1};
+    const int n = snprintf(file + 8, 256,
+                           "{\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                           "\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+                           first, second);
+    memset(file + 8 + n, ' ', (size_t)(256 - n));
+    memcpy(file + 8 + 256, values, sizeof values);
+    return file_of(name, file, sizeof file);
+}
+
+/* All tensors of an index's files are read, wherever the index says that they are, and the report
+ * says what the two do not have in common. */
+TEST_ONCE(hf_index_that_lists_more_and_less)
+{
+    static const char index[] =
+        "{\"weight_map\": {\"a\": \"1.safetensors\", \"b\": \"1.safetensors\","
+        " \"gone\": \"2.safetensors\", \"c\": \"2.safetensors\"}}";
+    static const zf_exchange exchange = {.words = "w", .head = "h"};
+    zf_graph *g = zf_graph_new(NULL);
+    zf_error error = {ZF_OK, ""};
+    zf_weights_report report;
+    zf_program *p;
+    float y;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    zf_output(zf_add(zf_param(g, "b", ZF_SHAPE(1), NULL), zf_param(g, "d", ZF_SHAPE(1), NULL)),
+              "y");
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    p = zf_compile(g, NULL);
+    CHECK_TEXT(t, zf_graph_error(g), "");
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    pair_of("1.safetensors", "a", "d", 1);
+    pair_of("2.safetensors", "b", "c", 30);
+    (void)zf_exchange_import(&exchange, p, g, file_of("both.json", index, sizeof index - 1),
+                             &report, &error);
+    CHECK_TEXT(t, error.text, "");
+    OK(t, zf_step(p), zf_program_error(p));
+    OK(t, zf_read(p, zf_graph_find(g, "y"), &y, sizeof y), zf_program_error(p));
+    CHECK_NEAR(t, y, 32, 0);
+    CHECK(t, report.absent == 1 && report.unlisted == 1 && report.unused == 2 && !report.fresh);
+    CHECK_TEXT(t, report.absent_names, "gone");
+    CHECK_TEXT(t, report.unlisted_names, "d");
+}
+
 /* A header of 640 bytes: the file begins with 0x80 2, as a pickle does. */
 TEST_ONCE(hf_weights_that_look_like_a_pickle)
 {

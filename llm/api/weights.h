@@ -1,6 +1,7 @@
 /* Weights in Hugging Face's formats: one safetensors file, several with an index
  * (model.safetensors.index.json), or a folder with either. Tensors are f32, f64, bf16 or f16;
- * programs read and write them as f32.
+ * programs read and write them as f32. An index says which files there are; all tensors of these
+ * files are there, also those that it does not list.
  *
  *     weights *w = zf_weights_open("bert-base-uncased", &error);
  *     for each parameter: values = zf_weights_take(w, zf_weights_find(w, NAME), shape, &error),
@@ -35,14 +36,16 @@ ZF_API bool zf_weights_taken(const zf_weights *w, int32_t index);
  * *error. */
 ZF_API bool zf_weights_equal(zf_weights *w, int32_t a, int32_t b, zf_error *error);
 
-/* What an import reports: parameters that the files lack, which keep first values, and tensors that
- * the model does not use; their numbers, and as many names as there is room for. */
+/* What an import reports: parameters that the files lack, which keep first values; tensors that the
+ * model does not use; names of an index without a tensor in its files, and tensors of its files that
+ * it does not list, which are read. Their numbers, and as many names as there is room for. */
 enum { ZF_WEIGHTS_NAMES = 240 };
 
 typedef struct zf_weights_report {
-    int32_t fresh, unused;
+    int32_t fresh, unused, absent, unlisted;
     int32_t kept; /* of `fresh`: parameters that an adapter keeps */
     char fresh_names[ZF_WEIGHTS_NAMES], unused_names[ZF_WEIGHTS_NAMES]; /* "a, b, ..." */
+    char absent_names[ZF_WEIGHTS_NAMES], unlisted_names[ZF_WEIGHTS_NAMES];
 } zf_weights_report;
 ZF_API void zf_weights_fresh(zf_weights_report *report, const char *name);
 ZF_API void zf_weights_unused(zf_weights_report *report, const char *name);

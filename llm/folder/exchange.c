@@ -165,7 +165,7 @@ bool zf_exchange_import(const zf_exchange *x, zf_program *p, zf_graph *g, const 
     zf_weights *w = zf_weights_open(path, error);
     bool tied = !zf_valid(zf_exchange_find(g, x->head)), good = w != NULL;
     const zf_tensor score = x->score ? zf_exchange_find(g, x->score) : ZF_NONE;
-    *report = (zf_weights_report){.fresh = 0};
+    *report = good ? w->index : (zf_weights_report){.fresh = 0};
     for (int32_t i = 0; good && i < zf_param_count(g); i++) {
         zf_tensor param = zf_param_at(g, i);
         char name[ZFL_PARAM_NAME];

@@ -32,6 +32,7 @@ struct zf_weights {
     zfl_item *items;
     zfl_named_item *names; /* by name */
     int32_t shard_count, count;
+    zf_weights_report index; /* how an index differs from the files: absent, unlisted */
 };
 
 static zf_status zfl_no_memory(zf_error *error)
@@ -47,6 +48,48 @@ const char *zf_shape_text(char text[ZF_SHAPE_TEXT], zf_shape shape)
                        (long long)shape.dims[axis]);
     snprintf(text + at, (size_t)(ZF_SHAPE_TEXT - at), "]");
     return text;
+}
+
+/* ----------------------------------------------------------------------------------- reports */
+
+static bool zfl_weights_ends_in(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+static void zfl_add_name(char names[ZF_WEIGHTS_NAMES], const char *name)
+{
+    static const char more[] = ", ...";
+    size_t at = strlen(names), n = strlen(name);
+    if (zfl_weights_ends_in(names, more)) return;
+    if (at + n + 2 + sizeof more > ZF_WEIGHTS_NAMES) memcpy(names + at, more, sizeof more);
+    else snprintf(names + at, ZF_WEIGHTS_NAMES - at, "%s%s", at ? ", " : "", name);
+}
+
+void zf_weights_fresh(zf_weights_report *report, const char *name)
+{
+    report->fresh++;
+    zfl_add_name(report->fresh_names, name);
+}
+
+void zf_weights_unused(zf_weights_report *report, const char *name)
+{
+    report->unused++;
+    zfl_add_name(report->unused_names, name);
+}
+
+bool zf_weights_whole(const zf_weights_report *r, const char *path, zf_error *error)
+{
+    if (r->fresh)
+        return zfl_fail(error, ZF_ERR_MISMATCH,
+                        "%.200s lacks tensors of the model (%d), which only training could set: %s",
+                        path, (int)r->fresh, r->fresh_names);
+    return !r->unused ||
+           zfl_fail(
+               error, ZF_ERR_MISMATCH,
+               "%.200s has tensors that the model does not use (%d), so it is another model: %s",
+               path, (int)r->unused, r->unused_names);
 }
 
 /* ---------------------------------------------------------------------------------- opening */
@@ -137,18 +180,39 @@ static zf_status zfl_list_items(zf_weights *w, zf_error *error)
     return zfl_sort_names(w, error);
 }
 
-/* {"weight_map": {NAME: FILE next to the index, ...}}: opens the files, and checks that each has the
- * tensors that the index lists. */
+/* A name of the index, without a tensor in any file. */
+static bool zfl_is_absent(const zf_weights *w, const char *name)
+{
+    for (int32_t s = 0; s < w->shard_count; s++)
+        if (zf_safetensors_find(w->shards[s].file, name) >= 0) return false;
+    return true;
+}
+
+/* Notes what the index and the files do not have in common. */
+static void zfl_compare_index(zf_weights *w, const zf_json *map)
+{
+    for (const zf_json *v = zf_json_first(map); v; v = zf_json_next(v))
+        if (zfl_is_absent(w, zf_json_key(v, NULL)))
+            w->index.absent++, zfl_add_name(w->index.absent_names, zf_json_key(v, NULL));
+    for (int32_t s = 0; s < w->shard_count; s++)
+        for (int32_t i = 0; i < zf_safetensors_count(w->shards[s].file); i++) {
+            const char *name = zf_safetensors_at(w->shards[s].file, i)->name;
+            if (zf_json_member(map, name)) continue;
+            w->index.unlisted++;
+            zfl_add_name(w->index.unlisted_names, name);
+        }
+}
+
+/* {"weight_map": {NAME: FILE next to the index, ...}}: opens the files. All of their tensors count,
+ * as transformers has it, whatever the index says of each. */
 static zf_status zfl_open_index(zf_weights *w, const char *path, zf_error *error)
 {
     zf_json *json = zf_json_read(path, NULL, error);
     const zf_json *map = zf_json_require(json, "weight_map", error);
     const char *slash = strrchr(path, '/');
-    int32_t listed = 0, held = 0;
     for (const zf_json *v = zf_json_first(map); v && !error->status; v = zf_json_next(v)) {
         const char *file = NULL;
         char shard_path[ZFL_PATH];
-        int32_t s;
         if (zf_json_to_string(v, &file, error)) break;
         if (!*file || strchr(file, '/')) {
             zf_json_expected(v, error, "the name of a file in the folder of the index");
@@ -156,16 +220,9 @@ static zf_status zfl_open_index(zf_weights *w, const char *path, zf_error *error
         }
         snprintf(shard_path, sizeof shard_path, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path,
                  file);
-        if ((s = zfl_add_shard(w, shard_path, error)) < 0) break;
-        if (zf_safetensors_find(w->shards[s].file, zf_json_key(v, NULL)) < 0)
-            zfl_fail_with(error, ZF_ERR_FORMAT, "%s: there is no tensor %s, which %s says is in it",
-                          shard_path, zf_json_key(v, NULL), path);
-        listed++;
+        (void)zfl_add_shard(w, shard_path, error);
     }
-    for (int32_t s = 0; s < w->shard_count; s++) held += zf_safetensors_count(w->shards[s].file);
-    if (!error->status && held != listed)
-        zfl_fail_with(error, ZF_ERR_FORMAT, "%s: its files have %d tensors, the index lists %d",
-                      path, (int)held, (int)listed);
+    if (!error->status) zfl_compare_index(w, map);
     zf_json_free(json);
     return error->status;
 }
@@ -174,12 +231,6 @@ static bool zfl_is_folder(const char *path)
 {
     struct stat about;
     return !stat(path, &about) && S_ISDIR(about.st_mode);
-}
-
-static bool zfl_weights_ends_in(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
 }
 
 /* The file to open in a folder. */
@@ -329,42 +380,6 @@ bool zf_weights_equal(zf_weights *w, int32_t a, int32_t b, zf_error *error)
                 zfl_read_span(w, b, at, n, right, error) && !memcmp(left, right, n * sizeof *left);
     }
     return equal;
-}
-
-/* ----------------------------------------------------------------------------------- reports */
-
-static void zfl_add_name(char names[ZF_WEIGHTS_NAMES], const char *name)
-{
-    static const char more[] = ", ...";
-    size_t at = strlen(names), n = strlen(name);
-    if (zfl_weights_ends_in(names, more)) return;
-    if (at + n + 2 + sizeof more > ZF_WEIGHTS_NAMES) memcpy(names + at, more, sizeof more);
-    else snprintf(names + at, ZF_WEIGHTS_NAMES - at, "%s%s", at ? ", " : "", name);
-}
-
-void zf_weights_fresh(zf_weights_report *report, const char *name)
-{
-    report->fresh++;
-    zfl_add_name(report->fresh_names, name);
-}
-
-void zf_weights_unused(zf_weights_report *report, const char *name)
-{
-    report->unused++;
-    zfl_add_name(report->unused_names, name);
-}
-
-bool zf_weights_whole(const zf_weights_report *r, const char *path, zf_error *error)
-{
-    if (r->fresh)
-        return zfl_fail(error, ZF_ERR_MISMATCH,
-                        "%.200s lacks tensors of the model (%d), which only training could set: %s",
-                        path, (int)r->fresh, r->fresh_names);
-    return !r->unused ||
-           zfl_fail(
-               error, ZF_ERR_MISMATCH,
-               "%.200s has tensors that the model does not use (%d), so it is another model: %s",
-               path, (int)r->unused, r->unused_names);
 }
 
 /* ---------------------------------------------------------------------------------- programs */

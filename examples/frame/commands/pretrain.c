@@ -515,6 +515,12 @@ static void print_report(const char *path, const zf_weights_report *report)
     if (report->unused)
         printf("%s has %d tensors that are not used: %s\n", path, (int)report->unused,
                report->unused_names);
+    if (report->absent)
+        printf("the index of %s lists %d tensors that no file has: %s\n", path,
+               (int)report->absent, report->absent_names);
+    if (report->unlisted)
+        printf("%s has %d tensors that its index does not list: %s\n", path,
+               (int)report->unlisted, report->unlisted_names);
 }
 
 /* Gives the parameters of --adapter their values. Each rank reads the files. */

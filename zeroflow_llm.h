@@ -112,6 +112,7 @@ extern "C" {
 #include "llm/text/normal.c"
 #include "llm/text/regex.c"
 #include "llm/text/bpe.c"
+#include "llm/text/unigram.c"
 #include "llm/text/steps.c"
 #include "llm/text/tokens.c"
 #include "llm/text/tokens_read.c"

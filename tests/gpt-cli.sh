@@ -472,11 +472,11 @@ together() {
     answers "$(cat "$work/each")" --chat auto --prompts "$work/prompts"
 }
 check 'prompts of different lengths go on together' together
-mkdir "$work/unigram"
-sed 's/"type":"BPE"/"type":"Unigram"/' "$work/tokenizer/tokenizer.json" > "$work/unigram/tokenizer.json"
+mkdir "$work/wordlevel"
+sed 's/"type":"BPE"/"type":"WordLevel"/' "$work/tokenizer/tokenizer.json" > "$work/wordlevel/tokenizer.json"
 another_kind() {
-    ! "$gpt" generate --load "$work/tuned" --tokenizer "$work/unigram" a 2> "$work/err" &&
-        grep -q 'unigram/tokenizer.json:.*: model.type must be one of BPE, not "Unigram"$' "$work/err"
+    ! "$gpt" generate --load "$work/tuned" --tokenizer "$work/wordlevel" a 2> "$work/err" &&
+        grep -q 'wordlevel/tokenizer.json:.*: model.type must be one of BPE, Unigram, not "WordLevel"$' "$work/err"
 }
 check 'a tokenizer of another kind' another_kind
 check 'a context that is too long' fails 1 "gpt: a prompt of 20 tokens and 30 more are too long for \

@@ -161,6 +161,8 @@ static const char *const kinds[] = {"gpt2",
                                     "runs_of_digits",
                                     "roberta",
                                     "nfd",
+                                    "nfkc",
+                                    "nfkd",
                                     "spaces",
                                     "odd_regex",
                                     "llama2",
@@ -171,6 +173,9 @@ static const char *const kinds[] = {"gpt2",
                                     "never",
                                     "plain",
                                     "words",
+                                    "unigram",
+                                    "unigram_bytes",
+                                    "unigram_first",
                                     "split_Removed",
                                     "split_Isolated",
                                     "split_MergedWithPrevious",
@@ -196,9 +201,9 @@ static zf_json *texts_of(test *t, zf_error *error)
     NEED(t, texts, &error);                                                                        \
     for (int k = first; k < last && !t->failed && !t->unwound; k++) compare_kind(t, kinds[k], texts)
 
-TEST_ONCE(tokens_of_bytes_equal_the_package) { KINDS_FROM(0, 11); }
-TEST_ONCE(tokens_of_characters_equal_the_package) { KINDS_FROM(11, 19); }
-TEST_ONCE(tokens_split_as_the_package) { KINDS_FROM(19, KINDS); }
+TEST_ONCE(tokens_of_bytes_equal_the_package) { KINDS_FROM(0, 13); }
+TEST_ONCE(tokens_of_characters_equal_the_package) { KINDS_FROM(13, 24); }
+TEST_ONCE(tokens_split_as_the_package) { KINDS_FROM(24, KINDS); }
 
 /* What is between characters decides, so each stands among others. */
 TEST_ONCE(normal_forms_of_all_characters)
@@ -212,7 +217,11 @@ TEST_ONCE(normal_forms_of_all_characters)
     test_defer(t, free_buffer, &out);
     test_defer(t, free_buffer, &golden);
     if (golden.failed) OK(t, ZF_ERR_NOMEM, "out of memory");
-    for (int compose = 1; compose >= 0; compose--)
+    static const struct {
+        const char *name;
+        zf_normal_form form;
+    } forms[] = {{"NFC", ZF_NFC}, {"NFD", ZF_NFD}, {"NFKC", ZF_NFKC}, {"NFKD", ZF_NFKD}};
+    for (int k = 0; k < 4; k++)
         for (uint32_t block = 0; block < 0x30000; block += 0x1000, line += 9) {
             zf_text_clear(&text);
             zf_text_clear(&out);
@@ -224,11 +233,12 @@ TEST_ONCE(normal_forms_of_all_characters)
                 zf_text_add_string(&text, "\xCC\xA3");
                 zf_text_add_character(&text, c);
             }
-            if (!text.failed) zf_text_normalize(text.at ? text.at : "", text.count, compose, &out);
+            if (!text.failed) zf_text_normalize(text.at ? text.at : "", text.count, forms[k].form,
+                                                &out);
             if (text.failed || out.failed) OK(t, ZF_ERR_NOMEM, "out of memory");
             snprintf(got, sizeof got, "%08x", hash_of(out.at, out.count));
             if (memcmp(got, line, 8)) {
-                snprintf(got, sizeof got, "%s at %x", compose ? "NFC" : "NFD", block);
+                snprintf(got, sizeof got, "%s at %x", forms[k].name, block);
                 test_fail(t, __FILE__, __LINE__, "a normalization form", got);
                 return;
             }
@@ -243,14 +253,22 @@ TEST_ONCE(tokens_that_are_not_supported_are_named)
     static const struct {
         const char *kind, *from, *to, *says;
     } cases[] = {
+        {"mistral", "\"type\":\"BPE\"", "\"type\":\"WordLevel\"",
+         "model.type must be one of BPE, Unigram, not \"WordLevel\""},
         {"mistral", "\"type\":\"BPE\"", "\"type\":\"Unigram\"",
-         "model.type must be one of BPE, not \"Unigram\""},
+         "model.unk_token is not read, and may change the text"},
+        {"unigram", "\"type\":\"Unigram\"", "\"type\":\"BPE\"", "model lacks \"merges\""},
+        {"unigram", "\"unk_id\":0", "\"unk_id\":1000", "model.unk_id must be an integer from 0 to"},
+        {"unigram", "[\"<unk>\",0.0]", "[\"<unk>\",\"0\"]", "model.vocab[0]"},
+        {"unigram", "[\"<unk>\",0.0]", "[\"<unk>\"]",
+         "model.vocab[0] must be a token and its score, [\"the\", -3.2], not"},
+        {"unigram", "[\"<unk>\",0.0]", "[0.0,\"<unk>\"]", "model.vocab[0] must be a token and its"},
         {"mistral", "\"type\":\"Metaspace\"", "\"type\":\"BertPreTokenizer\"",
          "pre_tokenizer.type must be one of ByteLevel, Digits, Metaspace, Sequence, Split, "
          "WhitespaceSplit, not \"BertPreTokenizer\""},
         {"llama2", "\"type\":\"Prepend\"", "\"type\":\"Precompiled\"",
-         "normalizer.normalizers[0].type must be one of NFC, NFD, Prepend, Replace, Sequence, "
-         "Strip, not \"Precompiled\""},
+         "normalizer.normalizers[0].type must be one of Lowercase, NFC, NFD, NFKC, NFKD, "
+         "Prepend, Replace, Sequence, Strip, not \"Precompiled\""},
         {"mistral", "\"type\":\"Fuse\"", "\"type\":\"CTC\"",
          "decoder.decoders[2].type must be one"},
         {"mistral", "\"type\":\"TemplateProcessing\"", "\"type\":\"Mine\"",
@@ -316,6 +334,25 @@ TEST_ONCE(tokens_that_are_not_supported_are_named)
         if (error.status != ZF_ERR_NOMEM)
             CHECK(t, !strncmp(got, cases[k].kind, strlen(cases[k].kind)));
     }
+}
+
+TEST_ONCE(tokens_of_a_model_without_an_unknown_token)
+{
+    zf_text hashes = {.at = NULL};
+    zf_error error;
+    zf_tokenizer *tokenizer = tokens_of("unigram", "\"unk_id\":0", "\"unk_id\":null", &hashes, &error);
+    zf_ids ids = {.at = NULL};
+    bool good;
+    zf_text_free(&hashes);
+    NEED(t, tokenizer, &error);
+    test_defer(t, free_tokens, tokenizer);
+    good = zf_tokenizer_encode(tokenizer, "the birds", 9, 0, &ids, &error);
+    if (good)
+        good = !zf_tokenizer_encode(tokenizer, "the \xE6\x97\xA5\xE6\x97\xA5!", 11, 0, &ids, &error);
+    zf_ids_free(&ids);
+    CHECK_TEXT(t, error.text,
+               "the tokenizer has no token for \"\xE6\x97\xA5\xE6\x97\xA5!\", and no unk_id");
+    CHECK(t, good);
 }
 
 TEST_ONCE(tokens_of_a_folder)

@@ -61,7 +61,9 @@ ZF_API uint64_t zf_digest_bytes(uint64_t digest, const void *data, size_t bytes)
  * files of a checkpoint; without one, of its .json and .safetensors files. False with *error. */
 ZF_API bool zf_digest_path(const char *path, uint64_t *digest, zf_error *error);
 
-/* Normalization forms of Unicode (UAX 15): NFD and NFC. */
+/* Normalization forms of Unicode (UAX 15). K: characters that stand for others, as of a ligature, a
+ * width or a style, become these. */
+typedef enum zf_normal_form { ZF_NFD, ZF_NFC, ZF_NFKD, ZF_NFKC } zf_normal_form;
 
-/* Appends the canonical decomposition of a text in UTF-8, or with `compose` its composition. */
-ZF_API void zf_text_normalize(const char *text, size_t bytes, bool compose, zf_text *out);
+/* Appends a text in UTF-8 in a normalization form, of the edition 9 of Unicode. */
+ZF_API void zf_text_normalize(const char *text, size_t bytes, zf_normal_form form, zf_text *out);

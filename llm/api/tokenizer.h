@@ -1,11 +1,11 @@
 /* Tokenizers of language models, as Hugging Face's tokenizer.json describes them.
  *
- *     text --added tokens set apart--> pieces --normalize, split--> words --BPE--> ids
+ *     text --added tokens set apart--> pieces --normalize, split--> words --model--> ids
  *     ids --tokens--> texts --decoder--> text
  *
- * Supported: the model BPE (of bytes, as GPT-2, Llama 3 and Qwen have it, or of characters with
- * byte_fallback, as Llama 2 and Mistral); the normalizers NFC, NFD, Prepend, Replace, Strip, and
- * Sequence; the pre_tokenizers ByteLevel, Split, Digits, Metaspace, WhitespaceSplit, and Sequence;
+ * Supported: the models BPE (of bytes, as GPT-2, Llama 3 and Qwen have it, or of characters with
+ * byte_fallback, as Llama 2 and Mistral) and Unigram, with or without byte_fallback; the normalizers
+ * Lowercase, NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip, and Sequence; the pre_tokenizers ByteLevel, Split, Digits, Metaspace, WhitespaceSplit, and Sequence;
  * the post_processors TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel, and
  * Sequence; the decoders ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip, and Sequence;
  * added tokens with all their flags. What is not supported is an error that names it and its place,

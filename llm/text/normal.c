@@ -67,7 +67,7 @@ static void zfl_normal_put(zfl_marks *m, uint32_t c)
 }
 
 /* Never decomposes the second of two parts further. */
-static void zfl_decompose(zfl_marks *m, uint32_t c)
+static void zfl_decompose_fully(zfl_marks *m, uint32_t c)
 {
     const uint32_t *row;
     uint32_t at = c - ZFL_SYLLABLE, after[4];
@@ -86,6 +86,29 @@ static void zfl_decompose(zfl_marks *m, uint32_t c)
     }
     zfl_normal_put(m, c);
     while (count) zfl_normal_put(m, after[--count]);
+}
+
+/* The run of characters with likenesses that c is in; NULL: none. */
+static const uint32_t *zfl_like_of(uint32_t c)
+{
+    size_t low = 0, high = sizeof zfl_normal_likes / sizeof zfl_normal_likes[0];
+    while (high - low > 1) { /* zfl_normal_likes[low] <= key < zfl_normal_likes[high] */
+        const size_t middle = (low + high) / 2;
+        if (zfl_normal_likes[middle][0] <= (c << 11 | 0x7FF)) low = middle;
+        else high = middle;
+    }
+    return c - (zfl_normal_likes[low][0] >> 11) < (zfl_normal_likes[low][0] & 0x7FF)
+               ? zfl_normal_likes[low]
+               : NULL;
+}
+
+static void zfl_decompose(zfl_marks *m, uint32_t c, bool alike)
+{
+    const uint32_t *like = alike && c >= 0xA0 ? zfl_like_of(c) : NULL;
+    const uint32_t count = like ? like[1] >> 24 : 0;
+    for (uint32_t i = 0; i < count; i++)
+        zfl_decompose_fully(m, zfl_normal_pool[(like[1] & 0xFFFFFF) + i]);
+    if (!count) zfl_decompose_fully(m, like ? like[1] + c - (like[0] >> 11) : c);
 }
 
 static int zfl_by_class(const void *a, const void *b)
@@ -144,7 +167,7 @@ static void zfl_join(zfl_marks *m)
     m->count = to;
 }
 
-void zf_text_normalize(const char *text, size_t bytes, bool compose, zf_text *out)
+void zf_text_normalize(const char *text, size_t bytes, zf_normal_form form, zf_text *out)
 {
     zfl_marks m = {.list = NULL};
     size_t plain = 0;
@@ -157,10 +180,10 @@ void zf_text_normalize(const char *text, size_t bytes, bool compose, zf_text *ou
     for (size_t at = 0; at < bytes;) {
         int n = zfl_utf8_decode((const unsigned char *)text + at, bytes - at, &c);
         at += n ? (size_t)n : 1;
-        if (n) zfl_decompose(&m, c);
+        if (n) zfl_decompose(&m, c, form >= ZF_NFKD);
     }
     zfl_put_in_order(&m);
-    if (compose) zfl_join(&m);
+    if (form == ZF_NFC || form == ZF_NFKC) zfl_join(&m);
     for (size_t i = 0; i < m.count; i++) zf_text_add_character(out, m.list[i].c);
     out->failed |= m.failed;
     free(m.list);

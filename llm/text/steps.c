@@ -23,6 +23,7 @@ typedef enum zfl_step_kind {
     ZFL_STEP_LEAD,     /* the same, unless the piece begins with it */
     ZFL_STEP_REPLACE,  /* content in place of each match */
     ZFL_STEP_FORM,     /* a normalization form of Unicode */
+    ZFL_STEP_LOWER,    /* each character in lower case, whatever its neighbours */
     ZFL_STEP_SPLIT,    /* at matches */
     ZFL_STEP_BYTES,    /* each byte becomes the character that stands for it */
     ZFL_STEP_UNBYTES,  /* the other way; all pieces become one; what is not UTF-8, U+FFFD */
@@ -50,7 +51,7 @@ typedef struct zfl_step {
     size_t literal_bytes;
     zfl_step_split split;
     bool invert;         /* SPLIT: what is between matches is the match */
-    bool compose;        /* FORM: composed at the end: NFC, not NFD */
+    zf_normal_form form; /* FORM */
     bool spaces;         /* TRIM: white space, as often as it stands there */
     int64_t left, right; /* TRIM */
 } zfl_step;
@@ -321,6 +322,17 @@ static void zfl_trim(const zfl_step *s, const char *text, size_t bytes, bool fir
     zfl_pieces_add(out, text + begin, bytes - begin, first);
 }
 
+static void zfl_add_lower(zf_text *out, const char *text, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;) {
+        uint32_t c, lower[3];
+        const int n = zfl_utf8_decode((const unsigned char *)text + at, bytes - at, &c),
+                  count = n ? zfl_uni_lower(c, lower) : 0;
+        for (int i = 0; i < count; i++) zf_text_add_character(out, lower[i]);
+        at += n ? (size_t)n : 1;
+    }
+}
+
 /* Applies a step to one piece. */
 static bool zfl_run_piece(const zfl_step *s, const char *text, size_t bytes, zfl_piece p,
                           size_t number, zfl_pieces *out, zf_error *error)
@@ -342,7 +354,8 @@ static bool zfl_run_piece(const zfl_step *s, const char *text, size_t bytes, zfl
             if (!zfl_each_match(s, text, bytes, zfl_replace, &r, error)) return false;
         zf_text_add(&out->text, text + r.last, bytes - r.last);
         break;
-    case ZFL_STEP_FORM: zf_text_normalize(text, bytes, s->compose, &out->text); break;
+    case ZFL_STEP_FORM: zf_text_normalize(text, bytes, s->form, &out->text); break;
+    case ZFL_STEP_LOWER: zfl_add_lower(&out->text, text, bytes); break;
     case ZFL_STEP_BYTES:
         for (size_t i = 0; i < bytes; i++)
             zf_text_add_character(&out->text, zfl_byte_character((unsigned char)text[i]));

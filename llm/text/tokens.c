@@ -25,7 +25,8 @@ typedef struct zfl_added_token {
 } zfl_added_token;
 
 struct zf_tokenizer {
-    zfl_bpe bpe;
+    zfl_bpe bpe;         /* the vocabulary, and how it is merged */
+    zfl_unigram unigram; /* scores of the tokens, if it is not merged */
     zfl_added_token *added;
     size_t added_count, added_room;
     int32_t *added_of; /* by id; -1: none */
@@ -55,6 +56,7 @@ void zf_tokenizer_free(zf_tokenizer *t)
     zfl_steps_free(&t->decode);
     zf_ids_free(&t->before);
     zf_ids_free(&t->after);
+    zfl_unigram_close(&t->unigram);
     zfl_bpe_close(&t->bpe);
     free(t);
 }
@@ -228,9 +230,19 @@ typedef struct zfl_encoding {
     unsigned flags;
     zfl_pieces a, b, words, room;
     zfl_bpe_work work;
+    zfl_unigram_work ways;
     zf_ids *out;
     zf_error *error;
 } zfl_encoding;
+
+static bool zfl_encode_piece(zfl_encoding *e, const char *text, size_t bytes)
+{
+    const zf_tokenizer *t = e->tokens;
+    if (t->unigram.scores)
+        return zfl_unigram_word(&t->unigram, &t->bpe, &e->ways, text, bytes, e->out, e->error);
+    return zfl_bpe_word(&t->bpe, &e->work, text, bytes, e->out) ||
+           zfl_fail(e->error, ZF_ERR_NOMEM, "out of memory");
+}
 
 /* Encodes normalized text without added tokens. */
 static bool zfl_encode_words(zfl_encoding *e, const char *text, size_t bytes, bool first)
@@ -240,9 +252,7 @@ static bool zfl_encode_words(zfl_encoding *e, const char *text, size_t bytes, bo
     if (!zfl_steps_run(&e->tokens->split, &e->words, &e->room, e->error)) return false;
     for (size_t i = 0; i < e->words.count; i++) {
         zfl_piece p = e->words.list[i];
-        if (!zfl_bpe_word(&e->tokens->bpe, &e->work, e->words.text.at + p.begin, p.end - p.begin,
-                          e->out))
-            return zfl_fail(e->error, ZF_ERR_NOMEM, "out of memory");
+        if (!zfl_encode_piece(e, e->words.text.at + p.begin, p.end - p.begin)) return false;
     }
     return true;
 }
@@ -294,6 +304,7 @@ bool zf_tokenizer_encode(const zf_tokenizer *t, const char *text, size_t bytes, 
     zfl_pieces_free(&e.words);
     zfl_pieces_free(&e.room);
     zfl_bpe_work_free(&e.work);
+    free(e.ways.nodes);
     return good && (!out->failed || zfl_fail(error, ZF_ERR_NOMEM, "out of memory"));
 }
 

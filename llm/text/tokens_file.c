@@ -76,30 +76,37 @@ static void zfl_sequence(zfl_tokens_file_reader *r, const zf_json *v, const char
 
 static void zfl_tokens_file_read_normalizer(zfl_tokens_file_reader *r, const zf_json *v)
 {
-    static const zfl_object_kind types[] = {{"NFC", "type"},
+    static const zfl_object_kind types[] = {{"Lowercase", "type"},
+                                            {"NFC", "type"},
                                             {"NFD", "type"},
+                                            {"NFKC", "type"},
+                                            {"NFKD", "type"},
                                             {"Prepend", "type|prepend"},
                                             {"Replace", "type|pattern|content"},
                                             {"Sequence", "type|normalizers"},
                                             {"Strip", "type|strip_left|strip_right"}};
+    static const zf_normal_form forms[] = {ZF_NFC, ZF_NFD, ZF_NFKC, ZF_NFKD};
     zfl_steps *to = &r->t->normalize;
     const char *text;
     size_t bytes;
     zfl_step *s;
-    int type = zfl_type_of(r, v, types, 6);
+    const int type = zfl_type_of(r, v, types, 9);
     switch (type) {
-    case 0:
+    case 0: zfl_tokens_file_put(r, to, ZFL_STEP_LOWER, v); break;
     case 1:
-        if ((s = zfl_tokens_file_put(r, to, ZFL_STEP_FORM, v))) s->compose = !type;
-        break;
     case 2:
+    case 3:
+    case 4:
+        if ((s = zfl_tokens_file_put(r, to, ZFL_STEP_FORM, v))) s->form = forms[type - 1];
+        break;
+    case 5:
         text = zfl_text_of(r, zf_json_require(v, "prepend", r->error), &bytes);
         if (text) zfl_set_content(r, zfl_tokens_file_put(r, to, ZFL_STEP_PREPEND, v), text, bytes);
         r->leads = true;
         break;
-    case 3: zfl_put_replace(r, to, v); break;
-    case 4: zfl_sequence(r, v, "normalizers", zfl_tokens_file_read_normalizer); break;
-    case 5:
+    case 6: zfl_put_replace(r, to, v); break;
+    case 7: zfl_sequence(r, v, "normalizers", zfl_tokens_file_read_normalizer); break;
+    case 8:
         if ((s = zfl_tokens_file_put(r, to, ZFL_STEP_TRIM, v)))
             s->spaces = true, s->left = zfl_truth(r, v, "strip_left", true),
             s->right = zfl_truth(r, v, "strip_right", true);
@@ -396,41 +403,97 @@ static void zfl_read_merges(zfl_tokens_file_reader *r, const zf_json *merges)
     zf_text_free(&whole);
 }
 
-static void zfl_read_model(zfl_tokens_file_reader *r, const zf_json *model)
+/* What both kinds of models have. */
+static void zfl_read_fallback(zfl_tokens_file_reader *r, const zf_json *model)
 {
-    static const char *const types[] = {"BPE"};
     zfl_bpe *b = &r->t->bpe;
-    const zf_json *merges = zf_json_require(model, "merges", r->error),
-                  *v = zfl_member(model, "type");
+    b->fall_back = zfl_truth(r, model, "byte_fallback", false);
+    for (int k = 0; k < 256; k++) {
+        char text[8];
+        b->bytes[k] = zfl_bpe_find(b, text, (size_t)snprintf(text, sizeof text, "<0x%02X>", k));
+    }
+}
+
+static void zfl_read_bpe(zfl_tokens_file_reader *r, const zf_json *model)
+{
+    zfl_bpe *b = &r->t->bpe;
+    const zf_json *merges = zf_json_require(model, "merges", r->error), *v;
     double dropout = 0;
     char *unknown;
     zfl_expect_members(
         r, model,
         "type|dropout|unk_token|continuing_subword_prefix|end_of_word_suffix|fuse_unk|"
         "byte_fallback|ignore_merges|vocab|merges");
-    if (v) zfl_choice(r, v, types, 1);
     v = zfl_member(model, "dropout");
     if (v && !zf_json_to_double(v, 0, 1, &dropout, r->error) && dropout > 0)
         zf_json_expected(v, r->error, "null: merges are not dropped");
     if (merges && zf_json_type_of(merges) != ZF_JSON_ARRAY)
         zf_json_expected(merges, r->error, "an array");
     zfl_read_vocab(r, zf_json_require(model, "vocab", r->error), (size_t)zf_json_length(merges));
-    r->known = (int32_t)zf_json_length(zfl_member(model, "vocab"));
     if (r->error->status) return;
     b->prefix = zfl_option_text(r, model, "continuing_subword_prefix");
     b->suffix = zfl_option_text(r, model, "end_of_word_suffix");
     b->fuse = zfl_truth(r, model, "fuse_unk", false);
-    b->fall_back = zfl_truth(r, model, "byte_fallback", false);
     b->whole = zfl_truth(r, model, "ignore_merges", false);
     unknown = zfl_option_text(r, model, "unk_token");
     if (unknown && (b->unknown = zfl_bpe_find(b, unknown, strlen(unknown))) < 0)
         zf_json_fail(zfl_member(model, "unk_token"), r->error, "is not in vocab");
     free(unknown);
-    for (int k = 0; k < 256; k++) {
-        char text[8];
-        b->bytes[k] = zfl_bpe_find(b, text, (size_t)snprintf(text, sizeof text, "<0x%02X>", k));
-    }
+    zfl_read_fallback(r, model);
     zfl_read_merges(r, merges);
+}
+
+/* Tokens and scores, [["the", -3.2], ...], in the order of ids. */
+static void zfl_read_scores_of(zfl_tokens_file_reader *r, const zf_json *vocab)
+{
+    zfl_bpe *b = &r->t->bpe;
+    zfl_unigram *u = &r->t->unigram;
+    const int64_t size = zf_json_length(vocab);
+    int32_t id = 0;
+    if (vocab && (zf_json_type_of(vocab) != ZF_JSON_ARRAY || size >= ZFL_TOKENS_FILE_ID_LIMIT))
+        zf_json_expected(vocab, r->error, "an array of tokens and scores");
+    if (r->error->status) return;
+    u->scores = malloc(((size_t)size + 1) * sizeof *u->scores);
+    if (!zfl_bpe_open(b, (int32_t)size, 0) || !u->scores) {
+        zfl_tokens_file_out_of_memory(r->error);
+        return;
+    }
+    for (const zf_json *v = zf_json_first(vocab); v && !r->error->status; v = zf_json_next(v)) {
+        size_t bytes = 0;
+        const char *text = zf_json_string(zf_json_element(v, 0), &bytes);
+        u->scores[id] = 0;
+        if (!text || zf_json_length(v) != 2 ||
+            zf_json_to_double(zf_json_element(v, 1), -1e300, 1e300, &u->scores[id], r->error))
+            zf_json_expected(v, r->error, "a token and its score, [\"the\", -3.2]");
+        else if (!zfl_bpe_add(b, text, bytes, id)) zfl_tokens_file_out_of_memory(r->error);
+        if (!id || u->scores[id] < u->unknown) u->unknown = u->scores[id];
+        id++;
+    }
+    u->unknown -= 10; /* what sentencepiece takes off the lowest score */
+}
+
+static void zfl_read_unigram(zfl_tokens_file_reader *r, const zf_json *model)
+{
+    zfl_bpe *b = &r->t->bpe;
+    int64_t unknown = -1;
+    zfl_expect_members(r, model, "type|unk_id|vocab|byte_fallback");
+    zfl_read_scores_of(r, zf_json_require(model, "vocab", r->error));
+    if (r->error->status) return;
+    zf_json_to_int(zfl_member(model, "unk_id"), 0, b->size - 1, &unknown, r->error);
+    b->unknown = (int32_t)unknown;
+    zfl_read_fallback(r, model);
+    if (!zfl_unigram_sort(&r->t->unigram, b)) zfl_tokens_file_out_of_memory(r->error);
+}
+
+/* A model without a type is a Unigram if its vocabulary is a list. */
+static void zfl_read_model(zfl_tokens_file_reader *r, const zf_json *model)
+{
+    static const char *const types[] = {"BPE", "Unigram"};
+    const zf_json *v = zfl_member(model, "type"), *vocab = zfl_member(model, "vocab");
+    const int type = v ? zfl_choice(r, v, types, 2) : zf_json_type_of(vocab) == ZF_JSON_ARRAY;
+    if (type == 1) zfl_read_unigram(r, model);
+    else if (!type) zfl_read_bpe(r, model);
+    r->known = (int32_t)zf_json_length(vocab);
 }
 
 /* ------------------------------------------------------------------------------ added tokens */

@@ -94,7 +94,7 @@ typedef struct zfl_object_kind {
 static int zfl_type_of(zfl_tokens_file_reader *r, const zf_json *v, const zfl_object_kind *kinds,
                        int count)
 {
-    const char *names[8];
+    const char *names[12];
     int type;
     for (int k = 0; k < count; k++) names[k] = kinds[k].name;
     type = zfl_choice(r, zf_json_require(v, "type", r->error), names, count);

@@ -22,7 +22,7 @@ bool dataset_load_pairs(dataset *d, const settings *o, const examples_desc *desc
                         zf_error *error);
 /* For sample_model.wrong of a command that takes pairs: what of the options does not fit them. */
 const char *dataset_wrong_for_pairs(const settings *o);
-/* The template of chats, as the options say; without a BPE tokenizer these must not be given. To be
+/* The template of chats, as the options say; without a tokenizer.json these must not be given. To be
  * closed all the same. */
 bool dataset_open_chat(zf_chat *chat, const settings *o, const zf_tokenizer *tokenizer,
                        zf_error *error);

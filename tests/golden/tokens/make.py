@@ -5,6 +5,7 @@ python3 tests/golden/tokens/make.py
     bytes.part      vocabulary and merges of a BPE over bytes, as members of a tokenizer.json
     spm.part        the same over characters, with tokens for all bytes
     words.part      the same with prefixes and suffixes
+    unigram.part    the vocabulary of a Unigram with scores, and with tokens for all bytes
     NAME.txt        a kind of tokenizer: its tokenizer.json, with @bytes@ where bytes.part stands, and
                     the like; then for each text a hash of its ids, with what is put around it, and a
                     hash of what these decode to, without and with special tokens
@@ -81,6 +82,30 @@ PARTS["bytes"]["merges"] = [" ".join(m) for m in PARTS["bytes"]["merges"]]
 def added(first, *tokens, **flags):
     return [{"id": first + i, "content": t, "single_word": False, "lstrip": False, "rstrip": False,
              "normalized": False, "special": True, **flags} for i, t in enumerate(tokens)]
+
+
+def unigram():
+    t = Tokenizer(models.Unigram())
+    t.pre_tokenizer = pre_tokenizers.Metaspace()
+    t.train_from_iterator(CORPUS, trainers.UnigramTrainer(
+        vocab_size=180, special_tokens=["<unk>", "<s>", "</s>"] + FALLBACK, unk_token="<unk>",
+        show_progress=False))
+    # A few digits are enough, and let sums be equal; no token for an ideograph and an accent.
+    vocab = [[token, round(score, 1)] for token, score in json.loads(t.to_str())["model"]["vocab"]
+             if token not in ("\u65e5", "\u00e9")]
+    return {"vocab": vocab + [["birds of", -3.0], ["ing", -4.0], ["\u00bd", -6.5]]}
+
+
+PARTS["unigram"] = unigram()
+UNIGRAM = len(PARTS["unigram"]["vocab"])
+
+
+def scored(tokens, normalizer, words, decoder=None, frame=None, **options):
+    model = {"type": "Unigram", "unk_id": 0, **options, "@": None}
+    return text({"version": "1.0", "truncation": None, "padding": None,
+                 "added_tokens": added(0, "<unk>", "<s>", "</s>") + list(tokens),
+                 "normalizer": normalizer, "pre_tokenizer": words, "post_processor": frame,
+                 "decoder": decoder, "model": model}).replace('"@":null', "@unigram@")
 
 
 def kind(part, tokens, normalizer, words, frame, decoder, **options):
@@ -167,6 +192,9 @@ KINDS = {
     "nfd": words(byte_level(), normalizer={"type": "Sequence", "normalizers": [
         {"type": "NFD"}, {"type": "Strip", "strip_left": True, "strip_right": False},
         {"type": "Replace", "pattern": {"Regex": r"[\u0300-\u0302]|\w\v"}, "content": "~"}]}),
+    "nfkc": words(byte_level(), tokens=END + odd(341), normalizer={"type": "Sequence", "normalizers": [
+        {"type": "NFKC"}, {"type": "Lowercase"}]}),
+    "nfkd": words(byte_level(), normalizer={"type": "NFKD"}),
     "spaces": words({"type": "Sequence", "pretokenizers": [
         {"type": "WhitespaceSplit"}, byte_level(True, False)]}),
     "odd_regex": words(split(r"\p{Han}+|\w+|[^\w\s]+|\v|[\S\d]{,2}|(?>e)++|\u00e9?+|^y|.$")),
@@ -182,6 +210,18 @@ KINDS = {
     "words": kind("words", added(0, "<unk>"), None, {"type": "WhitespaceSplit"}, None, None,
                   unk_token="<unk>", continuing_subword_prefix="##", end_of_word_suffix="</w>"),
 }
+def fallback(*first):
+    return {"type": "Sequence", "decoders": [*first, {"type": "ByteFallback"}, {"type": "Fuse"}]}
+
+
+KINDS.update({
+    "unigram": scored(odd(UNIGRAM), None, metaspace("always"), metaspace("always"),
+                      template([("<s>", 1)], [("</s>", 2)]), byte_fallback=False),
+    "unigram_bytes": scored([], {"type": "Sequence", "normalizers": [
+        {"type": "NFKC"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}, None,
+        fallback({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}), byte_fallback=True),
+    "unigram_first": scored([], {"type": "Lowercase"}, metaspace("first", False), metaspace("first")),
+})
 for how in "Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous":
     KINDS["split_" + how] = words(split(r"\p{P}", how))
     KINDS["invert_" + how] = words(split("ing", how, True, False))
@@ -218,7 +258,7 @@ def main():
                 fnv(t.decode(ids, skip_special_tokens=skip).encode()) for skip in (True, False)]))
         write(name + ".txt", "\n".join(lines) + "\n")
     forms = []
-    for form in normalizers.NFC(), normalizers.NFD():
+    for form in normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD():
         for block in range(0, 0x30000, 0x1000):
             chars = "".join("a\u0301%c\u0323%c" % (c, c) for c in range(block, block + 0x1000)
                             if not 0xD800 <= c < 0xE000)

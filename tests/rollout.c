@@ -157,7 +157,7 @@ static void check_alone(test *t, int64_t dtype)
     static const struct {
         int64_t texts, chunk, threads;
     } ways[] = {{2, 0, 1}, {3, 0, 1}, {15, 0, 2}, {64, 0, 1}, {5, 2, 1}, {7, 3, 2}};
-    static const int64_t few[] = {3, 1};
+    static const int64_t few[] = {3, 1, 3};
     static writer one, w;
     static zf_prompts data;
     if (!open_writer(t, &one, &data, five)) return;
@@ -171,11 +171,13 @@ static void check_alone(test *t, int64_t dtype)
         OK(t, w.error.status, w.error.text);
         check_same(t, w.said, one.said);
     }
-    w = one, w.numbers = few, w.count = 2;
+    w = one, w.numbers = few, w.count = 3;
     write_rollouts(&w);
     OK(t, w.error.status, w.error.text);
     for (int k = 0; k < 2 * GROUP; k++)
         CHECK(t, same_line(w.said, k, one.said, few[k / GROUP] * GROUP + k % GROUP));
+    for (int k = 0; k < GROUP * GROUP; k++) /* the same prompt again has other samples */
+        CHECK(t, !same_line(w.said, 2 * GROUP + k / GROUP, w.said, k % GROUP));
     for (int k = 1; k < GROUP; k++) { /* other samples, and another line with the same prompt */
         CHECK(t, !same_line(one.said, GROUP + k, one.said, GROUP));
         CHECK(t, !same_line(one.said, GROUP + k, one.said, 4 * GROUP + k));

@@ -7,7 +7,8 @@
  * An answer begins with its prompt, at position 0 of its own text, and has no padding. The token that
  * ends it is one of its ids. It depends on seed, iteration, the prompt's number in the file and the
  * sample's number, and on nothing else: not on the other prompts, their order, the number of texts
- * of the decoder, ranks or threads. */
+ * of the decoder, ranks or threads. The samples of a prompt that is given twice are numbered on, so
+ * that they differ. */
 
 /* A line of a file of JSON Lines: {"prompt": TEXT or a list of messages, other members}. */
 typedef struct zf_prompt {
@@ -57,6 +58,8 @@ typedef struct zf_rollout_desc {
 typedef struct zf_rollouts {
     zf_answer *answers;
     const zf_prompt **prompts; /* [count / group], in the file that was given */
+    int64_t *samples;          /* [count / group]: the number of the first sample, 0 unless the
+                                * prompt was there before */
     int64_t count, group;      /* count: of answers */
 } zf_rollouts;
 

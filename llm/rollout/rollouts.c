@@ -9,8 +9,24 @@ static bool zfl_rollout_begin(const zf_rollouts *r, int64_t k, const zf_rollout_
     const zf_prompt *p = r->prompts[k / r->group];
     *a = (zf_answer){.given = 0};
     for (size_t i = 0; i < p->ids.count; i++) zf_ids_add(&a->ids, p->ids.at[i]);
-    a->owner = zf_sampler_owner_of(d->iteration, p->number, k % r->group);
+    a->owner = zf_sampler_owner_of(d->iteration, p->number,
+                                   r->samples[k / r->group] + k % r->group);
     return zf_answer_begin(a, how, error);
+}
+
+/* The numbers of samples: those of a prompt that is there again follow the ones before. */
+static bool zfl_rollouts_number(zf_rollouts *r, const zf_prompts *data, const int64_t *numbers,
+                                int64_t count, zf_error *error)
+{
+    int64_t *next = calloc((size_t)data->count + 1, sizeof *next);
+    if (!next) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    for (int64_t i = 0; i < count; i++) {
+        r->prompts[i] = &data->at[numbers[i]];
+        r->samples[i] = next[numbers[i]];
+        next[numbers[i]] += r->group;
+    }
+    free(next);
+    return true;
 }
 
 /* Writes answers first, first + step, ..., which are to be freed in any case. */
@@ -95,12 +111,12 @@ static bool zfl_rollouts_open(zf_rollouts *r, const zf_prompts *data, const int6
     r->group = d->group, r->count = count * d->group;
     r->answers = calloc((size_t)r->count + 1, sizeof *r->answers);
     r->prompts = calloc((size_t)count + 1, sizeof *r->prompts);
-    if (!r->answers || !r->prompts) {
+    r->samples = calloc((size_t)count + 1, sizeof *r->samples);
+    if (!r->answers || !r->prompts || !r->samples) {
         r->count = 0;
         return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     }
-    for (int64_t i = 0; i < count; i++) r->prompts[i] = &data->at[numbers[i]];
-    return true;
+    return zfl_rollouts_number(r, data, numbers, count, error);
 }
 
 bool zf_rollouts_write(zf_rollouts *r, const zf_prompts *data, const int64_t *numbers,
@@ -124,5 +140,6 @@ void zf_rollouts_free(zf_rollouts *r)
     for (int64_t k = 0; k < r->count; k++) zf_answer_free(&r->answers[k]);
     free(r->answers);
     free(r->prompts);
+    free(r->samples);
     *r = (zf_rollouts){.answers = NULL};
 }

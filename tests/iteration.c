@@ -2,7 +2,7 @@
  * opened, answers sampled, and a step is made. */
 #include "../examples/frame/options/command.h"
 #include "../examples/frame/plan/iteration_plan.h"
-#include "../examples/frame/policy/experience.h"
+#include "../examples/frame/experience/experience.h"
 #include "../examples/llm/model.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 #include "iteration_plan.h"
 #include "../options/fail.h"
-#include "../policy/experience.h"
+#include "../experience/experience.h"
 #include "../score/scorer.h"
 
 #include <string.h>

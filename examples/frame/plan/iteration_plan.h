@@ -3,7 +3,7 @@
 #ifndef ITERATION_PLAN_H
 #define ITERATION_PLAN_H
 
-#include "../policy/policy_options.h"
+#include "../experience/policy_options.h"
 
 typedef struct iteration_desc {
     const sample_model *sample;

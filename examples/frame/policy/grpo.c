@@ -1,6 +1,6 @@
 /* The command grpo: an answer is worth what its reward is compared with those of its group. */
 #include "../options/fail.h"
-#include "experience.h"
+#include "../experience/experience.h"
 #include "policy.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #ifndef POLICY_H
 #define POLICY_H
 
-#include "policy_options.h"
+#include "../experience/policy_options.h"
 
 /* The command of a kind; grpo: GRPO and relatives. The whole command line; an exit status. */
 int policy_command(const sample_model *sample, const policy_kind *kind, int argc, char **argv);

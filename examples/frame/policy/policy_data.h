@@ -3,7 +3,7 @@
 #define POLICY_DATA_H
 
 #include "../model/dataset.h"
-#include "experience.h"
+#include "../experience/experience.h"
 
 enum { POLICY_ENDS = ZF_CONFIG_ENDS + 2 };
 

@@ -7,7 +7,7 @@
 #ifndef CRITIC_H
 #define CRITIC_H
 
-#include "../policy/experience.h"
+#include "../experience/experience.h"
 
 typedef struct critic {
     sample_model sample; /* of the policy, with the objective of values */

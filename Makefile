@@ -437,8 +437,9 @@ mutants: build/.needs-test ## plant mistakes one by one, each of which a test mu
 bits: build/bert build/gpt build/llm ## the same bits at every stage, bucket, prefetch and split (some minutes)
 	sh tests/bits.sh build/bert
 
-kill: build/bert ## states on a disk, killed at 100 random moments and resumed (some minutes)
+kill: build/bert build/llm ## runs that are killed at random moments and resumed (some minutes)
 	sh tests/kill.sh build/bert 100
+	for what in dpo grpo ppo; do sh tests/kill.sh build/llm 10 $$what || exit 1; done
 
 bless: build/tests ## rewrite the expectations in tests/passes/ (then read the diff)
 	build/tests --bless passes

@@ -123,6 +123,22 @@ goes_on() {
         tail -n 2 "$work/columns" | cmp - "$work/columns.before"
 }
 check 'training on rewards goes on' goes_on
+# A checkpoint amid the four steps on the answers of an iteration has them.
+goes_on_amid() {
+    head -n 2 "$work/prompts.jsonl" > "$work/held.jsonl"
+    set -- --answers 64 --epochs 2 --loss gspo --reward "$has_a" --reward length --precision f32 \
+        --held-out "$work/held.jsonl" --held-out-every 1 --samples "$work/samples"
+    rm -rf "$work/halfway" "$work/whole"
+    grpo --steps 7 "$@" --micro-batches 2 --save "$work/whole" && tail -n 1 "$work/columns" > "$work/columns.one" &&
+        cp "$work/samples" "$work/samples.one" && [ "$(wc -l < "$work/samples")" = 6 ] &&
+        grpo --steps 3 "$@" --micro-batches 2 --save "$work/halfway" &&
+        grpo --steps 6 "$@" --ranks 2 --zero 3 --load "$work/halfway" --save "$work/halfway" &&
+        grpo --steps 7 "$@" --micro-batches 2 --load "$work/halfway" --save "$work/halfway" &&
+        tail -n 1 "$work/columns" | cmp - "$work/columns.one" && cmp "$work/samples" "$work/samples.one" &&
+        cmp "$work/whole/params.safetensors" "$work/halfway/params.safetensors" &&
+        cmp "$work/whole/answers.bin" "$work/halfway/answers.bin"
+}
+check 'training goes on amid the steps of an iteration' goes_on_amid
 
 # Groups without a signal are replaced, at most as often as asked for, alike on all ranks and after an
 # interruption.
@@ -150,8 +166,10 @@ held_out() {
             --held-out-every 2 --samples "$work/samples" && cp "$work/samples" "$work/samples.one" &&
         cut -d, -f1-15 "$work/columns" | cmp - "$work/columns.one" &&
         column held_out | awk 'NR % 2 == 0 ? $1 != "nan" : !($1 > 0 && $1 <= 1) { exit 1 }' &&
-        [ "$(grep -c '^{"iteration":[024],"line":[123],"completion":".*","reward":[0-9.]*}$' \
-            "$work/samples")" = 9 ] &&
+        [ "$(grep -c '^{"iteration":[0245],"line":[123],"completion":".*","reward":[0-9.]*}$' \
+            "$work/samples")" = 12 ] &&
+        grep -qx 'held out: reward [0-9.]* of 3 prompts, [0-9.]* tokens an answer, [0-9.]*% of them ended' \
+            "$work/out" &&
         grpo --steps 5 --precision f32 --ranks 2 --zero 3 --reward length --held-out "$work/held.jsonl" \
             --held-out-every 2 --samples "$work/samples" && cmp "$work/samples" "$work/samples.one" &&
         cut -d, -f1-15 "$work/columns" | cmp - "$work/columns.one"

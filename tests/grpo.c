@@ -1,4 +1,5 @@
 /* The command grpo: what an iteration trains on, by its log. */
+#include "../examples/frame/experience/experience.h"
 #include "../examples/frame/options/command.h"
 #include "../examples/frame/policy/policy.h"
 #include "../examples/llm/model.h"
@@ -112,4 +113,48 @@ TEST_ONCE(grpo_trains_the_first_token)
     double first[COLUMNS] = {0}, last[COLUMNS] = {0};
     CHECK(t, run(t, "cmd:sed 's/.*\"completion\": \"[a-m]\".*/1/; t; s/.*/0/'", "1", first, last));
     CHECK(t, last[KL3] > 0.001 && last[ENTROPY] > 1 && last[LENGTH] == 1);
+}
+
+static void close_experience(void *e) { experience_close(e); }
+static void free_text(void *text) { zf_text_free(text); }
+
+/* What a checkpoint amid the steps on an iteration has is read back, and other bytes are refused. */
+TEST(grpo_answers_are_kept)
+{
+    enum { ANSWERS = 4, SEQUENCE = 5, HEAD = 8 + 4 * 8 };
+    static const policy_kind kind = {.usage = ""};
+    static const policy_options own = {.answers = ANSWERS, .group = 2, .kind = &kind};
+    static const zf_answer_desc how = {.vocab = 9};
+    static const experience_desc about = {.o = &own, .sequence = SEQUENCE, .how = &how};
+    static experience e; /* outlive what the test defers */
+    static zf_text text;
+    zf_error error = {ZF_OK, ""};
+    bool good;
+    text = (zf_text){.at = NULL};
+    good = experience_new(&e, &about, &error);
+    test_defer(t, close_experience, &e);
+    test_defer(t, free_text, &text);
+    OK(t, error.status, error.text);
+    for (int k = 0; k < ANSWERS * SEQUENCE; k++)
+        e.ids[k] = k % 9, e.labels[k] = k % 2 ? 8 : -100, e.sampled[k] = (float)k;
+    e.reward[3] = 7, e.log.mismatch = 0.5;
+    good = good && experience_keep(&e, 6, &text, &error);
+    OK(t, error.status, error.text);
+    memset(e.ids, 1, ANSWERS * SEQUENCE * sizeof *e.ids);
+    e.labels[1] = 3, e.sampled[19] = 0, e.reward[3] = 0, e.log.mismatch = 0;
+    CHECK(t, good && experience_take(&e, 6, &text, &error));
+    CHECK(t, e.ids[17] == 8 && e.labels[1] == 8 && e.labels[2] == -100 && e.sampled[19] == 19);
+    CHECK(t, e.reward[3] == 7 && e.log.mismatch == 0.5);
+    CHECK(t, !experience_take(&e, 5, &text, &error));
+    CHECK_TEXT(t, error.text,
+               "it does not have the 4 answers of iteration 5 in rows of 5 tokens");
+    text.count--;
+    CHECK(t, !experience_take(&e, 6, &text, &error));
+    text.count++, text.at[0] = 'Z';
+    CHECK(t, !experience_take(&e, 6, &text, &error));
+    text.at[0] = 'z', text.at[HEAD] = 9; /* the first id */
+    CHECK(t, !experience_take(&e, 6, &text, &error));
+    CHECK_TEXT(t, error.text, "its answers have tokens that the model does not have");
+    text.at[HEAD] = -1;
+    CHECK(t, !experience_take(&e, 6, &text, &error));
 }

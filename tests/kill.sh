@@ -1,25 +1,27 @@
 #!/bin/sh
-# A run with values on a disk, killed at random moments: sh tests/kill.sh [PROGRAM [COUNT]]
-# (make kill: 100 times)
+# A run that is killed at random moments: sh tests/kill.sh [PROGRAM [COUNT [WHAT]]] (make kill: 100 times)
 #
-# Each time the run is resumed from its last checkpoint, with other values on the disk, or begun
-# again where it had none. Its parameters in the end are those of a run that nothing has stopped,
-# byte for byte, and of the files on the disk none is left.
+# WHAT: disk (default), a pretraining by build/bert with values on a disk; dpo, grpo or ppo by
+# build/llm, saved amid the steps of iterations. Each time the run is resumed from its last
+# checkpoint, with other values on the disk, or begun again where it had none. Its parameters in the
+# end are those of a run that nothing has stopped, byte for byte, and of the files on the disk none is
+# left.
 set -u
 export LC_ALL=C
 program=${1:-build/bert}
 count=${2:-100}
+what=${3:-disk}
 . "$(dirname "$0")/text.sh"
 work=$(mktemp -d)
 pid=
 trap '[ -z "$pid" ] || kill -9 $pid 2> /dev/null; rm -rf "$work"' EXIT INT TERM
 mkdir "$work/offload"
-small_text 40 9 > "$work/text"
-"$program" vocab --corpus "$work/text" --vocab "$work/vocab" --size 600 > /dev/null || exit 1
 
-# run NAME TURN OPTIONS...: one that saves at every third step; what is offloaded depends on the turn.
-# Gradients go to the disk where the prefetch has no room for them in host memory.
-run() {
+# run_WHAT NAME TURN OPTIONS...: one that saves at every third step.
+
+# What is offloaded depends on the turn. Gradients go to the disk where the prefetch has no room for
+# them in host memory.
+run_disk() {
     name=$work/$1
     prefetch=1000000
     case $(($2 % 3)) in
@@ -33,17 +35,49 @@ run() {
         --offload-dir "$work/offload" --prefetch $prefetch --save "$name" --save-every 3 \
         --dump "$name.p" "$@" > "$name.out" 2>&1
 }
+# rewards COMMAND NAME TURN OPTIONS...: ranks and stages depend on the turn.
+rewards() {
+    command=$1
+    name=$work/$2
+    case $(($3 % 3)) in
+    0) how='--micro-batches 4' ;;
+    1) how='--ranks 2 --micro-batches 2 --zero 3' ;;
+    *) how='--ranks 4 --zero 1' ;;
+    esac
+    shift 3
+    # shellcheck disable=SC2086 # words
+    exec "$program" "$command" --model "$work/model" --seq 24 --batch 16 --precision f32 --lr 1e-3 \
+        --threads 1 --quiet --save "$name" --save-every 3 $how "$@" > "$name.out" 2>&1
+}
+run_dpo() { rewards dpo "$@" --data docs/data/pairs.jsonl --steps 30 --dump "$work/$1.p"; }
+run_grpo() {
+    rewards grpo "$@" --data docs/data/pairs.jsonl --reward length --tokens 6 --group 4 --answers 32 \
+        --epochs 2 --redraws 1 --kl-beta 0.1 --steps 22 --dump "$work/$1.p"
+}
+run_ppo() {
+    rewards ppo "$@" --data docs/data/pairs.jsonl --reward length --tokens 6 --answers 32 --epochs 2 \
+        --ema 0.9 --ptx docs/data/stories.txt --ptx-rows 4 --kl-target 0.1 --critic-every 2 \
+        --critic-warmup 1 --steps 22 --dump "$work/$1.p"
+}
 load() { [ ! -d "$work/killed" ] || echo "--load $work/killed"; }
 
+if [ "$what" = disk ]; then
+    small_text 40 9 > "$work/text"
+    "$program" vocab --corpus "$work/text" --vocab "$work/vocab" --size 600 > /dev/null || exit 1
+else
+    "$program" pretrain --model docs/data/llama.json --corpus docs/data/stories.txt --vocab docs/data/vocab.txt \
+        --seq 32 --batch 16 --steps 50 --lr 5e-3 --precision f32 --eval-batches 0 --quiet --save "$work/model" \
+        > /dev/null || exit 1
+fi
 begun=$(date +%s%N)
-(run whole 0) || { cat "$work/whole.out"; exit 1; }
+(run_$what whole 0) || { cat "$work/whole.out"; exit 1; }
 most=$((($(date +%s%N) - begun) / 1000)) # microseconds
 seed=$(date +%s)
 echo "seed $seed, $most microseconds without a kill"
 killed=0
 left=0
 while [ $killed -lt "$count" ]; do
-    run killed $killed $(load) &
+    run_$what killed $killed $(load) &
     pid=$!
     seed=$(((seed * 1103515245 + 12345) % 2147483648))
     sleep "$(awk "BEGIN { print $seed / 2147483648 * $most / 1000000 }")"
@@ -55,10 +89,10 @@ while [ $killed -lt "$count" ]; do
     left=$((left + $(ls "$work/offload" | wc -l)))
     [ $status -ne 0 ] || rm -rf "$work"/killed*
 done
-(run killed 0 $(load)) || { cat "$work/killed.out"; exit 1; }
+(run_$what killed 0 $(load)) || { cat "$work/killed.out"; exit 1; }
 cmp "$work/whole.p" "$work/killed.p" || exit 1
 # A process that is killed with requests in the kernel holds its lock a little longer than it lives.
 # The run after it may leave its file then; the next one removes it.
-[ -z "$(ls "$work/offload")" ] || (run again 0) || { cat "$work/again.out"; exit 1; }
+[ -z "$(ls "$work/offload")" ] || (run_$what again 0) || { cat "$work/again.out"; exit 1; }
 [ -z "$(ls "$work/offload")" ] || { ls "$work/offload"; exit 1; }
 echo "killed $killed times, $left files left after and removed: the same bits"

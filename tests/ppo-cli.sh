@@ -77,9 +77,9 @@ same() {
         ppo $all $1 --micro-batches 2 --ranks 2 --zero 1 --threads 2 &&
         cmp "$work/columns.first" "$work/columns" &&
         ppo $all $1 --ranks 4 --zero 3 && cmp "$work/columns.first" "$work/columns" &&
-        ppo $all $1 --micro-batches 4 --steps 4 --overwrite --save "$work/half" &&
+        ppo $all $1 --micro-batches 4 --steps 3 --overwrite --save "$work/half" &&
         ppo $all $1 --micro-batches 2 --ranks 2 --zero 2 --load "$work/half" &&
-        tail -n 4 "$work/columns.first" > "$work/a" && tail -n 4 "$work/columns" | cmp - "$work/a"
+        tail -n 5 "$work/columns.first" > "$work/a" && tail -n 5 "$work/columns" | cmp - "$work/a"
 }
 ln -s "$work" "$top/work" # without a space in its name
 check 'an adapter has the same bits everywhere' same "--lora r=4 --precision bf16 --critic $top/work/rm8"

@@ -1,3 +1,4 @@
+#define _POSIX_C_SOURCE 200809L
 #include "experience.h"
 #include "../data/examples.h"
 #include "../options/fail.h"
@@ -6,6 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { SHOWN = 10 }; /* answers to held-out prompts that are kept */
 
@@ -156,11 +159,35 @@ static void put_answer(zf_json_writer *w, const some *a, int64_t k, int64_t iter
     zf_json_end(w);
 }
 
+static bool is_file(const char *path)
+{
+    struct stat about;
+    return !stat(path, &about) && S_ISREG(about.st_mode);
+}
+
+/* Drops the lines of this iteration and later ones, which a run has written that goes on from before. */
+static bool drop(const char *path, int64_t iteration, zf_error *error)
+{
+    zf_text text = {.at = NULL};
+    size_t end = 0;
+    long long of = 0;
+    bool good = zf_text_read(path, &text, error);
+    while (good && end < text.count && sscanf(text.at + end, "{\"iteration\":%lld", &of) == 1 &&
+           of < iteration && memchr(text.at + end, '\n', text.count - end))
+        end += strcspn(text.at + end, "\n") + 1;
+    if (good && end < text.count && truncate(path, (off_t)end))
+        good = fail(error, ZF_ERR_IO, "%s: %s", path, strerror(errno));
+    zf_text_free(&text);
+    return good;
+}
+
 /* Adds the first answers to a file of JSON Lines. */
 static bool show(const some *a, const char *path, int64_t iteration, zf_error *error)
 {
-    FILE *f = fopen(path, iteration ? "ab" : "wb");
-    bool good = f != NULL;
+    FILE *f;
+    bool good;
+    if (is_file(path) && !drop(path, iteration, error)) return false;
+    f = fopen(path, "ab"), good = f != NULL;
     for (int64_t k = 0; k < a->count && k < SHOWN && good; k++) {
         zf_json_writer *w = zf_json_writer_new(0, NULL);
         const char *text;
@@ -182,6 +209,16 @@ static void count_rewards(experience *e, const some *a)
     e->log.held_out = known > 0 ? e->log.held_out / known : NAN;
 }
 
+static void count_ends(experience *e, const zf_rollouts *r)
+{
+    e->log.held_out_length = e->log.held_out_ended = 0;
+    for (int64_t k = 0; k < r->count; k++) {
+        const zf_answer *a = &r->answers[k];
+        e->log.held_out_length += (double)(a->ids.count - a->given) / (double)r->count;
+        e->log.held_out_ended += (a->finish != ZF_FINISH_LENGTH) / (double)r->count;
+    }
+}
+
 bool answers_evaluate(experience *e, session *s, int64_t iteration, zf_error *error)
 {
     const char *const path = e->desc->o->samples;
@@ -192,7 +229,7 @@ bool answers_evaluate(experience *e, session *s, int64_t iteration, zf_error *er
     for (int64_t k = 0; k < data->count && good; k++) a.numbers[k] = k;
     how.group = 1, how.sampling = (zf_sampling){.temperature = 0};
     good = good && write_some(e, s, data, &a, &how, error);
-    if (good) count_rewards(e, &a);
+    if (good) count_rewards(e, &a), count_ends(e, &a.r);
     good = good && (!path || s->rank || show(&a, path, iteration, error));
     some_free(&a);
     return good;

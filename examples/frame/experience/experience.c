@@ -12,17 +12,17 @@ bool experience_new(experience *e, const experience_desc *desc, zf_error *error)
 {
     const size_t answers = (size_t)desc->o->answers, cells = answers * (size_t)desc->sequence;
     *e = (experience){.desc = desc, .answers = desc->o->answers};
-    e->ids = malloc(cells * sizeof *e->ids);
-    e->labels = malloc(cells * sizeof *e->labels);
-    e->group = malloc(answers * sizeof *e->group);
-    e->advantage = malloc(cells * sizeof *e->advantage);
-    e->weight = malloc(answers * sizeof *e->weight);
-    e->reward = malloc(answers * sizeof *e->reward);
-    e->old = malloc(cells * sizeof *e->old);
-    e->entropy = malloc(cells * sizeof *e->entropy);
-    e->reference = malloc(cells * sizeof *e->reference);
-    e->correction = malloc(cells * sizeof *e->correction);
-    e->sampled = malloc(cells * sizeof *e->sampled);
+    e->ids = calloc(cells, sizeof *e->ids);
+    e->labels = calloc(cells, sizeof *e->labels);
+    e->group = calloc(answers, sizeof *e->group);
+    e->advantage = calloc(cells, sizeof *e->advantage);
+    e->weight = calloc(answers, sizeof *e->weight);
+    e->reward = calloc(answers, sizeof *e->reward);
+    e->old = calloc(cells, sizeof *e->old);
+    e->entropy = calloc(cells, sizeof *e->entropy);
+    e->reference = calloc(cells, sizeof *e->reference);
+    e->correction = calloc(cells, sizeof *e->correction);
+    e->sampled = calloc(cells, sizeof *e->sampled);
     e->spent = calloc(1, sizeof *e->spent);
     for (int64_t k = 0; e->group && k < e->answers; k++) e->group[k] = (int32_t)(k / desc->o->group);
     return (e->ids && e->labels && e->group && e->advantage && e->weight && e->reward && e->old && e->entropy &&
@@ -257,6 +257,20 @@ static bool sample(experience *e, session *s, int64_t iteration, zf_rollouts *r,
     phases_enter(e->spent, PHASE_OTHER);
     fill_rows(e, r);
     return weigh(e, error);
+}
+
+bool experience_evaluate(experience *e, session *s, int64_t iteration, zf_error *error)
+{
+    const experience_log *l = &e->log, before = e->log;
+    if (!(e->opened || experience_open(e, s, error)) || !gather(e, error) ||
+        !answers_evaluate(e, s, iteration, error))
+        return false;
+    if (!s->rank)
+        printf("held out: reward %.4f of %lld prompts, %.1f tokens an answer, %.1f%% of them ended\n",
+               l->held_out, (long long)e->desc->held_out->count, l->held_out_length,
+               100 * l->held_out_ended);
+    e->log = before; /* of the steps, which may go on */
+    return true;
 }
 
 bool experience_make(experience *e, session *s, int64_t iteration, zf_error *error)

@@ -33,6 +33,7 @@ typedef struct experience_log {
     double mismatch;               /* mean |log p - sampled| of a token */
     double redrawn;  /* groups that were drawn anew, as a share of all */
     double held_out; /* mean reward of held-out prompts; NaN in other iterations */
+    double held_out_length, held_out_ended; /* of their answers, as length and ended */
 } experience_log;
 
 /* [answers], [answers, sequence]. All ranks have all of them. */
@@ -64,6 +65,10 @@ bool experience_open(experience *e, session *s, zf_error *error);
  * trains. All ranks must call it. False with *error. */
 bool experience_make(experience *e, session *s, int64_t iteration, zf_error *error);
 
+/* Answers the held-out prompts over the parameters as they are now, as before that iteration, and prints
+ * what their rewards are. All ranks must call it. False with *error. */
+bool experience_evaluate(experience *e, session *s, int64_t iteration, zf_error *error);
+
 /* An output [rows, sequence] of all answers by a session: each rank computes parts of the shape of
  * training's, and gets those of the others. out [answers, sequence]. False with *error. */
 bool experience_score(const experience *e, session *by, const char *output, float *out,
@@ -71,6 +76,11 @@ bool experience_score(const experience *e, session *by, const char *output, floa
 /* The same of two outputs; the second may be NULL. */
 bool experience_score_two(const experience *e, session *by, const char *const outputs[2],
                           float *const out[2], zf_error *error);
+
+/* kept.c: an iteration as bytes, for a checkpoint amid its steps. False with *error: out of memory;
+ * bytes that are not those of this iteration. */
+bool experience_keep(experience *e, int64_t iteration, zf_text *out, zf_error *error);
+bool experience_take(experience *e, int64_t iteration, const zf_text *from, zf_error *error);
 
 /* answers.c */
 

@@ -9,6 +9,12 @@
 struct experience;
 struct policy_options;
 
+/* Numbers that a checkpoint amid the steps of an iteration has. */
+typedef struct experience_region {
+    void *at;
+    size_t bytes;
+} experience_region;
+
 /* A command. */
 typedef struct policy_kind {
     const char *usage;
@@ -25,6 +31,9 @@ typedef struct policy_kind {
     /* What is trained besides, on the batch of step `batch` of a pass over the answers, before the
      * session is; `step`: of the run, -1 before the first. False with *error. NULL: nothing. */
     bool (*step)(struct experience *e, session *s, int64_t batch, int64_t step, zf_error *error);
+    /* What steps on the answers of an iteration need besides, at most 4 regions; returns how many.
+     * NULL: none. */
+    int (*keeps)(struct experience *e, experience_region *out);
     /* As objective.number and .note; NULL: none. */
     bool (*number)(const struct experience *e, const char *name, double *out);
     void (*note)(const struct experience *e, char *text, size_t size);

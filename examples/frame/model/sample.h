@@ -68,6 +68,7 @@ typedef enum sample_purpose {
 } sample_purpose;
 
 #define SAMPLE_NOTE "objective" /* objective.note in a checkpoint */
+#define SAMPLE_FILE "answers.bin" /* objective.keep in a checkpoint */
 
 struct session;
 typedef struct settings settings; /* settings.h */
@@ -146,13 +147,18 @@ typedef struct objective {
     /* Called before `read` of each step, by all ranks: what the steps from this one on train on may
      * depend on the parameters. False with *error. NULL: nothing. */
     bool (*prepare)(struct session *s, void *reader, int64_t step, zf_error *error);
+    /* Called by all ranks after the last step of a run that was not interrupted. False with *error.
+     * NULL: nothing. */
+    bool (*finish)(struct session *s, void *reader, zf_error *error);
     /* A number of `losses` that is no output of the graph: sets *out. NULL: all are outputs. */
     bool (*number)(void *reader, const char *name, double *out);
     /* A number that steps go on from, next to what the store has: its text for a checkpoint, of `size`
      * bytes, where it is called SAMPLE_NOTE. NULL: there is none. */
     void (*note)(void *reader, char *text, size_t size);
-    /* Whether a run can go on from a checkpoint of step `done`; NULL: from any. */
-    bool (*whole)(void *reader, int64_t done);
+    /* What steps go on from that is not a number: a file of a checkpoint of step `done`, which is
+     * called SAMPLE_FILE; valid until the reader stops. out->data NULL: none. False with *error.
+     * NULL: there is none. */
+    bool (*keep)(void *reader, int64_t done, zf_attachment *out, zf_error *error);
     /* What losses need of the first parameters (session.reference): how many numbers, and their
      * values by a session that evaluates one part. NULL: nothing. All ranks must call `refer`. */
     int64_t (*references)(const dataset *d, const settings *o);

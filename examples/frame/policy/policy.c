@@ -17,6 +17,7 @@ typedef struct policy_reader {
     causal_batch text;       /* of the step; examples 0: there is none */
     const session *trains;   /* NULL: no step has begun */
     int64_t iteration;       /* from 0 on */
+    zf_text kept;            /* of the last checkpoint */
 } policy_reader;
 
 /* After a step: what it moved. */
@@ -46,7 +47,7 @@ static void stop(void *user)
     policy_reader *r = user;
     if (!r) return;
     end_iteration(r, r->trains && !r->trains->rank);
-    experience_close(&r->e), causal_batch_free(&r->text);
+    experience_close(&r->e), causal_batch_free(&r->text), zf_text_free(&r->kept);
     free(r);
 }
 
@@ -74,6 +75,17 @@ static void *start(const dataset *d, bool held_out, int64_t examples, int64_t fi
 
 static int64_t steps_of_pass(const policy_reader *r) { return r->e.answers / r->e.desc->batch; }
 
+static int64_t steps_of_iteration(const policy_reader *r)
+{
+    return steps_of_pass(r) * r->e.desc->o->epochs;
+}
+
+/* To which step number `step` belongs; iterations before the first step are counted too. */
+static int64_t iteration_of(const policy_reader *r, int64_t step)
+{
+    return r->e.desc->o->ppo.critic_warmup + step / steps_of_iteration(r);
+}
+
 /* What the kind trains besides, on the answers of step k of an iteration. */
 static bool train_besides(policy_reader *r, session *s, int64_t k, int64_t step, zf_error *error)
 {
@@ -81,20 +93,45 @@ static bool train_besides(policy_reader *r, session *s, int64_t k, int64_t step,
     return !kind->step || kind->step(&r->e, s, k % steps_of_pass(r), step, error);
 }
 
-/* The answers of an iteration. */
-static bool iterate(policy_reader *r, session *s, int64_t iteration, zf_error *error)
+static void begin_iteration(policy_reader *r, const session *s, int64_t iteration)
 {
     end_iteration(r, !s->rank);
     phases_begin(r->e.spent);
     r->iteration = iteration;
+}
+
+/* The answers of an iteration. */
+static bool iterate(policy_reader *r, session *s, int64_t iteration, zf_error *error)
+{
+    begin_iteration(r, s, iteration);
     if (!experience_make(&r->e, s, iteration, error)) return false;
     phases_enter(r->e.spent, PHASE_TRAIN);
     return true;
 }
 
-/* Iterations before the first step, in which only that is trained. */
-static bool warm_up(policy_reader *r, session *s, int64_t each, zf_error *error)
+/* The same, in a run that goes on amid the steps on them: its checkpoint has them. */
+static bool go_on(policy_reader *r, session *s, int64_t iteration, zf_error *error)
 {
+    const char *load = r->e.desc->run->load;
+    zf_text text = {.at = NULL};
+    zf_error why = {ZF_OK, ""};
+    char path[1200];
+    bool good;
+    begin_iteration(r, s, iteration);
+    if (!experience_open(&r->e, s, error)) return false;
+    snprintf(path, sizeof path, "%s/" SAMPLE_FILE, load ? load : ".");
+    good = zf_text_read(path, &text, error) &&
+           (experience_take(&r->e, iteration, &text, &why) ||
+            fail(error, why.status, "%.400s: %.400s", path, why.text));
+    zf_text_free(&text);
+    phases_enter(r->e.spent, PHASE_TRAIN);
+    return good;
+}
+
+/* Iterations before the first step, in which only that is trained. */
+static bool warm_up(policy_reader *r, session *s, zf_error *error)
+{
+    const int64_t each = steps_of_iteration(r);
     bool good = true;
     for (int64_t k = 0; k < r->e.desc->o->ppo.critic_warmup && good; k++) {
         good = iterate(r, s, k, error);
@@ -106,25 +143,34 @@ static bool warm_up(policy_reader *r, session *s, int64_t each, zf_error *error)
 static bool prepare(session *s, void *user, int64_t step, zf_error *error)
 {
     policy_reader *r = user;
-    const policy_options *o = r->e.desc->o;
-    const int64_t each = steps_of_pass(r) * o->epochs, at = step % each;
-    if (!step && !warm_up(r, s, each, error)) return false;
+    const int64_t at = step % steps_of_iteration(r);
+    if (!step && !warm_up(r, s, error)) return false;
     note_step(r);
-    if (at ? !r->e.opened : !iterate(r, s, o->ppo.critic_warmup + step / each, error))
-        return at && fail(error, ZF_ERR_ARGUMENT,
-                          "--load has a checkpoint of step %lld, amid the %lld steps on the answers "
-                          "of an iteration, which it does not have: --save-every must be a multiple "
-                          "of %lld",
-                          (long long)step, (long long)each, (long long)each);
+    if (!at && !iterate(r, s, iteration_of(r, step), error)) return false;
+    if (at && !r->e.opened && !go_on(r, s, iteration_of(r, step), error)) return false;
     r->trains = s;
     return train_besides(r, s, at, step, error);
 }
 
-/* After the last step on the answers of an iteration. */
-static bool whole(void *user, int64_t done)
+/* The answers to held-out prompts after the last step. */
+static bool finish(session *s, void *user, zf_error *error)
 {
-    const policy_reader *r = user;
-    return done % (steps_of_pass(r) * r->e.desc->o->epochs) == 0;
+    policy_reader *r = user;
+    const int64_t last = steps_of_iteration(r) - 1, done = zf_program_step(s->program);
+    end_iteration(r, !s->rank);
+    return !r->e.desc->held_out ||
+           experience_evaluate(&r->e, s, iteration_of(r, done + last), error);
+}
+
+/* Amid the steps of an iteration: its answers. */
+static bool keep(void *user, int64_t done, zf_attachment *out, zf_error *error)
+{
+    policy_reader *r = user;
+    *out = (zf_attachment){.name = SAMPLE_FILE};
+    if (done % steps_of_iteration(r) == 0) return true;
+    if (!experience_keep(&r->e, r->iteration, &r->kept, error)) return false;
+    out->data = r->kept.at, out->bytes = r->kept.count;
+    return true;
 }
 
 static void note(void *user, char *text, size_t size)
@@ -221,10 +267,11 @@ static const objective policy_objective = {
     .start = start,
     .prepare = prepare,
     .read = read_batch,
+    .finish = finish,
     .stop = stop,
     .number = number,
     .note = note,
-    .whole = whole,
+    .keep = keep,
     .count = count,
     .feed = feed,
 };
@@ -280,7 +327,7 @@ static const zf_option policy_rows[] = {
     ROW(TEXT, held_out, 0, NULL, .unit = "FILE", .topic = "held out",
         .help = "prompts that are answered with the most likely tokens, and rewarded, for the log"),
     ROW(COUNT, held_out_every, 10, "[1,1000000000]", .unit = "N", .with = "held_out",
-        .help = "before iterations 0, N, 2 N, ..."),
+        .help = "before iterations 0, N, 2 N, ..., and after the last step"),
     ROW(TEXT, samples, 0, NULL, .unit = "FILE", .with = "held_out",
         .traits = ZF_OPTION_PATH | ZF_OPTION_LOCAL,
         .help = "JSON Lines to which the answers to the first ten of them are added"),
@@ -315,12 +362,6 @@ static const char *wrong(const settings *o)
                "is";
     if (!own->reward.count) return "a reward is needed: --reward SPEC";
     if (!own->answers) own->answers = o->batch;
-    if (own->answers % o->batch == 0 && o->save &&
-        (o->steps % (own->answers / o->batch * own->epochs) ||
-         o->save_every % (own->answers / o->batch * own->epochs)))
-        return "--steps and --save-every must be multiples of the steps of an iteration, --answers "
-               "/ "
-               "--batch * --epochs: a checkpoint does not have its answers";
     if (own->answers % o->batch) return "--answers must be a multiple of --batch";
     if (o->batch % own->group)
         return "--batch must be a multiple of --group: a step has whole groups";

@@ -152,6 +152,17 @@ static bool number(const experience *e, const char *name, double *out)
     return true;
 }
 
+static int keeps(experience *e, experience_region *out)
+{
+    ppo *p = e->own;
+    const size_t bytes = (size_t)(e->answers * e->desc->sequence) * sizeof *p->values;
+    out[0] = (experience_region){p->values, bytes};
+    out[1] = (experience_region){p->returns, bytes};
+    out[2] = (experience_region){&p->used, sizeof p->used};
+    out[3] = (experience_region){&p->explained, sizeof p->explained};
+    return 4;
+}
+
 static void note(const experience *e, char *text, size_t size)
 {
     const ppo *p = e->own;
@@ -249,6 +260,7 @@ int ppo_command(const sample_model *sample, int argc, char **argv)
                                      .close = close_ppo,
                                      .advantages = advantages,
                                      .step = train_critic,
+                                     .keeps = keeps,
                                      .number = number,
                                      .note = note};
     return policy_command(sample, &kind, argc, argv);

@@ -155,7 +155,7 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
     const zf_wordpiece *vocab = job->data.vocab;
     zf_json_writer *config = zf_config_json(sample->config, &job->config), *about = describe(r);
     zf_json_writer *deepspeed = describe_deepspeed(r);
-    zf_attachment attachments[6 + ZF_FOLDER_FILES] = {{"config.json", NULL, 0}};
+    zf_attachment attachments[7 + ZF_FOLDER_FILES] = {{"config.json", NULL, 0}};
     zf_folder_tokenizer tokenizer = {.json = NULL};
     zf_adapter_files files = {.config = {.at = NULL}};
     notes n;
@@ -166,6 +166,13 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
     if (sample->objective->note && r->reader) {
         sample->objective->note(r->reader, n.state, sizeof n.state);
         n.note[d.note_count++] = (zf_note){SAMPLE_NOTE, n.state};
+    }
+    if (sample->objective->keep && r->reader && r->leads) {
+        zf_attachment *a = &attachments[d.attachment_count];
+        a->data = NULL;
+        if (!sample->objective->keep(r->reader, zf_program_step(r->session.program), a, &r->error))
+            a->data = NULL;
+        d.attachment_count += a->data != NULL;
     }
     if (held_out) n.note[d.note_count++] = (zf_note){"held-out", held_out};
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);

@@ -48,20 +48,11 @@ static zf_status feed(void *user, zf_program *program, int64_t step)
 }
 
 /* Whether a signal has reached any rank; all ranks learn it after the same step. */
-static bool hear(run *r)
+static bool hears(run *r)
 {
     int64_t heard = interrupt_came();
-    if (ranks_sum(r->comm, &heard, &r->error)) return false;
+    if (ranks_sum(r->comm, &heard, &r->error)) return true;
     r->interrupted = heard > 0;
-    return true;
-}
-
-/* Whether a signal ends the run here; one that came amid steps that belong together waits. */
-static bool hears(run *r, int64_t done)
-{
-    const objective *of = r->job->sample->objective;
-    if (!hear(r)) return true;
-    if (of->whole && !of->whole(r->reader, done)) r->interrupted = false;
     return r->interrupted;
 }
 
@@ -96,7 +87,7 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
                     row.losses[0], row.grad_norm);
     if (r->leads && done == r->first_step + 2) training_tell_grace(&r->job->report, t - r->last_step);
     r->last_step = t;
-    if (hears(r, done)) return false;
+    if (hears(r)) return false;
     if (r->comm && o->compare_every && done % o->compare_every == 0) {
         zf_status status = zf_compare_ranks(program);
         if (status) return fail(&r->error, status, "%s", zf_program_error(program));
@@ -170,6 +161,8 @@ bool run_train(run *r)
     r->last_step = run_now();
     status = zf_nn_train(&d);
     zf_metrics_close(&r->live, NULL);
+    if (!status && !r->error.status && !r->interrupted && of->finish)
+        return of->finish(s, r->reader, &r->error);
     if (!status || r->error.status) return !r->error.status;
     if (status == ZF_ERR_NAN && !run_scaled(r)) return fail_by_loss(r);
     return fail(&r->error, status, "%s", zf_program_error(s->program));

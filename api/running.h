@@ -490,6 +490,10 @@ typedef struct zf_compile_desc {
      * the micro-batches of a step. A call that breaks either rule fails with ZF_ERR_STAGE. The
      * program that is named need not outlive this one. NULL: all memory is this program's own */
     const struct zf_program *shares_memory_with;
+    /* The least bytes of the device for the values of a step, so that larger programs, which are
+     * compiled later, have room there (shares_memory_with). They are part of its predicted bytes.
+     * Ignored where the values lie in the memory of another program */
+    size_t reserve;
     /* A program of this store whose caches (zf_cache), and held parameters (zf_hold), are also this
      * one's, by name; it lives as long as this program; NULL: none */
     const zf_program *caches;

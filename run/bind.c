@@ -83,6 +83,21 @@ static zfi_work *zfi_work_shared(const zf_program *p, const zf_program *other, z
     return work && zfi_work_bytes(p, space) <= work->bytes ? work : NULL;
 }
 
+/* Bytes that the memory of a step has besides its values; 0 where these lie in another program's. */
+static zf_status zfi_find_reserve(zf_program *p, const zf_compile_desc *d)
+{
+    const size_t bytes = zfi_work_bytes(p, ZF_DEVICE),
+                 peak = (size_t)p->graph->peaks[ZF_DEVICE].bytes;
+    if (d->reserve <= bytes || zfi_work_shared(p, d->shares_memory_with, ZF_DEVICE)) return ZF_OK;
+    p->reserved = d->reserve - bytes;
+    if (!d->memory_limit || peak + p->reserved <= d->memory_limit) return ZF_OK;
+    return zfi_fail(&p->graph->error, ZF_ERR_LIMIT,
+                    "zf_compile: the plan takes %zu bytes, of which %zu are added by reserve, %zu "
+                    "more than the limit of %zu",
+                    peak + p->reserved, p->reserved, peak + p->reserved - d->memory_limit,
+                    d->memory_limit);
+}
+
 /* Finds where parameters and states, which are contiguous, lie in the plan of a space. */
 static zf_status zfi_find_stored(zf_program *p, zf_space space)
 {

@@ -118,8 +118,8 @@ static zf_status zfi_check_store_limit(const zf_program *p, const zf_program *ot
 {
     const zf_store *s = p->store;
     const bool shares = zfi_work_shared(p, other, ZF_DEVICE) != NULL;
-    const int64_t peak = p->graph->peaks[ZF_DEVICE].bytes -
-                         (shares ? (int64_t)zfi_work_bytes(p, ZF_DEVICE) : 0);
+    const int64_t peak = p->graph->peaks[ZF_DEVICE].bytes +
+                         (shares ? -(int64_t)zfi_work_bytes(p, ZF_DEVICE) : (int64_t)p->reserved);
     const size_t bytes = s->bytes[ZF_DEVICE], programs = s->program_bytes[ZF_DEVICE],
                  all = bytes + programs + (size_t)peak;
     if (!s->memory_limit || all <= s->memory_limit) return ZF_OK;
@@ -175,10 +175,10 @@ static zf_status zfi_allocate_work(zf_program *p, zf_space space, const zf_progr
 {
     zf_store *s = p->store;
     zfi_arena *a = &p->arenas[space];
-    const size_t bytes = zfi_work_bytes(p, space);
+    const size_t bytes = zfi_work_bytes(p, space) + (space == ZF_DEVICE ? p->reserved : 0);
     if (!bytes) return ZF_OK;
     if ((a->work = zfi_work_shared(p, other, space))) {
-        a->work->owners++, a->shared = bytes;
+        a->work->owners++, a->shared = zfi_work_bytes(p, space);
         return ZF_OK;
     }
     if (!(a->work = zfi_calloc(&s->memory, 1, sizeof *a->work))) return zfi_graph_nomem(p->graph);
@@ -375,6 +375,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
         if (g->peaks[space].bytes && !(status = zfi_find_stored(p, (zf_space)space)))
             zfi_find_work(p, (zf_space)space);
     if (!status) status = zfi_find_temporary(p);
+    if (!status) status = zfi_find_reserve(p, d);
     if (status || (status = zfi_check_store_limit(p, d->shares_memory_with))) return status;
     status = zf_graph_plan(g, &p->plan);
     for (int space = 0; space < ZF_SPACES && !status; space++)

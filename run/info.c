@@ -8,7 +8,7 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
     if (!p) return info;
     g = p->graph;
     if (p->backend->remark) info.remark = p->backend->remark(p->backend->self);
-    info.peak_bytes = (size_t)g->peaks[ZF_DEVICE].bytes;
+    info.peak_bytes = (size_t)g->peaks[ZF_DEVICE].bytes + p->reserved;
     for (int k = 0; k < ZF_SPACES; k++) {
         const size_t stored = (size_t)(p->arenas[k].stored_end - p->arenas[k].stored_at);
         info.allocated[k] = p->arenas[k].bytes + stored + p->overhead[k];
@@ -41,6 +41,6 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
         if (node->op == ZF_OP_constant) info.constant_bytes += bytes;
         if (zfi_is_persistent(g, node)) persistent += (int64_t)bytes;
     }
-    info.work_bytes = (size_t)(all - persistent);
+    info.work_bytes = (size_t)(all - persistent) + p->reserved;
     return info;
 }

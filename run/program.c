@@ -54,6 +54,7 @@ struct zf_program {
     int64_t held_at;    /* had changed so many times */
     zf_backend *backend; /* the store's */
     zfi_arena arenas[ZF_SPACES];
+    size_t reserved;    /* bytes of the device that zf_compile_desc.reserve has added */
     size_t overhead[ZF_SPACES]; /* bytes that the store has besides tensors, for the disk */
     size_t bound_bytes;  /* bytes of tensors that the store had before */
     int32_t first_added; /* tensors of the store from this one on were added */

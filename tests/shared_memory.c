@@ -15,6 +15,8 @@ static zf_graph *build(test *t, int64_t batch, bool trains)
     return g;
 }
 
+static void free_graph(void *g) { zf_graph_free(g); }
+
 typedef struct pair {
     zf_graph *graphs[2];
     zf_program *train, *eval;
@@ -30,10 +32,10 @@ static void close_pair(void *self)
 }
 
 /* A program that trains on 8 rows, and one that evaluates `rows`, in the same memory or not. */
-static bool open_pair(test *t, pair *p, int64_t rows, bool shares)
+static bool open_reserved(test *t, pair *p, int64_t rows, bool shares, size_t reserve)
 {
     *p = (pair){{build(t, 8, true), build(t, rows, false)}, NULL, NULL};
-    p->train = zf_compile(p->graphs[0], &(zf_compile_desc){.seed = 4});
+    p->train = zf_compile(p->graphs[0], &(zf_compile_desc){.seed = 4, .reserve = reserve});
     if (p->train)
         p->eval = zf_compile(p->graphs[1],
                              &(zf_compile_desc){.store = zf_program_store(p->train),
@@ -49,6 +51,11 @@ static bool open_pair(test *t, pair *p, int64_t rows, bool shares)
         }
     close_pair(p);
     return false;
+}
+
+static bool open_pair(test *t, pair *p, int64_t rows, bool shares)
+{
+    return open_reserved(t, p, rows, shares, 0);
 }
 
 static zf_status give(zf_program *p, zf_graph *g)
@@ -113,6 +120,45 @@ TEST(shared_memory_has_room)
     eval = zf_program_info_of(p.eval);
     CHECK(t, !eval.shared[ZF_DEVICE] && eval.allocated_bytes == eval.peak_bytes);
     CHECK(t, run_pair(t, &p, losses));
+}
+
+/* The first has room for a larger one if it is asked to; that is predicted, allocated and limited. */
+TEST(shared_memory_is_reserved)
+{
+    static pair own, with, small;
+    float a[3] = {0}, b[3] = {0};
+    zf_program_info train, eval;
+    zf_store_info store;
+    size_t least;
+    if (!open_pair(t, &own, 500, true)) return;
+    test_defer(t, close_pair, &own);
+    least = zf_program_info_of(own.eval).work_bytes;
+    if (!open_reserved(t, &with, 500, true, least)) return;
+    test_defer(t, close_pair, &with);
+    train = zf_program_info_of(with.train), eval = zf_program_info_of(with.eval);
+    store = zf_store_info_of(zf_program_store(with.train));
+    CHECK(t, train.work_bytes == least && train.allocated_bytes == train.peak_bytes);
+    CHECK(t, eval.shared[ZF_DEVICE] == least && eval.work_bytes == least);
+    CHECK(t, eval.allocated_bytes + eval.shared[ZF_DEVICE] == eval.peak_bytes);
+    CHECK(t, store.program_bytes + store.bytes == train.allocated_bytes + eval.allocated_bytes);
+    CHECK(t, run_pair(t, &own, a) && run_pair(t, &with, b) && !memcmp(a, b, sizeof a));
+    if (!open_reserved(t, &small, 4, true, 1)) return; /* it has more already */
+    test_defer(t, close_pair, &small);
+    CHECK(t, zf_program_info_of(small.train).work_bytes < least);
+    CHECK(t, zf_program_info_of(small.eval).shared[ZF_DEVICE] > 0);
+}
+
+/* Below the limit without the reserve. */
+TEST(shared_memory_reserve_is_limited)
+{
+    zf_graph *g = build(t, 8, true);
+    zf_program *p;
+    NEED(t, g, NULL);
+    test_defer(t, free_graph, g);
+    p = zf_compile(g, &(zf_compile_desc){.reserve = 1 << 20, .memory_limit = 1 << 20});
+    CHECK(t, !p);
+    if (zf_graph_status(g) == ZF_ERR_NOMEM) OK(t, zf_graph_status(g), zf_graph_error(g));
+    CHECK(t, zf_graph_status(g) == ZF_ERR_LIMIT && strstr(zf_graph_error(g), "added by reserve"));
 }
 
 TEST(shared_memory_outlives_the_first)

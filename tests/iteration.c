@@ -1,8 +1,9 @@
-/* An iteration of grpo takes the bytes that its plan says (zf-plan rlhf): programs of all phases are
+/* An iteration of grpo or ppo takes the bytes that its plan says (zf-plan rlhf): programs of all phases are
  * opened, answers sampled, and a step is made. */
 #include "../examples/frame/options/command.h"
 #include "../examples/frame/plan/iteration_plan.h"
-#include "../examples/frame/experience/experience.h"
+#include "../examples/frame/experience/rehearsal.h"
+#include "../examples/frame/ppo/ppo.h"
 #include "../examples/llm/model.h"
 #include "test.h"
 
@@ -61,6 +62,7 @@ static bool iterate(rank *r, session *s, experience *e)
     for (int64_t k = 0; k < 2; k++) {
         zf_status status;
         if (!experience_make(e, s, k, &r->error)) return false;
+        if (r->d->ppo && !ppo_kind.step(e, s, 0, k, &r->error)) return false;
         status = write_step(s, e);
         if (!status) status = zf_step(s->program);
         if (!status) continue;
@@ -91,9 +93,11 @@ static void run_with(rank *r, zf_tokenizer *tokens, zf_rewards *rewards)
     const iteration_desc *d = r->d;
     const zf_answer_desc how = {.tokenizer = tokens, .vocab = IDS};
     const bool adapts = d->training.lora.rank != 0;
-    policy_options own = {.group = GROUP, .tokens = ANSWER, .answers = BATCH, .kind = &kind,
+    policy_options own = {.group = GROUP, .tokens = ANSWER, .answers = BATCH,
+                          .kind = d->ppo ? d->ppo : &kind,
+                          .ppo = {.critic_every = 1, .kl_horizon = 100, .value.clip = 0.2, .critic_lr = 1e-3},
                           .how.temperature = 1};
-    settings run = {.init = MODEL, .threads = d->world, .quiet = true};
+    settings run = {.init = MODEL, .threads = d->world, .steps = 2, .training = d->training, .quiet = true};
     policy_graph graph = {.temperature = 1};
     zf_prompts prompts = {.count = 0};
     experience_desc about = {.o = &own,
@@ -104,8 +108,8 @@ static void run_with(rank *r, zf_tokenizer *tokens, zf_rewards *rewards)
                              .batch = BATCH,
                              .sequence = PROMPT + ANSWER,
                              .config = d->config,
-                             .reference = d->reference || adapts,
-                             .copy = d->reference && !adapts};
+                             .reference = d->reference || d->ppo || adapts,
+                             .copy = (d->reference || d->ppo) && !adapts};
     session_desc s = {.sample = &llm_sample,
                       .purpose = SAMPLE_TRAIN,
                       .config = d->config,
@@ -118,7 +122,7 @@ static void run_with(rank *r, zf_tokenizer *tokens, zf_rewards *rewards)
     session train;
     experience e;
     if (!zf_prompts_read(&prompts, r->prompts, &(zf_prompts_desc){.how = &how}, &r->error)) return;
-    if (session_open(&train, &s, &r->error)) {
+    if (rehearse(&about, &s, &s.reserve, &r->error) && session_open(&train, &s, &r->error)) {
         if (experience_new(&e, &about, &r->error) && iterate(r, &train, &e)) count_bytes(r, &train, &e);
         experience_close(&e);
         session_close(&train);
@@ -158,6 +162,8 @@ static void check_plan(test *t, const iteration_desc *d)
     }
     for (int32_t k = 0; k < d->world; k++) pthread_join(ranks[k].thread, NULL);
     zf_local_free(group);
+    for (int k = 0; k < ITERATION_PHASES; k++) CHECK(t, !plan.phases[k].apart);
+    CHECK(t, !d->ppo == !plan.phases[5].name);
     for (int32_t k = 0; k < d->world; k++) {
         OK(t, ranks[k].error.status, ranks[k].error.text);
         CHECK(t, ranks[k].device == plan.total && ranks[k].host == plan.host);
@@ -178,8 +184,10 @@ TEST_ONCE(iteration_takes_what_is_planned)
     const struct {
         int32_t world;
         const zf_training *training;
-        bool reference;
-    } cases[] = {{1, &bf16, true}, {1, &away, false}, {2, &t3, false}, {2, &away, false}, {4, &adapts, true}};
+        bool reference, ppo;
+    } cases[] = {{1, &bf16, true, false},  {1, &away, false, false}, {2, &t3, false, false},
+                 {2, &away, false, false}, {4, &adapts, true, false}, {1, &adapts, false, true},
+                 {2, &t3, false, true},    {1, &away, false, true}};
     for (size_t k = 0; k < sizeof cases / sizeof *cases && !t->failed; k++)
         check_plan(t, &(iteration_desc){.sample = &llm_sample,
                                         .config = &config,
@@ -191,5 +199,7 @@ TEST_ONCE(iteration_takes_what_is_planned)
                                         .world = cases[k].world,
                                         .nodes = 1,
                                         .threads = 1,
+                                        .folder = MODEL,
+                                        .ppo = cases[k].ppo ? &ppo_kind : NULL,
                                         .reference = cases[k].reference});
 }

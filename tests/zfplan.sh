@@ -411,8 +411,26 @@ kept=0
 for phase in sampling scoring training; do kept=$((kept + $(rlhf $phase.kept))); done
 is 'rlhf: all is the sum' "$(rlhf all)" \
     "$(($(rlhf parameters) + $(rlhf optimizer) + $(rlhf in_turns) + kept))"
+# Of ppo the critic is one of the phases; sampling may take most.
+kept=0
+for phase in sampling scoring reference values critic training; do
+    kept=$((kept + $(rlhf $phase.kept --ppo --lora r=4)))
+done
+is 'rlhf: all of ppo is the sum' "$(rlhf all --ppo --lora r=4)" "$(($(rlhf parameters --ppo --lora r=4) +
+    $(rlhf optimizer --ppo --lora r=4) + $(rlhf in_turns --ppo --lora r=4) + kept))"
+is 'rlhf: sampling takes most' "$(rlhf in_turns --batch 2 --group 2)" "$(most --batch 2 --group 2)"
+is 'rlhf: nothing is apart' "$(rlhf sampling.apart --batch 2 --group 2) $([ "$(rlhf sampling.values --batch 2 --group 2)" -gt \
+    "$(rlhf training.values --batch 2 --group 2)" ]; echo $?)" 'false 0'
+is 'rlhf: a text is trained on too' "$([ "$(rlhf training.values --ppo --ptx-rows 64)" -gt \
+    "$(rlhf training.values --ppo)" ]; echo $?)" 0
 usage="
 Try 'zf-plan rlhf --help'."
+is 'rlhf: a critic of grpo' "$("$plan" rlhf --model docs/data/llama.json --critic docs/data 2>&1)" \
+    "zf-plan: rlhf: --critic requires --ppo$usage"
+is 'rlhf: a group of one' "$("$plan" rlhf --model docs/data/llama.json --group 1 2>&1)" \
+    "zf-plan: rlhf: a --group of grpo has at least 2 answers$usage"
+fails 1 'zf-plan: rlhf: 3 rows of a text cannot be split into 2 parts of a step' rlhf --ppo --ptx-rows 3 --world 2 \
+    --model docs/data/llama.json --prompt 16 --answer 16
 is 'rlhf without a model' "$("$plan" rlhf 2>&1)" "zf-plan: rlhf: a model is needed: --model DIR$usage"
 is 'rlhf of uneven parts' "$("$plan" rlhf --model docs/data/llama.json --prompt 16 --answer 16 --world 3 2>&1)" \
     'zf-plan: rlhf: a batch of 64 answers is no multiple of the 3 parts of a step, or of the group of 8'

@@ -543,6 +543,9 @@ static bool begin(run *r)
     zf_weights_report report;
     d.comm = r->comm;
     if (r->comm) d.device.index = ranks_device(&r->job->ranks, r->comm->rank);
+    if (sample->objective->reserve && !o->memory &&
+        !sample->objective->reserve(&r->job->data, &d, &d.reserve, &r->error))
+        return run_agree(r);
     /* All ranks report errors to each other; but ranks that measure have calls of their own in
      * flight. */
     if (!session_open(&r->session, &d, &r->error) && settings_measures(o)) return false;

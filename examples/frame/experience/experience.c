@@ -71,6 +71,7 @@ static bool open_copy(experience *e, session *s, zf_error *error)
                       .config = &config,
                       .shape = s->shape,
                       .training = {.fuse.without = e->desc->no_fuse},
+                      .turns = s,
                       .device = s->device,
                       .threads = s->threads,
                       .plan_only = s->plans};
@@ -104,6 +105,24 @@ bool experience_open(experience *e, session *s, zf_error *error)
     session_close(&e->score);
     decoder_close(&e->decoder);
     return false;
+}
+
+int experience_parts(const experience *e, experience_part out[EXPERIENCE_PARTS])
+{
+    const policy_kind *kind = e->desc->o->kind;
+    int count = 0;
+    out[count++] = (experience_part){"sampling", &e->decoder.prompt, false};
+    out[count++] = (experience_part){"sampling", &e->decoder.token, false};
+    out[count++] = (experience_part){"scoring", &e->score, false};
+    if (e->desc->reference)
+        out[count++] = (experience_part){"reference", &e->base, e->desc->copy};
+    return count + (kind->parts ? kind->parts(e, out + count) : 0);
+}
+
+size_t experience_turn_bytes(const zf_program *program)
+{
+    const zf_program_info i = zf_program_info_of(program);
+    return i.peak_bytes - i.store_bytes - i.input_bytes - i.constant_bytes;
 }
 
 /* ------------------------------------------------------------------------------------- answers */

@@ -77,6 +77,17 @@ bool experience_score(const experience *e, session *by, const char *output, floa
 bool experience_score_two(const experience *e, session *by, const char *const outputs[2],
                           float *const out[2], zf_error *error);
 
+/* The sessions of an iteration besides the one that trains. */
+enum { EXPERIENCE_PARTS = 8 };
+typedef struct experience_part {
+    const char *name; /* of its phase */
+    const session *session;
+    bool whole; /* it has parameters, and a store, of its own */
+} experience_part;
+int experience_parts(const experience *e, experience_part out[EXPERIENCE_PARTS]);
+/* Bytes of the device that a step takes in the memory of phases that run in turns. */
+size_t experience_turn_bytes(const zf_program *program);
+
 /* kept.c: an iteration as bytes, for a checkpoint amid its steps. False with *error: out of memory;
  * bytes that are not those of this iteration. */
 bool experience_keep(experience *e, int64_t iteration, zf_text *out, zf_error *error);

@@ -7,6 +7,7 @@
 #include "../model/session.h"
 
 struct experience;
+struct experience_part;
 struct policy_options;
 
 /* Numbers that a checkpoint amid the steps of an iteration has. */
@@ -34,6 +35,8 @@ typedef struct policy_kind {
     /* What steps on the answers of an iteration need besides, at most 4 regions; returns how many.
      * NULL: none. */
     int (*keeps)(struct experience *e, experience_region *out);
+    /* Its sessions, as experience_parts; returns how many. NULL: none. */
+    int (*parts)(const struct experience *e, struct experience_part *out);
     /* As objective.number and .note; NULL: none. */
     bool (*number)(const struct experience *e, const char *name, double *out);
     void (*note)(const struct experience *e, char *text, size_t size);

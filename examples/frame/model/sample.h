@@ -71,6 +71,7 @@ typedef enum sample_purpose {
 #define SAMPLE_FILE "answers.bin" /* objective.keep in a checkpoint */
 
 struct session;
+struct session_desc;
 typedef struct settings settings; /* settings.h */
 
 /* What a run trains on: a text or the batches of a file. */
@@ -147,6 +148,10 @@ typedef struct objective {
     /* Called before `read` of each step, by all ranks: what the steps from this one on train on may
      * depend on the parameters. False with *error. NULL: nothing. */
     bool (*prepare)(struct session *s, void *reader, int64_t step, zf_error *error);
+    /* Sets the bytes that a step of the session `train` describes needs to have (session_desc.reserve),
+     * so that the sessions of `prepare` lie in its memory. False with *error. NULL: 0. */
+    bool (*reserve)(const dataset *d, const struct session_desc *train, size_t *bytes,
+                    zf_error *error);
     /* Called by all ranks after the last step of a run that was not interrupted. False with *error.
      * NULL: nothing. */
     bool (*finish)(struct session *s, void *reader, zf_error *error);

@@ -75,7 +75,7 @@ static zf_training step_training(session *s, const session_desc *d, int32_t vari
     t.zero.world = s->world, t.zero.store = store;
     if (!s->buckets) t.zero = whole;
     if (d->measure) t.cost = &s->cost;
-    t.backend = s->own;
+    t.backend = d->turns ? s->backend : s->own;
     return t;
 }
 
@@ -111,8 +111,8 @@ static void set_sharing(session *s, const session_desc *d)
 static bool open_backend(session *s, const session_desc *d, zf_error *error)
 {
     const device_desc cpu = {.kind = DEVICE_CPU};
-    if (d->share) {
-        s->backend = d->share->backend;
+    if (d->share || d->turns) {
+        s->backend = (d->share ? d->share : d->turns)->backend;
         return true;
     }
     s->backend = s->own = device_open(&d->device, d->threads, error);
@@ -203,6 +203,14 @@ static bool open_gather(session *s, const zf_compile_desc *with, zf_error *error
            fail(error, zf_graph_status(s->gathers), "%s", zf_graph_error(s->gathers));
 }
 
+/* The program in whose memory the values of a step lie; NULL: none. `sharing`: another variant. */
+static const zf_program *memory_of(const session_desc *d, const zf_program *sharing)
+{
+    const session *other = d->share ? d->share : d->turns;
+    if (!other || (d->turns && sharing)) return sharing;
+    return other->keeps ? NULL : other->program;
+}
+
 /* Builds and compiles variant k of the step, over the store, if there is one. `sharing`: a variant
  * that has been compiled, or NULL. */
 static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store *store,
@@ -225,9 +233,8 @@ static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store 
                              .seed = d->share && d->with != SESSION_NEXT ? 0 : d->seed,
                              .store = store,
                              .must_exist = d->share && !copies && d->with != SESSION_NEXT,
-                             .shares_memory_with = !d->share         ? sharing
-                                                   : d->share->keeps ? NULL
-                                                                     : d->share->program,
+                             .shares_memory_with = memory_of(d, sharing),
+                             .reserve = d->reserve,
                              .caches = d->share ? d->share->program : NULL,
                              .temporary_caches = lends_caches(d),
                              .comm = s->comm,

@@ -39,6 +39,10 @@ typedef struct session_desc {
     /* The session whose parameters, dtype, adapter and zf_zero_desc (except micro_batches) this one
      * uses, and whose caches, if it has any; not for training, except by SESSION_NEXT. */
     struct session *share;
+    /* The session in whose memory, and on whose backend, the values of this one's steps lie, in turns
+     * with its own, over other parameters; without `share` */
+    struct session *turns;
+    size_t reserve; /* bytes of a step, at least: those of a larger one that shares its memory */
     bool plan_only; /* nothing is allocated (zf_store_desc.plan_only), also of those that share it */
     bool hold; /* of SAMPLE_GENERATE with `share`: parameters are gathered by session_hold */
     session_adapter with; /* the adapter, with `share` */

@@ -1,54 +1,55 @@
 #include "iteration_plan.h"
+#include "../experience/rehearsal.h"
 #include "../options/fail.h"
-#include "../experience/experience.h"
 #include "../score/scorer.h"
 
 #include <string.h>
 
-enum { SAMPLING, SCORING, REFERENCE, REWARD, TRAINING };
+enum { SAMPLING, SCORING, REFERENCE, REWARD, VALUES, CRITIC, TRAINING };
+static const char *const names[ITERATION_PHASES] = {"sampling", "scoring", "reference", "reward model",
+                                                    "values",   "critic",  "training"};
 
-/* All that is open while a plan is made. */
-typedef struct rehearsal {
+/* What the command line of a run would say, and all that is open while a plan is made. */
+typedef struct plan_maker {
     const iteration_desc *d;
-    zf_comm comm;
+    zf_comm comm; /* of so many ranks; it is never called */
     settings run;
     policy_options own;
     policy_graph graph;
     experience_desc about;
-    session train;
-    experience e;
+    rehearsal r;
+    size_t training; /* bytes of the step that trains, without room for larger phases */
     scorer reward;
-} rehearsal;
-
-static zf_status refuse(void *self, const zf_collective *call, zf_error *error)
-{
-    (void)self, (void)call;
-    return fail_with(error, ZF_ERR_STAGE, "a plan exchanges nothing");
-}
-
-static bool opens(void *self) { return self != NULL; }
+} plan_maker;
 
 /* ------------------------------------------------------------------------------------- counting */
 
-static size_t persistent_of(const zf_program_info *i) { return i->input_bytes + i->constant_bytes; }
-
-/* Of the device: what lies in the memory that phases share. */
-static size_t in_turns(const zf_program_info *i)
-{
-    return i->peak_bytes - i->store_bytes - persistent_of(i);
-}
-
 /* Adds a program to a phase. */
-static void add(iteration_phase *p, const char *name, const zf_program *program)
+static void add(iteration_plan *out, int which, const zf_program *program)
 {
+    iteration_phase *p = &out->phases[which];
     const zf_program_info i = zf_program_info_of(program);
-    size_t values = in_turns(&i);
-    p->name = name;
+    size_t values = experience_turn_bytes(program);
+    p->name = names[which];
     p->held += i.held_bytes, p->caches += i.cache_bytes;
-    p->kept += persistent_of(&i);
+    p->kept += i.input_bytes + i.constant_bytes;
     p->apart |= values && !i.shared[ZF_DEVICE];
     values -= values < p->held + p->caches ? values : p->held + p->caches;
     if (values > p->values) p->values = values;
+}
+
+/* All programs of a session. */
+static void add_session(iteration_plan *out, int which, const session *s)
+{
+    for (int32_t k = 0; k < s->variants; k++) add(out, which, s->programs[k]);
+    if (s->gather) add(out, which, s->gather);
+}
+
+static void add_part(iteration_plan *out, const experience_part *part)
+{
+    int which = 0;
+    while (strcmp(names[which], part->name) != 0) which++;
+    add_session(out, which, part->session);
 }
 
 /* Bytes of a store and its programs in a space. */
@@ -59,96 +60,134 @@ static size_t allocated(const zf_program *p, zf_space space)
     return space == ZF_HOST ? i.offloaded_bytes + i.host_program_bytes : i.disk_bytes;
 }
 
-static void count_all(iteration_plan *out, const rehearsal *r)
+/* A session with a store of its own. */
+static void add_whole(iteration_plan *out, int which, const session *s)
 {
-    const experience *e = &r->e;
-    const zf_program_info train = zf_program_info_of(r->train.program);
-    const zf_store_info store = zf_store_info_of(zf_program_store(r->train.program));
-    const bool copy = r->about.copy;
-    add(&out->phases[SAMPLING], "sampling", e->decoder.prompt.program);
-    add(&out->phases[SAMPLING], "sampling", e->decoder.token.program);
-    if (e->decoder.prompt.gather) {
-        const zf_traffic t = zf_program_info_of(e->decoder.prompt.gather).plan.traffic;
-        add(&out->phases[SAMPLING], "sampling", e->decoder.prompt.gather);
-        out->moved = t.all_gather.bytes + t.upload.bytes + t.read.bytes;
-    }
-    add(&out->phases[SCORING], "scoring", e->score.program);
-    if (r->about.reference) add(&out->phases[REFERENCE], "reference", e->base.program);
-    if (r->d->reward) add(&out->phases[REWARD], "reward model", r->reward.session.program);
-    add(&out->phases[TRAINING], "training", r->train.program);
-    out->phases[TRAINING].apart = false;
-    out->parameters = train.param_bytes, out->states = train.state_bytes;
+    out->phases[which].kept += zf_program_info_of(s->program).store_bytes;
+    out->total += allocated(s->program, ZF_DEVICE);
+}
+
+/* What the critic has besides the base that it shares. */
+static void add_critic(iteration_plan *out, const session *s)
+{
+    const zf_program_info i = zf_program_info_of(s->program);
+    out->parameters += i.param_bytes, out->states += i.state_bytes;
+}
+
+static void count_all(iteration_plan *out, const plan_maker *m)
+{
+    const experience *e = &m->r.e;
+    const session *train = &m->r.train;
+    const zf_program_info info = zf_program_info_of(train->program);
+    const zf_store_info store = zf_store_info_of(zf_program_store(train->program));
+    const zf_program *gather = e->decoder.prompt.gather;
+    experience_part parts[EXPERIENCE_PARTS];
+    const int count = experience_parts(e, parts);
+    out->parameters = info.param_bytes, out->states = info.state_bytes;
     out->total = store.bytes + store.program_bytes;
+    for (int k = 0; k < count; k++) {
+        add_part(out, &parts[k]);
+        if (parts[k].whole) add_whole(out, REFERENCE, parts[k].session);
+        if (!strcmp(parts[k].name, names[CRITIC])) add_critic(out, parts[k].session);
+    }
+    add_session(out, TRAINING, train);
+    out->phases[TRAINING].values = m->training;
+    out->phases[TRAINING].apart = false;
     out->shared = store.program_bytes;
     for (int k = 0; k < ITERATION_PHASES; k++)
-        if (!(k == REWARD || (k == REFERENCE && copy))) out->shared -= out->phases[k].kept;
-    out->host = allocated(r->train.program, ZF_HOST), out->disk = allocated(r->train.program, ZF_DISK);
-    if (copy) {
-        out->phases[REFERENCE].kept += zf_program_info_of(e->base.program).store_bytes;
-        out->total += allocated(e->base.program, ZF_DEVICE);
+        if (!(k == REFERENCE && m->about.copy)) out->shared -= out->phases[k].kept;
+    if (m->d->reward) {
+        add_session(out, REWARD, &m->reward.session);
+        add_whole(out, REWARD, &m->reward.session);
     }
-    if (r->d->reward) {
-        out->phases[REWARD].kept += zf_program_info_of(r->reward.session.program).store_bytes;
-        out->total += allocated(r->reward.session.program, ZF_DEVICE);
+    if (gather) {
+        const zf_traffic t = zf_program_info_of(gather).plan.traffic;
+        out->moved = t.all_gather.bytes + t.upload.bytes + t.read.bytes;
     }
-    out->parameter_count = train.param_count, out->answers = r->d->batch;
+    out->host = allocated(train->program, ZF_HOST), out->disk = allocated(train->program, ZF_DISK);
+    out->parameter_count = info.param_count, out->answers = m->d->batch;
 }
 
 /* -------------------------------------------------------------------------------------- opening */
 
-/* What the command line of a run would say. */
-static bool describe(rehearsal *r, zf_error *error)
+static int64_t micro_batches(const iteration_desc *d)
 {
-    const iteration_desc *d = r->d;
-    const bool adapts = zf_training_resolved(&d->training).lora.rank != 0;
-    static const policy_kind kind = {.usage = ""};
-    const int64_t parts = d->world * (d->training.zero.micro_batches ? d->training.zero.micro_batches : 1);
+    return d->training.zero.micro_batches ? d->training.zero.micro_batches : 1;
+}
+
+static bool fits_parts(const iteration_desc *d, zf_error *error)
+{
+    const int64_t parts = d->world * micro_batches(d);
     if (d->batch % parts || d->batch % d->group)
         return fail(error, ZF_ERR_ARGUMENT,
                     "a batch of %lld answers is no multiple of the %lld parts of a step, or of the "
                     "group of %lld",
                     (long long)d->batch, (long long)parts, (long long)d->group);
-    r->comm = (zf_comm){.world = d->world, .run = refuse, .groups = opens(r)};
-    r->run = (settings){.device = d->device, .threads = d->threads * d->world, .training = d->training};
-    r->own = (policy_options){.group = d->group, .tokens = d->answer, .answers = d->batch, .kind = &kind};
-    r->graph = (policy_graph){.temperature = 1};
-    r->about = (experience_desc){.o = &r->own,
-                                 .run = &r->run,
+    return d->texts % parts == 0 ||
+           fail(error, ZF_ERR_ARGUMENT,
+                "%lld rows of a text cannot be split into %lld parts of a step",
+                (long long)d->texts, (long long)parts);
+}
+
+/* What the command line of a run would say. */
+static void describe(plan_maker *m)
+{
+    const iteration_desc *d = m->d;
+    const bool adapts = zf_training_resolved(&d->training).lora.rank != 0,
+               reference = d->reference || d->ppo;
+    static const policy_kind grpo = {.usage = ""};
+    m->comm = (zf_comm){.world = d->world};
+    m->run = (settings){.init = d->folder,
+                        .tokenizer = d->folder,
+                        .device = d->device,
+                        .threads = d->threads * d->world,
+                        .training = d->training};
+    m->own = (policy_options){.group = d->group,
+                              .tokens = d->answer,
+                              .answers = d->batch,
+                              .ppo = {.critic = d->critic, .value.clip = 0.2},
+                              .kind = d->ppo ? d->ppo : &grpo};
+    m->graph = (policy_graph){.temperature = 1,
+                              .texts = d->texts / (d->world * micro_batches(d)),
+                              .text_coefficient = d->texts ? 1 : 0};
+    m->about = (experience_desc){.o = &m->own,
+                                 .run = &m->run,
                                  .batch = d->batch,
                                  .sequence = d->prompt + d->answer,
                                  .config = d->config,
                                  .no_fuse = d->training.fuse.without,
-                                 .reference = d->reference || adapts,
-                                 .copy = d->reference && !adapts};
-    return true;
+                                 .reference = reference || adapts,
+                                 .copy = reference && !adapts};
 }
 
-static bool open_training(rehearsal *r, zf_error *error)
+/* Twice: then the memory of a step has room for the largest phase, as a run makes it. */
+static bool rehearse_twice(plan_maker *m, zf_error *error)
 {
-    const iteration_desc *d = r->d;
-    const int64_t micro = d->training.zero.micro_batches ? d->training.zero.micro_batches : 1;
+    const iteration_desc *d = m->d;
     session_desc s = {.sample = d->sample,
                       .purpose = SAMPLE_TRAIN,
                       .config = d->config,
-                      .shape = {.batch = d->batch / (d->world * micro),
-                                .sequence = r->about.sequence,
-                                .policy = &r->graph},
+                      .shape = {.batch = d->batch / (d->world * micro_batches(d)),
+                                .sequence = m->about.sequence,
+                                .policy = &m->graph},
                       .training = d->training,
-                      .comm = d->world > 1 ? &r->comm : NULL,
+                      .comm = d->world > 1 ? &m->comm : NULL,
                       .device = d->device,
-                      .threads = d->threads,
-                      .plan_only = true};
+                      .threads = d->threads};
     s.training.zero.nodes = d->nodes;
-    return session_open(&r->train, &s, error);
+    if (!rehearsal_open(&m->r, &m->about, &s, error)) return false;
+    m->training = experience_turn_bytes(m->r.train.program), s.reserve = rehearsal_reserve(&m->r);
+    rehearsal_close(&m->r);
+    return rehearsal_open(&m->r, &m->about, &s, error);
 }
 
-static bool open_reward(rehearsal *r, zf_error *error)
+static bool open_reward(plan_maker *m, zf_error *error)
 {
-    const iteration_desc *d = r->d;
-    return !d->reward || scorer_open(&r->reward,
+    const iteration_desc *d = m->d;
+    return !d->reward || scorer_open(&m->reward,
                                      &(scorer_desc){.sample = d->sample,
                                                     .folder = d->reward,
-                                                    .tokens = r->about.sequence,
+                                                    .tokens = m->about.sequence,
                                                     .threads = d->threads,
                                                     .plan_only = true},
                                      error);
@@ -156,15 +195,14 @@ static bool open_reward(rehearsal *r, zf_error *error)
 
 bool iteration_plan_of(iteration_plan *out, const iteration_desc *d, zf_error *error)
 {
-    rehearsal r = {.d = d};
-    bool trains, knows, good;
+    plan_maker m = {.d = d};
+    bool good;
     *out = (iteration_plan){.total = 0};
-    if (!describe(&r, error)) return false;
-    trains = open_training(&r, error);
-    knows = trains && experience_new(&r.e, &r.about, error);
-    good = knows && experience_open(&r.e, &r.train, error);
-    if (good && (good = open_reward(&r, error))) count_all(out, &r);
-    if (good) scorer_close(&r.reward);
-    if (trains) experience_close(&r.e), session_close(&r.train);
+    if (!fits_parts(d, error)) return false;
+    describe(&m);
+    if (!rehearse_twice(&m, error)) return false;
+    if ((good = open_reward(&m, error))) count_all(out, &m);
+    if (good) scorer_close(&m.reward);
+    rehearsal_close(&m.r);
     return good;
 }

@@ -1,4 +1,4 @@
-/* The bytes of an iteration of grpo, before anything runs: the programs of all its phases are compiled
+/* The bytes of an iteration of grpo or ppo, before anything runs: the programs of all its phases are compiled
  * over stores that allocate nothing, in the order in which a run compiles them. */
 #ifndef ITERATION_PLAN_H
 #define ITERATION_PLAN_H
@@ -15,10 +15,16 @@ typedef struct iteration_desc {
     int64_t threads;           /* of a rank */
     bool reference;            /* one is compared with: without an adapter it is a copy */
     const char *reward;        /* the folder of a reward model; NULL: none */
+    /* Of ppo; NULL: of grpo. The critic begins as the model of a folder, or NULL: as the policy, whose
+     * folder is `folder` (an adapter of it shares its base) */
+    const policy_kind *ppo;
+    const char *critic, *folder;
+    int64_t texts; /* rows of --ptx in a step, over all ranks */
     device_desc device;
 } iteration_desc;
 
-enum { ITERATION_PHASES = 5 }; /* sampling, scoring, reference, reward model, training */
+/* Sampling, scoring, reference, reward model, values, critic, training. */
+enum { ITERATION_PHASES = 7 };
 
 /* Device bytes of a rank. Phases run in turns in one memory; those that do not fit have their own. */
 typedef struct iteration_phase {
@@ -30,7 +36,7 @@ typedef struct iteration_phase {
 
 typedef struct iteration_plan {
     iteration_phase phases[ITERATION_PHASES];
-    size_t parameters, states; /* of the model that is trained, and of adapters */
+    size_t parameters, states; /* of what is trained, and of the base of adapters */
     size_t shared;             /* the memory in which phases run in turns */
     size_t total;              /* all that is allocated */
     size_t host, disk;         /* of the spaces of zf_offload */

@@ -1,4 +1,5 @@
 #include "rlhf_plan.h"
+#include "../ppo/ppo.h"
 #include "human.h"
 #include "iteration_plan.h"
 
@@ -8,7 +9,9 @@ enum { GOOD, BAD, MISUSED }; /* exit status */
 enum { TABLES = 2 };
 
 typedef struct options {
-    const char *model, *reward;
+    const char *model, *reward, *critic;
+    int64_t texts;
+    bool ppo;
     int64_t group, prompt, answer, batch, world, nodes, threads, memory;
     bool reference, json;
     zf_training t;
@@ -25,7 +28,15 @@ static const zf_option rows[] = {
         .help = "the folder of a reward model (--reward model:DIR of a run)"),
     ROW(FLAG, reference, 0, NULL, BASIC,
         .help = "the first weights are compared with: without --lora a copy of them"),
-    ROW(COUNT, group, 8, "[2,65536]", .topic = "answers", BASIC, .help = "answers to each prompt"),
+    ROW(FLAG, ppo, 0, NULL, .topic = "ppo", BASIC,
+        .help = "plan ppo: with a critic, and with --reference"),
+    ROW(TEXT, critic, 0, NULL, .unit = "DIR", .with = "ppo",
+        .help = "the reward model that the critic begins as; else that of --reward-model, or a new one "
+                "over the weights of --model"),
+    ROW(COUNT, texts, 0, "[0,1048576]", .flag = "ptx-rows", .with = "ppo", .unit = "N",
+        .help = "rows of --ptx in a step, over all ranks"),
+    ROW(COUNT, group, 0, "[0,65536]", .topic = "answers", BASIC,
+        .help = "answers to each prompt; 0: 8, or 1 of ppo"),
     ROW(COUNT, prompt, 256, "[1,65535]", .unit = "TOKENS", BASIC, .help = "of a prompt, at most"),
     ROW(COUNT, answer, 256, "[1,65535]", .unit = "TOKENS", BASIC, .help = "of an answer, at most"),
     ROW(COUNT, batch, 64, MANY, BASIC, .help = "answers of a step, over all ranks"),
@@ -47,7 +58,7 @@ static int help(const zf_options all[TABLES], const char *topic)
 {
     zf_error error;
     fputs("Usage: zf-plan rlhf --model DIR [OPTION]...\n"
-          "Print what an iteration of 'llm grpo' takes on each of N ranks: bytes of every phase, and\n"
+          "Print what an iteration of 'llm grpo' or 'llm ppo' takes on each of N ranks: bytes of every phase, and\n"
           "of all together, as a run allocates them on this machine. Nothing is computed.\n\n",
           stdout);
     return zf_options_help(all, TABLES, topic, stdout, &error) ? misuse(error.text) : GOOD;
@@ -68,6 +79,8 @@ static int read_options(int argc, char **argv, options *o)
     if (argc > 1) return misuse("a word is no option") + 1;
     if (!o->model) return misuse("a model is needed: --model DIR") + 1;
     zf_options_resolve(all, 1);
+    if (!o->group) o->group = o->ppo ? 1 : 8;
+    if (!o->ppo && o->group < 2) return misuse("a --group of grpo has at least 2 answers") + 1;
     if (o->world % o->nodes) return misuse("--nodes must divide --world") + 1;
     return 0;
 }
@@ -148,19 +161,24 @@ static int plan(const sample_model *sample, const options *o)
     zf_config_any config;
     iteration_plan p;
     zf_error error = {ZF_OK, ""};
-    const iteration_desc d = {.sample = sample,
-                              .config = &config,
-                              .training = o->t,
-                              .group = o->group,
-                              .prompt = o->prompt,
-                              .answer = o->answer,
-                              .batch = o->batch,
-                              .world = (int32_t)o->world,
-                              .nodes = (int32_t)o->nodes,
-                              .threads = o->threads,
-                              .reference = o->reference,
-                              .reward = o->reward};
+    iteration_desc d = {.sample = sample,
+                        .config = &config,
+                        .training = o->t,
+                        .group = o->group,
+                        .prompt = o->prompt,
+                        .answer = o->answer,
+                        .batch = o->batch,
+                        .world = (int32_t)o->world,
+                        .nodes = (int32_t)o->nodes,
+                        .threads = o->threads,
+                        .reference = o->reference,
+                        .reward = o->reward,
+                        .ppo = o->ppo ? &ppo_kind : NULL,
+                        .critic = o->critic ? o->critic : o->reward,
+                        .folder = zf_folder_is(o->model) ? o->model : NULL,
+                        .texts = o->texts};
     int end;
+    if (!d.training.fuse.without) d.training.fuse.without = "accumulate"; /* as the commands do */
     if (!zf_config_load(sample->config, o->model, &config, &error) ||
         !iteration_plan_of(&p, &d, &error)) {
         fprintf(stderr, "zf-plan: rlhf: %s\n", error.text);

@@ -1,6 +1,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "policy.h"
 #include "../commands/frame.h"
+#include "../experience/rehearsal.h"
 #include "../model/session.h"
 #include "../options/fail.h"
 #include "policy_data.h"
@@ -152,6 +153,13 @@ static bool prepare(session *s, void *user, int64_t step, zf_error *error)
     return train_besides(r, s, at, step, error);
 }
 
+/* Sampling, or a critic, may need more memory than the policy's step. */
+static bool reserve(const dataset *d, const session_desc *train, size_t *bytes, zf_error *error)
+{
+    const policy_data *p = d->own;
+    return rehearse(&p->experience, train, bytes, error);
+}
+
 /* The answers to held-out prompts after the last step. */
 static bool finish(session *s, void *user, zf_error *error)
 {
@@ -267,6 +275,7 @@ static const objective policy_objective = {
     .start = start,
     .prepare = prepare,
     .read = read_batch,
+    .reserve = reserve,
     .finish = finish,
     .stop = stop,
     .number = number,

@@ -223,7 +223,7 @@ bool critic_open(critic *c, const experience *e, session *policy, const char *fo
     c->sample.objective = &values;
     good = read_origin(&from, c, e, folder, error) && describe(c, &from, e->desc->run, error) &&
            open_session(c, &c->train, e, policy, SAMPLE_TRAIN, from.shares, error) &&
-           (was_stored(c, before) || take(c, &from, error)) &&
+           (policy->plans || was_stored(c, before) || take(c, &from, error)) &&
            open_session(c, &c->evaluate, e, policy, SAMPLE_EVALUATE, from.shares, error);
     if (!good) critic_close(c);
     return good;

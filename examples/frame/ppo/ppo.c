@@ -152,6 +152,14 @@ static bool number(const experience *e, const char *name, double *out)
     return true;
 }
 
+static int parts(const experience *e, experience_part *out)
+{
+    const ppo *p = e->own;
+    out[0] = (experience_part){"values", &p->critic.evaluate, false};
+    out[1] = (experience_part){"critic", &p->critic.train, false};
+    return 2;
+}
+
 static int keeps(experience *e, experience_region *out)
 {
     ppo *p = e->own;
@@ -241,27 +249,31 @@ static const char *wrong(const policy_options *own, const settings *o)
 
 /* -------------------------------------------------------------------------------------- command */
 
+static const settings_default defaults[] = {
+    {"batch", "64"},           {"schedule", "constant"}, {"lr", "1e-6"},
+    {"seq", "1024"},           {"weight-decay", "0"},    {"eval-batches", "0"},
+    {"no-fuse", "accumulate"}, {"loss", "bnpo"},         {NULL, NULL}};
+
+const policy_kind ppo_kind = {
+    .usage = "ppo --model DIR --data FILE --reward SPEC [OPTIONS]",
+    .defaults = defaults,
+    .rows = rows,
+    .wrong = wrong,
+    .columns = {"loss", "reward", "kl1", "kl3", "kl_reward",
+                "entropy", "ratio_low", "ratio_high", "clipped",
+                "length", "ended", "mismatch", "value_loss",
+                "value_clipped", "explained_variance",
+                "ptx_loss", "held_out"},
+    .open = open_ppo,
+    .close = close_ppo,
+    .advantages = advantages,
+    .step = train_critic,
+    .parts = parts,
+    .keeps = keeps,
+    .number = number,
+    .note = note};
+
 int ppo_command(const sample_model *sample, int argc, char **argv)
 {
-    static const settings_default defaults[] = {
-        {"batch", "64"},           {"schedule", "constant"}, {"lr", "1e-6"},
-        {"seq", "1024"},           {"weight-decay", "0"},    {"eval-batches", "0"},
-        {"no-fuse", "accumulate"}, {"loss", "bnpo"},         {NULL, NULL}};
-    static const policy_kind kind = {.usage = "ppo --model DIR --data FILE --reward SPEC [OPTIONS]",
-                                     .defaults = defaults,
-                                     .rows = rows,
-                                     .wrong = wrong,
-                                     .columns = {"loss", "reward", "kl1", "kl3", "kl_reward",
-                                                 "entropy", "ratio_low", "ratio_high", "clipped",
-                                                 "length", "ended", "mismatch", "value_loss",
-                                                 "value_clipped", "explained_variance",
-                                                 "ptx_loss", "held_out"},
-                                     .open = open_ppo,
-                                     .close = close_ppo,
-                                     .advantages = advantages,
-                                     .step = train_critic,
-                                     .keeps = keeps,
-                                     .number = number,
-                                     .note = note};
-    return policy_command(sample, &kind, argc, argv);
+    return policy_command(sample, &ppo_kind, argc, argv);
 }

@@ -4,6 +4,8 @@
 
 #include "../policy/policy.h"
 
+extern const policy_kind ppo_kind;
+
 /* The command ppo: the whole command line; an exit status. */
 int ppo_command(const sample_model *sample, int argc, char **argv);
 

@@ -130,6 +130,7 @@ ZFI_PLAIN_BEGINS
 #include "graph/role.c"
 #include "graph/graph.c"
 #include "graph/parts.c"
+#include "graph/cuts.c"
 #include "graph/build.c"
 #include "graph/own.c"
 #include "graph/new.c"

@@ -346,6 +346,10 @@ typedef struct zf_node {
 } zf_node;
 /* The node at a place of the order, from 0 on; false after the last. */
 ZF_API bool zf_graph_node(const zf_graph *graph, int32_t place, zf_node *node);
+/* Writes to text[0..size) how the node at a place may be cut over ranks, "... k!, n k! -> ... n: 0 8,
+ * n 16", at most into 8 parts along the last of "...", and into 16 along n (docs/axes.md). False, and
+ * "", where it is not to be cut or there is none. */
+ZF_API bool zf_graph_cuts(const zf_graph *graph, int32_t place, char *text, size_t size);
 
 /* A tensor in memory. */
 typedef struct zf_array {
@@ -492,6 +496,9 @@ struct zf_operator {
     uint32_t over;  /* INPLACE: the operands over which its result may lie, as a mask; 0: all */
     uint32_t whole; /* BY_ROWS: the operands that belong to all rows, as a mask */
     int32_t rows;   /* BY_ROWS: the operand that has the rows */
+    /* How it may be cut over ranks, in letters of dimensions: "m k!, n k! -> m n" (docs/axes.md).
+     * NULL: ELEMENTWISE in each dimension, BY_ROWS in rows, another not at all */
+    const char *cuts;
     /* Dtype and shape of the result, from operands and attributes alone. NULL: all operands are
      * f32, bf16 or f16, of one dtype and one shape, and so is the result */
     zf_status (*infer)(zf_infer *infer);

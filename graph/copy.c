@@ -66,6 +66,7 @@ static void zfi_copy_own(zfi_copier *c, const zf_graph *from)
         *o = from->own[k].op;
         o->name = zfi_copied_text(c, o->name);
         o->attributes = zfi_copied_text(c, o->attributes);
+        o->cuts = zfi_copied_text(c, o->cuts);
     }
     zfi_make_records(to, from->records);
 }

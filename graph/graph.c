@@ -39,6 +39,7 @@ typedef struct zfi_node {
 } zfi_node;
 
 typedef struct zfi_infer zfi_infer;
+struct zfi_cut_text; /* graph/cuts.c */
 
 /* How an operator's result depends on the rank (used by ir/ranks.c). */
 typedef enum zfi_among_ranks {
@@ -170,6 +171,10 @@ typedef struct zfi_record {
     /* BY_ROWS: a mask of the operands that all rows share, and the operand that has the rows */
     uint32_t whole;
     int32_t rows;
+    /* How it may be cut over ranks (graph/cuts.c), or what writes that for a node; both NULL: by
+     * its traits */
+    const char *cuts;
+    void (*cut)(const zf_graph *, const zfi_node *, struct zfi_cut_text *);
     const zf_operator *own; /* the definition of a program's own operator; else NULL */
 } zfi_record;
 

@@ -200,6 +200,9 @@ static void zfi_check_own(const zf_graph *g, int32_t k, char *text, size_t size)
                  "rows is %d, whole %#x and over %#x; rows must be an operand that is always there "
                  "and not in whole, and the masks have bits of operands",
                  (int)o->rows, (unsigned)o->whole, (unsigned)o->over);
+    else if (*o->cuts && zfi_cuts_wrong(&g->own[k].record, o->cuts))
+        snprintf(text, size, "cuts is \"%.80s\": %s", o->cuts,
+                 zfi_cuts_wrong(&g->own[k].record, o->cuts));
     else if (!o->cpu) snprintf(text, size, "cpu is NULL; it must be the kernel");
     else if (o->cuda_scratch && !o->cuda)
         snprintf(text, size, "cuda_scratch goes with a kernel, cuda");
@@ -225,6 +228,7 @@ static void zfi_make_records(zf_graph *g, const zfi_record *const *records)
                                         .over = o->over,
                                         .whole = o->whole,
                                         .rows = o->rows,
+                                        .cuts = *o->cuts ? o->cuts : NULL,
                                         .own = o};
         g->all_records[ZF_OP_OWN + k] = &g->own[k].record;
     }
@@ -263,12 +267,14 @@ static void zfi_own_operators(zf_graph *g, const zf_operator *operators, int32_t
     for (int32_t k = 0; k < count; k++) {
         zf_operator *o = &g->own[k].op;
         const char *name = operators[k].name ? operators[k].name : "",
-                   *attributes = operators[k].attributes ? operators[k].attributes : "";
+                   *attributes = operators[k].attributes ? operators[k].attributes : "",
+                   *cuts = operators[k].cuts ? operators[k].cuts : "";
         *o = operators[k];
         if (!o->least) o->least = 1;
         if (!o->most) o->most = o->least;
         o->name = zfi_text_copy(&g->memory, &g->text, name, strlen(name));
         o->attributes = zfi_text_copy(&g->memory, &g->text, attributes, strlen(attributes));
+        o->cuts = zfi_text_copy(&g->memory, &g->text, cuts, strlen(cuts));
     }
     if (g->memory.failed) return;
     zfi_make_records(g, g->records);

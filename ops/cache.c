@@ -574,4 +574,5 @@ ZFI_OPERATOR(cache, .infer = zfi_infer_cache, .grad = zfi_grad_none, .holds = ZF
 ZFI_OPERATOR(cached_attention, .infer = zfi_infer_cached_attention, .cpu = zfi_cpu_cached_attention,
              .scratch = zfi_scratch_cached_attention, .writes = zfi_writes_caches,
              .flops = zfi_flops_cached_attention, .functions = zfi_functions_cached_attention,
+             .cuts = "b m! h, b m! h, b m! h, b, b, b c! h, b c! h -> b m! h {heads/h kv_heads/h}",
              .traits = ZF_OP_MUTATES | ZF_OP_PRODUCT | ZF_OP_READS_HALF)

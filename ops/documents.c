@@ -44,4 +44,5 @@ static zf_status zfi_cpu_documents(const zf_launch *l)
 }
 
 ZFI_OPERATOR(documents, .infer = zfi_infer_documents, .grad = zfi_grad_none,
-             .cpu = zfi_cpu_documents)
+             .cpu = zfi_cpu_documents,
+             .cuts = "b t! -> b t! d!")

@@ -896,16 +896,20 @@ ZFI_OPERATOR(residual_norm, .infer = zfi_infer_residual_norm, .grad = zfi_grad_r
              .saved = zfi_saved_residual_norm, .saved_grads = 1 << ZFI_SUM,
              .remake = zfi_remake_residual_norm, .remade = zfi_remade_residual_norm, .sum = ZFI_SUM,
              .remake_from_sum = zfi_remake_from_sum, .functions = zfi_draws_each,
+             .cuts = "... c!, ... c!, c!, ?c!, c! -> ... c!; ... c!; ...; ... c!",
              .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(embed_norm, .infer = zfi_infer_embed_norm, .grad = zfi_grad_embed_norm,
              .cpu = zfi_cpu_embed_norm, .scratch = zfi_scratch_residual_norm,
              .saved = zfi_saved_residual_norm, .remake = zfi_remake_residual_norm,
              .remade = zfi_remade_residual_norm, .bytes = zfi_bytes_of_rows,
-             .functions = zfi_draws_each, .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)
+             .functions = zfi_draws_each,
+             .cuts = "v! c!, b t, u! c!, b t, t c!, c!, c! -> b t c!; b t c!; b t",
+             .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(residual_norm_grad, .infer = zfi_infer_residual_norm_grad,
              .cpu = zfi_cpu_residual_norm_grad, .scratch = zfi_scratch_residual_norm,
              .saved = zfi_saved_residual_norm_grad, .functions = zfi_draws_each,
              .row_sums = zfi_row_sums_residual_norm_grad,
+             .cuts = "... c!, ... c!, ..., c!, ?... c! -> ... c!; ... c!; c!; c!; c!",
              .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(affine, .infer = zfi_infer_affine, .grad = zfi_grad_affine, .cpu = zfi_cpu_affine,
              .functions = zfi_functions_none, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)

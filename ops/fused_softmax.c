@@ -233,7 +233,10 @@ ZFI_SAME_ATTRIBUTE(masked_softmax_grad, masked_softmax, scale)
 ZFI_OPERATOR(masked_softmax, .infer = zfi_infer_masked_softmax, .grad = zfi_grad_masked_softmax,
              .cpu = zfi_cpu_masked_softmax, .saved = zfi_saved_masked_softmax,
              .functions = zfi_functions_masked_softmax, .remake = zfi_remake_masked_softmax,
-             .remade = zfi_remade_masked_softmax, .traits = ZF_OP_INPLACE | ZF_OP_RANDOM)
+             .remade = zfi_remade_masked_softmax,
+             .cuts = "... c!, ?... c! -> ... c!; ... c!",
+             .traits = ZF_OP_INPLACE | ZF_OP_RANDOM)
 ZFI_OPERATOR(masked_softmax_grad, .infer = zfi_infer_masked_softmax_grad,
              .cpu = zfi_cpu_masked_softmax_grad, .functions = zfi_draws_each,
+             .cuts = "... c!, ... c! -> ... c!",
              .traits = ZF_OP_RANDOM)

@@ -1037,4 +1037,7 @@ ZFI_OPERATOR(head_loss, .infer = zfi_infer_head_loss, .grad = zfi_grad_head_loss
              .cpu = zfi_cpu_head_loss, .scratch = zfi_scratch_head_loss,
              .saved = zfi_saved_head_loss, .flops = zfi_flops_head,
              .functions = zfi_functions_head, .between = zfi_between_head,
-             .parts = ZFI_PARTS_WEIGHTED, .traits = ZF_OP_ONCE | ZF_OP_READS_HALF)
+             .parts = ZFI_PARTS_WEIGHTED,
+             .cuts = "r h!, v! h!, r, r, ?v! -> ; r h!; v! h!; v!; r | "
+                     "r h!, v! h!, r, , ?v! -> ; r h!; v! h!; v!; r",
+             .traits = ZF_OP_ONCE | ZF_OP_READS_HALF)

@@ -247,4 +247,6 @@ ZFI_OPERATOR(linear, .infer = zfi_infer_linear, .grad = zfi_grad_linear, .cpu = 
              .remade = zfi_remade_linear, .flops = zfi_flops_linear,
              .functions = zfi_functions_linear, .weight = zfi_weight_linear,
              .addend = zfi_addend_linear,
+             .cuts = "sections wide: ... k, n k -> ... n {sections/k} | "
+                     "... k!, n k!, ?n, ... n -> ... n; ... n",
              .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

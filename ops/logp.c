@@ -143,8 +143,11 @@ ZFI_SAME_ATTRIBUTE(head_logp_grad, head_logp, temperature)
 ZFI_OPERATOR(head_logp, .infer = zfi_infer_head_logp, .grad = zfi_grad_head_logp,
              .cpu = zfi_cpu_head_logp, .scratch = zfi_scratch_head_logp,
              .saved = zfi_saved_head_logp, .flops = zfi_flops_head, .functions = zfi_functions_head,
-             .between = zfi_between_head, .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)
+             .between = zfi_between_head,
+             .cuts = "r h!, v! h!, r, ?v! -> r; r; r",
+             .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)
 ZFI_OPERATOR(head_logp_grad, .infer = zfi_infer_head_logp_grad, .cpu = zfi_cpu_head_logp_grad,
              .scratch = zfi_scratch_head_logp_grad, .saved = zfi_saved_head_logp_grad,
              .flops = zfi_flops_head, .functions = zfi_functions_head, .between = zfi_between_head,
+             .cuts = "r h!, v! h!, r, r, ?v! -> r h!; v! h!; v!",
              .traits = ZF_OP_READS_HALF)

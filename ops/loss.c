@@ -229,7 +229,9 @@ ZFI_OPERATOR(logsumexp, .infer = zfi_infer_logsumexp, .grad = zfi_grad_logsumexp
              .cpu = zfi_cpu_logsumexp, .functions = zfi_functions_logsumexp,
              .traits = ZF_OP_BY_ROWS | ZF_OP_WANTS_F32)
 ZFI_OPERATOR(cross_entropy, .infer = zfi_infer_cross_entropy, .grad = zfi_grad_cross_entropy,
-             .cpu = zfi_cpu_cross_entropy, .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
+             .cpu = zfi_cpu_cross_entropy,
+             .cuts = "... c!, ..., ... -> ...",
+             .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
 ZFI_OPERATOR(cross_entropy_grad, .infer = zfi_infer_cross_entropy_grad,
              .cpu = zfi_cpu_cross_entropy_grad, .check = zfi_check_cross_entropy_grad, .rows = 1,
              .functions = zfi_functions_each, .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)

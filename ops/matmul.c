@@ -275,7 +275,20 @@ static int32_t zfi_addend_matmul(const zfi_node *node)
 
 /* ------------------------------------------------------------------------------- records */
 
+/* Rows are cut, and columns; of a product that is wide and has sections, k as well. */
+#define ZFI_CUTS_OF_MATMUL(form, a, b)                                                             \
+    form " sections wide: ... " a ", ... " b " -> ... m n {sections/k} | "
+#define ZFI_CUTS_OF_WHOLE_K(form, a, b) form ": ... " a ", ... " b ", ?... m n -> ... m n"
+
 ZFI_OPERATOR(matmul, .infer = zfi_infer_matmul, .grad = zfi_grad_matmul, .cpu = zfi_cpu_matmul,
              .scratch = zfi_scratch_matmul, .flops = zfi_flops_matmul,
              .over = 1 << 2, .weight = zfi_weight_matmul, .addend = zfi_addend_matmul,
+             .cuts = ZFI_CUTS_OF_MATMUL("transpose_a transpose_b", "k m", "n k")
+                     ZFI_CUTS_OF_MATMUL("transpose_a !transpose_b", "k m", "k n")
+                     ZFI_CUTS_OF_MATMUL("!transpose_a transpose_b", "m k", "n k")
+                     ZFI_CUTS_OF_MATMUL("!transpose_a !transpose_b", "m k", "k n")
+                     ZFI_CUTS_OF_WHOLE_K("transpose_a transpose_b", "k! m", "n k!") " | "
+                     ZFI_CUTS_OF_WHOLE_K("transpose_a", "k! m", "k! n") " | "
+                     ZFI_CUTS_OF_WHOLE_K("transpose_b", "m k!", "n k!") " | "
+                     ZFI_CUTS_OF_WHOLE_K("!transpose_b", "m k!", "k! n"),
              .traits = ZF_OP_INPLACE | ZF_OP_PRODUCT | ZF_OP_READS_HALF)

@@ -144,6 +144,84 @@ static zf_status zfi_infer_broadcast(zfi_infer *c)
     return status;
 }
 
+/* ------------------------------------------------------------------------------------- cuts */
+
+/* Along an axis, which is not to be cut: of slice, pad and concat. */
+static void zfi_cut_along(const zf_graph *g, const zfi_node *node, zfi_cut_text *t)
+{
+    const int32_t axis = (int32_t)zfi_attribute_of(g, node, "axis")->i;
+    zfi_cut_put_dims(t, zfi_cut_order, node->shape.rank, '!', 1u << axis, 0);
+    zfi_cut_put(t, "* -> ");
+    zfi_cut_put_dims(t, zfi_cut_order, node->shape.rank, '!', 1u << axis, 0);
+}
+
+static void zfi_cut_transpose(const zf_graph *g, const zfi_node *node, zfi_cut_text *t)
+{
+    int32_t order[ZF_MAX_RANK];
+    (void)g;
+    for (int32_t k = 0; k < node->shape.rank; k++)
+        order[k] = (int32_t)((const int64_t *)ZF_LIST(node, transpose, order).data)[k];
+    zfi_cut_put_dims(t, zfi_cut_order, node->shape.rank, '!', 0, 0);
+    zfi_cut_put(t, "-> ");
+    zfi_cut_put_dims(t, order, node->shape.rank, '!', 0, 0);
+}
+
+/* Puts the dimensions of `small`, which broadcasts to `large`, by the letters of that, with a mark. */
+static void zfi_cut_put_small(zfi_cut_text *t, const zf_shape *small, const zf_shape *large,
+                              char mark)
+{
+    uint32_t ones = 0;
+    for (int32_t d = 0; d < small->rank; d++) ones |= (uint32_t)(small->dims[d] == 1) << d;
+    zfi_cut_put_dims(t, zfi_cut_order + (large->rank - small->rank), small->rank, mark, ~0u, ones);
+}
+
+static void zfi_cut_broadcast(const zf_graph *g, const zfi_node *node, zfi_cut_text *t)
+{
+    zfi_cut_put_small(t, &g->nodes[node->args[0]].shape, &node->shape, ' ');
+    zfi_cut_put(t, "-> ");
+    zfi_cut_put_dims(t, zfi_cut_order, node->shape.rank, '!', 0, 0);
+    zfi_cut_put(t, "{shape}");
+}
+
+/* Puts dimensions [first, last) of a shape: the first of several elements can be cut. */
+static void zfi_cut_put_group(zfi_cut_text *t, const zf_shape *s, int32_t first, int32_t last,
+                              char letter, char *next)
+{
+    bool cut = false;
+    for (int32_t d = first; d < last; d++) {
+        char item[] = {letter, ' ', 0, 0};
+        if (s->dims[d] == 1) item[0] = '1';
+        else if (cut) item[0] = (*next)++, item[1] = '!', item[2] = ' ';
+        else cut = true;
+        zfi_cut_put(t, item);
+    }
+}
+
+/* Neighbouring dimensions that become neighbouring ones with as many elements are a group. Each is
+ * cut at its first dimension. */
+static void zfi_cut_reshape(const zf_graph *g, const zfi_node *node, zfi_cut_text *t)
+{
+    const zf_shape *shapes[] = {&g->nodes[node->args[0]].shape, &node->shape};
+    char inner = 'a' + ZF_MAX_RANK + 1;
+    if (!zfi_node_count(node)) return;
+    for (int side = 0; side < 2; side++) {
+        int32_t end[2] = {0, 0};
+        for (char letter = 'a'; end[0] < shapes[0]->rank || end[1] < shapes[1]->rank; letter++) {
+            const int32_t first = end[side];
+            int64_t count[2] = {1, 1};
+            do {
+                const int less = end[1] == shapes[1]->rank ||
+                                         (count[0] <= count[1] && end[0] < shapes[0]->rank)
+                                     ? 0
+                                     : 1;
+                count[less] *= shapes[less]->dims[end[less]++];
+            } while (count[0] != count[1]);
+            zfi_cut_put_group(t, shapes[side], first, end[side], letter, &inner);
+        }
+        zfi_cut_put(t, side ? "{shape}" : "-> ");
+    }
+}
+
 /* --------------------------------------------------------------------------- gradients */
 
 static void zfi_grad_reshape(zf_grad *c)
@@ -505,18 +583,20 @@ static int32_t zfi_views_slice(const zf_graph *g, const zfi_node *node, int64_t 
 
 ZFI_SAME_ATTRIBUTE(broadcast, reshape, shape)
 ZFI_OPERATOR(reshape, .infer = zfi_infer_reshape, .grad = zfi_grad_reshape, .cpu = zfi_cpu_reshape,
-             .views = zfi_views_reshape, .same = zfi_same_reshape, .ranks = ZFI_RANKS_VIEW,
+             .views = zfi_views_reshape, .same = zfi_same_reshape, .cut = zfi_cut_reshape, .ranks = ZFI_RANKS_VIEW,
              .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(stop_gradient, .infer = zfi_infer_itself, .grad = zfi_grad_none,
-             .cpu = zfi_cpu_reshape, .views = zfi_views_reshape, .same = zfi_same_stop_gradient,
+             .cpu = zfi_cpu_reshape, .views = zfi_views_reshape, .same = zfi_same_stop_gradient, .cuts = "... -> ...",
              .ranks = ZFI_RANKS_VIEW, .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(slice, .infer = zfi_infer_slice, .grad = zfi_grad_slice, .cpu = zfi_cpu_slice,
-             .views = zfi_views_slice, .traits = ZF_OP_VIEW)
+             .views = zfi_views_slice, .cut = zfi_cut_along, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(pad, .infer = zfi_infer_pad, .grad = zfi_grad_pad, .cpu = zfi_cpu_pad,
-             .traits = ZF_OP_READS_HALF)
+             .cut = zfi_cut_along, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(transpose, .infer = zfi_infer_transpose, .grad = zfi_grad_transpose,
-             .cpu = zfi_cpu_transpose, .same = zfi_same_transpose, .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_READS_HALF)
+             .cpu = zfi_cpu_transpose, .same = zfi_same_transpose, .cut = zfi_cut_transpose,
+             .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(concat, .infer = zfi_infer_concat, .grad = zfi_grad_concat, .cpu = zfi_cpu_concat,
-             .traits = ZF_OP_READS_HALF)
+             .cut = zfi_cut_along, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(broadcast, .infer = zfi_infer_broadcast, .grad = zfi_grad_broadcast,
-             .cpu = zfi_cpu_broadcast, .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_READS_HALF)
+             .cpu = zfi_cpu_broadcast, .cut = zfi_cut_broadcast,
+             .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_READS_HALF)

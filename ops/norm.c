@@ -595,4 +595,6 @@ ZFI_OPERATOR(rms_norm_grad, .infer = zfi_infer_layer_norm_grad, .cpu = zfi_cpu_l
              .whole = 1 << 3, .addend = zfi_addend_norm_grad,
              .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(norm_gamma_grad, .infer = zfi_infer_norm_gamma_grad, .cpu = zfi_cpu_norm_gamma_grad,
-             .scratch = zfi_scratch_norm_gamma_grad, .traits = ZF_OP_READS_HALF)
+             .scratch = zfi_scratch_norm_gamma_grad,
+             .cuts = "... c, ... c, ... e! -> c",
+             .traits = ZF_OP_READS_HALF)

@@ -461,13 +461,16 @@ ZFI_SAME_ATTRIBUTE(dequantize_sum, quantize, block)
 ZFI_SAME_ATTRIBUTE(dequantize_sum, quantize, scale)
 ZFI_SAME_ATTRIBUTE(dequantize_sum, dequantize, to)
 ZFI_OPERATOR(quantize, .infer = zfi_infer_quantize, .grad = zfi_grad_none, .cpu = zfi_cpu_quantize,
-             .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_FORM, .traits = ZF_OP_READS_HALF)
+             .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_FORM,
+             .cuts = "... k! -> ... r!",
+             .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(quantize_feedback, .infer = zfi_infer_quantize_feedback, .grad = zfi_grad_none,
              .cpu = zfi_cpu_quantize_feedback, .writes = zfi_writes_errors,
              .bytes = zfi_bytes_with_errors, .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_FORM,
              .traits = ZF_OP_MUTATES | ZF_OP_READS_HALF)
 ZFI_OPERATOR(dequantize, .infer = zfi_infer_dequantize, .grad = zfi_grad_none,
              .cpu = zfi_cpu_dequantize, .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_FORM,
+             .cuts = "... r! -> ... k!",
              .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(dequantize_sum, .infer = zfi_infer_dequantize_sum, .grad = zfi_grad_none,
              .cpu = zfi_cpu_dequantize, .views = zfi_views_into, .writes = zfi_writes_into_1,

@@ -323,4 +323,6 @@ ZFI_OPERATOR(quantized_linear, .infer = zfi_infer_quantized_linear,
              .grad = zfi_grad_quantized_linear, .cpu = zfi_cpu_quantized_linear,
              .scratch = zfi_scratch_quantized_linear, .flops = zfi_flops_quantized_linear,
              .weight = zfi_weight_quantized_linear,
+             .cuts = "transposed: ... m! n!, n! r! -> ... m! k! | "
+                     "... m! k!, n r!, ?n -> ... m! n",
              .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

@@ -245,6 +245,32 @@ static zf_status zfi_cpu_norm(const zf_launch *l)
     return ZF_OK;
 }
 
+/* -------------------------------------------------------------------------------------- cuts */
+
+/* Puts the dimensions of the operand and of the result, which lacks the axis; the axis and the
+ * others have marks. */
+static void zfi_cut_put_axis(const zf_graph *g, const zfi_node *node, char axis_mark, char mark,
+                             zfi_cut_text *t)
+{
+    const int32_t rank = g->nodes[node->args[0]].shape.rank;
+    const int32_t axis = (int32_t)ZF_INT(node, sum, axis);
+    const bool one = ZF_INT(node, sum, keep);
+    zfi_cut_put_dims(t, zfi_cut_order, rank, axis_mark, 1u << axis, 0);
+    zfi_cut_put(t, "-> ");
+    zfi_cut_put_dims(t, zfi_cut_order, axis + one, mark, ~0u, 1u << axis);
+    zfi_cut_put_dims(t, zfi_cut_order + axis + 1, rank - axis - 1, mark, ~0u, 0);
+}
+
+static void zfi_cut_sum(const zf_graph *g, const zfi_node *node, zfi_cut_text *t)
+{
+    zfi_cut_put_axis(g, node, ' ', '+', t);
+}
+
+static void zfi_cut_max(const zf_graph *g, const zfi_node *node, zfi_cut_text *t)
+{
+    zfi_cut_put_axis(g, node, '!', ' ', t);
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(max, sum, axis)
@@ -252,9 +278,12 @@ ZFI_SAME_ATTRIBUTE(max, sum, keep)
 ZFI_SAME_ATTRIBUTE(argmax, sum, axis)
 ZFI_SAME_ATTRIBUTE(argmax, sum, keep)
 ZFI_OPERATOR(sum, .infer = zfi_infer_reduce, .grad = zfi_grad_sum, .cpu = zfi_cpu_sum_to,
-             .scratch = zfi_scratch_sum_to, .parts = ZFI_PARTS_SUMMED, .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
-ZFI_OPERATOR(max, .infer = zfi_infer_reduce, .grad = zfi_grad_max, .cpu = zfi_cpu_max)
-ZFI_OPERATOR(argmax, .infer = zfi_infer_argmax, .grad = zfi_grad_none, .cpu = zfi_cpu_max)
+             .cut = zfi_cut_sum, .scratch = zfi_scratch_sum_to, .parts = ZFI_PARTS_SUMMED,
+             .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
+ZFI_OPERATOR(max, .infer = zfi_infer_reduce, .grad = zfi_grad_max, .cpu = zfi_cpu_max,
+             .cut = zfi_cut_max)
+ZFI_OPERATOR(argmax, .infer = zfi_infer_argmax, .grad = zfi_grad_none, .cpu = zfi_cpu_max,
+             .cut = zfi_cut_max)
 ZFI_OPERATOR(total, .infer = zfi_infer_total, .grad = zfi_grad_total, .cpu = zfi_cpu_total,
              .parts = ZFI_PARTS_SUMMED_TO, .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
 ZFI_OPERATOR(block_norms, .infer = zfi_infer_block_norms, .cpu = zfi_cpu_block_norms,

@@ -276,4 +276,7 @@ static zf_status zfi_cpu_rope(const zf_launch *l)
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(rope, .infer = zfi_infer_rope, .grad = zfi_grad_rope, .cpu = zfi_cpu_rope,
-             .scratch = zfi_scratch_rope, .over = 1, .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)
+             .scratch = zfi_scratch_rope, .over = 1,
+             .cuts = "... s! h -> ... s! h {heads/h} | "
+                     "... h, ... -> ... h {heads/h}",
+             .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)

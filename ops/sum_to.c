@@ -256,8 +256,20 @@ static zf_status zfi_cpu_sum_rows(const zf_launch *l, const zf_array *x, const z
     return zfi_cpu_sum_to(&of);
 }
 
+/* -------------------------------------------------------------------------------------- cuts */
+
+static void zfi_cut_sum_to(const zf_graph *g, const zfi_node *node, zfi_cut_text *t)
+{
+    const zf_shape *from = &g->nodes[node->args[0]].shape;
+    zfi_cut_put_dims(t, zfi_cut_order, from->rank, ' ', 0, 0);
+    zfi_cut_put(t, "-> ");
+    zfi_cut_put_small(t, &node->shape, from, '+');
+    zfi_cut_put(t, "{shape}");
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(sum_to, reshape, shape)
 ZFI_OPERATOR(sum_to, .infer = zfi_infer_sum_to, .grad = zfi_grad_sum_to, .cpu = zfi_cpu_sum_to,
-             .scratch = zfi_scratch_sum_to, .parts = ZFI_PARTS_SUMMED_TO, .traits = ZF_OP_READS_HALF)
+             .scratch = zfi_scratch_sum_to, .cut = zfi_cut_sum_to,
+             .parts = ZFI_PARTS_SUMMED_TO, .traits = ZF_OP_READS_HALF)

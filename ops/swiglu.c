@@ -157,6 +157,10 @@ static double zfi_functions_swiglu(const zf_launch *l)
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(swiglu, .infer = zfi_infer_swiglu, .grad = zfi_grad_swiglu, .cpu = zfi_cpu_swiglu,
-             .functions = zfi_functions_swiglu, .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)
+             .functions = zfi_functions_swiglu,
+             .cuts = "... c! -> ... c! | ..., ... -> ...",
+             .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(swiglu_grad, .infer = zfi_infer_swiglu_grad, .cpu = zfi_cpu_swiglu,
-             .functions = zfi_functions_swiglu, .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)
+             .functions = zfi_functions_swiglu,
+             .cuts = "... c!, ... c! -> ... c! | ..., ..., ... -> ...",
+             .traits = ZF_OP_INPLACE | ZF_OP_READS_HALF)

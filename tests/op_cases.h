@@ -631,6 +631,7 @@ static int64_t size_of(char letter, const sizes *z)
     case 'W': return 3 * z->N;
     case 'X': return 64 * z->R;
     case 'Y': return 128 * z->R;
+    case 'Z': return 16 * z->R * z->N;
     default: return 0;
     }
 }

@@ -1,4 +1,5 @@
 /* What records say, for tests/records.c; and what of it must fit together. */
+#include "../cuts.h"
 #include "../records.h"
 
 claims claims_of(const zf_graph *g, int32_t id)
@@ -54,4 +55,61 @@ TEST_ONCE(records_are_complete)
             wrong = "a LEAF but accumulator has a place";
         if (wrong) test_fail(t, __FILE__, __LINE__, r->name, wrong);
     }
+}
+
+/* ------------------------------------------------------------------------------------ cuts */
+
+bool cuts_of(const zf_graph *g, int32_t id, cuts *c)
+{
+    zfi_cuts of;
+    _Static_assert((int)CUT_LETTERS == (int)ZFI_CUT_LETTERS && (int)CUT_RESULT == (int)ZFI_CUT_RESULT,
+                   "cuts.h has the sizes of graph/cuts.c");
+    if (!zfi_cut_of(g, &g->nodes[id], &of)) return false;
+    *c = (cuts){.letters = of.letters, .form = of.form};
+    for (int k = 0; k < of.letters; k++) {
+        const int sections = zfi_attribute_index(g->records[g->nodes[id].op], "sections");
+        c->name[k] = of.letter[k].name, c->most[k] = of.letter[k].most;
+        c->sections[k] = sections >= 0 && of.letter[k].divided >> sections & 1;
+    }
+    memcpy(c->given, of.given, sizeof c->given);
+    memcpy(c->at, of.at, sizeof c->at);
+    memcpy(c->flat, of.flat, sizeof c->flat);
+    return true;
+}
+
+bool cut_sums(const zf_graph *g, int32_t id, int letter, int value)
+{
+    zfi_cuts of;
+    return zfi_cut_of(g, &g->nodes[id], &of) && zfi_cut_sums(&of, letter, value);
+}
+
+void cut_attributes(const zf_graph *g, int32_t id, int letter, int64_t parts, int64_t part,
+                    const zf_shape *result, zf_attribute *attributes, int64_t *list)
+{
+    zfi_cuts of;
+    const zfi_cut_letter *l = &of.letter[letter];
+    if (!zfi_cut_of(g, &g->nodes[id], &of)) return;
+    for (int k = 0; k < ZF_MAX_ATTRIBUTES; k++)
+        if (l->divided >> k & 1) attributes[k].i /= parts;
+    if (l->first >= 0) attributes[l->first].i += l->size / parts * part;
+    if (l->of >= 0 && !attributes[l->of].i) attributes[l->of].i = l->size;
+    if (of.shape < 0) return;
+    memcpy(list, result->dims, sizeof result->dims);
+    attributes[of.shape].list.data = list;
+}
+
+const char *cuts_text(int op) { return zfi_records[op]->cuts; }
+
+const char *cuts_wrong(int op, const char *text) { return zfi_cuts_wrong(zfi_records[op], text); }
+
+bool cuts_derived(int op)
+{
+    const zfi_record *r = zfi_records[op];
+    return !r->cuts && (r->cut || r->traits & (ZF_OP_ELEMENTWISE | ZF_OP_UPDATE | ZF_OP_BY_ROWS));
+}
+
+bool can_save(const zf_graph *g, int32_t id, int index, zf_dtype *dtype, zf_shape *shape)
+{
+    const zfi_record *r = g->records[g->nodes[id].op];
+    return r->saved && r->saved(g, &g->nodes[id], index, dtype, shape);
 }

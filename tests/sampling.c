@@ -90,3 +90,25 @@ TEST_ONCE(sampling_by_probability)
     CHECK(t, abs(drawn[0] - 28) <= 1 && abs(drawn[1] - 206) <= 1 && abs(drawn[2] - 206) <= 1);
     CHECK(t, drawn[3] == 0 && abs(drawn[4] - 560) <= 1);
 }
+
+/* Also of a number of tokens that is no multiple of those that are computed together. */
+TEST_ONCE(sampling_probabilities)
+{
+    float logits[131];
+    for (int64_t count = 1; count <= 131; count += 5) {
+        double sum = 0, worst = 0;
+        zf_sampler s;
+        if (!zf_sampler_open(&s, &(zf_sampling){0.7, 0, 1, 1}, count))
+            OK(t, ZF_ERR_NOMEM, "out of memory");
+        for (int64_t v = 0; v < count; v++) logits[v] = (float)(v * 37 % 101) * -0.37f;
+        if (count > 9) logits[7] = -INFINITY, logits[9] = -600; /* e^-857 is no number above 0 */
+        zf_sampler_draw(&s, logits, NULL, 0, 5);
+        for (int64_t v = 0; v < count; v++) sum += exp(logits[v] / 0.7);
+        for (int64_t v = 0; v < count; v++) {
+            const double p = exp(logits[v] / 0.7) / sum, away = fabs(s.p[v] - p);
+            if (away > 2e-14 * p) worst = away;
+        }
+        zf_sampler_close(&s);
+        CHECK(t, worst == 0);
+    }
+}

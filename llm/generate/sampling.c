@@ -1,6 +1,27 @@
-/* The next token from logits. */
+/* The next token from logits. A vocabulary is large, and each token of each text goes through it: what
+ * is done with all of its probabilities is done with two at a time. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+typedef double zfl_two __attribute__((vector_size(16)));
+typedef uint64_t zfl_two_bits __attribute__((vector_size(16)));
+
+/* e^x for x <= 0, to 1e-14 of it; 0 below -708. x = k ln 2 + r, and the sum of r^n / n!. */
+static zfl_two zfl_exp_two(zfl_two x)
+{
+    const double rounds = 6755399441055744.0, /* 1.5 * 2^52: adding it leaves an integer in the bits */
+        high = 0.693147180369123816490, low = 1.90821492927058770002e-10; /* their sum is ln 2 */
+    const zfl_two_bits small = (zfl_two_bits)(x < -708.0);
+    const zfl_two t = x * 1.4426950408889634 + rounds, k = t - rounds, r = (x - k * high) - k * low;
+    const zfl_two r2 = r * r, r4 = r2 * r2;
+    const zfl_two low_terms = (1 + r) + (0.5 + r * (1 / 6.0)) * r2;
+    const zfl_two terms = (1 / 24.0 + r * (1 / 120.0)) + (1 / 720.0 + r * (1 / 5040.0)) * r2;
+    const zfl_two high_terms =
+        (1 / 40320.0 + r * (1 / 362880.0)) + (1 / 3628800.0 + r * (1 / 39916800.0)) * r2;
+    const zfl_two y = low_terms + (terms + high_terms * r4) * r4;
+    return (zfl_two)((zfl_two_bits)(y * (zfl_two)(((zfl_two_bits)t + 1023) << 52)) & ~small);
+}
 
 ZF_API const zf_option *zf_sampling_options(void)
 {
@@ -20,7 +41,7 @@ ZF_API const zf_option *zf_sampling_options(void)
 bool zf_sampler_open(zf_sampler *s, const zf_sampling *how, int64_t count)
 {
     *s = (zf_sampler){.how = *how, .count = count};
-    s->p = malloc((size_t)count * sizeof *s->p);
+    s->p = calloc((size_t)count + 3, sizeof *s->p); /* pairs of twos */
     s->order = malloc((size_t)count * sizeof *s->order);
     if (s->p && s->order) return true;
     zf_sampler_close(s);
@@ -108,7 +129,6 @@ static void zfl_keep_p(zf_sampler *s, double sum)
 {
     double before = 0, least = sum * (1 - s->how.top_p) / (double)s->count;
     int64_t kept = 0;
-    if (!(s->how.top_p < 1)) return;
     for (int64_t v = 0; v < s->count; v++) {
         if (s->p[v] >= least && s->p[v] > 0) s->order[kept++] = (int32_t)v;
         else s->p[v] = 0;
@@ -123,26 +143,65 @@ static void zfl_keep_p(zf_sampler *s, double sum)
 
 static double zfl_sum_of(const zf_sampler *s)
 {
-    double sum = 0;
-    for (int64_t v = 0; v < s->count; v++) sum += s->p[v];
-    return sum;
+    zfl_two sum[2] = {{0}}, p[2];
+    for (int64_t v = 0; v < s->count; v += 4) {
+        memcpy(p, s->p + v, sizeof p);
+        sum[0] += p[0], sum[1] += p[1];
+    }
+    sum[0] += sum[1];
+    return sum[0][0] + sum[0][1];
+}
+
+static void zfl_divide(zf_sampler *s, double sum)
+{
+    for (int64_t v = 0; v < s->count; v += 2) {
+        zfl_two p;
+        memcpy(&p, s->p + v, sizeof p);
+        p /= sum;
+        memcpy(s->p + v, &p, sizeof p);
+    }
+}
+
+/* The first of the largest logits. */
+static int32_t zfl_best_of(const float *logits, int64_t count)
+{
+    enum { TOGETHER = 8 };
+    float most[TOGETHER], all = logits[0];
+    int64_t v = 0;
+    for (int k = 0; k < TOGETHER; k++) most[k] = all;
+    for (; v + TOGETHER <= count; v += TOGETHER)
+        for (int k = 0; k < TOGETHER; k++)
+            most[k] = logits[v + k] > most[k] ? logits[v + k] : most[k];
+    for (; v < count; v++) all = logits[v] > all ? logits[v] : all;
+    for (int k = 0; k < TOGETHER; k++) all = most[k] > all ? most[k] : all;
+    for (v = 0; v + 1 < count && logits[v] != all;) v++;
+    return (int32_t)v;
+}
+
+/* Sets s->p to e^((logit - that of the best) / temperature). */
+static void zfl_weigh(zf_sampler *s, const float *logits, double best)
+{
+    for (int64_t v = 0; v < s->count; v += 2) {
+        const bool last = v + 1 == s->count;
+        zfl_two x = {logits[v], last ? -INFINITY : logits[v + 1]};
+        x = zfl_exp_two((x - best) / s->how.temperature);
+        memcpy(s->p + v, &x, sizeof x);
+    }
 }
 
 int32_t zf_sampler_draw(zf_sampler *s, float *logits, const int32_t *seen, int64_t seen_count,
                         uint64_t dice)
 {
-    int32_t best = 0;
+    int32_t best;
     double sum, at;
     if (s->how.repetition != 1) zfl_penalise(s, logits, seen, seen_count);
-    for (int64_t v = 1; v < s->count; v++)
-        if (logits[v] > logits[best]) best = (int32_t)v;
+    best = zfl_best_of(logits, s->count);
     if (!(s->how.temperature > 0)) return best;
-    for (int64_t v = 0; v < s->count; v++)
-        s->p[v] = exp(((double)logits[v] - logits[best]) / s->how.temperature);
+    zfl_weigh(s, logits, logits[best]);
     zfl_keep_k(s);
-    zfl_keep_p(s, zfl_sum_of(s));
+    if (s->how.top_p < 1) zfl_keep_p(s, zfl_sum_of(s));
     sum = zfl_sum_of(s);
-    for (int64_t v = 0; v < s->count; v++) s->p[v] /= sum;
+    zfl_divide(s, sum);
     at = ldexp((double)(dice >> 11), -53);
     for (int64_t v = 0; v < s->count; v++) {
         at -= s->p[v];

@@ -352,6 +352,9 @@ dist/zeroflow_llm.h: $(LLM) LICENSE build/amalgamate
 pretrain: build/bert ## pretrain a BERT (STEPS, MODEL, THREADS, CORPUS: tools/pretrain.sh)
 	@CC='$(CC)' sh tools/pretrain.sh
 
+rlhf: build/llm build/zf-report ## a small model learns sums from rewards, with controls (SEEDS, WORK: bench/rlhf.sh)
+	@sh bench/rlhf.sh
+
 # ------------------------------------------------------------------------------------------ tests
 
 test: build/.needs-test ## build and run the tests
@@ -562,7 +565,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z_. -]*\):.* ## /\1: /p' Makefile | awk '{ \
 	    at = index($$0, ": "); printf "%-22s%s\n", substr($$0, 1, at - 1), substr($$0, at + 2) }'
 
-.PHONY: all dist lines docs pretrain quick debug test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits kill bless fuzz coverage tidy bench stage stage-headers install install-headers uninstall check-install clean \
+.PHONY: all dist lines docs pretrain rlhf quick debug test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits kill bless fuzz coverage tidy bench stage stage-headers install install-headers uninstall check-install clean \
         help $(GROUPS:%=test-%) $(MORE_GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -7,7 +7,7 @@
 # accuracies, seconds, logs and answers in WORK/sums-SEED, from which bench/rlhf.sh makes tables. A
 # second call goes on with what is there.
 #
-# From the environment: WIDTH (192), LAYERS (4), UPDATES (200), RATE (1e-4), ANSWERS (128) of an
+# From the environment: WIDTH (192), LAYERS (4), UPDATES (400), RATE (1e-4), ANSWERS (128) of an
 # update; WORK (build/learning), THREADS, LLM (build/llm).
 set -eu
 export LC_ALL=C
@@ -19,7 +19,7 @@ here=bench/rlhf
 seed=$1
 at=$work/sums-$seed
 width=${WIDTH:-192}
-updates=${UPDATES:-200}
+updates=${UPDATES:-400}
 half=0.45
 mkdir -p "$at/tokens"
 touch "$at/kept"

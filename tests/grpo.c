@@ -2,6 +2,8 @@
 #include "../examples/frame/experience/experience.h"
 #include "../examples/frame/options/command.h"
 #include "../examples/frame/policy/policy.h"
+#include "../examples/frame/ppo/ppo.h"
+#include "../examples/frame/rlhf/rlhf.h"
 #include "../examples/llm/model.h"
 #include "test.h"
 
@@ -119,7 +121,7 @@ static void close_experience(void *e) { experience_close(e); }
 static void free_text(void *text) { zf_text_free(text); }
 
 /* What a checkpoint amid the steps on an iteration has is read back, and other bytes are refused. */
-TEST(grpo_answers_are_kept)
+TEST_ONCE(grpo_answers_are_kept)
 {
     enum { ANSWERS = 4, SEQUENCE = 5, HEAD = 8 + 4 * 8 };
     static const policy_kind kind = {.usage = ""};
@@ -157,4 +159,70 @@ TEST(grpo_answers_are_kept)
     CHECK_TEXT(t, error.text, "its answers have tokens that the model does not have");
     text.at[HEAD] = -1;
     CHECK(t, !experience_take(&e, 6, &text, &error));
+}
+
+/* The commands with few steps, for allocations that are refused: all that a run opens, keeps and saves. */
+static int ppo(int argc, char **argv) { return ppo_command(&llm_sample, argc, argv); }
+static int rlhf(int argc, char **argv) { return rlhf_command(&llm_sample, argc, argv); }
+
+static const char *in_folder(const char *name)
+{
+    static char paths[4][300];
+    static int next;
+    char *to = paths[next++ % 4];
+    return snprintf(to, sizeof paths[0], "%s", test_path(name)), to;
+}
+
+/* Words of `line`, of which "@NAME" is a file of the test, and '_' in "'...'" a space. */
+static bool run_line(test *t, const char *line)
+{
+    static const command commands[] = {{"ppo", "", ppo}, {"rlhf", "", rlhf}, {NULL, NULL, NULL}};
+    static char words[60][400];
+    char *argv[62] = {(char *)"llm"};
+    int argc = 1;
+    for (; *line && argc < 61; line += strspn(line, " ")) {
+        const size_t bytes = strcspn(line, " ");
+        char *word = argv[argc] = words[argc - 1];
+        snprintf(word, sizeof words[0], "%.*s", (int)bytes, line);
+        if (*word == '@') snprintf(word, sizeof words[0], "%s", in_folder(word + 1));
+        if (*word == '\'')
+            for (char *at = word; *at; at++)
+                if (*at == '_' || *at == '\'') *at = ' ';
+        argc++, line += bytes;
+    }
+    argv[argc] = NULL;
+    return command_main(&(command_program){"llm", commands}, argc, argv) == EXIT_GOOD ||
+           (test_fail(t, __FILE__, __LINE__, "the command", "it failed"), false);
+}
+
+#define SMALL "--model tests/golden/llm/llama2 --tokenizer @. --threads 1 --quiet --precision f32 --overwrite "
+
+TEST_ONCE(ppo_commands_open_and_keep_everything)
+{
+    static const char *const ways[] = {
+        "--lora r=2 --ema 0.9 --kl-target 0.1", "--critic tests/golden/reward/llama --critic-warmup 1"};
+    CHECK(t, write_inputs() && write_file("some.txt", "ab cd ef gh\n\nij kl mn op qr\n"));
+    for (int k = 0; k < 2; k++) {
+        char line[700];
+        snprintf(line, sizeof line,
+                 "ppo " SMALL "--data @grpo.jsonl --reward length --tokens 2 --seq 8 --batch 2 --answers 4 "
+                 "--steps 3 --ptx @some.txt --ptx-rows 2 --held-out @grpo.jsonl --samples @samples "
+                 "--save @ppo --save-every 1 %s",
+                 ways[k]);
+        if (!run_line(t, line)) return;
+    }
+}
+
+TEST_ONCE(rlhf_command_opens_and_keeps_everything)
+{
+    static const char *const done[] = {"three/sft.done", "three/reward.done", "three/ppo.done"};
+    char text[1200];
+    int n = 0;
+    for (int k = 0; k < 20; k++)
+        n += snprintf(text + n, sizeof text - (size_t)n,
+                      "{\"prompt\": \"a%c\", \"chosen\": \"b\", \"rejected\": \"d\"}\n", 'a' + k);
+    CHECK(t, write_inputs() && write_file("pairs.jsonl", text));
+    for (int k = 0; k < 3; k++) remove(in_folder(done[k])); /* of a run without memory */
+    (void)run_line(t, "rlhf " SMALL "--data @pairs.jsonl --split 1,1,1 --save @three --seq 8 --batch 2 "
+                      "--lora r=2 --sft '--steps_1' --reward '--steps_1' --ppo '--steps_1_--tokens_2'");
 }

@@ -202,6 +202,8 @@ TEST_ONCE(head_logp_is_the_plain_graph)
                 run(t, &got, &h, (zf_cpu_desc){.threads = 2, .isa = isas[isa]});
                 for (int k = 0; k < RESULTS; k++) {
                     CHECK(t, got.counts[k] == exact.counts[k]);
+                    for (int64_t i = 0; k == LOGP && i < got.counts[k]; i++)
+                        CHECK(t, got.values[k][i] <= 0);
                     CHECK_NEAR(t, error_of(&got, &exact, k, k < DX ? 0 : ways[way].tiny), 0,
                                k < DX ? ways[way].scores : ways[way].gradients);
                 }

@@ -98,6 +98,43 @@ TEST_ONCE(pairs_are_tokens_and_labels)
     }
 }
 
+/* By the template of any style, the last token of a text is the last that is predicted: its score is
+ * there, whatever ids the template writes before. */
+TEST_ONCE(pairs_end_where_their_last_token_is)
+{
+    static const char line[] =
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"chosen\": [{\"role\": \"assistant\", "
+        "\"content\": \"xy\"}], \"rejected\": [{\"role\": \"assistant\", \"content\": \"z\"}]}";
+    static const char styles[] = ZF_CHAT_STYLES;
+    zf_error error = {ZF_OK, ""};
+    zf_tokenizer *tokenizer = letters(&error);
+    const examples_desc d = {.tokens = tokenizer, .end = 1, .sequence = 200};
+    NEED(t, tokenizer, &error);
+    test_defer(t, free_tokens, tokenizer);
+    for (const char *at = styles; *at && !t->failed; at += strspn(at, ", ")) {
+        const size_t bytes = strcspn(at, ",");
+        char style[40];
+        pairs p;
+        pairs_batch b;
+        bool same = true;
+        snprintf(style, sizeof style, "%.*s", (int)bytes, at), at += bytes;
+        if (!load_twice(&d, style, line, &p, &error)) OK(t, error.status, error.text);
+        if (!pairs_batch_new(&b, 1, 200, &error)) {
+            pairs_free(&p);
+            OK(t, error.status, error.text);
+        }
+        pairs_read(&p, &b, false, 1, 0);
+        for (int row = 0; row < 2; row++) {
+            const int32_t last = b.lengths[row] - 1;
+            const int32_t *ids = b.ids + row * 200, *labels = b.labels + row * 200;
+            same = same && last > 1 && labels[last - 1] == ids[last] && labels[last] == -100 && labels[0] == -100;
+        }
+        pairs_batch_free(&b);
+        pairs_free(&p);
+        if (!same) test_fail(t, __FILE__, __LINE__, "the last token is predicted", style);
+    }
+}
+
 #define USER(text)      "{\"role\": \"user\", \"content\": \"" text "\"}"
 #define ASSISTANT(text) "{\"role\": \"assistant\", \"content\": \"" text "\"}"
 

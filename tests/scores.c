@@ -527,3 +527,39 @@ TEST(scores_head_begins_small)
     CHECK_NEAR(t, sum / WIDTH, 0, 0.1 / (WIDTH + 1));
     CHECK_NEAR(t, sqrt(squares / WIDTH) * (WIDTH + 1), 1, 0.05);
 }
+
+/* The value of a token is the score of the text up to the token before it, no other slice of it. */
+TEST_ONCE(scores_are_values_of_the_next_token)
+{
+    enum { COUNT = 6, GIVEN = 3 };
+    static const zf_value_desc loss = {.clip = 0.2};
+    static const int32_t ids[TOKENS] = {5, 9, 30, 2, 17, 8};
+    static session s; /* outlive what the test defers */
+    static scorer r;
+    session_desc d = {.purpose = SAMPLE_EVALUATE, .shape = {.batch = 2, .sequence = TOKENS, .value = &loss}};
+    zf_error error = {ZF_OK, ""};
+    int32_t rows[2][TOKENS] = {{0}}, labels[2][TOKENS];
+    float values[2][TOKENS];
+    if (!open_case(t, &cases[0], &s, &d)) return;
+    if (!scorer_open(&r, &(scorer_desc){.sample = &llm_sample, .folder = GOLDEN "llama", .tokens = TOKENS}, &error))
+        OK(t, error.status, error.text);
+    test_defer(t, close_scorer, &r);
+    for (int k = 0; k < TOKENS; k++) {
+        rows[1][k] = k < COUNT ? ids[k] : 36;
+        labels[0][k] = labels[1][k] = -100;
+        if (k >= GIVEN - 1 && k + 1 < COUNT) labels[1][k] = ids[k + 1];
+    }
+    OK(t, session_write(&s, "input_ids", rows, sizeof rows), zf_program_error(s.program));
+    OK(t, session_write(&s, "labels", labels, sizeof labels), zf_program_error(s.program));
+    OK(t, zf_step(s.program), zf_program_error(s.program));
+    OK(t, zf_read(s.program, zf_graph_find(s.graph, "values"), values, sizeof values), zf_program_error(s.program));
+    for (int k = 0; k < TOKENS; k++) {
+        const int32_t *const text = ids;
+        const int64_t count = k + 1;
+        double score = 0;
+        if (labels[1][k] == -100) continue;
+        if (!scorer_run(&r, &text, &count, 1, &score, &error)) OK(t, error.status, error.text);
+        CHECK_NEAR(t, (double)values[1][k], score, 1e-6);
+        CHECK(t, fabs((double)values[1][k] - (double)values[1][k + 1]) > 1e-3);
+    }
+}

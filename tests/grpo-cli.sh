@@ -226,6 +226,26 @@ sampling_of_some() {
         column mismatch | awk '$1 < 0.5 { exit 1 }'
 }
 check 'sampling of some tokens is measured' sampling_of_some
+# A penalty changes more, the surer the policy is.
+comes_apart() {
+    grpo --steps 25 --precision f32 --reward "$has_a" --repetition-penalty 1.1 --off-policy --quiet &&
+        grep -q '^llm: iteration [0-9]*: log p of sampled tokens differ by [0-9.]* from .* at first: ' "$work/err"
+}
+check 'a mismatch that grows is said' comes_apart
+# Each id that ends answers by the files of the model ends them, and is trained; others are cut, and may
+# be left out.
+several_ends() {
+    grpo --steps 1 --precision f32 --reward length && column ended > "$work/ends.0" && awk '$1 > 0.5 { exit 1 }' \
+        "$work/ends.0" && echo '{"eos_token_id": [2, 5, 7, 11, 13, 17, 19, 23]}' > \
+        "$work/rewarded/generation_config.json" &&
+        grpo --steps 20 --precision f32 --reward -1*length && column ended | awk 'NR == 1 { first = $1 } END {
+            exit !(first > 0.5 && $1 > 0.9) }' &&
+        grpo --steps 1 --precision f32 --reward length --leave-cut && column reward > "$work/a" &&
+        grpo --steps 1 --precision f32 --reward length && column reward | paste - "$work/a" |
+        awk '{ exit !($2 < $1) }'
+}
+check 'several ids end answers' several_ends
+rm "$work/rewarded/generation_config.json"
 check 'dropout' refuses 1 "llm: $work/rewarded has a dropout of 0.1, and what is compared must be \
 computed without: give --dropout 0" --reward length --dropout 0.1
 check 'no room for an answer' refuses 1 "llm: --seq 8 has no room for a prompt and an answer of \
@@ -240,13 +260,13 @@ fails_with_line() {
     ends 1 "$llm" grpo --model "$work/rewarded" --data "$work/prompts.jsonl" --seq 24 --tokens 8 --quiet \
         --steps 1 "$@" && cat "$work/err" | grep -qx "llm: $text"
 }
-text='the prompt of line 9: .*lacks "answer"' check 'a line without the answer' \
+text='.*prompts.jsonl: the prompt of line 9: .*lacks "answer"' check 'a line without the answer' \
     fails_with_line --batch 96 --reward exact
-text='cmd:exit 3: failed with status 3, at answers to the prompts of lines 1 to 9' \
+text='.*prompts.jsonl: cmd:exit 3: failed with status 3, at answers to the prompts of lines 1 to 9' \
     check 'a command that fails' fails_with_line --reward 'cmd:exit 3'
-text='cmd:echo x: for an answer to the prompt of line [1-9]: printed "x", which is no number and not null' \
+text='.*prompts.jsonl: cmd:echo x: for an answer to the prompt of line [1-9]: printed "x", which is no number and not null' \
     check 'a command that prints text' fails_with_line --reward 'cmd:echo x'
-text='cmd:sleep 9: did not end within 0.1 s, at answers to the prompts of lines 1 to [89]' \
+text='.*prompts.jsonl: cmd:sleep 9: did not end within 0.1 s, at answers to the prompts of lines 1 to [89]' \
     check 'a command that hangs' fails_with_line --reward 'cmd:sleep 9' --reward-deadline 0.1
 
 rm -r "$work/rewarded"

@@ -48,6 +48,20 @@ static void count_answers(const experience *e, const zf_rollouts *r, const sessi
     phases_gather(e->spent, each * size, s->world);
 }
 
+static bool score_some(const experience *e, const zf_prompts *data, some *a, zf_error *error)
+{
+    zf_error why = {ZF_OK, ""};
+    return zf_rewards_score(e->desc->rewards, &a->r, a->reward, NULL, &why) ||
+           fail(error, why.status, "%s: %.700s", data->name, why.text);
+}
+
+/* An answer that did not end by itself is not scored. */
+static void leave_cut(some *a)
+{
+    for (int64_t k = 0; k < a->r.count; k++)
+        if (a->r.answers[k].finish == ZF_FINISH_LENGTH) a->reward[k] = NAN;
+}
+
 /* Writes answers to the prompts of `data`, `group` to each, and rewards them: one rank does, since a
  * command may. */
 static bool write_some(experience *e, session *s, const zf_prompts *data, some *a,
@@ -64,7 +78,7 @@ static bool write_some(experience *e, session *s, const zf_prompts *data, some *
     if (!zf_rollouts_write(&a->r, data, a->numbers, a->count, how, error)) return false;
     count_answers(e, &a->r, s, e->decoder.steps.prompt_seconds - before);
     phases_enter(e->spent, PHASE_REWARD);
-    if (!s->rank && !zf_rewards_score(e->desc->rewards, &a->r, a->reward, NULL, error)) return false;
+    if (!s->rank && !score_some(e, data, a, error)) return false;
     return !s->comm || !s->comm->run(s->comm->self, &tell, error);
 }
 
@@ -136,6 +150,7 @@ bool answers_sample(experience *e, session *s, int64_t iteration, zf_rollouts *r
         draw(e, &a, iteration, round);
         how.iteration = iteration + (round << 40); /* the same prompt gets other answers */
         good = write_some(e, s, e->desc->data, &a, &how, error);
+        if (good && e->desc->o->leave_cut) leave_cut(&a);
         if (good) take(e, &a, r), leave_equal(e, &a);
     }
     some_free(&a);

@@ -60,7 +60,7 @@ typedef struct policy_options {
     const char *held_out, *samples; /* files */
     double reward_deadline;
     zf_sampling how;
-    bool off_policy, reward_standardize;
+    bool off_policy, reward_standardize, leave_cut;
     zf_policy_desc loss;
     zf_advantage_desc advantage;
     ppo_options ppo;

@@ -19,6 +19,8 @@ typedef struct policy_reader {
     const session *trains;   /* NULL: no step has begun */
     int64_t iteration;       /* from 0 on */
     zf_text kept;            /* of the last checkpoint */
+    double mismatch;         /* of the first iteration of this part of the run; 0: there was none */
+    bool warned;             /* that it has grown */
 } policy_reader;
 
 /* After a step: what it moved. */
@@ -101,11 +103,25 @@ static void begin_iteration(policy_reader *r, const session *s, int64_t iteratio
     r->iteration = iteration;
 }
 
+/* Says once that what is sampled and what is trained have come apart: five times as far as at first. */
+static void warn(policy_reader *r, const session *s)
+{
+    const double now = r->e.log.mismatch, least = 0.01;
+    if (r->mismatch == 0) r->mismatch = now;
+    if (r->warned || s->rank || now < least || now < 5 * r->mismatch) return;
+    r->warned = true;
+    fprintf(stderr,
+            "%s: iteration %lld: log p of sampled tokens differ by %.3g from those of the trained "
+            "program, and by %.3g at first: --correction truncate weighs tokens by that\n",
+            r->e.desc->o->sample->program, (long long)r->iteration, now, r->mismatch);
+}
+
 /* The answers of an iteration. */
 static bool iterate(policy_reader *r, session *s, int64_t iteration, zf_error *error)
 {
     begin_iteration(r, s, iteration);
     if (!experience_make(&r->e, s, iteration, error)) return false;
+    warn(r, s);
     phases_enter(r->e.spent, PHASE_TRAIN);
     return true;
 }
@@ -329,6 +345,8 @@ static const zf_option policy_rows[] = {
             "says, divided by their deviation"),
     ROW(COUNT, tokens, 256, "[1,65535]", .traits = CHANGES | BASIC, .topic = "answers",
         .help = "of an answer, at most; --seq has room for a prompt and these"),
+    ROW(FLAG, leave_cut, 0, NULL, .traits = CHANGES,
+        .help = "answers that did not end by themselves are left out, of their group as well"),
     ROW(COUNT, answers, 0, "[0,1048576]", .traits = CHANGES,
         .help = "of an iteration, a multiple of --batch; 0: --batch, so that each is one step"),
     ROW(COUNT, epochs, 1, "[1,1000]", .traits = CHANGES,

@@ -14,15 +14,22 @@
 #define ZEROFLOW_IMPLEMENTATION
 #include "../zeroflow.h"
 #include "figures.h"
+#include "options.h"
 
 enum { MOST_DEPTH = 64, MOST_BLOCK = 16 << 20, MOST_ROUNDS = 9 };
 
 typedef struct setting {
-    int64_t bytes;
+    int64_t mebibytes, bytes, rounds;
     double seconds;
-    int rounds;
     const char *folder;
 } setting;
+
+static const zf_option setting_rows[] = {
+    ZF_OPTION(setting, COUNT, mebibytes, 1024, "[16,1048576] by 16", .flag = "bytes", .unit = "MIB",
+              .topic = "disk", .help = "of each file"),
+    ZF_OPTION(setting, NUMBER, seconds, 0.5, "(0,inf)", .help = "of each cell and round"),
+    ZF_OPTION(setting, COUNT, rounds, 3, "[1,9]", .help = "of which the median counts"),
+    {.name = NULL}};
 
 /* A column: how a row's blocks are moved. */
 typedef struct column {
@@ -155,7 +162,8 @@ static void row(const setting *s, int64_t block, int depth, bool write, bool in_
                 rates[k][round] =
                     engine(disks[k], s->bytes, block, depth, write, in_order, s->seconds);
         }
-    for (int k = 0; k < COLUMNS; k++) printf(" %.0f |", bench_median(rates[k], s->rounds) / 1e6);
+    for (int k = 0; k < COLUMNS; k++)
+        printf(" %.0f |", bench_median(rates[k], (int)s->rounds) / 1e6);
     printf("\n");
     fflush(stdout);
 }
@@ -164,20 +172,13 @@ int main(int argc, char **argv)
 {
     static const int64_t blocks[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
     static const int depths[] = {1, 8, 64};
-    setting s = {.bytes = (int64_t)1024 << 20, .seconds = 0.5, .rounds = 3};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(argv[i], "--bytes")) s.bytes = (int64_t)atoll(value) << 20, i++;
-        else if (!strcmp(argv[i], "--seconds")) s.seconds = atof(value), i++;
-        else if (!strcmp(argv[i], "--rounds")) s.rounds = atoi(value), i++;
-        else s.folder = argv[i];
-    }
-    if (!s.folder || s.bytes < MOST_BLOCK || s.bytes % MOST_BLOCK || !(s.seconds > 0) ||
-        s.rounds < 1 || s.rounds > MOST_ROUNDS) {
-        fprintf(stderr, "usage: disk FOLDER [--bytes MIB, a multiple of 16] [--seconds S] "
-                        "[--rounds 1 to 9]\n");
-        return 2;
-    }
+    setting s = {.folder = NULL};
+    const zf_options all = {.rows = setting_rows, .desc = &s};
+    int arguments, status;
+    if (!bench_options(argc, argv, &all, 1, 1, &arguments, &status)) return status;
+    s.folder = argv[1], s.bytes = s.mebibytes << 20;
+    if (arguments != 1)
+        return fprintf(stderr, "disk: one argument is needed, the folder of the files\n"), 2;
     memory = aligned_alloc(4096, (size_t)MOST_DEPTH * MOST_BLOCK);
     if (!memory) return fprintf(stderr, "out of memory\n"), 1;
     for (size_t i = 0; i < (size_t)MOST_DEPTH * MOST_BLOCK; i += 8) {

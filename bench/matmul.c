@@ -15,6 +15,7 @@
 #define _GNU_SOURCE
 #define ZEROFLOW_IMPLEMENTATION
 #include "../zeroflow.h"
+#include "options.h"
 #include "peak.h"
 
 #include <dlfcn.h>
@@ -222,47 +223,52 @@ static int bad(const char *option, const char *what)
     return 2;
 }
 
+typedef struct setting {
+    int64_t threads, rounds;
+    const char *shapes, *blas, *isa;
+    int64_t dtype;
+    bool quick;
+} setting;
+
+static const zf_option setting_rows[] = {
+    ZF_OPTION(setting, TEXT, shapes, 0, NULL, .unit = "bert|attention|vectors|M,N,K",
+              .topic = "matmul", .help = "of the products; bert without this option"),
+    ZF_OPTION(setting, CHOICE, dtype, 0, "f32|bf16|f16", .help = "of the operands"),
+    ZF_OPTION(setting, COUNT, threads, 2, "[1,1024]", .help = "worker threads"),
+    ZF_OPTION(setting, TEXT, isa, 0, NULL, .unit = "NAME",
+              .help = "instruction set; without this option the best"),
+    ZF_OPTION(setting, TEXT, blas, 0, NULL, .unit = "FILE|none",
+              .help = "shared library with cblas_sgemm; libopenblas.so.0 without this option"),
+    ZF_OPTION(setting, COUNT, rounds, 11, "[1,200]", .help = "of which the median counts"),
+    ZF_OPTION(setting, FLAG, quick, 0, NULL, .help = "without the largest products"),
+    {.name = NULL}};
+
 int main(int argc, char **argv)
 {
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
     static const int64_t bert[][2] = {{256, 256},  {768, 256},  {1024, 256}, {256, 1024},
                                       {768, 768},  {2304, 768}, {3072, 768}, {768, 3072},
                                       {8192, 256}, {30522, 768}};
     static const int64_t rows[] = {512, 1024, 4096};
-    const char *shapes = "bert", *library = "libopenblas.so.0";
+    setting s = {.isa = NULL};
+    const zf_options all = {.rows = setting_rows, .desc = &s};
     long long m = 0, n = 0, k = 0;
-    turns bench = {.isa = zfi_isa_best_of_all(), .threads = 2, .rounds = 11};
+    turns bench = {.isa = zfi_isa_best_of_all()};
     zfi_memory memory = zfi_memory_of(NULL);
     zf_error error = {0};
-    bool quick = false;
-    for (int i = 1; i < argc; i++) {
-        const char *option = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(option, "--quick")) {
-            quick = true;
-            continue;
-        }
-        i++;
-        if (!strcmp(option, "--shapes")) shapes = value;
-        else if (!strcmp(option, "--threads")) bench.threads = atoi(value);
-        else if (!strcmp(option, "--rounds")) bench.rounds = atoi(value);
-        else if (!strcmp(option, "--blas")) library = value;
-        else if (!strcmp(option, "--dtype")) {
-            static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
-            int which = 0;
-            while (which < 3 && strcmp(value, zf_dtype_name(dtypes[which]))) which++;
-            if (which == 3) return bad("--dtype", "f32, bf16 or f16");
-            dtype = dtypes[which];
-        } else if (!strcmp(option, "--isa")) {
-            int isa = 0;
-            while (isa <= (int)zfi_isa_best_of_all() && strcmp(value, zfi_isa_name((zfi_isa)isa)))
-                isa++;
-            if (isa > (int)zfi_isa_best_of_all())
-                return bad("--isa",
-                           "portable, avx2, avx512, amx or neon, as far as this machine goes");
-            bench.isa = (zfi_isa)isa;
-        } else
-            return bad(option, "no such option; the head of bench/matmul.c tells which there are");
+    int status;
+    if (!bench_options(argc, argv, &all, 1, 1, NULL, &status)) return status;
+    const char *shapes = s.shapes ? s.shapes : "bert",
+               *library = s.blas ? s.blas : "libopenblas.so.0";
+    bench.threads = (int)s.threads, bench.rounds = (int)s.rounds, dtype = dtypes[s.dtype];
+    if (s.isa) {
+        int isa = 0;
+        while (isa <= (int)zfi_isa_best_of_all() && strcmp(s.isa, zfi_isa_name((zfi_isa)isa)))
+            isa++;
+        if (isa > (int)zfi_isa_best_of_all())
+            return bad("--isa", "portable, avx2, avx512, amx or neon, as far as this machine goes");
+        bench.isa = (zfi_isa)isa;
     }
-    if (bench.rounds < 1 || bench.rounds > 200) return bad("--rounds", "from 1 to 200");
     if (strcmp(library, "none") && dtype == ZF_F32) {
         /* its idle threads spin for 2^26 cycles, in which nobody else computes: 2^20 will do */
         setenv("OPENBLAS_THREAD_TIMEOUT", "20", 0);
@@ -328,7 +334,7 @@ int main(int argc, char **argv)
         if (one) measure_linear(&bench, m, n, k);
         for (int i = 0; !one && i < ZFI_COUNT(rows); i++)
             for (int j = 0; j < ZFI_COUNT(bert); j++)
-                if (!quick || rows[i] * bert[j][0] * bert[j][1] <= 1500000000)
+                if (!s.quick || rows[i] * bert[j][0] * bert[j][1] <= 1500000000)
                     measure_linear(&bench, rows[i], bert[j][0], bert[j][1]);
     }
     printf("mean of ratios to the peak: %.3f", bench.ratio_sum / bench.cases);

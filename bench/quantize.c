@@ -10,6 +10,7 @@
 #define ZEROFLOW_IMPLEMENTATION
 #include "../zeroflow.h"
 #include "figures.h"
+#include "options.h"
 
 enum { COUNT = 16 << 20, PARTS = 4, ROUNDS = 1000 };
 
@@ -93,25 +94,36 @@ static double rate(const struct row *row, zf_backend *cpu, int rounds, int64_t b
     return bench_median(rates, rounds);
 }
 
+typedef struct setting {
+    int64_t threads, rounds, block;
+    const char *isa, *only;
+} setting;
+
+static const zf_option setting_rows[] = {
+    ZF_OPTION(setting, COUNT, threads, 2, "[1,1024]", .topic = "quantize",
+              .help = "worker threads"),
+    ZF_OPTION(setting, COUNT, rounds, 10, "[1,1000]", .help = "of which the median counts"),
+    ZF_OPTION(setting, COUNT, block, 256, "64|128|256|512|1024|2048",
+              .help = "numbers with one scale"),
+    ZF_OPTION(setting, TEXT, isa, 0, NULL, .unit = "NAME",
+              .help = "instruction set; without this option the best"),
+    ZF_OPTION(setting, TEXT, only, 0, NULL, .unit = "TEXT",
+              .help = "rows with this text in their names"),
+    {.name = NULL}};
+
 int main(int argc, char **argv)
 {
-    int threads = 2, rounds = 10;
-    int64_t block = 256;
+    setting s = {.isa = NULL};
+    const zf_options all = {.rows = setting_rows, .desc = &s};
+    int status;
     zf_error error = {ZF_OK, ""};
-    const char *isa = NULL, *only = "";
     zf_backend *cpu;
     float *arrays[5], *floats, *errors, *copy;
     double times[ROUNDS];
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (!strcmp(argv[i], "--threads")) threads = atoi(argv[i + 1]);
-        else if (!strcmp(argv[i], "--rounds")) rounds = atoi(argv[i + 1]);
-        else if (!strcmp(argv[i], "--block")) block = atoi(argv[i + 1]);
-        else if (!strcmp(argv[i], "--isa")) isa = argv[i + 1];
-        else if (!strcmp(argv[i], "--only")) only = argv[i + 1];
-    }
-    if (rounds < 1 || rounds > ROUNDS) rounds = 10;
-    if (block < 64 || block > 2048 || 2048 % block) block = 256;
-    cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = threads, .isa = isa}, &error);
+    if (!bench_options(argc, argv, &all, 1, 1, NULL, &status)) return status;
+    const int threads = (int)s.threads, rounds = (int)s.rounds;
+    const int64_t block = s.block;
+    cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = threads, .isa = s.isa}, &error);
     /* As a program's values are; written, since pages of zeros are one */
     for (int k = 0; k < 5; k++) {
         arrays[k] = cpu ? cpu->allocate(cpu->self, 4 * (size_t)COUNT, &error) : NULL;
@@ -129,7 +141,7 @@ int main(int argc, char **argv)
            "copy", 8e-9 * COUNT / bench_median(times, rounds));
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         double bytes, share = 0;
-        if (!strstr(rows[n].name, only)) continue;
+        if (s.only && !strstr(rows[n].name, s.only)) continue;
         fill(rows[n].floats, floats, copy);
         bytes = rate(&rows[n], cpu, rounds, block, floats, errors, copy, &share);
         printf("%-20s %6.2f GB/s  %5.1f%%\n", rows[n].name, 1e-9 * bytes, 100 * share);

@@ -10,6 +10,7 @@
 #define ZEROFLOW_IMPLEMENTATION
 #include "../zeroflow.h"
 #include "figures.h"
+#include "options.h"
 
 enum { COUNT = 1 << 20, PIECE = 1 << 14 };
 
@@ -104,17 +105,26 @@ static void task(void *context, int64_t index, int worker)
     j->function->piece(j->isa, index * PIECE);
 }
 
+typedef struct setting {
+    int64_t threads, rounds;
+} setting;
+
+static const zf_option setting_rows[] = {
+    ZF_OPTION(setting, COUNT, threads, 2, "[1,1024]", .topic = "vmath", .help = "worker threads"),
+    ZF_OPTION(setting, COUNT, rounds, 20, "[1,1000000]", .help = "of which the fastest counts"),
+    {.name = NULL}};
+
 int main(int argc, char **argv)
 {
+    setting s = {.threads = 0};
+    const zf_options all = {.rows = setting_rows, .desc = &s};
+    int status;
     zfi_memory memory = zfi_memory_of(NULL);
     zf_error error = {0};
-    int threads = 2, rounds = 20,
-        isas = zfi_isa_best() == ZFI_ISA_NEON ? 2 : (int)zfi_isa_best() + 1;
+    int isas = zfi_isa_best() == ZFI_ISA_NEON ? 2 : (int)zfi_isa_best() + 1;
     zfi_pool *pool;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (!strcmp(argv[i], "--threads")) threads = atoi(argv[i + 1]);
-        else if (!strcmp(argv[i], "--rounds")) rounds = atoi(argv[i + 1]);
-    }
+    if (!bench_options(argc, argv, &all, 1, 1, NULL, &status)) return status;
+    const int threads = (int)s.threads, rounds = (int)s.rounds;
     pool = zfi_pool_new(&memory, threads, &error);
     x = malloc(COUNT * sizeof *x), y = malloc(COUNT * sizeof *y),
     ones = malloc(COUNT * sizeof *ones), half = malloc(COUNT * sizeof *half);

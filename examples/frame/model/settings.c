@@ -502,6 +502,7 @@ bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
         return false;
     explain(o, t, &given);
     resolve(o, t);
+    if (desc->complete) desc->complete(desc->own.desc, o);
     if (o->seq < sample->objective->least_sequence)
         return fail(error, ZF_ERR_ARGUMENT,
                     "--seq takes a whole number from %lld to 65536, not '%lld'",

@@ -48,6 +48,8 @@ typedef struct settings_default {
 typedef struct settings_desc {
     const settings_default *defaults; /* the last has option NULL; or NULL */
     zf_options own;                   /* rows NULL: it has no options of its own */
+    /* Sets what is not given in own.desc where its default depends on other options; or NULL */
+    void (*complete)(void *own, const settings *o);
     bool tunes;
     const char *usage; /* of --help; NULL: that of pretrain or finetune */
 } settings_desc;

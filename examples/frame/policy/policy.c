@@ -379,16 +379,22 @@ static void add_rows(zf_option rows[ROWS], int32_t *count, const zf_option *more
     rows[*count] = *more;
 }
 
+/* An iteration is one step. */
+static void complete(void *desc, const settings *o)
+{
+    policy_options *own = desc;
+    if (!own->answers) own->answers = o->batch;
+}
+
 static const char *wrong(const settings *o)
 {
-    policy_options *own = (policy_options *)(uintptr_t)o->own;
+    const policy_options *own = o->own;
     if (o->corpus || o->batch_file || !o->data) return "prompts are needed: --data FILE";
     if (o->alone) return "--alone: each answer has a row of its own already";
     if (o->eval_batches || o->eval_every)
         return "--eval-batches and --eval-every evaluate what is held out, and of prompts nothing "
                "is";
     if (!own->reward.count) return "a reward is needed: --reward SPEC";
-    if (!own->answers) own->answers = o->batch;
     if (own->answers % o->batch) return "--answers must be a multiple of --batch";
     if (o->batch % own->group)
         return "--batch must be a multiple of --group: a step has whole groups";
@@ -409,6 +415,7 @@ int policy_command(const sample_model *sample, const policy_kind *kind, int argc
     return pretrain_command(&with,
                             &(settings_desc){.defaults = kind->defaults,
                                              .own = {.rows = rows, .desc = &own},
+                                             .complete = complete,
                                              .tunes = true,
                                              .usage = kind->usage},
                             argc, argv);

@@ -125,35 +125,15 @@ static char *zfl_path_with(const char *path, const char *end, zf_error *error)
     return made;
 }
 
-/* Writes all of the bytes, and brings them to the disk. */
-static bool zfl_write_all(int number, const char *data, size_t bytes)
-{
-    while (bytes) {
-        const ssize_t n = write(number, data, bytes < 1 << 30 ? bytes : 1 << 30);
-        if (n < 0 && errno == EINTR) continue;
-        if (n == 0) errno = ENOSPC;
-        if (n <= 0) return false;
-        data += n, bytes -= (size_t)n;
-    }
-    return !fsync(number);
-}
-
 bool zf_file_save(const char *path, const void *data, size_t bytes, zf_error *error)
 {
-    struct stat about;
-    const bool replaces = !lstat(path, &about) && S_ISREG(about.st_mode);
-    char *made = zfl_path_with(path, ".zf-new", error);
+    char *made;
     bool good;
-    int number;
-    if (!made || !zfl_may_replace(path, error)) return free(made), false;
+    if (!zfl_may_replace(path, error)) return false;
+    if (!zfl_is_link(path)) return !zf_file_replace(path, data, bytes, error);
+    if (!(made = zfl_path_with(path, ".zf-link", error))) return false;
     unlink(made); /* what an interrupted run left */
-    number = open(made, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
-                  replaces ? about.st_mode & 0777 : 0666);
-    good = number >= 0 && zfl_write_all(number, data, bytes);
-    if (!good) zfl_fail_io(error, "write", path);
-    if (number >= 0 && close(number) && good) good = zfl_fail_io(error, "write", path);
-    if (good) good = zfl_file_rename(made, path, error);
-    else if (number >= 0) unlink(made);
+    good = !zf_file_replace(made, data, bytes, error) && zfl_file_rename(made, path, error);
     free(made);
     return good;
 }

@@ -121,6 +121,15 @@ static zf_status zfi_pass_delay(zf_graph *g, const zf_training *t)
 
 /* ------------------------------------------------------------------------------------ variants */
 
+/* The optimizer of a description, and its desc with the defaults. */
+static const zfi_optimizer_record *zfi_resolved_optimizer(const zf_training *t,
+                                                          zfi_optimizer_desc *d)
+{
+    const zfi_optimizer_record *r = zfi_optimizer_of(t, d);
+    zf_options_resolve(&(zf_options){.rows = r->rows, .desc = d}, 1);
+    return r;
+}
+
 /* The names of the variants of a description's step, with NULL at the end; NULL: there is one. */
 static const char *const *zfi_variants(const zf_training *t)
 {
@@ -128,7 +137,7 @@ static const char *const *zfi_variants(const zf_training *t)
     zfi_optimizer_desc d;
     const zfi_optimizer_record *r;
     if (!t || !zfi_wants_training(t) || !zf_optimizer_name(t->optimizer)) return NULL;
-    r = zfi_optimizer_of(t, &d);
+    r = zfi_resolved_optimizer(t, &d);
     if (r->variants) return r->variants(&d);
     return zfi_delays(t) && zfi_delays_from(t) > 0 ? delaying : NULL;
 }
@@ -153,7 +162,7 @@ ZF_API int32_t zf_variant_at(const zf_training *t, int64_t step)
     zfi_optimizer_desc d;
     const zfi_optimizer_record *r;
     if (!zfi_variants(t) || step < 1) return 0;
-    r = zfi_optimizer_of(t, &d);
+    r = zfi_resolved_optimizer(t, &d);
     return r->variant_at ? r->variant_at(&d, step) : step > zfi_delays_from(t);
 }
 
@@ -210,14 +219,10 @@ static void zfi_run_passes(zf_graph *g, const zf_training *t, const zfi_pass *pa
     }
 }
 
-/* The optimizer of a description, and then those of groups. */
-static void zfi_run_optimizers(zf_graph *g, const zf_training *t)
+static zf_status zfi_show_optimizer(zf_graph *g, const zf_training *t)
 {
-    zf_training with = *t;
     zfi_run_passes(g, t, &zfi_optimizer_passes[t->optimizer], 1);
-    for (with.optimizer = 0; zf_optimizer_name(with.optimizer); with.optimizer++)
-        if (zfi_is_of_group(g, t, with.optimizer))
-            zfi_run_passes(g, &with, &zfi_optimizer_passes[with.optimizer], 1);
+    return g->error.status;
 }
 
 /* The learning rate that was given, or the input "lr", which is made if there is none. *fixed: it
@@ -321,7 +326,7 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
     if (zfi_wants_training(&t)) t.lr = zfi_rate(g, t.lr, &fixed, &rate);
     zfi_run_passes(g, &t, zfi_forward_passes, ZFI_COUNT(zfi_forward_passes));
     if (fixed) t.lr = zf_constant(g, ZF_F32, ZF_SCALAR, rate);
-    zfi_run_optimizers(g, &t);
+    if (!g->error.status) zfi_each_optimizer(g, &t, zfi_show_optimizer);
     if (zfi_wants_fit(&t) && !g->error.status && zfi_fit_training(g, &t)) return g->error.status;
     zfi_run_passes(g, &t, &zfi_ema_pass, 1);
     zfi_run_passes(g, &t, &zfi_delay_pass, 1);

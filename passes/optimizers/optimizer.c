@@ -265,15 +265,13 @@ ZF_API const char *zf_optimizer_name(zf_optimizer optimizer)
                : NULL;
 }
 
-/* The desc of the optimizer of a description, with its defaults and the variant of the step. */
+/* The optimizer of a description, and its desc with the variant of the step. */
 static const zfi_optimizer_record *zfi_optimizer_of(const zf_training *t, zfi_optimizer_desc *d)
 {
     const struct zfi_optimizer_place *place = &zfi_optimizers[t->optimizer];
-    const zf_options one = {.rows = place->record->rows, .desc = d};
-    const zf_option *variant = zfi_option_in(one.rows, "variant", 7);
+    const zf_option *variant = zfi_option_in(place->record->rows, "variant", 7);
     memcpy(d, (const char *)t + place->at, place->record->desc_size);
-    zf_options_resolve(&one, 1);
-    if (variant) *(int32_t *)(void *)((char *)d + variant->at) = t->variant;
+    if (variant && t->variant) *(int32_t *)(void *)((char *)d + variant->at) = t->variant;
     return place->record;
 }
 
@@ -291,25 +289,27 @@ static bool zfi_is_of_group(const zf_graph *g, const zf_training *t, zf_optimize
 /* The pass of the optimizer of a description. */
 static zf_status zfi_pass_optimizer(zf_graph *g, const zf_training *t)
 {
-    const struct zfi_optimizer_place *place = &zfi_optimizers[t->optimizer];
-    const zf_option *variant = zfi_option_in(place->record->rows, "variant", 7);
     zfi_optimizer_desc d;
-    memcpy(&d, (const char *)t + place->at, place->record->desc_size);
-    if (variant && t->variant) *(int32_t *)(void *)((char *)&d + variant->at) = t->variant;
-    return zfi_run_optimizer(g, place->record, t->lr, &d);
+    const zfi_optimizer_record *record = zfi_optimizer_of(t, &d);
+    return zfi_run_optimizer(g, record, t->lr, &d);
+}
+
+/* Runs the pass of the optimizer of a description, then those of groups. */
+static zf_status zfi_each_optimizer(zf_graph *g, const zf_training *t,
+                                    zf_status (*run)(zf_graph *, const zf_training *))
+{
+    zf_training with = *t;
+    zf_status status = run(g, t);
+    for (with.optimizer = 0; !status && zf_optimizer_name(with.optimizer); with.optimizer++)
+        if (zfi_is_of_group(g, t, with.optimizer)) status = run(g, &with);
+    return status;
 }
 
 ZF_API zf_status zf_optimize(zf_graph *g, const zf_training *t)
 {
-    zf_training with;
-    zf_status status;
     if (!g) return ZF_ERR_ARGUMENT;
     if (!t || !zf_optimizer_name(t->optimizer))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_optimize: there is no optimizer %d",
                         t ? (int)t->optimizer : -1);
-    status = zfi_pass_optimizer(g, t);
-    for (with = *t, with.optimizer = 0; !status && zf_optimizer_name(with.optimizer);
-         with.optimizer++)
-        if (zfi_is_of_group(g, t, with.optimizer)) status = zfi_pass_optimizer(g, &with);
-    return status;
+    return zfi_each_optimizer(g, t, zfi_pass_optimizer);
 }

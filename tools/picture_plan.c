@@ -1,6 +1,7 @@
 /* A plan as a picture: bytes over the step, stacked by kind, for each space; and what each resource
  * does over time, by the estimate. */
 #include "picture.h"
+#include "../examples/frame/plan/human.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,19 +16,6 @@ static const picture_colour kinds[ZF_KINDS] = {
 };
 static const char *const lanes[ZF_RESOURCES] = {"#4c78a8", "#9d755d", "#b279a2", "#54a24b",
                                                 "#72b7b2", "#f58518", "#e45756"};
-
-/* "17.84 MB", as zf-plan's table has it. */
-static const char *bytes_text(char text[32], double bytes)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    int unit = 0;
-    while (bytes >= 1000 && unit < 4) {
-        bytes /= 1000;
-        unit++;
-    }
-    snprintf(text, 32, unit ? "%.2f %s" : "%.0f %s", bytes, units[unit]);
-    return text;
-}
 
 static const char *seconds_text(char text[32], double seconds)
 {
@@ -148,7 +136,7 @@ static void write_memory_axis(double most, double bottom, double scale, FILE *fi
                 "<path stroke=\"#d0d7de\" d=\"M%d %.1fH%d\"/>"
                 "<text class=\"end soft\" x=\"%d\" y=\"%.1f\">%s</text>\n",
                 LEFT, bottom - scale * at, LEFT + WIDE, LEFT - 6, bottom - scale * at + 4,
-                bytes_text(text, at));
+                human(text, at));
 }
 
 static void write_kinds(const memory *m, double y, FILE *file)
@@ -158,7 +146,7 @@ static void write_kinds(const memory *m, double y, FILE *file)
     for (int k = ZF_KINDS - 1; k >= 0; k--) {
         if (!s->most[k]) continue;
         snprintf(name, sizeof name, "%s, %s", zf_kind_name((zf_kind)k),
-                 bytes_text(text, (double)s->at_peak[k]));
+                 human(text, (double)s->at_peak[k]));
         picture_legend(file, LEFT + WIDE + 18, y, &(picture_colour){name, kinds[k].fill});
         y += 20;
     }

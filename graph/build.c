@@ -357,12 +357,17 @@ static const char *zfi_name_of_training(const zf_graph *g, const char *name,
     return text;
 }
 
-/* A state that a pass makes, which belongs to the graph's training. */
+/* A state that a pass makes, which belongs to the graph's training. Called OPTIMIZER.PART, it has
+ * the role of its PART. */
 static zf_tensor zfi_state(zf_graph *g, const char *name, zf_dtype dtype, zf_shape shape,
                            double value)
 {
+    const zfi_role role = zfi_role_of_part(name);
+    zfi_new leaf = {.op = ZF_OP_state, .dtype = dtype, .shape = shape};
     char text[ZFI_STATE_NAME];
-    return zf_state(g, zfi_name_of_training(g, name, text), dtype, shape, value);
+    if (zfi_roles[role].kind == ZFI_OF_TRAINING) leaf.role = role;
+    ZF_FLOAT(&leaf, state, value) = value;
+    return zfi_leaf(g, leaf, zfi_name_of_training(g, name, text));
 }
 
 ZF_API zf_tensor zf_cache(zf_graph *g, const char *name, zf_dtype dtype, zf_shape shape)

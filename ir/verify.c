@@ -9,8 +9,9 @@
  *   - operands and result lie in one space, except for copy; collectives are on the device
  *   - a parameter has at most one gradient; it and each of its states has at most one update; a
  *     gradient is no param or state, since an update could change it before it is read
- *   - a role is that of an output, of a parameter or of its state; there is at most one loss, and a
- *     parameter has at most one state of each role; master weights begin with its values
+ *   - a role is that of an output, of a parameter, of its state or of a state of all; there is at
+ *     most one loss, and a parameter has at most one state of each role; master weights begin with
+ *     its values
  *   - the pieces of a value do not overlap and are all of it; if one has an update, all have
  */
 
@@ -99,10 +100,15 @@ static zf_status zfi_verify_role(zf_graph *g, int32_t id, const uint8_t *defined
                                op == ZF_OP_output  ? "an output"
                                : op == ZF_OP_param ? "a parameter"
                                                    : "a state");
-    if (op != ZF_OP_state) return ZF_OK;
+    if (zfi_roles[role].kind != ZFI_OF_STATE)
+        return !node->of
+                   ? ZF_OK
+                   : zfi_verify_fail(g, id, "the role %s is of no parameter, but it is of %%%d",
+                                     zfi_roles[role].text, (int)node->of);
     if (node->of <= 0 || node->of >= zfi_len(g->nodes) || !defined[node->of] ||
         g->nodes[node->of].op != ZF_OP_param)
-        return zfi_verify_fail(g, id, "a state with a role is of a parameter above it");
+        return zfi_verify_fail(g, id, "a state with the role %s is of a parameter above it",
+                               zfi_roles[role].text);
     if (role == ZFI_ROLE_MASTER && (node->arg_count != 1 || node->args[0] != node->of))
         return zfi_verify_fail(g, id, "master weights begin with the values of their parameter");
     return ZF_OK;
@@ -114,23 +120,29 @@ static int zfi_by_role(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* Checks that each role is there once, in the graph or for each parameter; but any number of
- * gradients may be wanted, and an adapter has several parameters. */
+/* One node of the graph or of a parameter has the role. But any number of gradients may be wanted,
+ * an adapter has several parameters, and each optimizer of a training has its own count. */
+static bool zfi_is_once(zfi_role role)
+{
+    return role && role != ZFI_ROLE_WANTED && role != ZFI_ROLE_ADAPTER &&
+           zfi_roles[role].kind != ZFI_OF_TRAINING;
+}
+
 static void zfi_verify_roles(zf_graph *g)
 {
     int64_t *keys = NULL; /* the parameter and the role */
     for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (node->role && node->role != ZFI_ROLE_WANTED && node->role != ZFI_ROLE_ADAPTER)
-            zfi_push(&g->memory, keys, (int64_t)node->of * ZFI_ROLE_COUNT + node->role);
+        if (zfi_is_once((zfi_role)node->role))
+            zfi_push(&g->memory, keys, (int64_t)node->of * ZFI_ROLES_END + node->role);
     }
     if (keys && !g->memory.failed) qsort(keys, stbds_arrlenu(keys), sizeof *keys, zfi_by_role);
     for (int32_t k = 1; k < zfi_len(keys) && !g->memory.failed && !g->error.status; k++)
         if (keys[k] == keys[k - 1])
             zfi_fail(&g->error, ZF_ERR_VERIFY, "verify: there are two nodes with the role %s%s%.200s",
-                     zfi_roles[keys[k] % ZFI_ROLE_COUNT].text,
-                     keys[k] >= ZFI_ROLE_COUNT ? " of " : "",
-                     keys[k] >= ZFI_ROLE_COUNT ? g->nodes[keys[k] / ZFI_ROLE_COUNT].name : "");
+                     zfi_roles[keys[k] % ZFI_ROLES_END].text,
+                     keys[k] >= ZFI_ROLES_END ? " of " : "",
+                     keys[k] >= ZFI_ROLES_END ? g->nodes[keys[k] / ZFI_ROLES_END].name : "");
     zfi_array_free(&g->memory, keys);
     if (g->memory.failed) zfi_graph_nomem(g);
 }

@@ -33,7 +33,8 @@ typedef struct zfi_stored_bucket {
 typedef struct zfi_stored {
     const char *name;
     zf_op op; /* param or state */
-    zfi_role role; /* in the programs that named it */
+    zfi_role role; /* in the programs that named it, or in the checkpoint that it is from */
+    const char *param; /* of a state of a parameter with a role: the parameter's name; NULL: none */
     const char *adapter; /* of a parameter with the role adapter: its adapter's name */
     zf_dtype dtype;
     zf_shape shape;

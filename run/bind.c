@@ -156,6 +156,13 @@ static zf_status zfi_note_role(zf_program *p, int32_t index, const zfi_node *lea
     zfi_stored *t = &s->tensors[index];
     const char *adapter = p->graph->adapter;
     if (leaf->op == ZF_OP_state || leaf->role) t->role = (zfi_role)leaf->role;
+    if (leaf->of && !t->param) {
+        const zfi_node *of = &p->graph->nodes[leaf->of];
+        const bool piece = zfi_cut_rows_of(of).rows != 0;
+        t->param = zfi_text_copy(&s->memory, &s->text, of->name,
+                                 piece ? zfi_whole_name(of->name) : strlen(of->name));
+        if (!t->param) return zfi_graph_nomem(p->graph);
+    }
     if (leaf->role != ZFI_ROLE_ADAPTER || t->adapter) return ZF_OK;
     t->adapter = zfi_text_copy(&s->memory, &s->text, adapter, strlen(adapter));
     return t->adapter ? ZF_OK : zfi_graph_nomem(p->graph);

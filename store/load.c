@@ -65,8 +65,9 @@ typedef struct zfi_entry {
     const zf_json *json;
     const char *name;
     int kind;
-    zfi_role role;  /* of a state, and */
-    const char *of; /* the name of its parameter; "": it has none */
+    zfi_role role;       /* of a state or of a parameter of an adapter; */
+    const char *of;      /* of a state of a parameter: the parameter's name; */
+    const char *adapter; /* of a parameter of an adapter: the adapter's; else NULL */
     zf_dtype dtype;
     zf_shape shape;
     int64_t first, count;      /* elements; */
@@ -108,6 +109,35 @@ static zf_status zfi_entry_range(zfi_entry *entry, zf_error *error)
                   : zf_json_to_int(count, 1, entry->count - entry->first, &entry->count, error);
 }
 
+/* The member that a role requires: text that is a name. */
+static zf_status zfi_entry_name(const zfi_entry *entry, const char *member, const char **out,
+                                zf_error *error)
+{
+    const zf_json *value = zf_json_require(entry->json, member, error);
+    if (!value || zf_json_to_string(value, out, error)) return error->status;
+    if (entry->kind ? zfi_valid_name(*out) : zfi_is_short_name(*out)) return ZF_OK;
+    return zf_json_expected(value, error, entry->kind ? "the name of a parameter"
+                                                      : "the name of an adapter");
+}
+
+/* "role", and "of" or "adapter". Older files have none: there names say the roles of states. */
+static zf_status zfi_entry_role(zfi_entry *entry, zf_error *error)
+{
+    const zf_json *value = zf_json_member(entry->json, "role");
+    const char *text = "";
+    if (!value && entry->kind) entry->role = zfi_role_in_name(entry->name, &entry->of);
+    if (!value || zf_json_type_of(value) == ZF_JSON_NULL) return ZF_OK;
+    if (zf_json_to_string(value, &text, error)) return error->status;
+    entry->role = zfi_role_called(text, strlen(text));
+    if (!entry->role || zfi_op_of_role(entry->role) != (entry->kind ? ZF_OP_state : ZF_OP_param))
+        return zf_json_expected(value, error, "the role of a %s, such as \"%s\"",
+                                zfi_kinds[entry->kind].name, entry->kind ? "moment" : "adapter");
+    if (!entry->kind) return zfi_entry_name(entry, "adapter", &entry->adapter, error);
+    return zfi_roles[entry->role].kind == ZFI_OF_STATE
+               ? zfi_entry_name(entry, "of", &entry->of, error)
+               : ZF_OK;
+}
+
 static zf_status zfi_entry_read(const zfi_loading *l, const zf_json *json, zfi_entry *entry,
                                 zf_error *error)
 {
@@ -126,7 +156,7 @@ static zf_status zfi_entry_read(const zfi_loading *l, const zf_json *json, zfi_e
                                 "1 to 255 characters, none of them \", \\ or a control character");
     while (entry->kind < 2 && strcmp(text[1], zfi_kinds[entry->kind].name)) entry->kind++;
     if (entry->kind == 2) return zf_json_expected(values[1], error, "\"param\" or \"state\"");
-    if (entry->kind) entry->role = zfi_role_in_name(entry->name, &entry->of);
+    if (zfi_entry_role(entry, error)) return error->status;
     while (zf_dtype_size(entry->dtype) && strcmp(text[2], zf_dtype_name(entry->dtype)))
         entry->dtype = (zf_dtype)(entry->dtype + 1);
     if (!zf_dtype_size(entry->dtype))
@@ -257,6 +287,12 @@ static int32_t zfi_load_tensor(const zfi_loading *l, const zfi_entry *entry)
     return k >= 0 && s->tensors[k].dtype == entry->dtype ? k : -1;
 }
 
+/* A copy in the store; NULL of NULL. */
+static const char *zfi_load_text(zf_store *s, const char *text)
+{
+    return text ? zfi_text_copy(&s->memory, &s->text, text, strlen(text)) : NULL;
+}
+
 /* Adds the entry's tensor to the store, loose, and without memory until it is known that the files
  * have all of it. */
 static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
@@ -265,11 +301,15 @@ static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
     int32_t k = zfi_store_add(s, (zfi_stored){.name = entry->name,
                                               .op = entry->kind ? ZF_OP_state : ZF_OP_param,
                                               .role = entry->role,
+                                              .param = zfi_load_text(s, entry->of),
+                                              .adapter = zfi_load_text(s, entry->adapter),
                                               .dtype = entry->dtype,
                                               .shape = entry->shape,
                                               .of = -1,
                                               .bucket = -1});
-    if (k >= 0 && zfi_push(&l->memory, l->found, ((zfi_found){.first = -1}))) return k;
+    if (k >= 0 && !s->memory.failed &&
+        zfi_push(&l->memory, l->found, ((zfi_found){.first = -1})))
+        return k;
     s->memory.failed = false;
     zfi_nomem(&s->error);
     return -1;
@@ -321,6 +361,10 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
                         entry->kind ? " or optimizer" : "");
     }
     t = &s->tensors[k];
+    if (t->role && entry->role && t->role != entry->role && zfi_kind_of(t) == entry->kind)
+        return zfi_fail(&s->error, ZF_ERR_MISMATCH, "%s: %s has the role %s, but %s in the store",
+                        zfi_path_tail(path), entry->name, zfi_roles[entry->role].text,
+                        zfi_roles[t->role].text);
     if (zfi_load_drops(t, entry)) return ZF_OK;
     if (zfi_load_means(s, t, entry)) l->found[k].rows = entry->shape.dims[0];
     else if (t->dtype != entry->dtype || !zfi_same_shape(&t->shape, &entry->shape))

@@ -11,7 +11,9 @@
  *       "attachments": {"vocab.txt": "8a9136aa"},
  *       "headers": {"params.safetensors": "5cc0a2d1"},
  *       "tensors": [{"name": "w", "kind": "param", "dtype": "f32", "shape": [2, 3],
- *                    "file": "params.safetensors", "crc32c": ["e3069283"]}],
+ *                    "file": "params.safetensors", "crc32c": ["e3069283"]},
+ *                   {"name": "adamw.m/w", "kind": "state", "role": "moment", "of": "w", ...},
+ *                   {"name": "adamw.step", "kind": "state", "role": "count", ...}, ...],
  *       "crc32c": "62a8ab43"
  *     }
  *
@@ -37,6 +39,11 @@
  * Tensors that are whole on all ranks are written by rank 0, as above. The manifest then has a
  * member "ranks": {"rank-00000-of-00004.json": "3c9d0e55", ...}. Where no tensor is sharded there
  * are no files of ranks, however many ranks there were.
+ *
+ * Each state has a "role" (graph/role.c), null where it is the program's own, and "of" with the
+ * parameter's name where the role is that of a state of one parameter. Parameters of an adapter
+ * have "role": "adapter" and the adapter's name in "adapter". Files of older versions have no
+ * roles: there names of states say them.
  *
  * Steps of trainings with names follow "step": "steps": {"critic": 15}. They are left out where
  * there are none.

@@ -208,6 +208,26 @@ static void zfi_put_sum(zf_json_writer *json, const char *key, uint32_t crc)
     zf_json_put_string(json, zfi_sum_text(sum, crc));
 }
 
+/* text NULL: null */
+static void zfi_put_text(zf_json_writer *json, const char *key, const char *text)
+{
+    zf_json_put_key(json, key);
+    zf_json_put_string(json, text);
+}
+
+/* The role of a state, and its parameter; of a parameter of an adapter, the adapter. */
+static void zfi_put_role(zf_json_writer *json, const zfi_stored *t)
+{
+    if (t->op == ZF_OP_state)
+        zfi_put_text(json, "role", t->role ? zfi_roles[t->role].text : NULL);
+    if (t->op == ZF_OP_state && zfi_roles[t->role].kind == ZFI_OF_STATE)
+        zfi_put_text(json, "of", t->param);
+    if (t->op == ZF_OP_param && t->adapter) {
+        zfi_put_text(json, "role", zfi_roles[ZFI_ROLE_ADAPTER].text);
+        zfi_put_text(json, "adapter", t->adapter);
+    }
+}
+
 /* One of "tensors"; returns how many of the sums it has. */
 static size_t zfi_put_tensor(zf_json_writer *json, const zfi_stored *t, const zfi_portion *portion,
                              int kind, const char *file, const uint32_t *sums)
@@ -216,12 +236,10 @@ static size_t zfi_put_tensor(zf_json_writer *json, const zfi_stored *t, const zf
            count = bytes / ZFI_PIECE + (bytes % ZFI_PIECE != 0);
     char sum[12];
     zf_json_begin_object(json);
-    zf_json_put_key(json, "name");
-    zf_json_put_string(json, t->name);
-    zf_json_put_key(json, "kind");
-    zf_json_put_string(json, zfi_kinds[kind].name);
-    zf_json_put_key(json, "dtype");
-    zf_json_put_string(json, zf_dtype_name(t->dtype));
+    zfi_put_text(json, "name", t->name);
+    zfi_put_text(json, "kind", zfi_kinds[kind].name);
+    zfi_put_role(json, t);
+    zfi_put_text(json, "dtype", zf_dtype_name(t->dtype));
     zf_json_put_key(json, "shape");
     zf_json_begin_array(json);
     for (int axis = 0; axis < t->shape.rank; axis++)
@@ -233,8 +251,7 @@ static size_t zfi_put_tensor(zf_json_writer *json, const zfi_stored *t, const zf
         zf_json_put_key(json, "count");
         zf_json_put_int(json, portion->count);
     }
-    zf_json_put_key(json, "file");
-    zf_json_put_string(json, file);
+    zfi_put_text(json, "file", file);
     zf_json_put_key(json, "crc32c");
     zf_json_begin_array(json);
     for (size_t i = 0; i < count; i++) zf_json_put_string(json, zfi_sum_text(sum, sums[i]));

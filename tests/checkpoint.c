@@ -650,6 +650,32 @@ TEST_ONCE(checkpoint_master_weights)
     }
 }
 
+/* A state of the program's own is no master weight, whatever it is called. Files of older versions
+ * have no roles. */
+TEST_ONCE(checkpoint_roles_not_names)
+{
+    const char *path = test_path("roles");
+    const zf_load_desc masters = {.params_only = true, .masters = true};
+    static model a, b;
+    zf_tensor w;
+    test_defer(t, model_free, &a);
+    a.graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator}), a.program = NULL;
+    w = zf_param(a.graph, "w", ZF_SHAPE(3), NULL);
+    zf_output(zf_add(w, zf_state(a.graph, "own.master/w", ZF_F32, ZF_SHAPE(3), 0.5)), "sum");
+    zf_precision(a.graph, &(zf_precision_desc){.dtype = ZF_BF16});
+    NEED(t, a.program = zf_compile(a.graph, NULL), NULL);
+    OK(t, zf_save(STORE(a.program), path, NULL), STORE_ERROR(a.program));
+    test_defer(t, model_free, &b);
+    b.graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator}), b.program = NULL;
+    zf_output(zf_param(b.graph, "w", ZF_SHAPE(3), NULL), "w out");
+    NEED(t, b.program = zf_compile(b.graph, NULL), NULL);
+    if (zf_load(STORE(b.program), path, &masters) != ZF_ERR_NOMEM)
+        CHECK_TEXT(t, without(STORE_ERROR(b.program), path),
+                   "PATH: the checkpoint lacks the param \"w\": it is of another model");
+    CHECK(t, edit(path, "\"role\": null", "\"rule\": null"));
+    OK(t, zf_load(STORE(b.program), path, &masters), STORE_ERROR(b.program));
+}
+
 /* A program can load a part of the parameters if it asks for this; a checkpoint must not lack
  * any. */
 TEST(checkpoint_of_more_or_less)
@@ -864,8 +890,10 @@ TEST_ONCE(checkpoint_manifest_is_checked)
          AT("16:15") "tensors[0] must be an object, not 7"},
         {"\"name\": \"in.bias\"", "\"name\": \"in.weight\"", ZF_ERR_FORMAT,
          "PATH/params.safetensors: in.weight is f32[5,1], the manifest says f32[1]"},
-        {"\"name\": \"adamw.m/in.bias\"", "\"name\": \"adamw.v/in.bias\"", ZF_ERR_FORMAT,
-         AT("73:5") "tensors[7] lists \"adamw.v/in.bias\" again"},
+        {"\"adamw.m/in.bias\",\n      \"kind\": \"state\",\n      \"role\": \"moment\"",
+         "\"adamw.v/in.bias\",\n      \"kind\": \"state\",\n      \"role\": \"variance\"",
+         ZF_ERR_FORMAT,
+         AT("80:5") "tensors[7] lists \"adamw.v/in.bias\" again"},
         {"\"name\": \"in.bias\"", "\"name\": \"in.hias\"", ZF_ERR_FORMAT,
          "PATH/params.safetensors: in.hias is in the manifest, but not in the file"},
         {"\"name\": \"in.bias\"", "\"name\": \"in\\nbias\"", ZF_ERR_FORMAT,
@@ -882,6 +910,28 @@ TEST_ONCE(checkpoint_manifest_is_checked)
          AT("19:15") "tensors[0].kind must be \"param\" or \"state\", not \"output\""},
         {"\"kind\": \"param\"", "\"kind\": \"state\"", ZF_ERR_FORMAT,
          AT("22:15") "tensors[0].file must be \"state.safetensors\", not \"params.safetensors\""},
+        {"\"role\": \"count\"", "\"role\": \"clock\"", ZF_ERR_FORMAT,
+         AT("44:15") "tensors[3].role must be the role of a state, such as \"moment\", not "
+                     "\"clock\""},
+        {"\"role\": \"count\"", "\"role\": \"loss\"", ZF_ERR_FORMAT,
+         AT("44:15") "tensors[3].role must be the role of a state, such as \"moment\", not "
+                     "\"loss\""},
+        {"\"role\": \"count\"", "\"role\": 7", ZF_ERR_FORMAT,
+         AT("44:15") "tensors[3].role must be a string, not 7"},
+        {"\"role\": \"moment\"", "\"role\": \"variance\"", ZF_ERR_MISMATCH,
+         "PATH/state.safetensors: adamw.m/in.weight has the role variance, but moment in the "
+         "store"},
+        {"\"role\": \"count\"", "\"role\": null", ZF_OK, ""},
+        {"\"role\": \"moment\"", "\"rule\": \"moment\"", ZF_OK, ""}, /* of an older version */
+        {"\"of\": \"in.weight\"", "\"off\": \"in.weight\"", ZF_ERR_FORMAT,
+         AT("50:5") "tensors[4] lacks \"of\""},
+        {"\"of\": \"in.weight\"", "\"of\": \"\"", ZF_ERR_FORMAT,
+         AT("54:13") "tensors[4].of must be the name of a parameter, not \"\""},
+        {"\"kind\": \"param\"", "\"kind\": \"param\", \"role\": \"moment\"", ZF_ERR_FORMAT,
+         AT("19:32") "tensors[0].role must be the role of a param, such as \"adapter\", not "
+                     "\"moment\""},
+        {"\"kind\": \"param\"", "\"kind\": \"param\", \"role\": \"adapter\"", ZF_ERR_FORMAT,
+         AT("17:5") "tensors[0] lacks \"adapter\""},
         {"\"dtype\": \"f32\"", "\"dtype\": \"f31\"", ZF_ERR_FORMAT,
          AT("20:16") "tensors[0].dtype must be a dtype such as \"f32\", not \"f31\""},
         {"\"dtype\": \"f32\"", "\"dtype\": \"i32\"", ZF_ERR_FORMAT,
@@ -918,19 +968,19 @@ TEST_ONCE(checkpoint_manifest_is_checked)
          AT("23:18") "tensors[0].crc32c[0] must be a checksum: eight of the digits 0-9 and a-f, "
                      "not \"bad\""},
         {"\n  ],\n  \"crc32c\"", ",\n  {}],\n  \"crc32c\"", ZF_ERR_FORMAT,
-         AT("97:3") "tensors[10] lacks \"name\""},
+         AT("110:3") "tensors[10] lacks \"name\""},
         {"\n  ],\n  \"crc32c\": \"", "],\n  \"sum\": \"", ZF_ERR_FORMAT,
          AT("1:1") "the top value lacks \"crc32c\""},
         {"\n  ],\n  \"crc32c\": ", "],\n  \"crc32c\": 1, \"x\": ", ZF_ERR_FORMAT,
-         AT("97:13") "crc32c must be a checksum: eight of the digits 0-9 and a-f, not 1"},
+         AT("110:13") "crc32c must be a checksum: eight of the digits 0-9 and a-f, not 1"},
         {"\n}\n", ",\n\"x\": 1}\n", ZF_ERR_FORMAT,
-         AT("98:13") "crc32c is not the end of the manifest; the file is damaged"},
+         AT("111:13") "crc32c is not the end of the manifest; the file is damaged"},
         {"\n}\n", "}\n", ZF_ERR_FORMAT,
-         AT("98:13") "crc32c is not the end of the manifest; the file is damaged"},
+         AT("111:13") "crc32c is not the end of the manifest; the file is damaged"},
         {"\n}\n", "\n}", ZF_ERR_FORMAT,
-         AT("98:13") "crc32c is not the end of the manifest; the file is damaged"},
+         AT("111:13") "crc32c is not the end of the manifest; the file is damaged"},
         {"\n}\n", "\n}\n\n", ZF_ERR_FORMAT,
-         AT("98:13") "crc32c is not the end of the manifest; the file is damaged"},
+         AT("111:13") "crc32c is not the end of the manifest; the file is damaged"},
         {"{", "[", ZF_ERR_FORMAT,
          AT("2:12") "expected ',' or ']' in the array that began on line 1, found ':'"},
         {"{\n", "{\r\n", ZF_OK, ""},

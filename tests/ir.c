@@ -188,8 +188,11 @@ TEST(ir_refuses_graphs_that_break_a_rule)
         {X W "output %1 \"a\" role=adapter",
          "verify: output %1 \"a\" role=adapter: the role adapter is that of a parameter"},
         {X W "%3 = state \"adamw.m/w\" : f32[4] role=moment",
-         "verify: %3 = state \"adamw.m/w\" : f32[4] role=moment: a state with a role is of a "
-         "parameter above it"},
+         "verify: %3 = state \"adamw.m/w\" : f32[4] role=moment: a state with the role "
+         "moment is of a parameter above it"},
+        {X W "%3 = state \"adamw.step\" : i64[] role=count of=%2",
+         "verify: %3 = state \"adamw.step\" : i64[] role=count of=%2: the role count is of no "
+         "parameter, but it is of %2"},
         {X W "%3 = state \"a\" : f32[4] role=moment of=%2\n"
              "%4 = state \"b\" : f32[4] role=moment of=%2",
          "verify: there are two nodes with the role moment of w"},

@@ -472,6 +472,19 @@ TEST(lora_by_name_is_that_without)
     }
     CHECK(t, !zf_param_adapter(ZF_NONE) && zf_store_find(store, "layer.0.norm.weight") < 0);
     CHECK(t, !strcmp(zf_store_at(store, zf_store_find(store, "layer.0.norm.ref.weight")).adapter, "ref"));
+    { /* A checkpoint says of which adapter a parameter is. */
+        const char *path = test_path("lora-named");
+        zf_store *loose = store_of(t);
+        OK(t, zf_save(store, path, NULL), zf_store_error(store));
+        CHECK(t, loose);
+        OK(t, zf_load(loose, path, NULL), zf_store_error(loose));
+        for (int32_t k = 0; k < zf_store_count(loose); k++) {
+            const zf_stored here = zf_store_at(loose, k),
+                            there = zf_store_at(store, zf_store_find(store, here.name));
+            CHECK(t, !here.adapter == !there.adapter);
+            CHECK(t, !here.adapter || !strcmp(here.adapter, there.adapter));
+        }
+    }
     OK(t, zf_lora_merge(store, &(zf_lora_desc){.name = "actor"}), zf_store_error(store));
     CHECK(t, zf_lora_merge(store, NULL) == ZF_ERR_MISMATCH);
 }

@@ -775,6 +775,9 @@ ZF_API zf_status zf_passes(zf_graph *graph, const zf_training *training);
 ZF_API zf_training zf_training_resolved(const zf_training *training);
 /* Runs the optimizer of a description alone, with its lr. */
 ZF_API zf_status zf_optimize(zf_graph *graph, const zf_training *training);
+/* Runs one pass of a description by its name, which is that of its desc in zf_training: "tile",
+ * "zero", "ema". ZF_ERR_ARGUMENT: there is no such pass. training NULL: its defaults. */
+ZF_API zf_status zf_pass(zf_graph *graph, const char *name, const zf_training *training);
 
 /* Variants of a step. Some optimizers have several kinds of step, chosen by the step's number:
  * 1-bit Adam has steps of a warm-up, then compressed ones. Each variant is a graph of its own,

@@ -264,7 +264,8 @@ static const zf_option zfi_training_options[] = {
               .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
               .help = "maximum norm of the gradients; inf: the norm is only computed; 0: neither"),
     ZF_OPTION(zf_training, FLAG, keep_gradients, 0, NULL, .flag = ""),
-    ZF_OPTION(zf_training, DESC, ema, 0, NULL, .rows = zfi_ema_options),
+    ZF_OPTION(zf_training, DESC, ema, 0, NULL, .rows = zfi_ema_options,
+              .help = "append a moving average of each parameter"),
     ZF_OPTION(zf_training, FLAG, delay, 0, NULL, .flag = "", .traits = ZF_OPTION_CHANGES,
               .with = ZFI_SAME_STEPS),
     ZF_OPTION(zf_training, COUNT, delay_from, 0, "[0,inf)", .flag = "delay-update", .unit = "STEP",
@@ -277,7 +278,8 @@ static const zf_option zfi_training_options[] = {
     ZF_OPTION(zf_training, DESC, lora, 0, NULL, .topic = "model", .flag = "lora",
               .traits = ZF_OPTION_BASIC, .rows = zfi_lora_options,
               .help = "freeze the weights, and train products of low rank that are added"),
-    ZF_OPTION(zf_training, DESC, zero, 0, NULL, .topic = "ranks", .rows = zfi_zero_options),
+    ZF_OPTION(zf_training, DESC, zero, 0, NULL, .topic = "ranks", .rows = zfi_zero_options,
+              .help = "the step of each of `world` ranks, in so many nodes, at a ZeRO stage"),
     ZF_OPTION(zf_training, DESC, prefetch, 0, NULL, .rows = zfi_prefetch_options),
     ZF_OPTION(zf_training, DESC, recompute, 0, NULL, .topic = "memory", .flag = "recompute",
               .rows = zfi_recompute_options, .traits = ZF_OPTION_BASIC, .unit = "off|layers|BYTES",
@@ -333,6 +335,43 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
     zfi_run_passes(g, &t, zfi_update_passes, ZFI_COUNT(zfi_update_passes));
     zfi_run_passes(g, &t, zfi_rank_passes, ZFI_COUNT(zfi_rank_passes));
     return g->error.status;
+}
+
+static zf_status zfi_pass_fuse_alone(zf_graph *g, const zf_training *t)
+{
+    return zf_fuse(g, &t->fuse);
+}
+
+static const zfi_pass zfi_fuse_alone = {"fuse", zfi_wants_fuse, zfi_pass_fuse_alone};
+
+/* The pass of this name that has a desc of its own; NULL: there is none. */
+static const zfi_pass *zfi_pass_called(const char *name)
+{
+    const struct {
+        const zfi_pass *at;
+        int count;
+    } lists[] = {{&zfi_fuse_alone, 1},
+                 {zfi_forward_passes, ZFI_COUNT(zfi_forward_passes)},
+                 {&zfi_ema_pass, 1},
+                 {zfi_update_passes, ZFI_COUNT(zfi_update_passes)},
+                 {zfi_rank_passes, ZFI_COUNT(zfi_rank_passes)}};
+    const zf_option *row = zfi_option_in(zfi_training_options, name, strlen(name));
+    for (int l = 0; l < ZFI_COUNT(lists) && row && row->kind == ZF_OPTION_DESC; l++)
+        for (int k = 0; k < lists[l].count; k++)
+            if (!strcmp(lists[l].at[k].name, name)) return &lists[l].at[k];
+    return NULL;
+}
+
+ZF_API zf_status zf_pass(zf_graph *g, const char *name, const zf_training *training)
+{
+    const zf_training t = training ? *training : (zf_training){.loss = ZF_NONE};
+    const zfi_pass *pass = name ? zfi_pass_called(name) : NULL;
+    if (!g) return ZF_ERR_ARGUMENT;
+    if (g->error.status) return g->error.status;
+    if (!pass)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_pass: there is no pass \"%.100s\"",
+                        name ? name : "");
+    return pass->run(g, &t);
 }
 
 ZF_API zf_training zf_training_resolved(const zf_training *training)

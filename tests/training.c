@@ -94,6 +94,36 @@ TEST_ONCE(passes_make_what_the_calls_make)
 }
 
 /* NULL and {0} are a step that evaluates; the learning rate is made where there is none. */
+/* A pass by its name is the call. */
+TEST(passes_by_name)
+{
+    const zf_training d = {.fuse.without = "gelu", .fuse.as_trained = true,
+                           .precision.dtype = ZF_BF16, .tile.bytes = 128};
+    static const char *const none[] = {"fit", "adamw", "autograd", "clip", "precision.dtype", "",
+                                       NULL};
+    static char text[2][1 << 14];
+    for (int named = 0; named < 2; named++) {
+        zf_graph *g = new_graph(t);
+        NEED(t, g, NULL);
+        build(g);
+        OK(t, named ? zf_pass(g, "fuse", &d) : zf_fuse(g, &d.fuse), zf_graph_error(g));
+        OK(t, named ? zf_pass(g, "precision", &d) : zf_precision(g, &d.precision),
+           zf_graph_error(g));
+        OK(t, named ? zf_pass(g, "tile", &d) : zf_tile(g, &d.tile), zf_graph_error(g));
+        CHECK(t, zf_graph_text(g, text[named], sizeof *text) < sizeof *text);
+    }
+    CHECK(t, !strcmp(text[1], text[0]));
+    for (size_t k = 0; k < sizeof none / sizeof *none; k++) {
+        char expected[80];
+        zf_graph *g = new_graph(t);
+        NEED(t, g, NULL);
+        snprintf(expected, sizeof expected, "zf_pass: there is no pass \"%s\"",
+                 none[k] ? none[k] : "");
+        CHECK(t, zf_pass(g, none[k], &d) == ZF_ERR_ARGUMENT);
+        CHECK_TEXT(t, zf_graph_error(g), expected);
+    }
+}
+
 TEST(training_has_defaults)
 {
     zf_graph *g = new_graph(t), *same, *trained;

@@ -157,12 +157,6 @@ static bool take_desc(call *c, zf_training *t)
     return take_options(c, row->rows, (char *)t + row->at);
 }
 
-static void run_lora(call *c)
-{
-    zf_training t = {.clip = 0};
-    if (take_desc(c, &t)) ran(c, zf_lora(c->graph, &t.lora));
-}
-
 static void run_autograd(call *c)
 {
     zf_tensor loss = take_tensor(c, "the loss");
@@ -178,6 +172,13 @@ static void run_clip(call *c)
 {
     double most = number_of(c, "the norm", take_word(c, "the norm"));
     if (ready(c)) ran(c, zf_clip(c->graph, most));
+}
+
+/* A pass that needs its desc alone. */
+static void run_described(call *c)
+{
+    zf_training t = {.clip = 0};
+    if (take_desc(c, &t)) ran(c, zf_pass(c->graph, c->name, &t));
 }
 
 /* Any optimizer; those of groups are passes of their own. */
@@ -214,24 +215,6 @@ static void run_fuse(call *c)
 {
     zf_training t = {.fuse = {.miss = zf_fuse_miss_print, .user = c->out}};
     if (take_desc(c, &t)) ran(c, zf_fuse(c->graph, &t.fuse));
-}
-
-static void run_recompute(call *c)
-{
-    zf_training t = {.clip = 0};
-    if (take_desc(c, &t)) ran(c, zf_recompute(c->graph, &t));
-}
-
-static void run_zero(call *c)
-{
-    zf_training t = {.clip = 0};
-    if (take_desc(c, &t)) ran(c, zf_zero(c->graph, &t.zero));
-}
-
-static void run_offload(call *c)
-{
-    zf_training t = {.clip = 0};
-    if (take_desc(c, &t)) ran(c, zf_offload(c->graph, &t.offload));
 }
 
 /* cost=FLOPS,BYTES,LINK,LATENCY: the members of zf_cost; functions and 16-bit values take no time of
@@ -354,12 +337,8 @@ static void run_hash(call *c)
     if (ready(c) && c->out) fprintf(c->out, "# hash %016" PRIx64 "\n", zf_graph_hash(c->graph));
 }
 
-/* The options of zf_training are not repeated here. */
+/* Those that need more than their desc. The options of zf_training are not repeated here. */
 static const pass passes[] = {
-    {"lora", "",
-     "freeze the parameters, and add trained products of low rank to those of the "
-     "targets",
-     run_lora},
     {"autograd", "LOSS", "append the gradient of LOSS for every trained parameter", run_autograd},
     {"simplify", "", "remove unneeded nodes, merge equal nodes, fold constants", run_simplify},
     {"clip", "NORM", "scale all gradients so that their global norm is at most NORM", run_clip},
@@ -371,13 +350,6 @@ static const pass passes[] = {
      "linear layers whose weight takes more bytes become several, over ranges of "
      "its rows",
      run_tile},
-    {"recompute", "[layers|BYTES]",
-     "recompute values in the backward pass: in every layer, or to "
-     "stay within a memory limit",
-     run_recompute},
-    {"zero", "", "the step of each of `world` ranks, in so many nodes, at a ZeRO stage", run_zero},
-    {"offload", "", "states, parameters, gradients and activations lie in host memory or on a disk",
-     run_offload},
     {"prefetch", "[memory=BYTES] [cost=FLOPS,BYTES,LINK,LATENCY]",
      "collectives and copies at the same time as computation, gathers no earlier than rates and "
      "latency require; buckets kept on the device within a memory limit",
@@ -412,10 +384,27 @@ static void list_one(FILE *out, const char *name, const char *arguments, const c
     fprintf(out, "\n        %s\n", text);
 }
 
+static const pass *find(const char *name)
+{
+    for (int k = 0; k < PASSES; k++)
+        if (!strcmp(name, passes[k].name)) return &passes[k];
+    return NULL;
+}
+
+/* A pass whose row in the table of zf_training says all of it. */
+static bool is_described(const char *name)
+{
+    const zf_option *row = row_of(name);
+    return row && row->help && !find(name);
+}
+
 void pass_list(FILE *out)
 {
     for (int k = 0; k < PASSES; k++)
         list_one(out, passes[k].name, passes[k].arguments, passes[k].text);
+    for (const zf_option *row = zf_training_options(); row->name; row++)
+        if (row->kind == ZF_OPTION_DESC && is_described(row->name))
+            list_one(out, row->name, row->flag && row->unit ? row->unit : "", row->help);
     for (int k = 0; k < ZF_OPTIMIZER_COUNT; k++)
         list_one(out, zf_optimizer_name((zf_optimizer)k), "LR",
                  "an optimizer: append one update per parameter");
@@ -431,7 +420,7 @@ static bool is_optimizer(const char *name)
 /* Runs one "NAME ARGUMENTS"; splits `text` into words. */
 static void run_one(call *c, char *text)
 {
-    const pass *found = NULL;
+    const pass *found;
     c->name = NULL;
     c->count = 0;
     for (char *at = text; *at;) {
@@ -446,9 +435,8 @@ static void run_one(call *c, char *text)
         if (*at) *at++ = '\0';
     }
     if (!c->name || c->result) return;
-    for (int k = 0; k < PASSES; k++)
-        if (!strcmp(c->name, passes[k].name)) found = &passes[k];
-    if (found) found->run(c);
+    if ((found = find(c->name))) found->run(c);
+    else if (is_described(c->name)) run_described(c);
     else if (is_optimizer(c->name)) run_optimizer(c);
     else complain(c, PASS_MISUSED, "'%s' is no pass", c->name);
 }

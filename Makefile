@@ -25,7 +25,7 @@ WERROR  = -Werror
 PREFIX  = /usr/local
 DESTDIR =
 
-# Settings of make pretrain; tools/pretrain.sh has the defaults.
+# Settings of make pretrain; tools/make/pretrain.sh has the defaults.
 export STEPS MODEL THREADS CORPUS SEQ BATCH MASKED DROPOUT SEED PRECISION VOCAB
 # Of make fuzz: inputs for each target.
 FUZZ_RUNS = 1000000
@@ -34,19 +34,21 @@ FUZZ_RUNS = 1000000
 
 DECLARED = $(filter-out api/lines.h,zeroflow.h $(wildcard api/*.h))
 LIBRARY  = zeroflow.h $(wildcard api/*.h \
-             $(addsuffix /*.c,graph cpu io options options/* ops ir passes passes/* plan store comm run nn nn/*))
+             $(addsuffix /*.c,base graph cpu io options options/* ops ir passes passes/* \
+               plan store comm run/* nn nn/*))
 DEVICE   = zeroflow_cuda.cu $(wildcard cuda/*.cu ops/*.cu)
 TESTS    = $(filter-out tests/cuda.c,$(wildcard tests/*.c))
 FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
 EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 BENCHES  = $(patsubst %.c,%,$(wildcard bench/*.c))
-LLM      = zeroflow_llm.h $(wildcard llm/*/*.[ch])
+LLM      = zeroflow_llm.h $(wildcard llm/*/*.[ch] llm/api/*/*.h)
 # Shared by programs and tests: the samples' frame, the samples without their main, zf-opt's passes by
 # name, pictures.
 SAMPLES  = bert gpt llm opt
 PARTS    = $(filter-out %/main.c %/sentences.c, \
-             $(wildcard examples/frame/*/*.c $(SAMPLES:%=examples/%/*.c))) $(wildcard tools/pass.c tools/picture*.c tools/written.c)
+             $(wildcard examples/frame/*/*.c examples/bert/data/*.c $(SAMPLES:%=examples/%/*.c))) \
+           $(wildcard tools/pass.c tools/picture*.c tools/written.c)
 
 # make CUDA=1 builds those that run on a GPU, in build/cuda.
 # NCCL=1: they run on several.
@@ -321,7 +323,7 @@ dist/zeroflow.h: $(LIBRARY) LICENSE build/amalgamate
 	$(call say,write) build/amalgamate $(VERSION) LICENSE zeroflow.h stb/stb_ds.h=$(STB_DS) > $@.part
 	@mv $@.part $@
 
-build/amalgamate build/lines: build/%: build/obj/tools/%.o
+build/amalgamate build/lines: build/%: build/obj/tools/make/%.o
 	$(LINK)
 
 # Macros cannot be made by macros: api/lines.h is, from the declarations of builders.
@@ -349,8 +351,8 @@ dist/zeroflow_llm.h: $(LLM) LICENSE build/amalgamate
 
 # ------------------------------------------------------------------------------------ pretraining
 
-pretrain: build/bert ## pretrain a BERT (STEPS, MODEL, THREADS, CORPUS: tools/pretrain.sh)
-	@CC='$(CC)' sh tools/pretrain.sh
+pretrain: build/bert ## pretrain a BERT (STEPS, MODEL, THREADS, CORPUS: tools/make/pretrain.sh)
+	@CC='$(CC)' sh tools/make/pretrain.sh
 
 rlhf: build/llm build/zf-report ## a small model learns sums from rewards, with controls (SEEDS, WORK: bench/rlhf.sh)
 	@sh bench/rlhf.sh
@@ -368,8 +370,8 @@ quick: build/quick/tests ## the unit tests that the change touches (tests/touche
 
 debug: build/debug/tests $(patsubst build/%,build/debug/%,$(SAMPLES:%=build/%) $(TOOLS:%=build/%)) ## programs and tests for gdb, in build/debug (tools/gdb/zeroflow.py prints graphs)
 
-compile_commands.json: $(LIBRARY) $(TESTS) Makefile tools/commands.sh ## how clangd and others compile each file
-	@sh tools/commands.sh '$(CC) $(STRICT)' > $@
+compile_commands.json: $(LIBRARY) $(TESTS) Makefile tools/make/commands.sh ## how clangd and others compile each file
+	@sh tools/make/commands.sh '$(CC) $(STRICT)' > $@
 
 # Groups that test-all has in addition to test.
 test-rest: build/.needs-test-all

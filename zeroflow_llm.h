@@ -21,14 +21,18 @@
  *
  * llm/api has the declarations by part:
  *
- *     text        bytes, ids, files, digests      config      config.json by a table
- *     wordpiece   BERT's tokenizer                folder      what a folder has; exports
- *     tokenizer   tokenizer.json: BPE             weights     safetensors files of a folder
- *     jinja       templates of chats              adapter     PEFT's adapters of low rank
- *     chat        chats as text                   exchange    parameters from and to files
- *     sampling    the next token from logits      generate    caches, answers
- *     losses      of pairs and of rewards         policy      losses of actors and critics
- *     advantage   numbers of a batch of answers   rollout     sampled answers to prompts
+ *     text/                                      model/
+ *     text        bytes, ids, files, digests     config      config.json by a table
+ *     wordpiece   BERT's tokenizer               folder      what a folder has; exports
+ *     tokenizer   tokenizer.json: BPE            weights     safetensors files of a folder
+ *     jinja       templates of chats             adapter     PEFT's adapters of low rank
+ *     chat        chats as text                  exchange    parameters from and to files
+ *                                                sampling    the next token from logits
+ *     training/                                  generate    caches, answers
+ *     losses      of pairs and of rewards
+ *     policy      losses of actors and critics
+ *     advantage   numbers of a batch of answers
+ *     rollout     sampled answers to prompts
  *     reward      numbers for answers
  *
  * Nothing prints, exits, aborts or reads the environment. Functions that can fail return false,
@@ -58,23 +62,23 @@
 extern "C" {
 #endif
 
-#include "llm/api/text.h"
-#include "llm/api/wordpiece.h"
-#include "llm/api/tokenizer.h"
-#include "llm/api/jinja.h"
-#include "llm/api/chat.h"
-#include "llm/api/config.h"
-#include "llm/api/sampling.h"
-#include "llm/api/folder.h"
-#include "llm/api/weights.h"
-#include "llm/api/exchange.h"
-#include "llm/api/adapter.h"
-#include "llm/api/generate.h"
-#include "llm/api/losses.h"
-#include "llm/api/policy.h"
-#include "llm/api/advantage.h"
-#include "llm/api/rollout.h"
-#include "llm/api/reward.h"
+#include "llm/api/text/text.h"
+#include "llm/api/text/wordpiece.h"
+#include "llm/api/text/tokenizer.h"
+#include "llm/api/text/jinja.h"
+#include "llm/api/text/chat.h"
+#include "llm/api/model/config.h"
+#include "llm/api/model/sampling.h"
+#include "llm/api/model/folder.h"
+#include "llm/api/model/weights.h"
+#include "llm/api/model/exchange.h"
+#include "llm/api/model/adapter.h"
+#include "llm/api/model/generate.h"
+#include "llm/api/training/losses.h"
+#include "llm/api/training/policy.h"
+#include "llm/api/training/advantage.h"
+#include "llm/api/training/rollout.h"
+#include "llm/api/training/reward.h"
 
 #ifdef __cplusplus
 }
@@ -104,11 +108,13 @@ extern "C" {
 #include "llm/base/digest.c"
 #include "llm/base/member.c"
 
+/* wordpiece */
+#include "llm/wordpiece/token_keys.c"
+#include "llm/wordpiece/wordpiece.c"
+#include "llm/wordpiece/wordpiece_file.c"
+#include "llm/wordpiece/wordpiece_train.c"
+
 /* text */
-#include "llm/text/token_keys.c"
-#include "llm/text/wordpiece.c"
-#include "llm/text/wordpiece_file.c"
-#include "llm/text/wordpiece_train.c"
 #include "llm/text/normal.c"
 #include "llm/text/regex.c"
 #include "llm/text/bpe.c"
@@ -119,17 +125,19 @@ extern "C" {
 #include "llm/text/tokens_added.c"
 #include "llm/text/tokens_file.c"
 
+/* jinja */
+#include "llm/jinja/value.c"
+#include "llm/jinja/print.c"
+#include "llm/jinja/strings.c"
+#include "llm/jinja/operators.c"
+#include "llm/jinja/methods.c"
+#include "llm/jinja/filters.c"
+#include "llm/jinja/lexer.c"
+#include "llm/jinja/parser.c"
+#include "llm/jinja/interpreter.c"
+#include "llm/jinja/jinja.c"
+
 /* chat */
-#include "llm/chat/value.c"
-#include "llm/chat/print.c"
-#include "llm/chat/strings.c"
-#include "llm/chat/operators.c"
-#include "llm/chat/methods.c"
-#include "llm/chat/filters.c"
-#include "llm/chat/lexer.c"
-#include "llm/chat/parser.c"
-#include "llm/chat/interpreter.c"
-#include "llm/chat/jinja.c"
 #include "llm/chat/styles.c"
 #include "llm/chat/chat.c"
 #include "llm/chat/forms.c"

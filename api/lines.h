@@ -1,6 +1,6 @@
-/* Made by `make lines` (tools/lines.c) of the declarations that begin with ZF_BUILDER. Included
- * once, it defines their macros; included again, it removes them. A macro is not expanded within
- * itself: the name on the right is the function. */
+/* Made by `make lines` (tools/make/lines.c) of the declarations that begin with ZF_BUILDER.
+ * Included once, it defines their macros; included again, it removes them. A macro is not
+ * expanded within itself: the name on the right is the function. */
 #ifndef zf_push
 #define zf_push(g, ...) zf_push(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_push_shared(g, ...) zf_push_shared(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)

@@ -26,7 +26,7 @@ steps=${PRETRAIN_STEPS:+--steps $PRETRAIN_STEPS}
 say() { echo "finetune: $*" >&2; }
 
 mkdir -p "$work"
-sh examples/bert/corpus.sh "$work/corpus.txt" "$work/package"
+sh examples/bert/data/corpus.sh "$work/corpus.txt" "$work/package"
 [ -s "$work/vocab.txt" ] ||
     build/bert vocab --corpus "$work/corpus.txt" --vocab "$work/vocab.txt" \
         --size "${VOCAB:-16384}"

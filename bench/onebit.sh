@@ -49,7 +49,7 @@ done
 mkdir -p "$out"
 if [ ! -s "$corpus" ]; then
     mkdir -p build/pretrain
-    sh examples/bert/corpus.sh "$corpus" build/pretrain/work
+    sh examples/bert/data/corpus.sh "$corpus" build/pretrain/work
 fi
 batch=${BATCH:-64}
 seq=${SEQ:-32}

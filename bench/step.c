@@ -15,7 +15,7 @@
  * prints the time that they predict; --timed plans the overlap by them too. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/frame/model/settings.h"
-#include "../examples/frame/run/training.h"
+#include "../examples/frame/output/training.h"
 #include "estimate.h"
 #include "peak.h"
 #include "profile.h"

@@ -12,7 +12,7 @@
 #ifndef ZFI_PROCESS
 #define ZFI_PROCESS
 
-#include "../graph/error.c"
+#include "../base/error.c"
 #include "clock.c"
 #include "ranks.c"
 #include <sched.h>

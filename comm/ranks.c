@@ -3,7 +3,7 @@
 #ifndef ZFI_RANKS
 #define ZFI_RANKS
 
-#include "../graph/printable.c"
+#include "../base/printable.c"
 #include <math.h>
 #include <string.h>
 

@@ -27,7 +27,7 @@
  * rows where there are several blocks of k, and rounded when its last block is done.
  *
  * With `sections`, k is cut into so many equal sections first. Each is a product of its own, from
- * zero, with the blocks of its length; C is their sum, made by a balanced tree (graph/tree.c). So a
+ * zero, with the blocks of its length; C is their sum, made by a balanced tree (base/tree.c). So a
  * product of some neighbouring sections, a power of two of them, has the bits of their subtree.
  * A task keeps the open sums of the tree aside, in f32. Those of sections 0 to 7 as they are added:
  *

@@ -60,7 +60,7 @@ __device__ __forceinline__ void zfd_sum_at(const zf_cuda_sum &s, int64_t i)
     *out = p;
 }
 
-/* The same by a balanced tree (graph/tree.c), with the open sums in an array. */
+/* The same by a balanced tree (base/tree.c), with the open sums in an array. */
 template <class T>
 __device__ __forceinline__ void zfd_tree_at(const zf_cuda_sum &s, int64_t i)
 {

@@ -13,7 +13,7 @@
  *                                                that of the whole, divided by the number of parts
  *
  * A letter that is missing in a result is summed: each rank has a part of each sum. Where `sections`
- * is divided by it, the parts are added by a balanced tree (graph/tree.c), to the bits of one rank;
+ * is divided by it, the parts are added by a balanced tree (base/tree.c), to the bits of one rank;
  * else their sum is one in another order. A letter that only results have is computed in parts, from
  * whole operands. Places of a letter may have different sizes; each is divided.
  *

@@ -23,7 +23,7 @@
  * The program must write equal inputs of one element (a learning rate, a loss weight) on all ranks.
  *
  * There is no deadlock. All ranks run one list of nodes (their hashes are compared), and the groups
- * of a collective are a partition of the ranks (graph/mesh.c), so each group has one order of
+ * of a collective are a partition of the ranks (base/mesh.c), so each group has one order of
  * calls. Of the calls in which ranks wait, consider the first in the list. Each of its members is
  * in it, or before it and not waiting, and so reaches it. Hence groups never wait in a cycle. The
  * same is true for each queue, since every launch comes before its wait (queues.c).
@@ -31,7 +31,7 @@
  *   - collectives come with zf_zero; the ranks they are for, and those for which buckets, shards
  *     and updates are cut, are the graph's; or one, which sums over micro-batches alone
  *   - where the ranks are a mesh, gathers and sums are over one axis after the other, in the order
- *     of graph/mesh.c
+ *     of base/mesh.c
  *   - a sum of parts adds one part from each rank of the group in which they were exchanged
  *   - the operand of a sum is whole and has not been summed over the same; in the micro section of
  *     several micro-batches the sum has an accumulator, which nothing else reads or writes; one in
@@ -339,7 +339,7 @@ static void zfi_check_world(const zfi_ranks *r, int32_t id)
         zfi_verify_fail(g, id, "the ranks are a mesh: it must be over one axis after the other");
 }
 
-/* Shards have their places, and sums their order, where groups take turns as graph/mesh.c says. */
+/* Shards have their places, and sums their order, where groups take turns as base/mesh.c says. */
 static void zfi_check_turn(const zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;

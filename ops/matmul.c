@@ -13,7 +13,7 @@
  *     %3 = matmul %1, %2 {sections=4} : f32[8,32]
  *
  * cuts k into four equal sections. Each is summed from zero, and their sums are added by a balanced
- * tree (graph/tree.c), and then to c. So ranks that have a quarter of k each, whose results are
+ * tree (base/tree.c), and then to c. So ranks that have a quarter of k each, whose results are
  * added by a collective with order=tree, get the same bits. `wide`: the result has the dtype of
  * sums (f32; f64 of f64) and there is no c: what such ranks send.
  *

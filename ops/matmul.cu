@@ -547,7 +547,7 @@ static zf_status zfd_gemm_run(const zf_launch *l, zfd_gemm g, const void *a, con
 
 /* ---------------------------------------------------------------------------------- sections */
 
-/* Sums over sections of k by a balanced tree (graph/tree.c): a product for each section, to the next
+/* Sums over sections of k by a balanced tree (base/tree.c): a product for each section, to the next
  * of the open sums in scratch, [depths][batch][m][n] of f32; then sums that are complete are added.
  * Each product has the bits of one of its length. */
 typedef struct zfd_sections {

@@ -86,7 +86,7 @@ static const char *zfi_state_name(const zf_graph *g, const char *kind, zf_tensor
     return memcpy(text, name, sizeof name);
 }
 
-/* A new state for a parameter, laid out over the ranks as `ranks` says (graph/mesh.c): of zeros, or
+/* A new state for a parameter, laid out over the ranks as `ranks` says (base/mesh.c): of zeros, or
  * as `from` if that is not 0. */
 static zf_tensor zfi_state_for(zf_graph *g, const char *kind, zf_tensor param, zf_dtype dtype,
                                zf_shape shape, int32_t from, int64_t ranks)

@@ -21,7 +21,7 @@ typedef struct zfi_stored_bucket {
     zf_dtype dtype;
     int64_t size;  /* elements of all shards, with padding */
     int32_t world; /* shards; 1: it is whole on each rank */
-    int32_t nodes; /* in which the ranks are (graph/mesh.c); which have all shards each, if those
+    int32_t nodes; /* in which the ranks are (base/mesh.c); which have all shards each, if those
                     * are fewer than the ranks */
     bool flat;     /* it was made by zf_zero; else it holds exactly one tensor */
     /* Every rank has values of its own, or every `world` ranks that share them: a tensor of n

@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
-#include "../examples/bert/batch.h"
+#include "../examples/bert/data/batch.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* Batches from a safetensors file: shapes, labels, and every invalid file. */
 #include "test.h"
 
-#include "../examples/bert/batchfile.h"
+#include "../examples/bert/data/batchfile.h"
 
 enum { S = 2, B = 2, T = 3, VOCAB = 50, TENSORS = 5 };
 

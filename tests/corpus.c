@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define SENTENCES_NO_MAIN
-#include "../examples/bert/sentences.c"
+#include "../examples/bert/data/sentences.c"
 
 /* ---------- help ---------- */
 
@@ -549,7 +549,7 @@ static int run_script(const char *folder, const char *root, char *said, size_t s
     snprintf(command, sizeof command,
              "mkdir -p '%s/bin' && printf '#!/bin/sh\\necho \"E: no network\"; exit 100\\n' > "
              "'%s/bin/apt-get' && chmod +x '%s/bin/apt-get' && PATH='%s/bin':\"$PATH\" "
-             "CORPUS_ROOT='%s' sh examples/bert/corpus.sh '%s/corpus.txt' '%s/work' 2>&1",
+             "CORPUS_ROOT='%s' sh examples/bert/data/corpus.sh '%s/corpus.txt' '%s/work' 2>&1",
              folder, folder, folder, folder, root, folder, folder);
     pipe = popen(command, "r");
     if (!pipe) return -1;

@@ -4,7 +4,7 @@
 set -u
 export LC_ALL=C
 
-folders='graph cpu io options ops ir passes plan store comm run nn'
+folders='base graph cpu io options ops ir passes plan store comm run nn'
 listed=$(sed -n 's/^#include "\([a-z_0-9/]*\.c\)"$/\1/p' zeroflow.h | sort)
 # shellcheck disable=SC2086 # words
 there=$(find $folders -name '*.c' | grep -Ev "^comm/(process|rendezvous)\.c$" | sort)

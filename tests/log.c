@@ -2,7 +2,7 @@
 #define _XOPEN_SOURCE 700
 #include "test.h"
 
-#include "../examples/frame/run/step_log.h"
+#include "../examples/frame/output/step_log.h"
 
 #include <ctype.h>
 #include <signal.h>

@@ -13,8 +13,8 @@ failed=0
 public="zeroflow.h $(find api -name '*.h' 2> /dev/null)"
 device="zeroflow_cuda.cu $(find cuda ops -name '*.cu')"
 processes='zeroflow_mpi.c zeroflow_nccl.c comm/process.c comm/rendezvous.c'
-shared='graph/error.c graph/printable.c comm/clock.c comm/ranks.c'
-library=$(find graph cpu io ops ir passes plan comm store run nn -name '*.c' 2> /dev/null |
+shared='base/error.c base/printable.c comm/clock.c comm/ranks.c'
+library=$(find base graph cpu io ops ir passes plan comm store run nn -name '*.c' 2> /dev/null |
     grep -v -e '^comm/process.c$' -e '^comm/rendezvous.c$')
 
 # The names in these files that begin with zf; the table of operators makes ZF_OP_... of its rows.

@@ -8,7 +8,7 @@
 #include "kill.h"
 #include "test.h"
 
-#include "../examples/frame/run/saving.h"
+#include "../examples/frame/output/saving.h"
 
 #include <dirent.h>
 

@@ -5,7 +5,7 @@
 #ifndef SELECT_H
 #define SELECT_H
 
-#include "../graph/near.c"
+#include "../base/near.c"
 
 #include <limits.h>
 

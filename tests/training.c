@@ -97,7 +97,7 @@ TEST_ONCE(passes_make_what_the_calls_make)
 /* A pass by its name is the call. */
 TEST(passes_by_name)
 {
-    const zf_training d = {.fuse.without = "gelu", .fuse.as_trained = true,
+    const zf_training d = {.fuse.without = "norm", .fuse.as_trained = true,
                            .precision.dtype = ZF_BF16, .tile.bytes = 128};
     static const char *const none[] = {"fit", "adamw", "autograd", "clip", "precision.dtype", "",
                                        NULL};

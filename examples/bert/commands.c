@@ -2,8 +2,8 @@
 #include "commands.h"
 #include "../../zeroflow_llm.h"
 #include "../frame/commands/frame.h"
-#include "../frame/options/folder.h"
-#include "../frame/options/tokenizing.h"
+#include "../frame/folder/folder.h"
+#include "../frame/folder/tokenizing.h"
 #include "masked.h"
 #include "model.h"
 

@@ -3,8 +3,8 @@
 #define BERT_MASKED_H
 
 #include "../frame/model/session.h"
-#include "batch.h"
-#include "batchfile.h"
+#include "data/batch.h"
+#include "data/batchfile.h"
 
 extern const objective masked_objective;
 

@@ -1,7 +1,7 @@
 /* bert tokenize: the ids or tokens of texts. */
 #define _POSIX_C_SOURCE 200809L
 #include "../../zeroflow_llm.h"
-#include "../frame/options/tokenizing.h"
+#include "../frame/folder/tokenizing.h"
 #include "commands.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Data of normalization forms (Unicode 9). Not to be edited: written by tools/normal.c. */
+/* Data of normalization forms (Unicode 9). Not to be edited: written by tools/make/normal.c. */
 #ifndef NORMAL_TABLES_H
 #define NORMAL_TABLES_H
 

@@ -63,8 +63,8 @@ uninstalled() {
 check 'make install' makes install
 check 'symbols of the shared library' symbols libzeroflow.so -D 'zeroflow.h api/*.h'
 check 'symbols of the static library' symbols libzeroflow.a '' 'zeroflow.h api/*.h'
-check 'symbols of the shared llm library' symbols libzeroflow_llm.so -D 'llm/api/*.h'
-check 'symbols of the static llm library' symbols libzeroflow_llm.a '' 'llm/api/*.h'
+check 'symbols of the shared llm library' symbols libzeroflow_llm.so -D 'llm/api/*/*.h'
+check 'symbols of the static llm library' symbols libzeroflow_llm.a '' 'llm/api/*/*.h'
 for l in zeroflow zeroflow_llm; do check "soname of lib$l" soname "lib$l.so.$series"; done
 check 'programs, manual pages and the licence' programs
 check 'C, shared' with_shared gcc $strict $here/app.c

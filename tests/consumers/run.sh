@@ -84,7 +84,7 @@ private_twice() {
 
 # A file of the unit, and one of the tests of private functions, as compile_commands.json says.
 by_their_entries() {
-    sh tools/commands.sh "clang $strict" > "$work/commands.json" || return
+    sh tools/make/commands.sh "clang $strict" > "$work/commands.json" || return
     for file in nn/fit.c tests/inside/records.c; do
         command=$(grep -A 1 "\"$file\"" "$work/commands.json" |
             sed -n 's/.*"command": "\(.*\)"}.*/\1/p')

@@ -4,7 +4,7 @@
 #include "../model/dataset.h"
 #include "../options/fail.h"
 #include "../options/files.h"
-#include "../options/folder.h"
+#include "../folder/folder.h"
 #include "frame.h"
 #include "../model/session.h"
 

@@ -5,7 +5,7 @@
 #include "../options/fail.h"
 #include "../options/files.h"
 #include "frame.h"
-#include "../run/output.h"
+#include "../output/output.h"
 #include "../run/run.h"
 
 #include <stdlib.h>

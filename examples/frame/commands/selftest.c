@@ -5,7 +5,7 @@
 #include "../options/command.h"
 #include "../model/decoder.h"
 #include "../options/fail.h"
-#include "../options/folder.h"
+#include "../folder/folder.h"
 #include "../../../zeroflow_llm.h"
 #include "../run/run.h"
 

@@ -6,7 +6,7 @@
 #define SETTINGS_H
 
 #include "../options/device.h"
-#include "../options/tokenizing.h"
+#include "../folder/tokenizing.h"
 
 struct sample_model;
 

@@ -6,10 +6,10 @@
 #include "../ranks/alike.h"
 #include "../model/dataset.h"
 #include "../ranks/ranks.h"
-#include "saving.h"
+#include "../output/saving.h"
 #include "../model/session.h"
-#include "step_log.h"
-#include "training.h"
+#include "../output/step_log.h"
+#include "../output/training.h"
 #include "../model/settings.h"
 
 /* Shared by the ranks of this process, which only read it while they run. */

@@ -7,7 +7,7 @@
 #include "../model/settings.h"
 #include "../options/command.h"
 #include "../options/fail.h"
-#include "../options/folder.h"
+#include "../folder/folder.h"
 
 #include <stdlib.h>
 

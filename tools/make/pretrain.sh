@@ -29,7 +29,7 @@ if grep -qw avx512_bf16 /proc/cpuinfo 2> /dev/null; then precision=bf16; fi
 
 mkdir -p "$out"
 if [ -z "${CORPUS:-}" ]; then
-    sh examples/bert/corpus.sh "$corpus" "$out/work"
+    sh examples/bert/data/corpus.sh "$corpus" "$out/work"
 elif [ ! -r "$corpus" ]; then
     echo "CORPUS=$corpus cannot be read" >&2
     exit 1

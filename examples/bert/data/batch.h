@@ -13,7 +13,7 @@
 #ifndef BERT_BATCH_H
 #define BERT_BATCH_H
 
-#include "../frame/data/corpus.h"
+#include "../../frame/data/corpus.h"
 
 typedef struct bert_examples_desc {
     const bert_corpus *corpus; /* must live longer than the examples */

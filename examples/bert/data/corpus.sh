@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prepares the default corpus: sh examples/bert/corpus.sh OUT_FILE WORKDIR
+# Prepares the default corpus: sh examples/bert/data/corpus.sh OUT_FILE WORKDIR
 #
 # OUT_FILE gets English text, one sentence per line, a blank line between documents: the dictionary
 # GCIDE from the Debian package dict-gcide (fetched, never installed; no root needed), or, where the

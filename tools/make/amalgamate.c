@@ -3,7 +3,7 @@
  *     amalgamate VERSION LICENSE HEADER [NAME=FILE ...]
  *
  *     HEADER                                          output
- *       #include "graph/alloc.c"                 ->     the file's lines, its own includes replaced
+ *       #include "base/alloc.c"                 ->     the file's lines, its own includes replaced
  *       #include <stb/stb_ds.h>, named by NAME   ->     FILE's lines, between pragmas
  *       #include "zeroflow.h", by NAME, no FILE  ->     itself
  *       any other line                           ->     itself

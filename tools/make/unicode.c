@@ -1,6 +1,6 @@
-/* Writes llm/text/wordpiece_unicode.h, the character data of the BERT tokenizer. No build runs it:
+/* Writes llm/wordpiece/wordpiece_unicode.h, the character data of the BERT tokenizer. No build runs it:
  *
- *     cc tools/unicode.c -licuuc -o build/unicode && build/unicode > llm/text/wordpiece_unicode.h
+ *     cc tools/make/unicode.c -licuuc -o build/unicode && build/unicode > llm/wordpiece/wordpiece_unicode.h
  *
  * The data come from ICU 72 (Unicode 15). The usual tokenizer for BERT (Hugging Face `tokenizers`,
  * as of 0.23) uses a different edition of Unicode for each step, and the ids of a text are equal
@@ -252,7 +252,7 @@ static void print_pool(void)
 
 static const char head[] =
     "/* Character data of the BERT tokenizer, and their lookups. Not to be edited: written by\n"
-    " * tools/unicode.c, which tells the editions of Unicode. */\n"
+    " * tools/make/unicode.c, which tells the editions of Unicode. */\n"
     "#ifndef BERT_UNICODE_H\n"
     "#define BERT_UNICODE_H\n"
     "\n"

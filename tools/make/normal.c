@@ -1,6 +1,6 @@
 /* Writes llm/text/normal_tables.h, the data of normalization forms. No build runs it:
  *
- *     cc tools/normal.c -licuuc -o build/normal && build/normal > llm/text/normal_tables.h
+ *     cc tools/make/normal.c -licuuc -o build/normal && build/normal > llm/text/normal_tables.h
  *
  * The data come from ICU 72, of characters that Unicode 9 has: the edition by which Hugging Face's
  * `tokenizers` (as of 0.23) normalizes. What came later is an ordinary character.
@@ -129,7 +129,7 @@ int main(void)
     int column = 4, last = 0;
     if (U_FAILURE(code)) return 1;
     printf(
-        "/* Data of normalization forms (Unicode %d). Not to be edited: written by tools/normal.c. "
+        "/* Data of normalization forms (Unicode %d). Not to be edited: written by tools/make/normal.c. "
         "*/\n#ifndef NORMAL_TABLES_H\n#define NORMAL_TABLES_H\n\n#include <stdint.h>\n\n"
         "/* A character and what it decomposes into, once: two characters, or one and 0. */\n"
         "static const uint32_t " PREFIX "normal_parts[][3] = {\n    ",

@@ -1,5 +1,5 @@
 #include "tokenizing.h"
-#include "fail.h"
+#include "../options/fail.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 #include "folder.h"
 #include "../../../zeroflow_llm.h"
-#include "processors.h"
+#include "../options/processors.h"
 
 #define ROW(kind, member, default_, range, ...)                                                    \
     ZF_OPTION(folder_options, kind, member, default_, range, __VA_ARGS__)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prints compile_commands.json, for clangd and other tools: sh tools/commands.sh 'COMPILER FLAGS'
+# Prints compile_commands.json, for clangd and other tools: sh tools/make/commands.sh 'COMPILER FLAGS'
 #
 # A part of the library, or of the tests of private functions, is no program text of its own: it is
 # compiled after the parts that precede it in zeroflow.h (tests/inside.c), which are included by a
@@ -44,7 +44,8 @@ entry zeroflow.h '-DZEROFLOW_IMPLEMENTATION -x c'
 comma=,
 parts zeroflow.h "#include \"$folder/zeroflow.h\"" -DZF_NO_LINES
 parts tests/inside.c '' ''
-for file in tests/*.c llm/*/*.c examples/*.c examples/*/*.c examples/*/*/*.c tools/*.c bench/*.c; do
+for file in tests/*.c llm/*/*.c examples/*.c examples/*/*.c examples/*/*/*.c tools/*.c tools/*/*.c \
+            bench/*.c; do
     [ ! -f "$file" ] || entry "$file" ''
 done
 printf '\n]\n'

@@ -1,5 +1,5 @@
 /* Character data of the BERT tokenizer, and their lookups. Not to be edited: written by
- * tools/unicode.c, which tells the editions of Unicode. */
+ * tools/make/unicode.c, which tells the editions of Unicode. */
 #ifndef BERT_UNICODE_H
 #define BERT_UNICODE_H
 

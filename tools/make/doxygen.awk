@@ -1,4 +1,4 @@
-# Prepares files for doxygen (docs/Doxyfile): awk -f tools/doxygen.awk FILE
+# Prepares files for doxygen (docs/Doxyfile): awk -f tools/make/doxygen.awk FILE
 #
 # Of a header the plain comments are marked. Those that head a section ("/* ----") stay plain:
 #

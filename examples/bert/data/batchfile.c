@@ -1,7 +1,7 @@
 #include "batchfile.h"
-#include "../../zeroflow_llm.h"
-#include "../frame/data/integers.h"
-#include "../frame/options/fail.h"
+#include "../../../zeroflow_llm.h"
+#include "../../frame/data/integers.h"
+#include "../../frame/options/fail.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -402,8 +402,8 @@ static bool zfi_mpi_is_ahead(const zfi_mpi_phase *p, int32_t from)
 }
 
 /* Sends a heartbeat, unless the one before is still in flight. Ranks of the call that have sent
- * everything that this rank can receive wait for it and hear of it; others of the call may be gone and
- * are not. Ranks outside the group may wait for one that waits for this one. */
+ * everything that this rank can receive wait for it and hear of it; others of the call may be gone
+ * and are not. Ranks outside the group may wait for one that waits for this one. */
 static void zfi_mpi_tell_waiting(const zfi_mpi_phase *p, const MPI_Request *requests)
 {
     zfi_mpi_mail *mail = &p->channel->mail;

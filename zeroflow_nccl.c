@@ -318,7 +318,9 @@ static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const 
 {
     const int32_t world = w->group.count, rank = w->mine, root = w->call->root;
     const bool spreads = v->op == ZF_OP_all_to_all, one = v->op == ZF_OP_bcast;
-    const size_t apart = spreads ? v->apart : 0, to_apart = spreads ? v->to_apart : one ? 0 : v->count;
+    const size_t apart = spreads ? v->apart : 0, to_apart = spreads ? v->to_apart
+                                                            : one   ? 0
+                                                                    : v->count;
     ncclResult_t code, end;
     switch (world == w->m->p.comm.world ? v->op : ZF_OP_all_to_all) {
     case ZF_OP_all_gather: return ncclAllGather(v->from, v->to, v->count, v->type, nccl, w->stream);

@@ -68,8 +68,8 @@ typedef struct zf_deepspeed {
  * comments by #, // and between slashes with *, keys without quotes, commas that are missing at the
  * end of a line or are one too many; texts are in quotes. Sets options of *training and
  * resolved->run. ZF_ERR_FORMAT with *error, which names line and column: a key that does not exist,
- * with the nearest and its place; a value of a wrong type or range; what is refused, with what to use
- * instead; an option that was given with another value; batch sizes that do not multiply. On an
+ * with the nearest and its place; a value of a wrong type or range; what is refused, with what to
+ * use instead; an option that was given with another value; batch sizes that do not multiply. On an
  * error *training is undefined, and there is nothing to free. */
 ZF_API zf_status zf_deepspeed_read(const char *json, zf_training *training, zf_deepspeed *resolved,
                                    zf_error *error);

@@ -197,8 +197,8 @@ ZF_API void zf_json_put_null(zf_json_writer *writer);
 /* The whole text, terminated, *bytes long (which may be NULL); it lives until the next call on the
  * writer. NULL with *error when it is not complete. */
 ZF_API const char *zf_json_text(zf_json_writer *writer, size_t *bytes, zf_error *error);
-/* Writes a file at once: it grows next to its place and is renamed over what `path` names, a regular
- * file or nothing. So there is always a whole file, the old one or the new one. */
+/* Writes a file at once: it grows next to its place and is renamed over what `path` names, a
+ * regular file or nothing. So there is always a whole file, the old one or the new one. */
 ZF_API zf_status zf_file_replace(const char *path, const void *data, size_t bytes, zf_error *error);
 
 /* Writes the text and a line end to a file, which replaces what `path` names. */

@@ -77,10 +77,11 @@ typedef struct zf_event_desc {
     zf_allocator allocator; /* {0}: the C library's */
 } zf_event_desc;
 
-/* A sink that writes an event file of TensorBoard, DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.N,
- * which sorts after those that are there. Each call of zf_metrics_put appends one record by one
- * write, so that a process that is killed leaves complete records, but for the last one.
- * W&B imports these files as well (`wandb sync`). Values become f32. */
+/* A sink that writes an event file of TensorBoard,
+ * DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.N, which sorts after those that are there. Each
+ * call of zf_metrics_put appends one record by one write, so that a process that is killed leaves
+ * complete records, but for the last one. W&B imports these files as well (`wandb sync`). Values
+ * become f32. */
 ZF_API zf_status zf_event_sink(const zf_event_desc *desc, zf_sink *sink, zf_error *error);
 
 /* --------------------------------------------------------------------------------- the terminal */
@@ -115,8 +116,8 @@ typedef struct zf_progress_desc {
     zf_allocator allocator; /* {0}: the C library's */
 } zf_progress_desc;
 
-/* A sink that writes the line. A column without values since the last line is left out; so is a line
- * while the first column is not finite. Metrics "eval_..." do not count as steps.
+/* A sink that writes the line. A column without values since the last line is left out; so is a
+ * line while the first column is not finite. Metrics "eval_..." do not count as steps.
  *
  *     step 30/100  loss 6.8599  MLM accuracy 13.4%  2897 tokens/s  168 MiB  ETA 1:10
  *     [#########---------------------] step 30/100  loss 6.8599  ...         on a terminal */
@@ -124,9 +125,9 @@ ZF_API zf_status zf_progress_sink(const zf_progress_desc *desc, zf_sink *sink, z
 
 /* -------------------------------------------------------------------------------------- a page
  *
- * A page of HTML about a run: what ran, curves, memory, queues, operators, traffic, warnings. It is one
- * file, without scripts, that asks nothing of a network; its size does not grow with the number of
- * steps. Texts from outside are escaped. */
+ * A page of HTML about a run: what ran, curves, memory, queues, operators, traffic, warnings. It is
+ * one file, without scripts, that asks nothing of a network; its size does not grow with the number
+ * of steps. Texts from outside are escaped. */
 typedef struct zf_report zf_report;
 
 /* NULL without memory. title NULL: "zeroflow". */
@@ -148,22 +149,22 @@ ZF_API zf_status zf_report_plan(zf_report *report, zf_graph *graph, const zf_cos
                                 zf_program *program);
 /* A sink that draws each number over steps, as its mean, least and largest value in 512 parts, and
  * "eval_NAME" in the picture of NAME. It warns where the metric "loss" jumps, and of
- * "skipped_steps". It writes the page to `path` (NULL: not) as zf_file_replace does, every so many seconds
- * of zf_metric.wall_time (0: 30; ZF_ZERO: at each step), and when it is closed. The report must
- * outlive it. */
+ * "skipped_steps". It writes the page to `path` (NULL: not) as zf_file_replace does, every so many
+ * seconds of zf_metric.wall_time (0: 30; ZF_ZERO: at each step), and when it is closed. The report
+ * must outlive it. */
 ZF_API zf_status zf_report_sink(zf_report *report, const char *path, double every, zf_sink *sink,
                                 zf_error *error);
-/* The page as it is now, *bytes long (may be NULL); it lives until the next call on the report. NULL
- * without memory. */
+/* The page as it is now, *bytes long (may be NULL); it lives until the next call on the report.
+ * NULL without memory. */
 ZF_API const char *zf_report_text(zf_report *report, size_t *bytes);
 ZF_API zf_status zf_report_save(zf_report *report, const char *path, zf_error *error);
 
 /* ------------------------------------------------------------------------------------- a trace
  *
- * Slices over time in Chrome's trace format, for ui.perfetto.dev and chrome://tracing: a process for
- * each rank, once as planned and once as measured; a thread for each queue; a slice for each node that
- * takes time, with its operator, scope, bytes of the result and FLOP/s; an arrow from a gather to the
- * first slice that reads it. */
+ * Slices over time in Chrome's trace format, for ui.perfetto.dev and chrome://tracing: a process
+ * for each rank, once as planned and once as measured; a thread for each queue; a slice for each
+ * node that takes time, with its operator, scope, bytes of the result and FLOP/s; an arrow from a
+ * gather to the first slice that reads it. */
 typedef struct zf_trace zf_trace;
 
 typedef struct zf_trace_desc {

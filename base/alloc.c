@@ -207,8 +207,8 @@ static void *stbds_arrgrowf(void *a, size_t elemsize, size_t addlen, size_t min_
 static void stbds_arrfreef(void *a);
 static void stbds_hmfree_func(void *a, size_t elemsize);
 static void *stbds_hmget_key(void *a, size_t elemsize, void *key, size_t keysize, int mode);
-static void *stbds_hmget_key_ts(void *a, size_t elemsize, void *key, size_t keysize, ptrdiff_t *temp,
-                                int mode);
+static void *stbds_hmget_key_ts(void *a, size_t elemsize, void *key, size_t keysize,
+                                ptrdiff_t *temp, int mode);
 static void *stbds_hmput_default(void *a, size_t elemsize);
 static void *stbds_hmput_key(void *a, size_t elemsize, void *key, size_t keysize, int mode);
 static void *stbds_hmdel_key(void *a, size_t elemsize, void *key, size_t keysize, size_t keyoffset,

@@ -1,5 +1,5 @@
-/* Names: lists of them in one text, with commas between, "norm,head"; patterns; those that trainings
- * and adapters have, and those of an adapter's parameters. */
+/* Names: lists of them in one text, with commas between, "norm,head"; patterns; those that
+ * trainings and adapters have, and those of an adapter's parameters. */
 
 /* The next name of a list separated by commas, and its length; NULL after the last. */
 static const char *zfi_next_name(const char **list, size_t *length)
@@ -19,7 +19,8 @@ static bool zfi_names(const char *list, const char *name)
     return false;
 }
 
-/* The name matches a pattern of `length` bytes, in which * stands for any text, ? for a character. */
+/* The name matches a pattern of `length` bytes, in which * stands for any text, ? for a
+ * character. */
 static bool zfi_matches(const char *pattern, size_t length, const char *name)
 {
     const char *star = NULL, *from = name, *end = pattern + length;

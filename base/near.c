@@ -1,5 +1,5 @@
-/* Near names: the names that may be meant by a word that is none of them. tests/main.c includes this
- * file too. */
+/* Near names: the names that may be meant by a word that is none of them. tests/main.c includes
+ * this file too. */
 #ifndef ZFI_NEAR
 #define ZFI_NEAR
 
@@ -7,8 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The least number of characters to insert, remove or change, or of neighbours to swap, in `word` to
- * make `name` of it or, with `part`, a part of `name`. The first 255 characters of `name` count. */
+/* The least number of characters to insert, remove or change, or of neighbours to swap, in `word`
+ * to make `name` of it or, with `part`, a part of `name`. The first 255 characters of `name`
+ * count. */
 static int zfi_edit_distance(const char *word, const char *name, bool part)
 {
     enum { MOST = 255 };

@@ -9,11 +9,11 @@
  * --profile prints the time of prompts and of tokens by operator instead, and the time between
  * launches.
  *
- * Each round measures the peak, the prompt, the memory and the tokens, in turns; figures are medians
- * over the rounds, of a round's tokens the median as well. Resident is what the process has taken
- * until its first token is there, next to what is planned: weights, caches, and the values of steps.
- * Memory is read by as many threads, 512 MiB of 2 MiB pages where the system gives them. On a GPU
- * both rates are zf_calibrate's, once, and the peak is that of products of f32. */
+ * Each round measures the peak, the prompt, the memory and the tokens, in turns; figures are
+ * medians over the rounds, of a round's tokens the median as well. Resident is what the process has
+ * taken until its first token is there, next to what is planned: weights, caches, and the values of
+ * steps. Memory is read by as many threads, 512 MiB of 2 MiB pages where the system gives them. On
+ * a GPU both rates are zf_calibrate's, once, and the peak is that of products of f32. */
 #define _GNU_SOURCE
 #include "options.h"
 #include "../examples/frame/data/causal_batch.h"
@@ -63,7 +63,8 @@ static void *read_part(void *object)
 /* Memory to be read; NULL where there is none. */
 static void *read_open(void)
 {
-    void *memory = mmap(NULL, READ_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *memory =
+        mmap(NULL, READ_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return NULL;
     madvise(memory, READ_BYTES, MADV_HUGEPAGE);
     memset(memory, 1, READ_BYTES);
@@ -166,7 +167,8 @@ static bool profile_calls(decoder *d, int64_t count, int64_t calls, bool replace
     bool good = times != NULL;
     profile_reset();
     for (int64_t n = 0; n < calls && good; n++) {
-        for (int64_t text = 0; text < d->steps.texts && replace; text++) zf_decoder_rewind(&d->steps, text, 0);
+        for (int64_t text = 0; text < d->steps.texts && replace; text++)
+            zf_decoder_rewind(&d->steps, text, 0);
         good = (times[n] = add(d, count, error)) >= 0;
         profile_step();
         all += times[n];
@@ -266,14 +268,15 @@ int main(int argc, char **argv)
             (double)(prompt * streams);
     first = bench_median(r.prompt, rounds), each = bench_median(r.token, rounds);
     read = bench_median(r.read, rounds), peak = bench_median(r.peak, rounds);
-    printf(o.json ? "{\"model\": \"%s\", \"prompt_tokens_per_s\": %.1f, \"prompt_gflops\": %.1f, "
-                  "\"peak_gflops\": %.1f, \"prompt_of_peak\": %.3f, \"tokens_per_s\": %.2f, "
-                  "\"read_gbytes_per_s\": %.2f, \"memory_gbytes_per_s\": %.2f, "
-                  "\"read_of_memory\": %.3f, \"cache_bytes\": %zu, \"planned_bytes\": %.0f, "
-                  "\"resident_bytes\": %.0f}\n"
-                : "%s: prompt %.0f tokens/s, %.1f GFLOP/s of a peak of %.1f (%.2f); generation %.2f "
-                  "tokens/s, %.2f GB/s read of %.2f that memory gives (%.2f); caches %zu bytes; "
-                  "planned %.0f bytes, resident %.0f\n",
+    printf(o.json
+               ? "{\"model\": \"%s\", \"prompt_tokens_per_s\": %.1f, \"prompt_gflops\": %.1f, "
+                 "\"peak_gflops\": %.1f, \"prompt_of_peak\": %.3f, \"tokens_per_s\": %.2f, "
+                 "\"read_gbytes_per_s\": %.2f, \"memory_gbytes_per_s\": %.2f, "
+                 "\"read_of_memory\": %.3f, \"cache_bytes\": %zu, \"planned_bytes\": %.0f, "
+                 "\"resident_bytes\": %.0f}\n"
+               : "%s: prompt %.0f tokens/s, %.1f GFLOP/s of a peak of %.1f (%.2f); generation %.2f "
+                 "tokens/s, %.2f GB/s read of %.2f that memory gives (%.2f); caches %zu bytes; "
+                 "planned %.0f bytes, resident %.0f\n",
            o.model, (double)(prompt * streams) / first, 1e-9 * flops / first, 1e-9 * peak,
            flops / first / peak, (double)streams / each, 1e-9 * bytes / each, 1e-9 * read,
            bytes / each / read, info.cache_bytes, planned_bytes(&base, &d), r.resident);

@@ -69,9 +69,9 @@ int main(int argc, char **argv)
     if (o.llama) d.sample = &llm_sample, d.config = &llama_config;
     loaded = o.llama ? llm_config_load(o.model, &llama_config, &error)
                    : gpt_config_load(o.model, &config, &error);
-    loaded =
-        loaded && (o.llama ? zf_config_set_weights(llm_sample.config, &llama_config, o.weights, &error)
-                         : zf_config_set_weights(gpt_sample.config, &config, o.weights, &error));
+    loaded = loaded &&
+             (o.llama ? zf_config_set_weights(llm_sample.config, &llama_config, o.weights, &error)
+                      : zf_config_set_weights(gpt_sample.config, &config, o.weights, &error));
     if (!loaded) return fprintf(stderr, "gpt: %s\n", error.text), 1;
     vocab = o.llama ? llama_config.vocab : config.vocab;
     if (o.llama) llama_config.attention_dropout = o.dropout;
@@ -107,10 +107,10 @@ int main(int argc, char **argv)
                "\"gflops\": %.1f, \"step_ms\": %.3f, \"peak_bytes\": %zu, "
                "\"peak_rss_bytes\": %.0f, \"parameters\": %.0f, \"host_bytes\": %zu, "
                "\"disk_bytes\": %zu, \"up_bytes\": %.0f, \"down_bytes\": %.0f",
-               o.model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
-               info.peak_bytes, bench_most_resident(), (double)info.param_count,
-               info.allocated[ZF_HOST], info.allocated[ZF_DISK],
-               (double)info.counted.upload.bytes, (double)info.counted.download.bytes);
+               o.model, tokens / median, tokens / times[0], 1e-9 * info.flops / median,
+               1e3 * median, info.peak_bytes, bench_most_resident(), (double)info.param_count,
+               info.allocated[ZF_HOST], info.allocated[ZF_DISK], (double)info.counted.upload.bytes,
+               (double)info.counted.download.bytes);
         profile_print_members(&info.plan, m.steps);
         puts("}");
     } else {

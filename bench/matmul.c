@@ -6,12 +6,12 @@
  * bert: Y = X W^T, dX = dY W and dW = dY^T X for every M of 512, 1024, 4096 and every (N, K) of
  * BERT. attention: batches of Q K^T, P V and their gradients. vectors: few rows or columns. A round
  * measures the peak (independent fused multiply-adds in registers, on the same threads; of bf16,
- * where the processor has them, its dot products or tiles), the library, the peak, OpenBLAS (f32), and the
- * peak again; figures are medians over rounds, and ratios are
- * taken within a round, so that a machine that changes its pace (a neighbour, another clock,
- * siblings of one core) changes both sides. --blas is a shared library with cblas_sgemm;
- * OPENBLAS_CORETYPE=SKYLAKEX in the environment makes OpenBLAS use AVX-512 on processors that it
- * does not know. On a busy machine run all this under `chrt -f 1`. */
+ * where the processor has them, its dot products or tiles), the library, the peak, OpenBLAS (f32),
+ * and the peak again; figures are medians over rounds, and ratios are taken within a round, so that
+ * a machine that changes its pace (a neighbour, another clock, siblings of one core) changes both
+ * sides. --blas is a shared library with cblas_sgemm; OPENBLAS_CORETYPE=SKYLAKEX in the environment
+ * makes OpenBLAS use AVX-512 on processors that it does not know. On a busy machine run all this
+ * under `chrt -f 1`. */
 #define _GNU_SOURCE
 #define ZEROFLOW_IMPLEMENTATION
 #include "../zeroflow.h"

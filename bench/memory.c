@@ -52,7 +52,8 @@ static bool make_plan(const choices *set, row *r, zf_error *error)
     bert_build(g, &set->config, &d->shape, false);
     training = d->training;
     training.loss = zf_graph_find(g, "loss"), training.lr = zf_graph_find(g, "lr");
-    if (r->world > 1 || r->stage) training.zero = (zf_zero_desc){.stage = r->stage, .world = r->world};
+    if (r->world > 1 || r->stage)
+        training.zero = (zf_zero_desc){.stage = r->stage, .world = r->world};
     zf_passes(g, &training);
     zf_memory(g, &(zf_memory_desc){.backend = backend});
     good = !zf_graph_plan(g, &r->plan);
@@ -137,8 +138,8 @@ static bool measure(const choices *set, row *r, double memory, zf_error *error)
 }
 
 static const zf_option rows[] = {
-    ZF_OPTION(choices, TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS, .topic = "memory",
-              .help = "as bert pretrain"),
+    ZF_OPTION(choices, TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS,
+              .topic = "memory", .help = "as bert pretrain"),
     ZF_OPTION(choices, COUNT, vocab, 0, "[0,1000000000]",
               .help = "tokens of the vocabulary; 0: the model's"),
     ZF_OPTION(choices, NUMBER, memory, 12, "[0,1000000]", .unit = "GIB",
@@ -168,7 +169,8 @@ int main(int argc, char **argv)
     if (!set.json)
         printf("MB of a rank, BERT-%s, %lld x %lld\nranks  stage   parameters  gradients  optimizer"
                "        sum    formula          planned   measured\n",
-               set.model, (long long)set.session.shape.batch, (long long)set.session.shape.sequence);
+               set.model, (long long)set.session.shape.batch,
+               (long long)set.session.shape.sequence);
     for (int32_t world = 1; world <= 8 && !error.status; world *= 2)
         for (int32_t stage = 0; stage < 4 && !error.status; stage++) {
             row r = {.world = world, .stage = stage};

@@ -12,8 +12,8 @@
 static const zf_option bench_device_rows[] = {
     ZF_OPTION(device_desc, CHOICE, kind, 0, DEVICE_KINDS, .flag = "device", .topic = "device",
               .help = "that computes"),
-    ZF_OPTION(device_desc, TEXT, tuning, 0, NULL, .unit = "FILE", .traits = ZF_OPTION_READS, .with = "kind=cuda",
-              .help = "of CUDA's algorithms"),
+    ZF_OPTION(device_desc, TEXT, tuning, 0, NULL, .unit = "FILE", .traits = ZF_OPTION_READS,
+              .with = "kind=cuda", .help = "of CUDA's algorithms"),
     ZF_OPTION(device_desc, FLAG, no_graphs, 0, NULL, .with = "kind=cuda",
               .help = "launch by launch"),
     {.name = NULL}};
@@ -25,8 +25,8 @@ static inline const char *bench_name(char **argv)
 }
 
 /* Reads the options into the descs of the tables, and fills in the defaults of the first `own`
- * ones; the others are descs of passes. *rest: how many arguments stay, in argv[1..]; NULL: none may.
- * False: main returns *status. */
+ * ones; the others are descs of passes. *rest: how many arguments stay, in argv[1..]; NULL: none
+ * may. False: main returns *status. */
 static inline bool bench_options(int argc, char **argv, const zf_options *all, int32_t count,
                                  int32_t own, int *rest, int *status)
 {

@@ -286,13 +286,13 @@ static void print_figures(const choices *set, const rank_state *s, const figures
                "\"compute_ms\": %.3f, \"communication_ms\": %.3f, \"exposed_ms\": %.3f, "
                "\"prefetched_ms\": %.3f, \"hidden\": %.4f}\n",
                set->model, (int)s->ahead.world, (int)set->session.training.zero.stage,
-               (long long)set->session.training.prefetch.bytes, s->bytes, s->calls, 1e3 * s->bytes / all,
-               compute, communication, exposed, prefetched, hidden);
+               (long long)set->session.training.prefetch.bytes, s->bytes, s->calls,
+               1e3 * s->bytes / all, compute, communication, exposed, prefetched, hidden);
     else
         printf("stage %d: %.1f MB in %.0f calls at %.1f MB/s; ms: compute %.1f, "
                "communication %.1f, exposed %.1f, prefetched %.1f; hidden %.1f%%\n",
-               (int)set->session.training.zero.stage, 1e-6 * s->bytes, s->calls, 1e-3 * s->bytes / all,
-               compute, communication, exposed, prefetched, 100 * hidden);
+               (int)set->session.training.zero.stage, 1e-6 * s->bytes, s->calls,
+               1e-3 * s->bytes / all, compute, communication, exposed, prefetched, 100 * hidden);
     fflush(stdout);
 }
 
@@ -358,7 +358,8 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     ZF_OPTION(choices, kind, member, default_, range, __VA_ARGS__)
 
 static const zf_option rows[] = {
-    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS, .topic = "overlap", .help = "as bert pretrain"),
+    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS, .topic = "overlap",
+        .help = "as bert pretrain"),
     ROW(COUNT, vocab, 8192, "[8,1000000000]", .help = "tokens of the vocabulary"),
     ROW(COUNT, ranks, 2, "[2,4096]", .help = "threads that are ranks"),
     ROW(TEXT, stages, 0, NULL, .unit = "DIGITS", .help = "of ZeRO, one after the other"),

@@ -165,7 +165,8 @@ static inline void profile_print(int64_t steps)
     for (;;) {
         int most = -1;
         for (int op = 0; op < ZF_OP_COUNT; op++)
-            if (!printed[op] && (most < 0 || profiled.seconds[op] > profiled.seconds[most])) most = op;
+            if (!printed[op] && (most < 0 || profiled.seconds[op] > profiled.seconds[most]))
+                most = op;
         if (most < 0 || profiled.seconds[most] <= 0.001 * total) break;
         printed[most] = true;
         printf("%-20s %8lld %5.1f %8.3f %8.1f %8.1f %8.1f %8.3f %6.2f\n", zf_op_name((zf_op)most),

@@ -5,7 +5,8 @@
  *
  * Of 64 MiB of f32 or 32 MiB of bf16, which no cache holds, each with the best instruction set or
  * --isa; --only: those with this text in their names. A round runs the operator once between two
- * copies; rates and shares are medians of the rounds. On a busy machine run it under `chrt -f 1`. */
+ * copies; rates and shares are medians of the rounds. On a busy machine run it under `chrt -f
+ * 1`. */
 #define _POSIX_C_SOURCE 200809L
 #define ZEROFLOW_IMPLEMENTATION
 #include "../zeroflow.h"

@@ -31,12 +31,14 @@ typedef struct options {
     ZF_OPTION(options, kind, member, default_, range, __VA_ARGS__)
 
 static const zf_option rows[] = {
-    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS, .topic = "step", .help = "as bert pretrain"),
+    ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS, .topic = "step",
+        .help = "as bert pretrain"),
     ROW(COUNT, vocab, 8192, "[8,1000000000]", .help = "tokens of the vocabulary"),
     ROW(FLAG, timed, 0, NULL, .help = "plan the overlap by such rates"),
     ROW(FLAG, fusions, 0, NULL, .help = "print the names of the rewrites"),
     ROW(FLAG, peak, 0, NULL, .help = "the share of the FMA peak, taken in turns"),
-    ROW(TEXT, losses, 0, NULL, .unit = "FILE", .traits = ZF_OPTION_WRITES, .help = "those of all steps, a line each"),
+    ROW(TEXT, losses, 0, NULL, .unit = "FILE", .traits = ZF_OPTION_WRITES,
+        .help = "those of all steps, a line each"),
     {.name = NULL}};
 
 int main(int argc, char **argv)

@@ -5,7 +5,8 @@ static void zfi_rank_error(zf_error *error, int32_t rank, const zf_error *its)
     zf_error named = {its->status, ""}, text = *its;
     text.text[sizeof text.text - 1] = '\0';
     snprintf(named.text, sizeof named.text, "rank %d: ", (int)rank);
-    zfi_printable(named.text + strlen(named.text), sizeof named.text - strlen(named.text), text.text);
+    zfi_printable(named.text + strlen(named.text), sizeof named.text - strlen(named.text),
+                  text.text);
     *error = named;
 }
 

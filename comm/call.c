@@ -88,8 +88,9 @@ ZF_API zf_status zf_collective_check(const zf_collective *c, const zf_comm *comm
     if (c->op == ZF_OP_bcast && (c->root < 0 || c->root >= world))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: root %d is no rank of a %s of %d", name,
                         (int)c->root, c->group.count ? "group" : "world", (int)world);
-    if (c->count && (!c->out || (!c->in && (c->op != ZF_OP_bcast ||
-                                         (int64_t)c->root * group.stride + group.first == comm->rank))))
+    if (c->count &&
+        (!c->out || (!c->in && (c->op != ZF_OP_bcast ||
+                                (int64_t)c->root * group.stride + group.first == comm->rank))))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: %s is NULL", name, c->out ? "in" : "out");
     return ZF_OK;
 }

@@ -39,7 +39,8 @@ static bool zfi_group_has(const zf_group *group, int32_t rank)
            at / group->stride < group->count;
 }
 
-/* Marks of a rank: it has not come to the call; it is looked at now, or next, or was; it is late. */
+/* Marks of a rank: it has not come to the call; it is looked at now, or next, or was; it is
+ * late. */
 enum {
     ZFI_LATE_MISSING = 1,
     ZFI_LATE_NOW = 2,
@@ -49,8 +50,8 @@ enum {
 };
 
 /* Who is late where a rank has waited too long: of those that have not come to its call, the ones
- * that wait for nobody; where all of these wait, at calls of other groups perhaps, the ones for which
- * they wait, and so on. */
+ * that wait for nobody; where all of these wait, at calls of other groups perhaps, the ones for
+ * which they wait, and so on. */
 typedef struct zfi_late {
     const void *self; /* the communicator */
     int32_t world;
@@ -95,7 +96,8 @@ static void zfi_late_find(zfi_late *l, int32_t channel, zfi_rank_list *list)
 }
 
 /* Lists and marks them. A rank whose other channels wait may be stopped all the same: where all
- * ranks wait, those that do not at the channel of the call are late; else those that are missing. */
+ * ranks wait, those that do not at the channel of the call are late; else those that are
+ * missing. */
 static void zfi_list_late(zfi_late *l, int32_t channel, zfi_rank_list *list)
 {
     zfi_late_find(l, -1, list);

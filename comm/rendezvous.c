@@ -1,14 +1,14 @@
-/* How processes find one another and exchange notes apart from their collectives: by TCP through rank
- * 0, or by files in a folder that all can see. zeroflow_nccl.c includes it.
+/* How processes find one another and exchange notes apart from their collectives: by TCP through
+ * rank 0, or by files in a folder that all can see. zeroflow_nccl.c includes it.
  *
  * When all ranks have come, rank 0 sends the same bytes to all, the ids. Later, ranks send notes
  * when they fail, and heartbeats while they wait (comm/process.c). Only ranks that wait read
  * notes.
  *
- * A port or a folder is open to others. Each note has a key, which follows from the name of the run.
- * What connects without it, or says nothing, is a stranger: it costs a place among the guests, which
- * are a fixed number, and no time of the ranks. Who has the key is a rank of the run; nothing else
- * proves it. */
+ * A port or a folder is open to others. Each note has a key, which follows from the name of the
+ * run. What connects without it, or says nothing, is a stranger: it costs a place among the guests,
+ * which are a fixed number, and no time of the ranks. Who has the key is a rank of the run; nothing
+ * else proves it. */
 #ifndef ZFI_RENDEZVOUS
 #define ZFI_RENDEZVOUS
 
@@ -168,7 +168,8 @@ static void zfi_meet_send(zfi_line *line, const zfi_note *note)
     }
 }
 
-/* Receives: 1, a note is complete; 0, it is not; -1, the other end is gone or is none of the run. */
+/* Receives: 1, a note is complete; 0, it is not; -1, the other end is gone or is none of the
+ * run. */
 static int zfi_meet_receive(const zfi_rendezvous *v, zfi_line *line)
 {
     while (line->have < sizeof line->note) {

@@ -70,8 +70,8 @@ ZFI_CONVERSION(zfi_near_f64, float, double, (float)x[i])
 ZFI_CONVERSION(zfi_odd_f64, float, double, zfi_f64_to_odd(x[i]))
 ZFI_CONVERSION(zfi_wide_f64, double, float, (double)x[i])
 
-/* f16 by instructions, which give the bits of zfi_f16_to_f32: a vector of those at p. What rounds to
- * f16 keeps a NaN's bits; zfi_f32_to_f16 has one NaN of each sign. */
+/* f16 by instructions, which give the bits of zfi_f16_to_f32: a vector of those at p. What rounds
+ * to f16 keeps a NaN's bits; zfi_f32_to_f16 has one NaN of each sign. */
 #if ZFI_X86
 #define ZFI_AVX2_F16(p)   _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p)))
 #define ZFI_AVX512_F16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))

@@ -80,15 +80,18 @@ typedef enum zfi_isa {
 #define ZFI_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
 #if defined(__clang__)
 #define ZFI_TARGET_AVX512                                                                          \
-    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c"), min_vector_width(512)))
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c"),                     \
+                   min_vector_width(512)))
 #else
 #define ZFI_TARGET_AVX512                                                                          \
-    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c,prefer-vector-width=512")))
+    __attribute__((                                                                                \
+        target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c,prefer-vector-width=512")))
 #endif
 #endif
 
 #if ZFI_X86
-/* What `ask` says, asked once: cpuid takes microseconds on a virtual machine. *known is 0 before. */
+/* What `ask` says, asked once: cpuid takes microseconds on a virtual machine. *known is 0
+ * before. */
 static bool zfi_ask_once(atomic_int *known, bool (*ask)(void))
 {
     enum { NO = 1, YES };
@@ -118,8 +121,8 @@ static bool zfi_has_f16c(void)
 #if ZFI_X86 && defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
 #define ZFI_AMX 1
 
-/* Asks the processor and the kernel for AMX. The kernel gives tiles to a process that requests them:
- * call 158, arch_prctl; 0x1023, ARCH_REQ_XCOMP_PERM; 18, the tiles' data. */
+/* Asks the processor and the kernel for AMX. The kernel gives tiles to a process that requests
+ * them: call 158, arch_prctl; 0x1023, ARCH_REQ_XCOMP_PERM; 18, the tiles' data. */
 static bool zfi_request_amx(void)
 {
     enum { BF16 = 1 << 22, TILE = 1 << 24 };

@@ -17,11 +17,11 @@
  * A task has some panels of A and some columns. It packs the panels that it needs for itself, one
  * block of k at a time, into its own core's cache: another core's cache would cost more to read.
  * Neighbouring tasks, which go to one thread, share rows. Where the second-level cache holds many
- * rows of A, a thread keeps those that it packed for its next tasks, and all tasks do one block of k
- * before the next.
+ * rows of A, a thread keeps those that it packed for its next tasks, and all tasks do one block of
+ * k before the next.
  *
- * One row of A times rows of B that lie along k (a token times a weight) is bound by reading B, which
- * is then not packed (row.c). Its sums have the same order.
+ * One row of A times rows of B that lie along k (a token times a weight) is bound by reading B,
+ * which is then not packed (row.c). Its sums have the same order.
  *
  * Blocks of k are counted in words (tile.c). A C of 16 bits is summed in f32 aside, all of a task's
  * rows where there are several blocks of k, and rounded when its last block is done.
@@ -182,8 +182,8 @@ static void zfi_matmul_read(zfi_matmul_plan *plan, const zfi_matmul_desc *d)
                      (plan->panels == 1 || zfi_short_rows(d->b_row, plan->panels));
 }
 
-/* Groups of rows where A is kept: as many as fit, and as have a thread pack the fewest rows of A and
- * columns of B. 0: reading operands where they lie is faster, or they are not kept. */
+/* Groups of rows where A is kept: as many as fit, and as have a thread pack the fewest rows of A
+ * and columns of B. 0: reading operands where they lie is faster, or they are not kept. */
 static int64_t zfi_matmul_groups_to_keep(const zfi_matmul_plan *plan, const zfi_matmul_desc *d,
                                          int threads)
 {
@@ -555,7 +555,8 @@ static void zfi_matmul_row_task(void *context, int64_t index, int worker)
             const char *b = (const char *)d->b + first * apart + k0 * each;
             k = zfi_min(run->plan.k_block, d->k - k0);
             row.sums(k * each, run->row + k0 / row.per_word, b, apart,
-                     k0 + k < d->k ? b + k * each : b + ZFI_ONE_ROW_COLUMNS * apart - k0 * each, some);
+                     k0 + k < d->k ? b + k * each : b + ZFI_ONE_ROW_COLUMNS * apart - k0 * each,
+                     some);
             for (int64_t j = i; j < zfi_min(i + ZFI_ONE_ROW_COLUMNS, n); j++) {
                 float sum = some[j - i + known];
                 sums[j] = d->accumulate || k0 ? sums[j] + sum : sum;
@@ -623,7 +624,8 @@ ZFI_UNUSED static size_t zfi_matmul_tiled_scratch(zfi_isa isa, int threads,
 {
     zfi_matmul_desc turned = zfi_matmul_turned(d);
     if (!d->m || !d->n || !d->k || !zfi_matmul_count(d)) return 0;
-    if (zfi_matmul_is_row(isa, &turned)) return d->dtype == ZF_F32 ? 0 : (size_t)d->k * sizeof(float);
+    if (zfi_matmul_is_row(isa, &turned))
+        return d->dtype == ZF_F32 ? 0 : (size_t)d->k * sizeof(float);
     return zfi_matmul_plan_of(isa, threads, &turned).bytes;
 }
 

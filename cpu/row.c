@@ -10,8 +10,8 @@
  *       | c d e f |            | 3 7 b f |
  *
  * and added as tiles add (tile.c): one k after the other, from zero in each block of k. So a row
- * has the same bits alone as among others. On AMX, whose instructions add in another order, a row of
- * bf16 is a tile.
+ * has the same bits alone as among others. On AMX, whose instructions add in another order, a row
+ * of bf16 is a tile.
  */
 
 /* sums[n] = sum over k of x[k] * b[n][k] for ZFI_ONE_ROW_COLUMNS rows of B, which have `size` bytes
@@ -27,17 +27,17 @@ typedef struct zfi_one_row {
 
 enum {
     ZFI_ONE_ROW_COLUMNS = 16,
-    ZFI_ROW_BYTES =
-        256, /* of a row of B, that are copied before they are turned: rows at a distance
-                          * of 4 KiB share one set of the cache */
+    /* Of a row of B, that are copied before they are turned: rows at a distance of 4 KiB share one
+     * set of the cache */
+    ZFI_ROW_BYTES = 256,
     ZFI_ROW_APART = ZFI_ROW_BYTES + 32 /* of copies, in different banks */
 };
 
-/* In terms of one instruction set's vectors of `lanes`. read(at, four) gives words of k of rows, each
- * of `bytes` bytes: a quarter of a vector has four of a row, the next quarter those of the row that
- * is `four` bytes further. low and high interleave words of the quarters of two vectors, low2 and
- * high2 pairs of words. part gives element j of the `parts` elements in each word. Several groups of
- * columns hide the latency of a sum. */
+/* In terms of one instruction set's vectors of `lanes`. read(at, four) gives words of k of rows,
+ * each of `bytes` bytes: a quarter of a vector has four of a row, the next quarter those of the row
+ * that is `four` bytes further. low and high interleave words of the quarters of two vectors, low2
+ * and high2 pairs of words. part gives element j of the `parts` elements in each word. Several
+ * groups of columns hide the latency of a sum. */
 #define ZFI_ONE_ROW(name, attributes, vector, lanes, groups, bytes, parts, set1, load, store, fma, \
                     read, low, high, low2, high2, part)                                            \
     attributes ZFI_BODY vector name##_add(vector sum, const vector r[4], int64_t count,            \

@@ -35,8 +35,8 @@ enum {
     ZFI_TASKS = 8
 };
 
-/* A column of tiles: c[0..rows,:] (+)= a b, `panel` rows a tile but the last. a has k along memory, b
- * is packed, and k is a multiple of k_unit; one vector of columns, or two (`wide`). */
+/* A column of tiles: c[0..rows,:] (+)= a b, `panel` rows a tile but the last. a has k along memory,
+ * b is packed, and k is a multiple of k_unit; one vector of columns, or two (`wide`). */
 typedef void zfi_tile_column(int64_t rows, int64_t panel, bool wide, int64_t k, const void *a,
                              int64_t a_row, const float *b, float *c, int64_t c_row, bool add);
 
@@ -83,10 +83,10 @@ ZFI_INLINE void zfi_prefetch_bytes(const void *at, int64_t bytes)
 }
 
 /* The tile in terms of one instruction set's vector: rows and vectors are constants where it is
- * called, so that `sum` becomes registers. Addresses of more than six rows of A are pointers to every
- * fifth and multiples of one stride: one register for each row is more than there are. What is read
- * eight words of k later is fetched, a cache line of B at a time: rows of B in place, and of an A in
- * place whose rows are neighbours, are far from each other. */
+ * called, so that `sum` becomes registers. Addresses of more than six rows of A are pointers to
+ * every fifth and multiples of one stride: one register for each row is more than there are. What
+ * is read eight words of k later is fetched, a cache line of B at a time: rows of B in place, and
+ * of an A in place whose rows are neighbours, are far from each other. */
 #define ZFI_MICRO_BODY(name, attributes, vector, lanes, set1, load, store, fma, plus)              \
     attributes ZFI_BODY void name(const int rows, const int vectors, int64_t k, const char *a,     \
                                   int64_t a_row, int64_t a_col, const float *b, int64_t b_row,     \

@@ -8,9 +8,9 @@
  *      A 0: 16 rows x 16 words |         sums 0          |  1  |
  *      A 1                     |         sums 2          |  3  |
  *
- * B is packed as for the vectors of tile16.c. A is read where it lies if k runs along memory, and is
- * packed in that form otherwise. k is filled with zeros to whole registers, 16 words, where it is
- * packed.
+ * B is packed as for the vectors of tile16.c. A is read where it lies if k runs along memory, and
+ * is packed in that form otherwise. k is filled with zeros to whole registers, 16 words, where it
+ * is packed.
  *
  * One instruction adds 32 products to each sum: the 16 of even k are added one after the other,
  * starting at 0, those of odd k likewise, and then
@@ -176,8 +176,8 @@ ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_amx_square(float *dst, int64
         if (l < lanes) _mm512_storeu_ps(dst + l * words, r[l]);
 }
 
-/* Rows of A with k along memory: dst[l * words + p] = the pair (2 p, 2 p + 1) of lane l, filled with
- * zeros to whole registers. */
+/* Rows of A with k along memory: dst[l * words + p] = the pair (2 p, 2 p + 1) of lane l, filled
+ * with zeros to whole registers. */
 ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_amx_rows(float *dst, int64_t width,
                                                              const void *from, int64_t lane_stride,
                                                              int64_t k_stride, int64_t lanes,

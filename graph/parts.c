@@ -10,13 +10,13 @@
  * One function derives it from the operators, whose records say how they act (zfi_record.parts).
  * Examples are the first dimension of inputs. A sum times a constant is a mean where the constant
  * is 1 / its elements or 1 / its rows; else it is a sum, and of a constant below 1 it is not said:
- * 0.5 / rows may be half the mean of a part, or the mean of two parts. Products of sums and means, maxima, functions of
- * them are not said.
+ * 0.5 / rows may be half the mean of a part, or the mean of two parts. Products of sums and means,
+ * maxima, functions of them are not said.
  *
  * An output of a scalar float keeps what was derived when it was made, since passes rewrite what it
  * was derived from: attribute `reduction` says mean; of a ratio, operands 1 and 2 are the divisor
- * and the sum from which the divisor is computed. A sum has no mark in the text; without one zf_zero
- * derives it again. */
+ * and the sum from which the divisor is computed. A sum has no mark in the text; without one
+ * zf_zero derives it again. */
 
 typedef enum zfi_parted_kind {
     ZFI_PART_UNKNOWN,
@@ -34,8 +34,8 @@ enum { ZFI_DIMS_SUMMED = 1, ZFI_DIMS_AVERAGED = 2 };
 typedef struct zfi_parted {
     uint8_t kind; /* zfi_parted_kind */
     bool first;   /* rows: dimension 0 has all examples, as that of an input */
-    /* Rows of which it is not known where the examples are: how other dimensions were reduced, which
-     * may have been theirs; and before the last operator, if that is a sum */
+    /* Rows of which it is not known where the examples are: how other dimensions were reduced,
+     * which may have been theirs; and before the last operator, if that is a sum */
     uint8_t reduced, before;
     bool scaled;  /* not said, since a sum was multiplied by a number below 1 */
     bool trained; /* a parameter that is not frozen decides it */
@@ -131,8 +131,8 @@ static zfi_parted zfi_parted_inverse(const zf_graph *g, zfi_parted y, int32_t b)
     return z;
 }
 
-/* The sum over some dimensions, of so many terms, where one is no sum; `whole`: no dimension that may
- * have examples remains. */
+/* The sum over some dimensions, of so many terms, where one is no sum; `whole`: no dimension that
+ * may have examples remains. */
 static zfi_parted zfi_parted_summed(zfi_parted x, double terms, bool whole)
 {
     if (x.kind != ZFI_PART_ROWS) return x.terms *= terms, x;

@@ -199,8 +199,8 @@ static int64_t zfi_disk_checks(const zfi_disk_desc *d)
     return checks;
 }
 
-/* Bytes of memory that a disk takes, in one piece; of the values it is enough to know how many there
- * are, and their blocks (zfi_disk_checks). */
+/* Bytes of memory that a disk takes, in one piece; of the values it is enough to know how many
+ * there are, and their blocks (zfi_disk_checks). */
 static size_t zfi_disk_host_bytes(const zfi_disk_desc *desc, int64_t checks)
 {
     const zfi_disk_desc d = zfi_disk_resolved(desc);
@@ -714,8 +714,9 @@ static int32_t zfi_disk_find(const zfi_disk *d, const void *address, int64_t byt
     return low < d->count ? low : -1;
 }
 
-/* Copies between memory and the disk: either `to` or `from` is an address in the disk space, in this
- * value; -1: in the one that zfi_disk_find finds. Waits; other threads can copy at the same time. */
+/* Copies between memory and the disk: either `to` or `from` is an address in the disk space, in
+ * this value; -1: in the one that zfi_disk_find finds. Waits; other threads can copy at the same
+ * time. */
 static zf_status zfi_disk_copy(zfi_disk *d, int32_t value, void *to, const void *from, size_t bytes,
                                zf_error *error)
 {

@@ -145,7 +145,8 @@ static zf_status zfi_event_folder(const char *directory, zf_error *error)
 {
     char path[ZFI_PATH_MAX];
     if (strlen(directory) >= sizeof path || !*directory)
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "the path of an event file's folder is empty or too long");
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "the path of an event file's folder is empty or too long");
     snprintf(path, sizeof path, "%s", directory);
     for (char *at = path + 1;; at++) {
         const char was = *at;
@@ -157,7 +158,8 @@ static zf_status zfi_event_folder(const char *directory, zf_error *error)
     }
 }
 
-/* Creates a file whose name sorts after those that are there: TensorBoard reads them in that order. */
+/* Creates a file whose name sorts after those that are there: TensorBoard reads them in that
+ * order. */
 static zf_status zfi_event_create(zfi_event_file *f, const char *directory, zf_error *error)
 {
     const int64_t now = (int64_t)time(NULL), after = zfi_event_latest(directory) + 1;
@@ -168,7 +170,8 @@ static zf_status zfi_event_create(zfi_event_file *f, const char *directory, zf_e
         if (snprintf(f->path, sizeof f->path, "%s/events.out.tfevents.%010lld.%s.%ld.%d", directory,
                      (long long)(now > after ? now : after), host, (long)getpid(),
                      number) >= (int)sizeof f->path)
-            return zfi_fail(error, ZF_ERR_ARGUMENT, "the path of an event file's folder is empty or too long");
+            return zfi_fail(error, ZF_ERR_ARGUMENT,
+                            "the path of an event file's folder is empty or too long");
         f->file = open(f->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0666);
         if (f->file >= 0 || errno != EEXIST) break;
     }
@@ -188,7 +191,8 @@ static void zfi_event_close(zfi_event_file *f)
 }
 
 /* The first record, and where a run goes on, that from `resumed` on later steps do not count. */
-static zf_status zfi_event_start(zfi_event_file *f, double wall_time, int64_t resumed, zf_error *error)
+static zf_status zfi_event_start(zfi_event_file *f, double wall_time, int64_t resumed,
+                                 zf_error *error)
 {
     zfi_event_record *r = zfi_event_begin(f, wall_time, 0);
     zf_status status;

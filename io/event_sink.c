@@ -70,8 +70,9 @@ ZF_API zf_status zf_event_sink(const zf_event_desc *desc, zf_sink *sink, zf_erro
     zfi_event_sink *s;
     if (!error) error = &none;
     if (!desc || !desc->directory || !sink)
-        return zfi_fail(error, ZF_ERR_ARGUMENT,
-                        "zf_event_sink: a desc with a directory, and a place for the sink, are needed");
+        return zfi_fail(
+            error, ZF_ERR_ARGUMENT,
+            "zf_event_sink: a desc with a directory, and a place for the sink, are needed");
     if (!zf_metric_names_name(desc->names) || desc->resumed < 0)
         return zfi_fail(error, ZF_ERR_ARGUMENT,
                         "zf_event_sink: names is %d and resumed %lld; names must be ZF_NAMES_HF or "

@@ -6,8 +6,8 @@
  * parameter of a bucket must then be found in the pack of gradients and among the updated blocks.
  * What was noted before zf_zero is checked after all later passes.
  *
- * What the check at the end of a pass finds is the note of the next pass, unless a node was appended
- * in between. Within a pass nothing is kept, since passes edit nodes directly. */
+ * What the check at the end of a pass finds is the note of the next pass, unless a node was
+ * appended in between. Within a pass nothing is kept, since passes edit nodes directly. */
 enum { ZFI_HAS_GRADIENT = 1, ZFI_HAS_UPDATE = 2, ZFI_HAS_OUTPUT = 4 };
 
 /* The pack of which the value has the elements, or sums of them, in their places; 0: none. */

@@ -1,6 +1,6 @@
 /* What a step needs: nodes on which no output, update, gradient or change of a state depends are
- * removed before a graph is compiled. Inputs, parameters and states stay; an input that nothing reads
- * any more has no place in the plan (plan/memory.c), and a step does not ask for it. */
+ * removed before a graph is compiled. Inputs, parameters and states stay; an input that nothing
+ * reads any more has no place in the plan (plan/memory.c), and a step does not ask for it. */
 
 /* The node is needed, whatever reads it. */
 static bool zfi_is_needed(const zf_graph *g, int32_t id)

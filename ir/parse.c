@@ -179,9 +179,9 @@ static bool zfi_parse_attributes(zfi_parser *p, const zfi_record *record, zf_att
                 break;
             }
         if (!known)
-            return *record->attributes ? zfi_parse_fail(p, "%s has these attributes: %s", record->name,
-                                                     record->attributes)
-                                    : zfi_parse_fail(p, "%s has no attributes", record->name);
+            return *record->attributes ? zfi_parse_fail(p, "%s has these attributes: %s",
+                                                        record->name, record->attributes)
+                                       : zfi_parse_fail(p, "%s has no attributes", record->name);
         if (given >> k & 1) return zfi_parse_fail(p, "%.*s is given twice", length, word);
         given |= 1u << k;
         if (!zfi_need(p, "=") || !zfi_parse_value(p, k, &field, &attributes[k])) return false;
@@ -333,7 +333,8 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     n.args = p->args;
     n.arg_count = zfi_len(p->args);
     if (zfi_take(p, "\"")) {
-        if (!(record->traits & ZF_OP_NAMED)) return zfi_parse_fail(p, "%s takes no name", record->name);
+        if (!(record->traits & ZF_OP_NAMED))
+            return zfi_parse_fail(p, "%s takes no name", record->name);
         if (!zfi_parse_name(p)) return false;
         n.name = p->name;
     }

@@ -68,7 +68,8 @@ typedef struct zfi_stand {
     int32_t pack; /* the pack of its elements, or of their sums; 0, ZFI_MIXED */
     int32_t sum;  /* the node that computed the sum; the pack where there is nothing to sum */
     int32_t cause; /* OTHER and BATCH: a node that causes them */
-    /* The update that has changed only a part or a copy of it, which is not complete yet; 0: none */
+    /* The update that has changed only a part or a copy of it, which is not complete yet; 0:
+     * none */
     int32_t torn;
     int64_t at, of; /* it is a piece of a value of `of` elements, from `at` on; of 0: it is none */
     int64_t back;   /* elements of its pieces that were updated and are back in their place */
@@ -679,8 +680,8 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
     if (!g->error.status) zfi_check_pieces(r, id);
 }
 
-/* Checks that a state, operand k, takes a value that stands as the state does: its own on each rank,
- * or the same. */
+/* Checks that a state, operand k, takes a value that stands as the state does: its own on each
+ * rank, or the same. */
 static void zfi_check_assign(zfi_ranks *r, int32_t id, int32_t k)
 {
     zf_graph *g = r->graph;
@@ -853,8 +854,8 @@ static void zfi_check_output(const zfi_ranks *r, int32_t id)
     uint8_t bits = r->at[node->args[0]].bits;
     if (bits & ZFI_SHARD)
         zfi_verify_fail(g, id, "%%%d is this rank's shard alone", (int)node->args[0]);
-    if (node->update || !zfi_is_number(x) ||
-        ZF_INT(node, output, reduction) == ZF_REDUCTION_NONE || zfi_has(g, node->args[0], ZF_OP_LEAF) || !r->at[node->args[0]].varies)
+    if (node->update || !zfi_is_number(x) || ZF_INT(node, output, reduction) == ZF_REDUCTION_NONE ||
+        zfi_has(g, node->args[0], ZF_OP_LEAF) || !r->at[node->args[0]].varies)
         return;
     if ((r->shares & ZFI_OTHER && !(bits & ZFI_RANKS)) ||
         (r->shares & ZFI_BATCH && !(bits & ZFI_BATCHES)) || bits & (ZFI_OTHER | ZFI_BATCH))
@@ -913,13 +914,13 @@ static zf_status zfi_verify_ranks(zf_graph *g)
                             (int)g->order[i]);
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
         if (r.at[g->order[i]].torn)
-            zfi_verify_fail(g, r.at[g->order[i]].torn,
-                            g->nodes[g->order[i]].op == ZF_OP_copy
-                                ? "nothing copies %%%d back, which it writes"
-                            : zfi_is_shard(g, g->nodes[r.at[g->order[i]].torn].args[0])
-                                ? "nothing gathers bucket %%%d, of which it updates this rank's shard"
-                                : "it updates a copy of %%%d, and nothing copies it back",
-                            (int)g->order[i]);
+            zfi_verify_fail(
+                g, r.at[g->order[i]].torn,
+                g->nodes[g->order[i]].op == ZF_OP_copy ? "nothing copies %%%d back, which it writes"
+                : zfi_is_shard(g, g->nodes[r.at[g->order[i]].torn].args[0])
+                    ? "nothing gathers bucket %%%d, of which it updates this rank's shard"
+                    : "it updates a copy of %%%d, and nothing copies it back",
+                (int)g->order[i]);
     zfi_free(&g->memory, r.at, count * sizeof *r.at);
     return g->error.status;
 }

@@ -1,7 +1,8 @@
 /* The rules that every node keeps, checked from the nodes alone.
  *
  *   - operands are defined above their use; effects are never operands; each node runs once
- *   - dtype and shape are those that the operator infers; the name of a piece (zf_tile) has its rows
+ *   - dtype and shape are those that the operator infers; the name of a piece (zf_tile) has its
+ *     rows
  *   - the micro section comes first, and uses no value of the update section; in a step of one
  *     micro-batch, what follows the losses may stand among the updates
  *   - operands that an operator writes are params, states or caches, or copies of these; a cache is
@@ -139,10 +140,10 @@ static void zfi_verify_roles(zf_graph *g)
     if (keys && !g->memory.failed) qsort(keys, stbds_arrlenu(keys), sizeof *keys, zfi_by_role);
     for (int32_t k = 1; k < zfi_len(keys) && !g->memory.failed && !g->error.status; k++)
         if (keys[k] == keys[k - 1])
-            zfi_fail(&g->error, ZF_ERR_VERIFY, "verify: there are two nodes with the role %s%s%.200s",
-                     zfi_roles[keys[k] % ZFI_ROLES_END].text,
-                     keys[k] >= ZFI_ROLES_END ? " of " : "",
-                     keys[k] >= ZFI_ROLES_END ? g->nodes[keys[k] / ZFI_ROLES_END].name : "");
+            zfi_fail(
+                &g->error, ZF_ERR_VERIFY, "verify: there are two nodes with the role %s%s%.200s",
+                zfi_roles[keys[k] % ZFI_ROLES_END].text, keys[k] >= ZFI_ROLES_END ? " of " : "",
+                keys[k] >= ZFI_ROLES_END ? g->nodes[keys[k] / ZFI_ROLES_END].name : "");
     zfi_array_free(&g->memory, keys);
     if (g->memory.failed) zfi_graph_nomem(g);
 }
@@ -169,8 +170,8 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
         else if (g->nodes[arg].op == ZF_OP_cache && !zfi_is_held(&g->nodes[arg]) &&
                  node->op != ZF_OP_output &&
                  !(zfi_written_args(g, node) >> (k < 31 ? k : 31) & 1))
-            status = zfi_verify_fail(g, id, "%%%d is a cache, which only the node reads that writes it",
-                                     (int)arg);
+            status = zfi_verify_fail(
+                g, id, "%%%d is a cache, which only the node reads that writes it", (int)arg);
         else if (g->nodes[arg].held && node->op != ZF_OP_bucket && node->op != ZF_OP_state)
             status = zfi_verify_fail(g, id, "%%%d has no storage: it lies in the bucket %%%d",
                                      (int)arg, (int)g->nodes[arg].held);
@@ -282,13 +283,15 @@ static zf_status zfi_verify_nodes(zf_graph *g)
             zfi_verify_fail(g, id, "it runs once, and the step has %lld micro-batches",
                             (long long)g->micro_batches);
         if (node->below && zfi_marks_number(g, node))
-            zfi_verify_fail(g, id, "a loss is looked at before updates; it must be above 'update:'");
+            zfi_verify_fail(g, id,
+                            "a loss is looked at before updates; it must be above 'update:'");
         once |= zfi_runs_once(node);
         if (g->error.status || zfi_verify_node(g, id, seen)) break;
         seen[id] |= ZFI_DEFINED;
         pieces |= node->op == ZF_OP_piece;
         for (int32_t k = 0; k < node->arg_count && k < 31; k++) {
-            if (node->op == ZF_OP_gradient ? k > 0 : !(zfi_written_args(g, node) >> k & 1)) continue;
+            if (node->op == ZF_OP_gradient ? k > 0 : !(zfi_written_args(g, node) >> k & 1))
+                continue;
             if (node->op == ZF_OP_advance || zfi_writes_into(g, id, k)) continue;
             zfi_note_update(g, id, k, seen);
         }

@@ -1,5 +1,5 @@
-/* What attention computes of a block of scores: rows of exponentials, products of parts, rows that are
- * scaled, loaded and stored. */
+/* What attention computes of a block of scores: rows of exponentials, products of parts, rows that
+ * are scaled, loaded and stored. */
 
 #if defined(__GNUC__)
 #define ZFI_PREFETCH_NEAR(p) __builtin_prefetch((p), 0, 2) /* into the second-level cache */

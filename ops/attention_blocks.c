@@ -39,8 +39,8 @@ typedef struct zfi_token_rows {
     int64_t at, row;
 } zfi_token_rows;
 
-/* The rows of the tokens of an array, where token 0 begins at element `at`: in place where the blocks
- * are neighbours, else copied to scratch. */
+/* The rows of the tokens of an array, where token 0 begins at element `at`: in place where the
+ * blocks are neighbours, else copied to scratch. */
 static zfi_token_rows zfi_gather_rows(const zfi_attention_worker *w, int part, const zf_array *x,
                                       int64_t at, int64_t row, const zfi_listed *tokens)
 {

@@ -375,16 +375,16 @@ ZFI_OPERATOR(sub, .infer = zfi_infer_arithmetic, .grad = zfi_grad_sub, .cpu = zf
              .parts = ZFI_PARTS_ADDED, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(mul, .infer = zfi_infer_arithmetic, .grad = zfi_grad_mul, .cpu = zfi_cpu_binary,
              .value = zfi_value_binary, .piece = zfi_piece_binary, .same = zfi_same_mul,
-             .functions = zfi_functions_none,
-             .parts = ZFI_PARTS_MULTIPLIED, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+             .functions = zfi_functions_none, .parts = ZFI_PARTS_MULTIPLIED,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(div, .infer = zfi_infer_arithmetic, .grad = zfi_grad_div, .cpu = zfi_cpu_binary,
              .value = zfi_value_binary, .piece = zfi_piece_binary, .same = zfi_same_div,
-             .functions = zfi_functions_none,
-             .parts = ZFI_PARTS_DIVIDED, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+             .functions = zfi_functions_none, .parts = ZFI_PARTS_DIVIDED,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(maximum, .infer = zfi_infer_arithmetic, .grad = zfi_grad_maximum,
              .cpu = zfi_cpu_binary, .value = zfi_value_binary, .piece = zfi_piece_binary,
-             .functions = zfi_functions_none,
-             .parts = ZFI_PARTS_BOUNDED, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+             .functions = zfi_functions_none, .parts = ZFI_PARTS_BOUNDED,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(minimum, .infer = zfi_infer_arithmetic, .grad = zfi_grad_minimum,
              .cpu = zfi_cpu_binary, .value = zfi_value_binary, .piece = zfi_piece_binary,
              .functions = zfi_functions_none,

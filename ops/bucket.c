@@ -206,8 +206,8 @@ ZFI_PAST_CACHES(zfi_past_caches_16, , __m128i, _mm_stream_si128)
 ZFI_PAST_CACHES(zfi_past_caches_64, ZFI_TARGET_AVX512, __m512i, _mm512_stream_si512)
 #endif
 
-/* to[0..bytes) = from[0..bytes); where possible past the caches, so that these keep what they have, and
- * do not read what is overwritten. zfi_end_past_caches comes after the last. */
+/* to[0..bytes) = from[0..bytes); where possible past the caches, so that these keep what they have,
+ * and do not read what is overwritten. zfi_end_past_caches comes after the last. */
 static void zfi_copy_past_caches(zfi_isa isa, void *to, const void *from, int64_t bytes)
 {
     int64_t whole = 0;

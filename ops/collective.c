@@ -15,8 +15,8 @@
  *
  * x is taken flat. Sums add rank 0, 1, 2, ... in this order to the sum of earlier micro-batches in
  * the accumulator. So a step adds the parts of the global batch in their order, and its bits do not
- * depend on how many ranks share them. With order=tree the ranks' values are added by a balanced tree
- * (base/tree.c), and then to the accumulator. In a world of one no communicator is needed.
+ * depend on how many ranks share them. With order=tree the ranks' values are added by a balanced
+ * tree (base/tree.c), and then to the accumulator. In a world of one no communicator is needed.
  * `world` is the number of ranks that take part: those of a group where `over` names an axis
  * (base/mesh.c). */
 
@@ -25,8 +25,8 @@ static zf_status zfi_infer_collective(const zfi_infer *c)
     return zfi_infer_parts(c, zfi_node_count(c->args[0]), ZF_INT(c, all_gather, world));
 }
 
-/* Checks that operand 1 is an `op` into which the result, c->dtype and c->shape, fits. Instead of an
- * accumulator in host memory it is a copy of that. */
+/* Checks that operand 1 is an `op` into which the result, c->dtype and c->shape, fits. Instead of
+ * an accumulator in host memory it is a copy of that. */
 static zf_status zfi_infer_into(const zfi_infer *c, zf_op op)
 {
     char type[ZFI_TYPE_TEXT];

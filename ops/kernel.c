@@ -3,9 +3,9 @@
  *
  * A reference kernel reads and writes one element at a time in double (or int64), with zfi_get and
  * zfi_set. It defines the operator for every dtype. A fast kernel takes f32 and must agree with the
- * reference within rounding. For bf16 and f16 its operands are converted (run/compile/widen.c), unless it
- * reads 16 bits itself. Work is split into pieces whose size does not depend on the number of
- * threads, so the order of additions does not depend on it either. */
+ * reference within rounding. For bf16 and f16 its operands are converted (run/compile/widen.c),
+ * unless it reads 16 bits itself. Work is split into pieces whose size does not depend on the
+ * number of threads, so the order of additions does not depend on it either. */
 
 static double zfi_bf16_to_f64(uint16_t bits)
 {

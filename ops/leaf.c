@@ -131,9 +131,10 @@ static zf_status zfi_infer_param(zfi_infer *c)
     if (!(fabs(a) <= most) || !(fabs(b) <= most) ||
         ((init == ZF_NORMAL || init == ZF_TRUNCATED_NORMAL) && b < 0) ||
         (init == ZF_UNIFORM && a > b))
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                              "init needs finite values (of %s at most %g), std >= 0 and low <= high",
-                              zf_dtype_name(c->dtype), most);
+        return zfi_infer_fail(
+            c, ZF_ERR_ARGUMENT,
+            "init needs finite values (of %s at most %g), std >= 0 and low <= high",
+            zf_dtype_name(c->dtype), most);
     if (!(ZF_FLOAT(c, param, rate) >= 0 && ZF_FLOAT(c, param, rate) < INFINITY) ||
         !(ZF_FLOAT(c, param, decay) >= 0 && ZF_FLOAT(c, param, decay) < INFINITY) ||
         !(ZF_FLOAT(c, param, beta1) >= 0 && ZF_FLOAT(c, param, beta1) < 1) ||

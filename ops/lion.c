@@ -5,7 +5,8 @@
  *         c = beta1 m + (1 - beta1) g, p -= lr wd p, p -= lr sign(c), m = beta2 m + (1 - beta2) g
  *
  * sign(0) is 0, sign(NaN) is NaN. m is f32, f64 for an f64 parameter. The master weights may follow
- * lr, and with scaled=true the scale comes last. These, piece, world, blocks and decays: update.c. */
+ * lr, and with scaled=true the scale comes last. These, piece, world, blocks and decays:
+ * update.c. */
 
 enum { ZFI_LION_MASTER = 4 }; /* the master weights, where there are any */
 

@@ -38,8 +38,8 @@ struct zfi_optimizer {
     zf_tensor lr, step, scale;
     /* Counts updates of the variance, where these are fewer: made by `begin` */
     zf_tensor variance_step;
-    /* 0/1 Adam: the sum of the rates, whether it is above 0, a constant, and the share of the newest
-     * gradient in the variance */
+    /* 0/1 Adam: the sum of the rates, whether it is above 0, a constant, and the share of the
+     * newest gradient in the variance */
     zf_tensor total, moved, eps, share;
     int32_t *rates;                  /* those of groups, an array */
     struct zfi_lamb_piece *pieces;   /* LAMB: those of the current parameter; an array */

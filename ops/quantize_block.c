@@ -1,8 +1,8 @@
-/* Blocks of numbers as records, and back (quantize.c): the reference, and kernels of all instruction
- * sets, whose bits are equal.
+/* Blocks of numbers as records, and back (quantize.c): the reference, and kernels of all
+ * instruction sets, whose bits are equal.
  *
- * Kernels take q = x (1 / s), which needs no bounds where s is a normal number: it rounds to no more
- * than `most` (quantize.c). Blocks with smaller scales are made larger first.
+ * Kernels take q = x (1 / s), which needs no bounds where s is a normal number: it rounds to no
+ * more than `most` (quantize.c). Blocks with smaller scales are made larger first.
  *
  * Processors are to wait for memory alone. So what takes long and stands once in a block, the
  * largest number and divisions by it, is done for a run of blocks before the integers are. */
@@ -110,7 +110,8 @@ ZFI_DEQUANTIZE(add, float, +=, )
 ZFI_DEQUANTIZE(bf16, uint16_t, =, zfi_near_bf16)
 
 /* Of f32 or bf16: h = x + S e; the bits of the largest |h|.
- * zfi_feedback_sum8: the same where e is unpacked from integers q of 8 bits with the scale `kept` */
+ * zfi_feedback_sum8: the same where e is unpacked from integers q of 8 bits with the scale
+ * `kept` */
 #define ZFI_FEEDBACK_SUM(suffix, type, widen)                                                      \
     ZFI_BODY int32_t zfi_feedback_sum_##suffix##_body(zfi_isa isa, float *h, const type *x,        \
                                                       const float *e, float scale, int64_t n)      \
@@ -227,8 +228,8 @@ ZFI_KERNEL(zfi_feedback_error,
            (e, h, y, of, n))
 
 #if ZFI_X86
-/* With AVX2: integers of 4 bits as bf16 are looked up among the 16 numbers that a block has, the low
- * bytes of these and the high ones. Their order is that of unpacked bytes of both halves. */
+/* With AVX2: integers of 4 bits as bf16 are looked up among the 16 numbers that a block has, the
+ * low bytes of these and the high ones. Their order is that of unpacked bytes of both halves. */
 ZFI_TARGET_AVX2 ZFI_INLINE void zfi_put_looked_up(uint16_t *y, __m256i index, __m256i low,
                                                   __m256i high)
 {
@@ -618,8 +619,8 @@ static void zfi_dequantize_block(zfi_isa isa, const zfi_blocks *b, zf_dtype dtyp
     else zfi_dequantize4_f32(isa, y, q, scale, b->block);
 }
 
-/* y[0..block) = the sum of records that are `stride` bytes apart, in their order; with `add`, += it,
- * record by record. */
+/* y[0..block) = the sum of records that are `stride` bytes apart, in their order; with `add`, +=
+ * it, record by record. */
 static void zfi_dequantize_parts(zfi_isa isa, const zfi_blocks *b, float *y, const uint8_t *record,
                                  int64_t stride, int64_t parts, bool add)
 {

@@ -91,7 +91,8 @@ static zfi_dot_x zfi_dot_x_of(zfi_isa isa, const zfi_blocks *b, zf_dtype dtype, 
 typedef float zfi_dot(const zfi_dot_x *x, const uint8_t *q, int64_t records, int64_t block,
                       bool wide);
 
-/* The scale in the higher half of a word, if it is not all of it. A record has more than 4 bytes. */
+/* The scale in the higher half of a word, if it is not all of it. A record has more than 4
+ * bytes. */
 ZFI_INLINE float zfi_scale_at(const uint8_t *record, bool wide)
 {
     uint32_t word;

@@ -22,8 +22,8 @@
  *
  * `at` and `count` say where the tensors of a bucket lie, which begin with whole blocks (bucket.c):
  * n counts their elements alone, what lies between them is 0, and its errors do not change. Without
- * them the tensor is contiguous, and its last block may have fewer elements. With world=n, x or y is
- * this rank's shard of a bucket, one of n. A block without elements has s = 0.
+ * them the tensor is contiguous, and its last block may have fewer elements. With world=n, x or y
+ * is this rank's shard of a bucket, one of n. A block without elements has s = 0.
  *
  * server=true marks the second compression, of an average over the ranks (passes/zero/update.c).
  *
@@ -35,9 +35,9 @@
  * Where v is 0, an element has had no gradient, and only the step's weight decay changes it: m
  * there is a sign and a scale all the same, which eps alone would divide.
  *
- * adam_drift is where this rank's parameters are between two averages (optimizers/zero_one.c): u and v
- * are f32 states; the last operand may be master weights of a bf16 or f16 parameter, which are read
- * instead of p, and the result is rounded. */
+ * adam_drift is where this rank's parameters are between two averages (optimizers/zero_one.c): u
+ * and v are f32 states; the last operand may be master weights of a bf16 or f16 parameter, which
+ * are read instead of p, and the result is rounded. */
 
 enum {
     ZFI_SIGN_BYTES = ZFI_NORM_BLOCK / 8,
@@ -129,7 +129,8 @@ ZFI_BODY void zfi_sign_sum_body(zfi_isa isa, float *c, unsigned char *signs, con
         signs[k] = (unsigned char)bits;
     }
 }
-ZFI_KERNEL(zfi_sign_sum, (float *c, unsigned char *signs, const float *x, const float *e, int64_t n),
+ZFI_KERNEL(zfi_sign_sum,
+           (float *c, unsigned char *signs, const float *x, const float *e, int64_t n),
            (c, signs, x, e, n))
 
 /* e = c - s q */
@@ -423,7 +424,10 @@ static zf_status zfi_cpu_assign(const zf_launch *l)
 }
 
 /* Of the value that is read, and of the state that is written. */
-static double zfi_bytes_assign(const zf_launch *l) { return 2 * (double)zfi_array_bytes(&l->args[1]); }
+static double zfi_bytes_assign(const zf_launch *l)
+{
+    return 2 * (double)zfi_array_bytes(&l->args[1]);
+}
 
 static int32_t zfi_views_first(const zf_graph *g, const zfi_node *node, int64_t *at)
 {
@@ -637,10 +641,11 @@ ZFI_OPERATOR(local_sum, .infer = zfi_infer_local_sum, .cpu = zfi_cpu_local_sum,
              .views = zfi_views_first, .writes = zfi_writes_local_sum,
              .bytes = zfi_bytes_local_sum, .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES)
 ZFI_OPERATOR(assign, .infer = zfi_infer_assign, .cpu = zfi_cpu_assign, .views = zfi_views_first,
-             .writes = zfi_writes_first, .bytes = zfi_bytes_assign, .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES)
+             .writes = zfi_writes_first, .bytes = zfi_bytes_assign, .ranks = ZFI_RANKS_GRADIENT,
+             .traits = ZF_OP_MUTATES)
 ZFI_OPERATOR(adam_apply, .infer = zfi_infer_adam_apply, .grad = zfi_grad_none,
              .cpu = zfi_cpu_adam_apply, .writes = zfi_writes_adam_apply,
-             .master = zfi_master_adam_apply, .bytes = zfi_bytes_update, .rate = 3, .elementwise = 4,
-             .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)
+             .master = zfi_master_adam_apply, .bytes = zfi_bytes_update, .rate = 3,
+             .elementwise = 4, .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)
 ZFI_OPERATOR(adam_drift, .infer = zfi_infer_adam_drift, .grad = zfi_grad_none,
              .cpu = zfi_cpu_adam_drift, .traits = ZF_OP_READS_HALF)

@@ -1,6 +1,6 @@
 /* Elementwise over one operand: neg scale exp log sqrt rsqrt tanh sigmoid relu gelu silu cast
- * dropout; and gradients that are operators of their own: tanh_grad sigmoid_grad relu_grad. Those of
- * gelu and silu have a file of their own (activation_grad.c).
+ * dropout; and gradients that are operators of their own: tanh_grad sigmoid_grad relu_grad. Those
+ * of gelu and silu have a file of their own (activation_grad.c).
  *
  *     %2 = neg %1 : f32[4,8]              y = -x                 dx = -dy
  *     %2 = scale %1 {by=0.5} : f32[4,8]   y = by x               dx = by dy
@@ -359,8 +359,8 @@ ZFI_OPERATOR(neg, .infer = zfi_infer_alike, .grad = zfi_grad_neg, .cpu = zfi_cpu
              .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(scale, .infer = zfi_infer_alike, .grad = zfi_grad_scale, .cpu = zfi_cpu_elements,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .same = zfi_same_scale,
-             .functions = zfi_functions_none,
-             .parts = ZFI_PARTS_SCALED, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+             .functions = zfi_functions_none, .parts = ZFI_PARTS_SCALED,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(exp, .infer = zfi_infer_alike, .grad = zfi_grad_exp, .cpu = zfi_cpu_elements,
              .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
@@ -398,8 +398,8 @@ ZFI_OPERATOR(silu, .infer = zfi_infer_alike, .grad = zfi_grad_silu, .cpu = zfi_c
              .value = zfi_unary_value, .piece = zfi_unary_fast, .functions = zfi_functions_each,
              .grad_reads_x = true, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(cast, .infer = zfi_infer_cast, .grad = zfi_grad_cast, .cpu = zfi_cpu_cast,
-             .same = zfi_same_cast, .functions = zfi_functions_none,
-             .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
+             .same = zfi_same_cast, .functions = zfi_functions_none, .parts = ZFI_PARTS_MOVED,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(dropout, .infer = zfi_infer_dropout, .grad = zfi_grad_dropout, .cpu = zfi_cpu_dropout,
              .functions = zfi_draws_each,
              .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_RANDOM | ZF_OP_READS_HALF)

@@ -110,7 +110,8 @@ static zf_status zfi_infer_count(const zfi_infer *c, int32_t k, const char *what
 {
     const zfi_node *count = zfi_copied(c->graph, c->args[k]);
     if (count->op == ZF_OP_state && count->dtype == ZF_I64 && !count->shape.rank) return ZF_OK;
-    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, %s, must be a state i64[]", (int)k, what);
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, %s, must be a state i64[]", (int)k,
+                          what);
 }
 
 /* Checks that an attribute called `what` is at least 0, finite, and below `most`. */
@@ -313,8 +314,8 @@ static zf_status zfi_scale_update(zf_graph *g, int32_t id, int32_t gradient, int
     int32_t args[ZFI_OPERANDS], *list;
     if (count > record->most)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "%s: there is no room for a scale, since it takes %d operands", record->name,
-                        (int)record->most);
+                        "%s: there is no room for a scale, since it takes %d operands",
+                        record->name, (int)record->most);
     memcpy(args, node->args, (size_t)node->arg_count * sizeof *args);
     args[1] = gradient, args[count - 1] = scale;
     list = zfi_bytes_copy(&g->memory, &g->text, args, (size_t)count * sizeof *args);

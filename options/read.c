@@ -282,7 +282,8 @@ ZF_API zf_status zf_options_words(const zf_options *one, char *text, zf_error *e
 /* ------------------------------------------------------------------------------- command lines */
 
 /* Goes to the option of a flag[0..length): exactly, or the only one that begins so. Of several with
- * one flag, to the one that has most effect, else the first. *other: a second one that begins so. */
+ * one flag, to the one that has most effect, else the first. *other: a second one that begins
+ * so. */
 static bool zfi_goto_flag(zfi_option_walk *found, const zf_options *all, int32_t count,
                           const char *flag, size_t length, char other[ZFI_OPTION_NAME])
 {

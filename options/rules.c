@@ -135,7 +135,8 @@ static bool zfi_option_goto_named(zfi_option_walk *w, int level, const char *nam
 
 /* One condition of a row. */
 typedef struct zfi_condition {
-    zfi_option_walk at; /* the option that it names: of several the one that meets it, or the first */
+    zfi_option_walk
+        at; /* the option that it names: of several the one that meets it, or the first */
     bool not ;
     int others; /* conditions so far that are met by another option than the first that they name */
     char names[ZFI_OPTION_NAME];  /* "a|b": one of these is given */
@@ -155,7 +156,8 @@ static void zfi_condition_read(zfi_condition *c, const char **text)
         snprintf(c->values, sizeof c->values, "%.*s", (int)(whole - name - 1), at + name + 1);
 }
 
-/* A text is one of these values, or has settings with one of them: "head.*:rate=0.1,optimizer=sgd". */
+/* A text is one of these values, or has settings with one of them:
+ * "head.*:rate=0.1,optimizer=sgd". */
 static bool zfi_text_has(const char *text, const char *values)
 {
     if (text && zfi_choice_of(values, text, strlen(text)) >= 0) return true;

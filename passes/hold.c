@@ -9,9 +9,9 @@
  *           %21 = cache "held/w" {held=true} : f32[4096]
  *           %50 = all_gather %20, %21 {world=4} : f32[4096]
  *
- * In a mesh ranks at one place of all nodes gather first, then those of a node. Quantised buckets are
- * dequantised into their memory. Buckets of stages 0 to 2 are copied, offloaded ones from where they
- * lie. */
+ * In a mesh ranks at one place of all nodes gather first, then those of a node. Quantised buckets
+ * are dequantised into their memory. Buckets of stages 0 to 2 are copied, offloaded ones from where
+ * they lie. */
 
 /* The bucket that is held in the cache. */
 static int32_t zfi_bucket_held(const zf_graph *g, int32_t cache)

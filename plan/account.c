@@ -366,8 +366,8 @@ static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
 
 /* -------------------------------------------------------------------------------- the rest */
 
-/* The node recomputes a value as zfi_invert does (passes/fuse/fuse.c), or is a view or saved value of
- * such a node. */
+/* The node recomputes a value as zfi_invert does (passes/fuse/fuse.c), or is a view or saved value
+ * of such a node. */
 static bool zfi_is_recomputed(const zf_graph *g, const zfi_node *node)
 {
     if (node->op == ZF_OP_saved) /* the activation again; saved value 1 is sums */

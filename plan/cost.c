@@ -76,8 +76,8 @@ ZF_API zf_cost zf_cost_default(void)
 }
 
 /* The table with defaults for optional rates that are 0, and for their latencies: for products of
- * 16-bit values those of others, for 16-bit values and functions a part of bytes_per_s, for the link
- * between nodes the link's own. NULL: the default table. */
+ * 16-bit values those of others, for 16-bit values and functions a part of bytes_per_s, for the
+ * link between nodes the link's own. NULL: the default table. */
 static zf_cost zfi_cost_resolved(const zf_cost *cost)
 {
     zf_cost all = zf_cost_default(), mine = cost ? *cost : all;

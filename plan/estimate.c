@@ -129,8 +129,8 @@ static void zfi_note_hosted(zfi_simulation *s, int32_t id, double end)
         zfi_raise_to(zfi_hosted_at(s, node->args[k]), end);
 }
 
-/* The end of work of the resource that begins at `start`. Reads and writes of a disk that run at the
- * same time slow each other down, as far as they share it. */
+/* The end of work of the resource that begins at `start`. Reads and writes of a disk that run at
+ * the same time slow each other down, as far as they share it. */
 static double zfi_end_of(zfi_simulation *s, zf_resource resource, double start, double seconds)
 {
     const zf_resource other = resource == ZF_RESOURCE_READ ? ZF_RESOURCE_WRITE : ZF_RESOURCE_READ;

@@ -74,7 +74,8 @@ struct zf_store {
     const char *offload_dir;           /* NULL: none */
     const zfi_system *system;          /* of its disks; NULL: the system's own calls */
     const zf_comm *comm;               /* NULL: one rank */
-    zf_backend *given[2]; /* backends that it was given, and a communicator that can be freed, which */
+    zf_backend
+        *given[2]; /* backends that it was given, and a communicator that can be freed, which */
     zf_comm *given_comm;  /* count the store; NULL: none */
     int32_t rank, world;
     uint64_t seed;

@@ -23,8 +23,8 @@
  * is a copy instead.
  *
  * Placing buffers is packing rectangles (lifetime x size). Two greedy orders are tried - by size,
- * after Pisarchyk & Lee 2020, and by time with the best fit - and the smaller arena is used. In host
- * memory, buffers of a page or more have whole pages, and lie before the others. */
+ * after Pisarchyk & Lee 2020, and by time with the best fit - and the smaller arena is used. In
+ * host memory, buffers of a page or more have whole pages, and lie before the others. */
 
 typedef struct zfi_buffer {
     int64_t bytes;        /* of the value for which it was made */
@@ -731,10 +731,11 @@ static zf_status zfi_check_wanted(zf_graph *g)
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *mark = &g->nodes[g->order[i]];
         if (mark->role == ZFI_ROLE_WANTED)
-            return zfi_fail(&g->error, ZF_ERR_STAGE,
-                            "the output \"%.200s\" is the gradient of %%%d, which zf_autograd makes; "
-                            "it has not been run",
-                            mark->name, (int)mark->args[0]);
+            return zfi_fail(
+                &g->error, ZF_ERR_STAGE,
+                "the output \"%.200s\" is the gradient of %%%d, which zf_autograd makes; "
+                "it has not been run",
+                mark->name, (int)mark->args[0]);
     }
     return ZF_OK;
 }

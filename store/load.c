@@ -316,8 +316,8 @@ static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
 }
 
 /* Each rank (or node) has its own values of the tensor, and the checkpoint is of another number of
- * them. Each begins with the mean of the old values, which keeps the mean over ranks. What quantised
- * gradients have left to send is a sum: each begins with an equal part of it. */
+ * them. Each begins with the mean of the old values, which keeps the mean over ranks. What
+ * quantised gradients have left to send is a sum: each begins with an equal part of it. */
 static bool zfi_load_means(const zf_store *s, const zfi_stored *t, const zfi_entry *entry)
 {
     return t->bucket >= 0 && s->buckets[t->bucket].each && t->dtype == ZF_F32 &&
@@ -325,8 +325,8 @@ static bool zfi_load_means(const zf_store *s, const zfi_stored *t, const zfi_ent
            entry->shape.dims[0] != t->shape.dims[0] && entry->shape.dims[1] == t->shape.dims[1];
 }
 
-/* Records of what quantised gradients have left to send, here or in the file, which are not those of
- * the other: the store's begin with 0. */
+/* Records of what quantised gradients have left to send, here or in the file, which are not those
+ * of the other: the store's begin with 0. */
 static bool zfi_load_drops(const zfi_stored *t, const zfi_entry *entry)
 {
     return t->bucket >= 0 && zfi_is_left(t->role) &&

@@ -315,8 +315,9 @@ static char *zfi_page_at(char *memory)
     return memory + (ZFI_DISK_ALIGN - (uintptr_t)memory % ZFI_DISK_ALIGN) % ZFI_DISK_ALIGN;
 }
 
-/* Makes a file for tensors on the disk, which are `values`, and take so many bytes of it; what reads
- * and writes them lies in `engine_bytes` of host memory. Their addresses, or NULL with *error. */
+/* Makes a file for tensors on the disk, which are `values`, and take so many bytes of it; what
+ * reads and writes them lies in `engine_bytes` of host memory. Their addresses, or NULL with
+ * *error. */
 static char *zfi_store_add_disk(zf_store *s, zfi_disk_value *values, int32_t count, size_t bytes,
                                 size_t engine_bytes, zf_error *error)
 {
@@ -330,13 +331,15 @@ static char *zfi_store_add_disk(zf_store *s, zfi_disk_value *values, int32_t cou
         return stbds_arrlast(s->pieces).data = zfi_plan_address(s, bytes);
     }
     if (!s->offload_dir)
-        return zfi_fail(error, ZF_ERR_ARGUMENT,
-                        "zf_compile: the plan takes %zu bytes of a disk, and the store has no folder "
-                        "for them (zf_store_desc.offload_dir)",
-                        bytes),
+        return zfi_fail(
+                   error, ZF_ERR_ARGUMENT,
+                   "zf_compile: the plan takes %zu bytes of a disk, and the store has no folder "
+                   "for them (zf_store_desc.offload_dir)",
+                   bytes),
                NULL;
     for (int32_t k = 0; k < count; k++) {
-        values[k].name = zfi_text_copy(&s->memory, &s->text, values[k].name, strlen(values[k].name));
+        values[k].name =
+            zfi_text_copy(&s->memory, &s->text, values[k].name, strlen(values[k].name));
         if (!values[k].name) return zfi_nomem(error), NULL;
     }
     snprintf(run, sizeof run, "zeroflow-%ld-%zx-%d", (long)getpid(), (size_t)(uintptr_t)s,
@@ -439,8 +442,9 @@ static zf_status zfi_store_put_range(zf_store *s, int32_t index, int64_t first, 
     }
     if (zfi_is_tiled(t)) return status;
     if (at < end)
-        status = zfi_stored_put(s, t, portion.data + (size_t)(at - portion.first) * size,
-                                from + (size_t)(at - first) * size, (size_t)(end - at) * size, error);
+        status =
+            zfi_stored_put(s, t, portion.data + (size_t)(at - portion.first) * size,
+                           from + (size_t)(at - first) * size, (size_t)(end - at) * size, error);
     t->fresh = false;
     if (portion.cut)
         t->sum = zfi_crc32c(first ? t->sum : 0, from, (size_t)(until - first) * size);

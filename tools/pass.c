@@ -217,8 +217,8 @@ static void run_fuse(call *c)
     if (take_desc(c, &t)) ran(c, zf_fuse(c->graph, &t.fuse));
 }
 
-/* cost=FLOPS,BYTES,LINK,LATENCY: the members of zf_cost; functions and 16-bit values take no time of
- * their own. NULL when it is not given. */
+/* cost=FLOPS,BYTES,LINK,LATENCY: the members of zf_cost; functions and 16-bit values take no time
+ * of their own. NULL when it is not given. */
 static const zf_cost *take_cost(call *c, zf_cost *cost)
 {
     const char *at = take_value(c, "cost");

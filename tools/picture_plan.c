@@ -222,9 +222,10 @@ static double write_time(const timeline *t, double y, FILE *file)
     double bottom = y + 26;
     char text[32];
     for (int k = 0; k < ZF_RESOURCES; k++) bottom += is_used(t, k) ? LANE : 0;
-    fprintf(file,
-            "<text class=\"head\" x=\"%d\" y=\"%.1f\">queues: a step of %s by the estimate</text>\n",
-            LEFT, y + 14, seconds_text(text, t->estimate.seconds));
+    fprintf(
+        file,
+        "<text class=\"head\" x=\"%d\" y=\"%.1f\">queues: a step of %s by the estimate</text>\n",
+        LEFT, y + 14, seconds_text(text, t->estimate.seconds));
     for (double at = 0; at <= t->end; at += step)
         fprintf(file,
                 "<path stroke=\"#d0d7de\" d=\"M%.1f %.1fV%.1f\"/>"

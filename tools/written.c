@@ -31,7 +31,8 @@ bool written_close(written *w, bool good, zf_error *error)
     const bool made = w->file && !ferror(w->file) && !fclose(w->file);
     *error = (zf_error){ZF_OK, ""};
     if (good && !made) snprintf(error->text, sizeof error->text, "out of memory");
-    else if (good && !stat(w->path, &about) && !S_ISREG(about.st_mode)) good = write_plain(w, error);
+    else if (good && !stat(w->path, &about) && !S_ISREG(about.st_mode))
+        good = write_plain(w, error);
     else if (good) good = zf_file_save(w->path, w->text, w->bytes, error);
     free(w->text);
     *w = (written){.file = NULL};

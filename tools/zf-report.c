@@ -2,8 +2,8 @@
  *
  *     build/zf-report runs/a/log.csv runs/b > page.html
  *
- * A run is a log (--log FILE), or a folder with log.csv. The held-out losses next to it, of log.csv in
- * log.eval.csv, are read as well. */
+ * A run is a log (--log FILE), or a folder with log.csv. The held-out losses next to it, of log.csv
+ * in log.eval.csv, are read as well. */
 #include "../zeroflow.h"
 
 #include <errno.h>
@@ -49,7 +49,8 @@ static int take_row(const zf_sink *sink, char *const *names, char *const *fields
     zf_error error = {ZF_OK, ""};
     char *end;
     const int64_t step = strtoll(fields[0], &end, 10);
-    if (end == fields[0] || *end) return fail(path, line, "a row must begin with the number of its step");
+    if (end == fields[0] || *end)
+        return fail(path, line, "a row must begin with the number of its step");
     for (int k = 1; k < count; k++) {
         const zf_metric m = {
             .name = metric_name(names[k]), .step = step, .value = strtod(fields[k], &end)};
@@ -71,7 +72,8 @@ static int read_log(const zf_sink *sink, const char *path, FILE *in)
     for (int64_t line = 2; !end && fgets(row, sizeof row, in); line++) {
         const bool whole = strchr(row, '\n') != NULL;
         if (!whole && feof(in)) break; /* a run is writing it, or was killed */
-        if (split(row, fields) != columns) return fail(path, line, "a row must have the columns of the header");
+        if (split(row, fields) != columns)
+            return fail(path, line, "a row must have the columns of the header");
         end = take_row(sink, names, fields, columns, path, line);
     }
     return end;
@@ -111,7 +113,8 @@ static void usage(FILE *out)
     fputs("Usage: zf-report RUN... > page.html\n"
           "Write a page with the curves of several runs over one another.\n"
           "A RUN is a log (--log FILE), or a folder with log.csv.\n\n"
-          "The exit status is 0 if the page is written, 1 for a log that cannot be read, 2 for bad usage.\n",
+          "The exit status is 0 if the page is written, 1 for a log that cannot be read, 2 for bad "
+          "usage.\n",
           out);
 }
 

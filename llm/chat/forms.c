@@ -158,7 +158,8 @@ static bool zfl_add_list(zf_text *out, const zf_json *list, bool trained, zf_err
     return true;
 }
 
-/* {"prompt": [MESSAGE, ...], "completion": [MESSAGE, ...]}; no answer of the prompt is trained on. */
+/* {"prompt": [MESSAGE, ...], "completion": [MESSAGE, ...]}; no answer of the prompt is trained
+ * on. */
 static bool zfl_add_prompt(zf_text *out, const zf_json *line, zf_error *error)
 {
     const zf_json *prompt = zf_json_member(line, "prompt"),

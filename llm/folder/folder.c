@@ -393,7 +393,8 @@ bool zf_folder_export(const char *to, const char *from, zf_json_writer *config,
         zf_json_writer_free(config);
         return true;
     }
-    good = zfl_may_export(to, error) && zf_folder_texts_read(&texts, bpe ? from : NULL, from, error);
+    good =
+        zfl_may_export(to, error) && zf_folder_texts_read(&texts, bpe ? from : NULL, from, error);
     if (good && !bpe && zf_folder_has_vocab(from))
         good = (vocab = zf_folder_vocab(from, NULL, error)) != NULL;
     good = good && zf_folder_make(to, error) && zfl_expect_own_files(to, &texts, vocab, error);

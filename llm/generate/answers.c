@@ -51,8 +51,8 @@ static bool zfl_take_next(zfl_queue *r, int64_t k, zf_error *error)
     return true;
 }
 
-/* Gives rows to answers that wait. A step with prompts computes all rows of the decoder, so it waits
- * until a quarter of them is free. False with *error, and where no row has an answer. */
+/* Gives rows to answers that wait. A step with prompts computes all rows of the decoder, so it
+ * waits until a quarter of them is free. False with *error, and where no row has an answer. */
 static bool zfl_refill(zfl_queue *r, zf_error *error)
 {
     const int64_t texts = r->d->decoder->texts;

@@ -141,8 +141,8 @@ static zf_status zfl_add_by(zf_decoder *d, const zf_decode_step *s, const int32_
     return status;
 }
 
-/* Temporary caches that another program has overwritten are cleared for texts that begin; the others
- * are gone. */
+/* Temporary caches that another program has overwritten are cleared for texts that begin; the
+ * others are gone. */
 static bool zfl_begin_again(zf_decoder *d, const int64_t *count, zf_error *error)
 {
     zf_status status;
@@ -159,15 +159,16 @@ static bool zfl_begin_again(zf_decoder *d, const int64_t *count, zf_error *error
     return !status || zfl_fail(error, status, "%s", zf_program_error(d->prompt.program));
 }
 
-/* Which program takes the tokens of a text depends on no other text: that of prompts takes the first
- * ones and several at a time. */
+/* Which program takes the tokens of a text depends on no other text: that of prompts takes the
+ * first ones and several at a time. */
 bool zf_decoder_add(zf_decoder *d, const int32_t *const *ids, const int64_t *count, zf_error *error)
 {
     const zf_decode_step *s = &d->prompt;
     int64_t *prompt, *token, *done;
     zf_status status;
     if (!zfl_begin_again(d, count, error)) return false;
-    if (!(prompt = calloc(3 * (size_t)d->texts, sizeof *prompt))) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (!(prompt = calloc(3 * (size_t)d->texts, sizeof *prompt)))
+        return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     token = prompt + d->texts, done = token + d->texts;
     for (int64_t k = 0; k < d->texts; k++) {
         *(count[k] > 1 || !d->past[k] ? &prompt[k] : &token[k]) = count[k];
@@ -205,7 +206,8 @@ void zf_decoder_blame(const zf_decoder *d, zf_error *error)
 int64_t zf_decoder_rewind(zf_decoder *d, int64_t text, int64_t past)
 {
     if (past > d->past[text]) past = d->past[text];
-    /* A ring has as many tokens in addition to the window as a step adds. A new text needs none of them. */
+    /* A ring has as many tokens in addition to the window as a step adds. A new text needs none of
+     * them. */
     if (d->rings && d->most[text] - past >= d->prompt.tokens) past = d->most[text] = 0;
     return d->past[text] = (int32_t)past;
 }

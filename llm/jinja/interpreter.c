@@ -1,5 +1,6 @@
 /* Runs the tree of a template. Names are looked up from the innermost scope outwards: loops,
- * macros, with, filter, call, generation and set blocks have scopes of their own, an if has none. */
+ * macros, with, filter, call, generation and set blocks have scopes of their own, an if has
+ * none. */
 
 typedef struct zfj_variable {
     zfj_string name;
@@ -71,7 +72,8 @@ static zfj_value zfj_look_up(zfj_run *r, zfj_scope *scope, zfj_string name)
     for (size_t k = 0; k < sizeof zfj_functions / sizeof *zfj_functions; k++)
         if (zfj_is(name, zfj_functions[k]))
             return (zfj_value){.kind = ZFJ_FUNCTION, .as.function = zfj_functions[k]};
-    if (zfj_is(name, "self")) return zfj_dict_new(&r->m, ZFJ_NAMESPACE); /* blocks: there are none */
+    if (zfj_is(name, "self"))
+        return zfj_dict_new(&r->m, ZFJ_NAMESPACE); /* blocks: there are none */
     return zfj_undefined(name);
 }
 

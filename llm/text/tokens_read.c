@@ -1,5 +1,5 @@
-/* What the readers of a tokenizer's files share. A member that is not read is an error, unless it has
- * no effect on ids or texts, as trim_offsets. */
+/* What the readers of a tokenizer's files share. A member that is not read is an error, unless it
+ * has no effect on ids or texts, as trim_offsets. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -10,8 +10,8 @@ static bool zfl_is_token_key(const char *key)
 }
 
 /* Members of tokenizer_config.json and special_tokens_map.json that are read elsewhere, or that
- * change no ids and no text where there is a tokenizer.json: what transformers 5 does not read then,
- * padding, truncation and frames of batches. */
+ * change no ids and no text where there is a tokenizer.json: what transformers 5 does not read
+ * then, padding, truncation and frames of batches. */
 /* clang-format off */
 static const char *const zfl_config_keys[] = {
     "add_bos_token", "add_eos_token", "added_tokens_decoder", "additional_special_tokens",
@@ -36,8 +36,8 @@ static bool zfl_lists_only(const zf_json *list, const char *text)
     return true;
 }
 
-/* own: further members that are read, NULL after the last. A member that is neither read nor known to
- * change nothing is an error. */
+/* own: further members that are read, NULL after the last. A member that is neither read nor known
+ * to change nothing is an error. */
 static void zfl_expect_token_config(const zf_json *top, const char *const *own, zf_error *error)
 {
     static const char *const off[] = {

@@ -294,7 +294,8 @@ static void zfl_expect_word_config(const zf_json *top, zf_error *error)
     if (prefix) zfl_require_text(prefix, "##", error);
 }
 
-/* A special token that a file names must be one of the vocabulary: an added one, or one of BERT's. */
+/* A special token that a file names must be one of the vocabulary: an added one, or one of
+ * BERT's. */
 static void zfl_expect_word(const zfl_wordpiece_file_reader *r, const zf_json *v, zf_error *error)
 {
     const char *text = zf_json_string(v, NULL);

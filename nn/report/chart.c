@@ -50,7 +50,8 @@ static void zfi_axes_draw(zfi_markup *t, const zfi_axes *a)
 {
     const double dx = fmax(1, zfi_mark_distance(a->x1 - a->x0, 5)),
                  dy = zfi_mark_distance(a->y1 - a->y0, 5);
-    const int right = ZFI_CHART_WIDTH - ZFI_CHART_RIGHT, bottom = ZFI_CHART_HEIGHT - ZFI_CHART_BOTTOM;
+    const int right = ZFI_CHART_WIDTH - ZFI_CHART_RIGHT,
+              bottom = ZFI_CHART_HEIGHT - ZFI_CHART_BOTTOM;
     for (int k = 0; k < 20; k++) {
         const double y = (ceil(a->y0 / dy) + k) * dy;
         if (y > a->y1) break;
@@ -63,8 +64,8 @@ static void zfi_axes_draw(zfi_markup *t, const zfi_axes *a)
     for (int k = 0; k < 20; k++) {
         const double x = (ceil(a->x0 / dx) + k) * dx;
         if (x > a->x1) break;
-        zfi_markup_print(t, "<text class=\"mid\" x=\"%.1f\" y=\"%d\">%.7g</text>\n", zfi_axes_x(a, x),
-                       bottom + 17, x);
+        zfi_markup_print(t, "<text class=\"mid\" x=\"%.1f\" y=\"%d\">%.7g</text>\n",
+                         zfi_axes_x(a, x), bottom + 17, x);
     }
 }
 
@@ -92,7 +93,8 @@ static void zfi_curve_draw(zfi_markup *t, const zfi_axes *a, const zfi_series *s
 }
 
 /* Draws the curves in one picture; `label` is read to those who do not see it. */
-static void zfi_chart_draw(zfi_markup *t, const char *label, const zfi_series *const *list, int count)
+static void zfi_chart_draw(zfi_markup *t, const char *label, const zfi_series *const *list,
+                           int count)
 {
     zfi_axes a = {.x0 = INFINITY, .x1 = -INFINITY, .y0 = INFINITY, .y1 = -INFINITY};
     for (int k = 0; k < count; k++) zfi_axes_include(&a, list[k]);

@@ -24,7 +24,10 @@ static void zfi_markup_add(zfi_markup *t, const char *data, size_t bytes)
     t->data[t->bytes] = 0;
 }
 
-static void zfi_markup_put(zfi_markup *t, const char *text) { zfi_markup_add(t, text, strlen(text)); }
+static void zfi_markup_put(zfi_markup *t, const char *text)
+{
+    zfi_markup_add(t, text, strlen(text));
+}
 
 /* At most 500 characters. */
 ZFI_FAILS(2, 3)
@@ -38,7 +41,8 @@ static void zfi_markup_print(zfi_markup *t, const char *format, ...)
     zfi_markup_put(t, line);
 }
 
-/* With the characters of HTML replaced; other control characters, which HTML lacks, become spaces. */
+/* With the characters of HTML replaced; other control characters, which HTML lacks, become
+ * spaces. */
 static void zfi_markup_escaped(zfi_markup *t, const char *text)
 {
     for (; *text; text++) {

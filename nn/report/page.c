@@ -1,4 +1,5 @@
-/* A page about runs and plans: one HTML file without scripts, and without anything from elsewhere. */
+/* A page about runs and plans: one HTML file without scripts, and without anything from
+ * elsewhere. */
 
 enum { ZFI_REPORT_RUNS = 16, ZFI_REPORT_SERIES = 256, ZFI_REPORT_TABLE = 20 };
 
@@ -30,20 +31,24 @@ static const char zfi_page_style[] =
     "--c0:#2f6fb4;--c1:#c95f12;--c2:#2f8a3c;--c3:#c93a3c;--c4:#8a5fb0;--c5:#8a6a55;--c6:#7d8590;"
     "--c7:#1d8a8a}\n"
     "@media(prefers-color-scheme:dark){:root{--back:#0d1117;--text:#e6edf3;--soft:#9198a1;"
-    "--line:#3d444d;--c0:#6cb0f5;--c1:#f5a05a;--c2:#6ecb7a;--c3:#ff8580;--c4:#c9a0ee;--c5:#c9a58c;"
-    "--c6:#b0b8c0;--c7:#5fd0d0}}\n"
-    "*{box-sizing:border-box}body{margin:0 auto;padding:16px;max-width:1680px;background:var(--back);"
-    "color:var(--text);font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}\n"
-    "h1{font-size:1.5em;margin:.2em 0}h2{font-size:1.2em;margin:1.6em 0 .4em;border-bottom:1px solid "
-    "var(--line)}h3{font-size:1em;margin:1em 0 .2em}p{margin:.3em 0}.soft{color:var(--soft)}\n"
-    ".grid2{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:8px "
-    "24px}.wide{overflow-x:auto}figure{margin:0}figcaption{font-weight:600}\n"
-    "svg{width:100%;height:auto;display:block;font-size:12px}svg.plan{min-width:560px;max-width:1100px}"
-    "svg.roof{max-width:620px}text{fill:var(--soft)}.end{text-anchor:end}.mid{text-anchor:middle}\n"
+    "--line:#3d444d;--c0:#6cb0f5;--c1:#f5a05a;--c2:#6ecb7a;--c3:#ff8580;--c4:#c9a0ee;"
+    "--c5:#c9a58c;--c6:#b0b8c0;--c7:#5fd0d0}}\n"
+    "*{box-sizing:border-box}body{margin:0 auto;padding:16px;max-width:1680px;"
+    "background:var(--back);color:var(--text);font:15px/1.5 system-ui,sans-serif;"
+    "overflow-wrap:anywhere}\n"
+    "h1{font-size:1.5em;margin:.2em 0}h2{font-size:1.2em;margin:1.6em 0 .4em;"
+    "border-bottom:1px solid var(--line)}h3{font-size:1em;margin:1em 0 .2em}p{margin:.3em 0}"
+    ".soft{color:var(--soft)}\n"
+    ".grid2{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));"
+    "gap:8px 24px}.wide{overflow-x:auto}figure{margin:0}figcaption{font-weight:600}\n"
+    "svg{width:100%;height:auto;display:block;font-size:12px}svg.plan{min-width:560px;"
+    "max-width:1100px}svg.roof{max-width:620px}text{fill:var(--soft)}.end{text-anchor:end}"
+    ".mid{text-anchor:middle}\n"
     ".grid{stroke:var(--line);stroke-width:1;fill:none}.axis{stroke:var(--text);fill:none}"
     ".band{opacity:.22}\n"
-    "table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}td,th{padding:2px "
-    "10px 2px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line);overflow-wrap:normal}\n"
+    "table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}td,"
+    "th{padding:2px 10px 2px 0;text-align:left;vertical-align:top;"
+    "border-bottom:1px solid var(--line);overflow-wrap:normal}\n"
     "i{display:inline-block;width:.8em;height:.8em;margin-right:.4em}.warn li{color:var(--c3)}"
     "summary{cursor:pointer;color:var(--soft)}\n";
 
@@ -51,16 +56,18 @@ static const char zfi_page_style[] =
 
 static void zfi_page_head(zfi_markup *t, const char *title)
 {
-    zfi_markup_put(t, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta "
-                    "name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta "
-                    "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-                    "'unsafe-inline'; img-src data:\">\n<link rel=\"icon\" href=\"data:,\">\n<title>");
+    zfi_markup_put(
+        t, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta "
+           "name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta "
+           "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+           "'unsafe-inline'; img-src data:\">\n<link rel=\"icon\" href=\"data:,\">\n<title>");
     zfi_markup_escaped(t, title), zfi_markup_put(t, "</title>\n<style>\n");
     zfi_markup_put(t, zfi_page_style);
     for (int k = 0; k < ZFI_CHART_COLOURS; k++)
-        zfi_markup_print(t, ".s%d{stroke:var(--c%d);fill:none;stroke-width:1.6}.f%d{fill:var(--c%d)}"
-                          ".b%d{background:var(--c%d)}\n",
-                       k, k, k, k, k, k);
+        zfi_markup_print(t,
+                         ".s%d{stroke:var(--c%d);fill:none;stroke-width:1.6}.f%d{fill:var(--c%d)}"
+                         ".b%d{background:var(--c%d)}\n",
+                         k, k, k, k, k, k);
     zfi_markup_put(t, "</style></head>\n<body><h1>");
     zfi_markup_escaped(t, title), zfi_markup_put(t, "</h1>\n");
 }
@@ -71,7 +78,8 @@ static const char *zfi_series_group(const zfi_series *s)
     return strncmp(s->name, "eval_", 5) ? s->name : s->name + 5;
 }
 
-static void zfi_legend_put(zfi_markup *t, const zf_report *r, const zfi_series *const *list, int count)
+static void zfi_legend_put(zfi_markup *t, const zf_report *r, const zfi_series *const *list,
+                           int count)
 {
     zfi_markup_put(t, "<p class=\"soft\">");
     for (int k = 0; k < count; k++) {
@@ -90,7 +98,8 @@ static void zfi_points_table(zfi_markup *t, const zfi_series *s)
     zfi_markup_escaped(t, s->name), zfi_markup_put(t, "</th><th>least</th><th>most</th></tr>\n");
     for (int32_t k = 0; k < s->count; k += stride) {
         zfi_point p = s->points[k];
-        for (int32_t n = k + 1; n < k + stride && n < s->count; n++) zfi_point_join(&p, &s->points[n]);
+        for (int32_t n = k + 1; n < k + stride && n < s->count; n++)
+            zfi_point_join(&p, &s->points[n]);
         zfi_markup_print(t, "<tr><td>%lld</td><td>%.6g</td><td>%.6g</td><td>%.6g</td></tr>\n",
                        (long long)p.step, zfi_point_mean(&p), p.low, p.high);
     }
@@ -116,19 +125,21 @@ static void zfi_summary_put(zfi_markup *t, const zf_report *r)
 {
     zfi_markup_put(t, "<div class=\"wide\"><table><tr><th>number</th>");
     if (r->run_count > 1) zfi_markup_put(t, "<th>run</th>");
-    zfi_markup_put(t, "<th>first</th><th>last</th><th>at step</th><th>mean</th><th>least</th><th>most</th>"
-                    "<th>values</th></tr>\n");
+    zfi_markup_put(
+        t, "<th>first</th><th>last</th><th>at step</th><th>mean</th><th>least</th><th>most</th>"
+           "<th>values</th></tr>\n");
     for (int32_t k = 0; k < r->series_count; k++) {
         const zfi_series *s = r->series[k];
         const zfi_point all = zfi_series_whole(s);
         zfi_markup_put(t, "<tr><td>"), zfi_markup_escaped(t, s->name), zfi_markup_put(t, "</td>");
         if (r->run_count > 1)
-            zfi_markup_put(t, "<td>"), zfi_markup_escaped(t, r->runs[s->run]), zfi_markup_put(t, "</td>");
+            zfi_markup_put(t, "<td>"), zfi_markup_escaped(t, r->runs[s->run]),
+                zfi_markup_put(t, "</td>");
         zfi_markup_print(t, "<td>%.6g</td><td>%.6g</td><td>%lld</td>", s->first, s->last,
                        (long long)s->last_step);
         if (all.count)
-            zfi_markup_print(t, "<td>%.6g</td><td>%.6g</td><td>%.6g</td>", zfi_point_mean(&all), all.low,
-                           all.high);
+            zfi_markup_print(t, "<td>%.6g</td><td>%.6g</td><td>%.6g</td>", zfi_point_mean(&all),
+                             all.low, all.high);
         else zfi_markup_put(t, "<td></td><td></td><td></td>");
         zfi_markup_print(t, "<td>%lld", (long long)s->values);
         if (s->bad) zfi_markup_print(t, ", %lld not finite", (long long)s->bad);
@@ -188,7 +199,8 @@ static zf_status zfi_page_make(zf_report *r)
     zfi_curves_put(t, r);
     if (r->plan.bytes) zfi_markup_add(t, r->plan.data, r->plan.bytes);
     zfi_markup_put(t, "</body></html>\n");
-    return t->lacks_memory || r->facts.lacks_memory || r->plan.lacks_memory || r->warnings.lacks_memory
+    return t->lacks_memory || r->facts.lacks_memory || r->plan.lacks_memory ||
+                   r->warnings.lacks_memory
                ? ZF_ERR_NOMEM
                : ZF_OK;
 }
@@ -197,7 +209,8 @@ static zf_status zfi_page_make(zf_report *r)
 
 ZF_API zf_report *zf_report_new(const char *title, const zf_allocator *allocator)
 {
-    zf_allocator a = allocator && allocator->fn ? *allocator : (zf_allocator){.fn = zfi_fit_allocate};
+    zf_allocator a =
+        allocator && allocator->fn ? *allocator : (zf_allocator){.fn = zfi_fit_allocate};
     zf_report *r = a.fn(a.user, NULL, 0, sizeof *r);
     if (!r) return NULL;
     memset(r, 0, sizeof *r);
@@ -214,7 +227,8 @@ ZF_API void zf_report_free(zf_report *r)
     zf_allocator a;
     if (!r) return;
     a = r->allocator;
-    for (int32_t k = 0; k < r->series_count; k++) a.fn(a.user, r->series[k], sizeof *r->series[k], 0);
+    for (int32_t k = 0; k < r->series_count; k++)
+        a.fn(a.user, r->series[k], sizeof *r->series[k], 0);
     zfi_markup_free(&r->facts), zfi_markup_free(&r->warnings);
     zfi_markup_free(&r->plan), zfi_markup_free(&r->page);
     a.fn(a.user, r, sizeof *r, 0);
@@ -278,8 +292,10 @@ ZF_API zf_status zf_report_save(zf_report *r, const char *path, zf_error *error)
     size_t bytes = 0;
     const char *text;
     if (!r || !path)
-        return zfi_metrics_fail(error, ZF_ERR_ARGUMENT, "zf_report_save: a report and a path are needed");
-    if (!(text = zf_report_text(r, &bytes))) return zfi_metrics_fail(error, ZF_ERR_NOMEM, "out of memory");
+        return zfi_metrics_fail(error, ZF_ERR_ARGUMENT,
+                                "zf_report_save: a report and a path are needed");
+    if (!(text = zf_report_text(r, &bytes)))
+        return zfi_metrics_fail(error, ZF_ERR_NOMEM, "out of memory");
     return zf_file_replace(path, text, bytes, error);
 }
 
@@ -342,9 +358,10 @@ ZF_API zf_status zf_report_sink(zf_report *r, const char *path, double every, zf
                                 zf_error *error)
 {
     if (!r || !sink || (path && strlen(path) >= sizeof r->path))
-        return zfi_metrics_fail(error, ZF_ERR_ARGUMENT,
-                                "zf_report_sink: a report, a place for the sink, and a path of at most "
-                                "4095 bytes are needed");
+        return zfi_metrics_fail(
+            error, ZF_ERR_ARGUMENT,
+            "zf_report_sink: a report, a place for the sink, and a path of at most "
+            "4095 bytes are needed");
     snprintf(r->path, sizeof r->path, "%s", path ? path : "");
     r->every = zfi_or(every, 30);
     *sink = (zf_sink){.self = r, .put = zfi_report_put, .close = zfi_report_close};

@@ -20,7 +20,8 @@ static size_t zfi_alive_total(const size_t bytes[ZF_KINDS])
 }
 
 /* Of several places in a column, that with the most bytes is shown, so the peak is. */
-static int32_t zfi_column_place(size_t (*bytes)[ZF_KINDS], int32_t nodes, int32_t columns, int32_t c)
+static int32_t zfi_column_place(size_t (*bytes)[ZF_KINDS], int32_t nodes, int32_t columns,
+                                int32_t c)
 {
     const int32_t end = (int32_t)((int64_t)(c + 1) * nodes / columns);
     int32_t best = (int32_t)((int64_t)c * nodes / columns);
@@ -30,7 +31,8 @@ static int32_t zfi_column_place(size_t (*bytes)[ZF_KINDS], int32_t nodes, int32_
 }
 
 /* The area of a kind, between the sums up to it and without it. */
-static void zfi_area_draw(zfi_markup *t, size_t (*bytes)[ZF_KINDS], int32_t nodes, int kind, double scale)
+static void zfi_area_draw(zfi_markup *t, size_t (*bytes)[ZF_KINDS], int32_t nodes, int kind,
+                          double scale)
 {
     const int32_t columns = nodes < 400 ? nodes : 400;
     const double wide = (double)(ZFI_PLAN_WIDTH - ZFI_PLAN_LEFT) / columns;
@@ -50,8 +52,9 @@ static void zfi_area_draw(zfi_markup *t, size_t (*bytes)[ZF_KINDS], int32_t node
 
 static void zfi_memory_table(zfi_markup *t, const zf_space_plan *s)
 {
-    zfi_markup_put(t, "<div class=\"wide\"><table><tr><th></th><th>kind</th><th>at the peak</th><th>at "
-                    "most</th></tr>\n");
+    zfi_markup_put(
+        t, "<div class=\"wide\"><table><tr><th></th><th>kind</th><th>at the peak</th><th>at "
+           "most</th></tr>\n");
     for (int k = ZF_KINDS - 1; k >= 0; k--) {
         if (!s->most[k]) continue;
         zfi_markup_print(t, "<tr><td><i class=\"b%d\"></i></td><td>%s</td><td>", k,
@@ -77,19 +80,23 @@ static void zfi_memory_draw(zfi_markup *t, zf_graph *g, const zf_plan *plan, zf_
         zfi_markup_print(t, ", at %%%d ", (int)s->peak_node), zfi_markup_escaped(t, s->peak_op);
         if (*s->peak_scope) zfi_markup_put(t, " in "), zfi_markup_escaped(t, s->peak_scope);
     }
-    zfi_markup_print(t, ".</p>\n<div class=\"wide\"><svg class=\"plan\" viewBox=\"0 0 %d %d\" role=\"img\" "
-                      "aria-label=\"bytes over the nodes of a step\">\n",
-                   ZFI_PLAN_WIDTH, ZFI_PLAN_HIGH + 22);
+    zfi_markup_print(
+        t,
+        ".</p>\n<div class=\"wide\"><svg class=\"plan\" viewBox=\"0 0 %d %d\" role=\"img\" "
+        "aria-label=\"bytes over the nodes of a step\">\n",
+        ZFI_PLAN_WIDTH, ZFI_PLAN_HIGH + 22);
     for (double at = 0; at <= most; at += step) {
-        zfi_markup_print(t, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"end\" x=\"%d\" y=\"%.1f\">",
-                       ZFI_PLAN_LEFT, ZFI_PLAN_HIGH - scale * at, ZFI_PLAN_WIDTH, ZFI_PLAN_LEFT - 6,
-                       ZFI_PLAN_HIGH - scale * at + 4);
+        zfi_markup_print(
+            t, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"end\" x=\"%d\" y=\"%.1f\">",
+            ZFI_PLAN_LEFT, ZFI_PLAN_HIGH - scale * at, ZFI_PLAN_WIDTH, ZFI_PLAN_LEFT - 6,
+            ZFI_PLAN_HIGH - scale * at + 4);
         zfi_markup_bytes(t, at), zfi_markup_put(t, "</text>\n");
     }
     for (int k = 0; k < ZF_KINDS; k++)
         if (s->most[k]) zfi_area_draw(t, bytes, plan->nodes, k, scale);
-    zfi_markup_print(t, "<text x=\"%d\" y=\"%d\">%d nodes of a step, in their order</text></svg></div>\n",
-                   ZFI_PLAN_LEFT, ZFI_PLAN_HIGH + 16, (int)plan->nodes);
+    zfi_markup_print(
+        t, "<text x=\"%d\" y=\"%d\">%d nodes of a step, in their order</text></svg></div>\n",
+        ZFI_PLAN_LEFT, ZFI_PLAN_HIGH + 16, (int)plan->nodes);
     zfi_memory_table(t, s);
 }
 
@@ -113,7 +120,8 @@ static double zfi_times_busy(const zfi_times *times, int resource)
 }
 
 /* The spans of a resource. Those that are closer than half a pixel are one box. */
-static void zfi_lane_draw(zfi_markup *t, const zfi_times *times, int resource, double y, double scale)
+static void zfi_lane_draw(zfi_markup *t, const zfi_times *times, int resource, double y,
+                          double scale)
 {
     double from = 0, to = -1;
     zfi_markup_print(t, "<text class=\"end\" x=\"%d\" y=\"%.1f\">%s</text><path class=\"f%d\" d=\"",
@@ -136,17 +144,20 @@ static void zfi_lane_draw(zfi_markup *t, const zfi_times *times, int resource, d
 
 static void zfi_times_draw(zfi_markup *t, const zfi_times *times, double end)
 {
-    const double scale = (ZFI_PLAN_WIDTH - ZFI_PLAN_LEFT - 8) / end, step = zfi_mark_distance(end, 6);
+    const double scale = (ZFI_PLAN_WIDTH - ZFI_PLAN_LEFT - 8) / end,
+                 step = zfi_mark_distance(end, 6);
     double y = 2;
     int lanes = 0;
     for (int k = 0; k < ZF_RESOURCES; k++) lanes += zfi_times_busy(times, k) > 0;
-    zfi_markup_print(t, "<h3>%s</h3>\n<div class=\"wide\"><svg class=\"plan\" viewBox=\"0 0 %d %d\" "
-                      "role=\"img\" aria-label=\"what each queue does over time, %s\">\n",
-                   times->name, ZFI_PLAN_WIDTH, lanes * ZFI_PLAN_LANE + 26, times->name);
+    zfi_markup_print(t,
+                     "<h3>%s</h3>\n<div class=\"wide\"><svg class=\"plan\" viewBox=\"0 0 %d %d\" "
+                     "role=\"img\" aria-label=\"what each queue does over time, %s\">\n",
+                     times->name, ZFI_PLAN_WIDTH, lanes * ZFI_PLAN_LANE + 26, times->name);
     for (double at = 0; at <= end; at += step) {
-        zfi_markup_print(t, "<path class=\"grid\" d=\"M%.1f 0V%d\"/><text class=\"mid\" x=\"%.1f\" y=\"%d\">",
-                       ZFI_PLAN_LEFT + scale * at, lanes * ZFI_PLAN_LANE + 6,
-                       ZFI_PLAN_LEFT + scale * at, lanes * ZFI_PLAN_LANE + 20);
+        zfi_markup_print(
+            t, "<path class=\"grid\" d=\"M%.1f 0V%d\"/><text class=\"mid\" x=\"%.1f\" y=\"%d\">",
+            ZFI_PLAN_LEFT + scale * at, lanes * ZFI_PLAN_LANE + 6, ZFI_PLAN_LEFT + scale * at,
+            lanes * ZFI_PLAN_LANE + 20);
         zfi_markup_seconds(t, at), zfi_markup_put(t, "</text>");
     }
     for (int k = 0; k < ZF_RESOURCES; k++) {
@@ -234,20 +245,23 @@ static double zfi_roof(const zf_cost *cost, const zf_work *work)
 }
 
 /* FLOP/s over FLOPs per byte, both in powers of ten, with the roof of the machine. */
-static void zfi_roofline_draw(zfi_markup *t, const zf_cost *cost, const zfi_operator_time *of, int used,
-                              int count)
+static void zfi_roofline_draw(zfi_markup *t, const zf_cost *cost, const zfi_operator_time *of,
+                              int used, int count)
 {
     const double peak = log10(cost->device.flops_per_s), slope = log10(cost->device.bytes_per_s);
     zfi_axes a = {.x0 = -2, .x1 = 3, .y0 = floor(peak) - 4, .y1 = ceil(peak) + 0.3};
-    zfi_markup_print(t, "<svg class=\"roof\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"roofline\">\n",
-                   ZFI_CHART_WIDTH, ZFI_CHART_HEIGHT);
+    zfi_markup_print(
+        t, "<svg class=\"roof\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"roofline\">\n",
+        ZFI_CHART_WIDTH, ZFI_CHART_HEIGHT);
     for (double y = ceil(a.y0); y <= a.y1; y++)
-        zfi_markup_print(t, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"end\" x=\"%d\" y=\"%.1f\">%.0e</text>\n",
-                       ZFI_CHART_LEFT, zfi_axes_y(&a, y), ZFI_CHART_WIDTH - ZFI_CHART_RIGHT,
-                       ZFI_CHART_LEFT - 6, zfi_axes_y(&a, y) + 4, pow(10, y));
+        zfi_markup_print(t,
+                         "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"end\" x=\"%d\" "
+                         "y=\"%.1f\">%.0e</text>\n",
+                         ZFI_CHART_LEFT, zfi_axes_y(&a, y), ZFI_CHART_WIDTH - ZFI_CHART_RIGHT,
+                         ZFI_CHART_LEFT - 6, zfi_axes_y(&a, y) + 4, pow(10, y));
     for (double x = a.x0; x <= a.x1; x++)
-        zfi_markup_print(t, "<text class=\"mid\" x=\"%.1f\" y=\"%d\">%g</text>\n", zfi_axes_x(&a, x),
-                       ZFI_CHART_HEIGHT - 9, pow(10, x));
+        zfi_markup_print(t, "<text class=\"mid\" x=\"%.1f\" y=\"%d\">%g</text>\n",
+                         zfi_axes_x(&a, x), ZFI_CHART_HEIGHT - 9, pow(10, x));
     zfi_markup_print(t, "<polyline class=\"axis\" points=\"%.1f,%.1f %.1f,%.1f %.1f,%.1f\"/>\n",
                    zfi_axes_x(&a, fmax(a.x0, a.y0 - slope)),
                    zfi_axes_y(&a, fmax(a.y0, a.x0 + slope)), zfi_axes_x(&a, peak - slope),
@@ -257,25 +271,26 @@ static void zfi_roofline_draw(zfi_markup *t, const zf_cost *cost, const zfi_oper
         const double x = log10(o->work.flops / o->work.bytes),
                      y = log10(o->work.flops / o->seconds[count - 1]);
         if (!isfinite(x) || !isfinite(y) || x < a.x0 || x > a.x1 || y < a.y0 || y > a.y1) continue;
-        zfi_markup_print(t, "<circle class=\"f0\" r=\"4\" cx=\"%.1f\" cy=\"%.1f\"/><text x=\"%.1f\" y=\"%.1f\">",
-                       zfi_axes_x(&a, x), zfi_axes_y(&a, y), zfi_axes_x(&a, x) + 6,
-                       zfi_axes_y(&a, y) + 4);
+        zfi_markup_print(
+            t, "<circle class=\"f0\" r=\"4\" cx=\"%.1f\" cy=\"%.1f\"/><text x=\"%.1f\" y=\"%.1f\">",
+            zfi_axes_x(&a, x), zfi_axes_y(&a, y), zfi_axes_x(&a, x) + 6, zfi_axes_y(&a, y) + 4);
         if (k < ZFI_ROOF_NAMES) zfi_markup_escaped(t, zf_op_name(o->op));
         zfi_markup_put(t, "</text>\n");
     }
     zfi_markup_put(t, "</svg>\n");
 }
 
-static void zfi_operators_draw(zfi_markup *t, zf_graph *g, const zf_cost *cost, const zfi_times *all,
-                               int count, const zfi_nodes_by_id *nodes)
+static void zfi_operators_draw(zfi_markup *t, zf_graph *g, const zf_cost *cost,
+                               const zfi_times *all, int count, const zfi_nodes_by_id *nodes)
 {
     zfi_operator_time of[ZFI_OPERATORS];
     const int used = zfi_operators_of(g, all, count, nodes, of);
     if (!used) return;
-    zfi_markup_put(t, "<section id=\"operators\"><h2>Operators</h2>\n<p>The bound is the time that the "
-                    "FLOPs or the bytes of all nodes of the operator take at the machine's rates, "
-                    "whichever is longer (roofline); the share is the bound of the time.</p>\n"
-                    "<div class=\"wide\"><table><tr><th>operator</th><th>runs</th>");
+    zfi_markup_put(
+        t, "<section id=\"operators\"><h2>Operators</h2>\n<p>The bound is the time that the "
+           "FLOPs or the bytes of all nodes of the operator take at the machine's rates, "
+           "whichever is longer (roofline); the share is the bound of the time.</p>\n"
+           "<div class=\"wide\"><table><tr><th>operator</th><th>runs</th>");
     for (int n = 0; n < count; n++) zfi_markup_print(t, "<th>%s</th>", all[n].name);
     zfi_markup_put(t, "<th>FLOP</th><th>bytes</th><th>bound</th><th>share</th></tr>\n");
     for (int k = 0; k < used; k++) {
@@ -283,7 +298,8 @@ static void zfi_operators_draw(zfi_markup *t, zf_graph *g, const zf_cost *cost, 
         zfi_markup_put(t, "<tr><td>"), zfi_markup_escaped(t, zf_op_name(of[k].op));
         zfi_markup_print(t, "</td><td>%lld</td>", (long long)of[k].work.launches);
         for (int n = 0; n < count; n++) {
-            zfi_markup_put(t, "<td>"), zfi_markup_seconds(t, of[k].seconds[n]), zfi_markup_put(t, "</td>");
+            zfi_markup_put(t, "<td>"), zfi_markup_seconds(t, of[k].seconds[n]),
+                zfi_markup_put(t, "</td>");
         }
         zfi_markup_print(t, "<td>%.3g</td><td>", of[k].work.flops);
         zfi_markup_bytes(t, of[k].work.bytes), zfi_markup_put(t, "</td><td>");
@@ -298,8 +314,8 @@ static void zfi_operators_draw(zfi_markup *t, zf_graph *g, const zf_cost *cost, 
 
 /* ------------------------------------------------------------------------------------ traffic */
 
-static void zfi_moved_row(zfi_markup *t, const char *name, const char *over, const zf_moved *planned,
-                          const zf_moved *counted)
+static void zfi_moved_row(zfi_markup *t, const char *name, const char *over,
+                          const zf_moved *planned, const zf_moved *counted)
 {
     if (!planned->bytes && !(counted && counted->bytes)) return;
     zfi_markup_print(t, "<tr><td>%s</td><td>%s</td><td>%lld</td><td>", name, over,
@@ -310,7 +326,8 @@ static void zfi_moved_row(zfi_markup *t, const char *name, const char *over, con
     zfi_markup_put(t, "</td></tr>\n");
 }
 
-static void zfi_traffic_rows(zfi_markup *t, const char *over, const zf_traffic *p, const zf_traffic *c)
+static void zfi_traffic_rows(zfi_markup *t, const char *over, const zf_traffic *p,
+                             const zf_traffic *c)
 {
     zfi_moved_row(t, "all_gather", over, &p->all_gather, c ? &c->all_gather : NULL);
     zfi_moved_row(t, "reduce_scatter", over, &p->reduce_scatter, c ? &c->reduce_scatter : NULL);
@@ -329,7 +346,8 @@ static void zfi_traffic_draw(zfi_markup *t, const zf_plan *plan, const zf_progra
                     "<div class=\"wide\"><table><tr><th>what</th><th>among</th><th>calls</th>"
                     "<th>predicted</th><th>of these to other nodes</th><th>counted</th></tr>\n");
     for (int k = 0; k < ZF_OVERS; k++)
-        zfi_traffic_rows(t, groups[k], &plan->traffic_over[k], info ? &info->counted_over[k] : NULL);
+        zfi_traffic_rows(t, groups[k], &plan->traffic_over[k],
+                         info ? &info->counted_over[k] : NULL);
     zfi_moved_row(t, "download", "device to host memory", &p->download, c ? &c->download : NULL);
     zfi_moved_row(t, "upload", "host memory to device", &p->upload, c ? &c->upload : NULL);
     zfi_moved_row(t, "read", "disk to host memory", &p->read, c ? &c->read : NULL);
@@ -355,7 +373,8 @@ static void zfi_plan_room_free(zfi_plan_room *r)
     if (r->spans) r->a.fn(r->a.user, r->spans, r->span_bytes, 0);
 }
 
-static zf_status zfi_plan_room_new(zfi_plan_room *r, zf_graph *g, const zf_plan *plan, int32_t spans)
+static zf_status zfi_plan_room_new(zfi_plan_room *r, zf_graph *g, const zf_plan *plan,
+                                   int32_t spans)
 {
     r->alive_bytes = ((size_t)plan->nodes + 1) * sizeof *r->alive;
     r->span_bytes = ((size_t)spans + 1) * sizeof *r->spans;

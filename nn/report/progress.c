@@ -1,5 +1,5 @@
-/* The line that says how far a run is: numbers of the steps since the last line, speed, and the time
- * that is left. */
+/* The line that says how far a run is: numbers of the steps since the last line, speed, and the
+ * time that is left. */
 
 enum { ZFI_PROGRESS_LISTS = 3, ZFI_PROGRESS_BAR = 30 };
 
@@ -123,9 +123,10 @@ ZF_API zf_status zf_progress_sink(const zf_progress_desc *desc, zf_sink *sink, z
     zf_progress_desc d;
     zfi_progress *p;
     if (!desc || !desc->out || !sink)
-        return zfi_metrics_fail(error, ZF_ERR_ARGUMENT,
-                                "zf_progress_sink: a desc with `out`, and a place for the sink, are "
-                                "needed");
+        return zfi_metrics_fail(
+            error, ZF_ERR_ARGUMENT,
+            "zf_progress_sink: a desc with `out`, and a place for the sink, are "
+            "needed");
     if (!isfinite(desc->wall_time) || desc->steps < 0 || desc->first < 0)
         return zfi_metrics_fail(error, ZF_ERR_ARGUMENT,
                                 "zf_progress_sink: wall_time must be finite, steps and first at "

@@ -1,5 +1,5 @@
-/* Numbers over steps, in bounded memory: when all points are taken, every two become one. A point has
- * the mean, the least and the largest value of its steps. */
+/* Numbers over steps, in bounded memory: when all points are taken, every two become one. A point
+ * has the mean, the least and the largest value of its steps. */
 
 enum { ZFI_SERIES_POINTS = 512, ZFI_SERIES_NAME = 96 };
 

@@ -1,5 +1,5 @@
-/* A trace of steps in Chrome's format, which Perfetto reads: ranks are processes, queues are threads,
- * a node that takes time is a slice.
+/* A trace of steps in Chrome's format, which Perfetto reads: ranks are processes, queues are
+ * threads, a node that takes time is a slice.
  *
  *     {"traceEvents": [{"ph": "X", "name": "matmul", "ts": 10.5, "dur": 3, "pid": 1, "tid": 0, ...}]}
  *
@@ -34,13 +34,15 @@ static void zfi_trace_quoted(zf_trace *t, const char *text)
 static void zfi_trace_name(zf_trace *t, const char *what, int pid, int tid, const char *name)
 {
     zfi_trace_begin(t);
-    zfi_markup_print(&t->text, "{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":",
-                   what, pid, tid);
+    zfi_markup_print(&t->text,
+                     "{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":",
+                     what, pid, tid);
     zfi_trace_quoted(t, name), zfi_markup_put(&t->text, "}}");
     zfi_trace_begin(t);
     zfi_markup_print(&t->text,
-                   "{\"ph\":\"M\",\"name\":\"%s_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}}",
-                   what, pid, tid, *what == 'p' ? pid : tid);
+                     "{\"ph\":\"M\",\"name\":\"%s_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{"
+                     "\"sort_index\":%d}}",
+                     what, pid, tid, *what == 'p' ? pid : tid);
 }
 
 static size_t zfi_trace_bytes(const zf_node *node)
@@ -48,18 +50,20 @@ static size_t zfi_trace_bytes(const zf_node *node)
     return node->effect ? 0 : (size_t)zf_shape_count(node->shape) * zf_dtype_size(node->dtype);
 }
 
-static void zfi_trace_slice(zf_trace *t, zf_graph *g, const zf_node *node, const zf_span *s, int pid)
+static void zfi_trace_slice(zf_trace *t, zf_graph *g, const zf_node *node, const zf_span *s,
+                            int pid)
 {
     zf_work work = {.launches = 0};
     const double seconds = s->to - s->from;
     zfi_trace_begin(t);
     zfi_markup_put(&t->text, "{\"ph\":\"X\",\"name\":");
     zfi_trace_quoted(t, node->op_name ? node->op_name : "?");
-    zfi_markup_print(&t->text,
-                   ",\"cat\":\"%s\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{\"node\":%d,"
-                   "\"bytes\":%zu,\"scope\":",
-                   node->update ? "update" : "micro", t->at + 1e6 * s->from, 1e6 * seconds, pid,
-                   (int)s->resource, (int)s->node, zfi_trace_bytes(node));
+    zfi_markup_print(
+        &t->text,
+        ",\"cat\":\"%s\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{\"node\":%d,"
+        "\"bytes\":%zu,\"scope\":",
+        node->update ? "update" : "micro", t->at + 1e6 * s->from, 1e6 * seconds, pid,
+        (int)s->resource, (int)s->node, zfi_trace_bytes(node));
     zfi_trace_quoted(t, node->scope ? node->scope : "");
     /* FLOPs of one of the operator's nodes, as a mean */
     if (!zf_graph_work(g, node->op, &work) && work.launches > 0 && work.flops > 0 && seconds > 0)
@@ -83,23 +87,25 @@ static bool zfi_trace_reads(const zf_node *all, int32_t count, int32_t reader, i
 }
 
 /* An arrow from a gather to the first slice that reads what it has gathered. */
-static void zfi_trace_flow(zf_trace *t, const zfi_nodes_by_id *n, const zf_span *spans, int32_t count,
-                           int32_t at, int pid)
+static void zfi_trace_flow(zf_trace *t, const zfi_nodes_by_id *n, const zf_span *spans,
+                           int32_t count, int32_t at, int pid)
 {
     const zf_span *s = &spans[at];
     for (int32_t k = at + 1; k < count; k++) {
         if (!zfi_trace_reads(n->all, n->count, spans[k].node, s->node)) continue;
         zfi_trace_begin(t);
-        zfi_markup_print(&t->text,
-                       "{\"ph\":\"s\",\"name\":\"gathered\",\"cat\":\"gather\",\"id\":\"%lld\",\"ts\":%.3f,"
-                       "\"pid\":%d,\"tid\":%d}",
-                       (long long)++t->flows, t->at + 1e6 * (s->from + s->to) / 2, pid, (int)s->resource);
+        zfi_markup_print(
+            &t->text,
+            "{\"ph\":\"s\",\"name\":\"gathered\",\"cat\":\"gather\",\"id\":\"%lld\",\"ts\":%.3f,"
+            "\"pid\":%d,\"tid\":%d}",
+            (long long)++t->flows, t->at + 1e6 * (s->from + s->to) / 2, pid, (int)s->resource);
         zfi_trace_begin(t);
-        zfi_markup_print(&t->text,
-                       "{\"ph\":\"f\",\"bp\":\"e\",\"name\":\"gathered\",\"cat\":\"gather\",\"id\":\"%lld\","
-                       "\"ts\":%.3f,\"pid\":%d,\"tid\":%d}",
-                       (long long)t->flows, t->at + 1e6 * (spans[k].from + spans[k].to) / 2, pid,
-                       (int)spans[k].resource);
+        zfi_markup_print(
+            &t->text,
+            "{\"ph\":\"f\",\"bp\":\"e\",\"name\":\"gathered\",\"cat\":\"gather\",\"id\":\"%lld\","
+            "\"ts\":%.3f,\"pid\":%d,\"tid\":%d}",
+            (long long)t->flows, t->at + 1e6 * (spans[k].from + spans[k].to) / 2, pid,
+            (int)spans[k].resource);
         return;
     }
 }
@@ -115,7 +121,8 @@ ZF_API zf_status zf_trace_spans(zf_trace *t, zf_graph *graph, const zf_trace_des
         return ZF_ERR_ARGUMENT;
     n = zfi_nodes_by_id_of(&t->text.allocator, graph);
     if (!n.all) return ZF_ERR_NOMEM;
-    snprintf(name, sizeof name, "rank %d, %s", (int)desc->rank, desc->planned ? "planned" : "measured");
+    snprintf(name, sizeof name, "rank %d, %s", (int)desc->rank,
+             desc->planned ? "planned" : "measured");
     zfi_trace_name(t, "process", pid, 0, name);
     for (int k = 0; k < ZF_RESOURCES; k++)
         zfi_trace_name(t, "thread", pid, k, zf_resource_name((zf_resource)k));
@@ -134,7 +141,8 @@ ZF_API zf_status zf_trace_spans(zf_trace *t, zf_graph *graph, const zf_trace_des
 
 ZF_API zf_trace *zf_trace_new(const zf_allocator *allocator)
 {
-    zf_allocator a = allocator && allocator->fn ? *allocator : (zf_allocator){.fn = zfi_fit_allocate};
+    zf_allocator a =
+        allocator && allocator->fn ? *allocator : (zf_allocator){.fn = zfi_fit_allocate};
     zf_trace *t = a.fn(a.user, NULL, 0, sizeof *t);
     if (!t) return NULL;
     memset(t, 0, sizeof *t);
@@ -149,7 +157,8 @@ ZF_API zf_status zf_trace_save(zf_trace *t, const char *path, zf_error *error)
     size_t bytes;
     zf_status status;
     if (!t || !path)
-        return zfi_metrics_fail(error, ZF_ERR_ARGUMENT, "zf_trace_save: a trace and a path are needed");
+        return zfi_metrics_fail(error, ZF_ERR_ARGUMENT,
+                                "zf_trace_save: a trace and a path are needed");
     bytes = t->text.bytes;
     zfi_markup_put(&t->text, end);
     if (t->text.lacks_memory) return zfi_metrics_fail(error, ZF_ERR_NOMEM, "out of memory");

@@ -21,7 +21,8 @@ static zf_status zfi_ds_size(zfi_ds_reader *r, int which, int64_t *size, const z
     return ZF_OK;
 }
 
-/* The size of a step is not a product of the others; `by`: what it must be a multiple of, in words. */
+/* The size of a step is not a product of the others; `by`: what it must be a multiple of, in
+ * words. */
 static zf_status zfi_ds_uneven(zfi_ds_reader *r, const zf_json *place, const zfi_ds_batch *b,
                                int64_t by)
 {

@@ -119,8 +119,8 @@ static const zfi_node *zfi_fuse_node(const zfi_fuser *f, int32_t id)
     return &f->graph->nodes[id];
 }
 
-/* The node is an `op`, and is an operand exactly once. A product is not, where a fused node could not
- * compute it. */
+/* The node is an `op`, and is an operand exactly once. A product is not, where a fused node could
+ * not compute it. */
 static bool zfi_used_once(const zfi_fuser *f, int32_t id, zf_op op)
 {
     if ((op == ZF_OP_matmul || op == ZF_OP_linear) && !zfi_is_plain_product(&f->graph->nodes[id]))
@@ -802,8 +802,8 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
 
 /* ----------------------------------------------------------------------------- accumulate */
 
-/* The node, or the node of which it is a reshape, if it takes a value to add as one more operand and
- * nothing else reads it; 0: there is none. */
+/* The node, or the node of which it is a reshape, if it takes a value to add as one more operand
+ * and nothing else reads it; 0: there is none. */
 static int32_t zfi_takes_sum(const zfi_fuser *f, int32_t id)
 {
     int32_t (*addend)(const zfi_node *);

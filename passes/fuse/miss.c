@@ -266,7 +266,8 @@ static bool zfi_is_apart(const zfi_missing *m, int32_t id, int32_t product)
         if (node->op == ZF_OP_add && !masked) {
             mask = node->args[1 - k], masked = true;
             if (m->trained[mask]) {
-                zfi_miss(m, "attention", id, "the mask, %s, is trained; attention gives it no gradient",
+                zfi_miss(m, "attention", id,
+                         "the mask, %s, is trained; attention gives it no gradient",
                          ZFI_NAME(m, mask));
                 return true;
             }

@@ -104,7 +104,8 @@ static void zfi_run_offload(zfi_offloading *o)
 
 static const zf_option zfi_offload_options[] = {
 #define ZFI_SPACE(member, text)                                                                    \
-    ZF_OPTION(zf_offload_desc, CHOICE, member, 0, "device|host|disk", .unit = "host|disk", .help = text)
+    ZF_OPTION(zf_offload_desc, CHOICE, member, 0, "device|host|disk", .unit = "host|disk",         \
+              .help = text)
     ZFI_SPACE(optimizer, "states and master weights, which the CPU updates"),
     ZFI_SPACE(parameters, "each bucket is copied to the device for its uses"),
     ZFI_SPACE(gradients, "they leave the device when they are summed"),
@@ -134,10 +135,11 @@ static zf_status zfi_check_offload(zf_graph *g, zf_offload_desc *d)
             if (g->nodes[g->order[i]].op == ZF_OP_state &&
                 ZF_INT(&g->nodes[g->order[i]], state, ranks) &&
                 !zfi_is_left((zfi_role)g->nodes[g->order[i]].role))
-                return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                                "zf_offload: with a 1-bit optimizer everything stays on the device; "
-                                "%s is %s",
-                                kinds[k].name, zf_space_name(kinds[k].space));
+                return zfi_fail(
+                    &g->error, ZF_ERR_ARGUMENT,
+                    "zf_offload: with a 1-bit optimizer everything stays on the device; "
+                    "%s is %s",
+                    kinds[k].name, zf_space_name(kinds[k].space));
     if (d->parameters != ZF_DEVICE && g->world > 1 && (g->zero == 1 || g->zero == 2))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_offload: at stage %d each rank gathers all updated parameters on the "

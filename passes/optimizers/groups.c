@@ -1,6 +1,6 @@
 /* Groups of parameters: rates, weight decay, betas, optimizers and freezing by the names of
- * parameters. They are attributes of the parameters, which the optimizer reads (optimizer.c) and by which buckets are
- * cut (zero/buckets.c).
+ * parameters. They are attributes of the parameters, which the optimizer reads (optimizer.c) and by
+ * which buckets are cut (zero/buckets.c).
  *
  * requires: no gradients yet; before zf_tile
  * before:   %2 = param "head.weight" : f32[8,32]
@@ -23,8 +23,8 @@ static const zf_option zfi_group_options[] = {
     ZF_OPTION(zf_param_group, FLAG, frozen, 0, NULL, .help = "no training"),
     {.name = NULL}};
 
-/* The name of optimizer `index` of a group, and its length; NULL after the last. Number 0 is that of
- * parameters whose group has none. */
+/* The name of optimizer `index` of a group, and its length; NULL after the last. Number 0 is that
+ * of parameters whose group has none. */
 static const char *zfi_group_optimizer(const zf_graph *g, int64_t index, int *length)
 {
     const char *fields = g->records[ZF_OP_param]->attributes;

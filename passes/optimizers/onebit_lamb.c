@@ -120,7 +120,8 @@ static void zfi_apply_compressed(zf_graph *g, zfi_optimizer *o,
 {
     const zf_onebit_lamb_desc *d = o->desc;
     const int32_t count = zfi_len(tensors);
-    const zf_tensor last = zfi_state(g, "onebit_lamb.factor", ZF_F32, ZF_SHAPE(zfi_len(tensors)), 1);
+    const zf_tensor last =
+        zfi_state(g, "onebit_lamb.factor", ZF_F32, ZF_SHAPE(zfi_len(tensors)), 1);
     zf_tensor factor = zfi_lamb_numbers(g, tensors, 0), rates, *own;
     factor = zfi_within(factor, zfi_f32_number(g, d->min_factor), zfi_f32_number(g, d->max_factor));
     factor = zfi_within(factor, zf_scale(last, 1 - d->factor_change),

@@ -103,7 +103,8 @@ static const void *zfi_desc_of_group(zf_graph *g, const zfi_optimizer *o, int32_
     return room;
 }
 
-/* Where an optimizer's steps are made of one rate and one pair of betas, groups cannot have others. */
+/* Where an optimizer's steps are made of one rate and one pair of betas, groups cannot have
+ * others. */
 static zf_status zfi_check_group(zf_graph *g, const zfi_optimizer *o, int32_t param)
 {
     const zfi_node *node = &g->nodes[param];

@@ -16,9 +16,10 @@
  *
  *     %40 = adam_drift %2, %u, %v {eps=1e-08} : f32[8,32]     %4 = matmul %1, %40
  *
- * Without local steps u_r is 0 and m_r is m where a step begins, so neither is a state, and p is what
- * is computed with. v and the master weights are then read by the update alone, which the stages
- * shard. The limit is that of the update (adam_apply), as in onebit.c: m itself is not within it.
+ * Without local steps u_r is 0 and m_r is m where a step begins, so neither is a state, and p is
+ * what is computed with. v and the master weights are then read by the update alone, which the
+ * stages shard. The limit is that of the update (adam_apply), as in onebit.c: m itself is not
+ * within it.
  *
  *     sync      m_r = beta1 m + (1 - beta1) g_r; m = (the average of all lr m_r by signs) / lr */
 
@@ -48,8 +49,8 @@ static const zf_option zfi_zero_one_adam_options[] = {
 
 /* Refreshes come with distances 1, var_update_scaler times, then 2, 4, ..., up to var_freeze_step.
  * After it come intervals, each of which ends with an average: of 1 step in the first
- * local_step_scaler steps, of 2 in as many, of 4, ... local_step_clipper. An interval has the length
- * that holds where it begins. */
+ * local_step_scaler steps, of 2 in as many, of 4, ... local_step_clipper. An interval has the
+ * length that holds where it begins. */
 static int32_t zfi_zero_one_adam_at(const void *desc, int64_t step)
 {
     const zf_zero_one_adam_desc d = *(const zf_zero_one_adam_desc *)desc;
@@ -153,7 +154,8 @@ static void zfi_update_zero_one_adam(zf_graph *g, zfi_optimizer *o, zf_tensor p,
         (void)zfi_op(assign, NULL, v,
                      zf_add(v, zf_mul(zf_sub(zf_mul(dp, dp), v), o->share)));
         (void)zfi_build_update(ZF_OP_adam_apply, 7,
-                               (zf_tensor[]){p, mean, v, o->lr, o->step, o->variance_step, w}, rates);
+                               (zf_tensor[]){p, mean, v, o->lr, o->step, o->variance_step, w},
+                               rates);
         return;
     }
     if (!zf_valid(own)) {
@@ -180,12 +182,13 @@ static void zfi_update_zero_one_adam(zf_graph *g, zfi_optimizer *o, zf_tensor p,
     (void)zfi_op(assign, NULL, own, mean);
     (void)zfi_op(assign, NULL, u, zf_scale(mean, 0));
     (void)zfi_build_update(ZF_OP_adam_apply, 7,
-                           (zf_tensor[]){p, mean, v, o->total, o->step, o->variance_step, w}, rates);
+                           (zf_tensor[]){p, mean, v, o->total, o->step, o->variance_step, w},
+                           rates);
 }
 
 /* Counts updates of the variance, and sums the rates since the last average. The variance is the
- * mean of squares in which one k refreshes ago weighs beta2^k: `weight` is the sum of these weights,
- * times 1 - beta2, `share` that of the newest. */
+ * mean of squares in which one k refreshes ago weighs beta2^k: `weight` is the sum of these
+ * weights, times 1 - beta2, `share` that of the newest. */
 static void zfi_begin_zero_one_adam(zf_graph *g, zfi_optimizer *o)
 {
     const zf_zero_one_adam_desc *d = o->desc;
@@ -219,8 +222,8 @@ static zf_status zfi_prepare_zero_one_adam(zf_graph *g, const void *desc)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_zero_one_adam: there is no variant 2; 0 is refresh, 1 sync, and "
                         "local_step_clipper is 1");
-    if (d->variant != ZFI_REFRESH && zfi_makes_local_steps(d) && (g->stages & ZFI_STAGE_GRADIENTS) &&
-        !(g->stages & (ZFI_STAGE_UPDATES | ZFI_STAGE_PLACED)))
+    if (d->variant != ZFI_REFRESH && zfi_makes_local_steps(d) &&
+        (g->stages & ZFI_STAGE_GRADIENTS) && !(g->stages & (ZFI_STAGE_UPDATES | ZFI_STAGE_PLACED)))
         zfi_drift_params(g, d->eps);
     return g->error.status;
 }

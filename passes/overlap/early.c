@@ -155,7 +155,8 @@ static int32_t zfi_may_follow(const zfi_early_updates *b, int32_t id)
     return after;
 }
 
-/* The value is a gradient on a disk, which nothing changes when the micro section has written it. */
+/* The value is a gradient on a disk, which nothing changes when the micro section has written
+ * it. */
 static bool zfi_is_stored_gradient(const zf_graph *g, int32_t bytes)
 {
     const zfi_node *node = &g->nodes[bytes];

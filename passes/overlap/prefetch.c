@@ -240,11 +240,13 @@ static const zf_option zfi_prefetch_options[] = {
               .traits = ZF_OPTION_BASIC,
               .help = "maximum of parameters gathered, and of states read, ahead of their use; 0: "
                       "nothing overlaps"),
-    ZF_OPTION(zf_prefetch_desc, BYTES, host_bytes, 0, NULL, .flag = "prefetch-host", .with = "bytes",
+    ZF_OPTION(zf_prefetch_desc, BYTES, host_bytes, 0, NULL, .flag = "prefetch-host",
+              .with = "bytes",
               .help = "the same of host memory, of what is read from a disk; 0: as --prefetch"),
     ZF_OPTION(zf_prefetch_desc, FLAG, keep_gathered, 0, NULL, .with = "bytes",
-              .help = "parameters stay on the device between forward and backward pass where memory "
-                      "allows"),
+              .help =
+                  "parameters stay on the device between forward and backward pass where memory "
+                  "allows"),
     {.name = NULL}};
 
 ZF_API zf_status zf_prefetch(zf_graph *g, const zf_training *training)

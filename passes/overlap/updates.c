@@ -123,9 +123,9 @@ static void zfi_count_used(zfi_prefetch *p, int32_t id)
     }
 }
 
-/* The update comes later, since the disk has not given what it reads. It does not wait any more when
- * two gradients have been completed since its own has been on its way and its parameters have been
- * read, so that one gradient more is kept than otherwise. */
+/* The update comes later, since the disk has not given what it reads. It does not wait any more
+ * when two gradients have been completed since its own has been on its way and its parameters have
+ * been read, so that one gradient more is kept than otherwise. */
 static bool zfi_waits_for_disk(const zfi_prefetch *p, const zfi_due *due)
 {
     const zf_graph *g = p->graph;

@@ -1,7 +1,7 @@
 /* prefetch, waits: puts nodes on their queues, and a `wait` where a result is needed (prefetch.c).
  *
- * A node waits for what is in flight and computes its operands, reads what it writes, or writes what
- * it reads. Nodes on one queue run in order and need no waits for each other.
+ * A node waits for what is in flight and computes its operands, reads what it writes, or writes
+ * what it reads. Nodes on one queue run in order and need no waits for each other.
  *
  * What follows a sum that is in flight (its copy to the host, its block norms, the next step of a
  * quantised sum) is deferred until that sum is waited for. */
@@ -208,8 +208,8 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
     else p->pending[zfi_written_leaf(g, into)] = id;
 }
 
-/* The node follows a sum that is in flight, or a node that is deferred: a copy of the sum, its block
- * norms, or the next step of quantised gradients. It can wait. */
+/* The node follows a sum that is in flight, or a node that is deferred: a copy of the sum, its
+ * block norms, or the next step of quantised gradients. It can wait. */
 static bool zfi_is_deferred(const zfi_prefetch *p, int32_t id)
 {
     const zf_graph *g = p->graph;

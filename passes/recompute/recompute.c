@@ -377,7 +377,8 @@ static zf_status zfi_fit(zfi_recompute *r, const zf_training *t, const zfi_tried
 static const zf_option zfi_recompute_options[] = {
     ZF_OPTION(zf_recompute_desc, CHOICE, mode, 0, "off|layers|as_needed",
               .help = "what is recomputed; as_needed: as much as the limit requires"),
-    ZF_OPTION(zf_recompute_desc, BYTES, bytes, 0, NULL, .flag = "memory", .help = "limit of the peak; 0: none"),
+    ZF_OPTION(zf_recompute_desc, BYTES, bytes, 0, NULL, .flag = "memory",
+              .help = "limit of the peak; 0: none"),
     {.name = NULL}};
 
 /* A limit without a mode is kept by recomputing as much as it requires. */

@@ -17,12 +17,13 @@
  * Where several nodes read a piece of a param (tile.c), all its gradients are computed at the visit
  * of the first reader, the last visit, in the same order: until then none of them is in memory. */
 
-/* needs[id]: node id is, or depends on, a trained parameter or a value whose gradient is wanted, and
- * not through stop_gradient alone. */
+/* needs[id]: node id is, or depends on, a trained parameter or a value whose gradient is wanted,
+ * and not through stop_gradient alone. */
 static void zfi_mark_trained(const zf_graph *g, bool *needs)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++)
-        if (g->nodes[g->order[i]].role == ZFI_ROLE_WANTED) needs[g->nodes[g->order[i]].args[0]] = true;
+        if (g->nodes[g->order[i]].role == ZFI_ROLE_WANTED)
+            needs[g->nodes[g->order[i]].args[0]] = true;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
@@ -40,8 +41,8 @@ static bool zfi_is_gradient(zf_graph *g, int32_t id, int32_t k, zf_tensor dx)
     char type[2][ZFI_TYPE_TEXT];
     if (made && zfi_same_type(g, x, made)) return true;
     zfi_graph_fail(g, made ? ZF_ERR_SHAPE : ZF_ERR_ARGUMENT, "autograd",
-                   "%%%d = %s: its gradient of operand %d is %s; it must be %s, as the operand", (int)id,
-                   zfi_record_of(g, id)->name, (int)k,
+                   "%%%d = %s: its gradient of operand %d is %s; it must be %s, as the operand",
+                   (int)id, zfi_record_of(g, id)->name, (int)k,
                    made ? zfi_type_text(type[0], g->nodes[made].dtype, &g->nodes[made].shape)
                         : "no tensor of this graph",
                    zfi_type_text(type[1], g->nodes[x].dtype, &g->nodes[x].shape));
@@ -180,8 +181,8 @@ static zf_output_desc zfi_said_of(const zf_graph *g, int32_t loss)
     return d;
 }
 
-/* Gives an output of the loss its role: that called "loss", which is made where the name is free; or
- * else any other, or a new one. */
+/* Gives an output of the loss its role: that called "loss", which is made where the name is free;
+ * or else any other, or a new one. */
 static void zfi_mark_loss(zf_graph *g, zf_tensor loss)
 {
     const zf_output_desc said = zfi_said_of(g, loss.id);
@@ -189,7 +190,8 @@ static void zfi_mark_loss(zf_graph *g, zf_tensor loss)
     if (mark && (g->nodes[mark].op != ZF_OP_output || g->nodes[mark].args[0] != loss.id)) {
         mark = 0;
         for (int32_t i = 0; i < zfi_len(g->order) && !mark; i++)
-            if (g->nodes[g->order[i]].op == ZF_OP_output && g->nodes[g->order[i]].args[0] == loss.id)
+            if (g->nodes[g->order[i]].op == ZF_OP_output &&
+                g->nodes[g->order[i]].args[0] == loss.id)
                 mark = g->order[i];
         if (!mark) zfi_output_as(loss, "autograd.loss", ZFI_ROLE_LOSS, &said);
     } else if (!mark) {

@@ -165,7 +165,8 @@ static zfi_given zfi_choose_given(zfi_retype *r, int32_t id, zfi_infer *infer)
     }
     if (node->op == ZF_OP_cast || (zfi_has(g, id, ZF_OP_EFFECT) && node->op != ZF_OP_set))
         last = ZFI_GIVEN_AS_HELD;
-    else if (node->op != ZF_OP_set && (!ones || constants) && !held && !zfi_has(g, id, ZF_OP_WANTS_F32))
+    else if (node->op != ZF_OP_set && (!ones || constants) && !held &&
+             !zfi_has(g, id, ZF_OP_WANTS_F32))
         for (int way = !zfi_has(g, id, ZF_OP_PRODUCT); way < ZFI_COUNT(ways); way++)
             if (!zfi_infer_given(r, id, ways[way], infer)) return ways[way];
     zfi_infer_given(r, id, last, infer);
@@ -333,9 +334,10 @@ static const zf_option zfi_precision_options[] = {
               .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
               .help = "of the computation; bf16 and f16 over f32 master weights, f16 with a loss "
                       "scale"),
-    ZF_OPTION(zf_precision_desc, NUMBER, scale, 0, "[0,1.7014118346046923e+38)", .flag = "loss-scale",
-              .traits = ZF_OPTION_CHANGES,
-              .help = "first loss scale; 0: none; without this option 65536 of f16, none of others"),
+    ZF_OPTION(zf_precision_desc, NUMBER, scale, 0, "[0,1.7014118346046923e+38)",
+              .flag = "loss-scale", .traits = ZF_OPTION_CHANGES,
+              .help =
+                  "first loss scale; 0: none; without this option 65536 of f16, none of others"),
     ZF_OPTION(zf_precision_desc, NUMBER, factor, 2, "[1,inf)", .flag = "loss-scale-factor",
               .traits = ZF_OPTION_CHANGES,
               .help = "by which the loss scale changes; 1: it is constant"),
@@ -343,8 +345,10 @@ static const zf_option zfi_precision_options[] = {
               .unit = "STEPS", .traits = ZF_OPTION_CHANGES,
               .help = "finite steps after which the loss scale grows"),
     ZF_OPTION(zf_precision_desc, COUNT, hysteresis, 2, "[1,inf)", .flag = "hysteresis",
-              .traits = ZF_OPTION_CHANGES, .help = "the overflow that first divides the loss scale"),
-    ZF_OPTION(zf_precision_desc, NUMBER, min_scale, 1, "[1.1754943508222875e-38,1.7014118346046923e+38)", .flag = "min-loss-scale",
+              .traits = ZF_OPTION_CHANGES,
+              .help = "the overflow that first divides the loss scale"),
+    ZF_OPTION(zf_precision_desc, NUMBER, min_scale, 1,
+              "[1.1754943508222875e-38,1.7014118346046923e+38)", .flag = "min-loss-scale",
               .traits = ZF_OPTION_CHANGES, .help = "minimum of the loss scale"),
     ZF_OPTION(zf_precision_desc, FLAG, consecutive_hysteresis, 0, NULL, .traits = ZF_OPTION_CHANGES,
               .help = "any finite step restores the hysteresis"),
@@ -367,8 +371,9 @@ ZF_API zf_status zf_precision(zf_graph *g, const zf_precision_desc *desc)
                                  ZFI_STAGE_GRADIENTS | ZFI_STAGE_CLIPPED | ZFI_STAGE_UPDATES |
                                      ZFI_STAGE_RANKS | ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
     if (status) return status;
-    if (desc) status = zfi_options_check(&(zf_options){.rows = zfi_precision_options, .desc = &d}, 1, false,
-                                         "zf_precision: ", &g->error);
+    if (desc)
+        status = zfi_options_check(&(zf_options){.rows = zfi_precision_options, .desc = &d}, 1,
+                                   false, "zf_precision: ", &g->error);
     if (status) return status;
     if (d.scale > 0 && d.factor > 1 && d.scale < d.min_scale)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,

@@ -139,11 +139,12 @@ static void zfi_cut_param(zfi_tiler *t, int32_t id, int64_t each)
     const zfi_node whole = g->nodes[id]; /* appending moves the nodes */
     const int64_t rows = whole.shape.dims[0], pieces = zfi_div_up(rows, each);
     if (pieces > ZFI_MOST_PIECES)
-        zfi_fail(&g->error, ZF_ERR_LIMIT,
-                 "zf_tile: \"%s\" would be %lld pieces of %lld rows each, and %d are allowed; bytes, "
-                 "the maximum of a piece, is %lld",
-                 whole.name, (long long)pieces, (long long)each, (int)ZFI_MOST_PIECES,
-                 (long long)t->limit);
+        zfi_fail(
+            &g->error, ZF_ERR_LIMIT,
+            "zf_tile: \"%s\" would be %lld pieces of %lld rows each, and %d are allowed; bytes, "
+            "the maximum of a piece, is %lld",
+            whole.name, (long long)pieces, (long long)each, (int)ZFI_MOST_PIECES,
+            (long long)t->limit);
     for (int64_t row = 0; row < rows && !g->error.status; row += each) {
         char name[ZFI_PIECE_NAME];
         const int64_t count = zfi_min(each, rows - row);
@@ -161,8 +162,8 @@ static void zfi_cut_param(zfi_tiler *t, int32_t id, int64_t each)
     }
 }
 
-/* Appends the product with rows of a param, and with elements of the bias, if it is not 0, from `at`
- * on; 0 with the graph's error. */
+/* Appends the product with rows of a param, and with elements of the bias, if it is not 0, from
+ * `at` on; 0 with the graph's error. */
 static int32_t zfi_tile_product(zf_graph *g, int32_t id, int32_t weight, int32_t bias, int64_t at)
 {
     const zfi_node node = g->nodes[id]; /* appending moves the nodes */
@@ -297,8 +298,9 @@ static void zfi_list_pieces(zfi_tiler *t, int32_t before)
 
 static const zf_option zfi_tile_options[] = {
     ZF_OPTION(zf_tile_desc, BYTES, bytes, 0, NULL, .flag = "tile", .traits = ZF_OPTION_CHANGES,
-              .help = "linear layers and lookups with larger weights run in pieces, so that zero and "
-                      "offload bring one piece at a time; 0: none"),
+              .help =
+                  "linear layers and lookups with larger weights run in pieces, so that zero and "
+                  "offload bring one piece at a time; 0: none"),
     {.name = NULL}};
 
 ZF_API zf_status zf_tile(zf_graph *g, const zf_tile_desc *desc)

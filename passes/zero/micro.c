@@ -186,9 +186,9 @@ static int32_t zfi_share_sums(zfi_zero *z, int32_t f)
     return zfi_together(z, ZF_OP_all_gather, ZF_OVER_NODE, z->buckets[f].reduced, 0);
 }
 
-/* The sum over ranks, and with several micro-batches over these too, in f32 at least. In a mesh first
- * inside nodes, in shards if there are as many elements: a node's sum is rounded to the dtype of the
- * gradient, whatever the number of micro-batches. What they all leave is rounded once. */
+/* The sum over ranks, and with several micro-batches over these too, in f32 at least. In a mesh
+ * first inside nodes, in shards if there are as many elements: a node's sum is rounded to the dtype
+ * of the gradient, whatever the number of micro-batches. What they all leave is rounded once. */
 static int32_t zfi_reduce_ranks(zfi_zero *z, int32_t x, bool scatter)
 {
     zf_graph *g = z->graph;
@@ -491,8 +491,8 @@ static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
     return id;
 }
 
-/* The sum over this rank's micro-batches, times the number of ranks: what the gradient of the global
- * batch would be if all ranks had this one's. */
+/* The sum over this rank's micro-batches, times the number of ranks: what the gradient of the
+ * global batch would be if all ranks had this one's. */
 static int32_t zfi_reduce_alone(zfi_zero *z, int32_t x)
 {
     zf_graph *g = z->graph;

@@ -67,7 +67,8 @@ static zf_reduction zfi_unsaid(const zfi_reductions *r, int32_t mark)
     if (zfi_parted_in(r->known, r->graph->nodes[mark].args[0]).scaled)
         return zfi_reduction_fail(
             r, mark,
-            "a sum times a number below 1 may be part of a mean over one of %g parts of the batch, or "
+            "a sum times a number below 1 may be part of a mean over one of %g parts of the batch, "
+            "or "
             "over all: say ZF_REDUCTION_MEAN or ZF_REDUCTION_SUM (zf_output_ex), or use zf_mean",
             r->parts);
     return zfi_reduction_fail(
@@ -228,7 +229,8 @@ static void zfi_make_factor(zfi_reductions *r, int32_t k, int32_t total)
     if (divisor) ratio->factor = zfi_append_nodes(r->graph, div, NULL, mine, divisor);
 }
 
-/* x, a sum over the parts, times the factor of a reduction. Elements of 16 bits are rounded once. */
+/* x, a sum over the parts, times the factor of a reduction. Elements of 16 bits are rounded
+ * once. */
 static int32_t zfi_times_factor(zfi_reductions *r, zf_reduction how, int32_t ratio, int32_t x)
 {
     zf_graph *g = r->graph;

@@ -272,11 +272,11 @@ static void zfi_check_alike(zfi_zero *z, int32_t f, const int32_t *updates, int3
     for (int32_t m = 0; m < bucket->count && !z->graph->error.status; m++)
         if (updates[m] ? zfi_updates_differ(z->graph, updates[m], id)
                        : z->updated[bucket->first + m])
-            zfi_zero_fail(
-                z, updates[m] ? updates[m] : id,
-                "parameters of one bucket of the store (zf_zero_desc.store) have other "
-                "rates, betas or optimizers here: compile the program that trains them first, or give "
-                "its groups (zf_param_groups) to the program that was");
+            zfi_zero_fail(z, updates[m] ? updates[m] : id,
+                          "parameters of one bucket of the store (zf_zero_desc.store) have other "
+                          "rates, betas or optimizers here: compile the program that trains them "
+                          "first, or give "
+                          "its groups (zf_param_groups) to the program that was");
 }
 
 /* At the first update of a bucket's parameters by this operator: appends one update for all of
@@ -284,7 +284,8 @@ static void zfi_check_alike(zfi_zero *z, int32_t f, const int32_t *updates, int3
 static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
 {
     zf_graph *g = z->graph;
-    int32_t id = z->order[position], f = zfi_bucket_of_member(z, member), args[ZFI_OPERANDS] = {0}, made;
+    int32_t id = z->order[position], f = zfi_bucket_of_member(z, member), args[ZFI_OPERANDS] = {0},
+            made;
     const zfi_bucket *bucket = &z->cut.buckets[f];
     const zfi_node node = g->nodes[id];
     const zfi_record *record = g->records[node.op];
@@ -326,7 +327,8 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
                 z->lift[updates[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, made};
         if (made && zfi_updates_param(g, &node) && z->sharded && z->d.stage < 3)
             zfi_gather_rest(z, zfi_gather_nodes(z, zfi_target(z, f)), z->buckets[f].bucket);
-        for (int32_t k = 1; made && k < node.arg_count; k++) /* states that are whole on each rank */
+        for (int32_t k = 1; made && k < node.arg_count;
+             k++) /* states that are whole on each rank */
             if ((zfi_written_args(g, &node) >> k & 1) && g->nodes[args[k]].op == ZF_OP_shard)
                 zfi_gather_rest(z, zfi_gather_nodes(z, args[k]), g->nodes[args[k]].args[0]);
     }
@@ -446,12 +448,12 @@ static void zfi_lift_ratio(zfi_zero *z, int32_t id, int32_t member)
                       : zfi_plain_arg(z, node.args[k]);
     if (!args[0] || g->error.status || !(places = zfi_updated_places(z, f, &count))) return;
     if (!made)
-        made = zfi_lifted_node(
-            z, f, node.op, args, ALL,
-            zfi_with(zfi_listed(places, count), zfi_listed(places + room, count),
-                     {.i = z->sharded ? z->shards : 0}, {.f = ZF_FLOAT(&node, variance_ratio, beta1)},
-                     {.f = ZF_FLOAT(&node, variance_ratio, beta2)},
-                     {.f = ZF_FLOAT(&node, variance_ratio, eps)}));
+        made = zfi_lifted_node(z, f, node.op, args, ALL,
+                               zfi_with(zfi_listed(places, count), zfi_listed(places + room, count),
+                                        {.i = z->sharded ? z->shards : 0},
+                                        {.f = ZF_FLOAT(&node, variance_ratio, beta1)},
+                                        {.f = ZF_FLOAT(&node, variance_ratio, beta2)},
+                                        {.f = ZF_FLOAT(&node, variance_ratio, eps)}));
     zfi_free(&g->memory, places, 2 * room * sizeof *places);
     if (made) zfi_lift_numbers(z, id, member, made, z->sharded);
 }

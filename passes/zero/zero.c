@@ -107,27 +107,31 @@ static void zfi_check_onebit_layout(zfi_zero *z)
     for (int32_t i = 0; i < zfi_len(z->order) && z->sharded && z->d.stage < 3; i++)
         if (g->nodes[z->order[i]].op == ZF_OP_state &&
             g->nodes[z->order[i]].role == ZFI_ROLE_OWN_MOMENT) {
-            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                     "zf_zero: local steps of zf_zero_one_adam are for stage 0: each rank makes them "
-                     "with all of the variance and the master weights; stage is %d, for which "
-                     "local_step_clipper must be 1",
-                     (int)z->d.stage);
+            zfi_fail(
+                &g->error, ZF_ERR_ARGUMENT,
+                "zf_zero: local steps of zf_zero_one_adam are for stage 0: each rank makes them "
+                "with all of the variance and the master weights; stage is %d, for which "
+                "local_step_clipper must be 1",
+                (int)z->d.stage);
             return;
         }
     if (g->error.status || !zfi_is_onebit(z)) return;
     if (z->d.stage == 3)
-        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                 "zf_zero: 1-bit optimizers are for stages 0, 1 and 2: each rank compresses the whole "
-                 "gradient; stage is 3");
+        zfi_fail(
+            &g->error, ZF_ERR_ARGUMENT,
+            "zf_zero: 1-bit optimizers are for stages 0, 1 and 2: each rank compresses the whole "
+            "gradient; stage is 3");
     else if (z->d.quantized_gradients)
-        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                 "zf_zero: a 1-bit optimizer sends signs of its momentum; quantized_gradients has no "
-                 "meaning there");
+        zfi_fail(
+            &g->error, ZF_ERR_ARGUMENT,
+            "zf_zero: a 1-bit optimizer sends signs of its momentum; quantized_gradients has no "
+            "meaning there");
     else if (z->mesh)
-        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                 "zf_zero: 1-bit optimizers exchange signs between all ranks alike; nodes must be 1, "
-                 "not %d",
-                 (int)z->d.nodes);
+        zfi_fail(
+            &g->error, ZF_ERR_ARGUMENT,
+            "zf_zero: 1-bit optimizers exchange signs between all ranks alike; nodes must be 1, "
+            "not %d",
+            (int)z->d.nodes);
 }
 
 /* Forgets nodes that are not in the new order. */
@@ -181,13 +185,15 @@ static void zfi_run_zero(zfi_zero *z)
 static const zf_option zfi_zero_options[] = {
     ZF_OPTION(zf_zero_desc, COUNT, stage, 0, "[0,3]", .flag = "zero", .unit = "STAGE",
               .traits = ZF_OPTION_BASIC,
-              .help = "what the ranks share: 1 optimizer states, 2 and gradients, 3 and parameters"),
+              .help =
+                  "what the ranks share: 1 optimizer states, 2 and gradients, 3 and parameters"),
     ZF_OPTION(zf_zero_desc, COUNT, world, 1, "[1,1048576]", .flag = ""),
     ZF_OPTION(zf_zero_desc, COUNT, micro_batches, 1, "[1,1048576]", .traits = ZF_OPTION_BASIC,
               .help = "of a step on each rank; the batch is split into ranks times N parts"),
     ZF_OPTION(zf_zero_desc, COUNT, nodes, 1, "[1,1048576]", .flag = ""),
     ZF_OPTION(zf_zero_desc, FLAG, hpz, 0, NULL, .flag = "zero-hpz", .with = "stage=3, !mics",
-              .help = "the ranks of a node together keep parameters for the backward pass (ZeRO++)"),
+              .help =
+                  "the ranks of a node together keep parameters for the backward pass (ZeRO++)"),
     ZF_OPTION(zf_zero_desc, FLAG, mics, 0, NULL, .flag = "", .with = "stage=1|2|3",
               .help = "the ranks of each node share all among themselves (MiCS)"),
     ZF_OPTION(zf_zero_desc, FLAG, quantized_weights, 0, NULL, .flag = "zero-quantized-weights",
@@ -200,12 +206,13 @@ static const zf_option zfi_zero_options[] = {
               .traits = ZF_OPTION_CHANGES,
               .help = "what a rank rounds off a gradient it adds to its next one (LoCo)"),
     ZF_OPTION(zf_zero_desc, NUMBER, loco_beta, 0.8, "[0,1)", .with = "loco",
-              .traits = ZF_OPTION_CHANGES, .help = "share of the old errors in their moving average"),
+              .traits = ZF_OPTION_CHANGES,
+              .help = "share of the old errors in their moving average"),
     ZF_OPTION(zf_zero_desc, COUNT, loco_reset, 1024, "[-1,inf)", .with = "loco", .unit = "STEPS",
               .traits = ZF_OPTION_CHANGES,
               .help = "steps after which the errors are 0 again; -1: never"),
-    ZF_OPTION(zf_zero_desc, COUNT, loco_bits, 32, "8|32", .with = "loco", .traits = ZF_OPTION_CHANGES,
-              .help = "of an error; 8: with a scale for each block"),
+    ZF_OPTION(zf_zero_desc, COUNT, loco_bits, 32, "8|32", .with = "loco",
+              .traits = ZF_OPTION_CHANGES, .help = "of an error; 8: with a scale for each block"),
     ZF_OPTION(zf_zero_desc, COUNT, quantized_block, 256, "[64,2048] by 64",
               .with = "quantized_weights|quantized_gradients", .traits = ZF_OPTION_CHANGES,
               .help = "of these integers, which share a scale"),
@@ -236,9 +243,10 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
                         d->quantized_weights ? "quantized_weights" : "quantized_gradients",
                         (int)d->world);
     if (d->hold && g->stages & (ZFI_STAGE_GRADIENTS | ZFI_STAGE_UPDATES))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_zero: hold is for steps that only evaluate: one that trains would go on "
-                        "with the parameters of zf_hold");
+        return zfi_fail(
+            &g->error, ZF_ERR_ARGUMENT,
+            "zf_zero: hold is for steps that only evaluate: one that trains would go on "
+            "with the parameters of zf_hold");
     if (d->loco && zfi_check_uncut(g, "zf_zero: loco")) return g->error.status;
     if ((g->stages & ZFI_STAGE_GRADIENTS) && !(g->stages & ZFI_STAGE_UPDATES))
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_zero: needs %s before it",

@@ -44,8 +44,8 @@ static void zfi_first_numbers(const zf_graph *g, const zfi_node *node, uint64_t 
         return;
     }
     if (node->op == ZF_OP_param && a[0].i == ZF_UNIFORM) {
-        zfi_random_uniform(zfi_isa_best(), work, (uint64_t)first, n, zfi_stream_of_param(g, node), 0,
-                           seed);
+        zfi_random_uniform(zfi_isa_best(), work, (uint64_t)first, n, zfi_stream_of_param(g, node),
+                           0, seed);
         for (int64_t i = 0; i < n; i++) zfi_set(&to, i, a[1].f + (a[2].f - a[1].f) * work[i]);
         return;
     }

@@ -75,8 +75,8 @@ static zf_status zfi_make_sections(zf_program *p)
     return ZF_OK;
 }
 
-/* The value on the disk that a copy reads or writes, or of which it does so with a piece. Those of a
- * step may share their places. */
+/* The value on the disk that a copy reads or writes, or of which it does so with a piece. Those of
+ * a step may share their places. */
 static int32_t zfi_disk_value_of(const zf_program *p, const zfi_disk *disk, int32_t copy)
 {
     const zf_graph *g = p->graph;

@@ -114,12 +114,13 @@ static int32_t zfi_access_node(zf_program *p, zf_tensor x, const char *call, boo
     zfi_clear_error(p);
     if (shown) return shown;
     if (!id)
-        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
-                        x.graph == g && x.id > 0 && x.id < zfi_len(g->nodes)
-                            ? "%s: the tensor was left out, since nothing needs it; zf_output keeps "
-                              "a value%s"
-                            : "%s: the tensor is not one of the program's graph%s",
-                        call, zfi_missed(x.graph == g ? x : ZF_NONE, missed)),
+        return zfi_fail(
+                   &p->error, ZF_ERR_ARGUMENT,
+                   x.graph == g && x.id > 0 && x.id < zfi_len(g->nodes)
+                       ? "%s: the tensor was left out, since nothing needs it; zf_output keeps "
+                         "a value%s"
+                       : "%s: the tensor is not one of the program's graph%s",
+                   call, zfi_missed(x.graph == g ? x : ZF_NONE, missed)),
                0;
     known = (zfi_is_persistent(g, node) || node->held) && node->op != ZF_OP_bucket &&
             (writing ? node->op != ZF_OP_constant : !zfi_is_unread(p, id));
@@ -200,11 +201,12 @@ ZF_API zf_status zf_write_range(zf_program *p, zf_tensor x, size_t offset, const
     first = (int64_t)(offset / (size_t)size), until = first + (int64_t)(bytes / (size_t)size);
     if (offset % (size_t)size || bytes % (size_t)size || first > count || until > count ||
         until < first)
-        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
-                        "zf_write_range: %zu bytes from byte %zu of %%%d %s, which is %s, %lld bytes: "
-                        "they must be whole elements within it",
-                        bytes, offset, (int)id, node->name ? node->name : "",
-                        zfi_type_text(type, node->dtype, &shape), (long long)(count * size));
+        return zfi_fail(
+            &p->error, ZF_ERR_ARGUMENT,
+            "zf_write_range: %zu bytes from byte %zu of %%%d %s, which is %s, %lld bytes: "
+            "they must be whole elements within it",
+            bytes, offset, (int)id, node->name ? node->name : "",
+            zfi_type_text(type, node->dtype, &shape), (long long)(count * size));
     return zfi_store_put_range(p->store, p->tensor_of[id], first, until, data, &p->error);
 }
 

@@ -84,8 +84,8 @@ static zf_graph *zfi_layer_graph(int64_t width, zf_dtype dtype)
     return g;
 }
 
-/* Measures products of values of this dtype. They take the time for their values or bytes and, which
- * is at least half, that for their FLOPs. Requires: half_values_per_s, bytes_per_s. */
+/* Measures products of values of this dtype. They take the time for their values or bytes and,
+ * which is at least half, that for their FLOPs. Requires: half_values_per_s, bytes_per_s. */
 static zf_status zfi_measure_products(zf_backend *backend, zf_dtype dtype, const zf_cost *cost,
                                       double *flops_per_s, zf_error *error)
 {

@@ -1,5 +1,5 @@
-/* Held parameters: all of a store's shards, gathered into memory that programs read until it is given
- * back or another program runs there (passes/hold.c has the graph that gathers).
+/* Held parameters: all of a store's shards, gathered into memory that programs read until it is
+ * given back or another program runs there (passes/hold.c has the graph that gathers).
  *
  *     work of the training    | activations, gathered buckets ...                         |
  *     of a generation         | held parameters | caches | values of a step |
@@ -23,8 +23,8 @@ static zfi_work *zfi_held_work(const zf_program *holder)
     return holder->temporary ? holder->arenas[ZF_DEVICE].work : NULL;
 }
 
-/* A call of `p`, or of a program whose caches are those of `p`, takes the memory over: of what was in
- * there, only the caches and held parameters of `p` remain. */
+/* A call of `p`, or of a program whose caches are those of `p`, takes the memory over: of what was
+ * in there, only the caches and held parameters of `p` remain. */
 static void zfi_take_work(zfi_work *work, const zf_program *p)
 {
     work->last = work;

@@ -10,10 +10,12 @@ ZF_API zf_status zf_measure(zf_program *p, bool on)
     p->spans = NULL, p->span_count = p->span_room = 0;
     if (!on) return ZF_OK;
     if (!p->backend->measures)
-        return zfi_fail(&p->error, ZF_ERR_BACKEND, "zf_measure: the backend \"%.40s\" notes no times",
+        return zfi_fail(&p->error, ZF_ERR_BACKEND,
+                        "zf_measure: the backend \"%.40s\" notes no times",
                         p->backend->name ? p->backend->name : "?");
     room = p->launch_count + (p->graph->micro_batches - 1) * p->micro_end;
-    if (room > INT32_MAX / 2) return zfi_fail(&p->error, ZF_ERR_LIMIT, "zf_measure: too many micro-batches");
+    if (room > INT32_MAX / 2)
+        return zfi_fail(&p->error, ZF_ERR_LIMIT, "zf_measure: too many micro-batches");
     p->spans = zfi_calloc(&p->memory, (size_t)room + 1, sizeof *p->spans);
     if (!p->spans) return zfi_nomem(&p->error);
     p->span_room = (int32_t)room + 1;

@@ -498,7 +498,8 @@ static zf_status zfi_end_step(zf_program *p)
     if (!status) zfi_mark_changed(p);
     if (!status) status = zfi_run_launches(p, p->micro_end, p->launch_count);
     if (!status) status = zfi_synchronize(p);
-    if (status == ZF_ERR_NAN) p->store->undefined = false; /* the loss scale's: nothing is updated */
+    if (status == ZF_ERR_NAN)
+        p->store->undefined = false; /* the loss scale's: nothing is updated */
     if (status) return zfi_step_failed(p, status);
     zfi_count_step(p);
     return ZF_OK;

@@ -124,8 +124,10 @@ int main(int argc, char **argv)
     for (int k = 1; k < argc; k++) find_builders(argv[k], text[k] = read_file(argv[k]));
     for (int k = 1; k < argc; k++) check_rows(argv[k], text[k]), free(text[k]);
     if (!count) stop("there are no builders");
-    puts("/* Made by `make lines` (tools/make/lines.c) of the declarations that begin with ZF_BUILDER.\n"
-         " * Included once, it defines their macros; included again, it removes them. A macro is not\n"
+    puts("/* Made by `make lines` (tools/make/lines.c) of the declarations that begin with "
+         "ZF_BUILDER.\n"
+         " * Included once, it defines their macros; included again, it removes them. A macro is "
+         "not\n"
          " * expanded within itself: the name on the right is the function. */");
     printf("#ifndef %s\n", builders[0].name);
     for (int k = 0; k < count; k++) write_define(&builders[k]);

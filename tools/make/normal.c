@@ -128,12 +128,12 @@ int main(void)
     const UNormalizer2 *nfc = unorm2_getNFCInstance(&code);
     int column = 4, last = 0;
     if (U_FAILURE(code)) return 1;
-    printf(
-        "/* Data of normalization forms (Unicode %d). Not to be edited: written by tools/make/normal.c. "
-        "*/\n#ifndef NORMAL_TABLES_H\n#define NORMAL_TABLES_H\n\n#include <stdint.h>\n\n"
-        "/* A character and what it decomposes into, once: two characters, or one and 0. */\n"
-        "static const uint32_t " PREFIX "normal_parts[][3] = {\n    ",
-        EDITION);
+    printf("/* Data of normalization forms (Unicode %d). Not to be edited: written by "
+           "tools/make/normal.c. "
+           "*/\n#ifndef NORMAL_TABLES_H\n#define NORMAL_TABLES_H\n\n#include <stdint.h>\n\n"
+           "/* A character and what it decomposes into, once: two characters, or one and 0. */\n"
+           "static const uint32_t " PREFIX "normal_parts[][3] = {\n    ",
+           EDITION);
     for (UChar32 c = 0; c < LIMIT; c++) {
         UChar text[8];
         UChar32 a, b = 0;

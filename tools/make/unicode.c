@@ -1,4 +1,5 @@
-/* Writes llm/wordpiece/wordpiece_unicode.h, the character data of the BERT tokenizer. No build runs it:
+/* Writes llm/wordpiece/wordpiece_unicode.h, the character data of the BERT tokenizer. No build runs
+ * it:
  *
  *     cc tools/make/unicode.c -licuuc -o build/unicode && build/unicode > llm/wordpiece/wordpiece_unicode.h
  *

@@ -3,8 +3,11 @@
 
 int causal_pretrain(const sample_model *sample, int argc, char **argv)
 {
-    static const settings_default defaults[] = {
-        {"batch", "8"}, {"schedule", "cosine"}, {"weight-decay", "0.1"}, {"eps", "1e-8"}, {NULL, NULL}};
+    static const settings_default defaults[] = {{"batch", "8"},
+                                                {"schedule", "cosine"},
+                                                {"weight-decay", "0.1"},
+                                                {"eps", "1e-8"},
+                                                {NULL, NULL}};
     return pretrain_command(sample, &(settings_desc){.defaults = defaults}, argc, argv);
 }
 

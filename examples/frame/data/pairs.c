@@ -428,8 +428,8 @@ static bool read_text(void *user, const zf_json *v, zf_error *error)
 }
 
 /* Lines of so many answers. */
-static bool load(pairs *p, const char *path, const examples_desc *d, int answers, examples_line *line,
-                 zf_error *error)
+static bool load(pairs *p, const char *path, const examples_desc *d, int answers,
+                 examples_line *line, zf_error *error)
 {
     reader r = {.desc = d, .p = p, .answers = answers, .text.desc = d};
     bool good;

@@ -10,9 +10,9 @@
  * prompt comes one answer. A prompt and an answer that are strings are messages where examples have
  * a template, as in tuning.h; the two strings of a line without a prompt are texts as they are.
  *
- * Prompt and answer become tokens together. The answer begins with the first token that has bytes of
- * it, and ends with its end token, which is appended where the template does not write one. What a
- * template writes after that is left out. Which tokens are predicted follows from these lengths,
+ * Prompt and answer become tokens together. The answer begins with the first token that has bytes
+ * of it, and ends with its end token, which is appended where the template does not write one. What
+ * a template writes after that is left out. Which tokens are predicted follows from these lengths,
  * never from the ids of tokens:
  *
  *     ids     <s> a small bird ? A wren . </s>  0  0
@@ -56,7 +56,7 @@ typedef struct pairs_batch {
     int64_t pairs, sequence;
     int64_t filled;     /* pairs that are not empty */
     int32_t *ids;       /* [2 pairs, sequence]; 0 after the end of a text */
-    int32_t *labels;    /* [2 pairs, sequence]: the next token, where it is of the answer; else -100 */
+    int32_t *labels; /* [2 pairs, sequence]: the next token, where it is of the answer; else -100 */
     int32_t *lengths;   /* [2 pairs]: tokens of a text; 0: the row is empty */
     int32_t *predicted; /* [2 pairs]: tokens of its answer */
     int64_t *text;      /* [2 pairs]: its number in `pairs`; -1: the row is empty */

@@ -37,9 +37,9 @@ typedef struct tuning {
     tuning_rows train, test;
 } tuning;
 
-/* False with *error, which names the line, for an invalid example, or fewer than two. Longer ones than
- * desc->sequence are truncated. A twentieth
- * of the examples is held out, at least one, always the same. */
+/* False with *error, which names the line, for an invalid example, or fewer than two. Longer ones
+ * than desc->sequence are truncated. A twentieth of the examples is held out, at least one, always
+ * the same. */
 bool tuning_load(tuning *, const char *path, const examples_desc *, zf_error *error);
 void tuning_free(tuning *);
 

@@ -24,9 +24,10 @@ bool experience_new(experience *e, const experience_desc *desc, zf_error *error)
     e->correction = calloc(cells, sizeof *e->correction);
     e->sampled = calloc(cells, sizeof *e->sampled);
     e->spent = calloc(1, sizeof *e->spent);
-    for (int64_t k = 0; e->group && k < e->answers; k++) e->group[k] = (int32_t)(k / desc->o->group);
-    return (e->ids && e->labels && e->group && e->advantage && e->weight && e->reward && e->old && e->entropy &&
-            e->reference && e->correction && e->sampled && e->spent) ||
+    for (int64_t k = 0; e->group && k < e->answers; k++)
+        e->group[k] = (int32_t)(k / desc->o->group);
+    return (e->ids && e->labels && e->group && e->advantage && e->weight && e->reward && e->old &&
+            e->entropy && e->reference && e->correction && e->sampled && e->spent) ||
            fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
@@ -224,7 +225,8 @@ static void log_rewards(experience *e, const zf_rollouts *r)
     double known = 0;
     *l = (experience_log){.redrawn = l->redrawn, .held_out = l->held_out};
     for (int64_t k = 0; k < e->answers; k += group) {
-        const double deviation = zf_group_deviation(e->reward + k, e->group + k, group, e->group[k]);
+        const double deviation =
+            zf_group_deviation(e->reward + k, e->group + k, group, e->group[k]);
         l->no_signal += (deviation == 0) / groups;
         l->deviation += deviation / groups;
     }
@@ -285,9 +287,10 @@ bool experience_evaluate(experience *e, session *s, int64_t iteration, zf_error 
         !answers_evaluate(e, s, iteration, error))
         return false;
     if (!s->rank)
-        printf("held out: reward %.4f of %lld prompts, %.1f tokens an answer, %.1f%% of them ended\n",
-               l->held_out, (long long)e->desc->held_out->count, l->held_out_length,
-               100 * l->held_out_ended);
+        printf(
+            "held out: reward %.4f of %lld prompts, %.1f tokens an answer, %.1f%% of them ended\n",
+            l->held_out, (long long)e->desc->held_out->count, l->held_out_length,
+            100 * l->held_out_ended);
     e->log = before; /* of the steps, which may go on */
     return true;
 }

@@ -65,8 +65,8 @@ bool experience_open(experience *e, session *s, zf_error *error);
  * trains. All ranks must call it. False with *error. */
 bool experience_make(experience *e, session *s, int64_t iteration, zf_error *error);
 
-/* Answers the held-out prompts over the parameters as they are now, as before that iteration, and prints
- * what their rewards are. All ranks must call it. False with *error. */
+/* Answers the held-out prompts over the parameters as they are now, as before that iteration, and
+ * prints what their rewards are. All ranks must call it. False with *error. */
 bool experience_evaluate(experience *e, session *s, int64_t iteration, zf_error *error);
 
 /* An output [rows, sequence] of all answers by a session: each rank computes parts of the shape of
@@ -95,13 +95,14 @@ bool experience_take(experience *e, int64_t iteration, const zf_text *from, zf_e
 
 /* answers.c */
 
-/* Writes the answers of an iteration, and sets experience.reward. Groups with equal rewards are replaced
- * by answers to other prompts, at most policy_options.redraws times; log.redrawn is set. All ranks must
- * call it, with the parameters held (decoder_hold). False with *error; else r is to be freed. */
+/* Writes the answers of an iteration, and sets experience.reward. Groups with equal rewards are
+ * replaced by answers to other prompts, at most policy_options.redraws times; log.redrawn is set.
+ * All ranks must call it, with the parameters held (decoder_hold). False with *error; else r is to
+ * be freed. */
 bool answers_sample(experience *e, session *s, int64_t iteration, zf_rollouts *r, zf_error *error);
 
-/* Answers the held-out prompts with the most likely tokens: log.held_out is the mean of their rewards,
- * and the first ten are added to the file of policy_options.samples. Called likewise. */
+/* Answers the held-out prompts with the most likely tokens: log.held_out is the mean of their
+ * rewards, and the first ten are added to the file of policy_options.samples. Called likewise. */
 bool answers_evaluate(experience *e, session *s, int64_t iteration, zf_error *error);
 
 #endif

@@ -31,11 +31,11 @@ void phases_end(phases *p);
 void phases_enter(phases *p, phase next);
 /* Of the current phase, so many seconds were of another one. */
 void phases_give(phases *p, phase to, double seconds);
-/* The current phase has taken so many tokens, and moved what the last step of a program did, `steps`
- * times. */
+/* The current phase has taken so many tokens, and moved what the last step of a program did,
+ * `steps` times. */
 void phases_count(phases *p, int64_t tokens, const zf_program *program, int64_t steps);
-/* The current phase has summed or gathered so many numbers of 4 bytes of `world` ranks: an all_reduce,
- * or an all_gather of `count` of each rank. */
+/* The current phase has summed or gathered so many numbers of 4 bytes of `world` ranks: an
+ * all_reduce, or an all_gather of `count` of each rank. */
 void phases_sum(phases *p, int64_t count, int32_t world);
 void phases_gather(phases *p, int64_t count, int32_t world);
 

@@ -21,7 +21,8 @@ typedef struct policy_kind {
     const char *usage;
     const settings_default *defaults;
     const zf_option *rows; /* its own, over policy_options */
-    const char *(*wrong)(const struct policy_options *own, const settings *o); /* as sample_model.wrong */
+    const char *(*wrong)(const struct policy_options *own,
+                         const settings *o); /* as sample_model.wrong */
     const char *columns[SAMPLE_LOSSES]; /* objective.losses */
     /* Opens what it has besides (experience.own), over the parameters of the session, which trains.
      * False with *error, and then there is nothing to close. NULL: nothing. */

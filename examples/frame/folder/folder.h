@@ -1,4 +1,5 @@
-/* Options of the commands that use the model of a folder. A command lists the tables that it has. */
+/* Options of the commands that use the model of a folder. A command lists the tables that it
+ * has. */
 #ifndef FOLDER_H
 #define FOLDER_H
 

@@ -27,8 +27,8 @@ typedef struct tokenizing_notes {
     char vocab[TOKENIZING_TEXT], corpus[TOKENIZING_TEXT], begins[TOKENIZING_TEXT];
 } tokenizing_notes;
 
-/* vocab NULL: there is none. corpus, begins: digests of what is trained on, and of where its examples
- * begin; 0: none. */
+/* vocab NULL: there is none. corpus, begins: digests of what is trained on, and of where its
+ * examples begin; 0: none. */
 void tokenizing_note(tokenizing_notes *, const tokenizing *, const zf_wordpiece *vocab,
                      uint64_t corpus, uint64_t begins);
 

@@ -7,9 +7,9 @@
 typedef struct decoder_desc {
     int64_t texts;   /* that go on together */
     int64_t context; /* tokens of a text, at most */
-    int64_t chunk;   /* tokens of a text that a step takes, at most; 0: 256 for all texts together */
-    /* Ranks add different numbers of tokens. All of them open the decoder, and call decoder_hold before
-     * the first token and after the parameters have changed: parameters that are sharded or
+    int64_t chunk; /* tokens of a text that a step takes, at most; 0: 256 for all texts together */
+    /* Ranks add different numbers of tokens. All of them open the decoder, and call decoder_hold
+     * before the first token and after the parameters have changed: parameters that are sharded or
      * offloaded are gathered there, and not in each step */
     bool hold;
 } decoder_desc;

@@ -84,7 +84,8 @@ static bool lies_in(const place *p, const place *folder)
            is_same(&p->folder, &folder->about);
 }
 
-/* The name is one of those by which a model, its tokenizer or a checkpoint is read from a folder. */
+/* The name is one of those by which a model, its tokenizer or a checkpoint is read from a
+ * folder. */
 static bool is_of_model(const char *name)
 {
     static const char *const names[] = {

@@ -1,5 +1,5 @@
-/* The files and folders that a command reads and writes. What is written must be nothing that is read,
- * and nothing that another option writes: this is checked before any of them is opened. */
+/* The files and folders that a command reads and writes. What is written must be nothing that is
+ * read, and nothing that another option writes: this is checked before any of them is opened. */
 #ifndef FILES_H
 #define FILES_H
 
@@ -22,10 +22,10 @@ void files_add(named_files *f, const char *option, const char *path, bool writes
 /* Adds those of the options that are given, by their traits (ZF_OPTION_READS, ZF_OPTION_WRITES). */
 void files_add_options(named_files *f, const zf_options *all, int32_t count);
 
-/* Whether no writer meets another file of the list, by device and inode, or by folder and name where
- * there is no file yet. False with *error, which names both options. Also refused are a file in a
- * folder that is replaced as a whole (--save), the files by which a model is read from a folder, and
- * those of a checkpoint. A run that goes on (--load) may replace its checkpoint. */
+/* Whether no writer meets another file of the list, by device and inode, or by folder and name
+ * where there is no file yet. False with *error, which names both options. Also refused are a file
+ * in a folder that is replaced as a whole (--save), the files by which a model is read from a
+ * folder, and those of a checkpoint. A run that goes on (--load) may replace its checkpoint. */
 bool files_apart(const named_files *f, zf_error *error);
 
 #endif

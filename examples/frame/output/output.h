@@ -8,8 +8,8 @@ typedef struct output {
     const char *option, *path; /* option: "dump"; path NULL: not asked for */
 } output;
 
-/* Makes a file next to each of them, writes a little to it, and removes it. False with *error, which
- * names the option, for the first that cannot be written. */
+/* Makes a file next to each of them, writes a little to it, and removes it. False with *error,
+ * which names the option, for the first that cannot be written. */
 bool output_try(const output *outputs, int count, zf_error *error);
 
 #endif

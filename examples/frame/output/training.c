@@ -58,8 +58,9 @@ void training_tell_grace(const training *t, double step_seconds)
     const char *given = getenv("OMPI_MCA_odls_base_sigkill_timeout");
     double grace = given ? strtod(given, NULL) : 1;
     if (!t->save || !getenv("OMPI_COMM_WORLD_RANK") || step_seconds < grace / 2) return;
-    printf("a step takes %.1f s, and mpirun kills its processes %.0f s after Ctrl-C, perhaps before "
-           "they have saved: send SIGUSR1 to mpirun to end the run, or start it with --mca "
-           "odls_base_sigkill_timeout %.0f\n",
-           step_seconds, 2 * grace, 10 + 2 * step_seconds);
+    printf(
+        "a step takes %.1f s, and mpirun kills its processes %.0f s after Ctrl-C, perhaps before "
+        "they have saved: send SIGUSR1 to mpirun to end the run, or start it with --mca "
+        "odls_base_sigkill_timeout %.0f\n",
+        step_seconds, 2 * grace, 10 + 2 * step_seconds);
 }

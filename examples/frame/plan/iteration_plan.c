@@ -6,8 +6,8 @@
 #include <string.h>
 
 enum { SAMPLING, SCORING, REFERENCE, REWARD, VALUES, CRITIC, TRAINING };
-static const char *const names[ITERATION_PHASES] = {"sampling", "scoring", "reference", "reward model",
-                                                    "values",   "critic",  "training"};
+static const char *const names[ITERATION_PHASES] = {
+    "sampling", "scoring", "reference", "reward model", "values", "critic", "training"};
 
 /* What the command line of a run would say, and all that is open while a plan is made. */
 typedef struct plan_maker {

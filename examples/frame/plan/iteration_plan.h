@@ -1,5 +1,5 @@
-/* The bytes of an iteration of grpo or ppo, before anything runs: the programs of all its phases are compiled
- * over stores that allocate nothing, in the order in which a run compiles them. */
+/* The bytes of an iteration of grpo or ppo, before anything runs: the programs of all its phases
+ * are compiled over stores that allocate nothing, in the order in which a run compiles them. */
 #ifndef ITERATION_PLAN_H
 #define ITERATION_PLAN_H
 
@@ -15,8 +15,8 @@ typedef struct iteration_desc {
     int64_t threads;           /* of a rank */
     bool reference;            /* one is compared with: without an adapter it is a copy */
     const char *reward;        /* the folder of a reward model; NULL: none */
-    /* Of ppo; NULL: of grpo. The critic begins as the model of a folder, or NULL: as the policy, whose
-     * folder is `folder` (an adapter of it shares its base) */
+    /* Of ppo; NULL: of grpo. The critic begins as the model of a folder, or NULL: as the policy,
+     * whose folder is `folder` (an adapter of it shares its base) */
     const policy_kind *ppo;
     const char *critic, *folder;
     int64_t texts; /* rows of --ptx in a step, over all ranks */
@@ -26,7 +26,8 @@ typedef struct iteration_desc {
 /* Sampling, scoring, reference, reward model, values, critic, training. */
 enum { ITERATION_PHASES = 7 };
 
-/* Device bytes of a rank. Phases run in turns in one memory; those that do not fit have their own. */
+/* Device bytes of a rank. Phases run in turns in one memory; those that do not fit have their
+ * own. */
 typedef struct iteration_phase {
     const char *name; /* NULL: there is none */
     size_t held, caches, values; /* in turns: gathered parameters, caches, values of a step */

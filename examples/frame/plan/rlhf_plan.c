@@ -27,24 +27,27 @@ static const zf_option rows[] = {
     ROW(TEXT, reward, 0, NULL, .unit = "DIR", .flag = "reward-model", BASIC,
         .help = "the folder of a reward model (--reward model:DIR of a run)"),
     ROW(FLAG, reference, 0, NULL, BASIC,
-        .help = "the first weights are compared with: without --lora a copy of them"),
+        .help = "answers are compared with the first weights; without --lora these are a copy"),
     ROW(FLAG, ppo, 0, NULL, .topic = "ppo", BASIC,
         .help = "plan ppo: with a critic, and with --reference"),
     ROW(TEXT, critic, 0, NULL, .unit = "DIR", .with = "ppo",
-        .help = "the reward model that the critic begins as; else that of --reward-model, or a new one "
-                "over the weights of --model"),
+        .help =
+            "the reward model that the critic begins as; else that of --reward-model, or a new one "
+            "over the weights of --model"),
     ROW(COUNT, texts, 0, "[0,1048576]", .flag = "ptx-rows", .with = "ppo", .unit = "N",
         .help = "rows of --ptx in a step, over all ranks"),
     ROW(COUNT, group, 0, "[0,65536]", .topic = "answers", BASIC,
         .help = "answers to each prompt; 0: 8, or 1 of ppo"),
-    ROW(COUNT, prompt, 256, "[1,65535]", .unit = "TOKENS", BASIC, .help = "of a prompt, at most"),
-    ROW(COUNT, answer, 256, "[1,65535]", .unit = "TOKENS", BASIC, .help = "of an answer, at most"),
+    ROW(COUNT, prompt, 256, "[1,65535]", .unit = "TOKENS", BASIC,
+        .help = "maximum number of tokens of a prompt"),
+    ROW(COUNT, answer, 256, "[1,65535]", .unit = "TOKENS", BASIC,
+        .help = "maximum number of tokens of an answer"),
     ROW(COUNT, batch, 64, MANY, BASIC, .help = "answers of a step, over all ranks"),
     ROW(COUNT, world, 1, MANY, .topic = "ranks", BASIC, .help = "ranks"),
-    ROW(COUNT, nodes, 1, MANY, .unit = "M", .help = "in which the ranks are, as many in each"),
-    ROW(COUNT, threads, 1, "[1,1024]", .help = "of a rank: kernels need room for each"),
+    ROW(COUNT, nodes, 1, MANY, .unit = "M", .help = "nodes, each with the same number of ranks"),
+    ROW(COUNT, threads, 1, "[1,1024]", .help = "threads of a rank; kernels need room for each"),
     ROW(BYTES, memory, 0, NULL, .topic = "memory", BASIC,
-        .help = "of a rank: the status is 1 when the plan does not fit"),
+        .help = "memory of a rank; the status is 1 when the plan does not fit"),
     ROW(FLAG, json, 0, NULL, BASIC, .help = "print JSON, with exact bytes"),
     {.name = NULL}};
 
@@ -58,7 +61,8 @@ static int help(const zf_options all[TABLES], const char *topic)
 {
     zf_error error;
     fputs("Usage: zf-plan rlhf --model DIR [OPTION]...\n"
-          "Print what an iteration of 'llm grpo' or 'llm ppo' takes on each of N ranks: bytes of every phase, and\n"
+          "Print what an iteration of 'llm grpo' or 'llm ppo' takes on each of N ranks: bytes of "
+          "every phase, and\n"
           "of all together, as a run allocates them on this machine. Nothing is computed.\n\n",
           stdout);
     return zf_options_help(all, TABLES, topic, stdout, &error) ? misuse(error.text) : GOOD;
@@ -99,11 +103,12 @@ static void print_bytes(const char *name, const size_t *bytes, int count, const 
 
 static void print_table(const options *o, const iteration_plan *p)
 {
-    printf("%.4g million parameters; %lld answers of %lld + %lld tokens in groups of %lld, stage %d, "
-           "%lld ranks\n\n%-14s%12s%12s%12s%12s\n",
-           1e-6 * (double)p->parameter_count, (long long)p->answers, (long long)o->prompt,
-           (long long)o->answer, (long long)o->group, (int)o->t.zero.stage, (long long)o->world,
-           "bytes of a rank", "gathered", "caches", "values", "kept");
+    printf(
+        "%.4g million parameters; %lld answers of %lld + %lld tokens in groups of %lld, stage %d, "
+        "%lld ranks\n\n%-14s%12s%12s%12s%12s\n",
+        1e-6 * (double)p->parameter_count, (long long)p->answers, (long long)o->prompt,
+        (long long)o->answer, (long long)o->group, (int)o->t.zero.stage, (long long)o->world,
+        "bytes of a rank", "gathered", "caches", "values", "kept");
     for (int k = 0; k < ITERATION_PHASES; k++) {
         const iteration_phase *f = &p->phases[k];
         if (!f->name) continue;

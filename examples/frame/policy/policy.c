@@ -27,7 +27,8 @@ typedef struct policy_reader {
 static void note_step(policy_reader *r)
 {
     const experience *e = &r->e;
-    if (r->trains) phases_count(e->spent, e->desc->batch * e->desc->sequence, r->trains->program, 1);
+    if (r->trains)
+        phases_count(e->spent, e->desc->batch * e->desc->sequence, r->trains->program, 1);
     r->trains = NULL;
 }
 
@@ -301,7 +302,8 @@ static const objective policy_objective = {
     .feed = feed,
 };
 
-/* ---------------------------------------------------------------------------------- the commands */
+/* ---------------------------------------------------------------------------------- the
+ * commands */
 
 #define ROW(kind, member, default_, range, ...)                                                    \
     ZF_OPTION(policy_options, kind, member, default_, range, __VA_ARGS__)
@@ -367,8 +369,8 @@ static const zf_option policy_rows[] = {
 
 enum { ROWS = 48 };
 
-/* Appends rows to those there; *count of them, and the last has no name. The rows of the loss are those
- * of the library. */
+/* Appends rows to those there; *count of them, and the last has no name. The rows of the loss are
+ * those of the library. */
 static void add_rows(zf_option rows[ROWS], int32_t *count, const zf_option *more)
 {
     for (; more->name; more++) {

@@ -28,8 +28,8 @@ void policy_data_fit(const dataset *d, const settings *o, int64_t parts, sample_
 
 /* Of a text that a policy goes on predicting while it learns from rewards (ptx.c).
  *
- * how: by which prompts become ids; its first end is after each document. row: tokens of a row, of which
- * there must be more. False with *error, and then there is nothing to free. */
+ * how: by which prompts become ids; its first end is after each document. row: tokens of a row, of
+ * which there must be more. False with *error, and then there is nothing to free. */
 bool ptx_read(causal_tokens *out, const char *path, const zf_answer_desc *how, int64_t row,
               zf_error *error);
 

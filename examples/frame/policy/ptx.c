@@ -1,5 +1,5 @@
-/* A text that a policy goes on predicting while it learns from rewards (PPO-ptx, Ouyang et al. 2022):
- * documents, between which are blank lines, as one line of tokens. */
+/* A text that a policy goes on predicting while it learns from rewards (PPO-ptx, Ouyang et al.
+ * 2022): documents, between which are blank lines, as one line of tokens. */
 #include "policy_data.h"
 #include "../options/fail.h"
 

@@ -4,8 +4,8 @@
 
 #include "../../../zeroflow_llm.h"
 
-/* How much of the returns the values explain: 1 - variance of (R - V) / variance of R, over the tokens of
- * answers; NaN where all returns are equal. */
+/* How much of the returns the values explain: 1 - variance of (R - V) / variance of R, over the
+ * tokens of answers; NaN where all returns are equal. */
 double ppo_explained(const zf_answers *a, const double *value, const double *returns);
 
 /* The mean of log p - reference over the tokens of answers; 0 without any. */

@@ -1,6 +1,6 @@
-/* The kind of ppo. Tokens are rewarded by -beta (log p - reference), and the last one by the score as
- * well; their advantages and returns are those of GAE over the values of the critic; advantages are
- * whitened over all answers of the iteration. */
+/* The kind of ppo. Tokens are rewarded by -beta (log p - reference), and the last one by the score
+ * as well; their advantages and returns are those of GAE over the values of the critic; advantages
+ * are whitened over all answers of the iteration. */
 #include "ppo.h"
 #include "../options/fail.h"
 #include "critic.h"
@@ -121,7 +121,8 @@ static bool advantages(experience *e, session *s, zf_error *error)
 static zf_schedule schedule_of(const settings *run, double lr)
 {
     zf_schedule s = settings_schedule(run);
-    const bool rates = s.kind != ZF_WARMUP_COSINE_LR; /* there start and end are shares of the peak */
+    const bool rates =
+        s.kind != ZF_WARMUP_COSINE_LR; /* there start and end are shares of the peak */
     s.peak = lr;
     if (rates) s.start = run->lr > 0 ? s.start / run->lr * lr : 0;
     if (rates) s.end = run->lr > 0 ? s.end / run->lr * lr : 0;

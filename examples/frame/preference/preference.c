@@ -96,7 +96,8 @@ static preference_batch *new_batch(const dataset *d, int64_t rows, zf_error *err
     return fail(error, ZF_ERR_NOMEM, "out of memory"), NULL;
 }
 
-static void *start(const dataset *d, bool held_out, int64_t examples, int64_t first, zf_error *error)
+static void *start(const dataset *d, bool held_out, int64_t examples, int64_t first,
+                   zf_error *error)
 {
     preference_batch *b = new_batch(d, examples, error);
     (void)first;
@@ -149,7 +150,8 @@ static zf_status feed(session *s, const void *batch, int64_t part, int64_t parts
                                   (size_t)(rows / 2) * sizeof *b->weight);
 }
 
-/* ------------------------------------------------------------------------------------- reference */
+/* -------------------------------------------------------------------------------------
+ * reference */
 
 static int64_t references(const dataset *d, const settings *o)
 {
@@ -196,7 +198,8 @@ static bool refer(session *s, const dataset *d, float *reference, zf_error *erro
     return good && !ranks_add(s->comm, reference, data->pairs.tokens, error);
 }
 
-/* ---------------------------------------------------------------------------------------- scores */
+/* ----------------------------------------------------------------------------------------
+ * scores */
 
 enum { LOSS, ACCURACY, MARGIN, CHOSEN, REJECTED };
 
@@ -238,7 +241,8 @@ const objective preference_objective = {
     .print = print_score,
 };
 
-/* ----------------------------------------------------------------------------------- the command */
+/* ----------------------------------------------------------------------------------- the
+ * command */
 
 int preference_command(const sample_model *sample, int argc, char **argv)
 {

@@ -42,10 +42,11 @@ bool ranks_mpi_open(rank_group *r, int64_t expected, zf_error *error)
         snprintf(error->text, sizeof error->text,
                  "this MPI is not for threads (MPI_THREAD_MULTIPLE), which is needed");
     } else if (world != expected && is_slurm(r)) {
-        snprintf(error->text, sizeof error->text,
-                 "Slurm's variables say %lld processes, and MPI knows %d of them: start them with srun "
-                 "or mpirun, or train in this process alone with --ranks 1",
-                 (long long)expected, world);
+        snprintf(
+            error->text, sizeof error->text,
+            "Slurm's variables say %lld processes, and MPI knows %d of them: start them with srun "
+            "or mpirun, or train in this process alone with --ranks 1",
+            (long long)expected, world);
     } else if (world != expected) {
         snprintf(error->text, sizeof error->text,
                  "%s started %lld processes, and MPI knows %d of them: start them with its mpirun",

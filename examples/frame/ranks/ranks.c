@@ -17,8 +17,8 @@ static bool number_of(const char *variable, int64_t least, int64_t *number)
     return true;
 }
 
-/* Slurm's list of tasks by node, "2(x3)" or "4,2(x2),1": those of each node, if all have as many and
- * they are `world` together; else 0. */
+/* Slurm's list of tasks by node, "2(x3)" or "4,2(x2),1": those of each node, if all have as many
+ * and they are `world` together; else 0. */
 static int64_t tasks_of(const char *text, int64_t world)
 {
     int64_t each = 0, all = 0;
@@ -147,10 +147,11 @@ bool ranks_set_nodes(rank_group *r, int64_t nodes, int64_t each, zf_error *error
     r->nodes = (int32_t)(nodes ? nodes : each ? r->world / each : 1);
     if (nodes || each) return true;
     if (launch.unclear)
-        return fail(error, ZF_ERR_ARGUMENT,
-                    "%s has set %s to '%s', from which no equal nodes of the %d ranks follow: --nodes "
-                    "or --ranks-per-node says them; --nodes 1 takes all ranks as one node",
-                    launch.launcher, launch.unclear, getenv(launch.unclear), (int)r->world);
+        return fail(
+            error, ZF_ERR_ARGUMENT,
+            "%s has set %s to '%s', from which no equal nodes of the %d ranks follow: --nodes "
+            "or --ranks-per-node says them; --nodes 1 takes all ranks as one node",
+            launch.launcher, launch.unclear, getenv(launch.unclear), (int)r->world);
     if (!launch.here || launch.here == r->world) return true;
     if (r->world % launch.here || (launch.local >= 0 && launch.rank % launch.here != launch.local))
         return fail(error, ZF_ERR_ARGUMENT,

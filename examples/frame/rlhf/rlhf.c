@@ -1,6 +1,6 @@
-/* Each step is a command with a folder of its own. One that has ended leaves a file with its command
- * line, by which it is known to be done; one that was interrupted leaves a checkpoint, from which it
- * goes on. */
+/* Each step is a command with a folder of its own. One that has ended leaves a file with its
+ * command line, by which it is known to be done; one that was interrupted leaves a checkpoint, from
+ * which it goes on. */
 #define _POSIX_C_SOURCE 200809L
 #include "rlhf.h"
 #include "../commands/frame.h"
@@ -73,7 +73,8 @@ typedef struct rlhf {
     uint64_t digest;        /* of --data */
 } rlhf;
 
-/* ---------------------------------------------------------------------------------- command lines */
+/* ---------------------------------------------------------------------------------- command
+ * lines */
 
 typedef struct line {
     int count;
@@ -161,7 +162,8 @@ static int is_local(const char *word)
     return !strcmp(word, "--quiet");
 }
 
-/* What the file of a step that is done has: the data, and the options that may change its result. */
+/* What the file of a step that is done has: the data, and the options that may change its
+ * result. */
 static void done_text(char *text, const rlhf *r, const line *l)
 {
     size_t at = (size_t)snprintf(text, DONE_ROOM, "data %016llx\n", (unsigned long long)r->digest);

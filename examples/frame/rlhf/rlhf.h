@@ -1,5 +1,5 @@
-/* The three steps of DeepSpeed-Chat as one command: fine-tuning on the chosen answers of pairs, a reward
- * model of pairs, PPO on prompts. */
+/* The three steps of DeepSpeed-Chat as one command: fine-tuning on the chosen answers of pairs, a
+ * reward model of pairs, PPO on prompts. */
 #ifndef RLHF_H
 #define RLHF_H
 

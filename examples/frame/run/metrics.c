@@ -101,7 +101,8 @@ static bool put(run *r, const metric_list *l)
     const zf_status status = zf_metrics_put(&r->metrics, l->all, l->count, &error);
     if (status == ZF_ERR_NOMEM) return fail(&r->error, status, "%s", error.text);
     if (status && !r->metrics_lost)
-        fprintf(stderr, "%s: %s; the run goes on, without numbers there until it can be written again\n",
+        fprintf(stderr,
+                "%s: %s; the run goes on, without numbers there until it can be written again\n",
                 r->job->sample->program, error.text);
     r->metrics_lost |= status != ZF_OK;
     zf_metrics_put(&r->live, l->all, l->count, NULL);

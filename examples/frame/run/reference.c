@@ -1,5 +1,5 @@
-/* What a loss compares with: numbers of the first parameters, which are computed once for all examples
- * and kept in checkpoints, so that no second model is in memory. */
+/* What a loss compares with: numbers of the first parameters, which are computed once for all
+ * examples and kept in checkpoints, so that no second model is in memory. */
 #include "../options/fail.h"
 #include "../../../zeroflow_llm.h"
 #include "run.h"
@@ -31,8 +31,8 @@ static bool read_reference(run *r, size_t bytes)
     return run_agree(r);
 }
 
-/* The session evaluates one part on each rank, of the shape of a part of training: then a text has the
- * same bits. */
+/* The session evaluates one part on each rank, of the shape of a part of training: then a text has
+ * the same bits. */
 static bool compute_reference(run *r)
 {
     const run_job *job = r->job;

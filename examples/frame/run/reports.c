@@ -17,14 +17,16 @@ bool run_trace_steps(const char *text, run_traced *out, zf_error *error)
     char end;
     *out = (run_traced){.first = 0};
     if (!text) return true;
-    snprintf(out->path, sizeof out->path, "%.*s", (int)(at ? (size_t)(at - text) : strlen(text)), text);
+    snprintf(out->path, sizeof out->path, "%.*s", (int)(at ? (size_t)(at - text) : strlen(text)),
+             text);
     if (!at) return true;
     if (sscanf(at, ":steps=%lld-%lld%c", &first, &last, &end) != 2 || first < 1 || last < first ||
         last - first >= MOST_TRACED)
-        return fail(error, ZF_ERR_ARGUMENT,
-                    "--trace %.200s: the steps must be A-B, 1 or more and at most %d of them, as in "
-                    "FILE:steps=10-12",
-                    text, MOST_TRACED);
+        return fail(
+            error, ZF_ERR_ARGUMENT,
+            "--trace %.200s: the steps must be A-B, 1 or more and at most %d of them, as in "
+            "FILE:steps=10-12",
+            text, MOST_TRACED);
     out->first = first, out->last = last;
     return true;
 }
@@ -97,8 +99,8 @@ static void put_facts(run *r)
     put_fact(r->page, "FLOP of a step, of each rank", "%.4g", info.flops);
     put_fact(r->page, "ranks", "%d on %d nodes", (int)job->ranks.world, (int)job->ranks.nodes);
     if (!uname(&machine))
-        put_fact(r->page, "machine", "%s, %s %s %s", machine.nodename, machine.sysname, machine.release,
-                 machine.machine);
+        put_fact(r->page, "machine", "%s, %s %s %s", machine.nodename, machine.sysname,
+                 machine.release, machine.machine);
     put_fact(r->page, "zeroflow", "%s", zf_version());
     for (int given = 1; given >= 0; given--)
         zf_options_each(job->tables.all, job->tables.count, put_option,
@@ -114,7 +116,8 @@ static const zf_cost *cost_of(const run *r)
 
 static bool draw_plan(run *r)
 {
-    const zf_status status = zf_report_plan(r->page, r->session.graph, cost_of(r), r->session.program);
+    const zf_status status =
+        zf_report_plan(r->page, r->session.graph, cost_of(r), r->session.program);
     return !status || fail(&r->error, status, "--report-html: the plan cannot be drawn (%s)",
                            zf_status_name(status));
 }
@@ -127,7 +130,8 @@ bool run_open_page(run *r)
     zf_sink sink;
     if (!r->leads || !o->report_html) return true;
     snprintf(title, sizeof title, "%s %.150s", r->job->sample->title, o->model);
-    if (!(r->page = zf_report_new(title, NULL))) return fail(&r->error, ZF_ERR_NOMEM, "out of memory");
+    if (!(r->page = zf_report_new(title, NULL)))
+        return fail(&r->error, ZF_ERR_NOMEM, "out of memory");
     put_facts(r);
     zf_report_warning(r->page, remark);
     return draw_plan(r) && !zf_report_sink(r->page, o->report_html, 0, &sink, &r->error) &&
@@ -160,7 +164,8 @@ bool run_page_takes_log(run *r)
     return !zf_report_sink(r->page, r->job->o.report_html, 0, &sink, &r->error);
 }
 
-/* ------------------------------------------------------------------------------------- the trace */
+/* ------------------------------------------------------------------------------------- the
+ * trace */
 
 bool run_open_trace(run *r)
 {
@@ -174,7 +179,8 @@ bool run_open_trace(run *r)
 static bool is_traced(const run *r, int64_t done)
 {
     const int64_t first = r->traced.first ? r->traced.first : r->first_step + MEASURED;
-    return r->job->o.trace && done >= first && done <= (r->traced.first ? r->traced.last : first + 1);
+    return r->job->o.trace && done >= first &&
+           done <= (r->traced.first ? r->traced.last : first + 1);
 }
 
 static bool is_measured(const run *r, int64_t done)
@@ -191,7 +197,8 @@ zf_status run_before_step(run *r, int64_t done)
     return status == ZF_ERR_BACKEND && !is_traced(r, done + 1) ? ZF_OK : status;
 }
 
-static bool add_spans(run *r, const zf_span *spans, int32_t count, int32_t rank, bool planned, bool last)
+static bool add_spans(run *r, const zf_span *spans, int32_t count, int32_t rank, bool planned,
+                      bool last)
 {
     const zf_trace_desc d = {
         .spans = spans, .count = count, .rank = rank, .planned = planned, .last = last};
@@ -226,11 +233,13 @@ static bool gather_spans(run *r, zf_span *all, int32_t count)
                        .out = times ? times + values : NULL};
     bool good = times != NULL;
     if (!good) fail(&r->error, ZF_ERR_NOMEM, "out of memory");
-    for (int32_t k = 0; good && k < count; k++) times[2 * k] = all[k].from, times[2 * k + 1] = all[k].to;
+    for (int32_t k = 0; good && k < count; k++)
+        times[2 * k] = all[k].from, times[2 * k + 1] = all[k].to;
     if (good && comm) good = !comm->run(comm->self, &c, &r->error);
     for (int32_t k = 0; good && comm && k < count * comm->world; k++) {
         all[k] = all[k % count];
-        all[k].from = c.count ? ((double *)c.out)[2 * k] : 0, all[k].to = ((double *)c.out)[2 * k + 1];
+        all[k].from = c.count ? ((double *)c.out)[2 * k] : 0,
+        all[k].to = ((double *)c.out)[2 * k + 1];
     }
     free(times);
     return good;

@@ -22,8 +22,9 @@ typedef struct run_job {
     sample_shape shape; /* of one part of a global batch */
     dataset data;
     char keep[400];       /* of --lora, for a model that scores */
-    uint64_t base; /* where there is --save or --load, and the first weights are needed later (--lora,
-                    * objective.joins, dataset.first): their digest */
+    /* Where there is --save or --load, and the first weights are needed later (--lora,
+     * objective.joins, dataset.first): their digest */
+    uint64_t base;
     zf_cost cost;  /* of --cost FILE */
     saving saving; /* in the process of rank 0 */
     saving best;   /* with --eval-every: the checkpoint with the lowest held-out loss */
@@ -98,8 +99,8 @@ double run_speed(const run *r);
 double run_peak_mib(void); /* of memory that the process has used */
 double run_now(void);      /* seconds of a clock */
 
-/* The numbers of a run, of rank 0 (metrics.c). Opens what is written next to its log (--tensorboard),
- * after the session; and the log and the live line, before the first step. */
+/* The numbers of a run, of rank 0 (metrics.c). Opens what is written next to its log
+ * (--tensorboard), after the session; and the log and the live line, before the first step. */
 bool run_open_metrics(run *r);
 bool run_open_live(run *r);
 /* Puts the numbers of step row->step, or those of held-out batches, into all of them. False where
@@ -113,9 +114,9 @@ double run_number(run *r, const char *name);
 /* There is a loss scale, so a non-finite gradient means a skipped step. */
 bool run_scaled(const run *r);
 
-/* The page and the trace of a run (reports.c), of which nothing is done where they are not asked for.
- * What is read of --trace; what is opened after the session; rows of the log for the page; what is
- * measured before and after a step, by all ranks. */
+/* The page and the trace of a run (reports.c), of which nothing is done where they are not asked
+ * for. What is read of --trace; what is opened after the session; rows of the log for the page;
+ * what is measured before and after a step, by all ranks. */
 bool run_trace_steps(const char *text, run_traced *out, zf_error *error);
 bool run_open_page(run *r);
 bool run_open_trace(run *r);
@@ -133,8 +134,8 @@ bool run_evaluate(run *r);
 /* The same during a run, printed; saves the checkpoint if it is the best so far. */
 bool run_judge(run *r);
 void run_judge_begin(run *r); /* finds out what was the best before, in a run that is resumed */
-/* Sets r->reference: computes it by the parameters before the first step, or in a run that is resumed
- * reads it from the checkpoint, which has this file. */
+/* Sets r->reference: computes it by the parameters before the first step, or in a run that is
+ * resumed reads it from the checkpoint, which has this file. */
 bool run_refer(run *r);
 extern const char run_reference_file[];
 size_t run_reference_bytes(const run_job *job); /* 0: the objective needs none */

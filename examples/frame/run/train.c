@@ -85,7 +85,8 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
         return fail(&r->error, ZF_ERR_NAN,
                     "step %lld: loss %g, gradient norm %g; " TRAINING_DIVERGED, (long long)done,
                     row.losses[0], row.grad_norm);
-    if (r->leads && done == r->first_step + 2) training_tell_grace(&r->job->report, t - r->last_step);
+    if (r->leads && done == r->first_step + 2)
+        training_tell_grace(&r->job->report, t - r->last_step);
     r->last_step = t;
     if (hears(r)) return false;
     if (r->comm && o->compare_every && done % o->compare_every == 0) {

@@ -1,4 +1,5 @@
-/* The reward model:DIR: the score that a reward model gives to a prompt and its answer (scorer.h). */
+/* The reward model:DIR: the score that a reward model gives to a prompt and its answer
+ * (scorer.h). */
 #ifndef MODEL_REWARD_H
 #define MODEL_REWARD_H
 

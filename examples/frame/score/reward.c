@@ -15,12 +15,14 @@ typedef struct reward_options {
 } reward_options;
 
 static const zf_option reward_rows[] = {
-    ZF_OPTION(reward_options, NUMBER, center, 0, "[0,1000000]", .topic = "loss", .traits = CHANGES,
-              .unit = "C",
-              .help = "adds C (chosen + rejected)^2 to the loss of a pair, so that scores stay around 0"),
+    ZF_OPTION(
+        reward_options, NUMBER, center, 0, "[0,1000000]", .topic = "loss", .traits = CHANGES,
+        .unit = "C",
+        .help = "adds C (chosen + rejected)^2 to the loss of a pair, so that scores stay around 0"),
     ZF_OPTION(reward_options, FLAG, positions, 0, NULL, .traits = CHANGES,
-              .help = "the loss of DeepSpeed-Chat: the mean over positions, from the first token that "
-                      "differs to the end of the longer text; else that of scores alone"),
+              .help =
+                  "the loss of DeepSpeed-Chat: the mean over positions, from the first token that "
+                  "differs to the end of the longer text; else that of scores alone"),
     {.name = NULL}};
 
 /* -------------------------------------------------------------------------------------- data */
@@ -50,7 +52,8 @@ static bool open_data(dataset *d, const settings *o, const zf_config_facts *fact
 {
     reward_data *data;
     (void)config;
-    if (!(data = d->own = calloc(1, sizeof *data))) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (!(data = d->own = calloc(1, sizeof *data)))
+        return fail(error, ZF_ERR_NOMEM, "out of memory");
     data->options = options_of(o), data->seed = (uint64_t)o->seed;
     data->padding = facts->pad && *facts->pad >= 0 ? (int32_t)*facts->pad : 0;
     return dataset_open_examples(d, o, facts, load_pairs, error);
@@ -92,13 +95,15 @@ static void stop(void *user)
     free(r);
 }
 
-static void *start(const dataset *d, bool held_out, int64_t examples, int64_t first, zf_error *error)
+static void *start(const dataset *d, bool held_out, int64_t examples, int64_t first,
+                   zf_error *error)
 {
     reader *r = calloc(1, sizeof *r);
     (void)first;
     if (!r) return fail(error, ZF_ERR_NOMEM, "out of memory"), NULL;
     r->data = d->own, r->held_out = held_out;
-    if (!score_batch_new(&r->batch, examples, r->data->pairs.longest, r->data->options->positions, error))
+    if (!score_batch_new(&r->batch, examples, r->data->pairs.longest, r->data->options->positions,
+                         error))
         return free(r), NULL;
     r->batch.padding = r->data->padding, r->batch.center = (float)r->data->options->center;
     return r;
@@ -126,7 +131,8 @@ static batch_counts count(const void *batch)
     return (batch_counts){b->pairs.filled, b->pairs.filled};
 }
 
-/* The places of last tokens, from the beginning of the part's rows on. A row that is empty has one. */
+/* The places of last tokens, from the beginning of the part's rows on. A row that is empty has
+ * one. */
 static const int32_t *last_of(session *s, const pairs_batch *b, int64_t first, int64_t rows)
 {
     for (int64_t row = 0; row < rows; row++) {
@@ -177,7 +183,8 @@ static double deviation_of(const sample_score *score)
     return n > 1 && variance > 0 ? sqrt(variance * n / (n - 1)) : 0;
 }
 
-static void print_score(const sample_score *score, const void *config, double unigram_nats, bool exact)
+static void print_score(const sample_score *score, const void *config, double unigram_nats,
+                        bool exact)
 {
     const double *v = score->value;
     (void)config, (void)unigram_nats, (void)exact;

@@ -11,7 +11,8 @@ causal_inputs score_begin(zf_graph *g, sample_shape *rows, sample_purpose purpos
     if (has_pairs(rows, purpose)) rows->batch *= 2;
     in.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(rows->batch, rows->sequence));
     if (rows->rows == SAMPLE_PADDED)
-        in.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(rows->batch, rows->sequence));
+        in.attention_mask =
+            zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(rows->batch, rows->sequence));
     if (rows->scope) zf_push(g, "%s", rows->scope);
     return in;
 }
@@ -59,7 +60,8 @@ static zf_tensor loss_of(zf_tensor x, zf_tensor scores, zf_tensor head, const sa
     if (positions)
         p = zf_pair_loss(zf_reshape(values_of(x, head), ZF_SHAPE(2 * pairs, tokens)), margin,
                          zf_input(g, "places", ZF_F32, ZF_SHAPE(pairs, tokens)), NULL);
-    return zf_output_ex(zf_add(p.loss, centered), "loss", &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
+    return zf_output_ex(zf_add(p.loss, centered), "loss",
+                        &(zf_output_desc){.reduction = ZF_REDUCTION_SUM});
 }
 
 static zf_tensor put_values(zf_tensor values, const sample_shape *rows, sample_purpose purpose)
@@ -70,7 +72,8 @@ static zf_tensor put_values(zf_tensor values, const sample_shape *rows, sample_p
     zf_value p;
     zf_input(g, "lr", ZF_F32, ZF_SCALAR);
     if (purpose != SAMPLE_TRAIN) return zf_output(zf_reshape(values, tokens), "values");
-    labels = zf_input(g, "labels", ZF_I32, tokens), returns = zf_input(g, "returns", ZF_F32, tokens);
+    labels = zf_input(g, "labels", ZF_I32, tokens),
+    returns = zf_input(g, "returns", ZF_F32, tokens);
     old = zf_input(g, "old_values", ZF_F32, tokens);
     weight = zf_input(g, "weight", ZF_F32, ZF_SHAPE(rows->batch, 1));
     p = zf_value_loss(values, old, returns, labels, weight, rows->value);

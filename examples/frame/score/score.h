@@ -1,5 +1,5 @@
-/* Models that score: r = w . h, with h [H] from the last norm at the last token of a text, and no bias
- * (Stiennon et al. 2020). Their graph is between two calls, as one that predicts tokens is:
+/* Models that score: r = w . h, with h [H] from the last norm at the last token of a text, and no
+ * bias (Stiennon et al. 2020). Their graph is between two calls, as one that predicts tokens is:
  *
  *     sample_shape rows = *shape;
  *     causal_inputs in = score_begin(g, &rows, purpose);
@@ -11,16 +11,16 @@
  *
  *     sum over p of weight[p] (-log sigma(chosen - rejected - margin[p]) + center (chosen + rejected)^2)
  *
- * (zf_pair_loss; the centre, which keeps scores around 0, is that of Eisenstein et al. 2023). With rows
- * of padding (SAMPLE_PADDED) the first term is that of DeepSpeed-Chat, of values r at positions in
- * place of scores.
+ * (zf_pair_loss; the centre, which keeps scores around 0, is that of Eisenstein et al. 2023). With
+ * rows of padding (SAMPLE_PADDED) the first term is that of DeepSpeed-Chat, of values r at
+ * positions in place of scores.
  *
  * With shape.value each of shape.batch rows is a prompt and its answer, and r at a position is the
- * value of the text up to there (zf_value_loss): what the tokens after it are expected to be rewarded
- * with.
+ * value of the text up to there (zf_value_loss): what the tokens after it are expected to be
+ * rewarded with.
  *
- * Texts begin at the left. Their last tokens are an input: padding is never looked for by its id, and
- * as attention is causal, it changes no score. */
+ * Texts begin at the left. Their last tokens are an input: padding is never looked for by its id,
+ * and as attention is causal, it changes no score. */
 #ifndef SCORE_H
 #define SCORE_H
 

@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 
-bool score_batch_new(score_batch *b, int64_t count, int64_t sequence, bool positions, zf_error *error)
+bool score_batch_new(score_batch *b, int64_t count, int64_t sequence, bool positions,
+                     zf_error *error)
 {
     const size_t p = (size_t)count, cells = p * (size_t)sequence;
     *b = (score_batch){.padding = 0};
@@ -16,7 +17,8 @@ bool score_batch_new(score_batch *b, int64_t count, int64_t sequence, bool posit
         b->mean_places = malloc(cells * sizeof *b->mean_places);
         b->sum_places = malloc(cells * sizeof *b->sum_places);
     }
-    if (b->margin && b->mean && b->sum && (!positions || (b->mask && b->mean_places && b->sum_places)))
+    if (b->margin && b->mean && b->sum &&
+        (!positions || (b->mask && b->mean_places && b->sum_places)))
         return true;
     score_batch_free(b);
     return fail(error, ZF_ERR_NOMEM, "out of memory");

@@ -17,7 +17,8 @@ typedef struct score_batch {
 } score_batch;
 
 /* Room for a batch. False with *error. */
-bool score_batch_new(score_batch *b, int64_t count, int64_t sequence, bool positions, zf_error *error);
+bool score_batch_new(score_batch *b, int64_t count, int64_t sequence, bool positions,
+                     zf_error *error);
 void score_batch_free(score_batch *b);
 
 /* Sets all that follows from b->pairs and the margins. */

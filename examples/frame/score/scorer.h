@@ -13,12 +13,13 @@
 
 typedef struct scorer_desc {
     const sample_model *sample;
-    /* Of the model. An adapter names the folder of its base itself (base_model_name_or_path), unless
-     * `adapter` is that adapter and `folder` its base */
+    /* Of the model. An adapter names the folder of its base itself (base_model_name_or_path),
+     * unless `adapter` is that adapter and `folder` its base */
     const char *folder, *adapter;
     int64_t dtype;   /* an index in FOLDER_DTYPES */
     int64_t weights; /* an index in ZF_CONFIG_WEIGHTS */
-    int64_t texts;   /* of a step; 0: 8. A step of fewer is filled, so a text has the same bits in any */
+    int64_t
+        texts; /* of a step; 0: 8. A step of fewer is filled, so a text has the same bits in any */
     int64_t tokens;  /* of a text, at most; 0: as many as the model has positions */
     int64_t threads;
     bool average; /* parameters take the averages of --ema */
@@ -51,11 +52,11 @@ void scorer_close(scorer *r); /* all zero: nothing */
 
 /* The scores of n texts, text i with counts[i] ids, at its last one. False with *error: a text is
  * empty, or longer than `tokens`; an id is not in the vocabulary; a score is not finite. */
-bool scorer_run(scorer *r, const int32_t *const *ids, const int64_t *counts, int64_t n, double *scores,
-                zf_error *error);
+bool scorer_run(scorer *r, const int32_t *const *ids, const int64_t *counts, int64_t n,
+                double *scores, zf_error *error);
 
-/* Whether the ids of another model mean the same: as many, and in both tokenizers the same tokens. `folder`:
- * of the other model's tokenizer. False with *error. */
+/* Whether the ids of another model mean the same: as many, and in both tokenizers the same tokens.
+ * `folder`: of the other model's tokenizer. False with *error. */
 bool scorer_fits(const scorer *r, int64_t vocab, const char *folder, zf_error *error);
 
 #endif

@@ -4,8 +4,8 @@
  *     DIR/adapter_model.safetensors   base_model.model.MODULE.lora_A.weight and .lora_B.weight, and
  *                                     base_model.model.NAME of each parameter of a module that is kept
  *
- * The files have the names of parameters without the adapter's (zf_lora_desc.name). So one folder is
- * taken under several names, as by a reference that stays as it was loaded, over the base of the
+ * The files have the names of parameters without the adapter's (zf_lora_desc.name). So one folder
+ * is taken under several names, as by a reference that stays as it was loaded, over the base of the
  * adapter that is trained:
  *
  *     zf_lora_desc trained = *zf_adapter_desc(a), ref = trained;
@@ -55,12 +55,12 @@ typedef struct zf_adapter_about {
     const char *task;            /* PEFT's task_type: "CAUSAL_LM", "SEQ_CLS"; NULL: none */
 } zf_adapter_about;
 
-/* Whether the files can hold the adapter of a graph: what it keeps is of modules, none of which has a
- * product as well. False with *error. */
+/* Whether the files can hold the adapter of a graph: what it keeps is of modules, none of which has
+ * a product as well. False with *error. */
 ZF_API bool zf_adapter_can_write(zf_graph *g, zf_error *error);
 
-/* All ranks must call it. PEFT keeps whole modules: parameters of the base are written as well where
- * others of their module are kept. False with *error. To be freed all the same. */
+/* All ranks must call it. PEFT keeps whole modules: parameters of the base are written as well
+ * where others of their module are kept. False with *error. To be freed all the same. */
 ZF_API bool zf_adapter_write(zf_adapter_files *files, zf_program *program, zf_graph *g,
                              const zf_adapter_about *about, zf_error *error);
 ZF_API void zf_adapter_files_free(zf_adapter_files *files);

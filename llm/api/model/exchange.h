@@ -1,5 +1,5 @@
-/* Reads and writes the parameters of a model in Hugging Face's files (zf_weights). A table gives the
- * names in files where they differ from the model's. */
+/* Reads and writes the parameters of a model in Hugging Face's files (zf_weights). A table gives
+ * the names in files where they differ from the model's. */
 
 enum { ZF_EXCHANGE_NAMES = 6 };
 
@@ -25,8 +25,8 @@ typedef struct zf_exchange {
     bool (*turned)(zf_tensor param);
 } zf_exchange;
 
-/* The parameter of the graph that files call so: one that an adapter keeps has the adapter's name in
- * its own. Invalid where there is none. */
+/* The parameter of the graph that files call so: one that an adapter keeps has the adapter's name
+ * in its own. Invalid where there is none. */
 ZF_API zf_tensor zf_exchange_find(zf_graph *g, const char *name);
 
 /* Whether a parameter is one that files may lack. */
@@ -36,10 +36,9 @@ ZF_API bool zf_exchange_is_head(const zf_exchange *x, const char *param);
 ZF_API bool zf_exchange_is_tied(const zf_exchange *x, zf_weights *w, zf_error *error);
 
 /* Reads every parameter but those of an adapter's products. It is an error if one is missing
- * (except heads and what an adapter keeps, which then have their first values) or has another shape,
- * or if a tensor of the
- * model's `inside` is unknown. Other tensors of the files are reported. Parameters of bf16 or
- * f16 are rounded, their master weights are not. */
+ * (except heads and what an adapter keeps, which then have their first values) or has another
+ * shape, or if a tensor of the model's `inside` is unknown. Other tensors of the files are
+ * reported. Parameters of bf16 or f16 are rounded, their master weights are not. */
 ZF_API bool zf_exchange_import(const zf_exchange *x, zf_program *program, zf_graph *g,
                                const char *path, zf_weights_report *report, zf_error *error);
 
@@ -53,8 +52,8 @@ ZF_API bool zf_exchange_export(const zf_exchange *x, zf_program *program, zf_gra
 
 /* Whether the parameters of one graph can be copied to another, by name, except those of an
  * adapter's products. One that `from` lacks keeps its value if it belongs to a head or is kept by
- * an adapter, and is an error otherwise. So is one of `from` that `to` lacks and that belongs to no head. Others are
- * reported. `path` names `from` in messages. */
+ * an adapter, and is an error otherwise. So is one of `from` that `to` lacks and that belongs to no
+ * head. Others are reported. `path` names `from` in messages. */
 ZF_API bool zf_exchange_match(const zf_exchange *x, zf_graph *to, zf_graph *from, const char *path,
                               zf_weights_report *report, zf_error *error);
 

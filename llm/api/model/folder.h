@@ -26,9 +26,9 @@ ZF_API bool zf_folder_has_weights(const char *path);
 ZF_API bool zf_folder_has_bpe(const char *path);
 
 /* The files that are kept as they are: first those of a tokenizer with a BPE model (tokenizer.json,
- * tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja), then those
- * of a model (generation_config.json, and reward.json, which says how a model that scores has scored
- * held-out texts). at NULL: a file that is not there. */
+ * tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja), then
+ * those of a model (generation_config.json, and reward.json, which says how a model that scores has
+ * scored held-out texts). at NULL: a file that is not there. */
 enum { ZF_FOLDER_TOKENIZER_FILES = 5, ZF_FOLDER_REWARD = 6, ZF_FOLDER_FILES };
 ZF_API const char *zf_folder_file(int which);
 
@@ -36,8 +36,8 @@ typedef struct zf_folder_texts {
     zf_text text[ZF_FOLDER_FILES];
 } zf_folder_texts;
 
-/* Reads those of a tokenizer from one folder, those of a model from another; NULL: not. The texts must
- * be all zero, or read from the other one. False with *error; to be freed all the same. */
+/* Reads those of a tokenizer from one folder, those of a model from another; NULL: not. The texts
+ * must be all zero, or read from the other one. False with *error; to be freed all the same. */
 ZF_API bool zf_folder_texts_read(zf_folder_texts *, const char *tokenizer, const char *model,
                                  zf_error *error);
 ZF_API bool zf_folder_texts_write(const zf_folder_texts *, const char *folder, zf_error *error);
@@ -80,9 +80,10 @@ enum { ZF_FOLDER_PATH = 1024 };
 
 /* Begins an export of the model in folder `from` to `to`: a file X.safetensors, or a folder for
  * transformers, which gets a config.json and, if `from` has a vocabulary, the files of a tokenizer
- * (training on a batch file leaves none), and the files that are kept as they are. Files are replaced
- * as by zf_file_save; one that `to` has and `from` has not is an error, since it would change what is
- * read. A folder that holds a checkpoint or an adapter is an error too. Frees `config`. weights: the path of the file of weights, which the caller writes. */
+ * (training on a batch file leaves none), and the files that are kept as they are. Files are
+ * replaced as by zf_file_save; one that `to` has and `from` has not is an error, since it would
+ * change what is read. A folder that holds a checkpoint or an adapter is an error too. Frees
+ * `config`. weights: the path of the file of weights, which the caller writes. */
 ZF_API bool zf_folder_export(const char *to, const char *from, zf_json_writer *config,
                              zf_folder_frame frame, int64_t longest, char weights[ZF_FOLDER_PATH],
                              zf_error *error);

@@ -129,8 +129,8 @@ ZF_API bool zf_answer_prompt_chat(const zf_answer_desc *d, const zf_json *conver
                                   zf_ids *out, zf_error *error);
 
 /* Begins an answer to the ids in a->ids, which the caller has added to an answer that is all
- * zero, and to the text in a->text. False with *error: there are no ids, one that the model does not
- * have, or out of memory. */
+ * zero, and to the text in a->text. False with *error: there are no ids, one that the model does
+ * not have, or out of memory. */
 ZF_API bool zf_answer_begin(zf_answer *a, const zf_answer_desc *d, zf_error *error);
 ZF_API void zf_answer_free(zf_answer *a);
 /* Adds a token, or ends the answer: a negative id (its length), a token of `ends`, a text of
@@ -187,7 +187,7 @@ typedef struct zf_generator {
     zf_program *programs[2];
     zf_decoder decoder;
     int32_t ends[ZF_GENERATOR_ENDS]; /* the ids that end a text by its files; -1: none */
-    zf_folder_generation says;       /* its generation_config.json: .how = says.how does as it says */
+    zf_folder_generation says; /* its generation_config.json: .how = says.how does as it says */
 } zf_generator;
 
 /* False with *error, and then there is nothing to close. */

@@ -32,13 +32,13 @@ ZF_API void zf_sampler_close(zf_sampler *);
 ZF_API int32_t zf_sampler_draw(zf_sampler *s, float *logits, const int32_t *seen,
                                int64_t seen_count, uint64_t dice);
 
-/* After a draw above temperature 0: the logarithm of the probability with which a token was drawn, of
- * those that were kept. 0 after a draw at temperature 0. */
+/* After a draw above temperature 0: the logarithm of the probability with which a token was drawn,
+ * of those that were kept. 0 after a draw at temperature 0. */
 ZF_API double zf_sampler_logp(const zf_sampler *s, int32_t id);
 
-/* Whose random numbers an answer draws: those of a prompt, so that a text is the same whatever other
- * prompts are answered at the same time. prompt [count] are its ids, and `sample` counts answers to
- * the same prompt, from 0 on. */
+/* Whose random numbers an answer draws: those of a prompt, so that a text is the same whatever
+ * other prompts are answered at the same time. prompt [count] are its ids, and `sample` counts
+ * answers to the same prompt, from 0 on. */
 ZF_API uint64_t zf_sampler_owner(const int32_t *prompt, size_t count, int64_t sample);
 /* The same for prompts that are answered again in each iteration of a training: `prompt` is the
  * number of the prompt in its data. */

@@ -37,8 +37,8 @@ ZF_API bool zf_weights_taken(const zf_weights *w, int32_t index);
 ZF_API bool zf_weights_equal(zf_weights *w, int32_t a, int32_t b, zf_error *error);
 
 /* What an import reports: parameters that the files lack, which keep first values; tensors that the
- * model does not use; names of an index without a tensor in its files, and tensors of its files that
- * it does not list, which are read. Their numbers, and as many names as there is room for. */
+ * model does not use; names of an index without a tensor in its files, and tensors of its files
+ * that it does not list, which are read. Their numbers, and as many names as there is room for. */
 enum { ZF_WEIGHTS_NAMES = 240 };
 
 typedef struct zf_weights_report {
@@ -59,8 +59,8 @@ ZF_API bool zf_weights_whole(const zf_weights_report *report, const char *path, 
 ZF_API zf_status zf_weights_put(zf_program *program, zf_tensor param, const float *values,
                                 zf_error *error);
 
-/* The first parameter of the graph that has a value that is not finite; the invalid tensor: there is
- * none, or with *error. All ranks must call it. */
+/* The first parameter of the graph that has a value that is not finite; the invalid tensor: there
+ * is none, or with *error. All ranks must call it. */
 ZF_API zf_tensor zf_weights_not_finite(zf_program *program, zf_graph *g, zf_error *error);
 
 /* The values that training continues from: the master weights, if there are any. All ranks must

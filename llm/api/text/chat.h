@@ -8,8 +8,9 @@
  * reasoning_content and thinking; tools and documents, else none; the members of
  * chat_template_kwargs; the special tokens of tokenizer_config.json or special_tokens_map.json
  * (bos_token, ...); add_generation_prompt. Two things are read more kindly than there. A content of
- * parts, [{"type": "text", "text": "..."}, ...], is their texts, one after the other, for a template
- * that does not read parts: it does not have the word text. For styles the role developer is system. */
+ * parts, [{"type": "text", "text": "..."}, ...], is their texts, one after the other, for a
+ * template that does not read parts: it does not have the word text. For styles the role developer
+ * is system. */
 
 enum { ZF_CHAT_TOKEN = 64 };
 
@@ -78,8 +79,8 @@ ZF_API zf_json *zf_chat_of(const zf_chat_message *messages, size_t count, zf_err
  *     {"prompt": [MESSAGE, ...], "completion": [MESSAGE, ...]}  TRL; answers of the prompt have the
  *         weight 0; or "response"
  *
- * *out is to be freed by zf_json_free; NULL where the line is in none of these forms: it has messages,
- * chosen, or a prompt that is a string. False with *error. */
+ * *out is to be freed by zf_json_free; NULL where the line is in none of these forms: it has
+ * messages, chosen, or a prompt that is a string. False with *error. */
 ZF_API bool zf_chat_convert(const zf_json *line, zf_json **out, zf_error *error);
 
 /* A part of a chat's text that is trained on. */

@@ -44,9 +44,9 @@ ZF_API const char *zf_text_wrong(const char *at, size_t bytes, bool begins, size
 /* The bytes of a byte order mark of UTF-8 at the beginning of a file: 3 or 0. */
 ZF_API size_t zf_text_mark(const char *at, size_t bytes);
 
-/* Writes a file as a whole: next to its place, brought to the disk, then renamed, so that it is never
- * seen half-written. A symbolic link in its place is replaced; what it points to stays. False with
- * *error. */
+/* Writes a file as a whole: next to its place, brought to the disk, then renamed, so that it is
+ * never seen half-written. A symbolic link in its place is replaced; what it points to stays. False
+ * with *error. */
 ZF_API bool zf_file_save(const char *path, const void *data, size_t bytes, zf_error *error);
 
 /* Digests of files and of data in memory, for noticing differences. They do not protect against

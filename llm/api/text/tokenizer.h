@@ -4,13 +4,14 @@
  *     ids --tokens--> texts --decoder--> text
  *
  * Supported: the models BPE (of bytes, as GPT-2, Llama 3 and Qwen have it, or of characters with
- * byte_fallback, as Llama 2 and Mistral) and Unigram, with or without byte_fallback; the normalizers
- * Lowercase, NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip, and Sequence; the pre_tokenizers ByteLevel, Split, Digits, Metaspace, WhitespaceSplit, and Sequence;
- * the post_processors TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel, and
- * Sequence; the decoders ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip, and Sequence;
- * added tokens with all their flags. What is not supported is an error that names it and its place,
- * and so is a member that is not read. As by transformers, truncation and padding are not done, and
- * BPE's dropout must be 0.
+ * byte_fallback, as Llama 2 and Mistral) and Unigram, with or without byte_fallback; the
+ * normalizers Lowercase, NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip, and Sequence; the
+ * pre_tokenizers ByteLevel, Split, Digits, Metaspace, WhitespaceSplit, and Sequence; the
+ * post_processors TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel, and Sequence;
+ * the decoders ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip, and Sequence; added tokens
+ * with all their flags. What is not supported is an error that names it and its place, and so is a
+ * member that is not read. As by transformers, truncation and padding are not done, and BPE's
+ * dropout must be 0.
  *
  * Of a folder, special tokens that only tokenizer_config.json, special_tokens_map.json or
  * added_tokens.json have are added as transformers 5 adds them; split_special_tokens is obeyed, and
@@ -66,8 +67,9 @@ enum { ZF_TOKENIZER_NO_SPECIAL = 1 /* without special tokens */ };
 ZF_API bool zf_tokenizer_decode(const zf_tokenizer *, const int32_t *ids, size_t count,
                                 unsigned flags, zf_text *out, zf_error *error);
 
-/* False with *error, which names the first token that a model of `vocab` ids does not have: a folder
- * may have more tokens than ids. tokens or words: where the ids are from; the other is NULL. */
+/* False with *error, which names the first token that a model of `vocab` ids does not have: a
+ * folder may have more tokens than ids. tokens or words: where the ids are from; the other is
+ * NULL. */
 ZF_API bool zf_ids_check(const int32_t *ids, size_t count, int64_t vocab,
                          const zf_tokenizer *tokens, const zf_wordpiece *words, zf_error *error);
 

@@ -23,23 +23,24 @@
  * A reward that is not a number (NaN) says that the answer cannot be scored; then the sum is NaN.
  * Infinities are errors.
  *
- * A command is run by sh -c for each call. It reads a line of JSON for each answer, up to the end of
- * the input, and prints a line with a number for each, in their order, or null for an answer that
- * cannot be scored:
+ * A command is run by sh -c for each call. It reads a line of JSON for each answer, up to the end
+ * of the input, and prints a line with a number for each, in their order, or null for an answer
+ * that cannot be scored:
  *
  *     {"completion": "7", "finish": "end", "tokens": 2, "data": {"prompt": "3+4=", "answer": "7"}}
  *
- * finish: end, stop or length; data: the line of the prompt. A command that cannot be started, fails,
- * prints too few lines, too many, or another text, or takes longer than the deadline, is an error
- * that names the line of the prompt. It is killed then, with the processes of its group. Its
+ * finish: end, stop or length; data: the line of the prompt. A command that cannot be started,
+ * fails, prints too few lines, too many, or another text, or takes longer than the deadline, is an
+ * error that names the line of the prompt. It is killed then, with the processes of its group. Its
  * standard error is that of the program. No signal reaches the program. */
 
 typedef struct zf_reward_item {
     const zf_prompt *prompt; /* its ids, its line, and what else that has (data) */
     const char *text;        /* the answer, terminated, never NULL */
     size_t bytes;
-    const int32_t *ids; /* [count] of the answer, with the token that ended it; before them in memory
-                         * are those of the prompt */
+    /* [count] of the answer, with the token that ended it; before them in memory are those of the
+     * prompt */
+    const int32_t *ids;
     int64_t count;
     zf_finish finish;
     int64_t tokens; /* that an answer has, at most */

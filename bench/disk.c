@@ -26,9 +26,9 @@ typedef struct setting {
 
 static const zf_option setting_rows[] = {
     ZF_OPTION(setting, COUNT, mebibytes, 1024, "[16,1048576] by 16", .flag = "bytes", .unit = "MIB",
-              .topic = "disk", .help = "of each file"),
-    ZF_OPTION(setting, NUMBER, seconds, 0.5, "(0,inf)", .help = "of each cell and round"),
-    ZF_OPTION(setting, COUNT, rounds, 3, "[1,9]", .help = "of which the median counts"),
+              .topic = "disk", .help = "size of each file"),
+    ZF_OPTION(setting, NUMBER, seconds, 0.5, "(0,inf)", .help = "duration of each cell in a round"),
+    ZF_OPTION(setting, COUNT, rounds, 3, "[1,9]", .help = "rounds, of which the median counts"),
     {.name = NULL}};
 
 /* A column: how a row's blocks are moved. */

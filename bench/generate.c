@@ -208,16 +208,16 @@ typedef struct options {
 
 static const zf_option rows[] = {
     ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS, .topic = "generation",
-        .help = "as llm pretrain"),
+        .help = "model, as llm pretrain takes it"),
     ROW(COUNT, prompt, 256, "[1,65536]", .help = "tokens of the prompt"),
     ROW(COUNT, tokens, 64, "[1,65536]", .help = "tokens that are generated"),
     ROW(COUNT, streams, 1, "[1,256]", .help = "texts that are continued together"),
     ROW(COUNT, threads, 2, "[1,256]", .help = "worker threads"),
-    ROW(COUNT, rounds, 5, "[1,64]", .help = "of all measurements"),
-    ROW(CHOICE, precision, 0, "f32|bf16|f16", .help = "of the computation"),
-    ROW(CHOICE, weights, 0, ZF_CONFIG_WEIGHTS, .help = "of products"),
-    ROW(FLAG, json, 0, NULL, .help = "one JSON object"),
-    ROW(FLAG, profile, 0, NULL, .help = "time by operator"),
+    ROW(COUNT, rounds, 5, "[1,64]", .help = "rounds of all measurements"),
+    ROW(CHOICE, precision, 0, "f32|bf16|f16", .help = "dtype of the computation"),
+    ROW(CHOICE, weights, 0, ZF_CONFIG_WEIGHTS, .help = "how weights of products are stored"),
+    ROW(FLAG, json, 0, NULL, .help = "print one JSON object"),
+    ROW(FLAG, profile, 0, NULL, .help = "print the time by operator"),
     ROW(DESC, device, 0, NULL, .rows = bench_device_rows),
     {.name = NULL}};
 

@@ -32,9 +32,10 @@ typedef struct options {
 static const zf_option rows[] = {
     ROW(FLAG, llama, 0, NULL, .topic = "step", .help = "a model of llm, not of gpt"),
     ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS,
-        .help = "as gpt pretrain, or llm pretrain"),
-    ROW(CHOICE, weights, 0, ZF_CONFIG_WEIGHTS, .help = "of products, under an adapter"),
-    ROW(NUMBER, dropout, 0, "[0,1)", .unit = "P", .help = "everywhere"),
+        .help = "model, as gpt pretrain or llm pretrain takes it"),
+    ROW(CHOICE, weights, 0, ZF_CONFIG_WEIGHTS,
+        .help = "how weights of products are stored under an adapter"),
+    ROW(NUMBER, dropout, 0, "[0,1)", .unit = "P", .help = "probability of every dropout"),
     {.name = NULL}};
 
 int main(int argc, char **argv)

@@ -232,14 +232,14 @@ typedef struct setting {
 
 static const zf_option setting_rows[] = {
     ZF_OPTION(setting, TEXT, shapes, 0, NULL, .unit = "bert|attention|vectors|M,N,K",
-              .topic = "matmul", .help = "of the products; bert without this option"),
-    ZF_OPTION(setting, CHOICE, dtype, 0, "f32|bf16|f16", .help = "of the operands"),
+              .topic = "matmul", .help = "shapes of the products; bert without this option"),
+    ZF_OPTION(setting, CHOICE, dtype, 0, "f32|bf16|f16", .help = "dtype of the operands"),
     ZF_OPTION(setting, COUNT, threads, 2, "[1,1024]", .help = "worker threads"),
     ZF_OPTION(setting, TEXT, isa, 0, NULL, .unit = "NAME",
               .help = "instruction set; without this option the best"),
     ZF_OPTION(setting, TEXT, blas, 0, NULL, .unit = "FILE|none",
               .help = "shared library with cblas_sgemm; libopenblas.so.0 without this option"),
-    ZF_OPTION(setting, COUNT, rounds, 11, "[1,200]", .help = "of which the median counts"),
+    ZF_OPTION(setting, COUNT, rounds, 11, "[1,200]", .help = "rounds, of which the median counts"),
     ZF_OPTION(setting, FLAG, quick, 0, NULL, .help = "without the largest products"),
     {.name = NULL}};
 

@@ -139,12 +139,12 @@ static bool measure(const choices *set, row *r, double memory, zf_error *error)
 
 static const zf_option rows[] = {
     ZF_OPTION(choices, TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS,
-              .topic = "memory", .help = "as bert pretrain"),
+              .topic = "memory", .help = "model, as bert pretrain takes it"),
     ZF_OPTION(choices, COUNT, vocab, 0, "[0,1000000000]",
               .help = "tokens of the vocabulary; 0: the model's"),
     ZF_OPTION(choices, NUMBER, memory, 12, "[0,1000000]", .unit = "GIB",
-              .help = "all that ranks may take together"),
-    ZF_OPTION(choices, FLAG, json, 0, NULL, .help = "one JSON object a row"),
+              .help = "bytes that all ranks together may take"),
+    ZF_OPTION(choices, FLAG, json, 0, NULL, .help = "print one JSON object for each row"),
     {.name = NULL}};
 
 int main(int argc, char **argv)

@@ -182,11 +182,11 @@ typedef struct options {
 
 static const zf_option option_rows[] = {
     ROW(COUNT, rows, 65536, "[64,16777216]", .topic = "operators",
-        .help = "of operands, a multiple of 64"),
+        .help = "rows of the operands, a multiple of 64"),
     ROW(COUNT, rounds, 10, "[1,1000000]", .help = "steps that are timed, after two others"),
     ROW(COUNT, threads, 2, "[1,1024]", .help = "worker threads"),
-    ROW(CHOICE, dtype, 0, "bf16|f16|f32", .help = "of operands"),
-    ROW(FLAG, json, 0, NULL, .help = "one JSON object"),
+    ROW(CHOICE, dtype, 0, "bf16|f16|f32", .help = "dtype of the operands"),
+    ROW(FLAG, json, 0, NULL, .help = "print one JSON object"),
     ROW(DESC, device, 0, NULL, .rows = bench_device_rows),
     {.name = NULL}};
 

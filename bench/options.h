@@ -11,11 +11,11 @@
 /* Options of any benchmark with a device. Members that are not 0 have another default. */
 static const zf_option bench_device_rows[] = {
     ZF_OPTION(device_desc, CHOICE, kind, 0, DEVICE_KINDS, .flag = "device", .topic = "device",
-              .help = "that computes"),
+              .help = "device that computes"),
     ZF_OPTION(device_desc, TEXT, tuning, 0, NULL, .unit = "FILE", .traits = ZF_OPTION_READS,
-              .with = "kind=cuda", .help = "of CUDA's algorithms"),
+              .with = "kind=cuda", .help = "file of CUDA's algorithms"),
     ZF_OPTION(device_desc, FLAG, no_graphs, 0, NULL, .with = "kind=cuda",
-              .help = "launch by launch"),
+              .help = "each kernel is launched by itself, without CUDA graphs"),
     {.name = NULL}};
 
 static inline const char *bench_name(char **argv)

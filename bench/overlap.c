@@ -359,29 +359,30 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
 
 static const zf_option rows[] = {
     ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS, .topic = "overlap",
-        .help = "as bert pretrain"),
+        .help = "model, as bert pretrain takes it"),
     ROW(COUNT, vocab, 8192, "[8,1000000000]", .help = "tokens of the vocabulary"),
     ROW(COUNT, ranks, 2, "[2,4096]", .help = "threads that are ranks"),
-    ROW(TEXT, stages, 0, NULL, .unit = "DIGITS", .help = "of ZeRO, one after the other"),
-    ROW(NUMBER, share, 0.5, "[0.01,100]", .help = "communication of the compute time"),
-    ROW(NUMBER, latency, 20, "[0,1000000]", .unit = "US", .help = "microseconds of a collective"),
+    ROW(TEXT, stages, 0, NULL, .unit = "DIGITS", .help = "stages of ZeRO, one after the other"),
+    ROW(NUMBER, share, 0.5, "[0.01,100]", .help = "communication, as a share of the compute time"),
+    ROW(NUMBER, latency, 20, "[0,1000000]", .unit = "US",
+        .help = "latency of a collective in microseconds"),
     ROW(NUMBER, rate, 0, "[0,1000000000000000]", .unit = "BYTES",
-        .help = "a second of the link; 0: by --share"),
-    ROW(COUNT, steps, 3, "[1,1000000]", .help = "of each kind in a round"),
-    ROW(COUNT, rounds, 5, "[1,1000]", .help = "of which the medians are taken"),
-    ROW(FLAG, real, 0, NULL, .help = "no delays: the link is slow itself"),
+        .help = "bytes that the link moves in a second; 0: by --share"),
+    ROW(COUNT, steps, 3, "[1,1000000]", .help = "steps of each kind in a round"),
+    ROW(COUNT, rounds, 5, "[1,1000]", .help = "rounds, of which the medians count"),
+    ROW(FLAG, real, 0, NULL, .help = "no delays are added: the link itself is slow"),
     ROW(NUMBER, compute, 0, "[0,1000000000]", .unit = "MS", .with = "real",
-        .help = "step on a fast link"),
-    ROW(FLAG, trace, 0, NULL, .help = "the collectives of a step"),
-    ROW(FLAG, json, 0, NULL, .help = "one JSON object a stage"),
+        .help = "measure steps on a fast link"),
+    ROW(FLAG, trace, 0, NULL, .help = "print the collectives of a step"),
+    ROW(FLAG, json, 0, NULL, .help = "print one JSON object for each stage"),
     {.name = NULL}};
 
 /* Of the passes. */
 static const zf_option pass_rows[] = {
     ZF_OPTION(zf_training, BYTES, zero.bucket_bytes, 0, NULL, .flag = "bucket", .topic = "passes",
-              .help = "of a bucket of parameters; 0: the default"),
+              .help = "size of a bucket of parameters; 0: the default"),
     ZF_OPTION(zf_training, BYTES, prefetch.bytes, 0, NULL, .flag = "prefetch",
-              .help = "gathered before their use"),
+              .help = "bytes that are gathered before their use"),
     {.name = NULL}};
 
 int main(int argc, char **argv)

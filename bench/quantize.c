@@ -103,7 +103,7 @@ typedef struct setting {
 static const zf_option setting_rows[] = {
     ZF_OPTION(setting, COUNT, threads, 2, "[1,1024]", .topic = "quantize",
               .help = "worker threads"),
-    ZF_OPTION(setting, COUNT, rounds, 10, "[1,1000]", .help = "of which the median counts"),
+    ZF_OPTION(setting, COUNT, rounds, 10, "[1,1000]", .help = "rounds, of which the median counts"),
     ZF_OPTION(setting, COUNT, block, 256, "64|128|256|512|1024|2048",
               .help = "numbers with one scale"),
     ZF_OPTION(setting, TEXT, isa, 0, NULL, .unit = "NAME",

@@ -12,7 +12,7 @@ static const zf_option bench_session_rows[] = {
               .help = "tokens of an example"),
     ZF_OPTION(session_desc, COUNT, threads, 0, "[1,1024]", .help = "worker threads of a rank"),
     ZF_OPTION(session_desc, TEXT, offload_dir, 0, NULL, .unit = "DIR", .traits = ZF_OPTION_READS,
-              .help = "for values on a disk"),
+              .help = "folder for values on a disk"),
     ZF_OPTION(session_desc, DESC, device, 0, NULL, .rows = bench_device_rows),
     {.name = NULL}};
 
@@ -28,12 +28,13 @@ static const zf_option bench_step_rows[] = {
               .help = "steps that are timed, after three others"),
     ZF_OPTION(bench_step, FLAG, estimate, 0, NULL,
               .help = "print the time that measured rates predict"),
-    ZF_OPTION(bench_step, FLAG, profile, 0, NULL, .help = "time by operator, and its floor"),
+    ZF_OPTION(bench_step, FLAG, profile, 0, NULL,
+              .help = "print the time by operator, and its floor"),
     ZF_OPTION(bench_step, NUMBER, roof_gflops, 0, "[0,1000000000]", .with = "profile",
-              .help = "of the floor; 0: it is measured"),
+              .help = "GFLOP/s of the floor; 0: they are measured"),
     ZF_OPTION(bench_step, NUMBER, roof_gbytes, 0, "[0,1000000000]", .with = "profile",
-              .help = "the same of memory, GB/s"),
-    ZF_OPTION(bench_step, FLAG, json, 0, NULL, .help = "one JSON object"),
+              .help = "GB/s of memory of the floor; 0: they are measured"),
+    ZF_OPTION(bench_step, FLAG, json, 0, NULL, .help = "print one JSON object"),
     {.name = NULL}};
 
 #endif

@@ -32,13 +32,13 @@ typedef struct options {
 
 static const zf_option rows[] = {
     ROW(TEXT, model, 0, NULL, .unit = "NAME|FILE", .traits = ZF_OPTION_READS, .topic = "step",
-        .help = "as bert pretrain"),
+        .help = "model, as bert pretrain takes it"),
     ROW(COUNT, vocab, 8192, "[8,1000000000]", .help = "tokens of the vocabulary"),
-    ROW(FLAG, timed, 0, NULL, .help = "plan the overlap by such rates"),
+    ROW(FLAG, timed, 0, NULL, .help = "file of rates by which the overlap is planned"),
     ROW(FLAG, fusions, 0, NULL, .help = "print the names of the rewrites"),
-    ROW(FLAG, peak, 0, NULL, .help = "the share of the FMA peak, taken in turns"),
+    ROW(FLAG, peak, 0, NULL, .help = "print the share of the FMA peak, measured in turns"),
     ROW(TEXT, losses, 0, NULL, .unit = "FILE", .traits = ZF_OPTION_WRITES,
-        .help = "those of all steps, a line each"),
+        .help = "print the losses of all steps, a line each"),
     {.name = NULL}};
 
 int main(int argc, char **argv)

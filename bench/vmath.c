@@ -111,7 +111,8 @@ typedef struct setting {
 
 static const zf_option setting_rows[] = {
     ZF_OPTION(setting, COUNT, threads, 2, "[1,1024]", .topic = "vmath", .help = "worker threads"),
-    ZF_OPTION(setting, COUNT, rounds, 20, "[1,1000000]", .help = "of which the fastest counts"),
+    ZF_OPTION(setting, COUNT, rounds, 20, "[1,1000000]",
+              .help = "rounds, of which the fastest counts"),
     {.name = NULL}};
 
 int main(int argc, char **argv)

@@ -57,10 +57,13 @@ typedef struct zfi_fitting {
 } zfi_fitting;
 
 static const zf_option zfi_fit_options[] = {
-    ZF_OPTION(zf_fit_desc, BYTES, memory, 0, NULL, .help = "of device and host memory together"),
-    ZF_OPTION(zf_fit_desc, BYTES, device, 0, NULL, .help = "of the device"),
-    ZF_OPTION(zf_fit_desc, BYTES, host, 0, NULL, .help = "of host memory", .with = "memory|device"),
-    ZF_OPTION(zf_fit_desc, BYTES, disk, 0, NULL, .help = "of a disk", .with = "memory|device"),
+    ZF_OPTION(zf_fit_desc, BYTES, memory, 0, NULL,
+              .help = "bytes of device and host memory together"),
+    ZF_OPTION(zf_fit_desc, BYTES, device, 0, NULL, .help = "bytes of the device"),
+    ZF_OPTION(zf_fit_desc, BYTES, host, 0, NULL, .help = "bytes of host memory",
+              .with = "memory|device"),
+    ZF_OPTION(zf_fit_desc, BYTES, disk, 0, NULL, .help = "bytes of a disk",
+              .with = "memory|device"),
     ZF_OPTION_CODED(zf_fit_desc, choice),
     {.name = NULL}};
 

@@ -88,7 +88,8 @@ static zf_status zfi_pass_gradients(zf_graph *g, const zf_training *t)
         char name[300];
         if (!zf_valid(gradient)) continue;
         zfi_push(&g->memory, pieces, gradient);
-        if (g->memory.failed || cut.row + (cut.rows ? param->shape.dims[0] : 0) < cut.rows) continue;
+        if (g->memory.failed || cut.row + (cut.rows ? param->shape.dims[0] : 0) < cut.rows)
+            continue;
         snprintf(name, sizeof name, "gradient/%.*s", whole, param->name);
         if (zfi_len(pieces) > 1) gradient = zf_concat(pieces, zfi_len(pieces), 0);
         zf_output(gradient, name);
@@ -255,10 +256,10 @@ static const zf_option zfi_training_options[] = {
               .with = "optimizer|param_groups=" #name),
     ZF_OPTIMIZERS(ZFI_OPTIONS_OF)
 #undef ZFI_OPTIONS_OF
-    ZF_OPTION(zf_training, TEXT, param_groups, 0, NULL, .topic = "optimizer",
-              .unit = "PATTERN:rate=X,...;...", .traits = ZF_OPTION_CHANGES,
-              .help = "rate (a factor), weight_decay, no_decay, beta1, beta2, optimizer or frozen, of "
-                      "parameters whose names match"),
+        ZF_OPTION(zf_training, TEXT, param_groups, 0, NULL, .topic = "optimizer",
+                  .unit = "PATTERN:rate=X,...;...", .traits = ZF_OPTION_CHANGES,
+                  .help = "rate (a factor), weight_decay, no_decay, beta1, beta2, optimizer or "
+                          "frozen, for parameters whose names match"),
     ZF_OPTION(zf_training, COUNT, variant, 0, "[0,inf)", .flag = ""),
     ZF_OPTION(zf_training, NUMBER, clip, 0, "[0,inf]",
               .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
@@ -290,7 +291,7 @@ static const zf_option zfi_training_options[] = {
               .unit = "KIND=SPACE,...", .help = "what lies in host memory or on a disk"),
     ZF_OPTION(zf_training, DESC, fit, 0, NULL, .flag = "", .rows = zfi_fit_options),
     ZF_OPTION(zf_training, BYTES, memory_limit, 0, NULL, .flag = "",
-              .help = "of a plan, for passes that choose between plans; 0: none"),
+              .help = "limit of a plan, for passes that choose between plans; 0: none"),
     ZF_OPTION_CODED(zf_training, backend),
     ZF_OPTION_CODED(zf_training, cost),
     ZF_OPTION_CODED(zf_training, print),

@@ -402,9 +402,12 @@ void pass_list(FILE *out)
 {
     for (int k = 0; k < PASSES; k++)
         list_one(out, passes[k].name, passes[k].arguments, passes[k].text);
-    for (const zf_option *row = zf_training_options(); row->name; row++)
-        if (row->kind == ZF_OPTION_DESC && is_described(row->name))
-            list_one(out, row->name, row->flag && row->unit ? row->unit : "", row->help);
+    for (const zf_option *row = zf_training_options(); row->name; row++) {
+        char short_form[64] = ""; /* such as a limit instead of its name and the limit */
+        if (row->kind != ZF_OPTION_DESC || !is_described(row->name)) continue;
+        if (row->unit) snprintf(short_form, sizeof short_form, "[%s]", row->unit);
+        list_one(out, row->name, short_form, row->help);
+    }
     for (int k = 0; k < ZF_OPTIMIZER_COUNT; k++)
         list_one(out, zf_optimizer_name((zf_optimizer)k), "LR",
                  "an optimizer: append one update per parameter");

@@ -36,7 +36,8 @@ typedef struct options {
     const char *html;      /* a page about it; NULL: none */
     const char *deepspeed_config, *deepspeed_version;
     bool deepspeed_loose, explain, deepspeed_keys;
-    const char *attention; /* blocks that tokens see, as zf_block_mask_parse takes them; NULL: all */
+    const char
+        *attention; /* blocks that tokens see, as zf_block_mask_parse takes them; NULL: all */
     bool layout;           /* print it, and no plan */
     zf_cost cost;          /* its contents, or the default */
     zf_training t;
@@ -51,44 +52,51 @@ typedef struct options {
 #define MANY                     "[1,1048576]"
 
 static const zf_option plan_rows[] = {
-    ROW(CHOICE, gpt, 0, MODELS, .flag = "model", .topic = "model", BASIC, .help = "the architecture"),
-    ROW(COUNT, layers, 12, "[1,65536]", BASIC, .help = "blocks"),
-    ROW(COUNT, hidden, 768, MANY, BASIC, .help = "width"),
+    ROW(CHOICE, gpt, 0, MODELS, .flag = "model", .topic = "model", BASIC,
+        .help = "the architecture"),
+    ROW(COUNT, layers, 12, "[1,65536]", BASIC, .help = "number of blocks"),
+    ROW(COUNT, hidden, 768, MANY, BASIC, .help = "width of the model"),
     ROW(COUNT, heads, 12, "[1,65536]", BASIC, .help = "attention heads"),
     ROW(COUNT, vocab, 0, "[2,1073741824]", BASIC,
         .help = "rows of the word embedding (30522 of BERT, 50257 of GPT)"),
     ROW(COUNT, seq, 0, MANY, BASIC, .help = "tokens of a sequence (128 of BERT, 1024 of GPT)"),
     ROW(COUNT, batch, 0, MANY, BASIC, .help = "sequences of a micro-batch on one rank (8)"),
     ROW(TEXT, attention, 0, NULL, .unit = "LAYOUT", .with = "!fit",
-        .help = "tokens see blocks of others: fixed, variable, bigbird, longformer, window or file, "
-                "with parameters as in bigbird,block=64,random=2"),
+        .help =
+            "tokens see blocks of others: fixed, variable, bigbird, longformer, window or file, "
+            "with parameters as in bigbird,block=64,random=2"),
     ROW(FLAG, layout, 0, NULL, .with = "attention",
         .help = "print the layout of --attention, # where a block is seen, and no plan"),
     ROW(COUNT, world, 1, MANY, .topic = "ranks", BASIC, .help = "ranks"),
     ROW(COUNT, nodes, 0, MANY, .unit = "M", .with = "!ranks_per_node",
-        .help = "in which the ranks are, as many in each"),
-    ROW(COUNT, ranks_per_node, 0, MANY, .unit = "Z", .help = "the same, by the ranks in each"),
+        .help = "nodes, each with the same number of ranks"),
+    ROW(COUNT, ranks_per_node, 0, MANY, .unit = "Z",
+        .help = "ranks of each node, in place of --nodes"),
     ROW(COUNT, mics, 0, MANY, .unit = "Z", .help = "shard over the Z ranks of a node alone"),
     ROW(TEXT, cost_file, 0, NULL, .unit = "FILE", .flag = "cost", .traits = ZF_OPTION_READS,
-        .help = "rates of a machine, its link and its disk (zf_cost_read), by which the time of a step "
-                "is estimated and --prefetch planned"),
+        .help =
+            "rates of a machine, its link and its disk (zf_cost_read), by which the time of a step "
+            "is estimated and --prefetch planned"),
     ROW(BYTES, memory, 0, NULL, .topic = "memory", BASIC, .with = "!fit",
-        .help = "of a rank: the status is 1 when the plan does not fit"),
+        .help = "memory of a rank; the status is 1 when the plan does not fit"),
     ROW(FLAG, fit, 0, NULL, .topic = "fit", BASIC, .with = "device",
-        .help = "print the largest models that train on each rank within bytes of its device, of host "
-                "memory and of a disk, in plain memory, at each stage and with each kind of offload. "
-                "Sizes grow by these rules: GPT of N layers is 128 N wide, with N heads (GPT-3: 96), "
-                "BERT 64 N wide with N heads (BERT-base: 12); then layers are added as far as they "
-                "fit. By default in bf16, with a batch of 1 and --recompute layers. Each row is a "
-                "plan"),
-    ROW(BYTES, device, 0, NULL, BASIC, .with = "fit", .help = "of a rank's device"),
-    ROW(BYTES, host, 0, NULL, BASIC, .with = "fit", .help = "of host memory; without it: none"),
-    ROW(BYTES, disk, 0, NULL, BASIC, .with = "fit", .help = "of a disk; without it: none"),
+        .help =
+            "print the largest models that train on each rank within bytes of its device, of host "
+            "memory and of a disk, in plain memory, at each stage and with each kind of offload. "
+            "Sizes grow by these rules: GPT of N layers is 128 N wide, with N heads (GPT-3: 96), "
+            "BERT 64 N wide with N heads (BERT-base: 12); then layers are added as far as they "
+            "fit. By default in bf16, with a batch of 1 and --recompute layers. Each row is a "
+            "plan"),
+    ROW(BYTES, device, 0, NULL, BASIC, .with = "fit", .help = "memory of a rank's device"),
+    ROW(BYTES, host, 0, NULL, BASIC, .with = "fit",
+        .help = "bytes of host memory; without this option none"),
+    ROW(BYTES, disk, 0, NULL, BASIC, .with = "fit",
+        .help = "bytes of a disk; without this option none"),
     ROW(FLAG, json, 0, NULL, .topic = "files", BASIC, .help = "print JSON"),
     ROW(TEXT, deepspeed_config, 0, NULL, .unit = "FILE", BASIC, .with = "!fit",
         .help = "options by a configuration of DeepSpeed's"),
     ROW(TEXT, deepspeed_version, 0, NULL, .unit = "X.Y.Z", .with = "deepspeed_config",
-        .help = "whose defaults it means"),
+        .help = "DeepSpeed's version whose defaults the configuration means"),
     ROW(FLAG, deepspeed_loose, 0, NULL, .with = "deepspeed_config",
         .help = "an unknown key in it is a warning"),
     ROW(FLAG, explain, 0, NULL, .with = "deepspeed_config",
@@ -101,8 +109,9 @@ static const zf_option plan_rows[] = {
                 "FILE.2, FILE.3, ..."),
     ROW(TEXT, html, 0, NULL, .unit = "FILE", .with = "!fit",
         .traits = ZF_OPTION_BASIC | ZF_OPTION_WRITES,
-        .help = "write a page about the plan: memory, queues, operators, traffic; further variants in "
-                "FILE.2, FILE.3, ..."),
+        .help =
+            "write a page about the plan: memory, queues, operators, traffic; further variants in "
+            "FILE.2, FILE.3, ..."),
     {.name = NULL}};
 
 __attribute__((format(printf, 1, 2))) static int misuse(const char *format, ...)
@@ -127,10 +136,12 @@ static int help(const zf_options all[TABLES], const char *topic)
           "small. 'zf-plan rlhf --help' is about training on rewards of a model's own answers.\n\n",
           stdout);
     if (zf_options_help(all, TABLES, topic, stdout, &error)) return misuse("%s", error.text);
-    fputs("\nBYTES may end in K, M, G or T: 2^10, 2^20, 2^30 or 2^40. The scratch of kernels, which\n"
-          "depends on the machine, is not in the plan. Where a step has several variants, each has a\n"
-          "plan. The exit status is 0 if there is a plan, 1 if there is none, 2 for bad usage.\n",
-          stdout);
+    fputs(
+        "\nBYTES may end in K, M, G or T: 2^10, 2^20, 2^30 or 2^40. The scratch of kernels, which\n"
+        "depends on the machine, is not in the plan. Where a step has several variants, each has "
+        "a\n"
+        "plan. The exit status is 0 if there is a plan, 1 if there is none, 2 for bad usage.\n",
+        stdout);
     return GOOD;
 }
 
@@ -183,7 +194,8 @@ static int read_deepspeed(options *o)
     zf_error error;
     bool same;
     if (!o->deepspeed_config) return 0;
-    if (zf_deepspeed_load(o->deepspeed_config, &o->t, &d, &error)) return misuse("%s", error.text) + 1;
+    if (zf_deepspeed_load(o->deepspeed_config, &o->t, &d, &error))
+        return misuse("%s", error.text) + 1;
     same = settle_number(&o->batch, d.run.micro_batch) && settle_number(&o->mics, d.run.mics) &&
            settle_number(&o->ranks_per_node, d.run.ranks_per_node);
     if (o->explain) zf_deepspeed_explain(&d, o->json ? stderr : stdout);
@@ -276,8 +288,9 @@ static zf_tensor build_gpt(zf_graph *g, const options *o)
                     .residual_dropout = 0.1,
                     .std = 0.02,
                     .tied = 1};
-    return gpt_build(g, &c, &(sample_shape){.batch = o->batch, .sequence = o->seq, .attention = o->attention},
-                     SAMPLE_TRAIN);
+    return gpt_build(
+        g, &c, &(sample_shape){.batch = o->batch, .sequence = o->seq, .attention = o->attention},
+        SAMPLE_TRAIN);
 }
 
 static zf_tensor build_bert(zf_graph *g, const options *o)
@@ -408,8 +421,8 @@ static zf_moved moved(const zf_plan *plan, int k)
 
 static const char *precision(const options *o) { return zf_dtype_name(o->t.precision.dtype); }
 
-/* Maximum of NCCL's memory on a rank's device, in addition to the plan: zeroflow.h, zf_nccl_desc.ctas, with
- * its defaults: 16 blocks, 32 MiB of staging, three channels. */
+/* Maximum of NCCL's memory on a rank's device, in addition to the plan: zeroflow.h,
+ * zf_nccl_desc.ctas, with its defaults: 16 blocks, 32 MiB of staging, three channels. */
 static double nccl_bytes(const options *o)
 {
     const double mib = 1 << 20;
@@ -433,8 +446,8 @@ static void print_space(const options *o, zf_space space, const zf_space_plan *p
     if (*plan->peak_op) printf("   at %%%d %s", (int)plan->peak_node, plan->peak_op);
     printf("%s%s\n", *plan->peak_scope ? " in " : "", plan->peak_scope);
     if (o->world > 1 && space == ZF_DEVICE)
-        printf("%-16s%14s                 NCCL's own buffers, where ranks are GPUs\n", "not in the plan",
-               human(most, nccl_bytes(o)));
+        printf("%-16s%14s                 NCCL's own buffers, where ranks are GPUs\n",
+               "not in the plan", human(most, nccl_bytes(o)));
 }
 
 static void print_estimate(const options *o, const result *r)
@@ -476,8 +489,8 @@ static void print_table(const options *o, const result *r)
            (long long)o->vocab, (long long)o->batch, (long long)o->seq, precision(o),
            zf_optimizer_name(o->t.optimizer));
     printf("%lld parameters, %lld with padding; stage %lld, %lld ranks",
-           (long long)plan->parameter_count, (long long)plan->padded_count, (long long)o->t.zero.stage,
-           (long long)o->world);
+           (long long)plan->parameter_count, (long long)plan->padded_count,
+           (long long)o->t.zero.stage, (long long)o->world);
     if (o->nodes > 1) printf(" in %lld nodes", (long long)o->nodes);
     printf(", %lld micro-batches\n\n", (long long)o->t.zero.micro_batches);
     for (int space = 0; space < ZF_SPACES; space++)

@@ -15,11 +15,12 @@ int bert_command_pretrain(int argc, char **argv)
     static const zf_option rows[] = {
         ZF_OPTION(masked_options, COUNT, masked, 15, "[1,100]", .unit = "PERCENT", .topic = "data",
                   .traits = ZF_OPTION_CHANGES,
-                  .help = "of the words of training examples; held-out ones have 15"),
+                  .help = "percent of the words of training examples that are masked; held-out "
+                          "examples have 15"),
         ZF_OPTION(masked_options, FLAG, no_nsp, 0, NULL,
-                  .help = "masked words alone: no next sentences, examples of one segment"),
+                  .help = "train on masked words alone; examples have one segment"),
         ZF_OPTION(masked_options, CHOICE, sinusoids, 0, "drawn|sinusoids", .topic = "model",
-                  .flag = "first-positions", .help = "the position embedding of a new model"),
+                  .flag = "first-positions", .help = "position embedding of a new model"),
         ZF_OPTION(masked_options, CHOICE, unigrams, 0, "zero|unigrams", .flag = "first-bias",
                   .help =
                       "the bias of the words of a new model; unigrams: their shares of the text"),

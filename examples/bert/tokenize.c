@@ -71,8 +71,8 @@ static const zf_option rows[] = {
                       "Hugging Face"),
     ZF_OPTION(tokenize_options, DESC, words, 0, NULL, .rows = tokenizing_rows),
     ZF_OPTION(tokenize_options, FLAG, bare, 0, NULL,
-              .help = "without [CLS] before and [SEP] after the text"),
-    ZF_OPTION(tokenize_options, FLAG, tokens, 0, NULL, .help = "tokens in place of their ids"),
+              .help = "leave out [CLS] before and [SEP] after the text"),
+    ZF_OPTION(tokenize_options, FLAG, tokens, 0, NULL, .help = "print tokens in place of ids"),
     {.name = NULL}};
 
 int bert_command_tokenize(int argc, char **argv)

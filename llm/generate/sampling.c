@@ -27,11 +27,11 @@ ZF_API const zf_option *zf_sampling_options(void)
 {
     static const zf_option rows[] = {
         ZF_OPTION(zf_sampling, NUMBER, temperature, 0.8, "[0,100]", .topic = "sampling",
-                  .help = "0: always the most likely token"),
+                  .help = "temperature of sampling; 0: always the most likely token"),
         ZF_OPTION(zf_sampling, COUNT, top_k, 0, "[0,1000000000]", .unit = "K",
-                  .help = "of the K most likely tokens; 0: of all"),
+                  .help = "sample of the K most likely tokens; 0: of all"),
         ZF_OPTION(zf_sampling, NUMBER, top_p, 1, "[0,1]", .unit = "P",
-                  .help = "of the most likely tokens whose probabilities add up to P"),
+                  .help = "sample of the most likely tokens whose probabilities add up to P"),
         ZF_OPTION(zf_sampling, NUMBER, repetition, 1, "[0.01,100]", .flag = "repetition-penalty",
                   .help = "above 1, tokens that were there are less likely"),
         {.name = NULL}};

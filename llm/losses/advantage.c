@@ -40,7 +40,7 @@ ZF_API const zf_option *zf_advantage_options(void)
                   .help = "the least ratio of their probabilities"),
         ZF_OPTION(zf_advantage_desc, NUMBER, correction_high, 2, "[1,inf)",
                   .with = "correction=truncate|mask|sequence", .traits = ZF_OPTION_CHANGES,
-                  .help = "the largest"),
+                  .help = "the largest ratio of their probabilities"),
         {.name = NULL}};
     return rows;
 }

@@ -19,7 +19,8 @@ ZF_API const zf_option *zf_policy_options(void)
                       "ratios below 1 by more have no gradient where the advantage is negative"),
         ZF_OPTION(zf_policy_desc, NUMBER, clip_high, 0, "[0,inf)",
                   .with = "loss=grpo|bnpo|dapo|dr_grpo|gspo", .traits = ZF_OPTION_CHANGES,
-                  .help = "the same above 1, where it is positive; 0: as --clip-low"),
+                  .help = "ratios above 1 by more have no gradient where the advantage is "
+                          "positive; 0: as --clip-low"),
         ZF_OPTION(zf_policy_desc, NUMBER, dual_clip, 0, "[0,inf)",
                   .with = "loss=grpo|bnpo|dapo|dr_grpo|gspo", .traits = ZF_OPTION_CHANGES,
                   .help = "the ratio counts at most so much where the advantage is negative"),
@@ -30,7 +31,7 @@ ZF_API const zf_option *zf_policy_options(void)
                   .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
                   .help = "how much the KL divergence to the reference counts"),
         ZF_OPTION(zf_policy_desc, CHOICE, kl, ZF_KL_K3, "k3|k2|k1", .with = "kl_beta",
-                  .traits = ZF_OPTION_CHANGES, .help = "how it is estimated"),
+                  .traits = ZF_OPTION_CHANGES, .help = "how the KL divergence is estimated"),
         {.name = NULL}};
     return rows;
 }

@@ -242,7 +242,8 @@ static const zf_option zfi_prefetch_options[] = {
                       "nothing overlaps"),
     ZF_OPTION(zf_prefetch_desc, BYTES, host_bytes, 0, NULL, .flag = "prefetch-host",
               .with = "bytes",
-              .help = "the same of host memory, of what is read from a disk; 0: as --prefetch"),
+              .help = "maximum in host memory of what is read from a disk ahead of its use; 0: as "
+                      "--prefetch"),
     ZF_OPTION(zf_prefetch_desc, FLAG, keep_gathered, 0, NULL, .with = "bytes",
               .help =
                   "parameters stay on the device between forward and backward pass where memory "

@@ -332,15 +332,15 @@ static void zfi_append_scaler(zf_graph *g, const zf_precision_desc *d)
 static const zf_option zfi_precision_options[] = {
     ZF_OPTION(zf_precision_desc, CHOICE, dtype, 0, "f32|bf16|f16", .flag = "precision",
               .traits = ZF_OPTION_CHANGES | ZF_OPTION_BASIC,
-              .help = "of the computation; bf16 and f16 over f32 master weights, f16 with a loss "
-                      "scale"),
+              .help = "dtype of the computation; bf16 and f16 over f32 master weights, f16 with a "
+                      "loss scale"),
     ZF_OPTION(zf_precision_desc, NUMBER, scale, 0, "[0,1.7014118346046923e+38)",
               .flag = "loss-scale", .traits = ZF_OPTION_CHANGES,
               .help =
                   "first loss scale; 0: none; without this option 65536 of f16, none of others"),
     ZF_OPTION(zf_precision_desc, NUMBER, factor, 2, "[1,inf)", .flag = "loss-scale-factor",
               .traits = ZF_OPTION_CHANGES,
-              .help = "by which the loss scale changes; 1: it is constant"),
+              .help = "factor by which the loss scale changes; 1: it is constant"),
     ZF_OPTION(zf_precision_desc, COUNT, window, 1000, "[1,inf)", .flag = "loss-scale-window",
               .unit = "STEPS", .traits = ZF_OPTION_CHANGES,
               .help = "finite steps after which the loss scale grows"),

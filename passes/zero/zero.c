@@ -188,8 +188,10 @@ static const zf_option zfi_zero_options[] = {
               .help =
                   "what the ranks share: 1 optimizer states, 2 and gradients, 3 and parameters"),
     ZF_OPTION(zf_zero_desc, COUNT, world, 1, "[1,1048576]", .flag = ""),
-    ZF_OPTION(zf_zero_desc, COUNT, micro_batches, 1, "[1,1048576]", .traits = ZF_OPTION_BASIC,
-              .help = "of a step on each rank; the batch is split into ranks times N parts"),
+    ZF_OPTION(
+        zf_zero_desc, COUNT, micro_batches, 1, "[1,1048576]", .traits = ZF_OPTION_BASIC,
+        .help =
+            "micro-batches of a step on each rank; the batch is split into ranks times N parts"),
     ZF_OPTION(zf_zero_desc, COUNT, nodes, 1, "[1,1048576]", .flag = ""),
     ZF_OPTION(zf_zero_desc, FLAG, hpz, 0, NULL, .flag = "zero-hpz", .with = "stage=3, !mics",
               .help =
@@ -204,7 +206,7 @@ static const zf_option zfi_zero_options[] = {
               .help = "ranks send gradients as integers of 4 bits (ZeRO++)"),
     ZF_OPTION(zf_zero_desc, FLAG, loco, 0, NULL, .flag = "zero-loco", .with = "quantized_gradients",
               .traits = ZF_OPTION_CHANGES,
-              .help = "what a rank rounds off a gradient it adds to its next one (LoCo)"),
+              .help = "a rank adds what it has rounded off a gradient to its next one (LoCo)"),
     ZF_OPTION(zf_zero_desc, NUMBER, loco_beta, 0.8, "[0,1)", .with = "loco",
               .traits = ZF_OPTION_CHANGES,
               .help = "share of the old errors in their moving average"),
@@ -212,10 +214,11 @@ static const zf_option zfi_zero_options[] = {
               .traits = ZF_OPTION_CHANGES,
               .help = "steps after which the errors are 0 again; -1: never"),
     ZF_OPTION(zf_zero_desc, COUNT, loco_bits, 32, "8|32", .with = "loco",
-              .traits = ZF_OPTION_CHANGES, .help = "of an error; 8: with a scale for each block"),
+              .traits = ZF_OPTION_CHANGES,
+              .help = "bits of an error; 8: with a scale for each block"),
     ZF_OPTION(zf_zero_desc, COUNT, quantized_block, 256, "[64,2048] by 64",
               .with = "quantized_weights|quantized_gradients", .traits = ZF_OPTION_CHANGES,
-              .help = "of these integers, which share a scale"),
+              .help = "number of these integers that share a scale"),
     ZF_OPTION(zf_zero_desc, CHOICE, quantized_scale, 0, "f32|bf16",
               .with = "quantized_weights|quantized_gradients", .traits = ZF_OPTION_CHANGES,
               .help = "dtype of these scales"),

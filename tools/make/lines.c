@@ -126,8 +126,8 @@ int main(int argc, char **argv)
     if (!count) stop("there are no builders");
     puts("/* Made by `make lines` (tools/make/lines.c) of the declarations that begin with "
          "ZF_BUILDER.\n"
-         " * Included once, it defines their macros; included again, it removes them. A macro is "
-         "not\n"
+         " * Included once, it defines their macros; included again, it removes them. "
+         "A macro is not\n"
          " * expanded within itself: the name on the right is the function. */");
     printf("#ifndef %s\n", builders[0].name);
     for (int k = 0; k < count; k++) write_define(&builders[k]);

@@ -69,9 +69,10 @@ typedef struct write_options {
 } write_options;
 
 static const zf_option write_rows[] = {
-    ZF_OPTION(write_options, CHOICE, dtype, 0, "f32|bf16|f16", .topic = "files",
-              .help = "of the weights that are written; f32 are the master weights of runs in 16 "
-                      "bits"),
+    ZF_OPTION(
+        write_options, CHOICE, dtype, 0, "f32|bf16|f16", .topic = "files",
+        .help =
+            "dtype of the weights that are written; f32 are the master weights of runs in 16 bits"),
     {.name = NULL}};
 
 static const zf_option merge_rows[] = {
@@ -152,7 +153,7 @@ static const zf_option data_rows[] = {
         .traits = ZF_OPTION_READS,
         .help = "the text, whose held-out part is used"),
     ROW(TEXT, batch_file, 0, NULL, .unit = "FILE", .with = "!data", .traits = ZF_OPTION_READS,
-        .help = "batches instead (safetensors)"),
+        .help = "evaluate these batches instead (safetensors)"),
     ROW(COUNT, seq, 0, "[0,65536]", .unit = "T",
         .help = "tokens of an example; 0: 128 of --corpus, 1024 of --data, or the model's if "
                 "fewer"),
@@ -161,9 +162,9 @@ static const zf_option data_rows[] = {
 
 const zf_option frame_examples_rows[] = {
     ROW(TEXT, data, 0, NULL, .unit = "FILE", .topic = "data", .traits = ZF_OPTION_READS,
-        .help = "examples instead, JSON Lines, all of which are used"),
+        .help = "evaluate all of these examples instead (JSON Lines)"),
     ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .with = "data", .traits = ZF_OPTION_READS,
-        .help = "of --data; else that of --load"),
+        .help = "tokenizer of --data; without this option that of --load"),
     ROW(TEXT, chat, 0, NULL, .unit = "STYLE|FILE", .with = "data", .traits = ZF_OPTION_READS,
         .help = "how messages are written; else as the tokenizer's chat_template says"),
     ROW(TEXT, chat_vars, 0, NULL, .unit = "JSON", .with = "data",

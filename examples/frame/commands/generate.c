@@ -276,7 +276,8 @@ static const zf_option answer_rows[] = {
     ROW(TEXT, date, 0, NULL, .topic = "chat",
         .help = "the day that the template shows, as \"" ZF_CHAT_DATE "\"; else today"),
     ROW(TEXTS, stop, 0, NULL, .topic = "text",
-        .help = "ends before this text, or the first of several: --stop A --stop B"),
+        .help =
+            "the answer ends before this text, or before the first of several: --stop A --stop B"),
     ROW(COUNT, seed, 1, "[0,9000000000000000]", .topic = "sampling",
         .help = "another seed gives another text"),
     {.name = NULL}};

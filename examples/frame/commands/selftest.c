@@ -167,7 +167,7 @@ static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
 static const zf_option rows[] = {
     ZF_OPTION(probe, TEXT, text, 0, NULL, .unit = "FILE", .topic = "text",
               .traits = ZF_OPTION_READS,
-              .help = "the text; else a paragraph of English"),
+              .help = "the text; without this option a paragraph of English"),
     ZF_OPTION(probe, COUNT, tokens, 32, "[1,1000000]", .help = "number of tokens to write"),
     {.name = NULL}};
 

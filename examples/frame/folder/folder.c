@@ -9,7 +9,7 @@ const zf_option folder_load_rows[] = {
     ROW(TEXT, load, 0, NULL, .unit = "DIR", .topic = "model", .traits = ZF_OPTION_READS,
         .help = "a checkpoint, or a folder of Hugging Face"),
     ROW(TEXT, load, 0, NULL, .unit = "DIR", .flag = "model", .traits = ZF_OPTION_READS,
-        .help = "the same"),
+        .help = "the same as --load"),
     ROW(FLAG, average, 0, NULL, .with = "load",
         .help = "the averages of the weights that a run with --ema has kept"),
     {.name = NULL}};
@@ -21,12 +21,12 @@ const zf_option folder_adapter_rows[] = {
 
 const zf_option folder_tokenizer_rows[] = {
     ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .topic = "model", .traits = ZF_OPTION_READS,
-        .help = "a folder with the tokenizer; else that of --load"),
+        .help = "a folder with the tokenizer; without this option that of --load"),
     {.name = NULL}};
 
 const zf_option folder_compute_rows[] = {
     ROW(CHOICE, dtype, 0, FOLDER_DTYPES, .topic = "computation",
-        .help = "of the computation; auto: as the checkpoint was trained, else f32"),
+        .help = "dtype of the computation; auto: as the checkpoint was trained, otherwise f32"),
     ROW(COUNT, threads, 0, "[0,1024]",
         .help = "worker threads; 0: one for each processor that the process may use"),
     {.name = NULL}};

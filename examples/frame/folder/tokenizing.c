@@ -3,13 +3,13 @@
 
 #include <string.h>
 
-const zf_option tokenizing_rows[] = {
-    ZF_OPTION(tokenizing, FLAG, cased, 0, NULL, .topic = "data",
-              .help = "tell capitals and accents apart"),
-    ZF_OPTION(tokenizing, CHOICE, strip_accents, 0, "auto|no|yes", .help = "auto: unless --cased"),
-    ZF_OPTION(tokenizing, CHOICE, chinese_chars, 0, "auto|no|yes",
-              .help = "each ideograph is a word; auto: yes"),
-    {.name = NULL}};
+const zf_option tokenizing_rows[] = {ZF_OPTION(tokenizing, FLAG, cased, 0, NULL, .topic = "data",
+                                               .help = "distinguish capitals and accents"),
+                                     ZF_OPTION(tokenizing, CHOICE, strip_accents, 0, "auto|no|yes",
+                                               .help = "remove accents; auto: yes, unless --cased"),
+                                     ZF_OPTION(tokenizing, CHOICE, chinese_chars, 0, "auto|no|yes",
+                                               .help = "each ideograph is a word; auto: yes"),
+                                     {.name = NULL}};
 
 static const char *yes_or_no(zf_wordpiece_choice choice)
 {

@@ -27,7 +27,7 @@
 
 static const zf_option device_rows[] = {
     ZF_OPTION(device_desc, CHOICE, kind, 0, DEVICE_KINDS, .flag = "device", .traits = BASIC,
-              .help = "that computes"),
+              .help = "device that computes"),
     ZF_OPTION(device_desc, TEXT, tuning, 0, NULL, .unit = "FILE", .with = "kind=cuda",
               .traits = LOCAL | WRITES,
               .help = "measure the fastest algorithms for matrix products, and keep them in this "
@@ -54,7 +54,7 @@ static const zf_option data_rows[] = {
     ROW(TEXT, batch_file, 0, NULL, .unit = "FILE", .traits = PATH | READS, .with = "!data",
         .help = "train on these batches (safetensors) instead"),
     ROW(COUNT, seed, 1, "[0,9000000000000000]", .traits = CHANGES,
-        .help = "of parameters, dropout and examples"),
+        .help = "seed of parameters, dropout and examples"),
     {.name = NULL}};
 
 /* The same, of objectives with examples (--data). */
@@ -64,8 +64,8 @@ static const zf_option examples_rows[] = {
         .help = "train on examples instead, JSON Lines of prompt and response, or of messages; "
                 "labels are what the assistant has written"),
     ROW(TEXT, tokenizer, 0, NULL, .unit = "DIR", .traits = PATH | READS, .with = "data",
-        .help = "of --data: a folder with tokenizer.json and tokenizer_config.json, or vocab.txt; "
-                "else that of --load, --init or --model"),
+        .help = "tokenizer of --data: a folder with tokenizer.json and tokenizer_config.json, or "
+                "vocab.txt; without this option that of --load, --init or --model"),
     ROW(TEXT, chat, 0, NULL, .unit = "STYLE|FILE", .traits = READS, .with = "data",
         .help = "how messages are written: " ZF_CHAT_STYLES_1 " " ZF_CHAT_STYLES_2
                 "; FILE.jinja: a template; none: prompts and responses as they are; else as the "
@@ -87,14 +87,15 @@ static const zf_option examples_rows[] = {
 /* How it is trained, where, and what is written. */
 static const zf_option run_rows[] = {
     ROW(TEXT, model, 0, NULL, .unit = "NAME|DIR|FILE", .topic = "model",
-        .traits = LOCAL | READS | BASIC,
-        .help = "the configuration"),
+        .traits = LOCAL | READS | BASIC, .help = "the configuration of the model"),
     ROW(TEXT, init, 0, NULL, .unit = "DIR|FILE", .traits = PATH | READS | BASIC,
-        .help = "start from the weights of a checkpoint or a Hugging Face folder; with --load it is read "
+        .help = "start from the weights of a checkpoint or a Hugging Face folder; with --load it "
+                "is read "
                 "only where it has the base of an adapter (--lora)"),
     ROW(TEXT, attention, 0, NULL, .unit = "LAYOUT", .traits = CHANGES,
-        .help = "tokens see blocks of others: fixed, variable, bigbird, longformer, window or file, "
-                "with parameters as in bigbird,block=64,random=2 (docs/block-masks.md); on the CPU"),
+        .help =
+            "tokens see blocks of others: fixed, variable, bigbird, longformer, window or file, "
+            "with parameters as in bigbird,block=64,random=2 (docs/block-masks.md); on the CPU"),
     ROW(NUMBER, dropout, -1, "[0,1)", .unit = "P", .traits = CHANGES,
         .help = "probability; without this option that of the model's configuration"),
     ROW(COUNT, steps, 1000, "[0,1000000000000]", .topic = "optimizer", .traits = BASIC,
@@ -116,19 +117,22 @@ static const zf_option run_rows[] = {
             "step of the schedule for the first step: 1, or 0 as in transformers, where a warm-up "
             "begins with rate 0"),
     ROW(NUMBER, start_lr, 0, "[0,1000]", .traits = CHANGES, .with = WARMUPS "|cycle_lr",
-        .help = "learning rate at the beginning; of warmup_cosine_lr it and --end-lr are factors of "
-                "--lr"),
+        .help =
+            "learning rate at the beginning; of warmup_cosine_lr it and --end-lr are factors of "
+            "--lr"),
     ROW(CHOICE, warmup_form, 0, "linear|log", .traits = CHANGES, .with = WARMUPS,
-        .help = "log: ln(t + 1)/ln(N) of N steps of warm-up"),
+        .help = "form of the warm-up of N steps; log: step t has the share ln(t + 1)/ln(N)"),
     ROW(COUNT, schedule_steps, 0, "[0,1000000000000]", .traits = CHANGES,
         .with = "schedule=warmup_decay_lr|warmup_cosine_lr",
         .help = "steps of the schedule; 0: --steps"),
     ROW(COUNT, lr_fall, 0, "[0,1000000000000]", .unit = "STEPS", .traits = CHANGES,
-        .with = "schedule=cycle_lr", .help = "steps down again; 0: as many as --warmup"),
+        .with = "schedule=cycle_lr",
+        .help = "steps in which the rate falls again; 0: as many as --warmup"),
     ROW(NUMBER, lr_rate, 0, "[0,1000000]", .traits = CHANGES, .with = "schedule=" OF_EVERY,
         .help = "change of the rate in --lr-every steps: its growth, or its decay after a cycle"),
     ROW(COUNT, lr_every, 0, "[0,1000000000000]", .unit = "STEPS", .traits = CHANGES,
-        .with = "schedule=" OF_EVERY, .help = "0: no decay, or growth in 2000 steps"),
+        .with = "schedule=" OF_EVERY,
+        .help = "steps of a change by --lr-rate; 0: no decay, or growth in 2000 steps"),
     ROW(FLAG, lr_stairs, 0, NULL, .traits = CHANGES, .with = "schedule=range_test_lr",
         .help = "the rate grows in stairs"),
     ROW(DESC, device, 0, NULL, .rows = device_rows, .topic = "ranks"),
@@ -140,13 +144,13 @@ static const zf_option run_rows[] = {
         .help = "ranks, as threads; 0: the processes that a launcher started, else 1"),
     ROW(TEXT, rendezvous, 0, NULL, .unit = "HOST:PORT|FILE", .traits = LOCAL,
         .with = "device.kind=cuda",
-        .help = "where processes with GPUs find one another; else MASTER_ADDR and MASTER_PORT. "
-                "HOST:PORT#RUN names the run, as the launcher does otherwise"),
+        .help = "where processes with GPUs find one another; without this option MASTER_ADDR and "
+                "MASTER_PORT say it. HOST:PORT#RUN names the run, as the launcher does otherwise"),
     ROW(COUNT, nodes, 0, "[0,1024]", .unit = "M",
-        .help = "in which the ranks are, as many in each; sums are made inside nodes first. 0: by "
-                "--ranks-per-node, or the launcher, else 1"),
+        .help = "nodes, each with the same number of ranks; sums are made inside nodes first. 0: "
+                "by --ranks-per-node or the launcher, otherwise 1"),
     ROW(COUNT, ranks_per_node, 0, "[0,1024]", .unit = "Z",
-        .help = "the same, by the ranks in each"),
+        .help = "ranks of each node, in place of --nodes"),
     ROW(COUNT, mics, 0, "[0,1024]", .unit = "Z", .with = "zero.stage=1|2|3, !zero.hpz",
         .help = "shard over the Z ranks of a node alone; each node has all shards (MiCS)"),
     ROW(TEXT, cost, 0, NULL, .unit = "FILE|measure", .traits = READS,
@@ -167,7 +171,7 @@ static const zf_option run_rows[] = {
     ROW(TEXT, save, 0, NULL, .unit = "DIR", .topic = "files", .traits = PATH | WRITES | BASIC,
         .help = "write a checkpoint at the end, and when interrupted"),
     ROW(COUNT, save_every, 0, "[0,1000000000000]", .with = "save",
-        .help = "and every N steps; 0: not"),
+        .help = "write a checkpoint every N steps as well; 0: not"),
     ROW(COUNT, keep, 2, "[1,1000]", .traits = LOCAL, .with = "save",
         .help = "checkpoints that stay: DIR, DIR.previous-1, ..."),
     ROW(FLAG, overwrite, 0, NULL, .traits = LOCAL, .with = "save",
@@ -179,36 +183,41 @@ static const zf_option run_rows[] = {
     ROW(COUNT, eval_batches, 16, "[0,1000000]",
         .help = "held-out batches that are evaluated at the end"),
     ROW(COUNT, eval_every, 0, "[0,1000000000000]", .with = "corpus|data",
-        .help =
-            "and every N steps; the checkpoint with the lowest loss stays in DIR.best (--save)"),
+        .help = "evaluate held-out batches every N steps as well; the checkpoint with the lowest "
+                "loss stays in DIR.best (--save)"),
     ROW(TEXT, log, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES | BASIC,
-        .help = "CSV of the steps; held-out losses are in one next to it, log.eval.csv of log.csv"),
+        .help = "write the steps as CSV; held-out losses are in a file next to it, log.eval.csv of "
+                "log.csv"),
     ROW(TEXT, report_html, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES | BASIC,
-        .help = "a page about the run: what ran, curves, memory, queues, operators, traffic"),
+        .help = "write a page about the run: what ran, curves, memory, queues, operators, traffic"),
     ROW(TEXT, trace, 0, NULL, .unit = "FILE[:steps=A-B]", .traits = LOCAL | WRITES,
-        .help = "when each node of the steps A to B ran, for Perfetto (else of two of the first)"),
+        .help = "write when each node of the steps A to B ran, for Perfetto; without A-B two of "
+                "the first steps"),
     ROW(TEXT, tensorboard, 0, NULL, .unit = "DIR", .traits = LOCAL | WRITES,
-        .help = "event files of TensorBoard in this folder"),
+        .help = "write event files of TensorBoard into this folder"),
     ROW(CHOICE, tensorboard_names, 0, "hf|deepspeed", .with = "tensorboard", .traits = LOCAL,
-        .help = "names there: as Hugging Face's Trainer over steps, or as DeepSpeed over samples"),
-    ROW(TEXT, svg, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES, .help = "the loss curve"),
+        .help = "names in --tensorboard: as Hugging Face's Trainer over steps, or as DeepSpeed "
+                "over samples"),
+    ROW(TEXT, svg, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES,
+        .help = "draw the loss curve"),
     ROW(TEXT, report, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES,
-        .help = "JSON: memory, speed, losses, all options"),
-    ROW(TEXT, dump, 0, NULL, .unit = "FILE", .traits = PATH | WRITES,
-        .with = "!lora", .help = "parameters after the last step, in Hugging Face's format"),
+        .help = "write memory, speed, losses and all options as JSON"),
+    ROW(TEXT, dump, 0, NULL, .unit = "FILE", .traits = PATH | WRITES, .with = "!lora",
+        .help = "write the parameters after the last step in Hugging Face's format"),
     ROW(TEXT, dump_grads, 0, NULL, .unit = "FILE", .traits = PATH | WRITES,
         .with = "!lora, precision.dtype=f32|bf16",
-        .help = "gradients of the last step, before clipping"),
+        .help = "write the gradients of the last step, before clipping"),
     ROW(TEXT, deepspeed_config, 0, NULL, .unit = "FILE", .topic = "files",
         .traits = PATH | READS | BASIC,
-        .help = "options by a configuration of DeepSpeed's; \"auto\" in it is the option given here"),
+        .help =
+            "options by a configuration of DeepSpeed's; \"auto\" in it is the option given here"),
     ROW(TEXT, deepspeed_version, 0, NULL, .unit = "X.Y.Z", .with = "deepspeed_config",
-        .help = "whose defaults it means"),
+        .help = "DeepSpeed's version whose defaults the configuration means"),
     ROW(FLAG, deepspeed_loose, 0, NULL, .traits = LOCAL, .with = "deepspeed_config",
         .help = "an unknown key in it is a warning"),
     ROW(FLAG, explain, 0, NULL, .traits = LOCAL,
         .help = "print each option, its value and where it is from"),
-    ROW(FLAG, quiet, 0, NULL, .traits = LOCAL, .help = "no progress line"),
+    ROW(FLAG, quiet, 0, NULL, .traits = LOCAL, .help = "print no progress line"),
     ROW(FLAG, check, 0, NULL, .traits = LOCAL, .help = "only check the options"),
     {.name = NULL}};
 
@@ -398,20 +407,22 @@ static bool take_adapter(settings *o, const objective *of, zf_error *error)
 {
     if (!o->adapter) return true;
     if (settings_adapts(o))
-        return fail(error, ZF_ERR_ARGUMENT, "--adapter and --lora exclude each other: an adapter has "
-                                            "its rank, scale and targets");
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--adapter and --lora exclude each other: an adapter has "
+                    "its rank, scale and targets");
     if (!(o->adapts = zf_adapter_open(o->adapter, error))) return false;
     o->training.lora = *zf_adapter_desc(o->adapts);
     if (of->no_dropout) o->training.lora.dropout = 0;
     return true;
 }
 
-bool settings_show(settings *o, const settings_tables *t, const settings_desc *desc, zf_error *error)
+bool settings_show(settings *o, const settings_tables *t, const settings_desc *desc,
+                   zf_error *error)
 {
     return set_defaults(o, t, desc->defaults, error) && set_defaults(o, t, all_defaults, error);
 }
 
-/* ------------------------------------------------------------------------ DeepSpeed, and origins */
+/* ----------------------------------------------------------------------- DeepSpeed, and origins */
 
 static bool take_deepspeed(settings *o, const settings_tables *t, zf_error *error)
 {

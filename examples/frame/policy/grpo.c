@@ -23,11 +23,10 @@ static bool advantages(experience *e, session *s, zf_error *error)
 #define BASIC   ZF_OPTION_BASIC
 
 static const zf_option advantage_rows[] = {
-    ZF_OPTION(
-        zf_advantage_desc, CHOICE, advantage, 0, "group|mean|rloo", .flag = "advantage",
-        .traits = CHANGES,
-        .help = "of an answer in its group: group: (R - mean) / deviation; mean: R - mean; rloo: R "
-                "- mean of the others"),
+    ZF_OPTION(zf_advantage_desc, CHOICE, advantage, 0, "group|mean|rloo", .flag = "advantage",
+              .traits = CHANGES,
+              .help = "advantage of an answer in its group; group: (R - mean) / deviation; mean: R "
+                      "- mean; rloo: R - mean of the others"),
     {.name = NULL}};
 
 static const zf_option rows[] = {

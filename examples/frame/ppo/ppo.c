@@ -205,19 +205,18 @@ static const zf_option own_rows[] = {
     OWN(COUNT, kl_horizon, 10000, "[1,1000000000]", .with = "kl_target", .traits = CHANGES,
         .unit = "N", .help = "answers in which BETA changes by a fifth at most"),
     OWN(FLAG, no_whiten, 0, NULL, .traits = CHANGES,
-        .help =
-            "advantages as they are; else with the mean 0 and the variance 1 over all tokens of "
-            "an iteration"),
+        .help = "leave advantages as they are; without this option they have the mean 0 and the "
+                "variance 1 over all tokens of an iteration"),
     OWN(TEXT, critic, 0, NULL, .unit = "DIR", .topic = "critic",
         .traits = ZF_OPTION_PATH | ZF_OPTION_READS | BASIC,
         .help = "the reward model that the critic begins as; else that of --reward model:DIR, or a "
                 "new one over the weights of --model"),
     OWN(NUMBER, critic_lr, 5e-6, "[0,1000]", .traits = CHANGES | BASIC,
-        .help = "its highest learning rate"),
+        .help = "highest learning rate of the critic"),
     OWN(NUMBER, value.clip, 0.2, "(0,inf)", .flag = "value-clip", .traits = CHANGES,
         .help = "how far a value may move from that of the parameters that sampled"),
     OWN(COUNT, critic_every, 1, "[1,1000000]", .unit = "N", .traits = CHANGES,
-        .help = "it makes a step at each N-th step"),
+        .help = "the critic makes a step at each N-th step"),
     OWN(COUNT, critic_warmup, 0, "[0,1000000]", .unit = "N", .traits = CHANGES,
         .help = "iterations before the first step, in which the critic alone is trained"),
     OWN(TEXT, ptx, 0, NULL, .unit = "FILE", .topic = "text",
@@ -225,9 +224,9 @@ static const zf_option own_rows[] = {
         .help = "a text that the policy goes on predicting (PPO-ptx): documents with blank lines "
                 "between them"),
     OWN(COUNT, ptx_rows, 0, "[0,1048576]", .with = "ptx", .traits = CHANGES, .unit = "N",
-        .help = "rows of it in a step, each as long as a prompt and its answer; 0: --batch"),
+        .help = "rows of --ptx in a step, each as long as a prompt and its answer; 0: --batch"),
     OWN(NUMBER, ptx_coefficient, 27.8, "(0,inf)", .with = "ptx", .traits = CHANGES, .unit = "X",
-        .help = "its mean loss of a token is added to that of answers X times"),
+        .help = "the mean loss of a token of --ptx is added X times to that of answers"),
     {.name = NULL}};
 
 static const zf_option rows[] = {

@@ -241,8 +241,7 @@ const objective preference_objective = {
     .print = print_score,
 };
 
-/* ----------------------------------------------------------------------------------- the
- * command */
+/* ---------------------------------------------------------------------------------- the command */
 
 int preference_command(const sample_model *sample, int argc, char **argv)
 {

@@ -39,19 +39,18 @@ static const zf_option rows[] = {
             "DIR/sft, DIR/reward and DIR/ppo, the models of the steps; what is done there is not "
             "done again, and what was interrupted goes on"),
     ROW(COUNT, step, 0, "[0,3]", .unit = "N", .traits = BASIC,
-        .help =
-            "this step alone, anew: 1 fine-tunes on chosen answers, 2 trains the reward model, 3 "
-            "is PPO; 0: all"),
+        .help = "run this step alone, anew: 1 fine-tunes on chosen answers, 2 trains the reward "
+                "model, 3 is PPO; 0: all"),
     ROW(TEXT, split, 0, NULL, .unit = "A,B,C",
         .help = "proportions of the lines of --data that the steps have; else 2,4,4"),
-    ROW(COUNT, seed, 1, "[0,9000000000000000]", .help = "of all steps, and of the split"),
+    ROW(COUNT, seed, 1, "[0,9000000000000000]", .help = "seed of all steps and of the split"),
     ROW(TEXT, own[0], 0, NULL, .flag = "sft", .unit = "OPTIONS", .traits = BASIC,
-        .help =
-            "of finetune, as one text of words: --sft '--steps 500 --lr 1e-5'. Other options, as "
-            "--lora r=16, are those of all steps"),
+        .help = "options of finetune, as one text of words: --sft '--steps 500 --lr 1e-5'. Other "
+                "options, as --lora r=16, are those of all steps"),
     ROW(TEXT, own[1], 0, NULL, .flag = "reward", .unit = "OPTIONS", .traits = BASIC,
-        .help = "of reward"),
-    ROW(TEXT, own[2], 0, NULL, .flag = "ppo", .unit = "OPTIONS", .traits = BASIC, .help = "of ppo"),
+        .help = "options of reward, likewise"),
+    ROW(TEXT, own[2], 0, NULL, .flag = "ppo", .unit = "OPTIONS", .traits = BASIC,
+        .help = "options of ppo, likewise"),
     {.name = NULL}};
 
 /* A command. */
@@ -73,8 +72,7 @@ typedef struct rlhf {
     uint64_t digest;        /* of --data */
 } rlhf;
 
-/* ---------------------------------------------------------------------------------- command
- * lines */
+/* -------------------------------------------------------------------------------- command lines */
 
 typedef struct line {
     int count;

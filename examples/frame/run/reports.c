@@ -164,8 +164,7 @@ bool run_page_takes_log(run *r)
     return !zf_report_sink(r->page, r->job->o.report_html, 0, &sink, &r->error);
 }
 
-/* ------------------------------------------------------------------------------------- the
- * trace */
+/* ------------------------------------------------------------------------------------ the trace */
 
 bool run_open_trace(run *r)
 {

@@ -18,12 +18,13 @@ typedef struct score_options {
 } score_options;
 
 static const zf_option own_rows[] = {
-    ZF_OPTION(score_options, COUNT, o.seq, 0, "[0,65536]", .flag = "seq", .unit = "T", .topic = "data",
-              .help = "tokens of a text, at most; 0: the model's; a longer text is an error"),
+    ZF_OPTION(
+        score_options, COUNT, o.seq, 0, "[0,65536]", .flag = "seq", .unit = "T", .topic = "data",
+        .help = "maximum number of tokens of a text; 0: the model's; a longer text is an error"),
     ZF_OPTION(score_options, COUNT, o.batch, 8, "[1,1048576]", .flag = "batch", .unit = "B",
               .help = "texts at a time"),
     ZF_OPTION(score_options, FLAG, standardize, 0, NULL,
-              .help = "scores without the mean of the chosen held-out answers that the model was "
+              .help = "scores minus the mean of the chosen held-out answers that the model was "
                       "trained with, divided by their deviation"),
     {.name = NULL}};
 
@@ -50,7 +51,8 @@ static double *score_texts(scorer *r, const pairs *texts, zf_error *error)
     return NULL;
 }
 
-static void print_scores(const scorer_scale *scale, bool standardize, const double *scores, int64_t n)
+static void print_scores(const scorer_scale *scale, bool standardize, const double *scores,
+                         int64_t n)
 {
     for (int64_t k = 0; k < n; k++)
         printf("{\"score\": %.9g}\n",
@@ -61,9 +63,10 @@ static bool has_scale(const score_options *s, const scorer *r, zf_error *error)
 {
     if (!s->standardize || (r->scale.known && r->scale.deviation > 0)) return true;
     return fail(error, ZF_ERR_ARGUMENT,
-                r->scale.known ? "%s: the deviation in its reward.json is 0: --standardize needs more "
-                                 "held-out pairs"
-                               : "%s has no reward.json, which --standardize reads",
+                r->scale.known
+                    ? "%s: the deviation in its reward.json is 0: --standardize needs more "
+                      "held-out pairs"
+                    : "%s has no reward.json, which --standardize reads",
                 r->adapter ? r->adapter : r->base);
 }
 

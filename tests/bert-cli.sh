@@ -27,9 +27,8 @@ check 'unknown command' \
 check 'unknown option' misused "there is no option '--learning-rate=1'" pretrain --learning-rate=1
 check 'ambiguous option' misused "'--se' is ambiguous: --seq or --seconds" pretrain --se 1
 check 'bad number' misused "--seq takes a whole number from 8 to 65536, not '7'" pretrain --seq 7
-check 'bad choice' misused "--optimizer takes one of adamw, lamb, sgd, lion, onebit_adam, zero_one_adam or \
-onebit_lamb, not 'adam'" \
-    pretrain --optimizer adam
+check 'bad choice' misused "--precision takes one of f32, bf16 or f16, not 'f8'" \
+    pretrain --precision f8
 check 'no value' misused '--corpus needs a value' eval --corpus
 check 'stray argument' misused "'text' is one argument too many" pretrain text
 check 'second text to fill' misused "'b' is one argument too many" fill --load x a b

@@ -417,7 +417,7 @@ run_opt() {
                     prefetch bytes=99')"
     check 'and the graph after each' gives 0 '^# after adamw$' \
         build/zf-opt 'passes %3 print' "$work/step.zf"
-    check 'an unknown optimizer' gives 2 "optimizer takes one of adamw, lamb, sgd, lion, onebit_adam, zero_one_adam or onebit_lamb, not 'adam'" \
+    check 'an unknown optimizer' gives 2 "optimizer takes one of adamw, .*, not 'adam'" \
         build/zf-opt 'passes %3 optimizer=adam' "$work/step.zf"
     check '0 can be said' gives 0 'adamw .*{beta2=0.999' build/zf-opt 'autograd %3; adamw %4 beta1=0' \
         "$work/step.zf"

@@ -286,15 +286,17 @@ TEST_ONCE(passes_that_cannot_be_printed)
 TEST(passes_say_what_is_wrong)
 {
     zf_graph *g = new_graph(t);
+    char text[80];
     zf_tensor loss;
     CHECK(t, zf_passes(NULL, NULL) == ZF_ERR_ARGUMENT);
     CHECK(t, zf_graph_copy(NULL) == NULL);
     NEED(t, g, NULL);
     loss = build(g);
     OK(t, zf_graph_status(g), zf_graph_error(g));
-    CHECK(t, zf_passes(g, &(zf_training){.loss = loss, .optimizer = (zf_optimizer)7}));
-    CHECK_TEXT(t, zf_graph_error(g), "zf_passes: optimizer is 7; it must be adamw, lamb, sgd, lion, onebit_adam, "
-               "zero_one_adam or onebit_lamb");
+    CHECK(t, zf_passes(g, &(zf_training){.loss = loss, .optimizer = ZF_OPTIMIZER_COUNT}));
+    snprintf(text, sizeof text, "zf_passes: optimizer is %d; it must be adamw, ",
+             (int)ZF_OPTIMIZER_COUNT);
+    CHECK(t, t->refused || !strncmp(zf_graph_error(g), text, strlen(text)));
 
     g = new_graph(t);
     NEED(t, g, NULL);

@@ -155,7 +155,6 @@ misused "--heads must divide --hidden, 768, not be 7" --heads 7
 misused "--zero takes a whole number from 0 to 3, not '4'" --zero 4
 misused "--world takes a whole number from 1 to 1048576, not '-1'" --world -1
 misused "--precision takes one of f32, bf16 or f16, not 'f8'" --precision f8
-misused "--optimizer takes one of adamw, lamb, sgd, lion, onebit_adam, zero_one_adam or onebit_lamb, not 'adam'" --optimizer adam
 misused "--local-step-clipper requires --optimizer zero_one_adam; it is adamw" --local-step-clipper 1
 misused "--clip takes a number of 0 or more, not 'nan'" --clip nan
 misused "--memory takes a number of bytes of 0 or more, not '1X'" --memory 1X

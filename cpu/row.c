@@ -157,7 +157,8 @@ typedef int32_t zfi_i4 __attribute__((vector_size(16)));
 #define ZFI_F4_HIGH(a, b)     ((zfi_f4){(a)[2], (b)[2], (a)[3], (b)[3]})
 #define ZFI_F4_LOW2(a, b)     ((zfi_f4){(a)[0], (a)[1], (b)[0], (b)[1]})
 #define ZFI_F4_HIGH2(a, b)    ((zfi_f4){(a)[2], (a)[3], (b)[2], (b)[3]})
-ZFI_INLINE zfi_f4 zfi_f4_of_f16(const char *p)
+/* Not inlined: a row would have 256 conversions, which take a second to compile. */
+__attribute__((noinline)) static zfi_f4 zfi_f4_of_f16(const char *p)
 {
     uint16_t x[4];
     memcpy(x, p, sizeof x);

@@ -379,14 +379,13 @@ test-rest: build/.needs-test-all
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
 GROUPS      = unit mpi examples opt plan bert gpt consumers emulated nccl docs
-MORE_GROUPS = oom clang dist asan oom-asan ubsan tsan blas more-mpi more-consumers install fuzz neon \
+MORE_GROUPS = oom clang dist asan more-asan ubsan tsan blas more-mpi more-consumers install fuzz neon \
               cuda-check emulated-asan
 
 test-unit test-oom: build/tests
 test-clang:         build/clang/tests
-test-dist:          build/tests dist/zeroflow.h
-test-asan:          build/asan/tests
-test-oom-asan:      build/asan/tests
+test-dist:          dist/zeroflow.h
+test-asan test-more-asan: build/asan/tests
 test-ubsan:         build/ubsan/tests
 test-tsan:          build/tsan/tests
 test-blas:          $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h),build/blas/tests)
@@ -433,6 +432,7 @@ cuda-check: test-cuda-check ## compile and link all that is for CUDA, which need
 
 emulated: test-emulated test-nccl test-emulated-asan ## CUDA's kernels, run on the CPU, against the CPU's
 
+asan: test-more-asan
 oom asan ubsan tsan: %: test-% ## the tests with allocations refused in turn (ALL=1: each), or under a sanitizer
 
 mutants: build/.needs-test ## plant mistakes one by one, each of which a test must notice (some minutes)

@@ -187,7 +187,7 @@ int test_strcmp(const char *left, const char *right)
 
 long test_comparisons(void) { return comparisons; }
 
-static bool out_of_memory; /* --oom */
+static bool refusing; /* the test that runs has allocations refused in turn */
 
 static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *at)
 {
@@ -200,7 +200,7 @@ static bool run(const test_case *c, long refuse_at, test *t)
 {
     *t = (test){.self = c, .refuse_at = refuse_at};
     t->allocator = (zf_allocator){counting_allocator, t};
-    if (out_of_memory && c->once) hooked = t;
+    if (refusing && c->once) hooked = t;
     deadline_begin(c);
     c->body(t);
     while (t->deferred_count) {
@@ -209,7 +209,7 @@ static bool run(const test_case *c, long refuse_at, test *t)
     }
     deadline_end();
     hooked = NULL;
-    if (out_of_memory && c->once && test_folder_made) { /* its files stay */
+    if (refusing && c->once && test_folder_made) { /* its files stay */
         nftw(test_folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
         memcpy(test_folder + sizeof test_folder - 7, "XXXXXX", 6);
         test_folder_made = false;
@@ -227,7 +227,7 @@ static bool run(const test_case *c, long refuse_at, test *t)
 #ifndef OOM_REFUSALS
 #define OOM_REFUSALS 30
 #endif
-/* Of TEST_ONCE; 0: they are left out. */
+/* Of TEST_ONCE; 0: they run without. */
 #ifndef OOM_SPARSE
 #define OOM_SPARSE 3
 #endif
@@ -237,7 +237,7 @@ static struct {
     int whole, sampled; /* tests with each of their allocations, and with a sample */
     int unjudged;       /* of these */
     int none;           /* they allocate nothing */
-    int left_out;
+    int without;        /* ran as they do without --oom */
     long refusals, allocations;
 } refused;
 
@@ -265,7 +265,7 @@ static bool run_out_of_memory(const test_case *c, long most, test *t)
     total = t->allocations;
     spent = seconds() - from;
     if (c->once) most = sparse_refusals(spent);
-    step = most && total > most ? total / most : 1;
+    step = most && total > most ? (total + most - 1) / most : 1;
     for (long k = total > most && c->once ? step / 2 : 0; k < total; k += step) {
         if (!run(c, k, t)) {
             printf("    with allocation %ld of %ld refused\n", k, total);
@@ -283,7 +283,7 @@ static bool run_out_of_memory(const test_case *c, long most, test *t)
 
 int main(int argc, char **argv)
 {
-    bool list = false, times = false;
+    bool out_of_memory = false, list = false, times = false;
     long most = OOM_REFUSALS;
     int passed = 0, failed = 0, skipped = 0, part = 1, parts = 1, number = 0;
     words = argv + 1;
@@ -304,15 +304,13 @@ int main(int argc, char **argv)
         double from = seconds();
         test t;
         if (!selects(c) || number++ % parts != part - 1) continue;
-        if (out_of_memory && c->once && (!OOM_SPARSE || is_not_run(c))) {
-            refused.left_out++;
-            continue;
-        }
         if (list) {
             printf("%s (%s)\n", c->name, c->file);
             continue;
         }
-        good = out_of_memory ? run_out_of_memory(c, most, &t) : run(c, -1, &t);
+        refusing = out_of_memory && (!c->once || (OOM_SPARSE && !is_without(c)));
+        if (!refusing) refused.without++;
+        good = refusing ? run_out_of_memory(c, most, &t) : run(c, -1, &t);
         if (!good) printf("FAILED %s (%s)\n", c->name, c->file);
         if (times) printf("%7.2f s  %s (%s)\n", seconds() - from, c->name, c->file);
         if (!good) failed++;
@@ -327,10 +325,10 @@ int main(int argc, char **argv)
     if (list) return 0;
     if (out_of_memory)
         printf("%d tests with every allocation refused in turn, %d with a sample: %ld of %ld; of "
-               "these %d judged by crashes alone; %d allocate nothing, %d left out "
+               "these %d judged by crashes alone; %d allocate nothing; %d ran without "
                "(tests/refusals.h)\n",
                refused.whole, refused.sampled, refused.refusals, refused.allocations,
-               refused.unjudged, refused.none, refused.left_out);
+               refused.unjudged, refused.none, refused.without);
     printf("%d passed, %d failed", passed, failed);
     if (skipped) printf(", %d skipped", skipped);
     printf("\n");

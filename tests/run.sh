@@ -21,7 +21,7 @@ mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
 groups_of_test='emulated nccl unit mpi consumers bert gpt examples docs opt plan'
-groups_of_rest='tsan neon emulated-asan asan oom-asan cuda-check dist clang more-mpi blas
+groups_of_rest='asan more-asan tsan neon emulated-asan cuda-check dist clang more-mpi blas
                 more-consumers install fuzz'
 
 # run_all WHICH GROUPS: builds and runs these.
@@ -173,18 +173,18 @@ run_unit() {
         check "tests of an operator, $name" gives 0 "^$name " build/tests --list softmax
     done
 }
-# ALL=1: with every allocation of every test refused in turn, not a sample of those that have many.
-run_oom() {
-    suite_again build/tests --times --oom${ALL:+=all}
+# Each test also runs with its allocations refused in turn, or with a sample of them.
+# ALL=1: with all of them.
+in_refusals() {
+    suite_again "$@" --times --oom${ALL:+=all}
     note=$(grep 'refused in turn' "$log")
 }
+run_oom() { in_refusals build/tests; }
 # The single header is, token for token, the header and the files that it includes, so the tests of
-# these are its own; those of consumers compile it. They are run with allocations refused.
+# these are its own; those of consumers compile it.
 run_dist() {
     check 'declarations of the single header' same_tokens ''
     check 'implementation of the single header' same_tokens -DZEROFLOW_IMPLEMENTATION
-    suite_again build/tests --times --oom
-    note=$(grep 'refused in turn' "$log")
 }
 same_tokens() {
     for header in zeroflow.h dist/zeroflow.h; do
@@ -195,10 +195,11 @@ same_tokens() {
 }
 # What only plans gives the same from any compiler, and large models go the way of small ones.
 large='-bert_plan_small -bert_plan_medium -bert_plan_base'
-run_clang() { suite_again build/clang/tests --times $large; }
-# One test measures how fast large products are, which takes long in this build.
-run_asan() { suite_again build/asan/tests --times $large -cost_alone; }
-run_oom_asan() { suite_again build/asan/tests --times --oom; }
+run_clang() { in_refusals build/clang/tests $large; }
+# One test measures how fast large products are, which takes long in this build. Two halves, for two
+# cores.
+run_asan() { in_refusals build/asan/tests --part=1/2 $large -cost_alone; }
+run_more_asan() { in_refusals build/asan/tests --part=2/2 $large -cost_alone; }
 run_ubsan() { suite_again build/ubsan/tests --times $large; }
 
 # Before version 14, gcc's ThreadSanitizer cannot live with all the randomness of newer kernels.
@@ -207,7 +208,7 @@ run_ubsan() { suite_again build/ubsan/tests --times $large; }
 # scratch the kernels that are left out there have. Shards go on with one optimizer.
 threaded='thread tests/account tests/batch tests/comm tests/corpus tests/faults inside/threads
           inside/fuse_update tests/nn tests/program tests/shards tests/bert tests/gpt tests/random
-          -bert_plan -program_memory_limit -shards_go_on_lamb'
+          -bert_plan -program_memory_limit -shards_go_on_lamb -shards_take_little_memory'
 
 run_tsan() {
     fixed="setarch $(uname -m) -R"

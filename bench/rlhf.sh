@@ -15,7 +15,6 @@ out=${1:-$WORK/results.md}
 mkdir -p "$WORK"
 
 running=
-trap 'kill $running 2> /dev/null || true; exit 1' INT TERM
 for seed in $seeds; do
     sh bench/rlhf/sums.sh "$seed" &
     running="$running $!"

@@ -85,7 +85,7 @@ taught() {
 rewarded() {
     $llm grpo --model "$at/base" --data "$at/train.jsonl" --held-out "$at/held.jsonl" \
         --reward "$1" --group 8 --batch "${ANSWERS:-128}" --tokens 4 --seq 12 \
-        --steps "$updates" --lr "${RATE:-1e-4}" --seed "$seed" --precision f32 \
+        --steps "$updates" --lr "${RATE:-1e-4}" --schedule linear --warmup 10 --seed "$seed" --precision f32 \
         --threads "$threads" --quiet --log "$at/$2.csv" --overwrite --save "$at/$2"
 }
 

@@ -449,7 +449,7 @@ echo kept > "$work/picture"
 (ulimit -f 1 && "$plan" --layers 2 --svg "$work/picture") > /dev/null 2> "$work/err"
 is 'a picture that is too large' "$? $(cat "$work/picture" "$work/err")" \
     "1 kept
-zf-plan: cannot write $work/picture: File too large"
+zf-plan: cannot write $work/picture.zf-new: File too large"
 "$plan" --layers 2 > /dev/full 2> "$work/err"
 is 'a disk that is full' "$? $(cat "$work/err")" '1 zf-plan: cannot write: No space left on device'
 # A layout is a picture; the plan counts the blocks of it.

@@ -371,6 +371,20 @@ TEST_ONCE(reduction_that_is_not_said_is_an_error)
     }
 }
 
+/* An output of the loss's mean, whose divisor is known after all parts, even if its reduction is
+ * said. */
+TEST_ONCE(reduction_after_the_parts_is_an_error)
+{
+    const char *const says = "a sum over all 2 parts of the batch, which is known after them: give "
+                             "zf_cross_entropy a weight, 1 / (labelled rows of the global batch), "
+                             "or divide by an input";
+    run_desc d = {.loss = ratio_of_labels, .output = perplexity, .world = 2, .micro = 1};
+    result out;
+    d.say.reduction = ZF_REDUCTION_MEAN;
+    out = run(t, &d);
+    CHECK(t, strstr(out.error, says) && strstr(out.error, "the output \"output\""));
+}
+
 /* Half of a mean by hand, or the mean of all parts: only the program knows. */
 TEST_ONCE(reduction_of_a_scaled_sum_must_be_said)
 {

@@ -403,7 +403,7 @@ run_opt() {
     check 'mistakes to plant are where they were' sh tests/mutants/run.sh --list
     check 'zeroflow.h includes each file once, and goes through the folders once' sh tests/house.sh
     check 'private names have one meaning' sh tests/names.sh
-    check 'each rule of the verifier has a wrong input' sh tests/rules.sh
+    check 'each rule of the verifier and of passes has a wrong input' sh tests/rules.sh
     check 'the macros of builders are those of make lines' lines_are_made
     check 'files and folders are floors' sh tests/floors.sh
     printf '%%1 = param "w" : f32[4]\n%%2 = mul %%1, %%1 : f32[4]\n%%3 = sum %%2 : f32[]\n' \

@@ -275,7 +275,7 @@ static void zfi_keep_param(zfi_lora *l, int32_t id)
     zfi_adapter_name(name, g->adapter, node->name);
     if (zfi_map_get(g->names, name, 0) || !zfi_valid_name(name)) {
         zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                 "zf_lora: \"%.200s\" would be called \"%.270s\", which is %s", node->name, name,
+                 "zf_lora: \"%.100s\" would be called \"%.270s\", which is %s", node->name, name,
                  zfi_valid_name(name) ? "the name of another value" : "too long for a name");
         return;
     }

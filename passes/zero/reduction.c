@@ -151,22 +151,16 @@ static void zfi_find_ratios(zfi_reductions *r)
     }
 }
 
-/* The reduction of the losses whose gradients there are: one for all. */
+/* The reduction of the loss whose gradients there are. */
 static void zfi_find_loss_reduction(zfi_reductions *r)
 {
     const zf_graph *g = r->graph;
-    bool found = false;
-    for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++) {
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *mark = &g->nodes[g->order[i]];
-        zf_reduction how;
-        int32_t ratio;
         if (mark->op != ZF_OP_output || mark->role != ZFI_ROLE_LOSS || mark->update) continue;
-        how = zfi_reduction_of(r, g->order[i]), ratio = zfi_ratio_marked(r, mark);
-        if (how == ZF_REDUCTION_NONE) how = ZF_REDUCTION_MEAN; /* the same for each part */
-        if (found && (how != r->loss || ratio != r->loss_ratio))
-            zfi_reduction_fail(r, g->order[i],
-                               "one loss is a sum over examples, and another one a mean");
-        r->loss = how, r->loss_ratio = ratio, found = true;
+        r->loss = zfi_reduction_of(r, g->order[i]), r->loss_ratio = zfi_ratio_marked(r, mark);
+        if (r->loss == ZF_REDUCTION_NONE) r->loss = ZF_REDUCTION_MEAN; /* the same for each part */
+        return;
     }
 }
 

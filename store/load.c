@@ -23,7 +23,10 @@ typedef struct zfi_found {
     /* Of a state of which each rank or node has its own, if the checkpoint is of another number of
      * them: that number; else 0 */
     int64_t rows;
+    int32_t master, next_master; /* the tensor's master weights; others of the same parameter; -1 */
 } zfi_found;
+
+static const zfi_found zfi_not_found = {.first = -1, .master = -1, .next_master = -1};
 
 /* Elements [first, first + count) of a tensor, some of which this rank needs. */
 typedef struct zfi_part {
@@ -307,9 +310,7 @@ static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
                                               .shape = entry->shape,
                                               .of = -1,
                                               .bucket = -1});
-    if (k >= 0 && !s->memory.failed &&
-        zfi_push(&l->memory, l->found, ((zfi_found){.first = -1})))
-        return k;
+    if (k >= 0 && !s->memory.failed && zfi_push(&l->memory, l->found, zfi_not_found)) return k;
     s->memory.failed = false;
     zfi_nomem(&s->error);
     return -1;
@@ -615,10 +616,9 @@ static zf_status zfi_load_put(zfi_loading *l, int32_t k, const zfi_portion *port
     t->fresh = false;
     status = zfi_stored_put(s, t, portion->data + (size_t)(from - portion->first) * size, data,
                             (size_t)(until - from) * size, &s->error);
-    for (int32_t m = 0; m < zfi_len(s->tensors) && !status; m++) /* master weights start anew */
-        if (s->tensors[m].of == k &&
-            !l->found[s->tensors[m].whole < 0 ? m : s->tensors[m].whole].there)
-            status = zfi_store_put_master(s, m, from, until, data, &s->error);
+    for (int32_t m = l->found[k].master; m >= 0 && !status; m = l->found[m].next_master)
+        if (!l->found[s->tensors[m].whole < 0 ? m : s->tensors[m].whole].there)
+            status = zfi_store_put_master(s, m, from, until, data, &s->error); /* they start anew */
     return status ? zfi_fail(&s->error, status, "zf_load: %s cannot be written", t->name) : ZF_OK;
 }
 
@@ -744,8 +744,12 @@ static zf_status zfi_load_check(zfi_loading *l)
     if (status) return status;
     l->piece = zfi_realloc(&l->memory, NULL, 0, ZFI_PIECE);
     for (int32_t k = 0; k < zfi_len(s->tensors) && !l->memory.failed; k++)
-        zfi_push(&l->memory, l->found, ((zfi_found){.first = -1}));
+        zfi_push(&l->memory, l->found, zfi_not_found);
     if (l->memory.failed) return zfi_nomem(&s->error);
+    for (int32_t k = zfi_len(s->tensors) - 1; k >= 0; k--) {
+        const int32_t of = s->tensors[k].of;
+        if (of >= 0) l->found[k].next_master = l->found[of].master, l->found[of].master = k;
+    }
     if ((status = zfi_load_manifest(l))) return status;
     if (!s->rank && (status = zfi_load_attachments(l))) return status;
     if ((status = zfi_load_parts(l, false))) return status;

@@ -19,15 +19,16 @@ static const zf_option zfi_ema_options[] = {
               .help = "decay of an average of the weights, which checkpoints hold as well"),
     {.name = NULL}};
 
-/* The master weights of a parameter; ZF_NONE: it has none. */
-static zf_tensor zfi_master_of(zf_graph *g, int32_t param)
+/* The master weights by parameter, 0 where there are none; NULL without memory. */
+static int32_t *zfi_masters(zf_graph *g)
 {
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+    int32_t *masters = zfi_calloc(&g->memory, (size_t)zfi_len(g->nodes), sizeof *masters);
+    for (int32_t i = 0; masters && i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (node->op == ZF_OP_state && node->of == param && node->role == ZFI_ROLE_MASTER)
-            return (zf_tensor){g, g->order[i]};
+        if (node->op == ZF_OP_state && node->role == ZFI_ROLE_MASTER)
+            masters[node->of] = g->order[i];
     }
-    return ZF_NONE;
+    return masters;
 }
 
 /* Whether the step is skipped; ZF_NONE: no step is. */
@@ -39,10 +40,11 @@ static zf_tensor zfi_is_skipped(zf_graph *g)
     return zf_less(good, zf_constant(g, zf_tensor_dtype(good), ZF_SCALAR, 0));
 }
 
-/* Appends the average of a parameter. */
-static void zfi_average(zf_graph *g, zf_tensor param, double decay, zf_tensor skipped)
+/* Appends the average of a parameter; master: its master weights, 0: none. */
+static void zfi_average(zf_graph *g, zf_tensor param, int32_t master, double decay,
+                        zf_tensor skipped)
 {
-    const zf_tensor master = zfi_master_of(g, param.id), p = master.graph ? master : param;
+    const zf_tensor p = {g, master ? master : param.id};
     const zf_tensor e = zfi_state_for(g, "ema.average", param, zf_tensor_dtype(p),
                                       zf_tensor_shape(param), param.id, ZFI_STATE_STAGE);
     zf_tensor x = zf_add(e, zf_scale(zf_sub(p, e), 1 - decay));
@@ -57,7 +59,8 @@ ZF_API zf_status zf_ema(zf_graph *g, const zf_ema_desc *desc)
         zfi_enter(g, "zf_ema", ZFI_STAGE_UPDATES, ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
     const char *scope;
     zf_tensor skipped;
-    int32_t *marks;
+    int32_t *marks, *masters;
+    size_t nodes;
     if (d.decay == 0) d.decay = 0.999;
     if (status || (status = zfi_settle_desc("zf_ema", zfi_ema_options, &d, &g->error)))
         return status;
@@ -66,8 +69,13 @@ ZF_API zf_status zf_ema(zf_graph *g, const zf_ema_desc *desc)
     g->in_update = true;
     skipped = zfi_is_skipped(g);
     marks = zfi_gradient_nodes(g);
-    for (int32_t k = 0; k < zfi_len(marks) && !g->error.status && !g->memory.failed; k++)
-        zfi_average(g, (zf_tensor){g, g->nodes[marks[k]].args[0]}, d.decay, skipped);
+    nodes = (size_t)zfi_len(g->nodes);
+    masters = zfi_masters(g);
+    for (int32_t k = 0; k < zfi_len(marks) && !g->error.status && !g->memory.failed; k++) {
+        const int32_t param = g->nodes[marks[k]].args[0];
+        zfi_average(g, (zf_tensor){g, param}, masters[param], d.decay, skipped);
+    }
+    if (masters) zfi_free(&g->memory, masters, nodes * sizeof *masters);
     zfi_array_free(&g->memory, marks);
     g->scope = scope;
     if (g->memory.failed) return zfi_graph_nomem(g);

@@ -273,18 +273,20 @@ static int32_t zfi_bucket_of_member(const zfi_zero *z, int32_t m)
     return z->bucket_of[z->cut.members[m].param];
 }
 
-/* The state of a member that has the role of `state`, which is another member's; 0: there is
- * none. */
-static int32_t zfi_state_like(const zfi_zero *z, int32_t state, int32_t member)
+/* The states of a bucket's members that have the role of `state`, one of them; 0: there is none. */
+static void zfi_states_like(const zfi_zero *z, const zfi_bucket *bucket, int32_t state,
+                            int32_t *leaves)
 {
     const zf_graph *g = z->graph;
-    const int32_t param = z->cut.members[member].param;
-    for (int32_t i = 0; i < zfi_len(z->order); i++) {
+    for (int32_t i = zfi_len(z->order) - 1; i >= 0; i--) { /* the first one of a member is last */
         const zfi_node *node = &g->nodes[z->order[i]];
-        if (node->op == ZF_OP_state && node->of == param && node->role == g->nodes[state].role)
-            return zfi_same_shape(&node->shape, &g->nodes[param].shape) ? z->order[i] : 0;
+        const int32_t m = node->op == ZF_OP_state && node->of ? z->member_of[node->of] : -1;
+        if (m < bucket->first || m >= bucket->first + bucket->count ||
+            node->role != g->nodes[state].role)
+            continue;
+        leaves[m - bucket->first] =
+            zfi_same_shape(&node->shape, &g->nodes[node->of].shape) ? z->order[i] : 0;
     }
-    return 0;
 }
 
 /* The bucket of a member's state and of those like it. */
@@ -296,10 +298,9 @@ static int32_t zfi_bucket_of_states(zfi_zero *z, int32_t member, int32_t state)
     const bool cut = ranks == ZFI_STATE_CUT || (ranks == ZFI_STATE_STAGE && z->sharded);
     int32_t *leaves = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *leaves), id;
     if (!leaves) return zfi_graph_nomem(g), 0;
-    for (int32_t m = 0; m < bucket->count; m++) {
-        leaves[m] = zfi_state_like(z, state, bucket->first + m);
+    zfi_states_like(z, bucket, state, leaves);
+    for (int32_t m = 0; m < bucket->count; m++)
         if (leaves[m] && !g->nodes[leaves[m]].update) zfi_keep(z, leaves[m]);
-    }
     id = zfi_append_bucket(z, bucket, leaves, cut ? z->shards : 0, ranks == ZFI_STATE_EACH);
     for (int32_t m = 0; m < bucket->count; m++)
         if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};

@@ -102,7 +102,7 @@ int bert_command_fill(int argc, char **argv)
     if (!command_options(argc, argv, "fill --load DIR \"Paris is the [MASK] of France .\"", &tables,
                          &text, &status))
         return status;
-    if (!o.from.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!o.from.load) return command_usage_error(argv, folder_is_missing);
     if (!text) return command_usage_error(argv, "a text with [MASK] in it is needed");
     if (!(vocab = zf_folder_vocab(o.from.load, NULL, &error)))
         return command_error("%s", error.text);

@@ -108,7 +108,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
                                 : "export --load DIR [OPTIONS] DIR|FILE.safetensors",
                          &tables, &out, &status))
         return status;
-    if (!o.from.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!o.from.load) return command_usage_error(argv, folder_is_missing);
     if (merges && !o.from.adapter)
         return command_usage_error(argv, "an adapter is needed: --adapter DIR");
     if (!out) return command_usage_error(argv, "a folder or a file to write is needed");
@@ -200,7 +200,7 @@ static command_tables evaluate_tables(evaluate_options *e, const sample_model *s
 /* What eval needs; NULL: all is given. */
 static const char *missing(const evaluate_options *e, const sample_model *sample)
 {
-    if (!e->from.load) return "a checkpoint is needed: --load DIR";
+    if (!e->from.load) return folder_is_missing;
     if (e->o.corpus || e->o.data || e->o.batch_file) return NULL;
     return sample->objective->open_data
                ? "a text, examples or batches are needed: --corpus, --data or --batch-file"

@@ -350,7 +350,7 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     if (!command_options(argc, argv, "generate --load DIR [OPTIONS] \"The bird\"", &tables, &prompt,
                          &status))
         return status;
-    if (!q.from.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!q.from.load) return command_usage_error(argv, folder_is_missing);
     if (prompt && (q.prompt || q.prompts))
         return command_usage_error(argv, "a prompt, --prompt and --prompts exclude one another");
     if (q.prompt) prompt = q.prompt;
@@ -492,7 +492,7 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
     if (!command_options(argc, argv, "chat --load DIR [OPTIONS]", &tables, NULL, &status))
         return status;
     if (!c.q.chat) c.q.chat = "auto";
-    if (!c.q.from.load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!c.q.from.load) return command_usage_error(argv, folder_is_missing);
     if (!strcmp(c.q.chat, "none"))
         return command_usage_error(argv, "messages need a style: --chat auto, or its name");
     if (!(w = c.w = calloc(1, sizeof *w))) return command_error("out of memory");

@@ -5,6 +5,8 @@
 #define ROW(kind, member, default_, range, ...)                                                    \
     ZF_OPTION(folder_options, kind, member, default_, range, __VA_ARGS__)
 
+const char folder_is_missing[] = "a checkpoint is needed: --load DIR";
+
 const zf_option folder_load_rows[] = {
     ROW(TEXT, load, 0, NULL, .unit = "DIR", .topic = "model", .traits = ZF_OPTION_READS,
         .help = "a checkpoint, or a folder of Hugging Face"),

@@ -20,6 +20,9 @@ typedef struct folder_options {
 extern const zf_option folder_load_rows[], folder_adapter_rows[], folder_tokenizer_rows[],
     folder_compute_rows[], folder_weights_rows[];
 
+/* What a command says that was given no folder. */
+extern const char folder_is_missing[];
+
 /* The worker threads: o->threads, or all processors. */
 int64_t folder_threads(const folder_options *o);
 

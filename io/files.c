@@ -12,8 +12,13 @@
  * Whenever the machine stops, PATH or PATH.zf-old is complete: the old directory or the new one.
  * zfi_directory_recover renames PATH.zf-old to PATH where PATH is missing. Only directories without
  * subdirectories that hold a given file (the mark) are replaced or removed, so a wrong path
- * destroys no other directory. PATH.zf-new is locked by the process that fills it; a second process
- * that would write the same directory gets an error.
+ * destroys no other directory. PATH.zf-new has the mark from its beginning on, and the mark is what
+ * is removed last. PATH.zf-new is locked by the process that fills it; a second process that would
+ * write the same directory gets an error.
+ *
+ * What a stopped writer has left is not known by its name alone: a file that is being written has a
+ * mode that no other file has (ZFI_UNFINISHED), a directory has the mark. Anything else of that name
+ * is an error, and stays.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -36,6 +41,7 @@ int fsync(int);
 char *realpath(const char *, char *);
 int pthread_sigmask(int, const sigset_t *, sigset_t *);
 int lstat(const char *, struct stat *);
+int fchmod(int, mode_t);
 int sigpending(sigset_t *);
 int sigwait(const sigset_t *, int *);
 #ifndef sigemptyset /* a macro on some systems */
@@ -51,7 +57,8 @@ int sigismember(const sigset_t *, int);
 enum {
     ZFI_PATH_MAX = 4096,
     ZFI_ASIDE_MAX = ZFI_PATH_MAX + 16, /* with a suffix */
-    ZFI_IO_CHUNK = 1 << 30             /* Linux moves at most 2^31 - 4096 bytes per call */
+    ZFI_IO_CHUNK = 1 << 30,            /* Linux moves at most 2^31 - 4096 bytes per call */
+    ZFI_UNFINISHED = 01000             /* S_ISVTX: of a file that is not renamed yet */
 };
 
 /* The end of a path, short enough to leave room for the rest of a message. */
@@ -217,6 +224,18 @@ typedef struct zfi_new_file {
     char path[ZFI_PATH_MAX], aside[ZFI_ASIDE_MAX];
 } zfi_new_file;
 
+/* Removes what an interrupted run has left in place of the new file. */
+static zf_status zfi_new_file_clear(const char *aside, zf_error *error)
+{
+    struct stat about;
+    if (lstat(aside, &about)) return ZF_OK;
+    if (S_ISREG(about.st_mode) && (about.st_mode & ZFI_UNFINISHED || !about.st_size))
+        return unlink(aside) ? zfi_io_fail(error, "remove", aside) : ZF_OK;
+    return zfi_fail(error, ZF_ERR_IO,
+                    "%s is there, and no interrupted run has left it: move it, or name another place",
+                    zfi_path_tail(aside));
+}
+
 /* Starts a file that will replace `path`, which does not exist or is a regular file, whose mode it
  * gets. On failure there is nothing to abandon. */
 static zf_status zfi_new_file_begin(zfi_new_file *new_file, const char *path, zf_error *error)
@@ -234,8 +253,8 @@ static zf_status zfi_new_file_begin(zfi_new_file *new_file, const char *path, zf
         mode = about.st_mode & 0777;
     }
     snprintf(new_file->aside, sizeof new_file->aside, "%s.zf-new", new_file->path);
-    unlink(new_file->aside); /* what an interrupted run left */
-    new_file->file = open(new_file->aside, O_WRONLY | O_CREAT | O_EXCL, mode);
+    if ((status = zfi_new_file_clear(new_file->aside, error))) return status;
+    new_file->file = open(new_file->aside, O_WRONLY | O_CREAT | O_EXCL, mode | ZFI_UNFINISHED);
     if (new_file->file < 0) return zfi_io_fail(error, "create", new_file->aside);
     fcntl(new_file->file, F_SETFD, FD_CLOEXEC);
     return ZF_OK;
@@ -277,6 +296,7 @@ static bool zfi_new_file_is_ours(const zfi_new_file *new_file)
 /* Brings the file to the disk and to its name. On failure it is abandoned. */
 static zf_status zfi_new_file_commit(zfi_new_file *new_file, zf_error *error)
 {
+    struct stat about;
     zf_status status = ZF_OK;
     if (fsync(new_file->file)) {
         status = zfi_io_fail(error, "sync", new_file->aside);
@@ -292,6 +312,7 @@ static zf_status zfi_new_file_commit(zfi_new_file *new_file, zf_error *error)
         zfi_new_file_abandon(new_file);
         return status;
     }
+    if (fstat(new_file->file, &about) == 0) fchmod(new_file->file, about.st_mode & 0777);
     close(new_file->file);
     new_file->file = -1;
     return zfi_parent_sync(new_file->path, error);
@@ -335,8 +356,8 @@ static const char *zfi_directory_next(DIR *directory)
     return NULL;
 }
 
-/* Removes a flat directory. One that does not exist is no error. */
-static zf_status zfi_directory_remove(const char *path, zf_error *error)
+/* Removes a flat directory, the mark last. One that does not exist is no error. */
+static zf_status zfi_directory_remove(const char *path, const char *mark, zf_error *error)
 {
     char entry[ZFI_ASIDE_MAX];
     const char *name;
@@ -347,9 +368,11 @@ static zf_status zfi_directory_remove(const char *path, zf_error *error)
         removed = false;
         rewinddir(directory);
         while ((name = zfi_directory_next(directory)))
-            if (zfi_path_join(entry, path, name) && unlink(entry) == 0) removed = true;
+            if (strcmp(name, mark) && zfi_path_join(entry, path, name) && unlink(entry) == 0)
+                removed = true;
     }
     closedir(directory);
+    if (zfi_path_join(entry, path, mark) && !zfi_path_sync(path, NULL)) unlink(entry);
     return rmdir(path) ? zfi_io_fail(error, "remove", path) : ZF_OK;
 }
 
@@ -389,13 +412,17 @@ static zf_status zfi_directory_check(const char *path, const char *mark, zf_erro
 }
 
 /* Renames the directory that an interrupted commit left as PATH.zf-old to PATH. Call it before
- * reading `path`. */
-ZFI_UNUSED static zf_status zfi_directory_recover(const char *path, zf_error *error)
+ * reading `path`. Another directory of that name stays. */
+ZFI_UNUSED static zf_status zfi_directory_recover(const char *path, const char *mark,
+                                                  zf_error *error)
 {
     char place[ZFI_PATH_MAX], old[ZFI_ASIDE_MAX];
+    struct stat about;
     zf_status status = zfi_path_resolve(path, place, error);
     if (status) return status;
     snprintf(old, sizeof old, "%s.zf-old", place);
+    if (lstat(old, &about) || !S_ISDIR(about.st_mode) || zfi_directory_check(old, mark, NULL))
+        return ZF_OK;
     if (rename(old, place) == 0) return zfi_parent_sync(place, error);
     /* The system refuses when there is nothing to put back, or when PATH is not empty. */
     if (errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR) return ZF_OK;
@@ -429,21 +456,43 @@ static int zfi_directory_lock(const char *aside, zf_error *error)
     return -1;
 }
 
-/* Removes what an interrupted run left in PATH.zf-new, unless a process has locked it. */
-static zf_status zfi_directory_clear(const char *aside, zf_error *error)
+/* Removes what an interrupted run left in PATH.zf-new or PATH.zf-old, unless a process has locked
+ * it. */
+static zf_status zfi_directory_clear(const char *aside, const char *mark, zf_error *error)
 {
     struct stat about;
     zf_status status;
     int lock;
-    if (stat(aside, &about)) return ZF_OK;
+    if (lstat(aside, &about)) return ZF_OK;
+    if (!S_ISDIR(about.st_mode))
+        return zfi_fail(error, ZF_ERR_IO, "%s exists and is not a directory", zfi_path_tail(aside));
+    if ((status = zfi_directory_check(aside, mark, error))) return status;
     if ((lock = zfi_directory_lock(aside, error)) < 0) return ZF_ERR_IO;
-    status = zfi_directory_remove(aside, error);
+    status = zfi_directory_remove(aside, mark, error);
     close(lock);
     return status;
 }
 
-/* Makes an empty directory next to `path`, with its name in aside: lock it, fill it with files,
- * `mark` among them, then commit or abandon it. */
+static void zfi_directory_abandon(const char *aside, const char *mark)
+{
+    zfi_directory_remove(aside, mark, NULL);
+}
+
+/* Puts an empty mark into an empty directory, until the one that belongs there is written. */
+static zf_status zfi_directory_mark(const char *aside, const char *mark, zf_error *error)
+{
+    char path[ZFI_ASIDE_MAX];
+    int file;
+    if (!zfi_path_join(path, aside, mark))
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: too long a path", zfi_path_tail(aside));
+    file = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (file < 0) return zfi_io_fail(error, "create", path);
+    close(file);
+    return zfi_path_sync(aside, error);
+}
+
+/* Makes a directory next to `path`, with its name in aside, which holds a preliminary mark: lock it,
+ * fill it with files, `mark` among them, then commit or abandon it. */
 ZFI_UNUSED static zf_status zfi_directory_begin(const char *path, const char *mark,
                                                 char aside[ZFI_ASIDE_MAX], zf_error *error)
 {
@@ -451,17 +500,17 @@ ZFI_UNUSED static zf_status zfi_directory_begin(const char *path, const char *ma
     zf_status status;
     if ((status = zfi_path_resolve(path, place, error))) return status;
     snprintf(aside, ZFI_ASIDE_MAX, "%s.zf-new", place);
-    if ((status = zfi_directory_clear(aside, error))) return status;
-    if ((status = zfi_directory_recover(path, error))) return status;
+    if ((status = zfi_directory_clear(aside, mark, error))) return status;
+    if ((status = zfi_directory_recover(path, mark, error))) return status;
     if ((status = zfi_path_resolve(path, place, error))) return status;
     if ((status = zfi_directory_check(place, mark, error))) return status;
     snprintf(aside, ZFI_ASIDE_MAX, "%s.zf-old", place);
-    if ((status = zfi_directory_remove(aside, error))) return status;
+    if ((status = zfi_directory_clear(aside, mark, error))) return status;
     snprintf(aside, ZFI_ASIDE_MAX, "%s.zf-new", place);
-    return mkdir(aside, 0777) ? zfi_io_fail(error, "create", aside) : ZF_OK;
+    if (mkdir(aside, 0777)) return zfi_io_fail(error, "create", aside);
+    if ((status = zfi_directory_mark(aside, mark, error))) zfi_directory_abandon(aside, mark);
+    return status;
 }
-
-static void zfi_directory_abandon(const char *aside) { zfi_directory_remove(aside, NULL); }
 
 /* Exchanges two names at once; false where the system or the file system cannot. */
 static bool zfi_path_exchange(const char *a, const char *b)
@@ -495,7 +544,8 @@ static zf_status zfi_directory_swap(const char *aside, const char *path, bool ex
 }
 
 /* Puts `aside` into its place. On failure it is abandoned and the old one stays where it was. */
-ZFI_UNUSED static zf_status zfi_directory_commit(const char *aside, zf_error *error)
+ZFI_UNUSED static zf_status zfi_directory_commit(const char *aside, const char *mark,
+                                                 zf_error *error)
 {
     char entry[ZFI_ASIDE_MAX], path[ZFI_PATH_MAX], old[ZFI_ASIDE_MAX];
     const char *name;
@@ -509,12 +559,12 @@ ZFI_UNUSED static zf_status zfi_directory_commit(const char *aside, zf_error *er
     snprintf(path, sizeof path, "%.*s", (int)(strlen(aside) - strlen(".zf-new")), aside);
     if (!status) status = zfi_directory_swap(aside, path, true, old, error);
     if (status) {
-        zfi_directory_abandon(aside);
+        zfi_directory_abandon(aside, mark);
         return status;
     }
     status = zfi_parent_sync(path, error);
     /* The old one may go when the new name is on the disk; where it cannot, the next begin tries.
      */
-    if (!status && *old) zfi_directory_clear(old, NULL);
+    if (!status && *old) zfi_directory_clear(old, mark, NULL);
     return status;
 }

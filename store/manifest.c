@@ -215,7 +215,7 @@ static zf_status zfi_checkpoint_recover(const char *path, zf_error *error)
     zf_status status = zfi_path_resolve(path, place, error);
     if (status) return status;
     snprintf(old, sizeof old, "%s.zf-old", place);
-    return stat(old, &about) ? ZF_OK : zfi_directory_recover(path, error);
+    return stat(old, &about) ? ZF_OK : zfi_directory_recover(path, zfi_manifest_name, error);
 }
 
 static zf_status zfi_manifest_find(const char *path, char out[ZFI_ASIDE_MAX], zf_error *error)

@@ -472,7 +472,7 @@ static zf_status zfi_save_commit(zfi_saving *s)
         *s->aside = '\0'; /* it is theirs */
         return status;
     }
-    status = zfi_directory_commit(s->aside, &s->store->error);
+    status = zfi_directory_commit(s->aside, zfi_manifest_name, &s->store->error);
     *s->aside = '\0';
     return status;
 }
@@ -480,7 +480,7 @@ static zf_status zfi_save_commit(zfi_saving *s)
 /* Removes what was not committed. */
 static void zfi_save_end(zfi_saving *s)
 {
-    if (*s->aside && !s->store->rank) zfi_directory_abandon(s->aside);
+    if (*s->aside && !s->store->rank) zfi_directory_abandon(s->aside, zfi_manifest_name);
     if (s->lock >= 0) close(s->lock);
     zfi_array_free(&s->memory, s->whole.sums);
     zfi_array_free(&s->memory, s->parts.sums);

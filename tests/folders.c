@@ -374,7 +374,7 @@ static bool is_there(const char *folder, const char *name)
 TEST_ONCE(folders_files_replace_links)
 {
     const char *folder = test_path("links");
-    char file[400], link[400];
+    char file[400], link[400], left[420];
     zf_error error = {ZF_OK, ""};
     struct stat about;
     CHECK(t, zf_folder_make(folder, &error) && put_text(folder, "far", "precious"));
@@ -389,6 +389,19 @@ TEST_ONCE(folders_files_replace_links)
     CHECK(t, !stat(file, &about) && (about.st_mode & 0777) == 0640);
     CHECK(t, !is_there(folder, "near.zf-new") && !is_there(folder, "near.zf-link") &&
               !is_there(folder, "far.zf-new"));
+    CHECK(t, !(about.st_mode & 01000)); /* the mark of what a stopped writer leaves */
+    CHECK(t, put_text(folder, "far.zf-new", "dear"));
+    CHECK(t, !zf_file_save(file, "no", 2, &error));
+    CHECK(t, strstr(error.text, "far.zf-new is there, and no interrupted run has left it"));
+    CHECK(t, has_text(folder, "far.zf-new", "dear") && has_text(folder, "far", "newer"));
+    snprintf(left, sizeof left, "%s.zf-new", file);
+    CHECK(t, !chmod(left, 01644));
+    error = (zf_error){ZF_OK, ""};
+    if (!zf_file_save(file, "newer", 5, &error)) OK(t, error.status, error.text);
+    CHECK(t, !unlink(link) && !symlink("far", link) && put_text(folder, "near.zf-link", "dear"));
+    CHECK(t, !zf_file_save(link, "no", 2, &error) && strstr(error.text, "near.zf-link is there"));
+    CHECK(t, has_text(folder, "near.zf-link", "dear"));
+    error = (zf_error){ZF_OK, ""};
     /* A folder, a device, and links to them stay. */
     CHECK(t, !unlink(link) && !symlink("/dev/null", link));
     CHECK(t, !zf_file_save(link, "new", 3, &error));

@@ -121,6 +121,15 @@ untouched() {
     [ "$(cat "$work/report")" = text ] && [ ! -e "$work/report.zf-try" ]
 }
 check 'what was tried is as it was' untouched
+# shellcheck disable=SC2086
+leftover() { # of that name, which is a file of somebody, or what a killed run has left
+    echo letter > "$work/report.zf-try" && ! train $short --report "$work/report" 2> "$work/err" &&
+        grep -q 'report: File exists' "$work/err" && [ "$(cat "$work/report.zf-try")" = letter ] &&
+        head -c 4096 /dev/zero > "$work/report.zf-try" &&
+        train $short --report "$work/report" --dump "$work/none/dump" > "$work/out" 2>&1
+    [ ! -e "$work/report.zf-try" ]
+}
+check 'what only has the name of a leftover stays' leftover
 
 # What is printed.
 full() { # full COMMAND...

@@ -114,3 +114,46 @@ TEST_ONCE(saving_survives_kill)
         return;
     }
 }
+
+/* What only has the name of a leftover next to the place stays, and is named. */
+TEST_ONCE(saving_leftovers_are_not_known_by_name)
+{
+    static const char *const ends[] = {"zf-kept", "zf-gone", "zf-lock"};
+    static run_of_one r; /* until it is freed */
+    CHECK(t, run_new(t, &r));
+    for (int k = 0; k < 3; k++) {
+        char path[400], inside[500], text[8] = "";
+        zf_error error = {ZF_OK, ""};
+        saving s;
+        FILE *f;
+        snprintf(path, sizeof path, "%s.%s", r.place, ends[k]);
+        snprintf(inside, sizeof inside, "%s%s", path, k < 2 ? "/letter" : "");
+        CHECK(t, k == 2 || !mkdir(path, 0700));
+        CHECK(t, (f = fopen(inside, "w")) && fputs("dear", f) >= 0 && !fclose(f));
+        CHECK(t, !open_place(&r, &s, &error));
+        if (!strstr(error.text, " is there, and ")) CHECK_TEXT(t, error.text, ends[k]);
+        CHECK(t, strstr(error.text, ends[k]));
+        CHECK(t, (f = fopen(inside, "r")) && fgets(text, sizeof text, f) && !fclose(f));
+        CHECK_TEXT(t, text, "dear");
+        CHECK(t, !remove(inside) && (k == 2 || !rmdir(path)));
+    }
+    CHECK(t, save_once(&r));
+}
+
+/* A run is killed amid the copying or removing of a checkpoint: the next one goes on. */
+TEST_ONCE(saving_leftovers_have_a_manifest)
+{
+    static const char *const ends[] = {"zf-kept", "zf-gone"};
+    static run_of_one r; /* until it is freed */
+    CHECK(t, run_new(t, &r) && save_once(&r));
+    snprintf(r.load, sizeof r.load, "%s", r.place);
+    for (int k = 0; k < 4; k++) {
+        char path[400], inside[500];
+        FILE *f;
+        snprintf(path, sizeof path, "%s.%s", r.place, ends[k % 2]);
+        snprintf(inside, sizeof inside, "%s/manifest.json", path);
+        CHECK(t, !mkdir(path, 0700));
+        CHECK(t, k > 1 || ((f = fopen(inside, "w")) && !fclose(f)));
+        CHECK(t, save_once(&r) && access(path, F_OK));
+    }
+}

@@ -125,14 +125,25 @@ static char *zfl_path_with(const char *path, const char *end, zf_error *error)
     return made;
 }
 
+/* Where a file is made that will replace a link, to be freed; NULL with *error, also where something
+ * is there. */
+static char *zfl_path_aside(const char *path, zf_error *error)
+{
+    struct stat about;
+    char *made = zfl_path_with(path, ".zf-link", error);
+    if (!made || lstat(made, &about)) return made;
+    zfl_fail(error, ZF_ERR_IO, "%.300s is there: move it, or name another place", made);
+    free(made);
+    return NULL;
+}
+
 bool zf_file_save(const char *path, const void *data, size_t bytes, zf_error *error)
 {
     char *made;
     bool good;
     if (!zfl_may_replace(path, error)) return false;
     if (!zfl_is_link(path)) return !zf_file_replace(path, data, bytes, error);
-    if (!(made = zfl_path_with(path, ".zf-link", error))) return false;
-    unlink(made); /* what an interrupted run left */
+    if (!(made = zfl_path_aside(path, error))) return false;
     good = !zf_file_replace(made, data, bytes, error) && zfl_file_rename(made, path, error);
     free(made);
     return good;

@@ -272,8 +272,7 @@ bool zf_exchange_export(const zf_exchange *x, zf_program *p, zf_graph *g, const 
     char *made;
     bool good;
     if (!path || !zfl_is_link(path)) return zfl_export_all(x, p, g, path, gradients, dtype, error);
-    if (!zfl_may_replace(path, error) || !(made = zfl_path_with(path, ".zf-link", error)))
-        return false;
+    if (!zfl_may_replace(path, error) || !(made = zfl_path_aside(path, error))) return false;
     good = zfl_export_all(x, p, g, made, gradients, dtype, error) &&
            zfl_file_rename(made, path, error);
     free(made);

@@ -135,14 +135,14 @@ TEST_ONCE(directory_is_made_and_replaced)
             snprintf(before, sizeof before, "%d", round - 1);
             CHECK_TEXT(t, get_file(path, "mark"), before);
         }
-        OK(t, zfi_directory_commit(aside, &error), error.text);
+        OK(t, zfi_directory_commit(aside, "mark", &error), error.text);
         CHECK_TEXT(t, get_file(path, "mark"), text);
         CHECK_TEXT(t, get_file(path, "first"), round ? "-" : "x");
         CHECK(t, !exists(path, ".zf-new") && !exists(path, ".zf-old"));
     }
     OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
     CHECK(t, put_file(aside, "mark", "never"));
-    zfi_directory_abandon(aside);
+    zfi_directory_abandon(aside, "mark");
     CHECK_TEXT(t, get_file(path, "mark"), "2");
     CHECK(t, !exists(path, ".zf-new") && !exists(path, ".zf-old"));
 }
@@ -162,11 +162,11 @@ TEST_ONCE(directory_swap_without_exchange)
     CHECK_TEXT(t, old + strlen(path), ".zf-old");
     CHECK(t, !exists(path, ".zf-new"));
     /* The machine stops here; the next one cleans up. */
-    OK(t, zfi_directory_recover(path, &error), error.text);
+    OK(t, zfi_directory_recover(path, "mark", &error), error.text);
     CHECK_TEXT(t, get_file(path, "mark"), "new");
     OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
     CHECK(t, !exists(path, ".zf-old") && exists(path, ".zf-new"));
-    zfi_directory_abandon(aside);
+    zfi_directory_abandon(aside, "mark");
 }
 
 /* Every state in which a stopped machine can leave a directory. */
@@ -178,21 +178,21 @@ TEST_ONCE(directory_recovers)
 
     path = test_path("filling"); /* while the new one was filled */
     CHECK(t, put_directory(path, "", "old") && put_directory(path, ".zf-new", "half"));
-    OK(t, zfi_directory_recover(path, &error), error.text);
+    OK(t, zfi_directory_recover(path, "mark", &error), error.text);
     CHECK_TEXT(t, get_file(path, "mark"), "old");
     OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
-    CHECK_TEXT(t, get_file(aside, "mark"), "-");
-    zfi_directory_abandon(aside);
+    CHECK_TEXT(t, get_file(aside, "mark"), "");
+    zfi_directory_abandon(aside, "mark");
 
     path = test_path("exchanged"); /* after the exchange: the old one has the other name */
     CHECK(t, put_directory(path, "", "new") && put_directory(path, ".zf-new", "old"));
     OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
     CHECK_TEXT(t, get_file(path, "mark"), "new");
-    zfi_directory_abandon(aside);
+    zfi_directory_abandon(aside, "mark");
 
     path = test_path("between"); /* between the two renames */
     CHECK(t, put_directory(path, ".zf-old", "old") && put_directory(path, ".zf-new", "new"));
-    OK(t, zfi_directory_recover(path, &error), error.text);
+    OK(t, zfi_directory_recover(path, "mark", &error), error.text);
     CHECK_TEXT(t, get_file(path, "mark"), "old");
     CHECK(t, !exists(path, ".zf-old"));
 
@@ -201,12 +201,84 @@ TEST_ONCE(directory_recovers)
     OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
     CHECK_TEXT(t, get_file(path, "mark"), "old");
     CHECK(t, put_file(aside, "mark", "new"));
-    OK(t, zfi_directory_commit(aside, &error), error.text);
+    OK(t, zfi_directory_commit(aside, "mark", &error), error.text);
     CHECK_TEXT(t, get_file(path, "mark"), "new");
 
     path = test_path("nothing"); /* nothing at all */
-    OK(t, zfi_directory_recover(path, &error), error.text);
+    OK(t, zfi_directory_recover(path, "mark", &error), error.text);
     CHECK(t, !exists(path, ""));
+}
+
+int symlink(const char *, const char *);
+
+/* Directories next to a place that only have the names of what a stopped writer leaves. */
+TEST_ONCE(directory_leftovers_are_not_known_by_name)
+{
+    static const char *const ends[] = {".zf-new", ".zf-old"};
+    for (int k = 0; k < 2; k++) {
+        const char *path = test_path(k ? "strange old" : "strange new");
+        char aside[ZFI_ASIDE_MAX], strange[512], inside[600], expected[1024];
+        zf_error error = {0};
+        snprintf(strange, sizeof strange, "%s%s", path, ends[k]);
+        CHECK(t, mkdir(strange, 0700) == 0 && put_file(strange, "letter.txt", "dear"));
+        OK(t, zfi_directory_recover(path, "mark", &error), error.text);
+        CHECK(t, !exists(path, ""));
+        CHECK(t, zfi_directory_begin(path, "mark", aside, &error) == ZF_ERR_IO);
+        snprintf(expected, sizeof expected,
+                 "%s is not replaced: it holds files (letter.txt) but no mark; name another place",
+                 strange);
+        CHECK_TEXT(t, error.text, expected);
+        CHECK_TEXT(t, get_file(strange, "letter.txt"), "dear");
+        snprintf(inside, sizeof inside, "%s/letter.txt", strange);
+        CHECK(t, remove(inside) == 0 && rmdir(strange) == 0);
+        CHECK(t, put_directory(path, "", "mine") && symlink(path, strange) == 0);
+        error = (zf_error){0};
+        CHECK(t, zfi_directory_begin(path, "mark", aside, &error) == ZF_ERR_IO);
+        CHECK(t, strstr(error.text, " exists and is not a directory"));
+        CHECK_TEXT(t, get_file(path, "other"), "mine");
+    }
+}
+
+/* A writer that is stopped while it fills a directory, or removes one, leaves the mark. */
+TEST_ONCE(directory_leftovers_have_the_mark)
+{
+    const char *path = test_path("stopped");
+    char aside[ZFI_ASIDE_MAX], again[ZFI_ASIDE_MAX];
+    zf_error error = {0};
+    OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
+    CHECK(t, put_file(aside, "half", "x"));
+    OK(t, zfi_directory_begin(path, "mark", again, &error), error.text);
+    CHECK_TEXT(t, get_file(again, "half"), "-");
+    zfi_directory_abandon(again, "mark");
+    CHECK(t, !exists(path, ".zf-new"));
+}
+
+/* A file next to a place that only has the name of what a stopped writer leaves. */
+TEST_ONCE(file_leftovers_are_not_known_by_name)
+{
+    const char *folder = test_path("half a file");
+    char path[512], aside[600], expected[1024];
+    zf_error error = {0};
+    zfi_new_file half;
+    struct stat about;
+    snprintf(path, sizeof path, "%s/x", folder), snprintf(aside, sizeof aside, "%s.zf-new", path);
+    CHECK(t, mkdir(folder, 0700) == 0 && put_file(folder, "x.zf-new", "dear"));
+    CHECK(t, zfi_file_save(path, "new", 3, &error) == ZF_ERR_IO);
+    snprintf(expected, sizeof expected,
+             "%s is there, and no interrupted run has left it: move it, or name another place",
+             aside);
+    CHECK_TEXT(t, error.text, expected);
+    CHECK_TEXT(t, get_file(folder, "x.zf-new"), "dear");
+    CHECK(t, remove(aside) == 0 && symlink("y", aside) == 0);
+    CHECK(t, zfi_file_save(path, "new", 3, &error) == ZF_ERR_IO);
+    CHECK(t, remove(aside) == 0);
+    error = (zf_error){0};
+    OK(t, zfi_new_file_begin(&half, path, &error), error.text);
+    OK(t, zfi_new_file_write(&half, 0, "half", 4, &error), error.text);
+    close(half.file); /* the writer is stopped here */
+    OK(t, zfi_file_save(path, "new", 3, &error), error.text);
+    CHECK_TEXT(t, get_file(folder, "x"), "new");
+    CHECK(t, !exists(aside, "") && stat(path, &about) == 0 && !(about.st_mode & ~0777u & 07777u));
 }
 
 TEST_ONCE(directory_refuses_what_is_not_ours)
@@ -268,7 +340,7 @@ static bool directory_is_whole(const char *folder, bool last)
     char path[512], mark[8];
     zf_error error = {0};
     snprintf(path, sizeof path, "%s/x", folder);
-    if (zfi_directory_recover(path, &error)) return false;
+    if (zfi_directory_recover(path, "mark", &error)) return false;
     snprintf(mark, sizeof mark, "%s", get_file(path, "mark"));
     return !strcmp(mark, get_file(path, "other")) &&
            (!strcmp(mark, "new") || (!last && !strcmp(mark, "old")));
@@ -299,7 +371,7 @@ TEST_ONCE(directory_survives_power_loss)
         disk_cannot_exchange = !exchange;
         OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
         CHECK(t, put_unsynced(aside, "mark") && put_unsynced(aside, "other"));
-        OK(t, zfi_directory_commit(aside, &error), error.text);
+        OK(t, zfi_directory_commit(aside, "mark", &error), error.text);
         disk_cannot_exchange = false;
         CHECK(t, every_stop(left, directory_is_whole));
     }
@@ -342,7 +414,7 @@ TEST_ONCE(directory_has_one_writer)
     CHECK(t, zfi_directory_lock(aside, &error) < 0);
     CHECK_TEXT(t, error.text, expected);
     error = (zf_error){0};
-    OK(t, zfi_directory_commit(aside, &error), error.text);
+    OK(t, zfi_directory_commit(aside, "mark", &error), error.text);
     CHECK_TEXT(t, get_file(path, "mark"), "mine");
     CHECK(t, !zfi_directory_is(lock, aside) && zfi_directory_is(lock, path));
     /* Who began before the directory was locked has another one now. */
@@ -352,7 +424,7 @@ TEST_ONCE(directory_has_one_writer)
     OK(t, zfi_directory_begin(path, "mark", rival, &error), error.text);
     CHECK(t, !zfi_directory_is(lock, rival));
     close(lock);
-    zfi_directory_abandon(rival);
+    zfi_directory_abandon(rival, "mark");
 }
 
 /* A commit finds something in the directory's place that was not there at its beginning. */
@@ -366,7 +438,7 @@ TEST_ONCE(directory_commit_that_fails_leaves_no_trace)
     CHECK(t, put_file(aside, "mark", "x"));
     file = fopen(path, "w");
     CHECK(t, file && fclose(file) == 0);
-    CHECK(t, zfi_directory_commit(aside, &error) == ZF_ERR_IO);
+    CHECK(t, zfi_directory_commit(aside, "mark", &error) == ZF_ERR_IO);
     snprintf(expected, sizeof expected, "cannot replace %s: Not a directory", path);
     CHECK_TEXT(t, error.text, expected);
     CHECK(t, exists(path, "") && !exists(path, ".zf-new"));

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const char zeros[4096];
+
 static bool fail(zf_error *error, const output *o, const char *why)
 {
     error->status = ZF_ERR_IO;
@@ -16,9 +18,18 @@ static bool fail(zf_error *error, const output *o, const char *why)
     return false;
 }
 
+/* A run that was killed while it tried has left the file: there is nothing but zeros in it. */
+static bool is_left(const char *aside)
+{
+    char found[sizeof zeros + 1];
+    const int file = open(aside, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const ssize_t got = file < 0 ? -1 : read(file, found, sizeof found);
+    if (file >= 0) close(file);
+    return got >= 0 && (size_t)got <= sizeof zeros && !memcmp(found, zeros, (size_t)got);
+}
+
 static bool try_one(const output *o, zf_error *error)
 {
-    static const char something[4096] = "";
     char place[PATH_MAX], aside[PATH_MAX + 16];
     struct stat about;
     ssize_t written;
@@ -35,12 +46,12 @@ static bool try_one(const output *o, zf_error *error)
     }
     if (!*place || place[strlen(place) - 1] == '/') return fail(error, o, "it names no file");
     snprintf(aside, sizeof aside, "%s.zf-try", place);
-    unlink(aside); /* left by a run that was killed here */
+    if (is_left(aside)) unlink(aside);
     file = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file < 0) return fail(error, o, strerror(errno));
-    written = write(file, something, sizeof something);
+    written = write(file, zeros, sizeof zeros);
     if (written < 0) fail(error, o, strerror(errno));
-    else if ((size_t)written < sizeof something) fail(error, o, strerror(ENOSPC));
+    else if ((size_t)written < sizeof zeros) fail(error, o, strerror(ENOSPC));
     close(file);
     unlink(aside);
     return !error->status;

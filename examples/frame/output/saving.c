@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const char manifest[] = "manifest.json";
+
 enum { ROOM = 1400 }; /* of saving.path with an ending, and a file in it */
 
 /* The path of the n-th checkpoint before the newest. */
@@ -32,11 +34,12 @@ static bool exists(const char *path)
     return !stat(path, &about);
 }
 
+/* It holds a manifest, of which an interrupted run may have left an empty one. */
 static bool is_checkpoint(const char *path)
 {
-    char manifest[ROOM + 32];
-    snprintf(manifest, sizeof manifest, "%s/manifest.json", path);
-    return exists(manifest);
+    char text[ROOM + 32];
+    snprintf(text, sizeof text, "%s/%s", path, manifest);
+    return exists(text);
 }
 
 static bool is_same(const char *a, const char *b)
@@ -54,7 +57,8 @@ static const char *next_name(DIR *directory)
     return NULL;
 }
 
-/* Removes a directory without subdirectories, if it exists. */
+/* Removes a checkpoint, if it exists, and its manifest last: what is left of it, when this run is
+ * killed, is known by it. */
 static void remove_flat(const char *path)
 {
     char inside[ROOM + 300];
@@ -66,10 +70,12 @@ static void remove_flat(const char *path)
         rewinddir(directory);
         while ((name = next_name(directory))) {
             snprintf(inside, sizeof inside, "%s/%s", path, name);
-            removed |= !unlink(inside);
+            removed |= strcmp(name, manifest) && !unlink(inside);
         }
     }
     if (directory) closedir(directory);
+    snprintf(inside, sizeof inside, "%s/%s", path, manifest);
+    unlink(inside);
     rmdir(path);
 }
 
@@ -146,7 +152,7 @@ static bool lock(saving *s, const saving_desc *d, zf_error *error)
 {
     char path[ROOM];
     struct stat named, opened;
-    bool taken, again;
+    bool taken, again, strange;
     sibling(path, s, "lock");
     do {
         s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -155,19 +161,37 @@ static bool lock(saving *s, const saving_desc *d, zf_error *error)
         /* The process that had it may have removed the file between the two calls. */
         again = !taken && (stat(path, &named) || fstat(s->lock, &opened) ||
                            named.st_ino != opened.st_ino || named.st_dev != opened.st_dev);
-        if (taken || again) close(s->lock);
+        strange = !taken && !again && (!S_ISREG(opened.st_mode) || opened.st_size);
+        if (taken || again || strange) close(s->lock);
     } while (again);
+    if (strange) {
+        s->lock = -1;
+        return fail(error, ZF_ERR_IO,
+                    "--save %.200s: %.200s is there, and is no lock: move it, or name another place",
+                    d->path, path);
+    }
     if (!taken) return true;
     s->lock = -1;
     return refuse(error, d, "another process saves there; name another place");
 }
 
-/* Removes what a killed run has left next to the place. */
-static void clear_aside(const saving *s)
+/* Removes what a killed run has left next to the place: an empty directory or a checkpoint. */
+static bool clear_aside(const saving *s, const saving_desc *d, zf_error *error)
 {
+    static const char *const names[] = {"kept", "gone"};
     char path[ROOM];
-    sibling(path, s, "kept"), remove_flat(path);
-    sibling(path, s, "gone"), remove_flat(path);
+    struct stat about;
+    for (int k = 0; k < 2; k++) {
+        sibling(path, s, names[k]);
+        if (lstat(path, &about) || !rmdir(path)) continue;
+        if (!S_ISDIR(about.st_mode) || !is_checkpoint(path))
+            return fail(error, ZF_ERR_IO,
+                        "--save %.200s: %.200s is there, and no run that saved has left it: move "
+                        "it, or name another place",
+                        d->path, path);
+        remove_flat(path);
+    }
+    return true;
 }
 
 bool saving_open(saving *s, const saving_desc *d, zf_error *error)
@@ -190,10 +214,8 @@ bool saving_open(saving *s, const saving_desc *d, zf_error *error)
     memcpy(s->path, place, length + 1);
     /* This is checked while the lock is held, since another process may be about to end. */
     if (try_place(s, d, error) && try_previous(s, d, error) && lock(s, d, error) &&
-        may_replace(s, d, error)) {
-        clear_aside(s);
+        may_replace(s, d, error) && clear_aside(s, d, error))
         return true;
-    }
     saving_close(s);
     return false;
 }
@@ -241,8 +263,8 @@ static void drop(const saving *s, const char *checkpoint)
     if (!rename(checkpoint, gone)) remove_flat(gone);
 }
 
-/* Makes another directory with the same files: as hard links, or copies where the file system has
- * no links. */
+/* Makes another directory with the same files, the manifest first: as hard links, or copies where the
+ * file system has no links. */
 static bool duplicate(const char *path, const char *to, zf_error *error)
 {
     char from[ROOM + 300], name_there[ROOM + 300];
@@ -253,7 +275,8 @@ static bool duplicate(const char *path, const char *to, zf_error *error)
     if (mkdir(to, 0777)) return fail(error, ZF_ERR_IO, "%.400s: %s", to, strerror(errno));
     if (!(directory = opendir(path)))
         return fail(error, ZF_ERR_IO, "%.400s: %s", path, strerror(errno));
-    while (good && (name = next_name(directory))) {
+    for (name = manifest; good && name; name = next_name(directory)) {
+        if (name != manifest && !strcmp(name, manifest)) continue; /* it was the first */
         snprintf(from, sizeof from, "%s/%s", path, name);
         snprintf(name_there, sizeof name_there, "%s/%s", to, name);
         good = !link(from, name_there) || copy_file(from, name_there, error);

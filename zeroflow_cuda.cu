@@ -1,8 +1,11 @@
-/* zeroflow on CUDA: zf_cuda_backend (zeroflow.h), for the operators that training uses, in f32,
- * bf16 and f16.
+/* zeroflow on CUDA and HIP: zf_cuda_backend (zeroflow.h), for the operators that training uses, in
+ * f32, bf16 and f16.
  *
  *     nvcc -O3 -gencode arch=compute_90a,code=sm_90a -c zeroflow_cuda.cu
  *     cc ... zeroflow_cuda.o -lcublasLt -lcudart -lstdc++
+ *
+ *     hipcc -O3 -ffp-contract=off --offload-arch=gfx90a -x hip -c zeroflow_cuda.cu
+ *     cc ... zeroflow_cuda.o -lamdhip64 -lstdc++
  *
  * This file uses only the public header. Kernels are with their operators, ops/NAME.cu next to
  * ops/NAME.c. Each states its order of additions, so that every run has the same bits. A launcher
@@ -11,10 +14,6 @@
  * (tests/names.sh). */
 #include "zeroflow.h"
 
-#include <cublasLt.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -31,7 +30,10 @@
 #include "cuda/element.cu"
 #include "cuda/reduce.cu"
 #include "cuda/random.cu"
-#include "cuda/wgmma.cu"
+#if ZFD_HAS_MMA
+#include "cuda/cores/mma.cu"
+#include "cuda/cores/wgmma.cu"
+#endif
 #include "cuda/ranks.cu"
 #include "ops/binary.cu"
 #include "ops/unary.cu"
@@ -53,6 +55,12 @@
 #include "ops/lion.cu"
 #include "ops/sign.cu"
 #include "ops/variance.cu"
+#include "cuda/products.cu"
+#if defined(__HIP__)
+#include "cuda/hip/blas.cu"
+#else
+#include "cuda/cublas.cu"
+#endif
 #include "ops/matmul.cu"
 #include "ops/linear.cu"
 #include "ops/quantized_linear.cu"
@@ -61,8 +69,13 @@
 #include "ops/fused_softmax.cu"
 #include "ops/documents.cu"
 #include "ops/attention.cu"
+#include "ops/attention_plain.cu"
+#if ZFD_HAS_MMA
+#include "ops/attention_mma.cu"
 #include "ops/attention_sm90.cu"
 #include "ops/attention_grad_sm90.cu"
+#endif
+#include "ops/attention_launch.cu"
 #include "ops/cache.cu"
 #include "ops/chain.cu"
 #include "ops/table.cu"
@@ -71,6 +84,11 @@
 #include "cuda/queue.cu"
 #include "cuda/hosted.cu"
 #include "cuda/section.cu"
+#if defined(__HIP__)
+#include "cuda/hip/driver.cu"
+#else
+#include "cuda/driver.cu"
+#endif
 #include "cuda/open.cu"
 
 /* Checks that the node can run: it has a kernel, dtypes for which kernels exist, and, for a
@@ -84,19 +102,19 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
     for (int32_t k = 0; k < l->arg_count; k++) wide |= l->args[k].dtype == ZF_F64;
     if (wide)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "%s %%%d: there is no f64 on CUDA, but f32, bf16 and f16; the CPU "
-                             "backend has it",
+                             "%s %%%d: there is no f64 on " ZFD_GPU ", but f32, bf16 and f16; the "
+                             "CPU backend has it",
                              zf_launch_name(l), (int)l->node);
     if ((l->op == ZF_OP_attention || l->op == ZF_OP_attention_grad) &&
         (l->attributes[7].i || l->attributes[8].i))
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "%s %%%d: documents and block masks have no kernel on CUDA, but on the "
-                             "CPU; a mask (zf_attention_desc.mask) has one",
+                             "%s %%%d: documents and block masks have no kernel on " ZFD_GPU ", but "
+                             "on the CPU; a mask (zf_attention_desc.mask) has one",
                              zf_launch_name(l), (int)l->node);
     if (zfd_is_among_ranks(l) && l->comm && !l->comm->check)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: the communicator (zf_compile_desc.comm) works in host "
-                             "memory; a CUDA backend needs one that works on streams",
+                             "memory; a " ZFD_GPU " backend needs one that works on streams",
                              zf_launch_name(l), (int)l->node);
     return ZF_OK;
 }
@@ -123,7 +141,7 @@ ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
                       d.deadline_seconds);
         return NULL;
     }
-    if (zfd_find_device(d.device, error)) return NULL;
+    if (zfd_check_settings(&d, error) || zfd_find_device(d.device, error)) return NULL;
     c = static_cast<zfd_cuda *>(zfd_host_memory(&d.allocator, NULL, 0, sizeof *c));
     if (!c) {
         zfd_cuda_fail(error, ZF_ERR_NOMEM, "out of memory");
@@ -134,7 +152,7 @@ ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
     c->device.number = d.device;
     c->no_graphs = d.no_graphs;
     c->deadline = d.deadline_seconds;
-    c->backend.name = "cuda", c->backend.self = c;
+    c->backend.name = ZFD_BACKEND, c->backend.self = c;
     c->backend.allocate = zfd_cuda_allocate, c->backend.release = zfd_cuda_release;
     c->backend.allocate_host = zfd_cuda_allocate_host;
     c->backend.release_host = zfd_cuda_release_host;

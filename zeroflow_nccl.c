@@ -1,6 +1,8 @@
 /* Ranks with a GPU each: zf_nccl_comm over NCCL.
  *
  *     cc -c zeroflow_nccl.c       next to zeroflow.h; link zeroflow_cuda.o, -lnccl, -lcudart
+ *     cc -D__HIP_PLATFORM_AMD__ -c zeroflow_nccl.c      by RCCL, whose calls are the same; link
+ *                                                       zeroflow_cuda.o, -lrccl, -lamdhip64
  *
  * Code shared with other communicators is in comm/; dist/zeroflow_nccl.c (`make dist`) is one file.
  *
@@ -44,8 +46,15 @@
 
 #include "comm/rendezvous.c"
 
+#ifdef __HIP_PLATFORM_AMD__
+#include "cuda/hip/names.h"
+#include <rccl/rccl.h>
+#define ZFI_NCCL "RCCL" /* in messages */
+#else
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+#define ZFI_NCCL "NCCL"
+#endif
 
 enum {
     ZFI_NCCL_WORLD = 1 << 14,
@@ -133,8 +142,8 @@ static bool zfi_nccl_find_nccl(zfi_nccl *m, int channel, const zf_collective *c,
     if (m->channels[channel].nccl) last = ncclGetLastError(m->channels[channel].nccl);
     if (last && *last) snprintf(more, sizeof more, ": %s", last);
     pthread_mutex_unlock(&m->p.mutex);
-    return zfi_process_find(&m->p, ZF_ERR_COMM, "%s: NCCL: %s%s", zfi_process_call(&m->p, name, c),
-                            ncclGetErrorString(code), more);
+    return zfi_process_find(&m->p, ZF_ERR_COMM, "%s: " ZFI_NCCL ": %s%s",
+                            zfi_process_call(&m->p, name, c), ncclGetErrorString(code), more);
 }
 
 static void zfi_nccl_abort(void *self, zf_status status, const char *reason)
@@ -897,7 +906,8 @@ ZF_API zf_status zf_nccl_id(void *id, zf_error *error)
         ncclUniqueId one;
         ncclResult_t code = ncclGetUniqueId(&one);
         if (code)
-            return zfi_fail(error, ZF_ERR_COMM, "zf_nccl_id: NCCL: %s", ncclGetErrorString(code));
+            return zfi_fail(error, ZF_ERR_COMM, "zf_nccl_id: " ZFI_NCCL ": %s",
+                            ncclGetErrorString(code));
         memcpy((char *)id + (size_t)k * sizeof one, &one, sizeof one);
     }
     return ZF_OK;

@@ -89,8 +89,7 @@ static zf_status zfd_kernel_failed(zf_error *error, cudaError_t code)
     (void)cudaGetLastError();
     return zfd_cuda_fail(
         error, ZF_ERR_BACKEND,
-        "the device has failed: %s (zf_cuda_desc.no_graphs under compute-sanitizer "
-        "tells in which kernel)",
+        "the device has failed: %s (zf_cuda_desc.no_graphs " ZFD_FINDER " tells in which kernel)",
         cudaGetErrorString(code));
 }
 

@@ -26,7 +26,7 @@ static zf_status zfd_no_dtype(const zf_launch *l, zf_dtype dtype)
 {
     if (l->error && !l->error->status) {
         l->error->status = ZF_ERR_BACKEND;
-        snprintf(l->error->text, sizeof l->error->text, "%s %%%d: there is no %s on CUDA",
+        snprintf(l->error->text, sizeof l->error->text, "%s %%%d: there is no %s on " ZFD_GPU,
                  zf_launch_name(l), (int)l->node, zf_dtype_name(dtype));
     }
     return ZF_ERR_BACKEND;

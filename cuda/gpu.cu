@@ -1,5 +1,34 @@
-/* Operations of a warp. All its 32 threads take part, and the order of every sum follows from that
- * number. No other file names the device's own operations, which differ by maker. */
+/* The maker of the device: the headers of CUDA, or the names of HIP as CUDA has them; which kernels
+ * are compiled; and the operations of a warp. No other file names what differs by maker.
+ *
+ * A warp has 32 threads for every kernel, and the order of every sum follows from that number. A
+ * wave of AMD has 32 or 64 lanes; a warp is then one half of a wave of 64. */
+
+#if defined(__HIP__)
+#include "hip/names.h"
+#include "hip/device.cu"
+#elif !defined(ZFD_GPU)
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#define ZFD_GPU       "CUDA" /* in messages */
+#define ZFD_BACKEND   "cuda" /* zf_backend.name */
+#define ZFD_FINDER    "under compute-sanitizer"
+#define ZFD_NAME_CALL(what) /* names of the runtime are as this file has them */
+#define ZFD_HAS_MMA   1    /* kernels with the instructions of cuda/cores/ are compiled, */
+#define ZFD_HAS_PLAIN 0    /* and kernels without tensor cores in their place */
+#define ZFD_RUNS_MMA  true /* the device runs the former */
+#endif
+
+/* In the emulation, the place in a kernel that calls. */
+#ifndef ZFD_SITE
+#define ZFD_SITE
+#define ZFD_AT
+#endif
+
+#ifndef ZFD_WAVES
 
 #define ZFD_ALL_LANES 0xffffffffu
 
@@ -12,3 +41,39 @@
 #define zfd_any(...)         __any_sync(ZFD_ALL_LANES, __VA_ARGS__)
 /* What the threads wrote before is seen by all of them. */
 #define zfd_sync_warp()      __syncwarp()
+
+#else
+
+/* The same by a wave's own operations: zfd_wave_lane is the lane of this thread, zfd_wave_read what
+ * another lane has, zfd_wave_ballot bit k: lane k says so. Lanes of the other half may
+ * do something else meanwhile; then what they have is not known, and nothing here depends on it. */
+
+/* The lane of the wave that is thread `lane` of this warp. */
+__device__ __forceinline__ int zfd_lane_of_wave(int lane)
+{
+    return (zfd_wave_lane() & ~31) | (lane & 31);
+}
+
+template <class T> __device__ __forceinline__ T zfd_shuffle(T x, int lane ZFD_SITE)
+{
+    return zfd_wave_read(x, zfd_lane_of_wave(lane) ZFD_AT);
+}
+
+template <class T> __device__ __forceinline__ T zfd_shuffle_xor(T x, int by ZFD_SITE)
+{
+    return zfd_shuffle(x, zfd_wave_lane() ^ by ZFD_AT);
+}
+
+__device__ __forceinline__ uint32_t zfd_ballot(bool says ZFD_SITE)
+{
+    return (uint32_t)(zfd_wave_ballot(says ZFD_AT) >> (zfd_wave_lane() & 32));
+}
+
+__device__ __forceinline__ bool zfd_any(bool says ZFD_SITE)
+{
+    return zfd_ballot(says ZFD_AT) != 0;
+}
+
+#define zfd_sync_warp zfd_wave_sync
+
+#endif

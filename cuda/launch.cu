@@ -1,8 +1,7 @@
 /* How kernels are launched, and what a launch knows of its device.
  *
- * To run kernels on the CPU, tests/emulation/ replaces ZFD_LAUNCH and ZFD_SHARED, and nothing else.
- * ZFD_SHARED is the only shared memory of a kernel; it is aligned to 1024 bytes. Where
- * ZFD_TENSOR_CORES is 0, plain replacements of code for tensor cores and of PTX are compiled. */
+ * ZFD_SHARED is the only shared memory of a kernel; it is aligned to 1024 bytes. To run kernels on
+ * the CPU, tests/emulation/kernel.h replaces the macros here and in cuda/gpu.cu. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #error "zeroflow_cuda.cu is for compute capability 8.0 or newer: nvcc -arch=sm_80, for one"
 #endif
@@ -13,7 +12,7 @@
 #define ZFD_SHARED(type, name)                                                                     \
     extern __shared__ __align__(1024) unsigned char zfd_shared[];                                  \
     type *name = reinterpret_cast<type *>(zfd_shared)
-#define ZFD_TENSOR_CORES 1
+#define ZFD_SMALL_TILES 0 /* tiles in global memory are small, so that tests have several */
 #endif
 
 enum {
@@ -48,12 +47,13 @@ typedef struct zfd_fault {
 typedef struct zfd_device {
     int number, processors;
     int shared;     /* maximum bytes of shared memory of a block */
-    bool wgmma;     /* it runs the kernels of cuda/wgmma.cu */
+    bool mma;       /* it runs kernels with the instructions of cuda/cores/mma.cu, */
+    bool wgmma;     /* and of cuda/cores/wgmma.cu */
     int64_t memory; /* bytes of the device's memory */
     cudaStream_t streams[ZFD_QUEUES];
     zf_run *run;      /* the zf_run of launches, in device memory */
     zfd_fault *fault; /* in host memory, at its address on the device */
-    cublasLtHandle_t blas;
+    void *blas; /* of the library of products (cuda/products.cu) */
     struct zfd_products *products; /* ops/matmul.cu: plans of products */
 } zfd_device;
 
@@ -97,6 +97,7 @@ static zf_status zfd_cuda_failed(zf_error *error, const char *what, cudaError_t 
 {
     if (code == cudaSuccess) return ZF_OK;
     (void)cudaGetLastError(); /* so that no later call reports it again */
+    ZFD_NAME_CALL(what);
     return zfd_cuda_fail(error, code == cudaErrorMemoryAllocation ? ZF_ERR_NOMEM : ZF_ERR_BACKEND,
                          "%s: %s", what, cudaGetErrorString(code));
 }

@@ -3,50 +3,28 @@
 /* Checks that device `number` exists and can run the kernels of this file. */
 static zf_status zfd_find_device(int32_t number, zf_error *error)
 {
-    const int least_major = 8;
-    int count = 0, driver = 0, major = 0, minor = 0;
+    int count = 0;
+    zf_status status;
     cudaError_t code = cudaGetDeviceCount(&count);
     if (code != cudaSuccess) {
         count = 0; /* a failed call may have set it to anything */
         (void)cudaGetLastError();
     }
-    if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
-        driver)
-        return zfd_cuda_fail(
-            error, ZF_ERR_BACKEND,
-            "zf_cuda_backend: the NVIDIA driver of this machine is for CUDA %d.%d; "
-            "this program needs one for %d.%d or newer",
-            driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-    if (code == cudaErrorInsufficientDriver)
-        return zfd_cuda_fail(error, ZF_ERR_BACKEND,
-                             "zf_cuda_backend: this machine has no NVIDIA driver; this program "
-                             "needs one for CUDA %d.%d or newer",
-                             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-    if (code == cudaErrorStubLibrary)
-        return zfd_cuda_fail(error, ZF_ERR_BACKEND,
-                             "zf_cuda_backend: libcuda.so.1 is the toolkit's stub; the NVIDIA "
-                             "driver's own must be found first");
+    status = zfd_find_driver(code, error);
+    if (status) return status;
     if (code != cudaSuccess && code != cudaErrorNoDevice)
-        return zfd_cuda_fail(error, ZF_ERR_BACKEND, "zf_cuda_backend: CUDA cannot start: %s",
+        return zfd_cuda_fail(error, ZF_ERR_BACKEND, "zf_cuda_backend: " ZFD_GPU " cannot start: %s",
                              cudaGetErrorString(code));
     if (count < 1)
         return zfd_cuda_fail(error, ZF_ERR_BACKEND,
-                             "zf_cuda_backend: CUDA sees no device (CUDA_VISIBLE_DEVICES hides "
-                             "some)");
+                             "zf_cuda_backend: " ZFD_GPU " sees no device (" ZFD_GPU
+                             "_VISIBLE_DEVICES hides some)");
     if (number < 0 || number >= count)
         return zfd_cuda_fail(error, ZF_ERR_BACKEND,
-                             "zf_cuda_backend: device is %d; CUDA sees %d, so it must be 0 to %d",
+                             "zf_cuda_backend: device is %d; " ZFD_GPU
+                             " sees %d, so it must be 0 to %d",
                              (int)number, count, count - 1);
-    code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, number);
-    if (code != cudaSuccess) return zfd_cuda_failed(error, "zf_cuda_backend", code);
-    if (major < least_major)
-        return zfd_cuda_fail(error, ZF_ERR_BACKEND,
-                             "zf_cuda_backend: device %d is of compute capability %d.%d; it must "
-                             "be %d.0 or newer",
-                             (int)number, major, minor, least_major);
-    return ZF_OK;
+    return zfd_find_architecture(number, error);
 }
 
 /* A call among the many of zfd_open. */
@@ -61,12 +39,8 @@ static zf_status zfd_open_products(zfd_cuda *c, const zf_cuda_desc *desc, zf_err
 {
     size_t length = desc->tuning ? strlen(desc->tuning) + 1 : 0;
     cudaDeviceProp properties;
-    cublasStatus_t made = cublasLtCreate(&c->device.blas);
-    if (made != CUBLAS_STATUS_SUCCESS) {
-        c->device.blas = NULL;
-        return zfd_cuda_fail(error, ZF_ERR_BACKEND, "zf_cuda_backend: cublasLtCreate: %s",
-                             cublasLtGetStatusString(made));
-    }
+    const zf_status status = zfd_blas.open(&c->device, error);
+    if (status) return status;
     ZFD_TRY(cudaGetDeviceProperties(&properties, c->device.number));
     snprintf(c->name, sizeof c->name, "%.127s", properties.name);
     c->device.memory = (int64_t)properties.totalGlobalMem;
@@ -77,6 +51,8 @@ static zf_status zfd_open_products(zfd_cuda *c, const zf_cuda_desc *desc, zf_err
     }
     c->products.tf32 = desc->tf32, c->products.file = c->tuning, c->products.device = c->name;
     if (desc->spare_processors) c->products.target = c->device.processors - desc->spare_processors;
+    c->products.version = zfd_blas.version(&c->device);
+    snprintf(c->products.remark, sizeof c->products.remark, "%s", zfd_blas.remark(&c->device));
     zfd_products_open(&c->products);
     c->device.products = &c->products;
     return ZF_OK;
@@ -91,7 +67,10 @@ static zf_status zfd_open(zfd_cuda *c, const zf_cuda_desc *desc, zf_error *error
     if (status) return status;
     ZFD_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, d->number));
     ZFD_TRY(cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number));
+    d->mma = ZFD_RUNS_MMA;
+#if ZFD_HAS_MMA
     ZFD_TRY(zfd_find_wgmma(&d->wgmma));
+#endif
     if (desc->spare_processors < 0 || desc->spare_processors >= d->processors)
         return zfd_cuda_fail(error, ZF_ERR_ARGUMENT,
                              "zf_cuda_backend: spare_processors is %d; device %d has %d "
@@ -137,7 +116,7 @@ static void zfd_cuda_destroy(void *self)
     }
     if (c->fault && !lost) (void)cudaFreeHost(c->fault);
     if (d->run && !lost) (void)cudaFree(d->run);
-    if (d->blas && !lost) (void)cublasLtDestroy(d->blas);
+    if (d->blas && !lost) zfd_blas.close(d);
     if (c->tuning) (void)zfd_host_memory(&allocator, c->tuning, strlen(c->tuning) + 1, 0);
     (void)zfd_host_memory(&allocator, c, sizeof *c, 0);
 }

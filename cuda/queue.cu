@@ -92,8 +92,10 @@ static zfd_lane *zfd_lane_of(zfd_cuda *c, const zf_launch *l)
 static zf_status zfd_no_kernel(const zf_launch *l)
 {
     return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                         l->own ? "%s %%%d: the operator has no kernel for CUDA (zf_operator.cuda)"
-                                : "%s %%%d: there is no such operator on CUDA; the CPU backend has all",
+                         l->own ? "%s %%%d: the operator has no kernel for " ZFD_GPU
+                                  " (zf_operator.cuda)"
+                                : "%s %%%d: there is no such operator on " ZFD_GPU
+                                  "; the CPU backend has all",
                          zf_launch_name(l), (int)l->node);
 }
 

@@ -6,7 +6,7 @@
  * __umulhi and `*`. */
 __device__ __forceinline__ uint64_t zfd_wide_product(uint32_t a, uint32_t b)
 {
-#if ZFD_TENSOR_CORES
+#if defined(__CUDA_ARCH__)
     uint64_t product;
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
     return product;

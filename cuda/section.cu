@@ -87,7 +87,7 @@ static cudaGraphExec_t zfd_capture(zfd_cuda *c, const zf_section *s, const zfd_r
     (void)cudaGetLastError();
     if (of.text[0]) zfd_cuda_fail(error, of.status, "%s", of.text);
     zfd_cuda_fail(error, of.status ? of.status : ZF_ERR_BACKEND,
-                  "launches %%%d %s to %%%d %s cannot be captured as a CUDA graph: %s "
+                  "launches %%%d %s to %%%d %s cannot be captured as a " ZFD_GPU " graph: %s "
                   "(zf_cuda_desc.no_graphs does without)",
                   (int)s->launches[s->first].node, zf_launch_name(&s->launches[s->first]),
                   (int)s->launches[s->last - 1].node, zf_launch_name(&s->launches[s->last - 1]),

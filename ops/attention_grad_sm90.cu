@@ -55,67 +55,6 @@ template <class T> static size_t zfd_grad90_bytes()
            sizeof(float) * 4 * cut::queries;
 }
 
-#if ZFD_TENSOR_CORES
-
-/* Stores four 8x8 matrices to the rows to which lanes point, in the layout of
- * zfd_fragments<false>. */
-__device__ __forceinline__ void zfd_put_fragments(void *row, const uint32_t (&x)[4])
-{
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     zfd_shared_at(row)),
-                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
-}
-
-/* Adds to 4 floats that no other thread touches, without waiting for the result. */
-__device__ __forceinline__ void zfd_add_there(float *to, const float *x)
-{
-    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]),
-                 "f"(x[1]), "f"(x[2]), "f"(x[3])
-                 : "memory");
-}
-
-/* x, hidden from the compiler in each round of a loop, so that values derived from it are
- * recomputed and not kept in registers. */
-__device__ __forceinline__ int zfd_anew(int x)
-{
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
-/* For both halves of a word: bit 0 or 16 where the half is larger than that of `less`. */
-__device__ __forceinline__ uint32_t zfd_drops_two(uint32_t word, uint32_t less)
-{
-    return __viaddmin_u16x2(__vmaxu2(word, less), __vneg2(less), 0x00010001u);
-}
-
-#else
-
-static inline int zfd_anew(int x) { return x; }
-
-static inline uint32_t zfd_drops_two(uint32_t word, uint32_t less)
-{
-    return (uint32_t)((word & 0xffff) > (less & 0xffff)) | (uint32_t)((word >> 16) > (less >> 16))
-                                                               << 16;
-}
-
-static inline void zfd_put_fragments(void *row, const uint32_t (&x)[4])
-{
-    const int lane = (int)threadIdx.x % ZFD_WARP;
-    for (int i = 0; i < 4; i++) {
-        char *at = zfd_shuffle(static_cast<char *>(row), 8 * i + lane / 4);
-        memcpy(at + lane % 4 * 4, &x[i], 4);
-    }
-    zfd_sync_warp();
-}
-
-static inline void zfd_add_there(float *to, const float *x)
-{
-    for (int i = 0; i < 4; i++) to[i] += x[i];
-}
-
-#endif
-
 /* The row in which key k of 16 is stored: keys 2 x and 2 x + 1 are in rows x and x + 8, x
  * continuing with 4 after the first 8 keys. And the inverse: the key that is stored in row r. */
 __device__ __forceinline__ int zfd_row_of_key(int k)
@@ -527,77 +466,24 @@ static zf_status zfd_grad90_launch(const zf_launch *l, const zfd_heads &a, zfd_h
     return zfd_cuda_failed(l->error, "attention_grad", code);
 }
 
-enum { ZFD_QKV_SUMS = 0 }; /* the saved value of attention_grad: sums over rows of the packed form */
-
-static bool zfd_sums_qkv(const zf_launch *l)
+/* Whether a gradient of these heads may be taken, once it is known how operands lie. */
+static bool zfd_grad90_may(const zf_launch *l, const zfd_heads &a)
 {
-    return l->saved && l->saved[ZFD_QKV_SUMS].shape.rank;
+    return a.d == zfd_grad90::width && zfd_device_of(l)->wgmma;
 }
 
-/* Rows of the result, and blocks of 16 of them that the kernel above sums. */
-static int64_t zfd_grad_rows(const zfd_heads &a) { return a.count / a.heads * a.n; }
-static int64_t zfd_grad_blocks(const zfd_heads &a)
+/* The floats of scratch of such a gradient. */
+static size_t zfd_grad90_scratch(const zf_launch *l, const zfd_heads &a)
 {
-    return a.count / a.heads * zfd_div_up(a.n, 16);
-}
-
-/* The floats of scratch of the kernels: the larger of both's needs, since the choice depends on the
- * alignment of operands, which is not yet known. Afterwards sums of chunks of rows lie there. */
-static size_t zfd_grad_scratch(const zf_launch *l, const zfd_heads &a)
-{
-    size_t most = zfd_scratch_of_gradient(l, &a);
     zfd_heads_back b;
     memset(&b, 0, sizeof b);
-    if (a.d == zfd_grad90::width && zfd_device_of(l)->wgmma) {
-        const unsigned grid = zfd_grad90_cut(l, a, &b);
-        most = max(most, 2 * zfd_delta_size(&a) + zfd_parts_size(l, &a) +
-                             grid * (size_t)b.sums_size);
-    }
-    if (zfd_sums_qkv(l)) {
-        const zfd_sums rows = zfd_sums_over_rows(zfd_grad_rows(a), a.row, l->out.dtype),
-                       blocks = zfd_sums_over_rows(zfd_grad_blocks(a), a.row, ZF_F32);
-        most = max(most, max(zfd_sums_bytes(&rows), zfd_sums_bytes(&blocks)) / sizeof(float));
-    }
-    return (most + 15) / 16 * 16;
+    const unsigned grid = zfd_grad90_cut(l, a, &b);
+    return 2 * zfd_delta_size(&a) + zfd_parts_size(l, &a) + grid * (size_t)b.sums_size;
 }
 
-/* The sums of blocks follow what zfd_grad_scratch counts. */
-static size_t zfd_cuda_scratch_attention_grad(const zf_launch *l)
+static zf_status zfd_grad90_attention(const zf_launch *l, const zfd_heads &a,
+                                      const zfd_heads_back &b)
 {
-    zfd_heads a;
-    zf_launch quiet = *l;
-    quiet.error = NULL;
-    if (zfd_heads_of(&quiet, 3, &a)) return 0;
-    const bool blocks = zfd_sums_qkv(l) && a.group == 1 && a.d == zfd_grad90::width &&
-                        zfd_device_of(l)->wgmma;
-    return sizeof(float) * (zfd_grad_scratch(&quiet, a) +
-                            (blocks ? (size_t)(zfd_grad_blocks(a) * a.row) : 0));
+    return l->out.dtype == ZF_BF16 ? zfd_grad90_launch<zfd_bf16>(l, a, b)
+                                   : zfd_grad90_launch<zfd_f16>(l, a, b);
 }
-
-static zf_status zfd_cuda_attention_grad(const zf_launch *l)
-{
-    const zf_array *sums = zfd_saved_out(l, ZFD_QKV_SUMS);
-    zfd_heads a;
-    zf_status status = zfd_heads_of(l, 3, &a);
-    if (status) return status;
-    if (!a.count || !zfd_count(&l->out))
-        return sums ? zfd_move_bytes(l, sums->data, NULL, (int64_t)zfd_bytes(sums)) : ZF_OK;
-    zfd_heads_back b = zfd_heads_back_of(l, &a);
-    const bool of_sm90 = zfd_grad90_takes(l, a, b);
-    if (sums && of_sm90 && a.group == 1)
-        b.columns = static_cast<float *>(l->scratch) + zfd_grad_scratch(l, a);
-    if (of_sm90 && l->out.dtype == ZF_BF16) status = zfd_grad90_launch<zfd_bf16>(l, a, b);
-    else if (of_sm90) status = zfd_grad90_launch<zfd_f16>(l, a, b);
-    else status = zfd_general_attention_grad(l, a);
-    if (status) return status;
-    ZFD_FLOATS(l, l->out.dtype, T, {
-        const T *rows = static_cast<const T *>(l->out.data);
-        if (a.group > 1) zfd_add_groups<T>(l, a, b);
-        if (b.columns)
-            zfd_sum_rows<float>(l, sums, b.columns, ZF_F32, zfd_grad_blocks(a));
-        else if (sums) zfd_sum_rows<T>(l, sums, rows, l->out.dtype, zfd_grad_rows(a));
-    })
-    return zfd_launched(l);
-}
-
-ZFD_KERNEL(attention_grad, zfd_cuda_attention_grad, zfd_cuda_scratch_attention_grad)

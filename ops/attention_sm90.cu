@@ -1,5 +1,5 @@
 /* The forward pass of attention for compute capability 9.0: heads of 64 elements in 16 bits, with
- * the products of a warpgroup (cuda/wgmma.cu). The rest is in ops/attention.cu.
+ * the products of a warpgroup (cuda/cores/wgmma.cu). The rest is in ops/attention.cu.
  *
  * A block is one warpgroup and has 64 queries, a warp 16, a thread 2 (g and g + 8 of these) with a
  * quarter of the keys each. It loops over the keys in tiles of 64. A multiprocessor has four
@@ -54,16 +54,6 @@ __device__ __forceinline__ float zfd_low_of(zfd_f16, uint32_t x)
 __device__ __forceinline__ float zfd_high_of(zfd_f16, uint32_t x)
 {
     return __half2float(__ushort_as_half((unsigned short)(x >> 16)));
-}
-
-/* Keeps the compiler from computing x again where it is used. */
-template <class P> __device__ __forceinline__ void zfd_keep(P *&x)
-{
-#if ZFD_TENSOR_CORES
-    asm volatile("" : "+l"(x));
-#else
-    (void)x;
-#endif
 }
 
 template <class T, int BIAS, bool DROP>
@@ -314,21 +304,9 @@ static cudaError_t zfd_sm90_forward(const zf_launch *l, const zfd_heads &a, floa
     return zfd_sm90_forward_with<T, ZFD_BIAS_OF_ROW>(l, a, y, lse);
 }
 
-static zf_status zfd_cuda_attention(const zf_launch *l)
+static zf_status zfd_sm90_attention(const zf_launch *l, const zfd_heads &a, float *lse)
 {
-    zfd_heads a;
-    const zf_array *saved = zfd_saved_out(l, 0);
-    float *lse = saved ? static_cast<float *>(saved->data) : NULL;
-    zf_status status = zfd_heads_of(l, 0, &a);
-    if (status || !a.count || !a.m) return status;
-    const bool well = zfd_lies_well(a.d, zf_dtype_size(l->out.dtype), l->out.data);
-    if (!zfd_sm90_takes(l, a, well))
-        status = zfd_general_attention(l, a, lse, well);
-    else
-        status = zfd_cuda_failed(l->error, "attention",
-                                 l->out.dtype == ZF_F16 ? zfd_sm90_forward<zfd_f16>(l, a, lse)
-                                                        : zfd_sm90_forward<zfd_bf16>(l, a, lse));
-    return status ? status : zfd_launched(l);
+    return zfd_cuda_failed(l->error, "attention",
+                           l->out.dtype == ZF_F16 ? zfd_sm90_forward<zfd_f16>(l, a, lse)
+                                                  : zfd_sm90_forward<zfd_bf16>(l, a, lse));
 }
-
-ZFD_KERNEL(attention, zfd_cuda_attention, NULL)

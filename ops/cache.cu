@@ -1,6 +1,6 @@
-/* cached_attention on CUDA (ops/cache.c): a kernel that writes the new rows into the caches, then one
- * that attends. A block has one query of one head; its warps take the keys in turns, each with its
- * own maximum, sum and y, which are added in the order of the warps.
+/* cached_attention on CUDA (ops/cache.c): a kernel that writes the new rows into the caches, then
+ * one that attends. A block has one query of one head; its warps take the keys in turns, each with
+ * its own maximum, sum and y, which are added in the order of the warps.
  *
  *     keys    0 1 2 3 4 5 6 7 ...     shared    q [d] | y of warp 0 [d] | ... | maxima and sums
  *     warp    0 1 2 3 0 1 2 3 ...
@@ -118,8 +118,8 @@ static zf_status zfd_cuda_cached_attention(const zf_launch *l)
     if (!zfd_count(&l->out)) return ZF_OK;
     if (shared > ZFD_CACHED_STATIC || zfd_count(&l->out) / c.d > INT32_MAX)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "cached_attention %%%d: on CUDA heads are at most %d wide, and there are "
-                             "2^31 queries at most",
+                             "cached_attention %%%d: on " ZFD_GPU " heads are at most %d wide, and there "
+                             "are 2^31 queries at most",
                              (int)l->node,
                              (int)((ZFD_CACHED_STATIC / 4 - 2 * ZFD_CACHED_WARPS) /
                                    (1 + ZFD_CACHED_WARPS)));

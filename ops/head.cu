@@ -9,12 +9,13 @@
  *          /        \            |              4. db += pieces, in their order
  *     dx tile      dw +=        db +=           5. dx = dz w, dw += dz^T x             cuBLASLt
  *
- * Each tile of T rows reads and writes all of dw once, 8 bytes an element for 6 T operations: at 8192
- * rows that is 3% of the time that they take at the rates of an H200. z may take a 64th of the
- * device's memory, up to so many rows. A weight of records is dequantised into scratch, as a whole and
- * once, in x's dtype, and has no gradient. dz in f16 is 2^14 (exp(z - lse) - (v = label)), times a row's
- * weight by the largest weight, which its range can hold; the largest weight is multiplied last. Rows
- * without a label are computed too: how many there are is not known before the launch. */
+ * Each tile of T rows reads and writes all of dw once, 8 bytes an element for 6 T operations: at
+ * 8192 rows that is 3% of the time that they take at the rates of an H200. z may take a 64th of the
+ * device's memory, up to so many rows. A weight of records is dequantised into scratch, as a whole
+ * and once, in x's dtype, and has no gradient. dz in f16 is 2^14 (exp(z - lse) - (v = label)),
+ * times a row's weight by the largest weight, which its range can hold; the largest weight is
+ * multiplied last. Rows without a label are computed too: how many there are is not known before
+ * the launch. */
 
 enum {
     ZFD_HEAD_ONE_TILE = 160, /* rows: with at most so many, bf16 has gradients in bf16 */
@@ -307,8 +308,8 @@ static __global__ void zfd_head_weigh(float *x, int64_t count, const float *weig
         x[i] *= *weight;
 }
 
-/* out = the sum of losses times their weights, by one block: thread t adds t, t + blockDim, ...; then
- * each warp, then their sums. */
+/* out = the sum of losses times their weights, by one block: thread t adds t, t + blockDim, ...;
+ * then each warp, then their sums. */
 static __global__ void zfd_head_total(float *out, const float *loss, int64_t rows,
                                       const float *weight, bool by_row)
 {
@@ -393,7 +394,7 @@ static int64_t zfd_head_bytes(const zf_launch *l, int64_t ld)
 {
     const int64_t least = (int64_t)64 << 20, share = zfd_device_of(l)->memory / 64,
                   most = ZFD_HEAD_MOST * ld * (int64_t)sizeof(float);
-    if (!ZFD_TENSOR_CORES) return 4 << 10;
+    if (ZFD_SMALL_TILES) return 4 << 10;
     return max(least, min(share, most));
 }
 
@@ -568,8 +569,8 @@ static zf_status zfd_cuda_head(const zf_launch *l)
     const float alpha = f16 ? 1 / zfd_head_f16 : 1;
     void *dx = zfd_head_data(h.of.dx), *dw = zfd_head_data(h.of.dw), *db = zfd_head_data(h.of.db);
     zf_status status = ZF_OK;
-    if (!h.rows && dw) cudaMemsetAsync(dw, 0, zfd_bytes(h.of.dw), zfd_stream(l));
-    if (!h.rows && db) cudaMemsetAsync(db, 0, zfd_bytes(h.of.db), zfd_stream(l));
+    if (!h.rows && dw) (void)cudaMemsetAsync(dw, 0, zfd_bytes(h.of.dw), zfd_stream(l));
+    if (!h.rows && db) (void)cudaMemsetAsync(db, 0, zfd_bytes(h.of.db), zfd_stream(l));
     if (h.blocks.bits && h.width)
         ZFD_FLOATS(l, l->args[0].dtype, T, { zfd_head_dequantize<T>(l, &h); })
     if (f16 && weight)

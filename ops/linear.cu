@@ -15,7 +15,7 @@
 
 /* Bytes of a tile of f32, which stays in the second-level cache; few in the emulation, so that its
  * tests have several tiles. */
-enum { ZFD_LINEAR_BYTES = ZFD_TENSOR_CORES ? 16 << 20 : 2 << 10 };
+enum { ZFD_LINEAR_BYTES = ZFD_SMALL_TILES ? 2 << 10 : 16 << 20 };
 
 /* ZFD_AS_gelu_1 is the activation that gelu with form 1 is. */
 #define ZFD_NOTHING(...)

@@ -2,60 +2,43 @@
  *
  *     c[m,n] = (added ? added[m,n] : 0) + alpha (sum over k of a[m,k] b[k,n]) + bias[n]
  *
- * They are computed by cuBLASLt, whose matrices are column-major. A row-major matrix read as
- * column-major is its transpose, so the operands are swapped:
- *
- *     c [m,n] = a [m,k] b [k,n]    is    c^T = b^T a^T    with the same memory of c, b, a
+ * They are computed by the maker's library (cuda/products.cu).
  *
  * Sums are in f32 and rounded once; where k is split, partial sums in the workspace are f32 too.
  * Products of f32 use TF32 only where the backend was asked for it. Bits depend on the shape, the
- * alignment of operands and the version of cuBLASLt; after a search also on the file of its
+ * alignment of operands and the version of the library; after a search also on the file of its
  * results.
  *
  * A plan holds the descriptors and the algorithm for a shape. It is made when the scratch of a
  * product is asked for, and kept as long as the device. A kernel of our own computes products for
- * which cuBLASLt has no algorithm. */
-
-/* A product, which is also the key in plans and files. All members are int64_t, so that keys are
- * compared as bytes. */
-typedef struct zfd_gemm {
-    int64_t m, n, k, batch;
-    int64_t a_row, b_row, c_row; /* elements from one row to the next, in memory */
-    int64_t a_batch, b_batch, c_batch;
-    int64_t turn_a, turn_b; /* stored as [k,m], [n,k] */
-    int64_t from, to;       /* from: dtype of a, b and bias; to: of c */
-    int64_t bias, tf32;
-    int64_t lies; /* all matrices begin at multiples of this number of bytes, 16 at most */
-} zfd_gemm;
+ * which the library has no algorithm. */
 
 enum {
     ZFD_GEMM_FIELDS = sizeof(zfd_gemm) / sizeof(int64_t),
-    ZFD_ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t),
     ZFD_PLANS = 512, /* plans kept; for shapes beyond these, a plan is made at each launch */
     ZFD_CANDIDATES = 16,
     ZFD_SEARCH_ROUNDS = 4,
     ZFD_SEARCH_RUNS = 4,
     ZFD_WORKSPACE = 32 << 20,                 /* bytes for one product, at most */
-    ZFD_WORK_LIES = 256,                      /* alignment for cuBLASLt; scratch has 64 */
-    ZFD_TILE_ROWS = ZFD_TENSOR_CORES ? 128 : 4 /* zfd_tile_rows returns multiples of this */
+    ZFD_WORK_LIES = 256,                      /* alignment for the library; scratch has 64 */
+    ZFD_TILE_ROWS = ZFD_SMALL_TILES ? 4 : 128 /* zfd_tile_rows returns multiples of this */
 };
 
 typedef struct zfd_plan {
     zfd_gemm gemm;
-    cublasLtMatmulAlgo_t algo;
-    uint64_t workspace; /* bytes */
-    bool able;          /* cuBLASLt has an algorithm; else the plain kernel is used */
-    bool searched;      /* the algorithm is the result of a search */
-    bool described;     /* the following are set */
-    cublasLtMatmulDescOpaque_t operation;
-    cublasLtMatrixLayoutOpaque_t a, b, c;
+    zfd_algo algo;
+    bool able;      /* the library has an algorithm; else the plain kernel is used */
+    bool searched;  /* the algorithm is the result of a search */
+    bool described; /* the following are set */
+    zfd_descriptors descriptors;
 } zfd_plan;
 
 typedef struct zfd_products {
     bool tf32;
     int target;         /* multiprocessors for products; 0: all */
     const char *file;   /* of searched algorithms; NULL: no search */
-    const char *device; /* its name: results of a search hold for this device */
+    const char *device; /* its name: results of a search hold for this device, */
+    unsigned long long version; /* and this version of the library */
     bool fresh;         /* there are results that the file lacks */
     int plain;          /* shapes without an algorithm, computed by the plain kernel */
     char first[128];    /* the first of them */
@@ -77,7 +60,7 @@ static void zfd_products_head(const zfd_products *p, char *text, size_t size)
     char on[32] = "";
     if (p->target) snprintf(on, sizeof on, " on %d", p->target);
     snprintf(text, size, "zeroflow-products 1 %llu %.200s%s\n",
-             (unsigned long long)cublasLtGetVersion(), p->device, on);
+             p->version, p->device, on);
 }
 
 /* Reads one plan of the file; false at its end, or where the line is not a plan. */
@@ -93,10 +76,10 @@ static bool zfd_plan_read(zfd_plan *plan, FILE *file)
     }
     memcpy(&plan->gemm, fields, sizeof fields);
     if (fscanf(file, "%llu", &word) != 1 || word > ZFD_WORKSPACE) return false;
-    plan->workspace = word;
+    plan->algo.workspace = word;
     for (int i = 0; i < ZFD_ALGO_WORDS; i++) {
         if (fscanf(file, "%llx", &word) != 1) return false;
-        plan->algo.data[i] = word;
+        plan->algo.words[i] = word;
     }
     plan->able = plan->searched = true;
     return true;
@@ -107,9 +90,9 @@ static void zfd_plan_write(const zfd_plan *plan, FILE *file)
     int64_t fields[ZFD_GEMM_FIELDS];
     memcpy(fields, &plan->gemm, sizeof fields);
     for (int i = 0; i < ZFD_GEMM_FIELDS; i++) fprintf(file, "%lld ", (long long)fields[i]);
-    fprintf(file, "%llu", (unsigned long long)plan->workspace);
+    fprintf(file, "%llu", (unsigned long long)plan->algo.workspace);
     for (int i = 0; i < ZFD_ALGO_WORDS; i++)
-        fprintf(file, " %llx", (unsigned long long)plan->algo.data[i]);
+        fprintf(file, " %llx", (unsigned long long)plan->algo.words[i]);
     fprintf(file, "\n");
 }
 
@@ -158,109 +141,9 @@ static zf_status zfd_products_save(zfd_products *p, zf_error *error)
 
 /* ------------------------------------------------------------------------------------- plans */
 
-static cudaDataType_t zfd_blas_type(int64_t dtype)
-{
-    return dtype == ZF_BF16 ? CUDA_R_16BF : dtype == ZF_F16 ? CUDA_R_16F : CUDA_R_32F;
-}
-
-static bool zfd_layout_set(cublasLtMatrixLayoutOpaque_t *layout, int64_t dtype, int64_t rows,
-                           int64_t cols, int64_t ld, int64_t batch, int64_t step)
-{
-    int32_t count = (int32_t)batch;
-    return !cublasLtMatrixLayoutInit(layout, zfd_blas_type(dtype), (uint64_t)rows, (uint64_t)cols,
-                                     ld) &&
-           (batch == 1 ||
-            (!cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
-                                               sizeof count) &&
-             !cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                               &step, sizeof step)));
-}
-
-static bool zfd_operation_set(cublasLtMatmulDescOpaque_t *operation,
-                              cublasLtMatmulDescAttributes_t attribute, int32_t value)
-{
-    return !cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value);
-}
-
-/* Sets the bias; false where that fails. */
-static bool zfd_operation_bias(cublasLtMatmulDescOpaque_t *operation, const void *bias)
-{
-    return !cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                           sizeof bias);
-}
-
-/* Sets the descriptors, with operands swapped for cuBLASLt; false where that fails. */
-static bool zfd_plan_describe(const zfd_products *kept, zfd_plan *p)
-{
-    const zfd_gemm *g = &p->gemm;
-    cublasComputeType_t compute = g->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    bool good = g->batch <= INT32_MAX &&
-                !cublasLtMatmulDescInit(&p->operation, compute, CUDA_R_32F) &&
-                zfd_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_TRANSA,
-                                  g->turn_b ? CUBLAS_OP_T : CUBLAS_OP_N) &&
-                zfd_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_TRANSB,
-                                  g->turn_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    if (good && kept->target)
-        good = zfd_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
-                                 kept->target);
-    if (good && g->bias) /* the heuristic needs any pointer of the same alignment */
-        good = zfd_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
-                                 CUBLASLT_EPILOGUE_BIAS) &&
-               zfd_operation_bias(&p->operation, reinterpret_cast<void *>((uintptr_t)g->lies));
-    p->described = good &&
-                   zfd_layout_set(&p->b, g->from, g->turn_b ? g->k : g->n, g->turn_b ? g->n : g->k,
-                                  g->b_row, g->batch, g->b_batch) &&
-                   zfd_layout_set(&p->a, g->from, g->turn_a ? g->m : g->k, g->turn_a ? g->k : g->m,
-                                  g->a_row, g->batch, g->a_batch) &&
-                   zfd_layout_set(&p->c, g->to, g->n, g->m, g->c_row, g->batch, g->c_batch);
-    return p->described;
-}
-
-/* The algorithms that cuBLASLt recommends, best first, with at most so much workspace. Returns
- * their number. */
-static int zfd_plan_recommended(const zfd_device *d, zfd_plan *p, uint64_t workspace,
-                                cublasLtMatmulHeuristicResult_t *results, int most)
-{
-    static const cublasLtMatmulPreferenceAttributes_t lie[] = {
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    cublasLtMatmulPreferenceOpaque_t want;
-    /* The other reductions of a split k round partial sums. */
-    uint32_t lies = (uint32_t)p->gemm.lies, adding = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    int found = 0, good = 0;
-    bool set = !cublasLtMatmulPreferenceInit(&want) &&
-               !cublasLtMatmulPreferenceSetAttribute(&want,
-                                                     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                     &workspace, sizeof workspace) &&
-               !cublasLtMatmulPreferenceSetAttribute(&want,
-                                                     CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                                     &adding, sizeof adding);
-    for (int i = 0; i < 4 && set; i++)
-        set = !cublasLtMatmulPreferenceSetAttribute(&want, lie[i], &lies, sizeof lies);
-    if (!set || cublasLtMatmulAlgoGetHeuristic(d->blas, &p->operation, &p->b, &p->a, &p->c, &p->c,
-                                               &want, most, results, &found))
-        return 0;
-    for (int i = 0; i < found; i++)
-        if (!results[i].state) results[good++] = results[i];
-    return good;
-}
-
 static size_t zfd_gemm_bytes(int64_t rows, int64_t row, int64_t batch, int64_t step, int64_t dtype)
 {
     return (size_t)(rows * row + (batch - 1) * step) * zf_dtype_size((zf_dtype)dtype);
-}
-
-static cublasStatus_t zfd_plan_multiply(const zfd_device *d, cudaStream_t stream,
-                                        const zfd_plan *p, const cublasLtMatmulAlgo_t *algo,
-                                        const void *a, const void *b, void *c,
-                                        const void *added, float alpha, void *scratch,
-                                        size_t bytes)
-{
-    /* cuBLASLt takes pointers without const to descriptors that it does not change. */
-    zfd_plan *q = const_cast<zfd_plan *>(p);
-    const float beta = added ? 1.0f : 0.0f;
-    return cublasLtMatmul(d->blas, &q->operation, &alpha, b, &q->b, a, &q->a, &beta,
-                          added ? added : c, &q->c, c, &q->c, algo, scratch, bytes, stream);
 }
 
 /* Fills memory with bits that are small numbers in every float dtype. */
@@ -273,8 +156,7 @@ static __global__ void zfd_search_fill(uint32_t *to, size_t words)
 
 /* The number of the fastest candidate by trial, in memory allocated for it; -1 where there is not
  * enough memory. */
-static int zfd_plan_trial(const zfd_device *d, zfd_plan *p,
-                          const cublasLtMatmulHeuristicResult_t *results, int count)
+static int zfd_plan_trial(const zfd_device *d, zfd_plan *p, const zfd_algo *results, int count)
 {
     const zfd_gemm *g = &p->gemm;
     size_t a = zfd_gemm_bytes(g->turn_a ? g->k : g->m, g->a_row, g->batch, g->a_batch, g->from);
@@ -294,23 +176,23 @@ static int zfd_plan_trial(const zfd_device *d, zfd_plan *p,
     work = memory + all;
     ZFD_LAUNCH(zfd_search_fill, (unsigned)d->processors * 8, ZFD_THREADS, 0, stream,
                reinterpret_cast<uint32_t *>(memory), all / 4);
-    if (g->bias) zfd_operation_bias(&p->operation, memory + part[3]);
     for (int round = 0; round < ZFD_SEARCH_ROUNDS; round++) /* in turns: clocks change */
         for (int i = 0; i < count; i++) {
             bool good = !cudaEventRecord(begin, stream);
             for (int run = 0; run < ZFD_SEARCH_RUNS && good; run++)
-                good = !zfd_plan_multiply(d, stream, p, &results[i].algo, memory + part[0],
-                                          memory + part[1], memory + part[2], NULL, 1, work,
-                                          results[i].workspaceSize);
+                good = !zfd_blas.multiply(d, stream, g, &p->descriptors, &results[i],
+                                          memory + part[0], memory + part[1], memory + part[2],
+                                          NULL, g->bias ? memory + part[3] : NULL, 1, work,
+                                          results[i].workspace);
             if (good && !cudaEventRecord(end, stream) && !cudaEventSynchronize(end) &&
                 !cudaEventElapsedTime(&time, begin, end) && time < least)
                 least = time, best = i;
         }
 done:
-    if (begin) cudaEventDestroy(begin);
-    if (end) cudaEventDestroy(end);
-    if (memory) cudaFree(memory);
-    cudaGetLastError(); /* errors of candidates are not errors of a launch */
+    if (begin) (void)cudaEventDestroy(begin);
+    if (end) (void)cudaEventDestroy(end);
+    if (memory) (void)cudaFree(memory);
+    (void)cudaGetLastError(); /* errors of candidates are not errors of a launch */
     return best;
 }
 
@@ -326,10 +208,14 @@ static void zfd_plan_is_plain(const zf_launch *l, zfd_products *kept, zfd_plan *
                  zf_op_name(l->op), (int)l->node, (long long)g->m, (long long)g->k,
                  (long long)g->k, (long long)g->n, zf_dtype_name((zf_dtype)g->from));
     snprintf(kept->remark, sizeof kept->remark,
-             "products of %d shape%s run by a plain kernel, which is slow: cuBLASLt has none for "
-             "%s%s",
-             kept->plain, kept->plain > 1 ? "s" : "", kept->first,
+             "products of %d shape%s run by a plain kernel, which is slow: %s has none for %s%s",
+             kept->plain, kept->plain > 1 ? "s" : "", zfd_blas.name, kept->first,
              kept->plain > 1 ? " and others" : "");
+}
+
+static bool zfd_plan_describe(const zfd_products *kept, zfd_plan *p)
+{
+    return p->described = zfd_blas.describe(&p->gemm, kept->target, &p->descriptors);
 }
 
 /* The plan of g: a kept one, or a new one, which is kept where there is room; else it is in *aside.
@@ -339,9 +225,9 @@ static const zfd_plan *zfd_plan_of(const zf_launch *l, const zfd_gemm *g, uint64
 {
     const zfd_device *d = zfd_device_of(l);
     zfd_products *kept = d->products;
-    cublasLtMatmulHeuristicResult_t results[ZFD_CANDIDATES];
+    zfd_algo results[ZFD_CANDIDATES];
     zfd_plan *p = aside;
-    int found, best = -1;
+    int found = 0, best = -1;
     for (int i = 0; i < kept->count; i++)
         if (!memcmp(&kept->plans[i].gemm, g, sizeof *g)) {
             p = &kept->plans[i];
@@ -353,14 +239,14 @@ static const zfd_plan *zfd_plan_of(const zf_launch *l, const zfd_gemm *g, uint64
     search = search && kept->file && p != aside;
     memset(p, 0, sizeof *p);
     p->gemm = *g;
-    found = zfd_plan_describe(kept, p) ? zfd_plan_recommended(d, p, workspace, results,
-                                                              search ? ZFD_CANDIDATES : 1)
-                                       : 0;
+    if (zfd_plan_describe(kept, p))
+        found = zfd_blas.recommend(d, g, &p->descriptors, workspace, results,
+                                   search ? ZFD_CANDIDATES : 1);
     if (search && found > 0) best = found > 1 ? zfd_plan_trial(d, p, results, found) : 0;
     p->able = found > 0;
     p->searched = best >= 0;
     if (best < 0) best = 0; /* no trial: the recommended one */
-    if (p->able) p->algo = results[best].algo, p->workspace = results[best].workspaceSize;
+    if (p->able) p->algo = results[best];
     else zfd_plan_is_plain(l, kept, p);
     kept->fresh |= p->searched;
     if (p != aside) kept->count++;
@@ -467,7 +353,7 @@ static size_t zfd_gemm_scratch(const zf_launch *l, zfd_gemm g)
     size_t bytes;
     if (zfd_gemm_empty(&g)) return 0;
     zfd_gemm_settle(l, &g, 0);
-    bytes = zfd_plan_of(l, &g, ZFD_WORKSPACE, true, &aside)->workspace;
+    bytes = zfd_plan_of(l, &g, ZFD_WORKSPACE, true, &aside)->algo.workspace;
     return bytes ? bytes + ZFD_WORK_LIES : 0;
 }
 
@@ -522,7 +408,7 @@ static zf_status zfd_gemm_run(const zf_launch *l, zfd_gemm g, const void *a, con
                           reinterpret_cast<uintptr_t>(bias);
     const zfd_plan *p;
     zfd_plan aside, other;
-    cublasStatus_t code = CUBLAS_STATUS_NOT_SUPPORTED;
+    const char *failed = zfd_unable;
     if (!g.m || !g.n || !g.batch) return ZF_OK;
     if (g.from != ZF_F32 && g.from != ZF_BF16 && g.from != ZF_F16)
         return zfd_no_dtype(l, (zf_dtype)g.from);
@@ -531,18 +417,19 @@ static zf_status zfd_gemm_run(const zf_launch *l, zfd_gemm g, const void *a, con
     p = zfd_plan_of(l, &g, ZFD_WORKSPACE, false, &aside);
     if (all % (uintptr_t)g.lies) {
         zfd_gemm_settle(l, &g, all);
-        p = zfd_plan_of(l, &g, p->workspace, false, &other);
+        p = zfd_plan_of(l, &g, p->algo.workspace, false, &other);
     }
-    if (p->able && (!bias || zfd_operation_bias(&const_cast<zfd_plan *>(p)->operation, bias)))
-        code = zfd_plan_multiply(zfd_device_of(l), zfd_stream(l), p, &p->algo, a, b, c, added,
-                                 alpha, zfd_work_in(scratch), p->workspace);
-    if (code == CUBLAS_STATUS_SUCCESS) return ZF_OK;
-    if (code == CUBLAS_STATUS_NOT_SUPPORTED) {
+    if (p->able) /* the library takes pointers without const to descriptors */
+        failed = zfd_blas.multiply(zfd_device_of(l), zfd_stream(l), &p->gemm,
+                                   &const_cast<zfd_plan *>(p)->descriptors, &p->algo, a, b, c,
+                                   added, bias, alpha, zfd_work_in(scratch), p->algo.workspace);
+    if (!failed) return ZF_OK;
+    if (failed == zfd_unable) {
         if (p->able) zfd_plan_is_plain(l, zfd_device_of(l)->products, const_cast<zfd_plan *>(p));
         return zfd_gemm_by_hand(l, &g, a, b, c, added, bias, alpha);
     }
-    return zfd_cuda_fail(l->error, ZF_ERR_BACKEND, "%s %%%d: cuBLASLt: %s", zf_op_name(l->op),
-                         (int)l->node, cublasLtGetStatusString(code));
+    return zfd_cuda_fail(l->error, ZF_ERR_BACKEND, "%s %%%d: %s: %s", zf_op_name(l->op),
+                         (int)l->node, zfd_blas.name, failed);
 }
 
 /* ---------------------------------------------------------------------------------- sections */

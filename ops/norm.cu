@@ -471,7 +471,7 @@ __device__ __forceinline__ float zfd_rstd(float squares, int64_t n, float eps)
 }
 
 template <class T, int K>
-__global__ void __launch_bounds__(zfd_team_bound<T, K>::threads)
+__global__ void __launch_bounds__((zfd_team_bound<T, K>::threads))
     zfd_moments_kernel(const zfd_moments_job j)
 {
     ZFD_SHARED(float, shared);
@@ -522,7 +522,7 @@ typedef struct zfd_norm_job {
 } zfd_norm_job;
 
 template <class T, int K>
-__global__ void __launch_bounds__(zfd_team_bound<T, K>::threads)
+__global__ void __launch_bounds__((zfd_team_bound<T, K>::threads))
     zfd_norm_kernel(const zfd_norm_job j)
 {
     const zfd_team<T, K> t(j.set);

@@ -144,7 +144,7 @@ typedef struct zfd_normed {
     int64_t count, blocks; /* count: elements; blocks: up to the end of this tensor */
 } zfd_normed;
 
-enum { ZFD_NORMED = ZFD_TENSOR_CORES ? 96 : 3 };
+enum { ZFD_NORMED = ZFD_SMALL_TILES ? 3 : 96 };
 
 typedef struct zfd_normed_list {
     int count;

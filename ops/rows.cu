@@ -390,7 +390,7 @@ static zf_status zfd_cuda_scatter_rows(const zf_launch *l)
     if (s.count < 0 || s.rows >= UINT32_MAX)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "scatter_rows %%%d: %lld indices into %lld rows; fewer than 2^31 - "
-                             "2048 and 2^32 - 1 are possible on CUDA",
+                             "2048 and 2^32 - 1 are possible on " ZFD_GPU,
                              (int)l->node, (long long)zfd_count(&l->args[1]), (long long)s.rows);
     if (!zfd_count(&l->out)) return ZF_OK;
     status = zfd_move_bytes(l, l->out.data, NULL, (int64_t)zfd_bytes(&l->out));

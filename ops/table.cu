@@ -13,7 +13,7 @@ static zf_status zfd_cuda_own(const zf_launch *l)
 {
     zf_status status = l->own->cuda(l, zfd_stream(l));
     if (status)
-        return zfd_cuda_fail(l->error, status, "%s %%%d: its CUDA kernel returned \"%s\"",
+        return zfd_cuda_fail(l->error, status, "%s %%%d: its " ZFD_GPU " kernel returned \"%s\"",
                              l->own->name, (int)l->node, zf_status_name(status));
     return zfd_launched(l);
 }

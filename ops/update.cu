@@ -236,7 +236,7 @@ typedef struct zfd_updated {
     float decay;
 } zfd_updated;
 
-enum { ZFD_UPDATED = ZFD_TENSOR_CORES ? 56 : 3 };
+enum { ZFD_UPDATED = ZFD_SMALL_TILES ? 3 : 56 };
 
 typedef struct zfd_updated_list {
     int count;

@@ -464,6 +464,59 @@ TEST_ONCE(cuda_replays_steps)
     }
 }
 
+#ifdef EMULATION
+static void usual_device(void *nothing)
+{
+    (void)nothing;
+    emulation_waves(32, 1);
+    emulation_shared(227 << 10);
+}
+
+/* A device as AMD's are: without tensor cores, 64 KiB of shared memory, waves of 64 lanes. Each row
+ * gives what the CPU gives, with the bits of waves of 32 lanes. */
+TEST_ONCE(cuda_waves_of_64_have_the_bits_of_32)
+{
+    static const sizes z = {7, 33, 3};
+    static session s;
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda;
+    emulation_waves(32, 0);
+    emulation_shared(64 << 10);
+    test_defer(t, usual_device, NULL);
+    cuda = zf_cuda_backend(&(zf_cuda_desc){.allocator = t->allocator}, &error);
+    NEED(t, cuda, &error);
+    test_defer(t, free_backend, cuda);
+    test_defer(t, session_end, &s);
+    for (int n = 0; n < CASES; n += TEST_ONE_IN) {
+        const op_case *c = &cases[n];
+        const bool narrow = n % 2 && is_float_kind(c->operands[0]) && strcmp(c->row, "cast");
+        const zf_dtype dtype = narrow ? ZF_BF16 : ZF_F32;
+        result want = {.values = kept[1]};
+        part parts[PARTS];
+        int count = 0;
+        bool good;
+        if (needs_f64(c) || !fits(c, &z)) continue;
+        fill(c, &z, dtype, false);
+        good = !run_case(t, &s, c, &z, ZF_F32, (zf_cpu_desc){.reference = true}, 0, &want);
+        session_close(&s);
+        for (int i = 0; i < 2 && good; i++) {
+            result r = {.values = kept[0], .raw = kept_raw[i]};
+            emulation_waves(32 << i, 0);
+            emulation_seed((uint64_t)i);
+            good = !run_on(t, &s, cuda, c, &z, dtype, &r);
+            if (!good && !(narrow && s.error.status == ZF_ERR_PARSE))
+                stopped(t, __LINE__, c, &z, &s);
+            if (good) count = parts_of(&s, c, parts);
+            session_close(&s);
+            check_report(t, c, &z, dtype);
+            if (good && i && memcmp(kept_raw[0], kept_raw[1], r.bytes))
+                wrong(t, __LINE__, c, &z, "%s: other bits in waves of 64", zf_dtype_name(dtype));
+            if (good && i) compare(t, c, &z, dtype, parts, count, "in waves of 64");
+        }
+    }
+}
+#endif
+
 /* A test for each row of the table. */
 __attribute__((constructor)) static void rows_register(void)
 {

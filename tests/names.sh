@@ -47,9 +47,9 @@ rule 'zfd_ and ZFD_ belong to the CUDA unit' "$library $processes" < "$work/bad"
 sort -u "$work/public" "$work/shared" | comm -13 - "$work/processes" |
     comm -12 - "$work/library" > "$work/bad"
 rule 'the library has another of this name' "$processes" < "$work/bad"
-kernels=$(find cuda ops -name '*.cu' ! -name gpu.cu)
+kernels=$(find cuda ops -name '*.cu' ! -name gpu.cu ! -path 'cuda/hip/*')
 # shellcheck disable=SC2086
-grep -ohE '__(shfl|ballot|any|all|match|reduce|syncwarp|activemask)\w*|0xffffffffu\b' $kernels |
+grep -ohE '__(shfl|ballot|any|all|match|reduce|syncwarp|activemask|builtin_amdgcn_(ds|mb|ba|wave))\w*|0xffffffffu\b|emulation::' $kernels |
     sort -u > "$work/bad"
 rule 'operations of a warp are those of cuda/gpu.cu' "$kernels" < "$work/bad"
 [ $failed = 0 ] && echo "$(wc -l < "$work/device") names of the CUDA unit, $(

@@ -1,4 +1,5 @@
-/* Attention on CUDA: what its kernels give compared with a plain one in f32, and how long they take.
+/* Attention on CUDA: what its kernels give compared with a plain one in f32, and how long they
+ * take.
  *
  *     make build/cuda/attention CUDA_ARCHS=90
  *     build/cuda/attention [check] [time] [--shape TEXT] [--way TEXT] [--rounds N]
@@ -8,10 +9,6 @@
  * cudaEvent. TFLOP/s count two products of the scores that are seen. Operands are random. */
 #include "zeroflow.h"
 
-#include <cublasLt.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,9 +25,14 @@
 #include "cuda/element.cu"
 #include "cuda/reduce.cu"
 #include "cuda/random.cu"
-#include "cuda/wgmma.cu"
+#include "cuda/cores/mma.cu"
+#include "cuda/cores/wgmma.cu"
 #include "ops/attention.cu"
+#include "ops/attention_plain.cu"
+#include "ops/attention_mma.cu"
 #include "ops/attention_sm90.cu"
+#include "ops/attention_grad_sm90.cu"
+#include "ops/attention_launch.cu"
 
 #define CHECK(call) check((call), #call)
 static void check(cudaError_t code, const char *what)

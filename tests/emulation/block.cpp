@@ -30,8 +30,9 @@
  *   - writes after shared memory and around allocations (AddressSanitizer sees reads as well, and
  *     the host's own reads and writes of device memory)
  *
- * A product of a warpgroup (cuda/wgmma.cu) is computed at once in some blocks, and in others when
- * it is waited for, so that results read too early, or operands overwritten too early, are wrong.
+ * A product of a warpgroup (cuda/cores/wgmma.cu) is computed at once in some blocks, and in others
+ * when it is waited for, so that results read too early, or operands overwritten too early, are
+ * wrong.
  *
  * It tests logic, not the device: no tensor cores, no PTX, no two threads at the same time;
  * products and functions come from libm, which rounds differently than a GPU. */
@@ -587,6 +588,28 @@ uint64_t exchange(warp_kind kind, unsigned mask, uint64_t bits, int argument, in
     return me->answer;
 }
 
+static int lanes_of_wave = LANES;
+static bool cores = true;
+
+int wave_lane() { return b.current % lanes_of_wave; }
+
+uint64_t wave_read(uint64_t bits, int from, const char *file, int line)
+{
+    const int other = (from ^ wave_lane()) & (lanes_of_wave - 1) & LANES;
+    const uint64_t has = exchange(SHUFFLE, 0xffffffffu, bits, from % LANES, LANES, file, line);
+    return other ? b.order.next() : has;
+}
+
+uint64_t wave_ballot(bool says, const char *file, int line)
+{
+    const uint64_t own = exchange(BALLOT, 0xffffffffu, says, 0, LANES, file, line);
+    const int first = wave_lane() & LANES;
+    if (lanes_of_wave == LANES) return own;
+    return own << first | (uint64_t)(uint32_t)b.order.next() << (LANES - first);
+}
+
+bool has_cores() { return cores; }
+
 /* ----------------------------------------------------------------------------------- grid */
 
 static void run_block()
@@ -655,3 +678,9 @@ bool run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared,
 }
 
 } /* namespace emulation */
+
+extern "C" void emulation_waves(int lanes, int has_cores)
+{
+    emulation::lanes_of_wave = lanes;
+    emulation::cores = has_cores != 0;
+}

@@ -15,6 +15,9 @@ void emulation_seed(uint64_t seed);
 void emulation_devices(int count);
 /* How much shared memory a block can have; 227 KiB at first. */
 void emulation_shared(size_t bytes);
+/* How many lanes a wave has, 32 or 64, and whether devices that are opened later have tensor cores;
+ * 32, and they have, at first. */
+void emulation_waves(int lanes, int has_cores);
 /* How many multiprocessors a device has; 2 at first. */
 void emulation_processors(int count);
 /* What was found since emulation_clear: one finding a line; "" when nothing. */

@@ -84,6 +84,33 @@ TEST_ONCE(emulation_has_the_operations_of_a_warp)
     CHECK_TEXT(t, emulation_report(), "");
 }
 
+/* Whether warps in waves of so many lanes have their own results, in every order. */
+static bool warps_are_right(int lanes, int mistake)
+{
+    float out[3 * 64];
+    bool right = true;
+    emulation_waves(lanes, 1);
+    for (uint64_t seed = 0; seed < ORDERS; seed++) {
+        emulation_seed(seed);
+        right = !planted_waves(out, mistake) && right;
+        for (int i = 0; i < 64; i++) {
+            const float *x = out + 3 * i, first = (float)(i / 32 * 32);
+            right = right && x[0] == 528 + 32 * first && x[1] == 11 && x[2] == 6 + first;
+        }
+    }
+    emulation_waves(32, 1);
+    return right;
+}
+
+TEST_ONCE(emulation_finds_mistakes_that_waves_of_32_hide)
+{
+    for (int mistake = 0; mistake < 4; mistake++) {
+        CHECK(t, warps_are_right(32, mistake) == (mistake < 3));
+        CHECK(t, warps_are_right(64, mistake) == !mistake);
+    }
+    CHECK_TEXT(t, emulation_report(), "");
+}
+
 /* In one of the orders something else comes out. */
 static bool differs(int (*run)(float *, int), float right)
 {

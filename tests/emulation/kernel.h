@@ -17,13 +17,28 @@
 
 #include <cuda_runtime.h>
 
+#include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #define ZFD_LAUNCH(kernel, grid, block, shared, stream, ...)                                       \
     emulation::launch(#kernel, (grid), (block), (shared), (stream), kernel, __VA_ARGS__)
 #define ZFD_SHARED(type, name) type *name = static_cast<type *>(emulation::shared_memory())
-#define ZFD_TENSOR_CORES       0
+#define ZFD_SMALL_TILES        1
+
+/* Of cuda/gpu.cu: kernels with and without tensor cores, and warps in waves; emulation_waves says
+ * which the device has. */
+#define ZFD_GPU          "CUDA"
+#define ZFD_BACKEND      "cuda"
+#define ZFD_FINDER       "under compute-sanitizer"
+#define ZFD_NAME_CALL(what)
+#define ZFD_HAS_MMA      1
+#define ZFD_HAS_PLAIN    1
+#define ZFD_RUNS_MMA     emulation::has_cores()
+#define ZFD_INSTRUCTIONS "tests/emulation/cores.h"
+#define ZFD_WAVES
+#define ZFD_SITE , EMULATION_SITE
+#define ZFD_AT   , file, line
 
 #undef __launch_bounds__
 #define __launch_bounds__(...)
@@ -89,6 +104,14 @@ T shuffle(warp_kind kind, unsigned mask, T value, int lane, int width, const cha
     memcpy(&value, &bits, sizeof value);
     return value;
 }
+
+/* Of a wave, which has 32 or 64 lanes: the lane that calls; what another lane has; bit k: lane k
+ * says so. What lanes of the other half of a wave have is noise. */
+int wave_lane();
+uint64_t wave_read(uint64_t bits, int lane, const char *file, int line);
+uint64_t wave_ballot(bool says, const char *file, int line);
+/* The device has tensor cores. */
+bool has_cores();
 
 /* Barrier `id` of so many threads: waits for all of them, or only comes to it. */
 void named_barrier(int id, int threads, bool waits, const char *file, int line);
@@ -177,6 +200,25 @@ EMULATION_REDUCE(__reduce_max_sync, int, REDUCE_MAX_INT)
 EMULATION_REDUCE(__reduce_and_sync, unsigned, REDUCE_AND)
 EMULATION_REDUCE(__reduce_or_sync, unsigned, REDUCE_OR)
 EMULATION_REDUCE(__reduce_xor_sync, unsigned, REDUCE_XOR)
+
+static inline int zfd_wave_lane() { return emulation::wave_lane(); }
+template <class T> static inline T zfd_wave_read(T value, int lane, EMULATION_SITE)
+{
+    static_assert(sizeof(T) % 4 == 0 && sizeof(T) <= 8, "words of a wave");
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    bits = emulation::wave_read(bits, lane, file, line);
+    memcpy(static_cast<void *>(&value), &bits, sizeof value);
+    return value;
+}
+static inline uint64_t zfd_wave_ballot(bool says, EMULATION_SITE)
+{
+    return emulation::wave_ballot(says, file, line);
+}
+static inline void zfd_wave_sync(EMULATION_SITE)
+{
+    emulation::exchange(emulation::SYNCWARP, 0xffffffffu, 0, 0, 32, file, line);
+}
 
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}

@@ -34,15 +34,20 @@ int planted_event(float *out, int in_graph);
 int planted_product(float *out, int by, int other);
 /* 12 results of each of x * y threads */
 int planted_operations(float *out, int x, int y);
+/* 3 results of each of 64 lanes in warps of 32: 528 or 1552, 11, 6 or 38. Mistakes: 1 a shuffle by
+ * the lane of the wave, 2 a ballot of the wave's first half, 3 a sum over 64 lanes */
+int planted_waves(float *out, int mistake);
+/* hipBLASLt (cuda/hip/blas.cu), as a library that computes on the host: "" or what was wrong. */
+const char *planted_hipblas(void);
 /* *wrong: how many elements of a product by warpgroups, of n columns, are wrong: none. Ways: A in
  * rows or (2, 3) across, or (4, 5) in registers; B in rows or (odd) across. Mistakes: 1 reads the
  * result before it is there, 2 has no barrier, 3 waits for too many threads */
 int planted_warpgroup(float *wrong, int n, int way, int f16, int mistake);
 /* Three ranks, threads, each with a device. out[0..3): 6, the sum over ranks of 1, 2, 3, as each
  * has it; out[3..6): 1, 2, 3, gathered. Mistakes: 1 the sum does not wait for what is summed, 2 a
- * rank sums fewer elements, 3 a rank does not come, 4 it gives up a sum, and frees its memory, before
- * the others come, 5 the same of what is gathered. Of 3 to 5, out[0..3) is -1 for ranks that gave up.
- * Returns the most that a rank returns; -1: there is no nccl.h. */
+ * rank sums fewer elements, 3 a rank does not come, 4 it gives up a sum, and frees its memory,
+ * before the others come, 5 the same of what is gathered. Of 3 to 5, out[0..3) is -1 for ranks that
+ * gave up. Returns the most that a rank returns; -1: there is no nccl.h. */
 int planted_ranks(float *out, int mistake);
 
 #ifdef __cplusplus

@@ -1,15 +1,15 @@
-/* Products of a warpgroup (cuda/wgmma.cu), by operands that lie in every way. */
+/* Products of a warpgroup (cuda/cores/wgmma.cu), by operands that lie in every way. */
 #include "planted.h"
 #include "zeroflow.h"
 
-#include <cublasLt.h>
 #include <stdarg.h>
 #include <time.h>
 
 #include "cuda/gpu.cu"
 #include "cuda/launch.cu"
 #include "cuda/element.cu"
-#include "cuda/wgmma.cu"
+#include "cuda/cores/mma.cu"
+#include "cuda/cores/wgmma.cu"
 
 enum { DEPTH = 64 };
 

@@ -614,7 +614,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *function)
 {
     CALL(cudaFuncGetAttributes);
     memset(a, 0, sizeof *a);
-    a->maxThreadsPerBlock = 1024;
+    a->maxThreadsPerBlock = has_cores() ? 128 : 1024; /* as if products of warpgroups had code */
     a->numRegs = 64;
     a->maxDynamicSharedSizeBytes =
         (int)(most_shared.count(function) ? most_shared[function] : SHARED_BYTES);

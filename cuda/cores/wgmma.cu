@@ -19,10 +19,9 @@
  * depth, of 64 rows of A (columns of B). More columns are more tiles, one after the other.
  *
  * Only sm_90a has these instructions. Elsewhere ZFD_HAS_WGMMA is 0, and kernels that call them are
- * empty. The emulated replacements decode the same descriptors, and multiply either when the
- * product is issued or when it is waited for. */
+ * empty. */
 
-#if !ZFD_TENSOR_CORES || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(ZFD_INSTRUCTIONS) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ZFD_HAS_WGMMA 1
 #else
 #define ZFD_HAS_WGMMA 0
@@ -38,7 +37,7 @@ static cudaError_t zfd_find_wgmma(bool *has)
 {
     cudaFuncAttributes probe;
     cudaError_t code = cudaFuncGetAttributes(&probe, zfd_wgmma_probe);
-    *has = code == cudaSuccess && (!ZFD_TENSOR_CORES || probe.maxThreadsPerBlock == 128);
+    *has = code == cudaSuccess && probe.maxThreadsPerBlock == 128;
     return code;
 }
 
@@ -47,23 +46,6 @@ __device__ __forceinline__ int zfd_swizzled(int row, int chunk)
 {
     return row * 64 + (chunk ^ (row & 7)) * 8;
 }
-
-#if ZFD_TENSOR_CORES
-
-__device__ __forceinline__ uint32_t zfd_shared_at(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-#else
-
-static inline uint32_t zfd_shared_at(const void *p)
-{
-    return (uint32_t)(static_cast<const char *>(p) -
-                      static_cast<const char *>(emulation::shared_memory()));
-}
-
-#endif
 
 /* The operand that begins at `tile`. If it is `across` and has more than 64 columns, the tile with
  * the next 64 is `next` bytes further. */
@@ -80,7 +62,7 @@ template <bool ACROSS> struct zfd_wgmma_step {
 /* and for the next 64 rows of A (columns of B), where it is not ACROSS. */
 enum { ZFD_WGMMA_ROWS = 64 * 128 >> 4 };
 
-#if ZFD_TENSOR_CORES
+#ifndef ZFD_INSTRUCTIONS
 
 /* Orders this thread's accesses to shared memory before those of the tensor cores after a
  * barrier. */
@@ -220,90 +202,5 @@ template <class T, int N> struct zfd_wgmma {
     }
 };
 #endif
-
-#else
-
-static inline void zfd_shared_to_products() {}
-static inline void zfd_wgmma_begin() {}
-static inline void zfd_wgmma_commit() { emulation::products_commit(); }
-template <int GROUPS> static inline void zfd_wgmma_wait() { emulation::products_wait(GROUPS); }
-template <class V, int N> static inline void zfd_wgmma_settle(V (&)[N]) {}
-template <int COUNT> static inline void zfd_more_registers() {}
-template <int COUNT> static inline void zfd_fewer_registers() {}
-static inline void zfd_barrier(int id, int threads, EMULATION_SITE)
-{
-    emulation::named_barrier(id, threads, true, file, line);
-}
-static inline void zfd_barrier_arrive(int id, int threads, EMULATION_SITE)
-{
-    emulation::named_barrier(id, threads, false, file, line);
-}
-static inline void zfd_fetch_commit() {}
-template <int GROUPS> static inline void zfd_fetch_wait() {}
-
-/* Element k of row i (for B: column i) of an operand. */
-template <class T>
-static inline float zfd_wgmma_element(uint64_t operand, bool across, int i, int k)
-{
-    const int start = (int)(operand & 0x3fff) << 4, next = (int)(operand >> 16 & 0x3fff) << 4;
-    const int stride = (int)(operand >> 32 & 0x3fff) << 4;
-    int at = across ? start + i / 64 * next + i % 64 * 2 + k / 8 * stride + k % 8 * 128
-                    : start + i / 8 * stride + i % 8 * 128 + k * 2;
-    T x;
-    at ^= (at >> 7 & 7) << 4;
-    memcpy(static_cast<void *>(&x), static_cast<const char *>(emulation::shared_memory()) + at, 2);
-    return zfd_to_f32(x);
-}
-
-template <class T, int N> struct zfd_wgmma {
-    static void multiply(float *c, const float (&a)[2][16], uint64_t b, bool across, bool add)
-    {
-        const int t = (int)threadIdx.x % 4;
-        for (int j = 0; j < N / 8; j++)
-            for (int i = 0; i < 2; i++) {
-                float column[16];
-                for (int k = 0; k < 16; k++)
-                    column[k] = zfd_wgmma_element<T>(b, across, 8 * j + 2 * t + i, k);
-                for (int r = 0; r < 2; r++) {
-                    float sum = add ? c[4 * j + 2 * r + i] : 0;
-                    for (int k = 0; k < 16; k++) sum += a[r][k] * column[k];
-                    c[4 * j + 2 * r + i] = sum;
-                }
-            }
-    }
-    template <bool A_ACROSS, bool B_ACROSS>
-    static void both(float (&c)[N / 2], uint64_t a, uint64_t b, bool add)
-    {
-        float *to = c;
-        emulation::product([=]() {
-            const int lane = (int)threadIdx.x % ZFD_WARP;
-            const int row = (int)threadIdx.x / ZFD_WARP % 4 * 16 + lane / 4;
-            float rows[2][16];
-            for (int r = 0; r < 2; r++)
-                for (int k = 0; k < 16; k++)
-                    rows[r][k] = zfd_wgmma_element<T>(a, A_ACROSS, row + 8 * r, k);
-            multiply(to, rows, b, B_ACROSS, add);
-        });
-    }
-    template <bool B_ACROSS>
-    static void rows(float (&c)[N / 2], const uint32_t (&a)[4], uint64_t b, bool add)
-    {
-        struct {
-            float at[2][16];
-        } x;
-        float *to = c;
-        const int g = (int)threadIdx.x % ZFD_WARP / 4;
-        for (int i = 0; i < 4; i++)
-            for (int r = 0; r < 2; r++) {
-                const uint64_t mine = (uint64_t)a[2 + r] << 32 | a[r];
-                const uint64_t has = zfd_shuffle(mine, 4 * g + i);
-                T two[4];
-                memcpy(static_cast<void *>(two), &has, sizeof two);
-                for (int e = 0; e < 4; e++)
-                    x.at[r][e / 2 * 8 + 2 * i + e % 2] = zfd_to_f32(two[e]);
-            }
-        emulation::product([=]() { multiply(to, x.at, b, B_ACROSS, add); });
-    }
-};
 
 #endif

@@ -1,0 +1,435 @@
+/* Attention without tensor cores: tiles in f32, and wide heads row by row. ops/attention.cu says
+ * how the work is split. */
+
+/* ------------------------------------------------------------------------------------ f32
+ * 256 threads as 16 x 16: thread (row, column) has `each` rows and `each` neighbouring keys of a
+ * tile of scores, and 4 neighbouring columns of every 64 of a tile of y or a gradient. Where
+ * neighbouring threads read rows of K or V, row k is stored at k % each * 16 + k / each, so that
+ * they read neighbouring rows. */
+
+template <int D, int TILE> struct zfd_plain {
+    static const int tile = TILE, each = tile / 16, columns = D / 16;
+    static const int line = D + 4, s_line = tile + 4; /* elements from one row to the next */
+    static size_t bytes(int tiles)
+    {
+        return sizeof(float) * (size_t)(tiles * tile * line + tile * s_line);
+    }
+    static __device__ __forceinline__ int place(int k) { return k % each * 16 + k / each; }
+};
+
+template <int D, int TILE, bool SPREAD, class T>
+__device__ __forceinline__ void zfd_plain_in(float *tile, const T *from, int64_t row, int has,
+                                             int d, bool well)
+{
+    typedef zfd_plain<D, TILE> cut;
+    for (int c = (int)threadIdx.x; c < cut::tile * (D / 4); c += ZFD_THREADS) {
+        int r = c / (D / 4), i = c % (D / 4) * 4;
+        const T *x = from + r * row + i;
+        float y[4] = {0, 0, 0, 0};
+        if (r < has && i < d && well) zfd_load<T, 4>(y, x);
+        else
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (r < has && i + e < d) y[e] = zfd_to_f32(x[e]);
+        zfd_store<float, 4>(tile + (SPREAD ? cut::place(r) : r) * cut::line + i, y);
+    }
+}
+
+/* Products of the thread's rows of x with its keys, rows of a tile that is stored in this order. */
+template <int D, int TILE>
+__device__ __forceinline__ void zfd_plain_scores(float (&s)[TILE / 16][TILE / 16], const float *x,
+                                                 const float *keys)
+{
+    typedef zfd_plain<D, TILE> cut;
+    const int each = cut::each;
+    x += (int)threadIdx.x / 16 * each * cut::line, keys += (int)threadIdx.x % 16 * cut::line;
+#pragma unroll
+    for (int r = 0; r < each; r++)
+#pragma unroll
+        for (int c = 0; c < each; c++) s[r][c] = 0;
+#pragma unroll 4
+    for (int i = 0; i < D; i += 4) {
+        float p[each][4], q[each][4];
+#pragma unroll
+        for (int r = 0; r < each; r++) {
+            zfd_load<float, 4>(p[r], x + r * cut::line + i);
+            zfd_load<float, 4>(q[r], keys + r * 16 * cut::line + i);
+        }
+#pragma unroll
+        for (int r = 0; r < each; r++)
+#pragma unroll
+            for (int c = 0; c < each; c++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[r][c] = fmaf(p[r][e], q[c][e], s[r][c]);
+    }
+}
+
+/* y += s x or, ACROSS, s^T x: the thread's rows, all of x's. */
+template <int D, int TILE, bool ACROSS, bool SPREAD>
+__device__ __forceinline__ void zfd_plain_add(float (&y)[TILE / 16][D / 16], const float *s,
+                                              const float *x)
+{
+    typedef zfd_plain<D, TILE> cut;
+    const int each = cut::each, row = (int)threadIdx.x / 16 * each;
+    x += (int)threadIdx.x % 16 * 4;
+#pragma unroll 4
+    for (int k = 0; k < cut::tile; k++) {
+        const float *from = x + (SPREAD ? cut::place(k) : k) * cut::line;
+        float by[each], v[4];
+#pragma unroll
+        for (int r = 0; r < each; r++)
+            by[r] = ACROSS ? s[k * cut::s_line + row + r] : s[(row + r) * cut::s_line + k];
+#pragma unroll
+        for (int c = 0; c < cut::columns; c += 4) {
+            zfd_load<float, 4>(v, from + c * 16);
+#pragma unroll
+            for (int r = 0; r < each; r++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) y[r][c + e] = fmaf(by[r], v[e], y[r][c + e]);
+        }
+    }
+}
+
+/* Stores the thread's rows times `by`, the first `has` of the tile. */
+template <int D, int TILE, class T>
+__device__ __forceinline__ void
+zfd_plain_out(T *to, int64_t row, const float (&y)[TILE / 16][D / 16], int has, int d,
+              const float (&by)[TILE / 16], bool well)
+{
+    typedef zfd_plain<D, TILE> cut;
+    int first = (int)threadIdx.x / 16 * cut::each, column = (int)threadIdx.x % 16 * 4;
+#pragma unroll
+    for (int r = 0; r < cut::each; r++)
+#pragma unroll
+        for (int c = 0; c < cut::columns; c += 4) {
+            float x[4];
+            T *at = to + (first + r) * row + column + c * 16;
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[e] = y[r][c + e] * by[r];
+            if (first + r >= has || column + c * 16 >= d) continue;
+            if (well) zfd_store<T, 4>(at, x);
+            else
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    if (column + c * 16 + e < d) at[e] = zfd_from_f32<T>(x[e]);
+        }
+}
+
+template <int N>
+__device__ __forceinline__ void zfd_plain_put(float *s, const float (&x)[N][N], int line)
+{
+    s += (int)threadIdx.x / 16 * N * line + (int)threadIdx.x % 16 * N;
+#pragma unroll
+    for (int r = 0; r < N; r++) zfd_store<float, N>(s + r * line, x[r]);
+}
+
+template <class T, int D, int TILE>
+__global__ void __launch_bounds__(ZFD_THREADS)
+    zfd_attention_forward_plain(const zfd_heads a, T *y, float *lse, bool y_well)
+{
+    typedef zfd_plain<D, TILE> cut;
+    const int tile = cut::tile, each = cut::each, line = cut::line;
+    ZFD_SHARED(float, q_tile);
+    float *k_tile = q_tile + tile * line, *v_tile = k_tile + tile * line, *p = v_tile + tile * line;
+    const int tiles = (a.m + tile - 1) / tile;
+    const zfd_one_head head = zfd_one_head_of(a, (int)(blockIdx.x / (unsigned)tiles));
+    const int nth = (int)(blockIdx.x % (unsigned)tiles);
+    const int m0 = (a.causal ? tiles - 1 - nth : nth) * tile;
+    const int end = zfd_sees(a, min(m0 + tile, a.m) - 1), m = m0 + (int)threadIdx.x / 16 * each;
+    const int64_t keys_at = zfd_key_at(a, head, 0);
+    const zfd_dropper drop = zfd_dropper_of(a.drop);
+    float s[each][each], o[each][cut::columns], most[each], sum[each];
+#pragma unroll
+    for (int r = 0; r < each; r++) {
+        most[r] = -INFINITY, sum[r] = 0;
+#pragma unroll
+        for (int c = 0; c < cut::columns; c++) o[r][c] = 0;
+    }
+    zfd_plain_in<D, TILE, false>(q_tile,
+                           static_cast<const T *>(a.q) + zfd_token_at(a, head, a.m, m0, a.row),
+                           a.row, a.m - m0, a.d, a.well);
+    for (int n0 = 0; n0 < end; n0 += tile) {
+        const int n = n0 + (int)threadIdx.x % 16 * each;
+        const int64_t at = keys_at + n0 * a.kv_row;
+        __syncthreads(); /* the keys before have been read */
+        zfd_plain_in<D, TILE, true>(k_tile, static_cast<const T *>(a.k) + at, a.kv_row, a.n - n0,
+                              a.d, a.well);
+        zfd_plain_in<D, TILE, false>(v_tile, static_cast<const T *>(a.v) + at, a.kv_row, a.n - n0,
+                               a.d, a.well);
+        __syncthreads();
+        zfd_plain_scores<D, TILE>(s, q_tile, k_tile);
+#pragma unroll
+        for (int r = 0; r < each; r++) {
+            const int sees = zfd_sees(a, m + r), from = zfd_first_seen(a, m + r);
+            float bias[each] = {0}, high = most[r], shift, fix;
+            uint32_t kept = ~0u;
+            if (a.bias) zfd_bias_of<T, each>(a, zfd_bias_row<T>(a, head, m + r), n, bias);
+            if (!drop.off)
+                kept = zfd_kept_from<each>(drop, zfd_score_number(a, head, m + r) + (unsigned)n);
+#pragma unroll
+            for (int c = 0; c < each; c++) {
+                s[r][c] = n + c < sees && n + c >= from ? fmaf(s[r][c], a.scale, bias[c])
+                                                        : -INFINITY;
+                high = fmaxf(high, s[r][c]);
+            }
+#pragma unroll
+            for (int step = 8; step; step /= 2)
+                high = fmaxf(high, zfd_shuffle_xor(high, step));
+            shift = high == -INFINITY ? 0 : high;
+            fix = zfd_exp2(most[r] - shift);
+            most[r] = high;
+            sum[r] *= fix;
+#pragma unroll
+            for (int c = 0; c < cut::columns; c++) o[r][c] *= fix;
+#pragma unroll
+            for (int c = 0; c < each; c++) {
+                s[r][c] = zfd_exp2(s[r][c] - shift);
+                sum[r] += s[r][c];
+                if (!(kept >> c & 1)) s[r][c] = 0;
+            }
+        }
+        zfd_sync_warp(); /* each warp reads only its own rows of p */
+        zfd_plain_put<each>(p, s, cut::s_line);
+        zfd_sync_warp();
+        zfd_plain_add<D, TILE, false, false>(o, p, v_tile);
+    }
+#pragma unroll
+    for (int r = 0; r < each; r++) {
+#pragma unroll
+        for (int step = 8; step; step /= 2) sum[r] += zfd_shuffle_xor(sum[r], step);
+        if (lse && threadIdx.x % 16 == 0 && m + r < a.m)
+            lse[(int64_t)head.number * a.m + m + r] = most[r] * 0.693147181f + logf(sum[r]);
+        sum[r] = sum[r] == 0 ? 0 : (drop.off ? 1 : drop.scale) / sum[r];
+    }
+    const int64_t hidden = (int64_t)a.heads * a.d;
+    zfd_plain_out<D, TILE>(y + zfd_token_at(a, head, a.m, m0, hidden), hidden, o, a.m - m0, a.d,
+                           sum, y_well);
+}
+
+template <class T, int D, int TILE>
+__global__ void __launch_bounds__(ZFD_THREADS)
+    zfd_attention_backward_plain(const zfd_heads a, const zfd_heads_back b)
+{
+    typedef zfd_plain<D, TILE> cut;
+    const int tile = cut::tile, each = cut::each, line = cut::line, columns = cut::columns;
+    ZFD_SHARED(float, k_tile);
+    float *v_tile = k_tile + tile * line, *q_tile = v_tile + tile * line;
+    float *g_tile = q_tile + tile * line, *s_tile = g_tile + tile * line;
+    const int row = (int)threadIdx.x / 16 * each, column = (int)threadIdx.x % 16;
+    const zfd_dropper drop = zfd_dropper_of(a.drop);
+    const float keep = drop.off ? 1 : drop.scale;
+    float *sums = b.sums + blockIdx.x * b.sums_size, one[each], scale[each];
+#pragma unroll
+    for (int r = 0; r < each; r++) one[r] = 1, scale[r] = a.scale * 0.693147181f;
+
+    for (int64_t task = blockIdx.x; task < b.tasks; task += gridDim.x) {
+        const zfd_tiles x = zfd_tiles_of(a, b, task);
+        const zfd_one_head head = x.head;
+        for (int j = x.j0; j < x.j1; j++) {
+            const int n0 = j * tile, n = n0 + column * each;
+            const int first = zfd_first_queries(a, x, j, tile, tile);
+            const int64_t at = zfd_key_at(a, head, n0);
+            const int64_t to = zfd_token_at(a, head, a.n, n0, b.kv_row);
+            float dk[each][columns], dv[each][columns];
+            if (first >= x.i1 && !x.dkv) break;
+            __syncthreads(); /* the tiles before have been read */
+            zfd_plain_in<D, TILE, true>(k_tile, static_cast<const T *>(a.k) + at, a.kv_row,
+                                        a.n - n0, a.d, a.well);
+            zfd_plain_in<D, TILE, true>(v_tile, static_cast<const T *>(a.v) + at, a.kv_row,
+                                        a.n - n0, a.d, a.well);
+#pragma unroll
+            for (int r = 0; r < each; r++)
+#pragma unroll
+                for (int c = 0; c < columns; c++) dk[r][c] = dv[r][c] = 0;
+            for (int i = first; i < x.i1; i++) {
+                const int m0 = i * tile, m = m0 + row;
+                const int64_t g_at = zfd_token_at(a, head, a.m, m0, b.hidden);
+                float s[each][each], dp[each][each];
+                __syncthreads();
+                zfd_plain_in<D, TILE, false>(
+                    q_tile, static_cast<const T *>(a.q) + zfd_token_at(a, head, a.m, m0, a.row),
+                    a.row, a.m - m0, a.d, a.well);
+                zfd_plain_in<D, TILE, false>(g_tile, static_cast<const T *>(b.dy) + g_at, b.hidden,
+                                       a.m - m0, a.d, b.dy_well);
+                __syncthreads();
+                zfd_plain_scores<D, TILE>(s, q_tile, k_tile);
+                zfd_plain_scores<D, TILE>(dp, g_tile, v_tile);
+#pragma unroll
+                for (int r = 0; r < each; r++) {
+                    const int sees = zfd_sees(a, m + r), from = zfd_first_seen(a, m + r);
+                    const int64_t of_row = (int64_t)head.number * a.m + min(m + r, a.m - 1);
+                    const float shift = b.shift[of_row], less = b.delta[of_row];
+                    float bias[each] = {0};
+                    uint32_t kept = ~0u;
+                    if (a.bias)
+                        zfd_bias_of<T, each>(a, zfd_bias_row<T>(a, head, m + r), n, bias);
+                    if (!drop.off)
+                        kept = zfd_kept_from<each>(
+                            drop, zfd_score_number(a, head, m + r) + (unsigned)n);
+#pragma unroll
+                    for (int c = 0; c < each; c++) {
+                        float by = kept >> c & 1 ? keep : 0;
+                        float prob = zfd_exp2(fmaf(s[r][c], a.scale, bias[c] - shift));
+                        bool there = n + c < sees && n + c >= from;
+                        dp[r][c] = there ? prob * fmaf(dp[r][c], by, -less) : 0;
+                        s[r][c] = there ? prob * by : 0;
+                    }
+                }
+                if (x.dkv) {
+                    zfd_plain_put<each>(s_tile, s, cut::s_line);
+                    __syncthreads();
+                    zfd_plain_add<D, TILE, true, false>(dv, s_tile, g_tile);
+                    __syncthreads();
+                }
+                zfd_plain_put<each>(s_tile, dp, cut::s_line);
+                __syncthreads();
+                if (x.dkv) zfd_plain_add<D, TILE, true, false>(dk, s_tile, q_tile);
+                if (!x.dq) continue;
+                float dq[each][columns];
+                float *sum = sums + ((int64_t)(i - x.i0) * tile + row) * D + 4 * column;
+#pragma unroll
+                for (int r = 0; r < each; r++)
+#pragma unroll
+                    for (int c = 0; c < columns; c += 4) {
+                        float before[4] = {0, 0, 0, 0};
+                        if (j > 0) zfd_load<float, 4>(before, sum + r * D + c * 16);
+#pragma unroll
+                        for (int e = 0; e < 4; e++) dq[r][c + e] = before[e];
+                    }
+                zfd_plain_add<D, TILE, false, true>(dq, s_tile, k_tile);
+                if (j == zfd_last_keys(a, i, tile, tile))
+                    zfd_plain_out<D, TILE>(static_cast<T *>(b.dq) +
+                                         zfd_token_at(a, head, a.m, m0, b.row),
+                                     b.row, dq, a.m - m0, a.d, scale, b.well);
+                else
+#pragma unroll
+                    for (int r = 0; r < each; r++)
+#pragma unroll
+                        for (int c = 0; c < columns; c += 4) {
+                            float after[4] = {dq[r][c], dq[r][c + 1], dq[r][c + 2], dq[r][c + 3]};
+                            zfd_store<float, 4>(sum + r * D + c * 16, after);
+                        }
+            }
+            if (!x.dkv) continue;
+            zfd_plain_out<D, TILE>(static_cast<T *>(b.dk) + to, b.kv_row, dk, a.n - n0, a.d, scale,
+                             b.well);
+            zfd_plain_out<D, TILE>(static_cast<T *>(b.dv) + to, b.kv_row, dv, a.n - n0, a.d, one,
+                             b.well);
+        }
+    }
+}
+/* ------------------------------------------------------------------------------ wide heads
+ * A block of threads computes one row of y (and lse), of dQ, or of dK and dV. For every 256 columns
+ * of the row it loops over the row's keys or queries, 64 at a time. A warp computes the scores of
+ * every eighth; a thread adds up one column. */
+
+enum zfd_wide_row { ZFD_ROW_OF_Y, ZFD_ROW_OF_DQ, ZFD_ROW_OF_DKV };
+enum { ZFD_MEETS = 64 };
+
+/* The dot product of x and y, by one warp. */
+template <class T> __device__ __forceinline__ float zfd_wide_dot(const T *x, const T *y, int d)
+{
+    float sum = 0;
+    for (int i = (int)threadIdx.x % ZFD_WARP; i < d; i += ZFD_WARP)
+        sum = fmaf(zfd_to_f32(x[i]), zfd_to_f32(y[i]), sum);
+    return zfd_warp_sum(sum);
+}
+
+template <class T>
+__global__ void __launch_bounds__(ZFD_THREADS)
+    zfd_attention_wide(const zfd_heads a, const zfd_heads_back b, T *y, float *lse, int what)
+{
+    const int warp = (int)threadIdx.x / ZFD_WARP, lane = (int)threadIdx.x % ZFD_WARP;
+    const int warps = ZFD_THREADS / ZFD_WARP, rows = what == ZFD_ROW_OF_DKV ? a.n : a.m;
+    const zfd_dropper drop = zfd_dropper_of(a.drop);
+    const float keep = drop.off ? 1 : drop.scale, scale = a.scale * 0.693147181f;
+    ZFD_SHARED(float, p);
+    float *ds = p + ZFD_MEETS, *most_of = ds + ZFD_MEETS, *sum_of = most_of + warps;
+    for (int64_t task = blockIdx.x; task < a.count * rows; task += gridDim.x) {
+        const zfd_one_head head = zfd_one_head_of(a, (int)(task / rows));
+        const int row = (int)(task % rows);
+        const int64_t q_at = zfd_token_at(a, head, a.m, 0, a.row);
+        const int64_t k_at = zfd_key_at(a, head, 0);
+        const T *q = static_cast<const T *>(a.q) + q_at, *k = static_cast<const T *>(a.k) + k_at;
+        const T *v = static_cast<const T *>(a.v) + k_at, *dy = static_cast<const T *>(b.dy);
+        if (dy) dy += zfd_token_at(a, head, a.m, 0, b.hidden);
+        const int meets = what == ZFD_ROW_OF_DKV ? a.m : zfd_sees(a, row);
+        /* The score of query m and key n, times log2 e; -inf where the query does not see the
+         * key. */
+        auto score = [&](int m, int n) {
+            float bias[1] = {0};
+            if (n >= zfd_sees(a, m) || n < zfd_first_seen(a, m)) return -INFINITY;
+            if (a.bias) zfd_bias_of<T, 1>(a, zfd_bias_row<T>(a, head, m), n, bias);
+            return fmaf(zfd_wide_dot(q + m * a.row, k + n * a.kv_row, a.d), a.scale, bias[0]);
+        };
+        float shift = 0, by = 0;
+        if (what == ZFD_ROW_OF_Y) { /* the row's maximum and sum: of each warp, then of all warps */
+            float most = -INFINITY, sum = 0, high;
+            for (int n = warp; n < meets; n += warps) {
+                float x = score(row, n);
+                high = fmaxf(most, x);
+                shift = high == -INFINITY ? 0 : high;
+                sum = sum * zfd_exp2(most - shift) + zfd_exp2(x - shift);
+                most = high;
+            }
+            __syncthreads();
+            if (lane == 0) most_of[warp] = most, sum_of[warp] = sum;
+            __syncthreads();
+            high = -INFINITY, sum = 0;
+            for (int w = 0; w < warps; w++) high = fmaxf(high, most_of[w]);
+            shift = high == -INFINITY ? 0 : high;
+            for (int w = 0; w < warps; w++) sum += sum_of[w] * zfd_exp2(most_of[w] - shift);
+            by = sum == 0 ? 0 : keep / sum;
+            if (lse && threadIdx.x == 0)
+                lse[(int64_t)head.number * a.m + row] = high * 0.693147181f + logf(sum);
+        }
+        for (int from = 0; from < a.d; from += ZFD_THREADS) {
+            const int column = from + (int)threadIdx.x;
+            float one = 0, two = 0; /* y, dQ or dV; dK */
+            for (int first = 0; first < meets; first += ZFD_MEETS) {
+                const int count = min(ZFD_MEETS, meets - first);
+                __syncthreads();
+                for (int i = warp; i < count; i += warps) {
+                    const int m = what == ZFD_ROW_OF_DKV ? first + i : row;
+                    const int n = what == ZFD_ROW_OF_DKV ? row : first + i;
+                    const int64_t of_row = (int64_t)head.number * a.m + m;
+                    const float x = score(m, n);
+                    const uint64_t e = zfd_score_number(a, head, m) + (unsigned)n;
+                    const bool kept = zfd_kept(drop, e) != 0;
+                    float prob, dp;
+                    if (what == ZFD_ROW_OF_Y) {
+                        if (lane == 0) p[i] = kept ? zfd_exp2(x - shift) : 0;
+                        continue;
+                    }
+                    dp = zfd_wide_dot(dy + m * b.hidden, v + n * a.kv_row, a.d);
+                    if (lane) continue;
+                    prob = zfd_exp2(x - b.shift[of_row]);
+                    const bool seen = n < zfd_sees(a, m) && n >= zfd_first_seen(a, m);
+                    p[i] = kept && seen ? prob * keep : 0;
+                    ds[i] = seen ? prob * fmaf(dp, kept ? keep : 0, -b.delta[of_row]) : 0;
+                }
+                __syncthreads();
+                for (int i = 0; i < count && column < a.d; i++) {
+                    const int64_t at = (first + i) * a.kv_row + column;
+                    if (what == ZFD_ROW_OF_Y) one = fmaf(p[i], zfd_to_f32(v[at]), one);
+                    if (what == ZFD_ROW_OF_DQ) one = fmaf(ds[i], zfd_to_f32(k[at]), one);
+                    if (what != ZFD_ROW_OF_DKV) continue;
+                    one = fmaf(p[i], zfd_to_f32(dy[(first + i) * b.hidden + column]), one);
+                    two = fmaf(ds[i], zfd_to_f32(q[(first + i) * a.row + column]), two);
+                }
+            }
+            if (column >= a.d) continue;
+            if (what == ZFD_ROW_OF_Y) {
+                int64_t hidden = (int64_t)a.heads * a.d;
+                y[zfd_token_at(a, head, a.m, row, hidden) + column] = zfd_from_f32<T>(one * by);
+            } else if (what == ZFD_ROW_OF_DQ) {
+                static_cast<T *>(b.dq)[zfd_token_at(a, head, a.m, row, b.row) + column] =
+                    zfd_from_f32<T>(one * scale);
+            } else {
+                int64_t to = zfd_token_at(a, head, a.n, row, b.kv_row) + column;
+                static_cast<T *>(b.dk)[to] = zfd_from_f32<T>(two * scale);
+                static_cast<T *>(b.dv)[to] = zfd_from_f32<T>(one);
+            }
+        }
+    }
+}

@@ -36,7 +36,7 @@ DECLARED = $(filter-out api/lines.h,zeroflow.h $(wildcard api/*.h))
 LIBRARY  = zeroflow.h $(wildcard api/*.h \
              $(addsuffix /*.c,base graph cpu io options options/* ops ir passes passes/* \
                plan store comm run/* nn nn/*))
-DEVICE   = zeroflow_cuda.cu $(wildcard cuda/*.cu ops/*.cu)
+DEVICE   = zeroflow_cuda.cu $(wildcard cuda/*.cu cuda/*/*.cu cuda/*/*.h ops/*.cu)
 TESTS    = $(filter-out tests/cuda.c,$(wildcard tests/*.c))
 FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
@@ -50,17 +50,17 @@ PARTS    = $(filter-out %/main.c %/sentences.c, \
              $(wildcard examples/frame/*/*.c examples/bert/data/*.c $(SAMPLES:%=examples/%/*.c))) \
            $(wildcard tools/pass.c tools/picture*.c tools/written.c)
 
-# make CUDA=1 builds those that run on a GPU, in build/cuda.
+# make CUDA=1 builds those that run on a GPU, in build/cuda; make HIP=1 those for AMD's, in build/hip.
 # NCCL=1: they run on several.
-PROGRAMS = $(if $(CUDA),$(SAMPLES:%=build/cuda/%),$(SAMPLES:%=build/%) $(TOOLS:%=build/%) \
-                                                  $(EXAMPLES:%=build/%))
-all: $(PROGRAMS) ## build the programs (the default; CUDA=1: those for a GPU, in build/cuda)
+PROGRAMS = $(if $(CUDA)$(HIP),$(foreach on,$(if $(CUDA),cuda) $(if $(HIP),hip),$(SAMPLES:%=build/$(on)/%)), \
+             $(SAMPLES:%=build/%) $(TOOLS:%=build/%) $(EXAMPLES:%=build/%))
+all: $(PROGRAMS) ## build the programs (the default; CUDA=1, HIP=1: those for a GPU, in build/cuda, build/hip)
 
 # ------------------------------------------------------------------------------------- variants
 # A variant is a folder under build/ with the same sources, built in another way.
 
 VARIANTS = build build/quick build/debug build/clang build/asan build/ubsan build/tsan build/fuzz build/coverage \
-           build/cuda build/neon
+           build/cuda build/hip build/neon
 
 # Compiles the library in two seconds. Its kernels are slow.
 build/quick/%:    private override CC = $(or $(shell command -v clang),gcc)
@@ -144,6 +144,27 @@ nccl.h:
 
 build/cuda/obj/zeroflow_cuda.o: zeroflow.h $(DEVICE) Makefile
 	$(COMPILE_CUDA) -I. zeroflow_cuda.cu
+
+# HIP: build/hip, for AMD's devices of ARCH, one or more (gfx90a,gfx942). RCCL=1: on several.
+ARCH       = gfx90a
+HIP_HEADERS = $(addprefix -isystem ,$(filter-out /usr/include,$(shell sh tools/hip.sh --include)))
+COMPILE_HIP = $(call say,hip) mkdir -p $(@D); sh tools/hip.sh $(ARCH) -O3 -Wall -Wextra $(WERROR) \
+              -x hip -I. -c -o $@
+
+build/hip/%: private MODE = -DWITH_CUDA -DWITH_HIP $(HIP_HEADERS)
+build/hip/%: private BLAS = $(if $(RCCL),-lrccl) $(shell sh tools/hip.sh --libraries)
+$(SAMPLES:%=build/hip/%) $(BENCHES:%=build/hip/%): build/hip/obj/zeroflow_cuda.o
+build/hip/obj/zeroflow_cuda.o: zeroflow.h $(DEVICE) tools/hip.sh Makefile | build/.needs-hip
+	$(COMPILE_HIP) zeroflow_cuda.cu
+
+# Of each architecture a code object, and what its kernels take (tests/hip.sh reads it).
+HIP_ARCHS  = gfx90a gfx942 gfx1030 gfx1100
+build/hip-check/%.co: zeroflow.h $(DEVICE) tools/hip.sh Makefile | build/.needs-hip
+	$(call say,hip) mkdir -p $(@D); sh tools/hip.sh $* -O3 -Wall -Wextra $(WERROR) --cuda-device-only \
+	    --no-gpu-bundle-output -x hip -I. -c -o $@ zeroflow_cuda.cu
+hip-check: $(HIP_ARCHS:%=build/hip-check/%.co) ## compile for AMD's devices, which needs none, and read what kernels take
+	@for arch in $(HIP_ARCHS); do sh tests/hip.sh $$arch build/hip-check/$$arch.co || exit; done
+	@sh tests/hip.sh rccl
 
 # The same without a GPU: build/emulated, where g++ compiles the device's code for the CPU
 # (tests/emulation/block.cpp). tests/cuda.c runs on either.
@@ -251,7 +272,7 @@ define tested
 $1/tests: $(TESTS:%.c=$1/obj/%.o) $1/libtested.a
 	$$(LINK)
 endef
-$(foreach v,$(filter-out build/cuda,$(VARIANTS)),$(eval $(call tested,$v)))
+$(foreach v,$(filter-out build/cuda build/hip,$(VARIANTS)),$(eval $(call tested,$v)))
 
 # Each example is a whole program and carries the implementation. Here all link one; the tests build
 # one as its own comment says.
@@ -411,7 +432,7 @@ $(MORE_GROUPS:%=test-%): build/.needs-test-all
 	@CC='$(CC)' ALL='$(ALL)' sh tests/run.sh $(@:test-%=%)
 
 # What is shipped, in a C program. Sources ask only whether the architecture is 9.0a, and has 8.0's
-# instructions (cuda/wgmma.cu, cuda/launch.cu): what 8.0 compiles of them, all others do.
+# instructions (cuda/cores/wgmma.cu, cuda/launch.cu): what 8.0 compiles of them, all others do.
 build/cuda-check/zeroflow_cuda.o: private CUDA_CODE = \
     -gencode 'arch=compute_80,code=[sm_80,compute_80]' -gencode arch=compute_90a,code=sm_90a \
     -Xcompiler -O1
@@ -567,7 +588,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z_. -]*\):.* ## /\1: /p' Makefile | awk '{ \
 	    at = index($$0, ": "); printf "%-22s%s\n", substr($$0, 1, at - 1), substr($$0, at + 2) }'
 
-.PHONY: all dist lines docs pretrain rlhf quick debug test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits kill bless fuzz coverage tidy bench stage stage-headers install install-headers uninstall check-install clean \
+.PHONY: all dist lines docs pretrain rlhf quick debug test test-all test-rest oom asan ubsan tsan cuda-check hip-check emulated mutants mutate bits kill bless fuzz coverage tidy bench stage stage-headers install install-headers uninstall check-install clean \
         help $(GROUPS:%=test-%) $(MORE_GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -8,8 +8,12 @@
 
 #include "bench.h"
 
-#ifdef WITH_CUDA
+#ifdef WITH_HIP
+#include "../cuda/hip/names.h"
+#elif defined WITH_CUDA
 #include <cuda_runtime_api.h>
+#endif
+#ifdef WITH_CUDA
 
 enum { PROFILE_MARKS = 16384 }; /* launches of a step */
 
@@ -109,7 +113,7 @@ static inline void profile_begin(zf_backend *backend, double gflops, double gbyt
     if (backend->wait) backend->wait = profile_wait;
     backend->run = NULL;
 #ifdef WITH_CUDA
-    if (strcmp(backend->name, "cuda")) return;
+    if (!strcmp(backend->name, "cpu")) return;
     profiled.cuda = backend;
     backend->launch = profile_events;
 #endif
@@ -133,7 +137,7 @@ static inline double profile_device_bytes(const zf_backend *backend)
 {
 #ifdef WITH_CUDA
     size_t left, all;
-    if (!strcmp(backend->name, "cuda") && !cudaMemGetInfo(&left, &all)) return (double)(all - left);
+    if (strcmp(backend->name, "cpu") && !cudaMemGetInfo(&left, &all)) return (double)(all - left);
 #else
     (void)backend;
 #endif

@@ -239,6 +239,9 @@ check 'sequences too long' \
 check 'no CUDA' \
     spoils 'this program was built without CUDA; make CUDA=1 builds those with it, in build/cuda' \
     --device cuda
+check 'no HIP' \
+    spoils 'this program was built without HIP; make HIP=1 builds those with it, in build/hip' \
+    --device hip
 
 check 'no place for the checkpoint' \
     spoils "--save $work/none/check/: No such file or directory" \

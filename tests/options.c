@@ -71,7 +71,7 @@ TEST_ONCE(settings_without_effect)
         {"--freeze-step 5", "--freeze-step requires --optimizer onebit_adam, zero_one_adam or "
                             "onebit_lamb; it is adamw"},
         {"--cost measure", "--cost requires --prefetch or --memory"},
-        {"--tuning f", "--tuning requires --device cuda; it is cpu"},
+        {"--tuning f", "--tuning requires --device cuda or hip; it is cpu"},
         {"--corpus c --vocab v", "--corpus and --batch-file exclude each other"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {

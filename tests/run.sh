@@ -321,6 +321,14 @@ in_registers() {
 # Compiled and linked by make; run here. A device is asked for that no machine has, and then the
 # first one.
 run_cuda_check() {
+    if sh tools/hip.sh --there 2> /dev/null; then
+        # Warnings and errors only: the code, which takes a minute, is that of make hip-check.
+        check 'HIP compiles for gfx90a' sh tools/hip.sh gfx90a -fsyntax-only -Wall -Wextra -Werror \
+            -x hip -I. zeroflow_cuda.cu
+        check 'zeroflow_nccl.c compiles for HIP' sh tests/hip.sh rccl
+    else
+        skip 'HIP compiled' 'there is no clang-19 for it (sh tools/needs.sh hip)'
+    fi
     device=build/cuda-check/device
     nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
     if ! [ -x $device ]; then

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees to what a target needs: sh tools/needs.sh build|test|test-all|docs
+# Sees to what a target needs: sh tools/needs.sh build|test|test-all|docs|hip
 #
 # A need is tried out, not looked up by its package, so a compiler of one's own counts. What is
 # missing is installed where the rights are there (root, apt-get), else named, and the status is 1.
@@ -11,9 +11,9 @@ set -eu
 
 target=${1:-}
 case $target in
-build | test | test-all | docs) ;;
+build | test | test-all | docs | hip) ;;
 *)
-    echo "usage: sh tools/needs.sh build|test|test-all|docs" >&2
+    echo "usage: sh tools/needs.sh build|test|test-all|docs|hip" >&2
     exit 2
     ;;
 esac
@@ -68,6 +68,9 @@ examine() {
         wish openmpi-bin command -v mpirun
         ;;
     esac
+    if [ "$target" = hip ]; then
+        need 'clang-19 clang-tools-19 lld-19 llvm-19 libamdhip64-dev rocm-device-libs' sh tools/hip.sh --there
+    fi
     if [ "$target" = docs ]; then need doxygen command -v doxygen; fi
     if [ "$target" = test-all ]; then
         need libclang-rt-dev fuzzes

@@ -652,7 +652,7 @@ int pretrain_command(const sample_model *sample, const settings_desc *desc, int 
                     &(rank_group_desc){.program = sample->program,
                                        .count = o->ranks,
                                        .deadline = o->deadline,
-                                       .gpus = o->device.kind == DEVICE_CUDA,
+                                       .gpus = o->device.kind != DEVICE_CPU,
                                        .rendezvous = o->rendezvous},
                     &error))
         return command_error("%s", error.text);

@@ -335,7 +335,7 @@ static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample
 {
     const causal_data *data = d->own;
     (void)parts;
-    shape->by_mask = o->device.kind == DEVICE_CUDA;
+    shape->by_mask = o->device.kind != DEVICE_CPU;
     shape->rows = data->tuning.examples ? SAMPLE_PACKED
                   : data->file.masked   ? SAMPLE_PADDED
                                         : SAMPLE_FULL;

@@ -28,12 +28,12 @@
 static const zf_option device_rows[] = {
     ZF_OPTION(device_desc, CHOICE, kind, 0, DEVICE_KINDS, .flag = "device", .traits = BASIC,
               .help = "device that computes"),
-    ZF_OPTION(device_desc, TEXT, tuning, 0, NULL, .unit = "FILE", .with = "kind=cuda",
+    ZF_OPTION(device_desc, TEXT, tuning, 0, NULL, .unit = "FILE", .with = "kind=cuda|hip",
               .traits = LOCAL | WRITES,
               .help = "measure the fastest algorithms for matrix products, and keep them in this "
                       "file"),
     ZF_OPTION(device_desc, COUNT, spare, 0, "[0,1024]", .flag = "spare-processors",
-              .with = "kind=cuda",
+              .with = "kind=cuda|hip",
               .help = "multiprocessors that matrix products leave free for communication"),
     {.name = NULL}};
 
@@ -143,7 +143,7 @@ static const zf_option run_rows[] = {
     ROW(COUNT, ranks, 0, "[0,1024]", .traits = LOCAL | BASIC,
         .help = "ranks, as threads; 0: the processes that a launcher started, else 1"),
     ROW(TEXT, rendezvous, 0, NULL, .unit = "HOST:PORT|FILE", .traits = LOCAL,
-        .with = "device.kind=cuda",
+        .with = "device.kind=cuda|hip",
         .help = "where processes with GPUs find one another; without this option MASTER_ADDR and "
                 "MASTER_PORT say it. HOST:PORT#RUN names the run, as the launcher does otherwise"),
     ROW(COUNT, nodes, 0, "[0,1024]", .unit = "M",
@@ -364,7 +364,7 @@ static void choose_precision(settings *o)
     zf_dtype *dtype = &o->training.precision.dtype;
     if (*dtype != NOT_GIVEN) return;
     *dtype = o->load ? zf_folder_precision(o->load)
-             : o->device.kind == DEVICE_CUDA || processors_multiply_bf16() ? ZF_BF16
+             : o->device.kind != DEVICE_CPU || processors_multiply_bf16() ? ZF_BF16
                                                                            : ZF_F32;
 }
 

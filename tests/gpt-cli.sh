@@ -15,6 +15,8 @@ golden=tests/golden/gpt
 # ------------------------------------------------------------------------------ bad command lines
 
 list="'gpt pretrain --help' lists the options"
+check 'a command of others' fails 2 "gpt: dpo is a command of llm and opt, for the models that these know" \
+    "$gpt" dpo
 check 'unknown command' fails 2 "gpt: there is no command 'train'; 'gpt --help' lists them" \
     "$gpt" train
 check 'bad number' fails 2 "gpt: pretrain: --batch takes a whole number from 1 to 1048576, not '0'; \

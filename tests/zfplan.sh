@@ -417,6 +417,16 @@ for phase in sampling scoring reference values critic training; do
 done
 is 'rlhf: all of ppo is the sum' "$(rlhf all --ppo --lora r=4)" "$(($(rlhf parameters --ppo --lora r=4) +
     $(rlhf optimizer --ppo --lora r=4) + $(rlhf in_turns --ppo --lora r=4) + kept))"
+# Policy, critic and reference over one base: it, two adapters with their states, the head, and the
+# largest phase are all but the inputs of the phases.
+over_one_base() {
+    all=$(rlhf all --ppo --lora r=4 "$@")
+    sum=$(($(rlhf parameters --ppo --lora r=4 "$@") + $(rlhf optimizer --ppo --lora r=4 "$@") +
+        $(rlhf in_turns --ppo --lora r=4 "$@")))
+    [ $((100 * all)) -le $((105 * sum)) ]
+    echo $?
+}
+is 'rlhf: roles over one base take hardly more than it' "$(over_one_base)$(over_one_base --zero 3 --world 4)" 00
 is 'rlhf: sampling takes most' "$(rlhf in_turns --batch 2 --group 2)" "$(most --batch 2 --group 2)"
 is 'rlhf: nothing is apart' "$(rlhf sampling.apart --batch 2 --group 2) $([ "$(rlhf sampling.values --batch 2 --group 2)" -gt \
     "$(rlhf training.values --batch 2 --group 2)" ]; echo $?)" 'false 0'

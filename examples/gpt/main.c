@@ -14,6 +14,13 @@ static int selftest(int argc, char **argv) { return causal_selftest(&gpt_sample,
 static int merge(int argc, char **argv) { return merge_command(&gpt_sample, argc, argv); }
 static int export(int argc, char **argv) { return export_command(&gpt_sample, argc, argv); }
 
+static int elsewhere(int argc, char **argv)
+{
+    (void)argc;
+    command_error("%s is a command of llm and opt, for the models that these know", argv[1]);
+    return EXIT_USAGE;
+}
+
 static const command commands[] = {
     {"pretrain", "train on the next token", pretrain},
     {"reward", "train a model that scores answers on pairs of them (--data FILE)", reward},
@@ -24,6 +31,11 @@ static const command commands[] = {
     {"selftest", "how well and how fast it predicts a text, and its memory", selftest},
     {"merge", "export the weights with an adapter added to them", merge},
     {"export", "write a checkpoint's weights as GPT-2's files have them", export},
+    {"finetune", NULL, elsewhere},
+    {"dpo", NULL, elsewhere},
+    {"grpo", NULL, elsewhere},
+    {"ppo", NULL, elsewhere},
+    {"rlhf", NULL, elsewhere},
     {NULL, NULL, NULL},
 };
 

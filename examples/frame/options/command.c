@@ -84,7 +84,7 @@ static void print_usage(FILE *out)
 {
     fprintf(out, "usage: %s COMMAND [OPTIONS]\n\n", program->name);
     for (const command *c = program->commands; c->name; c++)
-        fprintf(out, "  %-10s%s\n", c->name, c->summary);
+        if (c->summary) fprintf(out, "  %-10s%s\n", c->name, c->summary);
     fprintf(out, "\n'%s COMMAND --help' lists its options.\n", program->name);
 }
 

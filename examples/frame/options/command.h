@@ -8,7 +8,7 @@
 enum { EXIT_GOOD, EXIT_FAILED, EXIT_USAGE };
 
 typedef struct command {
-    const char *name, *summary;
+    const char *name, *summary; /* summary NULL: the list of commands leaves it out */
     int (*run)(int argc, char **argv);
 } command;
 

@@ -88,7 +88,8 @@ static void check_case(test *t, const char *name, const char *options, bool rewa
     snprintf(key, sizeof key, "%s.rewards", name);
     shown = values_of(golden, key, &numbers);
     test_defer(t, free, shown);
-    CHECK(t, losses && shown && count == STEPS && numbers == STEPS * (COLUMNS - 1));
+    CHECK(t, losses && count == STEPS);
+    CHECK(t, !rewards || (shown && numbers == STEPS * (COLUMNS - 1)));
     for (int k = 0; k < STEPS; k++) {
         CHECK_NEAR(t, rows[k][0], losses[k], 1e-5 * losses[k]);
         for (int i = 1; rewards && i < COLUMNS; i++)
@@ -110,6 +111,12 @@ TEST_ONCE(preference_of_an_adapter_is_that_of_trl)
 }
 
 /* TRL's rewards are sums for these as well. */
+TEST_ONCE(preference_losses_without_a_reference_are_those_of_the_papers)
+{
+    check_case(t, "orpo", ADAPT "--loss orpo --beta 0.3", false);
+    if (!t->failed) check_case(t, "simpo", ADAPT "--loss simpo --beta 2 --gamma 0.7", false);
+}
+
 TEST_ONCE(preference_losses_are_those_of_trl)
 {
     check_case(t, "ipo", ADAPT "--loss ipo", false);

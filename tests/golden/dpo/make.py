@@ -8,7 +8,8 @@ adapter ../lora/qv over it, which has been trained before.
     tokenizer.json          these tokens; tokenizer_config.json says that </s> ends a text, and fills rows
     trained.safetensors     CASE.losses [20], before each step; CASE.rewards [20, 4]: of chosen and of
                             rejected answers, accuracy and margin; of "sigmoid" and "full" also
-                            CASE.PARAMETER, F32 of f64, after the last step
+                            CASE.PARAMETER, F32 of f64, after the last step; "orpo" and "simpo" have
+                            losses alone, by the formulas of their papers
 
 Each step has all pairs but the held-out one. The reference is the policy before the first step.
 AdamW: lr 1e-2 for the adapter, 1e-3 for all parameters, betas 0.9 and 0.999, eps 1e-8, no weight decay;
@@ -140,14 +141,48 @@ def train(model, loss, smoothing, lr):
     return losses, rewards, {n.replace(".default", ""): p.detach() for n, p in params.items()}
 
 
+def free_loss(name, logp, mask):
+    """Losses without a reference, of means over the tokens of chosen [0] and rejected [1] answers. ORPO
+    (Hong et al. 2024, eq. 6): -c + beta L(log odds of c - those of r); SimPO (Meng et al. 2024, eq. 6)."""
+    c, r = ((logp * mask).sum(1) / mask.sum(1)).chunk(2)
+    if name == "simpo":
+        return -torch.nn.functional.logsigmoid(2.0 * (c - r) - 0.7).mean()
+    odds = (c - torch.log1p(-c.exp())) - (r - torch.log1p(-r.exp()))
+    return (-c - 0.3 * torch.nn.functional.logsigmoid(odds)).mean()
+
+
+def train_free(model, name, lr):
+    params = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(params, lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, foreach=False)
+    data, losses = batch(), []
+    labels = data["input_ids"].masked_fill(data["completion_mask"] == 0, -100)
+    for _ in range(STEPS):
+        logp = scored(model)(data["input_ids"], data["attention_mask"], labels).log_probs
+        value = free_loss(name, logp, data["completion_mask"][:, 1:])
+        optimizer.zero_grad()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+        losses.append(value.item())
+    return losses
+
+
+def adapted(adapts):
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float64, attn_implementation="eager")
+    if adapts:
+        model = PeftModel.from_pretrained(model, ADAPTER, is_trainable=True,
+                                          autocast_adapter_dtype=False).double()
+    return model
+
+
 def make():
     out = {}
+    for name in ("orpo", "simpo"):
+        losses = train_free(adapted(True), name, 1e-2)
+        out[f"{name}.losses"] = torch.tensor(losses, dtype=torch.float64)
+        print(f"{name}: {losses[0]:.6f} to {losses[-1]:.6f}")
     for name, (loss, smoothing, adapts) in CASES.items():
-        model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float64,
-                                                     attn_implementation="eager")
-        if adapts:
-            model = PeftModel.from_pretrained(model, ADAPTER, is_trainable=True,
-                                              autocast_adapter_dtype=False).double()
+        model = adapted(adapts)
         losses, rewards, params = train(model, loss, smoothing, 1e-2 if adapts else 1e-3)
         out[f"{name}.losses"] = torch.tensor(losses, dtype=torch.float64)
         out[f"{name}.rewards"] = torch.tensor(rewards, dtype=torch.float64)

@@ -97,6 +97,10 @@ typedef struct zf_lora_desc {
     const char *name; /* at most 63 letters, digits and underscores; NULL or "": it has none */
     int64_t rank; /* 0: 8 */
     double alpha; /* 0: rank */
+    /* Other ranks and alphas of modules, "MODULE:NUMBER,...": modules by their names as those of
+     * `targets`; the first that fits a module counts, and each must fit one that is adapted. NULL or
+     * "": none */
+    const char *ranks, *alphas;
     bool rslora;  /* alpha / sqrt(rank) instead (Kalajdzievski 2023) */
     double dropout;
     /* Modules, by their whole names or by the part after a dot in them, separated by commas; each

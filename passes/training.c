@@ -35,7 +35,7 @@ static bool zfi_wants_lora(const zf_training *t)
 {
     const zf_lora_desc *d = &t->lora;
     return d->name || d->rank || d->alpha != 0 || d->rslora || d->dropout != 0 || d->targets ||
-           d->keep;
+           d->keep || d->ranks || d->alphas;
 }
 
 static zf_status zfi_pass_lora(zf_graph *g, const zf_training *t) { return zf_lora(g, &t->lora); }

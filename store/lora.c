@@ -125,7 +125,7 @@ static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d,
         m->rank = sa->dims[0], m->in = sa->dims[1], m->out = sb->dims[0];
         m->turned = sw->dims[0] != m->out || sw->dims[1] != m->in;
     }
-    if (!m->rank || sb->dims[1] != m->rank || (d->rank && d->rank != m->rank) ||
+    if (!m->rank || sb->dims[1] != m->rank || (d->rank && zfi_rank_of(d, w->name) != m->rank) ||
         (m->turned && (sw->dims[0] != m->in || sw->dims[1] != m->out))) {
         char type[3][ZFI_TYPE_TEXT];
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
@@ -182,6 +182,14 @@ static zf_status zfi_merge_one(zf_store *s, zfi_merged *m, double scale)
     return zfi_store_put(s, m->b, m->raw, &s->error);
 }
 
+/* Where neither alpha nor rank is given, alpha is the rank of the pair. */
+static double zfi_merge_scale(const zf_lora_desc *desc, const char *weight, int64_t rank)
+{
+    zf_lora_desc d = *desc;
+    d.alpha = zfi_or(d.alpha, (double)(d.rank ? d.rank : rank));
+    return zfi_scale_of(&d, weight, (double)rank);
+}
+
 ZF_API zf_status zf_lora_merge(zf_store *s, const zf_lora_desc *desc)
 {
     zf_lora_desc d = desc ? *desc : (zf_lora_desc){.rank = 0};
@@ -197,17 +205,15 @@ ZF_API zf_status zf_lora_merge(zf_store *s, const zf_lora_desc *desc)
     for (int pass = 0; pass < 2 && !status; pass++) {
         for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++) {
             zfi_merged m;
-            double rank, alpha;
             if (s->tensors[k].op != ZF_OP_param || !zfi_ends_in(s->tensors[k].name, end.a) ||
                 (status = zfi_merge_look(s, k, &d, &end, &m)))
                 continue;
             if (m.bytes > most) most = m.bytes;
             if (!pass) continue;
-            rank = (double)m.rank, alpha = zfi_or(d.alpha, rank);
             m.low[0] = (double *)(void *)room, m.low[1] = m.low[0] + m.rank * m.in;
             m.row = m.low[1] + m.rank * m.out;
             m.raw = (char *)(m.row + (m.turned ? m.out : m.in));
-            status = zfi_merge_one(s, &m, alpha / (d.rslora ? sqrt(rank) : rank));
+            status = zfi_merge_one(s, &m, zfi_merge_scale(&d, s->tensors[m.weight].name, m.rank));
         }
         if (pass || status) continue;
         if (!most)

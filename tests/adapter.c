@@ -188,7 +188,7 @@ static void check_tuned(test *t, const tuned *of)
     for (int32_t i = 0; i < zf_param_count(s.graph); i++) {
         zf_tensor param = zf_param_at(s.graph, i);
         const char *name = zf_tensor_name(param);
-        if (of->name ? zf_param_adapter(param) != NULL : !strstr(name, "k_proj.bias"))
+        if ((!of->name || zf_param_adapter(param)) && !strstr(name, "k_proj.bias"))
             check_param(t, of, &s, param, golden);
     }
     session_close(&s); /* the next one may have these places */
@@ -222,6 +222,16 @@ TEST_ONCE(adapter_that_keeps_modules_trains_as_by_peft)
 {
     check_tuned(t, &(tuned){"kept", "llama2", false, 3e-3, NULL, 0});
     if (!t->failed) check_tuned(t, &(tuned){"tied", "qwen2", false, 3e-3, NULL, 0});
+}
+
+TEST_ONCE(adapter_of_several_ranks_trains_as_by_peft)
+{
+    check_tuned(t, &(tuned){"uneven", "qwen2", false, 3e-3, NULL, 0});
+}
+
+TEST_ONCE(adapter_with_biases_trains_as_by_peft)
+{
+    check_tuned(t, &(tuned){"biases", "qwen2", false, 3e-3, NULL, 0});
 }
 
 TEST_ONCE(full_tuning_is_that_of_torch)
@@ -557,10 +567,16 @@ TEST_ONCE(adapter_that_does_not_fit_is_refused)
     } cases[] = {
         {"\"r\": 3", "\"r\": 4", "lora_A.weight is [3,18], the model's is [4,18]"},
         {"\"LORA\"", "\"IA3\"", "peft_type must be \"LORA\", not \"IA3\""},
-        {"\"bias\": \"none\"", "\"bias\": \"all\"", "bias must be \"none\", not \"all\""},
+        {"\"bias\": \"none\"", "\"bias\": \"some\"", "bias must be none, all or lora_only, not"},
         {"\"use_dora\": false", "\"use_dora\": true", "use_dora is true, which is not supported"},
-        {"\"rank_pattern\": {}", "\"rank_pattern\": {\"q\": 4}",
-         "rank_pattern is not empty, which is not supported"},
+        {"\"rank_pattern\": {}", "\"rank_pattern\": {\"v_proj\": 4}",
+         "lora_A.weight is [3,18], the model's is [4,18]"},
+        {"\"rank_pattern\": {}", "\"rank_pattern\": {\"v_proj\": 0}",
+         "rank_pattern.v_proj must be an integer from 1 to"},
+        {"\"rank_pattern\": {}", "\"rank_pattern\": [3]",
+         "rank_pattern must be an object of modules and numbers, not"},
+        {"\"alpha_pattern\": {}", "\"alpha_pattern\": {\"(v_proj\": 0}",
+         "alpha_pattern.\"(v_proj\" cannot be used: "},
         {"\"init_lora_weights\": true", "\"init_lora_weights\": \"pissa\"",
          "init_lora_weights must be true, false, gaussian, orthogonal or eva, not \"pissa\""},
         {"\"r\": 3", "\"r\": 3, \"scale_by\": 2",
@@ -644,6 +660,12 @@ TEST_ONCE(adapter_that_peft_cannot_keep_is_refused)
     CHECK(t, run_line(line) == EXIT_FAILED);
     snprintf(line, sizeof line, TUNE "--model " MODELS "qwen2 --steps 1 --lora keep=of_no_module");
     CHECK(t, run_line(line) == EXIT_FAILED);
+    snprintf(line, sizeof line, TUNE "--model " MODELS "qwen2 --steps 1 --lora ranks=k:3");
+    CHECK(t, run_line(line) == EXIT_FAILED);
+    snprintf(line, sizeof line, TUNE "--model " MODELS "qwen2 --steps 1 --lora ranks=k_proj:1.5");
+    CHECK(t, run_line(line) == EXIT_FAILED);
+    snprintf(line, sizeof line, TUNE "--model " MODELS "qwen2 --steps 1 --lora alphas=k_proj");
+    CHECK(t, run_line(line) == EXIT_FAILED);
 }
 
 /* --lora: false where it is refused. */
@@ -666,6 +688,9 @@ TEST_ONCE(adapter_options_are_read)
     CHECK(t, o.lora.rank == 16 && o.lora.alpha == 32 && o.lora.dropout == 0.05 && o.lora.rslora);
     CHECK_TEXT(t, o.lora.targets, "q_proj,v_proj");
     CHECK(t, !strncmp(zf_adapter_note(text, &o), "r=16,alpha=32,dropout=0.05,rslora,", 34));
+    CHECK(t, read_lora(&o, "ranks=q_proj:2,v_proj:3,alphas=q_proj:0.5"));
+    CHECK_TEXT(t, o.lora.ranks, "q_proj:2,v_proj:3");
+    CHECK_TEXT(t, o.lora.alphas, "q_proj:0.5");
     CHECK(t, read_lora(&o, "rslora"));
     CHECK(t, !strncmp(zf_adapter_note(text, &o), "r=8,alpha=8,dropout=0,rslora,", 29));
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char zfl_before[] = "base_model.model.";
+static const char zfl_before[] = "base_model.model.", zfl_layer_bias[] = ".base_layer.bias";
 
 /* The digest of a text of the description goes on from another one. */
 static uint64_t zfl_note_text(uint64_t digest, const char *what, const char *text)
@@ -22,6 +22,7 @@ const char *zf_adapter_note(char text[64], const zf_training *t)
     uint64_t digest = zfl_note_text(ZF_DIGEST_START, "", targets);
     if (!d.rank) return "none";
     digest = zfl_note_text(zfl_note_text(digest, " keep ", d.keep), " name ", d.name);
+    digest = zfl_note_text(zfl_note_text(digest, " ranks ", d.ranks), " alphas ", d.alphas);
     snprintf(text, 64, "r=%lld,alpha=%.9g,dropout=%.6g%s,%08x", (long long)d.rank, d.alpha,
              d.dropout, d.rslora ? ",rslora" : "", (unsigned)digest);
     return text;
@@ -33,13 +34,14 @@ struct zf_adapter {
     zf_json *config;
     zf_weights *weights;
     zf_lora_desc desc;
-    zf_text targets, keep;
+    zf_text targets, keep, ranks, alphas;
     bool ties; /* what is kept of tied weights is kept of both */
     char path[ZF_FOLDER_PATH]; /* of the tensors */
 };
 
 /* Members of adapter_config.json that are read elsewhere, or change nothing once it is trained. */
-static const char *const zfl_adapter_keys[] = {"auto_mapping",
+static const char *const zfl_adapter_keys[] = {"alpha_pattern",
+                                               "auto_mapping",
                                                "base_model_name_or_path",
                                                "bias",
                                                "corda_config",
@@ -60,6 +62,7 @@ static const char *const zfl_adapter_keys[] = {"auto_mapping",
                                                "peft_version",
                                                "qalora_group_size",
                                                "r",
+                                               "rank_pattern",
                                                "revision",
                                                "runtime_config",
                                                "target_modules",
@@ -71,9 +74,7 @@ static const char *const zfl_adapter_keys[] = {"auto_mapping",
 static bool zfl_check_unknown(const zf_json *config, zf_error *error)
 {
     static const char *const off[] = {"use_dora", "lora_bias", "use_qalora", "use_bdlora", NULL};
-    static const char *const empty[] = {"rank_pattern",
-                                        "alpha_pattern",
-                                        "trainable_token_indices",
+    static const char *const empty[] = {"trainable_token_indices",
                                         "layer_replication",
                                         "target_parameters",
                                         "alora_invocation_tokens",
@@ -87,12 +88,14 @@ static bool zfl_check_unknown(const zf_json *config, zf_error *error)
                              *const plain[] = {"gaussian", "orthogonal", "eva"};
     const zf_json *saves = zf_json_member(config, "modules_to_save");
     const zf_json *v = zf_json_require(config, "peft_type", error);
-    const char *type = "LORA", *bias = "none", *init;
+    static const char *const biases[] = {"none", "all", "lora_only", NULL};
+    const char *type = "LORA", *bias = biases[0], *init;
     if (zf_json_to_string(v, &type, error)) return false;
     if (!v || strcmp(type, "LORA")) return zf_json_expected(v, error, "\"LORA\""), false;
     v = zf_json_member(config, "bias");
     if (v && zf_json_to_string(v, &bias, error)) return false;
-    if (strcmp(bias, "none")) return zf_json_expected(v, error, "\"none\""), false;
+    if (!zfl_is_listed(biases, bias))
+        return zf_json_expected(v, error, "none, all or lora_only"), false;
     v = zf_json_member(config, "init_lora_weights");
     init = zf_json_string(v, NULL); /* others have changed the base as well */
     for (size_t k = 0; init && k < sizeof plain / sizeof *plain; k++)
@@ -139,11 +142,15 @@ static bool zfl_adapter_read_config(zf_adapter *a, zf_error *error)
 }
 
 /* The name of a tensor in the base: NAME of base_model.model.NAME. Older files have no
- * base_model.model. */
-static const char *zfl_name_in_base(const zf_adapter *a, int32_t index)
+ * base_model.model. A bias next to a product is MODULE.base_layer.bias. */
+static const char *zfl_name_in_base(const zf_adapter *a, int32_t index, char name[ZFL_PARAM_NAME])
 {
-    const char *name = zf_weights_name(a->weights, index);
-    return zfl_begins(name, zfl_before) ? name + sizeof zfl_before - 1 : name;
+    const char *whole = zf_weights_name(a->weights, index), *layer;
+    if (zfl_begins(whole, zfl_before)) whole += sizeof zfl_before - 1;
+    layer = zfl_ends_in(whole, zfl_layer_bias) ? whole + strlen(whole) - strlen(zfl_layer_bias) : NULL;
+    if (layer) snprintf(name, ZFL_PARAM_NAME, "%.*s.bias", (int)(layer - whole), whole);
+    else snprintf(name, ZFL_PARAM_NAME, "%s", whole);
+    return name;
 }
 
 /* The parameter is of a module that modules_to_save names, by the end of its name as PEFT does, or of
@@ -167,25 +174,125 @@ static void zfl_list_name(zf_text *list, const char *name, size_t length)
     zf_text_add(list, name, length);
 }
 
+/* ----------------------------------------------------------------------- patterns of modules */
+
+/* Whether `$`, anchored as PEFT does it, matches a name: the whole, or what follows a dot. A pattern
+ * without other special characters than dots needs no PCRE2. */
+static bool zfl_matches_module(const zf_json *v, const char *module, bool *matches, zf_error *error)
+{
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
+    size_t bytes;
+    const char *pattern = zf_json_key(v, &bytes);
+    const size_t length = strlen(module);
+    zf_text whole = {.at = NULL};
+    zf_error why = {ZF_OK, ""};
+    zfl_regex *regex = NULL;
+    *matches = false;
+    if (strspn(pattern, plain) == bytes) {
+        const char *at = module + length - bytes;
+        if (bytes > length || (at > module && at[-1] != '.')) return true;
+        *matches = true;
+        for (size_t i = 0; i < bytes; i++) *matches &= pattern[i] == '.' || pattern[i] == at[i];
+        return true;
+    }
+    zf_text_add_string(&whole, "^(?:.*\\.)?(?:");
+    zf_text_add(&whole, pattern, bytes);
+    zf_text_add_string(&whole, ")$");
+    if (!whole.failed) regex = zfl_regex_new(whole.at, whole.count, &why);
+    if (regex) (void)zfl_regex_each(regex, module, length, zfl_note, matches, &why);
+    if (whole.failed || why.status == ZF_ERR_NOMEM) zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    else if (why.status) zf_json_fail(v, error, "cannot be used: %.300s", why.text);
+    zfl_regex_free(regex);
+    zf_text_free(&whole);
+    return !error->status;
+}
+
+/* The member of a pattern that counts for a module; NULL: none. */
+static const zf_json *zfl_pattern_of(const zf_adapter *a, const char *key, const char *module,
+                                     zf_error *error)
+{
+    const zf_json *pattern = zf_json_member(a->config, key);
+    bool matches = false;
+    if (pattern && zf_json_type_of(pattern) > ZF_JSON_NULL &&
+        zf_json_type_of(pattern) != ZF_JSON_OBJECT)
+        zf_json_expected(pattern, error, "an object of modules and numbers");
+    for (const zf_json *v = zf_json_first(pattern); v && !error->status; v = zf_json_next(v))
+        if (zfl_matches_module(v, module, &matches, error) && matches) return v;
+    return NULL;
+}
+
+/* Adds "MODULE:NUMBER" to a list, the number as JSON has it: the same in every locale. */
+static bool zfl_list_number(zf_text *list, const char *module, double x, zf_error *error)
+{
+    zf_json_writer *w = zf_json_writer_new(0, NULL);
+    const char *text;
+    size_t bytes;
+    zf_json_put_double(w, x);
+    text = zf_json_text(w, &bytes, error);
+    zfl_list_name(list, module, strlen(module));
+    zf_text_add_string(list, ":");
+    if (text) zf_text_add(list, text, bytes);
+    zf_json_writer_free(w);
+    return text != NULL;
+}
+
+/* Notes the rank and the alpha of a module that has its own. */
+static bool zfl_read_pattern(zf_adapter *a, const char *module, zf_error *error)
+{
+    const zf_json *rank = zfl_pattern_of(a, "rank_pattern", module, error),
+                  *alpha = error->status ? NULL
+                                         : zfl_pattern_of(a, "alpha_pattern", module, error);
+    int64_t r = 0;
+    double x = 0;
+    if (error->status || zf_json_to_int(rank, 1, INT32_MAX, &r, error) ||
+        zf_json_to_double(alpha, -1e9, 1e9, &x, error))
+        return false;
+    return (!rank || zfl_list_number(&a->ranks, module, (double)r, error)) &&
+           (!alpha || zfl_list_number(&a->alphas, module, x, error));
+}
+
+/* The adapter trains biases of the base as well. */
+static bool zfl_has_biases(const zf_adapter *a)
+{
+    const char *bias = zf_json_string(zf_json_member(a->config, "bias"), NULL);
+    return bias && strcmp(bias, "none") != 0;
+}
+
+/* What a tensor says of the description. */
+static bool zfl_read_module(zf_adapter *a, const char *name, const char *whole, zf_error *error)
+{
+    char module[ZFL_PARAM_NAME];
+    if (zfl_ends_in(name, zfl_end_a)) {
+        snprintf(module, sizeof module, "%.*s", (int)(strlen(name) - (sizeof zfl_end_a - 1)), name);
+        zfl_list_name(&a->targets, module, strlen(module));
+        return zfl_read_pattern(a, module, error);
+    }
+    if (zfl_is_saved(a, name) || (zfl_has_biases(a) && zfl_ends_in(name, ".bias"))) {
+        zfl_list_name(&a->keep, name, strlen(name));
+        return true;
+    }
+    return zfl_ends_in(name, zfl_end_b) || a->ties ||
+           zfl_fail(error, ZF_ERR_MISMATCH,
+                    "%s: %.200s is neither a lora_A.weight nor a lora_B.weight, nor of "
+                    "modules_to_save: it is no adapter of this kind",
+                    a->path, whole);
+}
+
 /* The tensors' modules become the targets; others are kept. */
 static bool zfl_read_modules(zf_adapter *a, zf_error *error)
 {
     for (int32_t i = 0; i < zf_weights_count(a->weights); i++) {
-        const char *name = zfl_name_in_base(a, i);
-        if (zfl_ends_in(name, zfl_end_a))
-            zfl_list_name(&a->targets, name, strlen(name) - (sizeof zfl_end_a - 1));
-        else if (zfl_is_saved(a, name)) zfl_list_name(&a->keep, name, strlen(name));
-        else if (!zfl_ends_in(name, zfl_end_b) && !a->ties)
-            return zfl_fail(error, ZF_ERR_MISMATCH,
-                            "%s: %.200s is neither a lora_A.weight nor a lora_B.weight, nor of "
-                            "modules_to_save: it is no adapter of this kind",
-                            a->path, zf_weights_name(a->weights, i));
+        char name[ZFL_PARAM_NAME];
+        if (!zfl_read_module(a, zfl_name_in_base(a, i, name), zf_weights_name(a->weights, i), error))
+            return false;
     }
-    if (a->targets.failed || a->keep.failed)
+    if (a->targets.failed || a->keep.failed || a->ranks.failed || a->alphas.failed)
         return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     if (!a->targets.count)
         return zfl_fail(error, ZF_ERR_FORMAT, "%s has no lora_A.weight", a->path);
     a->desc.targets = a->targets.at, a->desc.keep = a->keep.at;
+    a->desc.ranks = a->ranks.at, a->desc.alphas = a->alphas.at;
     return true;
 }
 
@@ -219,19 +326,45 @@ void zf_adapter_close(zf_adapter *a)
     zf_weights_close(a->weights);
     zf_text_free(&a->targets);
     zf_text_free(&a->keep);
+    zf_text_free(&a->ranks);
+    zf_text_free(&a->alphas);
     free(a);
 }
 
 const zf_lora_desc *zf_adapter_desc(const zf_adapter *a) { return &a->desc; }
 
-/* The tensor of a parameter; -1. */
-static int32_t zfl_adapter_find(const zf_adapter *a, const char *param)
+/* A product of the graph is with a weight of the module. */
+static bool zfl_is_adapted(zf_graph *g, const char *module)
 {
-    char name[sizeof zfl_before + ZFL_PARAM_NAME];
+    char name[ZFL_PARAM_NAME];
+    for (int32_t i = 0; i < zf_param_count(g); i++) {
+        if (!zf_adapter_is_product(zf_param_at(g, i))) continue;
+        zf_param_plain_name(zf_param_at(g, i), name, sizeof name);
+        if (zfl_begins(name, module) && !strcmp(name + strlen(module), zfl_end_a)) return true;
+    }
+    return false;
+}
+
+/* The name of a parameter in the files: of a bias next to a product, that of its layer. */
+static const char *zfl_name_in_files(zf_graph *g, const char *param, char name[ZFL_PARAM_NAME + 32])
+{
+    char module[ZFL_PARAM_NAME];
+    snprintf(module, sizeof module, "%s", param);
+    if (zfl_ends_in(param, ".bias")) *strrchr(module, '.') = '\0';
+    if (zfl_ends_in(param, ".bias") && zfl_is_adapted(g, module))
+        snprintf(name, ZFL_PARAM_NAME + 32, "%s%s", module, zfl_layer_bias);
+    else snprintf(name, ZFL_PARAM_NAME + 32, "%s", param);
+    return name;
+}
+
+/* The tensor of a parameter; -1. */
+static int32_t zfl_adapter_find(const zf_adapter *a, zf_graph *g, const char *param)
+{
+    char in_files[ZFL_PARAM_NAME + 32], name[sizeof zfl_before + sizeof in_files];
     int32_t at;
-    snprintf(name, sizeof name, "%s%s", zfl_before, param);
+    snprintf(name, sizeof name, "%s%s", zfl_before, zfl_name_in_files(g, param, in_files));
     at = zf_weights_find(a->weights, name);
-    return at < 0 ? zf_weights_find(a->weights, param) : at;
+    return at < 0 ? zf_weights_find(a->weights, name + sizeof zfl_before - 1) : at;
 }
 
 /* The weights of a head are those of the word embedding, which the adapter keeps. */
@@ -266,7 +399,7 @@ bool zf_adapter_take(zf_adapter *a, zf_program *p, zf_graph *g, const zf_exchang
         char name[ZFL_PARAM_NAME];
         int32_t at;
         if (!zf_param_adapter(param)) continue;
-        at = zfl_adapter_find(a, zf_param_plain_name(param, name, sizeof name));
+        at = zfl_adapter_find(a, g, zf_param_plain_name(param, name, sizeof name));
         if (at < 0)
             return zfl_fail(error, ZF_ERR_FORMAT, "%s: there is no tensor %s%s", a->path,
                             zfl_before, name);
@@ -315,11 +448,27 @@ static void zfl_put_targets(zf_json_writer *w, zf_text *seen, zf_graph *g, const
     zf_json_end(w);
 }
 
-/* The module of a kept parameter, in the base; "": it belongs to none, or is not kept. */
+/* The adapter trains the biases of the base: PEFT's bias "all". */
+static bool zfl_keeps_biases(zf_graph *g)
+{
+    char name[ZFL_PARAM_NAME];
+    bool any = false;
+    for (int32_t i = 0; i < zf_param_count(g); i++) {
+        const zf_tensor param = zf_param_at(g, i);
+        if (!zfl_ends_in(zf_param_plain_name(param, name, sizeof name), ".bias")) continue;
+        if (!zf_param_adapter(param)) return false;
+        any = true;
+    }
+    return any;
+}
+
+/* The module of a kept parameter, in the base; "": it belongs to none, or is not kept, or is one of
+ * all biases. */
 static const char *zfl_kept_module(zf_tensor param, char name[ZFL_PARAM_NAME])
 {
     zf_param_plain_name(param, name, ZFL_PARAM_NAME);
     if (!zf_param_adapter(param) || zf_adapter_is_product(param) || !strrchr(name, '.')) return "";
+    if (zfl_ends_in(name, ".bias") && zfl_keeps_biases(param.graph)) return "";
     *strrchr(name, '.') = '\0';
     return name;
 }
@@ -337,25 +486,15 @@ static bool zfl_is_next_to_kept(zf_graph *g, zf_tensor param)
     return false;
 }
 
-/* A product of the graph is with a weight of the module. */
-static bool zfl_is_adapted(zf_graph *g, const char *module)
-{
-    char name[ZFL_PARAM_NAME];
-    for (int32_t i = 0; i < zf_param_count(g); i++) {
-        if (!zf_adapter_is_product(zf_param_at(g, i))) continue;
-        zf_param_plain_name(zf_param_at(g, i), name, sizeof name);
-        if (zfl_begins(name, module) && !strcmp(name + strlen(module), zfl_end_a)) return true;
-    }
-    return false;
-}
-
 bool zf_adapter_can_write(zf_graph *g, zf_error *error)
 {
+    const bool biases = zfl_keeps_biases(g);
     char name[ZFL_PARAM_NAME];
     for (int32_t i = 0; i < zf_param_count(g); i++) {
         const zf_tensor param = zf_param_at(g, i);
         const char *module = zfl_kept_module(param, name);
         if (!zf_param_adapter(param) || zf_adapter_is_product(param)) continue;
+        if (!*module && biases && zfl_ends_in(name, ".bias")) continue;
         if (!*module)
             return zfl_fail(error, ZF_ERR_ARGUMENT,
                             "the adapter keeps %.200s, which is of no module: PEFT's files keep "
@@ -387,12 +526,37 @@ static void zfl_put_kept(zf_json_writer *w, zf_text *seen, zf_graph *g)
     else zf_json_put_null(w);
 }
 
+static void zfl_put_number(zf_json_writer *w, const char *key, double x)
+{
+    if (x == floor(x) && fabs(x) < 1e15) zf_json_put_int_member(w, key, (int64_t)x);
+    else zf_json_put_double_member(w, key, x);
+}
+
+/* A list "MODULE:NUMBER,..." as an object. */
+static bool zfl_put_pattern(zf_json_writer *w, const char *key, const char *list, zf_error *error)
+{
+    zf_json_put_key(w, key);
+    zf_json_begin_object(w);
+    for (size_t length; list && *list && !error->status; list += length + (list[length] == ',')) {
+        const size_t n = strcspn(list, ":");
+        char name[ZFL_PARAM_NAME];
+        double x = 0;
+        zf_json *number;
+        length = strcspn(list, ",");
+        snprintf(name, sizeof name, "%.*s", (int)(n < length ? n : length), list);
+        number = zf_json_parse(list + n + 1, length > n ? length - n - 1 : 0, NULL, error);
+        if (number && !zf_json_to_double(number, -1e300, 1e300, &x, error)) zfl_put_number(w, name, x);
+        zf_json_free(number);
+    }
+    zf_json_end(w);
+    return !error->status;
+}
+
 static bool zfl_write_config(zf_text *out, zf_graph *g, const zf_adapter_about *about,
                              zf_error *error)
 {
     static const char *const nothing[] = {"auto_mapping", "layers_pattern", "layers_to_transform",
                                           "revision"};
-    const double alpha = about->desc->alpha;
     zf_json_writer *w = zf_json_writer_new(2, NULL);
     zf_text seen = {.at = NULL};
     const char *text = NULL;
@@ -402,13 +566,11 @@ static bool zfl_write_config(zf_text *out, zf_graph *g, const zf_adapter_about *
     zf_json_put_text_member(w, "task_type", about->task);
     zf_json_put_text_member(w, "base_model_name_or_path", about->base);
     zf_json_put_int_member(w, "r", about->desc->rank);
-    if (alpha == floor(alpha) && fabs(alpha) < 1e15)
-        zf_json_put_int_member(w, "lora_alpha", (int64_t)alpha);
-    else zf_json_put_double_member(w, "lora_alpha", alpha);
+    zfl_put_number(w, "lora_alpha", about->desc->alpha);
     zf_json_put_double_member(w, "lora_dropout", about->desc->dropout);
     zf_json_put_bool_member(w, "use_rslora", about->desc->rslora);
     zf_json_put_bool_member(w, "use_dora", false);
-    zf_json_put_text_member(w, "bias", "none");
+    zf_json_put_text_member(w, "bias", zfl_keeps_biases(g) ? "all" : "none");
     zf_json_put_bool_member(w, "fan_in_fan_out", about->exchange && about->exchange->turned);
     zf_json_put_bool_member(w, "inference_mode", true);
     zf_json_put_bool_member(w, "init_lora_weights", true);
@@ -419,11 +581,12 @@ static bool zfl_write_config(zf_text *out, zf_graph *g, const zf_adapter_about *
         zf_json_put_bool_member(w, "ensure_weight_tying", true);
     for (size_t k = 0; k < sizeof nothing / sizeof *nothing; k++)
         zf_json_put_key(w, nothing[k]), zf_json_put_null(w);
-    zf_json_put_key(w, "rank_pattern"), zf_json_begin_object(w), zf_json_end(w);
-    zf_json_put_key(w, "alpha_pattern"), zf_json_begin_object(w), zf_json_end(w);
+    if (zfl_put_pattern(w, "rank_pattern", about->desc->ranks, error))
+        (void)zfl_put_pattern(w, "alpha_pattern", about->desc->alphas, error);
     zf_json_end(w);
     if (seen.failed) zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
-    else if ((text = zf_json_text(w, &bytes, error))) zf_text_add(out, text, bytes);
+    else if (!error->status && (text = zf_json_text(w, &bytes, error)))
+        zf_text_add(out, text, bytes);
     zf_json_writer_free(w);
     zf_text_free(&seen);
     return text != NULL;
@@ -445,7 +608,7 @@ static int zfl_written_times(zf_tensor param, const char *name, const zf_exchang
 /* Describes a tensor of f32 that begins at byte `at`; the byte after it. */
 static int64_t zfl_put_tensor(zf_json_writer *w, const char *in_base, zf_shape s, int64_t at)
 {
-    char name[sizeof zfl_before + ZFL_PARAM_NAME];
+    char name[sizeof zfl_before + ZFL_PARAM_NAME + 32];
     snprintf(name, sizeof name, "%s%s", zfl_before, in_base);
     zf_json_put_key(w, name);
     zf_json_begin_object(w);
@@ -480,10 +643,10 @@ static bool zfl_write_header(zf_text *out, zf_graph *g, const zf_exchange *x, zf
         zf_tensor param = zf_param_at(g, i);
         const bool product = zf_adapter_is_product(param);
         zf_shape s = product ? zf_tensor_shape(param) : zfl_file_shape(x, param);
-        char name[ZFL_PARAM_NAME];
+        char name[ZFL_PARAM_NAME], in_files[ZFL_PARAM_NAME + 32];
         if (!zfl_is_in_files(g, param)) continue;
         zf_param_plain_name(param, name, sizeof name);
-        at = zfl_put_tensor(w, name, s, at);
+        at = zfl_put_tensor(w, zfl_name_in_files(g, name, in_files), s, at);
         if (zfl_written_times(param, name, x) > 1) at = zfl_put_tensor(w, x->head, s, at);
     }
     zf_json_end(w);

@@ -16,7 +16,7 @@
  *           %10 = matmul %8, %9 {transpose_b=true} : f32[4,8]
  *           %3 = add %4, %10 : f32[4,8]
  *
- * The number alpha / rank scales the narrow product, which costs least. The frozen weight may be one
+ * The number alpha / rank, of the module, scales the narrow product, which costs least. The frozen weight may be one
  * of records, of a quantized_linear: of the sum only its part reads these (QLoRA, Dettmers et al.
  * 2023). */
 
@@ -56,6 +56,45 @@ static bool zfi_is_target(const char *name, const char *target, size_t length)
     size_t n = zfi_module_length(name);
     return length && n >= length && !memcmp(name + n - length, target, length) &&
            (n == length || name[n - length - 1] == '.');
+}
+
+/* The next "MODULE:NUMBER" of a list: the length of the module's name, and the number. False after
+ * the last; a number that is none is NAN. */
+static bool zfi_next_number(const char **list, const char **module, size_t *length, double *number)
+{
+    size_t whole;
+    const char *colon, *end;
+    char text[40];
+    if (!(*module = zfi_next_name(list, &whole))) return false;
+    colon = memchr(*module, ':', whole);
+    *length = colon ? (size_t)(colon - *module) : whole;
+    snprintf(text, sizeof text, "%.*s", (int)zfi_min((int64_t)(whole - *length), 39),
+             *module + *length);
+    end = *text ? zfi_double_read(text + 1, text + strlen(text), number) : NULL;
+    if (!end || *end) *number = NAN;
+    return true;
+}
+
+/* The number of the parameter's module in a list of ranks or alphas, or `otherwise`. */
+static double zfi_module_number(const char *list, const char *name, double otherwise)
+{
+    const char *module;
+    size_t length;
+    double number;
+    while (zfi_next_number(&list, &module, &length, &number))
+        if (zfi_is_target(name, module, length)) return number;
+    return otherwise;
+}
+
+static int64_t zfi_rank_of(const zf_lora_desc *d, const char *name)
+{
+    return (int64_t)zfi_module_number(d->ranks, name, (double)d->rank);
+}
+
+/* What a product of low rank is multiplied by. */
+static double zfi_scale_of(const zf_lora_desc *d, const char *name, double rank)
+{
+    return zfi_module_number(d->alphas, name, d->alpha) / (d->rslora ? sqrt(rank) : rank);
 }
 
 /* ------------------------------------------------------------------------------- products */
@@ -217,6 +256,31 @@ static void zfi_mark_targets(zfi_lora *l)
         zfi_mark_target(l, at, length);
 }
 
+/* Checks a list of ranks or alphas: its numbers, and that each is of a module that is adapted. */
+static void zfi_check_numbers(const zfi_lora *l, const char *list, const char *what, bool rank)
+{
+    zf_graph *g = l->graph;
+    const char *module;
+    size_t length;
+    double number;
+    while (!g->error.status && zfi_next_number(&list, &module, &length, &number)) {
+        const int shown = (int)zfi_min((int64_t)length, 100);
+        bool any = false;
+        if (!isfinite(number) || fabs(number) > 1e300 ||
+            (rank && (number < 1 || number > INT32_MAX || number != floor(number))))
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_lora: %s has \"%.*s\" without %s: MODULE:NUMBER,... is needed", what, shown,
+                     module, rank ? "a rank above 0" : "a number");
+        for (int32_t i = 0; i < zfi_len(g->params); i++)
+            any |= l->adapted[g->params[i]] &&
+                   zfi_is_target(g->nodes[g->params[i]].name, module, length);
+        if (!any && !g->error.status)
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_lora: %s has \"%.*s\", which is no module that is adapted", what, shown,
+                     module);
+    }
+}
+
 /* ------------------------------------------------------------------------------- kept parameters */
 
 /* The parameter's name, or that of a module around it, matches a pattern: a module's from the
@@ -311,11 +375,12 @@ static int32_t zfi_lora_param(zfi_lora *l, int32_t w, const char *end, zf_shape 
 static void zfi_make_pair(zfi_lora *l, int32_t w, bool turned)
 {
     zf_shape s = zf_param_shape((zf_tensor){l->graph, w});
-    int64_t in = s.dims[turned ? 0 : 1], out = s.dims[turned ? 1 : 0];
+    const int64_t in = s.dims[turned ? 0 : 1], out = s.dims[turned ? 1 : 0],
+                  rank = zfi_rank_of(&l->d, zfi_lora_node(l, w)->name);
     if (l->a[w]) return;
-    l->a[w] = zfi_lora_param(l, w, zfi_lora_a, ZF_SHAPE(l->d.rank, in),
+    l->a[w] = zfi_lora_param(l, w, zfi_lora_a, ZF_SHAPE(rank, in),
                              1 / sqrt(in > 0 ? (double)in : 1));
-    l->b[w] = zfi_lora_param(l, w, zfi_lora_b, ZF_SHAPE(out, l->d.rank), 0);
+    l->b[w] = zfi_lora_param(l, w, zfi_lora_b, ZF_SHAPE(out, rank), 0);
 }
 
 /* Makes node `id`, the result of a product, the sum of what it was and of the product of low
@@ -328,7 +393,8 @@ static void zfi_adapt(zfi_lora *l, int32_t id, int32_t product)
     bool turned = of.op == ZF_OP_matmul && !ZF_INT(&of, matmul, transpose_b);
     zfi_new was = {.op = node.op, .args = node.args, .arg_count = node.arg_count};
     zf_tensor h = {g, of.args[0]};
-    double scale = l->d.alpha / (l->d.rslora ? sqrt((double)l->d.rank) : (double)l->d.rank);
+    const char *name = g->nodes[w].name;
+    const double scale = zfi_scale_of(&l->d, name, (double)zfi_rank_of(&l->d, name));
     int32_t base;
     if (of.op == ZF_OP_linear && ZF_INT(&of, linear, activation)) {
         zfi_fail(&g->error, ZF_ERR_STAGE, "zf_lora: must come before zf_fuse, which has been run");
@@ -380,6 +446,10 @@ static const zf_option zfi_lora_options[] = {
     ZF_OPTION(zf_lora_desc, COUNT, rank, 8, "[1,2147483647]", .flag = "r",
               .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_lora_desc, NUMBER, alpha, 0, "[-1e300,1e300]", .traits = ZF_OPTION_CHANGES),
+    ZF_OPTION(zf_lora_desc, TEXT, ranks, 0, NULL, .unit = "MODULE:N,...",
+              .traits = ZF_OPTION_CHANGES),
+    ZF_OPTION(zf_lora_desc, TEXT, alphas, 0, NULL, .unit = "MODULE:X,...",
+              .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_lora_desc, FLAG, rslora, 0, NULL, .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_lora_desc, NUMBER, dropout, 0, "[0,1)", .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_lora_desc, TEXT, targets, 0, NULL, .unit = "all-linear|NAME,...",
@@ -435,6 +505,8 @@ ZF_API zf_status zf_lora(zf_graph *g, const zf_lora_desc *desc)
         zfi_find_products(&l);
         zfi_mark_all_kept(&l);
         if (!g->error.status) zfi_mark_targets(&l);
+        zfi_check_numbers(&l, l.d.ranks, "ranks", true);
+        zfi_check_numbers(&l, l.d.alphas, "alphas", false);
         if (!g->error.status) zfi_lora_rewrite(&l);
     }
     zfi_free(&g->memory, l.uses, 6 * nodes * sizeof *l.uses);

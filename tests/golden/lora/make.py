@@ -47,6 +47,11 @@ CASES = {
                                          modules_to_save=["lm_head", "model.norm"])),
     "tied": ("qwen2", False, 3e-3, dict(r=2, lora_alpha=3, target_modules=["v_proj"],
                                        modules_to_save=["embed_tokens"], ensure_weight_tying=True)),
+    "uneven": ("qwen2", False, 3e-3, dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj", "up_proj"],
+                                         rank_pattern={"v_proj": 3, r"layers\.[1-9]\.mlp\.up_proj": 1},
+                                         alpha_pattern={"layers.0.self_attn.q_proj": 5.5, "v_proj": 1})),
+    "biases": ("qwen2", False, 3e-3, dict(r=2, lora_alpha=3, target_modules=["q_proj", "o_proj"],
+                                          bias="all")),
     "int8": ("wide8", True, 3e-3, dict(r=2, lora_alpha=3, target_modules=["q_proj", "down_proj"])),
     "int4": ("wide4", False, 3e-3, dict(r=2, lora_alpha=4, target_modules=["v_proj", "up_proj"])),
 }
@@ -135,7 +140,7 @@ def make_case(name):
         for n, p in peft.named_parameters():
             if p.requires_grad:    # exact in f32, so that both begin with the same
                 x = 0.25 * rng.standard_normal(tuple(p.shape))
-                if "modules_to_save" in n:
+                if "lora_" not in n:
                     x = p.numpy() + 0.2 * x
                 p.copy_(torch.from_numpy(x.astype(np.float32)))
     peft.float().save_pretrained(HERE / name)
@@ -144,7 +149,7 @@ def make_case(name):
     config.write_text(config.read_text().replace(str(MODELS), "tests/golden/llm"))
     losses, params = train(peft.double(), masked, lr)
     save(HERE / name / "trained.safetensors", losses,
-         {n.replace(".default", "").replace(".modules_to_save", ""): p for n, p in params.items()})
+         {n.replace(".default", "").replace(".modules_to_save", "").replace(".base_layer", ""): p for n, p in params.items()})
     print(f"{name}: {losses[0]:.6f} to {losses[-1]:.6f}")
 
 

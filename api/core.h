@@ -606,7 +606,12 @@ typedef enum zf_rope_scaling {
     /* Frequencies f with a wavelength 2 pi / f above original / low_factor become f / factor; those
      * with one below original / high_factor stay; between them they go from one to the other (Llama
      * 3.1) */
-    ZF_ROPE_LLAMA3
+    ZF_ROPE_LLAMA3,
+    /* Frequency i stays below l = b(high_factor), becomes f / factor above h = b(low_factor), and
+     * goes from one to the other between them, where b(n) = d log(original / (2 pi n)) / (2 log
+     * theta) is the frequency that turns n times in the original tokens. l is rounded down and h up
+     * unless `unrounded` (Peng et al. 2023) */
+    ZF_ROPE_YARN
 } zf_rope_scaling;
 
 typedef struct zf_rope_desc {
@@ -614,7 +619,9 @@ typedef struct zf_rope_desc {
     double theta;  /* 0: 10000 */
     zf_rope_scaling scaling;
     double factor;                  /* 0: 8 */
-    double low_factor, high_factor; /* 0: 1 and 4 */
+    double low_factor, high_factor; /* 0: 1 and 4; of YARN 1 and 32 (beta_slow, beta_fast) */
+    bool unrounded;                 /* YARN */
+    double attention; /* YARN: cosines and sines are multiplied by it; 0: 0.1 log(factor) + 1 */
     int64_t original; /* tokens that the model was trained with before; 0: 8192 */
     /* i32 or i64, [T], or x's shape without H; ZF_NONE: 0, 1, ... T - 1 */
     zf_tensor positions;

@@ -138,9 +138,9 @@
       A(scatter_rows, padding, i) A(scatter_rows, first, i) A(scatter_rows, of, i))                \
     X(cross_entropy, 3, 3, A(cross_entropy, ignore, i))                                            \
     X(cross_entropy_grad, 4, 4, A(cross_entropy_grad, ignore, i))                                  \
-    X(rope, 1, 2, A(rope, heads, i) A(rope, theta, f) A(rope, scaling, e(none|linear|llama3))      \
+    X(rope, 1, 2, A(rope, heads, i) A(rope, theta, f) A(rope, scaling, e(none|linear|llama3|yarn)) \
       A(rope, factor, f) A(rope, low, f) A(rope, high, f) A(rope, original, i)                     \
-      A(rope, inverse, b))                                                                         \
+      A(rope, inverse, b) A(rope, unrounded, b) A(rope, by, f))                                                                         \
     /* fused */                                                                                    \
     X(saved, 1, 1, A(saved, index, i))                                                             \
     X(linear, 2, 4, A(linear, activation, e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid))           \

@@ -67,7 +67,7 @@ static bool read_more(void *config, const zf_json *json, zf_error *error)
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->width) c->width = c->hidden / c->heads;
     if (rope.scaling) zf_json_fail(json, error, "has scaled rope, which this example leaves out");
-    return !rope.scaling;
+    return !rope.scaling; /* dynamic: plain up to the positions of the model */
 }
 
 #define COUNT(key, member, ...)                                                                    \

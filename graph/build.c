@@ -896,20 +896,24 @@ static zf_rope_desc zfi_rope_resolved(const zf_rope_desc *desc)
     if (d.theta == 0) d.theta = 10000;
     if (d.factor == 0) d.factor = 8;
     if (d.low_factor == 0) d.low_factor = 1;
-    if (d.high_factor == 0) d.high_factor = 4;
+    if (d.high_factor == 0) d.high_factor = d.scaling == ZF_ROPE_YARN ? 32 : 4;
     if (!d.original) d.original = 8192;
+    if (d.scaling != ZF_ROPE_YARN) d.attention = 1, d.unrounded = false;
+    else if (d.attention == 0) d.attention = d.factor > 1 ? 0.1 * log(d.factor) + 1 : 1;
     return d;
 }
 
 ZF_API zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc)
 {
     zf_rope_desc d = zfi_rope_resolved(desc);
-    bool llama3 = d.scaling == ZF_ROPE_LLAMA3;
+    const bool bounds = d.scaling >= ZF_ROPE_LLAMA3;
     return zfi_build(ZF_OP_rope, zfi_is_operand(d.positions) ? 2 : 1,
                      (zf_tensor[]){x, d.positions},
                      zfi_with({.i = d.heads}, {.f = d.theta}, {.i = d.scaling},
-                              {.f = d.scaling ? d.factor : 0}, {.f = llama3 ? d.low_factor : 0},
-                              {.f = llama3 ? d.high_factor : 0}, {.i = llama3 ? d.original : 0}));
+                              {.f = d.scaling ? d.factor : 0}, {.f = bounds ? d.low_factor : 0},
+                              {.f = bounds ? d.high_factor : 0}, {.i = bounds ? d.original : 0},
+                              {.i = false}, {.i = d.unrounded},
+                              {.f = d.scaling == ZF_ROPE_YARN ? d.attention : 0}));
 }
 
 /* zf_output_ex, with a role. */

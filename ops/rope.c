@@ -5,7 +5,8 @@
  *
  *          of a head (x1, x2), halves of d / 2: y = (x1 cos a - x2 sin a, x2 cos a + x1 sin a),
  *          a = position f(i), i < d / 2; f(i) = theta^(-2 i / d), scaled (zf_rope_frequency)
- *          inverse=true rotates back: it is the gradient of rope, and rope is its gradient
+ *          inverse=true rotates back: it is the gradient of rope, and rope is its gradient;
+ *          by, of yarn, multiplies both cos a and sin a
  *
  *     %4 = rope %1, %3 {...}       the positions %3, [8] or [2,8]; else they are 0, 1, ...
  *
@@ -19,11 +20,35 @@
 
 enum { ZFI_ROPE_FREQUENCIES = 512 };
 
+/* Which frequency turns so many times in the original tokens. */
+static double zfi_yarn_bound(const zf_rope_desc *d, int64_t width, double turns)
+{
+    const double pi = 3.14159265358979323846;
+    return (double)width * log((double)d->original / (turns * 2 * pi)) / (2 * log(d->theta));
+}
+
+/* In f32, step by step, as the models' training code. */
+static double zfi_yarn_frequency(const zf_rope_desc *d, int64_t width, int64_t i)
+{
+    const float wave = (float)pow(d->theta, 2 * (double)i / (double)width), plain = 1 / wave,
+                scaled = 1 / ((float)d->factor * wave);
+    double low = zfi_yarn_bound(d, width, d->high_factor),
+           high = zfi_yarn_bound(d, width, d->low_factor);
+    float share;
+    if (!d->unrounded) low = floor(low), high = ceil(high);
+    low = fmax(low, 0), high = fmin(high, (double)width - 1);
+    if (low == high) high += 0.001;
+    share = ((float)i - (float)low) / (float)(high - low);
+    share = 1 - fminf(fmaxf(share, 0), 1);
+    return scaled * (1 - share) + plain * share;
+}
+
 ZF_API double zf_rope_frequency(const zf_rope_desc *desc, int64_t width, int64_t i)
 {
     zf_rope_desc d = zfi_rope_resolved(desc);
     float f = (float)pow(d.theta, -2 * (double)i / (double)width);
     double wave = 2 * 3.14159265358979323846 / (double)f, share;
+    if (d.scaling == ZF_ROPE_YARN) return zfi_yarn_frequency(&d, width, i);
     if (d.scaling == ZF_ROPE_LINEAR) return (float)(f / d.factor);
     if (d.scaling == ZF_ROPE_PLAIN || wave < (double)d.original / d.high_factor) return f;
     if (wave > (double)d.original / d.low_factor) return (float)(f / d.factor);
@@ -43,7 +68,9 @@ static zf_rope_desc zfi_rope_of(const zf_attribute *attributes)
                           .factor = ZF_FLOAT(&a, rope, factor),
                           .low_factor = ZF_FLOAT(&a, rope, low),
                           .high_factor = ZF_FLOAT(&a, rope, high),
-                          .original = ZF_INT(&a, rope, original)};
+                          .original = ZF_INT(&a, rope, original),
+                          .unrounded = ZF_INT(&a, rope, unrounded) != 0,
+                          .attention = ZF_FLOAT(&a, rope, by)};
 }
 
 /* The shape of the positions is that of all tokens, or of one example's tokens. */
@@ -76,7 +103,7 @@ static zf_status zfi_infer_rope(zfi_infer *c)
     if (width > 2 * ZFI_ROPE_FREQUENCIES)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "a head has %lld elements; at most %d are possible",
                               (long long)width, 2 * ZFI_ROPE_FREQUENCIES);
-    if (d.scaling < ZF_ROPE_PLAIN || d.scaling > ZF_ROPE_LLAMA3)
+    if (d.scaling < ZF_ROPE_PLAIN || d.scaling > ZF_ROPE_YARN)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "there is no scaling %d", (int)d.scaling);
     if (!zfi_is_positive(d.theta))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "theta = %g must be positive", d.theta);
@@ -89,6 +116,15 @@ static zf_status zfi_infer_rope(zfi_infer *c)
                               "low = %g, high = %g and original = %lld must be positive, and high "
                               "above low",
                               d.low_factor, d.high_factor, (long long)d.original);
+    if (d.scaling == ZF_ROPE_YARN &&
+        !(zfi_is_positive(d.low_factor) && d.high_factor >= d.low_factor &&
+          isfinite(d.high_factor) && d.original > 0 && d.theta > 1 && zfi_is_positive(d.attention)))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "low = %g, high = %g, original = %lld and by = %g must be positive, "
+                              "high not below low, and theta above 1",
+                              d.low_factor, d.high_factor, (long long)d.original, d.attention);
+    if (d.scaling != ZF_ROPE_YARN && (d.unrounded || d.attention != 0))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "unrounded and by are of yarn alone");
     if (c->arg_count > 1 && (!zfi_is_integer(c->args[1]->dtype) ||
                              !zfi_rope_positions_fit(&c->args[1]->shape, x)))
         return zfi_infer_fail(c, ZF_ERR_SHAPE,
@@ -113,6 +149,7 @@ typedef struct zfi_rope {
     int64_t tables; /* rows of cosines and sines; several rows of x may share one */
     int64_t piece;  /* rows of a task */
     bool inverse;
+    float by; /* what cosines and sines are multiplied by */
     float frequencies[ZFI_ROPE_FREQUENCIES];
 } zfi_rope;
 
@@ -126,6 +163,7 @@ static zfi_rope zfi_rope_job(const zf_launch *l)
     r.tables = l->arg_count > 1 ? zfi_count(&l->args[1]) : r.tokens;
     r.piece = zfi_row_grain(zfi_last(x));
     r.inverse = ZF_INT(l, rope, inverse) != 0;
+    r.by = d.scaling == ZF_ROPE_YARN ? (float)d.attention : 1;
     return r;
 }
 
@@ -153,8 +191,8 @@ static void zfi_rope_reference(const zfi_rope *r, int64_t row)
             int64_t at = (row * r->heads + h) * 2 * r->half + i;
             double angle = zfi_rope_angle(r, row % r->tables, i), a = zfi_get(x, at),
                    b = zfi_get(x, at + r->half);
-            zfi_set(out, at, a * cos(angle) - b * sin(angle));
-            zfi_set(out, at + r->half, b * cos(angle) + a * sin(angle));
+            zfi_set(out, at, r->by * (a * cos(angle) - b * sin(angle)));
+            zfi_set(out, at + r->half, r->by * (b * cos(angle) + a * sin(angle)));
         }
 }
 
@@ -191,14 +229,12 @@ static void zfi_rope_table(const zfi_rope *r, int64_t table)
         angles[i] = zfi_rope_angle(r, table, i);
         most = fmaxf(most, fabsf(angles[i]));
     }
-    if (most < 0x1p20f) {
-        zfi_cos_sin(zfi_cpu_of(r->l)->isa, c, s, angles, r->half);
-        return;
-    }
-    for (int64_t i = 0; i < r->half; i++) {
+    if (most < 0x1p20f) zfi_cos_sin(zfi_cpu_of(r->l)->isa, c, s, angles, r->half);
+    for (int64_t i = 0; i < r->half && most >= 0x1p20f; i++) {
         c[i] = (float)cos((double)angles[i]);
         s[i] = (float)sin((double)angles[i]);
     }
+    for (int64_t i = 0; i < 2 * r->half && r->by != 1; i++) c[i] *= r->by;
 }
 
 ZFI_BODY void zfi_rope_row_body(zfi_isa isa, float *y, const float *x, const float *c,

@@ -10,6 +10,7 @@ typedef struct zfd_rope {
     const void *x, *positions; /* positions may be NULL */
     void *y;
     bool wide, inverse; /* wide: positions are i64 */
+    float by;
     float frequencies[ZFD_ROPE_FREQUENCIES];
 } zfd_rope;
 
@@ -20,8 +21,8 @@ template <class T> __global__ void zfd_rope_kernel(const zfd_rope r)
         const int64_t row = zfd_divide(n, r.half), i = n - row * r.half.by, half = r.half.by,
                       table = row % r.tables;
         const int64_t position = r.positions ? zfd_index_at(r.positions, r.wide, table) : table;
-        const float angle = (float)position * r.frequencies[i], c = cosf(angle),
-                    s = r.inverse ? -sinf(angle) : sinf(angle);
+        const float angle = (float)position * r.frequencies[i], c = r.by * cosf(angle),
+                    s = r.by * (r.inverse ? -sinf(angle) : sinf(angle));
         const T *x = static_cast<const T *>(r.x) + row * r.heads * 2 * half + i;
         T *y = static_cast<T *>(r.y) + row * r.heads * 2 * half + i;
         for (int64_t h = 0; h < r.heads; h++, x += 2 * half, y += 2 * half) {
@@ -42,6 +43,7 @@ static zf_status zfd_cuda_rope(const zf_launch *l)
     d.scaling = (zf_rope_scaling)ZF_INT(l, rope, scaling), d.factor = ZF_FLOAT(l, rope, factor);
     d.low_factor = ZF_FLOAT(l, rope, low), d.high_factor = ZF_FLOAT(l, rope, high);
     d.original = ZF_INT(l, rope, original);
+    d.unrounded = ZF_INT(l, rope, unrounded) != 0, d.attention = ZF_FLOAT(l, rope, by);
     const int64_t half = zfd_row_length(x) / d.heads / 2;
     for (int64_t i = 0; i < half; i++)
         r.frequencies[i] = (float)zf_rope_frequency(&d, 2 * half, i);
@@ -53,6 +55,7 @@ static zf_status zfd_cuda_rope(const zf_launch *l)
     r.positions = positions ? positions->data : NULL;
     r.wide = positions && positions->dtype == ZF_I64;
     r.inverse = ZF_INT(l, rope, inverse) != 0;
+    r.by = d.scaling == ZF_ROPE_YARN ? (float)d.attention : 1;
     ZFD_FLOATS(l, l->out.dtype, T, {
         ZFD_LAUNCH(zfd_rope_kernel<T>, zfd_grid(l, zfd_div_up(r.count, ZFD_THREADS)), ZFD_THREADS,
                    0, zfd_stream(l), r);

@@ -506,6 +506,9 @@ TEST(graph_refuses_bad_layers)
     TRY(zf_rope(n.q, &(zf_rope_desc){.scaling = ZF_ROPE_LLAMA3, .low_factor = 4, .high_factor = 1}));
     SAYS("rope in net (graph.c:LINE): low = 4, high = 1 and original = 8192 must be positive, and "
          "high above low; %9 = f32[2,3,4]");
+    TRY(zf_rope(n.q, &(zf_rope_desc){.scaling = ZF_ROPE_YARN, .theta = 0.5}));
+    SAYS("rope in net (graph.c:LINE): low = 1, high = 32, original = 8192 and by = 1.20794 must be "
+         "positive, high not below low, and theta above 1; %9 = f32[2,3,4]");
     TRY(zf_rope(n.q, &(zf_rope_desc){.positions = n.x}));
     SAYS("rope in net (graph.c:LINE): the positions must be i32 or i64 and one for each token: the"
          " operand's shape without hidden, or [3]; %9 = f32[2,3,4], %1 = f32[2,3]");

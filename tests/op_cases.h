@@ -254,6 +254,14 @@ static const op_case cases[] = {
      "rope %1, %2 {heads=1 theta=500000 scaling=llama3 factor=8 low=1 high=4 original=64 "
      "inverse=true} : f[2,R,12]",
      NORM, 6, 0, 0},
+    {"rope", "f[2,R,16] i[R]",
+     "rope %1, %2 {heads=1 theta=100 scaling=yarn factor=4 low=1 high=8 original=32 by=1.5} : "
+     "f[2,R,16]",
+     NORM, 9, 0, 0},
+    {"rope", "f[R,12] i[R]",
+     "rope %1, %2 {heads=1 theta=100 scaling=yarn factor=4 low=1 high=8 original=32 inverse=true "
+     "unrounded=true by=1.5} : f[R,12]",
+     NORM, 9, 0, 0},
     {"rope", "f[3,R,10]", "rope %1 {heads=1 theta=10000} : f[3,R,10]", NORM, 6, 0, 0},
     {"linear", "f[R,N] f[M,N]", "linear %1, %2 : f[R,M]", TERMS, 1, 'N', 0},
     {"linear", "f[2,R,N] f[M,N] f[M]", "linear %1, %2, %3 : f[2,R,M]", TERMS, 2, 'N', 0},

@@ -41,6 +41,7 @@ static void read_rope(llm_config *c, const zf_json *json, zf_error *error)
     if (!zf_config_read_rope(json, c->positions, &rope, error)) return;
     c->theta = rope.theta, c->scaling = rope.scaling, c->factor = rope.factor;
     c->low = rope.low_factor, c->high = rope.high_factor, c->original = rope.original;
+    c->attention = rope.attention, c->unrounded = rope.unrounded;
 }
 
 static void set_full(llm_config *c, int64_t layer)
@@ -134,19 +135,27 @@ static bool read_more(void *config, const zf_json *json, zf_error *error)
 
 static void write_rope(const llm_config *c, zf_json_writer *w)
 {
-    bool llama3 = c->scaling == ZF_ROPE_LLAMA3;
+    static const char *const names[] = {[ZF_ROPE_PLAIN] = "dynamic",
+                                        [ZF_ROPE_LINEAR] = "linear",
+                                        [ZF_ROPE_LLAMA3] = "llama3",
+                                        [ZF_ROPE_YARN] = "yarn"};
+    const bool yarn = c->scaling == ZF_ROPE_YARN;
     zf_json_put_key(w, "rope_scaling");
-    if (!c->scaling) {
+    if (!c->scaling && c->factor == 0) {
         zf_json_put_null(w);
         return;
     }
     zf_json_begin_object(w);
-    zf_json_put_text_member(w, "rope_type", llama3 ? "llama3" : "linear");
+    zf_json_put_text_member(w, "rope_type", names[c->scaling]);
     zf_json_put_double_member(w, "factor", c->factor);
-    if (llama3) {
-        zf_json_put_double_member(w, "low_freq_factor", c->low);
-        zf_json_put_double_member(w, "high_freq_factor", c->high);
+    if (c->scaling >= ZF_ROPE_LLAMA3) {
+        zf_json_put_double_member(w, yarn ? "beta_slow" : "low_freq_factor", c->low);
+        zf_json_put_double_member(w, yarn ? "beta_fast" : "high_freq_factor", c->high);
         zf_json_put_int_member(w, "original_max_position_embeddings", c->original);
+    }
+    if (yarn) {
+        zf_json_put_double_member(w, "attention_factor", c->attention);
+        zf_json_put_bool_member(w, "truncate", !c->unrounded);
     }
     zf_json_end(w);
 }
@@ -297,6 +306,8 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
                          .low_factor = c->low,
                          .high_factor = c->high,
                          .original = c->original,
+                         .unrounded = c->unrounded != 0,
+                         .attention = c->attention,
                          .positions = zf_valid(in->positions) ? in->positions : ZF_NONE};
     zf_attention_desc attention = {.heads = c->heads,
                                    .kv_heads = c->kv_heads,

@@ -22,7 +22,9 @@ typedef struct llm_config {
     int64_t heads, kv_heads, width; /* width: of a head */
     double eps, attention_dropout, std;
     double theta, factor, low, high; /* of rope; factor, low, high and original if it is scaled */
-    int64_t scaling, original;       /* a zf_rope_scaling */
+    int64_t scaling, original;       /* a zf_rope_scaling; plain with a factor: dynamic */
+    double attention;                /* of yarn */
+    int64_t unrounded;               /* of yarn */
     int64_t activation;              /* a zf_activation */
     int64_t attention_bias;          /* of q, k, v and o; Qwen2 always has those of q, k and v */
     int64_t mlp_bias;

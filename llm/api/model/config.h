@@ -129,8 +129,9 @@ ZF_API int64_t zf_config_bits(const zf_config_table *table, const void *config);
 ZF_API bool zf_config_scores(const zf_config_table *table, const void *config);
 
 /* Reads what config.json says about rotary positions, in transformers 5's order: the object
- * rope_scaling, else rope_parameters; in it rope_theta, else that of the file. Sets theta, scaling,
- * factor, low_factor, high_factor and original of *rope. positions: of the model. An object, a
+ * rope_scaling, else rope_parameters; in it rope_theta, else that of the file. Sets *rope but for
+ * its heads and positions. Up to `positions`, those of the model, dynamic scaling changes nothing: it
+ * is ZF_ROPE_PLAIN with a factor that is not 0, and longer texts must be refused. An object, a
  * member or a kind of scaling that is not read is an error that names it. False with *error. */
 ZF_API bool zf_config_read_rope(const zf_json *json, int64_t positions, zf_rope_desc *rope,
                                 zf_error *error);

@@ -50,6 +50,16 @@ CASES = {
                dict(hidden_size=12, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
                     intermediate_size=14, attention_bias=True, mlp_bias=True,
                     rope_parameters=dict(rope_type="linear", rope_theta=100.0, factor=2.5))),
+    "yarn": ("qwen2", True, torch.float32, True, None,
+             dict(hidden_size=24, num_attention_heads=2, num_key_value_heads=1, intermediate_size=20,
+                  tie_word_embeddings=True, pad_token_id=0,
+                  rope_parameters=dict(rope_type="yarn", rope_theta=100.0, factor=4.0, beta_fast=4.0,
+                                       original_max_position_embeddings=16))),
+    "yarn3": ("llama", False, torch.float32, False, None,
+              dict(hidden_size=32, num_attention_heads=2, num_key_value_heads=2, intermediate_size=14,
+                   rope_parameters=dict(rope_type="yarn", rope_theta=50.0, factor=3.0, beta_slow=0.5,
+                                        mscale=0.7, mscale_all_dim=2.0, truncate=False,
+                                        original_max_position_embeddings=20))),
     "mistral": ("mistral", True, torch.bfloat16, False, None,
                 dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=1,
                      intermediate_size=12, sliding_window=4)),
@@ -136,7 +146,7 @@ def make_case(name):
 
 
 PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
-           "alternating": 1.2, "ministral": 1.3}
+           "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "ministral": 1.3}
 
 
 def make_generated(names):

@@ -27,6 +27,7 @@ static const struct {
              {"../opt/before", true, false}, {"../opt/after", false, false},
              /* Rope scaled by yarn: a Qwen2, and a Llama with more of its members. */
              {"yarn", true, false}, {"yarn3", false, false},
+             {"gemma3", false, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -175,6 +176,8 @@ TEST_ONCE(opt_with_norms_before_is_that_of_transformers) { check_case(t, 8, NULL
 TEST_ONCE(opt_with_norms_after_is_that_of_transformers) { check_case(t, 9, NULL); }
 TEST_ONCE(llm_yarn_is_that_of_transformers) { check_case(t, 10, NULL); }
 TEST_ONCE(llm_yarn_of_more_members_is_that_of_transformers) { check_case(t, 11, NULL); }
+TEST_ONCE(llm_gemma3_is_that_of_transformers) { check_case(t, 12, NULL); }
+TEST_ONCE(llm_gemma3_without_fusion) { check_case(t, 12, "all"); }
 TEST_ONCE(opt_without_fusion) { check_case(t, 9, "all"); }
 
 /* -------------------------------------------------------------------------------- generation */
@@ -205,6 +208,7 @@ TEST_ONCE(llm_alternating_generates_as_transformers) { check_case_generated(t, 6
 TEST_ONCE(llm_ministral_generates_as_transformers) { check_case_generated(t, 7, 9, 1.3); }
 TEST_ONCE(opt_with_norms_before_generates_as_transformers) { check_case_generated(t, 8, 3, 3); }
 TEST_ONCE(opt_with_norms_after_generates_as_transformers) { check_case_generated(t, 9, 0, 2.5); }
+TEST_ONCE(llm_gemma3_generates_as_transformers) { check_case_generated(t, 12, 5, 1.3); }
 TEST_ONCE(llm_yarn_generates_as_transformers) { check_case_generated(t, 10, 3, 1.3); }
 TEST_ONCE(llm_yarn_of_more_members_generates_as_transformers) { check_case_generated(t, 11, 0, 1.2); }
 
@@ -655,6 +659,31 @@ static bool load_config(const char *text, llm_config *c, zf_error *error)
     "{\"vocab_size\": 99, \"hidden_size\": 12, \"num_hidden_layers\": 3, \"intermediate_size\": "   \
     "7, \"num_attention_heads\": 6, \"max_position_embeddings\": 50,\n"
 
+#define GEMMA SIZES "\"model_type\": \"gemma3_text\", \"num_key_value_heads\": 2, "
+
+/* Defaults of Gemma 3, and what it writes. */
+TEST_ONCE(llm_configurations_of_gemma)
+{
+    llm_config c, again;
+    zf_error error = {ZF_OK, ""};
+    zf_json_writer *w;
+    const char *text;
+    CHECK(t, load_config(GEMMA "\"sliding_window_pattern\": 2}", &c, &error));
+    CHECK(t, c.width == 256 && c.query == 256 && c.window == 4096 && c.full[0] == 2 && c.tied);
+    CHECK(t, c.theta == 1e6 && c.near_theta == 1e4 && c.activation == ZF_ACTIVATION_GELU_TANH);
+    CHECK(t, c.begin == 2 && c.ends[0] == 1 && !c.pad);
+    CHECK(t, load_config(GEMMA "\"rope_parameters\": {\"full_attention\": {\"rope_type\": "
+                               "\"linear\", \"factor\": 8, \"rope_theta\": 7e5}, "
+                               "\"sliding_attention\": {\"rope_theta\": 3e4}}}",
+                         &c, &error));
+    CHECK(t, c.theta == 7e5 && c.near_theta == 3e4 && c.factor == 8 && !c.full[0]);
+    w = zf_config_json(llm_sample.config, &c);
+    test_defer(t, (test_cleanup *)zf_json_writer_free, w);
+    text = zf_json_text(w, NULL, &error);
+    CHECK(t, text && load_config(text, &again, &error));
+    CHECK(t, !memcmp(&c, &again, sizeof c));
+}
+
 TEST_ONCE(llm_configurations)
 {
     llm_config c, again;
@@ -751,8 +780,25 @@ TEST_ONCE(llm_configurations_that_are_refused)
         const char *text, *problem;
     } bad[] = {
         {SIZES "\"model_type\": \"gemma2\"}",
-         ":2:15: model_type must be \"llama\", \"mistral\", \"ministral\", \"qwen2\" or "
-         "\"qwen3\", not \"gemma2\""},
+         ":2:15: model_type must be \"llama\", \"mistral\", \"ministral\", \"qwen2\", "
+         "\"qwen3\" or \"gemma3_text\", not \"gemma2\""},
+        {SIZES "\"query_pre_attn_scalar\": 8}",
+         ":2:26: query_pre_attn_scalar is not read in this family"},
+        {GEMMA "\"hidden_activation\": \"gelu\"}",
+         "hidden_activation must be gelu_pytorch_tanh, not \"gelu\""},
+        {GEMMA "\"use_bidirectional_attention\": true}",
+         "use_bidirectional_attention must be false, not true"},
+        {GEMMA "\"final_logit_softcapping\": 30}", "final_logit_softcapping is not read, and may"},
+        {GEMMA "\"rope_parameters\": {\"rope_type\": \"default\"}}",
+         "rope_parameters.rope_type is not read: rope of this family is in full_attention and"},
+        {GEMMA "\"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"linear\", "
+               "\"factor\": 2}}}",
+         "sliding_attention is scaled, which layers with a window are not"},
+        {GEMMA "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+         "rope_scaling lacks \"rope_type\""},
+        {GEMMA "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, "
+               "\"rope_parameters\": {\"full_attention\": {}}}",
+         "rope_scaling is not read where rope_parameters has full_attention"},
         {SIZES "\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2}}",
          ":2:26: rope_scaling.type must be default, linear, dynamic, llama3 or yarn, not "
          "\"longrope\""},

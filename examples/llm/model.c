@@ -1,4 +1,5 @@
 #include "model.h"
+#include "gemma.h"
 #include "../frame/options/fail.h"
 #include "../frame/score/score.h"
 #include "../../zeroflow_llm.h"
@@ -17,9 +18,15 @@ static const struct {
     [LLM_MINISTRAL] = {"MinistralForCausalLM", 8, 0, 4096},
     [LLM_QWEN2] = {"Qwen2ForCausalLM", 32, 0, 4096},
     [LLM_QWEN3] = {"Qwen3ForCausalLM", 32, 128, 4096},
+    [LLM_GEMMA3] = {"Gemma3ForCausalLM", 4, 256, 4096},
 };
 
-static bool is_qwen(const llm_config *c) { return c->family >= LLM_QWEN2; }
+static bool is_qwen(const llm_config *c) 
+{
+    return c->family == LLM_QWEN2 || c->family == LLM_QWEN3;
+}
+
+static bool is_gemma(const llm_config *c) { return c->family == LLM_GEMMA3; }
 
 static bool is_full(const llm_config *c, int64_t layer)
 {
@@ -35,22 +42,25 @@ static void read_count(const zf_json *json, const char *key, int64_t absent, int
     if (zf_config_member(json, key)) zf_json_to_int(v, 1, INT32_MAX, out, error);
 }
 
+void llm_set_rope(llm_config *c, const zf_rope_desc *rope)
+{
+    c->theta = rope->theta, c->scaling = rope->scaling, c->factor = rope->factor;
+    c->low = rope->low_factor, c->high = rope->high_factor, c->original = rope->original;
+    c->attention = rope->attention, c->unrounded = rope->unrounded;
+}
+
 static void read_rope(llm_config *c, const zf_json *json, zf_error *error)
 {
     zf_rope_desc rope = {.theta = 0};
-    if (!zf_config_read_rope(json, c->positions, &rope, error)) return;
-    c->theta = rope.theta, c->scaling = rope.scaling, c->factor = rope.factor;
-    c->low = rope.low_factor, c->high = rope.high_factor, c->original = rope.original;
-    c->attention = rope.attention, c->unrounded = rope.unrounded;
+    if (zf_config_read_rope(json, c->positions, &rope, error)) llm_set_rope(c, &rope);
 }
 
-static void set_full(llm_config *c, int64_t layer)
+void llm_set_full(llm_config *c, int64_t layer)
 {
     if (layer < LLM_LAYERS) c->full[layer / 64] |= (int64_t)((uint64_t)1 << layer % 64);
 }
 
-/* The kind of each layer. */
-static void read_types(llm_config *c, const zf_json *types, zf_error *error)
+void llm_read_types(llm_config *c, const zf_json *types, zf_error *error)
 {
     int64_t layer = 0, sliding = 0;
     for (const zf_json *v = zf_json_first(types); v && !error->status; v = zf_json_next(v)) {
@@ -60,7 +70,7 @@ static void read_types(llm_config *c, const zf_json *types, zf_error *error)
         full = !strcmp(text, "full_attention");
         if (!error->status && !full && strcmp(text, "sliding_attention"))
             zf_json_expected(v, error, "full_attention or sliding_attention");
-        if (full) set_full(c, layer);
+        if (full) llm_set_full(c, layer);
         sliding += !full, layer++;
     }
     if (error->status) return;
@@ -94,15 +104,15 @@ static void read_windows(llm_config *c, const zf_json *json, zf_error *error)
         zf_json_expected(zf_json_member(json, "num_hidden_layers"), error,
                          "at most %d in a model with a sliding_window", LLM_LAYERS);
     if (types && c->family == LLM_MISTRAL) c->family = LLM_MINISTRAL;
-    if (types) read_types(c, types, error);
-    for (int64_t k = 0; !types && c->window && k < from; k++) set_full(c, k);
+    if (types) llm_read_types(c, types, error);
+    for (int64_t k = 0; !types && c->window && k < from; k++) llm_set_full(c, k);
     if (!c->window) memset(c->full, 0, sizeof c->full);
 }
 
 /* The ids that transformers takes where the file has none. */
 static void read_ids(llm_config *c, const zf_json *json)
 {
-    if (c->family >= LLM_QWEN2) return;
+    if (is_qwen(c) || is_gemma(c)) return;
     if (!zf_json_member(json, "bos_token_id")) c->begin = 1;
     if (!zf_json_member(json, "eos_token_id")) c->ends[0] = 2;
 }
@@ -114,10 +124,11 @@ static bool read_more(void *config, const zf_json *json, zf_error *error)
         read_count(json, "num_key_value_heads", families[c->family].kv_heads, 0, &c->kv_heads,
                    error);
         if (!c->width && !zf_json_member(json, "head_dim")) c->width = families[c->family].width;
-        read_rope(c, json, error);
-        read_windows(c, json, error);
+        if (!is_gemma(c)) read_rope(c, json, error), read_windows(c, json, error);
+        (void)llm_gemma_read(c, json, error);
         read_ids(c, json);
-        if (c->family != LLM_LLAMA && c->family != LLM_QWEN3) c->attention_bias = 0;
+        if (c->family == LLM_MISTRAL || c->family == LLM_MINISTRAL || c->family == LLM_QWEN2)
+            c->attention_bias = 0;
         if (c->family != LLM_LLAMA) c->mlp_bias = 0;
     }
     if (!c->kv_heads) c->kv_heads = c->heads;
@@ -170,7 +181,7 @@ static void write_windows(const llm_config *c, zf_json_writer *w)
         zf_json_put_bool_member(w, "use_sliding_window", c->window > 0);
         zf_json_put_int_member(w, "max_window_layers", from);
     }
-    if (!full && c->family != LLM_MINISTRAL) return;
+    if (!full && c->family != LLM_MINISTRAL && !is_gemma(c)) return;
     zf_json_put_key(w, "layer_types");
     zf_json_begin_array(w);
     for (int64_t k = 0; k < c->layers; k++)
@@ -182,6 +193,7 @@ static void write_more(const void *config, zf_json_writer *w)
 {
     const llm_config *c = config;
     write_rope(c, w);
+    if (is_gemma(c)) llm_gemma_write(c, w);
     if (c->family != LLM_LLAMA) {
         zf_json_put_key(w, "sliding_window");
         if (c->window) zf_json_put_int(w, c->window);
@@ -197,11 +209,16 @@ static const char *architecture_of(const void *config)
 
 static const char *const other_keys[] = {
     "rope_scaling", "rope_parameters", "partial_rotary_factor", "sliding_window",
-    "use_sliding_window", "max_window_layers", "layer_types", NULL};
+    "use_sliding_window", "max_window_layers", "layer_types",
+    /* of transformers' caches */
+    "cache_implementation",
+    /* llm_gemma_keys */
+    "hidden_activation", "query_pre_attn_scalar", "rope_local_base_freq", "sliding_window_pattern",
+    "_sliding_window_pattern", "use_bidirectional_attention", NULL};
 
 #define AT(member) offsetof(llm_config, member)
 static const zf_config_table members = {
-    .types = {"llama", "mistral", "ministral", "qwen2", "qwen3"},
+    .types = {"llama", "mistral", "ministral", "qwen2", "qwen3", "gemma3_text"},
     .type = AT(family),
     .bytes = sizeof(llm_config),
     .defaults = &(const llm_config){.vocab = 32000,
@@ -283,7 +300,13 @@ static zf_tensor ones(zf_graph *g, const char *name, int64_t count)
 static zf_tensor norm(zf_tensor *x, zf_tensor y, const char *name, const llm_config *c)
 {
     zf_residual_desc d = {.eps = ZF_GIVEN(c->eps), .sum = x};
+    if (is_gemma(c)) return *x = zf_add(*x, y), llm_gemma_norm(*x, name, c->eps);
     return zf_residual_rms_norm(y, *x, ones(y.graph, name, c->hidden), &d);
+}
+
+static zf_tensor plain_norm(zf_tensor x, const char *name, const llm_config *c)
+{
+    return is_gemma(c) ? llm_gemma_norm(x, name, c->eps) : zf_nn_rms_norm(x, name, c->eps);
 }
 
 /* The norm of x [B, T, heads width], for each head separately. */
@@ -291,7 +314,7 @@ static zf_tensor head_norm(zf_tensor x, const char *name, const llm_config *c)
 {
     zf_shape s = zf_tensor_shape(x);
     zf_tensor y = zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], s.dims[2] / c->width, c->width));
-    return zf_reshape(zf_nn_rms_norm(y, name, c->eps), s);
+    return zf_reshape(plain_norm(y, name, c), s);
 }
 
 static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, const llm_config *c,
@@ -300,8 +323,9 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
     bool bias = c->attention_bias || c->family == LLM_QWEN2;
     zf_nn_linear_desc into = {.std = ZF_GIVEN(c->std), .no_bias = !bias},
                       out = {.std = ZF_GIVEN(c->std), .no_bias = !c->attention_bias};
-    zf_rope_desc rope = {.theta = c->theta,
-                         .scaling = (zf_rope_scaling)c->scaling,
+    const bool near = c->near_theta > 0 && !is_full(c, layer);
+    zf_rope_desc rope = {.theta = near ? c->near_theta : c->theta,
+                         .scaling = near ? ZF_ROPE_PLAIN : (zf_rope_scaling)c->scaling,
                          .factor = c->factor,
                          .low_factor = c->low,
                          .high_factor = c->high,
@@ -311,6 +335,7 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
                          .positions = zf_valid(in->positions) ? in->positions : ZF_NONE};
     zf_attention_desc attention = {.heads = c->heads,
                                    .kv_heads = c->kv_heads,
+                                   .scale = c->query ? 1 / sqrt((double)c->query) : 0,
                                    .dropout = c->attention_dropout,
                                    .causal = true,
                                    .window = is_full(c, layer) ? 0 : c->window,
@@ -321,7 +346,8 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const causal_inputs *in, co
               v = causal_linear(x, "v_proj", of_k, &into, c->bits);
     causal_masks(&attention, in);
     causal_caches(&attention, in, of_k);
-    if (c->family == LLM_QWEN3) q = head_norm(q, "q_norm", c), k = head_norm(k, "k_norm", c);
+    if (c->family == LLM_QWEN3 || is_gemma(c))
+        q = head_norm(q, "q_norm", c), k = head_norm(k, "k_norm", c);
     rope.heads = c->heads, q = zf_rope(q, &rope);
     rope.heads = c->kv_heads, k = zf_rope(k, &rope);
     return causal_linear(zf_attention(q, k, v, &attention), "o_proj", c->hidden, &out, c->bits);
@@ -348,16 +374,19 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
     *words = zf_nn_embedding_table(g, "embed_tokens", c->vocab, c->hidden, &table);
     x = zf_embedding_ex(*words, in->input_ids,
                         &(zf_embedding_desc){.padded = c->pad >= 0, .padding = c->pad});
+    if (is_gemma(c)) x = zf_scale(x, (float)sqrt((double)c->hidden));
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "layers.%lld", (long long)i);
-        y = i ? norm(&x, y, "input_layernorm", c) : zf_nn_rms_norm(x, "input_layernorm", c->eps);
+        y = i ? norm(&x, y, "input_layernorm", c) : plain_norm(x, "input_layernorm", c);
         zf_push(g, "self_attn");
         y = attend(y, mask, in, c, i);
         zf_pop(g);
-        y = norm(&x, y, "post_attention_layernorm", c);
+        if (is_gemma(c)) y = plain_norm(y, "post_attention_layernorm", c);
+        y = norm(&x, y, is_gemma(c) ? "pre_feedforward_layernorm" : "post_attention_layernorm", c);
         zf_push(g, "mlp");
         y = feed_forward(y, c);
         zf_pop(g);
+        if (is_gemma(c)) y = plain_norm(y, "post_feedforward_layernorm", c);
         zf_pop(g);
     }
     x = norm(&x, y, "norm", c);

@@ -1,4 +1,5 @@
-/* Llama and its relatives (Touvron et al. 2023; Jiang et al. 2023; Qwen 2024): the configuration as
+/* Llama and its relatives (Touvron et al. 2023; Jiang et al. 2023; Qwen 2024; Gemma 2025): the
+ * configuration as
  * config.json has it, the graph, the weights as Hugging Face files. */
 #ifndef LLM_MODEL_H
 #define LLM_MODEL_H
@@ -11,7 +12,8 @@ typedef enum llm_family {
     LLM_MISTRAL,
     LLM_MINISTRAL, /* a Mistral whose layers differ: its config.json may say mistral */
     LLM_QWEN2,
-    LLM_QWEN3
+    LLM_QWEN3,
+    LLM_GEMMA3 /* its text part: gemma.h */
 } llm_family;
 
 enum { LLM_ENDS = ZF_CONFIG_ENDS, LLM_LAYERS = 1024 /* of a model with windows, at most */ };
@@ -25,6 +27,8 @@ typedef struct llm_config {
     int64_t scaling, original;       /* a zf_rope_scaling; plain with a factor: dynamic */
     double attention;                /* of yarn */
     int64_t unrounded;               /* of yarn */
+    double near_theta;               /* of layers with a window; they have plain rope; 0: as others */
+    int64_t query;                   /* scores are divided by its root; 0: width */
     int64_t activation;              /* a zf_activation */
     int64_t attention_bias;          /* of q, k, v and o; Qwen2 always has those of q, k and v */
     int64_t mlp_bias;
@@ -40,6 +44,13 @@ typedef struct llm_config {
 /* One of 15m, 110m, 160m, the path of a Hugging Face config.json, or of a folder with one. False
  * with *error. */
 bool llm_config_load(const char *name_or_path, llm_config *config, zf_error *error);
+
+/* For families that read more. The rope of all layers, or of those without a window. */
+void llm_set_rope(llm_config *config, const zf_rope_desc *rope);
+/* The layer sees all tokens. */
+void llm_set_full(llm_config *config, int64_t layer);
+/* layer_types: the kind of each layer. */
+void llm_read_types(llm_config *config, const zf_json *types, zf_error *error);
 
 /* For the samples' frame. Parameters have the names of the files. Files may lack the prefix
  * "model.", may have a head although it is tied, and may have rotary_emb.inv_freq. */

@@ -143,23 +143,33 @@ static void zfl_read_rope_factors(const zf_json *rope, const zfl_rope_kind *kind
     if (kind->kind == ZF_ROPE_YARN) zfl_read_yarn(rope, out, error);
 }
 
-bool zf_config_read_rope(const zf_json *json, int64_t positions, zf_rope_desc *out, zf_error *error)
+bool zf_config_read_rope_object(const zf_json *rope, const zf_json *theta, double otherwise,
+                                int64_t positions, zf_rope_desc *out, zf_error *error)
 {
-    const zf_json *rope = zfl_rope_object(json, error), *own = zf_config_member(json, "rope_theta"),
-                  *theta = zf_config_member(rope, "rope_theta");
+    const zf_json *within = zf_config_member(rope, "rope_theta");
     const zfl_rope_kind *kind = NULL;
     double other;
-    out->theta = 10000;
-    zf_json_to_double(theta ? theta : own, 1e-6, 1e12, &out->theta, error);
+    if (rope && zf_json_type_of(rope) != ZF_JSON_OBJECT)
+        return zf_json_expected(rope, error, "an object"), false;
+    out->theta = otherwise;
+    zf_json_to_double(within ? within : theta, 1e-6, 1e12, &out->theta, error);
     other = out->theta;
-    zf_json_to_double(own, 1e-6, 1e12, &other, error);
+    zf_json_to_double(theta, 1e-6, 1e12, &other, error);
     if (!error->status && other != out->theta)
-        zf_json_expected(own, error, "%.17g, as in the object of rope", out->theta);
-    zfl_expect_whole_heads(json, error);
+        zf_json_expected(theta, error, "%.17g, as in the object of rope", out->theta);
     zfl_expect_whole_heads(rope, error);
     if (!error->status) kind = zfl_read_rope_kind(rope, error);
     if (!error->status) zfl_expect_rope_members(rope, kind, error);
     if (!error->status) out->scaling = kind->kind;
     if (!error->status) zfl_read_rope_factors(rope, kind, positions, out, error);
     return !error->status;
+}
+
+bool zf_config_read_rope(const zf_json *json, int64_t positions, zf_rope_desc *out, zf_error *error)
+{
+    const zf_json *rope = zfl_rope_object(json, error);
+    zfl_expect_whole_heads(json, error);
+    return !error->status &&
+           zf_config_read_rope_object(rope, zf_config_member(json, "rope_theta"), 10000, positions,
+                                      out, error);
 }

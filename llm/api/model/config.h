@@ -43,7 +43,7 @@ typedef struct zf_config_size {
 enum {
     ZF_CONFIG_ROWS = 32,
     ZF_CONFIG_SIZES = 8,
-    ZF_CONFIG_TYPES = 6,
+    ZF_CONFIG_TYPES = 12,
     ZF_CONFIG_DROPOUTS = 4,
     ZF_CONFIG_ENDS = 8,
     ZF_CONFIG_BYTES = 512
@@ -135,6 +135,12 @@ ZF_API bool zf_config_scores(const zf_config_table *table, const void *config);
  * member or a kind of scaling that is not read is an error that names it. False with *error. */
 ZF_API bool zf_config_read_rope(const zf_json *json, int64_t positions, zf_rope_desc *rope,
                                 zf_error *error);
+
+/* The same of one object, as of the layers of one kind; NULL: there is none. theta: the file's, which
+ * an object that has one must repeat; NULL: none. otherwise: theta where neither has one. */
+ZF_API bool zf_config_read_rope_object(const zf_json *object, const zf_json *theta,
+                                       double otherwise, int64_t positions, zf_rope_desc *rope,
+                                       zf_error *error);
 
 /* The value of a key; NULL where it is absent or null, so that the default applies. */
 ZF_API const zf_json *zf_config_member(const zf_json *json, const char *key);

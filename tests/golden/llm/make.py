@@ -60,6 +60,15 @@ CASES = {
                    rope_parameters=dict(rope_type="yarn", rope_theta=50.0, factor=3.0, beta_slow=0.5,
                                         mscale=0.7, mscale_all_dim=2.0, truncate=False,
                                         original_max_position_embeddings=20))),
+    "gemma3": ("gemma3_text", False, torch.bfloat16, True, None,
+               dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+                    intermediate_size=20, num_hidden_layers=3, sliding_window=4,
+                    query_pre_attn_scalar=9, rms_norm_eps=1e-5, pad_token_id=0,
+                    tie_word_embeddings=False,
+                    layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                    rope_parameters=dict(
+                        full_attention=dict(rope_type="linear", rope_theta=500.0, factor=2.0),
+                        sliding_attention=dict(rope_type="default", rope_theta=30.0)))),
     "mistral": ("mistral", True, torch.bfloat16, False, None,
                 dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=1,
                      intermediate_size=12, sliding_window=4)),
@@ -90,7 +99,8 @@ def fill(model, dtype):
     with torch.no_grad():
         for name, p in model.named_parameters():
             x = torch.from_numpy(rng.standard_normal(tuple(p.shape)))
-            p.copy_((1 + 0.2 * x if "norm" in name else 0.25 * x).to(dtype))
+            ones = "norm" in name and "gemma" not in model.config.model_type
+            p.copy_((1 + 0.2 * x if ones else 0.25 * x).to(dtype))
     return model
 
 
@@ -114,10 +124,13 @@ def older(path):
     """What transformers 4 wrote for the same model."""
     config = json.loads(path.read_text())
     rope = config.pop("rope_parameters")
+    if "full_attention" in rope:
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = rope["full_attention"]
     config["rope_theta"] = rope.pop("rope_theta")
     kind = rope.pop("rope_type")
     config["rope_scaling"] = None if kind == "default" else \
-        {"type" if kind == "linear" else "rope_type": kind, **rope}
+        {"type" if kind == "linear" and config["model_type"] == "llama" else "rope_type": kind, **rope}
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -146,7 +159,7 @@ def make_case(name):
 
 
 PENALTY = {"llama2": 1.0, "llama3": 1.2, "linear": 1.3, "mistral": 1.0, "qwen2": 1.3, "qwen3": 1.4,
-           "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "ministral": 1.3}
+           "alternating": 1.2, "yarn": 1.3, "yarn3": 1.2, "gemma3": 1.3, "ministral": 1.3}
 
 
 def make_generated(names):

@@ -512,3 +512,28 @@ TEST(lora_copy_that_fits_nothing)
                "\"layer.0.q.lora_A.weight\"");
     CHECK(t, zf_lora_copy(NULL, "a", "b") == ZF_ERR_ARGUMENT);
 }
+
+/* Ranks and alphas of modules are numbers, of modules that are adapted. */
+TEST(lora_numbers_that_fit_nothing)
+{
+    static const struct {
+        zf_lora_desc d;
+        const char *says;
+    } bad[] = {
+        {{.targets = "q", .ranks = "k:2"}, "zf_lora: ranks has \"k\", which is no module that is adapted"},
+        {{.targets = "q", .ranks = "q:1.5"},
+         "zf_lora: ranks has \"q\" without a rank above 0: MODULE:NUMBER,... is needed"},
+        {{.targets = "q", .alphas = "q"},
+         "zf_lora: alphas has \"q\" without a number: MODULE:NUMBER,... is needed"},
+    };
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        zf_output(zf_linear(zf_input(g, "x", ZF_F32, ZF_SHAPE(2, 4)),
+                            zf_param(g, "q.weight", ZF_SHAPE(4, 4), NULL), ZF_NONE),
+                  "y");
+        (void)zf_lora(g, &bad[k].d);
+        CHECK_TEXT(t, zf_graph_error(g), bad[k].says);
+    }
+}

@@ -9,7 +9,7 @@
 #ifndef LLM_GEMMA_H
 #define LLM_GEMMA_H
 
-#include "model.h"
+#include "config.h"
 
 /* The members of config.json that only Gemma has: with `gemma` read, else an error. False with
  * *error. */

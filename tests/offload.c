@@ -620,9 +620,11 @@ TEST_ONCE(offload_places_by_pages)
                  "parameters=disk optimizer=disk piece=4096; prefetch bytes=100000; memory no_reuse",
                  optimizers[k]);
         CHECK(t, text = text_after(t, model, line));
-        for (const char *at = text; (at = strstr(at, " host @")); at++) {
-            const char *const plus = strchr(at, '+');
-            offset = strtol(at + 7, NULL, 10), bytes = strtol(plus + 1, NULL, 10);
+        for (const char *at = text; (at = strstr(at, " host ")); at++) {
+            const char *const place = strchr(at, '@');
+            if (!place || place > at + strcspn(at, "\n")) continue;
+            offset = strtol(place + 1, NULL, 10);
+            bytes = strtol(strchr(place, '+') + 1, NULL, 10);
             if (bytes < 4096) {
                 small++;
                 continue;

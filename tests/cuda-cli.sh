@@ -67,7 +67,7 @@ batches="--model $golden/config.json --batch-file $golden/batch.safetensors"
 # shellcheck disable=SC2086
 {
     check 'an option without its device' fails 2 "bert: pretrain: --rendezvous requires --device \
-cuda; it is cpu; 'bert pretrain --help' lists the options" \
+cuda or hip; it is cpu; 'bert pretrain --help' lists the options" \
         "$bert" pretrain $batches --rendezvous here
     check 'a rendezvous of threads' fails 1 'bert: --rendezvous here is for processes, and this '\
 'one was started alone: start them with mpirun, torchrun or srun' \

@@ -123,11 +123,10 @@ untouched() {
 check 'what was tried is as it was' untouched
 # shellcheck disable=SC2086
 leftover() { # of that name, which is a file of somebody, or what a killed run has left
-    echo letter > "$work/report.zf-try" && ! train $short --report "$work/report" 2> "$work/err" &&
-        grep -q 'report: File exists' "$work/err" && [ "$(cat "$work/report.zf-try")" = letter ] &&
-        head -c 4096 /dev/zero > "$work/report.zf-try" &&
-        train $short --report "$work/report" --dump "$work/none/dump" > "$work/out" 2>&1
-    [ ! -e "$work/report.zf-try" ]
+    echo letter > "$work/tried.zf-try" && fails_as "--report $work/tried: File exists" $short \
+        --report "$work/tried" && [ "$(cat "$work/tried.zf-try")" = letter ] &&
+        head -c 4096 /dev/zero > "$work/tried.zf-try" &&
+        ends 0 train $short --report "$work/tried" && [ ! -e "$work/tried.zf-try" ]
 }
 check 'what only has the name of a leftover stays' leftover
 

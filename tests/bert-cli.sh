@@ -1126,6 +1126,7 @@ if [ -n "$mpi" ]; then
         --schedule cosine
     check 'other steps, and so another warm-up' \
         unlike "--steps is 30 on rank 1 and 3 on rank 0: $other" --steps 30
+    check 'other threads' unlike "--threads is 2 on rank 1 and 1 on rank 0: $other" --threads 2
     check 'another mesh' unlike "--nodes is 3 on rank 1 and 0 on rank 0: $other" --nodes 3
     common='--ranks-per-node 2'
     check 'nodes that do not divide the processes' \

@@ -136,7 +136,7 @@ static const zf_option run_rows[] = {
     ROW(FLAG, lr_stairs, 0, NULL, .traits = CHANGES, .with = "schedule=range_test_lr",
         .help = "the rate grows in stairs"),
     ROW(DESC, device, 0, NULL, .rows = device_rows, .topic = "ranks"),
-    ROW(COUNT, threads, 0, "[0,1024]", .traits = LOCAL | BASIC,
+    ROW(COUNT, threads, 0, "[0,1024]", .traits = BASIC,
         .help =
             "worker threads of the process; 0: one for each processor that it may use, less where "
             "several processes share the host"),

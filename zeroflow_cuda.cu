@@ -105,8 +105,9 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
                              "%s %%%d: there is no f64 on " ZFD_GPU ", but f32, bf16 and f16; the "
                              "CPU backend has it",
                              zf_launch_name(l), (int)l->node);
-    if ((l->op == ZF_OP_attention || l->op == ZF_OP_attention_grad) &&
-        (l->attributes[7].i || l->attributes[8].i))
+    if (((l->op == ZF_OP_attention || l->op == ZF_OP_attention_grad) &&
+         (l->attributes[7].i || l->attributes[8].i)) ||
+        (l->op == ZF_OP_cached_attention && ZF_INT(l, cached_attention, block)))
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: documents and block masks have no kernel on " ZFD_GPU ", but "
                              "on the CPU; a mask (zf_attention_desc.mask) has one",

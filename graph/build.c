@@ -823,31 +823,31 @@ ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_at
     count = packed ? 1 : 3;
     if (zfi_is_operand(d.mask)) x[count++] = zfi_added_mask(d.mask, zf_tensor_dtype(q));
     if (d.scale == 0 && hidden) d.scale = 1 / sqrt((double)hidden / (double)heads);
+    if (zfi_is_operand(d.blocks) && zf_valid(d.blocks) &&
+        !zfi_mask_blocks(d.blocks, &block, &layouts))
+        return zfi_misuse(d.blocks, ZF_ERR_ARGUMENT, "attention",
+                          "the blocks must be the result of zf_block_mask_lists");
     if (zfi_is_operand(d.k_cache) || zfi_is_operand(d.v_cache) || zfi_is_operand(d.past) ||
         zfi_is_operand(d.count)) {
-        if (packed || count > 3 || d.dropout > 0 || !d.causal || zfi_is_operand(d.documents) ||
-            zfi_is_operand(d.blocks))
-            return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention",
-                              "with caches it takes q, k and v, is causal, and has no mask, documents, "
-                              "blocks or dropout");
+        if (packed || count > 3 || d.dropout > 0 || !d.causal || zfi_is_operand(d.documents))
+            return zfi_misuse(
+                q, ZF_ERR_ARGUMENT, "attention",
+                "with caches it takes q, k and v, is causal, and has no mask, documents "
+                "or dropout");
         if (!zfi_is_operand(d.k_cache) || !zfi_is_operand(d.v_cache) || !zfi_is_operand(d.past) ||
             !zfi_is_operand(d.count))
             return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention",
                               "k_cache, v_cache, past and count must be given together");
-        return zfi_op(cached_attention,
-                      zfi_with({.i = heads}, {.f = d.scale}, {.i = kv_heads < heads ? kv_heads : 0},
-                               {.i = d.window}, {.i = d.ring}),
-                      q, k, v, d.past, d.count, d.k_cache, d.v_cache);
+        return zfi_build(ZF_OP_cached_attention, zfi_is_operand(d.blocks) ? 8 : 7,
+                         (zf_tensor[]){q, k, v, d.past, d.count, d.k_cache, d.v_cache, d.blocks},
+                         zfi_with({.i = heads}, {.f = d.scale},
+                                  {.i = kv_heads < heads ? kv_heads : 0}, {.i = d.window},
+                                  {.i = d.ring}, {.i = block}, {.i = layouts}));
     }
     if (d.ring)
         return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention", "only caches can be a ring");
     if (zfi_is_operand(d.documents)) x[count++] = d.documents;
-    if (zfi_is_operand(d.blocks)) {
-        x[count++] = d.blocks;
-        if (zf_valid(d.blocks) && !zfi_mask_blocks(d.blocks, &block, &layouts))
-            return zfi_misuse(d.blocks, ZF_ERR_ARGUMENT, "attention",
-                              "the blocks must be the result of zf_block_mask_lists");
-    }
+    if (zfi_is_operand(d.blocks)) x[count++] = d.blocks;
     return zfi_build(ZF_OP_attention, count, x,
                      zfi_with({.f = d.dropout}, {.i = d.dropout > 0 ? zfi_new_stream(q.graph) : 0},
                               {.i = heads}, {.f = d.scale}, {.i = d.causal},

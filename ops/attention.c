@@ -82,8 +82,9 @@ static void zfi_attention_reference(void *context, int64_t row, int worker)
     int64_t head = row / a->m, m = row % a->m, b = head / a->heads, h = head % a->heads;
     int64_t seen = zfi_attention_seen(a, b, m), first = zfi_attention_first(a, b, m);
     for (int64_t n = first; n < seen; n++) {
-        p[n - first] =
-            zfi_attention_lists(a, head, m, n) ? zfi_attention_score(a, head, m, n) : -INFINITY;
+        p[n - first] = zfi_attention_lists(a, head, zfi_attention_past(a, b) + m, n)
+                           ? zfi_attention_score(a, head, m, n)
+                           : -INFINITY;
         if (p[n - first] > most) most = p[n - first];
     }
     for (int64_t n = first; n < seen; n++) {
@@ -196,16 +197,21 @@ static zf_status zfi_cpu_attention_grad(const zf_launch *l)
 /* ------------------------------------------------------------------------------- work */
 
 /* Keys that a query sees at most, of n; of a block mask, those of blocks on average. */
-static double zfi_attention_reach(const zf_launch *l, int64_t n)
+static double zfi_listed_reach(const zf_launch *l, int64_t n, int64_t window, int64_t block,
+                               int64_t layouts)
 {
-    const int64_t window = ZF_INT(l, attention, window), block = ZF_INT(l, attention, block),
-                  layouts = ZF_INT(l, attention, layouts);
     const double reach = (double)(window && window < n ? window : n);
     double listed;
     if (!block || !n) return reach;
     listed = (double)zfi_listed_blocks(zfi_count(&l->args[l->arg_count - 1]), layouts,
                                        zfi_div_up(n, block));
     return fmin(reach, listed * (double)block * (double)block / (double)(layouts * n));
+}
+
+static double zfi_attention_reach(const zf_launch *l, int64_t n)
+{
+    return zfi_listed_reach(l, n, ZF_INT(l, attention, window), ZF_INT(l, attention, block),
+                            ZF_INT(l, attention, layouts));
 }
 
 /* Of two products over the keys; of the gradient four. */

@@ -93,7 +93,8 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
     size[ZFI_AT_ZERO] = keys;
     size[ZFI_AT_ROWS] = 2 * width;
     size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = backward && !c->a.block ? m * group : queries;
-    if (c->a.block) size[ZFI_AT_TOKENS] = (backward && queries > keys ? queries : keys) * width;
+    if (c->a.block && !c->a.by_element)
+        size[ZFI_AT_TOKENS] = (backward && queries > keys ? queries : keys) * width;
     if (c->a.block && backward) size[ZFI_AT_MORE_TOKENS] = size[ZFI_AT_TOKENS];
     if (backward) {
         size[ZFI_AT_DY] = size[ZFI_AT_Q];
@@ -157,7 +158,7 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, zfi_attention 
     /* Two separate tasks compute seven products, one task for all computes five. */
     c.apart = 5 * zfi_round_up(heads, threads) > 7 * heads + 4 * threads / c.key_blocks ||
               (!c.direct && m > ZFI_GRADIENT_IN_SCRATCH / (c.width * c.a.group));
-    if (a.block) zfi_attention_cut_blocks(&c, backward);
+    if (a.block && !a.by_element) zfi_attention_cut_blocks(&c, backward);
     zfi_attention_parts(&c, backward);
     return c;
 }
@@ -434,6 +435,37 @@ static zfi_score_rows zfi_score_rows_of(const zfi_attention_worker *w, int64_t r
         .delta = sum + r};
 }
 
+/* Sets the scores of row r, row i of x, that its query does not see for the block mask. */
+static void zfi_hide_unlisted(const zfi_attention_worker *w, const zfi_scores *b,
+                              const zfi_score_rows *x, int64_t r, int64_t i, float score)
+{
+    const zfi_attention *a = &w->c->a;
+    const int64_t end = zfi_row_sees(b, r), row = b->seen + r - 1 + b->n;
+    zfi_block_list list;
+    if (!a->by_element) return;
+    list = zfi_attention_list(a, b->head, row / a->block, false);
+    for (int64_t n = zfi_row_first(b, r), k = 0, until; n < end; n = until) {
+        const int64_t block = (b->n + n) / a->block;
+        until = zfi_min(end, (block + 1) * a->block - b->n);
+        while (k < list.count && list.at[k] < block) k++;
+        if (k == list.count || list.at[k] != block) zfi_hide(x, i, n, until, score);
+    }
+}
+
+/* Whether the block mask lists any key of a block of scores for any of its rows. */
+static bool zfi_block_is_listed(const zfi_attention *a, const zfi_scores *b)
+{
+    const int64_t first = b->seen - 1 + b->n, last = first + b->rows - 1;
+    if (!a->by_element) return true;
+    for (int64_t row = first / a->block; row <= last / a->block; row++) {
+        const zfi_block_list list = zfi_attention_list(a, b->head, row, false);
+        for (int64_t k = 0; k < list.count; k++)
+            if (list.at[k] >= b->n / a->block && list.at[k] <= (b->n + b->keys - 1) / a->block)
+                return true;
+    }
+    return false;
+}
+
 /* Turns a block of products into what the next product reads. ds is NULL in the forward pass. */
 static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b, float *s,
                              float *ds, float *most, float *sum, float *fix)
@@ -448,6 +480,7 @@ static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b,
         for (int64_t i = 0; i < rows; i++) {
             zfi_hide(&x, i, 0, zfi_row_first(b, r + i), -INFINITY);
             zfi_hide(&x, i, zfi_row_sees(b, r + i), x.n, -INFINITY);
+            zfi_hide_unlisted(w, b, &x, r + i, i, -INFINITY);
         }
         if (ds) zfi_attend_grad_rows(c->isa, &x);
         else zfi_attend_rows(c->isa, &x);
@@ -590,6 +623,7 @@ static void zfi_attention_task(void *context, int64_t index, int worker)
     int64_t b = head / a->heads, hidden = a->heads * a->d;
     int64_t rows = zfi_min(c->queries, zfi_attention_queries(a, b) - m);
     zfi_key_span span;
+    bool begun = false; /* y has sums of keys */
     int64_t out_at = zfi_attention_at(a, head, a->m, m, hidden);
     float *s = zfi_part_of(&w, ZFI_AT_S), *y = zfi_part_of(&w, ZFI_AT_Y);
     float *most = zfi_part_of(&w, ZFI_AT_MOST), *sum = zfi_part_of(&w, ZFI_AT_SUM);
@@ -601,6 +635,7 @@ static void zfi_attention_task(void *context, int64_t index, int worker)
     for (int64_t i = 0; i < rows; i++) most[i] = -INFINITY, sum[i] = 0;
     for (int64_t n = span.first; n < span.end; n += c->keys) {
         zfi_scores block = zfi_scores_of(c, head, m, n);
+        if (!zfi_block_is_listed(a, &block)) continue;
         zfi_right kt = zfi_turned_of(&w, ZFI_AT_KT, a->k, zfi_attention_kv(a, a->k_at, head, n),
                                      a->kv_row, block.keys);
         zfi_right v = zfi_right_of(&w, ZFI_AT_K_RIGHT, a->v, zfi_attention_kv(a, a->v_at, head, n),
@@ -608,8 +643,9 @@ static void zfi_attention_task(void *context, int64_t index, int worker)
         zfi_attention_soon(&w, index, &block, span.end);
         zfi_score_product(&w, &block, s, q, kt);
         zfi_attend_block(&w, &block, s, NULL, most, sum, fix);
-        if (n > span.first) zfi_scale_rows(c->isa, y, c->width, y, c->width, rows, c->width, fix, 1);
-        zfi_keys_product(&w, &block, y, c->width, s, ZFI_AT_P_HALF, v, n > span.first);
+        if (begun) zfi_scale_rows(c->isa, y, c->width, y, c->width, rows, c->width, fix, 1);
+        zfi_keys_product(&w, &block, y, c->width, s, ZFI_AT_P_HALF, v, begun);
+        begun = true;
     }
     zfi_attention_finish(&w, &c->launch->out, out_at, rows, lse, head * a->m + m);
 }

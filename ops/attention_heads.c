@@ -19,6 +19,7 @@ typedef struct zfi_attention {
     const int32_t *documents; /* [batch, m, 2] (documents.c), or NULL */
     const int32_t *lists;     /* of a block mask (block_mask.c) */
     int64_t block, layouts, blocks; /* block 0: no block mask */
+    bool by_element;    /* of a cache: the mask is applied to scores of dense tiles, not to tiles */
     double scale, keep; /* keep: 1 / (1 - p) with dropout, else 1 */
     bool causal, drops;
     zfi_drop drop;
@@ -82,27 +83,14 @@ static bool zfi_are_lists(const double *begin, const double *entries, int64_t se
     return begin[layouts * (blocks + 1) - 1] == (double)seen;
 }
 
-/* Checks documents and lists; `from` is the number of the first of them. */
-static zf_status zfi_infer_masks(const zfi_infer *c, int32_t from, const zf_shape *q,
-                                 const zf_shape *k)
+/* Checks the lists of a block mask, the last operand, over so many keys. */
+static zf_status zfi_infer_lists(const zfi_infer *c, int64_t block, int64_t layouts, int64_t heads,
+                                 int64_t keys)
 {
-    const int64_t documents = ZF_INT(c, attention, documents), block = ZF_INT(c, attention, block),
-                  layouts = ZF_INT(c, attention, layouts), heads = ZF_INT(c, attention, heads);
-    const zf_shape pairs = ZF_SHAPE(q->dims[0], q->dims[1], 2);
-    const int64_t blocks = block > 0 ? zfi_div_up(q->dims[1], block) : 0;
-    const zfi_node *x = c->args[from];
+    const int64_t blocks = block > 0 ? zfi_div_up(keys, block) : 0;
+    const zfi_node *x = c->args[c->arg_count - 1];
     const double *values;
     int64_t count, begins, seen;
-    if ((documents || block) && q->dims[1] != k->dims[1])
-        return zfi_infer_fail(c, ZF_ERR_SHAPE,
-                              "documents and blocks need as many queries as keys, not %lld and %lld",
-                              (long long)q->dims[1], (long long)k->dims[1]);
-    if (documents && (x->dtype != ZF_I32 || !zfi_same_shape(&x->shape, &pairs)))
-        return zfi_infer_fail(c, ZF_ERR_SHAPE,
-                              "the documents, operand %d, must be i32[%lld,%lld,2] (zf_documents)",
-                              (int)from, (long long)pairs.dims[0], (long long)pairs.dims[1]);
-    if (!block) return ZF_OK;
-    x = c->args[c->arg_count - 1];
     if ((block != 16 && block != 32 && block != 64 && block != 128) ||
         (layouts != 1 && layouts != heads))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
@@ -124,6 +112,26 @@ static zf_status zfi_infer_masks(const zfi_infer *c, int32_t from, const zf_shap
                               "the blocks, operand %d, are no lists of %lld layouts of %lld blocks",
                               (int)c->arg_count - 1, (long long)layouts, (long long)blocks);
     return ZF_OK;
+}
+
+/* Checks documents and lists; `from` is the number of the first of them. */
+static zf_status zfi_infer_masks(const zfi_infer *c, int32_t from, const zf_shape *q,
+                                 const zf_shape *k)
+{
+    const int64_t documents = ZF_INT(c, attention, documents), block = ZF_INT(c, attention, block);
+    const zf_shape pairs = ZF_SHAPE(q->dims[0], q->dims[1], 2);
+    const zfi_node *x = c->args[from];
+    if ((documents || block) && q->dims[1] != k->dims[1])
+        return zfi_infer_fail(
+            c, ZF_ERR_SHAPE, "documents and blocks need as many queries as keys, not %lld and %lld",
+            (long long)q->dims[1], (long long)k->dims[1]);
+    if (documents && (x->dtype != ZF_I32 || !zfi_same_shape(&x->shape, &pairs)))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "the documents, operand %d, must be i32[%lld,%lld,2] (zf_documents)",
+                              (int)from, (long long)pairs.dims[0], (long long)pairs.dims[1]);
+    return block ? zfi_infer_lists(c, block, ZF_INT(c, attention, layouts),
+                                   ZF_INT(c, attention, heads), q->dims[1])
+                 : ZF_OK;
 }
 
 /* Checks the operands of an attention, from number `first` on. Sets the shapes of q, k and the
@@ -380,7 +388,7 @@ static zfi_block_list zfi_attention_list(const zfi_attention *a, int64_t head, i
                              turned);
 }
 
-/* Query m may see key n, as far as blocks are concerned. */
+/* The query at place m of a text may see key n, as far as blocks are concerned. */
 static bool zfi_attention_lists(const zfi_attention *a, int64_t head, int64_t m, int64_t n)
 {
     zfi_block_list list;

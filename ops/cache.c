@@ -30,12 +30,16 @@
  *     rows of a ring     past[b] mod C .... C - 1     0 ....
  *                        | new rows of k, v      |    | more of them | older tokens |
  *
+ * With `block`, an operand follows: the lists of a block mask over the C tokens of caches, of 1 or
+ * `heads` layouts (block_mask.c). Query m then sees the keys alone that the row of token past[b] + m
+ * lists. Not of a ring.
+ *
  * Several tokens at once (a prompt) use attention's kernel of blocks. One token is bound by reading
  * the caches, from end to end: a task has a piece of the keys, and goes once along it, 64 keys at a
  * time, for all heads. With m, l and o the maximum, the sum and the values of a piece, and M the
  * maximum of all pieces, y is the sum of e^(m - M) o over the pieces, by that of e^(m - M) l. */
 
-enum { ZFI_CACHED_PAST = 3, ZFI_CACHED_COUNT, ZFI_CACHED_K, ZFI_CACHED_V, ZFI_CACHED_OPERANDS };
+enum { ZFI_CACHED_PAST = 3, ZFI_CACHED_COUNT, ZFI_CACHED_K, ZFI_CACHED_V, ZFI_CACHED_LISTS };
 
 static const int64_t zfi_cached_longest = (int64_t)1 << 40; /* tokens of a text in a ring */
 
@@ -62,6 +66,11 @@ static zfi_attention zfi_cached_of(const zf_launch *l)
     a.d = a.row / a.heads;
     a.window = window ? zfi_min(window, a.n) : a.n;
     a.scores = (zf_shape){4, {a.batch, a.heads, a.m, a.kept}};
+    a.block = ZF_INT(l, cached_attention, block);
+    a.by_element = a.block != 0;
+    if (!a.block) return a;
+    a.layouts = ZF_INT(l, cached_attention, layouts), a.blocks = zfi_div_up(a.n, a.block);
+    a.lists = l->args[ZFI_CACHED_LISTS].data;
     return a;
 }
 
@@ -128,6 +137,21 @@ static zf_status zfi_infer_ring(const zfi_infer *c)
     return ZF_OK;
 }
 
+/* Checks the lists of a block mask, if there is one. */
+static zf_status zfi_infer_cached_mask(const zfi_infer *c, int64_t heads)
+{
+    const int64_t block = ZF_INT(c, cached_attention, block);
+    if ((block != 0) != (c->arg_count > ZFI_CACHED_LISTS))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "block = %lld, and the lists of a block mask are %sthere",
+                              (long long)block, block ? "not " : "");
+    if (block && ZF_INT(c, cached_attention, ring))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "a ring has no block mask");
+    return block ? zfi_infer_lists(c, block, ZF_INT(c, cached_attention, layouts), heads,
+                                   c->args[ZFI_CACHED_K]->shape.dims[1])
+                 : ZF_OK;
+}
+
 static zf_status zfi_infer_cached_attention(zfi_infer *c)
 {
     const zfi_node *const *x = c->args;
@@ -139,7 +163,7 @@ static zf_status zfi_infer_cached_attention(zfi_infer *c)
     zf_status status = ZF_OK;
     if (!zfi_is_float(x[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0 must be float: f32, bf16, f16 or f64");
-    for (int32_t i = 1; i < c->arg_count; i++)
+    for (int32_t i = 1; i <= ZFI_CACHED_V; i++)
         if (x[i]->dtype != x[0]->dtype && i != ZFI_CACHED_PAST && i != ZFI_CACHED_COUNT)
             return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand %d must be %s, as operand 0", (int)i,
                                   zf_dtype_name(x[0]->dtype));
@@ -172,6 +196,7 @@ static zf_status zfi_infer_cached_attention(zfi_infer *c)
     if (!status && x[ZFI_CACHED_K] == x[ZFI_CACHED_V])
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operands 5 and 6 must be two caches");
     if (!status && ZF_INT(c, cached_attention, ring)) status = zfi_infer_ring(c);
+    if (!status) status = zfi_infer_cached_mask(c, heads);
     return status ? status : zfi_infer_like(c, 0);
 }
 
@@ -464,6 +489,21 @@ static void zfi_cached_block(const zfi_cached_run *r, const zfi_cached_rows *blo
     }
 }
 
+/* Sets to -inf the scores, s of each head, of keys n..n+some-1 that the query at place m does not
+ * see for the block mask. False: no head sees any of them, and s is not set. */
+static bool zfi_cached_hide(const zfi_attention *a, int64_t m, int64_t n, int64_t some, float *s)
+{
+    bool any = !a->block;
+    for (int64_t h = 0; h < a->heads && a->block; h++)
+        for (int64_t k = 0, until; k < some; k = until) {
+            until = zfi_min(some, ((n + k) / a->block + 1) * a->block - n);
+            if (zfi_attention_lists(a, h, m, n + k)) any = true;
+            else
+                for (int64_t i = k; s && i < until; i++) s[h * ZFI_LANES + i] = -INFINITY;
+        }
+    return any;
+}
+
 /* A task: a piece of the keys of one example, for all heads. */
 static void zfi_cached_task(void *context, int64_t index, int worker)
 {
@@ -473,6 +513,7 @@ static void zfi_cached_task(void *context, int64_t index, int worker)
     const int64_t first = zfi_attention_first(a, b, 0), keys = zfi_attention_seen(a, b, 0) - first;
     const int64_t begin = first + keys * piece / zfi_max(1, pieces);
     const int64_t end = first + keys * (piece + 1) / zfi_max(1, pieces);
+    const int64_t own = zfi_attention_past(a, b); /* the place of the query */
     float *most = (float *)r->launch->scratch + (size_t)(b * r->most + piece) * r->piece;
     float *sum = most + r->sum, *y = most + r->y;
     float *q = (float *)r->launch->scratch + r->workers + (size_t)worker * r->count;
@@ -488,10 +529,12 @@ static void zfi_cached_task(void *context, int64_t index, int worker)
         const int64_t at = zfi_attention_kv(a, 0, b * a->heads, n);
         zfi_cached_rows k = {a->k, at, 0}, v = {a->v, at, 0}, next = {a->k, 0, 0};
         some = k.rows = v.rows = zfi_min(zfi_min(ZFI_LANES, end - n), a->kept - n % a->kept);
+        if (!zfi_cached_hide(a, own, n, some, NULL)) continue;
         next.rows = end - n - some;
         if (next.rows) next.at = zfi_attention_kv(a, 0, b * a->heads, n + some);
         for (int64_t i = 0; i < a->heads * ZFI_LANES; i++) s[i] = -INFINITY;
         zfi_cached_block(r, &k, false, s, q, aside, &v);
+        zfi_cached_hide(a, own, n, some, s);
         zfi_cached_softmax(r->isa, s, y, a->heads, r->width, most, sum);
         zfi_cached_block(r, &v, true, s, y, aside, &next);
     }
@@ -552,18 +595,23 @@ static uint32_t zfi_writes_caches(const zfi_node *node)
     return 1 << ZFI_CACHED_K | 1 << ZFI_CACHED_V;
 }
 
+static double zfi_cached_reach(const zf_launch *l, const zfi_attention *a)
+{
+    return zfi_listed_reach(l, a->n, a->window, a->block, a->layouts);
+}
+
 /* Of two products over the keys. */
 static double zfi_flops_cached_attention(const zf_launch *l)
 {
     zfi_attention a = zfi_cached_of(l);
-    return 4.0 * (double)zfi_count(&l->out) * (double)a.window;
+    return 4.0 * (double)zfi_count(&l->out) * zfi_cached_reach(l, &a);
 }
 
 /* An exponential for each score. */
 static double zfi_functions_cached_attention(const zf_launch *l)
 {
     zfi_attention a = zfi_cached_of(l);
-    return (double)a.batch * (double)a.heads * (double)a.m * (double)a.window;
+    return (double)a.batch * (double)a.heads * (double)a.m * zfi_cached_reach(l, &a);
 }
 
 /* ------------------------------------------------------------------------------- records */

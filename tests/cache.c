@@ -9,17 +9,36 @@ typedef struct form {
     zf_dtype dtype;
     double bound;
     bool reference, ring;
+    const char *layout; /* as zf_block_mask_parse takes it; NULL: all keys are seen */
 } form;
 
 static const form forms[] = {
-    {4, 2, 5, 0, ZF_F64, 1e-12, false, false}, {3, 1, 70, 0, ZF_F32, 2e-6, false, false},
-    {2, 2, 64, 0, ZF_F32, 2e-6, false, false}, {4, 2, 5, 6, ZF_F32, 2e-6, true, false},
-    {4, 4, 8, 70, ZF_F32, 2e-6, false, false}, {3, 1, 33, 9, ZF_BF16, 0x1p-7, false, false},
-    {2, 1, 64, 0, ZF_F16, 0x1p-9, false, false},
+    {4, 2, 5, 0, ZF_F64, 1e-12, false, false, NULL},
+    {3, 1, 70, 0, ZF_F32, 2e-6, false, false, NULL},
+    {2, 2, 64, 0, ZF_F32, 2e-6, false, false, NULL},
+    {4, 2, 5, 6, ZF_F32, 2e-6, true, false, NULL},
+    {4, 4, 8, 70, ZF_F32, 2e-6, false, false, NULL},
+    {3, 1, 33, 9, ZF_BF16, 0x1p-7, false, false, NULL},
+    {2, 1, 64, 0, ZF_F16, 0x1p-9, false, false, NULL},
     /* The longest text goes round the ring, a prompt and single tokens; one needs all of its rows. */
-    {4, 2, 5, 6, ZF_F32, 2e-6, true, true},    {4, 4, 8, 57, ZF_F32, 2e-6, false, true},
-    {2, 1, 33, 9, ZF_BF16, 0x1p-7, false, true}, {1, 1, 300, 40, ZF_F32, 5e-6, false, true},
+    {4, 2, 5, 6, ZF_F32, 2e-6, true, true, NULL},
+    {4, 4, 8, 57, ZF_F32, 2e-6, false, true, NULL},
+    {2, 1, 33, 9, ZF_BF16, 0x1p-7, false, true, NULL},
+    {1, 1, 300, 40, ZF_F32, 5e-6, false, true, NULL},
 };
+
+/* Of block masks; the last one's rows are those of `listed`. */
+static const form masked[] = {
+    {4, 2, 5, 0, ZF_F64, 1e-12, false, false, "window"},
+    {3, 1, 70, 0, ZF_F32, 2e-6, false, false, "bigbird,random=1,width=1,per_head"},
+    {4, 2, 5, 9, ZF_F32, 2e-6, true, false, "fixed,local=2,patterns=2,per_head"},
+    {3, 1, 33, 40, ZF_BF16, 0x1p-7, false, false, "longformer,width=1,block=32"},
+    {2, 1, 64, 0, ZF_F16, 0x1p-9, false, false, "window,width=1"},
+    {2, 1, 8, 0, ZF_F32, 2e-6, false, false, "file"},
+};
+/* The third block of tokens sees no key, nor do others its own. */
+static const char listed[] = "10000\n10000\n00000\n01000\n11110\n";
+static zf_block_mask *mask; /* of the form; NULL: none */
 
 /* Tokens of each example, of which the first go as a prompt. */
 static const int64_t lengths[BATCH] = {LONGEST, 9, 24}, prompts[BATCH] = {70, 3, 24};
@@ -55,17 +74,19 @@ static void build_over(test *t, part *p, const form *f, int64_t tokens, int64_t 
                            k ? kv : ZF_SHAPE(BATCH, tokens, f->heads * f->d));
     p->past = zf_input(g, "past", ZF_I32, ZF_SHAPE(BATCH));
     p->count = zf_input(g, "count", ZF_I32, ZF_SHAPE(BATCH));
-    p->y = zf_output(zf_attention(p->x[0], p->x[1], p->x[2],
-                                  &(zf_attention_desc){.heads = f->heads,
-                                                       .kv_heads = f->kv_heads,
-                                                       .causal = true,
-                                                       .window = f->window,
-                                                       .ring = f->ring,
-                                                       .k_cache = zf_cache(g, "k_cache", f->dtype, rows),
-                                                       .v_cache = zf_cache(g, "v_cache", f->dtype, rows),
-                                                       .past = p->past,
-                                                       .count = p->count}),
-                     "y");
+    p->y = zf_output(
+        zf_attention(p->x[0], p->x[1], p->x[2],
+                     &(zf_attention_desc){.heads = f->heads,
+                                          .kv_heads = f->kv_heads,
+                                          .causal = true,
+                                          .window = f->window,
+                                          .ring = f->ring,
+                                          .k_cache = zf_cache(g, "k_cache", f->dtype, rows),
+                                          .v_cache = zf_cache(g, "v_cache", f->dtype, rows),
+                                          .past = p->past,
+                                          .count = p->count,
+                                          .blocks = mask ? zf_block_mask_lists(g, mask) : ZF_NONE}),
+        "y");
 }
 
 static void build_part(test *t, part *p, const form *f, int64_t tokens)
@@ -83,6 +104,12 @@ static double rounded(const form *f, double x)
     return y;
 }
 
+static bool sees(int64_t head, int64_t m, int64_t n)
+{
+    const int64_t block = mask ? zf_block_mask_info_of(mask).block : 1;
+    return !mask || zf_block_mask_sees(mask, head, m / block, n / block);
+}
+
 /* The result y[0..d) of one head of query m of an example, by definition. */
 static void expected(const form *f, int64_t b, int64_t m, int64_t head, double *y)
 {
@@ -93,13 +120,13 @@ static void expected(const form *f, int64_t b, int64_t m, int64_t head, double *
     for (int64_t n = first; n <= m; n++) {
         p[n] = 0;
         for (int64_t e = 0; e < f->d; e++) p[n] += q[e] * rounded(f, number_of(1, b, n, kv + e));
-        p[n] /= sqrt((double)f->d);
+        p[n] = sees(head, m, n) ? p[n] / sqrt((double)f->d) : -INFINITY;
         most = fmax(most, p[n]);
     }
-    for (int64_t n = first; n <= m; n++) sum += p[n] = exp(p[n] - most);
+    for (int64_t n = first; n <= m; n++) sum += p[n] = most == -INFINITY ? 0 : exp(p[n] - most);
     for (int64_t n = first; n <= m; n++)
         for (int64_t e = 0; e < f->d; e++)
-            y[e] += p[n] / sum * rounded(f, number_of(2, b, n, kv + e));
+            y[e] += (sum == 0 ? 0 : p[n] / sum) * rounded(f, number_of(2, b, n, kv + e));
 }
 
 static zf_status write_part(part *p, const form *f, int64_t tokens, const int32_t *past,
@@ -193,6 +220,39 @@ TEST_ONCE(cache_holds_what_attention_sees)
         if (!forms[k].ring) check_form(t, &forms[k]);
 }
 
+static void free_mask(void *unused)
+{
+    (void)unused;
+    zf_block_mask_free(mask);
+    mask = NULL;
+}
+
+/* The mask of a form. */
+static bool open_mask(test *t, const form *f)
+{
+    zf_block_mask_desc d = {.tokens = CONTEXT, .heads = f->heads, .causal = true};
+    char text[600], path[512];
+    zf_error error = {ZF_OK, ""};
+    FILE *file;
+    snprintf(path, sizeof path, "%s", test_path("seen.txt"));
+    file = fopen(path, "w");
+    if (file) fputs(listed, file), fclose(file);
+    snprintf(text, sizeof text, strcmp(f->layout, "file") ? "%s" : "%s,path=%s", f->layout, path);
+    if (!zf_block_mask_parse(text, &d, &error)) mask = zf_block_mask_new(&d, &error);
+    remove(path);
+    if (!mask) test_fail(t, __FILE__, __LINE__, f->layout, error.text);
+    return mask != NULL;
+}
+
+TEST_ONCE(cache_holds_what_a_block_mask_sees)
+{
+    test_defer(t, free_mask, NULL);
+    for (size_t k = 0; k < sizeof masked / sizeof *masked && !t->failed; k++) {
+        if (open_mask(t, &masked[k])) check_form(t, &masked[k]);
+        free_mask(NULL);
+    }
+}
+
 TEST_ONCE(cache_rings_hold_what_attention_sees)
 {
     for (size_t k = 0; k < sizeof forms / sizeof *forms && !t->failed; k++)
@@ -204,7 +264,7 @@ TEST_ONCE(cache_rings_hold_what_attention_sees)
 TEST_ONCE(cache_of_any_length_gives_the_same_bits)
 {
     enum { WIDTH = 300 };
-    static const form f = {1, 1, WIDTH, 0, ZF_F32, 0, false, false};
+    static const form f = {1, 1, WIDTH, 0, ZF_F32, 0, false, false, NULL};
     static const int64_t contexts[] = {60, 78, 130}; /* alone they are cut at 32 and at 64 */
     static float y[3][BATCH * CHUNK * WIDTH];
     static part p;
@@ -226,7 +286,7 @@ TEST_ONCE(cache_of_any_length_gives_the_same_bits)
 
 /* ------------------------------------------------------------------------------- mistakes */
 
-static const form plain = {2, 1, 4, 0, ZF_F32, 0, false, false};
+static const form plain = {2, 1, 4, 0, ZF_F32, 0, false, false, NULL};
 
 static void check_error(test *t, zf_graph *g, const char *text)
 {

@@ -467,6 +467,7 @@ ZF_BUILDER zf_tensor zf_swiglu(zf_tensor gate, zf_tensor up);
 
 /* Block masks: attention that looks at some blocks of keys. */
 typedef enum zf_layout {
+    ZF_LAYOUT_ALL,      /* all blocks; its name is "off" */
     ZF_LAYOUT_FIXED,    /* windows of `local` blocks, of which the last `global` are seen by all */
     ZF_LAYOUT_VARIABLE, /* `random` blocks of a row, windows of given widths, given globals */
     ZF_LAYOUT_BIGBIRD,  /* `random` blocks, `width` around the row, the first `global` */
@@ -474,14 +475,9 @@ typedef enum zf_layout {
     ZF_LAYOUT_WINDOW,   /* `width` around the row */
     ZF_LAYOUT_FILE        /* a text of rows of 0 and 1, as many as blocks; blanks are skipped */
 } zf_layout;
-ZF_API const char *zf_layout_name(zf_layout layout); /* "fixed", ...; "?" when it is none */
+ZF_API const char *zf_layout_name(zf_layout layout); /* "off", ...; "?" when it is none */
 
-#define ZF_BLOCK_LIST 16   /* windows and globals of a desc, at most */
-#define ZF_NO_BLOCKS  (-1) /* in `random`: the number 0 */
-
-typedef struct zf_block_range {
-    int64_t first, end; /* blocks first..end-1 */
-} zf_block_range;
+#define ZF_NO_BLOCKS INT64_MIN /* in `random`: the number 0 */
 
 /* The layouts are those of DeepSpeed's sparsity_config.py (its names in parentheses), without columns
  * after the row where they are causal. Parameters that a layout does not have must be 0. */
@@ -489,6 +485,8 @@ typedef struct zf_block_mask_desc {
     zf_allocator allocator; /* {0}: the C library's */
     zf_layout layout;
     int64_t tokens; /* of a sequence; the last block may be shorter than others */
+    /* The layout is that of so many tokens, and the sequence is their beginning; 0: tokens */
+    int64_t length;
     int64_t block;  /* 16, 32, 64 or 128 tokens; 0: 16 */
     bool causal;    /* (attention = unidirectional) */
     bool per_head;  /* a layout for each head (different_layout_per_head) */
@@ -500,21 +498,24 @@ typedef struct zf_block_mask_desc {
     int64_t patterns;
     bool horizontal; /* globals see all blocks too (horizontal_global_attention); not causal */
     int64_t random;  /* of each row (num_random_blocks); 0: 1 of bigbird, none of variable */
-    uint64_t seed;   /* of these: the same layout on all ranks and machines */
+    int64_t seed;    /* of these: the same layout on all ranks and machines */
     int64_t width;   /* width / 2 blocks to each side (num_sliding_window_blocks); 0: 3 */
-    /* Widths of the windows of `variable`, the last one repeats (local_window_blocks); none: 4 */
-    int64_t windows[ZF_BLOCK_LIST];
-    int32_t window_count;
-    /* (global_block_indices, global_block_end_indices); none: block 0 */
-    zf_block_range globals[ZF_BLOCK_LIST];
-    int32_t global_count;
+    /* Widths of the windows of `variable`, "4+2+8", the last one repeats (local_window_blocks), at
+     * most 16; NULL: "4" */
+    const char *windows;
+    /* Blocks and ranges of them, "0+5:7" (global_block_indices, global_block_end_indices), at most
+     * 16; NULL: "0" */
+    const char *globals;
     const char *path; /* of ZF_LAYOUT_FILE; with per_head the rows of one head after the other */
+    int64_t digest; /* of this file (zf_block_mask_info), which then must be the same; 0: any */
 } zf_block_mask_desc;
 
-/* Sets layout and parameters from a text, NAME[,KEY=VALUE]..., as "bigbird,random=2,width=5". KEY is a
- * field of the desc; windows are "4+2+8", globals "0+5:7"; horizontal and per_head have no value; the
- * path is last and keeps its commas. The desc's path points into `text`. */
-ZF_API zf_status zf_block_mask_parse(const char *text, zf_block_mask_desc *desc, zf_error *error);
+/* Sets layout and parameters by a text, "bigbird,random=2,width=5", which is cut in place and must
+ * outlive the desc. Programs have it as the option --attention (zf_block_mask_options). */
+ZF_API zf_status zf_block_mask_parse(char *text, zf_block_mask_desc *desc, zf_error *error);
+/* Writes what zf_block_mask_parse reads, of what was given, into text[0..size), terminated when
+ * size > 0; returns the length of the whole text. */
+ZF_API size_t zf_block_mask_text(const zf_block_mask_desc *desc, char *text, size_t size);
 
 /* Which blocks see which. NULL with an error when parameters are wrong, or memory or the file is
  * missing. It belongs to the caller; graphs copy what they need. */
@@ -527,6 +528,7 @@ typedef struct zf_block_mask_info {
     int64_t layouts; /* 1, or the number of heads */
     int64_t blocks;  /* of a side */
     int64_t seen;    /* blocks that are seen, of all layouts */
+    int64_t digest;  /* of the file; 0: of another layout */
     bool causal;
 } zf_block_mask_info;
 ZF_API zf_block_mask_info zf_block_mask_info_of(const zf_block_mask *mask); /* of NULL: zeros */
@@ -555,8 +557,9 @@ typedef struct zf_attention_desc {
     zf_tensor mask;
     /* The result of zf_documents: a token sees those of its own document. M = N. ZF_NONE: one */
     zf_tensor documents;
-    /* The result of zf_block_mask_lists: keys are seen in blocks. M = N. ZF_NONE: all are. `causal`,
-     * `window`, `mask` and `documents` hold within the blocks too */
+    /* The result of zf_block_mask_lists: keys are seen in blocks. M = N, or with caches a mask of C
+     * tokens, whose row is that of the token's place. ZF_NONE: all are. `causal`, `window`, `mask`
+     * and `documents` hold within the blocks too */
     zf_tensor blocks;
     /* Generation: two zf_cache [B, C, width of k], which hold keys and values of `past` earlier
      * tokens of each example (i32 or i64 [B]). Of the M tokens of q, k and v the first `count` (i32

@@ -96,6 +96,8 @@ typedef struct zf_options {
 
 /* The table of zf_training: the options of all passes. */
 ZF_API const zf_option *zf_training_options(void);
+/* The option --attention LAYOUT,NAME=VALUE,..., whose desc is a zf_block_mask_desc. */
+ZF_API const zf_option *zf_block_mask_options(void);
 
 /* Sets the option of this flag ("weight-decay") or path ("adamw.weight_decay"). A 0 in the text is
  * a 0, not the default. Where several have the flag, as the optimizers' weight decay, it is the one

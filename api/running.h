@@ -695,7 +695,7 @@ typedef enum zf_activation {
 ZF_API zf_tensor zf_nn_activation(zf_tensor x, zf_activation activation);
 
 /* The lists of a block mask (zf_attention_desc.blocks) whose layout is a text, as
- * zf_block_mask_parse takes it; NULL: ZF_NONE. heads: of q. */
+ * zf_block_mask_parse takes it; NULL, "" and "off": ZF_NONE. heads: of q. */
 ZF_API zf_tensor zf_nn_blocks(zf_graph *graph, const char *layout, int64_t tokens, int64_t heads,
                               bool causal);
 

@@ -102,11 +102,19 @@ ZF_API zf_tensor zf_nn_blocks(zf_graph *g, const char *layout, int64_t tokens, i
                               bool causal)
 {
     zf_block_mask_desc d = {.tokens = tokens, .heads = heads, .causal = causal};
+    char text[1024];
     zf_error error;
     zf_block_mask *mask;
     zf_tensor lists;
-    if (!layout) return ZF_NONE;
-    mask = zf_block_mask_parse(layout, &d, &error) ? NULL : zf_block_mask_new(&d, &error);
+    if (!layout || !*layout) return ZF_NONE;
+    if (strlen(layout) >= sizeof text)
+        return zf_fail(((zf_tensor){g, 0}), "zf_nn_blocks: the layout has more than %d characters",
+                       (int)sizeof text - 1);
+    memcpy(text, layout, strlen(layout) + 1);
+    if (zf_block_mask_parse(text, &d, &error))
+        return zf_fail(((zf_tensor){g, 0}), "%s", error.text);
+    if ((int32_t)d.layout <= ZF_LAYOUT_ALL) return ZF_NONE; /* a 0 that was given is negative */
+    mask = zf_block_mask_new(&d, &error);
     if (!mask) return zf_fail(((zf_tensor){g, 0}), "%s", error.text);
     lists = zf_block_mask_lists(g, mask);
     zf_block_mask_free(mask);

@@ -21,17 +21,26 @@
  * (Longformer). */
 
 enum {
-    ZFI_MASK_BLOCK = 16, /* the default, and the least */
-    ZFI_MASK_BLOCK_MOST = 128,
     ZFI_MASK_BLOCKS_MOST = 1 << 14, /* of a side */
-    ZFI_MASK_HEADS_MOST = 1 << 16
+    ZFI_MASK_HEADS_MOST = 1 << 16,
+    ZFI_MASK_LIST = 16 /* windows and globals, at most */
 };
 static const size_t ZFI_MASK_FILE_LIMIT = (size_t)1 << 30;
+
+/* Blocks first..end-1. */
+typedef struct zfi_block_range {
+    int64_t first, end;
+} zfi_block_range;
 
 struct zf_block_mask {
     zfi_memory memory;
     zf_block_mask_desc desc; /* with its defaults filled in */
-    int64_t layouts, rows;   /* of blocks */
+    int64_t layouts, rows;   /* rows: of blocks, of the whole length */
+    int64_t blocks;          /* those of the tokens */
+    int64_t windows[ZFI_MASK_LIST];
+    zfi_block_range globals[ZFI_MASK_LIST];
+    int32_t window_count, global_count;
+    int64_t digest;          /* of the file */
     size_t line, bytes;      /* of a row of a layout; of all bits */
     uint64_t draws;
     unsigned char *bits;
@@ -86,8 +95,8 @@ static void zfi_mask_sliding(zf_block_mask *m, int64_t layout)
 static int64_t zfi_mask_draw(zf_block_mask *m, int64_t n)
 {
     const uint64_t at = 2 * m->draws++;
-    const uint64_t word = (uint64_t)zfi_random_word(at, 0, 0, m->desc.seed) << 32 |
-                          zfi_random_word(at + 1, 0, 0, m->desc.seed);
+    const uint64_t word = (uint64_t)zfi_random_word(at, 0, 0, (uint64_t)m->desc.seed) << 32 |
+                          zfi_random_word(at + 1, 0, 0, (uint64_t)m->desc.seed);
     return (int64_t)(word % (uint64_t)n); /* n is below 2^15: of 2^64 numbers none is likelier */
 }
 
@@ -122,9 +131,9 @@ static void zfi_mask_fixed(zf_block_mask *m, int64_t layout)
 
 static void zfi_mask_globals(zf_block_mask *m, int64_t layout, bool see)
 {
-    for (int32_t k = 0; k < m->desc.global_count; k++)
-        if (m->desc.globals[k].first < m->rows)
-            zfi_mask_global(m, layout, m->desc.globals[k].first, m->desc.globals[k].end, see);
+    for (int32_t k = 0; k < m->global_count; k++)
+        if (m->globals[k].first < m->rows)
+            zfi_mask_global(m, layout, m->globals[k].first, m->globals[k].end, see);
 }
 
 static void zfi_mask_variable(zf_block_mask *m, int64_t layout)
@@ -132,7 +141,7 @@ static void zfi_mask_variable(zf_block_mask *m, int64_t layout)
     int64_t at = 0;
     zfi_mask_random(m, layout);
     for (int32_t k = 0; at < m->rows; k++) {
-        const int64_t width = m->desc.windows[zfi_min(k, m->desc.window_count - 1)];
+        const int64_t width = m->windows[zfi_min(k, m->window_count - 1)];
         zfi_mask_window(m, layout, at, at + width);
         at += width;
     }
@@ -152,66 +161,98 @@ static void zfi_mask_longformer(zf_block_mask *m, int64_t layout)
     zfi_mask_globals(m, layout, true);
 }
 
-/* What the parameters of a layout are: bits of zfi_mask_uses. */
-enum {
-    ZFI_MASK_LOCAL = 1,
-    ZFI_MASK_GLOBAL = 2,
-    ZFI_MASK_PATTERNS = 4,
-    ZFI_MASK_HORIZONTAL = 8,
-    ZFI_MASK_RANDOM = 16,
-    ZFI_MASK_WIDTH = 32,
-    ZFI_MASK_WINDOWS = 64,
-    ZFI_MASK_GLOBALS = 128,
-    ZFI_MASK_SEED = 256,
-    ZFI_MASK_PATH = 512,
-    ZFI_MASK_HEADS = 1024
+static void zfi_mask_all(zf_block_mask *m, int64_t layout)
+{
+    zfi_mask_add(m, layout, 0, m->rows, 0, m->rows);
+}
+
+/* How a layout is made; NULL: it is read. */
+static void (*const zfi_layouts[])(zf_block_mask *, int64_t layout) = {
+    [ZF_LAYOUT_ALL] = zfi_mask_all,
+    [ZF_LAYOUT_FIXED] = zfi_mask_fixed,
+    [ZF_LAYOUT_VARIABLE] = zfi_mask_variable,
+    [ZF_LAYOUT_BIGBIRD] = zfi_mask_bigbird,
+    [ZF_LAYOUT_LONGFORMER] = zfi_mask_longformer,
+    [ZF_LAYOUT_WINDOW] = zfi_mask_sliding,
+    [ZF_LAYOUT_FILE] = NULL,
 };
 
-static const struct {
-    const char *name;
-    int uses;
-    void (*fill)(zf_block_mask *, int64_t layout);
-} zfi_layouts[] = {
-    [ZF_LAYOUT_FIXED] = {"fixed",
-                         ZFI_MASK_LOCAL | ZFI_MASK_GLOBAL | ZFI_MASK_PATTERNS |
-                             ZFI_MASK_HORIZONTAL | ZFI_MASK_HEADS,
-                         zfi_mask_fixed},
-    [ZF_LAYOUT_VARIABLE] = {"variable",
-                            ZFI_MASK_RANDOM | ZFI_MASK_SEED | ZFI_MASK_WINDOWS | ZFI_MASK_GLOBALS |
-                                ZFI_MASK_HORIZONTAL | ZFI_MASK_HEADS,
-                            zfi_mask_variable},
-    [ZF_LAYOUT_BIGBIRD] = {"bigbird",
-                           ZFI_MASK_RANDOM | ZFI_MASK_SEED | ZFI_MASK_WIDTH | ZFI_MASK_GLOBAL |
-                               ZFI_MASK_HEADS,
-                           zfi_mask_bigbird},
-    [ZF_LAYOUT_LONGFORMER] = {"longformer", ZFI_MASK_WIDTH | ZFI_MASK_GLOBALS, zfi_mask_longformer},
-    [ZF_LAYOUT_WINDOW] = {"window", ZFI_MASK_WIDTH, zfi_mask_sliding},
-    [ZF_LAYOUT_FILE] = {"file", ZFI_MASK_PATH | ZFI_MASK_HEADS, NULL},
-};
+/* ----------------------------------------------------------------------------------- options */
 
-/* --------------------------------------------------------------------- parameters and errors */
+#define ZFI_ROW(kind, member, default_, range, ...)                                                \
+    ZF_OPTION(zf_block_mask_desc, kind, member, default_, range, __VA_ARGS__)
+#define ZFI_BLOCKS       "[1,16384]"
+#define ZFI_SPARSE       "layout=fixed|variable|bigbird|longformer|window|file"
+#define ZFI_LAYOUT_NAMES "off|fixed|variable|bigbird|longformer|window|file"
+static const zf_option zfi_block_mask_rows[] = {
+    ZFI_ROW(CHOICE, layout, 0, ZFI_LAYOUT_NAMES, .traits = ZF_OPTION_GIVEN_0,
+            .help = "which blocks of keys a block of queries sees"),
+    ZFI_ROW(COUNT, length, 0, "[0,2097152]", .unit = "TOKENS", .with = ZFI_SPARSE,
+            .help =
+                "the layout is that of so many tokens, and shorter sequences have its beginning; "
+                "0: of the sequence"),
+    ZFI_ROW(COUNT, block, 16, "16|32|64|128", .unit = "TOKENS", .with = ZFI_SPARSE,
+            .help = "tokens of a block"),
+    ZFI_ROW(FLAG, per_head, 0, NULL, .with = "layout=fixed|variable|bigbird|file",
+            .help = "each head has a layout of its own"),
+    ZFI_ROW(COUNT, local, 4, ZFI_BLOCKS, .with = "layout=fixed", .help = "blocks of a window"),
+    ZFI_ROW(COUNT, global, 1, ZFI_BLOCKS, .with = "layout=fixed|bigbird",
+            .help = "blocks that all see: the last ones of each window of fixed, the first ones of "
+                    "bigbird"),
+    ZFI_ROW(COUNT, patterns, 1, ZFI_BLOCKS, .with = "layout=fixed",
+            .help = "heads take turns in so many places of these blocks"),
+    ZFI_ROW(FLAG, horizontal, 0, NULL, .with = "layout=fixed|variable",
+            .help = "global blocks see all blocks"),
+    ZFI_ROW(COUNT, random, 0, "[0,16384]", .with = "layout=variable|bigbird",
+            .traits = ZF_OPTION_GIVEN_0,
+            .help = "blocks of a row that are drawn; by default 1 of bigbird, none of variable"),
+    ZFI_ROW(COUNT, seed, 0, "[0,9000000000000000]", .with = "layout=variable|bigbird",
+            .help = "of these blocks"),
+    ZFI_ROW(COUNT, width, 3, ZFI_BLOCKS, .with = "layout=bigbird|longformer|window",
+            .help = "blocks around the row: width / 2 to each side"),
+    ZFI_ROW(TEXT, windows, 0, NULL, .unit = "4+2+8", .with = "layout=variable",
+            .help = "widths of the windows in blocks, the last one repeats; by default 4"),
+    ZFI_ROW(TEXT, globals, 0, NULL, .unit = "0+5:7", .with = "layout=variable|longformer",
+            .help = "blocks, and ranges FIRST:END of them, that all see; by default 0"),
+    ZFI_ROW(TEXT, path, 0, NULL, .unit = "FILE", .with = "layout=file", .traits = ZF_OPTION_READS,
+            .help = "a row of 0 and 1 for each block"),
+    ZFI_ROW(COUNT, digest, 0, "[0,4294967295]", .with = "layout=file",
+            .help = "of the file, which must be the same; 0: any file"),
+    {.name = NULL}};
+#undef ZFI_ROW
 
-/* How a parameter is written, `key=value`, and which member of the desc it is; `flag`: without a
- * value. */
-static const struct {
-    const char *key;
-    int use; /* 0: all layouts have it */
-    size_t at;
-    bool flag;
-} zfi_mask_keys[] = {
-    {"block", 0, offsetof(zf_block_mask_desc, block), false},
-    {"local", ZFI_MASK_LOCAL, offsetof(zf_block_mask_desc, local), false},
-    {"global", ZFI_MASK_GLOBAL, offsetof(zf_block_mask_desc, global), false},
-    {"patterns", ZFI_MASK_PATTERNS, offsetof(zf_block_mask_desc, patterns), false},
-    {"random", ZFI_MASK_RANDOM, offsetof(zf_block_mask_desc, random), false},
-    {"width", ZFI_MASK_WIDTH, offsetof(zf_block_mask_desc, width), false},
-    {"seed", ZFI_MASK_SEED, offsetof(zf_block_mask_desc, seed), false},
-    {"horizontal", ZFI_MASK_HORIZONTAL, offsetof(zf_block_mask_desc, horizontal), true},
-    {"per_head", ZFI_MASK_HEADS, offsetof(zf_block_mask_desc, per_head), true},
-    {"windows", ZFI_MASK_WINDOWS, 0, false},
-    {"globals", ZFI_MASK_GLOBALS, 0, false},
-    {"path", ZFI_MASK_PATH, 0, false},
-};
+static const zf_option zfi_attention_rows[] = {
+    {.name = "attention",
+     .kind = ZF_OPTION_DESC,
+     .size = sizeof(zf_block_mask_desc),
+     .unit = ZFI_LAYOUT_NAMES "[,NAME=VALUE,...]",
+     .flag = "attention",
+     .topic = "attention",
+     .help = "tokens see the blocks of keys of this layout, on the CPU (docs/block-masks.md)",
+     .rows = zfi_block_mask_rows},
+    {.name = NULL}};
+
+ZF_API const zf_option *zf_block_mask_options(void) { return zfi_attention_rows; }
+
+ZF_API zf_status zf_block_mask_parse(char *text, zf_block_mask_desc *d, zf_error *error)
+{
+    zf_error unread = {ZF_OK, ""};
+    if (!error) error = &unread;
+    *error = (zf_error){ZF_OK, ""};
+    if (!text || !d)
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_block_mask_parse needs a text and a desc");
+    return zfi_put_words(&(zf_options){.rows = zfi_block_mask_rows, .desc = d}, "block mask",
+                         zfi_attention_rows->unit, text, ",", error);
+}
+
+ZF_API size_t zf_block_mask_text(const zf_block_mask_desc *d, char *text, size_t size)
+{
+    zf_block_mask_desc copy = d ? *d : (zf_block_mask_desc){.tokens = 0};
+    return zfi_options_text(&(zf_options){.rows = zfi_block_mask_rows, .desc = &copy}, 1, ',', text,
+                            size);
+}
+
+/* ------------------------------------------------------------------------------------- errors */
 
 ZFI_FAILS(2, 3)
 static zf_status zfi_mask_fail(zf_error *error, const char *format, ...)
@@ -224,75 +265,77 @@ static zf_status zfi_mask_fail(zf_error *error, const char *format, ...)
     return zfi_fail(error, ZF_ERR_ARGUMENT, "block mask: %s", text);
 }
 
-static const void *zfi_mask_member(const zf_block_mask_desc *d, int k)
+/* A whole number of digits at *text, which is then after it; false: it is none, or above 2^31. */
+static bool zfi_mask_number(const char **text, int64_t *number)
 {
-    return (const char *)d + zfi_mask_keys[k].at;
+    const char *from = *text;
+    *number = 0;
+    for (; **text >= '0' && **text <= '9'; ++*text)
+        if (*number <= INT32_MAX) *number = *number * 10 + **text - '0';
+    return *text > from && *number <= INT32_MAX;
 }
 
-/* The parameter is not 0. */
-static bool zfi_mask_given(const zf_block_mask_desc *d, int k)
+/* One of "4+2" (ranges false), or of "2+5:7". */
+static bool zfi_mask_range(const char **text, bool ranges, zfi_block_range *range)
 {
-    switch (zfi_mask_keys[k].use) {
-    case ZFI_MASK_WINDOWS: return d->window_count != 0;
-    case ZFI_MASK_GLOBALS: return d->global_count != 0;
-    case ZFI_MASK_PATH: return d->path != NULL;
-    default: break;
+    if (!zfi_mask_number(text, &range->first)) return false;
+    range->end = range->first + 1;
+    if (!ranges || **text != ':') return true;
+    ++*text;
+    return zfi_mask_number(text, &range->end);
+}
+
+static zf_status zfi_mask_read_windows(zf_block_mask *m, const char *text, zf_error *error)
+{
+    const char *at = text;
+    zfi_block_range range;
+    for (; m->window_count < ZFI_MASK_LIST && zfi_mask_range(&at, false, &range); at++) {
+        if (range.first < 1)
+            return zfi_mask_fail(error, "windows=%.80s: a window has 1 block or more", text);
+        m->windows[m->window_count++] = range.first;
+        if (*at != '+') break;
     }
-    if (zfi_mask_keys[k].flag) return *(const bool *)zfi_mask_member(d, k);
-    return *(const int64_t *)zfi_mask_member(d, k) != 0;
+    if (m->window_count && !*at && at[-1] != '+') return ZF_OK;
+    return zfi_mask_fail(error, "windows=%.80s: windows are up to %d numbers of blocks, 4+2+8",
+                         text, ZFI_MASK_LIST);
 }
 
-static zf_status zfi_mask_lists_check(const zf_block_mask_desc *d, zf_error *error)
+static zf_status zfi_mask_read_globals(zf_block_mask *m, const char *text, zf_error *error)
 {
-    if (d->window_count < 0 || d->window_count > ZF_BLOCK_LIST || d->global_count < 0 ||
-        d->global_count > ZF_BLOCK_LIST)
-        return zfi_mask_fail(error, "there are 0 to %d windows and 0 to %d globals, not %d and %d",
-                             ZF_BLOCK_LIST, ZF_BLOCK_LIST, (int)d->window_count,
-                             (int)d->global_count);
-    for (int32_t k = 0; k < d->window_count; k++)
-        if (d->windows[k] < 1)
-            return zfi_mask_fail(error, "a window has 1 block or more, not %lld",
-                                 (long long)d->windows[k]);
-    for (int32_t k = 0; k < d->global_count; k++)
-        if (d->globals[k].first < 0 || d->globals[k].end <= d->globals[k].first)
-            return zfi_mask_fail(error,
-                                 "global blocks %lld:%lld are no range: START:END, END after START",
-                                 (long long)d->globals[k].first, (long long)d->globals[k].end);
-    return ZF_OK;
+    const char *at = text;
+    zfi_block_range range;
+    for (; m->global_count < ZFI_MASK_LIST && zfi_mask_range(&at, true, &range); at++) {
+        if (range.end <= range.first)
+            return zfi_mask_fail(error, "globals=%.80s: a range is FIRST:END, END after FIRST",
+                                 text);
+        m->globals[m->global_count++] = range;
+        if (*at != '+') break;
+    }
+    if (m->global_count && !*at && at[-1] != '+') return ZF_OK;
+    return zfi_mask_fail(error,
+                         "globals=%.80s: globals are up to %d blocks and ranges of them, 0+5:7",
+                         text, ZFI_MASK_LIST);
 }
 
-static zf_status zfi_mask_numbers_check(const zf_block_mask_desc *d, zf_error *error)
+static zf_status zfi_mask_read_lists(zf_block_mask *m, zf_error *error)
 {
-    const int64_t numbers[] = {d->local, d->global, d->patterns, d->width};
-    for (size_t k = 0; k < ZFI_COUNT(numbers); k++)
-        if (numbers[k] < 0)
-            return zfi_mask_fail(error, "local, global, patterns and width must not be negative");
-    if (d->random < ZF_NO_BLOCKS)
-        return zfi_mask_fail(error, "random must not be negative, unless it is ZF_NO_BLOCKS");
-    if ((unsigned)d->layout >= ZFI_COUNT(zfi_layouts))
-        return zfi_mask_fail(error, "layout %d is none of zf_layout", (int)d->layout);
-    for (int k = 0; k < (int)ZFI_COUNT(zfi_mask_keys); k++)
-        if (zfi_mask_keys[k].use && !(zfi_layouts[d->layout].uses & zfi_mask_keys[k].use) &&
-            zfi_mask_given(d, k))
-            return zfi_mask_fail(error, "the layout %s has no parameter %s",
-                                 zfi_layouts[d->layout].name, zfi_mask_keys[k].key);
+    zf_status status = zfi_mask_read_windows(m, m->desc.windows ? m->desc.windows : "4", error);
+    return status ? status
+                  : zfi_mask_read_globals(m, m->desc.globals ? m->desc.globals : "0", error);
+}
+
+/* Checks the parameters by themselves, and fills in defaults. */
+static zf_status zfi_mask_settle(zf_block_mask_desc *d, zf_error *error)
+{
+    const bool none = d->random == ZF_NO_BLOCKS;
+    const zf_status status = zfi_settle_desc("block mask", zfi_block_mask_rows, d, error);
+    if (status) return status;
+    if (!d->random && !none && d->layout == ZF_LAYOUT_BIGBIRD) d->random = 1;
+    if (!d->heads) d->heads = 1;
+    if (!d->length) d->length = d->tokens;
     if (d->layout == ZF_LAYOUT_FILE && !d->path)
         return zfi_mask_fail(error, "the layout file needs a path");
-    return zfi_mask_lists_check(d, error);
-}
-
-static void zfi_mask_defaults(zf_block_mask_desc *d)
-{
-    if (!d->block) d->block = ZFI_MASK_BLOCK;
-    if (!d->heads) d->heads = 1;
-    if (!d->local) d->local = 4;
-    if (!d->global) d->global = 1;
-    if (!d->patterns) d->patterns = 1;
-    if (!d->width) d->width = 3;
-    if (!d->random) d->random = d->layout == ZF_LAYOUT_BIGBIRD ? 1 : 0;
-    if (d->random == ZF_NO_BLOCKS) d->random = 0;
-    if (!d->window_count) d->windows[d->window_count++] = 4;
-    if (!d->global_count) d->globals[d->global_count++] = (zf_block_range){0, 1};
+    return ZF_OK;
 }
 
 /* The parameters fit one another. */
@@ -318,30 +361,32 @@ static zf_status zfi_mask_fit_check(const zf_block_mask_desc *d, zf_error *error
 static zf_status zfi_mask_size_check(const zf_block_mask *m, zf_error *error)
 {
     const zf_block_mask_desc *d = &m->desc;
-    const int uses = zfi_layouts[d->layout].uses;
+    const bool bigbird = d->layout == ZF_LAYOUT_BIGBIRD;
     const struct {
         const char *name;
         int64_t has;
         bool matters;
-    } parts[] = {{"random", d->random, uses & ZFI_MASK_RANDOM},
-                 {"width", d->width, uses & ZFI_MASK_WIDTH},
-                 {"global", d->global, uses & ZFI_MASK_GLOBAL}};
-    for (size_t k = 0; k < ZFI_COUNT(parts); k++)
+    } parts[] = {{"random", d->random, true},
+                 {"width", d->width, bigbird || d->layout >= ZF_LAYOUT_LONGFORMER},
+                 {"global", d->global, bigbird || d->layout == ZF_LAYOUT_FIXED}};
+    for (size_t k = 0; k < ZFI_COUNT(parts) && d->layout != ZF_LAYOUT_FILE; k++)
         if (parts[k].matters && parts[k].has > m->rows)
             return zfi_mask_fail(error, "%s = %lld is more than the %lld blocks of %lld tokens",
                                  parts[k].name, (long long)parts[k].has, (long long)m->rows,
-                                 (long long)d->tokens);
+                                 (long long)d->length);
     return ZF_OK;
 }
 
 static zf_status zfi_mask_check(const zf_block_mask_desc *d, zf_error *error)
 {
-    if (d->block != 16 && d->block != 32 && d->block != 64 && d->block != 128)
-        return zfi_mask_fail(error, "block = %lld must be 16, 32, 64 or 128", (long long)d->block);
-    if (d->tokens < 1 || d->tokens > d->block * ZFI_MASK_BLOCKS_MOST)
+    if (d->length < 1 || d->length > d->block * ZFI_MASK_BLOCKS_MOST)
         return zfi_mask_fail(error, "tokens = %lld must be 1 to %lld for blocks of %lld",
-                             (long long)d->tokens, (long long)(d->block * ZFI_MASK_BLOCKS_MOST),
+                             (long long)d->length, (long long)(d->block * ZFI_MASK_BLOCKS_MOST),
                              (long long)d->block);
+    if (d->tokens < 1 || d->tokens > d->length)
+        return zfi_mask_fail(error,
+                             "the layout is of %lld tokens (length), and the sequence has %lld",
+                             (long long)d->length, (long long)d->tokens);
     if (d->heads < 1 || d->heads > ZFI_MASK_HEADS_MOST)
         return zfi_mask_fail(error, "heads = %lld must be 1 to %d", (long long)d->heads,
                              ZFI_MASK_HEADS_MOST);
@@ -361,7 +406,7 @@ static zf_status zfi_mask_take(zf_block_mask *m, const char *text, size_t bytes,
             if (column && column != m->rows)
                 return zfi_mask_fail(error,
                                      "%s:%lld has %lld columns; %lld tokens have %lld blocks", name,
-                                     (long long)line, (long long)column, (long long)m->desc.tokens,
+                                     (long long)line, (long long)column, (long long)m->desc.length,
                                      (long long)m->rows);
             row += column != 0, column = 0, line++;
         } else if (c == '0' || c == '1') {
@@ -389,7 +434,11 @@ static zf_status zfi_mask_file(zf_block_mask *m, zf_error *error)
     zf_status status;
     char *text = zfi_file_load(&m->memory, m->desc.path, ZFI_MASK_FILE_LIMIT, &bytes, error);
     if (!text) return error->status;
-    status = zfi_mask_take(m, text, bytes, error);
+    m->digest = (int64_t)zfi_crc32c(0, text, bytes);
+    status = m->desc.digest && m->digest != m->desc.digest
+                 ? zfi_mask_fail(error, "%s is another file than the one whose digest is %lld",
+                                 zfi_path_tail(m->desc.path), (long long)m->desc.digest)
+                 : zfi_mask_take(m, text, bytes, error);
     zfi_free(&m->memory, text, bytes + 1);
     return status;
 }
@@ -398,18 +447,20 @@ static zf_status zfi_mask_file(zf_block_mask *m, zf_error *error)
 
 ZF_API const char *zf_layout_name(zf_layout layout)
 {
-    return (unsigned)layout < ZFI_COUNT(zfi_layouts) ? zfi_layouts[layout].name : "?";
+    static const char *const names[] = {"off",        "fixed",  "variable", "bigbird",
+                                        "longformer", "window", "file"};
+    return (unsigned)layout < ZFI_COUNT(names) ? names[layout] : "?";
 }
 
 static zf_status zfi_mask_fill(zf_block_mask *m, zf_error *error)
 {
     zf_status status = zfi_mask_size_check(m, error);
+    if (!status) status = zfi_mask_read_lists(m, error);
     if (status) return status;
     m->bits = zfi_calloc(&m->memory, m->bytes, 1);
     if (!m->bits) return zfi_nomem(error);
     if (m->desc.layout == ZF_LAYOUT_FILE) return zfi_mask_file(m, error);
-    for (int64_t layout = 0; layout < m->layouts; layout++)
-        zfi_layouts[m->desc.layout].fill(m, layout);
+    for (int64_t layout = 0; layout < m->layouts; layout++) zfi_layouts[m->desc.layout](m, layout);
     return ZF_OK;
 }
 
@@ -421,21 +472,19 @@ ZF_API zf_block_mask *zf_block_mask_new(const zf_block_mask_desc *desc, zf_error
     zf_block_mask *m;
     if (!error) error = &unread;
     *error = (zf_error){ZF_OK, ""};
-    if (zfi_mask_numbers_check(&d, error)) return NULL;
-    zfi_mask_defaults(&d);
-    if (zfi_mask_check(&d, error)) return NULL;
+    if (zfi_mask_settle(&d, error) || zfi_mask_check(&d, error)) return NULL;
     m = zfi_calloc(&memory, 1, sizeof *m);
     if (!m) return zfi_nomem(error), NULL;
     *m = (zf_block_mask){.memory = memory, .desc = d};
     m->layouts = d.per_head ? d.heads : 1;
-    m->rows = zfi_div_up(d.tokens, d.block);
+    m->rows = zfi_div_up(d.length, d.block), m->blocks = zfi_div_up(d.tokens, d.block);
     m->line = (size_t)zfi_div_up(m->rows, 8);
     m->bytes = (size_t)(m->layouts * m->rows) * m->line;
     if (zfi_mask_fill(m, error)) {
         zf_block_mask_free(m);
         return NULL;
     }
-    m->desc.path = NULL;
+    m->desc.path = m->desc.windows = m->desc.globals = NULL;
     return m;
 }
 
@@ -450,7 +499,7 @@ ZF_API void zf_block_mask_free(zf_block_mask *m)
 
 ZF_API bool zf_block_mask_sees(const zf_block_mask *m, int64_t head, int64_t row, int64_t column)
 {
-    if (!m || head < 0 || row < 0 || column < 0 || row >= m->rows || column >= m->rows)
+    if (!m || head < 0 || row < 0 || column < 0 || row >= m->blocks || column >= m->blocks)
         return false;
     return zfi_mask_has(m, head % m->layouts, row, column);
 }
@@ -458,8 +507,10 @@ ZF_API bool zf_block_mask_sees(const zf_block_mask *m, int64_t head, int64_t row
 static int64_t zfi_mask_seen(const zf_block_mask *m)
 {
     int64_t seen = 0;
-    for (size_t i = 0; i < m->bytes; i++)
-        for (unsigned char byte = m->bits[i]; byte; byte &= (unsigned char)(byte - 1)) seen++;
+    for (int64_t layout = 0; layout < m->layouts; layout++)
+        for (int64_t row = 0; row < m->blocks; row++)
+            for (int64_t column = 0; column < m->blocks; column++)
+                seen += zfi_mask_has(m, layout, row, column);
     return seen;
 }
 
@@ -469,114 +520,10 @@ ZF_API zf_block_mask_info zf_block_mask_info_of(const zf_block_mask *m)
     return (zf_block_mask_info){.tokens = m->desc.tokens,
                                 .block = m->desc.block,
                                 .layouts = m->layouts,
-                                .blocks = m->rows,
+                                .blocks = m->blocks,
                                 .seen = zfi_mask_seen(m),
+                                .digest = m->digest,
                                 .causal = m->desc.causal};
-}
-
-/* ----------------------------------------------------------------------- parameters as text */
-
-/* A whole number of `length` characters at `text`; false: it is none, or negative. */
-static bool zfi_mask_number(const char *text, size_t length, int64_t *number)
-{
-    *number = 0;
-    for (size_t i = 0; i < length; i++) {
-        if (text[i] < '0' || text[i] > '9' || *number > (INT64_MAX - 9) / 10) return false;
-        *number = *number * 10 + text[i] - '0';
-    }
-    return length > 0;
-}
-
-/* "2+5:7" of globals, "4+2" of windows. */
-static bool zfi_mask_list(zf_block_mask_desc *d, bool globals, const char *text, size_t length)
-{
-    int32_t *count = globals ? &d->global_count : &d->window_count;
-    for (size_t at = 0; at <= length;) {
-        size_t end = at, colon;
-        int64_t first, stop;
-        while (end < length && text[end] != '+') end++;
-        for (colon = at; colon < end && text[colon] != ':';) colon++;
-        if (*count == ZF_BLOCK_LIST || (colon < end && !globals) ||
-            !zfi_mask_number(text + at, colon - at, &first))
-            return false;
-        stop = first + 1;
-        if (colon < end && !zfi_mask_number(text + colon + 1, end - colon - 1, &stop)) return false;
-        if (globals) d->globals[*count] = (zf_block_range){first, stop};
-        else d->windows[*count] = first;
-        ++*count;
-        at = end + 1;
-    }
-    return true;
-}
-
-static zf_status zfi_mask_value(zf_block_mask_desc *d, int k, const char *value, size_t length,
-                                zf_error *error)
-{
-    const int use = zfi_mask_keys[k].use;
-    int64_t number;
-    bool good;
-    if (use == ZFI_MASK_PATH) return d->path = value, ZF_OK;
-    if (use == ZFI_MASK_WINDOWS || use == ZFI_MASK_GLOBALS) {
-        good = zfi_mask_list(d, use == ZFI_MASK_GLOBALS, value, length);
-    } else {
-        good = zfi_mask_number(value, length, &number);
-        if (good && use == ZFI_MASK_RANDOM && !number) number = ZF_NO_BLOCKS;
-        if (good) *(int64_t *)((char *)d + zfi_mask_keys[k].at) = number;
-    }
-    if (good) return ZF_OK;
-    return zfi_mask_fail(error, "%s=%.*s: %s", zfi_mask_keys[k].key,
-                         (int)zfi_min((int64_t)length, 80), value,
-                         use == ZFI_MASK_WINDOWS   ? "windows are numbers of blocks, 4+2+8"
-                         : use == ZFI_MASK_GLOBALS ? "globals are blocks and ranges of them, 0+5:7"
-                                                   : "it must be a whole number");
-}
-
-/* One parameter, `length` characters. */
-static zf_status zfi_mask_parameter(zf_block_mask_desc *d, const char *text, size_t length,
-                                    zf_error *error)
-{
-    const char *equals = memchr(text, '=', length);
-    const size_t name = equals ? (size_t)(equals - text) : length;
-    for (int k = 0; k < (int)ZFI_COUNT(zfi_mask_keys); k++) {
-        if (strlen(zfi_mask_keys[k].key) != name || memcmp(zfi_mask_keys[k].key, text, name))
-            continue;
-        if (zfi_mask_keys[k].use && !(zfi_layouts[d->layout].uses & zfi_mask_keys[k].use))
-            return zfi_mask_fail(error, "the layout %s has no parameter %s",
-                                 zfi_layouts[d->layout].name, zfi_mask_keys[k].key);
-        if (zfi_mask_keys[k].flag && !equals)
-            return *(bool *)((char *)d + zfi_mask_keys[k].at) = true, ZF_OK;
-        if (!zfi_mask_keys[k].flag && equals)
-            return zfi_mask_value(d, k, equals + 1, length - name - 1, error);
-        return zfi_mask_fail(error, "%s is written %s", zfi_mask_keys[k].key,
-                             equals ? "without a value" : "with one, as in block=16");
-    }
-    return zfi_mask_fail(error, "%.*s is no parameter of a layout", (int)zfi_min((int64_t)name, 80),
-                         text);
-}
-
-ZF_API zf_status zf_block_mask_parse(const char *text, zf_block_mask_desc *d, zf_error *error)
-{
-    zf_error unread = {ZF_OK, ""};
-    size_t length = text ? strcspn(text, ",") : 0;
-    int layout = 0, layouts = (int)ZFI_COUNT(zfi_layouts);
-    if (!error) error = &unread;
-    *error = (zf_error){ZF_OK, ""};
-    if (!text || !d) return zfi_mask_fail(error, "zf_block_mask_parse needs a text and a desc");
-    while (layout < layouts && (strlen(zfi_layouts[layout].name) != length ||
-                                memcmp(zfi_layouts[layout].name, text, length)))
-        layout++;
-    if (layout == layouts)
-        return zfi_mask_fail(error,
-                             "%.*s is no layout: fixed, variable, bigbird, longformer, window, "
-                             "file",
-                             (int)zfi_min((int64_t)length, 80), text);
-    d->layout = (zf_layout)layout;
-    for (text += length; *text; text += length) {
-        text++; /* the comma */
-        length = !strncmp(text, "path=", 5) ? strlen(text) : strcspn(text, ",");
-        if (zfi_mask_parameter(d, text, length, error)) return error->status;
-    }
-    return ZF_OK;
 }
 
 /* ------------------------------------------------------------------------- lists of a graph */
@@ -586,9 +533,9 @@ static double *zfi_mask_lists(const zf_block_mask *m, bool turned, double *begin
 {
     const double *start = to;
     for (int64_t layout = 0; layout < m->layouts; layout++)
-        for (int64_t row = 0; row <= m->rows; row++) {
+        for (int64_t row = 0; row <= m->blocks; row++) {
             *begin++ = (double)(to - start);
-            for (int64_t k = 0; k < m->rows && row < m->rows; k++)
+            for (int64_t k = 0; k < m->blocks && row < m->blocks; k++)
                 if (zfi_mask_has(m, layout, turned ? k : row, turned ? row : k)) *to++ = (double)k;
         }
     return to;
@@ -596,7 +543,7 @@ static double *zfi_mask_lists(const zf_block_mask *m, bool turned, double *begin
 
 ZF_API zf_tensor zf_block_mask_lists(zf_graph *g, const zf_block_mask *m)
 {
-    const int64_t begins = m ? m->layouts * (m->rows + 1) : 0;
+    const int64_t begins = m ? m->layouts * (m->blocks + 1) : 0;
     const int64_t count = m ? 2 * (1 + begins + zfi_mask_seen(m)) : 0;
     zfi_memory memory;
     zf_tensor lists;

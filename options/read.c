@@ -94,7 +94,8 @@ static zf_status zfi_put_choice(const zf_option *row, void *member, const char *
 {
     const int64_t index = zfi_choice_of(row->range, text, strlen(text));
     if (index < 0) return zfi_value_wrong(row, called, text, error);
-    if (!index && row->otherwise != 0) zfi_option_put_integer(row, member, zfi_option_zero(row));
+    if (!index && (row->otherwise != 0 || row->traits & ZF_OPTION_GIVEN_0))
+        zfi_option_put_integer(row, member, zfi_option_zero(row));
     else zfi_option_put_integer(row, member, index);
     return ZF_OK;
 }

@@ -12,6 +12,7 @@ static bool zfi_option_shows(const zfi_option_walk *w)
 typedef struct zfi_text_out {
     char *text;
     size_t size, length;
+    char between; /* options */
 } zfi_text_out;
 
 static void zfi_out_char(zfi_text_out *out, char c)
@@ -43,14 +44,15 @@ static void zfi_out_value(zfi_text_out *out, const char *text)
 
 static void zfi_out_option(zfi_text_out *out, const char *path, const char *value)
 {
-    if (out->length) zfi_out_char(out, ' ');
+    if (out->length) zfi_out_char(out, out->between);
     zfi_out(out, path), zfi_out_char(out, '='), zfi_out_value(out, value);
 }
 
-ZF_API size_t zf_options_text(const zf_options *all, int32_t count, char *text, size_t size)
+static size_t zfi_options_text(const zf_options *all, int32_t count, char between, char *text,
+                               size_t size)
 {
     zfi_option_walk w = zfi_option_walk_of(all, count);
-    zfi_text_out out = {.text = text, .size = text ? size : 0};
+    zfi_text_out out = {.text = text, .size = text ? size : 0, .between = between};
     if (out.size) *text = '\0';
     while (zfi_option_next(&w)) {
         char path[ZFI_OPTION_NAME], value[ZFI_OPTION_VALUE];
@@ -66,6 +68,11 @@ ZF_API size_t zf_options_text(const zf_options *all, int32_t count, char *text, 
             zfi_out_option(&out, path, texts->at[k]);
     }
     return out.length;
+}
+
+ZF_API size_t zf_options_text(const zf_options *all, int32_t count, char *text, size_t size)
+{
+    return zfi_options_text(all, count, ' ', text, size);
 }
 
 static void zfi_json_put_option(const zf_option *row, const void *member, bool resolved,

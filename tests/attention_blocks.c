@@ -147,8 +147,10 @@ static zf_status make_mask(test *t, const form *f)
 {
     zf_block_mask_desc d = {
         .allocator = t->allocator, .tokens = f->tokens, .heads = f->heads, .causal = f->causal};
+    static char text[600];
     if (!f->layout) return ZF_OK;
-    if (zf_block_mask_parse(f->layout, &d, &s.error)) return s.error.status;
+    snprintf(text, sizeof text, "%s", f->layout);
+    if (zf_block_mask_parse(text, &d, &s.error)) return s.error.status;
     s.mask = zf_block_mask_new(&d, &s.error);
     return s.mask ? ZF_OK : s.error.status;
 }

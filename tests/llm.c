@@ -240,6 +240,99 @@ TEST_ONCE(llm_caches_of_windows_are_rings)
     }
 }
 
+/* ------------------------------------------------------------------------------------ blocks */
+
+enum {
+    SEEN = 53,
+    ALONE = 4
+}; /* tokens of a text, of which the last, in a new block, go one by one */
+
+/* The logits after the first `count` tokens of a text, of a model of a case with this layout: `from`
+ * computes all of them, without caches. */
+static bool logits_of(session *from, const int32_t *ids, int32_t count, float *logits,
+                      zf_error *error)
+{
+    const int32_t last = count - 1;
+    zf_status status = session_write(from, "input_ids", ids, SEEN * sizeof *ids);
+    if (!status) status = session_write(from, "last", &last, sizeof last);
+    if (!status) status = zf_step(from->program);
+    if (!status)
+        status = zf_read(from->program, zf_graph_find(from->graph, "logits"), logits,
+                         VOCAB * sizeof *logits);
+    if (status) *error = (zf_error){status, ""};
+    return !status;
+}
+
+static bool open_seen(session *s, int k, zf_config_any *config, const char *layout, zf_error *error)
+{
+    session_desc d = {.sample = sample_of(k),
+                      .purpose = SAMPLE_ANSWER,
+                      .config = config,
+                      .shape = {.batch = 1, .sequence = SEEN},
+                      .threads = 1};
+    return session_config(d.sample, folder_of(k), config, error) &&
+           zf_config_set_layout(d.sample->config, config, layout, 64, error) &&
+           session_open_folder(s, folder_of(k), &d, 1, error);
+}
+
+/* The largest difference of logits, by the largest of them. */
+static double difference(const float *a, const float *b)
+{
+    double off = 0, most = 0;
+    for (int v = 0; v < VOCAB; v++)
+        off = fmax(off, fabs(a[v] - b[v])), most = fmax(most, fabs(a[v]));
+    return off / most;
+}
+
+/* A model of blocks generates what it computes without caches, by a prompt in pieces and by single
+ * tokens, and not what it would if all keys were seen. */
+static void check_seen(test *t, int k, const char *layout)
+{
+    static session all, blocks; /* outlive what the test defers */
+    static decoder d;
+    static zf_config_any of_all, of_blocks;
+    static float cached[VOCAB], whole[VOCAB], dense[VOCAB];
+    const decoder_desc room = {.texts = 1, .context = SEEN, .chunk = 9};
+    session_desc desc = {.sample = sample_of(k), .config = &of_blocks, .threads = 1};
+    zf_error error = {ZF_OK, ""};
+    int32_t ids[SEEN];
+    for (int i = 0; i < SEEN; i++) ids[i] = 3 + i * 7 % (VOCAB - 3);
+    if (!open_seen(&all, k, &of_all, "off", &error)) goto failed;
+    test_defer(t, close_session, &all);
+    if (!open_seen(&blocks, k, &of_blocks, layout, &error)) goto failed;
+    test_defer(t, close_session, &blocks);
+    CHECK(t, zf_config_positions(sample_of(k)->config, &of_blocks) == 64);
+    if (!decoder_open(&d, &room, &desc, folder_of(k), 1, &error)) goto failed;
+    test_defer(t, close_decoder, &d);
+    for (int32_t count = SEEN - ALONE, done = 0; count <= SEEN; done = count++) {
+        const int32_t *next = ids + done;
+        const int64_t some = count - done;
+        if (!zf_decoder_add(&d.steps, &next, &some, &error) ||
+            !logits_of(&blocks, ids, count, whole, &error) ||
+            !logits_of(&all, ids, count, dense, &error))
+            goto failed;
+        memcpy(cached, d.steps.logits, sizeof cached);
+        CHECK_NEAR(t, difference(whole, cached), 0, 1e-5);
+        CHECK(t, difference(whole, dense) > 1e-3);
+    }
+    decoder_close(&d);
+    session_close(&blocks);
+    session_close(&all);
+    return;
+failed:
+    (void)test_unwind(t, __FILE__, __LINE__, layout, error.status, error.text);
+}
+
+TEST_ONCE(llm_llama3_generates_with_the_blocks_that_it_has) { check_seen(t, 1, "window,width=1"); }
+TEST_ONCE(llm_windows_generate_with_the_blocks_that_they_have)
+{
+    check_seen(t, 3, "bigbird,width=1,per_head,seed=3");
+}
+TEST_ONCE(opt_generates_with_the_blocks_that_it_has)
+{
+    check_seen(t, 8, "window,width=1,length=64");
+}
+
 /* A text goes back a few tokens in caches of windows; further back it begins anew. Its logits are those
  * of a text that has seen the same tokens alone. */
 TEST_ONCE(llm_windows_go_back)

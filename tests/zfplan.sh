@@ -481,7 +481,9 @@ head 1
 #.#
 16 of 18 blocks of 16 tokens, 88.9%'
 is 'layout of no blocks' "$("$plan" --attention bird --layout 2>&1)" \
-    'zf-plan: block mask: bird is no layout: fixed, variable, bigbird, longformer, window, file'
+    "zf-plan: --attention takes off|fixed|variable|bigbird|longformer|window|file[,NAME=VALUE,...], \
+not 'bird'
+Try 'zf-plan --help'."
 
 "$plan" --help | grep -q '^Usage: zf-plan'
 is 'help' "$?" 0

@@ -36,8 +36,8 @@ typedef struct options {
     const char *html;      /* a page about it; NULL: none */
     const char *deepspeed_config, *deepspeed_version;
     bool deepspeed_loose, explain, deepspeed_keys;
-    const char
-        *attention; /* blocks that tokens see, as zf_block_mask_parse takes them; NULL: all */
+    zf_block_mask_desc blocks;        /* of --attention, */
+    char attention[ZF_CONFIG_LAYOUT]; /* and its text; "": tokens see all */
     bool layout;           /* print it, and no plan */
     zf_cost cost;          /* its contents, or the default */
     zf_training t;
@@ -61,10 +61,6 @@ static const zf_option plan_rows[] = {
         .help = "rows of the word embedding (30522 of BERT, 50257 of GPT)"),
     ROW(COUNT, seq, 0, MANY, BASIC, .help = "tokens of a sequence (128 of BERT, 1024 of GPT)"),
     ROW(COUNT, batch, 0, MANY, BASIC, .help = "sequences of a micro-batch on one rank (8)"),
-    ROW(TEXT, attention, 0, NULL, .unit = "LAYOUT", .with = "!fit",
-        .help =
-            "tokens see blocks of others: fixed, variable, bigbird, longformer, window or file, "
-            "with parameters as in bigbird,block=64,random=2"),
     ROW(FLAG, layout, 0, NULL, .with = "attention",
         .help = "print the layout of --attention, # where a block is seen, and no plan"),
     ROW(COUNT, world, 1, MANY, .topic = "ranks", BASIC, .help = "ranks"),
@@ -125,7 +121,7 @@ __attribute__((format(printf, 1, 2))) static int misuse(const char *format, ...)
     return MISUSED;
 }
 
-enum { TABLES = 2 };
+enum { TABLES = 3 };
 
 static int help(const zf_options all[TABLES], const char *topic)
 {
@@ -210,6 +206,7 @@ static int read_deepspeed(options *o)
 static int read_options(int argc, char **argv, options *o)
 {
     const zf_options all[TABLES] = {{.rows = plan_rows, .desc = o},
+                                    {.rows = zf_block_mask_options(), .desc = &o->blocks},
                                     {.rows = zf_training_options(), .desc = &o->t}};
     named_files files = {.count = 0};
     zf_training t;
@@ -226,6 +223,9 @@ static int read_options(int argc, char **argv, options *o)
     if (zf_options_check(all, TABLES, true, &error)) return misuse("%s", error.text) + 1;
     files_add_options(&files, all, TABLES);
     if (!files_apart(&files, &error)) return misuse("%s", error.text) + 1;
+    if (zf_block_mask_text(&o->blocks, o->attention, sizeof o->attention) >= sizeof o->attention)
+        return misuse("--attention has more than %d characters", ZF_CONFIG_LAYOUT - 1) + 1;
+    if (o->fit && *o->attention) return misuse("--attention and --fit exclude each other") + 1;
     t = o->t;
     zf_options_resolve(all, TABLES);
     o->t = t;
@@ -254,10 +254,12 @@ static void print_layout_of(const zf_block_mask *mask, int64_t head)
 static int print_layout(const options *o)
 {
     zf_block_mask_desc d = {.tokens = o->seq, .heads = o->heads, .causal = o->gpt != 0};
+    char text[ZF_CONFIG_LAYOUT];
     zf_error error;
     zf_block_mask *mask = NULL;
     zf_block_mask_info info;
-    if (!zf_block_mask_parse(o->attention, &d, &error)) mask = zf_block_mask_new(&d, &error);
+    memcpy(text, o->attention, sizeof text);
+    if (!zf_block_mask_parse(text, &d, &error)) mask = zf_block_mask_new(&d, &error);
     if (!mask) {
         fprintf(stderr, "zf-plan: %s\n", error.text);
         return BAD;
@@ -288,9 +290,8 @@ static zf_tensor build_gpt(zf_graph *g, const options *o)
                     .residual_dropout = 0.1,
                     .std = 0.02,
                     .tied = 1};
-    return gpt_build(
-        g, &c, &(sample_shape){.batch = o->batch, .sequence = o->seq, .attention = o->attention},
-        SAMPLE_TRAIN);
+    memcpy(c.layout, o->attention, sizeof c.layout);
+    return gpt_build(g, &c, &(sample_shape){.batch = o->batch, .sequence = o->seq}, SAMPLE_TRAIN);
 }
 
 static zf_tensor build_bert(zf_graph *g, const options *o)
@@ -311,8 +312,8 @@ static zf_tensor build_bert(zf_graph *g, const options *o)
                      .nsp = 1};
     sample_shape s = {.batch = o->batch,
                       .sequence = o->seq,
-                      .attention = o->attention,
                       .predictions = o->batch * ((o->seq * 20 + 127) / 128)};
+    memcpy(c.layout, o->attention, sizeof c.layout);
     return bert_build(g, &c, &s, false).loss;
 }
 

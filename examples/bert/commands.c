@@ -110,7 +110,8 @@ int bert_command_fill(int argc, char **argv)
     good = session_config(&bert_sample, o.from.load, &config, &error) &&
            session_open_folder(&s, o.from.load, &d, o.from.dtype, &error);
     if (good) {
-        if (o.seq > config.positions) o.seq = config.positions;
+        const int64_t most = zf_config_positions(bert_sample.config, &config);
+        if (o.seq > most) o.seq = most;
         good = masked_fill_text(&s, &config, vocab, o.seq, text, NULL, o.json, &error);
         session_close(&s);
     }

@@ -60,7 +60,8 @@ const zf_config_table bert_config_table = {
              {"pad_token_id", ZF_CONFIG_TOKEN, .at = AT(pad)},
              {"tie_word_embeddings", ZF_CONFIG_TRUTH, .at = AT(tied)},
              {"position_embedding_type", ZF_CONFIG_TEXT, .text = "absolute"},
-             {.key = "is_decoder", .kind = ZF_CONFIG_FALSE}},
+             {.key = "is_decoder", .kind = ZF_CONFIG_FALSE},
+             {"zeroflow_attention", ZF_CONFIG_BLOCKS, .at = AT(layout)}},
     .keys = other_keys,
     .vocab = AT(vocab),
     .positions = AT(positions),
@@ -71,6 +72,7 @@ const zf_config_table bert_config_table = {
     .tied = AT(tied),
     .pad = AT(pad),
     .dropouts = {AT(dropout), AT(attention_dropout)},
+    .layout = AT(layout),
     .architecture_of = architecture_of,
     .read_architecture = read_architecture,
 };
@@ -176,7 +178,8 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, 
                                 .attention_dropout = c->attention_dropout,
                                 .eps = ZF_GIVEN(c->eps),
                                 .std = ZF_GIVEN(c->std),
-                                .blocks = zf_nn_blocks(g, s->attention, s->sequence, c->heads, false)};
+                                .blocks =
+                                    zf_nn_blocks(g, c->layout, s->sequence, c->heads, false)};
     bert_model m = inputs(g, c, s);
     zf_nn_linear_desc linear = {.std = ZF_GIVEN(c->std)};
     zf_tensor words, x, bias, pooled = {g, 0};

@@ -67,7 +67,8 @@ static const zf_config_table members = {
              {"reorder_and_upcast_attn", ZF_CONFIG_TRUTH, .at = AT(upcast), .use = ZF_CONFIG_RARE},
              {"bos_token_id", ZF_CONFIG_TOKEN, .at = AT(begin)},
              {"eos_token_id", ZF_CONFIG_TOKENS, .at = AT(ends)},
-             {.key = "scale_attn_weights", .kind = ZF_CONFIG_TRUE}},
+             {.key = "scale_attn_weights", .kind = ZF_CONFIG_TRUE},
+             {"zeroflow_attention", ZF_CONFIG_BLOCKS, .at = AT(layout)}},
     .keys = other_keys,
     .vocab = AT(vocab),
     .positions = AT(positions),
@@ -82,6 +83,7 @@ static const zf_config_table members = {
     .read_more = read_more,
     .bits = AT(bits),
     .scores = AT(scores),
+    .layout = AT(layout),
     .dropouts = {AT(residual_dropout), AT(embedding_dropout), AT(attention_dropout)},
 };
 
@@ -151,7 +153,7 @@ zf_tensor gpt_build(zf_graph *g, const gpt_config *c, const sample_shape *s, sam
     sample_shape rows = *s;
     causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, &rows, purpose);
     zf_tensor words, x;
-    causal_blocks(&in, &rows, c->heads);
+    causal_blocks(&in, &rows, c->layout, c->heads);
     x = body(g, c, &rows, &in, &words);
     return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }

@@ -16,6 +16,7 @@ typedef struct gpt_config {
     int64_t inverse_layer, upcast;
     int64_t bits; /* of weights, as zf_config_facts says; 0: they are floats */
     int64_t scores; /* as zf_config_facts says: 1: it scores texts */
+    char layout[ZF_CONFIG_LAYOUT]; /* as zf_config_facts.layout says */
 } gpt_config;
 
 /* One of small, 124m, 355m, 774m, 1558m, the path of a Hugging Face config.json, or of a folder

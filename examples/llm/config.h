@@ -37,6 +37,7 @@ typedef struct llm_config {
     int64_t ends[LLM_ENDS];          /* ids that end a text; -1 after the last */
     int64_t bits;                    /* of weights, as zf_config_facts says; 0: they are floats */
     int64_t scores;                  /* as zf_config_facts says: 1: it scores texts */
+    char layout[ZF_CONFIG_LAYOUT];   /* as zf_config_facts says: blocks that tokens see */
 } llm_config;
 
 /* For families that read more. The rope of all layers, or of those without a window. */

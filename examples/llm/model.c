@@ -224,7 +224,8 @@ static const zf_config_table members = {
              {"tie_word_embeddings", ZF_CONFIG_TRUTH, .at = AT(tied)},
              {"bos_token_id", ZF_CONFIG_TOKEN, .at = AT(begin)},
              {"eos_token_id", ZF_CONFIG_TOKENS, .at = AT(ends)},
-             {"pad_token_id", ZF_CONFIG_TOKEN, .at = AT(pad)}},
+             {"pad_token_id", ZF_CONFIG_TOKEN, .at = AT(pad)},
+             {"zeroflow_attention", ZF_CONFIG_BLOCKS, .at = AT(layout)}},
     .keys = other_keys,
     .vocab = AT(vocab),
     .positions = AT(positions),
@@ -240,6 +241,7 @@ static const zf_config_table members = {
     .dropouts = {AT(attention_dropout)},
     .bits = AT(bits),
     .scores = AT(scores),
+    .layout = AT(layout),
     .window = AT(window),
     .architecture_of = architecture_of,
     .read_more = read_more,
@@ -370,7 +372,7 @@ zf_tensor llm_build(zf_graph *g, const llm_config *c, const sample_shape *s, sam
     sample_shape rows = *s;
     causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, &rows, purpose);
     zf_tensor words, x;
-    causal_blocks(&in, &rows, c->heads);
+    causal_blocks(&in, &rows, c->layout, c->heads);
     x = body(g, c, &rows, &in, &words);
     return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }

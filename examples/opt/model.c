@@ -66,7 +66,8 @@ static const zf_config_table members = {
              {"eos_token_id", ZF_CONFIG_TOKENS, .at = AT(ends)},
              {"pad_token_id", ZF_CONFIG_TOKEN, .at = AT(pad)},
              {.key = "enable_bias", .kind = ZF_CONFIG_TRUE},
-             {.key = "layer_norm_elementwise_affine", .kind = ZF_CONFIG_TRUE}},
+             {.key = "layer_norm_elementwise_affine", .kind = ZF_CONFIG_TRUE},
+             {"zeroflow_attention", ZF_CONFIG_BLOCKS, .at = AT(layout)}},
     .keys = other_keys,
     .vocab = AT(vocab),
     .positions = AT(positions),
@@ -82,6 +83,7 @@ static const zf_config_table members = {
     .read_more = read_more,
     .bits = AT(bits),
     .scores = AT(scores),
+    .layout = AT(layout),
     .dropouts = {AT(dropout), AT(attention_dropout)},
 };
 
@@ -196,7 +198,7 @@ zf_tensor opt_build(zf_graph *g, const opt_config *c, const sample_shape *s, sam
     sample_shape rows = *s;
     causal_inputs in = c->scores ? score_begin(g, &rows, purpose) : causal_begin(g, &rows, purpose);
     zf_tensor words, x;
-    causal_blocks(&in, &rows, c->heads);
+    causal_blocks(&in, &rows, c->layout, c->heads);
     x = body(g, c, &rows, &in, &words);
     return c->scores ? score_end(x, &rows, purpose) : causal_end(x, words, &in);
 }

@@ -15,6 +15,7 @@ typedef struct opt_config {
     int64_t ends[ZF_CONFIG_ENDS]; /* ids that end a text; -1 after the last */
     int64_t bits;   /* of weights, as zf_config_facts says; 0: they are floats */
     int64_t scores; /* as zf_config_facts says: 1: it scores texts */
+    char layout[ZF_CONFIG_LAYOUT]; /* as zf_config_facts.layout says */
 } opt_config;
 
 /* For the samples' frame. Parameters have the

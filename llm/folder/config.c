@@ -1,7 +1,11 @@
 /* config.json, read and written by a table. */
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+char *realpath(const char *, char *); /* strict C11 hides it */
 
 /* ----------------------------------------------------------------------------------- members */
 
@@ -20,7 +24,8 @@ zf_config_facts zf_config_facts_of(const zf_config_table *t, void *config)
                                            : 1,
                          .pad = t->pad ? zfl_integer_at(config, t->pad) : NULL,
                          .bits = t->bits ? zfl_integer_at(config, t->bits) : NULL,
-                         .scores = t->scores ? zfl_integer_at(config, t->scores) : NULL};
+                         .scores = t->scores ? zfl_integer_at(config, t->scores) : NULL,
+                         .layout = t->layout ? (char *)config + t->layout : NULL};
     for (int k = 0; k < ZF_CONFIG_DROPOUTS && t->dropouts[k]; k++)
         f.dropouts[k] = zfl_number_at(config, t->dropouts[k]);
     return f;
@@ -33,9 +38,72 @@ static int64_t zfl_value_of(const void *config, size_t at)
     return value;
 }
 
+const char *zf_config_layout(const zf_config_table *t, const void *config)
+{
+    return t->layout ? (const char *)config + t->layout : "";
+}
+
+/* The desc of a layout; its texts are in `copy`. False with *error. */
+static bool zfl_read_layout(const char *text, char copy[ZF_CONFIG_LAYOUT], zf_block_mask_desc *d,
+                            zf_error *error)
+{
+    *d = (zf_block_mask_desc){.tokens = 0};
+    snprintf(copy, ZF_CONFIG_LAYOUT, "%s", text);
+    return !zf_block_mask_parse(copy, d, error);
+}
+
 int64_t zf_config_positions(const zf_config_table *t, const void *config)
 {
-    return zfl_value_of(config, t->positions);
+    const int64_t positions = zfl_value_of(config, t->positions);
+    char copy[ZF_CONFIG_LAYOUT];
+    zf_block_mask_desc d;
+    zf_error unread;
+    if (!*zf_config_layout(t, config)) return positions;
+    return zfl_read_layout(zf_config_layout(t, config), copy, &d, &unread) && d.length < positions
+               ? d.length
+               : positions;
+}
+
+static bool zfl_layout_is_long(zf_error *error)
+{
+    return zfl_fail(error, ZF_ERR_ARGUMENT, "a layout of attention has at most %d characters",
+                    ZF_CONFIG_LAYOUT - 1);
+}
+
+/* Names the file of a layout by its whole path and its digest. */
+static bool zfl_settle_file(zf_block_mask_desc *d, int64_t heads, char path[PATH_MAX],
+                            zf_error *error)
+{
+    zf_block_mask_desc whole = *d;
+    zf_block_mask *mask;
+    if (!d->path) return true;
+    if (!realpath(d->path, path))
+        return zfl_fail(error, ZF_ERR_IO, "%s: %s", d->path, strerror(errno));
+    d->path = whole.path = path, whole.tokens = d->length, whole.heads = heads;
+    if (!(mask = zf_block_mask_new(&whole, error))) return false;
+    d->digest = zf_block_mask_info_of(mask).digest;
+    zf_block_mask_free(mask);
+    return true;
+}
+
+bool zf_config_set_layout(const zf_config_table *t, void *config, const char *text, int64_t length,
+                          zf_error *error)
+{
+    char *layout = zf_config_facts_of(t, config).layout, copy[ZF_CONFIG_LAYOUT], path[PATH_MAX];
+    zf_block_mask_desc d;
+    if (strlen(text) >= sizeof copy) return zfl_layout_is_long(error);
+    if (!zfl_read_layout(text, copy, &d, error)) return false;
+    if ((int32_t)d.layout <= ZF_LAYOUT_ALL) { /* a 0 that was given is negative */
+        if (layout) memset(layout, 0, ZF_CONFIG_LAYOUT);
+        return true;
+    }
+    if (!layout)
+        return zfl_fail(error, ZF_ERR_ARGUMENT, "attention of this kind of model sees all tokens");
+    if (!d.length) d.length = length;
+    if (!zfl_settle_file(&d, *zfl_integer_at(config, t->heads), path, error)) return false;
+    memset(layout, 0, ZF_CONFIG_LAYOUT); /* configurations are compared byte by byte */
+    return zf_block_mask_text(&d, layout, ZF_CONFIG_LAYOUT) < ZF_CONFIG_LAYOUT ||
+           zfl_layout_is_long(error);
 }
 
 bool zf_config_scores(const zf_config_table *t, const void *config)
@@ -45,7 +113,7 @@ bool zf_config_scores(const zf_config_table *t, const void *config)
 
 int64_t zf_config_window(const zf_config_table *t, const void *config)
 {
-    return t->window ? zfl_value_of(config, t->window) : 0;
+    return t->window && !*zf_config_layout(t, config) ? zfl_value_of(config, t->window) : 0;
 }
 
 bool zf_config_set_weights(const zf_config_table *t, void *config, int64_t choice, zf_error *error)
@@ -153,6 +221,40 @@ static void zfl_config_read_ids(const zf_config_table *t, const zf_json *v, int6
         zf_json_to_int(v, -1, INT32_MAX, ids++, error);
 }
 
+/* A layout, which must be one of blocks, and say of how many tokens it is. */
+static void zfl_config_read_blocks(const zf_json *v, char *layout, zf_error *error)
+{
+    const char *text = "";
+    char copy[ZF_CONFIG_LAYOUT];
+    zf_block_mask_desc d;
+    zf_error why = {ZF_OK, ""};
+    zf_json_to_string(v, &text, error);
+    if (!v || error->status) return;
+    if (strlen(text) >= sizeof copy)
+        zf_json_expected(v, error, "at most %d characters", ZF_CONFIG_LAYOUT - 1);
+    else if (!zfl_read_layout(text, copy, &d, &why)) zf_json_fail(v, error, "%s", why.text);
+    else if ((int32_t)d.layout <= ZF_LAYOUT_ALL || d.length < 1)
+        zf_json_expected(v, error, "a layout with its length, as \"window,length=512\"");
+    else snprintf(layout, ZF_CONFIG_LAYOUT, "%s", text);
+}
+
+static const char zfl_layout_key[] = "zeroflow_attention";
+
+bool zf_config_read_layout(const char *folder, char layout[ZF_CONFIG_LAYOUT], bool *there,
+                           zf_error *error)
+{
+    char path[1024];
+    zf_json *json;
+    *layout = 0;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    *there = !access(path, F_OK);
+    if (!*there) return true;
+    if (!(json = zf_json_read(path, NULL, error))) return false;
+    zfl_config_read_blocks(zf_config_member(json, zfl_layout_key), layout, error);
+    zf_json_free(json);
+    return !error->status;
+}
+
 static void zfl_read_row(const zf_config_table *t, const zf_config_row *row, const zf_json *json,
                          void *config, zf_error *error)
 {
@@ -177,6 +279,7 @@ static void zfl_read_row(const zf_config_table *t, const zf_config_row *row, con
         *integer = truth;
         return;
     case ZF_CONFIG_ACTIVATION: zfl_read_activation(v, integer, error); return;
+    case ZF_CONFIG_BLOCKS: zfl_config_read_blocks(v, (char *)config + row->at, error); return;
     case ZF_CONFIG_TOKEN:
     case ZF_CONFIG_TOKENS:
         if (zf_json_member(json, row->key) && !v) *integer = -1;
@@ -372,10 +475,12 @@ static void zfl_write_row(const zf_config_table *t, zf_json_writer *w, const zf_
     const int64_t *integer = zfl_integer_at(config, row->at);
     int i = 0;
     if (row->kind >= ZF_CONFIG_TRUE || (row->use & ZF_CONFIG_RARE && !*integer)) return;
+    if (row->kind == ZF_CONFIG_BLOCKS && !*zf_config_layout(t, config)) return;
     zf_json_put_key(w, row->key);
     switch (row->kind) {
     case ZF_CONFIG_NUMBER: zf_json_put_double(w, *zfl_number_at(config, row->at)); return;
     case ZF_CONFIG_TRUTH: zf_json_put_bool(w, *integer != 0); return;
+    case ZF_CONFIG_BLOCKS: zf_json_put_string(w, zf_config_layout(t, config)); return;
     case ZF_CONFIG_TOKENS: zfl_config_write_ids(w, integer, t->ends); return;
     case ZF_CONFIG_ACTIVATION:
         while ((int64_t)zfl_activations[i].activation != *integer) i++;

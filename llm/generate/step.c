@@ -20,7 +20,8 @@ int64_t zf_decode_ring(int64_t window, int64_t context, int64_t chunk)
 void zf_decode_caches(zf_attention_desc *attention, const zf_decode_inputs *in, int64_t width)
 {
     const zf_decode_shape *s = &in->shape;
-    const int64_t ring = zf_decode_ring(attention->window, s->context, s->chunk);
+    const int64_t window = zf_valid(attention->blocks) ? 0 : attention->window;
+    const int64_t ring = zf_decode_ring(window, s->context, s->chunk);
     const zf_shape shape = ZF_SHAPE(s->texts, ring ? ring : s->context, width);
     attention->ring = ring > 0;
     attention->k_cache = zf_cache(in->past.graph, "k_cache", ZF_F32, shape);

@@ -63,6 +63,16 @@ static bool merge(session *s, zf_error *error)
     return !status;
 }
 
+/* Other programs do not know of blocks. */
+static void tell_layout(const sample_model *sample, const zf_config_any *config, const char *out)
+{
+    const char *layout = zf_config_layout(sample->config, config);
+    if (*layout)
+        printf("%s: this model was trained with --attention %s, which its config.json calls "
+               "zeroflow_attention; programs that do not read that let tokens see all keys\n",
+               out, layout);
+}
+
 typedef struct write_options {
     folder_options from;
     int64_t dtype;
@@ -116,6 +126,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
     files_add(&files, "", out, true);
     files_add_options(&files, tables.all, tables.count);
     good = files_apart(&files, &error) && session_config(sample, o.from.load, &config, &error) &&
+           session_config_adapt(sample, o.from.adapter, &config, &error) &&
            session_open_folder(&s, o.from.load, &d, 1 + ZF_F32, &error);
     if (good) {
         good = (!merges || (round_weights(&s, &d, o.from.weights, &error) && merge(&s, &error))) &&
@@ -125,6 +136,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
                zf_exchange_export(&sample->exchange, s.program, s.graph, file, false,
                                   (zf_dtype)o.dtype, &error);
         session_close(&s);
+        if (good) tell_layout(sample, &config, out);
     }
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }
@@ -239,6 +251,7 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
         return status;
     if ((wrong = missing(&e, sample))) return command_usage_error(argv, wrong);
     if (!session_config(sample, e.from.load, &config, &error) ||
+        !session_config_adapt(sample, e.from.adapter, &config, &error) ||
         !zf_config_set_weights(sample->config, &config, e.from.weights, &error))
         return command_error("%s", error.text);
     complete(&e, zf_config_positions(sample->config, &config));

@@ -356,12 +356,13 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     if (q.prompt) prompt = q.prompt;
     if (!(w = calloc(1, sizeof *w))) return command_error("out of memory");
     w->stops = q.stop;
-    good = session_config(sample, q.from.load, &config, &error) &&
-           read_generation(w, &q, &tables, &facts, &error) &&
-           zf_config_set_weights(sample->config, &config, q.from.weights, &error) &&
-           open_tokenizer(w, &q, *facts.vocab, &error) &&
-           begin_rows(w, prompt, q.prompts, &error) &&
-           context_of(q.from.load, *facts.positions, q.tokens, w, &error);
+    good =
+        session_config(sample, q.from.load, &config, &error) &&
+        session_config_adapt(sample, q.from.adapter, &config, &error) &&
+        read_generation(w, &q, &tables, &facts, &error) &&
+        zf_config_set_weights(sample->config, &config, q.from.weights, &error) &&
+        open_tokenizer(w, &q, *facts.vocab, &error) && begin_rows(w, prompt, q.prompts, &error) &&
+        context_of(q.from.load, zf_config_positions(sample->config, &config), q.tokens, w, &error);
     if (good) {
         good = open_decoder(w, &q, sample, &config, 0, &error) && write_all(w, &q, &error);
         decoder_close(&w->decoder);
@@ -498,10 +499,12 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
     if (!(w = c.w = calloc(1, sizeof *w))) return command_error("out of memory");
     w->stops = c.q.stop, w->count = 1;
     good = session_config(sample, c.q.from.load, &config, &error) &&
+           session_config_adapt(sample, c.q.from.adapter, &config, &error) &&
            read_generation(w, &c.q, &tables, &facts, &error) &&
            zf_config_set_weights(sample->config, &config, c.q.from.weights, &error) &&
            open_tokenizer(w, &c.q, *facts.vocab, &error);
-    w->context = c.q.context < *facts.positions ? c.q.context : *facts.positions;
+    w->context = zf_config_positions(sample->config, &config);
+    if (c.q.context < w->context) w->context = c.q.context;
     if (good) {
         good = open_decoder(w, &c.q, sample, &config, CHAT_CHUNK, &error) &&
                (zf_sampler_open(&w->sampler, &c.q.how, w->decoder.steps.vocab) ||

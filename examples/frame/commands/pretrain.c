@@ -239,8 +239,7 @@ static bool cut_batch(run_job *job, zf_error *error)
                     (long long)o->batch, (long long)parts, (int)job->ranks.world,
                     (long long)settings_micro_batches(o), fewer, (long long)(less + parts));
     }
-    job->shape = (sample_shape){
-        .batch = o->batch / parts, .sequence = o->seq, .attention = o->attention};
+    job->shape = (sample_shape){.batch = o->batch / parts, .sequence = o->seq};
     job->sample->objective->fit_shape(&job->data, o, parts, &job->shape);
     return true;
 }
@@ -340,6 +339,25 @@ static bool fits_dropout(run_job *job, zf_error *error)
                 job->o.training.lora.dropout);
 }
 
+/* The blocks that tokens see: those of --attention, else of the model. Weights that were trained
+ * with others are refused, unless --attention says which. */
+static bool set_layout(run_job *job, zf_error *error)
+{
+    const settings *o = &job->o;
+    const zf_config_table *table = job->sample->config;
+    const char *from = o->adapter ? o->adapter : o->init;
+    char trained[ZF_CONFIG_LAYOUT];
+    bool there;
+    if (*o->attention)
+        return zf_config_set_layout(table, &job->config, o->attention, o->seq, error);
+    if (!from) return true;
+    if (!zf_config_read_layout(from, trained, &there, error)) return false;
+    return !there || !strcmp(trained, zf_config_layout(table, &job->config)) ||
+           fail(error, ZF_ERR_MISMATCH,
+                "%s was trained with --attention %s: give it, or --attention off", from,
+                *trained ? trained : "off");
+}
+
 /* Opens what the ranks of this process share. False with *error. */
 static bool open_job(run_job *job, zf_error *error)
 {
@@ -356,7 +374,8 @@ static bool open_job(run_job *job, zf_error *error)
     if (!open_outputs(job, error) ||
         !zf_config_load(job->sample->config, o->model, &job->config, error) ||
         !zf_config_set_weights(job->sample->config, &job->config, o->weights, error) ||
-        !dataset_open(&job->data, job->sample, o, &job->config, error) || !cut_batch(job, error))
+        !dataset_open(&job->data, job->sample, o, &job->config, error) || !set_layout(job, error) ||
+        !cut_batch(job, error))
         return false;
     if (o->init && (!o->load || settings_adapts(o)) &&
         !session_config_take(job->sample, &job->config, o->init, error))

@@ -140,7 +140,7 @@ static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
     decoder_desc room = {.texts = 1};
     double loss = 0, prompt = 1, each = 1;
     bool good;
-    p->most = *zf_config_facts_of(sample->config, &p->config).positions - p->tokens;
+    p->most = zf_config_positions(sample->config, &p->config) - p->tokens;
     if (p->most < 2)
         return fail(error, ZF_ERR_ARGUMENT, "--tokens %lld leaves no room for the text",
                     (long long)p->tokens);
@@ -187,6 +187,7 @@ int causal_selftest(const sample_model *sample, int argc, char **argv)
         return status;
     if (!p.from.load) return command_usage_error(argv, folder_is_missing);
     good = session_config(sample, p.from.load, &p.config, &error) &&
+           session_config_adapt(sample, p.from.adapter, &p.config, &error) &&
            zf_config_set_weights(sample->config, &p.config, p.from.weights, &error) &&
            probe_all(&p, sample, &error);
     zf_ids_free(&p.ids);

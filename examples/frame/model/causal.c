@@ -91,10 +91,10 @@ causal_inputs causal_begin(zf_graph *g, sample_shape *s, sample_purpose purpose)
     return in;
 }
 
-void causal_blocks(causal_inputs *in, const sample_shape *s, int64_t heads)
+void causal_blocks(causal_inputs *in, const sample_shape *s, const char *layout, int64_t heads)
 {
-    if (s->attention && !zf_valid(in->past))
-        in->blocks = zf_nn_blocks(in->input_ids.graph, s->attention, s->sequence, heads, true);
+    const int64_t tokens = zf_valid(in->past) ? s->predictions : s->sequence;
+    if (*layout) in->blocks = zf_nn_blocks(in->input_ids.graph, layout, tokens, heads, true);
 }
 
 void causal_masks(zf_attention_desc *attention, const causal_inputs *in)

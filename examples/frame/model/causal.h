@@ -19,7 +19,7 @@ typedef struct causal_inputs {
      * rows are packed */
     zf_tensor segments, positions;
     /* For the attention of all layers (causal_masks): where texts of a packed row begin and end, and
-     * the blocks of --attention; invalid: none */
+     * the blocks of the model's layout; invalid: none */
     zf_tensor documents, blocks;
     zf_tensor labels;      /* i32 [B, T], the token after each; -100: none */
     zf_tensor loss_weight; /* f32 []: 1 / labels of the global batch */
@@ -46,8 +46,8 @@ causal_inputs causal_none(zf_graph *g);
 /* shape->batch becomes the rows of the graph. */
 causal_inputs causal_begin(zf_graph *g, sample_shape *shape, sample_purpose purpose);
 
-/* The blocks of --attention, for a model with so many heads. */
-void causal_blocks(causal_inputs *in, const sample_shape *shape, int64_t heads);
+/* The blocks of a model with this layout (zf_config_facts.layout) and so many heads. */
+void causal_blocks(causal_inputs *in, const sample_shape *shape, const char *layout, int64_t heads);
 /* Gives the attention of a layer the documents and blocks, if there are any. */
 void causal_masks(zf_attention_desc *attention, const causal_inputs *in);
 

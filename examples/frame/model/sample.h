@@ -42,10 +42,8 @@ typedef struct sample_shape {
      * tokens of an example for which caches have room */
     int64_t predictions;
     sample_rows rows;
-    int64_t chunk; /* of SAMPLE_GENERATE: new tokens of an example in any of its programs, at most */
-    /* Keys that are seen, as zf_block_mask_parse takes them, of --attention; NULL: all. Not of
-     * SAMPLE_GENERATE */
-    const char *attention;
+    /* Of SAMPLE_GENERATE: new tokens of an example in any of its programs, at most */
+    int64_t chunk;
     bool by_mask; /* texts in a row are kept apart by a mask [B, 1, T, T]: CUDA has no kernel else */
     /* Each row is a prompt and its answer, with this loss; NULL: it is none */
     const struct policy_graph *policy;

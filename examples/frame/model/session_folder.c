@@ -91,6 +91,17 @@ bool session_config_take(const sample_model *sample, void *config, const char *p
     return true;
 }
 
+bool session_config_adapt(const sample_model *sample, const char *adapter, void *config,
+                          zf_error *error)
+{
+    char layout[ZF_CONFIG_LAYOUT];
+    bool there;
+    if (!adapter) return true;
+    return zf_config_read_layout(adapter, layout, &there, error) &&
+           (!there ||
+            zf_config_set_layout(sample->config, config, *layout ? layout : "off", 0, error));
+}
+
 bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error)
 {
     if (zf_adapter_is_at(path))

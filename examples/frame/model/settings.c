@@ -92,10 +92,6 @@ static const zf_option run_rows[] = {
         .help = "start from the weights of a checkpoint or a Hugging Face folder; with --load it "
                 "is read "
                 "only where it has the base of an adapter (--lora)"),
-    ROW(TEXT, attention, 0, NULL, .unit = "LAYOUT", .traits = CHANGES,
-        .help =
-            "tokens see blocks of others: fixed, variable, bigbird, longformer, window or file, "
-            "with parameters as in bigbird,block=64,random=2 (docs/block-masks.md); on the CPU"),
     ROW(NUMBER, dropout, -1, "[0,1)", .unit = "P", .traits = CHANGES,
         .help = "probability; without this option that of the model's configuration"),
     ROW(COUNT, steps, 1000, "[0,1000000000000]", .topic = "optimizer", .traits = BASIC,
@@ -229,6 +225,7 @@ settings_tables settings_tables_of(settings *o, const sample_model *sample,
         {.rows = sample->objective->open_data ? examples_rows : NULL, .desc = o},
         desc->own,
         {.rows = run_rows, .desc = o},
+        {.rows = zf_block_mask_options(), .desc = &o->blocks},
         {.rows = zf_training_options(), .desc = &o->training}};
     settings_tables t = {.count = 0};
     for (size_t k = 0; k < sizeof of / sizeof *of; k++)
@@ -481,6 +478,15 @@ void settings_tell(const settings *o)
     }
 }
 
+/* The text of --attention, in which a 0 that was given still is one. */
+static bool take_layout(settings *o, zf_error *error)
+{
+    return zf_block_mask_text(&o->blocks, o->attention, sizeof o->attention) <
+               sizeof o->attention ||
+           fail(error, ZF_ERR_ARGUMENT, "--attention has more than %d characters",
+                (int)sizeof o->attention - 1);
+}
+
 zf_schedule settings_schedule(const settings *o)
 {
     return (zf_schedule){.kind = (zf_schedule_kind)o->schedule,
@@ -512,6 +518,7 @@ bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
         zf_options_check(t->all, t->count, true, error))
         return false;
     explain(o, t, &given);
+    if (!take_layout(o, error)) return false;
     resolve(o, t);
     if (desc->complete) desc->complete(desc->own.desc, o);
     if (o->seq < sample->objective->least_sequence)

@@ -13,9 +13,9 @@ struct sample_model;
 enum { SETTINGS_DEFAULTS = 16 }; /* of a sample and of all, at most */
 
 typedef struct settings {
-    const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file, *dump,
-        *dump_grads, *cost, *save_cost, *rendezvous, *offload_dir, *data, *tokenizer, *chat,
-        *chat_vars, *date, *attention, *adapter, *tensorboard, *report_html, *trace, *deepspeed_config,
+    const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
+        *dump, *dump_grads, *cost, *save_cost, *rendezvous, *offload_dir, *data, *tokenizer, *chat,
+        *chat_vars, *date, *adapter, *tensorboard, *report_html, *trace, *deepspeed_config,
         *deepspeed_version;
     int64_t seq, batch, steps, schedule, warmup, first_rate, seed, threads, eval_batches, eval_every,
         save_every, compare_every, keep, ranks, nodes, ranks_per_node, mics, memory;
@@ -31,6 +31,8 @@ typedef struct settings {
     zf_training training;
     struct zf_adapter *adapts; /* that of --adapter, which training.lora points to */
     zf_deepspeed deepspeed; /* of --deepspeed-config */
+    zf_block_mask_desc blocks;        /* of --attention, */
+    char attention[ZF_CONFIG_LAYOUT]; /* and its text; "": it is not given */
     char *arguments; /* copies of the command line, which texts of options point to */
     char defaults[SETTINGS_DEFAULTS][40]; /* and of defaults */
     int32_t default_count;
@@ -55,7 +57,7 @@ typedef struct settings_desc {
 } settings_desc;
 
 /* The tables of a run, in the order of --help. */
-enum { SETTINGS_TABLES = 5 };
+enum { SETTINGS_TABLES = 6 };
 typedef struct settings_tables {
     zf_options all[SETTINGS_TABLES];
     int32_t count;

@@ -97,6 +97,8 @@ static bool read_model(origin *from, const critic *c, const experience *e, const
     from->base = from->path, from->adapter = r.adapter;
     if (r.adapter && settings_adapts(o) && !are_same(r.base, o->init, &from->shares, error))
         return false;
+    from->shares = from->shares && !strcmp(zf_config_layout(c->sample.config, &r.config),
+                                           zf_config_layout(c->sample.config, &from->config));
     if (!from->shares) from->config = r.config;
     return true;
 }

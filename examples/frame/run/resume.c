@@ -284,6 +284,18 @@ static bool fits_notes(const notes *n, const char *load, zf_error *error)
     return true;
 }
 
+/* Its model sees the same blocks. */
+static bool fits_layout(const run_job *job, const zf_config_any *config, zf_error *error)
+{
+    const char *saved = zf_config_layout(job->sample->config, config),
+               *layout = zf_config_layout(job->sample->config, &job->config);
+    return !strcmp(saved, layout) ||
+           fail(error, ZF_ERR_MISMATCH,
+                "%s was trained with --attention %s, not %s: give the same, or start anew from its "
+                "weights with --init %s",
+                job->o.load, *saved ? saved : "off", *layout ? layout : "off", job->o.load);
+}
+
 /* Whether the checkpoint belongs to this run; else *error says why not. */
 static bool fits(const run_job *job, const notes *n, zf_error *error)
 {
@@ -299,6 +311,7 @@ static bool fits(const run_job *job, const notes *n, zf_error *error)
     if (!zf_config_load(job->sample->config, path, &config, error) ||
         !zf_config_set_weights(job->sample->config, &config, o->weights, error))
         return false;
+    if (!fits_layout(job, &config, error)) return false;
     return !memcmp(&config, &job->config, job->sample->config->bytes) ||
            fail(error, ZF_ERR_MISMATCH,
                 "%s was trained with another model than --model %s: give the same", o->load,

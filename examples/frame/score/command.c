@@ -88,7 +88,8 @@ static bool run(score_options *s, scorer_desc *d, zf_error *error)
     if (good) {
         const zf_config_facts facts = zf_config_facts_of(d->sample->config, &r.config);
         find_tokenizer(&s->o, &r);
-        if (!s->o.seq || s->o.seq > *facts.positions) s->o.seq = *facts.positions;
+        const int64_t most = zf_config_positions(d->sample->config, &r.config);
+        if (!s->o.seq || s->o.seq > most) s->o.seq = most;
         good = dataset_open_examples(&data, &s->o, &facts, load_texts, error);
     }
     d->tokens = texts.longest;

@@ -1,5 +1,5 @@
-/* The configuration of a model: a struct of int64_t and double without pointers, and a table that
- * maps keys of config.json to its members, and names the members that the frame reads and sets. */
+/* The configuration of a model: a struct of int64_t, double and char[], and a table
+ * that maps keys of config.json to its members, and names those that the frame reads and sets. */
 
 typedef enum zf_config_kind {
     ZF_CONFIG_COUNT,      /* an int64_t from least to most */
@@ -8,6 +8,7 @@ typedef enum zf_config_kind {
     ZF_CONFIG_ACTIVATION, /* an int64_t, a zf_activation */
     ZF_CONFIG_TOKEN,      /* an int64_t, an id; -1: null */
     ZF_CONFIG_TOKENS,     /* int64_t[ends]: an id or a list of them; -1 after the last */
+    ZF_CONFIG_BLOCKS, /* char[ZF_CONFIG_LAYOUT], zf_config_facts.layout; written if there is one */
     /* Keys without a member that would change what a model computes, in ways that this code does
      * not support. They must be absent, or have the value that changes nothing: */
     ZF_CONFIG_TRUE,
@@ -46,7 +47,8 @@ enum {
     ZF_CONFIG_TYPES = 12,
     ZF_CONFIG_DROPOUTS = 4,
     ZF_CONFIG_ENDS = 8,
-    ZF_CONFIG_BYTES = 512
+    ZF_CONFIG_LAYOUT = 256,
+    ZF_CONFIG_BYTES = 768
 };
 
 typedef struct zf_config_table {
@@ -69,6 +71,7 @@ typedef struct zf_config_table {
     size_t bits;                         /* of weights (zf_config_facts); 0: no such member */
     size_t window;            /* tokens that a token sees in some layers; 0: no such member */
     size_t scores;            /* zf_config_facts.scores; 0: no such member */
+    size_t layout;            /* zf_config_facts.layout; 0: no such member */
     /* Of transformers; of a model that scores, the end of it is ForSequenceClassification. */
     const char *architecture;
     /* With several architectures: that of a configuration, and a phrase about it. Else NULL. */
@@ -108,11 +111,27 @@ typedef struct zf_config_facts {
      * ...ForSequenceClassification with one label (num_labels), and score.weight takes the place of the
      * head. NULL: such models are not read */
     int64_t *scores;
+    /* Blocks of keys that tokens see, as zf_block_mask_parse reads them, with a length: the tokens
+     * that a text has at most; "": all keys. NULL: all models of this kind see all keys */
+    char *layout;
 } zf_config_facts;
 ZF_API zf_config_facts zf_config_facts_of(const zf_config_table *table, void *config);
+/* Tokens that a text has, at most: the model's positions, or fewer where its layout has fewer. */
 ZF_API int64_t zf_config_positions(const zf_config_table *table, const void *config);
 
-/* Tokens that a token sees, at most, in some layers; 0: all. */
+/* zf_config_facts.layout, "" where there is none. */
+ZF_API const char *zf_config_layout(const zf_config_table *table, const void *config);
+/* That of a folder's config.json, "" where it has none; *there: there is such a file. False with
+ * *error. */
+ZF_API bool zf_config_read_layout(const char *folder, char layout[ZF_CONFIG_LAYOUT], bool *there,
+                                  zf_error *error);
+/* Sets it by the text of an option: its length where it has none, the whole path and digest of a
+ * file. "off": all keys are seen. False with *error: it is none, or the model cannot have one. */
+ZF_API bool zf_config_set_layout(const zf_config_table *table, void *config, const char *text,
+                                 int64_t length, zf_error *error);
+
+/* Tokens that a token sees, at most, in some layers, whose caches may be rings; 0: all, or it sees
+ * blocks (zf_config_layout). */
 ZF_API int64_t zf_config_window(const zf_config_table *table, const void *config);
 
 /* Weights of products, as options of commands name them; the choice sets *zf_config_facts.bits.

@@ -94,6 +94,8 @@ ZF_API double zf_schedule_at(const zf_schedule *s, int64_t step)
         way = zfi_fraction((double)step - top, (double)s->steps - top);
         return end + (peak - end) * (1 + cos(pi * way)) / 2;
     }
+    if (step < s->warmup && s->logarithmic)
+        return step < 1 ? 0 : peak * log((double)step) / log((double)s->warmup);
     if (step < s->warmup) return peak * (double)step / (double)s->warmup;
     way = zfi_fraction(after, (double)s->steps - (double)s->warmup);
     switch (s->kind) {

@@ -673,6 +673,30 @@ recovered() {
 }
 check 'goes on from there' recovered
 
+# Phases and curricula: a run that goes on from inside of a phase has the bits of the whole run.
+phased() {
+    rm -rf "$work"/phased* "$work"/whole*.csv "$work"/part*.csv
+    pretrain --save "$work/phased" --save-every 7 --log "$work/whole.csv" --dump "$work/whole" \
+        --eval-batches 1 "$@"
+    [ $status = 0 ] || return 1
+    pretrain --load "$work/phased.previous-1" --threads 2 --log "$work/part.csv" \
+        --dump "$work/part of it" --eval-batches 1 "$@"
+    [ $status = 0 ] && cmp "$work/part of it" "$work/whole" || return 1
+    for log in part whole; do cut -d, -f1-6 "$work/$log.csv" > "$work/$log.cut"; done
+    tail -n 7 "$work/whole.cut" > "$work/whole.end"
+    tail -n 7 "$work/part.cut" | cmp - "$work/whole.end" && [ "$(grep -c '' "$work/part.cut")" = 8 ]
+}
+check 'a curriculum' phased --curriculum min=16,steps=12 --steps 14
+check 'phases' phased --phase seq=16,batch=8,steps=9,lr=2e-3 --phase steps=5,warmup=2
+check 'says its phases' grep -q '^steps 10 to 14: 4 x 32 tokens, learning rate up to 0.001 after 2 steps$' \
+    "$work/out"
+check 'other phases' spoils "$work/phased was trained with other phases (steps x batch x tokens): \
+9x8x16@0.002:0:0 5x4x32@0.001:0:2, not 14x4x32@0.001:0:1; give the same --phase or --curriculum, \
+or start anew from its weights with --init" --load "$work/phased" --phase steps=14
+check 'a phase that is too long' \
+    spoils "sequences of 64 tokens are too long for the model's 32 positions" --phase seq=64,steps=1 \
+    --phase steps=1
+
 # A checkpoint has the vocabulary as it was read, even if its file has changed since.
 edited() {
     cp "$vocab" "$work/edited"

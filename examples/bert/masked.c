@@ -54,6 +54,7 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
     data = d->own;
     if (own->no_nsp) c->nsp = 0;
     e.single = !c->nsp;
+    data->desc = e;
     data->train = bert_examples_new(&e, err, sizeof err);
     e.held_out = true, e.masked_percent = 0;
     if (data->train) data->held_out = bert_examples_new(&e, err, sizeof err);
@@ -75,7 +76,7 @@ static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample
     const masked_data *data = d->own;
     int64_t masked = masked_options_of(o)->masked, percent = masked > 15 ? masked : 15;
     shape->predictions = data->file ? bert_batch_file_predictions(data->file, parts)
-                                    : shape->batch * (((o->seq - 3) * percent + 50) / 100);
+                                    : shape->batch * (((shape->sequence - 3) * percent + 50) / 100);
 }
 
 /* A reader of one of three: batches of a file, training examples, held-out examples. */
@@ -83,6 +84,7 @@ typedef struct reader {
     bert_batch_file *file;
     bert_feeder *feeder;
     const bert_examples *held_out;
+    bert_examples *own; /* of a phase; NULL: none */
     bert_batch *batch;
 } reader;
 
@@ -92,6 +94,7 @@ static void stop(void *user)
     if (!r) return;
     bert_feeder_stop(r->feeder);
     bert_batch_free(r->batch);
+    bert_examples_free(r->own);
     free(r);
 }
 
@@ -115,6 +118,22 @@ static void *start(const dataset *d, bool held_out, int64_t examples, int64_t fi
     if (good) return r;
     stop(r);
     fail(error, ZF_ERR_NOMEM, "%s", err);
+    return NULL;
+}
+
+static void *start_phase(const dataset *d, const shape_phase *of, int64_t first, zf_error *error)
+{
+    const masked_data *data = d->own;
+    bert_examples_desc e = data->desc;
+    bert_feeder_desc f = {.batch = (int32_t)of->batch, .first = of->before + first * of->batch};
+    reader *r = calloc(1, sizeof *r);
+    char err[512] = "out of memory";
+    e.sequence = (int32_t)of->sequence;
+    if (r) f.examples = r->own = bert_examples_new(&e, err, sizeof err);
+    if (r && r->own) r->feeder = bert_feeder_start(&f, err, sizeof err);
+    if (r && r->feeder) return r;
+    stop(r);
+    fail(error, ZF_ERR_FORMAT, "%s", err);
     return NULL;
 }
 
@@ -200,6 +219,7 @@ const objective masked_objective = {
     .close = close_data,
     .fit_shape = fit_shape,
     .start = start,
+    .start_phase = start_phase,
     .read = read_batch,
     .waits = waits,
     .stop = stop,

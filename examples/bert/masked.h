@@ -19,6 +19,7 @@ const masked_options *masked_options_of(const settings *o);
 /* dataset.own */
 typedef struct masked_data {
     bert_examples *train, *held_out; /* of a text */
+    bert_examples_desc desc;         /* of train */
     bert_batch_file *file;           /* or this */
 } masked_data;
 

@@ -25,6 +25,11 @@ int64_t run_tokens(const run_job *job)
     return run_parts(job) * job->shape.batch * job->shape.sequence;
 }
 
+int64_t run_tokens_until(const run_job *job, int64_t done)
+{
+    return job->phases.count ? shape_phases_tokens(&job->phases, done) : done * run_tokens(job);
+}
+
 /* FLOPs of the matrix products of a step, on all ranks. */
 static double step_flops(const run *r)
 {
@@ -165,7 +170,7 @@ static bool write_report(run *r)
     if (o->corpus)
         zf_json_put_key(w, "unigram_entropy"), zf_json_put_double(w, job->data.unigram_nats);
     if (r->reader && of->waits)
-        zf_json_put_key(w, "feeder_waits"), zf_json_put_int(w, of->waits(r->reader));
+        zf_json_put_key(w, "feeder_waits"), zf_json_put_int(w, r->waits + of->waits(r->reader));
     zf_json_put_key(w, "options"), zf_json_begin_object(w);
     zf_options_put_json(job->tables.all, job->tables.count, w);
     zf_json_end(w);
@@ -223,25 +228,70 @@ static bool save(run *r)
 
 /* ---------------------------------------------------------------------------------- beginning */
 
-/* The size of one part of a global batch. If the batch cannot be split, the error names a number
- * that can. */
-static bool cut_batch(run_job *job, zf_error *error)
+/* A batch that cannot be split into its parts is an error, which names a number that can. */
+static bool fits_parts(const run_job *job, int64_t batch, zf_error *error)
 {
     const settings *o = &job->o;
-    int64_t parts = run_parts(job), less = o->batch / parts * parts;
+    const int64_t parts = run_parts(job), less = batch / parts * parts;
     char fewer[40] = "";
-    if (o->batch % parts) {
-        if (less) snprintf(fewer, sizeof fewer, "%lld or ", (long long)less);
-        return fail(error, ZF_ERR_ARGUMENT,
-                    "%.300s%s%lld examples cannot be split into %lld equal parts (ranks %d x "
-                    "micro-batches %lld); %s%lld can",
-                    o->batch_file ? o->batch_file : "--batch", o->batch_file ? ": " : " ",
-                    (long long)o->batch, (long long)parts, (int)job->ranks.world,
-                    (long long)settings_micro_batches(o), fewer, (long long)(less + parts));
-    }
-    job->shape = (sample_shape){.batch = o->batch / parts, .sequence = o->seq};
-    job->sample->objective->fit_shape(&job->data, o, parts, &job->shape);
+    if (batch % parts == 0) return true;
+    if (less) snprintf(fewer, sizeof fewer, "%lld or ", (long long)less);
+    return fail(error, ZF_ERR_ARGUMENT,
+                "%.300s%s%lld examples cannot be split into %lld equal parts (ranks %d x "
+                "micro-batches %lld); %s%lld can",
+                o->batch_file ? o->batch_file : "--batch", o->batch_file ? ": " : " ",
+                (long long)batch, (long long)parts, (int)job->ranks.world,
+                (long long)settings_micro_batches(o), fewer, (long long)(less + parts));
+}
+
+/* The shape of one part of a global batch. */
+static bool cut(const run_job *job, int64_t batch, int64_t sequence, sample_shape *shape,
+                zf_error *error)
+{
+    const int64_t parts = run_parts(job);
+    if (!fits_parts(job, batch, error)) return false;
+    *shape = (sample_shape){.batch = batch / parts, .sequence = sequence};
+    job->sample->objective->fit_shape(&job->data, &job->o, parts, shape);
     return true;
+}
+
+/* The shapes of a part, of the run and of its phases. */
+static bool cut_batch(run_job *job, zf_error *error)
+{
+    const int64_t least = job->sample->objective->least_sequence;
+    for (int32_t k = 0; k < job->phases.shapes; k++) {
+        const shape_phase *of = &job->phases.at[job->phases.first[k]];
+        if (of->sequence < least)
+            return fail(error, ZF_ERR_ARGUMENT, "a phase has %lld tokens; %lld is the least",
+                        (long long)of->sequence, (long long)least);
+        if (!cut(job, of->batch, of->sequence, &job->shapes[k], error)) return false;
+    }
+    return cut(job, job->o.batch, job->o.seq, &job->shape, error);
+}
+
+/* --phase and --curriculum. */
+static bool open_phases(run_job *job, zf_error *error)
+{
+    settings *o = &job->o;
+    shape_phases_desc d = {.phase = &o->phase,
+                           .curriculum = &o->curriculum,
+                           .seq = o->seq,
+                           .batch = o->batch,
+                           .steps = o->steps,
+                           .schedule = settings_schedule(o)};
+    if (!shape_phases_make(&job->phases, &d, error)) return false;
+    o->seq = d.seq, o->batch = d.batch, o->steps = d.steps;
+    return !job->phases.count || job->sample->objective->start_phase ||
+           fail(error, ZF_ERR_ARGUMENT, "--phase and --curriculum are for pretrain on a text");
+}
+
+/* The most tokens of an example in any step. */
+static int64_t longest(const run_job *job)
+{
+    int64_t most = job->o.seq;
+    for (int32_t k = 0; k < job->phases.count; k++)
+        if (job->phases.at[k].sequence > most) most = job->phases.at[k].sequence;
+    return most;
 }
 
 /* The place of the best checkpoint, DIR.best: it belongs to the run that DIR belongs to. */
@@ -349,7 +399,7 @@ static bool set_layout(run_job *job, zf_error *error)
     char trained[ZF_CONFIG_LAYOUT];
     bool there;
     if (*o->attention)
-        return zf_config_set_layout(table, &job->config, o->attention, o->seq, error);
+        return zf_config_set_layout(table, &job->config, o->attention, longest(job), error);
     if (!from) return true;
     if (!zf_config_read_layout(from, trained, &there, error)) return false;
     return !there || !strcmp(trained, zf_config_layout(table, &job->config)) ||
@@ -371,7 +421,7 @@ static bool open_job(run_job *job, zf_error *error)
         return false;
     if (o->cost && !settings_measures(o) && zf_cost_read(o->cost, &job->cost, NULL, error))
         return false;
-    if (!open_outputs(job, error) ||
+    if (!open_outputs(job, error) || !open_phases(job, error) ||
         !zf_config_load(job->sample->config, o->model, &job->config, error) ||
         !zf_config_set_weights(job->sample->config, &job->config, o->weights, error) ||
         !dataset_open(&job->data, job->sample, o, &job->config, error) || !set_layout(job, error) ||
@@ -401,6 +451,9 @@ static bool compare_settings(run_job *job, zf_error *error)
     size_t bytes;
     if (!job->ranks.launcher) return true;
     alike_add_options(&job->alike, job->tables.all, job->tables.count);
+    alike_add(&job->alike, "the digest of --phase and --curriculum", "%016llx",
+              (unsigned long long)zf_digest_bytes(ZF_DIGEST_START, job->phases.text,
+                                                  strlen(job->phases.text)));
     config = zf_config_json(job->sample->config, &job->config);
     if ((text = zf_json_text(config, &bytes, error)))
         alike_add(&job->alike, "the digest of the model", "%016llx",
@@ -459,6 +512,7 @@ static void print_beginning(const run *r)
     printf("%s %s: %.3g million parameters, batch %lld x %lld tokens", job->sample->title, o->model,
            1e-6 * (double)info.param_count, (long long)o->batch,
            (long long)(run_tokens(job) / o->batch));
+    if (job->phases.count) printf(" at the end");
     if (run_parts(job) > 1) printf(" in %lld parts", (long long)run_parts(job));
     printf(", %.3g GFLOP a step, plan %.3g MiB", 1e-9 * step_flops(r),
            (double)info.peak_bytes / 1048576);
@@ -466,6 +520,7 @@ static void print_beginning(const run *r)
     if (job->ranks.world > 1)
         printf(" on each of %d ranks (ZeRO stage %d)", (int)job->ranks.world, (int)o->training.zero.stage);
     printf("\n");
+    shape_phases_tell(&job->phases);
     if (o->cost) print_estimate(r);
     if (settings_adapts(o))
         printf("LoRA: %.3g million of them are trained, of rank %lld%s\n",
@@ -500,6 +555,8 @@ session_desc run_session(const run_job *job)
                       .purpose = SAMPLE_TRAIN,
                       .config = &job->config,
                       .shape = job->shape,
+                      .shapes = job->phases.count ? job->shapes : NULL,
+                      .phases = &job->phases,
                       .training = o->training,
                       .measure = settings_measures(o),
                       .device = o->device,

@@ -351,6 +351,7 @@ static int64_t batches(const dataset *d, int64_t examples)
 typedef struct reader {
     const causal_data *data;
     bool held_out;
+    int64_t before;     /* training examples before those of step 0 */
     causal_batch batch; /* for a text */
 } reader;
 
@@ -361,28 +362,53 @@ static void stop(void *user)
     free(r);
 }
 
-static void *start(const dataset *d, bool held_out, int64_t examples, int64_t first,
-                   zf_error *error)
+/* sequence: of a text or of examples. */
+static reader *open_reader(const dataset *d, int64_t examples, int64_t sequence, zf_error *error)
 {
     reader *r = calloc(1, sizeof *r);
-    (void)first;
     if (!r) {
         fail(error, ZF_ERR_NOMEM, "out of memory");
         return NULL;
     }
-    r->data = d->own, r->held_out = held_out;
-    if (r->data->file.entries || causal_batch_new(&r->batch, examples, r->data->sequence,
-                                                  r->data->tuning.examples > 0, error))
+    r->data = d->own;
+    if (r->data->file.entries ||
+        causal_batch_new(&r->batch, examples, sequence, r->data->tuning.examples > 0, error))
         return r;
     stop(r);
     return NULL;
+}
+
+static void *start(const dataset *d, bool held_out, int64_t examples, int64_t first,
+                   zf_error *error)
+{
+    const causal_data *data = d->own;
+    reader *r = open_reader(d, examples, data->sequence, error);
+    (void)first;
+    if (r) r->held_out = held_out;
+    return r;
+}
+
+static void *start_phase(const dataset *d, const shape_phase *of, int64_t first, zf_error *error)
+{
+    const causal_data *data = d->own;
+    reader *r;
+    (void)first;
+    if (data->train.count <= of->sequence) {
+        fail(error, ZF_ERR_ARGUMENT,
+             "the text has %lld tokens to train on; a phase needs more than %lld",
+             (long long)data->train.count, (long long)of->sequence);
+        return NULL;
+    }
+    r = open_reader(d, of->batch, of->sequence, error);
+    if (r) r->before = of->before;
+    return r;
 }
 
 static const void *read_batch(void *user, int64_t step)
 {
     reader *r = user;
     const causal_data *data = r->data;
-    int64_t first = step * r->batch.examples;
+    int64_t first = r->before + step * r->batch.examples;
     if (data->file.entries) return &data->file.batch[step % data->file.entries];
     if (data->tuning.examples)
         tuning_read(&data->tuning, &r->batch, r->held_out, data->seed, first);
@@ -436,6 +462,7 @@ const objective causal_objective = {
     .fit_shape = fit_shape,
     .batches = batches,
     .start = start,
+    .start_phase = start_phase,
     .read = read_batch,
     .stop = stop,
     .count = count,

@@ -19,6 +19,7 @@
 #define SAMPLE_H
 
 #include "../data/corpus.h"
+#include "shape_phases.h"
 #include "../../../zeroflow_llm.h"
 
 /* What a row of a batch is: tokens; tokens and padding, with an attention_mask, which the model can
@@ -140,6 +141,10 @@ typedef struct objective {
     void *(*start)(const dataset *d, bool held_out, int64_t examples, int64_t first,
                    zf_error *error);
     const void *(*read)(void *reader, int64_t step); /* valid until the next call */
+    /* The same of a phase (shape_phases.h), whose steps are read from 0 on: `first` of them were
+     * made before. NULL: all steps have one shape. */
+    void *(*start_phase)(const dataset *d, const struct shape_phase *phase, int64_t first,
+                         zf_error *error);
     int64_t (*waits)(void *reader); /* how often a step waited for its batch; NULL: never */
     void (*stop)(void *reader);     /* NULL: nothing */
 

@@ -128,13 +128,18 @@ static bool open_backend(session *s, const session_desc *d, zf_error *error)
                           &s->cost, error));
 }
 
+static int32_t shapes_of(const session_desc *d) { return d->shapes ? d->phases->shapes : 1; }
+
 static bool fits_positions(const session_desc *d, zf_error *error)
 {
-    int64_t positions = zf_config_positions(d->sample->config, d->config);
-    return d->shape.sequence <= positions ||
+    const int64_t positions = zf_config_positions(d->sample->config, d->config);
+    int64_t longest = d->shape.sequence;
+    for (int32_t k = 0; d->shapes && k < shapes_of(d); k++)
+        if (d->shapes[k].sequence > longest) longest = d->shapes[k].sequence;
+    return longest <= positions ||
            fail(error, ZF_ERR_ARGUMENT,
                 "sequences of %lld tokens are too long for the model's %lld positions",
-                (long long)d->shape.sequence, (long long)positions);
+                (long long)longest, (long long)positions);
 }
 
 bool session_has_blocks(zf_graph *g, const session_desc *d, zf_error *error)
@@ -211,18 +216,30 @@ static const zf_program *memory_of(const session_desc *d, const zf_program *shar
     return other->keeps ? NULL : other->program;
 }
 
+/* The one with most tokens. */
+static int32_t largest_shape(const session_desc *d)
+{
+    int32_t largest = 0;
+    for (int32_t k = 1; k < shapes_of(d); k++)
+        if (d->shapes[k].batch * d->shapes[k].sequence >
+            d->shapes[largest].batch * d->shapes[largest].sequence)
+            largest = k;
+    return largest;
+}
+
 /* Builds and compiles variant k of the step, over the store, if there is one. `sharing`: a variant
  * that has been compiled, or NULL. */
 static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store *store,
                          const zf_program *sharing, zf_error *error)
 {
+    const sample_shape *shape = d->shapes ? &d->shapes[k % shapes_of(d)] : &d->shape;
     zf_compile_desc with;
     bool copies;
     s->graph = s->graphs[k] = zf_graph_new(NULL);
     if (!s->graph) return fail(error, ZF_ERR_NOMEM, "out of memory");
-    d->sample->build(s->graph, d->config, &d->shape, d->purpose);
+    d->sample->build(s->graph, d->config, shape, d->purpose);
     if (!zf_graph_status(s->graph) && !session_has_blocks(s->graph, d, error)) return false;
-    run_passes(s, d, k, store);
+    run_passes(s, d, k / shapes_of(d), store);
     s->lr = zf_graph_find(s->graph, "lr");
     if (!fits_adapter(s, d, store, error)) return false;
     copies = d->share && d->with == SESSION_FIRST && !has_first(s->graph, store);
@@ -266,17 +283,17 @@ static bool open_variants(session *s, const session_desc *d, int32_t first, zf_e
     zf_store *store = d->share ? zf_program_store(d->share->program) : s->planned;
     bool good = open_variant(s, d, first, store, NULL, error);
     if (good && !store) store = zf_program_store(s->program);
-    s->variants = good ? zf_variant_count(&s->training) : 0;
+    s->variants = good ? zf_variant_count(&s->training) * shapes_of(d) : 0;
     for (int32_t k = 0; k < s->variants && good; k++)
         if (k != first) good = open_variant(s, d, k, store, s->programs[first], error);
     return good;
 }
 
-/* The variant whose values of a step take most memory of the device. */
-static int32_t largest_variant(const session *s)
+/* The variant whose values of a step take most memory of the device; of several, `first`. */
+static int32_t largest_variant(const session *s, int32_t first)
 {
-    int32_t largest = 0;
-    for (int32_t k = 1; k < s->variants; k++)
+    int32_t largest = first;
+    for (int32_t k = 0; k < s->variants; k++)
         if (zf_program_info_of(s->programs[k]).work_bytes >
             zf_program_info_of(s->programs[largest]).work_bytes)
             largest = k;
@@ -287,11 +304,12 @@ static int32_t largest_variant(const session *s)
  * is not the first, they are compiled again. */
 static bool open_step(session *s, const session_desc *d, zf_error *error)
 {
+    const int32_t first = largest_shape(d);
     int32_t largest;
-    if (!open_variants(s, d, 0, error)) return false;
-    largest = largest_variant(s);
-    if (largest) close_variants(s);
-    return !largest || open_variants(s, d, largest, error);
+    if (!open_variants(s, d, first, error)) return false;
+    largest = largest_variant(s, first);
+    if (largest != first) close_variants(s);
+    return largest == first || open_variants(s, d, largest, error);
 }
 
 /* The store of a session that plans. */
@@ -307,19 +325,29 @@ static bool open_planned(session *s, const session_desc *d, zf_error *error)
     return s->planned != NULL;
 }
 
+/* Labelled positions of a part, at most. */
+static int64_t predictions_of(const session_desc *d)
+{
+    int64_t most = d->shape.predictions;
+    for (int32_t k = 0; d->shapes && k < shapes_of(d); k++)
+        if (d->shapes[k].predictions > most) most = d->shapes[k].predictions;
+    return most;
+}
+
 bool session_open(session *s, const session_desc *d, zf_error *error)
 {
-    *s = (session){
-        .sample = d->sample,
-        .shape = d->shape,
-        .keeps = d->training.keep_gradients,
-        .device = d->device,
-        .threads = d->threads,
-        .dtype = d->share ? d->share->dtype : d->training.precision.dtype};
+    *s = (session){.sample = d->sample,
+                   .shape = d->shape,
+                   .shapes = d->shapes,
+                   .phases = d->phases,
+                   .keeps = d->training.keep_gradients,
+                   .device = d->device,
+                   .threads = d->threads,
+                   .dtype = d->share ? d->share->dtype : d->training.precision.dtype};
     set_sharing(s, d);
     s->plans = d->share ? d->share->plans : d->plan_only;
     if (!fits_positions(d, error)) return false;
-    s->labelled = malloc((size_t)(2 * d->shape.predictions) * sizeof *s->labelled + 1);
+    s->labelled = malloc((size_t)(2 * predictions_of(d)) * sizeof *s->labelled + 1);
     if (!s->labelled) {
         fail(error, ZF_ERR_NOMEM, "out of memory");
     } else if (open_backend(s, d, error) && open_planned(s, d, error)) {
@@ -333,7 +361,12 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
 
 void session_turn(session *s, int64_t done)
 {
-    const int32_t k = zf_variant_at(&s->training, done + 1);
+    int32_t k = zf_variant_at(&s->training, done + 1);
+    if (s->shapes) {
+        const int32_t shape = shape_phases_at(s->phases, done)->shape;
+        k = k * s->phases->shapes + shape;
+        s->shape = s->shapes[shape];
+    }
     if (s->variants < 2) return;
     s->graph = s->graphs[k], s->program = s->programs[k];
     s->lr = zf_graph_find(s->graph, "lr");

@@ -3,6 +3,7 @@
 #define SESSION_H
 
 #include "../options/device.h"
+#include "shape_phases.h"
 #include "sample.h"
 
 /* The adapter of a session that shares parameters. */
@@ -24,6 +25,10 @@ typedef struct session_desc {
     sample_purpose purpose;
     const void *config; /* of this sample */
     sample_shape shape; /* of one part */
+    /* With phases: the shape of each phases.shapes, in its place; else NULL. They must outlive
+     * the session */
+    const sample_shape *shapes;
+    const shape_phases *phases;
     /* The passes. The session sets loss, lr, variant, backend, zero.world and zero.store. clip 0: the
      * norm of the gradients is an output all the same */
     zf_training training;
@@ -48,7 +53,7 @@ typedef struct session_desc {
     session_adapter with; /* the adapter, with `share` */
 } session_desc;
 
-enum { SESSION_VARIANTS = 4 };
+enum { SESSION_VARIANTS = 4 * SHAPE_PHASES };
 
 typedef struct session {
     const sample_model *sample;
@@ -58,7 +63,9 @@ typedef struct session {
     bool plans;         /* it only plans, or shares with one that does */
     zf_graph *gathers;  /* of session_desc.hold: the graph, */
     zf_program *gather; /* and the program that session_hold runs; NULL: it has nothing to gather */
-    int32_t variants;
+    int32_t variants; /* of the optimizer times shapes: number of the first * shapes + shape */
+    const sample_shape *shapes; /* of session_desc, as phases */
+    const shape_phases *phases;
     zf_training training; /* that of a variant; zf_variant_at gives the variant of a step */
     zf_graph *graph; /* of the variant in progress */
     zf_backend *backend, *own; /* own: NULL when it belongs to another session */

@@ -22,7 +22,7 @@
 
 /* Kinds of --schedule. */
 #define OF_OURS  "schedule=constant|linear|cosine|polynomial|exponential|one_cycle"
-#define OF_EVERY "cycle_lr|range_test_lr"
+#define OF_EVERY "cycle_lr|range_test_lr|exponential"
 #define WARMUPS  "schedule=warmup_lr|warmup_decay_lr|warmup_cosine_lr"
 
 static const zf_option device_rows[] = {
@@ -94,8 +94,16 @@ static const zf_option run_rows[] = {
                 "only where it has the base of an adapter (--lora)"),
     ROW(NUMBER, dropout, -1, "[0,1)", .unit = "P", .traits = CHANGES,
         .help = "probability; without this option that of the model's configuration"),
+    ROW(TEXTS, phase, 0, NULL, .unit = "seq=T,batch=B,steps=N,lr=X,warmup=STEPS,end_lr=X",
+        .topic = "phases", .with = "corpus, !seconds, !curriculum",
+        .help =
+            "so many steps with this length, batch and schedule of the learning rate; several are "
+            "made one after the other. What is not given, but for the steps, is as --seq, "
+            "--batch, --lr, --warmup and --end-lr say"),
+    ROW(DESC, curriculum, 0, NULL, .rows = curriculum_rows, .flag = "curriculum",
+        .with = "corpus, !seconds", .help = "short examples first, which grow to --seq tokens"),
     ROW(COUNT, steps, 1000, "[0,1000000000000]", .topic = "optimizer", .traits = BASIC,
-        .help = "steps in all; 0 evaluates the loss, and saves"),
+        .with = "!phase", .help = "steps in all; 0 evaluates the loss, and saves"),
     ROW(NUMBER, seconds, 0, "[0,1000000000]", .unit = "S", .with = "!batch_file, !data",
         .help = "measure a step and run as many as fit, at least 200; 0: all --steps"),
     ROW(NUMBER, lr, 1e-3, "[0,1000]", .traits = CHANGES | BASIC, .help = "highest learning rate"),
@@ -116,19 +124,23 @@ static const zf_option run_rows[] = {
         .help =
             "learning rate at the beginning; of warmup_cosine_lr it and --end-lr are factors of "
             "--lr"),
-    ROW(CHOICE, warmup_form, 0, "linear|log", .traits = CHANGES, .with = WARMUPS,
+    ROW(CHOICE, warmup_form, 0, "linear|log", .traits = CHANGES,
+        .with = WARMUPS "|constant|linear|cosine|polynomial|exponential",
         .help = "form of the warm-up of N steps; log: step t has the share ln(t + 1)/ln(N)"),
     ROW(COUNT, schedule_steps, 0, "[0,1000000000000]", .traits = CHANGES,
-        .with = "schedule=warmup_decay_lr|warmup_cosine_lr",
+        .with = "schedule=warmup_decay_lr|warmup_cosine_lr, !phase",
         .help = "steps of the schedule; 0: --steps"),
     ROW(COUNT, lr_fall, 0, "[0,1000000000000]", .unit = "STEPS", .traits = CHANGES,
         .with = "schedule=cycle_lr",
         .help = "steps in which the rate falls again; 0: as many as --warmup"),
     ROW(NUMBER, lr_rate, 0, "[0,1000000]", .traits = CHANGES, .with = "schedule=" OF_EVERY,
-        .help = "change of the rate in --lr-every steps: its growth, or its decay after a cycle"),
+        .help =
+            "change of the rate in --lr-every steps: its growth, or its decay after a cycle; of "
+            "exponential the factor, 0: 0.9"),
     ROW(COUNT, lr_every, 0, "[0,1000000000000]", .unit = "STEPS", .traits = CHANGES,
         .with = "schedule=" OF_EVERY,
-        .help = "steps of a change by --lr-rate; 0: no decay, or growth in 2000 steps"),
+        .help = "steps of a change by --lr-rate; 0: no decay, or growth in 2000 "
+                "steps; of exponential 1"),
     ROW(FLAG, lr_stairs, 0, NULL, .traits = CHANGES, .with = "schedule=range_test_lr",
         .help = "the rate grows in stairs"),
     ROW(DESC, device, 0, NULL, .rows = device_rows, .topic = "ranks"),
@@ -487,6 +499,15 @@ static bool take_layout(settings *o, zf_error *error)
                 (int)sizeof o->attention - 1);
 }
 
+/* --curriculum, as it was given, says after which steps it ends. */
+static bool grows_to_an_end(const curriculum *c, zf_error *error)
+{
+    const bool given = c->min || c->max || c->round || c->schedule || c->root != 0;
+    if (!given || c->steps || c->schedule == CURRICULUM_DISCRETE) return true;
+    return fail(error, ZF_ERR_ARGUMENT,
+                "--curriculum needs steps=N, after which its length is max");
+}
+
 zf_schedule settings_schedule(const settings *o)
 {
     return (zf_schedule){.kind = (zf_schedule_kind)o->schedule,
@@ -518,7 +539,7 @@ bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
         zf_options_check(t->all, t->count, true, error))
         return false;
     explain(o, t, &given);
-    if (!take_layout(o, error)) return false;
+    if (!take_layout(o, error) || !grows_to_an_end(&o->curriculum, error)) return false;
     resolve(o, t);
     if (desc->complete) desc->complete(desc->own.desc, o);
     if (o->seq < sample->objective->least_sequence)

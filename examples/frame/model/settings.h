@@ -7,6 +7,7 @@
 
 #include "../options/device.h"
 #include "../folder/tokenizing.h"
+#include "shape_phases.h"
 
 struct sample_model;
 
@@ -31,6 +32,8 @@ typedef struct settings {
     zf_training training;
     struct zf_adapter *adapts; /* that of --adapter, which training.lora points to */
     zf_deepspeed deepspeed; /* of --deepspeed-config */
+    zf_option_texts phase;  /* as they are given (shape_phases.h) */
+    curriculum curriculum;
     zf_block_mask_desc blocks;        /* of --attention, */
     char attention[ZF_CONFIG_LAYOUT]; /* and its text; "": it is not given */
     char *arguments; /* copies of the command line, which texts of options point to */

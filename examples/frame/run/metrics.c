@@ -73,12 +73,18 @@ bool run_open_live(run *r)
     return !zf_metrics_add(&r->live, &sink, &r->error);
 }
 
+static int64_t samples_until(const run *r, int64_t step)
+{
+    const shape_phase *x = shape_phases_at(&r->job->phases, step);
+    return x ? x->before + (step - x->first) * x->batch : step * r->job->o.batch;
+}
+
 /* Where the numbers of a step, or of an evaluation, belong. */
 static zf_metric metric_at(const run *r, int64_t step)
 {
     return (zf_metric){.step = step,
-                       .samples = step * r->job->o.batch,
-                       .tokens = step * run_tokens(r->job),
+                       .samples = samples_until(r, step),
+                       .tokens = run_tokens_until(r->job, step),
                        .wall_time = run_now() + r->clock,
                        .rank = r->comm ? r->comm->rank : 0};
 }

@@ -18,7 +18,7 @@ enum free_note {
 };
 typedef struct notes {
     int32_t count, equal;
-    zf_note note[NOTES + TOKENIZING_NOTES + 2];
+    zf_note note[NOTES + TOKENIZING_NOTES + 3];
     const zf_option *row[NOTES]; /* NULL: not an option */
     char key[NOTES][40], text[NOTES][NOTE], state[NOTE];
     tokenizing_notes words;
@@ -70,6 +70,24 @@ static void make_notes(notes *n, const run_job *job)
     snprintf(add(n, "ranks with states", NULL), NOTE, "%d",
              ranks_have_states(&job->o.training) ? (int)job->ranks.world : 0);
     tokenizing_note(&n->words, &job->o.words, d->vocab, d->digest, d->begins);
+}
+
+/* The note of --phase and --curriculum. */
+static const char phases_note[] = "phases";
+
+/* A checkpoint of the same phases; without any, of no phases. */
+static bool fits_phases(const run_job *job, zf_error *error)
+{
+    char saved[SHAPE_PHASES_TEXT] = "";
+    zf_error none = {ZF_OK, ""};
+    (void)zf_checkpoint_note(job->o.load, phases_note, saved, sizeof saved, &none);
+    if (none.status && none.status != ZF_ERR_ARGUMENT) return *error = none, false;
+    return !strcmp(saved, job->phases.text) ||
+           fail(error, ZF_ERR_MISMATCH,
+                "%s was trained with other phases (steps x batch x tokens): %.200s, not %.200s; "
+                "give the same --phase or --curriculum, or start anew from its weights with --init",
+                job->o.load, *saved ? saved : "none",
+                *job->phases.text ? job->phases.text : "none");
 }
 
 /* What a checkpoint of an adapter has: all but the base, which has no states. user: the run. */
@@ -175,6 +193,7 @@ bool run_save_to(run *r, const saving *where, const char *held_out)
         d.attachment_count += a->data != NULL;
     }
     if (held_out) n.note[d.note_count++] = (zf_note){"held-out", held_out};
+    if (*job->phases.text) n.note[d.note_count++] = (zf_note){phases_note, job->phases.text};
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
     if (vocab && zf_folder_tokenizer_open(&tokenizer, vocab, sample->objective->frame,
                                        zf_config_positions(sample->config, &job->config), &r->error))
@@ -311,7 +330,7 @@ static bool fits(const run_job *job, const notes *n, zf_error *error)
     if (!zf_config_load(job->sample->config, path, &config, error) ||
         !zf_config_set_weights(job->sample->config, &config, o->weights, error))
         return false;
-    if (!fits_layout(job, &config, error)) return false;
+    if (!fits_layout(job, &config, error) || !fits_phases(job, error)) return false;
     return !memcmp(&config, &job->config, job->sample->config->bytes) ||
            fail(error, ZF_ERR_MISMATCH,
                 "%s was trained with another model than --model %s: give the same", o->load,

@@ -19,7 +19,9 @@ typedef struct run_job {
     settings_tables tables; /* of the options, over `o` */
     rank_group ranks;
     zf_config_any config;
-    sample_shape shape; /* of one part of a global batch */
+    sample_shape shape;                /* of one part of a global batch; with phases, of the last */
+    shape_phases phases;               /* of --phase and --curriculum */
+    sample_shape shapes[SHAPE_PHASES]; /* of one part, of each of their shapes */
     dataset data;
     char keep[400];       /* of --lora, for a model that scores */
     /* Where there is --save or --load, and the first weights are needed later (--lora,
@@ -54,6 +56,9 @@ typedef struct run {
     int64_t best_step, judged; /* judged: after which step `score` was computed; 0: not yet */
     float *reference; /* of objective.refer; NULL: none */
     void *reader;
+    const shape_phase *phase; /* that the reader is for; NULL: there are none */
+    int64_t waits;            /* of readers before it */
+    zf_nn_train_desc *train;  /* while it trains */
     step_log log; /* of rank 0 */
     zf_metrics metrics; /* of rank 0: its log, and what else is written of the run */
     zf_metrics live;    /* its live line, while it trains */
@@ -74,8 +79,9 @@ typedef struct run {
 /* The number of parts of a global batch: ranks times micro-batches. */
 int64_t run_parts(const run_job *job);
 
-/* The tokens of a global batch, padding included. */
+/* The tokens of a global batch, padding included; of the first `done` steps. */
 int64_t run_tokens(const run_job *job);
+int64_t run_tokens_until(const run_job *job, int64_t done);
 
 /* The desc of one rank's session for training; its communicator is still to be set. */
 session_desc run_session(const run_job *job);

@@ -29,10 +29,32 @@ double run_peak_mib(void)
 static zf_program *turn(void *user, int64_t done, zf_tensor *lr)
 {
     run *r = user;
+    const run_job *job = r->job;
     session_turn(&r->session, done);
     *lr = r->session.lr;
+    if (job->phases.count) { /* the rate of this step */
+        const zf_schedule whole = settings_schedule(&job->o);
+        r->train->schedule = (zf_schedule){.kind = ZF_CONSTANT,
+                                           .peak = shape_phases_rate(&job->phases, &whole, done)};
+    }
     r->measure = run_before_step(r, done);
     return r->session.program;
+}
+
+/* The reader of the step that follows `done` steps. */
+static bool open_reader(run *r, int64_t done)
+{
+    const run_job *job = r->job;
+    const objective *of = job->sample->objective;
+    const shape_phase *now = shape_phases_at(&job->phases, done);
+    if (r->reader && now == r->phase) return true;
+    if (r->reader && of->waits) r->waits += of->waits(r->reader);
+    of->stop(r->reader);
+    r->phase = now;
+    r->reader =
+        now ? of->start_phase(&job->data, now, done - now->first, &r->error)
+            : of->start(&job->data, false, job->shape.batch * run_parts(job), done, &r->error);
+    return r->reader != NULL;
 }
 
 static zf_status feed(void *user, zf_program *program, int64_t step)
@@ -41,9 +63,10 @@ static zf_status feed(void *user, zf_program *program, int64_t step)
     const objective *of = r->job->sample->objective;
     if (r->measure) return r->measure; /* the program has the error */
     (void)program;
+    if (!open_reader(r, step)) return r->error.status;
     if (of->prepare && !of->prepare(&r->session, r->reader, step, &r->error))
         return r->error.status;
-    r->batch = of->read(r->reader, step);
+    r->batch = of->read(r->reader, step - (r->phase ? r->phase->first : 0));
     return session_feed(&r->session, r->batch, false);
 }
 
@@ -72,7 +95,8 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
     const settings *o = &r->job->o;
     session *s = &r->session;
     const objective *of = r->job->sample->objective;
-    double tokens = (double)run_tokens(r->job), t = run_now();
+    const int64_t before = run_tokens_until(r->job, done - 1);
+    double tokens = (double)(run_tokens_until(r->job, done) - before), t = run_now();
     step_log_row row = {.step = done,
                         .lr = lr,
                         .grad_norm = session_scalar(s, "grad_norm"),
@@ -152,15 +176,15 @@ bool run_train(run *r)
     zf_status status;
     interrupt_catch(r->job->ranks.launcher != NULL);
     r->first_step = zf_program_step(s->program);
-    r->reader = of->start(&r->job->data, false, r->job->shape.batch * run_parts(r->job),
-                          r->first_step, &r->error);
-    if (!r->reader) return false;
+    r->train = &d;
+    if (!open_reader(r, r->first_step)) return false;
     if (r->leads && !step_log_open(&r->log, o->log, r->job->sample->program, of->losses,
                                    r->first_step, &r->error))
         return false;
     if (r->leads && !run_open_live(r)) return false;
     r->last_step = run_now();
     status = zf_nn_train(&d);
+    r->train = NULL;
     zf_metrics_close(&r->live, NULL);
     if (!status && !r->error.status && !r->interrupted && of->finish)
         return of->finish(s, r->reader, &r->error);

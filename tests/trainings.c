@@ -1061,8 +1061,8 @@ TEST_ONCE(states_of_programs_that_evaluate)
 TEST(states_mistakes)
 {
     static const char *const errors[] = {
-        "its value is computed from a part of the batch, of which there are several: "
-        "zf_assign_desc.parts says whether the state takes their mean or their sum",
+        ("its value is computed from a part of the batch, of which there are several: "
+         "zf_assign_desc.parts says whether the state takes their mean or their sum"),
         "is assigned already, by %",
         "operand 0 must be a state, not the result of param",
         "operand 1 must be f32[3] as the state is",

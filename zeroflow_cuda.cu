@@ -112,6 +112,13 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
                              "%s %%%d: documents and block masks have no kernel on " ZFD_GPU ", but "
                              "on the CPU; a mask (zf_attention_desc.mask) has one",
                              zf_launch_name(l), (int)l->node);
+    if ((l->op == ZF_OP_all_gather && ZF_INT(l, all_gather, dim)) ||
+        (l->op == ZF_OP_reduce_scatter && ZF_INT(l, reduce_scatter, dim)))
+        return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
+                             "%s %%%d: along a dimension it has no kernel on " ZFD_GPU ", but on "
+                             "the CPU; "
+                             "without dim, along dimension 0, it has one",
+                             zf_launch_name(l), (int)l->node);
     if (zfd_is_among_ranks(l) && l->comm && !l->comm->check)
         return zfd_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: the communicator (zf_compile_desc.comm) works in host "

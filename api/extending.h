@@ -187,9 +187,11 @@
     X(piece, 1, 1, A(piece, at, i) A(piece, size, i))                                              \
     X(pack, 1, ZF_MAX_OPERANDS, A(pack, at, l) A(pack, size, i))                                   \
     X(norms, 1, 1, A(norms, blocks, l))                                                            \
-    X(all_gather, 1, 2, A(all_gather, world, i) A(all_gather, over, e(all|node|local)))            \
+    X(all_gather, 1, 2, A(all_gather, world, i) A(all_gather, over, e(all|node|local))             \
+      A(all_gather, dim, i))                                                                       \
     X(reduce_scatter, 1, 2, A(reduce_scatter, world, i)                                            \
-      A(reduce_scatter, over, e(all|node|local)) A(reduce_scatter, order, e(ranks|tree)))          \
+      A(reduce_scatter, over, e(all|node|local)) A(reduce_scatter, order, e(ranks|tree))           \
+      A(reduce_scatter, dim, i))                                                                   \
     X(all_reduce, 1, 2, A(all_reduce, world, i) A(all_reduce, over, e(all|node|local))             \
       A(all_reduce, order, e(ranks|tree)))                                                         \
     X(all_to_all, 1, 1, A(all_to_all, world, i) A(all_to_all, over, e(all|node|local)))            \
@@ -664,7 +666,8 @@ struct zf_comm {
     bool freed;
 };
 
-/* The call of a node of trait ZF_OP_COLLECTIVE, without a stream. */
+/* The call of a node of trait ZF_OP_COLLECTIVE, without a stream. With an attribute `dim`, its rank's
+ * pieces lie one after the other in launch->scratch, as what a gather makes and a scatter reads. */
 ZF_API zf_collective zf_collective_of(const zf_launch *launch);
 /* For writers of communicators: checks a call, and that its channel is below `channels`.
  * ZF_ERR_ARGUMENT says what is wrong, and what would be right. */

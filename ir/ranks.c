@@ -33,6 +33,9 @@
  *   - where the ranks are a mesh, gathers and sums are over one axis after the other, in the order
  *     of base/mesh.c
  *   - a sum of parts adds one part from each rank of the group in which they were exchanged
+ *   - a shard along a dimension (attribute dim of its collective) is gathered along that one, and
+ *     is updated nowhere, nor written into what outlives a step: shards of buckets are flat
+ *   - a collective along a dimension runs on the queue compute
  *   - the operand of a sum is whole and has not been summed over the same; in the micro section of
  *     several micro-batches the sum has an accumulator, which nothing else reads or writes; one in
  *     host memory is copied to the device before the sum and back after it
@@ -64,6 +67,7 @@ typedef struct zfi_stand {
     uint8_t bits;
     uint8_t cut;  /* SHARD: the axes that it is sharded over */
     uint8_t sums; /* the axes that its elements are sums over; RANKS once these are all */
+    uint8_t along; /* SHARD: its dimension, counted from 1 at the last; 0: it is a flat one */
     uint8_t parts; /* its equal parts come from the ranks along these axes, by an all_to_all */
     int32_t pack; /* the pack of its elements, or of their sums; 0, ZFI_MIXED */
     int32_t sum;  /* the node that computed the sum; the pack where there is nothing to sum */
@@ -147,13 +151,14 @@ static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
         s.bits |= x->bits & (ZFI_OTHER | ZFI_BATCH);
         if (!(x->bits & ZFI_KNOWN)) s.bits &= (uint8_t)~ZFI_KNOWN;
         if (shard && x->bits & ZFI_SHARD && x->cut != cut) by_element = false;
-        if (x->bits & ZFI_SHARD) shard = true, cut = x->cut;
+        if (shard && x->bits & ZFI_SHARD && x->along != s.along) by_element = false;
+        if (x->bits & ZFI_SHARD) shard = true, cut = x->cut, s.along = x->along;
         else if (size != 1) whole = true;
         if ((x->bits & ZFI_SHARD) && size != count) by_element = false;
         if (elementwise && size == count) zfi_join_sums(&s, x);
     }
     if (shard && by_element && !whole) s.bits |= ZFI_SHARD, s.cut = cut;
-    else if (shard) s.bits |= ZFI_OTHER;
+    else if (shard) s.bits |= ZFI_OTHER, s.along = 0;
     return s;
 }
 
@@ -217,6 +222,13 @@ static zfi_stand zfi_stand_of_pack(const zfi_ranks *r, int32_t id)
     return s;
 }
 
+/* The dimension along which the collective is, as zfi_stand.along. */
+static uint8_t zfi_along(const zfi_node *node)
+{
+    const int64_t dim = zfi_collective_dim(node->op, node->attributes);
+    return dim ? (uint8_t)(node->shape.rank - dim) : 0;
+}
+
 /* The properties of a collective or of a sum of exchanged parts. */
 static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
 {
@@ -229,11 +241,12 @@ static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
         if (!(s.bits & ZFI_SHARD)) s.pack = 0, s.bits &= ZFI_OTHER | ZFI_BATCH;
         if (axes == all) s.bits &= (uint8_t)~ZFI_OTHER;
         s.cut &= (uint8_t)~axes;
-        if (!s.cut) s.bits &= (uint8_t)~ZFI_SHARD;
+        if (!s.cut) s.bits &= (uint8_t)~ZFI_SHARD, s.along = 0;
     } else if (axes && zfi_is_sum(node)) {
         s.sums |= axes;
         if (s.sums == all) s.bits = (uint8_t)((s.bits & ~ZFI_OTHER) | ZFI_RANKS);
-        if (node->op != ZF_OP_all_reduce) s.bits |= ZFI_SHARD, s.cut |= axes;
+        if (node->op != ZF_OP_all_reduce)
+            s.bits |= ZFI_SHARD, s.cut |= axes, s.along = zfi_along(node);
         s.sum = id;
     } else if (axes && node->op == ZF_OP_all_to_all) { /* of what is not cut over these ranks */
         if (s.cut & axes) s = (zfi_stand){.bits = s.bits & ZFI_BATCH, .sum = s.sum};
@@ -252,7 +265,7 @@ static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
     return s;
 }
 
-static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
+static zfi_stand zfi_stand_by_rule(const zfi_ranks *r, int32_t id)
 {
     const zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
@@ -314,6 +327,18 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
     }
 }
 
+/* A shard along a dimension is none in another form, as in a view. */
+static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
+{
+    zfi_stand s = zfi_stand_by_rule(r, id);
+    const uint32_t keeps = ZF_OP_ELEMENTWISE | ZF_OP_COLLECTIVE;
+    if (s.along && !(r->graph->records[r->graph->nodes[id].op]->traits & keeps)) {
+        if (s.bits & ZFI_SHARD) s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER), s.cause = id;
+        s.cut = s.along = 0;
+    }
+    return s;
+}
+
 /* ----------------------------------------------------------------------------- collectives */
 
 /* Checks the world of the node. */
@@ -338,6 +363,31 @@ static void zfi_check_world(const zfi_ranks *r, int32_t id)
                         (long long)world->i, (int)ranks);
     else if (mesh && !over && world && world->i > 1 && (op == ZF_OP_all_gather || zfi_reduces(op)))
         zfi_verify_fail(g, id, "the ranks are a mesh: it must be over one axis after the other");
+}
+
+/* Shards are gathered along their dimension, and stay out of what outlives a step. */
+static void zfi_check_along(const zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const bool together = zfi_has(g, id, ZF_OP_COLLECTIVE);
+    const bool moves = node->op == ZF_OP_all_gather || node->op == ZF_OP_reduce_scatter ||
+                       node->op == ZF_OP_all_to_all;
+    const uint8_t along = moves ? zfi_along(node) : 0;
+    const zfi_stand *x = &r->at[node->args[0]];
+    if (along && node->queue)
+        zfi_verify_fail(g, id, "along a dimension it runs on the queue compute, not on %s",
+                        zfi_queue_names[node->queue]);
+    if (moves && x->bits & ZFI_SHARD && zfi_axes_of(node) && x->along != along)
+        zfi_verify_fail(g, id,
+                        "%%%d is a shard along dimension %d: pieces of it must be along that",
+                        (int)node->args[0],
+                        x->along ? (int)g->nodes[node->args[0]].shape.rank - x->along : 0);
+    if (together || !zfi_written_args(g, node)) return;
+    for (int32_t k = 0; k < node->arg_count; k++)
+        if (r->at[node->args[k]].along)
+            zfi_verify_fail(g, id, "%%%d is a shard along a dimension, and what is written is flat",
+                            (int)node->args[k]);
 }
 
 /* Shards have their places, and sums their order, where groups take turns as base/mesh.c says. */
@@ -870,6 +920,7 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
     zfi_check_operands(r, id);
+    if (node->arg_count) zfi_check_along(r, id);
     if (node->op == ZF_OP_dequantize_sum) zfi_check_parts(r, id);
     if (zfi_has(g, id, ZF_OP_COLLECTIVE) || zfi_is_sum(node)) zfi_check_turn(r, id);
     if (zfi_is_sum(node)) zfi_check_sum(r, id);

@@ -13,12 +13,15 @@
  *          release %9      no node below reads %9
  *          wait %9         %9, made on a queue of its own, is complete
  *
- * x is taken flat. Sums add rank 0, 1, 2, ... in this order to the sum of earlier micro-batches in
- * the accumulator. So a step adds the parts of the global batch in their order, and its bits do not
- * depend on how many ranks share them. With order=tree the ranks' values are added by a balanced
- * tree (base/tree.c), and then to the accumulator. In a world of one no communicator is needed.
- * `world` is the number of ranks that take part: those of a group where `over` names an axis
- * (base/mesh.c). */
+ *     %9 = all_gather %8 {world=2 dim=1} : f32[8,6]      of f32[8,3]: side by side along dim 1
+ *     %9 = reduce_scatter %8 {world=2 dim=1} : f32[8,3]  of f32[8,6]: the sum's half of dim 1
+ *
+ * Without dim, x is taken flat, which is along dimension 0. Sums add rank 0, 1, 2, ... in this
+ * order to the sum of earlier micro-batches in the accumulator. So a step adds the parts of the
+ * global batch in their order, and its bits do not depend on how many ranks share them. With
+ * order=tree the ranks' values are added by a balanced tree (base/tree.c), and then to the
+ * accumulator. In a world of one no communicator is needed. `world` is the number of ranks that take
+ * part: those of a group where `over` names an axis (base/mesh.c). */
 
 static zf_status zfi_infer_collective(const zfi_infer *c)
 {
@@ -41,13 +44,37 @@ static zf_status zfi_infer_into(const zfi_infer *c, zf_op op)
                           c->graph->records[op]->name, zfi_type_text(type, c->dtype, &c->shape));
 }
 
+/* Checks `dim`, along which `parts` parts are gathered (false), or made. */
+static zf_status zfi_infer_dim(const zfi_infer *c, int64_t dim, int64_t parts)
+{
+    const zf_shape *x = &c->args[0]->shape;
+    if (!dim) return ZF_OK;
+    if (dim < 0 || dim >= x->rank)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "dim %lld of a tensor of rank %d", (long long)dim,
+                              (int)x->rank);
+    if (c->arg_count > 1)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "operand 1 is flat: what is put there has no dim");
+    if (x->dims[dim] % parts)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "%lld ranks do not divide the %lld of dimension "
+                              "%lld",
+                              (long long)parts, (long long)x->dims[dim], (long long)dim);
+    return ZF_OK;
+}
+
 static zf_status zfi_infer_all_gather(zfi_infer *c)
 {
+    const int64_t dim = ZF_INT(c, all_gather, dim);
     int64_t count = zfi_node_count(c->args[0]), world = ZF_INT(c, all_gather, world);
     c->dtype = c->args[0]->dtype;
     if (world < 1 || world > INT32_MAX || (count && world > INT64_MAX / 8 / count))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "world is %lld; it must be 1 or more",
                               (long long)world);
+    if (dim) {
+        c->shape = c->args[0]->shape;
+        if (dim > 0 && dim < c->shape.rank) c->shape.dims[dim] *= world;
+        return zfi_infer_dim(c, dim, 1);
+    }
     c->shape = ZF_SHAPE(count * world);
     return zfi_infer_into(c, ZF_OP_bucket);
 }
@@ -55,9 +82,16 @@ static zf_status zfi_infer_all_gather(zfi_infer *c)
 static zf_status zfi_infer_reduce_scatter(zfi_infer *c)
 {
     zf_status status = zfi_infer_collective(c);
+    const int64_t dim = ZF_INT(c, reduce_scatter, dim), world = ZF_INT(c, reduce_scatter, world);
+    if (!status) status = zfi_infer_dim(c, dim, world);
     if (status) return status;
     c->dtype = c->args[0]->dtype;
-    c->shape = ZF_SHAPE(zfi_node_count(c->args[0]) / ZF_INT(c, reduce_scatter, world));
+    if (dim) {
+        c->shape = c->args[0]->shape;
+        c->shape.dims[dim] /= world;
+        return ZF_OK;
+    }
+    c->shape = ZF_SHAPE(zfi_node_count(c->args[0]) / world);
     return zfi_infer_into(c, ZF_OP_accumulator);
 }
 
@@ -208,6 +242,73 @@ ZF_API void zf_add_ranks_by_tree(void *out, const void *const *parts, int32_t wo
     else zf_add_ranks(out, parts, world, count, dtype, add); /* integers, in any order */
 }
 
+/* ------------------------------------------------------------------------- along a dimension
+ *
+ * A call is flat: the pieces of ranks lie one after the other. Along dimension d they are rows of
+ * the dimensions before d, next to those of other ranks:
+ *
+ *     rank 0   a b      flat   a b c d e f g h      dim=1   a b e f
+ *              c d                                          c d g h
+ *     rank 1   e f
+ *              g h
+ */
+
+/* The dimension along which a collective is; 0: it is flat. */
+static int64_t zfi_collective_dim(zf_op op, const zf_attribute *attributes)
+{
+    return op == ZF_OP_all_gather       ? attributes[ZF_AT_all_gather_dim].i
+           : op == ZF_OP_reduce_scatter ? attributes[ZF_AT_reduce_scatter_dim].i
+                                        : 0;
+}
+
+/* Moves rows [first, last) of all ranks' pieces, those of dimensions before `dim`, to where they
+ * lie in scratch, or from there. */
+static void zfi_turn_rows(const zf_launch *l, int64_t first, int64_t last)
+{
+    const bool gathers = l->op == ZF_OP_all_gather;
+    const zf_array *whole = gathers ? &l->out : &l->args[0];
+    const int64_t dim = zfi_collective_dim(l->op, l->attributes);
+    const int64_t world = ZF_INT(l, all_gather, world);
+    size_t row = zf_dtype_size(whole->dtype);
+    int64_t rows = 1;
+    for (int d = 0; d < whole->shape.rank; d++)
+        if (d < dim) rows *= whole->shape.dims[d];
+        else row *= (size_t)(d == dim ? whole->shape.dims[d] / world : whole->shape.dims[d]);
+    for (int64_t i = first; i < last; i++)
+        for (int64_t r = 0; r < world; r++) {
+            char *side = (char *)whole->data + (size_t)(i * world + r) * row;
+            char *apart = (char *)l->scratch + (size_t)(r * rows + i) * row;
+            memcpy(gathers ? side : apart, gathers ? apart : side, row);
+        }
+}
+
+static void zfi_turn(const zf_launch *l)
+{
+    const zf_shape *whole = l->op == ZF_OP_all_gather ? &l->out.shape : &l->args[0].shape;
+    const int64_t dim = zfi_collective_dim(l->op, l->attributes);
+    int64_t rows = 1;
+    for (int64_t d = 0; d < dim; d++) rows *= whole->dims[d];
+    if (dim && zfi_count(&l->out))
+        zfi_split(l, rows, 1 + ZFI_GRAIN * rows / zfi_count(&l->out), zfi_turn_rows);
+}
+
+/* Before the call of a scatter along a dimension, and after that of a gather. */
+static void zfi_collective_before(const zf_launch *l)
+{
+    if (l->op == ZF_OP_reduce_scatter) zfi_turn(l);
+}
+
+static void zfi_collective_after(const zf_launch *l)
+{
+    if (l->op == ZF_OP_all_gather) zfi_turn(l);
+}
+
+static size_t zfi_scratch_collective(const zf_launch *l)
+{
+    if (!zfi_collective_dim(l->op, l->attributes) || ZF_INT(l, all_gather, world) < 2) return 0;
+    return (size_t)zfi_array_bytes(l->op == ZF_OP_all_gather ? &l->out : &l->args[0]);
+}
+
 ZF_API zf_collective zf_collective_of(const zf_launch *l)
 {
     zf_collective c = {.op = ZF_OP_none};
@@ -224,6 +325,10 @@ ZF_API zf_collective zf_collective_of(const zf_launch *l)
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_to_all) c.count = count / world;
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_reduce)
         c.add = l->arg_count > 1 && l->run->micro > 0, c.tree = ZF_INT(l, all_reduce, order) != 0;
+    if (zfi_collective_dim(l->op, l->attributes) && world > 1) {
+        if (l->op == ZF_OP_all_gather) c.out = l->scratch;
+        else c.in = l->scratch;
+    }
     if (l->op == ZF_OP_bcast) c.root = (int32_t)ZF_INT(l, bcast, root);
     c.group = zfi_mesh_group((zfi_mesh){l->run->world, l->run->nodes}, ZF_INT(l, all_gather, over),
                              l->run->rank);
@@ -238,7 +343,13 @@ static zf_status zfi_cpu_collective(const zf_launch *l)
                         "%%%d: a plan for %lld ranks needs a communicator (zf_compile_desc.comm)",
                         (int)l->node, (long long)ZF_INT(l, all_gather, world));
     c = zf_collective_of(l);
-    if (ZF_INT(l, all_gather, world) > 1) return l->comm->run(l->comm->self, &c, l->error);
+    if (ZF_INT(l, all_gather, world) > 1) {
+        zf_status status;
+        zfi_collective_before(l);
+        status = l->comm->run(l->comm->self, &c, l->error);
+        if (!status) zfi_collective_after(l);
+        return status;
+    }
     if (c.add) zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_add_alone);
     else zfi_move_bytes(l, l->out.data, l->args[0].data, zfi_array_bytes(&l->out));
     return ZF_OK;
@@ -265,11 +376,11 @@ ZFI_SAME_ATTRIBUTE(all_to_all, all_gather, over)
 ZFI_SAME_ATTRIBUTE(bcast, all_gather, world)
 ZFI_SAME_ATTRIBUTE(bcast, all_gather, over)
 ZFI_OPERATOR(all_gather, .infer = zfi_infer_all_gather, .cpu = zfi_cpu_collective,
-             .views = zfi_views_into, .writes = zfi_writes_into_1,
-             .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
+             .scratch = zfi_scratch_collective, .views = zfi_views_into,
+             .writes = zfi_writes_into_1, .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(reduce_scatter, .infer = zfi_infer_reduce_scatter, .cpu = zfi_cpu_collective,
-             .views = zfi_views_into, .writes = zfi_writes_into_1,
-             .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
+             .scratch = zfi_scratch_collective, .views = zfi_views_into,
+             .writes = zfi_writes_into_1, .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(all_reduce, .infer = zfi_infer_all_reduce, .cpu = zfi_cpu_collective,
              .views = zfi_views_into, .writes = zfi_writes_into_1,
              .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE | ZF_OP_INPLACE)

@@ -14,6 +14,7 @@ static bool zfi_joinable(const zf_graph *g, int32_t id)
     const zfi_node *node = &g->nodes[id];
     return node->op == ZF_OP_all_gather && node->arg_count == 1 && node->update &&
            ZF_INT(node, all_gather, world) > 1 && !ZF_INT(node, all_gather, over) &&
+           !ZF_INT(node, all_gather, dim) &&
            zfi_node_bytes(node) <= ZFI_SMALL_GATHER;
 }
 

@@ -31,6 +31,7 @@ static zf_status zfi_lockstep_calls(zfi_lockstep *s, int32_t launch)
     for (int32_t r = 0; r < s->count; r++) {
         const zf_collective *a = &s->calls[0], *b = &s->calls[r];
         s->calls[r] = zf_collective_of(&s->programs[r]->launches[launch]);
+        zfi_collective_before(&s->programs[r]->launches[launch]);
         if (a->op != b->op || a->node != b->node || a->dtype != b->dtype || a->count != b->count ||
             a->root != b->root || a->channel != b->channel || a->group.count != b->group.count)
             return zfi_fail(s->error, ZF_ERR_MISMATCH,
@@ -126,6 +127,8 @@ static zf_status zfi_lockstep_exchange(zfi_lockstep *s, int32_t launch)
             s->members[k] = s->calls[group.first + k * group.stride];
         status = zfi_lockstep_group(s, group.count);
     }
+    for (int32_t r = 0; r < s->count && !status; r++)
+        zfi_collective_after(&s->programs[r]->launches[launch]);
     return status;
 }
 

@@ -21,7 +21,7 @@ mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
 groups_of_test='emulated nccl unit mpi consumers bert gpt examples docs opt plan'
-groups_of_rest='asan more-asan tsan neon emulated-asan cuda-check dist clang more-mpi blas
+groups_of_rest='asan more-asan clang emulated-asan tsan neon cuda-check dist more-mpi blas
                 more-consumers install fuzz'
 
 # run_all WHICH GROUPS: builds and runs these.

@@ -67,9 +67,10 @@ build/quick/%:    private override CC = $(or $(shell command -v clang),gcc)
 build/quick/%:    private MODE = -O0 -DRANDOM_GRAPHS=60 -DMUTANTS=70 -DTEST_ONE_IN=6 $(DOUBTFUL)
 build/debug/%:    private MODE = -Og -g3 $(DOUBTFUL)
 build/clang/%:    private override CC = clang
-build/clang/%:    private MODE = -DRANDOM_FIRST=151 -DRANDOM_GRAPHS=150 -DMUTANTS=70 -DTEST_ONE_IN=3
+build/clang/%:    private MODE = -DRANDOM_FIRST=151 -DRANDOM_GRAPHS=150 -DMUTANTS=70 -DTEST_ONE_IN=3 \
+                              -DOOM_REFUSALS=15 -DOOM_SPARSE=1
 build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=60 -DMUTANTS=70 \
-                             -DTEST_ONE_IN=3 -DOOM_REFUSALS=25 -DOOM_SPARSE=0 $(SCALAR) \
+                             -DTEST_ONE_IN=3 -DOOM_REFUSALS=15 -DOOM_SPARSE=0 $(SCALAR) \
                              $(SANITIZED)
 build/ubsan/%:    private MODE = -O1 -g1 -fsanitize=undefined $(SANITIZED)
 build/ubsan/%:    private override CC = clang

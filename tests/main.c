@@ -252,7 +252,7 @@ static double seconds(void)
 /* The number of refusals for a TEST_ONCE, by the time of its run. */
 static long sparse_refusals(double spent)
 {
-    return spent > 0.5 ? 1 : spent > 0.1 ? 2 : OOM_SPARSE;
+    return spent > 0.5 ? 1 : spent > 0.1 && OOM_SPARSE > 2 ? 2 : OOM_SPARSE;
 }
 
 /* Runs the body with each of its allocations refused in turn, or with `most` of them, evenly

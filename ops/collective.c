@@ -261,19 +261,28 @@ static int64_t zfi_collective_dim(zf_op op, const zf_attribute *attributes)
                                         : 0;
 }
 
+/* What is gathered, or scattered. */
+static const zf_array *zfi_collective_whole(const zf_launch *l)
+{
+    return l->op == ZF_OP_all_gather ? &l->out : &l->args[0];
+}
+
+static size_t zfi_scratch_collective(const zf_launch *l)
+{
+    if (!zfi_collective_dim(l->op, l->attributes) || ZF_INT(l, all_gather, world) < 2) return 0;
+    return (size_t)zfi_array_bytes(zfi_collective_whole(l));
+}
+
 /* Moves rows [first, last) of all ranks' pieces, those of dimensions before `dim`, to where they
  * lie in scratch, or from there. */
 static void zfi_turn_rows(const zf_launch *l, int64_t first, int64_t last)
 {
     const bool gathers = l->op == ZF_OP_all_gather;
-    const zf_array *whole = gathers ? &l->out : &l->args[0];
-    const int64_t dim = zfi_collective_dim(l->op, l->attributes);
-    const int64_t world = ZF_INT(l, all_gather, world);
-    size_t row = zf_dtype_size(whole->dtype);
-    int64_t rows = 1;
-    for (int d = 0; d < whole->shape.rank; d++)
-        if (d < dim) rows *= whole->shape.dims[d];
-        else row *= (size_t)(d == dim ? whole->shape.dims[d] / world : whole->shape.dims[d]);
+    const zf_array *whole = zfi_collective_whole(l);
+    const int dim = (int)zfi_collective_dim(l->op, l->attributes);
+    const int64_t world = ZF_INT(l, all_gather, world), rows = zfi_span(&whole->shape, 0, dim);
+    const size_t row = zf_dtype_size(whole->dtype) *
+                       (size_t)(zfi_span(&whole->shape, dim, whole->shape.rank) / world);
     for (int64_t i = first; i < last; i++)
         for (int64_t r = 0; r < world; r++) {
             char *side = (char *)whole->data + (size_t)(i * world + r) * row;
@@ -282,13 +291,13 @@ static void zfi_turn_rows(const zf_launch *l, int64_t first, int64_t last)
         }
 }
 
+/* Nothing where the collective is flat: it has no scratch. */
 static void zfi_turn(const zf_launch *l)
 {
-    const zf_shape *whole = l->op == ZF_OP_all_gather ? &l->out.shape : &l->args[0].shape;
-    const int64_t dim = zfi_collective_dim(l->op, l->attributes);
-    int64_t rows = 1;
-    for (int64_t d = 0; d < dim; d++) rows *= whole->dims[d];
-    if (dim && zfi_count(&l->out))
+    const zf_array *whole = zfi_collective_whole(l);
+    const int dim = (int)zfi_collective_dim(l->op, l->attributes);
+    const int64_t rows = zfi_span(&whole->shape, 0, dim);
+    if (zfi_scratch_collective(l))
         zfi_split(l, rows, 1 + ZFI_GRAIN * rows / zfi_count(&l->out), zfi_turn_rows);
 }
 
@@ -301,12 +310,6 @@ static void zfi_collective_before(const zf_launch *l)
 static void zfi_collective_after(const zf_launch *l)
 {
     if (l->op == ZF_OP_all_gather) zfi_turn(l);
-}
-
-static size_t zfi_scratch_collective(const zf_launch *l)
-{
-    if (!zfi_collective_dim(l->op, l->attributes) || ZF_INT(l, all_gather, world) < 2) return 0;
-    return (size_t)zfi_array_bytes(l->op == ZF_OP_all_gather ? &l->out : &l->args[0]);
 }
 
 ZF_API zf_collective zf_collective_of(const zf_launch *l)

@@ -104,6 +104,7 @@ extern "C" {
 #include "llm/base/clock.c"
 #include "llm/base/buffer.c"
 #include "llm/base/utf8.c"
+#include "llm/base/affix.c"
 #include "llm/base/file.c"
 #include "llm/base/digest.c"
 #include "llm/base/member.c"

@@ -2,17 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool zfl_begins(const char *text, const char *with)
-{
-    return !strncmp(text, with, strlen(with));
-}
-
-static bool zfl_ends_in(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
 /* Whether `holds` is true of one name of the list. */
 static bool zfl_any(const char *const *list, bool (*holds)(const char *, const char *),
                     const char *name)

@@ -52,17 +52,11 @@ const char *zf_shape_text(char text[ZF_SHAPE_TEXT], zf_shape shape)
 
 /* ----------------------------------------------------------------------------------- reports */
 
-static bool zfl_weights_ends_in(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
 static void zfl_add_name(char names[ZF_WEIGHTS_NAMES], const char *name)
 {
     static const char more[] = ", ...";
     size_t at = strlen(names), n = strlen(name);
-    if (zfl_weights_ends_in(names, more)) return;
+    if (zfl_ends_in(names, more)) return;
     if (at + n + 2 + sizeof more > ZF_WEIGHTS_NAMES) memcpy(names + at, more, sizeof more);
     else snprintf(names + at, ZF_WEIGHTS_NAMES - at, "%s%s", at ? ", " : "", name);
 }
@@ -260,7 +254,7 @@ zf_weights *zf_weights_open(const char *path, zf_error *error)
     snprintf(file, sizeof file, "%s", path);
     snprintf(w->path, sizeof w->path, "%s", path);
     if (zfl_is_folder(path)) (void)zfl_look_into(file, path, error);
-    if (!error->status && zfl_weights_ends_in(file, ".json")) (void)zfl_open_index(w, file, error);
+    if (!error->status && zfl_ends_in(file, ".json")) (void)zfl_open_index(w, file, error);
     else if (!error->status) (void)zfl_add_shard(w, file, error);
     if (!error->status) (void)zfl_list_items(w, error);
     if (!error->status) return w;

@@ -526,12 +526,6 @@ zf_wordpiece *zf_wordpiece_parse(const char *text, size_t bytes, const char *nam
     return v;
 }
 
-static bool zfl_wordpiece_file_ends_in(const char *path, const char *end)
-{
-    size_t length = strlen(path), n = strlen(end);
-    return length >= n && !strcmp(path + length - n, end);
-}
-
 /* Finds the folder's file, if it exists. */
 static bool zfl_find_file(char out[ZFL_PATH_SIZE], const char *folder, const char *name)
 {
@@ -545,7 +539,7 @@ static zf_wordpiece *zfl_load_file(zfl_wordpiece_file_reader *r, const char *pat
                                    const char *name)
 {
     zf_wordpiece_file source = {
-        zfl_wordpiece_file_ends_in(path, ".json") ? "tokenizer.json" : "vocab.txt", NULL, 0};
+        zfl_ends_in(path, ".json") ? "tokenizer.json" : "vocab.txt", NULL, 0};
     char *text = zfl_read_whole(r, path, &source.bytes), *config_text = NULL;
     zf_json *config = NULL;
     zf_wordpiece *v = NULL;

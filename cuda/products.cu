@@ -1,4 +1,4 @@
-/* Products by the maker's library, behind a table of functions: cuBLASLt (cuda/cublas.cu), or
+/* Products by the maker's library, through a table of functions: cuBLASLt (cuda/cublas.cu), or
  * hipBLASLt (cuda/hip/blas.cu).
  *
  * Their matrices are column-major. A row-major matrix read as column-major is its transpose, so the

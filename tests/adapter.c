@@ -115,7 +115,7 @@ static bool open_tuned(test *t, const tuned *of, session *s, causal_batch_file *
     if (of->weights) snprintf(base, sizeof base, "%s", test_path("adapter-wide"));
     snprintf(path, sizeof path, GOLDEN "%s", of->name ? of->name : "");
     good = (!of->weights || make_wide(base)) &&
-           session_config(&llm_sample, base, &config, &error) &&
+           session_config(&llm_sample, base, NULL, &config, &error) &&
            zf_config_set_weights(llm_sample.config, &config, of->weights, &error) &&
            causal_batch_file_load(f, of->masked ? MODELS "batch-masked.safetensors"
                                                 : MODELS "batch.safetensors",
@@ -279,7 +279,7 @@ TEST_ONCE(adapter_has_references_over_its_base)
     double was[3], lr = 0.01;
     float rate = (float)lr;
     CHECK(t, open_tuned(t, &of, &train, &f) &&
-                 session_config(&llm_sample, MODELS "llama3", &config, &error));
+                 session_config(&llm_sample, MODELS "llama3", NULL, &config, &error));
     CHECK(t, open_reference(t, &own, &train, &config, SESSION_OWN) &&
                  open_reference(t, &base, &train, &config, SESSION_BASE) &&
                  open_reference(t, &first, &train, &config, SESSION_FIRST));
@@ -320,7 +320,7 @@ TEST_ONCE(adapter_keeps_what_the_reference_reads)
                       .threads = 1,
                       .with = SESSION_BASE};
     CHECK(t, open_tuned(t, &of, &train, &f) &&
-                 session_config(&llm_sample, MODELS "llama2", &config, &error));
+                 session_config(&llm_sample, MODELS "llama2", NULL, &config, &error));
     d.shape = train.shape, d.share = &train;
     CHECK(t, !session_open(&base, &d, &error) && error.status == ZF_ERR_MISMATCH);
     CHECK(t, strstr(error.text, "weight, which stays trained next to the adapter: take the adapter's "
@@ -344,7 +344,7 @@ TEST_ONCE(adapter_of_which_there_is_no_reference)
     zf_error error = {ZF_OK, ""};
     session_desc d = {.sample = &llm_sample, .config = &config, .purpose = SAMPLE_EVALUATE};
     CHECK(t, open_tuned(t, &of, &train, &f) &&
-                 session_config(&llm_sample, MODELS "llama3", &config, &error));
+                 session_config(&llm_sample, MODELS "llama3", NULL, &config, &error));
     d.shape = train.shape, d.threads = 1, d.share = &train;
     for (d.with = SESSION_BASE; d.with <= SESSION_FIRST; d.with++) {
         error = (zf_error){ZF_OK, ""};
@@ -388,7 +388,7 @@ static bool open_adapted(session *s, const char *folder, const char *adapter, in
                       .shape = {.batch = BATCH, .sequence = TOKENS},
                       .threads = 1,
                       .adapter = adapter};
-    return session_config(&llm_sample, folder, &config, error) &&
+    return session_config(&llm_sample, folder, NULL, &config, error) &&
            zf_config_set_weights(llm_sample.config, &config, rounding, error) &&
            session_open_folder(s, folder, &d, 1 + ZF_F32, error);
 }
@@ -510,7 +510,7 @@ TEST_ONCE(adapter_over_few_bits_of_narrow_rows)
                       .threads = 1};
     session s;
     zf_error error = {ZF_OK, ""};
-    CHECK(t, session_config(&llm_sample, MODELS "llama3", &config, &error));
+    CHECK(t, session_config(&llm_sample, MODELS "llama3", NULL, &config, &error));
     CHECK(t, zf_config_set_weights(llm_sample.config, &config, 1, &error));
     CHECK(t, !session_open(&s, &d, &error));
     CHECK_TEXT(t, error.text,

@@ -109,7 +109,7 @@ static const char *opened(const char *folder, zf_dtype dtype)
                       .threads = 1};
     session s;
     error = (zf_error){ZF_OK, ""};
-    if (session_config(&llm_sample, folder, &config, &error) &&
+    if (session_config(&llm_sample, folder, NULL, &config, &error) &&
         session_open_folder(&s, folder, &d, 1 + dtype, &error))
         session_close(&s);
     return strncmp(error.text, folder, strlen(folder)) ? error.text
@@ -180,7 +180,7 @@ static const char *decoded(const char *folder)
     const int32_t *next[2] = {text, text};
     const int64_t count[2] = {0, 3};
     error = (zf_error){ZF_OK, ""};
-    if (!session_config(&llm_sample, folder, &config, &error) ||
+    if (!session_config(&llm_sample, folder, NULL, &config, &error) ||
         !decoder_open(&d, &room, &s, folder, 1 + ZF_F32, &error))
         return error.text;
     if (!zf_decoder_add(&d.steps, next, count, &error) && error.status == ZF_ERR_NAN)

@@ -59,7 +59,7 @@ static bool open_case(test *t, int k, session *s, causal_batch_file *f, session_
     static zf_config_any config;
     zf_error error = {ZF_OK, ""};
     zf_weights_report report;
-    bool good = session_config(sample_of(k), folder_of(k), &config, &error) &&
+    bool good = session_config(sample_of(k), folder_of(k), NULL, &config, &error) &&
                 causal_batch_file_load(f, cases[k].masked ? GOLDEN "batch-masked.safetensors"
                                                           : GOLDEN "batch.safetensors",
                                        VOCAB, &error);
@@ -270,7 +270,7 @@ static bool open_seen(session *s, int k, zf_config_any *config, const char *layo
                       .config = config,
                       .shape = {.batch = 1, .sequence = SEEN},
                       .threads = 1};
-    return session_config(d.sample, folder_of(k), config, error) &&
+    return session_config(d.sample, folder_of(k), NULL, config, error) &&
            zf_config_set_layout(d.sample->config, config, layout, 64, error) &&
            session_open_folder(s, folder_of(k), &d, 1, error);
 }

@@ -113,7 +113,8 @@ static bool open_model(test *t, const sample_model *sample, const model *m, sess
                                 .policy = m->policy,
                                 .value = m->scores ? &value_loss : NULL,
                                 .scope = scope}};
-    bool good = session_config(sample, m->folder, &config, &error) && session_open(s, &d, &error);
+    bool good = session_config(sample, m->folder, NULL, &config, &error) &&
+                session_open(s, &d, &error);
     if (good) test_defer(t, close_session, s);
     good = good && (scope || session_take(s, m->folder, &report, &error));
     if (!good) test_unwind(t, __FILE__, __LINE__, m->name, error.status, error.text);

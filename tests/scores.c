@@ -100,7 +100,7 @@ static bool open_case(test *t, const scored *of, session *s, session_desc *d)
     static sample_model model;
     zf_error error = {ZF_OK, ""};
     zf_weights_report report = {.fresh = 0};
-    bool good = session_config(of->sample, folder_of(of), &config, &error) &&
+    bool good = session_config(of->sample, folder_of(of), NULL, &config, &error) &&
                 zf_config_scores(of->sample->config, &config);
     model = model_of(of);
     d->sample = &model, d->config = &config, d->threads = 1;
@@ -402,7 +402,7 @@ TEST_ONCE(scores_models_do_not_generate)
     llm_config config;
     zf_error error = {ZF_OK, ""};
     session_desc desc = {.sample = &llm_sample, .config = &config, .threads = 1};
-    NEED(t, session_config(&llm_sample, GOLDEN "llama", &config, &error), &error);
+    NEED(t, session_config(&llm_sample, GOLDEN "llama", NULL, &config, &error), &error);
     CHECK(t, !decoder_open(&d, &(decoder_desc){.texts = 1, .context = 8}, &desc, GOLDEN "llama", 0, &error) &&
                  refused(&error, ZF_ERR_MISMATCH, "llama is a reward model: it scores texts"));
 }

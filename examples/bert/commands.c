@@ -107,7 +107,7 @@ int bert_command_fill(int argc, char **argv)
     if (!(vocab = zf_folder_vocab(o.from.load, NULL, &error)))
         return command_error("%s", error.text);
     d.threads = folder_threads(&o.from), d.average = o.from.average;
-    good = session_config(&bert_sample, o.from.load, &config, &error) &&
+    good = session_config(&bert_sample, o.from.load, NULL, &config, &error) &&
            session_open_folder(&s, o.from.load, &d, o.from.dtype, &error);
     if (good) {
         const int64_t most = zf_config_positions(bert_sample.config, &config);

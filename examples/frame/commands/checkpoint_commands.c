@@ -125,8 +125,8 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
     d.adapter = o.from.adapter, d.average = o.from.average;
     files_add(&files, "", out, true);
     files_add_options(&files, tables.all, tables.count);
-    good = files_apart(&files, &error) && session_config(sample, o.from.load, &config, &error) &&
-           session_config_adapt(sample, o.from.adapter, &config, &error) &&
+    good = files_apart(&files, &error) &&
+           session_config(sample, o.from.load, o.from.adapter, &config, &error) &&
            session_open_folder(&s, o.from.load, &d, 1 + ZF_F32, &error);
     if (good) {
         good = (!merges || (round_weights(&s, &d, o.from.weights, &error) && merge(&s, &error))) &&
@@ -250,8 +250,7 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
                          &status))
         return status;
     if ((wrong = missing(&e, sample))) return command_usage_error(argv, wrong);
-    if (!session_config(sample, e.from.load, &config, &error) ||
-        !session_config_adapt(sample, e.from.adapter, &config, &error) ||
+    if (!session_config(sample, e.from.load, e.from.adapter, &config, &error) ||
         !zf_config_set_weights(sample->config, &config, e.from.weights, &error))
         return command_error("%s", error.text);
     complete(&e, zf_config_positions(sample->config, &config));

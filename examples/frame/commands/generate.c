@@ -357,8 +357,7 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     if (!(w = calloc(1, sizeof *w))) return command_error("out of memory");
     w->stops = q.stop;
     good =
-        session_config(sample, q.from.load, &config, &error) &&
-        session_config_adapt(sample, q.from.adapter, &config, &error) &&
+        session_config(sample, q.from.load, q.from.adapter, &config, &error) &&
         read_generation(w, &q, &tables, &facts, &error) &&
         zf_config_set_weights(sample->config, &config, q.from.weights, &error) &&
         open_tokenizer(w, &q, *facts.vocab, &error) && begin_rows(w, prompt, q.prompts, &error) &&
@@ -498,8 +497,7 @@ int causal_chat(const sample_model *sample, int argc, char **argv)
         return command_usage_error(argv, "messages need a style: --chat auto, or its name");
     if (!(w = c.w = calloc(1, sizeof *w))) return command_error("out of memory");
     w->stops = c.q.stop, w->count = 1;
-    good = session_config(sample, c.q.from.load, &config, &error) &&
-           session_config_adapt(sample, c.q.from.adapter, &config, &error) &&
+    good = session_config(sample, c.q.from.load, c.q.from.adapter, &config, &error) &&
            read_generation(w, &c.q, &tables, &facts, &error) &&
            zf_config_set_weights(sample->config, &config, c.q.from.weights, &error) &&
            open_tokenizer(w, &c.q, *facts.vocab, &error);

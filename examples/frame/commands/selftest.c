@@ -186,8 +186,7 @@ int causal_selftest(const sample_model *sample, int argc, char **argv)
     if (!command_options(argc, argv, "selftest --load DIR [OPTIONS]", &tables, NULL, &status))
         return status;
     if (!p.from.load) return command_usage_error(argv, folder_is_missing);
-    good = session_config(sample, p.from.load, &p.config, &error) &&
-           session_config_adapt(sample, p.from.adapter, &p.config, &error) &&
+    good = session_config(sample, p.from.load, p.from.adapter, &p.config, &error) &&
            zf_config_set_weights(sample->config, &p.config, p.from.weights, &error) &&
            probe_all(&p, sample, &error);
     zf_ids_free(&p.ids);

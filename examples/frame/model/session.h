@@ -138,12 +138,10 @@ bool session_config_take(const sample_model *sample, void *config, const char *p
  * false with *error. */
 bool session_fits_base(const char *adapter, const char *base, zf_error *error);
 
-/* The model of a folder, according to its config.json and its weights. */
-bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error);
-/* The same with an adapter of it, whose config.json, if it has one, says which blocks tokens see.
- * adapter NULL: nothing. */
-bool session_config_adapt(const sample_model *sample, const char *adapter, void *config,
-                          zf_error *error);
+/* The model of a folder, according to its config.json and its weights. adapter: one of it, whose
+ * config.json, if it has one, says which blocks tokens see; NULL: none. */
+bool session_config(const sample_model *sample, const char *path, const char *adapter, void *config,
+                    zf_error *error);
 /* A session with a folder's weights, and those of an adapter, from a desc with its configuration.
  * It does not train: a weight that is missing or not used is an error.
  * dtype: an index in FOLDER_DTYPES; auto is the one the checkpoint was trained in, else f32. */

@@ -91,18 +91,18 @@ bool session_config_take(const sample_model *sample, void *config, const char *p
     return true;
 }
 
-bool session_config_adapt(const sample_model *sample, const char *adapter, void *config,
-                          zf_error *error)
+/* Sets the blocks that tokens see to those of an adapter, if it says which. */
+static bool adapt(const sample_model *sample, const char *adapter, void *config, zf_error *error)
 {
     char layout[ZF_CONFIG_LAYOUT];
     bool there;
-    if (!adapter) return true;
     return zf_config_read_layout(adapter, layout, &there, error) &&
            (!there ||
             zf_config_set_layout(sample->config, config, *layout ? layout : "off", 0, error));
 }
 
-bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error)
+bool session_config(const sample_model *sample, const char *path, const char *adapter, void *config,
+                    zf_error *error)
 {
     if (zf_adapter_is_at(path))
         return fail(error, ZF_ERR_MISMATCH,
@@ -110,7 +110,8 @@ bool session_config(const sample_model *sample, const char *path, void *config, 
                     "--adapter",
                     path);
     return zf_config_load(sample->config, path, config, error) &&
-           (zf_folder_is_checkpoint(path) || fit(sample, config, path, true, error));
+           (zf_folder_is_checkpoint(path) || fit(sample, config, path, true, error)) &&
+           (!adapter || adapt(sample, adapter, config, error));
 }
 
 bool session_fits_base(const char *adapter, const char *base, zf_error *error)

@@ -64,8 +64,7 @@ bool scorer_read(scorer *r, const scorer_desc *desc, zf_error *error)
                   .adapter = adapts ? desc->folder : desc->adapter};
     r->base = adapts ? r->base_path : desc->folder;
     if ((adapts && !find_base(r, desc->folder, error)) ||
-        !session_config(desc->sample, r->base, &r->config, error) ||
-        !session_config_adapt(desc->sample, r->adapter, &r->config, error) ||
+        !session_config(desc->sample, r->base, r->adapter, &r->config, error) ||
         !zf_config_set_weights(desc->sample->config, &r->config, desc->weights, error) ||
         !read_scale(&r->scale, r->adapter ? r->adapter : r->base, error))
         return false;

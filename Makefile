@@ -376,8 +376,8 @@ dist/zeroflow_llm.h: $(LLM) LICENSE build/amalgamate
 pretrain: build/bert ## pretrain a BERT (STEPS, MODEL, THREADS, CORPUS: tools/make/pretrain.sh)
 	@CC='$(CC)' sh tools/make/pretrain.sh
 
-rlhf: build/llm build/zf-report ## a small model learns sums from rewards, with controls (SEEDS, WORK: bench/rlhf.sh)
-	@sh bench/rlhf.sh
+rlhf: build/llm build/bert build/zf-report ## small models learn sums and definitions from rewards (WHAT=sums, SEEDS, WORK: bench/rlhf.sh)
+	@sh bench/rlhf.sh $(WHAT)
 
 # ------------------------------------------------------------------------------------------ tests
 

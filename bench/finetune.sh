@@ -21,65 +21,17 @@ tune_steps=${TUNE_STEPS:-1500}
 precision=f32
 if grep -qw avx512_bf16 /proc/cpuinfo 2> /dev/null; then precision=bf16; fi
 precision=${PRECISION:-$precision}
-steps=${PRETRAIN_STEPS:+--steps $PRETRAIN_STEPS}
 
 say() { echo "finetune: $*" >&2; }
 
 mkdir -p "$work"
-sh examples/bert/data/corpus.sh "$work/corpus.txt" "$work/package"
-[ -s "$work/vocab.txt" ] ||
-    build/bert vocab --corpus "$work/corpus.txt" --vocab "$work/vocab.txt" \
-        --size "${VOCAB:-16384}"
-
-# Entries as "Lark \Lark\ (l[aum]rk), n. ..." and their first sense, up to its first stop. Kept are
-# definitions of 4 to 20 plain words of words of at least four letters, the first of each word,
-# unless they end in the middle of a phrase; of these every hundredth word is held out.
-if [ ! -s "$work/pairs.jsonl" ]; then
-    deb=$(ls "$work"/package/dict-gcide_*.deb)
-    dpkg-deb --fsys-tarfile "$deb" | tar -xO ./usr/share/dictd/gcide.dict.dz | zcat | awk '
-        function finish(   n, plain) {
-            sub(/^ *1\. /, "", text)
-            sub(/^ *\([A-Za-z. ,&]*\) */, "", text)
-            gsub(/[{}]/, "", text)
-            sub(/[.;:].*/, "", text)
-            sub(/ *--.*/, "", text)
-            gsub(/  */, " ", text)
-            sub(/^ /, "", text)
-            sub(/ $/, "", text)
-            n = split(text, plain, " ")
-            if (word != "" && !(word in seen) && n >= 4 && n <= 20 &&
-                text ~ /^[A-Z][A-Za-z, -]*$/ &&
-                text !~ / (esp|etc|cf|viz|as|of|to|the|a|an|or|and)$/) {
-                seen[word] = 1
-                printf "{\"prompt\": \"what is %s ?\", \"response\": \" %s .\"}\n", word,
-                    tolower(text)
-            }
-            word = text = ""
-        }
-        /^[A-Z][a-z][a-z][a-z]+ \\/ { finish(); word = tolower($1); header = 1; next }
-        /^[^ ]/ { finish(); next }
-        word == "" { next }
-        /^ *$/ || /^ *\[/ { finish(); next }
-        header && /^   [^ ]/ && (/^   1\. / || /^   [A-Z(]/) { header = 0; text = $0; next }
-        !header { sub(/^ */, " "); text = text $0 }
-        END { finish() }' > "$work/pairs.jsonl.part"
-    awk -v held="$work/held.jsonl" -v tune="$work/tune.jsonl" \
-        '{ print > (NR % 100 ? tune : held) }' "$work/pairs.jsonl.part"
-    mv "$work/pairs.jsonl.part" "$work/pairs.jsonl"
-fi
+sh bench/dictionary.sh "$work"
 say "$(wc -l < "$work/tune.jsonl") pairs, and $(wc -l < "$work/held.jsonl") held out"
 # Twelve of these, spread over the alphabet
 awk -v all="$(wc -l < "$work/held.jsonl")" 'BEGIN { every = int(all / 12); if (!every) every = 1 }
     NR % every == 0 && n++ < 12' "$work/held.jsonl" > "$work/asked.jsonl"
 sed 's/^{"prompt": "\([^"]*\)".*/\1/' "$work/asked.jsonl" > "$work/asked"
 
-if [ ! -d "$work/base" ]; then
-    # shellcheck disable=SC2086 # words
-    $llm pretrain --model "${MODEL:-15m}" --corpus "$work/corpus.txt" --vocab "$work/vocab.txt" \
-        --seq "$seq" --batch "$batch" --lr 1e-3 --precision "$precision" --threads "$threads" \
-        ${steps:---steps 1000000 --seconds "${SECONDS_OF_PRETRAINING:-1800}"} \
-        --save "$work/base" --svg "$work/pretraining.svg" --report "$work/pretraining.json"
-fi
 rm -rf "$work"/adapter "$work"/adapter.*
 $llm finetune --model "$work/base" --data "$work/tune.jsonl" --lora "$lora" --lr 1e-3 \
     --seq "$seq" --batch "$batch" --steps "$tune_steps" --precision "$precision" \

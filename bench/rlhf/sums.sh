@@ -12,33 +12,14 @@
 set -eu
 export LC_ALL=C
 
-work=${WORK:-build/learning}
-threads=${THREADS:-$(getconf _NPROCESSORS_ONLN)}
-llm=${LLM:-build/llm}
-here=bench/rlhf
 seed=$1
+. bench/rlhf/kept.sh
 at=$work/sums-$seed
 width=${WIDTH:-192}
 updates=${UPDATES:-400}
 half=0.45
 mkdir -p "$at/tokens"
 touch "$at/kept"
-
-say() { echo "rlhf: $*" >&2; }
-# keep NAME VALUE: of this run, for its tables.
-keep() { echo "$1 $2" >> "$at/kept"; }
-kept() { sed -n "s/^$1 //p" "$at/kept" | tail -n 1; }
-# timed COMMAND...: runs it, and sets $took to the seconds of processors that it has used.
-timed() {
-    times > "$at/times"
-    "$@"
-    times >> "$at/times"
-    took=$(awk 'NR % 2 == 0 {
-        gsub(/[ms]/, " ")
-        used = $1 * 60 + $2 + $3 * 60 + $4 - used
-    }
-    END { printf "%.1f", used }' "$at/times")
-}
 
 if [ ! -s "$at/model.json" ]; then
     awk -f $here/problems.awk -v seed="$seed" -v held=500 -v first="$at/held.jsonl" \

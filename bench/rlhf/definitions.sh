@@ -1,0 +1,133 @@
+#!/bin/sh
+# Definitions, with one seed: sh bench/rlhf/definitions.sh SEED
+#
+# The small Llama of bench/finetune.sh learns to define words in three steps (llm rlhf): from
+# definitions of the dictionary (SFT); from pairs, in which the definition of another word is rejected
+# (a reward model); and from the scores of its own answers (PPO, with the text of the first step as
+# ptx). DPO learns from the same pairs as the reward model. Leaves answers, logs and figures of 489
+# words that are in none of these in WORK/definitions-SEED, from which bench/rlhf.sh makes tables. A
+# second call goes on with what is there.
+#
+# From the environment: DICTIONARY, what bench/dictionary.sh has left; RANK (16) of adapters;
+# SFT_STEPS (1500), REWARD_STEPS (1500), DPO_STEPS (300), PPO_STEPS (300) and ROWS of a step (64);
+# WORDS (all) of the dictionary, HELD (all) of those held out; WORK (build/learning), THREADS, LLM
+# (build/llm).
+set -eu
+export LC_ALL=C
+
+seed=$1
+. bench/rlhf/kept.sh
+at=$work/definitions-$seed
+dictionary=${DICTIONARY:-$work/dictionary}
+rank=${RANK:-16}
+tokens=24
+most=48 # tokens of a question and its answer
+mkdir -p "$at"
+touch "$at/kept"
+
+# The data: pairs of the words that the steps share, and the held-out words as pairs and questions.
+if [ ! -s "$at/held.jsonl" ]; then
+    head -n "${WORDS:-1000000}" "$dictionary/tune.jsonl" |
+        awk -f $here/pairs.awk -v seed="$seed" > "$at/pairs.jsonl"
+    head -n "${HELD:-1000000}" "$dictionary/held.jsonl" > "$at/held.jsonl.part"
+    awk -f $here/pairs.awk -v seed="$seed" "$at/held.jsonl.part" > "$at/held.pairs.jsonl"
+    awk -F '"' '{ print $4 }' "$at/held.jsonl.part" > "$at/questions"
+    mv "$at/held.jsonl.part" "$at/held.jsonl"
+fi
+held=$(wc -l < "$at/held.jsonl")
+rows=${ROWS:-64}
+
+# score OF FILE: scores of a file's answers by the reward model, one a line, in OF.
+score() {
+    $llm score --model "$at/rlhf/reward" --data "$2" --threads "$threads" |
+        sed 's/.*: \(.*\)}/\1/' > "$1"
+}
+# loss FILE [OPTIONS]: mean loss of a token of a file's answers.
+loss() {
+    of=$1
+    shift
+    $llm eval --load "$at/rlhf/sft" --data "$of" --seq $most --alone --dtype f32 \
+        --threads "$threads" "$@" | sed -n 's/.*loss \([0-9.]*\),.*/\1/p' | tail -n 1
+}
+
+# examine NAME [OPTIONS]: keeps what the policy answers to the held-out questions. Answers are sampled
+# at a temperature of 1, twice to each, by a run of one step that changes nothing; their KL divergence
+# to SFT is that of these answers. Those of the tables are the most likely ones.
+examine() {
+    name=$1
+    shift
+    base=--load
+    [ $# = 0 ] || base=--model
+    rm -f "$at/$name.items"
+    $llm grpo --model "$at/rlhf/sft" "$@" --data "$at/held.jsonl" --tokens $tokens --seq $most \
+        --group 2 --batch 2 --answers $((2 * held)) --steps 1 --lr 0 --precision f32 --seed "$seed" \
+        --reward "cmd:tee $at/$name.items | awk '{ print 0 }'" --quiet --threads "$threads" \
+        > "$at/$name.log" 2>&1
+    sed 's/.*"completion": *\("[^"]*"\).*"prompt": *\("[^"]*"\).*/{"prompt": \2, "response": \1}/' \
+        "$at/$name.items" | grep -v '"response": ""' > "$at/$name.jsonl"
+    score "$at/$name.scores" "$at/$name.jsonl"
+    $llm generate $base "$at/rlhf/sft" "$@" --prompts "$at/questions" --temperature 0 \
+        --tokens $tokens --dtype f32 --threads "$threads" | sed 's/^[^?]*? *//' > "$at/$name.answers"
+    awk '{ sum += $1; squares += $1 * $1 } END { m = sum / NR
+        printf "%.4f %.4f\n", m, sqrt((squares - NR * m * m) / (NR - 1)) }' \
+        "$at/$name.scores" > "$at/$name.score"
+    read -r mean deviation < "$at/$name.score"
+    own=$(loss "$at/$name.jsonl" "$@")
+    of_sft=$(loss "$at/$name.jsonl")
+    keep "${name}_deviation" "$deviation"
+    awk '
+        { n++; count = $0; sub(/.*"tokens": */, "", count); tokens += count + 0
+          ended += /"finish": *"end"/ }
+        END { printf "%.2f %.4f\n", tokens / n, ended / n }' "$at/$name.items" > "$at/$name.ends"
+    read -r length ended < "$at/$name.ends"
+    keep "${name}_length" "$length"
+    keep "${name}_ended" "$ended"
+    keep "${name}_kl" "$(awk -v a="$own" -v b="$of_sft" -v n="$length" \
+        'BEGIN { printf "%.3f", (b - a) * n }')"
+    keep "${name}_perplexity" "$(loss "$at/held.jsonl" "$@" | awk '{ printf "%.3f", exp($1) }')"
+    keep "$name" "$mean"
+    say "definitions, seed $seed: $name scores $mean +- $deviation, $length tokens an answer"
+}
+
+# three_steps: SFT, the reward model, PPO.
+three_steps() {
+    awk -F '"' '{ print $4 $8 }' "$dictionary/tune.jsonl" | head -n 4000 | sed 's/$/\n/' > "$at/text"
+    $llm rlhf --model "$dictionary/base" --data "$at/pairs.jsonl" --save "$at/rlhf" --seed "$seed" \
+        --seq $most --precision f32 --threads "$threads" --quiet --save-every 100 --lora r="$rank" \
+        --sft "--steps ${SFT_STEPS:-1500} --lr 1e-3 --batch 16" \
+        --reward "--steps ${REWARD_STEPS:-1500} --lr 1e-3 --batch 16" \
+        --ppo "--steps ${PPO_STEPS:-300} --lr 2e-4 --critic-lr 1e-3 --critic-warmup 5 --batch $rows
+            --tokens $tokens --kl-reward 0.1 --ptx $at/text --ptx-rows 16 --ptx-coefficient 1
+            --log $at/ppo.steps.csv"
+}
+dpo() {
+    $llm dpo --model "$at/rlhf/sft" --data "$at/rlhf/reward.jsonl" --lora r="$rank" --beta 0.3 \
+        --steps "${DPO_STEPS:-300}" --lr 2e-4 --batch $((rows / 4)) --seq $most --seed "$seed" \
+        --precision f32 --threads "$threads" --quiet --log "$at/dpo.steps.csv" --overwrite --save "$at/dpo"
+}
+# pair_accuracy: the share of held-out pairs whose chosen answer has the higher score.
+pair_accuracy() {
+    for which in chosen rejected; do
+        sed "s/\"$which\"/\"response\"/; s/, \"\(chosen\|rejected\)\": \"[^\"]*\"//" \
+            "$at/held.pairs.jsonl" > "$at/$which.jsonl"
+        score "$at/$which.scores" "$at/$which.jsonl"
+    done
+    paste "$at/chosen.scores" "$at/rejected.scores" |
+        awk '{ right += $1 > $2 } END { printf "%.3f\n", right / NR }'
+}
+
+# stage NAME COMMAND...: runs it, and keeps the seconds, unless they are there.
+stage() {
+    name=$1
+    shift
+    [ -z "$(kept "${name}_seconds")" ] || return 0
+    timed "$@" > "$at/$name.out" 2>&1
+    keep "${name}_seconds" "$took"
+    say "definitions, seed $seed: $name took $took s of processors"
+}
+stage rlhf three_steps
+[ -n "$(kept accuracy)" ] || keep accuracy "$(pair_accuracy)"
+[ -n "$(kept sft)" ] || examine sft
+[ -n "$(kept ppo)" ] || examine ppo --adapter "$at/rlhf/ppo"
+stage dpo_training dpo
+[ -n "$(kept dpo)" ] || examine dpo --adapter "$at/dpo"

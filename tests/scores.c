@@ -264,6 +264,14 @@ TEST_ONCE(scores_are_those_of_transformers)
     for (int k = 0; k < CASES && !t->failed; k++) check_scores(t, &cases[k]);
 }
 
+/* An adapter that PEFT has saved for a task of this kind names its base, and has the head; it lists
+ * another module to save, "classifier", which no model of this family has. */
+TEST_ONCE(scores_of_an_adapter_are_those_of_peft)
+{
+    static const scored adapter = {"adapter", &llm_sample};
+    check_scores(t, &adapter);
+}
+
 /* The ids after a text's end change no bit of loss and gradients. */
 TEST_ONCE(scores_padding_does_not_matter)
 {

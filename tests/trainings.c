@@ -598,6 +598,44 @@ TEST_ONCE(averages_of_master_weights)
     }
 }
 
+/* After 50 steps in bf16 averages are those of the master weights in f64, at every stage. In bf16 they
+ * would hardly move: a step of them is less than half a rounding. */
+TEST_ONCE(averages_are_those_of_float64)
+{
+    enum { LONG = 50, COUNT = 18 };
+    static const char average[] = "critic:ema.average/critic.w0",
+                      weights[] = "adamw.master/critic.w0";
+    static ranks r;
+    float master[COUNT], got[COUNT], first[COUNT];
+    double exact[COUNT];
+    const size_t bytes = sizeof got;
+    test_defer(t, close_ranks, &r);
+    for (int32_t stage = 0; stage < 4; stage++) {
+        const setting s = {.pair = &pairs[0],
+                           .dtype = ZF_F32,
+                           .world = stage ? 2 : 1,
+                           .micro = stage ? 1 : 2,
+                           .training = {.precision.dtype = ZF_BF16,
+                                        .zero.stage = stage,
+                                        .ema.decay = 0.992}};
+        CHECK(t, open_ranks(&r, &s));
+        CHECK(t, value_of(&r, weights, first, bytes) == bytes);
+        for (int i = 0; i < COUNT; i++) exact[i] = first[i];
+        for (int64_t step = 0; step < LONG; step++) {
+            OK(t, train(&r, step, step + 1, NULL), r.error.text);
+            CHECK(t, value_of(&r, weights, master, bytes) == bytes);
+            for (int i = 0; i < COUNT; i++) exact[i] += (1 - 0.992) * (master[i] - exact[i]);
+        }
+        CHECK(t, value_of(&r, average, got, bytes) == bytes);
+        for (int i = 0; i < COUNT; i++) {
+            CHECK_NEAR(t, got[i], exact[i], 1e-5 * (0.01 + fabs(exact[i])));
+            CHECK(t, fabs((double)got[i] - (double)first[i]) > 1e-3 &&
+                         fabs((double)got[i] - (double)master[i]) > 1e-3);
+        }
+        close_ranks(&r);
+    }
+}
+
 /* A store takes the averages of another one as parameters, which then differ from what is
  * trained. */
 TEST_ONCE(averages_become_parameters)

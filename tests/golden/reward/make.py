@@ -1,8 +1,9 @@
 """Reward models: small random ...ForSequenceClassification as folders of transformers, with their
 scores, losses of pairs, gradients, and twenty steps of training, in float64.
 
-    pip install torch transformers safetensors numpy
+    pip install torch transformers peft safetensors numpy
     python make.py                   # writes the folders and pairs.safetensors
+    python make.py adapter           # writes the adapter alone
     python make.py check FOLDER      # loads what `build/llm export --load NAME FOLDER/NAME` (of gpt2
                                      # build/gpt, of opt build/opt) wrote
 
@@ -14,6 +15,8 @@ scores, losses of pairs, gradients, and twenty steps of training, in float64.
                                  name; "losses" [21], before each step of AdamW and after the last;
                                  "positions" [], DeepSpeed-Chat's loss, and of every parameter
                                  "positions/NAME", its gradient
+    adapter/                     an adapter of ../llm/llama2 with a head, as PEFT saves it;
+                                 expected.safetensors has its "scores" [6]
 
 A text is scored alone and without pad_token_id: else transformers takes trailing tokens of that id for
 padding, also where they belong to the text. For the loss of positions the rows are padded with PAD and masked, as DeepSpeed-Chat's are.
@@ -27,10 +30,12 @@ import sys
 import numpy as np
 import torch
 import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 HERE = pathlib.Path(__file__).parent
+LLM = HERE.parent / "llm"
 V, T, STEPS, CENTER, PAD = 37, 9, 20, 0.02, 0
 SIZES = dict(vocab_size=V, num_labels=1, use_cache=False, bos_token_id=1, eos_token_id=2,
              attn_implementation="eager")
@@ -154,6 +159,28 @@ def make_case(name):
           f"{tensors['losses'][-1]:.6f}")
 
 
+def make_adapter():
+    base = AutoModelForSequenceClassification.from_pretrained(
+        LLM / "llama2", dtype=torch.float64, num_labels=1, attn_implementation="eager")
+    peft = get_peft_model(base, LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=4,
+                                           target_modules=["q_proj", "up_proj"]),
+                          autocast_adapter_dtype=False)
+    rng = np.random.default_rng(5)
+    with torch.no_grad():
+        for n, p in peft.named_parameters():
+            if p.requires_grad:    # exact in f32
+                x = 0.25 * rng.standard_normal(tuple(p.shape))
+                p.copy_(torch.from_numpy(x.astype(np.float32)))
+        scores = scores_of(peft.eval())
+    folder = HERE / "adapter"
+    peft.float().save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+    config = folder / "adapter_config.json"
+    config.write_text(config.read_text().replace(str(LLM), "tests/golden/llm"))
+    save_file({"scores": scores.float()}, folder / "expected.safetensors")
+    print("adapter:", *(f"{x:.6f}" for x in scores))
+
+
 def check(exported):
     for name in CASES:
         golden, own = load(HERE / name), load(exported / name)
@@ -171,7 +198,9 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    if len(sys.argv) > 2:
+    if sys.argv[1:] == ["adapter"]:
+        make_adapter()
+    elif len(sys.argv) > 2:
         check(pathlib.Path(sys.argv[2]))
     else:
         ids = torch.tensor([text + [-1] * (T - len(text)) for text in TEXTS])
@@ -179,3 +208,4 @@ if __name__ == "__main__":
                   HERE / "pairs.safetensors")
         for each in CASES:
             make_case(each)
+        make_adapter()

@@ -10,6 +10,7 @@
 #include <pthread.h>
 
 #define MODEL "tests/golden/llm/llama2"
+#define JUDGE "tests/golden/reward/adapter" /* over MODEL */
 
 enum { IDS = 37, GROUP = 4, BATCH = 16, PROMPT = 6, ANSWER = 10, MOST = 4 };
 
@@ -87,7 +88,8 @@ static void count_bytes(rank *r, const session *s, const experience *e)
     r->device += own.bytes + own.program_bytes;
 }
 
-static void run_with(rank *r, zf_tokenizer *tokens, zf_rewards *rewards)
+static void run_with(rank *r, zf_tokenizer *tokens, zf_rewards *rewards, const model_rewards *models,
+                     settings run)
 {
     static const policy_kind kind = {.advantages = no_advantages};
     const iteration_desc *d = r->d;
@@ -95,9 +97,8 @@ static void run_with(rank *r, zf_tokenizer *tokens, zf_rewards *rewards)
     const bool adapts = d->training.lora.rank != 0;
     policy_options own = {.group = GROUP, .tokens = ANSWER, .answers = BATCH,
                           .kind = d->ppo ? d->ppo : &kind,
-                          .ppo = {.critic_every = 1, .kl_horizon = 100, .value.clip = 0.2, .critic_lr = 1e-3},
+                          .ppo = {.critic = d->critic, .critic_every = 1, .kl_horizon = 100, .value.clip = 0.2, .critic_lr = 1e-3},
                           .how.temperature = 1};
-    settings run = {.init = MODEL, .threads = d->world, .steps = 2, .training = d->training, .quiet = true};
     policy_graph graph = {.temperature = 1};
     zf_prompts prompts = {.count = 0};
     experience_desc about = {.o = &own,
@@ -105,6 +106,7 @@ static void run_with(rank *r, zf_tokenizer *tokens, zf_rewards *rewards)
                              .data = &prompts,
                              .how = &how,
                              .rewards = rewards,
+                             .models = models,
                              .batch = BATCH,
                              .sequence = PROMPT + ANSWER,
                              .config = d->config,
@@ -130,18 +132,61 @@ static void run_with(rank *r, zf_tokenizer *tokens, zf_rewards *rewards)
     zf_prompts_free(&prompts);
 }
 
+/* What the ranks share: the rewards. */
+typedef struct shared {
+    zf_rewards *rewards;
+    model_rewards models;
+    settings run;
+} shared;
+static shared all;
+
+static bool open_shared(const iteration_desc *d, zf_error *error)
+{
+    const char *const specs[] = {"length", "model:" JUDGE};
+    model_reward_desc model = {.sample = &llm_sample,
+                               .run = &all.run,
+                               .config = d->config,
+                               .over = &all.models,
+                               .vocab = IDS,
+                               .tokens = PROMPT + ANSWER};
+    const zf_reward_kind kind = {"model", model_reward_open, &model};
+    all = (shared){.run = {.init = MODEL, .threads = d->world, .steps = 2, .training = d->training, .quiet = true}};
+    all.rewards = zf_rewards_open(&(zf_rewards_desc){.specs = specs,
+                                                     .spec_count = d->reward ? 2 : 1,
+                                                     .kinds = &kind,
+                                                     .kind_count = 1,
+                                                     .tokens = ANSWER},
+                                  error);
+    return all.rewards != NULL;
+}
+
+static void close_shared(void *object)
+{
+    zf_rewards_close(((shared *)object)->rewards);
+}
+
 static void *run_rank(void *self)
 {
     rank *r = self;
     zf_tokenizer *tokens = characters(&r->error);
-    const char *const spec = "length";
-    zf_rewards *rewards =
-        zf_rewards_open(&(zf_rewards_desc){.specs = &spec, .spec_count = 1, .tokens = ANSWER}, &r->error);
-    if (tokens && rewards) run_with(r, tokens, rewards);
+    if (tokens) run_with(r, tokens, all.rewards, &all.models, all.run);
     if (r->error.status && r->comm) r->comm->abort(r->comm->self, r->error.status, r->error.text);
-    zf_rewards_close(rewards);
     zf_tokenizer_free(tokens);
     return NULL;
+}
+
+/* Four models over one base: it, three adapters, two heads, states, and the largest phase. Of this small
+ * model inputs are not small. */
+static void check_sum(test *t, const iteration_plan *p)
+{
+    size_t most = 0, kept = 0;
+    for (int k = 0; k < ITERATION_PHASES; k++) {
+        const iteration_phase *f = &p->phases[k];
+        const size_t bytes = f->held + f->caches + f->values;
+        if (bytes > most) most = bytes;
+        kept += f->kept;
+    }
+    CHECK(t, (double)(p->total - kept) <= 1.05 * (double)(p->parameters + p->states + most));
 }
 
 static void check_plan(test *t, const iteration_desc *d)
@@ -156,6 +201,8 @@ static void check_plan(test *t, const iteration_desc *d)
     zf_error error = {ZF_OK, ""};
     CHECK(t, group && f && fputs(lines, f) >= 0 && !fclose(f));
     if (!iteration_plan_of(&plan, d, &error)) OK(t, error.status, error.text);
+    if (!open_shared(d, &error)) OK(t, error.status, error.text);
+    test_defer(t, close_shared, &all);
     for (int32_t k = 0; k < d->world; k++) {
         ranks[k] = (rank){.d = d, .comm = d->world > 1 ? zf_local_comm(group, k) : NULL, .prompts = path};
         if (pthread_create(&ranks[k].thread, NULL, run_rank, &ranks[k])) abort();
@@ -163,15 +210,18 @@ static void check_plan(test *t, const iteration_desc *d)
     for (int32_t k = 0; k < d->world; k++) pthread_join(ranks[k].thread, NULL);
     zf_local_free(group);
     for (int k = 0; k < ITERATION_PHASES; k++) CHECK(t, !plan.phases[k].apart);
-    CHECK(t, !d->ppo == !plan.phases[5].name);
+    CHECK(t, !d->ppo == !plan.phases[5].name && !d->reward == !plan.phases[3].name);
+    CHECK(t, all.models.count == (d->reward != NULL));
+    if (d->reward && d->world == 1) check_sum(t, &plan);
     for (int32_t k = 0; k < d->world; k++) {
         OK(t, ranks[k].error.status, ranks[k].error.text);
         CHECK(t, ranks[k].device == plan.total && ranks[k].host == plan.host);
         CHECK(t, ranks[k].held == plan.phases[0].held && ranks[k].moved == plan.moved);
     }
+    zf_rewards_close(all.rewards), all.rewards = NULL;
 }
 
-/* To the byte, for ranks, stages, offload, adapters and copies. */
+/* To the byte, for ranks, stages, offload, adapters, a reward model over their base, and copies. */
 TEST_ONCE(iteration_takes_what_is_planned)
 {
     llm_config config;
@@ -185,9 +235,10 @@ TEST_ONCE(iteration_takes_what_is_planned)
         int32_t world;
         const zf_training *training;
         bool reference, ppo;
-    } cases[] = {{1, &bf16, true, false},  {1, &away, false, false}, {2, &t3, false, false},
-                 {2, &away, false, false}, {4, &adapts, true, false}, {1, &adapts, false, true},
-                 {2, &t3, false, true},    {1, &away, false, true}};
+        const char *reward;
+    } cases[] = {{1, &bf16, true, false, NULL},  {1, &away, false, false, NULL}, {2, &t3, false, false, NULL},
+                 {2, &away, false, false, NULL}, {4, &adapts, true, false, JUDGE}, {1, &adapts, false, true, JUDGE},
+                 {2, &t3, false, true, NULL},    {1, &away, false, true, NULL}};
     for (size_t k = 0; k < sizeof cases / sizeof *cases && !t->failed; k++)
         check_plan(t, &(iteration_desc){.sample = &llm_sample,
                                         .config = &config,
@@ -201,5 +252,7 @@ TEST_ONCE(iteration_takes_what_is_planned)
                                         .threads = 1,
                                         .folder = MODEL,
                                         .ppo = cases[k].ppo ? &ppo_kind : NULL,
+                                        .reward = cases[k].reward,
+                                        .critic = cases[k].ppo ? cases[k].reward : NULL,
                                         .reference = cases[k].reference});
 }

@@ -82,7 +82,7 @@ same() {
         tail -n 5 "$work/columns.first" > "$work/a" && tail -n 5 "$work/columns" | cmp - "$work/a"
 }
 ln -s "$work" "$top/work" # without a space in its name
-check 'an adapter has the same bits everywhere' same "--lora r=4 --precision bf16 --critic $top/work/rm8"
+check 'an adapter has the same bits everywhere' same "--lora r=4 --precision bf16 --reward 0.1*model:$top/work/rm8"
 check 'all parameters have the same bits everywhere' same "--precision f32 --critic $top/work/rm0"
 
 # The values of the first answers, by a reward model that is an adapter: over the base of the policy, or
@@ -100,6 +100,17 @@ begins_as_reward_model() {
             { exit !(near($1, $2) && near($3, $4) && !near($1, $3) && !near($1, $5) && $1 > 0.1) }'
 }
 check 'the critic begins as the reward model' begins_as_reward_model
+
+# Rewards by an adapter over the base of the policy are those by the same model with a base of its own.
+rewards_over_the_base() {
+    for base in '--lora r=4' ''; do
+        # shellcheck disable=SC2086 # words or none
+        ppo --reward "model:$work/rm8" $base --steps 1 --precision f32 --tokens 6 && column reward > "$work/b$base" ||
+            return 1
+    done
+    paste "$work/b--lora r=4" "$work/b" | awk '{ d = $1 - $2; exit !(d < 1e-5 && d > -1e-5 && $1 != 0) }'
+}
+check 'a reward model over the base of the policy' rewards_over_the_base
 
 list="; 'llm ppo --help' lists the options"
 # refuses STATUS TEXT OPTIONS...
@@ -134,6 +145,10 @@ check 'a critic that is no reward model' refuses 1 "llm: $work/writer is no rewa
 scores (score.weight)" --reward exact --critic "$work/writer"
 check 'a critic of another vocabulary' refuses 1 "llm: tests/golden/reward/llama is a reward model of another \
 vocabulary: it has 37 ids, the other model 176" --reward exact --critic tests/golden/reward/llama
+for name in critic reward0; do
+    check "two adapters called $name" refuses 1 "llm: two adapters of one base have the name \"$name\": give the \
+first one another (--lora name=NAME)" --reward "model:$work/rm8" --lora "r=4,name=$name"
+done
 random() {
     ends 2 "$llm" ppo --model docs/data/llama.json --tokenizer "$work" --data "$work/prompts.jsonl" \
         --reward exact && grep -qxF "llm: ppo: --kl-reward compares with the first weights, and these are \

@@ -78,6 +78,7 @@ static bool write_some(experience *e, session *s, const zf_prompts *data, some *
     if (!zf_rollouts_write(&a->r, data, a->numbers, a->count, how, error)) return false;
     count_answers(e, &a->r, s, e->decoder.steps.prompt_seconds - before);
     phases_enter(e->spent, PHASE_REWARD);
+    if (!joined_rewards_run(&e->judges, &a->r, error)) return false;
     if (!s->rank && !score_some(e, data, a, error)) return false;
     return !s->comm || !s->comm->run(s->comm->self, &tell, error);
 }

@@ -31,14 +31,19 @@ bool experience_new(experience *e, const experience_desc *desc, zf_error *error)
            fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
+static void close_programs(experience *e)
+{
+    if (e->opened && e->desc->o->kind->close) e->desc->o->kind->close(e);
+    joined_rewards_close(&e->judges);
+    session_close(&e->base);
+    session_close(&e->score);
+    decoder_close(&e->decoder);
+    e->opened = false;
+}
+
 void experience_close(experience *e)
 {
-    if (e->opened) {
-        if (e->desc->o->kind->close) e->desc->o->kind->close(e);
-        session_close(&e->base);
-        session_close(&e->score);
-        decoder_close(&e->decoder);
-    }
+    close_programs(e);
     free(e->ids), free(e->labels), free(e->group), free(e->advantage), free(e->weight);
     free(e->reward);
     free(e->old), free(e->entropy), free(e->reference), free(e->correction), free(e->sampled);
@@ -92,19 +97,15 @@ static bool open_base(experience *e, session *s, zf_error *error)
 bool experience_open(experience *e, session *s, zf_error *error)
 {
     session_desc d = {.sample = s->sample, .config = e->desc->config, .share = s};
+    const policy_kind *kind = e->desc->o->kind;
     const decoder_desc room = {
         .texts = ROWS, .context = e->desc->sequence, .chunk = CHUNK, .hold = true};
-    if (!decoder_open(&e->decoder, &room, &d, NULL, 0, error)) return false;
-    if (!open_score(e, s, SESSION_OWN, &e->score, error)) {
-        decoder_close(&e->decoder);
-        return false;
-    }
-    e->opened = open_base(e, s, error);
-    if (e->opened && (!e->desc->o->kind->open || e->desc->o->kind->open(e, s, error))) return true;
-    if (e->opened) session_close(&e->base);
-    e->opened = false;
-    session_close(&e->score);
-    decoder_close(&e->decoder);
+    if (decoder_open(&e->decoder, &room, &d, NULL, 0, error) &&
+        open_score(e, s, SESSION_OWN, &e->score, error) && open_base(e, s, error) &&
+        joined_rewards_open(&e->judges, e->desc->models, s, error) &&
+        (!kind->open || kind->open(e, s, error)))
+        return e->opened = true;
+    close_programs(e);
     return false;
 }
 
@@ -117,6 +118,8 @@ int experience_parts(const experience *e, experience_part out[EXPERIENCE_PARTS])
     out[count++] = (experience_part){"scoring", &e->score, false};
     if (e->desc->reference)
         out[count++] = (experience_part){"reference", &e->base, e->desc->copy};
+    for (int k = 0; e->judges.at && k < e->judges.of->count; k++)
+        out[count++] = (experience_part){"reward model", &e->judges.at[k].session, false};
     return count + (kind->parts ? kind->parts(e, out + count) : 0);
 }
 

@@ -4,6 +4,7 @@
 
 #include "../data/causal_batch.h"
 #include "../model/decoder.h"
+#include "../score/model_reward.h"
 #include "phases.h"
 #include "policy_options.h"
 
@@ -15,6 +16,7 @@ typedef struct experience_desc {
     causal_tokens text; /* of --ptx, or none */
     const zf_answer_desc *how;
     zf_rewards *rewards;
+    const model_rewards *models; /* of these rewards, over the policy's base; NULL: none */
     uint64_t seed;
     int64_t batch, sequence; /* answers of a step; tokens of a row */
     const void *config;      /* of the sample */
@@ -47,6 +49,7 @@ typedef struct experience {
     double *reward; /* NaN: not scorable */
     decoder decoder;
     session score, base; /* evaluate the policy and its reference */
+    joined_rewards judges;
     bool opened;         /* these are open */
     experience_log log;
     phases *spent; /* of the iteration */
@@ -78,7 +81,7 @@ bool experience_score_two(const experience *e, session *by, const char *const ou
                           float *const out[2], zf_error *error);
 
 /* The sessions of an iteration besides the one that trains. */
-enum { EXPERIENCE_PARTS = 8 };
+enum { EXPERIENCE_PARTS = 8 + MODEL_REWARDS };
 typedef struct experience_part {
     const char *name; /* of its phase */
     const session *session;

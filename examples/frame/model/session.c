@@ -161,6 +161,31 @@ static bool has_first(zf_graph *g, const zf_store *store)
     return false;
 }
 
+static const char *adapter_name(const zf_training *t)
+{
+    const char *name = zf_training_resolved(t).lora.name;
+    return name ? name : "";
+}
+
+bool session_is_judge(const session *s, const char *adapter)
+{
+    return adapter && !strncmp(adapter, SESSION_JUDGE, sizeof SESSION_JUDGE - 1) &&
+           strcmp(adapter, adapter_name(&s->training)) != 0;
+}
+
+/* The adapter of a session that shares parameters has another name than that of the other session. */
+static bool fits_name(const session *s, const session_desc *d, zf_error *error)
+{
+    if (!d->share || d->with == SESSION_OWN || d->with == SESSION_BASE || !s->training.lora.rank ||
+        !d->share->training.lora.rank ||
+        strcmp(adapter_name(&s->training), adapter_name(&d->share->training)) != 0)
+        return true;
+    return fail(error, ZF_ERR_ARGUMENT,
+                "two adapters of one base have the name \"%s\": give the first one another "
+                "(--lora name=NAME)",
+                adapter_name(&s->training));
+}
+
 /* What a session that shares parameters reads without their adapter, or with its first values, is
  * there and is not trained. */
 static bool fits_adapter(session *s, const session_desc *d, const zf_store *store, zf_error *error)
@@ -241,7 +266,7 @@ static bool open_variant(session *s, const session_desc *d, int32_t k, zf_store 
     if (!zf_graph_status(s->graph) && !session_has_blocks(s->graph, d, error)) return false;
     run_passes(s, d, k / shapes_of(d), store);
     s->lr = zf_graph_find(s->graph, "lr");
-    if (!fits_adapter(s, d, store, error)) return false;
+    if (!fits_name(s, d, error) || !fits_adapter(s, d, store, error)) return false;
     copies = d->share && d->with == SESSION_FIRST && !has_first(s->graph, store);
     if (d->hold && s->training.zero.hold && !(s->gathers = zf_hold_graph(s->graph)))
         return fail(error, ZF_ERR_NOMEM, "out of memory");

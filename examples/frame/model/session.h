@@ -91,6 +91,11 @@ typedef struct session {
 /* Sets an option of the selected optimizer, "weight-decay", which it must have. */
 void session_set(zf_training *t, const char *option, double value);
 
+/* What names of adapters of SESSION_NEXT begin with that only score: checkpoints do not have them. */
+#define SESSION_JUDGE "reward"
+/* Whether an adapter in the store of a session is one of these. NULL: it is none. */
+bool session_is_judge(const session *s, const char *adapter);
+
 /* If weights of few bits are asked for, the graph has some. False with *error. */
 bool session_has_blocks(zf_graph *g, const session_desc *d, zf_error *error);
 

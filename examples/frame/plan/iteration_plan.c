@@ -1,7 +1,6 @@
 #include "iteration_plan.h"
 #include "../experience/rehearsal.h"
 #include "../options/fail.h"
-#include "../score/scorer.h"
 
 #include <string.h>
 
@@ -19,7 +18,8 @@ typedef struct plan_maker {
     experience_desc about;
     rehearsal r;
     size_t training; /* bytes of the step that trains, without room for larger phases */
-    scorer reward;
+    zf_reward reward; /* of a model; no fn: there is none */
+    model_rewards models;
 } plan_maker;
 
 /* ------------------------------------------------------------------------------------- counting */
@@ -67,8 +67,8 @@ static void add_whole(iteration_plan *out, int which, const session *s)
     out->total += allocated(s->program, ZF_DEVICE);
 }
 
-/* What the critic has besides the base that it shares. */
-static void add_critic(iteration_plan *out, const session *s)
+/* What a model has besides the base that it shares. */
+static void add_shared(iteration_plan *out, const session *s)
 {
     const zf_program_info i = zf_program_info_of(s->program);
     out->parameters += i.param_bytes, out->states += i.state_bytes;
@@ -81,6 +81,7 @@ static void count_all(iteration_plan *out, const plan_maker *m)
     const zf_program_info info = zf_program_info_of(train->program);
     const zf_store_info store = zf_store_info_of(zf_program_store(train->program));
     const zf_program *gather = e->decoder.prompt.gather;
+    const session *reward = m->reward.fn ? model_reward_session(m->reward.user) : NULL;
     experience_part parts[EXPERIENCE_PARTS];
     const int count = experience_parts(e, parts);
     out->parameters = info.param_bytes, out->states = info.state_bytes;
@@ -88,7 +89,8 @@ static void count_all(iteration_plan *out, const plan_maker *m)
     for (int k = 0; k < count; k++) {
         add_part(out, &parts[k]);
         if (parts[k].whole) add_whole(out, REFERENCE, parts[k].session);
-        if (!strcmp(parts[k].name, names[CRITIC])) add_critic(out, parts[k].session);
+        if (!strcmp(parts[k].name, names[CRITIC]) || !strcmp(parts[k].name, names[REWARD]))
+            add_shared(out, parts[k].session);
     }
     add_session(out, TRAINING, train);
     out->phases[TRAINING].values = m->training;
@@ -96,10 +98,7 @@ static void count_all(iteration_plan *out, const plan_maker *m)
     out->shared = store.program_bytes;
     for (int k = 0; k < ITERATION_PHASES; k++)
         if (!(k == REFERENCE && m->about.copy)) out->shared -= out->phases[k].kept;
-    if (m->d->reward) {
-        add_session(out, REWARD, &m->reward.session);
-        add_whole(out, REWARD, &m->reward.session);
-    }
+    if (reward) add_session(out, REWARD, reward), add_whole(out, REWARD, reward);
     if (gather) {
         const zf_traffic t = zf_program_info_of(gather).plan.traffic;
         out->moved = t.all_gather.bytes + t.upload.bytes + t.read.bytes;
@@ -154,6 +153,7 @@ static void describe(plan_maker *m)
                                  .run = &m->run,
                                  .batch = d->batch,
                                  .sequence = d->prompt + d->answer,
+                                 .models = &m->models,
                                  .config = d->config,
                                  .no_fuse = d->training.fuse.without,
                                  .reference = reference || adapts,
@@ -184,13 +184,14 @@ static bool rehearse_twice(plan_maker *m, zf_error *error)
 static bool open_reward(plan_maker *m, zf_error *error)
 {
     const iteration_desc *d = m->d;
-    return !d->reward || scorer_open(&m->reward,
-                                     &(scorer_desc){.sample = d->sample,
-                                                    .folder = d->reward,
-                                                    .tokens = m->about.sequence,
-                                                    .threads = d->threads,
-                                                    .plan_only = true},
-                                     error);
+    model_reward_desc model = {.sample = d->sample,
+                               .run = &m->run,
+                               .config = d->config,
+                               .over = &m->models,
+                               .tokens = m->about.sequence,
+                               .threads = d->threads,
+                               .plan_only = true};
+    return !d->reward || model_reward_open(&model, d->reward, &m->reward, error);
 }
 
 bool iteration_plan_of(iteration_plan *out, const iteration_desc *d, zf_error *error)
@@ -200,9 +201,10 @@ bool iteration_plan_of(iteration_plan *out, const iteration_desc *d, zf_error *e
     *out = (iteration_plan){.total = 0};
     if (!fits_parts(d, error)) return false;
     describe(&m);
-    if (!rehearse_twice(&m, error)) return false;
-    if ((good = open_reward(&m, error))) count_all(out, &m);
-    if (good) scorer_close(&m.reward);
-    rehearsal_close(&m.r);
+    if ((good = open_reward(&m, error) && rehearse_twice(&m, error))) {
+        count_all(out, &m);
+        rehearsal_close(&m.r);
+    }
+    if (m.reward.close) m.reward.close(m.reward.user);
     return good;
 }

@@ -50,10 +50,14 @@ static bool open_prompts(policy_data *p, const settings *o, const zf_config_fact
 }
 
 /* `sequence`: tokens of a prompt and its answer, at most. */
-static bool open_rewards(policy_data *p, const settings *o, int64_t sequence, zf_error *error)
+static bool open_rewards(policy_data *p, const settings *o, int64_t sequence, const void *config,
+                         zf_error *error)
 {
     const policy_options *own = o->own;
     model_reward_desc model = {.sample = own->sample,
+                               .run = o,
+                               .config = config,
+                               .over = &p->models,
                                .vocab = p->how.vocab,
                                .tokens = sequence,
                                .folder = o->tokenizer,
@@ -110,6 +114,7 @@ static void describe(policy_data *p, const settings *o, int64_t sequence, const 
                                       .held_out = own->held_out ? &p->held_out : NULL,
                                       .how = &p->how,
                                       .rewards = p->rewards,
+                                      .models = &p->models,
                                       .seed = (uint64_t)o->seed,
                                       .batch = o->batch,
                                       .sequence = sequence,
@@ -145,7 +150,7 @@ bool policy_data_open(dataset *d, const settings *o, const zf_config_facts *fact
         !read_ends(p, o, facts, error) || !open_prompts(p, o, facts, error))
         return false;
     sequence = count_prompts(d, p) + ((const policy_options *)o->own)->tokens;
-    if (!open_rewards(p, o, sequence, error)) return false;
+    if (!open_rewards(p, o, sequence, config, error)) return false;
     describe(p, o, sequence, config);
     d->first = p->experience.copy;
     if (!open_text(d, p, o, sequence, error)) return false;

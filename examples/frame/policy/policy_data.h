@@ -15,6 +15,7 @@ typedef struct policy_data {
     zf_answer_desc how;
     zf_prompts prompts, held_out;
     zf_rewards *rewards;
+    model_rewards models; /* of these */
     policy_graph graph;
     int64_t text_rows, parts; /* of a step: rows of --ptx, and the parts that it is split into */
     experience_desc experience;

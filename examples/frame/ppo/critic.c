@@ -72,17 +72,6 @@ static bool was_stored(const critic *c, int32_t count)
     return false;
 }
 
-/* Whether two folders have the same weights. */
-static bool are_same(const char *a, const char *b, bool *same, zf_error *error)
-{
-    uint64_t of_a, of_b;
-    *same = a && b && !strcmp(a, b);
-    if (*same || !a || !b) return true;
-    if (!zf_digest_path(a, &of_a, error) || !zf_digest_path(b, &of_b, error)) return false;
-    *same = of_a == of_b;
-    return true;
-}
-
 /* A reward model, which may be an adapter. */
 static bool read_model(origin *from, const critic *c, const experience *e, const char *folder,
                        zf_error *error)
@@ -95,10 +84,7 @@ static bool read_model(origin *from, const critic *c, const experience *e, const
         return false;
     snprintf(from->path, sizeof from->path, "%s", r.base);
     from->base = from->path, from->adapter = r.adapter;
-    if (r.adapter && settings_adapts(o) && !are_same(r.base, o->init, &from->shares, error))
-        return false;
-    from->shares = from->shares && !strcmp(zf_config_layout(c->sample.config, &r.config),
-                                           zf_config_layout(c->sample.config, &from->config));
+    if (!scorer_shares(&r, o, &from->config, &from->shares, error)) return false;
     if (!from->shares) from->config = r.config;
     return true;
 }
@@ -116,24 +102,6 @@ static bool read_origin(origin *from, const critic *c, const experience *e, cons
     return true;
 }
 
-/* What the adapter keeps, by the names of parameters: those of the graph, and the head. */
-static bool keep(critic *c, const origin *from, zf_error *error)
-{
-    const char *at = c->lora.keep ? c->lora.keep : "";
-    size_t length = (size_t)snprintf(c->keep, sizeof c->keep, "score");
-    while (*at && length < sizeof c->keep) {
-        const size_t bytes = strcspn(at, ",");
-        length += (size_t)snprintf(c->keep + length, sizeof c->keep - length, ",%s%s%.*s",
-                                   c->adapter && !from->shares ? name : "",
-                                   c->adapter && !from->shares ? "." : "", (int)bytes, at);
-        at += bytes + (at[bytes] == ',');
-    }
-    c->lora.keep = c->keep;
-    return length < sizeof c->keep ||
-           fail(error, ZF_ERR_LIMIT,
-                "the adapter of the critic keeps parameters of too many names");
-}
-
 /* The model, and what of it is trained: an adapter and its head, or all. */
 static bool describe(critic *c, const origin *from, const settings *o, zf_error *error)
 {
@@ -146,7 +114,11 @@ static bool describe(critic *c, const origin *from, const settings *o, zf_error 
     else if (settings_adapts(o)) c->lora = zf_training_resolved(&o->training).lora;
     if (!c->lora.rank) return true;
     c->lora.name = name, c->lora.dropout = 0;
-    return keep(c, from, error);
+    if (!scorer_keep(c->keep, sizeof c->keep, c->lora.keep,
+                     c->adapter && !from->shares ? name : NULL, error))
+        return false;
+    c->lora.keep = c->keep;
+    return true;
 }
 
 static bool open_session(critic *c, session *s, const experience *e, session *policy,

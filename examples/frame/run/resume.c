@@ -90,10 +90,12 @@ static bool fits_phases(const run_job *job, zf_error *error)
                 *job->phases.text ? job->phases.text : "none");
 }
 
-/* What a checkpoint of an adapter has: all but the base, which has no states. user: the run. */
+/* What a checkpoint of an adapter has: all but the base, which has no states, and reward models.
+ * user: the run. */
 static bool is_trained(void *user, const zf_stored *tensor)
 {
     const run *r = user;
+    if (session_is_judge(&r->session, tensor->adapter)) return false;
     return tensor->state || tensor->adapter ||
            (r->job->sample->objective->joins && !zf_valid(zf_graph_find(r->session.graph, tensor->name)));
 }

@@ -1,5 +1,6 @@
 #include "scorer.h"
 #include "../options/fail.h"
+#include "../ranks/ranks.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -77,24 +78,29 @@ bool scorer_read(scorer *r, const scorer_desc *desc, zf_error *error)
                 r->adapter ? r->adapter : r->base);
 }
 
-static bool open_session(scorer *r, const scorer_desc *desc, zf_error *error)
+/* What of the desc a session needs; sets the shape. */
+static session_desc describe(scorer *r, const scorer_desc *desc)
 {
-    session_desc d = {.sample = desc->sample,
-                      .purpose = SAMPLE_ANSWER,
-                      .config = &r->config,
-                      .adapter = r->adapter,
-                      .average = desc->average,
-                      .plan_only = desc->plan_only,
-                      .threads = desc->threads};
     r->texts = desc->texts ? desc->texts : TEXTS;
     r->tokens = desc->tokens ? desc->tokens : zf_config_positions(desc->sample->config, &r->config);
-    d.shape = (sample_shape){.batch = r->texts, .sequence = r->tokens};
+    return (session_desc){.sample = desc->sample,
+                          .purpose = SAMPLE_ANSWER,
+                          .config = &r->config,
+                          .shape = {.batch = r->texts, .sequence = r->tokens},
+                          .plan_only = desc->plan_only,
+                          .threads = desc->threads};
+}
+
+static bool open_session(scorer *r, const scorer_desc *desc, zf_error *error)
+{
+    session_desc d = describe(r, desc);
+    d.adapter = r->adapter, d.average = desc->average;
     return session_open_folder(&r->session, r->base, &d, desc->dtype, error);
 }
 
-bool scorer_open(scorer *r, const scorer_desc *desc, zf_error *error)
+/* Room for the texts of a step, after a session was opened. */
+static bool open_rows(scorer *r, zf_error *error)
 {
-    if (!scorer_read(r, desc, error) || !open_session(r, desc, error)) return false;
     r->ids = malloc((size_t)(r->texts * r->tokens) * sizeof *r->ids);
     r->last = malloc((size_t)r->texts * sizeof *r->last);
     r->scores = malloc((size_t)r->texts * sizeof *r->scores);
@@ -103,11 +109,75 @@ bool scorer_open(scorer *r, const scorer_desc *desc, zf_error *error)
     return fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
+bool scorer_open(scorer *r, const scorer_desc *desc, zf_error *error)
+{
+    return scorer_read(r, desc, error) && open_session(r, desc, error) && open_rows(r, error);
+}
+
 void scorer_close(scorer *r)
 {
     session_close(&r->session);
     free(r->ids), free(r->last), free(r->scores);
-    *r = (scorer){.texts = 0};
+    r->ids = r->last = NULL, r->scores = NULL;
+}
+
+/* ----------------------------------------------------------------------- over another's base */
+
+/* Whether two folders have the same weights. */
+static bool are_same(const char *a, const char *b, bool *same, zf_error *error)
+{
+    uint64_t of_a, of_b;
+    *same = a && b && !strcmp(a, b);
+    if (*same || !a || !b) return true;
+    if (!zf_digest_path(a, &of_a, error) || !zf_digest_path(b, &of_b, error)) return false;
+    *same = of_a == of_b;
+    return true;
+}
+
+bool scorer_shares(const scorer *r, const settings *o, const void *config, bool *shares,
+                   zf_error *error)
+{
+    const zf_config_table *table = r->session.sample->config;
+    *shares = false;
+    if (!r->adapter || !settings_adapts(o)) return true;
+    if (!are_same(r->base, o->init, shares, error)) return false;
+    *shares = *shares && !strcmp(zf_config_layout(table, &r->config), zf_config_layout(table, config));
+    return true;
+}
+
+bool scorer_keep(char *out, size_t room, const char *keep, const char *scope, zf_error *error)
+{
+    const char *at = keep ? keep : "";
+    size_t length = (size_t)snprintf(out, room, "score");
+    while (*at && length < room) {
+        const size_t bytes = strcspn(at, ",");
+        length += (size_t)snprintf(out + length, room - length, ",%s%s%.*s", scope ? scope : "",
+                                   scope ? "." : "", (int)bytes, at);
+        at += bytes + (at[bytes] == ',');
+    }
+    return length < room || fail(error, ZF_ERR_LIMIT, "an adapter keeps parameters of too many names");
+}
+
+bool scorer_join(scorer *r, const scorer_desc *desc, session *with, const char *name,
+                 zf_error *error)
+{
+    const zf_config_facts facts = zf_config_facts_of(desc->sample->config, &r->config);
+    struct zf_adapter *a = zf_adapter_open(r->adapter, error);
+    session_desc d = describe(r, desc);
+    bool good = a != NULL;
+    for (int k = 0; k < ZF_CONFIG_DROPOUTS && facts.dropouts[k]; k++) *facts.dropouts[k] = 0;
+    if (a) d.training.lora = *zf_adapter_desc(a);
+    d.training.lora.name = name, d.training.lora.dropout = 0;
+    good = good && scorer_keep(r->keep, sizeof r->keep, d.training.lora.keep, NULL, error);
+    d.training.lora.keep = r->keep;
+    d.share = with, d.with = SESSION_NEXT;
+    if (good && (good = session_open(&r->session, &d, error))) {
+        good = with->plans || zf_adapter_take(a, r->session.program, r->session.graph,
+                                              &desc->sample->exchange, error);
+        if (!good) session_close(&r->session);
+    }
+    zf_adapter_close(a);
+    return good && open_rows(r, error);
 }
 
 /* ----------------------------------------------------------------------------------- scoring */
@@ -145,25 +215,45 @@ static bool step(scorer *r, zf_error *error)
     return !status || fail(error, status, "%s", zf_program_error(s->program));
 }
 
+/* Scores the texts of a step, from number `first` on; rows without one are filled. */
+static bool score_step(scorer *r, const int32_t *const *ids, const int64_t *counts, int64_t first,
+                       int64_t n, float *scores, zf_error *error)
+{
+    static const int32_t none = 0;
+    const int64_t here = n <= first ? 0 : n - first < r->texts ? n - first : r->texts;
+    for (int64_t k = 0; k < r->texts; k++)
+        if (!put(r, k, k < here ? ids[first + k] : &none, k < here ? counts[first + k] : 1,
+                 first + k, error))
+            return false;
+    if (!step(r, error)) return false;
+    for (int64_t k = 0; k < here; k++) scores[first + k] = r->scores[k];
+    return true;
+}
+
+/* Takes steps in turns with the other ranks. */
+static bool score_all(scorer *r, const int32_t *const *ids, const int64_t *counts, int64_t n,
+                      float *scores, zf_error *error)
+{
+    const session *s = &r->session;
+    for (int64_t at = 0; at < n; at += s->world * r->texts)
+        if (!score_step(r, ids, counts, at + s->rank * r->texts, n, scores, error)) return false;
+    return !ranks_add(s->comm, scores, n, error);
+}
+
 bool scorer_run(scorer *r, const int32_t *const *ids, const int64_t *counts, int64_t n, double *scores,
                 zf_error *error)
 {
-    static const int32_t none = 0;
-    for (int64_t first = 0; first < n; first += r->texts) {
-        const int64_t here = n - first < r->texts ? n - first : r->texts;
-        for (int64_t k = 0; k < r->texts; k++)
-            if (!put(r, k, k < here ? ids[first + k] : &none, k < here ? counts[first + k] : 1,
-                     first + k, error))
-                return false;
-        if (!step(r, error)) return false;
-        for (int64_t k = 0; k < here; k++) {
-            if (!isfinite(r->scores[k]))
-                return fail(error, ZF_ERR_NAN, "the score of text %lld is not a finite number",
-                            (long long)(first + k));
-            scores[first + k] = (double)r->scores[k];
-        }
+    float *all = calloc((size_t)n + 1, sizeof *all);
+    bool good = all ? score_all(r, ids, counts, n, all, error)
+                    : fail(error, ZF_ERR_NOMEM, "out of memory");
+    for (int64_t k = 0; k < n && good; k++) {
+        scores[k] = (double)all[k];
+        if (!isfinite(scores[k]))
+            good = fail(error, ZF_ERR_NAN, "the score of text %lld is not a finite number",
+                        (long long)k);
     }
-    return true;
+    free(all);
+    return good;
 }
 
 /* -------------------------------------------------------------------------------- vocabularies */

@@ -1,49 +1,16 @@
 /* Collectives along a dimension: with threads and in lockstep, against the definition; and the
  * rules about their shards, each with a graph that breaks it. */
-#include "test.h"
-
-#include <pthread.h>
+#include "team.h"
 
 enum { MOST_RANKS = 4, ROWS = 3, PART = 2, INNER = 2, MOST = ROWS * PART * MOST_RANKS * INNER };
-
-typedef struct member {
-    test *t;
-    int rank, world;
-    pthread_t thread;
-    zf_local *local;
-    zf_graph *graph;
-    zf_program *program;
-    zf_comm counted; /* of a lockstep */
-} member;
-
-typedef struct team {
-    zf_local *local;
-    member members[MOST_RANKS];
-    zf_program *programs[MOST_RANKS];
-} team;
-
-static void team_end(void *object)
-{
-    team *m = object;
-    for (int r = 0; r < MOST_RANKS; r++) zf_program_free(m->members[r].program);
-    for (int r = 0; r < MOST_RANKS; r++) zf_graph_free(m->members[r].graph);
-    zf_local_free(m->local);
-}
-
-static zf_graph *parsed(test *t, const char *text, zf_error *error)
-{
-    return zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, error);
-}
 
 /* Element i of x on a rank; small integers, whose sums are exact. */
 static float x_at(int rank, int i) { return (float)((rank + 1) * 100 + i); }
 
-static bool compile(member *m, const zf_comm *comm)
+static void write_text(char text[700], int world)
 {
-    char text[700];
-    const int all = PART * m->world;
-    zf_error error = {ZF_OK, ""};
-    snprintf(text, sizeof text,
+    const int all = PART * world;
+    snprintf(text, 700,
              "zero stage=0 world=%d micro_batches=1\n"
              "%%1 = input \"x\" : f32[%d,%d,%d]\n"
              "%%2 = input \"y\" : f32[%d,%d,%d]\n"
@@ -52,16 +19,8 @@ static bool compile(member *m, const zf_comm *comm)
              "%%5 = scale %%4 {by=2} : f32[%d,%d,%d]\n"
              "%%6 = all_gather %%5 {world=%d dim=1} : f32[%d,%d,%d]\n"
              "output %%3 \"gathered\"\noutput %%6 \"sum\"\n",
-             m->world, ROWS, PART, INNER, ROWS, all, INNER, m->world, ROWS, all, INNER, m->world,
-             ROWS, PART, INNER, ROWS, PART, INNER, m->world, ROWS, all, INNER);
-    m->graph = parsed(m->t, text, &error);
-    if (m->graph)
-        m->program = zf_compile(m->graph, &(zf_compile_desc){.comm = (zf_comm *)(uintptr_t)comm});
-    if (m->program) return true;
-    test_unwind(m->t, __FILE__, __LINE__, "a rank of a team",
-                m->graph ? zf_graph_status(m->graph) : error.status,
-                m->graph ? zf_graph_error(m->graph) : error.text);
-    return false;
+             world, ROWS, PART, INNER, ROWS, all, INNER, world, ROWS, all, INNER, world, ROWS,
+             PART, INNER, ROWS, PART, INNER, world, ROWS, all, INNER);
 }
 
 static void fill(const member *m)
@@ -74,17 +33,10 @@ static void fill(const member *m)
     }
 }
 
-static void *member_main(void *object)
-{
-    member *m = object;
-    zf_step(m->program);
-    return NULL;
-}
-
 /* Both results of a rank are what the definition says. */
-static void check_results(test *t, const member *m)
+static void check_results(test *t, const member *m, int world)
 {
-    const int all = PART * m->world;
+    const int all = PART * world;
     float got[2][MOST];
     for (int k = 0; k < 2; k++) {
         const zf_tensor of = zf_graph_find(m->graph, k ? "sum" : "gathered");
@@ -93,7 +45,7 @@ static void check_results(test *t, const member *m)
     for (int i = 0; i < ROWS * all * INNER; i++) {
         const int row = i / (all * INNER), at = i / INNER % all, inner = i % INNER;
         float sum = 0;
-        for (int r = 0; r < m->world; r++) sum += x_at(r, i);
+        for (int r = 0; r < world; r++) sum += x_at(r, i);
         CHECK(t, got[0][i] == x_at(at / PART, (row * PART + at % PART) * INNER + inner));
         CHECK(t, got[1][i] == 2 * sum);
     }
@@ -101,29 +53,12 @@ static void check_results(test *t, const member *m)
 
 static void run_team(test *t, team *m, int world, bool lockstep)
 {
-    zf_error error = {ZF_OK, ""};
-    *m = (team){.local = NULL};
-    if (!lockstep) {
-        m->local =
-            zf_local_new(&(zf_local_desc){.world = world, .allocator = t->allocator}, &error);
-        NEED(t, m->local, &error);
-    }
-    for (int r = 0; r < world; r++) {
-        member *one = &m->members[r];
-        *one = (member){.t = t, .rank = r, .world = world, .counted = {.rank = r, .world = world}};
-        if (!compile(one, lockstep ? &one->counted : zf_local_comm(m->local, r))) return;
-        m->programs[r] = one->program;
-        fill(one);
-    }
-    if (lockstep)
-        OK(t, zf_lockstep_step(&(zf_lockstep_desc){m->programs, world, 0}, &error), error.text);
-    for (int r = 0; r < world && !lockstep; r++)
-        if (pthread_create(&m->members[r].thread, NULL, member_main, &m->members[r])) abort();
-    for (int r = 0; r < world && !lockstep; r++) pthread_join(m->members[r].thread, NULL);
-    for (int r = 0; r < world && !t->failed; r++) {
-        CHECK_TEXT(t, zf_program_error(m->programs[r]), "");
-        check_results(t, &m->members[r]);
-    }
+    char text[700];
+    write_text(text, world);
+    if (!team_new(t, m, text, world, lockstep, NULL)) return;
+    for (int r = 0; r < world; r++) fill(&m->members[r]);
+    team_step(t, m);
+    for (int r = 0; r < world && !t->failed; r++) check_results(t, &m->members[r], world);
 }
 
 TEST_ONCE(collectives_along_a_dimension)
@@ -169,7 +104,7 @@ TEST(collectives_along_a_dimension_are_checked)
         snprintf(text, sizeof text,
                  "zero stage=0 world=2 micro_batches=1\n%%1 = input \"x\" : f32[4,8]\n%s\n",
                  wrong[k][0]);
-        g = parsed(t, text, &error);
+        g = team_parsed(t, text, &error);
         if (g) zf_graph_free(g);
         if (error.status == ZF_ERR_NOMEM) NEED(t, g, &error);
         if (!strstr(error.text, wrong[k][1]) || !*error.text)

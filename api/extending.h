@@ -187,15 +187,15 @@
     X(piece, 1, 1, A(piece, at, i) A(piece, size, i))                                              \
     X(pack, 1, ZF_MAX_OPERANDS, A(pack, at, l) A(pack, size, i))                                   \
     X(norms, 1, 1, A(norms, blocks, l))                                                            \
-    X(all_gather, 1, 2, A(all_gather, world, i) A(all_gather, over, e(all|node|local))             \
+    X(all_gather, 1, 2, A(all_gather, world, i) A(all_gather, over, e(all|node|local|data|tensor|context|expert|pipe))             \
       A(all_gather, dim, i))                                                                       \
     X(reduce_scatter, 1, 2, A(reduce_scatter, world, i)                                            \
-      A(reduce_scatter, over, e(all|node|local)) A(reduce_scatter, order, e(ranks|tree))           \
+      A(reduce_scatter, over, e(all|node|local|data|tensor|context|expert|pipe)) A(reduce_scatter, order, e(ranks|tree))           \
       A(reduce_scatter, dim, i))                                                                   \
-    X(all_reduce, 1, 2, A(all_reduce, world, i) A(all_reduce, over, e(all|node|local))             \
+    X(all_reduce, 1, 2, A(all_reduce, world, i) A(all_reduce, over, e(all|node|local|data|tensor|context|expert|pipe))             \
       A(all_reduce, order, e(ranks|tree)))                                                         \
-    X(all_to_all, 1, 1, A(all_to_all, world, i) A(all_to_all, over, e(all|node|local)))            \
-    X(bcast, 1, 1, A(bcast, world, i) A(bcast, over, e(all|node|local)) A(bcast, root, i))         \
+    X(all_to_all, 1, 1, A(all_to_all, world, i) A(all_to_all, over, e(all|node|local|data|tensor|context|expert|pipe)))            \
+    X(bcast, 1, 1, A(bcast, world, i) A(bcast, over, e(all|node|local|data|tensor|context|expert|pipe)) A(bcast, root, i))         \
     X(quantize_feedback, 2, 5, A(quantize_feedback, bits, i) A(quantize_feedback, block, i)        \
       A(quantize_feedback, scale, d) A(quantize_feedback, beta, f)                                 \
       A(quantize_feedback, reset, i))                                                              \
@@ -365,12 +365,18 @@ typedef struct zf_run {
     uint64_t seed;
     int64_t step;  /* 1, 2, ... */
     int64_t micro; /* micro-batch of the step: 0, 1, ... */
-    int64_t slot;  /* which part of the global batch this is: micro * world + rank */
-    int32_t rank, world;
-    int32_t nodes; /* of the ranks, with as many in each (zf_zero_desc.nodes) */
+    /* Which part of the global batch this is: micro * world + rank, of the ranks along data */
+    int64_t slot;
+    int32_t rank, world; /* of all ranks */
+    int32_t nodes; /* of the ranks along data, with as many in each (zf_zero_desc.nodes) */
     int32_t shard; /* the number of this rank's shards: 0, 1, ... */
     bool evaluate; /* dropout passes through */
 } zf_run;
+
+/* The ranks first, first + stride, ...: `count` of them; count 0: all. */
+typedef struct zf_group {
+    int32_t first, stride, count;
+} zf_group;
 
 /* One node, ready to run. Operands of MUTATES operators are written through their data pointers. */
 typedef struct zf_launch {
@@ -395,7 +401,8 @@ typedef struct zf_launch {
     /* 0: launches run in the order of the list. Other queues run concurrently, each in its own
      * order; a launch there comes after all that were launched on queue 0 before it. */
     int32_t queue;
-    const zf_comm *comm; /* of a collective */
+    const zf_comm *comm; /* of a collective, */
+    zf_group group;      /* and who calls it; count 0: all ranks of the communicator */
     zf_error *error;
     /* Where a backend that `measures` notes when the launch began and ended, in seconds of one clock;
      * NULL: nobody asks */
@@ -608,11 +615,6 @@ struct zf_backend {
 };
 
 /* ------------------------------------------------------------------------------- COMMUNICATORS */
-
-/* The ranks first, first + stride, ...: `count` of them; count 0: all. */
-typedef struct zf_group {
-    int32_t first, stride, count;
-} zf_group;
 
 /* One collective of one rank. Elements of in and out, n ranks in its group: count and n count of
  * all_gather; n count and count of reduce_scatter; n count each of all_to_all; count each of

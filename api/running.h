@@ -369,6 +369,12 @@ typedef enum zf_over {
     ZF_OVER_ALL,
     ZF_OVER_NODE,  /* the ranks at one place of all nodes */
     ZF_OVER_LOCAL, /* the ranks of one node */
+    /* Where ranks have other axes than data, those that differ in one axis alone */
+    ZF_OVER_DATA,
+    ZF_OVER_TENSOR,
+    ZF_OVER_CONTEXT,
+    ZF_OVER_EXPERT,
+    ZF_OVER_PIPE,
     ZF_OVERS
 } zf_over;
 

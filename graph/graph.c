@@ -301,7 +301,8 @@ struct zf_graph {
     int32_t misses;              /* and the number of all */
     int32_t settled;  /* the number of parameters when their order was settled */
     uint32_t stages;
-    int32_t zero, world;   /* ZeRO stage and ranks; 0 and 1 without zf_zero */
+    zfi_other_axes axes;         /* of the ranks, besides data */
+    int32_t zero, world;   /* ZeRO stage and ranks along data; 0 and 1 without zf_zero */
     int64_t micro_batches; /* of a step, on each rank: 1 without zf_zero */
     int32_t mesh_nodes;    /* in which the ranks are; 1 where they are no mesh */
     int32_t shards;        /* of what is sharded: those of all ranks, or of a node's */
@@ -326,7 +327,10 @@ struct zfi_infer {
     zf_shape shape;
 };
 
-static zfi_mesh zfi_mesh_of(const zf_graph *g) { return (zfi_mesh){g->world, g->mesh_nodes}; }
+static zfi_mesh zfi_mesh_of(const zf_graph *g)
+{
+    return (zfi_mesh){g->world, g->mesh_nodes, g->axes};
+}
 
 static const zfi_record *zfi_record_of(const zf_graph *g, int32_t id)
 {

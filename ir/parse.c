@@ -6,6 +6,7 @@ typedef struct zfi_parser {
     zf_graph *graph;
     const char *line_start, *at, *end; /* of the current line */
     int32_t line, place_line;          /* place_line: the last with a place; 0: none */
+    int64_t data; /* ranks along data, as the line mesh says; 0: there is none */
     int32_t *args;                     /* growing array */
     union {
         int64_t *integers;
@@ -257,6 +258,48 @@ static bool zfi_parse_role(zfi_parser *p, zfi_new *n)
     return true;
 }
 
+/* "data=4", "tensor=2": the axis, which is given once. */
+static bool zfi_parse_axis(zfi_parser *p, int64_t *all)
+{
+    zfi_other_axes *axes = &p->graph->axes;
+    int32_t over = ZF_OVER_DATA;
+    int64_t ranks;
+    int length;
+    const char *word = zfi_word(p, &length);
+    while (over < ZF_OVERS && ((int)strlen(zfi_axis_names[over]) != length ||
+                               memcmp(zfi_axis_names[over], word, (size_t)length)))
+        over++;
+    if (over == ZF_OVERS)
+        return zfi_parse_fail(p, "'%.*s' is none of the axes data, tensor, context, expert, pipe",
+                              length < 40 ? length : 40, word);
+    if (over == ZF_OVER_DATA ? p->data : zfi_axis_at(axes, over) >= 0)
+        return zfi_parse_fail(p, "the axis %s is given twice", zfi_axis_names[over]);
+    if (!zfi_need(p, "=") || !zfi_integer(p, &ranks)) return false;
+    if (ranks < 2 || ranks > INT32_MAX / *all)
+        return zfi_parse_fail(p, "an axis has 2 ranks or more, and a mesh at most %d",
+                              (int)INT32_MAX);
+    *all *= ranks;
+    if (over == ZF_OVER_DATA) p->data = ranks, axes->slower = axes->count;
+    else axes->axis[axes->count++] = (zfi_other_axis){over, (int32_t)ranks};
+    return true;
+}
+
+/* "pipe=2 data=4 tensor=2", the slowest first. Without data, that is faster than pipe alone. */
+static bool zfi_parse_mesh(zfi_parser *p)
+{
+    zf_graph *g = p->graph;
+    int64_t all = 1;
+    if (zfi_len(g->order) || g->axes.count || g->stages & ZFI_STAGE_RANKS)
+        return zfi_parse_fail(p, "the first line may be: mesh data=2.. tensor=2..");
+    do
+        if (!zfi_parse_axis(p, &all)) return false;
+    while (zfi_skip_space(p), p->at < p->end);
+    if (!g->axes.count)
+        return zfi_parse_fail(p, "ranks along data alone have no line mesh");
+    if (!p->data) p->data = 1, g->axes.slower = g->axes.axis[0].over == ZF_OVER_PIPE;
+    return true;
+}
+
 /* "stage=3 world=4 micro_batches=2", perhaps " nodes=2", perhaps " shards=2" */
 static bool zfi_parse_zero(zfi_parser *p)
 {
@@ -273,6 +316,9 @@ static bool zfi_parse_zero(zfi_parser *p)
             p, "the first line may be: zero stage=0..3 world=1.. micro_batches=1..");
     if (nodes < 1 || nodes > world || world % nodes || (nodes > 1 && nodes == world))
         return zfi_parse_fail(p, "nodes must divide the world, with several ranks in each");
+    if (p->data && world != p->data)
+        return zfi_parse_fail(p, "world is that of the axis data of the mesh, %lld",
+                              (long long)p->data);
     if (shards != world && shards != world / nodes)
         return zfi_parse_fail(p, "shards must be those of all ranks, or of a node's");
     g->zero = (int32_t)stage, g->world = (int32_t)world, g->micro_batches = micro;
@@ -398,6 +444,8 @@ static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
         g->in_update = true;
     } else if (zfi_take(p, "zero ")) {
         if (!zfi_parse_zero(p)) return false;
+    } else if (zfi_take(p, "mesh ")) {
+        if (!zfi_parse_mesh(p)) return false;
     } else if (zfi_take(p, "training ")) {
         if (!zfi_parse_name_of(p, "training", &p->graph->training)) return false;
     } else if (zfi_take(p, "adapter ")) {
@@ -511,6 +559,10 @@ ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_d
     zfi_array_free(&g->memory, p.name);
     for (int k = 0; k < ZF_MAX_ATTRIBUTES; k++) zfi_array_free(&g->memory, p.lists[k].integers);
     if (g->memory.failed) zfi_graph_nomem(g);
+    if (p.data > 1 && !(g->stages & ZFI_STAGE_RANKS))
+        zfi_fail(&g->error, ZF_ERR_PARSE,
+                 "the mesh has %lld ranks along data, and the line zero is missing",
+                 (long long)p.data);
     if (p.place_line && !(g->stages & ZFI_STAGE_PLACED))
         zfi_fail(&g->error, ZF_ERR_PARSE,
                  "%d: values have places, but the last line, 'peak', is missing",

@@ -13,7 +13,8 @@
  * @offset+bytes, and its scratch, after the memory pass; the queue, if it is not compute;
  * `recompute`; `micro`, if a node of the micro section stands below `update:` (overlap/early.c).
  * The step of a training with a name begins with "training NAME" (zf_name_training), and a graph
- * whose adapter has a name (zf_lora) with "adapter NAME". After zf_zero
+ * whose adapter has a name (zf_lora) with "adapter NAME". Where ranks have other axes than data,
+ * there is a line "mesh data=4 tensor=2", whose last axis is the fastest (base/mesh.c). After zf_zero
  * there is a line "zero stage=3 world=4 micro_batches=1", with " nodes=2" where
  * these ranks are a mesh, and " shards=2" where each of two nodes has all shards. The last line has
  * the size of the arena, the node at which the most bytes are live, and their number where it is
@@ -132,6 +133,7 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
 static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
 {
     bool once = false;
+    char mesh[ZFI_MESH_TEXT];
     int last = 0, width; /* the largest id that is printed */
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         if (!zfi_has(g, g->order[i], ZF_OP_EFFECT) && zfi_number_of(w, g, g->order[i]) > last)
@@ -139,6 +141,7 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
     width = snprintf(NULL, 0, "%d", last);
     if (*g->training) zfi_print(w, "training %s\n", g->training);
     if (*g->adapter) zfi_print(w, "adapter %s\n", g->adapter);
+    if (g->axes.count) zfi_print(w, "mesh %s\n", zfi_mesh_text(mesh, zfi_mesh_of(g)));
     if (g->stages & ZFI_STAGE_RANKS) {
         zfi_print(w, "zero stage=%d world=%d micro_batches=%lld", (int)g->zero, (int)g->world,
                   (long long)g->micro_batches);

@@ -22,6 +22,9 @@
  *
  * The program must write equal inputs of one element (a learning rate, a loss weight) on all ranks.
  *
+ * This is about ranks along the axis data. Those that differ in another axis alone have the same
+ * part of the batch; what they have of a value is in its type (graph/spread.c).
+ *
  * There is no deadlock. All ranks run one list of nodes (their hashes are compared), and the groups
  * of a collective are a partition of the ranks (base/mesh.c), so each group has one order of
  * calls. Of the calls in which ranks wait, consider the first in the list. Each of its members is
@@ -110,10 +113,18 @@ static uint8_t zfi_shard_axes(const zf_graph *g)
 
 static bool zfi_reduces(zf_op op) { return op == ZF_OP_all_reduce || op == ZF_OP_reduce_scatter; }
 
-/* The node is a sum over ranks: a collective, or one of parts that have been exchanged. */
+/* The node is a collective over another axis than data. */
+static bool zfi_is_over_other(const zf_graph *g, const zfi_node *node)
+{
+    return g->records[node->op]->traits & ZF_OP_COLLECTIVE &&
+           zfi_is_other_axis(ZF_INT(node, all_gather, over));
+}
+
+/* The node is a sum over ranks along data: a collective, or one of parts that have been exchanged. */
 static bool zfi_is_sum(const zfi_node *node)
 {
-    return zfi_reduces(node->op) || node->op == ZF_OP_dequantize_sum;
+    return (zfi_reduces(node->op) && !zfi_is_other_axis(ZF_INT(node, all_gather, over))) ||
+           node->op == ZF_OP_dequantize_sum;
 }
 
 /* The axes that a collective, or a sum of exchanged parts, is over. */
@@ -322,6 +333,9 @@ static zfi_stand zfi_stand_by_rule(const zfi_ranks *r, int32_t id)
         s.parts = 0;
         return s;
     default:
+        if (zfi_is_over_other(g, node))
+            return node->op == ZF_OP_all_reduce ? zfi_stand_like(r, node->args[0])
+                                                : zfi_stand_of_args(r, node);
         return zfi_has(g, id, ZF_OP_COLLECTIVE) ? zfi_stand_of_collective(r, id)
                                                 : zfi_stand_of_args(r, node);
     }
@@ -348,20 +362,31 @@ static void zfi_check_world(const zfi_ranks *r, int32_t id)
     const zf_attribute *world = zfi_attribute_of(g, &g->nodes[id], "world");
     const bool together = zfi_has(g, id, ZF_OP_COLLECTIVE), mesh = zfi_is_mesh(zfi_mesh_of(g));
     const int64_t over = together ? ZF_INT(&g->nodes[id], all_gather, over) : ZF_OVER_ALL;
+    const bool parts = over == ZF_OVER_NODE || over == ZF_OVER_LOCAL;
     const zf_op op = g->nodes[id].op;
     const bool of_node = op == ZF_OP_bucket && ZF_INT(&g->nodes[id], bucket, each);
     const int32_t ranks = together  ? zfi_mesh_size(zfi_mesh_of(g), over)
                           : of_node ? zfi_mesh_local(zfi_mesh_of(g))
                                     : g->shards;
-    if (together && !(g->stages & ZFI_STAGE_RANKS))
+    if (zfi_is_other_axis(over) && !ranks)
+        zfi_verify_fail(g, id, "the ranks have no axis %s: the line mesh must name it",
+                        zfi_axis_names[over]);
+    else if (together && !zfi_is_other_axis(over) && !(g->stages & ZFI_STAGE_RANKS))
         zfi_verify_fail(g, id, "a collective comes with zf_zero, which has not been run");
-    else if (over && !mesh)
+    else if (over == ZF_OVER_DATA && !g->axes.count)
+        zfi_verify_fail(g, id, "ranks have the axis data alone: over=data must not be given");
+    else if (together && over == ZF_OVER_ALL && g->axes.count)
+        zfi_verify_fail(g, id, "the ranks have several axes: over must name one of them");
+    else if (zfi_is_other_axis(over) && g->nodes[id].arg_count > 1)
+        zfi_verify_fail(g, id, "over %s nothing accumulates, and nothing is gathered into a bucket",
+                        zfi_axis_names[over]);
+    else if (parts && !mesh)
         zfi_verify_fail(g, id, "it is over an axis, and the ranks are no mesh");
-    else if (world && world->i > 1 && world->i != ranks)
+    else if (world && (world->i > 1 || zfi_is_other_axis(over)) && world->i != ranks)
         zfi_verify_fail(g, id, over ? "it is for %lld ranks, and a group has %d"
                                     : "it is for %lld ranks, and the graph for %d",
                         (long long)world->i, (int)ranks);
-    else if (mesh && !over && world && world->i > 1 && (op == ZF_OP_all_gather || zfi_reduces(op)))
+    else if (mesh && (!over || over == ZF_OVER_DATA) && world && world->i > 1 && (op == ZF_OP_all_gather || zfi_reduces(op)))
         zfi_verify_fail(g, id, "the ranks are a mesh: it must be over one axis after the other");
 }
 

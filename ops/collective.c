@@ -10,6 +10,7 @@
  *     %9 = bcast %8 {world=4 root=1} : f32[4096]     y = x of rank 1
  *     %9 = all_gather %8 {world=2 over=local} : f32[2048]   the same of the ranks of one node
  *     %9 = all_gather %8 {world=2 over=node} : f32[2048]    of the ranks at one place of all nodes
+ *     %9 = all_reduce %8 {world=2 over=tensor} : f32[4096]  of the ranks along an axis
  *          release %9      no node below reads %9
  *          wait %9         %9, made on a queue of its own, is complete
  *
@@ -333,8 +334,7 @@ ZF_API zf_collective zf_collective_of(const zf_launch *l)
         else c.in = l->scratch;
     }
     if (l->op == ZF_OP_bcast) c.root = (int32_t)ZF_INT(l, bcast, root);
-    c.group = zfi_mesh_group((zfi_mesh){l->run->world, l->run->nodes}, ZF_INT(l, all_gather, over),
-                             l->run->rank);
+    c.group = l->group;
     return c;
 }
 

@@ -78,6 +78,7 @@ struct zf_store {
         *given[2]; /* backends that it was given, and a communicator that can be freed, which */
     zf_comm *given_comm;  /* count the store; NULL: none */
     int32_t rank, world;
+    zfi_other_axes axes; /* of the ranks, besides data: those of the graphs of its programs */
     uint64_t seed;
     int64_t step;         /* done by the training without a name */
     zfi_trained *trained; /* those with names, a growing array */
@@ -99,6 +100,23 @@ struct zf_store {
     char *room;           /* ZFI_SAME_PIECE bytes, and records of all ranks; NULL: one rank */
     int64_t *records;
 };
+
+/* The mesh of the store's ranks, of which those along data are in so many nodes. */
+static zfi_mesh zfi_store_mesh(const zf_store *s, int32_t nodes)
+{
+    return (zfi_mesh){s->world / zfi_axes_product(&s->axes, 0, s->axes.count), nodes, s->axes};
+}
+
+/* Refuses checkpoints of ranks that have other axes: files have values of whole tensors, and shards
+ * of ranks along data. */
+static zf_status zfi_check_axes(const zf_store *s, const char *call, zf_error *error)
+{
+    char mesh[ZFI_MESH_TEXT];
+    if (!s->axes.count) return ZF_OK;
+    return zfi_fail(error, ZF_ERR_ARGUMENT,
+                    "%s: checkpoints are of ranks along data alone, and these are a mesh of %s",
+                    call, zfi_mesh_text(mesh, zfi_store_mesh(s, 1)));
+}
 
 /* Refuses a call that needs the values of the store, while they are undefined. */
 static zf_status zfi_check_defined(const zf_store *s, const char *call, zf_error *error)
@@ -208,7 +226,7 @@ static zfi_portion zfi_portion_of_rank(const zf_store *s, const zfi_stored *t, i
     part = b->size / b->world;
     begin = b->world < 2
                 ? 0
-                : part * zfi_mesh_shard((zfi_mesh){s->world, b->nodes}, b->world, rank);
+                : part * zfi_mesh_shard(zfi_store_mesh(s, b->nodes), b->world, rank);
     from = t->at > begin ? t->at : begin;
     until = t->at + room < begin + part ? t->at + room : begin + part;
     mine = (zfi_portion){.cut = true};
@@ -231,7 +249,8 @@ static int32_t zfi_store_nodes(const zf_store *s)
 static bool zfi_is_replica(const zf_store *s, const zfi_stored *t, int32_t rank)
 {
     const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
-    return b && !b->each && b->world > 1 && rank >= b->world;
+    return b && !b->each && b->world > 1 &&
+           zfi_mesh_place(zfi_store_mesh(s, b->nodes), ZF_OVER_DATA, rank) >= b->world;
 }
 
 static zfi_portion zfi_portion_of(const zf_store *s, int32_t k)

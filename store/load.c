@@ -738,6 +738,7 @@ static zf_status zfi_load_check(zfi_loading *l)
     zf_store *s = l->store;
     zf_status status;
     l->adds = l->d.merge || !zfi_len(s->tensors);
+    if ((status = zfi_check_axes(s, "zf_load", &s->error))) return status;
     status = s->backend->synchronize(s->backend->self, &s->error);
     if (status) return zfi_fail(&s->error, status, "zf_load: the backend failed");
     status = zfi_manifest_read(&l->manifest, l->path, &l->memory.allocator, &s->error);

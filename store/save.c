@@ -416,13 +416,15 @@ static zf_status zfi_save_begin(zfi_saving *s)
     if (!s->path) return zfi_fail(&store->error, ZF_ERR_ARGUMENT, "zf_save: no path");
     if (!*s->path) return zfi_fail(&store->error, ZF_ERR_ARGUMENT, "an empty path");
     if ((status = zfi_check_defined(store, "zf_save", &store->error))) return status;
+    if ((status = zfi_check_axes(store, "zf_save", &store->error))) return status;
     if ((status = zfi_check_save(&s->d, &store->error))) return status;
     status = store->backend->synchronize(store->backend->self, &store->error);
     if (status) return zfi_fail(&store->error, status, "zf_save: the backend failed");
     s->whole.rank = -1;
     /* in the order in which ranks have shards */
-    s->parts.rank = zfi_mesh_shard((zfi_mesh){store->world, zfi_store_nodes(store)}, store->world,
-                                   store->rank);
+    s->parts.rank = zfi_mesh_shard(zfi_mesh_along_data(store->world,
+                                                       zfi_store_nodes(store)),
+                                   store->world, store->rank);
     s->memory = zfi_memory_of(&store->memory.allocator);
     s->piece = zfi_realloc(&s->memory, NULL, 0, ZFI_PIECE);
     s->wanted = zfi_calloc(&s->memory, (size_t)zfi_len(store->tensors), sizeof *s->wanted);

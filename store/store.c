@@ -484,7 +484,7 @@ static zf_status zfi_store_get(const zf_store *s, int32_t index, char *out, int3
                            .dtype = t->dtype,
                            .count = portion.count,
                            .root = r};
-        if (zfi_is_replica(s, t, r)) break;
+        if (zfi_is_replica(s, t, r)) continue;
         c.out = out + (size_t)portion.first * zf_dtype_size(t->dtype);
         c.in = r == s->rank ? portion.data : c.out;
         if (r == s->rank && zfi_stored_space(s, t) != ZF_DEVICE) { /* ranks exchange memory alone */

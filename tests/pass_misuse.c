@@ -51,6 +51,15 @@ static const struct {
             "sgd %4, %6, %2, %7 {scaled=true}\n",
      "delay",
      "zf_delay: sgd of \"q\" multiplies gradients by another number than the updates above"},
+    {"mesh tensor=2\n" LOSS,
+     "autograd loss; onebit_adam lr freeze_step=2 variant=1; zero stage=0 world=2",
+     "zf_zero: 1-bit optimizers are for ranks along data alone, and these are a mesh of data=2 "
+     "tensor=2"},
+    {"mesh tensor=2\n" LOSS, "autograd loss; sgd lr; zero stage=1 world=2 quantized_gradients=true loco=true",
+     "zf_zero: loco is for ranks along data alone, and these are a mesh of tensor=2"},
+    {"mesh tensor=65536\n" LOSS, "autograd loss; sgd lr; zero world=65536",
+     "zf_zero: world is 65536, of ranks along data, and with the other axes (tensor=65536) these "
+     "are more than 2147483647"},
     {LOSS, "autograd loss; onebit_adam lr freeze_step=2 variant=1; delay",
      "zf_delay: adam_apply of \"p\" has no attribute scaled, by which the first update is left "
      "out"},

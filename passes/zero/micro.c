@@ -99,21 +99,25 @@ static int32_t zfi_cast_node(zf_graph *g, int32_t x, zf_dtype to)
 /* Several nodes share the shards. */
 static bool zfi_spans_nodes(const zfi_zero *z) { return z->mesh && z->shards == z->d.world; }
 
+static zfi_mesh zfi_zero_mesh(const zfi_zero *z)
+{
+    return (zfi_mesh){z->d.world, z->d.nodes, z->graph->axes};
+}
+
 /* A collective over an axis of the mesh or all ranks; with a leaf, if it is not 0, as the bucket or
  * accumulator. */
 static int32_t zfi_together(zfi_zero *z, zf_op op, int64_t over, int32_t x, int32_t leaf)
 {
-    const zfi_mesh mesh = {z->d.world, z->d.nodes};
     if (!x) return 0;
     return zfi_append_op(z->graph, op, (int32_t[]){x, leaf}, leaf ? 2 : 1,
-                         zfi_with({.i = zfi_mesh_size(mesh, over)}, {.i = over}));
+                         zfi_with({.i = zfi_mesh_size(zfi_zero_mesh(z), over)}, {.i = over}));
 }
 
 /* The last sum of a gradient over ranks: over all, or over those at one place of all nodes. */
 static int32_t zfi_sum_last(zfi_zero *z, zf_op op, int64_t over, int32_t x)
 {
     const int64_t parts = op == ZF_OP_reduce_scatter
-                              ? zfi_mesh_size((zfi_mesh){z->d.world, z->d.nodes}, over)
+                              ? zfi_mesh_size(zfi_zero_mesh(z), over)
                               : 1;
     const zf_dtype dtype = x ? z->graph->nodes[x].dtype : ZF_F32;
     if (!x || z->d.micro_batches == 1) return zfi_together(z, op, over, x, 0);
@@ -157,7 +161,7 @@ static int32_t zfi_dequantize_node(zfi_zero *z, int32_t x, zf_dtype to)
 static int32_t zfi_exchange(zfi_zero *z, int64_t over, int32_t x, int32_t errors, int32_t onto,
                             zf_dtype to)
 {
-    const int32_t ranks = zfi_mesh_size((zfi_mesh){z->d.world, z->d.nodes}, over);
+    const int32_t ranks = zfi_mesh_size(zfi_zero_mesh(z), over);
     x = zfi_together(z, ZF_OP_all_to_all, over, zfi_quantize_node(z, x, errors, 4), 0);
     if (!x) return 0;
     return zfi_append_op(z->graph, ZF_OP_dequantize_sum, (int32_t[]){x, onto}, onto ? 2 : 1,
@@ -176,7 +180,8 @@ static int32_t zfi_reduce_quantized(zfi_zero *z, int32_t f, int32_t x)
     int32_t onto = 0;
     if (z->mesh) x = zfi_exchange(z, ZF_OVER_LOCAL, x, left[0], 0, wide);
     if (z->d.micro_batches > 1) onto = zfi_accumulate(z, wide, count / z->d.world);
-    x = zfi_exchange(z, z->mesh ? ZF_OVER_NODE : ZF_OVER_ALL, x, left[z->mesh], onto, wide);
+    x = zfi_exchange(z, z->mesh ? ZF_OVER_NODE : zfi_mesh_data(zfi_zero_mesh(z)), x,
+                     left[z->mesh], onto, wide);
     return zfi_cast_node(g, x, dtype);
 }
 
@@ -205,13 +210,16 @@ static int32_t zfi_reduce_ranks(zfi_zero *z, int32_t x, bool scatter)
                          ZF_OVER_NODE, x);
         if (cut && !scatter) x = zfi_together(z, ZF_OP_all_gather, ZF_OVER_LOCAL, x, 0);
     } else {
-        x = zfi_sum_last(z, op, ZF_OVER_ALL, x);
+        x = zfi_sum_last(z, op, zfi_mesh_data(zfi_zero_mesh(z)), x);
     }
     return zfi_cast_node(g, x, dtype);
 }
 
 /* The axes of the last gather of shards. */
-static int64_t zfi_last_axis(const zfi_zero *z) { return z->mesh ? ZF_OVER_LOCAL : ZF_OVER_ALL; }
+static int64_t zfi_last_axis(const zfi_zero *z)
+{
+    return z->mesh ? ZF_OVER_LOCAL : zfi_mesh_data(zfi_zero_mesh(z));
+}
 
 /* The piece of a sharded value that belongs to this place of all nodes. */
 static int32_t zfi_gather_nodes(zfi_zero *z, int32_t x)

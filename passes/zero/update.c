@@ -75,7 +75,7 @@ static int32_t zfi_lifted_node(zfi_zero *z, int32_t f, zf_op op, const int32_t *
 
 static int32_t zfi_lifted_gather(zfi_zero *z, int32_t f, int64_t over, int32_t x)
 {
-    const int32_t ranks = zfi_mesh_size((zfi_mesh){z->d.world, z->d.nodes}, over);
+    const int32_t ranks = zfi_mesh_size(zfi_zero_mesh(z), over);
     if (!x) return 0;
     return zfi_lifted_node(z, f, ZF_OP_all_gather, &x, 1, zfi_with({.i = ranks}, {.i = over}));
 }

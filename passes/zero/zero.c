@@ -104,6 +104,7 @@ static bool zfi_is_onebit(const zfi_zero *z)
 static void zfi_check_onebit_layout(zfi_zero *z)
 {
     zf_graph *g = z->graph;
+    char mesh[ZFI_MESH_TEXT];
     for (int32_t i = 0; i < zfi_len(z->order) && z->sharded && z->d.stage < 3; i++)
         if (g->nodes[z->order[i]].op == ZF_OP_state &&
             g->nodes[z->order[i]].role == ZFI_ROLE_OWN_MOMENT) {
@@ -126,6 +127,11 @@ static void zfi_check_onebit_layout(zfi_zero *z)
             &g->error, ZF_ERR_ARGUMENT,
             "zf_zero: a 1-bit optimizer sends signs of its momentum; quantized_gradients has no "
             "meaning there");
+    else if (g->axes.count)
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_zero: 1-bit optimizers are for ranks along data alone, and these are a mesh "
+                 "of %s",
+                 zfi_mesh_text(mesh, zfi_zero_mesh(z)));
     else if (z->mesh)
         zfi_fail(
             &g->error, ZF_ERR_ARGUMENT,
@@ -231,11 +237,12 @@ static const zf_option zfi_zero_options[] = {
 /* Checks what the table of options does not. */
 static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
 {
+    char mesh[ZFI_MESH_TEXT];
     if (d->world % d->nodes)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_zero: nodes is %d; it must be 1 or more and divide the world of %d",
                         (int)d->nodes, (int)d->world);
-    if ((d->hpz || d->mics) && !zfi_is_mesh((zfi_mesh){d->world, d->nodes}))
+    if ((d->hpz || d->mics) && !zfi_is_mesh(zfi_mesh_along_data(d->world, d->nodes)))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_zero: %s needs several nodes of several ranks each; world is %d and "
                         "nodes is %d",
@@ -250,6 +257,15 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
             &g->error, ZF_ERR_ARGUMENT,
             "zf_zero: hold is for steps that only evaluate: one that trains would go on "
             "with the parameters of zf_hold");
+    if (d->loco && g->axes.count)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: loco is for ranks along data alone, and these are a mesh of %s",
+                        zfi_mesh_text(mesh, zfi_mesh_of(g)));
+    if ((int64_t)d->world * zfi_mesh_ranks(zfi_mesh_of(g)) > INT32_MAX)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: world is %d, of ranks along data, and with the other axes (%s) "
+                        "these are more than %d",
+                        (int)d->world, zfi_mesh_text(mesh, zfi_mesh_of(g)), (int)INT32_MAX);
     if (d->loco && zfi_check_uncut(g, "zf_zero: loco")) return g->error.status;
     if ((g->stages & ZFI_STAGE_GRADIENTS) && !(g->stages & ZFI_STAGE_UPDATES))
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_zero: needs %s before it",
@@ -281,7 +297,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
     z.sharded = z.d.world > 1 && z.d.stage > 0;
-    z.mesh = zfi_is_mesh((zfi_mesh){z.d.world, z.d.nodes});
+    z.mesh = zfi_is_mesh(zfi_mesh_along_data(z.d.world, z.d.nodes));
     z.shards = z.d.mics ? z.d.world / z.d.nodes : z.d.world;
     z.scaler = zfi_scaler_node(g, ZF_OP_loss_scale);
     z.nodes = (size_t)zfi_len(g->nodes);

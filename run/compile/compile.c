@@ -62,20 +62,44 @@ static zf_status zfi_list_same(zf_program *p)
 /* Checks that the communicator has as many ranks as the graph is for. */
 static zf_status zfi_check_comm(zf_graph *g, const zf_comm *comm)
 {
-    int32_t world = comm ? comm->world : 1;
+    const int32_t world = comm ? comm->world : 1, ranks = zfi_mesh_ranks(zfi_mesh_of(g));
+    char mesh[ZFI_MESH_TEXT];
     if (comm && (comm->rank < 0 || comm->rank >= world))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_compile: rank %d of a world of %d",
                         (int)comm->rank, (int)world);
-    if (world == g->world && comm && comm->run && g->mesh_nodes > 1 && !comm->groups)
+    zfi_mesh_text(mesh, zfi_mesh_of(g));
+    if (world == ranks && comm && comm->run && g->axes.count && !comm->groups)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_compile: the ranks are a mesh (%s), and the communicator cannot do "
+                        "calls of groups of ranks (zf_comm.groups)",
+                        mesh);
+    if (world == ranks && comm && comm->run && g->mesh_nodes > 1 && !comm->groups)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_compile: the graph is for %d nodes (zf_zero_desc.nodes), and the "
                         "communicator cannot do calls of groups of ranks (zf_comm.groups)",
                         (int)g->mesh_nodes);
-    if (world == g->world) return ZF_OK;
+    if (world == ranks) return ZF_OK;
+    if (g->axes.count)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_compile: the graph is for a mesh of %d ranks (%s), the communicator "
+                        "(zf_compile_desc.comm) has %d",
+                        (int)ranks, mesh, (int)world);
     return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                     "zf_compile: the graph is for %d ranks (zf_zero_desc.world), the communicator "
                     "(zf_compile_desc.comm) has %d",
                     (int)g->world, (int)world);
+}
+
+/* Ranks of a store are one mesh, that of its first program. */
+static zf_status zfi_check_store_axes(zf_graph *g, zf_store *s)
+{
+    char its[ZFI_MESH_TEXT], ours[ZFI_MESH_TEXT];
+    if (!zfi_len(s->tensors)) s->axes = g->axes;
+    if (!memcmp(&s->axes, &g->axes, sizeof s->axes)) return ZF_OK;
+    return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                    "zf_compile: the ranks are a mesh of %s, and those of the store one of %s",
+                    zfi_mesh_text(ours, zfi_mesh_of(g)),
+                    zfi_mesh_text(its, zfi_store_mesh(s, 1)));
 }
 
 /* Opens the store of the program: that of the desc, or a new one. */
@@ -84,6 +108,7 @@ static zf_status zfi_open_store(zf_program *p, const zf_compile_desc *d)
     zf_error *error = &p->graph->error;
     zf_store *s = d->store;
     zf_status status = zfi_check_comm(p->graph, s ? s->comm : d->comm);
+    if (!status && s) status = zfi_check_store_axes(p->graph, s);
     if (status) return status;
     if (!s) {
         p->store = zf_store_new(&(zf_store_desc){.backend = d->backend,
@@ -94,6 +119,7 @@ static zf_status zfi_open_store(zf_program *p, const zf_compile_desc *d)
                                                  .allocator = p->memory.allocator},
                                 error);
         if (p->store) p->store->made = false; /* it is the program's */
+        if (p->store) p->store->axes = p->graph->axes;
         return p->store ? ZF_OK : error->status;
     }
     if ((d->backend && d->backend != s->backend) || (d->comm && d->comm != s->comm) ||
@@ -390,12 +416,12 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     zfi_free(&p->memory, launch_of, p->nodes * sizeof *launch_of);
     if (status) return status;
     if (p->comm) {
-        p->hashes = zfi_calloc(&p->memory, (size_t)g->world, sizeof *p->hashes);
+        p->hashes = zfi_calloc(&p->memory, (size_t)p->run.world, sizeof *p->hashes);
         if (!p->hashes) return zfi_graph_nomem(g);
         p->hashes[p->run.rank] = zf_graph_hash(g);
     }
     if ((status = zfi_list_inputs(p))) return status;
-    if (p->comm && g->world > 1 && (status = zfi_list_same(p))) return status;
+    if (p->comm && p->run.world > 1 && (status = zfi_list_same(p))) return status;
     zfi_note_caches(p);
     if ((status = zfi_check_one_holder(p))) return status;
     p->poison = d->poison;
@@ -421,7 +447,7 @@ ZF_API zf_program *zf_compile(zf_graph *g, const zf_compile_desc *desc)
     p->graph = g;
     p->owners = 1, g->owners++;
     p->run.evaluate = d.evaluate;
-    p->run.world = g->world, p->run.nodes = g->mesh_nodes;
+    p->run.world = zfi_mesh_ranks(zfi_mesh_of(g)), p->run.nodes = g->mesh_nodes;
     p->allow_nan = d.allow_nan;
     if (!zfi_open_store(p, &d)) {
         mark = zfi_store_mark_of(p->store);

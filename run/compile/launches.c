@@ -114,6 +114,8 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         l.backend = runs->self;
         l.error = &g->error;
         l.comm = p->comm;
+        if (zfi_has(g, id, ZF_OP_COLLECTIVE))
+            l.group = zfi_mesh_group(zfi_mesh_of(g), ZF_INT(&l, all_gather, over), p->run.rank);
         if (runs->check && runs->check(runs->self, &l)) return g->error.status;
         scratch = runs->scratch(runs->self, &l);
         if (scratch > (size_t)g->nodes[id].scratch_bytes)

@@ -72,16 +72,21 @@ static void zfi_poison(zf_program *p, int32_t n)
     }
 }
 
-/* Counts a call of `world` ranks, as the communicator is asked for it. */
-static void zfi_count_call(zf_program *p, const zf_collective *c, int64_t world)
+/* The node in which a rank is. */
+static int32_t zfi_node_of_rank(const zf_program *p, int64_t rank)
 {
-    const int32_t local = p->run.world / p->run.nodes, stride = c->group.stride;
-    const zf_over over = !c->group.count ? ZF_OVER_ALL
-                         : stride == 1   ? ZF_OVER_LOCAL
-                                         : ZF_OVER_NODE;
+    const zfi_mesh m = zfi_mesh_of(p->graph);
+    const int32_t ranks = zfi_mesh_stride(m, ZF_OVER_LOCAL) * zfi_mesh_local(m);
+    return m.nodes > 1 ? (int32_t)rank / ranks : 0;
+}
+
+/* Counts a call of `world` ranks over an axis, as the communicator is asked for it. */
+static void zfi_count_call(zf_program *p, const zf_collective *c, int64_t world, int64_t over)
+{
+    const int32_t stride = c->group.stride, here = zfi_node_of_rank(p, p->run.rank);
     int64_t far = 0;
     for (int64_t k = 0; k < world && world > 1; k++)
-        far += (c->group.first + k * (stride ? stride : 1)) / local != p->run.rank / local;
+        far += zfi_node_of_rank(p, c->group.first + k * (stride ? stride : 1)) != here;
     zfi_count_calls(&p->counted, c->op, c->dtype, c->count, world, far, 1);
     zfi_count_calls(&p->counted_over[over], c->op, c->dtype, c->count, world, far, 1);
 }
@@ -100,7 +105,7 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
         zfi_count_copies(&p->counted, p->graph, &p->graph->nodes[l->node], 1);
     if (!(p->graph->records[l->op]->traits & ZF_OP_COLLECTIVE)) return ZF_OK;
     c = zf_collective_of(l);
-    zfi_count_call(p, &c, ZF_INT(l, all_gather, world));
+    zfi_count_call(p, &c, ZF_INT(l, all_gather, world), ZF_INT(l, all_gather, over));
     if (!p->sums_outputs[n]) return ZF_OK;
     piece.dtype = x->dtype;
     for (int64_t at = 0; at < c.count && !p->nonfinite; at += PIECE) {
@@ -199,7 +204,8 @@ static void zfi_begin_micro(zf_program *p)
     p->run.seed = p->store->seed ^ p->salt;
     p->run.step = zf_program_step(p) + 1;
     p->run.micro = p->micro;
-    p->run.slot = p->micro * p->run.world + p->run.rank;
+    p->run.slot = p->micro * p->graph->world +
+                  zfi_mesh_place(zfi_mesh_of(p->graph), ZF_OVER_DATA, p->run.rank);
     p->ran = true;
     if (p->micro) return;
     p->micro_step = p->store->steps;

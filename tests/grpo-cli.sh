@@ -219,8 +219,13 @@ check 'a group of one' refuses 2 "llm: grpo: --group takes a whole number from 2
     --reward length --group 1
 check 'a group larger than the batch' refuses 2 "llm: grpo: --batch must be a multiple of --group: a \
 step has whole groups$list" --reward length --group 128
-check 'sampling of some tokens alone' refuses 2 "llm: grpo: --top-k requires --off-policy$list" \
-    --reward length --top-k 5
+for option in '--top-k 5' '--top-p 0.9' '--repetition-penalty 1.2'; do
+    # shellcheck disable=SC2086 # words
+    check "sampling of some tokens alone, $option" refuses 2 "llm: grpo: ${option% *} requires --off-policy$list" \
+        --reward length $option
+done
+check 'a group that does not divide the batch' refuses 2 "llm: grpo: --batch must be a multiple of --group: a \
+step has whole groups$list" --reward length --group 24
 sampling_of_some() {
     grpo --steps 1 --reward length --top-k 2 --off-policy --correction truncate &&
         column mismatch | awk '$1 < 0.5 { exit 1 }'
@@ -246,6 +251,8 @@ several_ends() {
 }
 check 'several ids end answers' several_ends
 rm "$work/rewarded/generation_config.json"
+check 'dropout of an adapter' refuses 1 "llm: --lora dropout=0.1: what is compared must be computed \
+without dropout" --reward length --lora r=4,dropout=0.1
 check 'dropout' refuses 1 "llm: $work/rewarded has a dropout of 0.1, and what is compared must be \
 computed without: give --dropout 0" --reward length --dropout 0.1
 check 'no room for an answer' refuses 1 "llm: --seq 8 has no room for a prompt and an answer of \

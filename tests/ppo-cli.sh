@@ -66,6 +66,18 @@ critic_follows_the_schedule() {
 }
 check 'the critic follows all of the schedule' critic_follows_the_schedule
 
+# Alone before the first step, which leaves the policy as it is; then at each second step.
+critic_has_its_own_steps() {
+    ppo --reward length --steps 4 --precision f32 --lora r=4 --critic-every 2 --critic-lr 1e-2 &&
+        column value_loss | awk '(NR % 2 == 1) != ($1 == "nan") { exit 1 }' &&
+        ppo --reward length --steps 1 --precision f32 --lora r=4 --critic-lr 1e-2 &&
+        column value_loss > "$work/a" &&
+        ppo --reward length --steps 1 --precision f32 --lora r=4 --critic-lr 1e-2 --critic-warmup 6 &&
+        column value_loss | paste - "$work/a" | awk '{ exit !($1 < 0.5 * $2) }' &&
+        [ "$(column kl1)" = 0 ]
+}
+check 'the critic has steps of its own' critic_has_its_own_steps
+
 # All of a run, for the bits: two passes over two batches, an average, KL that is adapted, a text.
 all="--ptx docs/data/stories.txt --ptx-rows 4 --ptx-coefficient 0.5 --reward exact --reward -0.1*length --group 2 --answers 32 --epochs 2 --steps 8 --ema 0.9
      --kl-target 0.1 --kl-horizon 64 --critic-every 2 --critic-warmup 1"

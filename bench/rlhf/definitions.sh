@@ -4,8 +4,8 @@
 # The small Llama of bench/finetune.sh learns to define words in three steps (llm rlhf): from
 # definitions of the dictionary (SFT); from pairs, in which the definition of another word is rejected
 # (a reward model); and from the scores of its own answers (PPO, with the text of the first step as
-# ptx). DPO learns from the same pairs as the reward model. Leaves answers, logs and figures of 489
-# words that are in none of these in WORK/definitions-SEED, from which bench/rlhf.sh makes tables. A
+# ptx). DPO learns from the same pairs as the reward model. Leaves answers, logs and figures of words
+# that are in none of these in WORK/definitions-SEED, from which bench/rlhf.sh makes tables. A
 # second call goes on with what is there.
 #
 # From the environment: DICTIONARY, what bench/dictionary.sh has left; RANK (16) of adapters;
@@ -21,15 +21,18 @@ at=$work/definitions-$seed
 dictionary=${DICTIONARY:-$work/dictionary}
 rank=${RANK:-16}
 tokens=24
-most=48 # tokens of a question and its answer
+most=64 # tokens of a question and its answer
 mkdir -p "$at"
 touch "$at/kept"
 
+# short FILE N: the first N lines whose answers have at most 90 bytes.
+short() { awk -F '"' -v most="$2" 'length($8) <= 90 && n++ < most' "$1"; }
+
 # The data: pairs of the words that the steps share, and the held-out words as pairs and questions.
 if [ ! -s "$at/held.jsonl" ]; then
-    head -n "${WORDS:-1000000}" "$dictionary/tune.jsonl" |
+    short "$dictionary/tune.jsonl" "${WORDS:-1000000}" |
         awk -f $here/pairs.awk -v seed="$seed" > "$at/pairs.jsonl"
-    head -n "${HELD:-1000000}" "$dictionary/held.jsonl" > "$at/held.jsonl.part"
+    short "$dictionary/held.jsonl" "${HELD:-1000000}" > "$at/held.jsonl.part"
     awk -f $here/pairs.awk -v seed="$seed" "$at/held.jsonl.part" > "$at/held.pairs.jsonl"
     awk -F '"' '{ print $4 }' "$at/held.jsonl.part" > "$at/questions"
     mv "$at/held.jsonl.part" "$at/held.jsonl"

@@ -11,7 +11,7 @@
 
 #define GOLDEN "tests/golden/ppo/ppo.safetensors"
 
-enum { TEXTS = 5, TOKENS = 9, CELLS = TEXTS * TOKENS, ROWS = 2, STEPS = 20, MOST = 37 * 64 };
+enum { TEXTS = 5, TOKENS = 9, CELLS = TEXTS * TOKENS, ROWS = 2, STEPS = 20, LONGEST = 8, MOST = 37 * 64 };
 
 static void close_session(void *s) { session_close(s); }
 
@@ -97,6 +97,11 @@ static const model
     critic = {"critic", "tests/golden/reward/llama", "critic.loss", "critic.losses", true, NULL},
     text = {"text", "tests/golden/llm/llama2", "actor.text_loss", NULL, false, &graphs[1]};
 
+static zf_policy_kind kind_of(const model *m)
+{
+    return m->policy ? m->policy->loss.loss : ZF_POLICY_BNPO;
+}
+
 static bool open_model(test *t, const sample_model *sample, const model *m, session *s,
                        zf_training training, const char *scope)
 {
@@ -135,15 +140,16 @@ static bool write_ids(session *s, const char *input, const double *x, int64_t co
     return !session_write(s, input, to, (size_t)count * sizeof *to);
 }
 
-/* Writes the answers: numbers that the model does not have are left out. */
-static bool write_answers(test *t, zf_safetensors *file, session *s)
+/* Writes the answers, with the weights of a loss: numbers that the model does not have are left out. */
+static bool write_answers(test *t, zf_safetensors *file, session *s, zf_policy_kind kind)
 {
-    static const char *const floats[] = {"old", "advantage", "returns", "old_values"};
-    double ids[CELLS], labels[CELLS], x[CELLS], weight[TEXTS], ones[CELLS], count = 0;
+    static const char *const floats[] = {"old", "advantage", "reference", "returns", "old_values"};
+    double ids[CELLS], labels[CELLS], x[CELLS], weight[TEXTS], ones[CELLS];
+    int32_t words[CELLS];
     if (!take(t, file, "ids", ids, CELLS) || !take(t, file, "labels", labels, CELLS)) return false;
-    for (int k = 0; k < CELLS; k++) count += labels[k] != -100, ones[k] = 1;
-    for (int k = 0; k < TEXTS; k++) weight[k] = 1 / count;
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < CELLS; k++) words[k] = (int32_t)labels[k], ones[k] = 1;
+    zf_policy_weights(&(zf_answers){TEXTS, TOKENS, words}, kind, LONGEST, weight);
+    for (int k = 0; k < 5; k++)
         if (!take(t, file, floats[k], x, CELLS) || !write_floats(s, floats[k], x, CELLS))
             return false;
     return write_ids(s, "input_ids", ids, CELLS) && write_ids(s, "labels", labels, CELLS) &&
@@ -194,7 +200,7 @@ static void check_step(test *t, const model *m)
     if (!take(t, golden, m->loss, &loss, 1) ||
         !open_model(t, &llm_sample, m, &s, (zf_training){.keep_gradients = true}, NULL))
         return;
-    CHECK(t, write_floats(&s, "lr", &none, 1) && write_answers(t, golden, &s));
+    CHECK(t, write_floats(&s, "lr", &none, 1) && write_answers(t, golden, &s, kind_of(m)));
     OK(t, zf_step(s.program), zf_program_error(s.program));
     CHECK_NEAR(t, session_scalar(&s, "loss"), loss, 1e-6 * fabs(loss));
     check_gradients(t, m, &s, golden);
@@ -216,7 +222,7 @@ TEST_ONCE(ppo_text_loss_is_that_of_torch)
         !open_model(t, &llm_sample, &text, &s,
                     (zf_training){.keep_gradients = true, .zero = {.micro_batches = 2}}, NULL))
         return;
-    CHECK(t, write_floats(&s, "lr", &none, 1) && write_answers(t, golden, &s) &&
+    CHECK(t, write_floats(&s, "lr", &none, 1) && write_answers(t, golden, &s, kind_of(&text)) &&
                  write_row(t, golden, &s, 0));
     OK(t, zf_micro(s.program), zf_program_error(s.program));
     CHECK(t, write_ids(&s, "labels", nothing, CELLS) && write_row(t, golden, &s, 1));
@@ -236,7 +242,7 @@ static void check_steps(test *t, const model *m)
         !open_model(t, &llm_sample, m, &s,
                     (zf_training){.adamw = {.weight_decay = ZF_ZERO}, .clip = 1}, NULL))
         return;
-    CHECK(t, write_floats(&s, "lr", &lr, 1) && write_answers(t, golden, &s));
+    CHECK(t, write_floats(&s, "lr", &lr, 1) && write_answers(t, golden, &s, kind_of(m)));
     for (int k = 0; k < STEPS; k++) {
         OK(t, zf_step(s.program), zf_program_error(s.program));
         CHECK_NEAR(t, session_scalar(&s, "loss"), losses[k], 1e-5);
@@ -249,6 +255,31 @@ TEST_ONCE(ppo_steps_are_those_of_torch)
     check_steps(t, &actor);
     if (!t->failed) check_steps(t, &critic);
 }
+
+/* A loss of GRPO by TRL's code: a first step, and twenty on the same answers, whose ratios leave 1. */
+static void check_grpo(test *t, const char *name, zf_policy_kind kind, double beta)
+{
+    char loss[40], losses[40];
+    const bool cispo = kind == ZF_POLICY_CISPO;
+    const policy_graph graph = {.loss = {.loss = kind,
+                                         .clip_low = cispo ? 0 : 0.2,
+                                         .cap = cispo ? 1.2 : 0,
+                                         .kl_beta = beta},
+                                .temperature = 1};
+    const model m = {name, actor.folder, loss, losses, false, &graph};
+    snprintf(loss, sizeof loss, "%s.loss", name);
+    snprintf(losses, sizeof losses, "%s.losses", name);
+    check_step(t, &m);
+    if (!t->failed) check_steps(t, &m);
+}
+
+TEST_ONCE(grpo_loss_is_that_of_trl) { check_grpo(t, "grpo", ZF_POLICY_GRPO, 0); }
+TEST_ONCE(grpo_loss_with_kl_is_that_of_trl) { check_grpo(t, "grpo_kl", ZF_POLICY_GRPO, 0.04); }
+TEST_ONCE(grpo_loss_bnpo_is_that_of_trl) { check_grpo(t, "bnpo_kl", ZF_POLICY_BNPO, 0.04); }
+TEST_ONCE(grpo_loss_dapo_is_that_of_trl) { check_grpo(t, "dapo", ZF_POLICY_DAPO, 0); }
+TEST_ONCE(grpo_loss_dr_grpo_is_that_of_trl) { check_grpo(t, "dr_grpo_kl", ZF_POLICY_DR_GRPO, 0.04); }
+TEST_ONCE(grpo_loss_gspo_is_that_of_trl) { check_grpo(t, "gspo", ZF_POLICY_GSPO, 0); }
+TEST_ONCE(grpo_loss_cispo_is_that_of_trl) { check_grpo(t, "cispo_kl", ZF_POLICY_CISPO, 0.04); }
 
 /* A critic with parameters of its own has them in its scope, and inputs and outputs outside of it. */
 TEST_ONCE(ppo_critic_has_a_scope)

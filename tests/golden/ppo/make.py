@@ -1,7 +1,7 @@
 """An iteration of PPO in float64: the numbers of a batch of answers, the losses and gradients of actor
-and critic, and twenty steps of both.
+and critic, and twenty steps of both; and of the losses of GRPO, by the code of TRL's GRPOTrainer.
 
-    pip install torch transformers safetensors numpy
+    pip install torch transformers trl safetensors numpy
     python make.py
 
     ppo.safetensors    I32 "ids", "labels" [5,9]; F64 of f32 numbers: "score" [5], "old", "reference",
@@ -11,7 +11,9 @@ and critic, and twenty steps of both.
                        "actor.loss", "critic.loss" and, F32 of f64, the gradients "actor/NAME" and
                        "critic/NAME"; "actor.text_loss" and "text/NAME", the same with the loss of
                        "text_ids", "text_labels" [2,9] added PTX times;
-                       "actor.losses", "critic.losses" [20], before each step of AdamW
+                       "actor.losses", "critic.losses" [20], before each step of AdamW; "CASE.loss",
+                       "CASE.losses" and the gradients "CASE/NAME" of the actor with a loss of GRPO, CASE
+                       being one of those below
 
 The actor is ../llm/llama2, the critic ../reward/llama with the score of every position as its value.
 The code follows TRL's PPOTrainer and DeepSpeed-Chat, line by line, with two differences that both have
@@ -20,16 +22,20 @@ all tokens of the batch. What is behind an answer has other numbers here, which 
 
 AdamW: lr 1e-3, betas 0.9 and 0.999, eps 1e-8, no weight decay; the norm is clipped at 1.
 """
+import collections
 import pathlib
+import types
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from trl import GRPOTrainer
 
 HERE = pathlib.Path(__file__).parent
 KL_REWARD, CLIP, GAMMA, LAMBDA, EPS, VALUE_CLIP, PTX, STEPS = 0.1, 1.5, 0.97, 0.9, 0.2, 0.2, 0.7, 20
+CAP, LONGEST = 1.2, 8  # of cispo; tokens that an answer may have, of dr_grpo
 KL_TARGET, HORIZON = 0.05, 40
 PROMPT, ANSWER, T = [3, 1, 4, 2, 6], [4, 8, 1, 2, 3], 9  # tokens of prompts and of answers
 torch.set_default_dtype(torch.float64)
@@ -139,10 +145,46 @@ def train(model, loss_of, name):
     numbers[name + ".losses"] = torch.tensor(losses)
 
 
+# name: TRL's loss, level of the ratio, beta of the KL divergence
+CASES = {
+    "grpo": ("grpo", "token", 0),
+    "grpo_kl": ("grpo", "token", 0.04),
+    "bnpo_kl": ("bnpo", "token", 0.04),
+    "dapo": ("dapo", "token", 0),
+    "dr_grpo_kl": ("dr_grpo", "token", 0.04),
+    "gspo": ("grpo", "sequence", 0),
+    "cispo_kl": ("cispo", "token", 0.04),
+}
+
+
+def grpo_loss(name):
+    """TRL's loss of all answers, in one micro-batch of one process. Prompts have no columns, and every
+    position is one of a completion, of which the mask takes the answers."""
+    loss, level, beta = CASES[name]
+    trainer = types.SimpleNamespace(
+        _get_per_token_logps_and_entropies=lambda *_, **__: (logp_of(), torch.zeros(5, T), None),
+        accelerator=types.SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, **_: x),
+        args=types.SimpleNamespace(use_bias_correction_kl=False, delta=None, steps_per_generation=1),
+        aux_loss_enabled=False, beta=beta, current_gradient_accumulation_steps=1, epsilon_low=EPS,
+        epsilon_high=CAP if loss == "cispo" else EPS, importance_sampling_level=level, loss_type=loss,
+        max_completion_length=LONGEST, model=types.SimpleNamespace(training=True),
+        off_policy_mask_threshold=None, top_entropy_quantile=1.0, use_vllm=False,
+        _entropy_bonus_enabled=False, _metrics=collections.defaultdict(lambda: collections.defaultdict(list)))
+    inputs = {"prompt_ids": ids[:, :0], "prompt_mask": mask[:, :0].long(), "completion_ids": ids,
+              "completion_mask": mask.long(), "advantages": A, "old_per_token_logps": old,
+              "ref_per_token_logps": reference, "num_items_in_batch": mask.sum()}
+    return GRPOTrainer._compute_loss(trainer, actor, inputs)
+
+
 keep_gradients(actor, actor_loss(), "actor", "actor.loss")
 keep_gradients(actor, actor_loss() + PTX * text_loss(), "text", "actor.text_loss")
 keep_gradients(critic, critic_loss(), "critic", "critic.loss")
+first = {k: x.clone() for k, x in actor.state_dict().items()}
 train(actor, actor_loss, "actor")
 train(critic, critic_loss, "critic")
+for each in CASES:
+    actor.load_state_dict(first)
+    keep_gradients(actor, grpo_loss(each), each, each + ".loss")
+    train(actor, lambda: grpo_loss(each), each)
 out.update({k: np.atleast_1d(x.detach().numpy().astype(np.float64)) for k, x in numbers.items()})
 save_file(out, HERE / "ppo.safetensors")

@@ -106,7 +106,8 @@ held() {
 }
 same_when_held() {
     held one --micro-batches 4 && held nodes --ranks 4 --nodes 2 || return 1
-    for how in '--zero 3' '--zero 1' '--zero 3 --offload parameters=host'; do
+    for how in '--zero 3 --prefetch 4000' '--zero 1' '--zero 3 --offload parameters=host' \
+        "--zero 3 --offload optimizer=disk,parameters=disk --offload-dir $top"; do
         # shellcheck disable=SC2086 # words
         held now --ranks 4 $how && cmp "$work/now" "$work/one" || return 1
     done

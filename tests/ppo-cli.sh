@@ -88,7 +88,8 @@ same() {
         column kl_reward | awk 'NR == 1 { first = $1 } END { exit $1 == first }' &&
         ppo $all $1 --micro-batches 2 --ranks 2 --zero 1 --threads 2 &&
         cmp "$work/columns.first" "$work/columns" &&
-        ppo $all $1 --ranks 4 --zero 3 && cmp "$work/columns.first" "$work/columns" &&
+        ppo $all $1 --ranks 4 --zero 3 --prefetch 4000 --offload optimizer=disk,parameters=disk \
+            --offload-dir "$top/work" && cmp "$work/columns.first" "$work/columns" &&
         ppo $all $1 --micro-batches 4 --steps 3 --overwrite --save "$work/half" &&
         ppo $all $1 --micro-batches 2 --ranks 2 --zero 2 --load "$work/half" &&
         tail -n 5 "$work/columns.first" > "$work/a" && tail -n 5 "$work/columns" | cmp - "$work/a"

@@ -8,6 +8,8 @@
 #include "../examples/frame/preference/preference.h"
 #include "../examples/llm/model.h"
 
+#include <sys/stat.h>
+
 #define MODEL   "tests/golden/llm/llama3"
 #define ADAPTER "tests/golden/lora/qv"
 #define GOLDEN  "tests/golden/dpo/"
@@ -236,10 +238,13 @@ static void check_bits(test *t, const char *of, const char *saved_file)
         "--ranks 4 --zero 1", "--ranks 2 --micro-batches 2 --zero 2 --prefetch 3000 --bucket 1000",
         "--ranks 4 --zero 3 --prefetch 3000",
         "--micro-batches 4 --recompute layers --offload optimizer=host,parameters=host",
+        "--ranks 2 --micro-batches 2 --zero 3 --offload optimizer=disk,parameters=disk",
         "--ranks 2 --micro-batches 2 --steps 2", "--ranks 4 --zero 3"};
     enum { WAYS = sizeof ways / sizeof *ways, HALF = WAYS - 2 };
-    char line[1000], log[2][300], saved[2][300];
+    char line[1000], log[2][300], saved[2][300], disk[300];
     double rows[2][4][COLUMNS];
+    snprintf(disk, sizeof disk, "%s", test_path("bits-disk"));
+    mkdir(disk, 0700);
     for (int k = 0; k < WAYS; k++) {
         const int at = k > 0;
         int n;
@@ -248,6 +253,8 @@ static void check_bits(test *t, const char *of, const char *saved_file)
         if (k != HALF + 1) remove(log[at]);
         n = snprintf(line, sizeof line, "%s --lr 1e-2 --steps 4 --eval-batches 1 %s --log %s --save %s",
                      of, ways[k], log[at], saved[at]);
+        if (strstr(ways[k], "disk"))
+            n += snprintf(line + n, sizeof line - (size_t)n, " --offload-dir %s", disk);
         if (k == HALF + 1) snprintf(line + n, sizeof line - (size_t)n, " --load %s", saved[at]);
         CHECK(t, run(line) == EXIT_GOOD);
         if (k == HALF) continue;

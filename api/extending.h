@@ -219,11 +219,11 @@
       A(sgd, piece, l) A(sgd, world, i) A(sgd, blocks, l) A(sgd, decays, v) A(sgd, scaled, b))     \
     X(adamw, 6, 8, A(adamw, beta1, f) A(adamw, beta2, f) A(adamw, eps, f)                          \
       A(adamw, weight_decay, f) A(adamw, piece, l) A(adamw, world, i) A(adamw, blocks, l)          \
-      A(adamw, decays, v) A(adamw, scaled, b))                                                     \
+      A(adamw, decays, v) A(adamw, scaled, b) A(adamw, uncorrected, b))                            \
     X(lamb_update, 5, 7, A(lamb_update, beta1, f) A(lamb_update, beta2, f)                         \
       A(lamb_update, eps, f) A(lamb_update, weight_decay, f) A(lamb_update, piece, l)              \
       A(lamb_update, world, i) A(lamb_update, blocks, l) A(lamb_update, decays, v)                 \
-      A(lamb_update, scaled, b))                                                                   \
+      A(lamb_update, scaled, b) A(lamb_update, uncorrected, b))                                    \
     X(lamb_apply, 5, 6, A(lamb_apply, least, f) A(lamb_apply, most, f) A(lamb_apply, piece, l)     \
       A(lamb_apply, world, i) A(lamb_apply, blocks, l))                                            \
     X(lion, 4, 6, A(lion, beta1, f) A(lion, beta2, f) A(lion, weight_decay, f) A(lion, piece, l)   \

@@ -199,14 +199,15 @@ typedef struct zf_sgd_desc {
 } zf_sgd_desc;
 ZF_API zf_status zf_sgd(zf_graph *graph, zf_tensor lr, const zf_sgd_desc *desc);
 
-/* AdamW (Loshchilov & Hutter 2019), with bias correction. A member that is 0 has the default in its
- * comment; ZF_ZERO is the number 0. */
+/* AdamW (Loshchilov & Hutter 2019): p -= lr (m^ / (sqrt(v^) + eps) + wd p). A member that is 0 has
+ * the default in its comment; ZF_ZERO is the number 0. */
 typedef struct zf_adamw_desc {
     double beta1; /* 0.9 */
     double beta2; /* 0.999 */
     double eps;   /* 1e-8 */
     double weight_decay; /* 0 */
     bool decay_all;
+    bool no_bias_correction; /* m and v in the place of m^ and v^ */
 } zf_adamw_desc;
 ZF_API zf_status zf_adamw(zf_graph *graph, zf_tensor lr, const zf_adamw_desc *desc);
 
@@ -220,6 +221,7 @@ typedef struct zf_lamb_desc {
     double min_coeff; /* 0.01 */
     double max_coeff; /* 10 */
     bool decay_all;
+    bool no_bias_correction; /* m and v in the place of m^ and v^ */
 } zf_lamb_desc;
 ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc);
 

@@ -4,9 +4,10 @@
  *         m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2,
  *         p -= lr wd p, p -= lr m^ / (sqrt(v^) + eps)
  *
- * m^ = m / (1 - beta1^t), v^ = v / (1 - beta2^t); t is a state i64[] that counts updates from 1; it
- * is advanced before. m and v are f32, f64 for an f64 parameter. The master weights may follow as
- * operand 6, and with scaled=true the scale comes last (update.c). */
+ * m^ = m / (1 - beta1^t), v^ = v / (1 - beta2^t), or m and v with uncorrected=true; t is a state
+ * i64[] that counts updates from 1; it is advanced before. m and v are f32, f64 for an f64
+ * parameter. The master weights may follow as operand 6, and with scaled=true the scale comes last
+ * (update.c). */
 
 /* Checks what adamw and lamb_update share: operands 0 to 3, operand `step` and the one after it,
  * and the attributes. */
@@ -55,12 +56,13 @@ static const zf_array *zfi_adam_step(const zf_launch *l)
 static zfi_adam zfi_adam_of(const zf_launch *l)
 {
     const zf_attribute *a = l->attributes;
+    const bool corrected = !ZF_INT(l, adamw, uncorrected);
     double t = zfi_get(zfi_adam_step(l), 0);
     return (zfi_adam){a[0].f,
                       a[1].f,
                       a[2].f,
-                      1 / (1 - pow(a[0].f, t)),
-                      1 / sqrt(1 - pow(a[1].f, t)),
+                      corrected ? 1 / (1 - pow(a[0].f, t)) : 1,
+                      corrected ? 1 / sqrt(1 - pow(a[1].f, t)) : 1,
                       zfi_gradient_scale(l, ZF_AT_adamw_scaled)};
 }
 
@@ -198,9 +200,9 @@ ZFI_OPERATOR(adamw, .infer = zfi_infer_adamw, .grad = zfi_grad_none, .cpu = zfi_
 
 /* ------------------------------------------------------------------------------- the optimizer */
 
-static const zf_option zfi_adamw_options[] = {ZFI_ADAM_OPTIONS(zf_adamw_desc, 1e-8),
-                                              ZFI_DECAY_OPTIONS(zf_adamw_desc),
-                                              {.name = NULL}};
+static const zf_option zfi_adamw_options[] = {
+    ZFI_ADAM_OPTIONS(zf_adamw_desc, 1e-8), ZFI_CORRECTION_OPTION(zf_adamw_desc),
+    ZFI_DECAY_OPTIONS(zf_adamw_desc), {.name = NULL}};
 
 static void zfi_update_adamw(zf_graph *g, zfi_optimizer *o, zf_tensor p, zf_tensor dp,
                              double decay)
@@ -211,6 +213,7 @@ static void zfi_update_adamw(zf_graph *g, zfi_optimizer *o, zf_tensor p, zf_tens
     (void)zfi_build_update(
         ZF_OP_adamw, 8, (zf_tensor[]){p, dp, m, v, o->lr, o->step, w, o->scale},
         zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
-                 {.f = decay}, [ZF_AT_adamw_scaled] = {.i = o->scale.graph != NULL}));
+                 {.f = decay}, [ZF_AT_adamw_scaled] = {.i = o->scale.graph != NULL},
+                 [ZF_AT_adamw_uncorrected] = {.i = d->no_bias_correction}));
 }
 ZFI_OPTIMIZER(adamw, .counts = true, .update = zfi_update_adamw)

@@ -1,7 +1,7 @@
 /* lamb_update, lamb_apply: Adam with a step in proportion to the parameter (LAMB, You et al. 2020).
  *
  *     %u = lamb_update %p, %g, %m, %v, %t {beta1=0.9 ...} : f32[8]
- *         m, v as for adamw; u = m^ / (sqrt(v^) + eps) + wd p
+ *         m, v, m^, v^ as for adamw; u = m^ / (sqrt(v^) + eps) + wd p
  *     lamb_apply %p, %u, %lr, %np, %nu {least=0.01 most=10}
  *         p -= lr r u, r = |p| / |u| in [least, most]
  *
@@ -120,6 +120,7 @@ ZFI_SAME_ATTRIBUTE(lamb_update, adamw, eps)
 ZFI_SAME_ATTRIBUTE(lamb_update, adamw, weight_decay)
 ZFI_SAME_ATTRIBUTE(lamb_update, adamw, world)
 ZFI_SAME_ATTRIBUTE(lamb_update, adamw, scaled)
+ZFI_SAME_ATTRIBUTE(lamb_update, adamw, uncorrected)
 ZFI_OPERATOR(lamb_update, .infer = zfi_infer_lamb_update, .cpu = zfi_cpu_lamb_update,
              .writes = zfi_writes_lamb_update, .master = zfi_master_lamb_update,
              .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES | ZF_OP_UPDATE)
@@ -132,6 +133,7 @@ ZFI_OPERATOR(lamb_apply, .infer = zfi_infer_lamb_apply, .grad = zfi_grad_none,
 
 static const zf_option zfi_lamb_options[] = {
     ZFI_ADAM_OPTIONS(zf_lamb_desc, 1e-6),
+    ZFI_CORRECTION_OPTION(zf_lamb_desc),
     ZFI_DECAY_OPTIONS(zf_lamb_desc),
     ZFI_RATIO_OPTIONS(zf_lamb_desc),
     {.name = NULL}};
@@ -184,7 +186,8 @@ static void zfi_update_lamb(zf_graph *g, zfi_optimizer *o, zf_tensor p, zf_tenso
     zf_tensor u = zfi_build_update(
         ZF_OP_lamb_update, 7, (zf_tensor[]){p, dp, m, v, o->step, w, o->scale},
         zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
-                 {.f = decay}, [ZF_AT_lamb_update_scaled] = {.i = o->scale.graph != NULL}));
+                 {.f = decay}, [ZF_AT_lamb_update_scaled] = {.i = o->scale.graph != NULL},
+                 [ZF_AT_lamb_update_uncorrected] = {.i = d->no_bias_correction}));
     zfi_push(&g->memory, o->pieces, ((zfi_lamb_piece){p, u, w}));
     if (g->memory.failed || cut.row + zf_tensor_shape(p).dims[0] < cut.rows) return;
     zfi_apply_lamb(g, o->pieces, zfi_len(o->pieces), o->lr, d->min_coeff, d->max_coeff, norms);

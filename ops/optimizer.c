@@ -59,6 +59,9 @@ struct zfi_optimizer {
                   .help = "decay of the second moment"),                                           \
         ZF_OPTION(desc, NUMBER, eps, eps_, "[0,inf)", .traits = ZF_OPTION_CHANGES,                 \
                   .help = "added to the root of the second moment")
+#define ZFI_CORRECTION_OPTION(desc)                                                                \
+    ZF_OPTION(desc, FLAG, no_bias_correction, 0, NULL, .traits = ZF_OPTION_CHANGES,                \
+              .help = "moments are not corrected for their beginning as 0")
 
 #define ZFI_RATIO_OPTIONS(desc)                                                                    \
     ZF_OPTION(desc, NUMBER, min_coeff, 0.01, "[0,inf)", .flag = "min-ratio",                       \

@@ -59,7 +59,7 @@ typedef struct zfd_update_job {
     double beta1, beta2;
     float eps; /* sgd: momentum */
     float least, most;
-    bool nesterov, wide;
+    bool nesterov, wide, uncorrected;
     bool rates; /* lr has a number for each range */
     zfd_fault fault; /* the error to report where the step's number is below 1 */
     zfd_fault *report;
@@ -181,8 +181,8 @@ __device__ __forceinline__ void zfd_adam_of(const zfd_update_job &j, zfd_adam *a
     }
     a->lr = j.u ? 1 : zfd_number_at(j.lr, 0);
     a->scale = (float)c;
-    a->of_root = (float)(1 / sqrt(1 - pow(j.beta2, (double)t)));
-    a->rate = (float)(a->lr / (1 - pow(j.beta1, (double)t)));
+    a->of_root = j.uncorrected ? 1 : (float)(1 / sqrt(1 - pow(j.beta2, (double)t)));
+    a->rate = (float)(j.uncorrected ? a->lr : a->lr / (1 - pow(j.beta1, (double)t)));
 }
 
 template <class T>
@@ -404,7 +404,7 @@ static zfd_update_job zfd_adam_job_of(const zf_launch *l)
     j.step = static_cast<const int64_t *>(l->args[step].data);
     if (end > step + 1) j.master = zfd_floats(&l->args[step + 1]);
     j.beta1 = ZF_FLOAT(l, adamw, beta1), j.beta2 = ZF_FLOAT(l, adamw, beta2);
-    j.eps = (float)ZF_FLOAT(l, adamw, eps);
+    j.eps = (float)ZF_FLOAT(l, adamw, eps), j.uncorrected = ZF_INT(l, adamw, uncorrected) != 0;
     j.fault.kind = ZFD_FAULT_COUNT, j.fault.op = l->op, j.fault.node = l->node;
     j.fault.element = step;
     return j;
@@ -426,7 +426,8 @@ static bool zfd_updates_alike(const zf_launch *a, const zf_launch *b)
                  ZF_FLOAT(a, adamw, beta1) == ZF_FLOAT(b, adamw, beta1) &&
                  ZF_FLOAT(a, adamw, beta2) == ZF_FLOAT(b, adamw, beta2) &&
                  ZF_FLOAT(a, adamw, eps) == ZF_FLOAT(b, adamw, eps) &&
-                 ZF_INT(a, adamw, scaled) == ZF_INT(b, adamw, scaled);
+                 ZF_INT(a, adamw, scaled) == ZF_INT(b, adamw, scaled) &&
+                 ZF_INT(a, adamw, uncorrected) == ZF_INT(b, adamw, uncorrected);
     for (int32_t k = 4; k < a->arg_count && alike; k++) /* not the master weights */
         if (k != 6 || (a->arg_count == 7 && ZF_INT(a, adamw, scaled)))
             alike = a->args[k].data == b->args[k].data;

@@ -90,6 +90,14 @@ TEST(deepspeed_maps_values)
         {"\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"lr\": 0.011, \"max_coeff\": 0.3}}",
          "optimizer=lamb lamb.beta1=0.9 lamb.beta2=0.999 lamb.eps=1e-08 lamb.weight_decay=0 "
          "lamb.min_coeff=0.01 lamb.max_coeff=0.3"},
+        {"\"optimizer\": {\"type\": \"Adam\", \"params\": {\"bias_correction\": false}}",
+         "adamw.beta1=0.9 adamw.beta2=0.999 adamw.eps=1e-08 adamw.no_bias_correction=true "
+         "adamw.weight_decay=0"},
+        {"\"optimizer\": {\"type\": \"Adam\", \"params\": {\"bias_correction\": true}}",
+         "adamw.beta1=0.9 adamw.beta2=0.999 adamw.eps=1e-08 adamw.weight_decay=0"},
+        {"\"optimizer\": {\"type\": \"OneBitAdam\", \"params\": {\"bias_correction\": true}}",
+         "optimizer=onebit_adam onebit_adam.beta1=0.9 onebit_adam.beta2=0.999 "
+         "onebit_adam.eps=1e-08 onebit_adam.weight_decay=0 onebit_adam.freeze_step=100000"},
         {"\"optimizer\": {\"type\": \"SGD\", \"params\": {\"momentum\": 0.9, \"nesterov\": true}}",
          "optimizer=sgd sgd.momentum=0.9 sgd.nesterov=true sgd.weight_decay=0"},
         {"\"activation_checkpointing\": {\"cpu_checkpointing\": true}", "offload.activations=host"},

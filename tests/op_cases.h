@@ -557,8 +557,9 @@ static const op_case cases[] = {
      "update:\nsgd %1, %2, %3, %4, %5 {momentum=0.9 nesterov=true scaled=true}", NORM, 16, 0,
      MUTATES},
     {"adamw", "w[R,N] f[R,N] m[R,N] v[R,N] p[] t[] p[]",
-     "update:\nadamw %1, %2, %3, %4, %5, %6, %7 {beta1=0.9 beta2=0.99 eps=1e-08 scaled=true}", NORM,
-     64, 0, MUTATES},
+     "update:\nadamw %1, %2, %3, %4, %5, %6, %7 {beta1=0.9 beta2=0.99 eps=1e-08 scaled=true "
+     "uncorrected=true}",
+     NORM, 64, 0, MUTATES},
     {"lion", "w[R,N] f[R,N] m[R,N] p[]",
      "update:\nlion %1, %2, %3, %4 {beta1=0.9 beta2=0.99 weight_decay=0.1}", NORM, 16, 0, MUTATES},
     {"lion", "w[R,N] f[R,N] m[R,N] p[] p[]",

@@ -67,6 +67,7 @@ typedef struct rule {
     double hyper[8];  /* as in the golden file */
     bool decay_all;
     double clip; /* NAN: no pass */
+    bool no_bias_correction;
 } rule;
 
 static zf_status apply(zf_graph *g, zf_tensor lr, const rule *r)
@@ -84,7 +85,8 @@ static zf_status apply(zf_graph *g, zf_tensor lr, const rule *r)
                                          .beta2 = h[1],
                                          .eps = h[2],
                                          .weight_decay = h[3],
-                                         .decay_all = r->decay_all});
+                                         .decay_all = r->decay_all,
+                                         .no_bias_correction = r->no_bias_correction});
     if (!strcmp(r->file, "lion"))
         return zf_lion(g, lr,
                        &(zf_lion_desc){.beta1 = h[0],
@@ -98,7 +100,8 @@ static zf_status apply(zf_graph *g, zf_tensor lr, const rule *r)
                                    .weight_decay = h[3],
                                    .min_coeff = h[4],
                                    .max_coeff = h[5],
-                                   .decay_all = r->decay_all});
+                                   .decay_all = r->decay_all,
+                                   .no_bias_correction = r->no_bias_correction});
 }
 
 /* Records what a program call or the graph says. */
@@ -255,6 +258,57 @@ TEST(optim_lamb_is_timms)
     check_published(t, "lamb", (const char *[]){"unbounded", "default", "no_decay", "narrow"}, 4);
 }
 
+/* A tensor of AdamW or LAMB with moments as they are, in double. */
+typedef struct plain_moments {
+    double p[MOST], m[MOST], v[MOST];
+} plain_moments;
+
+static void step_plain_moments(plain_moments *x, const rule *r, const double *g, int64_t count,
+                               double lr)
+{
+    const double *h = r->hyper;
+    double u[MOST], of_p = 0, of_u = 0, ratio = 1;
+    for (int64_t i = 0; i < count; i++) {
+        x->m[i] = h[0] * x->m[i] + (1 - h[0]) * g[i];
+        x->v[i] = h[1] * x->v[i] + (1 - h[1]) * g[i] * g[i];
+        u[i] = x->m[i] / (sqrt(x->v[i]) + h[2]) + h[3] * x->p[i];
+        of_p += x->p[i] * x->p[i], of_u += u[i] * u[i];
+    }
+    if (!strcmp(r->file, "lamb") && of_p > 0 && of_u > 0)
+        ratio = fmin(fmax(sqrt(of_p / of_u), h[4]), h[5]);
+    for (int64_t i = 0; i < count; i++) x->p[i] -= lr * ratio * u[i];
+}
+
+/* Without bias correction the moments of the first steps are small, and so is their quotient in
+ * another way than with it; LAMB's ratio is within its bounds. */
+static void check_without_correction(test *t, const char *file, const char *name)
+{
+    static bench b;
+    static plain_moments all[TENSORS];
+    rule with = {.file = file, .decay_all = true, .clip = NAN, .no_bias_correction = true};
+    double hyper[MOST], lr[MOST], g[MOST], got[MOST];
+    memset(all, 0, sizeof all);
+    OK(t, open_golden(t, &b, file), b.error.text);
+    OK(t, golden(&b, name, ".hyper", -1, hyper), b.error.text);
+    OK(t, golden(&b, name, ".lr", -1, lr), b.error.text);
+    memcpy(with.hyper, hyper, sizeof with.hyper);
+    OK(t, build(t, &b, ZF_F32, &with), b.error.text);
+    for (int k = 0; k < TENSORS; k++) OK(t, golden(&b, "", "p0.", k, all[k].p), b.error.text);
+    for (int s = 0; s < STEPS; s++) {
+        OK(t, step(&b, s, lr[s], 1), b.error.text);
+        for (int k = 0; k < TENSORS; k++) {
+            const int64_t count = zf_shape_count(zf_tensor_shape(b.p[k]));
+            OK(t, golden(&b, "", "g.", k, g), b.error.text);
+            step_plain_moments(&all[k], &with, g + s * count, count, lr[s]);
+            OK(t, get(&b, b.p[k], got), b.error.text);
+            CHECK_NEAR(t, difference(got, all[k].p, count), 0, 0x1p-21);
+        }
+    }
+}
+
+TEST(optim_adamw_without_bias_correction) { check_without_correction(t, "adamw", "default"); }
+TEST(optim_lamb_without_bias_correction) { check_without_correction(t, "lamb", "narrow"); }
+
 TEST(optim_lion_is_timms)
 {
     check_published(t, "lion", (const char *[]){"default", "no_decay", "equal_betas"}, 3);
@@ -404,26 +458,26 @@ TEST(optim_mistakes_in_passes)
         bool early; /* before zf_autograd */
         const char *expected;
     } some[] = {
-        {{"sgd", {0.9, 0, 0}, false, NAN}, 1, true, "zf_sgd: needs zf_autograd before it"},
-        {{"sgd", {0, 1, 0}, false, NAN}, 1, false, "zf_sgd: nesterov requires momentum"},
-        {{"sgd", {1, 0, 0}, false, NAN}, 1, false, "zf_sgd: momentum is 1; it must be a number from 0 to below 1"},
-        {{"sgd", {0, 0, -1}, false, NAN},
+        {{"sgd", {0.9, 0, 0}, false, NAN, false}, 1, true, "zf_sgd: needs zf_autograd before it"},
+        {{"sgd", {0, 1, 0}, false, NAN, false}, 1, false, "zf_sgd: nesterov requires momentum"},
+        {{"sgd", {1, 0, 0}, false, NAN, false}, 1, false, "zf_sgd: momentum is 1; it must be a number from 0 to below 1"},
+        {{"sgd", {0, 0, -1}, false, NAN, false},
          1,
          false,
          "zf_sgd: weight_decay is -1; it must be a number of 0 or more"},
-        {{"adamw", {1, 0, 0, 0}, false, NAN},
+        {{"adamw", {1, 0, 0, 0}, false, NAN, false},
          1,
          false,
          "zf_adamw: beta1 is 1; it must be a number from 0 to below 1"},
-        {{"adamw", {0, 0, 0, 0}, false, NAN},
+        {{"adamw", {0, 0, 0, 0}, false, NAN, false},
          2,
          false,
          "zf_adamw: an optimizer (zf_adamw or another) has been run already"},
-        {{"lamb", {0, 0, 0, 0, 2, 1}, false, NAN},
+        {{"lamb", {0, 0, 0, 0, 2, 1}, false, NAN, false},
          1,
          false,
          "zf_lamb: min_coeff is 2, above max_coeff, 1"},
-        {{"adamw", {0}, false, 1}, 1, true, "zf_clip: needs zf_autograd before it"},
+        {{"adamw", {0}, false, 1, false}, 1, true, "zf_clip: needs zf_autograd before it"},
     };
     for (size_t n = 0; n < sizeof some / sizeof some[0]; n++) {
         static bench b;

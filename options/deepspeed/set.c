@@ -163,6 +163,21 @@ static zf_status zfi_ds_adam_mode(zfi_ds_reader *r, const zfi_ds_key *key, const
     return zf_json_fail(value, r->error, "is false: %s", key->words);
 }
 
+/* bias_correction, the opposite of an option of AdamW and LAMB. */
+static zf_status zfi_ds_correction(zfi_ds_reader *r, const zfi_ds_key *key, const zf_json *value)
+{
+    char path[ZFI_OPTION_NAME];
+    zfi_option_walk w;
+    bool yes = true;
+    const zf_status status = zf_json_to_bool(value, &yes, r->error);
+    if (status) return status;
+    if (zfi_ds_goto(&w, &r->all[0], zfi_ds_path(r, key->to, path)))
+        return zfi_ds_put(r, key, key->to, value, yes ? "false" : "true");
+    if (!yes) return zf_json_fail(value, r->error, "is false: %s", key->words);
+    r->origin = ZF_DEEPSPEED_NOTED;
+    return zfi_ds_note(r, key->path, "", "true", "what is always so here");
+}
+
 /* The rate of the optimizer, which a scheduler with a rate of its own replaces. */
 static zf_status zfi_ds_rate(zfi_ds_reader *r, const zfi_ds_key *key, const zf_json *value)
 {

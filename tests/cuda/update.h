@@ -17,7 +17,7 @@
  {5, 1001, 0}},
 {{"lamb_update", "w[R,N] f[R,N] m[R,N] v[R,N] t[]",
   "update:\nlamb_update %1, %2, %3, %4, %5 {beta1=0.9 beta2=0.99 eps=1e-06 "
-  "blocks=[1,2,4,5] decays=[0.1,0.3]} : g[R,N]",
+  "blocks=[1,2,4,5] decays=[0.1,0.3] uncorrected=true} : g[R,N]",
   NORM, 64, 0, MUTATES},
  {6, 1001, 0}},
 {{"lamb_apply", "w[R,N] m[R,N] p[] p[2] p[2]",

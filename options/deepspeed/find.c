@@ -17,16 +17,18 @@ static int zfi_ds_row(const char *block, const char *key)
 }
 
 /* The row whose last name is nearest, in this block rather than in another; -1: none is near, as of
- * keys that are longer than any row's. */
+ * keys that are longer than any row's. Names whose lengths differ by more are not compared. */
 static int zfi_ds_nearest(const char *block, const char *key)
 {
     const size_t length = strlen(block);
-    int nearest = -1, least = 2 * (2 + (int)strlen(key) / 4);
-    if (strlen(key) > ZFI_DS_NAME) return -1;
+    const int letters = (int)strlen(key);
+    int nearest = -1, least = 2 * (2 + letters / 4);
+    if (letters > ZFI_DS_NAME) return -1;
     for (int k = 0; k < zfi_ds_count(); k++) {
         const char *path = zfi_ds_keys[k].path, *leaf = zfi_ds_leaf(path);
         const bool here = !strncmp(path, block, length) && leaf == path + length + (length > 0);
-        const int distance = 2 * zfi_edit_distance(key, leaf, false) + !here;
+        int distance = 2 * abs((int)strlen(leaf) - letters) + !here;
+        if (distance < least) distance = 2 * zfi_edit_distance(key, leaf, false) + !here;
         if (distance < least) least = distance, nearest = k;
     }
     return nearest;

@@ -218,6 +218,14 @@ endif
 build/.found:
 	@mkdir -p build && echo '$(FOUND)' > $@
 
+# The commit that pages name; "": this is no clone.
+COMMIT := \#define ZF_COMMIT "$(shell git describe --always --dirty 2> /dev/null)"
+ifneq ($(COMMIT),$(file < build/commit.h))
+.PHONY: build/commit.h
+endif
+build/commit.h:
+	@mkdir -p build && echo '$(COMMIT)' > $@
+
 IMPLEMENT = -DZEROFLOW_IMPLEMENTATION
 STRICT    = -std=c11 -Wall -Wextra -pedantic -Wshadow $(WERROR)
 COMPILE   = $(call say,compile) mkdir -p $(@D); \
@@ -234,6 +242,7 @@ $1/obj/%.o: %.c Makefile $(if $(filter build/neon,$1),dist/zeroflow.h) | \
             build/.needs-$(if $(filter build,$1),build,test-all)
 	$$(COMPILE) -I. $$<
 $(PARTS:%.c=$1/obj/%.o): build/.found
+$1/obj/examples/frame/run/reports.o: build/commit.h
 $1/obj/zeroflow.o: zeroflow.h Makefile | build/.needs-$(if $(filter build,$1),build,test-all)
 	$$(COMPILE) $(IMPLEMENT) -x c $$<
 $1/libzeroflow.a: $1/obj/zeroflow.o

@@ -70,7 +70,7 @@ TEST_ONCE(settings_without_effect)
         {"--weights int8", "--weights requires --lora"},
         {"--freeze-step 5", "--freeze-step requires --optimizer onebit_adam, zero_one_adam or "
                             "onebit_lamb; it is adamw"},
-        {"--cost measure", "--cost requires --prefetch or --memory"},
+        {"--cost measure", "--cost requires --prefetch, --memory, --report-html or --trace"},
         {"--tuning f", "--tuning requires --device cuda or hip; it is cpu"},
         {"--corpus c --vocab v", "--corpus and --batch-file exclude each other"},
     };

@@ -136,12 +136,15 @@ TEST(page_escapes_what_is_from_outside)
     NEED(t, r, NULL);
     test_defer(t, free_report, r);
     zf_report_fact(r, "--lr", "a<b\n\x01", "x&y");
+    zf_report_fact(r, "--clip", "0", "default");
     zf_report_warning(r, "</li>");
     OK(t, zf_report_sink(r, NULL, 0, &sink, NULL), NULL);
     OK(t, sink.put(sink.self, &of, 1, NULL), NULL);
     NEED(t, (text = zf_report_text(r, NULL)), NULL);
     CHECK(t, strstr(text, "<title>&lt;script&gt;&amp;&quot;&#39;</title>"));
     CHECK(t, strstr(text, "<td>a&lt;b  </td><td class=\"soft\">x&amp;y</td>"));
+    CHECK(t, strstr(text, "<details><summary>defaults</summary>\n<div class=\"wide\"><table>\n"
+                          "<tr><td>--clip</td><td>0</td><td class=\"soft\">default</td></tr>\n"));
     CHECK(t, strstr(text, "<li>&lt;/li&gt;</li>") && strstr(text, "&lt;b&gt;") && !strstr(text, "<b>"));
     CHECK(t, is_well_formed(text));
 }
@@ -196,6 +199,43 @@ TEST(page_has_the_numbers_of_the_plan)
     CHECK(t, plan.traffic.all_gather.calls > 0 && strstr(text, peak));
     CHECK(t, strstr(text, "<td>optimizer</td>") && strstr(text, "<tr><td>link</td>"));
     CHECK(t, is_well_formed(text));
+}
+
+/* The plan's rates are those that were given, and a copy takes longer than by them. */
+TEST(page_warns_of_slow_queues)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor w, x;
+    zf_program *p;
+    zf_report *r;
+    zf_cost cost = zf_cost_default();
+    const float rate = 0.1f;
+    const char *text;
+    NEED(t, g, NULL);
+    test_defer(t, free_graph, g);
+    x = zf_input(g, "lr", ZF_F32, ZF_SCALAR), w = zf_param(g, "w", ZF_SHAPE(200, 1000), NULL);
+    zf_passes(g, &(zf_training){.loss = zf_sum(zf_mul(w, w)),
+                                .lr = x,
+                                .optimizer = ZF_ADAMW,
+                                .offload = {.optimizer = ZF_HOST}});
+    p = zf_compile(g, NULL);
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    test_defer(t, free_program, p);
+    OK(t, zf_write(p, x, &rate, sizeof rate), zf_program_error(p));
+    OK(t, zf_measure(p, true), zf_program_error(p));
+    OK(t, zf_step(p), zf_program_error(p));
+    NEED(t, (r = zf_report_new(NULL, &t->allocator)), NULL);
+    test_defer(t, free_report, r);
+    cost.download = (zf_cost_link){.bytes_per_s = 1e18, .latency_s = 1e-12};
+    for (int way = 0; way < 3; way++) { /* without rates; by slow ones; by those that are too fast */
+        if (way == 1) cost.upload = (zf_cost_link){.bytes_per_s = 1, .latency_s = 1};
+        cost.download.bytes_per_s = way == 1 ? 1 : 1e18;
+        OK(t, zf_report_plan(r, g, way ? &cost : NULL, p), zf_graph_error(g));
+        NEED(t, (text = zf_report_text(r, NULL)), NULL);
+        CHECK(t, !strstr(text, "is slow") == (way < 2) && is_well_formed(text));
+    }
+    CHECK(t, strstr(text, "<li>the queue download is slow: it was busy for "));
+    CHECK(t, !strstr(text, "the queue upload is slow"));
 }
 
 /* Several runs are in one picture; a sink writes whole pages. */

@@ -17,7 +17,8 @@ struct zf_report {
     char title[200];
     char path[4096];      /* of its sink */
     double every, saved;  /* seconds between two writes, and when the last was */
-    zfi_markup facts, warnings, plan, page;
+    zfi_markup facts, defaults, warnings, plan, page;
+    zfi_markup slow; /* warnings of the plan's queues */
     zfi_series *series[ZFI_REPORT_SERIES];
     int32_t series_count, left_out; /* left_out: numbers that had no series */
     char runs[ZFI_REPORT_RUNS][100];
@@ -49,6 +50,7 @@ static const char zfi_page_style[] =
     "table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}td,"
     "th{padding:2px 10px 2px 0;text-align:left;vertical-align:top;"
     "border-bottom:1px solid var(--line);overflow-wrap:normal}\n"
+    "#ran .wide{columns:auto 420px}#ran td{overflow-wrap:anywhere}\n"
     "i{display:inline-block;width:.8em;height:.8em;margin-right:.4em}.warn li{color:var(--c3)}"
     "summary{cursor:pointer;color:var(--soft)}\n";
 
@@ -166,9 +168,10 @@ static void zfi_curves_put(zfi_markup *t, const zf_report *r)
 static void zfi_warnings_put(zfi_markup *t, const zf_report *r)
 {
     const zfi_spikes *s = &r->spikes;
-    if (!r->warnings.bytes && !s->count && !r->skipped && !r->left_out) return;
+    if (!r->warnings.bytes && !r->slow.bytes && !s->count && !r->skipped && !r->left_out) return;
     zfi_markup_put(t, "<section id=\"warnings\"><h2>Warnings</h2>\n<ul class=\"warn\">\n");
     if (r->warnings.bytes) zfi_markup_add(t, r->warnings.data, r->warnings.bytes);
+    if (r->slow.bytes) zfi_markup_add(t, r->slow.data, r->slow.bytes);
     if (s->count) {
         zfi_markup_print(t, "<li>the loss jumps in %lld steps, first in", (long long)s->count);
         for (int k = 0; k < s->count && k < ZFI_SPIKES_NAMED; k++)
@@ -184,6 +187,25 @@ static void zfi_warnings_put(zfi_markup *t, const zf_report *r)
     zfi_markup_put(t, "</ul></section>\n");
 }
 
+static void zfi_facts_table(zfi_markup *t, const zfi_markup *rows)
+{
+    if (!rows->bytes) return;
+    zfi_markup_put(t, "<div class=\"wide\"><table>\n");
+    zfi_markup_add(t, rows->data, rows->bytes);
+    zfi_markup_put(t, "</table></div>\n");
+}
+
+/* What ran; settings that are defaults are folded. */
+static void zfi_facts_put(zfi_markup *t, const zf_report *r)
+{
+    if (!r->facts.bytes && !r->defaults.bytes) return;
+    zfi_markup_put(t, "<section id=\"ran\"><h2>What ran</h2>\n");
+    zfi_facts_table(t, &r->facts);
+    if (r->defaults.bytes) zfi_markup_put(t, "<details><summary>defaults</summary>\n");
+    zfi_facts_table(t, &r->defaults);
+    zfi_markup_put(t, r->defaults.bytes ? "</details></section>\n" : "</section>\n");
+}
+
 /* Makes the text of the page as it is now. */
 static zf_status zfi_page_make(zf_report *r)
 {
@@ -191,16 +213,13 @@ static zf_status zfi_page_make(zf_report *r)
     t->bytes = 0, t->lacks_memory = false;
     zfi_page_head(t, r->title);
     zfi_warnings_put(t, r);
-    if (r->facts.bytes) {
-        zfi_markup_put(t, "<section id=\"ran\"><h2>What ran</h2>\n<div class=\"wide\"><table>\n");
-        zfi_markup_add(t, r->facts.data, r->facts.bytes);
-        zfi_markup_put(t, "</table></div></section>\n");
-    }
+    zfi_facts_put(t, r);
     zfi_curves_put(t, r);
     if (r->plan.bytes) zfi_markup_add(t, r->plan.data, r->plan.bytes);
     zfi_markup_put(t, "</body></html>\n");
-    return t->lacks_memory || r->facts.lacks_memory || r->plan.lacks_memory ||
-                   r->warnings.lacks_memory
+    return t->lacks_memory || r->facts.lacks_memory || r->defaults.lacks_memory ||
+                   r->plan.lacks_memory ||
+                   r->warnings.lacks_memory || r->slow.lacks_memory
                ? ZF_ERR_NOMEM
                : ZF_OK;
 }
@@ -215,7 +234,8 @@ ZF_API zf_report *zf_report_new(const char *title, const zf_allocator *allocator
     if (!r) return NULL;
     memset(r, 0, sizeof *r);
     r->allocator = a;
-    r->facts.allocator = r->warnings.allocator = r->plan.allocator = r->page.allocator = a;
+    r->facts.allocator = r->defaults.allocator = r->warnings.allocator = r->slow.allocator =
+        r->plan.allocator = r->page.allocator = a;
     r->run_count = 1;
     snprintf(r->title, sizeof r->title, "%.199s", title && *title ? title : "zeroflow");
     snprintf(r->runs[0], sizeof r->runs[0], "%.99s", r->title);
@@ -229,18 +249,21 @@ ZF_API void zf_report_free(zf_report *r)
     a = r->allocator;
     for (int32_t k = 0; k < r->series_count; k++)
         a.fn(a.user, r->series[k], sizeof *r->series[k], 0);
-    zfi_markup_free(&r->facts), zfi_markup_free(&r->warnings);
+    zfi_markup_free(&r->facts), zfi_markup_free(&r->defaults);
+    zfi_markup_free(&r->warnings), zfi_markup_free(&r->slow);
     zfi_markup_free(&r->plan), zfi_markup_free(&r->page);
     a.fn(a.user, r, sizeof *r, 0);
 }
 
 ZF_API void zf_report_fact(zf_report *r, const char *name, const char *value, const char *origin)
 {
+    zfi_markup *t;
     if (!r || !name) return;
-    zfi_markup_put(&r->facts, "<tr><td>"), zfi_markup_escaped(&r->facts, name);
-    zfi_markup_put(&r->facts, "</td><td>"), zfi_markup_escaped(&r->facts, value ? value : "");
-    zfi_markup_put(&r->facts, "</td><td class=\"soft\">");
-    zfi_markup_escaped(&r->facts, origin ? origin : ""), zfi_markup_put(&r->facts, "</td></tr>\n");
+    t = origin && !strncmp(origin, "default", 7) ? &r->defaults : &r->facts;
+    zfi_markup_put(t, "<tr><td>"), zfi_markup_escaped(t, name);
+    zfi_markup_put(t, "</td><td>"), zfi_markup_escaped(t, value ? value : "");
+    zfi_markup_put(t, "</td><td class=\"soft\">");
+    zfi_markup_escaped(t, origin ? origin : ""), zfi_markup_put(t, "</td></tr>\n");
 }
 
 ZF_API void zf_report_warning(zf_report *r, const char *text)
@@ -268,14 +291,15 @@ ZF_API zf_status zf_report_plan(zf_report *r, zf_graph *graph, const zf_cost *co
     int32_t count = 0;
     zf_status status;
     if (!r || !graph) return ZF_ERR_ARGUMENT;
-    r->plan.bytes = 0;
+    r->plan.bytes = r->slow.bytes = 0;
     if (program) info = zf_program_info_of(program);
     if (program && !zf_measured(program, NULL, &count) && count > 0) {
         spans = r->allocator.fn(r->allocator.user, NULL, 0, (size_t)count * sizeof *spans);
         if (!spans) return ZF_ERR_NOMEM;
         (void)zf_measured(program, spans, &count);
     }
-    status = zfi_plan_draw(&r->plan, graph, cost, program ? &info : NULL, spans, spans ? count : 0);
+    status = zfi_plan_draw(&r->plan, &r->slow, graph, cost, program ? &info : NULL, spans,
+                           spans ? count : 0);
     if (spans) r->allocator.fn(r->allocator.user, spans, (size_t)count * sizeof *spans, 0);
     return status ? status : r->plan.lacks_memory ? ZF_ERR_NOMEM : ZF_OK;
 }

@@ -154,9 +154,11 @@ static void zfi_times_draw(zfi_markup *t, const zfi_times *times, double end)
                      "role=\"img\" aria-label=\"what each queue does over time, %s\">\n",
                      times->name, ZFI_PLAN_WIDTH, lanes * ZFI_PLAN_LANE + 26, times->name);
     for (double at = 0; at <= end; at += step) {
+        const double x = ZFI_PLAN_LEFT + scale * at;
+        const bool last = x > ZFI_PLAN_WIDTH - 40; /* in the middle it would be cut off */
         zfi_markup_print(
-            t, "<path class=\"grid\" d=\"M%.1f 0V%d\"/><text class=\"mid\" x=\"%.1f\" y=\"%d\">",
-            ZFI_PLAN_LEFT + scale * at, lanes * ZFI_PLAN_LANE + 6, ZFI_PLAN_LEFT + scale * at,
+            t, "<path class=\"grid\" d=\"M%.1f 0V%d\"/><text class=\"%s\" x=\"%.1f\" y=\"%d\">", x,
+            lanes * ZFI_PLAN_LANE + 6, last ? "end" : "mid", last ? ZFI_PLAN_WIDTH : x,
             lanes * ZFI_PLAN_LANE + 20);
         zfi_markup_seconds(t, at), zfi_markup_put(t, "</text>");
     }
@@ -187,6 +189,26 @@ static void zfi_busy_table(zfi_markup *t, const zfi_times *all, int count, const
         zfi_markup_put(t, "</td></tr>\n");
     }
     zfi_markup_put(t, "</table></div>\n");
+}
+
+/* A queue to other places is slow: it takes so many times as long as planned, and that is more than
+ * this share of the step. */
+static const double zfi_slow_factor = 2, zfi_slow_share = 0.01;
+
+/* A line of warnings for each slow queue. */
+static void zfi_slow_put(zfi_markup *t, const zfi_times *planned, const zfi_times *measured)
+{
+    const double step = zfi_times_end(measured);
+    for (int k = ZF_RESOURCE_LINK; k < ZF_RESOURCES; k++) {
+        const double plan = zfi_times_busy(planned, k), is = zfi_times_busy(measured, k);
+        if (!(plan > 0) || is <= zfi_slow_factor * plan || is - plan <= zfi_slow_share * step)
+            continue;
+        zfi_markup_print(t, "<li>the queue %s is slow%s: it was busy for ",
+                         zf_resource_name((zf_resource)k),
+                         k == ZF_RESOURCE_LINK ? ", or ranks wait for one another" : "");
+        zfi_markup_seconds(t, is), zfi_markup_put(t, " of the measured step, and ");
+        zfi_markup_seconds(t, plan), zfi_markup_put(t, " were planned</li>\n");
+    }
 }
 
 static void zfi_queues_draw(zfi_markup *t, const zfi_times *all, int count, const zf_estimate *e)
@@ -385,8 +407,9 @@ static zf_status zfi_plan_room_new(zfi_plan_room *r, zf_graph *g, const zf_plan 
     return r->alive && r->nodes.all && r->spans ? ZF_OK : ZF_ERR_NOMEM;
 }
 
-/* Draws all of a plan after zf_memory; measured: spans of a step that has run, or NULL. */
-static zf_status zfi_plan_draw(zfi_markup *t, zf_graph *g, const zf_cost *cost,
+/* Draws all of a plan after zf_memory; measured: spans of a step that has run, or NULL. With rates
+ * that were given, `warnings` gets slow queues. */
+static zf_status zfi_plan_draw(zfi_markup *t, zfi_markup *warnings, zf_graph *g, const zf_cost *cost,
                                const zf_program_info *info, const zf_span *measured,
                                int32_t measured_count)
 {
@@ -407,6 +430,7 @@ static zf_status zfi_plan_draw(zfi_markup *t, zf_graph *g, const zf_cost *cost,
         zfi_markup_put(t, "<section id=\"memory\"><h2>Memory</h2>\n");
         for (int k = 0; k < ZF_SPACES; k++) zfi_memory_draw(t, g, &plan, (zf_space)k, r.alive);
         zfi_markup_put(t, "</section>\n");
+        if (cost && times > 1) zfi_slow_put(warnings, &all[0], &all[1]);
         zfi_queues_draw(t, all, times, &e);
         zfi_operators_draw(t, g, &rates, all, times, &r.nodes);
         zfi_traffic_draw(t, &plan, info);

@@ -162,9 +162,9 @@ static const zf_option run_rows[] = {
     ROW(COUNT, mics, 0, "[0,1024]", .unit = "Z", .with = "zero.stage=1|2|3, !zero.hpz",
         .help = "shard over the Z ranks of a node alone; each node has all shards (MiCS)"),
     ROW(TEXT, cost, 0, NULL, .unit = "FILE|measure", .traits = READS,
-        .with = "prefetch.bytes|memory",
-        .help = "rates by which --prefetch is planned and --memory chooses; measure: those of this "
-                "machine"),
+        .with = "prefetch.bytes|memory|report_html|trace",
+        .help = "rates by which --prefetch is planned, --memory chooses, and --report-html and "
+                "--trace estimate; measure: those of this machine"),
     ROW(TEXT, save_cost, 0, NULL, .unit = "FILE", .traits = LOCAL | WRITES, .with = "cost=measure",
         .help = "write the rates of --cost measure"),
     ROW(NUMBER, deadline, 60, "[0.001,1000000]", .unit = "SECONDS", .traits = LOCAL,

@@ -1,5 +1,6 @@
 /* The page of a run (--report-html), and the trace of some of its steps (--trace). */
 #define _POSIX_C_SOURCE 200809L
+#include "../../../build/commit.h"
 #include "../options/fail.h"
 #include "run.h"
 
@@ -36,7 +37,7 @@ bool run_trace_steps(const char *text, run_traced *out, zf_error *error)
 typedef struct option_list {
     zf_report *page;
     const run_job *job;
-    bool given; /* those on the command line, or the others */
+    bool given; /* those on the command line or in DeepSpeed's file, or the others */
 } option_list;
 
 /* Whether an argument is the whole name of an option. */
@@ -68,14 +69,30 @@ static bool is_given(const run_job *job, const char *flag)
     return false;
 }
 
+/* Where the value of an option is from; NULL: it was not given. */
+static const char *origin_of(const run_job *job, const zf_option_value *v, char text[200])
+{
+    const zf_deepspeed *d = &job->o.deepspeed;
+    snprintf(text, 200, "command line");
+    if (v->flag && is_given(job, v->flag)) return text;
+    for (int32_t k = 0; k < d->count; k++) {
+        const zf_deepspeed_setting *s = &d->settings[k];
+        if (strcmp(s->option, v->path)) continue;
+        if (s->line) snprintf(text, 200, "%s:%lld", d->file, (long long)s->line);
+        else snprintf(text, 200, "%s, by default", d->file);
+        return text;
+    }
+    return NULL;
+}
+
 static void put_option(void *user, const zf_option_value *v)
 {
     const option_list *l = user;
-    char name[200];
-    const bool given = v->flag && is_given(l->job, v->flag);
-    if (!*v->text || given != l->given || (!given && !v->has_effect)) return;
+    char name[200], text[200];
+    const char *origin = origin_of(l->job, v, text);
+    if (!*v->text || !origin == l->given || (!origin && !v->has_effect)) return;
     snprintf(name, sizeof name, v->flag ? "--%s" : "%s", v->flag ? v->flag : v->path);
-    zf_report_fact(l->page, name, v->text, given ? "command line" : "default or chosen");
+    zf_report_fact(l->page, name, v->text, origin ? origin : "default or chosen");
 }
 
 __attribute__((format(printf, 3, 4))) static void put_fact(zf_report *page, const char *name,
@@ -101,7 +118,8 @@ static void put_facts(run *r)
     if (!uname(&machine))
         put_fact(r->page, "machine", "%s, %s %s %s", machine.nodename, machine.sysname,
                  machine.release, machine.machine);
-    put_fact(r->page, "zeroflow", "%s", zf_version());
+    put_fact(r->page, "zeroflow", "%s%s", zf_version(),
+             *ZF_COMMIT ? ", commit " ZF_COMMIT : "");
     for (int given = 1; given >= 0; given--)
         zf_options_each(job->tables.all, job->tables.count, put_option,
                         &(option_list){.page = r->page, .job = job, .given = given});

@@ -1,7 +1,15 @@
 /* The stream of metrics, event files and the line of progress. Event files are read back by a reader
  * of its own: its checksum is computed bit by bit, its protobuf field by field. */
-#define _XOPEN_SOURCE 700
+#if defined(__linux__)
+#define _GNU_SOURCE
+#else
+#define _DARWIN_C_SOURCE
+#endif
+#include "disk.h"
+#include "kill.h"
 #include "test.h"
+
+#include "../examples/frame/output/csv.h"
 
 #include <dirent.h>
 #include <sys/stat.h>
@@ -326,6 +334,105 @@ TEST(events_refuse)
     CHECK_TEXT(t, error.text,
                "zf_event_sink: names is 0 and resumed -1; names must be ZF_NAMES_HF or "
                "ZF_NAMES_DEEPSPEED, and resumed at least 0");
+}
+
+/* ---------------------------------------------------------------------------------------- kill */
+
+typedef struct watched {
+    char folder[300], log[320], events[320], page[320], trace[320];
+} watched;
+
+static const char watched_header[] = "step,loss\n";
+
+/* A graph of one node, for the trace. */
+static bool trace_step(zf_trace *trace, zf_graph *g)
+{
+    const zf_span span = {.node = 0, .resource = ZF_RESOURCE_COMPUTE, .from = 0, .to = 1e-3};
+    return !zf_trace_spans(trace, g, &(zf_trace_desc){.spans = &span, .count = 1, .last = true});
+}
+
+/* Three steps, which all that writes files takes. */
+static bool watch_run(void *user)
+{
+    const watched *w = user;
+    zf_metrics m = {.count = 0};
+    zf_sink sink;
+    csv_file log;
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = zf_graph_new(NULL);
+    zf_report *page = zf_report_new("kill", NULL);
+    zf_trace *trace = zf_trace_new(NULL);
+    bool good = g && page && trace && zf_valid(zf_input(g, "x", ZF_F32, ZF_SCALAR)) &&
+                csv_open(&log, w->log, watched_header, 0, NULL, NULL, &error) &&
+                !zf_event_sink(&(zf_event_desc){.directory = w->events}, &sink, &error) &&
+                !zf_metrics_add(&m, &sink, &error) &&
+                !zf_report_sink(page, w->page, ZF_ZERO, &sink, &error) &&
+                !zf_metrics_add(&m, &sink, &error);
+    for (int64_t step = 1; step <= 3 && good; step++) {
+        const zf_metric of = metric(step, "loss", (double)step);
+        good = csv_add(&log, step == 1 ? "1,1\n" : step == 2 ? "2,2\n" : "3,3\n") &&
+               !zf_metrics_put(&m, &of, 1, &error) && trace_step(trace, g) &&
+               !zf_trace_save(trace, w->trace, &error);
+    }
+    if (!good) fprintf(stderr, "%s\n", error.text);
+    good = !zf_metrics_close(&m, NULL) && good && csv_close(&log, &error);
+    zf_trace_free(trace), zf_report_free(page), zf_graph_free(g);
+    return good;
+}
+
+/* The text of a small file; NULL: there is none. */
+static const char *small_file(const char *path)
+{
+    static char text[1 << 16];
+    FILE *file = fopen(path, "rb");
+    if (!file) return NULL;
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    return text;
+}
+
+/* Whether each file that is there is a whole one, and the log and the event file complete rows. */
+static bool watched_is_valid(const watched *w, const char **what)
+{
+    const char *text = small_file(*what = w->log), *rows = "step,loss\n1,1\n2,2\n3,3\n";
+    size_t length = text ? strlen(text) : 0;
+    zf_json *json = NULL;
+    if (length && (strncmp(rows, text, length) || text[length - 1] != '\n')) return false;
+    *what = event_file(w->events, 0);
+    if (**what && read_events(*what)->damaged) return false;
+    text = small_file(*what = w->page), length = text ? strlen(text) : 0;
+    if (text && (length < 8 || strcmp(text + length - 8, "</html>\n"))) return false;
+    if (!(text = small_file(*what = w->trace))) return true;
+    json = zf_json_parse(text, strlen(text), NULL, NULL);
+    zf_json_free(json);
+    return json != NULL;
+}
+
+/* kill -9 at every system call of a run that is watched in every way. */
+TEST_ONCE(reports_survive_kill)
+{
+    static watched w;
+    const char *what = "";
+    int killed = 1, rounds = 0;
+    if (!access("/dev/shm", W_OK))
+        snprintf(w.folder, sizeof w.folder, "/dev/shm/zeroflow-watched-%ld", (long)getpid());
+    else snprintf(w.folder, sizeof w.folder, "%s", test_path("watched"));
+    snprintf(w.log, sizeof w.log, "%s/log.csv", w.folder);
+    snprintf(w.events, sizeof w.events, "%s/events", w.folder);
+    snprintf(w.page, sizeof w.page, "%s/page.html", w.folder);
+    snprintf(w.trace, sizeof w.trace, "%s/trace.json", w.folder);
+    for (long stop = 1; killed && stop < 2000; stop += 2 * TEST_ONE_IN, rounds++) {
+        disk_remove(w.folder);
+        CHECK(t, !mkdir(w.folder, 0700));
+        killed = kill_at(stop, watch_run, &w);
+        if (killed >= 0 && watched_is_valid(&w, &what)) continue;
+        printf("    killed at stop %ld\n", stop);
+        test_fail(t, __FILE__, __LINE__, what, "is damaged");
+        break;
+    }
+    CHECK(t, rounds > 60 / TEST_ONE_IN);
+    CHECK(t, t->failed || (small_file(w.log) && strlen(small_file(w.log)) == 22));
+    disk_remove(w.folder);
 }
 
 /* ------------------------------------------------------------------------------------- progress */

@@ -55,6 +55,7 @@ static const exception without[] = {
     {"plan_mutants_are_refused_or_sound", long_run},
     {"random_graphs_keep_their_numbers", long_run},
     {"recompute_keeps_bits", long_run},
+    {"reports_survive_kill", "it starts processes and kills them"},
     {"saving_survives_kill", "it starts processes and kills them"},
     {"shards_survive_a_refusing_allocator", "it refuses allocations by itself"},
     {"threads_refused", "it refuses threads by itself"},

@@ -95,7 +95,7 @@ check 'error feedback of nothing' \
 check 'errors of 16 bits' misused "--loco-bits takes 8 or 32, not '16'" pretrain --corpus c --vocab v \
     --loco-bits 16
 check 'cost without prefetch' \
-    misused '--cost requires --prefetch or --memory' \
+    misused '--cost requires --prefetch, --memory, --report-html or --trace' \
     pretrain --corpus c --vocab v --cost measure
 check 'offload of something' \
     misused \
@@ -293,6 +293,30 @@ check 'page, event files and trace' sinks
 check 'steps of a trace' fails 1 "bert: --trace t:steps=3-2: the steps must be A-B, 1 or more and at most \
 1000 of them, as in FILE:steps=10-12" \
     "$bert" pretrain --corpus "$corpus" --vocab "$vocab" --seq 32 --batch 4 --trace t:steps=3-2
+
+# A run that goes on names what its DeepSpeed configuration sets otherwise; what changes numbers is an
+# error.
+configure() { # STAGE MORE
+    printf '{"train_batch_size": 4, "gradient_clipping": 1, "optimizer": {"type": "Adam"},
+"zero_optimization": {"stage": %s}%s}' "$1" "${2:-}" > "$work/ds.json"
+}
+by_file() {
+    pretrain --eval-batches 0 --quiet --deepspeed-config "$work/ds.json" "$@"
+}
+reconfigured() {
+    configure 1 && by_file --steps 2 --save "$work/by file" && [ $status = 0 ] &&
+        grep -q '^  "zero.stage": "1",' "$work/by file/deepspeed.json" &&
+        configure 2 && by_file --steps 3 --load "$work/by file" --report-html "$work/page.html" &&
+        [ $status = 0 ] &&
+        grep -q "^$work/by file was trained with zero.stage = 1, not 2\$" "$work/out" &&
+        grep -q '<td>--zero</td><td>2</td><td class="soft">ds.json:2</td>' "$work/page.html" &&
+        configure 2 ', "scheduler": {"type": "WarmupLR"}' &&
+        by_file --steps 3 --load "$work/by file" && [ $status = 1 ] &&
+        grep -q 'was trained with schedule = linear, not warmup_lr' "$work/err" &&
+        configure 1 ', "steps_per_print": 3' && by_file --steps 3 --load "$work/by file" &&
+        [ $status = 0 ] && ! grep -q 'was trained with' "$work/out"
+}
+check 'another configuration of DeepSpeed' reconfigured
 
 # A model without next sentences has no head for them; it can be resumed and evaluated.
 words_alone() {

@@ -129,20 +129,37 @@ static zf_json_writer *describe(const run *r)
 /* The file of a checkpoint that has the options of --deepspeed-config. */
 static const char deepspeed_file[] = "deepspeed.json";
 
+/* What DeepSpeed's configuration sets this option to; NULL: it does not. */
+static const char *deepspeed_value(const zf_deepspeed *d, const char *option)
+{
+    for (int32_t k = 0; k < d->count; k++)
+        if (!strcmp(d->settings[k].option, option)) return d->settings[k].value;
+    return NULL;
+}
+
 /* Prints which options of DeepSpeed's configuration differ from those of the checkpoint; those that
  * change numbers have been refused. */
 static void tell_deepspeed(const run *r)
 {
     const settings *o = &r->job->o;
+    const zf_deepspeed *d = &o->deepspeed;
     char path[1100];
     zf_error none;
     snprintf(path, sizeof path, "%s/%s", o->load, deepspeed_file);
     zf_json *saved = o->deepspeed_config ? zf_json_read(path, NULL, &none) : NULL;
-    for (int32_t k = 0; saved && k < o->deepspeed.count; k++) {
-        const zf_deepspeed_setting *s = &o->deepspeed.settings[k];
-        const char *before = zf_json_string(zf_json_member(saved, s->option), NULL);
-        if (before && strcmp(before, s->value))
-            printf("%s was trained with %s = %s, not %s\n", o->load, s->option, before, s->value);
+    for (const zf_json *of = zf_json_first(saved); of; of = zf_json_next(of)) {
+        const char *option = zf_json_key(of, NULL), *before = zf_json_string(of, NULL);
+        const char *now = deepspeed_value(d, option);
+        if (!before || (now && !strcmp(before, now))) continue;
+        if (now) printf("%s was trained with %s = %s, not %s\n", o->load, option, before, now);
+        else printf("%s was trained with %s = %s, which the file does not say now\n", o->load, option,
+                    before);
+    }
+    for (int32_t k = 0; saved && k < d->count; k++) {
+        const zf_deepspeed_setting *s = &d->settings[k];
+        if (*s->option && !zf_json_member(saved, s->option))
+            printf("%s was trained with a file that does not say %s, now %s\n", o->load, s->option,
+                   s->value);
     }
     zf_json_free(saved);
 }

@@ -409,9 +409,9 @@ static zf_status zfi_plan_room_new(zfi_plan_room *r, zf_graph *g, const zf_plan 
 
 /* Draws all of a plan after zf_memory; measured: spans of a step that has run, or NULL. With rates
  * that were given, `warnings` gets slow queues. */
-static zf_status zfi_plan_draw(zfi_markup *t, zfi_markup *warnings, zf_graph *g, const zf_cost *cost,
-                               const zf_program_info *info, const zf_span *measured,
-                               int32_t measured_count)
+static zf_status zfi_plan_draw(zfi_markup *t, zfi_markup *warnings, zf_graph *g,
+                               const zf_cost *cost, const zf_program_info *info,
+                               const zf_span *measured, int32_t measured_count)
 {
     zfi_plan_room r = {.a = t->allocator};
     zf_cost rates = cost ? *cost : zf_cost_default();

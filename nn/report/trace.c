@@ -50,20 +50,28 @@ static size_t zfi_trace_bytes(const zf_node *node)
     return node->effect ? 0 : (size_t)zf_shape_count(node->shape) * zf_dtype_size(node->dtype);
 }
 
+/* Whole nanoseconds since the beginning of the trace. Slices of a queue that follow one another do
+ * not overlap by a rounding: readers would nest them. */
+static long long zfi_trace_ns(const zf_trace *t, double seconds)
+{
+    return llround(1e3 * (t->at + 1e6 * seconds));
+}
+
 static void zfi_trace_slice(zf_trace *t, zf_graph *g, const zf_node *node, const zf_span *s,
                             int pid)
 {
     zf_work work = {.launches = 0};
     const double seconds = s->to - s->from;
+    const long long from = zfi_trace_ns(t, s->from), lasts = zfi_trace_ns(t, s->to) - from;
     zfi_trace_begin(t);
     zfi_markup_put(&t->text, "{\"ph\":\"X\",\"name\":");
     zfi_trace_quoted(t, node->op_name ? node->op_name : "?");
     zfi_markup_print(
         &t->text,
-        ",\"cat\":\"%s\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{\"node\":%d,"
-        "\"bytes\":%zu,\"scope\":",
-        node->update ? "update" : "micro", t->at + 1e6 * s->from, 1e6 * seconds, pid,
-        (int)s->resource, (int)s->node, zfi_trace_bytes(node));
+        ",\"cat\":\"%s\",\"ts\":%lld.%03lld,\"dur\":%lld.%03lld,\"pid\":%d,\"tid\":%d,\"args\":{"
+        "\"node\":%d,\"bytes\":%zu,\"scope\":",
+        node->update ? "update" : "micro", from / 1000, from % 1000, lasts / 1000, lasts % 1000,
+        pid, (int)s->resource, (int)s->node, zfi_trace_bytes(node));
     zfi_trace_quoted(t, node->scope ? node->scope : "");
     /* FLOPs of one of the operator's nodes, as a mean */
     if (!zf_graph_work(g, node->op, &work) && work.launches > 0 && work.flops > 0 && seconds > 0)

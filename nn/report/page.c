@@ -50,7 +50,8 @@ static const char zfi_page_style[] =
     "table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}td,"
     "th{padding:2px 10px 2px 0;text-align:left;vertical-align:top;"
     "border-bottom:1px solid var(--line);overflow-wrap:normal}\n"
-    "#ran .wide{columns:auto 420px}#ran td{overflow-wrap:anywhere}\n"
+    "td{white-space:nowrap}#ran .wide{columns:auto 420px}"
+    "#ran td{white-space:normal;overflow-wrap:anywhere}\n"
     "i{display:inline-block;width:.8em;height:.8em;margin-right:.4em}.warn li{color:var(--c3)}"
     "summary{cursor:pointer;color:var(--soft)}\n";
 

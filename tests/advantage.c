@@ -117,6 +117,24 @@ TEST_ONCE(advantages_of_tokens)
     check_near(t, &of, "reinforce.whitened", advantage, CELLS);
 }
 
+/* DeepSpeed-Chat's place of the score, by its code line by line; some answers fill their rows. */
+TEST_ONCE(advantages_of_a_score_after_the_answer)
+{
+    static const zf_advantage_desc d = {.kl_reward = 0.1, .reward_clip = 3, .score_after = true,
+                                        .gamma = 0.97, .lambda = 0.9};
+    double logp[CELLS], reference[CELLS], value[CELLS], score[TEXTS];
+    double reward[CELLS], advantage[CELLS], returns[CELLS];
+    table of;
+    if (!open_table(t, &of)) return;
+    take(t, &of, "logp", logp, CELLS), take(t, &of, "reference", reference, CELLS);
+    take(t, &of, "value", value, CELLS), take(t, &of, "score_of_texts", score, TEXTS);
+    zf_token_rewards(&of.answers, score, logp, reference, &d, reward);
+    check_near(t, &of, "chat.rewards", reward, CELLS);
+    zf_returns(&of.answers, reward, value, &d, advantage, returns);
+    check_near(t, &of, "chat.advantage", advantage, CELLS);
+    check_near(t, &of, "chat.returns", returns, CELLS);
+}
+
 /* All of an answer's numbers are those without what is around it, whatever that is. */
 TEST(advantages_read_nothing_outside_of_answers)
 {

@@ -114,6 +114,12 @@ begins_as_reward_model() {
 }
 check 'the critic begins as the reward model' begins_as_reward_model
 
+# The values of what follows an answer are other numbers.
+score_may_be_after() {
+    begins_as > "$work/a" && begins_as --score-after | paste - "$work/a" | awk '{ exit $1 == $2 }'
+}
+check 'the score of an action after the answer' score_may_be_after
+
 # Rewards by an adapter over the base of the policy are those by the same model with a base of its own.
 rewards_over_the_base() {
     for base in '--lora r=4' ''; do

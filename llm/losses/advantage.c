@@ -28,6 +28,9 @@ ZF_API const zf_option *zf_advantage_options(void)
                   .help = "how much the KL divergence to the reference takes from rewards"),
         ZF_OPTION(zf_advantage_desc, NUMBER, reward_clip, 0, "[0,inf)", .traits = ZF_OPTION_CHANGES,
                   .help = "scores are within +- this; 0: as they are"),
+        ZF_OPTION(zf_advantage_desc, FLAG, score_after, 0, NULL, .traits = ZF_OPTION_CHANGES,
+                  .help = "the score belongs to an action after the last token, which is not "
+                          "trained (DeepSpeed-Chat)"),
         ZF_OPTION(zf_advantage_desc, NUMBER, gamma, 1, "(0,1]", .traits = ZF_OPTION_CHANGES,
                   .help = "discount of a token"),
         ZF_OPTION(zf_advantage_desc, NUMBER, lambda, 0.95, "[0,1]", .traits = ZF_OPTION_CHANGES,
@@ -122,12 +125,22 @@ double zf_group_deviation(const double *reward, const int32_t *group, int64_t co
     return zfl_peers_of(reward, group, count, id).std;
 }
 
+/* The place after the last token of an answer; -1: none, or it is outside of the row. */
+static int64_t zfl_place_after(const zf_answers *a, int64_t text)
+{
+    int64_t k = (text + 1) * a->tokens;
+    const int64_t end = k;
+    while (k > text * a->tokens && !zfl_is_answer(a, k - 1)) k--;
+    return k == end || k == text * a->tokens ? -1 : k;
+}
+
 void zf_token_rewards(const zf_answers *a, const double *score, const double *logp,
                       const double *reference, const zf_advantage_desc *desc, double *reward)
 {
     const zf_advantage_desc d = zfl_advantage_desc(desc);
     const double most = d.reward_clip > 0 ? d.reward_clip : INFINITY;
     for (int64_t i = 0; i < a->texts; i++) {
+        const int64_t after = d.score_after ? zfl_place_after(a, i) : -1;
         int64_t last = -1;
         for (int64_t k = i * a->tokens; k < (i + 1) * a->tokens; k++) {
             reward[k] = 0;
@@ -135,6 +148,7 @@ void zf_token_rewards(const zf_answers *a, const double *score, const double *lo
             if (d.kl_reward > 0) reward[k] = -d.kl_reward * (logp[k] - reference[k]);
             last = k;
         }
+        if (after >= 0) last = after;
         if (last >= 0) reward[last] += fmax(-most, fmin(score[i], most));
     }
 }
@@ -144,11 +158,12 @@ void zf_returns(const zf_answers *a, const double *reward, const double *value,
 {
     const zf_advantage_desc d = zfl_advantage_desc(desc);
     for (int64_t i = 0; i < a->texts; i++) {
+        const int64_t after = d.score_after ? zfl_place_after(a, i) : -1;
         double later = 0, next = 0; /* A and V of the next token */
         for (int64_t k = (i + 1) * a->tokens - 1; k >= i * a->tokens; k--) {
-            const bool answers = zfl_is_answer(a, k);
-            const double own = answers && value ? value[k] : 0;
-            if (answers) {
+            const bool answers = zfl_is_answer(a, k), acts = answers || k == after;
+            const double own = acts && value ? value[k] : 0;
+            if (acts) {
                 later = reward[k] + d.gamma * next - own + d.gamma * d.lambda * later;
                 next = own;
             }

@@ -193,6 +193,9 @@ static const zf_option advantage_rows[] = {
                   "BETA (log p - log p of the reference) is taken from the reward of each token"),
     ADVANTAGE(NUMBER, reward_clip, 5, "[0,inf)", .traits = CHANGES,
               .help = "the score of an answer is within +- this; 0: as it is"),
+    ADVANTAGE(FLAG, score_after, 0, NULL, .traits = CHANGES,
+              .help = "the score belongs to an action after the last token, which is not trained "
+                      "(DeepSpeed-Chat)"),
     ADVANTAGE(NUMBER, gamma, 1, "(0,1]", .traits = CHANGES, .help = "discount of a token"),
     ADVANTAGE(NUMBER, lambda, 0.95, "[0,1]", .traits = CHANGES,
               .help = "how far advantages look ahead (GAE)"),

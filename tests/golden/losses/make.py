@@ -282,6 +282,33 @@ keep("token_rewards", shaped)
 a, returns = gae(shaped, inputs["value"], 0.97, 0.9)
 keep("gae.advantage", a)
 keep("gae.returns", returns)
+
+
+def chat_experience(beta, clip, gamma, lam):
+    """DeepSpeed-Chat's compute_rewards and get_advantages_and_returns for texts of which each begins in a
+    column of its own. The action after an answer has no KL divergence: its token would be padding."""
+    rewards, values = np.zeros((TEXTS, TOKENS)), np.zeros((TEXTS, TOKENS))
+    advantages, returns = np.zeros((TEXTS, TOKENS)), np.zeros((TEXTS, TOKENS))
+    for j in range(TEXTS):
+        start, count = FIRST[j], LENGTHS[j]
+        ends = min(start + count + 1, TOKENS)
+        for t in range(start, start + count):
+            rewards[j, t] = -beta * (inputs["logp"][j, t] - inputs["reference"][j, t])
+        rewards[j, ends - 1] += np.clip(rewards_of_texts[j], -clip, clip)
+        values[j, start:ends] = inputs["value"][j, start:ends]
+        lastgaelam = 0
+        for t in reversed(range(start, TOKENS)):
+            nextvalues = values[j, t + 1] if t < TOKENS - 1 else 0.0
+            delta = rewards[j, t] + gamma * nextvalues - values[j, t]
+            lastgaelam = delta + gamma * lam * lastgaelam
+            if t < start + count:
+                advantages[j, t] = lastgaelam
+                returns[j, t] = lastgaelam + values[j, t]
+    return rewards, advantages, returns
+
+
+for name, x in zip(("rewards", "advantage", "returns"), chat_experience(0.1, 3.0, 0.97, 0.9)):
+    keep("chat." + name, x)
 plus, _ = gae(shaped, np.zeros_like(shaped), 1.0, 1.0)
 keep("reinforce.advantage", plus)
 white = np.zeros_like(plus)

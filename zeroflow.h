@@ -129,8 +129,10 @@ extern "C" {
 ZFI_PLAIN_BEGINS
 #include "graph/role.c"
 #include "graph/graph.c"
-#include "graph/parts.c"
 #include "graph/cuts.c"
+#include "graph/spread.c"
+#include "graph/append.c"
+#include "graph/parts.c"
 #include "graph/build.c"
 #include "graph/own.c"
 #include "graph/new.c"

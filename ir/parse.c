@@ -105,17 +105,50 @@ static bool zfi_parse_dtype(zfi_parser *p, zf_dtype *dtype)
     return zfi_parse_fail(p, "expected a dtype: f32, bf16, f16, f64, i32, i64, u8 or bool");
 }
 
-static bool zfi_parse_type(zfi_parser *p, zf_dtype *dtype, zf_shape *shape)
+/* The axis of a type that follows `mark`; 0: the mark does not come next, or the axis is wrong. */
+static int32_t zfi_parse_axis_after(zfi_parser *p, char mark, uint8_t *seen)
 {
+    int length;
+    const char *word;
+    if (p->at == p->end || *p->at != mark) return 0;
+    p->at++;
+    word = zfi_word(p, &length);
+    for (int32_t over = ZF_OVER_TENSOR; over < ZF_OVERS; over++) {
+        if ((int)strlen(zfi_axis_names[over]) != length ||
+            memcmp(zfi_axis_names[over], word, (size_t)length))
+            continue;
+        if (*seen & zfi_axis_bit(over)) {
+            zfi_parse_fail(p, "the type has the axis %s twice", zfi_axis_names[over]);
+            return 0;
+        }
+        *seen |= zfi_axis_bit(over);
+        return over;
+    }
+    zfi_parse_fail(p, "after %c comes one of the axes tensor, context, expert, pipe", mark);
+    return 0;
+}
+
+/* "f32[8,512@context@tensor]+pipe" */
+static bool zfi_parse_type(zfi_parser *p, zf_dtype *dtype, zf_shape *shape, zfi_spread *spread)
+{
+    uint8_t seen = 0;
+    int32_t over;
     shape->rank = 0;
     if (!zfi_parse_dtype(p, dtype) || !zfi_need(p, "[")) return false;
-    if (zfi_take(p, "]")) return true;
-    do {
+    while (shape->rank || !zfi_take(p, "]")) {
+        uint16_t *axes = &spread->at[shape->rank];
         if (shape->rank == ZF_MAX_RANK)
             return zfi_parse_fail(p, "more than %d dimensions", ZF_MAX_RANK);
         if (!zfi_integer(p, &shape->dims[shape->rank++])) return false;
-    } while (zfi_take(p, ","));
-    return zfi_need(p, "]");
+        while ((over = zfi_parse_axis_after(p, '@', &seen))) *axes = zfi_axes_add(*axes, over);
+        if (p->graph->error.status) return false;
+        if (zfi_take(p, ",")) continue;
+        if (!zfi_need(p, "]")) return false;
+        break;
+    }
+    while ((over = zfi_parse_axis_after(p, '+', &seen))) spread->sum |= zfi_axis_bit(over);
+    while ((over = zfi_parse_axis_after(p, '~', &seen))) spread->differs |= zfi_axis_bit(over);
+    return !p->graph->error.status;
 }
 
 /* The value after "name=" of attribute k. */
@@ -386,7 +419,8 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     }
     if (zfi_take(p, "{") && !zfi_parse_attributes(p, record, n.attributes)) return false;
     if (!(record->traits & ZF_OP_EFFECT)) {
-        if (!zfi_need(p, ":") || !zfi_parse_type(p, &dtype, &shape)) return false;
+        if (!zfi_need(p, ":") || !zfi_parse_type(p, &dtype, &shape, &n.spread))
+            return false;
         n.dtype = dtype, n.shape = shape;
         n.space = zfi_parse_space(p);
     }
@@ -410,11 +444,13 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     id = n.op == ZF_OP_output ? zfi_append_output(g, &n) : zfi_append(g, &n);
     if (!id) return false;
     if (!(record->traits & ZF_OP_EFFECT) &&
-        (g->nodes[id].dtype != dtype || !zfi_same_shape(&g->nodes[id].shape, &shape))) {
-        char text[ZFI_TYPE_TEXT];
+        (g->nodes[id].dtype != dtype || !zfi_same_shape(&g->nodes[id].shape, &shape) ||
+         !zfi_same_spread(&g->nodes[id].spread, &n.spread))) {
+        char text[ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT];
         return p->at = start,
                zfi_parse_fail(p, "the operands of %s give %s", record->name,
-                              zfi_type_text(text, g->nodes[id].dtype, &g->nodes[id].shape));
+                              zfi_spread_text(text, g->nodes[id].dtype, &g->nodes[id].shape,
+                                              &g->nodes[id].spread));
     }
     if (!(record->traits & ZF_OP_EFFECT) && g->nodes[id].space != n.space)
         return p->at = start,

@@ -99,7 +99,7 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
     const zfi_node *node = &g->nodes[id];
     const zfi_record *record = g->records[node->op];
     const char *fields = record->attributes, *open = " {";
-    char type[ZFI_TYPE_TEXT];
+    char type[ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT];
     zfi_field field;
 
     if (!(record->traits & ZF_OP_EFFECT)) zfi_print(w, "%%%-*d = ", width, zfi_number_of(w, g, id));
@@ -116,7 +116,7 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
     }
     if (open[1] == '\0') zfi_print(w, "}");
     if (!(record->traits & ZF_OP_EFFECT))
-        zfi_print(w, " : %s", zfi_type_text(type, node->dtype, &node->shape));
+        zfi_print(w, " : %s", zfi_spread_text(type, node->dtype, &node->shape, &node->spread));
     if (!(record->traits & ZF_OP_EFFECT) && node->space)
         zfi_print(w, " %s", zf_space_name((zf_space)node->space));
     if (node->role) zfi_print(w, " role=%s", zfi_roles[node->role].text);

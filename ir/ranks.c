@@ -120,7 +120,7 @@ static bool zfi_is_over_other(const zf_graph *g, const zfi_node *node)
            zfi_is_other_axis(ZF_INT(node, all_gather, over));
 }
 
-/* The node is a sum over ranks along data: a collective, or one of parts that have been exchanged. */
+/* The node is a sum over ranks along data: a collective, or one of exchanged parts. */
 static bool zfi_is_sum(const zfi_node *node)
 {
     return (zfi_reduces(node->op) && !zfi_is_other_axis(ZF_INT(node, all_gather, over))) ||
@@ -386,7 +386,8 @@ static void zfi_check_world(const zfi_ranks *r, int32_t id)
         zfi_verify_fail(g, id, over ? "it is for %lld ranks, and a group has %d"
                                     : "it is for %lld ranks, and the graph for %d",
                         (long long)world->i, (int)ranks);
-    else if (mesh && (!over || over == ZF_OVER_DATA) && world && world->i > 1 && (op == ZF_OP_all_gather || zfi_reduces(op)))
+    else if (mesh && (!over || over == ZF_OVER_DATA) && world && world->i > 1 &&
+             (op == ZF_OP_all_gather || zfi_reduces(op)))
         zfi_verify_fail(g, id, "the ranks are a mesh: it must be over one axis after the other");
 }
 
@@ -533,6 +534,20 @@ static int64_t zfi_missing_block(const zf_graph *g, int32_t holder, const zf_att
     return -1;
 }
 
+/* Each parameter of a bucket has a gradient with its own type along axes. */
+static void zfi_check_spreads(zf_graph *g, int32_t id, const zfi_node *pack, const zfi_node *bucket)
+{
+    const int64_t *at = ZF_LIST(bucket, bucket, at).data;
+    for (int32_t k = 0; k < bucket->arg_count && g->axes.count; k++) {
+        const zfi_node *param = &g->nodes[bucket->args[k]];
+        const zfi_spread its = zfi_spread_within(g, pack, at[k], &param->shape);
+        if (!zfi_same_spread(&its, &param->spread))
+            zfi_verify_fail(g, id, "the gradient of %%%d and the parameter have two types along "
+                                   "axes",
+                            (int)bucket->args[k]);
+    }
+}
+
 /* Checks that operand 1 of an update, or of a mark (`blocks` NULL), is the gradient of `bucket`,
  * summed exactly once. */
 static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t bucket, const zf_attribute *blocks)
@@ -564,6 +579,7 @@ static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t bucket, const z
     else if (blocks && (block = zfi_missing_block(g, x->pack, blocks)) >= 0)
         zfi_verify_fail(g, id, "what lies at block %lld of bucket %%%d has no gradient in %%%d",
                         (long long)block, (int)bucket, (int)x->pack);
+    if (pack && pack->op == ZF_OP_pack) zfi_check_spreads(g, id, pack, &g->nodes[bucket]);
     if (g->error.status || !blocks) return;
     used = &r->at[x->sum].used;
     if (*used && *used != bucket)

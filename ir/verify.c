@@ -1,7 +1,8 @@
 /* The rules that every node keeps, checked from the nodes alone.
  *
  *   - operands are defined above their use; effects are never operands; each node runs once
- *   - dtype and shape are those that the operator infers; the name of a piece (zf_tile) has its
+ *   - dtype and shape are those that the operator infers, the type along axes is that of
+ *     graph/spread.c; the name of a piece (zf_tile) has its
  *     rows
  *   - the micro section comes first, and uses no value of the update section; in a step of one
  *     micro-batch, what follows the losses may stand among the updates
@@ -156,6 +157,8 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
     zfi_infer infer = {g,           record,     args, node->arg_count, node->attributes,
                        node->dtype, node->shape};
     zf_status status = ZF_OK;
+    char type[ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT], why[ZFI_SPREAD_WHY];
+    zfi_spread spread;
     if (!args) return zfi_graph_nomem(g);
     for (int32_t k = 0; k < node->arg_count && !status; k++) {
         int32_t arg = node->args[k];
@@ -192,9 +195,13 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
     if (!status) status = zfi_verify_role(g, id, defined);
     if (!status) status = zfi_verify_space(g, id);
     if (!status) status = record->infer(&infer);
+    if (!status && !zfi_spread_find(g, id, &spread, why))
+        status = zfi_verify_fail(g, id, "%s", why);
+    if (!status && !zfi_same_spread(&spread, &node->spread))
+        status = zfi_verify_fail(g, id, "its operands give the type %s",
+                                 zfi_spread_text(type, node->dtype, &node->shape, &spread));
     if (!status && !(record->traits & ZF_OP_EFFECT) &&
         (infer.dtype != node->dtype || !zfi_same_shape(&infer.shape, &node->shape))) {
-        char type[ZFI_TYPE_TEXT];
         status = zfi_verify_fail(g, id, "its operands give %s",
                                  zfi_type_text(type, infer.dtype, &infer.shape));
     }

@@ -254,14 +254,6 @@ ZF_API void zf_add_ranks_by_tree(void *out, const void *const *parts, int32_t wo
  *              g h
  */
 
-/* The dimension along which a collective is; 0: it is flat. */
-static int64_t zfi_collective_dim(zf_op op, const zf_attribute *attributes)
-{
-    return op == ZF_OP_all_gather       ? attributes[ZF_AT_all_gather_dim].i
-           : op == ZF_OP_reduce_scatter ? attributes[ZF_AT_reduce_scatter_dim].i
-                                        : 0;
-}
-
 /* What is gathered, or scattered. */
 static const zf_array *zfi_collective_whole(const zf_launch *l)
 {

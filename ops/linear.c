@@ -246,7 +246,7 @@ ZFI_OPERATOR(linear, .infer = zfi_infer_linear, .grad = zfi_grad_linear, .cpu = 
              .scratch = zfi_scratch_linear, .saved = zfi_saved_linear, .remake = zfi_remake_linear,
              .remade = zfi_remade_linear, .flops = zfi_flops_linear,
              .functions = zfi_functions_linear, .weight = zfi_weight_linear,
-             .addend = zfi_addend_linear,
+             .addend = zfi_addend_linear, .linear = ZFI_LINEAR_EACH,
              .cuts = "sections wide: ... k, n k -> ... n {sections/k} | "
                      "... k!, n k!, ?n, ... n -> ... n; ... n",
              .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

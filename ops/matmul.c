@@ -283,6 +283,7 @@ static int32_t zfi_addend_matmul(const zfi_node *node)
 ZFI_OPERATOR(matmul, .infer = zfi_infer_matmul, .grad = zfi_grad_matmul, .cpu = zfi_cpu_matmul,
              .scratch = zfi_scratch_matmul, .flops = zfi_flops_matmul,
              .over = 1 << 2, .weight = zfi_weight_matmul, .addend = zfi_addend_matmul,
+             .linear = ZFI_LINEAR_EACH,
              .cuts = ZFI_CUTS_OF_MATMUL("transpose_a transpose_b", "k m", "n k")
                      ZFI_CUTS_OF_MATMUL("transpose_a !transpose_b", "k m", "k n")
                      ZFI_CUTS_OF_MATMUL("!transpose_a transpose_b", "m k", "n k")

@@ -589,14 +589,15 @@ ZFI_OPERATOR(stop_gradient, .infer = zfi_infer_itself, .grad = zfi_grad_none,
              .cpu = zfi_cpu_reshape, .views = zfi_views_reshape, .same = zfi_same_stop_gradient, .cuts = "... -> ...",
              .ranks = ZFI_RANKS_VIEW, .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(slice, .infer = zfi_infer_slice, .grad = zfi_grad_slice, .cpu = zfi_cpu_slice,
-             .views = zfi_views_slice, .cut = zfi_cut_along, .traits = ZF_OP_VIEW)
+             .views = zfi_views_slice, .cut = zfi_cut_along, .linear = ZFI_LINEAR_TOGETHER,
+             .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(pad, .infer = zfi_infer_pad, .grad = zfi_grad_pad, .cpu = zfi_cpu_pad,
-             .cut = zfi_cut_along, .traits = ZF_OP_READS_HALF)
+             .cut = zfi_cut_along, .linear = ZFI_LINEAR_TOGETHER, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(transpose, .infer = zfi_infer_transpose, .grad = zfi_grad_transpose,
              .cpu = zfi_cpu_transpose, .same = zfi_same_transpose, .cut = zfi_cut_transpose,
              .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(concat, .infer = zfi_infer_concat, .grad = zfi_grad_concat, .cpu = zfi_cpu_concat,
-             .cut = zfi_cut_along, .traits = ZF_OP_READS_HALF)
+             .cut = zfi_cut_along, .linear = ZFI_LINEAR_TOGETHER, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(broadcast, .infer = zfi_infer_broadcast, .grad = zfi_grad_broadcast,
              .cpu = zfi_cpu_broadcast, .cut = zfi_cut_broadcast,
              .parts = ZFI_PARTS_MOVED, .traits = ZF_OP_READS_HALF)

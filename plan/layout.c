@@ -38,6 +38,7 @@ typedef struct zfi_stored {
     const char *adapter; /* of a parameter with the role adapter: its adapter's name */
     zf_dtype dtype;
     zf_shape shape;
+    zfi_spread spread; /* over the ranks of a mesh */
     int32_t of;     /* the parameter whose master weights or average these are; -1: none */
     int32_t bucket; /* -1: it is loose */
     int64_t at;     /* its first element in the bucket */

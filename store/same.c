@@ -46,10 +46,12 @@ static int32_t zfi_same_count(const zfi_same *s)
     return zfi_len(s->store->tensors) + zfi_len(s->inputs);
 }
 
+/* The checksum of a value; 0 of one of which ranks have parts along an axis. */
 static uint32_t zfi_same_sum(const zfi_same *s, int32_t k)
 {
     int32_t tensors = zfi_len(s->store->tensors);
-    return k < tensors ? s->store->tensors[k].sum : s->inputs[k - tensors].sum;
+    if (k >= tensors) return s->inputs[k - tensors].sum;
+    return zfi_spread_cut(&s->store->tensors[k].spread) ? 0 : s->store->tensors[k].sum;
 }
 
 /* The checksum of a value that is whole. */

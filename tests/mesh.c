@@ -19,10 +19,12 @@ static float x_at(int rank, int i) { return (float)((rank + 1) * 100 + i); }
 
 static void fill(const member *m)
 {
-    float x[ROWS * PIECE];
-    const zf_tensor to = zf_graph_find(m->graph, "x");
-    for (int i = 0; i < ROWS * PIECE; i++) x[i] = x_at(m->rank, i);
-    zf_write(m->program, to, x, zf_tensor_bytes(to));
+    float x[ROWS * PIECE * TENSOR];
+    for (int k = 0; k < 2; k++) {
+        const zf_tensor to = zf_graph_find(m->graph, k ? "z" : "x");
+        for (int i = 0; i < ROWS * PIECE * TENSOR; i++) x[i] = x_at(m->rank, i);
+        zf_write(m->program, to, x, zf_tensor_bytes(to));
+    }
 }
 
 /* The rank at place `k` along an axis whose ranks are `stride` apart, otherwise like `rank`. */
@@ -45,11 +47,12 @@ static void check_rank(test *t, const member *m, const order *o)
         CHECK(t, got[0][i] == x_at(from, row * PIECE + at % PIECE));
     }
     for (int i = 0; i < ROWS * PIECE; i++) {
-        const int row = i / PIECE, at = i % PIECE;
+        const int place = m->rank / o->tensor_stride % TENSOR,
+                  whole = i / PIECE * PIECE * TENSOR + place * PIECE + i % PIECE;
         float data = 0, mine = 0;
         for (int k = 0; k < DATA; k++) data += x_at(rank_at(m->rank, o->data_stride, DATA, k), i);
-        /* what is gathered is whole on each rank of tensor: their sum has it that many times */
-        for (int k = 0; k < TENSOR; k++) mine += x_at(m->rank, row * PIECE + at);
+        for (int k = 0; k < TENSOR; k++)
+            mine += x_at(rank_at(m->rank, o->tensor_stride, TENSOR, k), whole);
         CHECK(t, got[1][i] == data);
         CHECK(t, got[2][i] == mine);
     }
@@ -73,10 +76,11 @@ static void write_text(char text[700], const order *o)
 {
     snprintf(text, 700,
              "mesh %s\nzero stage=0 world=2 micro_batches=1\n"
-             "%%1 = input \"x\" : f32[2,2]\n"
+             "%%1 = input \"x\" : f32[2,2@tensor]\n"
+             "%%5 = input \"z\" : f32[2,6]+tensor\n"
              "%%2 = all_gather %%1 {world=3 over=tensor dim=1} : f32[2,6]\n"
-             "%%3 = all_reduce %%1 {world=2 over=data} : f32[2,2]\n"
-             "%%4 = reduce_scatter %%2 {world=3 over=tensor dim=1} : f32[2,2]\n"
+             "%%3 = all_reduce %%1 {world=2 over=data} : f32[2,2@tensor]\n"
+             "%%4 = reduce_scatter %%5 {world=3 over=tensor dim=1} : f32[2,2@tensor]\n"
              "output %%2 \"gathered\"\noutput %%3 \"over_data\"\noutput %%4 \"back\"\n",
              o->line);
 }
@@ -212,7 +216,7 @@ TEST(mesh_texts_are_checked)
          "world is that of the axis data of the mesh, 1"},
         {"%1 = input \"x\" : f32[4,4]\n%2 = all_reduce %1 {world=2 over=tensor} : f32[4,4]\n",
          "the ranks have no axis tensor: the line mesh must name it"},
-        {"mesh tensor=2\n%1 = input \"x\" : f32[4,4]\n"
+        {"mesh tensor=2\n%1 = input \"x\" : f32[4,4]+tensor\n"
          "%2 = all_reduce %1 {world=4 over=tensor} : f32[4,4]\n",
          "it is for 4 ranks, and a group has 2"},
         {"zero stage=0 world=2 micro_batches=1\n%1 = input \"x\" : f32[4,4]\n"
@@ -221,7 +225,7 @@ TEST(mesh_texts_are_checked)
         {"mesh data=2 tensor=2\nzero stage=0 world=2 micro_batches=1\n"
          "%1 = input \"x\" : f32[4,4]\n%2 = all_reduce %1 {world=2} : f32[4,4]\n",
          "the ranks have several axes: over must name one of them"},
-        {"mesh tensor=2\n%1 = input \"x\" : f32[4,4]\n%2 = accumulator : f32[4,4]\n"
+        {"mesh tensor=2\n%1 = input \"x\" : f32[4,4]+tensor\n%2 = accumulator : f32[4,4]\n"
          "%3 = all_reduce %1, %2 {world=2 over=tensor} : f32[4,4]\n",
          "over tensor nothing accumulates, and nothing is gathered into a bucket"},
     };

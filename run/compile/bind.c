@@ -240,7 +240,7 @@ static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool must_exist,
     const zfi_node *node = &g->nodes[id];
     const zf_shape shape = zfi_stored_shape(node->shape, zfi_copies_of(p, node));
     const zfi_stored *t;
-    char here[ZFI_TYPE_TEXT], there[ZFI_TYPE_TEXT];
+    char here[ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT], there[ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT];
     if ((*index = zfi_store_find(p->store, node->name)) < 0) {
         const int32_t whole = zfi_whole_stored(p->store, node);
         t = whole < 0 ? NULL : &p->store->tensors[whole];
@@ -260,12 +260,14 @@ static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool must_exist,
                         "zf_compile: the store has \"%s\" in pieces, and here it is whole: give "
                         "zf_tile the same bytes for all programs over one store",
                         node->name);
-    if (t->op == node->op && t->dtype == node->dtype && zfi_same_shape(&t->shape, &shape))
+    if (t->op == node->op && t->dtype == node->dtype && zfi_same_shape(&t->shape, &shape) &&
+        zfi_same_spread(&t->spread, &node->spread))
         return ZF_OK;
     return zfi_fail(&g->error, ZF_ERR_MISMATCH,
                     "zf_compile: \"%s\" is a %s %s here and a %s %s in the store", node->name,
-                    g->records[node->op]->name, zfi_type_text(here, node->dtype, &shape),
-                    zfi_stored_kind(t), zfi_type_text(there, t->dtype, &t->shape));
+                    g->records[node->op]->name,
+                    zfi_spread_text(here, node->dtype, &shape, &node->spread), zfi_stored_kind(t),
+                    zfi_spread_text(there, t->dtype, &t->shape, &t->spread));
 }
 
 /* No tensor has elements [at, at + count) of a bucket. */
@@ -391,6 +393,7 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
                                               .dtype = node->dtype,
                                               .shape = zfi_stored_shape(node->shape,
                                                                         zfi_copies_of(p, node)),
+                                              .spread = node->spread,
                                               .of = -1,
                                               .bucket = -1,
                                               .fresh = true});

@@ -23,8 +23,8 @@ static void zfi_fill_task(void *context, int64_t index)
     const zfi_filling *f = context;
     int64_t at = index * ZFI_FILL_TASK, n = zfi_min(f->count - at, ZFI_FILL_TASK);
     char *to = (char *)f->room->piece + at * (int64_t)zf_dtype_size(f->node->dtype);
-    zfi_first_values(f->program->graph, f->node, f->program->store->seed, f->first + at, n,
-                     f->room->work + at, to);
+    zfi_first_values(f->program->graph, f->node, f->program->store->seed, f->program->run.rank,
+                     f->first + at, n, f->room->work + at, to);
 }
 
 /* Computes elements [first, first + count) of a leaf into the room, on the backend's threads. */

@@ -237,7 +237,7 @@ TEST_ONCE(first_values_are_one_for_any_threads)
         p = zf_compile(g, &(zf_compile_desc){.backend = &alone, .seed = 11});
         for (int k = 0; k < LEAVES && p; k++) {
             zf_tensor w = zf_param_at(g, k);
-            zfi_first_values(g, &g->nodes[w.id], 11, 0, leaves[k].count, work, expected);
+            zfi_first_values(g, &g->nodes[w.id], 11, 0, 0, leaves[k].count, work, expected);
             same = same && !zf_read(p, w, got, zf_tensor_bytes(w)) &&
                    !memcmp(got, expected, zf_tensor_bytes(w));
         }

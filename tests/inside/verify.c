@@ -46,6 +46,12 @@ static void verify_other_space(zf_graph *g) { g->nodes[7].space = ZF_HOST; }
 
 static void verify_writes_a_value(zf_graph *g) { g->nodes[2].op = ZF_OP_input; }
 
+static void verify_other_spread(zf_graph *g)
+{
+    g->axes = (zfi_other_axes){.axis = {{ZF_OVER_TENSOR, 2}}, .count = 1};
+    g->nodes[7].spread.sum = zfi_axis_bit(ZF_OVER_TENSOR);
+}
+
 TEST(verify_finds_what_passes_could_break)
 {
     static const struct {
@@ -58,6 +64,8 @@ TEST(verify_finds_what_passes_could_break)
         {verify_effect_as_operand, "verify: %9 = neg %10 : f32[8,8]: %10 has no value"},
         {verify_other_shape, "verify: %7 = gelu %6 : f32[8,4]: its operands give f32[4,8]"},
         {verify_other_dtype, "verify: %9 = neg %8 : bf16[8,8]: its operands give f32[8,8]"},
+        {verify_other_spread,
+         "verify: %7 = gelu %6 : f32[4,8]+tensor: its operands give the type f32[4,8]"},
         {verify_of_without_a_role,
          "verify: %7 = gelu %6 : f32[4,8] of=%2: it is of %2, and has no role"},
         {verify_other_space,

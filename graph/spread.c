@@ -1,0 +1,521 @@
+/* Types along axes: how the ranks of a mesh have a value, for each axis besides data.
+ *
+ *     f32[8,1024]              equal on all of them
+ *     f32[8,512@tensor]        cut: each has a part of the dimension, which is of 1024 over two
+ *     f32[8,1024]+tensor       each has an addend of the value, which is their sum
+ *     f32[8,1024]~tensor       each has another one
+ *
+ * Dimensions are those of this rank. Where several axes cut one, the outermost is first:
+ * 512@context@tensor. A leaf has the type that it is given. That of any other value follows from
+ * its operands, for each axis alone:
+ *
+ *   - a dimension is cut by its letter (graph/cuts.c): at all places of the letter, or nowhere.
+ *     What lacks a letter over which it sums is an addend
+ *   - addends reach what is linear in them alone, in f32 or f64: added to addends, times what is
+ *     equal, in another form. Elsewhere the sum must be made before
+ *   - all_gather takes what is cut and gives what is equal; reduce_scatter takes addends and gives
+ *     what is cut; all_reduce takes addends and gives what is equal
+ *   - what is made of a value that differs, differs
+ *   - an update, and the gradient of a parameter, have the type of the parameter: what is equal is
+ *     updated equally. What else an update reads is equal
+ *   - a number that the host looks at is equal; no output is an addend
+ *   - a bucket differs if one of its parameters is cut; a view of it has the parameter's type
+ *
+ * A value of one number (a constant, broadcast) fits any type but that of addends. How ranks along
+ * data have a value is not in its type: ir/ranks.c derives it. */
+
+enum { ZFI_SPREAD_TEXT = 120, ZFI_SPREAD_WHY = 240 };
+
+/* How a node's type is found. */
+typedef struct zfi_spreading {
+    const zf_graph *graph;
+    int32_t id;
+    zfi_spread out;
+    char why[ZFI_SPREAD_WHY]; /* what is wrong; "": nothing */
+} zfi_spreading;
+
+ZFI_FAILS(2, 3)
+static void zfi_spread_fail(zfi_spreading *c, const char *format, ...)
+{
+    va_list args;
+    if (*c->why) return;
+    va_start(args, format);
+    vsnprintf(c->why, sizeof c->why, format, args);
+    va_end(args);
+}
+
+static uint8_t zfi_axis_bit(int64_t over) { return (uint8_t)(1u << (over - ZF_OVER_TENSOR)); }
+
+/* The name of the first axis of a set. */
+static const char *zfi_axis_in(uint8_t axes)
+{
+    int over = ZF_OVER_TENSOR;
+    while (over < ZF_OVERS - 1 && !(axes & zfi_axis_bit(over))) over++;
+    return zfi_axis_names[over];
+}
+
+/* ------------------------------------------------------------------------ axes of a dimension */
+
+enum { ZFI_AXIS_BITS = 4 }; /* of zfi_spread.at, for each axis */
+
+/* The axes of a dimension, as a set. */
+static uint8_t zfi_axes_in(uint16_t list)
+{
+    uint8_t axes = 0;
+    for (; list; list >>= ZFI_AXIS_BITS) axes |= zfi_axis_bit(list & 15);
+    return axes;
+}
+
+static uint16_t zfi_axes_add(uint16_t list, int64_t over)
+{
+    int at = 0;
+    while (list >> at & 15) at += ZFI_AXIS_BITS;
+    return (uint16_t)(list | over << at);
+}
+
+/* The list without the axes of a set. */
+static uint16_t zfi_axes_less(uint16_t list, uint8_t axes)
+{
+    uint16_t left = 0;
+    for (; list; list >>= ZFI_AXIS_BITS)
+        if (!(axes & zfi_axis_bit(list & 15))) left = zfi_axes_add(left, list & 15);
+    return left;
+}
+
+/* The last axis of a list, the innermost; 0: it is empty. */
+static int64_t zfi_axes_last(uint16_t list)
+{
+    while (list >> ZFI_AXIS_BITS) list >>= ZFI_AXIS_BITS;
+    return list;
+}
+
+/* The axes over which it is cut. */
+static uint8_t zfi_spread_cut(const zfi_spread *s)
+{
+    uint8_t axes = 0;
+    for (int d = 0; d < ZF_MAX_RANK; d++) axes |= zfi_axes_in(s->at[d]);
+    return axes;
+}
+
+static bool zfi_is_spread(const zfi_spread *s)
+{
+    return zfi_spread_cut(s) || s->sum || s->differs;
+}
+
+static bool zfi_same_spread(const zfi_spread *a, const zfi_spread *b)
+{
+    return !memcmp(a->at, b->at, sizeof a->at) && a->sum == b->sum && a->differs == b->differs;
+}
+
+/* It has no dimensions: over what these were cut, it differs. */
+static void zfi_spread_flatten(zfi_spread *s)
+{
+    s->differs |= zfi_spread_cut(s);
+    memset(s->at, 0, sizeof s->at);
+}
+
+static void zfi_spread_drop(zfi_spread *s, uint8_t axes)
+{
+    for (int d = 0; d < ZF_MAX_RANK; d++) s->at[d] = zfi_axes_less(s->at[d], axes);
+    s->sum &= (uint8_t)~axes, s->differs &= (uint8_t)~axes;
+}
+
+/* "f32[8,512@context@tensor]+pipe". Returns text[0..ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT). */
+static const char *zfi_spread_text(char *text, zf_dtype dtype, const zf_shape *shape,
+                                   const zfi_spread *s)
+{
+    const size_t size = ZFI_TYPE_TEXT + ZFI_SPREAD_TEXT;
+    size_t at;
+    if (!zfi_is_spread(s)) return zfi_type_text(text, dtype, shape);
+    at = (size_t)snprintf(text, size, "%s[", zf_dtype_name(dtype));
+    for (int d = 0; d < shape->rank; d++) {
+        at += (size_t)snprintf(text + at, size - at, d ? ",%lld" : "%lld",
+                               (long long)shape->dims[d]);
+        for (uint16_t list = s->at[d]; list; list >>= ZFI_AXIS_BITS)
+            at += (size_t)snprintf(text + at, size - at, "@%s", zfi_axis_names[list & 15]);
+    }
+    at += (size_t)snprintf(text + at, size - at, "]");
+    for (int differs = 0; differs < 2; differs++)
+        for (int over = ZF_OVER_TENSOR; over < ZF_OVERS; over++)
+            if ((differs ? s->differs : s->sum) & zfi_axis_bit(over))
+                at += (size_t)snprintf(text + at, size - at, "%c%s", differs ? '~' : '+',
+                                       zfi_axis_names[over]);
+    return text;
+}
+
+/* ------------------------------------------------------------------------------------ operands */
+
+static const zfi_spread *zfi_spread_arg(const zfi_spreading *c, int32_t k)
+{
+    return &c->graph->nodes[c->graph->nodes[c->id].args[k]].spread;
+}
+
+/* An operand of one number, which is how ever its node likes. */
+static bool zfi_fits_any(const zfi_spreading *c, int32_t k)
+{
+    double value;
+    return zfi_uniform(c->graph, c->graph->nodes[c->id].args[k], &value);
+}
+
+static void zfi_spread_open_sum(zfi_spreading *c, int32_t arg, uint8_t axes)
+{
+    zfi_spread_fail(c,
+                    "%%%d is a sum over %s that is still to be made: an all_reduce or a "
+                    "reduce_scatter must be above",
+                    (int)arg, zfi_axis_in(axes));
+}
+
+/* ------------------------------------------------------------------------------------- addends */
+
+/* How an operator is linear. */
+static zfi_linear zfi_linear_of(const zf_graph *g, const zfi_node *node)
+{
+    const zfi_record *record = g->records[node->op];
+    const zf_attribute *activation = zfi_attribute_of(g, node, "activation");
+    if (record->linear)
+        return record->linear == ZFI_LINEAR_EACH &&
+                       (node->arg_count > 2 || (activation && activation->i))
+                   ? ZFI_LINEAR_NOT
+                   : record->linear;
+    switch (record->parts) {
+    case ZFI_PARTS_MOVED:
+    case ZFI_PARTS_SCALED:
+    case ZFI_PARTS_ADDED:
+    case ZFI_PARTS_SUMMED:
+    case ZFI_PARTS_SUMMED_TO: return ZFI_LINEAR_TOGETHER;
+    case ZFI_PARTS_MULTIPLIED: return ZFI_LINEAR_EACH;
+    case ZFI_PARTS_DIVIDED: return ZFI_LINEAR_FIRST;
+    default: return ZFI_LINEAR_NOT;
+    }
+}
+
+/* Operands that are addends over an axis reach a result that is one too. */
+static void zfi_spread_addends(zfi_spreading *c, uint8_t axis)
+{
+    const zfi_node *node = &c->graph->nodes[c->id];
+    const zfi_linear linear = zfi_linear_of(c->graph, node);
+    int32_t addends = 0, first = -1, other = -1;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const bool is = zfi_spread_arg(c, k)->sum & axis;
+        if (is && first < 0) first = k;
+        if (!is && other < 0) other = k;
+        addends += is;
+    }
+    if (!addends) return;
+    if (linear == ZFI_LINEAR_NOT || (linear == ZFI_LINEAR_FIRST && (first || addends > 1)))
+        zfi_spread_open_sum(c, node->args[first], axis);
+    else if (linear == ZFI_LINEAR_TOGETHER && other >= 0)
+        zfi_spread_fail(c,
+                        "%%%d is a sum over %s that is still to be made, and %%%d is not: each "
+                        "rank would add it",
+                        (int)node->args[first], zfi_axis_in(axis), (int)node->args[other]);
+    else if (linear == ZFI_LINEAR_EACH && addends > 1)
+        zfi_spread_fail(c, "both operands are sums over %s that are still to be made",
+                        zfi_axis_in(axis));
+    else if (linear != ZFI_LINEAR_TOGETHER && other >= 0 &&
+             (zfi_spread_cut(zfi_spread_arg(c, other)) | zfi_spread_arg(c, other)->differs) & axis)
+        zfi_spread_fail(c, "%%%d is a sum over %s that is still to be made, and %%%d is not equal",
+                        (int)node->args[first], zfi_axis_in(axis), (int)node->args[other]);
+    c->out.sum |= axis;
+}
+
+/* ------------------------------------------------------------------------------------- letters */
+
+/* The axes of each letter, from the operands that are cut; those over which the result differs are
+ * left out. */
+static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
+                               uint16_t letters[ZFI_CUT_LETTERS])
+{
+    const zfi_node *node = &c->graph->nodes[c->id];
+    int32_t from[ZFI_CUT_LETTERS] = {0};
+    for (int32_t k = 0; k < node->arg_count; k++)
+        for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++) {
+            const uint16_t list = zfi_axes_less(zfi_spread_arg(c, k)->at[d], c->out.differs);
+            const int8_t l = k < ZFI_CUT_RESULT && cuts->given[k] ? cuts->at[k][d] : -1;
+            if (!list) continue;
+            if (l < 0 || cuts->letter[l].whole || cuts->letter[l].first >= 0) {
+                zfi_spread_fail(c,
+                                "%%%d is cut over %s at dimension %d, along which %s is not to be "
+                                "cut",
+                                (int)node->args[k], zfi_axis_in(zfi_axes_in(list)), (int)d,
+                                c->graph->records[node->op]->name);
+                return;
+            }
+            if (!letters[l]) letters[l] = list, from[l] = node->args[k];
+        }
+    for (int32_t k = 0; k < node->arg_count && k < ZFI_CUT_RESULT; k++)
+        for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++) {
+            const int8_t l = cuts->given[k] ? cuts->at[k][d] : -1;
+            if (l < 0 || !letters[l] || zfi_fits_any(c, k)) continue;
+            if (zfi_axes_less(zfi_spread_arg(c, k)->at[d], c->out.differs) != letters[l])
+                zfi_spread_fail(c, "%%%d is cut over %s, and %%%d is not cut alike at dimension %d",
+                                (int)from[l], zfi_axis_in(zfi_axes_in(letters[l])),
+                                (int)node->args[k], (int)d);
+        }
+}
+
+/* The type of a value of the node: its result, or a saved one. */
+static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[c->id];
+    uint16_t letters[ZFI_CUT_LETTERS] = {0};
+    uint8_t cut = 0, seen = c->out.sum;
+    zfi_cuts cuts;
+    for (int32_t k = 0; k < node->arg_count; k++) cut |= zfi_spread_cut(zfi_spread_arg(c, k));
+    if (!(cut & ~c->out.differs)) return;
+    if (!zfi_cut_of(g, node, &cuts)) {
+        zfi_spread_fail(c, "%s is not to be cut, and an operand is cut over %s",
+                        g->records[node->op]->name, zfi_axis_in(cut));
+        return;
+    }
+    zfi_spread_letters(c, &cuts, letters);
+    for (int32_t l = 0; l < cuts.letters && !*c->why; l++) {
+        const uint8_t axes = zfi_axes_in(letters[l]);
+        if (cuts.flat[value][0]) c->out.differs |= axes;
+        else if (zfi_cut_sums(&cuts, l, value)) c->out.sum |= axes;
+        if (seen & axes)
+            zfi_spread_fail(c, "it is cut over %s along two dimensions, or a sum as well",
+                            zfi_axis_in(seen & axes));
+        seen |= axes;
+        for (int32_t d = 0; d < ZF_MAX_RANK; d++)
+            if (!cuts.flat[value][0] && cuts.given[value] && cuts.at[value][d] == l)
+                c->out.at[d] = letters[l];
+    }
+}
+
+static void zfi_spread_operands(zfi_spreading *c, int32_t value)
+{
+    const zfi_node *node = &c->graph->nodes[c->id];
+    for (int32_t k = 0; k < node->arg_count; k++)
+        c->out.differs |= zfi_spread_arg(c, k)->differs;
+    for (int over = ZF_OVER_TENSOR; over < ZF_OVERS && !*c->why; over++)
+        zfi_spread_addends(c, zfi_axis_bit(over));
+    if (!*c->why) zfi_spread_cuts(c, value);
+}
+
+/* --------------------------------------------------------------------------------- collectives */
+
+/* The dimension along which a collective is; 0: it is flat. */
+static int64_t zfi_collective_dim(zf_op op, const zf_attribute *attributes)
+{
+    return op == ZF_OP_all_gather       ? attributes[ZF_AT_all_gather_dim].i
+           : op == ZF_OP_reduce_scatter ? attributes[ZF_AT_reduce_scatter_dim].i
+                                        : 0;
+}
+
+/* Over data: what the ranks have of each element along other axes does not change. */
+static void zfi_spread_over_data(zfi_spreading *c)
+{
+    const zfi_node *node = &c->graph->nodes[c->id];
+    const bool moves = node->op == ZF_OP_all_gather || node->op == ZF_OP_reduce_scatter;
+    c->out = *zfi_spread_arg(c, 0);
+    if (node->op == ZF_OP_all_to_all || (moves && !zfi_collective_dim(node->op, node->attributes)))
+        zfi_spread_flatten(&c->out);
+}
+
+static void zfi_spread_gather(zfi_spreading *c, int64_t over, int64_t dim)
+{
+    const zfi_node *node = &c->graph->nodes[c->id];
+    const zfi_spread *x = zfi_spread_arg(c, 0);
+    const uint8_t axis = zfi_axis_bit(over);
+    if (x->differs & axis) c->out.differs &= (uint8_t)~axis;
+    else if (!(zfi_spread_cut(x) & axis))
+        zfi_spread_fail(c, "%%%d is equal on all ranks along %s: there is nothing to gather",
+                        (int)node->args[0], zfi_axis_names[over]);
+    else if (zfi_axes_last(x->at[dim]) != over)
+        zfi_spread_fail(c, "at dimension %lld of %%%d the innermost axis is not %s",
+                        (long long)dim, (int)node->args[0], zfi_axis_names[over]);
+    else c->out.at[dim] = zfi_axes_less(x->at[dim], axis);
+}
+
+static void zfi_spread_collective(zfi_spreading *c)
+{
+    const zfi_node *node = &c->graph->nodes[c->id];
+    const zfi_spread *x = zfi_spread_arg(c, 0);
+    const int64_t over = ZF_INT(node, all_gather, over);
+    const bool moves = node->op == ZF_OP_all_gather || node->op == ZF_OP_reduce_scatter,
+               sums = node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_reduce;
+    const int64_t dim = zfi_collective_dim(node->op, node->attributes);
+    uint8_t axis;
+    if (!zfi_is_other_axis(over)) {
+        zfi_spread_over_data(c);
+        return;
+    }
+    axis = zfi_axis_bit(over);
+    c->out = *x;
+    if (sums && !(x->sum & axis))
+        zfi_spread_fail(c, "%%%d is no sum over %s that is still to be made", (int)node->args[0],
+                        zfi_axis_names[over]);
+    else if (!sums && x->sum & axis) zfi_spread_open_sum(c, node->args[0], axis);
+    else if (node->op == ZF_OP_all_gather) zfi_spread_gather(c, over, dim);
+    else zfi_spread_drop(&c->out, axis);
+    if (moves && !dim && c->graph->nodes[node->args[0]].shape.rank > 1) zfi_spread_flatten(&c->out);
+    if (node->op == ZF_OP_reduce_scatter) c->out.at[dim] = zfi_axes_add(c->out.at[dim], over);
+    if (node->op == ZF_OP_all_to_all) c->out.differs |= axis;
+}
+
+/* ------------------------------------------------------------------------------ leaves, buckets */
+
+static void zfi_spread_leaf(zfi_spreading *c)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[c->id];
+    const char *name = g->records[node->op]->name;
+    const uint8_t cut = zfi_spread_cut(&node->spread);
+    const bool held = node->op == ZF_OP_param || node->op == ZF_OP_state;
+    c->out = node->spread;
+    if (held && (c->out.sum | c->out.differs))
+        zfi_spread_fail(c, "a %s is equal or cut", name);
+    else if (!held && node->op != ZF_OP_input && zfi_is_spread(&c->out))
+        zfi_spread_fail(c, "a %s is equal on all ranks", name);
+    else if (cut && (zfi_cut_rows_of(node).rows ||
+                     (node->op == ZF_OP_param && ZF_INT(node, param, bits))))
+        zfi_spread_fail(c, "pieces of zf_tile and quantised parameters are not cut over %s",
+                        zfi_axis_in(cut));
+    else if (node->op == ZF_OP_state && node->arg_count &&
+             !zfi_same_spread(zfi_spread_arg(c, 0), &c->out))
+        zfi_spread_fail(c, "it begins with the values of %%%d, which has another type",
+                        (int)node->args[0]);
+}
+
+/* The parameters or gradients, side by side, to which a view of this value belongs; NULL: none. */
+static const zfi_node *zfi_side_by_side(const zf_graph *g, const zfi_node *node)
+{
+    while (node->op != ZF_OP_bucket && node->op != ZF_OP_pack) {
+        if (!node->arg_count || zfi_is_part(node) || node->op == ZF_OP_reduce_scatter) return NULL;
+        node = &g->nodes[node->args[0]];
+    }
+    return node;
+}
+
+/* The type of elements [at, at + count) of a bucket or pack, in that shape. */
+static zfi_spread zfi_spread_within(const zf_graph *g, const zfi_node *of, int64_t at,
+                                    const zf_shape *shape)
+{
+    const int64_t *places = ZF_LIST(of, pack, at).data, count = zf_shape_count(*shape);
+    zfi_spread out = {.sum = 0};
+    for (int32_t k = 0; k < of->arg_count; k++) {
+        const zfi_node *x = &g->nodes[of->args[k]];
+        zfi_spread its = x->spread;
+        const int64_t size = zfi_node_count(x);
+        if (places[k] + size <= at || places[k] >= at + count) continue;
+        if (places[k] == at && zfi_same_shape(&x->shape, shape)) return its;
+        zfi_spread_flatten(&its);
+        out.sum |= its.sum, out.differs |= its.differs;
+    }
+    return out;
+}
+
+static void zfi_spread_view(zfi_spreading *c)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[c->id];
+    const zfi_node *of = zfi_side_by_side(g, &g->nodes[node->args[0]]);
+    if (of) c->out = zfi_spread_within(g, of, ZF_INT(node, view, at), &node->shape);
+    else c->out = *zfi_spread_arg(c, 0), zfi_spread_flatten(&c->out);
+}
+
+/* Values side by side: addends have been summed before. */
+static void zfi_spread_pack(zfi_spreading *c)
+{
+    const zfi_node *node = &c->graph->nodes[c->id];
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        zfi_spread x = *zfi_spread_arg(c, k);
+        if (x.sum) zfi_spread_open_sum(c, node->args[k], x.sum);
+        zfi_spread_flatten(&x);
+        c->out.differs |= x.differs;
+    }
+}
+
+/* ------------------------------------------------------------------------------------- updates */
+
+/* Operands of a set have the type of the first one, others are equal on all ranks. */
+static void zfi_spread_updates(zfi_spreading *c, uint32_t alike)
+{
+    const zfi_node *node = &c->graph->nodes[c->id];
+    for (int32_t k = 1; k < node->arg_count; k++) {
+        const zfi_spread *x = zfi_spread_arg(c, k);
+        if (x->sum) zfi_spread_open_sum(c, node->args[k], x->sum);
+        else if (!(k < 31 && alike >> k & 1) && zfi_is_spread(x))
+            zfi_spread_fail(c, "%%%d is not equal along %s, so ranks would update differently",
+                            (int)node->args[k], zfi_axis_in(zfi_spread_cut(x) | x->differs));
+        else if (k < 31 && alike >> k & 1 && !zfi_same_spread(x, zfi_spread_arg(c, 0)))
+            zfi_spread_fail(c, "%%%d and %%%d have two types along axes", (int)node->args[0],
+                            (int)node->args[k]);
+    }
+}
+
+static void zfi_spread_output(zfi_spreading *c)
+{
+    const zfi_node *node = &c->graph->nodes[c->id];
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_spread *x = zfi_spread_arg(c, k);
+        if (x->sum) zfi_spread_open_sum(c, node->args[k], x->sum);
+        else if (zfi_is_number(&c->graph->nodes[node->args[k]]) && zfi_is_spread(x))
+            zfi_spread_fail(c, "%%%d, a number, is not equal on all ranks along %s",
+                            (int)node->args[k], zfi_axis_in(zfi_spread_cut(x) | x->differs));
+    }
+}
+
+/* The type of what writes into operands: that of the first, as all of its size. */
+static void zfi_spread_written(zfi_spreading *c)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[c->id];
+    const zfi_record *record = g->records[node->op];
+    const int32_t master = zfi_master_arg(g, node);
+    uint32_t alike = zfi_written_args(g, node) | record->elementwise | 2;
+    if (master > 0 && master < 31) alike |= 1u << master;
+    zfi_spread_updates(c, alike);
+    c->out = *zfi_spread_arg(c, 0);
+}
+
+/* ----------------------------------------------------------------------------------------- all */
+
+static void zfi_spread_of_node(zfi_spreading *c)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[c->id];
+    const uint32_t traits = g->records[node->op]->traits;
+    if (node->op == ZF_OP_bucket || node->op == ZF_OP_pack) zfi_spread_pack(c);
+    else if (traits & ZF_OP_LEAF) zfi_spread_leaf(c);
+    else if (traits & ZF_OP_COLLECTIVE) zfi_spread_collective(c);
+    else if (node->op == ZF_OP_view) zfi_spread_view(c);
+    else if (node->op == ZF_OP_output) zfi_spread_output(c);
+    else if (node->op == ZF_OP_gradient) zfi_spread_updates(c, 2);
+    else if (traits & ZF_OP_UPDATE || (node->arg_count > 1 && zfi_written_args(g, node) &&
+                                       node->op != ZF_OP_dequantize_sum))
+        zfi_spread_written(c);
+    else if (node->op == ZF_OP_shard || node->op == ZF_OP_piece)
+        c->out = *zfi_spread_arg(c, 0), zfi_spread_flatten(&c->out);
+    else if (node->op == ZF_OP_copy) c->out = *zfi_spread_arg(c, 0);
+    else if (node->op == ZF_OP_saved) {
+        c->id = node->args[0];
+        zfi_spread_operands(c, ZFI_CUT_RESULT + 1 + (int32_t)ZF_INT(node, saved, index));
+    } else if (!(traits & ZF_OP_EFFECT)) zfi_spread_operands(c, ZFI_CUT_RESULT);
+    if (traits & ZF_OP_EFFECT) c->out = (zfi_spread){.sum = 0};
+    if (c->out.sum && node->dtype != ZF_F32 && node->dtype != ZF_F64)
+        zfi_spread_fail(c, "addends over %s are f32 or f64, and %s rounds each",
+                        zfi_axis_in(c->out.sum), zf_dtype_name(node->dtype));
+}
+
+/* The type of a node's value along the axes, from its operands; a leaf's own. False: why says what
+ * is wrong. */
+static bool zfi_spread_find(const zf_graph *g, int32_t id, zfi_spread *out,
+                            char why[ZFI_SPREAD_WHY])
+{
+    zfi_spreading c = {.graph = g, .id = id};
+    const zfi_spread *given = &g->nodes[id].spread;
+    const uint8_t used = zfi_spread_cut(given) | given->sum | given->differs;
+    *out = c.out;
+    if (!g->axes.count && !used) return true;
+    for (int over = ZF_OVER_TENSOR; over < ZF_OVERS; over++)
+        if (used & zfi_axis_bit(over) && zfi_axis_at(&g->axes, over) < 0)
+            zfi_spread_fail(&c, "the ranks have no axis %s: the line mesh must name it",
+                            zfi_axis_names[over]);
+    if (!*c.why) zfi_spread_of_node(&c);
+    *out = c.out;
+    memcpy(why, c.why, sizeof c.why);
+    return !*c.why;
+}

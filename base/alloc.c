@@ -220,7 +220,9 @@ static void *stbds_shmode_func(size_t elemsize, int mode);
 #endif
 #undef STB_DS_IMPLEMENTATION
 
+#ifndef zfi_len /* tests count its calls: each pass of a loop over an array asks for the length */
 #define zfi_len(array) ((int32_t)stbds_arrlen(array))
+#endif
 
 /* Makes room for `more` elements after the array's last. Returns the array, which may have moved.
  * On failure returns the old array and sets memory->failed. Call it as `a = zfi_grow(memory, a,

@@ -421,6 +421,22 @@ static double most_off(const float *a, const float *b)
     return off;
 }
 
+/* The target_modules of a config, of which there are some, are there once each. */
+static bool lists_once(const char *path)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_json *config = zf_json_read(path, NULL, &error);
+    const zf_json *list = zf_json_member(config, "target_modules");
+    const int64_t count = zf_json_length(list);
+    bool good = count > 0;
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t k = 0; k < i; k++)
+            good = good && strcmp(zf_json_string(zf_json_element(list, i), NULL),
+                                  zf_json_string(zf_json_element(list, k), NULL));
+    zf_json_free(config);
+    return good;
+}
+
 /* A run's --save is an adapter: with it the base answers as the merged model does. Interrupted and
  * resumed, on other ranks, it ends with the same files. rounding: of ZF_CONFIG_WEIGHTS. */
 static void check_saved(test *t, const char *model, const char *adapt, int64_t rounding)
@@ -444,7 +460,7 @@ static void check_saved(test *t, const char *model, const char *adapt, int64_t r
         char a[400], b[400];
         snprintf(a, sizeof a, "%s/%s", once, files[k]);
         snprintf(b, sizeof b, "%s/%s", twice, files[k]);
-        CHECK(t, same_files(a, b));
+        CHECK(t, same_files(a, b) && (k == 0 || lists_once(a)));
     }
     snprintf(line, sizeof line, "merge --model %s --adapter %s --weights %s %s", model, once,
              names[rounding], merged);
@@ -649,6 +665,28 @@ TEST_ONCE(adapter_whose_kept_modules_do_not_fit_is_refused)
     CHECK(t, strstr(refusal("qwen2", folder),
                     "keeps model.embed_tokens.weight, to which the model ties its head: "
                     "adapter_config.json must have \"ensure_weight_tying\": true"));
+}
+
+/* The tensors of a module come in twos. */
+TEST_ONCE(adapter_without_one_of_its_tensors_is_refused)
+{
+    static const struct {
+        const char *from, *to, *says;
+    } cases[] = {
+        {"layers.1.self_attn.q_proj.lora_A", "layers.1.self_attn.x_proj.lora_B",
+         "layers.1.self_attn.x_proj.lora_B.weight fits no weight of the model: it is an adapter of "
+         "another one"},
+        {"_proj.lora_A.weight", "_xxxx.lora_B.weight", " has no lora_A.weight"},
+        {"layers.1.self_attn.q_proj.lora_B", "layers.1.self_attn.x_proj.lora_B",
+         "there is no tensor base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"}};
+    const char *folder = test_path("adapter-halved");
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const char *says;
+        CHECK(t, vary(folder, "qv", "\"r\": 3", "\"r\": 3") &&
+                     rename_tensor(folder, cases[k].from, cases[k].to));
+        says = refusal("llama3", folder);
+        if (!strstr(says, cases[k].says)) CHECK_TEXT(t, says, cases[k].says);
+    }
 }
 
 /* What PEFT's files cannot hold is refused before the first step. */

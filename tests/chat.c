@@ -389,6 +389,35 @@ TEST_ONCE(chat_conversations_that_are_refused)
     }
 }
 
+/* A conversation that a style cannot write is refused, a message of a system alone among them. */
+TEST_ONCE(chat_styles_refuse)
+{
+    static const char system[] = "{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}]}",
+                      tool[] = "{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}",
+                      twice[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, "
+                                "{\"role\": \"user\", \"content\": \"b\"}]}";
+    static const struct {
+        const char *styles, *json, *want;
+    } cases[] = {
+        {"llama2", system, "the template refuses these messages: there is no message of the user"},
+        {"mistral-v1 mistral-v3 gemma", system, "the template refuses these messages: "},
+        {"llama2 mistral-v1 mistral-v3 gemma", twice, "users and assistants take turns"},
+        {"chatml llama3 zephyr phi3", tool, "has no message of the role tool"}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        for (const char *at = cases[k].styles; *at && !t->failed; at += *at == ' ') {
+            zf_error error = {ZF_OK, ""};
+            zf_chat chat;
+            char got[100], style[20];
+            const size_t n = strcspn(at, " ");
+            snprintf(style, sizeof style, "%.*s", (int)n, at), at += n;
+            if (zf_chat_open(&chat, GOLDEN "chatml", style, &error))
+                show_spans(&chat, cases[k].json, got, sizeof got, &error);
+            zf_chat_close(&chat);
+            if (error.status == ZF_ERR_NOMEM) OK(t, error.status, error.text);
+            if (!strstr(error.text, cases[k].want)) CHECK_TEXT(t, error.text, cases[k].want);
+        }
+}
+
 /* What a template is given. */
 TEST_ONCE(chat_templates_are_given_all)
 {

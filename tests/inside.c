@@ -14,6 +14,11 @@
 #define snprintf  test_snprintf
 #define vsnprintf test_vsnprintf
 
+/* How often a length of an array has been asked for on this thread. */
+static _Thread_local long visits;
+static void visit_one(void) { visits++; }
+#define zfi_len(array) (visit_one(), (int32_t)stbds_arrlen(array))
+
 #define ZEROFLOW_IMPLEMENTATION
 #include "test.h"
 
@@ -33,3 +38,4 @@
 #include "inside/settle.c"
 #include "inside/records.c"
 #include "inside/rows.c"
+#include "inside/visits.c"

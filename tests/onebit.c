@@ -648,6 +648,41 @@ TEST_ONCE(onebit_lamb_is_the_reference)
     CHECK_NEAR(t, bounds, 63, 0);
 }
 
+/* A tensor whose update or whose values are zero has the coefficient 1, and others have that of their
+ * norms. */
+TEST(onebit_lamb_of_zeros)
+{
+    const float x[2] = {0, 1};
+    float c[3] = {0}, weight = 0;
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_training d = {.optimizer = ZF_ONEBIT_LAMB,
+                     .onebit_lamb = {.coeff_beta = 0.75, .max_coeff = 0.3, .min_coeff = 0.2}};
+    zf_tensor in, sum = ZF_NONE;
+    zf_program *p;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    in = zf_input(g, "x", ZF_F32, ZF_SHAPE(2));
+    for (int k = 0; k < 3; k++) { /* "0" has no gradient, "2" is zero */
+        const zf_param_desc ones = {.init = k < 2 ? ZF_ONES : ZF_ZEROS};
+        const zf_tensor by = zf_reshape(zf_slice(in, 0, k > 0, (k > 0) + 1), ZF_SCALAR);
+        zf_tensor y = zf_sum(zf_mul(
+            zf_param(g, (const char *[]){"0", "1", "2"}[k], ZF_SHAPE(3), &ones), by));
+        sum = k ? zf_add(sum, y) : y;
+    }
+    d.loss = sum, d.lr = zf_constant(g, ZF_F32, ZF_SCALAR, 0.5);
+    d.zero = (zf_zero_desc){.world = 1, .stage = 1};
+    OK(t, zf_passes(g, &d), zf_graph_error(g));
+    p = zf_compile(g, NULL);
+    if (!p) OK(t, zf_graph_status(g), zf_graph_error(g));
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    OK(t, zf_write(p, in, x, sizeof x), zf_program_error(p));
+    OK(t, zf_step(p), zf_program_error(p));
+    OK(t, zf_store_read(STORE(p), "onebit_lamb.coefficient", c, sizeof c), STORE_ERROR(p));
+    OK(t, zf_store_read(STORE(p), "onebit_lamb.weight", &weight, sizeof weight), STORE_ERROR(p));
+    CHECK(t, weight == 0.25f && c[0] == 0.25f && c[2] == 0.25f);
+    CHECK(t, c[1] > 0 && c[1] <= 0.25f * 0.3f);
+}
+
 /* ---------------------------------------------------------------------------------------- 0/1 Adam */
 
 /* The steps, by their letters: R refresh, S sync, l local. */

@@ -593,6 +593,37 @@ TEST(store_refuses_another_layout)
     }
 }
 
+/* A leaf that the store lacks is added in a bucket of it where no other one lies. */
+TEST(store_adds_no_leaf_over_another)
+{
+#define BUCKET(second, at)                                                                         \
+    "zero stage=0 world=1 micro_batches=1\n%1 = param \"a\" : f32[1024]\n%2 = param \"" second        \
+    "\" : f32[1024]\n%3 = bucket %1, %2 {at=[0," at "] size=3072} : f32[3072]\n%4 = sum %3 : f32[]\n" \
+    "     output %4 \"y\"\n"
+    static const char *const texts[] = {BUCKET("b", "1024"), BUCKET("c", "1024"),
+                                        BUCKET("c", "2048")};
+#undef BUCKET
+    static family f;
+    zf_error error = {ZF_OK, ""};
+    test_defer(t, family_free, &f);
+    OK(t, family_new(t, &f, 1, 5, &error), error.text);
+    for (int k = 0; k < 3; k++) {
+        zf_graph *g = zf_graph_parse(texts[k], strlen(texts[k]), NULL, &error);
+        zf_program *p;
+        NEED(t, g, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        p = zf_compile(g, &(zf_compile_desc){.store = f.stores[0]});
+        if (p) test_defer(t, (test_cleanup *)zf_program_free, p);
+        if (k != 1) {
+            OK(t, zf_graph_status(g), zf_graph_error(g));
+            continue;
+        }
+        GIVES(t, zf_graph_status(g), ZF_ERR_MISMATCH, zf_graph_error(g));
+        CHECK(t, strstr(zf_graph_error(g), "zf_compile: \"c\" is to be element 1024 of a bucket of 3072, "
+                                           "whole on each rank, and in the store it is not there"));
+    }
+}
+
 /* Values go from one layout to another, and training goes on with the same bits. */
 TEST_ONCE(store_copies_to_another_layout)
 {

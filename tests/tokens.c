@@ -248,6 +248,15 @@ TEST_ONCE(normal_forms_of_all_characters)
 
 /* -------------------------------------------------------------------------------- messages */
 
+#define SEQUENCE "{\"type\":\"Sequence\",\"normalizers\":["
+#define DEEP_SEQUENCE                                                                              \
+    SEQUENCE SEQUENCE SEQUENCE SEQUENCE SEQUENCE SEQUENCE SEQUENCE SEQUENCE SEQUENCE "]}]}]}]}]}"  \
+                                                                             "]}]}]}]}"
+#define FOUR_STEPS                                                                                 \
+    "{\"type\":\"NFC\"},{\"type\":\"NFC\"},{\"type\":\"NFC\"},{\"type\":\"NFC\"},"
+#define AROUND "{\"type\":\"BertProcessing\",\"sep\":[\"a\",0],\"cls\":[\"b\",1]}"
+#define MANY_STEPS SEQUENCE FOUR_STEPS FOUR_STEPS FOUR_STEPS FOUR_STEPS "{\"type\":\"NFC\"}]}"
+
 TEST_ONCE(tokens_that_are_not_supported_are_named)
 {
     static const struct {
@@ -319,6 +328,19 @@ TEST_ONCE(tokens_that_are_not_supported_are_named)
         {"split_Removed", "\\\\p{P}", "(?<name>a)", "has (?<n at byte 1, a kind of group"},
         {"split_Removed", "\\\\p{P}", "a{1,2}+", "has {1,2}+ at byte 2, an interval"},
         {"split_Removed", "\\\\p{P}", "(a", "the regular expression (a is wrong at byte 3:"},
+        {"mistral", "\"normalizer\":null", "\"normalizer\":" DEEP_SEQUENCE,
+         "normalizers[0].normalizers[0] is a sequence too deep"},
+        {"mistral", "\"normalizer\":null", "\"normalizer\":" MANY_STEPS, "makes more than 16 steps"},
+        {"mistral", "\"Sequence\":{\"id\":\"A\",\"type_id\":0}}",
+         "\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\"}}",
+         "post_processor.single[2] has a text for the second time"},
+        {"mistral",
+         ",\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[1],\"tokens\":[\"<s>\"]},"
+         "\"</s>\":{\"id\":\"</s>\",\"ids\":[2],\"tokens\":[\"</s>\"]}}",
+         "", "post_processor.single[0].SpecialToken is not among special_tokens"},
+        {"words", "\"post_processor\":null", "\"post_processor\":{\"type\":\"Sequence\",\"processors\":["
+         AROUND "," AROUND "]}",
+         "post_processor.processors[1] is the second one that puts tokens around a text"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         zf_text hashes = {.at = NULL};
@@ -334,6 +356,32 @@ TEST_ONCE(tokens_that_are_not_supported_are_named)
         if (error.status != ZF_ERR_NOMEM)
             CHECK(t, !strncmp(got, cases[k].kind, strlen(cases[k].kind)));
     }
+}
+
+/* An empty match directly after another one is none. */
+TEST_ONCE(tokens_of_empty_matches)
+{
+    static const char *const changes[2] = {
+        "\"normalizer\":null",
+        "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"e*\"},\"content\":\"x\"}"};
+    static const char *const texts[2] = {"xaxbx", "aeeb"};
+    zf_text hashes = {.at = NULL};
+    zf_ids ids[2] = {{.at = NULL}, {.at = NULL}};
+    zf_error error = {ZF_OK, ""};
+    bool same;
+    for (int k = 0; k < 2 && zf_regex_there() && !error.status; k++) {
+        zf_tokenizer *tokenizer = tokens_of("mistral", changes[0], changes[k], &hashes, &error);
+        if (tokenizer) error = (zf_error){ZF_OK, ""};
+        (void)(tokenizer && zf_tokenizer_encode(tokenizer, texts[k], strlen(texts[k]), 0, &ids[k],
+                                                &error));
+        zf_tokenizer_free(tokenizer);
+    }
+    same = ids[0].count == ids[1].count &&
+           (!ids[0].count || !memcmp(ids[0].at, ids[1].at, ids[0].count * sizeof *ids[0].at));
+    zf_ids_free(&ids[0]), zf_ids_free(&ids[1]);
+    zf_text_free(&hashes);
+    OK(t, error.status, error.text);
+    CHECK(t, same);
 }
 
 TEST_ONCE(tokens_of_a_model_without_an_unknown_token)

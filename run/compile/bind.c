@@ -407,19 +407,25 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
 }
 
 /* A parameter has one state of master weights: of two, either would be rounded to it. */
-static zf_status zfi_check_masters(const zf_program *p, int32_t master)
+static zf_status zfi_check_masters(const zf_program *p)
 {
+    zf_graph *g = p->graph;
     const zf_store *s = p->store;
-    const int32_t of = s->tensors[master].of;
-    for (int32_t k = 0; k < zfi_len(s->tensors); k++)
-        if (k != master && s->tensors[k].of == of && s->tensors[k].role == ZFI_ROLE_MASTER &&
-            s->tensors[k].bucket >= 0)
-            return zfi_fail(&p->graph->error, ZF_ERR_MISMATCH,
-                            "zf_compile: the master weights of \"%.200s\" are \"%.200s\" here and "
-                            "\"%.200s\" in the store: trainings of one parameter in 16 bits need the "
-                            "same optimizer",
-                            s->tensors[of].name, s->tensors[master].name, s->tensors[k].name);
-    return ZF_OK;
+    const int32_t count = zfi_len(s->tensors);
+    int32_t *found = zfi_calloc(&g->memory, (size_t)count, sizeof *found); /* by tensor: its own + 1 */
+    for (int32_t k = 0; found && k < count && !g->error.status; k++) {
+        const zfi_stored *t = &s->tensors[k];
+        if (t->role != ZFI_ROLE_MASTER || t->bucket < 0 || t->of < 0) continue;
+        if (found[t->of])
+            zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                     "zf_compile: the master weights of \"%.200s\" are \"%.200s\" here and "
+                     "\"%.200s\" in the store: trainings of one parameter in 16 bits need the "
+                     "same optimizer",
+                     s->tensors[t->of].name, t->name, s->tensors[found[t->of] - 1].name);
+        found[t->of] = k + 1;
+    }
+    zfi_free(&g->memory, found, (size_t)count * sizeof *found);
+    return found || !count ? g->error.status : zfi_graph_nomem(g);
 }
 
 /* Finds in the store what the graph names, or adds it there. */
@@ -446,10 +452,10 @@ static zf_status zfi_bind_store(zf_program *p, bool must_exist, int32_t *bucket_
         if (!status) status = zfi_note_role(p, p->tensor_of[id], node);
         if (status || node->op != ZF_OP_state || !node->arg_count) continue;
         p->store->tensors[p->tensor_of[id]].of = p->tensor_of[node->args[0]];
-        if (node->role == ZFI_ROLE_MASTER) status = zfi_check_masters(p, p->tensor_of[id]);
     }
     for (int32_t i = 0; i < zfi_len(g->declared) && !status; i++) /* those that are in pieces */
         p->tensor_of[g->declared[i]] = zfi_store_find(p->store, g->nodes[g->declared[i]].name);
+    if (!status) status = zfi_check_masters(p);
     return status ? status : zfi_check_tiled(p);
 }
 

@@ -433,7 +433,14 @@ static double zfi_time_pages(const zfi_disk_trial *t, bool write, zf_error *erro
     return zfi_median(times, ZFI_COST_LATENCIES);
 }
 
-static double zfi_between_0_and_1(double x) { return x > 0 ? x < 1 ? x : 1 : 0; }
+/* How much reads and writes of a disk wait for one another, from the seconds of a chunk that is
+ * read, of one that is written, and of both at the same time: 0 where both take as long as the
+ * longer one, 1 where they take their sum. */
+static double zfi_disk_shared(double read, double write, double both)
+{
+    const double x = (both - fmax(read, write)) / fmin(read, write);
+    return x > 0 ? x < 1 ? x : 1 : 0;
+}
 
 /* Measures a rank's offload file in `folder`, which is removed afterwards. It is written once
  * before, since the first write may take longer, and a step writes the same places again and
@@ -468,7 +475,7 @@ static zf_status zfi_measure_disk(zf_backend *backend, const char *folder, int32
         cost->write.bytes_per_s = ZFI_COST_COPY / write;
         cost->read.bytes_per_s = ZFI_COST_COPY / read;
         both = zfi_time_both(&t, error);
-        cost->disk.shared = zfi_between_0_and_1((both - fmax(read, write)) / fmin(read, write));
+        cost->disk.shared = zfi_disk_shared(read, write, both);
         cost->write.latency_s = zfi_time_pages(&t, true, error);
         cost->read.latency_s = zfi_time_pages(&t, false, error);
     }

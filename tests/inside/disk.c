@@ -1213,3 +1213,13 @@ TEST_ONCE(disk_of_one_rank_fails)
         CHECK(t, files_in(s.folder) == 0);
     }
 }
+
+/* Of reads of 2 s and writes of 4 s for a chunk. */
+TEST(disk_of_two_directions_is_shared)
+{
+    static const double cases[][2] = {{3, 0}, {4, 0}, {4.5, 0.25}, {5, 0.5}, {6, 1}, {9, 1}};
+    for (int k = 0; k < ZFI_COUNT(cases); k++) {
+        CHECK(t, zfi_disk_shared(2, 4, cases[k][0]) == cases[k][1]);
+        CHECK(t, zfi_disk_shared(4, 2, cases[k][0]) == cases[k][1]);
+    }
+}

@@ -514,6 +514,37 @@ TEST_ONCE(checkpoint_has_one_writer)
     OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
 }
 
+/* Another writer, which makes the directory of this path anew. */
+static const char *contended;
+static void make_anew(const char *opened)
+{
+    char aside[512], away[512];
+    if (!strstr(opened, "manifest.json.")) return;
+    disk_opens = NULL;
+    snprintf(aside, sizeof aside, "%s.zf-new", contended);
+    snprintf(away, sizeof away, "%s.away", contended);
+    if (!rename(aside, away)) (void)mkdir(aside, 0700);
+}
+
+/* What lies in a directory that somebody else has made since is not committed, nor removed. */
+TEST_ONCE(checkpoint_commits_its_own_directory)
+{
+    static model m;
+    const char *path = test_path("two writers");
+    zf_status status;
+    test_defer(t, model_free, &m);
+    NEED(t, model_new(t, &m, &(model_desc){.rule = SGD, .seed = 1}), NULL);
+    OK(t, zf_save(STORE(m.program), path, NULL), STORE_ERROR(m.program));
+    disk_opens = make_anew, contended = path;
+    status = zf_save(STORE(m.program), path, NULL);
+    disk_opens = NULL;
+    GIVES(t, status, ZF_ERR_IO, STORE_ERROR(m.program));
+    CHECK_TEXT(t, without(STORE_ERROR(m.program), path),
+               "cannot write PATH.zf-new: somebody else is writing it too");
+    CHECK(t, exists(path, ".zf-new"));
+    OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
+}
+
 /* A manifest that zf_load would refuse is not written. */
 TEST_ONCE(checkpoint_declines_endless_notes)
 {

@@ -20,6 +20,7 @@
 #endif
 
 bool disk_cannot_exchange;
+void (*disk_opens)(const char *path);
 
 /* -------------------------------------------------------------------------------- what is noted */
 
@@ -68,6 +69,7 @@ int disk_open(const char *path, int flags, ...)
         mode = (mode_t)va_arg(rest, int);
         va_end(rest);
     }
+    if (disk_opens) disk_opens(path);
     file = open(path, flags, mode);
     if (file >= 0) note(flags & O_CREAT ? CREATE : OPEN, path, NULL, file, NULL, 0, 0);
     return file;

@@ -34,6 +34,9 @@ void disk_remove(const char *folder);
 /* While set, names cannot be exchanged, as on systems without that call. */
 extern bool disk_cannot_exchange;
 
+/* While set, is called before a file is opened: what somebody else does meanwhile. */
+extern void (*disk_opens)(const char *path);
+
 int disk_open(const char *path, int flags, ...);
 ssize_t disk_pwrite(int file, const void *data, size_t bytes, off_t offset);
 int disk_fsync(int file);

@@ -1509,3 +1509,24 @@ TEST_ONCE(offload_errors)
         CHECK_TEXT(t, message, list[k].error);
     }
 }
+
+/* Norms of all pieces of a shard are a shard of norms in the order of the pieces alone. */
+TEST_ONCE(offload_packs_of_pieces_have_an_order)
+{
+    static const char norms[] = "zero stage=1 world=2 micro_batches=1\n"
+                                "%2  = param \"w\" : f32[64,64]\n"
+                                "%30 = bucket %2 {at=[0] size=4096} : f32[4096]\n"
+                                "update:\n"
+                                "%37 = shard %30 {world=2} : f32[2048]\n"
+                                "%54 = piece %37 {size=1024} : f32[1024]\n"
+                                "%55 = piece %37 {at=1024 size=1024} : f32[1024]\n"
+                                "%64 = block_norms %54 : f32[1]\n"
+                                "%68 = block_norms %55 : f32[1]\n"
+                                "%41 = pack %64, %68 {at=[0,1] size=2} : f32[2]\n"
+                                "%42 = all_reduce %41 {world=2} : f32[2]\n";
+    check_mistake(t, norms, "", "",
+                  "%41 is this rank's shard: ranks would add different elements");
+    if (!t->failed) check_mistake(t, norms, "%64, %68 {at", "%68, %64 {at", NULL);
+    if (!t->failed) check_mistake(t, norms, "%64, %68 {at", "%64, %64 {at", NULL);
+    if (!t->failed) check_mistake(t, norms, "%42 = all_reduce", "%42 = all_gather", "f32[4]");
+}

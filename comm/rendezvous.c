@@ -20,6 +20,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -258,12 +259,30 @@ static const char *zfi_meet_name(zfi_rendezvous *v, int which, const char *forma
     return v->names[which];
 }
 
-/* Writes a file that appears complete under names[0]: the note and `more`. */
+/* The file may be replaced: it is not there, is empty, or begins as notes do, of any version. */
+static bool zfi_meet_may_replace(const char *name)
+{
+    char found[7] = "";
+    struct stat about;
+    const int file = open(name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    bool good = file < 0 && errno == ENOENT;
+    if (file >= 0 && !fstat(file, &about) && S_ISREG(about.st_mode))
+        good = !about.st_size ||
+               (read(file, found, sizeof found) == sizeof found && !memcmp(found, "zf_meet", 7));
+    if (file >= 0) close(file);
+    if (!good) errno = EEXIST;
+    return good;
+}
+
+/* Writes a file that appears complete under names[0]: the note and `more`. A file of something else
+ * with this name is not replaced. */
 static bool zfi_meet_write_file(zfi_rendezvous *v, const zfi_note *note, const void *more,
                                 size_t bytes)
 {
     const char *part = zfi_meet_name(v, 1, ".%d.part", v->p->comm.rank);
-    const int file = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    const bool good_names = zfi_meet_may_replace(v->names[0]) && zfi_meet_may_replace(part);
+    const int file =
+        good_names ? open(part, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666) : -1;
     FILE *f = file < 0 ? NULL : fdopen(file, "wb");
     bool good = f && fwrite(note, sizeof *note, 1, f) == 1 && fwrite(more, 1, bytes, f) == bytes;
     if (f && fclose(f)) good = false;
@@ -271,6 +290,15 @@ static bool zfi_meet_write_file(zfi_rendezvous *v, const zfi_note *note, const v
     if (good && !rename(part, v->names[0])) return true;
     if (f) remove(part);
     return false;
+}
+
+/* The error of a file that could not be written under names[0]. */
+static zf_status zfi_meet_unwritten(const zfi_rendezvous *v, zf_error *error)
+{
+    return zfi_fail(error, ZF_ERR_IO, "%s: %s cannot be written: %s", v->p->maker, v->names[0],
+                    errno == EEXIST ? "that file, or the one of its name and .part, is no file of a "
+                                      "rendezvous: name another one"
+                                    : strerror(errno));
 }
 
 /* Reads the file names[0] and checks that it is for this number of ranks. Something else of that
@@ -306,9 +334,7 @@ static bool zfi_meet_publish(zfi_rendezvous *v, zf_error *error)
     if (!all || !changed) return all;
     zfi_meet_name(v, 0, "", 0);
     v->published = zfi_meet_write_file(v, &v->ids, v->runs, bytes);
-    if (!v->published)
-        zfi_fail(error, ZF_ERR_IO, "%s: %s cannot be written: %s", v->p->maker, v->names[0],
-                 strerror(errno));
+    if (!v->published) zfi_meet_unwritten(v, error);
     return v->published;
 }
 
@@ -324,11 +350,17 @@ static bool zfi_meet_read_failure(zfi_rendezvous *v, zf_error *error)
     return true;
 }
 
+/* Removes a file with a note, and no other one. */
+static void zfi_meet_remove(const char *name)
+{
+    if (zfi_meet_may_replace(name)) remove(name);
+}
+
 /* Removes the files by which others find this rank. */
 static void zfi_meet_unpublish(zfi_rendezvous *v)
 {
     if (!v->file || !v->published) return;
-    remove(zfi_meet_name(v, 0, v->p->comm.rank ? ".%d" : "", v->p->comm.rank));
+    zfi_meet_remove(zfi_meet_name(v, 0, v->p->comm.rank ? ".%d" : "", v->p->comm.rank));
     v->published = false;
 }
 
@@ -694,9 +726,7 @@ static zf_status zfi_meet_read_ids(const zfi_meet_search *s)
     zfi_meet_note_of(v, &here, ZFI_NOTE_HERE, NULL);
     here.run = zfi_meet_number(v);
     zfi_meet_name(v, 0, ".%d", v->p->comm.rank);
-    if (!zfi_meet_write_file(v, &here, "", 0))
-        return zfi_fail(s->error, ZF_ERR_IO, "%s: %s cannot be written: %s", v->p->maker,
-                        v->names[0], strerror(errno));
+    if (!zfi_meet_write_file(v, &here, "", 0)) return zfi_meet_unwritten(v, s->error);
     v->published = true;
     zfi_meet_name(v, 0, "", 0);
     for (; zfi_meet_left(s) > 0; nanosleep(&(struct timespec){0, 10000000}, NULL)) {
@@ -716,7 +746,7 @@ static zf_status zfi_meet_search_file(const zfi_meet_search *s)
     zfi_rendezvous *v = s->v;
     if (v->p->comm.rank) return zfi_meet_read_ids(s);
     v->run = v->ids.run = zfi_meet_number(v);
-    remove(zfi_meet_name(v, 0, ".failed", 0));
+    zfi_meet_remove(zfi_meet_name(v, 0, ".failed", 0));
     while (!zfi_meet_publish(v, s->error)) {
         if (s->error->status) return s->error->status;
         if (zfi_meet_left(s) <= 0) return zfi_meet_absent(s, "");

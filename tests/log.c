@@ -182,6 +182,36 @@ static bool add_rows_to_full_disk(step_log *log, int64_t first, int64_t last, rl
 }
 
 /* While the disk is full, rows are lost as a whole; the run goes on, and closing says so. */
+/* The file next to it, of held-out losses, is that of another run by its header alone. */
+TEST_ONCE(log_next_to_a_foreign_file)
+{
+    static const struct {
+        const char *text;
+        bool foreign;
+    } cases[] = {{"step,eval_loss\n2,3.25\n", false}, {"", false}, {"step", true}, {"my notes\n", true}};
+    char path[300], held_out[300], expected[500];
+    snprintf(path, sizeof path, "%s.csv", test_path("next"));
+    snprintf(held_out, sizeof held_out, "%.*s.eval.csv", (int)strlen(path) - 4, path);
+    snprintf(expected, sizeof expected,
+             "%s is there, and is no log of held-out losses: move it, or give --log another name",
+             held_out);
+    for (int k = 0; k < 4; k++)
+        for (int64_t step = 0; step < 2; step++) {
+            zf_error error = {ZF_OK, ""};
+            static step_log log;
+            FILE *file = fopen(held_out, "wb");
+            bool opened;
+            CHECK(t, file && fputs(cases[k].text, file) >= 0 && !fclose(file));
+            opened = step_log_open(&log, path, "bert", losses, step, &error);
+            if (error.status == ZF_ERR_NOMEM) OK(t, error.status, error.text);
+            if (opened) step_log_close(&log, &error);
+            CHECK(t, opened == !cases[k].foreign);
+            if (!opened) CHECK_TEXT(t, error.text, expected);
+            CHECK_TEXT(t, text_of(held_out), opened && !step ? "" : cases[k].text);
+            CHECK(t, (access(held_out, F_OK) != 0) == (opened && !step));
+        }
+}
+
 TEST_ONCE(log_on_a_full_disk)
 {
     static const char lost[] = "; 2 rows are not in the log";

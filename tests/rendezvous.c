@@ -329,7 +329,35 @@ TEST_ONCE(rendezvous_speaks_for_itself)
     ranks_free(ranks, WORLD);
 }
 
-/* Files of the same names: a note of another run, a pipe that nobody writes, a link. */
+/* Files of the same names: those of other kinds are neither written over nor removed. */
+TEST_ONCE(rendezvous_files_that_are_no_notes)
+{
+    static const char *const names[] = {"", ".1", ".1.part", ".failed"};
+    char file[300], taken[330], line[8];
+    for (int k = 0; k < 5; k++) {
+        rank ranks[MOST];
+        FILE *f;
+        const bool pipe = k == 4;
+        snprintf(file, sizeof file, "%s%d", test_path("foreign"), k);
+        snprintf(taken, sizeof taken, "%s%s", file, names[pipe ? 1 : k]);
+        if (pipe) CHECK(t, !mkfifo(taken, 0600));
+        else CHECK(t, (f = fopen(taken, "w")) && fputs("kept", f) >= 0 && !fclose(f));
+        ranks_new(t, ranks, WORLD, 0, file);
+        for (int r = 0; r < WORLD; r++) ranks[r].p.deadline = k == 3 ? 30 : 0.3;
+        ranks_start(ranks, WORLD);
+        ranks_join(ranks, WORLD);
+        if (k == 3) met(t, ranks);
+        else
+            CHECK(t, strstr(ranks[k != 0].error.text, " cannot be written: that file, or the one of "
+                                                      "its name and .part, is no file of a rendezvous"));
+        ranks_free(ranks, WORLD);
+        if (pipe) continue;
+        CHECK(t, (f = fopen(taken, "r")) && fgets(line, sizeof line, f) && !fclose(f));
+        CHECK_TEXT(t, line, "kept");
+    }
+}
+
+/* Files of the same names: a note of another run, a link. */
 TEST_ONCE(rendezvous_files_of_strangers)
 {
     char file[300], one[320], part[340], kept[320], line[8] = "";
@@ -337,10 +365,8 @@ TEST_ONCE(rendezvous_files_of_strangers)
     rank ranks[MOST];
     FILE *f;
     snprintf(file, sizeof file, "%s", test_path("meet"));
-    snprintf(one, sizeof one, "%s.1", file);
     snprintf(part, sizeof part, "%s.2.part", file);
     snprintf(kept, sizeof kept, "%s.kept", file);
-    CHECK(t, !mkfifo(one, 0600));
     CHECK(t, (f = fopen(kept, "w")) && fputs("kept", f) >= 0 && !fclose(f));
     ranks_new(t, ranks, WORLD, 0, file);
     ranks[1].late = ranks[2].late = 0.1;

@@ -65,13 +65,36 @@ static void name_held_out(step_log *log, const char *path)
              (int)(length - (csv ? 4 : 0)), path);
 }
 
+/* Removes the held-out values of another run, which are known by their header. False, with *error,
+ * where the file of that name is something else. */
+static bool make_way(const step_log *log, zf_error *error)
+{
+    static const char header[] = "step,eval_";
+    char found[sizeof header - 1];
+    FILE *file = *log->held_out_path ? fopen(log->held_out_path, "rb") : NULL;
+    struct stat about;
+    size_t count;
+    if (!file) return true;
+    count = fstat(fileno(file), &about) || !S_ISREG(about.st_mode)
+                ? 1
+                : fread(found, 1, sizeof found, file);
+    fclose(file);
+    if (count && (count < sizeof found || memcmp(found, header, count)))
+        return fail(error, ZF_ERR_IO,
+                    "%s is there, and is no log of held-out losses: move it, or give --log another "
+                    "name",
+                    log->held_out_path);
+    if (!log->resumed) remove(log->held_out_path);
+    return true;
+}
+
 bool step_log_open(step_log *log, const char *path, const char *program, const char *const *losses,
                    int64_t step, zf_error *error)
 {
     char header[256] = "step";
     *log = (step_log){.program = program, .losses = losses, .resumed = step};
     name_held_out(log, path);
-    if (*log->held_out_path && !step) remove(log->held_out_path); /* another run's */
+    if (!make_way(log, error)) return false;
     for (int k = 0; k < losses_of(log); k++) {
         size_t at = strlen(header);
         snprintf(header + at, sizeof header - at, ",%s", losses[k]);

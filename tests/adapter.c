@@ -585,6 +585,8 @@ TEST_ONCE(adapter_that_does_not_fit_is_refused)
         {"\"LORA\"", "\"IA3\"", "peft_type must be \"LORA\", not \"IA3\""},
         {"\"bias\": \"none\"", "\"bias\": \"some\"", "bias must be none, all or lora_only, not"},
         {"\"use_dora\": false", "\"use_dora\": true", "use_dora is true, which is not supported"},
+        {"\"loftq_config\": {}", "\"loftq_config\": {\"a\": 1}",
+         "loftq_config is not empty, which is not supported"},
         {"\"rank_pattern\": {}", "\"rank_pattern\": {\"v_proj\": 4}",
          "lora_A.weight is [3,18], the model's is [4,18]"},
         {"\"rank_pattern\": {}", "\"rank_pattern\": {\"v_proj\": 0}",

@@ -611,3 +611,290 @@ TEST_ONCE(folders_tokens_of_all_files)
          v && !t->failed && !t->unwound; v = zf_json_next(v))
         check_tokenizer(t, v, zf_json_member(cases, "probes"));
 }
+
+/* ------------------------------------------------------------------------------ other refusals */
+
+static const char few[] = "{\"model\": {\"vocab\": {\"a\": 0}, \"merges\": []}}";
+
+/* Each is a call with one thing wrong, in an empty folder. */
+typedef void wrong_call(const char *folder, zf_error *error);
+
+static void wrong_layout(const char *folder, zf_error *error)
+{
+    char text[ZF_CONFIG_LAYOUT + 1];
+    llm_config config = {.heads = 2};
+    (void)folder;
+    memset(text, 'x', sizeof text - 1), text[sizeof text - 1] = 0;
+    (void)zf_config_set_layout(llm_sample.config, &config, text, 64, error);
+}
+
+/* A kind of model that has neither blocks of attention nor weights of few bits. */
+static zf_config_table plain_kind(void)
+{
+    zf_config_table table = *llm_sample.config;
+    table.layout = table.bits = 0;
+    return table;
+}
+
+static void wrong_kind_for_a_layout(const char *folder, zf_error *error)
+{
+    const zf_config_table table = plain_kind();
+    llm_config config = {.heads = 2};
+    (void)folder;
+    (void)zf_config_set_layout(&table, &config, "window,width=1", 64, error);
+}
+
+static void wrong_kind_for_few_bits(const char *folder, zf_error *error)
+{
+    const zf_config_table table = plain_kind();
+    llm_config config = {.heads = 2};
+    (void)folder;
+    (void)zf_config_set_weights(&table, &config, 1, error);
+}
+
+static void wrong_labels(const char *folder, zf_error *error)
+{
+    char path[400];
+    llm_config config;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    if (put_text(folder, "config.json",
+                 "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForSequenceClassification\"], "
+                 "\"num_labels\": 3, \"vocab_size\": 9, \"hidden_size\": 8, \"num_hidden_layers\": 1, "
+                 "\"num_attention_heads\": 2, \"intermediate_size\": 8, "
+                 "\"max_position_embeddings\": 8, \"rms_norm_eps\": 1e-5, \"hidden_act\": \"silu\"}"))
+        (void)zf_config_load(llm_sample.config, path, &config, error);
+}
+
+static void wrong_folder(const char *folder, zf_error *error)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/file", folder);
+    if (put_text(folder, "file", "")) (void)zf_folder_make(path, error);
+}
+
+static void wrong_export(const char *folder, const char *holds, zf_error *error)
+{
+    char weights[ZF_FOLDER_PATH];
+    const llm_config config = {.heads = 2};
+    if (put_text(folder, holds, "{}"))
+        (void)zf_folder_export(folder, MODELS "llama2", zf_config_json(llm_sample.config, &config),
+                               ZF_FOLDER_BERT, 64, weights, error);
+}
+
+static void wrong_export_over_a_run(const char *folder, zf_error *error)
+{
+    wrong_export(folder, "manifest.json", error);
+}
+
+static void wrong_export_next_to_words(const char *folder, zf_error *error)
+{
+    wrong_export(folder, "vocab.txt", error);
+}
+
+static void wrong_place_of_a_link(const char *folder, zf_error *error)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/link", folder);
+    if (put_text(folder, "link.zf-link", "") && !symlink("away", path))
+        (void)zf_file_save(path, "x", 1, error);
+}
+
+static void wrong_context(const char *folder, zf_error *error)
+{
+    const zf_model model = {llm_sample.config, build_step, llm_sample.exchange};
+    zf_generator g;
+    zf_backend *cpu = zf_cpu_backend(NULL, error);
+    (void)folder;
+    if (cpu && zf_generator_open(&g,
+                                 &(zf_generator_desc){.model = &model,
+                                                      .folder = MODELS "llama2",
+                                                      .context = 1 << 20,
+                                                      .backend = cpu},
+                                 error))
+        zf_generator_close(&g);
+    zf_backend_free(cpu);
+}
+
+static void wrong_variables(const char *folder, zf_error *error)
+{
+    zf_json *list = zf_json_parse("[1]", 3, NULL, error);
+    zf_jinja *jinja = list ? zf_jinja_parse("a", 1, "T", error) : NULL;
+    zf_text out = {.at = NULL};
+    (void)folder;
+    if (jinja) (void)zf_jinja_run(jinja, &(zf_jinja_desc){.variables = list}, &out, NULL, error);
+    zf_text_free(&out);
+    zf_jinja_free(jinja);
+    zf_json_free(list);
+}
+
+static void wrong_chat(const char *folder, const char *config, zf_error *error)
+{
+    zf_chat chat;
+    if (put_text(folder, "tokenizer_config.json", config) &&
+        zf_chat_open(&chat, folder, NULL, error))
+        zf_chat_close(&chat);
+}
+
+static void wrong_template_twice(const char *folder, zf_error *error)
+{
+    wrong_chat(folder,
+               "{\"chat_template\": [{\"name\": \"default\", \"template\": \"a\"}, "
+               "{\"name\": \"default\", \"template\": \"b\"}]}",
+               error);
+}
+
+static void wrong_templates(const char *folder, zf_error *error)
+{
+    wrong_chat(folder, "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"a\"}]}", error);
+}
+
+static void wrong_begin(const char *folder, zf_error *error)
+{
+    char config[1000], token[ZF_CHAT_TOKEN + 8];
+    memset(token, 'x', sizeof token - 1), token[sizeof token - 1] = 0;
+    snprintf(config, sizeof config, "{\"bos_token\": \"%s\", \"chat_template\": \"a\"}", token);
+    wrong_chat(folder, config, error);
+}
+
+static void wrong_style(const char *folder, zf_error *error)
+{
+    zf_tokenizer *tokens = zf_tokenizer_parse(few, strlen(few), "few", error);
+    zf_chat chat;
+    if (tokens && put_text(folder, "tokenizer_config.json", "{}") &&
+        zf_chat_open(&chat, folder, "llama2", error)) {
+        (void)zf_chat_fits(&chat, tokens, error);
+        zf_chat_close(&chat);
+    }
+    zf_tokenizer_free(tokens);
+}
+
+static void wrong_tokens(const char *folder, const char *config, zf_error *error)
+{
+    zf_tokenizer *tokens = NULL;
+    if (put_text(folder, "tokenizer.json", few) &&
+        put_text(folder, "tokenizer_config.json", config))
+        tokens = zf_tokenizer_open(folder, error);
+    zf_tokenizer_free(tokens);
+}
+
+static void wrong_id_of_a_token(const char *folder, zf_error *error)
+{
+    wrong_tokens(folder, "{\"added_tokens_decoder\": {\"7\": {\"content\": \"<x>\"}}}", error);
+}
+
+static void wrong_place_of_a_token(const char *folder, zf_error *error)
+{
+    zf_tokenizer *tokens = NULL;
+    if (put_text(folder, "tokenizer.json",
+                 "{\"model\": {\"vocab\": {\"a\": 0, \"b\": 2}, \"merges\": []}}") &&
+        put_text(folder, "tokenizer_config.json", "{\"eos_token\": \"<x>\"}"))
+        tokens = zf_tokenizer_open(folder, error);
+    zf_tokenizer_free(tokens);
+}
+
+static void wrong_key_of_a_token(const char *folder, zf_error *error)
+{
+    wrong_tokens(folder, "{\"added_tokens_decoder\": {\"1x\": {\"content\": \"<x>\"}}}", error);
+}
+
+static void wrong_files_of_tokens(const char *folder, zf_error *error)
+{
+    wrong_tokens(folder, "{\"fast_tokenizer_files\": [\"tokenizer.4.json\"]}", error);
+}
+
+static void wrong_key_of_a_word(const char *folder, zf_error *error)
+{
+    if (put_text(folder, "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n") &&
+        put_text(folder, "tokenizer_config.json",
+                 "{\"added_tokens_decoder\": {\"five\": {\"content\": \"<x>\"}}}"))
+        zf_wordpiece_free(zf_wordpiece_open(folder, NULL, error));
+}
+
+static void wrong_regex(const char *folder, zf_error *error)
+{
+    static const char text[] =
+        "{\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"(a+)+(a+)+[bd]\"}, "
+        "\"content\": \"\"}, \"model\": {\"vocab\": {\"a\": 0}, \"merges\": []}}";
+    char word[120];
+    zf_tokenizer *tokens = zf_tokenizer_parse(text, strlen(text), "slow", error);
+    zf_ids ids = {.at = NULL};
+    (void)folder;
+    memset(word, 'a', sizeof word);
+    word[sizeof word - 1] = 'c';
+    if (tokens) (void)zf_tokenizer_encode(tokens, word, sizeof word, 0, &ids, error);
+    zf_ids_free(&ids);
+    zf_tokenizer_free(tokens);
+}
+
+/* An adapter of the product "a.weight" that keeps another parameter. */
+static void wrong_adapter(const char *keep, zf_error *error)
+{
+    zf_graph *g = zf_graph_new(NULL);
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(2, 3));
+    x = zf_add(zf_matmul(x, zf_param(g, "a.weight", ZF_SHAPE(3, 3), NULL)),
+               zf_param(g, "a.bias", ZF_SHAPE(3), NULL));
+    x = zf_mul(x, zf_param(g, "b.bias", ZF_SHAPE(3), NULL));
+    x = zf_mul(x, zf_param(g, "scales", ZF_SHAPE(3), NULL));
+    zf_output(x, "y");
+    if (zf_lora(g, &(zf_lora_desc){.targets = "a", .keep = keep}))
+        snprintf(error->text, sizeof error->text, "%s", zf_graph_error(g));
+    else (void)zf_adapter_can_write(g, error);
+    zf_graph_free(g);
+}
+
+static void wrong_module(const char *folder, zf_error *error)
+{
+    (void)folder;
+    wrong_adapter("scales", error);
+}
+
+static void wrong_part_of_a_module(const char *folder, zf_error *error)
+{
+    (void)folder;
+    wrong_adapter("a.bias", error);
+}
+
+TEST_ONCE(folders_refuse_one_wrong_thing)
+{
+    static const struct {
+        wrong_call *call;
+        const char *says;
+    } cases[] = {
+        {wrong_layout, "a layout of attention has at most "},
+        {wrong_kind_for_a_layout, "attention of this kind of model sees all tokens"},
+        {wrong_kind_for_few_bits, "weights of this kind of model stay floats"},
+        {wrong_labels,
+         "has 3 labels (num_labels, id2label); a score, which is one label, is read alone"},
+        {wrong_folder, "cannot make the folder "},
+        {wrong_export_over_a_run, " holds the checkpoint of a run; name another place"},
+        {wrong_export_next_to_words, " has the file vocab.txt, which the exported model has not: "
+                                     "remove it, or name another folder"},
+        {wrong_place_of_a_link, "link.zf-link is there: move it, or name another place"},
+        {wrong_context, "a context of 1048576 tokens is too long for the model's 64 positions"},
+        {wrong_variables, "the variables of a template are an object"},
+        {wrong_template_twice, "chat_template[1] stands there twice"},
+        {wrong_templates, "has no template of the name default: name another with --chat ("},
+        {wrong_begin, "bos_token has 71 bytes, and may have 63"},
+        {wrong_style,
+         "chats of the style llama2 need a bos_token, and tokenizer_config.json has none"},
+        {wrong_id_of_a_token, "has the token \"<x>\", whose id would be 1"},
+        {wrong_place_of_a_token,
+         "has the token \"<x>\", whose id would be that of another one"},
+        {wrong_key_of_a_token, "added_tokens_decoder.1x has no id as its key"},
+        {wrong_files_of_tokens, "fast_tokenizer_files names other files than tokenizer.json"},
+        {wrong_key_of_a_word, "added_tokens_decoder.five must have an id from 0 to "},
+        {wrong_regex, "the regular expression was given up in a text of 120 bytes: "},
+        {wrong_module, "the adapter keeps scales, which is of no module: PEFT's files keep modules"},
+        {wrong_part_of_a_module, "the adapter keeps a.bias, and has a product with the weight of its "
+                                 "module: PEFT's files have a module as one or the other"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char folder[300];
+        zf_error error = {ZF_OK, ""};
+        if (!zf_regex_there() && cases[k].call == wrong_regex) continue;
+        snprintf(folder, sizeof folder, "%s%zu", test_path("wrong"), k);
+        CHECK(t, !mkdir(folder, 0777));
+        cases[k].call(folder, &error);
+        if (!strstr(error.text, cases[k].says)) CHECK_TEXT(t, error.text, cases[k].says);
+    }
+}

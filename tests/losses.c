@@ -267,6 +267,7 @@ static void refused_preference(zf_graph *g, int wrong)
     zf_tensor weight = zf_input(g, "weight", ZF_F32, ZF_SHAPE(wrong == 4 ? TEXTS : PAIRS));
     zf_preference_desc d = {.beta = 0};
     if (wrong == 5) reference = ZF_NONE;
+    if (wrong == 10) logp = ZF_NONE;
     if (wrong == 6) d.loss = ZF_PREFERENCE_ORPO;
     if (wrong == 7) d.beta = -1;
     if (wrong == 8) d.smoothing = 0.1, d.loss = ZF_PREFERENCE_HINGE;
@@ -308,14 +309,15 @@ TEST(losses_of_pairs_explain_mistakes)
     static const refusal all[] = {
         {refused_preference, 0, "zf_preference_loss: 56 floats are needed, one for each label"},
         {refused_preference, 1, "7 texts are no pairs: chosen and rejected come in turns"},
-        {refused_preference, 2, "the labels must be i32 or i64 [texts, tokens]"},
+        {refused_preference, 2, "zf_preference_loss: the labels must be i32 or i64 [texts, tokens]"},
         {refused_preference, 3, "the reference must be f32[8,7]"},
         {refused_preference, 4, "the weight must be f32[4]"},
         {refused_preference, 5, "the reference must be f32[8,7]"},
-        {refused_preference, 6, "this loss has no reference"},
+        {refused_preference, 6, "zf_preference_loss: this loss has no reference"},
         {refused_preference, 7, "beta is -1; it must be a number above 0"},
         {refused_preference, 8, "smoothing requires loss=sigmoid, robust, norm or simpo"},
         {refused_preference, 9, "56 floats are needed"},
+        {refused_preference, 10, "zf_preference_loss: log p and labels are needed"},
         {refused_pair, 0, "zf_pair_loss: the scores must be floats [texts] or [texts, tokens]"},
         {refused_pair, 1, "7 texts are no pairs"},
         {refused_pair, 2, "the margin must be f32[4]"},

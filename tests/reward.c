@@ -5,6 +5,7 @@
 #include "test.h"
 
 #include <errno.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 enum { MOST = 6 };
@@ -216,9 +217,11 @@ TEST(rewards_specs)
 {
     static const char *const bad[][2] = {
         {"", "there is no reward \"\": "},
-        {"exakt", "there is no reward \"exakt\": exact, number, regex:PATTERN, length, "},
+        {"exakt", "there is no reward \"exakt\": exact, number, regex:PATTERN, length, overlong:TOKENS or "
+                  "cmd:COMMAND, perhaps with a weight, as 0.2*length"},
         {"0*exact", "the weight of the reward \"0*exact\" must not be 0"},
-        {"length:4", "the reward \"length:4\" is not as exact[:MEMBER], "},
+        {"length:4", "the reward \"length:4\" is not as exact[:MEMBER], number[:MEMBER], regex:PATTERN, "
+                     "length, overlong:TOKENS (at most those of an answer) or cmd:COMMAND"},
         {"exact:", "the reward \"exact:\" is not as "},
         {"2*cmd:", "the reward \"2*cmd:\" is not as "},
         {"regex", "the reward \"regex\" is not as "},
@@ -319,6 +322,23 @@ TEST_ONCE(rewards_of_commands_for_many_answers)
         for (int k = 0; k < MANY; k++) CHECK(t, sum[k] == (which ? 4 : k % 10));
         close_batch(&b);
     }
+}
+
+/* Without room for its pipes. */
+TEST_ONCE(rewards_of_a_command_that_cannot_be_started)
+{
+    struct rlimit usual, none;
+    static batch b;
+    double sum[3];
+    zf_error error = {ZF_OK, ""};
+    test_defer(t, close_batch, &b);
+    CHECK(t, !getrlimit(RLIMIT_NOFILE, &usual));
+    none = usual, none.rlim_cur = 0;
+    CHECK(t, !setrlimit(RLIMIT_NOFILE, &none));
+    (void)run(t, &b, "cmd:cat", 0, sum, &error);
+    CHECK(t, !setrlimit(RLIMIT_NOFILE, &usual));
+    if (error.status == ZF_ERR_NOMEM) OK(t, error.status, error.text);
+    CHECK(t, strstr(error.text, "cmd:cat: cannot be started: "));
 }
 
 /* Each is an error that says what and where; nothing is left of the command, and no signal has

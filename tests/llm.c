@@ -548,6 +548,36 @@ failed:
     if (!test_unwind(t, __FILE__, __LINE__, "weights of few bits", error.status, error.text)) return;
 }
 
+/* It is said which matrices stay floats. */
+TEST_ONCE(llm_weights_that_stay_floats)
+{
+    static const struct {
+        int64_t hidden, intermediate, bits;
+        const char *says;
+    } cases[] = {
+        {64, 100, 8, ", but for those of down_proj, whose rows are no multiple of 64 numbers"},
+        {60, 64, 4,
+         ", but for those of embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, whose "
+         "rows are no multiple of 64 numbers"},
+        {64, 100, 0, ""},
+        {64, 128, 8, ""}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        zf_error error = {ZF_OK, ""};
+        llm_config config;
+        zf_graph *g = zf_graph_new(NULL);
+        char text[500];
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        if (!llm_config_load(folder_of(0), &config, &error)) OK(t, error.status, error.text);
+        config.hidden = cases[k].hidden, config.heads = 2, config.kv_heads = 2;
+        config.width = cases[k].hidden / 2, config.intermediate = cases[k].intermediate;
+        config.bits = cases[k].bits, config.tied = 1;
+        llm_sample.build(g, &config, &(sample_shape){.batch = 1, .sequence = 2}, SAMPLE_GENERATE);
+        OK(t, zf_graph_status(g), zf_graph_error(g));
+        CHECK_TEXT(t, session_floats(g, text, sizeof text), cases[k].says);
+    }
+}
+
 TEST_ONCE(llm_weights_of_8_bits) { check_few_bits(t, 8, false); }
 TEST_ONCE(llm_weights_of_4_bits) { check_few_bits(t, 4, true); }
 

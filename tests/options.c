@@ -67,6 +67,7 @@ TEST_ONCE(settings_without_effect)
         {"--zero-hpz", "--zero-hpz requires --zero 3; it is 0"},
         {"--zero 3 --zero-hpz --mics 2", "--mics and --zero-hpz exclude each other"},
         {"--save-every 1", "--save-every requires --save"},
+        {"--lora r=2 --dump d", "--dump and --lora exclude each other"},
         {"--weights int8", "--weights requires --lora"},
         {"--freeze-step 5", "--freeze-step requires --optimizer onebit_adam, zero_one_adam or "
                             "onebit_lamb; it is adamw"},

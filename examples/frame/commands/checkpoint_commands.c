@@ -261,6 +261,7 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
     of->fit_shape(&data, &e.o, 1, &d.shape);
     good = session_open_folder(&s, e.from.load, &d, e.from.dtype, &error);
     if (good) {
+        session_tell_floats(&s);
         good = session_score(&s, &data, e.batches, &score, &error);
         session_close(&s);
     }

@@ -333,7 +333,9 @@ static bool open_decoder(writer *w, const request *q, const sample_model *sample
                       .average = q->from.average};
     decoder_desc room = {
         .texts = w->count < TOGETHER ? w->count : TOGETHER, .context = w->context, .chunk = chunk};
-    return decoder_open(&w->decoder, &room, &d, q->from.load, q->from.dtype, error);
+    if (!decoder_open(&w->decoder, &room, &d, q->from.load, q->from.dtype, error)) return false;
+    session_tell_floats(&w->decoder.prompt);
+    return true;
 }
 
 int causal_generate(const sample_model *sample, int argc, char **argv)

@@ -509,6 +509,7 @@ static void print_beginning(const run *r)
     const settings *o = &job->o;
     const dataset *d = &job->data;
     zf_program_info info = step_info(&r->session);
+    char floats[500];
     printf("%s %s: %.3g million parameters, batch %lld x %lld tokens", job->sample->title, o->model,
            1e-6 * (double)info.param_count, (long long)o->batch,
            (long long)(run_tokens(job) / o->batch));
@@ -523,11 +524,13 @@ static void print_beginning(const run *r)
     shape_phases_tell(&job->phases);
     if (o->cost) print_estimate(r);
     if (settings_adapts(o))
-        printf("LoRA: %.3g million of them are trained, of rank %lld%s\n",
-               1e-6 * (double)trained_count(r->session.graph), (long long)zf_training_resolved(&o->training).lora.rank,
+        printf("LoRA: %.3g million of them are trained, of rank %lld%s%s\n",
+               1e-6 * (double)trained_count(r->session.graph),
+               (long long)zf_training_resolved(&o->training).lora.rank,
                o->weights == 1   ? ", over weights of 8 bits"
                : o->weights == 2 ? ", over weights of 4 bits"
-                                 : "");
+                                 : "",
+               session_floats(r->session.graph, floats, sizeof floats));
     if (o->memory) {
         const zf_choice *c = &r->session.choice;
         char choice[200];

@@ -149,6 +149,7 @@ static bool probe_all(probe *p, const sample_model *sample, zf_error *error)
     room.context = (int64_t)p->ids.count + p->tokens;
     if (!session_open_folder(&p->scores, p->from.load, &of_text, p->from.dtype, error))
         return false;
+    session_tell_floats(&p->scores);
     good = decoder_open(&p->writes, &room, &of_writer, NULL, 0, error);
     good = good && score(p, &loss, error) && time_it(p, &prompt, &each, error);
     if (error->status == ZF_ERR_NAN) zf_decoder_blame(&p->writes.steps, error);

@@ -152,6 +152,37 @@ bool session_has_blocks(zf_graph *g, const session_desc *d, zf_error *error)
                 "has rows of a multiple of 64");
 }
 
+const char *session_floats(zf_graph *g, char *text, size_t bytes)
+{
+    char all[400] = ",", layer[100];
+    bool some = false;
+    for (int32_t k = 0; k < zf_param_count(g); k++) {
+        const zf_tensor param = zf_param_at(g, k);
+        const zf_shape shape = zf_param_shape(param);
+        const char *name = zf_tensor_name(param), *end = strrchr(name, '.'), *begin = end;
+        const size_t used = strlen(all);
+        some = some || zf_param_blocks(param).bits;
+        if (zf_param_adapter(param) || zf_param_blocks(param).bits || shape.rank != 2 ||
+            shape.dims[1] % 64 == 0 || !end)
+            continue;
+        while (begin > name && begin[-1] != '.') begin--;
+        snprintf(layer, sizeof layer, " %.*s,", (int)(end - begin), begin);
+        if (!strstr(all, layer)) snprintf(all + used, sizeof all - used, "%s", layer);
+    }
+    *text = 0;
+    if (some && all[1])
+        snprintf(text, bytes, ", but for those of%.*s, whose rows are no multiple of 64 numbers",
+                 (int)strlen(all) - 2, all + 1);
+    return text;
+}
+
+void session_tell_floats(const session *s)
+{
+    char text[500];
+    if (*session_floats(s->graph, text, sizeof text))
+        fprintf(stderr, "%s: weights are of few bits%s\n", s->sample->title, text);
+}
+
 /* The adapter of SESSION_FIRST is in the store. */
 static bool has_first(zf_graph *g, const zf_store *store)
 {

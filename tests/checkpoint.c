@@ -562,7 +562,7 @@ TEST_ONCE(checkpoint_declines_endless_notes)
     CHECK(t, zf_save(STORE(m.program), path, &(zf_save_desc){.notes = &note, .note_count = 1}) ==
                  ZF_ERR_LIMIT);
     snprintf(expected, sizeof expected, "; it must be under %d", ENDLESS);
-    CHECK(t, strstr(STORE_ERROR(m.program), "notes and names make a manifest of 671") &&
+    CHECK(t, strstr(STORE_ERROR(m.program), "zf_save: notes and names make a manifest of 671") &&
                  strstr(STORE_ERROR(m.program), expected));
     CHECK(t, !exists(path, "") && !exists(path, ".zf-new"));
 }
@@ -869,6 +869,8 @@ TEST_ONCE(checkpoint_manifest_is_checked)
                     "9223372036854775807"},
         {"\"step\": 2", "\"step\": [2]", ZF_ERR_FORMAT,
          AT("4:11") "step must be an integer from 0 to 4611686018427387903, not an array"},
+        {"\"step\": 2", "\"step\": 2, \"steps\": {\"a b\": 1}", ZF_ERR_FORMAT,
+         "steps.\"a b\" is not the name of a training"},
         {"\"step\"", "\"steps\"", ZF_ERR_FORMAT, AT("1:1") "the top value lacks \"step\""},
         {"\"seed\": \"1\"", "\"seed\": 1", ZF_ERR_FORMAT,
          AT("5:11") "seed must be a string, not 1"},
@@ -1346,6 +1348,13 @@ static zf_status device_copy(void *self, void *to, const void *from, size_t byte
     return ZF_OK;
 }
 
+/* Fails without a word. */
+static zf_status mute_synchronize(void *self, zf_error *error)
+{
+    (void)self, (void)error;
+    return ZF_ERR_BACKEND;
+}
+
 static zf_backend *device_over(zf_backend *backend)
 {
     device.backend = *backend; /* with its self, which kernels expect */
@@ -1389,6 +1398,12 @@ TEST_ONCE(checkpoint_survives_a_failing_device)
     device.calls = 10;
     OK(t, zf_load(STORE(r.new.program), r.path, NULL), STORE_ERROR(r.new.program));
     CHECK(t, same_image(&r.new, &r.reader));
+    device.backend.synchronize = mute_synchronize;
+    CHECK(t, zf_save(STORE(r.new.program), r.path, NULL) == ZF_ERR_BACKEND);
+    CHECK_TEXT(t, STORE_ERROR(r.new.program), "zf_save: the backend failed");
+    CHECK(t, zf_load(STORE(r.new.program), r.path, NULL) == ZF_ERR_BACKEND);
+    CHECK_TEXT(t, STORE_ERROR(r.new.program), "zf_load: the backend failed");
+    device.backend.synchronize = cpu->synchronize;
 }
 
 static zf_status change_file(zf_error *error)

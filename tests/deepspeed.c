@@ -137,6 +137,13 @@ TEST(deepspeed_refuses)
         {"{\"train_batch_size\": 8,\n \"gradient_acumulation_steps\": 2}",
          "2:32: gradient_acumulation_steps is no key of DeepSpeed's; is it "
          "\"gradient_accumulation_steps\"?"},
+        {"{\"bf16\": {\"enabled\": true},\n\"bfloat16\": {\"enabled\": true}}",
+         "2:13: bfloat16 bf16 and bfloat16 are the same: leave one of them out"},
+        {"{\"train_micro_batch_size_per_gpu\": 1000000000000000000, \"gradient_accumulation_steps\": 8}",
+         "1:36: train_micro_batch_size_per_gpu does not fit: 1000000000000000000 x 8 x 2 examples are "
+         "too many"},
+        {"{\"train_batch_size\": 8, \"scheduler\": {\"params\": {\"warmup_max_lr\": 1}}}",
+         "1:67: scheduler.params.warmup_max_lr is no parameter of the scheduler"},
         {"{\"stage\": 2}", "1:11: stage is a key in \"zero_optimization\", not here"},
         {"{\"zero_optimization\": {\"train_batch_size\": 2}}",
          "1:44: zero_optimization.train_batch_size is a key at the top, not here"},
@@ -205,6 +212,16 @@ TEST(deepspeed_refuses)
 }
 
 /* Comments, keys without quotes and commas as DeepSpeed's reader has them are the same tree. */
+TEST(deepspeed_of_too_many_tables)
+{
+    const char text[] = "{\"train_batch_size\": 8}";
+    zf_training training = {.clip = 0};
+    zf_deepspeed all = {.option_count = 1000};
+    zf_error error = {ZF_OK, ""};
+    GIVES(t, zf_deepspeed_read(text, &training, &all, &error), ZF_ERR_ARGUMENT, error.text);
+    CHECK(t, strstr(error.text, ": 1000 tables of options, at most "));
+}
+
 TEST(deepspeed_reads_hjson)
 {
     static const char *const same[] = {

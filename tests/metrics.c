@@ -12,6 +12,7 @@
 #include "../examples/frame/output/csv.h"
 
 #include <dirent.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -318,12 +319,38 @@ TEST(events_of_a_run_that_goes_on)
     CHECK(t, read_events(path[0])->damaged && read_events(path[0])->count == 3);
 }
 
+/* A file that may not grow loses numbers, and says how many. */
+TEST(events_of_a_full_disk)
+{
+    const char *folder = FOLDER_OF(t, "full");
+    zf_error error = {ZF_OK, ""};
+    zf_metrics m = {.count = 0};
+    const zf_metric of = metric(1, "loss", 1);
+    struct rlimit usual, small;
+    zf_status status;
+    CHECK(t, !getrlimit(RLIMIT_FSIZE, &usual));
+    OK(t, open_events(t, &m, &(zf_event_desc){.directory = folder}, &error), error.text);
+    small = usual, small.rlim_cur = 16;
+    CHECK(t, !setrlimit(RLIMIT_FSIZE, &small));
+    (void)zf_metrics_put(&m, &of, 1, &error);
+    (void)zf_metrics_put(&m, &of, 1, &error);
+    CHECK(t, !setrlimit(RLIMIT_FSIZE, &usual));
+    error = (zf_error){ZF_OK, ""};
+    status = zf_metrics_close(&m, &error);
+    CHECK(t, status || t->refused);
+    if (error.status == ZF_ERR_NOMEM) OK(t, error.status, error.text);
+    CHECK(t, strstr(error.text, "; 2 numbers are not in the event file"));
+}
+
 TEST(events_refuse)
 {
     zf_sink sink;
     zf_error error = {ZF_OK, ""};
     CHECK(t, zf_event_sink(&(zf_event_desc){.directory = "/dev/null/runs"}, &sink, &error) == ZF_ERR_IO);
     CHECK_TEXT(t, error.text, "cannot create /dev/null/runs: Not a directory");
+    error.status = ZF_OK;
+    CHECK(t, zf_event_sink(&(zf_event_desc){.directory = ""}, &sink, &error) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, error.text, "the path of an event file's folder is empty or too long");
     error.status = ZF_OK;
     CHECK(t, zf_event_sink(NULL, &sink, &error) == ZF_ERR_ARGUMENT);
     CHECK_TEXT(t, error.text,

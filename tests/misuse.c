@@ -241,6 +241,14 @@ TEST_ONCE(misuse_of_layers)
         CHECK(t, error.status == ZF_ERR_ARGUMENT);                                                 \
     } while (0)
 
+TEST(misuse_of_files)
+{
+    zf_error error = {ZF_OK, ""};
+    CHECK(t, zf_file_replace(NULL, "x", 1, &error) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, error.text, "zf_file_replace: a path and data are needed");
+    CHECK(t, zf_file_replace(test_path("none"), NULL, 1, &error) == ZF_ERR_ARGUMENT);
+}
+
 TEST(misuse_of_json)
 {
     static const char text[] = "{\"a\": 1, \"s\": \"x\", \"b\": true}";

@@ -6,7 +6,7 @@
 set -u
 export LC_ALL=C
 # shellcheck disable=SC2046 # words
-[ $# != 0 ] || set -- $(find ir passes llm -name '*.c')
+[ $# != 0 ] || set -- $(find graph io ir options passes store llm -name '*.c')
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 
@@ -37,7 +37,11 @@ joined "$@" | awk '
     }' | sort -u > "$work/rules"
 failed=0
 while read -r rule; do
-    case $rule in 'this program was built without PCRE2'*) continue ;; esac # the tests have it
+    # Those of other builds and machines, and of a system that refuses a thread or addresses.
+    case $rule in
+    'this program was built without PCRE2'* | *'too many for this machine' | *'refused a thread' | \
+        'offload: the system has no room for' | 'is set in C, and not by text') continue ;;
+    esac
     grep -qF -- "$rule" "$work/tests" && continue
     failed=$((failed + 1))
     echo "no test has: $rule"

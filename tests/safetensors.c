@@ -363,6 +363,8 @@ TEST(safetensors_read_checks_what_is_asked)
             "safetensors: 8 bytes from 4 of the tensor \"a\", which has 8");
     REFUSED(zf_safetensors_read_range(tensors, 0, SIZE_MAX, data, 8, &error),
             "safetensors: 8 bytes from 18446744073709551615 of the tensor \"a\", which has 8");
+    REFUSED(zf_safetensors_read(tensors, 0, NULL, 8, &error),
+            "safetensors: there is no room to read 8 bytes into");
     REFUSED(zf_safetensors_read(NULL, 0, data, 8, &error), "no safetensors file to read from");
     CHECK(t, zf_safetensors_count(NULL) == 0 && !zf_safetensors_at(NULL, 0) &&
                  zf_safetensors_find(NULL, "a") == -1);

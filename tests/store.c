@@ -876,6 +876,7 @@ TEST(store_answers)
     const crew_desc d = {.stage = 3};
     zf_error error = {ZF_OK, ""};
     float number = 0;
+    static float room[IN * HIDDEN];
     zf_stored about;
     NEED(t, store, NULL);
     test_defer(t, (test_cleanup *)zf_store_free, store);
@@ -889,6 +890,13 @@ TEST(store_answers)
     CHECK(t, zf_store_write(NULL, "w", &number, 4) == ZF_ERR_ARGUMENT);
     CHECK(t, zf_store_copy(NULL, store) == ZF_ERR_ARGUMENT);
     CHECK(t, zf_store_copy(store, NULL) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, zf_store_error(store), "zf_store_copy: no store to copy from");
+    CHECK(t, zf_ema_copy(store, NULL, NULL) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, zf_store_error(store), "zf_ema_copy: no store to copy from");
+    CHECK(t, zf_store_read(store, "w", NULL, 4) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, zf_store_error(store), "zf_store_read: data is NULL");
+    CHECK(t, zf_store_write(store, "w", NULL, 4) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, zf_store_error(store), "zf_store_write: data is NULL");
     CHECK(t, zf_save(NULL, "x", NULL) == ZF_ERR_ARGUMENT);
     CHECK(t, zf_load(NULL, "x", NULL) == ZF_ERR_ARGUMENT);
     CHECK(t, zf_store_read(store, "w", &number, 4) == ZF_ERR_ARGUMENT);
@@ -907,6 +915,10 @@ TEST(store_answers)
     CHECK(t, about.first == 0 && about.count == IN * HIDDEN);
     about = zf_store_at(f.stores[0], zf_store_find(f.stores[0], "adamw.m/in.weight"));
     CHECK(t, about.state && !about.master_of && about.bucket > 0);
+    CHECK(t, zf_store_read(f.stores[0], "in.weight", room, sizeof room) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, zf_store_error(f.stores[0]),
+               "zf_store_read: \"in.weight\" is cut over the ranks, which the communicator cannot ask "
+               "(zf_comm.run is NULL); zf_lockstep_read can");
     CHECK(t, zf_store_read(f.stores[0], "in.bias", &number, 4) == ZF_ERR_ARGUMENT);
     CHECK_TEXT(t, zf_store_error(f.stores[0]),
                "zf_store_read: \"in.bias\" is f32[71], 284 bytes, not 4");
@@ -914,6 +926,69 @@ TEST(store_answers)
                                             .allocator = t->allocator},
                            &error));
     CHECK_TEXT(t, error.text, t->refused ? error.text : "zf_store_new: rank 3 of a world of 2");
+}
+
+/* Adds what the text names to a store. */
+static zf_store *store_with(test *t, const char *text)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_store *store = zf_store_new(&(zf_store_desc){.allocator = t->allocator}, &error);
+    zf_graph *g = store ? zf_graph_parse(text, strlen(text), NULL, &error) : NULL;
+    zf_program *p = g ? zf_compile(g, &(zf_compile_desc){.store = store}) : NULL;
+    if (store) test_defer(t, (test_cleanup *)zf_store_free, store);
+    if (g && !p) error = (zf_error){zf_graph_status(g), ""};
+    if (!p) test_unwind(t, __FILE__, __LINE__, "store_with", error.status, error.text);
+    zf_program_free(p);
+    zf_graph_free(g);
+    return p ? store : NULL;
+}
+
+#define PARAM(name, shape) "%1 = param \"" name "\" : f32" shape "\n%9 = sum %1 : f32[]\noutput %9 \"y\"\n"
+
+TEST(store_of_what_does_not_fit)
+{
+    static const char disk[] = "%1 = input \"x\" : f32[1024]\n"
+                               "%2 = state \"s\" : f32[1024] disk\n"
+                               "%3 = copy %2 {to=host} : f32[1024] host\n"
+                               "%4 = copy %3 : f32[1024]\n%5 = add %1, %4 : f32[1024]\n"
+                               "%6 = sum %5 : f32[]\noutput %6 \"y\"\n";
+    zf_store *store = store_with(t, PARAM("a.lora_A.weight", "[2,4]")), *other;
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cpu, away;
+    zf_graph *g;
+    if (!store) return;
+    GIVES(t, zf_lora_merge(store, NULL), ZF_ERR_MISMATCH, zf_store_error(store));
+    CHECK_TEXT(t, zf_store_error(store),
+               "zf_lora_merge: \"a.lora_A.weight\" is of \"a.weight\", which the store does not have");
+    store = store_with(t, "%2 = param \"a.weight\" : f32[4,4]\n%3 = sum %2 : f32[4]\n"
+                          "output %3 \"z\"\n" PARAM("a.lora_A.weight", "[2,4]"));
+    if (!store) return;
+    GIVES(t, zf_lora_merge(store, NULL), ZF_ERR_MISMATCH, zf_store_error(store));
+    CHECK_TEXT(t, zf_store_error(store),
+               "zf_lora_merge: there is \"a.lora_A.weight\", and no \"a.lora_B.weight\"");
+    if (!(other = store_with(t, PARAM("a.weight", "[4,5]")))) return;
+    GIVES(t, zf_store_copy(other, store), ZF_ERR_MISMATCH, zf_store_error(other));
+    CHECK_TEXT(t, zf_store_error(other),
+               "zf_store_copy: \"a.weight\" is a param f32[4,5] here and a param f32[4,4] there");
+    GIVES(t, zf_ema_copy(other, store, NULL), ZF_ERR_MISMATCH, zf_store_error(other));
+    CHECK(t, strstr(zf_store_error(other), "zf_ema_copy: \"a.weight\" has another shape in the other "
+                                           "store"));
+    g = zf_graph_parse(disk, strlen(disk), NULL, &error);
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    CHECK(t, !zf_compile(g, &(zf_compile_desc){.store = store}));
+    GIVES(t, zf_graph_status(g), ZF_ERR_ARGUMENT, zf_graph_error(g));
+    CHECK(t, strstr(zf_graph_error(g), "bytes of a disk, and the store has no folder for them "
+                                       "(zf_store_desc.offload_dir)"));
+    cpu = zf_cpu_backend(&(zf_cpu_desc){.allocator = t->allocator}, &error);
+    NEED(t, cpu, &error);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    away = *cpu, away.host_memory = false;
+    CHECK(t, !zf_store_new(&(zf_store_desc){.backend = cpu, .host = &away, .allocator = t->allocator},
+                           &error));
+    if (error.status == ZF_ERR_NOMEM) OK(t, error.status, error.text);
+    CHECK_TEXT(t, error.text, "zf_store_new: host must be a backend that computes in host memory, and "
+                              "cpu does not");
 }
 
 /* ----------------------------------------------------------------------------------- threads */

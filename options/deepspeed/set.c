@@ -193,9 +193,7 @@ static zf_status zfi_ds_rate(zfi_ds_reader *r, const zfi_ds_key *key, const zf_j
 static zf_status zfi_ds_warmup_max(zfi_ds_reader *r, const zfi_ds_key *key, const zf_json *value)
 {
     if (r->out->run.schedule != ZF_WARMUP_LR && r->out->run.schedule != ZF_WARMUP_DECAY_LR)
-        return r->origin == ZF_DEEPSPEED_DEFAULT
-                   ? ZF_OK
-                   : zf_json_fail(value, r->error, "is of WarmupLR and WarmupDecayLR");
+        return ZF_OK; /* zfi_ds_is_strange refuses it in a file */
     if (r->origin == ZF_DEEPSPEED_DEFAULT)
         return r->out->run.schedule == ZF_WARMUP_DECAY_LR
                    ? zfi_ds_put(r, key, key->to, value, "0.001")

@@ -17,6 +17,7 @@ typedef struct fake {
     uint64_t state;      /* of the dice */
     /* One request in this number (0: none) is incomplete, must be repeated, or takes a while */
     uint32_t cut, again, slow;
+    bool nothing; /* requests move nothing */
     int64_t moved;              /* requests so far */
     int64_t fail_from, fail_to; /* these fail ... */
     bool fail_reads, fail_writes;
@@ -68,6 +69,7 @@ static int64_t fake_move(fake *f, bool write, int file, char *data, size_t bytes
         errno = code;
     }
     if (again) return -1;
+    if (f->nothing) return 0;
     if (write) {
         size_t whole = most == bytes ? bytes : f->direct ? most / 4096 * 4096 : most;
         result = whole ? pwrite(file, data, whole, offset) : 0;
@@ -641,7 +643,7 @@ TEST_ONCE(disk_refusals_are_errors)
         /* never written */
         GIVES(t, read_all(s.d, SMALL, s.back, &s.error), ZF_ERR_STAGE, s.error.text);
         CHECK(t, strstr(s.error.text, "small, byte 0 of 7 (") &&
-                     strstr(s.error.text, "nothing was written"));
+                     strstr(s.error.text, "nothing was written there that could be read"));
         /* one read of several */
         f->fail_with = EIO, f->fail_reads = true;
         f->fail_from = f->moved + 4, f->fail_to = f->moved + 5;
@@ -681,6 +683,10 @@ TEST_ONCE(disk_refusals_are_errors)
         f->fail_with = EAGAIN, f->fail_reads = true;
         GIVES(t, read_all(s.d, SMALL, s.back, &s.error), ZF_ERR_IO, s.error.text);
         f->fail_reads = false, s.error.status = ZF_OK;
+        f->nothing = true;
+        GIVES(t, read_all(s.d, SMALL, s.back, &s.error), ZF_ERR_IO, s.error.text);
+        CHECK(t, strstr(s.error.text, "the system moves no bytes"));
+        f->nothing = false, s.error.status = ZF_OK;
         /* a ring that takes nothing */
         f->submit_with = EBADF, f->submit_fails = 1;
         if (s.desc.way == ZFI_DISK_RING) {
@@ -796,7 +802,8 @@ TEST_ONCE(disk_files_of_others)
                     "zeroflow offload file 1\nrun test\nrank 1 of 4\n"
                     "plan 0000000000000abc\nbytes 167936\nprocess ") == front_of(alive));
     /* a run that is alive */
-    CHECK(t, setup_refused(&second, ZF_ERR_IO, "-offload belongs to another run that is alive"));
+    CHECK(t, setup_refused(&second, ZF_ERR_IO, "-offload belongs to another run that is alive: give one of "
+                                              "them another folder for offload"));
     /* files left under other names are removed; files of live runs, and other files, are not */
     CHECK(t, zf_json_put_text_member(gone, zfi_offload_magic, 0) &&
                  zf_json_put_text_member(foreign, novel, 0));
@@ -810,10 +817,12 @@ TEST_ONCE(disk_files_of_others)
     snprintf(zeros, sizeof zeros, "%s/zeros.rank-00000-of-00001.zf-offload", s.folder);
     CHECK(t, zf_json_put_text_member(nothing, "", 0) && zf_json_put_text_member(zeros, "", 4096));
     CHECK(t, symlink(foreign, own) == 0);
-    CHECK(t, setup_refused(&second, ZF_ERR_IO, "it is not a regular file"));
+    CHECK(t, setup_refused(&second, ZF_ERR_IO, "is there, and it is not a regular file: remove it, or "
+                                              "offload to another folder"));
     CHECK(t, access(nothing, F_OK) == 0 && access(zeros, F_OK) == 0 && !unlink(own));
     CHECK(t, zf_json_put_text_member(own, "", 4096));
-    CHECK(t, setup_refused(&second, ZF_ERR_IO, "it is not an offload file"));
+    CHECK(t, setup_refused(&second, ZF_ERR_IO, "is there, and it is not an offload file: remove it, or "
+                                              "offload to another folder"));
     CHECK_TEXT(t, front_of(foreign), novel);
     CHECK(t, !unlink(nothing) && !unlink(zeros) && !unlink(own));
     /* what a run has left that was killed before it wrote a header, by its name or another */
@@ -838,16 +847,27 @@ TEST_ONCE(disk_files_of_others)
     second.desc.folder = "";
     CHECK(t, setup_refused(&second, ZF_ERR_ARGUMENT, "an empty path"));
     second.desc.folder = s.folder, second.desc.run = "../x";
-    CHECK(t, setup_refused(&second, ZF_ERR_ARGUMENT, "the run's name must have 1 to 128 letters"));
+    CHECK(t, setup_refused(&second, ZF_ERR_ARGUMENT, "the run's name must have 1 to 128 letters, digits, '.', "
+                                                    "'-' or '_', and no '.' at its beginning"));
 }
 
 TEST_ONCE(disk_misuse)
 {
+    static const char *const says[] = {
+        "to have 8 bytes at 8 of a disk space of 163840; places are multiples of 4096",
+        "to have 4097 bytes at 159744 of a disk space of 163840; places are multiples of 4096",
+        "offload: blocks of 2048 bytes; a power of two from 4096 to ",
+        "offload: blocks of 12288 bytes; a power of two from 4096 to ",
+        "offload: blocks of 1099511627776 bytes; a power of two from 4096 to ",
+        "offload: -1 requests at a time and 2 staging blocks; 1 to ",
+        "offload: 5 requests at a time and 100000 staging blocks; 1 to ",
+        "offload: a disk space of -1 bytes"};
     static const zfi_disk_value askew = {"askew", 8, 8}, beyond = {"beyond", SPACE - 4096, 4097};
     static const int64_t requests[][3] = {{-1, 0, 1},    {VALUES, 0, 1},        {LARGE, 1, BLOCK},
                                           {LARGE, 0, 7}, {LARGE, -BLOCK, 7},    {ODD, 0, -1},
                                           {SMALL, 0, 8}, {LARGE, 10 * BLOCK, 0}};
     static setup s;
+    static char deep[4200], run[128];
     zfi_disk_desc good;
     zfi_disk_transfer transfer;
     setup_new(t, &s);
@@ -859,16 +879,29 @@ TEST_ONCE(disk_misuse)
         else if (k == 5) s.desc.depth = -1;
         else if (k == 6) s.desc.staging = 100000;
         else s.desc.bytes = -1;
-        CHECK(t, setup_refused(&s, ZF_ERR_ARGUMENT, "offload: "));
+        CHECK(t, setup_refused(&s, ZF_ERR_ARGUMENT, says[k]));
     }
     CHECK(t, files_in(s.folder) == 0);
     s.desc = good;
+    snprintf(deep, sizeof deep, "%s", s.folder);
+    while (strlen(deep) + 230 < 4080) {
+        snprintf(deep + strlen(deep), sizeof deep - strlen(deep), "/%0220d", 0);
+        CHECK(t, !mkdir(deep, 0700));
+    }
+    s.desc.folder = deep, good.run = s.desc.run;
+    memset(run, 'r', 120), s.desc.run = run;
+    CHECK(t, setup_refused(&s, ZF_ERR_ARGUMENT, ": the path is too long"));
+    for (; strlen(deep) > strlen(s.folder); *strrchr(deep, '/') = 0) CHECK(t, !rmdir(deep));
+    s.desc = good;
     NEED(t, setup_open(&s), &s.error);
+    GIVES(t, zfi_disk_copy(s.d, -1, s.back, s.data, 8, &s.error), ZF_ERR_ARGUMENT, s.error.text);
+    CHECK_TEXT(t, s.error.text, "offload: a copy of what does not lie on the disk");
     for (int k = 0; k < ZFI_COUNT(requests); k++) {
         s.error.status = ZF_OK;
         zfi_disk_read(s.d, (int32_t)requests[k][0], requests[k][1], s.back, requests[k][2],
                       &transfer);
         GIVES(t, zfi_disk_wait(s.d, &transfer, &s.error), ZF_ERR_ARGUMENT, s.error.text);
+        CHECK(t, strstr(s.error.text, "; requests are of whole blocks of 8192"));
     }
 }
 

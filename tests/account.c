@@ -271,6 +271,16 @@ TEST(account_of_every_place)
     GIVES(t, zf_graph_alive(g, ZF_SPACES, bytes), ZF_ERR_ARGUMENT, "");
 }
 
+TEST(account_of_lives_needs_places)
+{
+    zf_graph *g = make_graph(t, false, &(zf_zero_desc){.stage = 1, .world = 2});
+    static size_t bytes[512][ZF_KINDS];
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    GIVES(t, zf_graph_alive(g, ZF_DEVICE, bytes), ZF_ERR_STAGE, zf_graph_error(g));
+    CHECK(t, strstr(zf_graph_error(g), "zf_graph_alive: needs zf_memory"));
+}
+
 TEST(account_of_places_before_memory)
 {
     zf_graph *g = make_graph(t, false, NULL);

@@ -1395,6 +1395,10 @@ TEST_ONCE(checkpoint_survives_a_failing_device)
     CHECK(t, zf_load(STORE(r.new.program), r.path, NULL) == ZF_ERR_BACKEND);
     CHECK_TEXT(t, STORE_ERROR(r.new.program),
                "device lost; parameters and states are now undefined");
+    CHECK(t, zf_save(STORE(r.new.program), r.path, NULL) == ZF_ERR_STAGE);
+    CHECK_TEXT(t, STORE_ERROR(r.new.program),
+               "zf_save: parameters and states are undefined, since an update or zf_load has failed "
+               "half way; zf_load restores them from a checkpoint");
     device.calls = 10;
     OK(t, zf_load(STORE(r.new.program), r.path, NULL), STORE_ERROR(r.new.program));
     CHECK(t, same_image(&r.new, &r.reader));

@@ -229,6 +229,74 @@ TEST_ONCE(misuse_of_layers)
                             1) == 0.5);
 }
 
+/* Layers of what is no tensor; k and y are tensors of the graph. */
+TEST(misuse_of_layers_without_operands)
+{
+    static const char *const says[] = {
+        "zf_nn_linear: x is no tensor",    "zf_nn_layer_norm: x is no tensor",
+        "zf_nn_rms_norm: x is no tensor",  "zf_nn_attention: q is no tensor",
+        "zf_nn_activation: 99 is no activation", "zf_nn_encoder_block: x is no tensor",
+        "zf_nn_blocks: the layout has more than 1023 characters"};
+    static char layout[1100];
+    memset(layout, 'x', sizeof layout - 1);
+    for (int which = 0; which < 7; which++) {
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        const zf_tensor none = {g, 0};
+        zf_tensor x;
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        x = zf_input(g, "x", ZF_F32, ZF_SHAPE(1, 4, 8));
+        if (which == 0) zf_nn_linear(none, "a", 3, NULL);
+        if (which == 1) zf_nn_layer_norm(none, "a", 0);
+        if (which == 2) zf_nn_rms_norm(none, "a", 0);
+        if (which == 3) zf_nn_attention(none, x, x, ZF_NONE, 0);
+        if (which == 4) zf_nn_activation(x, (zf_activation)99);
+        if (which == 5) zf_nn_encoder_block(none, ZF_NONE, &(zf_nn_encoder_desc){.heads = 2});
+        if (which == 6) zf_nn_blocks(g, layout, 64, 2, true);
+        GIVES(t, zf_graph_status(g), ZF_ERR_ARGUMENT, zf_graph_error(g));
+        if (!strstr(zf_graph_error(g), says[which])) CHECK_TEXT(t, zf_graph_error(g), says[which]);
+    }
+}
+
+/* Reports on a run. */
+TEST(misuse_of_reports)
+{
+    static char path[4097];
+    zf_metrics m = {.count = ZF_SINKS};
+    zf_sink sink = {.put = NULL};
+    zf_report *r = zf_report_new("r", &t->allocator);
+    struct {
+        zf_status status;
+        zf_error error;
+        const char *says;
+    } all[9] = {{ZF_OK, {ZF_OK, ""}, NULL}};
+    int n = 0;
+    NEED(t, r, NULL);
+    test_defer(t, (test_cleanup *)zf_report_free, r);
+    memset(path, 'x', sizeof path - 1);
+#define GETS(call, text) all[n].status = (call), all[n].says = text, n++
+    GETS(zf_metrics_add(&m, &sink, &all[n].error),
+         "zf_metrics_add: a stream and a sink with `put` are needed");
+    sink.put = (zf_status(*)(void *, const zf_metric *, int32_t, zf_error *))(uintptr_t)1;
+    GETS(zf_metrics_add(&m, &sink, &all[n].error),
+         "zf_metrics_add: the stream has 8 sinks, which is the most");
+    GETS(zf_metrics_put(NULL, NULL, 1, &all[n].error),
+         "zf_metrics_put: a stream and a list of metrics are needed");
+    GETS(zf_progress_sink(&(zf_progress_desc){.out = NULL}, &sink, &all[n].error),
+         "zf_progress_sink: a desc with `out`, and a place for the sink, are needed");
+    GETS(zf_progress_sink(&(zf_progress_desc){.out = stderr, .steps = -1}, &sink, &all[n].error),
+         "zf_progress_sink: wall_time must be finite, steps and first at least 0");
+    GETS(zf_report_save(r, NULL, &all[n].error), "zf_report_save: a report and a path are needed");
+    GETS(zf_report_sink(r, path, 0, &sink, &all[n].error),
+         "zf_report_sink: a report, a place for the sink, and a path of at most 4095 bytes are needed");
+    GETS(zf_trace_save(NULL, "x", &all[n].error), "zf_trace_save: a trace and a path are needed");
+#undef GETS
+    for (int k = 0; k < n; k++) {
+        CHECK(t, all[k].status);
+        CHECK_TEXT(t, all[k].error.text, all[k].says);
+    }
+}
+
 /* -------------------------------------------------------------------------------------- files */
 
 /* What is asked of a file's name, NULL, is ZF_ERR_ARGUMENT with that text. */

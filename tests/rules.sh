@@ -1,12 +1,12 @@
 #!/bin/sh
 # Each rule of verifier, parser, passes and others has a wrong input: sh tests/rules.sh [FILE...]
 #
-# Of each message in ir/, passes/ and llm/ (or FILE), the longest part between values must be in a test.
+# Of each message of the folders below, or of FILE, the longest part between values must be in a test.
 # Prints the messages of which none is, and the number of all.
 set -u
 export LC_ALL=C
 # shellcheck disable=SC2046 # words
-[ $# != 0 ] || set -- $(find graph io ir options passes store llm -name '*.c')
+[ $# != 0 ] || set -- $(find graph io ir options passes plan store nn llm -name '*.c')
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 

@@ -116,7 +116,7 @@ static zf_status zfi_event_end(zfi_event_file *f, zf_error *error)
     zfi_event_fixed(&head, data, 8);
     zfi_event_fixed(&head, zfi_event_checksum(head.data, 8), 4);
     while (done < r->bytes) {
-        const ssize_t n = write(f->file, r->data + done, r->bytes - done);
+        const ssize_t n = zfi_pwrite(f->file, r->data + done, r->bytes - done, -1);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
         done += (size_t)n;

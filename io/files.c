@@ -196,7 +196,13 @@ static bool zfi_size_signal_waits(void)
     return !sigpending(&waiting) && sigismember(&waiting, SIGXFSZ) == 1;
 }
 
-/* pwrite, for which the limit of a file's size (ulimit -f) is the error EFBIG. The system's signal
+/* pwrite, or with an offset below 0 write. */
+static ssize_t zfi_write_once(int file, const void *data, size_t bytes, int64_t offset)
+{
+    return offset < 0 ? write(file, data, bytes) : pwrite(file, data, bytes, (off_t)offset);
+}
+
+/* The same, for which the limit of a file's size (ulimit -f) is the error EFBIG. The system's signal
  * about it, which ends a process, is blocked in this thread meanwhile, and taken back. */
 static ssize_t zfi_pwrite(int file, const void *data, size_t bytes, int64_t offset)
 {
@@ -206,12 +212,12 @@ static ssize_t zfi_pwrite(int file, const void *data, size_t bytes, int64_t offs
     bool waited;
     int code, number;
     if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY)
-        return pwrite(file, data, bytes, (off_t)offset);
+        return zfi_write_once(file, data, bytes, offset);
     sigemptyset(&size);
     sigaddset(&size, SIGXFSZ);
     pthread_sigmask(SIG_BLOCK, &size, &before);
     waited = zfi_size_signal_waits();
-    put = pwrite(file, data, bytes, (off_t)offset);
+    put = zfi_write_once(file, data, bytes, offset);
     code = errno;
     if (!waited && zfi_size_signal_waits()) sigwait(&size, &number);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

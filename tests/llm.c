@@ -554,14 +554,14 @@ TEST_ONCE(llm_weights_that_stay_floats)
     static const struct {
         int64_t hidden, intermediate, bits;
         const char *says;
-    } cases[] = {
+    } kinds[] = {
         {64, 100, 8, ", but for those of down_proj, whose rows are no multiple of 64 numbers"},
         {60, 64, 4,
          ", but for those of embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, whose "
          "rows are no multiple of 64 numbers"},
         {64, 100, 0, ""},
         {64, 128, 8, ""}};
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         zf_error error = {ZF_OK, ""};
         llm_config config;
         zf_graph *g = zf_graph_new(NULL);
@@ -569,12 +569,12 @@ TEST_ONCE(llm_weights_that_stay_floats)
         NEED(t, g, NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g);
         if (!llm_config_load(folder_of(0), &config, &error)) OK(t, error.status, error.text);
-        config.hidden = cases[k].hidden, config.heads = 2, config.kv_heads = 2;
-        config.width = cases[k].hidden / 2, config.intermediate = cases[k].intermediate;
-        config.bits = cases[k].bits, config.tied = 1;
+        config.hidden = kinds[k].hidden, config.heads = 2, config.kv_heads = 2;
+        config.width = kinds[k].hidden / 2, config.intermediate = kinds[k].intermediate;
+        config.bits = kinds[k].bits, config.tied = 1;
         llm_sample.build(g, &config, &(sample_shape){.batch = 1, .sequence = 2}, SAMPLE_GENERATE);
         OK(t, zf_graph_status(g), zf_graph_error(g));
-        CHECK_TEXT(t, session_floats(g, text, sizeof text), cases[k].says);
+        CHECK_TEXT(t, session_floats(g, text, sizeof text), kinds[k].says);
     }
 }
 

@@ -580,7 +580,7 @@ TEST(own_operators_must_be_whole)
 /* A mistake in a graph of own operators: what it says. */
 #define SAYS(t, expression, part)                                                                  \
     do {                                                                                           \
-        zf_graph *g = zf_graph_new(&(zf_graph_desc){t->allocator, odd, 7});                        \
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){t->allocator, odd, 9});                        \
         zf_tensor x, y, out;                                                                       \
         NEED(t, g, NULL);                                                                          \
         test_defer(t, (test_cleanup *)zf_graph_free, g);                                           \

@@ -296,8 +296,8 @@ static bool zfi_meet_write_file(zfi_rendezvous *v, const zfi_note *note, const v
 static zf_status zfi_meet_unwritten(const zfi_rendezvous *v, zf_error *error)
 {
     return zfi_fail(error, ZF_ERR_IO, "%s: %s cannot be written: %s", v->p->maker, v->names[0],
-                    errno == EEXIST ? "that file, or the one of its name and .part, is no file of a "
-                                      "rendezvous: name another one"
+                    errno == EEXIST ? "that file, or the one of its name and .part, is no file of "
+                                      "a rendezvous: name another one"
                                     : strerror(errno));
 }
 

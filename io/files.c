@@ -202,8 +202,8 @@ static ssize_t zfi_write_once(int file, const void *data, size_t bytes, int64_t 
     return offset < 0 ? write(file, data, bytes) : pwrite(file, data, bytes, (off_t)offset);
 }
 
-/* The same, for which the limit of a file's size (ulimit -f) is the error EFBIG. The system's signal
- * about it, which ends a process, is blocked in this thread meanwhile, and taken back. */
+/* The same, for which the limit of a file's size (ulimit -f) is the error EFBIG. The system's
+ * signal about it, which ends a process, is blocked in this thread meanwhile, and taken back. */
 static ssize_t zfi_pwrite(int file, const void *data, size_t bytes, int64_t offset)
 {
     struct rlimit limit;

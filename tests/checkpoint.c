@@ -870,7 +870,7 @@ TEST_ONCE(checkpoint_manifest_is_checked)
         {"\"step\": 2", "\"step\": [2]", ZF_ERR_FORMAT,
          AT("4:11") "step must be an integer from 0 to 4611686018427387903, not an array"},
         {"\"step\": 2", "\"step\": 2, \"steps\": {\"a b\": 1}", ZF_ERR_FORMAT,
-         "steps.\"a b\" is not the name of a training"},
+         AT("4:31") "steps.\"a b\" is not the name of a training"},
         {"\"step\"", "\"steps\"", ZF_ERR_FORMAT, AT("1:1") "the top value lacks \"step\""},
         {"\"seed\": \"1\"", "\"seed\": 1", ZF_ERR_FORMAT,
          AT("5:11") "seed must be a string, not 1"},
@@ -925,8 +925,7 @@ TEST_ONCE(checkpoint_manifest_is_checked)
          "PATH/params.safetensors: in.weight is f32[5,1], the manifest says f32[1]"},
         {"\"adamw.m/in.bias\",\n      \"kind\": \"state\",\n      \"role\": \"moment\"",
          "\"adamw.v/in.bias\",\n      \"kind\": \"state\",\n      \"role\": \"variance\"",
-         ZF_ERR_FORMAT,
-         AT("80:5") "tensors[7] lists \"adamw.v/in.bias\" again"},
+         ZF_ERR_FORMAT, AT("80:5") "tensors[7] lists \"adamw.v/in.bias\" again"},
         {"\"name\": \"in.bias\"", "\"name\": \"in.hias\"", ZF_ERR_FORMAT,
          "PATH/params.safetensors: in.hias is in the manifest, but not in the file"},
         {"\"name\": \"in.bias\"", "\"name\": \"in\\nbias\"", ZF_ERR_FORMAT,
@@ -1396,9 +1395,10 @@ TEST_ONCE(checkpoint_survives_a_failing_device)
     CHECK_TEXT(t, STORE_ERROR(r.new.program),
                "device lost; parameters and states are now undefined");
     CHECK(t, zf_save(STORE(r.new.program), r.path, NULL) == ZF_ERR_STAGE);
-    CHECK_TEXT(t, STORE_ERROR(r.new.program),
-               "zf_save: parameters and states are undefined, since an update or zf_load has failed "
-               "half way; zf_load restores them from a checkpoint");
+    CHECK_TEXT(
+        t, STORE_ERROR(r.new.program),
+        "zf_save: parameters and states are undefined, since an update or zf_load has failed "
+        "half way; zf_load restores them from a checkpoint");
     device.calls = 10;
     OK(t, zf_load(STORE(r.new.program), r.path, NULL), STORE_ERROR(r.new.program));
     CHECK(t, same_image(&r.new, &r.reader));

@@ -139,8 +139,10 @@ TEST(deepspeed_refuses)
          "\"gradient_accumulation_steps\"?"},
         {"{\"bf16\": {\"enabled\": true},\n\"bfloat16\": {\"enabled\": true}}",
          "2:13: bfloat16 bf16 and bfloat16 are the same: leave one of them out"},
-        {"{\"train_micro_batch_size_per_gpu\": 1000000000000000000, \"gradient_accumulation_steps\": 8}",
-         "1:36: train_micro_batch_size_per_gpu does not fit: 1000000000000000000 x 8 x 2 examples are "
+        {"{\"train_micro_batch_size_per_gpu\": 1000000000000000000, "
+         "\"gradient_accumulation_steps\": 8}",
+         "1:36: train_micro_batch_size_per_gpu does not fit: 1000000000000000000 x 8 x 2 examples "
+         "are "
          "too many"},
         {"{\"train_batch_size\": 8, \"scheduler\": {\"params\": {\"warmup_max_lr\": 1}}}",
          "1:67: scheduler.params.warmup_max_lr is no parameter of the scheduler"},

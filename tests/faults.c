@@ -408,7 +408,8 @@ static void drift_body(member *k)
 
 TEST_ONCE(faults_ranks_that_drift)
 {
-    static const char text[] = "ranks 0 and 1 differ in the value of the param \"first\" (checksums ",
+    static const char text[] =
+        "ranks 0 and 1 differ in the value of the param \"first\" (checksums ",
                       end[] = "); it must be the same on all ranks";
     setup s = {.threads = true, .micro_batches = 1, .odd_name = "first"};
     team *m;

@@ -657,11 +657,12 @@ static void wrong_labels(const char *folder, zf_error *error)
     char path[400];
     llm_config config;
     snprintf(path, sizeof path, "%s/config.json", folder);
-    if (put_text(folder, "config.json",
-                 "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForSequenceClassification\"], "
-                 "\"num_labels\": 3, \"vocab_size\": 9, \"hidden_size\": 8, \"num_hidden_layers\": 1, "
-                 "\"num_attention_heads\": 2, \"intermediate_size\": 8, "
-                 "\"max_position_embeddings\": 8, \"rms_norm_eps\": 1e-5, \"hidden_act\": \"silu\"}"))
+    if (put_text(
+            folder, "config.json",
+            "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForSequenceClassification\"], "
+            "\"num_labels\": 3, \"vocab_size\": 9, \"hidden_size\": 8, \"num_hidden_layers\": 1, "
+            "\"num_attention_heads\": 2, \"intermediate_size\": 8, "
+            "\"max_position_embeddings\": 8, \"rms_norm_eps\": 1e-5, \"hidden_act\": \"silu\"}"))
         (void)zf_config_load(llm_sample.config, path, &config, error);
 }
 
@@ -878,15 +879,16 @@ TEST_ONCE(folders_refuse_one_wrong_thing)
         {wrong_style,
          "chats of the style llama2 need a bos_token, and tokenizer_config.json has none"},
         {wrong_id_of_a_token, "has the token \"<x>\", whose id would be 1"},
-        {wrong_place_of_a_token,
-         "has the token \"<x>\", whose id would be that of another one"},
+        {wrong_place_of_a_token, "has the token \"<x>\", whose id would be that of another one"},
         {wrong_key_of_a_token, "added_tokens_decoder.1x has no id as its key"},
         {wrong_files_of_tokens, "fast_tokenizer_files names other files than tokenizer.json"},
         {wrong_key_of_a_word, "added_tokens_decoder.five must have an id from 0 to "},
         {wrong_regex, "the regular expression was given up in a text of 120 bytes: "},
-        {wrong_module, "the adapter keeps scales, which is of no module: PEFT's files keep modules"},
-        {wrong_part_of_a_module, "the adapter keeps a.bias, and has a product with the weight of its "
-                                 "module: PEFT's files have a module as one or the other"},
+        {wrong_module,
+         "the adapter keeps scales, which is of no module: PEFT's files keep modules"},
+        {wrong_part_of_a_module,
+         "the adapter keeps a.bias, and has a product with the weight of its "
+         "module: PEFT's files have a module as one or the other"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         char folder[300];

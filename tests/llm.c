@@ -557,7 +557,8 @@ TEST_ONCE(llm_weights_that_stay_floats)
     } kinds[] = {
         {64, 100, 8, ", but for those of down_proj, whose rows are no multiple of 64 numbers"},
         {60, 64, 4,
-         ", but for those of embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, whose "
+         ", but for those of embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
+         "whose "
          "rows are no multiple of 64 numbers"},
         {64, 100, 0, ""},
         {64, 128, 8, ""}};

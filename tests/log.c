@@ -188,7 +188,8 @@ TEST_ONCE(log_next_to_a_foreign_file)
     static const struct {
         const char *text;
         bool foreign;
-    } cases[] = {{"step,eval_loss\n2,3.25\n", false}, {"", false}, {"step", true}, {"my notes\n", true}};
+    } cases[] = {
+        {"step,eval_loss\n2,3.25\n", false}, {"", false}, {"step", true}, {"my notes\n", true}};
     char path[300], held_out[300], expected[500];
     snprintf(path, sizeof path, "%s.csv", test_path("next"));
     snprintf(held_out, sizeof held_out, "%.*s.eval.csv", (int)strlen(path) - 4, path);

@@ -309,7 +309,8 @@ TEST(losses_of_pairs_explain_mistakes)
     static const refusal all[] = {
         {refused_preference, 0, "zf_preference_loss: 56 floats are needed, one for each label"},
         {refused_preference, 1, "7 texts are no pairs: chosen and rejected come in turns"},
-        {refused_preference, 2, "zf_preference_loss: the labels must be i32 or i64 [texts, tokens]"},
+        {refused_preference, 2,
+         "zf_preference_loss: the labels must be i32 or i64 [texts, tokens]"},
         {refused_preference, 3, "the reference must be f32[8,7]"},
         {refused_preference, 4, "the weight must be f32[4]"},
         {refused_preference, 5, "the reference must be f32[8,7]"},

@@ -232,11 +232,13 @@ TEST_ONCE(misuse_of_layers)
 /* Layers of what is no tensor; k and y are tensors of the graph. */
 TEST(misuse_of_layers_without_operands)
 {
-    static const char *const says[] = {
-        "zf_nn_linear: x is no tensor",    "zf_nn_layer_norm: x is no tensor",
-        "zf_nn_rms_norm: x is no tensor",  "zf_nn_attention: q is no tensor",
-        "zf_nn_activation: 99 is no activation", "zf_nn_encoder_block: x is no tensor",
-        "zf_nn_blocks: the layout has more than 1023 characters"};
+    static const char *const says[] = {"zf_nn_linear: x is no tensor",
+                                       "zf_nn_layer_norm: x is no tensor",
+                                       "zf_nn_rms_norm: x is no tensor",
+                                       "zf_nn_attention: q is no tensor",
+                                       "zf_nn_activation: 99 is no activation",
+                                       "zf_nn_encoder_block: x is no tensor",
+                                       "zf_nn_blocks: the layout has more than 1023 characters"};
     static char layout[1100];
     memset(layout, 'x', sizeof layout - 1);
     for (int which = 0; which < 7; which++) {
@@ -288,7 +290,8 @@ TEST(misuse_of_reports)
          "zf_progress_sink: wall_time must be finite, steps and first at least 0");
     GETS(zf_report_save(r, NULL, &all[n].error), "zf_report_save: a report and a path are needed");
     GETS(zf_report_sink(r, path, 0, &sink, &all[n].error),
-         "zf_report_sink: a report, a place for the sink, and a path of at most 4095 bytes are needed");
+         "zf_report_sink: a report, a place for the sink, and a path of at most 4095 bytes are "
+         "needed");
     GETS(zf_trace_save(NULL, "x", &all[n].error), "zf_trace_save: a trace and a path are needed");
 #undef GETS
     for (int k = 0; k < n; k++) {

@@ -1524,8 +1524,7 @@ TEST_ONCE(offload_packs_of_pieces_have_an_order)
                                 "%68 = block_norms %55 : f32[1]\n"
                                 "%41 = pack %64, %68 {at=[0,1] size=2} : f32[2]\n"
                                 "%42 = all_reduce %41 {world=2} : f32[2]\n";
-    check_mistake(t, norms, "", "",
-                  "%41 is this rank's shard: ranks would add different elements");
+    check_mistake(t, norms, "", "", "%41 is this rank's shard: ranks would add different elements");
     if (!t->failed) check_mistake(t, norms, "%64, %68 {at", "%68, %64 {at", NULL);
     if (!t->failed) check_mistake(t, norms, "%64, %68 {at", "%64, %64 {at", NULL);
     if (!t->failed) check_mistake(t, norms, "%42 = all_reduce", "%42 = all_gather", "f32[4]");

@@ -665,8 +665,8 @@ TEST(onebit_lamb_of_zeros)
     for (int k = 0; k < 3; k++) { /* "0" has no gradient, "2" is zero */
         const zf_param_desc ones = {.init = k < 2 ? ZF_ONES : ZF_ZEROS};
         const zf_tensor by = zf_reshape(zf_slice(in, 0, k > 0, (k > 0) + 1), ZF_SCALAR);
-        zf_tensor y = zf_sum(zf_mul(
-            zf_param(g, (const char *[]){"0", "1", "2"}[k], ZF_SHAPE(3), &ones), by));
+        zf_tensor y =
+            zf_sum(zf_mul(zf_param(g, (const char *[]){"0", "1", "2"}[k], ZF_SHAPE(3), &ones), by));
         sum = k ? zf_add(sum, y) : y;
     }
     d.loss = sum, d.lr = zf_constant(g, ZF_F32, ZF_SCALAR, 0.5);

@@ -591,7 +591,7 @@ TEST(own_operators_must_be_whole)
         if (zf_valid(out)) zf_autograd(g, zf_sum(out));                                            \
         if (!strstr(zf_graph_error(g), part)) CHECK_TEXT(t, zf_graph_error(g), part);              \
         zf_graph_free(t->deferred[--t->deferred_count].object);                                    \
-        (void)x, (void)y;                                                                               \
+        (void)x, (void)y;                                                                          \
     } while (0)
 
 TEST(own_operators_misused)
@@ -612,8 +612,9 @@ TEST(own_operators_misused)
 #define ONE(name)  zf_apply(g, name, 1, &x, NULL)
 #define WITH(...)  zf_apply(g, "plain", 1, &x, ((zf_attribute[4]){__VA_ARGS__}))
 #define TWO(a, b)  zf_apply(g, "plain", 2, ((zf_tensor[]){a, b}), NULL)
-    SAYS(t, ONE("softplus"), "\"softplus\" is no operator of the program's own; zf_graph_desc.operators "
-                             "lists 9 of them");
+    SAYS(t, ONE("softplus"),
+         "\"softplus\" is no operator of the program's own; zf_graph_desc.operators "
+         "lists 9 of them");
     SAYS(t, ONE(NULL), "zf_apply (own.c:");
     SAYS(t, zf_apply(g, "plain", 0, &x, NULL), "operand 0 is no tensor of this graph");
     SAYS(t, zf_apply(g, "plain", 1, NULL, NULL), "operand 0 is no tensor of this graph");
@@ -622,13 +623,15 @@ TEST(own_operators_misused)
     SAYS(t, TWO(x, y), "the operands must have one shape; %1 = f32[4,8], %2 = f32[3]");
     SAYS(t, TWO(x, zf_cast(x, ZF_BF16)), "the operands must have one dtype");
     SAYS(t, zf_apply(g, "plain", 3, ((zf_tensor[]){x, x, x}), NULL), "3 operands, but it takes 1 to 2");
-    SAYS(t, TWO(zf_cast(x, ZF_F64), x), "the operand must be f32, bf16 or f16; for others the operator needs an infer "
-                                      "function");
+    SAYS(t, TWO(zf_cast(x, ZF_F64), x),
+         "the operand must be f32, bf16 or f16; for others the operator needs an infer "
+         "function");
     SAYS(t, WITH({.i = 2}), "flag, attribute 0, is neither 0 nor 1");
     SAYS(t, WITH({.i = 0}, {.i = 99}), "to, attribute 1, is no dtype");
     SAYS(t, WITH({.i = 0}, {.i = 0}, {.i = 2}), "form, attribute 2, is the index of no choice");
-    SAYS(t, WITH({.i = 0}, {.i = 0}, {.i = 1}, {.list = {NULL, 3}}), "list, attribute 3, is a list without elements, or of "
-                                                                       "less than none");
+    SAYS(t, WITH({.i = 0}, {.i = 0}, {.i = 1}, {.list = {NULL, 3}}),
+         "list, attribute 3, is a list without elements, or of "
+         "less than none");
     SAYS(t, ONE("quiet"), "its infer function returned \"does not fit\"; %1 = f32[4,8]");
     SAYS(t, ONE("late"), "late (own.c:");
     SAYS(t, ONE("late"), "): too long; %1 = f32[4,8]");
@@ -637,8 +640,9 @@ TEST(own_operators_misused)
                           "f32[5,8]");
     SAYS(t, zf_apply(g, "rows", 1, &(zf_tensor){zf_sum(x).graph, zf_sum(x).id}, NULL),
          "the operator is BY_ROWS, and operand 0 has no rows");
-    SAYS(t, ONE("turned"), "the operator is BY_ROWS, and the result, f32[5,8], lacks the rows of "
-                           "operand 0");
+    SAYS(t, ONE("turned"),
+         "the operator is BY_ROWS, and the result, f32[5,8], lacks the rows of "
+         "operand 0");
     SAYS(t, ONE("plain"), "%3 = plain has no gradient of its own");
     SAYS(t, ONE("summed"), "%3 = summed: its gradient of operand 0 is f32[]; it must be f32[4,8]");
     SAYS(t, ONE("lost"), "its gradient of operand 0 is no tensor of this graph; it must be f32[4,8]");

@@ -229,11 +229,12 @@ TEST(passes_inside_passes_are_refused)
         zf_passes(g, &(zf_training){.loss = zf_mean(zf_apply(g, "own", 1, &h, NULL))});
         GIVES(t, zf_graph_status(g), call_of_gradient == 7 ? ZF_ERR_ARGUMENT : ZF_ERR_STAGE,
               zf_graph_error(g));
-        CHECK(t, strstr(zf_graph_error(g), call_of_gradient == 6   ? "opened by zf_push"
-                                           : call_of_gradient == 7 ? "no scope is open"
-                                           : call_of_gradient == 4
-                                               ? "zf_graph_free: called while zf_autograd rewrites the graph"
-                                                                   : "while zf_autograd rewrites"));
+        CHECK(t, strstr(zf_graph_error(g),
+                        call_of_gradient == 6   ? "opened by zf_push"
+                        : call_of_gradient == 7 ? "no scope is open"
+                        : call_of_gradient == 4
+                            ? "zf_graph_free: called while zf_autograd rewrites the graph"
+                            : "while zf_autograd rewrites"));
         if (call_of_gradient == 1)
             CHECK(t, strstr(zf_graph_error(g),
                             "simplify: called while zf_autograd rewrites the graph: an operator's "

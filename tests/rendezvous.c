@@ -348,8 +348,9 @@ TEST_ONCE(rendezvous_files_that_are_no_notes)
         ranks_join(ranks, WORLD);
         if (k == 3) met(t, ranks);
         else
-            CHECK(t, strstr(ranks[k != 0].error.text, " cannot be written: that file, or the one of "
-                                                      "its name and .part, is no file of a rendezvous"));
+            CHECK(t, strstr(ranks[k != 0].error.text,
+                            " cannot be written: that file, or the one of "
+                            "its name and .part, is no file of a rendezvous"));
         ranks_free(ranks, WORLD);
         if (pipe) continue;
         CHECK(t, (f = fopen(taken, "r")) && fgets(line, sizeof line, f) && !fclose(f));

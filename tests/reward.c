@@ -217,11 +217,13 @@ TEST(rewards_specs)
 {
     static const char *const bad[][2] = {
         {"", "there is no reward \"\": "},
-        {"exakt", "there is no reward \"exakt\": exact, number, regex:PATTERN, length, overlong:TOKENS or "
-                  "cmd:COMMAND, perhaps with a weight, as 0.2*length"},
+        {"exakt",
+         "there is no reward \"exakt\": exact, number, regex:PATTERN, length, overlong:TOKENS or "
+         "cmd:COMMAND, perhaps with a weight, as 0.2*length"},
         {"0*exact", "the weight of the reward \"0*exact\" must not be 0"},
-        {"length:4", "the reward \"length:4\" is not as exact[:MEMBER], number[:MEMBER], regex:PATTERN, "
-                     "length, overlong:TOKENS (at most those of an answer) or cmd:COMMAND"},
+        {"length:4",
+         "the reward \"length:4\" is not as exact[:MEMBER], number[:MEMBER], regex:PATTERN, "
+         "length, overlong:TOKENS (at most those of an answer) or cmd:COMMAND"},
         {"exact:", "the reward \"exact:\" is not as "},
         {"2*cmd:", "the reward \"2*cmd:\" is not as "},
         {"regex", "the reward \"regex\" is not as "},

@@ -31,7 +31,7 @@ joined "$@" | awk '
             best = ""
             n = split(text, part, /%[-+0-9.*]*(ll|z)?[a-zA-Z%]|\\./)
             for (k = 1; k <= n; k++) if (length(part[k]) > length(best)) best = part[k]
-            gsub(/^ +| +$/, "", best)
+            gsub(/^[ :]+| +$/, "", best)
             if (length(best) > 11) print best
         }
     }' | sort -u > "$work/rules"

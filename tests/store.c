@@ -597,8 +597,9 @@ TEST(store_refuses_another_layout)
 TEST(store_adds_no_leaf_over_another)
 {
 #define BUCKET(second, at)                                                                         \
-    "zero stage=0 world=1 micro_batches=1\n%1 = param \"a\" : f32[1024]\n%2 = param \"" second        \
-    "\" : f32[1024]\n%3 = bucket %1, %2 {at=[0," at "] size=3072} : f32[3072]\n%4 = sum %3 : f32[]\n" \
+    "zero stage=0 world=1 micro_batches=1\n%1 = param \"a\" : f32[1024]\n%2 = param \"" second     \
+    "\" : f32[1024]\n%3 = bucket %1, %2 {at=[0," at                                                \
+    "] size=3072} : f32[3072]\n%4 = sum %3 : f32[]\n"                                              \
     "     output %4 \"y\"\n"
     static const char *const texts[] = {BUCKET("b", "1024"), BUCKET("c", "1024"),
                                         BUCKET("c", "2048")};
@@ -619,8 +620,9 @@ TEST(store_adds_no_leaf_over_another)
             continue;
         }
         GIVES(t, zf_graph_status(g), ZF_ERR_MISMATCH, zf_graph_error(g));
-        CHECK(t, strstr(zf_graph_error(g), "zf_compile: \"c\" is to be element 1024 of a bucket of 3072, "
-                                           "whole on each rank, and in the store it is not there"));
+        CHECK(t, strstr(zf_graph_error(g),
+                        "zf_compile: \"c\" is to be element 1024 of a bucket of 3072, "
+                        "whole on each rank, and in the store it is not there"));
     }
 }
 
@@ -916,9 +918,10 @@ TEST(store_answers)
     CHECK(t, zf_store_write(f.stores[0], "in.bias", NULL, 284) == ZF_ERR_ARGUMENT);
     CHECK_TEXT(t, zf_store_error(f.stores[0]), "zf_store_write: data is NULL");
     CHECK(t, zf_store_read(f.stores[0], "in.weight", room, sizeof room) == ZF_ERR_ARGUMENT);
-    CHECK_TEXT(t, zf_store_error(f.stores[0]),
-               "zf_store_read: \"in.weight\" is cut over the ranks, which the communicator cannot ask "
-               "(zf_comm.run is NULL); zf_lockstep_read can");
+    CHECK_TEXT(
+        t, zf_store_error(f.stores[0]),
+        "zf_store_read: \"in.weight\" is cut over the ranks, which the communicator cannot ask "
+        "(zf_comm.run is NULL); zf_lockstep_read can");
     CHECK(t, zf_store_read(f.stores[0], "in.bias", &number, 4) == ZF_ERR_ARGUMENT);
     CHECK_TEXT(t, zf_store_error(f.stores[0]),
                "zf_store_read: \"in.bias\" is f32[71], 284 bytes, not 4");
@@ -960,7 +963,8 @@ TEST(store_of_what_does_not_fit)
     GIVES(t, zf_lora_merge(store, NULL), ZF_ERR_MISMATCH, zf_store_error(store));
     CHECK_TEXT(t, zf_store_error(store),
                "zf_lora_merge: \"a.lora_A.weight\" is of \"a\", which the store does not have");
-    store = store_with(t, "%2 = param \"a.weight\" : f32[4,4]\noutput %2 \"z\"\n" PARAM("a.lora_A.weight", "[2,4]"));
+    store = store_with(t, "%2 = param \"a.weight\" : f32[4,4]\noutput %2 \"z\"\n" PARAM(
+                              "a.lora_A.weight", "[2,4]"));
     if (!store) return;
     GIVES(t, zf_lora_merge(store, NULL), ZF_ERR_MISMATCH, zf_store_error(store));
     CHECK_TEXT(t, zf_store_error(store),
@@ -970,8 +974,9 @@ TEST(store_of_what_does_not_fit)
     CHECK_TEXT(t, zf_store_error(other),
                "zf_store_copy: \"a.weight\" is a param f32[4,5] here and a param f32[4,4] there");
     GIVES(t, zf_ema_copy(other, store, NULL), ZF_ERR_MISMATCH, zf_store_error(other));
-    CHECK(t, strstr(zf_store_error(other), "zf_ema_copy: \"a.weight\" has another shape in the other "
-                                           "store"));
+    CHECK(t,
+          strstr(zf_store_error(other), "zf_ema_copy: \"a.weight\" has another shape in the other "
+                                        "store"));
     g = zf_graph_parse(disk, strlen(disk), NULL, &error);
     NEED(t, g, &error);
     test_defer(t, (test_cleanup *)zf_graph_free, g);
@@ -983,11 +988,13 @@ TEST(store_of_what_does_not_fit)
     NEED(t, cpu, &error);
     test_defer(t, (test_cleanup *)zf_backend_free, cpu);
     away = *cpu, away.host_memory = false;
-    CHECK(t, !zf_store_new(&(zf_store_desc){.backend = cpu, .host = &away, .allocator = t->allocator},
-                           &error));
+    CHECK(t,
+          !zf_store_new(&(zf_store_desc){.backend = cpu, .host = &away, .allocator = t->allocator},
+                        &error));
     if (error.status == ZF_ERR_NOMEM) OK(t, error.status, error.text);
-    CHECK_TEXT(t, error.text, "zf_store_new: host must be a backend that computes in host memory, and "
-                              "cpu does not");
+    CHECK_TEXT(t, error.text,
+               "zf_store_new: host must be a backend that computes in host memory, and "
+               "cpu does not");
 }
 
 /* ----------------------------------------------------------------------------------- threads */

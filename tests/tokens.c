@@ -251,10 +251,9 @@ TEST_ONCE(normal_forms_of_all_characters)
 #define SEQUENCE "{\"type\":\"Sequence\",\"normalizers\":["
 #define DEEP_SEQUENCE                                                                              \
     SEQUENCE SEQUENCE SEQUENCE SEQUENCE SEQUENCE SEQUENCE SEQUENCE SEQUENCE SEQUENCE "]}]}]}]}]}"  \
-                                                                             "]}]}]}]}"
-#define FOUR_STEPS                                                                                 \
-    "{\"type\":\"NFC\"},{\"type\":\"NFC\"},{\"type\":\"NFC\"},{\"type\":\"NFC\"},"
-#define AROUND "{\"type\":\"BertProcessing\",\"sep\":[\"a\",0],\"cls\":[\"b\",1]}"
+                                                                                     "]}]}]}]}"
+#define FOUR_STEPS "{\"type\":\"NFC\"},{\"type\":\"NFC\"},{\"type\":\"NFC\"},{\"type\":\"NFC\"},"
+#define AROUND     "{\"type\":\"BertProcessing\",\"sep\":[\"a\",0],\"cls\":[\"b\",1]}"
 #define MANY_STEPS SEQUENCE FOUR_STEPS FOUR_STEPS FOUR_STEPS FOUR_STEPS "{\"type\":\"NFC\"}]}"
 
 TEST_ONCE(tokens_that_are_not_supported_are_named)
@@ -292,7 +291,8 @@ TEST_ONCE(tokens_that_are_not_supported_are_named)
          "prepend_scheme must be never, since add_prefix_space is false, not \"first\""},
         {"llama2", "\"type\":\"Prepend\"", "\"type\":\"Prepend\",\"append\":\"x\"",
          "normalizer.normalizers[0].append is not read, and may change the text"},
-        {"mistral", "\"type\":\"TemplateProcessing\"", "\"type\":\"TemplateProcessing\",\"triple\":[]",
+        {"mistral", "\"type\":\"TemplateProcessing\"",
+         "\"type\":\"TemplateProcessing\",\"triple\":[]",
          "post_processor.triple is not read, and may change the text"},
         {"mistral", "\"id\":2,", "\"id\":2,\"hidden\":true,",
          "added_tokens[2].hidden is not read, and may change the text"},
@@ -310,7 +310,8 @@ TEST_ONCE(tokens_that_are_not_supported_are_named)
          "model.merges[0] makes \"sb\", which is not in vocab"},
         {"mistral", "\"merges\":[[", "\"merges\":[\"a b c\",[",
          "model.merges[0] must be two tokens with a space between them, not \"a b c\""},
-        {"mistral", "\"</s>\":2", "\"</s>\":1", "model.vocab.\"</s>\" has the id 1, as another token has"},
+        {"mistral", "\"</s>\":2", "\"</s>\":1",
+         "model.vocab.\"</s>\" has the id 1, as another token has"},
         {"mistral", "\"</s>\":2", "\"</s>\":-2", "must be an integer from 0 to 16777215, not -2"},
         {"mistral", "\"id\":2,\"content\":\"</s>\"", "\"id\":3,\"content\":\"</s>\"",
          "added_tokens[2].id must be 2, the id that the token has in model.vocab, not 3"},
@@ -323,14 +324,16 @@ TEST_ONCE(tokens_that_are_not_supported_are_named)
         {"llama3", "\"id\":341", "\"id\":340", "added_tokens[1].id is the id of two added tokens"},
         {"split_Removed", "\"Removed\"", "\"Deleted\"",
          "pre_tokenizer.pretokenizers[0].behavior must be one of Removed, Isolated"},
-        {"split_Removed", "\\\\p{P}", "[a[b]]", "the regular expression has [ at byte 3, a set within a set"},
+        {"split_Removed", "\\\\p{P}", "[a[b]]",
+         "the regular expression has [ at byte 3, a set within a set"},
         {"split_Removed", "\\\\p{P}", "a\\\\b", "has \\b at byte 2, an escape"},
         {"split_Removed", "\\\\p{P}", "(?<name>a)", "has (?<n at byte 1, a kind of group"},
         {"split_Removed", "\\\\p{P}", "a{1,2}+", "has {1,2}+ at byte 2, an interval"},
         {"split_Removed", "\\\\p{P}", "(a", "the regular expression (a is wrong at byte 3:"},
         {"mistral", "\"normalizer\":null", "\"normalizer\":" DEEP_SEQUENCE,
          "normalizers[0].normalizers[0] is a sequence too deep"},
-        {"mistral", "\"normalizer\":null", "\"normalizer\":" MANY_STEPS, "makes more than 16 steps"},
+        {"mistral", "\"normalizer\":null", "\"normalizer\":" MANY_STEPS,
+         "makes more than 16 steps"},
         {"mistral", "\"Sequence\":{\"id\":\"A\",\"type_id\":0}}",
          "\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\"}}",
          "post_processor.single[2] has a text for the second time"},
@@ -338,8 +341,8 @@ TEST_ONCE(tokens_that_are_not_supported_are_named)
          ",\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[1],\"tokens\":[\"<s>\"]},"
          "\"</s>\":{\"id\":\"</s>\",\"ids\":[2],\"tokens\":[\"</s>\"]}}",
          "", "post_processor.single[0].SpecialToken is not among special_tokens"},
-        {"words", "\"post_processor\":null", "\"post_processor\":{\"type\":\"Sequence\",\"processors\":["
-         AROUND "," AROUND "]}",
+        {"words", "\"post_processor\":null",
+         "\"post_processor\":{\"type\":\"Sequence\",\"processors\":[" AROUND "," AROUND "]}",
          "post_processor.processors[1] is the second one that puts tokens around a text"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
@@ -372,8 +375,8 @@ TEST_ONCE(tokens_of_empty_matches)
     for (int k = 0; k < 2 && zf_regex_there() && !error.status; k++) {
         zf_tokenizer *tokenizer = tokens_of("mistral", changes[0], changes[k], &hashes, &error);
         if (tokenizer) error = (zf_error){ZF_OK, ""};
-        (void)(tokenizer && zf_tokenizer_encode(tokenizer, texts[k], strlen(texts[k]), 0, &ids[k],
-                                                &error));
+        (void)(tokenizer &&
+               zf_tokenizer_encode(tokenizer, texts[k], strlen(texts[k]), 0, &ids[k], &error));
         zf_tokenizer_free(tokenizer);
     }
     same = ids[0].count == ids[1].count &&

@@ -412,7 +412,8 @@ static zf_status zfi_check_masters(const zf_program *p)
     zf_graph *g = p->graph;
     const zf_store *s = p->store;
     const int32_t count = zfi_len(s->tensors);
-    int32_t *found = zfi_calloc(&g->memory, (size_t)count, sizeof *found); /* by tensor: its own + 1 */
+    /* by tensor: the index of its master weights + 1 */
+    int32_t *found = zfi_calloc(&g->memory, (size_t)count, sizeof *found);
     for (int32_t k = 0; found && k < count && !g->error.status; k++) {
         const zfi_stored *t = &s->tensors[k];
         if (t->role != ZFI_ROLE_MASTER || t->bucket < 0 || t->of < 0) continue;

@@ -17,7 +17,7 @@ typedef struct fake {
     uint64_t state;      /* of the dice */
     /* One request in this number (0: none) is incomplete, must be repeated, or takes a while */
     uint32_t cut, again, slow;
-    bool nothing; /* requests move nothing */
+    bool nothing;               /* requests move nothing */
     int64_t moved;              /* requests so far */
     int64_t fail_from, fail_to; /* these fail ... */
     bool fail_reads, fail_writes;
@@ -802,8 +802,9 @@ TEST_ONCE(disk_files_of_others)
                     "zeroflow offload file 1\nrun test\nrank 1 of 4\n"
                     "plan 0000000000000abc\nbytes 167936\nprocess ") == front_of(alive));
     /* a run that is alive */
-    CHECK(t, setup_refused(&second, ZF_ERR_IO, "-offload belongs to another run that is alive: give one of "
-                                              "them another folder for offload"));
+    CHECK(t, setup_refused(&second, ZF_ERR_IO,
+                           "-offload belongs to another run that is alive: give one of "
+                           "them another folder for offload"));
     /* files left under other names are removed; files of live runs, and other files, are not */
     CHECK(t, zf_json_put_text_member(gone, zfi_offload_magic, 0) &&
                  zf_json_put_text_member(foreign, novel, 0));
@@ -817,12 +818,14 @@ TEST_ONCE(disk_files_of_others)
     snprintf(zeros, sizeof zeros, "%s/zeros.rank-00000-of-00001.zf-offload", s.folder);
     CHECK(t, zf_json_put_text_member(nothing, "", 0) && zf_json_put_text_member(zeros, "", 4096));
     CHECK(t, symlink(foreign, own) == 0);
-    CHECK(t, setup_refused(&second, ZF_ERR_IO, "is there, and it is not a regular file: remove it, or "
-                                              "offload to another folder"));
+    CHECK(t, setup_refused(&second, ZF_ERR_IO,
+                           "is there, and it is not a regular file: remove it, or "
+                           "offload to another folder"));
     CHECK(t, access(nothing, F_OK) == 0 && access(zeros, F_OK) == 0 && !unlink(own));
     CHECK(t, zf_json_put_text_member(own, "", 4096));
-    CHECK(t, setup_refused(&second, ZF_ERR_IO, "is there, and it is not an offload file: remove it, or "
-                                              "offload to another folder"));
+    CHECK(t, setup_refused(&second, ZF_ERR_IO,
+                           "is there, and it is not an offload file: remove it, or "
+                           "offload to another folder"));
     CHECK_TEXT(t, front_of(foreign), novel);
     CHECK(t, !unlink(nothing) && !unlink(zeros) && !unlink(own));
     /* what a run has left that was killed before it wrote a header, by its name or another */
@@ -847,8 +850,9 @@ TEST_ONCE(disk_files_of_others)
     second.desc.folder = "";
     CHECK(t, setup_refused(&second, ZF_ERR_ARGUMENT, "an empty path"));
     second.desc.folder = s.folder, second.desc.run = "../x";
-    CHECK(t, setup_refused(&second, ZF_ERR_ARGUMENT, "the run's name must have 1 to 128 letters, digits, '.', "
-                                                    "'-' or '_', and no '.' at its beginning"));
+    CHECK(t, setup_refused(&second, ZF_ERR_ARGUMENT,
+                           "the run's name must have 1 to 128 letters, digits, '.', "
+                           "'-' or '_', and no '.' at its beginning"));
 }
 
 TEST_ONCE(disk_misuse)

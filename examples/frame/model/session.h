@@ -98,8 +98,8 @@ bool session_is_judge(const session *s, const char *adapter);
 
 /* If weights of few bits are asked for, the graph has some. False with *error. */
 bool session_has_blocks(zf_graph *g, const session_desc *d, zf_error *error);
-/* Which matrices of a model with weights of few bits stay floats: ", but for those of up_proj, whose
- * rows ..."; "" where none does, or all do. Returns text, of so many bytes. */
+/* Which matrices of a model with weights of few bits stay floats: ", but for those of up_proj,
+ * whose rows ..."; "" where none does, or all do. Returns text, of so many bytes. */
 const char *session_floats(zf_graph *g, char *text, size_t bytes);
 /* The same as a line of standard error, if some do. */
 void session_tell_floats(const session *s);

@@ -43,7 +43,7 @@ learns() {
         column value_loss | awk 'NR <= 5 { first += $1 } NR > 35 { last += $1 } END { exit !(last < first / 4) }' &&
         column explained_variance | awk 'NR == 1 { first = $1 } END { exit !(first < 0 && $1 > 0.3) }' &&
         column ratio_low | awk '$1 != 1 { exit 1 }' && column kl1 | awk 'NR == 1 && $1 != 0 { exit 1 }' &&
-        column kl3 | awk 'NR > 1 && $1 <= 0 { exit 1 }'
+        column kl3 | awk 'NR > 1 && $1 <= 0 { exit 1 }' && column reward_deviation | awk '$1 <= 0 { exit 1 }'
 }
 check 'rewards rise, and values come to predict them' learns
 

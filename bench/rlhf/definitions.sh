@@ -99,13 +99,13 @@ three_steps() {
         --seq $most --precision f32 --threads "$threads" --quiet --save-every 100 --lora r="$rank" \
         --sft "--steps ${SFT_STEPS:-1500} --lr 1e-3 --batch 16" \
         --reward "--steps ${REWARD_STEPS:-1500} --lr 1e-3 --batch 16" \
-        --ppo "--steps ${PPO_STEPS:-300} --lr 2e-4 --critic-lr 1e-3 --critic-warmup 5 --batch $rows
-            --tokens $tokens --kl-reward 0.1 --ptx $at/text --ptx-rows 16 --ptx-coefficient 1
+        --ppo "--steps ${PPO_STEPS:-300} --lr 5e-4 --critic-lr 1e-3 --critic-warmup 5 --batch $rows
+            --tokens $tokens --kl-reward 0.02 --ptx $at/text --ptx-rows 16 --ptx-coefficient 0.1
             --log $at/ppo.steps.csv"
 }
 dpo() {
-    $llm dpo --model "$at/rlhf/sft" --data "$at/rlhf/reward.jsonl" --lora r="$rank" --beta 0.3 \
-        --steps "${DPO_STEPS:-300}" --lr 2e-4 --batch $((rows / 4)) --seq $most --seed "$seed" \
+    $llm dpo --model "$at/rlhf/sft" --data "$at/rlhf/reward.jsonl" --lora r="$rank" --beta 0.1 \
+        --steps "${DPO_STEPS:-300}" --lr 1e-3 --batch $((rows / 4)) --seq $most --seed "$seed" \
         --precision f32 --threads "$threads" --quiet --log "$at/dpo.steps.csv" --overwrite --save "$at/dpo"
 }
 # pair_accuracy: the share of held-out pairs whose chosen answer has the higher score.

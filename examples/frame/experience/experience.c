@@ -220,6 +220,15 @@ static bool correct(experience *e, zf_error *error)
 
 /* ----------------------------------------------------------------------------------------- log */
 
+/* The deviation of the rewards of all answers. */
+static double deviation_of_all(const experience *e)
+{
+    int32_t *one = calloc((size_t)e->answers + 1, sizeof *one);
+    const double deviation = one ? zf_group_deviation(e->reward, one, e->answers, 0) : NAN;
+    free(one);
+    return deviation;
+}
+
 static void log_rewards(experience *e, const zf_rollouts *r)
 {
     const int64_t group = e->desc->o->group;
@@ -233,6 +242,7 @@ static void log_rewards(experience *e, const zf_rollouts *r)
         l->no_signal += (deviation == 0) / groups;
         l->deviation += deviation / groups;
     }
+    if (group == 1) l->deviation = deviation_of_all(e);
     for (int64_t k = 0; k < e->answers; k++) {
         const zf_answer *a = &r->answers[k];
         if (!isnan(e->reward[k])) l->reward += e->reward[k], known++;

@@ -266,7 +266,7 @@ const policy_kind ppo_kind = {
                 "entropy", "ratio_low", "ratio_high", "clipped",
                 "length", "ended", "mismatch", "value_loss",
                 "value_clipped", "explained_variance",
-                "ptx_loss", "held_out"},
+                "ptx_loss", "reward_deviation", "held_out"},
     .open = open_ppo,
     .close = close_ppo,
     .advantages = advantages,

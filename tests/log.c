@@ -87,6 +87,27 @@ TEST_ONCE(log_keeps_floats)
         CHECK(t, (float)log.rows[i].losses[0] == x[i] && (float)log.rows[i].tokens_per_s == x[i]);
 }
 
+/* As many columns as there may be, and the longest numbers. */
+TEST_ONCE(log_has_room_for_the_longest_rows)
+{
+    enum { LONGEST = 16 }; /* bytes of ",-1.23456789e-300" but the comma */
+    static const char *names[STEP_LOSSES + 1];
+    const char *path = test_path("log.csv"), *line;
+    zf_error error = {ZF_OK, ""};
+    step_log_row row = {.step = INT64_MAX, .lr = -1.23456789e-300, .grad_norm = -1.23456789e-300,
+                        .tokens_per_s = -1.23456789e-300};
+    static step_log log; /* outlives what the test defers */
+    for (int k = 0; k < STEP_LOSSES; k++) names[k] = "explained_variance", row.losses[k] = row.lr;
+    CHECK(t, step_log_open(&log, path, "bert", names, 0, &error));
+    test_defer(t, close_log, &log);
+    CHECK(t, step_log_add(&log, &row, &error) && step_log_close(&log, &error));
+    line = strchr(text_of(path), '\n');
+    CHECK(t, line && strlen(line + 1) == 19 + (STEP_LOSSES + 3) * (1 + LONGEST) + 1);
+    CHECK(t, step_log_open(&log, path, "bert", names, INT64_MAX, &error));
+    CHECK(t, log.count == 1 && log.rows[0].tokens_per_s == row.lr &&
+                 log.rows[0].losses[STEP_LOSSES - 1] == row.lr);
+}
+
 TEST_ONCE(log_that_continues_drops_later_rows)
 {
     const char *path = test_path("log.csv");

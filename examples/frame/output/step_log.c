@@ -91,7 +91,7 @@ static bool make_way(const step_log *log, zf_error *error)
 bool step_log_open(step_log *log, const char *path, const char *program, const char *const *losses,
                    int64_t step, zf_error *error)
 {
-    char header[256] = "step";
+    char header[512] = "step";
     *log = (step_log){.program = program, .losses = losses, .resumed = step};
     name_held_out(log, path);
     if (!make_way(log, error)) return false;
@@ -107,7 +107,7 @@ bool step_log_open(step_log *log, const char *path, const char *program, const c
 
 bool step_log_add(step_log *log, const step_log_row *r, zf_error *error)
 {
-    char row[256];
+    char row[24 * (STEP_LOSSES + 4)]; /* a number has at most 16 bytes, a step 20 */
     int at = snprintf(row, sizeof row, "%lld", (long long)r->step);
     if (!keep(log, r)) return fail(error, ZF_ERR_NOMEM, "out of memory");
     for (int k = 0; k < losses_of(log); k++)

@@ -166,6 +166,11 @@ TEST(deepspeed_refuses)
          "train_micro_batch_size_per_gpu 8 x gradient_accumulation_steps 4 x 2 ranks = 64; 64 "
          "would "
          "do"},
+        {"{\"train_batch_size\": 128, \"train_micro_batch_size_per_gpu\": 8,\n"
+         "\"gradient_accumulation_steps\": 4}",
+         "1:22: train_batch_size does not fit: the batch of a step, 128, is not "
+         "train_micro_batch_size_per_gpu 8 x gradient_accumulation_steps 4 x 2 ranks = 64; 64 "
+         "would do"},
         {"{\"train_batch_size\": 8, \"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}",
          "1:72: bf16.enabled is bf16, and --precision is f16: leave one of them out"},
         {"{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 1, "

@@ -39,3 +39,4 @@ static void visit_one(void) { visits++; }
 #include "inside/records.c"
 #include "inside/rows.c"
 #include "inside/visits.c"
+#include "inside/slow.c"

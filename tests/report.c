@@ -166,6 +166,7 @@ TEST(page_of_a_long_run_is_small)
         for (int k = 0; k < 12; k++)
             all[k] = metric(step, names[k], k ? sin((double)step * k) : step == 77777 ? 50 : 1 + 1e-3 * (double)(step % 9));
         all[5].value = step == 500 ? -123.5 : step == 501 ? NAN : 2;
+        all[11] = metric(step, "skipped_steps", step < 600 ? 0 : 3);
         OK(t, sink.put(sink.self, all, 12, NULL), NULL);
     }
     NEED(t, (text = zf_report_text(r, &bytes)), NULL);
@@ -175,6 +176,7 @@ TEST(page_of_a_long_run_is_small)
     CHECK(t, strstr(text, "<td>e</td><td>2</td><td>2</td><td>100000</td><td>1.99874</td><td>-123.5</td>"
                           "<td>2</td><td>100000, 1 not finite</td>"));
     CHECK(t, strstr(text, "<li>the loss jumps in 1 steps, first in 77777</li>"));
+    CHECK(t, strstr(text, "<li>3 steps were skipped, since gradients were not finite</li>"));
 }
 
 TEST(page_has_the_numbers_of_the_plan)
@@ -210,10 +212,10 @@ TEST(page_warns_of_slow_queues)
     zf_report *r;
     zf_cost cost = zf_cost_default();
     const float rate = 0.1f;
-    const char *text;
+    const char *text = "";
     NEED(t, g, NULL);
     test_defer(t, free_graph, g);
-    x = zf_input(g, "lr", ZF_F32, ZF_SCALAR), w = zf_param(g, "w", ZF_SHAPE(200, 1000), NULL);
+    x = zf_input(g, "lr", ZF_F32, ZF_SCALAR), w = zf_param(g, "w", ZF_SHAPE(2, 2), NULL);
     zf_passes(g, &(zf_training){.loss = zf_sum(zf_mul(w, w)),
                                 .lr = x,
                                 .optimizer = ZF_ADAMW,
@@ -223,16 +225,18 @@ TEST(page_warns_of_slow_queues)
     test_defer(t, free_program, p);
     OK(t, zf_write(p, x, &rate, sizeof rate), zf_program_error(p));
     OK(t, zf_measure(p, true), zf_program_error(p));
-    OK(t, zf_step(p), zf_program_error(p));
     NEED(t, (r = zf_report_new(NULL, &t->allocator)), NULL);
     test_defer(t, free_report, r);
-    cost.download = (zf_cost_link){.bytes_per_s = 1e18, .latency_s = 1e-12};
-    for (int way = 0; way < 3; way++) { /* without rates; by slow ones; by those that are too fast */
-        if (way == 1) cost.upload = (zf_cost_link){.bytes_per_s = 1, .latency_s = 1};
-        cost.download.bytes_per_s = way == 1 ? 1 : 1e18;
-        OK(t, zf_report_plan(r, g, way ? &cost : NULL, p), zf_graph_error(g));
+    cost.download = cost.upload = (zf_cost_link){.bytes_per_s = 1, .latency_s = 1};
+    /* Without rates; by slow ones; by one that is too fast. Another process may take the processor
+     * in the middle of a step, of which the copy then is a small part; else each node of this graph
+     * takes about as long. */
+    for (int try = 0; try < 30 && (try < 3 || !strstr(text, "is slow")); try++) {
+        if (try > 1) cost.download = (zf_cost_link){.bytes_per_s = 1e18, .latency_s = 1e-12};
+        OK(t, zf_step(p), zf_program_error(p));
+        OK(t, zf_report_plan(r, g, try ? &cost : NULL, p), zf_graph_error(g));
         NEED(t, (text = zf_report_text(r, NULL)), NULL);
-        CHECK(t, !strstr(text, "is slow") == (way < 2) && is_well_formed(text));
+        CHECK(t, (try > 1 || !strstr(text, "is slow")) && is_well_formed(text));
     }
     CHECK(t, strstr(text, "<li>the queue download is slow: it was busy for "));
     CHECK(t, !strstr(text, "the queue upload is slow"));

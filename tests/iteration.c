@@ -88,8 +88,8 @@ static void count_bytes(rank *r, const session *s, const experience *e)
     r->device += own.bytes + own.program_bytes;
 }
 
-static void run_with(rank *r, zf_tokenizer *tokens, zf_rewards *rewards, const model_rewards *models,
-                     settings run)
+static void run_with(rank *r, zf_tokenizer *tokens, zf_rewards *rewards,
+                     const model_rewards *models, settings run)
 {
     static const policy_kind kind = {.advantages = no_advantages};
     const iteration_desc *d = r->d;
@@ -150,7 +150,11 @@ static bool open_shared(const iteration_desc *d, zf_error *error)
                                .vocab = IDS,
                                .tokens = PROMPT + ANSWER};
     const zf_reward_kind kind = {"model", model_reward_open, &model};
-    all = (shared){.run = {.init = MODEL, .threads = d->world, .steps = 2, .training = d->training, .quiet = true}};
+    all = (shared){.run = {.init = MODEL,
+                           .threads = d->world,
+                           .steps = 2,
+                           .training = d->training,
+                           .quiet = true}};
     all.rewards = zf_rewards_open(&(zf_rewards_desc){.specs = specs,
                                                      .spec_count = d->reward ? 2 : 1,
                                                      .kinds = &kind,
@@ -175,8 +179,8 @@ static void *run_rank(void *self)
     return NULL;
 }
 
-/* Four models over one base: it, three adapters, two heads, states, and the largest phase. Of this small
- * model inputs are not small. */
+/* Four models over one base: it, three adapters, two heads, states, and the largest phase. Of this
+ * small model inputs are not small. */
 static void check_sum(test *t, const iteration_plan *p)
 {
     size_t most = 0, kept = 0;
@@ -236,9 +240,10 @@ TEST_ONCE(iteration_takes_what_is_planned)
         const zf_training *training;
         bool reference, ppo;
         const char *reward;
-    } cases[] = {{1, &bf16, true, false, NULL},  {1, &away, false, false, NULL}, {2, &t3, false, false, NULL},
-                 {2, &away, false, false, NULL}, {4, &adapts, true, false, JUDGE}, {1, &adapts, false, true, JUDGE},
-                 {2, &t3, false, true, NULL},    {1, &away, false, true, NULL}};
+    } cases[] = {{1, &bf16, true, false, NULL},    {1, &away, false, false, NULL},
+                 {2, &t3, false, false, NULL},     {2, &away, false, false, NULL},
+                 {4, &adapts, true, false, JUDGE}, {1, &adapts, false, true, JUDGE},
+                 {2, &t3, false, true, NULL},      {1, &away, false, true, NULL}};
     for (size_t k = 0; k < sizeof cases / sizeof *cases && !t->failed; k++)
         check_plan(t, &(iteration_desc){.sample = &llm_sample,
                                         .config = &config,

@@ -11,7 +11,8 @@
 
 #define GOLDEN "tests/golden/ppo/ppo.safetensors"
 
-enum { TEXTS = 5, TOKENS = 9, CELLS = TEXTS * TOKENS, ROWS = 2, STEPS = 20, LONGEST = 8, MOST = 37 * 64 };
+enum { TEXTS = 5, TOKENS = 9, CELLS = TEXTS * TOKENS, ROWS = 2, STEPS = 20, MOST = 37 * 64 };
+enum { LONGEST = 8 }; /* tokens that an answer may have */
 
 static void close_session(void *s) { session_close(s); }
 
@@ -140,7 +141,8 @@ static bool write_ids(session *s, const char *input, const double *x, int64_t co
     return !session_write(s, input, to, (size_t)count * sizeof *to);
 }
 
-/* Writes the answers, with the weights of a loss: numbers that the model does not have are left out. */
+/* Writes the answers, with the weights of a loss: numbers that the model does not have are left
+ * out. */
 static bool write_answers(test *t, zf_safetensors *file, session *s, zf_policy_kind kind)
 {
     static const char *const floats[] = {"old", "advantage", "reference", "returns", "old_values"};
@@ -256,7 +258,8 @@ TEST_ONCE(ppo_steps_are_those_of_torch)
     if (!t->failed) check_steps(t, &critic);
 }
 
-/* A loss of GRPO by TRL's code: a first step, and twenty on the same answers, whose ratios leave 1. */
+/* A loss of GRPO by TRL's code: a first step, and twenty on the same answers, whose ratios leave
+ * 1. */
 static void check_grpo(test *t, const char *name, zf_policy_kind kind, double beta)
 {
     char loss[40], losses[40];
@@ -277,7 +280,10 @@ TEST_ONCE(grpo_loss_is_that_of_trl) { check_grpo(t, "grpo", ZF_POLICY_GRPO, 0); 
 TEST_ONCE(grpo_loss_with_kl_is_that_of_trl) { check_grpo(t, "grpo_kl", ZF_POLICY_GRPO, 0.04); }
 TEST_ONCE(grpo_loss_bnpo_is_that_of_trl) { check_grpo(t, "bnpo_kl", ZF_POLICY_BNPO, 0.04); }
 TEST_ONCE(grpo_loss_dapo_is_that_of_trl) { check_grpo(t, "dapo", ZF_POLICY_DAPO, 0); }
-TEST_ONCE(grpo_loss_dr_grpo_is_that_of_trl) { check_grpo(t, "dr_grpo_kl", ZF_POLICY_DR_GRPO, 0.04); }
+TEST_ONCE(grpo_loss_dr_grpo_is_that_of_trl)
+{
+    check_grpo(t, "dr_grpo_kl", ZF_POLICY_DR_GRPO, 0.04);
+}
 TEST_ONCE(grpo_loss_gspo_is_that_of_trl) { check_grpo(t, "gspo", ZF_POLICY_GSPO, 0); }
 TEST_ONCE(grpo_loss_cispo_is_that_of_trl) { check_grpo(t, "cispo_kl", ZF_POLICY_CISPO, 0.04); }
 

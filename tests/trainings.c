@@ -598,8 +598,8 @@ TEST_ONCE(averages_of_master_weights)
     }
 }
 
-/* After 50 steps in bf16 averages are those of the master weights in f64, at every stage. In bf16 they
- * would hardly move: a step of them is less than half a rounding. */
+/* After 50 steps in bf16 averages are those of the master weights in f64, at every stage. In bf16
+ * they would hardly move: a step of them is less than half a rounding. */
 TEST_ONCE(averages_are_those_of_float64)
 {
     enum { LONG = 50, COUNT = 18 };

@@ -28,9 +28,9 @@ typedef struct experience_desc {
 
 /* Numbers of an iteration, over all answers. */
 typedef struct experience_log {
-    double reward, deviation,
-        no_signal; /* mean; mean deviation of groups, of groups of one that of all; share of groups with
-                    * equal rewards */
+    /* mean; mean deviation of groups, of groups of one that of all; share of groups with equal
+     * rewards */
+    double reward, deviation, no_signal;
     double kl1, kl3;               /* to the reference, of a token; NaN without one */
     double entropy, length, ended; /* of a token; tokens; share that has ended by itself */
     double mismatch;               /* mean |log p - sampled| of a token */

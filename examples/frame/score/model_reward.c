@@ -136,7 +136,8 @@ static bool join(joined_rewards *j, int k, session *with, zf_error *error)
     return scorer_join(&j->at[k], &m->desc, with, name, error);
 }
 
-bool joined_rewards_open(joined_rewards *j, const model_rewards *of, session *with, zf_error *error)
+bool joined_rewards_open(joined_rewards *j, const model_rewards *of, session *with,
+                         zf_error *error)
 {
     *j = (joined_rewards){.of = of};
     if (!of || !of->count) return true;
@@ -162,8 +163,9 @@ bool joined_rewards_run(joined_rewards *j, const zf_rollouts *r, zf_error *error
     for (int k = 0; j->at && k < j->of->count; k++) {
         model_reward *m = j->of->at[k];
         double *scores = malloc(((size_t)r->count + 1) * sizeof *scores);
-        const bool good = scores ? score_texts(&j->at[k], r->count, text_of_answer, r, scores, error)
-                                 : fail(error, ZF_ERR_NOMEM, "out of memory");
+        const bool good =
+            scores ? score_texts(&j->at[k], r->count, text_of_answer, r, scores, error)
+                   : fail(error, ZF_ERR_NOMEM, "out of memory");
         if (!good || j->at[k].session.rank) free(scores);
         else free(m->scores), m->scores = scores, m->count = r->count;
         if (!good) return false;

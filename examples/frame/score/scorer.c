@@ -141,7 +141,8 @@ bool scorer_shares(const scorer *r, const settings *o, const void *config, bool 
     *shares = false;
     if (!r->adapter || !settings_adapts(o)) return true;
     if (!are_same(r->base, o->init, shares, error)) return false;
-    *shares = *shares && !strcmp(zf_config_layout(table, &r->config), zf_config_layout(table, config));
+    *shares = *shares &&
+              !strcmp(zf_config_layout(table, &r->config), zf_config_layout(table, config));
     return true;
 }
 
@@ -155,7 +156,8 @@ bool scorer_keep(char *out, size_t room, const char *keep, const char *scope, zf
                                    scope ? "." : "", (int)bytes, at);
         at += bytes + (at[bytes] == ',');
     }
-    return length < room || fail(error, ZF_ERR_LIMIT, "an adapter keeps parameters of too many names");
+    return length < room ||
+           fail(error, ZF_ERR_LIMIT, "an adapter keeps parameters of too many names");
 }
 
 bool scorer_join(scorer *r, const scorer_desc *desc, session *with, const char *name,

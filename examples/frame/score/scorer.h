@@ -52,22 +52,22 @@ bool scorer_read(scorer *r, const scorer_desc *desc, zf_error *error);
 bool scorer_open(scorer *r, const scorer_desc *desc, zf_error *error);
 void scorer_close(scorer *r); /* not open: nothing. What was read stays */
 
-/* Whether what was read is an adapter of the weights that a run trains an adapter of, of a model with
- * this configuration. False with *error: a folder cannot be read. */
+/* Whether what was read is an adapter of the weights that a run trains an adapter of, of a model
+ * with this configuration. False with *error: a folder cannot be read. */
 bool scorer_shares(const scorer *r, const settings *o, const void *config, bool *shares,
                    zf_error *error);
-/* Opens what was read and shares, over the parameters of a session and in its memory: the adapter gets
- * the name, and the session's dtype. All ranks must call it. False with *error, and then there is
- * nothing to close. */
+/* Opens what was read and shares, over the parameters of a session and in its memory: the adapter
+ * gets the name, and the session's dtype. All ranks must call it. False with *error, and then there
+ * is nothing to close. */
 bool scorer_join(scorer *r, const scorer_desc *desc, session *with, const char *name,
                  zf_error *error);
 /* What an adapter keeps that scores, by names of a graph in which the names in `keep` are under
  * `scope`, or NULL: as they are. False with *error: there is no room. */
 bool scorer_keep(char *out, size_t room, const char *keep, const char *scope, zf_error *error);
 
-/* The scores of n texts, text i with counts[i] ids, at its last one. After scorer_join with several
- * ranks each scores a part, and all must call it. False with *error: a text is empty, or longer than
- * `tokens`; an id is not in the vocabulary; a score is not finite. */
+/* The scores of n texts, text i with counts[i] ids, at its last one. After scorer_join with
+ * several ranks each scores a part, and all must call it. False with *error: a text is empty, or
+ * longer than `tokens`; an id is not in the vocabulary; a score is not finite. */
 bool scorer_run(scorer *r, const int32_t *const *ids, const int64_t *counts, int64_t n,
                 double *scores, zf_error *error);
 

@@ -200,7 +200,7 @@ static void check_plan(test *t, const iteration_desc *d)
     static rank ranks[MOST];
     const char *path = test_path("iteration.jsonl");
     FILE *f = fopen(path, "wb");
-    zf_local *group = zf_local_new(&(zf_local_desc){.world = d->world, .deadline_seconds = 20}, NULL);
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = d->world, .deadline_seconds = 200}, NULL);
     iteration_plan plan;
     zf_error error = {ZF_OK, ""};
     CHECK(t, group && f && fputs(lines, f) >= 0 && !fclose(f));

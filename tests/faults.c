@@ -480,6 +480,12 @@ TEST_ONCE(faults_a_rank_that_lockstep_lacks)
     memcpy(programs, m->programs, sizeof programs);
     CHECK(t, zf_lockstep_step(&(zf_lockstep_desc){programs, 2, 0}, &error) == ZF_ERR_ARGUMENT);
     CHECK_TEXT(t, error.text, "lockstep: program 0 is rank 0 of 3; it must be rank 0 of 2");
+    error.status = ZF_OK;
+    CHECK(t, zf_lockstep_step(&(zf_lockstep_desc){programs, 0, 0}, &error) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, error.text, "lockstep: no programs");
+    error.status = ZF_OK;
+    CHECK(t, zf_lockstep_read(&(zf_lockstep_desc){programs, RANKS, 0}, "first", NULL, 4, &error) ==
+                 ZF_ERR_ARGUMENT);
     programs[1] = NULL;
     error.status = ZF_OK;
     CHECK(t, zf_lockstep_step(&(zf_lockstep_desc){programs, RANKS, 0}, &error) == ZF_ERR_ARGUMENT);

@@ -181,7 +181,8 @@ TEST(misuse_of_learning_rates)
         error = zf_program_error(p);
         CHECK(t, !strncmp(error, "step 1: the learning rate %", 27));
         CHECK(t, strstr(error, k % 2 ? " scale is " : " lr is "));
-        CHECK(t, strstr(error, "; it must be finite; parameters and states are as they were"));
+        CHECK(t, strstr(error, "; it must be finite; parameters and states are as they were "
+                               "before the step"));
         OK(t, zf_read(p, zf_graph_find(g, "w"), w, sizeof w), zf_program_error(p));
         CHECK(t, w[0] == 8 && w[1] == 8 && w[2] == 8 && zf_program_step(p) == 0);
         OK(t, zf_write(p, zf_graph_find(g, "lr"), &lr, sizeof lr), zf_program_error(p));
@@ -215,6 +216,74 @@ TEST(misuse_of_communicators)
     CHECK(t, zf_collective_check(&call, NULL, 1, &error) == ZF_ERR_ARGUMENT);
     CHECK_TEXT(t, error.text, "a collective without a communicator");
     CHECK(t, zf_collective_check(NULL, &who, 1, NULL) == ZF_ERR_ARGUMENT);
+}
+
+/* Steps of several parts in another order than theirs; ranks that are none. */
+TEST(misuse_of_micro_batches)
+{
+    const float x[3] = {1, 2, 3}, lr = 0.5f;
+    const zf_comm none = {.rank = 2, .world = 2}, two = {.rank = 0, .world = 2};
+    zf_program *p = slope(t, false, 2, false);
+    zf_graph *g;
+    if (!p) return;
+    g = graph_of(t);
+    OK(t, zf_write(p, zf_graph_find(g, "x"), x, sizeof x), zf_program_error(p));
+    OK(t, zf_write(p, zf_graph_find(g, "lr"), &lr, sizeof lr), zf_program_error(p));
+    GIVES(t, zf_step(p), ZF_ERR_STAGE, zf_program_error(p));
+    CHECK_TEXT(t, zf_program_error(p),
+               "zf_step: 0 of the step's 2 micro-batches have been run; "
+               "zf_micro runs each but the last");
+    OK(t, zf_micro(p), zf_program_error(p));
+    GIVES(t, zf_micro(p), ZF_ERR_STAGE, zf_program_error(p));
+    CHECK_TEXT(t, zf_program_error(p),
+               "zf_micro: 1 of the step's 2 micro-batches have been run; "
+               "zf_step runs the last one and the update");
+    for (int k = 0; k < 2; k++) {
+        g = new_graph(t);
+        NEED(t, g, NULL);
+        zf_output(zf_exp(zf_param(g, "w", ZF_SHAPE(3), NULL)), "y");
+        zf_program_free(zf_compile(g, &(zf_compile_desc){.comm = k ? &two : &none}));
+        GIVES(t, zf_graph_status(g), ZF_ERR_ARGUMENT, zf_graph_error(g));
+        CHECK_TEXT(
+            t, zf_graph_error(g),
+            k ? "zf_compile: the graph is for 1 ranks (zf_zero_desc.world), the communicator "
+                "(zf_compile_desc.comm) has 2"
+              : "zf_compile: rank 2 of a world of 2");
+    }
+}
+
+/* More than a machine has. */
+TEST(misuse_of_machines)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.allocator = t->allocator}, &error);
+    zf_store *store;
+    zf_graph *g;
+    zf_program *p;
+    NEED(t, cpu, &error);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    g = new_graph(t);
+    NEED(t, g, NULL);
+    zf_output(zf_exp(zf_input(g, "x", ZF_F32, ZF_SHAPE((int64_t)1 << 58))), "y");
+    p = zf_compile(g, NULL);
+    CHECK(t, !p && zf_graph_status(g) == ZF_ERR_NOMEM);
+    if (!t->refused) CHECK(t, strstr(zf_graph_error(g), "out of memory: the arena takes "));
+#if defined(__x86_64__)
+    CHECK(t, !zf_cpu_backend(&(zf_cpu_desc){.isa = "neon", .allocator = t->allocator}, &error));
+    if (!t->refused)
+        CHECK(t, strstr(error.text, "zf_cpu_backend: this machine has no neon; its best is "));
+#endif
+    error = (zf_error){ZF_OK, ""};
+    store = zf_store_new(&(zf_store_desc){.allocator = t->allocator}, &error);
+    NEED(t, store, &error);
+    test_defer(t, (test_cleanup *)zf_store_free, store);
+    g = new_graph(t);
+    NEED(t, g, NULL);
+    zf_output(zf_exp(zf_param(g, "w", ZF_SHAPE(3), NULL)), "y");
+    CHECK(t, !zf_compile(g, &(zf_compile_desc){.store = store, .host = cpu}));
+    GIVES(t, zf_graph_status(g), ZF_ERR_ARGUMENT, zf_graph_error(g));
+    CHECK_TEXT(t, zf_graph_error(g),
+               "zf_compile: the host's backend is not the store's (zf_store_desc); leave it out");
 }
 
 TEST_ONCE(misuse_of_layers)

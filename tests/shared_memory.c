@@ -186,11 +186,16 @@ TEST(shared_memory_tells_what_is_gone)
     CHECK(t, !give(p.train, p.graphs[0]) && !give(p.eval, p.graphs[1]));
     CHECK(t, !zf_micro(p.train) && !zf_step(p.eval));
     CHECK(t, zf_step(p.train) == ZF_ERR_STAGE);
-    CHECK(t, strstr(zf_program_error(p.train), "another program has run in the same memory"));
+    CHECK(t, strstr(zf_program_error(p.train),
+                    "zf_step: another program has run in the same memory "
+                    "(zf_compile_desc.shares_memory_with) since the step's first "
+                    "micro-batch; the step starts anew"));
     CHECK(t, !zf_micro(p.train) && !zf_step(p.train) && !zf_step(p.eval));
     CHECK(t, zf_read(p.train, zf_graph_find(p.graphs[0], "loss"), &loss, sizeof loss) ==
                  ZF_ERR_STAGE);
-    CHECK(t, strstr(zf_program_error(p.train), "was overwritten by another program"));
+    CHECK(t, strstr(zf_program_error(p.train),
+                    "was overwritten by another program, which has run in the same "
+                    "memory since (zf_compile_desc.shares_memory_with)"));
     CHECK(t, !zf_read(p.train, zf_graph_find(p.graphs[0], "lr"), &loss, sizeof loss));
     zf_program_free(p.eval);
     p.eval = NULL;
@@ -200,7 +205,8 @@ TEST(shared_memory_tells_what_is_gone)
     test_defer(t, (test_cleanup *)zf_graph_free, other);
     zf_program_free(zf_compile(other, &(zf_compile_desc){.shares_memory_with = p.train}));
     GIVES(t, zf_graph_status(other), ZF_ERR_ARGUMENT, zf_graph_error(other));
-    CHECK(t, strstr(zf_graph_error(other), "shares_memory_with is a program on another backend"));
+    CHECK(t, strstr(zf_graph_error(other), "zf_compile: shares_memory_with is a program on another "
+                                           "backend"));
 }
 
 /* Programs over two stores of one backend share memory, which outlives the program and the store
@@ -394,15 +400,19 @@ TEST(shared_memory_plans_refuse)
                            &(zf_together_desc){.memory_limit = 1000, .allocator = t->allocator},
                            &all, &error),
           ZF_ERR_LIMIT, error.text);
-    CHECK(t, all.bytes[ZF_DEVICE] > 1000 && strstr(error.text, "more than the limit of 1000"));
+    CHECK(t,
+          all.bytes[ZF_DEVICE] > 1000 && strstr(error.text, "zf_plan_together: the turns take "));
     for (int k = 0; k < 7; k++) {
-        static const char *const says[] = {"one turn or more",
-                                           "one turn or more",
-                                           "turn 2 needs a graph",
-                                           "turn 2 needs a graph",
-                                           "turn 2 needs a graph",
-                                           "turn 2 needs a graph",
-                                           "turn 2: its plan is made already"};
+        static const char needs[] =
+            "zf_plan_together: it needs one turn or more, and room for the result";
+        static const char *const says[] = {
+            needs,
+            needs,
+            "turn 2 needs a graph",
+            "turn 2 needs a graph",
+            ", and in caches 0 or the number of an earlier turn",
+            "turn 2 needs a graph",
+            "zf_plan_together: turn 2: its plan is made already (zf_memory)"};
         zf_turn wrong[2] = {turns[0], turns[1]};
         if (k == 2) wrong[1].graph = NULL;
         if (k == 3) wrong[1].store = 2;

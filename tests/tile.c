@@ -520,7 +520,10 @@ TEST(tile_errors)
         size_t first, second;
         const char *text;
     } list[] = {
-        {4096, 0, "the store has \"layer.0.w\" in pieces, and here it is whole"},
+        {4096, 0,
+         "the store has \"layer.0.w\" in pieces, and here it is whole: give zf_tile the same bytes "
+         "for "
+         "all programs over one store"},
         {0, 4096, "the store has \"layer.0.w\" whole, and here is \"layer.0.w["},
         {4096, 2048, "in other pieces, and here is \"layer."},
     };
@@ -565,7 +568,7 @@ TEST(tile_errors)
         zf_error error = {ZF_OK, ""};
         zf_graph *g = zf_graph_parse(one, sizeof one - 1, NULL, &error);
         zf_program *p = zf_compile(g, NULL);
-        if (p || !strstr(zf_graph_error(g), "no piece that begins at element 1024"))
+        if (p || !strstr(zf_graph_error(g), "there is no piece that begins at element 1024"))
             test_fail(t, __FILE__, __LINE__, "a missing piece", zf_graph_error(g));
         zf_program_free(p);
         zf_graph_free(g);

@@ -424,8 +424,8 @@ ZF_BUILDER zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_em
 /* weight * sum over rows of -log softmax(logits)[label]; rows with label -100 are ignored. logits
  * [n,classes] float, labels [n] i32 or i64, weight a scalar f32. weight ZF_NONE: 1 / max(1, labelled
  * rows); with zf_zero the labelled rows of the global batch, so that the loss is the mean over them
- * whatever the number of ranks and micro-batches. So it is with an input that has this weight, which
- * losses that are added need. */
+ * whatever the number of ranks and micro-batches. An input to which the program writes
+ * this number does the same; it is required where several such losses are added. */
 ZF_BUILDER zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
 
 typedef struct zf_head_desc {
@@ -493,8 +493,8 @@ typedef struct zf_block_mask_desc {
     int64_t heads;  /* of q, where layouts are per head; 0: 1 */
     int64_t local;  /* (num_local_blocks) 0: 4 */
     int64_t global; /* (num_global_blocks) fixed: a divisor of local; 0: 1 */
-    /* Of fixed, per head: head h has its globals (h % patterns) global blocks further in front
-     * (num_different_global_patterns). 0: 1 */
+    /* Of fixed, per head: the global blocks of head h lie (h % patterns) * global blocks earlier in
+     * their window (num_different_global_patterns). 0: 1 */
     int64_t patterns;
     bool horizontal; /* globals see all blocks too (horizontal_global_attention); not causal */
     int64_t random;  /* of each row (num_random_blocks); 0: 1 of bigbird, none of variable */
@@ -671,8 +671,8 @@ ZF_API bool zf_ratio_of(zf_tensor x, zf_tensor *divisor, zf_tensor *sum);
  * micro-batches (zf_zero_desc). */
 typedef enum zf_parts {
     ZF_PARTS_ONE,  /* the value is the same in all parts; one that is not is zf_zero's error */
-    ZF_PARTS_MEAN, /* the mean over the parts, */
-    ZF_PARTS_SUM   /* or the sum, of floats */
+    ZF_PARTS_MEAN, /* the mean over the parts, of floats */
+    ZF_PARTS_SUM   /* the sum over the parts, of floats */
 } zf_parts;
 
 typedef struct zf_assign_desc {

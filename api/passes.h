@@ -438,8 +438,8 @@ ZF_API const char *zf_fuse_name(int32_t index);
  *     same    no example decides it: as it is; may be added to a mean
  *
  * Any other is ZF_ERR_ARGUMENT, unless zf_output_desc.reduction says what it is: a product,
- * maximum or function of these, two ratios with different divisors added. Other outputs, of several elements or of integers, are those of a rank's last
- * micro-batch.
+ * maximum or function of these, two ratios with different divisors added. Other outputs, of several
+ * elements or of integers, are those of a rank's last micro-batch.
  *
  * With several nodes, collectives run inside nodes and between them one after the other, so that
  * world / nodes times fewer bytes go between nodes. Gradients are added inside nodes first: bits
@@ -674,8 +674,8 @@ typedef struct zf_choice {
     zf_recompute_desc recompute;
     zf_offload_desc offload;
     size_t bytes[ZF_SPACES]; /* of the plan */
-    double seconds;          /* of a step, estimated; */
-    double free_seconds;     /* and of one without limits */
+    double seconds;          /* of a step, estimated */
+    double free_seconds;     /* of a step without limits, estimated */
     int32_t tried;           /* plans */
 } zf_choice;
 /* "optimizer=disk,parameters=disk, recompute" into text[0..size), terminated when size > 0; returns

@@ -20,8 +20,8 @@ typedef struct zf_metric {
      * "eval_" what is of held-out examples. UTF-8 */
     const char *name;
     double value;
-    int64_t step;            /* steps done when it was known, */
-    int64_t samples, tokens; /* examples and tokens trained on by then */
+    int64_t step;            /* steps done when it was known */
+    int64_t samples, tokens; /* examples and tokens of these steps */
     double wall_time;        /* seconds since 1970 */
     int32_t rank;
 } zf_metric;

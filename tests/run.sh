@@ -501,8 +501,12 @@ run_group() {
         failed=1
     }
     [ $failed = 0 ] || tail -n 100 "$work/failures" | sed 's/^/    /'
-    printf '%-14s %4d passed, %d failed%s  %4d s  %s\n' "$1" $((passed + repeated)) $failed \
-        "$([ $skipped = 0 ] || echo ", $skipped skipped")" $(($(date +%s) - started)) "$note"
+    # What the shell waited for, in seconds of user and system time.
+    times > "$work/times" # in a pipe, it would be that of another shell
+    used=$(awk -F '[ms ]+' 'NR == 2 { print int(60 * ($1 + $3) + $2 + $4 + 0.5) }' "$work/times")
+    printf '%-14s %4d passed, %d failed%s  %4d s (processor %d s)  %s\n' "$1" \
+        $((passed + repeated)) $failed "$([ $skipped = 0 ] || echo ", $skipped skipped")" \
+        $(($(date +%s) - started)) "$used" "$note"
     echo "$passed $failed $skipped $repeated" > "$logs/$1.counts"
     [ $failed = 0 ] || [ -n "${ALL_GROUPS:-}" ]
 }

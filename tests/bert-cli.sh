@@ -717,6 +717,36 @@ check 'says its phases' grep -q '^steps 10 to 14: 4 x 32 tokens, learning rate u
 check 'other phases' spoils "$work/phased was trained with other phases (steps x batch x tokens): \
 9x8x16@0.002:0:0 5x4x32@0.001:0:2, not 14x4x32@0.001:0:1; give the same --phase or --curriculum, \
 or start anew from its weights with --init" --load "$work/phased" --phase steps=14
+exports_unlike() {
+    run "$bert" export --load "$work/phased" "$work/pre-norm" && [ $status = 0 ] && \
+        grep -q 'pre-norm: zeroflow_pre_layer_norm in config.json: its layers begin with' "$work/out"
+}
+spoils_layers() { # of a checkpoint without them
+    pretrain --steps 3 --save "$work/post" && pretrain --steps 6 --load "$work/post" --pre-norm
+    [ $status = 1 ] && grep -q 'pre-norm' "$work/err" && cat "$work/err"
+}
+check 'a recipe' phased --recipe bert44 --steps 42 --batch 8
+check 'says its phases by the rule' grep -q \
+    '^steps 1 to 38: 8 x 8 tokens, learning rate up to 0.000121534 after 1 steps$' "$work/out"
+check 'half of the batch and all tokens' grep -q \
+    '^steps 39 to 42: 4 x 32 tokens, learning rate up to 2.20971e-05 after 1 steps$' "$work/out"
+check 'the model is noted' grep -q '"zeroflow_pre_layer_norm": true' "$work/phased/config.json"
+check 'and said to who exports it' exports_unlike
+check 'a recipe without a batch' fails 2 "bert: pretrain: --recipe bert44 needs --batch B, the examples \
+of a step of phase 1: 65536 in the recipe; its rates follow from B; 'bert pretrain --help' lists the \
+options" "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --recipe bert44
+check 'a recipe with phases' \
+    misused '--recipe has phases of its own: without --phase and --curriculum' pretrain \
+    --corpus "$corpus" --vocab "$vocab" --recipe bert44 --batch 8 --phase steps=4
+check 'a recipe of few steps' \
+    misused '--recipe bert44 needs at least 2 examples a step and 20 steps, for two phases' pretrain \
+    --corpus "$corpus" --vocab "$vocab" --recipe bert44 --batch 8 --steps 19
+check 'layers of another model' misused \
+    '--pre-norm is for a new model: that of --init has its layers already' pretrain \
+    --corpus "$corpus" --vocab "$vocab" --init "$work/phased" --pre-norm
+check 'layers that changed' spoils_layers
+check 'every of a schedule that has none' \
+    spoils '--phase number 1: every requires --schedule exponential' --phase steps=4,every=2
 check 'a phase that is too long' \
     spoils "sequences of 64 tokens are too long for the model's 32 positions" --phase seq=64,steps=1 \
     --phase steps=1

@@ -127,7 +127,7 @@ TEST(phases_explain_mistakes)
         {"steps=5,len=3",
          {0},
          "--phase number 1: there is no option 'len'; there are seq, batch, steps, "
-         "lr, warmup, end_lr"},
+         "lr, warmup, end_lr, every"},
         {NULL,
          {.min = 80, .round = 8, .max = 64, .steps = 5},
          "--curriculum goes from min=80 to max=64, which is less"},

@@ -6,6 +6,7 @@
 #include "../frame/folder/tokenizing.h"
 #include "masked.h"
 #include "model.h"
+#include "recipe.h"
 
 #include <stdio.h>
 
@@ -24,8 +25,16 @@ int bert_command_pretrain(int argc, char **argv)
         ZF_OPTION(masked_options, CHOICE, unigrams, 0, "zero|unigrams", .flag = "first-bias",
                   .help =
                       "the bias of the words of a new model; unigrams: their shares of the text"),
+        ZF_OPTION(masked_options, FLAG, pre_norm, 0, NULL, .traits = ZF_OPTION_CHANGES,
+                  .help = "LayerNorm before each half of a layer instead of after it"),
+        ZF_OPTION(masked_options, CHOICE, recipe, 0, "off|bert44", .topic = "phases",
+                  .with = "corpus",
+                  .help = "bert44: that of BERT-large in 44 minutes, for --batch B examples of "
+                          "--seq tokens (512) in --steps steps (6760)"),
         {.name = NULL}};
-    return pretrain_command(&bert_sample, &(settings_desc){.own = {.rows = rows, .desc = &own}},
+    return pretrain_command(&bert_sample,
+                            &(settings_desc){.own = {.rows = rows, .desc = &own},
+                                             .choose = recipe_choose},
                             argc, argv);
 }
 

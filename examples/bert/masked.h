@@ -8,11 +8,16 @@
 
 extern const objective masked_objective;
 
+enum { RECIPE_TEXT = 200 };
+
 /* BERT's own options (settings.own; NULL: as if all were 0). */
 typedef struct masked_options {
     int64_t masked; /* percent of the words of training examples; 0: 15. Held-out ones have 15 */
     bool no_nsp;    /* examples of one segment, without next sentences */
     int64_t sinusoids, unigrams; /* 1: first values of the position embedding, of the bias */
+    bool pre_norm; /* bert_config.pre_norm of a new model */
+    int64_t recipe; /* 1: bert44 */
+    char phases[2][RECIPE_TEXT]; /* texts of its --phase */
 } masked_options;
 const masked_options *masked_options_of(const settings *o);
 

@@ -61,6 +61,8 @@ const zf_config_table bert_config_table = {
              {"tie_word_embeddings", ZF_CONFIG_TRUTH, .at = AT(tied)},
              {"position_embedding_type", ZF_CONFIG_TEXT, .text = "absolute"},
              {.key = "is_decoder", .kind = ZF_CONFIG_FALSE},
+             {"zeroflow_pre_layer_norm", ZF_CONFIG_TRUTH, .at = AT(pre_norm),
+              .use = ZF_CONFIG_RARE},
              {"zeroflow_attention", ZF_CONFIG_BLOCKS, .at = AT(layout)}},
     .keys = other_keys,
     .vocab = AT(vocab),
@@ -178,6 +180,7 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, 
                                 .attention_dropout = c->attention_dropout,
                                 .eps = ZF_GIVEN(c->eps),
                                 .std = ZF_GIVEN(c->std),
+                                .pre_norm = c->pre_norm,
                                 .blocks =
                                     zf_nn_blocks(g, c->layout, s->sequence, c->heads, false)};
     bert_model m = inputs(g, c, s);
@@ -196,6 +199,7 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, 
         x = zf_nn_encoder_block(x, bias, &block);
         zf_pop(g);
     }
+    if (c->pre_norm) x = zf_nn_layer_norm(x, "encoder.FinalLayerNorm", c->eps);
     if (c->nsp) pooled = pool(c, s, x);
     zf_pop(g);
 

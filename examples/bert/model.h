@@ -12,6 +12,7 @@ typedef struct bert_config {
     int64_t pad;        /* the id of [PAD], -1: none */
     int64_t tied;       /* 0: the head has its own weight, not tied to the word embedding */
     int64_t nsp;        /* 0: masked words alone, without pooler and next-sentence head */
+    int64_t pre_norm;   /* LayerNorm before each half of a layer, and one after the last layer */
     char layout[ZF_CONFIG_LAYOUT]; /* as zf_config_facts.layout says */
 } bert_config;
 

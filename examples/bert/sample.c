@@ -32,9 +32,24 @@ static const char *wrong(const settings *o)
     const masked_options *own = masked_options_of(o);
     if (o->init && (own->sinusoids || own->unigrams))
         return "--init has the first values: without --first-positions and --first-bias";
+    if (o->init && own->pre_norm)
+        return "--pre-norm is for a new model: that of --init has its layers already";
     if (own->unigrams && o->batch_file)
         return "--first-bias unigrams needs a text: --corpus FILE";
     return NULL;
+}
+
+static void configure(void *config, const settings *o)
+{
+    if (masked_options_of(o)->pre_norm) ((bert_config *)config)->pre_norm = 1;
+}
+
+static const char *unlike(const void *config)
+{
+    return ((const bert_config *)config)->pre_norm
+               ? "zeroflow_pre_layer_norm in config.json: its layers begin with LayerNorm; programs "
+                 "that do not read that compute another model"
+               : NULL;
 }
 
 const sample_model bert_sample = {
@@ -59,4 +74,6 @@ const sample_model bert_sample = {
     .objective = &masked_objective,
     .first = bert_first_values,
     .wrong = wrong,
+    .configure = configure,
+    .unlike = unlike,
 };

@@ -63,10 +63,12 @@ static bool merge(session *s, zf_error *error)
     return !status;
 }
 
-/* Other programs do not know of blocks. */
-static void tell_layout(const sample_model *sample, const zf_config_any *config, const char *out)
+/* What other programs do not read. */
+static void print_unlike(const sample_model *sample, const zf_config_any *config, const char *out)
 {
     const char *layout = zf_config_layout(sample->config, config);
+    const char *unlike = sample->unlike ? sample->unlike(config) : NULL;
+    if (unlike) printf("%s: %s\n", out, unlike);
     if (*layout)
         printf("%s: this model was trained with --attention %s, which its config.json calls "
                "zeroflow_attention; programs that do not read that let tokens see all keys\n",
@@ -136,7 +138,7 @@ static int write_model(const sample_model *sample, bool merges, int argc, char *
                zf_exchange_export(&sample->exchange, s.program, s.graph, file, false,
                                   (zf_dtype)o.dtype, &error);
         session_close(&s);
-        if (good) tell_layout(sample, &config, out);
+        if (good) print_unlike(sample, &config, out);
     }
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }

@@ -408,6 +408,14 @@ static bool set_layout(run_job *job, zf_error *error)
                 *trained ? trained : "off");
 }
 
+static bool load_config(run_job *job, zf_error *error)
+{
+    const sample_model *sample = job->sample;
+    if (!zf_config_load(sample->config, job->o.model, &job->config, error)) return false;
+    if (sample->configure) sample->configure(&job->config, &job->o);
+    return true;
+}
+
 /* Opens what the ranks of this process share. False with *error. */
 static bool open_job(run_job *job, zf_error *error)
 {
@@ -422,7 +430,7 @@ static bool open_job(run_job *job, zf_error *error)
     if (o->cost && !settings_measures(o) && zf_cost_read(o->cost, &job->cost, NULL, error))
         return false;
     if (!open_outputs(job, error) || !open_phases(job, error) ||
-        !zf_config_load(job->sample->config, o->model, &job->config, error) ||
+        !load_config(job, error) ||
         !zf_config_set_weights(job->sample->config, &job->config, o->weights, error) ||
         !dataset_open(&job->data, job->sample, o, &job->config, error) || !set_layout(job, error) ||
         !cut_batch(job, error))

@@ -208,6 +208,11 @@ typedef struct sample_model {
                   zf_error *error);
     /* Describes a mistake in the sample's own options; NULL: none. */
     const char *(*wrong)(const settings *o);
+    /* Sets what the sample's own options say of a new model; NULL: nothing. */
+    void (*configure)(void *config, const settings *o);
+    /* What a program that knows this kind of model by its config.json, but not all of its keys, would
+     * do otherwise; NULL: nothing. */
+    const char *(*unlike)(const void *config);
 } sample_model;
 
 #endif

@@ -94,7 +94,7 @@ static const zf_option run_rows[] = {
                 "only where it has the base of an adapter (--lora)"),
     ROW(NUMBER, dropout, -1, "[0,1)", .unit = "P", .traits = CHANGES,
         .help = "probability; without this option that of the model's configuration"),
-    ROW(TEXTS, phase, 0, NULL, .unit = "seq=T,batch=B,steps=N,lr=X,warmup=STEPS,end_lr=X",
+    ROW(TEXTS, phase, 0, NULL, .unit = "seq=T,batch=B,steps=N,lr=X,warmup=STEPS,end_lr=X,every=N",
         .topic = "phases", .with = "corpus, !seconds, !curriculum",
         .help =
             "so many steps with this length, batch and schedule of the learning rate; several are "
@@ -448,6 +448,7 @@ static bool take_deepspeed(settings *o, const settings_tables *t, zf_error *erro
 enum { OPTIONS = 512 };
 typedef struct origins {
     const settings *of;
+    const settings_default *chosen; /* settings_desc.choose; NULL: none */
     bool given[OPTIONS];
     int count;
 } origins;
@@ -456,6 +457,13 @@ static void note_given(void *user, const zf_option_value *v)
 {
     origins *o = user;
     if (o->count < OPTIONS) o->given[o->count++] = v->given;
+}
+
+static bool is_chosen(const settings_default *list, const char *flag)
+{
+    if (list && !strcmp(flag, "phase")) return true;
+    while (list && list->option && strcmp(list->option, flag)) list++;
+    return list && list->option;
 }
 
 /* Prints an option that is not of DeepSpeed's file. */
@@ -468,7 +476,10 @@ static void print_origin(void *user, const zf_option_value *v)
     for (int32_t k = 0; k < o->of->deepspeed.count; k++)
         if (!strcmp(o->of->deepspeed.settings[k].option, v->path)) return;
     snprintf(left, sizeof left, "%s = %s", v->path, v->text);
-    printf("%-46s %s\n", left, given ? "option" : "default");
+    printf("%-46s %s\n", left,
+           given                            ? "option"
+           : is_chosen(o->chosen, v->flag) ? "recipe"
+                                            : "default");
 }
 
 static void explain(const settings *o, const settings_tables *t, origins *given)
@@ -535,7 +546,10 @@ bool settings_read(settings *o, settings_tables *t, const sample_model *sample,
     o->tunes = desc->tunes, o->own = desc->own.desc;
     look_into_folders(o, sample->otherwise);
     choose_precision(o);
-    if (!set_defaults(o, t, desc->defaults, error) || !set_defaults(o, t, all_defaults, error) ||
+    if (desc->choose && !desc->choose(desc->own.desc, o, &given.chosen, error))
+        return false;
+    if (!set_defaults(o, t, given.chosen, error) || !set_defaults(o, t, desc->defaults, error) ||
+        !set_defaults(o, t, all_defaults, error) ||
         zf_options_check(t->all, t->count, true, error))
         return false;
     explain(o, t, &given);

@@ -11,7 +11,7 @@
 
 struct sample_model;
 
-enum { SETTINGS_DEFAULTS = 16 }; /* of a sample and of all, at most */
+enum { SETTINGS_DEFAULTS = 24 }; /* of a sample and of all, at most */
 
 typedef struct settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
@@ -53,6 +53,9 @@ typedef struct settings_default {
 typedef struct settings_desc {
     const settings_default *defaults; /* the last has option NULL; or NULL */
     zf_options own;                   /* rows NULL: it has no options of its own */
+    /* Sets what one option stands for: phases, and *list of defaults before the sample's; NULL:
+     * nothing. False with *error */
+    bool (*choose)(void *own, settings *o, const settings_default **list, zf_error *error);
     /* Sets what is not given in own.desc where its default depends on other options; or NULL */
     void (*complete)(void *own, const settings *o);
     bool tunes;

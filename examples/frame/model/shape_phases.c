@@ -9,7 +9,7 @@
 
 /* One --phase. What is not given is that of the run. */
 typedef struct phase_desc {
-    int64_t seq, batch, steps, warmup;
+    int64_t seq, batch, steps, warmup, every;
     double lr, end_lr;
 } phase_desc;
 
@@ -23,6 +23,7 @@ static const zf_option phase_rows[] = {
     ROW(COUNT, warmup, 0, "[0,1000000000000]", .traits = ZF_OPTION_GIVEN_0,
         .help = "steps of warm-up"),
     ROW(NUMBER, end_lr, 0, "[0,1000]", .help = "learning rate at its end"),
+    ROW(COUNT, every, 0, "[1,1000000000000]", .help = "steps of a change of its rate"),
     {.name = NULL}};
 #undef ROW
 
@@ -90,6 +91,10 @@ static bool add_phase(shape_phases *p, const shape_phases_desc *o, const char *g
                       .batch = d.batch ? d.batch : o->batch};
     x.rate = o->schedule;
     x.rate.steps = d.steps;
+    if (d.every && o->schedule.kind != ZF_EXPONENTIAL)
+        return fail(error, ZF_ERR_ARGUMENT, "--phase number %d: every requires --schedule exponential",
+                    number);
+    if (d.every) x.rate.every = d.every;
     if (d.lr != 0) x.rate.peak = d.lr == ZF_ZERO ? 0 : d.lr;
     if (d.end_lr != 0) x.rate.end = d.end_lr == ZF_ZERO ? 0 : d.end_lr;
     if (o->schedule.warmup < 0) x.rate.warmup = d.steps / 10;
@@ -200,6 +205,9 @@ static void write_text(shape_phases *p)
         if (!p->curriculum && at < sizeof p->text)
             at += (size_t)snprintf(p->text + at, sizeof p->text - at, "@%.9g:%.9g:%lld",
                                    x->rate.peak, x->rate.end, (long long)x->rate.warmup);
+        if (!p->curriculum && x->rate.every && at < sizeof p->text)
+            at += (size_t)snprintf(p->text + at, sizeof p->text - at, ":%lld",
+                                   (long long)x->rate.every);
     }
 }
 

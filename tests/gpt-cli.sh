@@ -562,6 +562,22 @@ check 'more tokens than the model has' fails 1 "gpt: $work/examples: line 1: the
 was trained with" "$gpt" pretrain --model "$work/config.json" \
     --data "$work/examples" --tokenizer "$work/tokenizer"
 
+# Documents apart: other numbers, the same on several ranks, and no resume without it.
+packs() {
+    pretrain --steps 4 --batch 8 --micro-batches 2 --pack --dump "$work/packed" --save "$work/packing" &&
+        pretrain --steps 4 --batch 8 --ranks 2 --zero 2 --pack --dump "$work/packed on 2" &&
+        cmp "$work/packed" "$work/packed on 2" &&
+        pretrain --steps 4 --batch 8 --micro-batches 2 --dump "$work/in rows" &&
+        ! cmp -s "$work/packed" "$work/in rows"
+}
+check 'documents apart' packs
+check 'and no longer' fails 1 "gpt: $work/packing was trained with --pack: give it, or start anew from \
+its weights with --init $work/packing" "$gpt" pretrain --model "$work/config.json" \
+    --corpus "$work/text" --vocab "$work/vocab.txt" --seq 32 --batch 8 --lr 3e-3 --micro-batches 2 \
+    --steps 6 --load "$work/packing"
+check 'documents of examples' fails 2 "gpt: pretrain: --pack requires --corpus; $list" "$gpt" pretrain \
+    --data "$work/examples" --tokenizer "$work/tokenizer" --pack
+
 # ------------------------------------------------------------------------------- what all runs do
 
 self=gpt

@@ -445,7 +445,7 @@ TEST_ONCE(gpt_import_of_another_shape)
 TEST_ONCE(gpt_batches_of_a_text)
 {
     int32_t ids[100], all = 0;
-    causal_tokens text = {ids, 100};
+    causal_tokens text = {ids, 100, -1};
     zf_error error = {ZF_OK, ""};
     static causal_batch b, again;
     for (int32_t i = 0; i < 100; i++) ids[i] = i;

@@ -491,6 +491,36 @@ TEST_ONCE(tuning_texts_in_a_row_are_apart)
     if (!t->failed && !t->unwound) compare_rows(t, &llm_sample, &llm);
 }
 
+/* Rows of a text with --pack: after an end (2) comes the next text, and no label. */
+TEST(tuning_rows_of_a_text_keep_documents_apart)
+{
+    static int32_t id[] = {5, 6, 2, 2, 7, 8, 9, 2, 4, 5, 6};
+    static const int32_t labels[] = {6, 2, -100, -100, 8, 9, 2, -100, 5, 6};
+    static const int32_t segments[] = {1, 1, 1, 2, 3, 1, 1, 1, 2, 2};
+    static const int32_t positions[] = {0, 1, 2, 0, 0, 0, 1, 2, 0, 1};
+    const causal_tokens text = {id, sizeof id / sizeof *id, 2};
+    causal_batch b;
+    zf_error error = {ZF_OK, ""};
+    OK(t, !causal_batch_new(&b, 2, 5, true, &error), error.text);
+    for (int again = 0; again < 2; again++) {
+        causal_batch_read(&b, &text, 0);
+        CHECK(t, !memcmp(b.labels, labels, sizeof labels) && b.labelled == 7);
+        CHECK(t, !memcmp(b.segments, segments, sizeof segments));
+        CHECK(t, !memcmp(b.positions, positions, sizeof positions));
+    }
+    causal_batch_draw(&b, &text, 3, 0);
+    for (int k = 0; k < 10; k++) {
+        const bool ends = b.ids[k] == 2, first = k % 5 == 0;
+        CHECK(t, (b.labels[k] == -100) == ends);
+        CHECK(t, (b.positions[k] == 0) == (first || b.ids[k - 1] == 2));
+    }
+    causal_batch_free(&b);
+    OK(t, !causal_batch_new(&b, 2, 5, false, &error), error.text);
+    causal_batch_read(&b, &text, 0);
+    CHECK(t, b.labels[2] == 2 && b.labelled == 10 && !b.segments);
+    causal_batch_free(&b);
+}
+
 /* ------------------------------------------------------------------------------------ labels */
 
 #define LABELS "tests/golden/labels/"

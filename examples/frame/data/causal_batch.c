@@ -30,18 +30,32 @@ void causal_batch_free(causal_batch *b)
     *b = (causal_batch){.ids = NULL};
 }
 
+/* Keeps the texts of a row apart: the token after an end is of the next one, and no label. */
+static void split(causal_batch *b, int64_t row, int32_t end)
+{
+    int32_t segment = 1, position = 0;
+    for (int64_t i = row * b->sequence; i < (row + 1) * b->sequence; i++) {
+        b->segments[i] = segment, b->positions[i] = position++;
+        if (b->ids[i] != end) continue;
+        b->labels[i] = -100, b->labelled--;
+        segment++, position = 0;
+    }
+}
+
 /* Example `row` of the batch: tokens from `at` on. */
 static void copy(causal_batch *b, int64_t row, const causal_tokens *text, int64_t at)
 {
     size_t bytes = (size_t)b->sequence * sizeof *b->ids;
     memcpy(b->ids + row * b->sequence, text->id + at, bytes);
     memcpy(b->labels + row * b->sequence, text->id + at + 1, bytes);
-    b->labelled = b->examples * b->sequence;
+    b->labelled += b->sequence;
+    if (b->segments) split(b, row, text->end);
 }
 
 void causal_batch_draw(causal_batch *b, const causal_tokens *text, uint64_t seed, int64_t first)
 {
     uint64_t places = (uint64_t)(text->count - b->sequence), stream = bert_mix(seed + 1);
+    b->labelled = 0;
     for (int64_t row = 0; row < b->examples; row++)
         copy(b, row, text, (int64_t)(bert_mix(stream + (uint64_t)(first + row)) % places));
 }
@@ -49,6 +63,7 @@ void causal_batch_draw(causal_batch *b, const causal_tokens *text, uint64_t seed
 void causal_batch_read(causal_batch *b, const causal_tokens *text, int64_t first)
 {
     int64_t windows = (text->count - 1) / b->sequence;
+    b->labelled = 0;
     for (int64_t row = 0; row < b->examples; row++)
         copy(b, row, text, (first + row) % windows * b->sequence);
 }

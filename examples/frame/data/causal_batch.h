@@ -28,6 +28,7 @@ void causal_batch_free(causal_batch *b);
 typedef struct causal_tokens {
     int32_t *id;
     int64_t count;
+    int32_t end; /* the id after which a text ends; rows of a packed batch have texts apart by it */
 } causal_tokens;
 
 /* Examples first, first + 1, ...: each begins at a random place that depends on seed and number. */

@@ -242,6 +242,7 @@ typedef struct causal_data {
     causal_tokens train, held_out;
     uint64_t seed;
     int64_t sequence;
+    bool packed;            /* the documents of a row of a text are apart (--pack), as examples are */
     causal_batch_file file; /* entries 0: there is no file */
     tuning tuning;          /* examples 0: there are none */
 } causal_data;
@@ -250,7 +251,7 @@ typedef struct causal_data {
 static bool join(causal_tokens *out, const bert_corpus *c, const bert_split *split, int32_t end,
                  int64_t sequence, const char *path, zf_error *error)
 {
-    out->id = malloc((size_t)(split->tokens + split->count) * sizeof *out->id);
+    out->id = malloc((size_t)(split->tokens + split->count) * sizeof *out->id), out->end = end;
     if (!out->id) return fail(error, ZF_ERR_NOMEM, "out of memory");
     for (int64_t d = 0; d < split->count; d++) {
         const int64_t *sentence = c->document + split->documents[d];
@@ -292,7 +293,7 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
     (void)config;
     if (!new_data(d, error)) return false;
     data = d->own;
-    data->seed = (uint64_t)o->seed, data->sequence = o->seq;
+    data->seed = (uint64_t)o->seed, data->sequence = o->seq, data->packed = o->pack;
     if (!join(&data->train, c, &c->train, end, o->seq, o->corpus, error) ||
         !join(&data->held_out, c, &c->held_out, end, o->seq, o->corpus, error))
         return false;
@@ -305,7 +306,7 @@ static bool load_examples(dataset *d, const settings *o, const examples_desc *de
 {
     causal_data *data = d->own;
     if (!tuning_load(&data->tuning, o->data, desc, error)) return false;
-    data->seed = (uint64_t)o->seed, data->sequence = o->seq;
+    data->seed = (uint64_t)o->seed, data->sequence = o->seq, data->packed = true;
     d->tokens = data->tuning.tokens, d->documents = data->tuning.examples;
     d->held_out = data->tuning.held_out;
     d->cut = data->tuning.cut, d->left_out = data->tuning.left_out;
@@ -336,7 +337,7 @@ static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample
     const causal_data *data = d->own;
     (void)parts;
     shape->by_mask = o->device.kind != DEVICE_CPU;
-    shape->rows = data->tuning.examples ? SAMPLE_PACKED
+    shape->rows = data->packed          ? SAMPLE_PACKED
                   : data->file.masked   ? SAMPLE_PADDED
                                         : SAMPLE_FULL;
 }
@@ -372,7 +373,7 @@ static reader *open_reader(const dataset *d, int64_t examples, int64_t sequence,
     }
     r->data = d->own;
     if (r->data->file.entries ||
-        causal_batch_new(&r->batch, examples, sequence, r->data->tuning.examples > 0, error))
+        causal_batch_new(&r->batch, examples, sequence, r->data->packed, error))
         return r;
     stop(r);
     return NULL;

@@ -76,6 +76,8 @@ static const zf_option examples_rows[] = {
         .help = "the day that the template shows; else \"" ZF_CHAT_DATE "\""),
     ROW(FLAG, alone, 0, NULL, .with = "data", .traits = CHANGES,
         .help = "each example of --data has a row of its own"),
+    ROW(FLAG, pack, 0, NULL, .with = "corpus", .traits = CHANGES,
+        .help = "a token sees its own document of --corpus alone, and its place in it"),
     ROW(TEXT, adapter, 0, NULL, .unit = "DIR", .traits = PATH | READS | BASIC, .topic = "model",
         .with = "data|batch_file",
         .help = "go on with this adapter, of its rank, scale and targets; in place of --lora"),

@@ -27,7 +27,7 @@ typedef struct settings {
     double lr, end_lr, dropout, seconds, deadline;
     device_desc device;
     tokenizing words;
-    bool quiet, overwrite, alone, check, lr_stairs, explain, deepspeed_loose;
+    bool quiet, overwrite, alone, pack, check, lr_stairs, explain, deepspeed_loose;
     /* As it was given: a 0 stands for the default. The session sets what depends on the graph */
     zf_training training;
     struct zf_adapter *adapts; /* that of --adapter, which training.lora points to */

@@ -50,7 +50,7 @@ bool ptx_read(causal_tokens *out, const char *path, const zf_answer_desc *how, i
         good = fail(error, ZF_ERR_ARGUMENT,
                     "--ptx %s has %lld tokens; a row of %lld and the token after it are needed",
                     path, (long long)ids.count, (long long)row);
-    if (good) *out = (causal_tokens){ids.at, (int64_t)ids.count};
+    if (good) *out = (causal_tokens){ids.at, (int64_t)ids.count, how->ends[0]};
     else zf_ids_free(&ids);
     return good;
 }

@@ -253,6 +253,7 @@ ZFI_PLAIN_BEGINS
 #include "passes/fuse/chain.c"
 #include "passes/fuse/miss.c"
 #include "passes/fuse/fuse.c"
+#include "passes/cut/cut.c"
 #include "passes/zero/buckets.c"
 #include "passes/zero/runs.c"
 #include "passes/zero/reduction.c"

@@ -168,6 +168,13 @@ static void run_simplify(call *c)
     if (ready(c)) ran(c, zf_simplify(c->graph));
 }
 
+static void run_cut(call *c)
+{
+    const zf_cut_desc d = {.parts = (int32_t)take_number(c, "parts"),
+                           .sections = (int32_t)take_number(c, "sections")};
+    if (ready(c)) ran(c, zf_cut(c->graph, &d));
+}
+
 static void run_clip(call *c)
 {
     double most = number_of(c, "the norm", take_word(c, "the norm"));
@@ -346,6 +353,9 @@ static const pass passes[] = {
     {"precision", "DTYPE", "compute in bf16 or f16, over f32 master weights; a loss scale",
      run_precision},
     {"fuse", "", "merge nodes into fused ones; near misses are printed as comments", run_fuse},
+    {"cut", "[parts=N] [sections=N]",
+     "ranks along tensor share layers: heads, and pairs of products",
+     run_cut},
     {"tile", "BYTES",
      "linear layers whose weight takes more bytes become several, over ranges of "
      "its rows",

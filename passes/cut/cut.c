@@ -1,0 +1,404 @@
+/* cut: ranks along the axis tensor share layers.
+ *
+ * requires: no zero yet; after autograd, simplify and the optimizer, so that gradients and updates
+ *           are cut with the layers
+ * ensures:  an axis tensor of the mesh; each value has the type that its operands give
+ * before:   %3 = linear %1, %2 : f32[4,16]         %2 = param "up" : f32[16,8]
+ *           %6 = linear %4, %5 : f32[4,8]          %5 = param "down" : f32[8,16]
+ * after:    mesh tensor=2
+ *           %3 = linear %1, %2 : f32[4,8@tensor]   %2 = param "up" : f32[8@tensor,8]
+ *           %6 = linear %4, %5 {sections=1 wide=true} : f32[4,8]+tensor
+ *           %9 = all_reduce %6 {world=2 over=tensor order=tree} : f32[4,8]
+ *
+ * Dimensions that must be cut together are one class: those of a letter at each node
+ * (graph/cuts.c), in both halves of the graph, of parameters, their gradients and states. A class
+ * is cut if it may be at each of its places, if a product sums over it with a parameter (the second
+ * layer of two), and if no value has a dimension of another class that is cut. So weights of q, k
+ * and v are cut by heads, and that of the output by what it sums over. What sums over a cut
+ * dimension is a balanced tree over `sections`, of which a rank has a part (base/tree.c): the bits
+ * are those of any number of ranks with as many sections. What can be cut for one rank is cut for
+ * all numbers, or is an error: which sums have sections does not depend on the ranks. */
+
+/* A class of dimensions, at its root. */
+typedef struct zfi_cut_class {
+    int32_t parent;   /* a place: node * ZF_MAX_RANK + dimension */
+    int32_t why;      /* the node that keeps it from being cut; 0: none */
+    int64_t most;     /* it may be cut into divisors of this */
+    bool second;      /* a product with a parameter sums over it */
+    bool chosen;
+} zfi_cut_class;
+
+typedef struct zfi_parallel {
+    zf_graph *graph;
+    zf_cut_desc d;
+    zfi_cut_class *at; /* by place */
+    bool *sums;        /* by node: it sums over a chosen class */
+    int32_t *instead;  /* by node: the sum over ranks; 0: none */
+    int32_t count;     /* of nodes */
+} zfi_parallel;
+
+static int32_t zfi_class_of(zfi_parallel *c, int32_t node, int32_t d)
+{
+    int32_t place = node * ZF_MAX_RANK + d;
+    while (c->at[place].parent != place) {
+        c->at[place].parent = c->at[c->at[place].parent].parent;
+        place = c->at[place].parent;
+    }
+    return place;
+}
+
+static void zfi_class_join(zfi_parallel *c, int32_t a, int32_t b)
+{
+    zfi_cut_class *to = &c->at[a], *from = &c->at[b];
+    if (a == b) return;
+    from->parent = a;
+    if (!to->why) to->why = from->why;
+    to->most = zfi_gcd(to->most, from->most);
+    to->second |= from->second;
+}
+
+/* The node keeps dimensions of a value from being cut. */
+static void zfi_class_keep(zfi_parallel *c, int32_t value, int32_t by)
+{
+    for (int32_t d = 0; d < c->graph->nodes[value].shape.rank; d++) {
+        zfi_cut_class *k = &c->at[zfi_class_of(c, value, d)];
+        if (!k->why) k->why = by;
+    }
+}
+
+/* Dimensions of two values of one shape are cut together. */
+static void zfi_class_alike(zfi_parallel *c, int32_t a, int32_t b, int32_t by)
+{
+    const zf_graph *g = c->graph;
+    if (!zfi_same_shape(&g->nodes[a].shape, &g->nodes[b].shape)) {
+        zfi_class_keep(c, a, by), zfi_class_keep(c, b, by);
+        return;
+    }
+    for (int32_t d = 0; d < g->nodes[a].shape.rank; d++)
+        zfi_class_join(c, zfi_class_of(c, a, d), zfi_class_of(c, b, d));
+}
+
+/* ------------------------------------------------------------------------------------ letters */
+
+/* The node is a product of two operands in one section, which may become one of several. */
+static bool zfi_may_have_sections(const zf_graph *g, const zfi_node *node)
+{
+    const zf_attribute *sections = zfi_attribute_of(g, node, "sections"),
+                       *activation = zfi_attribute_of(g, node, "activation");
+    return sections && !sections->i && node->arg_count == 2 && !(activation && activation->i);
+}
+
+/* The cuts of a node; of a product, those of one with sections. */
+static bool zfi_parallel_cuts(zfi_parallel *c, int32_t id, zfi_cuts *cuts)
+{
+    zf_graph *g = c->graph;
+    zfi_node *node = &g->nodes[id];
+    const zfi_record *record = g->records[node->op];
+    bool good;
+    if (!zfi_may_have_sections(g, node)) return zfi_cut_of(g, node, cuts);
+    zfi_attribute_in(record, node->attributes, "sections")->i = c->d.sections;
+    zfi_attribute_in(record, node->attributes, "wide")->i = 1;
+    good = zfi_cut_of(g, node, cuts);
+    zfi_attribute_in(record, node->attributes, "sections")->i = 0;
+    zfi_attribute_in(record, node->attributes, "wide")->i = 0;
+    return good;
+}
+
+/* The node of a value of a node: an operand, its result, what it saves; 0: there is none. */
+static int32_t zfi_parallel_value(const zf_graph *g, int32_t id, int32_t value)
+{
+    const zfi_node *node = &g->nodes[id];
+    if (value < ZFI_CUT_RESULT) return value < node->arg_count ? node->args[value] : 0;
+    if (value == ZFI_CUT_RESULT) return zfi_has(g, id, ZF_OP_EFFECT) ? 0 : id;
+    return node->saved[value - ZFI_CUT_RESULT - 1];
+}
+
+/* Joins the dimensions of one letter. */
+static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cuts, int32_t l)
+{
+    const zf_graph *g = c->graph;
+    const zfi_cut_letter *letter = &cuts->letter[l];
+    const bool tree = zfi_may_have_sections(g, &g->nodes[id]) &&
+                      zfi_cut_sums(cuts, l, ZFI_CUT_RESULT);
+    bool flat = false, weighs = false;
+    int64_t most = letter->most;
+    int32_t first = -1;
+    for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
+        const int32_t value = zfi_parallel_value(g, id, v);
+        flat |= cuts->flat[v][0] != 0;
+        for (int32_t d = 0; value && d < g->nodes[value].shape.rank; d++) {
+            if (!cuts->given[v] || cuts->at[v][d] != l) continue;
+            if (first < 0) first = zfi_class_of(c, value, d);
+            zfi_class_join(c, first, zfi_class_of(c, value, d));
+            weighs |= v < ZFI_CUT_RESULT && g->nodes[value].op == ZF_OP_param;
+            /* of a dimension of one element nothing says whether it is cut */
+            if (cuts->shape >= 0)
+                most = zfi_gcd(most, zfi_cut_several(g->nodes[value].shape.dims[d]));
+        }
+    }
+    if (first < 0) return;
+    if ((letter->whole || letter->first >= 0 || flat || (tree && letter->size % c->d.sections)) &&
+        !c->at[first].why)
+        c->at[first].why = id;
+    c->at[first].most = zfi_gcd(c->at[first].most, most);
+    c->at[first].second |= weighs && tree;
+}
+
+/* Dimensions without a letter are not cut. */
+static void zfi_parallel_unlettered(zfi_parallel *c, int32_t id, const zfi_cuts *cuts)
+{
+    const zf_graph *g = c->graph;
+    for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
+        const int32_t value = zfi_parallel_value(g, id, v);
+        for (int32_t d = 0; value && d < g->nodes[value].shape.rank; d++) {
+            zfi_cut_class *k = &c->at[zfi_class_of(c, value, d)];
+            if ((!cuts->given[v] || cuts->at[v][d] < 0) && !k->why) k->why = id;
+        }
+    }
+}
+
+static void zfi_parallel_leaf(zfi_parallel *c, int32_t id)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[id];
+    double value;
+    if (node->op == ZF_OP_state && node->arg_count) zfi_class_alike(c, id, node->args[0], id);
+    else if (node->op == ZF_OP_state && node->of) zfi_class_alike(c, id, node->of, id);
+    else if (node->op != ZF_OP_param && !zfi_splat(node, &value)) zfi_class_keep(c, id, id);
+    if (zfi_cut_rows_of(node).rows || (node->op == ZF_OP_param && ZF_INT(node, param, bits)))
+        zfi_class_keep(c, id, id);
+}
+
+/* Joins what the node cuts together. */
+static void zfi_parallel_node(zfi_parallel *c, int32_t id)
+{
+    const zf_graph *g = c->graph;
+    const zfi_node *node = &g->nodes[id];
+    zfi_cuts cuts;
+    if (zfi_has(g, id, ZF_OP_LEAF)) zfi_parallel_leaf(c, id);
+    else if (node->op == ZF_OP_saved) return; /* with what saves it */
+    else if (node->op == ZF_OP_gradient) zfi_class_alike(c, node->args[0], node->args[1], id);
+    else if (zfi_parallel_cuts(c, id, &cuts)) {
+        for (int32_t l = 0; l < cuts.letters; l++) zfi_parallel_letter(c, id, &cuts, l);
+        zfi_parallel_unlettered(c, id, &cuts);
+    } else {
+        for (int32_t k = 0; k < node->arg_count; k++) zfi_class_keep(c, node->args[k], id);
+        zfi_class_keep(c, id, id);
+    }
+}
+
+/* ------------------------------------------------------------------------------------ choosing */
+
+static bool zfi_is_chosen(zfi_parallel *c, int32_t node, int32_t d)
+{
+    return c->at[zfi_class_of(c, node, d)].chosen;
+}
+
+/* A value has a dimension of the class and one of another that is cut, or two of the class. */
+static bool zfi_parallel_meets(zfi_parallel *c, int32_t root)
+{
+    const zf_graph *g = c->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int32_t mine = 0, cut = 0;
+        for (int32_t d = 0; d < g->nodes[g->order[i]].shape.rank; d++) {
+            const int32_t its = zfi_class_of(c, g->order[i], d);
+            mine += its == root, cut += its == root || c->at[its].chosen;
+        }
+        if (mine && cut > 1) return true;
+    }
+    return false;
+}
+
+static int32_t zfi_parallel_choose(zfi_parallel *c)
+{
+    zf_graph *g = c->graph;
+    int32_t chosen = 0;
+    for (int32_t k = 0; k < zfi_len(g->params); k++)
+        for (int32_t d = 0; d < g->nodes[g->params[k]].shape.rank; d++) {
+            const int32_t root = zfi_class_of(c, g->params[k], d);
+            zfi_cut_class *its = &c->at[root];
+            if (its->chosen || its->why || !its->second || zfi_parallel_meets(c, root)) continue;
+            if (its->most % c->d.parts)
+                zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                         "zf_cut: dimension %d of \"%.200s\" may be cut into divisors of %lld, and "
+                         "there are %d ranks",
+                         (int)d, g->nodes[g->params[k]].name, (long long)its->most,
+                         (int)c->d.parts);
+            its->chosen = true;
+            chosen++;
+        }
+    return chosen;
+}
+
+/* The error that nothing can be cut, with what keeps the first candidate. */
+static zf_status zfi_parallel_none(zfi_parallel *c)
+{
+    zf_graph *g = c->graph;
+    for (int32_t k = 0; k < zfi_len(g->params); k++)
+        for (int32_t d = 0; d < g->nodes[g->params[k]].shape.rank; d++) {
+            const zfi_cut_class *its = &c->at[zfi_class_of(c, g->params[k], d)];
+            if (its->second && its->why)
+                return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                                "zf_cut: no layer can be cut: dimension %d of \"%.200s\" is kept "
+                                "by %s %%%d",
+                                (int)d, g->nodes[g->params[k]].name,
+                                g->records[g->nodes[its->why].op]->name, (int)its->why);
+        }
+    return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                    "zf_cut: no layer can be cut: no product with a parameter follows another");
+}
+
+/* ------------------------------------------------------------------------------------- cutting */
+
+/* The attribute shape of a node, as that of its result on a rank. */
+static void zfi_parallel_shape(zfi_parallel *c, int32_t id, int32_t attribute)
+{
+    zf_graph *g = c->graph;
+    zfi_node *node = &g->nodes[id];
+    int64_t dims[ZF_MAX_RANK];
+    const void *copy;
+    for (int32_t d = 0; d < node->shape.rank; d++)
+        dims[d] = node->shape.dims[d] / (zfi_is_chosen(c, id, d) ? c->d.parts : 1);
+    copy = zfi_bytes_copy(&g->memory, &g->text, dims, (size_t)node->shape.rank * sizeof *dims);
+    if (copy) node->attributes[attribute].list.data = copy;
+}
+
+/* Attributes of the node as a rank runs it. */
+static void zfi_parallel_attributes(zfi_parallel *c, int32_t id)
+{
+    zf_graph *g = c->graph;
+    zfi_node *node = &g->nodes[id];
+    const zfi_record *record = g->records[node->op];
+    zfi_cuts cuts;
+    if (zfi_has(g, id, ZF_OP_LEAF) || node->op == ZF_OP_gradient || node->op == ZF_OP_saved ||
+        !zfi_parallel_cuts(c, id, &cuts))
+        return;
+    for (int32_t l = 0; l < cuts.letters; l++) {
+        bool chosen = false;
+        for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
+            const int32_t value = zfi_parallel_value(g, id, v);
+            for (int32_t d = 0; value && d < g->nodes[value].shape.rank; d++)
+                if (cuts.given[v] && cuts.at[v][d] == l) chosen |= zfi_is_chosen(c, value, d);
+        }
+        if (!chosen) continue;
+        if (!zfi_has(g, id, ZF_OP_EFFECT) && zfi_cut_sums(&cuts, l, ZFI_CUT_RESULT)) {
+            c->sums[id] = true;
+            if (zfi_may_have_sections(g, node)) {
+                zfi_attribute_in(record, node->attributes, "sections")->i = c->d.sections;
+                zfi_attribute_in(record, node->attributes, "wide")->i = 1;
+            }
+        }
+        for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
+            if (cuts.letter[l].divided >> a & 1) node->attributes[a].i /= c->d.parts;
+    }
+    if (cuts.shape >= 0) zfi_parallel_shape(c, id, cuts.shape);
+}
+
+/* The shape and the type of a value on a rank. */
+static void zfi_parallel_value_of_rank(zfi_parallel *c, int32_t id)
+{
+    zfi_node *node = &c->graph->nodes[id];
+    const bool several = c->d.parts > 1;
+    for (int32_t d = 0; d < node->shape.rank; d++) {
+        if (!zfi_is_chosen(c, id, d)) continue;
+        node->shape.dims[d] /= c->d.parts;
+        if (several) node->spread.at[d] = zfi_axes_add(node->spread.at[d], ZF_OVER_TENSOR);
+    }
+    if (c->sums[id] && several) node->spread.sum |= zfi_axis_bit(ZF_OVER_TENSOR);
+    if (c->sums[id] && zfi_is_half(node->dtype)) node->dtype = ZF_F32;
+}
+
+/* What readers of a sum read: the sum over ranks, in the dtype of before. */
+static int32_t zfi_parallel_sum(zfi_parallel *c, int32_t id, zf_dtype dtype)
+{
+    zf_graph *g = c->graph;
+    int32_t x = id;
+    if (c->d.parts > 1)
+        x = zfi_append_op(g, ZF_OP_all_reduce, &x, 1,
+                          zfi_with({.i = c->d.parts}, {.i = ZF_OVER_TENSOR}, {.i = 1}));
+    if (x && g->nodes[x].dtype != dtype) x = zfi_append_nodes(g, cast, zfi_with({.i = dtype}), x);
+    return x;
+}
+
+/* The axis tensor, the fastest. */
+static void zfi_add_tensor_axis(zf_graph *g, int32_t ranks)
+{
+    if (ranks < 2) return;
+    g->axes.axis[g->axes.count++] = (zfi_other_axis){ZF_OVER_TENSOR, ranks};
+}
+
+static void zfi_parallel_rewrite(zfi_parallel *c)
+{
+    zf_graph *g = c->graph;
+    int32_t *order = g->order;
+    zf_dtype *dtypes = zfi_calloc(&g->memory, (size_t)c->count, sizeof *dtypes);
+    if (!dtypes) return;
+    zfi_add_tensor_axis(g, c->d.parts);
+    for (int32_t i = 0; i < zfi_len(order); i++) dtypes[order[i]] = g->nodes[order[i]].dtype;
+    for (int32_t i = 0; i < zfi_len(order); i++) zfi_parallel_attributes(c, order[i]);
+    for (int32_t i = 0; i < zfi_len(order); i++) zfi_parallel_value_of_rank(c, order[i]);
+    g->order = NULL;
+    for (int32_t i = 0; i < zfi_len(order) && !g->memory.failed && !g->error.status; i++) {
+        zfi_node *node = &g->nodes[order[i]];
+        for (int32_t k = 0; k < node->arg_count; k++)
+            if (c->instead[node->args[k]] && node->op != ZF_OP_saved)
+                node->args[k] = c->instead[node->args[k]];
+        zfi_push(&g->memory, g->order, order[i]);
+        g->in_update = g->nodes[order[i]].update;
+        g->scope = g->nodes[order[i]].scope;
+        if (c->sums[order[i]])
+            c->instead[order[i]] = zfi_parallel_sum(c, order[i], dtypes[order[i]]);
+    }
+    zfi_array_free(&g->memory, order);
+    zfi_free(&g->memory, dtypes, (size_t)c->count * sizeof *dtypes);
+}
+
+static void zfi_parallel_run(zfi_parallel *c)
+{
+    zf_graph *g = c->graph;
+    for (int32_t place = 0; place < c->count * ZF_MAX_RANK; place++) {
+        const zfi_node *node = &g->nodes[place / ZF_MAX_RANK];
+        const int32_t d = place % ZF_MAX_RANK;
+        const int64_t size = d < node->shape.rank ? node->shape.dims[d] : 0;
+        c->at[place] = (zfi_cut_class){.parent = place, .most = size};
+    }
+    for (int32_t i = 0; i < zfi_len(g->order); i++) zfi_parallel_node(c, g->order[i]);
+    if (!zfi_parallel_choose(c)) zfi_parallel_none(c);
+    if (!g->error.status) zfi_parallel_rewrite(c);
+}
+
+static const zf_option zfi_cut_options[] = {
+    ZF_OPTION(zf_cut_desc, COUNT, parts, 1, "[1,1048576]", .flag = ""),
+    ZF_OPTION(zf_cut_desc, COUNT, sections, 0, "[0,1048576]", .flag = ""),
+    {.name = NULL}};
+
+ZF_API zf_status zf_cut(zf_graph *g, const zf_cut_desc *desc)
+{
+    zfi_parallel c = {.graph = g};
+    const char *scope;
+    zf_status status = zfi_enter(g, "zf_cut", 0, ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
+    if (status) return status;
+    if (desc) c.d = *desc;
+    if (zfi_settle_desc("zf_cut", zfi_cut_options, &c.d, &g->error)) return g->error.status;
+    if (!c.d.sections) c.d.sections = c.d.parts;
+    if (c.d.sections % c.d.parts)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_cut: %d sections are not divided by %d ranks", (int)c.d.sections,
+                        (int)c.d.parts);
+    if (g->axes.count)
+        return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_cut: the ranks have other axes already");
+    if (c.d.sections == 1) return zfi_leave(g, 0);
+    if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
+    scope = g->scope;
+    c.count = zfi_len(g->nodes);
+    c.at = zfi_calloc(&g->memory, (size_t)c.count * ZF_MAX_RANK, sizeof *c.at);
+    c.sums = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.sums);
+    c.instead = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.instead);
+    if (c.at && c.sums && c.instead) zfi_parallel_run(&c);
+    zfi_free(&g->memory, c.at, (size_t)c.count * ZF_MAX_RANK * sizeof *c.at);
+    zfi_free(&g->memory, c.sums, (size_t)c.count * sizeof *c.sums);
+    zfi_free(&g->memory, c.instead, (size_t)c.count * sizeof *c.instead);
+    g->scope = scope;
+    if (g->memory.failed) return zfi_graph_nomem(g);
+    return g->error.status ? g->error.status : zfi_leave(g, 0);
+}

@@ -31,13 +31,19 @@ template <> struct zfd_sum<bool> : zfd_sum_as<bool, uint32_t> {
     static __device__ __forceinline__ bool out(uint32_t x) { return x != 0; }
 };
 
+/* Rank r's part. */
+template <class T> __device__ __forceinline__ const T *zfd_part(const zf_cuda_sum &s, int32_t r)
+{
+    const char *part = r == s.rank && s.own ? static_cast<const char *>(s.own)
+                                            : static_cast<const char *>(s.parts) + r * s.stride;
+    return reinterpret_cast<const T *>(part);
+}
+
 /* Elements [i, i + N) of rank r's part. */
 template <class T, int N>
 __device__ __forceinline__ zfd_pack<T, N> zfd_part_at(const zf_cuda_sum &s, int32_t r, int64_t i)
 {
-    const char *part = r == s.rank && s.own ? static_cast<const char *>(s.own)
-                                            : static_cast<const char *>(s.parts) + r * s.stride;
-    return *reinterpret_cast<const zfd_pack<T, N> *>(reinterpret_cast<const T *>(part) + i);
+    return *reinterpret_cast<const zfd_pack<T, N> *>(zfd_part<T>(s, r) + i);
 }
 
 /* Elements [i, i + N) of the sum. */
@@ -60,17 +66,17 @@ __device__ __forceinline__ void zfd_sum_at(const zf_cuda_sum &s, int64_t i)
     *out = p;
 }
 
-/* The same by a balanced tree (base/tree.c), with the open sums in an array. */
+/* The same by a balanced tree (base/tree.c), with the open sums at sums, sums + ZFD_THREADS, ... */
 template <class T>
-__device__ __forceinline__ void zfd_tree_at(const zf_cuda_sum &s, int64_t i)
+__device__ __forceinline__ void zfd_tree_at(const zf_cuda_sum &s, int64_t i,
+                                            typename zfd_sum<T>::type *sums)
 {
-    typename zfd_sum<T>::type sums[33];
     T *out = static_cast<T *>(s.out) + i;
     int depth = 0;
     for (int32_t r = 0; r < s.world; r++) {
-        sums[depth++] = zfd_sum<T>::in(zfd_part_at<T, 1>(s, r, i).at[0]);
+        sums[depth++ * ZFD_THREADS] = zfd_sum<T>::in(zfd_part<T>(s, r)[i]);
         for (int32_t k = r; depth > 1 && (k & 1 || r == s.world - 1); k >>= 1, depth--)
-            sums[depth - 2] += sums[depth - 1];
+            sums[(depth - 2) * ZFD_THREADS] += sums[(depth - 1) * ZFD_THREADS];
     }
     if (s.add) sums[0] += zfd_sum<T>::in(*out);
     *out = zfd_sum<T>::out(sums[0]);
@@ -86,11 +92,15 @@ template <class T> __global__ void zfd_sum_ranks(zf_cuda_sum s, int64_t packs)
     for (int64_t i = packs * wide + first; i < s.count; i += step) zfd_sum_at<T, 1>(s, i);
 }
 
-template <class T> __global__ void zfd_sum_ranks_by_tree(zf_cuda_sum s)
+/* Shared memory: of each thread the open sums. */
+template <class T>
+__global__ void __launch_bounds__(ZFD_THREADS) zfd_sum_ranks_by_tree(zf_cuda_sum s)
 {
+    ZFD_SHARED(typename zfd_sum<T>::type, sums);
     const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
                   step = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = first; i < s.count; i += step) zfd_tree_at<T>(s, i);
+    for (int64_t i = first; i < s.count; i += step)
+        zfd_tree_at<T>(s, i, sums + threadIdx.x);
 }
 
 template <class T> static void zfd_put_sum(const zf_cuda_sum *s, cudaStream_t stream)
@@ -100,7 +110,10 @@ template <class T> static void zfd_put_sum(const zf_cuda_sum *s, cudaStream_t st
     const int64_t packs = well ? s->count / zfd_wide<T>::count : 0,
                   wanted = zfd_div_up(well && !s->tree ? packs : s->count, ZFD_THREADS);
     const unsigned blocks = (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
-    if (s->tree) ZFD_LAUNCH((zfd_sum_ranks_by_tree<T>), blocks, ZFD_THREADS, 0, stream, *s);
+    size_t open = 1; /* sums of a tree that are open at most */
+    for (int32_t k = s->world - 1; k > 0; k >>= 1) open++;
+    open *= sizeof(typename zfd_sum<T>::type) * ZFD_THREADS;
+    if (s->tree) ZFD_LAUNCH((zfd_sum_ranks_by_tree<T>), blocks, ZFD_THREADS, open, stream, *s);
     else ZFD_LAUNCH((zfd_sum_ranks<T>), blocks, ZFD_THREADS, 0, stream, *s, packs);
 }
 

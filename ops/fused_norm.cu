@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(zfd_norm_bound<WHOLE>::threads, zfd_norm_bound
     const T *word = NULL, *type = NULL, *position = NULL;
     uint4 next_x[held] = {}, next_residual[held] = {};
     team t(j.set);
-    /* s from x, with the residual `more`. */
-    auto finish = [&](float(&x)[V], const float(&more)[V], index i) {
+    /* s from x: first without the residual, which is then added. */
+    auto begin = [&](float(&x)[V], index i) {
         float bias[V];
         if (j.bias) {
             t.get_vector(bias, static_cast<const T *>(j.bias), i);
@@ -79,17 +79,19 @@ __global__ void __launch_bounds__(zfd_norm_bound<WHOLE>::threads, zfd_norm_bound
             for (int v = 0; v < V; v++) x[v] += bias[v];
         }
         t.drop(drop, x, i);
-        if (j.residual)
+    };
+    auto add = [&](float(&x)[V], const float(&more)[V]) {
 #pragma unroll
-            for (int v = 0; v < V; v++) x[v] += more[v];
+        for (int v = 0; v < V; v++) x[v] += more[v];
+    };
+    auto round = [&](float(&x)[V]) {
         if (j.rounds)
 #pragma unroll
             for (int v = 0; v < V; v++) x[v] = zfd_to_f32(zfd_from_f32<T>(x[v]));
     };
     auto look = [&](float(&x)[V], index i) {
-        float more[V];
         if (j.words) {
-            float last[V] = {};
+            float more[V], last[V] = {};
 #pragma unroll
             for (int v = 0; v < V; v++) x[v] = more[v] = 0;
             if (word) t.get_vector(x, word, i);
@@ -100,8 +102,13 @@ __global__ void __launch_bounds__(zfd_norm_bound<WHOLE>::threads, zfd_norm_bound
             return;
         }
         t.get(x, static_cast<const T *>(j.x), i);
-        if (j.residual) t.get(more, static_cast<const T *>(j.residual), i);
-        finish(x, more, i);
+        begin(x, i);
+        if (j.residual) {
+            float residual[V];
+            t.get(residual, static_cast<const T *>(j.residual), i);
+            add(x, residual);
+        }
+        round(x);
     };
     auto fetch = [&](int64_t row) {
         if (!K || j.words || row >= j.set.rows) return;
@@ -134,7 +141,9 @@ __global__ void __launch_bounds__(zfd_norm_bound<WHOLE>::threads, zfd_norm_bound
             if (K && !j.words) {
                 float more[V];
                 zfd_unpack<T>(more, residual[k]);
-                finish(s[k], more, i);
+                begin(s[k], i);
+                if (j.residual) add(s[k], more);
+                round(s[k]);
             } else {
                 look(s[k], i);
             }

@@ -570,7 +570,8 @@ __device__ __forceinline__ void zfd_sum_more(float (&sum)[N], const S &from,
 /* out[chunk,kept,c]; each block has a strip of 32 N columns. A thread reads ZFD_SUM_AHEAD rows
  * before it adds them. */
 template <class S>
-__global__ void zfd_sum_columns_kernel(zfd_sums s, void *out, zf_dtype to, const S source)
+__global__ void __launch_bounds__(ZFD_THREADS)
+    zfd_sum_columns_kernel(zfd_sums s, void *out, zf_dtype to, const S source)
 {
     const int N = zfd_wide<typename S::element>::count;
     ZFD_SHARED(float, shared); /* [warp][32 N] */

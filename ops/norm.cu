@@ -73,6 +73,9 @@ template <class T, int K, bool WHOLE = false> struct zfd_team {
     }
 
     __device__ __forceinline__ bool has(index i) const { return WHOLE || (i >= 0 && i < n); }
+    /* Of the pack at i < n: the first of its elements in the row, and how many precede its end. */
+    static __device__ __forceinline__ int low(index i) { return i < 0 ? (int)-i : 0; }
+    __device__ __forceinline__ int high(index i) const { return n - i < V ? (int)(n - i) : V; }
     __device__ __forceinline__ bool has_pack(index i) const
     {
         return WHOLE || (i >= 0 && i + V <= n);
@@ -124,9 +127,17 @@ template <class T, int K, bool WHOLE = false> struct zfd_team {
     {
         if ((WHOLE || aligned) && has_pack(i)) {
             zfd_load(x, from + i);
-        } else {
+        } else if (K) {
 #pragma unroll
             for (int v = 0; v < V; v++) x[v] = has(i + v) ? zfd_to_f32(from[i + v]) : other;
+        } else { /* without branches and by distances from one address, which takes few registers */
+            const A *at = from + i;
+            const int begin = low(i), end = high(i);
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                const float y = zfd_to_f32(at[v < begin ? begin : v < end ? v : end - 1]);
+                x[v] = v >= begin && v < end ? y : other;
+            }
         }
     }
 
@@ -136,10 +147,16 @@ template <class T, int K, bool WHOLE = false> struct zfd_team {
         A *to = array + base;
         if ((WHOLE || wide) && has_pack(i)) {
             zfd_store(to + i, x);
-        } else {
+        } else if (K) {
 #pragma unroll
             for (int v = 0; v < V; v++)
                 if (has(i + v)) to[i + v] = zfd_from_f32<A>(x[v]);
+        } else {
+            A *at = to + i;
+            const int begin = low(i), end = high(i);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                if (v >= begin && v < end) at[v] = zfd_from_f32<A>(x[v]);
         }
     }
 

@@ -9,7 +9,7 @@
 #
 # By ROCm's own compiler where ROCM_PATH (/opt/rocm) has one; else by Debian's clang-19
 # (tools/needs.sh hip). Products are not contracted to fma, so that bits do not depend on
-# the compiler.
+# the compiler. All functions are inlined: a call takes private memory.
 set -eu
 
 rocm=${ROCM_PATH:-/opt/rocm}
@@ -65,8 +65,21 @@ gfx*)
         done
         [ -e "$known/oclc_isa_version_${a#gfx}.bc" ] || know "$a"
     done
-    # shellcheck disable=SC2086 # words
-    exec "$compiler" $offload $options -std=c++17 -ffp-contract=off "$@"
+    # clang 19 sometimes crashes where it structures control flow, by the addresses that it has in that
+    # run (StructurizeCFG; SSAUpdater); then it is run again.
+    said=$(mktemp)
+    trap 'rm -f "$said"' EXIT
+    for try in 1 2 3 4 5; do
+        status=0
+        # shellcheck disable=SC2086 # words
+        "$compiler" $offload $options -std=c++17 -ffp-contract=off \
+            -mllvm -amdgpu-early-inline-all=true -mllvm -amdgpu-function-calls=false "$@" \
+            2> "$said" || status=$?
+        grep -q 'clang frontend command failed due to signal' "$said" || break
+        echo "tools/hip.sh: the compiler crashed (try $try of 5)" >&2
+    done
+    cat "$said" >&2
+    exit $status
     ;;
 *)
     echo 'usage: sh tools/hip.sh ARCHITECTURES ARGUMENT... | --include | --libraries | --tool NAME ...' >&2

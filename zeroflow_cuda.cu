@@ -127,7 +127,14 @@ static zf_status zfd_cuda_check(void *self, const zf_launch *l)
     return ZF_OK;
 }
 
-static const char *zfd_cuda_remark(void *self) { return zfd_cuda_of(self)->products.remark; }
+static const char *zfd_cuda_remark(void *self)
+{
+    zfd_cuda *c = zfd_cuda_of(self);
+    const char *products = c->products.remark;
+    if (!c->uncaptured[0]) return products;
+    snprintf(c->remark, sizeof c->remark, "%s%s%s", c->uncaptured, *products ? "; " : "", products);
+    return c->remark;
+}
 
 static size_t zfd_cuda_scratch(void *self, const zf_launch *l)
 {

@@ -48,6 +48,8 @@ typedef struct zfd_cuda {
     const zf_comm *comm; /* of collectives in flight; NULL: there are none */
     char name[128];      /* the device's name */
     char *tuning;        /* zf_cuda_desc.tuning */
+    char uncaptured[320]; /* of the last section that could not be captured; "": all can be */
+    char remark[720];     /* zf_program_info.remark, where it is of that and of products */
     zfd_products products;
 } zfd_cuda;
 

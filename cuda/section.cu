@@ -4,6 +4,8 @@
  *     second time   the same launches, captured; the graph is kept
  *     later         the graph
  *
+ * Where the capture fails, the section stays launch by launch, and the remark says so.
+ *
  * After capture, a launcher's host code does not run again. Only one thing that it reads changes:
  * whether a collective adds to an accumulator, which differs between the first micro-batch and the
  * others. So there is a graph for each. Everything else that changes is in device.run. */
@@ -12,7 +14,7 @@ enum { ZFD_STATES = 2 };
 
 typedef struct zfd_replay {
     cudaGraphExec_t graphs[ZFD_STATES];
-    bool ran[ZFD_STATES];
+    bool ran[ZFD_STATES], plain[ZFD_STATES]; /* plain: it cannot be captured */
     const zf_comm *comm; /* of the section's collectives; NULL: it has none */
     zfd_hosted *hosted;  /* what the host does of it; NULL: nothing */
     int32_t hosted_count;
@@ -64,34 +66,32 @@ static zf_status zfd_put_section(zfd_cuda *c, const zf_section *s, const zfd_rep
     return status;
 }
 
-/* Captures the section as a graph; NULL with *error on failure. Streams of other queues fork from
- * queue 0's inside the capture and join it again; nothing launched before is waited for inside. */
-static cudaGraphExec_t zfd_capture(zfd_cuda *c, const zf_section *s, const zfd_replay *replay,
-                                   zf_error *error)
+/* Captures the section as a graph; NULL, and a remark, on failure. Streams of other queues fork
+ * from queue 0's inside the capture and join it again; nothing launched before is waited for
+ * inside. */
+static cudaGraphExec_t zfd_capture(zfd_cuda *c, const zf_section *s, const zfd_replay *replay)
 {
     cudaStream_t stream = c->device.streams[0];
     cudaGraph_t graph = NULL;
     cudaGraphExec_t kept = NULL;
-    cudaError_t code;
     zf_error of = {ZF_OK, ""};
     /* Relaxed: launchers may set attributes of kernels, and other threads may allocate */
-    if (zfd_cuda_failed(error, "cudaStreamBeginCapture",
-                        cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed)))
-        return NULL;
-    if (!(of.status = zfd_put_section(c, s, replay, &of))) (void)zfd_join(c, &of);
-    for (int q = 1; q < ZFD_STREAMS; q++) c->lanes[q].count = 0;
-    code = cudaStreamEndCapture(stream, &graph);
+    cudaError_t code = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
+    if (code == cudaSuccess) {
+        if (!(of.status = zfd_put_section(c, s, replay, &of))) (void)zfd_join(c, &of);
+        for (int q = 1; q < ZFD_STREAMS; q++) c->lanes[q].count = 0;
+        code = cudaStreamEndCapture(stream, &graph);
+    }
     if (!of.status && code == cudaSuccess) code = cudaGraphInstantiate(&kept, graph, 0);
     if (graph) (void)cudaGraphDestroy(graph);
     if (!of.status && code == cudaSuccess) return kept;
     (void)cudaGetLastError();
-    if (of.text[0]) zfd_cuda_fail(error, of.status, "%s", of.text);
-    zfd_cuda_fail(error, of.status ? of.status : ZF_ERR_BACKEND,
-                  "launches %%%d %s to %%%d %s cannot be captured as a " ZFD_GPU " graph: %s "
-                  "(zf_cuda_desc.no_graphs does without)",
-                  (int)s->launches[s->first].node, zf_launch_name(&s->launches[s->first]),
-                  (int)s->launches[s->last - 1].node, zf_launch_name(&s->launches[s->last - 1]),
-                  cudaGetErrorString(code));
+    snprintf(c->uncaptured, sizeof c->uncaptured,
+             "launches %%%d %.40s to %%%d %.40s run one by one, since they cannot be captured as a "
+             ZFD_GPU " graph: %.100s",
+             (int)s->launches[s->first].node, zf_launch_name(&s->launches[s->first]),
+             (int)s->launches[s->last - 1].node, zf_launch_name(&s->launches[s->last - 1]),
+             of.text[0] ? of.text : cudaGetErrorString(code));
     return NULL;
 }
 
@@ -135,13 +135,15 @@ static zf_status zfd_cuda_run(void *self, zf_section *s, zf_error *error)
     if (!status) status = zfd_join(c, error); /* within a section nothing before it is waited for */
     if (status) return status;
     if (kept->comm) c->comm = kept->comm;
-    if (c->no_graphs || !kept->ran[state]) {
+    if (kept->ran[state] && !c->no_graphs && !kept->graphs[state] && !kept->plain[state]) {
+        kept->graphs[state] = zfd_capture(c, s, kept);
+        kept->plain[state] = !kept->graphs[state];
+    }
+    if (!kept->graphs[state]) {
         status = zfd_put_section(c, s, kept, error);
         kept->ran[state] = !status;
         return status;
     }
-    if (!kept->graphs[state] && !(kept->graphs[state] = zfd_capture(c, s, kept, error)))
-        return ZF_ERR_BACKEND;
     return zfd_cuda_failed(error, "cudaGraphLaunch",
                            cudaGraphLaunch(kept->graphs[state], c->device.streams[0]));
 }

@@ -83,6 +83,7 @@ typedef struct image {
     unsigned char bytes[IMAGE];
     size_t size;
     double loss;
+    char remark[720]; /* zf_program_info.remark after the last step */
 } image;
 
 static zf_status keep(zf_program *p, zf_tensor x, image *to)
@@ -126,6 +127,7 @@ static bool train(test *t, const setup *s, zf_backend *backend, bool poison, ima
         if (info.peak_bytes != info.allocated_bytes)
             test_fail(t, __FILE__, __LINE__, "predicted = allocated bytes", "");
         status = steps(p, g, s, 6, to);
+        snprintf(to->remark, sizeof to->remark, "%s", zf_program_info_of(p).remark);
     }
     if (status)
         test_unwind(t, __FILE__, __LINE__, "train", status,
@@ -951,6 +953,30 @@ TEST_ONCE(cuda_every_call_may_fail)
     }
 }
 
+#endif
+
+#ifdef EMULATION
+/* Where sections cannot be captured, they run launch by launch, to the same bits, and the remark
+ * says so. */
+TEST_ONCE(cuda_runs_what_cannot_be_captured)
+{
+    static const char *const calls[] = {NULL, "cudaStreamBeginCapture", "cudaGraphInstantiate"};
+    static image images[3];
+    const setup s = {2, 2, true, ZF_F32, false};
+    for (int k = 0; k < 3; k++) {
+        zf_error error = {ZF_OK, ""};
+        zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
+        bool runs;
+        NEED(t, cuda, &error);
+        emulation_refuse(calls[k], 0, 900 /* cudaErrorStreamCaptureUnsupported */);
+        runs = train(t, &s, cuda, false, &images[k]);
+        emulation_refuse(NULL, 0, 0);
+        if (!runs) return;
+        CHECK(t, same(&images[k], &images[0]));
+        CHECK(t, (strstr(images[k].remark, " run one by one, since they cannot be captured as a "
+                                           "CUDA graph: ") != NULL) == (k > 0));
+    }
+}
 #endif
 
 /* A communicator that takes calls on streams, of which one rank has given up. */

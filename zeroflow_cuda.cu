@@ -34,6 +34,9 @@
 #include "cuda/cores/mma.cu"
 #include "cuda/cores/wgmma.cu"
 #endif
+#if ZFD_HAS_PLAIN
+#include "cuda/cores/waves.cu"
+#endif
 #include "cuda/ranks.cu"
 #include "ops/binary.cu"
 #include "ops/unary.cu"
@@ -70,6 +73,9 @@
 #include "ops/documents.cu"
 #include "ops/attention.cu"
 #include "ops/attention_plain.cu"
+#if ZFD_HAS_PLAIN
+#include "ops/attention_waves.cu"
+#endif
 #if ZFD_HAS_MMA
 #include "ops/attention_mma.cu"
 #include "ops/attention_sm90.cu"

@@ -40,5 +40,11 @@ static zf_status zfd_find_architecture(int32_t number, zf_error *error)
     return ZF_OK;
 }
 
+static cudaError_t zfd_find_cores(int32_t, zfd_cores *to)
+{
+    *to = ZFD_CORES;
+    return cudaSuccess;
+}
+
 /* Checks that the maker's libraries do what is asked for. */
 static zf_status zfd_check_settings(const zf_cuda_desc *, zf_error *) { return ZF_OK; }

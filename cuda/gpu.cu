@@ -4,6 +4,14 @@
  * A warp has 32 threads for every kernel, and the order of every sum follows from that number. A
  * wave of AMD has 32 or 64 lanes; a warp is then one half of a wave of 64. */
 
+/* The instructions that multiply matrices. */
+enum zfd_cores {
+    ZFD_NO_CORES, /* none are used */
+    ZFD_MMA,      /* NVIDIA's (cuda/cores/mma.cu) */
+    ZFD_MFMA,     /* AMD's, of waves of 64 lanes and of 32 (cuda/cores/waves.cu) */
+    ZFD_WMMA
+};
+
 #if defined(__HIP__)
 #include "hip/names.h"
 #include "hip/device.cu"
@@ -17,9 +25,9 @@
 #define ZFD_BACKEND   "cuda" /* zf_backend.name */
 #define ZFD_FINDER    "under compute-sanitizer"
 #define ZFD_NAME_CALL(what) /* names of the runtime are as this file has them */
-#define ZFD_HAS_MMA   1    /* kernels with the instructions of cuda/cores/ are compiled, */
-#define ZFD_HAS_PLAIN 0    /* and kernels without tensor cores in their place */
-#define ZFD_RUNS_MMA  true /* the device runs the former */
+#define ZFD_HAS_MMA   1       /* kernels with mma are compiled, */
+#define ZFD_HAS_PLAIN 0       /* and kernels with other instructions, or none, in their place */
+#define ZFD_CORES     ZFD_MMA /* those that a device has */
 #endif
 
 /* In the emulation, the place in a kernel that calls. */

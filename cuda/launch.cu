@@ -47,8 +47,8 @@ typedef struct zfd_fault {
 typedef struct zfd_device {
     int number, processors;
     int shared;     /* maximum bytes of shared memory of a block */
-    bool mma;       /* it runs kernels with the instructions of cuda/cores/mma.cu, */
-    bool wgmma;     /* and of cuda/cores/wgmma.cu */
+    zfd_cores cores; /* which kernels multiply matrices, */
+    bool wgmma;      /* and whether those of cuda/cores/wgmma.cu do */
     int64_t memory; /* bytes of the device's memory */
     cudaStream_t streams[ZFD_QUEUES];
     zf_run *run;      /* the zf_run of launches, in device memory */

@@ -67,7 +67,7 @@ static zf_status zfd_open(zfd_cuda *c, const zf_cuda_desc *desc, zf_error *error
     if (status) return status;
     ZFD_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, d->number));
     ZFD_TRY(cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number));
-    d->mma = ZFD_RUNS_MMA;
+    ZFD_TRY(zfd_find_cores(d->number, &d->cores));
 #if ZFD_HAS_MMA
     ZFD_TRY(zfd_find_wgmma(&d->wgmma));
 #endif

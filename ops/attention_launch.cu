@@ -39,26 +39,26 @@ template <class T, int D> struct zfd_attention_of {
 
 #endif
 
-/* The same without tensor cores, with tiles of TILE queries and keys. */
-template <class T, int D, int TILE> struct zfd_attention_of_plain {
-    typedef zfd_plain<D, TILE> cut;
-    static const int keys = TILE, queries = TILE, width = D;
+/* The same by ops/attention_plain.cu: FRONT and BACK multiply the tiles of the forward pass and of
+ * the gradient. */
+template <class T, class FRONT, class BACK> struct zfd_attention_of_tiles {
+    static const int keys = BACK::tile, queries = BACK::tile, width = BACK::width;
 
     static cudaError_t forward(const zf_launch *l, const zfd_heads &a, T *y, float *lse, bool well)
     {
-        size_t bytes = cut::bytes(3);
-        auto kernel = zfd_attention_forward_plain<T, D, TILE>;
+        size_t bytes = FRONT::bytes(3);
+        auto kernel = zfd_attention_forward_plain<T, FRONT>;
         cudaError_t code = zfd_allow_shared(l, kernel, bytes, bytes);
         if (code == cudaSuccess)
-            ZFD_LAUNCH(kernel, (unsigned)(a.count * zfd_div_up(a.m, TILE)), ZFD_THREADS, bytes,
-                       zfd_stream(l), a, y, lse, well);
+            ZFD_LAUNCH(kernel, (unsigned)(a.count * zfd_div_up(a.m, FRONT::tile)), ZFD_THREADS,
+                       bytes, zfd_stream(l), a, y, lse, well);
         return code;
     }
     static cudaError_t backward(const zf_launch *l, const zfd_heads &a, const zfd_heads_back &b,
                                 unsigned grid)
     {
-        size_t bytes = cut::bytes(4);
-        auto kernel = zfd_attention_backward_plain<T, D, TILE>;
+        size_t bytes = BACK::bytes(4);
+        auto kernel = zfd_attention_backward_plain<T, BACK>;
         cudaError_t code = zfd_allow_shared(l, kernel, bytes, bytes);
         if (code == cudaSuccess)
             ZFD_LAUNCH(kernel, grid, ZFD_THREADS, bytes, zfd_stream(l), a, b);
@@ -94,27 +94,48 @@ template <class T> struct zfd_attention_of_wide {
     }
 };
 
+template <class T, int D, int TILE>
+using zfd_attention_by_threads = zfd_attention_of_tiles<T, zfd_by_threads<T, D, TILE>,
+                                                        zfd_by_threads<T, D, TILE>>;
 #if ZFD_HAS_MMA
 template <int W>
 struct zfd_attention_of<float, W>
-    : zfd_attention_of_plain<float, W < 64 ? 64 : W, W <= 128 ? 64 : 32> {};
+    : zfd_attention_by_threads<float, W < 64 ? 64 : W, W <= 128 ? 64 : 32> {};
 #endif
 
-/* Runs the code with `of` the class that launches heads `d` wide. Without tensor cores tiles are so
- * small that a block has at most 64 KiB of shared memory. */
+/* Runs the code with `of` the class that launches heads `d` wide. Without mma tiles are so small
+ * that a block has at most 64 KiB of shared memory. */
 #if ZFD_HAS_PLAIN
+/* By CORE in 16 bits, else by threads. */
+template <class CORE, class T, int D>
+using zfd_attention_by_waves = typename std::conditional<
+    sizeof(T) == 2,
+    zfd_attention_of_tiles<T, zfd_by_waves<CORE, T, D, D == 64 ? 64 : 32>,
+                           zfd_by_waves<CORE, T, D, 32>>,
+    zfd_attention_by_threads<T, D, D == 64 ? 32 : 16>>::type;
+
 #define ZFD_PLAIN_WIDTHS(l, T, d, of, ...)                                                         \
-    if (!zfd_device_of(l)->mma) {                                                                  \
-        if ((d) <= 64) {                                                                           \
-            typedef zfd_attention_of_plain<T, 64, 32> of;                                          \
-            __VA_ARGS__                                                                            \
-        } else if ((d) <= 128) {                                                                   \
-            typedef zfd_attention_of_plain<T, 128, 16> of;                                         \
-            __VA_ARGS__                                                                            \
-        } else {                                                                                   \
-            typedef zfd_attention_of_wide<T> of;                                                   \
-            __VA_ARGS__                                                                            \
-        }                                                                                          \
+    if (zfd_device_of(l)->cores != ZFD_MMA && (d) > 128) {                                         \
+        typedef zfd_attention_of_wide<T> of;                                                       \
+        __VA_ARGS__                                                                                \
+    } else if (zfd_device_of(l)->cores == ZFD_NO_CORES && (d) <= 64) {                             \
+        typedef zfd_attention_by_threads<T, 64, 32> of;                                            \
+        __VA_ARGS__                                                                                \
+    } else if (zfd_device_of(l)->cores == ZFD_NO_CORES) {                                          \
+        typedef zfd_attention_by_threads<T, 128, 16> of;                                           \
+        __VA_ARGS__                                                                                \
+    } else if (zfd_device_of(l)->cores == ZFD_MFMA && (d) <= 64) {                                 \
+        typedef zfd_attention_by_waves<zfd_mfma, T, 64> of;                                        \
+        __VA_ARGS__                                                                                \
+    } else if (zfd_device_of(l)->cores == ZFD_MFMA) {                                              \
+        typedef zfd_attention_by_waves<zfd_mfma, T, 128> of;                                       \
+        __VA_ARGS__                                                                                \
+    } else if (zfd_device_of(l)->cores == ZFD_WMMA && (d) <= 64) {                                 \
+        typedef zfd_attention_by_waves<zfd_wmma, T, 64> of;                                        \
+        __VA_ARGS__                                                                                \
+    } else if (zfd_device_of(l)->cores == ZFD_WMMA) {                                              \
+        typedef zfd_attention_by_waves<zfd_wmma, T, 128> of;                                       \
+        __VA_ARGS__                                                                                \
     } else
 #else
 #define ZFD_PLAIN_WIDTHS(...)

@@ -1,29 +1,178 @@
-/* Attention without tensor cores: tiles in f32, and wide heads row by row. ops/attention.cu says
- * how the work is split. */
+/* Attention by tiles, with products by threads in f32 or by the matrix cores of waves
+ * (ops/attention_waves.cu), and wide heads row by row. ops/attention.cu says how the work is
+ * split. */
 
-/* ------------------------------------------------------------------------------------ f32
+/* ---------------------------------------------------------------------- products by threads
  * 256 threads as 16 x 16: thread (row, column) has `each` rows and `each` neighbouring keys of a
  * tile of scores, and 4 neighbouring columns of every 64 of a tile of y or a gradient. Where
  * neighbouring threads read rows of K or V, row k is stored at k % each * 16 + k / each, so that
- * they read neighbouring rows. */
+ * they read neighbouring rows.
+ *
+ * zfd_by_waves (ops/attention_waves.cu) has the same functions, by matrix cores. */
 
-template <int D, int TILE> struct zfd_plain {
-    static const int tile = TILE, each = tile / 16, columns = D / 16;
+template <class T, int D, int TILE> struct zfd_by_threads {
+    typedef float held; /* elements of tiles in shared memory */
+    static const bool there = true;
+    static const int tile = TILE, each = tile / 16, columns = D / 16, width = D;
     static const int line = D + 4, s_line = tile + 4; /* elements from one row to the next */
     static size_t bytes(int tiles)
     {
         return sizeof(float) * (size_t)(tiles * tile * line + tile * s_line);
     }
     static __device__ __forceinline__ int place(int k) { return k % each * 16 + k / each; }
+
+    /* What follows the tiles in shared memory: probabilities, or what the scores' gradient is. */
+    float *p;
+    __device__ __forceinline__ zfd_by_threads(held *after) : p(after) {}
+
+    /* Products of the thread's rows of x with its keys, rows of a tile that is stored in this
+     * order. */
+    __device__ __forceinline__ void scores(float (&s)[each][each], const held *x,
+                                           const held *keys) const
+    {
+        x += (int)threadIdx.x / 16 * each * line, keys += (int)threadIdx.x % 16 * line;
+#pragma unroll
+        for (int r = 0; r < each; r++)
+#pragma unroll
+            for (int c = 0; c < each; c++) s[r][c] = 0;
+#pragma unroll 4
+        for (int i = 0; i < D; i += 4) {
+            float a[each][4], b[each][4];
+#pragma unroll
+            for (int r = 0; r < each; r++) {
+                zfd_load<float, 4>(a[r], x + r * line + i);
+                zfd_load<float, 4>(b[r], keys + r * 16 * line + i);
+            }
+#pragma unroll
+            for (int r = 0; r < each; r++)
+#pragma unroll
+                for (int c = 0; c < each; c++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) s[r][c] = fmaf(a[r][e], b[c][e], s[r][c]);
+        }
+    }
+
+    /* Puts the thread's part into p. */
+    __device__ __forceinline__ void put(const float (&x)[each][each]) const
+    {
+        float *to = p + (int)threadIdx.x / 16 * each * s_line + (int)threadIdx.x % 16 * each;
+#pragma unroll
+        for (int r = 0; r < each; r++) zfd_store<float, each>(to + r * s_line, x[r]);
+    }
+    /* The same where only rows of p that the warp has are read, by `sums::add`. */
+    __device__ __forceinline__ void put_rows(const float (&x)[each][each]) const
+    {
+        zfd_sync_warp();
+        put(x);
+        zfd_sync_warp();
+    }
+
+    /* The thread's rows of a tile of y or a gradient. */
+    struct sums {
+        float y[each][columns];
+
+        __device__ __forceinline__ void clear()
+        {
+#pragma unroll
+            for (int r = 0; r < each; r++)
+#pragma unroll
+                for (int c = 0; c < columns; c++) y[r][c] = 0;
+        }
+        /* Multiplies rows by what the threads that have scores of them give: two calls, with a
+         * barrier between them. */
+        __device__ __forceinline__ void scale(const float (&by)[each], const zfd_by_threads &)
+        {
+#pragma unroll
+            for (int r = 0; r < each; r++)
+#pragma unroll
+                for (int c = 0; c < columns; c++) y[r][c] *= by[r];
+        }
+        __device__ __forceinline__ void scaled(const zfd_by_threads &) {}
+
+        /* += p x or, ACROSS, p^T x: the thread's rows, all of x's. */
+        template <bool ACROSS, bool SPREAD>
+        __device__ __forceinline__ void add(const zfd_by_threads &way, const held *x)
+        {
+            const float *s = way.p;
+            const int row = (int)threadIdx.x / 16 * each;
+            x += (int)threadIdx.x % 16 * 4;
+#pragma unroll 4
+            for (int k = 0; k < tile; k++) {
+                const float *from = x + (SPREAD ? place(k) : k) * line;
+                float by[each], v[4];
+#pragma unroll
+                for (int r = 0; r < each; r++)
+                    by[r] = ACROSS ? s[k * s_line + row + r] : s[(row + r) * s_line + k];
+#pragma unroll
+                for (int c = 0; c < columns; c += 4) {
+                    zfd_load<float, 4>(v, from + c * 16);
+#pragma unroll
+                    for (int r = 0; r < each; r++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++) y[r][c + e] = fmaf(by[r], v[e], y[r][c + e]);
+                }
+            }
+        }
+        /* From and to `tile` rows of D floats that only this block uses, in an order of its own. */
+        __device__ __forceinline__ void load(const float *from)
+        {
+            from += (int)threadIdx.x / 16 * each * D + (int)threadIdx.x % 16 * 4;
+#pragma unroll
+            for (int r = 0; r < each; r++)
+#pragma unroll
+                for (int c = 0; c < columns; c += 4) {
+                    float x[4];
+                    zfd_load<float, 4>(x, from + r * D + c * 16);
+#pragma unroll
+                    for (int e = 0; e < 4; e++) y[r][c + e] = x[e];
+                }
+        }
+        __device__ __forceinline__ void store(float *to) const
+        {
+            to += (int)threadIdx.x / 16 * each * D + (int)threadIdx.x % 16 * 4;
+#pragma unroll
+            for (int r = 0; r < each; r++)
+#pragma unroll
+                for (int c = 0; c < columns; c += 4) {
+                    float x[4] = {y[r][c], y[r][c + 1], y[r][c + 2], y[r][c + 3]};
+                    zfd_store<float, 4>(to + r * D + c * 16, x);
+                }
+        }
+        /* Stores the rows times `by`, the first `has` of the tile. */
+        __device__ __forceinline__ void out(T *to, int64_t row, int has, int d, float by,
+                                            bool well) const
+        {
+            const int first = (int)threadIdx.x / 16 * each, column = (int)threadIdx.x % 16 * 4;
+#pragma unroll
+            for (int r = 0; r < each; r++)
+#pragma unroll
+                for (int c = 0; c < columns; c += 4) {
+                    float x[4];
+                    T *at = to + (first + r) * row + column + c * 16;
+#pragma unroll
+                    for (int e = 0; e < 4; e++) x[e] = y[r][c + e] * by;
+                    if (first + r >= has || column + c * 16 >= d) continue;
+                    if (well) zfd_store<T, 4>(at, x);
+                    else
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            if (column + c * 16 + e < d) at[e] = zfd_from_f32<T>(x[e]);
+                }
+        }
+    };
+    /* Waits, where `sums` are scaled, until all have given what by, or have it. */
+    static __device__ __forceinline__ void meet() {}
 };
 
-template <int D, int TILE, bool SPREAD, class T>
-__device__ __forceinline__ void zfd_plain_in(float *tile, const T *from, int64_t row, int has,
-                                             int d, bool well)
+/* ------------------------------------------------------------------------------------ kernels */
+
+template <class WAY, bool SPREAD, class T>
+__device__ __forceinline__ void zfd_plain_in(typename WAY::held *tile, const T *from, int64_t row,
+                                             int has, int d, bool well)
 {
-    typedef zfd_plain<D, TILE> cut;
-    for (int c = (int)threadIdx.x; c < cut::tile * (D / 4); c += ZFD_THREADS) {
-        int r = c / (D / 4), i = c % (D / 4) * 4;
+    typedef typename WAY::held held;
+    for (int c = (int)threadIdx.x; c < WAY::tile * (WAY::width / 4); c += ZFD_THREADS) {
+        int r = c / (WAY::width / 4), i = c % (WAY::width / 4) * 4;
         const T *x = from + r * row + i;
         float y[4] = {0, 0, 0, 0};
         if (r < has && i < d && well) zfd_load<T, 4>(y, x);
@@ -31,106 +180,21 @@ __device__ __forceinline__ void zfd_plain_in(float *tile, const T *from, int64_t
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 if (r < has && i + e < d) y[e] = zfd_to_f32(x[e]);
-        zfd_store<float, 4>(tile + (SPREAD ? cut::place(r) : r) * cut::line + i, y);
+        zfd_store<held, 4>(tile + (SPREAD ? WAY::place(r) : r) * WAY::line + i, y);
     }
 }
 
-/* Products of the thread's rows of x with its keys, rows of a tile that is stored in this order. */
-template <int D, int TILE>
-__device__ __forceinline__ void zfd_plain_scores(float (&s)[TILE / 16][TILE / 16], const float *x,
-                                                 const float *keys)
-{
-    typedef zfd_plain<D, TILE> cut;
-    const int each = cut::each;
-    x += (int)threadIdx.x / 16 * each * cut::line, keys += (int)threadIdx.x % 16 * cut::line;
-#pragma unroll
-    for (int r = 0; r < each; r++)
-#pragma unroll
-        for (int c = 0; c < each; c++) s[r][c] = 0;
-#pragma unroll 4
-    for (int i = 0; i < D; i += 4) {
-        float p[each][4], q[each][4];
-#pragma unroll
-        for (int r = 0; r < each; r++) {
-            zfd_load<float, 4>(p[r], x + r * cut::line + i);
-            zfd_load<float, 4>(q[r], keys + r * 16 * cut::line + i);
-        }
-#pragma unroll
-        for (int r = 0; r < each; r++)
-#pragma unroll
-            for (int c = 0; c < each; c++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) s[r][c] = fmaf(p[r][e], q[c][e], s[r][c]);
-    }
-}
-
-/* y += s x or, ACROSS, s^T x: the thread's rows, all of x's. */
-template <int D, int TILE, bool ACROSS, bool SPREAD>
-__device__ __forceinline__ void zfd_plain_add(float (&y)[TILE / 16][D / 16], const float *s,
-                                              const float *x)
-{
-    typedef zfd_plain<D, TILE> cut;
-    const int each = cut::each, row = (int)threadIdx.x / 16 * each;
-    x += (int)threadIdx.x % 16 * 4;
-#pragma unroll 4
-    for (int k = 0; k < cut::tile; k++) {
-        const float *from = x + (SPREAD ? cut::place(k) : k) * cut::line;
-        float by[each], v[4];
-#pragma unroll
-        for (int r = 0; r < each; r++)
-            by[r] = ACROSS ? s[k * cut::s_line + row + r] : s[(row + r) * cut::s_line + k];
-#pragma unroll
-        for (int c = 0; c < cut::columns; c += 4) {
-            zfd_load<float, 4>(v, from + c * 16);
-#pragma unroll
-            for (int r = 0; r < each; r++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) y[r][c + e] = fmaf(by[r], v[e], y[r][c + e]);
-        }
-    }
-}
-
-/* Stores the thread's rows times `by`, the first `has` of the tile. */
-template <int D, int TILE, class T>
-__device__ __forceinline__ void
-zfd_plain_out(T *to, int64_t row, const float (&y)[TILE / 16][D / 16], int has, int d,
-              const float (&by)[TILE / 16], bool well)
-{
-    typedef zfd_plain<D, TILE> cut;
-    int first = (int)threadIdx.x / 16 * cut::each, column = (int)threadIdx.x % 16 * 4;
-#pragma unroll
-    for (int r = 0; r < cut::each; r++)
-#pragma unroll
-        for (int c = 0; c < cut::columns; c += 4) {
-            float x[4];
-            T *at = to + (first + r) * row + column + c * 16;
-#pragma unroll
-            for (int e = 0; e < 4; e++) x[e] = y[r][c + e] * by[r];
-            if (first + r >= has || column + c * 16 >= d) continue;
-            if (well) zfd_store<T, 4>(at, x);
-            else
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    if (column + c * 16 + e < d) at[e] = zfd_from_f32<T>(x[e]);
-        }
-}
-
-template <int N>
-__device__ __forceinline__ void zfd_plain_put(float *s, const float (&x)[N][N], int line)
-{
-    s += (int)threadIdx.x / 16 * N * line + (int)threadIdx.x % 16 * N;
-#pragma unroll
-    for (int r = 0; r < N; r++) zfd_store<float, N>(s + r * line, x[r]);
-}
-
-template <class T, int D, int TILE>
+/* WAY: how tiles are multiplied. A kernel by instructions that the architecture lacks is empty. */
+template <class T, class WAY>
 __global__ void __launch_bounds__(ZFD_THREADS)
     zfd_attention_forward_plain(const zfd_heads a, T *y, float *lse, bool y_well)
 {
-    typedef zfd_plain<D, TILE> cut;
-    const int tile = cut::tile, each = cut::each, line = cut::line;
-    ZFD_SHARED(float, q_tile);
-    float *k_tile = q_tile + tile * line, *v_tile = k_tile + tile * line, *p = v_tile + tile * line;
+    typedef typename WAY::held held;
+    const int tile = WAY::tile, each = WAY::each, line = WAY::line;
+    if (!WAY::there) return;
+    ZFD_SHARED(held, q_tile);
+    held *k_tile = q_tile + tile * line, *v_tile = k_tile + tile * line;
+    const WAY way(v_tile + tile * line);
     const int tiles = (a.m + tile - 1) / tile;
     const zfd_one_head head = zfd_one_head_of(a, (int)(blockIdx.x / (unsigned)tiles));
     const int nth = (int)(blockIdx.x % (unsigned)tiles);
@@ -138,30 +202,28 @@ __global__ void __launch_bounds__(ZFD_THREADS)
     const int end = zfd_sees(a, min(m0 + tile, a.m) - 1), m = m0 + (int)threadIdx.x / 16 * each;
     const int64_t keys_at = zfd_key_at(a, head, 0);
     const zfd_dropper drop = zfd_dropper_of(a.drop);
-    float s[each][each], o[each][cut::columns], most[each], sum[each];
+    typename WAY::sums o;
+    float s[each][each], fix[each], most[each], sum[each];
 #pragma unroll
-    for (int r = 0; r < each; r++) {
-        most[r] = -INFINITY, sum[r] = 0;
-#pragma unroll
-        for (int c = 0; c < cut::columns; c++) o[r][c] = 0;
-    }
-    zfd_plain_in<D, TILE, false>(q_tile,
-                           static_cast<const T *>(a.q) + zfd_token_at(a, head, a.m, m0, a.row),
-                           a.row, a.m - m0, a.d, a.well);
+    for (int r = 0; r < each; r++) most[r] = -INFINITY, sum[r] = 0;
+    o.clear();
+    zfd_plain_in<WAY, false>(q_tile,
+                             static_cast<const T *>(a.q) + zfd_token_at(a, head, a.m, m0, a.row),
+                             a.row, a.m - m0, a.d, a.well);
     for (int n0 = 0; n0 < end; n0 += tile) {
         const int n = n0 + (int)threadIdx.x % 16 * each;
         const int64_t at = keys_at + n0 * a.kv_row;
         __syncthreads(); /* the keys before have been read */
-        zfd_plain_in<D, TILE, true>(k_tile, static_cast<const T *>(a.k) + at, a.kv_row, a.n - n0,
-                              a.d, a.well);
-        zfd_plain_in<D, TILE, false>(v_tile, static_cast<const T *>(a.v) + at, a.kv_row, a.n - n0,
-                               a.d, a.well);
+        zfd_plain_in<WAY, true>(k_tile, static_cast<const T *>(a.k) + at, a.kv_row, a.n - n0, a.d,
+                                a.well);
+        zfd_plain_in<WAY, false>(v_tile, static_cast<const T *>(a.v) + at, a.kv_row, a.n - n0, a.d,
+                                 a.well);
         __syncthreads();
-        zfd_plain_scores<D, TILE>(s, q_tile, k_tile);
+        way.scores(s, q_tile, k_tile);
 #pragma unroll
         for (int r = 0; r < each; r++) {
             const int sees = zfd_sees(a, m + r), from = zfd_first_seen(a, m + r);
-            float bias[each] = {0}, high = most[r], shift, fix;
+            float bias[each] = {0}, high = most[r], shift;
             uint32_t kept = ~0u;
             if (a.bias) zfd_bias_of<T, each>(a, zfd_bias_row<T>(a, head, m + r), n, bias);
             if (!drop.off)
@@ -176,11 +238,9 @@ __global__ void __launch_bounds__(ZFD_THREADS)
             for (int step = 8; step; step /= 2)
                 high = fmaxf(high, zfd_shuffle_xor(high, step));
             shift = high == -INFINITY ? 0 : high;
-            fix = zfd_exp2(most[r] - shift);
+            fix[r] = zfd_exp2(most[r] - shift);
             most[r] = high;
-            sum[r] *= fix;
-#pragma unroll
-            for (int c = 0; c < cut::columns; c++) o[r][c] *= fix;
+            sum[r] *= fix[r];
 #pragma unroll
             for (int c = 0; c < each; c++) {
                 s[r][c] = zfd_exp2(s[r][c] - shift);
@@ -188,10 +248,10 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                 if (!(kept >> c & 1)) s[r][c] = 0;
             }
         }
-        zfd_sync_warp(); /* each warp reads only its own rows of p */
-        zfd_plain_put<each>(p, s, cut::s_line);
-        zfd_sync_warp();
-        zfd_plain_add<D, TILE, false, false>(o, p, v_tile);
+        o.scale(fix, way);
+        way.put_rows(s);
+        o.scaled(way);
+        o.template add<false, false>(way, v_tile);
     }
 #pragma unroll
     for (int r = 0; r < each; r++) {
@@ -202,25 +262,28 @@ __global__ void __launch_bounds__(ZFD_THREADS)
         sum[r] = sum[r] == 0 ? 0 : (drop.off ? 1 : drop.scale) / sum[r];
     }
     const int64_t hidden = (int64_t)a.heads * a.d;
-    zfd_plain_out<D, TILE>(y + zfd_token_at(a, head, a.m, m0, hidden), hidden, o, a.m - m0, a.d,
-                           sum, y_well);
+    WAY::meet();
+    o.scale(sum, way);
+    WAY::meet();
+    o.scaled(way);
+    o.out(y + zfd_token_at(a, head, a.m, m0, hidden), hidden, a.m - m0, a.d, 1, y_well);
 }
 
-template <class T, int D, int TILE>
+template <class T, class WAY>
 __global__ void __launch_bounds__(ZFD_THREADS)
     zfd_attention_backward_plain(const zfd_heads a, const zfd_heads_back b)
 {
-    typedef zfd_plain<D, TILE> cut;
-    const int tile = cut::tile, each = cut::each, line = cut::line, columns = cut::columns;
-    ZFD_SHARED(float, k_tile);
-    float *v_tile = k_tile + tile * line, *q_tile = v_tile + tile * line;
-    float *g_tile = q_tile + tile * line, *s_tile = g_tile + tile * line;
+    typedef typename WAY::held held;
+    const int tile = WAY::tile, each = WAY::each, line = WAY::line;
+    if (!WAY::there) return;
+    ZFD_SHARED(held, k_tile);
+    held *v_tile = k_tile + tile * line, *q_tile = v_tile + tile * line;
+    held *g_tile = q_tile + tile * line;
+    const WAY way(g_tile + tile * line);
     const int row = (int)threadIdx.x / 16 * each, column = (int)threadIdx.x % 16;
     const zfd_dropper drop = zfd_dropper_of(a.drop);
-    const float keep = drop.off ? 1 : drop.scale;
-    float *sums = b.sums + blockIdx.x * b.sums_size, one[each], scale[each];
-#pragma unroll
-    for (int r = 0; r < each; r++) one[r] = 1, scale[r] = a.scale * 0.693147181f;
+    const float keep = drop.off ? 1 : drop.scale, scale = a.scale * 0.693147181f;
+    float *sums = b.sums + blockIdx.x * b.sums_size;
 
     for (int64_t task = blockIdx.x; task < b.tasks; task += gridDim.x) {
         const zfd_tiles x = zfd_tiles_of(a, b, task);
@@ -230,30 +293,27 @@ __global__ void __launch_bounds__(ZFD_THREADS)
             const int first = zfd_first_queries(a, x, j, tile, tile);
             const int64_t at = zfd_key_at(a, head, n0);
             const int64_t to = zfd_token_at(a, head, a.n, n0, b.kv_row);
-            float dk[each][columns], dv[each][columns];
-            if (first >= x.i1 && !x.dkv) break;
+            typename WAY::sums dk, dv;
+            if (first >= x.i1 && !x.dkv) break; /* so it is for all later ones */
             __syncthreads(); /* the tiles before have been read */
-            zfd_plain_in<D, TILE, true>(k_tile, static_cast<const T *>(a.k) + at, a.kv_row,
-                                        a.n - n0, a.d, a.well);
-            zfd_plain_in<D, TILE, true>(v_tile, static_cast<const T *>(a.v) + at, a.kv_row,
-                                        a.n - n0, a.d, a.well);
-#pragma unroll
-            for (int r = 0; r < each; r++)
-#pragma unroll
-                for (int c = 0; c < columns; c++) dk[r][c] = dv[r][c] = 0;
+            zfd_plain_in<WAY, true>(k_tile, static_cast<const T *>(a.k) + at, a.kv_row, a.n - n0,
+                                    a.d, a.well);
+            zfd_plain_in<WAY, true>(v_tile, static_cast<const T *>(a.v) + at, a.kv_row, a.n - n0,
+                                    a.d, a.well);
+            dk.clear(), dv.clear();
             for (int i = first; i < x.i1; i++) {
                 const int m0 = i * tile, m = m0 + row;
                 const int64_t g_at = zfd_token_at(a, head, a.m, m0, b.hidden);
                 float s[each][each], dp[each][each];
                 __syncthreads();
-                zfd_plain_in<D, TILE, false>(
+                zfd_plain_in<WAY, false>(
                     q_tile, static_cast<const T *>(a.q) + zfd_token_at(a, head, a.m, m0, a.row),
                     a.row, a.m - m0, a.d, a.well);
-                zfd_plain_in<D, TILE, false>(g_tile, static_cast<const T *>(b.dy) + g_at, b.hidden,
-                                       a.m - m0, a.d, b.dy_well);
+                zfd_plain_in<WAY, false>(g_tile, static_cast<const T *>(b.dy) + g_at, b.hidden,
+                                         a.m - m0, a.d, b.dy_well);
                 __syncthreads();
-                zfd_plain_scores<D, TILE>(s, q_tile, k_tile);
-                zfd_plain_scores<D, TILE>(dp, g_tile, v_tile);
+                way.scores(s, q_tile, k_tile);
+                way.scores(dp, g_tile, v_tile);
 #pragma unroll
                 for (int r = 0; r < each; r++) {
                     const int sees = zfd_sees(a, m + r), from = zfd_first_seen(a, m + r);
@@ -276,45 +336,30 @@ __global__ void __launch_bounds__(ZFD_THREADS)
                     }
                 }
                 if (x.dkv) {
-                    zfd_plain_put<each>(s_tile, s, cut::s_line);
+                    way.put(s);
                     __syncthreads();
-                    zfd_plain_add<D, TILE, true, false>(dv, s_tile, g_tile);
+                    dv.template add<true, false>(way, g_tile);
                     __syncthreads();
                 }
-                zfd_plain_put<each>(s_tile, dp, cut::s_line);
+                way.put(dp);
                 __syncthreads();
-                if (x.dkv) zfd_plain_add<D, TILE, true, false>(dk, s_tile, q_tile);
-                if (!x.dq) continue;
-                float dq[each][columns];
-                float *sum = sums + ((int64_t)(i - x.i0) * tile + row) * D + 4 * column;
-#pragma unroll
-                for (int r = 0; r < each; r++)
-#pragma unroll
-                    for (int c = 0; c < columns; c += 4) {
-                        float before[4] = {0, 0, 0, 0};
-                        if (j > 0) zfd_load<float, 4>(before, sum + r * D + c * 16);
-#pragma unroll
-                        for (int e = 0; e < 4; e++) dq[r][c + e] = before[e];
-                    }
-                zfd_plain_add<D, TILE, false, true>(dq, s_tile, k_tile);
-                if (j == zfd_last_keys(a, i, tile, tile))
-                    zfd_plain_out<D, TILE>(static_cast<T *>(b.dq) +
-                                         zfd_token_at(a, head, a.m, m0, b.row),
-                                     b.row, dq, a.m - m0, a.d, scale, b.well);
-                else
-#pragma unroll
-                    for (int r = 0; r < each; r++)
-#pragma unroll
-                        for (int c = 0; c < columns; c += 4) {
-                            float after[4] = {dq[r][c], dq[r][c + 1], dq[r][c + 2], dq[r][c + 3]};
-                            zfd_store<float, 4>(sum + r * D + c * 16, after);
-                        }
+                if (x.dkv) dk.template add<true, false>(way, q_tile);
+                if (x.dq) {
+                    typename WAY::sums dq;
+                    float *sum = sums + (int64_t)(i - x.i0) * tile * WAY::width;
+                    if (j > 0) dq.load(sum);
+                    else dq.clear();
+                    dq.template add<false, true>(way, k_tile);
+                    if (j == zfd_last_keys(a, i, tile, tile))
+                        dq.out(static_cast<T *>(b.dq) + zfd_token_at(a, head, a.m, m0, b.row),
+                               b.row, a.m - m0, a.d, scale, b.well);
+                    else dq.store(sum);
+                }
             }
-            if (!x.dkv) continue;
-            zfd_plain_out<D, TILE>(static_cast<T *>(b.dk) + to, b.kv_row, dk, a.n - n0, a.d, scale,
-                             b.well);
-            zfd_plain_out<D, TILE>(static_cast<T *>(b.dv) + to, b.kv_row, dv, a.n - n0, a.d, one,
-                             b.well);
+            if (x.dkv) {
+                dk.out(static_cast<T *>(b.dk) + to, b.kv_row, a.n - n0, a.d, scale, b.well);
+                dv.out(static_cast<T *>(b.dv) + to, b.kv_row, a.n - n0, a.d, 1, b.well);
+            }
         }
     }
 }

@@ -42,7 +42,7 @@ typedef struct zfd_products {
     bool fresh;         /* there are results that the file lacks */
     int plain;          /* shapes without an algorithm, computed by the plain kernel */
     char first[128];    /* the first of them */
-    char remark[256];   /* zf_program_info.remark */
+    char remark[320];   /* zf_program_info.remark */
     int count;
     zfd_plan plans[ZFD_PLANS];
 } zfd_products;
@@ -201,16 +201,18 @@ static void zfd_plan_is_plain(const zf_launch *l, zfd_products *kept, zfd_plan *
 {
     const zfd_gemm *g = &p->gemm;
     const bool is_kept = p >= kept->plans && p < kept->plans + ZFD_PLANS;
+    const char *general = zfd_blas.remark(zfd_device_of(l));
     p->able = false;
-    if (!is_kept && kept->plain) return;
+    if (!zfd_device_of(l)->blas || (!is_kept && kept->plain)) return; /* no library: that is said */
     if (!kept->plain++)
         snprintf(kept->first, sizeof kept->first, "%s %%%d [%lld,%lld] x [%lld,%lld] %s",
                  zf_op_name(l->op), (int)l->node, (long long)g->m, (long long)g->k,
                  (long long)g->k, (long long)g->n, zf_dtype_name((zf_dtype)g->from));
     snprintf(kept->remark, sizeof kept->remark,
-             "products of %d shape%s run by a plain kernel, which is slow: %s has none for %s%s",
+             "products of %d shape%s run by a plain kernel, which is slow: %s has none for "
+             "%s%s%s%s",
              kept->plain, kept->plain > 1 ? "s" : "", zfd_blas.name, kept->first,
-             kept->plain > 1 ? " and others" : "");
+             kept->plain > 1 ? " and others" : "", *general ? "; " : "", general);
 }
 
 static bool zfd_plan_describe(const zfd_products *kept, zfd_plan *p)
@@ -255,65 +257,149 @@ static const zfd_plan *zfd_plan_of(const zf_launch *l, const zfd_gemm *g, uint64
 
 /* ------------------------------------------------------------------------------- the plain kernel
  *
- * A block computes 32 x 32 of c, with k ascending, 32 of k at a time in shared memory:
+ * A block computes a tile of c, with k ascending, `deep` of k at a time in shared memory:
  *
- *     a [32,32 of k]   b [32 of k,32]     a thread has column x and rows y, y + 8, y + 16, y + 24
- */
+ *     a [tile,deep]   b [deep,tile]
+ *
+ * By threads, 32 x 32 of c: a thread has column x and rows y, y + 8, y + 16, y + 24. */
 
-enum { ZFD_PLAIN = 32, ZFD_PLAIN_ROWS = ZFD_THREADS / ZFD_PLAIN, ZFD_PLAIN_PITCH = ZFD_PLAIN + 1 };
+template <class T> struct zfd_gemm_by_threads {
+    typedef float held; /* elements in shared memory */
+    static const bool there = true;
+    static const int tile = 32, deep = 32, pitch = deep + 1, rows = ZFD_THREADS / tile;
+    float sum[tile / rows];
 
-template <class T, class U>
-static __global__ void zfd_gemm_plain(zfd_gemm g, const T *a, const T *b, U *c, const U *added,
-                                      const T *bias, float alpha)
+    static __device__ __forceinline__ int place_b(int k, int n) { return k * pitch + n; }
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int r = 0; r < tile / rows; r++) sum[r] = 0;
+    }
+    __device__ __forceinline__ void add(const held *a, const held *b)
+    {
+        const int x = (int)threadIdx.x % tile, y = (int)threadIdx.x / tile;
+        for (int i = 0; i < deep; i++) {
+            const float of = b[i * pitch + x];
+#pragma unroll
+            for (int r = 0; r < tile / rows; r++)
+                sum[r] = fmaf(a[(y + r * rows) * pitch + i], of, sum[r]);
+        }
+    }
+    /* Calls f(row, column, sum) for each of the thread's elements of the tile. */
+    template <class F> __device__ __forceinline__ void each(F f) const
+    {
+#pragma unroll
+        for (int r = 0; r < tile / rows; r++)
+            f((int)threadIdx.x / tile + r * rows, (int)threadIdx.x % tile, sum[r]);
+    }
+};
+
+#if ZFD_HAS_PLAIN
+/* By the matrix cores of waves, 64 x 64 of c (cuda/cores/waves.cu). */
+template <class CORE, class T> struct zfd_gemm_by_waves {
+    typedef T held;
+    static const bool there = CORE::there;
+    static const int tile = 64, deep = 32, pitch = deep + 8;
+    typedef zfd_wave_sums<CORE, T, tile, tile, ZFD_THREADS / CORE::lanes> share;
+    share sums;
+
+    static __device__ __forceinline__ int place_b(int k, int n) { return n * pitch + k; }
+    __device__ __forceinline__ void clear() { sums.clear(); }
+    __device__ __forceinline__ void add(const held *a, const held *b)
+    {
+        sums.template add<deep, false, false>(a, pitch, b, pitch);
+    }
+    template <class F> __device__ __forceinline__ void each(F f) const
+    {
+#pragma unroll
+        for (int k = 0; k < share::most; k++)
+#pragma unroll
+            for (int i = 0; i < CORE::sums; i++) f(share::row(i), share::column(k), sums.at[k][i]);
+    }
+};
+
+/* In 16 bits by CORE, else by threads. */
+template <class CORE, class T>
+using zfd_gemm_by = typename std::conditional<sizeof(T) == 2, zfd_gemm_by_waves<CORE, T>,
+                                              zfd_gemm_by_threads<T>>::type;
+#endif
+
+template <class T, class U, class WAY>
+static __global__ void __launch_bounds__(ZFD_THREADS)
+    zfd_gemm_plain(zfd_gemm g, const T *a, const T *b, U *c, const U *added, const T *bias,
+                   float alpha)
 {
-    ZFD_SHARED(float, part_a);
-    float *part_b = part_a + ZFD_PLAIN * ZFD_PLAIN_PITCH;
-    const int x = (int)threadIdx.x % ZFD_PLAIN, y = (int)threadIdx.x / ZFD_PLAIN;
-    const int64_t down = (g.m + ZFD_PLAIN - 1) / ZFD_PLAIN;
-    const int64_t right = (g.n + ZFD_PLAIN - 1) / ZFD_PLAIN;
-    for (int64_t tile = blockIdx.x; tile < down * right * g.batch; tile += gridDim.x) {
-        const int64_t batch = tile / (down * right);
-        const int64_t m = tile / right % down * ZFD_PLAIN, n = tile % right * ZFD_PLAIN;
+    const int tile = WAY::tile, deep = WAY::deep;
+    if (!WAY::there) return;
+    ZFD_SHARED(typename WAY::held, part_a);
+    typename WAY::held *part_b = part_a + tile * WAY::pitch;
+    const int64_t down = (g.m + tile - 1) / tile, right = (g.n + tile - 1) / tile;
+    for (int64_t task = blockIdx.x; task < down * right * g.batch; task += gridDim.x) {
+        const int64_t batch = task / (down * right);
+        const int64_t m = task / right % down * tile, n = task % right * tile;
         const T *of_a = a + batch * g.a_batch, *of_b = b + batch * g.b_batch;
-        float sum[ZFD_PLAIN / ZFD_PLAIN_ROWS] = {0};
-        for (int64_t k = 0; k < g.k; k += ZFD_PLAIN) {
-            for (int i = y; i < ZFD_PLAIN; i += ZFD_PLAIN_ROWS) { /* by neighbouring threads */
-                const int at_m = g.turn_a ? x : i, a_k = g.turn_a ? i : x;
-                const int at_n = g.turn_b ? i : x, b_k = g.turn_b ? x : i;
+        WAY way;
+        way.clear();
+        for (int64_t k = 0; k < g.k; k += deep) {
+            for (int i = (int)threadIdx.x; i < tile * deep; i += ZFD_THREADS) { /* by neighbours */
+                const int at_m = g.turn_a ? i % tile : i / deep;
+                const int a_k = g.turn_a ? i / tile : i % deep;
+                const int at_n = g.turn_b ? i / deep : i % tile;
+                const int b_k = g.turn_b ? i % deep : i / tile;
                 const int64_t row_a = m + at_m, col_b = n + at_n;
                 float of = 0;
                 if (row_a < g.m && k + a_k < g.k)
                     of = zfd_to_f32(of_a[g.turn_a ? (k + a_k) * g.a_row + row_a
                                                   : row_a * g.a_row + k + a_k]);
-                part_a[at_m * ZFD_PLAIN_PITCH + a_k] = of;
+                part_a[at_m * WAY::pitch + a_k] = zfd_from_f32<typename WAY::held>(of);
                 of = 0;
                 if (col_b < g.n && k + b_k < g.k)
                     of = zfd_to_f32(of_b[g.turn_b ? col_b * g.b_row + k + b_k
                                                   : (k + b_k) * g.b_row + col_b]);
-                part_b[b_k * ZFD_PLAIN_PITCH + at_n] = of;
+                part_b[WAY::place_b(b_k, at_n)] = zfd_from_f32<typename WAY::held>(of);
             }
             __syncthreads();
-            for (int i = 0; i < ZFD_PLAIN; i++) {
-                const float of = part_b[i * ZFD_PLAIN_PITCH + x];
-#pragma unroll
-                for (int r = 0; r < ZFD_PLAIN / ZFD_PLAIN_ROWS; r++)
-                    sum[r] = fmaf(part_a[(y + r * ZFD_PLAIN_ROWS) * ZFD_PLAIN_PITCH + i], of,
-                                  sum[r]);
-            }
+            way.add(part_a, part_b);
             __syncthreads();
         }
-#pragma unroll
-        for (int r = 0; r < ZFD_PLAIN / ZFD_PLAIN_ROWS; r++) {
-            const int64_t row = m + y + r * ZFD_PLAIN_ROWS, col = n + x;
-            if (row < g.m && col < g.n) {
-                const int64_t at = batch * g.c_batch + row * g.c_row + col;
-                float value = alpha * sum[r];
-                if (bias) value += zfd_to_f32(bias[col]);
-                if (added) value += zfd_to_f32(added[at]);
-                c[at] = zfd_from_f32<U>(value);
-            }
-        }
+        way.each([&](int at_m, int at_n, float sum) {
+            const int64_t row = m + at_m, col = n + at_n;
+            if (row >= g.m || col >= g.n) return;
+            const int64_t at = batch * g.c_batch + row * g.c_row + col;
+            float value = alpha * sum;
+            if (bias) value += zfd_to_f32(bias[col]);
+            if (added) value += zfd_to_f32(added[at]);
+            c[at] = zfd_from_f32<U>(value);
+        });
     }
+}
+
+template <class T, class U, class WAY>
+static void zfd_gemm_launch(const zf_launch *l, const zfd_gemm &g, const T *a, const T *b, U *c,
+                            const U *added, const T *bias, float alpha)
+{
+    const size_t shared = 2 * WAY::tile * WAY::pitch * sizeof(typename WAY::held);
+    const unsigned grid =
+        zfd_grid(l, zfd_div_up(g.m, WAY::tile) * zfd_div_up(g.n, WAY::tile) * g.batch);
+    ZFD_LAUNCH((zfd_gemm_plain<T, U, WAY>), grid, ZFD_THREADS, shared, zfd_stream(l), g, a, b, c,
+               added, bias, alpha);
+}
+
+template <class T, class U>
+static void zfd_gemm_on(const zf_launch *l, const zfd_gemm &g, const void *a, const void *b,
+                        void *c, const void *added, const void *bias, float alpha)
+{
+    const T *of_a = static_cast<const T *>(a), *of_b = static_cast<const T *>(b);
+    const T *of_bias = static_cast<const T *>(bias);
+    U *to = static_cast<U *>(c);
+    const U *more = static_cast<const U *>(added);
+    auto launch = zfd_gemm_launch<T, U, zfd_gemm_by_threads<T>>;
+#if ZFD_HAS_PLAIN
+    const zfd_cores cores = zfd_device_of(l)->cores;
+    if (cores == ZFD_MFMA) launch = zfd_gemm_launch<T, U, zfd_gemm_by<zfd_mfma, T>>;
+    if (cores == ZFD_WMMA) launch = zfd_gemm_launch<T, U, zfd_gemm_by<zfd_wmma, T>>;
+#endif
+    launch(l, g, of_a, of_b, to, more, of_bias, alpha);
 }
 
 /* ---------------------------------------------------------------------------------- products */
@@ -369,19 +455,9 @@ static zf_status zfd_gemm_by_hand(const zf_launch *l, const zfd_gemm *g, const v
                                   const void *b, void *c, const void *added, const void *bias,
                                   float alpha)
 {
-    const size_t shared = 2 * ZFD_PLAIN * ZFD_PLAIN_PITCH * sizeof(float);
-    const unsigned grid =
-        zfd_grid(l, zfd_div_up(g->m, ZFD_PLAIN) * zfd_div_up(g->n, ZFD_PLAIN) * g->batch);
     ZFD_FLOATS(l, (zf_dtype)g->from, T, {
-        const T *of_a = static_cast<const T *>(a), *of_b = static_cast<const T *>(b);
-        const T *of_bias = static_cast<const T *>(bias);
-        if (g->to == g->from)
-            ZFD_LAUNCH((zfd_gemm_plain<T, T>), grid, ZFD_THREADS, shared, zfd_stream(l), *g, of_a,
-                       of_b, static_cast<T *>(c), static_cast<const T *>(added), of_bias, alpha);
-        else
-            ZFD_LAUNCH((zfd_gemm_plain<T, float>), grid, ZFD_THREADS, shared, zfd_stream(l), *g,
-                       of_a, of_b, static_cast<float *>(c), static_cast<const float *>(added),
-                       of_bias, alpha);
+        if (g->to == g->from) zfd_gemm_on<T, T>(l, *g, a, b, c, added, bias, alpha);
+        else zfd_gemm_on<T, float>(l, *g, a, b, c, added, bias, alpha);
     })
     return zfd_launched(l);
 }

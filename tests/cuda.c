@@ -470,7 +470,7 @@ TEST_ONCE(cuda_replays_steps)
 static void usual_device(void *nothing)
 {
     (void)nothing;
-    emulation_waves(32, 1);
+    emulation_waves(32, EMULATION_MMA);
     emulation_shared(227 << 10);
 }
 
@@ -482,7 +482,7 @@ TEST_ONCE(cuda_waves_of_64_have_the_bits_of_32)
     static session s;
     zf_error error = {ZF_OK, ""};
     zf_backend *cuda;
-    emulation_waves(32, 0);
+    emulation_waves(32, EMULATION_NO_CORES);
     emulation_shared(64 << 10);
     test_defer(t, usual_device, NULL);
     cuda = zf_cuda_backend(&(zf_cuda_desc){.allocator = t->allocator}, &error);
@@ -503,7 +503,7 @@ TEST_ONCE(cuda_waves_of_64_have_the_bits_of_32)
         session_close(&s);
         for (int i = 0; i < 2 && good; i++) {
             result r = {.values = kept[0], .raw = kept_raw[i]};
-            emulation_waves(32 << i, 0);
+            emulation_waves(32 << i, EMULATION_NO_CORES);
             emulation_seed((uint64_t)i);
             good = !run_on(t, &s, cuda, c, &z, dtype, &r);
             if (!good && !(narrow && s.error.status == ZF_ERR_PARSE))
@@ -514,6 +514,55 @@ TEST_ONCE(cuda_waves_of_64_have_the_bits_of_32)
             if (good && i && memcmp(kept_raw[0], kept_raw[1], r.bytes))
                 wrong(t, __LINE__, c, &z, "%s: other bits in waves of 64", zf_dtype_name(dtype));
             if (good && i) compare(t, c, &z, dtype, parts, count, "in waves of 64");
+        }
+    }
+}
+#endif
+
+#ifdef EMULATION
+/* Devices of AMD with matrix cores: mfma in waves of 64 lanes, wmma in waves of 32, half of the
+ * cases each. Products, linear and attention in 16 bits give what the CPU gives. Attention has one
+ * tile of a narrow head, or two of a wide one. */
+TEST_ONCE(cuda_matrix_cores_of_waves)
+{
+    static const char *const rows[] = {"matmul", "linear", "attention", "attention_grad"};
+    static const sizes sizes_of[] = {{7, 33, 3}, {37, 66, 3}};
+    static session s;
+    test_defer(t, usual_device, NULL);
+    test_defer(t, session_end, &s);
+    emulation_shared(64 << 10);
+    for (int kind = 0; kind < 2; kind++) {
+        zf_error error = {ZF_OK, ""};
+        zf_backend *cuda;
+        emulation_waves(64 >> kind, kind ? EMULATION_WMMA : EMULATION_MFMA);
+        cuda = zf_cuda_backend(&(zf_cuda_desc){.allocator = t->allocator}, &error);
+        NEED(t, cuda, &error);
+        test_defer(t, free_backend, cuda);
+        for (int n = 0; n < CASES; n++) {
+            const op_case *c = &cases[n];
+            const zf_dtype dtype = n / 2 % 2 ? ZF_BF16 : ZF_F16;
+            result want = {.values = kept[1]}, r = {.values = kept[0], .raw = kept_raw[0]};
+            const sizes *z = &sizes_of[0];
+            part parts[PARTS];
+            int row = 0;
+            while (row < 4 && strcmp(c->row, rows[row])) row++;
+            if (row == 4 || n % 2 != kind) continue;
+            if (row > 1 && n % 6 < 2) z = &sizes_of[1];
+            if (needs_f64(c) || !fits(c, z)) continue;
+            fill(c, z, dtype, false);
+            if (run_case(t, &s, c, z, ZF_F32, (zf_cpu_desc){.reference = true}, 0, &want)) {
+                session_close(&s);
+                continue;
+            }
+            session_close(&s);
+            emulation_seed((uint64_t)n);
+            if (run_on(t, &s, cuda, c, z, dtype, &r)) {
+                if (s.error.status != ZF_ERR_PARSE) stopped(t, __LINE__, c, z, &s);
+            } else {
+                compare(t, c, z, dtype, parts, parts_of(&s, c, parts), kind ? "wmma" : "mfma");
+            }
+            session_close(&s);
+            check_report(t, c, z, dtype);
         }
     }
 }

@@ -191,9 +191,12 @@ static unsigned long long zfd_hipblas_version(const zfd_device *d)
 
 static const char *zfd_hipblas_remark(const zfd_device *d)
 {
-    return d->blas ? "products are not split along k: hipBLASLt does not promise partial sums in "
-                     "f32"
-                   : "products run by a plain kernel, which is slow: libhipblaslt.so was not found";
+    if (d->blas)
+        return "products are not split along k: hipBLASLt does not promise partial sums in f32";
+    return d->cores == ZFD_NO_CORES
+               ? "products run by a plain kernel, which is slow: libhipblaslt.so was not found"
+               : "products run by a simple kernel, which is slower than hipBLASLt's: "
+                 "libhipblaslt.so was not found";
 }
 
 static bool zfd_hipblas_describe(const zfd_gemm *g, int target, zfd_descriptors *to)

@@ -12,7 +12,11 @@
     what = zfd_hip_names(named_, sizeof named_, what)
 #define ZFD_HAS_MMA   0
 #define ZFD_HAS_PLAIN 1
-#define ZFD_RUNS_MMA  false
+#ifdef ZFD_WITHOUT_CORES /* make HIP=1 CORES=none */
+#define ZFD_USES_CORES false
+#else
+#define ZFD_USES_CORES true
+#endif
 #define ZFD_WAVES
 
 /* Functions of kernels' attributes take any pointer in CUDA. */

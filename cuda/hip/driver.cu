@@ -25,6 +25,16 @@ static zf_status zfd_find_architecture(int32_t number, zf_error *error)
                          (int)number, has.gcnArchName, has.sharedMemPerBlock, least);
 }
 
+/* Which instructions for products kernels use: those that the architecture has. */
+static hipError_t zfd_find_cores(int32_t number, zfd_cores *to)
+{
+    hipDeviceProp_t has;
+    const hipError_t code = hipGetDeviceProperties(&has, number);
+    if (code == hipSuccess)
+        *to = ZFD_USES_CORES ? zfd_cores_of_architecture(has.gcnArchName) : ZFD_NO_CORES;
+    return code;
+}
+
 /* Checks that the maker's libraries do what is asked for. */
 static zf_status zfd_check_settings(const zf_cuda_desc *desc, zf_error *error)
 {

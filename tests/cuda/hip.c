@@ -1,6 +1,7 @@
 /* What AMD's devices have of their own, emulated: a step of a BERT with waves of 64 lanes, without
- * tensor cores, and with 64 KiB of shared memory has the bits of waves of 32 lanes, and about the
- * loss of the CPU; and products by a library with the calls of hipBLASLt. */
+ * matrix cores, and with 64 KiB of shared memory has the bits of waves of 32 lanes, and about the
+ * loss of the CPU; which cores an architecture has; and products by a library with the calls of
+ * hipBLASLt. */
 #define _POSIX_C_SOURCE 200809L
 #include "../../examples/bert/model.h"
 #include "../test.h"
@@ -16,7 +17,7 @@ static float kept[2][NUMBERS];
 static void usual_device(void *nothing)
 {
     (void)nothing;
-    emulation_waves(32, 1);
+    emulation_waves(32, EMULATION_MMA);
     emulation_shared(227 << 10);
 }
 
@@ -80,12 +81,12 @@ TEST_ONCE(cuda_products_by_hipblaslt) { CHECK_TEXT(t, planted_hipblas(), ""); }
 
 TEST_ONCE(cuda_bert_step_has_the_same_bits_in_waves_of_64)
 {
-    float loss[3] = {0};
-    size_t count[3];
+    float loss[4] = {0};
+    size_t count[4];
     test_defer(t, usual_device, NULL);
     emulation_shared(64 << 10);
     for (int i = 0; i < 2; i++) {
-        emulation_waves(32 << i, 0);
+        emulation_waves(32 << i, EMULATION_NO_CORES);
         emulation_seed((uint64_t)i);
         step(t, false, kept[i], &count[i], &loss[i]);
     }
@@ -93,5 +94,20 @@ TEST_ONCE(cuda_bert_step_has_the_same_bits_in_waves_of_64)
     CHECK(t, !memcmp(kept[0], kept[1], count[0] * sizeof(float)) && loss[0] == loss[1]);
     step(t, true, kept[1], &count[2], &loss[2]);
     CHECK(t, loss[2] > 1 && fabsf(loss[0] - loss[2]) < 2e-2f * loss[2]);
+    emulation_waves(64, EMULATION_MFMA); /* attention by matrix cores */
+    step(t, false, kept[1], &count[3], &loss[3]);
+    CHECK(t, count[3] == count[0] && memcmp(kept[0], kept[1], count[0] * sizeof(float)));
+    CHECK(t, fabsf(loss[3] - loss[2]) < 2e-2f * loss[2]);
+}
+
+TEST_ONCE(cuda_cores_by_architecture)
+{
+    static const char *const none[] = {"gfx906", "gfx908", "gfx1030", "gfx1201", "gfx90", ""};
+    CHECK(t, planted_architecture("gfx90a:sramecc+:xnack-") == EMULATION_MFMA);
+    CHECK(t, planted_architecture("gfx942") == EMULATION_MFMA);
+    CHECK(t, planted_architecture("gfx1100") == EMULATION_WMMA);
+    CHECK(t, planted_architecture("gfx1151") == EMULATION_WMMA);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        CHECK(t, planted_architecture(none[i]) == EMULATION_NO_CORES);
 }
 #endif

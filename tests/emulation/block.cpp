@@ -37,6 +37,7 @@
  * It tests logic, not the device: no tensor cores, no PTX, no two threads at the same time;
  * products and functions come from libm, which rounds differently than a GPU. */
 #include "kernel.h"
+#include "emulation.h"
 #include "machine.h"
 
 #include <sys/mman.h>
@@ -212,7 +213,8 @@ static struct {
     numbers order;
     thread threads[THREADS];
     warp warps[THREADS / LANES];
-    meeting meetings[BARRIERS];
+    meeting meetings[BARRIERS + THREADS / LANES]; /* then those of waves */
+    std::vector<unsigned char> of_lanes[THREADS / LANES]; /* what a wave's lanes have put there */
     int count, current, unstarted, left;
     int first, step; /* thread first + i step begins as number i */
     bool new_first;  /* threads that have not begun go first, rather than those that may go on */
@@ -329,7 +331,7 @@ static void report_deadlock()
                   missing < b.count ? instead(missing).c_str() : "is beyond the block");
             return;
         }
-    for (int id = 0; id < BARRIERS; id++) {
+    for (int id = 0; id < BARRIERS + THREADS / LANES; id++) {
         const meeting *m = &b.meetings[id];
         if (m->waiting.empty()) continue;
         FOUND("barrier %d: %s waits at %s:%d; of %d threads %d have come", id,
@@ -589,7 +591,7 @@ uint64_t exchange(warp_kind kind, unsigned mask, uint64_t bits, int argument, in
 }
 
 static int lanes_of_wave = LANES;
-static bool cores = true;
+static int cores = EMULATION_MMA;
 
 int wave_lane() { return b.current % lanes_of_wave; }
 
@@ -608,7 +610,19 @@ uint64_t wave_ballot(bool says, const char *file, int line)
     return own << first | (uint64_t)(uint32_t)b.order.next() << (LANES - first);
 }
 
-bool has_cores() { return cores; }
+std::vector<unsigned char> wave_all(const void *mine, size_t bytes, const char *file, int line)
+{
+    const int wave = b.current / lanes_of_wave, id = BARRIERS + wave;
+    std::vector<unsigned char> *all = &b.of_lanes[wave], copy;
+    all->resize(bytes * (size_t)lanes_of_wave);
+    memcpy(all->data() + bytes * (size_t)wave_lane(), mine, bytes);
+    named_barrier(id, lanes_of_wave, true, file, line);
+    copy = *all;
+    named_barrier(id, lanes_of_wave, true, file, line);
+    return copy;
+}
+
+int has_cores() { return cores; }
 
 /* ----------------------------------------------------------------------------------- grid */
 
@@ -679,8 +693,8 @@ bool run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared,
 
 } /* namespace emulation */
 
-extern "C" void emulation_waves(int lanes, int has_cores)
+extern "C" void emulation_waves(int lanes, int cores)
 {
     emulation::lanes_of_wave = lanes;
-    emulation::cores = has_cores != 0;
+    emulation::cores = cores;
 }

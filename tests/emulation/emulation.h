@@ -15,9 +15,10 @@ void emulation_seed(uint64_t seed);
 void emulation_devices(int count);
 /* How much shared memory a block can have; 227 KiB at first. */
 void emulation_shared(size_t bytes);
-/* How many lanes a wave has, 32 or 64, and whether devices that are opened later have tensor cores;
- * 32, and they have, at first. */
-void emulation_waves(int lanes, int has_cores);
+/* How many lanes a wave has, 32 or 64, and which instructions for products devices have that are
+ * opened later; 32, and mma, at first. mfma takes waves of 64 lanes, wmma of 32. */
+enum { EMULATION_NO_CORES, EMULATION_MMA, EMULATION_MFMA, EMULATION_WMMA };
+void emulation_waves(int lanes, int cores);
 /* How many multiprocessors a device has; 2 at first. */
 void emulation_processors(int count);
 /* What was found since emulation_clear: one finding a line; "" when nothing. */

@@ -89,7 +89,7 @@ static bool warps_are_right(int lanes, int mistake)
 {
     float out[3 * 64];
     bool right = true;
-    emulation_waves(lanes, 1);
+    emulation_waves(lanes, EMULATION_MMA);
     for (uint64_t seed = 0; seed < ORDERS; seed++) {
         emulation_seed(seed);
         right = !planted_waves(out, mistake) && right;
@@ -98,7 +98,7 @@ static bool warps_are_right(int lanes, int mistake)
             right = right && x[0] == 528 + 32 * first && x[1] == 11 && x[2] == 6 + first;
         }
     }
-    emulation_waves(32, 1);
+    emulation_waves(32, EMULATION_MMA);
     return right;
 }
 

@@ -187,6 +187,7 @@ template <class T> const char *product(zf_dtype dtype, bool turn_a, bool turn_b,
     for (int i = 0; i < N; i++) bias[i] = zfd_from_f32<T>(number(i + 2));
     if (zfd_blas.open(&d, &error) || !d.blas) return "it does not open";
     if (zfd_blas.version(&d) != 1203) return "another version";
+    if (!strstr(zfd_blas.remark(&d), "are not split along k")) return "what is said of split k";
     most_workspace = 1;
     if (!zfd_blas.describe(&g, 0, &descriptors) ||
         zfd_blas.recommend(&d, &g, &descriptors, 1 << 20, found, 16) != 2 || most_workspace)

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <cuda_runtime.h>
 
@@ -26,16 +27,17 @@
 #define ZFD_SHARED(type, name) type *name = static_cast<type *>(emulation::shared_memory())
 #define ZFD_SMALL_TILES        1
 
-/* Of cuda/gpu.cu: kernels with and without tensor cores, and warps in waves; emulation_waves says
- * which the device has. */
+/* Of cuda/gpu.cu: kernels with each kind of instructions for products, and warps in waves;
+ * emulation_waves says which the device has. */
 #define ZFD_GPU          "CUDA"
 #define ZFD_BACKEND      "cuda"
 #define ZFD_FINDER       "under compute-sanitizer"
 #define ZFD_NAME_CALL(what)
 #define ZFD_HAS_MMA      1
 #define ZFD_HAS_PLAIN    1
-#define ZFD_RUNS_MMA     emulation::has_cores()
+#define ZFD_CORES        (zfd_cores)emulation::has_cores()
 #define ZFD_INSTRUCTIONS "tests/emulation/cores.h"
+#define ZFD_WAVE_INSTRUCTIONS "tests/emulation/wave_cores.h"
 #define ZFD_WAVES
 #define ZFD_SITE , EMULATION_SITE
 #define ZFD_AT   , file, line
@@ -110,8 +112,10 @@ T shuffle(warp_kind kind, unsigned mask, T value, int lane, int width, const cha
 int wave_lane();
 uint64_t wave_read(uint64_t bits, int lane, const char *file, int line);
 uint64_t wave_ballot(bool says, const char *file, int line);
-/* The device has tensor cores. */
-bool has_cores();
+/* What each lane of the wave has given, in the order of lanes: each `bytes`. */
+std::vector<unsigned char> wave_all(const void *mine, size_t bytes, const char *file, int line);
+/* Which instructions for products the device has (emulation.h). */
+int has_cores();
 
 /* Barrier `id` of so many threads: waits for all of them, or only comes to it. */
 void named_barrier(int id, int threads, bool waits, const char *file, int line);

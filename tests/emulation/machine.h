@@ -69,8 +69,8 @@ int current_device();
 /* Whether bytes around allocations are still what they were; what was run is named if not. */
 void check_guards(const char *after);
 
-/* The device has tensor cores (block.cpp). */
-bool has_cores();
+/* Which instructions for products the device has (block.cpp; emulation.h). */
+int has_cores();
 /* Runs a grid, in an order by `order` (block.cpp); false: something was found. */
 bool run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared,
               const std::function<void()> &call, numbers order);

@@ -37,6 +37,8 @@ int planted_operations(float *out, int x, int y);
 /* 3 results of each of 64 lanes in warps of 32: 528 or 1552, 11, 6 or 38. Mistakes: 1 a shuffle by
  * the lane of the wave, 2 a ballot of the wave's first half, 3 a sum over 64 lanes */
 int planted_waves(float *out, int mistake);
+/* The instructions for products that an architecture of AMD has (emulation.h). */
+int planted_architecture(const char *name);
 /* hipBLASLt (cuda/hip/blas.cu), as a library that computes on the host: "" or what was wrong. */
 const char *planted_hipblas(void);
 /* *wrong: how many elements of a product by warpgroups, of n columns, are wrong: none. Ways: A in

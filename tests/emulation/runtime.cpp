@@ -614,7 +614,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *function)
 {
     CALL(cudaFuncGetAttributes);
     memset(a, 0, sizeof *a);
-    a->maxThreadsPerBlock = has_cores() ? 128 : 1024; /* as if products of warpgroups had code */
+    /* As if products of warpgroups had code. */
+    a->maxThreadsPerBlock = has_cores() == EMULATION_MMA ? 128 : 1024;
     a->numRegs = 64;
     a->maxDynamicSharedSizeBytes =
         (int)(most_shared.count(function) ? most_shared[function] : SHARED_BYTES);

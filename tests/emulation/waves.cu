@@ -2,7 +2,12 @@
 #include "planted.h"
 #include "zeroflow.h"
 
+#include <stdarg.h>
+
 #include "cuda/gpu.cu"
+#include "cuda/launch.cu"
+#include "cuda/element.cu"
+#include "cuda/cores/waves.cu"
 
 enum { LANES = 64, RESULTS = 3 };
 
@@ -31,3 +36,5 @@ extern "C" int planted_waves(float *out, int mistake)
     cudaFree(memory);
     return (int)code;
 }
+
+extern "C" int planted_architecture(const char *name) { return zfd_cores_of_architecture(name); }

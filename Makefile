@@ -149,14 +149,20 @@ build/cuda/obj/zeroflow_cuda.o: zeroflow.h $(DEVICE) Makefile
 	$(COMPILE_CUDA) -I. zeroflow_cuda.cu
 
 # HIP: build/hip, for AMD's devices of ARCH, one or more (gfx90a,gfx942). RCCL=1: on several.
+# CORES=none: without matrix cores.
 ARCH       = gfx90a
 HIP_HEADERS = $(addprefix -isystem ,$(filter-out /usr/include,$(shell sh tools/hip.sh --include)))
 COMPILE_HIP = $(call say,hip) mkdir -p $(@D); sh tools/hip.sh $(ARCH) -O3 -Wall -Wextra $(WERROR) \
-              -x hip -I. -c -o $@
+              $(if $(filter none,$(CORES)),-DZFD_WITHOUT_CORES) -x hip -I. -c -o $@
 
-build/hip/%: private MODE = -DWITH_CUDA -DWITH_HIP $(HIP_HEADERS)
+build/hip/%: private MODE = -DWITH_CUDA -DWITH_HIP $(HIP_HEADERS) $(if $(RCCL),-D__HIP_PLATFORM_AMD__)
 build/hip/%: private BLAS = $(if $(RCCL),-lrccl) $(shell sh tools/hip.sh --libraries)
 $(SAMPLES:%=build/hip/%) $(BENCHES:%=build/hip/%): build/hip/obj/zeroflow_cuda.o
+ifneq ($(RCCL),)
+$(SAMPLES:%=build/hip/%): build/hip/obj/nccl/examples/frame/ranks/nccl.o build/hip/obj/zeroflow_nccl.o
+endif
+build/hip/obj/nccl/%.o: %.c build/.found Makefile
+	$(COMPILE) -DWITH_NCCL -I. $<
 build/hip/obj/zeroflow_cuda.o: zeroflow.h $(DEVICE) tools/hip.sh Makefile | build/.needs-hip
 	$(COMPILE_HIP) zeroflow_cuda.cu
 
@@ -168,6 +174,7 @@ build/hip-check/%.co: zeroflow.h $(DEVICE) tools/hip.sh Makefile | build/.needs-
 hip-check: $(HIP_ARCHS:%=build/hip-check/%.co) ## compile for AMD's devices, which needs none, and read what kernels take
 	@for arch in $(HIP_ARCHS); do sh tests/hip.sh $$arch build/hip-check/$$arch.co || exit; done
 	@sh tests/hip.sh rccl
+	@sh tests/hip.sh texts
 
 # The same without a GPU: build/emulated, where g++ compiles the device's code for the CPU
 # (tests/emulation/block.cpp). tests/cuda.c runs on either.

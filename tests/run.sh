@@ -326,6 +326,7 @@ run_cuda_check() {
         check 'HIP compiles for gfx90a' sh tools/hip.sh gfx90a -fsyntax-only -Wall -Wextra -Werror \
             -x hip -I. zeroflow_cuda.cu
         check 'zeroflow_nccl.c compiles for HIP' sh tests/hip.sh rccl
+        check 'texts of HIP name no CUDA' sh tests/hip.sh texts
     else
         skip 'HIP compiled' 'there is no clang-19 for it (sh tools/needs.sh hip)'
     fi

@@ -1,9 +1,16 @@
 /* Ranks with a GPU each, if the program is built with NCCL (-DWITH_NCCL): `make CUDA=1 NCCL=1` does
- * that for build/cuda. Threads share an id; processes use a rendezvous. */
+ * that for build/cuda, and `make HIP=1 RCCL=1`, with RCCL, for build/hip. Threads share an id;
+ * processes use a rendezvous. */
 #include "ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef WITH_HIP
+#define NEEDED "RCCL", "HIP=1 RCCL=1", "hip"
+#else
+#define NEEDED "NCCL", "CUDA=1 NCCL=1", "cuda"
+#endif
 
 #ifndef WITH_NCCL
 
@@ -12,9 +19,9 @@ bool ranks_nccl_open(rank_group *r, const char *rendezvous, zf_error *error)
     (void)rendezvous;
     error->status = ZF_ERR_COMM;
     snprintf(error->text, sizeof error->text,
-             "%d ranks with GPUs need NCCL, and this program was built without: make CUDA=1 NCCL=1 "
-             "builds build/cuda/%s with it",
-             (int)r->world, r->program);
+             "%d ranks with GPUs need %s, and this program was built without: make %s builds "
+             "build/%s/%s with it",
+             (int)r->world, NEEDED, r->program);
     return false;
 }
 

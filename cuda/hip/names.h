@@ -8,6 +8,14 @@
 #endif
 #include <hip/hip_runtime_api.h>
 
+/* The library of ROCm 5.2 (Debian 12) lacks it: programs are linked with that one too, where what
+ * the host updates is an error. */
+#pragma weak hipLaunchHostFunc
+static inline hipError_t zfd_launch_host(hipStream_t stream, hipHostFn_t run, void *user)
+{
+    return hipLaunchHostFunc ? hipLaunchHostFunc(stream, run, user) : hipErrorNotSupported;
+}
+
 typedef hipError_t cudaError_t;
 typedef hipStream_t cudaStream_t;
 typedef hipEvent_t cudaEvent_t;
@@ -61,7 +69,7 @@ typedef struct hipFuncAttributes cudaFuncAttributes;
 #define cudaStreamQuery              hipStreamQuery
 #define cudaStreamSynchronize        hipStreamSynchronize
 #define cudaStreamWaitEvent          hipStreamWaitEvent
-#define cudaLaunchHostFunc           hipLaunchHostFunc
+#define cudaLaunchHostFunc           zfd_launch_host
 #define CUDART_CB
 
 #define cudaEventCreate          hipEventCreate

@@ -191,8 +191,8 @@ ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_d
  * every machine and with every compiler. */
 ZF_API uint64_t zf_graph_hash(const zf_graph *graph);
 
-/* The input, param, state or output of that name, or an invalid tensor (zf_valid), without an error.
- * What is given that tensor later says the name in its error, and which names are near. */
+/* The input, param, state or output of that name, or an invalid tensor (zf_valid), without an
+ * error. What is given that tensor later says the name in its error, and which names are near. */
 ZF_API zf_tensor zf_graph_find(zf_graph *graph, const char *name);
 /* The parameters, 0 <= index < zf_param_count, in the order of their declarations; after zf_fuse or
  * zf_autograd in the order in which the program reads them, scope by scope. An index outside gives
@@ -225,8 +225,8 @@ ZF_BUILDER void zf_push(zf_graph *graph, const char *format, ...)
  *
  * Names of inputs, states and caches begin with the scope ("pretraining.ids"), and its dropout
  * draws numbers of its own. A parameter that the graph does not have is an error, and one
- * whose dtype, shape, first values, quantisation or `frozen` differ is ZF_ERR_MISMATCH. zf_pop closes
- * the scope. */
+ * whose dtype, shape, first values, quantisation or `frozen` differ is ZF_ERR_MISMATCH. zf_pop
+ * closes the scope. */
 ZF_BUILDER void zf_push_shared(zf_graph *graph, const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 2, 3)))
@@ -373,9 +373,10 @@ ZF_BUILDER zf_tensor zf_sum_to(zf_tensor x, zf_shape shape);
 
 typedef struct zf_matmul_desc {
     bool transpose_a, transpose_b; /* of the last two dimensions */
-    /* k is cut into so many equal sections, each a sum of its own; their sums are added by a balanced
-     * tree (zf_add_ranks_by_tree). So products of parts of k, with a power of two of its sections
-     * each, add up to the same bits, if each is `wide`. Gradients have one section. 0: 1 */
+    /* k is cut into so many equal sections, each a sum of its own; their sums are added by a
+     * balanced tree (zf_add_ranks_by_tree). So products of parts of k, with a power of two of its
+     * sections each, add up to the same bits, if each is `wide`. Gradients have one section. 0:
+     * 1 */
     int64_t sections;
     bool wide; /* the result has the dtype of sums: f32, or f64 of f64 */
 } zf_matmul_desc;
@@ -422,23 +423,24 @@ typedef struct zf_embedding_desc {
 ZF_BUILDER zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedding_desc *desc);
 
 /* weight * sum over rows of -log softmax(logits)[label]; rows with label -100 are ignored. logits
- * [n,classes] float, labels [n] i32 or i64, weight a scalar f32. weight ZF_NONE: 1 / max(1, labelled
- * rows); with zf_zero the labelled rows of the global batch, so that the loss is the mean over them
- * whatever the number of ranks and micro-batches. An input to which the program writes
+ * [n,classes] float, labels [n] i32 or i64, weight a scalar f32. weight ZF_NONE: 1 / max(1,
+ * labelled rows); with zf_zero the labelled rows of the global batch, so that the loss is the mean
+ * over them whatever the number of ranks and micro-batches. An input to which the program writes
  * this number does the same; it is required where several such losses are added. */
 ZF_BUILDER zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
 
 typedef struct zf_head_desc {
     double temperature; /* that logits are divided by; 0: 1 */
-    /* How the weight is quantised: it is u8, as zf_quantized_linear takes it, and frozen. bits 0: it
-     * is floats */
+    /* How the weight is quantised: it is u8, as zf_quantized_linear takes it, and frozen. bits 0:
+     * it is floats */
     zf_quantize_desc blocks;
 } zf_head_desc;
 
 /* The log-probability of each row's label, log softmax(x weight^T + bias)[label]: f32 [n] (f64 for
- * f64), 0 for rows with label -100. x [n,width], weight [classes,width] (the weight of an output layer,
- * or a tied embedding), bias [classes] or ZF_NONE, labels [n] i32 or i64. It is computed in tiles, and
- * so is its gradient: nothing of size n x classes is in memory. desc NULL: the defaults. */
+ * f64), 0 for rows with label -100. x [n,width], weight [classes,width] (the weight of an output
+ * layer, or a tied embedding), bias [classes] or ZF_NONE, labels [n] i32 or i64. It is computed in
+ * tiles, and so is its gradient: nothing of size n x classes is in memory. desc NULL: the
+ * defaults. */
 ZF_BUILDER zf_tensor zf_head_logp(zf_tensor x, zf_tensor weight, zf_tensor bias, zf_tensor labels,
                                   const zf_head_desc *desc);
 /* Of a result of zf_head_logp: the entropy of each row's distribution, in nats, f32 [n], 0 for rows
@@ -456,8 +458,8 @@ ZF_BUILDER zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias);
 
 /* zf_linear with a frozen weight of u8, the result of zf_quantize of [out, in] with the same desc.
  * It is converted to floats a tile at a time; x [rows, in] of up to 16 rows, and x [..., 1, in], to
- * integers, each row for itself. x and bias have gradients. As the head of a model, zf_fuse joins it
- * with the loss. */
+ * integers, each row for itself. x and bias have gradients. As the head of a model, zf_fuse joins
+ * it with the loss. */
 ZF_BUILDER zf_tensor zf_quantized_linear(zf_tensor x, zf_tensor weight, zf_tensor bias,
                                          const zf_quantize_desc *desc);
 
@@ -479,8 +481,8 @@ ZF_API const char *zf_layout_name(zf_layout layout); /* "off", ...; "?" when it 
 
 #define ZF_NO_BLOCKS INT64_MIN /* in `random`: the number 0 */
 
-/* The layouts are those of DeepSpeed's sparsity_config.py (its names in parentheses), without columns
- * after the row where they are causal. Parameters that a layout does not have must be 0. */
+/* The layouts are those of DeepSpeed's sparsity_config.py (its names in parentheses), without
+ * columns after the row where they are causal. Parameters that a layout does not have must be 0. */
 typedef struct zf_block_mask_desc {
     zf_allocator allocator; /* {0}: the C library's */
     zf_layout layout;
@@ -637,13 +639,14 @@ ZF_BUILDER zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc);
 /* Frequency i of heads of `width`, 0 <= i < width / 2, scaled. */
 ZF_API double zf_rope_frequency(const zf_rope_desc *desc, int64_t width, int64_t i);
 
-/* How the values that a scalar float has for the parts of a global batch (zf_zero_desc) make one. */
+/* How the values that a scalar float has for the parts of a global batch (zf_zero_desc) make
+ * one. */
 typedef enum zf_reduction {
     ZF_REDUCTION_DERIVED, /* by the operators that compute it; where they do not tell, zf_zero fails */
     ZF_REDUCTION_SUM,
     ZF_REDUCTION_MEAN,
-    /* Each rank keeps that of its last micro-batch; not of a loss. With several ranks zf_step does not
-     * ask whether it is finite */
+    /* Each rank keeps that of its last micro-batch; not of a loss. With several ranks zf_step does
+     * not ask whether it is finite */
     ZF_REDUCTION_NONE
 } zf_reduction;
 
@@ -657,14 +660,14 @@ ZF_BUILDER zf_tensor zf_output(zf_tensor x, const char *name);
 ZF_BUILDER zf_tensor zf_output_ex(zf_tensor x, const char *name, const zf_output_desc *desc);
 /* Keeps readable, under `name`, the gradient of the loss with respect to x, a float: an input, a
  * frozen parameter or any value that the loss depends on; of the dtype and shape of x. With several
- * ranks or micro-batches it is that of a rank's last part of the batch, whose loss is not yet divided
- * by the number of parts or by their sum. A loss scale multiplies it, as zf_gradient. Returns x.
- * Requires: before zf_autograd. */
+ * ranks or micro-batches it is that of a rank's last part of the batch, whose loss is not yet
+ * divided by the number of parts or by their sum. A loss scale multiplies it, as zf_gradient.
+ * Returns x. Requires: before zf_autograd. */
 ZF_BUILDER zf_tensor zf_output_gradient(zf_tensor x, const char *name);
 
-/* Whether x is a ratio of sums over examples (zf_zero), as zf_cross_entropy is without a weight. Then
- * *divisor is what it is divided by, and *sum the sum in that: the number of labelled rows. Else, and
- * for lack of memory, both are ZF_NONE. Either may be NULL. */
+/* Whether x is a ratio of sums over examples (zf_zero), as zf_cross_entropy is without a weight.
+ * Then *divisor is what it is divided by, and *sum the sum in that: the number of labelled rows.
+ * Else, and for lack of memory, both are ZF_NONE. Either may be NULL. */
 ZF_API bool zf_ratio_of(zf_tensor x, zf_tensor *divisor, zf_tensor *sum);
 
 /* What a state takes where a step has several parts of the batch: those of its ranks and

@@ -140,7 +140,7 @@
     X(cross_entropy_grad, 4, 4, A(cross_entropy_grad, ignore, i))                                  \
     X(rope, 1, 2, A(rope, heads, i) A(rope, theta, f) A(rope, scaling, e(none|linear|llama3|yarn)) \
       A(rope, factor, f) A(rope, low, f) A(rope, high, f) A(rope, original, i)                     \
-      A(rope, inverse, b) A(rope, unrounded, b) A(rope, by, f))                                                                         \
+      A(rope, inverse, b) A(rope, unrounded, b) A(rope, by, f))                                    \
     /* fused */                                                                                    \
     X(saved, 1, 1, A(saved, index, i))                                                             \
     X(linear, 2, 4, A(linear, activation, e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid))           \
@@ -187,15 +187,20 @@
     X(piece, 1, 1, A(piece, at, i) A(piece, size, i))                                              \
     X(pack, 1, ZF_MAX_OPERANDS, A(pack, at, l) A(pack, size, i))                                   \
     X(norms, 1, 1, A(norms, blocks, l))                                                            \
-    X(all_gather, 1, 2, A(all_gather, world, i) A(all_gather, over, e(all|node|local|data|tensor|context|expert|pipe))             \
+    X(all_gather, 1, 2, A(all_gather, world, i)                                                    \
+      A(all_gather, over, e(all|node|local|data|tensor|context|expert|pipe))                       \
       A(all_gather, dim, i))                                                                       \
     X(reduce_scatter, 1, 2, A(reduce_scatter, world, i)                                            \
-      A(reduce_scatter, over, e(all|node|local|data|tensor|context|expert|pipe)) A(reduce_scatter, order, e(ranks|tree))           \
+      A(reduce_scatter, over, e(all|node|local|data|tensor|context|expert|pipe))                   \
+      A(reduce_scatter, order, e(ranks|tree))                                                      \
       A(reduce_scatter, dim, i))                                                                   \
-    X(all_reduce, 1, 2, A(all_reduce, world, i) A(all_reduce, over, e(all|node|local|data|tensor|context|expert|pipe))             \
+    X(all_reduce, 1, 2, A(all_reduce, world, i)                                                    \
+      A(all_reduce, over, e(all|node|local|data|tensor|context|expert|pipe))                       \
       A(all_reduce, order, e(ranks|tree)))                                                         \
-    X(all_to_all, 1, 1, A(all_to_all, world, i) A(all_to_all, over, e(all|node|local|data|tensor|context|expert|pipe)))            \
-    X(bcast, 1, 1, A(bcast, world, i) A(bcast, over, e(all|node|local|data|tensor|context|expert|pipe)) A(bcast, root, i))         \
+    X(all_to_all, 1, 1, A(all_to_all, world, i)                                                    \
+      A(all_to_all, over, e(all|node|local|data|tensor|context|expert|pipe)))                      \
+    X(bcast, 1, 1, A(bcast, world, i)                                                              \
+      A(bcast, over, e(all|node|local|data|tensor|context|expert|pipe)) A(bcast, root, i))         \
     X(quantize_feedback, 2, 5, A(quantize_feedback, bits, i) A(quantize_feedback, block, i)        \
       A(quantize_feedback, scale, d) A(quantize_feedback, beta, f)                                 \
       A(quantize_feedback, reset, i))                                                              \
@@ -348,9 +353,9 @@ typedef struct zf_node {
 } zf_node;
 /* The node at a place of the order, from 0 on; false after the last. */
 ZF_API bool zf_graph_node(const zf_graph *graph, int32_t place, zf_node *node);
-/* Writes to text[0..size) how the node at a place may be cut over ranks, "... k!, n k! -> ... n: 0 8,
- * n 16", at most into 8 parts along the last of "...", and into 16 along n (docs/axes.md). False, and
- * "", where it is not to be cut or there is none. */
+/* Writes to text[0..size) how the node at a place may be cut over ranks, "... k!, n k! -> ... n: 0
+ * 8, n 16", at most into 8 parts along the last of "...", and into 16 along n (docs/axes.md).
+ * False, and "", where it is not to be cut or there is none. */
 ZF_API bool zf_graph_cuts(const zf_graph *graph, int32_t place, char *text, size_t size);
 
 /* A tensor in memory. */
@@ -404,8 +409,8 @@ typedef struct zf_launch {
     const zf_comm *comm; /* of a collective, */
     zf_group group;      /* and who calls it; count 0: all ranks of the communicator */
     zf_error *error;
-    /* Where a backend that `measures` notes when the launch began and ended, in seconds of one clock;
-     * NULL: nobody asks */
+    /* Where a backend that `measures` notes when the launch began and ended, in seconds of one
+     * clock; NULL: nobody asks */
     zf_span *span;
 } zf_launch;
 
@@ -608,8 +613,8 @@ struct zf_backend {
      * is that of the CPU backend */
     void *(*allocate_host)(void *self, size_t bytes, zf_error *error);
     void (*release_host)(void *self, void *memory, size_t bytes);
-    /* Of the library, 0 at first: the stores that use it, and that zf_backend_free was called, which
-     * destroys it when there is none */
+    /* Of the library, 0 at first: the stores that use it, and that zf_backend_free was called,
+     * which destroys it when there is none */
     int32_t stores;
     bool freed;
 };
@@ -639,8 +644,8 @@ typedef struct zf_collective {
 
 /* The ranks that run one plan, as one of them sees it. A reduction adds rank 0, 1, 2, ... in that
  * order, to what `add` finds, in f32 (f64 of f64, integers of integers) and rounds once, so that
- * the bits are the same on every communicator (zf_add_ranks). With `tree` it adds by a balanced tree
- * (zf_add_ranks_by_tree). */
+ * the bits are the same on every communicator (zf_add_ranks). With `tree` it adds by a balanced
+ * tree (zf_add_ranks_by_tree). */
 struct zf_comm {
     void *self;
     int32_t rank, world;
@@ -663,13 +668,15 @@ struct zf_comm {
     /* It can do calls of a group (zf_collective.group). Where one fails, the calls of all ranks
      * fail */
     bool groups;
-    /* Of the library, 0 at first; used where there is a `destroy`: as zf_backend.stores and .freed */
+    /* Of the library, 0 at first; used where there is a `destroy`: as zf_backend.stores and
+     * .freed */
     int32_t stores;
     bool freed;
 };
 
-/* The call of a node of trait ZF_OP_COLLECTIVE, without a stream. With an attribute `dim`, its rank's
- * pieces lie one after the other in launch->scratch, as what a gather makes and a scatter reads. */
+/* The call of a node of trait ZF_OP_COLLECTIVE, without a stream. With an attribute `dim`, its
+ * rank's pieces lie one after the other in launch->scratch, as what a gather makes and a scatter
+ * reads. */
 ZF_API zf_collective zf_collective_of(const zf_launch *launch);
 /* For writers of communicators: checks a call, and that its channel is below `channels`.
  * ZF_ERR_ARGUMENT says what is wrong, and what would be right. */
@@ -687,9 +694,10 @@ ZF_API const char *zf_collective_text(char text[128], const zf_collective *call)
  * reduce with it. out may be one of the parts. */
 ZF_API void zf_add_ranks(void *out, const void *const *parts, int32_t world, int64_t count,
                          zf_dtype dtype, bool add);
-/* out[i] = (add ? out[i] : 0) + the sum of all parts[r][i] by a balanced tree: neighbours are added,
- * then neighbours of these sums, ...; the last one of an odd number is taken over. So parts that are
- * such sums themselves, of equal powers of two of terms, give the bits of the tree of all terms. */
+/* out[i] = (add ? out[i] : 0) + the sum of all parts[r][i] by a balanced tree: neighbours are
+ * added, then neighbours of these sums, ...; the last one of an odd number is taken over. So parts
+ * that are such sums themselves, of equal powers of two of terms, give the bits of the tree of all
+ * terms. */
 ZF_API void zf_add_ranks_by_tree(void *out, const void *const *parts, int32_t world, int64_t count,
                                  zf_dtype dtype, bool add);
 

@@ -74,20 +74,20 @@ ZF_API zf_status zf_param_groups(zf_graph *graph, const zf_param_group *groups, 
  *
  * A is the parameter M.lora_A.weight [rank, in], uniform within 1 / sqrt(in); B is M.lora_B.weight
  * [out, rank], zeros, so that training begins with the results of the base. An adapter with a name
- * has it in the names of its parameters, before the last part: M.lora_A.critic.weight. Then programs
- * over one store may have different adapters, or none, over one base: each has parameters of its own,
- * and the base is there once. A name changes no first values. A graph has one adapter. The module of a
- * parameter "M.weight" is M; of any other parameter it is the whole name. A weight may also be [in,
- * out] (zf_matmul). A bias stays with its product. Frozen parameters have no gradients and no
- * states, and are not reduced; zf_zero and zf_offload shard, gather and move them like other
- * parameters.
+ * has it in the names of its parameters, before the last part: M.lora_A.critic.weight. Then
+ * programs over one store may have different adapters, or none, over one base: each has parameters
+ * of its own, and the base is there once. A name changes no first values. A graph has one adapter.
+ * The module of a parameter "M.weight" is M; of any other parameter it is the whole name. A weight
+ * may also be [in, out] (zf_matmul). A bias stays with its product. Frozen parameters have no
+ * gradients and no states, and are not reduced; zf_zero and zf_offload shard, gather and move them
+ * like other parameters.
  *
  * A weight may hold records (zf_param_desc.quantized), for zf_quantized_linear (QLoRA, Dettmers et
  * al. 2023): it is converted to floats a tile at a time, forward and backward.
  *
  * Parameters that `keep` names are not frozen: they belong to the adapter, as the score head of a
- * reward model does. With a name, "score.weight" becomes "score.critic.weight". The base without the
- * adapter then reads "score.weight", which is another parameter, or which the store lacks.
+ * reward model does. With a name, "score.weight" becomes "score.critic.weight". The base without
+ * the adapter then reads "score.weight", which is another parameter, or which the store lacks.
  *
  * A program that evaluates or generates runs the same pass over its graph. Where the weights are
  * floats, the products can be added to them instead (zf_lora_merge).
@@ -98,8 +98,8 @@ typedef struct zf_lora_desc {
     int64_t rank; /* 0: 8 */
     double alpha; /* 0: rank */
     /* Other ranks and alphas of modules, "MODULE:NUMBER,...": modules by their names as those of
-     * `targets`; the first that fits a module counts, and each must fit one that is adapted. NULL or
-     * "": none */
+     * `targets`; the first that fits a module counts, and each must fit one that is adapted. NULL
+     * or "": none */
     const char *ranks, *alphas;
     bool rslora;  /* alpha / sqrt(rank) instead (Kalajdzievski 2023) */
     double dropout;
@@ -410,9 +410,10 @@ typedef struct zf_fuse_desc {
     /* Embeddings and output layers with tables and weights of more bytes are left as they are, so
      * that zf_tile can cut these; 0: all are fused. zf_passes takes zf_tile_desc.bytes for 0 */
     size_t tile_bytes;
-    /* Of a graph that is not trained: the rewrite `accumulate` is made as it is after zf_autograd, so that
-     * in bf16 and f16 products with an adapter have the bits that they have in training. zf_passes does
-     * so after the other passes; `chain` is left out, whose bits depend on what a backward pass reads */
+    /* Of a graph that is not trained: the rewrite `accumulate` is made as it is after zf_autograd,
+     * so that in bf16 and f16 products with an adapter have the bits that they have in training.
+     * zf_passes does so after the other passes; `chain` is left out, whose bits depend on what a
+     * backward pass reads */
     bool as_trained;
     /* Called for each near miss; it must not touch the graph. NULL: none. zf_passes with
      * zf_training.print uses zf_fuse_miss_print */
@@ -493,8 +494,8 @@ typedef struct zf_zero_desc {
     zf_dtype quantized_scale; /* as zf_quantize_desc.scale */
     /* Of a step that only evaluates: it reads parameters whole from memory into which zf_hold has
      * gathered them (zf_hold_graph), and gathers nothing itself. So a generation of many tokens
-     * gathers once, and its ranks may make different numbers of steps. At every stage: of parameters
-     * that are whole on each rank, or offloaded, it makes a copy on the device */
+     * gathers once, and its ranks may make different numbers of steps. At every stage: of
+     * parameters that are whole on each rank, or offloaded, it makes a copy on the device */
     bool hold;
     /* Maximum number of bytes of a bucket. A bucket ends where a scope ends. 0: the size of the
      * largest numbered scope ("layer.7"), from 1 to 256 MiB */
@@ -518,8 +519,8 @@ ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
  *                                               .caches = reader, .evaluate = true});
  *     zf_hold(gather), zf_step(reader), zf_step(reader), ...
  *
- * NULL without memory. ZF_ERR_ARGUMENT of the new graph where the reader holds nothing, ZF_ERR_STAGE
- * after zf_memory, and the reader's error is that of the new graph too. */
+ * NULL without memory. ZF_ERR_ARGUMENT of the new graph where the reader holds nothing,
+ * ZF_ERR_STAGE after zf_memory, and the reader's error is that of the new graph too. */
 ZF_API zf_graph *zf_hold_graph(const zf_graph *reader);
 
 /* ZeRO-Offload (Ren et al., ATC'21), ZeRO-Infinity (Rajbhandari et al., SC'21): parameters, states,

@@ -152,9 +152,9 @@ typedef struct zf_nccl_desc {
     /* ZF_NCCL_ID_BYTES from zf_nccl_id, which one rank calls; the program sends them to all ranks.
      * The other ranks notice a failed rank only by their deadline */
     const void *id;
-    /* A name of the run, such as a job's number, the same on all ranks. At the host, or in the file,
-     * ranks of runs with other names are not let in; who does not know the name cannot take a rank's
-     * place. NULL: "" */
+    /* A name of the run, such as a job's number, the same on all ranks. At the host, or in the
+     * file, ranks of runs with other names are not let in; who does not know the name cannot take a
+     * rank's place. NULL: "" */
     const char *run;
 } zf_nccl_desc;
 /* The calling rank's communicator; all ranks must call within the deadline. Calls on a stream (a
@@ -191,8 +191,8 @@ extern zf_status zf_nccl_id(void *id, zf_error *error);
  * and later "base" as above, and zf_load(store, "adapter", &(zf_load_desc){.merge = true}).
  *
  * The seed belongs to the store, and so does the count of training steps, one for each name of a
- * training (zf_training.name): programs of one training share its count. With several ranks each has
- * a store of its own, and all are sharded alike; a later graph's zf_zero takes the layout from
+ * training (zf_training.name): programs of one training share its count. With several ranks each
+ * has a store of its own, and all are sharded alike; a later graph's zf_zero takes the layout from
  * zf_zero_desc.store. A store lives until its maker and all its programs have freed it. It and its
  * programs belong to one thread at a time. */
 
@@ -236,8 +236,8 @@ ZF_API int64_t zf_store_step_of(const zf_store *store, const char *training);
 typedef struct zf_stored {
     const char *name; /* lives as long as the store */
     bool state;       /* else it is a parameter */
-    /* Of a parameter of an adapter (zf_lora), also one that it keeps: the adapter's name, "" where it
-     * has none. NULL: no program has named it as such */
+    /* Of a parameter of an adapter (zf_lora), also one that it keeps: the adapter's name, "" where
+     * it has none. NULL: no program has named it as such */
     const char *adapter;
     zf_dtype dtype;
     zf_shape shape;
@@ -295,9 +295,9 @@ ZF_API zf_status zf_ema_copy(zf_store *to, zf_store *from, const char *training)
  * M.lora_A.weight of the store; with a name in the desc, for each M.lora_A.NAME.weight. B becomes
  * zeros, so programs with the adapter compute the same results, except for the rounding of the
  * weight. The desc gives name, alpha, alphas and rslora; its rank and ranks, where rank is not 0,
- * must be those of all these; other members are ignored. Kept parameters are not changed. A square weight is [out,
- * in]. Master weights become those of the rounded weight. All ranks must call it where tensors are
- * sharded. desc NULL: defaults. */
+ * must be those of all these; other members are ignored. Kept parameters are not changed. A square
+ * weight is [out, in]. Master weights become those of the rounded weight. All ranks must call it
+ * where tensors are sharded. desc NULL: defaults. */
 ZF_API zf_status zf_lora_merge(zf_store *store, const zf_lora_desc *desc);
 
 /* The adapter `to` takes the values of the adapter `from`, those of kept parameters too: both by
@@ -471,12 +471,12 @@ ZF_API zf_status zf_graph_timeline(zf_graph *graph, const zf_cost *cost, zf_span
                                    int32_t *count);
 
 /* Notes when each launch of the following steps runs, or no longer. It changes no number. It takes
- * memory of the host for a zf_span of each launch, until it is off. ZF_ERR_BACKEND where the backend
- * cannot (zf_backend.measures): the CPU's can. */
+ * memory of the host for a zf_span of each launch, until it is off. ZF_ERR_BACKEND where the
+ * backend cannot (zf_backend.measures): the CPU's can. */
 ZF_API zf_status zf_measure(zf_program *program, bool on);
-/* The spans of the last step with zf_measure, of all its micro-batches, in the order in which they were
- * launched, in seconds from the beginning of the first; a launch on another queue may end later than
- * the next begins. *count as in zf_graph_timeline. */
+/* The spans of the last step with zf_measure, of all its micro-batches, in the order in which they
+ * were launched, in seconds from the beginning of the first; a launch on another queue may end
+ * later than the next begins. *count as in zf_graph_timeline. */
 ZF_API zf_status zf_measured(const zf_program *program, zf_span *spans, int32_t *count);
 
 typedef struct zf_compile_desc {
@@ -503,11 +503,12 @@ typedef struct zf_compile_desc {
     /* A program of this store whose caches (zf_cache), and held parameters (zf_hold), are also this
      * one's, by name; it lives as long as this program; NULL: none */
     const zf_program *caches;
-    /* The caches, and held parameters, of this program lie among the values of a step, in memory that shares_memory_with
-     * lends: so caches of generation are where activations of training are. They hold what steps of
-     * this program, and of those that name it in `caches`, have added since zf_clear_caches, until
-     * another program runs in that memory; a step that would read them afterwards is ZF_ERR_STAGE. So
-     * a generation begins with zf_hold, if it holds parameters, zf_clear_caches and its prompt */
+    /* The caches, and held parameters, of this program lie among the values of a step, in memory
+     * that shares_memory_with lends: so caches of generation are where activations of training are.
+     * They hold what steps of this program, and of those that name it in `caches`, have added since
+     * zf_clear_caches, until another program runs in that memory; a step that would read them
+     * afterwards is ZF_ERR_STAGE. So a generation begins with zf_hold, if it holds parameters,
+     * zf_clear_caches and its prompt */
     bool temporary_caches;
     bool evaluate;        /* dropout passes through */
     bool no_reuse;        /* as zf_memory_desc.no_reuse */
@@ -519,11 +520,11 @@ typedef struct zf_compile_desc {
     bool verify;          /* check the rules of graph and plan once more: ZF_ERR_VERIFY */
 } zf_compile_desc;
 
-/* A program that runs the graph, or NULL: the graph has the error, and the store is unchanged. Nodes
- * on which no output, update, gradient or state depends are left out, unless zf_memory was run; a
- * step does not ask for inputs that nothing reads, and zf_write ignores them. The program keeps the
- * graph, which must not change while it lives. Tensors that graph and
- * store both name must have the same kind, dtype, shape and shards (zf_zero_desc.store), else it is
+/* A program that runs the graph, or NULL: the graph has the error, and the store is unchanged.
+ * Nodes on which no output, update, gradient or state depends are left out, unless zf_memory was
+ * run; a step does not ask for inputs that nothing reads, and zf_write ignores them. The program
+ * keeps the graph, which must not change while it lives. Tensors that graph and store both name
+ * must have the same kind, dtype, shape and shards (zf_zero_desc.store), else it is
  * ZF_ERR_MISMATCH. desc NULL: defaults. */
 ZF_API zf_program *zf_compile(zf_graph *graph, const zf_compile_desc *desc);
 /* The store of a program; not to be freed, and valid as long as a program over it lives. */
@@ -562,11 +563,12 @@ ZF_API zf_status zf_step(zf_program *program);
 ZF_API zf_status zf_micro(zf_program *program);
 
 /* Fills with 0 the caches (zf_cache) that the program uses, its own or those of
- * zf_compile_desc.caches. Of temporary ones it takes the memory back from the program that ran there
- * last, whose outputs are lost. */
+ * zf_compile_desc.caches. Of temporary ones it takes the memory back from the program that ran
+ * there last, whose outputs are lost. */
 ZF_API zf_status zf_clear_caches(zf_program *program);
 /* Whether the caches hold what steps have added: false of temporary ones before zf_clear_caches,
- * and after another program has run in their memory. True without caches; false without a program. */
+ * and after another program has run in their memory. True without caches; false without a
+ * program. */
 ZF_API bool zf_has_caches(const zf_program *program);
 
 /* Held parameters. zf_hold runs a program of zf_hold_graph: it gathers the parameters as they are
@@ -575,11 +577,12 @@ ZF_API bool zf_has_caches(const zf_program *program);
  * memory (zf_compile_desc.temporary_caches) it takes the place of what ran there last. Steps of
  * readers are ZF_ERR_STAGE before it, after zf_release, after the store has changed, and after
  * another program has run in temporary memory. Readers at stage 3 exchange nothing but their plans,
- * in their first step or in zf_compare_ranks: after that, ranks may make different numbers of steps.
- * ZF_ERR_ARGUMENT for another program; zf_step of this one is ZF_ERR_STAGE. Errors as of zf_step. */
+ * in their first step or in zf_compare_ranks: after that, ranks may make different numbers of
+ * steps. ZF_ERR_ARGUMENT for another program; zf_step of this one is ZF_ERR_STAGE. Errors as of
+ * zf_step. */
 ZF_API zf_status zf_hold(zf_program *program);
-/* The held parameters that the program gathers or reads are needed no more. Others may use temporary
- * memory without this call. ZF_ERR_ARGUMENT of a program that has none. */
+/* The held parameters that the program gathers or reads are needed no more. Others may use
+ * temporary memory without this call. ZF_ERR_ARGUMENT of a program that has none. */
 ZF_API zf_status zf_release(zf_program *program);
 
 /* One of several programs that run in turns, as training and generation do. */
@@ -608,9 +611,9 @@ typedef struct zf_together {
 /* Plans several graphs before any is compiled: what outlives a step is summed, and values of a step
  * lie in the memory of the turn that takes most. The graphs do not change. Programs that are then
  * compiled as `first` says allocate exactly these bytes. With parameters in shards, the passes of a
- * later graph need the layout of an earlier one (zf_zero_desc.store), which a store of plan_only can
- * give. ZF_ERR_LIMIT above the limit: *out then has the bytes. The error of a graph is that of the
- * call. desc NULL: defaults. error may be NULL. */
+ * later graph need the layout of an earlier one (zf_zero_desc.store), which a store of plan_only
+ * can give. ZF_ERR_LIMIT above the limit: *out then has the bytes. The error of a graph is that of
+ * the call. desc NULL: defaults. error may be NULL. */
 ZF_API zf_status zf_plan_together(const zf_turn *turns, int32_t count, const zf_together_desc *desc,
                                   zf_together *out, zf_error *error);
 

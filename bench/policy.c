@@ -10,8 +10,8 @@
  *
  * Both of a pair run in turns, in one process; figures are medians over --rounds. With --processor
  * times are those of all processors that the process has used, which other programs disturb less:
- * use it with --threads 1, since threads that wait use one as well. The times of answers then have the
- * prompts in them. */
+ * use it with --threads 1, since threads that wait use one as well. The times of answers then have
+ * the prompts in them. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/frame/data/causal_batch.h"
 #include "../examples/frame/model/decoder.h"

@@ -30,7 +30,8 @@ typedef enum zfd_fault_kind {
     ZFD_FAULT_TYPES, /* the same for embed_norm's second index */
     ZFD_FAULT_LABEL, /* label `value` of row `element`: outside [0, limit), not `ignored` */
     ZFD_FAULT_COUNT, /* the count of updates, operand `element`, is `value` */
-    /* Example `element` has `value` tokens in caches of `limit`, and `ignored` new ones of `least` */
+    /* Example `element` has `value` tokens in caches of `limit`, and `ignored` new ones of
+     * `least` */
     ZFD_FAULT_CACHE,
     ZFD_FAULT_SCALE  /* gradients are non-finite at the loss scale `least` */
 } zfd_fault_kind;

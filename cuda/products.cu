@@ -35,7 +35,8 @@ typedef struct zfd_library {
     void (*close)(zfd_device *d);
     unsigned long long (*version)(const zfd_device *d);
     const char *(*remark)(const zfd_device *d); /* for zf_program_info.remark; "": there is none */
-    /* Sets the descriptors of a product on `target` multiprocessors (0: all); false: it cannot be. */
+    /* Sets the descriptors of a product on `target` multiprocessors (0: all); false: it cannot
+     * be. */
     bool (*describe)(const zfd_gemm *g, int target, struct zfd_descriptors *to);
     /* The algorithms that the library recommends, best first, with at most so much workspace.
      * Returns their number. */

@@ -5,8 +5,8 @@
  *                 |          |       |        |
  *     out = add ? out + ---- + ----- + ------ + --->  rounded once
  *
- * The same bits as zf_add_ranks: a thread adds 16 bytes of elements, rank by rank. Likewise those of
- * zf_add_ranks_by_tree, an element at a time. */
+ * The same bits as zf_add_ranks: a thread adds 16 bytes of elements, rank by rank. Likewise those
+ * of zf_add_ranks_by_tree, an element at a time. */
 
 /* The types in which a sum of T is added and returned. Integers wrap, except u8, which saturates at
  * 255. */

@@ -226,8 +226,8 @@ ZF_API zf_tensor zf_input(zf_graph *g, const char *name, zf_dtype dtype, zf_shap
                     name ? name : "");
 }
 
-/* Makes the leaf one of records. What is wrong with them is found by its infer: a last dimension that
- * is no multiple of the block gives one that is no multiple of the record. */
+/* Makes the leaf one of records. What is wrong with them is found by its infer: a last dimension
+ * that is no multiple of the block gives one that is no multiple of the record. */
 static void zfi_quantize_leaf(zfi_new *leaf, const zf_quantize_desc *desc)
 {
     const zf_quantize_desc d = zfi_quantize_resolved(desc);

@@ -12,10 +12,10 @@
  *     "b h, b k h, ~b h k -> b h; b {heads/h}"   saved values follow the result; attribute heads is
  *                                                that of the whole, divided by the number of parts
  *
- * A letter that is missing in a result is summed: each rank has a part of each sum. Where `sections`
- * is divided by it, the parts are added by a balanced tree (base/tree.c), to the bits of one rank;
- * else their sum is one in another order. A letter that only results have is computed in parts, from
- * whole operands. Places of a letter may have different sizes; each is divided.
+ * A letter that is missing in a result is summed: each rank has a part of each sum. Where
+ * `sections` is divided by it, the parts are added by a balanced tree (base/tree.c), to the bits of
+ * one rank; else their sum is one in another order. A letter that only results have is computed in
+ * parts, from whole operands. Places of a letter may have different sizes; each is divided.
  *
  *     item        ...    any number of dimensions, which are broadcast as those of add are
  *                 1      a dimension of one element
@@ -30,8 +30,8 @@
  *                 of=v       the attribute is the size of v, where it is 0
  *                 shape      the attribute is the shape of the result
  *
- * Without a string, an elementwise operator has "... * -> ..."; of one by rows, all dimensions but the
- * last of rows are cut; another is not to be cut. Nor is a node that draws random numbers: its
+ * Without a string, an elementwise operator has "... * -> ..."; of one by rows, all dimensions but
+ * the last of rows are cut; another is not to be cut. Nor is a node that draws random numbers: its
  * numbers are those of a whole tensor. */
 
 enum {

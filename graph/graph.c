@@ -147,9 +147,9 @@ typedef struct zfi_record {
     double (*bytes)(const zf_launch *);
     double (*functions)(const zf_launch *);
     double (*between)(const zf_launch *);
-    /* An instruction of chains and an activation of linear. `value` is an element of the result from
-     * those of its operands; b is a, if it has one. `piece` computes elements [first, last) in f32;
-     * its operands have the shape of the result, which may be one of them */
+    /* An instruction of chains and an activation of linear. `value` is an element of the result
+     * from those of its operands; b is a, if it has one. `piece` computes elements [first, last) in
+     * f32; its operands have the shape of the result, which may be one of them */
     double (*value)(const zf_launch *, double a, double b);
     void (*piece)(const zf_launch *, int64_t first, int64_t last);
     /* How operand 1 lies, if the node is a product of the rows of operand 0 with that matrix; NULL:
@@ -172,8 +172,8 @@ typedef struct zfi_record {
      * none) */
     int32_t (*master)(const zfi_node *);
     int32_t rate;
-    /* An update: a mask of the operands that it only reads, and that have an element for each of the
-     * parameter */
+    /* An update: a mask of the operands that it only reads, and that have an element for each of
+     * the parameter */
     uint32_t elementwise;
     /* The last random stream that it draws from; NULL: the attribute `stream` */
     int64_t (*stream)(const zfi_node *);
@@ -327,8 +327,8 @@ struct zf_graph {
     zfi_peak peaks[ZF_SPACES]; /* once placed */
     uint8_t *had;              /* by node: noted when the pass began (ir/complete.c) */
     size_t had_count;
-    /* Bytes of temporary caches (zf_compile_desc), which are the first values of a step: those of its
-     * own program, and those of another one, above which its values lie */
+    /* Bytes of temporary caches (zf_compile_desc), which are the first values of a step: those of
+     * its own program, and those of another one, above which its values lie */
     int64_t temporary, above;
     int32_t left_out;   /* nodes that zf_compile has removed, since nothing needs them, */
     const char *unread; /* and the names of inputs that nothing reads; NULL: before that */
@@ -536,8 +536,8 @@ static bool zfi_marks_number(const zf_graph *g, const zfi_node *mark)
             ZF_INT(mark, output, reduction) != ZF_REDUCTION_NONE);
 }
 
-/* The all_reduce of whose result the value is a part, seen through views, casts and factors, or the first of
- * several over one axis after the other, which reads what this rank gives; 0: none. */
+/* The all_reduce of whose result the value is a part, seen through views, casts and factors, or the
+ * first of several over one axis after the other, which reads what this rank gives; 0: none. */
 static int32_t zfi_sum_after(const zf_graph *g, int32_t id)
 {
     for (int32_t sum = 0;;) {

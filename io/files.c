@@ -17,8 +17,8 @@
  * write the same directory gets an error.
  *
  * What a stopped writer has left is not known by its name alone: a file that is being written has a
- * mode that no other file has (ZFI_UNFINISHED), a directory has the mark. Anything else of that name
- * is an error, and stays.
+ * mode that no other file has (ZFI_UNFINISHED), a directory has the mark. Anything else of that
+ * name is an error, and stays.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -497,8 +497,8 @@ static zf_status zfi_directory_mark(const char *aside, const char *mark, zf_erro
     return zfi_path_sync(aside, error);
 }
 
-/* Makes a directory next to `path`, with its name in aside, which holds a preliminary mark: lock it,
- * fill it with files, `mark` among them, then commit or abandon it. */
+/* Makes a directory next to `path`, with its name in aside, which holds a preliminary mark: lock
+ * it, fill it with files, `mark` among them, then commit or abandon it. */
 ZFI_UNUSED static zf_status zfi_directory_begin(const char *path, const char *mark,
                                                 char aside[ZFI_ASIDE_MAX], zf_error *error)
 {

@@ -14,12 +14,11 @@
  * `recompute`; `micro`, if a node of the micro section stands below `update:` (overlap/early.c).
  * The step of a training with a name begins with "training NAME" (zf_name_training), and a graph
  * whose adapter has a name (zf_lora) with "adapter NAME". Where ranks have other axes than data,
- * there is a line "mesh data=4 tensor=2", whose last axis is the fastest (base/mesh.c). After zf_zero
- * there is a line "zero stage=3 world=4 micro_batches=1", with " nodes=2" where
- * these ranks are a mesh, and " shards=2" where each of two nodes has all shards. The last line has
- * the size of the arena, the node at which the most bytes are live, and their number where it is
- * smaller than the arena. Further lines, "peak host 4096 %5", are for the other spaces that the
- * graph uses. */
+ * there is a line "mesh data=4 tensor=2", whose last axis is the fastest (base/mesh.c). After
+ * zf_zero there is a line "zero stage=3 world=4 micro_batches=1", with " nodes=2" where these ranks
+ * are a mesh, and " shards=2" where each of two nodes has all shards. The last line has the size of
+ * the arena, the node at which the most bytes are live, and their number where it is smaller than
+ * the arena. Further lines, "peak host 4096 %5", are for the other spaces that the graph uses. */
 
 /* Where text goes: a file, a buffer, or nowhere. It is counted and hashed in every case. */
 typedef struct zfi_writer {

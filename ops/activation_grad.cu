@@ -3,8 +3,8 @@
 
 enum { ZFD_BIAS_SUMS = 1 }; /* saved value */
 
-/* The rows of dx, as terms of a sum: computed and written where they are added. Element for element,
- * out may be dy or x. */
+/* The rows of dx, as terms of a sum: computed and written where they are added. Element for
+ * element, out may be dy or x. */
 template <class T> struct zfd_activation_rows {
     typedef T element;
     template <int N> struct held {

@@ -18,12 +18,12 @@
  * One or two operands are the packed form: qkv [B,T,H + 2 K] and an optional bias. A token's row of
  * qkv holds q of all heads, then k, then v. Three or four are the separate form: q [B,M,H], k and v
  * [B,N,K], and an optional bias. kv_heads is a divisor of heads, 0 for heads itself, and K =
- * kv_heads d. Head j of q reads head j / (heads / kv_heads) of k and v (Ainslie et al. 2023); dK and
- * dV are sums over these heads of q, in their order. The bias broadcasts to [B,heads,M,N]. causal:
- * query m sees key n where n <= m + N - M. With a window W, n > m + N - M - W is necessary too.
- * Other keys have probability 0. Dropout has the mask of the operator dropout {p stream} on a tensor
- * [B,heads,M,N]. A row of scores is empty when its query sees no key, or all its scores are -inf: y
- * is 0 there. A row with NaN or +inf among its scores gives NaN.
+ * kv_heads d. Head j of q reads head j / (heads / kv_heads) of k and v (Ainslie et al. 2023); dK
+ * and dV are sums over these heads of q, in their order. The bias broadcasts to [B,heads,M,N].
+ * causal: query m sees key n where n <= m + N - M. With a window W, n > m + N - M - W is necessary
+ * too. Other keys have probability 0. Dropout has the mask of the operator dropout {p stream} on a
+ * tensor [B,heads,M,N]. A row of scores is empty when its query sees no key, or all its scores are
+ * -inf: y is 0 there. A row with NaN or +inf among its scores gives NaN.
  *
  * The result of attention_grad is the gradient of qkv; in the separate form, the gradients of q, k
  * and v in one flat tensor, in this order. The bias gets no gradient. Saved: y and lse. lse is f64
@@ -33,11 +33,11 @@
  *                                               gradient of biases that were added to q, k and v
  *
  * They have the bits that sum_to makes of the result, which is read again for them. On CUDA, where
- * products of warpgroups compute it, blocks of 16 rows are summed as they are stored, and these sums
- * are then added (attention_grad_sm90.cu).
+ * products of warpgroups compute it, blocks of 16 rows are summed as they are stored, and these
+ * sums are then added (attention_grad_sm90.cu).
  *
- * documents: an operand i32 [B,M,2] follows, of the operator documents. block: the last operand is the
- * lists of a block mask, of 1 or `heads` layouts (block_mask.c). Both need M = N.
+ * documents: an operand i32 [B,M,2] follows, of the operator documents. block: the last operand is
+ * the lists of a block mask, of 1 or `heads` layouts (block_mask.c). Both need M = N.
  *
  *     %6 = attention %1, %4, %5 {heads=4 causal=true documents=true block=16 layouts=1} : ...
  *

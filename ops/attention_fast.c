@@ -589,7 +589,8 @@ static void zfi_attention_soon(zfi_attention_worker *w, int64_t index, const zfi
     zfi_soon_add(soon, a->v, zfi_attention_kv(a, a->v_at, head, n), a->kv_row, keys);
 }
 
-/* Divides rows of y by their sums, and stores them from element out_at on, and lse from lse_at on. */
+/* Divides rows of y by their sums, and stores them from element out_at on, and lse from lse_at
+ * on. */
 static void zfi_attention_finish(const zfi_attention_worker *w, const zf_array *out, int64_t out_at,
                                  int64_t rows, const zf_array *lse, int64_t lse_at)
 {
@@ -670,7 +671,8 @@ static zfi_gradient_rows zfi_gradient_rows_of(const zfi_attention_worker *w, int
     return (zfi_gradient_rows){zfi_array_at(&w->c->launch->out, at), row};
 }
 
-/* The element of the result at which the gradient of key n begins, in k or v of head `head` of q. */
+/* The element of the result at which the gradient of key n begins, in k or v of head `head` of
+ * q. */
 static int64_t zfi_gradient_at(const zfi_attention *a, const zfi_attention_out *to, int64_t at,
                                int64_t head, int64_t n)
 {
@@ -713,8 +715,8 @@ static void zfi_row_sums(const zfi_attention_worker *w, int64_t head, int64_t m,
     }
 }
 
-/* Prefetches what follows block i of head h and block j of a range: the next queries, the next head,
- * or the next keys, and the rows of their gradients. */
+/* Prefetches what follows block i of head h and block j of a range: the next queries, the next
+ * head, or the next keys, and the rows of their gradients. */
 static void zfi_attention_grad_soon(zfi_attention_worker *w, const zfi_attention_range *x,
                                     int64_t h, int64_t i, int64_t j)
 {
@@ -848,8 +850,8 @@ static void zfi_attention_grad_range(zfi_attention_worker *w, const zfi_attentio
     }
 }
 
-/* A task: all blocks of the heads of q that read one head of k and v. Apart, it is one block of keys
- * for all these heads, or one block of queries of one of them. */
+/* A task: all blocks of the heads of q that read one head of k and v. Apart, it is one block of
+ * keys for all these heads, or one block of queries of one of them. */
 static void zfi_attention_grad_task(void *context, int64_t index, int worker)
 {
     const zfi_attention_cut *c = context;

@@ -10,8 +10,8 @@ typedef struct zfi_attention {
     int64_t row, kv_row;              /* elements from one token to the next: q; k and v */
     int64_t window;                   /* the keys that a query sees, at most; n: no window */
     const zf_array *q, *k, *v, *bias; /* bias may be NULL */
-    /* Of attention to a cache (cache.c): [batch], keys before the first query, and the queries of an
-     * example; NULL otherwise */
+    /* Of attention to a cache (cache.c): [batch], keys before the first query, and the queries of
+     * an example; NULL otherwise */
     const zf_array *past, *count;
     int64_t q_at, k_at, v_at;
     zf_shape scores; /* [batch, heads, m, n] */
@@ -399,7 +399,8 @@ static bool zfi_attention_lists(const zfi_attention *a, int64_t head, int64_t m,
     return false;
 }
 
-/* The element of k or v (`at`) of key n that head `head` of q reads; `head` counts over the batch. */
+/* The element of k or v (`at`) of key n that head `head` of q reads; `head` counts over the
+ * batch. */
 static int64_t zfi_attention_kv(const zfi_attention *a, int64_t at, int64_t head, int64_t n)
 {
     if (a->kept < a->n) n %= a->kept;

@@ -6,7 +6,8 @@
  *     .###
  *
  * A mask is bits on the host. A graph has it as a constant i32, its lists, which attention takes as
- * an operand (ops/attention_blocks.c). With H layouts of R rows of blocks and E blocks that are seen:
+ * an operand (ops/attention_blocks.c). With H layouts of R rows of blocks and E blocks that are
+ * seen:
  *
  *     block, H
  *     H (R + 1)  where the list of each row begins, and the last one ends, from 0 on

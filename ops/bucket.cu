@@ -1,5 +1,6 @@
 /* Buckets: view, shard, piece and pack, which move bytes; and norms, which adds the squares of each
- * range in the order of `total` (reduce.cu). bucket and accumulator are memory and have no kernel. */
+ * range in the order of `total` (reduce.cu). bucket and accumulator are memory and have no
+ * kernel. */
 
 /* view and piece */
 static zf_status zfd_cuda_view(const zf_launch *l)

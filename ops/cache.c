@@ -13,9 +13,9 @@
  *
  * Such a cache is written by one program and read by others (passes/hold.c).
  *
- * cached_attention takes q [B,M,H], k and v [B,M,K], past and count (i32 or i64 [B]), and two caches
- * [B,C,K]. Of example b, the first count[b] of M tokens are new, the others padding, and the caches
- * have past[b] tokens:
+ * cached_attention takes q [B,M,H], k and v [B,M,K], past and count (i32 or i64 [B]), and two
+ * caches [B,C,K]. Of example b, the first count[b] of M tokens are new, the others padding, and the
+ * caches have past[b] tokens:
  *
  *     rows of a cache    0 ............ past[b] ......... past[b] + count[b] ...... C
  *                        | as they were | new rows of k, v | as they were            |
@@ -31,8 +31,8 @@
  *                        | new rows of k, v      |    | more of them | older tokens |
  *
  * With `block`, an operand follows: the lists of a block mask over the C tokens of caches, of 1 or
- * `heads` layouts (block_mask.c). Query m then sees the keys alone that the row of token past[b] + m
- * lists. Not of a ring.
+ * `heads` layouts (block_mask.c). Query m then sees the keys alone that the row of token past[b] +
+ * m lists. Not of a ring.
  *
  * Several tokens at once (a prompt) use attention's kernel of blocks. One token is bound by reading
  * the caches, from end to end: a task has a piece of the keys, and goes once along it, 64 keys at a
@@ -454,8 +454,8 @@ ZFI_INLINE void zfi_cached_fetch(const zfi_cached_rows *of, int64_t row, int64_t
 }
 
 /* Of a block of keys, the scores s of all heads, whose q is `with`; or of values, their sums by s,
- * added to those in `with`. Some rows at a time, while the next ones, in the end those of `next`, are
- * fetched. */
+ * added to those in `with`. Some rows at a time, while the next ones, in the end those of `next`,
+ * are fetched. */
 static void zfi_cached_block(const zfi_cached_run *r, const zfi_cached_rows *block, bool values,
                              float *s, float *with, float *aside, const zfi_cached_rows *next)
 {

@@ -21,8 +21,8 @@
  * order to the sum of earlier micro-batches in the accumulator. So a step adds the parts of the
  * global batch in their order, and its bits do not depend on how many ranks share them. With
  * order=tree the ranks' values are added by a balanced tree (base/tree.c), and then to the
- * accumulator. In a world of one no communicator is needed. `world` is the number of ranks that take
- * part: those of a group where `over` names an axis (base/mesh.c). */
+ * accumulator. In a world of one no communicator is needed. `world` is the number of ranks that
+ * take part: those of a group where `over` names an axis (base/mesh.c). */
 
 static zf_status zfi_infer_collective(const zfi_infer *c)
 {

@@ -35,24 +35,24 @@
  *      | chunk | |       |   dx        += dz^T w chunk        the weight at the label
  *      +-------+ +-------+
  *
- * bf16: the same with bf16 products, for which dz is rounded. Between steps 1 and 3 exponentials are
- * f16, so that as many bytes hold twice as many rows; dz replaces them. The largest of a chunk is 1,
- * which f16 holds: dz at the label of a row whose loss is almost 0 has no other error than in f32.
- * f16: its range is too small for dz, so x and w are converted to f32, a tile and a chunk at a time.
- * All sums are in f32.
+ * bf16: the same with bf16 products, for which dz is rounded. Between steps 1 and 3 exponentials
+ * are f16, so that as many bytes hold twice as many rows; dz replaces them. The largest of a chunk
+ * is 1, which f16 holds: dz at the label of a row whose loss is almost 0 has no other error than in
+ * f32. f16: its range is too small for dz, so x and w are converted to f32, a tile and a chunk at a
+ * time. All sums are in f32.
  *
  * dx is summed within groups of neighbouring chunks, then over the groups. Tiles, chunks and groups
  * depend on the shape alone. Where there are more threads than groups, they share the columns of dw
- * and dx. x is packed for products once a tile. Each tile reads all of w twice, and reads and writes
- * dw in f32: with too few rows in a tile, memory bandwidth is the limit. Scratch is at most
+ * and dx. x is packed for products once a tile. Each tile reads all of w twice, and reads and
+ * writes dw in f32: with too few rows in a tile, memory bandwidth is the limit. Scratch is at most
  *
  *     z: 1 KiB for each class (f32, f16: 256 rows of 4 bytes; bf16: 512 rows of 2 bytes)
  *     dx of the groups: as much as half of z in bf16, a quarter in f32; at least two of a tile
  *     12 bytes for each chunk and row, x of a tile twice, and for each thread packed operands
  *
  * With bits (8 or 4), w is u8 [V, records of a row of H numbers] in the blocks of quantize.c, and
- * frozen: it has no gradient. A chunk of it is dequantised for each product, into a worker's scratch,
- * in the dtype of products. */
+ * frozen: it has no gradient. A chunk of it is dequantised for each product, into a worker's
+ * scratch, in the dtype of products. */
 
 enum {
     ZFI_HEAD_BYTES = 1024,              /* of a tile's exponentials of a class, at most */
@@ -364,9 +364,9 @@ static double zfi_head_reference(const zf_launch *l, const zfi_head_values *of)
 
 /* ----------------------------------------------------------------------------------- fast */
 
-/* For each of `lanes` neighbouring columns of z: adds the bias (may be NULL), multiplies by `scale`,
- * and finds the maximum of `classes` numbers, NaN being the largest, and the first index at which it
- * is, counted from `first`. */
+/* For each of `lanes` neighbouring columns of z: adds the bias (may be NULL), multiplies by
+ * `scale`, and finds the maximum of `classes` numbers, NaN being the largest, and the first index
+ * at which it is, counted from `first`. */
 ZFI_BODY void zfi_head_top_body(zfi_isa isa, float *z, int64_t lanes, const float *bias,
                                 float scale, int64_t classes, int32_t first, float *top,
                                 int32_t *best)
@@ -507,8 +507,8 @@ typedef struct zfi_head {
     int64_t tile, chunks, groups; /* rows of a tile but the last; chunks; groups of chunks */
     int64_t step;                 /* chunks that a product adds to dx */
     int64_t spans, span; /* of columns of dw and dx, which tasks share; no bits depend on it */
-    /* The current tile: its first row, rows, rows of products, and these rounded up. Of labelled rows
-     * alone, `first` counts these, and products have 2 ZFI_HEAD_LANES or a multiple */
+    /* The current tile: its first row, rows, rows of products, and these rounded up. Of labelled
+     * rows alone, `first` counts these, and products have 2 ZFI_HEAD_LANES or a multiple */
     int64_t first, used, count, lanes;
     int32_t *index;       /* [rows]: the rows with a label; NULL: all are computed */
     const void *x, *w;
@@ -522,8 +522,8 @@ typedef struct zfi_head {
     float *spread;             /* [chunks, lanes], NULL: no entropy is asked for */
     int32_t *best;             /* [chunks, lanes] */
     void *turned, *straight;   /* x^T and x of the tile, packed */
-    /* [classes, lanes]: exponentials, f16 if products are bf16; then dz. Without gradients they are not
-     * kept, and a chunk's are in `own` */
+    /* [classes, lanes]: exponentials, f16 if products are bf16; then dz. Without gradients they are
+     * not kept, and a chunk's are in `own` */
     void *z;
     float *part; /* [groups, tile, width]: sums of dx */
     /* [tile, width]: the tile's rows of x in the dtype of products; NULL: they lie in x so */
@@ -548,8 +548,8 @@ static int64_t zfi_head_row(const zfi_head *h, int64_t t)
     return h->index ? h->index[h->first + t] : h->first + t;
 }
 
-/* The product of `classes` with the current tile; of dw and dx, columns from `from` on. Pointers are
- * not set. */
+/* The product of `classes` with the current tile; of dw and dx, columns from `from` on. Pointers
+ * are not set. */
 static zfi_matmul_desc zfi_head_product(const zfi_head *h, int which, int64_t classes, int64_t from)
 {
     zfi_matmul_desc d = {.batch = 1, .b_col = 1, .dtype = h->product};

@@ -9,8 +9,9 @@
  *     dz[r,v] = dy[r] ((v = label[r]) - exp(z[r,v] - lse[r])) / temperature
  *     dx = dz w      dw = dz^T x      db = sum over r of dz[r,:]
  *
- * Labels are those of head_loss. A row whose label is `ignore` gives 0 and has no gradient; on the CPU
- * it is not computed. The value of a row does not depend on the other rows, nor on how many there are.
+ * Labels are those of head_loss. A row whose label is `ignore` gives 0 and has no gradient; on the
+ * CPU it is not computed. The value of a row does not depend on the other rows, nor on how many
+ * there are.
  *
  *     saved 0 of head_logp: f32[P], the entropy of each row, which has no gradient
  *     saved 1: i32[P], of each row the first of its largest logits; -1 without a label

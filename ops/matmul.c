@@ -35,8 +35,8 @@ static zf_status zfi_infer_sections(zfi_infer *c, int64_t k, int64_t sections, b
     return ZF_OK;
 }
 
-/* The node is a product in one section, of the dtype of its operands. Others are left as they are by
- * passes that put products into other nodes or cut them. */
+/* The node is a product in one section, of the dtype of its operands. Others are left as they are
+ * by passes that put products into other nodes or cut them. */
 static bool zfi_is_plain_product(const zfi_node *node)
 {
     if (node->op == ZF_OP_linear)

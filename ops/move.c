@@ -166,7 +166,8 @@ static void zfi_cut_transpose(const zf_graph *g, const zfi_node *node, zfi_cut_t
     zfi_cut_put_dims(t, order, node->shape.rank, '!', 0, 0);
 }
 
-/* Puts the dimensions of `small`, which broadcasts to `large`, by the letters of that, with a mark. */
+/* Puts the dimensions of `small`, which broadcasts to `large`, by the letters of that, with a
+ * mark. */
 static void zfi_cut_put_small(zfi_cut_text *t, const zf_shape *small, const zf_shape *large,
                               char mark)
 {

@@ -513,8 +513,8 @@ ZFI_KERNEL(zfi_gamma_rows,
             int64_t n),
            (sum, dy, x, moments, rows, n))
 
-/* Adds `count` rows from row r on to sum[:]. Those of 16 bits are converted, four rows of a strip of
- * columns at a time. */
+/* Adds `count` rows from row r on to sum[:]. Those of 16 bits are converted, four rows of a strip
+ * of columns at a time. */
 static void zfi_gamma_add(const zf_launch *l, float *sum, int64_t r, int64_t count)
 {
     enum { ROWS = 4, COLUMNS = ZFI_CONVERT_RUN / ROWS };

@@ -37,10 +37,10 @@
  *     h = x + e      records of h      r = h - s q      e = beta e + (1 - beta) r
  *
  * r is exact: where q is not 0, s q is within a factor of 2 of h. So with errors of f32 and beta=0
- * nothing is lost: x + e_old = s q + e_new, x + e_old being rounded to f32. Errors of u8 are records
- * of 8 bits with scales of f32, in blocks as those of x; e is then rounded to them. Errors of a block
- * with a non-finite number do not change. They count as 0 in the first micro-batch of the steps 1, 1
- * + reset, 1 + 2 reset, ...; reset=0: in none.
+ * nothing is lost: x + e_old = s q + e_new, x + e_old being rounded to f32. Errors of u8 are
+ * records of 8 bits with scales of f32, in blocks as those of x; e is then rounded to them. Errors
+ * of a block with a non-finite number do not change. They count as 0 in the first micro-batch of
+ * the steps 1, 1 + reset, 1 + 2 reset, ...; reset=0: in none.
  *
  *     %8 = quantize_feedback %7, %6, %3, %4, %5 {...}        %3 to %5: states of a loss scale
  *
@@ -274,7 +274,8 @@ static int32_t zfi_feedback_end(zfi_feedback_run *r, int64_t n, uint8_t *record,
     return zfi_put_feedback(isa, b, record + zf_dtype_size(b->scale), e, h, f);
 }
 
-/* Brings what zfi_feedback_begin reads of block k to the caches (always inline: zfi_prefetch_bytes). */
+/* Brings what zfi_feedback_begin reads of block k to the caches (always inline:
+ * zfi_prefetch_bytes). */
 ZFI_INLINE void zfi_prefetch_block(const zfi_feedback_run *r, int64_t k, const uint8_t *errors)
 {
     const zf_array *x = &r->launch->args[0];

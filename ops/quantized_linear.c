@@ -1,5 +1,5 @@
-/* quantized_linear: a product with a weight of 8 or 4 bits, in the blocks of quantize.c, of which only
- * a tile at a time is ever floats.
+/* quantized_linear: a product with a weight of 8 or 4 bits, in the blocks of quantize.c, of which
+ * only a tile at a time is ever floats.
  *
  *     %4 = quantized_linear %1, %2 {bits=8 block=64} : f32[4,8,32]
  *     %4 = quantized_linear %1, %2, %3 {bits=8 block=64} : f32[4,8,32]
@@ -12,15 +12,15 @@
  *
  * w has no gradient: it is frozen. Saved: nothing.
  *
- * A few rows of x are bound by reading w: each element of y is one sum along a row of w, of integers
- * block by block (quantized_dot.c). Of more rows, a task dequantises some rows (transposed: columns)
- * of w into its own cache, in x's dtype, and multiplies by them. Which of the two depends on the rows
- * of a matrix of x, not on how many matrices there are: so a token of a text has the same bits alone
- * and among those of other texts. */
+ * A few rows of x are bound by reading w: each element of y is one sum along a row of w, of
+ * integers block by block (quantized_dot.c). Of more rows, a task dequantises some rows
+ * (transposed: columns) of w into its own cache, in x's dtype, and multiplies by them. Which of the
+ * two depends on the rows of a matrix of x, not on how many matrices there are: so a token of a
+ * text has the same bits alone and among those of other texts. */
 
 /* Rows of w that a task dequantises at a time: as many as a cache takes, since x is read once for
- * them. Of a few rows of x, rows of a task. Transposed, k of a product, whose sums are read and written
- * once for them. */
+ * them. Of a few rows of x, rows of a task. Transposed, k of a product, whose sums are read and
+ * written once for them. */
 enum {
     ZFI_QUANTIZED_FEW = 16, /* rows at most of an x [rows, k] that are sums of integers; 1 of more
                              * dimensions */

@@ -1,6 +1,7 @@
-/* quantized_linear on CUDA (ops/quantized_linear.c). A product with few rows of x is bound by reading
- * the weight: a warp computes one element of y of several rows of x, and reads a row of the weight
- * once. A lane has 4 bytes of a record at a time, so that a short record is one for some of the lanes:
+/* quantized_linear on CUDA (ops/quantized_linear.c). A product with few rows of x is bound by
+ * reading the weight: a warp computes one element of y of several rows of x, and reads a row of the
+ * weight once. A lane has 4 bytes of a record at a time, so that a short record is one for some of
+ * the lanes:
  *
  *     lanes     0 ... 15        16 ... 31        integers of 8 bits, blocks of 64
  *     records   scale q q ...   scale q q ...

@@ -1,5 +1,5 @@
-/* What 1-bit optimizers need, on CUDA (ops/sign.c): sign_compress, sign_expand, momentum, local_sum,
- * assign, adam_apply, adam_drift.
+/* What 1-bit optimizers need, on CUDA (ops/sign.c): sign_compress, sign_expand, momentum,
+ * local_sum, assign, adam_apply, adam_drift.
  *
  * A warp has a block of 1024 elements: step w of 32 is elements 32 w to 32 w + 31, one for each
  * lane. So a vote of the warp is word w of the block's signs. */
@@ -21,8 +21,8 @@ typedef struct zfd_sign_parts {
     zfd_sign_part at[ZFD_SIGN_PARTS];
 } zfd_sign_parts;
 
-/* Goes through the parts of a value of `all` elements; `places` is the attribute at, which count and
- * world follow. */
+/* Goes through the parts of a value of `all` elements; `places` is the attribute at, which count
+ * and world follow. */
 typedef struct zfd_sign_walk {
     const zf_attribute *places;
     int64_t all, base, blocks, next; /* blocks: in parts so far; next: the next tensor */

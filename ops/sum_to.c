@@ -2,10 +2,10 @@
  *
  *     %2 = sum_to %1 {shape=[8]} : f32[8]               sums what was repeated dx = broadcast(dy)
  *
- * Order of additions in f32 (here, and of sum in reduce.c): runs of neighbours are split into blocks
- * of 1024 elements. A block is summed in f32 (zfi_vsum). Blocks are added in double in index order,
- * and so are rows where columns are kept. The sum is rounded once. The order depends on the shapes
- * alone. */
+ * Order of additions in f32 (here, and of sum in reduce.c): runs of neighbours are split into
+ * blocks of 1024 elements. A block is summed in f32 (zfi_vsum). Blocks are added in double in index
+ * order, and so are rows where columns are kept. The sum is rounded once. The order depends on the
+ * shapes alone. */
 
 static zf_status zfi_infer_sum_to(zfi_infer *c)
 {

@@ -85,8 +85,8 @@ typedef struct zfd_unary {
     float by;         /* scale */
 } zfd_unary;
 
-/* gelu_grad and silu_grad: y from (dy, x) = (a, b), and z, the activation at b. y and z may be a and
- * b. */
+/* gelu_grad and silu_grad: y from (dy, x) = (a, b), and z, the activation at b. y and z may be a
+ * and b. */
 template <int N>
 __device__ __forceinline__ void zfd_activation_values(const zfd_unary &u, const float (&a)[N],
                                                       const float (&b)[N], float (&y)[N],

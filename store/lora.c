@@ -5,9 +5,11 @@
  *
  * and B becomes zeros. Products are computed in f64 and rounded once. */
 
-/* ---------------------------------------------------------------------------------------- copies */
+/* ----------------------------------------------------------------------------------------
+ * copies */
 
-/* The tensor from which tensor k of the adapter `to` takes its values; -1 with the store's error. */
+/* The tensor from which tensor k of the adapter `to` takes its values; -1 with the store's
+ * error. */
 static int32_t zfi_copied_from(zf_store *s, int32_t k, const char *to, const char *from)
 {
     const zfi_stored *t = &s->tensors[k];
@@ -70,7 +72,8 @@ ZF_API zf_status zf_lora_copy(zf_store *s, const char *to, const char *from)
     return status;
 }
 
-/* ---------------------------------------------------------------------------------------- merging */
+/* ----------------------------------------------------------------------------------------
+ * merging */
 
 /* The ends of the names of products' parameters. */
 typedef struct zfi_low_ends {

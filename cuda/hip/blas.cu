@@ -145,7 +145,8 @@ static void zfd_hipblas_end(const zfd_hipblas *f, const zfd_hipblas_call *call)
     if (call->c) f->layout_free(call->c);
 }
 
-/* Describes the product, with operands swapped; false where that fails. zfd_hipblas_end frees it. */
+/* Describes the product, with operands swapped; false where that fails. zfd_hipblas_end frees
+ * it. */
 static bool zfd_hipblas_begin(const zfd_hipblas *f, const zfd_gemm *g, const void *bias,
                               zfd_hipblas_call *call)
 {

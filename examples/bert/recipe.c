@@ -10,8 +10,8 @@
  *
  * A smaller run of N steps with B examples: both phases have the same shares of N, and so have
  * warm-ups and decays; the second phase has B/2 examples and a quarter of the tokens is the first
- * one's length. Rates go with the square root of the batch, as the variance of a mean of B gradients
- * goes with 1/B. */
+ * one's length. Rates go with the square root of the batch, as the variance of a mean of B
+ * gradients goes with 1/B. */
 #include "recipe.h"
 #include "../frame/options/fail.h"
 

@@ -123,8 +123,8 @@ static zf_tensor block(zf_tensor x, zf_tensor mask, const causal_inputs *in, con
     return zf_add(x, zf_dropout(y, c->residual_dropout));
 }
 
-/* The input of the head, [B T, H]; *words: its weight, the embedding if they are tied or there is no
- * head. */
+/* The input of the head, [B T, H]; *words: its weight, the embedding if they are tied or there is
+ * no head. */
 static zf_tensor body(zf_graph *g, const gpt_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {

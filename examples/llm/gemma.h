@@ -4,8 +4,8 @@
  *     x += norm(attend(norm(x)))    q and k normed by heads; of six layers five have a window, and a
  *     x += norm(ffn(norm(x)))       theta of their own
  *
- * norm: RMS norm by 1 + weight. Where activations are 16 bits wide, 1 + weight and sqrt(H) are rounded
- * to these. */
+ * norm: RMS norm by 1 + weight. Where activations are 16 bits wide, 1 + weight and sqrt(H) are
+ * rounded to these. */
 #ifndef LLM_GEMMA_H
 #define LLM_GEMMA_H
 

@@ -331,8 +331,8 @@ static zf_tensor feed_forward(zf_tensor x, const llm_config *c)
     return causal_linear(gate, "down_proj", c->hidden, &linear, c->bits);
 }
 
-/* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied or there is no
- * head. */
+/* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied or there is
+ * no head. */
 static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {

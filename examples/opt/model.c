@@ -135,8 +135,8 @@ static zf_tensor layer(zf_tensor x, zf_tensor mask, const causal_inputs *in, con
     return x;
 }
 
-/* Rows of the position embedding, i32 [B, T]: of a token, how many tokens its row has up to it, and 1;
- * of padding 1. Counts are sums, which are exact where the graph computes in 16 bits. */
+/* Rows of the position embedding, i32 [B, T]: of a token, how many tokens its row has up to it, and
+ * 1; of padding 1. Counts are sums, which are exact where the graph computes in 16 bits. */
 static zf_tensor masked_positions(zf_tensor mask, const sample_shape *s)
 {
     const int64_t n = s->sequence;
@@ -171,8 +171,8 @@ static zf_tensor embed(zf_graph *g, const opt_config *c, const sample_shape *s,
     return zf_add(x, positions);
 }
 
-/* The input of the head, [B T, words]; *words: its weight, the embedding if they are tied or there is
- * no head. */
+/* The input of the head, [B T, words]; *words: its weight, the embedding if they are tied or there
+ * is no head. */
 static zf_tensor body(zf_graph *g, const opt_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {

@@ -19,7 +19,8 @@ typedef struct opt_config {
 } opt_config;
 
 /* For the samples' frame. Parameters have the
- * names of the files. Files may lack the prefix "model.", and may have a head although it is tied. */
+ * names of the files. Files may lack the prefix "model.", and may have a head although it is
+ * tied. */
 extern const sample_model opt_sample;
 
 /* Builds the forward graph up to the loss, or for an answer up to the logits of the token after

@@ -125,8 +125,8 @@ static char *zfl_path_with(const char *path, const char *end, zf_error *error)
     return made;
 }
 
-/* Where a file is made that will replace a link, to be freed; NULL with *error, also where something
- * is there. */
+/* Where a file is made that will replace a link, to be freed; NULL with *error, also where
+ * something is there. */
 static char *zfl_path_aside(const char *path, zf_error *error)
 {
     struct stat about;

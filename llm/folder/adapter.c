@@ -153,8 +153,8 @@ static const char *zfl_name_in_base(const zf_adapter *a, int32_t index, char nam
     return name;
 }
 
-/* The parameter is of a module that modules_to_save names, by the end of its name as PEFT does, or of
- * one inside it. */
+/* The parameter is of a module that modules_to_save names, by the end of its name as PEFT does, or
+ * of one inside it. */
 static bool zfl_is_saved(const zf_adapter *a, const char *name)
 {
     const zf_json *list = zf_json_member(a->config, "modules_to_save");
@@ -176,8 +176,8 @@ static void zfl_list_name(zf_text *list, const char *name, size_t length)
 
 /* ----------------------------------------------------------------------- patterns of modules */
 
-/* Whether `$`, anchored as PEFT does it, matches a name: the whole, or what follows a dot. A pattern
- * without other special characters than dots needs no PCRE2. */
+/* Whether `$`, anchored as PEFT does it, matches a name: the whole, or what follows a dot. A
+ * pattern without other special characters than dots needs no PCRE2. */
 static bool zfl_matches_module(const zf_json *v, const char *module, bool *matches, zf_error *error)
 {
     static const char plain[] =

@@ -195,8 +195,8 @@ static const char *zfl_config_key_of(const zf_config_table *t, size_t at)
     return row->key;
 }
 
-/* An id. Those beyond the vocabulary never occur; PyTorch counts negative ones of [PAD] from the end
- * of the vocabulary, and refuses others that are not in it. */
+/* An id. Those beyond the vocabulary never occur; PyTorch counts negative ones of [PAD] from the
+ * end of the vocabulary, and refuses others that are not in it. */
 static void zfl_config_read_id(const zf_config_table *t, const zf_config_row *row, const zf_json *v,
                                void *config, zf_error *error)
 {
@@ -344,8 +344,9 @@ static void zfl_read_scores(const zf_config_table *t, const zf_json *json, void 
     *zfl_integer_at(config, t->scores) = 1;
 }
 
-/* Keys that change nothing: of classes, heads and outputs of other tasks, of how transformers runs or
- * saved a model, and of generation, which transformers 5 reads in generation_config.json alone. */
+/* Keys that change nothing: of classes, heads and outputs of other tasks, of how transformers runs
+ * or saved a model, and of generation, which transformers 5 reads in generation_config.json
+ * alone. */
 static const char *const zfl_idle_keys[] = {
     /* files and classes */
     "_commit_hash", "_name_or_path", "architectures", "auto_map", "dtype", "model_type",

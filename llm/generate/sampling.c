@@ -1,5 +1,5 @@
-/* The next token from logits. A vocabulary is large, and each token of each text goes through it: what
- * is done with all of its probabilities is done with two at a time. */
+/* The next token from logits. A vocabulary is large, and each token of each text goes through it:
+ * what is done with all of its probabilities is done with two at a time. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* lora: freezes the parameters that are there, except those that are kept, and puts trained products
- * of low rank added to products with them (Hu et al. 2021).
+/* lora: freezes the parameters that are there, except those that are kept, and puts trained
+ * products of low rank added to products with them (Hu et al. 2021).
  *
  * requires: the forward graph, before zf_fuse, which joins weights
  * ensures:  each module that a target names has two trained parameters, lora_A.weight [rank, in] and
@@ -16,9 +16,9 @@
  *           %10 = matmul %8, %9 {transpose_b=true} : f32[4,8]
  *           %3 = add %4, %10 : f32[4,8]
  *
- * The number alpha / rank, of the module, scales the narrow product, which costs least. The frozen weight may be one
- * of records, of a quantized_linear: of the sum only its part reads these (QLoRA, Dettmers et al.
- * 2023). */
+ * The number alpha / rank, of the module, scales the narrow product, which costs least. The frozen
+ * weight may be one of records, of a quantized_linear: of the sum only its part reads these (QLoRA,
+ * Dettmers et al. 2023). */
 
 static const char zfi_lora_a[] = ".lora_A.weight", zfi_lora_b[] = ".lora_B.weight";
 
@@ -281,7 +281,8 @@ static void zfi_check_numbers(const zfi_lora *l, const char *list, const char *w
     }
 }
 
-/* ------------------------------------------------------------------------------- kept parameters */
+/* ------------------------------------------------------------------------------- kept
+ * parameters */
 
 /* The parameter's name, or that of a module around it, matches a pattern: a module's from the
  * beginning or from a dot on. */

@@ -83,7 +83,8 @@ static zfi_work *zfi_work_shared(const zf_program *p, const zf_program *other, z
     return work && zfi_work_bytes(p, space) <= work->bytes ? work : NULL;
 }
 
-/* Bytes that the memory of a step has besides its values; 0 where these lie in another program's. */
+/* Bytes that the memory of a step has besides its values; 0 where these lie in another
+ * program's. */
 static zf_status zfi_find_reserve(zf_program *p, const zf_compile_desc *d)
 {
     const size_t bytes = zfi_work_bytes(p, ZF_DEVICE),
@@ -461,8 +462,8 @@ static zf_status zfi_bind_store(zf_program *p, bool must_exist, int32_t *bucket_
 }
 
 /* Sets the address of each node's value: its place; the store; inside its operand, for a view;
- * inside its bucket, if that is not sharded; of a cache perhaps that of the program `caches`. A leaf
- * of a sharded bucket has no address. */
+ * inside its bucket, if that is not sharded; of a cache perhaps that of the program `caches`. A
+ * leaf of a sharded bucket has no address. */
 static zf_status zfi_bind(zf_program *p, const zf_program *caches)
 {
     zf_graph *g = p->graph;

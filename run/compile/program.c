@@ -1,9 +1,9 @@
 /* Programs: a placed graph bound to memory, and the step that runs it.
  *
  * Compiling turns every node into a zf_launch with final pointers, so that a step is a loop over
- * launches and allocates nothing. Each space has three allocations: one for the parameters and states
- * that the store did not have, which the store then owns; one for what else outlives a step; one for
- * the values of a step, which programs that run in turns share
+ * launches and allocates nothing. Each space has three allocations: one for the parameters and
+ * states that the store did not have, which the store then owns; one for what else outlives a step;
+ * one for the values of a step, which programs that run in turns share
  * (zf_compile_desc.shares_memory_with).
  *
  *     plan      | inputs | buckets, parameters, states | constants | values of a step |

@@ -36,7 +36,8 @@ static double step_flops(const run *r)
     return zf_program_info_of(r->session.program).flops * (double)r->job->ranks.world;
 }
 
-/* What is known of the step in progress, with the bytes of all its variants, which may share some. */
+/* What is known of the step in progress, with the bytes of all its variants, which may share
+ * some. */
 static zf_program_info step_info(const session *s)
 {
     zf_program_info info = zf_program_info_of(s->program);

@@ -62,8 +62,8 @@ static void leave_cut(some *a)
         if (a->r.answers[k].finish == ZF_FINISH_LENGTH) a->reward[k] = NAN;
 }
 
-/* Writes answers to the prompts of `data`, `group` to each, and rewards them: one rank does, since a
- * command may. */
+/* Writes answers to the prompts of `data`, `group` to each, and rewards them: one rank does, since
+ * a command may. */
 static bool write_some(experience *e, session *s, const zf_prompts *data, some *a,
                        const zf_rollout_desc *how, zf_error *error)
 {
@@ -181,7 +181,8 @@ static bool is_file(const char *path)
     return !stat(path, &about) && S_ISREG(about.st_mode);
 }
 
-/* Drops the lines of this iteration and later ones, which a run has written that goes on from before. */
+/* Drops the lines of this iteration and later ones, which a run has written that goes on from
+ * before. */
 static bool drop(const char *path, int64_t iteration, zf_error *error)
 {
     zf_text text = {.at = NULL};

@@ -11,8 +11,8 @@ typedef struct rehearsal {
     experience e;
 } rehearsal;
 
-/* Opens the session that trains, and those of the experience. Both descs must live. False with *error,
- * and then there is nothing to close. */
+/* Opens the session that trains, and those of the experience. Both descs must live. False with
+ * *error, and then there is nothing to close. */
 bool rehearsal_open(rehearsal *r, const experience_desc *about, const session_desc *train,
                     zf_error *error);
 void rehearsal_close(rehearsal *r);

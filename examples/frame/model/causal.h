@@ -18,8 +18,8 @@ typedef struct causal_inputs {
     /* i32 [B, T]: which of several texts a token is of, and its place in that text; invalid unless
      * rows are packed */
     zf_tensor segments, positions;
-    /* For the attention of all layers (causal_masks): where texts of a packed row begin and end, and
-     * the blocks of the model's layout; invalid: none */
+    /* For the attention of all layers (causal_masks): where texts of a packed row begin and end,
+     * and the blocks of the model's layout; invalid: none */
     zf_tensor documents, blocks;
     zf_tensor labels;      /* i32 [B, T], the token after each; -100: none */
     zf_tensor loss_weight; /* f32 []: 1 / labels of the global batch */
@@ -57,11 +57,11 @@ void causal_masks(zf_attention_desc *attention, const causal_inputs *in);
 zf_tensor causal_padding(const causal_inputs *in, const sample_shape *shape);
 
 /* The output "loss", or for an answer "logits", [B, vocab], of the token after each sequence. x [B
- * T, H]: from the last layer; words [vocab, H]: the head's weight. Of a policy (zf_policy_loss) also
- * "clipped", a sum by weights, and "ratio_low" and "ratio_high" of a rank's last part; for evaluation
- * "logp" and "entropy" [B T] alone. Of pairs (zf_preference_loss) also
- * "rewards/chosen", "rewards/rejected", "accuracy" and "margin", sums by pair_weight; "accurate", how
- * many pairs have the higher reward for the chosen text; and for evaluation "logp" [B T]. */
+ * T, H]: from the last layer; words [vocab, H]: the head's weight. Of a policy (zf_policy_loss)
+ * also "clipped", a sum by weights, and "ratio_low" and "ratio_high" of a rank's last part; for
+ * evaluation "logp" and "entropy" [B T] alone. Of pairs (zf_preference_loss) also "rewards/chosen",
+ * "rewards/rejected", "accuracy" and "margin", sums by pair_weight; "accurate", how many pairs have
+ * the higher reward for the chosen text; and for evaluation "logp" [B T]. */
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in);
 
 /* zf_nn_linear, or with `bits` (8 or 4) the same with a frozen weight in blocks of 64 numbers of

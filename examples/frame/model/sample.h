@@ -30,8 +30,8 @@ typedef enum sample_rows { SAMPLE_FULL, SAMPLE_PADDED, SAMPLE_PACKED } sample_ro
 typedef struct policy_graph {
     zf_policy_desc loss;
     double temperature; /* at which answers were sampled */
-    /* Of a step: rows of a text that are predicted as well, after those of the batch, and by what the
-     * mean over their tokens is multiplied in the loss */
+    /* Of a step: rows of a text that are predicted as well, after those of the batch, and by what
+     * the mean over their tokens is multiplied in the loss */
     int64_t texts;
     double text_coefficient;
 } policy_graph;
@@ -126,11 +126,12 @@ typedef struct objective {
     /* The dataset of --data; NULL: there is no such option. False with *error. */
     bool (*open_data)(dataset *d, const settings *o, const zf_config_facts *facts, void *config,
                       zf_error *error);
-    /* Opens what it needs in addition to vocabulary and corpus, which are open. False with *error. */
+    /* Opens what it needs in addition to vocabulary and corpus, which are open. False with
+     * *error. */
     bool (*open_text)(dataset *d, const settings *o, void *config, zf_error *error);
     void (*close)(dataset *d);
-    /* Sets what the data say about the shape of a part, for a batch that is split into `parts` parts:
-     * .predictions and .rows, and perhaps rows of an example and a shorter sequence. */
+    /* Sets what the data say about the shape of a part, for a batch that is split into `parts`
+     * parts: .predictions and .rows, and perhaps rows of an example and a shorter sequence. */
     void (*fit_shape)(const dataset *d, const settings *o, int64_t parts, sample_shape *shape);
 
     /* How many global batches of `examples` rows have held-out ones, or those of a file; NULL,
@@ -151,8 +152,9 @@ typedef struct objective {
     /* Called before `read` of each step, by all ranks: what the steps from this one on train on may
      * depend on the parameters. False with *error. NULL: nothing. */
     bool (*prepare)(struct session *s, void *reader, int64_t step, zf_error *error);
-    /* Sets the bytes that a step of the session `train` describes needs to have (session_desc.reserve),
-     * so that the sessions of `prepare` lie in its memory. False with *error. NULL: 0. */
+    /* Sets the bytes that a step of the session `train` describes needs to have
+     * (session_desc.reserve), so that the sessions of `prepare` lie in its memory. False with
+     * *error. NULL: 0. */
     bool (*reserve)(const dataset *d, const struct session_desc *train, size_t *bytes,
                     zf_error *error);
     /* Called by all ranks after the last step of a run that was not interrupted. False with *error.
@@ -160,8 +162,8 @@ typedef struct objective {
     bool (*finish)(struct session *s, void *reader, zf_error *error);
     /* A number of `losses` that is no output of the graph: sets *out. NULL: all are outputs. */
     bool (*number)(void *reader, const char *name, double *out);
-    /* A number that steps go on from, next to what the store has: its text for a checkpoint, of `size`
-     * bytes, where it is called SAMPLE_NOTE. NULL: there is none. */
+    /* A number that steps go on from, next to what the store has: its text for a checkpoint, of
+     * `size` bytes, where it is called SAMPLE_NOTE. NULL: there is none. */
     void (*note)(void *reader, char *text, size_t size);
     /* What steps go on from that is not a number: a file of a checkpoint of step `done`, which is
      * called SAMPLE_FILE; valid until the reader stops. out->data NULL: none. False with *error.
@@ -210,8 +212,8 @@ typedef struct sample_model {
     const char *(*wrong)(const settings *o);
     /* Sets what the sample's own options say of a new model; NULL: nothing. */
     void (*configure)(void *config, const settings *o);
-    /* What a program that knows this kind of model by its config.json, but not all of its keys, would
-     * do otherwise; NULL: nothing. */
+    /* What a program that knows this kind of model by its config.json, but not all of its keys,
+     * would do otherwise; NULL: nothing. */
     const char *(*unlike)(const void *config);
 } sample_model;
 

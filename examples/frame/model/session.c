@@ -204,7 +204,8 @@ bool session_is_judge(const session *s, const char *adapter)
            strcmp(adapter, adapter_name(&s->training)) != 0;
 }
 
-/* The adapter of a session that shares parameters has another name than that of the other session. */
+/* The adapter of a session that shares parameters has another name than that of the other
+ * session. */
 static bool fits_name(const session *s, const session_desc *d, zf_error *error)
 {
     if (!d->share || d->with == SESSION_OWN || d->with == SESSION_BASE || !s->training.lora.rank ||

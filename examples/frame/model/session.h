@@ -29,8 +29,8 @@ typedef struct session_desc {
      * the session */
     const sample_shape *shapes;
     const shape_phases *phases;
-    /* The passes. The session sets loss, lr, variant, backend, zero.world and zero.store. clip 0: the
-     * norm of the gradients is an output all the same */
+    /* The passes. The session sets loss, lr, variant, backend, zero.world and zero.store. clip 0:
+     * the norm of the gradients is an output all the same */
     zf_training training;
     const zf_comm *comm; /* NULL: one rank */
     bool measure;        /* training.cost is measured */
@@ -44,8 +44,8 @@ typedef struct session_desc {
     /* The session whose parameters, dtype, adapter and zf_zero_desc (except micro_batches) this one
      * uses, and whose caches, if it has any; not for training, except by SESSION_NEXT. */
     struct session *share;
-    /* The session in whose memory, and on whose backend, the values of this one's steps lie, in turns
-     * with its own, over other parameters; without `share` */
+    /* The session in whose memory, and on whose backend, the values of this one's steps lie, in
+     * turns with its own, over other parameters; without `share` */
     struct session *turns;
     size_t reserve; /* bytes of a step, at least: those of a larger one that shares its memory */
     bool plan_only; /* nothing is allocated (zf_store_desc.plan_only), also of those that share it */
@@ -91,7 +91,8 @@ typedef struct session {
 /* Sets an option of the selected optimizer, "weight-decay", which it must have. */
 void session_set(zf_training *t, const char *option, double value);
 
-/* What names of adapters of SESSION_NEXT begin with that only score: checkpoints do not have them. */
+/* What names of adapters of SESSION_NEXT begin with that only score: checkpoints do not have
+ * them. */
 #define SESSION_JUDGE "reward"
 /* Whether an adapter in the store of a session is one of these. NULL: it is none. */
 bool session_is_judge(const session *s, const char *adapter);
@@ -125,7 +126,8 @@ zf_status session_feed(session *s, const void *batch, bool sums);
 /* A scalar output after a step; 0 for one that the model does not have. */
 double session_scalar(session *s, const char *output);
 
-/* Losses of held-out batches 0, 1, ..., at most as many as there are: means over all labels and pairs, the same on all ranks. */
+/* Losses of held-out batches 0, 1, ..., at most as many as there are: means over all labels and
+ * pairs, the same on all ranks. */
 bool session_score(session *s, const dataset *d, int64_t batches, sample_score *score,
                    zf_error *error);
 /* The losses of the batch of a step. */
@@ -144,8 +146,8 @@ bool session_take(session *s, const char *path, zf_weights_report *report, zf_er
 bool session_config_take(const sample_model *sample, void *config, const char *path,
                          zf_error *error);
 
-/* Whether an adapter is one of the weights at `base`: that of a run of ours knows their digest. Else
- * false with *error. */
+/* Whether an adapter is one of the weights at `base`: that of a run of ours knows their digest.
+ * Else false with *error. */
 bool session_fits_base(const char *adapter, const char *base, zf_error *error);
 
 /* The model of a folder, according to its config.json and its weights. adapter: one of it, whose

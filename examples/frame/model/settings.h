@@ -1,6 +1,6 @@
 /* The options of a run of training: the passes' (zf_training_options), and those of data, schedule,
- * ranks and files. An option is a member of settings and a row in settings.c. From the rows come the
- * command line, --help, what a checkpoint notes and what ranks compare. A sample can have other
+ * ranks and files. An option is a member of settings and a row in settings.c. From the rows come
+ * the command line, --help, what a checkpoint notes and what ranks compare. A sample can have other
  * defaults, and options of its own. */
 #ifndef SETTINGS_H
 #define SETTINGS_H
@@ -71,8 +71,9 @@ typedef struct settings_tables {
 settings_tables settings_tables_of(settings *o, const struct sample_model *sample,
                                    const settings_desc *desc);
 
-/* Reads a command line, argv[0] being the command: flags, folders that other options name (the model, the vocabulary, with
- * `tunes` --init), defaults, and the rules of the tables. False with *error. */
+/* Reads a command line, argv[0] being the command: flags, folders that other options name (the
+ * model, the vocabulary, with `tunes` --init), defaults, and the rules of the tables. False with
+ * *error. */
 bool settings_read(settings *o, settings_tables *tables, const struct sample_model *sample,
                    const settings_desc *desc, int argc, char **argv, zf_error *error);
 
@@ -90,7 +91,8 @@ void settings_tell(const settings *o);
 int64_t settings_micro_batches(const settings *o);
 /* --cost measure. */
 bool settings_measures(const settings *o);
-/* The folder of the weights that training begins with, also where it goes on; NULL: they are random. */
+/* The folder of the weights that training begins with, also where it goes on; NULL: they are
+ * random. */
 const char *settings_first(const settings *o);
 /* --lora is given. */
 bool settings_adapts(const settings *o);

@@ -263,8 +263,8 @@ static void drop(const saving *s, const char *checkpoint)
     if (!rename(checkpoint, gone)) remove_flat(gone);
 }
 
-/* Makes another directory with the same files, the manifest first: as hard links, or copies where the
- * file system has no links. */
+/* Makes another directory with the same files, the manifest first: as hard links, or copies where
+ * the file system has no links. */
 static bool duplicate(const char *path, const char *to, zf_error *error)
 {
     char from[ROOM + 300], name_there[ROOM + 300];

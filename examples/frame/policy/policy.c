@@ -104,7 +104,8 @@ static void begin_iteration(policy_reader *r, const session *s, int64_t iteratio
     r->iteration = iteration;
 }
 
-/* Says once that what is sampled and what is trained have come apart: five times as far as at first. */
+/* Says once that what is sampled and what is trained have come apart: five times as far as at
+ * first. */
 static void warn(policy_reader *r, const session *s)
 {
     const double now = r->e.log.mismatch, least = 0.01;

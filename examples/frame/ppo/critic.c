@@ -60,7 +60,8 @@ static bool has_scope(const char *param)
     return !strncmp(param, name, sizeof name - 1) && param[sizeof name - 1] == '.';
 }
 
-/* Whether what is trained was among the first `count` tensors of the store: a checkpoint brought it. */
+/* Whether what is trained was among the first `count` tensors of the store: a checkpoint brought
+ * it. */
 static bool was_stored(const critic *c, int32_t count)
 {
     const zf_store *store = zf_program_store(c->train.program);

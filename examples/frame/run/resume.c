@@ -1,5 +1,6 @@
-/* Checkpoints of a run contain, in addition to its tensors, its settings, the model's configuration and the
- * tokenizer. A run can only be resumed with the same ones, so that the bits are the same. */
+/* Checkpoints of a run contain, in addition to its tensors, its settings, the model's configuration
+ * and the tokenizer. A run can only be resumed with the same ones, so that the bits are the
+ * same. */
 #include "../options/fail.h"
 #include "../../../zeroflow_llm.h"
 #include "run.h"
@@ -8,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first `equal` of these notes must be equal. After them come those of free_note, which may change. */
+/* The first `equal` of these notes must be equal. After them come those of free_note, which may
+ * change. */
 enum { NOTES = 96, NOTE = 72 };
 enum free_note {
     PARTS, /* of a global batch */
@@ -114,7 +116,8 @@ static bool write_adapter(run *r, zf_adapter_files *files)
     return zf_adapter_write(files, r->session.program, r->session.graph, &about, &r->error);
 }
 
-/* The scores of held-out examples after the last step, in place of those that the model began with. */
+/* The scores of held-out examples after the last step, in place of those that the model began
+ * with. */
 static zf_json_writer *describe(const run *r)
 {
     const objective *of = r->job->sample->objective;
@@ -384,8 +387,8 @@ static void tell_steps(const run *r, const char *saved)
            o->load, saved, (long long)o->steps, (long long)o->steps, next, rate);
 }
 
-/* What may change, and what that changes: sums are split into parts differently, and what belongs to
- * ranks is shared out among others. */
+/* What may change, and what that changes: sums are split into parts differently, and what belongs
+ * to ranks is shared out among others. */
 static void tell_changes(const run *r, const notes *n)
 {
     const zf_note *const note = &n->note[n->equal];

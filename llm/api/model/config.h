@@ -108,8 +108,8 @@ typedef struct zf_config_facts {
      * says; NULL: they cannot be */
     int64_t *bits;
     /* 1: a text gets a score, and no token is predicted. In files the architecture is
-     * ...ForSequenceClassification with one label (num_labels), and score.weight takes the place of the
-     * head. NULL: such models are not read */
+     * ...ForSequenceClassification with one label (num_labels), and score.weight takes the place of
+     * the head. NULL: such models are not read */
     int64_t *scores;
     /* Blocks of keys that tokens see, as zf_block_mask_parse reads them, with a length: the tokens
      * that a text has at most; "": all keys. NULL: all models of this kind see all keys */
@@ -149,14 +149,14 @@ ZF_API bool zf_config_scores(const zf_config_table *table, const void *config);
 
 /* Reads what config.json says about rotary positions, in transformers 5's order: the object
  * rope_scaling, else rope_parameters; in it rope_theta, else that of the file. Sets *rope but for
- * its heads and positions. Up to `positions`, those of the model, dynamic scaling changes nothing: it
- * is ZF_ROPE_PLAIN with a factor that is not 0, and longer texts must be refused. An object, a
+ * its heads and positions. Up to `positions`, those of the model, dynamic scaling changes nothing:
+ * it is ZF_ROPE_PLAIN with a factor that is not 0, and longer texts must be refused. An object, a
  * member or a kind of scaling that is not read is an error that names it. False with *error. */
 ZF_API bool zf_config_read_rope(const zf_json *json, int64_t positions, zf_rope_desc *rope,
                                 zf_error *error);
 
-/* The same of one object, as of the layers of one kind; NULL: there is none. theta: the file's, which
- * an object that has one must repeat; NULL: none. otherwise: theta where neither has one. */
+/* The same of one object, as of the layers of one kind; NULL: there is none. theta: the file's,
+ * which an object that has one must repeat; NULL: none. otherwise: theta where neither has one. */
 ZF_API bool zf_config_read_rope_object(const zf_json *object, const zf_json *theta,
                                        double otherwise, int64_t positions, zf_rope_desc *rope,
                                        zf_error *error);

@@ -37,9 +37,9 @@ typedef struct zf_advantage_desc {
     bool whiten;        /* whether the program calls zf_whiten */
     double kl_reward;   /* times K1 is taken from the reward of each token; 0: not */
     double reward_clip; /* scores within +- this; 0: as they are */
-    /* The score is the reward of an action after the last token, which is not trained (DeepSpeed-Chat);
-     * its value is read after the last token, and it has no KL divergence. In a row that the answer
-     * fills, the score is at the last token */
+    /* The score is the reward of an action after the last token, which is not trained
+     * (DeepSpeed-Chat); its value is read after the last token, and it has no KL divergence. In a
+     * row that the answer fills, the score is at the last token */
     bool score_after;
     double gamma;       /* discount of a token; 0: 1 */
     double lambda;      /* of GAE; 0: 0.95; ZF_ZERO: 0 */
@@ -64,8 +64,8 @@ ZF_API double zf_group_deviation(const double *reward, const int32_t *group, int
                                  int32_t id);
 
 /* Rewards of tokens: -kl_reward (log p - reference), and at the last token of the answer the score,
- * within reward_clip, is added (with score_after, one place later). logp and reference may be NULL where kl_reward is
- * 0. score [texts]. desc NULL: the defaults. */
+ * within reward_clip, is added (with score_after, one place later). logp and reference may be NULL
+ * where kl_reward is 0. score [texts]. desc NULL: the defaults. */
 ZF_API void zf_token_rewards(const zf_answers *a, const double *score, const double *logp,
                              const double *reference, const zf_advantage_desc *desc,
                              double *reward);

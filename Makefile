@@ -419,9 +419,9 @@ test-rest: build/.needs-test-all
 	+@MAKE='$(MAKE)' sh tests/run.sh rest
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
-GROUPS      = unit mpi examples opt plan bert gpt consumers emulated nccl docs
+GROUPS      = unit mpi examples opt plan bert gpt consumers emulated
 MORE_GROUPS = oom clang dist asan more-asan ubsan tsan blas more-mpi more-consumers install fuzz neon \
-              cuda-check emulated-asan
+              cuda-check emulated-asan nccl docs
 
 test-unit test-oom: build/tests
 test-clang:         build/clang/tests

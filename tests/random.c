@@ -461,7 +461,7 @@ static bool check_ranks(test *t, uint64_t seed, const char *built)
 }
 
 #ifndef RANDOM_GRAPHS
-#define RANDOM_GRAPHS 150
+#define RANDOM_GRAPHS 100
 #endif
 #ifndef RANDOM_FIRST
 #define RANDOM_FIRST 1

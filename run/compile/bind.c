@@ -414,7 +414,7 @@ static zf_status zfi_check_masters(const zf_program *p)
     const zf_store *s = p->store;
     const int32_t count = zfi_len(s->tensors);
     /* by tensor: the index of its master weights + 1 */
-    int32_t *found = zfi_calloc(&g->memory, (size_t)count, sizeof *found);
+    int32_t *found = count ? zfi_calloc(&g->memory, (size_t)count, sizeof *found) : NULL;
     for (int32_t k = 0; found && k < count && !g->error.status; k++) {
         const zfi_stored *t = &s->tensors[k];
         if (t->role != ZFI_ROLE_MASTER || t->bucket < 0 || t->of < 0) continue;

@@ -196,10 +196,11 @@ same_tokens() {
 # What only plans gives the same from any compiler, and large models go the way of small ones.
 large='-bert_plan_small -bert_plan_medium -bert_plan_base'
 run_clang() { in_refusals build/clang/tests $large; }
-# One test measures how fast large products are, which takes long in this build. Two halves, for two
+# Some tests measure how fast large products are, which takes long in this build. Two halves, for two
 # cores.
-run_asan() { in_refusals build/asan/tests --part=1/2 $large -cost_alone; }
-run_more_asan() { in_refusals build/asan/tests --part=2/2 $large -cost_alone; }
+measured='-cost_alone -cost_of_ranks'
+run_asan() { in_refusals build/asan/tests --part=1/2 $large $measured; }
+run_more_asan() { in_refusals build/asan/tests --part=2/2 $large $measured; }
 run_ubsan() { suite_again build/ubsan/tests --times $large; }
 
 # Before version 14, gcc's ThreadSanitizer cannot live with all the randomness of newer kernels.
@@ -294,7 +295,7 @@ run_emulated_asan() {
     has_emulation build/emulated/asan/tests &&
         suite_again build/emulated/asan/tests --times tests/cuda tests/emulation \
             -nccl_stages_have_the_same_bits_in_bf16 -nccl_quantized -nccl_onebit -nccl_rank_stops \
-            -nccl_rank_has_a_bad_label -cuda_saved
+            -nccl_rank_has_a_bad_label -nccl_fast -nccl_groups -nccl_memory -cuda_saved
 }
 has_emulation() {
     [ -x "$1" ] || {

@@ -6,7 +6,6 @@
 #include "../frame/folder/tokenizing.h"
 #include "masked.h"
 #include "model.h"
-#include "recipe.h"
 
 #include <stdio.h>
 

@@ -3,6 +3,7 @@
 #define BERT_MASKED_H
 
 #include "../frame/model/session.h"
+#include "../frame/model/settings.h"
 #include "data/batch.h"
 #include "data/batchfile.h"
 
@@ -20,6 +21,10 @@ typedef struct masked_options {
     char phases[2][RECIPE_TEXT]; /* texts of its --phase */
 } masked_options;
 const masked_options *masked_options_of(const settings *o);
+
+/* For settings_desc.choose, of masked_options.recipe (recipe.c): the phases of the recipe become those
+ * of o, and *list the defaults of other options. */
+bool recipe_choose(void *masked, settings *o, const settings_default **list, zf_error *error);
 
 /* dataset.own */
 typedef struct masked_data {

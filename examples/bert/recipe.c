@@ -12,7 +12,7 @@
  * warm-ups and decays; the second phase has B/2 examples and a quarter of the tokens is the first
  * one's length. Rates go with the square root of the batch, as the variance of a mean of B
  * gradients goes with 1/B. */
-#include "recipe.h"
+#include "masked.h"
 #include "../frame/options/fail.h"
 
 #include <math.h>

@@ -20,7 +20,7 @@ logs=build/test
 mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
-groups_of_test='emulated unit mpi consumers bert gpt examples opt plan'
+groups_of_test='unit emulated mpi consumers bert gpt examples opt plan'
 groups_of_rest='nccl asan more-asan clang emulated-asan tsan docs neon cuda-check dist more-mpi blas
                 more-consumers install fuzz'
 

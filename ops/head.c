@@ -38,8 +38,9 @@
  * bf16: the same with bf16 products, for which dz is rounded. Between steps 1 and 3 exponentials
  * are f16, so that as many bytes hold twice as many rows; dz replaces them. The largest of a chunk
  * is 1, which f16 holds: dz at the label of a row whose loss is almost 0 has no other error than in
- * f32. f16: its range is too small for dz, so x and w are converted to f32, a tile and a chunk at a
- * time. All sums are in f32.
+ * f32.
+ * f16: its range is too small for dz, so x and w are converted to f32, a tile and a chunk at a time.
+ * All sums are in f32.
  *
  * dx is summed within groups of neighbouring chunks, then over the groups. Tiles, chunks and groups
  * depend on the shape alone. Where there are more threads than groups, they share the columns of dw

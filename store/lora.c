@@ -5,8 +5,7 @@
  *
  * and B becomes zeros. Products are computed in f64 and rounded once. */
 
-/* ----------------------------------------------------------------------------------------
- * copies */
+/* --------------------------------------------------------------------------------------- copies */
 
 /* The tensor from which tensor k of the adapter `to` takes its values; -1 with the store's
  * error. */
@@ -72,8 +71,7 @@ ZF_API zf_status zf_lora_copy(zf_store *s, const char *to, const char *from)
     return status;
 }
 
-/* ----------------------------------------------------------------------------------------
- * merging */
+/* -------------------------------------------------------------------------------------- merging */
 
 /* The ends of the names of products' parameters. */
 typedef struct zfi_low_ends {

@@ -150,8 +150,7 @@ static zf_status feed(session *s, const void *batch, int64_t part, int64_t parts
                                   (size_t)(rows / 2) * sizeof *b->weight);
 }
 
-/* -------------------------------------------------------------------------------------
- * reference */
+/* ------------------------------------------------------------------------------------ reference */
 
 static int64_t references(const dataset *d, const settings *o)
 {
@@ -198,8 +197,7 @@ static bool refer(session *s, const dataset *d, float *reference, zf_error *erro
     return good && !ranks_add(s->comm, reference, data->pairs.tokens, error);
 }
 
-/* ----------------------------------------------------------------------------------------
- * scores */
+/* --------------------------------------------------------------------------------------- scores */
 
 enum { LOSS, ACCURACY, MARGIN, CHOSEN, REJECTED };
 

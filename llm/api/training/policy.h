@@ -8,8 +8,7 @@
  *     zf_policy p = zf_policy_loss(&rows, &(zf_policy_desc){.loss = ZF_POLICY_DAPO});
  * / */
 
-/* ----------------------------------------------------------------------------------------
- * actors */
+/* --------------------------------------------------------------------------------------- actors */
 
 /* The ratio of a token is rho = exp(log p - old), its loss -min(rho A, clip(rho, 1 - low, 1 + high)
  * A) (Schulman et al. 2017). They differ in what is averaged, which zf_policy_weights says. */
@@ -69,8 +68,7 @@ typedef struct zf_policy {
 /* log p - old and log p - reference are taken within +-20. */
 ZF_API zf_policy zf_policy_loss(const zf_policy_rows *rows, const zf_policy_desc *desc);
 
-/* ----------------------------------------------------------------------------------------
- * critics */
+/* -------------------------------------------------------------------------------------- critics */
 
 typedef struct zf_value_desc {
     double clip; /* values may move so far from the old ones; 0: 0.2 */

@@ -105,26 +105,34 @@ static bool zfi_parse_dtype(zfi_parser *p, zf_dtype *dtype)
     return zfi_parse_fail(p, "expected a dtype: f32, bf16, f16, f64, i32, i64, u8 or bool");
 }
 
+/* The next word as one of the axes from `first` on; ZF_OVERS: it is none. */
+static int32_t zfi_parse_axis_name(zfi_parser *p, int32_t first, const char **word, int *length)
+{
+    int32_t over = first;
+    *word = zfi_word(p, length);
+    while (over < ZF_OVERS && ((int)strlen(zfi_axis_names[over]) != *length ||
+                               memcmp(zfi_axis_names[over], *word, (size_t)*length)))
+        over++;
+    return over;
+}
+
 /* The axis of a type that follows `mark`; 0: the mark does not come next, or the axis is wrong. */
 static int32_t zfi_parse_axis_after(zfi_parser *p, char mark, uint8_t *seen)
 {
     int length;
     const char *word;
+    int32_t over;
     if (p->at == p->end || *p->at != mark) return 0;
     p->at++;
-    word = zfi_word(p, &length);
-    for (int32_t over = ZF_OVER_TENSOR; over < ZF_OVERS; over++) {
-        if ((int)strlen(zfi_axis_names[over]) != length ||
-            memcmp(zfi_axis_names[over], word, (size_t)length))
-            continue;
-        if (*seen & zfi_axis_bit(over)) {
-            zfi_parse_fail(p, "the type has the axis %s twice", zfi_axis_names[over]);
-            return 0;
-        }
+    over = zfi_parse_axis_name(p, ZF_OVER_TENSOR, &word, &length);
+    if (over == ZF_OVERS)
+        zfi_parse_fail(p, "after %c comes one of the axes tensor, context, expert, pipe", mark);
+    else if (*seen & zfi_axis_bit(over))
+        zfi_parse_fail(p, "the type has the axis %s twice", zfi_axis_names[over]);
+    else {
         *seen |= zfi_axis_bit(over);
         return over;
     }
-    zfi_parse_fail(p, "after %c comes one of the axes tensor, context, expert, pipe", mark);
     return 0;
 }
 
@@ -295,13 +303,10 @@ static bool zfi_parse_role(zfi_parser *p, zfi_new *n)
 static bool zfi_parse_axis(zfi_parser *p, int64_t *all)
 {
     zfi_other_axes *axes = &p->graph->axes;
-    int32_t over = ZF_OVER_DATA;
     int64_t ranks;
     int length;
-    const char *word = zfi_word(p, &length);
-    while (over < ZF_OVERS && ((int)strlen(zfi_axis_names[over]) != length ||
-                               memcmp(zfi_axis_names[over], word, (size_t)length)))
-        over++;
+    const char *word;
+    const int32_t over = zfi_parse_axis_name(p, ZF_OVER_DATA, &word, &length);
     if (over == ZF_OVERS)
         return zfi_parse_fail(p, "'%.*s' is none of the axes data, tensor, context, expert, pipe",
                               length < 40 ? length : 40, word);

@@ -114,29 +114,27 @@ using zfd_attention_by_waves = typename std::conditional<
                            zfd_by_waves<CORE, T, D, 32>>,
     zfd_attention_by_threads<T, D, D == 64 ? 32 : 16>>::type;
 
+template <class T, int D>
+using zfd_attention_without_cores = zfd_attention_by_threads<T, D, D == 64 ? 32 : 16>;
+template <class T, int D> using zfd_attention_by_mfma = zfd_attention_by_waves<zfd_mfma, T, D>;
+template <class T, int D> using zfd_attention_by_wmma = zfd_attention_by_waves<zfd_wmma, T, D>;
+
+#define ZFD_TILE_WIDTHS(l, CORES, BY, T, d, of, ...)                                               \
+    if (zfd_device_of(l)->cores == CORES && (d) <= 64) {                                           \
+        typedef BY<T, 64> of;                                                                      \
+        __VA_ARGS__                                                                                \
+    } else if (zfd_device_of(l)->cores == CORES) {                                                 \
+        typedef BY<T, 128> of;                                                                     \
+        __VA_ARGS__                                                                                \
+    } else
 #define ZFD_PLAIN_WIDTHS(l, T, d, of, ...)                                                         \
     if (zfd_device_of(l)->cores != ZFD_MMA && (d) > 128) {                                         \
         typedef zfd_attention_of_wide<T> of;                                                       \
         __VA_ARGS__                                                                                \
-    } else if (zfd_device_of(l)->cores == ZFD_NO_CORES && (d) <= 64) {                             \
-        typedef zfd_attention_by_threads<T, 64, 32> of;                                            \
-        __VA_ARGS__                                                                                \
-    } else if (zfd_device_of(l)->cores == ZFD_NO_CORES) {                                          \
-        typedef zfd_attention_by_threads<T, 128, 16> of;                                           \
-        __VA_ARGS__                                                                                \
-    } else if (zfd_device_of(l)->cores == ZFD_MFMA && (d) <= 64) {                                 \
-        typedef zfd_attention_by_waves<zfd_mfma, T, 64> of;                                        \
-        __VA_ARGS__                                                                                \
-    } else if (zfd_device_of(l)->cores == ZFD_MFMA) {                                              \
-        typedef zfd_attention_by_waves<zfd_mfma, T, 128> of;                                       \
-        __VA_ARGS__                                                                                \
-    } else if (zfd_device_of(l)->cores == ZFD_WMMA && (d) <= 64) {                                 \
-        typedef zfd_attention_by_waves<zfd_wmma, T, 64> of;                                        \
-        __VA_ARGS__                                                                                \
-    } else if (zfd_device_of(l)->cores == ZFD_WMMA) {                                              \
-        typedef zfd_attention_by_waves<zfd_wmma, T, 128> of;                                       \
-        __VA_ARGS__                                                                                \
-    } else
+    } else                                                                                         \
+        ZFD_TILE_WIDTHS(l, ZFD_NO_CORES, zfd_attention_without_cores, T, d, of, __VA_ARGS__)       \
+        ZFD_TILE_WIDTHS(l, ZFD_MFMA, zfd_attention_by_mfma, T, d, of, __VA_ARGS__)                 \
+        ZFD_TILE_WIDTHS(l, ZFD_WMMA, zfd_attention_by_wmma, T, d, of, __VA_ARGS__)
 #else
 #define ZFD_PLAIN_WIDTHS(...)
 #endif

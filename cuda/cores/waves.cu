@@ -27,25 +27,35 @@
 #define ZFD_HAS_WMMA 0
 #endif
 
+/* What instructions take: vectors of COUNT floats, and of as many operands of 16 bits. */
+template <int COUNT> struct zfd_vectors {
+    typedef __attribute__((ext_vector_type(COUNT))) float sums;
+    typedef __attribute__((ext_vector_type(COUNT))) short words; /* bf16 */
+    typedef __attribute__((ext_vector_type(COUNT))) _Float16 halves;
+};
+
+/* The same bytes as another type. */
+template <class TO, class FROM> __device__ __forceinline__ TO zfd_bytes_as(const FROM &from)
+{
+    static_assert(sizeof(TO) == sizeof(FROM), "as many bytes");
+    TO to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+
 /* c += a b, for what this lane has of each. */
 template <class T>
 __device__ __forceinline__ void zfd_mfma_add(float (&c)[4], const T (&a)[4], const T (&b)[4])
 {
 #if ZFD_HAS_MFMA
-    typedef __attribute__((ext_vector_type(4))) float sums;
-    typedef __attribute__((ext_vector_type(4))) short words;
-    typedef __attribute__((ext_vector_type(4))) _Float16 halves;
-    sums z;
-    memcpy(&z, c, sizeof z);
-    if constexpr (std::is_same<T, zfd_bf16>::value) {
-        words x, y;
-        memcpy(&x, a, sizeof x), memcpy(&y, b, sizeof y);
-        z = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(x, y, z, 0, 0, 0);
-    } else {
-        halves x, y;
-        memcpy(&x, a, sizeof x), memcpy(&y, b, sizeof y);
-        z = __builtin_amdgcn_mfma_f32_16x16x16f16(x, y, z, 0, 0, 0);
-    }
+    typedef zfd_vectors<4> v;
+    v::sums z = zfd_bytes_as<v::sums>(c);
+    if constexpr (std::is_same<T, zfd_bf16>::value)
+        z = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(zfd_bytes_as<v::words>(a),
+                                                      zfd_bytes_as<v::words>(b), z, 0, 0, 0);
+    else
+        z = __builtin_amdgcn_mfma_f32_16x16x16f16(zfd_bytes_as<v::halves>(a),
+                                                  zfd_bytes_as<v::halves>(b), z, 0, 0, 0);
     memcpy(c, &z, sizeof z);
 #else
     (void)c, (void)a, (void)b;
@@ -56,20 +66,15 @@ template <class T>
 __device__ __forceinline__ void zfd_wmma_add(float (&c)[8], const T (&a)[16], const T (&b)[16])
 {
 #if ZFD_HAS_WMMA
-    typedef __attribute__((ext_vector_type(8))) float sums;
-    typedef __attribute__((ext_vector_type(16))) short words;
-    typedef __attribute__((ext_vector_type(16))) _Float16 halves;
-    sums z;
-    memcpy(&z, c, sizeof z);
-    if constexpr (std::is_same<T, zfd_bf16>::value) {
-        words x, y;
-        memcpy(&x, a, sizeof x), memcpy(&y, b, sizeof y);
-        z = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(x, y, z);
-    } else {
-        halves x, y;
-        memcpy(&x, a, sizeof x), memcpy(&y, b, sizeof y);
-        z = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(x, y, z);
-    }
+    typedef zfd_vectors<16> v;
+    typedef zfd_vectors<8>::sums sums;
+    sums z = zfd_bytes_as<sums>(c);
+    if constexpr (std::is_same<T, zfd_bf16>::value)
+        z = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(zfd_bytes_as<v::words>(a),
+                                                        zfd_bytes_as<v::words>(b), z);
+    else
+        z = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(zfd_bytes_as<v::halves>(a),
+                                                       zfd_bytes_as<v::halves>(b), z);
     memcpy(c, &z, sizeof z);
 #else
     (void)c, (void)a, (void)b;

@@ -51,7 +51,8 @@ static void zfi_gather_held(zf_graph *g, int32_t cache)
     if (bits)
         x = zfi_append_nodes(g, quantize, zfi_with({.i = bits}, {.i = block}, {.i = scale}), x);
     if (mesh && g->shards == g->world) x = zfi_gather_over(g, ZF_OVER_NODE, x, 0);
-    x = zfi_gather_over(g, mesh ? ZF_OVER_LOCAL : zfi_mesh_data(zfi_mesh_of(g)), x, bits ? 0 : cache);
+    x = zfi_gather_over(g, mesh ? ZF_OVER_LOCAL : zfi_mesh_data(zfi_mesh_of(g)), x,
+                        bits ? 0 : cache);
     if (!bits) return;
     x = zfi_append_nodes(
         g, dequantize,

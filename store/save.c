@@ -422,8 +422,7 @@ static zf_status zfi_save_begin(zfi_saving *s)
     if (status) return zfi_fail(&store->error, status, "zf_save: the backend failed");
     s->whole.rank = -1;
     /* in the order in which ranks have shards */
-    s->parts.rank = zfi_mesh_shard(zfi_mesh_along_data(store->world,
-                                                       zfi_store_nodes(store)),
+    s->parts.rank = zfi_mesh_shard(zfi_mesh_along_data(store->world, zfi_store_nodes(store)),
                                    store->world, store->rank);
     s->memory = zfi_memory_of(&store->memory.allocator);
     s->piece = zfi_realloc(&s->memory, NULL, 0, ZFI_PIECE);

@@ -561,7 +561,8 @@ ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_e
         zfi_comm_agree(d.comm, &mine);
     }
     if (!mine.status && d.comm)
-        zfi_measure_link(d.comm, zfi_mesh_along_data(d.comm->world, d.nodes), in, out, &measured, &mine);
+        zfi_measure_link(d.comm, zfi_mesh_along_data(d.comm->world, d.nodes), in, out, &measured,
+                         &mine);
     if (!mine.status && d.comm) zfi_share_cost(d.comm, &measured, &mine);
     if (in) backend->release(backend->self, in, bytes);
     if (out) backend->release(backend->self, out, bytes);

@@ -82,6 +82,14 @@ ZF_API zf_status zf_param_groups(zf_graph *graph, const zf_param_group *groups, 
  * gradients and no states, and are not reduced; zf_zero and zf_offload shard, gather and move them
  * like other parameters.
  *
+ * Of a target that is a table of rows (zf_embedding) the rows get the product:
+ *
+ *     table[id] + alpha / rank A[id] B^T
+ *
+ * A is M.lora_embedding_A.weight [rows, rank], zeros; B is M.lora_embedding_B.weight [width, rank],
+ * normal with deviation 1. There is no dropout. Products with the same parameter, as those of a head
+ * that is tied to it, stay those of the base.
+ *
  * A weight may hold records (zf_param_desc.quantized), for zf_quantized_linear (QLoRA, Dettmers et
  * al. 2023): it is converted to floats a tile at a time, forward and backward.
  *
@@ -104,8 +112,8 @@ typedef struct zf_lora_desc {
     bool rslora;  /* alpha / sqrt(rank) instead (Kalajdzievski 2023) */
     double dropout;
     /* Modules, by their whole names or by the part after a dot in them, separated by commas; each
-     * must be found. NULL, or "all-linear": all weights of products, except those of the last
-     * product, which only losses and outputs read */
+     * must be found. NULL, or "all-linear": all weights of products, except tables and those of the
+     * last product, which only losses and outputs read */
     const char *targets;
     /* Parameters that stay trained, separated by commas: names of parameters, names of modules as
      * those of targets, with all parameters below them, and patterns of either with * and ?

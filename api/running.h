@@ -292,9 +292,10 @@ ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from);
 ZF_API zf_status zf_ema_copy(zf_store *to, zf_store *from, const char *training);
 
 /* Adds the products of zf_lora to the weights: weight += scale B A, for each parameter
- * M.lora_A.weight of the store; with a name in the desc, for each M.lora_A.NAME.weight. B becomes
- * zeros, so programs with the adapter compute the same results, except for the rounding of the
- * weight. The desc gives name, alpha, alphas and rslora; its rank and ranks, where rank is not 0,
+ * M.lora_A.weight of the store; with a name in the desc, for each M.lora_A.NAME.weight; of a table
+ * weight += scale A B^T, for M.lora_embedding_A.weight. B becomes zeros, of a table A, so programs
+ * with the adapter compute the same results, except for the rounding of the weight, and where a
+ * table is a weight of products as well (a tied head): these read the sum. The desc gives name, alpha, alphas and rslora; its rank and ranks, where rank is not 0,
  * must be those of all these; other members are ignored. Kept parameters are not changed. A square
  * weight is [out, in]. Master weights become those of the rounded weight. All ranks must call it
  * where tensors are sharded. desc NULL: defaults. */

@@ -3,7 +3,11 @@
  *
  *     M.weight [out, in] += scale  M.lora_B.weight [out, rank]  M.lora_A.weight [rank, in]
  *
- * and B becomes zeros. Products are computed in f64 and rounded once. */
+ * and B becomes zeros; of a table
+ *
+ *     M.weight [rows, width] += scale  lora_embedding_A [rows, rank]  lora_embedding_B [width, rank]^T
+ *
+ * and A becomes zeros. Products are computed in f64 and rounded once. */
 
 /* --------------------------------------------------------------------------------------- copies */
 
@@ -73,18 +77,42 @@ ZF_API zf_status zf_lora_copy(zf_store *s, const char *to, const char *from)
 
 /* -------------------------------------------------------------------------------------- merging */
 
-/* The ends of the names of products' parameters. */
-typedef struct zfi_low_ends {
+/* A kind of pairs: the ends of the names of A and B, with the adapter's name, and what the shapes of
+ * the weight, A and B must be. */
+typedef struct zfi_low_kind {
     char a[ZFI_ADAPTER_NAME], b[ZFI_ADAPTER_NAME];
-} zfi_low_ends;
+    bool table;
+} zfi_low_kind;
+
+enum { ZFI_LOW_KINDS = 2 };
+
+static void zfi_name_kinds(zfi_low_kind kinds[ZFI_LOW_KINDS], const char *adapter)
+{
+    static const zfi_low_names *const names[ZFI_LOW_KINDS] = {&zfi_lora_names, &zfi_table_names};
+    for (int k = 0; k < ZFI_LOW_KINDS; k++) {
+        zfi_adapter_name(kinds[k].a, adapter, names[k]->a);
+        zfi_adapter_name(kinds[k].b, adapter, names[k]->b);
+        kinds[k].table = k == 1;
+    }
+}
+
+/* The kind of which tensor k is an A; NULL: of none. */
+static const zfi_low_kind *zfi_low_kind_of(const zfi_low_kind kinds[ZFI_LOW_KINDS], const zfi_stored *t)
+{
+    for (int k = 0; t->op == ZF_OP_param && k < ZFI_LOW_KINDS; k++)
+        if (zfi_ends_in(t->name, kinds[k].a)) return &kinds[k];
+    return NULL;
+}
 
 /* One adapter: its tensors, and the room that it needs. */
 typedef struct zfi_merged {
     int32_t weight, a, b;
     int64_t in, out, rank;
-    bool turned; /* the weight is [in, out] */
-    size_t bytes; /* of room: */
-    char *raw;    /* a whole tensor as it is stored, */
+    int64_t a_rank, a_in; /* from one number of A to the next along its axes */
+    bool turned;          /* the weight is [in, out] */
+    int32_t begins;       /* that of A and B that begins as zeros */
+    size_t bytes;         /* of room: */
+    char *raw;            /* a whole tensor as it is stored, */
     double *low[2], *row; /* A and B, and a row of the weight */
 } zfi_merged;
 
@@ -99,41 +127,50 @@ static int32_t zfi_adapted(const zf_store *s, int32_t k, const char *end, char *
     return zfi_store_find(s, name);
 }
 
+/* The sizes that the shapes have, or false: they do not fit. */
+static bool zfi_merge_sizes(zfi_merged *m, const zf_shape *w, const zf_shape *a, const zf_shape *b,
+                            bool table)
+{
+    if (a->rank != 2 || b->rank != 2 || w->rank != 2) return false;
+    m->rank = a->dims[table ? 1 : 0], m->in = a->dims[table ? 0 : 1], m->out = b->dims[0];
+    m->a_rank = table ? 1 : m->in, m->a_in = table ? m->rank : 1;
+    m->turned = table || w->dims[0] != m->out || w->dims[1] != m->in;
+    return m->rank && b->dims[1] == m->rank && w->dims[m->turned ? 0 : 1] == m->in &&
+           w->dims[m->turned ? 1 : 0] == m->out;
+}
+
 /* Finds the tensors of the adapter whose A is tensor k, and checks their shapes. */
 static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d,
-                                const zfi_low_ends *end, zfi_merged *m)
+                                const zfi_low_kind *kind, zfi_merged *m)
 {
     const zfi_stored *a = &s->tensors[k], *b, *w;
-    const zf_shape *sa = &a->shape, *sb, *sw;
     char name[600 + ZFI_ADAPTER_NAME];
     *m = (zfi_merged){.a = k, .b = -1};
-    if ((m->weight = zfi_adapted(s, k, end->a, name, sizeof name)) < 0)
+    if ((m->weight = zfi_adapted(s, k, kind->a, name, sizeof name)) < 0)
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                         "zf_lora_merge: \"%.200s\" is of \"%.200s\", which the store does not have",
                         a->name, name);
-    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(a->name) - strlen(end->a)), a->name, end->b);
+    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(a->name) - strlen(kind->a)), a->name, kind->b);
     if ((m->b = zfi_store_find(s, name)) < 0)
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                         "zf_lora_merge: there is \"%.200s\", and no \"%.200s\"", a->name, name);
     w = &s->tensors[m->weight], b = &s->tensors[m->b];
-    sb = &b->shape, sw = &w->shape;
+    m->begins = kind->table ? m->a : m->b;
     if (w->dtype == ZF_U8)
         return zfi_fail(&s->error, ZF_ERR_DTYPE,
                         "zf_lora_merge: \"%.200s\" is quantised: merge into a store that has it as "
                         "floats",
                         w->name);
-    if (sa->rank == 2 && sb->rank == 2 && sw->rank == 2) {
-        m->rank = sa->dims[0], m->in = sa->dims[1], m->out = sb->dims[0];
-        m->turned = sw->dims[0] != m->out || sw->dims[1] != m->in;
-    }
-    if (!m->rank || sb->dims[1] != m->rank || (d->rank && zfi_rank_of(d, w->name) != m->rank) ||
-        (m->turned && (sw->dims[0] != m->in || sw->dims[1] != m->out))) {
+    if (!zfi_merge_sizes(m, &w->shape, &a->shape, &b->shape, kind->table) ||
+        (d->rank && zfi_rank_of(d, w->name) != m->rank)) {
         char type[3][ZFI_TYPE_TEXT];
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
-                        "zf_lora_merge: %.120s is %s, A %s and B %s; they must be [out, in], [rank, "
-                        "in] and [out, rank]%s",
-                        w->name, zfi_type_text(type[0], w->dtype, sw),
-                        zfi_type_text(type[1], a->dtype, sa), zfi_type_text(type[2], b->dtype, sb),
+                        "zf_lora_merge: %.120s is %s, A %s and B %s; they must be %s%s", w->name,
+                        zfi_type_text(type[0], w->dtype, &w->shape),
+                        zfi_type_text(type[1], a->dtype, &a->shape),
+                        zfi_type_text(type[2], b->dtype, &b->shape),
+                        kind->table ? "[rows, width], [rows, rank] and [width, rank]"
+                                    : "[out, in], [rank, in] and [out, rank]",
                         d->rank ? ", of the rank that is given" : "");
     }
     m->bytes = zfi_stored_bytes(w);
@@ -150,9 +187,9 @@ static void zfi_merge_row(const zfi_merged *m, int64_t i, double scale)
     const double *a = m->low[0], *b = m->low[1];
     int64_t n = m->turned ? m->out : m->in;
     for (int64_t p = 0; p < m->rank; p++) {
-        double x = scale * (m->turned ? a[p * m->in + i] : b[i * m->rank + p]);
+        const double x = scale * (m->turned ? a[p * m->a_rank + i * m->a_in] : b[i * m->rank + p]);
         for (int64_t k = 0; k < n; k++)
-            m->row[k] += x * (m->turned ? b[k * m->rank + p] : a[p * m->in + k]);
+            m->row[k] += x * (m->turned ? b[k * m->rank + p] : a[p * m->a_rank + k * m->a_in]);
     }
 }
 
@@ -179,8 +216,8 @@ static zf_status zfi_merge_one(zf_store *s, zfi_merged *m, double scale)
     }
     status = zfi_store_put(s, m->weight, m->raw, &s->error);
     if (status) return status;
-    memset(m->raw, 0, zfi_stored_bytes(&s->tensors[m->b]));
-    return zfi_store_put(s, m->b, m->raw, &s->error);
+    memset(m->raw, 0, zfi_stored_bytes(&s->tensors[m->begins]));
+    return zfi_store_put(s, m->begins, m->raw, &s->error);
 }
 
 /* Where neither alpha nor rank is given, alpha is the rank of the pair. */
@@ -197,18 +234,16 @@ ZF_API zf_status zf_lora_merge(zf_store *s, const zf_lora_desc *desc)
     size_t most = 0;
     char *room = NULL;
     zf_status status = ZF_OK;
-    zfi_low_ends end;
+    zfi_low_kind kinds[ZFI_LOW_KINDS];
     if (!s) return ZF_ERR_ARGUMENT;
     s->error = (zf_error){ZF_OK, ""};
     if (!d.name) d.name = "";
-    zfi_adapter_name(end.a, d.name, zfi_lora_a);
-    zfi_adapter_name(end.b, d.name, zfi_lora_b);
+    zfi_name_kinds(kinds, d.name);
     for (int pass = 0; pass < 2 && !status; pass++) {
         for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++) {
+            const zfi_low_kind *kind = zfi_low_kind_of(kinds, &s->tensors[k]);
             zfi_merged m;
-            if (s->tensors[k].op != ZF_OP_param || !zfi_ends_in(s->tensors[k].name, end.a) ||
-                (status = zfi_merge_look(s, k, &d, &end, &m)))
-                continue;
+            if (!kind || (status = zfi_merge_look(s, k, &d, kind, &m))) continue;
             if (m.bytes > most) most = m.bytes;
             if (!pass) continue;
             m.low[0] = (double *)(void *)room, m.low[1] = m.low[0] + m.rank * m.in;
@@ -219,7 +254,7 @@ ZF_API zf_status zf_lora_merge(zf_store *s, const zf_lora_desc *desc)
         if (pass || status) continue;
         if (!most)
             status = zfi_fail(&s->error, ZF_ERR_MISMATCH,
-                              "zf_lora_merge: the store has no parameter NAME%s", end.a);
+                              "zf_lora_merge: the store has no parameter NAME%s", kinds[0].a);
         else if (!(room = zfi_realloc(&s->memory, NULL, 0, most))) status = zfi_nomem(&s->error);
         else status = s->backend->synchronize(s->backend->self, &s->error);
     }

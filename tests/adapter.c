@@ -224,6 +224,13 @@ TEST_ONCE(adapter_that_keeps_modules_trains_as_by_peft)
     if (!t->failed) check_tuned(t, &(tuned){"tied", "qwen2", false, 3e-3, NULL, 0});
 }
 
+/* Of a word embedding and of the head, and of a word embedding to which the head is tied. */
+TEST_ONCE(adapter_of_words_trains_as_by_peft)
+{
+    check_tuned(t, &(tuned){"words", "llama2", false, 3e-3, NULL, 0});
+    if (!t->failed) check_tuned(t, &(tuned){"tied-words", "llama3", true, 3e-3, NULL, 0});
+}
+
 TEST_ONCE(adapter_of_several_ranks_trains_as_by_peft)
 {
     check_tuned(t, &(tuned){"uneven", "qwen2", false, 3e-3, NULL, 0});
@@ -482,6 +489,31 @@ TEST_ONCE(adapter_with_kept_modules_is_saved_resumed_and_merged)
     if (!t->failed) check_saved(t, MODELS "qwen2", "--lora targets=v_proj,keep=*.q_proj.bias", 0);
 }
 
+/* The same of products of a word embedding and of the head. Where these are one parameter, the sum
+ * would be another model. */
+TEST_ONCE(adapter_of_words_is_saved_resumed_and_merged)
+{
+    char line[900];
+    zf_error error = {ZF_OK, ""};
+    session s;
+    bool can;
+    check_saved(t, MODELS "llama2", "--lora r=3,targets=embed_tokens,lm_head,q_proj,dropout=0.2", 0);
+    snprintf(line, sizeof line, "merge --model " MODELS "llama3 --adapter " GOLDEN "tied-words %s",
+             test_path("adapter-tied-merged"));
+    CHECK(t, run_line(line) == EXIT_FAILED);
+    if (!open_adapted(&s, MODELS "llama3", GOLDEN "tied-words", 0, &error))
+        OK(t, error.status, error.text);
+    can = zf_adapter_can_merge(s.graph, &llm_sample.exchange, &error);
+    session_close(&s);
+    CHECK(t, !can);
+    CHECK_TEXT(t, error.text,
+               "the adapter changes model.embed_tokens.weight where tokens are read and not in the "
+               "head, which is tied to it: the sum would change both; use the adapter as it is");
+    snprintf(line, sizeof line, "merge --model " MODELS "llama2 --adapter " GOLDEN "words %s",
+             test_path("adapter-words-merged"));
+    CHECK(t, run_line(line) == EXIT_GOOD);
+}
+
 /* All parameters of a model with windows, grouped heads and a tied head: ranks, stages, prefetch,
  * offload, recomputing and an interruption leave the same bits. */
 TEST_ONCE(full_tuning_keeps_the_bits)
@@ -669,6 +701,38 @@ TEST_ONCE(adapter_whose_kept_modules_do_not_fit_is_refused)
                     "adapter_config.json must have \"ensure_weight_tying\": true"));
 }
 
+/* Changes the last bits of the first number of a folder's tensors. */
+static bool change_number(const char *folder)
+{
+    char path[400];
+    unsigned char *bytes;
+    zf_text text = {.at = NULL};
+    zf_error error = {ZF_OK, ""};
+    bool good;
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder);
+    good = zf_text_read(path, &text, &error);
+    bytes = (unsigned char *)text.at;
+    if (good) bytes[8 + bytes[0] + 256 * bytes[1]] ^= 1;
+    good = good && zf_file_save(path, text.at, text.count, &error);
+    zf_text_free(&text);
+    return good;
+}
+
+/* Weights of the embedding and of the head, which PEFT repeats, are those of the model. */
+TEST_ONCE(adapter_of_other_words_is_refused)
+{
+    const char *folder = test_path("adapter-words-varied");
+    CHECK_TEXT(t, refusal("llama2", GOLDEN "words"), "");
+    CHECK_TEXT(t, refusal("llama3", GOLDEN "tied-words"), "");
+    CHECK(t, vary(folder, "words", "\"r\": 2", "\"r\": 2") && change_number(folder));
+    CHECK(t, strstr(refusal("llama2", folder),
+                    "base_model.model.lm_head.base_layer.weight differs from that of the model: it is "
+                    "an adapter of another one"));
+    CHECK(t, vary(folder, "words", "\"r\": 2", "\"r\": 2") &&
+                 rename_tensor(folder, "lm_head.base_layer.weight", "lm_heat.base_layer.weight"));
+    CHECK(t, strstr(refusal("llama2", folder), "lm_heat.base_layer.weight fits no weight of the model"));
+}
+
 /* The tensors of a module come in twos. */
 TEST_ONCE(adapter_without_one_of_its_tensors_is_refused)
 {
@@ -678,7 +742,7 @@ TEST_ONCE(adapter_without_one_of_its_tensors_is_refused)
         {"layers.1.self_attn.q_proj.lora_A", "layers.1.self_attn.x_proj.lora_B",
          "layers.1.self_attn.x_proj.lora_B.weight fits no weight of the model: it is an adapter of "
          "another one"},
-        {"_proj.lora_A.weight", "_xxxx.lora_B.weight", " has no lora_A.weight"},
+        {"_proj.lora_A.weight", "_xxxx.lora_B.weight", " has no lora_A.weight and no lora_embedding_A"},
         {"layers.1.self_attn.q_proj.lora_B", "layers.1.self_attn.x_proj.lora_B",
          "there is no tensor base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"}};
     const char *folder = test_path("adapter-halved");

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char zfl_before[] = "base_model.model.", zfl_layer_bias[] = ".base_layer.bias";
+static const char zfl_before[] = "base_model.model.", zfl_layer[] = ".base_layer";
 
 /* The digest of a text of the description goes on from another one. */
 static uint64_t zfl_note_text(uint64_t digest, const char *what, const char *text)
@@ -35,7 +35,8 @@ struct zf_adapter {
     zf_weights *weights;
     zf_lora_desc desc;
     zf_text targets, keep, ranks, alphas;
-    bool ties; /* what is kept of tied weights is kept of both */
+    bool ties;    /* what is kept of tied weights is kept of both */
+    bool repeats; /* the files have weights of the base: of the embedding and of the head */
     char path[ZF_FOLDER_PATH]; /* of the tensors */
 };
 
@@ -141,15 +142,36 @@ static bool zfl_adapter_read_config(zf_adapter *a, zf_error *error)
     return !error->status;
 }
 
-/* The name of a tensor in the base: NAME of base_model.model.NAME. Older files have no
- * base_model.model. A bias next to a product is MODULE.base_layer.bias. */
+/* Writes a name with another end: of a product, that of its parameter. */
+static void zfl_param_name(const char *in_files, char name[ZFL_PARAM_NAME])
+{
+    snprintf(name, ZFL_PARAM_NAME, "%s", in_files);
+    for (int k = 0; k < ZFL_LOWS; k++)
+        if (zfl_ends_in(in_files, zfl_lows[k].file))
+            snprintf(name, ZFL_PARAM_NAME, "%.*s%s",
+                     (int)(strlen(in_files) - strlen(zfl_lows[k].file)), in_files,
+                     zfl_lows[k].param);
+}
+
+/* Where MODULE.base_layer.NAME has .base_layer; NULL: it has none. */
+static const char *zfl_layer_in(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    const size_t before = dot ? (size_t)(dot - name) : 0, length = sizeof zfl_layer - 1;
+    return before > length && !memcmp(dot - length, zfl_layer, length) ? dot - length : NULL;
+}
+
+/* The name of the parameter of a tensor: NAME of base_model.model.NAME. Older files have no
+ * base_model.model. A parameter of the base next to a product is MODULE.base_layer.NAME. */
 static const char *zfl_name_in_base(const zf_adapter *a, int32_t index, char name[ZFL_PARAM_NAME])
 {
     const char *whole = zf_weights_name(a->weights, index), *layer;
     if (zfl_begins(whole, zfl_before)) whole += sizeof zfl_before - 1;
-    layer = zfl_ends_in(whole, zfl_layer_bias) ? whole + strlen(whole) - strlen(zfl_layer_bias) : NULL;
-    if (layer) snprintf(name, ZFL_PARAM_NAME, "%.*s.bias", (int)(layer - whole), whole);
-    else snprintf(name, ZFL_PARAM_NAME, "%s", whole);
+    layer = zfl_layer_in(whole);
+    if (layer)
+        snprintf(name, ZFL_PARAM_NAME, "%.*s%s", (int)(layer - whole), whole,
+                 layer + sizeof zfl_layer - 1);
+    else zfl_param_name(whole, name);
     return name;
 }
 
@@ -262,9 +284,10 @@ static bool zfl_has_biases(const zf_adapter *a)
 /* What a tensor says of the description. */
 static bool zfl_read_module(zf_adapter *a, const char *name, const char *whole, zf_error *error)
 {
+    const struct zfl_low *low = zfl_low_of(name);
     char module[ZFL_PARAM_NAME];
-    if (zfl_ends_in(name, zfl_end_a)) {
-        snprintf(module, sizeof module, "%.*s", (int)(strlen(name) - (sizeof zfl_end_a - 1)), name);
+    if (low && low->first) {
+        snprintf(module, sizeof module, "%.*s", (int)(strlen(name) - strlen(low->param)), name);
         zfl_list_name(&a->targets, module, strlen(module));
         return zfl_read_pattern(a, module, error);
     }
@@ -272,16 +295,27 @@ static bool zfl_read_module(zf_adapter *a, const char *name, const char *whole, 
         zfl_list_name(&a->keep, name, strlen(name));
         return true;
     }
-    return zfl_ends_in(name, zfl_end_b) || a->ties ||
+    return low || a->ties || a->repeats ||
            zfl_fail(error, ZF_ERR_MISMATCH,
                     "%s: %.200s is neither a lora_A.weight nor a lora_B.weight, nor of "
                     "modules_to_save: it is no adapter of this kind",
                     a->path, whole);
 }
 
+/* PEFT writes the weights of the embedding and of the head where one of them has a product. */
+static bool zfl_has_layers(const zf_adapter *a)
+{
+    for (int32_t i = 0; i < zf_weights_count(a->weights); i++) {
+        const char *name = zf_weights_name(a->weights, i);
+        if (zfl_layer_in(name) && zfl_ends_in(name, ".weight")) return true;
+    }
+    return false;
+}
+
 /* The tensors' modules become the targets; others are kept. */
 static bool zfl_read_modules(zf_adapter *a, zf_error *error)
 {
+    a->repeats = zfl_has_layers(a);
     for (int32_t i = 0; i < zf_weights_count(a->weights); i++) {
         char name[ZFL_PARAM_NAME];
         if (!zfl_read_module(a, zfl_name_in_base(a, i, name), zf_weights_name(a->weights, i), error))
@@ -290,7 +324,8 @@ static bool zfl_read_modules(zf_adapter *a, zf_error *error)
     if (a->targets.failed || a->keep.failed || a->ranks.failed || a->alphas.failed)
         return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
     if (!a->targets.count)
-        return zfl_fail(error, ZF_ERR_FORMAT, "%s has no lora_A.weight", a->path);
+        return zfl_fail(error, ZF_ERR_FORMAT, "%s has no lora_A.weight and no lora_embedding_A",
+                        a->path);
     a->desc.targets = a->targets.at, a->desc.keep = a->keep.at;
     a->desc.ranks = a->ranks.at, a->desc.alphas = a->alphas.at;
     return true;
@@ -338,9 +373,11 @@ static bool zfl_is_adapted(zf_graph *g, const char *module)
 {
     char name[ZFL_PARAM_NAME];
     for (int32_t i = 0; i < zf_param_count(g); i++) {
-        if (!zf_adapter_is_product(zf_param_at(g, i))) continue;
+        const struct zfl_low *low = zfl_low_of_param(zf_param_at(g, i));
+        if (!low) continue;
         zf_param_plain_name(zf_param_at(g, i), name, sizeof name);
-        if (zfl_begins(name, module) && !strcmp(name + strlen(module), zfl_end_a)) return true;
+        name[strlen(name) - strlen(low->param)] = '\0';
+        if (!strcmp(name, module)) return true;
     }
     return false;
 }
@@ -348,11 +385,15 @@ static bool zfl_is_adapted(zf_graph *g, const char *module)
 /* The name of a parameter in the files: of a bias next to a product, that of its layer. */
 static const char *zfl_name_in_files(zf_graph *g, const char *param, char name[ZFL_PARAM_NAME + 32])
 {
+    const struct zfl_low *low = zfl_low_of(param);
     char module[ZFL_PARAM_NAME];
     snprintf(module, sizeof module, "%s", param);
     if (zfl_ends_in(param, ".bias")) *strrchr(module, '.') = '\0';
-    if (zfl_ends_in(param, ".bias") && zfl_is_adapted(g, module))
-        snprintf(name, ZFL_PARAM_NAME + 32, "%s%s", module, zfl_layer_bias);
+    if (low)
+        snprintf(name, ZFL_PARAM_NAME + 32, "%.*s%s", (int)(strlen(param) - strlen(low->param)),
+                 param, low->file);
+    else if (zfl_ends_in(param, ".bias") && zfl_is_adapted(g, module))
+        snprintf(name, ZFL_PARAM_NAME + 32, "%s%s.bias", module, zfl_layer);
     else snprintf(name, ZFL_PARAM_NAME + 32, "%s", param);
     return name;
 }
@@ -378,11 +419,63 @@ static bool zfl_keeps_tied(zf_graph *g, const zf_exchange *x)
 /* The tensor repeats one that was taken, to which it is tied. */
 static bool zfl_repeats(zf_adapter *a, int32_t index, zf_error *error)
 {
-    if (zfl_ends_in(zf_weights_name(a->weights, index), zfl_end_b)) return false;
+    char name[ZFL_PARAM_NAME];
+    if (zfl_low_of(zfl_name_in_base(a, index, name))) return false;
     for (int32_t i = 0; i < zf_weights_count(a->weights) && a->ties; i++)
         if (zf_weights_taken(a->weights, i) && zf_weights_equal(a->weights, i, index, error))
             return true;
     return false;
+}
+
+/* The parameter of the base of which the tensor is a copy; invalid: of none. */
+static zf_tensor zfl_copied_param(const zf_adapter *a, int32_t index, zf_graph *g,
+                                  const zf_exchange *x)
+{
+    char name[ZFL_PARAM_NAME];
+    zf_tensor param = zf_exchange_find(g, zfl_name_in_base(a, index, name));
+    if (!zf_valid(param) && x && x->head && !strcmp(name, x->head))
+        param = zf_exchange_find(g, x->words);
+    return a->repeats && zf_valid(param) && !zf_param_adapter(param) ? param : ZF_NONE;
+}
+
+/* Rounds values to what a parameter can have. */
+static bool zfl_round_as(zf_tensor param, float *values, size_t count, zf_error *error)
+{
+    const zf_quantize_desc blocks = zf_param_blocks(param);
+    char *data = malloc(zf_tensor_bytes(param) + 1);
+    if (!data) return zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (blocks.bits) {
+        zf_quantize_values(data, values, count, &blocks);
+        zf_dequantize_values(values, data, count, &blocks);
+    } else {
+        zf_convert(data, zf_tensor_dtype(param), values, ZF_F32, count);
+        zf_convert(values, ZF_F32, data, zf_tensor_dtype(param), count);
+    }
+    free(data);
+    return true;
+}
+
+/* The tensor is that of a parameter of the base, as the program has it. */
+static bool zfl_copies(zf_adapter *a, int32_t index, zf_program *p, zf_graph *g,
+                       const zf_exchange *x, zf_error *error)
+{
+    const zf_tensor param = zfl_copied_param(a, index, g, x);
+    const size_t count = zf_valid(param) ? (size_t)zf_shape_count(zf_param_shape(param)) : 0;
+    float *theirs, *own;
+    bool equal;
+    if (!zf_valid(param) || zfl_is_turned(x, param)) return false;
+    theirs = zf_weights_take(a->weights, index, zf_param_shape(param), error);
+    own = malloc(count * sizeof *own + 1);
+    if (theirs && !own) zfl_fail(error, ZF_ERR_NOMEM, "out of memory");
+    equal = theirs && own && !zf_weights_get(p, param, own, error) &&
+            zfl_round_as(param, theirs, count, error);
+    if (equal && memcmp(theirs, own, count * sizeof *own))
+        equal = zfl_fail(error, ZF_ERR_MISMATCH,
+                         "%s: %s differs from that of the model: it is an adapter of another one",
+                         a->path, zf_weights_name(a->weights, index));
+    free(theirs);
+    free(own);
+    return equal;
 }
 
 bool zf_adapter_take(zf_adapter *a, zf_program *p, zf_graph *g, const zf_exchange *x,
@@ -403,15 +496,32 @@ bool zf_adapter_take(zf_adapter *a, zf_program *p, zf_graph *g, const zf_exchang
         if (at < 0)
             return zfl_fail(error, ZF_ERR_FORMAT, "%s: there is no tensor %s%s", a->path,
                             zfl_before, name);
-        good = zfl_import_param(zf_adapter_is_product(param) ? NULL : x, p, a->weights, at, param,
-                                error);
+        good = zfl_import_param(x, p, a->weights, at, param, error);
     }
     for (int32_t i = 0; i < zf_weights_count(a->weights) && good; i++)
-        if (!zf_weights_taken(a->weights, i) && !zfl_repeats(a, i, error))
-            good = zfl_fail(error, ZF_ERR_MISMATCH,
-                            "%s: %s fits no weight of the model: it is an adapter of another one",
-                            a->path, zf_weights_name(a->weights, i));
+        if (!zf_weights_taken(a->weights, i) && !zfl_repeats(a, i, error) &&
+            !zfl_copies(a, i, p, g, x, error))
+            good = error->status ? false
+                                 : zfl_fail(error, ZF_ERR_MISMATCH,
+                                            "%s: %s fits no weight of the model: it is an adapter "
+                                            "of another one",
+                                            a->path, zf_weights_name(a->weights, i));
     return good;
+}
+
+/* The head reads a word embedding of which other readers get a product. */
+bool zf_adapter_can_merge(zf_graph *g, const zf_exchange *x, zf_error *error)
+{
+    char module[ZFL_PARAM_NAME];
+    const bool tied = x->words && x->head && !zf_valid(zf_exchange_find(g, x->head)) &&
+                      !(x->score && zf_valid(zf_exchange_find(g, x->score)));
+    snprintf(module, sizeof module, "%.*s",
+             x->words ? (int)(strlen(x->words) - strlen(".weight")) : 0, x->words ? x->words : "");
+    return !tied || !zfl_is_adapted(g, module) ||
+           zfl_fail(error, ZF_ERR_ARGUMENT,
+                    "the adapter changes %s where tokens are read and not in the head, which is "
+                    "tied to it: the sum would change both; use the adapter as it is",
+                    x->words);
 }
 
 /* ----------------------------------------------------------------------------------------- out */
@@ -440,9 +550,10 @@ static void zfl_put_targets(zf_json_writer *w, zf_text *seen, zf_graph *g, const
         zfl_put_once(w, seen, name);
     }
     for (int32_t i = 0; all && i < zf_param_count(g); i++) {
+        const struct zfl_low *low = zfl_low_of_param(zf_param_at(g, i));
+        if (!low || !low->first) continue;
         zf_param_plain_name(zf_param_at(g, i), name, sizeof name);
-        if (!zf_adapter_is_product(zf_param_at(g, i)) || !zfl_ends_in(name, zfl_end_a)) continue;
-        name[strlen(name) - (sizeof zfl_end_a - 1)] = '\0';
+        name[strlen(name) - strlen(low->param)] = '\0';
         zfl_put_once(w, seen, strrchr(name, '.') ? strrchr(name, '.') + 1 : name);
     }
     zf_json_end(w);
@@ -641,8 +752,7 @@ static bool zfl_write_header(zf_text *out, zf_graph *g, const zf_exchange *x, zf
     zf_json_end(w);
     for (int32_t i = 0; i < zf_param_count(g); i++) {
         zf_tensor param = zf_param_at(g, i);
-        const bool product = zf_adapter_is_product(param);
-        zf_shape s = product ? zf_tensor_shape(param) : zfl_file_shape(x, param);
+        const zf_shape s = zfl_file_shape(x, param);
         char name[ZFL_PARAM_NAME], in_files[ZFL_PARAM_NAME + 32];
         if (!zfl_is_in_files(g, param)) continue;
         zf_param_plain_name(param, name, sizeof name);
@@ -666,7 +776,7 @@ static bool zfl_write_values(zf_text *out, zf_program *p, zf_tensor param, const
                              zf_error *error)
 {
     const size_t count = (size_t)zf_shape_count(zf_param_shape(param));
-    const bool turned = !zf_adapter_is_product(param) && zfl_is_turned(x, param);
+    const bool turned = zfl_is_turned(x, param);
     char name[ZFL_PARAM_NAME];
     float *values = malloc(2 * count * sizeof *values + 1);
     bool good = values ? !zf_weights_get(p, param, values, error)

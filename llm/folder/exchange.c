@@ -18,17 +18,36 @@ bool zf_exchange_is_head(const zf_exchange *x, const char *param)
 
 /* ------------------------------------------------------------------------------------- names */
 
-static const char zfl_end_a[] = ".lora_A.weight", zfl_end_b[] = ".lora_B.weight";
-
 enum { ZFL_PARAM_NAME = 320 }; /* bytes of a text; more than a name has */
 
-bool zf_adapter_is_product(zf_tensor param)
+/* The ends of the names of an adapter's parameters, and of their tensors in files. */
+static const struct zfl_low {
+    const char *param, *file;
+    bool first;  /* there is one for each module */
+    bool turned; /* [a, b] in files, where the graph has [b, a] */
+} zfl_lows[] = {{".lora_A.weight", ".lora_A.weight", true, false},
+                {".lora_B.weight", ".lora_B.weight", false, false},
+                {".lora_embedding_A.weight", ".lora_embedding_A", true, true},
+                {".lora_embedding_B.weight", ".lora_embedding_B", false, false}};
+enum { ZFL_LOWS = sizeof zfl_lows / sizeof *zfl_lows };
+
+/* The one of which a parameter's name is; NULL: of none. */
+static const struct zfl_low *zfl_low_of(const char *param)
+{
+    for (int k = 0; k < ZFL_LOWS; k++)
+        if (zfl_ends_in(param, zfl_lows[k].param)) return &zfl_lows[k];
+    return NULL;
+}
+
+/* The same of a parameter of a graph; NULL: it is of no product. */
+static const struct zfl_low *zfl_low_of_param(zf_tensor param)
 {
     char name[ZFL_PARAM_NAME];
-    if (!zf_param_adapter(param)) return false;
-    zf_param_plain_name(param, name, sizeof name);
-    return zfl_ends_in(name, zfl_end_a) || zfl_ends_in(name, zfl_end_b);
+    if (!zf_param_adapter(param)) return NULL;
+    return zfl_low_of(zf_param_plain_name(param, name, sizeof name));
 }
+
+bool zf_adapter_is_product(zf_tensor param) { return zfl_low_of_param(param) != NULL; }
 
 zf_tensor zf_exchange_find(zf_graph *g, const char *name)
 {
@@ -88,7 +107,8 @@ bool zf_exchange_is_tied(const zf_exchange *x, zf_weights *w, zf_error *error)
 
 static bool zfl_is_turned(const zf_exchange *x, zf_tensor param)
 {
-    return x && x->turned && x->turned(param);
+    const struct zfl_low *low = zfl_low_of_param(param);
+    return low ? low->turned : x && x->turned && x->turned(param);
 }
 
 /* A tensor's shape in files. */

@@ -1,5 +1,5 @@
 /* lora: freezes the parameters that are there, except those that are kept, and puts trained
- * products of low rank added to products with them (Hu et al. 2021).
+ * products of low rank added to products with them, and to rows of tables (Hu et al. 2021).
  *
  * requires: the forward graph, before zf_fuse, which joins weights
  * ensures:  each module that a target names has two trained parameters, lora_A.weight [rank, in] and
@@ -16,11 +16,29 @@
  *           %10 = matmul %8, %9 {transpose_b=true} : f32[4,8]
  *           %3 = add %4, %10 : f32[4,8]
  *
+ * Of a table [rows, width] that gather_rows reads, lora_embedding_A.weight [rows, rank] begins as
+ * zeros, and lora_embedding_B.weight [width, rank] is random:
+ *
+ * before:   %3 = gather_rows %1, %2 : f32[4,8]
+ * after:    %4 = gather_rows %1, %2 : f32[4,8]
+ *           %6 = gather_rows %5, %2 : f32[4,2]    %7 = scale %6 {by=2} : f32[4,2]
+ *           %9 = matmul %7, %8 {transpose_b=true} : f32[4,8]
+ *           %3 = add %4, %9 : f32[4,8]
+ *
+ * Products with such a table, as those of a head that is tied to it, stay as they are.
+ *
  * The number alpha / rank, of the module, scales the narrow product, which costs least. The frozen
  * weight may be one of records, of a quantized_linear: of the sum only its part reads these (QLoRA,
  * Dettmers et al. 2023). */
 
-static const char zfi_lora_a[] = ".lora_A.weight", zfi_lora_b[] = ".lora_B.weight";
+/* The ends of the names of trained parameters: of products, and of tables. */
+typedef struct zfi_low_names {
+    const char *a, *b;
+} zfi_low_names;
+
+static const zfi_low_names zfi_lora_names = {".lora_A.weight", ".lora_B.weight"},
+                           zfi_table_names = {".lora_embedding_A.weight",
+                                              ".lora_embedding_B.weight"};
 
 typedef struct zfi_lora {
     zf_graph *graph;
@@ -29,6 +47,7 @@ typedef struct zfi_lora {
     int32_t *uses;    /* how often it is an operand */
     int32_t *reader;  /* its last reader */
     int32_t *product; /* of a parameter: the first product with it as a weight; 0: none */
+    int32_t *lookup;  /* of a parameter: the first node that reads rows of it; 0: none */
     int32_t *other;   /* of a parameter: the first other reader; 0: none */
     bool *adapted;    /* of a parameter: a target names its module */
     bool *kept;       /* of a parameter: it stays trained */
@@ -109,6 +128,17 @@ static int32_t zfi_weight_of(const zfi_lora *l, int32_t id)
                : 0;
 }
 
+/* The parameter of which node `id` reads rows; 0: it reads none. */
+static int32_t zfi_table_of(const zfi_lora *l, int32_t id)
+{
+    const zfi_node *node = zfi_lora_node(l, id), *table;
+    if (node->op != ZF_OP_gather_rows) return 0;
+    table = zfi_lora_node(l, node->args[0]);
+    return table->op == ZF_OP_param && table->shape.rank == 2 && zfi_is_float(table->dtype)
+               ? node->args[0]
+               : 0;
+}
+
 /* The product of which node `id` is the result: itself, or one that nothing else reads and to which
  * it adds a bias; 0: none. */
 static int32_t zfi_result_of(const zfi_lora *l, int32_t id)
@@ -153,11 +183,13 @@ static void zfi_find_products(zfi_lora *l)
         const zfi_node *node = &g->nodes[g->order[i]];
         for (int32_t k = 0; k < node->arg_count; k++) {
             int32_t x = node->args[k];
-            bool weight = k == 1 && zfi_weight_of(l, g->order[i]) == x;
+            const bool weight = k == 1 && zfi_weight_of(l, g->order[i]) == x,
+                       table = k == 0 && zfi_table_of(l, g->order[i]) == x;
             l->uses[x]++;
             l->reader[x] = g->order[i];
             if (weight && !l->product[x]) l->product[x] = g->order[i];
-            if (!weight && !l->other[x]) l->other[x] = g->order[i];
+            if (table && !l->lookup[x]) l->lookup[x] = g->order[i];
+            if (!weight && !table && !l->other[x]) l->other[x] = g->order[i];
         }
     }
 }
@@ -202,11 +234,11 @@ static void zfi_mark_target(zfi_lora *l, const char *target, size_t length)
         if (l->other[id])
             zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                      "zf_lora: \"%.100s\" is of the target \"%.*s\", but %%%d = %s reads it; only "
-                     "weights of products can be adapted%s",
+                     "weights of products and tables of rows can be adapted%s",
                      name, (int)length, target, (int)l->other[id],
                      zfi_record_of(g, l->other[id])->name,
                      g->nodes[l->other[id]].op == ZF_OP_concat ? ", and before zf_fuse" : "");
-        else if (!l->product[id])
+        else if (!l->product[id] && !l->lookup[id])
             zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                      "zf_lora: \"%.100s\" is of the target \"%.*s\", but nothing reads it", name,
                      (int)length, target);
@@ -232,7 +264,8 @@ static void zfi_mark_all(zfi_lora *l)
     bool any = false;
     for (int32_t i = 0; i < zfi_len(g->params); i++) {
         int32_t id = g->params[i];
-        if (!l->product[id] || l->other[id] || l->kept[id] || zfi_is_head(l, l->product[id]))
+        if (!l->product[id] || l->lookup[id] || l->other[id] || l->kept[id] ||
+            zfi_is_head(l, l->product[id]))
             continue;
         l->adapted[id] = any = true;
     }
@@ -351,23 +384,29 @@ static void zfi_keep_param(zfi_lora *l, int32_t id)
 
 /* ------------------------------------------------------------------------------- rewriting */
 
-/* A trained parameter MODULE.lora_A.weight or MODULE.lora_B.weight of weight w, with the adapter's
- * name after lora_A or lora_B. */
-static int32_t zfi_lora_param(zfi_lora *l, int32_t w, const char *end, zf_shape shape, double bound)
+/* A parameter of an adapter, and its first values. */
+typedef struct zfi_low {
+    const char *end; /* of its name, after the module of the weight */
+    zf_shape shape;
+    zf_init init;
+    double a, b;
+} zfi_low;
+
+/* The parameter of weight w, in a dtype, with the adapter's name before the last part of its own. */
+static int32_t zfi_lora_param(zfi_lora *l, int32_t w, zf_dtype dtype, const zfi_low *low)
 {
     zf_graph *g = l->graph;
-    const zfi_node *weight = zfi_lora_node(l, w), *product = zfi_lora_node(l, l->product[w]);
+    const char *weight = zfi_lora_node(l, w)->name;
     char plain[ZFI_ADAPTER_NAME], name[ZFI_ADAPTER_NAME];
     zfi_new n = {.op = ZF_OP_param,
-                 .dtype = product->dtype,
-                 .shape = shape,
+                 .dtype = dtype,
+                 .shape = low->shape,
                  .name = name,
                  .role = ZFI_ROLE_ADAPTER};
-    snprintf(plain, sizeof plain, "%.*s%s", (int)zfi_module_length(weight->name), weight->name, end);
+    snprintf(plain, sizeof plain, "%.*s%s", (int)zfi_module_length(weight), weight, low->end);
     zfi_adapter_name(name, g->adapter, plain);
-    ZF_INT(&n, param, init) = bound > 0 ? ZF_UNIFORM : ZF_ZEROS;
-    ZF_FLOAT(&n, param, a) = bound > 0 ? -bound : 0;
-    ZF_FLOAT(&n, param, b) = bound;
+    ZF_INT(&n, param, init) = low->init;
+    ZF_FLOAT(&n, param, a) = low->a, ZF_FLOAT(&n, param, b) = low->b;
     return zfi_append(g, &n);
 }
 
@@ -375,13 +414,61 @@ static int32_t zfi_lora_param(zfi_lora *l, int32_t w, const char *end, zf_shape 
  * kaiming_uniform_ with a = sqrt(5) makes it: bound 1 / sqrt(in). */
 static void zfi_make_pair(zfi_lora *l, int32_t w, bool turned)
 {
-    zf_shape s = zf_param_shape((zf_tensor){l->graph, w});
+    const zf_shape s = zf_param_shape((zf_tensor){l->graph, w});
+    const zf_dtype dtype = zfi_lora_node(l, l->product[w])->dtype;
     const int64_t in = s.dims[turned ? 0 : 1], out = s.dims[turned ? 1 : 0],
                   rank = zfi_rank_of(&l->d, zfi_lora_node(l, w)->name);
+    const double bound = 1 / sqrt(in > 0 ? (double)in : 1);
+    const zfi_low a = {zfi_lora_names.a, ZF_SHAPE(rank, in), ZF_UNIFORM, -bound, bound},
+                  b = {zfi_lora_names.b, ZF_SHAPE(out, rank), ZF_ZEROS, 0, 0};
     if (l->a[w]) return;
-    l->a[w] = zfi_lora_param(l, w, zfi_lora_a, ZF_SHAPE(rank, in),
-                             1 / sqrt(in > 0 ? (double)in : 1));
-    l->b[w] = zfi_lora_param(l, w, zfi_lora_b, ZF_SHAPE(out, rank), 0);
+    l->a[w] = zfi_lora_param(l, w, dtype, &a);
+    l->b[w] = zfi_lora_param(l, w, dtype, &b);
+}
+
+/* The same of table w. */
+static void zfi_make_table_pair(zfi_lora *l, int32_t w)
+{
+    const zf_shape s = zfi_lora_node(l, w)->shape;
+    const zf_dtype dtype = zfi_lora_node(l, w)->dtype;
+    const int64_t rank = zfi_rank_of(&l->d, zfi_lora_node(l, w)->name);
+    const zfi_low a = {zfi_table_names.a, ZF_SHAPE(s.dims[0], rank), ZF_ZEROS, 0, 0},
+                  b = {zfi_table_names.b, ZF_SHAPE(s.dims[1], rank), ZF_NORMAL, 0, 1};
+    if (l->a[w]) return;
+    l->a[w] = zfi_lora_param(l, w, dtype, &a);
+    l->b[w] = zfi_lora_param(l, w, dtype, &b);
+}
+
+/* Appends a node like `node`, over these operands. */
+static zf_tensor zfi_append_like(zf_graph *g, const zfi_node *node, const int32_t *args)
+{
+    zfi_new n = {.op = node->op, .args = args, .arg_count = node->arg_count};
+    memcpy(n.attributes, node->attributes, sizeof n.attributes);
+    return (zf_tensor){g, zfi_append(g, &n)};
+}
+
+/* Node `id` becomes a + b. */
+static void zfi_become_sum(zf_graph *g, int32_t id, zf_tensor a, zf_tensor b)
+{
+    zfi_node *node = &g->nodes[id];
+    if (g->error.status) return;
+    node->op = ZF_OP_add;
+    memset(node->attributes, 0, sizeof node->attributes);
+    node->args[0] = a.id, node->args[1] = b.id;
+    node->arg_count = 2;
+}
+
+/* The product of h [.., rank] of the module of weight w with B, scaled. */
+static zf_tensor zfi_low_product(zfi_lora *l, int32_t w, zf_tensor h)
+{
+    const char *name = zfi_lora_node(l, w)->name;
+    const double scale = zfi_scale_of(&l->d, name, (double)zfi_rank_of(&l->d, name));
+    const zf_tensor b = {l->graph, l->b[w]};
+    if (scale != 1) h = zf_scale(h, scale);
+    /* zf_fuse adds a matmul to a sum without memory of its own. */
+    return zf_tensor_shape(h).rank < 2
+               ? zf_linear(h, b, ZF_NONE)
+               : zf_matmul_ex(h, b, &(zf_matmul_desc){.transpose_b = true});
 }
 
 /* Makes node `id`, the result of a product, the sum of what it was and of the product of low
@@ -390,32 +477,41 @@ static void zfi_adapt(zfi_lora *l, int32_t id, int32_t product)
 {
     zf_graph *g = l->graph;
     const zfi_node node = g->nodes[id], of = g->nodes[product];
-    int32_t w = of.args[1];
-    bool turned = of.op == ZF_OP_matmul && !ZF_INT(&of, matmul, transpose_b);
-    zfi_new was = {.op = node.op, .args = node.args, .arg_count = node.arg_count};
-    zf_tensor h = {g, of.args[0]};
-    const char *name = g->nodes[w].name;
-    const double scale = zfi_scale_of(&l->d, name, (double)zfi_rank_of(&l->d, name));
-    int32_t base;
+    const int32_t w = of.args[1];
+    zf_tensor h = {g, of.args[0]}, base;
     if (of.op == ZF_OP_linear && ZF_INT(&of, linear, activation)) {
         zfi_fail(&g->error, ZF_ERR_STAGE, "zf_lora: must come before zf_fuse, which has been run");
         return;
     }
     g->scope = node.scope, g->file = node.file, g->line = node.line;
-    memcpy(was.attributes, node.attributes, sizeof was.attributes);
-    base = zfi_append(g, &was);
-    zfi_make_pair(l, w, turned);
+    base = zfi_append_like(g, &node, node.args);
+    zfi_make_pair(l, w, of.op == ZF_OP_matmul && !ZF_INT(&of, matmul, transpose_b));
     h = zf_linear(zf_dropout(h, l->d.dropout), (zf_tensor){g, l->a[w]}, ZF_NONE);
-    if (scale != 1) h = zf_scale(h, scale);
-    /* zf_fuse adds a matmul to a sum without memory of its own. */
-    h = node.shape.rank < 2
-            ? zf_linear(h, (zf_tensor){g, l->b[w]}, ZF_NONE)
-            : zf_matmul_ex(h, (zf_tensor){g, l->b[w]}, &(zf_matmul_desc){.transpose_b = true});
-    if (g->error.status) return;
-    g->nodes[id].op = ZF_OP_add;
-    memset(g->nodes[id].attributes, 0, sizeof g->nodes[id].attributes);
-    g->nodes[id].args[0] = base, g->nodes[id].args[1] = h.id;
-    g->nodes[id].arg_count = 2;
+    zfi_become_sum(g, id, base, zfi_low_product(l, w, h));
+}
+
+/* Makes node `id`, which reads rows of table w, the sum of what it was and of the rows of the
+ * product of low rank. */
+static void zfi_adapt_lookup(zfi_lora *l, int32_t id, int32_t w)
+{
+    zf_graph *g = l->graph;
+    const zfi_node node = g->nodes[id];
+    zf_tensor base, rows;
+    g->scope = node.scope, g->file = node.file, g->line = node.line;
+    base = zfi_append_like(g, &node, node.args);
+    zfi_make_table_pair(l, w);
+    rows = zfi_append_like(g, &node, (const int32_t[]){l->a[w], node.args[1]});
+    zfi_become_sum(g, id, base, zfi_low_product(l, w, rows));
+}
+
+/* Adapts what node `id` computes, if it is of a target. */
+static void zfi_adapt_node(zfi_lora *l, int32_t id)
+{
+    const int32_t product = zfi_result_of(l, id), table = zfi_table_of(l, id),
+                  w = product ? zfi_weight_of(l, product) : 0;
+    if (table && l->adapted[table]) zfi_adapt_lookup(l, id, table);
+    else if (w && l->adapted[w] && !l->lookup[w] && !(product == id && zfi_has_bias_after(l, id)))
+        zfi_adapt(l, id, product);
 }
 
 static void zfi_lora_rewrite(zfi_lora *l)
@@ -425,11 +521,8 @@ static void zfi_lora_rewrite(zfi_lora *l)
     const char *scope = g->scope;
     g->order = NULL;
     for (int32_t i = 0; i < zfi_len(order) && !g->memory.failed; i++) {
-        int32_t id = order[i], product = zfi_result_of(l, id);
-        if (product && l->adapted[zfi_weight_of(l, product)] && !g->error.status &&
-            !(product == id && zfi_has_bias_after(l, id)))
-            zfi_adapt(l, id, product);
-        zfi_push(&g->memory, g->order, id);
+        if (!g->error.status) zfi_adapt_node(l, order[i]);
+        zfi_push(&g->memory, g->order, order[i]);
     }
     for (int32_t i = 0; i < params; i++) {
         const int32_t id = g->params[i];
@@ -497,11 +590,11 @@ ZF_API zf_status zf_lora(zf_graph *g, const zf_lora_desc *desc)
         (status = zfi_settle(g)))
         return status;
     nodes = (size_t)zfi_len(g->nodes);
-    l.uses = zfi_calloc(&g->memory, 6 * nodes, sizeof *l.uses);
+    l.uses = zfi_calloc(&g->memory, 7 * nodes, sizeof *l.uses);
     l.adapted = zfi_calloc(&g->memory, 2 * nodes, sizeof *l.adapted);
     if (l.uses && l.adapted) {
         l.reader = l.uses + nodes, l.product = l.uses + 2 * nodes, l.other = l.uses + 3 * nodes;
-        l.a = l.uses + 4 * nodes, l.b = l.uses + 5 * nodes;
+        l.a = l.uses + 4 * nodes, l.b = l.uses + 5 * nodes, l.lookup = l.uses + 6 * nodes;
         l.kept = l.adapted + nodes;
         zfi_find_products(&l);
         zfi_mark_all_kept(&l);
@@ -510,7 +603,7 @@ ZF_API zf_status zf_lora(zf_graph *g, const zf_lora_desc *desc)
         zfi_check_numbers(&l, l.d.alphas, "alphas", false);
         if (!g->error.status) zfi_lora_rewrite(&l);
     }
-    zfi_free(&g->memory, l.uses, 6 * nodes * sizeof *l.uses);
+    zfi_free(&g->memory, l.uses, 7 * nodes * sizeof *l.uses);
     zfi_free(&g->memory, l.adapted, 2 * nodes * sizeof *l.adapted);
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status ? g->error.status : zfi_leave(g, 0);

@@ -58,7 +58,9 @@ static bool round_weights(session *s, const session_desc *desc, int64_t rounding
 static bool merge(session *s, zf_error *error)
 {
     zf_store *store = zf_program_store(s->program);
-    zf_status status = zf_lora_merge(store, &s->training.lora);
+    zf_status status;
+    if (!zf_adapter_can_merge(s->graph, &s->sample->exchange, error)) return false;
+    status = zf_lora_merge(store, &s->training.lora);
     if (status) fail(error, status, "%s", zf_store_error(store));
     return !status;
 }

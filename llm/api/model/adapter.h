@@ -1,8 +1,13 @@
 /* Adapters of low rank (zf_lora), and PEFT's files.
  *
  *     DIR/adapter_config.json         peft_type LORA, r, lora_alpha, target_modules, modules_to_save, ...
- *     DIR/adapter_model.safetensors   base_model.model.MODULE.lora_A.weight and .lora_B.weight, and
- *                                     base_model.model.NAME of each parameter of a module that is kept
+ *     DIR/adapter_model.safetensors   base_model.model.MODULE.lora_A.weight and .lora_B.weight, of an
+ *                                     embedding .lora_embedding_A [rank, rows] and .lora_embedding_B,
+ *                                     and base_model.model.NAME of each parameter of a module that
+ *                                     is kept
+ *
+ * PEFT also writes the weights of the embedding and of the head where one of them is a target. They
+ * must be those of the model.
  *
  * The files have the names of parameters without the adapter's (zf_lora_desc.name). So one folder
  * is taken under several names, as by a reference that stays as it was loaded, over the base of the
@@ -42,6 +47,10 @@ ZF_API const zf_lora_desc *zf_adapter_desc(const zf_adapter *a);
  * which names what does not fit: then it is of another model. */
 ZF_API bool zf_adapter_take(zf_adapter *a, zf_program *program, zf_graph *g, const zf_exchange *x,
                             zf_error *error);
+
+/* Whether a model with the products added to its weights (zf_lora_merge) computes the same: not
+ * where a word embedding has one, and the head is tied to it. False with *error. */
+ZF_API bool zf_adapter_can_merge(zf_graph *g, const zf_exchange *x, zf_error *error);
 
 /* The two files of a program's adapter, in memory. */
 typedef struct zf_adapter_files {

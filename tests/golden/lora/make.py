@@ -9,8 +9,9 @@ of an adapter and of all parameters.
     NAME/adapter_config.json, adapter_model.safetensors
                              the adapter before the first step, as PEFT saves it; lora_B is random
                              kept modules differ from the base's, too
-    NAME/trained.safetensors F32 of f64: the adapter after the last step, under PEFT's names; and
-                             "losses" [21], before each step and after the last
+    NAME/trained.safetensors F32 of f64: the adapter after the last step, under PEFT's names, all
+                             of them with .weight; lora_embedding_A as [rows, rank]; and "losses" [21],
+                             before each step and after the last
     full-MODEL.safetensors   the same of all parameters of a model
 
 int8 and int4 belong to a Llama called "wide", which no file has: its weights follow from their names
@@ -52,6 +53,10 @@ CASES = {
                                          alpha_pattern={"layers.0.self_attn.q_proj": 5.5, "v_proj": 1})),
     "biases": ("qwen2", False, 3e-3, dict(r=2, lora_alpha=3, target_modules=["q_proj", "o_proj"],
                                           bias="all")),
+    "words": ("llama2", False, 3e-3, dict(r=2, lora_alpha=3,
+                                         target_modules=["embed_tokens", "lm_head", "v_proj"])),
+    "tied-words": ("llama3", True, 3e-3, dict(r=2, lora_alpha=3,
+                                             target_modules=["embed_tokens", "q_proj"])),
     "int8": ("wide8", True, 3e-3, dict(r=2, lora_alpha=3, target_modules=["q_proj", "down_proj"])),
     "int4": ("wide4", False, 3e-3, dict(r=2, lora_alpha=4, target_modules=["v_proj", "up_proj"])),
 }
@@ -131,6 +136,15 @@ def save(path, losses, params):
                "losses": torch.tensor(losses, dtype=torch.float64)}, path)
 
 
+def as_param(name, p):
+    """As a program of zeroflow has it."""
+    for part in (".default", ".modules_to_save", ".base_layer"):
+        name = name.replace(part, "")
+    if name.endswith(".lora_embedding_A"):
+        p = p.T
+    return name + ("" if name.endswith((".weight", ".bias")) else ".weight"), p
+
+
 def make_case(name):
     model, masked, lr, options = CASES[name]
     peft = get_peft_model(load_model(model), LoraConfig(task_type="CAUSAL_LM", **options),
@@ -148,8 +162,7 @@ def make_case(name):
     config = HERE / name / "adapter_config.json"
     config.write_text(config.read_text().replace(str(MODELS), "tests/golden/llm"))
     losses, params = train(peft.double(), masked, lr)
-    save(HERE / name / "trained.safetensors", losses,
-         {n.replace(".default", "").replace(".modules_to_save", "").replace(".base_layer", ""): p for n, p in params.items()})
+    save(HERE / name / "trained.safetensors", losses, dict(as_param(n, p) for n, p in params.items()))
     print(f"{name}: {losses[0]:.6f} to {losses[-1]:.6f}")
 
 

@@ -545,11 +545,12 @@ static double *zfi_mask_lists(const zf_block_mask *m, bool turned, double *begin
 ZF_API zf_tensor zf_block_mask_lists(zf_graph *g, const zf_block_mask *m)
 {
     const int64_t begins = m ? m->layouts * (m->blocks + 1) : 0;
-    const int64_t count = m ? 2 * (1 + begins + zfi_mask_seen(m)) : 0;
+    int64_t count = 2 * (1 + begins);
     zfi_memory memory;
     zf_tensor lists;
     double *values, *to;
     if (!m || !g) return zf_fail((zf_tensor){g, 0}, "zf_block_mask_lists: there is no block mask");
+    if (count <= INT32_MAX) count += 2 * zfi_mask_seen(m);
     if (count > INT32_MAX)
         return zf_fail((zf_tensor){g, 0}, "zf_block_mask_lists: 2^31 or more blocks are seen");
     memory = m->memory;

@@ -64,7 +64,8 @@ static zf_status zfi_infer_bucket(zfi_infer *c)
         if (c->args[k]->op != c->args[0]->op ||
             (c->args[k]->op != ZF_OP_param && c->args[k]->op != ZF_OP_state))
             status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                                    "operand %d is a %s; a bucket holds params or states", (int)k,
+                                    "operand %d is the result of %s; a bucket holds params or "
+                                    "states", (int)k,
                                     c->graph->records[c->args[k]->op]->name);
     if (status) return status;
     if (world < 0 || size % unit || size / unit % shards)

@@ -41,7 +41,7 @@ static zf_status zfi_infer_into(const zfi_infer *c, zf_op op)
                   c->args[1]->dtype == c->dtype &&
                   zfi_same_shape(&c->args[1]->shape, &c->shape)))
         return ZF_OK;
-    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 1 must be an %s of type %s",
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 1, the place of the result, must be: %s %s",
                           c->graph->records[op]->name, zfi_type_text(type, c->dtype, &c->shape));
 }
 
@@ -127,7 +127,8 @@ static zf_status zfi_infer_wait(zfi_infer *c)
     if (c->graph->records[c->args[0]->op]->traits & ZF_OP_COLLECTIVE ||
         c->args[0]->op == ZF_OP_copy)
         return zfi_infer_like(c, 0);
-    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a collective or a copy, not a %s",
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                          "operand 0 must be a collective or a copy, not the result of %s",
                           c->graph->records[c->args[0]->op]->name);
 }
 

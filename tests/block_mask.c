@@ -285,6 +285,8 @@ TEST(block_mask_explains_mistakes)
         if (!parse(mistakes[k].text, &d)) remake(&d);
         CHECK_TEXT(t, error.text, mistakes[k].message);
     }
+    CHECK(t, zf_block_mask_parse(NULL, NULL, &error) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, error.text, "zf_block_mask_parse needs a text and a desc");
 }
 
 /* Fields that a text cannot set. */
@@ -437,7 +439,7 @@ TEST(block_mask_file_has_a_digest)
     OK(t, remake(&d), error.text);
     CHECK(t, write_file(path, "11\n11\n"));
     GIVES(t, remake(&d), ZF_ERR_ARGUMENT, error.text);
-    CHECK(t, strstr(error.text, "is another file than"));
+    CHECK(t, strstr(error.text, "digest.txt is another file than the one whose digest is "));
     remove(path);
 }
 

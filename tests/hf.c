@@ -362,6 +362,20 @@ TEST_ONCE(hf_index_that_lists_more_and_less)
     CHECK_TEXT(t, report.unlisted_names, "d");
 }
 
+/* A tensor that two files of an index have, and one that a file has under two names. */
+TEST_ONCE(hf_weights_of_which_there_are_two)
+{
+    static const char index[] =
+        "{\"weight_map\": {\"a\": \"1.safetensors\", \"b\": \"2.safetensors\"}}";
+    zf_error error = {ZF_OK, ""};
+    pair_of("1.safetensors", "a", "b", 1), pair_of("2.safetensors", "b", "c", 3);
+    CHECK(t, !zf_weights_open(file_of("twice.json", index, sizeof index - 1), &error));
+    CHECK(t, strstr(error.text, ".safetensors: there are two tensors b"));
+    error = (zf_error){ZF_OK, ""};
+    CHECK(t, !zf_weights_open(pair_of("1.safetensors", "a", "module.a", 1), &error));
+    CHECK(t, strstr(error.text, "1.safetensors: there are two tensors a"));
+}
+
 /* A header of 640 bytes: the file begins with 0x80 2, as a pickle does. */
 TEST_ONCE(hf_weights_that_look_like_a_pickle)
 {

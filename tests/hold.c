@@ -414,6 +414,25 @@ TEST(hold_is_of_one_program_and_store)
                "program reads all parameters from the memory of one");
 }
 
+TEST(hold_is_of_one_store)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.allocator = t->allocator}, &error);
+    zf_program *p = NULL;
+    NEED(t, cpu, &error);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    for (int k = 0; k < 2; k++) {
+        zf_graph *g = build(t, &alone, false, true, NULL);
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        p = zf_compile(g, &(zf_compile_desc){.backend = cpu, .caches = p, .evaluate = true});
+        if (p) test_defer(t, (test_cleanup *)zf_program_free, p);
+        GIVES(t, zf_graph_status(g), k ? ZF_ERR_ARGUMENT : ZF_OK, zf_graph_error(g));
+        CHECK_TEXT(t, zf_graph_error(g),
+                   k ? "zf_compile: the program in caches holds parameters of another store" : "");
+    }
+}
+
 /* ------------------------------------------------------------------------- ranks that disagree */
 
 typedef struct odd_rank {

@@ -245,13 +245,18 @@ static zf_status no_call(void *self, const zf_collective *call, zf_error *error)
     return ZF_ERR_COMM;
 }
 
-/* A program needs a communicator of all ranks, which does calls of groups. */
+#define W "%1 = param \"w\" : f32[4]\noutput %1 \"y\"\n"
+
+/* A program needs a communicator of all ranks, which does calls of groups, and a store of its mesh.
+ */
 TEST(mesh_needs_a_communicator_of_groups)
 {
     const char *text = "mesh tensor=2\n%1 = input \"x\" : f32[4,4]\noutput %1 \"y\"\n";
     zf_error error = {ZF_OK, ""};
     zf_graph *g = team_parsed(t, text, &error);
     zf_comm comm = {.world = 3, .run = no_call};
+    zf_store *store;
+    zf_program *p;
     NEED(t, g, &error);
     test_defer(t, (test_cleanup *)zf_graph_free, g);
     CHECK(t, !zf_compile(g, &(zf_compile_desc){.comm = &comm}));
@@ -267,4 +272,18 @@ TEST(mesh_needs_a_communicator_of_groups)
     CHECK_TEXT(t, zf_graph_error(g),
                "zf_compile: the ranks are a mesh (tensor=2), and the communicator cannot do calls "
                "of groups of ranks (zf_comm.groups)");
+    comm.groups = true;
+    NEED(t, store = zf_store_new(&(zf_store_desc){.allocator = t->allocator, .comm = &comm}, &error),
+         &error);
+    test_defer(t, (test_cleanup *)zf_store_free, store);
+    for (int k = 0; k < 2; k++) {
+        g = team_parsed(t, k ? "mesh tensor=2\n" W : "zero stage=0 world=2 micro_batches=1\n" W, &error);
+        NEED(t, g, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        p = zf_compile(g, &(zf_compile_desc){.store = store});
+        if (p) test_defer(t, (test_cleanup *)zf_program_free, p);
+        GIVES(t, zf_graph_status(g), k ? ZF_ERR_ARGUMENT : ZF_OK, zf_graph_error(g));
+    }
+    CHECK_TEXT(t, zf_graph_error(g),
+               "zf_compile: the ranks are a mesh of tensor=2, and those of the store one of data=2");
 }

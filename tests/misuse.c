@@ -218,6 +218,48 @@ TEST(misuse_of_communicators)
     CHECK(t, zf_collective_check(NULL, &who, 1, NULL) == ZF_ERR_ARGUMENT);
 }
 
+/* Ranks in lockstep whose programs have run other steps; values without a place. */
+TEST(misuse_of_lockstep)
+{
+    static const char text[] = "zero stage=0 world=2 micro_batches=1\n"
+                               "%1 = param \"w\" : f32[4]\noutput %1 \"y\"\n";
+    const zf_comm comms[2] = {{.rank = 0, .world = 2}, {.rank = 1, .world = 2}};
+    zf_program *p[4];
+    zf_error error = {ZF_OK, ""};
+    for (int k = 0; k < 4; k++) {
+        zf_graph *g =
+            zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
+        NEED(t, g, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        if (!(p[k] = compiled(t, g, &(zf_compile_desc){.comm = &comms[k % 2]}))) return;
+    }
+    OK(t, zf_lockstep_step(&(zf_lockstep_desc){p, 2, 0}, &error), error.text);
+    p[1] = p[3];
+    GIVES(t, zf_lockstep_step(&(zf_lockstep_desc){p, 2, 0}, &error), ZF_ERR_STAGE, error.text);
+    CHECK_TEXT(t, error.text,
+               "lockstep: rank 1 is at step 0, micro-batch 0, rank 0 at 1, 0");
+    error.status = ZF_OK;
+    GIVES(t, zf_lockstep_read(&(zf_lockstep_desc){p + 2, 2, 0}, "w", NULL, 16, &error),
+          ZF_ERR_ARGUMENT, error.text);
+    CHECK_TEXT(t, error.text, "zf_lockstep_read: data is NULL");
+}
+
+/* A step with more parts than times can be noted of. */
+TEST(misuse_of_times)
+{
+    static const char text[] = "zero stage=0 world=1 micro_batches=2000000000\n"
+                               "%1 = param \"w\" : f32[4]\n%2 = neg %1 : f32[4]\noutput %2 \"y\"\n";
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g =
+        zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
+    zf_program *p;
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    if (!(p = compiled(t, g, NULL))) return;
+    CHECK(t, zf_measure(p, true) == ZF_ERR_LIMIT);
+    CHECK_TEXT(t, zf_program_error(p), "zf_measure: too many micro-batches");
+}
+
 /* Steps of several parts in another order than theirs; ranks that are none. */
 TEST(misuse_of_micro_batches)
 {

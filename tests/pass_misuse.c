@@ -65,6 +65,9 @@ static const struct {
      "out"},
     {LOSS, "autograd loss; zero_one_adam lr variant=2 local_step_clipper=1",
      "zf_zero_one_adam: there is no variant 2; 0 is refresh, 1 sync, and local_step_clipper is 1"},
+    {X P "%4 = masked_softmax %1, %3 {scale=1} : f32[4,8]\n%5 = reshape %4 {shape=[32]} : f32[32]\n"
+         "%6 = sum %5 : f32[]\noutput %6 \"loss\"\n",
+     "autograd loss", "masked_softmax: its bias has no gradient"},
     {"%1 = input \"x\" : f32[]\n%2 = input \"lr\" : f32[]\n%3 = param \"p\" : f64[]\n"
      "%4 = mul %3, %3 : f64[]\noutput %4 \"loss\"\n",
      "autograd loss; onebit_adam lr",

@@ -4,6 +4,19 @@
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
+#include <errno.h>
+#include <sys/socket.h>
+
+/* The process has no room for another open file. */
+static atomic_bool no_files;
+static int accept_or_refuse(int s, struct sockaddr *from, socklen_t *bytes)
+{
+    if (!no_files) return accept(s, from, bytes);
+    errno = EMFILE;
+    return -1;
+}
+#define accept accept_or_refuse
+
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* what belongs to calls */
 #include "../comm/rendezvous.c"
@@ -251,6 +264,28 @@ TEST_ONCE(rendezvous_says_who_left)
     ranks_free(ranks, WORLD);
 }
 
+/* A host that is none, and a process that can open no more files. */
+TEST_ONCE(rendezvous_says_what_the_system_lacks)
+{
+    static const char *const errors[] = {
+        "zf_test_comm: the host 'no..where' is not found: ",
+        "zf_test_comm: rank 0 cannot take a connection of each rank: "};
+    for (int k = 0; k < 2; k++) {
+        rank ranks[MOST];
+        ranks_new(t, ranks, WORLD, free_port(), NULL);
+        for (int r = 0; r < WORLD; r++) {
+            ranks[r].p.deadline = 2, ranks[r].absent = r > 0;
+            if (!k) ranks[r].v.host = "no..where";
+        }
+        no_files = k > 0;
+        ranks_start(ranks, WORLD);
+        ranks_join(ranks, WORLD);
+        no_files = false;
+        CHECK(t, !strncmp(ranks[0].error.text, errors[k], strlen(errors[k])));
+        ranks_free(ranks, WORLD);
+    }
+}
+
 /* Rank 0 listens at the address that it was given, and at no other. */
 TEST_ONCE(rendezvous_listens_at_one_address)
 {
@@ -349,8 +384,8 @@ TEST_ONCE(rendezvous_files_that_are_no_notes)
         if (k == 3) met(t, ranks);
         else
             CHECK(t, strstr(ranks[k != 0].error.text,
-                            " cannot be written: that file, or the one of "
-                            "its name and .part, is no file of a rendezvous"));
+                            " cannot be written: that file, or the one of its name and .part, is "
+                            "no file of a rendezvous: name another one"));
         ranks_free(ranks, WORLD);
         if (pipe) continue;
         CHECK(t, (f = fopen(taken, "r")) && fgets(line, sizeof line, f) && !fclose(f));

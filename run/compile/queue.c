@@ -82,7 +82,7 @@ static zfi_queue *zfi_queue_new(zfi_memory *memory, zf_error *error)
         pthread_cond_destroy(&q->changed);
         pthread_mutex_destroy(&q->mutex);
         zfi_free(memory, q, sizeof *q);
-        zfi_fail(error, ZF_ERR_BACKEND, "zf_cpu_backend: no thread for a queue");
+        zfi_fail(error, ZF_ERR_BACKEND, "zf_cpu_backend: the system refused a thread for a queue");
         return NULL;
     }
     return q;

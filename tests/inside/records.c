@@ -57,6 +57,53 @@ TEST_ONCE(records_are_complete)
     }
 }
 
+/* What neither text nor a builder can say, as names of values are checked before. */
+TEST(records_refuse_values_without_a_name)
+{
+    static const struct {
+        zf_op op;
+        int attribute;
+        const char *error;
+    } nameless[] = {{ZF_OP_gelu, ZF_AT_gelu_form, "form 7 is neither erf (0) nor tanh (1)"},
+                  {ZF_OP_residual_norm, ZF_AT_residual_norm_form, "there is no form 7"},
+                  {ZF_OP_residual_norm, ZF_AT_residual_norm_sum, "there is no sum 7"}};
+    for (size_t k = 0; k < sizeof nameless / sizeof *nameless; k++) {
+        zf_attribute attributes[ZF_MAX_ATTRIBUTES] = {{.i = 0}};
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        zf_tensor x, v;
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        x = zf_input(g, "x", ZF_F32, ZF_SHAPE(4, 8)), v = zf_input(g, "v", ZF_F32, ZF_SHAPE(8));
+        attributes[nameless[k].attribute].i = 7;
+        zfi_build(nameless[k].op, nameless[k].op == ZF_OP_gelu ? 1 : 4, (zf_tensor[]){x, x, v, v},
+                  attributes);
+        if (zf_graph_status(g) != ZF_ERR_ARGUMENT || !strstr(zf_graph_error(g), nameless[k].error))
+            CHECK_TEXT(t, zf_graph_error(g), nameless[k].error);
+    }
+}
+
+/* A mask with more rows than lists of a graph may have elements is refused before it is counted. */
+TEST(records_of_masks_have_a_limit)
+{
+    const zf_block_mask mask = {.layouts = INT32_MAX, .blocks = 8};
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    zf_block_mask_lists(g, &mask);
+    CHECK(t, strstr(zf_graph_error(g), "zf_block_mask_lists: 2^31 or more blocks are seen"));
+}
+
+/* A collective of several ranks that is launched without any says so. */
+TEST(records_of_collectives_need_ranks)
+{
+    const zf_attribute attributes[ZF_MAX_ATTRIBUTES] = {[ZF_AT_all_reduce_world] = {.i = 2}};
+    zf_error error = {ZF_OK, ""};
+    const zf_launch l = {.op = ZF_OP_all_reduce, .attributes = attributes, .error = &error};
+    CHECK(t, zfi_cpu_collective(&l) == ZF_ERR_COMM);
+    CHECK_TEXT(t, error.text,
+               "%0: a plan for 2 ranks needs a communicator (zf_compile_desc.comm)");
+}
+
 /* ------------------------------------------------------------------------------------ cuts */
 
 bool cuts_of(const zf_graph *g, int32_t id, cuts *c)

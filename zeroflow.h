@@ -126,6 +126,7 @@ extern "C" {
 #include "base/mesh.c"
 #include "base/tree.c"
 #include "base/blocks.c"
+#include "base/tasks.c"
 ZFI_PLAIN_BEGINS
 #include "graph/role.c"
 #include "graph/graph.c"
@@ -235,6 +236,7 @@ ZFI_PLAIN_BEGINS
 #include "plan/cost.c"
 #include "plan/account.c"
 #include "plan/estimate.c"
+#include "plan/pipeline.c"
 #include "passes/rewrite/autograd.c"
 #include "passes/rewrite/simplify.c"
 #include "passes/rewrite/clip.c"

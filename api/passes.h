@@ -845,3 +845,55 @@ ZF_API zf_status zf_recompute(zf_graph *graph, const zf_training *training);
  * and these with the backward pass (zf_offload_desc). Numbers do not change. Each but the fourth
  * costs at most prefetch.bytes of memory. Requires: zf_zero. training NULL: nothing overlaps. */
 ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_training *training);
+
+/* ------------------------------------------------------------------------------------ PIPELINES
+ *
+ * The layers of a model are cut into chunks, one after the other, and each rank along the axis pipe
+ * has one or more of them. A schedule is what each rank does in a step, in its order:
+ *
+ *     F c m     chunk c computes micro-batch m forward
+ *     B c m     and backward: the gradient of its input, and of its weights where there is no W
+ *     W c m     the gradients of its weights
+ */
+
+/* Which of several orders it is. Idle is the time that each rank waits in a step, where its tasks
+ * take F, B and W for a micro-batch, with p ranks. A rank r keeps what the backward pass needs of
+ * so many micro-batches of m. */
+typedef enum zf_pipe_kind {
+    ZF_PIPE_1F1B,        /* idle (p-1)(F+B+W), keeps p-r */
+    ZF_PIPE_GPIPE,       /* idle (p-1)(F+B+W), keeps m */
+    /* idle (p-1)(F+B+W)/v, keeps 2(p-1-r) + (v-1)p + 1 of one of its v chunks; m is a multiple of
+     * p */
+    ZF_PIPE_INTERLEAVED,
+    ZF_PIPE_ZB_H1,       /* idle (p-1)(F+B-W), keeps p */
+    /* Two chunks: rank r has r and 2p-1-r. Idle (p-1)F/2, at the ends of the step alone, where m is
+     * 2p-1 or more and F, B and W are equal; keeps 2p of one chunk */
+    ZF_PIPE_ZB_V
+} zf_pipe_kind;
+/* "1f1b", "gpipe", "interleaved", "zb-h1", "zb-v"; NULL after the last */
+ZF_API const char *zf_pipe_kind_name(zf_pipe_kind kind);
+
+typedef struct zf_pipe {
+    zf_pipe_kind kind;
+    int32_t ranks;         /* along the axis pipe; 0: 1 */
+    int32_t micro_batches; /* of a step, as many as ranks or more; 0: as many */
+    int32_t chunks;        /* of each rank; 0: 2 of zb-v and of interleaved, 1 of others */
+} zf_pipe;
+/* The schedule, a line for each rank: "rank 0: F 0 0, F 0 1, B 0 0, B 0 1". Written to
+ * text[0..size), terminated when size > 0; returns the length of the whole text. 0: there is no
+ * such schedule, and `error` says why. */
+ZF_API size_t zf_pipe_text(const zf_pipe *pipe, char *text, size_t size, zf_error *error);
+/* The same as a picture in time, where F, B and W take as long. Letters of a rank's later chunks
+ * are small; where there is no W, B takes twice the time:
+ *
+ *     rank 0  F0 F1 .  .  B0 == B1 ==
+ *     rank 1  .  F0 B0 == F1 B1 == .
+ */
+ZF_API size_t zf_pipe_picture(const zf_pipe *pipe, char *text, size_t size, zf_error *error);
+/* The times that tasks of one chunk take, in any unit. Where there is no W, B takes both. */
+typedef struct zf_pipe_times {
+    int64_t forward, backward, weights;
+} zf_pipe_times;
+/* The time that each rank is idle in a step, idle[0..ranks), if sending takes none. */
+ZF_API zf_status zf_pipe_idle(const zf_pipe *pipe, const zf_pipe_times *times, int64_t *idle,
+                              zf_error *error);

@@ -38,5 +38,6 @@ static void visit_one(void) { visits++; }
 #include "inside/settle.c"
 #include "inside/records.c"
 #include "inside/rows.c"
+#include "inside/tasks.c"
 #include "inside/visits.c"
 #include "inside/slow.c"

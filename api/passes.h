@@ -188,6 +188,10 @@ ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
  * and updates are cut with them. Sums over what is cut are made of `sections`, a balanced tree, and
  * have the bits of any number of ranks with as many sections. docs/axes.md has the types.
  * Requires: not zf_zero yet; after zf_autograd and the optimizer, where the step trains. */
+typedef struct zf_sections { /* of sums over what the ranks along an axis share */
+    int32_t tensor;          /* 0: the number of ranks along it */
+} zf_sections;
+
 typedef struct zf_cut_desc {
     int32_t parts;    /* ranks along tensor; 0: 1 */
     int32_t sections; /* divided by `parts`; 0: `parts` */
@@ -764,6 +768,10 @@ typedef struct zf_training {
     /* Which variant of the step this is (zf_variant_count), for an optimizer that has several */
     int32_t variant;
     zf_ema_desc ema; /* {0}: not run */
+    /* Ranks along the axis tensor, which share layers (zf_cut); 0: 1. zf_zero_desc.world is the
+     * number of the other ones, those along data */
+    int32_t tensor;
+    zf_sections sections; /* where it is above 1, zf_fuse leaves out the rewrite `qkv` */
     bool delay; /* each step updates by the gradients of the step before (zf_delay) */
     /* Steps after this one are delayed (zf_delay); steps up to it are not. Above 0 the step has two
      * variants */

@@ -57,6 +57,7 @@ typedef struct zfi_cuts {
     zfi_cut_letter letter[ZFI_CUT_LETTERS];
     int8_t at[ZFI_CUT_VALUES][ZF_MAX_RANK]; /* the letter of each dimension; -1: none is */
     bool given[ZFI_CUT_VALUES];             /* the form has the value */
+    bool broadcast[ZFI_CUT_VALUES];         /* its dimensions of one element fit any */
     int8_t flat[ZFI_CUT_VALUES][4]; /* 1 + the operands that it has, one after the other; 0 */
     int32_t shape;                  /* the attribute that is the shape of the result; -1 */
     char text[ZFI_CUT_TEXT];        /* the form */
@@ -114,7 +115,7 @@ static bool zfi_cut_write(const zf_graph *g, const zfi_node *node, zfi_cut_text 
     const zfi_record *record = g->records[node->op];
     const zf_attribute *p = zfi_attribute_of(g, node, "p");
     t->length = 0, t->text[0] = '\0';
-    if (p ? p->f > 0 : zfi_draws(g, (int32_t)(node - g->nodes))) return false;
+    if (p ? p->f > 0 : zfi_node_stream(g, node) >= 0) return false;
     if (record->cuts) zfi_cut_put(t, record->cuts);
     else if (record->cut) record->cut(g, node, t);
     else if (record->traits & ZF_OP_ELEMENTWISE) zfi_cut_put(t, "... * -> ...");
@@ -242,7 +243,7 @@ static bool zfi_cut_match(zfi_cut_reader *r, int32_t value, const zfi_cut_items 
     zfi_cuts *c = r->cut;
     const int32_t named = x->count - x->dots, free = shape->rank - named;
     for (int32_t d = 0; d < ZF_MAX_RANK; d++) c->at[value][d] = -1;
-    c->given[value] = true;
+    c->given[value] = true, c->broadcast[value] = x->broadcast;
     if (x->whole) return true;
     if (c->flat[value][0]) return shape->rank == 1;
     if (x->broadcast ? free > 0 : x->dots ? free < 0 : free != 0) return false;
@@ -399,7 +400,9 @@ static void zfi_cut_measure(const zf_graph *g, const zfi_node *node, zfi_cuts *c
         for (int32_t d = 0; d < shape.rank; d++) {
             const int8_t k = c->at[v][d];
             if (k < 0) continue;
-            if (shape.dims[d] == 1 && c->letter[k].size > 1) c->at[v][d] = -1;
+            if (shape.dims[d] == 1 && c->letter[k].size > 1 &&
+                (c->broadcast[v] || c->letter[k].name < 'a'))
+                c->at[v][d] = -1;
             else
                 c->letter[k].most =
                     zfi_gcd(c->letter[k].several ? zfi_cut_several(shape.dims[d]) : shape.dims[d],
@@ -448,6 +451,28 @@ static bool zfi_cut_sums(const zfi_cuts *c, int32_t letter, int32_t value)
                 operand |= v < ZFI_CUT_RESULT;
             }
     return operand && !c->flat[value][0];
+}
+
+/* A flat value has those of several operands, one after the other (`[3 4]`). The operand of which
+ * the node, a slice of a flat value or a reshape of such a slice, has all values; 0: there is none. */
+static int32_t zfi_flat_operand(const zf_graph *g, const zfi_node *node)
+{
+    const zfi_node *slice = node->op == ZF_OP_reshape ? &g->nodes[node->args[0]] : node, *of;
+    int64_t at = 0;
+    zfi_cuts c;
+    if (slice->op != ZF_OP_slice) return 0;
+    of = &g->nodes[slice->args[0]];
+    if (!g->records[of->op]->cuts || !strchr(g->records[of->op]->cuts, '[') ||
+        !zfi_cut_of(g, of, &c))
+        return 0;
+    for (int k = 0; k < 4 && c.flat[ZFI_CUT_RESULT][k]; k++) {
+        const int32_t operand = of->args[c.flat[ZFI_CUT_RESULT][k] - 1];
+        const int64_t count = zfi_node_count(&g->nodes[operand]);
+        if (at == ZF_INT(slice, slice, start) && at + count == ZF_INT(slice, slice, stop))
+            return operand;
+        at += count;
+    }
+    return 0;
 }
 
 ZF_API bool zf_graph_cuts(const zf_graph *g, int32_t place, char *text, size_t size)

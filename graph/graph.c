@@ -746,12 +746,16 @@ static const zf_attribute *zfi_attribute_of(const zf_graph *g, const zfi_node *n
 }
 
 /* The last random stream that the node draws from; -1: none. */
+static int64_t zfi_node_stream(const zf_graph *g, const zfi_node *node)
+{
+    const zfi_record *record = g->records[node->op];
+    if (!(record->traits & ZF_OP_RANDOM)) return -1;
+    return record->stream ? record->stream(node) : zfi_attribute_of(g, node, "stream")->i;
+}
+
 static int64_t zfi_last_stream(const zf_graph *g, int32_t id)
 {
-    const zfi_record *record = zfi_record_of(g, id);
-    if (!(record->traits & ZF_OP_RANDOM)) return -1;
-    return record->stream ? record->stream(&g->nodes[id])
-                          : zfi_attribute_of(g, &g->nodes[id], "stream")->i;
+    return zfi_node_stream(g, &g->nodes[id]);
 }
 
 static bool zfi_draws(const zf_graph *g, int32_t id) { return zfi_last_stream(g, id) >= 0; }

@@ -29,7 +29,7 @@ enum { ZFI_SPREAD_TEXT = 120, ZFI_SPREAD_WHY = 240 };
 /* How a node's type is found. */
 typedef struct zfi_spreading {
     const zf_graph *graph;
-    int32_t id;
+    const zfi_node *node;
     zfi_spread out;
     char why[ZFI_SPREAD_WHY]; /* what is wrong; "": nothing */
 } zfi_spreading;
@@ -147,14 +147,14 @@ static const char *zfi_spread_text(char *text, zf_dtype dtype, const zf_shape *s
 
 static const zfi_spread *zfi_spread_arg(const zfi_spreading *c, int32_t k)
 {
-    return &c->graph->nodes[c->graph->nodes[c->id].args[k]].spread;
+    return &c->graph->nodes[c->node->args[k]].spread;
 }
 
 /* An operand of one number, which is how ever its node likes. */
 static bool zfi_fits_any(const zfi_spreading *c, int32_t k)
 {
     double value;
-    return zfi_uniform(c->graph, c->graph->nodes[c->id].args[k], &value);
+    return zfi_uniform(c->graph, c->node->args[k], &value);
 }
 
 static void zfi_spread_open_sum(zfi_spreading *c, int32_t arg, uint8_t axes)
@@ -192,7 +192,7 @@ static zfi_linear zfi_linear_of(const zf_graph *g, const zfi_node *node)
 /* Operands that are addends over an axis reach a result that is one too. */
 static void zfi_spread_addends(zfi_spreading *c, uint8_t axis)
 {
-    const zfi_node *node = &c->graph->nodes[c->id];
+    const zfi_node *node = c->node;
     const zfi_linear linear = zfi_linear_of(c->graph, node);
     int32_t addends = 0, first = -1, other = -1;
     for (int32_t k = 0; k < node->arg_count; k++) {
@@ -226,7 +226,7 @@ static void zfi_spread_addends(zfi_spreading *c, uint8_t axis)
 static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
                                uint16_t letters[ZFI_CUT_LETTERS])
 {
-    const zfi_node *node = &c->graph->nodes[c->id];
+    const zfi_node *node = c->node;
     int32_t from[ZFI_CUT_LETTERS] = {0};
     for (int32_t k = 0; k < node->arg_count; k++)
         for (int32_t d = 0; d < c->graph->nodes[node->args[k]].shape.rank; d++) {
@@ -258,7 +258,7 @@ static void zfi_spread_letters(zfi_spreading *c, const zfi_cuts *cuts,
 static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
 {
     const zf_graph *g = c->graph;
-    const zfi_node *node = &g->nodes[c->id];
+    const zfi_node *node = c->node;
     uint16_t letters[ZFI_CUT_LETTERS] = {0};
     uint8_t cut = 0, seen = c->out.sum;
     zfi_cuts cuts;
@@ -286,7 +286,7 @@ static void zfi_spread_cuts(zfi_spreading *c, int32_t value)
 
 static void zfi_spread_operands(zfi_spreading *c, int32_t value)
 {
-    const zfi_node *node = &c->graph->nodes[c->id];
+    const zfi_node *node = c->node;
     for (int32_t k = 0; k < node->arg_count; k++)
         c->out.differs |= zfi_spread_arg(c, k)->differs;
     for (int over = ZF_OVER_TENSOR; over < ZF_OVERS && !*c->why; over++)
@@ -307,7 +307,7 @@ static int64_t zfi_collective_dim(zf_op op, const zf_attribute *attributes)
 /* Over data: what the ranks have of each element along other axes does not change. */
 static void zfi_spread_over_data(zfi_spreading *c)
 {
-    const zfi_node *node = &c->graph->nodes[c->id];
+    const zfi_node *node = c->node;
     const bool moves = node->op == ZF_OP_all_gather || node->op == ZF_OP_reduce_scatter;
     c->out = *zfi_spread_arg(c, 0);
     if (node->op == ZF_OP_all_to_all || (moves && !zfi_collective_dim(node->op, node->attributes)))
@@ -316,7 +316,7 @@ static void zfi_spread_over_data(zfi_spreading *c)
 
 static void zfi_spread_gather(zfi_spreading *c, int64_t over, int64_t dim)
 {
-    const zfi_node *node = &c->graph->nodes[c->id];
+    const zfi_node *node = c->node;
     const zfi_spread *x = zfi_spread_arg(c, 0);
     const uint8_t axis = zfi_axis_bit(over);
     if (x->differs & axis) c->out.differs &= (uint8_t)~axis;
@@ -331,7 +331,7 @@ static void zfi_spread_gather(zfi_spreading *c, int64_t over, int64_t dim)
 
 static void zfi_spread_collective(zfi_spreading *c)
 {
-    const zfi_node *node = &c->graph->nodes[c->id];
+    const zfi_node *node = c->node;
     const zfi_spread *x = zfi_spread_arg(c, 0);
     const int64_t over = ZF_INT(node, all_gather, over);
     const bool moves = node->op == ZF_OP_all_gather || node->op == ZF_OP_reduce_scatter,
@@ -360,7 +360,7 @@ static void zfi_spread_collective(zfi_spreading *c)
 static void zfi_spread_leaf(zfi_spreading *c)
 {
     const zf_graph *g = c->graph;
-    const zfi_node *node = &g->nodes[c->id];
+    const zfi_node *node = c->node;
     const char *name = g->records[node->op]->name;
     const uint8_t cut = zfi_spread_cut(&node->spread);
     const bool held = node->op == ZF_OP_param || node->op == ZF_OP_state;
@@ -410,7 +410,7 @@ static zfi_spread zfi_spread_within(const zf_graph *g, const zfi_node *of, int64
 static void zfi_spread_view(zfi_spreading *c)
 {
     const zf_graph *g = c->graph;
-    const zfi_node *node = &g->nodes[c->id];
+    const zfi_node *node = c->node;
     const zfi_node *of = zfi_side_by_side(g, &g->nodes[node->args[0]]);
     if (of) c->out = zfi_spread_within(g, of, ZF_INT(node, view, at), &node->shape);
     else c->out = *zfi_spread_arg(c, 0), zfi_spread_flatten(&c->out);
@@ -419,7 +419,7 @@ static void zfi_spread_view(zfi_spreading *c)
 /* Values side by side: addends have been summed before. */
 static void zfi_spread_pack(zfi_spreading *c)
 {
-    const zfi_node *node = &c->graph->nodes[c->id];
+    const zfi_node *node = c->node;
     for (int32_t k = 0; k < node->arg_count; k++) {
         zfi_spread x = *zfi_spread_arg(c, k);
         if (x.sum) zfi_spread_open_sum(c, node->args[k], x.sum);
@@ -433,7 +433,7 @@ static void zfi_spread_pack(zfi_spreading *c)
 /* Operands of a set have the type of the first one, others are equal on all ranks. */
 static void zfi_spread_updates(zfi_spreading *c, uint32_t alike)
 {
-    const zfi_node *node = &c->graph->nodes[c->id];
+    const zfi_node *node = c->node;
     for (int32_t k = 1; k < node->arg_count; k++) {
         const zfi_spread *x = zfi_spread_arg(c, k);
         if (x->sum) zfi_spread_open_sum(c, node->args[k], x->sum);
@@ -448,7 +448,7 @@ static void zfi_spread_updates(zfi_spreading *c, uint32_t alike)
 
 static void zfi_spread_output(zfi_spreading *c)
 {
-    const zfi_node *node = &c->graph->nodes[c->id];
+    const zfi_node *node = c->node;
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_spread *x = zfi_spread_arg(c, k);
         if (x->sum) zfi_spread_open_sum(c, node->args[k], x->sum);
@@ -462,7 +462,7 @@ static void zfi_spread_output(zfi_spreading *c)
 static void zfi_spread_written(zfi_spreading *c)
 {
     const zf_graph *g = c->graph;
-    const zfi_node *node = &g->nodes[c->id];
+    const zfi_node *node = c->node;
     const zfi_record *record = g->records[node->op];
     const int32_t master = zfi_master_arg(g, node);
     uint32_t alike = zfi_written_args(g, node) | record->elementwise | 2;
@@ -471,14 +471,27 @@ static void zfi_spread_written(zfi_spreading *c)
     c->out = *zfi_spread_arg(c, 0);
 }
 
+/* All values of one operand of a flat value: a reshape of it has the type of one of the operand. */
+static void zfi_spread_flat(zfi_spreading *c, int32_t like)
+{
+    const uint8_t differs = zfi_spread_arg(c, 0)->differs;
+    zfi_node of = *c->node;
+    const uint8_t cut = zfi_spread_cut(&c->graph->nodes[like].spread);
+    of.args = &like, c->node = &of;
+    zfi_spread_operands(c, ZFI_CUT_RESULT);
+    c->out.sum = 0, c->out.differs = (uint8_t)(differs & ~cut);
+}
+
 /* ----------------------------------------------------------------------------------------- all */
 
 static void zfi_spread_of_node(zfi_spreading *c)
 {
     const zf_graph *g = c->graph;
-    const zfi_node *node = &g->nodes[c->id];
+    const zfi_node *node = c->node;
     const uint32_t traits = g->records[node->op]->traits;
-    if (node->op == ZF_OP_bucket || node->op == ZF_OP_pack) zfi_spread_pack(c);
+    const int32_t like = node->op == ZF_OP_reshape ? zfi_flat_operand(g, node) : 0;
+    if (like) zfi_spread_flat(c, like);
+    else if (node->op == ZF_OP_bucket || node->op == ZF_OP_pack) zfi_spread_pack(c);
     else if (traits & ZF_OP_LEAF) zfi_spread_leaf(c);
     else if (traits & ZF_OP_COLLECTIVE) zfi_spread_collective(c);
     else if (node->op == ZF_OP_view) zfi_spread_view(c);
@@ -491,7 +504,7 @@ static void zfi_spread_of_node(zfi_spreading *c)
         c->out = *zfi_spread_arg(c, 0), zfi_spread_flatten(&c->out);
     else if (node->op == ZF_OP_copy) c->out = *zfi_spread_arg(c, 0);
     else if (node->op == ZF_OP_saved) {
-        c->id = node->args[0];
+        c->node = &g->nodes[node->args[0]];
         zfi_spread_operands(c, ZFI_CUT_RESULT + 1 + (int32_t)ZF_INT(node, saved, index));
     } else if (!(traits & ZF_OP_EFFECT)) zfi_spread_operands(c, ZFI_CUT_RESULT);
     if (traits & ZF_OP_EFFECT) c->out = (zfi_spread){.sum = 0};
@@ -505,7 +518,7 @@ static void zfi_spread_of_node(zfi_spreading *c)
 static bool zfi_spread_find(const zf_graph *g, int32_t id, zfi_spread *out,
                             char why[ZFI_SPREAD_WHY])
 {
-    zfi_spreading c = {.graph = g, .id = id};
+    zfi_spreading c = {.graph = g, .node = &g->nodes[id]};
     const zfi_spread *given = &g->nodes[id].spread;
     const uint8_t used = zfi_spread_cut(given) | given->sum | given->differs;
     *out = c.out;

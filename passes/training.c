@@ -1,10 +1,12 @@
 /* One description of a training step, and the list of the passes that make it.
  *
- *     lora  fuse  precision  tile  autograd  simplify  clip  OPTIMIZER  delay  fuse  recompute
- *     zero  offload  prefetch        recompute.c has the list of these, which run in trials too
+ *     lora  fuse  precision  tile  autograd  simplify  clip  OPTIMIZER  delay  cut  fuse
+ *     recompute  zero  offload  prefetch  recompute.c has the list of these, which run in trials too
  *
  * A pass that the description does not ask for is not run. Without a loss, no pass for gradients is
  * run. */
+
+enum { ZFI_FUSE_NAMES = 1024 }; /* characters of zf_fuse_desc.without */
 
 static bool zfi_wants_always(const zf_training *t)
 {
@@ -25,6 +27,23 @@ static zf_status zfi_pass_name(zf_graph *g, const zf_training *t)
 }
 
 static bool zfi_wants_clip(const zf_training *t) { return zfi_wants_training(t) && t->clip != 0; }
+
+/* Sections of sums over what ranks along tensor share; 1: zf_cut is not run. */
+static int32_t zfi_tensor_sections(const zf_training *t)
+{
+    const int32_t ranks = t->tensor > 0 ? t->tensor : 1;
+    return t->sections.tensor > 0 ? t->sections.tensor : ranks;
+}
+
+static bool zfi_wants_cut(const zf_training *t)
+{
+    return zfi_tensor_sections(t) > 1 || t->tensor > 1;
+}
+
+static zf_status zfi_pass_cut(zf_graph *g, const zf_training *t)
+{
+    return zf_cut(g, &(zf_cut_desc){.parts = t->tensor, .sections = zfi_tensor_sections(t)});
+}
 
 static bool zfi_wants_precision(const zf_training *t)
 {
@@ -50,8 +69,16 @@ static zf_status zfi_pass_groups(zf_graph *g, const zf_training *t)
 static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t)
 {
     zf_fuse_desc d = t->fuse;
+    char without[ZFI_FUSE_NAMES];
     d.as_trained = false; /* of the second one */
     if (!d.tile_bytes) d.tile_bytes = t->tile.bytes;
+    if (zfi_wants_cut(t) && !(d.without && !strcmp(d.without, "all"))) {
+        /* The weights that qkv joins are cut one by one. */
+        if (snprintf(without, sizeof without, "%s%sqkv", d.without ? d.without : "",
+                     d.without && *d.without ? "," : "") >= (int)sizeof without)
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_fuse: without is too long");
+        d.without = without;
+    }
     return zf_fuse(g, &d);
 }
 
@@ -186,6 +213,8 @@ static const zfi_pass zfi_ema_pass = {"ema", zfi_wants_ema, zfi_pass_ema};
 
 static const zfi_pass zfi_delay_pass = {"delay", zfi_wants_delay, zfi_pass_delay};
 
+static const zfi_pass zfi_cut_pass = {"cut", zfi_wants_cut, zfi_pass_cut};
+
 static const zfi_pass zfi_forward_passes[] = {
     {"name_training", zfi_wants_name, zfi_pass_name},
     {"lora", zfi_wants_lora, zfi_pass_lora},
@@ -267,6 +296,8 @@ static const zf_option zfi_training_options[] = {
     ZF_OPTION(zf_training, FLAG, keep_gradients, 0, NULL, .flag = ""),
     ZF_OPTION(zf_training, DESC, ema, 0, NULL, .rows = zfi_ema_options,
               .help = "append a moving average of each parameter"),
+    ZF_OPTION(zf_training, COUNT, tensor, 1, "[1,1048576]", .flag = ""),
+    ZF_OPTION(zf_training, DESC, sections, 0, NULL, .rows = zfi_sections_options),
     ZF_OPTION(zf_training, FLAG, delay, 0, NULL, .flag = "", .traits = ZF_OPTION_CHANGES,
               .with = ZFI_SAME_STEPS),
     ZF_OPTION(zf_training, COUNT, delay_from, 0, "[0,inf)", .flag = "delay-update", .unit = "STEP",
@@ -333,6 +364,7 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
     if (zfi_wants_fit(&t) && !g->error.status && zfi_fit_training(g, &t)) return g->error.status;
     zfi_run_passes(g, &t, &zfi_ema_pass, 1);
     zfi_run_passes(g, &t, &zfi_delay_pass, 1);
+    zfi_run_passes(g, &t, &zfi_cut_pass, 1);
     zfi_run_passes(g, &t, zfi_update_passes, ZFI_COUNT(zfi_update_passes));
     zfi_run_passes(g, &t, zfi_rank_passes, ZFI_COUNT(zfi_rank_passes));
     return g->error.status;

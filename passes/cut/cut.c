@@ -22,6 +22,7 @@
 /* A class of dimensions, at its root. */
 typedef struct zfi_cut_class {
     int32_t parent;   /* a place: node * ZF_MAX_RANK + dimension */
+    int32_t first;    /* place, 1 + its index */
     int32_t why;      /* the node that keeps it from being cut; 0: none */
     int64_t most;     /* it may be cut into divisors of this */
     bool second;      /* a product with a parameter sums over it */
@@ -32,8 +33,10 @@ typedef struct zfi_parallel {
     zf_graph *graph;
     zf_cut_desc d;
     zfi_cut_class *at; /* by place */
+    int32_t *next;     /* by place: the next one of its class, 1 + its index; 0: none */
+    int32_t *flat;     /* by node: an operand that its flat value has; 0: the value is not flat */
     bool *sums;        /* by node: it sums over a chosen class */
-    int32_t *instead;  /* by node: the sum over ranks; 0: none */
+    int32_t *instead;  /* by node: what its readers read; 0: itself */
     int32_t count;     /* of nodes */
 } zfi_parallel;
 
@@ -80,12 +83,36 @@ static void zfi_class_alike(zfi_parallel *c, int32_t a, int32_t b, int32_t by)
 
 /* ------------------------------------------------------------------------------------ letters */
 
-/* The node is a product of two operands in one section, which may become one of several. */
+/* The node is a product in one section, which may become one of several. */
 static bool zfi_may_have_sections(const zf_graph *g, const zfi_node *node)
 {
-    const zf_attribute *sections = zfi_attribute_of(g, node, "sections"),
-                       *activation = zfi_attribute_of(g, node, "activation");
-    return sections && !sections->i && node->arg_count == 2 && !(activation && activation->i);
+    const zf_attribute *sections = zfi_attribute_of(g, node, "sections");
+    return sections && !sections->i && zfi_is_plain_product(node);
+}
+
+/* The product alone: in sections, with nothing that follows it. */
+static void zfi_parallel_bare(zfi_parallel *c, zfi_node *node)
+{
+    const zfi_record *record = c->graph->records[node->op];
+    zf_attribute *activation = zfi_attribute_in(record, node->attributes, "activation");
+    zfi_attribute_in(record, node->attributes, "sections")->i = c->d.sections;
+    zfi_attribute_in(record, node->attributes, "wide")->i = 1;
+    if (activation) activation->i = 0;
+    node->arg_count = 2;
+}
+
+/* What follows a product is cut as its result is: a bias along the last dimension. */
+static void zfi_parallel_after(const zf_graph *g, const zfi_node *node, zfi_cuts *cuts)
+{
+    const int32_t rank = node->shape.rank;
+    for (int32_t k = 2; k < node->arg_count; k++) {
+        const bool bias = g->nodes[node->args[k]].shape.rank < rank;
+        cuts->given[k] = true;
+        for (int32_t d = 0; d < ZF_MAX_RANK; d++)
+            cuts->at[k][d] = bias && d ? -1 : cuts->at[ZFI_CUT_RESULT][bias ? rank - 1 : d];
+    }
+    cuts->given[ZFI_CUT_RESULT + 1] = true;
+    memcpy(cuts->at[ZFI_CUT_RESULT + 1], cuts->at[ZFI_CUT_RESULT], sizeof cuts->at[0]);
 }
 
 /* The cuts of a node; of a product, those of one with sections. */
@@ -93,14 +120,13 @@ static bool zfi_parallel_cuts(zfi_parallel *c, int32_t id, zfi_cuts *cuts)
 {
     zf_graph *g = c->graph;
     zfi_node *node = &g->nodes[id];
-    const zfi_record *record = g->records[node->op];
+    const zfi_node whole = *node;
     bool good;
     if (!zfi_may_have_sections(g, node)) return zfi_cut_of(g, node, cuts);
-    zfi_attribute_in(record, node->attributes, "sections")->i = c->d.sections;
-    zfi_attribute_in(record, node->attributes, "wide")->i = 1;
+    zfi_parallel_bare(c, node);
     good = zfi_cut_of(g, node, cuts);
-    zfi_attribute_in(record, node->attributes, "sections")->i = 0;
-    zfi_attribute_in(record, node->attributes, "wide")->i = 0;
+    *node = whole;
+    if (good) zfi_parallel_after(g, node, cuts);
     return good;
 }
 
@@ -120,12 +146,11 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
     const zfi_cut_letter *letter = &cuts->letter[l];
     const bool tree = zfi_may_have_sections(g, &g->nodes[id]) &&
                       zfi_cut_sums(cuts, l, ZFI_CUT_RESULT);
-    bool flat = false, weighs = false;
+    bool weighs = false;
     int64_t most = letter->most;
     int32_t first = -1;
     for (int32_t v = 0; v < ZFI_CUT_VALUES; v++) {
         const int32_t value = zfi_parallel_value(g, id, v);
-        flat |= cuts->flat[v][0] != 0;
         for (int32_t d = 0; value && d < g->nodes[value].shape.rank; d++) {
             if (!cuts->given[v] || cuts->at[v][d] != l) continue;
             if (first < 0) first = zfi_class_of(c, value, d);
@@ -137,7 +162,7 @@ static void zfi_parallel_letter(zfi_parallel *c, int32_t id, const zfi_cuts *cut
         }
     }
     if (first < 0) return;
-    if ((letter->whole || letter->first >= 0 || flat || (tree && letter->size % c->d.sections)) &&
+    if ((letter->whole || letter->first >= 0 || (tree && letter->size % c->d.sections)) &&
         !c->at[first].why)
         c->at[first].why = id;
     c->at[first].most = zfi_gcd(c->at[first].most, most);
@@ -152,7 +177,8 @@ static void zfi_parallel_unlettered(zfi_parallel *c, int32_t id, const zfi_cuts 
         const int32_t value = zfi_parallel_value(g, id, v);
         for (int32_t d = 0; value && d < g->nodes[value].shape.rank; d++) {
             zfi_cut_class *k = &c->at[zfi_class_of(c, value, d)];
-            if ((!cuts->given[v] || cuts->at[v][d] < 0) && !k->why) k->why = id;
+            if ((!cuts->given[v] || cuts->at[v][d] < 0) && !cuts->flat[v][0] && !k->why)
+                k->why = id;
         }
     }
 }
@@ -169,22 +195,52 @@ static void zfi_parallel_leaf(zfi_parallel *c, int32_t id)
         zfi_class_keep(c, id, id);
 }
 
+/* A reader of a flat value that does not take all values of one operand of that keeps them whole. */
+static void zfi_parallel_flat(zfi_parallel *c, int32_t id)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    for (int32_t k = 0; k < node->arg_count; k++)
+        if (c->flat[node->args[k]]) zfi_class_keep(c, c->flat[node->args[k]], id);
+}
+
+/* Joins the letters of the node. */
+static void zfi_parallel_letters(zfi_parallel *c, int32_t id)
+{
+    const zfi_node *node = &c->graph->nodes[id];
+    zfi_cuts cuts;
+    if (!zfi_parallel_cuts(c, id, &cuts)) {
+        for (int32_t k = 0; k < node->arg_count; k++) zfi_class_keep(c, node->args[k], id);
+        zfi_class_keep(c, id, id);
+        return;
+    }
+    for (int32_t l = 0; l < cuts.letters; l++) zfi_parallel_letter(c, id, &cuts, l);
+    zfi_parallel_unlettered(c, id, &cuts);
+    if (cuts.flat[ZFI_CUT_RESULT][0])
+        c->flat[id] = node->args[cuts.flat[ZFI_CUT_RESULT][0] - 1];
+}
+
+/* The same of a reshape, as one of another value. */
+static void zfi_parallel_reshape(zfi_parallel *c, int32_t id, int32_t of)
+{
+    zfi_node *node = &c->graph->nodes[id];
+    int32_t *args = node->args;
+    node->args = &of;
+    zfi_parallel_letters(c, id);
+    node->args = args;
+}
+
 /* Joins what the node cuts together. */
 static void zfi_parallel_node(zfi_parallel *c, int32_t id)
 {
     const zf_graph *g = c->graph;
     const zfi_node *node = &g->nodes[id];
-    zfi_cuts cuts;
+    const int32_t like = zfi_flat_operand(g, node);
     if (zfi_has(g, id, ZF_OP_LEAF)) zfi_parallel_leaf(c, id);
     else if (node->op == ZF_OP_saved) return; /* with what saves it */
     else if (node->op == ZF_OP_gradient) zfi_class_alike(c, node->args[0], node->args[1], id);
-    else if (zfi_parallel_cuts(c, id, &cuts)) {
-        for (int32_t l = 0; l < cuts.letters; l++) zfi_parallel_letter(c, id, &cuts, l);
-        zfi_parallel_unlettered(c, id, &cuts);
-    } else {
-        for (int32_t k = 0; k < node->arg_count; k++) zfi_class_keep(c, node->args[k], id);
-        zfi_class_keep(c, id, id);
-    }
+    else if (like && node->op == ZF_OP_slice) c->flat[id] = like;
+    else if (like) zfi_parallel_reshape(c, id, like);
+    else zfi_parallel_flat(c, id), zfi_parallel_letters(c, id);
 }
 
 /* ------------------------------------------------------------------------------------ choosing */
@@ -194,17 +250,38 @@ static bool zfi_is_chosen(zfi_parallel *c, int32_t node, int32_t d)
     return c->at[zfi_class_of(c, node, d)].chosen;
 }
 
+/* The value is flat, and has those of an operand that is cut. */
+static bool zfi_is_flat_and_cut(zfi_parallel *c, int32_t node)
+{
+    bool cut = false;
+    for (int32_t d = 0; c->flat[node] && d < c->graph->nodes[c->flat[node]].shape.rank; d++)
+        cut |= zfi_is_chosen(c, c->flat[node], d);
+    return cut;
+}
+
+/* Chains the places of each class. */
+static void zfi_parallel_chain(zfi_parallel *c)
+{
+    const zf_graph *g = c->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        for (int32_t d = 0; d < g->nodes[g->order[i]].shape.rank; d++) {
+            const int32_t root = zfi_class_of(c, g->order[i], d);
+            c->next[g->order[i] * ZF_MAX_RANK + d] = c->at[root].first;
+            c->at[root].first = 1 + g->order[i] * ZF_MAX_RANK + d;
+        }
+}
+
 /* A value has a dimension of the class and one of another that is cut, or two of the class. */
 static bool zfi_parallel_meets(zfi_parallel *c, int32_t root)
 {
-    const zf_graph *g = c->graph;
-    for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        int32_t mine = 0, cut = 0;
-        for (int32_t d = 0; d < g->nodes[g->order[i]].shape.rank; d++) {
-            const int32_t its = zfi_class_of(c, g->order[i], d);
-            mine += its == root, cut += its == root || c->at[its].chosen;
+    for (int32_t place = c->at[root].first; place; place = c->next[place - 1]) {
+        const int32_t node = (place - 1) / ZF_MAX_RANK;
+        int32_t cut = 0;
+        for (int32_t d = 0; d < c->graph->nodes[node].shape.rank; d++) {
+            const int32_t its = zfi_class_of(c, node, d);
+            cut += its == root || c->at[its].chosen;
         }
-        if (mine && cut > 1) return true;
+        if (cut > 1) return true;
     }
     return false;
 }
@@ -250,6 +327,13 @@ static zf_status zfi_parallel_none(zfi_parallel *c)
 
 /* ------------------------------------------------------------------------------------- cutting */
 
+/* A slice of a flat value: on a rank that is shorter, as the operand is. */
+static void zfi_parallel_slice(zfi_parallel *c, zfi_node *node)
+{
+    ZF_INT(node, slice, start) /= c->d.parts;
+    ZF_INT(node, slice, stop) /= c->d.parts;
+}
+
 /* The attribute shape of a node, as that of its result on a rank. */
 static void zfi_parallel_shape(zfi_parallel *c, int32_t id, int32_t attribute)
 {
@@ -268,8 +352,8 @@ static void zfi_parallel_attributes(zfi_parallel *c, int32_t id)
 {
     zf_graph *g = c->graph;
     zfi_node *node = &g->nodes[id];
-    const zfi_record *record = g->records[node->op];
     zfi_cuts cuts;
+    if (node->op == ZF_OP_slice && zfi_is_flat_and_cut(c, id)) zfi_parallel_slice(c, node);
     if (zfi_has(g, id, ZF_OP_LEAF) || node->op == ZF_OP_gradient || node->op == ZF_OP_saved ||
         !zfi_parallel_cuts(c, id, &cuts))
         return;
@@ -283,10 +367,7 @@ static void zfi_parallel_attributes(zfi_parallel *c, int32_t id)
         if (!chosen) continue;
         if (!zfi_has(g, id, ZF_OP_EFFECT) && zfi_cut_sums(&cuts, l, ZFI_CUT_RESULT)) {
             c->sums[id] = true;
-            if (zfi_may_have_sections(g, node)) {
-                zfi_attribute_in(record, node->attributes, "sections")->i = c->d.sections;
-                zfi_attribute_in(record, node->attributes, "wide")->i = 1;
-            }
+            if (zfi_may_have_sections(g, node)) zfi_parallel_bare(c, node);
         }
         for (int a = 0; a < ZF_MAX_ATTRIBUTES; a++)
             if (cuts.letter[l].divided >> a & 1) node->attributes[a].i /= c->d.parts;
@@ -304,20 +385,62 @@ static void zfi_parallel_value_of_rank(zfi_parallel *c, int32_t id)
         node->shape.dims[d] /= c->d.parts;
         if (several) node->spread.at[d] = zfi_axes_add(node->spread.at[d], ZF_OVER_TENSOR);
     }
+    if (zfi_is_flat_and_cut(c, id)) {
+        node->shape.dims[0] /= c->d.parts;
+        if (several) node->spread.differs |= zfi_axis_bit(ZF_OVER_TENSOR);
+    }
     if (c->sums[id] && several) node->spread.sum |= zfi_axis_bit(ZF_OVER_TENSOR);
     if (c->sums[id] && zfi_is_half(node->dtype)) node->dtype = ZF_F32;
 }
 
-/* What readers of a sum read: the sum over ranks, in the dtype of before. */
-static int32_t zfi_parallel_sum(zfi_parallel *c, int32_t id, zf_dtype dtype)
+/* What a node was before, as far as it changes. */
+typedef struct zfi_before_cut {
+    zf_dtype dtype;
+    int32_t args;
+    int64_t activation; /* of a product; 0: none */
+} zfi_before_cut;
+
+static zfi_before_cut zfi_before_cut_of(const zf_graph *g, const zfi_node *node)
+{
+    const zf_attribute *activation = zfi_attribute_of(g, node, "activation");
+    return (zfi_before_cut){node->dtype, node->arg_count,
+                            zfi_may_have_sections(g, node) && activation ? activation->i : 0};
+}
+
+static int32_t zfi_parallel_cast(zf_graph *g, int32_t x, zf_dtype dtype)
+{
+    if (!x || g->nodes[x].dtype == dtype) return x;
+    return zfi_append_nodes(g, cast, zfi_with({.i = dtype}), x);
+}
+
+/* The activation of the sum x of a product. */
+static int32_t zfi_parallel_activate(zfi_parallel *c, int32_t id, int32_t x,
+                                     const zfi_before_cut *of)
+{
+    zf_graph *g = c->graph;
+    const zfi_instruction *activation = zfi_activation(of->activation);
+    const int32_t saved = g->nodes[id].saved[0];
+    if (saved) c->instead[saved] = zfi_parallel_cast(g, x, of->dtype);
+    g->nodes[id].saved[0] = 0;
+    return zfi_append_op(g, activation->op, &x, 1, zfi_with({.i = activation->form}));
+}
+
+/* What readers of a sum read: the sum over ranks, and what follows it, in the dtype of before. */
+static int32_t zfi_parallel_sum(zfi_parallel *c, int32_t id, const zfi_before_cut *of)
 {
     zf_graph *g = c->graph;
     int32_t x = id;
     if (c->d.parts > 1)
         x = zfi_append_op(g, ZF_OP_all_reduce, &x, 1,
                           zfi_with({.i = c->d.parts}, {.i = ZF_OVER_TENSOR}, {.i = 1}));
-    if (x && g->nodes[x].dtype != dtype) x = zfi_append_nodes(g, cast, zfi_with({.i = dtype}), x);
-    return x;
+    for (int32_t k = g->nodes[id].arg_count; k < of->args && x; k++) {
+        const int32_t arg = g->nodes[id].args[k];
+        x = zfi_append_nodes(g, add, NULL, x,
+                             zfi_parallel_cast(g, c->instead[arg] ? c->instead[arg] : arg,
+                                               g->nodes[x].dtype));
+    }
+    if (of->activation && x) x = zfi_parallel_activate(c, id, x, of);
+    return zfi_parallel_cast(g, x, of->dtype);
 }
 
 /* The axis tensor, the fastest. */
@@ -331,26 +454,30 @@ static void zfi_parallel_rewrite(zfi_parallel *c)
 {
     zf_graph *g = c->graph;
     int32_t *order = g->order;
-    zf_dtype *dtypes = zfi_calloc(&g->memory, (size_t)c->count, sizeof *dtypes);
-    if (!dtypes) return;
+    zfi_before_cut *before = zfi_calloc(&g->memory, (size_t)c->count, sizeof *before);
+    if (!before) return;
     zfi_add_tensor_axis(g, c->d.parts);
-    for (int32_t i = 0; i < zfi_len(order); i++) dtypes[order[i]] = g->nodes[order[i]].dtype;
+    for (int32_t i = 0; i < zfi_len(order); i++)
+        before[order[i]] = zfi_before_cut_of(g, &g->nodes[order[i]]);
     for (int32_t i = 0; i < zfi_len(order); i++) zfi_parallel_attributes(c, order[i]);
     for (int32_t i = 0; i < zfi_len(order); i++) zfi_parallel_value_of_rank(c, order[i]);
     g->order = NULL;
     for (int32_t i = 0; i < zfi_len(order) && !g->memory.failed && !g->error.status; i++) {
         zfi_node *node = &g->nodes[order[i]];
-        for (int32_t k = 0; k < node->arg_count; k++)
-            if (c->instead[node->args[k]] && node->op != ZF_OP_saved)
-                node->args[k] = c->instead[node->args[k]];
+        const bool saved = node->op == ZF_OP_saved;
+        if (saved && c->instead[order[i]]) {
+            zfi_replace(g, order[i], c->instead[order[i]]);
+            continue;
+        }
+        for (int32_t k = 0; k < node->arg_count && !saved; k++)
+            if (c->instead[node->args[k]]) node->args[k] = c->instead[node->args[k]];
         zfi_push(&g->memory, g->order, order[i]);
-        g->in_update = g->nodes[order[i]].update;
-        g->scope = g->nodes[order[i]].scope;
+        g->in_update = node->update, g->scope = node->scope;
         if (c->sums[order[i]])
-            c->instead[order[i]] = zfi_parallel_sum(c, order[i], dtypes[order[i]]);
+            c->instead[order[i]] = zfi_parallel_sum(c, order[i], &before[order[i]]);
     }
     zfi_array_free(&g->memory, order);
-    zfi_free(&g->memory, dtypes, (size_t)c->count * sizeof *dtypes);
+    zfi_free(&g->memory, before, (size_t)c->count * sizeof *before);
 }
 
 static void zfi_parallel_run(zfi_parallel *c)
@@ -363,9 +490,14 @@ static void zfi_parallel_run(zfi_parallel *c)
         c->at[place] = (zfi_cut_class){.parent = place, .most = size};
     }
     for (int32_t i = 0; i < zfi_len(g->order); i++) zfi_parallel_node(c, g->order[i]);
+    zfi_parallel_chain(c);
     if (!zfi_parallel_choose(c)) zfi_parallel_none(c);
     if (!g->error.status) zfi_parallel_rewrite(c);
 }
+
+static const zf_option zfi_sections_options[] = {
+    ZF_OPTION(zf_sections, COUNT, tensor, 0, "[0,1048576]", .flag = ""),
+    {.name = NULL}};
 
 static const zf_option zfi_cut_options[] = {
     ZF_OPTION(zf_cut_desc, COUNT, parts, 1, "[1,1048576]", .flag = ""),
@@ -392,10 +524,14 @@ ZF_API zf_status zf_cut(zf_graph *g, const zf_cut_desc *desc)
     scope = g->scope;
     c.count = zfi_len(g->nodes);
     c.at = zfi_calloc(&g->memory, (size_t)c.count * ZF_MAX_RANK, sizeof *c.at);
+    c.next = zfi_calloc(&g->memory, (size_t)c.count * ZF_MAX_RANK, sizeof *c.next);
+    c.flat = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.flat);
     c.sums = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.sums);
     c.instead = zfi_calloc(&g->memory, (size_t)c.count, sizeof *c.instead);
-    if (c.at && c.sums && c.instead) zfi_parallel_run(&c);
+    if (c.at && c.next && c.flat && c.sums && c.instead) zfi_parallel_run(&c);
     zfi_free(&g->memory, c.at, (size_t)c.count * ZF_MAX_RANK * sizeof *c.at);
+    zfi_free(&g->memory, c.next, (size_t)c.count * ZF_MAX_RANK * sizeof *c.next);
+    zfi_free(&g->memory, c.flat, (size_t)c.count * sizeof *c.flat);
     zfi_free(&g->memory, c.sums, (size_t)c.count * sizeof *c.sums);
     zfi_free(&g->memory, c.instead, (size_t)c.count * sizeof *c.instead);
     g->scope = scope;

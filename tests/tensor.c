@@ -1,0 +1,294 @@
+/* Ranks along tensor that train whole models: parameters, states and losses have the bits of one
+ * rank with as many sections. */
+#include "team.h"
+
+#include "../examples/bert/model.h"
+#include "../examples/gpt/model.h"
+#include "../examples/llm/model.h"
+
+enum { VOCAB = 29, TOKENS = 6, BATCH = 4, STEPS = 3, MOST = 1 << 15 };
+
+/* ------------------------------------------------------------------------------------- models */
+
+typedef enum kind { LLAMA, LLAMA_TIED, GPT, BERT, KINDS } kind;
+
+static void build_llama(zf_graph *g, bool tied, int64_t batch)
+{
+    llm_config c;
+    zf_error error = {ZF_OK, ""};
+    if (!llm_config_load("15m", &c, &error)) return;
+    c.vocab = VOCAB, c.hidden = 32, c.layers = 2, c.heads = 4, c.kv_heads = 2, c.width = 8;
+    c.intermediate = 48, c.positions = 16, c.tied = tied;
+    llm_build(g, &c, &(sample_shape){.batch = batch, .sequence = TOKENS}, SAMPLE_TRAIN);
+}
+
+static void build_gpt(zf_graph *g, int64_t batch)
+{
+    gpt_config c;
+    zf_error error = {ZF_OK, ""};
+    if (!gpt_config_load("small", &c, &error)) return;
+    c.vocab = VOCAB, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 48;
+    c.positions = 16, c.embedding_dropout = c.attention_dropout = c.residual_dropout = 0;
+    gpt_build(g, &c, &(sample_shape){.batch = batch, .sequence = TOKENS}, SAMPLE_TRAIN);
+}
+
+static void build_bert(zf_graph *g, int64_t batch)
+{
+    bert_config c;
+    zf_error error = {ZF_OK, ""};
+    if (!bert_config_load("tiny", &c, &error)) return;
+    c.vocab = VOCAB, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 48;
+    c.positions = 16, c.dropout = c.attention_dropout = 0;
+    bert_build(g, &c,
+               &(sample_shape){.batch = batch, .sequence = TOKENS, .predictions = 2 * batch},
+               false);
+}
+
+/* The text of a model's forward pass, which the caller frees; NULL: there is none. */
+static char *model_text(kind of, int64_t batch)
+{
+    zf_graph *g = zf_graph_new(NULL);
+    char *text;
+    size_t size;
+    if (!g) abort();
+    if (of == GPT) build_gpt(g, batch);
+    else if (of == BERT) build_bert(g, batch);
+    else build_llama(g, of == LLAMA_TIED, batch);
+    size = zf_graph_text(g, NULL, 0) + 1;
+    text = malloc(size);
+    if (!text) abort();
+    zf_graph_text(g, text, size);
+    zf_graph_free(g);
+    return text;
+}
+
+/* --------------------------------------------------------------------------------------- runs */
+
+static zf_training how; /* of change */
+static team single, several;
+
+static zf_status change(zf_graph *g)
+{
+    zf_training t = how;
+    t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
+    t.adamw.weight_decay = 0.1;
+    return zf_passes(g, &t);
+}
+
+/* Element i of an input of part `part` of a step. */
+static double element(const char *name, int64_t i, int64_t part, int step)
+{
+    const int64_t n = i + 100 * part;
+    if (!strcmp(name, "lr")) return 0.01;
+    if (strstr(name, "weight")) return 0.125;
+    if (!strcmp(name, "positions")) return (double)(3 * i);
+    if (!strcmp(name, "next_sentence_label") || !strcmp(name, "token_type_ids"))
+        return (double)((n + step) % 2);
+    if (strstr(name, "mask")) return i % TOKENS != TOKENS - 1;
+    return (double)((n * n + 7 * n + 3 * step) % VOCAB);
+}
+
+static void feed(test *t, member *m, int64_t part, int step)
+{
+    static unsigned char bytes[8 * 4096];
+    zf_node node;
+    for (int32_t k = 0; zf_graph_node(m->graph, k, &node); k++) {
+        const int64_t count = zf_shape_count(node.shape);
+        if (node.op != ZF_OP_input) continue;
+        for (int64_t i = 0; i < count; i++) {
+            const double x = element(node.name, i, part, step);
+            if (node.dtype == ZF_U8) bytes[i] = (unsigned char)x;
+            else if (node.dtype == ZF_I32) ((int32_t *)(void *)bytes)[i] = (int32_t)x;
+            else ((float *)(void *)bytes)[i] = (float)x;
+        }
+        OK(t,
+           zf_write(m->program, zf_graph_find(m->graph, node.name), bytes,
+                    (size_t)count * zf_dtype_size(node.dtype)),
+           zf_program_error(m->program));
+    }
+}
+
+static void run(test *t, team *m, const char *text, int ranks, bool lockstep, int32_t tensor,
+                int32_t sections)
+{
+    how.tensor = tensor, how.sections.tensor = sections;
+    how.print = getenv("SHOW") ? stderr : NULL;
+    if (!team_new(t, m, text, ranks, lockstep, change)) return;
+    for (int step = 0; step < STEPS && !t->failed; step++) {
+        for (int r = 0; r < ranks && !t->failed; r++) feed(t, &m->members[r], r / tensor, step);
+        team_step(t, m);
+    }
+}
+
+/* The number of equal groups of rows of a parameter, each of which is cut. */
+static int64_t groups_of(const char *name) { return strstr(name, "attn.c_attn") ? 3 : 1; }
+
+/* Whether part `rank` of `ranks` is that part of the whole value. */
+static bool is_part(const unsigned char *whole, zf_shape all, const unsigned char *part,
+                    zf_shape its, size_t size, int64_t rank, int64_t groups)
+{
+    for (int64_t i = 0; i < zf_shape_count(its); i++) {
+        int64_t rest = i, step = 1, offset = 0;
+        for (int d = its.rank - 1; d >= 0; d--) {
+            int64_t at = rest % its.dims[d];
+            if (its.dims[d] != all.dims[d]) {
+                const int64_t each = its.dims[d] / groups;
+                at = at / each * (all.dims[d] / groups) + rank * each + at % each;
+            }
+            offset += at * step, rest /= its.dims[d], step *= all.dims[d];
+        }
+        if (memcmp(whole + (size_t)offset * size, part + (size_t)i * size, size)) return false;
+    }
+    return true;
+}
+
+static bool is_compared(const zf_node *node)
+{
+    return node->op == ZF_OP_param || node->op == ZF_OP_state || !strcmp(node->op_name, "output");
+}
+
+/* Reads a value of a rank. */
+static void read_value(test *t, const member *m, const char *name, unsigned char *bytes,
+                       zf_shape *shape)
+{
+    const zf_tensor x = zf_graph_find(m->graph, name);
+    *shape = zf_tensor_shape(x);
+    if (zf_shape_count(*shape) > MOST) abort();
+    OK(t, zf_read(m->program, x, bytes, zf_dtype_size(zf_tensor_dtype(x)) *
+                                            (size_t)zf_shape_count(*shape)),
+       zf_program_error(m->program));
+}
+
+/* Compares a value of one rank with that of several; returns on how many it is cut. */
+static int compare_value(test *t, const zf_node *node, int32_t tensor)
+{
+    static unsigned char whole[8 * MOST], part[8 * MOST];
+    zf_shape shape, its;
+    int cut = 0;
+    read_value(t, &single.members[0], node->name, whole, &shape);
+    for (int r = 0; r < several.world && !t->failed; r++) {
+        char message[300];
+        read_value(t, &several.members[r], node->name, part, &its);
+        cut += zf_shape_count(its) != zf_shape_count(shape);
+        if (is_part(whole, shape, part, its, zf_dtype_size(node->dtype), r % tensor,
+                    groups_of(node->name)))
+            continue;
+        snprintf(message, sizeof message, "%s of rank %d", node->name, r);
+        test_fail(t, __FILE__, __LINE__, "not the bits of one rank", message);
+    }
+    return cut;
+}
+
+/* Compares all that a step leaves; returns how many values are cut, times ranks. */
+static int compare(test *t, int32_t tensor)
+{
+    zf_node node;
+    int cut = 0;
+    for (int32_t k = 0; zf_graph_node(single.members[0].graph, k, &node) && !t->failed; k++)
+        if (is_compared(&node) && zf_valid(zf_graph_find(single.members[0].graph, node.name)))
+            cut += compare_value(t, &node, tensor);
+    return cut;
+}
+
+/* Runs the text on one rank and on several, and compares; at least so many values are cut. */
+static void check_text(test *t, const char *text, int32_t tensor, int32_t sections, int least)
+{
+    test_defer(t, team_end, &single);
+    test_defer(t, team_end, &several);
+    run(t, &single, text, 1, true, 1, sections);
+    if (!t->failed) run(t, &several, text, tensor, false, tensor, sections);
+    if (t->failed) return;
+    CHECK(t, compare(t, tensor) >= least);
+    team_end(&several);
+    team_end(&single);
+}
+
+static void check_model(test *t, kind of, int32_t tensor, int32_t sections)
+{
+    char *text = model_text(of, BATCH);
+    test_defer(t, free, text);
+    check_text(t, text, tensor, sections, 20);
+}
+
+/* Bias, activation and what is added follow the sum over ranks, also where the activation's
+ * argument is saved. */
+TEST_ONCE(tensor_after_a_sum)
+{
+    static const char *const text =
+        "%1 = input \"tokens\" : f32[4,8]\n%2 = input \"lr\" : f32[]\n"
+        "%3 = param \"up\" {init=normal b=0.5} : f32[16,8]\n"
+        "%4 = param \"upb\" {init=normal b=0.5} : f32[16]\n"
+        "%5 = linear %1, %3, %4 {activation=gelu} : f32[4,16]\n"
+        "%6 = param \"down\" {init=normal b=0.5} : f32[8,16]\n"
+        "%7 = param \"downb\" {init=normal b=0.5} : f32[8]\n"
+        "%8 = linear %5, %6, %7 {activation=gelu} : f32[4,8]\n"
+        "%9 = param \"up2\" {init=normal b=0.5} : f32[16,8]\n"
+        "%10 = linear %8, %9 {activation=tanh} : f32[4,16]\n"
+        "%11 = param \"down2\" {init=normal b=0.5} : f32[8,16]\n"
+        "%12 = linear %10, %11, %7, %8 : f32[4,8]\n"
+        "%13 = matmul %10, %11, %12 {transpose_b=true} : f32[4,8]\n"
+        "%14 = softmax %13 : f32[4,8]\n%15 = mul %14, %13 : f32[4,8]\n"
+        "%16 = reshape %15 {shape=[32]} : f32[32]\n%17 = sum %16 : f32[]\n"
+        "output %17 \"loss\"\n";
+    how = (zf_training){.fuse.without = "all"};
+    check_text(t, text, 2, 4, 2 * 5 * 3);
+    how.precision.dtype = ZF_BF16;
+    check_text(t, text, 4, 4, 4 * 5 * 3);
+}
+
+TEST_ONCE(tensor_llama)
+{
+    how = (zf_training){.loss = ZF_NONE};
+    check_model(t, LLAMA, 2, 4);
+}
+
+TEST_ONCE(tensor_llama_tied)
+{
+    how = (zf_training){.loss = ZF_NONE};
+    check_model(t, LLAMA_TIED, 2, 2);
+}
+
+TEST_ONCE(tensor_bert)
+{
+    how = (zf_training){.loss = ZF_NONE};
+    check_model(t, BERT, 2, 8);
+    check_model(t, BERT, 4, 8);
+}
+
+TEST_ONCE(tensor_bf16)
+{
+    how = (zf_training){.precision.dtype = ZF_BF16};
+    check_model(t, LLAMA, 2, 4);
+    check_model(t, BERT, 2, 4);
+}
+
+/* ------------------------------------------------------------------------------------- errors */
+
+static void check_refused(test *t, const char *text, const char *error)
+{
+    zf_error parsing = {ZF_OK, ""};
+    zf_graph *g = team_parsed(t, text, &parsing);
+    zf_status status;
+    NEED(t, g, &parsing);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    status = change(g);
+    GIVES(t, status, ZF_ERR_ARGUMENT, zf_graph_error(g));
+    if (!strstr(zf_graph_error(g), error))
+        test_fail(t, __FILE__, __LINE__, error, zf_graph_error(g));
+}
+
+TEST_ONCE(tensor_refusals)
+{
+    char *text = model_text(LLAMA, BATCH), without[2000] = "";
+    test_defer(t, free, text);
+    how = (zf_training){.tensor = 4};
+    check_refused(t, text, "zf_cut: dimension 0 of \"model.layers.0.self_attn.q_proj.weight\" may be "
+                           "cut into divisors of 2, and there are 4 ranks");
+    how = (zf_training){.tensor = 2, .sections.tensor = 3};
+    check_refused(t, text, "zf_cut: 3 sections are not divided by 2 ranks");
+    how = (zf_training){.tensor = 2, .sections.tensor = 64};
+    check_refused(t, text, "is kept by");
+    while (strlen(without) < 1100) strcat(without, "chain,");
+    how = (zf_training){.tensor = 2, .fuse.without = without};
+    check_refused(t, text, "zf_fuse: without is too long");
+}

@@ -234,22 +234,49 @@ TEST_ONCE(ppo_text_loss_is_that_of_torch)
     session_close(&s);
 }
 
+/* Opens a model that trains, and writes the answers. */
+static bool open_steps(test *t, zf_safetensors *golden, const sample_model *sample, const model *m,
+                       session *s)
+{
+    const zf_training training = {.adamw = {.weight_decay = ZF_ZERO}, .clip = 1};
+    const double lr = 1e-3;
+    return open_model(t, sample, m, s, training, NULL) && write_floats(s, "lr", &lr, 1) &&
+           write_answers(t, golden, s, kind_of(m));
+}
+
+static void make_steps(test *t, session *s, const double losses[STEPS])
+{
+    for (int k = 0; k < STEPS; k++) {
+        OK(t, zf_step(s->program), zf_program_error(s->program));
+        CHECK_NEAR(t, session_scalar(s, "loss"), losses[k], 1e-5);
+    }
+    session_close(s);
+}
+
 static void check_steps(test *t, const model *m)
 {
     static session s; /* outlives what the test defers */
     zf_safetensors *golden = open_file(t, GOLDEN);
-    const double lr = 1e-3;
     double losses[STEPS];
-    if (!take(t, golden, m->losses, losses, STEPS) ||
-        !open_model(t, &llm_sample, m, &s,
-                    (zf_training){.adamw = {.weight_decay = ZF_ZERO}, .clip = 1}, NULL))
-        return;
-    CHECK(t, write_floats(&s, "lr", &lr, 1) && write_answers(t, golden, &s, kind_of(m)));
-    for (int k = 0; k < STEPS; k++) {
-        OK(t, zf_step(s.program), zf_program_error(s.program));
-        CHECK_NEAR(t, session_scalar(&s, "loss"), losses[k], 1e-5);
+    CHECK(t, take(t, golden, m->losses, losses, STEPS));
+    CHECK(t, open_steps(t, golden, &llm_sample, m, &s));
+    make_steps(t, &s, losses);
+}
+
+static void check_family(test *t, const sample_model *sample, const model *m)
+{
+    static session s; /* outlives what the test defers */
+    static const char *const own[] = {"old", "reference"};
+    zf_safetensors *golden = open_file(t, GOLDEN);
+    double losses[STEPS], x[CELLS];
+    char name[40];
+    snprintf(name, sizeof name, "%s.losses", m->name);
+    CHECK(t, take(t, golden, name, losses, STEPS) && open_steps(t, golden, sample, m, &s));
+    for (int k = 0; k < 2; k++) {
+        snprintf(name, sizeof name, "%s.%s", m->name, own[k]);
+        CHECK(t, take(t, golden, name, x, CELLS) && write_floats(&s, own[k], x, CELLS));
     }
-    session_close(&s);
+    make_steps(t, &s, losses);
 }
 
 TEST_ONCE(ppo_steps_are_those_of_torch)
@@ -286,6 +313,25 @@ TEST_ONCE(grpo_loss_dr_grpo_is_that_of_trl)
 }
 TEST_ONCE(grpo_loss_gspo_is_that_of_trl) { check_grpo(t, "gspo", ZF_POLICY_GSPO, 0); }
 TEST_ONCE(grpo_loss_cispo_is_that_of_trl) { check_grpo(t, "cispo_kl", ZF_POLICY_CISPO, 0.04); }
+
+/* A loss of GRPO of other families: twenty steps, before which log p of the parameters that sampled
+ * and of the reference are near those of the model. */
+TEST_ONCE(grpo_steps_of_every_family_are_those_of_trl)
+{
+    static const struct {
+        const sample_model *sample;
+        const char *name, *folder;
+    } families[] = {{&llm_sample, "llama3", "tests/golden/llm/llama3"},
+                    {&llm_sample, "qwen2", "tests/golden/llm/qwen2"},
+                    {&gpt_sample, "gpt2", "tests/golden/hf/gpt"},
+                    {&opt_sample, "opt", "tests/golden/opt/before"},
+                    {&opt_sample, "opt_after", "tests/golden/opt/after"}};
+    const policy_graph graph = {.loss = {.clip_low = 0.2, .kl_beta = 0.04}, .temperature = 1};
+    for (size_t k = 0; k < sizeof families / sizeof *families && !t->failed; k++) {
+        const model m = {families[k].name, families[k].folder, NULL, NULL, false, &graph};
+        check_family(t, families[k].sample, &m);
+    }
+}
 
 /* A critic with parameters of its own has them in its scope, and inputs and outputs outside of it. */
 TEST_ONCE(ppo_critic_has_a_scope)

@@ -13,7 +13,8 @@ and critic, and twenty steps of both; and of the losses of GRPO, by the code of 
                        "text_ids", "text_labels" [2,9] added PTX times;
                        "actor.losses", "critic.losses" [20], before each step of AdamW; "CASE.loss",
                        "CASE.losses" and the gradients "CASE/NAME" of the actor with a loss of GRPO, CASE
-                       being one of those below
+                       being one of those below; of models of other families "FAMILY.losses" of the
+                       case grpo_kl, with "FAMILY.old" and "FAMILY.reference" [5,9]
 
 The actor is ../llm/llama2, the critic ../reward/llama with the score of every position as its value.
 The code follows TRL's PPOTrainer and DeepSpeed-Chat, line by line, with two differences that both have
@@ -156,6 +157,9 @@ CASES = {
     "cispo_kl": ("cispo", "token", 0.04),
 }
 
+FAMILIES = {"llama3": "llm/llama3", "qwen2": "llm/qwen2", "gpt2": "hf/gpt", "opt": "opt/before",
+            "opt_after": "opt/after"}
+
 
 def grpo_loss(name):
     """TRL's loss of all answers, in one micro-batch of one process. Prompts have no columns, and every
@@ -186,5 +190,12 @@ for each in CASES:
     actor.load_state_dict(first)
     keep_gradients(actor, grpo_loss(each), each, each + ".loss")
     train(actor, lambda: grpo_loss(each), each)
+for each, folder in FAMILIES.items():
+    actor = AutoModelForCausalLM.from_pretrained(HERE.parent / folder, dtype=torch.float64)
+    with torch.no_grad():
+        now = logp_of()
+    old, reference = f32(now + rng.normal(0, 0.25, (5, T))), f32(now + rng.normal(0, 0.4, (5, T)))
+    numbers[f"{each}.old"], numbers[f"{each}.reference"] = old, reference
+    train(actor, lambda: grpo_loss("grpo_kl"), each)
 out.update({k: np.atleast_1d(x.detach().numpy().astype(np.float64)) for k, x in numbers.items()})
 save_file(out, HERE / "ppo.safetensors")

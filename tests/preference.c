@@ -6,7 +6,9 @@
 
 #include "../zeroflow_llm.h"
 #include "../examples/frame/preference/preference.h"
+#include "../examples/gpt/model.h"
 #include "../examples/llm/model.h"
+#include "../examples/opt/model.h"
 
 #include <sys/stat.h>
 
@@ -16,7 +18,10 @@
 
 enum { STEPS = 20, COLUMNS = 5 };
 
-static int dpo(int argc, char **argv) { return preference_command(&llm_sample, argc, argv); }
+static const sample_model *sample = &llm_sample;
+static const char *model = MODEL;
+
+static int dpo(int argc, char **argv) { return preference_command(sample, argc, argv); }
 static const command commands[] = {{"dpo", "", dpo}, {NULL, NULL, NULL}};
 
 /* Runs dpo on a file of pairs, in f32, with words between spaces. */
@@ -24,9 +29,9 @@ static int run_on(const char *data, const char *options)
 {
     char line[1200];
     snprintf(line, sizeof line,
-             "dpo --model " MODEL " --tokenizer tests/golden/dpo --data %s --batch 8 --warmup 0 "
+             "dpo --model %s --tokenizer tests/golden/dpo --data %s --batch 8 --warmup 0 "
              "--schedule constant --quiet --seq 64 %s%s%s",
-             data, options, strstr(options, "--precision") ? "" : " --precision f32",
+             model, data, options, strstr(options, "--precision") ? "" : " --precision f32",
              strstr(options, "--save") ? " --overwrite" : "");
     return run_words(commands, line);
 }
@@ -135,6 +140,21 @@ TEST_ONCE(preference_of_all_parameters_is_that_of_trl)
     snprintf(options, sizeof options, "--lr 1e-3 --dump %s", tensors);
     check_case(t, "full", options, true);
     if (!t->failed) check_tensors(t, tensors, "full", golden);
+}
+
+TEST_ONCE(preference_of_every_family_is_that_of_trl)
+{
+    static const struct {
+        const sample_model *sample;
+        const char *name, *folder;
+    } families[] = {{&llm_sample, "qwen2", "tests/golden/llm/qwen2"},
+                    {&gpt_sample, "gpt2", "tests/golden/hf/gpt"},
+                    {&opt_sample, "opt", "tests/golden/opt/before"}};
+    for (int k = 0; k < 3 && !t->failed; k++) {
+        sample = families[k].sample, model = families[k].folder;
+        check_case(t, families[k].name, "--lr 1e-3 --seq 16", true);
+    }
+    sample = &llm_sample, model = MODEL;
 }
 
 /* ------------------------------------------------------------------------------- the first step */

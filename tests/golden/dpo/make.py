@@ -9,7 +9,8 @@ adapter ../lora/qv over it, which has been trained before.
     trained.safetensors     CASE.losses [20], before each step; CASE.rewards [20, 4]: of chosen and of
                             rejected answers, accuracy and margin; of "sigmoid" and "full" also
                             CASE.PARAMETER, F32 of f64, after the last step; "orpo" and "simpo" have
-                            losses alone, by the formulas of their papers
+                            losses alone, by the formulas of their papers; of models of other
+                            families FAMILY.losses and FAMILY.rewards, as those of "full"
 
 Each step has all pairs but the held-out one. The reference is the policy before the first step.
 AdamW: lr 1e-2 for the adapter, 1e-3 for all parameters, betas 0.9 and 0.999, eps 1e-8, no weight decay;
@@ -41,6 +42,8 @@ CASES = {
     "norm": ("sigmoid_norm", 0, True),
     "full": ("sigmoid", 0, False),
 }
+
+FAMILIES = {"qwen2": "llm/qwen2", "gpt2": "hf/gpt", "opt": "opt/before"}
 
 PAIRS = [
     ("cat", "dog", "e"),
@@ -99,8 +102,8 @@ def batch():
 
 def scored(model):
     """The model as TRL's fused head gives it: log p of the next token, 0 where it has no label."""
-    def run(input_ids, attention_mask, labels, **_):
-        logits = model(input_ids=input_ids, attention_mask=attention_mask).logits[:, :-1]
+    def run(input_ids, labels, **_):  # what fills a row is after all that is read
+        logits = model(input_ids=input_ids).logits[:, :-1]
         logp = logits.log_softmax(-1).gather(2, input_ids[:, 1:, None])[..., 0]
         nothing = torch.zeros_like(logp)
         return types.SimpleNamespace(log_probs=logp * (labels[:, 1:] != -100), entropy=nothing,
@@ -125,7 +128,7 @@ def train(model, loss, smoothing, lr):
     mask = data["completion_mask"][:, 1:]
     with torch.no_grad():
         labels = data["input_ids"].masked_fill(data["completion_mask"] == 0, -100)
-        first = (run(data["input_ids"], data["attention_mask"], labels).log_probs * mask).sum(1)
+        first = (run(data["input_ids"], labels).log_probs * mask).sum(1)
     data["ref_chosen_logps"], data["ref_rejected_logps"] = first.chunk(2)
     model.train()
     for _ in range(STEPS):
@@ -157,7 +160,7 @@ def train_free(model, name, lr):
     data, losses = batch(), []
     labels = data["input_ids"].masked_fill(data["completion_mask"] == 0, -100)
     for _ in range(STEPS):
-        logp = scored(model)(data["input_ids"], data["attention_mask"], labels).log_probs
+        logp = scored(model)(data["input_ids"], labels).log_probs
         value = free_loss(name, logp, data["completion_mask"][:, 1:])
         optimizer.zero_grad()
         value.backward()
@@ -167,8 +170,8 @@ def train_free(model, name, lr):
     return losses
 
 
-def adapted(adapts):
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float64, attn_implementation="eager")
+def adapted(adapts, folder=MODEL):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
     if adapts:
         model = PeftModel.from_pretrained(model, ADAPTER, is_trainable=True,
                                           autocast_adapter_dtype=False).double()
@@ -188,6 +191,11 @@ def make():
         out[f"{name}.rewards"] = torch.tensor(rewards, dtype=torch.float64)
         if name in ("sigmoid", "full"):
             out.update({f"{name}.{n}": p.float().contiguous() for n, p in params.items()})
+        print(f"{name}: {losses[0]:.6f} to {losses[-1]:.6f}, margin {rewards[-1][3]:.6f}")
+    for name, folder in FAMILIES.items():
+        losses, rewards, _ = train(adapted(False, HERE.parent / folder), "sigmoid", 0, 1e-3)
+        out[f"{name}.losses"] = torch.tensor(losses, dtype=torch.float64)
+        out[f"{name}.rewards"] = torch.tensor(rewards, dtype=torch.float64)
         print(f"{name}: {losses[0]:.6f} to {losses[-1]:.6f}, margin {rewards[-1][3]:.6f}")
     save_file(out, HERE / "trained.safetensors")
 

@@ -470,7 +470,7 @@ static void zfi_mpi_finish(const zfi_mpi_phase *p, int64_t round)
     for (int32_t r = 0; r < world; r++) {
         const int64_t count = zfi_mpi_piece(p, r, rank, round);
         char *to = p->out;
-        if (count <= 0) continue;
+        if (count <= 0 || (r == rank && p->call->op == ZF_OP_send)) continue;
         parts[r] = r == rank ? zfi_mpi_source(p, rank, round)
                              : zfi_mpi_slot(p, index + (size_t)r) + ZFI_MPI_HEAD;
         to += (size_t)(at + (p->by_source ? r * p->segment : 0)) * p->size;
@@ -543,7 +543,7 @@ static bool zfi_mpi_collective(zfi_mpi *m, const zf_collective *c)
     case ZF_OP_reduce_scatter: p.by_target = p.sum = true; break;
     case ZF_OP_all_to_all: p.by_target = p.by_source = true; break;
     case ZF_OP_all_reduce: p.total = c->count; return zfi_mpi_all_reduce(&p);
-    default: /* bcast */ p.total = c->count; p.root = c->root;
+    default: /* bcast, send */ p.total = c->count; p.root = c->root;
     }
     return zfi_mpi_run_phase(&p);
 }

@@ -326,7 +326,7 @@ static bool zfi_nccl_cuda(const zfi_nccl_work *w, const char *what, cudaError_t 
 static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const zfi_nccl_move *v)
 {
     const int32_t world = w->group.count, rank = w->mine, root = w->call->root;
-    const bool spreads = v->op == ZF_OP_all_to_all, one = v->op == ZF_OP_bcast;
+    const bool spreads = v->op == ZF_OP_all_to_all, one = zfi_has_root(v->op);
     const size_t apart = spreads ? v->apart : 0, to_apart = spreads ? v->to_apart
                                                             : one   ? 0
                                                                     : v->count;
@@ -361,7 +361,8 @@ static bool zfi_nccl_own(const zfi_nccl_work *w, const zfi_nccl_move *v)
     const bool one = v->op == ZF_OP_bcast;
     char *to = v->to + (one ? 0 : (size_t)w->mine * v->count);
     cudaError_t code;
-    if (w->group.count == w->m->p.comm.world || v->op == ZF_OP_all_to_all) return true;
+    if (w->group.count == w->m->p.comm.world || v->op == ZF_OP_all_to_all || v->op == ZF_OP_send)
+        return true;
     if ((one && w->call->root != w->mine) || to == v->from) return true;
     code = cudaMemcpyAsync(to, v->from, v->count, cudaMemcpyDeviceToDevice, w->stream);
     return code == cudaSuccess || zfi_nccl_find_cuda(w->m, w->call, "cudaMemcpyAsync", code);
@@ -530,6 +531,7 @@ static bool zfi_nccl_start(const zfi_nccl_work *w)
         if (c->op == ZF_OP_all_reduce) return zfi_nccl_all_reduce(w);
         return zfi_nccl_sum(w, c->in, c->out, c->count, bytes);
     case ZF_OP_bcast:
+    case ZF_OP_send:
         if (c->root != w->mine) move.from = move.to; /* it is not looked at */
         return zfi_nccl_put(w, &move);
     default: return zfi_nccl_put(w, &move); /* all_gather */
@@ -615,7 +617,8 @@ static bool zfi_nccl_through(zfi_nccl *m, const zf_collective *c)
     const int32_t world = w.group.count;
     const bool spreads = c->op == ZF_OP_reduce_scatter || c->op == ZF_OP_all_to_all,
                gathers = c->op == ZF_OP_all_gather || c->op == ZF_OP_all_to_all,
-               reads = c->op != ZF_OP_bcast || c->root == w.mine;
+               reads = !zfi_has_root(c->op) || c->root == w.mine,
+               writes = c->op != ZF_OP_send || !reads;
     char *in = ch->staging + 2 * m->half, *out = in + ZFI_NCCL_PASSAGE;
     const int64_t cut = (int64_t)(ZFI_NCCL_PASSAGE / w.size) / world;
     piece.in = in, piece.out = out;
@@ -626,7 +629,8 @@ static bool zfi_nccl_through(zfi_nccl *m, const zf_collective *c)
                                      in, piece.count)) ||
             (c->add && !zfi_nccl_pass(&w, true, 1, c->out, at, out, piece.count)) ||
             !zfi_nccl_start(&of) || !zfi_nccl_drain(&wait) ||
-            !zfi_nccl_pass(&w, false, gathers ? world : 1, c->out, at, out, piece.count) ||
+            (writes &&
+             !zfi_nccl_pass(&w, false, gathers ? world : 1, c->out, at, out, piece.count)) ||
             !zfi_nccl_cuda(&w, "cudaStreamSynchronize", cudaStreamSynchronize(ch->stream)))
             return false;
     }

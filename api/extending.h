@@ -201,6 +201,9 @@
       A(all_to_all, over, e(all|node|local|data|tensor|context|expert|pipe)))                      \
     X(bcast, 1, 1, A(bcast, world, i)                                                              \
       A(bcast, over, e(all|node|local|data|tensor|context|expert|pipe)) A(bcast, root, i))         \
+    X(send, 1, 1, A(send, world, i)                                                                \
+      A(send, over, e(all|node|local|data|tensor|context|expert|pipe)) A(send, from, i)            \
+      A(send, to, i))                                                                              \
     X(quantize_feedback, 2, 5, A(quantize_feedback, bits, i) A(quantize_feedback, block, i)        \
       A(quantize_feedback, scale, d) A(quantize_feedback, beta, f)                                 \
       A(quantize_feedback, reset, i))                                                              \
@@ -623,9 +626,10 @@ struct zf_backend {
 
 /* One collective of one rank. Elements of in and out, n ranks in its group: count and n count of
  * all_gather; n count and count of reduce_scatter; n count each of all_to_all; count each of
- * all_reduce and bcast. out may be in where both have one length; they never overlap otherwise,
- * except that in may be this rank's own part of all_gather's out. With add, all_reduce's out is the
- * same on all ranks. */
+ * all_reduce, bcast and send. out may be in where both have one length; they never overlap
+ * otherwise, except that in may be this rank's own part of all_gather's out. With add, all_reduce's
+ * out is the same on all ranks. A send is between the two ranks of a group: in is that of the one,
+ * out that of the other. */
 typedef struct zf_collective {
     zf_op op;
     int32_t node;    /* its id, for messages */
@@ -637,7 +641,7 @@ typedef struct zf_collective {
     void *out;
     bool add;     /* reductions: out += instead of out = */
     bool tree;    /* reductions: by zf_add_ranks_by_tree rather than zf_add_ranks */
-    int32_t root; /* bcast: which one of the group, from 0 on */
+    int32_t root; /* bcast, send: which one of the group has the data, from 0 on */
     zf_group group; /* who calls it, this rank among them; a rank may be in several groups */
     void *stream; /* the device queue to do it on; NULL: it is done when the call returns */
 } zf_collective;

@@ -351,7 +351,8 @@ ZF_API const char *zf_kind_name(zf_kind kind);
 /* Collectives of one step: their number, and the bytes that one rank sends for them in a group of n
  * ranks. all_gather, reduce_scatter and all_to_all send (n-1) b, b being the bytes of one rank's
  * part (of reduce_scatter: of the result). all_reduce sends 2 (n-1) b, b being 1/n of the buffer,
- * rounded up to elements. bcast sends the buffer. INT64_MAX means that number or more. */
+ * rounded up to elements. bcast sends the buffer, and so does the one rank of a send. INT64_MAX
+ * means that number or more. */
 typedef struct zf_moved {
     int64_t calls;
     size_t bytes;
@@ -359,7 +360,7 @@ typedef struct zf_moved {
 } zf_moved;
 
 typedef struct zf_traffic {
-    zf_moved all_gather, reduce_scatter, all_reduce, all_to_all, bcast;
+    zf_moved all_gather, reduce_scatter, all_reduce, all_to_all, bcast, send;
     /* Copies of zf_offload and the bytes of their values: device to host memory, host memory to
      * device, disk to host memory, host memory to disk */
     zf_moved download, upload, read, write;

@@ -42,6 +42,9 @@ ZF_API const char *zf_collective_text(char text[128], const zf_collective *c)
     char name[64], root[32] = "";
     if (!c || !text) return zf_collective_name(text, c);
     if (c->op == ZF_OP_bcast) snprintf(root, sizeof root, " from rank %d", (int)c->root);
+    if (c->op == ZF_OP_send)
+        snprintf(root, sizeof root, " from rank %lld",
+                 c->group.first + (long long)c->root * c->group.stride);
     snprintf(text, 128, "%s of %lld %s%s%s%s", zf_collective_name(name, c), (long long)c->count,
              zf_dtype_name(c->dtype), root, c->tree ? " by tree" : "",
              c->add ? " added to out" : "");
@@ -63,6 +66,7 @@ ZF_API zf_status zf_collective_check(const zf_collective *c, const zf_comm *comm
     zf_group group;
     int32_t world;
     size_t size;
+    bool reads, writes;
     char name[64];
     if (!comm || comm->world < 1)
         return zfi_fail(error, ZF_ERR_ARGUMENT, "a collective without a communicator");
@@ -85,13 +89,17 @@ ZF_API zf_status zf_collective_check(const zf_collective *c, const zf_comm *comm
     if (c->count < 0 || (uint64_t)c->count > PTRDIFF_MAX / size / (size_t)world)
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: count is %lld; it must be 0 to %lld", name,
                         (long long)c->count, (long long)(PTRDIFF_MAX / size / (size_t)world));
-    if (c->op == ZF_OP_bcast && (c->root < 0 || c->root >= world))
+    if (c->op == ZF_OP_send && world != 2)
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: a send is between two ranks, not %d", name,
+                        (int)world);
+    if (zfi_has_root(c->op) && (c->root < 0 || c->root >= world))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: root %d is no rank of a %s of %d", name,
                         (int)c->root, c->group.count ? "group" : "world", (int)world);
-    if (c->count &&
-        (!c->out || (!c->in && (c->op != ZF_OP_bcast ||
-                                (int64_t)c->root * group.stride + group.first == comm->rank))))
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: %s is NULL", name, c->out ? "in" : "out");
+    reads = !zfi_has_root(c->op) || c->root == zfi_number_in(&group, comm->rank);
+    writes = c->op != ZF_OP_send || !reads;
+    if (c->count && ((writes && !c->out) || (reads && !c->in)))
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: %s is NULL", name,
+                        !writes || c->out ? "in" : "out");
     return ZF_OK;
 }
 

@@ -140,7 +140,7 @@ static void zfi_local_missing(zf_local *g, const zfi_channel *channel, const zf_
 static bool zfi_same_call(const zf_collective *a, const zf_collective *b)
 {
     return a->op == b->op && a->node == b->node && a->dtype == b->dtype && a->count == b->count &&
-           a->add == b->add && a->tree == b->tree && (a->op != ZF_OP_bcast || a->root == b->root);
+           a->add == b->add && a->tree == b->tree && (!zfi_has_root(a->op) || a->root == b->root);
 }
 
 /* Joins the next meeting as number `rank`: false if the ranks have failed, or fail here because
@@ -330,7 +330,9 @@ static void zfi_local_do(const zfi_local_work *w, const zf_collective *c)
             memcpy(out + bytes * (size_t)s, zfi_local_in(w, s) + bytes * (size_t)w->rank, bytes);
         if (!small) zfi_local_all_to_all(w, c);
         break;
-    default: zfi_local_copy(out, zfi_local_in(w, c->root), bytes); /* bcast */
+    default: /* bcast, send */
+        if (c->op == ZF_OP_bcast || c->root != w->rank)
+            zfi_local_copy(out, zfi_local_in(w, c->root), bytes);
     }
 }
 
@@ -387,7 +389,7 @@ static zf_status zfi_local_collective(zf_local *g, zfi_circle *circle, int32_t r
     size_t bytes = zfi_local_in_bytes(c, group->count);
     if (bytes <= ZFI_LOCAL_SMALL) {
         work.turn = (int)(atomic_load(&channel->meetings) & 1);
-        if (bytes && (c->op != ZF_OP_bcast || c->root == rank))
+        if (bytes && (!zfi_has_root(c->op) || c->root == rank))
             memcpy(channel->seats[rank].copies[work.turn], c->in, bytes);
     }
     if (!zfi_local_meet(g, channel, group, rank, c))

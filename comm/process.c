@@ -39,7 +39,7 @@ static zfi_call zfi_call_of(const zf_collective *c)
                       .op = (int32_t)c->op,
                       .node = c->node,
                       .dtype = (int32_t)c->dtype,
-                      .root = c->op == ZF_OP_bcast ? c->root : 0,
+                      .root = zfi_has_root(c->op) ? c->root : 0,
                       .sum = c->add | c->tree << 1,
                       .group = c->group};
 }

@@ -39,6 +39,9 @@ static bool zfi_group_has(const zf_group *group, int32_t rank)
            at / group->stride < group->count;
 }
 
+/* One rank of the group has the data of such a call. */
+static bool zfi_has_root(zf_op op) { return op == ZF_OP_bcast || op == ZF_OP_send; }
+
 /* Marks of a rank: it has not come to the call; it is looked at now, or next, or was; it is
  * late. */
 enum {

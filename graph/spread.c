@@ -15,6 +15,7 @@
  *     equal, in another form. Elsewhere the sum must be made before
  *   - all_gather takes what is cut and gives what is equal; reduce_scatter takes addends and gives
  *     what is cut; all_reduce takes addends and gives what is equal
+ *   - a send takes what is equal or differs, and gives the same
  *   - what is made of a value that differs, differs
  *   - an update, and the gradient of a parameter, have the type of the parameter: what is equal is
  *     updated equally. What else an update reads is equal
@@ -349,6 +350,11 @@ static void zfi_spread_collective(zfi_spreading *c)
                         zfi_axis_names[over]);
     else if (!sums && x->sum & axis) zfi_spread_open_sum(c, node->args[0], axis);
     else if (node->op == ZF_OP_all_gather) zfi_spread_gather(c, over, dim);
+    else if (node->op == ZF_OP_send) {
+        if (zfi_spread_cut(x) & axis)
+            zfi_spread_fail(c, "%%%d is cut over %s: a rank has a part of it, and none to send",
+                            (int)node->args[0], zfi_axis_names[over]);
+    }
     else zfi_spread_drop(&c->out, axis);
     if (moves && !dim && c->graph->nodes[node->args[0]].shape.rank > 1) zfi_spread_flatten(&c->out);
     if (node->op == ZF_OP_reduce_scatter) c->out.at[dim] = zfi_axes_add(c->out.at[dim], over);

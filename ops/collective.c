@@ -11,6 +11,8 @@
  *     %9 = all_gather %8 {world=2 over=local} : f32[2048]   the same of the ranks of one node
  *     %9 = all_gather %8 {world=2 over=node} : f32[2048]    of the ranks at one place of all nodes
  *     %9 = all_reduce %8 {world=2 over=tensor} : f32[4096]  of the ranks along an axis
+ *     %9 = send %8 {world=4 over=pipe from=0 to=1} : f32[4096]   y = x of rank 0 on rank 1, and
+ *                                                                x on others
  *          release %9      no node below reads %9
  *          wait %9         %9, made on a queue of its own, is complete
  *
@@ -117,6 +119,21 @@ static zf_status zfi_infer_bcast(zfi_infer *c)
     if (world < 1 || world > INT32_MAX || root < 0 || root >= world)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "root %lld is no rank of a world of %lld",
                               (long long)root, (long long)world);
+    return zfi_infer_like(c, 0);
+}
+
+static zf_status zfi_infer_send(zfi_infer *c)
+{
+    const int64_t world = ZF_INT(c, send, world), from = ZF_INT(c, send, from),
+                  to = ZF_INT(c, send, to);
+    if (ZF_INT(c, send, over) != ZF_OVER_PIPE)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "a send is over=pipe, not over=%s",
+                              zfi_axis_names[ZF_INT(c, send, over)]);
+    if (world < 2 || world > INT32_MAX || from < 0 || from >= world || to < 0 || to >= world ||
+        from == to)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "from=%lld to=%lld are no two ranks of %lld along pipe",
+                              (long long)from, (long long)to, (long long)world);
     return zfi_infer_like(c, 0);
 }
 
@@ -326,18 +343,48 @@ ZF_API zf_collective zf_collective_of(const zf_launch *l)
         if (l->op == ZF_OP_all_gather) c.out = l->scratch;
         else c.in = l->scratch;
     }
+    if (l->op == ZF_OP_send) c.root = ZF_INT(l, send, from) > ZF_INT(l, send, to);
     if (l->op == ZF_OP_bcast) c.root = (int32_t)ZF_INT(l, bcast, root);
     c.group = l->group;
     return c;
 }
 
+static zf_status zfi_no_comm(const zf_launch *l)
+{
+    return zfi_fail(l->error, ZF_ERR_COMM,
+                    "%%%d: a plan for %lld ranks needs a communicator (zf_compile_desc.comm)",
+                    (int)l->node, (long long)ZF_INT(l, all_gather, world));
+}
+
+/* The number of a rank in a group. */
+static int32_t zfi_number_in(const zf_group *group, int32_t rank)
+{
+    return (rank - group->first) / group->stride;
+}
+
+/* It is a send between other ranks. */
+static bool zfi_is_elsewhere(const zf_launch *l)
+{
+    return l->op == ZF_OP_send && l->group.count == 1;
+}
+
+/* The operand is the result on ranks to which nothing is sent. */
+static zf_status zfi_cpu_send(const zf_launch *l)
+{
+    zf_collective c;
+    zf_status status;
+    if (!l->comm) return zfi_no_comm(l);
+    c = zf_collective_of(l);
+    if (!zfi_is_elsewhere(l) && (status = l->comm->run(l->comm->self, &c, l->error))) return status;
+    if (c.out != c.in && (zfi_is_elsewhere(l) || zfi_number_in(&c.group, l->comm->rank) == c.root))
+        zfi_move_bytes(l, c.out, c.in, zfi_array_bytes(&l->out));
+    return ZF_OK;
+}
+
 static zf_status zfi_cpu_collective(const zf_launch *l)
 {
     zf_collective c;
-    if (ZF_INT(l, all_gather, world) > 1 && !l->comm)
-        return zfi_fail(l->error, ZF_ERR_COMM,
-                        "%%%d: a plan for %lld ranks needs a communicator (zf_compile_desc.comm)",
-                        (int)l->node, (long long)ZF_INT(l, all_gather, world));
+    if (ZF_INT(l, all_gather, world) > 1 && !l->comm) return zfi_no_comm(l);
     c = zf_collective_of(l);
     if (ZF_INT(l, all_gather, world) > 1) {
         zf_status status;
@@ -384,6 +431,10 @@ ZFI_OPERATOR(all_to_all, .infer = zfi_infer_all_to_all, .cpu = zfi_cpu_collectiv
              .traits = ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(bcast, .infer = zfi_infer_bcast, .cpu = zfi_cpu_collective,
              .traits = ZF_OP_COLLECTIVE)
+ZFI_SAME_ATTRIBUTE(send, all_gather, world)
+ZFI_SAME_ATTRIBUTE(send, all_gather, over)
+ZFI_OPERATOR(send, .infer = zfi_infer_send, .cpu = zfi_cpu_send,
+             .traits = ZF_OP_COLLECTIVE | ZF_OP_INPLACE)
 ZFI_OPERATOR(release, .infer = zfi_infer_release, .grad = zfi_grad_none,
              .traits = ZF_OP_EFFECT | ZF_OP_ANYWHERE)
 /* It is the program that waits. */

@@ -47,26 +47,44 @@ template <class T> static zf_status zfd_add_on(const zf_launch *l, int64_t count
     return zfd_launched(l);
 }
 
+static zf_status zfd_ask_ranks(const zf_launch *l, zf_collective *c)
+{
+    if (!l->comm)
+        return zfd_cuda_fail(l->error, ZF_ERR_COMM,
+                             "%%%d: a plan for %lld ranks needs a communicator "
+                             "(zf_compile_desc.comm)",
+                             (int)l->node, (long long)ZF_INT(l, all_gather, world));
+    c->stream = zfd_stream(l);
+    return l->comm->run(l->comm->self, c, l->error);
+}
+
+static zf_status zfd_copy_own(const zf_launch *l, const zf_collective *c)
+{
+    if (c->in == c->out || !zfd_count(&l->out)) return ZF_OK;
+    return zfd_cuda_failed(l->error, "cudaMemcpyAsync",
+                           cudaMemcpyAsync(c->out, c->in, zfd_bytes(&l->out),
+                                           cudaMemcpyDeviceToDevice, zfd_stream(l)));
+}
+
+/* The operand is the result on ranks to which nothing is sent. */
+static zf_status zfd_cuda_send(const zf_launch *l)
+{
+    zf_collective c = zf_collective_of(l);
+    const bool elsewhere = c.group.count == 1;
+    const zf_status status = elsewhere ? ZF_OK : zfd_ask_ranks(l, &c);
+    if (status) return status;
+    return elsewhere || (l->comm->rank - c.group.first) / c.group.stride == c.root
+               ? zfd_copy_own(l, &c)
+               : ZF_OK;
+}
+
 static zf_status zfd_cuda_collective(const zf_launch *l)
 {
     zf_collective c = zf_collective_of(l);
     int64_t count = zfd_count(&l->out);
-    if (zfd_is_among_ranks(l)) {
-        if (!l->comm)
-            return zfd_cuda_fail(l->error, ZF_ERR_COMM,
-                                 "%%%d: a plan for %lld ranks needs a communicator "
-                                 "(zf_compile_desc.comm)",
-                                 (int)l->node, (long long)ZF_INT(l, all_gather, world));
-        c.stream = zfd_stream(l);
-        return l->comm->run(l->comm->self, &c, l->error);
-    }
+    if (zfd_is_among_ranks(l)) return zfd_ask_ranks(l, &c);
     if (!count) return ZF_OK;
-    if (!c.add)
-        return c.in == c.out
-                   ? ZF_OK
-                   : zfd_cuda_failed(l->error, "cudaMemcpyAsync",
-                                     cudaMemcpyAsync(c.out, c.in, zfd_bytes(&l->out),
-                                                     cudaMemcpyDeviceToDevice, zfd_stream(l)));
+    if (!c.add) return zfd_copy_own(l, &c);
     switch (l->out.dtype) {
     case ZF_F32: return zfd_add_on<float>(l, count);
     case ZF_BF16: return zfd_add_on<zfd_bf16>(l, count);
@@ -82,3 +100,4 @@ ZFD_KERNEL(reduce_scatter, zfd_cuda_collective, NULL)
 ZFD_KERNEL(all_reduce, zfd_cuda_collective, NULL)
 ZFD_KERNEL(all_to_all, zfd_cuda_collective, NULL)
 ZFD_KERNEL(bcast, zfd_cuda_collective, NULL)
+ZFD_KERNEL(send, zfd_cuda_send, NULL)

@@ -370,6 +370,102 @@ static void sweep_body(member *m)
                 }
 }
 
+/* Sends between any two ranks. */
+static const int64_t sent_counts[] = {0, 1, 255, 5003};
+
+/* Rank `to` gets what `from` has; others have no part in it. What neither end reads is NULL. */
+static bool send_between(member *m, int from, int to, int64_t count, zf_dtype dtype, bool in_place)
+{
+    const int low = from < to ? from : to, high = from < to ? to : from;
+    const size_t size = zf_dtype_size(dtype);
+    const uint64_t seed = (uint64_t)(from * 8 + to);
+    char *data = m->rank == from || m->rank == to ? malloc((size_t)count * size + 1) : NULL;
+    zf_collective c = {.op = ZF_OP_send,
+                       .node = 50,
+                       .channel = (from + to) % 3,
+                       .dtype = dtype,
+                       .count = count,
+                       .root = from > to,
+                       .group = {low, high - low, 2}};
+    bool good = data != NULL;
+    if (!data) return m->rank != from && m->rank != to;
+    memset(data, 0x5a, (size_t)count * size + 1);
+    for (int64_t i = 0; i < count && m->rank == from; i++)
+        set(data, dtype, i, element(seed, from, i, dtype));
+    if (m->rank == from || in_place) c.in = data;
+    if (m->rank == to || in_place) c.out = data;
+    if (call(m, &c)) good = false;
+    for (int64_t i = 0; i < count && good; i++) {
+        double want;
+        set(&want, dtype, 0, element(seed, from, i, dtype));
+        good = !memcmp(data + (size_t)i * size, &want, size);
+    }
+    good = good && data[(size_t)count * size] == 0x5a;
+    if (!good)
+        snprintf(m->said, sizeof m->said, "rank %d, %lld %s from %d to %d: %.200s", m->rank,
+                 (long long)count, zf_dtype_name(dtype), from, to, m->error.text);
+    free(data);
+    return good;
+}
+
+static void sends_body(member *m)
+{
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_I64};
+    for (int from = 0; from < m->world; from++)
+        for (int to = 0; to < m->world; to++)
+            for (int k = 0; k < 4 * 3 && from != to; k++)
+                if (!send_between(m, from, to, sent_counts[k / 3], dtypes[k % 3], k % 2)) {
+                    m->comm->abort(m->comm->self, ZF_ERR_ARGUMENT, "wrong numbers");
+                    return;
+                }
+}
+
+TEST(comm_local_sends)
+{
+    for (int world = 2; world <= 4 && !t->failed; world++) {
+        zf_error error = {ZF_OK, ""};
+        member members[MOST_RANKS];
+        zf_local *group =
+            zf_local_new(&(zf_local_desc){.world = world, .allocator = t->allocator}, &error);
+        NEED(t, group, &error);
+        test_defer(t, (test_cleanup *)zf_local_free, group);
+        run_members(t, group, world, 1, sends_body, NULL, members);
+        check_members(t, members, world);
+    }
+}
+
+/* A send that no rank takes, ends that differ, and a group of three. */
+static void lost_send_body(member *m)
+{
+    const int *form = m->context;
+    float x = 1;
+    zf_collective c = {.op = ZF_OP_send, .node = 50, .dtype = ZF_F32, .count = 1, .in = &x};
+    c.out = &x, c.group = (zf_group){1, 2, *form == 2 ? 3 : 2};
+    if (*form == 1 && m->rank == 3) c.root = 1;
+    if (m->rank == 1 || (*form == 1 && m->rank == 3)) call(m, &c);
+}
+
+TEST_ONCE(comm_sends_fail_by_name)
+{
+    static const char *const errors[] = {
+        "send %50 over ranks 1, 3: rank 3 of 6 did not come within 0.05 s",
+        ("rank 1 is at send %50 over ranks 1, 3 of 1 f32 from rank 1, rank 3 at send %50 over ranks "
+         "1, 3 of 1 f32 from rank 3"),
+        "send %50 over ranks 1, 3, ..., 5: a send is between two ranks, not 3"};
+    for (int form = 0; form < 3 && !t->failed; form++) {
+        zf_error error = {ZF_OK, ""};
+        member members[MOST_RANKS];
+        zf_local *group = zf_local_new(&(zf_local_desc){.world = 6,
+                                                        .deadline_seconds = form ? 60 : 0.05,
+                                                        .allocator = t->allocator},
+                                       &error);
+        NEED(t, group, &error);
+        test_defer(t, (test_cleanup *)zf_local_free, group);
+        run_members(t, group, 6, 1, lost_send_body, &form, members);
+        CHECK_TEXT(t, members[1].error.text, errors[form]);
+    }
+}
+
 static const int worlds[] = {1, 2, 3, 4, 8};
 
 /* All worlds; and only zf_local_new allocates. */

@@ -11,8 +11,8 @@ static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
  * tests/passes/zero_*.zf run these. tests/precision.c has a table of the loss scale. */
 static const char *const elsewhere[] = {
     "loss_scale",     "loss_scale_update", "bucket",     "accumulator", "shard",   "all_gather",
-    "reduce_scatter", "all_reduce",        "all_to_all", "bcast",       "release", "wait",
-    "copy",           "piece",             "delay"};
+    "reduce_scatter", "all_reduce",        "all_to_all", "bcast",       "send",    "release",
+    "wait",           "copy",              "piece",      "delay"};
 
 /* The operator of that name; none where there is none. */
 static zf_op op_called(const char *name)

@@ -407,6 +407,7 @@ static const struct {
     {"all_reduce", offsetof(zf_traffic, all_reduce)},
     {"all_to_all", offsetof(zf_traffic, all_to_all)},
     {"broadcast", offsetof(zf_traffic, bcast)},
+    {"send", offsetof(zf_traffic, send)},
     {"download", offsetof(zf_traffic, download)},
     {"upload", offsetof(zf_traffic, upload)},
     {"read", offsetof(zf_traffic, read)},

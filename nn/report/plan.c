@@ -356,6 +356,7 @@ static void zfi_traffic_rows(zfi_markup *t, const char *over, const zf_traffic *
     zfi_moved_row(t, "all_reduce", over, &p->all_reduce, c ? &c->all_reduce : NULL);
     zfi_moved_row(t, "all_to_all", over, &p->all_to_all, c ? &c->all_to_all : NULL);
     zfi_moved_row(t, "bcast", over, &p->bcast, c ? &c->bcast : NULL);
+    zfi_moved_row(t, "send", over, &p->send, c ? &c->send : NULL);
 }
 
 /* info NULL: nothing has run. */

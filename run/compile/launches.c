@@ -85,6 +85,22 @@ static int32_t zfi_disk_value_of(const zf_program *p, const zfi_disk *disk, int3
     return zfi_disk_find(disk, p->data[x], (int64_t)zfi_node_bytes(&g->nodes[x]));
 }
 
+/* Who takes part in a collective: the ranks along its axis, the two of a send, or this one alone
+ * where a send is between others. */
+static zf_group zfi_group_of_launch(const zf_program *p, const zf_launch *l)
+{
+    const zfi_mesh mesh = zfi_mesh_of(p->graph);
+    const int64_t over = ZF_INT(l, all_gather, over);
+    const zf_group all = zfi_mesh_group(mesh, over, p->run.rank);
+    const int32_t place = zfi_mesh_place(mesh, over, p->run.rank);
+    int32_t from, to;
+    if (l->op != ZF_OP_send) return all;
+    from = (int32_t)ZF_INT(l, send, from), to = (int32_t)ZF_INT(l, send, to);
+    if (place != from && place != to) return (zf_group){p->run.rank, 1, 1};
+    return (zf_group){all.first + (from < to ? from : to) * all.stride,
+                      (from < to ? to - from : from - to) * all.stride, 2};
+}
+
 static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
 {
     zf_graph *g = p->graph;
@@ -114,8 +130,7 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         l.backend = runs->self;
         l.error = &g->error;
         l.comm = p->comm;
-        if (zfi_has(g, id, ZF_OP_COLLECTIVE))
-            l.group = zfi_mesh_group(zfi_mesh_of(g), ZF_INT(&l, all_gather, over), p->run.rank);
+        if (zfi_has(g, id, ZF_OP_COLLECTIVE)) l.group = zfi_group_of_launch(p, &l);
         if (runs->check && runs->check(runs->self, &l)) return g->error.status;
         scratch = runs->scratch(runs->self, &l);
         if (scratch > (size_t)g->nodes[id].scratch_bytes)

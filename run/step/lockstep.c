@@ -33,7 +33,8 @@ static zf_status zfi_lockstep_calls(zfi_lockstep *s, int32_t launch)
         s->calls[r] = zf_collective_of(&s->programs[r]->launches[launch]);
         zfi_collective_before(&s->programs[r]->launches[launch]);
         if (a->op != b->op || a->node != b->node || a->dtype != b->dtype || a->count != b->count ||
-            a->root != b->root || a->channel != b->channel || a->group.count != b->group.count)
+            a->root != b->root || a->channel != b->channel ||
+            (a->op != ZF_OP_send && a->group.count != b->group.count))
             return zfi_fail(s->error, ZF_ERR_MISMATCH,
                             "rank 0 is at %s %%%d of %lld %s, rank %d at %s %%%d of %lld %s",
                             zfi_records[a->op]->name, (int)a->node, (long long)a->count,
@@ -108,6 +109,12 @@ static zf_status zfi_lockstep_group(zfi_lockstep *s, int32_t ranks)
                        (const char *)calls[from].in + r * part, part);
         for (size_t r = 0; r < world; r++)
             memcpy(calls[r].out, s->sum + r * world * part, part * world);
+        break;
+    case ZF_OP_send: /* of others, where it is alone */
+        for (size_t r = 0; r < world; r++)
+            if (world > 1 && r != (size_t)c->root) memcpy(calls[r].out, calls[c->root].in, part);
+        for (size_t r = 0; r < world; r++)
+            if (world < 2 || r == (size_t)c->root) memmove(calls[r].out, calls[r].in, part);
         break;
     default: /* bcast */
         memcpy(s->sum, calls[c->root].in, part);

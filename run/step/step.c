@@ -85,8 +85,10 @@ static void zfi_count_call(zf_program *p, const zf_collective *c, int64_t world,
 {
     const int32_t stride = c->group.stride, here = zfi_node_of_rank(p, p->run.rank);
     int64_t far = 0;
-    for (int64_t k = 0; k < world && world > 1; k++)
-        far += zfi_node_of_rank(p, c->group.first + k * (stride ? stride : 1)) != here;
+    if (c->op == ZF_OP_send) far = zfi_mesh_far(zfi_mesh_of(p->graph), over);
+    else
+        for (int64_t k = 0; k < world && world > 1; k++)
+            far += zfi_node_of_rank(p, c->group.first + k * (stride ? stride : 1)) != here;
     zfi_count_calls(&p->counted, c->op, c->dtype, c->count, world, far, 1);
     zfi_count_calls(&p->counted_over[over], c->op, c->dtype, c->count, world, far, 1);
 }

@@ -265,6 +265,39 @@ static void groups(void)
     zf_comm_free(comm);
 }
 
+/* Between any two ranks; what neither end reads is NULL. */
+static void sends(void)
+{
+    static const int64_t counts[] = {0, 1, 7, 100003};
+    zf_comm *comm = open_comm(0);
+    for (int n = 0; comm && n < world * world * 4; n++) {
+        const int from = n / 4 / world, to = n / 4 % world, low = from < to ? from : to,
+                  high = from < to ? to : from;
+        const int64_t count = counts[n % 4];
+        char *data = memory((size_t)count * 4), *want = memory((size_t)count * 4);
+        zf_collective c = {.op = ZF_OP_send,
+                           .node = n,
+                           .channel = n % 3,
+                           .dtype = ZF_F32,
+                           .count = count,
+                           .in = rank == from ? data : NULL,
+                           .out = rank == to ? data : NULL,
+                           .root = from > to,
+                           .group = {low, high - low, 2}};
+        zf_error error = {ZF_OK, ""};
+        char name[64];
+        fill(want, ZF_F32, from, count);
+        fill(data, ZF_F32, rank, count);
+        snprintf(name, sizeof name, "send %d from %d to %d", n, from, to);
+        if (from != to && (rank == from || rank == to))
+            check(!comm->run(comm->self, &c, &error) && !memcmp(data, want, (size_t)count * 4),
+                  name, error.text);
+        free(data), free(want);
+    }
+    ends("sends");
+    zf_comm_free(comm);
+}
+
 /* Ranks other than those of MPI_COMM_WORLD, and rounds in which one of them is late. */
 static void other_ranks(void)
 {
@@ -678,7 +711,7 @@ int main(int argc, char **argv)
         ends("2^31 + 7 elements");
     } else {
         every_collective();
-        groups();
+        groups(), sends();
         other_ranks(), ends("another order of ranks, and late ones");
         channels_at_once(), ends("three channels at once");
         if (world > 1) {

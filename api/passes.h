@@ -90,6 +90,13 @@ ZF_API zf_status zf_param_groups(zf_graph *graph, const zf_param_group *groups, 
  * normal with deviation 1. There is no dropout. Products with the same parameter, as those of a head
  * that is tied to it, stay those of the base.
  *
+ * With dora (Liu et al. 2024) rows of the sum W of a weight and its product have trained lengths: row
+ * r counts magnitude[r] / |row r| times, of a table each column. The length of a row has no gradient.
+ * The magnitudes are M.lora_magnitude_vector.weight [out]; zf_lora_magnitudes gives them their first
+ * values once the weights are there, or the program reads them from a file; before that they are
+ * zeros. What is dropped is left out of the sum, and not of the base. A weight [in, out] must not be
+ * square.
+ *
  * A weight may hold records (zf_param_desc.quantized), for zf_quantized_linear (QLoRA, Dettmers et
  * al. 2023): it is converted to floats a tile at a time, forward and backward.
  *
@@ -110,6 +117,7 @@ typedef struct zf_lora_desc {
      * or "": none */
     const char *ranks, *alphas;
     bool rslora;  /* alpha / sqrt(rank) instead (Kalajdzievski 2023) */
+    bool dora;    /* lengths of rows are trained as well */
     double dropout;
     /* Modules, by their whole names or by the part after a dot in them, separated by commas; each
      * must be found. NULL, or "all-linear": all weights of products, except tables and those of the

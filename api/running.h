@@ -295,7 +295,8 @@ ZF_API zf_status zf_ema_copy(zf_store *to, zf_store *from, const char *training)
  * M.lora_A.weight of the store; with a name in the desc, for each M.lora_A.NAME.weight; of a table
  * weight += scale A B^T, for M.lora_embedding_A.weight. B becomes zeros, of a table A, so programs
  * with the adapter compute the same results, except for the rounding of the weight, and where a
- * table is a weight of products as well (a tied head): these read the sum. The desc gives name, alpha, alphas and rslora; its rank and ranks, where rank is not 0,
+ * table is a weight of products as well (a tied head): these read the sum. With magnitudes (dora)
+ * the weight becomes that with these lengths, and the magnitudes its own. The desc gives name, alpha, alphas and rslora; its rank and ranks, where rank is not 0,
  * must be those of all these; other members are ignored. Kept parameters are not changed. A square
  * weight is [out, in]. Master weights become those of the rounded weight. All ranks must call it
  * where tensors are sharded. desc NULL: defaults. */
@@ -535,6 +536,12 @@ ZF_API void zf_program_free(zf_program *program); /* NULL: nothing */
 
 /* The last call's error; "" when it succeeded. */
 ZF_API const char *zf_program_error(const zf_program *program);
+
+/* Magnitudes of the program's adapter (zf_lora_desc.dora) become the lengths of their weights, as they
+ * are without products: the program then computes what it computes without the adapter. To be called
+ * after the weights are written or loaded, where no magnitudes are. All ranks must call it. Nothing
+ * without magnitudes. */
+ZF_API zf_status zf_lora_magnitudes(zf_program *program);
 
 /* zf_write copies `bytes`, exactly the tensor's size, into an input, param, state or cache; zf_read
  * copies them out of one of these or an output. Of a sharded param or state a write keeps this

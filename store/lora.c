@@ -7,7 +7,8 @@
  *
  *     M.weight [rows, width] += scale  lora_embedding_A [rows, rank]  lora_embedding_B [width, rank]^T
  *
- * and A becomes zeros. Products are computed in f64 and rounded once. */
+ * and A becomes zeros. With magnitudes the rows of M.weight, of a table its columns, are then
+ * multiplied by magnitude / length, and magnitudes become the lengths of what is stored. Products are computed in f64 and rounded once. */
 
 /* --------------------------------------------------------------------------------------- copies */
 
@@ -80,7 +81,7 @@ ZF_API zf_status zf_lora_copy(zf_store *s, const char *to, const char *from)
 /* A kind of pairs: the ends of the names of A and B, with the adapter's name, and what the shapes of
  * the weight, A and B must be. */
 typedef struct zfi_low_kind {
-    char a[ZFI_ADAPTER_NAME], b[ZFI_ADAPTER_NAME];
+    char a[ZFI_ADAPTER_NAME], b[ZFI_ADAPTER_NAME], magnitude[ZFI_ADAPTER_NAME];
     bool table;
 } zfi_low_kind;
 
@@ -92,6 +93,7 @@ static void zfi_name_kinds(zfi_low_kind kinds[ZFI_LOW_KINDS], const char *adapte
     for (int k = 0; k < ZFI_LOW_KINDS; k++) {
         zfi_adapter_name(kinds[k].a, adapter, names[k]->a);
         zfi_adapter_name(kinds[k].b, adapter, names[k]->b);
+        zfi_adapter_name(kinds[k].magnitude, adapter, zfi_magnitude_name);
         kinds[k].table = k == 1;
     }
 }
@@ -107,13 +109,15 @@ static const zfi_low_kind *zfi_low_kind_of(const zfi_low_kind kinds[ZFI_LOW_KIND
 /* One adapter: its tensors, and the room that it needs. */
 typedef struct zfi_merged {
     int32_t weight, a, b;
+    int32_t magnitude; /* -1: none */
     int64_t in, out, rank;
     int64_t a_rank, a_in; /* from one number of A to the next along its axes */
     bool turned;          /* the weight is [in, out] */
     int32_t begins;       /* that of A and B that begins as zeros */
     size_t bytes;         /* of room: */
     char *raw;            /* a whole tensor as it is stored, */
-    double *low[2], *row; /* A and B, and a row of the weight */
+    double *low[2], *row; /* A and B, and a row of the weight; */
+    double *factor, *squares; /* by number of the row, of turned weights of the column */
 } zfi_merged;
 
 /* The parameter of which M.lora_A.weight, with the end `end`, is tensor k: M.weight, or M; -1. */
@@ -145,7 +149,7 @@ static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d,
 {
     const zfi_stored *a = &s->tensors[k], *b, *w;
     char name[600 + ZFI_ADAPTER_NAME];
-    *m = (zfi_merged){.a = k, .b = -1};
+    *m = (zfi_merged){.a = k, .b = -1, .magnitude = -1};
     if ((m->weight = zfi_adapted(s, k, kind->a, name, sizeof name)) < 0)
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                         "zf_lora_merge: \"%.200s\" is of \"%.200s\", which the store does not have",
@@ -154,6 +158,9 @@ static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d,
     if ((m->b = zfi_store_find(s, name)) < 0)
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                         "zf_lora_merge: there is \"%.200s\", and no \"%.200s\"", a->name, name);
+    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(a->name) - strlen(kind->a)), a->name,
+             kind->magnitude);
+    m->magnitude = zfi_store_find(s, name);
     w = &s->tensors[m->weight], b = &s->tensors[m->b];
     m->begins = kind->table ? m->a : m->b;
     if (w->dtype == ZF_U8)
@@ -162,22 +169,25 @@ static zf_status zfi_merge_look(zf_store *s, int32_t k, const zf_lora_desc *d,
                         "floats",
                         w->name);
     if (!zfi_merge_sizes(m, &w->shape, &a->shape, &b->shape, kind->table) ||
+        (m->magnitude >= 0 && zfi_stored_count(&s->tensors[m->magnitude]) != m->out) ||
         (d->rank && zfi_rank_of(d, w->name) != m->rank)) {
         char type[3][ZFI_TYPE_TEXT];
         return zfi_fail(&s->error, ZF_ERR_MISMATCH,
-                        "zf_lora_merge: %.120s is %s, A %s and B %s; they must be %s%s", w->name,
+                        "zf_lora_merge: %.120s is %s, A %s and B %s; they must be %s%s%s", w->name,
                         zfi_type_text(type[0], w->dtype, &w->shape),
                         zfi_type_text(type[1], a->dtype, &a->shape),
                         zfi_type_text(type[2], b->dtype, &b->shape),
                         kind->table ? "[rows, width], [rows, rank] and [width, rank]"
                                     : "[out, in], [rank, in] and [out, rank]",
+                        m->magnitude >= 0 ? ", with a magnitude for each result" : "",
                         d->rank ? ", of the rank that is given" : "");
     }
     m->bytes = zfi_stored_bytes(w);
     if (zfi_stored_bytes(a) > m->bytes) m->bytes = zfi_stored_bytes(a);
     if (zfi_stored_bytes(b) > m->bytes) m->bytes = zfi_stored_bytes(b);
     m->bytes = (m->bytes + sizeof(double) - 1) / sizeof(double) * sizeof(double);
-    m->bytes += (size_t)(m->rank * (m->in + m->out) + (m->turned ? m->out : m->in)) * sizeof(double);
+    m->bytes += (size_t)(m->rank * (m->in + m->out) + (m->turned ? m->out : m->in) + 2 * m->out) *
+                sizeof(double);
     return ZF_OK;
 }
 
@@ -193,28 +203,64 @@ static void zfi_merge_row(const zfi_merged *m, int64_t i, double scale)
     }
 }
 
-static zf_status zfi_merge_one(zf_store *s, zfi_merged *m, double scale)
+/* Reads a tensor as f64. */
+static zf_status zfi_merge_read(zf_store *s, zfi_merged *m, int32_t k, double *to)
 {
-    const int32_t low[2] = {m->a, m->b};
-    const zfi_stored *w = &s->tensors[m->weight];
-    int64_t rows = w->shape.dims[0], n = w->shape.dims[1];
-    size_t size = zf_dtype_size(w->dtype);
-    zf_status status = ZF_OK;
-    for (int k = 0; k < 2 && !status; k++) {
-        const zfi_stored *t = &s->tensors[low[k]];
-        status = zfi_store_get(s, low[k], m->raw, 0, "zf_lora_merge", &s->error);
-        if (!status)
-            zf_convert(m->low[k], ZF_F64, m->raw, t->dtype, (size_t)zfi_stored_count(t));
-    }
-    if (!status) status = zfi_store_get(s, m->weight, m->raw, 0, "zf_lora_merge", &s->error);
-    if (status) return status;
+    const zfi_stored *t = &s->tensors[k];
+    const zf_status status = zfi_store_get(s, k, m->raw, 0, "zf_lora_merge", &s->error);
+    if (!status) zf_convert(to, ZF_F64, m->raw, t->dtype, (size_t)zfi_stored_count(t));
+    return status;
+}
+
+/* Adds the squares of the row to those of its results. */
+static void zfi_add_squares(const zfi_merged *m, int64_t i, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++) m->squares[m->turned ? k : i] += m->row[k] * m->row[k];
+}
+
+/* The sum, in m->raw, row by row. `stores`: multiplied by its factors, it takes the place of the
+ * weight; else it is only measured. */
+static void zfi_merge_rows(const zfi_merged *m, const zfi_stored *w, double scale, bool stores)
+{
+    const int64_t rows = w->shape.dims[0], n = w->shape.dims[1];
+    const size_t size = zf_dtype_size(w->dtype);
+    memset(m->squares, 0, (size_t)m->out * sizeof *m->squares);
     for (int64_t i = 0; i < rows; i++) {
         char *row = m->raw + (size_t)(i * n) * size;
         zf_convert(m->row, ZF_F64, row, w->dtype, (size_t)n);
         zfi_merge_row(m, i, scale);
-        zf_convert(row, w->dtype, m->row, ZF_F64, (size_t)n);
+        for (int64_t k = 0; stores && m->magnitude >= 0 && k < n; k++)
+            m->row[k] *= m->factor[m->turned ? k : i];
+        if (stores) zf_convert(row, w->dtype, m->row, ZF_F64, (size_t)n);
+        if (stores) zf_convert(m->row, ZF_F64, row, w->dtype, (size_t)n);
+        zfi_add_squares(m, i, n);
     }
+}
+
+/* Magnitudes become the lengths of the stored weight. */
+static zf_status zfi_merge_magnitudes(zf_store *s, zfi_merged *m)
+{
+    if (m->magnitude < 0) return ZF_OK;
+    for (int64_t k = 0; k < m->out; k++) m->squares[k] = sqrt(m->squares[k]);
+    zf_convert(m->raw, s->tensors[m->magnitude].dtype, m->squares, ZF_F64, (size_t)m->out);
+    return zfi_store_put(s, m->magnitude, m->raw, &s->error);
+}
+
+static zf_status zfi_merge_one(zf_store *s, zfi_merged *m, double scale)
+{
+    const zfi_stored *w = &s->tensors[m->weight];
+    zf_status status = zfi_merge_read(s, m, m->a, m->low[0]);
+    if (!status) status = zfi_merge_read(s, m, m->b, m->low[1]);
+    if (!status && m->magnitude >= 0) status = zfi_merge_read(s, m, m->magnitude, m->factor);
+    if (!status) status = zfi_store_get(s, m->weight, m->raw, 0, "zf_lora_merge", &s->error);
+    if (status) return status;
+    if (m->magnitude >= 0) {
+        zfi_merge_rows(m, w, scale, false);
+        for (int64_t k = 0; k < m->out; k++) m->factor[k] /= sqrt(m->squares[k]);
+    }
+    zfi_merge_rows(m, w, scale, true);
     status = zfi_store_put(s, m->weight, m->raw, &s->error);
+    if (!status) status = zfi_merge_magnitudes(s, m);
     if (status) return status;
     memset(m->raw, 0, zfi_stored_bytes(&s->tensors[m->begins]));
     return zfi_store_put(s, m->begins, m->raw, &s->error);
@@ -248,7 +294,8 @@ ZF_API zf_status zf_lora_merge(zf_store *s, const zf_lora_desc *desc)
             if (!pass) continue;
             m.low[0] = (double *)(void *)room, m.low[1] = m.low[0] + m.rank * m.in;
             m.row = m.low[1] + m.rank * m.out;
-            m.raw = (char *)(m.row + (m.turned ? m.out : m.in));
+            m.factor = m.row + (m.turned ? m.out : m.in), m.squares = m.factor + m.out;
+            m.raw = (char *)(m.squares + m.out);
             status = zfi_merge_one(s, &m, zfi_merge_scale(&d, s->tensors[m.weight].name, m.rank));
         }
         if (pass || status) continue;

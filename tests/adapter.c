@@ -231,6 +231,14 @@ TEST_ONCE(adapter_of_words_trains_as_by_peft)
     if (!t->failed) check_tuned(t, &(tuned){"tied-words", "llama3", true, 3e-3, NULL, 0});
 }
 
+/* With magnitudes: of products, of which some have biases, of tables, and over weights of few bits. */
+TEST_ONCE(adapter_with_magnitudes_trains_as_by_peft)
+{
+    check_tuned(t, &(tuned){"dora", "qwen2", false, 3e-3, NULL, 0});
+    if (!t->failed) check_tuned(t, &(tuned){"dora-words", "llama2", false, 3e-3, NULL, 0});
+    if (!t->failed) check_tuned(t, &(tuned){"dora8", "wide", true, 3e-3, NULL, 1});
+}
+
 TEST_ONCE(adapter_of_several_ranks_trains_as_by_peft)
 {
     check_tuned(t, &(tuned){"uneven", "qwen2", false, 3e-3, NULL, 0});
@@ -489,6 +497,14 @@ TEST_ONCE(adapter_with_kept_modules_is_saved_resumed_and_merged)
     if (!t->failed) check_saved(t, MODELS "qwen2", "--lora targets=v_proj,keep=*.q_proj.bias", 0);
 }
 
+/* The same of magnitudes. */
+TEST_ONCE(adapter_with_magnitudes_is_saved_resumed_and_merged)
+{
+    check_saved(t, MODELS "qwen2", "--lora r=3,alpha=5,dora,dropout=0.2", 0);
+    if (!t->failed)
+        check_saved(t, MODELS "llama2", "--lora targets=embed_tokens,v_proj,dora,name=actor", 0);
+}
+
 /* The same of products of a word embedding and of the head. Where these are one parameter, the sum
  * would be another model. */
 TEST_ONCE(adapter_of_words_is_saved_resumed_and_merged)
@@ -616,7 +632,8 @@ TEST_ONCE(adapter_that_does_not_fit_is_refused)
         {"\"r\": 3", "\"r\": 4", "lora_A.weight is [3,18], the model's is [4,18]"},
         {"\"LORA\"", "\"IA3\"", "peft_type must be \"LORA\", not \"IA3\""},
         {"\"bias\": \"none\"", "\"bias\": \"some\"", "bias must be none, all or lora_only, not"},
-        {"\"use_dora\": false", "\"use_dora\": true", "use_dora is true, which is not supported"},
+        {"\"use_dora\": false", "\"use_dora\": true", "there is no tensor base_model.model.model."},
+        {"\"lora_bias\": false", "\"lora_bias\": true", "lora_bias is true, which is not supported"},
         {"\"loftq_config\": {}", "\"loftq_config\": {\"a\": 1}",
          "loftq_config is not empty, which is not supported"},
         {"\"rank_pattern\": {}", "\"rank_pattern\": {\"v_proj\": 4}",
@@ -786,7 +803,7 @@ TEST_ONCE(adapter_options_are_read)
     static const char *const bad[] = {"r=0",     "r=1.5",    "alpha=x",   "dropout=1",
                                       "rang=3",  "r=4,q_proj", "rslora=1"};
     zf_training o = {.clip = 0};
-    char text[64];
+    char text[64], plain[64];
     CHECK_TEXT(t, zf_adapter_note(text, &o), "none");
     CHECK(t, read_lora(&o, "r=16,alpha=32,targets=q_proj,v_proj,dropout=0.05,rslora"));
     CHECK(t, o.lora.rank == 16 && o.lora.alpha == 32 && o.lora.dropout == 0.05 && o.lora.rslora);
@@ -795,6 +812,9 @@ TEST_ONCE(adapter_options_are_read)
     CHECK(t, read_lora(&o, "ranks=q_proj:2,v_proj:3,alphas=q_proj:0.5"));
     CHECK_TEXT(t, o.lora.ranks, "q_proj:2,v_proj:3");
     CHECK_TEXT(t, o.lora.alphas, "q_proj:0.5");
+    CHECK(t, read_lora(&o, "r=2") && !o.lora.dora);
+    snprintf(plain, sizeof plain, "%s", zf_adapter_note(text, &o));
+    CHECK(t, read_lora(&o, "r=2,dora") && o.lora.dora && strcmp(zf_adapter_note(text, &o), plain));
     CHECK(t, read_lora(&o, "rslora"));
     CHECK(t, !strncmp(zf_adapter_note(text, &o), "r=8,alpha=8,dropout=0,rslora,", 29));
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)

@@ -101,7 +101,8 @@ static bool same_bits(test *t, const char *text, const char *before, const char 
 TEST_ONCE(lora_keeps_the_bits)
 {
     static const char *const loras[] = {"lora rank=3 alpha=5 dropout=0.2 targets=q,v",
-                                        "lora rank=2", "lora rank=4 dropout=0.1 targets=layer.1.o"},
+                                        "lora rank=2",
+                                        "lora rank=4 dropout=0.1 targets=layer.1.o,v dora"},
                              *const precisions[] = {"", "precision bf16; ",
                                                     "precision f16 scale=200000 hysteresis=1; "},
                              *const kinds[] = {"", "offload parameters=host; ", "",
@@ -205,8 +206,8 @@ typedef struct trial {
     zf_program *program; /* NULL after a failed check */
 } trial;
 
-/* A program over a model; `adapts`: with adapters. */
-static trial trial_over(test *t, const char *text, zf_store *store, bool adapts, bool trains)
+/* A program over a model, perhaps with an adapter. */
+static trial trial_with(test *t, const char *text, zf_store *store, const zf_lora_desc *lora, bool trains)
 {
     zf_error error = {ZF_OK, ""};
     zf_graph *g = zf_graph_parse(text, strlen(text),
@@ -218,13 +219,20 @@ static trial trial_over(test *t, const char *text, zf_store *store, bool adapts,
         return (trial){NULL, NULL};
     }
     test_defer(t, (test_cleanup *)zf_graph_free, g);
-    if (adapts) training.lora = (zf_lora_desc){.rank = 3, .alpha = 5, .targets = "v,layer.1.o"};
+    if (lora) training.lora = *lora;
     if (trains) training.loss = zf_graph_find(g, "loss");
     zf_passes(g, &training);
     p = zf_compile(g, &(zf_compile_desc){.store = store, .evaluate = !trains});
     if (!p) test_unwind(t, __FILE__, __LINE__, "zf_compile", zf_graph_status(g), zf_graph_error(g));
     else test_defer(t, (test_cleanup *)zf_program_free, p);
     return (trial){g, p};
+}
+
+/* `adapts`: with an adapter of two modules. */
+static trial trial_over(test *t, const char *text, zf_store *store, bool adapts, bool trains)
+{
+    static const zf_lora_desc of_two = {.rank = 3, .alpha = 5, .targets = "v,layer.1.o"};
+    return trial_with(t, text, store, adapts ? &of_two : NULL, trains);
 }
 
 static trial trial_of(test *t, zf_store *store, bool adapts, bool trains)
@@ -313,6 +321,39 @@ TEST(lora_merged_gives_the_same)
     CHECK_NEAR(t, still, with, 1e-5 * with);
     OK(t, zf_store_read(store, "layer.1.o.lora_B.weight", b, sizeof b), zf_store_error(store));
     for (int k = 0; k < 60 * 3; k++) CHECK(t, b[k] == 0);
+}
+
+/* Magnitudes begin as the lengths of the weights, with which nothing changes, and are merged with the
+ * products: rows of v, columns of layer.1.o. */
+TEST(lora_magnitudes_begin_and_are_merged)
+{
+    static const zf_lora_desc desc = {.rank = 3, .targets = "v,layer.1.o", .dora = true, .name = "a"};
+    zf_store *store = store_of(t);
+    trial train, adapted, base;
+    float before, with, without, merged, still, length[60], row[60], column[60] = {0};
+    CHECK(t, store && (train = trial_with(t, model, store, &desc, true)).program);
+    CHECK(t, (adapted = trial_with(t, model, store, &desc, false)).program &&
+                 (base = trial_of(t, store, false, false)).program);
+    CHECK(t, step(t, adapted, 0) != step(t, base, 0));
+    OK(t, zf_lora_magnitudes(train.program), zf_program_error(train.program));
+    before = step(t, adapted, 0), without = step(t, base, 0);
+    CHECK_NEAR(t, before, without, 1e-5 * without);
+    for (int k = 0; k < 5; k++) step(t, train, 0.03f);
+    with = step(t, adapted, 0);
+    CHECK(t, fabsf(with - without) > 0.05f * without);
+    OK(t, zf_lora_merge(store, &(zf_lora_desc){.name = "a"}), zf_store_error(store));
+    merged = step(t, base, 0), still = step(t, adapted, 0);
+    CHECK_NEAR(t, merged, with, 1e-5 * with);
+    CHECK_NEAR(t, still, with, 1e-5 * with);
+    OK(t, zf_store_read(store, "layer.1.o.lora_magnitude_vector.a.weight", length, sizeof length),
+       zf_store_error(store));
+    for (int r = 0; r < 40; r++) {
+        float w[40 * 60];
+        OK(t, zf_store_read(store, "layer.1.o.weight", w, sizeof w), zf_store_error(store));
+        memcpy(row, w + 60 * r, sizeof row);
+        for (int c = 0; c < 60; c++) column[c] += row[c] * row[c];
+    }
+    for (int c = 0; c < 60; c++) CHECK_NEAR(t, length[c], sqrtf(column[c]), 1e-5 * length[c]);
 }
 
 /* Gives the floats of `to`, f64, the numbers that the parameters of `from` have. */

@@ -83,6 +83,10 @@ static const struct {
     {X "%2 = param \"w.weight\" : f32[8,8]\n"
        "%3 = linear %1, %2 {activation=gelu} : f32[4,8]\noutput %3 \"y\"\n",
      "lora targets=w", "zf_lora: must come before zf_fuse, which has been run"},
+    {X "%2 = param \"w.weight\" : f32[8,8]\n%3 = matmul %1, %2 : f32[4,8]\noutput %3 \"y\"\n",
+     "lora targets=w dora",
+     "zf_lora: with dora \"w.weight\" must be [out, in]: it is square, so nothing else says which "
+     "lengths its magnitudes are"},
     {X P "%4 = param \"a.p\" : f32[4,8]\n%5 = param \"w.weight\" : f32[8,8]\n"
          "%6 = matmul %1, %5 : f32[4,8]\n%7 = add %6, %3 : f32[4,8]\n"
          "%8 = add %7, %4 : f32[4,8]\noutput %8 \"y\"\n",

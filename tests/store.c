@@ -977,6 +977,15 @@ TEST(store_of_what_does_not_fit)
     CHECK_TEXT(t, zf_store_error(store),
                "zf_lora_merge: a.weight is f32[7,4], A f32[2,7] and B f32[4,2]; they must be "
                "[rows, width], [rows, rank] and [width, rank]");
+    store = store_with(t, "%2 = param \"a.weight\" : f32[7,4]\noutput %2 \"z\"\n"
+                          "%3 = param \"a.lora_B.weight\" : f32[7,2]\noutput %3 \"w\"\n"
+                          "%4 = param \"a.lora_magnitude_vector.weight\" : f32[4]\noutput %4 \"v\"\n" PARAM(
+                              "a.lora_A.weight", "[2,4]"));
+    if (!store) return;
+    GIVES(t, zf_lora_merge(store, NULL), ZF_ERR_MISMATCH, zf_store_error(store));
+    CHECK_TEXT(t, zf_store_error(store),
+               "zf_lora_merge: a.weight is f32[7,4], A f32[2,4] and B f32[7,2]; they must be "
+               "[out, in], [rank, in] and [out, rank], with a magnitude for each result");
     store = store_with(t, PARAM("a.weight", "[4,4]"));
     if (!store) return;
     if (!(other = store_with(t, PARAM("a.weight", "[4,5]")))) return;

@@ -23,6 +23,7 @@ const char *zf_adapter_note(char text[64], const zf_training *t)
     if (!d.rank) return "none";
     digest = zfl_note_text(zfl_note_text(digest, " keep ", d.keep), " name ", d.name);
     digest = zfl_note_text(zfl_note_text(digest, " ranks ", d.ranks), " alphas ", d.alphas);
+    digest = zfl_note_text(digest, " dora", d.dora ? "yes" : "");
     snprintf(text, 64, "r=%lld,alpha=%.9g,dropout=%.6g%s,%08x", (long long)d.rank, d.alpha,
              d.dropout, d.rslora ? ",rslora" : "", (unsigned)digest);
     return text;
@@ -68,13 +69,14 @@ static const char *const zfl_adapter_keys[] = {"alpha_pattern",
                                                "runtime_config",
                                                "target_modules",
                                                "task_type",
+                                               "use_dora",
                                                "use_rslora",
                                                NULL};
 
 /* Members that would change numbers, and the values that do not. */
 static bool zfl_check_unknown(const zf_json *config, zf_error *error)
 {
-    static const char *const off[] = {"use_dora", "lora_bias", "use_qalora", "use_bdlora", NULL};
+    static const char *const off[] = {"lora_bias", "use_qalora", "use_bdlora", NULL};
     static const char *const empty[] = {"trainable_token_indices",
                                         "layer_replication",
                                         "target_parameters",
@@ -137,6 +139,8 @@ static bool zfl_adapter_read_config(zf_adapter *a, zf_error *error)
     zf_json_to_double(zf_json_member(c, "lora_alpha"), -1e9, 1e9, &a->desc.alpha, error);
     if (a->desc.alpha == 0) a->desc.alpha = ZF_ZERO;
     zf_json_to_bool(zf_json_member(c, "use_rslora"), &a->desc.rslora, error);
+    if (zf_json_type_of(zf_json_member(c, "use_dora")) != ZF_JSON_NULL)
+        zf_json_to_bool(zf_json_member(c, "use_dora"), &a->desc.dora, error);
     if (zf_json_type_of(zf_json_member(c, "ensure_weight_tying")) != ZF_JSON_NULL)
         zf_json_to_bool(zf_json_member(c, "ensure_weight_tying"), &a->ties, error);
     return !error->status;
@@ -680,7 +684,7 @@ static bool zfl_write_config(zf_text *out, zf_graph *g, const zf_adapter_about *
     zfl_put_number(w, "lora_alpha", about->desc->alpha);
     zf_json_put_double_member(w, "lora_dropout", about->desc->dropout);
     zf_json_put_bool_member(w, "use_rslora", about->desc->rslora);
-    zf_json_put_bool_member(w, "use_dora", false);
+    zf_json_put_bool_member(w, "use_dora", about->desc->dora);
     zf_json_put_text_member(w, "bias", zfl_keeps_biases(g) ? "all" : "none");
     zf_json_put_bool_member(w, "fan_in_fan_out", about->exchange && about->exchange->turned);
     zf_json_put_bool_member(w, "inference_mode", true);

@@ -28,7 +28,8 @@ static const struct zfl_low {
 } zfl_lows[] = {{".lora_A.weight", ".lora_A.weight", true, false},
                 {".lora_B.weight", ".lora_B.weight", false, false},
                 {".lora_embedding_A.weight", ".lora_embedding_A", true, true},
-                {".lora_embedding_B.weight", ".lora_embedding_B", false, false}};
+                {".lora_embedding_B.weight", ".lora_embedding_B", false, false},
+                {".lora_magnitude_vector.weight", ".lora_magnitude_vector", false, false}};
 enum { ZFL_LOWS = sizeof zfl_lows / sizeof *zfl_lows };
 
 /* The one of which a parameter's name is; NULL: of none. */

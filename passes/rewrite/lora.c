@@ -27,9 +27,15 @@
  *
  * Products with such a table, as those of a head that is tied to it, stay as they are.
  *
+ * With dora each module also has lora_magnitude_vector.weight [out], and the sum of base and product,
+ * without the bias, is multiplied by a ratio (dora.c). A dropout is of what both read, and the base
+ * stays: base + ratio (base' + product) - base', where base' is computed from the dropped values.
+ *
  * The number alpha / rank, of the module, scales the narrow product, which costs least. The frozen
  * weight may be one of records, of a quantized_linear: of the sum only its part reads these (QLoRA,
  * Dettmers et al. 2023). */
+
+static const char zfi_magnitude_name[] = ".lora_magnitude_vector.weight";
 
 /* The ends of the names of trained parameters: of products, and of tables. */
 typedef struct zfi_low_names {
@@ -52,6 +58,7 @@ typedef struct zfi_lora {
     bool *adapted;    /* of a parameter: a target names its module */
     bool *kept;       /* of a parameter: it stays trained */
     int32_t *a, *b;   /* of a parameter: lora_A and lora_B; 0: not made yet */
+    int32_t *ratio;   /* of a parameter, with dora: by what results are multiplied; 0: not made yet */
 } zfi_lora;
 
 static const zfi_node *zfi_lora_node(const zfi_lora *l, int32_t id) { return &l->graph->nodes[id]; }
@@ -447,12 +454,12 @@ static zf_tensor zfi_append_like(zf_graph *g, const zfi_node *node, const int32_
     return (zf_tensor){g, zfi_append(g, &n)};
 }
 
-/* Node `id` becomes a + b. */
-static void zfi_become_sum(zf_graph *g, int32_t id, zf_tensor a, zf_tensor b)
+/* Node `id` becomes a node of two operands. */
+static void zfi_become(zf_graph *g, int32_t id, zf_op op, zf_tensor a, zf_tensor b)
 {
     zfi_node *node = &g->nodes[id];
     if (g->error.status) return;
-    node->op = ZF_OP_add;
+    node->op = op;
     memset(node->attributes, 0, sizeof node->attributes);
     node->args[0] = a.id, node->args[1] = b.id;
     node->arg_count = 2;
@@ -471,6 +478,77 @@ static zf_tensor zfi_low_product(zfi_lora *l, int32_t w, zf_tensor h)
                : zf_matmul_ex(h, b, &(zf_matmul_desc){.transpose_b = true});
 }
 
+/* The ratio of weight w, made once. */
+static zf_tensor zfi_lora_ratio(zfi_lora *l, int32_t w, zf_dtype dtype, bool turned)
+{
+    zf_graph *g = l->graph;
+    const char *name = zfi_lora_node(l, w)->name;
+    const bool table = l->lookup[w] != 0;
+    const zf_shape s = zf_param_shape((zf_tensor){g, w});
+    const zfi_low low = {zfi_magnitude_name, ZF_SHAPE(s.dims[turned ? 1 : 0]), ZF_ZEROS, 0, 0};
+    if (l->ratio[w]) return (zf_tensor){g, l->ratio[w]};
+    if (turned && !table && s.dims[0] == s.dims[1])
+        zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                 "zf_lora: with dora \"%.200s\" must be [out, in]: it is square, so nothing else says "
+                 "which lengths its magnitudes are",
+                 name);
+    l->ratio[w] = zfi_dora_ratio(&(zfi_dora){
+                                     .weight = {g, w},
+                                     .a = {g, l->a[w]},
+                                     .b = {g, l->b[w]},
+                                     .magnitude = {g, zfi_lora_param(l, w, dtype, &low)},
+                                     .dtype = dtype,
+                                     .scale = zfi_scale_of(&l->d, name,
+                                                           (double)zfi_rank_of(&l->d, name)),
+                                     .turned = turned,
+                                     .table = table,
+                                 })
+                      .id;
+    return (zf_tensor){g, l->ratio[w]};
+}
+
+/* The bias of which node `id` is a sum with the product, or that the product has; invalid: none. */
+static zf_tensor zfi_lora_bias(const zfi_lora *l, int32_t id, int32_t product)
+{
+    const zfi_node *node = zfi_lora_node(l, id), *of = zfi_lora_node(l, product);
+    if (id != product) return (zf_tensor){l->graph, node->args[node->args[0] == product]};
+    return (zf_tensor){l->graph, of->arg_count > 2 ? of->args[2] : 0};
+}
+
+/* The product without its bias, of x. */
+static zf_tensor zfi_bare_product(zf_graph *g, const zfi_node *of, zf_tensor x)
+{
+    zfi_node bare = *of;
+    bare.arg_count = 2;
+    return zfi_append_like(g, &bare, (const int32_t[]){x.id, of->args[1]});
+}
+
+/* Makes node `id`, the result of a product, that with the ratio; x: what was dropped of h, from
+ * which `low` is. */
+static void zfi_adapt_dora(zfi_lora *l, int32_t id, int32_t product, zf_tensor x, zf_tensor low)
+{
+    zf_graph *g = l->graph;
+    const zfi_node of = g->nodes[product];
+    const int32_t w = of.args[1];
+    const bool turned = of.op == ZF_OP_matmul && !ZF_INT(&of, matmul, transpose_b);
+    const zf_tensor ratio = zfi_lora_ratio(l, w, of.dtype, turned), bias = zfi_lora_bias(l, id, product);
+    const bool drops = x.id != of.args[0];
+    const zf_tensor base = zfi_bare_product(g, &of, x);
+    zf_tensor sum = zf_add(base, low);
+    if (!drops && !zf_valid(bias)) {
+        zfi_become(g, id, ZF_OP_mul, sum, ratio);
+        return;
+    }
+    sum = zf_mul(sum, ratio);
+    if (drops) {
+        const zf_tensor more = zf_sub(sum, base), plain = zfi_bare_product(g, &of, (zf_tensor){g, of.args[0]});
+        if (!zf_valid(bias)) zfi_become(g, id, ZF_OP_add, plain, more);
+        else zfi_become(g, id, ZF_OP_add, zf_add(plain, more), bias);
+        return;
+    }
+    zfi_become(g, id, ZF_OP_add, sum, bias);
+}
+
 /* Makes node `id`, the result of a product, the sum of what it was and of the product of low
  * rank. */
 static void zfi_adapt(zfi_lora *l, int32_t id, int32_t product)
@@ -478,16 +556,18 @@ static void zfi_adapt(zfi_lora *l, int32_t id, int32_t product)
     zf_graph *g = l->graph;
     const zfi_node node = g->nodes[id], of = g->nodes[product];
     const int32_t w = of.args[1];
-    zf_tensor h = {g, of.args[0]}, base;
+    zf_tensor base = {g, 0}, x, low;
     if (of.op == ZF_OP_linear && ZF_INT(&of, linear, activation)) {
         zfi_fail(&g->error, ZF_ERR_STAGE, "zf_lora: must come before zf_fuse, which has been run");
         return;
     }
     g->scope = node.scope, g->file = node.file, g->line = node.line;
-    base = zfi_append_like(g, &node, node.args);
+    if (!l->d.dora) base = zfi_append_like(g, &node, node.args);
     zfi_make_pair(l, w, of.op == ZF_OP_matmul && !ZF_INT(&of, matmul, transpose_b));
-    h = zf_linear(zf_dropout(h, l->d.dropout), (zf_tensor){g, l->a[w]}, ZF_NONE);
-    zfi_become_sum(g, id, base, zfi_low_product(l, w, h));
+    x = zf_dropout((zf_tensor){g, of.args[0]}, l->d.dropout);
+    low = zfi_low_product(l, w, zf_linear(x, (zf_tensor){g, l->a[w]}, ZF_NONE));
+    if (l->d.dora) zfi_adapt_dora(l, id, product, x, low);
+    else zfi_become(g, id, ZF_OP_add, base, low);
 }
 
 /* Makes node `id`, which reads rows of table w, the sum of what it was and of the rows of the
@@ -496,12 +576,14 @@ static void zfi_adapt_lookup(zfi_lora *l, int32_t id, int32_t w)
 {
     zf_graph *g = l->graph;
     const zfi_node node = g->nodes[id];
-    zf_tensor base, rows;
+    zf_tensor base, low;
     g->scope = node.scope, g->file = node.file, g->line = node.line;
     base = zfi_append_like(g, &node, node.args);
     zfi_make_table_pair(l, w);
-    rows = zfi_append_like(g, &node, (const int32_t[]){l->a[w], node.args[1]});
-    zfi_become_sum(g, id, base, zfi_low_product(l, w, rows));
+    low = zfi_append_like(g, &node, (const int32_t[]){l->a[w], node.args[1]});
+    low = zfi_low_product(l, w, low);
+    if (!l->d.dora) zfi_become(g, id, ZF_OP_add, base, low);
+    else zfi_become(g, id, ZF_OP_mul, zf_add(base, low), zfi_lora_ratio(l, w, node.dtype, true));
 }
 
 /* Adapts what node `id` computes, if it is of a target. */
@@ -545,6 +627,7 @@ static const zf_option zfi_lora_options[] = {
     ZF_OPTION(zf_lora_desc, TEXT, alphas, 0, NULL, .unit = "MODULE:X,...",
               .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_lora_desc, FLAG, rslora, 0, NULL, .traits = ZF_OPTION_CHANGES),
+    ZF_OPTION(zf_lora_desc, FLAG, dora, 0, NULL, .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_lora_desc, NUMBER, dropout, 0, "[0,1)", .traits = ZF_OPTION_CHANGES),
     ZF_OPTION(zf_lora_desc, TEXT, targets, 0, NULL, .unit = "all-linear|NAME,...",
               .traits = ZF_OPTION_CHANGES),
@@ -590,11 +673,12 @@ ZF_API zf_status zf_lora(zf_graph *g, const zf_lora_desc *desc)
         (status = zfi_settle(g)))
         return status;
     nodes = (size_t)zfi_len(g->nodes);
-    l.uses = zfi_calloc(&g->memory, 7 * nodes, sizeof *l.uses);
+    l.uses = zfi_calloc(&g->memory, 8 * nodes, sizeof *l.uses);
     l.adapted = zfi_calloc(&g->memory, 2 * nodes, sizeof *l.adapted);
     if (l.uses && l.adapted) {
         l.reader = l.uses + nodes, l.product = l.uses + 2 * nodes, l.other = l.uses + 3 * nodes;
         l.a = l.uses + 4 * nodes, l.b = l.uses + 5 * nodes, l.lookup = l.uses + 6 * nodes;
+        l.ratio = l.uses + 7 * nodes;
         l.kept = l.adapted + nodes;
         zfi_find_products(&l);
         zfi_mark_all_kept(&l);
@@ -603,7 +687,7 @@ ZF_API zf_status zf_lora(zf_graph *g, const zf_lora_desc *desc)
         zfi_check_numbers(&l, l.d.alphas, "alphas", false);
         if (!g->error.status) zfi_lora_rewrite(&l);
     }
-    zfi_free(&g->memory, l.uses, 7 * nodes * sizeof *l.uses);
+    zfi_free(&g->memory, l.uses, 8 * nodes * sizeof *l.uses);
     zfi_free(&g->memory, l.adapted, 2 * nodes * sizeof *l.adapted);
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status ? g->error.status : zfi_leave(g, 0);

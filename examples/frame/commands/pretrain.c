@@ -622,6 +622,15 @@ static bool take_adapter(run *r)
     return run_agree(r);
 }
 
+/* Gives a new adapter its first values: those of magnitudes follow from the weights. */
+static bool begin_adapter(run *r)
+{
+    zf_program *p = r->session.program;
+    const zf_status status = zf_lora_magnitudes(p);
+    if (status) fail(&r->error, status, "%s", zf_program_error(p));
+    return run_agree(r);
+}
+
 /* Opens the session, with first or saved parameters. */
 static bool begin(run *r)
 {
@@ -647,7 +656,7 @@ static bool begin(run *r)
         if (!run_agree(r)) return false;
         if (r->leads) print_report(o->init, &report);
     }
-    if (o->adapter && !o->load && !take_adapter(r)) return false;
+    if (!o->load && !(o->adapter ? take_adapter(r) : begin_adapter(r))) return false;
     if (!o->load && !o->init && !settings_adapts(o) && sample->first &&
         !sample->first(&r->session, o, &r->job->config, &r->job->data, &r->error))
         return false;

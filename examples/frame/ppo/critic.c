@@ -177,9 +177,12 @@ static bool take(critic *c, origin *from, zf_error *error)
                       .threads = 1};
     session whole;
     bool good;
+    if (from->shares && c->adapter)
+        return zf_adapter_take(c->adapter, c->train.program, c->train.graph, &c->sample.exchange,
+                               error);
     if (from->shares)
-        return !c->adapter || zf_adapter_take(c->adapter, c->train.program, c->train.graph,
-                                              &c->sample.exchange, error);
+        return !zf_lora_magnitudes(c->train.program) ||
+               fail(error, ZF_ERR_BACKEND, "%s", zf_program_error(c->train.program));
     if (!from->base) return true;
     if (!session_open_folder(&whole, from->base, &d, F32, error)) return false;
     good = copy(c, &whole, error);

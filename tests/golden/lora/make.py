@@ -57,6 +57,12 @@ CASES = {
                                          target_modules=["embed_tokens", "lm_head", "v_proj"])),
     "tied-words": ("llama3", True, 3e-3, dict(r=2, lora_alpha=3,
                                              target_modules=["embed_tokens", "q_proj"])),
+    "dora": ("qwen2", False, 3e-3, dict(r=2, lora_alpha=3, use_dora=True, use_rslora=True,
+                                       target_modules=["q_proj", "o_proj", "down_proj"])),
+    "dora-words": ("llama2", False, 3e-3, dict(r=2, lora_alpha=3, use_dora=True,
+                                              target_modules=["embed_tokens", "lm_head", "v_proj"])),
+    "dora8": ("wide8", True, 3e-3, dict(r=2, lora_alpha=3, use_dora=True,
+                                       target_modules=["q_proj", "down_proj"])),
     "int8": ("wide8", True, 3e-3, dict(r=2, lora_alpha=3, target_modules=["q_proj", "down_proj"])),
     "int4": ("wide4", False, 3e-3, dict(r=2, lora_alpha=4, target_modules=["v_proj", "up_proj"])),
 }
@@ -154,7 +160,7 @@ def make_case(name):
         for n, p in peft.named_parameters():
             if p.requires_grad:    # exact in f32, so that both begin with the same
                 x = 0.25 * rng.standard_normal(tuple(p.shape))
-                if "lora_" not in n:
+                if "lora_A" not in n and "lora_B" not in n and "lora_embedding" not in n:
                     x = p.numpy() + 0.2 * x
                 p.copy_(torch.from_numpy(x.astype(np.float32)))
     peft.float().save_pretrained(HERE / name)

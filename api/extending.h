@@ -496,6 +496,11 @@ typedef struct zf_grad {
     const zf_tensor *x; /* operands */
     const bool *need;
     zf_tensor *dx; /* ZF_NONE at first */
+    /* dx[0] is the gradient of a part of operand 0, of its elements from `start` on along `axis`;
+     * the gradient of others is 0. Parts that lie side by side become one concatenation */
+    bool part;
+    int32_t axis;
+    int64_t start;
     /* Gradients of saved values that other nodes read; ZF_NONE: 0. Only the library's operators
      * have them */
     zf_tensor dsaved[ZF_MAX_SAVED];

@@ -43,6 +43,8 @@
 #define zf_permute(x, ...) zf_permute(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_slice(x, ...) zf_slice(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_pad(x, ...) zf_pad(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_split(x, ...) zf_split(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_unstack(x, ...) zf_unstack(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_broadcast(x, ...) zf_broadcast(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_sum_to(x, ...) zf_sum_to(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_matmul(x, ...) zf_matmul(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
@@ -127,6 +129,8 @@
 #undef zf_permute
 #undef zf_slice
 #undef zf_pad
+#undef zf_split
+#undef zf_unstack
 #undef zf_broadcast
 #undef zf_sum_to
 #undef zf_matmul

@@ -610,6 +610,65 @@ ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis
     return zfi_build(ZF_OP_concat, count, tensors, zfi_with({.i = a}));
 }
 
+ZF_API zf_tensor zf_stack(const zf_tensor *tensors, int32_t count, int32_t axis)
+{
+    const zf_tensor first = tensors && count > 0 ? tensors[0] : ZFI_LOST;
+    zf_shape shape = zf_tensor_shape(first);
+    const int32_t rank = shape.rank + 1, a = axis < 0 ? axis + rank : axis;
+    zf_graph *g = first.graph;
+    zf_tensor *rows, y;
+    if (!zf_valid(first)) return zfi_invalid(first, "stack");
+    if (a < 0 || a >= rank || rank > ZF_MAX_RANK)
+        return zfi_misuse(first, ZF_ERR_ARGUMENT, "stack",
+                          "axis %d of a result of rank %d, which is at most %d", (int)axis,
+                          (int)rank, ZF_MAX_RANK);
+    rows = zfi_calloc(&g->memory, (size_t)count, sizeof *rows);
+    if (!rows) return zfi_graph_nomem(g), (zf_tensor){g, 0};
+    for (int32_t k = rank - 1; k > a; k--) shape.dims[k] = shape.dims[k - 1];
+    shape.dims[a] = 1, shape.rank = rank;
+    for (int32_t k = 0; k < count; k++) {
+        const zf_shape its = zf_tensor_shape(tensors[k]), same = zf_tensor_shape(first);
+        const bool fits = !zf_valid(tensors[k]) || zfi_same_shape(&its, &same);
+        rows[k] = fits ? zf_reshape(tensors[k], shape)
+                       : zfi_misuse(tensors[k], ZF_ERR_SHAPE, "stack",
+                                    "tensor %d must have the shape of tensor 0", (int)k);
+    }
+    y = zf_concat(rows, count, a);
+    zfi_free(&g->memory, rows, (size_t)count * sizeof *rows);
+    return y;
+}
+
+ZF_API void zf_split(zf_tensor x, int32_t axis, int32_t count, zf_tensor *parts)
+{
+    const int32_t a = zfi_axis(x, axis);
+    const int64_t n = a < 0 ? 0 : zf_tensor_shape(x).dims[a];
+    zf_tensor bad = ZF_NONE;
+    if (!zf_valid(x)) bad = zfi_invalid(x, "split");
+    else if (a < 0) bad = zfi_bad_axis(x, "split", axis);
+    else if (!parts || count < 1 || n % count)
+        bad = zfi_misuse(x, ZF_ERR_ARGUMENT, "split", "%lld elements cannot be %d equal parts%s",
+                         (long long)n, (int)count, parts ? "" : "; parts is NULL");
+    for (int32_t k = 0; k < count && parts; k++)
+        parts[k] = zfi_is_operand(bad) ? bad : zf_slice(x, a, n / count * k, n / count * (k + 1));
+}
+
+ZF_API void zf_unstack(zf_tensor x, int32_t axis, zf_tensor *parts)
+{
+    const int32_t a = zfi_axis(x, axis);
+    zf_shape shape = zf_tensor_shape(x);
+    const int64_t n = a < 0 ? 0 : shape.dims[a];
+    if (!zf_valid(x)) (void)zfi_invalid(x, "unstack");
+    else if (a < 0) (void)zfi_bad_axis(x, "unstack", axis);
+    else if (n > INT32_MAX || !parts)
+        (void)zfi_misuse(x, ZF_ERR_ARGUMENT, "unstack", "parts is NULL, or %lld are too many",
+                         (long long)n);
+    if (a < 0 || !parts) return;
+    zf_split(x, a, n > INT32_MAX ? 0 : (int32_t)n, parts);
+    shape.rank--;
+    for (int32_t k = a; k < shape.rank; k++) shape.dims[k] = shape.dims[k + 1];
+    for (int64_t k = 0; k < n; k++) parts[k] = zf_reshape(parts[k], shape);
+}
+
 ZF_API zf_tensor zf_broadcast(zf_tensor x, zf_shape shape)
 {
     zf_shape from = zf_tensor_shape(x);

@@ -2,7 +2,8 @@
  * stop_gradient, which moves none.
  *
  *     %2 = reshape %1 {shape=[2,16]} : f32[2,16]        the same elements      dx = reshape(dy)
- *     %2 = slice %1 {axis=1 start=2 stop=5} : f32[4,3]  x[:,2..5)              dx = pad(dy)
+ *     %2 = slice %1 {axis=1 start=2 stop=5} : f32[4,3]  x[:,2..5)              dx = pad(dy), or of
+ *                                                       several slices concat(dy, ...)
  *     %2 = pad %1 {axis=1 before=2 after=3} : f32[4,8]  zeros around x         dx = slice(dy)
  *     %2 = transpose %1 {order=[2,0,1]} : f32[8,2,4]    y.dims[i] = x.dims[order[i]]
  *                                                       dx = transpose(dy), the inverse order
@@ -235,9 +236,8 @@ static void zfi_grad_broadcast(zf_grad *c)
 }
 static void zfi_grad_slice(zf_grad *c)
 {
-    int64_t axis = ZF_INT(c, slice, axis), start = ZF_INT(c, slice, start),
-            stop = ZF_INT(c, slice, stop);
-    c->dx[0] = zf_pad(c->dy, (int32_t)axis, start, zf_tensor_shape(c->x[0]).dims[axis] - stop);
+    c->dx[0] = c->dy, c->part = true;
+    c->axis = (int32_t)ZF_INT(c, slice, axis), c->start = ZF_INT(c, slice, start);
 }
 
 static void zfi_grad_pad(zf_grad *c)

@@ -113,3 +113,79 @@ TEST(gradients_that_cannot_be)
                       strstr(zf_graph_error(g), ", which zf_autograd makes; it has not been run"));
     }
 }
+
+/* What the gradient of an unrolled recurrent network of so many steps is made of. */
+typedef struct made_of {
+    int64_t nodes, elements, pads, concats;
+} made_of;
+
+static made_of unrolled(test *t, int64_t steps)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor *x = calloc((size_t)steps, sizeof *x), h, w;
+    made_of m = {0, 0, 0, 0};
+    zf_node node;
+    if (!g || !x) return zf_graph_free(g), free(x), m;
+    w = zf_param(g, "w", ZF_SHAPE(4, 4), NULL);
+    zf_unstack(zf_scale(zf_param(g, "x", ZF_SHAPE(2, steps, 4), NULL), 2), 1, x);
+    h = x[0];
+    for (int64_t k = 1; k < steps; k++) x[k] = h = zf_tanh(zf_add(zf_matmul(h, w), x[k]));
+    h = zf_stack(x, (int32_t)steps, 1);
+    zf_autograd(g, zf_sum(zf_mul(h, h)));
+    for (; zf_graph_node(g, (int32_t)m.nodes, &node); m.nodes++) {
+        m.elements += node.effect ? 0 : zf_shape_count(node.shape);
+        m.pads += node.op == ZF_OP_pad, m.concats += node.op == ZF_OP_concat;
+    }
+    if (zf_graph_status(g)) m.nodes = 0;
+    zf_graph_free(g), free(x);
+    return m;
+}
+
+/* The work of the gradient of slices grows with their number, not with its square. */
+TEST(gradients_of_an_unrolled_network_are_linear)
+{
+    const made_of some = unrolled(t, 256), more = unrolled(t, 1024);
+    if (!t->refused) CHECK(t, some.nodes && more.nodes);
+    if (!some.nodes || !more.nodes) return;
+    CHECK(t, !more.pads && more.concats == 2);
+    CHECK(t, more.nodes > 4 * some.nodes - 100 && more.nodes < 4 * some.nodes + 100);
+    CHECK(t, more.elements < 4 * some.elements + 1000);
+}
+
+/* Of slices that overlap, leave gaps, are equal, empty or of another axis: that of each element is
+ * the number of times that it is read, with its weights. */
+TEST(gradients_of_slices_that_overlap)
+{
+    static const struct {
+        int axis, start, stop;
+        double by;
+    } slices[] = {{0, 0, 2, 1}, {0, 1, 4, 10},   {0, 5, 6, 100},     {0, 1, 4, 1000},
+                  {1, 1, 2, 0.5}, {1, 2, 2, 1e4}, {0, 4, 5, 10000}, {1, 0, 1, 0.25}};
+    enum { ROWS = 7, COLUMNS = 2, SLICES = sizeof slices / sizeof *slices };
+    double expected[ROWS][COLUMNS] = {{0}}, got[ROWS][COLUMNS];
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor x, loss;
+    zf_program *p;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    x = zf_param(g, "x", ZF_SHAPE(ROWS, COLUMNS), &(zf_param_desc){.dtype = ZF_F64});
+    loss = zf_scale(zf_sum(x), 0.125);
+    for (int k = 0; k < SLICES; k++) {
+        zf_tensor part = zf_slice(x, slices[k].axis, slices[k].start, slices[k].stop);
+        loss = zf_add(loss, zf_scale(zf_sum(part), slices[k].by));
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < COLUMNS; j++) {
+                const int at = slices[k].axis ? j : i;
+                if (at >= slices[k].start && at < slices[k].stop) expected[i][j] += slices[k].by;
+            }
+    }
+    OK(t, zf_autograd(g, loss), zf_graph_error(g));
+    zf_output(zf_gradient(g, x), "dx");
+    p = zf_compile(g, &(zf_compile_desc){.poison = true});
+    NEED(t, p, NULL);
+    test_defer(t, (test_cleanup *)zf_program_free, p);
+    OK(t, zf_step(p), zf_program_error(p));
+    OK(t, zf_read(p, zf_graph_find(g, "dx"), got, sizeof got), "dx");
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < COLUMNS; j++) CHECK_NEAR(t, got[i][j], expected[i][j] + 0.125, 1e-9);
+}

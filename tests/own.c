@@ -512,6 +512,7 @@ static zf_status deep_infer(zf_infer *c) { return c->shape.rank = 9, ZF_OK; }
 static zf_status grown_infer(zf_infer *c) { return c->shape.dims[0] += 1, ZF_OK; }
 static void scalar_gradient(zf_grad *c) { c->dx[0] = zf_sum(c->dy); }
 static void lost_gradient(zf_grad *c) { c->dx[0] = zf_concat(NULL, 0, 0); }
+static void part_gradient(zf_grad *c) { c->dx[0] = c->dy, c->part = true, c->axis = 1, c->start = 2; }
 
 /* An invalid operator is the graph's error, which says where. */
 TEST(own_operators_must_be_whole)
@@ -580,7 +581,7 @@ TEST(own_operators_must_be_whole)
 /* A mistake in a graph of own operators: what it says. */
 #define SAYS(t, expression, part)                                                                  \
     do {                                                                                           \
-        zf_graph *g = zf_graph_new(&(zf_graph_desc){t->allocator, odd, 9});                        \
+        zf_graph *g = zf_graph_new(&(zf_graph_desc){t->allocator, odd, 10});                        \
         zf_tensor x, y, out;                                                                       \
         NEED(t, g, NULL);                                                                          \
         test_defer(t, (test_cleanup *)zf_graph_free, g);                                           \
@@ -608,13 +609,14 @@ TEST(own_operators_misused)
         {.name = "rows", .traits = ZF_OP_BY_ROWS, .cpu = ok_kernel},
         {.name = "turned", .traits = ZF_OP_BY_ROWS, .infer = grown_infer, .cpu = ok_kernel},
         {.name = "summed", .grad = scalar_gradient, .cpu = ok_kernel},
-        {.name = "lost", .grad = lost_gradient, .cpu = ok_kernel}};
+        {.name = "lost", .grad = lost_gradient, .cpu = ok_kernel},
+        {.name = "partial", .grad = part_gradient, .cpu = ok_kernel}};
 #define ONE(name)  zf_apply(g, name, 1, &x, NULL)
 #define WITH(...)  zf_apply(g, "plain", 1, &x, ((zf_attribute[4]){__VA_ARGS__}))
 #define TWO(a, b)  zf_apply(g, "plain", 2, ((zf_tensor[]){a, b}), NULL)
     SAYS(t, ONE("softplus"),
          "\"softplus\" is no operator of the program's own; zf_graph_desc.operators "
-         "lists 9 of them");
+         "lists 10 of them");
     SAYS(t, ONE(NULL), "zf_apply (own.c:");
     SAYS(t, zf_apply(g, "plain", 0, &x, NULL), "operand 0 is no tensor of this graph");
     SAYS(t, zf_apply(g, "plain", 1, NULL, NULL), "operand 0 is no tensor of this graph");
@@ -645,6 +647,8 @@ TEST(own_operators_misused)
          "operand 0");
     SAYS(t, ONE("plain"), "%3 = plain has no gradient of its own");
     SAYS(t, ONE("summed"), "%3 = summed: its gradient of operand 0 is f32[]; it must be f32[4,8]");
+    SAYS(t, ONE("partial"), "its gradient of a part of operand 0 is f32[4,8]; it must be elements 2 and "
+                            "up along axis 1 of f32[4,8]");
     SAYS(t, ONE("lost"), "its gradient of operand 0 is no tensor of this graph; it must be f32[4,8]");
 }
 

@@ -14,6 +14,14 @@
  * these visits, so the order of sums follows from the graph. Only nodes between a trained parameter
  * and the loss are visited.
  *
+ * Gradients of parts of a value (zf_grad.part), as slices give them, are put off until the visit of
+ * the value. Those that do not overlap become one concat, with zeros between them:
+ *
+ *     %2 = slice %1 {stop=4} : f32[4,8]   %3 = slice %1 {start=4 stop=8} : f32[4,8]
+ *     the gradient of %1 is  concat %dy2, %dy3 : f32[8,8]
+ *
+ * so that the work of n slices grows with n, not with n times the size of the value.
+ *
  * Where several nodes read a piece of a param (tile.c), all its gradients are computed at the visit
  * of the first reader, the last visit, in the same order: until then none of them is in memory. */
 
@@ -34,12 +42,36 @@ static void zfi_mark_trained(const zf_graph *g, bool *needs)
     }
 }
 
-/* Checks that dx has dtype and shape of operand k of node id. */
-static bool zfi_is_gradient(zf_graph *g, int32_t id, int32_t k, zf_tensor dx)
+/* The node has the type of elements of x from c->start on along c->axis. */
+static bool zfi_is_grad_part(const zf_graph *g, int32_t x, int32_t id, const zf_grad *c)
+{
+    const zfi_node *whole = &g->nodes[x], *part = &g->nodes[id];
+    zf_shape shape = part->shape;
+    if (c->axis < 0 || c->axis >= whole->shape.rank || shape.rank != whole->shape.rank ||
+        part->dtype != whole->dtype || c->start < 0 ||
+        c->start > whole->shape.dims[c->axis] - shape.dims[c->axis])
+        return false;
+    shape.dims[c->axis] = whole->shape.dims[c->axis];
+    return zfi_same_shape(&shape, &whole->shape);
+}
+
+/* Checks that dx has dtype and shape of operand k of node id, or of a part of it. */
+static bool zfi_is_gradient(zf_graph *g, int32_t id, int32_t k, zf_tensor dx, const zf_grad *c)
 {
     int32_t x = g->nodes[id].args[k], made = dx.graph == g ? zfi_resolve(g, dx.id) : 0;
+    const bool part = c->part && k == 0;
     char type[2][ZFI_TYPE_TEXT];
-    if (made && zfi_same_type(g, x, made)) return true;
+    if (made && (part ? zfi_is_grad_part(g, x, made, c) : zfi_same_type(g, x, made))) return true;
+    if (made && part) {
+        zfi_graph_fail(g, ZF_ERR_SHAPE, "autograd",
+                       "%%%d = %s: its gradient of a part of operand 0 is %s; it must be elements "
+                       "%lld and up along axis %d of %s",
+                       (int)id, zfi_record_of(g, id)->name,
+                       zfi_type_text(type[0], g->nodes[made].dtype, &g->nodes[made].shape),
+                       (long long)c->start, (int)c->axis,
+                       zfi_type_text(type[1], g->nodes[x].dtype, &g->nodes[x].shape));
+        return false;
+    }
     zfi_graph_fail(g, made ? ZF_ERR_SHAPE : ZF_ERR_ARGUMENT, "autograd",
                    "%%%d = %s: its gradient of operand %d is %s; it must be %s, as the operand",
                    (int)id, zfi_record_of(g, id)->name, (int)k,
@@ -72,13 +104,100 @@ static void zfi_start_gradient(zf_graph *g, int32_t id, int32_t *gradients)
             gradients[id] = zf_constant(g, g->nodes[id].dtype, g->nodes[id].shape, 0).id;
 }
 
+/* The gradient of a part of a node. */
+typedef struct zfi_grad_part {
+    int32_t dx, axis, next; /* next: 1 + the part of the same node before; 0: none */
+    int64_t start;
+} zfi_grad_part;
+
 typedef struct zfi_backward {
     zf_graph *graph;
     bool *needs;        /* by node: it depends on a trained parameter; */
     int32_t *gradients; /* its gradient; 0: none so far; */
     int32_t *first;     /* of a piece of a param: its first reader */
     int32_t *late;      /* growing array: a node and an operand that were put off, ... */
+    int32_t *last_part; /* by node: 1 + the last of its parts; 0: none */
+    zfi_grad_part *parts;    /* growing array */
 } zfi_backward;
+
+/* Nodes that are appended next belong to the gradient of `node`. */
+static void zfi_begin_gradient(zf_graph *g, const zfi_node *node)
+{
+    g->scope = node->scope, g->file = node->file, g->line = node->line;
+    g->pass = "zf_autograd";
+}
+
+static void zfi_add_gradient(zfi_backward *b, int32_t x, zf_tensor dx)
+{
+    int32_t *sum = &b->gradients[x];
+    *sum = *sum ? zf_add((zf_tensor){b->graph, *sum}, dx).id : dx.id;
+}
+
+static void zfi_put_part(zfi_backward *b, int32_t x, const zf_grad *c)
+{
+    const zfi_grad_part part = {c->dx[0].id, c->axis, b->last_part[x], c->start};
+    zfi_push(&b->graph->memory, b->parts, part);
+    if (!b->graph->memory.failed) b->last_part[x] = zfi_len(b->parts);
+}
+
+/* By axis and start; of equal ones the first reader first. */
+static int zfi_compare_parts(const void *a, const void *b)
+{
+    const zfi_grad_part *p = a, *q = b;
+    if (p->axis != q->axis) return p->axis < q->axis ? -1 : 1;
+    if (p->start != q->start) return p->start < q->start ? -1 : 1;
+    return p->dx > q->dx ? -1 : p->dx < q->dx;
+}
+
+/* Adds to the gradient of x that of as many of parts[0..count), which are in order, as do not
+ * overlap, from the first on. The others are left in parts[0..); returns their number. */
+static int32_t zfi_join_some(zfi_backward *b, int32_t x, zfi_grad_part *parts, int32_t count,
+                             zf_tensor *line)
+{
+    zf_graph *g = b->graph;
+    const int32_t axis = parts[0].axis;
+    zf_tensor last = {g, parts[0].dx};
+    int64_t before = parts[0].start, end = before + zf_tensor_shape(last).dims[axis];
+    int32_t taken = 0, left = 0;
+    for (int32_t k = 1; k < count; k++) {
+        const zfi_grad_part part = parts[k];
+        if (part.axis != axis || part.start < end || taken + 1 == ZF_MAX_OPERANDS) {
+            parts[left++] = part;
+            continue;
+        }
+        line[taken++] = zf_pad(last, axis, before, 0);
+        last.id = part.dx, before = part.start - end;
+        end = part.start + zf_tensor_shape(last).dims[axis];
+    }
+    line[taken++] = zf_pad(last, axis, before, g->nodes[x].shape.dims[axis] - end);
+    zfi_add_gradient(b, x, taken > 1 ? zf_concat(line, taken, axis) : line[0]);
+    return left;
+}
+
+/* Adds the gradients of parts of node x, at its visit. */
+static void zfi_join_parts(zfi_backward *b, int32_t x)
+{
+    zf_graph *g = b->graph;
+    int32_t count = 0;
+    zfi_grad_part *parts;
+    zf_tensor *line;
+    for (int32_t at = b->last_part[x]; at; at = b->parts[at - 1].next) count++;
+    if (!count) return;
+    parts = zfi_calloc(&g->memory, (size_t)count, sizeof *parts);
+    line = zfi_calloc(&g->memory, (size_t)count, sizeof *line);
+    if (parts && line) {
+        int32_t at = b->last_part[x], left = count;
+        for (int32_t k = 0; k < count; k++, at = b->parts[at - 1].next) parts[k] = b->parts[at - 1];
+        qsort(parts, (size_t)count, sizeof *parts, zfi_compare_parts);
+        zfi_begin_gradient(g, &g->nodes[x]);
+        while (left && !g->error.status) left = zfi_join_some(b, x, parts, left, line);
+        g->pass = NULL;
+    } else {
+        zfi_graph_nomem(g);
+    }
+    zfi_free(&g->memory, parts, (size_t)count * sizeof *parts);
+    zfi_free(&g->memory, line, (size_t)count * sizeof *line);
+}
 
 /* Adds the gradients for the operands of node id, whose gradient is dy: that of operand `only`, or
  * of all (-1) that are not put off. */
@@ -108,18 +227,17 @@ static void zfi_differentiate(zfi_backward *b, int32_t id, int32_t only)
             int32_t dsaved = zfi_gradient_of_saved(g, id, k, gradients);
             if (dsaved) c.dsaved[k] = (zf_tensor){g, dsaved};
         }
-        g->scope = node.scope, g->file = node.file, g->line = node.line;
-        g->pass = "zf_autograd";
+        zfi_begin_gradient(g, &node);
         if (g->records[node.op]->grad) g->records[node.op]->grad(&c);
         else if (!zfi_is_read_saved(g, &node)) /* leaving the gradient out would be wrong */
             zfi_graph_fail(g, ZF_ERR_ARGUMENT, "autograd", "%%%d = %s has no gradient of its own",
                            (int)id, g->records[node.op]->name);
         g->pass = NULL;
         for (size_t k = 0; k < n && !g->error.status; k++) {
-            int32_t *sum = &gradients[node.args[k]];
             if (!need[k] || !zfi_is_operand(dx[k])) continue;
-            if (!zfi_is_gradient(g, id, (int32_t)k, dx[k])) break;
-            *sum = *sum ? zf_add((zf_tensor){g, *sum}, dx[k]).id : dx[k].id;
+            if (!zfi_is_gradient(g, id, (int32_t)k, dx[k], &c)) break;
+            if (c.part && k == 0) zfi_put_part(b, node.args[k], &c);
+            else zfi_add_gradient(b, node.args[k], dx[k]);
         }
     } else {
         zfi_graph_nomem(g);
@@ -263,11 +381,11 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
             (int)loss.id, type);
     }
     scope = g->scope;
-    b.gradients = zfi_calloc(&g->memory, 2 * (size_t)count, sizeof *b.gradients);
+    b.gradients = zfi_calloc(&g->memory, 3 * (size_t)count, sizeof *b.gradients);
     b.needs = zfi_calloc(&g->memory, (size_t)count, sizeof *b.needs);
     if (b.gradients && b.needs) {
         int32_t last = zfi_len(g->order);
-        b.first = b.gradients + count;
+        b.first = b.gradients + count, b.last_part = b.first + count;
         zfi_mark_trained(g, b.needs);
         zfi_find_first_readers(&b);
         if (!b.needs[loss.id])
@@ -277,6 +395,7 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
         for (int32_t i = last - 1; i >= 0 && !g->error.status; i--) {
             const int32_t id = g->order[i];
             zfi_differentiate_late(&b, id);
+            zfi_join_parts(&b, id);
             if (!b.needs[id] || !g->nodes[id].arg_count) continue;
             zfi_start_gradient(g, id, b.gradients);
             if (b.gradients[id]) zfi_differentiate(&b, id, -1);
@@ -294,9 +413,10 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
         zfi_graph_nomem(g);
     }
     g->scope = scope;
-    zfi_free(&g->memory, b.gradients, 2 * (size_t)count * sizeof *b.gradients);
+    zfi_free(&g->memory, b.gradients, 3 * (size_t)count * sizeof *b.gradients);
     zfi_free(&g->memory, b.needs, (size_t)count * sizeof *b.needs);
     zfi_array_free(&g->memory, b.late);
+    zfi_array_free(&g->memory, b.parts);
     return zfi_leave(g, ZFI_STAGE_GRADIENTS);
 }
 
